@@ -108,7 +108,7 @@ static void write_text(check_t *check, wefti_text_t *out)
         wefti_text_add(out, "\n");
         return;
     }
-    if (check->plan->kind == WEFT_PLAN_INFERENCE) {
+    if (check->plan->kind == WEFT_PLAN_KIND_INFERENCE) {
         uint32_t collectives = count_collectives(check->plan);
         wefti_text_printf(out,
                           "\ncompiles for inference: %" PRIu32 " weight%s of %s, batch %" PRId64

@@ -208,7 +208,8 @@ weft_status_t wefti_collective_cost(const wefti_costs_t *costs, uint32_t world_s
         *out_cost = (wefti_bucket_cost_t){.pieces = &nothing_to_send, .piece_count = 1};
         return WEFT_OK;
     }
-    WEFT_TRY(status, from_table(costs, WEFT_OP_ALL_REDUCE, world_size, place, arena, &table), fail);
+    WEFT_TRY(status,
+             from_table(costs, WEFT_COLLECTIVE_ALL_REDUCE, world_size, place, arena, &table), fail);
     WEFT_TRY(status,
              wefti_bucket_cost_scale(&table, profile_factor(&table, profile), arena, out_cost),
              fail);
@@ -222,9 +223,11 @@ weft_status_t wefti_shard_cost(const wefti_costs_t *costs, uint32_t world_size,
 {
     weft_status_t status;
     wefti_bucket_cost_t table, *const out[] = {&out_cost->reduce_scatter, &out_cost->all_gather};
-    static const weft_collective_t ops[] = {WEFT_OP_REDUCE_SCATTER, WEFT_OP_ALL_GATHER};
+    static const weft_collective_t ops[] = {WEFT_COLLECTIVE_REDUCE_SCATTER,
+                                            WEFT_COLLECTIVE_ALL_GATHER};
     double factor;
-    WEFT_TRY(status, from_table(costs, WEFT_OP_ALL_REDUCE, world_size, place, arena, &table), fail);
+    WEFT_TRY(status,
+             from_table(costs, WEFT_COLLECTIVE_ALL_REDUCE, world_size, place, arena, &table), fail);
     factor = profile_factor(&table, profile);
     for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++) {
         WEFT_TRY(status, from_table(costs, ops[i], world_size, place, arena, &table), fail);

@@ -18,7 +18,7 @@ static void name_fences(const wefti_compiler_t *c, const wefti_graph_t *graph, c
         }
     }
     if (first != NULL) {
-        wefti_log(&c->log, WEFT_LOG_WARN,
+        wefti_log(&c->log, WEFT_LOG_LEVEL_WARN,
                   "%s: %u operator%s of unknown effect, %snode '%s' (%s::%s): nothing is reordered "
                   "across %s; declare the effect in the file ops_path",
                   path, count, count == 1 ? "" : "s", count == 1 ? "" : "first ", first->name,
@@ -39,7 +39,7 @@ static weft_status_t import_model(wefti_compiler_t *c, wefti_model_t *model)
         wefti_onnx_import(&params, c->allocator, c->params.registry, &model->graph);
     if (status >= 0) {
         name_fences(c, model->graph, model->path);
-        wefti_log(&c->log, WEFT_LOG_DEBUG, "%s: %u operators imported", model->path,
+        wefti_log(&c->log, WEFT_LOG_LEVEL_DEBUG, "%s: %u operators imported", model->path,
                   model->graph->order_count);
     }
     return status;

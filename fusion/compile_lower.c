@@ -120,7 +120,7 @@ weft_status_t wefti_compile_lower(wefti_compiler_t *c, weft_plan_t **out_plan)
     if (c->compiled.known) {
         wefti_compiled_compare(&c->compiled, plan, &c->log);
     }
-    wefti_log(&c->log, WEFT_LOG_DEBUG, "%u kernels, %u collectives, arena of %llu bytes",
+    wefti_log(&c->log, WEFT_LOG_LEVEL_DEBUG, "%u kernels, %u collectives, arena of %llu bytes",
               plan->kernel_count, plan->collective_count, (unsigned long long)plan->arena_bytes);
     *out_plan = plan;
     return WEFT_OK;

@@ -87,7 +87,7 @@ weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_
     }
     c->allocator = c->params.allocator;
     c->log = (wefti_log_t){c->params.log, c->params.log_user,
-                           c->params.log == NULL ? WEFT_LOG_WARN : WEFT_LOG_DEBUG};
+                           c->params.log == NULL ? WEFT_LOG_LEVEL_WARN : WEFT_LOG_LEVEL_DEBUG};
     wefti_arena_init(&c->arena, c->allocator, 0);
     if (c->params.rank_model_count > 0 && c->params.rank_models != NULL) {
         c->params.model_path = c->params.rank_models[0];

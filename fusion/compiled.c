@@ -42,11 +42,12 @@ weft_status_t wefti_compiled_params(weft_compile_params_t *params, wefti_arena_t
     const weft_compile_option_t *option;
     for (size_t i = 0; (option = weft_compile_option(i)) != NULL; i++) {
         const char *given, *has = NULL;
-        if ((option->flags & WEFT_OPTION_IN_GRAPH) != 0 && wefti_option_is_set(option, params)) {
+        if ((option->flags & WEFT_OPTION_FLAG_IN_GRAPH) != 0 &&
+            wefti_option_is_set(option, params)) {
             return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, option->field,
                                      "must not be set: %s is a compiled graph", params->model_path);
         }
-        if ((option->flags & WEFT_OPTION_RECORDED) == 0) {
+        if ((option->flags & WEFT_OPTION_FLAG_RECORDED) == 0) {
             continue;
         }
         has = stored_param(out, option->name);
@@ -175,7 +176,7 @@ weft_status_t wefti_compiled_write(const weft_compile_params_t *params, const we
     const weft_compile_option_t *option;
     for (size_t i = 0; (option = weft_compile_option(i)) != NULL; i++) {
         const char *text = NULL;
-        if ((option->flags & WEFT_OPTION_RECORDED) != 0) {
+        if ((option->flags & WEFT_OPTION_FLAG_RECORDED) != 0) {
             WEFT_TRY(status, wefti_option_format(option, params, arena, &text), fail);
         }
         if (text != NULL && count < MAX_PROPERTIES) {
@@ -200,7 +201,7 @@ void wefti_compiled_compare(const wefti_compiled_t *compiled, const weft_plan_t 
     if (digest != NULL && weft_plan_get_info(plan, &info) >= 0 &&
         strcmp(digest, info.structure_digest) != 0) {
         wefti_log(
-            log, WEFT_LOG_WARN,
+            log, WEFT_LOG_LEVEL_WARN,
             "plan differs from the plan that the graph was written with: digest %.16s then, %.16s "
             "now; choices by cost need the same costs_path, profile_path and topology_path",
             digest, info.structure_digest);

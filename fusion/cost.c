@@ -16,10 +16,13 @@
 static wefti_kernel_kind_t kind_of(const weft_op_def_t *def)
 {
     static const wefti_kernel_kind_t kinds[] = {
-        [WEFT_COST_MOVE] = WEFTI_KERNEL_MOVE,     [WEFT_COST_PRODUCT] = WEFTI_KERNEL_PRODUCT,
-        [WEFT_COST_CONV] = WEFTI_KERNEL_CONV,     [WEFT_COST_CONV_GRAD] = WEFTI_KERNEL_CONV_GRAD,
-        [WEFT_COST_EXP] = WEFTI_KERNEL_EXP,       [WEFT_COST_POOL] = WEFTI_KERNEL_POOL,
-        [WEFT_COST_UPDATE] = WEFTI_KERNEL_UPDATE,
+        [WEFT_COST_CURVE_MOVE] = WEFTI_KERNEL_MOVE,
+        [WEFT_COST_CURVE_PRODUCT] = WEFTI_KERNEL_PRODUCT,
+        [WEFT_COST_CURVE_CONV] = WEFTI_KERNEL_CONV,
+        [WEFT_COST_CURVE_CONV_GRAD] = WEFTI_KERNEL_CONV_GRAD,
+        [WEFT_COST_CURVE_EXP] = WEFTI_KERNEL_EXP,
+        [WEFT_COST_CURVE_POOL] = WEFTI_KERNEL_POOL,
+        [WEFT_COST_CURVE_UPDATE] = WEFTI_KERNEL_UPDATE,
     };
     size_t curve = wefti_op_facts(def).cost_curve;
     return curve < sizeof(kinds) / sizeof(kinds[0]) ? kinds[curve] : WEFTI_KERNEL_MOVE;

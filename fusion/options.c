@@ -24,98 +24,100 @@
 #define MAX_WORDS 128u
 
 #define FIELD(name) #name, offsetof(weft_compile_params_t, name)
-#define TRAINING (WEFT_OPTION_TRAINING | WEFT_OPTION_RECORDED)
-#define INFERENCE (WEFT_OPTION_INFERENCE | WEFT_OPTION_RECORDED)
+#define TRAINING (WEFT_OPTION_FLAG_TRAINING | WEFT_OPTION_FLAG_RECORDED)
+#define INFERENCE (WEFT_OPTION_FLAG_INFERENCE | WEFT_OPTION_FLAG_RECORDED)
 
 static const char *const optimizers[] = {"sgd", "momentum", "adam", NULL};
 static const char *const wires[] = {"f32", "bf16", NULL};
 
 /* In the order of help texts. Rows without a name are set by C programs only. */
 static const weft_compile_option_t table[] = {
-    {FIELD(model_path), WEFT_OPTION_PATH, WEFT_OPTION_POSITIONAL, "model", "MODEL.onnx",
+    {FIELD(model_path), WEFT_OPTION_TYPE_PATH, WEFT_OPTION_FLAG_POSITIONAL, "model", "MODEL.onnx",
      .help = "a model, or a compiled graph, which contains its options and accepts no others"},
-    {FIELD(rank_models), WEFT_OPTION_MODELS,
-     WEFT_OPTION_POSITIONAL | WEFT_OPTION_INFERENCE | WEFT_OPTION_IN_GRAPH, "model", "MODEL.onnx..",
-     .help = "one model per rank, equal except for initializers"},
-    {FIELD(print_after), WEFT_OPTION_TEXT, WEFT_OPTION_REPORTED, "print_after", "PASS",
+    {FIELD(rank_models), WEFT_OPTION_TYPE_MODELS,
+     WEFT_OPTION_FLAG_POSITIONAL | WEFT_OPTION_FLAG_INFERENCE | WEFT_OPTION_FLAG_IN_GRAPH, "model",
+     "MODEL.onnx..", .help = "one model per rank, equal except for initializers"},
+    {FIELD(print_after), WEFT_OPTION_TYPE_TEXT, WEFT_OPTION_FLAG_REPORTED, "print_after", "PASS",
      .help = "print the graph to standard error after this pass, or after every pass: all"},
-    {FIELD(stop_after), WEFT_OPTION_TEXT, WEFT_OPTION_REPORTED, "stop_after", "PASS",
+    {FIELD(stop_after), WEFT_OPTION_TYPE_TEXT, WEFT_OPTION_FLAG_REPORTED, "stop_after", "PASS",
      .help = "stop after this pass and print the graph; no plan is written"},
-    {FIELD(verify_each), WEFT_OPTION_FLAG, .name = "verify_each",
+    {FIELD(verify_each), WEFT_OPTION_TYPE_FLAG, .name = "verify_each",
      .help = "verify the graph after every pass"},
-    {FIELD(emit_path), WEFT_OPTION_PATH, .name = "emit_onnx", .arg = "OUT.onnx",
+    {FIELD(emit_path), WEFT_OPTION_TYPE_PATH, .name = "emit_onnx", .arg = "OUT.onnx",
      .excludes = "rank_models", .reason = "one file cannot hold the weights of several models",
      .help = "also write the compiled graph as ONNX; compiling that file produces the same plan "
              "without further options"},
-    {FIELD(world_size), WEFT_OPTION_U32, WEFT_OPTION_RECORDED, "world", "N", 'n', 1, MAX_WORLD_SIZE,
-     .help = "number of ranks (world size)"},
-    {FIELD(batch), WEFT_OPTION_I64, WEFT_OPTION_RECORDED, "batch", "B", .low = 1, .high = INT32_MAX,
-     .help = "samples per rank and step; with micro-batches, per micro-batch"},
-    {FIELD(shapes), WEFT_OPTION_SHAPES, WEFT_OPTION_IN_GRAPH, "shape", "NAME=D,D,..",
+    {FIELD(world_size), WEFT_OPTION_TYPE_U32, WEFT_OPTION_FLAG_RECORDED, "world", "N", 'n', 1,
+     MAX_WORLD_SIZE, .help = "number of ranks (world size)"},
+    {FIELD(batch), WEFT_OPTION_TYPE_I64, WEFT_OPTION_FLAG_RECORDED, "batch", "B", .low = 1,
+     .high = INT32_MAX, .help = "samples per rank and step; with micro-batches, per micro-batch"},
+    {FIELD(shapes), WEFT_OPTION_TYPE_SHAPES, WEFT_OPTION_FLAG_IN_GRAPH, "shape", "NAME=D,D,..",
      .help = "shape of an input"},
-    {FIELD(loss), WEFT_OPTION_TEXT, WEFT_OPTION_TRAINING | WEFT_OPTION_IN_GRAPH, "loss", "NAME",
-     .help = "the loss output; needed if the model has several loss nodes"},
-    {FIELD(optimizer), WEFT_OPTION_TEXT, TRAINING, "optimizer", "NAME", .choices = optimizers,
+    {FIELD(loss), WEFT_OPTION_TYPE_TEXT, WEFT_OPTION_FLAG_TRAINING | WEFT_OPTION_FLAG_IN_GRAPH,
+     "loss", "NAME", .help = "the loss output; needed if the model has several loss nodes"},
+    {FIELD(optimizer), WEFT_OPTION_TYPE_TEXT, TRAINING, "optimizer", "NAME", .choices = optimizers,
      .by_default = "momentum", .help = "update rule of the weights"},
-    {FIELD(lr), WEFT_OPTION_F64, TRAINING, "lr", "X", .by_default = "0.05, with adam 0.001",
+    {FIELD(lr), WEFT_OPTION_TYPE_F64, TRAINING, "lr", "X", .by_default = "0.05, with adam 0.001",
      .help = "learning rate"},
-    {FIELD(momentum), WEFT_OPTION_F64, TRAINING, "momentum", "X", .high = 1, .by_default = "0.9",
-     .help = "momentum coefficient"},
-    {FIELD(weight_decay), WEFT_OPTION_F64, TRAINING | WEFT_OPTION_ZERO, "weight_decay", "X",
-     .by_default = "0", .help = "weight decay coefficient"},
-    {FIELD(bucket), WEFT_OPTION_TEXT, TRAINING, "bucket", "POLICY", .by_default = "auto",
+    {FIELD(momentum), WEFT_OPTION_TYPE_F64, TRAINING, "momentum", "X", .high = 1,
+     .by_default = "0.9", .help = "momentum coefficient"},
+    {FIELD(weight_decay), WEFT_OPTION_TYPE_F64, TRAINING | WEFT_OPTION_FLAG_ZERO, "weight_decay",
+     "X", .by_default = "0", .help = "weight decay coefficient"},
+    {FIELD(bucket), WEFT_OPTION_TYPE_TEXT, TRAINING, "bucket", "POLICY", .by_default = "auto",
      .help = "how gradients are grouped into buckets: auto[:CAP] (the fewest buckets with a "
              "predicted step time within 0.1 % of the optimum), mgwfbp[:CAP], "
              "bytes:25M[,time:5ms], index:0,4,9, percent:60,40, one, or none"},
-    {FIELD(costs_path), WEFT_OPTION_PATH, .name = "costs", .arg = "COSTS.json",
+    {FIELD(costs_path), WEFT_OPTION_TYPE_PATH, .name = "costs", .arg = "COSTS.json",
      .help = "read measured costs (written by weft tune); the command weft also accepts default "
              "for default costs, and without this option uses WEFT_COSTS, else the calibration of "
              "this machine"},
-    {FIELD(profile_path), WEFT_OPTION_PATH, .name = "profile", .arg = "P.json",
+    {FIELD(profile_path), WEFT_OPTION_TYPE_PATH, .name = "profile", .arg = "P.json",
      .help = "read measured times of kernels and collectives (written by weft run "
              "--write-profile or Session.write_profile)"},
-    {FIELD(topology_path), WEFT_OPTION_PATH, .name = "topology", .arg = "FILE.json",
+    {FIELD(topology_path), WEFT_OPTION_TYPE_PATH, .name = "topology", .arg = "FILE.json",
      .help = "read the description of a cluster (written by weft topo --json)"},
-    {FIELD(shard_optimizer), WEFT_OPTION_FLAG, TRAINING, "shard_optimizer",
+    {FIELD(shard_optimizer), WEFT_OPTION_TYPE_FLAG, TRAINING, "shard_optimizer",
      .help = "each rank updates its shard of the weights and stores only that shard of the "
              "optimizer state"},
-    {FIELD(decouple), WEFT_OPTION_FLAG, TRAINING, "decouple", .implies = "shard_optimizer",
+    {FIELD(decouple), WEFT_OPTION_TYPE_FLAG, TRAINING, "decouple", .implies = "shard_optimizer",
      .help = "overlap the all-gather of updated weights with the next forward pass"},
-    {FIELD(accumulate), WEFT_OPTION_U32, TRAINING, "accumulate", "K", .low = 1,
+    {FIELD(accumulate), WEFT_OPTION_TYPE_U32, TRAINING, "accumulate", "K", .low = 1,
      .high = MAX_MICRO_BATCHES, .by_default = "1", .help = "micro-batches per rank and step"},
-    {FIELD(global_micro_batches), WEFT_OPTION_U32, TRAINING, "global_micro_batches", "V", .low = 1,
-     .high = MAX_MICRO_BATCHES, .excludes = "accumulate",
+    {FIELD(global_micro_batches), WEFT_OPTION_TYPE_U32, TRAINING, "global_micro_batches", "V",
+     .low = 1, .high = MAX_MICRO_BATCHES, .excludes = "accumulate",
      .reason = "the micro-batches of a rank are the global number divided by world_size",
      .help = "micro-batches V of all ranks per step; the weights have the same bits for 1 rank and "
              "for N ranks if V / N is a power of two"},
-    {FIELD(wire), WEFT_OPTION_TEXT, TRAINING, "wire", "TYPE", .choices = wires, .by_default = "f32",
+    {FIELD(wire), WEFT_OPTION_TYPE_TEXT, TRAINING, "wire", "TYPE", .choices = wires,
+     .by_default = "f32",
      .help = "data type in which gradients are sent; each rank's sum is rounded to it"},
-    {FIELD(clip_norm), WEFT_OPTION_F64, TRAINING, "clip", "NORM",
+    {FIELD(clip_norm), WEFT_OPTION_TYPE_F64, TRAINING, "clip", "NORM",
      .help = "scale gradients down if their global norm is above NORM"},
-    {FIELD(grads_path), WEFT_OPTION_PATH, WEFT_OPTION_TRAINING | WEFT_OPTION_IN_GRAPH, "grads",
-     "MAP.json", .help = "read which tensor of the graph is the gradient of which parameter"},
-    {FIELD(in_flight), WEFT_OPTION_U32, WEFT_OPTION_RECORDED, "in_flight", "K", .low = 1,
+    {FIELD(grads_path), WEFT_OPTION_TYPE_PATH,
+     WEFT_OPTION_FLAG_TRAINING | WEFT_OPTION_FLAG_IN_GRAPH, "grads", "MAP.json",
+     .help = "read which tensor of the graph is the gradient of which parameter"},
+    {FIELD(in_flight), WEFT_OPTION_TYPE_U32, WEFT_OPTION_FLAG_RECORDED, "in_flight", "K", .low = 1,
      .high = UINT32_MAX, .help = "maximum number of collectives in flight"},
-    {FIELD(arena_limit), WEFT_OPTION_BYTES, WEFT_OPTION_RECORDED, "arena_limit", "BYTES", .low = 1,
-     .help = "maximum size of the arena, such as 512M or 4G"},
-    {FIELD(infer), WEFT_OPTION_FLAG, WEFT_OPTION_RECORDED, "infer",
+    {FIELD(arena_limit), WEFT_OPTION_TYPE_BYTES, WEFT_OPTION_FLAG_RECORDED, "arena_limit", "BYTES",
+     .low = 1, .help = "maximum size of the arena, such as 512M or 4G"},
+    {FIELD(infer), WEFT_OPTION_TYPE_FLAG, WEFT_OPTION_FLAG_RECORDED, "infer",
      .help = "compile for inference: the graph is used as it is, with its collectives"},
-    {FIELD(split_batch), WEFT_OPTION_FLAG, INFERENCE, "split_batch", "B", .needs = "batch",
+    {FIELD(split_batch), WEFT_OPTION_TYPE_FLAG, INFERENCE, "split_batch", "B", .needs = "batch",
      .excludes = "rank_models", .reason = "one batch of all ranks is split, for one model",
      .help = "the batch is that of all ranks together; rank 0 reads the inputs and scatters them, "
              "and gathers the outputs"},
-    {FIELD(ops_path), WEFT_OPTION_OPS, .name = "ops", .arg = "OPS.json",
+    {FIELD(ops_path), WEFT_OPTION_TYPE_OPS, .name = "ops", .arg = "OPS.json",
      .help = "declare operators from a file"},
-    {FIELD(registry), WEFT_OPTION_PLUGINS, .name = "kernels", .arg = "LIB.so",
+    {FIELD(registry), WEFT_OPTION_TYPE_PLUGINS, .name = "kernels", .arg = "LIB.so",
      .help = "load operators and kernels from a plugin"},
-    {FIELD(open_batch), WEFT_OPTION_I64, .low = 1, .high = INT32_MAX,
+    {FIELD(open_batch), WEFT_OPTION_TYPE_I64, .low = 1, .high = INT32_MAX,
      .help = "batch if the model leaves the batch open"},
-    {FIELD(on_pass), WEFT_OPTION_OBJECT, .help = "receives a report of every pass"},
-    {FIELD(on_pass_user), WEFT_OPTION_OBJECT, .help = "first argument of on_pass"},
-    {FIELD(log), WEFT_OPTION_OBJECT, .help = "receives log lines"},
-    {FIELD(log_user), WEFT_OPTION_OBJECT, .help = "first argument of log"},
-    {FIELD(allocator), WEFT_OPTION_OBJECT, .help = "allocates all memory of the compilation"},
-    {FIELD(struct_size), WEFT_OPTION_OBJECT, .help = "size of the struct of the caller"},
+    {FIELD(on_pass), WEFT_OPTION_TYPE_OBJECT, .help = "receives a report of every pass"},
+    {FIELD(on_pass_user), WEFT_OPTION_TYPE_OBJECT, .help = "first argument of on_pass"},
+    {FIELD(log), WEFT_OPTION_TYPE_OBJECT, .help = "receives log lines"},
+    {FIELD(log_user), WEFT_OPTION_TYPE_OBJECT, .help = "first argument of log"},
+    {FIELD(allocator), WEFT_OPTION_TYPE_OBJECT, .help = "allocates all memory of the compilation"},
+    {FIELD(struct_size), WEFT_OPTION_TYPE_OBJECT, .help = "size of the struct of the caller"},
 };
 #define COUNT (sizeof table / sizeof *table)
 
@@ -137,29 +139,29 @@ static const weft_compile_option_t *find_field(const char *field)
 
 static bool is_number(const weft_compile_option_t *option)
 {
-    return option->type <= WEFT_OPTION_F64;
+    return option->type <= WEFT_OPTION_TYPE_F64;
 }
 
 /* A field of 4 bytes; other numbers and pointers have 8. */
 static bool is_short(const weft_compile_option_t *option)
 {
-    return option->type == WEFT_OPTION_FLAG || option->type == WEFT_OPTION_U32;
+    return option->type == WEFT_OPTION_TYPE_FLAG || option->type == WEFT_OPTION_TYPE_U32;
 }
 
 static double number_of(const weft_compile_option_t *option, const void *field)
 {
-    return option->type == WEFT_OPTION_F64 ? *(const double *)field
-           : is_short(option)              ? *(const uint32_t *)field
-                                           : (double)*(const int64_t *)field;
+    return option->type == WEFT_OPTION_TYPE_F64 ? *(const double *)field
+           : is_short(option)                   ? *(const uint32_t *)field
+                                                : (double)*(const int64_t *)field;
 }
 
 bool wefti_option_is_set(const weft_compile_option_t *option, const weft_compile_params_t *params)
 {
     const void *field = (const char *)params + option->offset;
-    return is_number(option)                    ? number_of(option, field) != 0
-           : option->type == WEFT_OPTION_SHAPES ? params->shape_count > 0
-           : option->type == WEFT_OPTION_MODELS ? params->rank_model_count > 0
-                                                : *(const void *const *)field != NULL;
+    return is_number(option)                         ? number_of(option, field) != 0
+           : option->type == WEFT_OPTION_TYPE_SHAPES ? params->shape_count > 0
+           : option->type == WEFT_OPTION_TYPE_MODELS ? params->rank_model_count > 0
+                                                     : *(const void *const *)field != NULL;
 }
 
 weft_status_t wefti_option_format(const weft_compile_option_t *option,
@@ -172,7 +174,7 @@ weft_status_t wefti_option_format(const weft_compile_option_t *option,
         return WEFT_OK;
     }
     *out_text = !is_number(option) ? *(const char *const *)field
-                : option->type == WEFT_OPTION_F64
+                : option->type == WEFT_OPTION_TYPE_F64
                     ? wefti_arena_printf(arena, "%.17g", number_of(option, field))
                     : wefti_arena_printf(arena, "%.0f", number_of(option, field));
     return *out_text == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
@@ -188,13 +190,13 @@ static const char *range_words(const weft_compile_option_t *option, char *out, s
         const char *between = i == 0 ? "" : option->choices[i + 1] != NULL ? ", " : " or ";
         used += (size_t)snprintf(out + used, bytes - used, "%s%s", between, option->choices[i]);
     }
-    if (option->type == WEFT_OPTION_FLAG || option->type == WEFT_OPTION_BYTES) {
+    if (option->type == WEFT_OPTION_TYPE_FLAG || option->type == WEFT_OPTION_TYPE_BYTES) {
         snprintf(out, bytes, "%s",
                  is_short(option) ? "0 or 1" : "a number of bytes such as 8, 4K or 64M");
-    } else if (option->type == WEFT_OPTION_F64) {
-        used = (size_t)snprintf(out, bytes, "a number %s %g",
-                                (option->flags & WEFT_OPTION_ZERO) != 0 ? "of at least" : "above",
-                                option->low);
+    } else if (option->type == WEFT_OPTION_TYPE_F64) {
+        used = (size_t)snprintf(
+            out, bytes, "a number %s %g",
+            (option->flags & WEFT_OPTION_FLAG_ZERO) != 0 ? "of at least" : "above", option->low);
         if (option->high != 0) {
             snprintf(out + used, bytes - used, " and below %g", option->high);
         }
@@ -213,14 +215,15 @@ static weft_status_t refuse(const weft_compile_option_t *option, const char *tex
 
 static bool in_range(const weft_compile_option_t *option, double value)
 {
-    if (option->type == WEFT_OPTION_F64) { /* updates compute with floats: small numbers are 0 */
-        bool zero = (option->flags & WEFT_OPTION_ZERO) != 0 && value == 0;
+    if (option->type ==
+        WEFT_OPTION_TYPE_F64) { /* updates compute with floats: small numbers are 0 */
+        bool zero = (option->flags & WEFT_OPTION_FLAG_ZERO) != 0 && value == 0;
         return isfinite(value) && (zero || (float)value > option->low) &&
                (option->high == 0 || value < option->high);
     }
-    double high = option->type == WEFT_OPTION_FLAG    ? 1
-                  : option->type == WEFT_OPTION_BYTES ? (double)(INT64_MAX / 2)
-                                                      : option->high;
+    double high = option->type == WEFT_OPTION_TYPE_FLAG    ? 1
+                  : option->type == WEFT_OPTION_TYPE_BYTES ? (double)(INT64_MAX / 2)
+                                                           : option->high;
     return value >= option->low && value <= high;
 }
 
@@ -256,9 +259,10 @@ void weft_compile_option_help(size_t index, const char *prefix, char *out, size_
     if (option == NULL || bytes == 0) {
         return;
     }
-    bool in_value = prefix[0] == '-' && option->type == WEFT_OPTION_FLAG && option->arg != NULL;
+    bool in_value =
+        prefix[0] == '-' && option->type == WEFT_OPTION_TYPE_FLAG && option->arg != NULL;
     const char *const others[][2] = {
-        {"requires", (option->flags & WEFT_OPTION_INFERENCE) != 0 ? "infer" : NULL},
+        {"requires", (option->flags & WEFT_OPTION_FLAG_INFERENCE) != 0 ? "infer" : NULL},
         {"requires", in_value ? NULL : option->needs},
         {"implies", option->implies},
         {"excludes", option->excludes},
@@ -273,7 +277,7 @@ void weft_compile_option_help(size_t index, const char *prefix, char *out, size_
     }
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         const weft_compile_option_t *other = others[i][1] != NULL ? find_field(others[i][1]) : NULL;
-        if (other != NULL && (other->flags & WEFT_OPTION_POSITIONAL) == 0) {
+        if (other != NULL && (other->flags & WEFT_OPTION_FLAG_POSITIONAL) == 0) {
             snprintf(words, sizeof words, "%s", other->name);
             for (char *at = words; prefix[0] == '-' && (at = strchr(at, '_')) != NULL;) {
                 *at = '-';
@@ -290,12 +294,12 @@ void weft_compile_option_help(size_t index, const char *prefix, char *out, size_
 static bool read_number(const weft_compile_option_t *option, const char *text, double *out)
 {
     static const char units[] = "KMG";
-    bool whole = option->type != WEFT_OPTION_F64 && option->type != WEFT_OPTION_BYTES;
+    bool whole = option->type != WEFT_OPTION_TYPE_F64 && option->type != WEFT_OPTION_TYPE_BYTES;
     char *end = NULL;
     errno = 0;
     *out = strtod(text, &end);
     const char *unit =
-        option->type == WEFT_OPTION_BYTES && *end != '\0' ? strchr(units, *end) : NULL;
+        option->type == WEFT_OPTION_TYPE_BYTES && *end != '\0' ? strchr(units, *end) : NULL;
     if (unit != NULL) {
         *out *= (double)(UINT64_C(1) << (10 * (unit - units + 1)));
         end++;
@@ -306,7 +310,7 @@ static bool read_number(const weft_compile_option_t *option, const char *text, d
 
 static void write_number(const weft_compile_option_t *option, double number, void *field)
 {
-    if (option->type == WEFT_OPTION_F64) {
+    if (option->type == WEFT_OPTION_TYPE_F64) {
         *(double *)field = number;
     } else if (is_short(option)) {
         *(uint32_t *)field = (uint32_t)number;
@@ -344,7 +348,7 @@ weft_status_t weft_compile_option_set(weft_compile_params_t *params, const char 
     if (option == NULL) {
         return WEFT_ERR_NOT_FOUND;
     }
-    if (option->type != WEFT_OPTION_FLAG) {
+    if (option->type != WEFT_OPTION_TYPE_FLAG) {
         WEFT_CHECK_ARG(text);
     }
     void *field = (char *)params + option->offset;
@@ -361,7 +365,7 @@ weft_status_t weft_compile_option_set(weft_compile_params_t *params, const char 
         write_number(option, number, field);
         return WEFT_OK;
     }
-    if (option->type != WEFT_OPTION_TEXT && option->type != WEFT_OPTION_PATH) {
+    if (option->type != WEFT_OPTION_TYPE_TEXT && option->type != WEFT_OPTION_TYPE_PATH) {
         return wefti_error_field(WEFT_ERR_UNSUPPORTED, option->field, "cannot be set from text");
     }
     if (!is_choice(option, text)) {
@@ -378,9 +382,10 @@ static weft_status_t check_value(const weft_compile_option_t *option, const void
     char text[32];
     if (is_number(option)) {
         double number = number_of(option, field);
-        snprintf(text, sizeof text, option->type == WEFT_OPTION_F64 ? "%g" : "%.0f", number);
-        return option->type == WEFT_OPTION_FLAG || in_range(option, number) ? WEFT_OK
-                                                                            : refuse(option, text);
+        snprintf(text, sizeof text, option->type == WEFT_OPTION_TYPE_F64 ? "%g" : "%.0f", number);
+        return option->type == WEFT_OPTION_TYPE_FLAG || in_range(option, number)
+                   ? WEFT_OK
+                   : refuse(option, text);
     }
     const char *value = option->choices != NULL ? *(const char *const *)field : NULL;
     return value == NULL || is_choice(option, value) ? WEFT_OK : refuse(option, value);
@@ -390,10 +395,10 @@ static weft_status_t check_others(const weft_compile_option_t *option,
                                   const weft_compile_params_t *params)
 {
     const weft_status_t error = WEFT_ERR_INVALID_ARGUMENT;
-    if (params->infer && (option->flags & WEFT_OPTION_TRAINING) != 0) {
+    if (params->infer && (option->flags & WEFT_OPTION_FLAG_TRAINING) != 0) {
         return wefti_error_field(error, option->field, "only for training, but infer is set");
     }
-    if (!params->infer && (option->flags & WEFT_OPTION_INFERENCE) != 0) {
+    if (!params->infer && (option->flags & WEFT_OPTION_FLAG_INFERENCE) != 0) {
         return wefti_error_field(error, option->field, "requires infer");
     }
     if (option->needs != NULL && !wefti_option_is_set(find_field(option->needs), params)) {
@@ -424,7 +429,7 @@ weft_status_t wefti_options_complete(weft_compile_params_t *params)
             if (option->implies != NULL) {
                 *(int *)((char *)params + find_field(option->implies)->offset) = 1;
             }
-        } else if (option->by_default != NULL && option->type == WEFT_OPTION_TEXT) {
+        } else if (option->by_default != NULL && option->type == WEFT_OPTION_TYPE_TEXT) {
             memcpy(field, &option->by_default, sizeof option->by_default);
         } else if (option->by_default != NULL && read_number(option, option->by_default, &number)) {
             write_number(option, number, field);

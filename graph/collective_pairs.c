@@ -3,7 +3,7 @@
  * XStart .. XWait become one node, XStart, whose outputs are the complete tensors. That it starts
  * after the node before XStart, and is complete before the node after XWait, become constraints.
  */
-#include <weft/algo.h>
+#include <weft/types.h>
 
 #include "graph/ir.h"
 #include "ops/op_facts.h"

@@ -138,8 +138,10 @@ static weft_status_t insert_collective(editor_t *editor, const weft_edit_t *edit
     snprintf(output, sizeof(output), "%.180s_reduced", graph->values[edit->value].name);
     const char *output_name = output;
     weft_attr_t attrs[2] = {
-        {.name = "group", .type = WEFT_ATTR_INT, .i = edit->group},
-        {.name = "reduction", .type = WEFT_ATTR_STRING, .s = weft_reduction_name(edit->reduction)},
+        {.name = "group", .type = WEFT_ATTR_TYPE_INT, .i = edit->group},
+        {.name = "reduction",
+         .type = WEFT_ATTR_TYPE_STRING,
+         .s = weft_reduction_name(edit->reduction)},
     };
     const weft_op_def_t *def =
         weft_registry_find_op(graph->registry, "weft", edit->op_name, INT32_MAX);
@@ -191,7 +193,7 @@ static bool same_attr(const weft_attr_t *a, const weft_attr_t *b)
     if (!a || !b || a->type != b->type) {
         return a == b;
     }
-    return a->type == WEFT_ATTR_STRING ? strcmp(a->s, b->s) == 0 : a->i == b->i;
+    return a->type == WEFT_ATTR_TYPE_STRING ? strcmp(a->s, b->s) == 0 : a->i == b->i;
 }
 
 static weft_dtype_t first_dtype(const wefti_graph_t *graph, const wefti_node_t *node)
@@ -330,7 +332,7 @@ static weft_status_t fuse(editor_t *editor, const weft_edit_t *edit)
     WEFT_TRY(status, set_key(editor, id, key), done);
     editor->added++;
     if (edit->text) {
-        weft_attr_t reason = {.name = "reason", .type = WEFT_ATTR_STRING, .s = edit->text};
+        weft_attr_t reason = {.name = "reason", .type = WEFT_ATTR_TYPE_STRING, .s = edit->text};
         WEFT_TRY(status, wefti_graph_set_attr(graph, id, &reason), done);
     }
 done:
@@ -358,7 +360,7 @@ static weft_status_t set_algorithm(wefti_graph_t *graph, const weft_edit_t *edit
                            graph->nodes[node].name);
     }
     weft_attr_t attr = {
-        .name = "algorithm", .type = WEFT_ATTR_STRING, .s = edit->text ? edit->text : ""};
+        .name = "algorithm", .type = WEFT_ATTR_TYPE_STRING, .s = edit->text ? edit->text : ""};
     status = wefti_graph_set_attr(graph, node, &attr);
 done:
     return status;
@@ -384,9 +386,9 @@ static weft_status_t split(wefti_graph_t *graph, const weft_edit_t *edit)
             "split: parts of '%s' must be between 2 and %llu, its number of 64-byte units: %u",
             value->name, (unsigned long long)units, edit->parts);
     }
-    weft_attr_t parts = {.name = "parts", .type = WEFT_ATTR_INT, .i = edit->parts};
+    weft_attr_t parts = {.name = "parts", .type = WEFT_ATTR_TYPE_INT, .i = edit->parts};
     weft_attr_t why = {
-        .name = "split_reason", .type = WEFT_ATTR_STRING, .s = edit->text ? edit->text : ""};
+        .name = "split_reason", .type = WEFT_ATTR_TYPE_STRING, .s = edit->text ? edit->text : ""};
     WEFT_TRY(status, wefti_graph_set_attr(graph, id, &parts), done);
     WEFT_TRY(status, wefti_graph_set_attr(graph, id, &why), done);
 done:
@@ -402,7 +404,7 @@ static bool repeats(const wefti_node_t *a, const wefti_node_t *b)
                 memcmp(a->inputs, b->inputs, a->input_count * sizeof(*a->inputs)) == 0;
     for (uint32_t i = 0; same && i < a->attr_count; i++) {
         const weft_attr_t *attr = &a->attrs[i], *other = wefti_node_attr(b, attr->name);
-        same = (attr->type == WEFT_ATTR_INT || attr->type == WEFT_ATTR_STRING) &&
+        same = (attr->type == WEFT_ATTR_TYPE_INT || attr->type == WEFT_ATTR_TYPE_STRING) &&
                same_attr(attr, other);
     }
     return same;
@@ -440,19 +442,19 @@ static weft_status_t apply_one(editor_t *editor, const weft_edit_t *edit)
 {
     uint32_t node;
     switch (edit->kind) {
-    case WEFT_EDIT_INSERT_COLLECTIVE:
+    case WEFT_EDIT_KIND_INSERT_COLLECTIVE:
         return insert_collective(editor, edit);
-    case WEFT_EDIT_FUSE:
+    case WEFT_EDIT_KIND_FUSE:
         return fuse(editor, edit);
-    case WEFT_EDIT_ORDER:
+    case WEFT_EDIT_KIND_ORDER:
         return add_constraint(editor->graph, edit);
-    case WEFT_EDIT_ALGORITHM:
+    case WEFT_EDIT_KIND_ALGORITHM:
         return set_algorithm(editor->graph, edit);
-    case WEFT_EDIT_SPLIT:
+    case WEFT_EDIT_KIND_SPLIT:
         return split(editor->graph, edit);
-    case WEFT_EDIT_START_WAIT: /* lowering places events itself */
+    case WEFT_EDIT_KIND_START_WAIT: /* lowering places events itself */
         return resolve(editor->graph, edit->op_a, "start and wait", &node);
-    case WEFT_EDIT_MERGE:
+    case WEFT_EDIT_KIND_MERGE:
         return merge(editor, edit);
     }
     return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "unknown edit kind %d", (int)edit->kind);

@@ -60,7 +60,7 @@ weft_status_t weft_edit_list_add(weft_edit_list_t *list, const weft_edit_t *edit
 {
     WEFT_CHECK_ARG(list);
     WEFT_CHECK_ARG(edit);
-    if (edit->kind < WEFT_EDIT_INSERT_COLLECTIVE || edit->kind > WEFT_EDIT_MERGE) {
+    if (edit->kind < WEFT_EDIT_KIND_INSERT_COLLECTIVE || edit->kind > WEFT_EDIT_KIND_MERGE) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "unknown edit kind %d", (int)edit->kind);
     }
     if (edit->member_count && !edit->members) {

@@ -73,7 +73,7 @@ static weft_status_t fold_node(wefti_graph_t *graph, uint32_t node, size_t *budg
     }
     const weft_tensor_desc_t *type = &graph->values[at->outputs[0]].type;
     const weft_attr_t *value = wefti_node_attr(at, "value");
-    if (at->input_count == 0 && value != NULL && value->type == WEFT_ATTR_TENSOR &&
+    if (at->input_count == 0 && value != NULL && value->type == WEFT_ATTR_TYPE_TENSOR &&
         value->tensor->data != NULL) { /* of any size and type: nothing is copied */
         become_constant(graph, node, value->tensor->data);
         *out_folded = true;

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <weft/algo.h>
+#include <weft/types.h>
 
 #include "graph/ir.h"
 #include "ops/op_facts.h"
@@ -48,23 +48,23 @@ static weft_status_t copy_attr(wefti_arena_t *arena, const weft_attr_t *from, we
     to->count = from->count;
     const void *copy = to->name;
     switch (from->type) {
-    case WEFT_ATTR_STRING:
+    case WEFT_ATTR_TYPE_STRING:
         to->s = wefti_arena_strdup(arena, from->s ? from->s : "");
         copy = to->s;
         break;
-    case WEFT_ATTR_INTS:
+    case WEFT_ATTR_TYPE_INTS:
         copy = to->ints = copy_array(arena, from->ints, from->count, sizeof(int64_t));
         break;
-    case WEFT_ATTR_FLOATS:
+    case WEFT_ATTR_TYPE_FLOATS:
         copy = to->floats = copy_array(arena, from->floats, from->count, sizeof(float));
         break;
-    case WEFT_ATTR_STRINGS:
+    case WEFT_ATTR_TYPE_STRINGS:
         return to->name ? copy_strings(arena, from, to) : WEFT_ERR_NO_MEMORY;
-    case WEFT_ATTR_TENSOR:
+    case WEFT_ATTR_TYPE_TENSOR:
         copy = to->tensor = copy_array(arena, from->tensor, 1, sizeof(*from->tensor));
         break;
-    case WEFT_ATTR_INT:
-    case WEFT_ATTR_FLOAT:
+    case WEFT_ATTR_TYPE_INT:
+    case WEFT_ATTR_TYPE_FLOAT:
         break;
     }
     return to->name && copy ? WEFT_OK : WEFT_ERR_NO_MEMORY;
@@ -328,21 +328,21 @@ static const weft_attr_t *typed_attr(const wefti_node_t *node, const char *name,
 int64_t wefti_node_int(const wefti_node_t *node, const char *name)
 {
     const weft_attr_def_t *def;
-    const weft_attr_t *attr = typed_attr(node, name, WEFT_ATTR_INT, &def);
+    const weft_attr_t *attr = typed_attr(node, name, WEFT_ATTR_TYPE_INT, &def);
     return attr != NULL ? attr->i : def != NULL ? def->default_i : 0;
 }
 
 float wefti_node_float(const wefti_node_t *node, const char *name)
 {
     const weft_attr_def_t *def;
-    const weft_attr_t *attr = typed_attr(node, name, WEFT_ATTR_FLOAT, &def);
+    const weft_attr_t *attr = typed_attr(node, name, WEFT_ATTR_TYPE_FLOAT, &def);
     return attr != NULL ? attr->f : def != NULL ? def->default_f : 0;
 }
 
 const char *wefti_node_text(const wefti_node_t *node, const char *name)
 {
     const weft_attr_t *attr = wefti_node_attr(node, name);
-    return attr != NULL && attr->type == WEFT_ATTR_STRING && attr->s != NULL ? attr->s : "";
+    return attr != NULL && attr->type == WEFT_ATTR_TYPE_STRING && attr->s != NULL ? attr->s : "";
 }
 
 weft_range_role_t wefti_node_range(const wefti_node_t *node)
@@ -359,12 +359,12 @@ static bool is_flat(const wefti_node_t *node, weft_collective_t op)
 
 bool wefti_node_is_flat_scatter(const wefti_node_t *node)
 {
-    return is_flat(node, WEFT_OP_REDUCE_SCATTER);
+    return is_flat(node, WEFT_COLLECTIVE_REDUCE_SCATTER);
 }
 
 bool wefti_node_is_flat_gather(const wefti_node_t *node)
 {
-    return is_flat(node, WEFT_OP_ALL_GATHER);
+    return is_flat(node, WEFT_COLLECTIVE_ALL_GATHER);
 }
 
 uint32_t wefti_node_overwrites(const wefti_node_t *node, uint32_t index)
@@ -372,7 +372,7 @@ uint32_t wefti_node_overwrites(const wefti_node_t *node, uint32_t index)
     int64_t members = 0, input;
     if (wefti_node_is_flat_gather(node)) {
         input = (int64_t)index + 1;
-    } else if (wefti_node_range(node) >= WEFT_RANGE_UPDATE) {
+    } else if (wefti_node_range(node) >= WEFT_RANGE_ROLE_UPDATE) {
         members = wefti_node_int(node, "members");
         input = index < members ? index : members + index; /* parameters; states after gradients */
     } else {

@@ -44,7 +44,8 @@ static void note_updater(const wefti_graph_t *graph, uint32_t *updater, uint32_t
 {
     uint32_t producer = graph->values[value].producer;
     updater[value] = node;
-    if (producer != WEFTI_NONE && (wefti_node_range(&graph->nodes[producer]) == WEFT_RANGE_SHARD)) {
+    if (producer != WEFTI_NONE &&
+        (wefti_node_range(&graph->nodes[producer]) == WEFT_RANGE_ROLE_SHARD)) {
         const wefti_node_t *shard = &graph->nodes[producer];
         for (uint32_t i = 0; i < shard->input_count; i++) {
             updater[shard->inputs[i]] = node;

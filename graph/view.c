@@ -16,12 +16,13 @@ typedef struct view_arrays {
 static weft_reduction_t node_reduction(const wefti_node_t *node)
 {
     const weft_attr_t *attr = wefti_node_attr(node, "reduction");
-    for (int i = WEFT_SUM; attr && attr->type == WEFT_ATTR_STRING && i <= WEFT_MAX; i++) {
+    for (int i = WEFT_REDUCTION_SUM;
+         attr && attr->type == WEFT_ATTR_TYPE_STRING && i <= WEFT_REDUCTION_MAX; i++) {
         if (strcmp(attr->s, weft_reduction_name((weft_reduction_t)i)) == 0) {
             return (weft_reduction_t)i;
         }
     }
-    return WEFT_SUM;
+    return WEFT_REDUCTION_SUM;
 }
 
 static uint32_t node_group(const wefti_node_t *node)
@@ -29,7 +30,7 @@ static uint32_t node_group(const wefti_node_t *node)
     const weft_attr_t *attr = wefti_node_attr(node, "group");
     bool communicates =
         (node->def->effects & WEFT_EFFECT_COMMUNICATES) != 0; /* Conv has a group too */
-    return communicates && attr && attr->type == WEFT_ATTR_INT ? (uint32_t)attr->i : 0;
+    return communicates && attr && attr->type == WEFT_ATTR_TYPE_INT ? (uint32_t)attr->i : 0;
 }
 
 static void fill_values(const wefti_graph_t *graph, view_arrays_t *to)

@@ -115,12 +115,12 @@ bool wefti_buffer_blocks(const weft_algo_params_t *params, const weft_algo_resou
                          uint32_t rank, uint32_t buffer, uint32_t *out_first, uint32_t *out_count)
 {
     const wefti_collective_t *op = wefti_collective_of(params->op);
-    if (buffer > WEFT_ALGO_RECV) {
+    if (buffer > WEFT_ALGO_BUFFER_RECV) {
         *out_first = 0;
         *out_count = resources->scratch_slots;
-        return buffer == WEFT_ALGO_SCRATCH && *out_count > 0;
+        return buffer == WEFT_ALGO_BUFFER_SCRATCH && *out_count > 0;
     }
-    wefti_side_t side = buffer == WEFT_ALGO_SEND ? op->send : op->recv;
+    wefti_side_t side = buffer == WEFT_ALGO_BUFFER_SEND ? op->send : op->recv;
     bool own = side.extent == WEFT_EXTENT_BLOCK;
     *out_first = own ? rank : 0;
     *out_count = own ? 1 : wefti_block_count(params, resources);

@@ -2,7 +2,7 @@
 /*
  * The shapes of the collectives: one table, from which all other files take who contributes, who
  * receives, how long buffers are and what they share in place. A new collective is one row of
- * WEFT_COLLECTIVE_MAP (include/weft/algo.h) and its algorithms.
+ * WEFT_COLLECTIVE_MAP (include/weft/types.h) and its algorithms.
  *
  *     send      receive   without a root           root sends   root receives   in place
  *     VECTOR    VECTOR    AllReduce                Broadcast    Reduce          recv == send

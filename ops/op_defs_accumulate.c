@@ -98,14 +98,17 @@ static void cost_square_sum(const weft_node_desc_t *node, double *out_flops, dou
 
 static const weft_attr_def_t tree_fold_attrs[] = {
     {.name = "type",
-     .type = WEFT_ATTR_STRING,
+     .type = WEFT_ATTR_TYPE_STRING,
      .default_s = "f32",
      .doc = "of the result: f32, or bf16, to which the sum is rounded once"},
 };
 static const weft_attr_def_t clip_scale_attrs[] = {
-    {.name = "max_norm", .type = WEFT_ATTR_FLOAT, .required = 1, .doc = "largest norm to keep"},
+    {.name = "max_norm",
+     .type = WEFT_ATTR_TYPE_FLOAT,
+     .required = 1,
+     .doc = "largest norm to keep"},
     {.name = "divisor",
-     .type = WEFT_ATTR_INT,
+     .type = WEFT_ATTR_TYPE_INT,
      .default_i = 1,
      .doc = "the gradients are the summed tensors divided by it"},
 };

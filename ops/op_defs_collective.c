@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include <weft/algo.h>
+#include <weft/types.h>
 
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
@@ -11,7 +11,7 @@
 static weft_status_t check_reduction(const weft_node_desc_t *node)
 {
     const char *name = weft_node_attr_string(node, "reduction", "sum");
-    for (int r = WEFT_SUM; r <= WEFT_MAX; r++) {
+    for (int r = WEFT_REDUCTION_SUM; r <= WEFT_REDUCTION_MAX; r++) {
         if (strcmp(name, weft_reduction_name((weft_reduction_t)r)) == 0) {
             return WEFT_OK;
         }
@@ -107,7 +107,7 @@ static weft_status_t infer_variable(weft_node_desc_t *node)
     if (counts == NULL && strcmp(node->op, "AllGatherV") == 0) {
         counts = weft_node_attr(node, "counts");
     }
-    if (counts != NULL && counts->type == WEFT_ATTR_INTS) {
+    if (counts != NULL && counts->type == WEFT_ATTR_TYPE_INTS) {
         y.dims[0] = 0;
         for (size_t i = 0; i < counts->count; i++) {
             if (counts->ints[i] < 0 ||
@@ -184,29 +184,30 @@ static void cost_reducing(const weft_node_desc_t *node, double *out_flops, doubl
 
 #define REDUCTION                                                                                  \
     {                                                                                              \
-        .name = "reduction", .type = WEFT_ATTR_STRING, .default_s = "sum",                         \
+        .name = "reduction", .type = WEFT_ATTR_TYPE_STRING, .default_s = "sum",                    \
         .doc = "sum, avg, prod, min or max"                                                        \
     }
 #define ROOT                                                                                       \
     {                                                                                              \
-        .name = "root", .type = WEFT_ATTR_INT, .doc = "rank in the group"                          \
+        .name = "root", .type = WEFT_ATTR_TYPE_INT, .doc = "rank in the group"                     \
     }
 #define GROUP                                                                                      \
     {                                                                                              \
-        .name = "group", .type = WEFT_ATTR_INT, .doc = "group id, 0 is the world"                  \
+        .name = "group", .type = WEFT_ATTR_TYPE_INT, .doc = "group id, 0 is the world"             \
     }
 #define GROUP_SIZE                                                                                 \
     {                                                                                              \
-        .name = "group_size", .type = WEFT_ATTR_INT, .doc = "ranks in the group; 0: not known yet" \
+        .name = "group_size", .type = WEFT_ATTR_TYPE_INT,                                          \
+        .doc = "ranks in the group; 0: not known yet"                                              \
     }
 #define ALGORITHM                                                                                  \
     {                                                                                              \
-        .name = "algorithm", .type = WEFT_ATTR_STRING, .default_s = "auto",                        \
+        .name = "algorithm", .type = WEFT_ATTR_TYPE_STRING, .default_s = "auto",                   \
         .doc = "candidates in order of preference, comma-separated"                                \
     }
 #define COUNTS                                                                                     \
     {                                                                                              \
-        .name = "counts", .type = WEFT_ATTR_INTS, .required = 1,                                   \
+        .name = "counts", .type = WEFT_ATTR_TYPE_INTS, .required = 1,                              \
         .doc = "first dimension of each rank"                                                      \
     }
 
@@ -225,23 +226,32 @@ static const weft_attr_def_t counts_reduce_attrs[] = {ALGORITHM, COUNTS, GROUP, 
 static const weft_attr_def_t exchange_attrs[] = {
     ALGORITHM,
     GROUP,
-    {.name = "recv_counts", .type = WEFT_ATTR_INTS, .required = 1, .doc = "rows from each rank"},
-    {.name = "send_counts", .type = WEFT_ATTR_INTS, .required = 1, .doc = "rows to each rank"},
+    {.name = "recv_counts",
+     .type = WEFT_ATTR_TYPE_INTS,
+     .required = 1,
+     .doc = "rows from each rank"},
+    {.name = "send_counts", .type = WEFT_ATTR_TYPE_INTS, .required = 1, .doc = "rows to each rank"},
 };
 static const weft_attr_def_t send_attrs[] = {
     GROUP,
     {.name = "peer",
-     .type = WEFT_ATTR_INT,
+     .type = WEFT_ATTR_TYPE_INT,
      .required = 1,
      .doc = "rank in the group that receives"},
-    {.name = "tag", .type = WEFT_ATTR_INT, .doc = "must be equal on both sides"},
+    {.name = "tag", .type = WEFT_ATTR_TYPE_INT, .doc = "must be equal on both sides"},
 };
 static const weft_attr_def_t recv_attrs[] = {
-    {.name = "dtype", .type = WEFT_ATTR_STRING, .default_s = "f32", .doc = "type of the tensor"},
+    {.name = "dtype",
+     .type = WEFT_ATTR_TYPE_STRING,
+     .default_s = "f32",
+     .doc = "type of the tensor"},
     GROUP,
-    {.name = "peer", .type = WEFT_ATTR_INT, .required = 1, .doc = "rank in the group that sends"},
-    {.name = "shape", .type = WEFT_ATTR_INTS, .required = 1, .doc = "shape of the tensor"},
-    {.name = "tag", .type = WEFT_ATTR_INT, .doc = "must be equal on both sides"},
+    {.name = "peer",
+     .type = WEFT_ATTR_TYPE_INT,
+     .required = 1,
+     .doc = "rank in the group that sends"},
+    {.name = "shape", .type = WEFT_ATTR_TYPE_INTS, .required = 1, .doc = "shape of the tensor"},
+    {.name = "tag", .type = WEFT_ATTR_TYPE_INT, .doc = "must be equal on both sides"},
 };
 static const weft_attr_def_t barrier_attrs[] = {GROUP};
 
@@ -297,7 +307,7 @@ enum {
         .start = first, .wait = second, WEFTI_FACTS(.collective = id, .half = part)                \
     }
 #define MOVES(label, op, part, count, places, list, text, first, second)                           \
-    COLLECTIVE(label, WEFT_OP_##op, part, count, count, TYPES(op), places, list, RULE(op),         \
+    COLLECTIVE(label, WEFT_COLLECTIVE_##op, part, count, count, TYPES(op), places, list, RULE(op), \
                PRICE(op), like.op, text, first, second)
 #define ROW(label, op, places, list, text)                                                         \
     MOVES(label, op, WEFT_HALF_NONE, 1, places, list, text, NULL, NULL)
@@ -312,7 +322,7 @@ enum {
         .inputs_max = MANY, .outputs_min = 1, .outputs_max = MANY, .dtypes = WEFTI_BIT_ALL,        \
         .in_place = AT_each, .infer = infer_wait, .cost = wefti_cost_free,                         \
         .doc = "ends what " label "Start began; output i is input i, complete",                    \
-        WEFTI_FACTS(.collective = WEFT_OP_##op, .half = WEFT_HALF_WAIT)                            \
+        WEFTI_FACTS(.collective = WEFT_COLLECTIVE_##op, .half = WEFT_HALF_WAIT)                    \
     }
 #define MANY WEFT_VARIADIC
 
@@ -343,8 +353,8 @@ static const weft_op_def_t defs[] = {
                wefti_cost_copy, "MPI_Isend, ncclSend", "sends a tensor to a rank", NULL, NULL),
     COLLECTIVE("Recv", 0, WEFT_HALF_NONE, 0, 1, WEFTI_BIT_ALL, none, recv_attrs, infer_recv,
                wefti_cost_copy, "MPI_Irecv, ncclRecv", "receives a tensor from a rank", NULL, NULL),
-    COLLECTIVE("Barrier", WEFT_OP_BARRIER, WEFT_HALF_NONE, 0, 0, WEFTI_BIT_ALL, none, barrier_attrs,
-               infer_barrier, wefti_cost_free, like.BARRIER,
+    COLLECTIVE("Barrier", WEFT_COLLECTIVE_BARRIER, WEFT_HALF_NONE, 0, 0, WEFTI_BIT_ALL, none,
+               barrier_attrs, infer_barrier, wefti_cost_free, like.BARRIER,
                "no rank leaves before all have entered", NULL, NULL),
 };
 

@@ -76,12 +76,12 @@ static void cost_sum(const weft_node_desc_t *node, double *out_flops, double *ou
 
 static const weft_attr_def_t pad_grad_attrs[] = {
     {.name = "pads",
-     .type = WEFT_ATTR_INTS,
+     .type = WEFT_ATTR_TYPE_INTS,
      .required = 1,
      .doc = "begins, then ends; not negative"},
 };
 static const weft_attr_def_t sum_to_attrs[] = {
-    {.name = "shape", .type = WEFT_ATTR_INTS, .required = 1, .doc = "shape of dX"},
+    {.name = "shape", .type = WEFT_ATTR_TYPE_INTS, .required = 1, .doc = "shape of dX"},
 };
 
 static const weft_op_def_t defs[] = {

@@ -166,22 +166,22 @@ static void cost_softmax(const weft_node_desc_t *node, double *out_flops, double
 }
 
 static const weft_attr_def_t gemm_attrs[] = {
-    {.name = "alpha", .type = WEFT_ATTR_FLOAT, .default_f = 1.0f, .doc = "factor of A B"},
-    {.name = "beta", .type = WEFT_ATTR_FLOAT, .default_f = 1.0f, .doc = "factor of C"},
-    {.name = "transA", .type = WEFT_ATTR_INT, .doc = "1: A is given transposed"},
-    {.name = "transB", .type = WEFT_ATTR_INT, .doc = "1: B is given transposed"},
+    {.name = "alpha", .type = WEFT_ATTR_TYPE_FLOAT, .default_f = 1.0f, .doc = "factor of A B"},
+    {.name = "beta", .type = WEFT_ATTR_TYPE_FLOAT, .default_f = 1.0f, .doc = "factor of C"},
+    {.name = "transA", .type = WEFT_ATTR_TYPE_INT, .doc = "1: A is given transposed"},
+    {.name = "transB", .type = WEFT_ATTR_TYPE_INT, .doc = "1: B is given transposed"},
 };
 static const weft_attr_def_t fused_matmul_attrs[] = {
-    {.name = "alpha", .type = WEFT_ATTR_FLOAT, .default_f = 1.0f, .doc = "factor of A B"},
-    {.name = "transA", .type = WEFT_ATTR_INT, .doc = "1: exchange A's last two dimensions"},
-    {.name = "transB", .type = WEFT_ATTR_INT, .doc = "1: exchange B's last two dimensions"},
+    {.name = "alpha", .type = WEFT_ATTR_TYPE_FLOAT, .default_f = 1.0f, .doc = "factor of A B"},
+    {.name = "transA", .type = WEFT_ATTR_TYPE_INT, .doc = "1: exchange A's last two dimensions"},
+    {.name = "transB", .type = WEFT_ATTR_TYPE_INT, .doc = "1: exchange B's last two dimensions"},
 };
 static const weft_attr_def_t softmax_attrs_old[] = {
-    {.name = "axis", .type = WEFT_ATTR_INT, .default_i = 1, .doc = "first dimension of a row"},
+    {.name = "axis", .type = WEFT_ATTR_TYPE_INT, .default_i = 1, .doc = "first dimension of a row"},
 };
 static const weft_attr_def_t softmax_attrs[] = {
     {.name = "axis",
-     .type = WEFT_ATTR_INT,
+     .type = WEFT_ATTR_TYPE_INT,
      .default_i = -1,
      .doc = "the dimension that sums to one"},
 };
@@ -209,7 +209,7 @@ static const weft_attr_def_t softmax_attrs[] = {
         .in_place = WEFTI_IN_PLACE_NONE, .attrs = gemm_attrs,                                      \
         .attr_count = WEFTI_COUNT(gemm_attrs), .infer = infer_gemm, .cost = cost_gemm,             \
         .doc = "Y = alpha A B + beta C of matrices",                                               \
-        WEFTI_FACTS(.gradient = WEFT_GRADIENT_GEMM, .cost_curve = WEFT_COST_PRODUCT)               \
+        WEFTI_FACTS(.gradient = WEFT_GRADIENT_GEMM, .cost_curve = WEFT_COST_CURVE_PRODUCT)         \
     }
 #define SOFTMAX(op, version, list, mixes, text)                                                    \
     {                                                                                              \
@@ -217,7 +217,7 @@ static const weft_attr_def_t softmax_attrs[] = {
         .outputs_min = 1, .outputs_max = 1, .dtypes = WEFTI_BIT_FLOATS,                            \
         .in_place = {0, -1, -1, -1}, .attrs = list, .attr_count = WEFTI_COUNT(list),               \
         .infer = infer_softmax, .cost = cost_softmax, .doc = text,                                 \
-        WEFTI_FACTS(.mixing = mixes, .cost_curve = WEFT_COST_EXP)                                  \
+        WEFTI_FACTS(.mixing = mixes, .cost_curve = WEFT_COST_CURVE_EXP)                            \
     }
 
 static const weft_op_def_t defs[] = {
@@ -248,7 +248,7 @@ static const weft_op_def_t defs[] = {
      .cost = cost_gemm,
      .doc = "matrix product of the last two dimensions, the others broadcast",
      WEFTI_FACTS(.linear_inputs = 3u, .gradient = WEFT_GRADIENT_MATRIX_PRODUCT,
-                 .cost_curve = WEFT_COST_PRODUCT)},
+                 .cost_curve = WEFT_COST_CURVE_PRODUCT)},
     {.domain = "com.microsoft",
      .name = "FusedMatMul",
      .since_version = 1,
@@ -263,7 +263,7 @@ static const weft_op_def_t defs[] = {
      .infer = infer_matmul,
      .cost = cost_gemm,
      .doc = "MatMul with the last two dimensions of an operand exchanged",
-     WEFTI_FACTS(.linear_inputs = 3u, .cost_curve = WEFT_COST_PRODUCT)},
+     WEFTI_FACTS(.linear_inputs = 3u, .cost_curve = WEFT_COST_CURVE_PRODUCT)},
     SOFTMAX("Softmax", 1, softmax_attrs_old, WEFT_MIXING_FROM_AXIS,
             "exp(X) / sum of exp(X), the input seen as a matrix"),
     SOFTMAX("Softmax", 13, softmax_attrs, WEFT_MIXING_AXIS, "exp(X) / sum of exp(X) along an axis"),

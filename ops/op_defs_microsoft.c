@@ -6,7 +6,7 @@
  */
 #include <inttypes.h>
 
-#include <weft/algo.h>
+#include <weft/types.h>
 
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
@@ -59,11 +59,11 @@ static weft_status_t infer_gather(weft_node_desc_t *node)
 
 #define GROUP_SIZE                                                                                 \
     {                                                                                              \
-        .name = "group_size", .type = WEFT_ATTR_INT, .doc = "ranks; absent: all of them"           \
+        .name = "group_size", .type = WEFT_ATTR_TYPE_INT, .doc = "ranks; absent: all of them"      \
     }
 static const weft_attr_def_t gather_attrs[] = {
     {.name = "axis",
-     .type = WEFT_ATTR_INT,
+     .type = WEFT_ATTR_TYPE_INT,
      .required = 1,
      .doc = "dimension along which the blocks of the ranks are joined"},
     GROUP_SIZE,
@@ -71,7 +71,7 @@ static const weft_attr_def_t gather_attrs[] = {
 static const weft_attr_def_t size_attrs[] = {GROUP_SIZE};
 static const weft_attr_def_t type_attrs[] = {
     {.name = "group_type",
-     .type = WEFT_ATTR_INT,
+     .type = WEFT_ATTR_TYPE_INT,
      .doc = "0 all ranks, 1 data parallel, 4 horizontal parallel, 5 model parallel"},
 };
 
@@ -87,19 +87,19 @@ static const weft_attr_def_t type_attrs[] = {
     }
 
 static const weft_op_def_t defs[] = {
-    ROW("AllReduce", WEFT_OP_ALL_REDUCE, "AllReduce", MANY, WEFTI_BIT_NUMBERS, size_attrs,
+    ROW("AllReduce", WEFT_COLLECTIVE_ALL_REDUCE, "AllReduce", MANY, WEFTI_BIT_NUMBERS, size_attrs,
         infer_each, "MPI_Allreduce, ncclAllReduce", "sum over ranks: weft::AllReduce"),
-    ROW("AllGather", WEFT_OP_ALL_GATHER, "AllGather", MANY, WEFTI_BIT_ALL, gather_attrs,
+    ROW("AllGather", WEFT_COLLECTIVE_ALL_GATHER, "AllGather", MANY, WEFTI_BIT_ALL, gather_attrs,
         infer_gather, "MPI_Allgather, ncclAllGather", "weft::AllGather along any axis"),
-    ROW("AllToAll", WEFT_OP_ALL_TO_ALL, "AllToAll", 1, WEFTI_BIT_ALL, size_attrs, infer_each,
-        "MPI_Alltoall, ncclAlltoAll", "weft::AllToAll"),
-    ROW("NcclAllReduce", WEFT_OP_ALL_REDUCE, "AllReduce", MANY, WEFTI_BIT_NUMBERS, type_attrs,
-        infer_each, "MPI_Allreduce, ncclAllReduce", "sum over ranks: weft::AllReduce"),
-    ROW("NcclAllGather", WEFT_OP_ALL_GATHER, "", MANY, WEFTI_BIT_ALL, type_attrs, infer_each,
-        "MPI_Allgather, ncclAllGather",
+    ROW("AllToAll", WEFT_COLLECTIVE_ALL_TO_ALL, "AllToAll", 1, WEFTI_BIT_ALL, size_attrs,
+        infer_each, "MPI_Alltoall, ncclAlltoAll", "weft::AllToAll"),
+    ROW("NcclAllReduce", WEFT_COLLECTIVE_ALL_REDUCE, "AllReduce", MANY, WEFTI_BIT_NUMBERS,
+        type_attrs, infer_each, "MPI_Allreduce, ncclAllReduce", "sum over ranks: weft::AllReduce"),
+    ROW("NcclAllGather", WEFT_COLLECTIVE_ALL_GATHER, "", MANY, WEFTI_BIT_ALL, type_attrs,
+        infer_each, "MPI_Allgather, ncclAllGather",
         "all tensors as one flat buffer of equal shards, each from its rank"),
-    ROW("NcclReduceScatter", WEFT_OP_REDUCE_SCATTER, "", MANY, WEFTI_BIT_NUMBERS, type_attrs,
-        infer_each, "MPI_Reduce_scatter_block, ncclReduceScatter",
+    ROW("NcclReduceScatter", WEFT_COLLECTIVE_REDUCE_SCATTER, "", MANY, WEFTI_BIT_NUMBERS,
+        type_attrs, infer_each, "MPI_Reduce_scatter_block, ncclReduceScatter",
         "all tensors as one flat buffer of equal shards, each reduced for its rank"),
 };
 

@@ -256,39 +256,39 @@ out:
 
 #define MODE                                                                                       \
     {                                                                                              \
-        .name = "mode", .type = WEFT_ATTR_STRING, .default_s = "constant",                         \
+        .name = "mode", .type = WEFT_ATTR_TYPE_STRING, .default_s = "constant",                    \
         .doc = "constant; reflect and edge have no kernel"                                         \
     }
 static const weft_attr_def_t pad1_attrs[] = {
     MODE,
-    {.name = "paddings", .type = WEFT_ATTR_INTS, .required = 1, .doc = "begins, then ends"},
-    {.name = "value", .type = WEFT_ATTR_FLOAT, .doc = "of the new elements"},
+    {.name = "paddings", .type = WEFT_ATTR_TYPE_INTS, .required = 1, .doc = "begins, then ends"},
+    {.name = "value", .type = WEFT_ATTR_TYPE_FLOAT, .doc = "of the new elements"},
 };
 static const weft_attr_def_t pad2_attrs[] = {
     MODE,
-    {.name = "pads", .type = WEFT_ATTR_INTS, .required = 1, .doc = "begins, then ends"},
-    {.name = "value", .type = WEFT_ATTR_FLOAT, .doc = "of the new elements"},
+    {.name = "pads", .type = WEFT_ATTR_TYPE_INTS, .required = 1, .doc = "begins, then ends"},
+    {.name = "value", .type = WEFT_ATTR_TYPE_FLOAT, .doc = "of the new elements"},
 };
 static const weft_attr_def_t pad11_attrs[] = {MODE};
 static const weft_attr_def_t transpose_attrs[] = {
     {.name = "perm",
-     .type = WEFT_ATTR_INTS,
+     .type = WEFT_ATTR_TYPE_INTS,
      .default_s = "reversed",
      .doc = "source of each dimension"},
 };
 static const weft_attr_def_t concat1_attrs[] = {
-    {.name = "axis", .type = WEFT_ATTR_INT, .default_i = 1, .doc = "the dimension that grows"},
+    {.name = "axis", .type = WEFT_ATTR_TYPE_INT, .default_i = 1, .doc = "the dimension that grows"},
 };
 static const weft_attr_def_t concat4_attrs[] = {
-    {.name = "axis", .type = WEFT_ATTR_INT, .required = 1, .doc = "the dimension that grows"},
+    {.name = "axis", .type = WEFT_ATTR_TYPE_INT, .required = 1, .doc = "the dimension that grows"},
 };
 static const weft_attr_def_t gather_attrs[] = {
-    {.name = "axis", .type = WEFT_ATTR_INT, .doc = "the dimension indices select from"},
+    {.name = "axis", .type = WEFT_ATTR_TYPE_INT, .doc = "the dimension indices select from"},
 };
 static const weft_attr_def_t slice1_attrs[] = {
-    {.name = "axes", .type = WEFT_ATTR_INTS, .default_s = "[0, 1, ...]", .doc = "dimensions"},
-    {.name = "ends", .type = WEFT_ATTR_INTS, .required = 1, .doc = "one after the last"},
-    {.name = "starts", .type = WEFT_ATTR_INTS, .required = 1, .doc = "the first"},
+    {.name = "axes", .type = WEFT_ATTR_TYPE_INTS, .default_s = "[0, 1, ...]", .doc = "dimensions"},
+    {.name = "ends", .type = WEFT_ATTR_TYPE_INTS, .required = 1, .doc = "one after the last"},
+    {.name = "starts", .type = WEFT_ATTR_TYPE_INTS, .required = 1, .doc = "the first"},
 };
 
 #define MOVE(op, version, in_min, in, list, count, rule, text, ...)                                \

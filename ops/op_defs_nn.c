@@ -243,41 +243,56 @@ static void cost_conv_grad(const weft_node_desc_t *node, double *out_flops, doub
 
 static const weft_attr_def_t conv_attrs[] = {
     {.name = "auto_pad",
-     .type = WEFT_ATTR_STRING,
+     .type = WEFT_ATTR_TYPE_STRING,
      .default_s = "NOTSET",
      .doc = "NOTSET, VALID, SAME_UPPER or SAME_LOWER"},
     {.name = "dilations",
-     .type = WEFT_ATTR_INTS,
+     .type = WEFT_ATTR_TYPE_INTS,
      .default_s = "[1, ...]",
      .doc = "step in the window"},
-    {.name = "group", .type = WEFT_ATTR_INT, .default_i = 1, .doc = "groups of channels"},
-    {.name = "kernel_shape", .type = WEFT_ATTR_INTS, .default_s = "from W", .doc = "window size"},
-    {.name = "pads", .type = WEFT_ATTR_INTS, .default_s = "[0, ...]", .doc = "begins, then ends"},
+    {.name = "group", .type = WEFT_ATTR_TYPE_INT, .default_i = 1, .doc = "groups of channels"},
+    {.name = "kernel_shape",
+     .type = WEFT_ATTR_TYPE_INTS,
+     .default_s = "from W",
+     .doc = "window size"},
+    {.name = "pads",
+     .type = WEFT_ATTR_TYPE_INTS,
+     .default_s = "[0, ...]",
+     .doc = "begins, then ends"},
     {.name = "strides",
-     .type = WEFT_ATTR_INTS,
+     .type = WEFT_ATTR_TYPE_INTS,
      .default_s = "[1, ...]",
      .doc = "step of the window"},
 };
 static const weft_attr_def_t dropout_attrs_old[] = {
-    {.name = "ratio", .type = WEFT_ATTR_FLOAT, .default_f = 0.5f, .doc = "share that is dropped"},
+    {.name = "ratio",
+     .type = WEFT_ATTR_TYPE_FLOAT,
+     .default_f = 0.5f,
+     .doc = "share that is dropped"},
 };
 static const weft_attr_def_t dropout_attrs[] = {
-    {.name = "seed", .type = WEFT_ATTR_INT, .doc = "of the random numbers"},
+    {.name = "seed", .type = WEFT_ATTR_TYPE_INT, .doc = "of the random numbers"},
 };
 static const weft_attr_def_t dropout_mask_attrs[] = {
-    {.name = "ratio", .type = WEFT_ATTR_FLOAT, .default_f = 0.5f, .doc = "share that is dropped"},
-    {.name = "salt", .type = WEFT_ATTR_INT, .doc = "tells the nodes of a graph apart"},
+    {.name = "ratio",
+     .type = WEFT_ATTR_TYPE_FLOAT,
+     .default_f = 0.5f,
+     .doc = "share that is dropped"},
+    {.name = "salt", .type = WEFT_ATTR_TYPE_INT, .doc = "tells the nodes of a graph apart"},
 };
 static const weft_attr_def_t dropout_grad_attrs[] = {
-    {.name = "ratio", .type = WEFT_ATTR_FLOAT, .default_f = 0.5f, .doc = "as the forward operator"},
+    {.name = "ratio",
+     .type = WEFT_ATTR_TYPE_FLOAT,
+     .default_f = 0.5f,
+     .doc = "as the forward operator"},
 };
 static const weft_attr_def_t loss_attrs[] = {
     {.name = "ignore_index",
-     .type = WEFT_ATTR_INT,
+     .type = WEFT_ATTR_TYPE_INT,
      .default_s = "none",
      .doc = "label that counts for nothing"},
     {.name = "reduction",
-     .type = WEFT_ATTR_STRING,
+     .type = WEFT_ATTR_TYPE_STRING,
      .default_s = "mean",
      .doc = "mean, sum or none"},
 };
@@ -298,7 +313,7 @@ static const weft_op_def_t defs[] = {
      .cost = cost_conv,
      .doc = "convolution over one to three dimensions",
      WEFTI_FACTS(.mixing = WEFT_MIXING_FROM_1, .gradient = WEFT_GRADIENT_CONVOLUTION,
-                 .cost_curve = WEFT_COST_CONV, .layout = {1u, 1u, 0, 0, 1500})},
+                 .cost_curve = WEFT_COST_CURVE_CONV, .layout = {1u, 1u, 0, 0, 1500})},
     {.domain = "com.microsoft",
      .name = "ConvGrad",
      .since_version = 1,
@@ -313,7 +328,7 @@ static const weft_op_def_t defs[] = {
      .infer = infer_conv_grad,
      .cost = cost_conv_grad,
      .doc = "dX, dW and dB of Conv from dY, X and W; each output may be absent",
-     WEFTI_FACTS(.linear_inputs = 1u, .cost_curve = WEFT_COST_CONV_GRAD,
+     WEFTI_FACTS(.linear_inputs = 1u, .cost_curve = WEFT_COST_CURVE_CONV_GRAD,
                  .layout = {3u, 1u, 0, 0, 6000})},
     /* Up to opset 11 the node does not state whether it drops. No kernel drops: training
      * becomes DropoutMask when a graph is differentiated. */
@@ -394,7 +409,7 @@ static const weft_op_def_t defs[] = {
      .cost = cost_loss,
      .doc = "cross entropy of softmax(scores) and labels; second output: log probabilities",
      WEFTI_FACTS(.flags = WEFT_FACT_LOSS, .gradient = WEFT_GRADIENT_CROSS_ENTROPY,
-                 .cost_curve = WEFT_COST_EXP)},
+                 .cost_curve = WEFT_COST_CURVE_EXP)},
     {.domain = "com.microsoft",
      .name = "SoftmaxCrossEntropyLossGrad",
      .since_version = 1,

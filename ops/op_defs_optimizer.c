@@ -68,27 +68,36 @@ static void cost_update(const weft_node_desc_t *node, double *out_flops, double 
 
 #define DECAY                                                                                      \
     {                                                                                              \
-        .name = "weight_decay", .type = WEFT_ATTR_FLOAT,                                           \
+        .name = "weight_decay", .type = WEFT_ATTR_TYPE_FLOAT,                                      \
         .doc = "adds weight_decay P to the gradient"                                               \
     }
 #define DIVISOR                                                                                    \
     {                                                                                              \
-        .name = "divisor", .type = WEFT_ATTR_INT, .default_i = 1,                                  \
+        .name = "divisor", .type = WEFT_ATTR_TYPE_INT, .default_i = 1,                             \
         .doc = "G is divided by it first: how many gradients it is the sum of"                     \
     }
 static const weft_attr_def_t sgd_attrs[] = {DECAY, DIVISOR};
 static const weft_attr_def_t momentum_attrs[] = {
     {.name = "momentum",
-     .type = WEFT_ATTR_FLOAT,
+     .type = WEFT_ATTR_TYPE_FLOAT,
      .default_f = 0.9f,
      .doc = "share of M that stays"},
     DECAY,
     DIVISOR,
 };
 static const weft_attr_def_t adam_attrs[] = {
-    {.name = "beta1", .type = WEFT_ATTR_FLOAT, .default_f = 0.9f, .doc = "share of M that stays"},
-    {.name = "beta2", .type = WEFT_ATTR_FLOAT, .default_f = 0.999f, .doc = "share of V that stays"},
-    {.name = "epsilon", .type = WEFT_ATTR_FLOAT, .default_f = 1e-8f, .doc = "added to the root"},
+    {.name = "beta1",
+     .type = WEFT_ATTR_TYPE_FLOAT,
+     .default_f = 0.9f,
+     .doc = "share of M that stays"},
+    {.name = "beta2",
+     .type = WEFT_ATTR_TYPE_FLOAT,
+     .default_f = 0.999f,
+     .doc = "share of V that stays"},
+    {.name = "epsilon",
+     .type = WEFT_ATTR_TYPE_FLOAT,
+     .default_f = 1e-8f,
+     .doc = "added to the root"},
     DECAY,
     DIVISOR,
 };
@@ -101,7 +110,7 @@ static const weft_attr_def_t adam_attrs[] = {
         .outputs_min = out, .outputs_max = out, .dtypes = WEFT_DTYPE_BIT(WEFT_DTYPE_F32),          \
         .effects = WEFT_EFFECT_UPDATES, .in_place = places, .attrs = list,                         \
         .attr_count = WEFTI_COUNT(list), .infer = rule, .cost = cost_update, .doc = text,          \
-        WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE, .cost_curve = WEFT_COST_UPDATE)                \
+        WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE, .cost_curve = WEFT_COST_CURVE_UPDATE)          \
     }
 #define PLACES(...)                                                                                \
     {                                                                                              \

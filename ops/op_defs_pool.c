@@ -159,44 +159,44 @@ static void cost_pool(const weft_node_desc_t *node, double *out_flops, double *o
 
 #define AUTO_PAD                                                                                   \
     {                                                                                              \
-        .name = "auto_pad", .type = WEFT_ATTR_STRING, .default_s = "NOTSET",                       \
+        .name = "auto_pad", .type = WEFT_ATTR_TYPE_STRING, .default_s = "NOTSET",                  \
         .doc = "NOTSET, VALID, SAME_UPPER or SAME_LOWER"                                           \
     }
 #define KERNEL                                                                                     \
     {                                                                                              \
-        .name = "kernel_shape", .type = WEFT_ATTR_INTS, .required = 1, .doc = "window size"        \
+        .name = "kernel_shape", .type = WEFT_ATTR_TYPE_INTS, .required = 1, .doc = "window size"   \
     }
 #define PADS                                                                                       \
     {                                                                                              \
-        .name = "pads", .type = WEFT_ATTR_INTS, .default_s = "[0, ...]",                           \
+        .name = "pads", .type = WEFT_ATTR_TYPE_INTS, .default_s = "[0, ...]",                      \
         .doc = "begins, then ends"                                                                 \
     }
 #define STRIDES                                                                                    \
     {                                                                                              \
-        .name = "strides", .type = WEFT_ATTR_INTS, .default_s = "[1, ...]",                        \
+        .name = "strides", .type = WEFT_ATTR_TYPE_INTS, .default_s = "[1, ...]",                   \
         .doc = "step of the window"                                                                \
     }
 #define CEIL                                                                                       \
     {                                                                                              \
-        .name = "ceil_mode", .type = WEFT_ATTR_INT, .doc = "1: round the output size up"           \
+        .name = "ceil_mode", .type = WEFT_ATTR_TYPE_INT, .doc = "1: round the output size up"      \
     }
 #define DILATIONS                                                                                  \
     {                                                                                              \
-        .name = "dilations", .type = WEFT_ATTR_INTS, .default_s = "[1, ...]",                      \
+        .name = "dilations", .type = WEFT_ATTR_TYPE_INTS, .default_s = "[1, ...]",                 \
         .doc = "step in the window"                                                                \
     }
 #define COUNT_PAD                                                                                  \
     {                                                                                              \
-        .name = "count_include_pad", .type = WEFT_ATTR_INT,                                        \
+        .name = "count_include_pad", .type = WEFT_ATTR_TYPE_INT,                                   \
         .doc = "1: padding counts in the divisor"                                                  \
     }
 #define ORDER                                                                                      \
     {                                                                                              \
-        .name = "storage_order", .type = WEFT_ATTR_INT, .doc = "1: Indices are column-major"       \
+        .name = "storage_order", .type = WEFT_ATTR_TYPE_INT, .doc = "1: Indices are column-major"  \
     }
 #define SHAPE                                                                                      \
     {                                                                                              \
-        .name = "input_shape", .type = WEFT_ATTR_INTS, .required = 1, .doc = "shape of dX"         \
+        .name = "input_shape", .type = WEFT_ATTR_TYPE_INTS, .required = 1, .doc = "shape of dX"    \
     }
 
 static const weft_attr_def_t plain_attrs[] = {AUTO_PAD, KERNEL, PADS, STRIDES};
@@ -219,7 +219,7 @@ static const weft_attr_def_t avg_grad_attrs[] = {AUTO_PAD, CEIL,   COUNT_PAD, DI
         .outputs_min = outs_min, .outputs_max = outs, .dtypes = WEFTI_BIT_FLOATS,                  \
         .in_place = WEFTI_IN_PLACE_NONE, .attrs = list, .attr_count = WEFTI_COUNT(list),           \
         .infer = rule, .cost = cost_pool, .doc = text,                                             \
-        WEFTI_FACTS(.cost_curve = WEFT_COST_POOL, __VA_ARGS__)                                     \
+        WEFTI_FACTS(.cost_curve = WEFT_COST_CURVE_POOL, __VA_ARGS__)                               \
     }
 #define MAXIMUM                                                                                    \
     .mixing = WEFT_MIXING_FROM_2, .gradient = WEFT_GRADIENT_WINDOW_MAXIMUM,                        \

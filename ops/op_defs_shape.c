@@ -285,45 +285,51 @@ static weft_status_t infer_cast(weft_node_desc_t *node)
 }
 
 static const weft_attr_def_t reshape1_attrs[] = {
-    {.name = "shape", .type = WEFT_ATTR_INTS, .default_s = "[]", .doc = "0 copies, -1 is the rest"},
+    {.name = "shape",
+     .type = WEFT_ATTR_TYPE_INTS,
+     .default_s = "[]",
+     .doc = "0 copies, -1 is the rest"},
 };
 static const weft_attr_def_t reshape14_attrs[] = {
-    {.name = "allowzero", .type = WEFT_ATTR_INT, .doc = "1: 0 in the shape means 0"},
+    {.name = "allowzero", .type = WEFT_ATTR_TYPE_INT, .doc = "1: 0 in the shape means 0"},
 };
 static const weft_attr_def_t flatten_attrs[] = {
-    {.name = "axis", .type = WEFT_ATTR_INT, .default_i = 1, .doc = "first dimension of a row"},
+    {.name = "axis", .type = WEFT_ATTR_TYPE_INT, .default_i = 1, .doc = "first dimension of a row"},
 };
 static const weft_attr_def_t constant1_attrs[] = {
-    {.name = "value", .type = WEFT_ATTR_TENSOR, .required = 1, .doc = "the constant"},
+    {.name = "value", .type = WEFT_ATTR_TYPE_TENSOR, .required = 1, .doc = "the constant"},
 };
 static const weft_attr_def_t constant12_attrs[] = {
-    {.name = "value", .type = WEFT_ATTR_TENSOR, .doc = "the constant"},
-    {.name = "value_float", .type = WEFT_ATTR_FLOAT, .doc = "a scalar"},
-    {.name = "value_floats", .type = WEFT_ATTR_FLOATS, .default_s = "", .doc = "a list"},
-    {.name = "value_int", .type = WEFT_ATTR_INT, .doc = "a scalar"},
-    {.name = "value_ints", .type = WEFT_ATTR_INTS, .default_s = "", .doc = "a list"},
+    {.name = "value", .type = WEFT_ATTR_TYPE_TENSOR, .doc = "the constant"},
+    {.name = "value_float", .type = WEFT_ATTR_TYPE_FLOAT, .doc = "a scalar"},
+    {.name = "value_floats", .type = WEFT_ATTR_TYPE_FLOATS, .default_s = "", .doc = "a list"},
+    {.name = "value_int", .type = WEFT_ATTR_TYPE_INT, .doc = "a scalar"},
+    {.name = "value_ints", .type = WEFT_ATTR_TYPE_INTS, .default_s = "", .doc = "a list"},
 };
 static const weft_attr_def_t shape15_attrs[] = {
     {.name = "end",
-     .type = WEFT_ATTR_INT,
+     .type = WEFT_ATTR_TYPE_INT,
      .default_s = "rank",
      .doc = "one after the last dimension"},
-    {.name = "start", .type = WEFT_ATTR_INT, .doc = "first dimension"},
+    {.name = "start", .type = WEFT_ATTR_TYPE_INT, .doc = "first dimension"},
 };
 static const weft_attr_def_t squeeze_attrs[] = {
     {.name = "axes",
-     .type = WEFT_ATTR_INTS,
+     .type = WEFT_ATTR_TYPE_INTS,
      .default_s = "all of size 1",
      .doc = "dimensions that go"},
 };
 static const weft_attr_def_t unsqueeze_attrs[] = {
-    {.name = "axes", .type = WEFT_ATTR_INTS, .required = 1, .doc = "new dimensions, in the result"},
+    {.name = "axes",
+     .type = WEFT_ATTR_TYPE_INTS,
+     .required = 1,
+     .doc = "new dimensions, in the result"},
 };
 static const weft_attr_def_t cast1_attrs[] = {
-    {.name = "to", .type = WEFT_ATTR_STRING, .required = 1, .doc = "name of an ONNX type"},
+    {.name = "to", .type = WEFT_ATTR_TYPE_STRING, .required = 1, .doc = "name of an ONNX type"},
 };
 static const weft_attr_def_t cast6_attrs[] = {
-    {.name = "to", .type = WEFT_ATTR_INT, .required = 1, .doc = "number of an ONNX type"},
+    {.name = "to", .type = WEFT_ATTR_TYPE_INT, .required = 1, .doc = "number of an ONNX type"},
 };
 
 #define SHAPE(op, version, in_min, in, place, rule, price, text)                                   \

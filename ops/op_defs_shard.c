@@ -156,13 +156,13 @@ static void cost_update(const weft_node_desc_t *node, double *out_flops, double 
 
 #define INT(key, text)                                                                             \
     {                                                                                              \
-        .name = key, .type = WEFT_ATTR_INT, .doc = text                                            \
+        .name = key, .type = WEFT_ATTR_TYPE_INT, .doc = text                                       \
     }
 #define GROUP_SIZE INT("group_size", "ranks in the group")
 #define MEMBERS INT("members", "number of parameters, and of gradients")
 #define UPDATE                                                                                     \
     {                                                                                              \
-        .name = "update", .type = WEFT_ATTR_STRING, .required = 1,                                 \
+        .name = "update", .type = WEFT_ATTR_TYPE_STRING, .required = 1,                            \
         .doc = "operator of domain weft, whose attributes the node also has"                       \
     }
 
@@ -174,7 +174,7 @@ static const weft_attr_def_t fused_attrs[] = {
     GROUP_SIZE,
     MEMBERS,
     WEFTI_ATTR_PARTS,
-    {.name = "reduction", .type = WEFT_ATTR_STRING, .default_s = "sum", .doc = "sum or avg"},
+    {.name = "reduction", .type = WEFT_ATTR_TYPE_STRING, .default_s = "sum", .doc = "sum or avg"},
     UPDATE,
 };
 
@@ -190,19 +190,19 @@ static const weft_attr_def_t fused_attrs[] = {
 static const weft_op_def_t defs[] = {
     ROW("Shard", WEFT_EFFECT_PURE, shard_attrs, infer_shard, wefti_cost_free,
         "this rank's shard of the flat range of all inputs; a view, nothing is copied",
-        WEFTI_FACTS(.range = WEFT_RANGE_SHARD)),
+        WEFTI_FACTS(.range = WEFT_RANGE_ROLE_SHARD)),
     ROW("FusedUpdate", WEFT_EFFECT_UPDATES, update_attrs, infer_members, cost_update,
         "one update of several parameters: inputs are those of the update, each parameter, "
         "gradient "
         "and state in turn for all members, then its scalars; outputs overwrite parameters and "
         "states",
-        WEFTI_FACTS(.cost_curve = WEFT_COST_UPDATE, .range = WEFT_RANGE_UPDATE)),
+        WEFTI_FACTS(.cost_curve = WEFT_COST_CURVE_UPDATE, .range = WEFT_RANGE_ROLE_UPDATE)),
     ROW("ReduceUpdateGather", WEFT_EFFECT_UPDATES | WEFT_EFFECT_COMMUNICATES, fused_attrs,
         infer_members, wefti_cost_copy,
         "ReduceScatter of gradients, update of a shard and AllGather of the parameters, fused; "
         "inputs are parameters, gradients, then states (shards) and scalars of the update",
         .equivalent = "MPI_Reduce_scatter_block, MPI_Allgather",
-        WEFTI_FACTS(.range = WEFT_RANGE_REDUCE_UPDATE)),
+        WEFTI_FACTS(.range = WEFT_RANGE_ROLE_REDUCE_UPDATE)),
 };
 
 wefti_op_family_t wefti_op_defs_shard(void)

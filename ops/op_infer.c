@@ -174,7 +174,7 @@ weft_status_t wefti_attr_ints(const weft_node_desc_t *node, const char *name, in
     if (attr == NULL) {
         return WEFT_OK;
     }
-    if (attr->type != WEFT_ATTR_INTS || attr->count > max) {
+    if (attr->type != WEFT_ATTR_TYPE_INTS || attr->count > max) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "attribute %s must be a list of at most %u integers", name, max);
     }

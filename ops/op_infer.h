@@ -96,12 +96,12 @@ weft_status_t wefti_softmax_axis(const weft_node_desc_t *node, int64_t *out_oute
  */
 #define WEFTI_ATTR_FLAT                                                                            \
     {                                                                                              \
-        .name = "flat", .type = WEFT_ATTR_INT,                                                     \
+        .name = "flat", .type = WEFT_ATTR_TYPE_INT,                                                \
         .doc = "tensors form one flat range, each aligned to this many bytes; 0: apart"            \
     }
 #define WEFTI_ATTR_PARTS                                                                           \
     {                                                                                              \
-        .name = "parts", .type = WEFT_ATTR_INT, .default_i = 1,                                    \
+        .name = "parts", .type = WEFT_ATTR_TYPE_INT, .default_i = 1,                               \
         .doc = "pieces of the tensor that are transferred one after another"                       \
     }
 /* Output index is a shard of inputs first up to first + count. */

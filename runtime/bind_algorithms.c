@@ -237,7 +237,8 @@ static weft_status_t gather_links(weft_session_t *session, uint64_t *out_common)
 static weft_status_t check_operator(const wefti_plan_collective_t *planned)
 {
     bool variable = wefti_collective_is_variable(planned->op);
-    if (!wefti_collective_known(planned->op) || variable || planned->op == WEFT_OP_SEND_RECV) {
+    if (!wefti_collective_known(planned->op) || variable ||
+        planned->op == WEFT_COLLECTIVE_SEND_RECV) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "%s: operator %s is not supported in plans: a plan has no %s",
                            planned->name, weft_collective_name(planned->op),
@@ -302,7 +303,7 @@ weft_status_t wefti_bind_algorithms(weft_session_t *session)
             op < WEFTI_OPS ? session->context->wanted.algorithm[op] : NULL;
         status = wanted != NULL ? use_wanted(session, i, wanted) : use_listed(session, i, common);
         if (status >= 0) {
-            wefti_log(&session->context->log, WEFT_LOG_DEBUG, "%s: algorithm %s%s",
+            wefti_log(&session->context->log, WEFT_LOG_LEVEL_DEBUG, "%s: algorithm %s%s",
                       plan->collectives[i].name, session->algorithms[i]->name,
                       session->interpreted[i] ? ", interpreted" : "");
         }

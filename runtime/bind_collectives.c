@@ -165,14 +165,14 @@ static weft_status_t add_alone(wefti_lowering_t *lowering,
                                      {.rank_count = 1, .buffer = WEFTI_RECV}};
     void *from = range_at(lowering, collective, &ranges[0], 0);
     void *to = range_at(lowering, collective, &ranges[1], 0);
-    bool divides = collective->reduction == WEFT_AVG && collective->divisor > 1 &&
+    bool divides = collective->reduction == WEFT_REDUCTION_AVG && collective->divisor > 1 &&
                    wefti_collective_reduces(collective->op);
     if (divides) {
         const wefti_task_t task = {
             .source_count = 1, .destination_count = 1, .elem_count = collective->elem_count};
         return add_reduce(lowering, collective, &task, ranges, record);
     }
-    if (from != to && collective->op != WEFT_OP_BARRIER) {
+    if (from != to && collective->op != WEFT_COLLECTIVE_BARRIER) {
         record->kind = WEFTI_RECORD_COPY;
         record->copy.src = from;
         record->copy.dst = to;

@@ -77,7 +77,7 @@ static void log_choice(weft_session_t *session, const wefti_plan_kernel_t *kerne
     const char *name =
         bound->kernel->implementation != NULL ? bound->kernel->implementation(bound->state) : NULL;
     if (name != NULL || declined[0] != '\0') {
-        wefti_log(&session->context->log, WEFT_LOG_INFO, "kernel %s: %s%s%s%s", kernel->name,
+        wefti_log(&session->context->log, WEFT_LOG_LEVEL_INFO, "kernel %s: %s%s%s%s", kernel->name,
                   name != NULL ? name : "built in", declined[0] != '\0' ? " (" : "", declined,
                   declined[0] != '\0' ? ")" : "");
     }

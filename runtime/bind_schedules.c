@@ -122,12 +122,12 @@ static weft_status_t make_runs(weft_session_t *session, wefti_bound_run_t *bound
     form.params.in_place = 1;
     form.elem_count /= session->endpoint->world_size;
     form.recv = offsets_of(session, collective, 2);
-    weft_status_t status = choose_form(session, &form, WEFT_OP_REDUCE_SCATTER);
+    weft_status_t status = choose_form(session, &form, WEFT_COLLECTIVE_REDUCE_SCATTER);
     status = status < 0 ? status : make_run(session, &bound[0], &form, bytes);
     form.dtype = session->plan->buffers[planned->buffer].dtype;
     form.send = offsets_of(session, collective, 3);
     form.recv = offsets_of(session, collective, 1);
-    status = status < 0 ? status : choose_form(session, &form, WEFT_OP_ALL_GATHER);
+    status = status < 0 ? status : choose_form(session, &form, WEFT_COLLECTIVE_ALL_GATHER);
     return status < 0 ? status : make_run(session, &bound[1], &form, bytes);
 }
 

@@ -205,7 +205,7 @@ static weft_status_t check_update(const weft_session_t *session, uint32_t index)
     const wefti_plan_collective_t *collective = &session->plan->collectives[index];
     wefti_sweep_operand_t operand;
     weft_status_t status = WEFT_OK;
-    if (collective->op != WEFT_OP_ALL_REDUCE ||
+    if (collective->op != WEFT_COLLECTIVE_ALL_REDUCE ||
         collective->elem_count % session->endpoint->world_size != 0) {
         return bad(collective, "only an all-reduce with equal shards supports a fused update");
     }

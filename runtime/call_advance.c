@@ -18,7 +18,7 @@ static const char *executed(const wefti_call_t *call)
 {
     bool once =
         call->path == &wefti_path_posting || (call->path == &wefti_path_staged && !call->two_shot);
-    return call->op == WEFT_OP_ALL_REDUCE && once ? "one-shot" : "mesh";
+    return call->op == WEFT_COLLECTIVE_ALL_REDUCE && once ? "one-shot" : "mesh";
 }
 
 /* All ranks' postings were seen: all ranks decide the same. */
@@ -27,7 +27,7 @@ static weft_status_t choose_path(wefti_call_t *call)
     weft_status_t status = WEFT_OK;
     call->algorithm = NULL;
     call->refused = false;
-    if (call->op == WEFT_OP_ALL_TO_ALL_V) {
+    if (call->op == WEFT_COLLECTIVE_ALL_TO_ALL_V) {
         status = wefti_call_check_table(call);
     }
     if (status == WEFT_OK) {

@@ -30,25 +30,25 @@ static uint64_t least_bytes(const wefti_call_t *call, bool may_spin)
     bool pair = group->size == 2;
     uint64_t many = may_spin ? (uint64_t)512 << 10 : NEVER;
     if (group->context->settings.attach == WEFTI_ATTACH_ALWAYS) {
-        return call->op == WEFT_OP_BARRIER ? NEVER : 0;
+        return call->op == WEFT_COLLECTIVE_BARRIER ? NEVER : 0;
     }
     switch (call->op) {
-    case WEFT_OP_ALL_REDUCE:
+    case WEFT_COLLECTIVE_ALL_REDUCE:
         return pair ? 64u << 10 : many;
-    case WEFT_OP_REDUCE:
+    case WEFT_COLLECTIVE_REDUCE:
         return pair ? 16u << 10 : many;
-    case WEFT_OP_REDUCE_SCATTER:
-    case WEFT_OP_REDUCE_SCATTER_V:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER_V:
         return pair ? 1u << 20 : many;
-    case WEFT_OP_BROADCAST:
+    case WEFT_COLLECTIVE_BROADCAST:
         return pair ? 8u << 10 : many;
-    case WEFT_OP_ALL_GATHER:
-    case WEFT_OP_ALL_GATHER_V:
+    case WEFT_COLLECTIVE_ALL_GATHER:
+    case WEFT_COLLECTIVE_ALL_GATHER_V:
         return pair ? 16u << 10 : many;
-    case WEFT_OP_ALL_TO_ALL:
-    case WEFT_OP_ALL_TO_ALL_V:
-    case WEFT_OP_GATHER:
-    case WEFT_OP_SCATTER:
+    case WEFT_COLLECTIVE_ALL_TO_ALL:
+    case WEFT_COLLECTIVE_ALL_TO_ALL_V:
+    case WEFT_COLLECTIVE_GATHER:
+    case WEFT_COLLECTIVE_SCATTER:
         return pair ? 16u << 10 : 64u << 10;
     default:
         return NEVER;
@@ -59,7 +59,7 @@ bool wefti_call_post_addresses(const wefti_call_t *call, wefti_posting_t *postin
 {
     const weft_group_t *group = call->group;
     wefti_addresses_t *addresses = wefti_posting_addresses(posting);
-    if (!group->attach || (call->op == WEFT_OP_ALL_TO_ALL && call->send == call->recv) ||
+    if (!group->attach || (call->op == WEFT_COLLECTIVE_ALL_TO_ALL && call->send == call->recv) ||
         least_bytes(call, group->endpoint->may_spin) == NEVER) {
         return false;
     }
@@ -138,7 +138,7 @@ static weft_status_t reduce_piece(wefti_call_t *call, uint64_t from, size_t byte
 static weft_status_t move_shared_reduction(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
-    bool all = call->op == WEFT_OP_ALL_REDUCE;
+    bool all = call->op == WEFT_COLLECTIVE_ALL_REDUCE;
     bool keeps = all || group->rank == call->root;
     size_t piece_bytes = reduced_piece_bytes(group);
     uint8_t *spare =
@@ -205,12 +205,12 @@ static block_t block_of(const wefti_call_t *call, uint32_t rank)
     uint64_t bytes = call->count * call->elem_bytes;
     const uint64_t *expected = call->counts != NULL ? call->counts + 2 * n : NULL;
     switch (call->op) {
-    case WEFT_OP_ALL_GATHER:
+    case WEFT_COLLECTIVE_ALL_GATHER:
         return (block_t){0, rank * bytes, bytes};
-    case WEFT_OP_ALL_GATHER_V:
+    case WEFT_COLLECTIVE_ALL_GATHER_V:
         return (block_t){0, expected[n + rank] * call->elem_bytes,
                          expected[rank] * call->elem_bytes};
-    case WEFT_OP_ALL_TO_ALL:
+    case WEFT_COLLECTIVE_ALL_TO_ALL:
         return (block_t){group->rank * bytes, rank * bytes, bytes};
     default: { /* all-to-all-v */
         const wefti_posting_t *posting = wefti_posting_of(group, rank, call->number);
@@ -277,19 +277,19 @@ static weft_status_t move(wefti_call_t *call)
     uint32_t n = call->group->size, rank = call->group->rank;
     uint64_t bytes = call->count * call->elem_bytes;
     switch (call->op) {
-    case WEFT_OP_ALL_REDUCE:
-    case WEFT_OP_REDUCE:
+    case WEFT_COLLECTIVE_ALL_REDUCE:
+    case WEFT_COLLECTIVE_REDUCE:
         return move_shared_reduction(call);
-    case WEFT_OP_REDUCE_SCATTER:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER:
         return move_reduce_scatter(call, rank * bytes, bytes);
-    case WEFT_OP_REDUCE_SCATTER_V:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER_V:
         return move_reduce_scatter(call, call->counts[n + rank] * call->elem_bytes,
                                    call->counts[rank] * call->elem_bytes);
-    case WEFT_OP_BROADCAST:
+    case WEFT_COLLECTIVE_BROADCAST:
         return move_broadcast(call);
-    case WEFT_OP_GATHER:
+    case WEFT_COLLECTIVE_GATHER:
         return move_gather(call);
-    case WEFT_OP_SCATTER:
+    case WEFT_COLLECTIVE_SCATTER:
         return move_scatter(call);
     default:
         return move_blocks(call);

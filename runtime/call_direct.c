@@ -62,22 +62,22 @@ bool wefti_call_reach(wefti_call_t *call, wefti_posting_t *posting)
 {
     weft_context_t *context = call->group->context;
     posting->at.lead = posting->at.trail = 0;
-    if (call->op == WEFT_OP_ALL_REDUCE) {
+    if (call->op == WEFT_COLLECTIVE_ALL_REDUCE) {
         return reach_all_reduce(call, posting);
     }
     /* In place, peers of an all-to-all would read what is overwritten. */
-    if (call->op == WEFT_OP_BARRIER ||
-        (call->op == WEFT_OP_ALL_TO_ALL && call->send == call->recv)) {
+    if (call->op == WEFT_COLLECTIVE_BARRIER ||
+        (call->op == WEFT_COLLECTIVE_ALL_TO_ALL && call->send == call->recv)) {
         return false;
     }
-    if (call->op == WEFT_OP_ALL_TO_ALL_V) {
+    if (call->op == WEFT_COLLECTIVE_ALL_TO_ALL_V) {
         post_table(call, posting);
     }
     /* Peers write what a broadcast, a reduction to the root and a gather receive; they read what all
      * but a gather send. */
     wefti_buffer_shape_t send = wefti_call_send_shape(call), recv = wefti_call_recv_shape(call);
-    bool reads = call->op != WEFT_OP_GATHER;
-    bool writes = wefti_collective_rooted(call->op) && call->op != WEFT_OP_SCATTER;
+    bool reads = call->op != WEFT_COLLECTIVE_GATHER;
+    bool writes = wefti_collective_rooted(call->op) && call->op != WEFT_COLLECTIVE_SCATTER;
     return (!reads || reach_all_of(context, call->send, wefti_shape_elems(&send) * call->elem_bytes,
                                    &posting->at.send)) &&
            (!writes ||
@@ -239,7 +239,7 @@ static weft_status_t move_all_gather(wefti_call_t *call)
 {
     const weft_group_t *group = call->group;
     uint32_t n = group->size;
-    const uint64_t *counts = call->op == WEFT_OP_ALL_GATHER_V ? call->counts + 2 * n : NULL;
+    const uint64_t *counts = call->op == WEFT_COLLECTIVE_ALL_GATHER_V ? call->counts + 2 * n : NULL;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t r = (group->rank + i) % n;
         uint64_t bytes = (counts != NULL ? counts[r] : call->count) * call->elem_bytes;
@@ -332,27 +332,27 @@ weft_status_t wefti_call_move(wefti_call_t *call)
     const weft_group_t *group = call->group;
     uint32_t n = group->size;
     switch (call->op) {
-    case WEFT_OP_ALL_REDUCE:
+    case WEFT_COLLECTIVE_ALL_REDUCE:
         return move_all_reduce(call);
-    case WEFT_OP_REDUCE:
+    case WEFT_COLLECTIVE_REDUCE:
         return move_reduce(call);
-    case WEFT_OP_REDUCE_SCATTER:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER:
         return move_reduce_scatter(call, group->rank * call->count * call->elem_bytes, call->count);
-    case WEFT_OP_REDUCE_SCATTER_V:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER_V:
         return move_reduce_scatter(call, call->counts[n + group->rank] * call->elem_bytes,
                                    call->counts[group->rank]);
-    case WEFT_OP_BROADCAST:
+    case WEFT_COLLECTIVE_BROADCAST:
         return move_broadcast(call);
-    case WEFT_OP_ALL_GATHER:
-    case WEFT_OP_ALL_GATHER_V:
+    case WEFT_COLLECTIVE_ALL_GATHER:
+    case WEFT_COLLECTIVE_ALL_GATHER_V:
         return move_all_gather(call);
-    case WEFT_OP_ALL_TO_ALL:
+    case WEFT_COLLECTIVE_ALL_TO_ALL:
         return move_all_to_all(call);
-    case WEFT_OP_ALL_TO_ALL_V:
+    case WEFT_COLLECTIVE_ALL_TO_ALL_V:
         return move_all_to_all_v(call);
-    case WEFT_OP_GATHER:
+    case WEFT_COLLECTIVE_GATHER:
         return move_gather(call);
-    case WEFT_OP_SCATTER:
+    case WEFT_COLLECTIVE_SCATTER:
         return move_scatter(call);
     default:
         return wefti_error(WEFT_ERR_INTERNAL, "%s: not implemented by the direct path",

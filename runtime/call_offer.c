@@ -47,7 +47,7 @@ static void buffer_bytes(const wefti_call_t *call, uint64_t *out_send, uint64_t 
     wefti_buffer_shape_t send = wefti_call_send_shape(call), recv = wefti_call_recv_shape(call);
     *out_send = wefti_shape_elems(&send) * call->elem_bytes;
     *out_recv = wefti_shape_elems(&recv) * call->elem_bytes;
-    if (call->op == WEFT_OP_ALL_TO_ALL_V) {
+    if (call->op == WEFT_COLLECTIVE_ALL_TO_ALL_V) {
         uint64_t next = 0; /* blocks are put where the matrix says */
         for (uint32_t r = 0; r < recv.blocks; r++) {
             *out_recv = recv.counts[recv.blocks + r] == next ? *out_recv : UINT64_MAX;

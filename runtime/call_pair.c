@@ -259,9 +259,9 @@ static weft_status_t make_pair(wefti_pair_t *pair, weft_group_t *group, bool sen
 
 static void fill(wefti_call_t *call, wefti_pair_t *pairs, uint32_t count)
 {
-    call->op = WEFT_OP_SEND_RECV;
+    call->op = WEFT_COLLECTIVE_SEND_RECV;
     call->dtype = pairs[0].dtype;
-    call->what = (uint64_t)WEFT_OP_SEND_RECV | (uint64_t)pairs[0].dtype << 8;
+    call->what = (uint64_t)WEFT_COLLECTIVE_SEND_RECV | (uint64_t)pairs[0].dtype << 8;
     call->posted_count = pairs[0].count;
     call->pairs = pairs;
     call->pair_count = count;

@@ -30,7 +30,8 @@ static size_t posted_bytes(const wefti_call_t *call)
         return list_bytes + (call->area_bytes > WEFTI_POSTING_TINY ? call->area_bytes : 0);
     }
     /* The table. */
-    return call->op == WEFT_OP_ALL_TO_ALL_V ? call->group->size * 2 * sizeof(uint64_t) : list_bytes;
+    return call->op == WEFT_COLLECTIVE_ALL_TO_ALL_V ? call->group->size * 2 * sizeof(uint64_t)
+                                                    : list_bytes;
 }
 
 /*
@@ -154,10 +155,10 @@ weft_status_t wefti_call_see_postings(wefti_call_t *call, wefti_blocked_t *out_b
         if (call->flags & WEFTI_POSTED_OPEN) {
             wefti_call_merge_offer(call, theirs);
         }
-        if (call->op == WEFT_OP_ALL_TO_ALL_V) {
+        if (call->op == WEFT_COLLECTIVE_ALL_TO_ALL_V) {
             call->longest = theirs->at.longest > call->longest ? theirs->at.longest : call->longest;
         }
-        if ((call->flags & WEFTI_POSTED_REACHABLE) && call->op == WEFT_OP_ALL_REDUCE) {
+        if ((call->flags & WEFTI_POSTED_REACHABLE) && call->op == WEFT_COLLECTIVE_ALL_REDUCE) {
             merge_ends(call, theirs);
         }
     }

@@ -20,7 +20,7 @@
 /* All-reduce through staging is a mesh from here on (call_staged.c), else one-shot. */
 static bool staged_is_mesh(const wefti_call_t *call)
 {
-    return call->op != WEFT_OP_ALL_REDUCE || wefti_call_stages_two_shots(call);
+    return call->op != WEFT_COLLECTIVE_ALL_REDUCE || wefti_call_stages_two_shots(call);
 }
 
 static bool is_built_in(const weft_algorithm_t *algorithm, const char *name)
@@ -46,7 +46,8 @@ static bool posting_is_wanted(const wefti_call_t *call)
         return false;
     }
     if (call->wanted != NULL) {
-        return is_built_in(call->wanted, call->op == WEFT_OP_ALL_REDUCE ? "one-shot" : "mesh");
+        return is_built_in(call->wanted,
+                           call->op == WEFT_COLLECTIVE_ALL_REDUCE ? "one-shot" : "mesh");
     }
     return call->by_cost[0] == NULL || group->put_links != NULL;
 }
@@ -64,7 +65,7 @@ weft_status_t wefti_call_consider(wefti_call_t *call, bool *out_may_post)
     weft_status_t status = WEFT_OK;
     call->by_cost[0] = call->by_cost[1] = NULL;
     /* What ranks have for each other is known after the postings only. */
-    if (call->wanted == NULL && call->op != WEFT_OP_ALL_TO_ALL_V) {
+    if (call->wanted == NULL && call->op != WEFT_COLLECTIVE_ALL_TO_ALL_V) {
         for (int plain = 0; plain < 2 && status == WEFT_OK; plain++) {
             status = wefti_select_by_cost(group, call->op, call->elem_bytes, call->longest, plain,
                                           &call->by_cost[plain]);
@@ -77,7 +78,7 @@ weft_status_t wefti_call_consider(wefti_call_t *call, bool *out_may_post)
     }
     *out_may_post = posting_is_wanted(call);
     call->may_schedule = call->wanted != NULL || call->by_cost[0] != NULL ||
-                         call->by_cost[1] != NULL || call->op == WEFT_OP_ALL_TO_ALL_V ||
+                         call->by_cost[1] != NULL || call->op == WEFT_COLLECTIVE_ALL_TO_ALL_V ||
                          group->interpret;
     return status;
 }
@@ -86,7 +87,7 @@ weft_status_t wefti_call_consider(wefti_call_t *call, bool *out_may_post)
 static bool executors_are_wanted(const wefti_call_t *call)
 {
     bool direct = (call->flags & WEFTI_POSTED_REACHABLE) != 0;
-    if (!executors_can(call) || call->op == WEFT_OP_BARRIER) {
+    if (!executors_can(call) || call->op == WEFT_COLLECTIVE_BARRIER) {
         return false;
     }
     return is_built_in(call->wanted, "mesh") && (direct || staged_is_mesh(call));
@@ -99,14 +100,15 @@ static weft_status_t pick(wefti_call_t *call, const weft_algorithm_t **out_algor
     *out_algorithm = call->by_cost[plain];
     if (call->wanted != NULL) {
         *out_algorithm = executors_are_wanted(call) ? NULL : call->wanted;
-    } else if (call->op == WEFT_OP_ALL_TO_ALL_V) {
+    } else if (call->op == WEFT_COLLECTIVE_ALL_TO_ALL_V) {
         status = wefti_select_by_cost(call->group, call->op, call->elem_bytes, call->longest, plain,
                                       out_algorithm);
     }
     if (status == WEFT_OK && *out_algorithm == NULL && !executors_can(call) &&
         call->wanted == NULL) {
-        *out_algorithm = wefti_algorithm_find(
-            call->op, call->op == WEFT_OP_BARRIER ? "dissemination" : "mesh"); /* interpret */
+        *out_algorithm = wefti_algorithm_find(call->op, call->op == WEFT_COLLECTIVE_BARRIER
+                                                            ? "dissemination"
+                                                            : "mesh"); /* interpret */
     }
     return status;
 }
@@ -209,7 +211,7 @@ static weft_status_t read_matrix(const wefti_call_t *call, wefti_run_call_t *out
 static weft_status_t fill_counts(const wefti_call_t *call, wefti_run_call_t *out)
 {
     out->counts = (wefti_counts_t){.elem_count = call->count, .elem_bytes = call->elem_bytes};
-    if (call->op == WEFT_OP_ALL_TO_ALL_V) {
+    if (call->op == WEFT_COLLECTIVE_ALL_TO_ALL_V) {
         return read_matrix(call, out);
     }
     if (wefti_collective_has_shared_counts(call->op)) {

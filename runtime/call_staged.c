@@ -97,12 +97,12 @@ void wefti_call_measure(wefti_call_t *call)
 bool wefti_call_fits_posting(const wefti_call_t *call)
 {
     return call->area_bytes <= WEFTI_POSTING_DATA - wefti_fused_list_bytes(call) &&
-           call->op != WEFT_OP_ALL_TO_ALL_V;
+           call->op != WEFT_COLLECTIVE_ALL_TO_ALL_V;
 }
 
 bool wefti_call_stages_two_shots(const wefti_call_t *call)
 {
-    return call->op == WEFT_OP_ALL_REDUCE && call->group->size > 2 &&
+    return call->op == WEFT_COLLECTIVE_ALL_REDUCE && call->group->size > 2 &&
            call->longest >= TWO_SHOT_MIN_BYTES;
 }
 

@@ -38,7 +38,7 @@ weft_status_t wefti_checkpoint_tensors(const weft_plan_t *plan, const wefti_stat
 {
     weft_status_t status = WEFT_OK;
     uint32_t count = 0;
-    if (plan->kind == WEFT_PLAN_INFERENCE || (plan->flags & WEFTI_PLAN_RANK_DATA) != 0) {
+    if (plan->kind == WEFT_PLAN_KIND_INFERENCE || (plan->flags & WEFTI_PLAN_RANK_DATA) != 0) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "plan: not a training plan: it has no checkpoints");
     }
@@ -69,7 +69,7 @@ weft_status_t wefti_checkpoint_tensors(const weft_plan_t *plan, const wefti_stat
 
 bool wefti_checkpoint_has_scalar(const wefti_plan_binding_t *binding)
 {
-    return binding->role == WEFT_ROLE_SCALAR && strcmp(binding->name, "step") != 0 &&
+    return binding->role == WEFT_BINDING_ROLE_SCALAR && strcmp(binding->name, "step") != 0 &&
            strcmp(binding->name, "rank") != 0;
 }
 

@@ -36,7 +36,7 @@ static weft_status_t check_types(const wefti_request_t *request, uint64_t blocks
     if (reduces && request->dtype == WEFT_DTYPE_BOOL) {
         return bad_argument(request, "dtype bool cannot be reduced");
     }
-    if (reduces && (uint32_t)request->reduction > WEFT_MAX) {
+    if (reduces && (uint32_t)request->reduction > WEFT_REDUCTION_MAX) {
         return bad_argument(request, "invalid reduction %d: expected a weft_reduction_t",
                             (int)request->reduction);
     }
@@ -120,7 +120,7 @@ weft_status_t weft_all_reduce(const void *send, void *recv, uint64_t count, weft
                               weft_stream_t *stream)
 {
     WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_OP_ALL_REDUCE, send, recv, count, dtype, reduction, 0};
+    wefti_request_t request = {WEFT_COLLECTIVE_ALL_REDUCE, send, recv, count, dtype, reduction, 0};
     return submit(&request, group, stream);
 }
 
@@ -129,7 +129,8 @@ weft_status_t weft_reduce_scatter(const void *send, void *recv, uint64_t count, 
                                   weft_stream_t *stream)
 {
     WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_OP_REDUCE_SCATTER, send, recv, count, dtype, reduction, 0};
+    wefti_request_t request = {
+        WEFT_COLLECTIVE_REDUCE_SCATTER, send, recv, count, dtype, reduction, 0};
     return submit(&request, group, stream);
 }
 
@@ -137,7 +138,8 @@ weft_status_t weft_all_gather(const void *send, void *recv, uint64_t count, weft
                               weft_group_t *group, weft_stream_t *stream)
 {
     WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_OP_ALL_GATHER, send, recv, count, dtype, WEFT_SUM, 0};
+    wefti_request_t request = {WEFT_COLLECTIVE_ALL_GATHER, send, recv, count, dtype,
+                               WEFT_REDUCTION_SUM,         0};
     return submit(&request, group, stream);
 }
 
@@ -145,7 +147,8 @@ weft_status_t weft_broadcast(const void *send, void *recv, uint64_t count, weft_
                              uint32_t root, weft_group_t *group, weft_stream_t *stream)
 {
     WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_OP_BROADCAST, send, recv, count, dtype, WEFT_SUM, root};
+    wefti_request_t request = {WEFT_COLLECTIVE_BROADCAST, send, recv, count, dtype,
+                               WEFT_REDUCTION_SUM,        root};
     return submit(&request, group, stream);
 }
 
@@ -154,7 +157,7 @@ weft_status_t weft_reduce(const void *send, void *recv, uint64_t count, weft_dty
                           weft_stream_t *stream)
 {
     WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_OP_REDUCE, send, recv, count, dtype, reduction, root};
+    wefti_request_t request = {WEFT_COLLECTIVE_REDUCE, send, recv, count, dtype, reduction, root};
     return submit(&request, group, stream);
 }
 
@@ -162,7 +165,8 @@ weft_status_t weft_gather(const void *send, void *recv, uint64_t count, weft_dty
                           uint32_t root, weft_group_t *group, weft_stream_t *stream)
 {
     WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_OP_GATHER, send, recv, count, dtype, WEFT_SUM, root};
+    wefti_request_t request = {WEFT_COLLECTIVE_GATHER, send, recv, count, dtype,
+                               WEFT_REDUCTION_SUM,     root};
     return submit(&request, group, stream);
 }
 
@@ -170,7 +174,8 @@ weft_status_t weft_scatter(const void *send, void *recv, uint64_t count, weft_dt
                            uint32_t root, weft_group_t *group, weft_stream_t *stream)
 {
     WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_OP_SCATTER, send, recv, count, dtype, WEFT_SUM, root};
+    wefti_request_t request = {WEFT_COLLECTIVE_SCATTER, send, recv, count, dtype,
+                               WEFT_REDUCTION_SUM,      root};
     return submit(&request, group, stream);
 }
 
@@ -178,14 +183,16 @@ weft_status_t weft_all_to_all(const void *send, void *recv, uint64_t count, weft
                               weft_group_t *group, weft_stream_t *stream)
 {
     WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_OP_ALL_TO_ALL, send, recv, count, dtype, WEFT_SUM, 0};
+    wefti_request_t request = {WEFT_COLLECTIVE_ALL_TO_ALL, send, recv, count, dtype,
+                               WEFT_REDUCTION_SUM,         0};
     return submit(&request, group, stream);
 }
 
 weft_status_t weft_barrier(weft_group_t *group, weft_stream_t *stream)
 {
     WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_OP_BARRIER, NULL, NULL, 0, WEFT_DTYPE_U8, WEFT_SUM, 0};
+    wefti_request_t request = {WEFT_COLLECTIVE_BARRIER, NULL, NULL, 0, WEFT_DTYPE_U8,
+                               WEFT_REDUCTION_SUM,      0};
     return submit(&request, group, stream);
 }
 
@@ -240,7 +247,7 @@ static weft_status_t check_v(const wefti_request_t *request, const counts_t *sen
         return bad_argument(request,
                             request->send == NULL && needs_send ? "send is NULL" : "recv is NULL");
     }
-    if (request->op == WEFT_OP_ALL_TO_ALL_V && group->size > WEFTI_TABLE_RANKS) {
+    if (request->op == WEFT_COLLECTIVE_ALL_TO_ALL_V && group->size > WEFTI_TABLE_RANKS) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "AllToAllV: group too large: %u ranks, at most %u",
                            group->size, WEFTI_TABLE_RANKS);
     }
@@ -308,7 +315,8 @@ weft_status_t weft_all_gather_v(const void *send, void *recv, const uint64_t *co
 {
     WEFT_CHECK_ARG(counts);
     WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_OP_ALL_GATHER_V, send, recv, 0, dtype, WEFT_SUM, 0};
+    wefti_request_t request = {WEFT_COLLECTIVE_ALL_GATHER_V, send, recv, 0, dtype,
+                               WEFT_REDUCTION_SUM,           0};
     counts_t blocks = {counts, displacements};
     return submit_v(&request, NULL, &blocks, group, stream);
 }
@@ -320,7 +328,8 @@ weft_status_t weft_reduce_scatter_v(const void *send, void *recv, const uint64_t
 {
     WEFT_CHECK_ARG(counts);
     WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_OP_REDUCE_SCATTER_V, send, recv, 0, dtype, reduction, 0};
+    wefti_request_t request = {
+        WEFT_COLLECTIVE_REDUCE_SCATTER_V, send, recv, 0, dtype, reduction, 0};
     counts_t blocks = {counts, displacements};
     return submit_v(&request, &blocks, NULL, group, stream);
 }
@@ -333,7 +342,8 @@ weft_status_t weft_all_to_all_v(const void *send, const uint64_t *send_counts,
     WEFT_CHECK_ARG(send_counts);
     WEFT_CHECK_ARG(recv_counts);
     WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_OP_ALL_TO_ALL_V, send, recv, 0, dtype, WEFT_SUM, 0};
+    wefti_request_t request = {WEFT_COLLECTIVE_ALL_TO_ALL_V, send, recv, 0, dtype,
+                               WEFT_REDUCTION_SUM,           0};
     counts_t outgoing = {send_counts, send_displacements};
     counts_t incoming = {recv_counts, recv_displacements};
     return submit_v(&request, &outgoing, &incoming, group, stream);

@@ -39,7 +39,7 @@ static weft_status_t probe_job(const weft_context_params_t *params, const weft_c
 
 static void warn_of_variable(void *log, const char *name, const char *known)
 {
-    wefti_log(log, WEFT_LOG_WARN, "unknown variable %s: did you mean %s?", name, known);
+    wefti_log(log, WEFT_LOG_LEVEL_WARN, "unknown variable %s: did you mean %s?", name, known);
 }
 
 static weft_status_t read_params(weft_context_t *context, const weft_context_params_t *params,
@@ -279,7 +279,7 @@ weft_status_t weft_context_create(const weft_context_params_t *params, weft_cont
     divide_cores(context, params->hub != NULL);
     wefti_endpoint_while_waiting(context->endpoint, run_inline_streams, context);
     wefti_context_enter_thread(context);
-    wefti_log(&context->log, WEFT_LOG_DEBUG,
+    wefti_log(&context->log, WEFT_LOG_LEVEL_DEBUG,
               "rank %u of %u: transport %s, isa %s, progress %s, %u kernel threads", endpoint.rank,
               endpoint.world_size, context->endpoint->ops->name,
               wefti_isa_name(context->settings.isa), context->progress_thread ? "thread" : "inline",

@@ -279,7 +279,7 @@ static bool find_peer(const weft_context_t *context, const uint8_t *address, wef
     if (base == NULL || !wefti_region_find(endpoint, offset, &block)) {
         return false;
     }
-    info->kind = WEFT_MEM_PEER;
+    info->kind = WEFT_MEM_KIND_PEER;
     info->base = endpoint->region_of[endpoint->rank] + block.offset;
     info->bytes = block.bytes;
     return true;
@@ -293,7 +293,7 @@ static bool find_device(weft_context_t *context, const uint8_t *address, weft_me
     const wefti_device_block_t *block = at > 0 ? &memory->blocks[at - 1] : NULL;
     bool found = block != NULL && (size_t)(address - block->address) < block->bytes;
     if (found) {
-        info->kind = WEFT_MEM_DEVICE;
+        info->kind = WEFT_MEM_KIND_DEVICE;
         info->base = block->address;
         info->bytes = block->bytes;
     }
@@ -312,7 +312,7 @@ static void find_registered(const weft_context_t *context, const uint8_t *addres
     for (size_t i = 0; i < eager->adopted_count; i++) {
         const wefti_adopted_t *adopted = &eager->adopted[i];
         if (address >= adopted->address && (size_t)(address - adopted->address) < adopted->bytes) {
-            info->kind = WEFT_MEM_REGISTERED;
+            info->kind = WEFT_MEM_KIND_REGISTERED;
             info->base = adopted->address;
             info->bytes = adopted->bytes;
         }

@@ -33,23 +33,24 @@ static void print_history(weft_session_t *session)
     static const char *const kinds[] = {"",           "kernel",    "collective",
                                         "waited for", "signalled", "executed"};
     const wefti_log_t *log = &session->context->log;
-    wefti_log(log, WEFT_LOG_INFO, "rank %u: program run %llu failed: %s", session->endpoint->rank,
-              (unsigned long long)session->run_count, session->fault.text);
+    wefti_log(log, WEFT_LOG_LEVEL_INFO, "rank %u: program run %llu failed: %s",
+              session->endpoint->rank, (unsigned long long)session->run_count, session->fault.text);
     for (uint32_t i = 0; i < session->plan->stream_count; i++) {
         const wefti_cursor_t *cursor = &session->cursors[i];
         const wefti_history_t *history = &cursor->history;
         uint64_t first = history->count > PRINTED ? history->count - PRINTED : 0;
         for (uint64_t j = first; j < history->count; j++) {
             const wefti_history_entry_t *entry = &history->entries[j & (history->capacity - 1)];
-            wefti_log(log, WEFT_LOG_DEBUG, "rank %u stream %s: run %u %s %s, %.1f us",
+            wefti_log(log, WEFT_LOG_LEVEL_DEBUG, "rank %u stream %s: run %u %s %s, %.1f us",
                       session->endpoint->rank, session->plan->streams[i].name, entry->run,
                       kinds[entry->kind], entry->name,
                       (double)(entry->end_ns - entry->start_ns) / 1e3);
         }
         if (cursor->next < cursor->count) {
-            wefti_log(log, WEFT_LOG_WARN, "rank %u stream %s: stopped at %s (record %u of %u)",
-                      session->endpoint->rank, session->plan->streams[i].name,
-                      cursor->records[cursor->next].name, cursor->next + 1, cursor->count);
+            wefti_log(log, WEFT_LOG_LEVEL_WARN,
+                      "rank %u stream %s: stopped at %s (record %u of %u)", session->endpoint->rank,
+                      session->plan->streams[i].name, cursor->records[cursor->next].name,
+                      cursor->next + 1, cursor->count);
         }
     }
 }

@@ -135,8 +135,8 @@ static weft_status_t poll_watch(void *user)
         if (late < endpoint->world_size) {
             snprintf(who, sizeof who, "; late: rank %u", late);
         }
-        wefti_log(endpoint->log, WEFT_LOG_WARN, "rank %u waited %.3g s in %s%s%s", endpoint->rank,
-                  (double)(now - watch->since_ns) * 1e-9,
+        wefti_log(endpoint->log, WEFT_LOG_LEVEL_WARN, "rank %u waited %.3g s in %s%s%s",
+                  endpoint->rank, (double)(now - watch->since_ns) * 1e-9,
                   watch->cursor->records[watch->cursor->next].name, who, facts);
     }
     weft_status_t status = look_for_departed(watch, now);

@@ -383,7 +383,8 @@ weft_status_t wefti_fuser_adopt(weft_fuser_t *fuser, const uint8_t *list, size_t
     }
     weft_dtype_t dtype = (weft_dtype_t)(head[1] & 0xff);
     uint32_t reduction = head[1] >> 8;
-    if (weft_dtype_size_bytes(dtype) == 0 || dtype == WEFT_DTYPE_BOOL || reduction > WEFT_MAX) {
+    if (weft_dtype_size_bytes(dtype) == 0 || dtype == WEFT_DTYPE_BOOL ||
+        reduction > WEFT_REDUCTION_MAX) {
         return bad_list(fuser);
     }
     weft_status_t status = new_bucket(fuser, dtype, (weft_reduction_t)reduction, &bucket);

@@ -68,7 +68,7 @@ static weft_status_t check_tensor(const weft_fuser_t *fuser, const void *tensor,
                            "tensor \"%.200s\": dtype %s has no reductions", name,
                            weft_dtype_name(dtype));
     }
-    if ((uint32_t)reduction > WEFT_MAX) {
+    if ((uint32_t)reduction > WEFT_REDUCTION_MAX) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "tensor \"%.200s\": invalid reduction %d: expected a weft_reduction_t",
                            name, (int)reduction);

@@ -173,7 +173,7 @@ static void arguments_text(uint64_t what, uint64_t count, uint64_t hidden, char 
         used = (size_t)snprintf(notes, sizeof notes, ", %s",
                                 weft_reduction_name((weft_reduction_t)(what >> 16 & 0xf)));
     }
-    if (op->rooted && value != WEFT_OP_SEND_RECV && (hidden & WHAT_ROOT) == 0) {
+    if (op->rooted && value != WEFT_COLLECTIVE_SEND_RECV && (hidden & WHAT_ROOT) == 0) {
         used += (size_t)snprintf(notes + used, sizeof notes - used, ", root %u",
                                  (unsigned int)(what >> WEFTI_WHAT_ROOT_SHIFT & 0xffff));
     }
@@ -181,7 +181,7 @@ static void arguments_text(uint64_t what, uint64_t count, uint64_t hidden, char 
         used += (size_t)snprintf(notes + used, sizeof notes - used, ", counts %016llx",
                                  (unsigned long long)count);
     }
-    if (value == WEFT_OP_BARRIER) {
+    if (value == WEFT_COLLECTIVE_BARRIER) {
         out[0] = '\0';
         return;
     }

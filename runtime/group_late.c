@@ -95,7 +95,7 @@ void wefti_group_report_late(wefti_call_t *call, uint64_t now)
     } else if (wefti_endpoint_reports_late(call->group->endpoint, now - call->late_since_ns)) {
         char text[WEFTI_ABORT_TEXT_BYTES];
         describe(call, now - call->late_since_ns, text, sizeof text);
-        wefti_log(&call->group->context->log, WEFT_LOG_WARN, "%s", text);
+        wefti_log(&call->group->context->log, WEFT_LOG_LEVEL_WARN, "%s", text);
     }
 }
 

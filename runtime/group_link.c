@@ -292,7 +292,7 @@ weft_status_t wefti_link_mend(wefti_call_t *call, wefti_blocked_t *out_blocked)
         atomic_store_explicit(&link->order,
                               atomic_load_explicit(&link->issued_order, memory_order_relaxed),
                               memory_order_relaxed);
-        wefti_log(&group->context->log, WEFT_LOG_INFO,
+        wefti_log(&group->context->log, WEFT_LOG_LEVEL_INFO,
                   "rank %u: group of %u ranks recovered from a link failure: %s",
                   group->ranks[group->rank], group->size, link->text);
     }

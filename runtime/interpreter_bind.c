@@ -13,7 +13,7 @@ static void elem_bytes_of(const wefti_run_t *run, weft_dtype_t dtype, weft_reduc
                           uint32_t *bytes)
 {
     uint32_t own = (uint32_t)weft_dtype_size_bytes(dtype), sum = own;
-    if (run->params.op == WEFT_OP_BARRIER) {
+    if (run->params.op == WEFT_COLLECTIVE_BARRIER) {
         own = sum = 1; /* of nothing */
     } else if (wefti_collective_reduces(run->params.op)) {
         sum = (uint32_t)wefti_accumulator_bytes(dtype, reduction);

@@ -127,7 +127,7 @@ static void add_collectives(wefti_json_t *json, const weft_plan_t *plan, const d
     wefti_json_begin_array(json, "collectives");
     for (uint32_t i = 0; i < plan->collective_count; i++) {
         const wefti_plan_collective_t *collective = &plan->collectives[i];
-        if (ns[i] > 0 && collective->op == WEFT_OP_ALL_REDUCE &&
+        if (ns[i] > 0 && collective->op == WEFT_COLLECTIVE_ALL_REDUCE &&
             collective->update == WEFTI_PLAN_NONE) { /* a sweep's time is the update's, too */
             wefti_json_begin_object(json, NULL);
             wefti_json_string(json, "name", collective->name);

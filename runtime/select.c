@@ -157,7 +157,7 @@ static weft_status_t use_order(weft_group_t *group, weft_order_t order, const ui
     selection->order_sizes = own;
     selection->order_count = own != NULL ? count : 0;
     weft_algo_params_t params;
-    wefti_select_params(group, WEFT_OP_ALL_REDUCE, 0, &params);
+    wefti_select_params(group, WEFT_COLLECTIVE_ALL_REDUCE, 0, &params);
     selection->executors_reduce = wefti_needs_tree(&params) == NULL;
     group->labelled = NULL;
     forget_choices(selection);
@@ -219,7 +219,7 @@ weft_status_t wefti_select_init(weft_group_t *group, const weft_group_t *parent)
         return status;
     }
     weft_algo_params_t params;
-    wefti_select_params(group, WEFT_OP_ALL_REDUCE, 0, &params);
+    wefti_select_params(group, WEFT_COLLECTIVE_ALL_REDUCE, 0, &params);
     group->posting_bytes = wefti_cost_posting_bytes(&group->context->costs, &params);
     if (parent != NULL) {
         bool tree = parent->selection.order == WEFT_ORDER_BLOCKS && !same_ranks(group, parent);
@@ -305,7 +305,7 @@ weft_status_t weft_group_set_algorithm(weft_group_t *group, weft_collective_t op
     if (status < 0) {
         return status;
     }
-    if (!wefti_collective_known(op) || op == WEFT_OP_SEND_RECV) {
+    if (!wefti_collective_known(op) || op == WEFT_COLLECTIVE_SEND_RECV) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "op: invalid value %d: not a collective with a choice of algorithms",
                            (int)op);

@@ -134,7 +134,7 @@ static uint32_t find_program(const weft_plan_t *plan, const char *name)
 static uint32_t find_scalar(const weft_plan_t *plan, const char *name)
 {
     for (uint32_t i = 0; i < plan->binding_count; i++) {
-        if (plan->bindings[i].role == WEFT_ROLE_SCALAR &&
+        if (plan->bindings[i].role == WEFT_BINDING_ROLE_SCALAR &&
             strcmp(plan->bindings[i].name, name) == 0) {
             return plan->bindings[i].buffer;
         }

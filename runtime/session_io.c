@@ -82,7 +82,8 @@ static double scalar_start(const weft_session_t *session, uint32_t index)
 {
     const weft_plan_t *plan = session->plan;
     for (uint32_t i = 0; i < plan->binding_count; i++) {
-        if (plan->bindings[i].buffer == index && plan->bindings[i].role == WEFT_ROLE_SCALAR &&
+        if (plan->bindings[i].buffer == index &&
+            plan->bindings[i].role == WEFT_BINDING_ROLE_SCALAR &&
             strcmp(plan->bindings[i].name, "rank") == 0) {
             return (double)session->endpoint->rank;
         }
@@ -132,8 +133,9 @@ static const wefti_plan_binding_t *find_binding(const weft_session_t *session, c
     return NULL;
 }
 
-#define INPUT_ROLES (1u << WEFT_ROLE_INPUT | 1u << WEFT_ROLE_LABEL)
-#define OUTPUT_ROLES (1u << WEFT_ROLE_LOSS | 1u << WEFT_ROLE_LOGITS | 1u << WEFT_ROLE_OUTPUT)
+#define INPUT_ROLES (1u << WEFT_BINDING_ROLE_INPUT | 1u << WEFT_BINDING_ROLE_LABEL)
+#define OUTPUT_ROLES                                                                               \
+    (1u << WEFT_BINDING_ROLE_LOSS | 1u << WEFT_BINDING_ROLE_LOGITS | 1u << WEFT_BINDING_ROLE_OUTPUT)
 
 weft_status_t wefti_session_bad_size(const char *kind, const char *name, uint64_t tensor_bytes,
                                      size_t buffer_bytes)
@@ -210,7 +212,8 @@ weft_status_t weft_session_input_memory(weft_session_t *session, const char *nam
 static weft_status_t find_scalar(const weft_session_t *session, const char *name,
                                  const wefti_plan_buffer_t **out_buffer)
 {
-    const wefti_plan_binding_t *binding = find_binding(session, name, 1u << WEFT_ROLE_SCALAR);
+    const wefti_plan_binding_t *binding =
+        find_binding(session, name, 1u << WEFT_BINDING_ROLE_SCALAR);
     if (binding == NULL) {
         return wefti_error(WEFT_ERR_NOT_FOUND, "plan: no scalar \"%s\"",
                            name != NULL ? name : "(null)");
@@ -268,8 +271,8 @@ weft_status_t weft_session_get_output(weft_session_t *session, const char *name,
     const wefti_plan_binding_t *binding = find_binding(session, name, OUTPUT_ROLES);
     for (uint32_t i = 0; binding == NULL && name != NULL && i < session->plan->binding_count; i++) {
         weft_binding_role_t role = session->plan->bindings[i].role;
-        if ((role == WEFT_ROLE_LOSS && strcmp(name, "loss") == 0) ||
-            (role == WEFT_ROLE_LOGITS && strcmp(name, "logits") == 0)) {
+        if ((role == WEFT_BINDING_ROLE_LOSS && strcmp(name, "loss") == 0) ||
+            (role == WEFT_BINDING_ROLE_LOGITS && strcmp(name, "logits") == 0)) {
             binding = &session->plan->bindings[i];
         }
     }

@@ -55,7 +55,7 @@ static void bind(const weft_context_t *context)
         return;
     }
     if (wefti_binding_apply(index_on_host(endpoint), ranks_on_host(endpoint), how) < 0) {
-        wefti_log(&context->log, WEFT_LOG_WARN, "WEFT_BIND: %s", weft_last_error());
+        wefti_log(&context->log, WEFT_LOG_LEVEL_WARN, "WEFT_BIND: %s", weft_last_error());
     }
 }
 
@@ -151,7 +151,7 @@ void wefti_context_compare_placement(const weft_context_t *context, const weft_p
     }
     wefti_digest_hex(&here, hex);
     if (strcmp(hex, plan->placement) != 0) {
-        wefti_log(&context->log, WEFT_LOG_WARN,
+        wefti_log(&context->log, WEFT_LOG_LEVEL_WARN,
                   "plan: compiled for %s, but running on %s; results are the same, the chosen "
                   "algorithms may not be the fastest",
                   plan->topology,

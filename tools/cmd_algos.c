@@ -279,7 +279,7 @@ static weft_status_t choose(const algos_command_t *command, const weft_algo_para
     }
     wefti_counts_t counts = {.elem_count = size_class / elem_bytes, .elem_bytes = elem_bytes};
     wefti_choice_t choice = {.wanted = command->algorithm, .plain = command->plain};
-    if (params->op == WEFT_OP_BARRIER) {
+    if (params->op == WEFT_COLLECTIVE_BARRIER) {
         counts.elem_count = 0;
     }
     choice.executors = command->host_count <= 1 &&
@@ -305,7 +305,7 @@ static weft_status_t show_op(algos_command_t *command, weft_collective_t op)
     wefti_candidate_t list[WEFTI_MAX_CANDIDATES];
     uint32_t count = 0;
     weft_status_t status = WEFT_OK;
-    bool barrier = op == WEFT_OP_BARRIER;
+    bool barrier = op == WEFT_COLLECTIVE_BARRIER;
     for (uint64_t bytes = barrier ? 0 : 8; bytes <= 64u << 20 && status >= 0; bytes *= 8) {
         status = choose(command, &params, bytes, list, &count);
         if (status >= 0 && command->json) {
@@ -329,7 +329,7 @@ static weft_status_t show_op(algos_command_t *command, weft_collective_t op)
             printf("  blocks up to %s are sent together with the call's signature\n",
                    wefti_format_bytes(posted, text));
         }
-        if (barrier || op == WEFT_OP_SEND_RECV) {
+        if (barrier || op == WEFT_COLLECTIVE_SEND_RECV) {
             puts("  calls use hand-written code unless --algo or WEFT_ALGO selects an algorithm");
         }
     }
@@ -344,7 +344,7 @@ static weft_status_t show_all(algos_command_t *command)
         weft_collective_t one = (weft_collective_t)op;
         /* Variants with lengths per rank use the choice of the plain operator. */
         if ((command->op != 0 && command->op != one) || wefti_collective_is_variable(one) ||
-            (one == WEFT_OP_SEND_RECV && command->ranks < 2) ||
+            (one == WEFT_COLLECTIVE_SEND_RECV && command->ranks < 2) ||
             (command->op == 0 && command->algorithm != NULL &&
              wefti_algorithm_find(one, command->algorithm) == NULL)) {
             continue;

@@ -75,13 +75,13 @@ const command_t wefti_bench_command = {
 
 static int parse_reduction(bench_t *bench, const char *value)
 {
-    const char *names[WEFT_MAX + 1];
+    const char *names[WEFT_REDUCTION_MAX + 1];
     size_t count = 0, index = 0;
-    for (int r = WEFT_SUM; r <= WEFT_MAX; r++) {
+    for (int r = WEFT_REDUCTION_SUM; r <= WEFT_REDUCTION_MAX; r++) {
         names[count++] = weft_reduction_name((weft_reduction_t)r);
     }
     int code = wefti_option_choice("bench", "--reduction", value, names, count, &index);
-    bench->reduction = (weft_reduction_t)(WEFT_SUM + (int)index);
+    bench->reduction = (weft_reduction_t)(WEFT_REDUCTION_SUM + (int)index);
     return code;
 }
 

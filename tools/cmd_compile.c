@@ -97,7 +97,7 @@ static void print_result(const compile_command_t *command, const weft_plan_info_
 {
     char arena[32];
     if (!command->json) {
-        if (info->kind == WEFT_PLAN_INFERENCE) {
+        if (info->kind == WEFT_PLAN_KIND_INFERENCE) {
             printf("%s: inference on %u rank%s, batch %lld per rank%s, arena %s, digest %.16s\n",
                    command->output, info->world_size, info->world_size == 1 ? "" : "s",
                    (long long)info->batch,
@@ -121,7 +121,8 @@ static void print_result(const compile_command_t *command, const weft_plan_info_
     wefti_json_t *json = wefti_output_begin(&object);
     wefti_json_string(json, "plan", command->output);
     wefti_json_string(json, "model", info->model_name);
-    wefti_json_string(json, "kind", info->kind == WEFT_PLAN_INFERENCE ? "inference" : "training");
+    wefti_json_string(json, "kind",
+                      info->kind == WEFT_PLAN_KIND_INFERENCE ? "inference" : "training");
     wefti_json_int(json, "world", info->world_size);
     wefti_json_int(json, "batch", info->batch);
     wefti_json_string(json, "optimizer", info->optimizer);

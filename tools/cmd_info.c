@@ -60,7 +60,7 @@ static const char *setting_value(const wefti_setting_def_t *def)
 static void probe(wefti_job_t *job, weft_status_t *out_status)
 {
     static const wefti_job_wish_t nothing = {-1, -1, NULL};
-    static const wefti_log_t log = {.level = WEFT_LOG_ERROR};
+    static const wefti_log_t log = {.level = WEFT_LOG_LEVEL_ERROR};
     *out_status = wefti_job_probe(&nothing, &log, job);
 }
 

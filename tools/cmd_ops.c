@@ -122,9 +122,9 @@ static void write_attrs(wefti_json_t *json, const weft_op_def_t *def)
         wefti_json_string(json, "name", attr->name);
         wefti_json_string(json, "type", attr_type_name(attr->type));
         wefti_json_bool(json, "required", attr->required != 0);
-        if (!attr->required && attr->type == WEFT_ATTR_INT) {
+        if (!attr->required && attr->type == WEFT_ATTR_TYPE_INT) {
             wefti_json_int(json, "default", attr->default_i);
-        } else if (!attr->required && attr->type == WEFT_ATTR_FLOAT) {
+        } else if (!attr->required && attr->type == WEFT_ATTR_TYPE_FLOAT) {
             wefti_json_double(json, "default", (double)attr->default_f);
         } else if (!attr->required) {
             wefti_json_string(json, "default", attr->default_s);

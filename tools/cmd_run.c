@@ -388,7 +388,7 @@ static weft_status_t prepare(run_command_t *command, const char *path)
             info.world_size, wefti_plural(info.world_size), command->ranks, command->ranks);
         goto done;
     }
-    if (info.kind == WEFT_PLAN_INFERENCE) {
+    if (info.kind == WEFT_PLAN_KIND_INFERENCE) {
         status = prepare_inference(command);
         goto done;
     }

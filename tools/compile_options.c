@@ -12,8 +12,8 @@ option_def_t wefti_compile_option_defs[COMPILE_OPTIONS_MAX + 1];
 
 static bool is_list(const weft_compile_option_t *option)
 {
-    return option->type == WEFT_OPTION_SHAPES || option->type == WEFT_OPTION_OPS ||
-           option->type == WEFT_OPTION_PLUGINS;
+    return option->type == WEFT_OPTION_TYPE_SHAPES || option->type == WEFT_OPTION_TYPE_OPS ||
+           option->type == WEFT_OPTION_TYPE_PLUGINS;
 }
 
 void wefti_compile_options_load(void)
@@ -22,7 +22,7 @@ void wefti_compile_options_load(void)
     const weft_compile_option_t *option;
     size_t count = 0;
     for (size_t i = 0; (option = weft_compile_option(i)) != NULL; i++) {
-        if (option->name == NULL || (option->flags & WEFT_OPTION_POSITIONAL) != 0) {
+        if (option->name == NULL || (option->flags & WEFT_OPTION_FLAG_POSITIONAL) != 0) {
             continue;
         }
         char *help = helps[count];
@@ -115,7 +115,7 @@ static int set_batch(compile_options_t *options, const char *command,
         return wefti_usage_error(command, "--batch and --split-batch exclude each other");
     }
     options->batch_option = option;
-    options->params.split_batch = option->type == WEFT_OPTION_FLAG;
+    options->params.split_batch = option->type == WEFT_OPTION_TYPE_FLAG;
     weft_status_t status = weft_compile_option_set(&options->params, "batch", value);
     return status < 0 ? wefti_status_error(command, status) : EXIT_OK;
 }
@@ -124,8 +124,8 @@ static int set_batch(compile_options_t *options, const char *command,
  * --kernels. */
 static void note_use(compile_options_t *options, const weft_compile_option_t *option, int key)
 {
-    bool of_plans = option->letter != 0 || option->type == WEFT_OPTION_OPS ||
-                    option->type == WEFT_OPTION_PLUGINS || strcmp(option->name, "lr") == 0;
+    bool of_plans = option->letter != 0 || option->type == WEFT_OPTION_TYPE_OPS ||
+                    option->type == WEFT_OPTION_TYPE_PLUGINS || strcmp(option->name, "lr") == 0;
     for (const option_def_t *def = wefti_compile_option_defs; def->key != 0; def++) {
         options->used = def->key == key && !of_plans ? def->name : options->used;
     }
@@ -137,15 +137,15 @@ int wefti_compile_option(compile_options_t *options, const char *command, int ke
     const weft_compile_option_t *option = find_option(key);
     weft_status_t status;
     note_use(options, option, key);
-    if (option->type == WEFT_OPTION_SHAPES) {
+    if (option->type == WEFT_OPTION_TYPE_SHAPES) {
         return parse_shape(options, command, value);
     }
     if (strcmp(option->field, "batch") == 0 || strcmp(option->field, "split_batch") == 0) {
         return set_batch(options, command, option, value);
     }
-    if (option->type == WEFT_OPTION_OPS) { /* binding and verifying also need operators */
+    if (option->type == WEFT_OPTION_TYPE_OPS) { /* binding and verifying also need operators */
         status = weft_registry_load_ops(options->registry, value);
-    } else if (option->type == WEFT_OPTION_PLUGINS) {
+    } else if (option->type == WEFT_OPTION_TYPE_PLUGINS) {
         status = weft_registry_load_plugin(options->registry, value);
     } else {
         status = weft_compile_option_set(&options->params, option->name, value);

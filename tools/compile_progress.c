@@ -46,7 +46,7 @@ static void *show_time(void *user)
 /* The levels that the library prints by itself; a line replaces the live one. */
 static void log_line(void *user, weft_log_level_t level, const char *line)
 {
-    if (level <= WEFT_LOG_WARN) {
+    if (level <= WEFT_LOG_LEVEL_WARN) {
         wefti_progress_log(user, level, line);
     }
 }

@@ -277,7 +277,7 @@ static const char *field_note(char *out, size_t bytes)
     out[0] = '\0';
     for (size_t i = 0; field != NULL && (option = weft_compile_option(i)) != NULL; i++) {
         if (strcmp(option->field, field) == 0 && option->name != NULL) {
-            if ((option->flags & WEFT_OPTION_POSITIONAL) != 0) {
+            if ((option->flags & WEFT_OPTION_FLAG_POSITIONAL) != 0) {
                 snprintf(out, bytes, " (%s)", option->arg);
                 return out;
             }

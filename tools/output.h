@@ -23,7 +23,7 @@ void wefti_put_number(uint8_t *at, weft_dtype_t dtype, double value, uint64_t bi
 /* The next binding from *index on that has one of the roles (bits 1 << role); false at the end. */
 bool wefti_next_binding(const weft_plan_t *plan, uint32_t roles, size_t *index,
                         weft_binding_t *out_binding);
-#define BINDINGS_OF_INPUTS (1u << WEFT_ROLE_INPUT | 1u << WEFT_ROLE_LABEL)
+#define BINDINGS_OF_INPUTS (1u << WEFT_BINDING_ROLE_INPUT | 1u << WEFT_BINDING_ROLE_LABEL)
 /* Ascending. */
 void wefti_sort_doubles(double *values, size_t count);
 

@@ -137,7 +137,7 @@ static void tell_ranks(wefti_text_t *text, const proof_t *proof, const weft_plan
 {
     const wefti_plan_proof_t *done = &proof->plan;
     char bytes[32];
-    if (plan->kind == WEFT_PLAN_TRAINING) {
+    if (plan->kind == WEFT_PLAN_KIND_TRAINING) {
         wefti_text_printf(text, "  gradients     %" PRIu32 ", %s: ", done->gradients,
                           wefti_format_bytes(done->bucket_bytes, bytes));
         wefti_text_printf(text, "every byte in exactly one of %" PRIu32 " bucket%s\n",

@@ -191,7 +191,7 @@ static weft_status_t open_driver(wefti_hosts_t *hosts, const wefti_link_params_t
     weft_status_t status = ops->open(params, &driver->state, *card);
     if (status == WEFT_ERR_UNSUPPORTED) {
         snprintf(driver->reason, sizeof driver->reason, "%s", weft_last_error());
-        wefti_log(endpoint->log, WEFT_LOG_DEBUG, "rank %u: transport %s is not available: %s",
+        wefti_log(endpoint->log, WEFT_LOG_LEVEL_DEBUG, "rank %u: transport %s is not available: %s",
                   endpoint->rank, ops->name, driver->reason);
         return WEFT_OK;
     }

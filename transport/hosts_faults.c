@@ -195,7 +195,7 @@ static void switch_over(wefti_hosts_t *hosts, uint32_t peer, const fault_news_t 
         return;
     }
     hosts->drivers[via].ops->drop(hosts->drivers[via].state, peer);
-    wefti_log(endpoint->log, WEFT_LOG_WARN, "%s; %s and %s continue %s%s", news->text,
+    wefti_log(endpoint->log, WEFT_LOG_LEVEL_WARN, "%s; %s and %s continue %s%s", news->text,
               wefti_hosts_who(hosts, endpoint->rank, own), wefti_hosts_who(hosts, peer, other),
               next == WEFTI_HOSTS_NONE ? "without a link" : "over ",
               next == WEFTI_HOSTS_NONE ? "" : hosts->drivers[next].ops->name);

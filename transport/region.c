@@ -362,7 +362,7 @@ void wefti_region_free(wefti_endpoint_t *endpoint, size_t offset)
     }
     pthread_mutex_unlock(lock_of(endpoint));
     if (!found) {
-        wefti_log(endpoint->log, WEFT_LOG_ERROR,
+        wefti_log(endpoint->log, WEFT_LOG_LEVEL_ERROR,
                   "rank %u: cannot free offset %zu: no region starts there", endpoint->rank,
                   offset);
     }

@@ -211,7 +211,7 @@ static weft_status_t visit(wefti_endpoint_t *endpoint, const char *address, weft
         }
         uint64_t waited = wefti_now_ns() - start;
         if (wefti_endpoint_reports_late(endpoint, waited)) {
-            wefti_log(endpoint->log, WEFT_LOG_WARN,
+            wefti_log(endpoint->log, WEFT_LOG_LEVEL_WARN,
                       "rank %u: rank %u not found at %s for %.0f s; still waiting",
                       wefti_endpoint_number(endpoint, endpoint->rank),
                       wefti_endpoint_number(endpoint, 0), address, (double)waited * 1e-9);

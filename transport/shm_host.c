@@ -129,7 +129,7 @@ static void welcome_guests(lobby_t *lobby)
     while ((fd = accept4(lobby->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
         guest_t guest = {.socket = fd};
         if (!wefti_shm_peer_credentials(fd, &guest.pid)) {
-            wefti_log(lobby->endpoint->log, WEFT_LOG_WARN,
+            wefti_log(lobby->endpoint->log, WEFT_LOG_LEVEL_WARN,
                       "rejected a connection at %s: it belongs to another user", lobby->address);
             close(fd);
             continue;
@@ -191,7 +191,7 @@ static bool hear_guest(lobby_t *lobby, uint32_t index)
         return true;
     }
     if (heard < 0 || hello.kind != WEFTI_SHM_HELLO || fds[0] < 0 || fds[1] < 0) {
-        wefti_log(lobby->endpoint->log, WEFT_LOG_WARN,
+        wefti_log(lobby->endpoint->log, WEFT_LOG_LEVEL_WARN,
                   "pid %d connected to %s but is not a Weft rank", (int)guest.pid, lobby->address);
         if (heard == WEFT_OK) {
             wefti_close_fd(&fds[0]);
@@ -287,7 +287,7 @@ static weft_status_t gather_ranks(lobby_t *lobby)
     while ((missing = missing_ranks(lobby, names, sizeof names)) > 0) {
         uint64_t now = wefti_now_ns();
         if (lobby->failure == WEFT_OK && wefti_endpoint_reports_late(endpoint, now - start)) {
-            wefti_log(endpoint->log, WEFT_LOG_WARN,
+            wefti_log(endpoint->log, WEFT_LOG_LEVEL_WARN,
                       "%u of %u ranks have not joined at %s for %.0f s: %s", missing,
                       endpoint->world_size, lobby->address, (double)(now - start) * 1e-9, names);
         }

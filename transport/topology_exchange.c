@@ -102,7 +102,7 @@ static weft_status_t look(exchange_t *x, found_t *own)
 {
     wefti_hardware_t hardware;
     if (wefti_hardware_discover(true, &x->scratch, &hardware) < 0) {
-        wefti_log(x->endpoint->log, WEFT_LOG_WARN, "%s", weft_last_error());
+        wefti_log(x->endpoint->log, WEFT_LOG_LEVEL_WARN, "%s", weft_last_error());
         hardware = (wefti_hardware_t){.cpu = ""};
     }
     leave_out_unused(&hardware, x->endpoint->settings->ifname);

@@ -103,7 +103,7 @@ static weft_status_t map_owner_word(wefti_endpoint_t *endpoint)
     *page = 1;
     endpoint->owner_word = page;
     if (madvise(page, WEFTI_PAGE_BYTES, MADV_WIPEONFORK) != 0) {
-        wefti_log(endpoint->log, WEFT_LOG_DEBUG,
+        wefti_log(endpoint->log, WEFT_LOG_LEVEL_DEBUG,
                   "MADV_WIPEONFORK is not available: forked children are not detected");
     }
     return WEFT_OK;
@@ -189,7 +189,7 @@ weft_status_t wefti_endpoint_open(const wefti_endpoint_params_t *params,
     }
     WEFT_TRY(status, ops->open(endpoint, params), fail);
     WEFT_TRY(status, wefti_world_agree(endpoint), fail);
-    wefti_log(endpoint->log, WEFT_LOG_DEBUG, "rank %u of %u joined over %s", endpoint->rank,
+    wefti_log(endpoint->log, WEFT_LOG_LEVEL_DEBUG, "rank %u of %u joined over %s", endpoint->rank,
               endpoint->world_size, ops->name);
     *out_endpoint = endpoint;
     return WEFT_OK;

@@ -126,8 +126,8 @@ static void report_late(const waiting_t *wait, uint64_t waited_ns)
         snprintf(whose, sizeof whose, "rank %u at ", owner);
         wefti_endpoint_late_facts(endpoint, owner, facts, sizeof facts);
     }
-    wefti_log(endpoint->log, WEFT_LOG_WARN, "rank %u has waited %.3g s for %s%s%s", endpoint->rank,
-              (double)waited_ns * 1e-9, whose, wait->what, facts);
+    wefti_log(endpoint->log, WEFT_LOG_LEVEL_WARN, "rank %u has waited %.3g s for %s%s%s",
+              endpoint->rank, (double)waited_ns * 1e-9, whose, wait->what, facts);
 }
 
 static weft_status_t timed_out(const waiting_t *wait)

@@ -15,8 +15,9 @@ bool wefti_lower_collective_op(const wefti_node_t *node, weft_collective_t *out_
     /* The first half of a pair is both: events state when it begins and where it is waited for. */
     const weft_op_facts_t facts = wefti_op_facts(node->def);
     *out_op = (weft_collective_t)facts.collective;
-    return facts.collective >= WEFT_OP_ALL_REDUCE && facts.collective <= WEFT_OP_ALL_TO_ALL &&
-           facts.half != WEFT_HALF_WAIT && facts.imported_as == NULL;
+    return facts.collective >= WEFT_COLLECTIVE_ALL_REDUCE &&
+           facts.collective <= WEFT_COLLECTIVE_ALL_TO_ALL && facts.half != WEFT_HALF_WAIT &&
+           facts.imported_as == NULL;
 }
 
 static weft_status_t check_input(const wefti_node_t *node, uint32_t index)
@@ -34,8 +35,8 @@ static weft_status_t check_blocks(const wefti_lowering_t *l, const wefti_node_t 
 {
     const weft_tensor_desc_t *x = &l->graph->values[node->inputs[index]].type;
     const weft_tensor_desc_t *y = &l->graph->values[node->outputs[index]].type;
-    bool divides =
-        op == WEFT_OP_REDUCE_SCATTER || op == WEFT_OP_SCATTER || op == WEFT_OP_ALL_TO_ALL;
+    bool divides = op == WEFT_COLLECTIVE_REDUCE_SCATTER || op == WEFT_COLLECTIVE_SCATTER ||
+                   op == WEFT_COLLECTIVE_ALL_TO_ALL;
     int64_t ranks = l->params->world_size;
     if (divides && (x->rank == 0 || x->dims[0] % ranks != 0)) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
@@ -56,12 +57,12 @@ static weft_status_t check_attrs(const wefti_lowering_t *l, const wefti_node_t *
 {
     const weft_attr_t *group = wefti_node_attr(node, "group");
     const weft_attr_t *root = wefti_node_attr(node, "root");
-    if (group != NULL && (group->type != WEFT_ATTR_INT || group->i != 0)) {
+    if (group != NULL && (group->type != WEFT_ATTR_TYPE_INT || group->i != 0)) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "node '%s' (%s): unsupported group: a plan has only group 0, all ranks",
                            node->name, node->def->name);
     }
-    if (root != NULL && (root->type != WEFT_ATTR_INT || root->i < 0 ||
+    if (root != NULL && (root->type != WEFT_ATTR_TYPE_INT || root->i < 0 ||
                          (uint64_t)root->i >= l->params->world_size)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "node '%s' (%s): invalid root %lld for world size %u", node->name,

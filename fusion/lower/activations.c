@@ -192,8 +192,8 @@ static bool runs_in_place(const memory_t *m, const wefti_bucket_t *bucket)
 {
     const wefti_member_t *member = &bucket->members[0];
     const wefti_graph_t *graph = m->l->graph;
-    bool may = bucket->op == WEFT_OP_ALL_REDUCE || bucket->op == WEFT_OP_BROADCAST ||
-               bucket->op == WEFT_OP_REDUCE;
+    bool may = bucket->op == WEFT_COLLECTIVE_ALL_REDUCE ||
+               bucket->op == WEFT_COLLECTIVE_BROADCAST || bucket->op == WEFT_COLLECTIVE_REDUCE;
     uint32_t storage = m->storage_of[member->value];
     return may && storage != WEFTI_NONE && !m->storages[storage].output &&
            !is_output(graph, member->reduced) && m->comm_reads[member->value] == 1 &&

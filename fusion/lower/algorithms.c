@@ -24,7 +24,7 @@ typedef struct ranking {
 } ranking_t;
 
 struct wefti_rankings {
-    ranking_t of[WEFT_OP_BARRIER + 1][2][CLASSES]; /* operator, in place, class */
+    ranking_t of[WEFT_COLLECTIVE_BARRIER + 1][2][CLASSES]; /* operator, in place, class */
 };
 
 /* Sources are wholly or partly the result's memory. */
@@ -154,7 +154,8 @@ static uint64_t as_ps(double ns)
 static double scale_of(const wefti_lowering_t *l, const wefti_plan_collective_t *collective,
                        uint64_t bytes, double best_ns)
 {
-    if (collective->op != WEFT_OP_ALL_REDUCE || l->params->bucket_cost == NULL || best_ns <= 0) {
+    if (collective->op != WEFT_COLLECTIVE_ALL_REDUCE || l->params->bucket_cost == NULL ||
+        best_ns <= 0) {
         return 1;
     }
     return (double)wefti_bucket_cost_ps(l->params->bucket_cost, bytes) / (best_ns * 1e3);
@@ -225,7 +226,7 @@ weft_status_t wefti_lower_take_algorithms(wefti_lowering_t *l, const wefti_node_
                                           wefti_plan_collective_t *collective)
 {
     const weft_attr_t *attr = wefti_node_attr(node, "algorithm");
-    const char *at = attr != NULL && attr->type == WEFT_ATTR_STRING ? attr->s : "";
+    const char *at = attr != NULL && attr->type == WEFT_ATTR_TYPE_STRING ? attr->s : "";
     uint32_t count = 0;
     bool failed = false;
     if (*at == '\0' || strcmp(at, "auto") == 0) {

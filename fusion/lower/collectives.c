@@ -10,7 +10,7 @@
 static const char *text_attr(const wefti_node_t *node, const char *name)
 {
     const weft_attr_t *attr = wefti_node_attr(node, name);
-    return attr != NULL && attr->type == WEFT_ATTR_STRING && attr->s != NULL ? attr->s : "";
+    return attr != NULL && attr->type == WEFT_ATTR_TYPE_STRING && attr->s != NULL ? attr->s : "";
 }
 
 /* Why the bucket ends where it does: the text of the pass that decided it. */
@@ -31,9 +31,10 @@ static weft_reduction_t reduction_of(const wefti_node_t *node, weft_status_t *st
     const weft_attr_t *attr = wefti_node_attr(node, "reduction");
     *status = WEFT_OK;
     if (attr == NULL) {
-        return WEFT_SUM;
+        return WEFT_REDUCTION_SUM;
     }
-    for (int r = WEFT_SUM; attr->type == WEFT_ATTR_STRING && r <= WEFT_MAX; r++) {
+    for (int r = WEFT_REDUCTION_SUM; attr->type == WEFT_ATTR_TYPE_STRING && r <= WEFT_REDUCTION_MAX;
+         r++) {
         if (strcmp(attr->s, weft_reduction_name((weft_reduction_t)r)) == 0) {
             return (weft_reduction_t)r;
         }
@@ -41,14 +42,14 @@ static weft_reduction_t reduction_of(const wefti_node_t *node, weft_status_t *st
     *status = wefti_error(
         WEFT_ERR_INVALID_ARGUMENT,
         "node '%s' (%s): attribute 'reduction' must be sum, avg, prod, min or max: '%.60s'",
-        node->name, node->def->name, attr->type == WEFT_ATTR_STRING ? attr->s : "");
-    return WEFT_SUM;
+        node->name, node->def->name, attr->type == WEFT_ATTR_TYPE_STRING ? attr->s : "");
+    return WEFT_REDUCTION_SUM;
 }
 
 static bool has_root(weft_collective_t op)
 {
-    return op == WEFT_OP_BROADCAST || op == WEFT_OP_REDUCE || op == WEFT_OP_GATHER ||
-           op == WEFT_OP_SCATTER;
+    return op == WEFT_COLLECTIVE_BROADCAST || op == WEFT_COLLECTIVE_REDUCE ||
+           op == WEFT_COLLECTIVE_GATHER || op == WEFT_COLLECTIVE_SCATTER;
 }
 
 /* Elements of one block. */
@@ -58,10 +59,10 @@ static uint64_t block_elems(const wefti_lowering_t *l, const wefti_bucket_t *buc
     const wefti_value_t *y = &l->graph->values[bucket->members[0].reduced];
     uint64_t elem_bytes = weft_dtype_size_bytes(x->type.dtype);
     switch (bucket->op) {
-    case WEFT_OP_REDUCE_SCATTER:
-    case WEFT_OP_SCATTER:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER:
+    case WEFT_COLLECTIVE_SCATTER:
         return wefti_value_bytes(y) / elem_bytes;
-    case WEFT_OP_ALL_TO_ALL:
+    case WEFT_COLLECTIVE_ALL_TO_ALL:
         return wefti_value_bytes(x) / elem_bytes / l->params->world_size;
     default:
         return wefti_value_bytes(x) / elem_bytes;
@@ -115,10 +116,10 @@ static weft_status_t add_bucket(wefti_lowering_t *l, uint32_t index)
     wefti_plan_collective_t *collective = &l->plan->collectives[l->plan->collective_count++];
     const wefti_plan_buffer_t *buffer;
     const weft_attr_t *group = wefti_node_attr(node, "group");
-    collective->op = WEFT_OP_ALL_REDUCE;
+    collective->op = WEFT_COLLECTIVE_ALL_REDUCE;
     collective->dtype = l->plan->buffers[first].dtype;
     collective->buffer = first;
-    collective->group = group != NULL && group->type == WEFT_ATTR_INT ? (uint32_t)group->i : 0;
+    collective->group = group != NULL && group->type == WEFT_ATTR_TYPE_INT ? (uint32_t)group->i : 0;
     collective->reduction = reduction_of(node, &status);
     WEFT_TRY(status, status, fail);
     char *range = wefti_arena_printf(&l->arena, "bucket %u gradients", index);
@@ -180,7 +181,7 @@ static weft_status_t add_broadcast(wefti_lowering_t *l, const wefti_node_t *node
     uint64_t bytes =
         wefti_align_up(last->offset_bytes + last->size_bytes - offset, WEFTI_PLAN_ALIGNMENT);
     wefti_plan_collective_t *collective = &l->plan->collectives[l->plan->collective_count++];
-    collective->op = WEFT_OP_BROADCAST;
+    collective->op = WEFT_COLLECTIVE_BROADCAST;
     collective->dtype = first->dtype;
     WEFT_TRY(status,
              wefti_lower_add_range(l, "all parameters", first->dtype, offset, bytes,
@@ -214,9 +215,10 @@ static weft_status_t add_broadcasts(wefti_lowering_t *l, uint32_t param_count)
     if (init == NULL || init->node_count == 0) {
         return WEFT_OK;
     }
-    weft_collective_t op = WEFT_OP_ALL_REDUCE;
+    weft_collective_t op = WEFT_COLLECTIVE_ALL_REDUCE;
     const wefti_node_t *node = &l->graph->nodes[init->nodes[0]];
-    if (init->node_count > 1 || !wefti_lower_collective_op(node, &op) || op != WEFT_OP_BROADCAST) {
+    if (init->node_count > 1 || !wefti_lower_collective_op(node, &op) ||
+        op != WEFT_COLLECTIVE_BROADCAST) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "program 'init': node '%s' (%s): only one Broadcast is supported",
                            node->name, node->def->name);

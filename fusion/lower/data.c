@@ -150,7 +150,7 @@ static weft_status_t bind(wefti_lowering_t *l, uint32_t value, weft_binding_role
     if (l->buffer_of[value] == WEFTI_NONE) {
         return WEFT_OK; /* an output that the graph passes through from a constant */
     }
-    binding->name = wefti_arena_strdup(&l->plan->arena, role == WEFT_ROLE_OUTPUT
+    binding->name = wefti_arena_strdup(&l->plan->arena, role == WEFT_BINDING_ROLE_OUTPUT
                                                             ? output_name(l->graph, value)
                                                             : l->graph->values[value].name);
     binding->role = role;
@@ -171,26 +171,27 @@ static weft_status_t add_bindings(wefti_lowering_t *l)
     for (uint32_t i = 0; i < graph->input_count; i++) {
         WEFT_TRY(status,
                  bind(l, graph->inputs[i],
-                      graph->inputs[i] == graph->label ? WEFT_ROLE_LABEL : WEFT_ROLE_INPUT),
+                      graph->inputs[i] == graph->label ? WEFT_BINDING_ROLE_LABEL
+                                                       : WEFT_BINDING_ROLE_INPUT),
                  fail);
     }
     for (uint32_t v = 0; v < graph->value_count; v++) {
         if (graph->values[v].kind == WEFTI_VALUE_SCALAR) {
-            WEFT_TRY(status, bind(l, v, WEFT_ROLE_SCALAR), fail);
+            WEFT_TRY(status, bind(l, v, WEFT_BINDING_ROLE_SCALAR), fail);
         }
     }
     if (graph->loss != WEFTI_NONE) {
-        WEFT_TRY(status, bind(l, graph->loss, WEFT_ROLE_LOSS), fail);
+        WEFT_TRY(status, bind(l, graph->loss, WEFT_BINDING_ROLE_LOSS), fail);
     }
     if (graph->logits != WEFTI_NONE) {
-        WEFT_TRY(status, bind(l, graph->logits, WEFT_ROLE_LOGITS), fail);
+        WEFT_TRY(status, bind(l, graph->logits, WEFT_BINDING_ROLE_LOGITS), fail);
     }
     for (uint32_t i = 0; i < graph->output_count; i++) {
         uint32_t v = graph->outputs[i];
         uint32_t buffer = l->buffer_of[v];
         if (v != graph->loss && v != graph->logits && buffer != WEFTI_NONE &&
             l->plan->buffers[buffer].kind == WEFTI_BUFFER_OUTPUT) {
-            WEFT_TRY(status, bind(l, v, WEFT_ROLE_OUTPUT), fail);
+            WEFT_TRY(status, bind(l, v, WEFT_BINDING_ROLE_OUTPUT), fail);
         }
     }
 fail:

@@ -52,7 +52,8 @@ uint32_t wefti_lower_unfolded(const wefti_lowering_t *l, uint32_t value)
 uint32_t wefti_lower_fold_parts(const wefti_lowering_t *l, uint32_t node)
 {
     const weft_attr_t *parts = wefti_node_attr(&l->graph->nodes[node], "parts");
-    return parts != NULL && parts->type == WEFT_ATTR_INT && parts->i > 0 && parts->i < UINT32_MAX
+    return parts != NULL && parts->type == WEFT_ATTR_TYPE_INT && parts->i > 0 &&
+                   parts->i < UINT32_MAX
                ? (uint32_t)parts->i
                : 1;
 }

@@ -46,7 +46,7 @@ static weft_status_t add_gather(wefti_lowering_t *l, uint32_t index)
     WEFT_TRY(status, wefti_lower_param_range(l, index), fail);
     *collective = (wefti_plan_collective_t){
         .name = wefti_arena_printf(arena, "weights %u", index),
-        .op = WEFT_OP_ALL_GATHER,
+        .op = WEFT_COLLECTIVE_ALL_GATHER,
         .dtype = wefti_lower_param_dtype(l, bucket),
         .buffer = bucket->param_range,
         .source = bucket->param_shard,

@@ -29,22 +29,22 @@ static weft_status_t copy_attr(wefti_arena_t *arena, const wefti_node_t *node,
                         .count = from->count};
     copy = to->name;
     switch (from->type) {
-    case WEFT_ATTR_INT:
-    case WEFT_ATTR_FLOAT:
+    case WEFT_ATTR_TYPE_INT:
+    case WEFT_ATTR_TYPE_FLOAT:
         break;
-    case WEFT_ATTR_STRING:
+    case WEFT_ATTR_TYPE_STRING:
         copy = to->s = wefti_arena_strdup(arena, from->s);
         break;
-    case WEFT_ATTR_INTS:
+    case WEFT_ATTR_TYPE_INTS:
         copy = to->ints = wefti_arena_memdup(arena, from->ints, from->count * sizeof(*from->ints));
         break;
-    case WEFT_ATTR_FLOATS:
+    case WEFT_ATTR_TYPE_FLOATS:
         copy = to->floats =
             wefti_arena_memdup(arena, from->floats, from->count * sizeof(*from->floats));
         break;
-    case WEFT_ATTR_STRINGS:
+    case WEFT_ATTR_TYPE_STRINGS:
         return to->name == NULL ? WEFT_ERR_NO_MEMORY : copy_strings(arena, from, to);
-    case WEFT_ATTR_TENSOR:
+    case WEFT_ATTR_TYPE_TENSOR:
     default:
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "node '%s' (%s): attribute '%s': a plan cannot hold tensor attributes",

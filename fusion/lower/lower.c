@@ -39,7 +39,7 @@ static weft_status_t describe_plan(wefti_lowering_t *l)
     weft_plan_t *plan = l->plan;
     plan->world_size = l->params->world_size;
     plan->batch = l->graph->batch;
-    plan->kind = l->params->infer ? WEFT_PLAN_INFERENCE : WEFT_PLAN_TRAINING;
+    plan->kind = l->params->infer ? WEFT_PLAN_KIND_INFERENCE : WEFT_PLAN_KIND_TRAINING;
     plan->flags |= l->params->flags;
     plan->flags |= l->params->rank_graph_count > 0 ? WEFTI_PLAN_RANK_DATA : 0;
     plan->flags |= l->shards > 1 ? WEFTI_PLAN_SHARDED : 0;

@@ -46,7 +46,7 @@ static bool makes_buckets(const wefti_node_t *node)
 /* Tensors that the collective of a bucket reads; *out_first: the first one's input. */
 static uint32_t count_members(const wefti_node_t *node, uint32_t *out_first)
 {
-    uint32_t members = (wefti_node_range(node) == WEFT_RANGE_REDUCE_UPDATE)
+    uint32_t members = (wefti_node_range(node) == WEFT_RANGE_ROLE_REDUCE_UPDATE)
                            ? (uint32_t)wefti_node_int(node, "members")
                            : 0;
     *out_first = members;
@@ -68,11 +68,11 @@ static weft_status_t parts_of(const wefti_lowering_t *l, const wefti_node_t *nod
                          : 0;
     uint64_t most = (bytes + WEFTI_PLAN_ALIGNMENT - 1) / WEFTI_PLAN_ALIGNMENT;
     most = most < MAX_PARTS ? most : MAX_PARTS;
-    if (attr->type != WEFT_ATTR_INT || attr->i < 1 || (uint64_t)attr->i > most) {
+    if (attr->type != WEFT_ATTR_TYPE_INT || attr->i < 1 || (uint64_t)attr->i > most) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "node '%s' (%s): attribute 'parts' must be between 1 and %llu: %lld",
                            node->name, node->def->name, (unsigned long long)most,
-                           attr->type == WEFT_ATTR_INT ? (long long)attr->i : 0);
+                           attr->type == WEFT_ATTR_TYPE_INT ? (long long)attr->i : 0);
     }
     *out_parts = (uint32_t)attr->i;
     return WEFT_OK;
@@ -181,14 +181,14 @@ static weft_status_t make_bucket(wefti_lowering_t *l, uint32_t id)
     weft_status_t status;
     const wefti_node_t *node = &l->graph->nodes[id];
     wefti_bucket_t *bucket = &l->buckets[l->bucket_count];
-    bool fused = (wefti_node_range(node) == WEFT_RANGE_REDUCE_UPDATE);
+    bool fused = (wefti_node_range(node) == WEFT_RANGE_ROLE_REDUCE_UPDATE);
     bool sharded = fused || wefti_node_is_flat_scatter(node);
     uint32_t first;
     if (!sharded && !wefti_reduces_gradients(l->graph, node)) {
         return wefti_lower_activations(l, id);
     }
     *bucket = (wefti_bucket_t){.node = id,
-                               .op = WEFT_OP_ALL_REDUCE,
+                               .op = WEFT_COLLECTIVE_ALL_REDUCE,
                                .sharded = sharded,
                                .fused = fused,
                                .ready = l->item_count,

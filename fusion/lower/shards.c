@@ -209,7 +209,7 @@ weft_status_t wefti_lower_shard_collective(wefti_lowering_t *l, uint32_t index,
     }
     wefti_format_bytes(wefti_lower_range_bytes(bucket) / l->shards, size);
     WEFT_TRY(status, wefti_lower_grad_shard(l, index, &collective->buffer), fail);
-    collective->op = WEFT_OP_REDUCE_SCATTER;
+    collective->op = WEFT_COLLECTIVE_REDUCE_SCATTER;
     collective->elem_count /= l->shards;
     WEFT_TRY(status, wefti_lower_add_algorithms(l, collective, wefti_lower_range_bytes(bucket)),
              fail);

@@ -10,7 +10,7 @@
 
 bool wefti_lower_is_view(const wefti_node_t *node)
 {
-    return wefti_node_range(node) == WEFT_RANGE_SHARD;
+    return wefti_node_range(node) == WEFT_RANGE_ROLE_SHARD;
 }
 
 /* The one update node among the readers of a reduced gradient. */
@@ -108,7 +108,8 @@ static weft_status_t find_whole_update(wefti_lowering_t *l, wefti_bucket_t *buck
     const wefti_node_t *update = bucket->members[0].update == WEFTI_NONE
                                      ? NULL
                                      : &l->graph->nodes[bucket->members[0].update];
-    return bucket->gradients && update != NULL && (wefti_node_range(update) == WEFT_RANGE_UPDATE)
+    return bucket->gradients && update != NULL &&
+                   (wefti_node_range(update) == WEFT_RANGE_ROLE_UPDATE)
                ? read_fused(l, update, bucket->member_count, bucket)
                : WEFT_OK;
 }

@@ -80,8 +80,8 @@ static weft_status_t sum_not_average(wefti_graph_t *graph, uint32_t id)
 {
     const wefti_node_t *node = &graph->nodes[id];
     const weft_attr_t *reduction = wefti_node_attr(node, "reduction");
-    const weft_attr_t sum = {.name = "reduction", .type = WEFT_ATTR_STRING, .s = "sum"};
-    if (reduction == NULL || reduction->type != WEFT_ATTR_STRING ||
+    const weft_attr_t sum = {.name = "reduction", .type = WEFT_ATTR_TYPE_STRING, .s = "sum"};
+    if (reduction == NULL || reduction->type != WEFT_ATTR_TYPE_STRING ||
         strcmp(reduction->s, "avg") != 0) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "node '%s' (%s): reduction must be avg with accumulate, "

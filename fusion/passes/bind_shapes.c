@@ -33,7 +33,7 @@ weft_status_t wefti_apply_bind_shapes(wefti_compiler_t *c)
                                      c->params.shape_count, &opened),
              fail);
     if (opened) {
-        wefti_log(&c->log, WEFT_LOG_WARN, "%s: symbolic batch size: compiled for %lld %s",
+        wefti_log(&c->log, WEFT_LOG_LEVEL_WARN, "%s: symbolic batch size: compiled for %lld %s",
                   c->model->path, (long long)c->graph->batch,
                   c->graph->batch == 1 ? "sample per rank" : "samples per rank");
     }

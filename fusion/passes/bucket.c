@@ -36,7 +36,7 @@
 static bool is_candidate(const weft_graph_view_t *view, const weft_view_op_t *op)
 {
     weft_collective_t collective;
-    return wefti_view_collective(op, &collective) && collective == WEFT_OP_ALL_REDUCE &&
+    return wefti_view_collective(op, &collective) && collective == WEFT_COLLECTIVE_ALL_REDUCE &&
            op->input_count == 1 && op->output_count == 1 &&
            view->op_inputs[op->first_input] != UINT32_MAX &&
            view->values[view->op_outputs[op->first_output]].grad_of != UINT32_MAX;
@@ -211,7 +211,8 @@ static weft_status_t take(wefti_bucketing_t *b, uint32_t index)
 
 static weft_status_t emit(wefti_bucketing_t *b, const char *reason)
 {
-    weft_edit_t edit = {.kind = WEFT_EDIT_FUSE, .member_count = b->member_count, .text = reason};
+    weft_edit_t edit = {
+        .kind = WEFT_EDIT_KIND_FUSE, .member_count = b->member_count, .text = reason};
     uint32_t *ops = wefti_arena_array(&b->arena, b->member_count, sizeof(*ops));
     if (ops == NULL || reason == NULL) {
         return WEFT_ERR_NO_MEMORY;
@@ -231,7 +232,7 @@ static weft_status_t split(wefti_bucketing_t *b, uint32_t first)
     const wefti_gradient_t *c = &b->candidates[first];
     uint64_t parts = wefti_bucket_parts(c, b->policy->cap_bytes);
     char sizes[2][32];
-    weft_edit_t edit = {.kind = WEFT_EDIT_SPLIT, .op_a = c->op, .parts = (uint32_t)parts};
+    weft_edit_t edit = {.kind = WEFT_EDIT_KIND_SPLIT, .op_a = c->op, .parts = (uint32_t)parts};
     wefti_format_bytes(c->bytes, sizes[0]);
     wefti_format_bytes(b->policy->cap_bytes, sizes[1]);
     b->piece_count = parts > WEFTI_MAX_PIECES ? parts : b->piece_count + parts;

@@ -72,8 +72,8 @@ static weft_status_t add_scale(clipper_t *c, const wefti_optimizer_params_t *p, 
     weft_status_t status;
     const char *names[] = {"grad_scale", "grad_norm"};
     const weft_attr_t attrs[] = {
-        {.name = "max_norm", .type = WEFT_ATTR_FLOAT, .f = (float)p->clip_norm},
-        {.name = "divisor", .type = WEFT_ATTR_INT, .i = p->divisor > 0 ? p->divisor : 1}};
+        {.name = "max_norm", .type = WEFT_ATTR_TYPE_FLOAT, .f = (float)p->clip_norm},
+        {.name = "divisor", .type = WEFT_ATTR_TYPE_INT, .i = p->divisor > 0 ? p->divisor : 1}};
     const wefti_node_params_t params = {.domain = "weft",
                                         .op = "ClipScale",
                                         .phase = WEFTI_PHASE_COMM,

@@ -42,7 +42,8 @@ static weft_status_t read_form(const wefti_graph_t *graph, const wefti_node_t *n
     *out_on = node->version < 12;
     *out_ratio = 0.5;
     if (node->version < 12) {
-        *out_ratio = attr != NULL && attr->type == WEFT_ATTR_FLOAT ? (double)attr->f : *out_ratio;
+        *out_ratio =
+            attr != NULL && attr->type == WEFT_ATTR_TYPE_FLOAT ? (double)attr->f : *out_ratio;
     } else if (mode != NULL) {
         if (mode->data == NULL || mode->dtype != WEFT_DTYPE_BOOL ||
             weft_tensor_elem_count(mode) != 1) {
@@ -104,8 +105,8 @@ static weft_status_t make_mask_node(wefti_graph_t *graph, uint32_t id, double ra
 {
     weft_status_t status;
     uint32_t *inputs = wefti_arena_array(&graph->arena, 4, sizeof(*inputs));
-    weft_attr_t attrs[] = {{.name = "ratio", .type = WEFT_ATTR_FLOAT, .f = (float)ratio},
-                           {.name = "salt", .type = WEFT_ATTR_INT, .i = salt}};
+    weft_attr_t attrs[] = {{.name = "ratio", .type = WEFT_ATTR_TYPE_FLOAT, .f = (float)ratio},
+                           {.name = "salt", .type = WEFT_ATTR_TYPE_INT, .i = salt}};
     if (inputs == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }

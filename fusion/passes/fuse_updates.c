@@ -56,10 +56,11 @@ static weft_status_t begin_attrs(fuser_t *f, const wefti_node_t *update,
         out->list[out->count++] = update->attrs[i];
     }
     out->list[out->count++] =
-        (weft_attr_t){.name = "update", .type = WEFT_ATTR_STRING, .s = update->def->name};
+        (weft_attr_t){.name = "update", .type = WEFT_ATTR_TYPE_STRING, .s = update->def->name};
     out->list[out->count++] =
-        (weft_attr_t){.name = "update_version", .type = WEFT_ATTR_INT, .i = update->version};
-    out->list[out->count++] = (weft_attr_t){.name = "members", .type = WEFT_ATTR_INT, .i = members};
+        (weft_attr_t){.name = "update_version", .type = WEFT_ATTR_TYPE_INT, .i = update->version};
+    out->list[out->count++] =
+        (weft_attr_t){.name = "members", .type = WEFT_ATTR_TYPE_INT, .i = members};
     return WEFT_OK;
 }
 
@@ -166,7 +167,7 @@ static bool find_triple(const fuser_t *f, uint32_t scatter, triple_t *out)
     uint32_t shard = graph->values[node->inputs[0]].producer;
     uint32_t gather = only_reader(f, node->outputs[0]);
     if (shard == WEFTI_NONE || gather == WEFTI_NONE ||
-        !(wefti_node_range(&graph->nodes[shard]) == WEFT_RANGE_SHARD) ||
+        !(wefti_node_range(&graph->nodes[shard]) == WEFT_RANGE_ROLE_SHARD) ||
         !wefti_node_is_flat_gather(&graph->nodes[gather])) {
         return false;
     }
@@ -283,7 +284,7 @@ static weft_status_t fuse_triple(fuser_t *f, uint32_t scatter)
         return WEFT_OK;
     }
     WEFT_TRY(status, compare(f, &triple, &fuse, &fused_ps, &reason), done);
-    const weft_attr_t text = {.name = "cost_reason", .type = WEFT_ATTR_STRING, .s = reason};
+    const weft_attr_t text = {.name = "cost_reason", .type = WEFT_ATTR_TYPE_STRING, .s = reason};
     if (!fuse) {
         return wefti_graph_set_attr(f->graph, scatter, &text);
     }
@@ -293,8 +294,8 @@ static weft_status_t fuse_triple(fuser_t *f, uint32_t scatter)
              done);
     if (reason != NULL) {
         attrs.list[attrs.count++] = text;
-        attrs.list[attrs.count++] =
-            (weft_attr_t){.name = "predicted_ps", .type = WEFT_ATTR_INT, .i = (int64_t)fused_ps};
+        attrs.list[attrs.count++] = (weft_attr_t){
+            .name = "predicted_ps", .type = WEFT_ATTR_TYPE_INT, .i = (int64_t)fused_ps};
     }
     status = replace_triple(f, &triple, &attrs);
 done:

@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <weft/algo.h>
+#include <weft/types.h>
 
 #include "ops/op_facts.h"
 #include "runtime/base/error.h"
@@ -26,7 +26,7 @@
 bool wefti_is_all_reduce(const wefti_node_t *node)
 {
     return (node->def->effects & WEFT_EFFECT_COMMUNICATES) != 0 &&
-           wefti_op_facts(node->def).collective == WEFT_OP_ALL_REDUCE &&
+           wefti_op_facts(node->def).collective == WEFT_COLLECTIVE_ALL_REDUCE &&
            node->input_count == node->output_count;
 }
 
@@ -35,8 +35,8 @@ static bool makes_equal(const wefti_node_t *node)
 {
     uint32_t collective = wefti_op_facts(node->def).collective;
     return (node->def->effects & WEFT_EFFECT_COMMUNICATES) != 0 &&
-           (collective == WEFT_OP_ALL_REDUCE || collective == WEFT_OP_ALL_GATHER ||
-            collective == WEFT_OP_BROADCAST);
+           (collective == WEFT_COLLECTIVE_ALL_REDUCE || collective == WEFT_COLLECTIVE_ALL_GATHER ||
+            collective == WEFT_COLLECTIVE_BROADCAST);
 }
 
 static uint8_t local_outputs(const wefti_node_t *node, uint8_t any)
@@ -280,8 +280,8 @@ static weft_status_t fix_others(wefti_graph_t *graph, const wefti_log_t *log)
         }
     }
     if (fixed > 0 && log != NULL) {
-        wefti_log(log, WEFT_LOG_WARN, "%u weight%s without a gradient, not trained: %s%s", fixed,
-                  fixed == 1 ? "" : "s", names.data != NULL ? names.data : "",
+        wefti_log(log, WEFT_LOG_LEVEL_WARN, "%u weight%s without a gradient, not trained: %s%s",
+                  fixed, fixed == 1 ? "" : "s", names.data != NULL ? names.data : "",
                   fixed > NAMES_SHOWN ? ", .." : "");
     }
     wefti_text_deinit(&names);

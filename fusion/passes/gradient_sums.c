@@ -8,7 +8,7 @@
 
 bool wefti_reduces_gradients(const wefti_graph_t *graph, const wefti_node_t *node)
 {
-    bool reduces = wefti_op_facts(node->def).collective == WEFT_OP_ALL_REDUCE &&
+    bool reduces = wefti_op_facts(node->def).collective == WEFT_COLLECTIVE_ALL_REDUCE &&
                    node->input_count == node->output_count && node->input_count > 0;
     for (uint32_t i = 0; reduces && i < node->output_count; i++) {
         reduces = node->outputs[i] != WEFTI_NONE && node->inputs[i] != WEFTI_NONE &&
@@ -70,7 +70,8 @@ weft_status_t wefti_add_fold(wefti_graph_t *graph, wefti_arena_t *arena,
         memcpy(inputs + (size_t)g * count, params->groups[g], count * sizeof(*inputs));
     }
     if (params->bf16) {
-        attrs[attr_count++] = (weft_attr_t){.name = "type", .type = WEFT_ATTR_STRING, .s = "bf16"};
+        attrs[attr_count++] =
+            (weft_attr_t){.name = "type", .type = WEFT_ATTR_TYPE_STRING, .s = "bf16"};
     }
     if (parts != NULL) { /* in the pieces that the collective sends */
         attrs[attr_count++] = *parts;

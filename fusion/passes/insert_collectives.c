@@ -23,10 +23,10 @@ weft_status_t wefti_pass_insert_collectives(const weft_graph_view_t *view,
         const weft_view_op_t *op = &view->ops[view->order[i]];
         for (uint32_t j = 0; op->present && j < op->output_count; j++) {
             uint32_t value = view->op_outputs[op->first_output + j];
-            weft_edit_t edit = {.kind = WEFT_EDIT_INSERT_COLLECTIVE,
+            weft_edit_t edit = {.kind = WEFT_EDIT_KIND_INSERT_COLLECTIVE,
                                 .value = value,
                                 .op_name = "AllReduce",
-                                .reduction = WEFT_AVG,
+                                .reduction = WEFT_REDUCTION_AVG,
                                 .group = 0};
             if (value == UINT32_MAX || view->values[value].grad_of == UINT32_MAX ||
                 (op->effects & WEFT_EFFECT_COMMUNICATES) != 0) {

@@ -57,7 +57,7 @@ static void join(layout_sets_t *sets, uint32_t a, uint32_t b)
 static bool holds(const wefti_node_t *node, const char *name, int64_t wanted)
 {
     const weft_attr_t *attr = wefti_node_attr(node, name);
-    bool equal = attr != NULL && attr->type == WEFT_ATTR_INTS;
+    bool equal = attr != NULL && attr->type == WEFT_ATTR_TYPE_INTS;
     for (size_t i = 0; equal && i < attr->count; i++) {
         equal = attr->ints[i] == wanted;
     }

@@ -32,7 +32,7 @@ static weft_status_t int_attr(const wefti_node_t *node, const char *name, int64_
 {
     const weft_attr_t *attr = wefti_node_attr(node, name);
     *out = attr != NULL ? attr->i : absent;
-    return attr == NULL || attr->type == WEFT_ATTR_INT
+    return attr == NULL || attr->type == WEFT_ATTR_TYPE_INT
                ? WEFT_OK
                : wefti_error(WEFT_ERR_FORMAT, "node '%s' (%s): attribute '%s' must be an integer",
                              node->name, node->def->name, name);
@@ -83,7 +83,7 @@ static bool has_attr(const weft_op_def_t *def, const char *name)
 
 static weft_status_t set_int(wefti_graph_t *graph, uint32_t id, const char *name, int64_t value)
 {
-    weft_attr_t attr = {.name = name, .type = WEFT_ATTR_INT, .i = value};
+    weft_attr_t attr = {.name = name, .type = WEFT_ATTR_TYPE_INT, .i = value};
     return wefti_graph_set_attr(graph, id, &attr);
 }
 
@@ -98,7 +98,7 @@ static weft_status_t say_defaults(wefti_graph_t *graph, uint32_t id)
 {
     weft_status_t status = WEFT_OK;
     const wefti_node_t *node = &graph->nodes[id];
-    weft_attr_t sum = {.name = "reduction", .type = WEFT_ATTR_STRING, .s = "sum"};
+    weft_attr_t sum = {.name = "reduction", .type = WEFT_ATTR_TYPE_STRING, .s = "sum"};
     if (has_attr(node->def, "group") && wefti_node_attr(node, "group") == NULL) {
         WEFT_TRY(status, set_int(graph, id, "group", 0), done);
     }

@@ -42,8 +42,8 @@ static weft_status_t describe(const updater_t *updater, uint32_t param, uint32_t
     uint32_t n = 0, a = 0;
     in[n++] = param;
     in[n++] = grad;
-    attrs[a++] =
-        (weft_attr_t){.name = "weight_decay", .type = WEFT_ATTR_FLOAT, .f = (float)p->weight_decay};
+    attrs[a++] = (weft_attr_t){
+        .name = "weight_decay", .type = WEFT_ATTR_TYPE_FLOAT, .f = (float)p->weight_decay};
     switch (p->kind) {
     case WEFTI_OPTIMIZER_SGD:
         node->op = "SGD";
@@ -51,23 +51,25 @@ static weft_status_t describe(const updater_t *updater, uint32_t param, uint32_t
     case WEFTI_OPTIMIZER_MOMENTUM:
         node->op = "Momentum";
         WEFT_TRY(status, add_state(updater->graph, param, "momentum", &in[n++]), done);
-        attrs[a++] =
-            (weft_attr_t){.name = "momentum", .type = WEFT_ATTR_FLOAT, .f = (float)p->momentum};
+        attrs[a++] = (weft_attr_t){
+            .name = "momentum", .type = WEFT_ATTR_TYPE_FLOAT, .f = (float)p->momentum};
         break;
     case WEFTI_OPTIMIZER_ADAM:
         node->op = "Adam";
         WEFT_TRY(status, add_state(updater->graph, param, "moment1", &in[n++]), done);
         WEFT_TRY(status, add_state(updater->graph, param, "moment2", &in[n++]), done);
-        attrs[a++] = (weft_attr_t){.name = "beta1", .type = WEFT_ATTR_FLOAT, .f = (float)p->beta1};
-        attrs[a++] = (weft_attr_t){.name = "beta2", .type = WEFT_ATTR_FLOAT, .f = (float)p->beta2};
         attrs[a++] =
-            (weft_attr_t){.name = "epsilon", .type = WEFT_ATTR_FLOAT, .f = (float)p->epsilon};
+            (weft_attr_t){.name = "beta1", .type = WEFT_ATTR_TYPE_FLOAT, .f = (float)p->beta1};
+        attrs[a++] =
+            (weft_attr_t){.name = "beta2", .type = WEFT_ATTR_TYPE_FLOAT, .f = (float)p->beta2};
+        attrs[a++] =
+            (weft_attr_t){.name = "epsilon", .type = WEFT_ATTR_TYPE_FLOAT, .f = (float)p->epsilon};
         break;
     default:
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "unknown optimizer %d", (int)p->kind);
     }
     if (p->divisor > 1) {
-        attrs[a++] = (weft_attr_t){.name = "divisor", .type = WEFT_ATTR_INT, .i = p->divisor};
+        attrs[a++] = (weft_attr_t){.name = "divisor", .type = WEFT_ATTR_TYPE_INT, .i = p->divisor};
     }
     node->output_count = n - 1; /* the parameter and its states */
     in[n++] = updater->lr;

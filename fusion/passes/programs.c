@@ -326,7 +326,7 @@ static weft_status_t add_broadcast(maker_t *m)
     wefti_graph_t *graph = m->graph;
     uint32_t count = 0;
     const weft_attr_t reason = {
-        .name = "reason", .type = WEFT_ATTR_STRING, .s = "broadcasts the weights of rank 0"};
+        .name = "reason", .type = WEFT_ATTR_TYPE_STRING, .s = "broadcasts the weights of rank 0"};
     wefti_node_params_t params = {.domain = "weft",
                                   .op = "Broadcast",
                                   .name = "initial weights",

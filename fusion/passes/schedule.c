@@ -170,7 +170,7 @@ fail:
 
 static weft_status_t add_order(weft_edit_list_t *edits, uint32_t before, uint32_t after)
 {
-    weft_edit_t edit = {.kind = WEFT_EDIT_ORDER, .op_a = before, .op_b = after};
+    weft_edit_t edit = {.kind = WEFT_EDIT_KIND_ORDER, .op_a = before, .op_b = after};
     return weft_edit_list_add(edits, &edit);
 }
 

@@ -128,7 +128,7 @@ static weft_status_t reorder(wefti_graph_t *graph, const weft_graph_view_t *view
     if (out_report->changed) {
         status = wefti_graph_apply(graph, edits);
     }
-    wefti_log(options->log, WEFT_LOG_DEBUG,
+    wefti_log(options->log, WEFT_LOG_LEVEL_DEBUG,
               "order: %.1f us and %llu bytes of activations%s (as given %.1f us, %llu)",
               (double)out_report->chosen.finish_ps * 1e-6,
               (unsigned long long)out_report->chosen.peak_bytes,

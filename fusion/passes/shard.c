@@ -94,7 +94,7 @@ static const char *whole_reason(sharder_t *s, const wefti_update_group_t *group)
 static weft_status_t set_text(wefti_graph_t *graph, uint32_t node, const char *name,
                               const char *text)
 {
-    const weft_attr_t attr = {.name = name, .type = WEFT_ATTR_STRING, .s = text};
+    const weft_attr_t attr = {.name = name, .type = WEFT_ATTR_TYPE_STRING, .s = text};
     return wefti_graph_set_attr(graph, node, &attr);
 }
 
@@ -122,10 +122,10 @@ static void read_flat(sharder_t *s, const wefti_update_group_t *group, uint32_t 
     s->flat_count = 0;
     s->flat[s->flat_count++] =
         (weft_attr_t){.name = "flat",
-                      .type = WEFT_ATTR_INT,
+                      .type = WEFT_ATTR_TYPE_INT,
                       .i = (int64_t)(s->params->flat_bytes * elem_bytes / param_bytes)};
     s->flat[s->flat_count++] =
-        (weft_attr_t){.name = "group_size", .type = WEFT_ATTR_INT, .i = s->params->ranks};
+        (weft_attr_t){.name = "group_size", .type = WEFT_ATTR_TYPE_INT, .i = s->params->ranks};
     if (wefti_node_attr(node, "group") != NULL) {
         s->flat[s->flat_count++] = *wefti_node_attr(node, "group");
     }
@@ -362,9 +362,9 @@ static weft_status_t add_squares(sharder_t *s, squares_t *q, uint64_t key)
 static weft_status_t add_squares_of_ranks(sharder_t *s, squares_t *q, uint64_t key)
 {
     uint32_t node;
-    const weft_attr_t attrs[] = {{.name = "reduction", .type = WEFT_ATTR_STRING, .s = "sum"},
+    const weft_attr_t attrs[] = {{.name = "reduction", .type = WEFT_ATTR_TYPE_STRING, .s = "sum"},
                                  {.name = "reason",
-                                  .type = WEFT_ATTR_STRING,
+                                  .type = WEFT_ATTR_TYPE_STRING,
                                   .s = "sums the squares of all shards for the global norm"}};
     const wefti_node_params_t params = {.domain = "weft",
                                         .op = "AllReduce",

@@ -44,9 +44,9 @@ static weft_status_t add_collective(wefti_graph_t *graph, const char *op, uint32
 {
     weft_status_t status;
     uint32_t node;
-    weft_attr_t attrs[] = {{.name = "root", .type = WEFT_ATTR_INT},
-                           {.name = "reason", .type = WEFT_ATTR_STRING, .s = reason},
-                           {.name = "group_size", .type = WEFT_ATTR_INT, .i = ranks}};
+    weft_attr_t attrs[] = {{.name = "root", .type = WEFT_ATTR_TYPE_INT},
+                           {.name = "reason", .type = WEFT_ATTR_TYPE_STRING, .s = reason},
+                           {.name = "group_size", .type = WEFT_ATTR_TYPE_INT, .i = ranks}};
     char name[256];
     snprintf(name, sizeof(name), "%s of %.200s", op, graph->values[value].name);
     wefti_node_params_t params = {.domain = "weft",

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <weft/algo.h>
+#include <weft/types.h>
 
 #include "ops/op_facts.h"
 #include "runtime/base/error.h"
@@ -53,7 +53,7 @@ static weft_status_t add_swap(tidy_t *t, uint32_t value, uint32_t axis, const ch
     for (uint32_t d = 0; d < rank; d++) {
         perm[d] = d == 0 ? axis : d == axis ? 0 : d;
     }
-    weft_attr_t attr = {.name = "perm", .type = WEFT_ATTR_INTS, .ints = perm, .count = rank};
+    weft_attr_t attr = {.name = "perm", .type = WEFT_ATTR_TYPE_INTS, .ints = perm, .count = rank};
     wefti_node_params_t params = {.domain = "",
                                   .op = "Transpose",
                                   .name = name,
@@ -85,7 +85,7 @@ static weft_status_t gather_along(tidy_t *t, uint32_t id, uint32_t index)
     char name[200];
     snprintf(name, sizeof(name), "%.160s/to_front", graph->nodes[id].name);
     WEFT_TRY(status, add_swap(t, x, (uint32_t)axis, name, key, &swapped), done);
-    weft_attr_t size = {.name = "group_size", .type = WEFT_ATTR_INT, .i = t->world_size};
+    weft_attr_t size = {.name = "group_size", .type = WEFT_ATTR_TYPE_INT, .i = t->world_size};
     snprintf(name, sizeof(name), "%.160s/gather", graph->nodes[id].name);
     wefti_node_params_t params = {.domain = "weft",
                                   .op = "AllGather",
@@ -138,9 +138,9 @@ static bool is_sum(const wefti_node_t *node)
 {
     const weft_attr_t *reduction = wefti_node_attr(node, "reduction");
     const weft_op_facts_t facts = wefti_op_facts(node->def);
-    return facts.collective == WEFT_OP_ALL_REDUCE && facts.half != WEFT_HALF_WAIT &&
+    return facts.collective == WEFT_COLLECTIVE_ALL_REDUCE && facts.half != WEFT_HALF_WAIT &&
            (reduction == NULL ||
-            (reduction->type == WEFT_ATTR_STRING && strcmp(reduction->s, "sum") == 0));
+            (reduction->type == WEFT_ATTR_TYPE_STRING && strcmp(reduction->s, "sum") == 0));
 }
 
 /* Does the node divide by the number of ranks? Multiplying is the same bits for powers of two. */
@@ -195,7 +195,7 @@ static weft_status_t absorb(tidy_t *t, uint32_t id, const uint32_t *only_reader)
         graph->values[value].producer = only_reader[value];
     }
     t->changed = true;
-    weft_attr_t attr = {.name = "reduction", .type = WEFT_ATTR_STRING, .s = "avg"};
+    weft_attr_t attr = {.name = "reduction", .type = WEFT_ATTR_TYPE_STRING, .s = "avg"};
     return wefti_graph_set_attr(graph, id, &attr);
 }
 

@@ -27,9 +27,9 @@ static uint32_t find_update(const wefti_graph_t *graph, const wefti_readers_t *r
 static bool same_attr(const weft_attr_t *a, const weft_attr_t *b)
 {
     return strcmp(a->name, b->name) == 0 && a->type == b->type &&
-           (a->type == WEFT_ATTR_INT     ? a->i == b->i
-            : a->type == WEFT_ATTR_FLOAT ? memcmp(&a->f, &b->f, sizeof(a->f)) == 0
-                                         : false);
+           (a->type == WEFT_ATTR_TYPE_INT     ? a->i == b->i
+            : a->type == WEFT_ATTR_TYPE_FLOAT ? memcmp(&a->f, &b->f, sizeof(a->f)) == 0
+                                              : false);
 }
 
 /* Operands in one position of two members' updates: equal roles may be read as one range. */

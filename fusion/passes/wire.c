@@ -83,7 +83,7 @@ fail:
 static weft_status_t round_reductions(wefti_graph_t *graph, wefti_arena_t *arena)
 {
     weft_status_t status;
-    const weft_attr_t type = {.name = "type", .type = WEFT_ATTR_STRING, .s = "bf16"};
+    const weft_attr_t type = {.name = "type", .type = WEFT_ATTR_TYPE_STRING, .s = "bf16"};
     uint32_t *collectives = NULL, count = 0;
     WEFT_TRY(status, check_readers(graph), fail);
     WEFT_TRY(status, wefti_find_reductions(graph, arena, &collectives, &count), fail);

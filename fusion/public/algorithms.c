@@ -71,8 +71,8 @@ static weft_status_t ask(chooser_t *c, size_class_t *class)
     weft_algo_params_t params = {.struct_size = sizeof params,
                                  .op = class->op,
                                  .group_size = ranks,
-                                 .peer = class->op == WEFT_OP_SEND_RECV && ranks > 1,
-                                 .in_place = class->op == WEFT_OP_ALL_REDUCE,
+                                 .peer = class->op == WEFT_COLLECTIVE_SEND_RECV && ranks > 1,
+                                 .in_place = class->op == WEFT_COLLECTIVE_ALL_REDUCE,
                                  .order = c->params->order};
     wefti_counts_t counts = {.elem_count = (uint64_t)1 << class->log2_count,
                              .elem_bytes = class->elem_bytes};
@@ -116,9 +116,9 @@ fail:
 static weft_status_t choose(chooser_t *c, uint32_t id)
 {
     const weft_view_op_t *op = &c->view->ops[id];
-    weft_edit_t edit = {.kind = WEFT_EDIT_ALGORITHM, .op_a = id};
+    weft_edit_t edit = {.kind = WEFT_EDIT_KIND_ALGORITHM, .op_a = id};
     size_class_t class = {0};
-    if (!wefti_view_collective(op, &class.op) || class.op == WEFT_OP_BARRIER) {
+    if (!wefti_view_collective(op, &class.op) || class.op == WEFT_COLLECTIVE_BARRIER) {
         return WEFT_OK; /* no algorithm to choose from */
     }
     if (op->group >= c->params->group_count || c->params->group_sizes[op->group] == 0) {

@@ -179,19 +179,19 @@ fail:
 static weft_status_t check_one(checker_t *c, const weft_edit_t *edit)
 {
     switch (edit->kind) {
-    case WEFT_EDIT_INSERT_COLLECTIVE:
+    case WEFT_EDIT_KIND_INSERT_COLLECTIVE:
         return check_insert(c, edit);
-    case WEFT_EDIT_FUSE:
+    case WEFT_EDIT_KIND_FUSE:
         return check_fuse(c, edit);
-    case WEFT_EDIT_ORDER:
+    case WEFT_EDIT_KIND_ORDER:
         return check_order(c, edit);
-    case WEFT_EDIT_ALGORITHM:
+    case WEFT_EDIT_KIND_ALGORITHM:
         return check_collective(c, "algorithm", edit->op_a);
-    case WEFT_EDIT_SPLIT:
+    case WEFT_EDIT_KIND_SPLIT:
         return check_split(c, edit);
-    case WEFT_EDIT_START_WAIT:
+    case WEFT_EDIT_KIND_START_WAIT:
         return check_start_wait(c, edit);
-    case WEFT_EDIT_MERGE:
+    case WEFT_EDIT_KIND_MERGE:
         return check_merge(c, edit);
     }
     return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "edit %zu: unknown edit kind %d", c->index,

@@ -32,7 +32,7 @@ static weft_status_t add_edges(const weft_graph_view_t *view, wefti_reachability
         }
         /* Between neighbours the search stays between their places in the order. */
         if (before != NONE && !wefti_reachable(reach, before, id)) {
-            weft_edit_t edit = {.kind = WEFT_EDIT_ORDER, .op_a = before, .op_b = id};
+            weft_edit_t edit = {.kind = WEFT_EDIT_KIND_ORDER, .op_a = before, .op_b = id};
             WEFT_TRY(status, weft_edit_list_add(edits, &edit), fail);
         }
         before = id;
@@ -118,7 +118,7 @@ static weft_status_t place(const weft_graph_view_t *view, const uint32_t *positi
     find_spans(view, position, spans);
     for (uint32_t i = 0; i < view->order_count; i++) {
         uint32_t id = view->order[i], reader = NONE;
-        weft_edit_t edit = {.kind = WEFT_EDIT_START_WAIT, .op_a = id, .op_b = NONE};
+        weft_edit_t edit = {.kind = WEFT_EDIT_KIND_START_WAIT, .op_a = id, .op_b = NONE};
         if (!wefti_view_collective(&view->ops[id], &op)) {
             continue;
         }

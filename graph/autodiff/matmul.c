@@ -11,9 +11,9 @@ static weft_status_t emit_gemm(wefti_diff_t *diff, uint32_t a, bool trans_a, uin
 {
     uint32_t inputs[] = {a, b};
     weft_attr_t attrs[] = {
-        {.name = "alpha", .type = WEFT_ATTR_FLOAT, .f = alpha},
-        {.name = "transA", .type = WEFT_ATTR_INT, .i = trans_a},
-        {.name = "transB", .type = WEFT_ATTR_INT, .i = trans_b},
+        {.name = "alpha", .type = WEFT_ATTR_TYPE_FLOAT, .f = alpha},
+        {.name = "transA", .type = WEFT_ATTR_TYPE_INT, .i = trans_a},
+        {.name = "transB", .type = WEFT_ATTR_TYPE_INT, .i = trans_b},
     };
     wefti_diff_op_t op = {.domain = "",
                           .op = "Gemm",
@@ -110,8 +110,8 @@ static weft_status_t emit_product(wefti_diff_t *diff, uint32_t a, bool trans_a, 
     }
     uint32_t inputs[] = {a, b};
     weft_attr_t attrs[] = {
-        {.name = "transA", .type = WEFT_ATTR_INT, .i = trans_a},
-        {.name = "transB", .type = WEFT_ATTR_INT, .i = trans_b},
+        {.name = "transA", .type = WEFT_ATTR_TYPE_INT, .i = trans_a},
+        {.name = "transB", .type = WEFT_ATTR_TYPE_INT, .i = trans_b},
     };
     wefti_diff_op_t op = {.domain = "com.microsoft",
                           .op = "FusedMatMul",

@@ -28,7 +28,8 @@ weft_status_t wefti_diff_transpose(wefti_diff_t *diff)
         /* The shape rule has checked that perm is an order of the dimensions. */
         inverse[perm ? perm->ints[d] : rank - 1 - d] = d;
     }
-    weft_attr_t attr = {.name = "perm", .type = WEFT_ATTR_INTS, .ints = inverse, .count = rank};
+    weft_attr_t attr = {
+        .name = "perm", .type = WEFT_ATTR_TYPE_INTS, .ints = inverse, .count = rank};
     wefti_diff_op_t op = {.domain = "",
                           .op = "Transpose",
                           .inputs = &dy,

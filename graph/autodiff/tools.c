@@ -187,7 +187,7 @@ weft_status_t wefti_diff_sum_to(wefti_diff_t *diff, uint32_t value, const int64_
         *out_value = value;
         return WEFT_OK;
     }
-    weft_attr_t shape = {.name = "shape", .type = WEFT_ATTR_INTS, .ints = dims, .count = rank};
+    weft_attr_t shape = {.name = "shape", .type = WEFT_ATTR_TYPE_INTS, .ints = dims, .count = rank};
     wefti_diff_op_t op = {.domain = "weft",
                           .op = "SumTo",
                           .inputs = &value,

@@ -28,7 +28,7 @@ static weft_status_t pool_grad(wefti_diff_t *diff, const char *name, const uint3
     weft_status_t status;
     weft_tensor_desc_t x = diff->graph->values[wefti_diff_input(diff, 0)].type;
     weft_attr_t shape = {
-        .name = "input_shape", .type = WEFT_ATTR_INTS, .ints = x.dims, .count = x.rank};
+        .name = "input_shape", .type = WEFT_ATTR_TYPE_INTS, .ints = x.dims, .count = x.rank};
     wefti_diff_op_t op = {
         .domain = "weft", .op = name, .inputs = inputs, .input_count = input_count};
     WEFT_TRY(status, wefti_diff_attrs_with(diff, &shape, &op.attrs, &op.attr_count), done);
@@ -65,8 +65,11 @@ weft_status_t wefti_diff_global_average_pool(wefti_diff_t *diff)
     uint32_t dy = wefti_diff_output_grad(diff, 0);
     weft_tensor_desc_t x = diff->graph->values[wefti_diff_input(diff, 0)].type;
     weft_attr_t attrs[] = {
-        {.name = "input_shape", .type = WEFT_ATTR_INTS, .ints = x.dims, .count = x.rank},
-        {.name = "kernel_shape", .type = WEFT_ATTR_INTS, .ints = x.dims + 2, .count = x.rank - 2},
+        {.name = "input_shape", .type = WEFT_ATTR_TYPE_INTS, .ints = x.dims, .count = x.rank},
+        {.name = "kernel_shape",
+         .type = WEFT_ATTR_TYPE_INTS,
+         .ints = x.dims + 2,
+         .count = x.rank - 2},
     };
     wefti_diff_op_t op = {.domain = "weft",
                           .op = "AveragePoolGrad",
@@ -88,7 +91,7 @@ weft_status_t wefti_diff_pad(wefti_diff_t *diff)
     }
     uint32_t rank = diff->graph->values[wefti_diff_input(diff, 0)].type.rank;
     const weft_attr_t *mode = wefti_node_attr(wefti_diff_node(diff), "mode");
-    if (mode && (mode->type != WEFT_ATTR_STRING || strcmp(mode->s, "constant") != 0)) {
+    if (mode && (mode->type != WEFT_ATTR_TYPE_STRING || strcmp(mode->s, "constant") != 0)) {
         return wefti_diff_unsupported(diff, "a mode other than 'constant'");
     }
     weft_status_t status =
@@ -105,7 +108,7 @@ weft_status_t wefti_diff_pad(wefti_diff_t *diff)
         }
     }
     weft_attr_t attr = {
-        .name = "pads", .type = WEFT_ATTR_INTS, .ints = pads, .count = 2 * (size_t)rank};
+        .name = "pads", .type = WEFT_ATTR_TYPE_INTS, .ints = pads, .count = 2 * (size_t)rank};
     wefti_diff_op_t op = {.domain = "weft",
                           .op = "PadGrad",
                           .inputs = &dy,

@@ -61,7 +61,7 @@ static weft_status_t convert_strings(const Onnx__AttributeProto *in, wefti_arena
             return status;
         }
     }
-    out->type = WEFT_ATTR_STRINGS;
+    out->type = WEFT_ATTR_TYPE_STRINGS;
     out->strings = strings;
     out->count = in->n_strings;
     return WEFT_OK;
@@ -77,7 +77,7 @@ static weft_status_t convert_tensor(wefti_onnx_file_t *file, const Onnx__Attribu
     if (in->t == NULL) {
         return wefti_error(WEFT_ERR_FORMAT, "type is TENSOR, but there is no tensor");
     }
-    out->type = WEFT_ATTR_TENSOR;
+    out->type = WEFT_ATTR_TYPE_TENSOR;
     out->tensor = desc;
     return wefti_onnx_tensor(file, in->t, false, arena, desc);
 }
@@ -88,23 +88,23 @@ static weft_status_t convert(wefti_onnx_file_t *file, const Onnx__AttributeProto
     *out = (weft_attr_t){.name = in->name};
     switch (type_of(in)) {
     case ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOAT:
-        out->type = WEFT_ATTR_FLOAT;
+        out->type = WEFT_ATTR_TYPE_FLOAT;
         out->f = in->f;
         return WEFT_OK;
     case ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT:
-        out->type = WEFT_ATTR_INT;
+        out->type = WEFT_ATTR_TYPE_INT;
         out->i = in->i;
         return WEFT_OK;
     case ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__STRING:
-        out->type = WEFT_ATTR_STRING;
+        out->type = WEFT_ATTR_TYPE_STRING;
         return copy_string(&in->s, arena, &out->s);
     case ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOATS:
-        out->type = WEFT_ATTR_FLOATS;
+        out->type = WEFT_ATTR_TYPE_FLOATS;
         out->floats = in->floats;
         out->count = in->n_floats;
         return WEFT_OK;
     case ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INTS:
-        out->type = WEFT_ATTR_INTS;
+        out->type = WEFT_ATTR_TYPE_INTS;
         out->ints = in->ints;
         out->count = in->n_ints;
         return WEFT_OK;
@@ -169,21 +169,21 @@ static weft_status_t constant_of(const weft_attr_t *attr, wefti_arena_t *arena,
 {
     *out = (weft_tensor_desc_t){.rank = 0};
     switch (attr->type) {
-    case WEFT_ATTR_TENSOR:
+    case WEFT_ATTR_TYPE_TENSOR:
         *out = *attr->tensor;
         return WEFT_OK;
-    case WEFT_ATTR_FLOAT:
+    case WEFT_ATTR_TYPE_FLOAT:
         out->dtype = WEFT_DTYPE_F32;
         out->data = wefti_arena_memdup(arena, &attr->f, sizeof(attr->f));
         break;
-    case WEFT_ATTR_INT:
+    case WEFT_ATTR_TYPE_INT:
         out->dtype = WEFT_DTYPE_I64;
         out->data = wefti_arena_memdup(arena, &attr->i, sizeof(attr->i));
         break;
-    case WEFT_ATTR_FLOATS:
-    case WEFT_ATTR_INTS: {
+    case WEFT_ATTR_TYPE_FLOATS:
+    case WEFT_ATTR_TYPE_INTS: {
         static const char nothing[8];
-        bool ints = attr->type == WEFT_ATTR_INTS;
+        bool ints = attr->type == WEFT_ATTR_TYPE_INTS;
         const void *source = ints ? (const void *)attr->ints : (const void *)attr->floats;
         out->dtype = ints ? WEFT_DTYPE_I64 : WEFT_DTYPE_F32;
         out->rank = 1;

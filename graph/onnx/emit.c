@@ -67,32 +67,32 @@ Onnx__AttributeProto *wefti_onnx_emit_attribute(wefti_onnx_emit_t *emit, const w
     out->name = unconst(attr->name);
     out->has_type = 1;
     switch (attr->type) {
-    case WEFT_ATTR_INT:
+    case WEFT_ATTR_TYPE_INT:
         out->type = ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT;
         out->has_i = 1;
         out->i = attr->i;
         break;
-    case WEFT_ATTR_FLOAT:
+    case WEFT_ATTR_TYPE_FLOAT:
         out->type = ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOAT;
         out->has_f = 1;
         out->f = attr->f;
         break;
-    case WEFT_ATTR_STRING:
+    case WEFT_ATTR_TYPE_STRING:
         out->type = ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__STRING;
         out->has_s = 1;
         out->s = (ProtobufCBinaryData){strlen(attr->s), (uint8_t *)unconst(attr->s)};
         break;
-    case WEFT_ATTR_INTS:
+    case WEFT_ATTR_TYPE_INTS:
         out->type = ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INTS;
         out->n_ints = attr->count;
         out->ints = (int64_t *)(uintptr_t)attr->ints;
         break;
-    case WEFT_ATTR_FLOATS:
+    case WEFT_ATTR_TYPE_FLOATS:
         out->type = ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOATS;
         out->n_floats = attr->count;
         out->floats = (float *)(uintptr_t)attr->floats;
         break;
-    case WEFT_ATTR_STRINGS:
+    case WEFT_ATTR_TYPE_STRINGS:
         out->type = ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__STRINGS;
         out->strings = wefti_arena_array(&emit->arena, attr->count + 1, sizeof(*out->strings));
         emit->failed = emit->failed || out->strings == NULL;
@@ -102,7 +102,7 @@ Onnx__AttributeProto *wefti_onnx_emit_attribute(wefti_onnx_emit_t *emit, const w
         }
         out->n_strings = attr->count;
         break;
-    case WEFT_ATTR_TENSOR:
+    case WEFT_ATTR_TYPE_TENSOR:
         out->type = ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__TENSOR;
         out->t = make_tensor(emit, attr->tensor, "");
         break;

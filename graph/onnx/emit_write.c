@@ -317,9 +317,9 @@ weft_status_t wefti_onnx_emit_choice(wefti_onnx_emit_t *emit, uint32_t node, uin
                                      const char *algorithm, const char *order)
 {
     const weft_attr_t extra[] = {
-        {.name = "algorithm", .type = WEFT_ATTR_STRING, .s = algorithm},
-        {.name = "bucket", .type = WEFT_ATTR_INT, .i = bucket},
-        {.name = "order", .type = WEFT_ATTR_STRING, .s = order},
+        {.name = "algorithm", .type = WEFT_ATTR_TYPE_STRING, .s = algorithm},
+        {.name = "bucket", .type = WEFT_ATTR_TYPE_INT, .i = bucket},
+        {.name = "order", .type = WEFT_ATTR_TYPE_STRING, .s = order},
     };
     Onnx__NodeProto *made = emit->made[node];
     if (made == NULL) {
@@ -328,14 +328,15 @@ weft_status_t wefti_onnx_emit_choice(wefti_onnx_emit_t *emit, uint32_t node, uin
     for (size_t i = 0; i < sizeof(extra) / sizeof(extra[0]); i++) {
         weft_attr_t attr = extra[i];
         size_t at = 0;
-        if (attr.type == WEFT_ATTR_STRING && attr.s == NULL) {
+        if (attr.type == WEFT_ATTR_TYPE_STRING && attr.s == NULL) {
             continue;
         }
         while (at < made->n_attribute && strcmp(made->attribute[at]->name, attr.name) != 0) {
             at++;
         }
-        attr.s = attr.type == WEFT_ATTR_STRING ? wefti_arena_strdup(&emit->arena, attr.s) : NULL;
-        Onnx__AttributeProto *attribute = attr.type == WEFT_ATTR_STRING && attr.s == NULL
+        attr.s =
+            attr.type == WEFT_ATTR_TYPE_STRING ? wefti_arena_strdup(&emit->arena, attr.s) : NULL;
+        Onnx__AttributeProto *attribute = attr.type == WEFT_ATTR_TYPE_STRING && attr.s == NULL
                                               ? NULL
                                               : wefti_onnx_emit_attribute(emit, &attr);
         if (attribute == NULL) {

@@ -171,14 +171,15 @@ static void add_contents(const weft_tensor_desc_t *type, uint32_t max_elements, 
 
 static void add_list(const weft_attr_t *attr, wefti_text_t *out)
 {
-    static const char *const names[] = {
-        [WEFT_ATTR_FLOATS] = "floats", [WEFT_ATTR_INTS] = "", [WEFT_ATTR_STRINGS] = "strings"};
+    static const char *const names[] = {[WEFT_ATTR_TYPE_FLOATS] = "floats",
+                                        [WEFT_ATTR_TYPE_INTS] = "",
+                                        [WEFT_ATTR_TYPE_STRINGS] = "strings"};
     wefti_text_printf(out, "%s[", attr->count ? "" : names[attr->type]);
     for (size_t i = 0; i < attr->count; i++) {
         wefti_text_add(out, i ? "," : "");
-        if (attr->type == WEFT_ATTR_INTS) {
+        if (attr->type == WEFT_ATTR_TYPE_INTS) {
             wefti_text_printf(out, "%" PRId64, attr->ints[i]);
-        } else if (attr->type == WEFT_ATTR_FLOATS) {
+        } else if (attr->type == WEFT_ATTR_TYPE_FLOATS) {
             add_float(out, attr->floats[i]);
         } else {
             add_string(out, attr->strings[i]);
@@ -192,22 +193,22 @@ static void add_attr(const weft_attr_t *attr, uint32_t max_elements, wefti_text_
     add_name(out, attr->name);
     wefti_text_add(out, "=");
     switch (attr->type) {
-    case WEFT_ATTR_INT:
+    case WEFT_ATTR_TYPE_INT:
         wefti_text_printf(out, "%" PRId64, attr->i);
         break;
-    case WEFT_ATTR_FLOAT:
+    case WEFT_ATTR_TYPE_FLOAT:
         add_float(out, attr->f);
         break;
-    case WEFT_ATTR_STRING:
+    case WEFT_ATTR_TYPE_STRING:
         add_string(out, attr->s);
         break;
-    case WEFT_ATTR_TENSOR:
+    case WEFT_ATTR_TYPE_TENSOR:
         add_type(attr->tensor, NULL, out);
         add_contents(attr->tensor, max_elements, out);
         break;
-    case WEFT_ATTR_INTS:
-    case WEFT_ATTR_FLOATS:
-    case WEFT_ATTR_STRINGS:
+    case WEFT_ATTR_TYPE_INTS:
+    case WEFT_ATTR_TYPE_FLOATS:
+    case WEFT_ATTR_TYPE_STRINGS:
         add_list(attr, out);
         break;
     }

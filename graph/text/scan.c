@@ -367,8 +367,8 @@ static void scan_number_attr(wefti_scan_t *scan, bool is_float, weft_attr_t *att
 {
     char digits[DIGITS_BYTES];
     scan_digits(scan, digits);
-    attr->type = is_float || strpbrk(digits, ".enN") ? WEFT_ATTR_FLOAT : WEFT_ATTR_INT;
-    if (attr->type == WEFT_ATTR_INT) {
+    attr->type = is_float || strpbrk(digits, ".enN") ? WEFT_ATTR_TYPE_FLOAT : WEFT_ATTR_TYPE_INT;
+    if (attr->type == WEFT_ATTR_TYPE_INT) {
         attr->i = to_int(scan, digits, INT64_MIN, INT64_MAX);
     } else {
         (void)to_double(scan, digits);
@@ -384,11 +384,11 @@ static void scan_list_attr(wefti_scan_t *scan, int type, weft_attr_t *attr)
     const char **strings = wefti_scan_array(scan, ']', sizeof(*strings));
     bool more = !wefti_scan_accept(scan, ']');
     for (; more && scan->status >= 0; attr->count++) {
-        weft_attr_t one = {.type = WEFT_ATTR_STRING};
+        weft_attr_t one = {.type = WEFT_ATTR_TYPE_STRING};
         if (wefti_scan_accept(scan, '"')) {
             strings[attr->count] = scan_string(scan);
         } else {
-            scan_number_attr(scan, type == WEFT_ATTR_FLOAT, &one);
+            scan_number_attr(scan, type == WEFT_ATTR_TYPE_FLOAT, &one);
             ints[attr->count] = one.i;
             floats[attr->count] = one.f;
         }
@@ -404,9 +404,9 @@ static void scan_list_attr(wefti_scan_t *scan, int type, weft_attr_t *attr)
     attr->ints = ints;
     attr->floats = floats;
     attr->strings = strings;
-    attr->type = type == WEFT_ATTR_STRING  ? WEFT_ATTR_STRINGS
-                 : type == WEFT_ATTR_FLOAT ? WEFT_ATTR_FLOATS
-                                           : WEFT_ATTR_INTS;
+    attr->type = type == WEFT_ATTR_TYPE_STRING  ? WEFT_ATTR_TYPE_STRINGS
+                 : type == WEFT_ATTR_TYPE_FLOAT ? WEFT_ATTR_TYPE_FLOATS
+                                                : WEFT_ATTR_TYPE_INTS;
 }
 
 static void scan_tensor_attr(wefti_scan_t *scan, weft_attr_t *attr)
@@ -419,7 +419,7 @@ static void scan_tensor_attr(wefti_scan_t *scan, weft_attr_t *attr)
     if (tensor) {
         *tensor = type;
     }
-    attr->type = WEFT_ATTR_TENSOR;
+    attr->type = WEFT_ATTR_TYPE_TENSOR;
     attr->tensor = tensor;
 }
 
@@ -442,17 +442,21 @@ weft_attr_t wefti_scan_attr(wefti_scan_t *scan, const weft_op_def_t *def)
     wefti_scan_expect(scan, '=');
     int list = wefti_scan_choice(scan, lists);
     if (wefti_scan_accept(scan, '"')) {
-        attr.type = WEFT_ATTR_STRING;
+        attr.type = WEFT_ATTR_TYPE_STRING;
         attr.s = scan_string(scan);
     } else if (wefti_scan_accept(scan, '[')) {
-        bool is_float = list == 0 || type == WEFT_ATTR_FLOATS;
-        scan_list_attr(scan, is_float ? WEFT_ATTR_FLOAT : list == 1 ? WEFT_ATTR_STRING : 0, &attr);
+        bool is_float = list == 0 || type == WEFT_ATTR_TYPE_FLOATS;
+        scan_list_attr(scan,
+                       is_float    ? WEFT_ATTR_TYPE_FLOAT
+                       : list == 1 ? WEFT_ATTR_TYPE_STRING
+                                   : 0,
+                       &attr);
     } else {
         const char *end = scan->at + name_length(scan);
         if (end < scan->end && *end == '[') {
             scan_tensor_attr(scan, &attr);
         } else {
-            scan_number_attr(scan, type == WEFT_ATTR_FLOAT, &attr);
+            scan_number_attr(scan, type == WEFT_ATTR_TYPE_FLOAT, &attr);
         }
     }
     return attr;

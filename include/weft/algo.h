@@ -35,69 +35,6 @@
 /** Version of weft_algorithm_t. */
 #define WEFT_ALGO_ABI_VERSION 1u
 
-/** What a rank's send or receive buffer holds. */
-typedef enum weft_extent {
-    WEFT_EXTENT_NOTHING = 0, /**< no elements */
-    WEFT_EXTENT_VECTOR = 1,  /**< count elements, which an algorithm may cut anywhere */
-    WEFT_EXTENT_BLOCK = 2,   /**< the rank's own block: count elements, or counts[rank] */
-    WEFT_EXTENT_BLOCKS = 3,  /**< a block for or from each rank, in rank order */
-} weft_extent_t;
-
-/** The ranks that have a buffer. */
-typedef enum weft_holder {
-    WEFT_HOLDER_ALL = 0,  /**< all ranks */
-    WEFT_HOLDER_ROOT = 1, /**< the root; SendRecv: the sender */
-    WEFT_HOLDER_PEER = 2, /**< SendRecv: the receiver */
-} weft_holder_t;
-
-/**
- * All collectives, one row each: name, value, operator of the domain weft, function without weft_;
- * what the send buffer holds and who has one, the same of the receive buffer; 1 if it reduces, 1 if
- * it takes counts per rank; the names in MPI and NCCL.
- */
-#define WEFT_COLLECTIVE_MAP(X)                                                                     \
-    X(ALL_REDUCE, 1, "AllReduce", "all_reduce", VECTOR, ALL, VECTOR, ALL, 1, 0,                    \
-      "MPI_Allreduce, ncclAllReduce")                                                              \
-    X(BROADCAST, 2, "Broadcast", "broadcast", VECTOR, ROOT, VECTOR, ALL, 0, 0,                     \
-      "MPI_Bcast, ncclBroadcast")                                                                  \
-    X(REDUCE_SCATTER, 3, "ReduceScatter", "reduce_scatter", BLOCKS, ALL, BLOCK, ALL, 1, 0,         \
-      "MPI_Reduce_scatter_block, ncclReduceScatter")                                               \
-    X(ALL_GATHER, 4, "AllGather", "all_gather", BLOCK, ALL, BLOCKS, ALL, 0, 0,                     \
-      "MPI_Allgather, ncclAllGather")                                                              \
-    X(REDUCE, 5, "Reduce", "reduce", VECTOR, ALL, VECTOR, ROOT, 1, 0, "MPI_Reduce, ncclReduce")    \
-    X(GATHER, 6, "Gather", "gather", BLOCK, ALL, BLOCKS, ROOT, 0, 0, "MPI_Gather, ncclGather")     \
-    X(SCATTER, 7, "Scatter", "scatter", BLOCKS, ROOT, BLOCK, ALL, 0, 0,                            \
-      "MPI_Scatter, ncclScatter")                                                                  \
-    X(ALL_TO_ALL, 8, "AllToAll", "all_to_all", BLOCKS, ALL, BLOCKS, ALL, 0, 0,                     \
-      "MPI_Alltoall, ncclAlltoAll")                                                                \
-    X(ALL_GATHER_V, 9, "AllGatherV", "all_gather_v", BLOCK, ALL, BLOCKS, ALL, 0, 1,                \
-      "MPI_Allgatherv")                                                                            \
-    X(REDUCE_SCATTER_V, 10, "ReduceScatterV", "reduce_scatter_v", BLOCKS, ALL, BLOCK, ALL, 1, 1,   \
-      "MPI_Reduce_scatter")                                                                        \
-    X(ALL_TO_ALL_V, 11, "AllToAllV", "all_to_all_v", BLOCKS, ALL, BLOCKS, ALL, 0, 1,               \
-      "MPI_Alltoallv")                                                                             \
-    X(SEND_RECV, 12, "SendRecv", "send_recv", VECTOR, ROOT, VECTOR, PEER, 0, 0,                    \
-      "MPI_Isend, MPI_Irecv, ncclSend, ncclRecv")                                                  \
-    X(BARRIER, 13, "Barrier", "barrier", NOTHING, ALL, NOTHING, ALL, 0, 0, "MPI_Barrier")
-
-/** A collective operator. */
-typedef enum weft_collective {
-/** One value of WEFT_COLLECTIVE_MAP. */
-#define WEFT_COLLECTIVE_ENUM(name, value, ...) WEFT_OP_##name = (value),
-    WEFT_COLLECTIVE_MAP(WEFT_COLLECTIVE_ENUM)
-#undef WEFT_COLLECTIVE_ENUM
-} weft_collective_t;
-
-/** The order in which a group's reductions combine ranks; part of the bits of results. */
-typedef enum weft_order {
-    /** In-order binary tree over ranks, split at the largest power of two. */
-    WEFT_ORDER_TREE = 0,
-    /** Such a tree inside each block of consecutive ranks, then over the blocks. */
-    WEFT_ORDER_BLOCKS = 1,
-    /** The fastest order; bits depend on the algorithm. */
-    WEFT_ORDER_ANY = 2,
-} weft_order_t;
-
 /** The inputs of an algorithm. All pointers are borrowed. */
 typedef struct weft_algo_params {
     size_t struct_size;   /**< size of this struct */
@@ -124,8 +61,8 @@ typedef struct weft_algo_params {
 
 /** Initial value of weft_algo_params_t. */
 #define WEFT_ALGO_PARAMS_INIT                                                                      \
-    WEFT_STRUCT_INIT(weft_algo_params_t, WEFT_OP_ALL_REDUCE, 0, 0, 0, 0, 0, 0, WEFT_ORDER_TREE, 0, \
-                     0, 0, 0, 0, 0, 0)
+    WEFT_STRUCT_INIT(weft_algo_params_t, WEFT_COLLECTIVE_ALL_REDUCE, 0, 0, 0, 0, 0, 0,             \
+                     WEFT_ORDER_TREE, 0, 0, 0, 0, 0, 0, 0)
 
 /** The resources of a schedule, equal on all ranks. */
 typedef struct weft_algo_resources {
@@ -138,9 +75,9 @@ typedef struct weft_algo_resources {
 
 /** A buffer of a place. */
 typedef enum weft_algo_buffer {
-    WEFT_ALGO_SEND = 0,    /**< the user's send buffer */
-    WEFT_ALGO_RECV = 1,    /**< the user's receive buffer */
-    WEFT_ALGO_SCRATCH = 2, /**< scratch of the schedule */
+    WEFT_ALGO_BUFFER_SEND = 0,    /**< the user's send buffer */
+    WEFT_ALGO_BUFFER_RECV = 1,    /**< the user's receive buffer */
+    WEFT_ALGO_BUFFER_SCRATCH = 2, /**< scratch of the schedule */
 } weft_algo_buffer_t;
 
 /** Blocks block, block + step, ... of a buffer, on one or several consecutive ranks. */
@@ -262,12 +199,6 @@ WEFT_API const weft_algorithm_t *weft_registry_find_algorithm(const weft_registr
  */
 WEFT_API weft_status_t weft_algorithm_verify(const weft_algorithm_t *algorithm,
                                              const weft_algo_params_t *params);
-/**
- * Returns the name of an operator. Any thread.
- * @param[in] op any value
- * @return such as "AllReduce", or "unknown"; static storage
- */
-WEFT_API const char *weft_collective_name(weft_collective_t op);
 WEFT_EXTERN_C_END
 
 #endif

@@ -112,29 +112,29 @@ typedef struct weft_compile_params {
 
 /** What a field of weft_compile_params_t holds. */
 typedef enum weft_option_type {
-    WEFT_OPTION_FLAG,    /**< int: 0 or 1 */
-    WEFT_OPTION_U32,     /**< uint32_t */
-    WEFT_OPTION_I64,     /**< int64_t */
-    WEFT_OPTION_BYTES,   /**< uint64_t; as text also 512M or 4G */
-    WEFT_OPTION_F64,     /**< double, finite */
-    WEFT_OPTION_TEXT,    /**< const char *, one of choices if there are any */
-    WEFT_OPTION_PATH,    /**< const char *: name of a file */
-    WEFT_OPTION_SHAPES,  /**< weft_input_shape_t array, its length in the next field */
-    WEFT_OPTION_MODELS,  /**< array of paths, its length in the next field */
-    WEFT_OPTION_OPS,     /**< const char *: a file for weft_registry_load_ops */
-    WEFT_OPTION_PLUGINS, /**< weft_registry_t *, which weft_registry_load_plugin fills */
-    WEFT_OPTION_OBJECT,  /**< an object or function of the program; has no name */
+    WEFT_OPTION_TYPE_FLAG,    /**< int: 0 or 1 */
+    WEFT_OPTION_TYPE_U32,     /**< uint32_t */
+    WEFT_OPTION_TYPE_I64,     /**< int64_t */
+    WEFT_OPTION_TYPE_BYTES,   /**< uint64_t; as text also 512M or 4G */
+    WEFT_OPTION_TYPE_F64,     /**< double, finite */
+    WEFT_OPTION_TYPE_TEXT,    /**< const char *, one of choices if there are any */
+    WEFT_OPTION_TYPE_PATH,    /**< const char *: name of a file */
+    WEFT_OPTION_TYPE_SHAPES,  /**< weft_input_shape_t array, its length in the next field */
+    WEFT_OPTION_TYPE_MODELS,  /**< array of paths, its length in the next field */
+    WEFT_OPTION_TYPE_OPS,     /**< const char *: a file for weft_registry_load_ops */
+    WEFT_OPTION_TYPE_PLUGINS, /**< weft_registry_t *, which weft_registry_load_plugin fills */
+    WEFT_OPTION_TYPE_OBJECT,  /**< an object or function of the program; has no name */
 } weft_option_type_t;
 
 /** Properties of an option: a set of these bits. */
 typedef enum weft_option_flags {
-    WEFT_OPTION_TRAINING = 1,    /**< excludes infer */
-    WEFT_OPTION_INFERENCE = 2,   /**< requires infer */
-    WEFT_OPTION_RECORDED = 4,    /**< a compiled graph records it as property weft.NAME */
-    WEFT_OPTION_IN_GRAPH = 8,    /**< a compiled graph contains its effect and excludes it */
-    WEFT_OPTION_ZERO = 16,       /**< 0 is a value; for other numbers it only means the default */
-    WEFT_OPTION_POSITIONAL = 32, /**< the command and Python take it without its name */
-    WEFT_OPTION_REPORTED = 64,   /**< for on_pass: C programs and the command */
+    WEFT_OPTION_FLAG_TRAINING = 1,  /**< excludes infer */
+    WEFT_OPTION_FLAG_INFERENCE = 2, /**< requires infer */
+    WEFT_OPTION_FLAG_RECORDED = 4,  /**< a compiled graph records it as property weft.NAME */
+    WEFT_OPTION_FLAG_IN_GRAPH = 8,  /**< a compiled graph contains its effect and excludes it */
+    WEFT_OPTION_FLAG_ZERO = 16, /**< 0 is a value; for other numbers it only means the default */
+    WEFT_OPTION_FLAG_POSITIONAL = 32, /**< the command and Python take it without its name */
+    WEFT_OPTION_FLAG_REPORTED = 64,   /**< for on_pass: C programs and the command */
 } weft_option_flags_t;
 
 /** One field of weft_compile_params_t as an option of programs. Unused texts are NULL. */

@@ -45,7 +45,7 @@ typedef struct weft_reduce {
     uint64_t elem_count;        /**< elements of each source and destination */
     weft_dtype_t dtype;         /**< type of the elements */
     weft_reduction_t reduction; /**< operation */
-    uint32_t divisor;           /**< WEFT_AVG: divisor of the sum, up to 2^24; 0: source_count */
+    uint32_t divisor; /**< WEFT_REDUCTION_AVG: divisor of the sum, up to 2^24; 0: source_count */
 } weft_reduce_t;
 
 /** Functions of a device. Every slot is filled. */

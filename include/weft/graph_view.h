@@ -62,27 +62,27 @@ typedef struct weft_graph_view {
 typedef enum weft_edit_kind {
     /** Inserts collective op_name after value. The value's users (except the collective) read the
      * new value, which takes over grad_of. */
-    WEFT_EDIT_INSERT_COLLECTIVE = 1,
+    WEFT_EDIT_KIND_INSERT_COLLECTIVE = 1,
     /** Fuses the collectives members (op ids, in this order) into one variadic operator. */
-    WEFT_EDIT_FUSE = 2,
+    WEFT_EDIT_KIND_FUSE = 2,
     /** Operator op_a must run before op_b, though no value connects them. */
-    WEFT_EDIT_ORDER = 3,
+    WEFT_EDIT_KIND_ORDER = 3,
     /** Collective op_a, or the fusion that contains it: candidate algorithms in order of
      * preference, separated by commas. */
-    WEFT_EDIT_ALGORITHM = 4,
+    WEFT_EDIT_KIND_ALGORITHM = 4,
     /** Collective op_a of one tensor, or the fusion that contains it, runs in parts pieces. The
      * tensor's U = ceil(bytes / 64) units of 64 bytes are cut at U * i / parts, rounded down, so
      * pieces differ by at most one unit. Each piece is a collective over its range, in this order.
      */
-    WEFT_EDIT_SPLIT = 5,
+    WEFT_EDIT_KIND_SPLIT = 5,
     /** Collective op_a, or the fusion that contains it, may start after op_b (UINT32_MAX: at once),
      * the last producer of its inputs, and is waited for before members[0], the first operator that
      * reads a result (none: before the end). Places the halves of a start and wait pair; adds no
      * order beyond that of values. */
-    WEFT_EDIT_START_WAIT = 6,
+    WEFT_EDIT_KIND_START_WAIT = 6,
     /** Operator op_b repeats op_a: same definition, inputs and attributes, and no effect except
      * communication. The users of its results read those of op_a; op_b is removed. */
-    WEFT_EDIT_MERGE = 7,
+    WEFT_EDIT_KIND_MERGE = 7,
 } weft_edit_kind_t;
 
 /** One edit. Comments name the kinds that use a field. */

@@ -16,7 +16,6 @@
 #ifndef WEFT_GROUP_H
 #define WEFT_GROUP_H
 
-#include <weft/algo.h>
 #include <weft/stream.h>
 
 /** An ordered set of ranks. Equivalent to: MPI_Comm, ncclComm_t. */

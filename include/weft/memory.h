@@ -28,23 +28,23 @@
 
 /** Origin of an address. */
 typedef enum weft_mem_kind {
-    WEFT_MEM_OTHER = 0,      /**< host memory of another origin, as far as the context knows */
-    WEFT_MEM_PEER = 1,       /**< weft_mem_alloc */
-    WEFT_MEM_REGISTERED = 2, /**< weft_mem_register */
-    WEFT_MEM_DEVICE = 3,     /**< weft_device_alloc */
+    WEFT_MEM_KIND_OTHER = 0,      /**< host memory of another origin, as far as the context knows */
+    WEFT_MEM_KIND_PEER = 1,       /**< weft_mem_alloc */
+    WEFT_MEM_KIND_REGISTERED = 2, /**< weft_mem_register */
+    WEFT_MEM_KIND_DEVICE = 3,     /**< weft_device_alloc */
 } weft_mem_kind_t;
 
 /** The allocation that an address belongs to. */
 typedef struct weft_mem_info {
     size_t struct_size;   /**< size of this struct, set by the caller */
     weft_mem_kind_t kind; /**< origin */
-    void *base;           /**< start of the allocation or registration; NULL: WEFT_MEM_OTHER */
+    void *base;           /**< start of the allocation or registration; NULL: WEFT_MEM_KIND_OTHER */
     size_t bytes;         /**< its size; weft_mem_alloc rounds up to whole pages */
     uint32_t host_access; /**< 1: the host may load and store there */
 } weft_mem_info_t;
 
 /** Initial value of weft_mem_info_t. */
-#define WEFT_MEM_INFO_INIT WEFT_STRUCT_INIT(weft_mem_info_t, WEFT_MEM_OTHER, 0, 0, 0)
+#define WEFT_MEM_INFO_INIT WEFT_STRUCT_INIT(weft_mem_info_t, WEFT_MEM_KIND_OTHER, 0, 0, 0)
 
 WEFT_EXTERN_C_BEGIN
 /**

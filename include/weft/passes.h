@@ -29,7 +29,6 @@
 #ifndef WEFT_PASSES_H
 #define WEFT_PASSES_H
 
-#include <weft/algo.h>
 #include <weft/graph_view.h>
 
 /** Cost of a collective by one algorithm: alpha + beta * bytes. */

@@ -15,8 +15,8 @@ typedef struct weft_plan weft_plan_t;
 
 /** Purpose of a plan. */
 typedef enum weft_plan_kind {
-    WEFT_PLAN_TRAINING = 1,  /**< forward, backward and update */
-    WEFT_PLAN_INFERENCE = 2, /**< the graph as it is */
+    WEFT_PLAN_KIND_TRAINING = 1,  /**< forward, backward and update */
+    WEFT_PLAN_KIND_INFERENCE = 2, /**< the graph as it is */
 } weft_plan_kind_t;
 
 /** Facts about a plan. Strings are borrowed from it. */
@@ -48,17 +48,17 @@ typedef struct weft_plan_info {
 
 /** Initial value of weft_plan_info_t. */
 #define WEFT_PLAN_INFO_INIT                                                                        \
-    WEFT_STRUCT_INIT(weft_plan_info_t, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, WEFT_PLAN_TRAINING, 0, \
-                     0, 0, 0, 0, 0, 0, 0)
+    WEFT_STRUCT_INIT(weft_plan_info_t, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0},                        \
+                     WEFT_PLAN_KIND_TRAINING, 0, 0, 0, 0, 0, 0, 0, 0)
 
 /** Purpose of a binding. */
 typedef enum weft_binding_role {
-    WEFT_ROLE_INPUT = 1,  /**< input, set before every step */
-    WEFT_ROLE_LABEL = 2,  /**< input, set before every step: class indices */
-    WEFT_ROLE_SCALAR = 3, /**< input: one number with a default, such as "lr" */
-    WEFT_ROLE_LOSS = 4,   /**< output: the loss */
-    WEFT_ROLE_LOGITS = 5, /**< output: the logits */
-    WEFT_ROLE_OUTPUT = 6, /**< another output */
+    WEFT_BINDING_ROLE_INPUT = 1,  /**< input, set before every step */
+    WEFT_BINDING_ROLE_LABEL = 2,  /**< input, set before every step: class indices */
+    WEFT_BINDING_ROLE_SCALAR = 3, /**< input: one number with a default, such as "lr" */
+    WEFT_BINDING_ROLE_LOSS = 4,   /**< output: the loss */
+    WEFT_BINDING_ROLE_LOGITS = 5, /**< output: the logits */
+    WEFT_BINDING_ROLE_OUTPUT = 6, /**< another output */
 } weft_binding_role_t;
 
 /** An input or output of a plan. Strings are borrowed from the plan. */
@@ -67,12 +67,12 @@ typedef struct weft_binding {
     const char *name;         /**< name of the input or output */
     weft_binding_role_t role; /**< purpose */
     weft_tensor_desc_t desc;  /**< type and shape per rank; desc.data is NULL */
-    double default_value;     /**< WEFT_ROLE_SCALAR: the default */
+    double default_value;     /**< WEFT_BINDING_ROLE_SCALAR: the default */
 } weft_binding_t;
 
 /** Initial value of weft_binding_t. */
 #define WEFT_BINDING_INIT                                                                          \
-    WEFT_STRUCT_INIT(weft_binding_t, 0, WEFT_ROLE_INPUT,                                           \
+    WEFT_STRUCT_INIT(weft_binding_t, 0, WEFT_BINDING_ROLE_INPUT,                                   \
                      {WEFT_DTYPE_NONE, WEFT_LAYOUT_PLAIN, 0, {0}, 0}, 0)
 
 WEFT_EXTERN_C_BEGIN

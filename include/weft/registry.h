@@ -54,9 +54,9 @@ typedef struct weft_attr_def {
     const char *name;      /**< name of the attribute */
     weft_attr_type_t type; /**< type of its value */
     uint8_t required;      /**< 1: a node must have it */
-    int64_t default_i;     /**< default of WEFT_ATTR_INT */
-    float default_f;       /**< default of WEFT_ATTR_FLOAT */
-    const char *default_s; /**< default of WEFT_ATTR_STRING; lists: text for documentation */
+    int64_t default_i;     /**< default of WEFT_ATTR_TYPE_INT */
+    float default_f;       /**< default of WEFT_ATTR_TYPE_FLOAT */
+    const char *default_s; /**< default of WEFT_ATTR_TYPE_STRING; lists: text for documentation */
     const char *doc;       /**< one line */
 } weft_attr_def_t;
 
@@ -135,13 +135,13 @@ typedef enum weft_gradient {
 
 /** The measured cost curve that predicts an operator. */
 typedef enum weft_cost_curve {
-    WEFT_COST_MOVE = 0,      /**< moves data; also everything that no other curve fits */
-    WEFT_COST_PRODUCT = 1,   /**< matrix products */
-    WEFT_COST_CONV = 2,      /**< convolutions */
-    WEFT_COST_CONV_GRAD = 3, /**< gradients of convolutions */
-    WEFT_COST_EXP = 4,       /**< exponentials */
-    WEFT_COST_POOL = 5,      /**< windows */
-    WEFT_COST_UPDATE = 6,    /**< optimizer updates */
+    WEFT_COST_CURVE_MOVE = 0,      /**< moves data; also everything that no other curve fits */
+    WEFT_COST_CURVE_PRODUCT = 1,   /**< matrix products */
+    WEFT_COST_CURVE_CONV = 2,      /**< convolutions */
+    WEFT_COST_CURVE_CONV_GRAD = 3, /**< gradients of convolutions */
+    WEFT_COST_CURVE_EXP = 4,       /**< exponentials */
+    WEFT_COST_CURVE_POOL = 5,      /**< windows */
+    WEFT_COST_CURVE_UPDATE = 6,    /**< optimizer updates */
 } weft_cost_curve_t;
 
 /** What an operator is in the split form of a collective. */
@@ -153,10 +153,10 @@ typedef enum weft_half {
 
 /** What an operator does with a flat range, which several tensors form side by side. */
 typedef enum weft_range_role {
-    WEFT_RANGE_NONE = 0,          /**< nothing */
-    WEFT_RANGE_SHARD = 1,         /**< a view of a rank's shard of it */
-    WEFT_RANGE_UPDATE = 2,        /**< updates parameters by gradients */
-    WEFT_RANGE_REDUCE_UPDATE = 3, /**< reduces gradients, updates and gathers parameters */
+    WEFT_RANGE_ROLE_NONE = 0,          /**< nothing */
+    WEFT_RANGE_ROLE_SHARD = 1,         /**< a view of a rank's shard of it */
+    WEFT_RANGE_ROLE_UPDATE = 2,        /**< updates parameters by gradients */
+    WEFT_RANGE_ROLE_REDUCE_UPDATE = 3, /**< reduces gradients, updates and gathers parameters */
 } weft_range_role_t;
 
 /** An operator, by name. */

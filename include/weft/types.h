@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file types.h
- * Element types, reductions, tensor and node descriptions, allocator, log callback.
+ * Element types, collectives, reductions and their order, tensor and node descriptions, allocator,
+ * log callback.
  *
  * Structs that begin with struct_size. It is the size of the struct that the caller was compiled
  * with; the struct's _INIT macro sets it. Library and caller may be of different versions:
@@ -18,6 +19,7 @@
 #include <stdint.h>
 
 #include <weft/attributes.h>
+#include <weft/deprecated_names.h>
 #include <weft/status.h>
 
 /** Largest number of dimensions of a tensor. */
@@ -53,12 +55,76 @@ typedef enum weft_dtype {
 
 /** How a reducing collective combines elements. Equivalent to: MPI_Op, ncclRedOp_t. */
 typedef enum weft_reduction {
-    WEFT_SUM = 0,  /**< sum */
-    WEFT_AVG = 1,  /**< sum divided by the number of ranks, once, in the accumulation type */
-    WEFT_PROD = 2, /**< product */
-    WEFT_MIN = 3,  /**< minimum */
-    WEFT_MAX = 4,  /**< maximum */
+    WEFT_REDUCTION_SUM = 0, /**< sum */
+    WEFT_REDUCTION_AVG =
+        1, /**< sum divided by the number of ranks, once, in the accumulation type */
+    WEFT_REDUCTION_PROD = 2, /**< product */
+    WEFT_REDUCTION_MIN = 3,  /**< minimum */
+    WEFT_REDUCTION_MAX = 4,  /**< maximum */
 } weft_reduction_t;
+
+/** What a rank's send or receive buffer holds. */
+typedef enum weft_extent {
+    WEFT_EXTENT_NOTHING = 0, /**< no elements */
+    WEFT_EXTENT_VECTOR = 1,  /**< count elements, which an algorithm may cut anywhere */
+    WEFT_EXTENT_BLOCK = 2,   /**< the rank's own block: count elements, or counts[rank] */
+    WEFT_EXTENT_BLOCKS = 3,  /**< a block for or from each rank, in rank order */
+} weft_extent_t;
+
+/** The ranks that have a buffer. */
+typedef enum weft_holder {
+    WEFT_HOLDER_ALL = 0,  /**< all ranks */
+    WEFT_HOLDER_ROOT = 1, /**< the root; SendRecv: the sender */
+    WEFT_HOLDER_PEER = 2, /**< SendRecv: the receiver */
+} weft_holder_t;
+
+/**
+ * All collectives, one row each: name, value, operator of the domain weft, function without weft_;
+ * what the send buffer holds and who has one, the same of the receive buffer; 1 if it reduces, 1 if
+ * it takes counts per rank; the names in MPI and NCCL.
+ */
+#define WEFT_COLLECTIVE_MAP(X)                                                                     \
+    X(ALL_REDUCE, 1, "AllReduce", "all_reduce", VECTOR, ALL, VECTOR, ALL, 1, 0,                    \
+      "MPI_Allreduce, ncclAllReduce")                                                              \
+    X(BROADCAST, 2, "Broadcast", "broadcast", VECTOR, ROOT, VECTOR, ALL, 0, 0,                     \
+      "MPI_Bcast, ncclBroadcast")                                                                  \
+    X(REDUCE_SCATTER, 3, "ReduceScatter", "reduce_scatter", BLOCKS, ALL, BLOCK, ALL, 1, 0,         \
+      "MPI_Reduce_scatter_block, ncclReduceScatter")                                               \
+    X(ALL_GATHER, 4, "AllGather", "all_gather", BLOCK, ALL, BLOCKS, ALL, 0, 0,                     \
+      "MPI_Allgather, ncclAllGather")                                                              \
+    X(REDUCE, 5, "Reduce", "reduce", VECTOR, ALL, VECTOR, ROOT, 1, 0, "MPI_Reduce, ncclReduce")    \
+    X(GATHER, 6, "Gather", "gather", BLOCK, ALL, BLOCKS, ROOT, 0, 0, "MPI_Gather, ncclGather")     \
+    X(SCATTER, 7, "Scatter", "scatter", BLOCKS, ROOT, BLOCK, ALL, 0, 0,                            \
+      "MPI_Scatter, ncclScatter")                                                                  \
+    X(ALL_TO_ALL, 8, "AllToAll", "all_to_all", BLOCKS, ALL, BLOCKS, ALL, 0, 0,                     \
+      "MPI_Alltoall, ncclAlltoAll")                                                                \
+    X(ALL_GATHER_V, 9, "AllGatherV", "all_gather_v", BLOCK, ALL, BLOCKS, ALL, 0, 1,                \
+      "MPI_Allgatherv")                                                                            \
+    X(REDUCE_SCATTER_V, 10, "ReduceScatterV", "reduce_scatter_v", BLOCKS, ALL, BLOCK, ALL, 1, 1,   \
+      "MPI_Reduce_scatter")                                                                        \
+    X(ALL_TO_ALL_V, 11, "AllToAllV", "all_to_all_v", BLOCKS, ALL, BLOCKS, ALL, 0, 1,               \
+      "MPI_Alltoallv")                                                                             \
+    X(SEND_RECV, 12, "SendRecv", "send_recv", VECTOR, ROOT, VECTOR, PEER, 0, 0,                    \
+      "MPI_Isend, MPI_Irecv, ncclSend, ncclRecv")                                                  \
+    X(BARRIER, 13, "Barrier", "barrier", NOTHING, ALL, NOTHING, ALL, 0, 0, "MPI_Barrier")
+
+/** A collective operator. */
+typedef enum weft_collective {
+/** One value of WEFT_COLLECTIVE_MAP. */
+#define WEFT_COLLECTIVE_ENUM(name, value, ...) WEFT_COLLECTIVE_##name = (value),
+    WEFT_COLLECTIVE_MAP(WEFT_COLLECTIVE_ENUM)
+#undef WEFT_COLLECTIVE_ENUM
+} weft_collective_t;
+
+/** The order in which a group's reductions combine ranks; part of the bits of results. */
+typedef enum weft_order {
+    /** In-order binary tree over ranks, split at the largest power of two. */
+    WEFT_ORDER_TREE = 0,
+    /** Such a tree inside each block of consecutive ranks, then over the blocks. */
+    WEFT_ORDER_BLOCKS = 1,
+    /** The fastest order; bits depend on the algorithm. */
+    WEFT_ORDER_ANY = 2,
+} weft_order_t;
 
 /** Memory layout of a rank-4 tensor [N, C, H, W]; its dims are always in NCHW order. */
 typedef enum weft_layout {
@@ -77,27 +143,27 @@ typedef struct weft_tensor_desc {
 
 /** Type of an attribute. The values are ours, not ONNX's. */
 typedef enum weft_attr_type {
-    WEFT_ATTR_INT = 1,     /**< one integer, in weft_attr_t.i */
-    WEFT_ATTR_FLOAT = 2,   /**< one float, in weft_attr_t.f */
-    WEFT_ATTR_STRING = 3,  /**< one string, in weft_attr_t.s */
-    WEFT_ATTR_INTS = 4,    /**< a list of integers, in weft_attr_t.ints */
-    WEFT_ATTR_FLOATS = 5,  /**< a list of floats, in weft_attr_t.floats */
-    WEFT_ATTR_STRINGS = 6, /**< a list of strings, in weft_attr_t.strings */
-    WEFT_ATTR_TENSOR = 7,  /**< a constant, in weft_attr_t.tensor */
+    WEFT_ATTR_TYPE_INT = 1,     /**< one integer, in weft_attr_t.i */
+    WEFT_ATTR_TYPE_FLOAT = 2,   /**< one float, in weft_attr_t.f */
+    WEFT_ATTR_TYPE_STRING = 3,  /**< one string, in weft_attr_t.s */
+    WEFT_ATTR_TYPE_INTS = 4,    /**< a list of integers, in weft_attr_t.ints */
+    WEFT_ATTR_TYPE_FLOATS = 5,  /**< a list of floats, in weft_attr_t.floats */
+    WEFT_ATTR_TYPE_STRINGS = 6, /**< a list of strings, in weft_attr_t.strings */
+    WEFT_ATTR_TYPE_TENSOR = 7,  /**< a constant, in weft_attr_t.tensor */
 } weft_attr_type_t;
 
 /** One attribute of a node. Only the fields of its type are set. */
 typedef struct weft_attr {
     const char *name;                 /**< unique in the node */
     weft_attr_type_t type;            /**< which of the following fields are set */
-    int64_t i;                        /**< value of WEFT_ATTR_INT */
-    float f;                          /**< value of WEFT_ATTR_FLOAT */
-    const char *s;                    /**< value of WEFT_ATTR_STRING */
+    int64_t i;                        /**< value of WEFT_ATTR_TYPE_INT */
+    float f;                          /**< value of WEFT_ATTR_TYPE_FLOAT */
+    const char *s;                    /**< value of WEFT_ATTR_TYPE_STRING */
     size_t count;                     /**< elements of ints, floats or strings */
-    const int64_t *ints;              /**< [count] values of WEFT_ATTR_INTS */
-    const float *floats;              /**< [count] values of WEFT_ATTR_FLOATS */
-    const char *const *strings;       /**< [count] values of WEFT_ATTR_STRINGS */
-    const weft_tensor_desc_t *tensor; /**< value of WEFT_ATTR_TENSOR */
+    const int64_t *ints;              /**< [count] values of WEFT_ATTR_TYPE_INTS */
+    const float *floats;              /**< [count] values of WEFT_ATTR_TYPE_FLOATS */
+    const char *const *strings;       /**< [count] values of WEFT_ATTR_TYPE_STRINGS */
+    const weft_tensor_desc_t *tensor; /**< value of WEFT_ATTR_TYPE_TENSOR */
 } weft_attr_t;
 
 /** One node as shape rules, cost rules and kernels see it. All pointers are borrowed. */
@@ -127,11 +193,11 @@ typedef struct weft_allocator {
 
 /** Severity of a log line. */
 typedef enum weft_log_level {
-    WEFT_LOG_ERROR = 0, /**< the operation cannot continue */
-    WEFT_LOG_WARN = 1,  /**< the operation continues */
-    WEFT_LOG_INFO = 2,  /**< one line per decision that a user may ask about */
-    WEFT_LOG_DEBUG = 3, /**< one line per object */
-    WEFT_LOG_TRACE = 4, /**< one line per operation */
+    WEFT_LOG_LEVEL_ERROR = 0, /**< the operation cannot continue */
+    WEFT_LOG_LEVEL_WARN = 1,  /**< the operation continues */
+    WEFT_LOG_LEVEL_INFO = 2,  /**< one line per decision that a user may ask about */
+    WEFT_LOG_LEVEL_DEBUG = 3, /**< one line per object */
+    WEFT_LOG_LEVEL_TRACE = 4, /**< one line per operation */
 } weft_log_level_t;
 
 /** Receives one log line without a newline. Called from any thread. */
@@ -164,6 +230,12 @@ WEFT_API weft_dtype_t weft_dtype_from_name(const char *name);
  * @return "sum", "avg", "prod", "min", "max" or "unknown"; static storage
  */
 WEFT_API const char *weft_reduction_name(weft_reduction_t reduction);
+/**
+ * Returns the name of a collective. Any thread.
+ * @param[in] op any value
+ * @return such as "AllReduce", or "unknown"; static storage
+ */
+WEFT_API const char *weft_collective_name(weft_collective_t op);
 /**
  * Returns the number of elements of a tensor. Any thread.
  * @param[in] desc type and shape

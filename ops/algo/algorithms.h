@@ -58,8 +58,8 @@ static inline void wefti_copy_own(const weft_algo_params_t *params,
                                   weft_schedule_builder_t *builder, weft_blocks_t blocks)
 {
     if (!params->in_place) {
-        weft_place_t from = {params->rank, 1, WEFT_ALGO_SEND, blocks.first, blocks.step};
-        weft_place_t to = {params->rank, 1, WEFT_ALGO_RECV, blocks.first, blocks.step};
+        weft_place_t from = {params->rank, 1, WEFT_ALGO_BUFFER_SEND, blocks.first, blocks.step};
+        weft_place_t to = {params->rank, 1, WEFT_ALGO_BUFFER_RECV, blocks.first, blocks.step};
         weft_schedule_copy(builder, 0, to, from, blocks);
     }
 }

@@ -44,8 +44,8 @@ static void build(const weft_algo_params_t *params, weft_schedule_builder_t *b)
         wefti_copy_own(params, b, wefti_one(0));
         return;
     }
-    weft_place_t own = wefti_at(r, WEFT_ALGO_SEND, 0);
-    weft_place_t sum = wefti_at(r, WEFT_ALGO_SCRATCH, 0);
+    weft_place_t own = wefti_at(r, WEFT_ALGO_BUFFER_SEND, 0);
+    weft_place_t sum = wefti_at(r, WEFT_ALGO_BUFFER_SCRATCH, 0);
     weft_schedule_reduce(b, 0, &sum, 1, &own, 1, wefti_one(0), 0);
     weft_schedule_post(b, 0, 1);
     for (uint32_t k = 0; k < levels; k++) {
@@ -55,10 +55,11 @@ static void build(const weft_algo_params_t *params, weft_schedule_builder_t *b)
         if (right < n) {
             uint32_t right_size = n - right < 1u << k ? n - right : 1u << k;
             uint32_t peer = r < right ? right + (r - base) % right_size : r - (1u << k);
-            weft_place_t mine = wefti_at(r, WEFT_ALGO_SCRATCH, slot_of(r, k, n));
-            weft_place_t theirs = wefti_at(peer, WEFT_ALGO_SCRATCH, slot_of(peer, k, n));
+            weft_place_t mine = wefti_at(r, WEFT_ALGO_BUFFER_SCRATCH, slot_of(r, k, n));
+            weft_place_t theirs = wefti_at(peer, WEFT_ALGO_BUFFER_SCRATCH, slot_of(peer, k, n));
             weft_place_t sources[2] = {r < right ? mine : theirs, r < right ? theirs : mine};
-            sum = last ? wefti_at(r, WEFT_ALGO_RECV, 0) : wefti_at(r, WEFT_ALGO_SCRATCH, k + 1);
+            sum = last ? wefti_at(r, WEFT_ALGO_BUFFER_RECV, 0)
+                       : wefti_at(r, WEFT_ALGO_BUFFER_SCRATCH, k + 1);
             wefti_wait(b, peer, k + 1);
             weft_schedule_reduce(b, 0, &sum, 1, sources, 2, wefti_one(0), last);
         }
@@ -69,7 +70,7 @@ static void build(const weft_algo_params_t *params, weft_schedule_builder_t *b)
 }
 
 static const weft_algorithm_t table[] = {
-    WEFTI_ALGORITHM(WEFT_OP_ALL_REDUCE, "doubling",
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_ALL_REDUCE, "doubling",
                     "sums of subtrees are exchanged in log2 n steps", wefti_needs_tree, resources,
                     build),
 };

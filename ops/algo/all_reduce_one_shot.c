@@ -21,16 +21,18 @@ static void build(const weft_algo_params_t *params, weft_schedule_builder_t *b)
         wefti_copy_own(params, b, wefti_one(0));
         return;
     }
-    weft_place_t own = wefti_at(r, WEFT_ALGO_SEND, 0);
-    weft_place_t shown = wefti_at(r, WEFT_ALGO_SCRATCH, 0);
+    weft_place_t own = wefti_at(r, WEFT_ALGO_BUFFER_SEND, 0);
+    weft_place_t shown = wefti_at(r, WEFT_ALGO_BUFFER_SCRATCH, 0);
     weft_schedule_reduce(b, 0, &shown, 1, &own, 1, wefti_one(0), 0);
     weft_schedule_post(b, 0, 1);
     wefti_wait_all(b, params, 1);
-    wefti_reduce_ordered(params, b, wefti_at(r, WEFT_ALGO_RECV, 0), WEFT_ALGO_SCRATCH, 0, 0, 1);
+    wefti_reduce_ordered(params, b, wefti_at(r, WEFT_ALGO_BUFFER_RECV, 0), WEFT_ALGO_BUFFER_SCRATCH,
+                         0, 0, 1);
 }
 
 static const weft_algorithm_t table[] = {
-    WEFTI_ALGORITHM(WEFT_OP_ALL_REDUCE, "one-shot", "every rank reduces everything, after one wait",
-                    wefti_any_order, resources, build),
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_ALL_REDUCE, "one-shot",
+                    "every rank reduces everything, after one wait", wefti_any_order, resources,
+                    build),
 };
 WEFTI_ALGORITHM_LIST(wefti_one_shot_algorithms, table);

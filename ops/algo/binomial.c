@@ -54,7 +54,7 @@ static uint32_t subtree_size(const tree_t *tree, uint32_t base, uint32_t level)
 static void vector_resources(const weft_algo_params_t *params, weft_algo_resources_t *out)
 {
     out->phases = wefti_log2_ceil(params->group_size) + 1;
-    out->scratch_slots = params->op == WEFT_OP_REDUCE ? 1 : 0;
+    out->scratch_slots = params->op == WEFT_COLLECTIVE_REDUCE ? 1 : 0;
 }
 
 static void broadcast(const weft_algo_params_t *params, weft_schedule_builder_t *b)
@@ -62,9 +62,10 @@ static void broadcast(const weft_algo_params_t *params, weft_schedule_builder_t 
     tree_t tree = tree_of(params);
     uint32_t base, child;
     if (tree.r != tree.root) {
-        weft_algo_buffer_t buffer = tree.parent == tree.root ? WEFT_ALGO_SEND : WEFT_ALGO_RECV;
+        weft_algo_buffer_t buffer =
+            tree.parent == tree.root ? WEFT_ALGO_BUFFER_SEND : WEFT_ALGO_BUFFER_RECV;
         wefti_wait(b, tree.parent, 1);
-        weft_schedule_copy(b, 0, wefti_at(tree.r, WEFT_ALGO_RECV, 0),
+        weft_schedule_copy(b, 0, wefti_at(tree.r, WEFT_ALGO_BUFFER_RECV, 0),
                            wefti_at(tree.parent, buffer, 0), wefti_one(0));
     }
     weft_schedule_post(b, 0, 1);
@@ -87,7 +88,7 @@ static void reduce(const weft_algo_params_t *params, weft_schedule_builder_t *b)
         wefti_copy_own(params, b, wefti_one(0));
         return;
     }
-    weft_place_t mine = wefti_at(tree.r, WEFT_ALGO_SEND, 0);
+    weft_place_t mine = wefti_at(tree.r, WEFT_ALGO_BUFFER_SEND, 0);
     for (uint32_t level = 0; level < tree.top; level++) {
         if (!child_at(&tree, level, &base, &child)) {
             continue;
@@ -100,9 +101,10 @@ static void reduce(const weft_algo_params_t *params, weft_schedule_builder_t *b)
             leaf = leaf && !child_at(&below, k, &ignored_base, &ignored);
         }
         bool last = tree.r == tree.root && level + 1 == tree.levels;
-        weft_place_t theirs = wefti_at(child, leaf ? WEFT_ALGO_SEND : WEFT_ALGO_SCRATCH, 0);
+        weft_place_t theirs =
+            wefti_at(child, leaf ? WEFT_ALGO_BUFFER_SEND : WEFT_ALGO_BUFFER_SCRATCH, 0);
         weft_place_t sources[2] = {base < tree.r ? theirs : mine, base < tree.r ? mine : theirs};
-        mine = wefti_at(tree.r, last ? WEFT_ALGO_RECV : WEFT_ALGO_SCRATCH, 0);
+        mine = wefti_at(tree.r, last ? WEFT_ALGO_BUFFER_RECV : WEFT_ALGO_BUFFER_SCRATCH, 0);
         wefti_wait(b, child, level + 1);
         weft_schedule_reduce(b, 0, &mine, 1, sources, 2, wefti_one(0), last);
         weft_schedule_post(b, 0, level + 1);
@@ -133,13 +135,14 @@ static void gather(const weft_algo_params_t *params, weft_schedule_builder_t *b)
             continue;
         }
         uint32_t size = subtree_size(&tree, base, level);
-        weft_algo_buffer_t buffer = tree.r == tree.root ? WEFT_ALGO_RECV : WEFT_ALGO_SCRATCH;
+        weft_algo_buffer_t buffer =
+            tree.r == tree.root ? WEFT_ALGO_BUFFER_RECV : WEFT_ALGO_BUFFER_SCRATCH;
         uint32_t first = tree.r == tree.root ? base : base - tree.r;
         wefti_wait(b, child, level + 1);
         weft_schedule_copy(b, 0, wefti_at(tree.r, buffer, first),
-                           wefti_at(child, WEFT_ALGO_SEND, child), wefti_one(child));
+                           wefti_at(child, WEFT_ALGO_BUFFER_SEND, child), wefti_one(child));
         weft_schedule_copy(b, 0, wefti_at(tree.r, buffer, first + 1),
-                           wefti_at(child, WEFT_ALGO_SCRATCH, 1),
+                           wefti_at(child, WEFT_ALGO_BUFFER_SCRATCH, 1),
                            (weft_blocks_t){child + 1, 1, size - 1});
         weft_schedule_post(b, 0, level + 1);
     }
@@ -159,12 +162,12 @@ static void scatter(const weft_algo_params_t *params, weft_schedule_builder_t *b
     } else {
         uint32_t size = subtree_size(&tree, tree.r, tree.top);
         bool root = tree.parent == tree.root;
-        weft_algo_buffer_t buffer = root ? WEFT_ALGO_SEND : WEFT_ALGO_SCRATCH;
+        weft_algo_buffer_t buffer = root ? WEFT_ALGO_BUFFER_SEND : WEFT_ALGO_BUFFER_SCRATCH;
         uint32_t first = root ? tree.r : tree.r - tree.parent;
         wefti_wait(b, tree.parent, 1);
-        weft_schedule_copy(b, 0, wefti_at(tree.r, WEFT_ALGO_RECV, tree.r),
+        weft_schedule_copy(b, 0, wefti_at(tree.r, WEFT_ALGO_BUFFER_RECV, tree.r),
                            wefti_at(tree.parent, buffer, first), wefti_one(tree.r));
-        weft_schedule_copy(b, 0, wefti_at(tree.r, WEFT_ALGO_SCRATCH, 1),
+        weft_schedule_copy(b, 0, wefti_at(tree.r, WEFT_ALGO_BUFFER_SCRATCH, 1),
                            wefti_at(tree.parent, buffer, first + 1),
                            (weft_blocks_t){tree.r + 1, 1, size - 1});
         weft_schedule_post(b, 0, 1);
@@ -177,13 +180,13 @@ static void scatter(const weft_algo_params_t *params, weft_schedule_builder_t *b
 }
 
 static const weft_algorithm_t table[] = {
-    WEFTI_ALGORITHM(WEFT_OP_BROADCAST, "binomial", "holders of subtrees, in log2 n steps",
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_BROADCAST, "binomial", "holders of subtrees, in log2 n steps",
                     wefti_always_eligible, vector_resources, broadcast),
-    WEFTI_ALGORITHM(WEFT_OP_REDUCE, "binomial", "sums of subtrees, in log2 n steps",
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_REDUCE, "binomial", "sums of subtrees, in log2 n steps",
                     wefti_needs_tree, vector_resources, reduce),
-    WEFTI_ALGORITHM(WEFT_OP_GATHER, "binomial", "blocks of subtrees, in log2 n steps",
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_GATHER, "binomial", "blocks of subtrees, in log2 n steps",
                     wefti_always_eligible, block_resources, gather),
-    WEFTI_ALGORITHM(WEFT_OP_SCATTER, "binomial", "blocks of subtrees, in log2 n steps",
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_SCATTER, "binomial", "blocks of subtrees, in log2 n steps",
                     wefti_always_eligible, block_resources, scatter),
 };
 WEFTI_ALGORITHM_LIST(wefti_binomial_algorithms, table);

@@ -32,8 +32,8 @@ static void all_gather(const weft_algo_params_t *params, weft_schedule_builder_t
         while (count > 0) { /* one range, or two where it wraps */
             uint32_t first = wefti_next(r, have, n);
             uint32_t range = n - first < count ? n - first : count;
-            weft_schedule_copy(b, 0, wefti_at(r, WEFT_ALGO_RECV, first),
-                               wefti_at(from, WEFT_ALGO_RECV, first),
+            weft_schedule_copy(b, 0, wefti_at(r, WEFT_ALGO_BUFFER_RECV, first),
+                               wefti_at(from, WEFT_ALGO_BUFFER_RECV, first),
                                (weft_blocks_t){first, 1, range});
             have += range;
             count -= range;
@@ -69,11 +69,11 @@ static weft_place_t item_at(const weft_algo_params_t *params, uint32_t rank, uin
     uint32_t n = params->group_size;
     uint32_t hops = (uint32_t)__builtin_popcount(item & ((1u << k) - 1));
     if (hops > 0) {
-        return wefti_at(rank, WEFT_ALGO_SCRATCH, slot + hops - 1);
+        return wefti_at(rank, WEFT_ALGO_BUFFER_SCRATCH, slot + hops - 1);
     }
     uint32_t to = wefti_next(rank, item, n);
-    return params->in_place ? wefti_at(rank, WEFT_ALGO_SCRATCH, slots_before(n) + to)
-                            : wefti_at(rank, WEFT_ALGO_SEND, to);
+    return params->in_place ? wefti_at(rank, WEFT_ALGO_BUFFER_SCRATCH, slots_before(n) + to)
+                            : wefti_at(rank, WEFT_ALGO_BUFFER_SEND, to);
 }
 
 static void exchange(const weft_algo_params_t *params, weft_schedule_builder_t *b)
@@ -82,8 +82,8 @@ static void exchange(const weft_algo_params_t *params, weft_schedule_builder_t *
     uint32_t r = params->rank;
     uint32_t levels = wefti_log2_ceil(n);
     if (params->in_place && n > 1) {
-        weft_schedule_copy(b, 0, wefti_at(r, WEFT_ALGO_SCRATCH, slots_before(n)),
-                           wefti_at(r, WEFT_ALGO_SEND, 0), (weft_blocks_t){r * n, 1, n});
+        weft_schedule_copy(b, 0, wefti_at(r, WEFT_ALGO_BUFFER_SCRATCH, slots_before(n)),
+                           wefti_at(r, WEFT_ALGO_BUFFER_SEND, 0), (weft_blocks_t){r * n, 1, n});
     }
     wefti_copy_own(params, b, wefti_one(r));
     weft_schedule_post(b, 0, 1);
@@ -95,9 +95,9 @@ static void exchange(const weft_algo_params_t *params, weft_schedule_builder_t *
             uint32_t hops = (uint32_t)__builtin_popcount(item);
             if (item >> k & 1) {
                 uint32_t done = (uint32_t)__builtin_popcount(item & ((2u << k) - 1));
-                weft_place_t to = done == hops
-                                      ? wefti_at(r, WEFT_ALGO_RECV, wefti_next(r, n - item, n))
-                                      : wefti_at(r, WEFT_ALGO_SCRATCH, slot + done - 1);
+                weft_place_t to =
+                    done == hops ? wefti_at(r, WEFT_ALGO_BUFFER_RECV, wefti_next(r, n - item, n))
+                                 : wefti_at(r, WEFT_ALGO_BUFFER_SCRATCH, slot + done - 1);
                 weft_schedule_copy(b, 0, to, item_at(params, from, item, slot, k), wefti_one(r));
             }
             slot += hops - 1;
@@ -110,11 +110,12 @@ static void exchange(const weft_algo_params_t *params, weft_schedule_builder_t *
 }
 
 static const weft_algorithm_t table[] = {
-    WEFTI_ALGORITHM(WEFT_OP_ALL_GATHER, "bruck", "held blocks double at growing distance",
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_ALL_GATHER, "bruck", "held blocks double at growing distance",
                     wefti_always_eligible, gather_resources, all_gather),
-    WEFTI_ALGORITHM(WEFT_OP_ALL_GATHER_V, "bruck", "held blocks double at growing distance",
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_ALL_GATHER_V, "bruck", "held blocks double at growing distance",
                     wefti_always_eligible, gather_resources, all_gather),
-    WEFTI_ALGORITHM(WEFT_OP_ALL_TO_ALL, "bruck", "blocks hop along the bits of their distance",
-                    wefti_always_eligible, exchange_resources, exchange),
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_ALL_TO_ALL, "bruck",
+                    "blocks hop along the bits of their distance", wefti_always_eligible,
+                    exchange_resources, exchange),
 };
 WEFTI_ALGORITHM_LIST(wefti_bruck_algorithms, table);

@@ -34,10 +34,11 @@ static void broadcast(const weft_algo_params_t *params, weft_schedule_builder_t 
         weft_schedule_post(b, 0, pieces);
         wefti_copy_own(params, b, (weft_blocks_t){0, 1, pieces});
     } else {
-        weft_algo_buffer_t buffer = before == params->root ? WEFT_ALGO_SEND : WEFT_ALGO_RECV;
+        weft_algo_buffer_t buffer =
+            before == params->root ? WEFT_ALGO_BUFFER_SEND : WEFT_ALGO_BUFFER_RECV;
         for (uint32_t p = 0; p < pieces; p++) {
             wefti_wait(b, before, p + 1);
-            weft_schedule_copy(b, 0, wefti_at(params->rank, WEFT_ALGO_RECV, p),
+            weft_schedule_copy(b, 0, wefti_at(params->rank, WEFT_ALGO_BUFFER_RECV, p),
                                wefti_at(before, buffer, p), wefti_one(p));
             weft_schedule_post(b, 0, p + 1);
         }
@@ -48,7 +49,7 @@ static void broadcast(const weft_algo_params_t *params, weft_schedule_builder_t 
 }
 
 static const weft_algorithm_t table[] = {
-    WEFTI_ALGORITHM(WEFT_OP_BROADCAST, "chain", "pieces travel from rank to rank", eligible,
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_BROADCAST, "chain", "pieces travel from rank to rank", eligible,
                     resources, broadcast),
 };
 WEFTI_ALGORITHM_LIST(wefti_chain_algorithms, table);

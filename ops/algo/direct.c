@@ -15,8 +15,8 @@ static void send_recv(const weft_algo_params_t *params, weft_schedule_builder_t 
         wefti_wait(b, params->peer, 2);
     } else if (params->rank == params->peer) {
         wefti_wait(b, params->root, 1);
-        weft_schedule_copy(b, 0, wefti_at(params->peer, WEFT_ALGO_RECV, 0),
-                           wefti_at(params->root, WEFT_ALGO_SEND, 0), wefti_one(0));
+        weft_schedule_copy(b, 0, wefti_at(params->peer, WEFT_ALGO_BUFFER_RECV, 0),
+                           wefti_at(params->root, WEFT_ALGO_BUFFER_SEND, 0), wefti_one(0));
         weft_schedule_post(b, 0, 2);
     }
 }
@@ -37,9 +37,9 @@ static void barrier(const weft_algo_params_t *params, weft_schedule_builder_t *b
 }
 
 static const weft_algorithm_t table[] = {
-    WEFTI_ALGORITHM(WEFT_OP_SEND_RECV, "direct", "the receiver reads from the sender",
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_SEND_RECV, "direct", "the receiver reads from the sender",
                     wefti_always_eligible, two_phases, send_recv),
-    WEFTI_ALGORITHM(WEFT_OP_BARRIER, "dissemination", "news doubles in log2 n steps",
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_BARRIER, "dissemination", "news doubles in log2 n steps",
                     wefti_always_eligible, barrier_resources, barrier),
 };
 WEFTI_ALGORITHM_LIST(wefti_direct_algorithms, table);

@@ -89,24 +89,24 @@ static weft_place_t sums_at(const halving_t *h, uint32_t rank, uint32_t base, ui
     uint32_t real = real_level(h, base, level);
     weft_blocks_t blocks = blocks_of(h, residue, of_level);
     if (real == 0) {
-        return (weft_place_t){rank, 1, WEFT_ALGO_SEND, blocks.first, blocks.step};
+        return (weft_place_t){rank, 1, WEFT_ALGO_BUFFER_SEND, blocks.first, blocks.step};
     }
     uint32_t main = residue & ((1u << real) - 1);
     uint32_t slot = region_of(h, real);
     slot += base + main == rank ? 0 : 1u << (h->levels - real);
     if (h->ranges) {
         slot += blocks.first - reverse_bits(main, real) * (1u << (h->levels - real));
-        return (weft_place_t){rank, 1, WEFT_ALGO_SCRATCH, slot, 1};
+        return (weft_place_t){rank, 1, WEFT_ALGO_BUFFER_SCRATCH, slot, 1};
     }
     slot += (residue - main) >> real;
-    return (weft_place_t){rank, 1, WEFT_ALGO_SCRATCH, slot, 1u << (of_level - real)};
+    return (weft_place_t){rank, 1, WEFT_ALGO_BUFFER_SCRATCH, slot, 1u << (of_level - real)};
 }
 
 /* Where the finished sums go. */
 static weft_place_t result_at(const halving_t *h, weft_blocks_t blocks)
 {
-    uint32_t rank = h->params->op == WEFT_OP_REDUCE ? h->params->root : h->params->rank;
-    return (weft_place_t){rank, 1, WEFT_ALGO_RECV, blocks.first, blocks.step};
+    uint32_t rank = h->params->op == WEFT_COLLECTIVE_REDUCE ? h->params->root : h->params->rank;
+    return (weft_place_t){rank, 1, WEFT_ALGO_BUFFER_RECV, blocks.first, blocks.step};
 }
 
 /* Joins the two halves of rank's subtree of 2^(level + 1). */
@@ -135,7 +135,7 @@ static void join(const halving_t *h, uint32_t base, uint32_t level)
 static void reduce_scatter_phase(const halving_t *h)
 {
     weft_schedule_post(h->b, 0, 1);
-    if (h->params->op == WEFT_OP_REDUCE && h->n > 1) {
+    if (h->params->op == WEFT_COLLECTIVE_REDUCE && h->n > 1) {
         wefti_wait(h->b, h->params->root, 1); /* its receive buffer may be written */
     }
     for (uint32_t k = 0; k < h->levels; k++) {
@@ -151,7 +151,7 @@ static void reduce_scatter_phase(const halving_t *h)
 static void all_gather_phase(const halving_t *h, uint32_t phase)
 {
     uint32_t r = h->params->rank;
-    bool complete = h->params->op == WEFT_OP_BROADCAST && r == h->params->root;
+    bool complete = h->params->op == WEFT_COLLECTIVE_BROADCAST && r == h->params->root;
     for (uint32_t k = h->levels; k-- > 0; phase++) {
         uint32_t base = (r >> (k + 1)) << (k + 1);
         uint32_t own_base = (r >> k) << k;
@@ -164,8 +164,8 @@ static void all_gather_phase(const halving_t *h, uint32_t phase)
             }
             wefti_wait(h->b, from, phase);
             weft_schedule_copy(
-                h->b, 0, (weft_place_t){r, 1, WEFT_ALGO_RECV, blocks.first, blocks.step},
-                (weft_place_t){from, 1, WEFT_ALGO_RECV, blocks.first, blocks.step}, blocks);
+                h->b, 0, (weft_place_t){r, 1, WEFT_ALGO_BUFFER_RECV, blocks.first, blocks.step},
+                (weft_place_t){from, 1, WEFT_ALGO_BUFFER_RECV, blocks.first, blocks.step}, blocks);
         }
         weft_schedule_post(h->b, 0, phase + 1);
     }
@@ -184,8 +184,8 @@ static void resources(const weft_algo_params_t *params, weft_algo_resources_t *o
     bool reduces = wefti_collective_reduces(params->op);
     out->blocks = 1u << h.levels;
     out->scratch_slots = reduces && h.levels > 1 ? region_of(&h, h.levels) : 0;
-    out->phases = params->op == WEFT_OP_ALL_REDUCE ? 2 * h.levels + 1 : h.levels + 1;
-    if (params->op == WEFT_OP_BROADCAST) {
+    out->phases = params->op == WEFT_COLLECTIVE_ALL_REDUCE ? 2 * h.levels + 1 : h.levels + 1;
+    if (params->op == WEFT_COLLECTIVE_BROADCAST) {
         out->phases++;
     }
 }
@@ -235,8 +235,8 @@ static void broadcast(const weft_algo_params_t *params, weft_schedule_builder_t 
     for (uint32_t residue = 0; residue < 1u << h.levels && r != params->root; residue++) {
         weft_blocks_t blocks = blocks_of(&h, residue, h.levels);
         if (owner(&h, 0, h.levels, residue) == r) {
-            weft_schedule_copy(b, 0, wefti_at(r, WEFT_ALGO_RECV, blocks.first),
-                               wefti_at(params->root, WEFT_ALGO_SEND, blocks.first), blocks);
+            weft_schedule_copy(b, 0, wefti_at(r, WEFT_ALGO_BUFFER_RECV, blocks.first),
+                               wefti_at(params->root, WEFT_ALGO_BUFFER_SEND, blocks.first), blocks);
         }
     }
     weft_schedule_post(b, 0, 2);
@@ -244,20 +244,22 @@ static void broadcast(const weft_algo_params_t *params, weft_schedule_builder_t 
 }
 
 static const weft_algorithm_t table[] = {
-    WEFTI_ALGORITHM(WEFT_OP_ALL_REDUCE, "halving-doubling",
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_ALL_REDUCE, "halving-doubling",
                     "sums of halves at growing distance, then doubling back", wefti_needs_tree,
                     resources, all_reduce),
-    WEFTI_ALGORITHM(WEFT_OP_REDUCE_SCATTER, "halving", "sums of halves at growing distance",
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_REDUCE_SCATTER, "halving", "sums of halves at growing distance",
                     wefti_needs_tree, resources, reduce_scatter),
-    WEFTI_ALGORITHM(WEFT_OP_REDUCE_SCATTER_V, "halving", "sums of halves at growing distance",
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_REDUCE_SCATTER_V, "halving",
+                    "sums of halves at growing distance", wefti_needs_tree, resources,
+                    reduce_scatter),
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_REDUCE, "halving", "sums of halves, written to the root",
                     wefti_needs_tree, resources, reduce_scatter),
-    WEFTI_ALGORITHM(WEFT_OP_REDUCE, "halving", "sums of halves, written to the root",
-                    wefti_needs_tree, resources, reduce_scatter),
-    WEFTI_ALGORITHM(WEFT_OP_ALL_GATHER, "doubling", "blocks double at shrinking distance",
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_ALL_GATHER, "doubling", "blocks double at shrinking distance",
                     wefti_always_eligible, resources, all_gather),
-    WEFTI_ALGORITHM(WEFT_OP_ALL_GATHER_V, "doubling", "blocks double at shrinking distance",
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_ALL_GATHER_V, "doubling", "blocks double at shrinking distance",
                     wefti_always_eligible, resources, all_gather),
-    WEFTI_ALGORITHM(WEFT_OP_BROADCAST, "scatter-gather", "shards from the root, then doubling",
-                    wefti_always_eligible, resources, broadcast),
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_BROADCAST, "scatter-gather",
+                    "shards from the root, then doubling", wefti_always_eligible, resources,
+                    broadcast),
 };
 WEFTI_ALGORITHM_LIST(wefti_halving_algorithms, table);

@@ -14,7 +14,7 @@ void wefti_hier_collect_resources(const weft_algo_params_t *params, weft_algo_re
     if (!wefti_hier_init(&h, params, NULL)) {
         return;
     }
-    bool all = params->op == WEFT_OP_ALL_TO_ALL;
+    bool all = params->op == WEFT_COLLECTIVE_ALL_TO_ALL;
     uint32_t turns = all ? wefti_hier_turns(&h) : 1;
     out->phases = FIRST + turns + 1;
     out->scratch_slots = (turns + (all && params->in_place)) * h.place.largest;
@@ -35,11 +35,12 @@ static uint32_t end_of_run(const wefti_placement_t *p, uint32_t host, uint32_t i
 static void collect(wefti_hier_t *h, uint32_t block, uint32_t first_slot)
 {
     uint32_t size = wefti_hier_size(h);
-    bool gathers = h->params->op == WEFT_OP_GATHER; /* a rank's only block has its own number */
+    bool gathers =
+        h->params->op == WEFT_COLLECTIVE_GATHER; /* a rank's only block has its own number */
     for (uint32_t i = 0; i < size; i++) {
         uint32_t from = wefti_member(&h->place, h->place.own, i), at = gathers ? from : block;
-        wefti_hier_copy(h, wefti_at(h->params->rank, WEFT_ALGO_SCRATCH, first_slot + i),
-                        wefti_at(from, WEFT_ALGO_SEND, at), wefti_one(at));
+        wefti_hier_copy(h, wefti_at(h->params->rank, WEFT_ALGO_BUFFER_SCRATCH, first_slot + i),
+                        wefti_at(from, WEFT_ALGO_BUFFER_SEND, at), wefti_one(at));
     }
 }
 
@@ -50,8 +51,8 @@ static void spread(wefti_hier_t *h, uint32_t host, uint32_t from, uint32_t first
     for (uint32_t i = 0; i < size; i = end) {
         uint32_t rank = wefti_member(&h->place, host, i);
         end = end_of_run(&h->place, host, i);
-        wefti_hier_copy(h, wefti_at(h->params->rank, WEFT_ALGO_RECV, rank),
-                        wefti_at(from, WEFT_ALGO_SCRATCH, first_slot + i),
+        wefti_hier_copy(h, wefti_at(h->params->rank, WEFT_ALGO_BUFFER_RECV, rank),
+                        wefti_at(from, WEFT_ALGO_BUFFER_SCRATCH, first_slot + i),
                         (weft_blocks_t){rank, 1, end - i});
     }
 }
@@ -67,8 +68,8 @@ static void exchange_in_host(wefti_hier_t *h, uint32_t spare_slot)
     wefti_copy_own(h->params, h->b, wefti_one(rank));
     for (uint32_t i = 1; i < size; i++) {
         uint32_t from = wefti_member(&h->place, h->place.own, wefti_next(own, i, size));
-        wefti_hier_copy(h, wefti_at(rank, WEFT_ALGO_RECV, from),
-                        wefti_at(from, WEFT_ALGO_SEND, rank), wefti_one(from));
+        wefti_hier_copy(h, wefti_at(rank, WEFT_ALGO_BUFFER_RECV, from),
+                        wefti_at(from, WEFT_ALGO_BUFFER_SEND, rank), wefti_one(from));
     }
 }
 
@@ -116,8 +117,8 @@ static void gather_to_root(wefti_hier_t *h)
         uint32_t from = wefti_member(&h->place, h->place.own, i);
         if (from != rank) {
             wefti_hier_wait(h, from, 1);
-            wefti_hier_copy(h, wefti_at(rank, WEFT_ALGO_RECV, from),
-                            wefti_at(from, WEFT_ALGO_SEND, from), wefti_one(from));
+            wefti_hier_copy(h, wefti_at(rank, WEFT_ALGO_BUFFER_RECV, from),
+                            wefti_at(from, WEFT_ALGO_BUFFER_SEND, from), wefti_one(from));
         }
     }
     for (uint32_t i = 1; i < h->place.hosts; i++) {
@@ -160,8 +161,8 @@ static void take_for_host(wefti_hier_t *h)
     for (uint32_t i = 0; i < size; i = end) {
         uint32_t rank = wefti_member(&h->place, own, i);
         end = end_of_run(&h->place, own, i);
-        wefti_hier_copy(h, wefti_at(h->params->rank, WEFT_ALGO_SCRATCH, i),
-                        wefti_at(h->params->root, WEFT_ALGO_SEND, rank),
+        wefti_hier_copy(h, wefti_at(h->params->rank, WEFT_ALGO_BUFFER_SCRATCH, i),
+                        wefti_at(h->params->root, WEFT_ALGO_BUFFER_SEND, rank),
                         (weft_blocks_t){rank, 1, end - i});
     }
 }
@@ -176,14 +177,14 @@ void wefti_hier_scatter(const weft_algo_params_t *params, weft_schedule_builder_
     uint32_t rank = params->rank, root = params->root;
     uint32_t collector = wefti_hier_collector(&h, h.place.own, root);
     bool at_root = h.place.own == h.place.host[root];
-    weft_place_t to = wefti_at(rank, WEFT_ALGO_RECV, rank);
+    weft_place_t to = wefti_at(rank, WEFT_ALGO_BUFFER_RECV, rank);
     if (rank == root) {
         wefti_hier_post(&h, 1);
         wefti_copy_own(params, b, wefti_one(rank));
         wefti_hier_post(&h, 3);
     } else if (at_root) {
         wefti_hier_wait(&h, root, 1);
-        wefti_hier_copy(&h, to, wefti_at(root, WEFT_ALGO_SEND, rank), wefti_one(rank));
+        wefti_hier_copy(&h, to, wefti_at(root, WEFT_ALGO_BUFFER_SEND, rank), wefti_one(rank));
         wefti_hier_post(&h, 3);
     } else {
         uint32_t slot = h.place.member[rank];
@@ -193,7 +194,8 @@ void wefti_hier_scatter(const weft_algo_params_t *params, weft_schedule_builder_
             wefti_hier_post(&h, 2);
         }
         wefti_hier_wait(&h, collector, 2);
-        wefti_hier_copy(&h, to, wefti_at(collector, WEFT_ALGO_SCRATCH, slot), wefti_one(rank));
+        wefti_hier_copy(&h, to, wefti_at(collector, WEFT_ALGO_BUFFER_SCRATCH, slot),
+                        wefti_one(rank));
         wefti_hier_post(&h, 3);
     }
     if (rank == root || (!at_root && rank == collector)) {

@@ -63,7 +63,7 @@ static void resources(const weft_algo_params_t *params, weft_algo_resources_t *o
     out->scratch_slots = s.sum_slots + s.lanes * wefti_hier_temporaries(&s.h);
     /* With two sets nobody waits until the other hosts have read the sums: whose sums come in the
      * run between has done so. */
-    out->scratch_sets = s.single && params->op == WEFT_OP_ALL_REDUCE ? 2 : 1;
+    out->scratch_sets = s.single && params->op == WEFT_COLLECTIVE_ALL_REDUCE ? 2 : 1;
     wefti_hier_deinit(&s.h);
 }
 
@@ -87,13 +87,13 @@ static weft_place_t sum_place(void *user, uint32_t host, uint32_t block,
 {
     const shape_t *s = user;
     (void)subtree;
-    return wefti_at(wefti_owner(&s->h.place, host, block), WEFT_ALGO_SCRATCH,
+    return wefti_at(wefti_owner(&s->h.place, host, block), WEFT_ALGO_BUFFER_SCRATCH,
                     slot_of(s, host, block) + number);
 }
 
 static bool is_reduce(const shape_t *s)
 {
-    return s->h.params->op == WEFT_OP_REDUCE;
+    return s->h.params->op == WEFT_COLLECTIVE_REDUCE;
 }
 
 /* The host whose owner finishes a block; of an all-reduce in one step every host's does. */
@@ -143,7 +143,7 @@ static void finish_blocks(shape_t *s, uint32_t first, uint32_t end)
             uint32_t to = is_reduce(s) ? s->h.params->root : s->h.params->rank;
             wait_sums(s, block);
             s->h.temporary = s->sum_slots + s->h.lane * wefti_hier_temporaries(&s->h);
-            wefti_hier_join(&s->h, block, wefti_at(to, WEFT_ALGO_RECV, block), sum_place, s);
+            wefti_hier_join(&s->h, block, wefti_at(to, WEFT_ALGO_BUFFER_RECV, block), sum_place, s);
         }
     }
 }
@@ -156,8 +156,8 @@ static void fetch_results(shape_t *s, uint32_t first, uint32_t end)
         if (is_own(s, block) && host != s->h.place.own) {
             uint32_t from = wefti_owner(&s->h.place, host, block);
             wefti_hier_wait(&s->h, from, 3);
-            wefti_hier_copy(&s->h, wefti_at(s->h.params->rank, WEFT_ALGO_RECV, block),
-                            wefti_at(from, WEFT_ALGO_RECV, block), wefti_one(block));
+            wefti_hier_copy(&s->h, wefti_at(s->h.params->rank, WEFT_ALGO_BUFFER_RECV, block),
+                            wefti_at(from, WEFT_ALGO_BUFFER_RECV, block), wefti_one(block));
         }
     }
 }
@@ -173,8 +173,8 @@ static void copy_in_host(shape_t *s, uint32_t first, uint32_t end, uint32_t phas
         uint32_t at = first + wefti_next(member, size - first % size, size);
         wefti_hier_wait(&s->h, from, phase);
         if (at < end) {
-            wefti_hier_copy(&s->h, (weft_place_t){r, 1, WEFT_ALGO_RECV, at, size},
-                            (weft_place_t){from, 1, WEFT_ALGO_RECV, at, size},
+            wefti_hier_copy(&s->h, (weft_place_t){r, 1, WEFT_ALGO_BUFFER_RECV, at, size},
+                            (weft_place_t){from, 1, WEFT_ALGO_BUFFER_RECV, at, size},
                             (weft_blocks_t){at, size, (end - at - 1) / size + 1});
         }
     }

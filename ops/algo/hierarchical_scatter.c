@@ -47,13 +47,13 @@ static weft_place_t sum_place(void *user, uint32_t host, uint32_t block,
     scattering_t *s = user;
     wefti_hier_t *h = &s->h;
     if (host != h->place.own) {
-        return wefti_at(wefti_hier_collector(h, host, block), WEFT_ALGO_SCRATCH,
+        return wefti_at(wefti_hier_collector(h, host, block), WEFT_ALGO_BUFFER_SCRATCH,
                         wefti_hier_turn(h, host, block) * h->most_sums + number);
     }
     if (subtree->rank_count == 1) {
-        return wefti_at(subtree->first_rank, WEFT_ALGO_SEND, block);
+        return wefti_at(subtree->first_rank, WEFT_ALGO_BUFFER_SEND, block);
     }
-    weft_place_t sum = wefti_at(h->params->rank, WEFT_ALGO_SCRATCH, h->temporary++);
+    weft_place_t sum = wefti_at(h->params->rank, WEFT_ALGO_BUFFER_SCRATCH, h->temporary++);
     wefti_hier_reduce_subtree(h, subtree, block, sum);
     return sum;
 }
@@ -80,7 +80,7 @@ void wefti_hier_reduce_scatter(const weft_algo_params_t *params, weft_schedule_b
                         FIRST + wefti_hier_turn(h, host, rank));
     }
     h->temporary = temporaries;
-    wefti_hier_join(h, rank, wefti_at(rank, WEFT_ALGO_RECV, rank), sum_place, &s);
+    wefti_hier_join(h, rank, wefti_at(rank, WEFT_ALGO_BUFFER_RECV, rank), sum_place, &s);
     wefti_hier_post(h, done);
     wefti_hier_wait_host(h, done);
     for (uint32_t turn = 0; !s.even && wefti_hier_collected(h, rank, turn, &other); turn++) {

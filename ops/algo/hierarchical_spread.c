@@ -25,7 +25,7 @@ void wefti_hier_all_gather_resources(const weft_algo_params_t *params, weft_algo
 
 static void copy_block(wefti_hier_t *h, uint32_t block, uint32_t from, weft_algo_buffer_t buffer)
 {
-    wefti_hier_copy(h, wefti_at(h->params->rank, WEFT_ALGO_RECV, block),
+    wefti_hier_copy(h, wefti_at(h->params->rank, WEFT_ALGO_BUFFER_RECV, block),
                     wefti_at(from, buffer, block), wefti_one(block));
 }
 
@@ -36,7 +36,7 @@ static void copy_of_host(wefti_hier_t *h)
     for (uint32_t i = 1; i < size; i++) {
         uint32_t from = wefti_member(&h->place, h->place.own, wefti_next(own, i, size));
         wefti_hier_wait(h, from, 1);
-        copy_block(h, from, from, WEFT_ALGO_SEND);
+        copy_block(h, from, from, WEFT_ALGO_BUFFER_SEND);
     }
 }
 
@@ -48,7 +48,7 @@ static void copy_turn(wefti_hier_t *h, uint32_t turn)
         uint32_t from = wefti_member(&h->place, h->place.own, wefti_next(own, i, size));
         if (wefti_hier_collected(h, from, turn, &block)) {
             wefti_hier_wait(h, from, FIRST + turn);
-            copy_block(h, block, from, WEFT_ALGO_RECV);
+            copy_block(h, block, from, WEFT_ALGO_BUFFER_RECV);
         }
     }
 }
@@ -66,7 +66,7 @@ void wefti_hier_all_gather(const weft_algo_params_t *params, weft_schedule_build
     for (uint32_t turn = 0; turn <= turns; turn++) {
         if (wefti_hier_collected(&h, rank, turn, &block)) {
             wefti_hier_wait(&h, block, 1);
-            copy_block(&h, block, block, WEFT_ALGO_SEND);
+            copy_block(&h, block, block, WEFT_ALGO_BUFFER_SEND);
             wefti_hier_post(&h, FIRST + turn);
         }
         if (turn > 0) {
@@ -109,7 +109,7 @@ void wefti_hier_broadcast(const weft_algo_params_t *params, weft_schedule_builde
     uint32_t leader = leader_of(&h, h.place.own), from = rank == leader ? root : leader;
     if (rank != root) {
         wefti_hier_wait(&h, from, 1);
-        copy_block(&h, 0, from, from == root ? WEFT_ALGO_SEND : WEFT_ALGO_RECV);
+        copy_block(&h, 0, from, from == root ? WEFT_ALGO_BUFFER_SEND : WEFT_ALGO_BUFFER_RECV);
     }
     wefti_hier_post(&h, rank == leader ? 1 : 2);
     if (rank == root) {
@@ -157,7 +157,7 @@ static weft_blocks_t carried(const wefti_hier_t *h, uint32_t member)
 static void copy_blocks(wefti_hier_t *h, weft_blocks_t blocks, uint32_t from,
                         weft_algo_buffer_t buffer)
 {
-    weft_place_t to = {h->params->rank, 1, WEFT_ALGO_RECV, blocks.first, blocks.step};
+    weft_place_t to = {h->params->rank, 1, WEFT_ALGO_BUFFER_RECV, blocks.first, blocks.step};
     wefti_hier_copy(h, to, (weft_place_t){from, 1, buffer, blocks.first, blocks.step}, blocks);
 }
 
@@ -170,7 +170,7 @@ static void fetch_carried(wefti_hier_t *h, uint32_t before, bool on_first)
     if (on_first) {
         if (h->params->rank != root && blocks.count > 0) {
             wefti_hier_wait(h, root, 1);
-            copy_blocks(h, blocks, root, WEFT_ALGO_SEND);
+            copy_blocks(h, blocks, root, WEFT_ALGO_BUFFER_SEND);
         }
         return;
     }
@@ -178,7 +178,7 @@ static void fetch_carried(wefti_hier_t *h, uint32_t before, bool on_first)
         uint32_t block = blocks.first + i * blocks.step;
         uint32_t from = wefti_owner(&h->place, before, block);
         wefti_hier_wait(h, from, from == root ? 1 : 2);
-        copy_block(h, block, from, from == root ? WEFT_ALGO_SEND : WEFT_ALGO_RECV);
+        copy_block(h, block, from, from == root ? WEFT_ALGO_BUFFER_SEND : WEFT_ALGO_BUFFER_RECV);
     }
 }
 
@@ -202,7 +202,7 @@ static void broadcast_lane(wefti_hier_t *h)
         bool from_root = on_first && from == root;
         wefti_hier_wait(h, from, from_root ? 1 : 2);
         if (blocks.count > 0) {
-            copy_blocks(h, blocks, from, from_root ? WEFT_ALGO_SEND : WEFT_ALGO_RECV);
+            copy_blocks(h, blocks, from, from_root ? WEFT_ALGO_BUFFER_SEND : WEFT_ALGO_BUFFER_RECV);
         }
     }
     wefti_hier_post(h, 3);

@@ -149,7 +149,7 @@ uint32_t wefti_hier_temporaries(const wefti_hier_t *h)
 
 static weft_place_t temporary(wefti_hier_t *h)
 {
-    return wefti_at(h->params->rank, WEFT_ALGO_SCRATCH, h->temporary++);
+    return wefti_at(h->params->rank, WEFT_ALGO_BUFFER_SCRATCH, h->temporary++);
 }
 
 /* Sources that are ranks of one host, however they are spread. */
@@ -158,7 +158,8 @@ static uint32_t members_of(const wefti_hier_t *h, uint32_t block, weft_place_t *
     uint32_t count = 0;
     for (uint32_t r = 0; r < h->place.ranks; r = h->place.run_end[r]) {
         if (h->place.host[r] == h->place.own) {
-            places[count++] = wefti_at_each(r, h->place.run_end[r] - r, WEFT_ALGO_SEND, block);
+            places[count++] =
+                wefti_at_each(r, h->place.run_end[r] - r, WEFT_ALGO_BUFFER_SEND, block);
         }
     }
     return count;
@@ -186,7 +187,7 @@ void wefti_hier_reduce_subtree(wefti_hier_t *h, const wefti_subtree_t *node, uin
     }
     if (!node->of_blocks) {
         weft_place_t members =
-            wefti_at_each(node->first_rank, node->rank_count, WEFT_ALGO_SEND, block);
+            wefti_at_each(node->first_rank, node->rank_count, WEFT_ALGO_BUFFER_SEND, block);
         weft_schedule_reduce(h->b, h->lane, &to, 1, &members, 1, wefti_one(block), 0);
         return;
     }
@@ -195,7 +196,7 @@ void wefti_hier_reduce_subtree(wefti_hier_t *h, const wefti_subtree_t *node, uin
     uint32_t first_rank = node->first_rank;
     for (uint32_t i = 0; i < node->size; i++) {
         uint32_t size = h->params->order_sizes[node->first + i];
-        weft_place_t members = wefti_at_each(first_rank, size, WEFT_ALGO_SEND, block);
+        weft_place_t members = wefti_at_each(first_rank, size, WEFT_ALGO_BUFFER_SEND, block);
         partial[i] = members;
         if (size > 1) {
             partial[i] = temporary(h);
@@ -214,7 +215,7 @@ static void reduce_in_host(wefti_hier_t *h, const wefti_subtree_t *node, own_sum
 {
     uint32_t host = host_of_subtree(h, node);
     if (host == h->place.own) {
-        weft_place_t sum = wefti_at(h->params->rank, WEFT_ALGO_SCRATCH, own->slot++);
+        weft_place_t sum = wefti_at(h->params->rank, WEFT_ALGO_BUFFER_SCRATCH, own->slot++);
         wefti_hier_reduce_subtree(h, node, own->block, sum);
     } else if (host == WEFTI_NO_HOST) {
         wefti_subtree_t halves[2];
@@ -229,7 +230,7 @@ void wefti_hier_reduce_own(wefti_hier_t *h, uint32_t block, uint32_t first_slot)
     own_sums_t own = {block, first_slot};
     wefti_subtree_t root = whole(h->params);
     if (any_order(h->params)) {
-        reduce_members(h, block, wefti_at(h->params->rank, WEFT_ALGO_SCRATCH, first_slot));
+        reduce_members(h, block, wefti_at(h->params->rank, WEFT_ALGO_BUFFER_SCRATCH, first_slot));
         return;
     }
     reduce_in_host(h, &root, &own);
@@ -250,7 +251,7 @@ static weft_place_t join(const joining_t *j, const wefti_subtree_t *node, bool f
     uint32_t host = host_of_subtree(h, node);
     if (host != WEFTI_NO_HOST) {
         uint32_t number = h->met[host]++;
-        return h->direct ? wefti_at(node->first_rank, WEFT_ALGO_SEND, j->block)
+        return h->direct ? wefti_at(node->first_rank, WEFT_ALGO_BUFFER_SEND, j->block)
                          : j->place(j->user, host, j->block, node, number);
     }
     wefti_subtree_t halves[2];
@@ -275,7 +276,7 @@ static void join_all(const joining_t *j)
     }
     for (uint32_t host = 0; host < h->place.hosts; host++) {
         uint32_t first = wefti_member(&h->place, host, 0);
-        sources[host] = h->direct ? wefti_at(first, WEFT_ALGO_SEND, j->block)
+        sources[host] = h->direct ? wefti_at(first, WEFT_ALGO_BUFFER_SEND, j->block)
                                   : j->place(j->user, host, j->block, &none, 0);
     }
     weft_schedule_reduce(h->b, h->lane, &j->to, 1, sources, h->place.hosts, wefti_one(j->block), 1);

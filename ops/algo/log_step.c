@@ -72,8 +72,8 @@ static void all_gather(const weft_algo_params_t *params, weft_schedule_builder_t
         for (uint32_t i = 1; i < n; i++) {
             if (offsets.level_of[i] == level) {
                 uint32_t block = wefti_next(r, i, n);
-                weft_schedule_copy(b, 0, wefti_at(r, WEFT_ALGO_RECV, block),
-                                   wefti_at(from, WEFT_ALGO_RECV, block), wefti_one(block));
+                weft_schedule_copy(b, 0, wefti_at(r, WEFT_ALGO_BUFFER_RECV, block),
+                                   wefti_at(from, WEFT_ALGO_BUFFER_RECV, block), wefti_one(block));
             }
         }
         weft_schedule_post(b, 0, level + 1);
@@ -100,10 +100,10 @@ static weft_place_t sum_at(const offsets_t *offsets, uint32_t n, uint32_t rank, 
         /* The last addition before: at step above, from the offset that step added. */
         uint32_t from = wefti_next(offset, offsets->distance[above - 1], n);
         if (offsets->level_of[from] == above && offsets->level_of[offset] < above) {
-            return wefti_at(rank, WEFT_ALGO_SCRATCH, offset * offsets->levels + above - 1);
+            return wefti_at(rank, WEFT_ALGO_BUFFER_SCRATCH, offset * offsets->levels + above - 1);
         }
     }
-    return wefti_at(rank, WEFT_ALGO_SEND, wefti_next(rank, offset, n));
+    return wefti_at(rank, WEFT_ALGO_BUFFER_SEND, wefti_next(rank, offset, n));
 }
 
 /* The step that adds last to the own block. */
@@ -142,9 +142,9 @@ static void reduce_scatter(const weft_algo_params_t *params, weft_schedule_build
             bool last = i == 0 && level == last_addition(&offsets);
             weft_place_t sources[2] = {sum_at(&offsets, n, r, i, level),
                                        sum_at(&offsets, n, from, theirs, level)};
-            weft_place_t sum = last
-                                   ? wefti_at(r, WEFT_ALGO_RECV, r)
-                                   : wefti_at(r, WEFT_ALGO_SCRATCH, i * offsets.levels + level - 1);
+            weft_place_t sum =
+                last ? wefti_at(r, WEFT_ALGO_BUFFER_RECV, r)
+                     : wefti_at(r, WEFT_ALGO_BUFFER_SCRATCH, i * offsets.levels + level - 1);
             weft_schedule_reduce(b, 0, &sum, 1, sources, 2, wefti_one(block), last);
         }
         weft_schedule_post(b, 0, phase + 1);
@@ -156,13 +156,15 @@ static void reduce_scatter(const weft_algo_params_t *params, weft_schedule_build
 }
 
 static const weft_algorithm_t table[] = {
-    WEFTI_ALGORITHM(WEFT_OP_ALL_GATHER, "log-step", "held blocks double at shrinking distance",
-                    eligible_size, gather_resources, all_gather),
-    WEFTI_ALGORITHM(WEFT_OP_ALL_GATHER_V, "log-step", "held blocks double at shrinking distance",
-                    eligible_size, gather_resources, all_gather),
-    WEFTI_ALGORITHM(WEFT_OP_REDUCE_SCATTER, "log-step", "sums halve at growing distance",
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_ALL_GATHER, "log-step",
+                    "held blocks double at shrinking distance", eligible_size, gather_resources,
+                    all_gather),
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_ALL_GATHER_V, "log-step",
+                    "held blocks double at shrinking distance", eligible_size, gather_resources,
+                    all_gather),
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_REDUCE_SCATTER, "log-step", "sums halve at growing distance",
                     eligible_reduction, scatter_resources, reduce_scatter),
-    WEFTI_ALGORITHM(WEFT_OP_REDUCE_SCATTER_V, "log-step", "sums halve at growing distance",
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_REDUCE_SCATTER_V, "log-step", "sums halve at growing distance",
                     eligible_reduction, scatter_resources, reduce_scatter),
 };
 WEFTI_ALGORITHM_LIST(wefti_log_step_algorithms, table);

@@ -22,8 +22,8 @@ static void all_gather(const weft_algo_params_t *params, weft_schedule_builder_t
     for (uint32_t i = 1; i < n; i++) {
         uint32_t peer = wefti_next(params->rank, i, n);
         wefti_wait(b, peer, 1);
-        weft_schedule_copy(b, 0, wefti_at(params->rank, WEFT_ALGO_RECV, peer),
-                           wefti_at(peer, WEFT_ALGO_SEND, peer), wefti_one(peer));
+        weft_schedule_copy(b, 0, wefti_at(params->rank, WEFT_ALGO_BUFFER_RECV, peer),
+                           wefti_at(peer, WEFT_ALGO_BUFFER_SEND, peer), wefti_one(peer));
     }
     weft_schedule_post(b, 0, 2);
     wefti_wait_all(b, params, 2);
@@ -41,8 +41,8 @@ static void gather(const weft_algo_params_t *params, weft_schedule_builder_t *b)
     for (uint32_t i = 1; i < n; i++) {
         uint32_t peer = wefti_next(params->rank, i, n);
         wefti_wait(b, peer, 1);
-        weft_schedule_copy(b, 0, wefti_at(params->rank, WEFT_ALGO_RECV, peer),
-                           wefti_at(peer, WEFT_ALGO_SEND, peer), wefti_one(peer));
+        weft_schedule_copy(b, 0, wefti_at(params->rank, WEFT_ALGO_BUFFER_RECV, peer),
+                           wefti_at(peer, WEFT_ALGO_BUFFER_SEND, peer), wefti_one(peer));
     }
     weft_schedule_post(b, 0, 2);
 }
@@ -66,8 +66,8 @@ static void from_root(const weft_algo_params_t *params, weft_schedule_builder_t 
         return;
     }
     wefti_wait(b, params->root, 1);
-    weft_schedule_copy(b, 0, wefti_at(params->rank, WEFT_ALGO_RECV, block),
-                       wefti_at(params->root, WEFT_ALGO_SEND, block), wefti_one(block));
+    weft_schedule_copy(b, 0, wefti_at(params->rank, WEFT_ALGO_BUFFER_RECV, block),
+                       wefti_at(params->root, WEFT_ALGO_BUFFER_SEND, block), wefti_one(block));
     weft_schedule_post(b, 0, 2);
 }
 
@@ -92,18 +92,18 @@ static void all_to_all(const weft_algo_params_t *params, weft_schedule_builder_t
 {
     uint32_t n = params->group_size;
     uint32_t r = params->rank;
-    weft_algo_buffer_t buffer = params->in_place ? WEFT_ALGO_SCRATCH : WEFT_ALGO_SEND;
+    weft_algo_buffer_t buffer = params->in_place ? WEFT_ALGO_BUFFER_SCRATCH : WEFT_ALGO_BUFFER_SEND;
     if (params->in_place) {
-        weft_schedule_copy(b, 0, wefti_at(r, WEFT_ALGO_SCRATCH, 0), wefti_at(r, WEFT_ALGO_SEND, 0),
-                           (weft_blocks_t){r * n, 1, n});
+        weft_schedule_copy(b, 0, wefti_at(r, WEFT_ALGO_BUFFER_SCRATCH, 0),
+                           wefti_at(r, WEFT_ALGO_BUFFER_SEND, 0), (weft_blocks_t){r * n, 1, n});
     }
     weft_schedule_post(b, 0, 1);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t peer = wefti_next(r, i, n);
         wefti_wait(b, peer, 1);
         if (i > 0 || !params->in_place) {
-            weft_schedule_copy(b, 0, wefti_at(r, WEFT_ALGO_RECV, peer), wefti_at(peer, buffer, r),
-                               wefti_one(peer * n + r));
+            weft_schedule_copy(b, 0, wefti_at(r, WEFT_ALGO_BUFFER_RECV, peer),
+                               wefti_at(peer, buffer, r), wefti_one(peer * n + r));
         }
     }
     weft_schedule_post(b, 0, 2);
@@ -111,19 +111,21 @@ static void all_to_all(const weft_algo_params_t *params, weft_schedule_builder_t
 }
 
 static const weft_algorithm_t table[] = {
-    WEFTI_ALGORITHM(WEFT_OP_ALL_GATHER, "mesh", "every rank reads every rank's block",
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_ALL_GATHER, "mesh", "every rank reads every rank's block",
                     wefti_always_eligible, two_phases, all_gather),
-    WEFTI_ALGORITHM(WEFT_OP_ALL_GATHER_V, "mesh", "every rank reads every rank's block",
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_ALL_GATHER_V, "mesh", "every rank reads every rank's block",
                     wefti_always_eligible, two_phases, all_gather),
-    WEFTI_ALGORITHM(WEFT_OP_GATHER, "mesh", "the root reads every rank's block",
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_GATHER, "mesh", "the root reads every rank's block",
                     wefti_always_eligible, two_phases, gather),
-    WEFTI_ALGORITHM(WEFT_OP_SCATTER, "mesh", "every rank reads its block from the root",
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_SCATTER, "mesh", "every rank reads its block from the root",
                     wefti_always_eligible, two_phases, scatter),
-    WEFTI_ALGORITHM(WEFT_OP_BROADCAST, "mesh", "every rank reads from the root",
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_BROADCAST, "mesh", "every rank reads from the root",
                     wefti_always_eligible, two_phases, broadcast),
-    WEFTI_ALGORITHM(WEFT_OP_ALL_TO_ALL, "mesh", "every rank reads its block from every rank",
-                    wefti_always_eligible, all_to_all_resources, all_to_all),
-    WEFTI_ALGORITHM(WEFT_OP_ALL_TO_ALL_V, "mesh", "every rank reads its block from every rank",
-                    wefti_always_eligible, all_to_all_resources, all_to_all),
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_ALL_TO_ALL, "mesh",
+                    "every rank reads its block from every rank", wefti_always_eligible,
+                    all_to_all_resources, all_to_all),
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_ALL_TO_ALL_V, "mesh",
+                    "every rank reads its block from every rank", wefti_always_eligible,
+                    all_to_all_resources, all_to_all),
 };
 WEFTI_ALGORITHM_LIST(wefti_mesh_copy_algorithms, table);

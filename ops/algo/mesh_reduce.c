@@ -25,35 +25,40 @@ static void reduce_shard(const weft_algo_params_t *params, weft_schedule_builder
     }
     weft_schedule_post(b, 0, 1);
     wefti_wait_all(b, params, 1);
-    wefti_reduce_ordered(params, b, destinations, WEFT_ALGO_SEND, params->rank, params->rank, 0);
+    wefti_reduce_ordered(params, b, destinations, WEFT_ALGO_BUFFER_SEND, params->rank, params->rank,
+                         0);
     weft_schedule_post(b, 0, 2);
     wefti_wait_all(b, params, 2);
 }
 
 static void all_reduce(const weft_algo_params_t *params, weft_schedule_builder_t *b)
 {
-    reduce_shard(params, b, wefti_at_each(0, params->group_size, WEFT_ALGO_RECV, params->rank));
+    reduce_shard(params, b,
+                 wefti_at_each(0, params->group_size, WEFT_ALGO_BUFFER_RECV, params->rank));
 }
 
 static void reduce(const weft_algo_params_t *params, weft_schedule_builder_t *b)
 {
-    reduce_shard(params, b, wefti_at(params->root, WEFT_ALGO_RECV, params->rank));
+    reduce_shard(params, b, wefti_at(params->root, WEFT_ALGO_BUFFER_RECV, params->rank));
 }
 
 static void reduce_scatter(const weft_algo_params_t *params, weft_schedule_builder_t *b)
 {
-    reduce_shard(params, b, wefti_at(params->rank, WEFT_ALGO_RECV, params->rank));
+    reduce_shard(params, b, wefti_at(params->rank, WEFT_ALGO_BUFFER_RECV, params->rank));
 }
 
 static const weft_algorithm_t table[] = {
-    WEFTI_ALGORITHM(WEFT_OP_ALL_REDUCE, "mesh",
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_ALL_REDUCE, "mesh",
                     "every rank reduces its shard of all copies into all copies", wefti_any_order,
                     resources, all_reduce),
-    WEFTI_ALGORITHM(WEFT_OP_REDUCE, "mesh", "every rank reduces its shard into the root's copy",
-                    wefti_any_order, resources, reduce),
-    WEFTI_ALGORITHM(WEFT_OP_REDUCE_SCATTER, "mesh", "every rank reduces its shard of all copies",
-                    wefti_any_order, resources, reduce_scatter),
-    WEFTI_ALGORITHM(WEFT_OP_REDUCE_SCATTER_V, "mesh", "every rank reduces its shard of all copies",
-                    wefti_any_order, resources, reduce_scatter),
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_REDUCE, "mesh",
+                    "every rank reduces its shard into the root's copy", wefti_any_order, resources,
+                    reduce),
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_REDUCE_SCATTER, "mesh",
+                    "every rank reduces its shard of all copies", wefti_any_order, resources,
+                    reduce_scatter),
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_REDUCE_SCATTER_V, "mesh",
+                    "every rank reduces its shard of all copies", wefti_any_order, resources,
+                    reduce_scatter),
 };
 WEFTI_ALGORITHM_LIST(wefti_mesh_reduce_algorithms, table);

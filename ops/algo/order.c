@@ -70,7 +70,7 @@ void wefti_reduce_ordered(const weft_algo_params_t *params, weft_schedule_builde
         weft_place_t members = wefti_at_each(first, size, buffer, place);
         partial[i] = members;
         if (size > 1) {
-            partial[i] = wefti_at(params->rank, WEFT_ALGO_SCRATCH, first_slot + i);
+            partial[i] = wefti_at(params->rank, WEFT_ALGO_BUFFER_SCRATCH, first_slot + i);
             weft_schedule_reduce(builder, 0, &partial[i], 1, &members, 1, wefti_one(block), 0);
         }
         first += size;

@@ -17,30 +17,31 @@ static void build(const weft_algo_params_t *params, weft_schedule_builder_t *b)
     uint32_t n = params->group_size;
     uint32_t r = params->rank;
     bool xor = (n & (n - 1)) == 0;
-    weft_algo_buffer_t buffer = params->in_place ? WEFT_ALGO_SCRATCH : WEFT_ALGO_SEND;
+    weft_algo_buffer_t buffer = params->in_place ? WEFT_ALGO_BUFFER_SCRATCH : WEFT_ALGO_BUFFER_SEND;
     if (params->in_place && n > 1) {
-        weft_schedule_copy(b, 0, wefti_at(r, WEFT_ALGO_SCRATCH, 0), wefti_at(r, WEFT_ALGO_SEND, 0),
-                           (weft_blocks_t){r * n, 1, n});
+        weft_schedule_copy(b, 0, wefti_at(r, WEFT_ALGO_BUFFER_SCRATCH, 0),
+                           wefti_at(r, WEFT_ALGO_BUFFER_SEND, 0), (weft_blocks_t){r * n, 1, n});
     }
     if (!params->in_place) {
-        weft_schedule_copy(b, 0, wefti_at(r, WEFT_ALGO_RECV, r), wefti_at(r, WEFT_ALGO_SEND, r),
-                           wefti_one(r * n + r));
+        weft_schedule_copy(b, 0, wefti_at(r, WEFT_ALGO_BUFFER_RECV, r),
+                           wefti_at(r, WEFT_ALGO_BUFFER_SEND, r), wefti_one(r * n + r));
     }
     for (uint32_t s = 1; s < n; s++) {
         uint32_t from = xor? r ^ s : wefti_next(r, n - s, n);
         weft_schedule_post(b, 0, s);
         wefti_wait(b, from, s);
-        weft_schedule_copy(b, 0, wefti_at(r, WEFT_ALGO_RECV, from), wefti_at(from, buffer, r),
-                           wefti_one(from * n + r));
+        weft_schedule_copy(b, 0, wefti_at(r, WEFT_ALGO_BUFFER_RECV, from),
+                           wefti_at(from, buffer, r), wefti_one(from * n + r));
     }
     weft_schedule_post(b, 0, n);
     wefti_wait_all(b, params, n);
 }
 
 static const weft_algorithm_t table[] = {
-    WEFTI_ALGORITHM(WEFT_OP_ALL_TO_ALL, "pairwise", "one partner after the other, in step",
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_ALL_TO_ALL, "pairwise", "one partner after the other, in step",
                     wefti_always_eligible, resources, build),
-    WEFTI_ALGORITHM(WEFT_OP_ALL_TO_ALL_V, "pairwise", "one partner after the other, in step",
-                    wefti_always_eligible, resources, build),
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_ALL_TO_ALL_V, "pairwise",
+                    "one partner after the other, in step", wefti_always_eligible, resources,
+                    build),
 };
 WEFTI_ALGORITHM_LIST(wefti_pairwise_algorithms, table);

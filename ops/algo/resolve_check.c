@@ -135,7 +135,7 @@ weft_status_t wefti_slice_init(const weft_algo_params_t *params, const wefti_sch
     }
     if (wefti_collective_is_variable(params->op)) {
         status = longest_of(params, counts, &out->elem_count);
-    } else if (params->op == WEFT_OP_BARRIER) {
+    } else if (params->op == WEFT_COLLECTIVE_BARRIER) {
         out->elem_count = 0;
     }
     if (status >= 0 && !sizes_fit(params, schedule, counts, out->elem_count)) {

@@ -29,9 +29,9 @@ static void all_gather(const weft_algo_params_t *params, weft_schedule_builder_t
     wefti_copy_own(params, b, wefti_one(params->rank));
     for (uint32_t s = 1; s < n; s++) {
         uint32_t block = wefti_next(params->rank, n - s, n);
-        weft_algo_buffer_t buffer = s == 1 ? WEFT_ALGO_SEND : WEFT_ALGO_RECV;
+        weft_algo_buffer_t buffer = s == 1 ? WEFT_ALGO_BUFFER_SEND : WEFT_ALGO_BUFFER_RECV;
         wefti_wait(b, left, s);
-        weft_schedule_copy(b, 0, wefti_at(params->rank, WEFT_ALGO_RECV, block),
+        weft_schedule_copy(b, 0, wefti_at(params->rank, WEFT_ALGO_BUFFER_RECV, block),
                            wefti_at(left, buffer, block), wefti_one(block));
         weft_schedule_post(b, 0, s + 1);
     }
@@ -42,7 +42,7 @@ static void scatter_resources(const weft_algo_params_t *params, weft_algo_resour
 {
     uint32_t n = params->group_size;
     out->blocks = n;
-    out->phases = params->op == WEFT_OP_ALL_REDUCE ? 2 * n - 1 : n;
+    out->phases = params->op == WEFT_COLLECTIVE_ALL_REDUCE ? 2 * n - 1 : n;
     out->scratch_slots = n > 2 ? n - 2 : 0;
 }
 
@@ -59,16 +59,16 @@ static void reduce_scatter(const weft_algo_params_t *params, weft_schedule_build
     weft_schedule_post(b, 0, 1);
     for (uint32_t s = 1; s < n; s++) {
         uint32_t block = wefti_next(r, n - 1 - s, n);
-        weft_place_t sources[2] = {s == 1 ? wefti_at(left, WEFT_ALGO_SEND, block)
-                                          : wefti_at(left, WEFT_ALGO_SCRATCH, s - 2),
-                                   wefti_at(r, WEFT_ALGO_SEND, block)};
-        weft_place_t sum =
-            s + 1 == n ? wefti_at(r, WEFT_ALGO_RECV, block) : wefti_at(r, WEFT_ALGO_SCRATCH, s - 1);
+        weft_place_t sources[2] = {s == 1 ? wefti_at(left, WEFT_ALGO_BUFFER_SEND, block)
+                                          : wefti_at(left, WEFT_ALGO_BUFFER_SCRATCH, s - 2),
+                                   wefti_at(r, WEFT_ALGO_BUFFER_SEND, block)};
+        weft_place_t sum = s + 1 == n ? wefti_at(r, WEFT_ALGO_BUFFER_RECV, block)
+                                      : wefti_at(r, WEFT_ALGO_BUFFER_SCRATCH, s - 1);
         wefti_wait(b, left, s);
         weft_schedule_reduce(b, 0, &sum, 1, sources, 2, wefti_one(block), s + 1 == n);
         weft_schedule_post(b, 0, s + 1);
     }
-    if (params->op != WEFT_OP_ALL_REDUCE) {
+    if (params->op != WEFT_COLLECTIVE_ALL_REDUCE) {
         wefti_wait(b, right_of(params), n);
     }
 }
@@ -81,8 +81,8 @@ static void all_reduce(const weft_algo_params_t *params, weft_schedule_builder_t
     for (uint32_t s = 1; s < n; s++) {
         uint32_t block = wefti_next(params->rank, n - s, n);
         wefti_wait(b, left, n - 1 + s);
-        weft_schedule_copy(b, 0, wefti_at(params->rank, WEFT_ALGO_RECV, block),
-                           wefti_at(left, WEFT_ALGO_RECV, block), wefti_one(block));
+        weft_schedule_copy(b, 0, wefti_at(params->rank, WEFT_ALGO_BUFFER_RECV, block),
+                           wefti_at(left, WEFT_ALGO_BUFFER_RECV, block), wefti_one(block));
         weft_schedule_post(b, 0, n + s);
     }
     if (n > 1) {
@@ -91,15 +91,16 @@ static void all_reduce(const weft_algo_params_t *params, weft_schedule_builder_t
 }
 
 static const weft_algorithm_t table[] = {
-    WEFTI_ALGORITHM(WEFT_OP_ALL_REDUCE, "ring", "shards travel round twice: summed, then copied",
-                    wefti_needs_any, scatter_resources, all_reduce),
-    WEFTI_ALGORITHM(WEFT_OP_REDUCE_SCATTER, "ring", "shards travel round and are summed",
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_ALL_REDUCE, "ring",
+                    "shards travel round twice: summed, then copied", wefti_needs_any,
+                    scatter_resources, all_reduce),
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_REDUCE_SCATTER, "ring", "shards travel round and are summed",
                     wefti_needs_any, scatter_resources, reduce_scatter),
-    WEFTI_ALGORITHM(WEFT_OP_REDUCE_SCATTER_V, "ring", "shards travel round and are summed",
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_REDUCE_SCATTER_V, "ring", "shards travel round and are summed",
                     wefti_needs_any, scatter_resources, reduce_scatter),
-    WEFTI_ALGORITHM(WEFT_OP_ALL_GATHER, "ring", "blocks travel round", wefti_always_eligible,
-                    gather_resources, all_gather),
-    WEFTI_ALGORITHM(WEFT_OP_ALL_GATHER_V, "ring", "blocks travel round", wefti_always_eligible,
-                    gather_resources, all_gather),
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_ALL_GATHER, "ring", "blocks travel round",
+                    wefti_always_eligible, gather_resources, all_gather),
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_ALL_GATHER_V, "ring", "blocks travel round",
+                    wefti_always_eligible, gather_resources, all_gather),
 };
 WEFTI_ALGORITHM_LIST(wefti_ring_algorithms, table);

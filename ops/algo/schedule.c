@@ -132,7 +132,7 @@ static bool place_known(weft_schedule_builder_t *builder, const weft_place_t *pl
         fail(builder, "data movement: rank is outside the group");
         return false;
     }
-    if ((uint32_t)place->buffer > WEFT_ALGO_SCRATCH) {
+    if ((uint32_t)place->buffer > WEFT_ALGO_BUFFER_SCRATCH) {
         fail(builder, "data movement: unknown buffer");
         return false;
     }
@@ -301,11 +301,11 @@ weft_status_t wefti_algo_params_check(const weft_algo_params_t *params)
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "unknown reduction order %d",
                            (int)params->order);
     }
-    if (params->op == WEFT_OP_SEND_RECV && params->root == params->peer) {
+    if (params->op == WEFT_COLLECTIVE_SEND_RECV && params->root == params->peer) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "invalid send: rank %u is both sender and receiver", params->root);
     }
-    if (params->in_place && params->op != WEFT_OP_BARRIER &&
+    if (params->in_place && params->op != WEFT_COLLECTIVE_BARRIER &&
         !wefti_collective_of(params->op)->in_place) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: in place is not supported",
                            weft_collective_name(params->op));

@@ -20,9 +20,9 @@
          */
 
 typedef enum wefti_place_buffer {
-    WEFTI_SEND = WEFT_ALGO_SEND,
-    WEFTI_RECV = WEFT_ALGO_RECV,
-    WEFTI_SCRATCH = WEFT_ALGO_SCRATCH,
+    WEFTI_SEND = WEFT_ALGO_BUFFER_SEND,
+    WEFTI_RECV = WEFT_ALGO_BUFFER_RECV,
+    WEFTI_SCRATCH = WEFT_ALGO_BUFFER_SCRATCH,
     WEFTI_STAGE = 3,      /* slots that lowering adds, for elements as users see them */
     WEFTI_STAGE_WIDE = 4, /* and for those of scratch */
     WEFTI_BUFFER_COUNT = 5,

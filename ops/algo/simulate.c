@@ -107,7 +107,8 @@ static weft_status_t begin_run(wefti_sim_t *sim, uint32_t rank, uint32_t run)
 /* A barrier ends when every rank is known to have begun it. */
 static weft_status_t check_barrier(const wefti_sim_t *sim, uint32_t rank, uint32_t run)
 {
-    for (uint32_t other = 0; other < sim->ranks && sim->params->op == WEFT_OP_BARRIER; other++) {
+    for (uint32_t other = 0; other < sim->ranks && sim->params->op == WEFT_COLLECTIVE_BARRIER;
+         other++) {
         uint32_t clock = sim->rank[other].begin_clock[run];
         if (clock == 0 || !wefti_sim_knows(sim, rank * sim->lanes, other * sim->lanes, clock)) {
             return wefti_sim_error(sim, rank * sim->lanes,

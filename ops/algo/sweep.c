@@ -244,7 +244,7 @@ weft_status_t wefti_sweep_size(wefti_sweep_t *sweep, uint32_t group_size)
     for (size_t i = 0; (algorithm = wefti_algorithm_at(i)) != NULL && status >= 0; i++) {
         if ((sweep->op != 0 && algorithm->op != sweep->op) ||
             (sweep->algorithm != NULL && strcmp(algorithm->name, sweep->algorithm) != 0) ||
-            (algorithm->op == WEFT_OP_SEND_RECV && group_size < 2)) {
+            (algorithm->op == WEFT_COLLECTIVE_SEND_RECV && group_size < 2)) {
             continue;
         }
         sweep->last_op = weft_collective_name(algorithm->op);

@@ -20,7 +20,7 @@ static weft_status_t read_ints(const weft_node_desc_t *node, const char *name, s
     if (attr == NULL) {
         return WEFT_OK;
     }
-    if (attr->type != WEFT_ATTR_INTS || attr->count != count) {
+    if (attr->type != WEFT_ATTR_TYPE_INTS || attr->count != count) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: attribute %s: expected %zu integers",
                            node->op, name, count);
     }

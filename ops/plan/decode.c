@@ -75,24 +75,24 @@ static weft_status_t decode_attr(const Weft__Plan__Attr *in, weft_attr_t *out)
 {
     *out = (weft_attr_t){.name = in->name, .type = (weft_attr_type_t)in->type};
     switch (in->type) {
-    case WEFT_ATTR_INT:
+    case WEFT_ATTR_TYPE_INT:
         out->i = in->i;
         return WEFT_OK;
-    case WEFT_ATTR_FLOAT:
+    case WEFT_ATTR_TYPE_FLOAT:
         out->f = in->f;
         return WEFT_OK;
-    case WEFT_ATTR_STRING:
+    case WEFT_ATTR_TYPE_STRING:
         out->s = in->s;
         return WEFT_OK;
-    case WEFT_ATTR_INTS:
+    case WEFT_ATTR_TYPE_INTS:
         out->count = in->n_ints;
         out->ints = in->ints;
         return WEFT_OK;
-    case WEFT_ATTR_FLOATS:
+    case WEFT_ATTR_TYPE_FLOATS:
         out->count = in->n_floats;
         out->floats = in->floats;
         return WEFT_OK;
-    case WEFT_ATTR_STRINGS:
+    case WEFT_ATTR_TYPE_STRINGS:
         out->count = in->n_strings;
         out->strings = (const char *const *)in->strings;
         return WEFT_OK;

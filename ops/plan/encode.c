@@ -66,28 +66,28 @@ static weft_status_t encode_attr(const weft_attr_t *attr, Weft__Plan__Attr *out)
     out->name = text_of(attr->name);
     out->type = (uint32_t)attr->type;
     switch (attr->type) {
-    case WEFT_ATTR_INT:
+    case WEFT_ATTR_TYPE_INT:
         out->i = attr->i;
         return WEFT_OK;
-    case WEFT_ATTR_FLOAT:
+    case WEFT_ATTR_TYPE_FLOAT:
         out->f = attr->f;
         return WEFT_OK;
-    case WEFT_ATTR_STRING:
+    case WEFT_ATTR_TYPE_STRING:
         out->s = text_of(attr->s);
         return WEFT_OK;
-    case WEFT_ATTR_INTS:
+    case WEFT_ATTR_TYPE_INTS:
         out->n_ints = attr->count;
         out->ints = (int64_t *)(uintptr_t)attr->ints;
         return WEFT_OK;
-    case WEFT_ATTR_FLOATS:
+    case WEFT_ATTR_TYPE_FLOATS:
         out->n_floats = attr->count;
         out->floats = (float *)(uintptr_t)attr->floats;
         return WEFT_OK;
-    case WEFT_ATTR_STRINGS:
+    case WEFT_ATTR_TYPE_STRINGS:
         out->n_strings = attr->count;
         out->strings = (char **)(uintptr_t)attr->strings;
         return WEFT_OK;
-    case WEFT_ATTR_TENSOR:
+    case WEFT_ATTR_TYPE_TENSOR:
         break;
     }
     return wefti_error(WEFT_ERR_UNSUPPORTED, "attribute %s: unsupported type %d", attr->name,

@@ -93,7 +93,7 @@ static void add_inference(wefti_text_t *out, const weft_plan_t *plan)
 
 static void add_head(wefti_text_t *out, const weft_plan_t *plan)
 {
-    int trains = plan->kind == WEFT_PLAN_TRAINING;
+    int trains = plan->kind == WEFT_PLAN_KIND_TRAINING;
     char hex[65];
     wefti_text_add(out, "plan of ");
     wefti_text_add_printable(out, plan->model_name[0] ? plan->model_name : "(unnamed model)");
@@ -137,9 +137,9 @@ static void add_members(wefti_text_t *out, const weft_plan_t *plan,
 /* What is done with a bucket, where it is not an all-reduce. */
 static const char *operator_of(const wefti_plan_collective_t *bucket)
 {
-    return bucket->update != WEFTI_PLAN_NONE      ? "fused reduce-update-gather, "
-           : bucket->op == WEFT_OP_REDUCE_SCATTER ? "reduce-scatter, "
-                                                  : "";
+    return bucket->update != WEFTI_PLAN_NONE              ? "fused reduce-update-gather, "
+           : bucket->op == WEFT_COLLECTIVE_REDUCE_SCATTER ? "reduce-scatter, "
+                                                          : "";
 }
 
 static void add_bucket(wefti_text_t *out, const weft_plan_t *plan,
@@ -220,7 +220,7 @@ static void add_memory(wefti_text_t *out, const weft_plan_t *plan,
 {
     wefti_text_add(out, "\nmemory of a rank\n");
     add_bytes(out, "parameters", summary->param_bytes);
-    if (plan->kind == WEFT_PLAN_TRAINING) {
+    if (plan->kind == WEFT_PLAN_KIND_TRAINING) {
         add_bytes(out, "gradients", summary->gradient_bytes - summary->partial_bytes);
         add_bytes(out, "optimizer state", summary->state_bytes);
     }
@@ -243,7 +243,7 @@ weft_status_t wefti_plan_explain_text(const weft_plan_t *plan, wefti_text_t *out
     }
     wefti_plan_summarise(plan, &summary);
     add_head(out, plan);
-    if (plan->kind == WEFT_PLAN_TRAINING) {
+    if (plan->kind == WEFT_PLAN_KIND_TRAINING) {
         add_buckets(out, plan, &summary, &pieces);
     }
     wefti_plan_explain_collectives(plan, out);

@@ -80,8 +80,8 @@ void wefti_plan_explain_collectives(const weft_plan_t *plan, wefti_text_t *out)
     uint32_t count = 0;
     while ((collective = next(&walk, &program, &stream)) != NULL) {
         if (count == 0) {
-            wefti_text_add(out, plan->kind == WEFT_PLAN_TRAINING ? "\nother collectives\n"
-                                                                 : "\ncollectives\n");
+            wefti_text_add(out, plan->kind == WEFT_PLAN_KIND_TRAINING ? "\nother collectives\n"
+                                                                      : "\ncollectives\n");
         }
         if (count++ < SHOWN) {
             add_one(out, plan, collective, program, stream);

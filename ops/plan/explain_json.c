@@ -138,7 +138,8 @@ weft_status_t wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out
     wefti_json_int(&json, "batch", plan->batch);
     wefti_json_string(&json, "policy", plan->policy);
     wefti_json_string(&json, "optimizer", plan->optimizer);
-    wefti_json_string(&json, "kind", plan->kind == WEFT_PLAN_TRAINING ? "training" : "inference");
+    wefti_json_string(&json, "kind",
+                      plan->kind == WEFT_PLAN_KIND_TRAINING ? "training" : "inference");
     wefti_json_int(&json, "accumulate", plan->accumulate);
     wefti_json_int(&json, "global_micro_batches", plan->global_micro_batches);
     wefti_json_bool(&json, "sharded", (plan->flags & WEFTI_PLAN_SHARDED) != 0);

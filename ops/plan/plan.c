@@ -23,7 +23,7 @@ weft_status_t wefti_plan_create(const weft_allocator_t *allocator, weft_plan_t *
     plan->optimizer = "";
     plan->topology = "";
     plan->placement = "";
-    plan->kind = WEFT_PLAN_TRAINING;
+    plan->kind = WEFT_PLAN_KIND_TRAINING;
     plan->accumulate = 1;
     return WEFT_OK;
 }

@@ -9,7 +9,6 @@
 #ifndef WEFT_OPS_PLAN_PLAN_H
 #define WEFT_OPS_PLAN_PLAN_H
 
-#include <weft/algo.h>
 #include <weft/plan.h>
 #include <weft/registry.h>
 

@@ -68,34 +68,34 @@ static void add_attr(wefti_hasher_t *hasher, const weft_attr_t *attr)
     add_text(hasher, attr->name);
     add_int(hasher, (uint64_t)attr->type);
     switch (attr->type) {
-    case WEFT_ATTR_INT:
+    case WEFT_ATTR_TYPE_INT:
         add_int(hasher, (uint64_t)attr->i);
         break;
-    case WEFT_ATTR_FLOAT:
+    case WEFT_ATTR_TYPE_FLOAT:
         add_float(hasher, attr->f);
         break;
-    case WEFT_ATTR_STRING:
+    case WEFT_ATTR_TYPE_STRING:
         add_text(hasher, attr->s);
         break;
-    case WEFT_ATTR_INTS:
+    case WEFT_ATTR_TYPE_INTS:
         add_int(hasher, attr->count);
         for (size_t i = 0; i < attr->count; i++) {
             add_int(hasher, (uint64_t)attr->ints[i]);
         }
         break;
-    case WEFT_ATTR_FLOATS:
+    case WEFT_ATTR_TYPE_FLOATS:
         add_int(hasher, attr->count);
         for (size_t i = 0; i < attr->count; i++) {
             add_float(hasher, attr->floats[i]);
         }
         break;
-    case WEFT_ATTR_STRINGS:
+    case WEFT_ATTR_TYPE_STRINGS:
         add_int(hasher, attr->count);
         for (size_t i = 0; i < attr->count; i++) {
             add_text(hasher, attr->strings[i]);
         }
         break;
-    case WEFT_ATTR_TENSOR: /* plans have none; verify says so */
+    case WEFT_ATTR_TYPE_TENSOR: /* plans have none; verify says so */
         break;
     }
 }

@@ -17,16 +17,16 @@ static weft_status_t check_binding(const weft_plan_t *plan, uint32_t index)
     const char *what = NULL;
     wefti_buffer_kind_t kind = WEFTI_BUFFER_OUTPUT;
     switch (binding->role) {
-    case WEFT_ROLE_INPUT:
-    case WEFT_ROLE_LABEL:
+    case WEFT_BINDING_ROLE_INPUT:
+    case WEFT_BINDING_ROLE_LABEL:
         kind = WEFTI_BUFFER_INPUT;
         break;
-    case WEFT_ROLE_SCALAR:
+    case WEFT_BINDING_ROLE_SCALAR:
         kind = WEFTI_BUFFER_SCALAR;
         break;
-    case WEFT_ROLE_LOSS:
-    case WEFT_ROLE_LOGITS:
-    case WEFT_ROLE_OUTPUT:
+    case WEFT_BINDING_ROLE_LOSS:
+    case WEFT_BINDING_ROLE_LOGITS:
+    case WEFT_BINDING_ROLE_OUTPUT:
         break;
     default:
         what = "unknown role";
@@ -42,7 +42,8 @@ static weft_status_t check_binding(const weft_plan_t *plan, uint32_t index)
      * roles; the limit on bindings keeps the square small. */
     for (uint32_t i = 0; !what && i < index; i++) {
         const wefti_plan_binding_t *other = &plan->bindings[i];
-        int both_fed = binding->role <= WEFT_ROLE_SCALAR && other->role <= WEFT_ROLE_SCALAR;
+        int both_fed =
+            binding->role <= WEFT_BINDING_ROLE_SCALAR && other->role <= WEFT_BINDING_ROLE_SCALAR;
         if ((both_fed || binding->role == other->role) && strcmp(other->name, binding->name) == 0) {
             what = "its name is taken";
         }
@@ -58,8 +59,8 @@ static const char *check_kind(const weft_plan_t *plan)
     const uint32_t known =
         WEFTI_PLAN_SHARDED | WEFTI_PLAN_DECOUPLED | WEFTI_PLAN_RANK_DATA | WEFTI_PLAN_SPLIT_BATCH;
     uint32_t of_training = WEFTI_PLAN_SHARDED | WEFTI_PLAN_DECOUPLED;
-    int trains = plan->kind == WEFT_PLAN_TRAINING;
-    if (!trains && plan->kind != WEFT_PLAN_INFERENCE) {
+    int trains = plan->kind == WEFT_PLAN_KIND_TRAINING;
+    if (!trains && plan->kind != WEFT_PLAN_KIND_INFERENCE) {
         return "unknown kind";
     }
     if (plan->flags & ~known) {

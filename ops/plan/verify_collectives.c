@@ -54,14 +54,15 @@ int wefti_plan_is_shard(const weft_plan_t *plan, uint32_t part, uint32_t whole)
 
 static const char *check_numbers(const weft_plan_t *plan, const wefti_plan_collective_t *collective)
 {
-    if ((int)collective->reduction < (int)WEFT_SUM || (int)collective->reduction > (int)WEFT_MAX) {
+    if ((int)collective->reduction < (int)WEFT_REDUCTION_SUM ||
+        (int)collective->reduction > (int)WEFT_REDUCTION_MAX) {
         return "unknown reduction";
     }
     if (collective->group != 0 || collective->root >= plan->world_size) {
         return "no such group or root";
     }
-    if (collective->divisor != 0 &&
-        (collective->reduction != WEFT_AVG || !wefti_collective_reduces(collective->op))) {
+    if (collective->divisor != 0 && (collective->reduction != WEFT_REDUCTION_AVG ||
+                                     !wefti_collective_reduces(collective->op))) {
         return "only an average has a divisor";
     }
     if (strcmp(collective->order, "tree") != 0) {
@@ -202,8 +203,9 @@ static const char *check_ends(const weft_plan_t *plan, const wefti_plan_layout_t
         (end == last->offset_bytes && last->size_bytes > 0)) {
         return "its buffer does not end with its last member";
     }
-    int may_cut = wefti_plan_reduces_gradients(plan, collective) ||
-                  (collective->op == WEFT_OP_ALL_GATHER && first->kind == WEFTI_BUFFER_PARAM);
+    int may_cut =
+        wefti_plan_reduces_gradients(plan, collective) ||
+        (collective->op == WEFT_COLLECTIVE_ALL_GATHER && first->kind == WEFTI_BUFFER_PARAM);
     return whole || (may_cut && range->kind == WEFTI_BUFFER_RANGE)
                ? NULL
                : "only gradients are reduced in pieces";

@@ -37,8 +37,8 @@ static int attrs_known(const wefti_plan_kernel_t *kernel)
     for (uint32_t i = 0; i < kernel->attr_count; i++) {
         const weft_attr_t *attr = &kernel->attrs[i];
         int type = (int)attr->type;
-        if (!attr->name || type < (int)WEFT_ATTR_INT || type > (int)WEFT_ATTR_STRINGS ||
-            (attr->type == WEFT_ATTR_STRING && !attr->s)) {
+        if (!attr->name || type < (int)WEFT_ATTR_TYPE_INT || type > (int)WEFT_ATTR_TYPE_STRINGS ||
+            (attr->type == WEFT_ATTR_TYPE_STRING && !attr->s)) {
             return 0;
         }
     }

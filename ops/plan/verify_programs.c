@@ -107,7 +107,7 @@ static const char *check_collective(const weft_plan_t *plan, const wefti_plan_pr
         return "it communicates";
     }
     if (strcmp(program->name, "flush") == 0) {
-        return collective->op == WEFT_OP_ALL_GATHER &&
+        return collective->op == WEFT_COLLECTIVE_ALL_GATHER &&
                        plan->buffers[collective->members[0]].kind == WEFTI_BUFFER_PARAM
                    ? NULL
                    : "it does more than gather weights";
@@ -164,7 +164,7 @@ static weft_status_t missing(const char *name)
 /* The programs that such a plan needs, each once, and no others. */
 static weft_status_t check_names(const weft_plan_t *plan)
 {
-    int trains = plan->kind == WEFT_PLAN_TRAINING;
+    int trains = plan->kind == WEFT_PLAN_KIND_TRAINING;
     uint32_t wanted = 0, micro = trains ? micro_programs(plan) : 0;
     const char *needed[] = {"step", trains ? "init" : NULL,
                             plan->flags & WEFTI_PLAN_DECOUPLED ? "flush" : NULL};

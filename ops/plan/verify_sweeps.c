@@ -33,7 +33,7 @@ static const char *check_ranges(const weft_plan_t *plan, const wefti_plan_collec
 {
     const wefti_plan_buffer_t *params = &plan->buffers[sweep->buffer];
     const wefti_plan_buffer_t *grads = &plan->buffers[sweep->source];
-    if (sweep->op != WEFT_OP_ALL_REDUCE || params->kind != WEFTI_BUFFER_RANGE ||
+    if (sweep->op != WEFT_COLLECTIVE_ALL_REDUCE || params->kind != WEFTI_BUFFER_RANGE ||
         grads->kind != WEFTI_BUFFER_RANGE || params->rank_stride_bytes != 0 ||
         grads->rank_stride_bytes != 0) {
         return "only an all-reduce of one range into another has an update";

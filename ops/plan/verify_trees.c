@@ -183,7 +183,7 @@ static weft_status_t check_divisors(const weft_plan_t *plan)
         const wefti_plan_kernel_t *kernel = &plan->kernels[i];
         for (uint32_t a = 0; kernel->phase == PHASE_UPDATE && a < kernel->attr_count; a++) {
             const weft_attr_t *attr = &kernel->attrs[a];
-            if (strcmp(kernel->domain, "weft") == 0 && attr->type == WEFT_ATTR_INT &&
+            if (strcmp(kernel->domain, "weft") == 0 && attr->type == WEFT_ATTR_TYPE_INT &&
                 strcmp(attr->name, "divisor") == 0 && attr->i != 1 && (uint64_t)attr->i != leaves) {
                 return wefti_error(WEFT_ERR_FORMAT,
                                    "kernel %u (%.100s): divisor mismatch: it divides by %lld, a "

@@ -16,9 +16,10 @@ static bool is_half(weft_dtype_t dtype)
 weft_dtype_t wefti_accumulator_dtype(weft_dtype_t dtype, weft_reduction_t reduction)
 {
     if (is_half(dtype)) {
-        return reduction == WEFT_MIN || reduction == WEFT_MAX ? dtype : WEFT_DTYPE_F32;
+        return reduction == WEFT_REDUCTION_MIN || reduction == WEFT_REDUCTION_MAX ? dtype
+                                                                                  : WEFT_DTYPE_F32;
     }
-    if (reduction != WEFT_AVG || dtype == WEFT_DTYPE_F64 || dtype == WEFT_DTYPE_F32) {
+    if (reduction != WEFT_REDUCTION_AVG || dtype == WEFT_DTYPE_F64 || dtype == WEFT_DTYPE_F32) {
         return dtype;
     }
     return dtype >= WEFT_DTYPE_U64 ? WEFT_DTYPE_U64 : WEFT_DTYPE_I64;
@@ -56,7 +57,8 @@ static weft_status_t check(const wefti_reduce_step_t *step)
         return wefti_error(WEFT_ERR_UNSUPPORTED, "reduce: unsupported dtype %s (%d)",
                            weft_dtype_name(step->dtype), (int)step->dtype);
     }
-    if ((int)step->reduction < (int)WEFT_SUM || (int)step->reduction > (int)WEFT_MAX) {
+    if ((int)step->reduction < (int)WEFT_REDUCTION_SUM ||
+        (int)step->reduction > (int)WEFT_REDUCTION_MAX) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "reduce: unknown reduction %d",
                            (int)step->reduction);
     }
@@ -64,7 +66,7 @@ static weft_status_t check(const wefti_reduce_step_t *step)
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "reduce: too many elements: %llu",
                            (unsigned long long)step->elem_count);
     }
-    if (step->reduction == WEFT_AVG && step->finish &&
+    if (step->reduction == WEFT_REDUCTION_AVG && step->finish &&
         (step->divisor == 0 || step->divisor > 1u << 24)) { /* exact in f32 */
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "reduce: invalid average over %u ranks",
                            step->divisor);
@@ -129,8 +131,8 @@ static void simplify(wefti_reduce_step_t *step)
     if (wide_count == 0 || step->dtype == wide) {
         step->wide = NULL;
     }
-    if (!step->finish && step->reduction == WEFT_AVG && step->dtype == wide) {
-        step->reduction = WEFT_SUM;
+    if (!step->finish && step->reduction == WEFT_REDUCTION_AVG && step->dtype == wide) {
+        step->reduction = WEFT_REDUCTION_SUM;
     }
 }
 

@@ -280,7 +280,7 @@ TARGET void NAME(const wefti_reduce_step_t *step)
         size_t count = total - at < BLOCK_ELEMS ? total - at : BLOCK_ELEMS;
         /* All sources are read before anything is written: a destination may be a source. */
         reduce_block(step, user, wide, combine, at, count, stack);
-        if (step->reduction == WEFT_AVG && step->finish) {
+        if (step->reduction == WEFT_REDUCTION_AVG && step->finish) {
             user->accumulator->divide(&stack[0], step->divisor, count);
         }
         for (uint32_t d = 0; d < step->destination_count; d++) {

@@ -227,7 +227,7 @@ wefti_reduce_fn TABLE(const wefti_reduce_step_t *step)
         [WEFT_DTYPE_F16] = {mixed_sum_f16, mixed_sum_f16, mixed_prod_f16},
         [WEFT_DTYPE_BF16] = {mixed_sum_bf16, mixed_sum_bf16, mixed_prod_bf16},
     };
-    if (step->dtype > WEFT_DTYPE_BF16 || step->reduction > WEFT_PROD) {
+    if (step->dtype > WEFT_DTYPE_BF16 || step->reduction > WEFT_REDUCTION_PROD) {
         return NULL;
     }
     return (step->wide || !step->finish ? mixed : whole)[step->dtype][step->reduction];

@@ -28,7 +28,7 @@ wefti_reduce_fn wefti_reduce_native_avx512(const wefti_reduce_step_t *step);
 /* What a sum is divided by before it is rounded. */
 static inline float wefti_reduce_divisor(const wefti_reduce_step_t *step)
 {
-    return step->reduction == WEFT_AVG && step->finish ? (float)step->divisor : 1.0f;
+    return step->reduction == WEFT_REDUCTION_AVG && step->finish ? (float)step->divisor : 1.0f;
 }
 
 /* Dividing by a power of two is multiplying by its reciprocal, bit for bit, and a vector division

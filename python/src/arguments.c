@@ -82,10 +82,12 @@ int wp_reduction(PyObject *object, weft_reduction_t *out)
     static const struct {
         const char *name;
         weft_reduction_t value;
-    } words[] = {{"sum", WEFT_SUM},   {"avg", WEFT_AVG},  {"max", WEFT_MAX},     {"min", WEFT_MIN},
-                 {"prod", WEFT_PROD}, {"mean", WEFT_AVG}, {"product", WEFT_PROD}};
+    } words[] = {{"sum", WEFT_REDUCTION_SUM},     {"avg", WEFT_REDUCTION_AVG},
+                 {"max", WEFT_REDUCTION_MAX},     {"min", WEFT_REDUCTION_MIN},
+                 {"prod", WEFT_REDUCTION_PROD},   {"mean", WEFT_REDUCTION_AVG},
+                 {"product", WEFT_REDUCTION_PROD}};
     if (object == NULL || object == Py_None) {
-        *out = WEFT_SUM;
+        *out = WEFT_REDUCTION_SUM;
         return 0;
     }
     if (!PyUnicode_Check(object)) {

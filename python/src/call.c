@@ -18,10 +18,10 @@ static weft_status_t issue_blocks(const wp_call_t *call, weft_stream_t *stream)
     weft_dtype_t dtype = call->send.dtype;
     weft_group_t *group = call->group->group;
     const uint64_t *counts = call->counts;
-    if (call->op == WEFT_OP_ALL_GATHER_V) {
+    if (call->op == WEFT_COLLECTIVE_ALL_GATHER_V) {
         return weft_all_gather_v(send, recv, counts, NULL, dtype, group, stream);
     }
-    if (call->op == WEFT_OP_REDUCE_SCATTER_V) {
+    if (call->op == WEFT_COLLECTIVE_REDUCE_SCATTER_V) {
         return weft_reduce_scatter_v(send, recv, counts, NULL, dtype, call->reduction, group,
                                      stream);
     }
@@ -37,25 +37,25 @@ static weft_status_t issue(const wp_call_t *call, weft_stream_t *stream)
     weft_dtype_t dtype = call->send.dtype;
     weft_group_t *group = call->group->group;
     switch (call->op) {
-    case WEFT_OP_ALL_REDUCE:
+    case WEFT_COLLECTIVE_ALL_REDUCE:
         return weft_all_reduce(send, recv, count, dtype, call->reduction, group, stream);
-    case WEFT_OP_REDUCE_SCATTER:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER:
         return weft_reduce_scatter(send, recv, count, dtype, call->reduction, group, stream);
-    case WEFT_OP_ALL_GATHER:
+    case WEFT_COLLECTIVE_ALL_GATHER:
         return weft_all_gather(send, recv, count, dtype, group, stream);
-    case WEFT_OP_BROADCAST:
+    case WEFT_COLLECTIVE_BROADCAST:
         return weft_broadcast(send, recv, count, dtype, call->root, group, stream);
-    case WEFT_OP_REDUCE:
+    case WEFT_COLLECTIVE_REDUCE:
         return weft_reduce(send, recv, count, dtype, call->reduction, call->root, group, stream);
-    case WEFT_OP_GATHER:
+    case WEFT_COLLECTIVE_GATHER:
         return weft_gather(send, recv, count, dtype, call->root, group, stream);
-    case WEFT_OP_SCATTER:
+    case WEFT_COLLECTIVE_SCATTER:
         return weft_scatter(send, recv, count, dtype, call->root, group, stream);
-    case WEFT_OP_ALL_TO_ALL:
+    case WEFT_COLLECTIVE_ALL_TO_ALL:
         return weft_all_to_all(send, recv, count, dtype, group, stream);
-    case WEFT_OP_BARRIER:
+    case WEFT_COLLECTIVE_BARRIER:
         return weft_barrier(group, stream);
-    case WEFT_OP_SEND_RECV: /* one side of it */
+    case WEFT_COLLECTIVE_SEND_RECV: /* one side of it */
         return call->recv.object == NULL ? weft_send(send, count, dtype, call->root, group, stream)
                                          : weft_recv(recv, count, dtype, call->root, group, stream);
     default:

@@ -161,7 +161,7 @@ static PyObject *all_reduce_(PyObject *module, PyObject *const *args, Py_ssize_t
     if (wp_open(module, "all_reduce_", args, count, keywords, names, 1, 3, places, &options) < 0) {
         return NULL;
     }
-    wp_call_begin(&call, WEFT_OP_ALL_REDUCE, &options);
+    wp_call_begin(&call, WEFT_COLLECTIVE_ALL_REDUCE, &options);
     if (wp_array_get(options.state, places[0], "tensor", WP_WRITE, &call.send) < 0 ||
         wp_call_reduction(&call, places[1]) < 0) {
         return wp_call_fail(&call);
@@ -182,7 +182,7 @@ static PyObject *all_reduce(PyObject *module, PyObject *const *args, Py_ssize_t 
     if (wp_open(module, "all_reduce", args, count, keywords, names, 1, 3, places, &options) < 0) {
         return NULL;
     }
-    wp_call_begin(&call, WEFT_OP_ALL_REDUCE, &options);
+    wp_call_begin(&call, WEFT_COLLECTIVE_ALL_REDUCE, &options);
     if (wp_array_get(options.state, places[0], "tensor", WP_READ, &call.send) < 0 ||
         wp_call_reduction(&call, places[1]) < 0 ||
         wp_call_result(options.state, &call, places[3], 0, NULL, call.send.count) < 0 ||
@@ -204,7 +204,7 @@ static PyObject *broadcast(PyObject *module, PyObject *const *args, Py_ssize_t c
     if (wp_open(module, "broadcast", args, count, keywords, names, 1, 3, places, &options) < 0) {
         return NULL;
     }
-    wp_call_begin(&call, WEFT_OP_BROADCAST, &options);
+    wp_call_begin(&call, WEFT_COLLECTIVE_BROADCAST, &options);
     if (places[1] != NULL && wp_index(places[1], "root", options.group->size - 1, &call.root) < 0) {
         return wp_call_fail(&call);
     }
@@ -229,7 +229,7 @@ static PyObject *reduce(PyObject *module, PyObject *const *args, Py_ssize_t coun
     if (wp_open(module, "reduce", args, count, keywords, names, 1, 4, places, &options) < 0) {
         return NULL;
     }
-    wp_call_begin(&call, WEFT_OP_REDUCE, &options);
+    wp_call_begin(&call, WEFT_COLLECTIVE_REDUCE, &options);
     if (places[1] != NULL && wp_index(places[1], "root", options.group->size - 1, &call.root) < 0) {
         return wp_call_fail(&call);
     }
@@ -258,7 +258,7 @@ static PyObject *send_or_recv(PyObject *module, PyObject *const *args, Py_ssize_
                 &options) < 0) {
         return NULL;
     }
-    wp_call_begin(&call, WEFT_OP_SEND_RECV, &options);
+    wp_call_begin(&call, WEFT_COLLECTIVE_SEND_RECV, &options);
     if (wp_index(places[1], "peer", options.group->size - 1, &call.root) < 0) {
         return wp_call_fail(&call);
     }
@@ -296,7 +296,7 @@ static PyObject *barrier(PyObject *module, PyObject *const *args, Py_ssize_t cou
     if (wp_open(module, "barrier", args, count, keywords, names, 0, 1, places, &options) < 0) {
         return NULL;
     }
-    wp_call_begin(&call, WEFT_OP_BARRIER, &options);
+    wp_call_begin(&call, WEFT_COLLECTIVE_BARRIER, &options);
     return wp_call_end(&call, &options);
 }
 

@@ -36,7 +36,7 @@ typedef struct reader {
 static void note(void *user, weft_log_level_t level, const char *line)
 {
     notes_t *notes = user;
-    if (level > WEFT_LOG_WARN) {
+    if (level > WEFT_LOG_LEVEL_WARN) {
         return;
     }
     pthread_mutex_lock(&notes->lock);
@@ -230,18 +230,19 @@ static const char *keep_text(reader_t *reader, PyObject *object)
 
 static const char *text_of(reader_t *reader, const weft_compile_option_t *option, PyObject *object)
 {
-    bool unicode = PyUnicode_Check(object) != 0, real = option->type == WEFT_OPTION_F64;
+    bool unicode = PyUnicode_Check(object) != 0, real = option->type == WEFT_OPTION_TYPE_F64;
     const char *expected = real ? "a number" : "an integer";
     PyObject *number = NULL;
-    if (option->type == WEFT_OPTION_PATH) {
+    if (option->type == WEFT_OPTION_TYPE_PATH) {
         PyObject *path = wp_path_of(object, option->name);
         const char *text = path != NULL ? PyBytes_AsString(path) : NULL;
         return keep(reader, path) < 0 ? NULL : text;
     }
-    if (unicode && (option->type == WEFT_OPTION_TEXT || option->type == WEFT_OPTION_BYTES)) {
+    if (unicode &&
+        (option->type == WEFT_OPTION_TYPE_TEXT || option->type == WEFT_OPTION_TYPE_BYTES)) {
         return keep_text(reader, Py_NewRef(object));
     }
-    if (option->type == WEFT_OPTION_TEXT) {
+    if (option->type == WEFT_OPTION_TYPE_TEXT) {
         expected = "a str";
     } else if (!unicode && !PyBytes_Check(object)) { /* float() accepts texts */
         number = real ? PyNumber_Float(object) : PyNumber_Index(object);
@@ -261,20 +262,20 @@ static const char *text_of(reader_t *reader, const weft_compile_option_t *option
 static int read_argument(reader_t *reader, const weft_compile_option_t *option, PyObject *object)
 {
     const char *text = NULL;
-    if ((option->flags & WEFT_OPTION_POSITIONAL) != 0) {
+    if ((option->flags & WEFT_OPTION_FLAG_POSITIONAL) != 0) {
         return read_model(reader, object);
     }
     if (object == NULL || object == Py_None) {
         return 0;
     }
-    if (option->type == WEFT_OPTION_SHAPES) {
+    if (option->type == WEFT_OPTION_TYPE_SHAPES) {
         return read_shapes(reader, object);
     }
-    if (option->type == WEFT_OPTION_OPS || option->type == WEFT_OPTION_PLUGINS) {
-        *(option->type == WEFT_OPTION_OPS ? &reader->ops : &reader->kernels) = object;
+    if (option->type == WEFT_OPTION_TYPE_OPS || option->type == WEFT_OPTION_TYPE_PLUGINS) {
+        *(option->type == WEFT_OPTION_TYPE_OPS ? &reader->ops : &reader->kernels) = object;
         return 0;
     }
-    if (option->type == WEFT_OPTION_FLAG) {
+    if (option->type == WEFT_OPTION_TYPE_FLAG) {
         int flag = PyObject_IsTrue(object);
         if (flag <= 0) {
             return flag;
@@ -409,7 +410,7 @@ static void write_doc(void)
     doc[0] = '\0';
     add_doc("compile(model, *");
     for (size_t i = 1; names[i] != NULL; i++) {
-        add_doc(", %s=%s", names[i], options[i]->type == WEFT_OPTION_FLAG ? "False" : "None");
+        add_doc(", %s=%s", names[i], options[i]->type == WEFT_OPTION_TYPE_FLAG ? "False" : "None");
     }
     add_doc(")\n--\n\n%s", intro);
     for (size_t i = 0, row = 0; names[i] != NULL; row++) {
@@ -435,7 +436,7 @@ int wp_compile_init(PyObject *module, wp_state_t *state)
     (void)state;
     for (size_t i = 0; (option = weft_compile_option(i)) != NULL && count < MAX_ARGUMENTS; i++) {
         bool again = option->name != NULL && count > 0 && strcmp(option->name, names[0]) == 0;
-        if (option->name != NULL && !again && (option->flags & WEFT_OPTION_REPORTED) == 0) {
+        if (option->name != NULL && !again && (option->flags & WEFT_OPTION_FLAG_REPORTED) == 0) {
             options[count] = option;
             names[count++] = option->name;
         }

@@ -84,7 +84,7 @@ static PyObject *differs(wp_state_t *state, wp_group_t *group, const char *funct
         wp_exchange_broken(group, function);
         return NULL;
     }
-    if (exchange(state, WEFT_OP_ALL_GATHER, group, own, all, sizeof *own / 8, 0) < 0) {
+    if (exchange(state, WEFT_COLLECTIVE_ALL_GATHER, group, own, all, sizeof *own / 8, 0) < 0) {
         free(all);
         return NULL;
     }
@@ -115,7 +115,7 @@ int wp_exchange_rows(wp_state_t *state, wp_group_t *group, const char *function,
         PyErr_NoMemory();
         return -1;
     }
-    int result = exchange(state, WEFT_OP_ALL_GATHER, group, &mine, all, sizeof mine / 8, 0);
+    int result = exchange(state, WEFT_COLLECTIVE_ALL_GATHER, group, &mine, all, sizeof mine / 8, 0);
     bool same = true;
     for (uint32_t r = 0; result == 0 && r < group->size; r++) {
         rows[r] = all[r].rows;
@@ -133,7 +133,8 @@ int wp_exchange_rows(wp_state_t *state, wp_group_t *group, const char *function,
 
 int wp_exchange_root(wp_state_t *state, wp_group_t *group, uint32_t root, wp_shape_t *shape)
 {
-    if (exchange(state, WEFT_OP_BROADCAST, group, shape, shape, sizeof *shape / 8, root) < 0) {
+    if (exchange(state, WEFT_COLLECTIVE_BROADCAST, group, shape, shape, sizeof *shape / 8, root) <
+        0) {
         return -1;
     }
     bool is_shape = shape->dtype > WEFT_DTYPE_NONE && shape->dtype <= WEFT_DTYPE_BOOL &&
@@ -155,7 +156,7 @@ int wp_exchange_root(wp_state_t *state, wp_group_t *group, uint32_t root, wp_sha
 
 int wp_exchange_counts(wp_state_t *state, wp_group_t *group, const uint64_t *send, uint64_t *recv)
 {
-    return exchange(state, WEFT_OP_ALL_TO_ALL, group, send, recv, 1, 0);
+    return exchange(state, WEFT_COLLECTIVE_ALL_TO_ALL, group, send, recv, 1, 0);
 }
 
 void wp_exchange_broken(wp_group_t *group, const char *function)

@@ -56,7 +56,7 @@ static int fill_blocks(wp_state_t *state, wp_call_t *call, const wp_shape_t *sha
     if (equal) {
         return 0;
     }
-    call->op = WEFT_OP_ALL_GATHER_V;
+    call->op = WEFT_COLLECTIVE_ALL_GATHER_V;
     call->counts = malloc(size * sizeof *call->counts);
     if (call->counts == NULL) {
         PyErr_NoMemory();
@@ -115,7 +115,7 @@ static PyObject *all_gather(PyObject *module, PyObject *const *args, Py_ssize_t 
     }
     bool out = places[2] != NULL && places[2] != Py_None;
     uint32_t size = options.group->size;
-    wp_call_begin(&call, WEFT_OP_ALL_GATHER, &options);
+    wp_call_begin(&call, WEFT_COLLECTIVE_ALL_GATHER, &options);
     if (wp_array_get(options.state, places[0], "tensor", out ? WP_READ : WP_SHAPE, &call.send) <
         0) {
         return wp_call_fail(&call);
@@ -149,7 +149,7 @@ static PyObject *gather(PyObject *module, PyObject *const *args, Py_ssize_t coun
         return NULL;
     }
     uint32_t size = options.group->size;
-    wp_call_begin(&call, WEFT_OP_GATHER, &options);
+    wp_call_begin(&call, WEFT_COLLECTIVE_GATHER, &options);
     if (places[1] != NULL && wp_index(places[1], "root", size - 1, &call.root) < 0) {
         return wp_call_fail(&call);
     }

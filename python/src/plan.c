@@ -156,7 +156,7 @@ static int get_info(const wp_plan_t *self, weft_plan_info_t *out)
 
 static const char *kind_name(const weft_plan_info_t *info)
 {
-    return info->kind == WEFT_PLAN_INFERENCE ? "inference" : "training";
+    return info->kind == WEFT_PLAN_KIND_INFERENCE ? "inference" : "training";
 }
 
 static PyObject *text_or_none(const char *text)
@@ -215,7 +215,7 @@ static PyObject *describe_binding(const weft_binding_t *binding)
         wp_dict_add(dict, "role", PyUnicode_FromString(role_name(binding->role))) < 0 ||
         wp_dict_add(dict, "dtype", PyUnicode_FromString(wp_dtype_name(binding->desc.dtype))) < 0 ||
         wp_dict_add(dict, "shape", wp_shape_tuple(&binding->desc)) < 0 ||
-        (binding->role == WEFT_ROLE_SCALAR &&
+        (binding->role == WEFT_BINDING_ROLE_SCALAR &&
          wp_dict_add(dict, "default", PyFloat_FromDouble(binding->default_value)) < 0)) {
         Py_CLEAR(dict);
     }

@@ -89,7 +89,7 @@ static PyObject *reduce_scatter(PyObject *module, PyObject *const *args, Py_ssiz
     }
     uint32_t size = options.group->size;
     int64_t rows;
-    wp_call_begin(&call, WEFT_OP_REDUCE_SCATTER, &options);
+    wp_call_begin(&call, WEFT_COLLECTIVE_REDUCE_SCATTER, &options);
     if (wp_array_get(options.state, places[0], "tensor", WP_SHAPE, &call.send) < 0 ||
         wp_call_reduction(&call, places[1]) < 0 ||
         (pads && call.send.rank > 0 && pad(options.state, &call, size) < 0) ||
@@ -177,7 +177,7 @@ static PyObject *scatter(PyObject *module, PyObject *const *args, Py_ssize_t cou
         return NULL;
     }
     int64_t rows = 0;
-    wp_call_begin(&call, WEFT_OP_SCATTER, &options);
+    wp_call_begin(&call, WEFT_COLLECTIVE_SCATTER, &options);
     if (places[1] != NULL && wp_index(places[1], "root", options.group->size - 1, &call.root) < 0) {
         return wp_call_fail(&call);
     }
@@ -254,7 +254,7 @@ static int uneven(wp_state_t *state, wp_call_t *call, PyObject *send_counts, PyO
     uint64_t sent = 0, received = 0;
     wp_shape_t shape;
     wp_shape_of(&call->send, &shape);
-    call->op = WEFT_OP_ALL_TO_ALL_V;
+    call->op = WEFT_COLLECTIVE_ALL_TO_ALL_V;
     call->counts = malloc((size_t)2 * size * sizeof *call->counts);
     if (call->counts == NULL) {
         PyErr_NoMemory();
@@ -315,7 +315,7 @@ static PyObject *all_to_all(PyObject *module, PyObject *const *args, Py_ssize_t 
         return NULL;
     }
     int64_t rows = 0;
-    wp_call_begin(&call, WEFT_OP_ALL_TO_ALL, &options);
+    wp_call_begin(&call, WEFT_COLLECTIVE_ALL_TO_ALL, &options);
     if (wp_array_get(options.state, places[0], "tensor", WP_SHAPE, &call.send) < 0) {
         return wp_call_fail(&call);
     }

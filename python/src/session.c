@@ -152,10 +152,10 @@ int wp_session_array(wp_session_t *self, const wp_array_t *like, const weft_tens
 }
 
 /* ---- how it comes ---- */
-static const uint32_t input_roles = 1u << WEFT_ROLE_INPUT | 1u << WEFT_ROLE_LABEL;
+static const uint32_t input_roles = 1u << WEFT_BINDING_ROLE_INPUT | 1u << WEFT_BINDING_ROLE_LABEL;
 static const uint32_t output_roles =
-    1u << WEFT_ROLE_LOSS | 1u << WEFT_ROLE_LOGITS | 1u << WEFT_ROLE_OUTPUT;
-static const uint32_t scalar_roles = 1u << WEFT_ROLE_SCALAR;
+    1u << WEFT_BINDING_ROLE_LOSS | 1u << WEFT_BINDING_ROLE_LOGITS | 1u << WEFT_BINDING_ROLE_OUTPUT;
+static const uint32_t scalar_roles = 1u << WEFT_BINDING_ROLE_SCALAR;
 
 /* Fills out with the bindings of these roles. -1: an exception is set. */
 static int take_bindings(wp_session_t *self, uint32_t roles, wp_binding_t *out, size_t *out_count)
@@ -208,8 +208,8 @@ static int find_bindings(wp_session_t *self)
     }
     for (size_t i = 0; i < self->output_count; i++) {
         wp_binding_t *output = &self->outputs[i];
-        self->loss = output->role == WEFT_ROLE_LOSS ? output : self->loss;
-        self->logits = output->role == WEFT_ROLE_LOGITS ? output : self->logits;
+        self->loss = output->role == WEFT_BINDING_ROLE_LOSS ? output : self->loss;
+        self->logits = output->role == WEFT_BINDING_ROLE_LOGITS ? output : self->logits;
     }
     return 0;
 }
@@ -242,7 +242,7 @@ static int bind(wp_session_t *self, bool trace)
     if (status < 0 || wp_context_open(self->context) == NULL) {
         return -1; /* the session, if there is one, goes with self */
     }
-    self->training = info.kind == WEFT_PLAN_TRAINING;
+    self->training = info.kind == WEFT_PLAN_KIND_TRAINING;
     self->split = info.split_batch != 0;
     self->accumulate = info.accumulate > 0 ? info.accumulate : 1;
     for (size_t i = 0; i < self->input_count; i++) {

@@ -221,7 +221,8 @@ static int check_given(wp_session_t *self, const char *function, const wp_feed_t
     }
     for (size_t i = 0; i < self->input_count; i++) {
         const wp_binding_t *input = &self->inputs[i];
-        if (!was_given(feed, input) && !(rule == WP_FEED_EVAL && input->role == WEFT_ROLE_LABEL)) {
+        if (!was_given(feed, input) &&
+            !(rule == WP_FEED_EVAL && input->role == WEFT_BINDING_ROLE_LABEL)) {
             PyErr_Format(PyExc_TypeError, "%s() is missing input '%s'", function, input->name);
             return -1;
         }
@@ -321,7 +322,7 @@ weft_status_t wp_feed_copy(wp_session_t *self, const wp_feed_t *feed, uint32_t i
     weft_status_t status = WEFT_OK;
     for (size_t i = 0; i < feed->count && status >= 0; i++) {
         const wp_fed_t *fed = &feed->fed[i];
-        if (fed->binding->role != WEFT_ROLE_SCALAR) {
+        if (fed->binding->role != WEFT_BINDING_ROLE_SCALAR) {
             status = copy_array(self, fed, index);
         } else if (index == 0) {
             status = weft_session_set_scalar(self->session, fed->binding->name, fed->value);

@@ -21,7 +21,7 @@ static int set_op(wp_call_t *call, PyObject *name)
     uint32_t size = call->group->size;
     for (uint32_t i = 1; i < WP_OPS; i++) {
         const wp_op_t *op = &wp_ops[i];
-        if (op->variable || op->send == WEFT_EXTENT_NOTHING || i == WEFT_OP_SEND_RECV ||
+        if (op->variable || op->send == WEFT_EXTENT_NOTHING || i == WEFT_COLLECTIVE_SEND_RECV ||
             !PyUnicode_Check(name) || PyUnicode_CompareWithASCIIString(name, op->function) != 0) {
             continue;
         }

@@ -146,7 +146,7 @@ static PyObject *repr(PyObject *object)
     const wp_op_t *op = &wp_ops[work->op];
     char name[32]; /* in Python, V forms are calls of the same functions */
     snprintf(name, sizeof name, "%s",
-             work->op == WEFT_OP_SEND_RECV ? "send or recv" : op->function);
+             work->op == WEFT_COLLECTIVE_SEND_RECV ? "send or recv" : op->function);
     if (op->variable) {
         name[strlen(name) - strlen("_v")] = '\0';
     }

@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include <weft/algo.h>
+#include <weft/types.h>
 
 #include "runtime/base/sync.h"
 

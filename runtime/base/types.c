@@ -48,15 +48,15 @@ weft_dtype_t weft_dtype_from_name(const char *name)
 const char *weft_reduction_name(weft_reduction_t reduction)
 {
     switch (reduction) {
-    case WEFT_SUM:
+    case WEFT_REDUCTION_SUM:
         return "sum";
-    case WEFT_AVG:
+    case WEFT_REDUCTION_AVG:
         return "avg";
-    case WEFT_PROD:
+    case WEFT_REDUCTION_PROD:
         return "prod";
-    case WEFT_MIN:
+    case WEFT_REDUCTION_MIN:
         return "min";
-    case WEFT_MAX:
+    case WEFT_REDUCTION_MAX:
         return "max";
     }
     return "unknown";
@@ -101,7 +101,7 @@ int64_t weft_node_attr_int(const weft_node_desc_t *node, const char *name, int64
     WEFT_CHECK_ARG_OR(node, otherwise);
     WEFT_CHECK_ARG_OR(name, otherwise);
     const weft_attr_t *attr = weft_node_attr(node, name);
-    return attr && attr->type == WEFT_ATTR_INT ? attr->i : otherwise;
+    return attr && attr->type == WEFT_ATTR_TYPE_INT ? attr->i : otherwise;
 }
 
 float weft_node_attr_float(const weft_node_desc_t *node, const char *name, float otherwise)
@@ -109,7 +109,7 @@ float weft_node_attr_float(const weft_node_desc_t *node, const char *name, float
     WEFT_CHECK_ARG_OR(node, otherwise);
     WEFT_CHECK_ARG_OR(name, otherwise);
     const weft_attr_t *attr = weft_node_attr(node, name);
-    return attr && attr->type == WEFT_ATTR_FLOAT ? attr->f : otherwise;
+    return attr && attr->type == WEFT_ATTR_TYPE_FLOAT ? attr->f : otherwise;
 }
 
 const char *weft_node_attr_string(const weft_node_desc_t *node, const char *name,
@@ -118,5 +118,5 @@ const char *weft_node_attr_string(const weft_node_desc_t *node, const char *name
     WEFT_CHECK_ARG_OR(node, otherwise);
     WEFT_CHECK_ARG_OR(name, otherwise);
     const weft_attr_t *attr = weft_node_attr(node, name);
-    return attr && attr->type == WEFT_ATTR_STRING && attr->s ? attr->s : otherwise;
+    return attr && attr->type == WEFT_ATTR_TYPE_STRING && attr->s ? attr->s : otherwise;
 }

@@ -199,9 +199,10 @@ static weft_status_t share_times(weft_capture_t *capture)
         times[i] = capture->calls[i].at_ns;
         keys[i] = (uint64_t)(uintptr_t)capture->calls[i].batched.request.recv;
     }
-    WEFT_TRY(status,
-             weft_all_reduce(times, times, n, WEFT_DTYPE_U64, WEFT_MAX, capture->group, NULL),
-             done);
+    WEFT_TRY(
+        status,
+        weft_all_reduce(times, times, n, WEFT_DTYPE_U64, WEFT_REDUCTION_MAX, capture->group, NULL),
+        done);
     WEFT_TRY(status, weft_broadcast(keys, keys, n, WEFT_DTYPE_U64, 0, capture->group, NULL), done);
     for (uint32_t i = 0; i < n; i++) {
         capture->calls[i].at_ns = times[i];

@@ -10,7 +10,7 @@
 void wefti_capture_describe(const wefti_captured_t *call, uint32_t index, char *text, size_t bytes)
 {
     const wefti_request_t *request = &call->batched.request;
-    if (request->op == WEFT_OP_BARRIER || call->batched.counts != NULL) {
+    if (request->op == WEFT_COLLECTIVE_BARRIER || call->batched.counts != NULL) {
         snprintf(text, bytes, "call %u, %s", index, weft_collective_name(request->op));
     } else {
         snprintf(text, bytes, "call %u, %s of %" PRIu64 " %s", index,

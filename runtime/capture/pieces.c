@@ -54,7 +54,7 @@ static weft_status_t find_runs(weft_capture_t *capture, uint8_t **out_continues)
         }
     }
     *out_continues = flags;
-    return weft_all_reduce(flags, flags, capture->call_count, WEFT_DTYPE_U8, WEFT_MIN,
+    return weft_all_reduce(flags, flags, capture->call_count, WEFT_DTYPE_U8, WEFT_REDUCTION_MIN,
                            capture->group, NULL);
 }
 

@@ -23,7 +23,7 @@ static const weft_op_def_t barrier_def = {.domain = "capture",
                                           .effects =
                                               WEFT_EFFECT_COMMUNICATES | WEFT_EFFECT_UNKNOWN};
 static const weft_op_facts_t all_reduce_facts = {.struct_size = sizeof all_reduce_facts,
-                                                 .collective = WEFT_OP_ALL_REDUCE};
+                                                 .collective = WEFT_COLLECTIVE_ALL_REDUCE};
 static const weft_op_def_t all_reduce_def = {.domain = "weft",
                                              .name = "AllReduce",
                                              .effects = WEFT_EFFECT_COMMUNICATES,
@@ -42,7 +42,8 @@ typedef struct graph {
 
 static bool may_be_fused(const wefti_captured_t *call)
 {
-    return call->batched.request.op == WEFT_OP_ALL_REDUCE && call->batched.request.count > 0;
+    return call->batched.request.op == WEFT_COLLECTIVE_ALL_REDUCE &&
+           call->batched.request.count > 0;
 }
 
 static weft_status_t add_call(weft_capture_t *capture, wefti_arena_t *arena, graph_t *g, uint32_t i)
@@ -50,9 +51,9 @@ static weft_status_t add_call(weft_capture_t *capture, wefti_arena_t *arena, gra
     const wefti_captured_t *call = &capture->calls[i];
     const wefti_request_t *request = &call->batched.request;
     bool fused = may_be_fused(call);
-    const weft_op_def_t *def = fused                            ? &all_reduce_def
-                               : request->op == WEFT_OP_BARRIER ? &barrier_def
-                                                                : &call_def;
+    const weft_op_def_t *def = fused                                    ? &all_reduce_def
+                               : request->op == WEFT_COLLECTIVE_BARRIER ? &barrier_def
+                                                                        : &call_def;
     char *name = wefti_arena_printf(arena, "call %u", i);
     if (name == NULL) {
         return WEFT_ERR_NO_MEMORY;
@@ -99,7 +100,7 @@ static void add_barriers(const weft_capture_t *capture, graph_t *g)
 {
     uint32_t last = UINT32_MAX;
     for (uint32_t i = 0; i < capture->call_count; i++) {
-        bool barrier = capture->calls[i].batched.request.op == WEFT_OP_BARRIER;
+        bool barrier = capture->calls[i].batched.request.op == WEFT_COLLECTIVE_BARRIER;
         for (uint32_t k = last == UINT32_MAX ? 0 : last + 1; barrier && k < i; k++) {
             add_edge(g, k, i);
         }
@@ -244,9 +245,9 @@ static weft_status_t apply(weft_capture_t *capture, const weft_edit_list_t *edit
     }
     for (size_t i = 0; i < weft_edit_list_count(edits); i++) {
         const weft_edit_t *edit = weft_edit_list_get(edits, i);
-        if (edit->kind == WEFT_EDIT_FUSE) {
+        if (edit->kind == WEFT_EDIT_KIND_FUSE) {
             WEFT_TRY(status, add_bucket(capture, edit), fail);
-        } else if (edit->kind == WEFT_EDIT_SPLIT) {
+        } else if (edit->kind == WEFT_EDIT_KIND_SPLIT) {
             capture->units[capture->calls[edit->op_a / 2].unit].parts = edit->parts;
         }
     }

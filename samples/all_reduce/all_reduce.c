@@ -11,7 +11,8 @@ int main(void)
 
     if (weft_context_create(&params, &context) < 0 ||
         weft_group_create_world(context, &world) < 0 ||
-        weft_all_reduce(x, x, 2, WEFT_DTYPE_F32, WEFT_SUM, world, NULL) < 0) { /* in place */
+        /* in place */
+        weft_all_reduce(x, x, 2, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world, NULL) < 0) {
         fprintf(stderr, "%s\n", weft_last_error());
         return 1;
     }

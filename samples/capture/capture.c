@@ -69,7 +69,7 @@ static weft_capture_t *capture_step(const model_t *model, int32_t rank, weft_gro
     for (uint32_t layer = LAYERS; layer-- > 0;) {
         make_gradient(model, rank, layer);
         check(weft_all_reduce(model->gradients[layer], model->gradients[layer], elems[layer],
-                              WEFT_DTYPE_F32, WEFT_AVG, group, NULL));
+                              WEFT_DTYPE_F32, WEFT_REDUCTION_AVG, group, NULL));
     }
     check(weft_capture_end(group, &capture));
     return capture;

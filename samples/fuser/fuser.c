@@ -55,8 +55,8 @@ static void backward(weft_fuser_t *fuser, int32_t rank, float *const *weights,
         for (uint64_t i = 0; i < elems[layer]; i++) {
             gradients[layer][i] = weights[layer][i] - target(rank, i);
         }
-        check(weft_fuser_add(fuser, gradients[layer], elems[layer], WEFT_DTYPE_F32, WEFT_AVG,
-                             names[layer]));
+        check(weft_fuser_add(fuser, gradients[layer], elems[layer], WEFT_DTYPE_F32,
+                             WEFT_REDUCTION_AVG, names[layer]));
     }
 }
 

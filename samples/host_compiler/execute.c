@@ -109,7 +109,7 @@ static weft_group_t *group_with(host_program_t *program, uint32_t index, const c
     }
     host_check(weft_group_duplicate(program->group, &group));
     if (algorithm[0] != '\0') {
-        host_check(weft_group_set_algorithm(group, WEFT_OP_ALL_REDUCE, algorithm));
+        host_check(weft_group_set_algorithm(group, WEFT_COLLECTIVE_ALL_REDUCE, algorithm));
     }
     return group;
 }

@@ -159,10 +159,10 @@ static int ranks_agree(const worker_t *worker, weft_group_t *group)
         if (least == NULL) {
             host_fail("no memory");
         }
-        host_check(
-            weft_all_reduce(tensor->data, least, words, WEFT_DTYPE_U32, WEFT_MIN, group, NULL));
-        host_check(weft_all_reduce(tensor->data, least + words, words, WEFT_DTYPE_U32, WEFT_MAX,
+        host_check(weft_all_reduce(tensor->data, least, words, WEFT_DTYPE_U32, WEFT_REDUCTION_MIN,
                                    group, NULL));
+        host_check(weft_all_reduce(tensor->data, least + words, words, WEFT_DTYPE_U32,
+                                   WEFT_REDUCTION_MAX, group, NULL));
         same &= memcmp(least, least + words, words * sizeof *least) == 0;
         free(least);
     }

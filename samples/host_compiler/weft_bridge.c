@@ -103,7 +103,7 @@ static void infer_shape(const host_graph_t *graph, const host_node_t *node, uint
     const host_tensor_t *x = tensor_of(graph, input);
     weft_tensor_desc_t in = {.dtype = WEFT_DTYPE_F32, .rank = 2, .dims = {x->rows, x->cols}};
     weft_tensor_desc_t out = {0};
-    weft_attr_t reduction = {.name = "reduction", .type = WEFT_ATTR_STRING};
+    weft_attr_t reduction = {.name = "reduction", .type = WEFT_ATTR_TYPE_STRING};
     weft_node_desc_t desc = {.domain = node->def->domain,
                              .op = node->def->name,
                              .version = node->def->since_version,
@@ -190,34 +190,34 @@ static void apply_one(host_graph_t *graph, const weft_registry_t *registry, cons
 {
     uint32_t id, last = 0;
     switch (edit->kind) {
-    case WEFT_EDIT_INSERT_COLLECTIVE:
+    case WEFT_EDIT_KIND_INSERT_COLLECTIVE:
         id = insert(graph, registry, edit);
         keys[id] = keys[graph->tensors[edit->value].producer] + 1; /* keys are even */
         replaced_by[id] = id;
         break;
-    case WEFT_EDIT_FUSE:
+    case WEFT_EDIT_KIND_FUSE:
         id = fuse(graph, edit, replaced_by);
         for (uint32_t i = 0; i < edit->member_count; i++) {
             last = keys[edit->members[i]] > last ? keys[edit->members[i]] : last;
         }
         keys[id] = last; /* where its last member stood */
         break;
-    case WEFT_EDIT_ORDER:
+    case WEFT_EDIT_KIND_ORDER:
         add_edge(graph, replaced_by[edit->op_a], replaced_by[edit->op_b]);
         break;
-    case WEFT_EDIT_ALGORITHM: /* the first of the list is the best */
+    case WEFT_EDIT_KIND_ALGORITHM: /* the first of the list is the best */
         snprintf(graph->nodes[replaced_by[edit->op_a]].algorithm, sizeof graph->nodes[0].algorithm,
                  "%.*s", (int)strcspn(edit->text, ","), edit->text);
         break;
-    case WEFT_EDIT_SPLIT:
+    case WEFT_EDIT_KIND_SPLIT:
         graph->nodes[replaced_by[edit->op_a]].parts = edit->parts;
         break;
-    case WEFT_EDIT_START_WAIT:
+    case WEFT_EDIT_KIND_START_WAIT:
         graph->nodes[replaced_by[edit->op_a]].start_after = edit->op_b;
         graph->nodes[replaced_by[edit->op_a]].wait_before =
             edit->member_count > 0 ? edit->members[0] : HOST_NONE;
         break;
-    case WEFT_EDIT_MERGE: /* no pass of weft/passes.h asks for it */
+    case WEFT_EDIT_KIND_MERGE: /* no pass of weft/passes.h asks for it */
         break;
     }
 }

@@ -66,8 +66,8 @@ static void build_main(const weft_algo_params_t *params, weft_schedule_builder_t
 {
     uint32_t rank = params->rank;
     weft_blocks_t own = {rank, 0, 1}; /* the operator's block number rank, once */
-    weft_place_t from = {rank, 1, WEFT_ALGO_SEND, rank, 0};
-    weft_place_t to = {rank, 1, WEFT_ALGO_RECV, rank, 0};
+    weft_place_t from = {rank, 1, WEFT_ALGO_BUFFER_SEND, rank, 0};
+    weft_place_t to = {rank, 1, WEFT_ALGO_BUFFER_RECV, rank, 0};
 
     /* Like recording one notify for each side stream, but a post is seen by whoever waits for it.
      */
@@ -88,8 +88,8 @@ static void build_side(const weft_algo_params_t *params, weft_schedule_builder_t
     uint32_t peer = (rank + side) % params->group_size;
     uint32_t partner = params->group_size - side; /* the peer's lane that looks back here */
     weft_blocks_t block = {peer, 0, 1};
-    weft_place_t from = {peer, 1, WEFT_ALGO_SEND, peer, 0};
-    weft_place_t to = {rank, 1, WEFT_ALGO_RECV, peer, 0};
+    weft_place_t from = {peer, 1, WEFT_ALGO_BUFFER_SEND, peer, 0};
+    weft_place_t to = {rank, 1, WEFT_ALGO_BUFFER_RECV, peer, 0};
 
     /* Not before the main lane says so. */
     weft_schedule_wait(b, side, rank, 1, MAIN, GO, 0);
@@ -113,7 +113,7 @@ static void build(const weft_algo_params_t *params, weft_schedule_builder_t *b)
 
 const weft_algorithm_t side_lanes_algorithm = {
     .abi_version = WEFT_ALGO_ABI_VERSION,
-    .op = WEFT_OP_ALL_GATHER,
+    .op = WEFT_COLLECTIVE_ALL_GATHER,
     .name = "side-lanes",
     .doc = "every link of the mesh on a lane of its own",
     .eligible = eligible,

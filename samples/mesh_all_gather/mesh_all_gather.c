@@ -42,7 +42,7 @@ static double now_us(void)
 static void prove(uint32_t size, uint32_t in_place)
 {
     weft_algo_params_t params = {.struct_size = sizeof params,
-                                 .op = WEFT_OP_ALL_GATHER,
+                                 .op = WEFT_COLLECTIVE_ALL_GATHER,
                                  .group_size = size,
                                  .in_place = in_place};
     check(weft_algorithm_verify(&side_lanes_algorithm, &params), "verify");
@@ -96,7 +96,7 @@ static void check_result(const float *recv, uint64_t count, const char *how)
 static double time_calls(const rank_t *rank, weft_group_t *group, const char *algorithm,
                          const float *send, float *recv, uint64_t count)
 {
-    check(weft_group_set_algorithm(group, WEFT_OP_ALL_GATHER, algorithm), "set_algorithm");
+    check(weft_group_set_algorithm(group, WEFT_COLLECTIVE_ALL_GATHER, algorithm), "set_algorithm");
     memset(recv, 0, RANKS * count * sizeof(float));
     check(weft_all_gather(send, recv, count, WEFT_DTYPE_F32, group, NULL), "all_gather");
     check_result(recv, count, algorithm != NULL ? algorithm : "chosen");
@@ -131,7 +131,8 @@ static void run_count(const rank_t *rank, weft_group_t *group, const char *memor
         printf("\n");
     }
     /* In place: the own block is in recv already. */
-    check(weft_group_set_algorithm(group, WEFT_OP_ALL_GATHER, "side-lanes"), "set_algorithm");
+    check(weft_group_set_algorithm(group, WEFT_COLLECTIVE_ALL_GATHER, "side-lanes"),
+          "set_algorithm");
     memset(recv, 0, RANKS * count * sizeof(float));
     fill(rank, recv + rank->rank * count, count);
     check(weft_all_gather(recv + rank->rank * count, recv, count, WEFT_DTYPE_F32, group, NULL),

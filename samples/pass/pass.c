@@ -30,7 +30,7 @@ static weft_status_t merge_all_reduces(const weft_graph_view_t *view, weft_edit_
         for (uint32_t k = 0; k < i; k++) {
             uint32_t first = view->order[k], op = view->order[i];
             if (repeats(view, &view->ops[first], &view->ops[op])) {
-                weft_edit_t edit = {.kind = WEFT_EDIT_MERGE, .op_a = first, .op_b = op};
+                weft_edit_t edit = {.kind = WEFT_EDIT_KIND_MERGE, .op_a = first, .op_b = op};
                 weft_status_t status = weft_edit_list_add(edits, &edit);
                 if (status < 0) {
                     return status;

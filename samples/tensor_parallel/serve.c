@@ -82,8 +82,8 @@ static void *serve(void *user)
     rank_t *rank = user;
     double *times = calloc(REQUESTS, sizeof(*times));
     size_t input_bytes = 0;
-    const char *input = find_binding(rank->plan, WEFT_ROLE_INPUT, &input_bytes);
-    const char *output = find_binding(rank->plan, WEFT_ROLE_OUTPUT, &rank->bytes);
+    const char *input = find_binding(rank->plan, WEFT_BINDING_ROLE_INPUT, &input_bytes);
+    const char *output = find_binding(rank->plan, WEFT_BINDING_ROLE_OUTPUT, &rank->bytes);
     weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
     weft_context_t *context = NULL;
     weft_session_t *session = NULL;

@@ -44,7 +44,7 @@ int main(int argc, char **argv)
     }
 
     for (int round = 0; round < ROUNDS; round++) { /* in place: ranks hold 0 and 1, then 0.5 */
-        check(weft_all_reduce(x, x, COUNT, WEFT_DTYPE_F32, WEFT_AVG, group, stream));
+        check(weft_all_reduce(x, x, COUNT, WEFT_DTYPE_F32, WEFT_REDUCTION_AVG, group, stream));
         if (round % 100 == 99) {
             check(weft_stream_synchronize(stream)); /* a stream holds 1024 calls */
         }

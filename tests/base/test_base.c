@@ -112,16 +112,16 @@ static void test_types_count_and_name(void **in)
     }
     assert_int_equal(weft_dtype_size_bytes((weft_dtype_t)14), 0);
     assert_int_equal(weft_dtype_from_name("none"), WEFT_DTYPE_NONE);
-    assert_string_equal(weft_reduction_name(WEFT_AVG), "avg");
+    assert_string_equal(weft_reduction_name(WEFT_REDUCTION_AVG), "avg");
     assert_string_equal(weft_reduction_name((weft_reduction_t)9), "unknown");
 }
 
 static void test_node_attrs_have_defaults(void **in)
 {
     (void)in;
-    const weft_attr_t attrs[] = {{.name = "axis", .type = WEFT_ATTR_INT, .i = 3},
-                                 {.name = "alpha", .type = WEFT_ATTR_FLOAT, .f = 0.5f},
-                                 {.name = "mode", .type = WEFT_ATTR_STRING, .s = "same"}};
+    const weft_attr_t attrs[] = {{.name = "axis", .type = WEFT_ATTR_TYPE_INT, .i = 3},
+                                 {.name = "alpha", .type = WEFT_ATTR_TYPE_FLOAT, .f = 0.5f},
+                                 {.name = "mode", .type = WEFT_ATTR_TYPE_STRING, .s = "same"}};
     const weft_node_desc_t node = {.attr_count = 3, .attrs = attrs};
     assert_int_equal(weft_node_attr_int(&node, "axis", 1), 3);
     assert_int_equal(weft_node_attr_int(&node, "alpha", 1), 1); /* of another type */
@@ -168,12 +168,12 @@ static void test_log_drops_what_is_too_fine(void **in)
 {
     (void)in;
     char line[64] = "";
-    wefti_log_t log = {collect, line, WEFT_LOG_INFO};
-    wefti_log(&log, WEFT_LOG_DEBUG, "rank %u", 1u);
+    wefti_log_t log = {collect, line, WEFT_LOG_LEVEL_INFO};
+    wefti_log(&log, WEFT_LOG_LEVEL_DEBUG, "rank %u", 1u);
     assert_string_equal(line, "");
-    wefti_log(&log, WEFT_LOG_WARN, "rank %u peer %u", 1u, 2u);
+    wefti_log(&log, WEFT_LOG_LEVEL_WARN, "rank %u peer %u", 1u, 2u);
     assert_string_equal(line, "1 rank 1 peer 2");
-    wefti_log(NULL, WEFT_LOG_ERROR, "nobody listens");
+    wefti_log(NULL, WEFT_LOG_LEVEL_ERROR, "nobody listens");
 }
 
 static void test_error_message_is_prefixed_once(void **in)

@@ -154,7 +154,7 @@ static void test_settings_have_defaults(void **in)
     assert_int_equal(settings.isa, wefti_isa_detect());
     assert_int_equal(settings.progress, WEFTI_PROGRESS_AUTO);
     assert_true(settings.timeout_ns == 600ull * 1000000000ull);
-    assert_int_equal(settings.log_level, WEFT_LOG_WARN);
+    assert_int_equal(settings.log_level, WEFT_LOG_LEVEL_WARN);
     assert_int_equal(settings.threads, 0);
 }
 

@@ -66,7 +66,7 @@ static bool await_flood(wefti_overlay_t *overlay, const told_t *told)
 static bool run_rank(uint32_t rank, uint32_t size, uint16_t port, result_t *result)
 {
     wefti_settings_t settings;
-    const wefti_log_t log = {.level = WEFT_LOG_WARN};
+    const wefti_log_t log = {.level = WEFT_LOG_LEVEL_WARN};
     wefti_job_t job = {.rank = rank, .world_size = size};
     told_t told = {0};
     wefti_overlay_t *overlay;

@@ -105,7 +105,7 @@ static void rewrite(bench_t *bench)
 static void step_single(bench_t *bench)
 {
     check(weft_all_reduce(bench->tensors[0], bench->tensors[0], bench->total, WEFT_DTYPE_F32,
-                          WEFT_SUM, bench->group, NULL),
+                          WEFT_REDUCTION_SUM, bench->group, NULL),
           "all-reduce");
 }
 
@@ -113,7 +113,7 @@ static void step_each(bench_t *bench)
 {
     for (uint32_t i = TENSORS; i-- > 0;) {
         check(weft_all_reduce(bench->tensors[i], bench->tensors[i], bench->counts[i],
-                              WEFT_DTYPE_F32, WEFT_SUM, bench->group, NULL),
+                              WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, bench->group, NULL),
               "all-reduce");
     }
 }
@@ -147,7 +147,7 @@ static void bench_fused(bench_t *bench, const char *memory, weft_stream_flags_t 
         uint64_t start = wefti_now_ns();
         for (uint32_t t = TENSORS; t-- > 0;) {
             check(weft_fuser_add(fuser, bench->tensors[t], bench->counts[t], WEFT_DTYPE_F32,
-                                 WEFT_SUM, bench->names[t]),
+                                 WEFT_REDUCTION_SUM, bench->names[t]),
                   "add");
         }
         uint64_t added = wefti_now_ns();
@@ -201,8 +201,8 @@ static void bench_batch(bench_t *bench, uint32_t calls, uint64_t bytes, bool bat
         uint64_t start = wefti_now_ns();
         check(batched ? weft_batch_begin(bench->group) : WEFT_OK, "begin");
         for (uint32_t c = 0; c < calls; c++) {
-            check(weft_all_reduce(x + c * count, x + c * count, count, WEFT_DTYPE_F32, WEFT_SUM,
-                                  bench->group, NULL),
+            check(weft_all_reduce(x + c * count, x + c * count, count, WEFT_DTYPE_F32,
+                                  WEFT_REDUCTION_SUM, bench->group, NULL),
                   "all-reduce");
         }
         check(batched ? weft_batch_end(bench->group, NULL) : WEFT_OK, "end");

@@ -31,13 +31,19 @@ typedef struct row {
 } row_t;
 
 static const row_t rows[] = {
-    {WEFT_OP_BARRIER, "dissemination", 64}, {WEFT_OP_ALL_GATHER, "mesh", 8},
-    {WEFT_OP_ALL_GATHER, "mesh", 64},       {WEFT_OP_ALL_GATHER, "ring", 8},
-    {WEFT_OP_ALL_TO_ALL, "bruck", 16},      {WEFT_OP_BROADCAST, "binomial", 16},
-    {WEFT_OP_BROADCAST, "chain", 8},        {WEFT_OP_ALL_REDUCE, "mesh", 2},
-    {WEFT_OP_ALL_REDUCE, "mesh", 8},        {WEFT_OP_ALL_REDUCE, "one-shot", 2},
-    {WEFT_OP_ALL_REDUCE, "doubling", 8},    {WEFT_OP_ALL_REDUCE, "halving-doubling", 8},
-    {WEFT_OP_ALL_REDUCE, "ring", 8},
+    {WEFT_COLLECTIVE_BARRIER, "dissemination", 64},
+    {WEFT_COLLECTIVE_ALL_GATHER, "mesh", 8},
+    {WEFT_COLLECTIVE_ALL_GATHER, "mesh", 64},
+    {WEFT_COLLECTIVE_ALL_GATHER, "ring", 8},
+    {WEFT_COLLECTIVE_ALL_TO_ALL, "bruck", 16},
+    {WEFT_COLLECTIVE_BROADCAST, "binomial", 16},
+    {WEFT_COLLECTIVE_BROADCAST, "chain", 8},
+    {WEFT_COLLECTIVE_ALL_REDUCE, "mesh", 2},
+    {WEFT_COLLECTIVE_ALL_REDUCE, "mesh", 8},
+    {WEFT_COLLECTIVE_ALL_REDUCE, "one-shot", 2},
+    {WEFT_COLLECTIVE_ALL_REDUCE, "doubling", 8},
+    {WEFT_COLLECTIVE_ALL_REDUCE, "halving-doubling", 8},
+    {WEFT_COLLECTIVE_ALL_REDUCE, "ring", 8},
 };
 
 static int by_size(const void *x, const void *y)
@@ -145,7 +151,7 @@ static void bench_row(const row_t *row, uint8_t *const *bases, wefti_endpoint_t 
     /* Of a vector, one line for each rank. */
     uint64_t count = wefti_collective_is_vector(row->op) ? 16ull * row->ranks : 1;
     bench.call = (wefti_run_call_t){.dtype = WEFT_DTYPE_F32,
-                                    .reduction = WEFT_SUM,
+                                    .reduction = WEFT_REDUCTION_SUM,
                                     .counts = {count, 0, NULL},
                                     .send = send,
                                     .recv = recv};
@@ -196,8 +202,8 @@ static void compare_size(weft_group_t *group, float *data, size_t bytes, uint32_
         }
         must(weft_barrier(group, NULL));
         uint64_t begin = wefti_now_ns();
-        must(weft_all_reduce(data, data, bytes / sizeof *data, WEFT_DTYPE_F32, WEFT_SUM, group,
-                             NULL));
+        must(weft_all_reduce(data, data, bytes / sizeof *data, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM,
+                             group, NULL));
         times[rank][i % 2][i / 2] = (double)(wefti_now_ns() - begin);
     }
     if (rank == 0) {
@@ -225,7 +231,7 @@ static void *run_caller(void *user)
     must(weft_context_create(&params, &context));
     must(weft_group_create_world(context, &group));
     must(weft_mem_alloc(context, 1 << 24, &data));
-    must(weft_group_set_algorithm(group, WEFT_OP_ALL_REDUCE, "mesh"));
+    must(weft_group_set_algorithm(group, WEFT_COLLECTIVE_ALL_REDUCE, "mesh"));
     for (size_t bytes = 16384; bytes <= 1 << 24; bytes *= 4) {
         compare_size(group, data, bytes, caller->rank);
     }

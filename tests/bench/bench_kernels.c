@@ -121,8 +121,8 @@ static void product(const weft_registry_t *registry, const char *label, int64_t 
         tensor(2, (int64_t[]){tb ? n : k, tb ? k : n}, WEFT_LAYOUT_PLAIN),
         tensor(1, (int64_t[]){n}, WEFT_LAYOUT_PLAIN)};
     weft_tensor_desc_t out = tensor(2, (int64_t[]){m, n}, WEFT_LAYOUT_PLAIN);
-    const weft_attr_t attrs[2] = {{.name = "transA", .type = WEFT_ATTR_INT, .i = ta},
-                                  {.name = "transB", .type = WEFT_ATTR_INT, .i = tb}};
+    const weft_attr_t attrs[2] = {{.name = "transA", .type = WEFT_ATTR_TYPE_INT, .i = ta},
+                                  {.name = "transB", .type = WEFT_ATTR_TYPE_INT, .i = tb}};
     const weft_node_desc_t node = {.domain = "",
                                    .op = "Gemm",
                                    .version = 13,
@@ -154,7 +154,8 @@ static void convolution(const weft_registry_t *registry, const conv_t *c, weft_l
     weft_tensor_desc_t y = tensor(4, (int64_t[]){c->images, c->out, size, size}, layout);
     const weft_tensor_desc_t in[3] = {x, w, b}, grad_in[3] = {y, x, w};
     weft_tensor_desc_t grad_out[3] = {x, w, b};
-    const weft_attr_t attr = {.name = "pads", .type = WEFT_ATTR_INTS, .count = 4, .ints = pads};
+    const weft_attr_t attr = {
+        .name = "pads", .type = WEFT_ATTR_TYPE_INTS, .count = 4, .ints = pads};
     const double flops =
         2.0 * (double)(c->images * c->out * size * size) * (double)(c->in * c->kernel * c->kernel);
     const char *in_layout = layout == WEFT_LAYOUT_PLAIN ? "plain" : "channels-last";

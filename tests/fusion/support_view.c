@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <weft/algo.h>
+#include <weft/types.h>
 
 static const weft_op_def_t defs[] = {
     {.domain = "test", .name = "Compute", .in_place = {-1, -1, -1, -1}},
@@ -20,7 +20,7 @@ static const weft_op_def_t defs[] = {
      .in_place = {-1, -1, -1, -1},
      .ordering = WEFT_ORDERING_GROUP,
      .facts = &(const weft_op_facts_t){.struct_size = sizeof(weft_op_facts_t),
-                                       .collective = WEFT_OP_ALL_REDUCE}},
+                                       .collective = WEFT_COLLECTIVE_ALL_REDUCE}},
 };
 
 void view_begin(view_builder_t *b)
@@ -63,7 +63,7 @@ uint32_t view_op(view_builder_t *b, const char *def, const uint32_t *inputs, uin
                                   .input_count = input_count,
                                   .first_output = b->output_count,
                                   .output_count = 1,
-                                  .reduction = WEFT_AVG,
+                                  .reduction = WEFT_REDUCTION_AVG,
                                   .present = 1};
     for (uint32_t i = 0; i < input_count; i++) {
         b->op_inputs[b->input_count++] = inputs[i];

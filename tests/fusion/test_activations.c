@@ -91,7 +91,7 @@ static void test_a_result_takes_the_memory_of_what_dies(void **state)
     uint32_t a = relu(f->graph, "a", x), b = collective(f->graph, "AllReduce", a);
     CHECK(wefti_graph_add_output(f->graph, relu(f->graph, "y", b)));
     lower_well(f);
-    assert_int_equal(f->plan->kind, WEFT_PLAN_INFERENCE);
+    assert_int_equal(f->plan->kind, WEFT_PLAN_KIND_INFERENCE);
     assert_int_equal(f->plan->collectives[0].source, f->plan->collectives[0].buffer);
     assert_null(wefti_plan_program(f->plan, "eval"));
 }
@@ -148,7 +148,7 @@ static void test_memory_lives_until_the_collective_is_over(void **state)
     CHECK(wefti_graph_add_output(graph, relu(graph, "y2", first)));
     lower_well(f);
     const wefti_plan_collective_t *gather = &f->plan->collectives[0];
-    assert_int_equal(gather->op, WEFT_OP_ALL_GATHER);
+    assert_int_equal(gather->op, WEFT_COLLECTIVE_ALL_GATHER);
     assert_false(overlap(buffer(f->plan, "during"), buffer(f->plan, "a")));
     assert_false(overlap(buffer(f->plan, "during"), &f->plan->buffers[gather->buffer]));
     assert_true(overlap(buffer(f->plan, "after"), buffer(f->plan, "a")));

@@ -17,13 +17,13 @@ static char *buckets_as_text(const weft_graph_view_t *view, const weft_edit_list
     text[0] = '\0';
     for (size_t e = 0; e < weft_edit_list_count(edits); e++) {
         const weft_edit_t *edit = weft_edit_list_get(edits, e);
-        if (edit->kind == WEFT_EDIT_SPLIT) { /* of the bucket before it */
+        if (edit->kind == WEFT_EDIT_KIND_SPLIT) { /* of the bucket before it */
             assert_int_equal(weft_edit_list_get(edits, e - 1)->member_count, 1);
             assert_int_equal(weft_edit_list_get(edits, e - 1)->members[0], edit->op_a);
             used += (size_t)snprintf(text + used, size - used, "/%u", edit->parts);
             continue;
         }
-        assert_int_equal(edit->kind, WEFT_EDIT_FUSE);
+        assert_int_equal(edit->kind, WEFT_EDIT_KIND_FUSE);
         for (uint32_t i = 0; i < edit->member_count; i++) {
             uint32_t number = 0;
             for (uint32_t o = 0; o < edit->members[i]; o++) {
@@ -303,7 +303,7 @@ static void test_bucket_keeps_kinds_and_fences_apart(void **state)
     b.ops[3].group = 1;
     expect(&b, "one", "0 2 3|1", "another group");
     b.ops[3].group = 0;
-    b.ops[5].reduction = WEFT_SUM;
+    b.ops[5].reduction = WEFT_REDUCTION_SUM;
     expect(&b, "one", "0 1 3|2", "another kind");
     view_begin(&b);
     view_gradient(&b, UINT32_MAX, WEFT_DTYPE_F32, 64);
@@ -398,7 +398,7 @@ static void check_buckets(const view_builder_t *b, const weft_edit_list_t *edits
         const weft_edit_t *edit = weft_edit_list_get(edits, e),
                           *split = weft_edit_list_get(edits, e + 1);
         uint64_t bytes = 0;
-        if (edit->kind == WEFT_EDIT_SPLIT) {
+        if (edit->kind == WEFT_EDIT_KIND_SPLIT) {
             continue;
         }
         assert_true(edit->member_count > 0 && strlen(edit->text) > 8);
@@ -416,7 +416,7 @@ static void check_buckets(const view_builder_t *b, const weft_edit_list_t *edits
             assert_true(i == 0 || edit->members[i] > edit->members[i - 1]); /* readiness order */
         }
         nodes++;
-        if (split != NULL && split->kind == WEFT_EDIT_SPLIT) {
+        if (split != NULL && split->kind == WEFT_EDIT_KIND_SPLIT) {
             check_pieces(edit, split, bytes, cap_bytes);
         } else {
             assert_true(bytes <= cap_bytes);
@@ -503,9 +503,9 @@ static void test_insert_puts_an_average_on_every_local_gradient(void **state)
     assert_int_equal(weft_edit_list_count(edits), 2);
     for (uint32_t i = 0; i < 2; i++) {
         const weft_edit_t *edit = weft_edit_list_get(edits, i);
-        assert_int_equal(edit->kind, WEFT_EDIT_INSERT_COLLECTIVE);
+        assert_int_equal(edit->kind, WEFT_EDIT_KIND_INSERT_COLLECTIVE);
         assert_int_equal(edit->value, grads[i]);
-        assert_int_equal(edit->reduction, WEFT_AVG);
+        assert_int_equal(edit->reduction, WEFT_REDUCTION_AVG);
         assert_string_equal(edit->op_name, "AllReduce");
     }
     weft_edit_list_destroy(edits);

@@ -115,8 +115,8 @@ static void check_memory_contents(const weft_plan_t *plan, const char *program)
     }
     run_stream(&shadow, &wefti_plan_program(plan, program)->streams[0]);
     for (uint32_t b = 0; b < plan->binding_count; b++) {
-        if (plan->bindings[b].role == WEFT_ROLE_LOSS ||
-            plan->bindings[b].role == WEFT_ROLE_LOGITS) {
+        if (plan->bindings[b].role == WEFT_BINDING_ROLE_LOSS ||
+            plan->bindings[b].role == WEFT_BINDING_ROLE_LOGITS) {
             read_buffer(&shadow, plan->bindings[b].buffer, "the caller");
         }
     }
@@ -235,7 +235,7 @@ static void check_plan(const weft_plan_t *plan)
     check_memory_contents(plan, "eval");
     check_updates_come_last(plan);
     for (uint32_t c = 0; c < plan->collective_count; c++) {
-        if (plan->collectives[c].op == WEFT_OP_ALL_REDUCE) {
+        if (plan->collectives[c].op == WEFT_COLLECTIVE_ALL_REDUCE) {
             check_bucket_events(plan, c);
         }
     }
@@ -279,7 +279,7 @@ static uint32_t bucket_count(const weft_plan_t *plan)
 {
     uint32_t count = 0;
     for (uint32_t c = 0; c < plan->collective_count; c++) {
-        count += plan->collectives[c].op == WEFT_OP_ALL_REDUCE;
+        count += plan->collectives[c].op == WEFT_COLLECTIVE_ALL_REDUCE;
     }
     return count;
 }
@@ -310,7 +310,7 @@ static void test_compile_never_exceeds_the_cap(void **state)
         }
         for (uint32_t c = 0; c < plan->collective_count; c++) {
             const wefti_plan_collective_t *bucket = &plan->collectives[c];
-            if (bucket->op == WEFT_OP_ALL_REDUCE) {
+            if (bucket->op == WEFT_COLLECTIVE_ALL_REDUCE) {
                 assert_true(plan->buffers[bucket->buffer].size_bytes <= cap);
                 reduced += plan->buffers[bucket->buffer].size_bytes;
             }

@@ -128,8 +128,8 @@ static void *bound(machine_t *m, weft_binding_role_t role, const char *name)
 /* Images with a bright row each, its height being the class: learnt in a few steps. */
 static void feed(machine_t *m, uint64_t *random)
 {
-    float *images = bound(m, WEFT_ROLE_INPUT, NULL);
-    int64_t *labels = bound(m, WEFT_ROLE_LABEL, NULL);
+    float *images = bound(m, WEFT_BINDING_ROLE_INPUT, NULL);
+    int64_t *labels = bound(m, WEFT_BINDING_ROLE_LABEL, NULL);
     for (uint32_t i = 0; i < BATCH; i++) {
         labels[i] = test_draw(random, CLASSES);
         for (uint32_t p = 0; p < 784; p++) {
@@ -147,7 +147,7 @@ static float *train(const weft_plan_t *plan, bool apart, size_t *out_count, floa
     size_t count = 0, used = 0;
     float *params, *step;
     machine_init(&m, plan, apart);
-    step = bound(&m, WEFT_ROLE_SCALAR, "step");
+    step = bound(&m, WEFT_BINDING_ROLE_SCALAR, "step");
     for (uint32_t s = 0; s < STEPS; s++) {
         uint64_t random = 88172645463325252u; /* the same batch every time: its loss falls */
         feed(&m, &random);
@@ -155,10 +155,10 @@ static float *train(const weft_plan_t *plan, bool apart, size_t *out_count, floa
             *step = (float)(s + 1);
         }
         run_program(&m, "step");
-        memcpy(&out_losses[s], bound(&m, WEFT_ROLE_LOSS, NULL), sizeof(float));
+        memcpy(&out_losses[s], bound(&m, WEFT_BINDING_ROLE_LOSS, NULL), sizeof(float));
     }
     run_program(&m, "eval");
-    memcpy(out_logits, bound(&m, WEFT_ROLE_LOGITS, NULL), BATCH * CLASSES * sizeof(float));
+    memcpy(out_logits, bound(&m, WEFT_BINDING_ROLE_LOGITS, NULL), BATCH * CLASSES * sizeof(float));
     for (uint32_t b = 0; b < plan->buffer_count; b++) {
         count += plan->buffers[b].kind == WEFTI_BUFFER_PARAM ? plan->buffers[b].size_bytes : 0;
     }

@@ -66,7 +66,7 @@ static uint32_t relu(wefti_graph_t *graph, uint32_t input)
 static void add_training(wefti_graph_t *graph, const char *name, int64_t elems, uint32_t lr,
                          float decay)
 {
-    const weft_attr_t attr = {.name = "weight_decay", .type = WEFT_ATTR_FLOAT, .f = decay};
+    const weft_attr_t attr = {.name = "weight_decay", .type = WEFT_ATTR_TYPE_FLOAT, .f = decay};
     uint32_t inputs[3], node, grad;
     wefti_node_params_t params = {.domain = "weft",
                                   .op = "SGD",
@@ -102,7 +102,7 @@ static weft_status_t fuse(wefti_graph_t *graph, weft_edit_list_t **out_edits)
 static void split(wefti_graph_t *graph, uint32_t op, uint32_t parts)
 {
     weft_edit_t edit = {
-        .kind = WEFT_EDIT_SPLIT, .op_a = op, .parts = parts, .text = "is for a test"};
+        .kind = WEFT_EDIT_KIND_SPLIT, .op_a = op, .parts = parts, .text = "is for a test"};
     weft_edit_list_t *edits;
     assert_int_equal(weft_edit_list_create(NULL, &edits), WEFT_OK);
     assert_int_equal(weft_edit_list_add(edits, &edit), WEFT_OK);
@@ -198,7 +198,7 @@ static void test_lower_updates_a_bucket_at_once_only_if_members_agree(void **sta
         assert_int_equal(plan->collectives[0].elem_count, (64 + 64 + 192) / 4);
         assert_string_equal(plan->collectives[0].reason, "one bucket for all gradients");
         /* The broadcast covers the one without a gradient, too. */
-        assert_int_equal(plan->collectives[1].op, WEFT_OP_BROADCAST);
+        assert_int_equal(plan->collectives[1].op, WEFT_COLLECTIVE_BROADCAST);
         assert_int_equal(plan->collectives[1].member_count, 4);
         assert_int_equal(plan->collectives[1].elem_count, (64 + 64 + 192 + 64) / 4);
         weft_plan_release(plan);
@@ -271,9 +271,9 @@ static void test_lower_pads_regions_to_equal_shares(void **state)
     assert_int_equal(plan->buffers[plan->collectives[0].members[0]].offset_bytes, (64 + 1) * 64);
     assert_int_equal(plan->collective_count, 5);
     c = plan->collectives;
-    assert_int_equal(c[3].op, WEFT_OP_BROADCAST);
+    assert_int_equal(c[3].op, WEFT_COLLECTIVE_BROADCAST);
     assert_int_equal(c[3].member_count, 3);
-    assert_int_equal(c[4].op, WEFT_OP_BROADCAST);
+    assert_int_equal(c[4].op, WEFT_COLLECTIVE_BROADCAST);
     assert_int_equal(c[4].member_count, 1);
     verify(plan, ((fixture_t *)*state)->registry);
     weft_plan_release(plan);
@@ -304,7 +304,7 @@ static void test_lower_refuses_pieces_it_cannot_make(void **state)
     uint32_t x = add_value(graph, "x", WEFTI_VALUE_INPUT, 64), a = relu(graph, x);
     uint32_t reduced = add_op(graph, "weft", "AllReduce", &a, 1, WEFTI_PHASE_COMM);
     uint32_t op = graph->values[reduced].producer;
-    weft_attr_t parts = {.name = "parts", .type = WEFT_ATTR_INT, .i = 5};
+    weft_attr_t parts = {.name = "parts", .type = WEFT_ATTR_TYPE_INT, .i = 5};
     weft_plan_t *plan;
     split(graph, op, 2);
     assert_int_equal(lower(graph, &plan), WEFT_ERR_UNSUPPORTED);

@@ -29,11 +29,11 @@ static const weft_compile_option_t *field_row(const char *field)
 static size_t field_bytes(const weft_compile_option_t *option)
 {
     switch (option->type) {
-    case WEFT_OPTION_FLAG:
-    case WEFT_OPTION_U32:
+    case WEFT_OPTION_TYPE_FLAG:
+    case WEFT_OPTION_TYPE_U32:
         return 4;
-    case WEFT_OPTION_SHAPES:
-    case WEFT_OPTION_MODELS:
+    case WEFT_OPTION_TYPE_SHAPES:
+    case WEFT_OPTION_TYPE_MODELS:
         return sizeof(void *) + 4; /* and the length */
     default:
         return 8;
@@ -79,7 +79,7 @@ static void test_rows_are_complete(void **state)
             assert_true(others[k] == NULL || field_row(others[k]) != NULL);
         }
         assert_true((option->needs == NULL && option->excludes == NULL) || option->reason != NULL);
-        assert_true(option->name != NULL || option->type == WEFT_OPTION_OBJECT ||
+        assert_true(option->name != NULL || option->type == WEFT_OPTION_TYPE_OBJECT ||
                     strcmp(option->field, "open_batch") == 0);
         weft_compile_option_help(i, "--", help, sizeof(help));
         assert_memory_equal(help, option->help, strlen(option->help));
@@ -93,7 +93,7 @@ static void test_rows_are_complete(void **state)
             bool same = before->name != NULL && option->name != NULL &&
                         strcmp(before->name, option->name) == 0;
             assert_string_not_equal(before->field, option->field);
-            assert_true(!same || (option->flags & WEFT_OPTION_POSITIONAL) != 0);
+            assert_true(!same || (option->flags & WEFT_OPTION_FLAG_POSITIONAL) != 0);
         }
     }
     weft_compile_option_help(1000, "--", help, sizeof(help));
@@ -130,20 +130,20 @@ static weft_compile_params_t defaults(void)
 static const char *valid_text(const weft_compile_option_t *option)
 {
     switch (option->type) {
-    case WEFT_OPTION_FLAG:
+    case WEFT_OPTION_TYPE_FLAG:
         return "1";
-    case WEFT_OPTION_U32:
-    case WEFT_OPTION_I64:
+    case WEFT_OPTION_TYPE_U32:
+    case WEFT_OPTION_TYPE_I64:
         return "2";
-    case WEFT_OPTION_BYTES:
+    case WEFT_OPTION_TYPE_BYTES:
         return "1073741824";
-    case WEFT_OPTION_F64:
+    case WEFT_OPTION_TYPE_F64:
         return "0.25";
-    case WEFT_OPTION_TEXT:
+    case WEFT_OPTION_TYPE_TEXT:
         return option->choices != NULL                ? option->choices[1]
                : strcmp(option->field, "bucket") == 0 ? "one"
                                                       : "loss";
-    case WEFT_OPTION_PATH:
+    case WEFT_OPTION_TYPE_PATH:
         return MODEL;
     default:
         return NULL;
@@ -171,7 +171,7 @@ static void test_text_is_read_and_written(void **state)
     {
         weft_compile_params_t params = WEFT_COMPILE_PARAMS_INIT;
         const char *text = valid_text(option), *again = NULL;
-        if (option->name == NULL || option->type == WEFT_OPTION_MODELS) {
+        if (option->name == NULL || option->type == WEFT_OPTION_TYPE_MODELS) {
             continue;
         }
         if (text == NULL) {
@@ -217,7 +217,7 @@ static void test_ranges(void **state)
     {
         weft_compile_params_t params = defaults();
         size_t refused = 0;
-        bool checked = option->type <= WEFT_OPTION_F64 || option->choices != NULL;
+        bool checked = option->type <= WEFT_OPTION_TYPE_F64 || option->choices != NULL;
         for (size_t i = 0; checked && option->name != NULL && i < 9; i++) {
             if (weft_compile_option_set(&params, option->name, wrong[i]) < 0) {
                 assert_string_equal(weft_last_error_field(), option->field);
@@ -231,13 +231,13 @@ static void test_ranges(void **state)
         if (option->choices != NULL) {
             memcpy(field, &wrong[0], sizeof(wrong[0]));
             expect_refusal(&params, option->field, option->choices[0]);
-        } else if (option->type == WEFT_OPTION_F64) {
+        } else if (option->type == WEFT_OPTION_TYPE_F64) {
             memcpy(field, &(double){-1}, sizeof(double));
             expect_refusal(&params, option->field, "must be a number");
-        } else if (option->type == WEFT_OPTION_I64) {
+        } else if (option->type == WEFT_OPTION_TYPE_I64) {
             memcpy(field, &(int64_t){-1}, sizeof(int64_t));
             expect_refusal(&params, option->field, "must be a whole number");
-        } else if (option->type == WEFT_OPTION_U32 && option->high < UINT32_MAX) {
+        } else if (option->type == WEFT_OPTION_TYPE_U32 && option->high < UINT32_MAX) {
             memcpy(field, &(uint32_t){UINT32_MAX}, sizeof(uint32_t));
             expect_refusal(&params, option->field, "must be a whole number");
         }
@@ -249,10 +249,10 @@ static void set_any(weft_compile_params_t *params, const weft_compile_option_t *
 {
     static const char *const models[] = {MODEL, MODEL};
     static const weft_input_shape_t shape = {"image", 1, {4}};
-    if (option->type == WEFT_OPTION_MODELS) {
+    if (option->type == WEFT_OPTION_TYPE_MODELS) {
         params->rank_models = models;
         params->rank_model_count = 2;
-    } else if (option->type == WEFT_OPTION_SHAPES) {
+    } else if (option->type == WEFT_OPTION_TYPE_SHAPES) {
         params->shapes = &shape;
         params->shape_count = 1;
     } else {
@@ -267,8 +267,8 @@ static void test_exclusions(void **state)
     EACH(option)
     {
         weft_compile_params_t params = defaults();
-        bool inference = (option->flags & WEFT_OPTION_INFERENCE) != 0;
-        if ((option->flags & WEFT_OPTION_TRAINING) != 0) {
+        bool inference = (option->flags & WEFT_OPTION_FLAG_INFERENCE) != 0;
+        if ((option->flags & WEFT_OPTION_FLAG_TRAINING) != 0) {
             set_any(&params, option);
             params.infer = 1;
             expect_refusal(&params, option->field, "only for training");
@@ -291,7 +291,7 @@ static void test_exclusions(void **state)
             set_any(&params, option);
             set_any(&params, field_row(option->excludes));
             params.infer =
-                inference || (field_row(option->excludes)->flags & WEFT_OPTION_INFERENCE) != 0;
+                inference || (field_row(option->excludes)->flags & WEFT_OPTION_FLAG_INFERENCE) != 0;
             expect_refusal(&params, option->field, option->excludes);
         }
         if (option->implies != NULL) {
@@ -331,8 +331,8 @@ static void test_recorded_options_go_through_a_file(void **state)
         weft_compile_params_t params = defaults(), again = WEFT_COMPILE_PARAMS_INIT;
         weft_plan_info_t info = {.struct_size = sizeof(info)};
         weft_plan_t *plan = NULL;
-        if ((option->flags & WEFT_OPTION_RECORDED) == 0 ||
-            (option->flags & WEFT_OPTION_INFERENCE) != 0) {
+        if ((option->flags & WEFT_OPTION_FLAG_RECORDED) == 0 ||
+            (option->flags & WEFT_OPTION_FLAG_INFERENCE) != 0) {
             continue; /* the model has a loss; tests/tools/cli_emit.py has others */
         }
         set_any(&params, option);
@@ -354,10 +354,10 @@ static void test_recorded_options_go_through_a_file(void **state)
         if (option->choices != NULL) {
             memcpy((char *)&again + option->offset, &option->choices[0], sizeof(void *));
             expect_refusal(&again, option->field, "is not compiled again");
-        } else if (option->type == WEFT_OPTION_F64) {
+        } else if (option->type == WEFT_OPTION_TYPE_F64) {
             memcpy((char *)&again + option->offset, &(double){0.5}, sizeof(double));
             expect_refusal(&again, option->field, "is not compiled again");
-        } else if (option->type == WEFT_OPTION_U32) {
+        } else if (option->type == WEFT_OPTION_TYPE_U32) {
             memcpy((char *)&again + option->offset, &(uint32_t){3}, sizeof(uint32_t));
             expect_refusal(&again, option->field, "is not compiled again");
         }
@@ -366,8 +366,8 @@ static void test_recorded_options_go_through_a_file(void **state)
     { /* the file of the last turn */
         weft_compile_params_t params = WEFT_COMPILE_PARAMS_INIT;
         params.model_path = path;
-        if ((contained->flags & WEFT_OPTION_IN_GRAPH) != 0 &&
-            contained->type != WEFT_OPTION_MODELS) { /* they replace model_path */
+        if ((contained->flags & WEFT_OPTION_FLAG_IN_GRAPH) != 0 &&
+            contained->type != WEFT_OPTION_TYPE_MODELS) { /* they replace model_path */
             set_any(&params, contained);
             expect_refusal(&params, contained->field, "must not be set");
         }

@@ -47,10 +47,10 @@ static void test_insert(void **state)
     assert_int_equal(weft_pass_insert_collectives(view, NULL, &edits), WEFT_OK);
     assert_int_equal(weft_edit_list_count(edits), 1); /* the other one has its collective */
     const weft_edit_t *edit = weft_edit_list_get(edits, 0);
-    assert_int_equal(edit->kind, WEFT_EDIT_INSERT_COLLECTIVE);
+    assert_int_equal(edit->kind, WEFT_EDIT_KIND_INSERT_COLLECTIVE);
     assert_int_equal(edit->value, grad);
     assert_string_equal(edit->op_name, "AllReduce");
-    assert_int_equal(edit->reduction, WEFT_AVG);
+    assert_int_equal(edit->reduction, WEFT_REDUCTION_AVG);
     assert_int_equal(weft_edits_check(view, edits), WEFT_OK);
     assert_int_not_equal(reduced, grad);
     weft_edit_list_destroy(edits);
@@ -79,7 +79,7 @@ static void test_bucket_and_forecast(void **state)
     assert_int_equal(weft_edits_check(view, edits), WEFT_OK);
     uint32_t members = 0;
     for (size_t i = 0; i < weft_edit_list_count(edits); i++) {
-        assert_int_equal(weft_edit_list_get(edits, i)->kind, WEFT_EDIT_FUSE);
+        assert_int_equal(weft_edit_list_get(edits, i)->kind, WEFT_EDIT_KIND_FUSE);
         assert_non_null(weft_edit_list_get(edits, i)->text);
         members += weft_edit_list_get(edits, i)->member_count;
     }
@@ -93,7 +93,7 @@ static void test_bucket_and_forecast(void **state)
     /* A cap: pieces, too. */
     params.policy = "bytes:16K";
     assert_int_equal(weft_pass_bucket(view, &params, &edits, &forecast), WEFT_OK);
-    assert_int_equal(count_kind(edits, WEFT_EDIT_SPLIT), 10);
+    assert_int_equal(count_kind(edits, WEFT_EDIT_KIND_SPLIT), 10);
     assert_int_equal(forecast.bucket_count, 40);
     assert_int_equal(weft_edits_check(view, edits), WEFT_OK);
     weft_edit_list_destroy(edits);
@@ -128,7 +128,7 @@ static void test_algorithms(void **state)
     assert_int_equal(weft_edits_check(view, edits), WEFT_OK);
     assert_int_equal(weft_edit_list_count(edits), 2);
     const weft_edit_t *small = weft_edit_list_get(edits, 0), *large = weft_edit_list_get(edits, 1);
-    assert_int_equal(small->kind, WEFT_EDIT_ALGORITHM);
+    assert_int_equal(small->kind, WEFT_EDIT_KIND_ALGORITHM);
     assert_int_equal(small->op_a, 1);
     assert_int_equal(large->op_a, 3);
     /* Few steps for a few bytes; few bytes per rank for many. The in-order tree excludes rings. */
@@ -165,7 +165,7 @@ static void test_order_and_start_wait(void **state)
     assert_int_equal(weft_edits_check(view, edits), WEFT_OK);
     assert_int_equal(weft_edit_list_count(edits), 2); /* 1 to 3, 3 to 5; 6 reads what 5 makes */
     for (uint32_t i = 0; i < 2; i++) {
-        assert_int_equal(weft_edit_list_get(edits, i)->kind, WEFT_EDIT_ORDER);
+        assert_int_equal(weft_edit_list_get(edits, i)->kind, WEFT_EDIT_KIND_ORDER);
         assert_int_equal(weft_edit_list_get(edits, i)->op_a, 2 * i + 1);
         assert_int_equal(weft_edit_list_get(edits, i)->op_b, 2 * i + 3);
     }
@@ -211,7 +211,7 @@ static void test_schedule(void **state)
     assert_int_equal(report.chosen.finish_ps, 400000);
     assert_int_equal(report.chosen.in_flight, 2);
     assert_true(report.changed);
-    assert_int_equal(count_kind(edits, WEFT_EDIT_ORDER), weft_edit_list_count(edits));
+    assert_int_equal(count_kind(edits, WEFT_EDIT_KIND_ORDER), weft_edit_list_count(edits));
     assert_int_equal(weft_edits_check(view, edits), WEFT_OK);
     weft_edit_list_destroy(edits);
     FAILS(weft_pass_schedule(view, NULL, &edits, NULL), "params");
@@ -297,7 +297,7 @@ static void test_buckets_of_random_graphs(void **state)
         }
         for (size_t i = 0; i < weft_edit_list_count(edits); i++) {
             const weft_edit_t *edit = weft_edit_list_get(edits, i);
-            for (uint32_t k = 0; edit->kind == WEFT_EDIT_FUSE && k < edit->member_count; k++) {
+            for (uint32_t k = 0; edit->kind == WEFT_EDIT_KIND_FUSE && k < edit->member_count; k++) {
                 assert_int_equal(seen[edit->members[k]]++, 0);
                 gradients++;
             }
@@ -344,16 +344,16 @@ static void test_fusions_that_close_a_cycle(void **state)
     const weft_graph_view_t *view = view_end(&b);
     const uint32_t as[] = {1, 7}, bs[] = {3, 5}, chain[] = {1, 3};
     weft_edit_t both[2] = {
-        {.kind = WEFT_EDIT_FUSE, .members = as, .member_count = 2},
-        {.kind = WEFT_EDIT_FUSE, .members = bs, .member_count = 2},
+        {.kind = WEFT_EDIT_KIND_FUSE, .members = as, .member_count = 2},
+        {.kind = WEFT_EDIT_KIND_FUSE, .members = bs, .member_count = 2},
     };
     assert_int_equal(check_edits(view, &both[0], 1), WEFT_OK);
     assert_int_equal(check_edits(view, &both[1], 1), WEFT_OK);
     FAILS(check_edits(view, both, 2), "depend on itself");
-    weft_edit_t alone = {.kind = WEFT_EDIT_FUSE, .members = chain, .member_count = 2};
+    weft_edit_t alone = {.kind = WEFT_EDIT_KIND_FUSE, .members = chain, .member_count = 2};
     FAILS(check_edits(view, &alone, 1), "the fusion of");
-    weft_edit_t orders[2] = {{.kind = WEFT_EDIT_ORDER, .op_a = 4, .op_b = 0},
-                             {.kind = WEFT_EDIT_ORDER, .op_a = 3, .op_b = 4}};
+    weft_edit_t orders[2] = {{.kind = WEFT_EDIT_KIND_ORDER, .op_a = 4, .op_b = 0},
+                             {.kind = WEFT_EDIT_KIND_ORDER, .op_a = 3, .op_b = 4}};
     assert_int_equal(check_edits(view, &orders[0], 1), WEFT_OK);
     FAILS(check_edits(view, orders, 2), "depend on itself");
 }
@@ -367,12 +367,12 @@ static void test_edits_that_do_not_fit(void **state)
     view_gradient(&b, UINT32_MAX, WEFT_DTYPE_F16, 128);
     const weft_graph_view_t *view = view_end(&b);
     const uint32_t types[] = {1, 3}, compute[] = {0}, one[] = {1}, beyond[] = {9}, zero[] = {0};
-    weft_edit_t twice[2] = {{.kind = WEFT_EDIT_FUSE, .members = one, .member_count = 1},
-                            {.kind = WEFT_EDIT_FUSE, .members = one, .member_count = 1}};
+    weft_edit_t twice[2] = {{.kind = WEFT_EDIT_KIND_FUSE, .members = one, .member_count = 1},
+                            {.kind = WEFT_EDIT_KIND_FUSE, .members = one, .member_count = 1}};
     FAILS(check_edits(view, twice, 2), "edit 1 (fuse): 'op1' is fused twice");
-    weft_edit_t edit = {.kind = WEFT_EDIT_FUSE, .members = types, .member_count = 2};
+    weft_edit_t edit = {.kind = WEFT_EDIT_KIND_FUSE, .members = types, .member_count = 2};
     FAILS(check_edits(view, &edit, 1), "has another element type");
-    b.ops[3].reduction = WEFT_MAX;
+    b.ops[3].reduction = WEFT_REDUCTION_MAX;
     FAILS(check_edits(view, &edit, 1), "has another reduction");
     b.ops[3].group = 3;
     FAILS(check_edits(view, &edit, 1), "belongs to another group");
@@ -383,19 +383,23 @@ static void test_edits_that_do_not_fit(void **state)
     FAILS(check_edits(view, &edit, 1), "op 9 does not exist");
     edit.member_count = 0;
     FAILS(check_edits(view, &edit, 1), "no members");
-    edit = (weft_edit_t){.kind = WEFT_EDIT_SPLIT, .op_a = 1, .parts = 2};
+    edit = (weft_edit_t){.kind = WEFT_EDIT_KIND_SPLIT, .op_a = 1, .parts = 2};
     FAILS(check_edits(view, &edit, 1),
           "parts of 'op1' must be between 2 and 1, its number of 64-byte units: 2");
     edit.op_a = 3;
     assert_int_equal(check_edits(view, &edit, 1), WEFT_OK);
-    edit = (weft_edit_t){.kind = WEFT_EDIT_INSERT_COLLECTIVE, .value = 1, .op_name = "Gemm"};
+    edit = (weft_edit_t){.kind = WEFT_EDIT_KIND_INSERT_COLLECTIVE, .value = 1, .op_name = "Gemm"};
     FAILS(check_edits(view, &edit, 1), "'Gemm' is not a collective");
-    edit = (weft_edit_t){.kind = WEFT_EDIT_INSERT_COLLECTIVE, .value = 0, .op_name = "AllReduce"};
+    edit =
+        (weft_edit_t){.kind = WEFT_EDIT_KIND_INSERT_COLLECTIVE, .value = 0, .op_name = "AllReduce"};
     FAILS(check_edits(view, &edit, 1), "no op produces value 0");
-    edit = (weft_edit_t){
-        .kind = WEFT_EDIT_START_WAIT, .op_a = 3, .op_b = 2, .members = zero, .member_count = 1};
+    edit = (weft_edit_t){.kind = WEFT_EDIT_KIND_START_WAIT,
+                         .op_a = 3,
+                         .op_b = 2,
+                         .members = zero,
+                         .member_count = 1};
     FAILS(check_edits(view, &edit, 1), "has its wait before its start");
-    edit = (weft_edit_t){.kind = WEFT_EDIT_ALGORITHM, .op_a = 2, .text = "ring"};
+    edit = (weft_edit_t){.kind = WEFT_EDIT_KIND_ALGORITHM, .op_a = 2, .text = "ring"};
     FAILS(check_edits(view, &edit, 1), "'op2' is not a collective");
     FAILS(weft_edits_check(view, NULL), "edits is NULL");
 }

@@ -256,7 +256,7 @@ static uint32_t follow_edits(fixture_t *f, const weft_edit_list_t *edits, uint32
     uint32_t count = 0, edges = 0;
     for (size_t i = 0; i < weft_edit_list_count(edits); i++) {
         const weft_edit_t *edit = weft_edit_list_get(edits, i);
-        assert_int_equal(edit->kind, WEFT_EDIT_ORDER);
+        assert_int_equal(edit->kind, WEFT_EDIT_KIND_ORDER);
         f->edges[2 * edges] = edit->op_a;
         f->edges[2 * edges++ + 1] = edit->op_b;
     }

@@ -50,7 +50,7 @@ static void open_fixture(fixture_t *f)
     wefti_costs_default(&f->costs, NULL);
     assert_int_equal(wefti_collective_cost(&f->costs, 2, NULL, &f->profile, &f->arena, &f->cost),
                      WEFT_OK);
-    f->log = (wefti_log_t){NULL, NULL, WEFT_LOG_ERROR};
+    f->log = (wefti_log_t){NULL, NULL, WEFT_LOG_LEVEL_ERROR};
     f->lower = (wefti_lower_params_t){.world_size = 2,
                                       .policy = "none",
                                       .optimizer = "none",

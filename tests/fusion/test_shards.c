@@ -76,7 +76,7 @@ static int teardown(void **state)
 static void add_update(fixture_t *f, const char *name, uint32_t param, uint32_t reduced,
                        int64_t elems, float decay)
 {
-    const weft_attr_t attr = {.name = "weight_decay", .type = WEFT_ATTR_FLOAT, .f = decay};
+    const weft_attr_t attr = {.name = "weight_decay", .type = WEFT_ATTR_TYPE_FLOAT, .f = decay};
     char state_name[64];
     uint32_t node, state, inputs[4] = {param, reduced, 0, f->lr};
     wefti_node_params_t params = {.domain = "weft",
@@ -99,7 +99,7 @@ static uint32_t add_training(fixture_t *f, const char *name, uint32_t param, int
 {
     uint32_t grad = relu(f, param, WEFTI_PHASE_BACKWARD);
     uint32_t reduced = add_op(f, "AllReduce", &grad, 1, WEFTI_PHASE_COMM);
-    const weft_attr_t avg = {.name = "reduction", .type = WEFT_ATTR_STRING, .s = "avg"};
+    const weft_attr_t avg = {.name = "reduction", .type = WEFT_ATTR_TYPE_STRING, .s = "avg"};
     assert_int_equal(wefti_graph_set_attr(f->graph, f->graph->values[reduced].producer, &avg),
                      WEFT_OK);
     f->graph->values[reduced].grad_of = param;
@@ -131,7 +131,7 @@ static void fuse(fixture_t *f)
 
 static void split(fixture_t *f, uint32_t reduced, uint32_t parts)
 {
-    weft_edit_t edit = {.kind = WEFT_EDIT_SPLIT,
+    weft_edit_t edit = {.kind = WEFT_EDIT_KIND_SPLIT,
                         .op_a = f->graph->values[reduced].producer,
                         .parts = parts,
                         .text = "is for a test"};
@@ -165,10 +165,10 @@ static const char *steps_as_text(const weft_plan_t *plan, const char *program, u
         text[i] = " k rw"[step->kind];
         if (step->kind == WEFTI_STEP_COLLECTIVE) {
             const wefti_plan_collective_t *c = &plan->collectives[step->index];
-            text[i] = c->op == WEFT_OP_REDUCE_SCATTER ? 's'
-                      : c->op == WEFT_OP_ALL_GATHER   ? 'g'
-                      : c->update != WEFTI_PLAN_NONE  ? 'u'
-                                                      : 'c';
+            text[i] = c->op == WEFT_COLLECTIVE_REDUCE_SCATTER ? 's'
+                      : c->op == WEFT_COLLECTIVE_ALL_GATHER   ? 'g'
+                      : c->update != WEFTI_PLAN_NONE          ? 'u'
+                                                              : 'c';
         }
     }
     text[i] = '\0';
@@ -332,7 +332,7 @@ static void test_a_sweep_waits_for_the_last_reader(void **state)
     assert_int_equal(comm->steps[3].index, 1);
     assert_true(buffer_of(plan, "b")->offset_bytes < buffer_of(plan, "a")->offset_bytes);
     sweep = &plan->collectives[1];
-    assert_int_equal(sweep->op, WEFT_OP_ALL_REDUCE);
+    assert_int_equal(sweep->op, WEFT_COLLECTIVE_ALL_REDUCE);
     expect_range(plan, sweep->source, plan->buffers[sweep->members[0]].offset_bytes, 128, 0);
     expect_range(plan, sweep->buffer, buffer_of(plan, "a")->offset_bytes, 128, 0);
     assert_int_equal(plan->kernels[sweep->update].phase, WEFTI_PHASE_UPDATE);
@@ -400,12 +400,12 @@ static void test_what_cannot_be_sharded_stays_whole(void **state)
         }
         add_trained(f, "last", 128, 0.5f);
         plan = lower(f);
-        assert_int_equal(plan->collectives[0].op, WEFT_OP_ALL_REDUCE);
+        assert_int_equal(plan->collectives[0].op, WEFT_COLLECTIVE_ALL_REDUCE);
         assert_int_equal(plan->collectives[0].update, WEFTI_PLAN_NONE);
         if (strstr(plan->collectives[0].reason, says[i]) == NULL) {
             fail_msg("%s", plan->collectives[0].reason);
         }
-        assert_int_equal(plan->collectives[1].op, WEFT_OP_REDUCE_SCATTER);
+        assert_int_equal(plan->collectives[1].op, WEFT_COLLECTIVE_REDUCE_SCATTER);
         assert_int_equal(buffer_of(plan, "bucket 1 momentum")->size_bytes, 256);
         if (i == 0) { /* tensor by tensor */
             assert_int_equal(buffer_of(plan, "a_momentum")->size_bytes, 160);
@@ -480,11 +480,11 @@ static void check_compiled(const weft_plan_t *plan, const weft_plan_t *whole, ui
     uint64_t unit = 64ull * plan->world_size;
     for (uint32_t c = 0; c < plan->collective_count; c++) {
         const wefti_plan_collective_t *at = &plan->collectives[c];
-        if (at->op == WEFT_OP_BROADCAST || at->op == WEFT_OP_ALL_GATHER) {
+        if (at->op == WEFT_COLLECTIVE_BROADCAST || at->op == WEFT_COLLECTIVE_ALL_GATHER) {
             continue;
         }
         const wefti_plan_buffer_t *source = &plan->buffers[at->source];
-        assert_true(at->op == WEFT_OP_REDUCE_SCATTER || at->update != WEFTI_PLAN_NONE);
+        assert_true(at->op == WEFT_COLLECTIVE_REDUCE_SCATTER || at->update != WEFTI_PLAN_NONE);
         assert_int_equal(source->size_bytes % unit, 0);
         assert_true(cap == 0 || source->size_bytes <= (cap < unit ? unit : cap));
         buckets++;

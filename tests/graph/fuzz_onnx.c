@@ -10,7 +10,7 @@ static void read_to_compile(const uint8_t *data, size_t size)
 {
     wefti_onnx_import_params_t params = {.bytes = data, .size_bytes = size, .loss_optional = true};
     wefti_graph_t *graph = NULL;
-    wefti_log_t silent = {.level = WEFT_LOG_ERROR};
+    wefti_log_t silent = {.level = WEFT_LOG_LEVEL_ERROR};
     if (wefti_onnx_import(&params, NULL, registry, &graph) == WEFT_OK &&
         wefti_pass_normalize_collectives(graph, 2, false) == WEFT_OK &&
         wefti_pass_given_gradients(graph, NULL, &silent) == WEFT_OK) {

@@ -32,19 +32,19 @@ uint32_t test_loss(wefti_graph_t *graph, uint32_t scores, const int64_t *label_d
 
 #define ATTR_INT(n, v)                                                                             \
     {                                                                                              \
-        .name = n, .type = WEFT_ATTR_INT, .i = (v)                                                 \
+        .name = n, .type = WEFT_ATTR_TYPE_INT, .i = (v)                                            \
     }
 #define ATTR_FLOAT(n, v)                                                                           \
     {                                                                                              \
-        .name = n, .type = WEFT_ATTR_FLOAT, .f = (v)                                               \
+        .name = n, .type = WEFT_ATTR_TYPE_FLOAT, .f = (v)                                          \
     }
 #define ATTR_STRING(n, v)                                                                          \
     {                                                                                              \
-        .name = n, .type = WEFT_ATTR_STRING, .s = (v)                                              \
+        .name = n, .type = WEFT_ATTR_TYPE_STRING, .s = (v)                                         \
     }
 #define ATTR_INTS(n, c, ...)                                                                       \
     {                                                                                              \
-        .name = n, .type = WEFT_ATTR_INTS, .count = (c), .ints = (const int64_t[])                 \
+        .name = n, .type = WEFT_ATTR_TYPE_INTS, .count = (c), .ints = (const int64_t[])            \
         {                                                                                          \
             __VA_ARGS__                                                                            \
         }                                                                                          \

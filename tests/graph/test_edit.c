@@ -15,23 +15,23 @@ static weft_edit_list_t *new_list(void)
 
 static void insert(weft_edit_list_t *list, uint32_t value)
 {
-    weft_edit_t edit = {.kind = WEFT_EDIT_INSERT_COLLECTIVE,
+    weft_edit_t edit = {.kind = WEFT_EDIT_KIND_INSERT_COLLECTIVE,
                         .value = value,
                         .op_name = "AllReduce",
-                        .reduction = WEFT_AVG};
+                        .reduction = WEFT_REDUCTION_AVG};
     CHECK(weft_edit_list_add(list, &edit));
 }
 
 static void fuse(weft_edit_list_t *list, const uint32_t *members, uint32_t count)
 {
     weft_edit_t edit = {
-        .kind = WEFT_EDIT_FUSE, .members = members, .member_count = count, .text = "because"};
+        .kind = WEFT_EDIT_KIND_FUSE, .members = members, .member_count = count, .text = "because"};
     CHECK(weft_edit_list_add(list, &edit));
 }
 
 static void order(weft_edit_list_t *list, uint32_t before, uint32_t after)
 {
-    weft_edit_t edit = {.kind = WEFT_EDIT_ORDER, .op_a = before, .op_b = after};
+    weft_edit_t edit = {.kind = WEFT_EDIT_KIND_ORDER, .op_a = before, .op_b = after};
     CHECK(weft_edit_list_add(list, &edit));
 }
 
@@ -56,7 +56,7 @@ static void list_owns_its_edits(void **state)
     uint32_t members[] = {1, 2};
     char text[] = "why";
     weft_edit_t edit = {
-        .kind = WEFT_EDIT_FUSE, .members = members, .member_count = 2, .text = text};
+        .kind = WEFT_EDIT_KIND_FUSE, .members = members, .member_count = 2, .text = text};
     CHECK(weft_edit_list_add(list, &edit));
     members[0] = 9;
     text[0] = 'x';
@@ -85,23 +85,23 @@ static weft_status_t apply(wefti_graph_t *graph, void *user)
 #define EDITS(...) ((weft_edit_t[]){__VA_ARGS__, {0}})
 #define FUSE(...)                                                                                  \
     {                                                                                              \
-        .kind = WEFT_EDIT_FUSE, .members = (const uint32_t[]){__VA_ARGS__},                        \
+        .kind = WEFT_EDIT_KIND_FUSE, .members = (const uint32_t[]){__VA_ARGS__},                   \
         .member_count = sizeof((const uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t),                \
         .text = "because"                                                                          \
     }
 #define SPLIT(op, n)                                                                               \
     {                                                                                              \
-        .kind = WEFT_EDIT_SPLIT, .op_a = (op), .parts = (n), .text = "large"                       \
+        .kind = WEFT_EDIT_KIND_SPLIT, .op_a = (op), .parts = (n), .text = "large"                  \
     }
 
 static void insert_takes_over_users_and_gradient(void **state)
 {
     (void)state;
     test_pass(apply,
-              EDITS({.kind = WEFT_EDIT_INSERT_COLLECTIVE,
+              EDITS({.kind = WEFT_EDIT_KIND_INSERT_COLLECTIVE,
                      .value = 2,
                      .op_name = "AllReduce",
-                     .reduction = WEFT_AVG}),
+                     .reduction = WEFT_REDUCTION_AVG}),
               "input %x : f32[4]\n"
               "param %w : f32[4]\n"
               "%g = Relu(%x) : grad(%w)\n"
@@ -131,17 +131,18 @@ static void fuse_makes_one_node(void **state)
                                "%d = Relu(%x)\n"
                                "%rd = weft::AllReduce(%d)\n";
     (void)state;
-    test_pass(apply,
-              EDITS(FUSE(5, 1, 3), {.kind = WEFT_EDIT_ALGORITHM, .op_a = 3, .text = "mesh,ring"}),
-              text,
-              "input %x : f32[4]\n"
-              "%a = Relu(%x)\n"
-              "%b = Relu(%x)\n"
-              "%c = Relu(%x)\n"
-              "%rc, %ra, %rb = weft::AllReduce(%c, %a, %b) {reason=\"because\", "
-              "algorithm=\"mesh,ring\"} as fused_AllReduce_8\n"
-              "%d = Relu(%x)\n"
-              "%rd = weft::AllReduce(%d)\n");
+    test_pass(
+        apply,
+        EDITS(FUSE(5, 1, 3), {.kind = WEFT_EDIT_KIND_ALGORITHM, .op_a = 3, .text = "mesh,ring"}),
+        text,
+        "input %x : f32[4]\n"
+        "%a = Relu(%x)\n"
+        "%b = Relu(%x)\n"
+        "%c = Relu(%x)\n"
+        "%rc, %ra, %rb = weft::AllReduce(%c, %a, %b) {reason=\"because\", "
+        "algorithm=\"mesh,ring\"} as fused_AllReduce_8\n"
+        "%d = Relu(%x)\n"
+        "%rd = weft::AllReduce(%d)\n");
     /* A fused node is fused again by naming the fused node, not its members. */
     test_pass_error(apply, EDITS(FUSE(5, 1, 3), FUSE(5, 1)), text, WEFT_ERR_INVALID_ARGUMENT,
                     "was removed or fused before");
@@ -212,16 +213,16 @@ static void split_marks_one_tensor(void **state)
 static void start_and_wait_change_nothing(void **state)
 {
     (void)state;
-    test_pass(apply, EDITS({.kind = WEFT_EDIT_START_WAIT, .op_a = 0, .op_b = UINT32_MAX}),
+    test_pass(apply, EDITS({.kind = WEFT_EDIT_KIND_START_WAIT, .op_a = 0, .op_b = UINT32_MAX}),
               two_reduces, two_reduces);
-    test_pass_error(apply, EDITS({.kind = WEFT_EDIT_START_WAIT, .op_a = 99, .op_b = UINT32_MAX}),
-                    two_reduces, WEFT_ERR_INVALID_ARGUMENT,
-                    "start and wait: operator 99 does not exist");
+    test_pass_error(
+        apply, EDITS({.kind = WEFT_EDIT_KIND_START_WAIT, .op_a = 99, .op_b = UINT32_MAX}),
+        two_reduces, WEFT_ERR_INVALID_ARGUMENT, "start and wait: operator 99 does not exist");
 }
 
 #define MERGE(a, b)                                                                                \
     {                                                                                              \
-        .kind = WEFT_EDIT_MERGE, .op_a = (a), .op_b = (b)                                          \
+        .kind = WEFT_EDIT_KIND_MERGE, .op_a = (a), .op_b = (b)                                     \
     }
 
 /* Users of the second node read the first one; anything that differs is refused. */

@@ -122,7 +122,7 @@ static void hostile_dimensions(void **state)
     CHECK(wefti_graph_add_value(test.graph, "x", WEFTI_VALUE_CONST, &type, &x));
     static const char *const ops[] = {"Gather", "Shape", "Identity"};
     for (int i = 0; i < 3; i++) {
-        const weft_attr_t axis = {.name = "axis", .type = WEFT_ATTR_INT, .i = 2};
+        const weft_attr_t axis = {.name = "axis", .type = WEFT_ATTR_TYPE_INT, .i = 2};
         wefti_node_params_t params = {.op = ops[i],
                                       .inputs = (const uint32_t[]){x, 0},
                                       .input_count = i == 0 ? 2 : 1,

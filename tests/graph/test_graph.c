@@ -241,7 +241,7 @@ static void view_matches_graph(void **state)
     assert_int_equal(view.values[b].producer, 1);
     assert_int_equal(view.op_inputs[view.ops[1].first_input + 1], a);
     assert_int_equal(view.op_outputs[view.ops[r].first_output], graph->nodes[r].outputs[0]);
-    assert_int_equal(view.ops[r].reduction, WEFT_AVG);
+    assert_int_equal(view.ops[r].reduction, WEFT_REDUCTION_AVG);
     assert_true(view.ops[r].effects & WEFT_EFFECT_COMMUNICATES);
     wefti_arena_deinit(&arena);
     test_graph_free(graph, registry);

@@ -80,12 +80,12 @@ static uint32_t given(uint32_t rank, uint64_t index)
 
 static uint32_t reduced(const rank_state_t *self, weft_reduction_t reduction, uint64_t index)
 {
-    uint32_t result = reduction == WEFT_MIN ? UINT32_MAX : 0;
+    uint32_t result = reduction == WEFT_REDUCTION_MIN ? UINT32_MAX : 0;
     for (uint32_t r = 0; r < self->size; r++) {
         uint32_t value = given(r, index);
-        result = reduction == WEFT_SUM                         ? result + value
-                 : (reduction == WEFT_MAX) == (value > result) ? value
-                                                               : result;
+        result = reduction == WEFT_REDUCTION_SUM                         ? result + value
+                 : (reduction == WEFT_REDUCTION_MAX) == (value > result) ? value
+                                                                         : result;
     }
     return result;
 }
@@ -123,7 +123,8 @@ static int compare(rank_state_t *self, const char *what, const uint8_t *got,
 
 static int check_all_reduce(rank_state_t *self, const call_kind_t *kind)
 {
-    static const weft_reduction_t reductions[] = {WEFT_SUM, WEFT_MIN, WEFT_MAX};
+    static const weft_reduction_t reductions[] = {WEFT_REDUCTION_SUM, WEFT_REDUCTION_MIN,
+                                                  WEFT_REDUCTION_MAX};
     for (size_t k = 0; k < COUNT_OF(reductions); k++) {
         uint8_t *recv = kind->in_place ? self->send : self->recv;
         fill(self, self->send, kind->dtype, kind->count);
@@ -151,10 +152,10 @@ static int check_reduce_scatter(rank_state_t *self, const call_kind_t *kind)
     uint8_t *recv = kind->in_place ? self->send + first * bytes : self->recv;
     fill(self, self->send, kind->dtype, self->size * kind->count);
     for (uint64_t i = 0; i < kind->count; i++) {
-        store(self->want, kind->dtype, i, reduced(self, WEFT_SUM, first + i));
+        store(self->want, kind->dtype, i, reduced(self, WEFT_REDUCTION_SUM, first + i));
     }
-    if (weft_reduce_scatter(self->send, recv, kind->count, kind->dtype, WEFT_SUM, self->group,
-                            NULL) != WEFT_OK) {
+    if (weft_reduce_scatter(self->send, recv, kind->count, kind->dtype, WEFT_REDUCTION_SUM,
+                            self->group, NULL) != WEFT_OK) {
         return fail(self, "reduce-scatter");
     }
     return compare(self, "reduce-scatter", recv, kind, kind->count);
@@ -205,10 +206,10 @@ static int check_rooted(rank_state_t *self, const call_kind_t *kind, uint32_t ro
     }
     fill(self, self->send, kind->dtype, kind->count);
     for (uint64_t i = 0; i < kind->count; i++) {
-        store(self->want, kind->dtype, i, reduced(self, WEFT_SUM, i));
+        store(self->want, kind->dtype, i, reduced(self, WEFT_REDUCTION_SUM, i));
     }
-    if (weft_reduce(self->send, recv, kind->count, kind->dtype, WEFT_SUM, root, self->group,
-                    NULL) != WEFT_OK) {
+    if (weft_reduce(self->send, recv, kind->count, kind->dtype, WEFT_REDUCTION_SUM, root,
+                    self->group, NULL) != WEFT_OK) {
         return fail(self, "reduce");
     }
     if (self->rank == root && compare(self, "reduce", recv, kind, kind->count) != 0) {
@@ -265,9 +266,9 @@ static int check_uneven(rank_state_t *self, const call_kind_t *kind)
     }
     fill(self, self->send, kind->dtype, total);
     for (uint64_t i = 0; i < counts[self->rank]; i++) {
-        store(self->want, kind->dtype, i, reduced(self, WEFT_SUM, first + i));
+        store(self->want, kind->dtype, i, reduced(self, WEFT_REDUCTION_SUM, first + i));
     }
-    if (weft_reduce_scatter_v(self->send, self->recv, counts, NULL, kind->dtype, WEFT_SUM,
+    if (weft_reduce_scatter_v(self->send, self->recv, counts, NULL, kind->dtype, WEFT_REDUCTION_SUM,
                               self->group, NULL) != WEFT_OK) {
         return fail(self, "reduce-scatter-v");
     }
@@ -435,8 +436,8 @@ static int loop(rank_state_t *self, size_t bytes)
     }
     memset(buffer, 0, bytes);
     for (uint64_t i = 0;; i++) {
-        if (weft_all_reduce(buffer, buffer, bytes / 4, WEFT_DTYPE_F32, WEFT_MAX, self->group,
-                            NULL) != WEFT_OK) {
+        if (weft_all_reduce(buffer, buffer, bytes / 4, WEFT_DTYPE_F32, WEFT_REDUCTION_MAX,
+                            self->group, NULL) != WEFT_OK) {
             return fail(self, "all-reduce");
         }
         if (i == 3 && self->rank == 0) {

@@ -113,17 +113,17 @@ static inline number_t oracle_combine(weft_dtype_t dtype, weft_reduction_t op, n
     number_t c = {0};
     int less = oracle_is_signed(dtype) ? (int64_t)a.u < (int64_t)b.u : a.u < b.u;
     switch (op) {
-    case WEFT_SUM:
-    case WEFT_AVG:
+    case WEFT_REDUCTION_SUM:
+    case WEFT_REDUCTION_AVG:
         c = (number_t){a.f + b.f, a.s + b.s, a.u + b.u};
         break;
-    case WEFT_PROD:
+    case WEFT_REDUCTION_PROD:
         c = (number_t){a.f * b.f, a.s * b.s, a.u * b.u};
         break;
-    case WEFT_MIN:
+    case WEFT_REDUCTION_MIN:
         c = (number_t){oracle_pick64(a.f, b.f, 1), oracle_pick32(a.s, b.s, 1), less ? a.u : b.u};
         break;
-    case WEFT_MAX:
+    case WEFT_REDUCTION_MAX:
         c = (number_t){oracle_pick64(a.f, b.f, 0), oracle_pick32(a.s, b.s, 0), less ? b.u : a.u};
         break;
     }
@@ -179,7 +179,7 @@ static inline uint16_t oracle_nearest_half(weft_dtype_t dtype, float value)
 static inline void oracle_write(weft_dtype_t dtype, weft_reduction_t op, number_t number,
                                 uint32_t n, uint8_t *at)
 {
-    if (op == WEFT_AVG) {
+    if (op == WEFT_REDUCTION_AVG) {
         number.f /= n;
         number.s /= (float)n;
         number.u =

@@ -160,7 +160,7 @@ static void build_mutant(const weft_algo_params_t *params, weft_schedule_builder
                          mutation_t *m)
 {
     uint32_t n = params->group_size, r = params->rank;
-    bool reduces = params->op == WEFT_OP_ALL_REDUCE;
+    bool reduces = params->op == WEFT_COLLECTIVE_ALL_REDUCE;
     mutant_post(m, b, 0, 1);
     weft_place_t from[EMITTER_MAX_RANKS];
     for (uint32_t i = 0; i < n; i++) {
@@ -168,15 +168,15 @@ static void build_mutant(const weft_algo_params_t *params, weft_schedule_builder
         if (peer != r) {
             mutant_wait(m, b, 0, peer, 1);
         }
-        from[i] = mutant_place(m, peer, WEFT_ALGO_SEND, reduces ? 0 : peer);
+        from[i] = mutant_place(m, peer, WEFT_ALGO_BUFFER_SEND, reduces ? 0 : peer);
         if (!reduces && !skipped(m)) {
             weft_schedule_copy(
-                b, change(m, 0, 3), mutant_place(m, r, WEFT_ALGO_RECV, peer), from[i],
+                b, change(m, 0, 3), mutant_place(m, r, WEFT_ALGO_BUFFER_RECV, peer), from[i],
                 (weft_blocks_t){change(m, peer, n), change(m, 0, 2), change(m, 1, 3)});
         }
     }
     if (reduces && !skipped(m)) {
-        weft_place_t to = mutant_place(m, r, WEFT_ALGO_RECV, 0);
+        weft_place_t to = mutant_place(m, r, WEFT_ALGO_BUFFER_RECV, 0);
         weft_schedule_reduce(b, change(m, 0, 3), &to, 1, from, change(m, n, n + 1),
                              (weft_blocks_t){change(m, 0, n), 0, change(m, 1, 3)}, change(m, 1, 2));
     }
@@ -191,8 +191,8 @@ static void build_mutant(const weft_algo_params_t *params, weft_schedule_builder
 static void build_excess(const weft_algo_params_t *params, weft_schedule_builder_t *b,
                          uint64_t which)
 {
-    weft_place_t to = {params->rank, 1, WEFT_ALGO_RECV, 0, 0};
-    weft_place_t from = {params->rank, 1, WEFT_ALGO_SEND, 0, 0};
+    weft_place_t to = {params->rank, 1, WEFT_ALGO_BUFFER_RECV, 0, 0};
+    weft_place_t from = {params->rank, 1, WEFT_ALGO_BUFFER_SEND, 0, 0};
     weft_schedule_post(b, 0, 1);
     if (which == 3) { /* the same block, four milliard times */
         weft_schedule_copy(b, 0, to, from, (weft_blocks_t){0, 0, UINT32_MAX});
@@ -233,7 +233,7 @@ void emitter_init(emitter_t *emitter, emitter_kind_t kind, uint64_t seed,
     *emitter = (emitter_t){.kind = kind, .seed = seed};
     weft_collective_t op = (weft_collective_t)(1 + below(&state, 13));
     if (kind != EMITTER_RANDOM) {
-        op = below(&state, 2) == 0 ? WEFT_OP_ALL_GATHER : WEFT_OP_ALL_REDUCE;
+        op = below(&state, 2) == 0 ? WEFT_COLLECTIVE_ALL_GATHER : WEFT_COLLECTIVE_ALL_REDUCE;
     }
     *out_algorithm = (weft_algorithm_t){.abi_version = WEFT_ALGO_ABI_VERSION,
                                         .op = op,
@@ -247,7 +247,7 @@ void emitter_init(emitter_t *emitter, emitter_kind_t kind, uint64_t seed,
                                        .group_size = 2 + below(&state, EMITTER_MAX_RANKS - 1)};
     out_params->root = below(&state, out_params->group_size);
     out_params->peer = (out_params->root + 1) % out_params->group_size;
-    out_params->in_place = kind == EMITTER_RANDOM && op != WEFT_OP_ALL_TO_ALL_V &&
-                           op != WEFT_OP_SEND_RECV && below(&state, 3) == 0;
+    out_params->in_place = kind == EMITTER_RANDOM && op != WEFT_COLLECTIVE_ALL_TO_ALL_V &&
+                           op != WEFT_COLLECTIVE_SEND_RECV && below(&state, 3) == 0;
     out_params->order = below(&state, 3) == 0 ? WEFT_ORDER_ANY : WEFT_ORDER_TREE;
 }

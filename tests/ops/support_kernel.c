@@ -110,7 +110,7 @@ static weft_attr_t *add_attr(op_case_t *c, const char *name, weft_attr_type_t ty
 void case_ints(op_case_t *c, const char *name, const int64_t *values)
 {
     uint32_t row = c->attr_count;
-    weft_attr_t *attr = add_attr(c, name, WEFT_ATTR_INTS);
+    weft_attr_t *attr = add_attr(c, name, WEFT_ATTR_TYPE_INTS);
     for (; values[attr->count] != -2; attr->count++) {
         c->ints[row][attr->count] = values[attr->count];
     }
@@ -118,23 +118,23 @@ void case_ints(op_case_t *c, const char *name, const int64_t *values)
 
 void case_int(op_case_t *c, const char *name, int64_t value)
 {
-    add_attr(c, name, WEFT_ATTR_INT)->i = value;
+    add_attr(c, name, WEFT_ATTR_TYPE_INT)->i = value;
 }
 
 void case_float(op_case_t *c, const char *name, float value)
 {
-    add_attr(c, name, WEFT_ATTR_FLOAT)->f = value;
+    add_attr(c, name, WEFT_ATTR_TYPE_FLOAT)->f = value;
 }
 
 void case_string(op_case_t *c, const char *name, const char *value)
 {
-    add_attr(c, name, WEFT_ATTR_STRING)->s = value;
+    add_attr(c, name, WEFT_ATTR_TYPE_STRING)->s = value;
 }
 
 weft_node_desc_t case_node(op_case_t *c)
 {
     for (uint32_t i = 0; i < c->attr_count; i++) { /* the case may have been copied */
-        if (c->attrs[i].type == WEFT_ATTR_INTS) {
+        if (c->attrs[i].type == WEFT_ATTR_TYPE_INTS) {
             c->attrs[i].ints = c->ints[i];
         }
     }

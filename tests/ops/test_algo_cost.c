@@ -249,15 +249,15 @@ static void test_choice_over_sizes_and_machines(void **state)
         uint64_t bytes;
         const char *algorithm;
     } rows[] = {
-        {WEFT_OP_ALL_REDUCE, 2, 0, NULL, WEFT_ORDER_TREE, 8, "doubling"},
-        {WEFT_OP_ALL_REDUCE, 8, 0, NULL, WEFT_ORDER_TREE, 8, "one-shot"},
-        {WEFT_OP_ALL_REDUCE, 2, 0, NULL, WEFT_ORDER_TREE, 16 << 20, "mesh"},
-        {WEFT_OP_ALL_REDUCE, 8, 0, NULL, WEFT_ORDER_TREE, 16 << 20, "mesh"},
-        {WEFT_OP_ALL_REDUCE, 8, 2, halves, WEFT_ORDER_TREE, 8, "hierarchical"},
-        {WEFT_OP_ALL_REDUCE, 8, 2, halves, WEFT_ORDER_TREE, 16 << 20, "rails"},
-        {WEFT_OP_ALL_REDUCE, 8, 8, one_each, WEFT_ORDER_TREE, 8, "one-shot"},
-        {WEFT_OP_ALL_REDUCE, 8, 8, one_each, WEFT_ORDER_TREE, 64 << 20, "halving-doubling"},
-        {WEFT_OP_BROADCAST, 8, 8, one_each, WEFT_ORDER_TREE, 64 << 20, "scatter-gather"},
+        {WEFT_COLLECTIVE_ALL_REDUCE, 2, 0, NULL, WEFT_ORDER_TREE, 8, "doubling"},
+        {WEFT_COLLECTIVE_ALL_REDUCE, 8, 0, NULL, WEFT_ORDER_TREE, 8, "one-shot"},
+        {WEFT_COLLECTIVE_ALL_REDUCE, 2, 0, NULL, WEFT_ORDER_TREE, 16 << 20, "mesh"},
+        {WEFT_COLLECTIVE_ALL_REDUCE, 8, 0, NULL, WEFT_ORDER_TREE, 16 << 20, "mesh"},
+        {WEFT_COLLECTIVE_ALL_REDUCE, 8, 2, halves, WEFT_ORDER_TREE, 8, "hierarchical"},
+        {WEFT_COLLECTIVE_ALL_REDUCE, 8, 2, halves, WEFT_ORDER_TREE, 16 << 20, "rails"},
+        {WEFT_COLLECTIVE_ALL_REDUCE, 8, 8, one_each, WEFT_ORDER_TREE, 8, "one-shot"},
+        {WEFT_COLLECTIVE_ALL_REDUCE, 8, 8, one_each, WEFT_ORDER_TREE, 64 << 20, "halving-doubling"},
+        {WEFT_COLLECTIVE_BROADCAST, 8, 8, one_each, WEFT_ORDER_TREE, 64 << 20, "scatter-gather"},
     };
     wefti_costs_t costs;
     wefti_costs_default(&costs, NULL);
@@ -289,7 +289,7 @@ static void test_built_in_costs_choose_what_was_measured_best(void **state)
     wefti_candidate_t list[WEFTI_MAX_CANDIDATES];
     uint32_t count;
     wefti_costs_default(&costs, NULL);
-    for (int op = WEFT_OP_ALL_REDUCE; op <= WEFT_OP_ALL_TO_ALL; op++) {
+    for (int op = WEFT_COLLECTIVE_ALL_REDUCE; op <= WEFT_COLLECTIVE_ALL_TO_ALL; op++) {
         for (size_t i = 0; i < 3; i++) {
             for (uint32_t k = 0; k < 12; k++) {
                 weft_algo_params_t params = {.op = (weft_collective_t)op, .group_size = ranks[i]};
@@ -313,7 +313,7 @@ static void test_calls_cost_more_than_parts_of_plans(void **state)
     wefti_costs_t costs;
     wefti_candidate_t call[WEFTI_MAX_CANDIDATES], part[WEFTI_MAX_CANDIDATES];
     uint32_t count;
-    weft_algo_params_t params = {.op = WEFT_OP_ALL_GATHER, .group_size = 4};
+    weft_algo_params_t params = {.op = WEFT_COLLECTIVE_ALL_GATHER, .group_size = 4};
     wefti_counts_t counts = {.elem_count = 1000, .elem_bytes = 4};
     wefti_choice_t eager = {.wanted = "bruck"}, planned = {.wanted = "bruck", .planned = true};
     wefti_costs_default(&costs, NULL);
@@ -331,12 +331,12 @@ static void test_large_groups_take_few_steps(void **state)
 {
     (void)state;
     static const uint32_t hosts[] = {500, 500};
-    weft_algo_params_t params = {.op = WEFT_OP_ALL_REDUCE, .group_size = 1000};
+    weft_algo_params_t params = {.op = WEFT_COLLECTIVE_ALL_REDUCE, .group_size = 1000};
     assert_string_equal(wefti_cost_few_steps(&params)->name, "halving-doubling");
     params.host_sizes = hosts;
     params.host_count = 2;
     assert_string_equal(wefti_cost_few_steps(&params)->name, "hierarchical");
-    params.op = WEFT_OP_SEND_RECV;
+    params.op = WEFT_COLLECTIVE_SEND_RECV;
     assert_null(wefti_cost_few_steps(&params));
 }
 
@@ -389,7 +389,7 @@ static void test_measured_costs_in_pieces(void **state)
     wefti_costs_t costs;
     wefti_candidate_t list[WEFTI_MAX_CANDIDATES];
     uint32_t count;
-    weft_algo_params_t params = {.op = WEFT_OP_ALL_REDUCE, .group_size = 2};
+    weft_algo_params_t params = {.op = WEFT_COLLECTIVE_ALL_REDUCE, .group_size = 2};
     assert_int_equal(wefti_costs_decode(&costs, pieces, strlen(pieces), NULL), WEFT_OK);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         wefti_counts_t counts = {rows[i].bytes / 4, 4, NULL};
@@ -408,8 +408,8 @@ static void test_fits_follow_what_was_measured(void **state)
     wefti_costs_t costs;
     wefti_candidate_t list[WEFTI_MAX_CANDIDATES];
     uint32_t count;
-    weft_algo_params_t params = {.op = WEFT_OP_ALL_REDUCE, .group_size = 2};
-    wefti_measured_cost_t key = {WEFT_OP_ALL_REDUCE, "mesh", 2, 1, false, 0, 0, 0};
+    weft_algo_params_t params = {.op = WEFT_COLLECTIVE_ALL_REDUCE, .group_size = 2};
+    wefti_measured_cost_t key = {WEFT_COLLECTIVE_ALL_REDUCE, "mesh", 2, 1, false, 0, 0, 0};
     wefti_choice_t choice = {.wanted = "mesh"};
     wefti_cost_point_t points[13];
     for (size_t i = 0; i < 13; i++) {
@@ -454,7 +454,7 @@ static void test_measured_costs_and_overrides_decide(void **state)
     uint32_t count;
     wefti_choice_t ring = {.wanted = "ring"}, rings = {.wanted = "rings"};
     wefti_counts_t counts = {1000, 4, NULL};
-    weft_algo_params_t params = {.op = WEFT_OP_ALL_REDUCE, .group_size = 4};
+    weft_algo_params_t params = {.op = WEFT_COLLECTIVE_ALL_REDUCE, .group_size = 4};
     assert_int_equal(wefti_costs_decode(&costs, table, strlen(table), NULL), WEFT_OK);
     wefti_candidate_t best = choose(&costs, &params, 4000, NULL);
     assert_string_equal(best.algorithm->name, "halving-doubling");

@@ -25,7 +25,8 @@ static void take(const weft_algo_params_t *params, weft_schedule_builder_t *b, u
                  uint32_t distance)
 {
     uint32_t r = params->rank, peer = (r + distance) % params->group_size;
-    weft_place_t to = {r, 1, WEFT_ALGO_RECV, peer, 1}, from = {peer, 1, WEFT_ALGO_SEND, peer, 1};
+    weft_place_t to = {r, 1, WEFT_ALGO_BUFFER_RECV, peer, 1},
+                 from = {peer, 1, WEFT_ALGO_BUFFER_SEND, peer, 1};
     weft_schedule_wait(b, lane, peer, 1, 0, 1, 0);
     weft_schedule_copy(b, lane, to, from, (weft_blocks_t){peer, 1, 1});
 }
@@ -58,7 +59,7 @@ static void build_hasty(const weft_algo_params_t *params, weft_schedule_builder_
 static weft_algorithm_t two_lanes(void)
 {
     return (weft_algorithm_t){WEFT_ALGO_ABI_VERSION,
-                              WEFT_OP_ALL_GATHER,
+                              WEFT_COLLECTIVE_ALL_GATHER,
                               "two-lanes",
                               "peers taken by two lanes",
                               eligible,
@@ -73,7 +74,7 @@ static void test_custom_algorithm_is_proved(void **state)
     for (uint32_t n = 2; n <= 9; n++) {
         for (uint32_t in_place = 0; in_place < 2; in_place++) {
             weft_algo_params_t params = {.struct_size = sizeof params,
-                                         .op = WEFT_OP_ALL_GATHER,
+                                         .op = WEFT_COLLECTIVE_ALL_GATHER,
                                          .group_size = n,
                                          .in_place = in_place};
             if (weft_algorithm_verify(&algorithm, &params) < 0) {
@@ -88,7 +89,7 @@ static void test_custom_algorithm_that_is_wrong_is_told_why(void **state)
     (void)state;
     weft_algorithm_t algorithm = two_lanes();
     weft_algo_params_t params = {
-        .struct_size = sizeof params, .op = WEFT_OP_ALL_GATHER, .group_size = 4};
+        .struct_size = sizeof params, .op = WEFT_COLLECTIVE_ALL_GATHER, .group_size = 4};
     algorithm.build = build_hasty;
     assert_int_equal(weft_algorithm_verify(&algorithm, &params), WEFT_ERR_INVALID_ARGUMENT);
     assert_non_null(strstr(weft_last_error(), "AllGather two-lanes, 4 ranks"));
@@ -107,13 +108,14 @@ static void test_registry_finds_added_and_built_in_algorithms(void **state)
     weft_registry_t *registry;
     weft_algorithm_t algorithm = two_lanes(), broken = two_lanes();
     assert_int_equal(weft_registry_create(NULL, &registry), WEFT_OK);
-    assert_null(weft_registry_find_algorithm(registry, WEFT_OP_ALL_GATHER, "two-lanes"));
+    assert_null(weft_registry_find_algorithm(registry, WEFT_COLLECTIVE_ALL_GATHER, "two-lanes"));
     assert_int_equal(weft_registry_add_algorithm(registry, &algorithm), WEFT_OK);
-    assert_ptr_equal(weft_registry_find_algorithm(registry, WEFT_OP_ALL_GATHER, "two-lanes"),
-                     &algorithm);
-    assert_null(weft_registry_find_algorithm(registry, WEFT_OP_ALL_REDUCE, "two-lanes"));
-    assert_non_null(weft_registry_find_algorithm(registry, WEFT_OP_ALL_GATHER, "ring"));
-    assert_non_null(weft_registry_find_algorithm(NULL, WEFT_OP_ALL_GATHER, "ring"));
+    assert_ptr_equal(
+        weft_registry_find_algorithm(registry, WEFT_COLLECTIVE_ALL_GATHER, "two-lanes"),
+        &algorithm);
+    assert_null(weft_registry_find_algorithm(registry, WEFT_COLLECTIVE_ALL_REDUCE, "two-lanes"));
+    assert_non_null(weft_registry_find_algorithm(registry, WEFT_COLLECTIVE_ALL_GATHER, "ring"));
+    assert_non_null(weft_registry_find_algorithm(NULL, WEFT_COLLECTIVE_ALL_GATHER, "ring"));
     assert_int_equal(weft_registry_add_algorithm(registry, &algorithm), WEFT_ERR_INVALID_ARGUMENT);
     broken.name = "ring"; /* built in */
     assert_int_equal(weft_registry_add_algorithm(registry, &broken), WEFT_ERR_INVALID_ARGUMENT);
@@ -130,9 +132,10 @@ static void test_custom_lanes_share_a_processor(void **state)
 {
     (void)state;
     weft_algorithm_t algorithm = two_lanes();
-    const weft_algorithm_t *mesh = weft_registry_find_algorithm(NULL, WEFT_OP_ALL_GATHER, "mesh");
+    const weft_algorithm_t *mesh =
+        weft_registry_find_algorithm(NULL, WEFT_COLLECTIVE_ALL_GATHER, "mesh");
     weft_algo_params_t params = {
-        .struct_size = sizeof params, .op = WEFT_OP_ALL_GATHER, .group_size = 4};
+        .struct_size = sizeof params, .op = WEFT_COLLECTIVE_ALL_GATHER, .group_size = 4};
     wefti_counts_t counts = {.elem_count = 1000000, .elem_bytes = 4};
     wefti_costs_t costs;
     double own = 0, one = 0;

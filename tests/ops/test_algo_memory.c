@@ -51,10 +51,10 @@ static weft_status_t all_steps(const weft_allocator_t *allocator, void *user)
 
 static void test_every_failing_allocation_is_survived(void **state)
 {
-    row_t rows[] = {{WEFT_OP_ALL_REDUCE, "mesh"},
-                    {WEFT_OP_ALL_REDUCE, "halving-doubling"},
-                    {WEFT_OP_ALL_GATHER, "bruck"},
-                    {WEFT_OP_BARRIER, "dissemination"}};
+    row_t rows[] = {{WEFT_COLLECTIVE_ALL_REDUCE, "mesh"},
+                    {WEFT_COLLECTIVE_ALL_REDUCE, "halving-doubling"},
+                    {WEFT_COLLECTIVE_ALL_GATHER, "bruck"},
+                    {WEFT_COLLECTIVE_BARRIER, "dissemination"}};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         (void)test_memory_sweep(all_steps, &rows[i]);
@@ -79,7 +79,7 @@ static weft_status_t choose(const weft_allocator_t *allocator, void *user)
     }
     status = wefti_costs_decode(&costs, costs_text, sizeof costs_text - 1, allocator);
     if (status >= 0) {
-        weft_algo_params_t params = {.op = WEFT_OP_ALL_REDUCE,
+        weft_algo_params_t params = {.op = WEFT_COLLECTIVE_ALL_REDUCE,
                                      .group_size = topology.rank_count,
                                      .host_sizes = topology.host_sizes,
                                      .host_count = topology.host_count};

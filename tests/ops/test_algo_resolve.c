@@ -47,11 +47,11 @@ static uint64_t input(uint32_t run, uint32_t rank, uint64_t i)
 static uint64_t block_elems(const machine_t *m, uint32_t from, uint32_t to)
 {
     switch (m->params.op) {
-    case WEFT_OP_ALL_GATHER_V:
+    case WEFT_COLLECTIVE_ALL_GATHER_V:
         return m->counts.counts[from];
-    case WEFT_OP_REDUCE_SCATTER_V:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER_V:
         return m->counts.counts[to];
-    case WEFT_OP_ALL_TO_ALL_V:
+    case WEFT_COLLECTIVE_ALL_TO_ALL_V:
         return m->counts.counts[from * m->params.group_size + to];
     default:
         return m->counts.elem_count;
@@ -96,49 +96,49 @@ static void check_result(const machine_t *m, uint32_t rank)
     uint32_t n = m->params.group_size, run = m->ranks[rank].run, root = m->params.root;
     uint64_t count = m->counts.elem_count, at = 0;
     switch (m->params.op) {
-    case WEFT_OP_REDUCE:
+    case WEFT_COLLECTIVE_REDUCE:
         if (rank != root) {
             return;
         } /* fallthrough */
-    case WEFT_OP_ALL_REDUCE:
+    case WEFT_COLLECTIVE_ALL_REDUCE:
         for (uint64_t i = 0; i < count; i++) {
             expect_elem(m, rank, i, sum_of_inputs(m, run, i));
         }
         return;
-    case WEFT_OP_SEND_RECV:
+    case WEFT_COLLECTIVE_SEND_RECV:
         if (rank != m->params.peer) {
             return;
         } /* fallthrough */
-    case WEFT_OP_BROADCAST:
+    case WEFT_COLLECTIVE_BROADCAST:
         for (uint64_t i = 0; i < count; i++) {
             expect_elem(m, rank, i, input(run, root, i));
         }
         return;
-    case WEFT_OP_SCATTER:
+    case WEFT_COLLECTIVE_SCATTER:
         for (uint64_t i = 0; i < count; i++) {
             expect_elem(m, rank, i, input(run, root, rank * count + i));
         }
         return;
-    case WEFT_OP_REDUCE_SCATTER:
-    case WEFT_OP_REDUCE_SCATTER_V:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER_V:
         for (uint64_t i = 0; i < block_elems(m, 0, rank); i++) {
             expect_elem(m, rank, i, sum_of_inputs(m, run, send_offset(m, 0, rank) + i));
         }
         return;
-    case WEFT_OP_GATHER:
+    case WEFT_COLLECTIVE_GATHER:
         if (rank != root) {
             return;
         } /* fallthrough */
-    case WEFT_OP_ALL_GATHER:
-    case WEFT_OP_ALL_GATHER_V:
+    case WEFT_COLLECTIVE_ALL_GATHER:
+    case WEFT_COLLECTIVE_ALL_GATHER_V:
         for (uint32_t from = 0; from < n; from++) {
             for (uint64_t i = 0; i < block_elems(m, from, 0); i++) {
                 expect_elem(m, rank, at++, input(run, from, i));
             }
         }
         return;
-    case WEFT_OP_ALL_TO_ALL:
-    case WEFT_OP_ALL_TO_ALL_V:
+    case WEFT_COLLECTIVE_ALL_TO_ALL:
+    case WEFT_COLLECTIVE_ALL_TO_ALL_V:
         for (uint32_t from = 0; from < n; from++) {
             for (uint64_t i = 0; i < block_elems(m, from, rank); i++) {
                 expect_elem(m, rank, at++, input(run, from, send_offset(m, from, rank) + i));
@@ -285,15 +285,15 @@ static void make_buffers(machine_t *m, uint32_t rank)
         }
     }
     switch (m->params.op) {
-    case WEFT_OP_ALL_GATHER:
-    case WEFT_OP_ALL_GATHER_V:
-    case WEFT_OP_GATHER:
+    case WEFT_COLLECTIVE_ALL_GATHER:
+    case WEFT_COLLECTIVE_ALL_GATHER_V:
+    case WEFT_COLLECTIVE_GATHER:
         free(state->buffer[WEFTI_SEND][0]);
         state->buffer[WEFTI_SEND][0] = state->recv + own;
         break;
-    case WEFT_OP_REDUCE_SCATTER:
-    case WEFT_OP_REDUCE_SCATTER_V:
-    case WEFT_OP_SCATTER:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER_V:
+    case WEFT_COLLECTIVE_SCATTER:
         state->recv = state->buffer[WEFTI_SEND][0] + own;
         break;
     default:
@@ -351,8 +351,9 @@ static void run_sizes(const weft_algorithm_t *algorithm, weft_algo_params_t *par
     uint64_t variable[MAX_RANKS * MAX_RANKS];
     uint8_t put[MAX_RANKS * MAX_RANKS], hidden[MAX_RANKS];
     uint32_t n = params->group_size;
-    bool uneven = params->op == WEFT_OP_ALL_GATHER_V || params->op == WEFT_OP_REDUCE_SCATTER_V ||
-                  params->op == WEFT_OP_ALL_TO_ALL_V;
+    bool uneven = params->op == WEFT_COLLECTIVE_ALL_GATHER_V ||
+                  params->op == WEFT_COLLECTIVE_REDUCE_SCATTER_V ||
+                  params->op == WEFT_COLLECTIVE_ALL_TO_ALL_V;
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         wefti_counts_t counts = {.elem_count = sizes[s], .elem_bytes = 8};
         for (uint32_t i = 0; i < n * n; i++) {
@@ -384,8 +385,8 @@ static void test_every_algorithm_computes_on_numbers(void **state)
                 params.peer = (params.root + 1) % n;
                 params.host_sizes = hosts;
                 params.host_count = n >= 4 ? 3 : 0;
-                if ((params.op == WEFT_OP_SEND_RECV && (n == 1 || in_place)) ||
-                    (params.op == WEFT_OP_ALL_TO_ALL_V && in_place) ||
+                if ((params.op == WEFT_COLLECTIVE_SEND_RECV && (n == 1 || in_place)) ||
+                    (params.op == WEFT_COLLECTIVE_ALL_TO_ALL_V && in_place) ||
                     algorithm->eligible(&params) != NULL) {
                     continue;
                 }
@@ -402,8 +403,8 @@ static void test_every_algorithm_computes_on_numbers(void **state)
 static void test_large_counts_resolve_or_are_refused(void **state)
 {
     (void)state;
-    const weft_algorithm_t *mesh = wefti_algorithm_find(WEFT_OP_ALL_REDUCE, "mesh");
-    weft_algo_params_t params = {.op = WEFT_OP_ALL_REDUCE, .group_size = 4, .in_place = 1};
+    const weft_algorithm_t *mesh = wefti_algorithm_find(WEFT_COLLECTIVE_ALL_REDUCE, "mesh");
+    weft_algo_params_t params = {.op = WEFT_COLLECTIVE_ALL_REDUCE, .group_size = 4, .in_place = 1};
     wefti_schedule_t *schedules;
     wefti_tasks_t tasks;
     assert_int_equal(wefti_schedules_build(mesh, &params, NULL, &schedules), WEFT_OK);
@@ -427,7 +428,8 @@ static void test_blocks_outside_are_refused(void **state)
 {
     (void)state;
     const uint64_t even[] = {4, 4, 4, 4};
-    static const weft_collective_t ops[] = {WEFT_OP_ALL_GATHER, WEFT_OP_ALL_GATHER_V};
+    static const weft_collective_t ops[] = {WEFT_COLLECTIVE_ALL_GATHER,
+                                            WEFT_COLLECTIVE_ALL_GATHER_V};
     for (size_t i = 0; i < 2; i++) {
         const weft_algorithm_t *mesh = wefti_algorithm_find(ops[i], "mesh");
         weft_algo_params_t params = {.op = ops[i], .group_size = 4};
@@ -531,9 +533,9 @@ static void test_slices_touch_what_the_call_touches(void **state)
             assert_int_equal(wefti_schedule_build(algorithm, &params, NULL, &schedule), WEFT_OK);
             assert_int_equal(wefti_schedule_check(&params, &schedule), WEFT_OK);
             assert_int_equal(wefti_tasks_reserve(&tasks, &params, &schedule), WEFT_OK);
-            bool uneven = params.op == WEFT_OP_ALL_GATHER_V ||
-                          params.op == WEFT_OP_REDUCE_SCATTER_V ||
-                          params.op == WEFT_OP_ALL_TO_ALL_V;
+            bool uneven = params.op == WEFT_COLLECTIVE_ALL_GATHER_V ||
+                          params.op == WEFT_COLLECTIVE_REDUCE_SCATTER_V ||
+                          params.op == WEFT_COLLECTIVE_ALL_TO_ALL_V;
             uint64_t before = memory.requests;
             for (uint32_t size = 1; size < 400; size = size * 3 + 1) {
                 for (uint32_t j = 0; j < n * n; j++) {
@@ -559,7 +561,7 @@ static void test_displaced_blocks_are_where_they_are(void **state)
     for (uint32_t i = 0; i < 16; i++) {
         recv[i] = 100 * (i / 4) + 10 * (i % 4);
     }
-    weft_algo_params_t params = {.op = WEFT_OP_ALL_GATHER_V, .group_size = 4, .rank = 2};
+    weft_algo_params_t params = {.op = WEFT_COLLECTIVE_ALL_GATHER_V, .group_size = 4, .rank = 2};
     const weft_algorithm_t *mesh = wefti_algorithm_find(params.op, "mesh");
     wefti_schedule_t schedule;
     assert_int_equal(wefti_schedule_build(mesh, &params, NULL, &schedule), WEFT_OK);

@@ -61,7 +61,7 @@ static void test_order_decides_who_is_eligible(void **state)
 {
     (void)state;
     const uint32_t uneven[] = {3, 5}, halves[] = {4, 4};
-    weft_algo_params_t params = {.op = WEFT_OP_ALL_REDUCE, .group_size = 8};
+    weft_algo_params_t params = {.op = WEFT_COLLECTIVE_ALL_REDUCE, .group_size = 8};
     const struct {
         const char *name;
         bool tree, halves, uneven;
@@ -89,7 +89,7 @@ static void test_order_decides_who_is_eligible(void **state)
 static void test_every_operator_has_algorithms_with_unique_names(void **state)
 {
     (void)state;
-    for (int op = WEFT_OP_ALL_REDUCE; op <= WEFT_OP_BARRIER; op++) {
+    for (int op = WEFT_COLLECTIVE_ALL_REDUCE; op <= WEFT_COLLECTIVE_BARRIER; op++) {
         int count = 0;
         const weft_algorithm_t *algorithm;
         for (size_t i = 0; (algorithm = wefti_algorithm_at(i)) != NULL; i++) {
@@ -99,8 +99,8 @@ static void test_every_operator_has_algorithms_with_unique_names(void **state)
         }
         assert_true(count >= 1);
     }
-    assert_null(wefti_algorithm_find(WEFT_OP_BARRIER, "ring"));
-    assert_string_equal(weft_collective_name(WEFT_OP_REDUCE_SCATTER_V), "ReduceScatterV");
+    assert_null(wefti_algorithm_find(WEFT_COLLECTIVE_BARRIER, "ring"));
+    assert_string_equal(weft_collective_name(WEFT_COLLECTIVE_REDUCE_SCATTER_V), "ReduceScatterV");
     assert_string_equal(weft_collective_name((weft_collective_t)77), "unknown");
 }
 
@@ -120,21 +120,23 @@ static void test_build_names_what_is_wrong(void **state)
 {
     (void)state;
     const uint32_t sizes[] = {2, 1};
-    weft_algo_params_t params = {.op = WEFT_OP_BROADCAST, .group_size = 4, .root = 4};
+    weft_algo_params_t params = {.op = WEFT_COLLECTIVE_BROADCAST, .group_size = 4, .root = 4};
     expect_error(&params, "mesh", "root 4");
     params.group_size = 0;
     expect_error(&params, "mesh", "group size 0");
     params.group_size = UINT32_MAX;
     expect_error(&params, "mesh", "group size 4294967295");
-    params = (weft_algo_params_t){.op = WEFT_OP_ALL_REDUCE, .group_size = 4};
+    params = (weft_algo_params_t){.op = WEFT_COLLECTIVE_ALL_REDUCE, .group_size = 4};
     expect_error(&params, "ring", "reduction order");
     params.order = WEFT_ORDER_BLOCKS;
     params.order_sizes = sizes;
     params.order_size_count = 2;
     expect_error(&params, "mesh", "sum to 3 ranks, but the group has 4");
-    params = (weft_algo_params_t){.op = WEFT_OP_ALL_TO_ALL_V, .group_size = 4, .in_place = 1};
+    params =
+        (weft_algo_params_t){.op = WEFT_COLLECTIVE_ALL_TO_ALL_V, .group_size = 4, .in_place = 1};
     expect_error(&params, "mesh", "in place");
-    params = (weft_algo_params_t){.op = WEFT_OP_SEND_RECV, .group_size = 4, .root = 2, .peer = 2};
+    params = (weft_algo_params_t){
+        .op = WEFT_COLLECTIVE_SEND_RECV, .group_size = 4, .root = 2, .peer = 2};
     expect_error(&params, "direct", "both sender and receiver");
 }
 

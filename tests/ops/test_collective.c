@@ -46,38 +46,38 @@ static bool source_of(const call_t *c, uint32_t rank, uint64_t i, uint32_t *out_
     *out_from = c->n;
     *out_index = i;
     switch (c->op) {
-    case WEFT_OP_ALL_REDUCE:
+    case WEFT_COLLECTIVE_ALL_REDUCE:
         return i < c->count;
-    case WEFT_OP_REDUCE:
+    case WEFT_COLLECTIVE_REDUCE:
         return rank == c->root && i < c->count;
-    case WEFT_OP_BROADCAST:
+    case WEFT_COLLECTIVE_BROADCAST:
         *out_from = c->root;
         return i < c->count;
-    case WEFT_OP_SEND_RECV:
+    case WEFT_COLLECTIVE_SEND_RECV:
         *out_from = c->root;
         return rank == c->peer && i < c->count;
-    case WEFT_OP_REDUCE_SCATTER: /* MPI_Reduce_scatter_block */
+    case WEFT_COLLECTIVE_REDUCE_SCATTER: /* MPI_Reduce_scatter_block */
         *out_index = rank * c->count + i;
         return i < c->count;
-    case WEFT_OP_SCATTER:
+    case WEFT_COLLECTIVE_SCATTER:
         *out_from = c->root;
         *out_index = rank * c->count + i;
         return i < c->count;
-    case WEFT_OP_ALL_GATHER:
-    case WEFT_OP_GATHER:
+    case WEFT_COLLECTIVE_ALL_GATHER:
+    case WEFT_COLLECTIVE_GATHER:
         *out_from = (uint32_t)(i / c->count);
         *out_index = i % c->count;
-        return i < c->n * c->count && (c->op == WEFT_OP_ALL_GATHER || rank == c->root);
-    case WEFT_OP_ALL_TO_ALL:
+        return i < c->n * c->count && (c->op == WEFT_COLLECTIVE_ALL_GATHER || rank == c->root);
+    case WEFT_COLLECTIVE_ALL_TO_ALL:
         *out_from = (uint32_t)(i / c->count);
         *out_index = rank * c->count + i % c->count;
         return i < c->n * c->count;
-    case WEFT_OP_ALL_GATHER_V:
+    case WEFT_COLLECTIVE_ALL_GATHER_V:
         return find_block(c->counts[0], c->recv_at[rank], c->n, i, out_from, out_index);
-    case WEFT_OP_REDUCE_SCATTER_V:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER_V:
         *out_index = c->send_at[rank][rank] + i;
         return i < c->counts[0][rank];
-    case WEFT_OP_ALL_TO_ALL_V:
+    case WEFT_COLLECTIVE_ALL_TO_ALL_V:
         for (uint32_t r = 0; r < c->n; r++) {
             column[r] = c->counts[r][rank];
         }
@@ -122,7 +122,7 @@ static bool find_shift(const call_t *c, uint32_t rank, int64_t *out_shift)
     bool found = false;
     uint64_t index;
     uint32_t from;
-    for (uint64_t i = 0; i < LIMIT && c->op != WEFT_OP_ALL_TO_ALL_V; i++) {
+    for (uint64_t i = 0; i < LIMIT && c->op != WEFT_COLLECTIVE_ALL_TO_ALL_V; i++) {
         if (source_of(c, rank, i, &from, &index) && (from == rank || from == c->n)) {
             int64_t shift = (int64_t)i - (int64_t)index;
             assert_true(!found || shift == *out_shift);
@@ -144,7 +144,8 @@ static call_t make_call(weft_collective_t op, uint32_t n, uint32_t root, uint64_
             c.recv_at[a][b] = 6ull * ((b + 2) % n) + 2 * a;
         }
     }
-    for (uint32_t a = 1; a < n && op != WEFT_OP_ALL_TO_ALL_V; a++) { /* one list for all ranks */
+    for (uint32_t a = 1; a < n && op != WEFT_COLLECTIVE_ALL_TO_ALL_V;
+         a++) { /* one list for all ranks */
         memcpy(c.send_at[a], c.send_at[0], sizeof c.send_at[0]);
         memcpy(c.recv_at[a], c.recv_at[0], sizeof c.recv_at[0]);
     }
@@ -156,12 +157,13 @@ static void fill_counts(const call_t *c, uint32_t rank, uint64_t *counts)
 {
     uint32_t n = c->n;
     memset(counts, 0xff, 4 * n * sizeof *counts); /* of a side that is one block: never read */
-    for (uint32_t r = 0; r < n && c->op != WEFT_OP_ALL_GATHER_V; r++) {
-        counts[r] = c->op == WEFT_OP_ALL_TO_ALL_V ? c->counts[rank][r] : c->counts[0][r];
+    for (uint32_t r = 0; r < n && c->op != WEFT_COLLECTIVE_ALL_GATHER_V; r++) {
+        counts[r] = c->op == WEFT_COLLECTIVE_ALL_TO_ALL_V ? c->counts[rank][r] : c->counts[0][r];
         counts[n + r] = c->send_at[rank][r];
     }
-    for (uint32_t r = 0; r < n && c->op != WEFT_OP_REDUCE_SCATTER_V; r++) {
-        counts[2 * n + r] = c->op == WEFT_OP_ALL_TO_ALL_V ? c->counts[r][rank] : c->counts[0][r];
+    for (uint32_t r = 0; r < n && c->op != WEFT_COLLECTIVE_REDUCE_SCATTER_V; r++) {
+        counts[2 * n + r] =
+            c->op == WEFT_COLLECTIVE_ALL_TO_ALL_V ? c->counts[r][rank] : c->counts[0][r];
         counts[3 * n + r] = c->recv_at[rank][r];
     }
 }
@@ -176,7 +178,7 @@ static void check_call(const call_t *c)
         wefti_buffer_shape_t send = wefti_send_shape(c->op, rank, c->root, c->n, c->count, counts);
         wefti_buffer_shape_t recv = wefti_recv_shape(c->op, rank, c->root, c->n, c->count, counts);
         assert_int_equal(wefti_shape_elems(&send), send_elems(c, rank));
-        if (c->op != WEFT_OP_SEND_RECV) { /* its peer is not known to shapes of calls */
+        if (c->op != WEFT_COLLECTIVE_SEND_RECV) { /* its peer is not known to shapes of calls */
             assert_int_equal(wefti_shape_elems(&recv), recv_elems(c, rank));
         }
         if (!find_shift(c, rank, &shift)) {
@@ -196,7 +198,7 @@ static void check_facts(const call_t *c)
 {
     const wefti_collective_t *op = wefti_collective_of(c->op);
     call_t other = make_call(c->op, c->n, (c->root + 1) % c->n, c->count);
-    bool any = c->op == WEFT_OP_BARRIER, reduces = false, rooted = false;
+    bool any = c->op == WEFT_COLLECTIVE_BARRIER, reduces = false, rooted = false;
     for (uint32_t rank = 0; rank < c->n; rank++) {
         for (uint64_t i = 0; i < LIMIT; i++) {
             uint64_t index, other_index;
@@ -217,7 +219,7 @@ static void test_buffers_are_as_mpi_defines(void **state)
 {
     (void)state;
     for (uint32_t op = 1; op < WEFTI_OPS; op++) {
-        for (uint32_t n = op == WEFT_OP_SEND_RECV ? 2 : 1; n <= RANKS; n++) {
+        for (uint32_t n = op == WEFT_COLLECTIVE_SEND_RECV ? 2 : 1; n <= RANKS; n++) {
             for (uint32_t root = 0; root < n; root++) {
                 for (uint64_t count = 1; count < 5; count++) {
                     call_t call = make_call((weft_collective_t)op, n, root, count);
@@ -242,7 +244,7 @@ static void check_blocks(const call_t *c)
         int64_t shift = 0;
         uint32_t elems[2] = {(uint32_t)send_elems(c, rank), (uint32_t)recv_elems(c, rank)};
         uint32_t first[2] = {0, 0}, count[2] = {0, 0}, alias;
-        for (uint32_t buffer = WEFT_ALGO_SEND; buffer <= WEFT_ALGO_RECV; buffer++) {
+        for (uint32_t buffer = WEFT_ALGO_BUFFER_SEND; buffer <= WEFT_ALGO_BUFFER_RECV; buffer++) {
             bool exists = wefti_buffer_blocks(&params, &resources, rank, buffer, &first[buffer],
                                               &count[buffer]);
             assert_int_equal(exists ? count[buffer] : 0, elems[buffer]);
@@ -263,7 +265,7 @@ static void test_blocks_of_schedules_are_the_elements(void **state)
 {
     (void)state;
     for (uint32_t op = 1; op < WEFTI_OPS; op++) {
-        for (uint32_t n = op == WEFT_OP_SEND_RECV ? 2 : 1; n <= RANKS; n++) {
+        for (uint32_t n = op == WEFT_COLLECTIVE_SEND_RECV ? 2 : 1; n <= RANKS; n++) {
             for (uint32_t root = 0; root < n; root++) {
                 call_t call = make_call((weft_collective_t)op, n, root,
                                         wefti_collective_is_vector((weft_collective_t)op) ? 3 : 1);

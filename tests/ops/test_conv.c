@@ -167,11 +167,11 @@ static void check(const problem_t *p, uint32_t isa, uint32_t threads, int x_last
     weft_tensor_desc_t b = tensor(1, (int64_t[]){s->o}, WEFT_LAYOUT_PLAIN);
     weft_tensor_desc_t y = tensor(4, (int64_t[]){s->n, s->o, s->out[0], s->out[1]}, yl);
     const weft_attr_t attrs[] = {
-        {.name = "group", .type = WEFT_ATTR_INT, .i = s->g},
-        {.name = "strides", .type = WEFT_ATTR_INTS, .count = 2, .ints = s->stride},
-        {.name = "dilations", .type = WEFT_ATTR_INTS, .count = 2, .ints = s->dilation},
-        {.name = "pads", .type = WEFT_ATTR_INTS, .count = 4, .ints = s->pad},
-        {.name = "kernel_shape", .type = WEFT_ATTR_INTS, .count = 2, .ints = s->k}};
+        {.name = "group", .type = WEFT_ATTR_TYPE_INT, .i = s->g},
+        {.name = "strides", .type = WEFT_ATTR_TYPE_INTS, .count = 2, .ints = s->stride},
+        {.name = "dilations", .type = WEFT_ATTR_TYPE_INTS, .count = 2, .ints = s->dilation},
+        {.name = "pads", .type = WEFT_ATTR_TYPE_INTS, .count = 4, .ints = s->pad},
+        {.name = "kernel_shape", .type = WEFT_ATTR_TYPE_INTS, .count = 2, .ints = s->k}};
     const int64_t in_area = s->in[0] * s->in[1], out_area = s->out[0] * s->out[1];
     float *xs = x_last ? permute(p->x, s->n, s->c, in_area, 1) : p->x;
     float *dys = y_last ? permute(p->dy, s->n, s->o, out_area, 1) : p->dy;
@@ -414,7 +414,7 @@ static void test_conv_one_dimension_and_auto_pad(void **state)
     weft_tensor_desc_t in[2] = {tensor(3, (int64_t[]){1, 1, 5}, WEFT_LAYOUT_PLAIN),
                                 tensor(3, (int64_t[]){1, 1, 3}, WEFT_LAYOUT_PLAIN)};
     weft_tensor_desc_t out_desc = tensor(3, (int64_t[]){1, 1, 5}, WEFT_LAYOUT_PLAIN);
-    const weft_attr_t attr = {.name = "auto_pad", .type = WEFT_ATTR_STRING, .s = "SAME_UPPER"};
+    const weft_attr_t attr = {.name = "auto_pad", .type = WEFT_ATTR_TYPE_STRING, .s = "SAME_UPPER"};
     const weft_node_desc_t node = {.domain = "",
                                    .op = "Conv",
                                    .version = 11,
@@ -461,7 +461,7 @@ static void test_conv_refuses(void **state)
                                 tensor(4, (int64_t[]){4, 3, 3, 3}, WEFT_LAYOUT_PLAIN)};
     weft_tensor_desc_t out = tensor(4, (int64_t[]){2, 4, 6, 6}, WEFT_LAYOUT_PLAIN);
     const int64_t bad[2] = {0, 1};
-    weft_attr_t attr = {.name = "strides", .type = WEFT_ATTR_INTS, .count = 2, .ints = bad};
+    weft_attr_t attr = {.name = "strides", .type = WEFT_ATTR_TYPE_INTS, .count = 2, .ints = bad};
     weft_node_desc_t node = {.domain = "",
                              .op = "Conv",
                              .version = 11,
@@ -488,7 +488,7 @@ static void test_conv_refuses(void **state)
     assert_int_equal(wefti_kernel_conv.prepare(&node, &env, &made, &bytes),
                      WEFT_ERR_INVALID_ARGUMENT);
     in[1].dims[2] = 3;
-    attr = (weft_attr_t){.name = "group", .type = WEFT_ATTR_INT, .i = 2};
+    attr = (weft_attr_t){.name = "group", .type = WEFT_ATTR_TYPE_INT, .i = 2};
     node.attr_count = 1;
     assert_int_equal(wefti_kernel_conv.prepare(&node, &env, &made, &bytes),
                      WEFT_ERR_INVALID_ARGUMENT);

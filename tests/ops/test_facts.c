@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <weft/algo.h>
+#include <weft/types.h>
 
 #include "ops/op_facts.h"
 #include "ops/op_infer.h"

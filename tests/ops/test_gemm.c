@@ -34,12 +34,12 @@ static weft_tensor_desc_t tensor(uint32_t rank, const int64_t *dims)
 
 static weft_attr_t int_attr(const char *name, int64_t i)
 {
-    return (weft_attr_t){.name = name, .type = WEFT_ATTR_INT, .i = i};
+    return (weft_attr_t){.name = name, .type = WEFT_ATTR_TYPE_INT, .i = i};
 }
 
 static weft_attr_t float_attr(const char *name, float f)
 {
-    return (weft_attr_t){.name = name, .type = WEFT_ATTR_FLOAT, .f = f};
+    return (weft_attr_t){.name = name, .type = WEFT_ATTR_TYPE_FLOAT, .f = f};
 }
 
 /* Runs kernel once; guard words around the output and the scratch must survive. */

@@ -153,10 +153,10 @@ static weft_status_t check_product(const product_t *p, uint32_t threads)
                                 tensor(stacked_b ? 3 : 2, b_dims + !stacked_b, WEFT_LAYOUT_PLAIN)};
     weft_tensor_desc_t out =
         tensor(p->batch > 1 ? 3 : 2, y_dims + (p->batch == 1), WEFT_LAYOUT_PLAIN);
-    const weft_attr_t attrs[4] = {{.name = "transA", .type = WEFT_ATTR_INT, .i = p->ta},
-                                  {.name = "transB", .type = WEFT_ATTR_INT, .i = p->tb},
-                                  {.name = "alpha", .type = WEFT_ATTR_FLOAT, .f = p->alpha},
-                                  {.name = "beta", .type = WEFT_ATTR_FLOAT, .f = p->beta}};
+    const weft_attr_t attrs[4] = {{.name = "transA", .type = WEFT_ATTR_TYPE_INT, .i = p->ta},
+                                  {.name = "transB", .type = WEFT_ATTR_TYPE_INT, .i = p->tb},
+                                  {.name = "alpha", .type = WEFT_ATTR_TYPE_FLOAT, .f = p->alpha},
+                                  {.name = "beta", .type = WEFT_ATTR_TYPE_FLOAT, .f = p->beta}};
     if (p->c_rank >= 0) {
         in[2] = tensor((uint32_t)p->c_rank, p->c_dims + (2 - p->c_rank), WEFT_LAYOUT_PLAIN);
     }
@@ -438,12 +438,13 @@ static void close_run(conv_run_t *r)
 
 static weft_node_desc_t conv_node(const shape_t *s, weft_attr_t attrs[4])
 {
-    attrs[0] = (weft_attr_t){.name = "group", .type = WEFT_ATTR_INT, .i = s->g};
-    attrs[1] =
-        (weft_attr_t){.name = "strides", .type = WEFT_ATTR_INTS, .count = 2, .ints = s->stride};
-    attrs[2] =
-        (weft_attr_t){.name = "dilations", .type = WEFT_ATTR_INTS, .count = 2, .ints = s->dilation};
-    attrs[3] = (weft_attr_t){.name = "pads", .type = WEFT_ATTR_INTS, .count = 4, .ints = s->pad};
+    attrs[0] = (weft_attr_t){.name = "group", .type = WEFT_ATTR_TYPE_INT, .i = s->g};
+    attrs[1] = (weft_attr_t){
+        .name = "strides", .type = WEFT_ATTR_TYPE_INTS, .count = 2, .ints = s->stride};
+    attrs[2] = (weft_attr_t){
+        .name = "dilations", .type = WEFT_ATTR_TYPE_INTS, .count = 2, .ints = s->dilation};
+    attrs[3] =
+        (weft_attr_t){.name = "pads", .type = WEFT_ATTR_TYPE_INTS, .count = 4, .ints = s->pad};
     return (weft_node_desc_t){
         .domain = "", .op = "Conv", .version = 11, .name = "conv", .attr_count = 4, .attrs = attrs};
 }
@@ -657,7 +658,7 @@ static void test_what_is_declined(void **state)
                                 tensor(2, (int64_t[]){5, 6}, WEFT_LAYOUT_PLAIN),
                                 tensor(1, (int64_t[]){6}, WEFT_LAYOUT_PLAIN)};
     weft_tensor_desc_t out = tensor(2, (int64_t[]){4, 6}, WEFT_LAYOUT_PLAIN);
-    const weft_attr_t beta = {.name = "beta", .type = WEFT_ATTR_FLOAT, .f = 0.5f};
+    const weft_attr_t beta = {.name = "beta", .type = WEFT_ATTR_TYPE_FLOAT, .f = 0.5f};
     weft_node_desc_t node = {.domain = "",
                              .op = "Gemm",
                              .version = 13,

@@ -83,9 +83,9 @@ static void set_collective(weft_plan_t *plan, uint32_t id, weft_collective_t op,
     members[1] = first + 1;
     *algorithm = (wefti_plan_algorithm_t){"mesh", 1, 1000};
     *collective = (wefti_plan_collective_t){
-        .name = op == WEFT_OP_ALL_REDUCE ? "bucket 0" : "weights",
+        .name = op == WEFT_COLLECTIVE_ALL_REDUCE ? "bucket 0" : "weights",
         .op = op,
-        .reduction = WEFT_AVG,
+        .reduction = WEFT_REDUCTION_AVG,
         .dtype = WEFT_DTYPE_F32,
         .buffer = buffer,
         .source = buffer,
@@ -150,16 +150,17 @@ static void fill_kernels(weft_plan_t *plan)
     plan->kernel_count = KERNELS;
     plan->kernels = take(plan, KERNELS, sizeof *plan->kernels);
     set_kernel(plan, GEMM, "", "Gemm", 13, 0, (uint32_t[]){X, W, B}, 3, (uint32_t[]){HIDDEN}, 1);
-    set_attr(plan, GEMM, (weft_attr_t){.name = "transB", .type = WEFT_ATTR_INT, .i = 1});
+    set_attr(plan, GEMM, (weft_attr_t){.name = "transB", .type = WEFT_ATTR_TYPE_INT, .i = 1});
     set_kernel(plan, RELU, "", "Relu", 14, 0, (uint32_t[]){HIDDEN}, 1, (uint32_t[]){LOGITS}, 1);
     set_kernel(plan, DW, "", "Gemm", 13, 1, (uint32_t[]){LOGITS, X}, 2, (uint32_t[]){GRAD_W}, 1);
-    set_attr(plan, DW, (weft_attr_t){.name = "transA", .type = WEFT_ATTR_INT, .i = 1});
+    set_attr(plan, DW, (weft_attr_t){.name = "transA", .type = WEFT_ATTR_TYPE_INT, .i = 1});
     set_kernel(plan, DB, "weft", "SumTo", 1, 1, (uint32_t[]){LOGITS}, 1, (uint32_t[]){GRAD_B}, 1);
     set_attr(plan, DB,
-             (weft_attr_t){.name = "shape", .type = WEFT_ATTR_INTS, .count = 1, .ints = four});
+             (weft_attr_t){.name = "shape", .type = WEFT_ATTR_TYPE_INTS, .count = 1, .ints = four});
     set_kernel(plan, UPDATE_W, "weft", "Momentum", 1, 3, (uint32_t[]){W, GRAD_W, STATE_W, LR}, 4,
                (uint32_t[]){W, STATE_W}, 2);
-    set_attr(plan, UPDATE_W, (weft_attr_t){.name = "momentum", .type = WEFT_ATTR_FLOAT, .f = 0.9f});
+    set_attr(plan, UPDATE_W,
+             (weft_attr_t){.name = "momentum", .type = WEFT_ATTR_TYPE_FLOAT, .f = 0.9f});
     set_kernel(plan, UPDATE_B, "weft", "Momentum", 1, 3, (uint32_t[]){B, GRAD_B, STATE_B, LR}, 4,
                (uint32_t[]){B, STATE_B}, 2);
 }
@@ -194,9 +195,9 @@ static void fill_programs(weft_plan_t *plan)
 /* Two ranks, one linear layer, one bucket. */
 static weft_plan_t *make_plan(void)
 {
-    static const wefti_plan_binding_t bindings[] = {{"x", WEFT_ROLE_INPUT, X},
-                                                    {"lr", WEFT_ROLE_SCALAR, LR},
-                                                    {"logits", WEFT_ROLE_LOGITS, LOGITS}};
+    static const wefti_plan_binding_t bindings[] = {{"x", WEFT_BINDING_ROLE_INPUT, X},
+                                                    {"lr", WEFT_BINDING_ROLE_SCALAR, LR},
+                                                    {"logits", WEFT_BINDING_ROLE_LOGITS, LOGITS}};
     weft_plan_t *plan;
     assert_int_equal(wefti_plan_create(NULL, &plan), WEFT_OK);
     plan->model_name = "tiny";
@@ -208,8 +209,8 @@ static weft_plan_t *make_plan(void)
     fill_kernels(plan);
     plan->collective_count = 2;
     plan->collectives = take(plan, 2, sizeof *plan->collectives);
-    set_collective(plan, 0, WEFT_OP_ALL_REDUCE, ALL_GRADS, GRAD_W);
-    set_collective(plan, 1, WEFT_OP_BROADCAST, ALL_PARAMS, W);
+    set_collective(plan, 0, WEFT_COLLECTIVE_ALL_REDUCE, ALL_GRADS, GRAD_W);
+    set_collective(plan, 1, WEFT_COLLECTIVE_BROADCAST, ALL_PARAMS, W);
     fill_programs(plan);
     plan->binding_count = 3;
     plan->bindings = wefti_arena_memdup(&plan->arena, bindings, sizeof bindings);
@@ -398,7 +399,7 @@ static void test_plan_refuses_what_is_wrong(void **in)
     REFUSES(plan->stream_count, 0, "streams");
     REFUSES(plan->stream_count, 1000, "streams");
     REFUSES(plan->kind, (weft_plan_kind_t)3, "unknown kind");
-    REFUSES(plan->kind, WEFT_PLAN_INFERENCE, "programs");
+    REFUSES(plan->kind, WEFT_PLAN_KIND_INFERENCE, "programs");
     REFUSES(plan->flags, 1u << 9, "unknown flags");
     REFUSES(plan->flags, WEFTI_PLAN_RANK_DATA, "another kind");
     REFUSES(plan->flags, WEFTI_PLAN_DECOUPLED, "not sharded");
@@ -434,11 +435,11 @@ static void test_plan_refuses_what_is_wrong(void **in)
     REFUSES(plan->kernels[RELU].inputs[0], BUFFERS, "operand");
     REFUSES(plan->kernels[RELU].outputs[0], SHAPE, "writes a constant");
     REFUSES(plan->kernels[RELU].phase, 9, "phase");
-    REFUSES(plan->kernels[GEMM].attrs[0].type, WEFT_ATTR_TENSOR, "attribute");
+    REFUSES(plan->kernels[GEMM].attrs[0].type, WEFT_ATTR_TYPE_TENSOR, "attribute");
     REFUSES(c[0].op, (weft_collective_t)77, "unknown operator");
-    REFUSES(c[0].op, WEFT_OP_BARRIER, "unknown operator");
-    REFUSES(c[0].op, WEFT_OP_ALL_GATHER_V, "unknown operator");
-    REFUSES(c[0].op, WEFT_OP_REDUCE_SCATTER, "element count");
+    REFUSES(c[0].op, WEFT_COLLECTIVE_BARRIER, "unknown operator");
+    REFUSES(c[0].op, WEFT_COLLECTIVE_ALL_GATHER_V, "unknown operator");
+    REFUSES(c[0].op, WEFT_COLLECTIVE_REDUCE_SCATTER, "element count");
     REFUSES(c[0].source, BUFFERS, "no such buffer");
     REFUSES(c[0].source, X, "element count");
     REFUSES(c[1].divisor, 2, "divisor");

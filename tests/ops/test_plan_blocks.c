@@ -55,8 +55,8 @@ static int setup(void **state)
         (wefti_plan_kernel_t){"take", "test", "Take", 1, 0, 1, 0, 0, f->taken, NULL, NULL};
     f->algorithm = (wefti_plan_algorithm_t){"mesh", 1, 0};
     f->collective = (wefti_plan_collective_t){.name = "c",
-                                              .op = WEFT_OP_ALL_REDUCE,
-                                              .reduction = WEFT_SUM,
+                                              .op = WEFT_COLLECTIVE_ALL_REDUCE,
+                                              .reduction = WEFT_REDUCTION_SUM,
                                               .dtype = WEFT_DTYPE_F32,
                                               .buffer = WHOLE,
                                               .source = PART,
@@ -76,7 +76,7 @@ static int setup(void **state)
     f->program = (wefti_plan_program_t){"step", &f->stream};
     weft_plan_t *plan = f->plan;
     plan->model_name = plan->policy = plan->optimizer = "";
-    plan->kind = WEFT_PLAN_INFERENCE;
+    plan->kind = WEFT_PLAN_KIND_INFERENCE;
     plan->world_size = N;
     plan->arena_bytes = 2048;
     plan->buffer_count = BUFFERS;
@@ -117,11 +117,13 @@ static const struct {
     weft_collective_t op;
     int source, buffer; /* 0: not for plans */
 } rows[] = {
-    {WEFT_OP_ALL_REDUCE, 1, 1},     {WEFT_OP_BROADCAST, 1, 1},        {WEFT_OP_REDUCE, 1, 1},
-    {WEFT_OP_REDUCE_SCATTER, N, 1}, {WEFT_OP_ALL_GATHER, 1, N},       {WEFT_OP_GATHER, 1, N},
-    {WEFT_OP_SCATTER, N, 1},        {WEFT_OP_ALL_TO_ALL, N, N},       {WEFT_OP_ALL_GATHER_V, 0, 0},
-    {WEFT_OP_ALL_TO_ALL_V, 0, 0},   {WEFT_OP_REDUCE_SCATTER_V, 0, 0}, {WEFT_OP_SEND_RECV, 0, 0},
-    {WEFT_OP_BARRIER, 0, 0},
+    {WEFT_COLLECTIVE_ALL_REDUCE, 1, 1},       {WEFT_COLLECTIVE_BROADCAST, 1, 1},
+    {WEFT_COLLECTIVE_REDUCE, 1, 1},           {WEFT_COLLECTIVE_REDUCE_SCATTER, N, 1},
+    {WEFT_COLLECTIVE_ALL_GATHER, 1, N},       {WEFT_COLLECTIVE_GATHER, 1, N},
+    {WEFT_COLLECTIVE_SCATTER, N, 1},          {WEFT_COLLECTIVE_ALL_TO_ALL, N, N},
+    {WEFT_COLLECTIVE_ALL_GATHER_V, 0, 0},     {WEFT_COLLECTIVE_ALL_TO_ALL_V, 0, 0},
+    {WEFT_COLLECTIVE_REDUCE_SCATTER_V, 0, 0}, {WEFT_COLLECTIVE_SEND_RECV, 0, 0},
+    {WEFT_COLLECTIVE_BARRIER, 0, 0},
 };
 
 static void test_blocks_of_every_operator(void **state)
@@ -174,9 +176,10 @@ static void test_places_of_every_operator(void **state)
         expect(f, rows[i].buffer == 1 ? NULL : "overlap");
         set_buffer(f, PART, "part", WEFTI_BUFFER_TEMP, 128, longer * E);
         f->collective.buffer = f->taken[0] = PART; /* in place */
-        expect(f, rows[i].op == WEFT_OP_REDUCE_SCATTER || rows[i].op == WEFT_OP_SCATTER
-                      ? "only a shard"
-                      : NULL);
+        expect(f,
+               rows[i].op == WEFT_COLLECTIVE_REDUCE_SCATTER || rows[i].op == WEFT_COLLECTIVE_SCATTER
+                   ? "only a shard"
+                   : NULL);
     }
 }
 
@@ -184,7 +187,7 @@ static void test_places_of_every_operator(void **state)
 static void test_own_blocks(void **state)
 {
     fixture_t *f = *state;
-    f->collective.op = WEFT_OP_ALL_GATHER;
+    f->collective.op = WEFT_COLLECTIVE_ALL_GATHER;
     set_buffer(f, PART, "part", WEFTI_BUFFER_TEMP, 1024, E);
     set_buffer(f, WHOLE, "whole", WEFTI_BUFFER_TEMP, 1024, N * E);
     f->buffers[PART].rank_stride_bytes = 64;
@@ -203,11 +206,11 @@ static void test_own_blocks(void **state)
     set_buffer(f, PART, "part", WEFTI_BUFFER_TEMP, 1024, N * E);
     set_buffer(f, WHOLE, "whole", WEFTI_BUFFER_TEMP, 1024, E);
     f->buffers[WHOLE].rank_stride_bytes = 64;
-    f->collective.op = WEFT_OP_REDUCE_SCATTER;
+    f->collective.op = WEFT_COLLECTIVE_REDUCE_SCATTER;
     expect(f, NULL);
-    f->collective.op = WEFT_OP_SCATTER;
+    f->collective.op = WEFT_COLLECTIVE_SCATTER;
     expect(f, NULL);
-    f->collective.op = WEFT_OP_ALL_GATHER;
+    f->collective.op = WEFT_COLLECTIVE_ALL_GATHER;
     expect(f, "element count");
 }
 
@@ -219,7 +222,7 @@ static void test_what_is_written(void **state)
     f->buffers[WHOLE].kind = WEFTI_BUFFER_INPUT;
     expect(f, "writes a constant");
     f->buffers[WHOLE].kind = WEFTI_BUFFER_TEMP;
-    f->collective.op = WEFT_OP_BROADCAST;
+    f->collective.op = WEFT_COLLECTIVE_BROADCAST;
     f->collective.root = N;
     expect(f, "root");
     f->collective.root = N - 1;

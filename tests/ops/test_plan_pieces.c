@@ -44,7 +44,7 @@ static void set_collective(fixture_t *f, uint32_t id, weft_collective_t op, uint
     f->members[id][1] = first + 1;
     f->collectives[id] = (wefti_plan_collective_t){.name = "bucket",
                                                    .op = op,
-                                                   .reduction = WEFT_AVG,
+                                                   .reduction = WEFT_REDUCTION_AVG,
                                                    .dtype = WEFT_DTYPE_F32,
                                                    .buffer = buffer,
                                                    .source = buffer,
@@ -93,10 +93,10 @@ static int setup(void **state)
     set_buffer(f, ALL_PARAMS, "all", WEFTI_BUFFER_RANGE, 0, W_BYTES + 64);
     f->buffers[B].data_offset_bytes = W_BYTES;
     f->algorithm = (wefti_plan_algorithm_t){"mesh", 1, 1000};
-    set_collective(f, 0, WEFT_OP_ALL_REDUCE, PIECE_0, GRAD_W, 1);
-    set_collective(f, 1, WEFT_OP_ALL_REDUCE, PIECE_1, GRAD_W, 1);
-    set_collective(f, 2, WEFT_OP_ALL_REDUCE, PIECE_2, GRAD_W, 2);
-    set_collective(f, 3, WEFT_OP_BROADCAST, ALL_PARAMS, W, 2);
+    set_collective(f, 0, WEFT_COLLECTIVE_ALL_REDUCE, PIECE_0, GRAD_W, 1);
+    set_collective(f, 1, WEFT_COLLECTIVE_ALL_REDUCE, PIECE_1, GRAD_W, 1);
+    set_collective(f, 2, WEFT_COLLECTIVE_ALL_REDUCE, PIECE_2, GRAD_W, 2);
+    set_collective(f, 3, WEFT_COLLECTIVE_BROADCAST, ALL_PARAMS, W, 2);
     f->inputs[0] = W;
     f->inputs[1] = B;
     f->outputs[0] = GRAD_W;

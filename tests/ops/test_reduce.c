@@ -113,14 +113,14 @@ static void test_reduce_isas_agree(void **in)
         for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
             for (size_t s = 0; s < SOURCE_COUNTS; s++) {
                 uint32_t n = source_counts[s];
-                run_case(*in, WEFT_DTYPE_F16, WEFT_SUM, isa, n, n, counts[c], 2);
-                run_case(*in, WEFT_DTYPE_F16, WEFT_AVG, isa, n, 0, counts[c], 2);
-                run_case(*in, WEFT_DTYPE_BF16, WEFT_SUM, isa, n, 1, counts[c], 2);
-                run_case(*in, WEFT_DTYPE_BF16, WEFT_AVG, isa, n, n, counts[c], 2);
-                run_case(*in, WEFT_DTYPE_F32, WEFT_SUM, isa, n, 0, counts[c], 4);
-                run_case(*in, WEFT_DTYPE_F32, WEFT_AVG, isa, n, n, counts[c], 4);
-                run_case(*in, WEFT_DTYPE_F32, WEFT_SUM, isa, n, n, counts[c], 1);
-                run_case(*in, WEFT_DTYPE_F32, WEFT_AVG, isa, n, 1, counts[c], 1);
+                run_case(*in, WEFT_DTYPE_F16, WEFT_REDUCTION_SUM, isa, n, n, counts[c], 2);
+                run_case(*in, WEFT_DTYPE_F16, WEFT_REDUCTION_AVG, isa, n, 0, counts[c], 2);
+                run_case(*in, WEFT_DTYPE_BF16, WEFT_REDUCTION_SUM, isa, n, 1, counts[c], 2);
+                run_case(*in, WEFT_DTYPE_BF16, WEFT_REDUCTION_AVG, isa, n, n, counts[c], 2);
+                run_case(*in, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, isa, n, 0, counts[c], 4);
+                run_case(*in, WEFT_DTYPE_F32, WEFT_REDUCTION_AVG, isa, n, n, counts[c], 4);
+                run_case(*in, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, isa, n, n, counts[c], 1);
+                run_case(*in, WEFT_DTYPE_F32, WEFT_REDUCTION_AVG, isa, n, 1, counts[c], 1);
             }
         }
     }
@@ -130,7 +130,7 @@ static void test_reduce_every_type_matches_oracle(void **in)
 {
     static const size_t counts[] = {1, 3, 127, 128, 129, 300};
     for (size_t t = 0; t < ORACLE_DTYPES; t++) {
-        for (int op = WEFT_SUM; op <= (int)WEFT_MAX; op++) {
+        for (int op = WEFT_REDUCTION_SUM; op <= (int)WEFT_REDUCTION_MAX; op++) {
             for (size_t s = 0; s < SOURCE_COUNTS; s++) {
                 for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
                     uint32_t n = source_counts[s];
@@ -241,7 +241,7 @@ static void test_reduce_steps_equal_one_pass(void **in)
     assert_non_null(pool);
     assert_non_null(inputs);
     for (size_t t = 0; t < ORACLE_DTYPES; t++) {
-        for (int op = WEFT_SUM; op <= (int)WEFT_MAX; op++) {
+        for (int op = WEFT_REDUCTION_SUM; op <= (int)WEFT_REDUCTION_MAX; op++) {
             for (wefti_isa_t isa = WEFTI_ISA_PORTABLE; isa <= wefti_isa_detect(); isa++) {
                 for (size_t n = 0; n < sizeof leaf_counts / sizeof leaf_counts[0]; n++) {
                     steps.dtype = oracle_dtypes[t];
@@ -265,21 +265,21 @@ static void test_reduce_accumulators(void **in)
         weft_reduction_t reduction;
         size_t bytes;
     } rows[] = {
-        {WEFT_DTYPE_F16, WEFT_SUM, 4},   {WEFT_DTYPE_BF16, WEFT_AVG, 4},
-        {WEFT_DTYPE_BF16, WEFT_PROD, 4}, {WEFT_DTYPE_F16, WEFT_MIN, 2},
-        {WEFT_DTYPE_BF16, WEFT_MAX, 2},  {WEFT_DTYPE_F32, WEFT_AVG, 4},
-        {WEFT_DTYPE_F64, WEFT_AVG, 8},   {WEFT_DTYPE_I8, WEFT_AVG, 8},
-        {WEFT_DTYPE_U32, WEFT_AVG, 8},   {WEFT_DTYPE_I8, WEFT_SUM, 1},
-        {WEFT_DTYPE_U16, WEFT_PROD, 2},  {WEFT_DTYPE_I64, WEFT_MIN, 8},
-        {WEFT_DTYPE_BOOL, WEFT_SUM, 0},  {WEFT_DTYPE_NONE, WEFT_SUM, 0},
-        {(weft_dtype_t)99, WEFT_AVG, 0},
+        {WEFT_DTYPE_F16, WEFT_REDUCTION_SUM, 4},   {WEFT_DTYPE_BF16, WEFT_REDUCTION_AVG, 4},
+        {WEFT_DTYPE_BF16, WEFT_REDUCTION_PROD, 4}, {WEFT_DTYPE_F16, WEFT_REDUCTION_MIN, 2},
+        {WEFT_DTYPE_BF16, WEFT_REDUCTION_MAX, 2},  {WEFT_DTYPE_F32, WEFT_REDUCTION_AVG, 4},
+        {WEFT_DTYPE_F64, WEFT_REDUCTION_AVG, 8},   {WEFT_DTYPE_I8, WEFT_REDUCTION_AVG, 8},
+        {WEFT_DTYPE_U32, WEFT_REDUCTION_AVG, 8},   {WEFT_DTYPE_I8, WEFT_REDUCTION_SUM, 1},
+        {WEFT_DTYPE_U16, WEFT_REDUCTION_PROD, 2},  {WEFT_DTYPE_I64, WEFT_REDUCTION_MIN, 8},
+        {WEFT_DTYPE_BOOL, WEFT_REDUCTION_SUM, 0},  {WEFT_DTYPE_NONE, WEFT_REDUCTION_SUM, 0},
+        {(weft_dtype_t)99, WEFT_REDUCTION_AVG, 0},
     };
     (void)in;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         assert_int_equal(wefti_accumulator_bytes(rows[i].dtype, rows[i].reduction), rows[i].bytes);
     }
-    assert_int_equal(wefti_accumulator_dtype(WEFT_DTYPE_I8, WEFT_AVG), WEFT_DTYPE_I64);
-    assert_int_equal(wefti_accumulator_dtype(WEFT_DTYPE_U8, WEFT_AVG), WEFT_DTYPE_U64);
+    assert_int_equal(wefti_accumulator_dtype(WEFT_DTYPE_I8, WEFT_REDUCTION_AVG), WEFT_DTYPE_I64);
+    assert_int_equal(wefti_accumulator_dtype(WEFT_DTYPE_U8, WEFT_REDUCTION_AVG), WEFT_DTYPE_U64);
 }
 
 static void test_reduce_special_values(void **in)
@@ -289,23 +289,23 @@ static void test_reduce_special_values(void **in)
         weft_reduction_t op;
         uint32_t a, b, result;
     } cases[] = {
-        {WEFT_SUM, 0x7f800000u, 0xff800000u, 0x7fc00000u}, /* inf - inf */
-        {WEFT_SUM, 0xffc00001u, 0x3f800000u, 0x7fc00000u}, /* NaN with sign and payload */
-        {WEFT_SUM, 0x3f800000u, 0x7f800001u, 0x7fc00000u}, /* signalling */
-        {WEFT_SUM, 0x80000000u, 0x80000000u, 0x80000000u}, /* -0 + -0 */
-        {WEFT_SUM, 0x80000000u, 0x00000000u, 0x00000000u},
-        {WEFT_SUM, 0x00000001u, 0x00000001u, 0x00000002u}, /* denormals */
-        {WEFT_AVG, 0x00000003u, 0x00000000u, 0x00000002u}, /* tie to even */
-        {WEFT_AVG, 0x00000001u, 0x00000000u, 0x00000000u},
-        {WEFT_SUM, 0x7f7fffffu, 0x7f7fffffu, 0x7f800000u}, /* overflow */
-        {WEFT_AVG, 0x7f7fffffu, 0x7f7fffffu, 0x7f800000u}, /* divided only at the end */
-        {WEFT_MIN, 0x80000000u, 0x00000000u, 0x80000000u},
-        {WEFT_MIN, 0x00000000u, 0x80000000u, 0x80000000u},
-        {WEFT_MAX, 0x80000000u, 0x00000000u, 0x00000000u},
-        {WEFT_MAX, 0x00000000u, 0x80000000u, 0x00000000u},
-        {WEFT_MIN, 0xff800000u, 0xffc00000u, 0x7fc00000u},
-        {WEFT_MAX, 0x7fc00000u, 0x7f800000u, 0x7fc00000u},
-        {WEFT_PROD, 0x00000000u, 0x7f800000u, 0x7fc00000u},
+        {WEFT_REDUCTION_SUM, 0x7f800000u, 0xff800000u, 0x7fc00000u}, /* inf - inf */
+        {WEFT_REDUCTION_SUM, 0xffc00001u, 0x3f800000u, 0x7fc00000u}, /* NaN with sign and payload */
+        {WEFT_REDUCTION_SUM, 0x3f800000u, 0x7f800001u, 0x7fc00000u}, /* signalling */
+        {WEFT_REDUCTION_SUM, 0x80000000u, 0x80000000u, 0x80000000u}, /* -0 + -0 */
+        {WEFT_REDUCTION_SUM, 0x80000000u, 0x00000000u, 0x00000000u},
+        {WEFT_REDUCTION_SUM, 0x00000001u, 0x00000001u, 0x00000002u}, /* denormals */
+        {WEFT_REDUCTION_AVG, 0x00000003u, 0x00000000u, 0x00000002u}, /* tie to even */
+        {WEFT_REDUCTION_AVG, 0x00000001u, 0x00000000u, 0x00000000u},
+        {WEFT_REDUCTION_SUM, 0x7f7fffffu, 0x7f7fffffu, 0x7f800000u}, /* overflow */
+        {WEFT_REDUCTION_AVG, 0x7f7fffffu, 0x7f7fffffu, 0x7f800000u}, /* divided only at the end */
+        {WEFT_REDUCTION_MIN, 0x80000000u, 0x00000000u, 0x80000000u},
+        {WEFT_REDUCTION_MIN, 0x00000000u, 0x80000000u, 0x80000000u},
+        {WEFT_REDUCTION_MAX, 0x80000000u, 0x00000000u, 0x00000000u},
+        {WEFT_REDUCTION_MAX, 0x00000000u, 0x80000000u, 0x00000000u},
+        {WEFT_REDUCTION_MIN, 0xff800000u, 0xffc00000u, 0x7fc00000u},
+        {WEFT_REDUCTION_MAX, 0x7fc00000u, 0x7f800000u, 0x7fc00000u},
+        {WEFT_REDUCTION_PROD, 0x00000000u, 0x7f800000u, 0x7fc00000u},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         for (wefti_isa_t isa = WEFTI_ISA_PORTABLE; isa <= wefti_isa_detect(); isa++) {
@@ -331,13 +331,13 @@ static void test_reduce_integer_rules(void **in)
     const void *three[] = {&a, &b, &c};
     const void *two[] = {&d, &e};
     void *to_i8[] = {&i8}, *to_u8[] = {&u8};
-    weft_reduce_t reduce = {three, 3, to_i8, 1, 1, WEFT_DTYPE_I8, WEFT_AVG, 0};
+    weft_reduce_t reduce = {three, 3, to_i8, 1, 1, WEFT_DTYPE_I8, WEFT_REDUCTION_AVG, 0};
     assert_int_equal(wefti_reduce(&reduce, WEFTI_ISA_PORTABLE), WEFT_OK);
     assert_int_equal(i8, -84); /* -253 / 3, toward zero, not wrapped on the way */
-    reduce.reduction = WEFT_SUM;
+    reduce.reduction = WEFT_REDUCTION_SUM;
     assert_int_equal(wefti_reduce(&reduce, WEFTI_ISA_PORTABLE), WEFT_OK);
     assert_int_equal(i8, 3); /* -253 + 256 */
-    weft_reduce_t unsigned_ = {two, 2, to_u8, 1, 1, WEFT_DTYPE_U8, WEFT_AVG, 0};
+    weft_reduce_t unsigned_ = {two, 2, to_u8, 1, 1, WEFT_DTYPE_U8, WEFT_REDUCTION_AVG, 0};
     assert_int_equal(wefti_reduce(&unsigned_, WEFTI_ISA_PORTABLE), WEFT_OK);
     assert_int_equal(u8, 254);
 }
@@ -356,7 +356,7 @@ static void test_reduce_up_to_1024_sources(void **in)
         uint8_t expected[4];
         float result;
         void *to[] = {&result};
-        weft_reduce_t reduce = {from, n, to, 1, 1, WEFT_DTYPE_F32, WEFT_AVG, 0};
+        weft_reduce_t reduce = {from, n, to, 1, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_AVG, 0};
         oracle(&reduce, expected);
         for (wefti_isa_t isa = WEFTI_ISA_PORTABLE; isa <= wefti_isa_detect(); isa++) {
             assert_int_equal(wefti_reduce(&reduce, isa), WEFT_OK);
@@ -365,7 +365,8 @@ static void test_reduce_up_to_1024_sources(void **in)
     }
     float result;
     void *to[] = {&result};
-    weft_reduce_t reduce = {from, WEFT_MAX_GROUP_DIRECT + 1, to, 1, 1, WEFT_DTYPE_F32, WEFT_SUM, 0};
+    weft_reduce_t reduce = {from,           WEFT_MAX_GROUP_DIRECT + 1, to, 1, 1,
+                            WEFT_DTYPE_F32, WEFT_REDUCTION_SUM,        0};
     assert_int_equal(wefti_reduce(&reduce, WEFTI_ISA_PORTABLE), WEFT_ERR_INVALID_ARGUMENT);
 }
 
@@ -376,7 +377,7 @@ static void test_reduce_keeps_denormals_whatever_the_caller_set(void **in)
     float a = wefti_f32_from_bits(3), b = wefti_f32_from_bits(4), result = 1.0f;
     const void *from[] = {&a, &b};
     void *to[] = {&result};
-    weft_reduce_t reduce = {from, 2, to, 1, 1, WEFT_DTYPE_F32, WEFT_SUM, 0};
+    weft_reduce_t reduce = {from, 2, to, 1, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, 0};
     unsigned int mode = _mm_getcsr();
     for (wefti_isa_t isa = WEFTI_ISA_PORTABLE; isa <= wefti_isa_detect(); isa++) {
         unsigned int odd =
@@ -401,7 +402,7 @@ static void test_reduce_rejects_bad_arguments(void **in)
     float value = 1, result = 2;
     const void *from[] = {&value, NULL};
     void *to[] = {&result};
-    const weft_reduce_t good = {from, 1, to, 1, 1, WEFT_DTYPE_F32, WEFT_SUM, 0};
+    const weft_reduce_t good = {from, 1, to, 1, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, 0};
     weft_reduce_t bad = good;
     bad.source_count = 2;
     assert_int_equal(wefti_reduce(&bad, WEFTI_ISA_PORTABLE), WEFT_ERR_INVALID_ARGUMENT);
@@ -429,7 +430,7 @@ static void test_reduce_rejects_bad_arguments(void **in)
                                 .destination_count = 1,
                                 .elem_count = 1,
                                 .dtype = WEFT_DTYPE_F32,
-                                .reduction = WEFT_AVG,
+                                .reduction = WEFT_REDUCTION_AVG,
                                 .finish = true};
     assert_int_equal(wefti_reduce_step(&step, WEFTI_ISA_PORTABLE), WEFT_ERR_INVALID_ARGUMENT);
     assert_string_equal(weft_last_error(), "reduce: invalid average over 0 ranks");

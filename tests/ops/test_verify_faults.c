@@ -95,19 +95,19 @@ static void drop(wefti_step_t *step)
 static void test_wrong_data_is_caught(void **state)
 {
     (void)state;
-    fixture_t f = begin(WEFT_OP_ALL_TO_ALL, "mesh", false);
+    fixture_t f = begin(WEFT_COLLECTIVE_ALL_TO_ALL, "mesh", false);
     operand(&f, 3, find(&f, 3, WEFTI_DO_COPY, 1), 0)->block = 2;
     expect(&f, "rank 3", "received block 4 is 4[2], not 4[3]");
 
-    f = begin(WEFT_OP_BROADCAST, "binomial", false);
+    f = begin(WEFT_COLLECTIVE_BROADCAST, "binomial", false);
     drop(find(&f, 2, WEFTI_DO_COPY, 0));
     expect(&f, "rank 3, lane 0, step 1", "which was never written");
 
-    f = begin(WEFT_OP_BROADCAST, "mesh", false);
+    f = begin(WEFT_COLLECTIVE_BROADCAST, "mesh", false);
     drop(find(&f, 4, WEFTI_DO_COPY, 0));
     expect(&f, "rank 4", "received block 0 is nothing, not 1[0]");
 
-    f = begin(WEFT_OP_SCATTER, "mesh",
+    f = begin(WEFT_COLLECTIVE_SCATTER, "mesh",
               false); /* the root's copy to itself goes into the wrong buffer */
     *operand(&f, 1, find(&f, 1, WEFTI_DO_COPY, 0), 1) = (wefti_operand_t){1, 1, 3, 1, WEFTI_SEND};
     expect(&f, "rank 1, lane 0", "has another length");
@@ -116,7 +116,7 @@ static void test_wrong_data_is_caught(void **state)
 static void test_wrong_reduction_order_is_caught(void **state)
 {
     (void)state;
-    fixture_t f = begin(WEFT_OP_ALL_REDUCE, "doubling", false);
+    fixture_t f = begin(WEFT_COLLECTIVE_ALL_REDUCE, "doubling", false);
     wefti_step_t *step = find(&f, 2, WEFTI_DO_REDUCE, 1);
     wefti_operand_t left = *operand(&f, 2, step, 0);
     *operand(&f, 2, step, 0) = *operand(&f, 2, step, 1);
@@ -124,7 +124,7 @@ static void test_wrong_reduction_order_is_caught(void **state)
     expect(&f, "received block 0", "+ (3[0] + 2[0]))");
 
     /* under order=any a rank counted twice is still wrong */
-    f = begin(WEFT_OP_REDUCE_SCATTER, "ring", false);
+    f = begin(WEFT_COLLECTIVE_REDUCE_SCATTER, "ring", false);
     step = find(&f, 2, WEFTI_DO_REDUCE, 3);
     *operand(&f, 2, step, 1) = *operand(&f, 2, step, 0);
     expect(&f, "rank 2", "received block 2");
@@ -133,21 +133,21 @@ static void test_wrong_reduction_order_is_caught(void **state)
 static void test_rounding_too_early_or_twice_is_caught(void **state)
 {
     (void)state;
-    fixture_t f = begin(WEFT_OP_ALL_REDUCE, "mesh", false);
+    fixture_t f = begin(WEFT_COLLECTIVE_ALL_REDUCE, "mesh", false);
     find(&f, 4, WEFTI_DO_REDUCE, 0)->flags = 0;
     expect(&f, "rank 4, lane 0, step 2", "stores a partial sum in a user buffer");
 
-    f = begin(WEFT_OP_ALL_REDUCE, "doubling", false);
+    f = begin(WEFT_COLLECTIVE_ALL_REDUCE, "doubling", false);
     find(&f, 0, WEFTI_DO_REDUCE, 1)->flags = WEFTI_STEP_FINISH;
     expect(&f, "rank 0", "stores a final result among partial sums");
 
-    f = begin(WEFT_OP_ALL_REDUCE, "halving-doubling", false);
+    f = begin(WEFT_COLLECTIVE_ALL_REDUCE, "halving-doubling", false);
     wefti_step_t *copy = find(&f, 0, WEFTI_DO_COPY, 0);
     copy->op = WEFTI_DO_REDUCE;
     copy->flags = WEFTI_STEP_FINISH;
     expect(&f, "rank 0", "reduces a final result again");
 
-    f = begin(WEFT_OP_ALL_REDUCE, "halving-doubling", false);
+    f = begin(WEFT_COLLECTIVE_ALL_REDUCE, "halving-doubling", false);
     operand(&f, 0, find(&f, 0, WEFTI_DO_COPY, 0), 1)->buffer = WEFTI_SCRATCH;
     expect(&f, "rank 0", "copy between partial sums and elements of a user buffer");
 }
@@ -156,25 +156,25 @@ static void test_races_are_caught(void **state)
 {
     (void)state;
     /* reads before the other is ready */
-    fixture_t f = begin(WEFT_OP_ALL_GATHER, "mesh", false);
+    fixture_t f = begin(WEFT_COLLECTIVE_ALL_GATHER, "mesh", false);
     drop(find(&f, 2, WEFTI_DO_WAIT, 0));
     expect(&f, "rank 2, lane 0, step 3 (copy send[3] of rank 3 -> recv[3] of rank 2)",
            "while rank 3 may be writing it");
 
     /* returns while others still read: the next run's writes are the user's */
-    f = begin(WEFT_OP_ALL_GATHER, "mesh", false);
+    f = begin(WEFT_COLLECTIVE_ALL_GATHER, "mesh", false);
     drop(find(&f, 2, WEFTI_DO_WAIT, 4));
     expect(&f, "rank 2", "while rank ");
 
     /* a slot is used again too early: one set of scratch where two are needed */
-    f = begin(WEFT_OP_ALL_REDUCE, "one-shot", false);
+    f = begin(WEFT_COLLECTIVE_ALL_REDUCE, "one-shot", false);
     for (uint32_t r = 0; r < RANKS; r++) {
         f.schedules[r].resources.scratch_sets = 1;
     }
     expect(&f, "run 1", "writes scratch[0]");
 
     /* the post comes before what it publishes */
-    f = begin(WEFT_OP_BROADCAST, "binomial", false);
+    f = begin(WEFT_COLLECTIVE_BROADCAST, "binomial", false);
     wefti_step_t *copy = find(&f, 2, WEFTI_DO_COPY, 0);
     wefti_step_t kept = copy[0];
     copy[0] = copy[1];
@@ -185,21 +185,22 @@ static void test_races_are_caught(void **state)
 static void test_waiting_for_ever_is_caught(void **state)
 {
     (void)state;
-    fixture_t f = begin(WEFT_OP_GATHER, "mesh", false);
+    fixture_t f = begin(WEFT_COLLECTIVE_GATHER, "mesh", false);
     drop(find(&f, 3, WEFTI_DO_POST, 0));
     expect(&f, "rank 1, lane 0", "deadlock: rank 3, lane 0, is in run 0 at wait for phase 2");
 
-    f = begin(WEFT_OP_ALL_GATHER, "ring", false); /* each waits for what comes after its own wait */
+    f = begin(WEFT_COLLECTIVE_ALL_GATHER, "ring",
+              false); /* each waits for what comes after its own wait */
     for (uint32_t r = 0; r < RANKS; r++) {
         find(&f, r, WEFTI_DO_WAIT, 0)->wait.phase = 2;
     }
     expect(&f, "rank 0, lane 0, step 2", "deadlock");
 
-    f = begin(WEFT_OP_ALL_GATHER, "ring", true);
+    f = begin(WEFT_COLLECTIVE_ALL_GATHER, "ring", true);
     find(&f, 2, WEFTI_DO_AWAIT, 1)->signal.index = 99;
     expect(&f, "rank 2", "deadlock");
 
-    f = begin(WEFT_OP_ALL_GATHER, "ring", false);
+    f = begin(WEFT_COLLECTIVE_ALL_GATHER, "ring", false);
     find(&f, 4, WEFTI_DO_POST, 2)->post.phase = 1;
     expect(&f, "rank 4", "phases must increase");
 }
@@ -207,24 +208,24 @@ static void test_waiting_for_ever_is_caught(void **state)
 static void test_accesses_outside_are_caught(void **state)
 {
     (void)state;
-    fixture_t f = begin(WEFT_OP_ALL_REDUCE, "mesh", false);
+    fixture_t f = begin(WEFT_COLLECTIVE_ALL_REDUCE, "mesh", false);
     operand(&f, 1, find(&f, 1, WEFTI_DO_REDUCE, 0), 0)->block = 5;
     expect(&f, "rank 1, lane 0, step 2",
            "block 5 is outside the send buffer of rank 0, which has 0 to 4");
 
-    f = begin(WEFT_OP_GATHER, "binomial", false);
+    f = begin(WEFT_COLLECTIVE_GATHER, "binomial", false);
     find(&f, 1, WEFTI_DO_COPY, 2)->move.count += 100;
     expect(&f, "rank 1", "is outside the ");
 
-    f = begin(WEFT_OP_REDUCE, "binomial", false);
+    f = begin(WEFT_COLLECTIVE_REDUCE, "binomial", false);
     operand(&f, 2, find(&f, 2, WEFTI_DO_REDUCE, 0), 1)->buffer = WEFTI_RECV;
     expect(&f, "rank 2", "rank 3 has no recv buffer");
 
-    f = begin(WEFT_OP_ALL_GATHER_V, "bruck", false);
+    f = begin(WEFT_COLLECTIVE_ALL_GATHER_V, "bruck", false);
     find(&f, 3, WEFTI_DO_COPY, 1)->move.first = 1;
     expect(&f, "rank 3", "has the length of block 4, expected block 1");
 
-    f = begin(WEFT_OP_ALL_GATHER, "mesh", false);
+    f = begin(WEFT_COLLECTIVE_ALL_GATHER, "mesh", false);
     operand(&f, 1, find(&f, 1, WEFTI_DO_COPY, 2), 1)->buffer = WEFTI_STAGE;
     expect(&f, "rank 1", "rank 1 has no stage buffer");
 }
@@ -232,17 +233,17 @@ static void test_accesses_outside_are_caught(void **state)
 static void test_links_are_respected(void **state)
 {
     (void)state;
-    fixture_t f = begin(WEFT_OP_ALL_GATHER, "mesh", false);
+    fixture_t f = begin(WEFT_COLLECTIVE_ALL_GATHER, "mesh", false);
     f.links.put = f.put;
     expect(&f, "rank 0, lane 0", "counter of rank 1, but the link between them has no loads");
 
-    f = begin(WEFT_OP_ALL_GATHER, "mesh", true);
+    f = begin(WEFT_COLLECTIVE_ALL_GATHER, "mesh", true);
     wefti_step_t *put = find(&f, 1, WEFTI_DO_PUT, 0);
     put->op = WEFTI_DO_COPY;
     expect(&f, "rank 1", "accesses the memory of rank 4, but the link");
 
     uint8_t hidden[RANKS] = {0, 0, 1, 0, 0};
-    f = begin(WEFT_OP_BROADCAST, "chain", false);
+    f = begin(WEFT_COLLECTIVE_BROADCAST, "chain", false);
     f.links.hidden = hidden;
     expect(&f, "rank 3", "accesses a user buffer of rank 2");
 }
@@ -250,7 +251,7 @@ static void test_links_are_respected(void **state)
 static void test_puts_that_may_not_have_landed_are_caught(void **state)
 {
     (void)state;
-    fixture_t f = begin(WEFT_OP_ALL_REDUCE, "mesh", true);
+    fixture_t f = begin(WEFT_COLLECTIVE_ALL_REDUCE, "mesh", true);
     uint32_t caught = 0, tried = 0;
     for (size_t i = 0; i < f.schedules[2].step_count; i++) {
         wefti_step_t *step = &f.schedules[2].steps[i];
@@ -286,8 +287,8 @@ static void odd_resources(const weft_algo_params_t *params, weft_algo_resources_
 static void odd_build(const weft_algo_params_t *params, weft_schedule_builder_t *b)
 {
     uint32_t r = params->rank;
-    weft_place_t all = {0, 2, WEFT_ALGO_SEND, 0, 1};
-    weft_place_t to[2] = {{r, 1, WEFT_ALGO_RECV, 0, 1}, {0, 1, WEFT_ALGO_RECV, 0, 1}};
+    weft_place_t all = {0, 2, WEFT_ALGO_BUFFER_SEND, 0, 1};
+    weft_place_t to[2] = {{r, 1, WEFT_ALGO_BUFFER_RECV, 0, 1}, {0, 1, WEFT_ALGO_BUFFER_RECV, 0, 1}};
     weft_schedule_post(b, 0, 1);
     weft_schedule_wait(b, 0, 1 - r, 1, 0, 1, 0);
     if (r == 0) {
@@ -301,14 +302,18 @@ static void odd_build(const weft_algo_params_t *params, weft_schedule_builder_t 
     }
 }
 
-static const weft_algorithm_t odd = {
-    WEFT_ALGO_ABI_VERSION, WEFT_OP_ALL_REDUCE, "odd", "rank 1 has the last word", two_ranks,
-    odd_resources,         odd_build};
+static const weft_algorithm_t odd = {WEFT_ALGO_ABI_VERSION,
+                                     WEFT_COLLECTIVE_ALL_REDUCE,
+                                     "odd",
+                                     "rank 1 has the last word",
+                                     two_ranks,
+                                     odd_resources,
+                                     odd_build};
 
 static void test_put_to_a_repeatable_output_is_caught(void **state)
 {
     (void)state;
-    fixture_t f = {.params = {.op = WEFT_OP_ALL_REDUCE, .group_size = 2}};
+    fixture_t f = {.params = {.op = WEFT_COLLECTIVE_ALL_REDUCE, .group_size = 2}};
     memset(f.put, 1, sizeof f.put);
     f.put[0] = f.put[3] = 0;
     f.links.put = f.put;
@@ -327,7 +332,7 @@ static void test_put_to_a_repeatable_output_is_caught(void **state)
 static void test_barrier_that_lets_through_is_caught(void **state)
 {
     (void)state;
-    fixture_t f = begin(WEFT_OP_BARRIER, "dissemination", false);
+    fixture_t f = begin(WEFT_COLLECTIVE_BARRIER, "dissemination", false);
     drop(find(&f, 3, WEFTI_DO_WAIT, 1));
     expect(&f, "rank 3", "leaves the barrier before it knows that rank ");
 }
@@ -335,7 +340,7 @@ static void test_barrier_that_lets_through_is_caught(void **state)
 static void test_different_resources_are_caught(void **state)
 {
     (void)state;
-    fixture_t f = begin(WEFT_OP_ALL_GATHER, "ring", false);
+    fixture_t f = begin(WEFT_COLLECTIVE_ALL_GATHER, "ring", false);
     f.schedules[4].resources.phases++;
     expect(&f, "ranks 4 and 0", "request different resources");
 }
@@ -391,7 +396,7 @@ static void bad_rank(const weft_algo_params_t *params, weft_schedule_builder_t *
 
 static void bad_place(const weft_algo_params_t *params, weft_schedule_builder_t *b)
 {
-    weft_place_t place = {params->group_size, 1, WEFT_ALGO_SEND, 0, 1};
+    weft_place_t place = {params->group_size, 1, WEFT_ALGO_BUFFER_SEND, 0, 1};
     weft_schedule_copy(b, 0, place, place, (weft_blocks_t){0, 1, 1});
 }
 
@@ -405,7 +410,7 @@ static void test_authors_are_told_what_is_wrong(void **state)
                 {bad_phase, "post: phase is out of range"},
                 {bad_rank, "wait: rank is outside the group"},
                 {bad_place, "data movement: rank is outside the group"}};
-    weft_algo_params_t params = {.op = WEFT_OP_ALL_REDUCE, .group_size = 2};
+    weft_algo_params_t params = {.op = WEFT_COLLECTIVE_ALL_REDUCE, .group_size = 2};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         weft_algorithm_t algorithm = odd;
         wefti_schedule_t *schedules;

@@ -57,10 +57,10 @@ struct ibv_qp *__wrap_ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *
 static void count_warning(void *user, weft_log_level_t level, const char *line)
 {
     (void)user;
-    if (level == WEFT_LOG_WARN) {
+    if (level == WEFT_LOG_LEVEL_WARN) {
         warnings++;
     }
-    if (level <= WEFT_LOG_INFO) {
+    if (level <= WEFT_LOG_LEVEL_INFO) {
         printf("rank %u: %s\n", rank, line);
     }
 }
@@ -91,15 +91,15 @@ static float sum(uint64_t i)
 static void reductions(float *a, float *b, uint64_t n, uint32_t root)
 {
     fill(a, n * size);
-    OK(weft_all_reduce(a, b, n, WEFT_DTYPE_F32, WEFT_SUM, group, NULL));
+    OK(weft_all_reduce(a, b, n, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL));
     for (uint64_t i = 0; i < n; i++) {
         CHECK(b[i] == sum(i));
     }
-    OK(weft_reduce_scatter(a, b, n, WEFT_DTYPE_F32, WEFT_SUM, group, NULL));
+    OK(weft_reduce_scatter(a, b, n, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL));
     for (uint64_t i = 0; i < n; i++) {
         CHECK(b[i] == sum(rank * n + i));
     }
-    OK(weft_reduce(a, b, n, WEFT_DTYPE_F32, WEFT_SUM, root, group, NULL));
+    OK(weft_reduce(a, b, n, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, root, group, NULL));
     for (uint64_t i = 0; i < n && rank == root; i++) {
         CHECK(b[i] == sum(i));
     }
@@ -147,7 +147,7 @@ static void uneven(float *a, float *b, uint64_t n)
             CHECK(b[places[r] + i] == value(r, i));
         }
     }
-    OK(weft_reduce_scatter_v(a, b, counts, NULL, WEFT_DTYPE_F32, WEFT_SUM, group, NULL));
+    OK(weft_reduce_scatter_v(a, b, counts, NULL, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL));
     for (uint64_t i = 0; i < counts[rank]; i++) {
         CHECK(b[i] == sum(places[rank] + i));
     }
@@ -235,7 +235,8 @@ static void broken(void)
         if (rank == 1 && call == 7) { /* however late the killer's thread is scheduled */
             pthread_join(killer, NULL);
         }
-        weft_status_t status = weft_all_reduce(a, b, LARGE, WEFT_DTYPE_F32, WEFT_SUM, group, NULL);
+        weft_status_t status =
+            weft_all_reduce(a, b, LARGE, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL);
         if (status == WEFT_ERR_LINK) {
             failed++;
             after = 0;

@@ -330,7 +330,7 @@ weft_status_t support_feed(weft_session_t *session, const weft_plan_t *plan, uin
     for (size_t i = 0; i < weft_plan_binding_count(plan) && status >= 0; i++) {
         weft_binding_t binding = {.struct_size = sizeof(binding)};
         weft_plan_get_binding(plan, i, &binding);
-        if (binding.role != WEFT_ROLE_INPUT && binding.role != WEFT_ROLE_LABEL) {
+        if (binding.role != WEFT_BINDING_ROLE_INPUT && binding.role != WEFT_BINDING_ROLE_LABEL) {
             continue;
         }
         size_t count = (size_t)weft_tensor_elem_count(&binding.desc);

@@ -324,37 +324,37 @@ void support_call(one_rank_t *one, weft_collective_t op, uint64_t count, weft_dt
                   weft_reduction_t reduction, uint32_t root, bool in_place)
 {
     switch (op) {
-    case WEFT_OP_ALL_REDUCE:
+    case WEFT_COLLECTIVE_ALL_REDUCE:
         all_reduce(one, count, dtype, reduction, in_place);
         break;
-    case WEFT_OP_REDUCE:
+    case WEFT_COLLECTIVE_REDUCE:
         reduce(one, count, dtype, reduction, root, in_place);
         break;
-    case WEFT_OP_REDUCE_SCATTER:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER:
         reduce_scatter(one, count, dtype, reduction, in_place);
         break;
-    case WEFT_OP_ALL_GATHER:
+    case WEFT_COLLECTIVE_ALL_GATHER:
         gather(one, count, dtype, UINT32_MAX, in_place);
         break;
-    case WEFT_OP_GATHER:
+    case WEFT_COLLECTIVE_GATHER:
         gather(one, count, dtype, root, in_place);
         break;
-    case WEFT_OP_SCATTER:
+    case WEFT_COLLECTIVE_SCATTER:
         scatter(one, count, dtype, root, in_place);
         break;
-    case WEFT_OP_BROADCAST:
+    case WEFT_COLLECTIVE_BROADCAST:
         broadcast(one, count, dtype, root, in_place);
         break;
-    case WEFT_OP_ALL_TO_ALL:
+    case WEFT_COLLECTIVE_ALL_TO_ALL:
         all_to_all(one, count, dtype, in_place);
         break;
-    case WEFT_OP_ALL_GATHER_V:
+    case WEFT_COLLECTIVE_ALL_GATHER_V:
         all_gather_v(one, count, dtype, in_place);
         break;
-    case WEFT_OP_REDUCE_SCATTER_V:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER_V:
         reduce_scatter_v(one, count, dtype, reduction, in_place);
         break;
-    case WEFT_OP_ALL_TO_ALL_V:
+    case WEFT_COLLECTIVE_ALL_TO_ALL_V:
         all_to_all_v(one, count, dtype);
         break;
     default:

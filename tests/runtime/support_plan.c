@@ -116,19 +116,19 @@ static void add_collective(builder_t *b, uint32_t index, const char *name, weft_
                            uint32_t buffer, uint32_t first, uint32_t count)
 {
     wefti_plan_collective_t *collective = &b->plan->collectives[index];
-    *collective =
-        (wefti_plan_collective_t){.name = name,
-                                  .op = op,
-                                  .reduction = op == WEFT_OP_ALL_REDUCE ? WEFT_AVG : WEFT_SUM,
-                                  .dtype = WEFT_DTYPE_F32,
-                                  .buffer = buffer,
-                                  .source = buffer,
-                                  .divisor = op == WEFT_OP_ALL_REDUCE ? b->divisor : 0,
-                                  .update = WEFTI_PLAN_NONE,
-                                  .order = "tree",
-                                  .member_count = count,
-                                  .algorithm_count = 1,
-                                  .reason = "test"};
+    *collective = (wefti_plan_collective_t){
+        .name = name,
+        .op = op,
+        .reduction = op == WEFT_COLLECTIVE_ALL_REDUCE ? WEFT_REDUCTION_AVG : WEFT_REDUCTION_SUM,
+        .dtype = WEFT_DTYPE_F32,
+        .buffer = buffer,
+        .source = buffer,
+        .divisor = op == WEFT_COLLECTIVE_ALL_REDUCE ? b->divisor : 0,
+        .update = WEFTI_PLAN_NONE,
+        .order = "tree",
+        .member_count = count,
+        .algorithm_count = 1,
+        .reason = "test"};
     collective->elem_count = b->plan->buffers[buffer].size_bytes / sizeof(float);
     collective->members = wefti_arena_array(b->arena, count, sizeof(uint32_t));
     for (uint32_t i = 0; i < count; i++) {
@@ -154,7 +154,7 @@ static void add_kernel(builder_t *b, uint32_t index, const char *name, const cha
     kernel->outputs = wefti_arena_memdup(b->arena, outputs, output_count * sizeof(*outputs));
     kernel->attr_count = 1;
     kernel->attrs = wefti_arena_array(b->arena, 1, sizeof(weft_attr_t));
-    kernel->attrs[0] = (weft_attr_t){.name = "number", .type = WEFT_ATTR_INT, .i = number};
+    kernel->attrs[0] = (weft_attr_t){.name = "number", .type = WEFT_ATTR_TYPE_INT, .i = number};
 }
 
 static void add_kernels(builder_t *b)
@@ -256,18 +256,19 @@ static void shard_bucket(builder_t *b, uint32_t k, uint32_t first, uint32_t coun
     add_view(b, shard_range(b, k, PARAM_RANGE), PARAMS + first, bytes, 0);
     add_view(b, shard_range(b, k, PARAM_SHARD), PARAMS + first, shard, shard);
     bucket->elem_count = bytes / sizeof(float);
-    add_collective(b, broadcast_of(b, k), "weights", WEFT_OP_BROADCAST,
+    add_collective(b, broadcast_of(b, k), "weights", WEFT_COLLECTIVE_BROADCAST,
                    shard_range(b, k, PARAM_RANGE), PARAMS + first, count);
     if (b->mode == SUPPORT_SWEEP) {
         bucket->buffer = shard_range(b, k, PARAM_RANGE);
         bucket->update = UPDATES + k;
         return;
     }
-    bucket->op = WEFT_OP_REDUCE_SCATTER;
+    bucket->op = WEFT_COLLECTIVE_REDUCE_SCATTER;
     bucket->buffer = shard_range(b, k, GRAD_SHARD);
     bucket->elem_count /= b->plan->world_size;
     add_collective(b, gather_of(b, k), wefti_arena_printf(b->arena, "weights %u", k),
-                   WEFT_OP_ALL_GATHER, shard_range(b, k, PARAM_RANGE), PARAMS + first, count);
+                   WEFT_COLLECTIVE_ALL_GATHER, shard_range(b, k, PARAM_RANGE), PARAMS + first,
+                   count);
     b->plan->collectives[gather_of(b, k)].source = shard_range(b, k, PARAM_SHARD);
     b->plan->collectives[gather_of(b, k)].elem_count = shard / sizeof(float);
 }
@@ -360,15 +361,15 @@ weft_status_t support_plan(const training_t *training, bool other, weft_plan_t *
     add_buffers(&b, other);
     add_kernels(&b);
     add_range(&b, ALL_PARAMS, PARAMS, sharded ? 1 : SUPPORT_PARAMS);
-    add_collective(&b, 0, "weights", WEFT_OP_BROADCAST, ALL_PARAMS, PARAMS, SUPPORT_PARAMS);
+    add_collective(&b, 0, "weights", WEFT_COLLECTIVE_BROADCAST, ALL_PARAMS, PARAMS, SUPPORT_PARAMS);
     for (uint32_t k = 0, first = 0; k < b.bucket_count; k++) {
         uint32_t count = 0;
         while (first + count < SUPPORT_PARAMS && b.bucket_of[first + count] == k) {
             count++;
         }
         add_range(&b, RANGES + k, GRADS + first, count);
-        add_collective(&b, 1 + k, wefti_arena_printf(b.arena, "bucket %u", k), WEFT_OP_ALL_REDUCE,
-                       RANGES + k, GRADS + first, count);
+        add_collective(&b, 1 + k, wefti_arena_printf(b.arena, "bucket %u", k),
+                       WEFT_COLLECTIVE_ALL_REDUCE, RANGES + k, GRADS + first, count);
         if (sharded) {
             shard_bucket(&b, k, first, count);
         }
@@ -385,10 +386,10 @@ weft_status_t support_plan(const training_t *training, bool other, weft_plan_t *
     }
     step(&add_program(&b, "eval")[0], WEFTI_STEP_KERNEL, b.loss);
     plan->binding_count = 4;
-    plan->bindings[0] = (wefti_plan_binding_t){"x", WEFT_ROLE_INPUT, X};
-    plan->bindings[1] = (wefti_plan_binding_t){"lr", WEFT_ROLE_SCALAR, LR_SCALAR};
-    plan->bindings[2] = (wefti_plan_binding_t){"step", WEFT_ROLE_SCALAR, STEP_SCALAR};
-    plan->bindings[3] = (wefti_plan_binding_t){"total", WEFT_ROLE_LOSS, LOSS};
+    plan->bindings[0] = (wefti_plan_binding_t){"x", WEFT_BINDING_ROLE_INPUT, X};
+    plan->bindings[1] = (wefti_plan_binding_t){"lr", WEFT_BINDING_ROLE_SCALAR, LR_SCALAR};
+    plan->bindings[2] = (wefti_plan_binding_t){"step", WEFT_BINDING_ROLE_SCALAR, STEP_SCALAR};
+    plan->bindings[3] = (wefti_plan_binding_t){"total", WEFT_BINDING_ROLE_LOSS, LOSS};
     status = wefti_plan_seal(plan);
     if (status < 0) {
         weft_plan_release(plan);

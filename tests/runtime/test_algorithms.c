@@ -88,9 +88,9 @@ static void run_algorithm(one_rank_t *one, const sweep_t *sweep, const weft_algo
                                  : dtype != WEFT_DTYPE_F64 && (any || dtype != WEFT_DTYPE_F32)) {
                 continue;
             }
-            run_one(one, algorithm, sweep->counts[c], dtype, WEFT_SUM);
+            run_one(one, algorithm, sweep->counts[c], dtype, WEFT_REDUCTION_SUM);
             if (sweep->all_types && wefti_collective_reduces(algorithm->op) && !any) {
-                for (uint32_t k = WEFT_SUM + 1; k <= WEFT_MAX; k++) {
+                for (uint32_t k = WEFT_REDUCTION_SUM + 1; k <= WEFT_REDUCTION_MAX; k++) {
                     run_one(one, algorithm, sweep->counts[c], dtype, (weft_reduction_t)k);
                 }
             }
@@ -119,8 +119,8 @@ static void run_sweep(rank_world_t *world)
             params.order = WEFT_ORDER_TREE;
             bool tree = algorithm->eligible(&params) == NULL;
             params.order = (weft_order_t)order;
-            if (algorithm->op == WEFT_OP_SEND_RECV || algorithm->eligible(&params) != NULL ||
-                (order == WEFT_ORDER_ANY && tree)) {
+            if (algorithm->op == WEFT_COLLECTIVE_SEND_RECV ||
+                algorithm->eligible(&params) != NULL || (order == WEFT_ORDER_ANY && tree)) {
                 continue;
             }
             run_algorithm(&one, sweep, algorithm);

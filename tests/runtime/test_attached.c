@@ -70,9 +70,11 @@ static const weft_dtype_t dtypes[] = {WEFT_DTYPE_F32, WEFT_DTYPE_BF16, WEFT_DTYP
 
 static bool attaches(weft_collective_t op, uint64_t block_bytes, bool in_place)
 {
-    bool v = op == WEFT_OP_ALL_GATHER_V || op == WEFT_OP_REDUCE_SCATTER_V ||
-             op == WEFT_OP_ALL_TO_ALL_V || op == WEFT_OP_BARRIER; /* lengths are by chance */
-    return !v && block_bytes > WEFTI_POSTING_DATA && !(op == WEFT_OP_ALL_TO_ALL && in_place);
+    bool v = op == WEFT_COLLECTIVE_ALL_GATHER_V || op == WEFT_COLLECTIVE_REDUCE_SCATTER_V ||
+             op == WEFT_COLLECTIVE_ALL_TO_ALL_V ||
+             op == WEFT_COLLECTIVE_BARRIER; /* lengths are by chance */
+    return !v && block_bytes > WEFTI_POSTING_DATA &&
+           !(op == WEFT_COLLECTIVE_ALL_TO_ALL && in_place);
 }
 
 static void run_operators(rank_world_t *world)
@@ -91,8 +93,9 @@ static void run_operators(rank_world_t *world)
             if (bytes * world->size > SUPPORT_ROOM || (world->size > 2 && t > 1)) {
                 continue;
             }
-            for (uint32_t op = WEFT_OP_ALL_REDUCE; op <= WEFT_OP_BARRIER; op++) {
-                for (int in_place = 0; op != WEFT_OP_SEND_RECV && in_place < 2; in_place++) {
+            for (uint32_t op = WEFT_COLLECTIVE_ALL_REDUCE; op <= WEFT_COLLECTIVE_BARRIER; op++) {
+                for (int in_place = 0; op != WEFT_COLLECTIVE_SEND_RECV && in_place < 2;
+                     in_place++) {
                     weft_reduction_t reduction = (weft_reduction_t)(c % 5);
                     support_call(&one, (weft_collective_t)op, counts[c], dtypes[t], reduction,
                                  world->size - 1, in_place);
@@ -129,7 +132,7 @@ static void check_sum(rank_world_t *world, size_t count, const char *path)
     for (size_t i = 0; i < count; i++) {
         x[i] = (float)(world->rank + i % 1000);
     }
-    RANK_OK(weft_all_reduce(x, x, count, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL));
+    RANK_OK(weft_all_reduce(x, x, count, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL));
     for (size_t i = 0; i < count; i++) {
         float sum = 0;
         for (uint32_t r = 0; r < world->size; r++) {
@@ -176,7 +179,7 @@ static void run_mixed(rank_world_t *world)
     for (size_t i = 0; i < count; i++) {
         x[i] = (uint32_t)(i * (world->rank + 3));
     }
-    RANK_OK(weft_all_reduce(x, x, count, WEFT_DTYPE_U32, WEFT_SUM, world->group, NULL));
+    RANK_OK(weft_all_reduce(x, x, count, WEFT_DTYPE_U32, WEFT_REDUCTION_SUM, world->group, NULL));
     check_path(world, "attached");
     for (size_t i = 0; i < count; i++) {
         RANK_CHECK(x[i] == (uint32_t)(i * 7));
@@ -245,7 +248,7 @@ static void revoke_and_call(rank_world_t *world)
     }
     for (int again = 0; again < 2; again++) {
         weft_status_t status =
-            weft_all_reduce(x, x, MIB, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL);
+            weft_all_reduce(x, x, MIB, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL);
         RANK_CHECK(status == WEFT_ERR_SYSTEM);
         RANK_CHECK(strstr(weft_last_error(), "rank 0: cannot read the buffer of rank 1") != NULL);
     }

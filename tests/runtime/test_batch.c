@@ -71,7 +71,7 @@ static void make_member(member_t *m, uint64_t *shape, uint64_t *data, uint32_t s
     static const weft_dtype_t dtypes[] = {WEFT_DTYPE_F32, WEFT_DTYPE_BF16, WEFT_DTYPE_I64};
     m->op = (uint32_t)(test_next_random(shape) % 3 == 0 ? 0 : test_next_random(shape) % OPS);
     m->dtype = dtypes[test_next_random(shape) % 3 * (test_next_random(shape) % 2)];
-    m->reduction = test_next_random(shape) % 4 == 0 ? WEFT_MAX : WEFT_SUM;
+    m->reduction = test_next_random(shape) % 4 == 0 ? WEFT_REDUCTION_MAX : WEFT_REDUCTION_SUM;
     m->root = test_next_random(shape) % 2 == 0 ? 0 : size - 1;
     uint64_t range = small ? 40 : test_next_random(shape) % 8 == 0 ? 9000 : 300;
     m->count = test_next_random(shape) % range;
@@ -188,7 +188,8 @@ static void run_counts(rank_world_t *world)
         uint64_t allocations = 0;
         RANK_OK(weft_batch_begin(group));
         for (uint32_t i = 0; i < 64; i++) { /* 4 KiB in all */
-            RANK_OK(weft_all_reduce(x[i], x[i], 16, WEFT_DTYPE_F32, WEFT_SUM, group, NULL));
+            RANK_OK(
+                weft_all_reduce(x[i], x[i], 16, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL));
         }
         RANK_OK(weft_batch_end(group, NULL));
         RANK_CHECK(group->issued - before == 1);
@@ -201,13 +202,14 @@ static void run_counts(rank_world_t *world)
         before = group->issued;
         RANK_OK(weft_batch_begin(group));
         for (uint32_t i = 0; i < 20; i++) {
-            RANK_OK(weft_all_reduce(x[i], x[i], 16, WEFT_DTYPE_F32, WEFT_SUM, group, NULL));
             RANK_OK(
-                weft_all_reduce(x[i + 20], x[i + 20], 16, WEFT_DTYPE_F32, WEFT_MAX, group, NULL));
+                weft_all_reduce(x[i], x[i], 16, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL));
+            RANK_OK(weft_all_reduce(x[i + 20], x[i + 20], 16, WEFT_DTYPE_F32, WEFT_REDUCTION_MAX,
+                                    group, NULL));
             RANK_OK(weft_broadcast(x[i + 40], x[i + 40], 16, WEFT_DTYPE_F32, 0, group, NULL));
         }
-        RANK_OK(weft_all_reduce(y, y, 1200, WEFT_DTYPE_F32, WEFT_SUM, group, NULL));
-        RANK_OK(weft_all_reduce(x[60], x[60], 16, WEFT_DTYPE_F32, WEFT_SUM, group, NULL));
+        RANK_OK(weft_all_reduce(y, y, 1200, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL));
+        RANK_OK(weft_all_reduce(x[60], x[60], 16, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL));
         RANK_OK(weft_batch_end(group, NULL));
         RANK_CHECK(group->issued - before == (world->size == 1 ? 62 : 3));
         /* nothing at all */
@@ -221,8 +223,10 @@ static void run_counts(rank_world_t *world)
                 RANK_OK(weft_barrier(group, NULL));
             }
             RANK_OK(weft_batch_begin(group));
-            RANK_OK(weft_all_reduce(x[0], x[0], 16, WEFT_DTYPE_F32, WEFT_MIN, group, NULL));
-            RANK_OK(weft_all_reduce(x[1], x[1], 16, WEFT_DTYPE_F32, WEFT_MIN, group, NULL));
+            RANK_OK(
+                weft_all_reduce(x[0], x[0], 16, WEFT_DTYPE_F32, WEFT_REDUCTION_MIN, group, NULL));
+            RANK_OK(
+                weft_all_reduce(x[1], x[1], 16, WEFT_DTYPE_F32, WEFT_REDUCTION_MIN, group, NULL));
             RANK_OK(weft_batch_end(group, NULL));
         }
         RANK_OK(weft_barrier(group, NULL));
@@ -248,7 +252,7 @@ static void run_wrong_arguments(rank_world_t *world)
     RANK_CHECK(weft_batch_end(group, NULL) == WEFT_ERR_STATE);
     RANK_OK(weft_batch_begin(group));
     RANK_CHECK(weft_batch_begin(group) == WEFT_ERR_STATE);
-    RANK_CHECK(weft_all_reduce(NULL, x, 4, WEFT_DTYPE_F32, WEFT_SUM, group, NULL) ==
+    RANK_CHECK(weft_all_reduce(NULL, x, 4, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL) ==
                WEFT_ERR_INVALID_ARGUMENT);
     RANK_CHECK(weft_broadcast(x, x, 4, WEFT_DTYPE_F32, 99, group, NULL) ==
                WEFT_ERR_INVALID_ARGUMENT);
@@ -256,12 +260,12 @@ static void run_wrong_arguments(rank_world_t *world)
                WEFT_ERR_INVALID_ARGUMENT);
     RANK_CHECK(weft_group_duplicate(group, &other) == WEFT_ERR_STATE);
     RANK_CHECK(strstr(weft_last_error(), "open batch") != NULL);
-    RANK_OK(weft_all_reduce(x, x, 4, WEFT_DTYPE_F32, WEFT_SUM, group, NULL));
+    RANK_OK(weft_all_reduce(x, x, 4, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL));
     RANK_OK(weft_batch_end(group, NULL)); /* those were not noted */
     RANK_CHECK(x[0] == (float)world->size && x[3] == x[0]);
     RANK_CHECK(weft_batch_cancel(group) == WEFT_ERR_STATE);
     RANK_OK(weft_batch_begin(group)); /* dropped by all, with a send that nobody receives */
-    RANK_OK(weft_all_reduce(x, x, 4, WEFT_DTYPE_F32, WEFT_SUM, group, NULL));
+    RANK_OK(weft_all_reduce(x, x, 4, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL));
     RANK_OK(weft_send(x, 4, WEFT_DTYPE_F32, 1 - world->rank, group, NULL));
     RANK_OK(weft_batch_cancel(group));
     RANK_CHECK(x[0] == (float)world->size);
@@ -302,7 +306,8 @@ static void run_difference(rank_world_t *world)
         if (difference->broadcast) {
             RANK_OK(weft_broadcast(x[i], x[i], count, WEFT_DTYPE_F32, root, group, NULL));
         } else {
-            RANK_OK(weft_all_reduce(x[i], x[i], count, WEFT_DTYPE_F32, WEFT_SUM, group, NULL));
+            RANK_OK(weft_all_reduce(x[i], x[i], count, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group,
+                                    NULL));
         }
     }
     status = weft_batch_end(group, NULL);
@@ -361,8 +366,8 @@ static void run_on_card(rank_world_t *world)
     RANK_OK(weft_mem_copy(world->context, device, host, sizeof host));
     RANK_OK(weft_batch_begin(world->group));
     for (uint32_t i = 0; i < 3; i++) {
-        RANK_OK(weft_all_reduce(device + i, device + i, 1, WEFT_DTYPE_I32, WEFT_SUM, world->group,
-                                NULL));
+        RANK_OK(weft_all_reduce(device + i, device + i, 1, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM,
+                                world->group, NULL));
     }
     RANK_OK(weft_batch_end(world->group, NULL));
     RANK_OK(weft_mem_copy(world->context, host, device, sizeof host));
@@ -409,9 +414,9 @@ static void *half_main(void *user)
     /* Not of the group: a barrier that the other rank is about to leave would end with its fault. */
     RANK_OK(weft_context_barrier(context));
     RANK_OK(weft_batch_begin(group));
-    RANK_OK(weft_all_reduce(x[0], x[0], 8, WEFT_DTYPE_F32, WEFT_SUM, group, NULL));
+    RANK_OK(weft_all_reduce(x[0], x[0], 8, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL));
     RANK_OK(weft_all_gather_v(x[1], x[2], counts, NULL, WEFT_DTYPE_F32, group, NULL));
-    RANK_OK(weft_all_reduce(x[1], x[1], 8, WEFT_DTYPE_F32, WEFT_SUM, group, NULL));
+    RANK_OK(weft_all_reduce(x[1], x[1], 8, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL));
     test_memory_fail(&half->memory, half->fail_at, UINT64_MAX);
     half->status = weft_batch_end(group, NULL);
     half->made = half->memory.requests;

@@ -89,38 +89,39 @@ static void make_step(run_t *run, uint64_t *state)
     step_t *step = &run->steps[run->count++];
     uint64_t kind = test_next_random(state) % 16;
     uint32_t size = weft_group_size(run->group);
-    *step = (step_t){.op = WEFT_OP_ALL_REDUCE, .dtype = WEFT_DTYPE_F32, .reduction = WEFT_SUM};
+    *step = (step_t){
+        .op = WEFT_COLLECTIVE_ALL_REDUCE, .dtype = WEFT_DTYPE_F32, .reduction = WEFT_REDUCTION_SUM};
     step->count = kind == 0   ? 0
                   : kind == 1 ? 70000 + test_next_random(state) % 60000
                               : 1 + test_next_random(state) % 3000;
     if (test_next_random(state) % 8 == 0) {
         step->dtype = WEFT_DTYPE_BF16;
-        step->reduction = WEFT_AVG;
+        step->reduction = WEFT_REDUCTION_AVG;
     }
     uint64_t other = run->job->others ? test_next_random(state) % 12 : 0;
     if (other == 1 && run->tensor_count > 0) { /* once more the same tensor: it has to wait */
         uint32_t before = (uint32_t)(test_next_random(state) % (run->count - 1));
-        if (run->steps[before].op == WEFT_OP_ALL_REDUCE) {
+        if (run->steps[before].op == WEFT_COLLECTIVE_ALL_REDUCE) {
             *step = run->steps[before];
             step->send = step->recv;
             return;
         }
     } else if (other == 2) {
-        step->op = WEFT_OP_ALL_GATHER;
+        step->op = WEFT_COLLECTIVE_ALL_GATHER;
     } else if (other == 3) {
-        step->op = WEFT_OP_BROADCAST;
+        step->op = WEFT_COLLECTIVE_BROADCAST;
         step->root = (uint32_t)(test_next_random(state) % size);
     } else if (other == 4) {
-        step->op = WEFT_OP_BARRIER;
+        step->op = WEFT_COLLECTIVE_BARRIER;
         step->count = 0;
         step->dtype = WEFT_DTYPE_U8;
-        step->reduction = WEFT_SUM;
+        step->reduction = WEFT_REDUCTION_SUM;
     } else if (other == 5) {
-        step->op = WEFT_OP_REDUCE_SCATTER;
+        step->op = WEFT_COLLECTIVE_REDUCE_SCATTER;
     }
     bool apart = test_next_random(state) % 2 == 0;
-    uint64_t sends = step->op == WEFT_OP_REDUCE_SCATTER ? step->count * size : step->count;
-    uint64_t recvs = step->op == WEFT_OP_ALL_GATHER ? step->count * size : step->count;
+    uint64_t sends = step->op == WEFT_COLLECTIVE_REDUCE_SCATTER ? step->count * size : step->count;
+    uint64_t recvs = step->op == WEFT_COLLECTIVE_ALL_GATHER ? step->count * size : step->count;
     bool in_place = sends == recvs && test_next_random(state) % 3 != 0;
     step->send = new_tensor(run, sends, step->dtype, apart);
     step->recv = in_place ? step->send : new_tensor(run, recvs, step->dtype, apart);
@@ -133,15 +134,15 @@ static weft_status_t issue(const run_t *run, const step_t *step, bool captured,
     const void *send = captured ? from->captured : from->single;
     void *recv = captured ? to->captured : to->single;
     switch (step->op) {
-    case WEFT_OP_ALL_REDUCE:
+    case WEFT_COLLECTIVE_ALL_REDUCE:
         return weft_all_reduce(send, recv, step->count, step->dtype, step->reduction, run->group,
                                stream);
-    case WEFT_OP_REDUCE_SCATTER:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER:
         return weft_reduce_scatter(send, recv, step->count, step->dtype, step->reduction,
                                    run->group, stream);
-    case WEFT_OP_ALL_GATHER:
+    case WEFT_COLLECTIVE_ALL_GATHER:
         return weft_all_gather(send, recv, step->count, step->dtype, run->group, stream);
-    case WEFT_OP_BROADCAST:
+    case WEFT_COLLECTIVE_BROADCAST:
         return weft_broadcast(send, recv, step->count, step->dtype, step->root, run->group, stream);
     default:
         return weft_barrier(run->group, stream);
@@ -371,7 +372,7 @@ static weft_capture_t *capture_layers(rank_world_t *world, const char *bucket, f
     RANK_OK(weft_capture_begin(world->group, &params));
     for (uint32_t i = LAYERS; i-- > 0;) { /* backwards in memory, as gradients appear */
         RANK_OK(weft_all_reduce(memory + i * stride, memory + i * stride, 1000, WEFT_DTYPE_F32,
-                                WEFT_AVG, world->group, NULL));
+                                WEFT_REDUCTION_AVG, world->group, NULL));
     }
     RANK_OK(weft_capture_end(world->group, &capture));
     return capture;
@@ -488,8 +489,9 @@ static void overlap_on_one_rank(rank_world_t *world)
     int32_t a[8], b[8], *second = world->rank == 1 ? a : b;
     params.bucket = "one";
     RANK_OK(weft_capture_begin(world->group, &params));
-    RANK_OK(weft_all_reduce(a, a, 8, WEFT_DTYPE_I32, WEFT_SUM, world->group, NULL));
-    RANK_OK(weft_all_reduce(second, second, 8, WEFT_DTYPE_I32, WEFT_SUM, world->group, NULL));
+    RANK_OK(weft_all_reduce(a, a, 8, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM, world->group, NULL));
+    RANK_OK(
+        weft_all_reduce(second, second, 8, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM, world->group, NULL));
     RANK_OK(weft_capture_end(world->group, &capture));
     RANK_OK(weft_capture_get_info(capture, &info));
     RANK_CHECK(info.bucket_count == 2);
@@ -534,8 +536,8 @@ static void replay_twice(rank_world_t *world)
     RANK_OK(weft_stream_create(world->context, &stream_params, &second));
     RANK_OK(weft_capture_begin(world->group, &params));
     for (uint32_t t = 0; t < TENSORS; t++) {
-        RANK_OK(
-            weft_all_reduce(data[t], data[t], COUNT, WEFT_DTYPE_I32, WEFT_SUM, world->group, NULL));
+        RANK_OK(weft_all_reduce(data[t], data[t], COUNT, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM,
+                                world->group, NULL));
     }
     RANK_OK(weft_capture_end(world->group, &capture));
     RANK_OK(weft_capture_get_info(capture, &info));
@@ -605,8 +607,9 @@ static void differ(rank_world_t *world)
     int32_t one = 1;
     bool odd = world->rank == 1;
     RANK_OK(weft_capture_begin(world->group, NULL));
-    RANK_OK(weft_all_reduce(data, data, 4, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL));
-    RANK_OK(weft_all_reduce(data, data, odd ? 5 : 4, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL));
+    RANK_OK(weft_all_reduce(data, data, 4, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL));
+    RANK_OK(weft_all_reduce(data, data, odd ? 5 : 4, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM,
+                            world->group, NULL));
     expect(weft_capture_end(world->group, &capture), WEFT_ERR_MISMATCH, "call 1 (of 2) is ");
     RANK_CHECK(strstr(weft_last_error(), "4 x f32 (sum) on rank 0") != NULL);
     RANK_CHECK(strstr(weft_last_error(), "5 x f32 (sum) (of 2) on rank 1") != NULL);
@@ -623,11 +626,11 @@ static void differ(rank_world_t *world)
            "rank 0 bucket \"none\", rank 1 bucket \"one\"");
     params.bucket = "index:7";
     RANK_OK(weft_capture_begin(world->group, &params));
-    RANK_OK(weft_all_reduce(data, data, 4, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL));
+    RANK_OK(weft_all_reduce(data, data, 4, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL));
     expect(weft_capture_end(world->group, &capture), WEFT_ERR_INVALID_ARGUMENT,
            "position 7 is out of range");
     /* The group is as good as ever. */
-    RANK_OK(weft_all_reduce(&one, &one, 1, WEFT_DTYPE_I32, WEFT_SUM, world->group, NULL));
+    RANK_OK(weft_all_reduce(&one, &one, 1, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM, world->group, NULL));
     RANK_CHECK(one == (int32_t)world->size);
 }
 
@@ -663,14 +666,14 @@ static void misuse(rank_world_t *world)
     expect(weft_group_duplicate(group, &other), WEFT_ERR_STATE, "cannot create a group");
     expect(weft_group_set_order(group, WEFT_ORDER_ANY, NULL, 0), WEFT_ERR_STATE,
            "cannot set its order");
-    expect(weft_all_reduce(NULL, a, 4, WEFT_DTYPE_F32, WEFT_SUM, group, NULL),
+    expect(weft_all_reduce(NULL, a, 4, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL),
            WEFT_ERR_INVALID_ARGUMENT, "send is NULL");
-    RANK_OK(weft_all_reduce(a, a, 4, WEFT_DTYPE_F32, WEFT_SUM, group, NULL));
+    RANK_OK(weft_all_reduce(a, a, 4, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL));
     RANK_OK(weft_capture_cancel(group));
     RANK_CHECK(a[0] == 1); /* nothing was carried out */
     RANK_OK(weft_capture_begin(group, NULL));
-    RANK_OK(weft_all_reduce(a, a, 4, WEFT_DTYPE_F32, WEFT_MAX, group, NULL));
-    RANK_OK(weft_all_reduce(b, b, 4, WEFT_DTYPE_F32, WEFT_SUM, group, NULL));
+    RANK_OK(weft_all_reduce(a, a, 4, WEFT_DTYPE_F32, WEFT_REDUCTION_MAX, group, NULL));
+    RANK_OK(weft_all_reduce(b, b, 4, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL));
     RANK_OK(weft_capture_end(group, &capture));
     expect(weft_capture_get_info(capture, &info), WEFT_ERR_INVALID_ARGUMENT, "struct_size");
     expect(weft_capture_explain(NULL, 0, &text), WEFT_ERR_INVALID_ARGUMENT, "capture is NULL");
@@ -692,7 +695,7 @@ static void misuse(rank_world_t *world)
     weft_capture_destroy(capture);
     weft_capture_destroy(NULL);
     RANK_OK(weft_capture_begin(group, NULL)); /* and the group goes while it captures */
-    RANK_OK(weft_all_reduce(a, a, 4, WEFT_DTYPE_F32, WEFT_MAX, group, NULL));
+    RANK_OK(weft_all_reduce(a, a, 4, WEFT_DTYPE_F32, WEFT_REDUCTION_MAX, group, NULL));
     weft_group_destroy(group);
     world->group = NULL;
 }
@@ -709,8 +712,8 @@ static void leave_in_the_middle(rank_world_t *world)
     weft_capture_t *capture = NULL;
     float a[4] = {0}, b[4] = {0};
     RANK_OK(weft_capture_begin(world->group, NULL));
-    RANK_OK(weft_all_reduce(a, a, 4, WEFT_DTYPE_F32, WEFT_MAX, world->group, NULL));
-    RANK_OK(weft_all_reduce(b, b, 4, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL));
+    RANK_OK(weft_all_reduce(a, a, 4, WEFT_DTYPE_F32, WEFT_REDUCTION_MAX, world->group, NULL));
+    RANK_OK(weft_all_reduce(b, b, 4, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL));
     RANK_OK(weft_capture_end(world->group, &capture));
     if (world->rank == 1) {
         RANK_OK(weft_capture_ready(capture, 0, NULL));
@@ -747,7 +750,7 @@ static void on_cards(rank_world_t *world)
     RANK_OK(weft_capture_begin(world->group, &params));
     for (uint32_t t = 0; t < TENSORS; t++) {
         RANK_OK(weft_device_alloc(world->context, sizeof host, &tensors[t]));
-        RANK_OK(weft_all_reduce(tensors[t], tensors[t], COUNT, WEFT_DTYPE_I32, WEFT_SUM,
+        RANK_OK(weft_all_reduce(tensors[t], tensors[t], COUNT, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM,
                                 world->group, NULL));
     }
     RANK_OK(weft_capture_end(world->group, &capture));
@@ -808,8 +811,8 @@ static weft_status_t capture_and_replay(weft_group_t *group, test_memory_t *memo
     float x[100] = {0}, y[300] = {0}, z[600];
     params.bucket = "one";
     RANK_OK(weft_capture_begin(group, &params));
-    RANK_OK(weft_all_reduce(x, x, 100, WEFT_DTYPE_F32, WEFT_SUM, group, NULL));
-    RANK_OK(weft_all_reduce(y, y, 300, WEFT_DTYPE_F32, WEFT_SUM, group, NULL));
+    RANK_OK(weft_all_reduce(x, x, 100, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL));
+    RANK_OK(weft_all_reduce(y, y, 300, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL));
     RANK_OK(weft_all_gather(y, z, 300, WEFT_DTYPE_F32, group, NULL));
     test_memory_fail(memory, fail_at, UINT64_MAX);
     weft_status_t status = weft_capture_end(group, &capture);
@@ -898,7 +901,7 @@ static void test_begin_without_memory(void **state)
         test_memory_fail(&memory, n, UINT64_MAX);
         weft_status_t status = weft_capture_begin(group, NULL);
         if (status == WEFT_OK) {
-            status = weft_all_reduce(x, x, 4, WEFT_DTYPE_F32, WEFT_SUM, group, NULL);
+            status = weft_all_reduce(x, x, 4, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL);
             assert_int_equal(weft_capture_cancel(group), WEFT_OK);
         }
         assert_int_equal(status, memory.requests > n ? WEFT_ERR_NO_MEMORY : WEFT_OK);

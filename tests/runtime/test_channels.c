@@ -20,7 +20,8 @@
 static void break_group(weft_group_t *group, uint32_t who)
 {
     int32_t data[4] = {1, 2, 3, 4};
-    weft_reduction_t reduction = weft_group_rank(group) == who ? WEFT_MAX : WEFT_SUM;
+    weft_reduction_t reduction =
+        weft_group_rank(group) == who ? WEFT_REDUCTION_MAX : WEFT_REDUCTION_SUM;
     RANK_CHECK(weft_all_reduce(data, data, 4, WEFT_DTYPE_I32, reduction, group, NULL) ==
                WEFT_ERR_MISMATCH);
 }
@@ -28,7 +29,7 @@ static void break_group(weft_group_t *group, uint32_t who)
 static void check_group(weft_group_t *group)
 {
     int32_t one = 1;
-    RANK_OK(weft_all_reduce(&one, &one, 1, WEFT_DTYPE_I32, WEFT_SUM, group, NULL));
+    RANK_OK(weft_all_reduce(&one, &one, 1, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM, group, NULL));
     RANK_CHECK(one == (int32_t)weft_group_size(group));
 }
 
@@ -125,8 +126,8 @@ static void run_streams(rank_world_t *world)
         int32_t data[2] = {1, 1};
         RANK_OK(weft_stream_create(world->context, &params, &stream));
         RANK_OK(weft_group_create_world(world->context, &group));
-        RANK_OK(weft_all_reduce(data, data, world->rank == 0 ? 1 : 2, WEFT_DTYPE_I32, WEFT_SUM,
-                                group, stream));
+        RANK_OK(weft_all_reduce(data, data, world->rank == 0 ? 1 : 2, WEFT_DTYPE_I32,
+                                WEFT_REDUCTION_SUM, group, stream));
         if (i % 3 == 0) {
             RANK_CHECK(weft_stream_synchronize(stream) == WEFT_ERR_MISMATCH);
         }

@@ -20,16 +20,18 @@ typedef struct sweep {
 static void run_all(one_rank_t *one, uint64_t count, weft_dtype_t dtype, weft_reduction_t reduction)
 {
     uint32_t n = one->world->size;
-    if (reduction != WEFT_SUM) { /* the other operators do not know it */
-        support_call(one, WEFT_OP_ALL_REDUCE, count, dtype, reduction, 0, count % 2 != 0);
-        support_call(one, WEFT_OP_REDUCE, count, dtype, reduction, n - 1, count % 2 == 0);
-        support_call(one, WEFT_OP_REDUCE_SCATTER, count, dtype, reduction, 0, count % 2 != 0);
+    if (reduction != WEFT_REDUCTION_SUM) { /* the other operators do not know it */
+        support_call(one, WEFT_COLLECTIVE_ALL_REDUCE, count, dtype, reduction, 0, count % 2 != 0);
+        support_call(one, WEFT_COLLECTIVE_REDUCE, count, dtype, reduction, n - 1, count % 2 == 0);
+        support_call(one, WEFT_COLLECTIVE_REDUCE_SCATTER, count, dtype, reduction, 0,
+                     count % 2 != 0);
         return;
     }
     for (int in_place = 0; in_place < 2; in_place++) {
-        for (uint32_t op = WEFT_OP_ALL_REDUCE; op <= WEFT_OP_BARRIER; op++) {
-            uint32_t root = op == WEFT_OP_GATHER || op == WEFT_OP_SCATTER ? n / 2 : n - 1;
-            if (op == WEFT_OP_SEND_RECV) {
+        for (uint32_t op = WEFT_COLLECTIVE_ALL_REDUCE; op <= WEFT_COLLECTIVE_BARRIER; op++) {
+            uint32_t root =
+                op == WEFT_COLLECTIVE_GATHER || op == WEFT_COLLECTIVE_SCATTER ? n / 2 : n - 1;
+            if (op == WEFT_COLLECTIVE_SEND_RECV) {
                 support_exchange(one, count, dtype);
             } else {
                 support_call(one, (weft_collective_t)op, count, dtype, reduction, root, in_place);
@@ -47,7 +49,8 @@ static void run_sweep(rank_world_t *world)
         uint64_t count = sweep->counts[c];
         for (uint32_t t = WEFT_DTYPE_F64; t <= (sweep->all_types ? WEFT_DTYPE_U8 : WEFT_DTYPE_F32);
              t++) {
-            for (uint32_t k = WEFT_SUM; k <= (sweep->all_types ? WEFT_MAX : WEFT_SUM); k++) {
+            for (uint32_t k = WEFT_REDUCTION_SUM;
+                 k <= (sweep->all_types ? WEFT_REDUCTION_MAX : WEFT_REDUCTION_SUM); k++) {
                 run_all(&one, count, (weft_dtype_t)t, (weft_reduction_t)k);
             }
         }

@@ -72,7 +72,7 @@ typedef struct warnings {
 static void keep_warning(void *user, weft_log_level_t level, const char *line)
 {
     warnings_t *warnings = user;
-    if (level == WEFT_LOG_WARN) {
+    if (level == WEFT_LOG_LEVEL_WARN) {
         warnings->count++;
         snprintf(warnings->last, sizeof(warnings->last), "%s", line);
     }

@@ -35,14 +35,15 @@ static weft_status_t call(const seat_t *seat, weft_group_t *group, const int32_t
                           int32_t *recv)
 {
     memset(recv, 0, seat->size * COUNT * sizeof *recv);
-    return seat->algorithm->op == WEFT_OP_ALL_GATHER
+    return seat->algorithm->op == WEFT_COLLECTIVE_ALL_GATHER
                ? weft_all_gather(send, recv, COUNT, WEFT_DTYPE_I32, group, NULL)
-               : weft_all_reduce(send, recv, COUNT, WEFT_DTYPE_I32, WEFT_SUM, group, NULL);
+               : weft_all_reduce(send, recv, COUNT, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM, group,
+                                 NULL);
 }
 
 static bool is_right(const seat_t *seat, const int32_t *recv)
 {
-    bool gather = seat->algorithm->op == WEFT_OP_ALL_GATHER;
+    bool gather = seat->algorithm->op == WEFT_COLLECTIVE_ALL_GATHER;
     for (uint32_t i = 0; i < (gather ? seat->size : 1) * COUNT; i++) {
         int32_t want = gather ? value(i / COUNT, i % COUNT) : 0;
         for (uint32_t r = 0; !gather && r < seat->size; r++) {
@@ -138,7 +139,8 @@ static void test_custom_mutants(void **state)
         emitter_init(&emitter, i % 5 == 4 ? EMITTER_RANDOM : EMITTER_MUTANT, seed + i, &algorithm,
                      &params);
         emitter_use(&emitter);
-        if (algorithm.op != WEFT_OP_ALL_GATHER && algorithm.op != WEFT_OP_ALL_REDUCE) {
+        if (algorithm.op != WEFT_COLLECTIVE_ALL_GATHER &&
+            algorithm.op != WEFT_COLLECTIVE_ALL_REDUCE) {
             continue;
         }
         weft_status_t status = run_world(&algorithm, params.group_size, true, text);
@@ -191,8 +193,8 @@ static void build_gather(const weft_algo_params_t *params, weft_schedule_builder
     weft_schedule_post(b, 0, 1);
     for (uint32_t i = params->in_place ? 1 : 0; i < n; i++) {
         uint32_t peer = (r + i) % n;
-        weft_place_t from = {peer, 1, WEFT_ALGO_SEND, peer, 0},
-                     to = {r, 1, WEFT_ALGO_RECV, peer, 0};
+        weft_place_t from = {peer, 1, WEFT_ALGO_BUFFER_SEND, peer, 0},
+                     to = {r, 1, WEFT_ALGO_BUFFER_RECV, peer, 0};
         weft_schedule_wait(b, 0, peer, 1, 0, 1, 0);
         weft_schedule_copy(b, 0, to, from, (weft_blocks_t){peer, 0, 1});
     }
@@ -200,13 +202,17 @@ static void build_gather(const weft_algo_params_t *params, weft_schedule_builder
     weft_schedule_wait(b, 0, 0, n, 0, 2, 0);
 }
 
-static const weft_algorithm_t good = {
-    WEFT_ALGO_ABI_VERSION, WEFT_OP_ALL_GATHER, "own", "a mesh of one's own", always, two_phases,
-    build_gather};
+static const weft_algorithm_t good = {WEFT_ALGO_ABI_VERSION,
+                                      WEFT_COLLECTIVE_ALL_GATHER,
+                                      "own",
+                                      "a mesh of one's own",
+                                      always,
+                                      two_phases,
+                                      build_gather};
 
 static void run_unknown(rank_world_t *world)
 {
-    RANK_CHECK(weft_group_set_algorithm(world->group, WEFT_OP_ALL_GATHER, "own") ==
+    RANK_CHECK(weft_group_set_algorithm(world->group, WEFT_COLLECTIVE_ALL_GATHER, "own") ==
                WEFT_ERR_INVALID_ARGUMENT);
 }
 

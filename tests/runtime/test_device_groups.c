@@ -97,8 +97,8 @@ static void check_all_reduce(const round_t *round, bool in_place)
     }
     upload(&send);
     buffer_t *to = in_place ? &send : &recv;
-    done(round, weft_all_reduce(send.device, to->device, round->count, WEFT_DTYPE_I32, WEFT_SUM,
-                                world->group, round->stream));
+    done(round, weft_all_reduce(send.device, to->device, round->count, WEFT_DTYPE_I32,
+                                WEFT_REDUCTION_SUM, world->group, round->stream));
     download(to);
     for (uint64_t i = 0; i < round->count; i++) {
         RANK_CHECK(to->host[i] == sum_at(world->size, i));
@@ -119,7 +119,7 @@ static void check_rooted_vectors(const round_t *round, bool in_place)
     upload(&recv);
     buffer_t *to = in_place && root ? &send : &recv;
     done(round, weft_reduce(send.device, root ? to->device : NULL, round->count, WEFT_DTYPE_I32,
-                            WEFT_SUM, round->root, world->group, round->stream));
+                            WEFT_REDUCTION_SUM, round->root, world->group, round->stream));
     download(to);
     for (uint64_t i = 0; i < round->count; i++) {
         RANK_CHECK(to->host[i] == (root ? sum_at(world->size, i) : 0));
@@ -149,8 +149,8 @@ static void check_reduce_scatter(const round_t *round, bool in_place)
     }
     upload(&send);
     int32_t *to = in_place ? send.device + n * world->rank : recv.device;
-    done(round, weft_reduce_scatter(send.device, to, n, WEFT_DTYPE_I32, WEFT_SUM, world->group,
-                                    round->stream));
+    done(round, weft_reduce_scatter(send.device, to, n, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM,
+                                    world->group, round->stream));
     download(in_place ? &send : &recv);
     const int32_t *got = in_place ? send.host + n * world->rank : recv.host;
     for (uint64_t i = 0; i < n; i++) {
@@ -282,7 +282,7 @@ static void check_v_forms(const round_t *round)
     }
     upload(&big);
     done(round, weft_reduce_scatter_v(big.device, small.device, counts, at, WEFT_DTYPE_I32,
-                                      WEFT_SUM, world->group, round->stream));
+                                      WEFT_REDUCTION_SUM, world->group, round->stream));
     download(&small);
     for (uint64_t i = 0; i < own; i++) {
         RANK_CHECK(small.host[i] == sum_at(world->size, world->rank * 100 + i));
@@ -420,7 +420,7 @@ static void run_chain(rank_world_t *world)
         }
         weft_status_t status;
         do {
-            status = weft_all_reduce(x.device, x.device, COUNT, WEFT_DTYPE_I32, WEFT_MAX,
+            status = weft_all_reduce(x.device, x.device, COUNT, WEFT_DTYPE_I32, WEFT_REDUCTION_MAX,
                                      world->group, streams[s]);
             if (status == WEFT_AGAIN) {
                 weft_stream_query(streams[s]);
@@ -468,13 +468,17 @@ static void run_groups(rank_world_t *world)
     RANK_OK(weft_group_split(world->group, world->rank & 1, 0, &half));
     RANK_OK(weft_group_duplicate(half, &copy));
     RANK_OK(weft_stream_create(world->context, NULL, &stream));
-    RANK_OK(weft_all_reduce(a.device, a.device, COUNT, WEFT_DTYPE_I32, WEFT_SUM, half, stream));
-    RANK_OK(weft_all_reduce(b.device, b.device, COUNT, WEFT_DTYPE_I32, WEFT_SUM, copy, NULL));
-    RANK_OK(weft_all_reduce(b.device, b.device, COUNT, WEFT_DTYPE_I32, WEFT_SUM, copy, stream));
+    RANK_OK(weft_all_reduce(a.device, a.device, COUNT, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM, half,
+                            stream));
+    RANK_OK(
+        weft_all_reduce(b.device, b.device, COUNT, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM, copy, NULL));
+    RANK_OK(weft_all_reduce(b.device, b.device, COUNT, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM, copy,
+                            stream));
     RANK_OK(weft_batch_begin(copy));
-    RANK_OK(weft_all_reduce(a.device, a.device, COUNT / 2, WEFT_DTYPE_I32, WEFT_MAX, copy, NULL));
+    RANK_OK(weft_all_reduce(a.device, a.device, COUNT / 2, WEFT_DTYPE_I32, WEFT_REDUCTION_MAX, copy,
+                            NULL));
     RANK_OK(weft_all_reduce(a.device + COUNT / 2, a.device + COUNT / 2, COUNT / 2, WEFT_DTYPE_I32,
-                            WEFT_MAX, copy, NULL));
+                            WEFT_REDUCTION_MAX, copy, NULL));
     RANK_OK(weft_batch_end(copy, stream));
     weft_group_destroy(copy);
     weft_group_destroy(half);
@@ -519,10 +523,12 @@ static void run_bits(rank_world_t *world)
     }
     RANK_OK(weft_device_alloc(world->context, 8000, &device));
     RANK_OK(weft_mem_copy(world->context, device, half, 4000));
-    RANK_OK(weft_all_reduce(device, device, 2000, WEFT_DTYPE_BF16, WEFT_AVG, world->group, NULL));
+    RANK_OK(weft_all_reduce(device, device, 2000, WEFT_DTYPE_BF16, WEFT_REDUCTION_AVG, world->group,
+                            NULL));
     RANK_OK(weft_mem_copy(world->context, half, device, 4000));
     RANK_OK(weft_mem_copy(world->context, device, full, 8000));
-    RANK_OK(weft_all_reduce(device, device, 2000, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL));
+    RANK_OK(weft_all_reduce(device, device, 2000, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group,
+                            NULL));
     RANK_OK(weft_mem_copy(world->context, full, device, 8000));
     RANK_OK(weft_device_free(world->context, device));
 }
@@ -550,13 +556,14 @@ static void run_disagreement(rank_world_t *world)
     RANK_OK(weft_stream_create(world->context, NULL, &stream));
     RANK_OK(weft_stream_create(world->context, NULL, &other));
     RANK_OK(weft_event_create(world->context, &event));
-    RANK_OK(
-        weft_all_reduce(x.device, x.device, 100, WEFT_DTYPE_I32, WEFT_SUM, world->group, stream));
+    RANK_OK(weft_all_reduce(x.device, x.device, 100, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM,
+                            world->group, stream));
     RANK_OK(weft_all_reduce(x.device, x.device, 100, WEFT_DTYPE_I32,
-                            world->rank == 1 ? WEFT_MAX : WEFT_SUM, world->group, stream));
+                            world->rank == 1 ? WEFT_REDUCTION_MAX : WEFT_REDUCTION_SUM,
+                            world->group, stream));
     RANK_OK(weft_event_record(event, stream));
-    weft_status_t third =
-        weft_all_reduce(y.device, y.device, 100, WEFT_DTYPE_I32, WEFT_SUM, world->group, other);
+    weft_status_t third = weft_all_reduce(y.device, y.device, 100, WEFT_DTYPE_I32,
+                                          WEFT_REDUCTION_SUM, world->group, other);
     RANK_CHECK(third == WEFT_OK || third == WEFT_ERR_MISMATCH);
     RANK_CHECK(weft_event_synchronize(event) == WEFT_ERR_MISMATCH);
     RANK_CHECK(strstr(weft_last_error(), "100 x i32 (max)") != NULL &&
@@ -594,8 +601,9 @@ static void run_abort(rank_world_t *world)
     if (world->rank == world->size - 1) {
         weft_context_abort(world->context, "enough");
     } else {
-        weft_status_t status = weft_all_reduce(x.device, x.device, 10000, WEFT_DTYPE_I32, WEFT_SUM,
-                                               world->group, world->rank == 0 ? stream : NULL);
+        weft_status_t status =
+            weft_all_reduce(x.device, x.device, 10000, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM,
+                            world->group, world->rank == 0 ? stream : NULL);
         if (world->rank == 0 && status == WEFT_OK) {
             status = weft_stream_synchronize(stream);
         }
@@ -626,12 +634,12 @@ static void run_stuck(rank_world_t *world)
     RANK_OK(weft_notify_create(world->context, &never));
     RANK_OK(weft_notify_wait(never, waiting));
     if (world->rank == 0) { /* its data never comes */
-        RANK_OK(weft_all_reduce(x.device, x.device, 10, WEFT_DTYPE_I32, WEFT_SUM, world->group,
-                                waiting));
+        RANK_OK(weft_all_reduce(x.device, x.device, 10, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM,
+                                world->group, waiting));
         weft_context_abort(world->context, "stuck");
     } else {
-        weft_status_t status =
-            weft_all_reduce(x.device, x.device, 10, WEFT_DTYPE_I32, WEFT_SUM, world->group, stream);
+        weft_status_t status = weft_all_reduce(x.device, x.device, 10, WEFT_DTYPE_I32,
+                                               WEFT_REDUCTION_SUM, world->group, stream);
         RANK_CHECK(status == WEFT_OK || status == WEFT_ERR_ABORTED);
     }
     if (world->rank == 1) {
@@ -668,8 +676,8 @@ static void run_failing(rank_world_t *world)
     if (world->rank == 0) {
         fake_card_fail(card, after);
     }
-    weft_status_t status =
-        weft_all_reduce(x.device, x.device, 100, WEFT_DTYPE_I32, WEFT_SUM, world->group, stream);
+    weft_status_t status = weft_all_reduce(x.device, x.device, 100, WEFT_DTYPE_I32,
+                                           WEFT_REDUCTION_SUM, world->group, stream);
     status = status == WEFT_OK ? weft_stream_synchronize(stream) : status;
     if (world->rank == 0) {
         fake_card_fail(card, -1);
@@ -699,16 +707,17 @@ static void test_device_groups_failing_card(void **state)
 static void run_wrong(rank_world_t *world)
 {
     buffer_t x = buffer_of(world, 10);
-    RANK_CHECK(weft_all_reduce(NULL, x.device, 10, WEFT_DTYPE_I32, WEFT_SUM, world->group, NULL) ==
-               WEFT_ERR_INVALID_ARGUMENT);
-    RANK_CHECK(weft_all_reduce(x.device, x.device, UINT64_MAX, WEFT_DTYPE_I32, WEFT_SUM,
+    RANK_CHECK(weft_all_reduce(NULL, x.device, 10, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM, world->group,
+                               NULL) == WEFT_ERR_INVALID_ARGUMENT);
+    RANK_CHECK(weft_all_reduce(x.device, x.device, UINT64_MAX, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM,
                                world->group, NULL) == WEFT_ERR_INVALID_ARGUMENT);
     RANK_CHECK(weft_broadcast(x.device, x.device, 10, WEFT_DTYPE_I32, 9, world->group, NULL) ==
                WEFT_ERR_INVALID_ARGUMENT);
     /* More host memory than there is: before anything is queued. */
-    RANK_CHECK(weft_all_reduce(x.device, x.device, (uint64_t)1 << 46, WEFT_DTYPE_I32, WEFT_SUM,
-                               world->group, NULL) == WEFT_ERR_NO_MEMORY);
-    RANK_OK(weft_all_reduce(x.device, x.device, 10, WEFT_DTYPE_I32, WEFT_SUM, world->group, NULL));
+    RANK_CHECK(weft_all_reduce(x.device, x.device, (uint64_t)1 << 46, WEFT_DTYPE_I32,
+                               WEFT_REDUCTION_SUM, world->group, NULL) == WEFT_ERR_NO_MEMORY);
+    RANK_OK(weft_all_reduce(x.device, x.device, 10, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM,
+                            world->group, NULL));
     buffer_free(&x);
 }
 
@@ -745,8 +754,9 @@ static void run_process(uint32_t rank, const char *address, const int *pipe_fds)
     buffer_t x = buffer_of(&world, 5000);
     struct timespec begin, end;
     clock_gettime(CLOCK_MONOTONIC, &begin);
-    weft_status_t status = weft_all_reduce(x.device, x.device, 5000, WEFT_DTYPE_I32, WEFT_SUM,
-                                           world.group, rank == 0 ? stream : NULL);
+    weft_status_t status =
+        weft_all_reduce(x.device, x.device, 5000, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM, world.group,
+                        rank == 0 ? stream : NULL);
     status = status == WEFT_OK ? weft_stream_synchronize(stream) : status;
     clock_gettime(CLOCK_MONOTONIC, &end);
     RANK_CHECK(status == WEFT_ERR_PEER_DIED && strstr(weft_last_error(), "rank 1") != NULL);
@@ -798,8 +808,8 @@ static void run_apart(rank_world_t *world)
     }
     upload(&x);
     RANK_OK(weft_stream_create(world->context, NULL, &stream));
-    RANK_OK(
-        weft_all_reduce(x.device, x.device, 100, WEFT_DTYPE_I32, WEFT_SUM, world->group, stream));
+    RANK_OK(weft_all_reduce(x.device, x.device, 100, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM,
+                            world->group, stream));
     if (world->rank != 0) {
         RANK_OK(weft_stream_synchronize(stream));
         atomic_fetch_add(finished, 1);

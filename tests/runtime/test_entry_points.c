@@ -66,7 +66,7 @@ static void add_program(weft_plan_t *plan, const char *name, uint32_t number)
                                     .inputs = inputs,
                                     .outputs = outputs};
     kernel->attrs = wefti_arena_array(&plan->arena, 1, sizeof(weft_attr_t));
-    kernel->attrs[0] = (weft_attr_t){.name = "number", .type = WEFT_ATTR_INT, .i = number};
+    kernel->attrs[0] = (weft_attr_t){.name = "number", .type = WEFT_ATTR_TYPE_INT, .i = number};
     wefti_plan_program_t *program = &plan->programs[plan->program_count++];
     program->name = name;
     program->streams = wefti_arena_array(&plan->arena, 1, sizeof(*program->streams));
@@ -98,8 +98,8 @@ static weft_plan_t *make_plan(uint32_t world, uint32_t accumulate, uint32_t flag
                                   .dims = {i == LOG ? LOGGED : 0},
                                   .offset_bytes = 64 * i,
                                   .size_bytes = (i == LOG ? LOGGED : 1) * sizeof(float)};
-        plan->bindings[i] =
-            (wefti_plan_binding_t){names[i], i == LOG ? WEFT_ROLE_OUTPUT : WEFT_ROLE_SCALAR, i};
+        plan->bindings[i] = (wefti_plan_binding_t){
+            names[i], i == LOG ? WEFT_BINDING_ROLE_OUTPUT : WEFT_BINDING_ROLE_SCALAR, i};
     }
     plan->arena_bytes = plan->live_bytes = 64 * BUFFERS;
     plan->stream_count = 1;

@@ -53,7 +53,7 @@ static tensor_t *make_tensors(const job_t *job)
         tensor_t *tensor = &tensors[i];
         snprintf(tensor->name, sizeof tensor->name, "layer%u.grad", i);
         tensor->dtype = WEFT_DTYPE_F32;
-        tensor->reduction = WEFT_SUM;
+        tensor->reduction = WEFT_REDUCTION_SUM;
         if (job->every_kind) {
             tensor->dtype = dtypes[i % 12];
             tensor->reduction = (weft_reduction_t)(i / 12 % 5);
@@ -264,7 +264,7 @@ static weft_fuser_t *make(rank_world_t *world, uint64_t bytes, uint64_t window_n
 
 static weft_status_t add_f32(weft_fuser_t *fuser, float *tensor, uint64_t count, const char *name)
 {
-    return weft_fuser_add(fuser, tensor, count, WEFT_DTYPE_F32, WEFT_SUM, name);
+    return weft_fuser_add(fuser, tensor, count, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, name);
 }
 
 static weft_fuser_stats_t stats_of(weft_fuser_t *fuser)
@@ -308,9 +308,9 @@ static void run_edges(rank_world_t *world)
     /* never over */
     fuser = make(world, 0, WEFT_FUSER_WINDOW_NONE);
     RANK_OK(add_f32(fuser, x[0], 100, "a"));
-    RANK_OK(weft_fuser_add(fuser, x[1], 100, WEFT_DTYPE_F32, WEFT_MAX, "b"));
+    RANK_OK(weft_fuser_add(fuser, x[1], 100, WEFT_DTYPE_F32, WEFT_REDUCTION_MAX, "b"));
     RANK_OK(add_f32(fuser, x[2], 100, "c"));
-    RANK_OK(weft_fuser_add(fuser, x[3], 100, WEFT_DTYPE_I32, WEFT_SUM, "d"));
+    RANK_OK(weft_fuser_add(fuser, x[3], 100, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM, "d"));
     RANK_OK(weft_fuser_wait(fuser));
     RANK_CHECK(stats_of(fuser).bucket_count == 3 && stats_of(fuser).largest_bucket_bytes == 800);
     weft_fuser_destroy(fuser);
@@ -440,9 +440,10 @@ static void run_part(rank_world_t *world)
     for (uint32_t step = 0; step < 3; step++) {
         x = y[0] = y[1999] = (float)world->rank;
         RANK_OK(add_f32(fuser, &x, 1, "x"));
-        RANK_OK(weft_all_reduce(&all, &all, 1, WEFT_DTYPE_F32, WEFT_MAX, part, NULL));
+        RANK_OK(weft_all_reduce(&all, &all, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_MAX, part, NULL));
         RANK_OK(add_f32(fuser, y, 2000, "y"));
-        RANK_OK(weft_all_reduce(&all, &all, 1, WEFT_DTYPE_F32, WEFT_MAX, world->group, NULL));
+        RANK_OK(
+            weft_all_reduce(&all, &all, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_MAX, world->group, NULL));
         RANK_OK(weft_fuser_wait(fuser));
         RANK_CHECK(x == expected && y[0] == expected && y[1999] == expected);
     }
@@ -489,9 +490,9 @@ static void run_bad_arguments(rank_world_t *world)
         RANK_CHECK(add_f32(fuser, x, 4, "") == WEFT_ERR_INVALID_ARGUMENT);
         RANK_CHECK(add_f32(fuser, x, 4, name) == WEFT_ERR_INVALID_ARGUMENT);
         RANK_CHECK(add_f32(fuser, x, UINT64_MAX / 2, "x") == WEFT_ERR_INVALID_ARGUMENT);
-        RANK_CHECK(weft_fuser_add(fuser, x, 4, WEFT_DTYPE_BOOL, WEFT_SUM, "x") ==
+        RANK_CHECK(weft_fuser_add(fuser, x, 4, WEFT_DTYPE_BOOL, WEFT_REDUCTION_SUM, "x") ==
                    WEFT_ERR_INVALID_ARGUMENT);
-        RANK_CHECK(weft_fuser_add(fuser, x, 4, (weft_dtype_t)77, WEFT_SUM, "x") ==
+        RANK_CHECK(weft_fuser_add(fuser, x, 4, (weft_dtype_t)77, WEFT_REDUCTION_SUM, "x") ==
                    WEFT_ERR_INVALID_ARGUMENT);
         RANK_CHECK(weft_fuser_add(fuser, x, 4, WEFT_DTYPE_F32, (weft_reduction_t)5, "x") ==
                    WEFT_ERR_INVALID_ARGUMENT);
@@ -609,7 +610,7 @@ static void test_differences(void **state)
          .changes = "w0",
          .count = 100,
          .dtype = WEFT_DTYPE_F32,
-         .reduction = WEFT_AVG,
+         .reduction = WEFT_REDUCTION_AVG,
          .text = "rank 0 adds tensor \"w0\""},
     };
     for (size_t i = 0; i < sizeof differences / sizeof *differences; i++) {

@@ -25,7 +25,7 @@ static void check_sum(weft_group_t *group, weft_stream_t *stream)
     }
     uint32_t own = weft_group_world_rank(group, weft_group_rank(group));
     value[0] = value[1] = value[2] = (float)own + 1;
-    RANK_OK(weft_all_reduce(value, value, 3, WEFT_DTYPE_F32, WEFT_SUM, group, stream));
+    RANK_OK(weft_all_reduce(value, value, 3, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, stream));
     if (stream != NULL) {
         RANK_OK(weft_stream_synchronize(stream));
     }
@@ -113,19 +113,19 @@ static void run_bad_arguments(rank_world_t *world)
     RANK_CHECK(weft_group_create_named("", 1, 0, &group) == WEFT_ERR_INVALID_ARGUMENT);
     RANK_CHECK(weft_group_create_named("a b", 1, 0, &group) == WEFT_ERR_INVALID_ARGUMENT);
     RANK_CHECK(weft_group_create_named("a", 2, 2, &group) == WEFT_ERR_INVALID_ARGUMENT);
-    RANK_CHECK(weft_all_reduce(NULL, x, 4, WEFT_DTYPE_F32, WEFT_SUM, g, NULL) ==
+    RANK_CHECK(weft_all_reduce(NULL, x, 4, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, g, NULL) ==
                WEFT_ERR_INVALID_ARGUMENT);
     RANK_CHECK(strstr(weft_last_error(), "send") != NULL);
-    RANK_CHECK(weft_all_reduce(x, x, 4, WEFT_DTYPE_BOOL, WEFT_SUM, g, NULL) ==
+    RANK_CHECK(weft_all_reduce(x, x, 4, WEFT_DTYPE_BOOL, WEFT_REDUCTION_SUM, g, NULL) ==
                WEFT_ERR_INVALID_ARGUMENT);
     RANK_CHECK(weft_all_reduce(x, x, 4, WEFT_DTYPE_F32, (weft_reduction_t)9, g, NULL) ==
                WEFT_ERR_INVALID_ARGUMENT);
-    RANK_CHECK(weft_all_reduce(x, x, UINT64_MAX / 2, WEFT_DTYPE_F32, WEFT_SUM, g, NULL) ==
+    RANK_CHECK(weft_all_reduce(x, x, UINT64_MAX / 2, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, g, NULL) ==
                WEFT_ERR_INVALID_ARGUMENT);
     RANK_CHECK(weft_broadcast(x, x, 4, WEFT_DTYPE_F32, 9, g, NULL) == WEFT_ERR_INVALID_ARGUMENT);
     RANK_CHECK(strstr(weft_last_error(), "root") != NULL);
     RANK_CHECK(weft_send(x, 4, WEFT_DTYPE_F32, world->rank, g, NULL) == WEFT_ERR_INVALID_ARGUMENT);
-    RANK_CHECK(weft_all_reduce(x, x, 4, WEFT_DTYPE_F32, WEFT_SUM, NULL, NULL) ==
+    RANK_CHECK(weft_all_reduce(x, x, 4, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, NULL, NULL) ==
                WEFT_ERR_INVALID_ARGUMENT);
     RANK_CHECK(weft_batch_end(g, NULL) == WEFT_ERR_STATE);
     RANK_CHECK(weft_mem_free(world->context, x) == WEFT_ERR_INVALID_ARGUMENT);
@@ -163,7 +163,7 @@ static void on_streams(rank_world_t *world, weft_stream_flags_t flags)
     for (uint32_t i = 0; i < 20; i++) {
         float before = x[0];
         RANK_OK(weft_stream_launch_host(a, add_one, &x[0]));
-        RANK_OK(weft_all_reduce(x, y, big, WEFT_DTYPE_F32, WEFT_SUM, world->group, a));
+        RANK_OK(weft_all_reduce(x, y, big, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, a));
         RANK_OK(weft_event_record(event, a));
         RANK_OK(weft_stream_wait_event(b, event));
         RANK_OK(weft_broadcast(y, x, 1, WEFT_DTYPE_F32, 0, other, b));
@@ -173,8 +173,8 @@ static void on_streams(rank_world_t *world, weft_stream_flags_t flags)
     }
     RANK_OK(weft_stream_synchronize(a));
     /* both groups in flight at once, and one waiting behind the other on the calling thread */
-    RANK_OK(weft_all_reduce(x, x, big, WEFT_DTYPE_F32, WEFT_MAX, world->group, a));
-    RANK_OK(weft_all_reduce(y, y, big, WEFT_DTYPE_F32, WEFT_MAX, other, b));
+    RANK_OK(weft_all_reduce(x, x, big, WEFT_DTYPE_F32, WEFT_REDUCTION_MAX, world->group, a));
+    RANK_OK(weft_all_reduce(y, y, big, WEFT_DTYPE_F32, WEFT_REDUCTION_MAX, other, b));
     RANK_OK(weft_barrier(world->group, NULL));
     RANK_OK(weft_stream_synchronize(b));
     RANK_OK(weft_stream_synchronize(a));
@@ -219,7 +219,8 @@ static void run_without_allocating(rank_world_t *world)
         RANK_OK(weft_barrier(world->group, NULL));
         float *at = round % 2 == 0 ? x : shared;
         uint64_t count = sizes[round % 3];
-        RANK_OK(weft_all_reduce(at, at, count, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL));
+        RANK_OK(
+            weft_all_reduce(at, at, count, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL));
         RANK_OK(weft_all_gather(at, y, count, WEFT_DTYPE_F32, world->group, stream));
         counts[0] = counts[1] = 100;
         RANK_OK(weft_all_to_all_v(at, counts, NULL, y, counts, NULL, WEFT_DTYPE_F32, world->group,
@@ -268,7 +269,8 @@ static void run_patience(rank_world_t *world)
             nanosleep(&nap, NULL);
         }
         uint64_t start = thread_cpu_ns();
-        RANK_OK(weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_SUM, world->group, stream));
+        RANK_OK(
+            weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, stream));
         RANK_OK(stream != NULL ? weft_stream_synchronize(stream) : WEFT_OK);
         RANK_CHECK(thread_cpu_ns() - start < 40000000ull);
         weft_stream_destroy(stream);
@@ -292,8 +294,8 @@ static void run_pipeline(rank_world_t *world)
         x[i] = (float)i;
     }
     while (issued < 300) {
-        weft_status_t status = weft_all_reduce(&x[issued], &x[issued], 1, WEFT_DTYPE_F32, WEFT_SUM,
-                                               world->group, stream);
+        weft_status_t status = weft_all_reduce(&x[issued], &x[issued], 1, WEFT_DTYPE_F32,
+                                               WEFT_REDUCTION_SUM, world->group, stream);
         RANK_CHECK(status == WEFT_OK || status == WEFT_AGAIN);
         issued += status == WEFT_OK;
         if (status == WEFT_AGAIN) {
@@ -332,7 +334,8 @@ static void run_adopted(rank_world_t *world)
         RANK_CHECK(weft_mem_register(world->context, x, 10) == WEFT_ERR_INVALID_ARGUMENT ||
                    world->size == 0);
         for (uint32_t round = 0; round < 3; round++) {
-            RANK_OK(weft_all_reduce(x, x, count, WEFT_DTYPE_F32, WEFT_AVG, world->group, NULL));
+            RANK_OK(weft_all_reduce(x, x, count, WEFT_DTYPE_F32, WEFT_REDUCTION_AVG, world->group,
+                                    NULL));
             RANK_OK(weft_barrier(world->group, NULL));
         }
         for (size_t k = 0; k < count; k++) {
@@ -359,7 +362,7 @@ static void run_fork(rank_world_t *world)
     weft_stream_t *stream;
     check_sum(world->group, NULL);
     RANK_OK(weft_stream_create(world->context, NULL, &stream));
-    RANK_OK(weft_all_reduce(&y, &y, 1, WEFT_DTYPE_F32, WEFT_SUM, world->group, stream));
+    RANK_OK(weft_all_reduce(&y, &y, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, stream));
     pid_t child = fork();
     if (child == 0) { /* with a call in flight that it must not go on with */
         weft_group_t *group = NULL;
@@ -367,8 +370,8 @@ static void run_fork(rank_world_t *world)
         bool good = weft_stream_synchronize(stream) == WEFT_ERR_STATE &&
                     weft_stream_create(world->context, NULL, &second) == WEFT_ERR_STATE &&
                     weft_stream_query(stream) != WEFT_OK &&
-                    weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL) ==
-                        WEFT_ERR_STATE &&
+                    weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group,
+                                    NULL) == WEFT_ERR_STATE &&
                     weft_group_duplicate(world->group, &group) < 0 &&
                     strstr(weft_last_error(), "forked") != NULL;
         weft_stream_destroy(stream);
@@ -539,8 +542,10 @@ static void run_broken_stream(rank_world_t *world)
         float x[8] = {0};
         RANK_OK(weft_group_duplicate(world->group, &group));
         RANK_OK(weft_stream_create(world->context, way == 0 ? NULL : &threaded, &stream));
-        RANK_OK(weft_all_reduce(x, x, 4 + world->rank, WEFT_DTYPE_F32, WEFT_SUM, group, stream));
-        weft_status_t second = weft_all_reduce(x, x, 8, WEFT_DTYPE_F32, WEFT_SUM, group, stream);
+        RANK_OK(weft_all_reduce(x, x, 4 + world->rank, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group,
+                                stream));
+        weft_status_t second =
+            weft_all_reduce(x, x, 8, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, stream);
         RANK_CHECK(second == WEFT_OK || second == WEFT_ERR_MISMATCH);
         if (world->rank == 0) {
             weft_group_destroy(group); /* with calls on the stream that have not ended */
@@ -570,9 +575,9 @@ static void run_mixed_counts(rank_world_t *world)
     uint8_t send[32] = {0}, recv[32];
     float x = 1;
     if (world->user != NULL) {
-        RANK_OK(weft_group_set_algorithm(world->group, WEFT_OP_ALL_REDUCE, "ring"));
-        RANK_CHECK(weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL) ==
-                   WEFT_ERR_UNSUPPORTED);
+        RANK_OK(weft_group_set_algorithm(world->group, WEFT_COLLECTIVE_ALL_REDUCE, "ring"));
+        RANK_CHECK(weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group,
+                                   NULL) == WEFT_ERR_UNSUPPORTED);
         for (uint32_t i = 1; i < WEFTI_CALLS; i++) {
             RANK_OK(weft_barrier(world->group, NULL));
         }
@@ -628,14 +633,15 @@ static void run_damaged(rank_world_t *world)
     for (uint32_t i = 0; i < 5000; i++) {
         x[i] = (float)(i + world->rank);
     }
-    RANK_OK(weft_all_reduce(x, y, 5000, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL));
+    RANK_OK(weft_all_reduce(x, y, 5000, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL));
     RANK_OK(weft_broadcast(x, y, 3, WEFT_DTYPE_F32, 1, world->group, NULL));
     RANK_OK(weft_all_gather(x, y, 5000, WEFT_DTYPE_F32, world->group, NULL));
     RANK_OK(weft_all_gather_v(x, y, counts, NULL, WEFT_DTYPE_F32, world->group, NULL));
-    RANK_OK(weft_reduce_scatter(x, y, 1000, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL));
+    RANK_OK(
+        weft_reduce_scatter(x, y, 1000, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL));
     RANK_OK(weft_broadcast(x, y, 0, WEFT_DTYPE_F32, 1, world->group, NULL));
     weft_status_t status =
-        weft_all_reduce(x, x, 5000, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL);
+        weft_all_reduce(x, x, 5000, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL);
     RANK_CHECK(status == WEFT_ERR_MISMATCH);
     RANK_CHECK(strstr(weft_last_error(), "call 7") != NULL);
     RANK_CHECK(strstr(weft_last_error(), "elements 1216 to 1279") != NULL);
@@ -664,7 +670,7 @@ static void run_late(rank_world_t *world)
             nanosleep(&nap, NULL);
         }
     } else {
-        status = weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL);
+        status = weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL);
     }
     RANK_CHECK(status == WEFT_ERR_TIMEOUT);
     RANK_CHECK(strstr(weft_last_error(), "late: rank 1") != NULL);
@@ -702,9 +708,9 @@ static void run_early_leave(rank_world_t *world)
         weft_group_destroy(world->group); /* which has nobody to wait for */
         world->group = NULL;
     } else if (*variant == 0) {
-        status = weft_all_reduce(x, x, 4, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL);
+        status = weft_all_reduce(x, x, 4, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL);
     } else if (*variant == 1) {
-        status = weft_all_reduce(x, x, 4, WEFT_DTYPE_F32, WEFT_SUM, world->group, stream);
+        status = weft_all_reduce(x, x, 4, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, stream);
         status = status == WEFT_OK ? weft_stream_synchronize(stream) : status;
     } else if (world->rank == 0) {
         status = weft_recv(x, 4, WEFT_DTYPE_F32, 1, world->group, NULL);
@@ -715,7 +721,7 @@ static void run_early_leave(rank_world_t *world)
     RANK_CHECK(*variant == 3 || strstr(weft_last_error(), "rank 1 ") != NULL);
     RANK_CHECK(wefti_now_ns() - begin < 300000000000ull); /* the deadline is ten minutes */
     x[0] = 1;
-    RANK_OK(weft_all_reduce(x, x, 1, WEFT_DTYPE_F32, WEFT_SUM, rest, NULL));
+    RANK_OK(weft_all_reduce(x, x, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, rest, NULL));
     RANK_CHECK(x[0] == 2);
     weft_stream_destroy(stream);
     weft_group_destroy(rest);
@@ -739,7 +745,7 @@ static void run_death(rank_world_t *world)
     }
     uint64_t start = wefti_now_ns();
     weft_status_t status =
-        weft_all_reduce(x, x, 3000, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL);
+        weft_all_reduce(x, x, 3000, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL);
     RANK_CHECK(status == WEFT_ERR_PEER_DIED);
     RANK_CHECK(strstr(weft_last_error(), "rank 1") != NULL);
     RANK_CHECK(wefti_now_ns() - start < 300000000000ull);
@@ -813,7 +819,8 @@ static void run_given_up(rank_world_t *world)
     } else {
         wait_for(&late->issued);
     }
-    RANK_OK(weft_all_reduce(x, x, LATE_FLOATS, WEFT_DTYPE_F32, WEFT_SUM, world->group, stream));
+    RANK_OK(weft_all_reduce(x, x, LATE_FLOATS, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group,
+                            stream));
     if (world->rank == 1) {
         atomic_store(&late->issued, 1);
         RANK_CHECK(weft_stream_synchronize(stream) == WEFT_ERR_ABORTED);

@@ -23,13 +23,14 @@ static void run_helping(rank_world_t *world)
         for (uint64_t i = support_mix(round * 64 + world->rank) % 4; i > 0; i--) {
             sched_yield(); /* ranks come in another order each time */
         }
-        support_call(&one, WEFT_OP_ALL_REDUCE, count, dtype, (weft_reduction_t)(round % 5), 0,
-                     round % 2 == 0);
+        support_call(&one, WEFT_COLLECTIVE_ALL_REDUCE, count, dtype, (weft_reduction_t)(round % 5),
+                     0, round % 2 == 0);
         if (count >= 4097) {
             RANK_CHECK(strcmp(weft_group_last_path(world->group), "direct") == 0);
         }
         /* with what comes before and after: other paths use the same counters */
-        support_call(&one, WEFT_OP_ALL_GATHER, count / 4, dtype, WEFT_SUM, 0, false);
+        support_call(&one, WEFT_COLLECTIVE_ALL_GATHER, count / 4, dtype, WEFT_REDUCTION_SUM, 0,
+                     false);
     }
     support_one_deinit(&one);
 }
@@ -55,7 +56,8 @@ static void run_one_spins(rank_world_t *world)
     world->context->endpoint->may_spin = world->rank == 1;
     support_one_init(&one, world, true, 3);
     for (uint32_t round = 0; round < 10; round++) {
-        support_call(&one, WEFT_OP_ALL_REDUCE, 20000, WEFT_DTYPE_F32, WEFT_SUM, 0, true);
+        support_call(&one, WEFT_COLLECTIVE_ALL_REDUCE, 20000, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, 0,
+                     true);
     }
     support_one_deinit(&one);
 }
@@ -77,7 +79,8 @@ static void run_wraps(rank_world_t *world)
     uint32_t number = HALF_RANGE - 8;
     world->context->endpoint->may_spin = false;
     support_one_init(&one, world, true, 5);
-    support_call(&one, WEFT_OP_ALL_REDUCE, 20000, WEFT_DTYPE_F32, WEFT_SUM, 0, true);
+    support_call(&one, WEFT_COLLECTIVE_ALL_REDUCE, 20000, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, 0,
+                 true);
     RANK_OK(weft_barrier(group, NULL)); /* both postings are behind number by less than that */
     group->number = number;
     while (group->number < HALF_RANGE + 8) {
@@ -89,7 +92,8 @@ static void run_wraps(rank_world_t *world)
     }
     RANK_CHECK((int32_t)(atomic_load(&own->claimed) - (HALF_RANGE + 9)) < 0);
     for (uint32_t round = 0; round < 10; round++) {
-        support_call(&one, WEFT_OP_ALL_REDUCE, 20000, WEFT_DTYPE_F32, WEFT_SUM, 0, true);
+        support_call(&one, WEFT_COLLECTIVE_ALL_REDUCE, 20000, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, 0,
+                     true);
         RANK_CHECK(strcmp(weft_group_last_path(group), "direct") == 0);
     }
     support_one_deinit(&one);

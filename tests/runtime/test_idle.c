@@ -53,8 +53,8 @@ typedef struct idle_case {
 
 static weft_status_t reduce(scene_t *scene, int32_t *data, uint64_t count, weft_stream_t *stream)
 {
-    return weft_all_reduce(data, data, count, WEFT_DTYPE_I32, WEFT_MAX, scene->world->group,
-                           stream);
+    return weft_all_reduce(data, data, count, WEFT_DTYPE_I32, WEFT_REDUCTION_MAX,
+                           scene->world->group, stream);
 }
 
 static weft_status_t wait_small(scene_t *scene)
@@ -70,9 +70,9 @@ static weft_status_t wait_big(scene_t *scene)
 static weft_status_t wait_scheduled(scene_t *scene)
 {
     weft_group_t *group = scene->world->group;
-    RANK_OK(weft_group_set_algorithm(group, WEFT_OP_ALL_REDUCE, "halving-doubling"));
+    RANK_OK(weft_group_set_algorithm(group, WEFT_COLLECTIVE_ALL_REDUCE, "halving-doubling"));
     RANK_OK(reduce(scene, scene->big, BIG, NULL));
-    return weft_group_set_algorithm(group, WEFT_OP_ALL_REDUCE, NULL);
+    return weft_group_set_algorithm(group, WEFT_COLLECTIVE_ALL_REDUCE, NULL);
 }
 
 static weft_status_t wait_inline_stream(scene_t *scene)
@@ -291,13 +291,15 @@ static void run_card(rank_world_t *world)
     int32_t *data = NULL;
     RANK_OK(weft_device_alloc(world->context, 64, (void **)&data));
     for (int attempt = 0; attempt < 3 && most > 2 * MOST; attempt++) {
-        RANK_OK(weft_all_reduce(data, data, 8, WEFT_DTYPE_I32, WEFT_SUM, world->group, NULL));
+        RANK_OK(
+            weft_all_reduce(data, data, 8, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM, world->group, NULL));
         RANK_OK(weft_context_barrier(world->context));
         if (world->rank == 0) {
             nap();
         }
         double begin = seconds(CLOCK_THREAD_CPUTIME_ID);
-        RANK_OK(weft_all_reduce(data, data, 8, WEFT_DTYPE_I32, WEFT_SUM, world->group, NULL));
+        RANK_OK(
+            weft_all_reduce(data, data, 8, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM, world->group, NULL));
         double spent = seconds(CLOCK_THREAD_CPUTIME_ID) - begin;
         double share = world->rank == 0 ? 0 : spent / (IDLE_NS * 1e-9), shares[4];
         RANK_OK(weft_context_all_gather(world->context, &share, sizeof share, shares));

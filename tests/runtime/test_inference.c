@@ -101,8 +101,8 @@ static uint32_t add_node(job_t *job, const char *domain, const char *op, const u
 static uint32_t add_step(job_t *job, const step_t *step, const uint32_t *ids, uint32_t ranks)
 {
     const uint32_t inputs[] = {ids[step->a], ids[step->b]};
-    weft_attr_t size = {.name = "group_size", .type = WEFT_ATTR_INT, .i = ranks};
-    weft_attr_t root = {.name = "root", .type = WEFT_ATTR_INT, .i = step->root};
+    weft_attr_t size = {.name = "group_size", .type = WEFT_ATTR_TYPE_INT, .i = ranks};
+    weft_attr_t root = {.name = "root", .type = WEFT_ATTR_TYPE_INT, .i = step->root};
     uint32_t part;
     switch (step->kind) {
     case RELU:

@@ -97,8 +97,8 @@ typedef struct rank {
 
 static bool is_variable(weft_collective_t op)
 {
-    return op == WEFT_OP_ALL_GATHER_V || op == WEFT_OP_REDUCE_SCATTER_V ||
-           op == WEFT_OP_ALL_TO_ALL_V;
+    return op == WEFT_COLLECTIVE_ALL_GATHER_V || op == WEFT_COLLECTIVE_REDUCE_SCATTER_V ||
+           op == WEFT_COLLECTIVE_ALL_TO_ALL_V;
 }
 
 static size_t size_of(const spec_t *s)
@@ -110,11 +110,11 @@ static size_t size_of(const spec_t *s)
 static uint64_t block_elems(const spec_t *s, uint32_t from, uint32_t to)
 {
     switch (s->params.op) {
-    case WEFT_OP_ALL_GATHER_V:
+    case WEFT_COLLECTIVE_ALL_GATHER_V:
         return s->counts[from];
-    case WEFT_OP_REDUCE_SCATTER_V:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER_V:
         return s->counts[to];
-    case WEFT_OP_ALL_TO_ALL_V:
+    case WEFT_COLLECTIVE_ALL_TO_ALL_V:
         return s->counts[from * s->params.group_size + to];
     default:
         return s->elem_count;
@@ -137,16 +137,16 @@ static uint64_t block_at(const spec_t *s, uint32_t buffer, uint32_t rank, uint32
 static bool has_blocks(const spec_t *s, uint32_t buffer)
 {
     switch (s->params.op) {
-    case WEFT_OP_REDUCE_SCATTER:
-    case WEFT_OP_REDUCE_SCATTER_V:
-    case WEFT_OP_SCATTER:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER_V:
+    case WEFT_COLLECTIVE_SCATTER:
         return buffer == 0;
-    case WEFT_OP_ALL_GATHER:
-    case WEFT_OP_ALL_GATHER_V:
-    case WEFT_OP_GATHER:
+    case WEFT_COLLECTIVE_ALL_GATHER:
+    case WEFT_COLLECTIVE_ALL_GATHER_V:
+    case WEFT_COLLECTIVE_GATHER:
         return buffer == 1;
-    case WEFT_OP_ALL_TO_ALL:
-    case WEFT_OP_ALL_TO_ALL_V:
+    case WEFT_COLLECTIVE_ALL_TO_ALL:
+    case WEFT_COLLECTIVE_ALL_TO_ALL_V:
         return true;
     default:
         return false;
@@ -158,7 +158,7 @@ static uint64_t buffer_elems(const spec_t *s, uint32_t buffer, uint32_t rank)
 {
     uint64_t elems = 0;
     if (!has_blocks(s, buffer)) {
-        return s->params.op == WEFT_OP_BARRIER ? 0 : block_elems(s, rank, rank);
+        return s->params.op == WEFT_COLLECTIVE_BARRIER ? 0 : block_elems(s, rank, rank);
     }
     for (uint32_t i = 0; i < s->params.group_size; i++) {
         uint64_t end = block_at(s, buffer, rank, i) +
@@ -231,26 +231,26 @@ static bool want(const rank_t *me, const spec_t *s)
 {
     uint32_t n = s->params.group_size, root = s->params.root;
     switch (s->params.op) {
-    case WEFT_OP_ALL_REDUCE:
-    case WEFT_OP_REDUCE:
+    case WEFT_COLLECTIVE_ALL_REDUCE:
+    case WEFT_COLLECTIVE_REDUCE:
         want_reduced(me, s, 0, s->elem_count);
-        return s->params.op == WEFT_OP_ALL_REDUCE || me->rank == root;
-    case WEFT_OP_REDUCE_SCATTER:
-    case WEFT_OP_REDUCE_SCATTER_V:
+        return s->params.op == WEFT_COLLECTIVE_ALL_REDUCE || me->rank == root;
+    case WEFT_COLLECTIVE_REDUCE_SCATTER:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER_V:
         want_reduced(me, s, block_at(s, 0, 0, me->rank), block_elems(s, me->rank, me->rank));
         return true;
-    case WEFT_OP_BROADCAST:
-    case WEFT_OP_SCATTER:
-    case WEFT_OP_SEND_RECV:
+    case WEFT_COLLECTIVE_BROADCAST:
+    case WEFT_COLLECTIVE_SCATTER:
+    case WEFT_COLLECTIVE_SEND_RECV:
         want_block(me, s, root);
-        return s->params.op != WEFT_OP_SEND_RECV || me->rank == s->params.peer;
-    case WEFT_OP_BARRIER:
+        return s->params.op != WEFT_COLLECTIVE_SEND_RECV || me->rank == s->params.peer;
+    case WEFT_COLLECTIVE_BARRIER:
         return false;
     default:
         for (uint32_t from = 0; from < n; from++) {
             want_block(me, s, from);
         }
-        return s->params.op != WEFT_OP_GATHER || me->rank == root;
+        return s->params.op != WEFT_COLLECTIVE_GATHER || me->rank == root;
     }
 }
 
@@ -321,9 +321,9 @@ static void build_gather(const weft_algo_params_t *params, weft_schedule_builder
         weft_schedule_wait(builder, lane, 0, n, 0, 1, 0);
         for (uint32_t r = 0; r < n; r++) {
             if (r % 2 == lane && (r != own || !params->in_place)) {
-                weft_schedule_copy(builder, lane, (weft_place_t){own, 1, WEFT_ALGO_RECV, r, 1},
-                                   (weft_place_t){r, 1, WEFT_ALGO_SEND, r, 1},
-                                   (weft_blocks_t){r, 1, 1});
+                weft_schedule_copy(
+                    builder, lane, (weft_place_t){own, 1, WEFT_ALGO_BUFFER_RECV, r, 1},
+                    (weft_place_t){r, 1, WEFT_ALGO_BUFFER_SEND, r, 1}, (weft_blocks_t){r, 1, 1});
             }
         }
         weft_schedule_post(builder, lane, 2);
@@ -339,8 +339,8 @@ static void build_all_reduce(const weft_algo_params_t *params, weft_schedule_bui
     uint32_t n = params->group_size, own = params->rank;
     for (uint32_t lane = 0; lane < 2; lane++) {
         uint32_t block = lane * n + own;
-        weft_place_t from = {0, n, WEFT_ALGO_SEND, block, 1};
-        weft_place_t to = {0, n, WEFT_ALGO_RECV, block, 1};
+        weft_place_t from = {0, n, WEFT_ALGO_BUFFER_SEND, block, 1};
+        weft_place_t to = {0, n, WEFT_ALGO_BUFFER_RECV, block, 1};
         weft_schedule_post(builder, lane, 1);
         weft_schedule_wait(builder, lane, 0, n, lane, 1, 0);
         weft_schedule_reduce(builder, lane, &to, 1, &from, 1, (weft_blocks_t){block, 1, 1}, 1);
@@ -350,10 +350,10 @@ static void build_all_reduce(const weft_algo_params_t *params, weft_schedule_bui
 }
 
 static const weft_algorithm_t laned[] = {
-    {WEFT_ALGO_ABI_VERSION, WEFT_OP_ALL_GATHER, "two-lanes", "", any_params, two_lanes,
+    {WEFT_ALGO_ABI_VERSION, WEFT_COLLECTIVE_ALL_GATHER, "two-lanes", "", any_params, two_lanes,
      build_gather},
-    {WEFT_ALGO_ABI_VERSION, WEFT_OP_ALL_REDUCE, "two-lanes", "", wefti_needs_tree, two_lanes,
-     build_all_reduce},
+    {WEFT_ALGO_ABI_VERSION, WEFT_COLLECTIVE_ALL_REDUCE, "two-lanes", "", wefti_needs_tree,
+     two_lanes, build_all_reduce},
 };
 
 static const weft_algorithm_t *algorithm_at(size_t i)
@@ -371,14 +371,14 @@ static void draw_counts(spec_t *s, random_t *random)
     uint32_t n = s->params.group_size;
     s->elem_count = wefti_collective_is_vector(s->params.op) ? vectors[draw(random, 10)]
                                                              : blocks[draw(random, 8)];
-    s->elem_count = s->params.op == WEFT_OP_BARRIER ? 0 : s->elem_count;
+    s->elem_count = s->params.op == WEFT_COLLECTIVE_BARRIER ? 0 : s->elem_count;
     s->longest = s->elem_count;
     s->displaced[0] = s->displaced[1] = false;
     s->stride = 0;
     if (!is_variable(s->params.op)) {
         return;
     }
-    bool exchange = s->params.op == WEFT_OP_ALL_TO_ALL_V;
+    bool exchange = s->params.op == WEFT_COLLECTIVE_ALL_TO_ALL_V;
     s->longest = 0;
     for (uint32_t i = 0; i < (exchange ? n * n : n); i++) {
         s->counts[i] = draw(random, 4) == 0 ? 0 : draw(random, s->elem_count + 1);
@@ -400,7 +400,7 @@ static void draw_counts(spec_t *s, random_t *random)
         /* The sources of a reduction lie at one place everywhere: see want_reduced. */
         s->displaced[b] = has_blocks(s, b);
     }
-    if (s->params.op == WEFT_OP_REDUCE_SCATTER_V) {
+    if (s->params.op == WEFT_COLLECTIVE_REDUCE_SCATTER_V) {
         s->stride = 0;
     }
 }
@@ -439,10 +439,11 @@ static bool draw_case(const world_t *world, spec_t *s, const weft_algorithm_t *a
         s->params.host_sizes = s->host_sizes;
         s->params.host_count = 3;
     }
-    if (algorithm->op == WEFT_OP_SEND_RECV || algorithm->op == WEFT_OP_ALL_TO_ALL_V) {
+    if (algorithm->op == WEFT_COLLECTIVE_SEND_RECV ||
+        algorithm->op == WEFT_COLLECTIVE_ALL_TO_ALL_V) {
         s->params.in_place = 0;
     }
-    if (algorithm->op == WEFT_OP_SEND_RECV && n == 1) {
+    if (algorithm->op == WEFT_COLLECTIVE_SEND_RECV && n == 1) {
         return false;
     }
     if (n >= 4 && wefti_collective_reduces(algorithm->op) && draw(random, 4) == 0) {
@@ -546,8 +547,9 @@ static void make_sources(rank_t *me, const spec_t *s, uint32_t call)
 
 static bool sends(const spec_t *s, uint32_t rank)
 {
-    bool root_only = s->params.op == WEFT_OP_BROADCAST || s->params.op == WEFT_OP_SCATTER ||
-                     s->params.op == WEFT_OP_SEND_RECV;
+    bool root_only = s->params.op == WEFT_COLLECTIVE_BROADCAST ||
+                     s->params.op == WEFT_COLLECTIVE_SCATTER ||
+                     s->params.op == WEFT_COLLECTIVE_SEND_RECV;
     return !root_only || rank == s->params.root;
 }
 
@@ -770,7 +772,7 @@ static void test_what_cannot_run_is_refused(void **state)
     wefti_run_counters_t counters;
     wefti_run_t *mesh, *doubling;
     weft_algo_params_t params = {
-        .struct_size = sizeof params, .op = WEFT_OP_ALL_REDUCE, .group_size = 2};
+        .struct_size = sizeof params, .op = WEFT_COLLECTIVE_ALL_REDUCE, .group_size = 2};
     assert_int_equal(wefti_run_counters_init(&counters, 2, 1, NULL), WEFT_OK);
     assert_int_equal(
         wefti_run_create(wefti_algorithm_find(params.op, "mesh"), &params, NULL, NULL, &mesh),
@@ -786,7 +788,7 @@ static void test_what_cannot_run_is_refused(void **state)
                                  .work_bytes = 4096,
                                  .counters = &counters};
     wefti_run_call_t call = {.dtype = WEFT_DTYPE_F32,
-                             .reduction = WEFT_SUM,
+                             .reduction = WEFT_REDUCTION_SUM,
                              .counts = {1000, 0, NULL},
                              .send = send,
                              .recv = recv};
@@ -806,7 +808,8 @@ static void test_what_cannot_run_is_refused(void **state)
     assert_int_equal(wefti_run_start(mesh, &memory, &call), WEFT_OK); /* needs none */
     assert_int_equal(wefti_run_start(doubling, &memory, &call), WEFT_ERR_NO_MEMORY);
     assert_non_null(strstr(weft_last_error(), "too small for one element: 3 bytes"));
-    assert_int_equal(wefti_run_chunk(doubling, WEFT_DTYPE_F32, WEFT_SUM, &call.counts, 3), 0);
+    assert_int_equal(wefti_run_chunk(doubling, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, &call.counts, 3),
+                     0);
     call.counts.elem_count = UINT64_MAX - 7;
     assert_int_equal(wefti_run_start(mesh, &memory, &call), WEFT_ERR_INVALID_ARGUMENT);
     assert_non_null(strstr(weft_last_error(), "overflow"));
@@ -829,7 +832,7 @@ static void test_only_creating_allocates(void **state)
     const uint8_t put[9] = {0, 0, 1, 0, 0, 1, 1, 1, 0}, hidden[3] = {0, 1, 0};
     const wefti_links_t links = {put, hidden};
     weft_algo_params_t params = {
-        .struct_size = sizeof params, .op = WEFT_OP_ALL_GATHER_V, .group_size = 3};
+        .struct_size = sizeof params, .op = WEFT_COLLECTIVE_ALL_GATHER_V, .group_size = 3};
     const weft_algorithm_t *mesh = wefti_algorithm_find(params.op, "mesh");
     weft_status_t status = WEFT_ERR_NO_MEMORY;
     wefti_run_t *run = NULL;

@@ -53,7 +53,8 @@ static weft_status_t call_one(rank_world_t *world, uint32_t call, uint64_t count
     if (call % 3 == 0) {
         status = weft_broadcast(x, x, count, WEFT_DTYPE_F32, root, world->group, NULL);
     } else if (call % 3 == 1) {
-        status = weft_all_reduce(x, x, count, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL);
+        status =
+            weft_all_reduce(x, x, count, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL);
     } else {
         memcpy(x + world->rank * count, x, count * sizeof *x);
         status =
@@ -155,7 +156,8 @@ static weft_status_t enqueue(rank_world_t *world, weft_stream_t *stream, uint32_
     weft_status_t status = WEFT_OK;
     for (uint32_t i = 0; i < count && status == WEFT_OK; i++) {
         x[i] = (float)(world->rank + i);
-        status = weft_all_reduce(x + i, x + i, 1, WEFT_DTYPE_F32, WEFT_SUM, world->group, stream);
+        status = weft_all_reduce(x + i, x + i, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group,
+                                 stream);
     }
     return status;
 }
@@ -220,7 +222,7 @@ static void run_groups(rank_world_t *world)
     weft_group_t *pair = NULL, *later = NULL;
     float x = 1;
     RANK_OK(weft_group_split(world->group, world->rank / 2, 0, &pair)); /* 0 1 | 2 3 */
-    RANK_OK(weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_SUM, pair, NULL));
+    RANK_OK(weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, pair, NULL));
     RANK_OK(weft_barrier(world->group, NULL));
     RANK_OK(weft_context_barrier(world->context)); /* it is over everywhere */
     if (world->rank == 0) {
@@ -229,7 +231,8 @@ static void run_groups(rank_world_t *world)
     }
     RANK_OK(weft_context_barrier(world->context));
     x = 1; /* the pair without the link goes on, the other one and the world end once */
-    weft_status_t status = weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_SUM, pair, NULL);
+    weft_status_t status =
+        weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, pair, NULL);
     RANK_CHECK(status == (world->rank < 2 ? WEFT_ERR_LINK : WEFT_OK));
     RANK_CHECK(weft_group_status(pair) == status);
     RANK_CHECK(weft_group_status(world->group) == WEFT_ERR_LINK);
@@ -237,12 +240,12 @@ static void run_groups(rank_world_t *world)
     /* A group that is made now knows nothing of it. */
     RANK_OK(weft_group_duplicate(world->group, &later));
     x = 2;
-    RANK_OK(weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_SUM, later, NULL));
+    RANK_OK(weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, later, NULL));
     RANK_CHECK(x == 8);
     RANK_CHECK(weft_barrier(world->group, NULL) == WEFT_ERR_LINK);
     RANK_OK(weft_barrier(world->group, NULL));
     x = 3;
-    RANK_OK(weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_SUM, pair, NULL));
+    RANK_OK(weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, pair, NULL));
     RANK_CHECK(x == 6);
     weft_group_destroy(pair);
     weft_group_destroy(later);
@@ -295,12 +298,12 @@ static void run_no_fallback(rank_world_t *world)
     weft_status_t status = WEFT_OK;
     attach(world, plan->rules);
     for (uint32_t call = 0; call < 20 && status == WEFT_OK; call++) {
-        status = weft_all_reduce(x, x, 900, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL);
+        status = weft_all_reduce(x, x, 900, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL);
     }
     RANK_CHECK(status == WEFT_ERR_LINK);
     RANK_CHECK(strstr(weft_last_error(), "the link between rank 0 and rank 1 broke") != NULL);
     for (uint32_t call = 0; call < 3; call++) { /* it stays so, and nobody waits */
-        status = weft_all_reduce(x, x, 900, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL);
+        status = weft_all_reduce(x, x, 900, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL);
         RANK_CHECK(status == WEFT_ERR_LINK);
     }
     RANK_OK(weft_context_barrier(world->context)); /* the world goes on */
@@ -332,9 +335,9 @@ static void run_late(rank_world_t *world)
             wefti_nap(1000000);
         }
     } else {
-        status = weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL);
+        status = weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL);
         RANK_CHECK(status == WEFT_ERR_LINK);
-        status = weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL);
+        status = weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL);
     }
     RANK_CHECK(status == WEFT_ERR_TIMEOUT);
     RANK_CHECK(strstr(weft_last_error(), "late: rank 2") != NULL);
@@ -376,7 +379,7 @@ static void run_sessions(rank_world_t *world)
     weft_session_params_t params = {sizeof params, world->context, plan, registry, 0};
     snprintf(rules, sizeof rules, "break:1-2:%u;break:0-1:60", 30 + training->buckets * 7);
     attach(world, rules);
-    world->context->log = (wefti_log_t){support_quiet, NULL, WEFT_LOG_ERROR};
+    world->context->log = (wefti_log_t){support_quiet, NULL, WEFT_LOG_LEVEL_ERROR};
     uint32_t failed = 0;
     for (uint8_t good = 0; !good;) {
         weft_session_t *session = NULL;
@@ -431,7 +434,7 @@ static void run_session_left(rank_world_t *world)
     RANK_OK(support_registry(true, &registry));
     RANK_OK(support_plan(training, false, &plan));
     weft_session_params_t params = {sizeof params, world->context, plan, registry, 0};
-    world->context->log = (wefti_log_t){support_quiet, NULL, WEFT_LOG_ERROR};
+    world->context->log = (wefti_log_t){support_quiet, NULL, WEFT_LOG_LEVEL_ERROR};
     RANK_OK(weft_session_create(&params, &session));
     if (world->rank != 1) {
         uint64_t begin = wefti_now_ns();
@@ -471,7 +474,7 @@ typedef struct lines {
 static void keep_line(void *user, weft_log_level_t level, const char *line)
 {
     lines_t *lines = user;
-    if (level == WEFT_LOG_WARN) {
+    if (level == WEFT_LOG_LEVEL_WARN) {
         lines->count++;
         size_t used = strlen(lines->text);
         snprintf(lines->text + used, sizeof lines->text - used, "%s\n", line);
@@ -480,7 +483,7 @@ static void keep_line(void *user, weft_log_level_t level, const char *line)
 
 static void keep_lines(rank_world_t *world, lines_t *lines)
 {
-    world->context->log = (wefti_log_t){keep_line, lines, WEFT_LOG_WARN};
+    world->context->log = (wefti_log_t){keep_line, lines, WEFT_LOG_LEVEL_WARN};
 }
 
 static void run_warned(rank_world_t *world)
@@ -492,12 +495,12 @@ static void run_warned(rank_world_t *world)
     if (world->rank == 1) { /* this is what it is late by */
         wefti_nap(250000000);
     }
-    RANK_OK(weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL));
+    RANK_OK(weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL));
     if (world->rank != 1) { /* not at every look */
         RANK_CHECK(lines.count >= 1 && lines.count <= 5);
         RANK_CHECK(strstr(lines.text, "in all_reduce with 1 x f32 (sum); late: rank 1") != NULL);
     }
-    world->context->log = (wefti_log_t){NULL, NULL, WEFT_LOG_WARN};
+    world->context->log = (wefti_log_t){NULL, NULL, WEFT_LOG_LEVEL_WARN};
 }
 
 static void run_slow_link(rank_world_t *world)
@@ -517,7 +520,7 @@ static void run_slow_link(rank_world_t *world)
         RANK_CHECK(strstr(lines.text, expected) != NULL);
     }
     RANK_OK(weft_barrier(world->group, NULL));
-    world->context->log = (wefti_log_t){NULL, NULL, WEFT_LOG_WARN};
+    world->context->log = (wefti_log_t){NULL, NULL, WEFT_LOG_LEVEL_WARN};
     free(x);
 }
 

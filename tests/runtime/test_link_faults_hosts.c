@@ -34,7 +34,7 @@ static weft_status_t call_one(rank_world_t *world, uint32_t call, uint64_t count
         x[i] = value_of(call, world->rank, i);
     }
     weft_status_t status =
-        weft_all_reduce(x, x, count, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL);
+        weft_all_reduce(x, x, count, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL);
     for (uint64_t i = 0; status == WEFT_OK && i < count; i++) {
         float sum = 0;
         for (uint32_t r = 0; r < world->size; r++) {
@@ -58,7 +58,7 @@ static void run_calls(rank_world_t *world)
     uint32_t last_failed = 0, failed = 0, all[8], other = 1 - world->rank;
     float *x = calloc(100000, sizeof *x);
     wefti_hook_rules_t rules;
-    world->context->log.level = WEFT_LOG_ERROR; /* the warnings are expected */
+    world->context->log.level = WEFT_LOG_LEVEL_ERROR; /* the warnings are expected */
     RANK_OK(wefti_hook_parse(text, &rules));
     RANK_CHECK(world->rank > 1 || world->size > 3 || goes_by(world, other, "best"));
     RANK_OK(wefti_hook_attach(world->context->endpoint, &rules));

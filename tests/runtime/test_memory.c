@@ -152,25 +152,25 @@ static void run_query(rank_world_t *world)
     RANK_OK(weft_device_alloc(world->context, 100, (void **)&own));
     RANK_OK(weft_device_alloc(world->context, 5000, (void **)&other));
     RANK_OK(weft_mem_alloc(world->context, 5000, (void **)&peer));
-    expect_kind(world, own, WEFT_MEM_DEVICE, own, 100, !card);
-    expect_kind(world, own + 99, WEFT_MEM_DEVICE, own, 100, !card);
-    expect_kind(world, other + 4000, WEFT_MEM_DEVICE, other, 5000, !card);
-    expect_kind(world, peer, WEFT_MEM_PEER, peer, 8192, !card);
-    expect_kind(world, peer + 8191, WEFT_MEM_PEER, peer, 8192, !card);
-    expect_kind(world, plain, WEFT_MEM_OTHER, NULL, 0, true);
-    expect_kind(world, &card, WEFT_MEM_OTHER, NULL, 0, true);
+    expect_kind(world, own, WEFT_MEM_KIND_DEVICE, own, 100, !card);
+    expect_kind(world, own + 99, WEFT_MEM_KIND_DEVICE, own, 100, !card);
+    expect_kind(world, other + 4000, WEFT_MEM_KIND_DEVICE, other, 5000, !card);
+    expect_kind(world, peer, WEFT_MEM_KIND_PEER, peer, 8192, !card);
+    expect_kind(world, peer + 8191, WEFT_MEM_KIND_PEER, peer, 8192, !card);
+    expect_kind(world, plain, WEFT_MEM_KIND_OTHER, NULL, 0, true);
+    expect_kind(world, &card, WEFT_MEM_KIND_OTHER, NULL, 0, true);
     if (card) {
         RANK_CHECK(weft_mem_register(world->context, plain, 20000) == WEFT_ERR_UNSUPPORTED);
     } else {
         RANK_OK(weft_mem_register(world->context, plain, 20000));
-        expect_kind(world, plain + 19999, WEFT_MEM_REGISTERED, plain, 20000, true);
+        expect_kind(world, plain + 19999, WEFT_MEM_KIND_REGISTERED, plain, 20000, true);
         RANK_OK(weft_mem_unregister(world->context, plain));
-        expect_kind(world, plain + 19999, WEFT_MEM_OTHER, NULL, 0, true);
+        expect_kind(world, plain + 19999, WEFT_MEM_KIND_OTHER, NULL, 0, true);
     }
     RANK_OK(weft_mem_free(world->context, peer));
-    expect_kind(world, peer, WEFT_MEM_OTHER, NULL, 0, true);
+    expect_kind(world, peer, WEFT_MEM_KIND_OTHER, NULL, 0, true);
     RANK_OK(weft_device_free(world->context, own));
-    expect_kind(world, own, WEFT_MEM_OTHER, NULL, 0, true);
+    expect_kind(world, own, WEFT_MEM_KIND_OTHER, NULL, 0, true);
     RANK_OK(weft_device_free(world->context, other));
     free(plain);
 }
@@ -200,13 +200,13 @@ static void run_register_beside_calls(rank_world_t *world)
     for (uint32_t i = 0; i < BUFFERS; i++) {
         others[i] = malloc(3 * 4096);
         RANK_CHECK(others[i] != NULL);
-        RANK_OK(
-            weft_all_reduce(used, used, FLOATS, WEFT_DTYPE_F32, WEFT_AVG, world->group, stream));
+        RANK_OK(weft_all_reduce(used, used, FLOATS, WEFT_DTYPE_F32, WEFT_REDUCTION_AVG,
+                                world->group, stream));
         RANK_OK(weft_mem_register(world->context, others[i], 3 * 4096));
     }
     for (uint32_t i = 0; i < BUFFERS; i++) {
-        RANK_OK(
-            weft_all_reduce(used, used, FLOATS, WEFT_DTYPE_F32, WEFT_AVG, world->group, stream));
+        RANK_OK(weft_all_reduce(used, used, FLOATS, WEFT_DTYPE_F32, WEFT_REDUCTION_AVG,
+                                world->group, stream));
         RANK_OK(weft_mem_unregister(world->context, others[i]));
     }
     RANK_OK(weft_stream_synchronize(stream));
@@ -240,12 +240,12 @@ static void *give_back_main(void *user)
     weft_mem_info_t info = WEFT_MEM_INFO_INIT;
     for (uint32_t i = 0; i < giver->count; i++) {
         RANK_OK(weft_mem_query(giver->context, giver->registered[i] + 5000, &info));
-        RANK_CHECK(info.kind == WEFT_MEM_REGISTERED && info.base == giver->registered[i]);
+        RANK_CHECK(info.kind == WEFT_MEM_KIND_REGISTERED && info.base == giver->registered[i]);
         RANK_OK(weft_mem_unregister(giver->context, giver->registered[i]));
         RANK_CHECK(giver->registered[i][0] == 7 && giver->registered[i][3 * 4096 - 1] == 7);
         free(giver->registered[i]);
         RANK_OK(weft_mem_query(giver->context, giver->taken[i] + 1, &info));
-        RANK_CHECK(info.kind == WEFT_MEM_PEER && info.base == giver->taken[i]);
+        RANK_CHECK(info.kind == WEFT_MEM_KIND_PEER && info.base == giver->taken[i]);
         RANK_OK(weft_mem_free(giver->context, giver->taken[i]));
     }
     return NULL;
@@ -422,8 +422,8 @@ static void run_churn(rank_world_t *world)
         }
         RANK_OK(weft_mem_copy(world->context, out, live[i].address, live[i].bytes));
         RANK_CHECK(is_value(out, live[i].bytes, live[i].value));
-        expect_kind(world, live[i].address + live[i].bytes - 1, WEFT_MEM_DEVICE, live[i].address,
-                    live[i].bytes, weft_context_device(world->context) == NULL);
+        expect_kind(world, live[i].address + live[i].bytes - 1, WEFT_MEM_KIND_DEVICE,
+                    live[i].address, live[i].bytes, weft_context_device(world->context) == NULL);
         RANK_OK(weft_device_free(world->context, live[i].address));
         live[i].address = NULL;
     }

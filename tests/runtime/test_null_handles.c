@@ -179,8 +179,9 @@ static void call_algo(const fixture_t *f)
     FAILS(weft_registry_add_algorithm, registry, weft_registry_add_algorithm(NULL, &any.algorithm));
     FAILS(weft_registry_add_algorithm, algorithm, weft_registry_add_algorithm(f->registry, NULL));
     OPTIONAL(weft_registry_find_algorithm, registry);
-    ACCEPTS(weft_registry_find_algorithm, name,
-            assert_null(weft_registry_find_algorithm(f->registry, WEFT_OP_ALL_REDUCE, NULL)));
+    ACCEPTS(
+        weft_registry_find_algorithm, name,
+        assert_null(weft_registry_find_algorithm(f->registry, WEFT_COLLECTIVE_ALL_REDUCE, NULL)));
     FAILS(weft_algorithm_verify, algorithm, weft_algorithm_verify(NULL, &any.algo_params));
     FAILS(weft_algorithm_verify, params, weft_algorithm_verify(&any.algorithm, NULL));
 }
@@ -230,12 +231,14 @@ static void call_collective(const fixture_t *f)
     OPTIONAL(weft_all_reduce, send);
     OPTIONAL(weft_all_reduce, recv);
     FAILS(weft_all_reduce, group,
-          weft_all_reduce(any.bytes, any.bytes, 1, WEFT_DTYPE_F32, WEFT_SUM, NULL, f->stream));
+          weft_all_reduce(any.bytes, any.bytes, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, NULL,
+                          f->stream));
     OPTIONAL(weft_all_reduce, stream);
     OPTIONAL(weft_reduce_scatter, send);
     OPTIONAL(weft_reduce_scatter, recv);
     FAILS(weft_reduce_scatter, group,
-          weft_reduce_scatter(any.bytes, any.bytes, 1, WEFT_DTYPE_F32, WEFT_SUM, NULL, f->stream));
+          weft_reduce_scatter(any.bytes, any.bytes, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, NULL,
+                              f->stream));
     OPTIONAL(weft_reduce_scatter, stream);
     OPTIONAL(weft_all_gather, send);
     OPTIONAL(weft_all_gather, recv);
@@ -250,7 +253,8 @@ static void call_collective(const fixture_t *f)
     OPTIONAL(weft_reduce, send);
     OPTIONAL(weft_reduce, recv);
     FAILS(weft_reduce, group,
-          weft_reduce(any.bytes, any.bytes, 1, WEFT_DTYPE_F32, WEFT_SUM, 0, NULL, f->stream));
+          weft_reduce(any.bytes, any.bytes, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, 0, NULL,
+                      f->stream));
     OPTIONAL(weft_reduce, stream);
     OPTIONAL(weft_gather, send);
     OPTIONAL(weft_gather, recv);
@@ -280,12 +284,12 @@ static void call_collective(const fixture_t *f)
     OPTIONAL(weft_reduce_scatter_v, send);
     OPTIONAL(weft_reduce_scatter_v, recv);
     FAILS(weft_reduce_scatter_v, counts,
-          weft_reduce_scatter_v(any.bytes, any.bytes, NULL, any.counts, WEFT_DTYPE_F32, WEFT_SUM,
-                                f->group, f->stream));
+          weft_reduce_scatter_v(any.bytes, any.bytes, NULL, any.counts, WEFT_DTYPE_F32,
+                                WEFT_REDUCTION_SUM, f->group, f->stream));
     OPTIONAL(weft_reduce_scatter_v, displacements);
     FAILS(weft_reduce_scatter_v, group,
           weft_reduce_scatter_v(any.bytes, any.bytes, any.counts, any.counts, WEFT_DTYPE_F32,
-                                WEFT_SUM, NULL, f->stream));
+                                WEFT_REDUCTION_SUM, NULL, f->stream));
     OPTIONAL(weft_reduce_scatter_v, stream);
     OPTIONAL(weft_all_to_all_v, send);
     FAILS(weft_all_to_all_v, send_counts,
@@ -370,10 +374,11 @@ static void call_fuser(const fixture_t *f)
     FAILS(weft_fuser_create, group, weft_fuser_create(NULL, &any.fuser_params, &any.fuser));
     OPTIONAL(weft_fuser_create, params);
     FAILS(weft_fuser_create, out_fuser, weft_fuser_create(f->group, &any.fuser_params, NULL));
-    FAILS(weft_fuser_add, fuser, weft_fuser_add(NULL, any.bytes, 1, WEFT_DTYPE_F32, WEFT_SUM, "x"));
+    FAILS(weft_fuser_add, fuser,
+          weft_fuser_add(NULL, any.bytes, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, "x"));
     OPTIONAL(weft_fuser_add, tensor);
     FAILS(weft_fuser_add, name,
-          weft_fuser_add(f->fuser, any.bytes, 1, WEFT_DTYPE_F32, WEFT_SUM, NULL));
+          weft_fuser_add(f->fuser, any.bytes, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, NULL));
     FAILS(weft_fuser_flush, fuser, weft_fuser_flush(NULL));
     FAILS(weft_fuser_query, fuser, weft_fuser_query(NULL));
     FAILS(weft_fuser_wait, fuser, weft_fuser_wait(NULL));
@@ -418,7 +423,8 @@ static void call_group(const fixture_t *f)
     FAILS(weft_group_set_order, group, weft_group_set_order(NULL, WEFT_ORDER_TREE, any.sizes, 1));
     OPTIONAL(weft_group_set_order, block_sizes);
     GIVES(weft_group_order, group, weft_group_order(NULL), WEFT_ORDER_TREE);
-    FAILS(weft_group_set_algorithm, group, weft_group_set_algorithm(NULL, WEFT_OP_ALL_REDUCE, "x"));
+    FAILS(weft_group_set_algorithm, group,
+          weft_group_set_algorithm(NULL, WEFT_COLLECTIVE_ALL_REDUCE, "x"));
     OPTIONAL(weft_group_set_algorithm, name);
     GIVES_TEXT(weft_group_last_algorithm, group, weft_group_last_algorithm(NULL), "none");
     GIVES_TEXT(weft_group_last_path, group, weft_group_last_path(NULL), "none");
@@ -817,20 +823,21 @@ static void test_buffers(void **state)
     uint64_t counts[] = {1}, none[] = {0};
     make(&f);
     weft_group_t *g = f.group;
-    assert_int_equal(weft_all_reduce(NULL, NULL, 0, WEFT_DTYPE_F32, WEFT_SUM, g, NULL), WEFT_OK);
+    assert_int_equal(weft_all_reduce(NULL, NULL, 0, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, g, NULL),
+                     WEFT_OK);
     assert_int_equal(weft_all_gather_v(NULL, NULL, none, NULL, WEFT_DTYPE_F32, g, NULL), WEFT_OK);
 #define BAD(call) assert_int_equal((call), WEFT_ERR_INVALID_ARGUMENT)
-    BAD(weft_all_reduce(NULL, x, 1, WEFT_DTYPE_F32, WEFT_SUM, g, NULL));
-    BAD(weft_all_reduce(x, NULL, 1, WEFT_DTYPE_F32, WEFT_SUM, g, f.stream));
-    BAD(weft_reduce_scatter(NULL, x, 1, WEFT_DTYPE_F32, WEFT_SUM, g, NULL));
+    BAD(weft_all_reduce(NULL, x, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, g, NULL));
+    BAD(weft_all_reduce(x, NULL, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, g, f.stream));
+    BAD(weft_reduce_scatter(NULL, x, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, g, NULL));
     BAD(weft_all_gather(x, NULL, 1, WEFT_DTYPE_F32, g, NULL));
     BAD(weft_broadcast(NULL, x, 1, WEFT_DTYPE_F32, 0, g, NULL));
-    BAD(weft_reduce(x, NULL, 1, WEFT_DTYPE_F32, WEFT_SUM, 0, g, NULL));
+    BAD(weft_reduce(x, NULL, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, 0, g, NULL));
     BAD(weft_gather(x, NULL, 1, WEFT_DTYPE_F32, 0, g, NULL));
     BAD(weft_scatter(NULL, x, 1, WEFT_DTYPE_F32, 0, g, NULL));
     BAD(weft_all_to_all(x, NULL, 1, WEFT_DTYPE_F32, g, NULL));
     BAD(weft_all_gather_v(NULL, x, counts, NULL, WEFT_DTYPE_F32, g, NULL));
-    BAD(weft_reduce_scatter_v(x, NULL, counts, NULL, WEFT_DTYPE_F32, WEFT_SUM, g, NULL));
+    BAD(weft_reduce_scatter_v(x, NULL, counts, NULL, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, g, NULL));
     BAD(weft_all_to_all_v(NULL, counts, NULL, x, counts, NULL, WEFT_DTYPE_F32, g, NULL));
     BAD(weft_send(NULL, 1, WEFT_DTYPE_F32, 0, g, NULL));
     BAD(weft_recv(NULL, 1, WEFT_DTYPE_F32, 0, g, NULL));
@@ -842,7 +849,7 @@ static void test_buffers(void **state)
     BAD(weft_stream_launch(f.stream, &kernel, &call, 0, 1));
     assert_int_equal(weft_stream_launch(f.stream, &kernel, &call, 0, 0), WEFT_OK);
     BAD(weft_group_set_order(g, WEFT_ORDER_BLOCKS, NULL, 1));
-    BAD(weft_fuser_add(f.fuser, NULL, 1, WEFT_DTYPE_F32, WEFT_SUM, "x"));
+    BAD(weft_fuser_add(f.fuser, NULL, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, "x"));
     size_t bytes = support_sizes[0] * sizeof(float);
     BAD(weft_session_get_state(f.session, 0, NULL, bytes));
     BAD(weft_session_set_state(f.session, 0, NULL, bytes));

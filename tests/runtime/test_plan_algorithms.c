@@ -152,7 +152,7 @@ static void test_every_algorithm_trains_to_the_same_bits(void **state)
 #else
     static const uint32_t worlds[] = {2, 3, 5};
 #endif
-    static const weft_collective_t ops[] = {WEFT_OP_ALL_REDUCE, WEFT_OP_BROADCAST};
+    static const weft_collective_t ops[] = {WEFT_COLLECTIVE_ALL_REDUCE, WEFT_COLLECTIVE_BROADCAST};
     const weft_algorithm_t *algorithm;
     for (size_t w = 0; w < sizeof worlds / sizeof *worlds; w++) {
         char expected[65], digest[65], asked[64];
@@ -221,7 +221,7 @@ static void test_the_first_of_the_list_that_runs_is_taken(void **state)
     train(plan, &plain, expected);
     uint32_t changed = 0;
     for (uint32_t i = 0; i < plan->collective_count; i++) {
-        if (plan->collectives[i].op == WEFT_OP_ALL_REDUCE) {
+        if (plan->collectives[i].op == WEFT_COLLECTIVE_ALL_REDUCE) {
             plan->collectives[i].algorithms = list;
             plan->collectives[i].algorithm_count = 5;
             changed++;
@@ -258,8 +258,8 @@ static void build_lanes(const weft_algo_params_t *params, weft_schedule_builder_
     uint32_t n = params->group_size;
     for (uint32_t lane = 0; lane < 3; lane++) {
         uint32_t block = lane * n + params->rank;
-        weft_place_t from = {0, n, WEFT_ALGO_SEND, block, 1};
-        weft_place_t to = {0, n, WEFT_ALGO_RECV, block, 1};
+        weft_place_t from = {0, n, WEFT_ALGO_BUFFER_SEND, block, 1};
+        weft_place_t to = {0, n, WEFT_ALGO_BUFFER_RECV, block, 1};
         weft_schedule_post(builder, lane, 1);
         weft_schedule_wait(builder, lane, 0, n, lane, 1, 0);
         weft_schedule_reduce(builder, lane, &to, 1, &from, 1, (weft_blocks_t){block, 1, 1}, 1);
@@ -272,8 +272,8 @@ static void build_lanes(const weft_algo_params_t *params, weft_schedule_builder_
 
 static void build_hasty(const weft_algo_params_t *params, weft_schedule_builder_t *builder)
 {
-    weft_place_t from = {0, params->group_size, WEFT_ALGO_SEND, params->rank, 1};
-    weft_place_t to = {0, params->group_size, WEFT_ALGO_RECV, params->rank, 1};
+    weft_place_t from = {0, params->group_size, WEFT_ALGO_BUFFER_SEND, params->rank, 1};
+    weft_place_t to = {0, params->group_size, WEFT_ALGO_BUFFER_RECV, params->rank, 1};
     weft_schedule_reduce(builder, 0, &to, 1, &from, 1, (weft_blocks_t){params->rank, 1, 1}, 1);
     weft_schedule_post(builder, 0, 2);
     weft_schedule_wait(builder, 0, 0, params->group_size, 0, 2, 0);
@@ -283,9 +283,13 @@ static void build_hasty(const weft_algo_params_t *params, weft_schedule_builder_
 static void test_lanes_of_a_callers_algorithm_go_on_by_themselves(void **state)
 {
     (void)state;
-    static const weft_algorithm_t lanes = {
-        WEFT_ALGO_ABI_VERSION, WEFT_OP_ALL_REDUCE, "lanes", "", any_params,
-        lane_resources,        build_lanes};
+    static const weft_algorithm_t lanes = {WEFT_ALGO_ABI_VERSION,
+                                           WEFT_COLLECTIVE_ALL_REDUCE,
+                                           "lanes",
+                                           "",
+                                           any_params,
+                                           lane_resources,
+                                           build_lanes};
     static wefti_plan_algorithm_t list[] = {{.name = "lanes"}};
     weft_algo_params_t params = {.struct_size = sizeof params, .group_size = 3, .in_place = 1};
     weft_registry_t *registry;
@@ -299,7 +303,7 @@ static void test_lanes_of_a_callers_algorithm_go_on_by_themselves(void **state)
     assert_int_equal(weft_registry_add_algorithm(registry, &lanes), WEFT_OK);
     train(plan, &options, expected);
     for (uint32_t i = 0; i < plan->collective_count; i++) {
-        if (plan->collectives[i].op == WEFT_OP_ALL_REDUCE) {
+        if (plan->collectives[i].op == WEFT_COLLECTIVE_ALL_REDUCE) {
             plan->collectives[i].algorithms = list;
         }
     }
@@ -311,9 +315,13 @@ static void test_lanes_of_a_callers_algorithm_go_on_by_themselves(void **state)
     }
     /* The same without its first wait reads what is not there yet: proved before anybody runs it.
      */
-    static const weft_algorithm_t hasty = {
-        WEFT_ALGO_ABI_VERSION, WEFT_OP_ALL_REDUCE, "hasty", "", any_params,
-        lane_resources,        build_hasty};
+    static const weft_algorithm_t hasty = {WEFT_ALGO_ABI_VERSION,
+                                           WEFT_COLLECTIVE_ALL_REDUCE,
+                                           "hasty",
+                                           "",
+                                           any_params,
+                                           lane_resources,
+                                           build_hasty};
     rank_t ranks[MAX_WORLD];
     list[0].name = "hasty";
     assert_int_equal(weft_registry_add_algorithm(registry, &hasty), WEFT_OK);
@@ -339,7 +347,7 @@ static void test_what_cannot_be_honoured_is_an_error_everywhere(void **state)
         assert_non_null(strstr(ranks[r].message, "WEFT_ALGO selects AllReduce algorithm \"ring\""));
     }
     options_t different = {.world = 3,
-                           .rank_1 = wefti_algorithm_find(WEFT_OP_ALL_REDUCE, "doubling")};
+                           .rank_1 = wefti_algorithm_find(WEFT_COLLECTIVE_ALL_REDUCE, "doubling")};
     run_ranks(plan, &different, ranks);
     for (uint32_t r = 0; r < 3; r++) {
         assert_int_equal(ranks[r].status, WEFT_ERR_MISMATCH);

@@ -51,15 +51,15 @@ static bool is_among(weft_collective_t op, const weft_collective_t *ops, size_t 
 
 static uint32_t send_blocks(const example_t *e, uint32_t world)
 {
-    static const weft_collective_t many[] = {WEFT_OP_REDUCE_SCATTER, WEFT_OP_SCATTER,
-                                             WEFT_OP_ALL_TO_ALL};
+    static const weft_collective_t many[] = {WEFT_COLLECTIVE_REDUCE_SCATTER,
+                                             WEFT_COLLECTIVE_SCATTER, WEFT_COLLECTIVE_ALL_TO_ALL};
     return is_among(e->op, many, 3) ? world : 1;
 }
 
 static uint32_t recv_blocks(const example_t *e, uint32_t world)
 {
-    static const weft_collective_t many[] = {WEFT_OP_ALL_GATHER, WEFT_OP_GATHER,
-                                             WEFT_OP_ALL_TO_ALL};
+    static const weft_collective_t many[] = {WEFT_COLLECTIVE_ALL_GATHER, WEFT_COLLECTIVE_GATHER,
+                                             WEFT_COLLECTIVE_ALL_TO_ALL};
     return is_among(e->op, many, 3) ? world : 1;
 }
 
@@ -135,7 +135,7 @@ static void add_collective(weft_plan_t *plan, example_t *e, uint32_t index, uint
         .root = e->root,
         .buffer = e->buffer,
         .source = e->source,
-        .elem_count = e->op == WEFT_OP_BARRIER ? 0 : e->count,
+        .elem_count = e->op == WEFT_COLLECTIVE_BARRIER ? 0 : e->count,
         .divisor = e->divisor,
         .update = WEFTI_PLAN_NONE,
         .order = "tree",
@@ -203,9 +203,11 @@ static element_t add(const example_t *e, element_t a, element_t b)
 {
     element_t sum;
     if (e->dtype == WEFT_DTYPE_F32) {
-        sum.f32 = e->reduction == WEFT_MAX ? (a.f32 > b.f32 ? a.f32 : b.f32) : a.f32 + b.f32;
+        sum.f32 =
+            e->reduction == WEFT_REDUCTION_MAX ? (a.f32 > b.f32 ? a.f32 : b.f32) : a.f32 + b.f32;
     } else {
-        sum.i32 = e->reduction == WEFT_MAX ? (a.i32 > b.i32 ? a.i32 : b.i32) : a.i32 + b.i32;
+        sum.i32 =
+            e->reduction == WEFT_REDUCTION_MAX ? (a.i32 > b.i32 ? a.i32 : b.i32) : a.i32 + b.i32;
     }
     return sum;
 }
@@ -231,10 +233,10 @@ static element_t reduced(const suite_t *suite, uint32_t index, uint32_t step, ui
     }
     element_t sum = tree(e, values, suite->world);
     uint32_t divisor = e->divisor != 0 ? e->divisor : suite->world;
-    if (e->reduction == WEFT_AVG && e->dtype == WEFT_DTYPE_F32) {
+    if (e->reduction == WEFT_REDUCTION_AVG && e->dtype == WEFT_DTYPE_F32) {
         bool power = (divisor & (divisor - 1)) == 0;
         sum.f32 = power ? sum.f32 * (1.0f / (float)divisor) : sum.f32 / (float)divisor;
-    } else if (e->reduction == WEFT_AVG) {
+    } else if (e->reduction == WEFT_REDUCTION_AVG) {
         sum.i32 /= (int32_t)divisor;
     }
     return sum;
@@ -248,26 +250,26 @@ static bool expected(const suite_t *suite, uint32_t index, uint32_t rank, uint32
     uint32_t block = (uint32_t)(at / e->count);
     uint64_t in_block = at % e->count;
     switch (e->op) {
-    case WEFT_OP_ALL_REDUCE:
+    case WEFT_COLLECTIVE_ALL_REDUCE:
         *out = reduced(suite, index, step, at);
         return true;
-    case WEFT_OP_REDUCE:
+    case WEFT_COLLECTIVE_REDUCE:
         *out = reduced(suite, index, step, at);
         return rank == e->root;
-    case WEFT_OP_REDUCE_SCATTER:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER:
         *out = reduced(suite, index, step, rank * e->count + at);
         return true;
-    case WEFT_OP_BROADCAST:
+    case WEFT_COLLECTIVE_BROADCAST:
         *out = value_of(e, index, e->root, step, at);
         return true;
-    case WEFT_OP_ALL_GATHER:
-    case WEFT_OP_GATHER:
+    case WEFT_COLLECTIVE_ALL_GATHER:
+    case WEFT_COLLECTIVE_GATHER:
         *out = value_of(e, index, block, step, in_block);
-        return e->op == WEFT_OP_ALL_GATHER || rank == e->root;
-    case WEFT_OP_SCATTER:
+        return e->op == WEFT_COLLECTIVE_ALL_GATHER || rank == e->root;
+    case WEFT_COLLECTIVE_SCATTER:
         *out = value_of(e, index, e->root, step, rank * e->count + at);
         return true;
-    case WEFT_OP_ALL_TO_ALL:
+    case WEFT_COLLECTIVE_ALL_TO_ALL:
         *out = value_of(e, index, block, step, rank * e->count + in_block);
         return true;
     default:
@@ -338,14 +340,15 @@ static void run_rank(rank_world_t *world)
 /* --- suites ---------------------------------------------------------------------------------- */
 
 static const weft_collective_t operators[] = {
-    WEFT_OP_ALL_REDUCE, WEFT_OP_BROADCAST,  WEFT_OP_REDUCE_SCATTER,
-    WEFT_OP_ALL_GATHER, WEFT_OP_REDUCE,     WEFT_OP_GATHER,
-    WEFT_OP_SCATTER,    WEFT_OP_ALL_TO_ALL, WEFT_OP_BARRIER,
+    WEFT_COLLECTIVE_ALL_REDUCE, WEFT_COLLECTIVE_BROADCAST,  WEFT_COLLECTIVE_REDUCE_SCATTER,
+    WEFT_COLLECTIVE_ALL_GATHER, WEFT_COLLECTIVE_REDUCE,     WEFT_COLLECTIVE_GATHER,
+    WEFT_COLLECTIVE_SCATTER,    WEFT_COLLECTIVE_ALL_TO_ALL, WEFT_COLLECTIVE_BARRIER,
 };
 
 static bool reduces(weft_collective_t op)
 {
-    return op == WEFT_OP_ALL_REDUCE || op == WEFT_OP_REDUCE_SCATTER || op == WEFT_OP_REDUCE;
+    return op == WEFT_COLLECTIVE_ALL_REDUCE || op == WEFT_COLLECTIVE_REDUCE_SCATTER ||
+           op == WEFT_COLLECTIVE_REDUCE;
 }
 
 /* Only lanes without scratch: what a card does. */
@@ -362,7 +365,8 @@ static bool fits(const weft_algorithm_t *algorithm, const weft_algo_params_t *pa
 /* Every algorithm of every operator, in place and not; the rest varies. */
 static void make_suite(suite_t *suite, uint32_t world, bool plain)
 {
-    static const weft_reduction_t reductions[] = {WEFT_SUM, WEFT_AVG, WEFT_MAX, WEFT_AVG};
+    static const weft_reduction_t reductions[] = {WEFT_REDUCTION_SUM, WEFT_REDUCTION_AVG,
+                                                  WEFT_REDUCTION_MAX, WEFT_REDUCTION_AVG};
     *suite = (suite_t){.world = world};
     for (uint32_t o = 0; o < sizeof operators / sizeof operators[0]; o++) {
         const weft_algorithm_t *algorithm;
@@ -383,7 +387,7 @@ static void make_suite(suite_t *suite, uint32_t world, bool plain)
                                .divisor = i % 3 == 0 ? 6 : 0,
                                .root = i % world,
                                .count = UNIT * (1 + i % 7),
-                               .in_place = in_place && operators[o] != WEFT_OP_BARRIER,
+                               .in_place = in_place && operators[o] != WEFT_COLLECTIVE_BARRIER,
                                .strided = !in_place && i % 4 < 2,
                                .algorithm = algorithm};
                 e.count += !e.in_place && !e.strided ? 1 + i % 5 : 0; /* any length */
@@ -405,7 +409,7 @@ static uint32_t count_scratch(const suite_t *suite)
                                      .op = e->op,
                                      .group_size = suite->world,
                                      .root = e->root,
-                                     .in_place = e->op == WEFT_OP_BARRIER || e->in_place};
+                                     .in_place = e->op == WEFT_COLLECTIVE_BARRIER || e->in_place};
         count += !fits(e->algorithm, &params, true);
     }
     return count;
@@ -477,7 +481,8 @@ static void expect_refusal(rank_world_t *world)
 static void test_what_plans_cannot_say_is_refused(void **state)
 {
     (void)state;
-    static const weft_collective_t unknown[] = {WEFT_OP_ALL_GATHER_V, WEFT_OP_SEND_RECV};
+    static const weft_collective_t unknown[] = {WEFT_COLLECTIVE_ALL_GATHER_V,
+                                                WEFT_COLLECTIVE_SEND_RECV};
     for (uint32_t i = 0; i < 2; i++) {
         suite_t suite = {.world = 2, .count = 1};
         suite.examples[0] = (example_t){.op = unknown[i],
@@ -504,11 +509,11 @@ static void test_cards_refuse_what_needs_scratch(void **state)
     (void)state;
     suite_t suite = {.world = 2, .count = 1};
     suite.examples[0] =
-        (example_t){.op = WEFT_OP_ALL_TO_ALL,
+        (example_t){.op = WEFT_COLLECTIVE_ALL_TO_ALL,
                     .dtype = WEFT_DTYPE_F32,
                     .count = UNIT,
                     .in_place = true,
-                    .algorithm = wefti_algorithm_find(WEFT_OP_ALL_TO_ALL, "pairwise")};
+                    .algorithm = wefti_algorithm_find(WEFT_COLLECTIVE_ALL_TO_ALL, "pairwise")};
     make_plan(&suite);
     support_card_contexts(2, expect_card_refusal, &suite);
     weft_plan_release(suite.plan);

@@ -47,10 +47,11 @@ typedef struct program {
 } program_t;
 
 static const weft_collective_t operators[] = {
-    WEFT_OP_ALL_REDUCE,   WEFT_OP_REDUCE_SCATTER,   WEFT_OP_ALL_GATHER,   WEFT_OP_BROADCAST,
-    WEFT_OP_REDUCE,       WEFT_OP_GATHER,           WEFT_OP_SCATTER,      WEFT_OP_ALL_TO_ALL,
-    WEFT_OP_ALL_GATHER_V, WEFT_OP_REDUCE_SCATTER_V, WEFT_OP_ALL_TO_ALL_V, WEFT_OP_BARRIER,
-    WEFT_OP_SEND_RECV,
+    WEFT_COLLECTIVE_ALL_REDUCE,       WEFT_COLLECTIVE_REDUCE_SCATTER, WEFT_COLLECTIVE_ALL_GATHER,
+    WEFT_COLLECTIVE_BROADCAST,        WEFT_COLLECTIVE_REDUCE,         WEFT_COLLECTIVE_GATHER,
+    WEFT_COLLECTIVE_SCATTER,          WEFT_COLLECTIVE_ALL_TO_ALL,     WEFT_COLLECTIVE_ALL_GATHER_V,
+    WEFT_COLLECTIVE_REDUCE_SCATTER_V, WEFT_COLLECTIVE_ALL_TO_ALL_V,   WEFT_COLLECTIVE_BARRIER,
+    WEFT_COLLECTIVE_SEND_RECV,
 };
 #define OPERATORS (sizeof operators / sizeof operators[0])
 
@@ -116,19 +117,19 @@ static weft_status_t call_v(const step_t *step, uint8_t *send, uint8_t *recv, we
     uint32_t n = weft_group_size(group), rank = weft_group_rank(group);
     uint64_t counts[MAX_RANKS], in[MAX_RANKS], at[MAX_RANKS], total = 0;
     for (uint32_t r = 0; r < n; r++) {
-        bool pairs = step->op == WEFT_OP_ALL_TO_ALL_V;
+        bool pairs = step->op == WEFT_COLLECTIVE_ALL_TO_ALL_V;
         counts[r] = v_count(step, pairs ? rank : 0, r);
         in[r] = v_count(step, r, rank);
     }
-    const uint64_t *blocks = step->op == WEFT_OP_ALL_TO_ALL_V ? in : counts;
+    const uint64_t *blocks = step->op == WEFT_COLLECTIVE_ALL_TO_ALL_V ? in : counts;
     for (uint32_t i = n; i > 0; i--) { /* blocks in reverse order */
         at[i - 1] = total;
         total += blocks[i - 1];
     }
     switch (step->op) {
-    case WEFT_OP_ALL_GATHER_V:
+    case WEFT_COLLECTIVE_ALL_GATHER_V:
         return weft_all_gather_v(send, recv, counts, at, step->dtype, group, NULL);
-    case WEFT_OP_REDUCE_SCATTER_V:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER_V:
         return weft_reduce_scatter_v(send, recv, counts, at, step->dtype, step->reduction, group,
                                      NULL);
     default:
@@ -168,30 +169,30 @@ static weft_status_t call(const step_t *step, const rank_memory_t *memory, weft_
     fill(send, ROOM, step->seed, rank);
     fill(recv, ROOM, step->seed + 77, rank);
     switch (step->op) {
-    case WEFT_OP_ALL_REDUCE:
+    case WEFT_COLLECTIVE_ALL_REDUCE:
         return weft_all_reduce(same, recv, count, dtype, step->reduction, group, NULL);
-    case WEFT_OP_REDUCE_SCATTER:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER:
         return weft_reduce_scatter(send, step->in_place ? send + rank * block : recv, count, dtype,
                                    step->reduction, group, NULL);
-    case WEFT_OP_ALL_GATHER:
+    case WEFT_COLLECTIVE_ALL_GATHER:
         return weft_all_gather(step->in_place ? recv + rank * block : send, recv, count, dtype,
                                group, NULL);
-    case WEFT_OP_BROADCAST:
+    case WEFT_COLLECTIVE_BROADCAST:
         return weft_broadcast(same, recv, count, dtype, step->root, group, NULL);
-    case WEFT_OP_REDUCE:
+    case WEFT_COLLECTIVE_REDUCE:
         return weft_reduce(same, root ? recv : NULL, count, dtype, step->reduction, step->root,
                            group, NULL);
-    case WEFT_OP_GATHER:
+    case WEFT_COLLECTIVE_GATHER:
         return weft_gather(step->in_place && root ? recv + rank * block : send, root ? recv : NULL,
                            count, dtype, step->root, group, NULL);
-    case WEFT_OP_SCATTER:
+    case WEFT_COLLECTIVE_SCATTER:
         return weft_scatter(root ? send : NULL, step->in_place && root ? send + rank * block : recv,
                             count, dtype, step->root, group, NULL);
-    case WEFT_OP_ALL_TO_ALL:
+    case WEFT_COLLECTIVE_ALL_TO_ALL:
         return weft_all_to_all(same, recv, count, dtype, group, NULL);
-    case WEFT_OP_SEND_RECV:
+    case WEFT_COLLECTIVE_SEND_RECV:
         return exchange(step, send, recv, group);
-    case WEFT_OP_BARRIER:
+    case WEFT_COLLECTIVE_BARRIER:
         return weft_barrier(group, NULL);
     default:
         return call_v(step, send, recv, group);
@@ -300,7 +301,8 @@ static void check_algorithms(uint32_t size, const uint32_t *host_of, const uint3
                                      .host_count = host_count};
         bool tree = algorithm->eligible(&params) == NULL;
         params.order = WEFT_ORDER_ANY;
-        if (algorithm->op == WEFT_OP_SEND_RECV || (!tree && algorithm->eligible(&params) != NULL)) {
+        if (algorithm->op == WEFT_COLLECTIVE_SEND_RECV ||
+            (!tree && algorithm->eligible(&params) != NULL)) {
             continue;
         }
         for (uint32_t k = 0; k < 4; k++) {
@@ -314,7 +316,7 @@ static void check_algorithms(uint32_t size, const uint32_t *host_of, const uint3
             if (!tree) { /* rings: which shard an element is in depends on the chunks that fit */
                 step->dtype = WEFT_DTYPE_I32;
             }
-            step->reduction = WEFT_SUM;
+            step->reduction = WEFT_REDUCTION_SUM;
         }
     }
     assert_true(at > 100);
@@ -355,7 +357,7 @@ static void test_hierarchies_of_mixed_hosts(void **state)
                 step->order = WEFT_ORDER_TREE;
                 step->count = counts[k] < most ? counts[k] : most;
                 step->dtype = k == 1 ? WEFT_DTYPE_BF16 : WEFT_DTYPE_F32;
-                step->reduction = WEFT_SUM;
+                step->reduction = WEFT_REDUCTION_SUM;
                 step->registered = k != 2;
             }
         }
@@ -380,10 +382,12 @@ static void run_small_calls(rank_world_t *world)
     static const uint64_t counts[] = {1, 16, 512, 2048};
     float x[2048] = {0};
     for (uint32_t i = 0; i < 4; i++) {
-        RANK_OK(weft_all_reduce(x, x, counts[i], WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL));
+        RANK_OK(weft_all_reduce(x, x, counts[i], WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group,
+                                NULL));
         uint64_t before = sent_so_far(world);
         for (uint32_t call = 0; call < 10; call++) {
-            RANK_OK(weft_all_reduce(x, x, counts[i], WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL));
+            RANK_OK(weft_all_reduce(x, x, counts[i], WEFT_DTYPE_F32, WEFT_REDUCTION_SUM,
+                                    world->group, NULL));
             RANK_CHECK(strcmp(weft_group_last_path(world->group), "posting") == 0);
         }
         RANK_CHECK(sent_so_far(world) - before == 20);
@@ -402,11 +406,11 @@ static void run_posted_sizes(rank_world_t *world)
 {
     static float x[MAX_RANKS][2048];
     RANK_CHECK(world->group->posting_bytes < 8192);
-    RANK_OK(weft_all_reduce(x[world->rank], x[world->rank], 2, WEFT_DTYPE_F32, WEFT_SUM,
+    RANK_OK(weft_all_reduce(x[world->rank], x[world->rank], 2, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM,
                             world->group, NULL));
     RANK_CHECK(strcmp(weft_group_last_path(world->group), "posting") == 0);
-    RANK_OK(weft_all_reduce(x[world->rank], x[world->rank], 2048, WEFT_DTYPE_F32, WEFT_SUM,
-                            world->group, NULL));
+    RANK_OK(weft_all_reduce(x[world->rank], x[world->rank], 2048, WEFT_DTYPE_F32,
+                            WEFT_REDUCTION_SUM, world->group, NULL));
     RANK_CHECK(strcmp(weft_group_last_path(world->group), "schedule") == 0);
 }
 
@@ -460,7 +464,7 @@ static void check_sum(weft_group_t *group, uint64_t count)
     for (uint64_t i = 0; i < count; i++) {
         x[i] = (float)weft_group_world_rank(group, weft_group_rank(group)) + 1;
     }
-    RANK_OK(weft_all_reduce(x, x, count, WEFT_DTYPE_F32, WEFT_SUM, group, NULL));
+    RANK_OK(weft_all_reduce(x, x, count, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL));
     for (uint64_t i = 0; i < count; i++) {
         RANK_CHECK(x[i] == expected);
     }
@@ -522,8 +526,8 @@ static void run_streams(rank_world_t *world)
             for (uint64_t k = 0; k < count; k++) {
                 x[g][i][k] = (float)(world->rank + i + g);
             }
-            RANK_OK(weft_all_reduce(x[g][i], x[g][i], count, WEFT_DTYPE_F32, WEFT_SUM, groups[g],
-                                    streams[g]));
+            RANK_OK(weft_all_reduce(x[g][i], x[g][i], count, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM,
+                                    groups[g], streams[g]));
         }
     }
     for (uint32_t g = 0; g < 2; g++) {
@@ -608,8 +612,8 @@ static void run_disagreements(rank_world_t *world)
         if (world->rank == victim) {
             step.dtype = WEFT_DTYPE_U32;
         }
-        if (step.op == WEFT_OP_BARRIER) {
-            step.op = WEFT_OP_ALL_GATHER;
+        if (step.op == WEFT_COLLECTIVE_BARRIER) {
+            step.op = WEFT_COLLECTIVE_ALL_GATHER;
         }
         uint64_t start = wefti_now_ns();
         weft_status_t status = call(&step, &memory, group);
@@ -656,7 +660,7 @@ static void run_late(rank_world_t *world)
             wefti_futex_wait(&never.value, 0, 1000000);
         }
     } else {
-        status = weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL);
+        status = weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL);
     }
     RANK_CHECK(status == WEFT_ERR_TIMEOUT);
     RANK_CHECK(strstr(weft_last_error(), "late: rank 1") != NULL);
@@ -681,7 +685,8 @@ static void run_abort(rank_world_t *world)
         weft_context_abort(world->context, "rank 2 cannot go on");
         status = weft_group_status(world->group);
     } else {
-        status = weft_all_reduce(x, x, 3000, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL);
+        status =
+            weft_all_reduce(x, x, 3000, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL);
     }
     RANK_CHECK(status == WEFT_ERR_ABORTED);
     RANK_CHECK(strstr(weft_last_error(), "rank 2 cannot go on") != NULL);
@@ -696,7 +701,7 @@ static void run_gone(rank_world_t *world)
         return; /* destroys the group, which waits for the others, and leaves */
     }
     weft_status_t status =
-        weft_all_reduce(x, x, 3000, WEFT_DTYPE_F32, WEFT_SUM, world->group, NULL);
+        weft_all_reduce(x, x, 3000, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL);
     RANK_CHECK(status == WEFT_ERR_TIMEOUT || status == WEFT_ERR_PEER_DIED);
 }
 

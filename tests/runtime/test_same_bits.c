@@ -184,7 +184,7 @@ static void compare(const one_t *one, const call_t *call, const uint8_t *got, co
             wrong(one, call, "differs", i);
         }
     }
-    if (got[bytes] != 0xa5 && !(call->op != WEFT_OP_ALL_REDUCE && call->in_place)) {
+    if (got[bytes] != 0xa5 && !(call->op != WEFT_COLLECTIVE_ALL_REDUCE && call->in_place)) {
         wrong(one, call, "written behind the end", bytes);
     }
 }
@@ -196,9 +196,9 @@ static size_t share(const one_t *one, const call_t *call, uint32_t rank, size_t 
     uint32_t n = one->world->size;
     size_t left = call->count;
     for (uint32_t r = 0; r < n; r++) {
-        counts[r] = call->op == WEFT_OP_REDUCE_SCATTER ? call->count / n
-                    : r + 1 == n                       ? left
-                                                       : left * (r + 1) % (left / 2 + 1);
+        counts[r] = call->op == WEFT_COLLECTIVE_REDUCE_SCATTER ? call->count / n
+                    : r + 1 == n                               ? left
+                                                               : left * (r + 1) % (left / 2 + 1);
         left -= counts[r];
     }
     *first = call->at;
@@ -219,7 +219,8 @@ static const uint8_t *run_call(one_t *one, const call_t *call, size_t *first, si
     uint64_t counts[MAX_RANKS];
     uint8_t *send = one->send[call->memory] + call->at * bytes;
     uint8_t *recv = one->recv[call->memory] + call->at * bytes;
-    bool scatters = call->op == WEFT_OP_REDUCE_SCATTER || call->op == WEFT_OP_REDUCE_SCATTER_V;
+    bool scatters =
+        call->op == WEFT_COLLECTIVE_REDUCE_SCATTER || call->op == WEFT_COLLECTIVE_REDUCE_SCATTER_V;
     *first = call->at;
     *count = call->count;
     memset(one->recv[call->memory], 0xa5, BYTES + 64);
@@ -232,14 +233,14 @@ static const uint8_t *run_call(one_t *one, const call_t *call, size_t *first, si
         recv = send + (*first - call->at) * bytes;
     }
     switch (call->op) {
-    case WEFT_OP_ALL_REDUCE:
+    case WEFT_COLLECTIVE_ALL_REDUCE:
         RANK_OK(weft_all_reduce(send, recv, call->count, dtype, call->reduction, group, stream));
         break;
-    case WEFT_OP_REDUCE:
+    case WEFT_COLLECTIVE_REDUCE:
         RANK_OK(weft_reduce(send, recv, call->count, dtype, call->reduction, call->root, group,
                             stream));
         break;
-    case WEFT_OP_REDUCE_SCATTER:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER:
         RANK_OK(weft_reduce_scatter(send, recv, *count, dtype, call->reduction, group, stream));
         break;
     default:
@@ -250,7 +251,7 @@ static const uint8_t *run_call(one_t *one, const call_t *call, size_t *first, si
     if (stream != NULL) {
         RANK_OK(weft_stream_synchronize(stream));
     }
-    return call->op == WEFT_OP_REDUCE && rank != call->root ? NULL : recv;
+    return call->op == WEFT_COLLECTIVE_REDUCE && rank != call->root ? NULL : recv;
 }
 
 static void check_call(one_t *one, const call_t *call)
@@ -263,8 +264,9 @@ static void check_call(one_t *one, const call_t *call)
     }
 }
 
-static const weft_collective_t operators[] = {WEFT_OP_ALL_REDUCE, WEFT_OP_REDUCE,
-                                              WEFT_OP_REDUCE_SCATTER, WEFT_OP_REDUCE_SCATTER_V};
+static const weft_collective_t operators[] = {WEFT_COLLECTIVE_ALL_REDUCE, WEFT_COLLECTIVE_REDUCE,
+                                              WEFT_COLLECTIVE_REDUCE_SCATTER,
+                                              WEFT_COLLECTIVE_REDUCE_SCATTER_V};
 
 static call_t random_call(one_t *one)
 {
@@ -371,7 +373,7 @@ static void run_job(const way_t *way, const data_t *data, uint32_t runs, void (*
 static void run_everything(one_t *one)
 {
     for (size_t i = 0; i < ORACLE_DTYPES * REDUCTIONS; i++) {
-        call_t call = {.op = WEFT_OP_ALL_REDUCE,
+        call_t call = {.op = WEFT_COLLECTIVE_ALL_REDUCE,
                        .t = i / REDUCTIONS,
                        .reduction = (weft_reduction_t)(i % REDUCTIONS),
                        .count = COUNT,
@@ -513,12 +515,12 @@ static void run_ring(one_t *one)
     weft_group_t *group = one->world->group;
     one->algorithm = "ring";
     RANK_OK(weft_group_set_order(group, WEFT_ORDER_ANY, NULL, 0));
-    RANK_OK(weft_group_set_algorithm(group, WEFT_OP_ALL_REDUCE, "ring"));
-    RANK_OK(weft_group_set_algorithm(group, WEFT_OP_REDUCE_SCATTER, "ring"));
+    RANK_OK(weft_group_set_algorithm(group, WEFT_COLLECTIVE_ALL_REDUCE, "ring"));
+    RANK_OK(weft_group_set_algorithm(group, WEFT_COLLECTIVE_REDUCE_SCATTER, "ring"));
     for (size_t i = 0; i < 2 * ORACLE_DTYPES * REDUCTIONS; i++) {
         call_t call = random_call(one);
         size_t first, count;
-        call.op = i % 2 ? WEFT_OP_REDUCE_SCATTER : WEFT_OP_ALL_REDUCE;
+        call.op = i % 2 ? WEFT_COLLECTIVE_REDUCE_SCATTER : WEFT_COLLECTIVE_ALL_REDUCE;
         call.t = i / 2 / REDUCTIONS;
         call.reduction = (weft_reduction_t)(i / 2 % REDUCTIONS);
         const uint8_t *got = run_call(one, &call, &first, &count);

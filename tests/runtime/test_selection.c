@@ -42,21 +42,21 @@ static void run_refused(rank_world_t *world)
     weft_stream_t *stream = NULL;
     float *x = calloc(100000, sizeof *x);
     RANK_CHECK(x != NULL);
-    RANK_CHECK(weft_group_set_algorithm(g, WEFT_OP_ALL_REDUCE, "rong") ==
+    RANK_CHECK(weft_group_set_algorithm(g, WEFT_COLLECTIVE_ALL_REDUCE, "rong") ==
                WEFT_ERR_INVALID_ARGUMENT);
     RANK_CHECK(strstr(weft_last_error(), "rong") != NULL);
-    RANK_CHECK(weft_group_set_algorithm(g, WEFT_OP_SEND_RECV, "direct") ==
+    RANK_CHECK(weft_group_set_algorithm(g, WEFT_COLLECTIVE_SEND_RECV, "direct") ==
                WEFT_ERR_INVALID_ARGUMENT);
     RANK_CHECK(weft_group_set_algorithm(g, (weft_collective_t)99, NULL) ==
                WEFT_ERR_INVALID_ARGUMENT);
-    RANK_CHECK(weft_group_set_algorithm(NULL, WEFT_OP_ALL_REDUCE, NULL) ==
+    RANK_CHECK(weft_group_set_algorithm(NULL, WEFT_COLLECTIVE_ALL_REDUCE, NULL) ==
                WEFT_ERR_INVALID_ARGUMENT);
     static const char *const names[] = {"ring", "hierarchical"};
     for (uint32_t i = 0; i < 2; i++) {
-        RANK_OK(weft_group_set_algorithm(g, WEFT_OP_ALL_REDUCE, names[i]));
+        RANK_OK(weft_group_set_algorithm(g, WEFT_COLLECTIVE_ALL_REDUCE, names[i]));
         for (uint32_t c = 0; c < 5; c++) {
-            RANK_CHECK(weft_all_reduce(x, x, counts[c], WEFT_DTYPE_F32, WEFT_SUM, g, NULL) ==
-                       WEFT_ERR_UNSUPPORTED);
+            RANK_CHECK(weft_all_reduce(x, x, counts[c], WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, g,
+                                       NULL) == WEFT_ERR_UNSUPPORTED);
             RANK_CHECK(strstr(weft_last_error(), "AllReduce") != NULL &&
                        strstr(weft_last_error(), names[i]) != NULL &&
                        strstr(weft_last_error(), i == 0 ? "order" : "host") != NULL);
@@ -64,11 +64,11 @@ static void run_refused(rank_world_t *world)
         RANK_OK(weft_all_gather(x, x, 0, WEFT_DTYPE_F32, g, NULL)); /* the group is whole */
     }
     RANK_OK(weft_stream_create(world->context, NULL, &stream));
-    RANK_OK(weft_all_reduce(x, x, 100, WEFT_DTYPE_F32, WEFT_SUM, g, stream));
+    RANK_OK(weft_all_reduce(x, x, 100, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, g, stream));
     RANK_CHECK(weft_stream_synchronize(stream) == WEFT_ERR_UNSUPPORTED);
     weft_stream_destroy(stream);
-    RANK_OK(weft_group_set_algorithm(g, WEFT_OP_ALL_REDUCE, NULL));
-    RANK_OK(weft_all_reduce(x, x, 100, WEFT_DTYPE_F32, WEFT_SUM, g, NULL));
+    RANK_OK(weft_group_set_algorithm(g, WEFT_COLLECTIVE_ALL_REDUCE, NULL));
+    RANK_OK(weft_all_reduce(x, x, 100, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, g, NULL));
     free(x);
 }
 
@@ -133,13 +133,14 @@ static void expect_blocks(const order_case_t *order, const uint8_t *const *sourc
         }
         first += order->sizes[b];
         void *to = partial[b];
-        weft_reduce_t inner = {members, order->sizes[b], &to,      1,
-                               count,   WEFT_DTYPE_F32,  WEFT_SUM, 0};
+        weft_reduce_t inner = {members,        order->sizes[b],    &to, 1, count,
+                               WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, 0};
         RANK_OK(wefti_reduce(&inner, WEFTI_ISA_PORTABLE));
         tops[b] = partial[b];
     }
     void *to = out;
-    weft_reduce_t outer = {tops, order->count, &to, 1, count, WEFT_DTYPE_F32, WEFT_SUM, 0};
+    weft_reduce_t outer = {tops,           order->count,       &to, 1, count,
+                           WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, 0};
     RANK_OK(wefti_reduce(&outer, WEFTI_ISA_PORTABLE));
     for (uint32_t b = 0; b < order->count; b++) {
         free(partial[b]);
@@ -165,14 +166,17 @@ static void run_blocks(rank_world_t *world)
         }
         memcpy(one.send, one.sources[world->rank], count * sizeof(float));
         expect_blocks(order, (const uint8_t *const *)one.sources, count, expected);
-        RANK_OK(weft_all_reduce(one.send, one.recv, count, WEFT_DTYPE_F32, WEFT_SUM, g, NULL));
+        RANK_OK(weft_all_reduce(one.send, one.recv, count, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, g,
+                                NULL));
         RANK_CHECK(memcmp(one.recv, expected, count * sizeof(float)) == 0);
         RANK_CHECK((strcmp(weft_group_last_path(g), "schedule") != 0) == order->subtrees);
         uint32_t root = (uint32_t)count % world->size;
-        RANK_OK(weft_reduce(one.send, one.recv, count, WEFT_DTYPE_F32, WEFT_SUM, root, g, NULL));
+        RANK_OK(weft_reduce(one.send, one.recv, count, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, root, g,
+                            NULL));
         RANK_CHECK(world->rank != root || memcmp(one.recv, expected, count * sizeof(float)) == 0);
         uint64_t each = count / world->size;
-        RANK_OK(weft_reduce_scatter(one.send, one.recv, each, WEFT_DTYPE_F32, WEFT_SUM, g, NULL));
+        RANK_OK(weft_reduce_scatter(one.send, one.recv, each, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, g,
+                                    NULL));
         RANK_CHECK(memcmp(one.recv, expected + each * world->rank, each * sizeof(float)) == 0);
         /* what reduces nothing does not mind */
         RANK_OK(weft_broadcast(one.send, one.recv, count, WEFT_DTYPE_F32, root, g, NULL));
@@ -212,7 +216,8 @@ static void run_twice(rank_world_t *world)
     RANK_OK(weft_group_set_order(g, WEFT_ORDER_ANY, NULL, 0));
     /* every place of the ring must have had a call of a V form */
     for (uint32_t i = 0; i < WEFTI_CALLS; i++) {
-        support_call(&one, WEFT_OP_ALL_GATHER_V, 10, WEFT_DTYPE_F64, WEFT_SUM, 0, false);
+        support_call(&one, WEFT_COLLECTIVE_ALL_GATHER_V, 10, WEFT_DTYPE_F64, WEFT_REDUCTION_SUM, 0,
+                     false);
     }
     for (uint32_t round = 0; round < 3; round++) {
         if (round == 1) {
@@ -223,19 +228,20 @@ static void run_twice(rank_world_t *world)
             RANK_OK(weft_barrier(g, NULL));
         }
         for (size_t i = 0; (algorithm = wefti_algorithm_at(i)) != NULL; i++) {
-            bool few = algorithm->op == WEFT_OP_SEND_RECV;
+            bool few = algorithm->op == WEFT_COLLECTIVE_SEND_RECV;
             if (few || needs_hosts(algorithm)) {
                 continue;
             }
             RANK_OK(weft_group_set_algorithm(g, algorithm->op, algorithm->name));
             for (uint32_t c = 0; c < 3; c++) { /* other sizes are not other schedules */
                 one.seed = 1;
-                support_call(&one, algorithm->op, c * 700 + round, WEFT_DTYPE_F64, WEFT_SUM, 0,
+                support_call(&one, algorithm->op, c * 700 + round, WEFT_DTYPE_F64,
+                             WEFT_REDUCTION_SUM, 0, false);
+                support_call(&one, algorithm->op, c * 9 + 1, WEFT_DTYPE_I16, WEFT_REDUCTION_SUM, 0,
                              false);
-                support_call(&one, algorithm->op, c * 9 + 1, WEFT_DTYPE_I16, WEFT_SUM, 0, false);
             }
             RANK_OK(weft_group_set_algorithm(g, algorithm->op, NULL));
-            support_call(&one, algorithm->op, 100, WEFT_DTYPE_F64, WEFT_SUM, 0, false);
+            support_call(&one, algorithm->op, 100, WEFT_DTYPE_F64, WEFT_REDUCTION_SUM, 0, false);
         }
     }
     RANK_OK(weft_barrier(g, NULL));
@@ -262,10 +268,12 @@ static void run_many(rank_world_t *world)
     g->interpret = true;
     for (uint32_t round = 0; round < 2; round++) {
         for (uint32_t i = 0; i < 4; i++) {
-            RANK_OK(weft_group_set_algorithm(g, WEFT_OP_BROADCAST, names[i]));
+            RANK_OK(weft_group_set_algorithm(g, WEFT_COLLECTIVE_BROADCAST, names[i]));
             for (uint32_t root = 0; root < world->size; root++) {
-                support_call(&one, WEFT_OP_BROADCAST, 100, WEFT_DTYPE_F32, WEFT_SUM, root, false);
-                support_call(&one, WEFT_OP_BROADCAST, 100, WEFT_DTYPE_F32, WEFT_SUM, root, true);
+                support_call(&one, WEFT_COLLECTIVE_BROADCAST, 100, WEFT_DTYPE_F32,
+                             WEFT_REDUCTION_SUM, root, false);
+                support_call(&one, WEFT_COLLECTIVE_BROADCAST, 100, WEFT_DTYPE_F32,
+                             WEFT_REDUCTION_SUM, root, true);
             }
         }
     }
@@ -286,11 +294,15 @@ static void run_mixed(rank_world_t *world)
     static const struct {
         weft_collective_t op;
         const char *name;
-    } cases[] = {{WEFT_OP_ALL_REDUCE, "doubling"},   {WEFT_OP_ALL_REDUCE, "halving-doubling"},
-                 {WEFT_OP_ALL_GATHER, "bruck"},      {WEFT_OP_ALL_GATHER, "ring"},
-                 {WEFT_OP_ALL_GATHER_V, "doubling"}, {WEFT_OP_ALL_TO_ALL, "pairwise"},
-                 {WEFT_OP_ALL_TO_ALL, "bruck"},      {WEFT_OP_REDUCE_SCATTER, NULL},
-                 {WEFT_OP_REDUCE_SCATTER_V, NULL}};
+    } cases[] = {{WEFT_COLLECTIVE_ALL_REDUCE, "doubling"},
+                 {WEFT_COLLECTIVE_ALL_REDUCE, "halving-doubling"},
+                 {WEFT_COLLECTIVE_ALL_GATHER, "bruck"},
+                 {WEFT_COLLECTIVE_ALL_GATHER, "ring"},
+                 {WEFT_COLLECTIVE_ALL_GATHER_V, "doubling"},
+                 {WEFT_COLLECTIVE_ALL_TO_ALL, "pairwise"},
+                 {WEFT_COLLECTIVE_ALL_TO_ALL, "bruck"},
+                 {WEFT_COLLECTIVE_REDUCE_SCATTER, NULL},
+                 {WEFT_COLLECTIVE_REDUCE_SCATTER_V, NULL}};
     weft_group_t *g = world->group;
     bool in_place = world->rank % 2 == 0;
     for (uint32_t reached = 0; reached < 2; reached++) {
@@ -298,16 +310,16 @@ static void run_mixed(rank_world_t *world)
         support_one_init(&one, world, reached, 1);
         for (uint32_t i = 0; i < sizeof cases / sizeof *cases; i++) {
             RANK_OK(weft_group_set_algorithm(g, cases[i].op, cases[i].name));
-            support_call(&one, cases[i].op, 5, WEFT_DTYPE_F32, WEFT_SUM, 0, in_place);
-            support_call(&one, cases[i].op, 3001, WEFT_DTYPE_BF16, WEFT_SUM, 0, in_place);
+            support_call(&one, cases[i].op, 5, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, 0, in_place);
+            support_call(&one, cases[i].op, 3001, WEFT_DTYPE_BF16, WEFT_REDUCTION_SUM, 0, in_place);
             RANK_CHECK(cases[i].name == NULL || last_was(g, "schedule", cases[i].name));
         }
         float *send = (float *)(void *)one.send, *recv = (float *)(void *)one.recv;
-        RANK_OK(weft_group_set_algorithm(g, WEFT_OP_REDUCE_SCATTER, "halving"));
+        RANK_OK(weft_group_set_algorithm(g, WEFT_COLLECTIVE_REDUCE_SCATTER, "halving"));
         weft_status_t status = weft_reduce_scatter(send, in_place ? send + world->rank * 5 : recv,
-                                                   5, WEFT_DTYPE_F32, WEFT_SUM, g, NULL);
+                                                   5, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, g, NULL);
         RANK_CHECK(status == WEFT_ERR_UNSUPPORTED && strstr(weft_last_error(), "in place") != NULL);
-        RANK_OK(weft_group_set_algorithm(g, WEFT_OP_REDUCE_SCATTER, NULL));
+        RANK_OK(weft_group_set_algorithm(g, WEFT_COLLECTIVE_REDUCE_SCATTER, NULL));
         support_one_deinit(&one);
     }
 }
@@ -327,30 +339,37 @@ static void run_names(rank_world_t *world)
     for (uint32_t reached = 0; reached < 2; reached++) {
         one_rank_t one;
         support_one_init(&one, world, reached, 1);
-        RANK_OK(weft_group_set_algorithm(g, WEFT_OP_ALL_REDUCE, "mesh"));
-        support_call(&one, WEFT_OP_ALL_REDUCE, 2, WEFT_DTYPE_F32, WEFT_SUM, 0, false);
+        RANK_OK(weft_group_set_algorithm(g, WEFT_COLLECTIVE_ALL_REDUCE, "mesh"));
+        support_call(&one, WEFT_COLLECTIVE_ALL_REDUCE, 2, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, 0,
+                     false);
         RANK_CHECK(last_was(g, reached ? "direct" : "schedule", "mesh"));
-        support_call(&one, WEFT_OP_ALL_REDUCE, 100000, WEFT_DTYPE_F32, WEFT_SUM, 0, false);
+        support_call(&one, WEFT_COLLECTIVE_ALL_REDUCE, 100000, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM,
+                     0, false);
         RANK_CHECK(strcmp(weft_group_last_algorithm(g), "mesh") == 0);
         RANK_CHECK(strcmp(weft_group_last_path(g), "schedule") != 0);
-        RANK_OK(weft_group_set_algorithm(g, WEFT_OP_ALL_REDUCE, "one-shot"));
-        support_call(&one, WEFT_OP_ALL_REDUCE, 2, WEFT_DTYPE_F32, WEFT_SUM, 0, false);
+        RANK_OK(weft_group_set_algorithm(g, WEFT_COLLECTIVE_ALL_REDUCE, "one-shot"));
+        support_call(&one, WEFT_COLLECTIVE_ALL_REDUCE, 2, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, 0,
+                     false);
         RANK_CHECK(last_was(g, "posting", "one-shot"));
-        support_call(&one, WEFT_OP_ALL_REDUCE, 100000, WEFT_DTYPE_F32, WEFT_SUM, 0, false);
+        support_call(&one, WEFT_COLLECTIVE_ALL_REDUCE, 100000, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM,
+                     0, false);
         RANK_CHECK(last_was(g, "schedule", "one-shot"));
-        RANK_OK(weft_group_set_algorithm(g, WEFT_OP_ALL_GATHER, "mesh"));
-        support_call(&one, WEFT_OP_ALL_GATHER, 2, WEFT_DTYPE_F32, WEFT_SUM, 0, false);
+        RANK_OK(weft_group_set_algorithm(g, WEFT_COLLECTIVE_ALL_GATHER, "mesh"));
+        support_call(&one, WEFT_COLLECTIVE_ALL_GATHER, 2, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, 0,
+                     false);
         RANK_CHECK(last_was(g, "posting", "mesh"));
         RANK_OK(weft_group_set_order(g, WEFT_ORDER_ANY, NULL, 0));
-        RANK_OK(weft_group_set_algorithm(g, WEFT_OP_ALL_REDUCE, "ring"));
+        RANK_OK(weft_group_set_algorithm(g, WEFT_COLLECTIVE_ALL_REDUCE, "ring"));
         one.seed = 1;
-        support_call(&one, WEFT_OP_ALL_REDUCE, 2, WEFT_DTYPE_F64, WEFT_SUM, 0, false);
+        support_call(&one, WEFT_COLLECTIVE_ALL_REDUCE, 2, WEFT_DTYPE_F64, WEFT_REDUCTION_SUM, 0,
+                     false);
         RANK_CHECK(last_was(g, "schedule", "ring (order any)"));
-        RANK_OK(weft_group_set_algorithm(g, WEFT_OP_ALL_REDUCE, "doubling"));
-        support_call(&one, WEFT_OP_ALL_REDUCE, 2, WEFT_DTYPE_F64, WEFT_SUM, 0, false);
+        RANK_OK(weft_group_set_algorithm(g, WEFT_COLLECTIVE_ALL_REDUCE, "doubling"));
+        support_call(&one, WEFT_COLLECTIVE_ALL_REDUCE, 2, WEFT_DTYPE_F64, WEFT_REDUCTION_SUM, 0,
+                     false);
         RANK_CHECK(last_was(g, "schedule", "doubling"));
-        RANK_OK(weft_group_set_algorithm(g, WEFT_OP_ALL_REDUCE, NULL));
-        RANK_OK(weft_group_set_algorithm(g, WEFT_OP_ALL_GATHER, NULL));
+        RANK_OK(weft_group_set_algorithm(g, WEFT_COLLECTIVE_ALL_REDUCE, NULL));
+        RANK_OK(weft_group_set_algorithm(g, WEFT_COLLECTIVE_ALL_GATHER, NULL));
         RANK_OK(weft_group_set_order(g, WEFT_ORDER_TREE, NULL, 0));
         support_one_deinit(&one);
     }
@@ -369,10 +388,10 @@ static void run_default(rank_world_t *world)
     for (uint32_t reached = 0; reached < 2; reached++) {
         one_rank_t one;
         support_one_init(&one, world, reached, 1);
-        for (uint32_t op = WEFT_OP_ALL_REDUCE; op <= WEFT_OP_BARRIER; op++) {
-            for (uint64_t count = 1; count < 60000 && op != WEFT_OP_SEND_RECV; count *= 7) {
-                support_call(&one, (weft_collective_t)op, count, WEFT_DTYPE_F32, WEFT_SUM, 0,
-                             false);
+        for (uint32_t op = WEFT_COLLECTIVE_ALL_REDUCE; op <= WEFT_COLLECTIVE_BARRIER; op++) {
+            for (uint64_t count = 1; count < 60000 && op != WEFT_COLLECTIVE_SEND_RECV; count *= 7) {
+                support_call(&one, (weft_collective_t)op, count, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM,
+                             0, false);
                 RANK_CHECK(strcmp(weft_group_last_path(g), "schedule") != 0);
                 RANK_CHECK(strcmp(weft_group_last_algorithm(g), "mesh") == 0 ||
                            strcmp(weft_group_last_algorithm(g), "one-shot") == 0);
@@ -398,8 +417,8 @@ static void run_wanted(rank_world_t *world)
     one_rank_t one;
     support_one_init(&one, world, true, 1);
     for (uint32_t i = 0; i < 2; i++) {
-        weft_collective_t op = i == 0 ? WEFT_OP_ALL_REDUCE : WEFT_OP_ALL_GATHER;
-        support_call(&one, op, 1000, WEFT_DTYPE_F64, WEFT_SUM, 0, false);
+        weft_collective_t op = i == 0 ? WEFT_COLLECTIVE_ALL_REDUCE : WEFT_COLLECTIVE_ALL_GATHER;
+        support_call(&one, op, 1000, WEFT_DTYPE_F64, WEFT_REDUCTION_SUM, 0, false);
         RANK_CHECK(strcmp(weft_group_last_algorithm(world->group), names[i]) == 0);
     }
     support_one_deinit(&one);
@@ -535,8 +554,9 @@ typedef struct wish {
 static wish_t random_wish(uint64_t *state, uint32_t size)
 {
     static const uint64_t counts[] = {0, 1, 16, 600, 3000, 20000};
-    static const weft_collective_t ops[] = {WEFT_OP_ALL_REDUCE, WEFT_OP_ALL_GATHER,
-                                            WEFT_OP_BROADCAST, WEFT_OP_REDUCE_SCATTER};
+    static const weft_collective_t ops[] = {WEFT_COLLECTIVE_ALL_REDUCE, WEFT_COLLECTIVE_ALL_GATHER,
+                                            WEFT_COLLECTIVE_BROADCAST,
+                                            WEFT_COLLECTIVE_REDUCE_SCATTER};
     const weft_algorithm_t *algorithms[16];
     uint32_t count = 0;
     wish_t wish = {.op = ops[test_next_random(state) % 4]};
@@ -575,14 +595,16 @@ static weft_status_t call_as(const wish_t *wish, weft_group_t *group, void *send
         return status; /* the others may have found out before this rank comes */
     }
     switch (wish->op) {
-    case WEFT_OP_ALL_REDUCE:
-        return weft_all_reduce(send, recv, wish->count, WEFT_DTYPE_F32, WEFT_SUM, group, NULL);
-    case WEFT_OP_ALL_GATHER:
+    case WEFT_COLLECTIVE_ALL_REDUCE:
+        return weft_all_reduce(send, recv, wish->count, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group,
+                               NULL);
+    case WEFT_COLLECTIVE_ALL_GATHER:
         return weft_all_gather(send, recv, wish->count, WEFT_DTYPE_F32, group, NULL);
-    case WEFT_OP_BROADCAST:
+    case WEFT_COLLECTIVE_BROADCAST:
         return weft_broadcast(send, recv, wish->count, WEFT_DTYPE_F32, 0, group, NULL);
     default:
-        return weft_reduce_scatter(send, recv, wish->count, WEFT_DTYPE_F32, WEFT_SUM, group, NULL);
+        return weft_reduce_scatter(send, recv, wish->count, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM,
+                                   group, NULL);
     }
 }
 
@@ -657,17 +679,17 @@ static void run_names_both(rank_world_t *world)
         wish_t of[2];
         const char *texts[2];
     } cases[] = {
-        {{{WEFT_OP_ALL_GATHER, "ring", WEFT_ORDER_TREE, 0, 100},
-          {WEFT_OP_ALL_GATHER, "bruck", WEFT_ORDER_TREE, 0, 100}},
+        {{{WEFT_COLLECTIVE_ALL_GATHER, "ring", WEFT_ORDER_TREE, 0, 100},
+          {WEFT_COLLECTIVE_ALL_GATHER, "bruck", WEFT_ORDER_TREE, 0, 100}},
          {"by ring", "by bruck"}},
-        {{{WEFT_OP_ALL_GATHER, NULL, WEFT_ORDER_TREE, 0, 1},
-          {WEFT_OP_ALL_GATHER, "bruck", WEFT_ORDER_TREE, 0, 1}},
+        {{{WEFT_COLLECTIVE_ALL_GATHER, NULL, WEFT_ORDER_TREE, 0, 1},
+          {WEFT_COLLECTIVE_ALL_GATHER, "bruck", WEFT_ORDER_TREE, 0, 1}},
          {"with 1 x f32", "by bruck"}},
-        {{{WEFT_OP_ALL_REDUCE, NULL, WEFT_ORDER_TREE, 0, 1},
-          {WEFT_OP_ALL_REDUCE, NULL, WEFT_ORDER_ANY, 0, 1}},
+        {{{WEFT_COLLECTIVE_ALL_REDUCE, NULL, WEFT_ORDER_TREE, 0, 1},
+          {WEFT_COLLECTIVE_ALL_REDUCE, NULL, WEFT_ORDER_ANY, 0, 1}},
          {"with 1 x f32", "order any"}},
-        {{{WEFT_OP_ALL_REDUCE, NULL, WEFT_ORDER_BLOCKS, 1, 1},
-          {WEFT_OP_ALL_REDUCE, NULL, WEFT_ORDER_BLOCKS, 2, 1}},
+        {{{WEFT_COLLECTIVE_ALL_REDUCE, NULL, WEFT_ORDER_BLOCKS, 1, 1},
+          {WEFT_COLLECTIVE_ALL_REDUCE, NULL, WEFT_ORDER_BLOCKS, 2, 1}},
          {"order blocks", "order blocks"}},
     };
     float send[400] = {0}, recv[400];
@@ -717,10 +739,11 @@ static void run_damaged(rank_world_t *world)
     float *x = calloc(5000, sizeof *x);
     RANK_CHECK(x != NULL);
     g->before_check = world->rank == 1 ? damage : NULL;
-    RANK_OK(weft_group_set_algorithm(g, WEFT_OP_ALL_REDUCE, "doubling"));
-    RANK_OK(weft_all_reduce(x, x, 5000, WEFT_DTYPE_F32, WEFT_SUM, g, NULL));
-    RANK_OK(weft_all_reduce(x, x, 7, WEFT_DTYPE_F32, WEFT_SUM, g, NULL));
-    RANK_CHECK(weft_all_reduce(x, x, 5000, WEFT_DTYPE_F32, WEFT_SUM, g, NULL) == WEFT_ERR_MISMATCH);
+    RANK_OK(weft_group_set_algorithm(g, WEFT_COLLECTIVE_ALL_REDUCE, "doubling"));
+    RANK_OK(weft_all_reduce(x, x, 5000, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, g, NULL));
+    RANK_OK(weft_all_reduce(x, x, 7, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, g, NULL));
+    RANK_CHECK(weft_all_reduce(x, x, 5000, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, g, NULL) ==
+               WEFT_ERR_MISMATCH);
     RANK_CHECK(strstr(weft_last_error(), "call 3") != NULL);
     RANK_CHECK(strcmp(weft_group_last_path(g), "schedule") == 0);
     free(x);
@@ -741,7 +764,7 @@ static void run_streams(rank_world_t *world)
     weft_group_t *g = world->group, *other = NULL;
     float *x = malloc(big * sizeof *x), *y = malloc(big * sizeof *y);
     RANK_CHECK(x != NULL && y != NULL);
-    RANK_OK(weft_group_set_algorithm(g, WEFT_OP_ALL_REDUCE, "halving-doubling"));
+    RANK_OK(weft_group_set_algorithm(g, WEFT_COLLECTIVE_ALL_REDUCE, "halving-doubling"));
     RANK_OK(weft_group_duplicate(g, &other)); /* asks for the same */
     for (uint32_t way = 0; way < 2; way++) {
         weft_stream_params_t params = {sizeof params, "comm", ways[way], 0};
@@ -752,11 +775,12 @@ static void run_streams(rank_world_t *world)
             x[i] = y[i] = (float)(i % 100);
         }
         for (uint32_t k = 0; k < 5; k++) {
-            RANK_OK(weft_all_reduce(x, x, big, WEFT_DTYPE_F32, WEFT_AVG, g, a));
-            RANK_OK(weft_all_reduce(y, y, big, WEFT_DTYPE_F32, WEFT_MAX, other, b));
+            RANK_OK(weft_all_reduce(x, x, big, WEFT_DTYPE_F32, WEFT_REDUCTION_AVG, g, a));
+            RANK_OK(weft_all_reduce(y, y, big, WEFT_DTYPE_F32, WEFT_REDUCTION_MAX, other, b));
         }
-        RANK_OK(weft_group_set_algorithm(g, WEFT_OP_ALL_REDUCE, NULL)); /* waits for those */
-        RANK_OK(weft_group_set_algorithm(g, WEFT_OP_ALL_REDUCE, "halving-doubling"));
+        RANK_OK(
+            weft_group_set_algorithm(g, WEFT_COLLECTIVE_ALL_REDUCE, NULL)); /* waits for those */
+        RANK_OK(weft_group_set_algorithm(g, WEFT_COLLECTIVE_ALL_REDUCE, "halving-doubling"));
         RANK_OK(weft_stream_synchronize(a));
         RANK_OK(weft_stream_synchronize(b));
         for (uint64_t i = 0; i < big; i++) {
@@ -791,7 +815,7 @@ static void run_death(rank_world_t *world)
     weft_stream_t *stream = NULL;
     float *x = calloc(count, sizeof *x), *y = calloc(count * world->size, sizeof *y);
     RANK_CHECK(x != NULL && y != NULL);
-    RANK_OK(weft_group_set_algorithm(g, WEFT_OP_ALL_GATHER, "ring"));
+    RANK_OK(weft_group_set_algorithm(g, WEFT_COLLECTIVE_ALL_GATHER, "ring"));
     RANK_OK(weft_all_gather(x, y, 100, WEFT_DTYPE_F32, g, NULL));
     if (world->rank == 1) {
         RANK_OK(weft_stream_create(world->context, NULL, &stream));
@@ -831,7 +855,7 @@ static void run_stuck(rank_world_t *world)
     float *x = calloc(count, sizeof *x), *y = calloc(count * world->size, sizeof *y);
     weft_status_t status;
     RANK_CHECK(x != NULL && y != NULL);
-    RANK_OK(weft_group_set_algorithm(g, WEFT_OP_ALL_GATHER, "ring"));
+    RANK_OK(weft_group_set_algorithm(g, WEFT_COLLECTIVE_ALL_GATHER, "ring"));
     if (world->rank == 1) {
         weft_stream_t *stream = NULL;
         RANK_OK(weft_stream_create(world->context, NULL, &stream));
@@ -894,10 +918,10 @@ static void *run_poor(void *user)
     RANK_OK(weft_context_create(&params, &context));
     RANK_OK(weft_group_create_world(context, &group));
     /* the other rank may have failed by now */
-    poor->status = weft_group_set_algorithm(group, WEFT_OP_ALL_REDUCE, poor->algorithm);
+    poor->status = weft_group_set_algorithm(group, WEFT_COLLECTIVE_ALL_REDUCE, poor->algorithm);
     test_memory_fail(&memory, UINT64_MAX, poor->fail_from);
     if (poor->status == WEFT_OK) {
-        poor->status = weft_all_reduce(x, x, 3000, WEFT_DTYPE_F32, WEFT_SUM, group, NULL);
+        poor->status = weft_all_reduce(x, x, 3000, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL);
     }
     if (poor->status == WEFT_OK) { /* the other may fail after this rank was done */
         poor->status = weft_barrier(group, NULL);

@@ -107,9 +107,9 @@ typedef struct lines {
 static void count_lines(void *user, weft_log_level_t level, const char *line)
 {
     lines_t *lines = user;
-    lines->stopped += level == WEFT_LOG_WARN && strstr(line, "stopped at gradient 0") != NULL;
-    lines->history += level == WEFT_LOG_DEBUG && strstr(line, "run 4 kernel loss 0") != NULL;
-    lines->failed += level == WEFT_LOG_INFO && strstr(line, "not a number") != NULL;
+    lines->stopped += level == WEFT_LOG_LEVEL_WARN && strstr(line, "stopped at gradient 0") != NULL;
+    lines->history += level == WEFT_LOG_LEVEL_DEBUG && strstr(line, "run 4 kernel loss 0") != NULL;
+    lines->failed += level == WEFT_LOG_LEVEL_INFO && strstr(line, "not a number") != NULL;
 }
 
 static void test_session_failure_prints_the_last_records(void **state)

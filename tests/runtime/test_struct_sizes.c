@@ -115,7 +115,8 @@ static void unmake(void)
     }
 
 CALLS(weft_algorithm_verify, params,
-      weft_algorithm_verify(weft_registry_find_algorithm(NULL, WEFT_OP_ALL_GATHER, "ring"), params))
+      weft_algorithm_verify(weft_registry_find_algorithm(NULL, WEFT_COLLECTIVE_ALL_GATHER, "ring"),
+                            params))
 CALLS(weft_capture_get_info, info, weft_capture_get_info(capture, info))
 CALLS(weft_session_save_checkpoint, info,
       weft_session_save_checkpoint(session, checkpoint_path, info))

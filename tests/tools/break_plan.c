@@ -282,7 +282,7 @@ static wefti_plan_stream_program_t *find_gather(weft_plan_t *plan, const char *n
         for (uint32_t i = 0; i < in->streams[s].step_count; i++) {
             const wefti_plan_step_t *step = &in->streams[s].steps[i];
             if (step->kind == WEFTI_STEP_COLLECTIVE &&
-                plan->collectives[step->index].op == WEFT_OP_ALL_GATHER) {
+                plan->collectives[step->index].op == WEFT_COLLECTIVE_ALL_GATHER) {
                 *out_at = i;
                 return &in->streams[s];
             }

@@ -80,7 +80,8 @@ static void *be_rank(void *user)
     WEFT_TRY(seat->status, wefti_hook_parse(seat->rules, &rules), out);
     WEFT_TRY(seat->status, wefti_hook_attach(context->endpoint, &rules), out);
     WEFT_TRY(seat->status, weft_group_create_world(context, &group), out);
-    WEFT_TRY(seat->status, weft_group_set_algorithm(group, WEFT_OP_ALL_TO_ALL, "mesh"), out);
+    WEFT_TRY(seat->status, weft_group_set_algorithm(group, WEFT_COLLECTIVE_ALL_TO_ALL, "mesh"),
+             out);
     WEFT_TRY(seat->status, weft_all_to_all(x, x, COUNT, WEFT_DTYPE_F32, group, NULL), out);
     WEFT_TRY(seat->status, wefti_links_gather(context, &seat->report), out);
     print(seat, context);

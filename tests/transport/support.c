@@ -25,7 +25,7 @@ wefti_settings_t test_settings(void)
     return (wefti_settings_t){.timeout_ns = 600000000000ull,
                               .spin_ns = 20000,
                               .reserve_bytes = 64ull << 20,
-                              .log_level = WEFT_LOG_ERROR};
+                              .log_level = WEFT_LOG_LEVEL_ERROR};
 }
 
 /* What ranks of a world of several hosts are told: settings live as long as the process. */
@@ -53,7 +53,7 @@ static const wefti_settings_t *tell_hosts(const world_t *world, uint32_t rank, c
 static weft_status_t open_with(const world_t *world, uint32_t rank, const char *address,
                                weft_hub_t *hub, wefti_endpoint_t **out_endpoint)
 {
-    static const wefti_log_t log = {.level = WEFT_LOG_ERROR};
+    static const wefti_log_t log = {.level = WEFT_LOG_LEVEL_ERROR};
     wefti_job_t job;
     wefti_endpoint_params_t params = {.rank = rank,
                                       .world_size = world->size,
@@ -78,7 +78,7 @@ static weft_status_t open_with(const world_t *world, uint32_t rank, const char *
 weft_status_t open_rank(uint32_t rank, uint32_t world_size, const char *address, weft_hub_t *hub,
                         const wefti_settings_t *settings, wefti_endpoint_t **out_endpoint)
 {
-    static const wefti_log_t log = {.level = WEFT_LOG_ERROR};
+    static const wefti_log_t log = {.level = WEFT_LOG_LEVEL_ERROR};
     wefti_endpoint_params_t params = {.rank = rank,
                                       .world_size = world_size,
                                       .address = address,

@@ -63,7 +63,7 @@ void seat_init(seat_t *seat, uint32_t rank, uint32_t world_size, const char *add
 
 void seat_open(seat_t *seat)
 {
-    static const wefti_log_t log = {.level = WEFT_LOG_ERROR};
+    static const wefti_log_t log = {.level = WEFT_LOG_LEVEL_ERROR};
     const wefti_overlay_params_t params = {.job = &seat->job,
                                            .settings = &seat->settings,
                                            .log = &log,

@@ -15,7 +15,7 @@ static void on_broken(void *owner, uint32_t peer, bool died, const char *text)
 
 weft_status_t net_open_side(net_t *net, uint32_t rank)
 {
-    static const wefti_log_t log = {.level = WEFT_LOG_ERROR};
+    static const wefti_log_t log = {.level = WEFT_LOG_LEVEL_ERROR};
     side_t *side = &net->sides[rank];
     wefti_link_params_t params = {.rank = rank,
                                   .world_size = net->size,

@@ -114,7 +114,7 @@ static const row_t rows[] = {
 
 static void test_order(void **state)
 {
-    static const wefti_log_t log = {.level = WEFT_LOG_ERROR};
+    static const wefti_log_t log = {.level = WEFT_LOG_LEVEL_ERROR};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const row_t *row = &rows[i];
@@ -139,7 +139,7 @@ static void test_order(void **state)
 
 static wefti_job_t probe(const char *set)
 {
-    static const wefti_log_t log = {.level = WEFT_LOG_ERROR};
+    static const wefti_log_t log = {.level = WEFT_LOG_LEVEL_ERROR};
     static const wefti_job_wish_t none = {-1, -1, NULL};
     wefti_job_t job;
     set_only(set);
@@ -167,7 +167,7 @@ static void test_identities(void **state)
 
 static void test_secrets(void **state)
 {
-    static const wefti_log_t log = {.level = WEFT_LOG_ERROR};
+    static const wefti_log_t log = {.level = WEFT_LOG_LEVEL_ERROR};
     static const wefti_job_wish_t none = {-1, -1, NULL};
     char path[64], set[256], text[400];
     wefti_job_t job;

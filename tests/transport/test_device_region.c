@@ -186,7 +186,7 @@ static void *failing_main(void *argument)
     test_memory_t memory;
     wefti_settings_t settings = test_settings();
     settings.timeout_ns = 60000000000ull;
-    wefti_log_t log = {.level = WEFT_LOG_ERROR};
+    wefti_log_t log = {.level = WEFT_LOG_LEVEL_ERROR};
     wefti_endpoint_params_t params = {.rank = seat->rank,
                                       .world_size = seat->world_size,
                                       .hub = seat->hub,

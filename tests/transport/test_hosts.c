@@ -52,7 +52,7 @@ static int drop_folder(void **state)
 static weft_status_t open_hosts_rank(const shape_t *shape, uint32_t rank, const char *address,
                                      wefti_settings_t *settings, wefti_endpoint_t **out_endpoint)
 {
-    static const wefti_log_t log = {.level = WEFT_LOG_ERROR};
+    static const wefti_log_t log = {.level = WEFT_LOG_LEVEL_ERROR};
     wefti_job_t job = {.rank = rank, .world_size = shape->size, .secret_bytes = 16};
     snprintf(job.launcher, sizeof job.launcher, "test");
     snprintf(job.address, sizeof job.address, "%s", address);

@@ -62,14 +62,14 @@ static void keep_log(void *user, weft_log_level_t level, const char *line)
 {
     (void)user;
     size_t used = strlen(logged);
-    if (level <= WEFT_LOG_WARN) {
+    if (level <= WEFT_LOG_LEVEL_WARN) {
         snprintf(logged + used, sizeof logged - used, "%s\n", line);
     }
 }
 
 static int be_rank(const options_t *options, uint32_t rank, const char *address)
 {
-    static const wefti_log_t log = {.fn = keep_log, .level = WEFT_LOG_WARN};
+    static const wefti_log_t log = {.fn = keep_log, .level = WEFT_LOG_LEVEL_WARN};
     wefti_job_t job = {.rank = rank, .world_size = options->size, .secret_bytes = 16};
     wefti_settings_t settings = test_settings();
     wefti_endpoint_t *endpoint;

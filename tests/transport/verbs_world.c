@@ -25,7 +25,7 @@ static void hear_log(void *user, weft_log_level_t level, const char *line)
 {
     verbs_world_t *world = user;
     (void)line;
-    world->warnings += level == WEFT_LOG_WARN;
+    world->warnings += level == WEFT_LOG_LEVEL_WARN;
 }
 
 void verbs_world_init(verbs_world_t *world, uint32_t size)
@@ -38,7 +38,7 @@ void verbs_world_init(verbs_world_t *world, uint32_t size)
     world->settings.verbs.gid_index = -1;
     world->settings.verbs.timeout = 18; /* real devices on a busy machine lose packets */
     world->settings.verbs.retry = 7;
-    world->log = (wefti_log_t){hear_log, world, WEFT_LOG_DEBUG};
+    world->log = (wefti_log_t){hear_log, world, WEFT_LOG_LEVEL_DEBUG};
     for (uint32_t r = 0; r < size; r++) {
         verbs_rank_t *rank = &world->ranks[r];
         world->host_of[r] = r;

@@ -13,7 +13,8 @@
 static uint32_t pattern_value(const bench_t *bench, uint64_t k)
 {
     /* Products stay powers of two, exact however many ranks there are. */
-    return bench->reduction == WEFT_PROD ? (uint32_t)(k % 2) + 1 : (uint32_t)(k % PERIOD) + 1;
+    return bench->reduction == WEFT_REDUCTION_PROD ? (uint32_t)(k % 2) + 1
+                                                   : (uint32_t)(k % PERIOD) + 1;
 }
 
 /* What all ranks' elements k of call i reduce to. */
@@ -32,19 +33,19 @@ static void put_reduced(const bench_t *bench, uint8_t *at, uint64_t call, uint64
     double total = (double)sum;
     double mean = bench->dtype == WEFT_DTYPE_F64 ? total / n : (double)((float)total / (float)n);
     switch (bench->reduction) {
-    case WEFT_SUM:
+    case WEFT_REDUCTION_SUM:
         wefti_put_number(at, bench->dtype, total, sum);
         break;
-    case WEFT_AVG:
+    case WEFT_REDUCTION_AVG:
         wefti_put_number(at, bench->dtype, mean, sum / bench->ranks);
         break;
-    case WEFT_PROD:
+    case WEFT_REDUCTION_PROD:
         wefti_put_number(at, bench->dtype, product_f, product);
         break;
-    case WEFT_MIN:
+    case WEFT_REDUCTION_MIN:
         wefti_put_number(at, bench->dtype, (double)low, low);
         break;
-    case WEFT_MAX:
+    case WEFT_REDUCTION_MAX:
         wefti_put_number(at, bench->dtype, (double)high, high);
         break;
     }
@@ -131,19 +132,20 @@ uint64_t wefti_bench_check(const bench_rank_t *self, const bench_case_t *size, u
     size_t block = size->each * self->elem_bytes;
     uint64_t wrong = 0;
     switch (self->bench->op) {
-    case WEFT_OP_ALL_REDUCE:
+    case WEFT_COLLECTIVE_ALL_REDUCE:
         return check_reduced(self, size->recv, call, 0, size->count);
-    case WEFT_OP_REDUCE:
+    case WEFT_COLLECTIVE_REDUCE:
         return rank == 0 ? check_reduced(self, size->recv, call, 0, size->count) : 0;
-    case WEFT_OP_REDUCE_SCATTER:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER:
         return check_reduced(self, size->recv, call, rank * size->each, size->each);
-    case WEFT_OP_BROADCAST:
+    case WEFT_COLLECTIVE_BROADCAST:
         return check_copy(self, size->recv, 0, call, 0, size->count);
-    case WEFT_OP_SCATTER:
+    case WEFT_COLLECTIVE_SCATTER:
         return check_copy(self, size->recv, 0, call, rank * size->each, size->each);
-    case WEFT_OP_GATHER:
-    case WEFT_OP_ALL_GATHER:
-        for (uint32_t r = 0; r < n && (rank == 0 || self->bench->op != WEFT_OP_GATHER); r++) {
+    case WEFT_COLLECTIVE_GATHER:
+    case WEFT_COLLECTIVE_ALL_GATHER:
+        for (uint32_t r = 0; r < n && (rank == 0 || self->bench->op != WEFT_COLLECTIVE_GATHER);
+             r++) {
             wrong += check_copy(self, size->recv + r * block, r, call, 0, size->each);
         }
         return wrong;

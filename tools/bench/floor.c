@@ -142,9 +142,9 @@ static void move_between(const worker_t *w, uint32_t rank, uint64_t at, uint64_t
 {
     const bench_case_t *root = &w->cases[0], *other = &w->cases[rank];
     uint64_t block = rank * w->bytes + at;
-    if (w->op == WEFT_OP_BROADCAST) {
+    if (w->op == WEFT_COLLECTIVE_BROADCAST) {
         copy(other->recv + at, root->send + at, end - at);
-    } else if (w->op == WEFT_OP_SCATTER) {
+    } else if (w->op == WEFT_COLLECTIVE_SCATTER) {
         copy(other->recv + at, root->send + block, end - at);
     } else {
         copy(root->recv + block, other->send + at, end - at);
@@ -156,7 +156,7 @@ static void move_between(const worker_t *w, uint32_t rank, uint64_t at, uint64_t
 static void move_rooted(const worker_t *w, uint32_t part)
 {
     uint64_t theirs = wefti_align_up((size_t)(w->bytes / w->ranks * (w->ranks - 1)), 64);
-    if (theirs > w->bytes || (w->op == WEFT_OP_GATHER && w->bytes < PUSH_BYTES)) {
+    if (theirs > w->bytes || (w->op == WEFT_COLLECTIVE_GATHER && w->bytes < PUSH_BYTES)) {
         theirs = w->bytes;
     }
     if (part > 0) {
@@ -178,25 +178,25 @@ static void move(const worker_t *w, uint32_t part)
     uint64_t at = part * shard < bytes ? part * shard : bytes;
     shard = bytes - at < shard ? bytes - at : shard;
     switch (w->op) {
-    case WEFT_OP_ALL_REDUCE:
+    case WEFT_COLLECTIVE_ALL_REDUCE:
         reduce(w, at, shard, 0, w->ranks, 0);
         break;
-    case WEFT_OP_REDUCE:
+    case WEFT_COLLECTIVE_REDUCE:
         reduce(w, at, shard, 0, 1, 0);
         break;
-    case WEFT_OP_REDUCE_SCATTER:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER:
         reduce(w, mine, bytes, part, 1, mine);
         break;
-    case WEFT_OP_BROADCAST:
-    case WEFT_OP_SCATTER:
-    case WEFT_OP_GATHER:
+    case WEFT_COLLECTIVE_BROADCAST:
+    case WEFT_COLLECTIVE_SCATTER:
+    case WEFT_COLLECTIVE_GATHER:
         move_rooted(w, part);
         break;
     default:
         for (uint32_t i = 0; i < w->ranks; i++) {
             uint32_t from = (part + i) % w->ranks;
             copy(own->recv + from * bytes,
-                 w->cases[from].send + (w->op == WEFT_OP_ALL_TO_ALL ? mine : 0), bytes);
+                 w->cases[from].send + (w->op == WEFT_COLLECTIVE_ALL_TO_ALL ? mine : 0), bytes);
         }
         break;
     }
@@ -260,21 +260,22 @@ static void take_shown(const worker_t *w, uint32_t from)
     const uint8_t *shown = side_of(w->floor, from)->shown;
     uint64_t bytes = w->bytes, mine = w->rank * bytes;
     switch (w->op) {
-    case WEFT_OP_ALL_REDUCE:
-    case WEFT_OP_REDUCE:
+    case WEFT_COLLECTIVE_ALL_REDUCE:
+    case WEFT_COLLECTIVE_REDUCE:
         add_shown(w, shown);
         break;
-    case WEFT_OP_REDUCE_SCATTER:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER:
         add_shown(w, shown + mine);
         break;
-    case WEFT_OP_BROADCAST:
+    case WEFT_COLLECTIVE_BROADCAST:
         memcpy(own->recv, shown, bytes);
         break;
-    case WEFT_OP_SCATTER:
+    case WEFT_COLLECTIVE_SCATTER:
         memcpy(own->recv, shown + mine, bytes);
         break;
     default:
-        memcpy(own->recv + from * bytes, shown + (w->op == WEFT_OP_ALL_TO_ALL ? mine : 0), bytes);
+        memcpy(own->recv + from * bytes, shown + (w->op == WEFT_COLLECTIVE_ALL_TO_ALL ? mine : 0),
+               bytes);
         break;
     }
 }
@@ -316,7 +317,7 @@ static bool is_exact(const bench_t *bench)
 {
     bool adds = wefti_collective_reduces(bench->op);
     bool words = bench->dtype == WEFT_DTYPE_I32 || bench->dtype == WEFT_DTYPE_U32;
-    return !adds || (words && bench->reduction == WEFT_SUM);
+    return !adds || (words && bench->reduction == WEFT_REDUCTION_SUM);
 }
 
 static void meet(const bench_floor_t *floor, uint32_t rank, uint32_t k)

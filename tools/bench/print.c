@@ -10,10 +10,10 @@ static double bus_factor(const bench_t *bench)
 {
     double n = bench->ranks;
     switch (bench->op) {
-    case WEFT_OP_ALL_REDUCE:
+    case WEFT_COLLECTIVE_ALL_REDUCE:
         return 2 * (n - 1) / n;
-    case WEFT_OP_BROADCAST:
-    case WEFT_OP_REDUCE:
+    case WEFT_COLLECTIVE_BROADCAST:
+    case WEFT_COLLECTIVE_REDUCE:
         return 1;
     default:
         return (n - 1) / n;

@@ -34,25 +34,25 @@ static weft_status_t submit(const bench_rank_t *self, const bench_case_t *size)
 {
     const bench_t *b = self->bench;
     switch (b->op) {
-    case WEFT_OP_ALL_REDUCE:
+    case WEFT_COLLECTIVE_ALL_REDUCE:
         return weft_all_reduce(size->send, size->recv, size->count, b->dtype, b->reduction,
                                self->group, self->stream);
-    case WEFT_OP_REDUCE_SCATTER:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER:
         return weft_reduce_scatter(size->send, size->recv, size->each, b->dtype, b->reduction,
                                    self->group, self->stream);
-    case WEFT_OP_ALL_GATHER:
+    case WEFT_COLLECTIVE_ALL_GATHER:
         return weft_all_gather(size->send, size->recv, size->each, b->dtype, self->group,
                                self->stream);
-    case WEFT_OP_BROADCAST:
+    case WEFT_COLLECTIVE_BROADCAST:
         return weft_broadcast(size->send, size->recv, size->count, b->dtype, 0, self->group,
                               self->stream);
-    case WEFT_OP_REDUCE:
+    case WEFT_COLLECTIVE_REDUCE:
         return weft_reduce(size->send, size->recv, size->count, b->dtype, b->reduction, 0,
                            self->group, self->stream);
-    case WEFT_OP_GATHER:
+    case WEFT_COLLECTIVE_GATHER:
         return weft_gather(size->send, size->recv, size->each, b->dtype, 0, self->group,
                            self->stream);
-    case WEFT_OP_SCATTER:
+    case WEFT_COLLECTIVE_SCATTER:
         return weft_scatter(size->send, size->recv, size->each, b->dtype, 0, self->group,
                             self->stream);
     default:
@@ -112,7 +112,7 @@ weft_status_t wefti_bench_set_algorithm(bench_rank_t *self, const char *name)
 weft_status_t wefti_bench_combine(bench_rank_t *self, uint64_t iterations)
 {
     weft_status_t status = weft_all_reduce(self->times, self->times, iterations, WEFT_DTYPE_F64,
-                                           WEFT_MAX, self->control, NULL);
+                                           WEFT_REDUCTION_MAX, self->control, NULL);
     if (status == WEFT_OK) {
         wefti_sort_doubles(self->times, iterations);
     }
@@ -174,7 +174,8 @@ weft_status_t wefti_bench_measure(bench_rank_t *self, uint64_t bytes, bool *out_
     }
     if (bench->check) {
         WEFT_TRY(status,
-                 weft_all_reduce(&wrong, &wrong, 1, WEFT_DTYPE_U64, WEFT_SUM, self->control, NULL),
+                 weft_all_reduce(&wrong, &wrong, 1, WEFT_DTYPE_U64, WEFT_REDUCTION_SUM,
+                                 self->control, NULL),
                  out);
         out_row->wrong = wrong;
     }

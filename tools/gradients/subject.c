@@ -44,7 +44,8 @@ static weft_status_t compile(gradient_subject_t *subject, const gradients_option
 static void fill_element(gradient_subject_t *subject, const weft_binding_t *binding, uint8_t *to)
 {
     int64_t whole = (int64_t)(wefti_gradients_random(&subject->random) >> 33);
-    whole %= binding->role == WEFT_ROLE_LABEL && subject->classes > 0 ? subject->classes : 2;
+    whole %=
+        binding->role == WEFT_BINDING_ROLE_LABEL && subject->classes > 0 ? subject->classes : 2;
     wefti_put_number(to, binding->desc.dtype, random_normal(subject), (uint64_t)whole);
 }
 
@@ -70,9 +71,9 @@ static weft_status_t feed_all(gradient_subject_t *subject)
     weft_status_t status = WEFT_OK;
     weft_binding_t binding;
     for (size_t i = 0; wefti_next_binding(subject->plan, UINT32_MAX, &i, &binding);) {
-        if (binding.role == WEFT_ROLE_LOGITS && binding.desc.rank > 1) {
+        if (binding.role == WEFT_BINDING_ROLE_LOGITS && binding.desc.rank > 1) {
             subject->classes = binding.desc.dims[1]; /* [samples, classes, ..] */
-        } else if (binding.role == WEFT_ROLE_SCALAR && strcmp(binding.name, "lr") == 0) {
+        } else if (binding.role == WEFT_BINDING_ROLE_SCALAR && strcmp(binding.name, "lr") == 0) {
             subject->has_lr = true;
         }
     }
@@ -103,7 +104,8 @@ done:
 static weft_status_t refuse_loss(const gradient_subject_t *subject)
 {
     weft_binding_t binding;
-    for (size_t i = 0; wefti_next_binding(subject->plan, 1u << WEFT_ROLE_LOSS, &i, &binding);) {
+    for (size_t i = 0;
+         wefti_next_binding(subject->plan, 1u << WEFT_BINDING_ROLE_LOSS, &i, &binding);) {
         if (binding.desc.dtype == WEFT_DTYPE_F32 && weft_tensor_elem_count(&binding.desc) == 1) {
             return WEFT_OK;
         }

@@ -169,7 +169,7 @@ void wefti_infer_unload(infer_feed_t *feeds, uint32_t count)
 /* Refuses two outputs with one file name. */
 static weft_status_t check_names(const infer_options_t *options)
 {
-    const uint32_t outputs = 1u << WEFT_ROLE_OUTPUT;
+    const uint32_t outputs = 1u << WEFT_BINDING_ROLE_OUTPUT;
     weft_binding_t a, b;
     char file_a[NAME_MAX - 8], file_b[NAME_MAX - 8];
     for (size_t i = 0; wefti_next_binding(options->plan, outputs, &i, &a);) {
@@ -192,7 +192,8 @@ static weft_status_t check_scalars(const infer_options_t *options)
     for (uint32_t s = 0; s < options->scalar_count; s++) {
         bool found = false;
         for (size_t i = 0;
-             !found && wefti_next_binding(options->plan, 1u << WEFT_ROLE_SCALAR, &i, &binding);) {
+             !found &&
+             wefti_next_binding(options->plan, 1u << WEFT_BINDING_ROLE_SCALAR, &i, &binding);) {
             found = strcmp(binding.name, options->scalars[s].name) == 0;
         }
         if (!found) {

@@ -124,8 +124,8 @@ static weft_status_t read_outputs(inferrer_t *inferrer)
     if (output == NULL) {
         return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: outputs");
     }
-    for (size_t index = 0;
-         status >= 0 && wefti_next_binding(plan, 1u << WEFT_ROLE_OUTPUT, &index, &output->binding);
+    for (size_t index = 0; status >= 0 && wefti_next_binding(plan, 1u << WEFT_BINDING_ROLE_OUTPUT,
+                                                             &index, &output->binding);
          output++) {
         inferrer->output_count++;
         output->bytes = (size_t)weft_tensor_elem_count(&output->binding.desc) *

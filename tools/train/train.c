@@ -65,7 +65,7 @@ weft_status_t wefti_train_bind(const train_options_t *options, train_binding_t *
     weft_binding_t binding;
     memset(out_binding, 0, sizeof *out_binding);
     for (size_t i = 0; wefti_next_binding(options->plan, UINT32_MAX, &i, &binding);) {
-        if (binding.role == WEFT_ROLE_INPUT) {
+        if (binding.role == WEFT_BINDING_ROLE_INPUT) {
             int64_t wanted = (int64_t)set->height * set->width;
             if (out_binding->image_name != NULL) {
                 return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
@@ -82,7 +82,7 @@ weft_status_t wefti_train_bind(const train_options_t *options, train_binding_t *
             }
             out_binding->image_name = binding.name;
             out_binding->batch = binding.desc.dims[0];
-        } else if (binding.role == WEFT_ROLE_LABEL) {
+        } else if (binding.role == WEFT_BINDING_ROLE_LABEL) {
             if (binding.desc.dtype != WEFT_DTYPE_I64 || elems_per_sample(&binding.desc) != 1) {
                 return wefti_error(
                     WEFT_ERR_INVALID_ARGUMENT,
@@ -92,12 +92,12 @@ weft_status_t wefti_train_bind(const train_options_t *options, train_binding_t *
                     weft_dtype_name(binding.desc.dtype));
             }
             out_binding->label_name = binding.name;
-        } else if (binding.role == WEFT_ROLE_LOGITS && binding.desc.rank > 0) {
+        } else if (binding.role == WEFT_BINDING_ROLE_LOGITS && binding.desc.rank > 0) {
             out_binding->class_count = binding.desc.dims[binding.desc.rank - 1];
-        } else if (binding.role == WEFT_ROLE_SCALAR && strcmp(binding.name, "lr") == 0) {
+        } else if (binding.role == WEFT_BINDING_ROLE_SCALAR && strcmp(binding.name, "lr") == 0) {
             out_binding->has_lr = true;
             out_binding->lr = binding.default_value;
-        } else if (binding.role == WEFT_ROLE_SCALAR && strcmp(binding.name, "seed") == 0) {
+        } else if (binding.role == WEFT_BINDING_ROLE_SCALAR && strcmp(binding.name, "seed") == 0) {
             out_binding->has_seed = true;
         }
     }

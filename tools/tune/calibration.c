@@ -197,7 +197,7 @@ weft_status_t wefti_compile_choose_costs(compile_options_t *options, const char 
         return WEFT_OK;
     }
     if (wefti_calibration_find(&calibration) < 0 || calibration.path[0] == '\0') {
-        if (settings.log_level >= WEFT_LOG_DEBUG) {
+        if (settings.log_level >= WEFT_LOG_LEVEL_DEBUG) {
             fprintf(stderr, "weft %s: no calibration: %s\n", command,
                     calibration.path[0] == '\0' ? "XDG_CACHE_HOME and HOME are not set"
                                                 : weft_last_error());

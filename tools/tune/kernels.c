@@ -203,7 +203,7 @@ static void set_product(subject_t *subject, const int64_t size[4])
     subject->in[1] = tensor(2, (int64_t[]){n, k});
     subject->in[2] = tensor(1, (int64_t[]){n});
     subject->out[0] = tensor(2, (int64_t[]){m, n});
-    subject->attrs[0] = (weft_attr_t){.name = "transB", .type = WEFT_ATTR_INT, .i = 1};
+    subject->attrs[0] = (weft_attr_t){.name = "transB", .type = WEFT_ATTR_TYPE_INT, .i = 1};
     subject->node.attr_count = 1;
 }
 
@@ -229,8 +229,8 @@ static void set_conv(subject_t *subject, const int64_t size[4], bool grad)
     for (int i = 0; i < 4; i++) {
         subject->ints[i] = pad;
     }
-    subject->attrs[0] =
-        (weft_attr_t){.name = "pads", .type = WEFT_ATTR_INTS, .count = 4, .ints = subject->ints};
+    subject->attrs[0] = (weft_attr_t){
+        .name = "pads", .type = WEFT_ATTR_TYPE_INTS, .count = 4, .ints = subject->ints};
     subject->node.attr_count = 1;
 }
 
@@ -245,7 +245,7 @@ static void set_pool(subject_t *subject, const int64_t size[4])
     subject->ints[0] = subject->ints[1] = 2;
     for (int i = 0; i < 2; i++) {
         subject->attrs[i] = (weft_attr_t){
-            .name = names[i], .type = WEFT_ATTR_INTS, .count = 2, .ints = subject->ints};
+            .name = names[i], .type = WEFT_ATTR_TYPE_INTS, .count = 2, .ints = subject->ints};
     }
     subject->node.attr_count = 2;
 }

@@ -52,10 +52,13 @@ weft_status_t wefti_tune_links(bench_rank_t *self, bench_t *bench, const tune_ru
     double n = bench->ranks, flag, gather, reduce;
     double self_beta = time_own_copy(self, calls, probe / 2);
     weft_status_t status;
-    WEFT_TRY(status, time_floor(self, bench, calls, WEFT_OP_ALL_GATHER, 8 * bench->ranks, &flag),
+    WEFT_TRY(status,
+             time_floor(self, bench, calls, WEFT_COLLECTIVE_ALL_GATHER, 8 * bench->ranks, &flag),
              out);
-    WEFT_TRY(status, time_floor(self, bench, calls, WEFT_OP_ALL_GATHER, probe, &gather), out);
-    WEFT_TRY(status, time_floor(self, bench, calls, WEFT_OP_ALL_REDUCE, probe, &reduce), out);
+    WEFT_TRY(status, time_floor(self, bench, calls, WEFT_COLLECTIVE_ALL_GATHER, probe, &gather),
+             out);
+    WEFT_TRY(status, time_floor(self, bench, calls, WEFT_COLLECTIVE_ALL_REDUCE, probe, &reduce),
+             out);
     /* Every rank copies n - 1 blocks of other ranks, between two flags. */
     double block = (double)probe / n, peers = n - 1;
     double host_beta = at_least((gather - 2 * flag) / (peers * block) - self_beta, self_beta);

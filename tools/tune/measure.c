@@ -155,7 +155,7 @@ weft_status_t wefti_tune_rank(void *user, uint32_t rank, uint32_t world_size, co
     bench_rank_t self;
     progress_t progress = {.done = run->done};
     (void)world_size;
-    bench.op = WEFT_OP_ALL_REDUCE;
+    bench.op = WEFT_COLLECTIVE_ALL_REDUCE;
     weft_status_t status = wefti_bench_rank_init(&self, &bench, rank, address);
     if (status == WEFT_OK && bench.floor != NULL) {
         status = wefti_tune_links(&self, &bench, run);

@@ -35,7 +35,7 @@ tune_run_t wefti_tune_make_run(const tune_command_t *command, uint32_t ranks, me
                   .min_bytes = 8,
                   .max_bytes = wefti_tune_max_bytes(command),
                   .dtype = WEFT_DTYPE_F32,
-                  .reduction = WEFT_SUM,
+                  .reduction = WEFT_REDUCTION_SUM,
                   .memory = memory},
         .only = command->only,
         .budget_us = command->quick ? 150 : 20000,

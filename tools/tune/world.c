@@ -42,8 +42,8 @@ static weft_status_t time_all_reduce(weft_group_t *pair, float *data, uint64_t b
         status = weft_barrier(pair, NULL);
         uint64_t start = wefti_now_ns();
         if (status == WEFT_OK) {
-            status = weft_all_reduce(data, data, bytes / sizeof *data, WEFT_DTYPE_F32, WEFT_MAX,
-                                     pair, NULL);
+            status = weft_all_reduce(data, data, bytes / sizeof *data, WEFT_DTYPE_F32,
+                                     WEFT_REDUCTION_MAX, pair, NULL);
         }
         times[i] = (double)(wefti_now_ns() - start);
     }

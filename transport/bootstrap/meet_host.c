@@ -235,8 +235,9 @@ static void turn_away(host_t *host, visitor_t *visitor, weft_status_t why)
                  who->rank);
     }
     if (why != WEFT_ERR_PEER_DIED) {
-        wefti_log(host->meeting->log, WEFT_LOG_INFO, "rank 0: rejected the connection from %s: %s",
-                  at, why == WEFT_ERR_MISMATCH ? "authentication failed" : "not a Weft rank");
+        wefti_log(host->meeting->log, WEFT_LOG_LEVEL_INFO,
+                  "rank 0: rejected the connection from %s: %s", at,
+                  why == WEFT_ERR_MISMATCH ? "authentication failed" : "not a Weft rank");
     }
     dismiss(host, visitor);
 }

@@ -184,8 +184,8 @@ static void hear_visitor(wefti_mesh_t *mesh, uint32_t seat)
     const wefti_greeting_t *who = wefti_handshake_peer(&visitor->shake);
     wefti_mesh_peer_t *peer = status == WEFT_OK ? peer_of(mesh, who->rank) : NULL;
     if (peer == NULL || peer->connects || who->world_size != mesh->world_size) {
-        wefti_log(mesh->log, WEFT_LOG_DEBUG, "rank %u: rejected an unauthenticated connection",
-                  mesh->rank);
+        wefti_log(mesh->log, WEFT_LOG_LEVEL_DEBUG,
+                  "rank %u: rejected an unauthenticated connection", mesh->rank);
         dismiss(visitor);
         return;
     }

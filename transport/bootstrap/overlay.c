@@ -227,7 +227,7 @@ weft_status_t wefti_overlay_open(const wefti_overlay_params_t *params,
     wefti_address_text(&meeting->local, false, overlay->local_address);
     overlay->meeting_sent = meeting->sent;
     overlay->meeting_received = meeting->received;
-    wefti_log(overlay->log, WEFT_LOG_DEBUG,
+    wefti_log(overlay->log, WEFT_LOG_LEVEL_DEBUG,
               "rank %u of %u: rendezvous at %s took %.3f s, own address %s", overlay->rank,
               overlay->world_size, meeting->place.text,
               (double)(wefti_now_ns() - meeting->began_ns) * 1e-9, overlay->local_address);

@@ -288,7 +288,7 @@ weft_status_t wefti_service_pmi_1(const wefti_log_t *log, wefti_service_t **out_
         return WEFT_AGAIN;
     }
     if (getsockopt((int)fd, SOL_SOCKET, SO_TYPE, &kind, &length) != 0 || kind != SOCK_STREAM) {
-        wefti_log(log, WEFT_LOG_DEBUG, "PMI_FD=%u is not a connected socket", fd);
+        wefti_log(log, WEFT_LOG_LEVEL_DEBUG, "PMI_FD=%u is not a connected socket", fd);
         return WEFT_AGAIN;
     }
     pmi_service_t *service = wefti_alloc(NULL, sizeof *service);
@@ -300,7 +300,7 @@ weft_status_t wefti_service_pmi_1(const wefti_log_t *log, wefti_service_t **out_
     *service = (pmi_service_t){.base.ops = &pmi_ops, .log = log, .fd = (int)fd, .rank = *out_rank};
     if (ask(service, line) < 0 ||
         !find_value(line, "kvsname", service->space, sizeof service->space)) {
-        wefti_log(log, WEFT_LOG_DEBUG, "PMI_FD=%u: no PMI-1 answer", fd);
+        wefti_log(log, WEFT_LOG_LEVEL_DEBUG, "PMI_FD=%u: no PMI-1 answer", fd);
         pmi_close(&service->base);
         return WEFT_AGAIN;
     }

@@ -183,14 +183,14 @@ weft_status_t wefti_service_pmix(const wefti_log_t *log, wefti_service_t **out_s
     service->base.ops = &pmix_ops;
     service->log = log;
     if (!load(service)) {
-        wefti_log(log, WEFT_LOG_WARN, "started by PMIx, but there is no " LIBRARY);
+        wefti_log(log, WEFT_LOG_LEVEL_WARN, "started by PMIx, but there is no " LIBRARY);
         pmix_close(&service->base);
         return WEFT_AGAIN;
     }
     pmix_status_t result = service->init(&service->self, NULL, 0);
     service->inside = result == PMIX_SUCCESS;
     if (!service->inside || !read_size(service, out_world_size)) {
-        wefti_log(log, WEFT_LOG_DEBUG,
+        wefti_log(log, WEFT_LOG_LEVEL_DEBUG,
                   "PMIx variables are set, but no PMIx server answers (PMIx status %d)",
                   (int)result);
         pmix_close(&service->base);
@@ -208,7 +208,7 @@ weft_status_t wefti_service_pmix(const wefti_log_t *log, wefti_service_t **out_s
 {
     (void)out_service, (void)out_rank, (void)out_world_size;
     if (getenv("PMIX_NAMESPACE") != NULL && getenv("PMIX_RANK") != NULL) {
-        wefti_log(log, WEFT_LOG_WARN,
+        wefti_log(log, WEFT_LOG_LEVEL_WARN,
                   "started by a PMIx launcher, but this build has no PMIx support");
     }
     return WEFT_AGAIN;

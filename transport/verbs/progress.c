@@ -139,10 +139,12 @@ static void take_event(wefti_verbs_t *verbs, enum ibv_event_type type,
         break_all(verbs, what);
         break;
     case IBV_EVENT_PORT_ERR: /* it may come back before requests give up */
-        wefti_log(verbs->params.log, WEFT_LOG_WARN, "verbs: device %s: %s", verbs->name, text);
+        wefti_log(verbs->params.log, WEFT_LOG_LEVEL_WARN, "verbs: device %s: %s", verbs->name,
+                  text);
         break;
     default:
-        wefti_log(verbs->params.log, WEFT_LOG_DEBUG, "verbs: device %s: %s", verbs->name, text);
+        wefti_log(verbs->params.log, WEFT_LOG_LEVEL_DEBUG, "verbs: device %s: %s", verbs->name,
+                  text);
         break;
     }
 }

@@ -41,7 +41,7 @@ typedef enum wefti_step_op {
 
 #define WEFTI_STEP_FINISH (1u << 0)     /* REDUCE: round and divide, to the users' type */
 #define WEFTI_STEP_REPEATABLE (1u << 1) /* REDUCE: may run again with the same result */
-/* Of a runtime that lends what it puts instead of having it copied: runtime/interpreter_lend.c. */
+/* Of a runtime that lends what it puts instead of having it copied: runtime/interpreter/lend.c. */
 #define WEFTI_STEP_LEND (1u << 2)       /* PUT: nobody writes its source too early */
 #define WEFTI_STEP_AFTER_LENT (1u << 3) /* COPY, REDUCE: writes what may be lent */
 

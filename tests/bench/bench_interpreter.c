@@ -17,8 +17,8 @@
 #include <weft/memory.h>
 
 #include "ops/algo/table.h"
-#include "runtime/group.h"
-#include "runtime/interpreter.h"
+#include "runtime/group/group.h"
+#include "runtime/interpreter/interpreter.h"
 
 #define LANES 4u
 #define MOST_RANKS 64u

@@ -20,7 +20,7 @@
 
 #include <weft/weft.h>
 
-#include "runtime/context.h"
+#include "runtime/context/context.h"
 
 #define LARGE 20000u /* elements */
 

@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "runtime/context.h"
+#include "runtime/context/context.h"
 #include "transport/hook.h"
 #include "tests/support/support.h"
 

@@ -13,8 +13,8 @@
 #include "support_collectives.h"
 
 #include "ops/algo/table.h"
-#include "runtime/call.h"
-#include "runtime/schedule_cache.h"
+#include "runtime/collective/call.h"
+#include "runtime/collective/schedule_cache.h"
 #include "tests/support/support.h"
 
 #if defined(__has_feature)

@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/attach.h"
+#include "runtime/group/attach.h"
 #include "runtime/base/sync.h"
 #include "support_collectives.h"
 #include "tests/support/support.h"

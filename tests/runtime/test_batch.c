@@ -12,7 +12,7 @@
 #include "support_cards.h"
 #include "support_ranks.h"
 
-#include "runtime/batch.h"
+#include "runtime/collective/batch.h"
 #include "tests/support/support.h"
 
 #define MEMBERS 90u

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/context.h"
+#include "runtime/context/context.h"
 #include "tests/support/support.h"
 
 /* Everybody has the same text, in which all ranks are, and the same description. */

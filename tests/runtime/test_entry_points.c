@@ -9,7 +9,7 @@
 
 #include "support_ranks.h"
 
-#include "runtime/session.h"
+#include "runtime/plan/session.h"
 #include "tests/support/support.h"
 
 enum { RANK, STEP, LOG, BUFFERS };

@@ -14,7 +14,7 @@
 #include "support_ranks.h"
 
 #include "runtime/base/sync.h"
-#include "runtime/fuser.h"
+#include "runtime/fuser/fuser.h"
 #include "tests/support/support.h"
 
 #define SECOND_NS 1000000000ull

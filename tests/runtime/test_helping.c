@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/group.h"
+#include "runtime/group/group.h"
 #include "support_collectives.h"
 #include "tests/support/support.h"
 

@@ -16,7 +16,7 @@
 #include "ops/algo/algorithms.h"
 #include "ops/algo/table.h"
 #include "ops/reduce/reduce.h"
-#include "runtime/interpreter.h"
+#include "runtime/interpreter/interpreter.h"
 #include "support_ranks.h"
 #include "transport/hub.h"
 #include "tests/support/support.h"

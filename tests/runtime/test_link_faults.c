@@ -11,7 +11,7 @@
 #include "support.h"
 #include "support_ranks.h"
 
-#include "runtime/group.h"
+#include "runtime/group/group.h"
 #include "transport/hook.h"
 #include "tests/support/support.h"
 

@@ -11,7 +11,7 @@
 
 #include "support_ranks.h"
 
-#include "runtime/context.h"
+#include "runtime/context/context.h"
 #include "transport/hook.h"
 #include "transport/links.h"
 #include "tests/support/support.h"

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/session.h"
+#include "runtime/plan/session.h"
 #include "transport/hub.h"
 
 #define MAX_WORLD 5u

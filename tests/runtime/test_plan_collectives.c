@@ -13,7 +13,7 @@
 #include "support_ranks.h"
 
 #include "ops/algo/table.h"
-#include "runtime/session.h"
+#include "runtime/plan/session.h"
 #include "tests/support/support.h"
 
 #define MAX_WORLD 8u

@@ -13,7 +13,7 @@
 
 #include "runtime/base/sync.h"
 #include "ops/algo/table.h"
-#include "runtime/group.h"
+#include "runtime/group/group.h"
 #include "tests/support/support.h"
 
 #define MAX_RANKS 8u

@@ -13,9 +13,9 @@
 #include "support_ranks.h"
 
 #include "ops/algo/table.h"
-#include "runtime/context.h"
-#include "runtime/group.h"
-#include "runtime/select.h"
+#include "runtime/context/context.h"
+#include "runtime/group/group.h"
+#include "runtime/collective/select.h"
 #include "tests/ops/reduce_oracle.h"
 #include "tests/support/support.h"
 

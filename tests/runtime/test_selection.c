@@ -18,8 +18,8 @@
 #include "ops/algo/table.h"
 #include "ops/reduce/reduce.h"
 #include "runtime/base/error.h"
-#include "runtime/call.h"
-#include "runtime/schedule_cache.h"
+#include "runtime/collective/call.h"
+#include "runtime/collective/schedule_cache.h"
 #include "tests/support/support.h"
 
 static bool last_was(const weft_group_t *group, const char *path, const char *algorithm)

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/session.h"
+#include "runtime/plan/session.h"
 #include "support_ranks.h"
 
 #define MODEL WEFT_SOURCE_DIR "/samples/models/mlp.onnx"

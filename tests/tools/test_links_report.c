@@ -7,7 +7,7 @@
 #include <pthread.h>
 
 #include "runtime/base/error.h"
-#include "runtime/context.h"
+#include "runtime/context/context.h"
 #include "tools/links_report.h"
 #include "transport/hook.h"
 #include "transport/hub.h"

@@ -10,6 +10,20 @@ import pathlib
 import re
 import sys
 
+# room of the runtime -> what it holds, and the rooms that it may use beside base: those before it
+RUNTIME = {
+    "context": ("a rank: its settings, endpoint and place in the cluster",),
+    "memory": ("memory of devices, memory that peers map", "context"),
+    "stream": ("records, streams, events", "context", "memory"),
+    "interpreter": ("runs schedules of algorithms, verifies algorithms", "context"),
+    "group": ("groups of ranks: channels, faults, links", "context", "memory", "stream", "interpreter"),
+    "collective": ("calls of groups, and the algorithm of each",
+                   "context", "memory", "stream", "interpreter", "group"),
+    "fuser": ("small calls, fused as they come", "context", "memory", "stream", "group", "collective"),
+    "plan": ("sessions: a plan bound to a rank, and its replay", "context", "memory", "stream", "interpreter"),
+    "checkpoint": ("checkpoints of sessions, safetensors", "context", "stream", "plan"),
+    "capture": ("captured calls, planned by the compiler", "context", "memory", "stream", "group", "collective"),
+}
 # folder -> what it holds, and the path prefixes (of root-relative includes) that it may use beside <weft/..>; the longest
 # matching folder decides. check_links.py checks the objects' symbols against the same prefixes.
 FOLDERS = {
@@ -19,15 +33,35 @@ FOLDERS = {
     "transport": ("shm, tcp, verbs; joining; topology", ["runtime/base/", "transport/", "ops/topo/"]),
     "graph": ("ONNX in and out, the IR, shapes, gradients", ["runtime/base/", "ops/", "graph/"]),
     "fusion": ("compiler passes, bucket policies, memory plan", ["runtime/base/", "ops/", "graph/", "fusion/"]),
-    "runtime": ("contexts, streams, sessions, groups, fusers", ["runtime/base/", "runtime/", "ops/", "transport/"]),
-    "runtime/capture": ("captured calls, planned by the compiler", [
-        "runtime/base/", "runtime/", "runtime/capture/", "ops/"]),
+    **{f"runtime/{room}": (holds, ["runtime/base/", "ops/", "transport/"] + [f"runtime/{r}/" for r in [*uses, room]])
+       for room, (holds, *uses) in RUNTIME.items()},
     "tools": ("the command `weft`", [
         "runtime/base/", "transport/transport.h", "transport/bootstrap/bootstrap.h", "transport/topology.h", "ops/topo/",
         "ops/algo/", "ops/collective.h", "ops/cost/", "ops/op_facts.h", "ops/plan/prove.h", "graph/onnx/onnx.h",
         "tools/"]),
     "python/src": ("the Python extension", ["python/src/"]),
     "samples": ("programs a user might start from", []),
+}
+# uses against the arrows of today: file -> folders that it uses as well. Each is a debt; new ones are not accepted.
+DEBTS = {
+    "runtime/context/context.c": ["runtime/memory", "runtime/stream", "runtime/interpreter", "runtime/group",
+                                  "runtime/collective"],
+    "runtime/context/context.h": ["runtime/collective"],
+    "runtime/memory/device.c": ["runtime/group"],
+    "runtime/memory/region.c": ["runtime/group"],
+    "runtime/stream/device.c": ["runtime/collective"],
+    "runtime/stream/host.c": ["runtime/collective"],
+    "runtime/stream/record.c": ["runtime/plan"],
+    "runtime/stream/stream.c": ["runtime/collective"],
+    "runtime/interpreter/interpreter.c": ["runtime/group"],
+    "runtime/interpreter/interpreter.h": ["runtime/stream"],
+    "runtime/group/fault.c": ["runtime/collective"],
+    "runtime/group/group.c": ["runtime/collective"],
+    "runtime/group/group.h": ["runtime/collective"],
+    "runtime/group/late.c": ["runtime/collective"],
+    "runtime/group/link.c": ["runtime/collective"],
+    "runtime/plan/bind_schedules.c": ["runtime/group"],
+    "runtime/plan/exec_host.c": ["runtime/group"],
 }
 # folders above the others: they may call every public function, as a program may
 ABOVE = {"runtime/capture", "tools", "python/src", "samples"}
@@ -57,6 +91,11 @@ def may_include(folder, path):
     return any(path.startswith(p) and folder_of(p) == folder_of(path) for p in FOLDERS[folder][1])
 
 
+def is_debt(user, path):
+    """Whether the file may use the folder of path although its own folder may not."""
+    return folder_of(path) in DEBTS.get(user, [])
+
+
 def main() -> int:
     root = pathlib.Path(sys.argv[1])
     wrong = []
@@ -77,7 +116,7 @@ def main() -> int:
                     continue  # samples are standalone programs; <weft/...> is all they may take from us
                 if kind == '"' and "/" not in name and not name.endswith(".pb-c.h"):
                     wrong.append(f"{where}: ours are included by path from the root")
-                elif kind == '"' and "/" in name and not may_include(folder, name):
+                elif kind == '"' and "/" in name and not may_include(folder, name) and not is_debt(relative, name):
                     wrong.append(f"{where}: {folder} may not include this")
                 for prefix, place in CORNERS.items():
                     hit = name == prefix or name.startswith(prefix + "/")

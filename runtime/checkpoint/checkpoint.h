@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Checkpoints: which tensors a plan has one of, what the metadata say, and what is digested.
+ *
+  *   save  state_map.c ──> wefti_checkpoint_tensors ──> pieces where they lie
+ *                                                  ──> safetensors_write.c, wefti_file_write
+ *   load  safetensors.c ──> the same list: every name, dtype, shape
+ *                       ──> digest ──> all ranks agree ──> copied
+ *
+ * Metadata are texts: weft.format (1), weft.step, weft.seed, weft.epoch, weft.sample,
+ * weft.sample_count, weft.global_batch, weft.world_size, weft.optimizer, weft.model, weft.lr,
+ * weft.scalar.<name>, weft.digest. The digest is SHA-256 over the other "weft." texts by key (key,
+ * 0, value, 0), then the tensors by name (name, 0, bytes). A program that changes contents must
+ * remove it; one that reorders the file need not.
+ */
+#ifndef WEFT_RUNTIME_CHECKPOINT_H
+#define WEFT_RUNTIME_CHECKPOINT_H
+
+#include <weft/checkpoint.h>
+
+#include "runtime/checkpoint/safetensors.h"
+#include "runtime/plan/state_map.h"
+
+#define WEFTI_CHECKPOINT_FORMAT 1u
+#define WEFTI_CHECKPOINT_DIGEST "weft.digest"
+#define WEFTI_CHECKPOINT_SCALAR "weft.scalar." /* and the scalar's name */
+
+typedef struct wefti_checkpoint_tensor {
+    const char *name;
+    weft_tensor_desc_t desc;          /* plain */
+    const wefti_plan_buffer_t *param; /* NULL: a state */
+    const wefti_state_t *state;       /* NULL: a parameter */
+} wefti_checkpoint_tensor_t;
+
+/* What a checkpoint of plan holds, by name; memory is from arena. WEFT_ERR_UNSUPPORTED if the
+ * plan does not define it. */
+weft_status_t wefti_checkpoint_tensors(const weft_plan_t *plan, const wefti_state_map_t *states,
+                                       wefti_arena_t *arena,
+                                       wefti_checkpoint_tensor_t **out_tensors,
+                                       uint32_t *out_count);
+/* The scalar inputs that a checkpoint holds: not what is set by every step. */
+bool wefti_checkpoint_has_scalar(const wefti_plan_binding_t *binding);
+
+/* Contents are digested by name, so that the order in a file does not matter: metadata that begin
+ * with "weft." (but the digest), then each tensor's name and bytes. texts are by key. */
+void wefti_checkpoint_digest_texts(wefti_hasher_t *hasher, const wefti_stored_text_t *texts,
+                                   uint32_t count);
+void wefti_checkpoint_digest_name(wefti_hasher_t *hasher, const char *name);
+
+/* load.c: an open file fits the plan; its tensors are those of the list. */
+weft_status_t wefti_checkpoint_match(const wefti_safetensors_t *file, const weft_plan_t *plan,
+                                     const wefti_checkpoint_tensor_t *tensors, uint32_t count);
+
+#endif

@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading a checkpoint: everything is checked, and agreed on, before anything is changed. */
+#include "runtime/checkpoint/checkpoint.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/check.h"
+#include "runtime/base/error.h"
+#include "runtime/base/params.h"
+#include "runtime/plan/session_state.h"
+
+#define MAX_STEPS ((uint64_t)1 << 53) /* steps are handed to kernels as floating point */
+
+/* ---- metadata ---- */
+
+static weft_status_t read_number(const wefti_safetensors_t *file, const char *key, bool required,
+                                 uint64_t *out_value)
+{
+    const char *text = wefti_safetensors_text(file, key);
+    uint64_t value = 0;
+    *out_value = 0;
+    if (text == NULL) {
+        return required ? wefti_error(WEFT_ERR_FORMAT, "metadata: no \"%s\"", key) : WEFT_OK;
+    }
+    for (const char *c = text; *c != '\0'; c++) {
+        if (*c < '0' || *c > '9' || __builtin_mul_overflow(value, 10, &value) ||
+            __builtin_add_overflow(value, (uint64_t)(*c - '0'), &value)) {
+            return wefti_error(WEFT_ERR_FORMAT, "metadata \"%s\": invalid number '%.40s'", key,
+                               text);
+        }
+    }
+    if (*text == '\0') {
+        return wefti_error(WEFT_ERR_FORMAT, "metadata \"%s\": empty", key);
+    }
+    *out_value = value;
+    return WEFT_OK;
+}
+
+/* Written with a point; read so that a host program's locale with a comma does not matter. */
+static weft_status_t read_real(const wefti_safetensors_t *file, const char *key, double *out_value)
+{
+    char buffer[40], *end;
+    const char *text = wefti_safetensors_text(file, key);
+    if (text == NULL) {
+        return WEFT_OK;
+    }
+    snprintf(buffer, sizeof buffer, "%s", text);
+    double value = strtod(buffer, &end);
+    if (*end == '.') {
+        *end = ',';
+        value = strtod(buffer, &end);
+    }
+    if (end == buffer || *end != '\0' || !(value == value)) {
+        return wefti_error(WEFT_ERR_FORMAT, "metadata \"%s\": invalid number '%.40s'", key, text);
+    }
+    *out_value = value;
+    return WEFT_OK;
+}
+
+static weft_status_t read_info(const wefti_safetensors_t *file, weft_checkpoint_info_t *info)
+{
+    weft_status_t status;
+    uint64_t format, world_size;
+    const char *optimizer = wefti_safetensors_text(file, "weft.optimizer");
+    *info =
+        (weft_checkpoint_info_t){.struct_size = sizeof *info, .tensor_count = file->tensor_count};
+    if (wefti_safetensors_text(file, "weft.format") == NULL) {
+        return wefti_error(WEFT_ERR_FORMAT, "not a checkpoint: no \"weft.format\" in the metadata");
+    }
+    WEFT_TRY(status, read_number(file, "weft.format", true, &format), done);
+    if (format != WEFTI_CHECKPOINT_FORMAT) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "unsupported checkpoint format %" PRIu64 ": expected %u", format,
+                           WEFTI_CHECKPOINT_FORMAT);
+    }
+    WEFT_TRY(status, read_number(file, "weft.step", true, &info->step), done);
+    WEFT_TRY(status, read_number(file, "weft.seed", false, &info->seed), done);
+    WEFT_TRY(status, read_number(file, "weft.epoch", false, &info->epoch), done);
+    WEFT_TRY(status, read_number(file, "weft.sample", false, &info->sample), done);
+    WEFT_TRY(status, read_number(file, "weft.sample_count", false, &info->sample_count), done);
+    WEFT_TRY(status, read_number(file, "weft.global_batch", false, &info->global_batch), done);
+    WEFT_TRY(status, read_number(file, "weft.world_size", false, &world_size), done);
+    WEFT_TRY(status, read_real(file, "weft.lr", &info->lr), done);
+    if (info->step > MAX_STEPS) {
+        return wefti_error(WEFT_ERR_FORMAT, "metadata \"weft.step\": too large");
+    }
+    if (isinf(info->lr)) {
+        return wefti_error(WEFT_ERR_FORMAT, "metadata \"weft.lr\": not finite");
+    }
+    info->world_size = world_size > UINT32_MAX ? UINT32_MAX : (uint32_t)world_size;
+    snprintf(info->optimizer, sizeof info->optimizer, "%s", optimizer != NULL ? optimizer : "");
+done:
+    return status;
+}
+
+/* ---- does it fit? ---- */
+
+static const char *shape_text(const weft_tensor_desc_t *desc, char *buffer, size_t bytes)
+{
+    int at = snprintf(buffer, bytes, "%s [", weft_dtype_name(desc->dtype));
+    for (uint32_t i = 0; i < desc->rank && at > 0 && (size_t)at < bytes; i++) {
+        at += snprintf(buffer + at, bytes - (size_t)at, "%s%lld", i > 0 ? ", " : "",
+                       (long long)desc->dims[i]);
+    }
+    if (at > 0 && (size_t)at < bytes) {
+        snprintf(buffer + at, bytes - (size_t)at, "]");
+    }
+    return buffer;
+}
+
+static weft_status_t match_tensor(const wefti_stored_tensor_t *stored,
+                                  const wefti_checkpoint_tensor_t *tensor)
+{
+    char has[256], wants[256];
+    if (stored->desc.dtype != tensor->desc.dtype || stored->desc.rank != tensor->desc.rank ||
+        memcmp(stored->desc.dims, tensor->desc.dims,
+               tensor->desc.rank * sizeof tensor->desc.dims[0]) != 0) {
+        return wefti_error(
+            WEFT_ERR_FORMAT,
+            "tensor \"%.100s\": type or shape mismatch: the checkpoint has %s, the plan %s",
+            stored->name, shape_text(&stored->desc, has, sizeof has),
+            shape_text(&tensor->desc, wants, sizeof wants));
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_checkpoint_match(const wefti_safetensors_t *file, const weft_plan_t *plan,
+                                     const wefti_checkpoint_tensor_t *tensors, uint32_t count)
+{
+    weft_status_t status = WEFT_OK;
+    const char *optimizer = wefti_safetensors_text(file, "weft.optimizer");
+    if (optimizer != NULL && plan->optimizer != NULL && strcmp(optimizer, plan->optimizer) != 0) {
+        return wefti_error(WEFT_ERR_FORMAT,
+                           "optimizer mismatch: the checkpoint has \"%.40s\", the plan \"%.40s\"",
+                           optimizer, plan->optimizer);
+    }
+    /* Both are by name. */
+    for (uint32_t i = 0; i < count || i < file->tensor_count; i++) {
+        int order = i >= count                ? -1
+                    : i >= file->tensor_count ? 1
+                                              : strcmp(file->tensors[i].name, tensors[i].name);
+        if (order < 0) {
+            return wefti_error(WEFT_ERR_FORMAT, "tensor \"%.100s\": not in the plan",
+                               file->tensors[i].name);
+        }
+        if (order > 0) {
+            return wefti_error(WEFT_ERR_FORMAT,
+                               "tensor \"%.100s\": in the plan but not in the checkpoint",
+                               tensors[i].name);
+        }
+        status = match_tensor(&file->tensors[i], &tensors[i]);
+        if (status < 0) {
+            return status;
+        }
+    }
+    return status;
+}
+
+/* The contents' digest; it is that of the metadata, unless another program has dropped it from
+ * there. */
+static weft_status_t digest_contents(const wefti_safetensors_t *file, wefti_digest_t *out_digest)
+{
+    wefti_hasher_t *hasher = NULL;
+    char text[65];
+    const char *stored = wefti_safetensors_text(file, WEFTI_CHECKPOINT_DIGEST);
+    weft_status_t status = wefti_hasher_create(&hasher);
+    if (status < 0) {
+        return status;
+    }
+    wefti_checkpoint_digest_texts(hasher, file->texts, file->text_count);
+    for (uint32_t i = 0; i < file->tensor_count; i++) {
+        const wefti_stored_tensor_t *tensor = &file->tensors[i];
+        wefti_checkpoint_digest_name(hasher, tensor->name);
+        wefti_hasher_add(hasher, file->data + tensor->begin_bytes,
+                         tensor->end_bytes - tensor->begin_bytes);
+    }
+    wefti_hasher_finish(hasher, out_digest);
+    wefti_hasher_destroy(hasher);
+    if (stored != NULL && strcmp(stored, wefti_digest_hex(out_digest, text)) != 0) {
+        return wefti_error(WEFT_ERR_FORMAT,
+                           "digest mismatch: the file is damaged, or a program changed it without "
+                           "removing \"" WEFTI_CHECKPOINT_DIGEST "\" from the metadata");
+    }
+    return WEFT_OK;
+}
+
+weft_status_t weft_checkpoint_check(const char *path, const weft_plan_t *plan,
+                                    const weft_registry_t *registry,
+                                    weft_checkpoint_info_t *out_info)
+{
+    WEFT_CHECK_ARG(path);
+    wefti_safetensors_t file = {0};
+    wefti_arena_t arena;
+    wefti_state_map_t states;
+    weft_registry_t *own_registry = NULL;
+    wefti_checkpoint_tensor_t *tensors = NULL;
+    weft_checkpoint_info_t info;
+    uint32_t count = 0;
+    weft_status_t status;
+    wefti_arena_init(&arena, NULL, 0);
+    WEFT_TRY(status, wefti_report_check("out_info", out_info), done);
+    WEFT_TRY(status, wefti_safetensors_open(path, NULL, &file), done);
+    WEFT_TRY(status, read_info(&file, &info), named);
+    if (plan != NULL && registry == NULL) {
+        WEFT_TRY(status, weft_registry_create(NULL, &own_registry), done);
+        registry = own_registry;
+    }
+    if (plan != NULL) {
+        WEFT_TRY(status, wefti_state_map_build(plan, registry, &arena, &states), done);
+        WEFT_TRY(status, wefti_checkpoint_tensors(plan, &states, &arena, &tensors, &count), done);
+        WEFT_TRY(status, wefti_checkpoint_match(&file, plan, tensors, count), named);
+    }
+    wefti_report_write(out_info, &info, sizeof info);
+    goto done;
+named:
+    status = wefti_error_prefix(status, "%s", path);
+done:
+    wefti_safetensors_close(&file);
+    weft_registry_destroy(own_registry);
+    wefti_arena_deinit(&arena);
+    return status;
+}
+
+/* ---- into a session ---- */
+
+typedef struct loader {
+    weft_session_t *session;
+    wefti_arena_t arena;
+    wefti_safetensors_t file;
+    wefti_checkpoint_tensor_t *tensors; /* as those of the file, by name */
+    uint32_t tensor_count;
+    weft_checkpoint_info_t info;
+    double *scalars; /* [binding] */
+    bool *is_told;   /* [binding] the file has it */
+    wefti_digest_t digest;
+} loader_t;
+
+/* What the plan's scalar inputs will be; those that the file does not name stay. */
+static weft_status_t read_scalars(loader_t *loader)
+{
+    const weft_plan_t *plan = loader->session->plan;
+    weft_status_t status = WEFT_OK;
+    loader->scalars =
+        wefti_arena_array(&loader->arena, plan->binding_count + 1u, sizeof *loader->scalars);
+    loader->is_told =
+        wefti_arena_array(&loader->arena, plan->binding_count + 1u, sizeof *loader->is_told);
+    if (loader->scalars == NULL || loader->is_told == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < plan->binding_count && status >= 0; i++) {
+        if (wefti_checkpoint_has_scalar(&plan->bindings[i])) {
+            char *key = wefti_arena_printf(&loader->arena, WEFTI_CHECKPOINT_SCALAR "%s",
+                                           plan->bindings[i].name);
+            status = key == NULL ? WEFT_ERR_NO_MEMORY
+                                 : read_real(&loader->file, key, &loader->scalars[i]);
+            loader->is_told[i] = status >= 0 && wefti_safetensors_text(&loader->file, key) != NULL;
+        }
+    }
+    return status;
+}
+
+static weft_status_t read_file(loader_t *loader, const char *path)
+{
+    weft_session_t *session = loader->session;
+    weft_status_t status;
+    WEFT_TRY(status, wefti_safetensors_open(path, session->allocator, &loader->file), done);
+    WEFT_TRY(status, read_info(&loader->file, &loader->info), named);
+    WEFT_TRY(status,
+             wefti_checkpoint_tensors(session->plan, &session->states, &loader->arena,
+                                      &loader->tensors, &loader->tensor_count),
+             done);
+    WEFT_TRY(
+        status,
+        wefti_checkpoint_match(&loader->file, session->plan, loader->tensors, loader->tensor_count),
+        named);
+    WEFT_TRY(status, read_scalars(loader), named);
+    WEFT_TRY(status, digest_contents(&loader->file, &loader->digest), named);
+done:
+    return status;
+named:
+    return wefti_error_prefix(status, "%s", path);
+}
+
+static weft_status_t agree_on_file(loader_t *loader)
+{
+    wefti_endpoint_t *endpoint = loader->session->endpoint;
+    wefti_digest_t *all = wefti_arena_array(&loader->arena, endpoint->world_size, sizeof *all);
+    weft_status_t status =
+        wefti_endpoint_agree(endpoint, all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
+    if (status >= 0) {
+        status = wefti_endpoint_all_gather(endpoint, &loader->digest, sizeof *all, all);
+    }
+    for (uint32_t r = 1; r < endpoint->world_size && status >= 0; r++) {
+        if (memcmp(&all[r], &all[0], sizeof *all) != 0) {
+            char first[65], other[65];
+            status =
+                wefti_error(WEFT_ERR_MISMATCH,
+                            "ranks read different checkpoints: rank 0 has digest %.16s, rank %u "
+                            "has %.16s",
+                            wefti_digest_hex(&all[0], first), r, wefti_digest_hex(&all[r], other));
+        }
+    }
+    return status;
+}
+
+static weft_status_t take_tensors(loader_t *loader)
+{
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 0; i < loader->tensor_count && status >= 0; i++) {
+        const wefti_checkpoint_tensor_t *tensor = &loader->tensors[i];
+        const uint8_t *data = loader->file.data + loader->file.tensors[i].begin_bytes;
+        if (loader->file.tensors[i].end_bytes == loader->file.tensors[i].begin_bytes) {
+            continue;
+        }
+        status = tensor->param != NULL
+                     ? wefti_session_write_plain(loader->session, tensor->param, data)
+                     : wefti_session_distribute(loader->session, tensor->state, data);
+    }
+    return status;
+}
+
+static weft_status_t take_scalars(loader_t *loader)
+{
+    const weft_plan_t *plan = loader->session->plan;
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 0; i < plan->binding_count && status >= 0; i++) {
+        if (wefti_checkpoint_has_scalar(&plan->bindings[i]) && loader->is_told[i]) {
+            status = weft_session_set_scalar(loader->session, plan->bindings[i].name,
+                                             loader->scalars[i]);
+        }
+    }
+    return status;
+}
+
+weft_status_t weft_session_load_checkpoint(weft_session_t *session, const char *path,
+                                           weft_checkpoint_info_t *out_info)
+{
+    WEFT_CHECK_ARG(session);
+    loader_t loader = {.session = session};
+    weft_status_t status = wefti_fault_get(&session->fault);
+    wefti_arena_init(&loader.arena, session->allocator, 0);
+    WEFT_TRY(status, status, done);
+    if (path == NULL) {
+        status = wefti_error_null(__func__, "path");
+    } else if ((status = wefti_report_check("out_info", out_info)) < 0) {
+        /* agreed on below */
+    } else if (session->micro_count != 0) {
+        status = wefti_error(
+            WEFT_ERR_STATE,
+            "session: cannot load a checkpoint within a step: %u of %u micro-batches are done",
+            session->micro_count, session->plan->accumulate);
+    } else {
+        status = read_file(&loader, path);
+    }
+    WEFT_TRY(status, wefti_endpoint_agree(session->endpoint, status), done);
+    WEFT_TRY(status, agree_on_file(&loader), done);
+    status = take_tensors(&loader);
+    if (status >= 0) {
+        status = take_scalars(&loader);
+    }
+    WEFT_TRY(status, wefti_endpoint_agree(session->endpoint, status), done);
+    session->behind = false;                                   /* all ranks have all weights */
+    session->steps_before = loader.info.step - session->steps; /* their sum counts */
+    wefti_report_write(out_info, &loader.info, sizeof loader.info);
+done:
+    wefti_safetensors_close(&loader.file);
+    wefti_arena_deinit(&loader.arena);
+    return status;
+}

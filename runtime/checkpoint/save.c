@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Writing a checkpoint. Where rank 0 reads all ranks' memory nothing is copied: pieces of the file
+ * are pieces of arenas. Else it takes copies, for which the ranks meet once for each sharded
+ * tensor.
+ */
+#include "runtime/checkpoint/checkpoint.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/check.h"
+#include "runtime/base/error.h"
+#include "runtime/base/params.h"
+#include "runtime/plan/session_state.h"
+
+#define FIXED_TEXTS 16u
+
+typedef struct saver {
+    weft_session_t *session;
+    wefti_arena_t arena;
+    wefti_checkpoint_tensor_t *tensors; /* by name */
+    uint32_t tensor_count;
+    uint8_t **copies;      /* [tensor] NULL: its pieces are read where they lie */
+    wefti_piece_t *pieces; /* of all tensors */
+    uint32_t *first_piece; /* [tensor], and the end */
+    uint32_t piece_count;
+    wefti_stored_text_t *texts; /* by key */
+    uint32_t text_count;
+    bool out_of_memory; /* while texts were made */
+} saver_t;
+
+static size_t tensor_bytes(const wefti_checkpoint_tensor_t *tensor)
+{
+    return tensor->param != NULL ? tensor->param->size_bytes : tensor->state->size_bytes;
+}
+
+static bool is_writer(const saver_t *saver)
+{
+    return saver->session->endpoint->rank == 0;
+}
+
+/* Read where it lies, or copied first? The same on all ranks. */
+static bool is_copied(const saver_t *saver, const wefti_checkpoint_tensor_t *tensor)
+{
+    weft_layout_t layout =
+        tensor->param != NULL ? tensor->param->layout : tensor->state->desc.layout;
+    return !wefti_session_sees_all(saver->session) || layout != WEFT_LAYOUT_PLAIN;
+}
+
+/* Do ranks meet to copy it? */
+static bool is_met_for(const saver_t *saver, const wefti_checkpoint_tensor_t *tensor)
+{
+    return tensor->state != NULL && tensor->state->sharded &&
+           !wefti_session_sees_all(saver->session);
+}
+
+/* ---- what is said about it ---- */
+
+static void add_text(saver_t *saver, const char *key, const char *value)
+{
+    saver->out_of_memory = saver->out_of_memory || key == NULL || value == NULL;
+    saver->texts[saver->text_count++] = (wefti_stored_text_t){key, value};
+}
+
+static void add_number(saver_t *saver, const char *key, uint64_t value)
+{
+    add_text(saver, key, wefti_arena_printf(&saver->arena, "%" PRIu64, value));
+}
+
+/* As many digits as it takes, and a point whatever the host program's locale. */
+static void add_real(saver_t *saver, const char *key, double value)
+{
+    char digits[40];
+    snprintf(digits, sizeof digits, "%.15g", value);
+    if (strtod(digits, NULL) < value || strtod(digits, NULL) > value) {
+        snprintf(digits, sizeof digits, "%.17g", value);
+    }
+    char *text = wefti_arena_strdup(&saver->arena, digits);
+    for (char *c = text; c != NULL && *c != '\0'; c++) {
+        *c = *c == ',' ? '.' : *c;
+    }
+    add_text(saver, key, text);
+}
+
+static weft_status_t add_scalars(saver_t *saver)
+{
+    weft_session_t *session = saver->session;
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 0; i < session->plan->binding_count && status >= 0; i++) {
+        const wefti_plan_binding_t *binding = &session->plan->bindings[i];
+        double value = 0;
+        if (!wefti_checkpoint_has_scalar(binding)) {
+            continue;
+        }
+        const char *key =
+            wefti_arena_printf(&saver->arena, WEFTI_CHECKPOINT_SCALAR "%s", binding->name);
+        status = weft_session_get_scalar(session, binding->name, &value);
+        if (status >= 0) {
+            add_real(saver, key, value);
+        }
+    }
+    return status;
+}
+
+static int by_key(const void *a, const void *b)
+{
+    return strcmp(((const wefti_stored_text_t *)a)->key, ((const wefti_stored_text_t *)b)->key);
+}
+
+static weft_status_t describe(saver_t *saver, const weft_checkpoint_info_t *info)
+{
+    const weft_session_t *session = saver->session;
+    const weft_plan_t *plan = session->plan;
+    uint64_t per_rank = (uint64_t)plan->batch * (plan->accumulate > 0 ? plan->accumulate : 1);
+    saver->texts =
+        wefti_arena_array(&saver->arena, FIXED_TEXTS + plan->binding_count, sizeof *saver->texts);
+    if (saver->texts == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    add_number(saver, "weft.format", WEFTI_CHECKPOINT_FORMAT);
+    add_number(saver, "weft.step", session->steps_before + session->steps);
+    add_number(saver, "weft.seed", info->seed);
+    add_number(saver, "weft.epoch", info->epoch);
+    add_number(saver, "weft.sample", info->sample);
+    add_number(saver, "weft.sample_count", info->sample_count);
+    add_number(saver, "weft.global_batch", per_rank * plan->world_size);
+    add_number(saver, "weft.world_size", plan->world_size);
+    add_text(saver, "weft.optimizer", plan->optimizer != NULL ? plan->optimizer : "");
+    add_text(saver, "weft.model", plan->model_name != NULL ? plan->model_name : "");
+    if (info->lr > 0) {
+        add_real(saver, "weft.lr", info->lr);
+    }
+    weft_status_t status = add_scalars(saver);
+    if (status < 0 || saver->out_of_memory) {
+        return status < 0 ? status : WEFT_ERR_NO_MEMORY;
+    }
+    qsort(saver->texts, saver->text_count, sizeof *saver->texts, by_key);
+    return WEFT_OK;
+}
+
+/* ---- pieces ---- */
+
+static void add_piece(saver_t *saver, const void *data, size_t bytes)
+{
+    if (bytes > 0) {
+        saver->pieces[saver->piece_count++] = (wefti_piece_t){data, bytes};
+    }
+}
+
+/* Room for everything, before ranks meet; all ranks but the writer need only what they meet with.
+ */
+static weft_status_t make_room(saver_t *saver)
+{
+    size_t pieces = 1, largest = 0;
+    saver->copies = wefti_arena_array(&saver->arena, saver->tensor_count + 1u, sizeof(uint8_t *));
+    saver->first_piece =
+        wefti_arena_array(&saver->arena, saver->tensor_count + 1u, sizeof(uint32_t));
+    if (saver->copies == NULL || saver->first_piece == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < saver->tensor_count; i++) {
+        const wefti_checkpoint_tensor_t *tensor = &saver->tensors[i];
+        size_t bytes = tensor_bytes(tensor);
+        pieces += tensor->state != NULL ? tensor->state->piece_count + 1u : 1u;
+        if (is_writer(saver) && is_copied(saver, tensor)) {
+            saver->copies[i] = wefti_alloc(saver->session->allocator, bytes + 1);
+            if (saver->copies[i] == NULL) {
+                return WEFT_ERR_NO_MEMORY;
+            }
+        }
+        largest = is_met_for(saver, tensor) && bytes > largest ? bytes : largest;
+    }
+    saver->pieces = wefti_arena_array(&saver->arena, pieces, sizeof *saver->pieces);
+    if (!is_writer(saver) && largest > 0) {
+        saver->copies[0] = wefti_alloc(saver->session->allocator, largest);
+    }
+    return saver->pieces == NULL || (!is_writer(saver) && largest > 0 && saver->copies[0] == NULL)
+               ? WEFT_ERR_NO_MEMORY
+               : WEFT_OK;
+}
+
+/* Copies of what cannot be read where it lies. An error of a meeting is everybody's; others wait
+ * until the end. */
+static weft_status_t take_copies(saver_t *saver)
+{
+    weft_status_t own = WEFT_OK;
+    for (uint32_t i = 0; i < saver->tensor_count; i++) {
+        const wefti_checkpoint_tensor_t *tensor = &saver->tensors[i];
+        weft_status_t status = WEFT_OK;
+        if (is_met_for(saver, tensor)) {
+            status = wefti_session_collect(saver->session, tensor->state,
+                                           saver->copies[is_writer(saver) ? i : 0]);
+            if (status < 0) {
+                return status;
+            }
+        } else if (is_writer(saver) && saver->copies[i] != NULL && own >= 0) {
+            own = tensor->param != NULL
+                      ? wefti_session_read_plain(saver->session, tensor->param, saver->copies[i])
+                      : wefti_session_collect(saver->session, tensor->state, saver->copies[i]);
+        }
+    }
+    return own;
+}
+
+static void list_pieces(saver_t *saver)
+{
+    weft_session_t *session = saver->session;
+    for (uint32_t i = 0; i < saver->tensor_count; i++) {
+        const wefti_checkpoint_tensor_t *tensor = &saver->tensors[i];
+        saver->first_piece[i] = saver->piece_count;
+        if (saver->copies[i] != NULL) {
+            add_piece(saver, saver->copies[i], tensor_bytes(tensor));
+        } else if (tensor->param != NULL) {
+            add_piece(saver, session->base + wefti_session_offset(tensor->param, 0),
+                      tensor->param->size_bytes);
+        }
+        for (uint32_t k = 0;
+             tensor->state != NULL && saver->copies[i] == NULL && k < tensor->state->piece_count;
+             k++) {
+            const wefti_state_piece_t *piece = &tensor->state->pieces[k];
+            add_piece(saver, wefti_session_piece(session, piece), piece->size_bytes);
+        }
+    }
+    saver->first_piece[saver->tensor_count] = saver->piece_count;
+}
+
+static weft_status_t add_digest(saver_t *saver)
+{
+    wefti_hasher_t *hasher = NULL;
+    wefti_digest_t digest;
+    char *text = wefti_arena_alloc(&saver->arena, 65);
+    weft_status_t status = text != NULL ? wefti_hasher_create(&hasher) : WEFT_ERR_NO_MEMORY;
+    if (status < 0) {
+        return status;
+    }
+    wefti_checkpoint_digest_texts(hasher, saver->texts, saver->text_count);
+    for (uint32_t i = 0; i < saver->tensor_count; i++) {
+        wefti_checkpoint_digest_name(hasher, saver->tensors[i].name);
+        for (uint32_t k = saver->first_piece[i]; k < saver->first_piece[i + 1]; k++) {
+            wefti_hasher_add(hasher, saver->pieces[k].data, saver->pieces[k].size_bytes);
+        }
+    }
+    wefti_hasher_finish(hasher, &digest);
+    wefti_hasher_destroy(hasher);
+    add_text(saver, WEFTI_CHECKPOINT_DIGEST, wefti_digest_hex(&digest, text));
+    return WEFT_OK;
+}
+
+/* The header and all pieces, in the order of the file. */
+static weft_status_t write_file(saver_t *saver, const char *path)
+{
+    wefti_text_t header;
+    uint32_t count = 1;
+    wefti_text_init(&header, saver->session->allocator);
+    wefti_stored_tensor_t *stored =
+        wefti_arena_array(&saver->arena, saver->tensor_count + 1u, sizeof *stored);
+    wefti_piece_t *pieces =
+        wefti_arena_array(&saver->arena, saver->piece_count + 1u, sizeof *pieces);
+    weft_status_t status = stored != NULL && pieces != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    for (uint32_t i = 0; i < saver->tensor_count && status >= 0; i++) {
+        stored[i] = (wefti_stored_tensor_t){
+            .name = saver->tensors[i].name, .desc = saver->tensors[i].desc, .id = i};
+    }
+    if (status >= 0) {
+        status = wefti_safetensors_layout(stored, saver->tensor_count, saver->texts,
+                                          saver->text_count, &header);
+    }
+    for (uint32_t i = 0; i < saver->tensor_count && status >= 0; i++) {
+        uint32_t id = stored[i].id;
+        for (uint32_t k = saver->first_piece[id]; k < saver->first_piece[id + 1]; k++) {
+            pieces[count++] = saver->pieces[k];
+        }
+    }
+    if (status >= 0) {
+        pieces[0] = (wefti_piece_t){header.data, header.length};
+        status = wefti_file_write(path, pieces, count);
+    }
+    wefti_text_deinit(&header);
+    return status;
+}
+
+static weft_status_t write_checkpoint(saver_t *saver, const char *path,
+                                      const weft_checkpoint_info_t *info)
+{
+    list_pieces(saver);
+    weft_status_t status = describe(saver, info);
+    if (status >= 0) {
+        status = add_digest(saver);
+    }
+    return status < 0 ? status : write_file(saver, path);
+}
+
+static weft_status_t check_call(const weft_session_t *session, const char *path,
+                                const weft_checkpoint_info_t *info, weft_checkpoint_info_t *own)
+{
+    if (session->endpoint->rank == 0 && path == NULL) {
+        return wefti_error_null("weft_session_save_checkpoint", "path");
+    }
+    weft_status_t status = WEFTI_PARAMS_READ(info, own);
+    if (status < 0) {
+        return status;
+    }
+    if (session->micro_count != 0) {
+        return wefti_error(
+            WEFT_ERR_STATE,
+            "session: cannot save a checkpoint within a step: %u of %u micro-batches are done",
+            session->micro_count, session->plan->accumulate);
+    }
+    return WEFT_OK;
+}
+
+weft_status_t weft_session_save_checkpoint(weft_session_t *session, const char *path,
+                                           const weft_checkpoint_info_t *info)
+{
+    WEFT_CHECK_ARG(session);
+    saver_t saver = {.session = session};
+    weft_checkpoint_info_t own = WEFT_CHECKPOINT_INFO_INIT;
+    wefti_endpoint_t *endpoint = session->endpoint;
+    weft_status_t status = wefti_fault_get(&session->fault);
+    wefti_arena_init(&saver.arena, session->allocator, 0);
+    WEFT_TRY(status, status, done);
+    status = check_call(session, path, info, &own);
+    if (status >= 0) {
+        status = wefti_checkpoint_tensors(session->plan, &session->states, &saver.arena,
+                                          &saver.tensors, &saver.tensor_count);
+    }
+    if (status >= 0) {
+        status = make_room(&saver);
+    }
+    /* No rank is in a step any more once all are here. */
+    WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), done);
+    WEFT_TRY(status, wefti_session_gather_weights(session), done);
+    status = take_copies(&saver);
+    if (status >= 0 && is_writer(&saver)) {
+        status = write_checkpoint(&saver, path, &own);
+    }
+    /* And no rank continues before rank 0 has read everything. */
+    status = wefti_endpoint_agree(endpoint, status);
+done:
+    for (uint32_t i = 0; saver.copies != NULL && i < saver.tensor_count; i++) {
+        wefti_free(session->allocator, saver.copies[i]);
+    }
+    wefti_arena_deinit(&saver.arena);
+    return status;
+}

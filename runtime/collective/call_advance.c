@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The state machine of a collective in flight, and which path it takes. */
+#include "runtime/base/error.h"
+#include "runtime/collective/call.h"
+
+void wefti_call_complete(wefti_call_t *call)
+{
+    call->state = wefti_call_is_checked(call) ? WEFTI_CALL_CHECK : WEFTI_CALL_DONE;
+}
+
+/* In the order in which they are asked; the last takes everything. */
+static const wefti_path_t *const paths[] = {&wefti_path_posting, &wefti_path_schedule,
+                                            &wefti_path_direct, &wefti_path_attached,
+                                            &wefti_path_staged};
+
+/* The algorithm that an executor is. */
+static const char *executed(const wefti_call_t *call)
+{
+    bool once =
+        call->path == &wefti_path_posting || (call->path == &wefti_path_staged && !call->two_shot);
+    return call->op == WEFT_COLLECTIVE_ALL_REDUCE && once ? "one-shot" : "mesh";
+}
+
+/* All ranks' postings were seen: all ranks decide the same. */
+static weft_status_t choose_path(wefti_call_t *call)
+{
+    weft_status_t status = WEFT_OK;
+    call->algorithm = NULL;
+    call->refused = false;
+    if (call->op == WEFT_COLLECTIVE_ALL_TO_ALL_V) {
+        status = wefti_call_check_table(call);
+    }
+    if (status == WEFT_OK) {
+        status = call->may_schedule ? wefti_call_settle_algorithm(call) : WEFT_OK;
+    }
+    /* A peer that gave the call up may have freed what it posted. */
+    bool looks = (call->flags & WEFTI_POSTED_DATA) == 0 || call->group->put_peer_count > 0;
+    if (status == WEFT_OK && looks && wefti_group_broken(call->group)) {
+        status = wefti_group_check(call->group);
+    }
+    if (status == WEFT_OK) {
+        const wefti_path_t *const *path = paths;
+        while (!(*path)->takes(call)) {
+            path++;
+        }
+        call->path = *path;
+        call->group->path = (*path)->name;
+        status = (*path)->start(call);
+        if (call->algorithm == NULL) {
+            call->group->algorithm = executed(call);
+        }
+    }
+    /* Digests have a sequence number of their own: no rank may continue without posting it. */
+    if (status < 0 && call->refused && !wefti_call_is_checked(call)) {
+        return status;
+    }
+    return status < 0 ? wefti_group_fail(call->group, status) : WEFT_OK;
+}
+
+weft_status_t wefti_call_see_signals(wefti_call_t *call, size_t signal_offset, uint32_t target,
+                                     wefti_blocked_t *out_blocked)
+{
+    weft_group_t *group = call->group;
+    for (; call->peer < group->size; call->peer++) {
+        uint32_t r = wefti_group_nth_peer(group, call->peer);
+        wefti_signal_t *signal =
+            (wefti_signal_t *)(void *)((uint8_t *)group->channels[r] + signal_offset);
+        if (!wefti_call_comes_soon(group, signal, target)) {
+            return wefti_call_blocked_on(signal, target, out_blocked);
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t see_digests(wefti_call_t *call, wefti_blocked_t *out_blocked)
+{
+    weft_group_t *group = call->group;
+    for (; call->peer < group->size; call->peer++) {
+        uint32_t r = wefti_group_nth_peer(group, call->peer);
+        wefti_signal_t *signal = wefti_posting_signal(wefti_posting_of(group, r, call->number));
+        if (!wefti_call_comes_soon(group, signal, call->number)) {
+            return wefti_call_blocked_on(signal, call->number, out_blocked);
+        }
+        weft_status_t status = wefti_call_compare_digests(call, r);
+        if (status < 0) {
+            return wefti_group_fail(group, status);
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
+{
+    weft_group_t *group = call->group;
+    weft_status_t status = WEFT_OK;
+    switch (call->state) {
+    case WEFTI_CALL_ISSUED:
+        if (!wefti_call_reached(&group->completed, call->order - 1)) {
+            return wefti_call_blocked_on(&group->completed, call->order - 1, out_blocked);
+        }
+        if (wefti_link_broken(group)) {
+            status = wefti_link_mend(call, out_blocked);
+        }
+        if (status == WEFT_OK && group->link.owes) {
+            status = wefti_link_admit(call);
+        }
+        if (status != WEFT_OK) {
+            return status;
+        }
+        if (call->pair_count > 0) {
+            status = wefti_pairs_advance(call, out_blocked);
+            call->state = status == WEFT_OK ? WEFTI_CALL_DONE : call->state;
+            return status;
+        }
+        status = group->debt.open ? wefti_call_pay_debt(group, out_blocked) : WEFT_OK;
+        if (status == WEFT_OK) {
+            status = wefti_call_post(call);
+            status = status < 0 ? wefti_group_fail(group, status) : status;
+        }
+        return status;
+    case WEFTI_CALL_POSTED:
+        status = wefti_call_see_postings(call, out_blocked);
+        return status == WEFT_OK ? choose_path(call) : status;
+    case WEFTI_CALL_MOVING:
+        status = call->path->advance(call, out_blocked);
+        return status < 0 ? wefti_group_fail(group, status) : status;
+    case WEFTI_CALL_CHECK:
+        status = group->debt.open ? wefti_call_pay_debt(group, out_blocked) : WEFT_OK;
+        if (status == WEFT_OK) {
+            wefti_call_settle(call); /* the former posting's sleepers, before number moves on */
+            call->number++;
+            wefti_call_post_digests(call);
+            call->posted = true;
+            call->peer = 1;
+            call->state = WEFTI_CALL_COMPARE;
+        }
+        return status;
+    case WEFTI_CALL_COMPARE:
+        status = see_digests(call, out_blocked);
+        call->state = status == WEFT_OK ? WEFTI_CALL_DONE : call->state;
+        return status;
+    case WEFTI_CALL_FREE:
+    case WEFTI_CALL_DONE:
+        break;
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_call_advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
+{
+    weft_status_t status;
+    do {
+        status = advance(call, out_blocked);
+    } while (status == WEFT_OK && call->state != WEFTI_CALL_DONE);
+    if (status == WEFT_IN_PROGRESS) {
+        call->blocked_on = out_blocked->signal;
+        call->blocked_target = out_blocked->target;
+        if (call->posted | call->published_round | call->published_done) {
+            wefti_call_settle(call);
+        }
+    } else {
+        if (status == WEFT_OK && wefti_link_broken(call->group)) { /* something may be missing */
+            status = wefti_link_check(call->group);
+        }
+        if (status == WEFT_OK && call->is_fused) {
+            wefti_fused_unpack(call);
+        }
+        wefti_call_give_up(call, status);
+    }
+    return status;
+}

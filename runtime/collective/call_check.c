@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * WEFT_CHECK=results: after a call whose result must be equal on all ranks, they post digests of
+ * pieces of it and compare. For finding memory that somebody else writes to, or a machine that
+ * computes wrongly.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/error.h"
+#include "runtime/group/mirror.h"
+
+#define PIECES ((uint64_t)(WEFTI_POSTING_DATA / sizeof(uint64_t)))
+
+bool wefti_call_is_checked(const wefti_call_t *call)
+{
+    if (call->group->context->settings.check != WEFTI_CHECK_RESULTS) {
+        return false;
+    }
+    const wefti_collective_t *op = wefti_collective_of(call->op);
+    bool equal = op->recv.holder == WEFT_HOLDER_ALL &&
+                 (op->send.extent == WEFT_EXTENT_VECTOR || op->send.extent == WEFT_EXTENT_BLOCK);
+    return equal && (!op->variable || call->group->size <= PIECES);
+}
+
+static uint64_t digest(const uint8_t *data, uint64_t bytes)
+{
+    uint64_t hash = 0x9e3779b97f4a7c15ull ^ bytes, word = 0;
+    for (; bytes >= sizeof word; bytes -= sizeof word, data += sizeof word) {
+        memcpy(&word, data, sizeof word);
+        hash = (hash ^ word) * 0xbf58476d1ce4e5b9ull;
+        hash ^= hash >> 29;
+    }
+    word = 0;
+    memcpy(&word, data, (size_t)bytes);
+    hash = (hash ^ word) * 0x94d049bb133111ebull;
+    return hash ^ hash >> 31;
+}
+
+/* Elements [*out_first, *out_first + *out_count) of the result are piece number index. */
+static uint64_t piece(const wefti_call_t *call, uint64_t index, uint64_t *out_first,
+                      uint64_t *out_count)
+{
+    uint32_t n = call->group->size;
+    if (wefti_collective_is_variable(call->op)) {
+        *out_count = index < n ? call->counts[2 * n + index] : 0;
+        *out_first = index < n ? call->counts[3 * n + index] : 0;
+        return n;
+    }
+    uint64_t total = wefti_collective_gathers(call->op) ? call->count * n : call->count;
+    uint64_t each = (total + PIECES - 1) / PIECES;
+    each = each > 64 ? each : 64;
+    *out_first = index * each < total ? index * each : total;
+    *out_count = total - *out_first < each ? total - *out_first : each;
+    return (total + each - 1) / each;
+}
+
+void wefti_call_post_digests(wefti_call_t *call)
+{
+    weft_group_t *group = call->group;
+    wefti_posting_t *own = wefti_posting_of(group, group->rank, call->number);
+    uint64_t *digests = (uint64_t *)(void *)own->data;
+    uint64_t first, count, pieces = piece(call, 0, &first, &count);
+    if (group->before_check != NULL) {
+        group->before_check(call);
+    }
+    for (uint64_t i = 0; i < pieces; i++) {
+        piece(call, i, &first, &count);
+        const uint8_t *at = count > 0 ? call->recv + first * call->elem_bytes : own->data;
+        digests[i] = digest(at, count * call->elem_bytes);
+    }
+    own->what = call->what;
+    own->count = call->posted_count;
+    wefti_posting_publish(group, own, call->number, (size_t)pieces * sizeof *digests);
+}
+
+weft_status_t wefti_call_compare_digests(wefti_call_t *call, uint32_t peer)
+{
+    weft_group_t *group = call->group;
+    const uint64_t *own =
+        (const uint64_t *)(const void *)wefti_posting_of(group, group->rank, call->number)->data;
+    const uint64_t *theirs =
+        (const uint64_t *)(const void *)wefti_posting_of(group, peer, call->number)->data;
+    uint64_t first, count, pieces = piece(call, 0, &first, &count);
+    char text[160];
+    for (uint64_t i = 0; i < pieces; i++) {
+        if (own[i] != theirs[i]) {
+            uint32_t a = group->rank < peer ? group->rank : peer;
+            piece(call, i, &first, &count);
+            return wefti_error(WEFT_ERR_MISMATCH,
+                               "call %u of the group, %s: results of ranks %u and %u differ in "
+                               "elements %llu to %llu",
+                               call->order, wefti_what_text(call->what, call->posted_count, text),
+                               a, group->rank + peer - a, (unsigned long long)first,
+                               (unsigned long long)(first + count - 1));
+        }
+    }
+    return WEFT_OK;
+}

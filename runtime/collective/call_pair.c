@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sends and receives. Every ordered pair of ranks has a mailbox in the sender's channel with two
+ * buffers, which the sender fills in turn, and a counter in the receiver's channel that says how
+ * many were emptied. A first piece says what is sent; if the receiver reaches the sender's memory
+ * that piece is all there is, and the receiver takes the data from where it lies.
+ */
+#include <weft/collective.h>
+
+#include <string.h>
+
+#include "runtime/base/check.h"
+#include "runtime/base/error.h"
+#include "runtime/collective/batch.h"
+#include "runtime/collective/call.h"
+#include "runtime/interpreter/interpreter.h"
+#include "runtime/group/mirror.h"
+
+#define FLAG_DIRECT ((uint64_t)1 << 63)
+
+enum { PAIR_FIRST = 0, PAIR_MOVING, PAIR_EMPTYING, PAIR_DONE };
+
+static uint8_t *buffer_of(const weft_group_t *group, wefti_mailbox_t *mailbox, uint32_t piece)
+{
+    return (uint8_t *)(mailbox + 1) + (piece & 1u) * wefti_mailbox_bytes(&group->layout);
+}
+
+static size_t next_bytes(const weft_group_t *group, const wefti_pair_t *pair)
+{
+    uint64_t left = pair->bytes - pair->moved;
+    return left < wefti_mailbox_bytes(&group->layout) ? (size_t)left
+                                                      : wefti_mailbox_bytes(&group->layout);
+}
+
+static weft_status_t post_piece(weft_group_t *group, const wefti_pair_t *pair,
+                                wefti_mailbox_t *mailbox, uint32_t piece, size_t bytes)
+{
+    const uint8_t *from = pair->data + pair->moved;
+    if (wefti_group_puts(group, pair->peer)) {
+        return wefti_mirror_posted(group, pair->peer, mailbox, piece, from, bytes);
+    }
+    if (bytes > 0) {
+        memcpy(buffer_of(group, mailbox, piece), from, bytes);
+    }
+    wefti_signal_post(&mailbox->posted, piece);
+    return WEFT_OK;
+}
+
+/* Blocked: WEFT_IN_PROGRESS with the signal. */
+static weft_status_t advance_send(weft_group_t *group, wefti_pair_t *pair, wefti_blocked_t *blocked)
+{
+    wefti_mailbox_t *mailbox = wefti_mailbox_of(group, group->rank, pair->peer);
+    wefti_signal_t *consumed = &wefti_mailbox_of(group, pair->peer, group->rank)->consumed;
+    while (pair->state != PAIR_EMPTYING) {
+        uint32_t piece = group->sent[pair->peer] + 1;
+        if (!wefti_call_comes_soon(group, consumed,
+                                   piece - 2)) { /* the buffer's last piece was taken */
+            blocked->signal = consumed;
+            blocked->target = piece - 2;
+            return WEFT_IN_PROGRESS;
+        }
+        if (pair->state == PAIR_FIRST) {
+            uint32_t lead, trail;
+            uint64_t offset = 0;
+            pair->direct = !wefti_group_puts(group, pair->peer) &&
+                           pair->bytes > wefti_mailbox_bytes(&group->layout) &&
+                           wefti_memory_reach(group->context, pair->data, (size_t)pair->bytes,
+                                              &offset, &lead, &trail) &&
+                           lead + trail == 0;
+            mailbox->head[piece & 1u].what =
+                (uint64_t)pair->dtype | (pair->direct ? FLAG_DIRECT : 0);
+            mailbox->head[piece & 1u].count = pair->count;
+            mailbox->head[piece & 1u].send = offset;
+        }
+        size_t bytes = pair->direct ? 0 : next_bytes(group, pair);
+        weft_status_t status = post_piece(group, pair, mailbox, piece, bytes);
+        if (status < 0) {
+            return status;
+        }
+        pair->moved += bytes;
+        group->sent[pair->peer] = piece;
+        pair->state = pair->direct || pair->moved == pair->bytes ? PAIR_EMPTYING : PAIR_MOVING;
+    }
+    /* In place, the data must stay until it was taken; otherwise it is in the mailbox. */
+    if (pair->direct && !wefti_call_comes_soon(group, consumed, group->sent[pair->peer])) {
+        blocked->signal = consumed;
+        blocked->target = group->sent[pair->peer];
+        return WEFT_IN_PROGRESS;
+    }
+    pair->state = PAIR_DONE;
+    return WEFT_OK;
+}
+
+bool wefti_pair_is_done(const wefti_pair_t *pair)
+{
+    return pair->state == PAIR_DONE;
+}
+
+static weft_status_t check_head(weft_group_t *group, wefti_pair_t *pair,
+                                const wefti_mailbox_t *mailbox, uint32_t piece)
+{
+    uint64_t what = mailbox->head[piece & 1u].what, count = mailbox->head[piece & 1u].count;
+    weft_dtype_t dtype = (weft_dtype_t)(what & 0xff);
+    if (count != pair->count || dtype != pair->dtype) {
+        return wefti_error(WEFT_ERR_MISMATCH,
+                           "rank %u called send with %llu x %s, rank %u recv with %llu x %s",
+                           group->ranks[pair->peer], (unsigned long long)count,
+                           weft_dtype_name(dtype), group->ranks[group->rank],
+                           (unsigned long long)pair->count, weft_dtype_name(pair->dtype));
+    }
+    pair->direct = (what & FLAG_DIRECT) != 0;
+    return WEFT_OK;
+}
+
+static weft_status_t take_piece(weft_group_t *group, wefti_pair_t *pair, wefti_mailbox_t *mailbox,
+                                uint32_t piece)
+{
+    uint8_t *to = (uint8_t *)(uintptr_t)pair->data;
+    if (pair->direct) {
+        if (wefti_group_broken(group)) { /* the sender may have given it up, and freed it */
+            return wefti_group_check(group);
+        }
+        const uint8_t *from =
+            wefti_memory_of_peer(group, pair->peer, mailbox->head[piece & 1u].send, pair->bytes);
+        if (from == NULL) {
+            return wefti_group_bad_address(group->ranks[pair->peer]);
+        }
+        memcpy(to, from, (size_t)pair->bytes);
+        pair->moved = pair->bytes;
+        return WEFT_OK;
+    }
+    size_t bytes = next_bytes(group, pair);
+    if (bytes > 0) {
+        memcpy(to + pair->moved, buffer_of(group, mailbox, piece), bytes);
+    }
+    pair->moved += bytes;
+    return WEFT_OK;
+}
+
+static weft_status_t advance_recv(weft_group_t *group, wefti_pair_t *pair, wefti_blocked_t *blocked)
+{
+    wefti_mailbox_t *mailbox = wefti_mailbox_of(group, pair->peer, group->rank);
+    while (pair->state != PAIR_DONE) {
+        uint32_t piece = group->received[pair->peer] + 1;
+        if (!wefti_call_comes_soon(group, &mailbox->posted, piece)) {
+            blocked->signal = &mailbox->posted;
+            blocked->target = piece;
+            return WEFT_IN_PROGRESS;
+        }
+        weft_status_t status = WEFT_OK;
+        if (pair->state == PAIR_FIRST) {
+            status = check_head(group, pair, mailbox, piece);
+        }
+        if (status == WEFT_OK) {
+            status = take_piece(group, pair, mailbox, piece);
+        }
+        if (status < 0) {
+            return wefti_group_fail(group, status);
+        }
+        group->received[pair->peer] = piece;
+        if (wefti_group_puts(group, pair->peer)) {
+            status = wefti_mirror_consumed(group, pair->peer, piece);
+        } else {
+            wefti_signal_post(&wefti_mailbox_of(group, group->rank, pair->peer)->consumed, piece);
+        }
+        if (status < 0) {
+            return status;
+        }
+        pair->state = pair->moved == pair->bytes ? PAIR_DONE : PAIR_MOVING;
+    }
+    return WEFT_OK;
+}
+
+/* Those between the same two ranks, in the same direction, keep their order. */
+static bool is_behind(const wefti_call_t *call, uint32_t index)
+{
+    for (uint32_t i = 0; i < index; i++) {
+        if (call->pairs[i].state != PAIR_DONE && call->pairs[i].peer == call->pairs[index].peer &&
+            call->pairs[i].sends == call->pairs[index].sends) {
+            return true;
+        }
+    }
+    return false;
+}
+
+weft_status_t wefti_pairs_advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
+{
+    weft_group_t *group = call->group;
+    bool open;
+    bool moved;
+    do {
+        open = moved = false;
+        for (uint32_t i = 0; i < call->pair_count; i++) {
+            wefti_pair_t *pair = &call->pairs[i];
+            if (pair->state == PAIR_DONE || is_behind(call, i)) {
+                continue;
+            }
+            uint64_t before = pair->moved + pair->state;
+            pair->blocked.signal = NULL;
+            weft_status_t status = pair->sends ? advance_send(group, pair, out_blocked)
+                                               : advance_recv(group, pair, out_blocked);
+            if (status < 0) {
+                return status;
+            }
+            if (status == WEFT_IN_PROGRESS) {
+                pair->blocked = *out_blocked;
+                open = true;
+            }
+            moved |= before != pair->moved + pair->state;
+        }
+    } while (open && moved);
+    return open ? WEFT_IN_PROGRESS : WEFT_OK;
+}
+
+bool wefti_pairs_ready(const wefti_call_t *call)
+{
+    for (uint32_t i = 0; i < call->pair_count; i++) {
+        const wefti_blocked_t *blocked = &call->pairs[i].blocked;
+        /* relaxed: going on looks again */
+        if (blocked->signal != NULL &&
+            wefti_signal_reached(
+                atomic_load_explicit(&blocked->signal->value, memory_order_relaxed),
+                blocked->target)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- public ---- */
+
+static weft_status_t make_pair(wefti_pair_t *pair, weft_group_t *group, bool sends,
+                               const void *data, uint64_t count, weft_dtype_t dtype, uint32_t peer)
+{
+    const char *name = sends ? "Send" : "Recv";
+    size_t bytes;
+    if (peer >= group->size || peer == group->rank) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "%s: invalid peer %u for rank %u of a group of %u ranks", name, peer,
+                           group->rank, group->size);
+    }
+    if (weft_dtype_size_bytes(dtype) == 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "%s: invalid dtype %d: expected a weft_dtype_t", name, (int)dtype);
+    }
+    if (!wefti_mul_size((size_t)count, weft_dtype_size_bytes(dtype), &bytes) ||
+        bytes > SIZE_MAX / 2) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "%s: count too large: %llu x %s exceeds the address space", name,
+                           (unsigned long long)count, weft_dtype_name(dtype));
+    }
+    if (data == NULL && count > 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: data is NULL", name);
+    }
+    *pair = (wefti_pair_t){
+        .peer = peer, .sends = sends, .data = data, .count = count, .bytes = bytes, .dtype = dtype};
+    return WEFT_OK;
+}
+
+static void fill(wefti_call_t *call, wefti_pair_t *pairs, uint32_t count)
+{
+    call->op = WEFT_COLLECTIVE_SEND_RECV;
+    call->dtype = pairs[0].dtype;
+    call->what = (uint64_t)WEFT_COLLECTIVE_SEND_RECV | (uint64_t)pairs[0].dtype << 8;
+    call->posted_count = pairs[0].count;
+    call->pairs = pairs;
+    call->pair_count = count;
+}
+
+static weft_status_t submit(weft_group_t *group, bool sends, const void *data, uint64_t count,
+                            weft_dtype_t dtype, uint32_t peer, weft_stream_t *stream)
+{
+    wefti_call_t *call = NULL;
+    weft_status_t status;
+    if (group->recorder != NULL) {
+        return wefti_recorder_refuse("send or receive");
+    }
+    if (group->batching) {
+        if (group->pair_count == WEFTI_CALLS) {
+            return WEFT_AGAIN;
+        }
+        status =
+            make_pair(&group->pairs[group->pair_count], group, sends, data, count, dtype, peer);
+        group->pair_count += status == WEFT_OK;
+        return status;
+    }
+    status = wefti_call_reserve(group, stream, &call);
+    if (status == WEFT_OK) {
+        status = make_pair(&call->single, group, sends, data, count, dtype, peer);
+    }
+    if (status != WEFT_OK) {
+        return status;
+    }
+    fill(call, &call->single, 1);
+    return wefti_call_submit(call, stream);
+}
+
+weft_status_t weft_send(const void *data, uint64_t count, weft_dtype_t dtype, uint32_t peer,
+                        weft_group_t *group, weft_stream_t *stream)
+{
+    WEFT_CHECK_ARG(group);
+    return submit(group, true, data, count, dtype, peer, stream);
+}
+
+weft_status_t weft_recv(void *data, uint64_t count, weft_dtype_t dtype, uint32_t peer,
+                        weft_group_t *group, weft_stream_t *stream)
+{
+    WEFT_CHECK_ARG(group);
+    return submit(group, false, data, count, dtype, peer, stream);
+}
+
+weft_status_t wefti_pairs_submit(weft_group_t *group, weft_stream_t *stream)
+{
+    wefti_call_t *call = NULL;
+    weft_status_t status = wefti_call_reserve(group, stream, &call);
+    /* The call owns its pairs: the next batch must not overwrite those in flight. */
+    if (status == WEFT_OK && call->batch == NULL) {
+        call->batch = wefti_alloc(group->context->allocator, WEFTI_CALLS * sizeof *call->batch);
+        status = call->batch != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    }
+    if (status != WEFT_OK) {
+        return status;
+    }
+    memcpy(call->batch, group->pairs, group->pair_count * sizeof *call->batch);
+    fill(call, call->batch, group->pair_count);
+    return wefti_call_submit(call, stream);
+}

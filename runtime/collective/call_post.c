@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a rank says of a call before anything moves, and what it learns from the others. */
+#include "runtime/group/attach.h"
+#include "runtime/base/error.h"
+#include "runtime/collective/call.h"
+#include "runtime/group/mirror.h"
+
+#define DIRECT_MIN_BYTES 2048u   /* from here on one copy less is worth one more signal */
+#define REFRESH_CALLS (1u << 24) /* counters lag by no more */
+
+/* Of a block, from where on moving it in place is tried although it fits a posting. */
+static uint64_t least_direct(const wefti_call_t *call)
+{
+    const weft_group_t *group = call->group;
+    if (group->put_links != NULL) {
+        return UINT64_MAX; /* there is no direct */
+    }
+    if (group->endpoint->may_spin) {
+        return DIRECT_MIN_BYTES;
+    }
+    /* One more signal is one more change of processes, unless ranks help each other. */
+    return wefti_call_offer_help(call) != 0 ? 0 : WEFTI_POSTING_DATA;
+}
+
+/* Of the posting's data. */
+static size_t posted_bytes(const wefti_call_t *call)
+{
+    size_t list_bytes = wefti_fused_list_bytes(call);
+    if (call->flags & WEFTI_POSTED_DATA) {
+        return list_bytes + (call->area_bytes > WEFTI_POSTING_TINY ? call->area_bytes : 0);
+    }
+    /* The table. */
+    return call->op == WEFT_COLLECTIVE_ALL_TO_ALL_V ? call->group->size * 2 * sizeof(uint64_t)
+                                                    : list_bytes;
+}
+
+/*
+ * Only some paths say done, or claim shares. Counters that calls of other paths leave alone would
+ * fall behind by half their range, and then count as ahead. This rank's calls before are over, so
+ * no other rank writes these counters until it has posted.
+ */
+static void refresh_counters(wefti_call_t *call)
+{
+    weft_group_t *group = call->group;
+    wefti_channel_t *own = group->channels[group->rank];
+    /* a call has one number, or two where it is checked: none of these steps over both */
+    if ((call->number & (REFRESH_CALLS - 1)) > 1) {
+        return;
+    }
+    wefti_signal_publish(&own->done, call->number - 1);
+    /* relaxed: published with the posting */
+    atomic_store_explicit(&own->claimed, call->number - 1, memory_order_relaxed);
+    wefti_mirror_done(group, call->number - 1);
+}
+
+weft_status_t wefti_call_post(wefti_call_t *call)
+{
+    bool may_post = true;
+    call->may_schedule = false;
+    if (!wefti_call_only_executors(call)) {
+        weft_status_t status = wefti_call_consider(call, &may_post);
+        if (status < 0) {
+            return status;
+        }
+    }
+    weft_group_t *group = call->group;
+    wefti_posting_t *own = wefti_posting_of(group, group->rank, call->number);
+    uint64_t direct_min = least_direct(call);
+    bool fits = may_post && call->longest <= group->posting_bytes && wefti_call_fits_posting(call);
+    if (call->is_fused) {
+        wefti_fused_pack(call);
+        wefti_fused_post(call, own);
+    }
+    call->flags = 0;
+    if (!fits || call->longest >= direct_min) {
+        call->flags =
+            wefti_call_reach(call, own) ? WEFTI_POSTED_REACHABLE | wefti_call_offer_help(call) : 0;
+    }
+    if (!fits && wefti_call_post_addresses(call, own)) {
+        call->flags |= WEFTI_POSTED_ATTACHABLE;
+    }
+    if (fits && call->flags == 0) {
+        wefti_call_stage(call, wefti_call_posting_area(call, own), 0, call->longest);
+        call->flags = WEFTI_POSTED_DATA;
+    } else {
+        call->flags |= call->may_schedule ? wefti_call_offer(call, own) : 0;
+        own->at.selection = group->selection.digest[call->op];
+    }
+    own->what = call->what | (uint64_t)call->flags << WEFTI_WHAT_FLAGS_SHIFT;
+    own->count = call->posted_count;
+    refresh_counters(call);
+    wefti_posting_publish(group, own, call->number, posted_bytes(call));
+    call->posted = true;
+    call->peer = 1;
+    call->state = WEFTI_CALL_POSTED;
+    /* Small enough that all ranks post data, whatever their memory is. */
+    call->certain = fits && call->longest < direct_min;
+    return WEFT_OK;
+}
+
+/* All-reduce: what all ranks can show of the buffers is done in place, the rest through staging. */
+static void merge_ends(wefti_call_t *call, const wefti_posting_t *posting)
+{
+    uint64_t lead = (posting->at.lead + call->elem_bytes - 1) / call->elem_bytes;
+    uint64_t trail = (posting->at.trail + call->elem_bytes - 1) / call->elem_bytes;
+    call->lead = lead > call->lead ? lead : call->lead;
+    call->trail = trail > call->trail ? trail : call->trail;
+}
+
+static bool same_call(const wefti_debt_t *own, const wefti_posting_t *theirs)
+{
+    return ((theirs->what ^ own->what) & ~WEFTI_WHAT_FLAGS_MASK) == 0 &&
+           theirs->count == own->count;
+}
+
+/* All of what was asked for, which what has but a digest of. */
+static bool same_selection(const wefti_call_t *call, const wefti_posting_t *theirs)
+{
+    const weft_group_t *group = call->group;
+    const wefti_posting_t *own = wefti_posting_of(group, group->rank, call->number);
+    uint32_t flags = (uint32_t)((own->what | theirs->what) >> WEFTI_WHAT_FLAGS_SHIFT);
+    return (flags & WEFTI_POSTED_DATA) != 0 || theirs->at.selection == own->at.selection;
+}
+
+/* Whether this rank cannot go on without rank r's posting. */
+static bool needs(const wefti_call_t *call, uint32_t r)
+{
+    const wefti_collective_t *op = wefti_call_op(call);
+    if (!op->rooted || !call->certain) {
+        return true;
+    }
+    return wefti_side_is_on(op->send, r == call->root) &&
+           wefti_side_is_on(op->recv, call->group->rank == call->root);
+}
+
+weft_status_t wefti_call_see_postings(wefti_call_t *call, wefti_blocked_t *out_blocked)
+{
+    weft_group_t *group = call->group;
+    wefti_debt_t own = {false, call->number, 1, call->what, call->posted_count};
+    for (; call->peer < group->size; call->peer++) {
+        uint32_t r = wefti_group_nth_peer(group, call->peer);
+        if (!needs(call, r)) {
+            continue; /* seen before the next call */
+        }
+        wefti_posting_t *theirs = wefti_posting_of(group, r, call->number);
+        wefti_signal_t *signal = wefti_posting_signal(theirs);
+        if (!wefti_call_comes_soon(group, signal, call->number)) {
+            return wefti_call_blocked_on(signal, call->number, out_blocked);
+        }
+        if (!same_call(&own, theirs) ||
+            ((call->what & WEFTI_WHAT_SELECTION_MASK) != 0 && !same_selection(call, theirs))) {
+            return wefti_group_mismatch(group, &own, r);
+        }
+        call->flags &= (uint32_t)(theirs->what >> WEFTI_WHAT_FLAGS_SHIFT) & 0xffu;
+        if (call->flags & WEFTI_POSTED_OPEN) {
+            wefti_call_merge_offer(call, theirs);
+        }
+        if (call->op == WEFT_COLLECTIVE_ALL_TO_ALL_V) {
+            call->longest = theirs->at.longest > call->longest ? theirs->at.longest : call->longest;
+        }
+        if ((call->flags & WEFTI_POSTED_REACHABLE) && call->op == WEFT_COLLECTIVE_ALL_REDUCE) {
+            merge_ends(call, theirs);
+        }
+    }
+    own.open = call->certain && wefti_call_op(call)->rooted;
+    group->debt = own;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_call_pay_debt(weft_group_t *group, wefti_blocked_t *out_blocked)
+{
+    wefti_debt_t *debt = &group->debt;
+    for (; debt->peer < group->size; debt->peer++) {
+        uint32_t r = wefti_group_nth_peer(group, debt->peer);
+        wefti_posting_t *theirs = wefti_posting_of(group, r, debt->number);
+        if (!wefti_call_comes_soon(group, wefti_posting_signal(theirs), debt->number)) {
+            return wefti_call_blocked_on(wefti_posting_signal(theirs), debt->number, out_blocked);
+        }
+        if (!same_call(debt, theirs)) {
+            return wefti_group_mismatch(group, debt, r);
+        }
+    }
+    debt->open = false;
+    return WEFT_OK;
+}

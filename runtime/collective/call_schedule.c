@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The path of algorithms as data: whatever the hand-written executors do not do, or do more slowly,
+ * or were told not to do.
+ *
+  *   before the posting   select.c chooses by the call's size. If the choice may be a schedule, the
+ *                        posting tells whether this rank can run it in place or out of place, and
+ *                        whether peers reach its buffers
+ *   after all postings   every rank decides the same: algorithm, in place or not, hidden buffers or
+ *                        not; the schedule comes from the cache or is built
+ *   MOVING               the interpreter executes it
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/error.h"
+#include "runtime/collective/call.h"
+#include "runtime/collective/schedule_cache.h"
+
+/* All-reduce through staging is a mesh from here on (call_staged.c), else one-shot. */
+static bool staged_is_mesh(const wefti_call_t *call)
+{
+    return call->op != WEFT_COLLECTIVE_ALL_REDUCE || wefti_call_stages_two_shots(call);
+}
+
+static bool is_built_in(const weft_algorithm_t *algorithm, const char *name)
+{
+    return strcmp(algorithm->name, name) == 0 &&
+           wefti_algorithm_find(algorithm->op, name) == algorithm;
+}
+
+/* The executors may carry the call out at all: loads and stores, and the group's order. */
+static bool executors_can(const wefti_call_t *call)
+{
+    const weft_group_t *group = call->group;
+    return group->put_links == NULL && !group->interpret &&
+           (group->selection.executors_reduce || !wefti_collective_reduces(call->op));
+}
+
+/* Postings that carry data are the executor of one-shot, and of mesh where nothing is cut. */
+static bool posting_is_wanted(const wefti_call_t *call)
+{
+    const weft_group_t *group = call->group;
+    bool ordered = group->selection.executors_reduce || !wefti_collective_reduces(call->op);
+    if (group->interpret || !ordered) {
+        return false;
+    }
+    if (call->wanted != NULL) {
+        return is_built_in(call->wanted,
+                           call->op == WEFT_COLLECTIVE_ALL_REDUCE ? "one-shot" : "mesh");
+    }
+    return call->by_cost[0] == NULL || group->put_links != NULL;
+}
+
+static bool is_eligible(const wefti_call_t *call)
+{
+    weft_algo_params_t params;
+    wefti_select_params(call->group, call->op, call->root, &params);
+    return call->wanted == NULL || call->wanted->eligible(&params) == NULL;
+}
+
+weft_status_t wefti_call_consider(wefti_call_t *call, bool *out_may_post)
+{
+    weft_group_t *group = call->group;
+    weft_status_t status = WEFT_OK;
+    call->by_cost[0] = call->by_cost[1] = NULL;
+    /* What ranks have for each other is known after the postings only. */
+    if (call->wanted == NULL && call->op != WEFT_COLLECTIVE_ALL_TO_ALL_V) {
+        for (int plain = 0; plain < 2 && status == WEFT_OK; plain++) {
+            status = wefti_select_by_cost(group, call->op, call->elem_bytes, call->longest, plain,
+                                          &call->by_cost[plain]);
+        }
+    }
+    if (group->size == 1 && is_eligible(call)) { /* with oneself all algorithms are the same */
+        call->wanted = NULL;
+        *out_may_post = true;
+        return status;
+    }
+    *out_may_post = posting_is_wanted(call);
+    call->may_schedule = call->wanted != NULL || call->by_cost[0] != NULL ||
+                         call->by_cost[1] != NULL || call->op == WEFT_COLLECTIVE_ALL_TO_ALL_V ||
+                         group->interpret;
+    return status;
+}
+
+/* Whether what was asked for by name is what the executors would do now. */
+static bool executors_are_wanted(const wefti_call_t *call)
+{
+    bool direct = (call->flags & WEFTI_POSTED_REACHABLE) != 0;
+    if (!executors_can(call) || call->op == WEFT_COLLECTIVE_BARRIER) {
+        return false;
+    }
+    return is_built_in(call->wanted, "mesh") && (direct || staged_is_mesh(call));
+}
+
+static weft_status_t pick(wefti_call_t *call, const weft_algorithm_t **out_algorithm)
+{
+    bool plain = (call->flags & WEFTI_POSTED_REACHABLE) == 0;
+    weft_status_t status = WEFT_OK;
+    *out_algorithm = call->by_cost[plain];
+    if (call->wanted != NULL) {
+        *out_algorithm = executors_are_wanted(call) ? NULL : call->wanted;
+    } else if (call->op == WEFT_COLLECTIVE_ALL_TO_ALL_V) {
+        status = wefti_select_by_cost(call->group, call->op, call->elem_bytes, call->longest, plain,
+                                      out_algorithm);
+    }
+    if (status == WEFT_OK && *out_algorithm == NULL && !executors_can(call) &&
+        call->wanted == NULL) {
+        *out_algorithm = wefti_algorithm_find(call->op, call->op == WEFT_COLLECTIVE_BARRIER
+                                                            ? "dissemination"
+                                                            : "mesh"); /* interpret */
+    }
+    return status;
+}
+
+static bool is_mixed(const wefti_call_t *call)
+{
+    return (call->flags & (WEFTI_POSTED_IN_PLACE | WEFTI_POSTED_OUT_OF_PLACE)) == 0;
+}
+
+/* Ranks out of place can do as if they were in place: one copy, and the send buffer is left alone.
+ */
+static bool can_be_made_in_place(const wefti_call_t *call)
+{
+    const wefti_collective_t *op = wefti_collective_of(call->op);
+    return op->in_place && !op->rooted && op->recv.extent != WEFT_EXTENT_BLOCK;
+}
+
+static bool schedule_takes(const wefti_call_t *call)
+{
+    return call->algorithm != NULL;
+}
+
+weft_status_t wefti_call_settle_algorithm(wefti_call_t *call)
+{
+    weft_status_t status = WEFT_OK;
+    if ((call->flags & WEFTI_POSTED_DATA) == 0) {
+        status = pick(call, &call->algorithm);
+    }
+    if (call->algorithm != NULL && call->wanted == NULL && is_mixed(call) && executors_can(call)) {
+        call->algorithm = NULL;
+    }
+    return status;
+}
+
+static void make_in_place(wefti_call_t *call)
+{
+    uint32_t rank = call->group->rank;
+    wefti_buffer_shape_t send = wefti_call_send_shape(call);
+    uint64_t bytes = wefti_shape_elems(&send) * call->elem_bytes;
+    if (bytes > 0 && !wefti_call_is_in_place(call)) {
+        memcpy(call->recv + wefti_call_alias_at(call, rank), call->send, (size_t)bytes);
+        call->send = call->recv + wefti_call_alias_at(call, rank);
+    }
+}
+
+/* Offsets of all ranks' buffers; this rank's own may lie outside the region. */
+static void collect_places(const wefti_call_t *call, bool in_place)
+{
+    const weft_group_t *group = call->group;
+    wefti_schedules_t *all = group->schedules;
+    const uint8_t *base = group->bases[group->rank];
+    for (uint32_t r = 0; r < group->size; r++) {
+        const wefti_posting_t *posting = wefti_posting_of(group, r, call->number);
+        all->send[r] = posting->at.send;
+        all->recv[r] = posting->at.recv;
+        if (in_place && can_be_made_in_place(call)) {
+            all->send[r] = all->recv[r] + wefti_call_alias_at(call, r);
+        }
+    }
+    all->send[group->rank] = (uint64_t)((uintptr_t)call->send - (uintptr_t)base);
+    all->recv[group->rank] = (uint64_t)((uintptr_t)call->recv - (uintptr_t)base);
+}
+
+/* All ranks' counts, from their postings. */
+static weft_status_t read_matrix(const wefti_call_t *call, wefti_run_call_t *out)
+{
+    weft_group_t *group = call->group;
+    uint32_t n = group->size;
+    uint64_t *counts;
+    weft_status_t status = wefti_schedules_matrix(group, &counts);
+    if (status < 0) {
+        return status;
+    }
+    uint64_t *to = counts + (size_t)n * n, *from = to + (size_t)n * n;
+    for (uint32_t r = 0; r < n; r++) {
+        const wefti_posting_t *posting = wefti_posting_of(group, r, call->number);
+        const uint64_t *table = (const uint64_t *)(const void *)posting->data;
+        for (uint32_t d = 0; d < n; d++) {
+            counts[(size_t)r * n + d] = table[2 * d] / call->elem_bytes;
+            to[(size_t)r * n + d] = table[2 * d + 1] / call->elem_bytes;
+        }
+    }
+    for (uint32_t r = 0; r < n; r++) { /* what touches own memory is not read where peers write */
+        counts[(size_t)r * n + group->rank] = call->counts[2 * n + r];
+        counts[(size_t)group->rank * n + r] = call->counts[r];
+        to[(size_t)group->rank * n + r] = call->counts[n + r];
+    }
+    for (uint32_t r = 0; r < n; r++) { /* of others: side by side, or not reached at all */
+        for (uint32_t s = 0; s < n; s++) {
+            size_t at = (size_t)r * n + s;
+            from[at] = s == 0 ? 0 : from[at - 1] + counts[(size_t)(s - 1) * n + r];
+            from[at] = r == group->rank ? call->counts[3 * n + s] : from[at];
+        }
+    }
+    out->counts.counts = counts;
+    out->displacements = (wefti_displacements_t){to, from, n};
+    return WEFT_OK;
+}
+
+static weft_status_t fill_counts(const wefti_call_t *call, wefti_run_call_t *out)
+{
+    out->counts = (wefti_counts_t){.elem_count = call->count, .elem_bytes = call->elem_bytes};
+    if (call->op == WEFT_COLLECTIVE_ALL_TO_ALL_V) {
+        return read_matrix(call, out);
+    }
+    if (wefti_collective_has_shared_counts(call->op)) {
+        const uint64_t *blocks = wefti_call_blocks(call);
+        out->counts.counts = blocks;
+        bool gathers = wefti_collective_gathers(call->op);
+        out->displacements =
+            (wefti_displacements_t){gathers ? NULL : blocks + call->group->size,
+                                    gathers ? blocks + call->group->size : NULL, 0};
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t start_run(wefti_call_t *call, bool in_place)
+{
+    weft_group_t *group = call->group;
+    wefti_schedules_t *all = group->schedules;
+    wefti_run_call_t run = {
+        .dtype = call->dtype, .reduction = call->reduction, .send = all->send, .recv = all->recv};
+    weft_status_t status = fill_counts(call, &run);
+    if (status < 0) {
+        return status;
+    }
+    collect_places(call, in_place);
+    all->memory.limit =
+        group->context->one_process
+            ? UINT64_MAX
+            : __atomic_load_n(&group->endpoint->region_bytes, __ATOMIC_RELAXED); /* it grows */
+    status = wefti_run_start(call->run, &all->memory, &run);
+    if (status == WEFT_ERR_NO_MEMORY) { /* on all ranks: not one element fits */
+        call->refused = true;
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "%s %s: staging buffers too small for the algorithm's scratch: %zu "
+                           "bytes; increase WEFT_STAGING_BYTES",
+                           weft_collective_name(call->op), call->algorithm->name,
+                           all->memory.work_bytes);
+    }
+    return status;
+}
+
+/* Where the result's bits depend on the algorithm, its name says so. */
+static void label(const wefti_call_t *call)
+{
+    weft_group_t *group = call->group;
+    if (group->labelled != call->algorithm) {
+        weft_algo_params_t params;
+        wefti_select_params(group, call->op, call->root, &params);
+        bool any = params.order == WEFT_ORDER_ANY && wefti_collective_reduces(call->op);
+        params.order = WEFT_ORDER_TREE;
+        any = any && call->algorithm->eligible(&params) != NULL;
+        snprintf(group->label, sizeof group->label, "%.40s%s", call->algorithm->name,
+                 any ? " (order any)" : "");
+        group->labelled = call->algorithm;
+    }
+    group->algorithm = group->label;
+}
+
+static weft_status_t schedule_start(wefti_call_t *call)
+{
+    weft_group_t *group = call->group;
+    bool mixed = is_mixed(call);
+    bool in_place = (call->flags & WEFTI_POSTED_OUT_OF_PLACE) == 0;
+    wefti_schedule_key_t key = {call->algorithm, call->root, in_place,
+                                (call->flags & WEFTI_POSTED_OPEN) == 0};
+    if (mixed && !can_be_made_in_place(call)) {
+        call->refused = true;
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "%s %s: some ranks called it in place and others out of place",
+                           weft_collective_name(call->op), call->algorithm->name);
+    }
+    weft_status_t status = wefti_schedules_get(group, &key, &call->run);
+    if (status < 0) {
+        call->refused = status == WEFT_ERR_UNSUPPORTED;
+        return status;
+    }
+    if (mixed) {
+        make_in_place(call);
+    }
+    status = start_run(call, in_place);
+    call->state = WEFTI_CALL_MOVING;
+    label(call);
+    return status;
+}
+
+static weft_status_t schedule_advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
+{
+    weft_status_t status = wefti_run_advance(call->run, out_blocked);
+    if (status == WEFT_OK) {
+        wefti_call_complete(call);
+    }
+    return status;
+}
+
+bool wefti_call_is_ready(const wefti_call_t *call)
+{
+    if (call->pair_count > 0) {
+        return wefti_pairs_ready(call);
+    }
+    return call->state == WEFTI_CALL_MOVING && call->path == &wefti_path_schedule &&
+           wefti_run_ready(call->run);
+}
+
+const wefti_path_t wefti_path_schedule = {"schedule", schedule_takes, schedule_start,
+                                          schedule_advance};

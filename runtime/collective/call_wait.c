@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Waiting for calls: to the end, once more for a stream, for everything a group has in flight. */
+#include "runtime/base/error.h"
+#include "runtime/collective/call.h"
+
+#define CHECK_NS 10000000ull
+
+/* Why a call cannot continue: a broken link does not stop a call that performs link recovery. */
+static weft_status_t check(const wefti_call_t *call)
+{
+    return call->mends ? wefti_group_check_lasting(call->group) : wefti_group_check(call->group);
+}
+
+static bool is_broken(const wefti_call_t *call)
+{
+    return call->mends ? wefti_group_ended(call->group) : wefti_group_broken(call->group);
+}
+
+/* Another link broke meanwhile: mending begins again. */
+static bool mends_anew(const wefti_call_t *call)
+{
+    const weft_group_t *group = call->group;
+    return call->mends &&
+           atomic_load_explicit(&group->endpoint->link_faults, memory_order_relaxed) >
+               atomic_load_explicit(&group->link.seen, memory_order_relaxed);
+}
+
+static weft_status_t look_for_departed(wefti_call_t *call)
+{
+    /* relaxed: it only says that looking is worth its while */
+    bool some = atomic_load_explicit(&call->group->endpoint->departed, memory_order_relaxed);
+    return some ? wefti_group_departed(call, wefti_now_ns()) : WEFT_OK;
+}
+
+/* A rank that it waits for has left the world, or some rank broke the group. */
+static weft_status_t look(void *user)
+{
+    wefti_call_t *call = user;
+    if (is_broken(call)) {
+        return check(call);
+    }
+    if (call->group->endpoint->settings->late_ns != 0) {
+        wefti_group_report_late(call, wefti_now_ns());
+    }
+    weft_status_t status = look_for_departed(call);
+    if (status < 0) {
+        return status;
+    }
+    call->moved = call->mends ? mends_anew(call) : wefti_call_is_ready(call);
+    return call->moved ? WEFT_ERR_STATE : WEFT_OK; /* only a way to end the wait */
+}
+
+/*
+ * The same while inline streams make progress: for a call that waits for an earlier one, which may
+ * be on such a stream, and for every wait of a user's thread, since other ranks may need the work
+ * on these streams before they reach this call.
+ */
+static weft_status_t look_and_progress(void *user)
+{
+    wefti_call_t *call = user;
+    weft_context_t *context = call->group->context;
+    /* relaxed: a stream that is new has somebody who looks after it */
+    if (atomic_load_explicit(&context->inline_streams, memory_order_relaxed) > 0) {
+        wefti_streams_progress(context, NULL);
+    }
+    return look(user);
+}
+
+static weft_status_t wait_for(wefti_call_t *call, const wefti_blocked_t *blocked)
+{
+    weft_group_t *group = call->group;
+    bool local = blocked->signal == &group->completed;
+    weft_status_t status =
+        wefti_wait_signal(group->endpoint, blocked->signal, blocked->target, "a collective",
+                          local || call->on_caller ? look_and_progress : look, call);
+    if (call->moved) {
+        call->moved = false;
+        return WEFT_OK;
+    }
+    if (status < 0 && is_broken(call)) {
+        return check(call); /* the rank that recorded the error may have left since */
+    }
+    if (status == WEFT_ERR_TIMEOUT) {
+        return wefti_group_late(call, status);
+    }
+    if (status < 0 && wefti_fault_set(&group->fault, status, weft_last_error())) {
+        wefti_group_fail(group, status);
+    }
+    return status < 0 ? check(call) : status;
+}
+
+weft_status_t wefti_call_run(wefti_call_t *call)
+{
+    wefti_blocked_t blocked = {0};
+    for (;;) {
+        weft_status_t status = wefti_call_advance(call, &blocked);
+        if (status != WEFT_IN_PROGRESS) {
+            return status;
+        }
+        status = wait_for(call, &blocked);
+        if (status < 0) {
+            wefti_call_give_up(call, status);
+            return status;
+        }
+    }
+}
+
+weft_status_t wefti_call_poll(wefti_call_t *call, wefti_blocked_t *out_blocked)
+{
+    weft_group_t *group = call->group;
+    weft_status_t status = wefti_call_advance(call, out_blocked);
+    if (status != WEFT_IN_PROGRESS) {
+        return status;
+    }
+    if (out_blocked->signal == &group->completed) {
+        out_blocked->signal = NULL; /* the group may go while somebody sleeps on it */
+    }
+    uint64_t now = wefti_now_ns();
+    uint64_t timeout_ns = group->endpoint->settings->timeout_ns;
+    if (call->since_ns == 0) {
+        call->since_ns = call->checked_ns = now;
+    }
+    wefti_group_report_late(call, now);
+    if (is_broken(call)) {
+        status = check(call);
+    } else if (timeout_ns != 0 && now - call->since_ns > timeout_ns) {
+        status = wefti_group_late(call, WEFT_ERR_TIMEOUT);
+    } else if (now - call->checked_ns > CHECK_NS) {
+        call->checked_ns = now;
+        wefti_endpoint_deserted(group->endpoint); /* notes whether some rank has left */
+        status = check(call);
+        status = status == WEFT_OK ? look_for_departed(call) : status;
+        status = status == WEFT_OK ? WEFT_IN_PROGRESS : status;
+    }
+    if (status < 0) {
+        wefti_call_give_up(call, status);
+    }
+    return status;
+}
+
+void wefti_group_leave_stream(weft_group_t *group, weft_stream_t *stream, uint32_t target,
+                              const char *what)
+{
+    weft_status_t status = wefti_stream_wait(group->context, NULL, stream, target, what);
+    if (status < 0) { /* too late, or somebody died: what is left only ends when that is known */
+        wefti_fault_set(&stream->fault, status, weft_last_error());
+        wefti_group_fail(group, status);
+    }
+    /* acquire: the stream's thread is done with the memory that its work used */
+    while (!wefti_signal_reached(atomic_load_explicit(&stream->done.value, memory_order_acquire),
+                                 target)) {
+        wefti_streams_progress(group->context, NULL);
+        wefti_signal_await(group->endpoint, &stream->done, target, 0, 1000000);
+    }
+}
+
+weft_status_t wefti_group_drain(weft_group_t *group)
+{
+    while (!wefti_call_reached(&group->completed, group->issued)) {
+        wefti_streams_progress(group->context, NULL);
+        weft_status_t status = wefti_group_check(group);
+        if (status < 0) {
+            return status;
+        }
+        wefti_signal_await(group->endpoint, &group->completed, group->issued, 0, 1000000);
+    }
+    return WEFT_OK;
+}

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/collective/device_call.h"
+
+#include <sched.h>
+#include <string.h>
+
+#include "runtime/base/error.h"
+#include "runtime/collective/call.h"
+
+#define HOST_CAPACITY (4u * WEFTI_DEVICE_CALLS) /* of H: a call takes three */
+#define NAP_NS 50000ull
+
+static uint32_t *counter_of(const wefti_mark_t *mark)
+{
+    /* only the address is taken: the counter lies in memory the host may not be able to touch */
+    return (uint32_t *)&mark->signal->value;
+}
+
+/* ---- places ---- */
+
+static void place_deinit(wefti_device_call_t *place, const weft_allocator_t *allocator)
+{
+    wefti_mark_release(place->mark);
+    wefti_mark_release(place->go);
+    place->mark = place->go = NULL;
+    wefti_free(allocator, place->host);
+    wefti_free(allocator, place->outs.list);
+    wefti_free(allocator, place->ins.list);
+}
+
+/* The card and the host are done with the place's memory. */
+static bool is_idle(wefti_device_call_t *place)
+{
+    if (place->use == 0) {
+        return true;
+    }
+    pthread_mutex_lock(&place->calls->lock);
+    bool ended = place->ended, gone = place->stream == NULL;
+    pthread_mutex_unlock(&place->calls->lock);
+    return ended && (gone || wefti_mark_reached(place->mark, 2 * place->use) ||
+                     wefti_fault_get(&place->mark->fault) < 0);
+}
+
+/* Marks of its own for a place that has none, or whose mark went down with a stream. */
+static weft_status_t place_prepare(wefti_device_call_t *place)
+{
+    weft_context_t *context = place->calls->group->context;
+    weft_status_t status = WEFT_OK;
+    if (place->mark != NULL && !wefti_mark_reached(place->mark, 2 * place->use)) {
+        wefti_mark_release(place->mark);
+        wefti_mark_release(place->go);
+        place->mark = place->go = NULL;
+        place->use = 0;
+    }
+    if (place->mark == NULL) {
+        status = wefti_mark_create(context, &place->mark);
+    }
+    if (status == WEFT_OK && place->go == NULL) {
+        status = wefti_mark_create(context, &place->go);
+    }
+    return status;
+}
+
+static weft_status_t calls_create(weft_group_t *group)
+{
+    weft_context_t *context = group->context;
+    wefti_device_calls_t *calls = wefti_alloc(context->allocator, sizeof *calls);
+    if (calls == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    calls->group = group;
+    pthread_mutex_init(&calls->lock, NULL);
+    for (uint32_t i = 0; i < WEFTI_DEVICE_CALLS; i++) {
+        calls->places[i].calls = calls;
+    }
+    weft_status_t status =
+        wefti_stream_create_host(context, "collectives of a card", HOST_CAPACITY, &calls->host);
+    if (status == WEFT_OK) {
+        status = context->device->ops->queue_create(context->device, &calls->queue);
+    }
+    if (status < 0) {
+        weft_stream_destroy(calls->host);
+        pthread_mutex_destroy(&calls->lock);
+        wefti_free(context->allocator, calls);
+        return status;
+    }
+    pthread_mutex_lock(&context->lock);
+    calls->next = context->device_calls;
+    context->device_calls = calls;
+    pthread_mutex_unlock(&context->lock);
+    group->device_calls = calls;
+    return WEFT_OK;
+}
+
+/* ---- submitting ---- */
+
+/* H: wait, the collective, the end. There is room: a place is free only when its three are done. */
+static weft_status_t submit_host(wefti_device_call_t *place, wefti_call_t *call)
+{
+    weft_stream_t *host = place->calls->host;
+    wefti_slot_t *slot;
+    weft_status_t status = wefti_stream_reserve(host, &slot);
+    if (status != WEFT_OK) {
+        return status;
+    }
+    slot->record.kind = WEFTI_RECORD_WAIT;
+    slot->record.name = "wait";
+    slot->mark = place->mark;
+    slot->value = 2 * place->use - 1;
+    wefti_mark_retain(slot->mark);
+    WEFT_TRY(status, wefti_stream_commit(host, slot), out);
+    WEFT_TRY(status, wefti_call_submit_host(call, host), out);
+    status = wefti_stream_reserve(host, &slot);
+    if (status == WEFT_OK) {
+        slot->record.kind = WEFTI_RECORD_DEVICE_END;
+        slot->record.name = "end";
+        slot->record.device.call = place;
+        status = wefti_stream_commit(host, slot);
+    }
+out:
+    return status;
+}
+
+static weft_status_t submit_device(wefti_device_call_t *place, weft_stream_t *stream,
+                                   wefti_slot_t *slot)
+{
+    slot->record.kind = WEFTI_RECORD_DEVICE_CALL;
+    slot->record.name = "collective";
+    slot->record.device.call = place;
+    slot->mark = place->mark;
+    slot->value = 2 * place->use;
+    wefti_mark_retain(slot->mark);
+    return wefti_stream_commit(stream, slot);
+}
+
+weft_status_t wefti_device_call_push(const wefti_device_call_t *place, const wefti_mark_t *mark,
+                                     const weft_device_ops_t *ops, weft_queue_t *queue)
+{
+    weft_status_t status = WEFT_OK;
+    for (size_t i = 0; i < place->outs.count && status >= 0; i++) {
+        const wefti_segment_t *segment = &place->outs.list[i];
+        status = ops->copy(queue, segment->host, segment->device, segment->bytes);
+    }
+    uint32_t *counter = counter_of(mark);
+    WEFT_TRY(status, status, out);
+    WEFT_TRY(status, ops->signal(queue, counter, 2 * place->use - 1), out);
+    WEFT_TRY(status, ops->copy(queue, (void *)&mark->seen, counter, sizeof *counter), out);
+    WEFT_TRY(status, ops->wait(queue, counter_of(place->go), place->use), out);
+    for (size_t i = 0; i < place->ins.count && status >= 0; i++) {
+        const wefti_segment_t *segment = &place->ins.list[i];
+        status = ops->copy(queue, segment->device, segment->host, segment->bytes);
+    }
+    WEFT_TRY(status, status, out);
+    WEFT_TRY(status, ops->signal(queue, counter, 2 * place->use), out);
+    status = ops->copy(queue, (void *)&mark->seen, counter, sizeof *counter);
+out:
+    return status;
+}
+
+static void break_stream(weft_stream_t *stream, weft_status_t status, const char *text)
+{
+    wefti_fault_set(&stream->fault, status, text);
+    stream->context->device->ops->cancel(stream->queue);
+}
+
+/* Queues on stream, then on H; nothing is done on WEFT_AGAIN. */
+static weft_status_t submit(wefti_device_calls_t *calls, wefti_call_t *call, weft_stream_t *stream)
+{
+    wefti_slot_t *slot;
+    wefti_device_call_t *place = &calls->places[calls->issued % WEFTI_DEVICE_CALLS];
+    if (!is_idle(place)) {
+        wefti_streams_progress(calls->group->context, NULL);
+        if (!is_idle(place)) {
+            return WEFT_AGAIN;
+        }
+    }
+    weft_status_t status = wefti_stream_reserve(stream, &slot);
+    WEFT_TRY(status, status == WEFT_OK ? place_prepare(place) : status, out);
+    if (status == WEFT_AGAIN) {
+        return status;
+    }
+    WEFT_TRY(status, wefti_device_call_stage(place, call), out);
+    place->use++;
+    place->ended = false;
+    place->stream = stream;
+    status = submit_host(place, call);
+    if (status != WEFT_OK) { /* H is broken, and so is the group: nothing was queued */
+        place->ended = true;
+        place->stream = NULL;
+        goto out;
+    }
+    calls->issued++;
+    status = submit_device(place, stream, slot);
+    if (status < 0) {
+        /* The peers count on this call: H finds the fault, and the group breaks. */
+        break_stream(stream, status, weft_last_error());
+        while (wefti_stream_poll(stream) == WEFT_IN_PROGRESS) {
+            wefti_nap(NAP_NS); /* until then the card may be at the place's memory */
+        }
+        status = wefti_fault_get(&stream->fault);
+        wefti_fault_set(&place->mark->fault, status, weft_last_error());
+        wefti_streams_progress(calls->group->context, NULL);
+    }
+out:
+    return status;
+}
+
+weft_status_t wefti_device_call_submit(wefti_call_t *call, weft_stream_t *stream)
+{
+    weft_group_t *group = call->group;
+    weft_status_t status = WEFT_OK;
+    if (group->device_calls == NULL) {
+        status = calls_create(group);
+    }
+    if (status < 0) {
+        return status;
+    }
+    wefti_device_calls_t *calls = group->device_calls;
+    if (stream != NULL) {
+        return submit(calls, call, stream);
+    }
+    if (calls->own == NULL) {
+        weft_stream_params_t params = {sizeof params, "calls without a stream", 0,
+                                       4 * WEFTI_DEVICE_CALLS};
+        status = weft_stream_create(group->context, &params, &calls->own);
+    }
+    status = status < 0 ? status : submit(calls, call, calls->own);
+    return status == WEFT_OK ? weft_stream_synchronize(calls->own) : status;
+}
+
+/* ---- the end ---- */
+
+void wefti_device_call_end(wefti_device_call_t *place, wefti_fault_t *fault)
+{
+    wefti_device_calls_t *calls = place->calls;
+    const weft_device_ops_t *ops = calls->group->context->device->ops;
+    weft_status_t status = wefti_fault_get(fault);
+    pthread_mutex_lock(&calls->lock);
+    if (status == WEFT_OK && place->stream != NULL) {
+        status = ops->signal(calls->queue, counter_of(place->go), place->use);
+        status = status < 0 ? status : ops->flush(calls->queue);
+    }
+    if (status < 0 && place->stream != NULL) {
+        break_stream(place->stream, status, weft_last_error());
+    }
+    place->ended = true;
+    pthread_mutex_unlock(&calls->lock);
+}
+
+void wefti_device_calls_forget(weft_context_t *context, const weft_stream_t *stream)
+{
+    pthread_mutex_lock(&context->lock);
+    for (wefti_device_calls_t *calls = context->device_calls; calls != NULL; calls = calls->next) {
+        pthread_mutex_lock(&calls->lock);
+        for (uint32_t i = 0; i < WEFTI_DEVICE_CALLS; i++) {
+            if (calls->places[i].stream == stream) {
+                calls->places[i].stream = NULL;
+            }
+        }
+        pthread_mutex_unlock(&calls->lock);
+    }
+    pthread_mutex_unlock(&context->lock);
+}
+
+/* Notices that a broken stream's queue is empty, which sets its marks' faults. */
+static void poll_stream_of(wefti_device_call_t *place)
+{
+    pthread_mutex_lock(&place->calls->lock);
+    if (place->stream != NULL) {
+        wefti_stream_poll(place->stream);
+    }
+    pthread_mutex_unlock(&place->calls->lock);
+}
+
+static void drain(wefti_device_calls_t *calls)
+{
+    for (uint32_t i = 0; i < WEFTI_DEVICE_CALLS; i++) {
+        wefti_device_call_t *place = &calls->places[i];
+        while (!is_idle(place)) {
+            weft_status_t status = wefti_group_check(calls->group);
+            if (status < 0) { /* nothing of it comes any more: H runs through */
+                wefti_fault_set(&calls->host->fault, status, weft_last_error());
+            }
+            wefti_streams_progress(calls->group->context, NULL);
+            poll_stream_of(place);
+            wefti_nap(NAP_NS);
+        }
+    }
+}
+
+void wefti_device_calls_destroy(weft_group_t *group)
+{
+    wefti_device_calls_t *calls = group->device_calls;
+    if (calls == NULL) {
+        return;
+    }
+    weft_context_t *context = group->context;
+    bool owned = wefti_endpoint_owned(group->endpoint);
+    if (owned) {
+        drain(calls);
+    }
+    weft_stream_destroy(calls->own);
+    weft_stream_destroy(calls->host);
+    pthread_mutex_lock(&context->lock);
+    wefti_device_calls_t **link = &context->device_calls;
+    while (*link != calls) {
+        link = &(*link)->next;
+    }
+    *link = calls->next;
+    pthread_mutex_unlock(&context->lock);
+    if (owned) {
+        context->device->ops->queue_destroy(calls->queue);
+    }
+    for (uint32_t i = 0; i < WEFTI_DEVICE_CALLS; i++) {
+        place_deinit(&calls->places[i], context->allocator);
+    }
+    pthread_mutex_destroy(&calls->lock);
+    wefti_free(context->allocator, calls);
+    group->device_calls = NULL;
+}

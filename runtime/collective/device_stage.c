@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which parts of a call's buffers go to host memory and back, and where they lie there. */
+#include "runtime/collective/device_call.h"
+
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+#define ALIGNMENT 64u
+
+/* Part of one of the user's buffers; empty when end == begin. */
+typedef struct range {
+    uintptr_t begin, end;
+} range_t;
+
+static weft_status_t add(const weft_allocator_t *allocator, wefti_segments_t *segments,
+                         uintptr_t at, size_t bytes)
+{
+    if (bytes == 0) {
+        return WEFT_OK;
+    }
+    if (segments->count > 0) {
+        wefti_segment_t *last = &segments->list[segments->count - 1];
+        if ((uintptr_t)last->device + last->bytes == at) {
+            last->bytes += bytes; /* blocks one after the other are one copy */
+            return WEFT_OK;
+        }
+    }
+    weft_status_t status = wefti_array_reserve(allocator, &segments->list, &segments->capacity,
+                                               segments->count + 1, sizeof *segments->list);
+    if (status == WEFT_OK) {
+        segments->list[segments->count++] = (wefti_segment_t){(uint8_t *)at, NULL, bytes};
+    }
+    return status;
+}
+
+/* What the rank has at base. */
+static weft_status_t add_buffer(wefti_segments_t *segments, const wefti_call_t *call,
+                                const uint8_t *base, const wefti_buffer_shape_t *shape)
+{
+    const weft_allocator_t *allocator = call->group->context->allocator;
+    weft_status_t status = WEFT_OK;
+    if (shape->counts == NULL) {
+        return add(allocator, segments, (uintptr_t)base,
+                   (size_t)wefti_shape_elems(shape) * call->elem_bytes);
+    }
+    for (uint32_t r = 0; r < shape->blocks && status == WEFT_OK; r++) {
+        status = add(allocator, segments,
+                     (uintptr_t)base + (size_t)shape->counts[shape->blocks + r] * call->elem_bytes,
+                     (size_t)shape->counts[r] * call->elem_bytes);
+    }
+    return status;
+}
+
+static weft_status_t collect(wefti_device_call_t *place, const wefti_call_t *call)
+{
+    wefti_buffer_shape_t send = wefti_call_send_shape(call), recv = wefti_call_recv_shape(call);
+    weft_status_t status = add_buffer(&place->outs, call, call->send, &send);
+    return status < 0 ? status : add_buffer(&place->ins, call, call->recv, &recv);
+}
+
+static range_t range_of(const wefti_segments_t *segments)
+{
+    range_t range = {0, 0};
+    for (size_t i = 0; i < segments->count; i++) {
+        uintptr_t begin = (uintptr_t)segments->list[i].device;
+        uintptr_t end = begin + segments->list[i].bytes;
+        range.begin = i == 0 || begin < range.begin ? begin : range.begin;
+        range.end = end > range.end ? end : range.end;
+    }
+    return range;
+}
+
+/* Host bytes of a range, which keeps its alignment. */
+static size_t room_of(range_t range)
+{
+    return range.end > range.begin
+               ? wefti_align_up(range.end - range.begin + range.begin % ALIGNMENT, ALIGNMENT)
+               : 0;
+}
+
+static weft_status_t reserve(wefti_device_call_t *place, size_t bytes)
+{
+    const weft_allocator_t *allocator = place->calls->group->context->allocator;
+    if (bytes == 0 || bytes + ALIGNMENT <= place->host_bytes) {
+        return WEFT_OK;
+    }
+    wefti_free(allocator, place->host);
+    place->host_bytes = 0;
+    place->host = bytes <= WEFTI_ADDRESS_SPACE ? wefti_alloc(allocator, bytes + ALIGNMENT) : NULL;
+    if (place->host == NULL) {
+        return wefti_error(
+            WEFT_ERR_NO_MEMORY,
+            "out of memory: cannot allocate %zu bytes of host memory to stage a call", bytes);
+    }
+    place->host_bytes = bytes + ALIGNMENT;
+    return WEFT_OK;
+}
+
+static uint8_t *host_begin(const wefti_device_call_t *place)
+{
+    return (uint8_t *)wefti_align_up((uintptr_t)place->host, ALIGNMENT);
+}
+
+/* Where the host has what is at address, range lying at base there. */
+static uint8_t *host_of(uint8_t *base, range_t range, const void *address)
+{
+    return base + range.begin % ALIGNMENT + ((uintptr_t)address - range.begin);
+}
+
+static void place_segments(wefti_segments_t *segments, uint8_t *base, range_t range)
+{
+    for (size_t i = 0; i < segments->count; i++) {
+        segments->list[i].host = host_of(base, range, segments->list[i].device);
+    }
+}
+
+static weft_status_t stage_collective(wefti_device_call_t *place, wefti_call_t *call)
+{
+    weft_status_t status = collect(place, call);
+    if (status < 0) {
+        return status;
+    }
+    range_t send = range_of(&place->outs), recv = range_of(&place->ins);
+    if (send.begin < recv.end && recv.begin < send.end) { /* in place there as here */
+        send.begin = recv.begin = send.begin < recv.begin ? send.begin : recv.begin;
+        send.end = recv.end = send.end > recv.end ? send.end : recv.end;
+        status = reserve(place, room_of(send));
+    } else {
+        status = reserve(place, room_of(send) + room_of(recv));
+    }
+    if (status < 0) {
+        return status;
+    }
+    uint8_t *send_base = host_begin(place);
+    uint8_t *recv_base = send.begin == recv.begin ? send_base : send_base + room_of(send);
+    place_segments(&place->outs, send_base, send);
+    place_segments(&place->ins, recv_base, recv);
+    /* Of buffers that this rank has no use for nothing must be believed. */
+    call->send = place->outs.count > 0 ? host_of(send_base, send, call->send) : NULL;
+    call->recv = place->ins.count > 0 ? host_of(recv_base, recv, call->recv) : NULL;
+    return WEFT_OK;
+}
+
+static weft_status_t stage_pairs(wefti_device_call_t *place, wefti_call_t *call)
+{
+    size_t total = 0;
+    for (uint32_t i = 0; i < call->pair_count; i++) {
+        uintptr_t at = (uintptr_t)call->pairs[i].data;
+        total += room_of((range_t){at, at + (size_t)call->pairs[i].bytes});
+    }
+    weft_status_t status = reserve(place, total);
+    uint8_t *next = host_begin(place);
+    for (uint32_t i = 0; i < call->pair_count && status == WEFT_OK; i++) {
+        wefti_pair_t *pair = &call->pairs[i];
+        range_t range = {(uintptr_t)pair->data, (uintptr_t)pair->data + (size_t)pair->bytes};
+        wefti_segments_t *segments = pair->sends ? &place->outs : &place->ins;
+        if (pair->bytes == 0) {
+            continue;
+        }
+        status =
+            wefti_array_reserve(place->calls->group->context->allocator, &segments->list,
+                                &segments->capacity, segments->count + 1, sizeof *segments->list);
+        if (status == WEFT_OK) {
+            uint8_t *host = host_of(next, range, pair->data);
+            segments->list[segments->count++] =
+                (wefti_segment_t){(uint8_t *)range.begin, host, (size_t)pair->bytes};
+            pair->data = host;
+            next += room_of(range);
+        }
+    }
+    return status;
+}
+
+weft_status_t wefti_device_call_stage(wefti_device_call_t *place, wefti_call_t *call)
+{
+    place->outs.count = place->ins.count = 0;
+    return call->pair_count > 0 ? stage_pairs(place, call) : stage_collective(place, call);
+}

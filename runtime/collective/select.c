@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/collective/select.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "ops/algo/algorithms.h"
+#include "ops/topo/place.h"
+#include "runtime/base/check.h"
+#include "runtime/base/error.h"
+#include "runtime/base/hash.h"
+#include "runtime/base/suggest.h"
+#include "runtime/collective/batch.h"
+#include "runtime/context/context.h"
+#include "runtime/group/group.h"
+
+/* ---- settings ---- */
+
+/* One "name" or "operator=name". */
+static weft_status_t want(weft_context_t *context, const char *text)
+{
+    const char *name = strchr(text, '=');
+    char op_name[32] = "";
+    bool found = false;
+    if (name != NULL && (size_t)(name - text) < sizeof op_name) {
+        memcpy(op_name, text, (size_t)(name - text));
+        bool known = false;
+        for (uint32_t op = 1; op < WEFTI_OPS && !known; op++) {
+            known = wefti_same_name(op_name, weft_collective_name((weft_collective_t)op));
+        }
+        if (!known) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "WEFT_ALGO: unknown collective \"%s\"",
+                               op_name);
+        }
+    }
+    const char *wanted = name != NULL ? name + 1 : text;
+    for (uint32_t op = 1; op < WEFTI_OPS; op++) {
+        const weft_algorithm_t *algorithm =
+            weft_registry_find_algorithm(context->registry, (weft_collective_t)op, wanted);
+        if (algorithm != NULL &&
+            (name == NULL ||
+             wefti_same_name(op_name, weft_collective_name((weft_collective_t)op)))) {
+            context->wanted.algorithm[op] = algorithm;
+            found = true;
+        }
+    }
+    return found ? WEFT_OK
+                 : wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "WEFT_ALGO: unknown algorithm \"%s\" for %s", wanted,
+                               name != NULL ? op_name : "any collective");
+}
+
+weft_status_t wefti_select_settings(weft_context_t *context)
+{
+    char text[sizeof context->settings.algo];
+    weft_status_t status = WEFT_OK;
+    memcpy(text, context->settings.algo, sizeof text);
+    for (char *at = text; *at != '\0' && status == WEFT_OK;) {
+        char *end = strchr(at, ',');
+        char *next = end != NULL ? end + 1 : at + strlen(at);
+        if (end != NULL) {
+            *end = '\0';
+        }
+        status = want(context, at);
+        at = next;
+    }
+    if (context->settings.costs[0] == '\0') {
+        wefti_costs_default(&context->costs, context->allocator);
+    } else if (status == WEFT_OK) {
+        status = wefti_costs_load(&context->costs, context->settings.costs, context->allocator);
+        status = status < 0 ? wefti_error_prefix(status, "WEFT_COSTS") : status;
+    }
+    return status;
+}
+
+/* ---- what a group asks for ---- */
+
+/* Ranks that load and store each other's memory are on one host; hosts in the order of their first
+ * ranks. Returns how many; 0: all are on one. */
+static uint32_t find_hosts(const weft_group_t *group, uint32_t *host_of)
+{
+    uint32_t n = group->size, count = 0;
+    for (uint32_t r = 0; r < n && group->put_links != NULL; r++) {
+        uint32_t first = 0;
+        while (first < r && group->put_links[(size_t)first * n + r] != 0) {
+            first++;
+        }
+        host_of[r] = first < r ? host_of[first] : count++;
+    }
+    return count > 1 ? count : 0;
+}
+
+/* The same where the ranks of each host follow each other; 0: they do not. */
+static uint32_t count_runs(const uint32_t *host_of, uint32_t n, uint32_t hosts, uint32_t *sizes)
+{
+    for (uint32_t r = 0, last = 0; r < n && hosts > 0; r++) {
+        if (host_of[r] < last) {
+            return 0;
+        }
+        last = host_of[r];
+        sizes[last]++; /* all were 0 */
+    }
+    return hosts;
+}
+
+static uint16_t fold(uint64_t digest)
+{
+    return (uint16_t)(digest ^ digest >> 16 ^ digest >> 32 ^ digest >> 48);
+}
+
+uint16_t wefti_select_hash(const char *name)
+{
+    return fold(wefti_hash_bytes(WEFTI_HASH_START, name, strlen(name)));
+}
+
+/* What all this comes to in the signature of calls. */
+static void sign(wefti_selection_t *selection)
+{
+    for (uint32_t op = 1; op < WEFTI_OPS; op++) {
+        const weft_algorithm_t *wanted = selection->wanted.algorithm[op];
+        uint64_t digest = 0;
+        if (selection->order == WEFT_ORDER_BLOCKS || wanted != NULL) {
+            digest = wefti_hash_bytes(WEFTI_HASH_START, selection->order_sizes,
+                                      selection->order_count * sizeof *selection->order_sizes);
+            digest = wefti_hash_bytes(digest, wanted != NULL ? wanted->name : "",
+                                      wanted != NULL ? strlen(wanted->name) : 0);
+        }
+        selection->digest[op] = digest;
+        selection->what[op] = (uint64_t)selection->order << WEFTI_WHAT_ORDER_SHIFT |
+                              (wanted != NULL ? WEFTI_WHAT_WANTED : 0) |
+                              (digest ^ digest >> 16 ^ digest >> 32 ^ digest >> 48)
+                                  << WEFTI_WHAT_SELECTION_SHIFT;
+    }
+}
+
+static void forget_choices(wefti_selection_t *selection)
+{
+    memset(selection->by_cost, 0, sizeof selection->by_cost);
+    memset(selection->only_executors, 0, sizeof selection->only_executors);
+    selection->known_count = 1; /* the executors */
+}
+
+static weft_status_t use_order(weft_group_t *group, weft_order_t order, const uint32_t *sizes,
+                               uint32_t count)
+{
+    wefti_selection_t *selection = &group->selection;
+    uint32_t *own = NULL;
+    if (order == WEFT_ORDER_BLOCKS) {
+        own = wefti_alloc(group->context->allocator, count * sizeof *own);
+        if (own == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+        memcpy(own, sizes, count * sizeof *own);
+    }
+    wefti_free(group->context->allocator, selection->order_sizes);
+    selection->order = order;
+    selection->order_sizes = own;
+    selection->order_count = own != NULL ? count : 0;
+    weft_algo_params_t params;
+    wefti_select_params(group, WEFT_COLLECTIVE_ALL_REDUCE, 0, &params);
+    selection->executors_reduce = wefti_needs_tree(&params) == NULL;
+    group->labelled = NULL;
+    forget_choices(selection);
+    sign(selection);
+    return WEFT_OK;
+}
+
+static uint64_t sum_of(const uint32_t *sizes, uint32_t count)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        sum += sizes[i];
+    }
+    return sum;
+}
+
+static bool same_ranks(const weft_group_t *a, const weft_group_t *b)
+{
+    return a->size == b->size && memcmp(a->ranks, b->ranks, a->size * sizeof *a->ranks) == 0;
+}
+
+/* Which network card each rank is next to, where some host has several. */
+static weft_status_t find_rails(weft_group_t *group)
+{
+    const weft_context_t *context = group->context;
+    if (group->host_of_count == 0 || context->cluster.ranks == NULL) {
+        return WEFT_OK;
+    }
+    uint32_t *rail_of =
+        wefti_alloc(context->allocator, group->endpoint->world_size * sizeof *rail_of);
+    if (rail_of == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    if (wefti_place_rails(&context->cluster, rail_of) <= 1) {
+        wefti_free(context->allocator, rail_of);
+        return WEFT_OK;
+    }
+    group->rail_of = wefti_alloc(context->allocator, group->size * sizeof *rail_of);
+    for (uint32_t r = 0; group->rail_of != NULL && r < group->size; r++) {
+        group->rail_of[r] = rail_of[group->ranks[r]];
+    }
+    wefti_free(context->allocator, rail_of);
+    return group->rail_of != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
+weft_status_t wefti_select_init(weft_group_t *group, const weft_group_t *parent)
+{
+    wefti_selection_t *selection = &group->selection;
+    group->host_sizes = wefti_alloc(group->context->allocator, group->size * sizeof(uint32_t));
+    group->host_of = wefti_alloc(group->context->allocator, group->size * sizeof(uint32_t));
+    if (group->host_sizes == NULL || group->host_of == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    group->host_of_count = find_hosts(group, group->host_of);
+    group->host_count =
+        count_runs(group->host_of, group->size, group->host_of_count, group->host_sizes);
+    weft_status_t status = find_rails(group);
+    if (status < 0) {
+        return status;
+    }
+    weft_algo_params_t params;
+    wefti_select_params(group, WEFT_COLLECTIVE_ALL_REDUCE, 0, &params);
+    group->posting_bytes = wefti_cost_posting_bytes(&group->context->costs, &params);
+    if (parent != NULL) {
+        bool tree = parent->selection.order == WEFT_ORDER_BLOCKS && !same_ranks(group, parent);
+        selection->wanted = parent->selection.wanted;
+        return use_order(group, tree ? WEFT_ORDER_TREE : parent->selection.order,
+                         parent->selection.order_sizes, parent->selection.order_count);
+    }
+    const wefti_order_setting_t *order = &group->context->settings.order;
+    selection->wanted = group->context->wanted;
+    if (order->order == WEFT_ORDER_BLOCKS && sum_of(order->sizes, order->count) != group->size) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "WEFT_ORDER: block sizes sum to %llu ranks, world size is %u",
+                           (unsigned long long)sum_of(order->sizes, order->count), group->size);
+    }
+    return use_order(group, order->order, order->sizes, order->count);
+}
+
+void wefti_select_deinit(weft_group_t *group)
+{
+    wefti_free(group->context->allocator, group->selection.order_sizes);
+    wefti_free(group->context->allocator, group->host_sizes);
+    wefti_free(group->context->allocator, group->host_of);
+    wefti_free(group->context->allocator, group->rail_of);
+}
+
+/* Waits for the calls in flight: they were issued under the present order. */
+static weft_status_t check_quiet(weft_group_t *group)
+{
+    if (group->recorder != NULL) {
+        return wefti_recorder_refuse("set its order or its algorithms");
+    }
+    weft_status_t status = wefti_group_check_lasting(group);
+    return status < 0 ? status : wefti_group_drain(group);
+}
+
+weft_status_t weft_group_set_order(weft_group_t *group, weft_order_t order,
+                                   const uint32_t *block_sizes, uint32_t count)
+{
+    WEFT_CHECK_ARG(group);
+    weft_status_t status = check_quiet(group);
+    if (status < 0) {
+        return status;
+    }
+    if ((uint32_t)order > WEFT_ORDER_ANY) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "order: invalid value %d: expected a weft_order_t", (int)order);
+    }
+    if (order == WEFT_ORDER_BLOCKS) {
+        if (block_sizes == NULL || count == 0 || count > group->size) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "block_sizes: must have 1 to %u sizes for group size %u: %u",
+                               group->size, group->size, block_sizes != NULL ? count : 0);
+        }
+        for (uint32_t i = 0; i < count; i++) {
+            if (block_sizes[i] == 0) {
+                return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                                   "block_sizes[%u]: must be at least 1: 0", i);
+            }
+        }
+        if (sum_of(block_sizes, count) != group->size) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "block_sizes: sum to %llu ranks, group size is %u",
+                               (unsigned long long)sum_of(block_sizes, count), group->size);
+        }
+    }
+    status = use_order(group, order, block_sizes, count);
+    if (status == WEFT_OK) {
+        wefti_schedules_forget(group); /* built for the former order */
+    }
+    return status;
+}
+
+weft_order_t weft_group_order(const weft_group_t *group)
+{
+    WEFT_CHECK_ARG_OR(group, WEFT_ORDER_TREE);
+    return group->selection.order;
+}
+
+weft_status_t weft_group_set_algorithm(weft_group_t *group, weft_collective_t op, const char *name)
+{
+    WEFT_CHECK_ARG(group);
+    weft_status_t status = check_quiet(group);
+    if (status < 0) {
+        return status;
+    }
+    if (!wefti_collective_known(op) || op == WEFT_COLLECTIVE_SEND_RECV) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "op: invalid value %d: not a collective with a choice of algorithms",
+                           (int)op);
+    }
+    const weft_algorithm_t *algorithm =
+        weft_registry_find_algorithm(group->context->registry, op, name);
+    if (name != NULL && algorithm == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: unknown algorithm \"%s\"",
+                           weft_collective_name(op), name);
+    }
+    group->selection.wanted.algorithm[op] = algorithm;
+    sign(&group->selection);
+    return WEFT_OK;
+}
+
+void wefti_select_params(const weft_group_t *group, weft_collective_t op, uint32_t root,
+                         weft_algo_params_t *out_params)
+{
+    const wefti_selection_t *selection = &group->selection;
+    *out_params = (weft_algo_params_t){
+        .struct_size = sizeof *out_params,
+        .op = op,
+        .group_size = group->size,
+        .root = root,
+        .order = selection->order,
+        .order_sizes = selection->order_sizes,
+        .order_size_count = selection->order_count,
+        .host_sizes = group->host_count > 0 ? group->host_sizes : NULL,
+        .host_count = group->host_count,
+        .host_of = group->host_of_count > 0 ? group->host_of : NULL,
+        .host_of_count = group->host_of_count,
+        .rail_of = group->rail_of,
+    };
+}
+
+/* ---- text ---- */
+
+static const weft_algorithm_t *find_signed(const weft_context_t *context, uint64_t what)
+{
+    weft_collective_t op = (weft_collective_t)(what & 0xff);
+    const weft_algorithm_t *algorithm;
+    for (uint32_t added = 0; added < 2; added++) {
+        for (size_t i = 0; (algorithm = added ? wefti_registry_algorithm_at(context->registry, i)
+                                              : wefti_algorithm_at(i)) != NULL;
+             i++) {
+            if (algorithm->op == op &&
+                wefti_select_hash(algorithm->name) == what >> WEFTI_WHAT_SELECTION_SHIFT) {
+                return algorithm;
+            }
+        }
+    }
+    return NULL;
+}
+
+const char *wefti_select_text(const weft_context_t *context, uint64_t what, char *buffer,
+                              size_t bytes)
+{
+    static const char *const orders[] = {"tree", "blocks", "any", "?"};
+    weft_order_t order = (weft_order_t)(what >> WEFTI_WHAT_ORDER_SHIFT & 3);
+    size_t used = 0;
+    buffer[0] = '\0';
+    if (what & WEFTI_WHAT_WANTED) {
+        const weft_algorithm_t *algorithm = find_signed(context, what);
+        used = (size_t)snprintf(buffer, bytes, " by %s",
+                                algorithm != NULL ? algorithm->name
+                                                  : "an algorithm unknown to this rank");
+    }
+    if (order == WEFT_ORDER_BLOCKS && used < bytes) {
+        snprintf(buffer + used, bytes - used, ", order blocks (digest %04x)",
+                 (unsigned)(what >> WEFTI_WHAT_SELECTION_SHIFT));
+    } else if (order != WEFT_ORDER_TREE && used < bytes) {
+        snprintf(buffer + used, bytes - used, ", order %s", orders[order]);
+    }
+    return buffer;
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* By cost: the table is asked once for each operator, type size, kind of memory and size class. */
+#include <string.h>
+
+#include "runtime/context/context.h"
+#include "runtime/group/group.h"
+#include "runtime/interpreter/proof.h"
+#include "runtime/collective/select.h"
+
+weft_status_t wefti_select_levels(weft_context_t *context)
+{
+    wefti_endpoint_t *endpoint = context->endpoint;
+    uint32_t n = endpoint->world_size;
+    uint8_t rdma = 1, *all;
+    if (endpoint->host_count <= 1) {
+        return WEFT_OK;
+    }
+    for (uint32_t r = 0; r < n; r++) {
+        char name[32], reason[8];
+        wefti_endpoint_describe(endpoint, r, name, sizeof name, reason, sizeof reason);
+        bool crosses = endpoint->host_of[r] != endpoint->host_of[endpoint->rank];
+        rdma = rdma && (!crosses || strcmp(name, "verbs") == 0);
+    }
+    all = wefti_alloc(context->allocator, n);
+    if (all == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    weft_status_t status = wefti_endpoint_all_gather(endpoint, &rdma, 1, all);
+    for (uint32_t r = 0; r < n && status >= 0; r++) {
+        rdma = rdma && all[r];
+    }
+    if (status >= 0 && context->settings.costs[0] == '\0') {
+        wefti_costs_set_net(&context->costs, rdma);
+    }
+    wefti_free(context->allocator, all);
+    return status;
+}
+
+/* Blocks of V forms as if all were of one size. */
+static weft_status_t even_counts(const weft_group_t *group, weft_collective_t op,
+                                 wefti_counts_t *counts, uint64_t **out_list)
+{
+    size_t n = wefti_collective_exchanges(op) ? (size_t)group->size * group->size : group->size;
+    *out_list = wefti_alloc(group->context->allocator, n * sizeof **out_list);
+    if (*out_list == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (size_t i = 0; i < n; i++) {
+        (*out_list)[i] = counts->elem_count;
+    }
+    counts->counts = *out_list;
+    return WEFT_OK;
+}
+
+static bool executors_can(const weft_group_t *group, weft_collective_t op)
+{
+    return group->put_links == NULL &&
+           (group->selection.executors_reduce || !wefti_collective_reduces(op));
+}
+
+/* Groups of very large worlds have room for few lanes. */
+static bool has_room(const weft_group_t *group, const weft_algorithm_t *algorithm,
+                     const weft_algo_params_t *params)
+{
+    weft_algo_resources_t resources = {0};
+    algorithm->resources(params, &resources);
+    return resources.lanes <= wefti_area_lanes(group->endpoint->world_size);
+}
+
+static weft_status_t ask_table(weft_group_t *group, weft_collective_t op, uint32_t elem_bytes,
+                               uint64_t bytes, bool plain, const weft_algorithm_t **out_algorithm)
+{
+    const weft_context_t *context = group->context;
+    wefti_counts_t counts = {.elem_count = bytes / elem_bytes, .elem_bytes = elem_bytes};
+    wefti_choice_t choice = {
+        .plain = plain, .executors = executors_can(group, op), .registry = context->registry};
+    wefti_candidate_t candidates[WEFTI_MAX_CANDIDATES];
+    uint32_t count = 0;
+    uint64_t *list = NULL;
+    weft_algo_params_t params;
+    wefti_select_params(group, op, 0, &params);
+    weft_status_t status =
+        wefti_collective_is_variable(op) ? even_counts(group, op, &counts, &list) : WEFT_OK;
+    if (status == WEFT_OK) {
+        group->selection.choices++;
+        status = wefti_cost_choose(&context->costs, &params, &counts, &choice, candidates, &count);
+    }
+    wefti_free(context->allocator, list);
+    for (uint32_t i = 0; i < count && status == WEFT_OK; i++) {
+        weft_status_t proof =
+            candidates[i].reason != NULL || !has_room(group, candidates[i].algorithm, &params)
+                ? WEFT_ERR_UNSUPPORTED
+                : wefti_algorithm_prove_places(group->context, candidates[i].algorithm, &params);
+        if (proof == WEFT_OK) {
+            *out_algorithm = candidates[i].executor ? NULL : candidates[i].algorithm;
+            break;
+        }
+        /* Nobody asked for an algorithm that is not proved: the next one is taken. But whoever has
+         * no memory to prove it must not choose another one than the others. */
+        status = proof == WEFT_ERR_NO_MEMORY ? proof : WEFT_OK;
+    }
+    return status;
+}
+
+/* The number of algorithm (NULL: the executors) in known, + 1; 0: no room. */
+static uint8_t number_of(wefti_selection_t *selection, const weft_algorithm_t *algorithm)
+{
+    if (algorithm == NULL) {
+        return 1;
+    }
+    for (uint32_t i = 1; i < selection->known_count; i++) {
+        if (selection->known[i] == algorithm) {
+            return (uint8_t)(i + 1);
+        }
+    }
+    if (selection->known_count == WEFTI_SELECT_KNOWN) {
+        return 0;
+    }
+    selection->known[selection->known_count++] = algorithm;
+    return (uint8_t)selection->known_count;
+}
+
+static uint32_t log2_of(uint64_t x)
+{
+    return 63u - (uint32_t)__builtin_clzll(x | 1);
+}
+
+static weft_status_t choose(weft_group_t *group, weft_collective_t op, uint32_t elem_bytes,
+                            uint64_t bytes, bool plain, const weft_algorithm_t **out_algorithm)
+{
+    *out_algorithm = NULL;
+    if (group->size == 1 || op == WEFT_COLLECTIVE_BARRIER) { /* a barrier is nothing but postings */
+        return WEFT_OK;
+    }
+    if (group->size <= WEFTI_MAX_PREDICTED_RANKS || group->context->costs.measured_count > 0) {
+        return ask_table(group, op, elem_bytes, bytes, plain, out_algorithm);
+    }
+    if (!executors_can(group, op)) {
+        weft_algo_params_t params;
+        wefti_select_params(group, op, 0, &params);
+        *out_algorithm = wefti_cost_few_steps(&params);
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_select_by_cost(weft_group_t *group, weft_collective_t op, uint32_t elem_bytes,
+                                   uint64_t bytes, bool plain,
+                                   const weft_algorithm_t **out_algorithm)
+{
+    wefti_selection_t *selection = &group->selection;
+    uint32_t elem = log2_of(elem_bytes), size = log2_of(bytes | elem_bytes);
+    uint8_t(*known)[64] = selection->by_cost[op][elem];
+    *out_algorithm = NULL;
+    if (known[plain][size] != 0) {
+        *out_algorithm = selection->known[known[plain][size] - 1];
+        return WEFT_OK;
+    }
+    weft_status_t status = choose(group, op, elem_bytes, (uint64_t)1 << size, plain, out_algorithm);
+    if (status == WEFT_OK) {
+        known[plain][size] = number_of(selection, *out_algorithm);
+        selection->only_executors[op][elem][size] = known[0][size] == 1 && known[1][size] == 1;
+    }
+    return status;
+}

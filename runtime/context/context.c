@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/context/context.h"
+
+#include "runtime/base/check.h"
+#include "runtime/base/error.h"
+#include "runtime/base/hash.h"
+#include "runtime/base/params.h"
+#include "runtime/group/group.h"
+#include "runtime/interpreter/proof.h"
+#include "transport/topology.h"
+#include "transport/bootstrap/bootstrap.h"
+
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define HELLO_SETTINGS 32u
+
+/* What ranks tell each other when they meet. */
+typedef struct hello {
+    uint32_t free_cores;
+    uint32_t progress;
+    uint64_t settings[HELLO_SETTINGS]; /* hashes of the collective settings' text, in table order */
+} hello_t;
+
+/* Who this rank is and where it meets the others. */
+static weft_status_t probe_job(const weft_context_params_t *params, const weft_context_t *context,
+                               wefti_job_t *job)
+{
+    const wefti_job_wish_t wish = {params->rank, params->world_size,
+                                   params->hub != NULL ? "hub:" : params->address};
+    weft_status_t status = wefti_job_probe(&wish, &context->log, job);
+    if (params->hub != NULL) {
+        snprintf(job->launcher, sizeof job->launcher, "hub");
+    }
+    return status;
+}
+
+static void warn_of_variable(void *log, const char *name, const char *known)
+{
+    wefti_log(log, WEFT_LOG_LEVEL_WARN, "unknown variable %s: did you mean %s?", name, known);
+}
+
+static weft_status_t read_params(weft_context_t *context, const weft_context_params_t *params,
+                                 wefti_job_t *job, wefti_endpoint_params_t *endpoint)
+{
+    weft_status_t status = wefti_settings_load(&context->settings);
+    if (status < 0) {
+        return status;
+    }
+    if (params->isa > 2) {
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "isa",
+                                 "invalid value %d: expected 0 (portable), 1 (avx2), 2 (avx512) "
+                                 "or a negative number (WEFT_ISA decides)",
+                                 params->isa);
+    }
+    if (params->isa >= 0) {
+        context->settings.isa = (wefti_isa_t)params->isa;
+    }
+    if (context->settings.isa > wefti_isa_detect()) {
+        context->settings.isa = wefti_isa_detect();
+    }
+    switch (params->progress) {
+    case WEFT_PROGRESS_DEFAULT:
+        break;
+    case WEFT_PROGRESS_AUTO:
+        context->settings.progress = WEFTI_PROGRESS_AUTO;
+        break;
+    case WEFT_PROGRESS_INLINE:
+        context->settings.progress = WEFTI_PROGRESS_INLINE;
+        break;
+    case WEFT_PROGRESS_THREAD:
+        context->settings.progress = WEFTI_PROGRESS_THREAD;
+        break;
+    default:
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "progress",
+                                 "invalid value %d: expected a weft_progress_t",
+                                 (int)params->progress);
+    }
+    context->log.fn = params->log;
+    context->log.user = params->log_user;
+    context->log.level = (weft_log_level_t)context->settings.log_level;
+
+    if ((status = probe_job(params, context, job)) < 0) {
+        return status;
+    }
+    if (job->rank == 0 && !wefti_settings_misspelt_muted()) {
+        wefti_settings_find_misspelt(warn_of_variable, &context->log);
+    }
+    snprintf(context->launcher, sizeof context->launcher, "%s", job->launcher);
+    endpoint->rank = job->rank;
+    endpoint->world_size = job->world_size;
+    endpoint->address = job->address;
+    endpoint->job = job;
+    endpoint->hub = params->hub;
+    endpoint->settings = &context->settings;
+    endpoint->log = &context->log;
+    endpoint->allocator = context->allocator;
+    endpoint->interrupt.fn = params->interrupt;
+    endpoint->interrupt.user = params->interrupt_user;
+    return WEFT_OK;
+}
+
+/* Of a table of costs what matters is what it says; of a description of the cluster, too, but that is
+ * compared when it has been read. */
+static uint32_t collective_settings(const weft_context_t *context, uint64_t *hashes,
+                                    const char **names)
+{
+    size_t count = 0;
+    uint32_t used = 0;
+    const wefti_setting_def_t *defs = wefti_setting_defs(&count);
+    for (size_t i = 0; i < count && used < HELLO_SETTINGS; i++) {
+        if (defs[i].collective) {
+            const char *text = getenv(defs[i].name);
+            names[used] = defs[i].name;
+            hashes[used++] =
+                strcmp(defs[i].name, "WEFT_COSTS") == 0 ? wefti_costs_digest(&context->costs)
+                : strcmp(defs[i].name, "WEFT_TOPOLOGY") == 0
+                    ? context->settings.topology[0] != '\0'
+                    : wefti_hash_text(WEFTI_HASH_START,
+                                      text != NULL && *text != '\0' ? text : defs[i].default_text);
+        }
+    }
+    return used;
+}
+
+/*
+ * Compares the collective settings and finds out whether every rank has a core to spare. status: how
+ * this rank fared before.
+ */
+static weft_status_t meet(weft_context_t *context, weft_status_t status)
+{
+    wefti_endpoint_t *endpoint = context->endpoint;
+    const char *names[HELLO_SETTINGS] = {NULL};
+    hello_t own = {endpoint->free_cores, (uint32_t)context->settings.progress, {0}};
+    uint32_t count = collective_settings(context, own.settings, names);
+    hello_t *all = wefti_alloc(context->allocator, endpoint->world_size * sizeof(*all));
+    status = status == WEFT_OK && all == NULL ? WEFT_ERR_NO_MEMORY : status;
+
+    WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), out);
+    WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, &own, sizeof(own), all), out);
+    bool spare = endpoint->world_size > 1;
+    for (uint32_t rank = 0; rank < endpoint->world_size; rank++) {
+        spare = spare && all[rank].free_cores > 0;
+        for (uint32_t i = 0; i < count; i++) {
+            if (all[rank].settings[i] != all[0].settings[i]) {
+                status = wefti_error(WEFT_ERR_MISMATCH,
+                                     "%s: ranks 0 and %u have different values; set it to the same "
+                                     "value on all ranks",
+                                     names[i], rank);
+                goto out;
+            }
+        }
+    }
+    /* Between hosts communication is mostly waiting for the network, which takes no core. */
+    bool far = endpoint->host_count > 1 && !context->one_process;
+    context->progress_thread =
+        context->settings.progress == WEFTI_PROGRESS_THREAD ||
+        (context->settings.progress == WEFTI_PROGRESS_AUTO && (spare || far));
+out:
+    wefti_free(context->allocator, all);
+    return status;
+}
+
+/* Shares the rank's cores between kernels and the progress thread. */
+static void divide_cores(weft_context_t *context, bool threads_of_one_process)
+{
+    uint32_t cores = context->endpoint->free_cores + 1;
+    bool spare = context->progress_thread && cores > 1;
+    context->kernel_threads = context->settings.threads;
+    if (context->kernel_threads == 0) {
+        context->kernel_threads = spare ? cores - 1 : cores;
+    }
+    context->progress_cpu = -1;
+    wefti_arena_t arena;
+    uint32_t *cpus, count;
+    wefti_arena_init(&arena, NULL, 0);
+    /* Keep a core only where the affinity is the rank's alone: others would be kept off theirs. */
+    if (spare && !threads_of_one_process && context->endpoint->local_rank_count > 1 &&
+        wefti_binding_read(&arena, &cpus, &count) == WEFT_OK && count == cores) {
+        context->progress_cpu = wefti_context_progress_cpu(context, cpus, count);
+    }
+    wefti_arena_deinit(&arena);
+}
+
+/* Inline streams go on where a thread waits for other ranks. */
+static bool run_inline_streams(void *user)
+{
+    weft_context_t *context = user;
+    /* relaxed: a stream that is new has somebody who looks after it */
+    return atomic_load_explicit(&context->inline_streams, memory_order_relaxed) > 0 &&
+           wefti_streams_progress(context, NULL);
+}
+
+static void context_destroy(weft_context_t *context)
+{
+    wefti_eager_destroy(context);
+    wefti_device_memory_destroy(context);
+    wefti_proofs_destroy(context);
+    if (context->memory != context->endpoint) {
+        wefti_endpoint_device_side_close(context->memory);
+    }
+    wefti_endpoint_close(context->endpoint);
+    wefti_free(context->allocator, context->streams);
+    wefti_costs_deinit(&context->costs);
+    wefti_cluster_deinit(&context->cluster);
+    pthread_mutex_destroy(&context->lock);
+    weft_allocator_t allocator = context->own_allocator;
+    wefti_free(context->allocator != NULL ? &allocator : NULL, context);
+}
+
+static weft_status_t check_device(const weft_device_t *device)
+{
+    if (device != NULL && device->ops == NULL) {
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "device", "ops is NULL");
+    }
+    if (device != NULL && device->ops->abi_version != WEFT_DEVICE_ABI_VERSION) {
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "device",
+                                 "unsupported abi_version %u: expected %u",
+                                 device->ops->abi_version, WEFT_DEVICE_ABI_VERSION);
+    }
+    return WEFT_OK;
+}
+
+/* The device's memory, beside the host's. */
+static weft_status_t use_device(weft_context_t *context, weft_device_t *device)
+{
+    wefti_endpoint_t *side = context->endpoint;
+    if (device != NULL) {
+        weft_status_t status = wefti_endpoint_device_side(context->endpoint, device, &side);
+        if (status < 0) {
+            return status;
+        }
+    }
+    if (context->memory != context->endpoint) {
+        wefti_endpoint_device_side_close(context->memory);
+    }
+    context->memory = side;
+    context->device = device;
+    return WEFT_OK;
+}
+
+weft_status_t weft_context_create(const weft_context_params_t *params, weft_context_t **out_context)
+{
+    WEFT_CHECK_OUT(out_context);
+    WEFT_CHECK_ARG(params);
+    weft_status_t status;
+    wefti_endpoint_params_t endpoint = {0};
+    wefti_job_t job = {0};
+    weft_context_params_t own = WEFT_CONTEXT_PARAMS_INIT;
+    weft_status_t usable = WEFTI_PARAMS_READ(params, &own);
+    params = &own;
+    usable = usable < 0 ? usable : check_device(params->device);
+    if (usable < 0) {
+        return usable;
+    }
+    weft_context_t *context = wefti_alloc(params->allocator, sizeof(*context));
+    if (context == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    atomic_init(&context->references, 1);
+    if (params->allocator != NULL) {
+        context->own_allocator = *params->allocator;
+        context->allocator = &context->own_allocator;
+    }
+    context->registry = params->registry;
+    context->one_process = params->hub != NULL;
+    pthread_mutex_init(&context->lock, NULL);
+    pthread_mutex_init(&context->device_memory.lock, NULL);
+    WEFT_TRY(status, read_params(context, params, &job, &endpoint), fail);
+    WEFT_TRY(status, wefti_endpoint_open(&endpoint, &context->endpoint), fail);
+    status = wefti_select_settings(context);
+    status = status < 0 ? status : wefti_context_guess_cluster(context);
+    WEFT_TRY(status, meet(context, status < 0 ? status : use_device(context, params->device)),
+             fail);
+    WEFT_TRY(status, wefti_context_find_cluster(context), fail);
+    WEFT_TRY(status, wefti_select_levels(context), fail);
+    divide_cores(context, params->hub != NULL);
+    wefti_endpoint_while_waiting(context->endpoint, run_inline_streams, context);
+    wefti_context_enter_thread(context);
+    wefti_log(&context->log, WEFT_LOG_LEVEL_DEBUG,
+              "rank %u of %u: transport %s, isa %s, progress %s, %u kernel threads", endpoint.rank,
+              endpoint.world_size, context->endpoint->ops->name,
+              wefti_isa_name(context->settings.isa), context->progress_thread ? "thread" : "inline",
+              context->kernel_threads);
+    wefti_job_deinit(&job);
+    *out_context = context;
+    return WEFT_OK;
+fail:
+    wefti_job_deinit(&job);
+    context_destroy(context);
+    return status;
+}
+
+void weft_context_retain(weft_context_t *context)
+{
+    WEFT_CHECK_ARG_VOID(context);
+    atomic_fetch_add_explicit(&context->references, 1, memory_order_relaxed);
+}
+
+void weft_context_release(weft_context_t *context)
+{
+    /* acq_rel: the last one sees everything the others did */
+    if (context != NULL &&
+        atomic_fetch_sub_explicit(&context->references, 1, memory_order_acq_rel) == 1) {
+        context_destroy(context);
+    }
+}
+
+weft_status_t weft_context_set_device(weft_context_t *context, weft_device_t *device)
+{
+    WEFT_CHECK_ARG(context);
+    weft_status_t status = check_device(device);
+    if (status < 0) {
+        return status;
+    }
+    if (!wefti_endpoint_owned(context->endpoint)) {
+        return wefti_endpoint_check(context->endpoint);
+    }
+    /* acquire: sees everything the last holder did. Streams, events, groups and sessions retain it. */
+    if (atomic_load_explicit(&context->references, memory_order_acquire) != 1 ||
+        context->eager != NULL || context->memory->block_count > 0 ||
+        context->device_memory.count > 0) {
+        return wefti_error(WEFT_ERR_STATE, "the context's device is in use; set it before creating "
+                                           "streams, memory, groups and sessions");
+    }
+    return device == context->device ? WEFT_OK : use_device(context, device);
+}
+
+weft_device_t *weft_context_device(const weft_context_t *context)
+{
+    WEFT_CHECK_ARG_OR(context, NULL);
+    return context->device;
+}
+
+uint32_t weft_context_rank(const weft_context_t *context)
+{
+    WEFT_CHECK_ARG_OR(context, UINT32_MAX);
+    return context->endpoint->rank;
+}
+
+uint32_t weft_context_world_size(const weft_context_t *context)
+{
+    WEFT_CHECK_ARG_OR(context, 0);
+    return context->endpoint->world_size;
+}
+
+weft_status_t weft_context_barrier(weft_context_t *context)
+{
+    WEFT_CHECK_ARG(context);
+    return wefti_endpoint_barrier(context->endpoint);
+}
+
+weft_status_t weft_context_all_gather(weft_context_t *context, const void *send, size_t bytes,
+                                      void *recv)
+{
+    WEFT_CHECK_ARG(context);
+    if (bytes > 0) {
+        WEFT_CHECK_ARG(send);
+        WEFT_CHECK_ARG(recv);
+    }
+    return wefti_endpoint_all_gather(context->endpoint, send, bytes, recv);
+}
+
+void weft_context_abort(weft_context_t *context, const char *message)
+{
+    WEFT_CHECK_ARG_VOID(context);
+    wefti_endpoint_abort(context->endpoint, WEFT_ERR_ABORTED,
+                         message != NULL ? message : "weft_context_abort was called");
+}
+
+void wefti_context_enter_thread(const weft_context_t *context)
+{
+    omp_set_num_threads((int)context->kernel_threads);
+}
+
+static weft_status_t bad_rank(const weft_context_t *context, uint32_t rank)
+{
+    return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "invalid rank %u for world size %u", rank,
+                       context->endpoint->world_size);
+}
+
+weft_status_t weft_context_peer_info(const weft_context_t *context, uint32_t rank,
+                                     weft_peer_info_t *out_info)
+{
+    WEFT_CHECK_ARG(context);
+    WEFT_CHECK_ARG(out_info);
+    wefti_endpoint_t *endpoint = context->endpoint;
+    weft_peer_info_t info = WEFT_PEER_INFO_INIT;
+    weft_status_t status = wefti_report_check("out_info", out_info);
+    if (status < 0 || rank >= endpoint->world_size) {
+        return status < 0 ? status : bad_rank(context, rank);
+    }
+    info.host = endpoint->host_of[rank];
+    snprintf(info.host_name, sizeof info.host_name, "%s",
+             endpoint->host_names != NULL ? endpoint->host_names[info.host] : "");
+    wefti_endpoint_describe(endpoint, rank, info.transport, sizeof info.transport, info.reason,
+                            sizeof info.reason);
+    wefti_report_write(out_info, &info, sizeof info);
+    return WEFT_OK;
+}
+
+weft_status_t weft_context_link_stats(const weft_context_t *context, uint32_t rank,
+                                      weft_link_stats_t *out_stats)
+{
+    WEFT_CHECK_ARG(context);
+    WEFT_CHECK_ARG(out_stats);
+    wefti_link_stats_t stats;
+    weft_status_t status = wefti_report_check("out_stats", out_stats);
+    if (status < 0 || rank >= context->endpoint->world_size) {
+        return status < 0 ? status : bad_rank(context, rank);
+    }
+    wefti_endpoint_link_stats(context->endpoint, rank, &stats);
+    weft_link_stats_t own = {.bytes_sent = stats.bytes_sent,
+                             .bytes_received = stats.bytes_received,
+                             .messages_sent = stats.messages_sent,
+                             .messages_received = stats.messages_received,
+                             .busy_s = (double)stats.busy_ns * 1e-9};
+    wefti_report_write(out_stats, &own, sizeof own);
+    return WEFT_OK;
+}
+
+uint32_t weft_context_host_count(const weft_context_t *context)
+{
+    WEFT_CHECK_ARG_OR(context, 0);
+    return context->endpoint->host_count;
+}
+
+const char *weft_context_launcher(const weft_context_t *context)
+{
+    WEFT_CHECK_ARG_OR(context, "unknown");
+    return context->launcher;
+}

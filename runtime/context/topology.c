@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a context knows of the machines that its ranks are on. */
+#include "runtime/context/context.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "ops/plan/plan.h"
+#include "ops/topo/draw.h"
+#include "runtime/base/check.h"
+#include "runtime/base/error.h"
+#include "transport/topology.h"
+
+#define DEFAULT_WIDTH 100u
+#define MOST_TOLD 32u /* ranks whose pairs are described with addresses and all */
+
+/* Where this rank is among the ranks of its host. */
+static uint32_t index_on_host(const wefti_endpoint_t *endpoint)
+{
+    uint32_t index = 0;
+    for (uint32_t r = 0; r < endpoint->rank; r++) {
+        index += endpoint->host_of[r] == endpoint->host_of[endpoint->rank];
+    }
+    return index;
+}
+
+static uint32_t ranks_on_host(const wefti_endpoint_t *endpoint)
+{
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < endpoint->world_size; r++) {
+        count += endpoint->host_of[r] == endpoint->host_of[endpoint->rank];
+    }
+    return count;
+}
+
+/* The launcher may have bound the ranks already: then each has its own cores. */
+static bool has_its_own(const wefti_endpoint_t *endpoint)
+{
+    wefti_arena_t arena;
+    uint32_t *cpus, count = 0;
+    wefti_arena_init(&arena, NULL, 0);
+    bool own =
+        wefti_binding_read(&arena, &cpus, &count) == WEFT_OK && count <= endpoint->free_cores + 1;
+    wefti_arena_deinit(&arena);
+    return own;
+}
+
+/* A rank that cannot be bound runs as well, if not as fast. */
+static void bind(const weft_context_t *context)
+{
+    const wefti_endpoint_t *endpoint = context->endpoint;
+    wefti_bind_t how = (wefti_bind_t)context->settings.bind;
+    if (context->one_process || how == WEFTI_BIND_AUTO || how == WEFTI_BIND_NONE ||
+        (ranks_on_host(endpoint) > 1 && has_its_own(endpoint))) {
+        return;
+    }
+    if (wefti_binding_apply(index_on_host(endpoint), ranks_on_host(endpoint), how) < 0) {
+        wefti_log(&context->log, WEFT_LOG_LEVEL_WARN, "WEFT_BIND: %s", weft_last_error());
+    }
+}
+
+/* Which ranks share a host, and no more. */
+static weft_status_t make_plain(weft_context_t *context)
+{
+    const wefti_endpoint_t *endpoint = context->endpoint;
+    weft_status_t status = WEFT_OK;
+    wefti_cluster_init(&context->cluster, context->allocator);
+    for (uint32_t h = 0; h < endpoint->host_count && status >= 0; h++) {
+        char name[64];
+        bool named = endpoint->host_names != NULL && endpoint->host_names[h][0] != '\0';
+        snprintf(name, sizeof name, "host%u", h);
+        status =
+            wefti_cluster_add_host(&context->cluster, named ? endpoint->host_names[h] : name, NULL);
+    }
+    return status < 0 ? status
+                      : wefti_cluster_set_ranks(&context->cluster, endpoint->host_of,
+                                                endpoint->world_size);
+}
+
+/* What makes progress between hosts runs on those of the rank's processors that are next to its
+ * network interface; it was started before anybody knew which. */
+static void bind_progress(const weft_context_t *context)
+{
+    const wefti_topo_rank_t *rank = &context->cluster.ranks[context->endpoint->rank];
+    const wefti_hardware_t *hardware = context->cluster.hosts[rank->host].hardware;
+    wefti_arena_t arena;
+    uint32_t *cpus, *near, count, near_count, kept = 0;
+    wefti_arena_init(&arena, NULL, 0);
+    if (context->settings.topology[0] == '\0' && rank->nic != WEFTI_TOPO_NONE &&
+        wefti_binding_read(&arena, &cpus, &count) == WEFT_OK &&
+        wefti_place_near(hardware, &hardware->nics[rank->nic], &arena, &near, &near_count) ==
+            WEFT_OK) {
+        for (uint32_t i = 0, n = 0; i < count; i++) {
+            while (n < near_count && near[n] < cpus[i]) {
+                n++;
+            }
+            if (n < near_count && near[n] == cpus[i]) {
+                cpus[kept++] = cpus[i];
+            }
+        }
+        if (kept > 0) {
+            wefti_endpoint_bind_progress(context->endpoint, cpus, kept);
+        }
+    }
+    wefti_arena_deinit(&arena);
+}
+
+weft_status_t wefti_context_guess_cluster(weft_context_t *context)
+{
+    weft_status_t status = make_plain(context);
+    return status < 0 ? status : wefti_cluster_digest(&context->cluster, &context->cluster_digest);
+}
+
+weft_status_t wefti_context_find_cluster(weft_context_t *context)
+{
+    wefti_endpoint_t *endpoint = context->endpoint;
+    wefti_cluster_t found;
+    bind(context);
+    /* Threads share what they are bound to, and looking takes time that one host does not need. */
+    if (context->settings.topology[0] == '\0' &&
+        (endpoint->host_count == 1 || context->one_process)) {
+        return WEFT_OK;
+    }
+    weft_status_t status = wefti_cluster_gather(endpoint, &found, &context->cluster_digest);
+    if (status >= 0) {
+        wefti_cluster_deinit(&context->cluster);
+        context->cluster = found;
+        bind_progress(context);
+    }
+    return status;
+}
+
+int wefti_context_progress_cpu(const weft_context_t *context, const uint32_t *cpus, uint32_t count)
+{
+    const wefti_cluster_t *cluster = &context->cluster;
+    const wefti_topo_rank_t *rank = &cluster->ranks[context->endpoint->rank];
+    const wefti_hardware_t *hardware = cluster->hosts[rank->host].hardware;
+    const wefti_topo_device_t *nic =
+        rank->nic != WEFTI_TOPO_NONE ? &hardware->nics[rank->nic] : NULL;
+    uint32_t cpu = wefti_place_progress_cpu(hardware, nic, cpus, count);
+    return cpu == WEFTI_TOPO_NONE ? -1 : (int)cpu;
+}
+
+void wefti_context_compare_placement(const weft_context_t *context, const weft_plan_t *plan)
+{
+    wefti_digest_t here;
+    char summary[160], hex[65];
+    if (plan->topology == NULL || plan->topology[0] == '\0' || context->endpoint->rank != 0 ||
+        wefti_cluster_placement_digest(&context->cluster, &here) < 0) {
+        return;
+    }
+    wefti_digest_hex(&here, hex);
+    if (strcmp(hex, plan->placement) != 0) {
+        wefti_log(&context->log, WEFT_LOG_LEVEL_WARN,
+                  "plan: compiled for %s, but running on %s; results are the same, the chosen "
+                  "algorithms may not be the fastest",
+                  plan->topology,
+                  wefti_cluster_summary(&context->cluster, summary, sizeof summary));
+    }
+}
+
+/* ---- for people ---- */
+
+/* How a rank reaches another one. */
+typedef struct told {
+    char transport[16];
+    char reason[160];
+} told_t;
+
+typedef struct world {
+    const wefti_cluster_t *cluster;
+    told_t *told; /* [rank][rank]; NULL: with too many ranks, and then codes */
+    uint8_t *codes;
+    uint32_t count;
+} world_t;
+
+static const char *const transports[] = {"?", "self", "shm", "inproc", "tcp", "verbs"};
+
+static uint8_t code_of(const char *name)
+{
+    uint8_t code = 0;
+    for (uint8_t i = 1; i < sizeof transports / sizeof *transports; i++) {
+        code = strcmp(transports[i], name) == 0 ? i : code;
+    }
+    return code;
+}
+
+static void path_between(void *user, uint32_t a, uint32_t b, wefti_topo_path_t *out)
+{
+    const world_t *world = user;
+    size_t pair = (size_t)a * world->count + b;
+    wefti_topo_path(world->cluster, a, b, out);
+    const char *real =
+        world->told != NULL ? world->told[pair].transport : transports[world->codes[pair] % 6];
+    if (strcmp(real, out->transport) != 0) {
+        out->why[0] = '\0'; /* was only a guess */
+    }
+    if (strcmp(real, "tcp") == 0 || strcmp(real, "verbs") == 0) {
+        out->path[0] = '\0'; /* the link says by which interfaces it goes */
+    }
+    snprintf(out->transport, sizeof out->transport, "%s", real);
+    if (world->told != NULL && world->told[pair].reason[0] != '\0') {
+        snprintf(out->why, sizeof out->why, "%s", world->told[pair].reason);
+    }
+}
+
+static weft_status_t gather_paths(weft_context_t *context, world_t *world)
+{
+    uint32_t n = world->count;
+    bool in_full = n <= MOST_TOLD;
+    size_t each = in_full ? sizeof(told_t) : 1;
+    uint8_t *own = wefti_alloc(context->allocator, n * each);
+    uint8_t *all = wefti_alloc(context->allocator, (size_t)n * n * each);
+    weft_status_t status = own != NULL && all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    for (uint32_t r = 0; r < n && status >= 0; r++) {
+        told_t told;
+        memset(&told, 0, sizeof told);
+        wefti_endpoint_describe(context->endpoint, r, told.transport, sizeof told.transport,
+                                told.reason, sizeof told.reason);
+        if (in_full) {
+            memcpy(own + r * each, &told, sizeof told);
+        } else {
+            own[r] = code_of(told.transport);
+        }
+    }
+    status = wefti_endpoint_agree(context->endpoint, status);
+    if (status >= 0) {
+        status = wefti_endpoint_all_gather(context->endpoint, own, n * each, all);
+    }
+    wefti_free(context->allocator, own);
+    world->told = in_full ? (told_t *)(void *)all : NULL;
+    world->codes = all;
+    return status;
+}
+
+static void write_world(const world_t *world, int json, uint32_t width, wefti_text_t *out)
+{
+    if (!json) {
+        width = width == 0 ? DEFAULT_WIDTH : width;
+        wefti_cluster_draw(world->cluster, width, out);
+        wefti_cluster_draw_pairs(world->cluster, path_between, (void *)(uintptr_t)world, width,
+                                 out);
+        return;
+    }
+    wefti_json_t writer;
+    wefti_json_init(&writer, out, true);
+    wefti_json_begin_object(&writer, NULL);
+    wefti_cluster_write(world->cluster, &writer);
+    wefti_cluster_write_pairs(world->cluster, path_between, (void *)(uintptr_t)world, &writer);
+    wefti_json_end_object(&writer);
+    wefti_text_add(out, "\n");
+}
+
+weft_status_t weft_context_topology(weft_context_t *context, int json, uint32_t width,
+                                    char **out_text)
+{
+    WEFT_CHECK_OUT(out_text);
+    WEFT_CHECK_ARG(context);
+    wefti_text_t text;
+    wefti_cluster_t fresh;
+    wefti_digest_t digest;
+    weft_status_t status = wefti_cluster_gather(context->endpoint, &fresh, &digest);
+    if (status < 0) {
+        return status;
+    }
+    world_t world = {.cluster = &fresh, .count = context->endpoint->world_size};
+    status = gather_paths(context, &world);
+    wefti_text_init(&text, NULL); /* the default allocator is malloc: the caller frees */
+    if (status >= 0) {
+        write_world(&world, json, width, &text);
+        *out_text = wefti_text_take(&text);
+        status = *out_text != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    }
+    wefti_text_deinit(&text);
+    wefti_free(context->allocator, world.codes);
+    wefti_cluster_deinit(&fresh);
+    return status;
+}

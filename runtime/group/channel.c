@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What ranks of a group share, and the pools of it that a context keeps. */
+#include "runtime/interpreter/interpreter.h"
+#include "runtime/group/mirror.h"
+
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+#define PAGE_BYTES 4096u
+#define PAIRS_BYTES ((size_t)128 << 10) /* all mailboxes of a rank, where that is enough */
+#define FAR_TIMES 4u /* between hosts more has to be under way: fewer, longer pieces of a call */
+#define PAIR_MIN_BYTES (sizeof(wefti_mailbox_t) + 2 * 512u)
+
+void wefti_channel_layout(wefti_channel_layout_t *layout, uint32_t world_size, size_t staging_bytes)
+{
+    size_t half = staging_bytes / 2 / PAGE_BYTES * PAGE_BYTES;
+    /* At least a line for every rank's block. */
+    size_t least = wefti_align_up((size_t)world_size * 64, PAGE_BYTES);
+    size_t pair = PAIRS_BYTES / world_size / 128 * 128;
+    layout->staging = wefti_align_up(sizeof(wefti_channel_t), PAGE_BYTES);
+    layout->staging_bytes = half > least ? half : least;
+    layout->pairs = layout->staging + 2 * layout->staging_bytes;
+    layout->pair_bytes = pair > PAIR_MIN_BYTES ? pair : PAIR_MIN_BYTES;
+    layout->area = wefti_align_up(layout->pairs + world_size * layout->pair_bytes, 64);
+    layout->total_bytes = wefti_align_up(
+        layout->area + wefti_run_area_bytes(world_size, wefti_area_lanes(world_size)), PAGE_BYTES);
+}
+
+weft_status_t wefti_channels_grow(weft_context_t *context)
+{
+    wefti_channels_t *channels = &context->eager->channels;
+    if (channels->pool_count == WEFTI_POOLS) {
+        return wefti_error(
+            WEFT_ERR_NO_MEMORY,
+            "too many groups: at most %u can exist at the same time; destroy a group",
+            WEFTI_POOLS * WEFTI_POOL_CHANNELS);
+    }
+    size_t offset;
+    weft_status_t status = wefti_region_alloc(
+        context->endpoint, WEFTI_POOL_CHANNELS * channels->layout.total_bytes, &offset);
+    if (status == WEFT_OK) {
+        channels->offsets[channels->pool_count] = offset;
+        channels->used[channels->pool_count++] = 0;
+    }
+    return status;
+}
+
+size_t wefti_staging_bytes(const weft_context_t *context)
+{
+    size_t bytes = (size_t)context->settings.staging_bytes;
+    bool far = context->endpoint->host_count > 1 && !context->one_process;
+    return far && bytes < SIZE_MAX / FAR_TIMES ? bytes * FAR_TIMES : bytes;
+}
+
+weft_status_t wefti_eager_get(weft_context_t *context, wefti_eager_t **out_eager)
+{
+    *out_eager = NULL;
+    if (context->eager == NULL) {
+        context->eager = wefti_alloc(context->allocator, sizeof *context->eager);
+        if (context->eager == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+        pthread_mutex_init(&context->eager->adopted_lock, NULL);
+        wefti_channel_layout(&context->eager->channels.layout, context->endpoint->world_size,
+                             wefti_staging_bytes(context));
+        wefti_mirror_layout(&context->eager->channels.layout, context->endpoint);
+    }
+    *out_eager = context->eager;
+    return WEFT_OK;
+}
+
+void wefti_eager_destroy(weft_context_t *context)
+{
+    if (context->eager != NULL) {
+        pthread_mutex_destroy(&context->eager->adopted_lock);
+        wefti_free(context->allocator, context->eager->adopted);
+        wefti_free(context->allocator, context->eager);
+        context->eager = NULL;
+    }
+}

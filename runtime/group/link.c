@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A link between two ranks of a group broke, and both live: what was on its way over it is lost.
+ * Every rank hears of it from its endpoint. Whatever call it has in flight ends with WEFT_ERR_LINK,
+ * or its next one does. The call after that recovers the group:
+ *
+ *   flush   nothing that this rank sent to the group's memory is on its way any more; says so to
+ *           all, with the number of the last call that failed here
+ *   reset   when all have said so, nobody writes to the own channel, which becomes as new; says so
+ *   go on   when all have said that: calls after the last one that failed anywhere work again, and
+ *           those up to it end with the error on all ranks
+ *
+ * So calls of the ranks stay in step by their count, failed ones counted, and the last one that
+ * fails is the same on all ranks. What is said are counters in the other ranks' channels, which
+ * only grow: their epochs are the faults of the group. Where a further link breaks meanwhile it all
+ * begins again, under the next epoch.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/error.h"
+#include "runtime/collective/call.h"
+#include "runtime/group/mirror.h"
+
+#define LANE WEFTI_LANE_CHANNEL
+/* A put over a broken link may fail before its rank has learned why. */
+#define HEARSAY_NS 2000000000ull
+
+enum { STEP_FLUSH = 0, STEP_FLUSHED, STEP_FRESH, STEP_RESET };
+
+/* This rank's record of what world_rank reports, or of what this rank reports there. */
+static wefti_mend_t *mend_of(const weft_group_t *group, uint32_t world_rank)
+{
+    uint8_t *own = (uint8_t *)group->channels[group->rank];
+    return (wefti_mend_t *)(void *)(own + group->layout.mends + world_rank * sizeof(wefti_mend_t));
+}
+
+static wefti_signal_t *counter(uint8_t *bytes)
+{
+    return (wefti_signal_t *)(void *)bytes; /* only value and waiters are ever touched */
+}
+
+void wefti_link_init(weft_group_t *group, uint32_t fault_count)
+{
+    atomic_store_explicit(&group->link.seen, fault_count, memory_order_relaxed);
+    for (uint32_t r = 0; group->put_peer_count > 0 && r < group->size; r++) {
+        wefti_mend_t *mend = mend_of(group, group->ranks[r]);
+        /* relaxed: peers learn later that they may use the group */
+        atomic_store_explicit(&counter(mend->flushed)->value, 0, memory_order_relaxed);
+        atomic_store_explicit(&counter(mend->reset)->value, 0, memory_order_relaxed);
+    }
+}
+
+/* ---- hearing of it ---- */
+
+static bool is_member(const weft_group_t *group, uint32_t world_rank)
+{
+    for (uint32_t r = 0; r < group->size; r++) {
+        if (group->ranks[r] == world_rank) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Looks at the endpoint's new faults. Called with the lock held. */
+static void notice(weft_group_t *group)
+{
+    wefti_group_link_t *link = &group->link;
+    wefti_link_fault_t fault;
+    uint32_t seen = atomic_load_explicit(&link->seen, memory_order_relaxed), at = seen;
+    while (wefti_endpoint_link_fault(group->endpoint, &at, &fault)) {
+        if (is_member(group, fault.ranks[0]) && is_member(group, fault.ranks[1])) {
+            link->epoch++;
+            snprintf(link->text, sizeof link->text, "%s", fault.text);
+            /* before seen, so that a reader that finds nothing new finds the group broken */
+            atomic_store_explicit(&link->broken, 1, memory_order_release);
+        }
+    }
+    if (at != seen) { /* more than they are when the group was made: then they come later */
+        atomic_store_explicit(&link->seen, at, memory_order_release);
+    }
+}
+
+weft_status_t wefti_link_check(weft_group_t *group)
+{
+    wefti_group_link_t *link = &group->link;
+    char text[sizeof link->text];
+    if (group->put_peer_count == 0) {
+        return WEFT_OK;
+    }
+    pthread_mutex_lock(&link->lock);
+    notice(group);
+    bool broken = atomic_load_explicit(&link->broken, memory_order_relaxed) != 0;
+    memcpy(text, link->text, sizeof text);
+    pthread_mutex_unlock(&link->lock);
+    if (!broken) {
+        return WEFT_OK;
+    }
+    if (group->endpoint->settings->fallback == WEFTI_FALLBACK_OFF || group->device_calls != NULL) {
+        wefti_fault_set(&group->fault, WEFT_ERR_LINK, text); /* there is no other path: it stays */
+        return wefti_fault_get(&group->fault);
+    }
+    return wefti_error_adopt(WEFT_ERR_LINK, text);
+}
+
+weft_status_t wefti_link_await(weft_group_t *group)
+{
+    uint64_t end = wefti_now_ns() + HEARSAY_NS;
+    weft_status_t status;
+    while ((status = wefti_link_check(group)) == WEFT_OK && group->put_peer_count > 0 &&
+           wefti_now_ns() < end) {
+        wefti_endpoint_progress(group->endpoint);
+        wefti_nap(100000);
+    }
+    return status;
+}
+
+/* The last number that the call has; it has more than one where its result is compared. */
+static uint32_t last_number(const wefti_call_t *call)
+{
+    return call->state < WEFTI_CALL_COMPARE && wefti_call_is_checked(call) ? call->number + 1
+                                                                           : call->number;
+}
+
+void wefti_link_failed(wefti_call_t *call)
+{
+    wefti_group_link_t *link = &call->group->link;
+    call->mends = false;
+    if (!wefti_link_broken(call->group)) {
+        return; /* the group has recovered: the calls of other ranks end there also */
+    }
+    /* Sends and receives have no number: what was issued with them ends with them. */
+    uint32_t last = call->pair_count == 0
+                        ? last_number(call)
+                        : atomic_load_explicit(&link->issued, memory_order_relaxed);
+    if (!link->told || !wefti_signal_reached(link->failed, last)) {
+        link->failed = last;
+    }
+    link->told = true;
+}
+
+/* ---- mending ---- */
+
+static weft_status_t say(const weft_group_t *group, uint32_t peer, size_t at, const void *data,
+                         size_t bytes, uint32_t value)
+{
+    size_t own =
+        group->channel_offset + group->layout.mends + group->endpoint->rank * sizeof(wefti_mend_t);
+    weft_status_t status = WEFT_OK;
+    if (bytes > 0) {
+        size_t to = offsetof(wefti_mend_t, failed) + (value & 1u) * sizeof(uint32_t);
+        status = wefti_put(group->endpoint, group->ranks[peer], own + to, data, bytes, LANE);
+    }
+    if (status == WEFT_OK) {
+        status = wefti_signal_peer(group->endpoint, group->ranks[peer], own + at, value, LANE);
+    }
+    return status;
+}
+
+static weft_status_t say_to_all(weft_group_t *group, size_t at, const void *data, size_t bytes)
+{
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 1; i < group->size && status == WEFT_OK; i++) {
+        status = say(group, wefti_group_nth_peer(group, i), at, data, bytes, group->link.mends);
+    }
+    return status;
+}
+
+/* Blocked until all peers have said so. */
+static weft_status_t hear_all(weft_group_t *group, size_t at, wefti_blocked_t *out_blocked)
+{
+    wefti_group_link_t *link = &group->link;
+    for (; link->peer < group->size; link->peer++) {
+        uint32_t r = wefti_group_nth_peer(group, link->peer);
+        wefti_signal_t *signal = counter((uint8_t *)mend_of(group, group->ranks[r]) + at);
+        if (!wefti_call_comes_soon(group, signal, link->mends)) {
+            return wefti_call_blocked_on(signal, link->mends, out_blocked);
+        }
+    }
+    link->peer = 1;
+    return WEFT_OK;
+}
+
+/* Everything that calls keep between them, as in a new group. */
+static void reset(weft_group_t *group)
+{
+    wefti_group_link_t *link = &group->link;
+    link->fail_until = link->failed;
+    for (uint32_t r = 0; r < group->size; r++) {
+        if (r != group->rank) {
+            uint32_t theirs = mend_of(group, group->ranks[r])->failed[link->mends & 1u];
+            link->fail_until =
+                wefti_signal_reached(theirs, link->fail_until) ? theirs : link->fail_until;
+        }
+    }
+    wefti_group_reset_channel(group, link->fail_until);
+    wefti_schedules_destroy(group);
+    group->staged = group->area = 0;
+    group->debt.open = false;
+    memset(group->sent, 0, group->size * sizeof *group->sent);
+    memset(group->received, 0, group->size * sizeof *group->received);
+    link->owes = true;
+}
+
+/* Whether no further link broke meanwhile; if so it is whole. */
+static bool is_whole(weft_group_t *group)
+{
+    wefti_group_link_t *link = &group->link;
+    pthread_mutex_lock(&link->lock);
+    notice(group);
+    bool whole = link->epoch == link->mends;
+    if (whole) {
+        atomic_store_explicit(&link->broken, 0, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&link->lock);
+    return whole;
+}
+
+static weft_status_t begin(wefti_call_t *call)
+{
+    weft_group_t *group = call->group;
+    wefti_group_link_t *link = &group->link;
+    /* Calls behind this one are on streams, some of which broke: they all end with the error. */
+    uint32_t issued = atomic_load_explicit(&link->issued, memory_order_relaxed);
+    if (issued != last_number(call) && call->pair_count == 0) {
+        link->failed = issued;
+    }
+    wefti_endpoint_flush(group->endpoint);
+    link->peer = 1;
+    return say_to_all(group, offsetof(wefti_mend_t, flushed), &link->failed, sizeof link->failed);
+}
+
+/* One step after the other. */
+static weft_status_t mend(wefti_call_t *call, wefti_blocked_t *out_blocked)
+{
+    weft_group_t *group = call->group;
+    wefti_group_link_t *link = &group->link;
+    weft_status_t status = WEFT_OK;
+    pthread_mutex_lock(&link->lock);
+    notice(group);
+    if (link->mends != link->epoch) {
+        link->mends = link->epoch;
+        link->step = STEP_FLUSH;
+    }
+    pthread_mutex_unlock(&link->lock);
+    if (link->step == STEP_FLUSH) {
+        status = begin(call);
+        link->step = status == WEFT_OK ? STEP_FLUSHED : STEP_FLUSH;
+    }
+    if (status == WEFT_OK && link->step == STEP_FLUSHED) {
+        status = hear_all(group, offsetof(wefti_mend_t, flushed), out_blocked);
+        if (status == WEFT_OK) {
+            reset(group);
+            link->step = STEP_FRESH;
+        }
+    }
+    if (status == WEFT_OK && link->step == STEP_FRESH) { /* said again, where it could not be */
+        status = say_to_all(group, offsetof(wefti_mend_t, reset), NULL, 0);
+        link->step = status == WEFT_OK ? STEP_RESET : STEP_FRESH;
+    }
+    if (status == WEFT_OK && link->step == STEP_RESET) {
+        status = hear_all(group, offsetof(wefti_mend_t, reset), out_blocked);
+    }
+    return status;
+}
+
+weft_status_t wefti_link_mend(wefti_call_t *call, wefti_blocked_t *out_blocked)
+{
+    weft_group_t *group = call->group;
+    wefti_group_link_t *link = &group->link;
+    weft_status_t status = wefti_group_check_lasting(group);
+    if (status == WEFT_OK) {
+        status = wefti_link_check(group);
+    }
+    if (status == WEFT_OK || status != WEFT_ERR_LINK || !link->told ||
+        group->fault.state !=
+            0) { /* nothing of this group; or this is the call that ends with it */
+        return status;
+    }
+    call->mends = true;
+    do {
+        status = mend(call, out_blocked);
+    } while (status == WEFT_OK && !is_whole(group));
+    if (status < 0) {
+        call->mends = false;
+        return wefti_group_fail(group, status);
+    }
+    if (status == WEFT_OK) {
+        call->mends = false;
+        link->told = false;
+        atomic_store_explicit(&link->order,
+                              atomic_load_explicit(&link->issued_order, memory_order_relaxed),
+                              memory_order_relaxed);
+        wefti_log(&group->context->log, WEFT_LOG_LEVEL_INFO,
+                  "rank %u: group of %u ranks recovered from a link failure: %s",
+                  group->ranks[group->rank], group->size, link->text);
+    }
+    return status;
+}
+
+weft_status_t wefti_link_admit(wefti_call_t *call)
+{
+    wefti_group_link_t *link = &call->group->link;
+    if (call->pair_count > 0) {
+        return WEFT_OK;
+    }
+    if (wefti_signal_reached(link->fail_until, call->number)) {
+        char text[sizeof link->text];
+        pthread_mutex_lock(&link->lock);
+        memcpy(text, link->text, sizeof text);
+        pthread_mutex_unlock(&link->lock);
+        return wefti_error_adopt(WEFT_ERR_LINK, text);
+    }
+    link->owes = false;
+    return WEFT_OK;
+}
+
+bool wefti_link_excuses(const wefti_call_t *call)
+{
+    const weft_group_t *group = call->group;
+    const wefti_group_link_t *link = &group->link;
+    if (wefti_link_broken(group)) {
+        return true;
+    }
+    if (call->pair_count > 0) {
+        uint32_t order = atomic_load_explicit(&link->order, memory_order_relaxed);
+        return wefti_signal_reached(order, call->order);
+    }
+    return link->owes && wefti_signal_reached(link->fail_until, call->number);
+}
+
+void wefti_link_late(const weft_group_t *group, char *text, size_t bytes)
+{
+    const wefti_group_link_t *link = &group->link;
+    size_t used = 0;
+    bool resets = link->step == STEP_RESET;
+    for (uint32_t r = 0; r < group->size && used + 24 < bytes; r++) {
+        wefti_mend_t *mend = mend_of(group, group->ranks[r]);
+        const wefti_signal_t *signal = counter(resets ? mend->reset : mend->flushed);
+        if (r != group->rank && !wefti_call_reached(signal, link->mends)) {
+            used += (size_t)snprintf(text + used, bytes - used, " %u", group->ranks[r]);
+        }
+    }
+}

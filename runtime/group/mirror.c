@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Everything goes over one lane and is followed by a signal on it, so what a signal speaks of is
+ * there when it is. */
+#include "runtime/group/mirror.h"
+
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+#define LANE WEFTI_LANE_CHANNEL
+
+void wefti_mirror_layout(wefti_channel_layout_t *layout, const wefti_endpoint_t *endpoint)
+{
+    if (endpoint->caps & WEFTI_CAP_DIRECT) {
+        return;
+    }
+    layout->mirrors = layout->total_bytes;
+    layout->mirror_bytes = wefti_align_up(WEFTI_MIRROR_MAILBOX + layout->pair_bytes, 128);
+    layout->mends = layout->mirrors + endpoint->world_size * layout->mirror_bytes;
+    layout->total_bytes =
+        wefti_align_up(layout->mends + endpoint->world_size * sizeof(wefti_mend_t), 4096);
+}
+
+/* ---- making a group ---- */
+
+uint32_t wefti_mirror_leader(const wefti_endpoint_t *endpoint)
+{
+    uint32_t r = 0;
+    while (r != endpoint->rank && !wefti_endpoint_direct(endpoint, r)) {
+        r++;
+    }
+    return r;
+}
+
+static wefti_channel_t *mirror_of(const weft_group_t *group, uint32_t world_rank)
+{
+    uint8_t *own = (uint8_t *)group->channels[group->rank];
+    return (wefti_channel_t *)(void *)(own + group->layout.mirrors +
+                                       world_rank * group->layout.mirror_bytes);
+}
+
+weft_status_t wefti_mirror_link(weft_group_t *group, const uint32_t *leaders)
+{
+    const weft_allocator_t *allocator = group->context->allocator;
+    uint32_t n = group->size, count = 0;
+    for (uint32_t r = 0; r < n; r++) {
+        bool direct = r == group->rank || wefti_endpoint_direct(group->endpoint, group->ranks[r]);
+        if (direct != (leaders[r] == leaders[group->rank])) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED,
+                               "ranks %u and %u: cannot map each other's memory, but a third rank "
+                               "maps the memory of both",
+                               group->ranks[group->rank], group->ranks[r]);
+        }
+        count += !direct;
+    }
+    if (count == 0) {
+        return WEFT_OK; /* on all ranks: sets of those that reach each other are the same to all */
+    }
+    group->put_links = wefti_alloc(allocator, (size_t)n * n);
+    group->put_peers = wefti_alloc(allocator, count * sizeof *group->put_peers);
+    if (group->put_links == NULL || group->put_peers == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (size_t i = 0; i < (size_t)n * n; i++) {
+        group->put_links[i] = leaders[i / n] != leaders[i % n];
+    }
+    for (uint32_t r = 0; r < n; r++) {
+        if (wefti_group_puts(group, r)) {
+            group->put_peers[group->put_peer_count++] = r;
+            group->channels[r] = mirror_of(group, group->ranks[r]);
+        }
+    }
+    return WEFT_OK;
+}
+
+static void set(void *counter, uint32_t value)
+{
+    /* relaxed: peers learn later that they may use the group */
+    atomic_store_explicit(&((wefti_signal_t *)counter)->value, value, memory_order_relaxed);
+}
+
+void wefti_mirror_reset(weft_group_t *group, uint32_t number)
+{
+    for (uint32_t i = 0; i < group->put_peer_count; i++) {
+        wefti_channel_t *mirror = group->channels[group->put_peers[i]];
+        wefti_mailbox_t *mailbox = wefti_mailbox_of(group, group->put_peers[i], group->rank);
+        set(&mirror->done, number);
+        set(mirror->alarm, 0);
+        set(&mirror->postings[0], number);
+        set(&mirror->postings[1], number);
+        set(&mailbox->posted, 0);
+        set(&mailbox->consumed, 0);
+    }
+}
+
+/* ---- keeping mirrors up to date ---- */
+
+/* Where in a peer's region this rank's mirror is. */
+static size_t own_mirror(const weft_group_t *group)
+{
+    return group->channel_offset + group->layout.mirrors +
+           group->endpoint->rank * group->layout.mirror_bytes;
+}
+
+static weft_status_t put(const weft_group_t *group, uint32_t peer, size_t at, const void *data,
+                         size_t bytes)
+{
+    return wefti_put(group->endpoint, group->ranks[peer], own_mirror(group) + at, data, bytes,
+                     LANE);
+}
+
+static weft_status_t raise(const weft_group_t *group, uint32_t peer, size_t at, uint32_t value)
+{
+    return wefti_signal_peer(group->endpoint, group->ranks[peer], own_mirror(group) + at, value,
+                             LANE);
+}
+
+void wefti_mirror_posting(weft_group_t *group, const wefti_posting_t *own, uint32_t number,
+                          size_t data_bytes)
+{
+    /* Which of the two it is: at the same place in every channel and mirror. */
+    size_t at = (size_t)((const uint8_t *)own - (const uint8_t *)group->channels[group->rank]);
+    size_t from = offsetof(wefti_posting_t, what);
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 0; i < group->put_peer_count && status == WEFT_OK; i++) {
+        uint32_t peer = group->put_peers[i];
+        status = put(group, peer, at + from, (const uint8_t *)own + from,
+                     offsetof(wefti_posting_t, data) + data_bytes - from);
+        if (status == WEFT_OK) {
+            status = raise(group, peer, at, number);
+        }
+    }
+    if (status < 0) {
+        wefti_group_fail(group, status);
+    }
+}
+
+void wefti_mirror_done(weft_group_t *group, uint32_t number)
+{
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 0; i < group->put_peer_count && status == WEFT_OK; i++) {
+        status = raise(group, group->put_peers[i], offsetof(wefti_channel_t, done), number);
+    }
+    if (status < 0) {
+        wefti_group_fail(group, status);
+    }
+}
+
+void wefti_mirror_abort(weft_group_t *group)
+{
+    const wefti_channel_t *own = group->channels[group->rank];
+    size_t from = offsetof(wefti_channel_t, abort.status);
+    size_t to = offsetof(wefti_channel_t, abort.text) + sizeof own->abort.text;
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 0; i < group->put_peer_count && status == WEFT_OK; i++) {
+        uint32_t peer = group->put_peers[i];
+        status = put(group, peer, from, (const uint8_t *)own + from, to - from);
+        if (status == WEFT_OK) {
+            status = raise(group, peer, offsetof(wefti_channel_t, alarm), 1);
+        }
+    }
+    if (status < 0) {
+        /* The peers would never learn it otherwise. */
+        wefti_endpoint_abort(group->endpoint, (weft_status_t)own->abort.status, own->abort.text);
+    }
+}
+
+const wefti_channel_t *wefti_mirror_alarmed(const weft_group_t *group)
+{
+    for (uint32_t i = 0; i < group->put_peer_count; i++) {
+        wefti_channel_t *mirror = group->channels[group->put_peers[i]];
+        const wefti_signal_t *alarm = (const wefti_signal_t *)(const void *)mirror->alarm;
+        /* acquire: the record is complete */
+        if (atomic_load_explicit(&alarm->value, memory_order_acquire) != 0) {
+            return mirror;
+        }
+    }
+    return NULL;
+}
+
+/* ---- mailboxes ---- */
+
+weft_status_t wefti_mirror_posted(weft_group_t *group, uint32_t peer, const wefti_mailbox_t *own,
+                                  uint32_t piece, const void *data, size_t bytes)
+{
+    size_t head = offsetof(wefti_mailbox_t, head) + (piece & 1u) * sizeof own->head[0];
+    size_t buffer = sizeof(wefti_mailbox_t) + (piece & 1u) * wefti_mailbox_bytes(&group->layout);
+    weft_status_t status =
+        put(group, peer, WEFTI_MIRROR_MAILBOX + head, &own->head[piece & 1u], sizeof own->head[0]);
+    if (status == WEFT_OK && bytes > 0) {
+        status = put(group, peer, WEFTI_MIRROR_MAILBOX + buffer, data, bytes);
+    }
+    if (status == WEFT_OK) {
+        status =
+            raise(group, peer, WEFTI_MIRROR_MAILBOX + offsetof(wefti_mailbox_t, posted), piece);
+    }
+    return status < 0 ? wefti_group_fail(group, status) : WEFT_OK;
+}
+
+weft_status_t wefti_mirror_consumed(weft_group_t *group, uint32_t peer, uint32_t piece)
+{
+    weft_status_t status =
+        raise(group, peer, WEFTI_MIRROR_MAILBOX + offsetof(wefti_mailbox_t, consumed), piece);
+    return status < 0 ? wefti_group_fail(group, status) : WEFT_OK;
+}

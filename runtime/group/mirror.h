@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Channels over put links. A rank cannot load what a peer on another host has in its channel, so
+ * the peer writes it here: into its mirror in this rank's channel, which begins like the channel
+ * itself, so that readers do not distinguish hosts.
+ *
+ *   rank a                                   rank b, on another host
+ *   own channel: posting, done, mailboxes    channel: mirrors[a]: the same of a
+ *        |                                                ^
+ *        '---- put what changed, then signal ------------'
+ *
+ * Mirrored are postings, done, the abort record and the mailboxes between the two; staging is not.
+ */
+#ifndef WEFT_RUNTIME_MIRROR_H
+#define WEFT_RUNTIME_MIRROR_H
+
+#include "runtime/group/group.h"
+
+/* Whether this rank reaches the other one's memory by put and signal only. */
+static inline bool wefti_group_puts(const weft_group_t *group, uint32_t rank)
+{
+    return group->put_links != NULL &&
+           group->put_links[(size_t)group->rank * group->size + rank] != 0;
+}
+
+#define WEFTI_MIRROR_MAILBOX sizeof(wefti_channel_t) /* where it is in a mirror */
+/* Adds room for mirrors where the endpoint has put links. */
+void wefti_mirror_layout(wefti_channel_layout_t *layout, const wefti_endpoint_t *endpoint);
+/* The lowest rank of those that reach each other's memory, this one among them. */
+uint32_t wefti_mirror_leader(const wefti_endpoint_t *endpoint);
+/* Finds the put links of a group from its ranks' leaders, and sets channels of ranks behind them.
+ */
+weft_status_t wefti_mirror_link(weft_group_t *group, const uint32_t *leaders);
+/* Own mirrors as a new group expects them; no peer writes to them yet. */
+void wefti_mirror_reset(weft_group_t *group, uint32_t number);
+/* Put what changed in this rank's channel to all peers over put links. An error breaks the
+ * group. */
+void wefti_mirror_posting(weft_group_t *group, const wefti_posting_t *own, uint32_t number,
+                          size_t data_bytes);
+void wefti_mirror_done(weft_group_t *group, uint32_t number);
+void wefti_mirror_abort(weft_group_t *group);
+/* To one peer, what the mailboxes of the two say: a piece (head and bytes at data) was put in; a
+ * piece was taken out. */
+weft_status_t wefti_mirror_posted(weft_group_t *group, uint32_t peer, const wefti_mailbox_t *own,
+                                  uint32_t piece, const void *data, size_t bytes);
+weft_status_t wefti_mirror_consumed(weft_group_t *group, uint32_t peer, uint32_t piece);
+
+/* Of what owner sends to other, or has received from it. */
+static inline wefti_mailbox_t *wefti_mailbox_of(const weft_group_t *group, uint32_t owner,
+                                                uint32_t other)
+{
+    size_t at = owner != group->rank && wefti_group_puts(group, owner)
+                    ? WEFTI_MIRROR_MAILBOX /* in a mirror there is one, with this rank */
+                    : group->layout.pairs + other * group->layout.pair_bytes;
+    return (wefti_mailbox_t *)(void *)((uint8_t *)group->channels[owner] + at);
+}
+
+/* Of each of its two buffers. */
+static inline size_t wefti_mailbox_bytes(const wefti_channel_layout_t *layout)
+{
+    return (layout->pair_bytes - sizeof(wefti_mailbox_t)) / 2 / 64 * 64;
+}
+
+/* The same for a posting with data_bytes in its data, to ranks behind put links, too. */
+static inline void wefti_posting_publish(weft_group_t *group, wefti_posting_t *own, uint32_t number,
+                                         size_t data_bytes)
+{
+    if (group->put_peer_count > 0) {
+        wefti_mirror_posting(group, own, number, data_bytes);
+    }
+    wefti_signal_publish(wefti_posting_signal(own), number);
+}
+
+#endif

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/interpreter/internal.h"
+
+#include <string.h>
+
+#include "ops/algo/table.h"
+#include "runtime/base/error.h"
+
+size_t wefti_run_area_bytes(uint32_t group_size, uint32_t lanes)
+{
+    return lanes * sizeof(wefti_signal_t) + (size_t)lanes * group_size * WEFTI_ARRIVAL_BYTES;
+}
+
+bool wefti_run_arrives_from(const wefti_run_counters_t *counters, const uint8_t *area,
+                            uint32_t peer, const wefti_signal_t *signal)
+{
+    for (uint32_t lane = 0; lane < counters->lanes; lane++) {
+        if ((const uint8_t *)signal == area + wefti_run_arrival(counters, lane, peer)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void wefti_run_area_clear(void *area, uint32_t group_size, uint32_t lanes)
+{
+    uint8_t *bytes = area;
+    for (uint32_t lane = 0; lane < lanes; lane++) {
+        atomic_store_explicit(&wefti_run_lane_signal(bytes, lane)->value, 0, memory_order_relaxed);
+    }
+    for (size_t i = 0; i < (size_t)lanes * group_size; i++) {
+        wefti_signal_t *arrival =
+            (wefti_signal_t *)(void *)(bytes + lanes * sizeof *arrival + i * WEFTI_ARRIVAL_BYTES);
+        atomic_store_explicit(&arrival->value, 0, memory_order_relaxed);
+    }
+}
+
+weft_status_t wefti_run_counters_init(wefti_run_counters_t *counters, uint32_t group_size,
+                                      uint32_t lanes, const weft_allocator_t *allocator)
+{
+    size_t count = (size_t)lanes * group_size;
+    *counters =
+        (wefti_run_counters_t){.allocator = allocator, .group_size = group_size, .lanes = lanes};
+    counters->sent = wefti_alloc(allocator, count * sizeof *counters->sent);
+    counters->arrived = wefti_alloc(allocator, count * sizeof *counters->arrived);
+    if (counters->sent == NULL || counters->arrived == NULL) {
+        wefti_run_counters_deinit(counters);
+        return WEFT_ERR_NO_MEMORY;
+    }
+    return WEFT_OK;
+}
+
+void wefti_run_counters_deinit(wefti_run_counters_t *counters)
+{
+    wefti_free(counters->allocator, counters->sent);
+    wefti_free(counters->allocator, counters->arrived);
+    *counters = (wefti_run_counters_t){0};
+}
+
+static bool restricts(const wefti_links_t *links, uint32_t ranks)
+{
+    for (size_t i = 0; links->put != NULL && i < (size_t)ranks * ranks; i++) {
+        if (links->put[i] != 0) {
+            return true;
+        }
+    }
+    for (uint32_t i = 0; links->hidden != NULL && i < ranks; i++) {
+        if (links->hidden[i] != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Signals that each lane sends in a run, of all ranks' schedules. */
+static weft_status_t count_signals(wefti_run_t *run, const wefti_schedule_t *schedules)
+{
+    uint32_t n = run->params.group_size, own = run->params.rank;
+    size_t count = (size_t)run->lanes * n;
+    run->sent = wefti_alloc(run->allocator, count * sizeof *run->sent);
+    run->arrived = wefti_alloc(run->allocator, count * sizeof *run->arrived);
+    if (run->sent == NULL || run->arrived == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t rank = 0; rank < n; rank++) {
+        for (size_t i = 0; i < schedules[rank].step_count; i++) {
+            const wefti_step_t *step = &schedules[rank].steps[i];
+            if (step->op != WEFTI_DO_SIGNAL) {
+                continue;
+            }
+            if (rank == own) {
+                run->sent[(size_t)step->lane * n + step->signal.peer]++;
+            }
+            if (step->signal.peer == own) {
+                run->arrived[(size_t)step->lane * n + rank]++;
+            }
+        }
+    }
+    return WEFT_OK;
+}
+
+/* What the links need of all ranks' schedules; this rank's stays. */
+static weft_status_t build_lowered(wefti_run_t *run, const weft_algorithm_t *algorithm,
+                                   const weft_algo_params_t *params, const wefti_links_t *links)
+{
+    uint32_t n = params->group_size;
+    wefti_schedule_t *schedules;
+    weft_status_t status = wefti_schedules_build(algorithm, params, run->allocator, &schedules);
+    if (status < 0) {
+        return status;
+    }
+    status = wefti_schedules_lower(params, links, run->allocator, schedules);
+    run->lanes = schedules[0].resources.lanes;
+    if (status >= 0 && links->put != NULL) {
+        status = count_signals(run, schedules);
+    }
+    if (status >= 0 && links->put != NULL) {
+        status = wefti_run_find_lent(run, schedules);
+    }
+    if (status >= 0) {
+        for (uint32_t rank = 0; rank < n; rank++) {
+            const wefti_schedule_t *s = &schedules[rank];
+            run->stage_slots =
+                s->stage_slots > run->stage_slots ? s->stage_slots : run->stage_slots;
+            run->stage_wide_slots = s->stage_wide_slots > run->stage_wide_slots
+                                        ? s->stage_wide_slots
+                                        : run->stage_wide_slots;
+        }
+        run->schedule = schedules[params->rank];
+        schedules[params->rank] = (wefti_schedule_t){.allocator = run->allocator};
+    }
+    wefti_schedules_free(run->allocator, schedules, n);
+    return status;
+}
+
+/* The longest list of places that one reduction has. */
+static weft_status_t reserve_lists(wefti_run_t *run)
+{
+    const wefti_schedule_t *schedule = &run->schedule;
+    size_t most = 1;
+    for (size_t i = 0; i < schedule->step_count; i++) {
+        const wefti_step_t *step = &schedule->steps[i];
+        if (step->op != WEFTI_DO_REDUCE) {
+            continue;
+        }
+        const wefti_operand_t *operands = schedule->operands + step->move.operand;
+        size_t sources = 0, destinations = 0;
+        for (uint32_t o = 0; o < step->move.source_count; o++) {
+            sources += operands[o].rank_count;
+        }
+        operands += step->move.source_count;
+        for (uint32_t o = 0; o < step->move.destination_count; o++) {
+            destinations += operands[o].rank_count;
+        }
+        most = sources > most ? sources : most;
+        most = destinations > most ? destinations : most;
+    }
+    run->sources = wefti_alloc(run->allocator, most * sizeof *run->sources);
+    run->wide = wefti_alloc(run->allocator, most * sizeof *run->wide);
+    run->destinations = wefti_alloc(run->allocator, most * sizeof *run->destinations);
+    run->places = wefti_alloc(run->allocator, (size_t)WEFTI_BUFFER_COUNT * run->params.group_size *
+                                                  sizeof *run->places);
+    return run->sources != NULL && run->wide != NULL && run->destinations != NULL &&
+                   run->places != NULL
+               ? WEFT_OK
+               : WEFT_ERR_NO_MEMORY;
+}
+
+weft_status_t wefti_run_create(const weft_algorithm_t *algorithm, const weft_algo_params_t *params,
+                               const wefti_links_t *links, const weft_allocator_t *allocator,
+                               wefti_run_t **out_run)
+{
+    weft_status_t status;
+    *out_run = NULL;
+    wefti_run_t *run = wefti_alloc(allocator, sizeof *run);
+    if (run == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    run->allocator = allocator;
+    run->schedule.allocator = allocator;
+    run->tasks.allocator = allocator;
+    run->params = *params;
+    if (links != NULL && restricts(links, params->group_size)) {
+        status = build_lowered(run, algorithm, params, links);
+    } else {
+        status = wefti_schedule_build(algorithm, params, allocator, &run->schedule);
+    }
+    if (status >= 0) {
+        run->lanes = run->schedule.resources.lanes;
+        run->phases = run->schedule.resources.phases;
+        status = wefti_schedule_check(params, &run->schedule);
+    }
+    if (status >= 0) {
+        status = wefti_tasks_reserve(&run->tasks, params, &run->schedule);
+    }
+    if (status >= 0) {
+        status = reserve_lists(run);
+    }
+    if (status < 0) {
+        wefti_run_destroy(run);
+        return status;
+    }
+    /* Borrowed for building only. */
+    run->params.order_sizes = run->params.host_sizes = NULL;
+    run->params.order_size_count = run->params.host_count = 0;
+    run->params.host_of = run->params.rail_of = NULL;
+    run->params.host_of_count = 0;
+    *out_run = run;
+    return WEFT_OK;
+}
+
+void wefti_run_destroy(wefti_run_t *run)
+{
+    if (run == NULL) {
+        return;
+    }
+    wefti_run_settle(run); /* what is lent points here */
+    wefti_schedule_deinit(&run->schedule);
+    wefti_tasks_deinit(&run->tasks);
+    wefti_free(run->allocator, run->sent);
+    wefti_free(run->allocator, run->arrived);
+    wefti_free(run->allocator, (void *)run->sources);
+    wefti_free(run->allocator, run->wide);
+    wefti_free(run->allocator, run->destinations);
+    wefti_free(run->allocator, run->places);
+    wefti_free(run->allocator, run);
+}
+
+const wefti_schedule_t *wefti_run_schedule(const wefti_run_t *run)
+{
+    return &run->schedule;
+}

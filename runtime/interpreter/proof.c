@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/interpreter/proof.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "ops/algo/table.h"
+#include "runtime/base/error.h"
+#include "runtime/base/hash.h"
+
+#define MAX_PROOFS 4096u /* kept; beyond, the same is proved again */
+
+typedef struct proof_key {
+    const weft_algorithm_t *algorithm;
+    uint32_t group_size, root, in_place, order;
+    uint64_t digest; /* of the order's blocks and the hosts */
+} proof_key_t;
+
+struct wefti_proof {
+    proof_key_t key;
+    weft_status_t status;
+    char text[400];
+};
+
+static uint64_t hash_sizes(uint64_t hash, const uint32_t *sizes, uint32_t count)
+{
+    hash = wefti_hash_step(hash, count);
+    for (uint32_t i = 0; i < count; i++) {
+        hash = wefti_hash_step(hash, sizes[i]);
+    }
+    return hash;
+}
+
+static proof_key_t key_of(const weft_algorithm_t *algorithm, const weft_algo_params_t *params)
+{
+    proof_key_t key = {algorithm,
+                       params->group_size,
+                       params->root,
+                       params->in_place != 0,
+                       (uint32_t)params->order,
+                       WEFTI_HASH_START};
+    if (params->order == WEFT_ORDER_BLOCKS) {
+        key.digest = hash_sizes(key.digest, params->order_sizes, params->order_size_count);
+    }
+    key.digest = hash_sizes(key.digest, params->host_sizes, params->host_count);
+    if (params->host_of != NULL) {
+        key.digest = hash_sizes(key.digest, params->host_of, params->group_size);
+    }
+    if (params->rail_of != NULL) {
+        key.digest = hash_sizes(key.digest, params->rail_of, params->group_size);
+    }
+    return key;
+}
+
+static bool same_key(const proof_key_t *a, const proof_key_t *b)
+{
+    return a->algorithm == b->algorithm && a->group_size == b->group_size && a->root == b->root &&
+           a->in_place == b->in_place && a->order == b->order && a->digest == b->digest;
+}
+
+/* True when it is known already, with the status in *out_status. */
+static bool look_up(weft_context_t *context, const proof_key_t *key, weft_status_t *out_status)
+{
+    bool found = false;
+    pthread_mutex_lock(&context->lock);
+    for (size_t i = 0; i < context->proof_count && !found; i++) {
+        const wefti_proof_t *proof = &context->proofs[i];
+        found = same_key(&proof->key, key);
+        if (found) {
+            *out_status =
+                proof->status < 0 ? wefti_error(proof->status, "%s", proof->text) : WEFT_OK;
+        }
+    }
+    pthread_mutex_unlock(&context->lock);
+    return found;
+}
+
+static void keep(weft_context_t *context, const proof_key_t *key, weft_status_t status)
+{
+    char text[sizeof((wefti_proof_t *)0)->text];
+    snprintf(text, sizeof text, "%s", status < 0 ? weft_last_error() : "");
+    pthread_mutex_lock(&context->lock);
+    if (context->proof_count < MAX_PROOFS &&
+        wefti_array_reserve(context->allocator, &context->proofs, &context->proof_capacity,
+                            context->proof_count + 1, sizeof *context->proofs) == WEFT_OK) {
+        wefti_proof_t *proof = &context->proofs[context->proof_count++];
+        proof->key = *key;
+        proof->status = status;
+        memcpy(proof->text, text, sizeof text);
+    } /* no room: it is proved again next time */
+    pthread_mutex_unlock(&context->lock);
+    if (status < 0) {
+        wefti_error_adopt(status, text);
+    }
+}
+
+weft_status_t wefti_algorithm_prove(weft_context_t *context, const weft_algorithm_t *algorithm,
+                                    const weft_algo_params_t *params)
+{
+    weft_status_t status;
+    if (wefti_algorithm_find(algorithm->op, algorithm->name) == algorithm ||
+        params->group_size == 1) {
+        return WEFT_OK;
+    }
+    proof_key_t key = key_of(algorithm, params);
+    if (look_up(context, &key, &status)) {
+        return status;
+    }
+    status = weft_algorithm_verify(algorithm, params);
+    if (status == WEFT_ERR_INVALID_ARGUMENT) {
+        status = wefti_error_prefix(WEFT_ERR_UNSUPPORTED, "%s %s: verification failed",
+                                    weft_collective_name(algorithm->op), algorithm->name);
+    }
+    if (status == WEFT_OK || status == WEFT_ERR_UNSUPPORTED) {
+        keep(context, &key, status);
+    }
+    return status;
+}
+
+weft_status_t wefti_algorithm_prove_places(weft_context_t *context,
+                                           const weft_algorithm_t *algorithm,
+                                           const weft_algo_params_t *params)
+{
+    weft_algo_params_t own = *params;
+    own.in_place = 0;
+    weft_status_t status = wefti_algorithm_prove(context, algorithm, &own);
+    if (status == WEFT_OK && wefti_collective_of(algorithm->op)->in_place) {
+        own.in_place = 1;
+        status = wefti_algorithm_prove(context, algorithm, &own);
+    }
+    return status;
+}
+
+void wefti_proofs_destroy(weft_context_t *context)
+{
+    wefti_free(context->allocator, context->proofs);
+}

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory of the context's device that is this rank's alone; copies that wait; what an address is.
+ */
+#include <weft/memory.h>
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/check.h"
+#include "runtime/base/error.h"
+#include "runtime/base/params.h"
+#include "runtime/group/group.h"
+
+#define CHECK_EVERY 64u /* polls between two looks at the other ranks */
+#define ALIGNMENT 64u
+
+static bool host_reaches(const weft_context_t *context)
+{
+    return context->device == NULL || (context->device->ops->caps & WEFT_DEVICE_HOST_ACCESS) != 0;
+}
+
+static weft_status_t check_context(weft_context_t *context)
+{
+    return wefti_endpoint_owned(context->endpoint) ? WEFT_OK
+                                                   : wefti_endpoint_check(context->endpoint);
+}
+
+/* ---- allocations ---- */
+
+/* Index of the first block above address. */
+static size_t above(const wefti_device_memory_t *memory, const uint8_t *address)
+{
+    size_t low = 0, high = memory->count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (memory->blocks[middle].address > address) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    return low;
+}
+
+static weft_status_t take(weft_context_t *context, size_t bytes, void **out_address)
+{
+    if (context->device != NULL) {
+        weft_status_t status = context->device->ops->mem_alloc(context->device, bytes, out_address);
+        return status == WEFT_OK && *out_address == NULL ? WEFT_ERR_NO_MEMORY : status;
+    }
+    if (bytes > WEFTI_ADDRESS_SPACE) {
+        return wefti_error(WEFT_ERR_NO_MEMORY,
+                           "out of memory: cannot allocate %zu bytes: exceeds the address space",
+                           bytes);
+    }
+    void *address = aligned_alloc(ALIGNMENT, wefti_align_up(bytes, ALIGNMENT));
+    if (address == NULL) {
+        return wefti_error(WEFT_ERR_NO_MEMORY,
+                           "out of memory: cannot allocate %zu bytes on device cpu", bytes);
+    }
+    memset(address, 0, bytes);
+    *out_address = address;
+    return WEFT_OK;
+}
+
+static void give_back(weft_context_t *context, void *address)
+{
+    if (context->device != NULL) {
+        context->device->ops->mem_free(context->device, address);
+    } else {
+        free(address);
+    }
+}
+
+weft_status_t weft_device_alloc(weft_context_t *context, size_t bytes, void **out_address)
+{
+    WEFT_CHECK_OUT(out_address);
+    WEFT_CHECK_ARG(context);
+    weft_status_t status = check_context(context);
+    if (status < 0 || bytes == 0) {
+        return status < 0 ? status
+                          : wefti_error(WEFT_ERR_INVALID_ARGUMENT, "bytes: must be at least 1: 0");
+    }
+    wefti_device_memory_t *memory = &context->device_memory;
+    void *address = NULL;
+    pthread_mutex_lock(&memory->lock);
+    status = wefti_array_reserve(context->allocator, &memory->blocks, &memory->capacity,
+                                 memory->count + 1, sizeof *memory->blocks);
+    if (status == WEFT_OK) {
+        status = take(context, bytes, &address);
+    }
+    if (status == WEFT_OK) {
+        size_t at = above(memory, address);
+        memmove(&memory->blocks[at + 1], &memory->blocks[at],
+                (memory->count - at) * sizeof *memory->blocks);
+        memory->blocks[at] = (wefti_device_block_t){address, bytes};
+        memory->count++;
+        *out_address = address;
+    }
+    pthread_mutex_unlock(&memory->lock);
+    return status;
+}
+
+weft_status_t weft_device_free(weft_context_t *context, void *address)
+{
+    WEFT_CHECK_ARG(context);
+    weft_status_t status = check_context(context);
+    if (status < 0 || address == NULL) {
+        return status;
+    }
+    wefti_device_memory_t *memory = &context->device_memory;
+    pthread_mutex_lock(&memory->lock);
+    size_t at = above(memory, address);
+    bool found = at > 0 && memory->blocks[at - 1].address == address;
+    if (found) {
+        memmove(&memory->blocks[at - 1], &memory->blocks[at],
+                (memory->count - at) * sizeof *memory->blocks);
+        memory->count--;
+        give_back(context, address);
+    }
+    pthread_mutex_unlock(&memory->lock);
+    return found ? WEFT_OK
+                 : wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "address: %p was not allocated by weft_device_alloc", address);
+}
+
+void wefti_device_memory_destroy(weft_context_t *context)
+{
+    wefti_device_memory_t *memory = &context->device_memory;
+    /* In a forked child the queue's threads are not there; a card's memory is the parent's. */
+    bool owned = context->endpoint != NULL && wefti_endpoint_owned(context->endpoint);
+    for (size_t i = 0; i < memory->count; i++) {
+        if (owned || context->device == NULL) {
+            give_back(context, memory->blocks[i].address);
+        }
+    }
+    if (memory->queue != NULL && owned) {
+        context->device->ops->queue_destroy(memory->queue);
+    }
+    wefti_free(context->allocator, memory->blocks);
+    pthread_mutex_destroy(&memory->lock);
+}
+
+/* ---- copies that wait ---- */
+
+static weft_status_t wait_done(weft_context_t *context, weft_queue_t *queue)
+{
+    const weft_device_ops_t *ops = context->device->ops;
+    uint64_t timeout_ns = context->settings.timeout_ns;
+    uint64_t start_ns = wefti_now_ns();
+    for (uint32_t polls = 1;; polls++) {
+        weft_status_t status = ops->query(queue);
+        if (status != WEFT_IN_PROGRESS) {
+            return status;
+        }
+        if (polls % CHECK_EVERY == 0) {
+            status = wefti_endpoint_check(context->endpoint);
+            if (status < 0) {
+                return status;
+            }
+            if (timeout_ns != 0 && wefti_now_ns() - start_ns > timeout_ns) {
+                return wefti_error(WEFT_ERR_TIMEOUT,
+                                   "rank %u: waited %.3g s for device \"%s\" (WEFT_TIMEOUT)",
+                                   context->endpoint->rank, (double)timeout_ns * 1e-9, ops->name);
+            }
+        }
+        sched_yield();
+    }
+}
+
+/* Ends what is queued, so that the caller's memory is not touched any more. */
+static void give_up(weft_context_t *context)
+{
+    const weft_device_ops_t *ops = context->device->ops;
+    wefti_device_memory_t *memory = &context->device_memory;
+    ops->cancel(memory->queue);
+    while (ops->query(memory->queue) == WEFT_IN_PROGRESS) {
+        sched_yield();
+    }
+    ops->queue_destroy(memory->queue);
+    memory->queue = NULL;
+}
+
+weft_status_t wefti_device_fill(const weft_device_ops_t *ops, weft_queue_t *queue, void *dst,
+                                const void *pattern, size_t bytes)
+{
+    uint8_t *to = dst;
+    size_t filled = bytes < WEFTI_FILL_BYTES ? bytes : WEFTI_FILL_BYTES;
+    weft_status_t status = ops->copy(queue, to, pattern, filled);
+    /* What is there already is the source of the rest. */
+    while (status == WEFT_OK && filled < bytes) {
+        size_t piece = bytes - filled < filled ? bytes - filled : filled;
+        status = ops->copy(queue, to + filled, to, piece);
+        filled += piece;
+    }
+    return status;
+}
+
+/* src NULL: a fill. */
+static weft_status_t run_and_wait(weft_context_t *context, void *dst, const void *src,
+                                  uint8_t value, size_t bytes)
+{
+    const weft_device_ops_t *ops = context->device->ops;
+    wefti_device_memory_t *memory = &context->device_memory;
+    uint8_t pattern[WEFTI_FILL_BYTES];
+    weft_status_t status = WEFT_OK;
+    memset(pattern, value, sizeof pattern);
+    pthread_mutex_lock(&memory->lock);
+    if (memory->queue == NULL) {
+        status = ops->queue_create(context->device, &memory->queue);
+        memory->queue = status < 0 ? NULL : memory->queue;
+    }
+    if (status == WEFT_OK) {
+        status = src != NULL ? ops->copy(memory->queue, dst, src, bytes)
+                             : wefti_device_fill(ops, memory->queue, dst, pattern, bytes);
+        status = status == WEFT_OK ? ops->flush(memory->queue) : status;
+        status = status == WEFT_OK ? wait_done(context, memory->queue) : status;
+        if (status < 0) {
+            char text[WEFTI_ERROR_TEXT_BYTES];
+            snprintf(text, sizeof text, "%s", weft_last_error());
+            give_up(context);
+            wefti_error_adopt(status, text);
+        }
+    }
+    pthread_mutex_unlock(&memory->lock);
+    return status;
+}
+
+static bool overlap(const uint8_t *a, const uint8_t *b, size_t bytes)
+{
+    return a < b ? (size_t)(b - a) < bytes : (size_t)(a - b) < bytes;
+}
+
+weft_status_t weft_mem_copy(weft_context_t *context, void *dst, const void *src, size_t bytes)
+{
+    WEFT_CHECK_ARG(context);
+    weft_status_t status = check_context(context);
+    if (status < 0 || bytes == 0) {
+        return status;
+    }
+    WEFT_CHECK_ARG(dst);
+    WEFT_CHECK_ARG(src);
+    if (overlap(dst, src, bytes)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "dst, src: the ranges overlap: %p, %p, %zu bytes", dst, src, bytes);
+    }
+    if (context->device != NULL) {
+        return run_and_wait(context, dst, src, 0, bytes);
+    }
+    memcpy(dst, src, bytes);
+    return WEFT_OK;
+}
+
+weft_status_t weft_mem_fill(weft_context_t *context, void *dst, uint8_t value, size_t bytes)
+{
+    WEFT_CHECK_ARG(context);
+    weft_status_t status = check_context(context);
+    if (status < 0 || bytes == 0) {
+        return status;
+    }
+    WEFT_CHECK_ARG(dst);
+    if (context->device != NULL) {
+        return run_and_wait(context, dst, NULL, value, bytes);
+    }
+    memset(dst, value, bytes);
+    return WEFT_OK;
+}
+
+/* ---- what an address is ---- */
+
+static bool find_peer(const weft_context_t *context, const uint8_t *address, weft_mem_info_t *info)
+{
+    const wefti_endpoint_t *endpoint = context->memory;
+    const uint8_t *base = endpoint->region_of[endpoint->rank];
+    size_t offset = (size_t)((uintptr_t)address - (uintptr_t)base);
+    wefti_region_block_t block;
+    if (base == NULL || !wefti_region_find(endpoint, offset, &block)) {
+        return false;
+    }
+    info->kind = WEFT_MEM_KIND_PEER;
+    info->base = endpoint->region_of[endpoint->rank] + block.offset;
+    info->bytes = block.bytes;
+    return true;
+}
+
+static bool find_device(weft_context_t *context, const uint8_t *address, weft_mem_info_t *info)
+{
+    wefti_device_memory_t *memory = &context->device_memory;
+    pthread_mutex_lock(&memory->lock);
+    size_t at = above(memory, address);
+    const wefti_device_block_t *block = at > 0 ? &memory->blocks[at - 1] : NULL;
+    bool found = block != NULL && (size_t)(address - block->address) < block->bytes;
+    if (found) {
+        info->kind = WEFT_MEM_KIND_DEVICE;
+        info->base = block->address;
+        info->bytes = block->bytes;
+    }
+    pthread_mutex_unlock(&memory->lock);
+    return found;
+}
+
+static void find_registered(const weft_context_t *context, const uint8_t *address,
+                            weft_mem_info_t *info)
+{
+    wefti_eager_t *eager = context->eager;
+    if (eager == NULL || !wefti_endpoint_owned(context->endpoint)) {
+        return; /* none, or a forked child, where the lock may be held for ever */
+    }
+    pthread_mutex_lock(&eager->adopted_lock);
+    for (size_t i = 0; i < eager->adopted_count; i++) {
+        const wefti_adopted_t *adopted = &eager->adopted[i];
+        if (address >= adopted->address && (size_t)(address - adopted->address) < adopted->bytes) {
+            info->kind = WEFT_MEM_KIND_REGISTERED;
+            info->base = adopted->address;
+            info->bytes = adopted->bytes;
+        }
+    }
+    pthread_mutex_unlock(&eager->adopted_lock);
+}
+
+weft_status_t weft_mem_query(weft_context_t *context, const void *address,
+                             weft_mem_info_t *out_info)
+{
+    WEFT_CHECK_ARG(context);
+    WEFT_CHECK_ARG(address);
+    WEFT_CHECK_ARG(out_info);
+    weft_status_t status = check_context(context);
+    status = status < 0 ? status : wefti_report_check("out_info", out_info);
+    if (status < 0) {
+        return status;
+    }
+    weft_mem_info_t info = {.host_access = 1};
+    if (find_device(context, address, &info) || find_peer(context, address, &info)) {
+        info.host_access = host_reaches(context);
+    } else {
+        find_registered(context, address, &info);
+    }
+    wefti_report_write(out_info, &info, sizeof info);
+    return WEFT_OK;
+}

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which algorithm executes each of a plan's collectives: the one that WEFT_ALGO selects, else the
+ * first of the plan's list that all ranks can run. All ranks choose the same one, or all get the
+ * reason why not.
+ *
+ * On the CPU device any algorithm runs, over any links: one lane without scratch over shared memory
+ * as records (bind_collectives.c), everything else by the interpreter (bind_schedules.c). Other
+ * devices run records only.
+ */
+#include "runtime/plan/session.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/error.h"
+#include "runtime/interpreter/proof.h"
+
+/* Compilers do not include the transport: the numbers they write into plans are kept equal here. */
+_Static_assert(WEFTI_PLAN_CAP_DIRECT == WEFTI_CAP_DIRECT && WEFTI_PLAN_CAP_PUT == WEFTI_CAP_PUT &&
+                   WEFTI_PLAN_CAP_SIGNAL == WEFTI_CAP_SIGNAL,
+               "plans speak of the transport's capabilities");
+
+/* Whether the operator's in-place rule holds for the buffers of all ranks that have both. The plan
+ * was verified: where it does not, they share nothing. */
+static bool is_in_place(const weft_session_t *session, const wefti_plan_collective_t *planned)
+{
+    const wefti_plan_buffer_t *source = &session->plan->buffers[planned->source];
+    const wefti_plan_buffer_t *buffer = &session->plan->buffers[planned->buffer];
+    bool rooted = wefti_collective_rooted(planned->op);
+    for (uint32_t r = rooted ? planned->root : 0;
+         r < (rooted ? planned->root + 1 : session->endpoint->world_size); r++) {
+        uint64_t send = wefti_session_offset(source, r), recv = wefti_session_offset(buffer, r);
+        uint64_t at = wefti_in_place_elems(planned->op, r, planned->elem_count) *
+                      weft_dtype_size_bytes(planned->dtype);
+        if (wefti_collective_scatters(planned->op) ? send + at != recv : recv + at != send) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Plans reduce in the order of ranks. */
+weft_algo_params_t wefti_bind_algo_params(const weft_session_t *session, uint32_t collective)
+{
+    const wefti_plan_collective_t *planned = &session->plan->collectives[collective];
+    const wefti_endpoint_t *endpoint = session->context->endpoint;
+    bool several = endpoint->host_count > 1;
+    return (weft_algo_params_t){.struct_size = sizeof(weft_algo_params_t),
+                                .op = (weft_collective_t)planned->op,
+                                .group_size = session->endpoint->world_size,
+                                .rank = session->endpoint->rank,
+                                .root = planned->root,
+                                .in_place = is_in_place(session, planned),
+                                .order = WEFT_ORDER_TREE,
+                                .host_of = several ? endpoint->host_of : NULL,
+                                .host_of_count = several ? endpoint->host_count : 0,
+                                .rail_of = session->rail_of};
+}
+
+/* Which network card each rank is next to, where some host has several. */
+static weft_status_t find_rails(weft_session_t *session)
+{
+    const weft_context_t *context = session->context;
+    uint32_t *rail_of =
+        wefti_arena_array(&session->arena, context->endpoint->world_size, sizeof(*rail_of));
+    if (rail_of == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    if (context->endpoint->host_count > 1 && wefti_place_rails(&context->cluster, rail_of) > 1) {
+        session->rail_of = rail_of;
+    }
+    return WEFT_OK;
+}
+
+/* The same with an update: the rank that reduces a shard updates it, as in a mesh. */
+static const char *why_no_update(const weft_session_t *session, const weft_algorithm_t *algorithm,
+                                 bool *out_records)
+{
+    *out_records = session->put_links == NULL;
+    if (strcmp(algorithm->name, "mesh") != 0) {
+        return "only algorithm mesh supports a fused update";
+    }
+    return *out_records || session->context->device == NULL
+               ? NULL
+               : "a fused update on a device requires memory shared by all ranks";
+}
+
+/* Why this session cannot run algorithm, or NULL. *out_records: as records; else interpreted. */
+static const char *why_not(const weft_session_t *session, uint32_t collective,
+                           const weft_algorithm_t *algorithm, bool *out_records)
+{
+    weft_algo_params_t params = wefti_bind_algo_params(session, collective);
+    const char *reason = algorithm->eligible(&params);
+    *out_records = true;
+    if (session->plan->collectives[collective].update != WEFTI_PLAN_NONE) {
+        return why_no_update(session, algorithm, out_records);
+    }
+    if (reason != NULL || session->endpoint->world_size == 1) {
+        return reason; /* world size 1: every algorithm does the same */
+    }
+    weft_algo_resources_t resources = {0};
+    algorithm->resources(&params, &resources);
+    *out_records =
+        resources.lanes <= 1 && resources.scratch_slots == 0 && session->put_links == NULL;
+    return *out_records || session->context->device == NULL
+               ? NULL
+               : "devices support only algorithms with one lane and no scratch";
+}
+
+/* Algorithms of the caller's are proved before they run, once for each context. */
+static weft_status_t use(weft_session_t *session, uint32_t collective,
+                         const weft_algorithm_t *algorithm, bool records)
+{
+    weft_algo_params_t params = wefti_bind_algo_params(session, collective);
+    session->algorithms[collective] = algorithm;
+    session->interpreted[collective] = !records;
+    return wefti_algorithm_prove(session->context, algorithm, &params);
+}
+
+/* What a list of one comes to. */
+static weft_status_t use_wanted(weft_session_t *session, uint32_t collective,
+                                const weft_algorithm_t *wanted)
+{
+    bool records = false;
+    const char *reason = why_not(session, collective, wanted, &records);
+    if (reason != NULL) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: WEFT_ALGO selects %s algorithm \"%s\": %s",
+                           session->plan->collectives[collective].name,
+                           weft_collective_name(wanted->op), wanted->name, reason);
+    }
+    return use(session, collective, wanted, records);
+}
+
+/*
+ * A list that was made for one host has what is best in shared memory. Where nobody said, when the
+ * plan was compiled, that ranks would be on several, what costs least on these is taken; where none
+ * of that can run, the list is. *out_used: something was taken.
+ */
+static weft_status_t use_cheapest(weft_session_t *session, uint32_t collective, bool *out_used)
+{
+    const wefti_plan_collective_t *planned = &session->plan->collectives[collective];
+    const weft_context_t *context = session->context;
+    weft_algo_params_t params = wefti_bind_algo_params(session, collective);
+    wefti_counts_t counts = {.elem_count = planned->elem_count,
+                             .elem_bytes = (uint32_t)weft_dtype_size_bytes(planned->dtype)};
+    wefti_choice_t choice = {.registry = context->registry, .planned = true};
+    wefti_candidate_t list[WEFTI_MAX_CANDIDATES];
+    uint32_t count = 0;
+    *out_used = false;
+    if (params.host_of == NULL || session->plan->topology[0] != '\0' ||
+        planned->update != WEFTI_PLAN_NONE || planned->algorithm_count == 1) { /* asked for */
+        return WEFT_OK;
+    }
+    if (params.group_size > WEFTI_MAX_PREDICTED_RANKS) {
+        list[0] = (wefti_candidate_t){.algorithm = wefti_cost_few_steps(&params)};
+        count = list[0].algorithm != NULL;
+    } else {
+        weft_status_t status =
+            wefti_cost_choose(&context->costs, &params, &counts, &choice, list, &count);
+        if (status < 0) {
+            return status;
+        }
+    }
+    for (uint32_t i = 0; i < count && list[i].reason == NULL; i++) {
+        bool records = false;
+        if (why_not(session, collective, list[i].algorithm, &records) == NULL) {
+            *out_used = true;
+            return use(session, collective, list[i].algorithm, records);
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t use_listed(weft_session_t *session, uint32_t collective, uint64_t common)
+{
+    bool used;
+    weft_status_t status = use_cheapest(session, collective, &used);
+    if (status < 0 || used) {
+        return status;
+    }
+    const wefti_plan_collective_t *planned = &session->plan->collectives[collective];
+    /* Put links stand in for shared memory: schedules are lowered to them. */
+    if (session->put_links != NULL && (common & WEFTI_CAP_PUT) && (common & WEFTI_CAP_SIGNAL)) {
+        common |= WEFTI_CAP_DIRECT;
+    }
+    const char *why = "unknown algorithm, or not supported by the links"; /* of the last one */
+    for (uint32_t i = 0; i < planned->algorithm_count; i++) {
+        const wefti_plan_algorithm_t *listed = &planned->algorithms[i];
+        const weft_algorithm_t *algorithm = weft_registry_find_algorithm(
+            session->registry, (weft_collective_t)planned->op, listed->name);
+        bool able = session->endpoint->world_size == 1 ||
+                    (listed->capabilities & common) == listed->capabilities;
+        bool records = false;
+        if (able && algorithm != NULL) {
+            const char *reason = why_not(session, collective, algorithm, &records);
+            if (reason == NULL) {
+                return use(session, collective, algorithm, records);
+            }
+            why = reason;
+        }
+    }
+    return wefti_error(WEFT_ERR_UNSUPPORTED,
+                       "%s: none of its %u algorithms can run over %s on all ranks: %s",
+                       planned->name, planned->algorithm_count, session->endpoint->ops->name, why);
+}
+
+/* What the links between all ranks can do: *out_common what all of them can, and session->put_links
+ * where some are not shared memory. */
+static weft_status_t gather_links(weft_session_t *session, uint64_t *out_common)
+{
+    wefti_endpoint_t *endpoint = session->endpoint;
+    size_t n = endpoint->world_size;
+    uint64_t *caps = wefti_arena_array(&session->arena, n * n, sizeof(*caps));
+    uint8_t *put = wefti_arena_array(&session->arena, n * n, sizeof(*put));
+    weft_status_t status =
+        wefti_endpoint_agree(endpoint, caps != NULL && put != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
+    if (status < 0) {
+        return status;
+    }
+    status = wefti_endpoint_all_gather(endpoint, endpoint->peer_caps, n * sizeof(*caps), caps);
+    if (status < 0) {
+        return status;
+    }
+    *out_common = ~0ull;
+    for (size_t i = 0; i < n * n; i++) {
+        if (i / n != i % n) {
+            *out_common &= caps[i];
+            put[i] = (caps[i] & WEFTI_CAP_DIRECT) == 0;
+            session->put_links = put[i] ? put : session->put_links;
+        }
+    }
+    return WEFT_OK;
+}
+
+/* A plan has no place for the peers of SendRecv or for counts per rank. */
+static weft_status_t check_operator(const wefti_plan_collective_t *planned)
+{
+    bool variable = wefti_collective_is_variable(planned->op);
+    if (!wefti_collective_known(planned->op) || variable ||
+        planned->op == WEFT_COLLECTIVE_SEND_RECV) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "%s: operator %s is not supported in plans: a plan has no %s",
+                           planned->name, weft_collective_name(planned->op),
+                           variable ? "counts per rank" : "send and receive pairs");
+    }
+    return WEFT_OK;
+}
+
+typedef struct choice {
+    wefti_digest_t digest; /* of all algorithms' names */
+    char asked[256];       /* WEFT_ALGO */
+} choice_t;
+
+static weft_status_t agree_on_choice(weft_session_t *session)
+{
+    wefti_endpoint_t *endpoint = session->endpoint;
+    wefti_hasher_t *hasher;
+    choice_t own;
+    memset(&own, 0, sizeof(own)); /* padding is sent too */
+    weft_status_t status = wefti_hasher_create(&hasher);
+    for (uint32_t i = 0; i < session->plan->collective_count && status >= 0; i++) {
+        const char *name = session->algorithms[i]->name;
+        wefti_hasher_add(hasher, name, strlen(name) + 1);
+    }
+    if (status >= 0) {
+        wefti_hasher_finish(hasher, &own.digest);
+        wefti_hasher_destroy(hasher);
+    }
+    snprintf(own.asked, sizeof(own.asked), "%s", session->context->settings.algo);
+    choice_t *all = wefti_arena_array(&session->arena, endpoint->world_size, sizeof(*all));
+    status =
+        wefti_endpoint_agree(endpoint, status >= 0 && all == NULL ? WEFT_ERR_NO_MEMORY : status);
+    if (status >= 0) {
+        status = wefti_endpoint_all_gather(endpoint, &own, sizeof(own), all);
+    }
+    for (uint32_t rank = 1; rank < endpoint->world_size && status >= 0; rank++) {
+        if (memcmp(&all[rank].digest, &all[0].digest, sizeof(own.digest)) != 0) {
+            status = wefti_error(WEFT_ERR_MISMATCH,
+                                 "plan: ranks chose different algorithms: rank 0 has WEFT_ALGO "
+                                 "\"%s\", rank %u has \"%s\"",
+                                 all[0].asked, rank, all[rank].asked);
+        }
+    }
+    return status;
+}
+
+weft_status_t wefti_bind_algorithms(weft_session_t *session)
+{
+    const weft_plan_t *plan = session->plan;
+    uint64_t common;
+    weft_status_t status = gather_links(session, &common);
+    if (status < 0) {
+        return status;
+    }
+    status = find_rails(session);
+    for (uint32_t i = 0; i < plan->collective_count && status >= 0; i++) {
+        uint32_t op = (uint32_t)plan->collectives[i].op;
+        if ((status = check_operator(&plan->collectives[i])) < 0) {
+            break;
+        }
+        const weft_algorithm_t *wanted =
+            op < WEFTI_OPS ? session->context->wanted.algorithm[op] : NULL;
+        status = wanted != NULL ? use_wanted(session, i, wanted) : use_listed(session, i, common);
+        if (status >= 0) {
+            wefti_log(&session->context->log, WEFT_LOG_LEVEL_DEBUG, "%s: algorithm %s%s",
+                      plan->collectives[i].name, session->algorithms[i]->name,
+                      session->interpreted[i] ? ", interpreted" : "");
+        }
+    }
+    status = wefti_endpoint_agree(session->endpoint, status);
+    return status >= 0 ? agree_on_choice(session) : status;
+}

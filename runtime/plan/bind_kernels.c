@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Looks kernels up, prepares them, and gives every stream scratch for the largest of its own. */
+#include "runtime/plan/bind.h"
+
+#include "runtime/base/error.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SCRATCH_ALIGNMENT 64u
+
+static weft_status_t find_stream(weft_session_t *session, uint32_t kernel, uint32_t stream)
+{
+    uint32_t *found = &session->kernel_stream[kernel];
+    if (*found != WEFTI_PLAN_NONE && *found != stream) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "kernel \"%s\": used by programs on different streams",
+                           session->plan->kernels[kernel].name);
+    }
+    *found = stream;
+    return WEFT_OK;
+}
+
+/* Which stream runs which kernel: a kernel may stand in several programs. Those of sweeps are not
+ * here: they are prepared for blocks (bind_sweep.c). */
+static weft_status_t find_streams(weft_session_t *session)
+{
+    const weft_plan_t *plan = session->plan;
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 0; i < plan->kernel_count; i++) {
+        session->kernel_stream[i] = WEFTI_PLAN_NONE;
+    }
+    for (uint32_t p = 0; p < plan->program_count; p++) {
+        for (uint32_t s = 0; s < plan->stream_count; s++) {
+            const wefti_plan_stream_program_t *program = &plan->programs[p].streams[s];
+            for (uint32_t i = 0; i < program->step_count && status >= 0; i++) {
+                const wefti_plan_step_t *step = &program->steps[i];
+                if (step->kind == WEFTI_STEP_KERNEL) {
+                    status = find_stream(session, step->index, s);
+                } else if (step->kind == WEFTI_STEP_COLLECTIVE &&
+                           plan->collectives[step->index].update != WEFTI_PLAN_NONE &&
+                           !wefti_bind_sweeps(session, step->index)) {
+                    status = find_stream(session, plan->collectives[step->index].update, s);
+                }
+            }
+        }
+    }
+    return status;
+}
+
+static weft_status_t find_kernel(const weft_session_t *session, const wefti_plan_kernel_t *kernel,
+                                 const char *family, const weft_kernel_t **out_found)
+{
+    const weft_kernel_t *found = weft_registry_find_kernel_of(
+        session->registry, family, kernel->domain, kernel->op, kernel->version);
+    if (found == NULL) {
+        return wefti_error(WEFT_ERR_NOT_FOUND,
+                           "node \"%s\": no kernel registered for operator %s%s%s version %d",
+                           kernel->name, kernel->domain, kernel->domain[0] != '\0' ? "." : "",
+                           kernel->op, kernel->version);
+    }
+    if (found->abi_version != WEFT_KERNEL_ABI_VERSION) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "kernel %s.%s: unsupported abi_version %u: expected %u", kernel->domain,
+                           kernel->op, found->abi_version, WEFT_KERNEL_ABI_VERSION);
+    }
+    *out_found = found;
+    return WEFT_OK;
+}
+
+/* One line per node whose kernel has something to say; declined: why the wished-for family did not
+ * take it. */
+static void log_choice(weft_session_t *session, const wefti_plan_kernel_t *kernel,
+                       const wefti_bound_kernel_t *bound, const char *declined)
+{
+    const char *name =
+        bound->kernel->implementation != NULL ? bound->kernel->implementation(bound->state) : NULL;
+    if (name != NULL || declined[0] != '\0') {
+        wefti_log(&session->context->log, WEFT_LOG_LEVEL_INFO, "kernel %s: %s%s%s%s", kernel->name,
+                  name != NULL ? name : "built in", declined[0] != '\0' ? " (" : "", declined,
+                  declined[0] != '\0' ? ")" : "");
+    }
+}
+
+/* The family that WEFT_KERNELS asks for first; what it declines goes to the kernel for every
+ * choice. */
+weft_status_t wefti_bind_prepare(weft_session_t *session, uint32_t index,
+                                 const weft_node_desc_t *desc, uint32_t threads,
+                                 wefti_bound_kernel_t *bound)
+{
+    const wefti_plan_kernel_t *kernel = &session->plan->kernels[index];
+    const wefti_settings_t *settings = &session->context->settings;
+    const weft_kernel_env_t env = {sizeof(env), settings->isa, threads};
+    const char *family =
+        settings->kernels == WEFTI_KERNELS_ONEDNN ? wefti_kernels_name(settings->kernels) : NULL;
+    const weft_kernel_t *found = NULL;
+    char declined[160] = "";
+    weft_status_t status = find_kernel(session, kernel, family, &found);
+    if (status < 0) {
+        return status;
+    }
+    if (found->prepare != NULL) {
+        status = found->prepare(desc, &env, &bound->state, &bound->scratch_bytes);
+        if (status == WEFT_ERR_UNSUPPORTED && found->family != NULL) {
+            snprintf(declined, sizeof(declined), "%s", weft_last_error());
+            status = find_kernel(session, kernel, NULL, &found);
+            if (status >= 0) {
+                status = found->prepare(desc, &env, &bound->state, &bound->scratch_bytes);
+            }
+        }
+    }
+    if (status < 0) {
+        return wefti_error_prefix(status, "node \"%s\" (%s)", kernel->name, kernel->op);
+    }
+    bound->kernel = found;
+    log_choice(session, kernel, bound, declined);
+    return WEFT_OK;
+}
+
+static weft_status_t prepare(weft_session_t *session, uint32_t index)
+{
+    weft_node_desc_t desc;
+    weft_status_t status = wefti_plan_kernel_desc(session->plan, index, &session->arena, &desc);
+    return status < 0 ? status
+                      : wefti_bind_prepare(session, index, &desc, session->context->kernel_threads,
+                                           &session->kernels[index]);
+}
+
+static weft_status_t make_scratch(weft_session_t *session)
+{
+    weft_device_t *device = session->context->device;
+    for (uint32_t i = 0; i < session->plan->kernel_count; i++) {
+        uint32_t stream = session->kernel_stream[i];
+        if (stream != WEFTI_PLAN_NONE &&
+            session->kernels[i].scratch_bytes > session->scratch_bytes[stream]) {
+            session->scratch_bytes[stream] = session->kernels[i].scratch_bytes;
+        }
+    }
+    for (uint32_t s = 0; s < session->plan->stream_count; s++) {
+        size_t bytes = session->scratch_bytes[s];
+        if (bytes == 0) {
+            continue;
+        }
+        if (bytes > SIZE_MAX / 2) {
+            return wefti_error(WEFT_ERR_NO_MEMORY,
+                               "out of memory: cannot allocate %zu bytes of kernel scratch", bytes);
+        }
+        bytes = wefti_align_up(bytes, SCRATCH_ALIGNMENT);
+        if (device != NULL) {
+            weft_status_t status = device->ops->mem_alloc(device, bytes, &session->scratch[s]);
+            if (status < 0) {
+                return status;
+            }
+        } else {
+            session->scratch[s] = aligned_alloc(SCRATCH_ALIGNMENT, bytes);
+            if (session->scratch[s] == NULL) {
+                return wefti_error(WEFT_ERR_NO_MEMORY,
+                                   "out of memory: cannot allocate %zu bytes of kernel scratch",
+                                   bytes);
+            }
+            memset(session->scratch[s], 0, bytes); /* touched at bind, not in the first step */
+        }
+        session->scratch_bytes[s] = bytes;
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_bind_kernels(weft_session_t *session)
+{
+    weft_status_t status = find_streams(session);
+    for (uint32_t i = 0; i < session->plan->kernel_count && status >= 0; i++) {
+        if (session->kernel_stream[i] != WEFTI_PLAN_NONE) {
+            status = prepare(session, i);
+        }
+    }
+    if (status >= 0) {
+        status = wefti_bind_updates(session);
+    }
+    return status < 0 ? status : make_scratch(session);
+}
+
+void wefti_unbind_kernels(weft_session_t *session)
+{
+    weft_device_t *device = session->context->device;
+    wefti_unbind_updates(session);
+    for (uint32_t i = 0; session->kernels != NULL && i < session->plan->kernel_count; i++) {
+        if (session->kernels[i].kernel != NULL && session->kernels[i].kernel->destroy != NULL) {
+            session->kernels[i].kernel->destroy(session->kernels[i].state);
+        }
+    }
+    for (uint32_t s = 0; session->scratch != NULL && s < session->plan->stream_count; s++) {
+        if (device != NULL && session->scratch[s] != NULL) {
+            device->ops->mem_free(device, session->scratch[s]);
+        } else {
+            free(session->scratch[s]);
+        }
+    }
+}

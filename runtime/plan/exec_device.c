@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Replay on any device other than the CPU: all records are handed to the device's queues, which
+ * order them by counters; the host only waits, watching the other ranks.
+ */
+#include "runtime/plan/session.h"
+
+#include "runtime/base/error.h"
+
+#include <sched.h>
+#include <string.h>
+
+#define CHECK_EVERY 64u /* polls between two looks at the other ranks */
+
+/* Until queue is done; ends everything queued when the world ends. */
+static weft_status_t drain(weft_session_t *session, weft_queue_t *queue)
+{
+    const weft_device_ops_t *ops = session->context->device->ops;
+    uint64_t timeout_ns = session->context->settings.timeout_ns;
+    uint64_t deadline_ns = timeout_ns != 0 ? wefti_now_ns() + timeout_ns : UINT64_MAX;
+    for (uint32_t polls = 1;; polls++) {
+        weft_status_t status = ops->query(queue);
+        if (status != WEFT_IN_PROGRESS) {
+            return status;
+        }
+        if (polls % CHECK_EVERY == 0) {
+            if ((status = wefti_endpoint_check(session->endpoint)) < 0) {
+                return status;
+            }
+            if (wefti_now_ns() > deadline_ns) {
+                return wefti_error(
+                    WEFT_ERR_TIMEOUT, "rank %u: waited %.3g s for device \"%s\" (WEFT_TIMEOUT)",
+                    session->endpoint->rank, (double)session->endpoint->settings->timeout_ns * 1e-9,
+                    ops->name);
+            }
+        }
+        sched_yield();
+    }
+}
+
+weft_status_t wefti_exec_device_open(weft_session_t *session)
+{
+    weft_device_t *device = session->context->device;
+    weft_status_t status = device->ops->queue_create(device, &session->copy_queue);
+    for (uint32_t i = 0; i < session->plan->stream_count && status >= 0; i++) {
+        status = device->ops->queue_create(device, &session->queues[i]);
+    }
+    return status;
+}
+
+void wefti_exec_device_close(weft_session_t *session)
+{
+    weft_device_t *device = session->context->device;
+    for (uint32_t i = 0; session->queues != NULL && i < session->plan->stream_count; i++) {
+        if (session->queues[i] != NULL) {
+            device->ops->queue_destroy(session->queues[i]);
+        }
+    }
+    if (session->copy_queue != NULL) {
+        device->ops->queue_destroy(session->copy_queue);
+    }
+}
+
+static weft_status_t enqueue_all(weft_session_t *session, wefti_bound_program_t *program)
+{
+    const weft_device_ops_t *ops = session->context->device->ops;
+    for (uint32_t i = 0; i < session->plan->stream_count; i++) {
+        for (uint32_t j = 0; j < program->streams[i].count; j++) {
+            const wefti_record_t *record = &program->streams[i].records[j];
+            weft_status_t status =
+                wefti_record_enqueue(record, program->epoch, ops, session->queues[i]);
+            if (status < 0) {
+                return wefti_error_prefix(status, "rank %u: enqueue \"%s\"",
+                                          session->endpoint->rank, record->name);
+            }
+            if (record->flags & WEFTI_RECORD_FUSION_COPY) {
+                session->device_copied_bytes += record->copy.size_bytes;
+            }
+        }
+        weft_status_t status = ops->flush(session->queues[i]);
+        if (status < 0) {
+            return status;
+        }
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_exec_device_run(weft_session_t *session, wefti_bound_program_t *program)
+{
+    const weft_device_ops_t *ops = session->context->device->ops;
+    uint32_t count = session->plan->stream_count;
+    uint64_t start_ns = wefti_now_ns();
+    weft_status_t status = enqueue_all(session, program);
+    for (uint32_t i = 0; i < count && status >= 0; i++) {
+        status = drain(session, session->queues[i]);
+        wefti_history_entry_t entry = {.start_ns = start_ns,
+                                       .end_ns = wefti_now_ns(),
+                                       .name = "run",
+                                       .run = (uint32_t)session->run_count,
+                                       .step = (uint32_t)session->step_now,
+                                       .kind = WEFTI_HISTORY_OTHER};
+        wefti_history_add(&session->cursors[i].history, &entry);
+    }
+    if (status < 0) {
+        wefti_session_fail(session, status);
+        for (uint32_t i = 0; i < count; i++) {
+            ops->cancel(session->queues[i]);
+        }
+        return wefti_fault_get(&session->fault);
+    }
+    /* what happens inside the device is its own affair: only the whole is known */
+    float step_ms = (float)(wefti_now_ns() - start_ns) * 1e-6f;
+    session->run_times = (wefti_step_times_t){step_ms, step_ms, 0, 0};
+    return WEFT_OK;
+}
+
+weft_status_t wefti_session_copy(weft_session_t *session, void *dst, const void *src, size_t bytes)
+{
+    if (session->context->device == NULL) {
+        memcpy(dst, src, bytes);
+        return WEFT_OK;
+    }
+    const weft_device_ops_t *ops = session->context->device->ops;
+    weft_status_t status = ops->copy(session->copy_queue, dst, src, bytes);
+    if (status >= 0) {
+        status = ops->flush(session->copy_queue);
+    }
+    return status < 0 ? status : drain(session, session->copy_queue);
+}

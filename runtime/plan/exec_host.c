@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Replay on the CPU device. Streams that have no thread of their own are run by the caller in turn:
+ * after every kernel of one the others are polled, and when all are blocked the caller waits, by
+ * the transport's policy, for the one thing that comes from elsewhere.
+ */
+#include "runtime/plan/session.h"
+
+#include "runtime/base/error.h"
+#include "runtime/group/group.h"
+
+#include <sched.h>
+#include <stdio.h>
+
+#define FAULT_SLICE_NS 10000000ull /* how late a thread notices that another one failed */
+
+static uint64_t idle_spin_ns(const weft_session_t *session)
+{
+    return session->endpoint->may_spin ? session->context->settings.spin_ns : 0;
+}
+
+/* Waits for what another thread of this rank posts: that thread watches the other ranks, but an
+ * interrupt may be for this one only. */
+static weft_status_t block_local(weft_session_t *session, wefti_signal_t *signal, uint32_t target)
+{
+    weft_status_t status = WEFT_OK;
+    uint64_t spin_ns = idle_spin_ns(session);
+    while (!wefti_signal_await(session->endpoint, signal, target, spin_ns, FAULT_SLICE_NS)) {
+        if ((status = wefti_fault_get(&session->fault)) < 0 ||
+            (status = wefti_endpoint_check(session->endpoint)) < 0) {
+            return status;
+        }
+        spin_ns = 0;
+    }
+    return status;
+}
+
+/* Whether cursor is blocked on several things, only one of which is waited for. */
+static bool is_blocked_on_lanes(const wefti_cursor_t *cursor)
+{
+    const wefti_record_t *record = &cursor->records[cursor->next];
+    return record->kind == WEFTI_RECORD_SCHEDULE &&
+           wefti_run_schedule(record->schedule.bound->run)->resources.lanes > 1;
+}
+
+/* Whether another lane of a schedule can go on. */
+static bool lanes_moved(const wefti_cursor_t *cursor)
+{
+    return is_blocked_on_lanes(cursor) &&
+           wefti_run_ready(cursor->records[cursor->next].schedule.bound->run);
+}
+
+/* The rank that is to signal what cursor waits for; world_size: unknown. */
+static uint32_t late_rank(const weft_session_t *session, const wefti_cursor_t *cursor)
+{
+    const wefti_record_t *record = &cursor->records[cursor->next];
+    uint32_t target, r = 0, count = session->endpoint->world_size;
+    const wefti_signal_t *signal = wefti_cursor_blocked_on(cursor, &target);
+    /* relaxed: it may grow meanwhile, but not to where a signal lies that somebody waits for */
+    size_t bytes = __atomic_load_n(&session->endpoint->region_bytes, __ATOMIC_RELAXED);
+    for (; r < count; r++) {
+        uintptr_t base = (uintptr_t)session->endpoint->region_of[r];
+        if (r == session->endpoint->rank) {
+            continue;
+        }
+        if (base != 0 && (uintptr_t)signal - base < bytes) {
+            break;
+        }
+        if (record->kind == WEFTI_RECORD_SCHEDULE) {
+            const wefti_bound_run_t *bound = record->schedule.bound;
+            const uint8_t *own = bound->memory.bases[session->endpoint->rank] + bound->memory.area;
+            if (wefti_run_arrives_from(&bound->counters, own, r, signal)) {
+                break;
+            }
+        }
+    }
+    return r;
+}
+
+/* What every wait for other ranks looks at beside its own things. */
+typedef struct watch {
+    weft_session_t *session;
+    const wefti_cursor_t *cursor;
+    weft_status_t (*poll)(void *user);
+    void *user;
+    uint64_t since_ns;
+    uint64_t gone_since_ns; /* whom it waits for has left the world; 0: no */
+} watch_t;
+
+/* A rank that is to signal over puts has left the world without: where such signals lie does not
+ * say whose they are. */
+static weft_status_t look_for_departed(watch_t *watch, uint64_t now)
+{
+    const weft_session_t *session = watch->session;
+    wefti_endpoint_t *endpoint = session->endpoint;
+    /* relaxed: it only says that looking is worth its while */
+    if (!atomic_load_explicit(&endpoint->departed, memory_order_relaxed)) {
+        return WEFT_OK;
+    }
+    uint32_t target, late = late_rank(session, watch->cursor);
+    wefti_signal_t *signal = wefti_cursor_blocked_on(watch->cursor, &target);
+    if (late >= endpoint->world_size || !wefti_endpoint_has_left(endpoint, late) ||
+        /* acquire: callers go on to what was posted with it */
+        wefti_signal_reached(atomic_load_explicit(&signal->value, memory_order_acquire), target)) {
+        return WEFT_OK;
+    }
+    watch->gone_since_ns = watch->gone_since_ns != 0 ? watch->gone_since_ns : now;
+    if (now - watch->gone_since_ns < WEFTI_ARRIVES_NS) {
+        return WEFT_OK;
+    }
+    weft_status_t status =
+        wefti_endpoint_check(endpoint); /* a rank that aborts the world does so before it leaves */
+    return status < 0
+               ? status
+               : wefti_error(WEFT_ERR_PEER_DIED,
+                             "rank %u left the world while rank %u was waiting for it in %s", late,
+                             endpoint->rank, watch->cursor->records[watch->cursor->next].name);
+}
+
+static weft_status_t poll_watch(void *user)
+{
+    watch_t *watch = user;
+    weft_session_t *session = watch->session;
+    wefti_endpoint_t *endpoint = session->endpoint;
+    if (wefti_session_lost_link(session)) {
+        return wefti_session_check_links(session);
+    }
+    uint64_t now = wefti_now_ns();
+    watch->since_ns = watch->since_ns == 0 ? now : watch->since_ns;
+    if (wefti_endpoint_reports_late(endpoint, now - watch->since_ns)) {
+        char facts[200];
+        uint32_t late = late_rank(session, watch->cursor);
+        wefti_endpoint_late_facts(endpoint, late, facts, sizeof facts);
+        char who[24] = "";
+        if (late < endpoint->world_size) {
+            snprintf(who, sizeof who, "; late: rank %u", late);
+        }
+        wefti_log(endpoint->log, WEFT_LOG_LEVEL_WARN, "rank %u waited %.3g s in %s%s%s",
+                  endpoint->rank, (double)(now - watch->since_ns) * 1e-9,
+                  watch->cursor->records[watch->cursor->next].name, who, facts);
+    }
+    weft_status_t status = look_for_departed(watch, now);
+    if (status < 0) {
+        return status;
+    }
+    return watch->poll != NULL ? watch->poll(watch->user) : WEFT_OK;
+}
+
+/* Waits for what cursor is blocked on. */
+static weft_status_t block(weft_session_t *session, const wefti_cursor_t *cursor,
+                           weft_status_t (*poll)(void *user), void *user)
+{
+    uint32_t target;
+    wefti_signal_t *signal = wefti_cursor_blocked_on(cursor, &target);
+    if (cursor->records[cursor->next].source != UINT16_MAX && poll == NULL) {
+        return block_local(session, signal, target);
+    }
+    watch_t watch = {session, cursor, poll, user, 0, 0};
+    bool watches = poll != NULL || session->put_links != NULL;
+    return wefti_wait_signal(session->endpoint, signal, target, cursor->records[cursor->next].name,
+                             watches ? poll_watch : NULL, &watch);
+}
+
+/* True when somebody other than the calling thread posts what cursor is blocked on. */
+static bool blocked_on_others(const weft_session_t *session, const wefti_cursor_t *cursor)
+{
+    const wefti_record_t *record = &cursor->records[cursor->next];
+    return cursor->next < cursor->count &&
+           (record->kind == WEFTI_RECORD_WAIT || record->kind == WEFTI_RECORD_SCHEDULE) &&
+           (record->source == UINT16_MAX || session->on_worker[record->source]);
+}
+
+typedef struct alternatives {
+    weft_session_t *session;
+    const wefti_cursor_t *waiting; /* the one that is waited for by block */
+    bool moved;                    /* another one can go on */
+} alternatives_t;
+
+/* Ends the wait when another of the caller's streams can go on. */
+static weft_status_t poll_alternatives(void *user)
+{
+    alternatives_t *alternatives = user;
+    weft_session_t *session = alternatives->session;
+    for (uint32_t i = 0; i < session->plan->stream_count; i++) {
+        const wefti_cursor_t *cursor = &session->cursors[i];
+        if (session->on_worker[i] || !blocked_on_others(session, cursor)) {
+            continue;
+        }
+        if (lanes_moved(cursor)) {
+            alternatives->moved = true;
+            return WEFT_ERR_STATE; /* only a way to end the wait */
+        }
+        if (cursor == alternatives->waiting) {
+            continue;
+        }
+        uint32_t target;
+        wefti_signal_t *signal = wefti_cursor_blocked_on(cursor, &target);
+        /* relaxed: the cursor looks again, with acquire */
+        if (wefti_signal_reached(atomic_load_explicit(&signal->value, memory_order_relaxed),
+                                 target)) {
+            alternatives->moved = true;
+            return WEFT_ERR_STATE; /* only a way to end the wait */
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t block_caller(weft_session_t *session)
+{
+    wefti_cursor_t *first = NULL;
+    uint32_t candidates = 0;
+    for (uint32_t i = 0; i < session->plan->stream_count; i++) {
+        if (!session->on_worker[i] && blocked_on_others(session, &session->cursors[i])) {
+            first = first == NULL ? &session->cursors[i] : first;
+            candidates++;
+        }
+    }
+    if (first == NULL) {
+        return wefti_error(WEFT_ERR_INTERNAL,
+                           "rank %u: deadlock: every stream waits for another stream",
+                           session->endpoint->rank);
+    }
+    if (candidates == 1 && !is_blocked_on_lanes(first)) {
+        return block(session, first, NULL, NULL);
+    }
+    alternatives_t alternatives = {session, first, false};
+    weft_status_t status = block(session, first, poll_alternatives, &alternatives);
+    return alternatives.moved ? WEFT_OK : status;
+}
+
+/* Runs the streams that have no worker. *out_poll_ns: communication run between kernels. */
+static weft_status_t run_caller(weft_session_t *session, uint64_t *out_poll_ns)
+{
+    uint32_t count = session->plan->stream_count;
+    uint32_t own = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        own += !session->on_worker[i];
+    }
+    for (;;) {
+        bool done = true, moved = false, compute_blocked = false;
+        if (own > 1) { /* what came while the last kernel ran, and what waits to be sent */
+            wefti_endpoint_progress(session->endpoint);
+        }
+        for (uint32_t i = 0; i < count; i++) {
+            wefti_cursor_t *cursor = &session->cursors[i];
+            if (session->on_worker[i] || cursor->next == cursor->count) {
+                continue;
+            }
+            uint32_t next = cursor->next;
+            uint64_t busy_ns = cursor->busy_ns;
+            weft_status_t status = wefti_cursor_advance(session, cursor, own > 1);
+            if (status < 0) {
+                return status;
+            }
+            done = done && status == WEFT_OK;
+            moved = moved || cursor->next != next;
+            if (session->plan->streams[i].communicates) {
+                *out_poll_ns += compute_blocked ? 0 : cursor->busy_ns - busy_ns;
+            } else {
+                compute_blocked = compute_blocked || status == WEFT_IN_PROGRESS;
+            }
+        }
+        if (done) {
+            return WEFT_OK;
+        }
+        if (!moved) {
+            weft_status_t status = block_caller(session);
+            if (status < 0) {
+                return status;
+            }
+        }
+    }
+}
+
+static weft_status_t poll_lanes(void *cursor)
+{
+    return lanes_moved(cursor) ? WEFT_ERR_STATE : WEFT_OK; /* only a way to end the wait */
+}
+
+static weft_status_t block_worker(weft_session_t *session, wefti_cursor_t *cursor)
+{
+    if (!is_blocked_on_lanes(cursor)) {
+        return block(session, cursor, NULL, NULL);
+    }
+    weft_status_t status = block(session, cursor, poll_lanes, cursor);
+    return status < 0 && lanes_moved(cursor) ? WEFT_OK : status;
+}
+
+static weft_status_t run_worker_stream(weft_session_t *session, wefti_cursor_t *cursor)
+{
+    for (;;) {
+        weft_status_t status = wefti_cursor_advance(session, cursor, false);
+        if (status == WEFT_IN_PROGRESS) {
+            status = block_worker(session, cursor);
+        } else if (status == WEFT_OK) {
+            return WEFT_OK;
+        }
+        if (status < 0) {
+            return status;
+        }
+    }
+}
+
+static void *worker_main(void *user)
+{
+    wefti_worker_t *worker = user;
+    weft_session_t *session = worker->session;
+    wefti_context_enter_thread(session->context);
+    for (uint32_t run = 1;; run++) {
+        wefti_signal_sleep(&worker->start, run, idle_spin_ns(session), UINT64_MAX);
+        if (atomic_load_explicit(&worker->stop, memory_order_acquire)) {
+            return NULL;
+        }
+        weft_status_t status = run_worker_stream(session, &session->cursors[worker->stream]);
+        if (status < 0) {
+            wefti_session_fail(session, status);
+        }
+        wefti_signal_post(&worker->done, run);
+    }
+}
+
+/* Until its stream is done, or has ended because of an error. */
+static void await_worker(weft_session_t *session, wefti_worker_t *worker)
+{
+    uint64_t spin_ns = idle_spin_ns(session);
+    while (!wefti_signal_await(session->endpoint, &worker->done, worker->asked, spin_ns,
+                               FAULT_SLICE_NS)) {
+        spin_ns = 0;
+        weft_status_t status = wefti_endpoint_check(session->endpoint);
+        if (status < 0) {
+            wefti_session_fail(session, status); /* ends the worker's waits, too */
+        }
+    }
+}
+
+weft_status_t wefti_exec_host_run(weft_session_t *session, wefti_bound_program_t *program)
+{
+    uint32_t count = session->plan->stream_count;
+    uint64_t start_ns = wefti_now_ns();
+    uint64_t poll_ns = 0;
+    wefti_context_enter_thread(session->context); /* any thread may step */
+    for (uint32_t i = 0; i < count; i++) {
+        wefti_cursor_begin(&session->cursors[i], &program->streams[i], program->epoch,
+                           session->run_count, session->step_now);
+    }
+    /* A stream with nothing to do (eval has no communication) does not wake its thread. */
+    for (uint32_t i = 0; i < count; i++) {
+        if (session->on_worker[i] && program->streams[i].count > 0) {
+            wefti_signal_post(&session->workers[i].start, ++session->workers[i].asked);
+        }
+    }
+    weft_status_t status = run_caller(session, &poll_ns);
+    if (status < 0) {
+        wefti_session_fail(session, status); /* which also ends the workers' waits */
+    }
+    uint64_t own_end_ns = wefti_now_ns();
+    for (uint32_t i = 0; i < count; i++) {
+        if (session->on_worker[i]) {
+            await_worker(session, &session->workers[i]);
+        }
+    }
+    if ((status = wefti_fault_get(&session->fault)) < 0) {
+        return status;
+    }
+    uint64_t end_ns = wefti_now_ns();
+    uint64_t exposed_ns = poll_ns + (end_ns - own_end_ns), comm_ns = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const wefti_cursor_t *cursor = &session->cursors[i];
+        comm_ns += cursor->comm_ns;
+        /* a stream that computes and communicates hides nothing */
+        exposed_ns += session->plan->streams[i].communicates && count > 1 ? 0 : cursor->blocked_ns;
+    }
+    uint64_t step_ns = end_ns - start_ns;
+    exposed_ns = exposed_ns < step_ns ? exposed_ns : step_ns;
+    session->run_times =
+        (wefti_step_times_t){(float)step_ns * 1e-6f, (float)(step_ns - exposed_ns) * 1e-6f,
+                             (float)comm_ns * 1e-6f, (float)exposed_ns * 1e-6f};
+    return WEFT_OK;
+}
+
+static weft_status_t start_worker(weft_session_t *session, uint32_t stream)
+{
+    wefti_worker_t *worker = &session->workers[stream];
+    worker->session = session;
+    worker->stream = stream;
+    int error = pthread_create(&worker->thread, NULL, worker_main, worker);
+    if (error != 0) {
+        return wefti_error_errno(WEFT_ERR_SYSTEM, error, "stream \"%s\": cannot create its thread",
+                                 session->plan->streams[stream].name);
+    }
+    worker->running = true;
+    session->on_worker[stream] = true;
+    if (session->context->progress_cpu >= 0) {
+        cpu_set_t cpus;
+        CPU_ZERO(&cpus);
+        CPU_SET(session->context->progress_cpu, &cpus);
+        pthread_setaffinity_np(worker->thread, sizeof(cpus), &cpus); /* only for speed */
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_exec_host_open(weft_session_t *session)
+{
+    for (uint32_t i = 0; i < session->plan->stream_count && session->context->progress_thread;
+         i++) {
+        if (session->plan->streams[i].communicates) {
+            weft_status_t status = start_worker(session, i);
+            if (status < 0) {
+                return status;
+            }
+        }
+    }
+    return WEFT_OK;
+}
+
+void wefti_exec_host_close(weft_session_t *session)
+{
+    for (uint32_t i = 0; session->workers != NULL && i < session->plan->stream_count; i++) {
+        wefti_worker_t *worker = &session->workers[i];
+        if (worker->running && wefti_endpoint_owned(session->endpoint)) { /* not in a child */
+            /* release: the worker sees stop once it sees the start it waits for */
+            atomic_store_explicit(&worker->stop, 1, memory_order_release);
+            wefti_signal_post(&worker->start, worker->asked + 1);
+            pthread_join(worker->thread, NULL);
+            worker->running = false;
+        }
+    }
+}

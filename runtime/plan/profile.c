@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Measured times of a plan's kernels and collectives, as JSON that a compile can use: medians over
+ * the steps that the timeline still knows, averaged over the ranks.
+ */
+#include "runtime/plan/session.h"
+
+#include "runtime/base/check.h"
+#include "runtime/base/error.h"
+#include "runtime/base/file.h"
+#include "runtime/base/text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define FORMAT 1
+/* Of kernels: WEFTI_PHASE_COMM of the IR. Forward and backward come before. */
+#define PHASE_COMM 2u
+
+/* What the timeline says of one kernel or collective. */
+typedef struct sample {
+    const char *name; /* the plan's own string, so equal pointers are equal names */
+    uint64_t ns;
+} sample_t;
+
+static int by_name_and_time(const void *a, const void *b)
+{
+    const sample_t *x = a, *y = b;
+    if (x->name != y->name) {
+        return (uintptr_t)x->name < (uintptr_t)y->name ? -1 : 1;
+    }
+    return (x->ns > y->ns) - (x->ns < y->ns);
+}
+
+/* All kernels and collectives of program step that are still in the histories, sorted. */
+static weft_status_t collect(const weft_session_t *session, sample_t **out_samples,
+                             size_t *out_count)
+{
+    size_t count = 0, room = 0;
+    for (uint32_t s = 0; s < session->plan->stream_count; s++) {
+        room += session->cursors[s].history.capacity;
+    }
+    sample_t *samples = wefti_alloc(session->allocator, room * sizeof *samples);
+    if (samples == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t s = 0; s < session->plan->stream_count; s++) {
+        const wefti_history_t *history = &session->cursors[s].history;
+        uint64_t kept = history->count < history->capacity ? history->count : history->capacity;
+        for (uint64_t i = 0; i < kept; i++) {
+            const wefti_history_entry_t *entry = &history->entries[i];
+            if (entry->kind == WEFTI_HISTORY_KERNEL || entry->kind == WEFTI_HISTORY_COLLECTIVE) {
+                samples[count++] = (sample_t){entry->name, entry->end_ns - entry->start_ns};
+            }
+        }
+    }
+    qsort(samples, count, sizeof *samples, by_name_and_time);
+    *out_samples = samples;
+    *out_count = count;
+    return WEFT_OK;
+}
+
+/* Median of what name took; 0 when it is not there. */
+static uint64_t median_of(const sample_t *samples, size_t count, const char *name)
+{
+    size_t low = 0, high = count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if ((uintptr_t)samples[middle].name < (uintptr_t)name) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    size_t end = low;
+    while (end < count && samples[end].name == name) {
+        end++;
+    }
+    return end > low ? samples[low + (end - low) / 2].ns : 0;
+}
+
+/* This rank's medians: kernels, collectives, the step; of one that has several micro-batches the
+ * last of them, the others are about what their kernels take. */
+static weft_status_t measure(const weft_session_t *session, uint64_t *out_ns)
+{
+    const weft_plan_t *plan = session->plan;
+    sample_t *samples;
+    double before = 0;
+    size_t count;
+    weft_status_t status = collect(session, &samples, &count);
+    if (status < 0) {
+        return status;
+    }
+    for (uint32_t i = 0; i < plan->kernel_count; i++) {
+        *out_ns = median_of(samples, count, plan->kernels[i].name);
+        before += plan->kernels[i].phase < PHASE_COMM ? (double)*out_ns : 0;
+        out_ns++;
+    }
+    for (uint32_t i = 0; i < plan->collective_count; i++) {
+        *out_ns++ = median_of(samples, count, plan->collectives[i].name);
+    }
+    weft_session_stats_t stats = {.struct_size = sizeof stats};
+    weft_session_get_stats(session, &stats);
+    before *= plan->accumulate - 1;
+    *out_ns = (uint64_t)(stats.step_ms_p50 * 1e6 > before ? stats.step_ms_p50 * 1e6 - before : 0);
+    wefti_free(session->allocator, samples);
+    return WEFT_OK;
+}
+
+static void add_kernels(wefti_json_t *json, const weft_plan_t *plan, const double *ns)
+{
+    wefti_json_begin_array(json, "kernels");
+    for (uint32_t i = 0; i < plan->kernel_count; i++) {
+        if (ns[i] > 0) { /* of other programs than step nothing may be known */
+            wefti_json_begin_object(json, NULL);
+            wefti_json_string(json, "name", plan->kernels[i].name);
+            wefti_json_string(json, "op", plan->kernels[i].op);
+            wefti_json_double(json, "ns", ns[i]);
+            wefti_json_end_object(json);
+        }
+    }
+    wefti_json_end_array(json);
+}
+
+static void add_collectives(wefti_json_t *json, const weft_plan_t *plan, const double *ns)
+{
+    wefti_json_begin_array(json, "collectives");
+    for (uint32_t i = 0; i < plan->collective_count; i++) {
+        const wefti_plan_collective_t *collective = &plan->collectives[i];
+        if (ns[i] > 0 && collective->op == WEFT_COLLECTIVE_ALL_REDUCE &&
+            collective->update == WEFTI_PLAN_NONE) { /* a sweep's time is the update's, too */
+            wefti_json_begin_object(json, NULL);
+            wefti_json_string(json, "name", collective->name);
+            wefti_json_string(json, "op", "AllReduce");
+            wefti_json_int(
+                json, "bytes",
+                (int64_t)(collective->elem_count * weft_dtype_size_bytes(collective->dtype)));
+            wefti_json_double(json, "ns", ns[i]);
+            wefti_json_end_object(json);
+        }
+    }
+    wefti_json_end_array(json);
+}
+
+static weft_status_t write_file(const weft_session_t *session, const double *ns, const char *path)
+{
+    const weft_plan_t *plan = session->plan;
+    wefti_text_t text;
+    wefti_json_t json;
+    weft_session_stats_t stats = {.struct_size = sizeof stats};
+    weft_session_get_stats(session, &stats);
+    wefti_text_init(&text, session->allocator);
+    wefti_json_init(&json, &text, true);
+    wefti_json_begin_object(&json, NULL);
+    wefti_json_int(&json, "format", FORMAT);
+    wefti_json_string(&json, "model", plan->model_name);
+    wefti_json_int(&json, "world", plan->world_size);
+    wefti_json_int(&json, "batch", plan->batch);
+    wefti_json_int(&json, "steps", (int64_t)stats.steps);
+    wefti_json_bool(&json, "inline_progress", stats.inline_progress != 0);
+    wefti_json_double(&json, "step_ns", ns[plan->kernel_count + plan->collective_count]);
+    add_kernels(&json, plan, ns);
+    add_collectives(&json, plan, ns + plan->kernel_count);
+    wefti_json_end_object(&json);
+    wefti_text_add(&text, "\n");
+    wefti_piece_t piece = {text.data, text.length};
+    weft_status_t status =
+        text.failed ? wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: cannot build the profile")
+                    : wefti_file_write(path, &piece, 1);
+    wefti_text_deinit(&text);
+    return status;
+}
+
+weft_status_t weft_session_write_profile(weft_session_t *session, const char *path)
+{
+    WEFT_CHECK_ARG(session);
+    wefti_endpoint_t *endpoint = session->endpoint;
+    const weft_plan_t *plan = session->plan;
+    size_t count = (size_t)plan->kernel_count + plan->collective_count + 1;
+    uint64_t *own = NULL, *all = NULL;
+    double *mean = NULL;
+    weft_status_t status = wefti_fault_get(&session->fault);
+    if (status < 0) {
+        return status;
+    }
+    if (!session->trace || session->context->device != NULL) {
+        status = wefti_error(WEFT_ERR_STATE,
+                             session->trace ? "profile: requires the CPU device"
+                                            : "profile: the session was created without a trace");
+    } else if (path == NULL) {
+        status = wefti_error_null(__func__, "path");
+    } else {
+        own = wefti_alloc(session->allocator, count * sizeof *own);
+        all = wefti_alloc(session->allocator, count * endpoint->world_size * sizeof *all);
+        mean = wefti_alloc(session->allocator, count * sizeof *mean);
+        status =
+            own == NULL || all == NULL || mean == NULL ? WEFT_ERR_NO_MEMORY : measure(session, own);
+    }
+    WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), out);
+    WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, own, count * sizeof *own, all), out);
+    for (size_t i = 0; i < count * endpoint->world_size; i++) {
+        mean[i % count] += (double)all[i] / endpoint->world_size;
+    }
+    status = endpoint->rank == 0 ? write_file(session, mean, path) : WEFT_OK;
+    status = wefti_endpoint_agree(endpoint, status);
+out:
+    wefti_free(session->allocator, own);
+    wefti_free(session->allocator, all);
+    wefti_free(session->allocator, mean);
+    return status;
+}

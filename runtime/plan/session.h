@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The inside of a session.
+ *
+ *   plan ── bind_algorithms.c ──> which algorithm executes each collective
+ *        ── bind_schedules.c ──> runs of the interpreter, where an algorithm needs one
+ *        ── bind_kernels.c ──> prepared kernels, scratch
+ *        ── bind_records.c ──> programs[p].streams[s]: flat arrays of records
+ *   run  ── exec_host.c (CPU) or exec_device.c (any other device)
+ */
+#ifndef WEFT_RUNTIME_SESSION_H
+#define WEFT_RUNTIME_SESSION_H
+
+#include <pthread.h>
+
+#include <weft/session.h>
+
+#include "ops/algo/table.h"
+#include "ops/plan/plan.h"
+#include "runtime/context/context.h"
+#include "runtime/plan/history.h"
+#include "runtime/interpreter/interpreter.h"
+#include "runtime/stream/record.h"
+#include "runtime/plan/sweep.h"
+#include "runtime/plan/state_map.h"
+
+#define WEFTI_STATS_STEPS 65536u
+#define WEFTI_USE_RUNS 2u        /* of a use of a collective: those with an update may take two */
+#define WEFTI_MICRO_PROGRAMS 32u /* micro-batches of a step are counted in 32 bits */
+
+/* What one stream runs in one program. */
+typedef struct wefti_stream_records {
+    wefti_record_t *records;
+    uint32_t count;
+} wefti_stream_records_t;
+
+typedef struct wefti_bound_program {
+    wefti_stream_records_t *streams; /* one per stream of the plan */
+    uint32_t epoch;                  /* runs so far */
+} wefti_bound_program_t;
+
+/* Where a stream is in the run at hand. Owned by the thread that runs the stream. */
+typedef struct wefti_cursor {
+    const wefti_record_t *records;
+    uint32_t count, next;
+    uint32_t wait_next; /* WAIT: signals before it were reached */
+    uint32_t epoch;
+    uint64_t blocked_since_ns;    /* 0: not blocked */
+    uint64_t collective_since_ns; /* start of the collective at hand */
+    uint64_t busy_ns;             /* running records other than kernels, in this run */
+    uint64_t blocked_ns;          /* waiting, in this run */
+    uint64_t comm_ns;             /* collectives from start to completion, in this run */
+    uint64_t copied_bytes;        /* by fusion copies, all runs */
+    uint64_t run;                 /* number of the run, over all programs */
+    uint64_t step;                /* number of the step that the run belongs to; 0: none */
+    wefti_history_t history;
+    uint8_t pad[64]; /* cursors of different threads keep off each other's lines */
+} wefti_cursor_t;
+
+/* A communicating stream's own thread. */
+typedef struct wefti_worker {
+    wefti_signal_t start, done; /* number of the run asked for, and of the last one finished */
+    uint32_t asked;             /* the caller's copy of start */
+    weft_session_t *session;
+    uint32_t stream;
+    bool running; /* the thread exists */
+    pthread_t thread;
+    _Atomic uint32_t stop;
+} wefti_worker_t;
+
+/* A collective that the interpreter runs at one place of a program. */
+typedef struct wefti_bound_run {
+    wefti_run_t *run; /* NULL: records do it */
+    wefti_run_counters_t counters;
+    wefti_run_memory_t memory;
+    wefti_run_call_t call;
+    wefti_blocked_t blocked;
+    bool started;
+} wefti_bound_run_t;
+
+typedef struct wefti_step_times {
+    float step_ms, compute_ms, comm_ms, exposed_ms;
+} wefti_step_times_t;
+
+struct weft_session {
+    weft_context_t *context;
+    weft_plan_t *plan;
+    weft_registry_t *own_registry; /* when the caller gave none */
+    const weft_registry_t *registry;
+    const weft_allocator_t *allocator;
+    wefti_endpoint_t *endpoint;
+    wefti_arena_t arena; /* everything bind makes */
+    wefti_fault_t fault;
+
+    size_t region_offset; /* of the plan's arena; then signals of collectives, then of events */
+    bool region_held;
+    size_t signals_offset; /* from region_offset */
+    size_t events_offset;
+    uint8_t *base; /* own copy of the arena, an address on the device */
+    wefti_bound_kernel_t *kernels;
+    uint32_t *kernel_stream; /* the stream that runs a kernel */
+    void **scratch;          /* per stream, on the device */
+    size_t *scratch_bytes;
+    const weft_algorithm_t **algorithms; /* per collective */
+    bool *interpreted;                   /* per collective */
+    uint32_t faults_seen;     /* of the endpoint's link faults: earlier ones do not concern it */
+    const uint8_t *put_links; /* [a * world_size + b]: no shared memory; NULL: all have it */
+    const uint32_t
+        *rail_of; /* [world_size] as algorithms have it; NULL: hosts have one card each */
+    wefti_bound_run_t *runs; /* WEFTI_USE_RUNS for each use of a collective, in their order */
+    uint32_t run_slots;
+    uint64_t *run_offsets;  /* [(collective * 4 + which of its places) * world_size + rank] */
+    uint32_t *run_ranks;    /* [world_size] 0, 1, .. */
+    wefti_sweep_t **sweeps; /* per collective; NULL: no fused update */
+    size_t sweep_bytes;     /* their memory */
+
+    wefti_bound_program_t *programs;
+    /* WEFTI_PLAN_NONE where the plan has none */
+    uint32_t step_program, eval_program, flush_program;
+    uint32_t micro_programs[WEFTI_MICRO_PROGRAMS]; /* [t]: folds with the t newest partial sums */
+    uint32_t micro_count;                          /* micro-batches since the last step */
+    bool behind; /* other ranks' shards of the weights are those of the step before */
+    uint64_t run_count;
+    uint64_t step_now;        /* number of the step that runs, from 1; 0: init, eval, flush */
+    wefti_cursor_t *cursors;  /* per stream */
+    wefti_worker_t *workers;  /* per stream; only those of communicating streams run */
+    bool *on_worker;          /* per stream */
+    weft_queue_t **queues;    /* per stream, not on the CPU */
+    weft_queue_t *copy_queue; /* inputs and outputs, not on the CPU */
+
+    uint32_t step_scalar, rank_scalar; /* buffers of the scalars "step" and "rank" */
+    uint32_t param_count;
+    uint32_t *params;         /* buffers */
+    wefti_state_map_t states; /* where gradients and optimizer state lie */
+    bool trace;
+    uint64_t timeline_first_step, timeline_last_step; /* of the file written last; 0: none */
+    uint64_t steps;
+    uint64_t steps_before; /* of earlier sessions, by a checkpoint */
+    double step_ms_sum;
+    wefti_step_times_t *times;                 /* ring of WEFTI_STATS_STEPS */
+    wefti_step_times_t run_times, micro_times; /* of the last run; of this step's micro-batches */
+    uint64_t device_copied_bytes;
+};
+
+/* Stores the first error, ends the world and prints the last records. Returns status. Any thread.
+ */
+weft_status_t wefti_session_fail(weft_session_t *session, weft_status_t status);
+
+/* exec.c: WEFT_OK, or WEFT_ERR_LINK: a link of the world broke since the session was made. */
+weft_status_t wefti_session_check_links(weft_session_t *session);
+/* The quick half of it. */
+static inline bool wefti_session_lost_link(const weft_session_t *session)
+{
+    return session->put_links != NULL &&
+           atomic_load_explicit(&session->endpoint->link_faults, memory_order_relaxed) >
+               session->faults_seen;
+}
+
+/* Where rank's copy of a buffer is in the plan's arena. */
+static inline uint64_t wefti_session_offset(const wefti_plan_buffer_t *buffer, uint32_t rank)
+{
+    return buffer->offset_bytes + rank * buffer->rank_stride_bytes;
+}
+
+/* bind_kernels.c */
+weft_status_t wefti_bind_kernels(weft_session_t *session);
+void wefti_unbind_kernels(weft_session_t *session);
+/* bind_algorithms.c */
+weft_algo_params_t wefti_bind_algo_params(const weft_session_t *session, uint32_t collective);
+weft_status_t wefti_bind_algorithms(weft_session_t *session);
+/* bind_schedules.c: makes the runs, and adds what memory of the region they need to *bytes, which
+ * are those before it; then tells them where the session's region is. */
+weft_status_t wefti_bind_schedules(weft_session_t *session, size_t *bytes);
+void wefti_bind_run_memory(weft_session_t *session);
+void wefti_unbind_schedules(weft_session_t *session);
+/* WEFT_IN_PROGRESS: blocked. */
+weft_status_t wefti_bound_run_advance(wefti_bound_run_t *bound);
+/* bind_records.c */
+size_t wefti_bind_signal_bytes(weft_session_t *session);
+/* How often a stream's program uses a collective. */
+uint32_t wefti_bind_count_collectives(const weft_plan_t *plan, uint32_t program, uint32_t stream);
+weft_status_t wefti_bind_records(weft_session_t *session);
+
+/* exec.c: one program, to completion, on the device at hand. */
+weft_status_t wefti_exec_run(weft_session_t *session, uint32_t program);
+/* exec_host.c */
+weft_status_t wefti_exec_host_open(weft_session_t *session);
+void wefti_exec_host_close(weft_session_t *session);
+weft_status_t wefti_exec_host_run(weft_session_t *session, wefti_bound_program_t *program);
+/* cursor.c: runs records until done (OK), blocked (IN_PROGRESS), or, with one_kernel, after one
+ * kernel (AGAIN). */
+void wefti_cursor_begin(wefti_cursor_t *cursor, const wefti_stream_records_t *records,
+                        uint32_t epoch, uint64_t run, uint64_t step);
+weft_status_t wefti_cursor_advance(weft_session_t *session, wefti_cursor_t *cursor,
+                                   bool one_kernel);
+/* What a blocked cursor waits for. */
+wefti_signal_t *wefti_cursor_blocked_on(const wefti_cursor_t *cursor, uint32_t *out_target);
+/* exec_device.c */
+weft_status_t wefti_exec_device_open(weft_session_t *session);
+void wefti_exec_device_close(weft_session_t *session);
+weft_status_t wefti_exec_device_run(weft_session_t *session, wefti_bound_program_t *program);
+/* Copies between host and arena, to completion, on either kind of device. */
+weft_status_t wefti_session_copy(weft_session_t *session, void *dst, const void *src, size_t bytes);
+/* The error of a caller's buffer whose size is not the tensor's. kind: "input", "parameter", ... */
+weft_status_t wefti_session_bad_size(const char *kind, const char *name, uint64_t tensor_bytes,
+                                     size_t buffer_bytes);
+
+/* session_step.c: what reads weights calls this first. Collective where the plan is decoupled. */
+weft_status_t wefti_session_gather_weights(weft_session_t *session);
+/* session_io.c */
+void wefti_session_scalar_bytes(weft_dtype_t dtype, double value, uint8_t out_bytes[8]);
+weft_status_t wefti_session_load(weft_session_t *session);
+
+#endif

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Events and notifies: a counter each, which records raise and waits compare with. */
+#include "runtime/stream/stream.h"
+
+#include "runtime/base/check.h"
+#include "runtime/base/error.h"
+
+struct weft_event {
+    wefti_mark_t *mark;
+    _Atomic uint32_t recorded;       /* value of the latest record */
+    _Atomic(weft_stream_t *) stream; /* which recorded it; only looked into on a device */
+};
+
+struct weft_notify {
+    wefti_mark_t *mark;
+    _Atomic uint32_t recorded, waited;
+};
+
+weft_status_t wefti_mark_create(weft_context_t *context, wefti_mark_t **out_mark)
+{
+    weft_device_t *device = context->device;
+    *out_mark = NULL;
+    wefti_mark_t *mark = wefti_alloc(context->allocator, sizeof(*mark));
+    if (mark == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    atomic_init(&mark->references, 1);
+    mark->context = context;
+    mark->signal = &mark->local;
+    if (device != NULL) {
+        void *address = NULL;
+        weft_status_t status = device->ops->mem_alloc(device, sizeof(wefti_signal_t), &address);
+        if (status < 0) {
+            wefti_free(context->allocator, mark);
+            return status;
+        }
+        mark->signal = address;
+    }
+    weft_context_retain(context);
+    *out_mark = mark;
+    return WEFT_OK;
+}
+
+void wefti_mark_retain(wefti_mark_t *mark)
+{
+    atomic_fetch_add_explicit(&mark->references, 1, memory_order_relaxed);
+}
+
+void wefti_mark_release(wefti_mark_t *mark)
+{
+    /* acq_rel: the last one sees everything the others did */
+    if (mark == NULL ||
+        atomic_fetch_sub_explicit(&mark->references, 1, memory_order_acq_rel) != 1) {
+        return;
+    }
+    weft_context_t *context = mark->context;
+    if (context->device != NULL) {
+        context->device->ops->mem_free(context->device, mark->signal);
+    }
+    wefti_free(context->allocator, mark);
+    weft_context_release(context);
+}
+
+bool wefti_mark_reached(const wefti_mark_t *mark, uint32_t target)
+{
+    /* acquire: what was done before the record is visible */
+    const _Atomic uint32_t *value =
+        mark->context->device != NULL ? &mark->seen : &mark->local.value;
+    return wefti_signal_reached(atomic_load_explicit(value, memory_order_acquire), target);
+}
+
+/* Enqueues a SIGNAL or WAIT of mark at value. */
+static weft_status_t enqueue(weft_stream_t *stream, wefti_record_kind_t kind, wefti_mark_t *mark,
+                             uint32_t value)
+{
+    wefti_slot_t *slot;
+    if (stream->context != mark->context) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "stream \"%s\": belongs to another context",
+                           stream->name);
+    }
+    weft_status_t status = wefti_stream_reserve(stream, &slot);
+    if (status != WEFT_OK) {
+        return status;
+    }
+    slot->record.kind = (uint8_t)kind;
+    slot->record.name = kind == WEFTI_RECORD_SIGNAL ? "record" : "wait";
+    slot->mark = mark;
+    slot->value = value;
+    wefti_mark_retain(mark);
+    return wefti_stream_commit(stream, slot);
+}
+
+weft_status_t weft_event_create(weft_context_t *context, weft_event_t **out_event)
+{
+    WEFT_CHECK_OUT(out_event);
+    WEFT_CHECK_ARG(context);
+    weft_event_t *event = wefti_alloc(context->allocator, sizeof(*event));
+    if (event == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    weft_status_t status = wefti_mark_create(context, &event->mark);
+    if (status < 0) {
+        wefti_free(context->allocator, event);
+        return status;
+    }
+    *out_event = event;
+    return WEFT_OK;
+}
+
+void weft_event_destroy(weft_event_t *event)
+{
+    if (event != NULL) {
+        weft_context_t *context = event->mark->context;
+        weft_context_retain(context); /* its allocator is needed after the mark */
+        wefti_mark_release(event->mark);
+        wefti_free(context->allocator, event);
+        weft_context_release(context);
+    }
+}
+
+weft_status_t weft_event_record(weft_event_t *event, weft_stream_t *stream)
+{
+    WEFT_CHECK_ARG(event);
+    WEFT_CHECK_ARG(stream);
+    uint32_t value = atomic_load_explicit(&event->recorded, memory_order_relaxed) + 1;
+    weft_status_t status = enqueue(stream, WEFTI_RECORD_SIGNAL, event->mark, value);
+    if (status == WEFT_OK) {
+        /* relaxed: a thread that uses the event must synchronise with this call anyway */
+        atomic_store_explicit(&event->stream, stream, memory_order_relaxed);
+        atomic_store_explicit(&event->recorded, value, memory_order_relaxed);
+    }
+    return status;
+}
+
+weft_status_t weft_stream_wait_event(weft_stream_t *stream, weft_event_t *event)
+{
+    WEFT_CHECK_ARG(stream);
+    WEFT_CHECK_ARG(event);
+    uint32_t value = atomic_load_explicit(&event->recorded, memory_order_relaxed);
+    return value == 0 ? WEFT_OK : enqueue(stream, WEFTI_RECORD_WAIT, event->mark, value);
+}
+
+weft_status_t weft_event_query(weft_event_t *event)
+{
+    WEFT_CHECK_ARG(event);
+    uint32_t value = atomic_load_explicit(&event->recorded, memory_order_relaxed);
+    if (value == 0) {
+        return WEFT_OK;
+    }
+    wefti_streams_progress(event->mark->context, NULL);
+    weft_status_t status = wefti_fault_get(&event->mark->fault);
+    if (status < 0 || wefti_mark_reached(event->mark, value)) {
+        return status;
+    }
+    if (event->mark->context->device != NULL) {
+        /* not gone: a stream that is has posted its marks or left its error in them */
+        status = wefti_stream_poll(atomic_load_explicit(&event->stream, memory_order_relaxed));
+        return status < 0 || wefti_mark_reached(event->mark, value) ? status : WEFT_IN_PROGRESS;
+    }
+    return WEFT_IN_PROGRESS;
+}
+
+weft_status_t weft_event_wait(weft_event_t *event, uint64_t timeout_ns)
+{
+    WEFT_CHECK_ARG(event);
+    uint32_t value = atomic_load_explicit(&event->recorded, memory_order_relaxed);
+    if (value == 0) {
+        return WEFT_OK;
+    }
+    weft_stream_t *stream = atomic_load_explicit(&event->stream, memory_order_relaxed);
+    weft_status_t status = wefti_stream_wait_for(event->mark->context, event->mark, stream, value,
+                                                 "an event", timeout_ns);
+    return status != WEFT_OK ? status : wefti_fault_get(&event->mark->fault);
+}
+
+weft_status_t weft_event_synchronize(weft_event_t *event)
+{
+    WEFT_CHECK_ARG(event);
+    return weft_event_wait(event, UINT64_MAX);
+}
+
+weft_status_t weft_event_time_ns(weft_event_t *event, uint64_t *out_time_ns)
+{
+    WEFT_CHECK_ARG(event);
+    WEFT_CHECK_ARG(out_time_ns);
+    uint32_t value = atomic_load_explicit(&event->recorded, memory_order_relaxed);
+    if (event->mark->context->device != NULL) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "event: device \"%s\" does not support event times",
+                           event->mark->context->device->ops->name);
+    }
+    if (value == 0 || !wefti_mark_reached(event->mark, value)) {
+        return wefti_error(WEFT_ERR_STATE, "event: not reached yet");
+    }
+    *out_time_ns = atomic_load_explicit(&event->mark->time_ns, memory_order_relaxed);
+    return WEFT_OK;
+}
+
+weft_status_t weft_notify_create(weft_context_t *context, weft_notify_t **out_notify)
+{
+    WEFT_CHECK_OUT(out_notify);
+    WEFT_CHECK_ARG(context);
+    weft_notify_t *notify = wefti_alloc(context->allocator, sizeof(*notify));
+    if (notify == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    weft_status_t status = wefti_mark_create(context, &notify->mark);
+    if (status < 0) {
+        wefti_free(context->allocator, notify);
+        return status;
+    }
+    *out_notify = notify;
+    return WEFT_OK;
+}
+
+/* It can no longer be recorded: streams that still wait for a record fail. */
+static void give_up_waits(weft_notify_t *notify)
+{
+    uint32_t waited = atomic_load_explicit(&notify->waited, memory_order_relaxed);
+    uint32_t recorded = atomic_load_explicit(&notify->recorded, memory_order_relaxed);
+    if (wefti_signal_reached(recorded, waited)) {
+        return;
+    }
+    wefti_fault_set(&notify->mark->fault, WEFT_ERR_ABORTED,
+                    "notify was destroyed while a stream was waiting for it");
+    if (notify->mark->context->device == NULL) { /* on a card, streams look at the fault */
+        wefti_signal_raise(notify->mark->signal, waited);
+    }
+}
+
+void weft_notify_destroy(weft_notify_t *notify)
+{
+    if (notify != NULL) {
+        weft_context_t *context = notify->mark->context;
+        weft_context_retain(context);
+        give_up_waits(notify);
+        wefti_mark_release(notify->mark);
+        wefti_free(context->allocator, notify);
+        weft_context_release(context);
+    }
+}
+
+weft_status_t weft_notify_record(weft_notify_t *notify, weft_stream_t *stream)
+{
+    WEFT_CHECK_ARG(notify);
+    WEFT_CHECK_ARG(stream);
+    /* one recording and one waiting stream, each used by one thread: plain counting */
+    uint32_t value = atomic_load_explicit(&notify->recorded, memory_order_relaxed) + 1;
+    weft_status_t status = enqueue(stream, WEFTI_RECORD_SIGNAL, notify->mark, value);
+    if (status == WEFT_OK) {
+        atomic_store_explicit(&notify->recorded, value, memory_order_relaxed);
+    }
+    return status;
+}
+
+weft_status_t weft_notify_wait(weft_notify_t *notify, weft_stream_t *stream)
+{
+    WEFT_CHECK_ARG(notify);
+    WEFT_CHECK_ARG(stream);
+    uint32_t value = atomic_load_explicit(&notify->waited, memory_order_relaxed) + 1;
+    weft_status_t status = enqueue(stream, WEFTI_RECORD_WAIT, notify->mark, value);
+    if (status == WEFT_OK) {
+        atomic_store_explicit(&notify->waited, value, memory_order_relaxed);
+    }
+    return status;
+}

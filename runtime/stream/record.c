@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/stream/record.h"
+
+#include "ops/reduce/reduce.h"
+#include "runtime/base/error.h"
+#include "runtime/plan/sweep.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+#define SPINS_PER_LOOK 64
+#define YIELDS 4
+#define SLEEP_NS 3600000000000ull /* an hour: only a bound for a wake-up that got lost */
+
+bool wefti_fault_set(wefti_fault_t *fault, weft_status_t status, const char *text)
+{
+    uint32_t none = 0;
+    if (!atomic_compare_exchange_strong_explicit(&fault->state, &none, 1, memory_order_relaxed,
+                                                 memory_order_relaxed)) {
+        return false;
+    }
+    fault->status = status;
+    snprintf(fault->text, sizeof(fault->text), "%s", text);
+    /* release: readers that see 2 see status and text */
+    atomic_store_explicit(&fault->state, 2, memory_order_release);
+    return true;
+}
+
+weft_status_t wefti_fault_get(wefti_fault_t *fault)
+{
+    /* acquire pairs with the release in wefti_fault_set */
+    uint32_t state = atomic_load_explicit(&fault->state, memory_order_acquire);
+    if (state == 0) {
+        return WEFT_OK;
+    }
+    while (state != 2) { /* being written: a few hundred bytes */
+        wefti_cpu_relax();
+        state = atomic_load_explicit(&fault->state, memory_order_acquire);
+    }
+    return wefti_error_adopt(fault->status, fault->text);
+}
+
+weft_status_t wefti_record_run(const wefti_record_t *record, uint32_t epoch, wefti_isa_t isa)
+{
+    switch ((wefti_record_kind_t)record->kind) {
+    case WEFTI_RECORD_KERNEL:
+        return record->kernel.kernel->run(&record->kernel.call);
+    case WEFTI_RECORD_SIGNAL:
+        wefti_signal_post(record->signal.signal,
+                          epoch * record->signal.stride + record->signal.offset);
+        return WEFT_OK;
+    case WEFTI_RECORD_REDUCE:
+        return wefti_reduce(&record->reduce, isa);
+    case WEFTI_RECORD_COPY:
+        memcpy(record->copy.dst, record->copy.src, record->copy.size_bytes);
+        return WEFT_OK;
+    case WEFTI_RECORD_HOST:
+        return record->host.fn(record->host.user);
+    case WEFTI_RECORD_SWEEP:
+        return wefti_sweep_run(record->sweep.sweep, isa);
+    case WEFTI_RECORD_SCHEDULE: /* cursor.c */
+    case WEFTI_RECORD_WAIT:
+    case WEFTI_RECORD_COLLECTIVE:
+    case WEFTI_RECORD_DEVICE_CALL:
+    case WEFTI_RECORD_DEVICE_END:
+        break;
+    }
+    return wefti_error(WEFT_ERR_INTERNAL, "record: kind %u cannot be executed", record->kind);
+}
+
+weft_status_t wefti_record_enqueue(const wefti_record_t *record, uint32_t epoch,
+                                   const weft_device_ops_t *ops, weft_queue_t *queue)
+{
+    weft_status_t status = WEFT_OK;
+    switch ((wefti_record_kind_t)record->kind) {
+    case WEFTI_RECORD_KERNEL:
+        return ops->launch(queue, record->kernel.kernel, &record->kernel.call,
+                           record->kernel.input_count, record->kernel.output_count);
+    case WEFTI_RECORD_SIGNAL:
+        /* only the address is taken: signals may lie in memory the host cannot touch */
+        return ops->signal(queue, (uint32_t *)&record->signal.signal->value,
+                           epoch * record->signal.stride + record->signal.offset);
+    case WEFTI_RECORD_WAIT:
+        for (uint32_t i = 0; i < record->wait.count && status >= 0; i++) {
+            status = ops->wait(queue, (const uint32_t *)&record->wait.signals[i]->value,
+                               epoch * record->wait.stride + record->wait.offset);
+        }
+        return status;
+    case WEFTI_RECORD_REDUCE:
+        return ops->reduce(queue, &record->reduce);
+    case WEFTI_RECORD_COPY:
+        return ops->copy(queue, record->copy.dst, record->copy.src, record->copy.size_bytes);
+    case WEFTI_RECORD_HOST:
+    case WEFTI_RECORD_SCHEDULE:
+    case WEFTI_RECORD_SWEEP:
+    case WEFTI_RECORD_COLLECTIVE:
+    case WEFTI_RECORD_DEVICE_CALL:
+    case WEFTI_RECORD_DEVICE_END:
+        break;
+    }
+    return wefti_error(WEFT_ERR_UNSUPPORTED, "device \"%s\": host functions are not supported",
+                       ops->name);
+}
+
+void wefti_signal_raise(wefti_signal_t *signal, uint32_t value)
+{
+    uint32_t seen = atomic_load_explicit(&signal->value, memory_order_relaxed);
+    do {
+        if (wefti_signal_reached(seen, value)) {
+            return;
+        }
+        /* seq_cst: ordered against the sleeper's increment of waiters, as in wefti_signal_post */
+    } while (!atomic_compare_exchange_weak_explicit(&signal->value, &seen, value,
+                                                    memory_order_seq_cst, memory_order_relaxed));
+    if (atomic_load_explicit(&signal->waiters, memory_order_seq_cst) != 0) {
+        wefti_futex_wake_all(&signal->value);
+    }
+}
+
+static bool reached(const wefti_signal_t *signal, uint32_t target)
+{
+    /* acquire: what the poster wrote before is visible after */
+    return wefti_signal_reached(atomic_load_explicit(&signal->value, memory_order_acquire), target);
+}
+
+static void make_progress(wefti_endpoint_t *endpoint)
+{
+    if (endpoint != NULL) {
+        wefti_endpoint_progress(endpoint);
+    }
+}
+
+static bool spin(wefti_endpoint_t *endpoint, const wefti_signal_t *signal, uint32_t target,
+                 uint64_t spin_ns)
+{
+    uint64_t until = spin_ns > 0 ? wefti_now_ns() + spin_ns : 0;
+    while (spin_ns > 0 && wefti_now_ns() < until) {
+        for (int i = 0; i < SPINS_PER_LOOK; i++) {
+            if (reached(signal, target)) {
+                return true;
+            }
+            wefti_cpu_relax();
+        }
+        make_progress(endpoint);
+    }
+    for (int i = 0; i < YIELDS; i++) {
+        make_progress(endpoint);
+        sched_yield();
+        if (reached(signal, target)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool wefti_signal_sleep(wefti_signal_t *signal, uint32_t target, uint64_t spin_ns,
+                        uint64_t timeout_ns)
+{
+    return wefti_signal_await(NULL, signal, target, spin_ns, timeout_ns);
+}
+
+bool wefti_signal_await(wefti_endpoint_t *endpoint, wefti_signal_t *signal, uint32_t target,
+                        uint64_t spin_ns, uint64_t timeout_ns)
+{
+    if (reached(signal, target) || spin(endpoint, signal, target, spin_ns)) {
+        return true;
+    }
+    uint64_t start_ns = wefti_now_ns();
+    for (;;) {
+        uint64_t gone_ns = wefti_now_ns() - start_ns;
+        if (gone_ns >= timeout_ns) {
+            return false;
+        }
+        uint64_t left_ns = timeout_ns - gone_ns;
+        /* seq_cst: the poster either sees this waiter or we see its value */
+        atomic_fetch_add_explicit(&signal->waiters, 1, memory_order_seq_cst);
+        uint32_t value = atomic_load_explicit(&signal->value, memory_order_seq_cst);
+        if (!wefti_signal_reached(value, target)) {
+            if (endpoint != NULL) {
+                wefti_endpoint_doze(endpoint);
+            }
+            wefti_futex_wait(&signal->value, value, left_ns < SLEEP_NS ? left_ns : SLEEP_NS);
+        }
+        atomic_fetch_sub_explicit(&signal->waiters, 1, memory_order_relaxed);
+        if (reached(signal, target)) {
+            return true;
+        }
+    }
+}

@@ -24,6 +24,7 @@ weft_status_t wefti_apply_bucket(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_clip(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_optimizer(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_shard(wefti_compiler_t *compiler);
+weft_status_t wefti_apply_shard_parameters(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_fuse_updates(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_schedule(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_fit_arena(wefti_compiler_t *compiler);

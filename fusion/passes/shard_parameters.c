@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * shard-parameters: each rank keeps only its shard of the weights (ZeRO-3, FSDP).
+ *
+ * Matches a bucket in the form that shard.c produces, whose weights only kernels read:
+ *
+ *   Shard w1..wn -> shard -> update -> new shard -> AllGather -> w1'..wn'
+ *   w1..wn -> kernels of the forward pass, kernels of the backward pass
+ *
+ * Produces an all-gather before each pass that reads the weights, and none after the update:
+ *
+ *   Shard w1..wn -> shard -> AllGather -> w1_forward..  -> kernels of the forward pass
+ *                         -> AllGather -> w1_backward.. -> kernels of the backward pass
+ *                         -> update
+ *
+ * Only Shard reads w1..wn now, so no rank needs memory for all of them. The gathered tensors are
+ * values of their own: their memory is reused after the last kernel that reads them. If no other
+ * bucket is read between the two passes, one all-gather serves both. Kernels read the same bytes as
+ * before, so no bit changes.
+ *
+ * A bucket stays as it is, and gets attribute shard_reason, if another node than a kernel reads a
+ * weight, or if a new weight is read outside of the update.
+ */
+#include <string.h>
+
+#include "fusion/passes/passes.h"
+#include "runtime/base/error.h"
+
+#define NEW_PER_NODE 4u /* keys between two nodes of the present order */
+
+enum { FORWARD, BACKWARD, PASSES };
+
+typedef struct bucket {
+    uint32_t scatter, view, update, gather; /* nodes */
+    uint32_t count;                         /* members */
+    const uint32_t *params;
+    uint32_t first[PASSES], last[PASSES]; /* positions of readers; WEFTI_NONE: no reader */
+} bucket_t;
+
+typedef struct splitter {
+    wefti_graph_t *graph;
+    wefti_arena_t arena;
+    wefti_readers_t readers;
+    uint32_t *position; /* by node, in the order */
+    uint32_t *reads;    /* by position: weights of buckets that nodes before it read */
+    uint64_t *keys;     /* positions for sorting, by node */
+    bucket_t *buckets;
+    uint32_t bucket_count;
+} splitter_t;
+
+static uint32_t producer_of(const wefti_graph_t *graph, uint32_t value)
+{
+    return value == WEFTI_NONE ? WEFTI_NONE : graph->values[value].producer;
+}
+
+static bool is_output(const wefti_value_t *value)
+{
+    return (value->flags & (WEFTI_VALUE_OUTPUT | WEFTI_VALUE_LOSS | WEFTI_VALUE_LOGITS)) != 0;
+}
+
+/* The nodes of the bucket whose weights gather completes. */
+static bool find_bucket(const splitter_t *s, uint32_t gather, bucket_t *out)
+{
+    const wefti_graph_t *graph = s->graph;
+    const wefti_node_t *node = &graph->nodes[gather];
+    uint32_t update =
+        wefti_node_is_flat_gather(node) ? producer_of(graph, node->inputs[0]) : WEFTI_NONE;
+    if (update == WEFTI_NONE || graph->nodes[update].phase != WEFTI_PHASE_UPDATE) {
+        return false;
+    }
+    uint32_t view = producer_of(graph, graph->nodes[update].inputs[0]);
+    uint32_t scatter = producer_of(graph, graph->nodes[update].inputs[1]);
+    if (view == WEFTI_NONE || wefti_node_range(&graph->nodes[view]) != WEFT_RANGE_SHARD ||
+        scatter == WEFTI_NONE || !wefti_node_is_flat_scatter(&graph->nodes[scatter])) {
+        return false;
+    }
+    *out = (bucket_t){.scatter = scatter,
+                      .view = view,
+                      .update = update,
+                      .gather = gather,
+                      .count = graph->nodes[view].input_count,
+                      .params = graph->nodes[view].inputs,
+                      .first = {WEFTI_NONE, WEFTI_NONE},
+                      .last = {WEFTI_NONE, WEFTI_NONE}};
+    return true;
+}
+
+/* Why every rank needs all of member i, or NULL. */
+static const char *whole_reason(const splitter_t *s, const bucket_t *bucket, uint32_t i)
+{
+    const wefti_graph_t *graph = s->graph;
+    uint32_t param = bucket->params[i], updated = graph->nodes[bucket->gather].outputs[i];
+    if (is_output(&graph->values[param])) {
+        return "is an output of the graph";
+    }
+    if (updated != WEFTI_NONE && (is_output(&graph->values[updated]) ||
+                                  s->readers.first[updated] < s->readers.first[updated + 1])) {
+        return "is read after its update";
+    }
+    for (uint32_t k = s->readers.first[param]; k < s->readers.first[param + 1]; k++) {
+        uint32_t reader = s->readers.nodes[k];
+        wefti_phase_t phase = graph->nodes[reader].phase;
+        if (reader != bucket->view && reader != bucket->gather && phase != WEFTI_PHASE_FORWARD &&
+            phase != WEFTI_PHASE_BACKWARD) {
+            return "is read by a collective or by another update";
+        }
+    }
+    return NULL;
+}
+
+static uint32_t pass_of(const wefti_node_t *node)
+{
+    return node->phase == WEFTI_PHASE_BACKWARD ? BACKWARD : FORWARD;
+}
+
+static void note_readers(splitter_t *s, bucket_t *bucket)
+{
+    for (uint32_t i = 0; i < bucket->count; i++) {
+        uint32_t param = bucket->params[i];
+        for (uint32_t k = s->readers.first[param]; k < s->readers.first[param + 1]; k++) {
+            uint32_t reader = s->readers.nodes[k], at = s->position[reader];
+            if (reader == bucket->view || reader == bucket->gather) {
+                continue;
+            }
+            uint32_t pass = pass_of(&s->graph->nodes[reader]);
+            uint32_t *first = &bucket->first[pass], *last = &bucket->last[pass];
+            *first = *first == WEFTI_NONE || at < *first ? at : *first;
+            *last = *last == WEFTI_NONE || at > *last ? at : *last;
+            s->reads[at + 1]++;
+        }
+    }
+}
+
+/* Adds the bucket of gather, if there is one and its weights can be sharded. */
+static weft_status_t add_bucket(splitter_t *s, uint32_t gather)
+{
+    bucket_t *bucket = &s->buckets[s->bucket_count];
+    if (!find_bucket(s, gather, bucket)) {
+        return WEFT_OK;
+    }
+    for (uint32_t i = 0; i < bucket->count; i++) {
+        const char *why = whole_reason(s, bucket, i);
+        if (why == NULL) {
+            continue;
+        }
+        const weft_attr_t attr = {
+            .name = "shard_reason",
+            .type = WEFT_ATTR_STRING,
+            .s = wefti_arena_printf(&s->arena, "weights are whole on all ranks: %s %s",
+                                    s->graph->values[bucket->params[i]].name, why)};
+        return attr.s == NULL ? WEFT_ERR_NO_MEMORY
+                              : wefti_graph_set_attr(s->graph, bucket->scatter, &attr);
+    }
+    note_readers(s, bucket);
+    s->bucket_count++;
+    return WEFT_OK;
+}
+
+/* Does one all-gather serve both passes? */
+static bool gathers_once(const splitter_t *s, const bucket_t *bucket)
+{
+    uint32_t last = bucket->last[FORWARD], first = bucket->first[BACKWARD];
+    return last != WEFTI_NONE && first != WEFTI_NONE &&
+           (first <= last || s->reads[first] == s->reads[last + 1]);
+}
+
+/* The readers of one pass, or of both, read output i of node gather in place of member i. */
+static void take_readers(splitter_t *s, const bucket_t *bucket, uint32_t i, uint32_t gather,
+                         uint32_t passes)
+{
+    wefti_graph_t *graph = s->graph;
+    uint32_t param = bucket->params[i], gathered = graph->nodes[gather].outputs[i];
+    for (uint32_t k = s->readers.first[param]; k < s->readers.first[param + 1]; k++) {
+        uint32_t reader = s->readers.nodes[k];
+        wefti_node_t *node = &graph->nodes[reader];
+        for (uint32_t j = 0; j < node->input_count; j++) {
+            if (reader != bucket->view && reader != bucket->gather && node->inputs[j] == param &&
+                (passes >> pass_of(node) & 1) != 0) {
+                node->inputs[j] = gathered;
+            }
+        }
+    }
+}
+
+static bool is_read(const splitter_t *s, const bucket_t *bucket, uint32_t i, uint32_t passes)
+{
+    uint32_t param = bucket->params[i];
+    for (uint32_t k = s->readers.first[param]; k < s->readers.first[param + 1]; k++) {
+        uint32_t reader = s->readers.nodes[k];
+        if (reader != bucket->view && reader != bucket->gather &&
+            (passes >> pass_of(&s->graph->nodes[reader]) & 1) != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* An all-gather for the kernels of some passes (a mask), before the first of them. */
+static weft_status_t add_gather(splitter_t *s, const bucket_t *bucket, uint32_t passes,
+                                const char *word, uint32_t first)
+{
+    weft_status_t status;
+    wefti_graph_t *graph = s->graph;
+    const wefti_node_t *like = &graph->nodes[bucket->gather];
+    const char **names = wefti_arena_array(&s->arena, bucket->count, sizeof(*names));
+    bool *absent = wefti_arena_array(&s->arena, bucket->count, sizeof(*absent));
+    uint32_t *in = wefti_arena_memdup(&s->arena, like->inputs, like->input_count * sizeof(*in));
+    char *name = wefti_arena_printf(&s->arena, "%s_%s", like->name, word);
+    uint32_t node;
+    if (names == NULL || absent == NULL || in == NULL || name == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    in[0] = graph->nodes[bucket->view].outputs[0];
+    for (uint32_t i = 0; i < bucket->count; i++) {
+        absent[i] = !is_read(s, bucket, i, passes);
+        names[i] =
+            wefti_arena_printf(&s->arena, "%s_%s", graph->values[bucket->params[i]].name, word);
+        if (names[i] == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+    }
+    const wefti_node_params_t params = {.def = like->def,
+                                        .version = like->version,
+                                        .name = name,
+                                        .phase = WEFTI_PHASE_COMM,
+                                        .inputs = in,
+                                        .input_count = bucket->count + 1,
+                                        .output_names = names,
+                                        .output_count = bucket->count,
+                                        .output_absent = absent,
+                                        .attrs = like->attrs,
+                                        .attr_count = like->attr_count};
+    WEFT_TRY(status, wefti_graph_add_node(graph, &params, &node), done);
+    s->keys[node] = (uint64_t)(first + 1) * NEW_PER_NODE - 1;
+    for (uint32_t i = 0; i < bucket->count; i++) {
+        if (!absent[i]) {
+            take_readers(s, bucket, i, node, passes);
+        }
+    }
+    status = wefti_graph_join_programs(graph, node);
+done:
+    return status;
+}
+
+/* The view is read from the first all-gather on. */
+static weft_status_t gather_bucket(splitter_t *s, const bucket_t *bucket)
+{
+    weft_status_t status = WEFT_OK;
+    const uint32_t *first = bucket->first;
+    uint32_t begin = first[FORWARD] != WEFTI_NONE ? first[FORWARD] : first[BACKWARD];
+    wefti_node_t *view = &s->graph->nodes[bucket->view];
+    if (gathers_once(s, bucket)) {
+        begin = first[BACKWARD] < begin ? first[BACKWARD] : begin;
+        WEFT_TRY(status, add_gather(s, bucket, 1u << FORWARD | 1u << BACKWARD, "gathered", begin),
+                 done);
+    } else {
+        if (first[FORWARD] != WEFTI_NONE) {
+            WEFT_TRY(status, add_gather(s, bucket, 1u << FORWARD, "forward", first[FORWARD]), done);
+        }
+        if (first[BACKWARD] != WEFTI_NONE) {
+            WEFT_TRY(status, add_gather(s, bucket, 1u << BACKWARD, "backward", first[BACKWARD]),
+                     done);
+        }
+    }
+    view = &s->graph->nodes[bucket->view];
+    if (begin != WEFTI_NONE) {
+        view->phase = WEFTI_PHASE_COMM;
+        s->keys[bucket->view] = (uint64_t)(begin + 1) * NEW_PER_NODE - 2;
+    }
+    s->graph->nodes[bucket->gather].dead = true;
+    status = wefti_graph_join_programs(s->graph, bucket->view);
+done:
+    return status;
+}
+
+static weft_status_t begin(splitter_t *s)
+{
+    wefti_graph_t *graph = s->graph;
+    size_t most = (size_t)graph->node_count + PASSES * (size_t)graph->order_count;
+    s->position = wefti_arena_array(&s->arena, graph->node_count, sizeof(*s->position));
+    s->reads = wefti_arena_array(&s->arena, (size_t)graph->order_count + 2, sizeof(*s->reads));
+    s->keys = wefti_arena_array(&s->arena, most, sizeof(*s->keys));
+    s->buckets = wefti_arena_array(&s->arena, (size_t)graph->order_count + 1, sizeof(*s->buckets));
+    if (s->position == NULL || s->reads == NULL || s->keys == NULL || s->buckets == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        s->position[graph->order[i]] = i;
+        s->keys[graph->order[i]] = (uint64_t)(i + 1) * NEW_PER_NODE;
+    }
+    return wefti_graph_readers(graph, graph->order, graph->order_count, &s->arena, &s->readers);
+}
+
+static weft_status_t shard_parameters(splitter_t *s)
+{
+    weft_status_t status;
+    const wefti_graph_t *graph = s->graph;
+    uint32_t count = graph->order_count;
+    WEFT_TRY(status, begin(s), done);
+    for (uint32_t i = 0; i < count; i++) {
+        WEFT_TRY(status, add_bucket(s, graph->order[i]), done);
+    }
+    for (uint32_t i = 0; i <= count; i++) {
+        s->reads[i + 1] += s->reads[i];
+    }
+    for (uint32_t b = 0; b < s->bucket_count; b++) {
+        WEFT_TRY(status, gather_bucket(s, &s->buckets[b]), done);
+    }
+    status = wefti_graph_reorder(s->graph, s->keys);
+done:
+    return status;
+}
+
+weft_status_t wefti_pass_shard_parameters(wefti_graph_t *graph)
+{
+    splitter_t s = {.graph = graph};
+    wefti_arena_init(&s.arena, graph->arena.allocator, 0);
+    weft_status_t status = shard_parameters(&s);
+    wefti_arena_deinit(&s.arena);
+    return status;
+}
+
+weft_status_t wefti_apply_shard_parameters(wefti_compiler_t *c)
+{
+    return wefti_pass_shard_parameters(c->graph);
+}

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sharded parameters: where weights are gathered, as text in, text out. */
+#include "fusion/passes/passes.h"
+#include "tests/support/support_text.h"
+
+#define FLAT "{flat=64, group_size=2}"
+#define VALUES                                                                                     \
+    "param %w : f32[2] = [1,2]\n"                                                                  \
+    "param %v : f32[2] = [3,4]\n"                                                                  \
+    "input %x : f32[2]\n"                                                                          \
+    "scalar %lr : f32[] = 0.5\n"
+/* The reduce-scatter of one gradient, the update of a shard, and both in the result. */
+#define SCATTER(w) "comm %" w "_r = weft::ReduceScatter(%d" w ") " FLAT "\n"
+#define UPDATE(w)                                                                                  \
+    SCATTER(w)                                                                                     \
+    "update %" w "_shard = weft::Shard(%" w ") " FLAT "\n"                                         \
+    "update %" w "_shard_new = weft::SGD(%" w "_shard, %" w "_r, %lr)\n"
+#define GATHER(w) "update %" w "_new = weft::AllGather(%" w "_shard_new, %" w ") " FLAT "\n"
+#define UPDATED(w) SCATTER(w) "update %" w "_shard_new = weft::SGD(%" w "_shard, %" w "_r, %lr)\n"
+#define VIEW(w) "comm %" w "_shard = weft::Shard(%" w ") " FLAT "\n"
+#define GATHERED(w, pass)                                                                          \
+    "comm %" w "_" pass " = weft::AllGather(%" w "_shard, %" w ") " FLAT " as " w "_new_" pass "\n"
+
+static weft_status_t shard_parameters(wefti_graph_t *graph, void *user)
+{
+    (void)user;
+    return wefti_pass_shard_parameters(graph);
+}
+
+/* %v is read last in the forward pass and first in the backward pass: it is gathered once. */
+static void test_weights_are_gathered_in_each_pass(void **state)
+{
+    (void)state;
+    test_pass(
+        shard_parameters, NULL,
+        VALUES "%a = Mul(%x, %w)\n"
+               "%b = Mul(%a, %v)\n"
+               "backward %dv = Mul(%b, %v)\n"
+               "backward %dw = Mul(%dv, %w)\n" UPDATE("v") UPDATE("w") GATHER("v") GATHER("w"),
+        VALUES VIEW("w") GATHERED("w", "forward") "%a = Mul(%x, %w_forward)\n" VIEW("v") GATHERED(
+            "v", "gathered") "%b = Mul(%a, %v_gathered)\n"
+                             "backward %dv = Mul(%b, %v_gathered)\n" GATHERED(
+                                 "w",
+                                 "backward") "backward %dw = Mul(%dv, %w_backward)\n" UPDATED("v")
+                                 UPDATED("w"));
+}
+
+/* Both members travel, but the backward pass reads only one. */
+static void test_members_that_a_pass_does_not_read_have_no_name(void **state)
+{
+    (void)state;
+    test_pass(
+        shard_parameters, NULL,
+        VALUES "param %u : f32[2] = [5,6]\n"
+               "%a = Mul(%x, %w)\n"
+               "%b = Add(%a, %v)\n"
+               "%c = Mul(%b, %u)\n"
+               "backward %du = Mul(%c, %u)\n"
+               "backward %dv = Relu(%du)\n"
+               "backward %dw = Mul(%dv, %w)\n" UPDATE("u")
+                   GATHER("u") "comm %r = weft::ReduceScatter(%dv, %dw) " FLAT "\n"
+                               "update %vw = weft::Shard(%v, %w) " FLAT "\n"
+                               "update %vw_new = weft::SGD(%vw, %r, %lr)\n"
+                               "update %v_new, %w_new = weft::AllGather(%vw_new, %v, %w) " FLAT
+                               "\n",
+        VALUES
+        "param %u : f32[2] = [5,6]\n"
+        "comm %vw = weft::Shard(%v, %w) " FLAT "\n"
+        "comm %v_forward, %w_forward = weft::AllGather(%vw, %v, %w) " FLAT " as v_new_forward\n"
+        "%a = Mul(%x, %w_forward)\n"
+        "%b = Add(%a, %v_forward)\n" VIEW("u")
+            GATHERED("u", "gathered") "%c = Mul(%b, %u_gathered)\n"
+                                      "backward %du = Mul(%c, %u_gathered)\n"
+                                      "backward %dv = Relu(%du)\n"
+                                      "comm -, %w_backward = weft::AllGather(%vw, %v, %w) " FLAT
+                                      " as v_new_backward\n"
+                                      "backward %dw = Mul(%dv, %w_backward)\n" UPDATED(
+                                          "u") "comm %r = weft::ReduceScatter(%dv, %dw) " FLAT "\n"
+                                               "update %vw_new = weft::SGD(%vw, %r, %lr)\n");
+}
+
+/* Weights that another node reads after their update stay whole. */
+static void test_other_readers_keep_weights_whole(void **state)
+{
+    (void)state;
+    test_pass(shard_parameters, NULL,
+              VALUES "%a = Mul(%x, %w)\n"
+                     "backward %dw = Mul(%a, %w)\n" UPDATE("w") GATHER("w") "output %w_new\n",
+              VALUES "%a = Mul(%x, %w)\n"
+                     "backward %dw = Mul(%a, %w)\n"
+                     "comm %w_r = weft::ReduceScatter(%dw) {flat=64, group_size=2, "
+                     "shard_reason=\"weights are whole on all ranks: w is read after its "
+                     "update\"}\n"
+                     "update %w_shard = weft::Shard(%w) " FLAT "\n"
+                     "update %w_shard_new = weft::SGD(%w_shard, %w_r, %lr)\n" GATHER(
+                         "w") "output %w_new\n");
+}
+
+/* Programs of micro-batches gather what their kernels read. */
+static void test_programs_get_their_gathers(void **state)
+{
+    (void)state;
+    test_pass(shard_parameters, NULL,
+              VALUES "%a = Mul(%x, %w)\n"
+                     "backward %dw = Mul(%a, %w)\n" UPDATE("w")
+                         GATHER("w") "program micro_step: %a, %dw\n",
+              VALUES VIEW("w")
+                  GATHERED("w", "gathered") "%a = Mul(%x, %w_gathered)\n"
+                                            "backward %dw = Mul(%a, %w_gathered)\n" UPDATED(
+                                                "w") "program micro_step: %w_shard .. %dw\n");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_weights_are_gathered_in_each_pass),
+        cmocka_unit_test(test_members_that_a_pass_does_not_read_have_no_name),
+        cmocka_unit_test(test_other_readers_keep_weights_whole),
+        cmocka_unit_test(test_programs_get_their_gathers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

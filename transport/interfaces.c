@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Network interfaces as /sys/class/net and /sys/class/infiniband tell of them. */
 #include <dirent.h>
-#include <fnmatch.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -179,31 +178,6 @@ static weft_status_t add_rdma(const char *root, wefti_arena_t *arena, wefti_hard
         }
     }
     return status;
-}
-
-static bool matches_one(const char *patterns, const char *name)
-{
-    while (*patterns != '\0') {
-        char pattern[64];
-        size_t length = strcspn(patterns, ",");
-        if (length > 0 && length < sizeof pattern) {
-            memcpy(pattern, patterns, length);
-            pattern[length] = '\0';
-            if (fnmatch(pattern, name, 0) == 0) {
-                return true;
-            }
-        }
-        patterns += length + (patterns[length] == ',');
-    }
-    return false;
-}
-
-bool wefti_interface_wanted(const char *patterns, const char *name)
-{
-    if (patterns[0] == '\0') {
-        return true;
-    }
-    return patterns[0] == '^' ? !matches_one(patterns + 1, name) : matches_one(patterns, name);
 }
 
 weft_status_t wefti_interfaces_read(const char *root, wefti_arena_t *arena,

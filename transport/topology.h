@@ -25,9 +25,6 @@ weft_status_t wefti_hardware_from_xml(const char *path, wefti_arena_t *arena,
 weft_status_t wefti_interfaces_read(const char *root, wefti_arena_t *arena,
                                     wefti_hardware_t *hardware);
 
-/* WEFT_IFNAME: "" (all), "eth*,ib0", or "^docker*,virbr*" (all others). */
-bool wefti_interface_wanted(const char *patterns, const char *name);
-
 /* topology_exchange.c: collective: the world's cluster, from settings->topology or from what ranks
  * find, one of each machine; checked to be the same on all ranks. Initialises *out. */
 weft_status_t wefti_cluster_gather(wefti_endpoint_t *endpoint, wefti_cluster_t *out,

@@ -12,6 +12,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
 #include "transport/endpoint.h"
+#include "transport/socket/address.h"
 #include "transport/topology.h"
 
 #define CARD_RUNS 12u

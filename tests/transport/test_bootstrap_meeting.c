@@ -97,7 +97,8 @@ static int connect_plain(const char *address, _Atomic uint32_t *over)
     at.sin_port = htons((uint16_t)atoi(strrchr(address, ':') + 1));
     while (over == NULL || atomic_load(over) == 0) {
         int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (connect(fd, (struct sockaddr *)&at, sizeof at) == 0 && !wefti_address_own_echo(fd)) {
+        if (connect(fd, (struct sockaddr *)&at, sizeof at) == 0 &&
+            wefti_address_connected(fd) == 0) {
             return fd;
         }
         close(fd);

@@ -98,7 +98,7 @@ static void test_ipv6(void **state)
         uint32_t kept = 0;
         assert_int_equal(net_open_side(&net, r), WEFT_OK);
         for (uint32_t i = 0; i < net.cards[r].address_count; i++) {
-            if (net.cards[r].addresses[i].family == 6) {
+            if (net.cards[r].addresses[i].address.family == 6) {
                 net.cards[r].addresses[kept++] = net.cards[r].addresses[i];
             }
         }
@@ -129,7 +129,7 @@ static void test_interfaces_that_are_not_there(void **state)
     snprintf(net.settings.ifname, sizeof net.settings.ifname, "^nosuch*,lo");
     weft_status_t status = net_open_side(&net, 0); /* all but lo, if there is any */
     for (uint32_t i = 0; status == WEFT_OK && i < net.cards[0].address_count; i++) {
-        assert_string_not_equal(net.cards[0].addresses[i].ifname, "lo");
+        assert_string_not_equal(net.cards[0].addresses[i].name, "lo");
     }
     net_close(&net);
 }
@@ -480,7 +480,7 @@ static void test_a_proof_is_not_taken_back(void **state)
     const tcp_t *other = net.sides[1].driver;
     const tcp_attempt_t *attempt = &wefti_tcp_peer(net.sides[0].driver, 1)->attempts[0];
     assert_int_equal(tcp->signal(net.sides[0].driver, 1, 0, 1, 0), WEFT_OK);
-    UNTIL(&net, other->strangers != NULL && other->strangers->heard);
+    UNTIL(&net, other->strangers != NULL && other->strangers->shake.greeting[0].version != 0);
     uint32_t step = attempt->step;
     uint64_t end = wefti_now_ns() + NET_WAIT_NS;
     while (attempt->step == step && wefti_now_ns() < end) { /* the other one is stopped */

@@ -3,6 +3,7 @@
 #include "support_tcp.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -11,12 +12,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/base/digest.h"
+
 static const wefti_link_driver_t *const tcp = &wefti_link_tcp;
 
 static int visit(const net_t *net, uint32_t rank)
 {
     struct sockaddr_storage at;
-    socklen_t length = wefti_tcp_address_to_sockaddr(&net->cards[rank].addresses[0], &at);
+    socklen_t length = wefti_address_to_socket(&net->cards[rank].addresses[0].address, &at);
     int fd = socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&at, length), 0);
@@ -61,26 +64,37 @@ static void require_working(net_t *net, uint32_t value)
     assert_int_equal(atomic_load(&net->sides[1].broken), 0);
 }
 
-/* As rank `as` of the world would connect to rank 0; knowing the key or not. */
-static int shake_hands(net_t *net, uint32_t as, uint32_t index, const uint8_t *key)
+/* A greeting as rank `as` of the world would send it to rank 0; knowing the key or not. */
+static void greet(const net_t *net, uint32_t as, uint32_t index, const uint8_t *key, int fd,
+                  wefti_handshake_t *out)
 {
     tcp_t self = {.params = {.rank = as, .world_size = net->size, .key = key},
                   .sockets = net->settings.sockets};
-    tcp_hello_t hello;
-    tcp_challenge_t challenge;
-    tcp_proof_t proof;
-    uint32_t answer = 0;
-    int fd = visit(net, 0);
-    wefti_tcp_hello_fill(&self, 0, index, false, &hello);
-    assert_int_equal(wefti_tcp_random(hello.nonce, sizeof hello.nonce), WEFT_OK);
-    say(fd, &hello, sizeof hello);
-    if (!hear(net, fd, &challenge, sizeof challenge)) {
-        close(fd);
-        return -1;
+    const tcp_hello_t hello = {
+        .to = 0, .index = (uint16_t)index, .sockets = (uint16_t)self.sockets};
+    assert_int_equal(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
+    assert_int_equal(wefti_tcp_greet(&self, fd, &hello, out), WEFT_OK);
+}
+
+static weft_status_t step(net_t *net, wefti_handshake_t *shake)
+{
+    weft_status_t status;
+    uint64_t end = wefti_now_ns() + NET_WAIT_NS;
+    while ((status = wefti_handshake_step(shake)) == WEFT_AGAIN) {
+        net_progress(net);
+        assert_true(wefti_now_ns() < end);
     }
-    assert_int_equal(wefti_tcp_prove(&self, 'c', &hello, challenge.nonce, proof.proof), WEFT_OK);
-    say(fd, &proof, sizeof proof);
-    if (!hear(net, fd, &answer, sizeof answer) || answer != TCP_ANSWER_WELCOME) {
+    return status;
+}
+
+/* The socket; -1: turned away. */
+static int shake_hands(net_t *net, uint32_t as, uint32_t index, const uint8_t *key)
+{
+    wefti_handshake_t shake;
+    greet(net, as, index, key, visit(net, 0), &shake);
+    weft_status_t status = step(net, &shake);
+    int fd = wefti_handshake_detach(&shake);
+    if (status != WEFT_OK) {
         close(fd);
         return -1;
     }
@@ -149,32 +163,32 @@ static void test_damaged_hellos_get_no_answer(void **state)
     net_t net;
     (void)state;
     net_open(&net, 2, 2, "lo");
-    tcp_t self = {.params = {.rank = 1, .world_size = 2}, .sockets = 2};
-    tcp_hello_t good;
-    wefti_tcp_hello_fill(&self, 0, 0, false, &good);
     for (uint32_t i = 0; i < 9; i++) {
-        tcp_hello_t hello = good;
+        wefti_handshake_t shake;
+        greet(&net, 1, 0, net.keys[1], visit(&net, 0), &shake);
+        wefti_greeting_t *greeting = &shake.greeting[0];
+        tcp_hello_t hello = wefti_tcp_hello_of(greeting);
         switch (i) {
         case 0:
-            hello.magic[3] ^= 1;
+            greeting->purpose = WEFTI_PURPOSE_LINK;
             break;
         case 1:
-            hello.byte_order = __builtin_bswap32(hello.byte_order);
+            greeting->version = __builtin_bswap32(greeting->version);
             break;
         case 2:
-            hello.version++;
+            greeting->version++;
             break;
         case 3:
-            hello.world_size = 3;
+            greeting->world_size = 3;
             break;
         case 4:
-            hello.from = 2; /* nobody's rank */
+            greeting->rank = 2; /* no such rank */
             break;
         case 5:
-            hello.from = 0; /* its own */
+            greeting->rank = 0; /* its own */
             break;
         case 6:
-            hello.to = 1; /* somebody else is meant */
+            hello.to = 1; /* not the listener's */
             break;
         case 7:
             hello.index = 2;
@@ -183,10 +197,10 @@ static void test_damaged_hellos_get_no_answer(void **state)
             hello.sockets = 1;
             break;
         }
-        int fd = visit(&net, 0);
-        say(fd, &hello, sizeof hello);
-        assert_true(closed(&net, fd));
-        close(fd);
+        memcpy(greeting->job, &hello, sizeof hello);
+        assert_int_equal(step(&net, &shake), WEFT_ERR_PEER_DIED);
+        assert_int_equal(shake.wire.received, 0);
+        wefti_handshake_deinit(&shake);
     }
     require_working(&net, 1);
     net_close(&net);
@@ -221,29 +235,51 @@ static void test_a_listener_that_lacks_the_key_gets_no_data(void **state)
     net_close(&net);
 }
 
+static void receive(net_t *net, wefti_wire_t *wire, wefti_kind_t kind, void *out, size_t bytes)
+{
+    wefti_frame_t frame;
+    weft_status_t status;
+    while ((status = wefti_wire_receive(wire, &frame)) == WEFT_AGAIN) {
+        net_progress(net);
+    }
+    assert_int_equal(status, WEFT_OK);
+    assert_int_equal(frame.kind, kind);
+    assert_true(frame.bytes >= bytes);
+    memcpy(out, frame.body, bytes);
+}
+
 static void test_what_was_recorded_is_worth_nothing(void **state)
 {
     net_t net;
-    tcp_hello_t hello;
-    tcp_challenge_t first, second;
-    tcp_proof_t proof;
+    wefti_handshake_t shakes[2];
+    wefti_greeting_t said[2], answers[2]; /* what a proof covers: the guest's, the host's */
+    wefti_digest_t proof, echo;
+    uint8_t byte;
     (void)state;
     net_open(&net, 2, 2, "lo");
-    tcp_t self = {.params = {.rank = 1, .world_size = 2, .key = net.keys[1]}, .sockets = 2};
-    wefti_tcp_hello_fill(&self, 0, 0, false, &hello);
-    int once = visit(&net, 0), again = visit(&net, 0);
-    say(once, &hello, sizeof hello);
-    say(again, &hello, sizeof hello);
-    assert_true(hear(&net, once, &first, sizeof first));
-    assert_true(hear(&net, again, &second, sizeof second));
-    assert_memory_not_equal(first.nonce, second.nonce, sizeof first.nonce);
-    assert_int_equal(wefti_tcp_prove(&self, 'c', &hello, first.nonce, proof.proof), WEFT_OK);
-    say(again, &proof, sizeof proof); /* good for the other connection */
-    assert_true(closed(&net, again));
-    say(once, &first.proof, sizeof first.proof); /* what the listener itself has said */
-    assert_true(closed(&net, once));
-    close(once);
-    close(again);
+    for (uint32_t i = 0; i < 2; i++) {
+        greet(&net, 1, 0, net.keys[1], visit(&net, 0), &shakes[i]);
+        wefti_wire_send(&shakes[i].wire, WEFTI_HELLO, &shakes[0].greeting[0], sizeof said[0], NULL,
+                        0);
+        receive(&net, &shakes[i].wire, WEFTI_ANSWER, &answers[i], sizeof answers[i]);
+    }
+    assert_memory_not_equal(answers[0].nonce, answers[1].nonce, sizeof answers[0].nonce);
+    said[0] = shakes[0].greeting[0];
+    said[1] = answers[0];
+    assert_int_equal(
+        wefti_hmac(net.keys[1], WEFTI_LINK_KEY_BYTES, "weft guest", said, sizeof said, &proof),
+        WEFT_OK);
+    assert_int_equal(
+        wefti_hmac(net.keys[1], WEFTI_LINK_KEY_BYTES, "weft host", said, sizeof said, &echo),
+        WEFT_OK);
+    /* a proof that is good for the other connection; what the listener itself would prove */
+    wefti_wire_send(&shakes[1].wire, WEFTI_PROOF, &proof, sizeof proof, NULL, 0);
+    wefti_wire_send(&shakes[0].wire, WEFTI_PROOF, &echo, sizeof echo, NULL, 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        receive(&net, &shakes[i].wire, WEFTI_REFUSED, &byte, 1);
+        assert_true(closed(&net, shakes[i].wire.fd));
+        wefti_handshake_deinit(&shakes[i]);
+    }
     require_working(&net, 1);
     net_close(&net);
 }

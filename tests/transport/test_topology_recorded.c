@@ -5,6 +5,7 @@
  * WEFT_UPDATE_GOLDEN set it is written anew, to be read by a person.
  */
 #include "support.h"
+#include "transport/socket/address.h"
 #include "transport/topology.h"
 
 #include <errno.h>

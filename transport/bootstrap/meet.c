@@ -27,7 +27,7 @@ static weft_status_t choose_addresses(const wefti_meeting_t *meeting, const weft
                                       wefti_card_t *card)
 {
     const char *patterns = meeting->settings->ifname;
-    wefti_address_t found[INTERFACES_MAX];
+    wefti_interface_t found[INTERFACES_MAX];
     uint32_t count = 0;
     *card = (wefti_card_t){0};
     if (meeting->place.loopback && local->loopback) {
@@ -45,7 +45,7 @@ static weft_status_t choose_addresses(const wefti_meeting_t *meeting, const weft
             meeting->rank, patterns);
     }
     for (uint32_t i = 0; i < count; i++) {
-        if (!local->loopback && wefti_address_same_host(local, &found[i])) {
+        if (!local->loopback && wefti_address_same_host(local, &found[i].address)) {
             add_address(card, local);
         }
     }
@@ -53,9 +53,7 @@ static weft_status_t choose_addresses(const wefti_meeting_t *meeting, const weft
         add_address(card, local); /* whatever interface it is of */
     }
     for (uint32_t i = 0; i < count; i++) {
-        if (!found[i].loopback || card->count < WEFTI_CARD_ADDRESSES) {
-            add_address(card, &found[i]);
-        }
+        add_address(card, &found[i].address);
     }
     if (card->count == 0) {
         add_address(card, local);

@@ -63,19 +63,13 @@ static weft_status_t reach(guest_t *guest, const wefti_address_t *at, int *out_f
     wefti_meeting_t *meeting = guest->meeting;
     uint64_t until =
         wefti_now_ns() + (guest->patience_ns < CONNECT_NS ? guest->patience_ns : CONNECT_NS);
-    int fd, problem = 0;
-    socklen_t length = sizeof problem;
+    int fd, problem = ETIMEDOUT;
     weft_status_t status = wefti_address_connect(at, &fd);
     if (status != WEFT_OK) {
         return status < 0 ? status : no_luck(guest, at, strerror(errno));
     }
-    if (!await(guest, fd, POLLOUT, until < meeting->deadline_ns ? until : meeting->deadline_ns)) {
-        problem = ETIMEDOUT;
-    } else {
-        getsockopt(fd, SOL_SOCKET, SO_ERROR, &problem, &length);
-    }
-    if (problem == 0 && wefti_address_own_echo(fd)) {
-        problem = ECONNREFUSED;
+    if (await(guest, fd, POLLOUT, until < meeting->deadline_ns ? until : meeting->deadline_ns)) {
+        problem = wefti_address_connected(fd);
     }
     if (problem != 0) {
         close(fd);
@@ -109,8 +103,8 @@ static weft_status_t introduce(guest_t *guest, const wefti_address_t *at)
     if (status == WEFT_ERR_MISMATCH) {
         /* At an address that was given, what is there counts; else it is somebody else. */
         return meeting->place.scanned || meeting->place.job->ports != WEFTI_PORT_ONE
-                   ? no_luck(guest, at, weft_last_error())
-                   : wefti_error_prefix(status, "rank %u", guest->rank);
+                   ? no_luck(guest, at, guest->shake.why)
+                   : wefti_error(status, "rank %u: %s", guest->rank, guest->shake.why);
     }
     return status;
 }

@@ -246,12 +246,13 @@ static void hear_peer(wefti_mesh_t *mesh, wefti_mesh_peer_t *peer)
         return;
     }
     if (!peer->connected) {
-        int problem = 0;
-        socklen_t length = sizeof problem;
-        getsockopt(fd, SOL_SOCKET, SO_ERROR, &problem, &length);
-        if (problem != 0 || wefti_address_own_echo(fd)) {
+        int problem = wefti_address_connected(fd);
+        if (problem == EINPROGRESS) {
+            return;
+        }
+        if (problem != 0) {
             peer->hard = true;
-            attempt_failed(peer, problem != 0 ? strerror(problem) : "connection refused");
+            attempt_failed(peer, strerror(problem));
             return;
         }
         peer->connected = true;

@@ -8,7 +8,7 @@
 #define WEFT_TRANSPORT_BOOTSTRAP_MESH_H
 
 #include "runtime/base/log.h"
-#include "transport/bootstrap/handshake.h"
+#include "transport/socket/handshake.h"
 
 #define WEFTI_WORLD_KEY_BYTES 32u
 #define WEFTI_MESH_VISITORS 64u

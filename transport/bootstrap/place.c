@@ -130,9 +130,9 @@ static weft_status_t open_host_port(wefti_place_t *place)
 weft_status_t wefti_place_listen_anywhere(wefti_place_t *place)
 {
     wefti_address_t bound;
+    wefti_interface_t found[6];
     uint32_t count = 0;
-    weft_status_t status =
-        wefti_address_interfaces(place->settings->ifname, place->candidates, 6, &count);
+    weft_status_t status = wefti_address_interfaces(place->settings->ifname, found, 6, &count);
     if (status < 0) {
         return status;
     }
@@ -143,6 +143,9 @@ weft_status_t wefti_place_listen_anywhere(wefti_place_t *place)
             place->settings->ifname);
     }
     place->count = count;
+    for (uint32_t i = 0; i < count; i++) {
+        place->candidates[i] = found[i].address;
+    }
     status = wefti_address_listen(count == 1 ? &place->candidates[0] : NULL, 0, BACKLOG,
                                   &place->listener, &bound);
     if (status == WEFT_AGAIN) {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The connecting end: one attempt per socket of a peer, which goes through the peer's addresses
- * until one answers as it should or the time is over.
+ * until one of them authenticates itself or the time is over.
  *
- * Both ends may connect at once. Who listens has the last word: a lower rank that has sent its
- * proof (its connection may be made already) turns the other's down, anyone else gives up its own
- * attempt for the one that has come. So never are two taken, and never none.
+ * Both ends may connect at once, and the listening end decides. A lower rank that has sent its proof
+ * defers the other's connection, because its own may be made already; any other rank gives up its
+ * own attempt for the connection that has come. So exactly one of the two is taken.
  */
 #include "transport/tcp/tcp.h"
 
@@ -17,8 +17,8 @@
 
 #include "runtime/base/error.h"
 
-#define STEP_NS 3000000000ull  /* one address may take */
-#define PROBE_NS 1000000000ull /* so may it when the question is whether somebody died */
+#define STEP_NS 3000000000ull  /* for one address */
+#define PROBE_NS 1000000000ull /* for one address, when the question is whether the peer died */
 #define PAUSE_NS 10000000ull   /* before the addresses are tried again; doubled up to */
 #define PAUSE_MOST_NS 500000000ull
 #define OTHER_WAY_NS 200000000ull
@@ -26,17 +26,27 @@
 typedef enum tcp_attempt_step {
     STEP_NONE = 0,
     STEP_PAUSE,
-    STEP_CONNECT,   /* until the socket can be written to */
-    STEP_CHALLENGE, /* hello is said, the challenge awaited */
-    STEP_WELCOME,   /* the proof is sent */
+    STEP_CONNECT, /* until the socket can be written to */
+    STEP_GREET,   /* the hello is sent, the answer awaited */
+    STEP_WELCOME, /* the proof is sent */
 } tcp_attempt_step_t;
 
 static void fail(tcp_t *tcp, tcp_attempt_t *attempt, int error);
 
+static void close_socket(tcp_t *tcp, tcp_attempt_t *attempt)
+{
+    if (attempt->shake != NULL) {
+        (void)wefti_handshake_detach(attempt->shake); /* the descriptor is the source's */
+        wefti_free(tcp->params.allocator, attempt->shake);
+        attempt->shake = NULL;
+    }
+    wefti_tcp_source_close(tcp, &attempt->source);
+}
+
 void wefti_tcp_attempt_end(tcp_t *tcp, tcp_attempt_t *attempt)
 {
     if (attempt->step != STEP_NONE) {
-        wefti_tcp_source_close(tcp, &attempt->source);
+        close_socket(tcp, attempt);
         attempt->step = STEP_NONE;
         tcp->attempt_count--;
     }
@@ -50,34 +60,26 @@ static void set_until(tcp_t *tcp, tcp_attempt_t *attempt, uint64_t span_ns)
 
 static void pause_for(tcp_t *tcp, tcp_attempt_t *attempt, uint64_t span_ns)
 {
-    wefti_tcp_source_close(tcp, &attempt->source);
+    close_socket(tcp, attempt);
     attempt->step = STEP_PAUSE;
     set_until(tcp, attempt, span_ns);
 }
 
 static void go(tcp_t *tcp, tcp_attempt_t *attempt)
 {
-    const tcp_address_t *ways[TCP_ADDRESSES_MAX];
-    struct sockaddr_storage to;
+    const wefti_address_t *ways[TCP_ADDRESSES_MAX];
     uint32_t count = wefti_tcp_candidates(tcp, attempt->peer->rank, attempt->index, ways);
     if (count == 0) {
         fail(tcp, attempt, ENETUNREACH);
         return;
     }
     attempt->last = *ways[attempt->candidate % count];
-    socklen_t length = wefti_tcp_address_to_sockaddr(&attempt->last, &to);
     attempt->step = STEP_CONNECT;
-    attempt->in_bytes = 0;
-    attempt->source.fd = socket(to.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (attempt->source.fd < 0) {
+    if (wefti_address_connect(&attempt->last, &attempt->source.fd) != WEFT_OK) {
         fail(tcp, attempt, errno);
         return;
     }
     wefti_tcp_socket_tune(tcp, attempt->source.fd);
-    if (connect(attempt->source.fd, (struct sockaddr *)&to, length) != 0 && errno != EINPROGRESS) {
-        fail(tcp, attempt, errno);
-        return;
-    }
     if (!wefti_tcp_watch(tcp, &attempt->source, EPOLLOUT)) {
         fail(tcp, attempt, errno);
         return;
@@ -87,8 +89,8 @@ static void go(tcp_t *tcp, tcp_attempt_t *attempt)
 
 static void give_up(tcp_t *tcp, tcp_attempt_t *attempt, int error)
 {
-    char at[64], how[192];
-    wefti_tcp_address_text(&attempt->last, at, sizeof at);
+    char at[WEFTI_ADDRESS_TEXT], how[192];
+    wefti_address_text(&attempt->last, true, at);
     wefti_tcp_attempt_end(tcp, attempt);
     if (attempt->probe) {
         wefti_tcp_peer_settle(tcp, attempt->peer, true, NULL);
@@ -103,13 +105,13 @@ static void give_up(tcp_t *tcp, tcp_attempt_t *attempt, int error)
 /* This address did not work: the next one, after a pause when all were tried. */
 static void fail(tcp_t *tcp, tcp_attempt_t *attempt, int error)
 {
-    const tcp_address_t *ways[TCP_ADDRESSES_MAX];
+    const wefti_address_t *ways[TCP_ADDRESSES_MAX];
     uint32_t count = wefti_tcp_candidates(tcp, attempt->peer->rank, attempt->index, ways);
     uint64_t now = wefti_now_ns();
-    wefti_tcp_source_close(tcp, &attempt->source);
+    close_socket(tcp, attempt);
     attempt->candidate++;
     uint32_t rounds = count > 0 ? attempt->candidate / count : 1;
-    bool refused = error == ECONNREFUSED; /* nobody has that port: its process is over */
+    bool refused = error == ECONNREFUSED; /* no process has that port any more */
     if ((attempt->probe && (refused || rounds > 0)) || now >= attempt->give_up_ns || count == 0) {
         give_up(tcp, attempt, error);
         return;
@@ -127,125 +129,78 @@ static void fail(tcp_t *tcp, tcp_attempt_t *attempt, int error)
 
 /* ---- one step after the other ---- */
 
-/* True when need bytes are there; fails the attempt when they never come. */
-static bool hear(tcp_t *tcp, tcp_attempt_t *attempt, uint32_t need)
+/* The socket can be written to: connected, or failed. */
+static bool begin_handshake(tcp_t *tcp, tcp_attempt_t *attempt)
 {
-    while (attempt->in_bytes < need) {
-        ssize_t got = recv(attempt->source.fd, attempt->in + attempt->in_bytes,
-                           need - attempt->in_bytes, MSG_DONTWAIT);
-        if (got < 0 && errno == EINTR) {
-            continue;
-        }
-        if (got < 0 && errno == EAGAIN) {
-            return false;
-        }
-        if (got <= 0) {
-            fail(tcp, attempt, got < 0 ? errno : ECONNRESET);
-            return false;
-        }
-        attempt->in_bytes += (uint32_t)got;
+    const tcp_hello_t hello = {.to = attempt->peer->rank,
+                               .index = (uint16_t)attempt->index,
+                               .sockets = (uint16_t)tcp->sockets,
+                               .probe = attempt->probe};
+    int problem = wefti_address_connected(attempt->source.fd);
+    if (problem == EINPROGRESS) {
+        return false; /* an event of an earlier socket */
     }
-    attempt->in_bytes = 0;
-    return true;
-}
-
-static bool say(tcp_t *tcp, tcp_attempt_t *attempt, const void *data, size_t bytes)
-{
-    ssize_t sent = send(attempt->source.fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent != (ssize_t)bytes) {
-        fail(tcp, attempt, sent < 0 ? errno : EAGAIN);
+    if (problem != 0) {
+        fail(tcp, attempt, problem);
         return false;
     }
+    attempt->shake = wefti_alloc(tcp->params.allocator, sizeof *attempt->shake);
+    if (attempt->shake == NULL) {
+        fail(tcp, attempt, ENOMEM);
+        return false;
+    }
+    if (wefti_tcp_greet(tcp, attempt->source.fd, &hello, attempt->shake) < 0) {
+        attempt->source.fd = -1; /* closed */
+        fail(tcp, attempt, EAGAIN);
+        return false;
+    }
+    attempt->step = STEP_GREET;
+    wefti_tcp_rewatch(tcp, &attempt->source, EPOLLIN);
     return true;
 }
 
-static void say_hello(tcp_t *tcp, tcp_attempt_t *attempt)
+static void succeed(tcp_t *tcp, tcp_attempt_t *attempt)
 {
-    struct sockaddr_storage other;
-    socklen_t length = sizeof other;
-    int error = 0;
-    socklen_t error_bytes = sizeof error;
-    if (getsockopt(attempt->source.fd, SOL_SOCKET, SO_ERROR, &error, &error_bytes) != 0 ||
-        error != 0) {
-        fail(tcp, attempt, error != 0 ? error : errno);
-        return;
-    }
-    if (getpeername(attempt->source.fd, (struct sockaddr *)&other, &length) != 0) {
-        return; /* an event of an earlier socket: not connected yet */
-    }
-    tcp_hello_t hello;
-    wefti_tcp_hello_fill(tcp, attempt->peer->rank, attempt->index, attempt->probe, &hello);
-    if (wefti_tcp_random(attempt->nonce, sizeof attempt->nonce) < 0) {
-        fail(tcp, attempt, EAGAIN);
-        return;
-    }
-    memcpy(hello.nonce, attempt->nonce, sizeof hello.nonce);
-    if (say(tcp, attempt, &hello, sizeof hello)) {
-        attempt->step = STEP_CHALLENGE;
-        wefti_tcp_rewatch(tcp, &attempt->source, EPOLLIN);
-    }
-}
-
-static void say_proof(tcp_t *tcp, tcp_attempt_t *attempt)
-{
-    tcp_challenge_t challenge;
-    tcp_hello_t hello;
-    tcp_proof_t proof;
-    uint8_t expected[32];
-    memcpy(&challenge, attempt->in, sizeof challenge);
-    wefti_tcp_hello_fill(tcp, attempt->peer->rank, attempt->index, attempt->probe, &hello);
-    memcpy(hello.nonce, attempt->nonce, sizeof hello.nonce);
-    if (wefti_tcp_prove(tcp, 'l', &hello, challenge.nonce, expected) < 0 ||
-        wefti_tcp_prove(tcp, 'c', &hello, challenge.nonce, proof.proof) < 0 ||
-        !wefti_tcp_proof_equal(expected, challenge.proof)) {
-        fail(tcp, attempt, EACCES); /* somebody else has that address */
-        return;
-    }
     if (attempt->probe) { /* it lives */
         wefti_tcp_attempt_end(tcp, attempt);
         wefti_tcp_peer_settle(tcp, attempt->peer, false, NULL);
         return;
     }
-    if (say(tcp, attempt, &proof, sizeof proof)) {
+    int fd = attempt->source.fd;
+    epoll_ctl(tcp->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+    attempt->source.fd = -1;
+    wefti_tcp_attempt_end(tcp, attempt);
+    wefti_tcp_connected(tcp, attempt->peer, attempt->index, fd);
+}
+
+static void continue_handshake(tcp_t *tcp, tcp_attempt_t *attempt)
+{
+    weft_status_t status = wefti_handshake_step(attempt->shake);
+    if (status == WEFT_AGAIN && attempt->step == STEP_GREET && !attempt->probe &&
+        wefti_handshake_committed(attempt->shake)) {
         /* From here on the other end may have taken this connection: giving it up because the
          * answer is late (either process was stopped, say) would be a broken link over there. */
         attempt->step = STEP_WELCOME;
         attempt->until_ns = attempt->give_up_ns;
-    }
-}
-
-static void be_welcome(tcp_t *tcp, tcp_attempt_t *attempt)
-{
-    uint32_t answer;
-    memcpy(&answer, attempt->in, sizeof answer);
-    if (answer == TCP_ANSWER_WELCOME) {
-        int fd = attempt->source.fd;
-        epoll_ctl(tcp->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
-        attempt->source.fd = -1;
-        wefti_tcp_attempt_end(tcp, attempt);
-        wefti_tcp_connected(tcp, attempt->peer, attempt->index, fd);
-    } else if (answer == TCP_ANSWER_OTHER_WAY) {
+    } else if (status == WEFT_OK) {
+        succeed(tcp, attempt);
+    } else if (status == WEFT_ERR_STATE) {
         pause_for(tcp, attempt, OTHER_WAY_NS);
-    } else {
-        fail(tcp, attempt, EPROTO);
+    } else if (status == WEFT_ERR_PEER_DIED) {
+        int error = attempt->shake->wire.error;
+        fail(tcp, attempt, error != 0 ? error : ECONNRESET);
+    } else if (status == WEFT_ERR_MISMATCH) { /* another process has that address */
+        fail(tcp, attempt, EACCES);
+    } else if (status != WEFT_AGAIN) {
+        fail(tcp, attempt, status == WEFT_ERR_NO_MEMORY ? ENOMEM : EPROTO);
     }
 }
 
 void wefti_tcp_attempt_ready(tcp_t *tcp, tcp_attempt_t *attempt)
 {
-    if (attempt->source.fd < 0) {
-        return;
-    }
-    if (attempt->step == STEP_CONNECT) {
-        say_hello(tcp, attempt);
-    } else if (attempt->step == STEP_CHALLENGE) {
-        if (hear(tcp, attempt, sizeof(tcp_challenge_t))) {
-            say_proof(tcp, attempt);
-        }
-    } else if (attempt->step == STEP_WELCOME) {
-        if (hear(tcp, attempt, sizeof(uint32_t))) {
-            be_welcome(tcp, attempt);
-        }
+    if (attempt->source.fd >= 0 &&
+        (attempt->step != STEP_CONNECT || begin_handshake(tcp, attempt))) {
+        continue_handshake(tcp, attempt);
     }
 }
 
@@ -307,19 +262,6 @@ bool wefti_tcp_connectable(tcp_peer_t *peer, uint32_t index)
     return good;
 }
 
-static void name_ends(tcp_connection_t *connection, int fd)
-{
-    struct sockaddr_storage end;
-    socklen_t length = sizeof end;
-    if (getsockname(fd, (struct sockaddr *)&end, &length) == 0) {
-        wefti_tcp_address_from_sockaddr(&end, &connection->local);
-    }
-    length = sizeof end;
-    if (getpeername(fd, (struct sockaddr *)&end, &length) == 0) {
-        wefti_tcp_address_from_sockaddr(&end, &connection->remote);
-    }
-}
-
 void wefti_tcp_connected(tcp_t *tcp, tcp_peer_t *peer, uint32_t index, int fd)
 {
     tcp_connection_t *connection = &peer->connections[index];
@@ -337,7 +279,8 @@ void wefti_tcp_connected(tcp_t *tcp, tcp_peer_t *peer, uint32_t index, int fd)
     connection->source = (tcp_source_t){TCP_SOURCE_CONNECTION, fd};
     bool good = connection->in != NULL && wefti_tcp_watch(tcp, &connection->source, EPOLLIN);
     if (good) {
-        name_ends(connection, fd);
+        wefti_address_local(fd, &connection->local);
+        wefti_address_peer(fd, &connection->remote);
         peer->state = TCP_PEER_LINKED;
         connection->ready = true;
         connection->hears = true;

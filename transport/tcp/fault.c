@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How connections end. One that ends without a goodbye takes the peer's others with it, and then
- * the question is whether the peer lives: its process is asked for a challenge as if to connect. A
- * port that nobody has any more, or no answer, is a death; an answer makes it a link fault.
+ * the question is whether the peer lives: its process is asked to authenticate itself, as if to
+ * connect. A closed port or no answer is a death; an answer makes it a link fault.
  */
 #include "transport/tcp/tcp.h"
 
@@ -47,11 +47,10 @@ void wefti_tcp_connection_broken(tcp_connection_t *connection, int error, const 
 {
     tcp_peer_t *peer = connection->peer;
     tcp_t *tcp = peer->tcp;
-    char from[64], to[64], how[192];
-    connection->local.port = 0; /* nobody knows what an ephemeral port was */
-    snprintf(how, sizeof how, "%s -> %s: %s",
-             wefti_tcp_address_text(&connection->local, from, sizeof from),
-             wefti_tcp_address_text(&connection->remote, to, sizeof to),
+    char from[WEFTI_ADDRESS_TEXT], to[WEFTI_ADDRESS_TEXT], how[192];
+    connection->local.port = 0; /* an ephemeral port tells readers nothing */
+    snprintf(how, sizeof how, "%s -> %s: %s", wefti_address_text(&connection->local, true, from),
+             wefti_address_text(&connection->remote, true, to),
              what != NULL ? what : strerror(error));
     pthread_mutex_lock(&peer->lock);
     bool linked = peer->state == TCP_PEER_LINKED;

@@ -1,18 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What both ends say before a connection is used:
- *
- *   who connects                         who listens
- *   hello: world, ranks, socket, nonce ->
- *                                      <- challenge: nonce, HMAC(key, "listener" + hello + nonce)
- *   proof: HMAC(key, "connector" + hello + nonce) ->
- *                                      <- welcome
- *
- * Both nonces are in both proofs, so that nothing recorded is worth anything later; the first
- * word keeps one side's proof from being sent back as the other's. Nobody who lacks the key
- * learns or changes anything. What follows is neither encrypted nor signed: a network on which
- * others rewrite packets is not for this.
- */
+/* How both ends of a connection introduce themselves, and its socket options. */
 #include "transport/tcp/tcp.h"
 
 #include <errno.h>
@@ -21,64 +8,45 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/base/digest.h"
 #include "runtime/base/error.h"
 
-static const char magic[8] = {'w', 'e', 'f', 't', '-', 't', 'c', 'p'};
-#define BYTE_ORDER_MARK 0x01020304u
-#define VERSION 1u
+#define VERSION 2u
 
-weft_status_t wefti_tcp_random(void *out, size_t bytes)
+tcp_hello_t wefti_tcp_hello_of(const wefti_greeting_t *greeting)
 {
-    return wefti_random_bytes(out, bytes);
+    tcp_hello_t hello;
+    memcpy(&hello, greeting->job, sizeof hello);
+    return hello;
 }
 
-void wefti_tcp_hello_fill(const tcp_t *tcp, uint32_t to, uint32_t index, bool probe,
-                          tcp_hello_t *out)
+static bool accepts(const void *owner, const wefti_greeting_t *greeting)
 {
-    *out = (tcp_hello_t){.byte_order = BYTE_ORDER_MARK,
-                         .version = VERSION,
-                         .world_size = tcp->params.world_size,
-                         .from = tcp->params.rank,
-                         .to = to,
-                         .index = (uint16_t)index,
-                         .sockets = (uint16_t)tcp->sockets,
-                         .probe = probe ? 1 : 0};
-    memcpy(out->magic, magic, sizeof magic);
+    const tcp_t *tcp = owner;
+    const tcp_hello_t hello = wefti_tcp_hello_of(greeting);
+    return greeting->version == VERSION && greeting->world_size == tcp->params.world_size &&
+           greeting->rank < tcp->params.world_size && greeting->rank != tcp->params.rank &&
+           hello.to == tcp->params.rank && hello.index < tcp->sockets &&
+           hello.sockets == tcp->sockets && hello.probe <= 1;
 }
 
-bool wefti_tcp_hello_good(const tcp_t *tcp, const tcp_hello_t *hello)
+weft_status_t wefti_tcp_greet(const tcp_t *tcp, int fd, const tcp_hello_t *hello,
+                              wefti_handshake_t *out)
 {
-    return memcmp(hello->magic, magic, sizeof magic) == 0 && hello->byte_order == BYTE_ORDER_MARK &&
-           hello->version == VERSION && hello->world_size == tcp->params.world_size &&
-           hello->from < tcp->params.world_size && hello->from != tcp->params.rank &&
-           hello->to == tcp->params.rank && hello->index < tcp->sockets &&
-           hello->sockets == tcp->sockets && hello->probe <= 1;
-}
-
-weft_status_t wefti_tcp_prove(const tcp_t *tcp, char side, const tcp_hello_t *hello,
-                              const uint8_t *challenge_nonce, uint8_t *out_proof)
-{
-    uint8_t said[sizeof *hello + TCP_NONCE_BYTES];
-    wefti_digest_t proof;
-    memcpy(said, hello, sizeof *hello);
-    memcpy(said + sizeof *hello, challenge_nonce, TCP_NONCE_BYTES);
-    weft_status_t status = wefti_hmac(tcp->params.key, WEFTI_LINK_KEY_BYTES,
-                                      side == 'l' ? "weft tcp listener" : "weft tcp connector",
-                                      said, sizeof said, &proof);
-    if (status == WEFT_OK) {
-        memcpy(out_proof, proof.bytes, sizeof proof.bytes);
+    const wefti_greeting_t greeting = {.version = VERSION,
+                                       .purpose = WEFTI_PURPOSE_DATA,
+                                       .rank = tcp->params.rank,
+                                       .world_size = tcp->params.world_size};
+    weft_status_t status =
+        wefti_handshake_init(out, fd, hello != NULL, &greeting, NULL, tcp->params.key,
+                             WEFTI_LINK_KEY_BYTES, tcp->params.allocator);
+    out->wire.exact = true; /* frames of data follow, and receive.c reads them */
+    out->withheld = true;
+    out->accepts = accepts;
+    out->owner = tcp;
+    if (hello != NULL) {
+        memcpy(out->greeting[0].job, hello, sizeof *hello);
     }
     return status;
-}
-
-bool wefti_tcp_proof_equal(const uint8_t *a, const uint8_t *b)
-{
-    uint8_t difference = 0;
-    for (uint32_t i = 0; i < 32; i++) { /* all of it: how long it takes tells nothing */
-        difference |= a[i] ^ b[i];
-    }
-    return difference == 0;
 }
 
 /* bbr measures the link while data flows; collectives are silent every other moment, and several of

@@ -422,13 +422,11 @@ static weft_status_t tcp_grown(void *driver, const uint8_t *keys)
 
 /* ---- telling ---- */
 
-static const char *interface_of(const tcp_t *tcp, const tcp_address_t *address)
+static const char *interface_of(const tcp_t *tcp, const wefti_address_t *address)
 {
     for (uint32_t i = 0; i < tcp->card.address_count; i++) {
-        const tcp_address_t *own = &tcp->card.addresses[i];
-        if (own->family == address->family &&
-            memcmp(own->bytes, address->bytes, sizeof own->bytes) == 0) {
-            return own->ifname;
+        if (wefti_address_same_host(&tcp->card.addresses[i].address, address)) {
+            return tcp->card.addresses[i].name;
         }
     }
     return "?";
@@ -438,8 +436,8 @@ static void tcp_describe(void *driver, uint32_t rank, char *text, size_t bytes)
 {
     tcp_t *tcp = driver;
     tcp_peer_t *peer = atomic_load_explicit(&tcp->peers[rank], memory_order_acquire);
-    tcp_address_t local = {.family = 0}, remote = {.family = 0};
-    char from[64], to[64];
+    wefti_address_t local = {.family = 0}, remote = {.family = 0};
+    char from[WEFTI_ADDRESS_TEXT], to[WEFTI_ADDRESS_TEXT];
     uint32_t ready = 0;
     if (peer != NULL) {
         pthread_mutex_lock(&peer->lock);
@@ -452,21 +450,16 @@ static void tcp_describe(void *driver, uint32_t rank, char *text, size_t bytes)
         }
         pthread_mutex_unlock(&peer->lock);
     }
-    local.port = remote.port = 0;
     if (ready > 0) {
         snprintf(text, bytes, "%s %s -> %s, %u of %u sockets",
-                 wefti_tcp_address_text(&local, from, sizeof from), interface_of(tcp, &local),
-                 wefti_tcp_address_text(&remote, to, sizeof to), ready, tcp->sockets);
+                 wefti_address_text(&local, false, from), interface_of(tcp, &local),
+                 wefti_address_text(&remote, false, to), ready, tcp->sockets);
         return;
     }
-    const tcp_address_t *ways[TCP_ADDRESSES_MAX];
+    const wefti_address_t *ways[TCP_ADDRESSES_MAX];
     uint32_t count = tcp->cards != NULL ? wefti_tcp_candidates(tcp, rank, 0, ways) : 0;
-    if (count > 0) {
-        remote = *ways[0];
-        remote.port = 0;
-    }
     snprintf(text, bytes, "not connected yet; first by %s, %u sockets",
-             wefti_tcp_address_text(&remote, to, sizeof to), tcp->sockets);
+             wefti_address_text(count > 0 ? ways[0] : &remote, false, to), tcp->sockets);
 }
 
 static void tcp_stats(void *driver, uint32_t rank, wefti_link_stats_t *out)

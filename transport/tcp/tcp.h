@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tcp driver's parts; nobody outside transport/tcp/ includes it.
+ * The tcp driver's parts; only transport/tcp/ includes it.
  *
  *   tcp.c        the driver's table; progress
  *   addresses.c  which interfaces; cards; which of a peer's addresses to connect to
- *   listen.c     strangers until they have proved who they are
- *   connect.c    the other end of that
- *   hello.c      the messages of both
+ *   listen.c     pending connections, until the peer has authenticated itself
+ *   connect.c    the other end: attempts to connect
+ *   hello.c      the greeting of both (transport/socket/handshake.h); socket options
  *   send.c       frames out: queues, striping
  *   receive.c    frames in, into the region
  *   fault.c      broken connections, goodbyes
@@ -22,6 +22,7 @@
 #include <sys/socket.h>
 
 #include "transport/links.h"
+#include "transport/socket/handshake.h"
 
 #define TCP_SOCKETS_MAX 8u
 #define TCP_ADDRESSES_MAX 8u
@@ -32,25 +33,14 @@
 #define TCP_STRIPE_BYTES 1048576u /* puts from here on go over all sockets */
 #define TCP_FRAME_MAX (1u << 30)
 #define TCP_STRANGERS_MAX 64u /* and one per socket that the world may open */
-#define TCP_NONCE_BYTES 16u
 
 /* ---- cards ---- */
-
-typedef struct tcp_address {
-    uint8_t bytes[16]; /* v4: the first four */
-    uint16_t port;
-    uint8_t family; /* 4, 6; 0: none */
-    uint8_t prefix_bits;
-    uint8_t loopback;
-    uint8_t pad[3];
-    char ifname[16];
-} tcp_address_t;
 
 typedef struct tcp_card {
     uint8_t network[16]; /* equal: the same network namespace of the same machine */
     uint32_t sockets;
     uint32_t address_count;
-    tcp_address_t addresses[TCP_ADDRESSES_MAX];
+    wefti_interface_t addresses[TCP_ADDRESSES_MAX];
 } tcp_card_t;
 
 /* ---- frames: what goes over a connection, in the byte order of both ends ---- */
@@ -132,7 +122,7 @@ typedef struct tcp_connection {
     uint32_t into_size;
     bool paused; /* a signal waits for stripes of other connections */
     bool hears;  /* connected, as far as receiving is concerned */
-    tcp_address_t local, remote;
+    wefti_address_t local, remote;
 } tcp_connection_t;
 
 typedef enum tcp_peer_state {
@@ -154,10 +144,8 @@ typedef struct tcp_attempt {
     uint64_t until_ns;   /* this step's end; of a pause: when it goes on */
     uint64_t give_up_ns; /* the end of all tries */
     int last_errno;
-    tcp_address_t last;
-    uint8_t nonce[TCP_NONCE_BYTES];
-    uint8_t in[64];
-    uint32_t in_bytes;
+    wefti_address_t last;
+    wefti_handshake_t *shake; /* from the connection on; its wire has the same descriptor */
     bool probe;
 } tcp_attempt_t;
 
@@ -185,15 +173,12 @@ struct tcp_peer {
     uint32_t (*stripes_landed)[TCP_SOCKETS_MAX];
 };
 
-/* Whoever connected and has not proved anything yet; under busy. */
+/* An unauthenticated peer that connected; under busy. */
 typedef struct tcp_stranger {
     tcp_source_t source;
     struct tcp_stranger *next, *previous;
     uint64_t until_ns;
-    bool heard; /* its hello was good: the proof is next */
-    uint8_t in[96];
-    uint32_t in_bytes;
-    uint8_t hello[64], nonce[TCP_NONCE_BYTES];
+    wefti_handshake_t shake; /* its wire has the same descriptor; -1: closed */
 } tcp_stranger_t;
 
 struct tcp {
@@ -231,44 +216,24 @@ struct tcp {
 /* ---- addresses.c ---- */
 weft_status_t wefti_tcp_addresses_find(tcp_t *tcp);
 void wefti_tcp_network_name(uint8_t *out_name);
-socklen_t wefti_tcp_address_to_sockaddr(const tcp_address_t *address, struct sockaddr_storage *out);
-void wefti_tcp_address_from_sockaddr(const struct sockaddr_storage *from, tcp_address_t *out);
-/* "10.0.0.1:4000", "[fd00::1]:4000"; port 0: without it. */
-const char *wefti_tcp_address_text(const tcp_address_t *address, char *text, size_t bytes);
 /* The peer's addresses in the order to be tried for a socket; returns how many. */
 uint32_t wefti_tcp_candidates(const tcp_t *tcp, uint32_t peer, uint32_t socket_index,
-                              const tcp_address_t **out);
+                              const wefti_address_t **out);
 
 /* ---- hello.c ---- */
+/* Which connection a greeting is for: the guest's `job` of a greeting. */
 typedef struct tcp_hello {
-    char magic[8];
-    uint32_t byte_order, version;
-    uint32_t world_size, from, to;
+    uint32_t to;
     uint16_t index, sockets;
     uint32_t probe; /* 1: only asks whether the process lives */
-    uint8_t nonce[TCP_NONCE_BYTES];
+    uint32_t zero;
 } tcp_hello_t;
-typedef struct tcp_challenge {
-    uint8_t nonce[TCP_NONCE_BYTES];
-    uint8_t proof[32]; /* of the one that listens */
-} tcp_challenge_t;
-typedef struct tcp_proof {
-    uint8_t proof[32]; /* of the one that connects */
-} tcp_proof_t;
-typedef enum tcp_answer {
-    TCP_ANSWER_WELCOME = 0x31ed0001,
-    TCP_ANSWER_OTHER_WAY = 0x31ed0002, /* a connection the other way is nearly made */
-} tcp_answer_t;
-_Static_assert(sizeof(tcp_hello_t) == 52 && sizeof(tcp_challenge_t) == 48, "messages travel");
-weft_status_t wefti_tcp_random(void *out, size_t bytes);
-void wefti_tcp_hello_fill(const tcp_t *tcp, uint32_t to, uint32_t index, bool probe,
-                          tcp_hello_t *out);
-bool wefti_tcp_hello_good(const tcp_t *tcp, const tcp_hello_t *hello);
-/* side: 'l' who listens, 'c' who connects. */
-weft_status_t wefti_tcp_prove(const tcp_t *tcp, char side, const tcp_hello_t *hello,
-                              const uint8_t *challenge_nonce, uint8_t *out_proof);
-bool wefti_tcp_proof_equal(const uint8_t *a, const uint8_t *b);
-/* Can WEFT_TCP_CONGESTION be had? */
+_Static_assert(sizeof(tcp_hello_t) == WEFTI_JOB_ID_BYTES, "it is sent as a job");
+/* hello NULL: the listening end. fd is closed on failure. */
+weft_status_t wefti_tcp_greet(const tcp_t *tcp, int fd, const tcp_hello_t *hello,
+                              wefti_handshake_t *out);
+tcp_hello_t wefti_tcp_hello_of(const wefti_greeting_t *greeting);
+/* An error when WEFT_TCP_CONGESTION is not available. */
 weft_status_t wefti_tcp_congestion_check(const wefti_settings_t *settings);
 void wefti_tcp_socket_tune(const tcp_t *tcp, int fd);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "transport/bootstrap/wire.h"
+#include "transport/socket/wire.h"
 
 #include <errno.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/memory.h"
 
-#define MARK 0x74665765u /* "eWft": a stranger's bytes rarely look like it */
+#define MARK 0x74665765u /* "eWft": bytes of other protocols rarely look like it */
 #define IN_BYTES 4096u
 /* Buffers that grew larger than this are given back when they are empty. */
 #define KEEP_BYTES 65536u
@@ -93,7 +93,7 @@ static weft_status_t look(const wefti_wire_t *wire, header_t *header, size_t *ou
     size_t have = wire->in_end - wire->in_at;
     *out_need = sizeof *header;
     if (have < sizeof *header) {
-        /* Strangers are told apart by their first bytes, before they complete a header. */
+        /* Other protocols are detected by their first bytes, before a header is complete. */
         static const uint32_t mark = MARK;
         return have > 0 && memcmp(wire->in + wire->in_at, &mark, have < 4 ? have : 4) != 0
                    ? WEFT_ERR_FORMAT
@@ -126,12 +126,15 @@ weft_status_t wefti_wire_receive(wefti_wire_t *wire, wefti_frame_t *out_frame)
         if (status != WEFT_AGAIN) {
             return status;
         }
+        size_t usual =
+            IN_BYTES < sizeof header + wire->in_limit ? IN_BYTES : sizeof header + wire->in_limit;
         status = make_room(wire->allocator, &wire->in, &wire->in_at, &wire->in_end,
-                           &wire->in_capacity, need < IN_BYTES ? IN_BYTES : need);
+                           &wire->in_capacity, need < usual ? usual : need);
         if (status < 0) {
             return status;
         }
-        ssize_t got = recv(wire->fd, wire->in + wire->in_end, wire->in_capacity - wire->in_end, 0);
+        size_t most = wire->exact ? wire->in_at + need : wire->in_capacity;
+        ssize_t got = recv(wire->fd, wire->in + wire->in_end, most - wire->in_end, 0);
         if (got == 0) {
             return broken(wire, 0);
         }

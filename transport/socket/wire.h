@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Frames over a non-blocking stream socket: twelve bytes of header (mark, kind, length), then the
- * body. Nothing here blocks. What a stranger sends is held to a limit, which is raised for ranks.
+ * body. Nothing here blocks. The longest body is limited; the limit is raised when the peer has
+ * authenticated itself.
  */
-#ifndef WEFT_TRANSPORT_BOOTSTRAP_WIRE_H
-#define WEFT_TRANSPORT_BOOTSTRAP_WIRE_H
+#ifndef WEFT_TRANSPORT_SOCKET_WIRE_H
+#define WEFT_TRANSPORT_SOCKET_WIRE_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,6 +22,7 @@ typedef struct wefti_wire {
     uint8_t *out;
     size_t out_at, out_end, out_capacity;
     uint64_t sent, received; /* frames */
+    bool exact;              /* reads no byte beyond a frame: the socket is handed on later */
     int error;               /* errno of what closed it; 0: the other end */
 } wefti_wire_t;
 
@@ -32,7 +34,7 @@ typedef struct wefti_frame {
 
 void wefti_wire_init(wefti_wire_t *wire, int fd, size_t in_limit,
                      const weft_allocator_t *allocator);
-/* Closes the socket too. */
+/* Also closes the socket, unless fd is -1. */
 void wefti_wire_deinit(wefti_wire_t *wire);
 /* The next frame. WEFT_AGAIN: not there yet. WEFT_ERR_PEER_DIED (wire->error says how),
  * WEFT_ERR_FORMAT (no frames of ours), WEFT_ERR_NO_MEMORY: of no use any more. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "transport/bootstrap/handshake.h"
+#include "transport/socket/handshake.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -7,18 +7,24 @@
 #include "runtime/base/digest.h"
 #include "runtime/base/error.h"
 
-#define TEXT_BYTES 200u
-
 _Static_assert(sizeof(wefti_digest_t) + WEFTI_CARD_MAX <= WEFTI_STRANGER_BYTES,
-               "proofs come from strangers");
+               "proofs come from unauthenticated peers");
 _Static_assert(sizeof(wefti_card_t) <= WEFTI_CARD_MAX, "cards come with proofs");
+
+static bool accept_all(const void *owner, const wefti_greeting_t *greeting)
+{
+    (void)owner;
+    (void)greeting;
+    return true;
+}
 
 weft_status_t wefti_handshake_init(wefti_handshake_t *shake, int fd, bool guest,
                                    const wefti_greeting_t *own, const wefti_card_t *card,
                                    const uint8_t *key, size_t key_bytes,
                                    const weft_allocator_t *allocator)
 {
-    *shake = (wefti_handshake_t){.guest = guest, .key = key, .key_bytes = key_bytes};
+    *shake = (wefti_handshake_t){
+        .guest = guest, .accepts = accept_all, .key = key, .key_bytes = key_bytes};
     wefti_wire_init(&shake->wire, fd, WEFTI_STRANGER_BYTES, allocator);
     wefti_greeting_t *greeting = &shake->greeting[guest ? 0 : 1];
     *greeting = *own;
@@ -61,28 +67,28 @@ static weft_status_t send_frame(wefti_handshake_t *shake, wefti_kind_t kind, con
 
 static weft_status_t refuse(wefti_handshake_t *shake)
 {
-    char text[TEXT_BYTES];
+    char text[sizeof shake->why];
     snprintf(text, sizeof text,
              "rank %u and rank %u have different secrets; set the same WEFT_SECRET or "
              "WEFT_SECRET_FILE on all ranks",
              shake->greeting[0].rank, shake->greeting[1].rank);
     send_frame(shake, WEFTI_REFUSED, text, strlen(text));
-    return wefti_error(WEFT_ERR_MISMATCH, "%s", text);
+    return WEFT_ERR_MISMATCH;
 }
 
-static weft_status_t hear_refusal(const wefti_frame_t *frame)
+static weft_status_t read_refusal(wefti_handshake_t *shake, const wefti_frame_t *frame)
 {
-    char text[TEXT_BYTES];
-    size_t bytes = frame->bytes < sizeof text - 1 ? frame->bytes : sizeof text - 1;
+    char *text = shake->why;
+    size_t bytes = frame->bytes < sizeof shake->why - 1 ? frame->bytes : sizeof shake->why - 1;
     memcpy(text, frame->body, bytes);
     text[bytes] = '\0';
     for (size_t i = 0; i < bytes; i++) {
-        text[i] = text[i] < ' ' || text[i] > '~' ? '?' : text[i]; /* it may drive a terminal */
+        text[i] = text[i] < ' ' || text[i] > '~' ? '?' : text[i]; /* it may be a terminal escape */
     }
-    return wefti_error(WEFT_ERR_MISMATCH, "%s", text);
+    return WEFT_ERR_MISMATCH;
 }
 
-/* The guest's turn after the answer, and the host's after the proof: the same proof both ways. */
+/* The guest's after the answer, and the host's after the guest's. */
 static weft_status_t send_proof(wefti_handshake_t *shake)
 {
     wefti_digest_t mac;
@@ -108,17 +114,20 @@ static weft_status_t check_proof(wefti_handshake_t *shake, const wefti_frame_t *
         return status;
     }
     if (!wefti_digest_equal(&mac, &expected)) {
-        return shake->guest ? wefti_error(WEFT_ERR_MISMATCH,
-                                          "authentication failed: the process at the address of "
-                                          "rank %u does not know the secret",
-                                          shake->greeting[1].rank)
-                            : refuse(shake);
+        if (!shake->guest) {
+            return refuse(shake);
+        }
+        snprintf(shake->why, sizeof shake->why,
+                 "authentication failed: the process at the address of rank %u does not know the "
+                 "secret",
+                 shake->greeting[1].rank);
+        return WEFT_ERR_MISMATCH;
     }
     shake->proven = true;
     return WEFT_OK;
 }
 
-static weft_status_t hear_as_guest(wefti_handshake_t *shake, const wefti_frame_t *frame)
+static weft_status_t read_as_guest(wefti_handshake_t *shake, const wefti_frame_t *frame)
 {
     bool answered = shake->greeting[1].version != 0;
     if (frame->kind == WEFTI_ANSWER && frame->bytes == sizeof(wefti_greeting_t) && !answered) {
@@ -135,16 +144,20 @@ static weft_status_t hear_as_guest(wefti_handshake_t *shake, const wefti_frame_t
     if (frame->kind == WEFTI_WELCOME && frame->bytes == sizeof(wefti_digest_t) && answered) {
         return check_proof(shake, frame);
     }
-    return frame->kind == WEFTI_REFUSED ? hear_refusal(frame) : WEFT_ERR_FORMAT;
+    if (frame->kind == WEFTI_DEFERRED && answered) {
+        return WEFT_ERR_STATE;
+    }
+    return frame->kind == WEFTI_REFUSED ? read_refusal(shake, frame) : WEFT_ERR_FORMAT;
 }
 
-static weft_status_t hear_as_host(wefti_handshake_t *shake, const wefti_frame_t *frame)
+static weft_status_t read_as_host(wefti_handshake_t *shake, const wefti_frame_t *frame)
 {
     bool greeted = shake->greeting[0].version != 0;
     if (frame->kind == WEFTI_HELLO && frame->bytes == sizeof(wefti_greeting_t) && !greeted) {
         memcpy(&shake->greeting[0], frame->body, sizeof shake->greeting[0]);
         if (shake->greeting[0].version == 0 ||
-            shake->greeting[0].purpose != shake->greeting[1].purpose) {
+            shake->greeting[0].purpose != shake->greeting[1].purpose ||
+            !shake->accepts(shake->owner, &shake->greeting[0])) {
             return WEFT_ERR_FORMAT;
         }
         return send_frame(shake, WEFTI_ANSWER, &shake->greeting[1], sizeof shake->greeting[1]);
@@ -152,7 +165,7 @@ static weft_status_t hear_as_host(wefti_handshake_t *shake, const wefti_frame_t 
     if (frame->kind == WEFTI_PROOF && frame->bytes >= sizeof(wefti_digest_t) &&
         frame->bytes <= sizeof(wefti_digest_t) + WEFTI_CARD_MAX && greeted) {
         weft_status_t status = check_proof(shake, frame);
-        return status == WEFT_OK ? send_proof(shake) : status;
+        return status == WEFT_OK && !shake->withheld ? send_proof(shake) : status;
     }
     return WEFT_ERR_FORMAT;
 }
@@ -170,9 +183,27 @@ weft_status_t wefti_handshake_step(wefti_handshake_t *shake)
         if (status != WEFT_OK) {
             return status;
         }
-        status = shake->guest ? hear_as_guest(shake, &frame) : hear_as_host(shake, &frame);
+        status = shake->guest ? read_as_guest(shake, &frame) : read_as_host(shake, &frame);
     }
     return status < 0 ? status : WEFT_OK;
+}
+
+weft_status_t wefti_handshake_welcome(wefti_handshake_t *shake)
+{
+    return send_proof(shake);
+}
+
+weft_status_t wefti_handshake_defer(wefti_handshake_t *shake)
+{
+    return send_frame(shake, WEFTI_DEFERRED, NULL, 0);
+}
+
+int wefti_handshake_detach(wefti_handshake_t *shake)
+{
+    int fd = shake->wire.fd;
+    shake->wire.fd = -1;
+    wefti_handshake_deinit(shake);
+    return fd;
 }
 
 bool wefti_handshake_card(const wefti_handshake_t *shake, wefti_card_t *out_card)

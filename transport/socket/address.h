@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Addresses of the rendezvous and the overlay: IPv4 and IPv6, names, interfaces. */
-#ifndef WEFT_TRANSPORT_BOOTSTRAP_ADDRESS_H
-#define WEFT_TRANSPORT_BOOTSTRAP_ADDRESS_H
+/* TCP addresses: IPv4 and IPv6, names, interfaces; sockets that listen or connect. */
+#ifndef WEFT_TRANSPORT_SOCKET_ADDRESS_H
+#define WEFT_TRANSPORT_SOCKET_ADDRESS_H
 
 #include <netinet/in.h>
 #include <stdbool.h>
@@ -13,14 +13,24 @@
 #define WEFTI_ADDRESS_TEXT 64u
 #define WEFTI_CARD_ADDRESSES 5u
 
-/* As it travels. */
+/* Sent between ranks. */
 typedef struct wefti_address {
-    uint8_t family; /* 4, 6; 0: none */
+    uint8_t family; /* 4, 6; 0: no address */
     uint8_t loopback;
     uint16_t port;
-    uint32_t scope; /* of link-local addresses: only good on the host that wrote it */
-    uint8_t bytes[16];
+    uint32_t scope;    /* of link-local addresses: valid only on the host that wrote it */
+    uint8_t bytes[16]; /* IPv4: the first four */
 } wefti_address_t;
+
+/* An address of one of this host's interfaces. Sent between ranks. */
+typedef struct wefti_interface {
+    wefti_address_t address;
+    uint8_t prefix_bits;
+    uint8_t running; /* it has a carrier */
+    char name[16];
+    uint8_t zero[2];
+} wefti_interface_t;
+_Static_assert(sizeof(wefti_interface_t) == 44, "interfaces are sent between ranks");
 
 /* Where a rank listens, as it tells others. */
 typedef struct wefti_card {
@@ -31,8 +41,8 @@ _Static_assert(sizeof(wefti_card_t) == 124, "cards travel");
 
 socklen_t wefti_address_to_socket(const wefti_address_t *address, struct sockaddr_storage *out);
 bool wefti_address_from_socket(const struct sockaddr_storage *from, wefti_address_t *out);
-/* "10.0.0.1:80", "[::1]:80"; without port: "10.0.0.1". Returns text, of WEFTI_ADDRESS_TEXT bytes.
- */
+/* "10.0.0.1:80", "[::1]:80"; without port, or where it is 0: "10.0.0.1". Returns text, which has
+ * WEFTI_ADDRESS_TEXT bytes. */
 const char *wefti_address_text(const wefti_address_t *address, bool with_port, char *text);
 bool wefti_address_same_host(const wefti_address_t *a, const wefti_address_t *b);
 
@@ -41,21 +51,26 @@ weft_status_t wefti_address_split(const char *text, char *host, uint16_t *out_po
 /* All addresses of a host; *out_literal: host is a number, not a name. */
 weft_status_t wefti_address_resolve(const char *host, uint16_t port, wefti_address_t *out,
                                     uint32_t capacity, uint32_t *out_count, bool *out_literal);
-/* Of interfaces that are up and match patterns (WEFT_IFNAME), loopback last; count may be 0. */
-weft_status_t wefti_address_interfaces(const char *patterns, wefti_address_t *out,
+/* WEFT_IFNAME: "" (all), "eth*,ib0", or "^docker*,virbr*" (all others). */
+bool wefti_interface_wanted(const char *patterns, const char *name);
+/* Addresses of interfaces that are up and match patterns, loopback last; count may be 0. */
+weft_status_t wefti_address_interfaces(const char *patterns, wefti_interface_t *out,
                                        uint32_t capacity, uint32_t *out_count);
 
-/* Non-blocking, close-on-exec. at NULL: all addresses of both families where there are both. A port
- * that is taken: WEFT_AGAIN. *out_bound: with the port. */
+/* Non-blocking, close-on-exec. at NULL: all addresses of both families. A port that another socket
+ * has: WEFT_AGAIN. *out_bound: with the port. */
 weft_status_t wefti_address_listen(const wefti_address_t *at, uint16_t port, int backlog,
                                    int *out_fd, wefti_address_t *out_bound);
-/* Begins to connect: *out_fd, or WEFT_AGAIN (nobody there) with errno. */
+/* Begins to connect: *out_fd, or WEFT_AGAIN (no listener) with errno. */
 weft_status_t wefti_address_connect(const wefti_address_t *to, int *out_fd);
 /* Of a connected socket. */
 bool wefti_address_local(int fd, wefti_address_t *out);
 bool wefti_address_peer(int fd, wefti_address_t *out);
-/* True when a socket has connected to itself, which happens while nobody listens at a local port.
+/*
+ * When a connecting socket is writable: 0, it is connected; EINPROGRESS; or the errno of the
+ * failure. A socket that connected to itself, as happens while a local port has no listener, counts
+ * as refused.
  */
-bool wefti_address_own_echo(int fd);
+int wefti_address_connected(int fd);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "transport/bootstrap/address.h"
+#include "transport/socket/address.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fnmatch.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
@@ -13,7 +14,6 @@
 #include <unistd.h>
 
 #include "runtime/base/error.h"
-#include "transport/topology.h"
 
 socklen_t wefti_address_to_socket(const wefti_address_t *address, struct sockaddr_storage *out)
 {
@@ -66,9 +66,11 @@ bool wefti_address_from_socket(const struct sockaddr_storage *from, wefti_addres
 
 const char *wefti_address_text(const wefti_address_t *address, bool with_port, char *text)
 {
-    char number[INET6_ADDRSTRLEN] = "?";
-    inet_ntop(address->family == 4 ? AF_INET : AF_INET6, address->bytes, number, sizeof number);
-    if (!with_port) {
+    char number[INET6_ADDRSTRLEN] = "no address";
+    if (address->family != 0) {
+        inet_ntop(address->family == 4 ? AF_INET : AF_INET6, address->bytes, number, sizeof number);
+    }
+    if (!with_port || address->port == 0) {
         snprintf(text, WEFTI_ADDRESS_TEXT, "%s", number);
     } else {
         snprintf(text, WEFTI_ADDRESS_TEXT, address->family == 4 ? "%s:%u" : "[%s]:%u", number,
@@ -148,7 +150,76 @@ weft_status_t wefti_address_resolve(const char *host, uint16_t port, wefti_addre
                                         "cannot resolve host '%s': it has no address", host);
 }
 
-weft_status_t wefti_address_interfaces(const char *patterns, wefti_address_t *out,
+static bool matches_one(const char *patterns, const char *name)
+{
+    while (*patterns != '\0') {
+        char pattern[64];
+        size_t length = strcspn(patterns, ",");
+        if (length > 0 && length < sizeof pattern) {
+            memcpy(pattern, patterns, length);
+            pattern[length] = '\0';
+            if (fnmatch(pattern, name, 0) == 0) {
+                return true;
+            }
+        }
+        patterns += length + (patterns[length] == ',');
+    }
+    return false;
+}
+
+bool wefti_interface_wanted(const char *patterns, const char *name)
+{
+    if (patterns[0] == '\0') {
+        return true;
+    }
+    return patterns[0] == '^' ? !matches_one(patterns + 1, name) : matches_one(patterns, name);
+}
+
+static uint8_t prefix_bits(const struct ifaddrs *entry, int family)
+{
+    uint8_t mask[16], bits = 0;
+    const size_t bytes = family == AF_INET ? 4 : 16;
+    const struct sockaddr *netmask = entry->ifa_netmask;
+    if (netmask == NULL) {
+        return (uint8_t)(8 * bytes);
+    }
+    memcpy(mask,
+           family == AF_INET
+               ? (const void *)&((const struct sockaddr_in *)(const void *)netmask)->sin_addr
+               : (const void *)&((const struct sockaddr_in6 *)(const void *)netmask)->sin6_addr,
+           bytes);
+    for (size_t i = 0; i < bytes; i++) {
+        bits = (uint8_t)(bits + __builtin_popcount(mask[i]));
+    }
+    return bits;
+}
+
+/* False: peers cannot use it. */
+static bool read_interface(const struct ifaddrs *entry, wefti_interface_t *out)
+{
+    struct sockaddr_storage storage = {0};
+    wefti_address_t *address = &out->address;
+    *out = (wefti_interface_t){.running = (entry->ifa_flags & IFF_RUNNING) != 0};
+    if (entry->ifa_addr == NULL || (entry->ifa_flags & IFF_UP) == 0) {
+        return false;
+    }
+    int family = entry->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) {
+        return false;
+    }
+    memcpy(&storage, entry->ifa_addr,
+           family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
+    wefti_address_from_socket(&storage, address);
+    address->port = 0;
+    address->loopback = (entry->ifa_flags & IFF_LOOPBACK) != 0;
+    out->prefix_bits = prefix_bits(entry, family);
+    snprintf(out->name, sizeof out->name, "%s", entry->ifa_name);
+    /* A link-local address is valid only together with an interface number of the other host. */
+    return address->scope == 0 && !(address->family == 6 && address->bytes[0] == 0xfe &&
+                                    (address->bytes[1] & 0xc0) == 0x80);
+}
+
+weft_status_t wefti_address_interfaces(const char *patterns, wefti_interface_t *out,
                                        uint32_t capacity, uint32_t *out_count)
 {
     struct ifaddrs *list = NULL;
@@ -159,26 +230,10 @@ weft_status_t wefti_address_interfaces(const char *patterns, wefti_address_t *ou
     for (int loopback = 0; loopback < 2; loopback++) {
         for (const struct ifaddrs *at = list; at != NULL && *out_count < capacity;
              at = at->ifa_next) {
-            struct sockaddr_storage storage = {0};
-            wefti_address_t *address = &out[*out_count];
-            if (at->ifa_addr == NULL || (at->ifa_flags & IFF_UP) == 0 ||
-                ((at->ifa_flags & IFF_LOOPBACK) != 0) != loopback ||
-                !wefti_interface_wanted(patterns, at->ifa_name)) {
-                continue;
-            }
-            int family = at->ifa_addr->sa_family;
-            if (family != AF_INET && family != AF_INET6) {
-                continue;
-            }
-            memcpy(&storage, at->ifa_addr,
-                   family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
-            /* Link-local addresses mean nothing on other hosts. */
-            if (wefti_address_from_socket(&storage, address) && address->scope == 0 &&
-                !(address->family == 6 && address->bytes[0] == 0xfe &&
-                  (address->bytes[1] & 0xc0) == 0x80)) {
-                address->loopback = (uint8_t)loopback;
-                (*out_count)++;
-            }
+            wefti_interface_t *interface = &out[*out_count];
+            *out_count += read_interface(at, interface) &&
+                          interface->address.loopback == loopback &&
+                          wefti_interface_wanted(patterns, at->ifa_name);
         }
     }
     freeifaddrs(list);
@@ -282,9 +337,19 @@ bool wefti_address_peer(int fd, wefti_address_t *out)
            wefti_address_from_socket(&storage, out);
 }
 
-bool wefti_address_own_echo(int fd)
+int wefti_address_connected(int fd)
 {
+    int problem = 0;
+    socklen_t length = sizeof problem;
     wefti_address_t local, peer;
-    return wefti_address_local(fd, &local) && wefti_address_peer(fd, &peer) &&
-           local.port == peer.port && wefti_address_same_host(&local, &peer);
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &problem, &length) != 0) {
+        return errno;
+    }
+    if (problem != 0) {
+        return problem;
+    }
+    if (!wefti_address_local(fd, &local) || !wefti_address_peer(fd, &peer)) {
+        return EINPROGRESS;
+    }
+    return local.port == peer.port && wefti_address_same_host(&local, &peer) ? ECONNREFUSED : 0;
 }

@@ -9,17 +9,11 @@
 #ifndef WEFT_RUNTIME_SELECT_H
 #define WEFT_RUNTIME_SELECT_H
 
-#include "ops/cost/cost.h"
+#include "runtime/context/context.h"
 
 #define WEFTI_SELECT_KNOWN 64u
 
-struct weft_context;
 struct weft_group;
-
-/* Part of a context: the settings, looked up. */
-typedef struct wefti_wanted {
-    const weft_algorithm_t *algorithm[WEFTI_OPS]; /* NULL: by cost */
-} wefti_wanted_t;
 
 /* Part of a group. */
 typedef struct wefti_selection {
@@ -43,13 +37,6 @@ typedef struct wefti_selection {
     uint32_t choices; /* how often the cost table was asked */
 } wefti_selection_t;
 
-/* Looks WEFT_ALGO up and reads WEFT_COSTS; context->wanted and context->costs. */
-weft_status_t wefti_select_settings(struct weft_context *context);
-
-/* The net level of a cost table if none was named, by what the links between hosts are. Collective
- * where there are several. */
-weft_status_t wefti_select_levels(struct weft_context *context);
-
 /* Of a new group: as parent's (NULL: the settings). WEFT_ORDER that does not fit is an error. */
 weft_status_t wefti_select_init(struct weft_group *group, const struct weft_group *parent);
 void wefti_select_deinit(struct weft_group *group);
@@ -67,7 +54,7 @@ weft_status_t wefti_select_by_cost(struct weft_group *group, weft_collective_t o
 /* Of an algorithm's name, as the signature has it under order=tree. */
 uint16_t wefti_select_hash(const char *name);
 /* " by ring, order blocks" of a signature, or "". Returns buffer. */
-const char *wefti_select_text(const struct weft_context *context, uint64_t what, char *buffer,
+const char *wefti_select_text(const weft_context_t *context, uint64_t what, char *buffer,
                               size_t bytes);
 
 #endif

@@ -7,35 +7,6 @@
 #include "runtime/interpreter/proof.h"
 #include "runtime/collective/select.h"
 
-weft_status_t wefti_select_levels(weft_context_t *context)
-{
-    wefti_endpoint_t *endpoint = context->endpoint;
-    uint32_t n = endpoint->world_size;
-    uint8_t rdma = 1, *all;
-    if (endpoint->host_count <= 1) {
-        return WEFT_OK;
-    }
-    for (uint32_t r = 0; r < n; r++) {
-        char name[32], reason[8];
-        wefti_endpoint_describe(endpoint, r, name, sizeof name, reason, sizeof reason);
-        bool crosses = endpoint->host_of[r] != endpoint->host_of[endpoint->rank];
-        rdma = rdma && (!crosses || strcmp(name, "verbs") == 0);
-    }
-    all = wefti_alloc(context->allocator, n);
-    if (all == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    weft_status_t status = wefti_endpoint_all_gather(endpoint, &rdma, 1, all);
-    for (uint32_t r = 0; r < n && status >= 0; r++) {
-        rdma = rdma && all[r];
-    }
-    if (status >= 0 && context->settings.costs[0] == '\0') {
-        wefti_costs_set_net(&context->costs, rdma);
-    }
-    wefti_free(context->allocator, all);
-    return status;
-}
-
 /* Blocks of V forms as if all were of one size. */
 static weft_status_t even_counts(const weft_group_t *group, weft_collective_t op,
                                  wefti_counts_t *counts, uint64_t **out_list)

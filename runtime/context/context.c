@@ -270,12 +270,12 @@ weft_status_t weft_context_create(const weft_context_params_t *params, weft_cont
     pthread_mutex_init(&context->device_memory.lock, NULL);
     WEFT_TRY(status, read_params(context, params, &job, &endpoint), fail);
     WEFT_TRY(status, wefti_endpoint_open(&endpoint, &context->endpoint), fail);
-    status = wefti_select_settings(context);
+    status = wefti_context_find_algorithms(context);
     status = status < 0 ? status : wefti_context_guess_cluster(context);
     WEFT_TRY(status, meet(context, status < 0 ? status : use_device(context, params->device)),
              fail);
     WEFT_TRY(status, wefti_context_find_cluster(context), fail);
-    WEFT_TRY(status, wefti_select_levels(context), fail);
+    WEFT_TRY(status, wefti_context_find_net(context), fail);
     divide_cores(context, params->hub != NULL);
     wefti_endpoint_while_waiting(context->endpoint, run_inline_streams, context);
     wefti_context_enter_thread(context);

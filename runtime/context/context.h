@@ -10,11 +10,11 @@
 #include <weft/plan.h>
 #include <weft/stream.h>
 
+#include "ops/cost/cost.h"
 #include "ops/topo/place.h"
 #include "runtime/base/log.h"
 #include "runtime/base/memory.h"
 #include "runtime/base/settings.h"
-#include "runtime/collective/select.h"
 #include "transport/transport.h"
 
 /* What weft_device_alloc handed out; sorted by address. */
@@ -31,6 +31,11 @@ typedef struct wefti_device_memory {
 } wefti_device_memory_t;
 
 typedef struct wefti_proof wefti_proof_t;
+
+/* WEFT_ALGO, looked up. */
+typedef struct wefti_wanted {
+    const weft_algorithm_t *algorithm[WEFTI_OPS]; /* NULL: by cost */
+} wefti_wanted_t;
 
 struct weft_context {
     _Atomic uint32_t references;
@@ -73,6 +78,12 @@ weft_status_t wefti_device_fill(const weft_device_ops_t *ops, weft_queue_t *queu
                                 const void *pattern, size_t bytes);
 /* Gives back what the user did not. */
 void wefti_device_memory_destroy(weft_context_t *context);
+
+/* algorithms.c: context->wanted of WEFT_ALGO, context->costs of WEFT_COSTS. */
+weft_status_t wefti_context_find_algorithms(weft_context_t *context);
+/* The net level of a cost table if none was named, by the links between hosts. Collective if there
+ * are several hosts. */
+weft_status_t wefti_context_find_net(weft_context_t *context);
 
 /* topology.c: which ranks share a host, as the endpoint says. Local. */
 weft_status_t wefti_context_guess_cluster(weft_context_t *context);

@@ -31,18 +31,19 @@ static inline uint8_t *wefti_bind_operand(const weft_session_t *session, uint32_
            wefti_session_offset(&session->plan->buffers[buffer], session->endpoint->rank);
 }
 
+/* bind.c: kernel number index of the plan as a record of stream. */
+weft_status_t wefti_bind_kernel_record(weft_session_t *session, uint32_t stream, uint32_t index,
+                                       wefti_record_t *record);
+/* The counter of the use at hand, on rank. */
+wefti_signal_t *wefti_bind_collective_signal(const wefti_lowering_t *lowering, uint32_t rank);
+/* Makes record a wait for those counters of rank_count ranks from first_rank, except this rank. */
+weft_status_t wefti_bind_peer_wait(wefti_lowering_t *lowering, uint32_t first_rank,
+                                   uint32_t rank_count, wefti_record_t *record);
+
 /* bind_kernels.c: the kernel of plan's kernel index, for what desc says. */
 weft_status_t wefti_bind_prepare(weft_session_t *session, uint32_t index,
                                  const weft_node_desc_t *desc, uint32_t threads,
                                  wefti_bound_kernel_t *bound);
-/* bind_records.c: as a stream's record runs it. */
-weft_status_t wefti_bind_kernel_record(weft_session_t *session, uint32_t stream, uint32_t index,
-                                       wefti_record_t *record);
-
-/* bind_sweep.c: checks all updates of collectives and makes the sweeps. */
-weft_status_t wefti_bind_updates(weft_session_t *session);
-void wefti_unbind_updates(weft_session_t *session);
-
 /* bind_update.c: collectives with an update. */
 /* Whether one runs as a sweep, of the host's. */
 bool wefti_bind_sweeps(const weft_session_t *session, uint32_t collective);
@@ -59,11 +60,6 @@ weft_status_t wefti_bind_update(wefti_lowering_t *lowering, uint32_t stream, uin
                                 wefti_record_t *records);
 
 /* bind_collectives.c */
-/* The counter of the use at hand, on rank. */
-wefti_signal_t *wefti_bind_collective_signal(const wefti_lowering_t *lowering, uint32_t rank);
-/* Makes record a wait for those counters of rank_count ranks from first_rank, except this rank. */
-weft_status_t wefti_bind_peer_wait(wefti_lowering_t *lowering, uint32_t first_rank,
-                                   uint32_t rank_count, wefti_record_t *record);
 /* What a rank does of each collective. Once, before records are made. */
 weft_status_t wefti_bind_tasks(wefti_lowering_t *lowering);
 /* Records that one use of a collective takes. */

@@ -7,36 +7,6 @@
 
 #include "runtime/base/error.h"
 
-wefti_signal_t *wefti_bind_collective_signal(const wefti_lowering_t *lowering, uint32_t rank)
-{
-    const weft_session_t *session = lowering->session;
-    return wefti_bind_at(session, rank,
-                         session->signals_offset +
-                             lowering->next_collective * sizeof(wefti_signal_t));
-}
-
-weft_status_t wefti_bind_peer_wait(wefti_lowering_t *lowering, uint32_t first_rank,
-                                   uint32_t rank_count, wefti_record_t *record)
-{
-    const wefti_endpoint_t *endpoint = lowering->session->endpoint;
-    wefti_signal_t **signals =
-        wefti_arena_array(&lowering->session->arena, endpoint->world_size, sizeof(*signals));
-    if (signals == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    record->kind = WEFTI_RECORD_WAIT;
-    record->source = UINT16_MAX;
-    record->wait.signals = signals;
-    /* Each rank starts with its neighbour, so that ranks do not all read one counter at once. */
-    for (uint32_t i = 1; i < endpoint->world_size; i++) {
-        uint32_t peer = (endpoint->rank + i) % endpoint->world_size;
-        if (peer - first_rank < rank_count) {
-            signals[record->wait.count++] = wefti_bind_collective_signal(lowering, peer);
-        }
-    }
-    return WEFT_OK;
-}
-
 /* Where a range lies on its rank number i: users' buffers only. */
 static void *range_at(const wefti_lowering_t *lowering, const wefti_plan_collective_t *collective,
                       const wefti_extent_t *range, uint32_t i)

@@ -174,16 +174,12 @@ weft_status_t wefti_bind_kernels(weft_session_t *session)
             status = prepare(session, i);
         }
     }
-    if (status >= 0) {
-        status = wefti_bind_updates(session);
-    }
     return status < 0 ? status : make_scratch(session);
 }
 
 void wefti_unbind_kernels(weft_session_t *session)
 {
     weft_device_t *device = session->context->device;
-    wefti_unbind_updates(session);
     for (uint32_t i = 0; session->kernels != NULL && i < session->plan->kernel_count; i++) {
         if (session->kernels[i].kernel != NULL && session->kernels[i].kernel->destroy != NULL) {
             session->kernels[i].kernel->destroy(session->kernels[i].state);

@@ -41,35 +41,6 @@ static wefti_signal_t *event_signal(const wefti_lowering_t *lowering, uint32_t e
                          session->events_offset + index * sizeof(wefti_signal_t));
 }
 
-weft_status_t wefti_bind_kernel_record(weft_session_t *session, uint32_t stream, uint32_t index,
-                                       wefti_record_t *record)
-{
-    const wefti_plan_kernel_t *kernel = &session->plan->kernels[index];
-    const void **inputs = wefti_arena_array(&session->arena, kernel->input_count, sizeof(*inputs));
-    void **outputs = wefti_arena_array(&session->arena, kernel->output_count, sizeof(*outputs));
-    if ((kernel->input_count > 0 && inputs == NULL) || (kernel->output_count > 0 && !outputs)) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t i = 0; i < kernel->input_count; i++) {
-        if (kernel->inputs[i] != WEFTI_PLAN_NONE) {
-            inputs[i] = wefti_bind_operand(session, kernel->inputs[i]);
-        }
-    }
-    for (uint32_t i = 0; i < kernel->output_count; i++) {
-        if (kernel->outputs[i] != WEFTI_PLAN_NONE) {
-            outputs[i] = wefti_bind_operand(session, kernel->outputs[i]);
-        }
-    }
-    record->kind = WEFTI_RECORD_KERNEL;
-    record->name = kernel->name;
-    record->kernel.kernel = session->kernels[index].kernel;
-    record->kernel.call = (weft_kernel_call_t){session->kernels[index].state, inputs, outputs,
-                                               session->scratch[stream]};
-    record->kernel.input_count = kernel->input_count;
-    record->kernel.output_count = kernel->output_count;
-    return WEFT_OK;
-}
-
 static weft_status_t add_event(wefti_lowering_t *lowering, const wefti_plan_step_t *step,
                                wefti_record_t *record)
 {

@@ -92,7 +92,10 @@ static weft_status_t advance_run(weft_session_t *session, wefti_cursor_t *cursor
                                  const wefti_record_t *record)
 {
     uint64_t start_ns = wefti_now_ns();
-    weft_status_t status = wefti_record_run(record, cursor->epoch, session->context->settings.isa);
+    wefti_isa_t isa = session->context->settings.isa;
+    weft_status_t status = record->kind == WEFTI_RECORD_SWEEP
+                               ? wefti_sweep_run(record->sweep.sweep, isa)
+                               : wefti_record_run(record, cursor->epoch, isa);
     if (status < 0) {
         return wefti_error_prefix(status, "rank %u: %s \"%s\"", session->endpoint->rank,
                                   record->kind == WEFTI_RECORD_KERNEL ? "kernel" : "collective",

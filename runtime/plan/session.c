@@ -217,6 +217,9 @@ static weft_status_t bind(weft_session_t *session)
     /* What may fail on one rank only; every rank hears of it before anybody waits for anybody. */
     status = wefti_bind_kernels(session);
     if (status >= 0) {
+        status = wefti_bind_updates(session);
+    }
+    if (status >= 0) {
         status = wefti_bind_records(session);
     }
     if (status >= 0) {
@@ -288,6 +291,7 @@ void weft_session_destroy(weft_session_t *session)
     } else {
         wefti_exec_device_close(session);
     }
+    wefti_unbind_updates(session);
     wefti_unbind_kernels(session);
     wefti_unbind_schedules(session);
     if (session->put_links != NULL && wefti_endpoint_owned(session->endpoint)) {

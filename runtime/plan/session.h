@@ -142,11 +142,11 @@ struct weft_session {
     uint64_t device_copied_bytes;
 };
 
-/* Stores the first error, ends the world and prints the last records. Returns status. Any thread.
+/* exec_fault.c: stores the first error, ends the world and prints the last records. Returns status. Any thread.
  */
 weft_status_t wefti_session_fail(weft_session_t *session, weft_status_t status);
 
-/* exec.c: WEFT_OK, or WEFT_ERR_LINK: a link of the world broke since the session was made. */
+/* WEFT_OK, or WEFT_ERR_LINK: a link of the world broke since the session was made. */
 weft_status_t wefti_session_check_links(weft_session_t *session);
 /* The quick half of it. */
 static inline bool wefti_session_lost_link(const weft_session_t *session)
@@ -165,6 +165,9 @@ static inline uint64_t wefti_session_offset(const wefti_plan_buffer_t *buffer, u
 /* bind_kernels.c */
 weft_status_t wefti_bind_kernels(weft_session_t *session);
 void wefti_unbind_kernels(weft_session_t *session);
+/* bind_sweep.c: checks the updates of collectives, and prepares those that run as sweeps. */
+weft_status_t wefti_bind_updates(weft_session_t *session);
+void wefti_unbind_updates(weft_session_t *session);
 /* bind_algorithms.c */
 weft_algo_params_t wefti_bind_algo_params(const weft_session_t *session, uint32_t collective);
 weft_status_t wefti_bind_algorithms(weft_session_t *session);

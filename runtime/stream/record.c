@@ -3,7 +3,6 @@
 
 #include "ops/reduce/reduce.h"
 #include "runtime/base/error.h"
-#include "runtime/plan/sweep.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -57,9 +56,8 @@ weft_status_t wefti_record_run(const wefti_record_t *record, uint32_t epoch, wef
         return WEFT_OK;
     case WEFTI_RECORD_HOST:
         return record->host.fn(record->host.user);
+    case WEFTI_RECORD_SCHEDULE: /* of plans only: cursor.c */
     case WEFTI_RECORD_SWEEP:
-        return wefti_sweep_run(record->sweep.sweep, isa);
-    case WEFTI_RECORD_SCHEDULE: /* cursor.c */
     case WEFTI_RECORD_WAIT:
     case WEFTI_RECORD_COLLECTIVE:
     case WEFTI_RECORD_DEVICE_CALL:

@@ -98,8 +98,7 @@ double wefti_update_ns_per_byte(const wefti_rates_t *rates, double bytes)
  * Updates find their operands in the cache that holds what a step touches in between: what all
  * updates read and write, or all values of the step, whichever is more.
  */
-static weft_status_t touched_bytes(const wefti_graph_t *graph, wefti_arena_t *arena,
-                                   double *out_bytes)
+static weft_status_t touched_bytes(wefti_graph_t *graph, double *out_bytes)
 {
     weft_status_t status = WEFT_OK;
     double updated = 0, values = 0;
@@ -108,7 +107,7 @@ static weft_status_t touched_bytes(const wefti_graph_t *graph, wefti_arena_t *ar
         weft_node_desc_t desc;
         double flops = 0, bytes = 0;
         if (kind_of(graph->nodes[id].def) == WEFTI_KERNEL_UPDATE) {
-            WEFT_TRY(status, wefti_graph_node_desc(graph, id, arena, &desc), fail);
+            WEFT_TRY(status, wefti_graph_scratch_desc(graph, id, &desc), fail);
             wefti_op_cost(graph->nodes[id].def, &desc, &flops, &bytes);
             updated += bytes;
         }
@@ -126,7 +125,7 @@ fail:
     return status;
 }
 
-weft_status_t wefti_predict_ready(const wefti_graph_t *graph, const wefti_profile_t *profile,
+weft_status_t wefti_predict_ready(wefti_graph_t *graph, const wefti_profile_t *profile,
                                   const wefti_rates_t *rates, wefti_arena_t *arena,
                                   uint64_t **out_ready_ns)
 {
@@ -136,13 +135,13 @@ weft_status_t wefti_predict_ready(const wefti_graph_t *graph, const wefti_profil
     if (ready == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    WEFT_TRY(status, touched_bytes(graph, arena, &step_bytes), fail);
+    WEFT_TRY(status, touched_bytes(graph, &step_bytes), fail);
     for (uint32_t i = 0; i < graph->order_count; i++) {
         uint32_t id = graph->order[i];
         double cost_ns = 0;
         if (!wefti_profile_kernel_ns(profile, graph->nodes[id].name, &cost_ns)) {
             weft_node_desc_t desc;
-            WEFT_TRY(status, wefti_graph_node_desc(graph, id, arena, &desc), fail);
+            WEFT_TRY(status, wefti_graph_scratch_desc(graph, id, &desc), fail);
             cost_ns = predict_ns(graph->nodes[id].def, &desc, rates, step_bytes);
         }
         now_ns += cost_ns > 0 ? cost_ns : 0;

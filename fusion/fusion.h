@@ -107,7 +107,7 @@ double wefti_op_predict_ns(const weft_op_def_t *def, const weft_node_desc_t *nod
                            const wefti_rates_t *rates);
 /* Time at which each node has run, in order: measured times where the profile has them, else
  * predicted ones. *out_ready_ns, indexed by node id, is allocated from arena. */
-weft_status_t wefti_predict_ready(const wefti_graph_t *graph, const wefti_profile_t *profile,
+weft_status_t wefti_predict_ready(wefti_graph_t *graph, const wefti_profile_t *profile,
                                   const wefti_rates_t *rates, wefti_arena_t *arena,
                                   uint64_t **out_ready_ns);
 /* Time per byte that an update reads or writes, where a rank's updates of a step touch so many

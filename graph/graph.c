@@ -83,6 +83,9 @@ weft_status_t wefti_graph_add_value(wefti_graph_t *graph, const char *name, weft
         value->type = *type;
     }
     if (kind == WEFTI_VALUE_INPUT) {
+        value->dim_names =
+            wefti_arena_array(&graph->arena, WEFT_MAX_DIMS, sizeof(*value->dim_names));
+        WEFT_TRY(status, value->dim_names == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK, fail);
         WEFT_TRY(status,
                  append_id(graph, &graph->inputs, &graph->input_count, &graph->input_capacity, id),
                  fail);

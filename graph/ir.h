@@ -62,9 +62,9 @@ typedef struct wefti_value {
     wefti_value_flags_t flags;
     weft_tensor_desc_t
         type; /* type.data: contents of PARAM and CONST, plain layout, maybe unaligned */
-    const char *dim_names[WEFT_MAX_DIMS]; /* symbolic dimensions of inputs, else NULL */
-    uint32_t producer;                    /* node id, or WEFTI_NONE */
-    uint32_t producer_output;             /* which output of it */
+    const char **dim_names; /* INPUT only: [WEFT_MAX_DIMS], names of symbolic dimensions or NULL */
+    uint32_t producer;      /* node id, or WEFTI_NONE */
+    uint32_t producer_output; /* which output of it */
     uint32_t grad_of;  /* this is the complete local gradient of that parameter, or WEFTI_NONE */
     uint32_t state_of; /* STATE only */
     uint32_t

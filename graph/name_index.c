@@ -18,13 +18,18 @@ static uint64_t mix(uint64_t x)
     return x ^ (x >> 33);
 }
 
+/* Eight characters at a time. */
 static uint64_t hash_name(const wefti_name_index_t *index, const char *name)
 {
-    uint64_t hash = index->seed;
-    for (const unsigned char *at = (const unsigned char *)name; *at; at++) {
-        hash = wefti_hash_word(hash, *at);
+    uint64_t hash = index->seed, word;
+    size_t left = strlen(name);
+    for (; left >= sizeof(word); left -= sizeof(word), name += sizeof(word)) {
+        memcpy(&word, name, sizeof(word));
+        hash = wefti_hash_word(hash, word);
     }
-    return mix(hash);
+    word = 0;
+    memcpy(&word, name, left);
+    return mix(wefti_hash_word(hash, word));
 }
 
 /* The entry of name with this hash, or the free entry for it. */

@@ -261,22 +261,24 @@ weft_status_t wefti_lower_order(wefti_lowering_t *l)
     weft_status_t status;
     const wefti_graph_t *graph = l->graph;
     size_t pieces = 0;
-    size_t most = 0; /* items, or buckets: a node may become as many as it is split into */
+    size_t items = 0, buckets = 0; /* at most: a node may become as many as it is split into */
     for (uint32_t i = 0; i < l->order_count; i++) {
         uint32_t parts;
         const wefti_node_t *node = &graph->nodes[l->order[i]];
         WEFT_TRY(status, parts_of(l, node, &parts), fail);
         parts =
             wefti_lower_is_fold(l, l->order[i]) ? wefti_lower_fold_parts(l, l->order[i]) : parts;
-        most += makes_buckets(node) && node->input_count > parts ? node->input_count : parts;
+        size_t most = makes_buckets(node) && node->input_count > parts ? node->input_count : parts;
+        items += most;
+        buckets += makes_buckets(node) ? most : 0;
         pieces += parts > 1 ? parts : 0;
         if (pieces > MAX_PARTS) {
             return wefti_error(WEFT_ERR_UNSUPPORTED,
                                "collectives split into too many pieces: limit %u", MAX_PARTS);
         }
     }
-    l->items = wefti_arena_array(&l->arena, most, sizeof(*l->items));
-    l->buckets = wefti_arena_array(&l->arena, most, sizeof(*l->buckets));
+    l->items = wefti_arena_array(&l->arena, items, sizeof(*l->items));
+    l->buckets = wefti_arena_array(&l->arena, buckets, sizeof(*l->buckets));
     l->item_of = wefti_lower_map(l, graph->node_count);
     l->bucket_of = wefti_lower_map(l, graph->node_count);
     if (l->items == NULL || l->buckets == NULL || l->item_of == NULL || l->bucket_of == NULL) {

@@ -53,7 +53,7 @@ static uint64_t bytes_read(const wefti_graph_t *graph, const wefti_node_t *node)
 }
 
 /* By node. What is measured or predicted for kernels comes as sums along the order. */
-static weft_status_t find_times(const wefti_graph_t *graph, const wefti_schedule_options_t *options,
+static weft_status_t find_times(wefti_graph_t *graph, const wefti_schedule_options_t *options,
                                 uint64_t **out_ps)
 {
     weft_status_t status;
@@ -180,7 +180,7 @@ fail:
     return status;
 }
 
-static weft_status_t describe(const wefti_graph_t *graph, const wefti_schedule_options_t *options,
+static weft_status_t describe(wefti_graph_t *graph, const wefti_schedule_options_t *options,
                               weft_graph_view_t *out_view, wefti_schedule_params_t *out_params)
 {
     weft_status_t status;
@@ -211,7 +211,7 @@ fail:
     return status;
 }
 
-weft_status_t wefti_schedule_judge_graph(const wefti_graph_t *graph,
+weft_status_t wefti_schedule_judge_graph(wefti_graph_t *graph,
                                          const wefti_schedule_options_t *options,
                                          wefti_schedule_cost_t *out_cost)
 {

@@ -25,7 +25,7 @@ typedef struct wefti_schedule_options {
  * much the best one needs. */
 weft_status_t wefti_schedule_graph(wefti_graph_t *graph, const wefti_schedule_options_t *options);
 /* What the graph's present order comes to. */
-weft_status_t wefti_schedule_judge_graph(const wefti_graph_t *graph,
+weft_status_t wefti_schedule_judge_graph(wefti_graph_t *graph,
                                          const wefti_schedule_options_t *options,
                                          wefti_schedule_cost_t *out_cost);
 

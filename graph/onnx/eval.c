@@ -196,34 +196,40 @@ static weft_status_t bind_at(eval_t *eval, wefti_graph_t *graph, int64_t batch,
     return WEFT_OK;
 }
 
-/* Binds the packed model to two other batch sizes: a constant that still holds the old one fails
- * here. Returns the type of the logits with a symbolic batch. */
+/* Binds graph to another batch size: a constant that still holds the old one fails here. Sets the
+ * type of the logits with a symbolic batch. */
+static weft_status_t try_batch(eval_t *eval, wefti_graph_t *graph, int64_t batch,
+                               weft_tensor_desc_t *out_type)
+{
+    weft_status_t status;
+    if (only_batch_is_open(graph)) {
+        status = bind_at(eval, graph, batch, out_type);
+    } else {
+        status = wefti_graph_infer_shapes(graph);
+        *out_type = graph->values[wefti_graph_find_value(graph, eval->logits)].type;
+    }
+    return status >= 0
+               ? status
+               : wefti_error_prefix(status, "%s: evaluation model depends on the batch size",
+                                    eval->file.label);
+}
+
 static weft_status_t check_any_batch(eval_t *eval, const uint8_t *bytes, size_t size_bytes,
                                      weft_tensor_desc_t *out_type)
 {
-    weft_status_t status = WEFT_OK;
-    for (int64_t batch = 3; batch <= 5 && status == WEFT_OK; batch += 2) {
-        wefti_graph_t *graph = NULL;
-        status = import_packed(eval, bytes, size_bytes, &graph);
-        if (status < 0) {
-            return status;
-        }
-        if (only_batch_is_open(graph)) {
-            status = bind_at(eval, graph, batch, out_type);
-        } else {
-            status = wefti_graph_infer_shapes(graph);
-            *out_type = graph->values[wefti_graph_find_value(graph, eval->logits)].type;
-        }
-        wefti_graph_destroy(graph);
-        if (status < 0) {
-            wefti_error_prefix(status, "%s: evaluation model depends on the batch size",
-                               eval->file.label);
-        }
-    }
-    if (status == WEFT_OK && out_type->dtype == WEFT_DTYPE_NONE) {
+    weft_status_t status;
+    wefti_graph_t *graph = NULL, *copy = NULL;
+    WEFT_TRY(status, import_packed(eval, bytes, size_bytes, &graph), done);
+    WEFT_TRY(status, wefti_graph_clone(graph, &copy), done);
+    WEFT_TRY(status, try_batch(eval, copy, 3, out_type), done);
+    WEFT_TRY(status, try_batch(eval, graph, 5, out_type), done);
+    if (out_type->dtype == WEFT_DTYPE_NONE) {
         status = wefti_error(WEFT_ERR_UNSUPPORTED, "%s: cannot infer the shape of logits '%s'",
                              eval->file.label, eval->logits);
     }
+done:
+    wefti_graph_destroy(copy);
+    wefti_graph_destroy(graph);
     return status;
 }
 
@@ -265,7 +271,6 @@ static void drop_own_properties(Onnx__ModelProto *model)
 
 static weft_status_t edit(eval_t *eval)
 {
-    wefti_onnx_loss_t loss;
     Onnx__GraphProto *graph = eval->file.model->graph;
     weft_status_t status;
     const char *unique;
@@ -275,9 +280,8 @@ static weft_status_t edit(eval_t *eval)
                                       0, &unique),
                  fail);
     }
-    WEFT_TRY(status, wefti_onnx_find_loss(&eval->file, eval->params->loss, &loss), fail);
-    eval->logits = loss.logits;
-    uint32_t logits = wefti_graph_find_value(eval->graph, loss.logits);
+    uint32_t logits = eval->graph->logits;
+    eval->logits = logits == WEFTI_NONE ? "" : eval->graph->values[logits].name;
     if (logits == WEFTI_NONE || eval->graph->values[logits].kind != WEFTI_VALUE_NODE) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "%s: input '%s' of the loss is not the output of a node",

@@ -220,24 +220,21 @@ static weft_status_t add_node(import_t *import, size_t index)
     int64_t version = import->versions != NULL && import->versions[index] != 0
                           ? import->versions[index]
                           : wefti_onnx_opset(import->file->model, domain);
-    char label[WEFTI_ONNX_LABEL_BYTES];
     weft_status_t status;
     uint32_t id;
-    wefti_onnx_node_label(node, index, label);
     if (op[0] == '\0') {
-        return wefti_error(WEFT_ERR_FORMAT, "%s: %s: missing operator name", import->file->label,
-                           label);
+        status = wefti_error(WEFT_ERR_FORMAT, "missing operator name");
+        goto place;
     }
     if (version == 0) {
-        return wefti_error(WEFT_ERR_FORMAT, "%s: %s: opset_import has no domain '%s'",
-                           import->file->label, label, domain);
+        status = wefti_error(WEFT_ERR_FORMAT, "opset_import has no domain '%s'", domain);
+        goto place;
     }
     if (domain[0] == '\0' && strcmp(op, "Constant") == 0) {
         status = add_constant(import, node);
         goto place;
     }
-    wefti_node_params_t params = {
-        .domain = domain, .op = op, .name = node->name, .version = (int32_t)version};
+    wefti_node_params_t params = {.name = node->name, .version = (int32_t)version};
     weft_attr_t *attrs;
     /* Attributes first: subgraphs have their own error, also in an unknown operator. */
     WEFT_TRY(status,
@@ -246,8 +243,10 @@ static weft_status_t add_node(import_t *import, size_t index)
              place);
     params.attrs = attrs;
     params.def = import->foreign[index];
-    if (params.def == NULL &&
-        weft_registry_find_op(import->graph->registry, domain, op, (int32_t)version) == NULL) {
+    if (params.def == NULL) {
+        params.def = weft_registry_find_op(import->graph->registry, domain, op, (int32_t)version);
+    }
+    if (params.def == NULL) {
         return wefti_onnx_unknown_operator(import->file, node, index, import->graph->registry);
     }
     WEFT_TRY(status, connect(import, node, index, &params), fail);
@@ -262,7 +261,9 @@ static weft_status_t add_node(import_t *import, size_t index)
     }
 place:
     if (status < 0) {
-        wefti_error_prefix(status, "%s: %s", import->file->label, label);
+        char label[WEFTI_ONNX_LABEL_BYTES];
+        wefti_error_prefix(status, "%s: %s", import->file->label,
+                           wefti_onnx_node_label(node, index, label));
     }
 fail:
     return status;

@@ -183,7 +183,8 @@ static void parse_value(parser_t *p, wefti_value_kind_t kind)
     uint32_t id, state_of = WEFTI_NONE;
     const char *name = scan_value_name(p);
     wefti_scan_expect(&p->scan, ':');
-    weft_tensor_desc_t type = wefti_scan_type(&p->scan, dim_names);
+    weft_tensor_desc_t type =
+        wefti_scan_type(&p->scan, kind == WEFTI_VALUE_INPUT ? dim_names : NULL);
     bool has_contents = wefti_scan_accept(&p->scan, '=');
     if (has_contents && kind == WEFTI_VALUE_SCALAR) {
         default_value = wefti_scan_double(&p->scan);
@@ -200,7 +201,9 @@ static void parse_value(parser_t *p, wefti_value_kind_t kind)
     check_unique(p, "value", p->graph->values[id].name, name);
     p->graph->values[id].state_of = state_of;
     p->graph->values[id].default_value = default_value;
-    memcpy(p->graph->values[id].dim_names, dim_names, sizeof(dim_names));
+    if (kind == WEFTI_VALUE_INPUT) {
+        memcpy(p->graph->values[id].dim_names, dim_names, sizeof(dim_names));
+    }
     set_marks(p, id, &marks);
 }
 

@@ -185,7 +185,7 @@ static void count_params(check_t *check)
             check->param_bytes += plan->buffers[i].size_bytes;
         }
     }
-    weft_plan_info_t info = {.struct_size = sizeof info};
+    weft_plan_info_t info = WEFT_PLAN_INFO_INIT;
     if (weft_plan_get_info(plan, &info) >= 0) {
         check->bucket_count = info.bucket_count;
     }
@@ -232,12 +232,13 @@ done:
     return status;
 }
 
-weft_status_t weft_model_check(const weft_compile_params_t *params, int json, char **out_text,
-                               int *out_compiles)
+weft_status_t weft_model_check(const weft_compile_params_t *params, weft_format_t format,
+                               char **out_text, int *out_compiles)
 {
     WEFT_CHECK_OUT(out_text);
     WEFT_CHECK_ARG(params);
     WEFT_CHECK_ARG(out_compiles);
+    WEFT_CHECK_FORMAT(format);
     weft_status_t status;
     check_t check = {0};
     wefti_text_t text;
@@ -255,7 +256,7 @@ weft_status_t weft_model_check(const weft_compile_params_t *params, int json, ch
     wefti_arena_init(&check.arena, params->allocator, 0);
     WEFT_TRY(status, look(params, &check), done);
     wefti_text_init(&text, NULL); /* the default allocator is malloc: the caller frees */
-    if (json) {
+    if (format == WEFT_FORMAT_JSON) {
         write_json(&check, &text);
     } else {
         write_text(&check, &text);

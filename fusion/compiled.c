@@ -183,7 +183,7 @@ weft_status_t wefti_compiled_write(const weft_compile_params_t *params, const we
             properties[count++] = (wefti_onnx_property_t){option->name, text};
         }
     }
-    weft_plan_info_t info = {.struct_size = sizeof info};
+    weft_plan_info_t info = WEFT_PLAN_INFO_INIT;
     WEFT_TRY(status, weft_plan_get_info(plan, &info), fail);
     properties[count++] = (wefti_onnx_property_t){"structure", info.structure_digest};
     status = wefti_onnx_emit_write(emit, properties, count, params->emit_path);
@@ -196,7 +196,7 @@ fail:
 void wefti_compiled_compare(const wefti_compiled_t *compiled, const weft_plan_t *plan,
                             const wefti_log_t *log)
 {
-    weft_plan_info_t info = {.struct_size = sizeof info};
+    weft_plan_info_t info = WEFT_PLAN_INFO_INIT;
     const char *digest = wefti_onnx_property(compiled->properties, compiled->count, "structure");
     if (digest != NULL && weft_plan_get_info(plan, &info) >= 0 &&
         strcmp(digest, info.structure_digest) != 0) {

@@ -120,9 +120,10 @@ static int check(check_command_t *command, const char *path)
     command->compile.params.model_path = path;
     /* A model compiles or not, whatever it costs: nothing is measured. */
     weft_status_t status = wefti_compile_choose_costs(&command->compile, "check", false);
-    status = status < 0
-                 ? status
-                 : weft_model_check(&command->compile.params, command->json, &text, &compiles);
+    status = status < 0 ? status
+                        : weft_model_check(&command->compile.params,
+                                           command->json ? WEFT_FORMAT_JSON : WEFT_FORMAT_TEXT,
+                                           &text, &compiles);
     if (status < 0) {
         return wefti_status_error("check", status);
     }

@@ -92,7 +92,8 @@ static int explain(const explain_command_t *command, const char *path)
         status = command->why != NULL ? weft_plan_why(plan, command->why, &text)
                  : command->compare && !command->json
                      ? weft_plan_compare(plan, &text)
-                     : weft_plan_explain(plan, command->json, &text);
+                     : weft_plan_explain(plan, command->json ? WEFT_FORMAT_JSON : WEFT_FORMAT_TEXT,
+                                         &text);
     }
     if (status >= 0 && command->why != NULL && command->json) {
         status = why_json(command->why, &text);

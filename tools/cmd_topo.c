@@ -137,7 +137,8 @@ static uint32_t terminal_width(void)
 static int show_world(const topo_command_t *command, weft_context_t *context)
 {
     char *text = NULL;
-    weft_status_t status = weft_context_topology(context, command->json, command->width, &text);
+    weft_status_t status = weft_context_topology(
+        context, command->json ? WEFT_FORMAT_JSON : WEFT_FORMAT_TEXT, command->width, &text);
     if (status >= 0 && weft_context_rank(context) == 0) {
         fputs(text, stdout);
         if (!command->json) {

@@ -157,11 +157,11 @@ WEFT_API weft_status_t weft_capture_get_info(const weft_capture_t *capture,
  * Explains a replay: buckets with members, bytes, ready times and the reason for each end, and the
  * other calls, in the order in which they run. Local.
  * @param[in]  capture  the capture
- * @param[in]  json     0: text for people; 1: one JSON object with stable keys
+ * @param[in]  format   form of the report
  * @param[out] out_text the caller frees it
  * @return WEFT_ERR_NO_MEMORY
  */
-WEFT_API weft_status_t weft_capture_explain(const weft_capture_t *capture, int json,
+WEFT_API weft_status_t weft_capture_explain(const weft_capture_t *capture, weft_format_t format,
                                             char **out_text);
 /**
  * Destroys a capture after its replays are done. Collective.

@@ -25,6 +25,9 @@ typedef struct weft_pass_report {
     const char *graph_text; /**< the graph after it, for print_after and stop_after; else NULL */
 } weft_pass_report_t;
 
+/** Initial value of weft_pass_report_t. */
+#define WEFT_PASS_REPORT_INIT WEFT_STRUCT_INIT(weft_pass_report_t, 0, 0, 0, 0, 0)
+
 /** Receives a report after every pass that ran, in order, on the thread that compiles. */
 typedef void (*weft_pass_report_fn)(void *user, const weft_pass_report_t *report);
 
@@ -126,23 +129,29 @@ typedef enum weft_option_type {
     WEFT_OPTION_TYPE_OBJECT,  /**< an object or function of the program; has no name */
 } weft_option_type_t;
 
-/** Properties of an option: a set of these bits. */
-typedef enum weft_option_flags {
-    WEFT_OPTION_FLAG_TRAINING = 1,  /**< excludes infer */
-    WEFT_OPTION_FLAG_INFERENCE = 2, /**< requires infer */
-    WEFT_OPTION_FLAG_RECORDED = 4,  /**< a compiled graph records it as property weft.NAME */
-    WEFT_OPTION_FLAG_IN_GRAPH = 8,  /**< a compiled graph contains its effect and excludes it */
-    WEFT_OPTION_FLAG_ZERO = 16, /**< 0 is a value; for other numbers it only means the default */
-    WEFT_OPTION_FLAG_POSITIONAL = 32, /**< the command and Python take it without its name */
-    WEFT_OPTION_FLAG_REPORTED = 64,   /**< for on_pass: C programs and the command */
-} weft_option_flags_t;
+/** Properties of an option: WEFT_OPTION_FLAG_ bits. */
+typedef uint32_t weft_option_flags_t;
+/** Excludes infer. */
+#define WEFT_OPTION_FLAG_TRAINING (1u << 0)
+/** Requires infer. */
+#define WEFT_OPTION_FLAG_INFERENCE (1u << 1)
+/** A compiled graph records it as property weft.NAME. */
+#define WEFT_OPTION_FLAG_RECORDED (1u << 2)
+/** A compiled graph contains its effect and excludes it. */
+#define WEFT_OPTION_FLAG_IN_GRAPH (1u << 3)
+/** 0 is a value; for other numbers it only means the default. */
+#define WEFT_OPTION_FLAG_ZERO (1u << 4)
+/** The command and Python take it without its name. */
+#define WEFT_OPTION_FLAG_POSITIONAL (1u << 5)
+/** For on_pass: C programs and the command. */
+#define WEFT_OPTION_FLAG_REPORTED (1u << 6)
 
 /** One field of weft_compile_params_t as an option of programs. Unused texts are NULL. */
 typedef struct weft_compile_option {
-    const char *field;       /**< name of the field: what messages name */
-    size_t offset;           /**< offset of the field in weft_compile_params_t */
-    weft_option_type_t type; /**< what the field holds */
-    uint32_t flags;          /**< weft_option_flags_t */
+    const char *field;         /**< name of the field: what messages name */
+    size_t offset;             /**< offset of the field in weft_compile_params_t */
+    weft_option_type_t type;   /**< what the field holds */
+    weft_option_flags_t flags; /**< WEFT_OPTION_FLAG_ bits */
     /** Keyword of weft.compile in Python, and option --NAME of the command with '-' for '_'; NULL:
      * only in C. */
     const char *name;
@@ -239,12 +248,12 @@ WEFT_API weft_status_t weft_bucket_policy_check(const char *policy);
  * declared and as compiled, and whether weft_compile accepts it with these parameters or why not.
  * Local.
  * @param[in]  params       as for weft_compile; world_size 0 means 2
- * @param[in]  json         0: text for people; 1: one JSON object
+ * @param[in]  format       form of the report
  * @param[out] out_text     the report; the caller frees it
  * @param[out] out_compiles 1 if weft_compile accepts the model, else 0
  * @return an error only if the file cannot be read as a model
  */
-WEFT_API weft_status_t weft_model_check(const weft_compile_params_t *params, int json,
+WEFT_API weft_status_t weft_model_check(const weft_compile_params_t *params, weft_format_t format,
                                         char **out_text, int *out_compiles);
 
 /** A trained tensor for weft_model_save. */

@@ -55,7 +55,7 @@ typedef struct weft_context_params {
     weft_hub_t *hub;          /**< not NULL: ranks are threads and meet here; address is unused */
     weft_device_t *device;    /**< borrowed; NULL: the CPU device */
     weft_progress_t progress; /**< which thread makes progress */
-    int isa; /**< 0 portable, 1 AVX2, 2 AVX-512, at most what the CPU has; -1: WEFT_ISA */
+    weft_isa_t isa;           /**< instruction set, at most what the CPU has */
     const weft_allocator_t *allocator; /**< copied; NULL: malloc */
     weft_log_fn log;                   /**< receives log lines; NULL: standard error */
     void *log_user;                    /**< first argument of log */
@@ -70,8 +70,8 @@ typedef struct weft_context_params {
 
 /** Defaults of weft_context_params_t. */
 #define WEFT_CONTEXT_PARAMS_INIT                                                                   \
-    WEFT_STRUCT_INIT(weft_context_params_t, -1, -1, 0, 0, 0, WEFT_PROGRESS_DEFAULT, -1, 0, 0, 0,   \
-                     0, 0, 0)
+    WEFT_STRUCT_INIT(weft_context_params_t, -1, -1, 0, 0, 0, WEFT_PROGRESS_DEFAULT,                \
+                     WEFT_ISA_DEFAULT, 0, 0, 0, 0, 0, 0)
 
 WEFT_EXTERN_C_BEGIN
 /**
@@ -205,16 +205,16 @@ WEFT_API uint32_t weft_context_host_count(const weft_context_t *context);
  * network interfaces, devices, and the connection of each pair of ranks (with many ranks: of each
  * class of pairs) with its reason. Collective; the first call takes about 50 ms.
  * @param[in]  context  the context
- * @param[in]  json     0: text for people; 1: the cluster description that WEFT_TOPOLOGY takes,
- *                      with an array "pairs"
+ * @param[in]  format   WEFT_FORMAT_JSON: the cluster description that WEFT_TOPOLOGY takes, with an
+ *                      array "pairs"
  * @param[in]  width    most columns of the text; 0: 100
  * @param[out] out_text the same on all ranks; the caller frees it
  * @return WEFT_ERR_NO_MEMORY, or the error that ended the world
  *
  * Equivalent to: nvidia-smi topo -m
  */
-WEFT_API weft_status_t weft_context_topology(weft_context_t *context, int json, uint32_t width,
-                                             char **out_text);
+WEFT_API weft_status_t weft_context_topology(weft_context_t *context, weft_format_t format,
+                                             uint32_t width, char **out_text);
 
 /**
  * Waits until all ranks have called it. Collective, blocking, on the host; meant for start and end

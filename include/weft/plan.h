@@ -128,11 +128,12 @@ WEFT_API weft_status_t weft_plan_get_binding(const weft_plan_t *plan, size_t ind
 /**
  * Explains a plan: buckets, members, bytes, algorithms, streams, memory and copied bytes.
  * @param[in]  plan     the plan
- * @param[in]  json     0: text for people; 1: one JSON object with stable keys
+ * @param[in]  format   form of the report
  * @param[out] out_text the caller frees it
  * @return WEFT_ERR_NO_MEMORY
  */
-WEFT_API weft_status_t weft_plan_explain(const weft_plan_t *plan, int json, char **out_text);
+WEFT_API weft_status_t weft_plan_explain(const weft_plan_t *plan, weft_format_t format,
+                                         char **out_text);
 /**
  * Compares bucket policies by the predictions of compile time: buckets, end of the last one,
  * exposed time, distance from the optimum.

@@ -188,7 +188,7 @@ typedef struct weft_op_facts {
     weft_arithmetic_t arithmetic; /**< see weft_arithmetic_t */
     weft_gradient_t gradient;     /**< see weft_gradient_t */
     weft_cost_curve_t cost_curve; /**< see weft_cost_curve_t */
-    uint32_t collective;          /**< the weft_collective_t that it executes; 0: none */
+    weft_collective_t collective; /**< the collective that it executes */
     weft_half_t half;             /**< of that collective */
     /** Operator of domain weft that an import replaces this one by; "": there is none, and an import
      * refuses it; NULL: it stays. */
@@ -205,6 +205,12 @@ typedef struct weft_op_facts {
     int (*fold)(const weft_node_desc_t *node, void *out);
     weft_range_role_t range; /**< see weft_range_role_t */
 } weft_op_facts_t;
+
+/** Initial value of weft_op_facts_t: nothing is known. */
+#define WEFT_OP_FACTS_INIT                                                                         \
+    WEFT_STRUCT_INIT(weft_op_facts_t, 0, 0, 0, WEFT_MIXING_UNKNOWN, WEFT_ARITHMETIC_NONE,          \
+                     WEFT_GRADIENT_DEFAULT, WEFT_COST_CURVE_MOVE, WEFT_COLLECTIVE_NONE,            \
+                     WEFT_HALF_NONE, 0, {0, 0}, {0, 0}, {0, 0, 0, 0, 0}, 0, WEFT_RANGE_ROLE_NONE)
 
 /** One operator: all facts that the importer, the passes, the documentation and another compiler
  * need. */
@@ -254,9 +260,12 @@ typedef struct weft_op_def {
 /** The environment that a kernel will run in. */
 typedef struct weft_kernel_env {
     size_t struct_size;    /**< size of this struct, set by the caller */
-    uint32_t isa;          /**< highest instruction set: 0 portable, 1 AVX2, 2 AVX-512 */
+    weft_isa_t isa;        /**< highest instruction set that a kernel may use, not the default */
     uint32_t thread_count; /**< threads that a kernel may use, at least 1 */
 } weft_kernel_env_t;
+
+/** Initial value of weft_kernel_env_t: portable, one thread. */
+#define WEFT_KERNEL_ENV_INIT WEFT_STRUCT_INIT(weft_kernel_env_t, WEFT_ISA_PORTABLE, 1)
 
 /** One call of a prepared kernel. Absent optional tensors are NULL. */
 typedef struct weft_kernel_call {

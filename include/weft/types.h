@@ -110,6 +110,7 @@ typedef enum weft_holder {
 
 /** A collective operator. */
 typedef enum weft_collective {
+    WEFT_COLLECTIVE_NONE = 0, /**< no collective */
 /** One value of WEFT_COLLECTIVE_MAP. */
 #define WEFT_COLLECTIVE_ENUM(name, value, ...) WEFT_COLLECTIVE_##name = (value),
     WEFT_COLLECTIVE_MAP(WEFT_COLLECTIVE_ENUM)
@@ -190,6 +191,20 @@ typedef struct weft_allocator {
     void (*free)(void *user, void *ptr);
     void *user; /**< first argument of the functions */
 } weft_allocator_t;
+
+/** Instruction set of kernels and reductions. */
+typedef enum weft_isa {
+    WEFT_ISA_DEFAULT = -1, /**< the setting WEFT_ISA: the best that the CPU has */
+    WEFT_ISA_PORTABLE = 0, /**< what every CPU has */
+    WEFT_ISA_AVX2 = 1,     /**< AVX2 and FMA */
+    WEFT_ISA_AVX512 = 2,   /**< AVX-512 F */
+} weft_isa_t;
+
+/** Form of a report. */
+typedef enum weft_format {
+    WEFT_FORMAT_TEXT = 0, /**< text for people */
+    WEFT_FORMAT_JSON = 1, /**< one JSON object with stable keys */
+} weft_format_t;
 
 /** Severity of a log line. */
 typedef enum weft_log_level {

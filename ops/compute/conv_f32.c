@@ -14,7 +14,7 @@ static int64_t round_up(int64_t value)
     return (value + VECTOR - 1) / VECTOR * VECTOR;
 }
 
-const char *wefti_conv_name(uint32_t isa)
+const char *wefti_conv_name(weft_isa_t isa)
 {
     const wefti_gemm_kernel_t *kernel = wefti_gemm_kernel(isa);
     return kernel == &wefti_gemm_kernel_avx512 ? "conv:avx512"

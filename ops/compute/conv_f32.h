@@ -34,7 +34,7 @@ typedef struct wefti_conv {
     int64_t images, in_channels, out_channels, groups;
     int64_t in[2], out[2], kernel[2], stride[2], dilation[2], pad[2]; /* pad: at the beginning */
     bool in_last, out_last;                                           /* channels-last */
-    uint32_t isa, threads;
+    weft_isa_t isa, threads;
 } wefti_conv_t;
 
 /* Reads and checks X, W, the shape of Y (or dY) and the attributes. */
@@ -69,7 +69,7 @@ typedef struct wefti_conv_pass {
     bool out_last;
     int64_t vectors_elems; /* positions, rounded up to whole vectors */
     int32_t *at;           /* k offsets */
-    uint32_t isa, threads;
+    weft_isa_t isa, threads;
     int64_t scratch_elems; /* of one thread */
 } wefti_conv_pass_t;
 
@@ -86,7 +86,7 @@ typedef struct wefti_conv_dw {
     int64_t images, groups, rows, taps; /* taps: k, and one that is always 1, for the bias */
     int64_t vectors;
     int32_t *at;
-    uint32_t isa, threads;
+    weft_isa_t isa, threads;
     int64_t scratch_elems;
 } wefti_conv_dw_t;
 
@@ -96,6 +96,6 @@ void wefti_conv_dw_run(const wefti_conv_dw_t *dw, const float *x, const float *d
                        float *db, float *scratch);
 
 /* "conv:avx512" and so on. */
-const char *wefti_conv_name(uint32_t isa);
+const char *wefti_conv_name(weft_isa_t isa);
 
 #endif

@@ -29,7 +29,7 @@ typedef struct wefti_conv_lanes {
     int64_t images, rows, kernel[2], dilation[2], out[2];
     bool out_last, mirrored;
     int32_t *at; /* of tap (ky, kx, channel) */
-    uint32_t isa, threads;
+    weft_isa_t isa, threads;
     int64_t weight_elems, thread_elems, scratch_elems;
 } wefti_conv_lanes_t;
 
@@ -38,7 +38,7 @@ typedef struct wefti_lanes_dw {
     wefti_lane_planes_t x, dy;
     int64_t images, taps, lines; /* lines of one chain */
     int32_t *at;
-    uint32_t isa, threads;
+    weft_isa_t isa, threads;
     int64_t scratch_elems;
 } wefti_lanes_dw_t;
 

@@ -63,13 +63,13 @@ static void dot_portable(const wefti_dot_tile_t *t)
 const wefti_gemm_kernel_t wefti_gemm_kernel_portable = {16, 1, {0, 4, 0, 0, 0}, run_portable,
                                                         4,  4, dot_portable};
 
-const wefti_gemm_kernel_t *wefti_gemm_kernel(uint32_t isa)
+const wefti_gemm_kernel_t *wefti_gemm_kernel(weft_isa_t isa)
 {
 #if defined(__x86_64__)
-    if (isa >= 2 && __builtin_cpu_supports("avx512f")) {
+    if (isa >= WEFT_ISA_AVX512 && __builtin_cpu_supports("avx512f")) {
         return &wefti_gemm_kernel_avx512;
     }
-    if (isa >= 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    if (isa >= WEFT_ISA_AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
         return &wefti_gemm_kernel_avx2;
     }
 #endif
@@ -90,7 +90,7 @@ static int64_t min_i64(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-void wefti_transpose_f32(uint32_t isa, const float *src, int64_t lds, int64_t rows, int64_t cols,
+void wefti_transpose_f32(weft_isa_t isa, const float *src, int64_t lds, int64_t rows, int64_t cols,
                          float *dst, int64_t ldd)
 {
     const wefti_to_lanes_fn to_lanes = wefti_to_lanes(isa);
@@ -163,7 +163,7 @@ typedef struct panel_job {
     const wefti_gemm_kernel_t *kernel;
     float *panels; /* not NULL: one per thread; b goes through them */
     bool turned;   /* b is [cols, k] */
-    uint32_t isa;
+    weft_isa_t isa;
 } panel_job_t;
 
 /*

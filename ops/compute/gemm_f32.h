@@ -28,7 +28,7 @@ typedef struct wefti_gemm {
     bool trans_a, trans_b; /* A is [k, m], B is [n, k] */
     int64_t lda, ldb, ldc; /* elements from row to row */
     float alpha, beta;
-    uint32_t isa; /* 0 portable, 1 AVX2, 2 AVX-512 */
+    weft_isa_t isa;
     uint32_t threads;
     bool swap;   /* vectors run along m: computed as C' = B' A', then transposed */
     bool pack;   /* the vector operand lies the other way and is transposed */
@@ -55,7 +55,7 @@ void wefti_gemm_run(const wefti_gemm_t *gemm, const float *a, const float *b,
                     const wefti_gemm_bias_t *bias, bool accumulate, float *c, void *scratch);
 
 /* dst[j * ldd + i] = src[i * lds + j] for i < rows, j < cols. */
-void wefti_transpose_f32(uint32_t isa, const float *src, int64_t lds, int64_t rows, int64_t cols,
+void wefti_transpose_f32(weft_isa_t isa, const float *src, int64_t lds, int64_t rows, int64_t cols,
                          float *dst, int64_t ldd);
 
 /*
@@ -107,8 +107,8 @@ typedef struct wefti_gemm_kernel {
 void wefti_gemm_tiles(const wefti_gemm_kernel_t *kernel, const wefti_gemm_tile_t *tile,
                       int64_t rows, int64_t cols);
 
-/* The best kernel that isa (0 portable, 1 AVX2, 2 AVX-512) and the CPU allow. */
-const wefti_gemm_kernel_t *wefti_gemm_kernel(uint32_t isa);
+/* The best kernel that isa and the CPU allow. */
+const wefti_gemm_kernel_t *wefti_gemm_kernel(weft_isa_t isa);
 
 extern const wefti_gemm_kernel_t wefti_gemm_kernel_portable;
 extern const wefti_gemm_kernel_t wefti_gemm_kernel_avx2;

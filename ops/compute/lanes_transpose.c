@@ -163,7 +163,7 @@ AVX512 static void from_avx512(const float *src, int64_t src_step, int images, i
 }
 #endif
 
-wefti_to_lanes_fn wefti_to_lanes(uint32_t isa)
+wefti_to_lanes_fn wefti_to_lanes(weft_isa_t isa)
 {
 #if defined(__x86_64__)
     const wefti_gemm_kernel_t *kernel = wefti_gemm_kernel(isa);
@@ -176,7 +176,7 @@ wefti_to_lanes_fn wefti_to_lanes(uint32_t isa)
 #endif
 }
 
-wefti_from_lanes_fn wefti_from_lanes(uint32_t isa)
+wefti_from_lanes_fn wefti_from_lanes(weft_isa_t isa)
 {
 #if defined(__x86_64__)
     const wefti_gemm_kernel_t *kernel = wefti_gemm_kernel(isa);

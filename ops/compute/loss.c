@@ -20,7 +20,7 @@ typedef struct {
     reduce_t reduce;
     bool ignores, wide_labels;
     int64_t ignored;
-    uint32_t isa;
+    weft_isa_t isa;
     bool has_weights, has_log_prob;
 } state_t;
 

@@ -31,13 +31,14 @@ weft_status_t wefti_onednn_status(dnnl_status_t status, const char *what)
 
 /* The instruction set of generated code is one choice per process: the CPU's best, or
  * ONEDNN_MAX_CPU_ISA. */
-static uint32_t library_isa(void)
+static weft_isa_t library_isa(void)
 {
     const uint32_t isa = (uint32_t)dnnl_get_effective_cpu_isa();
     if ((isa & (uint32_t)dnnl_cpu_isa_avx512_core) == (uint32_t)dnnl_cpu_isa_avx512_core) {
-        return 2;
+        return WEFT_ISA_AVX512;
     }
-    return (isa & (uint32_t)dnnl_cpu_isa_avx2) == (uint32_t)dnnl_cpu_isa_avx2 ? 1 : 0;
+    return (isa & (uint32_t)dnnl_cpu_isa_avx2) == (uint32_t)dnnl_cpu_isa_avx2 ? WEFT_ISA_AVX2
+                                                                              : WEFT_ISA_PORTABLE;
 }
 
 /*
@@ -51,8 +52,8 @@ static weft_status_t open_program(const weft_kernel_env_t *env, wefti_onednn_pro
 {
     weft_status_t status;
     static const char *const names[] = {"SSE4.1", "AVX2", "AVX-512"};
-    const uint32_t isa = library_isa();
-    if (env->isa < isa || isa == 0) {
+    const weft_isa_t isa = library_isa();
+    if (env->isa < isa || isa == WEFT_ISA_PORTABLE) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "oneDNN: already initialised for %s in this process", names[isa]);
     }

@@ -21,7 +21,7 @@ typedef struct wefti_pool {
     int64_t n, c;
     wefti_pool_dim_t y, x; /* rows, columns */
     bool channels_last;
-    uint32_t isa;
+    weft_isa_t isa;
     /* The arrays of both dimensions follow. */
 } wefti_pool_t;
 

@@ -227,7 +227,7 @@ static weft_status_t prepare_grad(const weft_node_desc_t *node, const weft_kerne
 typedef struct {
     int64_t n, c, pixels;
     bool channels_last;
-    uint32_t isa;
+    weft_isa_t isa;
 } global_t;
 
 WEFTI_INLINE void global_mean_body(const global_t *g, const float *x, float *y)

@@ -91,9 +91,9 @@ static const wefti_pool_pairs_t pool_pairs_portable = {max_portable, max_grad_po
 static const wefti_pool_pairs_t *lines_of(const wefti_pool_t *p)
 {
 #if defined(__x86_64__)
-    return p->isa == 2   ? &wefti_pool_pairs_avx512
-           : p->isa == 1 ? &wefti_pool_pairs_avx2
-                         : &pool_pairs_portable;
+    return p->isa == WEFT_ISA_AVX512 ? &wefti_pool_pairs_avx512
+           : p->isa == WEFT_ISA_AVX2 ? &wefti_pool_pairs_avx2
+                                     : &pool_pairs_portable;
 #else
     (void)p;
     return &pool_pairs_portable;

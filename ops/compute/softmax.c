@@ -9,7 +9,7 @@
 typedef struct {
     int64_t outer, length, inner;
     bool logarithm;
-    uint32_t isa;
+    weft_isa_t isa;
 } state_t;
 
 WEFTI_INLINE void softmax_body(const state_t *s, const float *x, float *y, float *scratch)

@@ -47,9 +47,12 @@
 #endif
 
 /* The clone to use. */
-static inline uint32_t wefti_kernel_isa(const weft_kernel_env_t *env)
+static inline weft_isa_t wefti_kernel_isa(const weft_kernel_env_t *env)
 {
-    return env == NULL ? 0 : env->isa > 2 ? 2 : env->isa;
+    if (env == NULL || env->isa < WEFT_ISA_PORTABLE) {
+        return WEFT_ISA_PORTABLE;
+    }
+    return env->isa > WEFT_ISA_AVX512 ? WEFT_ISA_AVX512 : env->isa;
 }
 
 /* Tensor index of a prepared node is there, f32 and has a known size. */

@@ -254,14 +254,15 @@ weft_status_t wefti_plan_explain_text(const weft_plan_t *plan, wefti_text_t *out
     return WEFT_OK;
 }
 
-weft_status_t weft_plan_explain(const weft_plan_t *plan, int json, char **out_text)
+weft_status_t weft_plan_explain(const weft_plan_t *plan, weft_format_t format, char **out_text)
 {
     WEFT_CHECK_OUT(out_text);
     WEFT_CHECK_ARG(plan);
+    WEFT_CHECK_FORMAT(format);
     wefti_text_t text;
     wefti_text_init(&text, NULL); /* the default allocator is malloc: the caller frees */
-    weft_status_t status =
-        json ? wefti_plan_explain_json(plan, &text) : wefti_plan_explain_text(plan, &text);
+    weft_status_t status = format == WEFT_FORMAT_JSON ? wefti_plan_explain_json(plan, &text)
+                                                      : wefti_plan_explain_text(plan, &text);
     if (status != WEFT_OK) {
         wefti_text_deinit(&text);
         return status;

@@ -80,16 +80,16 @@ static weft_status_t check(const wefti_reduce_step_t *step)
 }
 
 /* isa is one that this CPU has. */
-static wefti_reduce_fn kernel_of(const wefti_reduce_step_t *step, wefti_isa_t isa)
+static wefti_reduce_fn kernel_of(const wefti_reduce_step_t *step, weft_isa_t isa)
 {
 #if defined(__x86_64__)
     wefti_reduce_fn kernel = NULL;
-    if (isa == WEFTI_ISA_AVX512) {
+    if (isa == WEFT_ISA_AVX512) {
         kernel = wefti_reduce_float_avx512(step);
         kernel = kernel ? kernel : wefti_reduce_native_avx512(step);
         return kernel ? kernel : wefti_reduce_blocks_avx512;
     }
-    if (isa == WEFTI_ISA_AVX2) {
+    if (isa == WEFT_ISA_AVX2) {
         kernel = wefti_reduce_float_avx2(step);
         kernel = kernel ? kernel : wefti_reduce_native_avx2(step);
         return kernel ? kernel : wefti_reduce_blocks_avx2;
@@ -101,7 +101,7 @@ static wefti_reduce_fn kernel_of(const wefti_reduce_step_t *step, wefti_isa_t is
     return wefti_reduce_portable;
 }
 
-static void run(const wefti_reduce_step_t *step, wefti_isa_t isa)
+static void run(const wefti_reduce_step_t *step, weft_isa_t isa)
 {
 #if defined(__x86_64__)
     /* Rounding to nearest, denormals kept: a host program may have set this thread otherwise. */
@@ -136,7 +136,7 @@ static void simplify(wefti_reduce_step_t *step)
     }
 }
 
-weft_status_t wefti_reduce_step(const wefti_reduce_step_t *step, wefti_isa_t isa)
+weft_status_t wefti_reduce_step(const wefti_reduce_step_t *step, weft_isa_t isa)
 {
     wefti_reduce_step_t simple = *step;
     weft_status_t status = check(step);
@@ -147,7 +147,7 @@ weft_status_t wefti_reduce_step(const wefti_reduce_step_t *step, wefti_isa_t isa
     return status;
 }
 
-weft_status_t wefti_reduce(const weft_reduce_t *reduce, wefti_isa_t isa)
+weft_status_t wefti_reduce(const weft_reduce_t *reduce, weft_isa_t isa)
 {
     const wefti_reduce_step_t step = {
         .sources = reduce->sources,

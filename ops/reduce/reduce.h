@@ -19,7 +19,7 @@
  * wraps, and avg truncates toward zero. isa must be one that the CPU has: parsed or detected, not
  * asked for again on the hot path.
  */
-weft_status_t wefti_reduce(const weft_reduce_t *reduce, wefti_isa_t isa);
+weft_status_t wefti_reduce(const weft_reduce_t *reduce, weft_isa_t isa);
 
 /*
  * One step of a reduction that several steps carry out. Between steps a value is *wide*: of the
@@ -42,7 +42,7 @@ typedef struct wefti_reduce_step {
 } wefti_reduce_step_t;
 
 /* isa as for wefti_reduce. WEFT_ERR_UNSUPPORTED or WEFT_ERR_INVALID_ARGUMENT with a message. */
-weft_status_t wefti_reduce_step(const wefti_reduce_step_t *step, wefti_isa_t isa);
+weft_status_t wefti_reduce_step(const wefti_reduce_step_t *step, weft_isa_t isa);
 
 /*
  * The type of wide elements: f32 for sums, averages and products of half types, 64 bits for

@@ -84,7 +84,8 @@ static PyObject *context_topology(PyObject *self, PyObject *args, PyObject *keyw
     }
     weft_context_retain(context); /* another thread may close it, as soon as it has the GIL */
     PyThreadState *thread = PyEval_SaveThread();
-    weft_status_t status = weft_context_topology(context, json, width, &text);
+    weft_status_t status =
+        weft_context_topology(context, json ? WEFT_FORMAT_JSON : WEFT_FORMAT_TEXT, width, &text);
     PyEval_RestoreThread(thread);
     PyObject *result = status < 0 ? wp_raise(object->state, status) : PyUnicode_FromString(text);
     free(text);

@@ -229,7 +229,7 @@ static PyObject *plan_bindings(PyObject *object, void *closure)
     PyObject *list = PyList_New(0);
     (void)closure;
     for (size_t i = 0; list != NULL && i < count; i++) {
-        weft_binding_t binding = {.struct_size = sizeof binding};
+        weft_binding_t binding = WEFT_BINDING_INIT;
         weft_status_t status = weft_plan_get_binding(self->plan, i, &binding);
         PyObject *item = status < 0 ? wp_raise(self->state, status) : describe_binding(&binding);
         if (item == NULL || PyList_Append(list, item) < 0) {
@@ -342,7 +342,7 @@ static PyObject *plan_explain(PyObject *object, PyObject *const *args, Py_ssize_
         return NULL;
     }
     PyThreadState *thread = PyEval_SaveThread();
-    status = weft_plan_explain(self->plan, json, &text);
+    status = weft_plan_explain(self->plan, json ? WEFT_FORMAT_JSON : WEFT_FORMAT_TEXT, &text);
     PyEval_RestoreThread(thread);
     return take_text(self, status, text, json != 0);
 }

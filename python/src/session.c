@@ -163,7 +163,7 @@ static int take_bindings(wp_session_t *self, uint32_t roles, wp_binding_t *out, 
     weft_plan_t *plan = self->plan->plan;
     *out_count = 0;
     for (size_t i = 0; i < weft_plan_binding_count(plan); i++) {
-        weft_binding_t from = {.struct_size = sizeof from};
+        weft_binding_t from = WEFT_BINDING_INIT;
         weft_status_t status = weft_plan_get_binding(plan, i, &from);
         if (status < 0) {
             wp_raise(self->state, status);
@@ -221,7 +221,7 @@ static int bind(wp_session_t *self, bool trace)
     if (context == NULL) {
         return -1;
     }
-    weft_plan_info_t info = {.struct_size = sizeof info};
+    weft_plan_info_t info = WEFT_PLAN_INFO_INIT;
     weft_session_params_t params = {.struct_size = sizeof params,
                                     .context = context,
                                     .plan = self->plan->plan,

@@ -124,7 +124,7 @@ PyObject *wp_session_save_checkpoint(PyObject *object, PyObject *const *args, Py
     static const char *const names[] = {"path",         "seed", "epoch", "sample",
                                         "sample_count", "lr",   NULL};
     PyObject *given[6];
-    weft_checkpoint_info_t info = {.struct_size = sizeof info};
+    weft_checkpoint_info_t info = WEFT_CHECKPOINT_INFO_INIT;
     if (wp_parse("save_checkpoint", args, count, keywords, names, 1, 1, given) < 0 ||
         wp_value_u64(given[1], names[1], &info.seed) < 0 ||
         wp_value_u64(given[2], names[2], &info.epoch) < 0 ||
@@ -159,7 +159,7 @@ static PyObject *checkpoint_dict(const weft_checkpoint_info_t *info)
 
 PyObject *wp_session_load_checkpoint(PyObject *object, PyObject *path)
 {
-    weft_checkpoint_info_t info = {.struct_size = sizeof info};
+    weft_checkpoint_info_t info = WEFT_CHECKPOINT_INFO_INIT;
     PyObject *done = with_path(object, path, do_load_checkpoint, &info);
     if (done == NULL) {
         return NULL;
@@ -172,7 +172,7 @@ PyObject *wp_session_load_checkpoint(PyObject *object, PyObject *path)
 PyObject *wp_session_stats(PyObject *object, PyObject *unused)
 {
     wp_session_t *self = (wp_session_t *)object;
-    weft_session_stats_t s = {.struct_size = sizeof s};
+    weft_session_stats_t s = WEFT_SESSION_STATS_INIT;
     (void)unused;
     if (wp_session_enter(self) < 0) {
         return NULL;

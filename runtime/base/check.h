@@ -13,6 +13,8 @@
 
 /* Records "<function>: <argument> is NULL"; returns WEFT_ERR_INVALID_ARGUMENT. */
 weft_status_t wefti_error_null(const char *function, const char *argument);
+/* Records "<function>: invalid format <format>: .."; returns WEFT_ERR_INVALID_ARGUMENT. */
+weft_status_t wefti_error_format(const char *function, int format);
 
 #if defined(__GNUC__) || defined(__clang__)
 #define WEFT_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
@@ -25,6 +27,14 @@ weft_status_t wefti_error_null(const char *function, const char *argument);
     do {                                                                                           \
         if (WEFT_UNLIKELY((pointer) == NULL)) {                                                    \
             return wefti_error_null(__func__, #pointer);                                           \
+        }                                                                                          \
+    } while (0)
+
+/* The same for a form of a report that does not exist. */
+#define WEFT_CHECK_FORMAT(format)                                                                  \
+    do {                                                                                           \
+        if (WEFT_UNLIKELY((format) != WEFT_FORMAT_TEXT && (format) != WEFT_FORMAT_JSON)) {         \
+            return wefti_error_format(__func__, (int)(format));                                    \
         }                                                                                          \
     } while (0)
 

@@ -66,7 +66,7 @@ typedef struct wefti_order_setting {
 } wefti_order_setting_t;
 
 typedef struct wefti_settings {
-    wefti_isa_t isa;           /* WEFT_ISA: auto, portable, avx2, avx512 */
+    weft_isa_t isa;            /* WEFT_ISA: auto, portable, avx2, avx512 */
     wefti_progress_t progress; /* WEFT_PROGRESS: auto, inline, thread */
     uint64_t timeout_ns;       /* WEFT_TIMEOUT: seconds a wait may last, 0 for ever; default 600 */
     uint64_t spin_ns;          /* WEFT_SPIN_US: microseconds a wait spins before it yields */

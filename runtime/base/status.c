@@ -119,6 +119,12 @@ weft_status_t wefti_error_adopt(weft_status_t status, const char *text)
     return status;
 }
 
+weft_status_t wefti_error_format(const char *function, int format)
+{
+    return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                       "%s: invalid format %d: expected 0 (text) or 1 (JSON)", function, format);
+}
+
 weft_status_t wefti_error_null(const char *function, const char *argument)
 {
     return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: %s is NULL", function, argument);

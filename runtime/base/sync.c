@@ -49,28 +49,28 @@ void wefti_signal_post(wefti_signal_t *signal, uint32_t value)
 
 static const char *const isa_names[] = {"portable", "avx2", "avx512"};
 
-wefti_isa_t wefti_isa_detect(void)
+weft_isa_t wefti_isa_detect(void)
 {
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
-        return WEFTI_ISA_AVX512;
+        return WEFT_ISA_AVX512;
     }
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-        return WEFTI_ISA_AVX2;
+        return WEFT_ISA_AVX2;
     }
 #endif
-    return WEFTI_ISA_PORTABLE;
+    return WEFT_ISA_PORTABLE;
 }
 
-const char *wefti_isa_name(wefti_isa_t isa)
+const char *wefti_isa_name(weft_isa_t isa)
 {
     size_t index = (size_t)isa;
     return index < sizeof isa_names / sizeof isa_names[0] ? isa_names[index] : "unknown";
 }
 
-weft_status_t wefti_isa_parse(const char *text, wefti_isa_t *out_isa)
+weft_status_t wefti_isa_parse(const char *text, weft_isa_t *out_isa)
 {
     if (strcmp(text, "auto") == 0) {
         *out_isa = wefti_isa_detect();
@@ -80,12 +80,12 @@ weft_status_t wefti_isa_parse(const char *text, wefti_isa_t *out_isa)
         if (strcmp(text, isa_names[i]) != 0) {
             continue;
         }
-        if ((wefti_isa_t)i > wefti_isa_detect()) {
+        if ((weft_isa_t)i > wefti_isa_detect()) {
             return wefti_error(WEFT_ERR_UNSUPPORTED,
                                "this CPU does not support %s: the best that it supports is %s",
                                text, wefti_isa_name(wefti_isa_detect()));
         }
-        *out_isa = (wefti_isa_t)i;
+        *out_isa = (weft_isa_t)i;
         return WEFT_OK;
     }
     return wefti_error(WEFT_ERR_INVALID_ARGUMENT,

@@ -47,17 +47,11 @@ static inline int wefti_signal_reached(uint32_t value, uint32_t target)
 /* Publishes everything written before and wakes sleepers; no system call if there are none. */
 void wefti_signal_post(wefti_signal_t *signal, uint32_t value);
 
-typedef enum wefti_isa {
-    WEFTI_ISA_PORTABLE = 0,
-    WEFTI_ISA_AVX2 = 1,
-    WEFTI_ISA_AVX512 = 2,
-} wefti_isa_t;
-
 /* The best this CPU has. */
-wefti_isa_t wefti_isa_detect(void);
-const char *wefti_isa_name(wefti_isa_t isa);
+weft_isa_t wefti_isa_detect(void);
+const char *wefti_isa_name(weft_isa_t isa);
 /* "portable", "avx2", "avx512" or "auto" (the best there is); naming one that the CPU lacks is
  * WEFT_ERR_UNSUPPORTED, never a silent fallback. */
-weft_status_t wefti_isa_parse(const char *text, wefti_isa_t *out_isa);
+weft_status_t wefti_isa_parse(const char *text, weft_isa_t *out_isa);
 
 #endif

@@ -130,13 +130,15 @@ static void print_json(const weft_capture_t *capture, wefti_text_t *out)
     wefti_json_end_object(&json);
 }
 
-weft_status_t weft_capture_explain(const weft_capture_t *capture, int json, char **out_text)
+weft_status_t weft_capture_explain(const weft_capture_t *capture, weft_format_t format,
+                                   char **out_text)
 {
     WEFT_CHECK_OUT(out_text);
     WEFT_CHECK_ARG(capture);
+    WEFT_CHECK_FORMAT(format);
     wefti_text_t text;
     wefti_text_init(&text, NULL);
-    if (json) {
+    if (format == WEFT_FORMAT_JSON) {
         print_json(capture, &text);
     } else {
         print_text(capture, &text);

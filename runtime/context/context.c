@@ -49,14 +49,15 @@ static weft_status_t read_params(weft_context_t *context, const weft_context_par
     if (status < 0) {
         return status;
     }
-    if (params->isa > 2) {
-        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "isa",
-                                 "invalid value %d: expected 0 (portable), 1 (avx2), 2 (avx512) "
-                                 "or a negative number (WEFT_ISA decides)",
-                                 params->isa);
+    if (params->isa < WEFT_ISA_DEFAULT || params->isa > WEFT_ISA_AVX512) {
+        return wefti_error_field(
+            WEFT_ERR_INVALID_ARGUMENT, "isa",
+            "invalid value %d: expected -1 (the setting WEFT_ISA), 0 (portable), "
+            "1 (avx2) or 2 (avx512)",
+            (int)params->isa);
     }
-    if (params->isa >= 0) {
-        context->settings.isa = (wefti_isa_t)params->isa;
+    if (params->isa != WEFT_ISA_DEFAULT) {
+        context->settings.isa = params->isa;
     }
     if (context->settings.isa > wefti_isa_detect()) {
         context->settings.isa = wefti_isa_detect();

@@ -233,9 +233,10 @@ static weft_status_t gather_paths(weft_context_t *context, world_t *world)
     return status;
 }
 
-static void write_world(const world_t *world, int json, uint32_t width, wefti_text_t *out)
+static void write_world(const world_t *world, weft_format_t format, uint32_t width,
+                        wefti_text_t *out)
 {
-    if (!json) {
+    if (format == WEFT_FORMAT_TEXT) {
         width = width == 0 ? DEFAULT_WIDTH : width;
         wefti_cluster_draw(world->cluster, width, out);
         wefti_cluster_draw_pairs(world->cluster, path_between, (void *)(uintptr_t)world, width,
@@ -251,11 +252,12 @@ static void write_world(const world_t *world, int json, uint32_t width, wefti_te
     wefti_text_add(out, "\n");
 }
 
-weft_status_t weft_context_topology(weft_context_t *context, int json, uint32_t width,
+weft_status_t weft_context_topology(weft_context_t *context, weft_format_t format, uint32_t width,
                                     char **out_text)
 {
     WEFT_CHECK_OUT(out_text);
     WEFT_CHECK_ARG(context);
+    WEFT_CHECK_FORMAT(format);
     wefti_text_t text;
     wefti_cluster_t fresh;
     wefti_digest_t digest;
@@ -267,7 +269,7 @@ weft_status_t weft_context_topology(weft_context_t *context, int json, uint32_t 
     status = gather_paths(context, &world);
     wefti_text_init(&text, NULL); /* the default allocator is malloc: the caller frees */
     if (status >= 0) {
-        write_world(&world, json, width, &text);
+        write_world(&world, format, width, &text);
         *out_text = wefti_text_take(&text);
         status = *out_text != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     }

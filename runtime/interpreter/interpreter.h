@@ -67,7 +67,7 @@ typedef struct wefti_run_memory {
     uint64_t area;
     uint64_t work, work_bytes; /* 64-byte aligned */
     wefti_run_counters_t *counters;
-    wefti_isa_t isa;
+    weft_isa_t isa;
     size_t lend_bytes; /* puts of so many bytes and more lend their source; 0: the default */
     bool polls;        /* the caller has other work: it looks again itself, so nothing spins here */
 } wefti_run_memory_t;

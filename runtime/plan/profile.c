@@ -99,7 +99,7 @@ static weft_status_t measure(const weft_session_t *session, uint64_t *out_ns)
     for (uint32_t i = 0; i < plan->collective_count; i++) {
         *out_ns++ = median_of(samples, count, plan->collectives[i].name);
     }
-    weft_session_stats_t stats = {.struct_size = sizeof stats};
+    weft_session_stats_t stats = WEFT_SESSION_STATS_INIT;
     weft_session_get_stats(session, &stats);
     before *= plan->accumulate - 1;
     *out_ns = (uint64_t)(stats.step_ms_p50 * 1e6 > before ? stats.step_ms_p50 * 1e6 - before : 0);
@@ -147,7 +147,7 @@ static weft_status_t write_file(const weft_session_t *session, const double *ns,
     const weft_plan_t *plan = session->plan;
     wefti_text_t text;
     wefti_json_t json;
-    weft_session_stats_t stats = {.struct_size = sizeof stats};
+    weft_session_stats_t stats = WEFT_SESSION_STATS_INIT;
     weft_session_get_stats(session, &stats);
     wefti_text_init(&text, session->allocator);
     wefti_json_init(&json, &text, true);

@@ -10,7 +10,7 @@ static uint8_t *operand_at(const wefti_sweep_operand_t *operand, uint64_t at)
 }
 
 static weft_status_t reduce_block(const wefti_sweep_t *sweep, uint64_t at, uint64_t count,
-                                  wefti_isa_t isa)
+                                  weft_isa_t isa)
 {
     void *const destination = sweep->reduced;
     for (uint32_t r = 0; r < sweep->rank_count; r++) {
@@ -40,7 +40,7 @@ static weft_status_t update_block(const wefti_sweep_t *sweep, const wefti_bound_
     return bound->kernel->run(&call);
 }
 
-weft_status_t wefti_sweep_run(const wefti_sweep_t *sweep, wefti_isa_t isa)
+weft_status_t wefti_sweep_run(const wefti_sweep_t *sweep, weft_isa_t isa)
 {
     weft_status_t status = WEFT_OK;
     for (uint64_t at = 0, count; at < sweep->elem_count && status >= 0; at += count) {

@@ -51,6 +51,6 @@ typedef struct wefti_sweep {
     void **outputs;
 } wefti_sweep_t;
 
-weft_status_t wefti_sweep_run(const wefti_sweep_t *sweep, wefti_isa_t isa);
+weft_status_t wefti_sweep_run(const wefti_sweep_t *sweep, weft_isa_t isa);
 
 #endif

@@ -40,7 +40,7 @@ weft_status_t wefti_fault_get(wefti_fault_t *fault)
     return wefti_error_adopt(fault->status, fault->text);
 }
 
-weft_status_t wefti_record_run(const wefti_record_t *record, uint32_t epoch, wefti_isa_t isa)
+weft_status_t wefti_record_run(const wefti_record_t *record, uint32_t epoch, weft_isa_t isa)
 {
     switch ((wefti_record_kind_t)record->kind) {
     case WEFTI_RECORD_KERNEL:

@@ -96,7 +96,7 @@ typedef struct wefti_record {
 } wefti_record_t;
 
 /* Runs a record other than WAIT on the calling thread; host memory only. */
-weft_status_t wefti_record_run(const wefti_record_t *record, uint32_t epoch, wefti_isa_t isa);
+weft_status_t wefti_record_run(const wefti_record_t *record, uint32_t epoch, weft_isa_t isa);
 /* Hands a record to a device's queue. HOST cannot be: WEFT_ERR_UNSUPPORTED. */
 weft_status_t wefti_record_enqueue(const wefti_record_t *record, uint32_t epoch,
                                    const weft_device_ops_t *ops, weft_queue_t *queue);

@@ -107,7 +107,7 @@ static void *run(void *user)
 {
     rank_t *rank = user;
     weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
-    weft_stream_params_t stream_params = {sizeof(stream_params), "capture", WEFT_STREAM_THREAD, 0};
+    weft_stream_params_t stream_params = WEFT_STREAM_PARAMS_INIT;
     weft_context_t *context = NULL;
     weft_group_t *group = NULL;
     weft_stream_t *stream = NULL;
@@ -120,6 +120,8 @@ static void *run(void *user)
     params.hub = rank->hub;
     check(weft_context_create(&params, &context));
     check(weft_group_create_world(context, &group));
+    stream_params.name = "capture";
+    stream_params.flags = WEFT_STREAM_THREAD;
     check(weft_stream_create(context, &stream_params, &stream));
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
         total += elems[layer];
@@ -137,7 +139,7 @@ static void *run(void *user)
     }
     weft_capture_t *capture = capture_step(&model, rank->number, group, stream);
     if (rank->number == 0) {
-        check(weft_capture_explain(capture, 0, &text));
+        check(weft_capture_explain(capture, WEFT_FORMAT_TEXT, &text));
         fputs(text, stdout);
         free(text);
     }

@@ -109,7 +109,7 @@ static void *run(void *user)
 {
     rank_t *rank = user;
     weft_context_params_t context_params = WEFT_CONTEXT_PARAMS_INIT;
-    weft_stream_params_t stream_params = {sizeof(stream_params), "fuser", WEFT_STREAM_THREAD, 0};
+    weft_stream_params_t stream_params = WEFT_STREAM_PARAMS_INIT;
     weft_fuser_params_t params = WEFT_FUSER_PARAMS_INIT;
     weft_context_t *context = NULL;
     weft_group_t *group = NULL;
@@ -119,6 +119,8 @@ static void *run(void *user)
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
         total += elems[layer];
     }
+    stream_params.name = "fuser";
+    stream_params.flags = WEFT_STREAM_THREAD;
     context_params.rank = rank->number;
     context_params.world_size = RANKS;
     context_params.hub = rank->hub;

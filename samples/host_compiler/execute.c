@@ -117,14 +117,17 @@ static weft_group_t *group_with(host_program_t *program, uint32_t index, const c
 host_program_t *host_program_create(host_graph_t *graph, weft_group_t *group)
 {
     host_program_t *program = calloc(1, sizeof *program);
-    weft_stream_params_t compute = {sizeof compute, "compute", WEFT_STREAM_INLINE, 0};
-    weft_stream_params_t comm = {sizeof comm, "comm", WEFT_STREAM_THREAD, 0};
+    weft_stream_params_t compute = WEFT_STREAM_PARAMS_INIT;
+    weft_stream_params_t comm = WEFT_STREAM_PARAMS_INIT;
     if (program == NULL) {
         host_fail("no memory");
     }
     program->graph = graph;
     program->group = group;
     program->context = weft_group_context(group);
+    compute.name = "compute";
+    comm.name = "comm";
+    comm.flags = WEFT_STREAM_THREAD;
     host_check(weft_stream_create(program->context, &compute, &program->compute));
     host_check(weft_stream_create(program->context, &comm, &program->comm));
     place_gradients(program);

@@ -29,8 +29,9 @@ static weft_status_t first_of(weft_status_t a, weft_status_t b)
 static weft_status_t open_sides(weft_context_t *context, side_t *sides, uint32_t size)
 {
     weft_status_t status = WEFT_OK;
+    weft_stream_params_t params = WEFT_STREAM_PARAMS_INIT;
+    params.name = "side";
     for (uint32_t i = 1; i < size; i++) {
-        weft_stream_params_t params = {sizeof params, "side", WEFT_STREAM_INLINE, 0};
         status = first_of(status, weft_stream_create(context, &params, &sides[i].stream));
         status = first_of(status, weft_notify_create(context, &sides[i].go));
         status = first_of(status, weft_notify_create(context, &sides[i].joined));

@@ -41,10 +41,10 @@ static double now_us(void)
 
 static void prove(uint32_t size, uint32_t in_place)
 {
-    weft_algo_params_t params = {.struct_size = sizeof params,
-                                 .op = WEFT_COLLECTIVE_ALL_GATHER,
-                                 .group_size = size,
-                                 .in_place = in_place};
+    weft_algo_params_t params = WEFT_ALGO_PARAMS_INIT;
+    params.op = WEFT_COLLECTIVE_ALL_GATHER;
+    params.group_size = size;
+    params.in_place = in_place;
     check(weft_algorithm_verify(&side_lanes_algorithm, &params), "verify");
 }
 

@@ -52,10 +52,8 @@ static void check(weft_status_t status)
 int main(void)
 {
     weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
-    weft_stream_params_t producer_params = {sizeof(producer_params), "producer", WEFT_STREAM_THREAD,
-                                            0};
-    weft_stream_params_t consumer_params = {sizeof(consumer_params), "consumer", WEFT_STREAM_INLINE,
-                                            0};
+    weft_stream_params_t producer_params = WEFT_STREAM_PARAMS_INIT;
+    weft_stream_params_t consumer_params = WEFT_STREAM_PARAMS_INIT;
     static block_t blocks[BLOCKS];
     double total = 0;
     uint64_t first_ns, last_ns;
@@ -66,6 +64,9 @@ int main(void)
     params.rank = 0;
     params.world_size = 1;
     check(weft_context_create(&params, &context));
+    producer_params.name = "producer";
+    producer_params.flags = WEFT_STREAM_THREAD;
+    consumer_params.name = "consumer";
     check(weft_stream_create(context, &producer_params, &producer));
     check(weft_stream_create(context, &consumer_params, &consumer));
     check(weft_event_create(context, &start));

@@ -57,7 +57,7 @@ static int compare_doubles(const void *a, const void *b)
 static const char *find_binding(weft_plan_t *plan, weft_binding_role_t role, size_t *out_bytes)
 {
     for (size_t i = 0; i < weft_plan_binding_count(plan); i++) {
-        weft_binding_t binding = {.struct_size = sizeof(binding)};
+        weft_binding_t binding = WEFT_BINDING_INIT;
         check(weft_plan_get_binding(plan, i, &binding));
         if (binding.role == role) {
             *out_bytes = (size_t)weft_tensor_elem_count(&binding.desc) *
@@ -92,7 +92,9 @@ static void *serve(void *user)
     params.world_size = rank->world_size;
     params.hub = rank->hub;
     check(weft_context_create(&params, &context));
-    weft_session_params_t bind = {sizeof(bind), context, rank->plan, NULL, 0};
+    weft_session_params_t bind = WEFT_SESSION_PARAMS_INIT;
+    bind.context = context;
+    bind.plan = rank->plan;
     check(weft_session_create(&bind, &session)); /* every rank takes its own weights */
     check(weft_session_input_memory(session, input, &memory, &input_bytes));
     rank->result = malloc(rank->bytes);

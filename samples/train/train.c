@@ -29,7 +29,7 @@ int main(void)
 {
     weft_context_params_t world = WEFT_CONTEXT_PARAMS_INIT; /* rank and world from the launcher */
     weft_compile_params_t compile = WEFT_COMPILE_PARAMS_INIT;
-    weft_session_params_t bind = {.struct_size = sizeof bind};
+    weft_session_params_t bind = WEFT_SESSION_PARAMS_INIT;
     weft_session_t *session;
     read_all("gzip -dc " FILES "images-idx3-ubyte.gz | tail -c +17", pixels, sizeof pixels);
     read_all("gzip -dc " FILES "labels-idx1-ubyte.gz | tail -c +9", classes, sizeof classes);

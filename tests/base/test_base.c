@@ -259,15 +259,15 @@ static void test_futex_returns_at_its_timeout(void **in)
 static void test_isa_parses_its_names(void **in)
 {
     (void)in;
-    wefti_isa_t isa;
+    weft_isa_t isa;
     assert_int_equal(wefti_isa_parse("auto", &isa), WEFT_OK);
     assert_int_equal(isa, wefti_isa_detect());
     assert_int_equal(wefti_isa_parse("portable", &isa), WEFT_OK);
-    assert_int_equal(isa, WEFTI_ISA_PORTABLE);
-    weft_status_t expected = wefti_isa_detect() >= WEFTI_ISA_AVX2 ? WEFT_OK : WEFT_ERR_UNSUPPORTED;
+    assert_int_equal(isa, WEFT_ISA_PORTABLE);
+    weft_status_t expected = wefti_isa_detect() >= WEFT_ISA_AVX2 ? WEFT_OK : WEFT_ERR_UNSUPPORTED;
     assert_int_equal(wefti_isa_parse("avx2", &isa), expected);
     assert_int_equal(wefti_isa_parse("sse9", &isa), WEFT_ERR_INVALID_ARGUMENT);
-    assert_string_equal(wefti_isa_name(WEFTI_ISA_AVX512), "avx512");
+    assert_string_equal(wefti_isa_name(WEFT_ISA_AVX512), "avx512");
 }
 
 int main(void)

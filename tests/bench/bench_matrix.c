@@ -82,7 +82,7 @@ static void report(const char *name, const char *by, double flops, void (*run)(c
 }
 
 static void bench_gemm(const char *name, int64_t m, int64_t n, int64_t k, bool ta, bool tb,
-                       uint32_t isa)
+                       weft_isa_t isa)
 {
     wefti_gemm_t g = {
         .m = m, .n = n, .k = k, .trans_a = ta, .trans_b = tb, .alpha = 1, .beta = 1, .isa = isa};
@@ -107,7 +107,7 @@ static void bench_gemm(const char *name, int64_t m, int64_t n, int64_t k, bool t
     free(job.scratch);
 }
 
-static void bench_conv(const char *name, wefti_conv_t c, bool channels_last, uint32_t isa)
+static void bench_conv(const char *name, wefti_conv_t c, bool channels_last, weft_isa_t isa)
 {
     static const char *const pass_names[3] = {"forward", "dX", "dW"};
     wefti_conv_pass_t pass[2] = {{.at = NULL}, {.at = NULL}};
@@ -153,7 +153,7 @@ static void bench_conv(const char *name, wefti_conv_t c, bool channels_last, uin
 
 int main(int argc, char **argv)
 {
-    const uint32_t isa = argc > 1 ? (uint32_t)atoi(argv[1]) : 2;
+    const weft_isa_t isa = argc > 1 ? (uint32_t)atoi(argv[1]) : 2;
     omp_set_num_threads(1);
     bench_gemm("mlp 784->512 forward", BATCH, 512, 784, false, true, isa);
     bench_gemm("mlp 784->512 dW", 512, 784, BATCH, true, false, isa);

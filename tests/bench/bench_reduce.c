@@ -71,7 +71,7 @@ static bool is_wide(const row_t *row, uint32_t k, uint32_t n)
 
 /* Bytes per nanosecond of rounds runs of a row on buffers of range_bytes. */
 static double time_row(const row_t *row, uint8_t *const *buffers, uint32_t n, size_t range_bytes,
-                       uint32_t rounds, wefti_isa_t isa)
+                       uint32_t rounds, weft_isa_t isa)
 {
     const size_t narrow = weft_dtype_size_bytes(row->dtype);
     const size_t wide = wefti_accumulator_bytes(row->dtype, row->reduction);
@@ -111,7 +111,7 @@ static double time_row(const row_t *row, uint8_t *const *buffers, uint32_t n, si
     return (double)(step.elem_count * per_element) * rounds / (double)(wefti_now_ns() - begin);
 }
 
-static void bench(uint32_t n, size_t range_bytes, uint32_t repeats, wefti_isa_t isa)
+static void bench(uint32_t n, size_t range_bytes, uint32_t repeats, weft_isa_t isa)
 {
     uint8_t *buffers[MOST + 1];
     double *samples = calloc(ROWS * repeats, sizeof *samples);
@@ -156,7 +156,7 @@ typedef struct pair {
     size_t bytes;
     uint32_t destination_count, rounds;
     weft_dtype_t dtype;
-    wefti_isa_t isa;
+    weft_isa_t isa;
     double *samples; /* [rounds], bytes moved by both per nanosecond */
     struct {
         _Atomic uint32_t reached;
@@ -215,7 +215,7 @@ static void *half_main(void *user)
     return NULL;
 }
 
-static void bench_pair(size_t bytes, uint32_t destination_count, wefti_isa_t isa)
+static void bench_pair(size_t bytes, uint32_t destination_count, weft_isa_t isa)
 {
     static const weft_dtype_t dtypes[] = {WEFT_DTYPE_F32, WEFT_DTYPE_BF16, WEFT_DTYPE_F16};
     double f32 = 0;
@@ -260,7 +260,7 @@ int main(int argc, char **argv)
     static const size_t sizes[] = {2048, 65536, 16u << 20};
     static const uint32_t counts[] = {2, 4, 8};
     const int repeats = argc > 1 ? atoi(argv[1]) : 21;
-    wefti_isa_t isa = wefti_isa_detect();
+    weft_isa_t isa = wefti_isa_detect();
     if (repeats < 1 || (argc > 2 && wefti_isa_parse(argv[2], &isa) != WEFT_OK)) {
         fputs("usage: bench_reduce [REPEATS [portable|avx2|avx512]]\n", stderr);
         return 2;

@@ -7,7 +7,7 @@
 int main(int argc, char **argv)
 {
     weft_compile_params_t params = WEFT_COMPILE_PARAMS_INIT;
-    weft_plan_info_t info = {.struct_size = sizeof info};
+    weft_plan_info_t info = WEFT_PLAN_INFO_INIT;
     weft_plan_t *plan = NULL;
     params.model_path = argc > 1 ? argv[1] : "";
     params.world_size = 2;

@@ -526,7 +526,7 @@ static void test_compile_prints_graphs_that_read_back(void **state)
 static void test_open_batch(void **state)
 {
     weft_compile_params_t params = WEFT_COMPILE_PARAMS_INIT;
-    weft_plan_info_t info = {.struct_size = sizeof info};
+    weft_plan_info_t info = WEFT_PLAN_INFO_INIT;
     weft_input_shape_t shape = {"image", 4, {6, 1, 28, 28}};
     weft_plan_t *plan;
     (void)state;

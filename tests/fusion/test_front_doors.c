@@ -30,7 +30,7 @@ static weft_compile_params_t params_of(const char *model)
 static void compile(const weft_compile_params_t *params, char *text)
 {
     weft_plan_t *plan;
-    weft_plan_info_t info = {.struct_size = sizeof info};
+    weft_plan_info_t info = WEFT_PLAN_INFO_INIT;
     if (weft_compile(params, &plan) < 0) {
         fail_msg("%s", weft_last_error());
     }

@@ -87,7 +87,7 @@ static void add_training(wefti_graph_t *graph, const char *name, int64_t elems, 
 static weft_status_t fuse(wefti_graph_t *graph, weft_edit_list_t **out_edits)
 {
     weft_status_t status;
-    weft_graph_view_t view = {.struct_size = sizeof(view)};
+    weft_graph_view_t view = WEFT_GRAPH_VIEW_INIT;
     wefti_policy_t policy = {.kind = WEFTI_POLICY_ONE};
     wefti_arena_t arena;
     wefti_arena_init(&arena, NULL, 0);

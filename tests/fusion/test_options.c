@@ -329,7 +329,7 @@ static void test_recorded_options_go_through_a_file(void **state)
     EACH(option)
     {
         weft_compile_params_t params = defaults(), again = WEFT_COMPILE_PARAMS_INIT;
-        weft_plan_info_t info = {.struct_size = sizeof(info)};
+        weft_plan_info_t info = WEFT_PLAN_INFO_INIT;
         weft_plan_t *plan = NULL;
         if ((option->flags & WEFT_OPTION_FLAG_RECORDED) == 0 ||
             (option->flags & WEFT_OPTION_FLAG_INFERENCE) != 0) {

@@ -167,12 +167,12 @@ static void test_model_check_stops_after_a_pass(void **state)
     params.model_path = WEFT_SOURCE_DIR "/samples/models/mlp.onnx";
     params.batch = 4;
     params.stop_after = "bucket";
-    CHECK(weft_model_check(&params, 0, &text, &compiles));
+    CHECK(weft_model_check(&params, WEFT_FORMAT_TEXT, &text, &compiles));
     assert_non_null(strstr(text, "compiles up to pass 'bucket'\n"));
     assert_int_equal(compiles, 1);
     free(text);
     params.stop_after = "split-batch";
-    CHECK(weft_model_check(&params, 1, &text, &compiles));
+    CHECK(weft_model_check(&params, WEFT_FORMAT_JSON, &text, &compiles));
     assert_non_null(strstr(text, "pass 'split-batch' does not run with these parameters"));
     assert_int_equal(compiles, 0);
     free(text);

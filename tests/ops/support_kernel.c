@@ -194,7 +194,7 @@ weft_status_t case_infer(op_case_t *c, uint32_t output_count, weft_layout_t layo
     return status;
 }
 
-static weft_status_t run_on(op_case_t *c, uint32_t isa, void *const *outputs)
+static weft_status_t run_on(op_case_t *c, weft_isa_t isa, void *const *outputs)
 {
     const weft_kernel_t *kernel =
         weft_registry_find_kernel(case_registry(), c->domain, c->op, c->version);
@@ -218,7 +218,7 @@ static weft_status_t run_on(op_case_t *c, uint32_t isa, void *const *outputs)
     return status;
 }
 
-weft_status_t case_run_isa(op_case_t *c, uint32_t isa)
+weft_status_t case_run_isa(op_case_t *c, weft_isa_t isa)
 {
     return run_on(c, isa, c->out);
 }
@@ -231,7 +231,7 @@ static size_t bytes_of(const weft_tensor_desc_t *desc)
 void case_run(op_case_t *c)
 {
     void *portable[CASE_TENSORS] = {0};
-    for (uint32_t isa = 0; isa <= (uint32_t)wefti_isa_detect(); isa++) {
+    for (weft_isa_t isa = 0; isa <= wefti_isa_detect(); isa++) {
         for (uint32_t i = 0; i < c->output_count; i++) {
             memset(c->out[i], 0xff, bytes_of(&c->outputs[i]));
         }
@@ -270,7 +270,7 @@ void case_run_in_place(op_case_t *c)
             outputs[i] = c->in[from];
         }
     }
-    assert_int_equal(run_on(c, (uint32_t)wefti_isa_detect(), outputs), WEFT_OK);
+    assert_int_equal(run_on(c, wefti_isa_detect(), outputs), WEFT_OK);
     for (uint32_t i = 0; i < c->output_count; i++) {
         assert_memory_equal(outputs[i], c->out[i], bytes_of(&c->outputs[i]));
         if (saved[i] != NULL) {

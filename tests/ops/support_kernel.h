@@ -39,7 +39,7 @@ weft_node_desc_t case_node(op_case_t *c);
 /* Shapes of the outputs by the definition's rule; output_count outputs are added, of layout. */
 weft_status_t case_infer(op_case_t *c, uint32_t output_count, weft_layout_t layout);
 /* Prepares and runs on one instruction set. */
-weft_status_t case_run_isa(op_case_t *c, uint32_t isa);
+weft_status_t case_run_isa(op_case_t *c, weft_isa_t isa);
 /* Runs on all sets the CPU has, asserts success and equal bits; outputs hold the result. */
 void case_run(op_case_t *c);
 /* Runs with output o on top of input where the definition allows it, and asserts the same bits. */

@@ -130,7 +130,7 @@ static void assert_near(const float *got, const double *expected, int64_t count,
 }
 
 /* Runs a kernel with NaN in scratch and outputs; run must not allocate. */
-static void run_node(const weft_kernel_t *kernel, const weft_node_desc_t *node, uint32_t isa,
+static void run_node(const weft_kernel_t *kernel, const weft_node_desc_t *node, weft_isa_t isa,
                      uint32_t threads, const void *const *inputs, void *const *outputs)
 {
     const weft_kernel_env_t env = {sizeof env, isa, threads};
@@ -155,7 +155,7 @@ static void run_node(const weft_kernel_t *kernel, const weft_node_desc_t *node, 
     kernel->destroy(state);
 }
 
-static void check(const problem_t *p, uint32_t isa, uint32_t threads, int x_last, int y_last,
+static void check(const problem_t *p, weft_isa_t isa, uint32_t threads, int x_last, int y_last,
                   float **bits)
 {
     const shape_t *s = &p->s;
@@ -245,7 +245,7 @@ static void check_shape(shape_t s)
     problem_t p;
     float *bits[4] = {NULL};
     make_problem(s, &p);
-    for (uint32_t isa = 0; isa < 3; isa++) {
+    for (weft_isa_t isa = 0; isa < 3; isa++) {
         check(&p, isa, 1, 0, 0, bits);
         check(&p, isa, 1, 1, 1, bits);
     }

@@ -198,7 +198,7 @@ static void *copy_of(const void *data, size_t bytes)
 /* The results so far; the case's outputs are overwritten by the next run. */
 static void run(subject_t *s)
 {
-    weft_status_t status = case_run_isa(&s->c, (uint32_t)wefti_isa_detect());
+    weft_status_t status = case_run_isa(&s->c, wefti_isa_detect());
     if (status != WEFT_OK) {
         fail_msg("%s: %s", s->c.op, weft_last_error());
     }

@@ -43,7 +43,7 @@ static weft_attr_t float_attr(const char *name, float f)
 }
 
 /* Runs kernel once; guard words around the output and the scratch must survive. */
-static weft_status_t run_node(const weft_kernel_t *kernel, weft_node_desc_t *node, uint32_t isa,
+static weft_status_t run_node(const weft_kernel_t *kernel, weft_node_desc_t *node, weft_isa_t isa,
                               uint32_t threads, const void *const *inputs, float *out)
 {
     const weft_kernel_env_t env = {sizeof env, isa, threads};
@@ -76,7 +76,7 @@ static void compare_isas(const weft_kernel_t *kernel, weft_node_desc_t *node,
 {
     const size_t elems = (size_t)weft_tensor_elem_count(&node->outputs[0]);
     float *out = malloc((elems + 1) * sizeof *out);
-    for (uint32_t isa = 0; isa < 3; isa++) {
+    for (weft_isa_t isa = 0; isa < 3; isa++) {
         for (uint32_t threads = 1; threads <= 3; threads += 2) {
             assert_int_equal(run_node(kernel, node, isa, threads, inputs, out), WEFT_OK);
             assert_memory_equal(out, expected, elems * sizeof *out);

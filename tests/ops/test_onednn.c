@@ -41,14 +41,14 @@ static weft_tensor_desc_t tensor(uint32_t rank, const int64_t *dims, weft_layout
 
 static weft_kernel_env_t environment(uint32_t threads)
 {
-    return (weft_kernel_env_t){sizeof(weft_kernel_env_t), (uint32_t)wefti_isa_detect(), threads};
+    return (weft_kernel_env_t){sizeof(weft_kernel_env_t), wefti_isa_detect(), threads};
 }
 
 /* oneDNN generates code for AVX2 at least; elsewhere everything is declined. */
 static int need_vectors(void **state)
 {
     (void)state;
-    if (wefti_isa_detect() == WEFTI_ISA_PORTABLE) {
+    if (wefti_isa_detect() == WEFT_ISA_PORTABLE) {
         print_message("skipped: this processor has no AVX2\n");
         skip();
     }
@@ -610,7 +610,7 @@ static void test_convolutions_of_models_are_taken(void **state)
         check_shape(shapes[i], &taken);
     }
     print_message("forward %d, gradients %d of %d taken\n", taken.forward, taken.grad, taken.of);
-    if (wefti_isa_detect() == WEFTI_ISA_AVX512) {
+    if (wefti_isa_detect() == WEFT_ISA_AVX512) {
         assert_int_equal(taken.forward, taken.of);
         assert_int_equal(taken.grad, taken.of);
     }

@@ -328,14 +328,18 @@ static void test_plan_explains_itself(void **in)
     fixture->plan->buffers[GRAD_B].name = "grad\x1b"
                                           "b\xc2\x9b\xff\x80"
                                           "c\xc3\xa9"; /* hostile names drive no terminal */
-    assert_int_equal(weft_plan_explain(fixture->plan, 0, &text), WEFT_OK);
+    assert_int_equal(weft_plan_explain(fixture->plan, (weft_format_t)7, &text),
+                     WEFT_ERR_INVALID_ARGUMENT);
+    assert_string_equal(weft_last_error(),
+                        "weft_plan_explain: invalid format 7: expected 0 (text) or 1 (JSON)");
+    assert_int_equal(weft_plan_explain(fixture->plan, WEFT_FORMAT_TEXT, &text), WEFT_OK);
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
         if (!strstr(text, wanted[i])) {
             fail_msg("no \"%s\" in:\n%s", wanted[i], text);
         }
     }
     free(text);
-    assert_int_equal(weft_plan_explain(fixture->plan, 1, &text), WEFT_OK);
+    assert_int_equal(weft_plan_explain(fixture->plan, WEFT_FORMAT_JSON, &text), WEFT_OK);
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         if (!strstr(text, keys[i])) {
             fail_msg("no %s in:\n%s", keys[i], text);
@@ -598,7 +602,7 @@ static void test_plan_survives_random_structure(void **in)
         plan->weights = fixture->plan->weights;
         plan->weights_bytes = fixture->plan->weights_bytes;
         if (status == WEFT_OK && wefti_plan_verify(plan, registry) == WEFT_OK) {
-            assert_int_equal(weft_plan_explain(plan, (int)(round % 2), &text), WEFT_OK);
+            assert_int_equal(weft_plan_explain(plan, (weft_format_t)(round % 2), &text), WEFT_OK);
             free(text);
             assert_int_equal(wefti_plan_seal(plan), WEFT_OK);
             verified++;

@@ -239,14 +239,14 @@ static void test_pieces_are_explained(void **state)
     static const char *const json_has[] = {"\"part\": 1",   "\"part\": 2",    "\"parts\": 2",
                                            "\"bytes\": 64", "\"bytes\": 128", "\"bytes\": 168"};
     char *text;
-    assert_int_equal(weft_plan_explain(f->plan, 0, &text), WEFT_OK);
+    assert_int_equal(weft_plan_explain(f->plan, WEFT_FORMAT_TEXT, &text), WEFT_OK);
     for (size_t i = 0; i < sizeof text_has / sizeof *text_has; i++) {
         if (!strstr(text, text_has[i])) {
             fail_msg("no \"%s\" in:\n%s", text_has[i], text);
         }
     }
     free(text);
-    assert_int_equal(weft_plan_explain(f->plan, 1, &text), WEFT_OK);
+    assert_int_equal(weft_plan_explain(f->plan, WEFT_FORMAT_JSON, &text), WEFT_OK);
     for (size_t i = 0; i < sizeof json_has / sizeof *json_has; i++) {
         if (!strstr(text, json_has[i])) {
             fail_msg("no %s in:\n%s", json_has[i], text);

@@ -42,7 +42,7 @@ typedef struct memory {
 /* Runs one case: fresh inputs at odd offsets; outputs apart, or in place into in_place of the
  * sources. */
 static void run_case(memory_t *memory, weft_dtype_t dtype, weft_reduction_t reduction,
-                     wefti_isa_t isa, uint32_t sources, uint32_t in_place, size_t elem_count,
+                     weft_isa_t isa, uint32_t sources, uint32_t in_place, size_t elem_count,
                      size_t granularity)
 {
     const void *from[MAX_SOURCES];
@@ -109,7 +109,7 @@ static void test_reduce_isas_agree(void **in)
 {
     static const size_t counts[] = {1,  2,  7,  8,  9,   15,  16,  17,  31,
                                     33, 63, 64, 65, 127, 129, 200, 1000};
-    for (wefti_isa_t isa = WEFTI_ISA_PORTABLE; isa <= wefti_isa_detect(); isa++) {
+    for (weft_isa_t isa = WEFT_ISA_PORTABLE; isa <= wefti_isa_detect(); isa++) {
         for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
             for (size_t s = 0; s < SOURCE_COUNTS; s++) {
                 uint32_t n = source_counts[s];
@@ -134,7 +134,7 @@ static void test_reduce_every_type_matches_oracle(void **in)
             for (size_t s = 0; s < SOURCE_COUNTS; s++) {
                 for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
                     uint32_t n = source_counts[s];
-                    for (wefti_isa_t isa = WEFTI_ISA_PORTABLE; isa <= wefti_isa_detect(); isa++) {
+                    for (weft_isa_t isa = WEFT_ISA_PORTABLE; isa <= wefti_isa_detect(); isa++) {
                         run_case(*in, oracle_dtypes[t], (weft_reduction_t)op, isa, n, c % 2 ? n : 0,
                                  counts[c], 1);
                     }
@@ -152,7 +152,7 @@ static void test_reduce_every_type_matches_oracle(void **in)
 typedef struct steps { /* one reduction, cut into steps */
     weft_dtype_t dtype;
     weft_reduction_t reduction;
-    wefti_isa_t isa;
+    weft_isa_t isa;
     uint32_t leaf_count;
     size_t elem_count;
     const uint8_t *leaves[STEP_LEAVES];
@@ -242,7 +242,7 @@ static void test_reduce_steps_equal_one_pass(void **in)
     assert_non_null(inputs);
     for (size_t t = 0; t < ORACLE_DTYPES; t++) {
         for (int op = WEFT_REDUCTION_SUM; op <= (int)WEFT_REDUCTION_MAX; op++) {
-            for (wefti_isa_t isa = WEFTI_ISA_PORTABLE; isa <= wefti_isa_detect(); isa++) {
+            for (weft_isa_t isa = WEFT_ISA_PORTABLE; isa <= wefti_isa_detect(); isa++) {
                 for (size_t n = 0; n < sizeof leaf_counts / sizeof leaf_counts[0]; n++) {
                     steps.dtype = oracle_dtypes[t];
                     steps.reduction = (weft_reduction_t)op;
@@ -308,7 +308,7 @@ static void test_reduce_special_values(void **in)
         {WEFT_REDUCTION_PROD, 0x00000000u, 0x7f800000u, 0x7fc00000u},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        for (wefti_isa_t isa = WEFTI_ISA_PORTABLE; isa <= wefti_isa_detect(); isa++) {
+        for (weft_isa_t isa = WEFT_ISA_PORTABLE; isa <= wefti_isa_detect(); isa++) {
             uint32_t result = 0;
             const void *from[] = {&cases[i].a, &cases[i].b};
             void *to[] = {&result};
@@ -332,13 +332,13 @@ static void test_reduce_integer_rules(void **in)
     const void *two[] = {&d, &e};
     void *to_i8[] = {&i8}, *to_u8[] = {&u8};
     weft_reduce_t reduce = {three, 3, to_i8, 1, 1, WEFT_DTYPE_I8, WEFT_REDUCTION_AVG, 0};
-    assert_int_equal(wefti_reduce(&reduce, WEFTI_ISA_PORTABLE), WEFT_OK);
+    assert_int_equal(wefti_reduce(&reduce, WEFT_ISA_PORTABLE), WEFT_OK);
     assert_int_equal(i8, -84); /* -253 / 3, toward zero, not wrapped on the way */
     reduce.reduction = WEFT_REDUCTION_SUM;
-    assert_int_equal(wefti_reduce(&reduce, WEFTI_ISA_PORTABLE), WEFT_OK);
+    assert_int_equal(wefti_reduce(&reduce, WEFT_ISA_PORTABLE), WEFT_OK);
     assert_int_equal(i8, 3); /* -253 + 256 */
     weft_reduce_t unsigned_ = {two, 2, to_u8, 1, 1, WEFT_DTYPE_U8, WEFT_REDUCTION_AVG, 0};
-    assert_int_equal(wefti_reduce(&unsigned_, WEFTI_ISA_PORTABLE), WEFT_OK);
+    assert_int_equal(wefti_reduce(&unsigned_, WEFT_ISA_PORTABLE), WEFT_OK);
     assert_int_equal(u8, 254);
 }
 
@@ -358,7 +358,7 @@ static void test_reduce_up_to_1024_sources(void **in)
         void *to[] = {&result};
         weft_reduce_t reduce = {from, n, to, 1, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_AVG, 0};
         oracle(&reduce, expected);
-        for (wefti_isa_t isa = WEFTI_ISA_PORTABLE; isa <= wefti_isa_detect(); isa++) {
+        for (weft_isa_t isa = WEFT_ISA_PORTABLE; isa <= wefti_isa_detect(); isa++) {
             assert_int_equal(wefti_reduce(&reduce, isa), WEFT_OK);
             assert_memory_equal(&result, expected, 4);
         }
@@ -367,7 +367,7 @@ static void test_reduce_up_to_1024_sources(void **in)
     void *to[] = {&result};
     weft_reduce_t reduce = {from,           WEFT_MAX_GROUP_DIRECT + 1, to, 1, 1,
                             WEFT_DTYPE_F32, WEFT_REDUCTION_SUM,        0};
-    assert_int_equal(wefti_reduce(&reduce, WEFTI_ISA_PORTABLE), WEFT_ERR_INVALID_ARGUMENT);
+    assert_int_equal(wefti_reduce(&reduce, WEFT_ISA_PORTABLE), WEFT_ERR_INVALID_ARGUMENT);
 }
 
 static void test_reduce_keeps_denormals_whatever_the_caller_set(void **in)
@@ -379,7 +379,7 @@ static void test_reduce_keeps_denormals_whatever_the_caller_set(void **in)
     void *to[] = {&result};
     weft_reduce_t reduce = {from, 2, to, 1, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, 0};
     unsigned int mode = _mm_getcsr();
-    for (wefti_isa_t isa = WEFTI_ISA_PORTABLE; isa <= wefti_isa_detect(); isa++) {
+    for (weft_isa_t isa = WEFT_ISA_PORTABLE; isa <= wefti_isa_detect(); isa++) {
         unsigned int odd =
             mode | 0x8040u | 0x6000u; /* flush to zero, denormals are zero, truncate */
         _mm_setcsr(odd);
@@ -405,25 +405,25 @@ static void test_reduce_rejects_bad_arguments(void **in)
     const weft_reduce_t good = {from, 1, to, 1, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, 0};
     weft_reduce_t bad = good;
     bad.source_count = 2;
-    assert_int_equal(wefti_reduce(&bad, WEFTI_ISA_PORTABLE), WEFT_ERR_INVALID_ARGUMENT);
+    assert_int_equal(wefti_reduce(&bad, WEFT_ISA_PORTABLE), WEFT_ERR_INVALID_ARGUMENT);
     assert_string_equal(weft_last_error(), "reduce: source 1 is NULL");
     bad = good;
     bad.source_count = 0;
-    assert_int_equal(wefti_reduce(&bad, WEFTI_ISA_PORTABLE), WEFT_ERR_INVALID_ARGUMENT);
+    assert_int_equal(wefti_reduce(&bad, WEFT_ISA_PORTABLE), WEFT_ERR_INVALID_ARGUMENT);
     bad = good;
     bad.destination_count = 0;
-    assert_int_equal(wefti_reduce(&bad, WEFTI_ISA_PORTABLE), WEFT_ERR_INVALID_ARGUMENT);
+    assert_int_equal(wefti_reduce(&bad, WEFT_ISA_PORTABLE), WEFT_ERR_INVALID_ARGUMENT);
     bad = good;
     bad.dtype = WEFT_DTYPE_BOOL;
-    assert_int_equal(wefti_reduce(&bad, WEFTI_ISA_PORTABLE), WEFT_ERR_UNSUPPORTED);
+    assert_int_equal(wefti_reduce(&bad, WEFT_ISA_PORTABLE), WEFT_ERR_UNSUPPORTED);
     bad.dtype = (weft_dtype_t)99;
-    assert_int_equal(wefti_reduce(&bad, WEFTI_ISA_PORTABLE), WEFT_ERR_UNSUPPORTED);
+    assert_int_equal(wefti_reduce(&bad, WEFT_ISA_PORTABLE), WEFT_ERR_UNSUPPORTED);
     bad = good;
     bad.reduction = (weft_reduction_t)5;
-    assert_int_equal(wefti_reduce(&bad, WEFTI_ISA_PORTABLE), WEFT_ERR_INVALID_ARGUMENT);
+    assert_int_equal(wefti_reduce(&bad, WEFT_ISA_PORTABLE), WEFT_ERR_INVALID_ARGUMENT);
     bad = good;
     bad.elem_count = UINT64_MAX / 2;
-    assert_int_equal(wefti_reduce(&bad, WEFTI_ISA_PORTABLE), WEFT_ERR_INVALID_ARGUMENT);
+    assert_int_equal(wefti_reduce(&bad, WEFT_ISA_PORTABLE), WEFT_ERR_INVALID_ARGUMENT);
     wefti_reduce_step_t step = {.sources = from,
                                 .source_count = 1,
                                 .destinations = to,
@@ -432,11 +432,11 @@ static void test_reduce_rejects_bad_arguments(void **in)
                                 .dtype = WEFT_DTYPE_F32,
                                 .reduction = WEFT_REDUCTION_AVG,
                                 .finish = true};
-    assert_int_equal(wefti_reduce_step(&step, WEFTI_ISA_PORTABLE), WEFT_ERR_INVALID_ARGUMENT);
+    assert_int_equal(wefti_reduce_step(&step, WEFT_ISA_PORTABLE), WEFT_ERR_INVALID_ARGUMENT);
     assert_string_equal(weft_last_error(), "reduce: invalid average over 0 ranks");
     bad = good;
     bad.elem_count = 0;
-    assert_int_equal(wefti_reduce(&bad, WEFTI_ISA_PORTABLE), WEFT_OK);
+    assert_int_equal(wefti_reduce(&bad, WEFT_ISA_PORTABLE), WEFT_OK);
     assert_float_equal(result, 2.0f, 0.0f);
 }
 

@@ -79,7 +79,7 @@ static void expect_reduced(one_rank_t *one, uint64_t from, uint64_t count, weft_
         sources[r] = one->sources[r] + from * size_of(dtype);
     }
     weft_reduce_t reduce = {sources, one->world->size, &destination, 1, count, dtype, reduction, 0};
-    RANK_OK(wefti_reduce(&reduce, WEFTI_ISA_PORTABLE));
+    RANK_OK(wefti_reduce(&reduce, WEFT_ISA_PORTABLE));
 }
 
 static void compare(one_rank_t *one, const uint8_t *got, uint64_t count, weft_dtype_t dtype,

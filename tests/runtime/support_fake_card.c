@@ -166,7 +166,7 @@ static weft_status_t run_command(weft_queue_t *queue, const command_t *command)
     case WAIT:
         return run_wait(queue, command);
     case REDUCE:
-        return wefti_reduce(&command->reduce, WEFTI_ISA_PORTABLE);
+        return wefti_reduce(&command->reduce, WEFT_ISA_PORTABLE);
     case LAUNCH:
         return command->kernel->run(&command->call);
     }

@@ -425,13 +425,13 @@ static void explain_layers(rank_world_t *world)
     char *text = NULL, *json = NULL;
     RANK_OK(weft_mem_alloc(world->context, LAYERS * 1000 * sizeof(float), &memory));
     weft_capture_t *capture = capture_layers(world, "none", memory, 1000);
-    RANK_OK(weft_capture_explain(capture, 0, &text));
+    RANK_OK(weft_capture_explain(capture, WEFT_FORMAT_TEXT, &text));
     RANK_CHECK(strstr(text, "capture of 6 calls over 2 ranks, buckets none, digest ") == text);
     RANK_CHECK(strstr(text, golden) != NULL);
     RANK_CHECK(strstr(text, "  bucket 0: avg f32 of 3.9 KiB, data ready after 0.000 ms; 1 call\n"
                             "    members: 0\n"
                             "    one bucket per gradient\n") != NULL);
-    RANK_OK(weft_capture_explain(capture, 1, &json));
+    RANK_OK(weft_capture_explain(capture, WEFT_FORMAT_JSON, &json));
     RANK_CHECK(strstr(json, "\"policy\": \"none\"") != NULL &&
                strstr(json, "\"reason\": \"one bucket per gradient\"") != NULL);
     free(text);
@@ -676,7 +676,8 @@ static void misuse(rank_world_t *world)
     RANK_OK(weft_all_reduce(b, b, 4, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL));
     RANK_OK(weft_capture_end(group, &capture));
     expect(weft_capture_get_info(capture, &info), WEFT_ERR_INVALID_ARGUMENT, "struct_size");
-    expect(weft_capture_explain(NULL, 0, &text), WEFT_ERR_INVALID_ARGUMENT, "capture is NULL");
+    expect(weft_capture_explain(NULL, WEFT_FORMAT_TEXT, &text), WEFT_ERR_INVALID_ARGUMENT,
+           "capture is NULL");
     expect(weft_capture_wait(capture, 0, NULL), WEFT_ERR_STATE, "no replay is in progress");
     expect(weft_capture_ready(capture, 2, NULL), WEFT_ERR_INVALID_ARGUMENT,
            "invalid index 2: 2 calls were");

@@ -13,12 +13,14 @@
 static void tell(rank_world_t *world)
 {
     char *text = NULL, *again = NULL, *json = NULL, own[64], all[8][64];
-    RANK_CHECK(weft_context_topology(world->context, 0, 80, NULL) == WEFT_ERR_INVALID_ARGUMENT);
-    RANK_CHECK(weft_context_topology(NULL, 0, 80, &text) == WEFT_ERR_INVALID_ARGUMENT);
-    RANK_OK(weft_context_topology(world->context, 0, 80, &text));
-    RANK_OK(weft_context_topology(world->context, 0, 80, &again));
+    RANK_CHECK(weft_context_topology(world->context, WEFT_FORMAT_TEXT, 80, NULL) ==
+               WEFT_ERR_INVALID_ARGUMENT);
+    RANK_CHECK(weft_context_topology(NULL, WEFT_FORMAT_TEXT, 80, &text) ==
+               WEFT_ERR_INVALID_ARGUMENT);
+    RANK_OK(weft_context_topology(world->context, WEFT_FORMAT_TEXT, 80, &text));
+    RANK_OK(weft_context_topology(world->context, WEFT_FORMAT_TEXT, 80, &again));
     RANK_CHECK(strcmp(text, again) == 0);
-    RANK_OK(weft_context_topology(world->context, 1, 0, &json));
+    RANK_OK(weft_context_topology(world->context, WEFT_FORMAT_JSON, 0, &json));
     RANK_CHECK(strstr(json, "\"pairs\"") != NULL && strstr(json, "\"format\": 1") != NULL);
     wefti_cluster_t cluster;
     RANK_OK(wefti_cluster_decode(json, strlen(json), NULL, NULL, NULL, &cluster));

@@ -215,7 +215,7 @@ static void want_reduced(const rank_t *me, const spec_t *s, uint64_t from, uint6
     }
     weft_reduce_t reduce = {
         sources, s->params.group_size, &destination, 1, count, s->dtype, s->reduction, 0};
-    RANK_OK(wefti_reduce(&reduce, WEFTI_ISA_PORTABLE));
+    RANK_OK(wefti_reduce(&reduce, WEFT_ISA_PORTABLE));
 }
 
 static void want_block(const rank_t *me, const spec_t *s, uint32_t from)

@@ -202,8 +202,8 @@ static void call_capture(const fixture_t *f)
     FAILS(weft_capture_wait_all, capture, weft_capture_wait_all(NULL));
     FAILS(weft_capture_get_info, capture, weft_capture_get_info(NULL, &any.capture_info));
     FAILS(weft_capture_get_info, info, weft_capture_get_info(f->capture, NULL));
-    FAILS(weft_capture_explain, capture, weft_capture_explain(NULL, 0, &any.text));
-    FAILS(weft_capture_explain, out_text, weft_capture_explain(f->capture, 0, NULL));
+    FAILS(weft_capture_explain, capture, weft_capture_explain(NULL, WEFT_FORMAT_TEXT, &any.text));
+    FAILS(weft_capture_explain, out_text, weft_capture_explain(f->capture, WEFT_FORMAT_TEXT, NULL));
     ACCEPTS(weft_capture_destroy, capture, weft_capture_destroy(NULL));
 }
 
@@ -331,10 +331,12 @@ static void call_compile(const fixture_t *f)
     RETURNS(weft_compile_option_help, prefix, weft_compile_option_help(0, NULL, any.bytes, 8));
     RETURNS(weft_compile_option_help, out, weft_compile_option_help(0, "", NULL, 8));
     FAILS(weft_bucket_policy_check, policy, weft_bucket_policy_check(NULL));
-    FAILS(weft_model_check, params, weft_model_check(NULL, 0, &any.text, &any.number));
-    FAILS(weft_model_check, out_text, weft_model_check(&any.compile_params, 0, NULL, &any.number));
+    FAILS(weft_model_check, params,
+          weft_model_check(NULL, WEFT_FORMAT_TEXT, &any.text, &any.number));
+    FAILS(weft_model_check, out_text,
+          weft_model_check(&any.compile_params, WEFT_FORMAT_TEXT, NULL, &any.number));
     FAILS(weft_model_check, out_compiles,
-          weft_model_check(&any.compile_params, 0, &any.text, NULL));
+          weft_model_check(&any.compile_params, WEFT_FORMAT_TEXT, &any.text, NULL));
     FAILS(weft_model_save, plan, weft_model_save(NULL, &any.named_tensor, 0, "x"));
     FAILS(weft_model_save, tensors, weft_model_save(f->plan, NULL, 1, "x"));
     FAILS(weft_model_save, path, weft_model_save(f->plan, &any.named_tensor, 0, NULL));
@@ -359,8 +361,10 @@ static void call_context(const fixture_t *f)
     FAILS(weft_context_link_stats, out_stats, weft_context_link_stats(f->context, 0, NULL));
     GIVES_TEXT(weft_context_launcher, context, weft_context_launcher(NULL), "unknown");
     GIVES(weft_context_host_count, context, weft_context_host_count(NULL), 0);
-    FAILS(weft_context_topology, context, weft_context_topology(NULL, 0, 0, &any.text));
-    FAILS(weft_context_topology, out_text, weft_context_topology(f->context, 0, 0, NULL));
+    FAILS(weft_context_topology, context,
+          weft_context_topology(NULL, WEFT_FORMAT_TEXT, 0, &any.text));
+    FAILS(weft_context_topology, out_text,
+          weft_context_topology(f->context, WEFT_FORMAT_TEXT, 0, NULL));
     FAILS(weft_context_barrier, context, weft_context_barrier(NULL));
     FAILS(weft_context_all_gather, context, weft_context_all_gather(NULL, any.bytes, 4, any.bytes));
     FAILS(weft_context_all_gather, send, weft_context_all_gather(f->context, NULL, 4, any.bytes));
@@ -525,8 +529,8 @@ static void call_plan(const fixture_t *f)
     GIVES(weft_plan_binding_count, plan, weft_plan_binding_count(NULL), 0);
     FAILS(weft_plan_get_binding, plan, weft_plan_get_binding(NULL, 0, &any.binding));
     FAILS(weft_plan_get_binding, binding, weft_plan_get_binding(f->plan, 0, NULL));
-    FAILS(weft_plan_explain, plan, weft_plan_explain(NULL, 0, &any.text));
-    FAILS(weft_plan_explain, out_text, weft_plan_explain(f->plan, 0, NULL));
+    FAILS(weft_plan_explain, plan, weft_plan_explain(NULL, WEFT_FORMAT_TEXT, &any.text));
+    FAILS(weft_plan_explain, out_text, weft_plan_explain(f->plan, WEFT_FORMAT_TEXT, NULL));
     FAILS(weft_plan_compare, plan, weft_plan_compare(NULL, &any.text));
     FAILS(weft_plan_compare, out_text, weft_plan_compare(f->plan, NULL));
     FAILS(weft_plan_why, plan, weft_plan_why(NULL, "x", &any.text));

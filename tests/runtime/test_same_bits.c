@@ -297,8 +297,8 @@ static void rank_main(rank_world_t *world)
     one_t one = {.world = world, .job = job, .shared = job->seed};
     one.own = job->seed + world->rank + 1;
     if (mixes(job->way)) {
-        uint32_t isas = (uint32_t)wefti_isa_detect() + 1;
-        world->context->settings.isa = (wefti_isa_t)(world->rank % isas);
+        uint32_t isas = wefti_isa_detect() + 1;
+        world->context->settings.isa = (weft_isa_t)(world->rank % isas);
     }
     for (int m = 0; m < 2 * (int)MEMORIES; m++) {
         uint8_t **buffer = m % 2 ? &one.recv[m / 2] : &one.send[m / 2];
@@ -413,7 +413,7 @@ static const way_t ways[] = {
 
 static bool cpu_has(const way_t *way)
 {
-    wefti_isa_t parsed;
+    weft_isa_t parsed;
     return way->isa == NULL || mixes(way) || wefti_isa_parse(way->isa, &parsed) == WEFT_OK;
 }
 

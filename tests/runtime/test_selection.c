@@ -135,13 +135,13 @@ static void expect_blocks(const order_case_t *order, const uint8_t *const *sourc
         void *to = partial[b];
         weft_reduce_t inner = {members,        order->sizes[b],    &to, 1, count,
                                WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, 0};
-        RANK_OK(wefti_reduce(&inner, WEFTI_ISA_PORTABLE));
+        RANK_OK(wefti_reduce(&inner, WEFT_ISA_PORTABLE));
         tops[b] = partial[b];
     }
     void *to = out;
     weft_reduce_t outer = {tops,           order->count,       &to, 1, count,
                            WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, 0};
-    RANK_OK(wefti_reduce(&outer, WEFTI_ISA_PORTABLE));
+    RANK_OK(wefti_reduce(&outer, WEFT_ISA_PORTABLE));
     for (uint32_t b = 0; b < order->count; b++) {
         free(partial[b]);
     }

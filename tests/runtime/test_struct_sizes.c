@@ -177,7 +177,7 @@ static weft_status_t weft_model_check_params(void *params)
 {
     char *text = NULL;
     int compiles = 0;
-    weft_status_t status = weft_model_check(params, 0, &text, &compiles);
+    weft_status_t status = weft_model_check(params, WEFT_FORMAT_TEXT, &text, &compiles);
     free(text);
     return status;
 }

@@ -52,7 +52,7 @@ typedef struct worker {
     uint32_t rank, ranks;
     uint64_t bytes;      /* of the vector or of one block */
     bench_case_t *cases; /* where every rank's buffers are */
-    wefti_isa_t isa;
+    weft_isa_t isa;
 } worker_t;
 
 static side_t *side_of(const bench_floor_t *floor, uint32_t rank)

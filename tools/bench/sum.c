@@ -80,15 +80,15 @@ __attribute__((target("avx512f"))) static void sum_avx512(uint8_t *const *to, ui
 }
 #endif
 
-void wefti_bench_sum(wefti_isa_t isa, uint8_t *const *to, uint32_t to_count,
+void wefti_bench_sum(weft_isa_t isa, uint8_t *const *to, uint32_t to_count,
                      const uint8_t *const *from, uint32_t from_count, uint64_t bytes)
 {
 #if defined(__x86_64__)
-    if (isa == WEFTI_ISA_AVX512) {
+    if (isa == WEFT_ISA_AVX512) {
         sum_avx512(to, to_count, from, from_count, bytes);
         return;
     }
-    if (isa == WEFTI_ISA_AVX2) {
+    if (isa == WEFT_ISA_AVX2) {
         sum_avx2(to, to_count, from, from_count, bytes);
         return;
     }

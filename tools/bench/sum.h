@@ -7,7 +7,7 @@
 
 /* The sum of 32-bit integers (of bytes at the end) of from_count sources to to_count destinations,
  * which may be sources. Nothing need be aligned. */
-void wefti_bench_sum(wefti_isa_t isa, uint8_t *const *to, uint32_t to_count,
+void wefti_bench_sum(weft_isa_t isa, uint8_t *const *to, uint32_t to_count,
                      const uint8_t *const *from, uint32_t from_count, uint64_t bytes);
 
 #endif

@@ -109,7 +109,7 @@ static int run_kernels(tune_command_t *command, const wefti_settings_t *settings
     }
     run->threads = threads;
     run->progress = isatty(STDERR_FILENO) == 1;
-    run->isa = (uint32_t)settings->isa;
+    run->isa = settings->isa;
     run->family =
         settings->kernels == WEFTI_KERNELS_ONEDNN ? wefti_kernels_name(settings->kernels) : NULL;
     run->budget_ns = command->quick ? 3e6 : 50e6;

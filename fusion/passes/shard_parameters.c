@@ -70,7 +70,7 @@ static bool find_bucket(const splitter_t *s, uint32_t gather, bucket_t *out)
     }
     uint32_t view = producer_of(graph, graph->nodes[update].inputs[0]);
     uint32_t scatter = producer_of(graph, graph->nodes[update].inputs[1]);
-    if (view == WEFTI_NONE || wefti_node_range(&graph->nodes[view]) != WEFT_RANGE_SHARD ||
+    if (view == WEFTI_NONE || wefti_node_range(&graph->nodes[view]) != WEFT_RANGE_ROLE_SHARD ||
         scatter == WEFTI_NONE || !wefti_node_is_flat_scatter(&graph->nodes[scatter])) {
         return false;
     }
@@ -145,7 +145,7 @@ static weft_status_t add_bucket(splitter_t *s, uint32_t gather)
         }
         const weft_attr_t attr = {
             .name = "shard_reason",
-            .type = WEFT_ATTR_STRING,
+            .type = WEFT_ATTR_TYPE_STRING,
             .s = wefti_arena_printf(&s->arena, "weights are whole on all ranks: %s %s",
                                     s->graph->values[bucket->params[i]].name, why)};
         return attr.s == NULL ? WEFT_ERR_NO_MEMORY

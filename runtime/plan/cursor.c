@@ -92,7 +92,7 @@ static weft_status_t advance_run(weft_session_t *session, wefti_cursor_t *cursor
                                  const wefti_record_t *record)
 {
     uint64_t start_ns = wefti_now_ns();
-    wefti_isa_t isa = session->context->settings.isa;
+    weft_isa_t isa = session->context->settings.isa;
     weft_status_t status = record->kind == WEFTI_RECORD_SWEEP
                                ? wefti_sweep_run(record->sweep.sweep, isa)
                                : wefti_record_run(record, cursor->epoch, isa);

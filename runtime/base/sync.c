@@ -34,6 +34,13 @@ void wefti_futex_wake_all(_Atomic uint32_t *word)
     syscall(SYS_futex, (uintptr_t)word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
+void wefti_nap(uint64_t ns)
+{
+    nanosleep(
+        &(struct timespec){.tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S)},
+        NULL);
+}
+
 void wefti_signal_post(wefti_signal_t *signal, uint32_t value)
 {
     /*
@@ -42,6 +49,21 @@ void wefti_signal_post(wefti_signal_t *signal, uint32_t value)
      * lost. The store also releases what was written before.
      */
     atomic_store_explicit(&signal->value, value, memory_order_seq_cst);
+    if (atomic_load_explicit(&signal->waiters, memory_order_seq_cst) != 0) {
+        wefti_futex_wake_all(&signal->value);
+    }
+}
+
+void wefti_signal_raise(wefti_signal_t *signal, uint32_t value)
+{
+    uint32_t seen = atomic_load_explicit(&signal->value, memory_order_relaxed);
+    do {
+        if (wefti_signal_reached(seen, value)) {
+            return;
+        }
+        /* seq_cst: ordered against the sleeper's increment of waiters, as in wefti_signal_post */
+    } while (!atomic_compare_exchange_weak_explicit(&signal->value, &seen, value,
+                                                    memory_order_seq_cst, memory_order_relaxed));
     if (atomic_load_explicit(&signal->waiters, memory_order_seq_cst) != 0) {
         wefti_futex_wake_all(&signal->value);
     }

@@ -15,6 +15,8 @@ uint64_t wefti_now_ns(void);
 void wefti_futex_wait(const _Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns);
 /* Wakes all threads that sleep on word. */
 void wefti_futex_wake_all(_Atomic uint32_t *word);
+/* Sleeps for ns; may wake early. */
+void wefti_nap(uint64_t ns);
 
 /*
  * For a thread that works little and often while others compute on the same core: requests short
@@ -46,6 +48,14 @@ static inline int wefti_signal_reached(uint32_t value, uint32_t target)
 
 /* Publishes everything written before and wakes sleepers; no system call if there are none. */
 void wefti_signal_post(wefti_signal_t *signal, uint32_t value);
+/* The same, but never moves the counter back: for counters that several threads post. */
+void wefti_signal_raise(wefti_signal_t *signal, uint32_t value);
+
+/* What work that does not block waits for; signal NULL: unknown. */
+typedef struct wefti_blocked {
+    wefti_signal_t *signal;
+    uint32_t target;
+} wefti_blocked_t;
 
 /* The best this CPU has. */
 weft_isa_t wefti_isa_detect(void);

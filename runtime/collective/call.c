@@ -64,7 +64,7 @@ void wefti_call_give_up(wefti_call_t *call, weft_status_t status)
     wefti_call_finish(call);
 }
 
-weft_status_t wefti_call_drop(wefti_call_t *call)
+static weft_status_t drop(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
     if (call->state == WEFTI_CALL_DONE) {
@@ -150,6 +150,43 @@ weft_status_t wefti_call_submit(wefti_call_t *call, weft_stream_t *stream)
                                                 : wefti_call_submit_host(call, stream);
 }
 
+/* ---- on a stream, which holds a reference to the group ---- */
+
+static weft_status_t run_on_stream(void *user)
+{
+    wefti_call_t *call = user;
+    weft_group_t *group = call->group;
+    weft_status_t status = wefti_call_run(call);
+    wefti_group_release(group);
+    return status;
+}
+
+static weft_status_t poll_on_stream(void *user, wefti_blocked_t *out_blocked)
+{
+    wefti_call_t *call = user;
+    weft_group_t *group = call->group;
+    weft_status_t status = wefti_call_poll(call, out_blocked);
+    if (status != WEFT_IN_PROGRESS) {
+        wefti_group_release(group);
+    }
+    return status;
+}
+
+static weft_status_t drop_on_stream(void *user, weft_status_t why)
+{
+    wefti_call_t *call = user;
+    weft_group_t *group = call->group;
+    (void)why;
+    weft_status_t status = drop(call);
+    if (status != WEFT_IN_PROGRESS) {
+        wefti_group_release(group);
+    }
+    return status;
+}
+
+static const wefti_opaque_ops_t stream_ops = {run_on_stream, poll_on_stream, drop_on_stream,
+                                              wefti_opaque_not_enqueued};
+
 weft_status_t wefti_call_submit_host(wefti_call_t *call, weft_stream_t *stream)
 {
     wefti_slot_t *slot;
@@ -162,15 +199,11 @@ weft_status_t wefti_call_submit_host(wefti_call_t *call, weft_stream_t *stream)
     if (status != WEFT_OK) {
         return status;
     }
-    slot->record.kind = WEFTI_RECORD_COLLECTIVE;
+    slot->record.kind = WEFTI_RECORD_OPAQUE;
     slot->record.name = "collective";
-    slot->record.collective.call = call;
+    slot->record.opaque.ops = &stream_ops;
+    slot->record.opaque.user = call;
     issue(call);
     atomic_fetch_add_explicit(&call->group->references, 1, memory_order_relaxed);
     return wefti_stream_commit(stream, slot);
-}
-
-void wefti_call_leave_stream(wefti_call_t *call)
-{
-    wefti_group_release(call->group);
 }

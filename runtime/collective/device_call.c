@@ -10,12 +10,6 @@
 #define HOST_CAPACITY (4u * WEFTI_DEVICE_CALLS) /* of H: a call takes three */
 #define NAP_NS 50000ull
 
-static uint32_t *counter_of(const wefti_mark_t *mark)
-{
-    /* only the address is taken: the counter lies in memory the host may not be able to touch */
-    return (uint32_t *)&mark->signal->value;
-}
-
 /* ---- places ---- */
 
 static void place_deinit(wefti_device_call_t *place, const weft_allocator_t *allocator)
@@ -61,6 +55,19 @@ static weft_status_t place_prepare(wefti_device_call_t *place)
     return status;
 }
 
+/* No queue of stream will run any more. */
+static void forget_stream(wefti_stream_listener_t *listener, const weft_stream_t *stream)
+{
+    wefti_device_calls_t *calls = (wefti_device_calls_t *)listener;
+    pthread_mutex_lock(&calls->lock);
+    for (uint32_t i = 0; i < WEFTI_DEVICE_CALLS; i++) {
+        if (calls->places[i].stream == stream) {
+            calls->places[i].stream = NULL;
+        }
+    }
+    pthread_mutex_unlock(&calls->lock);
+}
+
 static weft_status_t calls_create(weft_group_t *group)
 {
     weft_context_t *context = group->context;
@@ -84,13 +91,81 @@ static weft_status_t calls_create(weft_group_t *group)
         wefti_free(context->allocator, calls);
         return status;
     }
-    pthread_mutex_lock(&context->lock);
-    calls->next = context->device_calls;
-    context->device_calls = calls;
-    pthread_mutex_unlock(&context->lock);
+    calls->listener.ended = forget_stream;
+    wefti_stream_listen(context, &calls->listener);
     group->device_calls = calls;
     return WEFT_OK;
 }
+
+/* ---- the records of a call ---- */
+
+static weft_status_t enqueue_device_part(void *user, const weft_device_ops_t *ops,
+                                         weft_queue_t *queue)
+{
+    const wefti_device_call_t *place = user;
+    const wefti_mark_t *mark = place->mark;
+    weft_status_t status = WEFT_OK;
+    for (size_t i = 0; i < place->outs.count && status >= 0; i++) {
+        const wefti_segment_t *segment = &place->outs.list[i];
+        status = ops->copy(queue, segment->host, segment->device, segment->bytes);
+    }
+    uint32_t *counter = wefti_mark_counter(mark);
+    WEFT_TRY(status, status, out);
+    WEFT_TRY(status, ops->signal(queue, counter, 2 * place->use - 1), out);
+    WEFT_TRY(status, ops->copy(queue, (void *)&mark->seen, counter, sizeof *counter), out);
+    WEFT_TRY(status, ops->wait(queue, wefti_mark_counter(place->go), place->use), out);
+    for (size_t i = 0; i < place->ins.count && status >= 0; i++) {
+        const wefti_segment_t *segment = &place->ins.list[i];
+        status = ops->copy(queue, segment->device, segment->host, segment->bytes);
+    }
+    WEFT_TRY(status, status, out);
+    WEFT_TRY(status, ops->signal(queue, counter, 2 * place->use), out);
+    status = ops->copy(queue, (void *)&mark->seen, counter, sizeof *counter);
+out:
+    return status;
+}
+
+static const wefti_opaque_ops_t device_part_ops = {wefti_opaque_not_run, wefti_opaque_not_polled,
+                                                   wefti_opaque_not_dropped, enqueue_device_part};
+
+static void break_stream(weft_stream_t *stream, weft_status_t status, const char *text)
+{
+    wefti_fault_set(&stream->fault, status, text);
+    stream->context->device->ops->cancel(stream->queue);
+}
+
+/* The host's part is complete, with status. */
+static weft_status_t end_host_part(void *user, weft_status_t status)
+{
+    wefti_device_call_t *place = user;
+    wefti_device_calls_t *calls = place->calls;
+    const weft_device_ops_t *ops = calls->group->context->device->ops;
+    pthread_mutex_lock(&calls->lock);
+    if (status == WEFT_OK && place->stream != NULL) {
+        status = ops->signal(calls->queue, wefti_mark_counter(place->go), place->use);
+        status = status < 0 ? status : ops->flush(calls->queue);
+    }
+    if (status < 0 && place->stream != NULL) {
+        break_stream(place->stream, status, weft_last_error());
+    }
+    place->ended = true;
+    pthread_mutex_unlock(&calls->lock);
+    return WEFT_OK;
+}
+
+static weft_status_t run_host_end(void *user)
+{
+    return end_host_part(user, WEFT_OK);
+}
+
+static weft_status_t poll_host_end(void *user, wefti_blocked_t *out_blocked)
+{
+    (void)out_blocked;
+    return end_host_part(user, WEFT_OK);
+}
+
+static const wefti_opaque_ops_t host_end_ops = {run_host_end, poll_host_end, end_host_part,
+                                                wefti_opaque_not_enqueued};
 
 /* ---- submitting ---- */
 
@@ -112,9 +187,10 @@ static weft_status_t submit_host(wefti_device_call_t *place, wefti_call_t *call)
     WEFT_TRY(status, wefti_call_submit_host(call, host), out);
     status = wefti_stream_reserve(host, &slot);
     if (status == WEFT_OK) {
-        slot->record.kind = WEFTI_RECORD_DEVICE_END;
+        slot->record.kind = WEFTI_RECORD_OPAQUE;
         slot->record.name = "end";
-        slot->record.device.call = place;
+        slot->record.opaque.ops = &host_end_ops;
+        slot->record.opaque.user = place;
         status = wefti_stream_commit(host, slot);
     }
 out:
@@ -124,43 +200,14 @@ out:
 static weft_status_t submit_device(wefti_device_call_t *place, weft_stream_t *stream,
                                    wefti_slot_t *slot)
 {
-    slot->record.kind = WEFTI_RECORD_DEVICE_CALL;
+    slot->record.kind = WEFTI_RECORD_OPAQUE;
     slot->record.name = "collective";
-    slot->record.device.call = place;
+    slot->record.opaque.ops = &device_part_ops;
+    slot->record.opaque.user = place;
     slot->mark = place->mark;
     slot->value = 2 * place->use;
     wefti_mark_retain(slot->mark);
     return wefti_stream_commit(stream, slot);
-}
-
-weft_status_t wefti_device_call_push(const wefti_device_call_t *place, const wefti_mark_t *mark,
-                                     const weft_device_ops_t *ops, weft_queue_t *queue)
-{
-    weft_status_t status = WEFT_OK;
-    for (size_t i = 0; i < place->outs.count && status >= 0; i++) {
-        const wefti_segment_t *segment = &place->outs.list[i];
-        status = ops->copy(queue, segment->host, segment->device, segment->bytes);
-    }
-    uint32_t *counter = counter_of(mark);
-    WEFT_TRY(status, status, out);
-    WEFT_TRY(status, ops->signal(queue, counter, 2 * place->use - 1), out);
-    WEFT_TRY(status, ops->copy(queue, (void *)&mark->seen, counter, sizeof *counter), out);
-    WEFT_TRY(status, ops->wait(queue, counter_of(place->go), place->use), out);
-    for (size_t i = 0; i < place->ins.count && status >= 0; i++) {
-        const wefti_segment_t *segment = &place->ins.list[i];
-        status = ops->copy(queue, segment->device, segment->host, segment->bytes);
-    }
-    WEFT_TRY(status, status, out);
-    WEFT_TRY(status, ops->signal(queue, counter, 2 * place->use), out);
-    status = ops->copy(queue, (void *)&mark->seen, counter, sizeof *counter);
-out:
-    return status;
-}
-
-static void break_stream(weft_stream_t *stream, weft_status_t status, const char *text)
-{
-    wefti_fault_set(&stream->fault, status, text);
-    stream->context->device->ops->cancel(stream->queue);
 }
 
 /* Queues on stream, then on H; nothing is done on WEFT_AGAIN. */
@@ -230,38 +277,6 @@ weft_status_t wefti_device_call_submit(wefti_call_t *call, weft_stream_t *stream
 
 /* ---- the end ---- */
 
-void wefti_device_call_end(wefti_device_call_t *place, wefti_fault_t *fault)
-{
-    wefti_device_calls_t *calls = place->calls;
-    const weft_device_ops_t *ops = calls->group->context->device->ops;
-    weft_status_t status = wefti_fault_get(fault);
-    pthread_mutex_lock(&calls->lock);
-    if (status == WEFT_OK && place->stream != NULL) {
-        status = ops->signal(calls->queue, counter_of(place->go), place->use);
-        status = status < 0 ? status : ops->flush(calls->queue);
-    }
-    if (status < 0 && place->stream != NULL) {
-        break_stream(place->stream, status, weft_last_error());
-    }
-    place->ended = true;
-    pthread_mutex_unlock(&calls->lock);
-}
-
-void wefti_device_calls_forget(weft_context_t *context, const weft_stream_t *stream)
-{
-    pthread_mutex_lock(&context->lock);
-    for (wefti_device_calls_t *calls = context->device_calls; calls != NULL; calls = calls->next) {
-        pthread_mutex_lock(&calls->lock);
-        for (uint32_t i = 0; i < WEFTI_DEVICE_CALLS; i++) {
-            if (calls->places[i].stream == stream) {
-                calls->places[i].stream = NULL;
-            }
-        }
-        pthread_mutex_unlock(&calls->lock);
-    }
-    pthread_mutex_unlock(&context->lock);
-}
-
 /* Notices that a broken stream's queue is empty, which sets its marks' faults. */
 static void poll_stream_of(wefti_device_call_t *place)
 {
@@ -301,13 +316,7 @@ void wefti_device_calls_destroy(weft_group_t *group)
     }
     weft_stream_destroy(calls->own);
     weft_stream_destroy(calls->host);
-    pthread_mutex_lock(&context->lock);
-    wefti_device_calls_t **link = &context->device_calls;
-    while (*link != calls) {
-        link = &(*link)->next;
-    }
-    *link = calls->next;
-    pthread_mutex_unlock(&context->lock);
+    wefti_stream_unlisten(context, &calls->listener);
     if (owned) {
         context->device->ops->queue_destroy(calls->queue);
     }

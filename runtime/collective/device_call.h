@@ -48,11 +48,11 @@ typedef struct wefti_device_call {
 
 /* What a group on a card has beside its channels; made at its first call. */
 typedef struct wefti_device_calls {
+    wefti_stream_listener_t listener; /* member 0 */
     weft_group_t *group;
-    struct wefti_device_calls *next; /* of the context; under its lock */
-    weft_stream_t *host;             /* H */
-    weft_stream_t *own;              /* for calls without a stream; made at the first of them */
-    weft_queue_t *queue;             /* raises go; only used while H runs */
+    weft_stream_t *host; /* H */
+    weft_stream_t *own;  /* for calls without a stream; made at the first of them */
+    weft_queue_t *queue; /* raises go; only used while H runs */
     pthread_mutex_t lock;
     uint32_t issued;
     wefti_device_call_t places[WEFTI_DEVICE_CALLS];
@@ -64,12 +64,6 @@ weft_status_t wefti_device_call_stage(wefti_device_call_t *place, wefti_call_t *
 
 /* device_call.c: instead of wefti_call_submit. */
 weft_status_t wefti_device_call_submit(wefti_call_t *call, weft_stream_t *stream);
-/* For streams: the commands of S; the end of the host's part. */
-weft_status_t wefti_device_call_push(const wefti_device_call_t *place, const wefti_mark_t *mark,
-                                     const weft_device_ops_t *ops, weft_queue_t *queue);
-void wefti_device_call_end(wefti_device_call_t *place, wefti_fault_t *fault);
-/* No queue of stream will run any more. */
-void wefti_device_calls_forget(weft_context_t *context, const weft_stream_t *stream);
 /* Waits for the card to be done with the places; ends them where the group is broken. */
 void wefti_device_calls_destroy(weft_group_t *group);
 

@@ -185,13 +185,18 @@ static void divide_cores(weft_context_t *context, bool threads_of_one_process)
     wefti_arena_deinit(&arena);
 }
 
+static bool no_streams(weft_context_t *context)
+{
+    (void)context;
+    return false;
+}
+
 /* Inline streams go on where a thread waits for other ranks. */
 static bool run_inline_streams(void *user)
 {
     weft_context_t *context = user;
-    /* relaxed: a stream that is new has somebody who looks after it */
-    return atomic_load_explicit(&context->inline_streams, memory_order_relaxed) > 0 &&
-           wefti_streams_progress(context, NULL);
+    /* relaxed: the first stream needs nobody until its creator has returned */
+    return atomic_load_explicit(&context->progress_streams, memory_order_relaxed)(context);
 }
 
 static void context_destroy(weft_context_t *context)
@@ -267,6 +272,7 @@ weft_status_t weft_context_create(const weft_context_params_t *params, weft_cont
     }
     context->registry = params->registry;
     context->one_process = params->hub != NULL;
+    atomic_init(&context->progress_streams, no_streams);
     pthread_mutex_init(&context->lock, NULL);
     pthread_mutex_init(&context->device_memory.lock, NULL);
     WEFT_TRY(status, read_params(context, params, &job, &endpoint), fail);

@@ -31,6 +31,7 @@ typedef struct wefti_device_memory {
 } wefti_device_memory_t;
 
 typedef struct wefti_proof wefti_proof_t;
+typedef struct wefti_stream_listener wefti_stream_listener_t;
 
 /* WEFT_ALGO, looked up. */
 typedef struct wefti_wanted {
@@ -59,8 +60,7 @@ struct weft_context {
     uint32_t kernel_threads;
     int progress_cpu; /* a core to keep for the progress thread, or -1 */
 
-    struct wefti_device_calls *device_calls; /* of groups on a card; under lock */
-    wefti_proof_t *proofs;                   /* proof.c; under lock */
+    wefti_proof_t *proofs; /* proof.c; under lock */
     size_t proof_count, proof_capacity;
     struct wefti_eager *eager; /* groups and peers' memory; NULL until first used */
     bool one_process;          /* ranks are threads: any address reaches */
@@ -68,7 +68,10 @@ struct weft_context {
     pthread_mutex_t lock; /* guards streams: only creating, destroying and walking take it */
     weft_stream_t **streams;
     size_t stream_count, stream_capacity;
-    _Atomic uint32_t inline_streams; /* of them: run by the thread that waits */
+    _Atomic uint32_t inline_streams;           /* of them: run by the thread that waits */
+    wefti_stream_listener_t *stream_listeners; /* stream.h; under lock */
+    /* Moves the inline streams on without blocking; false when there are none. */
+    bool (*_Atomic progress_streams)(weft_context_t *context);
 };
 
 #define WEFTI_FILL_BYTES 4096u

@@ -486,11 +486,6 @@ weft_status_t wefti_group_drain(weft_group_t *group);
 /* Waits until stream is done with what was enqueued on it up to target, whatever becomes of it. */
 void wefti_group_leave_stream(weft_group_t *group, weft_stream_t *stream, uint32_t target,
                               const char *what);
-/* Gives up a call that will never run: its stream is broken. WEFT_IN_PROGRESS: not before the calls
- * before it are over, which its group waits for. */
-weft_status_t wefti_call_drop(wefti_call_t *call);
-/* The stream is done with a call that was submitted to it. */
-void wefti_call_leave_stream(wefti_call_t *call);
 
 /*
  * call_staged.c. An area holds what a rank shows its peers of one round: of its one block the same

@@ -2,7 +2,6 @@
 #include "runtime/stream/stream.h"
 
 #include "runtime/base/error.h"
-#include "runtime/collective/device_call.h"
 
 weft_status_t wefti_stream_push(weft_stream_t *stream, const wefti_slot_t *slot)
 {
@@ -10,24 +9,20 @@ weft_status_t wefti_stream_push(weft_stream_t *stream, const wefti_slot_t *slot)
     weft_status_t status;
     switch ((wefti_record_kind_t)slot->record.kind) {
     case WEFTI_RECORD_WAIT:
-        /* only addresses are taken: the counter lies in memory the host may not be able to touch */
-        status =
-            ops->wait(stream->queue, (const uint32_t *)&slot->mark->signal->value, slot->value);
+        status = ops->wait(stream->queue, wefti_mark_counter(slot->mark), slot->value);
         break;
     case WEFTI_RECORD_SIGNAL:
         /*
          * The device cannot raise, only store: earlier records of the mark, maybe on other streams,
          * come first. The copy behind it shows the counter to the host.
          */
-        status =
-            ops->wait(stream->queue, (const uint32_t *)&slot->mark->signal->value, slot->value - 1);
+        status = ops->wait(stream->queue, wefti_mark_counter(slot->mark), slot->value - 1);
         if (status >= 0) {
-            status =
-                ops->signal(stream->queue, (uint32_t *)&slot->mark->signal->value, slot->value);
+            status = ops->signal(stream->queue, wefti_mark_counter(slot->mark), slot->value);
         }
         if (status >= 0) {
             status = ops->copy(stream->queue, (void *)&slot->mark->seen,
-                               (const void *)&slot->mark->signal->value, sizeof(uint32_t));
+                               wefti_mark_counter(slot->mark), sizeof(uint32_t));
         }
         break;
     case WEFTI_RECORD_COPY:
@@ -37,9 +32,6 @@ weft_status_t wefti_stream_push(weft_stream_t *stream, const wefti_slot_t *slot)
             break;
         }
         status = wefti_record_enqueue(&slot->record, 0, ops, stream->queue);
-        break;
-    case WEFTI_RECORD_DEVICE_CALL:
-        status = wefti_device_call_push(slot->record.device.call, slot->mark, ops, stream->queue);
         break;
     default:
         status = wefti_record_enqueue(&slot->record, 0, ops, stream->queue);
@@ -53,8 +45,7 @@ weft_status_t wefti_stream_push(weft_stream_t *stream, const wefti_slot_t *slot)
 
 static bool raises(const wefti_slot_t *slot)
 {
-    return slot->mark != NULL && (slot->record.kind == WEFTI_RECORD_SIGNAL ||
-                                  slot->record.kind == WEFTI_RECORD_DEVICE_CALL);
+    return slot->mark != NULL && slot->record.kind != WEFTI_RECORD_WAIT;
 }
 
 /* What it waits for will not come: its other end broke or is gone. */

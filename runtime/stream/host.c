@@ -2,12 +2,31 @@
 #include "runtime/stream/stream.h"
 
 #include "runtime/base/error.h"
-#include "runtime/collective/device_call.h"
 
 #define CHECK_NS 10000000ull /* between two looks at the other ranks while blocked */
 #define DROP_NAP_NS 1000000ull
 #define CARD_NAP_MIN_NS 20000ull
 #define CARD_NAP_MAX_NS 1000000ull
+
+static weft_status_t run_opaque(weft_stream_t *stream, const wefti_record_t *record)
+{
+    const wefti_opaque_ops_t *ops = record->opaque.ops;
+    return stream->threaded ? ops->run(record->opaque.user)
+                            : ops->poll(record->opaque.user, &stream->blocked);
+}
+
+static weft_status_t drop_opaque(weft_stream_t *stream, const wefti_record_t *record)
+{
+    stream->blocked = (wefti_blocked_t){0};
+    for (;;) {
+        weft_status_t why = wefti_fault_get(&stream->fault);
+        weft_status_t status = record->opaque.ops->drop(record->opaque.user, why);
+        if (status != WEFT_IN_PROGRESS || !stream->threaded) {
+            return status;
+        }
+        wefti_nap(DROP_NAP_NS);
+    }
+}
 
 static weft_status_t run_slot(weft_stream_t *stream, wefti_slot_t *slot)
 {
@@ -32,28 +51,12 @@ static weft_status_t run_slot(weft_stream_t *stream, wefti_slot_t *slot)
         atomic_store_explicit(&slot->mark->time_ns, wefti_now_ns(), memory_order_relaxed);
         wefti_signal_raise(slot->mark->signal, slot->value);
         return WEFT_OK;
-    case WEFTI_RECORD_COLLECTIVE:
-        if (broken) {
-            while (wefti_call_drop(slot->record.collective.call) == WEFT_IN_PROGRESS) {
-                if (!stream->threaded) {
-                    stream->blocked = (wefti_blocked_t){0};
-                    return WEFT_IN_PROGRESS;
-                }
-                wefti_nap(DROP_NAP_NS);
-            }
-            wefti_call_leave_stream(slot->record.collective.call);
-            return WEFT_OK;
-        }
-        status = stream->threaded ? wefti_call_run(slot->record.collective.call)
-                                  : wefti_call_poll(slot->record.collective.call, &stream->blocked);
+    case WEFTI_RECORD_OPAQUE:
+        status = broken ? drop_opaque(stream, &slot->record) : run_opaque(stream, &slot->record);
         if (status == WEFT_IN_PROGRESS) {
             return status;
         }
-        wefti_call_leave_stream(slot->record.collective.call);
         break;
-    case WEFTI_RECORD_DEVICE_END:
-        wefti_device_call_end(slot->record.device.call, &stream->fault);
-        return WEFT_OK;
     default:
         if (!broken) {
             status = wefti_record_run(&slot->record, 0, stream->context->settings.isa);
@@ -162,7 +165,7 @@ static void note_blocked(weft_stream_t *stream, wefti_stream_block_t *out)
         out->mark = slot->mark;
         out->signal = slot->mark->signal;
         out->target = slot->value;
-    } else if (slot->record.kind == WEFTI_RECORD_COLLECTIVE) {
+    } else if (slot->record.kind == WEFTI_RECORD_OPAQUE) {
         out->signal = stream->blocked.signal;
         out->target = stream->blocked.target;
     }

@@ -59,12 +59,49 @@ weft_status_t wefti_record_run(const wefti_record_t *record, uint32_t epoch, wef
     case WEFTI_RECORD_SCHEDULE: /* of plans only: cursor.c */
     case WEFTI_RECORD_SWEEP:
     case WEFTI_RECORD_WAIT:
-    case WEFTI_RECORD_COLLECTIVE:
-    case WEFTI_RECORD_DEVICE_CALL:
-    case WEFTI_RECORD_DEVICE_END:
+    case WEFTI_RECORD_OPAQUE:
         break;
     }
     return wefti_error(WEFT_ERR_INTERNAL, "record: kind %u cannot be executed", record->kind);
+}
+
+static weft_status_t not_for_devices(const weft_device_ops_t *ops)
+{
+    return wefti_error(WEFT_ERR_UNSUPPORTED, "device \"%s\": host functions are not supported",
+                       ops->name);
+}
+
+weft_status_t wefti_opaque_not_enqueued(void *user, const weft_device_ops_t *ops,
+                                        weft_queue_t *queue)
+{
+    (void)user;
+    (void)queue;
+    return not_for_devices(ops);
+}
+
+static weft_status_t not_on_host(void)
+{
+    return wefti_error(WEFT_ERR_INTERNAL, "record: cannot be executed on the host");
+}
+
+weft_status_t wefti_opaque_not_run(void *user)
+{
+    (void)user;
+    return not_on_host();
+}
+
+weft_status_t wefti_opaque_not_polled(void *user, wefti_blocked_t *out_blocked)
+{
+    (void)user;
+    (void)out_blocked;
+    return not_on_host();
+}
+
+weft_status_t wefti_opaque_not_dropped(void *user, weft_status_t status)
+{
+    (void)user;
+    (void)status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_record_enqueue(const wefti_record_t *record, uint32_t epoch,
@@ -89,31 +126,14 @@ weft_status_t wefti_record_enqueue(const wefti_record_t *record, uint32_t epoch,
         return ops->reduce(queue, &record->reduce);
     case WEFTI_RECORD_COPY:
         return ops->copy(queue, record->copy.dst, record->copy.src, record->copy.size_bytes);
+    case WEFTI_RECORD_OPAQUE:
+        return record->opaque.ops->enqueue(record->opaque.user, ops, queue);
     case WEFTI_RECORD_HOST:
     case WEFTI_RECORD_SCHEDULE:
     case WEFTI_RECORD_SWEEP:
-    case WEFTI_RECORD_COLLECTIVE:
-    case WEFTI_RECORD_DEVICE_CALL:
-    case WEFTI_RECORD_DEVICE_END:
         break;
     }
-    return wefti_error(WEFT_ERR_UNSUPPORTED, "device \"%s\": host functions are not supported",
-                       ops->name);
-}
-
-void wefti_signal_raise(wefti_signal_t *signal, uint32_t value)
-{
-    uint32_t seen = atomic_load_explicit(&signal->value, memory_order_relaxed);
-    do {
-        if (wefti_signal_reached(seen, value)) {
-            return;
-        }
-        /* seq_cst: ordered against the sleeper's increment of waiters, as in wefti_signal_post */
-    } while (!atomic_compare_exchange_weak_explicit(&signal->value, &seen, value,
-                                                    memory_order_seq_cst, memory_order_relaxed));
-    if (atomic_load_explicit(&signal->waiters, memory_order_seq_cst) != 0) {
-        wefti_futex_wake_all(&signal->value);
-    }
+    return not_for_devices(ops);
 }
 
 static bool reached(const wefti_signal_t *signal, uint32_t target)

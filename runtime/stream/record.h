@@ -30,6 +30,21 @@ bool wefti_fault_set(wefti_fault_t *fault, weft_status_t status, const char *tex
 /* WEFT_OK, or the stored error, adopted as the calling thread's message. */
 weft_status_t wefti_fault_get(wefti_fault_t *fault);
 
+/*
+ * Work that a stream runs without knowing it. A stream uses run or poll, depending on who runs it,
+ * and drop instead of both after an error; a stream on a device uses enqueue alone.
+ */
+typedef struct wefti_opaque_ops {
+    /* To the end, on the stream's own thread. An error breaks the stream. */
+    weft_status_t (*run)(void *user);
+    /* The same without blocking. WEFT_IN_PROGRESS: blocked, on *out_blocked. */
+    weft_status_t (*poll)(void *user, wefti_blocked_t *out_blocked);
+    /* The stream is broken, with this status. WEFT_IN_PROGRESS: not yet, to be called again. */
+    weft_status_t (*drop)(void *user, weft_status_t status);
+    /* Commands in its place. */
+    weft_status_t (*enqueue)(void *user, const weft_device_ops_t *ops, weft_queue_t *queue);
+} wefti_opaque_ops_t;
+
 typedef enum wefti_record_kind {
     WEFTI_RECORD_KERNEL = 1,
     WEFTI_RECORD_SIGNAL = 2,
@@ -37,11 +52,9 @@ typedef enum wefti_record_kind {
     WEFTI_RECORD_REDUCE = 4,
     WEFTI_RECORD_COPY = 5,
     WEFTI_RECORD_HOST = 6,
-    WEFTI_RECORD_COLLECTIVE = 7,  /* public streams only: a call of a group */
-    WEFTI_RECORD_DEVICE_CALL = 8, /* device_call.h: what a card's queue does of one */
-    WEFTI_RECORD_DEVICE_END = 9,  /* the host's part of it is complete */
-    WEFTI_RECORD_SCHEDULE = 10,   /* plans only: a collective that the interpreter runs */
-    WEFTI_RECORD_SWEEP = 11,      /* plans only: reduces, updates and gives, block by block */
+    WEFTI_RECORD_OPAQUE = 7,   /* public streams only: wefti_opaque_ops_t */
+    WEFTI_RECORD_SCHEDULE = 8, /* plans only: a collective that the interpreter runs */
+    WEFTI_RECORD_SWEEP = 9,    /* plans only: reduces, updates and gives, block by block */
 } wefti_record_kind_t;
 
 #define WEFTI_RECORD_FIRST (1u << 0)       /* first record of a collective */
@@ -81,19 +94,24 @@ typedef struct wefti_record {
             void *user;
         } host;
         struct {
-            struct wefti_call *call;
-        } collective;
+            const wefti_opaque_ops_t *ops;
+            void *user;
+        } opaque;
         struct {
             struct wefti_bound_run *bound;
         } schedule;
         struct {
             const struct wefti_sweep *sweep;
         } sweep;
-        struct {
-            struct wefti_device_call *call;
-        } device;
     };
 } wefti_record_t;
+
+/* Slots of work for one kind of stream only: not for devices; not for the host. */
+weft_status_t wefti_opaque_not_enqueued(void *user, const weft_device_ops_t *ops,
+                                        weft_queue_t *queue);
+weft_status_t wefti_opaque_not_run(void *user);
+weft_status_t wefti_opaque_not_polled(void *user, wefti_blocked_t *out_blocked);
+weft_status_t wefti_opaque_not_dropped(void *user, weft_status_t status);
 
 /* Runs a record other than WAIT on the calling thread; host memory only. */
 weft_status_t wefti_record_run(const wefti_record_t *record, uint32_t epoch, weft_isa_t isa);
@@ -101,11 +119,6 @@ weft_status_t wefti_record_run(const wefti_record_t *record, uint32_t epoch, wef
 weft_status_t wefti_record_enqueue(const wefti_record_t *record, uint32_t epoch,
                                    const weft_device_ops_t *ops, weft_queue_t *queue);
 
-/*
- * Posts like wefti_signal_post, but never moves the counter back: for counters that several streams
- * post.
- */
-void wefti_signal_raise(wefti_signal_t *signal, uint32_t value);
 /*
  * Waits without looking at peers: spins spin_ns, yields, then sleeps. For what is local to the
  * process. False when timeout_ns (UINT64_MAX: never) passed first.

@@ -6,12 +6,10 @@
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/params.h"
-#include "runtime/collective/device_call.h"
 
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #define DEFAULT_CAPACITY 1024u
 #define MAX_CAPACITY (1u << 20)
@@ -36,6 +34,13 @@ static uint32_t is_inline(const weft_stream_t *stream)
     return !stream->threaded && stream->queue == NULL;
 }
 
+static bool progress_inline(weft_context_t *context)
+{
+    /* relaxed: a stream that is new has somebody who looks after it */
+    return atomic_load_explicit(&context->inline_streams, memory_order_relaxed) > 0 &&
+           wefti_streams_progress(context, NULL);
+}
+
 static weft_status_t list_add(weft_context_t *context, weft_stream_t *stream)
 {
     pthread_mutex_lock(&context->lock);
@@ -44,6 +49,7 @@ static weft_status_t list_add(weft_context_t *context, weft_stream_t *stream)
                             context->stream_count + 1, sizeof(stream));
     if (status >= 0) {
         context->streams[context->stream_count++] = stream;
+        atomic_store_explicit(&context->progress_streams, progress_inline, memory_order_relaxed);
         /* relaxed: every thread that enqueues on the stream sees it */
         atomic_fetch_add_explicit(&context->inline_streams, is_inline(stream),
                                   memory_order_relaxed);
@@ -168,6 +174,35 @@ weft_status_t wefti_stream_create_host(weft_context_t *context, const char *name
     return create(context, &params, out_stream);
 }
 
+void wefti_stream_listen(weft_context_t *context, wefti_stream_listener_t *listener)
+{
+    pthread_mutex_lock(&context->lock);
+    listener->next = context->stream_listeners;
+    context->stream_listeners = listener;
+    pthread_mutex_unlock(&context->lock);
+}
+
+void wefti_stream_unlisten(weft_context_t *context, const wefti_stream_listener_t *listener)
+{
+    pthread_mutex_lock(&context->lock);
+    wefti_stream_listener_t **link = &context->stream_listeners;
+    while (*link != listener) {
+        link = &(*link)->next;
+    }
+    *link = listener->next;
+    pthread_mutex_unlock(&context->lock);
+}
+
+static void tell_listeners(const weft_stream_t *stream)
+{
+    weft_context_t *context = stream->context;
+    pthread_mutex_lock(&context->lock);
+    for (wefti_stream_listener_t *at = context->stream_listeners; at != NULL; at = at->next) {
+        at->ended(at, stream);
+    }
+    pthread_mutex_unlock(&context->lock);
+}
+
 void weft_stream_destroy(weft_stream_t *stream)
 {
     if (stream == NULL) {
@@ -189,7 +224,7 @@ void weft_stream_destroy(weft_stream_t *stream)
     }
     list_remove(stream->context, stream);
     if (stream->queue != NULL) {
-        wefti_device_calls_forget(stream->context, stream);
+        tell_listeners(stream);
         while (atomic_flag_test_and_set_explicit(&stream->busy, memory_order_acquire)) {
             sched_yield(); /* somebody still looks at it */
         }
@@ -414,13 +449,6 @@ static bool wait_over(wefti_mark_t *mark, weft_stream_t *stream, uint32_t target
         return wefti_stream_poll(stream) != WEFT_IN_PROGRESS;
     }
     return wefti_signal_reached(done_count(stream), target);
-}
-
-void wefti_nap(uint64_t ns)
-{
-    nanosleep(&(struct timespec){.tv_sec = (time_t)(ns / 1000000000u),
-                                 .tv_nsec = (long)(ns % 1000000000u)},
-              NULL);
 }
 
 /*

@@ -5,7 +5,8 @@
  *   stream.c  create, enqueue, query, synchronise; the ring of slots
  *   host.c    runs slots on the CPU device: inline or on the stream's own thread
  *   device.c  hands slots to a device's queue
- *   event.c   events and notifies: marks on streams' timelines
+ *   mark.c    counters that streams post
+ *   event.c   events and notifies: marks on the timelines of streams
  */
 #ifndef WEFT_RUNTIME_STREAM_H
 #define WEFT_RUNTIME_STREAM_H
@@ -13,32 +14,8 @@
 #include <weft/stream.h>
 
 #include "runtime/context/context.h"
+#include "runtime/stream/mark.h"
 #include "runtime/stream/record.h"
-
-/* What a call of a group, which does not block, waits for. */
-typedef struct wefti_blocked {
-    wefti_signal_t *signal;
-    uint32_t target;
-} wefti_blocked_t;
-
-/*
- * A counter that streams post and others wait for, with what goes with it. Counted, because queued
- * records may outlive the event they belong to.
- */
-typedef struct wefti_mark {
-    wefti_signal_t local;   /* on the CPU device */
-    wefti_signal_t *signal; /* &local, or on the device */
-    weft_context_t *context;
-    _Atomic uint32_t references;
-    _Atomic uint32_t seen;    /* the device's counter as last copied to the host */
-    _Atomic uint64_t time_ns; /* when the last record was reached */
-    wefti_fault_t fault;      /* of the stream that recorded it; stays */
-} wefti_mark_t;
-
-weft_status_t wefti_mark_create(weft_context_t *context, wefti_mark_t **out_mark);
-void wefti_mark_retain(wefti_mark_t *mark);
-void wefti_mark_release(wefti_mark_t *mark); /* accepts NULL */
-bool wefti_mark_reached(const wefti_mark_t *mark, uint32_t target);
 
 typedef struct wefti_slot {
     wefti_record_t record; /* SIGNAL and WAIT go by mark and value instead of its fields */
@@ -61,7 +38,7 @@ struct weft_stream {
     pthread_t thread;
     _Atomic uint32_t stop;
     weft_queue_t *queue;     /* not on the CPU device */
-    wefti_blocked_t blocked; /* inline: what the collective at hand waits for; under busy */
+    wefti_blocked_t blocked; /* inline: what the opaque record at hand waits for; under busy */
 };
 
 /* WEFT_ERR_INVALID_ARGUMENT unless stream (NULL: the caller) belongs to context. */
@@ -75,7 +52,6 @@ weft_status_t wefti_stream_commit(weft_stream_t *stream, wefti_slot_t *slot);
  * that is how the context makes progress. */
 weft_status_t wefti_stream_create_host(weft_context_t *context, const char *name, uint32_t capacity,
                                        weft_stream_t **out_stream);
-void wefti_nap(uint64_t ns);
 /* Waits until mark (or, if NULL, all of stream) has reached target. stream may be NULL with a mark.
  */
 weft_status_t wefti_stream_wait(weft_context_t *context, wefti_mark_t *mark, weft_stream_t *stream,
@@ -92,7 +68,7 @@ void *wefti_stream_main(void *stream);
 typedef struct wefti_stream_block {
     wefti_signal_t *signal; /* NULL: nothing */
     uint32_t target;
-    wefti_mark_t *mark; /* retained; NULL: the signal belongs to a group's call in flight */
+    wefti_mark_t *mark; /* retained; NULL: the signal is that of an opaque record */
 } wefti_stream_block_t;
 
 /*
@@ -107,5 +83,13 @@ weft_status_t wefti_stream_push(weft_stream_t *stream, const wefti_slot_t *slot)
  * looks. */
 weft_status_t wefti_stream_poll(weft_stream_t *stream);
 weft_status_t wefti_stream_poll_held(weft_stream_t *stream); /* the caller holds busy */
+
+/* Called before a stream of the context is freed; no queue runs any of its records any more. */
+struct wefti_stream_listener {
+    wefti_stream_listener_t *next; /* under the lock of the context */
+    void (*ended)(wefti_stream_listener_t *listener, const weft_stream_t *stream);
+};
+void wefti_stream_listen(weft_context_t *context, wefti_stream_listener_t *listener);
+void wefti_stream_unlisten(weft_context_t *context, const wefti_stream_listener_t *listener);
 
 #endif

@@ -359,10 +359,51 @@ bool wefti_endpoint_deserted(wefti_endpoint_t *endpoint);
  * Waits until signal has reached target: spins (unless ranks outnumber cores), yields a few times,
  * then sleeps on the futex in slices, checking abort, peers and deadline. what names the thing
  * waited for in a time-out's message. poll, if not NULL, is called between tries (inline progress);
- * a negative status ends the wait with it.
+ * any status but WEFT_OK ends the wait with it: an error, or WEFT_AGAIN when the caller can go on
+ * with something else.
  */
 weft_status_t wefti_wait_signal(wefti_endpoint_t *endpoint, wefti_signal_t *signal, uint32_t target,
                                 const char *what, weft_status_t (*poll)(void *user), void *user);
+/*
+ * The same without looking at peers or for errors, for what this process posts: spins spin_ns,
+ * yields, then sleeps. False when timeout_ns (UINT64_MAX: never) passed first. endpoint: makes its
+ * progress meanwhile, for signals that need data of other hosts; NULL: there is none.
+ */
+bool wefti_signal_await(wefti_endpoint_t *endpoint, wefti_signal_t *signal, uint32_t target,
+                        uint64_t spin_ns, uint64_t timeout_ns);
+
+/*
+ * Looks at a signal that another rank posts, before the caller counts as blocked. Most waits end
+ * while a line travels between two cores: no pause, which takes as long as that.
+ */
+#define WEFTI_TRIES 400u
+#define WEFTI_TRIES_PER_PROGRESS 16u /* between hosts progress is a system call */
+
+static inline uint32_t wefti_endpoint_tries(const wefti_endpoint_t *endpoint)
+{
+    return endpoint->may_spin ? WEFTI_TRIES : 1;
+}
+
+static inline bool wefti_signal_has_reached(const wefti_signal_t *signal, uint32_t target)
+{
+    /* acquire: what the poster wrote before is visible */
+    return wefti_signal_reached(atomic_load_explicit(&signal->value, memory_order_acquire), target);
+}
+
+static inline bool wefti_signal_comes_soon(wefti_endpoint_t *endpoint, const wefti_signal_t *signal,
+                                           uint32_t target)
+{
+    uint32_t tries = wefti_endpoint_tries(endpoint);
+    for (uint32_t i = 0; i < tries; i++) {
+        if (wefti_signal_has_reached(signal, target)) {
+            return true;
+        }
+        if (i % WEFTI_TRIES_PER_PROGRESS == 0) {
+            wefti_endpoint_progress(endpoint);
+        }
+    }
+    return wefti_signal_has_reached(signal, target);
+}
 
 /* transport/topology_hwloc.c: one machine, as `weft info` shows it and the launcher pins by it. */
 typedef struct wefti_machine {

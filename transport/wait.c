@@ -28,6 +28,7 @@
 #define POLL_SLICE_MAX_NS 2000000ull
 /* Looking at peers costs a system call: not more often than this. */
 #define CHECK_EVERY_NS 10000000ull
+#define SLEEP_MAX_NS 3600000000000ull /* an hour: a bound for a wake-up that got lost */
 
 typedef struct waiting {
     wefti_endpoint_t *endpoint;
@@ -40,9 +41,7 @@ typedef struct waiting {
 
 static bool reached(const waiting_t *wait)
 {
-    /* Acquire: what the poster wrote before is visible. */
-    return wefti_signal_reached(atomic_load_explicit(&wait->signal->value, memory_order_acquire),
-                                wait->target);
+    return wefti_signal_has_reached(wait->signal, wait->target);
 }
 
 static weft_status_t poll_once(const waiting_t *wait)
@@ -50,7 +49,7 @@ static weft_status_t poll_once(const waiting_t *wait)
     return wait->poll != NULL ? wait->poll(wait->user) : WEFT_OK;
 }
 
-/* WEFT_OK: reached; WEFT_IN_PROGRESS: not within the time; or the poll function's error. */
+/* WEFT_OK: reached; WEFT_IN_PROGRESS: not within the time; or the status of poll. */
 static weft_status_t spin(const waiting_t *wait)
 {
     /* Most waits end here: no pause, which costs as much as a cache line's way, and no clock. */
@@ -74,7 +73,7 @@ static weft_status_t spin(const waiting_t *wait)
             wefti_cpu_relax();
         }
         weft_status_t status = poll_once(wait);
-        if (status < 0) {
+        if (status != WEFT_OK) {
             return status;
         }
     } while (wefti_now_ns() < end);
@@ -92,7 +91,7 @@ static weft_status_t yield(const waiting_t *wait)
             return WEFT_OK;
         }
         weft_status_t status = poll_once(wait);
-        if (status < 0) {
+        if (status != WEFT_OK) {
             return status;
         }
     }
@@ -166,7 +165,7 @@ static weft_status_t look_around(const waiting_t *wait, uint64_t now, uint64_t d
     if (deserted || left || now >= deadline) {
         /* The caller may know better why; whatever the others left for it was there before. */
         status = poll_once(wait);
-        if (status < 0) {
+        if (status != WEFT_OK) {
             return status;
         }
     }
@@ -186,6 +185,32 @@ static weft_status_t look_around(const waiting_t *wait, uint64_t now, uint64_t d
 static uint64_t min_ns(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
+}
+
+static void make_progress(wefti_endpoint_t *endpoint)
+{
+    if (endpoint != NULL) {
+        wefti_endpoint_progress(endpoint);
+    }
+}
+
+/* Until signal changes, ns pass, or for no reason; not at all when target is reached. */
+static void sleep_once(wefti_endpoint_t *endpoint, wefti_signal_t *signal, uint32_t target,
+                       uint64_t ns)
+{
+    /*
+     * Both sequentially consistent, as in wefti_signal_post: either the poster sees us in waiters
+     * and wakes us, or we see its value here (or the kernel does, comparing) and do not sleep.
+     */
+    atomic_fetch_add_explicit(&signal->waiters, 1, memory_order_seq_cst);
+    uint32_t value = atomic_load_explicit(&signal->value, memory_order_seq_cst);
+    if (!wefti_signal_reached(value, target)) {
+        if (endpoint != NULL) {
+            wefti_endpoint_doze(endpoint);
+        }
+        wefti_futex_wait(&signal->value, value, ns);
+    }
+    atomic_fetch_sub_explicit(&signal->waiters, 1, memory_order_relaxed);
 }
 
 static weft_status_t sleep_until_reached(const waiting_t *wait)
@@ -208,21 +233,10 @@ static weft_status_t sleep_until_reached(const waiting_t *wait)
         if (reached(wait)) {
             return WEFT_OK;
         }
-        if (status < 0) {
+        if (status != WEFT_OK) {
             return status;
         }
-        /*
-         * Both sequentially consistent, as in wefti_signal_post: either the poster sees us in
-         * waiters and wakes us, or we see its value here (or the kernel does, comparing) and do not
-         * sleep.
-         */
-        atomic_fetch_add_explicit(&wait->signal->waiters, 1, memory_order_seq_cst);
-        uint32_t value = atomic_load_explicit(&wait->signal->value, memory_order_seq_cst);
-        if (!wefti_signal_reached(value, wait->target)) {
-            wefti_endpoint_doze(wait->endpoint);
-            wefti_futex_wait(&wait->signal->value, value, min_ns(slice, deadline - now));
-        }
-        atomic_fetch_sub_explicit(&wait->signal->waiters, 1, memory_order_relaxed);
+        sleep_once(wait->endpoint, wait->signal, wait->target, min_ns(slice, deadline - now));
         if (wait->poll != NULL) {
             slice = min_ns(slice * 2, POLL_SLICE_MAX_NS);
         }
@@ -240,11 +254,54 @@ weft_status_t wefti_wait_signal(wefti_endpoint_t *endpoint, wefti_signal_t *sign
         return WEFT_OK;
     }
     weft_status_t status = poll_once(&wait);
-    if (status >= 0) {
+    if (status == WEFT_OK) {
         status = endpoint->may_spin ? spin(&wait) : WEFT_IN_PROGRESS;
     }
     if (status == WEFT_IN_PROGRESS) {
         status = yield(&wait);
     }
     return status == WEFT_IN_PROGRESS ? sleep_until_reached(&wait) : status;
+}
+
+/* ---- without looking at peers ---- */
+
+static bool spin_and_yield(wefti_endpoint_t *endpoint, const wefti_signal_t *signal,
+                           uint32_t target, uint64_t spin_ns)
+{
+    uint64_t until = spin_ns > 0 ? wefti_now_ns() + spin_ns : 0;
+    while (spin_ns > 0 && wefti_now_ns() < until) {
+        for (uint32_t i = 0; i < SPINS_PER_LOOK; i++) {
+            if (wefti_signal_has_reached(signal, target)) {
+                return true;
+            }
+            wefti_cpu_relax();
+        }
+        make_progress(endpoint);
+    }
+    for (uint32_t i = 0; i < YIELDS_ALONE; i++) {
+        make_progress(endpoint);
+        sched_yield();
+        if (wefti_signal_has_reached(signal, target)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool wefti_signal_await(wefti_endpoint_t *endpoint, wefti_signal_t *signal, uint32_t target,
+                        uint64_t spin_ns, uint64_t timeout_ns)
+{
+    if (wefti_signal_has_reached(signal, target) ||
+        spin_and_yield(endpoint, signal, target, spin_ns)) {
+        return true;
+    }
+    uint64_t start_ns = wefti_now_ns();
+    do {
+        uint64_t gone_ns = wefti_now_ns() - start_ns;
+        if (gone_ns >= timeout_ns) {
+            return false;
+        }
+        sleep_once(endpoint, signal, target, min_ns(timeout_ns - gone_ns, SLEEP_MAX_NS));
+    } while (!wefti_signal_has_reached(signal, target));
+    return true;
 }

@@ -51,6 +51,35 @@ void wefti_signal_post(wefti_signal_t *signal, uint32_t value);
 /* The same, but never moves the counter back: for counters that several threads post. */
 void wefti_signal_raise(wefti_signal_t *signal, uint32_t value);
 
+/*
+ * wefti_signal_post in parts, for posters that have work before they look for sleepers: publish,
+ * then a fence, then settle.
+ */
+static inline void wefti_signal_publish(wefti_signal_t *signal, uint32_t value)
+{
+    atomic_store_explicit(&signal->value, value, memory_order_release);
+}
+
+/* Orders publishes before the looks at waiters. The later the cheaper: by then the store has left
+ * the core while lines of peers were on their way. */
+static inline void wefti_fence(void)
+{
+#if defined(__SANITIZE_THREAD__)
+    _Atomic uint32_t word = 0;
+    atomic_fetch_add_explicit(&word, 1, memory_order_seq_cst);
+#else
+    atomic_thread_fence(memory_order_seq_cst);
+#endif
+}
+
+/* Wakes sleepers. */
+static inline void wefti_signal_settle(wefti_signal_t *signal)
+{
+    if (atomic_load_explicit(&signal->waiters, memory_order_relaxed) != 0) {
+        wefti_futex_wake_all(&signal->value);
+    }
+}
+
 /* What work that does not block waits for; signal NULL: unknown. */
 typedef struct wefti_blocked {
     wefti_signal_t *signal;

@@ -74,7 +74,7 @@ static weft_status_t drop(wefti_call_t *call)
     if (status == WEFT_OK && group->put_peer_count > 0) {
         /* The group may be mended by a call before this one: only then is it known what this one
          * is to others. */
-        if (!wefti_call_reached(&group->completed, call->order - 1)) {
+        if (!wefti_signal_has_reached(&group->completed, call->order - 1)) {
             return WEFT_IN_PROGRESS;
         }
         if (wefti_link_excuses(call)) {

@@ -44,32 +44,6 @@ extern const wefti_path_t wefti_path_posting, wefti_path_schedule, wefti_path_di
     wefti_path_staged;
 extern const wefti_path_t wefti_path_attached; /* call_attached.c */
 
-/* Between hosts looking also receives: less often, since that is a system call. */
-#define WEFTI_TRIES_PER_PROGRESS 16u
-#define WEFTI_CALL_TRIES 400u /* looks at a peer's flag before a call counts as blocked */
-
-static inline bool wefti_call_reached(const wefti_signal_t *signal, uint32_t target)
-{
-    /* acquire: what the poster wrote before is visible */
-    return wefti_signal_reached(atomic_load_explicit(&signal->value, memory_order_acquire), target);
-}
-
-/* Most waits end within a line's way between two cores: no pause, which costs as much. */
-static inline bool wefti_call_comes_soon(const weft_group_t *group, const wefti_signal_t *signal,
-                                         uint32_t target)
-{
-    uint32_t tries = group->endpoint->may_spin ? WEFTI_CALL_TRIES : 1;
-    for (uint32_t i = 0; i < tries; i++) {
-        if (wefti_call_reached(signal, target)) {
-            return true;
-        }
-        if (i % WEFTI_TRIES_PER_PROGRESS == 0) {
-            wefti_endpoint_progress(group->endpoint);
-        }
-    }
-    return wefti_call_reached(signal, target);
-}
-
 static inline weft_status_t wefti_call_blocked_on(wefti_signal_t *signal, uint32_t target,
                                                   wefti_blocked_t *out)
 {

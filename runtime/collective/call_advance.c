@@ -65,7 +65,7 @@ weft_status_t wefti_call_see_signals(wefti_call_t *call, size_t signal_offset, u
         uint32_t r = wefti_group_nth_peer(group, call->peer);
         wefti_signal_t *signal =
             (wefti_signal_t *)(void *)((uint8_t *)group->channels[r] + signal_offset);
-        if (!wefti_call_comes_soon(group, signal, target)) {
+        if (!wefti_signal_comes_soon(group->endpoint, signal, target)) {
             return wefti_call_blocked_on(signal, target, out_blocked);
         }
     }
@@ -78,7 +78,7 @@ static weft_status_t see_digests(wefti_call_t *call, wefti_blocked_t *out_blocke
     for (; call->peer < group->size; call->peer++) {
         uint32_t r = wefti_group_nth_peer(group, call->peer);
         wefti_signal_t *signal = wefti_posting_signal(wefti_posting_of(group, r, call->number));
-        if (!wefti_call_comes_soon(group, signal, call->number)) {
+        if (!wefti_signal_comes_soon(group->endpoint, signal, call->number)) {
             return wefti_call_blocked_on(signal, call->number, out_blocked);
         }
         weft_status_t status = wefti_call_compare_digests(call, r);
@@ -95,7 +95,7 @@ static weft_status_t advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
     weft_status_t status = WEFT_OK;
     switch (call->state) {
     case WEFTI_CALL_ISSUED:
-        if (!wefti_call_reached(&group->completed, call->order - 1)) {
+        if (!wefti_signal_has_reached(&group->completed, call->order - 1)) {
             return wefti_call_blocked_on(&group->completed, call->order - 1, out_blocked);
         }
         if (wefti_link_broken(group)) {

@@ -48,9 +48,9 @@ weft_status_t wefti_call_all_reduce_helping(wefti_call_t *call)
         }
     }
     /* What is left is at work on other cores, and soon done: giving this one up takes longer. */
-    uint32_t left = WEFTI_CALL_TRIES;
+    uint32_t left = WEFTI_TRIES;
     for (uint32_t r = 0; status == WEFT_OK && r < group->size && left > 0; r++) {
-        while (!wefti_call_reached(&group->channels[r]->done, call->number) && --left > 0) {
+        while (!wefti_signal_has_reached(&group->channels[r]->done, call->number) && --left > 0) {
         }
     }
     return status;

@@ -53,8 +53,8 @@ static weft_status_t advance_send(weft_group_t *group, wefti_pair_t *pair, wefti
     wefti_signal_t *consumed = &wefti_mailbox_of(group, pair->peer, group->rank)->consumed;
     while (pair->state != PAIR_EMPTYING) {
         uint32_t piece = group->sent[pair->peer] + 1;
-        if (!wefti_call_comes_soon(group, consumed,
-                                   piece - 2)) { /* the buffer's last piece was taken */
+        if (!wefti_signal_comes_soon(group->endpoint, consumed,
+                                     piece - 2)) { /* the buffer's last piece was taken */
             blocked->signal = consumed;
             blocked->target = piece - 2;
             return WEFT_IN_PROGRESS;
@@ -82,7 +82,8 @@ static weft_status_t advance_send(weft_group_t *group, wefti_pair_t *pair, wefti
         pair->state = pair->direct || pair->moved == pair->bytes ? PAIR_EMPTYING : PAIR_MOVING;
     }
     /* In place, the data must stay until it was taken; otherwise it is in the mailbox. */
-    if (pair->direct && !wefti_call_comes_soon(group, consumed, group->sent[pair->peer])) {
+    if (pair->direct &&
+        !wefti_signal_comes_soon(group->endpoint, consumed, group->sent[pair->peer])) {
         blocked->signal = consumed;
         blocked->target = group->sent[pair->peer];
         return WEFT_IN_PROGRESS;
@@ -142,7 +143,7 @@ static weft_status_t advance_recv(weft_group_t *group, wefti_pair_t *pair, wefti
     wefti_mailbox_t *mailbox = wefti_mailbox_of(group, pair->peer, group->rank);
     while (pair->state != PAIR_DONE) {
         uint32_t piece = group->received[pair->peer] + 1;
-        if (!wefti_call_comes_soon(group, &mailbox->posted, piece)) {
+        if (!wefti_signal_comes_soon(group->endpoint, &mailbox->posted, piece)) {
             blocked->signal = &mailbox->posted;
             blocked->target = piece;
             return WEFT_IN_PROGRESS;

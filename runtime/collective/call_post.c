@@ -144,7 +144,7 @@ weft_status_t wefti_call_see_postings(wefti_call_t *call, wefti_blocked_t *out_b
         }
         wefti_posting_t *theirs = wefti_posting_of(group, r, call->number);
         wefti_signal_t *signal = wefti_posting_signal(theirs);
-        if (!wefti_call_comes_soon(group, signal, call->number)) {
+        if (!wefti_signal_comes_soon(group->endpoint, signal, call->number)) {
             return wefti_call_blocked_on(signal, call->number, out_blocked);
         }
         if (!same_call(&own, theirs) ||
@@ -173,7 +173,7 @@ weft_status_t wefti_call_pay_debt(weft_group_t *group, wefti_blocked_t *out_bloc
     for (; debt->peer < group->size; debt->peer++) {
         uint32_t r = wefti_group_nth_peer(group, debt->peer);
         wefti_posting_t *theirs = wefti_posting_of(group, r, debt->number);
-        if (!wefti_call_comes_soon(group, wefti_posting_signal(theirs), debt->number)) {
+        if (!wefti_signal_comes_soon(group->endpoint, wefti_posting_signal(theirs), debt->number)) {
             return wefti_call_blocked_on(wefti_posting_signal(theirs), debt->number, out_blocked);
         }
         if (!same_call(debt, theirs)) {

@@ -32,7 +32,8 @@ static weft_status_t look_for_departed(wefti_call_t *call)
     return some ? wefti_group_departed(call, wefti_now_ns()) : WEFT_OK;
 }
 
-/* A rank that it waits for has left the world, or some rank broke the group. */
+/* A rank that it waits for has left the world, or some rank broke the group. WEFT_AGAIN: it can go
+ * on, though not with what it waits for. */
 static weft_status_t look(void *user)
 {
     wefti_call_t *call = user;
@@ -46,8 +47,8 @@ static weft_status_t look(void *user)
     if (status < 0) {
         return status;
     }
-    call->moved = call->mends ? mends_anew(call) : wefti_call_is_ready(call);
-    return call->moved ? WEFT_ERR_STATE : WEFT_OK; /* only a way to end the wait */
+    bool moved = call->mends ? mends_anew(call) : wefti_call_is_ready(call);
+    return moved ? WEFT_AGAIN : WEFT_OK;
 }
 
 /*
@@ -73,8 +74,7 @@ static weft_status_t wait_for(wefti_call_t *call, const wefti_blocked_t *blocked
     weft_status_t status =
         wefti_wait_signal(group->endpoint, blocked->signal, blocked->target, "a collective",
                           local || call->on_caller ? look_and_progress : look, call);
-    if (call->moved) {
-        call->moved = false;
+    if (status == WEFT_AGAIN) {
         return WEFT_OK;
     }
     if (status < 0 && is_broken(call)) {
@@ -147,8 +147,7 @@ void wefti_group_leave_stream(weft_group_t *group, weft_stream_t *stream, uint32
         wefti_group_fail(group, status);
     }
     /* acquire: the stream's thread is done with the memory that its work used */
-    while (!wefti_signal_reached(atomic_load_explicit(&stream->done.value, memory_order_acquire),
-                                 target)) {
+    while (!wefti_signal_has_reached(&stream->done, target)) {
         wefti_streams_progress(group->context, NULL);
         wefti_signal_await(group->endpoint, &stream->done, target, 0, 1000000);
     }
@@ -156,7 +155,7 @@ void wefti_group_leave_stream(weft_group_t *group, weft_stream_t *stream, uint32
 
 weft_status_t wefti_group_drain(weft_group_t *group)
 {
-    while (!wefti_call_reached(&group->completed, group->issued)) {
+    while (!wefti_signal_has_reached(&group->completed, group->issued)) {
         wefti_streams_progress(group->context, NULL);
         weft_status_t status = wefti_group_check(group);
         if (status < 0) {

@@ -252,7 +252,6 @@ typedef struct wefti_call {
     const wefti_signal_t *blocked_on;   /* last; tells which rank is late */
     uint32_t blocked_target;            /* of it */
     bool on_caller;                     /* on no stream: a thread of the user's waits for it */
-    bool moved;                         /* a lane of it can go on, though not that one */
     bool refused;                       /* all ranks return this error: the group stays whole */
     bool two_shot;
     bool results; /* the second half of a two-shot round */
@@ -370,34 +369,6 @@ static inline uint8_t *wefti_staging_of(const weft_group_t *group, uint32_t rank
 {
     return (uint8_t *)group->channels[rank] + group->layout.staging +
            (group->area & 1u) * group->layout.staging_bytes;
-}
-
-/* Publishes what was written before. Sleepers are woken by wefti_signal_settle, which must follow.
- */
-static inline void wefti_signal_publish(wefti_signal_t *signal, uint32_t value)
-{
-    atomic_store_explicit(&signal->value, value, memory_order_release);
-}
-
-/*
- * Orders the publish before the look at waiters, as wefti_signal_post does, but later: by then the
- * store has left the core while peers' lines were on their way, so the fence is cheap.
- */
-static inline void wefti_fence(void)
-{
-#if defined(__SANITIZE_THREAD__)
-    _Atomic uint32_t word = 0;
-    atomic_fetch_add_explicit(&word, 1, memory_order_seq_cst);
-#else
-    atomic_thread_fence(memory_order_seq_cst);
-#endif
-}
-
-static inline void wefti_signal_settle(wefti_signal_t *signal)
-{
-    if (atomic_load_explicit(&signal->waiters, memory_order_relaxed) != 0) {
-        wefti_futex_wake_all(&signal->value);
-    }
 }
 
 /* schedule_cache.c: calls that are under way must not use any of them. */

@@ -32,8 +32,7 @@ static uint32_t poster_of(const weft_group_t *group, const wefti_signal_t *signa
 static bool has_posted(const weft_group_t *group, uint32_t rank, uint32_t number)
 {
     wefti_posting_t *posting = wefti_posting_of(group, rank, number);
-    return wefti_signal_reached(
-        atomic_load_explicit(&wefti_posting_signal(posting)->value, memory_order_acquire), number);
+    return wefti_signal_has_reached(wefti_posting_signal(posting), number);
 }
 
 /* " 3 5"; *out_first: one of them, in the world, or UINT32_MAX. */
@@ -99,12 +98,6 @@ void wefti_group_report_late(wefti_call_t *call, uint64_t now)
     }
 }
 
-static bool has_come(const wefti_signal_t *signal, uint32_t target)
-{
-    /* acquire: callers go on to what was posted with it */
-    return wefti_signal_reached(atomic_load_explicit(&signal->value, memory_order_acquire), target);
-}
-
 /*
  * Whether the call waits for rank r of its group: for its posting, its side of a pair, or a signal
  * of its. Asked when r is known to have left: what it left for others has come then.
@@ -122,7 +115,8 @@ static bool waits_for(const wefti_call_t *call, uint32_t r)
     }
     uint32_t number = group->debt.open ? group->debt.number : call->number;
     return !has_posted(group, r, number) ||
-           (call->blocked_on != NULL && !has_come(call->blocked_on, call->blocked_target) &&
+           (call->blocked_on != NULL &&
+            !wefti_signal_has_reached(call->blocked_on, call->blocked_target) &&
             poster_of(group, call->blocked_on) == r);
 }
 
@@ -130,7 +124,7 @@ weft_status_t wefti_group_departed(wefti_call_t *call, uint64_t now)
 {
     weft_group_t *group = call->group;
     uint32_t r = 0;
-    if (call->mends || !wefti_call_reached(&group->completed, call->order - 1)) {
+    if (call->mends || !wefti_signal_has_reached(&group->completed, call->order - 1)) {
         return WEFT_OK; /* calls before it say what is wrong with them */
     }
     while (r < group->size &&

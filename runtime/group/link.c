@@ -174,7 +174,7 @@ static weft_status_t hear_all(weft_group_t *group, size_t at, wefti_blocked_t *o
     for (; link->peer < group->size; link->peer++) {
         uint32_t r = wefti_group_nth_peer(group, link->peer);
         wefti_signal_t *signal = counter((uint8_t *)mend_of(group, group->ranks[r]) + at);
-        if (!wefti_call_comes_soon(group, signal, link->mends)) {
+        if (!wefti_signal_comes_soon(group->endpoint, signal, link->mends)) {
             return wefti_call_blocked_on(signal, link->mends, out_blocked);
         }
     }
@@ -338,7 +338,7 @@ void wefti_link_late(const weft_group_t *group, char *text, size_t bytes)
     for (uint32_t r = 0; r < group->size && used + 24 < bytes; r++) {
         wefti_mend_t *mend = mend_of(group, group->ranks[r]);
         const wefti_signal_t *signal = counter(resets ? mend->reset : mend->flushed);
-        if (r != group->rank && !wefti_call_reached(signal, link->mends)) {
+        if (r != group->rank && !wefti_signal_has_reached(signal, link->mends)) {
             used += (size_t)snprintf(text + used, bytes - used, " %u", group->ranks[r]);
         }
     }

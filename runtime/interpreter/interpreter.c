@@ -3,23 +3,14 @@
 #include "runtime/interpreter/internal.h"
 
 #include "runtime/base/copy.h"
-#include "runtime/group/group.h"
 
-#define TRIES 400u             /* looks at counters before a run counts as blocked */
-#define TRIES_PER_PROGRESS 16u /* a system call between hosts */
-#define SETTLE_BYTES 4096u     /* moves from here on make sleepers wait too long */
-#define LOOKS_AHEAD 6u         /* counters of a wait for many are fetched side by side */
+#define SETTLE_BYTES 4096u /* moves from here on make sleepers wait too long */
+#define LOOKS_AHEAD 6u     /* counters of a wait for many are fetched side by side */
 /* A lane that no rank waits for would fall behind by half the range of 32 bits: it is brought up to
  * date at least this often. */
 #define REFRESH_PHASES (1u << 28)
 #define LEND_BYTES ((size_t)16 << 10) /* copying less is cheaper than looking after it */
 #define SETTLE_NAP_NS 1000000ull
-
-static bool reached(const wefti_signal_t *signal, uint32_t target)
-{
-    /* acquire: what the poster wrote before is visible */
-    return wefti_signal_reached(atomic_load_explicit(&signal->value, memory_order_acquire), target);
-}
 
 /* Wakes who sleeps on what was posted; see wefti_fence. */
 static void settle(wefti_run_t *run)
@@ -71,7 +62,7 @@ static wefti_signal_t *awaited(const wefti_run_t *run, const wefti_task_t *task,
 /* What this run lent is back. */
 static bool is_back(const wefti_signal_t *lent)
 {
-    return reached(lent, 0);
+    return wefti_signal_has_reached(lent, 0);
 }
 
 static wefti_signal_t *lent_now(wefti_run_t *run)
@@ -87,7 +78,7 @@ static wefti_signal_t *blocked_on(wefti_run_t *run, uint32_t lane, const wefti_t
     if (task->op == WEFTI_DO_WAIT && run->number >= task->wait.back) {
         for (; own->seen < task->wait.rank_count; own->seen++) {
             wefti_signal_t *signal = waited_for(run, lane, task, own->seen, out_target);
-            if (signal != NULL && !reached(signal, *out_target)) {
+            if (signal != NULL && !wefti_signal_has_reached(signal, *out_target)) {
                 return signal;
             }
             if (own->seen + LOOKS_AHEAD < task->wait.rank_count) {
@@ -98,7 +89,7 @@ static wefti_signal_t *blocked_on(wefti_run_t *run, uint32_t lane, const wefti_t
         own->seen = 0;
     } else if (task->op == WEFTI_DO_AWAIT && run->number >= task->signal.back) {
         wefti_signal_t *signal = awaited(run, task, out_target);
-        return reached(signal, *out_target) ? NULL : signal;
+        return wefti_signal_has_reached(signal, *out_target) ? NULL : signal;
     } else if ((task->flags & WEFTI_STEP_AFTER_LENT) != 0 && !is_back(lent_now(run))) {
         *out_target = 0;
         return lent_now(run);
@@ -224,6 +215,12 @@ static void make_progress(const wefti_run_t *run)
     }
 }
 
+/* Looks at a counter before the run counts as blocked. */
+static uint32_t tries_of(const wefti_run_t *run)
+{
+    return run->memory->polls ? 0 : wefti_endpoint_tries(run->memory->endpoint);
+}
+
 /* As far as the lane goes. WEFT_IN_PROGRESS: blocked, on *out. */
 static weft_status_t run_lane(wefti_run_t *run, uint32_t lane, uint32_t tries, wefti_blocked_t *out)
 {
@@ -238,7 +235,7 @@ static weft_status_t run_lane(wefti_run_t *run, uint32_t lane, uint32_t tries, w
                 out->target = target;
                 return WEFT_IN_PROGRESS;
             }
-            if (i % TRIES_PER_PROGRESS == 0) {
+            if (i % WEFTI_TRIES_PER_PROGRESS == 0) {
                 make_progress(run);
             }
         }
@@ -253,7 +250,7 @@ static weft_status_t run_lane(wefti_run_t *run, uint32_t lane, uint32_t tries, w
 /* All lanes in turns, until every one of them is done or blocked. */
 static weft_status_t run_lanes(wefti_run_t *run, wefti_blocked_t *out)
 {
-    uint32_t tries = run->memory->polls ? 0 : run->memory->endpoint->may_spin ? TRIES : 1;
+    uint32_t tries = tries_of(run);
     if (run->lanes == 1) {
         return run_lane(run, 0, tries, out);
     }
@@ -290,7 +287,7 @@ static const wefti_signal_t *still_lent(const wefti_run_t *run)
 
 static weft_status_t take_back(wefti_run_t *run, wefti_blocked_t *out)
 {
-    uint32_t tries = run->memory->polls ? 0 : run->memory->endpoint->may_spin ? TRIES : 1;
+    uint32_t tries = tries_of(run);
     const wefti_signal_t *lent;
     for (uint32_t i = 0; (lent = still_lent(run)) != NULL; i++) {
         if (i == tries) {
@@ -386,7 +383,7 @@ static bool lane_ready(const wefti_run_t *run, uint32_t lane)
     } else if (task->flags & WEFTI_STEP_AFTER_LENT) {
         signal = &run->lent[run->number & 1];
     }
-    return signal == NULL || reached(signal, target);
+    return signal == NULL || wefti_signal_has_reached(signal, target);
 }
 
 bool wefti_run_ready(const wefti_run_t *run)

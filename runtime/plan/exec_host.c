@@ -100,8 +100,7 @@ static weft_status_t look_for_departed(watch_t *watch, uint64_t now)
     uint32_t target, late = late_rank(session, watch->cursor);
     wefti_signal_t *signal = wefti_cursor_blocked_on(watch->cursor, &target);
     if (late >= endpoint->world_size || !wefti_endpoint_has_left(endpoint, late) ||
-        /* acquire: callers go on to what was posted with it */
-        wefti_signal_reached(atomic_load_explicit(&signal->value, memory_order_acquire), target)) {
+        wefti_signal_has_reached(signal, target)) {
         return WEFT_OK;
     }
     watch->gone_since_ns = watch->gone_since_ns != 0 ? watch->gone_since_ns : now;
@@ -173,7 +172,6 @@ static bool blocked_on_others(const weft_session_t *session, const wefti_cursor_
 typedef struct alternatives {
     weft_session_t *session;
     const wefti_cursor_t *waiting; /* the one that is waited for by block */
-    bool moved;                    /* another one can go on */
 } alternatives_t;
 
 /* Ends the wait when another of the caller's streams can go on. */
@@ -187,8 +185,7 @@ static weft_status_t poll_alternatives(void *user)
             continue;
         }
         if (lanes_moved(cursor)) {
-            alternatives->moved = true;
-            return WEFT_ERR_STATE; /* only a way to end the wait */
+            return WEFT_AGAIN;
         }
         if (cursor == alternatives->waiting) {
             continue;
@@ -198,8 +195,7 @@ static weft_status_t poll_alternatives(void *user)
         /* relaxed: the cursor looks again, with acquire */
         if (wefti_signal_reached(atomic_load_explicit(&signal->value, memory_order_relaxed),
                                  target)) {
-            alternatives->moved = true;
-            return WEFT_ERR_STATE; /* only a way to end the wait */
+            return WEFT_AGAIN;
         }
     }
     return WEFT_OK;
@@ -223,9 +219,8 @@ static weft_status_t block_caller(weft_session_t *session)
     if (candidates == 1 && !is_blocked_on_lanes(first)) {
         return block(session, first, NULL, NULL);
     }
-    alternatives_t alternatives = {session, first, false};
-    weft_status_t status = block(session, first, poll_alternatives, &alternatives);
-    return alternatives.moved ? WEFT_OK : status;
+    alternatives_t alternatives = {session, first};
+    return block(session, first, poll_alternatives, &alternatives);
 }
 
 /* Runs the streams that have no worker. *out_poll_ns: communication run between kernels. */
@@ -274,7 +269,7 @@ static weft_status_t run_caller(weft_session_t *session, uint64_t *out_poll_ns)
 
 static weft_status_t poll_lanes(void *cursor)
 {
-    return lanes_moved(cursor) ? WEFT_ERR_STATE : WEFT_OK; /* only a way to end the wait */
+    return lanes_moved(cursor) ? WEFT_AGAIN : WEFT_OK;
 }
 
 static weft_status_t block_worker(weft_session_t *session, wefti_cursor_t *cursor)
@@ -307,7 +302,7 @@ static void *worker_main(void *user)
     weft_session_t *session = worker->session;
     wefti_context_enter_thread(session->context);
     for (uint32_t run = 1;; run++) {
-        wefti_signal_sleep(&worker->start, run, idle_spin_ns(session), UINT64_MAX);
+        wefti_signal_await(NULL, &worker->start, run, idle_spin_ns(session), UINT64_MAX);
         if (atomic_load_explicit(&worker->stop, memory_order_acquire)) {
             return NULL;
         }

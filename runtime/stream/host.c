@@ -129,7 +129,7 @@ void *wefti_stream_main(void *user)
             if (atomic_load_explicit(&stream->stop, memory_order_acquire)) {
                 return NULL;
             }
-            wefti_signal_sleep(&stream->tail, done + 1, spin_ns, UINT64_MAX);
+            wefti_signal_await(NULL, &stream->tail, done + 1, spin_ns, UINT64_MAX);
             continue;
         }
         wefti_slot_t *slot = &stream->slots[done & (stream->capacity - 1)];
@@ -142,7 +142,7 @@ void *wefti_stream_main(void *user)
         }
         uint64_t once_ns = waits != done + 1 ? spin_ns : 0; /* not at every look around */
         waits = done + 1;
-        if (!wefti_signal_sleep(slot->mark->signal, slot->value, once_ns, CHECK_NS)) {
+        if (!wefti_signal_await(NULL, slot->mark->signal, slot->value, once_ns, CHECK_NS)) {
             weft_status_t status = wefti_endpoint_check(context->endpoint);
             if (status < 0) {
                 wefti_fault_set(&stream->fault, status, weft_last_error());

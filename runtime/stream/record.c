@@ -4,13 +4,8 @@
 #include "ops/reduce/reduce.h"
 #include "runtime/base/error.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
-
-#define SPINS_PER_LOOK 64
-#define YIELDS 4
-#define SLEEP_NS 3600000000000ull /* an hour: only a bound for a wake-up that got lost */
 
 bool wefti_fault_set(wefti_fault_t *fault, weft_status_t status, const char *text)
 {
@@ -134,75 +129,4 @@ weft_status_t wefti_record_enqueue(const wefti_record_t *record, uint32_t epoch,
         break;
     }
     return not_for_devices(ops);
-}
-
-static bool reached(const wefti_signal_t *signal, uint32_t target)
-{
-    /* acquire: what the poster wrote before is visible after */
-    return wefti_signal_reached(atomic_load_explicit(&signal->value, memory_order_acquire), target);
-}
-
-static void make_progress(wefti_endpoint_t *endpoint)
-{
-    if (endpoint != NULL) {
-        wefti_endpoint_progress(endpoint);
-    }
-}
-
-static bool spin(wefti_endpoint_t *endpoint, const wefti_signal_t *signal, uint32_t target,
-                 uint64_t spin_ns)
-{
-    uint64_t until = spin_ns > 0 ? wefti_now_ns() + spin_ns : 0;
-    while (spin_ns > 0 && wefti_now_ns() < until) {
-        for (int i = 0; i < SPINS_PER_LOOK; i++) {
-            if (reached(signal, target)) {
-                return true;
-            }
-            wefti_cpu_relax();
-        }
-        make_progress(endpoint);
-    }
-    for (int i = 0; i < YIELDS; i++) {
-        make_progress(endpoint);
-        sched_yield();
-        if (reached(signal, target)) {
-            return true;
-        }
-    }
-    return false;
-}
-
-bool wefti_signal_sleep(wefti_signal_t *signal, uint32_t target, uint64_t spin_ns,
-                        uint64_t timeout_ns)
-{
-    return wefti_signal_await(NULL, signal, target, spin_ns, timeout_ns);
-}
-
-bool wefti_signal_await(wefti_endpoint_t *endpoint, wefti_signal_t *signal, uint32_t target,
-                        uint64_t spin_ns, uint64_t timeout_ns)
-{
-    if (reached(signal, target) || spin(endpoint, signal, target, spin_ns)) {
-        return true;
-    }
-    uint64_t start_ns = wefti_now_ns();
-    for (;;) {
-        uint64_t gone_ns = wefti_now_ns() - start_ns;
-        if (gone_ns >= timeout_ns) {
-            return false;
-        }
-        uint64_t left_ns = timeout_ns - gone_ns;
-        /* seq_cst: the poster either sees this waiter or we see its value */
-        atomic_fetch_add_explicit(&signal->waiters, 1, memory_order_seq_cst);
-        uint32_t value = atomic_load_explicit(&signal->value, memory_order_seq_cst);
-        if (!wefti_signal_reached(value, target)) {
-            if (endpoint != NULL) {
-                wefti_endpoint_doze(endpoint);
-            }
-            wefti_futex_wait(&signal->value, value, left_ns < SLEEP_NS ? left_ns : SLEEP_NS);
-        }
-        atomic_fetch_sub_explicit(&signal->waiters, 1, memory_order_relaxed);
-        if (reached(signal, target)) {
-            return true;
-        }
-    }
 }

@@ -119,15 +119,4 @@ weft_status_t wefti_record_run(const wefti_record_t *record, uint32_t epoch, wef
 weft_status_t wefti_record_enqueue(const wefti_record_t *record, uint32_t epoch,
                                    const weft_device_ops_t *ops, weft_queue_t *queue);
 
-/*
- * Waits without looking at peers: spins spin_ns, yields, then sleeps. For what is local to the
- * process. False when timeout_ns (UINT64_MAX: never) passed first.
- */
-bool wefti_signal_sleep(wefti_signal_t *signal, uint32_t target, uint64_t spin_ns,
-                        uint64_t timeout_ns);
-/* The same for what may need data of other hosts: makes the endpoint's progress while it spins, and
- * leaves it to others when it sleeps. endpoint may be NULL. */
-bool wefti_signal_await(wefti_endpoint_t *endpoint, wefti_signal_t *signal, uint32_t target,
-                        uint64_t spin_ns, uint64_t timeout_ns);
-
 #endif

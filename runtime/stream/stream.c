@@ -233,7 +233,7 @@ void weft_stream_destroy(weft_stream_t *stream)
         /* release: the thread sees stop once it is woken */
         atomic_store_explicit(&stream->stop, 1, memory_order_release);
         uint32_t tail = tail_count(stream);
-        wefti_signal_sleep(&stream->done, tail, 0, UINT64_MAX);
+        wefti_signal_await(NULL, &stream->done, tail, 0, UINT64_MAX);
         /* an empty slot wakes it for good */
         stream->slots[tail & (stream->capacity - 1)].record.kind = WEFTI_RECORD_COPY;
         stream->slots[tail & (stream->capacity - 1)].record.copy.size_bytes = 0;

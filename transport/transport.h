@@ -351,6 +351,8 @@ weft_status_t wefti_endpoint_check(wefti_endpoint_t *endpoint);
 /* True when the rank has released its context: it posts nothing more, but what it sent may still be
  * on its way. */
 bool wefti_endpoint_has_left(const wefti_endpoint_t *endpoint, uint32_t rank);
+/* What a rank sent before it left has arrived this long after. */
+#define WEFTI_ARRIVES_NS 50000000ull
 /* True when every other rank has, so nothing will be posted any more; endpoint->departed says
  * afterwards whether one has. */
 bool wefti_endpoint_deserted(wefti_endpoint_t *endpoint);

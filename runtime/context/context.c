@@ -16,6 +16,7 @@
 #include <string.h>
 
 #define HELLO_SETTINGS 32u
+#define FAR_TIMES 4u /* between hosts more has to be under way: fewer, longer pieces of a call */
 
 /* What ranks tell each other when they meet. */
 typedef struct hello {
@@ -380,6 +381,13 @@ void weft_context_abort(weft_context_t *context, const char *message)
 void wefti_context_enter_thread(const weft_context_t *context)
 {
     omp_set_num_threads((int)context->kernel_threads);
+}
+
+size_t wefti_context_staging_bytes(const weft_context_t *context)
+{
+    size_t bytes = (size_t)context->settings.staging_bytes;
+    bool far = context->endpoint->host_count > 1 && !context->one_process;
+    return far && bytes < SIZE_MAX / FAR_TIMES ? bytes * FAR_TIMES : bytes;
 }
 
 static weft_status_t bad_rank(const weft_context_t *context, uint32_t rank)

@@ -99,6 +99,9 @@ int wefti_context_progress_cpu(const weft_context_t *context, const uint32_t *cp
 /* Says so when a plan was compiled for another placement of ranks than this one. */
 void wefti_context_compare_placement(const weft_context_t *context, const weft_plan_t *plan);
 
+/* Staging memory of a group or plan: the setting, and more of it if the world has several hosts. */
+size_t wefti_context_staging_bytes(const weft_context_t *context);
+
 /* omp_set_num_threads for the calling thread: OpenMP keeps the number per thread. */
 void wefti_context_enter_thread(const weft_context_t *context);
 

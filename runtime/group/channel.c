@@ -9,7 +9,6 @@
 
 #define PAGE_BYTES 4096u
 #define PAIRS_BYTES ((size_t)128 << 10) /* all mailboxes of a rank, where that is enough */
-#define FAR_TIMES 4u /* between hosts more has to be under way: fewer, longer pieces of a call */
 #define PAIR_MIN_BYTES (sizeof(wefti_mailbox_t) + 2 * 512u)
 
 void wefti_channel_layout(wefti_channel_layout_t *layout, uint32_t world_size, size_t staging_bytes)
@@ -46,13 +45,6 @@ weft_status_t wefti_channels_grow(weft_context_t *context)
     return status;
 }
 
-size_t wefti_staging_bytes(const weft_context_t *context)
-{
-    size_t bytes = (size_t)context->settings.staging_bytes;
-    bool far = context->endpoint->host_count > 1 && !context->one_process;
-    return far && bytes < SIZE_MAX / FAR_TIMES ? bytes * FAR_TIMES : bytes;
-}
-
 weft_status_t wefti_eager_get(weft_context_t *context, wefti_eager_t **out_eager)
 {
     *out_eager = NULL;
@@ -63,7 +55,7 @@ weft_status_t wefti_eager_get(weft_context_t *context, wefti_eager_t **out_eager
         }
         pthread_mutex_init(&context->eager->adopted_lock, NULL);
         wefti_channel_layout(&context->eager->channels.layout, context->endpoint->world_size,
-                             wefti_staging_bytes(context));
+                             wefti_context_staging_bytes(context));
         wefti_mirror_layout(&context->eager->channels.layout, context->endpoint);
     }
     *out_eager = context->eager;

@@ -19,8 +19,7 @@
 #include "runtime/collective/select.h"
 #include "runtime/stream/stream.h"
 
-#define WEFTI_ARRIVES_NS 50000000ull /* what a rank sent before it left has come by then */
-#define WEFTI_CALLS 64u              /* in flight per group; a power of two */
+#define WEFTI_CALLS 64u /* in flight per group; a power of two */
 #define WEFTI_POSTING_DATA 8192u
 #define WEFTI_POSTING_TINY 40u
 
@@ -157,8 +156,6 @@ typedef struct wefti_channels {
 
 void wefti_channel_layout(wefti_channel_layout_t *layout, uint32_t world_size,
                           size_t staging_bytes);
-/* Of a group: the setting, and more of it where the world has several hosts. */
-size_t wefti_staging_bytes(const weft_context_t *context);
 /* One more pool. Collective over the world. */
 weft_status_t wefti_channels_grow(weft_context_t *context);
 

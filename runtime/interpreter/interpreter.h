@@ -34,7 +34,6 @@
 
 #include "ops/algo/lower.h"
 #include "ops/algo/resolve.h"
-#include "runtime/stream/stream.h"
 #include "transport/transport.h"
 
 /* Where the counters of a group stand between runs. Equal on all ranks, but for what concerns

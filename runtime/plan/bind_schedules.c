@@ -13,7 +13,6 @@
 #include "ops/algo/table.h"
 
 #include "runtime/base/error.h"
-#include "runtime/group/group.h"
 
 #define LINE_BYTES 64u
 
@@ -47,7 +46,7 @@ static weft_status_t make_run(weft_session_t *session, wefti_bound_run_t *bound,
         return status;
     }
     /* As much as a group has: larger buckets go through it in chunks, which stay in cache. */
-    size_t most = 2 * wefti_staging_bytes(session->context);
+    size_t most = 2 * wefti_context_staging_bytes(session->context);
     size_t work = wefti_run_work_bytes(bound->run, form->dtype, planned->reduction, &counts, 0);
     work = work < most ? work : most;
     if (wefti_run_chunk(bound->run, form->dtype, planned->reduction, &counts, work) == 0) {

@@ -7,7 +7,6 @@
 #include "runtime/plan/session.h"
 
 #include "runtime/base/error.h"
-#include "runtime/group/group.h"
 
 #include <sched.h>
 #include <stdio.h>

@@ -16,6 +16,7 @@
 #include "ops/algo/algorithms.h"
 #include "ops/algo/table.h"
 #include "ops/reduce/reduce.h"
+#include "runtime/context/context.h"
 #include "runtime/interpreter/interpreter.h"
 #include "support_ranks.h"
 #include "transport/hub.h"

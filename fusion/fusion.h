@@ -196,6 +196,9 @@ typedef struct wefti_program_params {
     bool broadcast_weights; /* init gives all ranks the weights of rank 0 */
 } wefti_program_params_t;
 weft_status_t wefti_pass_programs(wefti_graph_t *graph, const wefti_program_params_t *params);
+/* passes/decouple.c: gathers weights at the start of a step of accumulate micro-batches, and in
+ * program flush. */
+weft_status_t wefti_pass_decouple(wefti_graph_t *graph, uint32_t accumulate);
 /* passes/shard.c: reduce-scatter, update of a shard and all-gather per bucket. */
 typedef struct wefti_shard_params {
     uint32_t ranks;      /* 1: nothing to do */

@@ -66,6 +66,11 @@ static bool shards(const wefti_compiler_t *c)
     return c->sharded && lacks_programs(c);
 }
 
+static bool decouples(const wefti_compiler_t *c)
+{
+    return shards(c) && c->params.decouple;
+}
+
 static bool emits(const wefti_compiler_t *c)
 {
     return c->params.emit_path != NULL;
@@ -119,6 +124,8 @@ static const wefti_pass_t passes[] = {
      TRAINING | COMPILED, lacks_programs, wefti_apply_fuse_updates},
     {"programs", "orders a step; programs init, step and eval", BOTH | COMPILED, lacks_programs,
      wefti_apply_programs},
+    {"decouple", "all-gathers of weights at the start of the next step; program flush",
+     TRAINING | COMPILED, decouples, wefti_apply_decouple},
     {"emit-onnx", "keeps the graph for emit_path", BOTH | COMPILED, emits, wefti_apply_emit_onnx},
     {"layout", "channels-last activations where they are faster", BOTH | COMPILED, NULL,
      wefti_apply_layout},

@@ -81,7 +81,6 @@ weft_status_t wefti_lower_activations(wefti_lowering_t *l, uint32_t id)
     weft_status_t status;
     const wefti_node_t *node = &l->graph->nodes[id];
     weft_collective_t op;
-    uint32_t first = l->bucket_count;
     if (!wefti_lower_collective_op(node, &op) || node->input_count != node->output_count ||
         node->input_count == 0) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "node '%s' (%s): operator not supported in a plan",
@@ -97,17 +96,16 @@ weft_status_t wefti_lower_activations(wefti_lowering_t *l, uint32_t id)
         if (member == NULL) {
             return WEFT_ERR_NO_MEMORY;
         }
-        *member = (wefti_member_t){node->inputs[i], node->inputs[i], node->outputs[i], WEFTI_NONE,
-                                   WEFTI_NONE};
+        *member = (wefti_member_t){node->inputs[i], node->inputs[i], node->outputs[i], WEFTI_NONE};
         l->buckets[l->bucket_count++] = (wefti_bucket_t){.node = id,
                                                          .op = op,
                                                          .members = member,
                                                          .member_count = 1,
                                                          .part = i,
                                                          .parts = node->input_count,
-                                                         .ready = l->item_count};
+                                                         .update = WEFTI_NONE,
+                                                         .command = l->command_count + i};
     }
-    l->bucket_of[id] = first;
 fail:
     return status;
 }

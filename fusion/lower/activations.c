@@ -30,7 +30,7 @@ typedef struct memory {
     uint32_t *last_use;   /* value -> the last time that it is needed */
     uint32_t *item_use;   /* value -> the last (odd) time that an item needs it, 0: never */
     uint32_t *comm_reads; /* value -> how many collectives read it */
-    uint32_t *comm_end;   /* bucket -> when it is over on all ranks */
+    uint32_t *comm_end;   /* command -> when it is over on all ranks */
 } memory_t;
 
 static bool is_output(const wefti_graph_t *graph, uint32_t value)
@@ -62,51 +62,51 @@ static weft_status_t find_ends_by_bound(memory_t *m)
 {
     const wefti_lowering_t *l = m->l;
     uint32_t bound = l->params->in_flight, count = 0;
-    uint32_t *on_activations = wefti_lower_map(m->l, l->bucket_count);
+    uint32_t *on_activations = wefti_lower_map(m->l, l->command_count);
     if (on_activations == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    for (uint32_t b = 0; b < l->bucket_count; b++) {
-        if (!l->buckets[b].gradients) {
-            on_activations[count++] = b;
+    for (uint32_t c = 0; c < l->command_count; c++) {
+        if (!l->buckets[l->commands[c].bucket].gradients) {
+            on_activations[count++] = c;
         }
     }
     for (uint32_t i = 0; bound > 0 && i + bound < count; i++) {
-        uint32_t b = on_activations[i];
-        uint32_t end = 2 * l->buckets[on_activations[i + bound]].ready;
-        m->comm_end[b] = end < m->comm_end[b] ? end : m->comm_end[b];
+        uint32_t c = on_activations[i];
+        uint32_t end = 2 * l->commands[on_activations[i + bound]].ready;
+        m->comm_end[c] = end < m->comm_end[c] ? end : m->comm_end[c];
     }
     return WEFT_OK;
 }
 
-/* The comm stream runs in order: a collective is over when somebody waits for it or for a later
+/* The comm stream runs in order: a collective is over when an item waits for it or for a later
  * one. */
 static weft_status_t find_comm_ends(memory_t *m)
 {
     const wefti_lowering_t *l = m->l;
-    for (uint32_t b = 0; b < l->bucket_count; b++) {
-        m->comm_end[b] = end_time(l);
+    for (uint32_t c = 0; c < l->command_count; c++) {
+        m->comm_end[c] = end_time(l);
     }
     for (uint32_t i = l->item_count; i-- > 0;) {
         const wefti_node_t *node = &l->graph->nodes[l->items[i].node];
         if (l->items[i].bucket != WEFTI_NONE) { /* the update of one piece waits for it alone */
-            m->comm_end[l->items[i].bucket] = 2 * i;
+            m->comm_end[l->buckets[l->items[i].bucket].command] = 2 * i;
             continue;
         }
         for (uint32_t j = 0; j < node->input_count; j++) {
             uint32_t value = node->inputs[j];
             uint32_t producer = value == WEFTI_NONE ? WEFTI_NONE : l->graph->values[value].producer;
-            uint32_t bucket = producer == WEFTI_NONE ? WEFTI_NONE : l->bucket_of[producer];
-            for (uint32_t part = 0; bucket != WEFTI_NONE && part < l->buckets[bucket].parts;
+            uint32_t command = producer == WEFTI_NONE ? WEFTI_NONE : l->command_of[producer];
+            for (uint32_t part = 0; command != WEFTI_NONE && part < l->commands[command].parts;
                  part++) {
-                m->comm_end[bucket + part] = 2 * i;
+                m->comm_end[command + part] = 2 * i;
             }
         }
     }
     weft_status_t status = find_ends_by_bound(m);
-    for (uint32_t b = l->bucket_count; b-- > 1;) {
-        if (m->comm_end[b] < m->comm_end[b - 1]) {
-            m->comm_end[b - 1] = m->comm_end[b];
+    for (uint32_t c = l->command_count; c-- > 1;) {
+        if (m->comm_end[c] < m->comm_end[c - 1]) {
+            m->comm_end[c - 1] = m->comm_end[c];
         }
     }
     return status;
@@ -132,10 +132,11 @@ static void find_last_uses(memory_t *m)
     for (uint32_t b = 0; b < l->bucket_count; b++) {
         for (uint32_t i = 0; i < l->buckets[b].member_count; i++) {
             const wefti_member_t *member = &l->buckets[b].members[i];
-            note_use(m, member->value, m->comm_end[b]);
+            uint32_t end = m->comm_end[l->buckets[b].command];
+            note_use(m, member->value, end);
             m->comm_reads[member->value]++;
             if (member->reduced != WEFTI_NONE) {
-                note_use(m, member->reduced, m->comm_end[b]);
+                note_use(m, member->reduced, end);
             }
         }
     }
@@ -197,7 +198,7 @@ static bool runs_in_place(const memory_t *m, const wefti_bucket_t *bucket)
     uint32_t storage = m->storage_of[member->value];
     return may && storage != WEFTI_NONE && !m->storages[storage].output &&
            !is_output(graph, member->reduced) && m->comm_reads[member->value] == 1 &&
-           m->item_use[member->value] <= 2 * bucket->ready;
+           m->item_use[member->value] <= 2 * m->l->commands[bucket->command].ready;
 }
 
 static void assign_bucket(memory_t *m, uint32_t index)
@@ -209,8 +210,9 @@ static void assign_bucket(memory_t *m, uint32_t index)
         return;
     }
     bucket->in_place = runs_in_place(m, bucket);
-    storage = bucket->in_place ? m->storage_of[member->value]
-                               : new_storage(m, member->reduced, 2 * bucket->ready);
+    storage = bucket->in_place
+                  ? m->storage_of[member->value]
+                  : new_storage(m, member->reduced, 2 * m->l->commands[bucket->command].ready);
     m->storages[storage].last = m->last_use[member->reduced];
     m->storage_of[member->reduced] = storage;
 }
@@ -238,26 +240,28 @@ static void assign_item(memory_t *m, uint32_t item)
  * already. */
 static void assign_storages(memory_t *m)
 {
-    uint32_t bucket = 0;
-    for (uint32_t i = 0; i <= m->l->item_count; i++) {
-        /* Buckets are sorted by the number of items that must have run. */
-        for (; bucket < m->l->bucket_count && m->l->buckets[bucket].ready <= i; bucket++) {
-            assign_bucket(m, bucket);
+    const wefti_lowering_t *l = m->l;
+    uint32_t command = 0;
+    for (uint32_t i = 0; i <= l->item_count; i++) {
+        for (; command < l->command_count && l->commands[command].ready <= i; command++) {
+            assign_bucket(m, l->commands[command].bucket);
         }
-        if (i < m->l->item_count) {
+        if (i < l->item_count) {
             assign_item(m, i);
         }
     }
 }
 
-/* What updates write is what they read: their outputs are names of the same memory. */
+/* What updates write is what they read: their outputs are names of the same memory. So are gathered
+ * weights. */
 static weft_status_t alias_updates(memory_t *m)
 {
     wefti_lowering_t *l = m->l;
     for (uint32_t n = 0; n < l->order_count; n++) {
         const wefti_node_t *node = &l->graph->nodes[l->order[n]];
-        for (uint32_t j = 0;
-             (node->def->effects & WEFT_EFFECT_UPDATES) != 0 && j < node->output_count; j++) {
+        bool overwrites =
+            (node->def->effects & WEFT_EFFECT_UPDATES) != 0 || wefti_node_is_flat_gather(node);
+        for (uint32_t j = 0; overwrites && j < node->output_count; j++) {
             uint32_t from = wefti_node_overwrites(node, j);
             if (from == WEFTI_NONE || node->outputs[j] == WEFTI_NONE ||
                 l->shard_of[node->outputs[j]] != WEFTI_NONE) {
@@ -369,7 +373,7 @@ weft_status_t wefti_lower_memory(wefti_lowering_t *l)
     l->plan->buffers = wefti_arena_array(&l->plan->arena, capacity, sizeof(*l->plan->buffers));
     m.item_use = wefti_arena_array(&l->arena, graph->value_count, sizeof(*m.item_use));
     m.comm_reads = wefti_arena_array(&l->arena, graph->value_count, sizeof(*m.comm_reads));
-    m.comm_end = wefti_arena_array(&l->arena, l->bucket_count, sizeof(*m.comm_end));
+    m.comm_end = wefti_arena_array(&l->arena, l->command_count, sizeof(*m.comm_end));
     if (m.storages == NULL || m.storage_of == NULL || m.last_use == NULL || m.item_use == NULL ||
         m.comm_reads == NULL || m.comm_end == NULL || l->buffer_of == NULL ||
         l->plan->buffers == NULL) {

@@ -70,14 +70,14 @@ static uint64_t block_elems(const wefti_lowering_t *l, const wefti_bucket_t *buc
 }
 
 /* A collective on an activation: from one buffer to another, or in place. */
-static weft_status_t add_activation(wefti_lowering_t *l, uint32_t index)
+static weft_status_t add_activation(wefti_lowering_t *l, uint32_t index,
+                                    wefti_plan_collective_t *collective)
 {
     weft_status_t status;
     wefti_arena_t *arena = &l->plan->arena;
     const wefti_bucket_t *bucket = &l->buckets[index];
     const wefti_node_t *node = &l->graph->nodes[bucket->node];
     const weft_attr_t *root = wefti_node_attr(node, "root");
-    wefti_plan_collective_t *collective = &l->plan->collectives[l->plan->collective_count++];
     collective->op = bucket->op;
     collective->buffer = l->buffer_of[bucket->members[0].reduced];
     collective->source = l->buffer_of[bucket->members[0].value];
@@ -106,14 +106,14 @@ fail:
     return status;
 }
 
-static weft_status_t add_bucket(wefti_lowering_t *l, uint32_t index)
+static weft_status_t add_bucket(wefti_lowering_t *l, uint32_t index,
+                                wefti_plan_collective_t *collective)
 {
     weft_status_t status;
     wefti_arena_t *arena = &l->plan->arena;
     const wefti_bucket_t *bucket = &l->buckets[index];
     const wefti_node_t *node = &l->graph->nodes[bucket->node];
     uint32_t first = l->buffer_of[bucket->members[0].sent];
-    wefti_plan_collective_t *collective = &l->plan->collectives[l->plan->collective_count++];
     const wefti_plan_buffer_t *buffer;
     const weft_attr_t *group = wefti_node_attr(node, "group");
     collective->op = WEFT_COLLECTIVE_ALL_REDUCE;
@@ -169,18 +169,20 @@ static bool continues(const wefti_lowering_t *l, uint32_t end)
                wefti_align_up(last->offset_bytes - l->param_begin + last->size_bytes, unit);
 }
 
-/* One broadcast for each run of parameters of one type that lie side by side, in the order of their
- * buffers. */
-static weft_status_t add_broadcast(wefti_lowering_t *l, const wefti_node_t *node, uint32_t begin,
-                                   uint32_t end)
+/* A command of init: broadcasts a run of parameters of one type that lie side by side, in the order
+ * of their buffers. */
+static weft_status_t add_broadcast(wefti_lowering_t *l, uint32_t id, uint32_t begin, uint32_t end)
 {
     weft_status_t status;
     wefti_arena_t *arena = &l->plan->arena;
+    const wefti_node_t *node = &l->graph->nodes[id];
     const wefti_plan_buffer_t *first = &l->plan->buffers[begin], *last = &l->plan->buffers[end - 1];
     uint64_t offset = first->offset_bytes;
     uint64_t bytes =
         wefti_align_up(last->offset_bytes + last->size_bytes - offset, WEFTI_PLAN_ALIGNMENT);
-    wefti_plan_collective_t *collective = &l->plan->collectives[l->plan->collective_count++];
+    wefti_plan_collective_t *collective = &l->plan->collectives[l->plan->collective_count];
+    l->commands[l->plan->collective_count++] =
+        (wefti_command_t){.node = id, .parts = 1, .bucket = WEFTI_NONE};
     collective->op = WEFT_COLLECTIVE_BROADCAST;
     collective->dtype = first->dtype;
     WEFT_TRY(status,
@@ -211,7 +213,6 @@ static weft_status_t add_broadcasts(wefti_lowering_t *l, uint32_t param_count)
 {
     weft_status_t status = WEFT_OK;
     const wefti_program_t *init = wefti_graph_find_program(l->graph, "init");
-    l->first_broadcast = l->plan->collective_count;
     if (init == NULL || init->node_count == 0) {
         return WEFT_OK;
     }
@@ -223,16 +224,27 @@ static weft_status_t add_broadcasts(wefti_lowering_t *l, uint32_t param_count)
                            "program 'init': node '%s' (%s): only one Broadcast is supported",
                            node->name, node->def->name);
     }
+    l->command_of[init->nodes[0]] = l->command_count;
     for (uint32_t begin = 0, end; begin < param_count; begin = end) {
         for (end = begin + 1; end < param_count && continues(l, end);) {
             end++;
         }
         if (l->plan->buffers[begin].size_bytes > 0) {
-            WEFT_TRY(status, add_broadcast(l, node, begin, end), fail);
+            WEFT_TRY(status, add_broadcast(l, init->nodes[0], begin, end), fail);
         }
     }
 fail:
     return status;
+}
+
+static weft_status_t add_command(wefti_lowering_t *l, uint32_t index)
+{
+    const wefti_command_t *command = &l->commands[index];
+    wefti_plan_collective_t *collective = &l->plan->collectives[l->plan->collective_count++];
+    return wefti_node_is_flat_gather(&l->graph->nodes[command->node])
+               ? wefti_lower_gather(l, index, collective)
+           : l->buckets[command->bucket].gradients ? add_bucket(l, command->bucket, collective)
+                                                   : add_activation(l, command->bucket, collective);
 }
 
 weft_status_t wefti_lower_collectives(wefti_lowering_t *l)
@@ -243,17 +255,19 @@ weft_status_t wefti_lower_collectives(wefti_lowering_t *l)
            l->plan->buffers[param_count].kind == WEFTI_BUFFER_PARAM) {
         param_count++;
     }
-    l->plan->collectives = wefti_arena_array(
-        &l->plan->arena, 2 * (size_t)l->bucket_count + param_count, sizeof(*l->plan->collectives));
-    if (l->plan->collectives == NULL) {
+    size_t most = (size_t)l->command_count + param_count;
+    l->plan->collectives = wefti_arena_array(&l->plan->arena, most, sizeof(*l->plan->collectives));
+    wefti_command_t *commands = wefti_arena_array(&l->arena, most, sizeof(*commands));
+    if (l->plan->collectives == NULL || commands == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    for (uint32_t b = 0; b < l->bucket_count; b++) {
-        status = l->buckets[b].gradients ? add_bucket(l, b) : add_activation(l, b);
-        WEFT_TRY(status, status, fail);
+    memcpy(commands, l->commands, l->command_count * sizeof(*commands));
+    l->commands = commands;
+    for (uint32_t c = 0; c < l->command_count; c++) {
+        WEFT_TRY(status, add_command(l, c), fail);
     }
-    WEFT_TRY(status, wefti_lower_gathers(l), fail);
     WEFT_TRY(status, add_broadcasts(l, param_count), fail);
+    l->command_count = l->plan->collective_count;
 fail:
     return status;
 }

@@ -137,7 +137,9 @@ weft_status_t wefti_lower_find_folds(wefti_lowering_t *l)
             fold->level = node->input_count / node->output_count - 1;
         }
         note_sums(l, id, fold->level);
-        l->buckets[fold->bucket].folded = true;
+        for (uint32_t part = 0; part < l->buckets[fold->bucket].parts; part++) {
+            l->buckets[fold->bucket + part].folded = true;
+        }
     }
 fail:
     return status;

@@ -244,8 +244,7 @@ static weft_status_t add_range_update(wefti_lowering_t *l, uint32_t index)
     if (name == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    uint32_t id = bucket->fused ? bucket->node : bucket->members[0].update;
-    WEFT_TRY(status, unfuse(l, bucket, &l->graph->nodes[id], &node), fail);
+    WEFT_TRY(status, unfuse(l, bucket, &l->graph->nodes[bucket->update], &node), fail);
     WEFT_TRY(status, wefti_lower_describe_kernel(l, &node, name, kernel), fail);
     for (uint32_t j = 0; j < bucket->operand_count; j++) {
         WEFT_TRY(status, range_of(l, index, j, &kernel->inputs[j]), fail);

@@ -43,7 +43,7 @@ static weft_status_t describe_plan(wefti_lowering_t *l)
     plan->flags |= l->params->flags;
     plan->flags |= l->params->rank_graph_count > 0 ? WEFTI_PLAN_RANK_DATA : 0;
     plan->flags |= l->shards > 1 ? WEFTI_PLAN_SHARDED : 0;
-    plan->flags |= l->shards > 1 && l->params->decouple ? WEFTI_PLAN_DECOUPLED : 0;
+    plan->flags |= wefti_graph_find_program(l->graph, "flush") != NULL ? WEFTI_PLAN_DECOUPLED : 0;
     plan->accumulate = l->params->gradients.accumulate > 1 ? l->params->gradients.accumulate : 1;
     plan->global_micro_batches = l->params->gradients.leaves;
     plan->clip_norm = l->params->gradients.clip_norm;
@@ -62,7 +62,7 @@ static weft_status_t describe_plan(wefti_lowering_t *l)
     return copy_forecast(plan, l->params->forecast);
 }
 
-/* What the compute stream runs in a step or in a micro-batch, and what runs in its place in another
+/* What runs in a step, in a micro-batch or in a flush, and what runs in its place in another
  * program. */
 static weft_status_t find_order(wefti_lowering_t *l)
 {
@@ -78,8 +78,7 @@ static weft_status_t find_order(wefti_lowering_t *l)
     }
     for (uint32_t p = 0; p < graph->program_count; p++) {
         const wefti_program_t *program = &graph->programs[p];
-        bool steps = strcmp(program->name, "step") == 0 ||
-                     strncmp(program->name, "micro_step", strlen("micro_step")) == 0;
+        bool steps = strcmp(program->name, "init") != 0 && strcmp(program->name, "eval") != 0;
         for (uint32_t i = 0; steps && i < program->node_count; i++) {
             runs[program->nodes[i]] = true;
         }

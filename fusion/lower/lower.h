@@ -30,10 +30,18 @@ typedef struct wefti_member {
     uint32_t sent;    /* what is reduced, in place: value, or a fold of it */
     uint32_t reduced; /* the collective's output: the same memory afterwards; WEFTI_NONE: sharded */
     uint32_t param;   /* whose gradient it is, or WEFTI_NONE */
-    uint32_t update;  /* the node that updates param, or WEFTI_NONE */
 } wefti_member_t;
 
-/* One collective. Members lie side by side. A collective that is split is as many buckets, one
+/* A collective of the comm stream, or a piece of it. They stand in the order of the graph; each is
+ * the collective of its number in the plan. */
+typedef struct wefti_command {
+    uint32_t node;
+    uint32_t part, parts; /* parts is 1 unless split */
+    uint32_t ready;       /* how many items have run when it may start */
+    uint32_t bucket;      /* that it reduces, or whose weights it gathers; init: WEFTI_NONE */
+} wefti_command_t;
+
+/* What one collective reduces. Members lie side by side. A collective that is split is as many buckets, one
  * behind the other, of one node and one member, each with its part of the member's range; one on
  * several activations is a bucket for each of them, part being its number. */
 typedef struct wefti_bucket {
@@ -43,7 +51,7 @@ typedef struct wefti_bucket {
     wefti_member_t *members;
     uint32_t member_count;
     uint32_t part, parts; /* parts is 1 unless split */
-    uint32_t ready;       /* how many items have run when all members are written */
+    uint32_t command;     /* that reduces it */
     uint64_t begin_bytes; /* of the bucket in each region: gradients, parameters, states */
     uint64_t end_bytes;
     bool gradients; /* all members are gradients: they have regions; else a single activation */
@@ -57,15 +65,11 @@ typedef struct wefti_bucket {
     /* Sharded: the range divides into a shard for every rank, which that rank reduces, updates and
      * sends to the others. Implies update_def. */
     bool sharded;
-    bool fused;           /* all of that in one collective, whose update is in no stream */
-    uint32_t update_node; /* sharded, not fused */
-    uint32_t gather_node;
+    bool fused;                 /* all of that in one collective, whose update is in no stream */
+    uint32_t update;            /* the node of update_def */
     uint32_t kernel;            /* in the plan: the update of a fused bucket */
     uint64_t state_begin_bytes; /* in each state region: where the bucket's states begin */
     uint32_t *states;           /* sharded: plan buffer of a rank's share, by state slot */
-    uint32_t due;    /* decoupled: the first item that reads its weights, or item_count */
-    uint32_t gather; /* sharded: the plan collective that gives everybody the weights;
-                                   WEFTI_NONE: fused */
     uint32_t param_shard, grad_shard, param_range; /* plan buffers, made on first use */
 
     uint32_t *levels; /* folds.c: plan buffers of partial sums, by level */
@@ -83,12 +87,14 @@ typedef struct wefti_lowering {
     uint32_t *variant_kernel;            /* of a variant: in the plan */
     wefti_item_t *items;
     uint32_t item_count;
-    wefti_bucket_t *buckets; /* in the order of the comm stream */
+    wefti_command_t *commands;
+    uint32_t command_count;
+    wefti_bucket_t *buckets; /* in the order of commands */
     uint32_t bucket_count;
     wefti_constraint_t *constraints; /* with a collective on one side: nodes */
     uint32_t constraint_count;
     uint32_t *item_of;       /* node -> item, or WEFTI_NONE */
-    uint32_t *bucket_of;     /* node -> (first) bucket, or WEFTI_NONE */
+    uint32_t *command_of;    /* node -> (first) command, or WEFTI_NONE */
     uint32_t *buffer_of;     /* value -> plan buffer, or WEFTI_NONE */
     uint32_t *shard_of;      /* value -> the (first) bucket whose shards it is, or WEFTI_NONE */
     wefti_readers_t readers; /* of a step */
@@ -105,7 +111,6 @@ typedef struct wefti_lowering {
     uint64_t region_bytes;           /* of parameters and of gradients */
     uint64_t state_region_bytes;     /* of a state: the same, less what is only on other ranks */
     uint32_t shards;                 /* the number of ranks if updates are sharded, else 1 */
-    uint32_t first_broadcast;        /* the collectives of init begin there */
     struct wefti_rankings *rankings; /* algorithms.c's */
     uint64_t arena_cursor;           /* arena bytes handed out */
     uint64_t kept_bytes;             /* payload of what is there all the time */
@@ -117,13 +122,16 @@ weft_status_t wefti_lower_kernels(wefti_lowering_t *lowering);
 weft_status_t wefti_lower_programs(wefti_lowering_t *lowering);
 weft_status_t wefti_lower_data(wefti_lowering_t *lowering);
 
-/* order.c: WEFTI_NONE for every id below count; an item at the end. */
+/* order.c: WEFTI_NONE for every id below count; items of a node at the end, of buckets in turn. */
 uint32_t *wefti_lower_map(wefti_lowering_t *lowering, uint32_t count);
-void wefti_lower_add_item(wefti_lowering_t *lowering, uint32_t node, uint32_t bucket);
-/* updates.c: which updates buckets have, and which operands; state_slot and state_count. Then, once
- * buckets are in order, their items, after all others. */
-weft_status_t wefti_lower_find_updates(wefti_lowering_t *lowering);
-weft_status_t wefti_lower_updates(wefti_lowering_t *lowering);
+void wefti_lower_add_items(wefti_lowering_t *lowering, uint32_t node, uint32_t bucket,
+                           uint32_t count);
+/* The (first) bucket that the producer of a value reduces, or WEFTI_NONE. */
+uint32_t wefti_lower_bucket_of(const wefti_lowering_t *lowering, uint32_t value);
+/* updates.c: items of an update; its bucket gets operator and operands. */
+weft_status_t wefti_lower_update(wefti_lowering_t *lowering, uint32_t node);
+/* The same of a ReduceUpdateGather, which is in no stream of items. */
+weft_status_t wefti_lower_fused_update(wefti_lowering_t *lowering, uint32_t bucket);
 /* A node that only names a part of memory. */
 bool wefti_lower_is_view(const wefti_node_t *node);
 /* Of how many bytes a bucket's range is a multiple. */
@@ -148,10 +156,10 @@ void wefti_lower_predict(wefti_plan_collective_t *collective, const wefti_bucket
 /* Turns the collective of a sharded bucket, an all-reduce of all of the range, into what it is. */
 weft_status_t wefti_lower_shard_collective(wefti_lowering_t *lowering, uint32_t bucket,
                                            wefti_plan_collective_t *collective);
-/* gathers.c: the all-gathers of weights, behind the buckets' collectives. */
-weft_status_t wefti_lower_gathers(wefti_lowering_t *lowering);
-/* collectives.c: the plan's collectives; the first are the buckets, in their order, then
- * gathers, then what init runs. */
+/* gathers.c: the collective of a command that gathers the weights of a bucket. */
+weft_status_t wefti_lower_gather(wefti_lowering_t *lowering, uint32_t command,
+                                 wefti_plan_collective_t *collective);
+/* collectives.c: the plan's collectives, one per command; those of init come last. */
 weft_status_t wefti_lower_collectives(wefti_lowering_t *lowering);
 /* constraints.c: the graph's, where collectives are concerned. */
 weft_status_t wefti_lower_constraints(wefti_lowering_t *lowering);

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Order of the two streams. The compute stream runs forward, backward and then all updates, so
- * every reader of a parameter has run before its update; check_order proves it. The comm stream
- * runs the buckets as they become ready.
+ * The two streams, in the order of the graph: items are what the compute stream runs, commands the
+ * collectives. A command starts after the items in front of it.
  */
 #include "fusion/lower/lower.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/error.h"
@@ -28,36 +26,40 @@ uint32_t *wefti_lower_map(wefti_lowering_t *l, uint32_t count)
     return map;
 }
 
-void wefti_lower_add_item(wefti_lowering_t *l, uint32_t node, uint32_t bucket)
+void wefti_lower_add_items(wefti_lowering_t *l, uint32_t node, uint32_t bucket, uint32_t count)
 {
     l->item_of[node] = l->item_count;
     for (uint32_t v = l->variant_of[node]; v != WEFTI_NONE; v = l->next_variant[v]) {
         l->item_of[v] = l->item_count;
     }
-    l->items[l->item_count++] = (wefti_item_t){.node = node, .bucket = bucket};
+    for (uint32_t part = 0; part < count; part++) {
+        l->items[l->item_count++] = (wefti_item_t){
+            .node = node, .bucket = bucket == WEFTI_NONE ? WEFTI_NONE : bucket + part};
+    }
 }
 
-/* A gather that completes an update belongs to the bucket of its reduce-scatter. */
-static bool makes_buckets(const wefti_node_t *node)
+uint32_t wefti_lower_bucket_of(const wefti_lowering_t *l, uint32_t value)
 {
-    return communicates(node) && !wefti_node_is_flat_gather(node);
+    uint32_t producer = value == WEFTI_NONE ? WEFTI_NONE : l->graph->values[value].producer;
+    uint32_t command = producer == WEFTI_NONE ? WEFTI_NONE : l->command_of[producer];
+    return command == WEFTI_NONE ? WEFTI_NONE : l->commands[command].bucket;
 }
 
-/* Tensors that the collective of a bucket reads; *out_first: the first one's input. */
+/* Tensors of the flat range of a collective; *out_first: the first one's input. */
 static uint32_t count_members(const wefti_node_t *node, uint32_t *out_first)
 {
     uint32_t members = (wefti_node_range(node) == WEFT_RANGE_ROLE_REDUCE_UPDATE)
                            ? (uint32_t)wefti_node_int(node, "members")
                            : 0;
-    *out_first = members;
-    return members > 0 ? members : node->input_count;
+    *out_first = wefti_node_is_flat_gather(node) ? 1 : members;
+    return members > 0 ? members : node->input_count - *out_first;
 }
 
 /* Number of pieces that a collective is split into; 1 for what does not communicate. */
 static weft_status_t parts_of(const wefti_lowering_t *l, const wefti_node_t *node,
                               uint32_t *out_parts)
 {
-    const weft_attr_t *attr = makes_buckets(node) ? wefti_node_attr(node, "parts") : NULL;
+    const weft_attr_t *attr = communicates(node) ? wefti_node_attr(node, "parts") : NULL;
     uint32_t first;
     *out_parts = 1;
     if (attr == NULL) {
@@ -100,66 +102,48 @@ static weft_status_t check_member(const wefti_lowering_t *l, const wefti_node_t 
     return WEFT_OK;
 }
 
-/* The nodes that follow a reduce-scatter of gradients: the update of its shard and the gather. */
-static weft_status_t find_update(const wefti_lowering_t *l, wefti_bucket_t *bucket)
+/* The weights that a value is, in the memory of a parameter: gathered, or the parameter itself. */
+static uint32_t param_of(const wefti_graph_t *graph, uint32_t value)
 {
-    const wefti_node_t *node = &l->graph->nodes[bucket->node];
-    uint32_t shard = node->outputs[0];
-    bucket->update_node = bucket->gather_node = WEFTI_NONE;
+    const wefti_value_t *at = &graph->values[value];
+    return at->producer != WEFTI_NONE && wefti_node_is_flat_gather(&graph->nodes[at->producer])
+               ? graph->nodes[at->producer].inputs[at->producer_output + 1]
+               : value;
+}
+
+/* The shard of weights that the update of a reduce-scattered shard of gradients overwrites. */
+static weft_status_t find_weights(const wefti_lowering_t *l, const wefti_node_t *node,
+                                  const wefti_node_t **out_weights)
+{
+    const wefti_graph_t *graph = l->graph;
+    uint32_t shard = node->outputs[0], weights = WEFTI_NONE;
     for (uint32_t i = l->readers.first[shard]; i < l->readers.first[shard + 1]; i++) {
-        if (l->graph->nodes[l->readers.nodes[i]].phase == WEFTI_PHASE_UPDATE) {
-            bucket->update_node = l->readers.nodes[i];
+        const wefti_node_t *update = &graph->nodes[l->readers.nodes[i]];
+        if (update->phase == WEFTI_PHASE_UPDATE && update->inputs[0] != WEFTI_NONE) {
+            weights = graph->values[update->inputs[0]].producer;
         }
     }
-    uint32_t updated = bucket->update_node == WEFTI_NONE
-                           ? WEFTI_NONE
-                           : l->graph->nodes[bucket->update_node].outputs[0];
-    for (uint32_t i = updated == WEFTI_NONE ? 0 : l->readers.first[updated];
-         updated != WEFTI_NONE && i < l->readers.first[updated + 1]; i++) {
-        if (wefti_node_is_flat_gather(&l->graph->nodes[l->readers.nodes[i]])) {
-            bucket->gather_node = l->readers.nodes[i];
-        }
-    }
-    if (bucket->gather_node == WEFTI_NONE ||
-        l->graph->nodes[bucket->gather_node].output_count != node->input_count) {
-        return wefti_error(
-            WEFT_ERR_UNSUPPORTED,
-            "node '%s' (%s): attribute 'flat' requires an update of the shard and an "
-            "AllGather of %u parameters",
-            node->name, node->def->name, node->input_count);
-    }
-    return WEFT_OK;
-}
-
-/* A piece is ready behind its own fold, not that of all pieces. */
-static void ready_with_folds(wefti_lowering_t *l, uint32_t id)
-{
-    uint32_t first = l->bucket_of[id], parts = l->buckets[first].parts;
-    uint32_t producer = l->graph->values[l->buckets[first].members[0].sent].producer;
-    if (wefti_lower_is_fold(l, producer) && wefti_lower_fold_parts(l, producer) == parts &&
-        l->item_of[producer] + parts == l->item_count) {
-        for (uint32_t part = 0; part < parts; part++) {
-            l->buckets[first + part].ready = l->item_of[producer] + part + 1;
-        }
-    }
-}
-
-/* Which parameter's gradient member i is. */
-static uint32_t param_of(const wefti_lowering_t *l, const wefti_bucket_t *bucket, uint32_t i)
-{
-    const wefti_node_t *node = &l->graph->nodes[bucket->node];
-    return bucket->fused     ? node->inputs[i]
-           : bucket->sharded ? l->graph->nodes[bucket->gather_node].inputs[i + 1]
-                             : l->graph->values[node->outputs[i]].grad_of;
+    *out_weights = weights == WEFTI_NONE ? NULL : &graph->nodes[weights];
+    return weights != WEFTI_NONE && wefti_lower_is_view(*out_weights) &&
+                   (*out_weights)->input_count == node->input_count
+               ? WEFT_OK
+               : wefti_error(WEFT_ERR_UNSUPPORTED,
+                             "node '%s' (%s): attribute 'flat' requires an update of a Shard of %u "
+                             "parameters",
+                             node->name, node->def->name, node->input_count);
 }
 
 static weft_status_t add_members(wefti_lowering_t *l, wefti_bucket_t *bucket, uint32_t first)
 {
     weft_status_t status = WEFT_OK;
-    const wefti_node_t *node = &l->graph->nodes[bucket->node];
+    const wefti_graph_t *graph = l->graph;
+    const wefti_node_t *node = &graph->nodes[bucket->node], *weights = NULL;
     bucket->members = wefti_arena_array(&l->arena, bucket->member_count, sizeof(*bucket->members));
     if (bucket->members == NULL) {
         return WEFT_ERR_NO_MEMORY;
+    }
+    if (bucket->sharded && !bucket->fused) {
+        WEFT_TRY(status, find_weights(l, node, &weights), fail);
     }
     for (uint32_t i = 0; i < bucket->member_count; i++) {
         uint32_t sent = node->inputs[first + i];
@@ -169,80 +153,123 @@ static weft_status_t add_members(wefti_lowering_t *l, wefti_bucket_t *bucket, ui
             (wefti_member_t){.value = value,
                              .sent = sent,
                              .reduced = bucket->sharded ? WEFTI_NONE : node->outputs[i],
-                             .param = param_of(l, bucket, i),
-                             .update = WEFTI_NONE};
+                             .param = bucket->fused     ? node->inputs[i]
+                                      : weights != NULL ? param_of(graph, weights->inputs[i])
+                                                        : graph->values[node->outputs[i]].grad_of};
     }
 fail:
     return status;
+}
+
+/* Commands of a node, whose first input is written by producer. A piece is ready after its own item
+ * of the producer, not after that of all pieces. */
+static void add_commands(wefti_lowering_t *l, uint32_t node, uint32_t producer, uint32_t bucket,
+                         uint32_t parts)
+{
+    uint32_t from = producer == WEFTI_NONE ? WEFTI_NONE : l->item_of[producer];
+    bool by_piece = from != WEFTI_NONE && from + parts == l->item_count &&
+                    l->items[from + parts - 1].node == producer;
+    l->command_of[node] = l->command_count;
+    for (uint32_t part = 0; part < parts; part++) {
+        l->commands[l->command_count++] =
+            (wefti_command_t){.node = node,
+                              .part = part,
+                              .parts = parts,
+                              .ready = by_piece ? from + part + 1 : l->item_count,
+                              .bucket = bucket == WEFTI_NONE ? WEFTI_NONE : bucket + part};
+    }
 }
 
 static weft_status_t make_bucket(wefti_lowering_t *l, uint32_t id)
 {
     weft_status_t status;
     const wefti_node_t *node = &l->graph->nodes[id];
-    wefti_bucket_t *bucket = &l->buckets[l->bucket_count];
+    uint32_t index = l->bucket_count, first;
+    wefti_bucket_t *bucket = &l->buckets[index];
     bool fused = (wefti_node_range(node) == WEFT_RANGE_ROLE_REDUCE_UPDATE);
     bool sharded = fused || wefti_node_is_flat_scatter(node);
-    uint32_t first;
     if (!sharded && !wefti_reduces_gradients(l->graph, node)) {
-        return wefti_lower_activations(l, id);
+        WEFT_TRY(status, wefti_lower_activations(l, id), fail);
+        add_commands(l, id, WEFTI_NONE, index, l->bucket_count - index);
+        return WEFT_OK;
     }
     *bucket = (wefti_bucket_t){.node = id,
                                .op = WEFT_COLLECTIVE_ALL_REDUCE,
+                               .command = l->command_count,
                                .sharded = sharded,
                                .fused = fused,
-                               .ready = l->item_count,
                                .parts = 1,
                                .gradients = true,
-                               .gather = WEFTI_NONE,
+                               .update = WEFTI_NONE,
                                .kernel = WEFTI_NONE,
                                .param_shard = WEFTI_NONE,
                                .grad_shard = WEFTI_NONE,
                                .param_range = WEFTI_NONE};
     bucket->member_count = count_members(node, &first);
-    if (sharded && !fused) {
-        WEFT_TRY(status, find_update(l, bucket), fail);
-    }
     WEFT_TRY(status, add_members(l, bucket, first), fail);
-    l->bucket_of[id] = l->bucket_count++;
     WEFT_TRY(status, parts_of(l, node, &bucket->parts), fail);
-    for (uint32_t part = 1; part < bucket->parts; part++) {
-        wefti_bucket_t *piece = &l->buckets[l->bucket_count++];
-        *piece = *bucket;
-        piece->part = part;
+    if (fused) {
+        WEFT_TRY(status, wefti_lower_fused_update(l, index), fail);
     }
-    ready_with_folds(l, id);
-    return WEFT_OK;
+    for (uint32_t part = 0; part < bucket->parts; part++) {
+        l->buckets[index + part] = *bucket;
+        l->buckets[index + part].part = part;
+        l->buckets[index + part].command = l->command_count + part;
+    }
+    l->bucket_count += bucket->parts;
+    add_commands(l, id, l->graph->values[bucket->members[0].sent].producer, index, bucket->parts);
 fail:
     return status;
 }
 
-/* Every value is made before it is read, and no parameter is read after its update. */
-static weft_status_t check_order(wefti_lowering_t *l)
+/* Gathers may run before the collectives that reduce their buckets. */
+static weft_status_t find_gathered(wefti_lowering_t *l)
+{
+    const wefti_graph_t *graph = l->graph;
+    uint32_t *bucket_of = wefti_lower_map(l, graph->value_count);
+    if (bucket_of == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t b = l->bucket_count; b-- > 0;) {
+        if (l->buckets[b].sharded && !l->buckets[b].fused) {
+            bucket_of[l->buckets[b].members[0].param] = b;
+        }
+    }
+    for (uint32_t c = 0; c < l->command_count; c++) {
+        wefti_command_t *command = &l->commands[c];
+        const wefti_node_t *node = &graph->nodes[command->node];
+        if (!wefti_node_is_flat_gather(node)) {
+            continue;
+        }
+        uint32_t b = node->inputs[1] == WEFTI_NONE ? WEFTI_NONE : bucket_of[node->inputs[1]];
+        bool same = b != WEFTI_NONE && l->buckets[b].member_count == node->output_count &&
+                    l->buckets[b].parts == command->parts;
+        for (uint32_t i = 0; same && i < node->output_count; i++) {
+            same = l->buckets[b].members[i].param == node->inputs[i + 1];
+        }
+        if (!same) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED,
+                               "node '%s' (%s): does not gather the weights of one ReduceScatter",
+                               node->name, node->def->name);
+        }
+        command->bucket = b + command->part;
+    }
+    return WEFT_OK;
+}
+
+/* No parameter has two updates. */
+static weft_status_t check_updates(wefti_lowering_t *l)
 {
     uint32_t *updater = wefti_lower_map(l, l->graph->value_count);
     if (updater == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    for (uint32_t n = 0; n < l->order_count; n++) {
-        uint32_t id = l->order[n];
+    for (uint32_t n = 0; n < l->item_count; n++) {
+        uint32_t id = l->items[n].node;
         const wefti_node_t *node = &l->graph->nodes[id];
-        if (l->item_of[id] == WEFTI_NONE) {
-            continue;
-        }
-        for (uint32_t j = 0; j < node->input_count; j++) {
+        for (uint32_t j = 0; node->phase == WEFTI_PHASE_UPDATE && j < node->input_count; j++) {
             uint32_t value = node->inputs[j];
-            uint32_t producer = value == WEFTI_NONE ? WEFTI_NONE : l->graph->values[value].producer;
-            if (producer != WEFTI_NONE && !wefti_lower_is_view(&l->graph->nodes[producer]) &&
-                (l->bucket_of[producer] != WEFTI_NONE
-                     ? l->buckets[l->bucket_of[producer]].ready > l->item_of[id]
-                     : l->item_of[producer] >= l->item_of[id])) {
-                return wefti_error(WEFT_ERR_UNSUPPORTED,
-                                   "node '%s': reads '%s', the output of an update", node->name,
-                                   l->graph->values[value].name);
-            }
-            if (value == WEFTI_NONE || node->phase != WEFTI_PHASE_UPDATE ||
-                l->graph->values[value].kind != WEFTI_VALUE_PARAM) {
+            if (value == WEFTI_NONE || l->graph->values[value].kind != WEFTI_VALUE_PARAM) {
                 continue;
             }
             if (updater[value] != WEFTI_NONE && updater[value] != id) {
@@ -256,21 +283,21 @@ static weft_status_t check_order(wefti_lowering_t *l)
     return WEFT_OK;
 }
 
-weft_status_t wefti_lower_order(wefti_lowering_t *l)
+/* Room for items, buckets and commands: a node may become as many as it is split into. */
+static weft_status_t begin(wefti_lowering_t *l)
 {
-    weft_status_t status;
+    weft_status_t status = WEFT_OK;
     const wefti_graph_t *graph = l->graph;
-    size_t pieces = 0;
-    size_t items = 0, buckets = 0; /* at most: a node may become as many as it is split into */
+    size_t pieces = 0, items = 0, commands = 0;
     for (uint32_t i = 0; i < l->order_count; i++) {
         uint32_t parts;
         const wefti_node_t *node = &graph->nodes[l->order[i]];
         WEFT_TRY(status, parts_of(l, node, &parts), fail);
         parts =
             wefti_lower_is_fold(l, l->order[i]) ? wefti_lower_fold_parts(l, l->order[i]) : parts;
-        size_t most = makes_buckets(node) && node->input_count > parts ? node->input_count : parts;
+        size_t most = communicates(node) && node->input_count > parts ? node->input_count : parts;
         items += most;
-        buckets += makes_buckets(node) ? most : 0;
+        commands += communicates(node) ? most : 0;
         pieces += parts > 1 ? parts : 0;
         if (pieces > MAX_PARTS) {
             return wefti_error(WEFT_ERR_UNSUPPORTED,
@@ -278,31 +305,59 @@ weft_status_t wefti_lower_order(wefti_lowering_t *l)
         }
     }
     l->items = wefti_arena_array(&l->arena, items, sizeof(*l->items));
-    l->buckets = wefti_arena_array(&l->arena, buckets, sizeof(*l->buckets));
+    l->buckets = wefti_arena_array(&l->arena, commands, sizeof(*l->buckets));
+    l->commands = wefti_arena_array(&l->arena, commands, sizeof(*l->commands));
     l->item_of = wefti_lower_map(l, graph->node_count);
-    l->bucket_of = wefti_lower_map(l, graph->node_count);
-    if (l->items == NULL || l->buckets == NULL || l->item_of == NULL || l->bucket_of == NULL) {
+    l->command_of = wefti_lower_map(l, graph->node_count);
+    l->shard_of = wefti_lower_map(l, graph->value_count);
+    if (l->items == NULL || l->buckets == NULL || l->commands == NULL || l->item_of == NULL ||
+        l->command_of == NULL || l->shard_of == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     WEFT_TRY(status, wefti_graph_readers(graph, l->order, l->order_count, &l->arena, &l->readers),
              fail);
-    WEFT_TRY(status, wefti_lower_constraints(l), fail);
-    for (uint32_t i = 0; i < l->order_count; i++) {
-        uint32_t id = l->order[i];
-        if (makes_buckets(&graph->nodes[id])) {
-            WEFT_TRY(status, make_bucket(l, id), fail);
-        } else if (graph->nodes[id].phase != WEFTI_PHASE_UPDATE) {
-            uint32_t parts = wefti_lower_is_fold(l, id) ? wefti_lower_fold_parts(l, id) : 1;
-            wefti_lower_add_item(l, id, WEFTI_NONE);
-            for (uint32_t part = 1; part < parts; part++) {
-                l->items[l->item_count++] = (wefti_item_t){.node = id, .bucket = WEFTI_NONE};
-            }
-        }
+    WEFT_TRY(status, wefti_state_slots(graph, &l->arena, &l->state_slot, &l->state_count), fail);
+    status = wefti_lower_constraints(l);
+fail:
+    return status;
+}
+
+static weft_status_t visit(wefti_lowering_t *l, uint32_t id)
+{
+    weft_status_t status;
+    const wefti_node_t *node = &l->graph->nodes[id];
+    uint32_t parts = 1;
+    if (wefti_lower_is_view(node)) {
+        return WEFT_OK;
     }
+    if (wefti_node_is_flat_gather(node)) {
+        WEFT_TRY(status, parts_of(l, node, &parts), fail);
+        add_commands(l, id, l->graph->values[node->inputs[0]].producer, WEFTI_NONE, parts);
+        return WEFT_OK;
+    }
+    if (communicates(node)) {
+        return make_bucket(l, id);
+    }
+    if (node->phase == WEFTI_PHASE_UPDATE) {
+        return wefti_lower_update(l, id);
+    }
+    wefti_lower_add_items(l, id, WEFTI_NONE,
+                          wefti_lower_is_fold(l, id) ? wefti_lower_fold_parts(l, id) : 1);
+    return WEFT_OK;
+fail:
+    return status;
+}
+
+weft_status_t wefti_lower_order(wefti_lowering_t *l)
+{
+    weft_status_t status;
+    WEFT_TRY(status, begin(l), fail);
+    for (uint32_t i = 0; i < l->order_count; i++) {
+        WEFT_TRY(status, visit(l, l->order[i]), fail);
+    }
+    WEFT_TRY(status, find_gathered(l), fail);
     WEFT_TRY(status, wefti_lower_find_folds(l), fail);
-    WEFT_TRY(status, wefti_lower_find_updates(l), fail);
-    WEFT_TRY(status, wefti_lower_updates(l), fail);
-    WEFT_TRY(status, check_order(l), fail);
+    WEFT_TRY(status, check_updates(l), fail);
 fail:
     return status;
 }

@@ -44,7 +44,7 @@ typedef struct send {
     uint32_t collective; /* in the plan */
     uint32_t after;      /* items that must have run */
     uint32_t reader;     /* first item that needs what it does, or item_count */
-    uint32_t node;       /* WEFTI_NONE, or its own: pieces of one node share a start event */
+    uint32_t node;       /* pieces of one node share a start event */
     uint32_t index;      /* keeps the order of what may start at the same time */
     uint32_t done;       /* event recorded behind it */
 } send_t;
@@ -58,6 +58,7 @@ typedef struct writer {
     send_t *sends;  /* in the order of the comm stream */
     uint32_t send_count;
     uint32_t *waiting; /* item -> the send that it waits for, or WEFTI_NONE */
+    uint32_t bound;    /* most sends that are out, or 0; without kernels there is none */
     uint32_t over;     /* sends that compute has waited for, or for one behind them */
 } writer_t;
 
@@ -66,27 +67,29 @@ static bool is_needed(const writer_t *w, uint32_t node)
     return w->runs[node] != WEFTI_NONE;
 }
 
-/* Item reads all of bucket and of its pieces, or is the first of their updates, one for each. */
-static void note_reader(const wefti_lowering_t *l, uint32_t bucket, uint32_t item, uint32_t *reader)
+/* Item reads what all pieces of a command do, or is the first of their updates, one for each. */
+static void note_reader(const wefti_lowering_t *l, uint32_t command, uint32_t item,
+                        uint32_t *reader)
 {
-    bool by_piece = l->items[item].bucket == bucket;
-    for (uint32_t part = 0; part < l->buckets[bucket].parts; part++) {
-        uint32_t first = by_piece ? item + part : item;
-        reader[bucket + part] = first < reader[bucket + part] ? first : reader[bucket + part];
+    const wefti_command_t *first = &l->commands[command];
+    bool by_piece = first->bucket != WEFTI_NONE && l->items[item].bucket == first->bucket;
+    for (uint32_t part = 0; part < first->parts; part++) {
+        uint32_t at = by_piece ? item + part : item;
+        reader[command + part] = at < reader[command + part] ? at : reader[command + part];
     }
 }
 
-/* For every bucket the first item of the program that reads a result of it, or item_count. */
+/* For every command the first item of the program that reads a result of it, or item_count. */
 static weft_status_t find_readers(const writer_t *w, uint32_t **out_reader)
 {
     wefti_lowering_t *l = w->l;
-    uint32_t *reader = wefti_arena_array(&l->arena, l->bucket_count, sizeof(*reader));
+    uint32_t *reader = wefti_arena_array(&l->arena, l->command_count, sizeof(*reader));
     *out_reader = reader;
     if (reader == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    for (uint32_t b = 0; b < l->bucket_count; b++) {
-        reader[b] = l->item_count;
+    for (uint32_t c = 0; c < l->command_count; c++) {
+        reader[c] = l->item_count;
     }
     for (uint32_t n = 0; n < l->order_count; n++) {
         uint32_t id = l->order[n], item = l->item_of[id];
@@ -97,40 +100,37 @@ static weft_status_t find_readers(const writer_t *w, uint32_t **out_reader)
         for (uint32_t j = 0; j < node->input_count; j++) {
             uint32_t value = node->inputs[j];
             uint32_t producer = value == WEFTI_NONE ? WEFTI_NONE : l->graph->values[value].producer;
-            uint32_t bucket = producer == WEFTI_NONE ? WEFTI_NONE : l->bucket_of[producer];
-            if (bucket != WEFTI_NONE) {
-                note_reader(l, bucket, item, reader);
+            uint32_t command = producer == WEFTI_NONE ? WEFTI_NONE : l->command_of[producer];
+            if (command != WEFTI_NONE) {
+                note_reader(l, command, item, reader);
             }
         }
     }
     for (uint32_t c = 0; c < l->constraint_count; c++) {
-        uint32_t bucket = l->bucket_of[l->constraints[c].before];
+        uint32_t command = l->command_of[l->constraints[c].before];
         uint32_t after = l->constraints[c].after, item = l->item_of[after];
         /* A fused bucket may be put off until after it: then its update waits. */
-        if (bucket != WEFTI_NONE && item != WEFTI_NONE && is_needed(w, after) &&
-            item >= l->buckets[bucket].ready) {
-            note_reader(l, bucket, item, reader);
+        if (command != WEFTI_NONE && item != WEFTI_NONE && is_needed(w, after) &&
+            item >= l->commands[command].ready) {
+            note_reader(l, command, item, reader);
         }
     }
     return WEFT_OK;
 }
 
-static void add_send(writer_t *w, uint32_t collective, uint32_t after, uint32_t reader,
-                     uint32_t node)
-{
-    w->sends[w->send_count] = (send_t){collective, after, reader, node, w->send_count, WEFTI_NONE};
-    w->send_count++;
-}
-
-static weft_status_t add_bucket_sends(writer_t *w)
+/* The collectives of a program, in its order. */
+static weft_status_t add_sends(writer_t *w, const wefti_program_t *program)
 {
     weft_status_t status;
     wefti_lowering_t *l = w->l;
     uint32_t *reader = NULL;
     WEFT_TRY(status, find_readers(w, &reader), fail);
-    for (uint32_t b = 0; b < l->bucket_count; b++) {
-        if (is_needed(w, l->buckets[b].node)) {
-            add_send(w, b, l->buckets[b].ready, reader[b], l->buckets[b].node);
+    for (uint32_t i = 0; i < program->node_count; i++) {
+        uint32_t node = program->nodes[i], c = l->command_of[node];
+        for (; c < l->command_count && l->commands[c].node == node; c++) {
+            w->sends[w->send_count] =
+                (send_t){c, l->commands[c].ready, reader[c], node, w->send_count, WEFTI_NONE};
+            w->send_count++;
         }
     }
 fail:
@@ -167,7 +167,7 @@ static weft_status_t find_waits(writer_t *w)
 static weft_status_t begin_writer(wefti_lowering_t *l, const wefti_program_t *program, writer_t *w)
 {
     *w = (writer_t){.l = l, .name = program->name};
-    w->sends = wefti_arena_array(&l->arena, 2 * (size_t)l->bucket_count, sizeof(*w->sends));
+    w->sends = wefti_arena_array(&l->arena, l->command_count, sizeof(*w->sends));
     w->runs = wefti_lower_map(l, l->graph->node_count);
     if (w->sends == NULL || w->runs == NULL) {
         return WEFT_ERR_NO_MEMORY;
@@ -175,6 +175,7 @@ static weft_status_t begin_writer(wefti_lowering_t *l, const wefti_program_t *pr
     for (uint32_t i = 0; i < program->node_count; i++) {
         uint32_t node = program->nodes[i], of = wefti_graph_variant_of(l->graph, node);
         w->runs[of != WEFTI_NONE ? of : node] = node;
+        w->bound = l->item_of[node] != WEFTI_NONE ? l->params->in_flight : w->bound;
     }
     return WEFT_OK;
 }
@@ -183,7 +184,7 @@ static weft_status_t begin_writer(wefti_lowering_t *l, const wefti_program_t *pr
  */
 static bool make_room(writer_t *w, uint32_t index)
 {
-    uint32_t bound = w->l->params->in_flight;
+    uint32_t bound = w->bound;
     if (bound == 0 || index < bound || w->over > index - bound) {
         return false;
     }
@@ -198,14 +199,14 @@ static void write_send(writer_t *w, uint32_t index)
     wefti_lowering_t *l = w->l;
     const send_t *last = index > 0 ? &w->sends[index - 1] : NULL;
     bool waited = make_room(w, index);
-    bool with_last = last != NULL && send->node != WEFTI_NONE && last->node == send->node &&
-                     last->after == send->after && !waited;
+    bool with_last =
+        last != NULL && last->node == send->node && last->after == send->after && !waited;
     if ((send->after > 0 || waited) && !with_last) {
         push(w->program, COMPUTE, WEFTI_STEP_RECORD, l->plan->event_count);
         push(w->program, COMM, WEFTI_STEP_WAIT, l->plan->event_count++);
     }
     push(w->program, COMM, WEFTI_STEP_COLLECTIVE, send->collective);
-    bool makes_room = l->params->in_flight > 0 && index + l->params->in_flight < w->send_count;
+    bool makes_room = w->bound > 0 && index + w->bound < w->send_count;
     if (send->reader < l->item_count || makes_room) {
         send->done = l->plan->event_count++;
         push(w->program, COMM, WEFTI_STEP_RECORD, send->done);
@@ -246,92 +247,12 @@ fail:
     return status;
 }
 
-/* The all-gathers of sharded weights behind their updates. */
-static void add_late_gathers(writer_t *w)
-{
-    wefti_lowering_t *l = w->l;
-    for (uint32_t i = 0; i < l->item_count; i++) { /* updates lie in the order of buckets */
-        uint32_t bucket = l->items[i].bucket;
-        if (bucket != WEFTI_NONE && l->buckets[bucket].sharded) {
-            add_send(w, l->buckets[bucket].gather, i + 1, l->item_count, WEFTI_NONE);
-        }
-    }
-}
-
-static int compare_due(const void *a, const void *b)
-{
-    const send_t *x = a, *y = b;
-    return x->reader != y->reader
-               ? (x->reader < y->reader ? -1 : 1)
-               : (x->collective > y->collective) - (x->collective < y->collective);
-}
-
-/* The all-gathers of the weights that the step before this one made, the first needed first. A rank
- * is asked for its shard once it has begun the step, and others' are written to it then: nobody
- * reads the old weights any more. */
-static void add_early_gathers(writer_t *w)
-{
-    wefti_lowering_t *l = w->l;
-    for (uint32_t b = 0; b < l->bucket_count; b++) {
-        if (l->buckets[b].sharded) {
-            add_send(w, l->buckets[b].gather, 0, l->buckets[b].due, WEFTI_NONE);
-        }
-    }
-    qsort(w->sends, w->send_count, sizeof(*w->sends), compare_due);
-    for (uint32_t s = 0; s < w->send_count; s++) {
-        w->sends[s].index = s;
-    }
-}
-
-/* Weights for whoever reads them outside of a step. */
-static weft_status_t add_flush(wefti_lowering_t *l)
-{
-    weft_status_t status;
-    wefti_plan_program_t *program = NULL;
-    WEFT_TRY(status, begin_program(l, "flush", 0, l->bucket_count, &program), fail);
-    for (uint32_t b = 0; b < l->bucket_count; b++) {
-        if (l->buckets[b].sharded) {
-            push(program, COMM, WEFTI_STEP_COLLECTIVE, l->buckets[b].gather);
-        }
-    }
-fail:
-    return status;
-}
-
-static weft_status_t add_init(wefti_lowering_t *l)
-{
-    weft_status_t status;
-    wefti_plan_program_t *program = NULL;
-    WEFT_TRY(status, begin_program(l, "init", 0, l->plan->collective_count, &program), fail);
-    for (uint32_t c = l->first_broadcast; c < l->plan->collective_count; c++) {
-        push(program, COMM, WEFTI_STEP_COLLECTIVE, c);
-    }
-fail:
-    return status;
-}
-
-/* Does a program of a decoupled plan gather weights: is it the first of a step, and of nothing
- * else? Where "micro_step" runs several times in a step, flush gathers before the first. */
-static bool gathers_first(const wefti_lowering_t *l, const char *name)
-{
-    bool micro = wefti_graph_find_program(l->graph, "micro_step") != NULL;
-    return (l->plan->flags & WEFTI_PLAN_DECOUPLED) != 0 &&
-           (micro ? strcmp(name, "micro_step") == 0 && l->params->gradients.accumulate < 4
-                  : strcmp(name, "step") == 0);
-}
-
 static weft_status_t add_program(wefti_lowering_t *l, const wefti_program_t *program)
 {
     weft_status_t status;
     writer_t w;
     WEFT_TRY(status, begin_writer(l, program, &w), fail);
-    if (gathers_first(l, program->name)) {
-        add_early_gathers(&w);
-    }
-    WEFT_TRY(status, add_bucket_sends(&w), fail);
-    if (strcmp(program->name, "step") == 0 && (l->plan->flags & WEFTI_PLAN_DECOUPLED) == 0) {
-        add_late_gathers(&w);
-    }
+    WEFT_TRY(status, add_sends(&w, program), fail);
     WEFT_TRY(status, write_program(&w), fail);
 fail:
     return status;
@@ -345,29 +266,35 @@ static bool is_named(const wefti_program_t *program, const char *name)
            (program->name[length] == '\0' || program->name[length] == '.');
 }
 
-/* All programs of the graph of that name. */
-static weft_status_t add_programs(wefti_lowering_t *l, const char *name)
+/* Programs in the order in which a plan has them; one that nothing runs is refused. */
+static weft_status_t add_programs(wefti_lowering_t *l)
 {
+    static const char *const names[] = {WEFTI_PROGRAMS};
     weft_status_t status = WEFT_OK;
-    for (uint32_t i = 0; i < l->graph->program_count; i++) {
-        if (is_named(&l->graph->programs[i], name)) {
-            WEFT_TRY(status, add_program(l, &l->graph->programs[i]), fail);
+    for (size_t n = 0; n < sizeof(names) / sizeof(names[0]); n++) {
+        for (uint32_t i = 0; i < l->graph->program_count; i++) {
+            if (is_named(&l->graph->programs[i], names[n])) {
+                WEFT_TRY(status, add_program(l, &l->graph->programs[i]), fail);
+            }
         }
     }
 fail:
     return status;
 }
 
-/* A program that nothing runs is refused. */
 static weft_status_t check_names(const wefti_graph_t *graph)
 {
+    static const char *const names[] = {WEFTI_PROGRAMS};
     for (uint32_t i = 0; i < graph->program_count; i++) {
-        const wefti_program_t *program = &graph->programs[i];
-        if (strcmp(program->name, "init") != 0 && !is_named(program, "micro_step") &&
-            !is_named(program, "step") && !is_named(program, "eval")) {
+        bool known = false;
+        for (size_t n = 0; n < sizeof(names) / sizeof(names[0]); n++) {
+            known = known || is_named(&graph->programs[i], names[n]);
+        }
+        if (!known) {
             return wefti_error(WEFT_ERR_UNSUPPORTED,
-                               "unknown program '%s': expected init, micro_step, step or eval",
-                               program->name);
+                               "unknown program '%s': expected init, micro_step, step, flush or "
+                               "eval",
+                               graph->programs[i].name);
         }
     }
     return WEFT_OK;
@@ -379,8 +306,8 @@ weft_status_t wefti_lower_programs(wefti_lowering_t *l)
     weft_status_t status;
     wefti_arena_t *arena = &l->plan->arena;
     l->plan->streams = wefti_arena_array(arena, STREAM_COUNT, sizeof(*l->plan->streams));
-    l->plan->programs = wefti_arena_array(arena, (size_t)l->graph->program_count + 1,
-                                          sizeof(*l->plan->programs)); /* and flush */
+    l->plan->programs =
+        wefti_arena_array(arena, l->graph->program_count, sizeof(*l->plan->programs));
     if (l->plan->streams == NULL || l->plan->programs == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
@@ -396,15 +323,7 @@ weft_status_t wefti_lower_programs(wefti_lowering_t *l)
     }
     l->plan->stream_count = STREAM_COUNT;
     WEFT_TRY(status, wefti_lower_collectives(l), fail);
-    if (wefti_graph_find_program(l->graph, "init") != NULL) {
-        WEFT_TRY(status, add_init(l), fail);
-    }
-    WEFT_TRY(status, add_programs(l, "micro_step"), fail);
-    WEFT_TRY(status, add_programs(l, "step"), fail);
-    if ((l->plan->flags & WEFTI_PLAN_DECOUPLED) != 0) {
-        WEFT_TRY(status, add_flush(l), fail);
-    }
-    WEFT_TRY(status, add_programs(l, "eval"), fail);
+    status = add_programs(l);
 fail:
     return status;
 }

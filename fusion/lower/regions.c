@@ -241,40 +241,24 @@ fail:
     return status;
 }
 
-/* The state that goes into region slot beside the member's parameter, or WEFTI_NONE. */
-static uint32_t find_state(const wefti_lowering_t *l, const wefti_bucket_t *bucket, uint32_t index,
-                           uint32_t slot)
-{
-    const wefti_member_t *member = &bucket->members[index];
-    const wefti_node_t *node =
-        member->update == WEFTI_NONE ? NULL : &l->graph->nodes[member->update];
-    /* A fused update reads the states of one slot of all members in turn. */
-    bool fused = bucket->update_def != NULL;
-    uint32_t at = (2 + slot) * bucket->member_count + index;
-    uint32_t first = fused ? at : 0, end = node == NULL ? 0 : node->input_count;
-    for (uint32_t j = first; j < (fused && end > at ? at + 1 : end); j++) {
-        uint32_t v = node->inputs[j];
-        if (v != WEFTI_NONE && l->graph->values[v].kind == WEFTI_VALUE_STATE &&
-            l->graph->values[v].state_of == member->param && l->state_slot[v] == slot) {
-            return v;
-        }
-    }
-    return WEFTI_NONE;
-}
-
 /* One state region: the state of every parameter at the parameter's place. */
-static weft_status_t add_state_region(wefti_lowering_t *l, uint32_t slot)
+static weft_status_t add_state_region(wefti_lowering_t *l, uint32_t slot, uint32_t *state_of)
 {
     weft_status_t status = WEFT_OK;
     l->state_begin[slot] = l->arena_cursor;
+    for (uint32_t v = 0; v < l->graph->value_count; v++) {
+        if (l->graph->values[v].kind == WEFTI_VALUE_STATE && l->state_slot[v] == slot) {
+            state_of[l->graph->values[v].state_of] = v;
+        }
+    }
     for (uint32_t b = 0; b < l->bucket_count; b++) {
         const wefti_bucket_t *bucket = &l->buckets[b];
         for (uint32_t i = 0; i < own_members(bucket) && !bucket->sharded; i++) {
-            uint32_t v = find_state(l, bucket, i, slot);
+            uint32_t v = state_of[bucket->members[i].param];
             uint32_t param = l->buffer_of[bucket->members[i].param];
             uint64_t offset = l->plan->buffers[param].offset_bytes - l->param_begin -
                               bucket->begin_bytes + bucket->state_begin_bytes + l->arena_cursor;
-            if (v != WEFTI_NONE) {
+            if (v != WEFTI_NONE && l->state_slot[v] == slot) {
                 WEFT_TRY(status, wefti_lower_add_buffer(l, v, WEFTI_BUFFER_STATE, offset), fail);
                 l->kept_bytes += wefti_value_bytes(&l->graph->values[v]);
             }
@@ -288,12 +272,13 @@ fail:
 static weft_status_t add_states(wefti_lowering_t *l)
 {
     weft_status_t status = WEFT_OK;
+    uint32_t *state_of = wefti_lower_map(l, l->graph->value_count); /* of a parameter */
     l->state_begin = wefti_arena_array(&l->arena, l->state_count, sizeof(*l->state_begin));
-    if (l->state_begin == NULL) {
+    if (state_of == NULL || l->state_begin == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t k = 0; k < l->state_count && l->region_bytes > 0; k++) {
-        WEFT_TRY(status, add_state_region(l, k), fail);
+        WEFT_TRY(status, add_state_region(l, k, state_of), fail);
     }
     for (uint32_t b = 0; b < l->bucket_count; b++) {
         if (l->buckets[b].sharded) {

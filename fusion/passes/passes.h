@@ -32,6 +32,7 @@ weft_status_t wefti_apply_emit_onnx(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_accumulate(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_wire(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_programs(wefti_compiler_t *compiler);
+weft_status_t wefti_apply_decouple(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_layout(wefti_compiler_t *compiler);
 
 /* infer: the groups of parts of a model are the world. */

@@ -55,6 +55,24 @@ static bool is_needed(const eval_t *eval, const char *name)
     return name != NULL && wefti_name_index_find(&eval->needed, name) != WEFTI_NONE;
 }
 
+/* Where a compiled graph gathers weights before it reads them, the weights themselves are read. */
+static void read_weights(eval_t *eval)
+{
+    const wefti_graph_t *graph = eval->graph;
+    for (size_t i = 0; i < eval->file.model->graph->n_node; i++) {
+        Onnx__NodeProto *node = eval->file.model->graph->node[i];
+        for (size_t j = 0; j < node->n_input; j++) {
+            uint32_t v = wefti_graph_find_value(graph, node->input[j]);
+            uint32_t producer = v == WEFTI_NONE ? WEFTI_NONE : graph->values[v].producer;
+            if (producer != WEFTI_NONE && wefti_node_is_flat_gather(&graph->nodes[producer])) {
+                uint32_t at = graph->values[v].producer_output + 1;
+                v = graph->nodes[producer].inputs[at];
+                node->input[j] = (char *)(uintptr_t)graph->values[v].name;
+            }
+        }
+    }
+}
+
 /* Keeps the nodes that the logits depend on: one pass from the end, as nodes are in topological
  * order. */
 static weft_status_t keep_needed(eval_t *eval)
@@ -293,6 +311,7 @@ static weft_status_t edit(eval_t *eval)
         WEFT_TRY(status, wefti_graph_fold_constants(eval->graph), fail_labelled);
     }
     WEFT_TRY(status, wefti_onnx_inference_form(&eval->file, eval->graph, eval->batch), fail);
+    read_weights(eval);
     WEFT_TRY(status, keep_needed(eval), fail);
     keep_inputs(eval);
     graph->n_value_info = 0; /* holds the old batch */

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Programs, partial sums and the wire type: graph in, graph out. */
+#include <stdio.h>
+#include <string.h>
+
 #include "fusion/passes/passes.h"
 #include "tests/support/support_text.h"
 
@@ -22,6 +25,11 @@ static weft_status_t programs(wefti_graph_t *graph, void *user)
 static weft_status_t accumulate(wefti_graph_t *graph, void *user)
 {
     return wefti_pass_accumulate(graph, *(const uint32_t *)user);
+}
+
+static weft_status_t decouple(wefti_graph_t *graph, void *user)
+{
+    return wefti_pass_decouple(graph, *(const uint32_t *)user);
 }
 
 static weft_status_t wire(wefti_graph_t *graph, void *user)
@@ -88,12 +96,68 @@ static void test_gradients_are_rounded(void **state)
                     WEFT_ERR_UNSUPPORTED, "reads gradient 'g' after its reduction");
 }
 
+#define FLAT "{flat=64, group_size=2}"
+#define SHARDED                                                                                    \
+    "param %a : f32[2] = [1,2]\n"                                                                  \
+    "param %b : f32[2] = [1,2]\n"                                                                  \
+    "input %x : f32[2]\n"                                                                          \
+    "scalar %lr : f32[] = 0.5\n"
+#define GATHER(name, why)                                                                          \
+    "comm %" name "/gather/shard = weft::Shard(%" name ") " FLAT "\n"                              \
+    "comm %" name "_new = weft::AllGather(%" name "/gather/shard, %" name ") "                     \
+    "{flat=64, group_size=2, reason=\"" why "\"} : f32[2] persistent as \"" name "/gather\"\n"
+#define UPDATE(name, weights)                                                                      \
+    "update %s" name " = weft::Shard(%" weights ") " FLAT "\n"                                     \
+    "update %s" name "_new = weft::SGD(%s" name ", %g" name ", %lr)\n"
+#define REDUCE                                                                                     \
+    "comm %ga = weft::ReduceScatter(%z) " FLAT "\n"                                                \
+    "comm %gb = weft::ReduceScatter(%y) " FLAT "\n"
+
+/* Weights that are read first are gathered first. Readers outside of a step, such as eval, have
+ * what flush gathered. */
+static void test_weights_are_gathered_in_front_of_their_readers(void **state)
+{
+    static const struct {
+        uint32_t accumulate;
+        const char *micro, *programs;
+    } rows[] = {
+        {1, "", "program step: %b/gather/shard .. %sb_new\n"},
+        {3, "program micro_step: %y\n",
+         "program micro_step: %b/gather/shard .. %y\nprogram step: %y .. %sb_new\n"},
+        {4, "program micro_step: %y\n", "program micro_step: %y\nprogram step: %y .. %sb_new\n"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        char before[2000], after[2000];
+        uint32_t accumulate = rows[i].accumulate;
+        snprintf(before, sizeof(before), "%s%s%s",
+                 SHARDED "%y = Mul(%x, %b)\n%z = Mul(%y, %a)\n" REDUCE,
+                 UPDATE("a", "a") "update %a_new = weft::AllGather(%sa_new, %a) " FLAT
+                                  " as \"a/gather\"\n" UPDATE(
+                                      "b", "b") "update %b_new = weft::AllGather(%sb_new, %b) " FLAT
+                                                " as \"b/gather\"\n"
+                                                "output %z\n",
+                 rows[i].micro);
+        snprintf(before + strlen(before), sizeof(before) - strlen(before),
+                 "program step: %%y .. %%b_new\nprogram eval: %%y, %%z\n");
+        snprintf(
+            after, sizeof(after), "%s%s%s",
+            SHARDED GATHER("b", "which are read first by y") GATHER(
+                "a",
+                "which are read first by z") "%y = Mul(%x, %b_new)\n%z = Mul(%y, %a_new)\n" REDUCE
+                UPDATE("a", "a_new") UPDATE("b", "b_new") "output %z\n",
+            rows[i].programs, "program eval: %y, %z\nprogram flush: %b/gather/shard .. %a_new\n");
+        test_pass(decouple, &accumulate, before, after);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_collectives_are_issued_early),
         cmocka_unit_test(test_two_micro_batches_have_one_partial_sum),
         cmocka_unit_test(test_gradients_are_rounded),
+        cmocka_unit_test(test_weights_are_gathered_in_front_of_their_readers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -254,7 +254,7 @@ static void test_shards_are_scattered_updated_and_gathered(void **state)
 /* Forward reads c, then a, then b; their buckets come in the order a, b, c. */
 static void test_decoupled_weights_come_in_the_order_of_their_first_readers(void **state)
 {
-    static const uint32_t due[] = {2, 0, 1};
+    static const char *const due[] = {"c", "a", "b"};
     fixture_t *f = *state;
     uint32_t p[3], sum, pair[2];
     const wefti_plan_stream_program_t *comm;
@@ -279,8 +279,8 @@ static void test_decoupled_weights_come_in_the_order_of_their_first_readers(void
     expect_steps(plan, "eval", "kkk", "");
     comm = &wefti_plan_program(plan, "step")->streams[1];
     for (uint32_t i = 0; i < 3; i++) {
-        assert_int_equal(plan->collectives[comm->steps[2 * i].index].members[0],
-                         plan->collectives[3 + due[i]].members[0]);
+        uint32_t member = plan->collectives[comm->steps[2 * i].index].members[0];
+        assert_string_equal(plan->buffers[member].name, due[i]);
     }
     weft_plan_release(plan);
 }

@@ -24,6 +24,9 @@ weft_status_t test_lower(const wefti_graph_t *graph, const wefti_lower_params_t 
         WEFT_TRY(status, wefti_pass_fuse_updates(copy, &fuse), done);
     }
     WEFT_TRY(status, wefti_pass_programs(copy, &programs), done);
+    if (params->decouple) {
+        WEFT_TRY(status, wefti_pass_decouple(copy, params->gradients.accumulate), done);
+    }
     status = wefti_lower(copy, params, out_plan);
 done:
     wefti_graph_destroy(copy);

@@ -159,20 +159,23 @@ class Emit(support.Case):
         return self.weft_json("run", plan, "-n", world, "--data", self.dir / "data", "--steps", steps, *extra)
 
     def test_it_trains_to_the_same_bits(self):
-        self.again(self.save(doors.forward()), "--optimizer", "momentum", world=2, batch=32)
-        a, b = (self.run_plan(p, 2, 5, "--save", f"{p}.onnx") for p in ("a.weft", "b.weft"))
-        self.assertEqual(a["param_digest"], b["param_digest"])
-        self.assertEqual(a["test_accuracy"], b["test_accuracy"])
-        saved = [{i.name: onnx.numpy_helper.to_array(i) for i in onnx.load(self.dir / f"{p}.onnx").graph.initializer}
-                 for p in ("a.weft", "b.weft")]
-        for name, array in saved[0].items():
-            np.testing.assert_array_equal(array, saved[1][name], name)
-        model = onnx.load(self.dir / "b.weft.onnx")  # is a plain model: no trace of the training graph
-        onnx.checker.check_model(model, full_check=True)
-        props = {p.key: p.value for p in model.metadata_props if p.key.startswith("weft.")}
-        self.assertEqual(props, {"weft.input.image": "pixels / 255"})
-        self.assertEqual(len(model.training_info), 0)
-        self.assertEqual([o.name for o in model.graph.output], ["logits"])
+        for options in ((), ("--decouple",)):
+            with self.subTest(options=options):
+                self.again(self.save(doors.forward()), "--optimizer", "momentum", *options, world=2, batch=32)
+                a, b = (self.run_plan(p, 2, 5, "--save", f"{p}.onnx") for p in ("a.weft", "b.weft"))
+                self.assertEqual(a["param_digest"], b["param_digest"])
+                self.assertEqual(a["test_accuracy"], b["test_accuracy"])
+                models = [onnx.load(self.dir / f"{p}.onnx") for p in ("a.weft", "b.weft")]
+                saved = [{i.name: onnx.numpy_helper.to_array(i) for i in m.graph.initializer} for m in models]
+                for name, array in saved[0].items():
+                    np.testing.assert_array_equal(array, saved[1][name], name)
+                model = models[1]  # is a plain model: no trace of the training graph
+                onnx.checker.check_model(model, full_check=True)
+                props = {p.key: p.value for p in model.metadata_props if p.key.startswith("weft.")}
+                self.assertEqual(props, {"weft.input.image": "pixels / 255"})
+                self.assertEqual(len(model.training_info), 0)
+                self.assertEqual([o.name for o in model.graph.output], ["logits"])
+                self.assertNotIn("weft", {n.domain for n in model.graph.node})
 
     def test_dropout_and_pooling_are_forgotten_in_use(self):
         nodes = doors.forward_nodes()

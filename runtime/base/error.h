@@ -5,6 +5,8 @@
 
 #include <weft/status.h>
 
+#define WEFTI_ERROR_TEXT_BYTES 480u /* a message kept for later */
+
 /* Evaluates expr into status; on an error goes to label. Positive codes fall through. */
 #define WEFT_TRY(status, expr, label)                                                              \
     do {                                                                                           \

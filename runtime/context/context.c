@@ -5,8 +5,6 @@
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/params.h"
-#include "runtime/group/group.h"
-#include "runtime/interpreter/proof.h"
 #include "transport/topology.h"
 #include "transport/bootstrap/bootstrap.h"
 
@@ -202,9 +200,7 @@ static bool run_inline_streams(void *user)
 
 static void context_destroy(weft_context_t *context)
 {
-    wefti_eager_destroy(context);
-    wefti_device_memory_destroy(context);
-    wefti_proofs_destroy(context);
+    wefti_parts_destroy(context);
     if (context->memory != context->endpoint) {
         wefti_endpoint_device_side_close(context->memory);
     }
@@ -275,7 +271,6 @@ weft_status_t weft_context_create(const weft_context_params_t *params, weft_cont
     context->one_process = params->hub != NULL;
     atomic_init(&context->progress_streams, no_streams);
     pthread_mutex_init(&context->lock, NULL);
-    pthread_mutex_init(&context->device_memory.lock, NULL);
     WEFT_TRY(status, read_params(context, params, &job, &endpoint), fail);
     WEFT_TRY(status, wefti_endpoint_open(&endpoint, &context->endpoint), fail);
     status = wefti_context_find_algorithms(context);
@@ -328,8 +323,7 @@ weft_status_t weft_context_set_device(weft_context_t *context, weft_device_t *de
     }
     /* acquire: sees everything the last holder did. Streams, events, groups and sessions retain it. */
     if (atomic_load_explicit(&context->references, memory_order_acquire) != 1 ||
-        context->eager != NULL || context->memory->block_count > 0 ||
-        context->device_memory.count > 0) {
+        context->memory->block_count > 0 || wefti_parts_in_use(context)) {
         return wefti_error(WEFT_ERR_STATE, "the context's device is in use; set it before creating "
                                            "streams, memory, groups and sessions");
     }

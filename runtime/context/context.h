@@ -17,26 +17,36 @@
 #include "runtime/base/settings.h"
 #include "transport/transport.h"
 
-/* What weft_device_alloc handed out; sorted by address. */
-typedef struct wefti_device_block {
-    uint8_t *address;
-    size_t bytes;
-} wefti_device_block_t;
-
-typedef struct wefti_device_memory {
-    wefti_device_block_t *blocks;
-    size_t count, capacity;
-    weft_queue_t *queue;  /* of copies that wait, from the first one on */
-    pthread_mutex_t lock; /* guards all of it */
-} wefti_device_memory_t;
-
-typedef struct wefti_proof wefti_proof_t;
 typedef struct wefti_stream_listener wefti_stream_listener_t;
 
 /* WEFT_ALGO, looked up. */
 typedef struct wefti_wanted {
     const weft_algorithm_t *algorithm[WEFTI_OPS]; /* NULL: by cost */
 } wefti_wanted_t;
+
+/*
+ * Parts of a context belong to the rooms above, which make them at first use; the context destroys
+ * them, the last one first.
+ */
+typedef enum wefti_part {
+    WEFTI_PART_DEVICE_MEMORY, /* memory/device.c */
+    WEFTI_PART_REGISTERED,    /* memory/region.c */
+    WEFTI_PART_PROOFS,        /* interpreter/proof.c */
+    WEFTI_PART_CHANNELS,      /* group/channel.c */
+    WEFTI_PARTS,
+} wefti_part_t;
+
+typedef struct wefti_part_ops {
+    size_t bytes;
+    void (*init)(weft_context_t *context, void *part); /* all bytes are zero */
+    void (*deinit)(weft_context_t *context, void *part);
+    bool (*in_use)(void *part); /* the context has to keep its device */
+} wefti_part_ops_t;
+
+typedef struct wefti_parts {
+    const wefti_part_ops_t *ops[WEFTI_PARTS];
+    void *_Atomic made[WEFTI_PARTS];
+} wefti_parts_t;
 
 struct weft_context {
     _Atomic uint32_t references;
@@ -54,16 +64,13 @@ struct weft_context {
     weft_device_t *device; /* NULL: the CPU device */
     wefti_endpoint_t
         *memory; /* whose region is memory of the device; the endpoint on the CPU device */
-    wefti_device_memory_t device_memory;
     const weft_registry_t *registry; /* algorithms of the user's own, or NULL */
     bool progress_thread;            /* communicating streams run on threads of their own */
     uint32_t kernel_threads;
     int progress_cpu; /* a core to keep for the progress thread, or -1 */
 
-    wefti_proof_t *proofs; /* proof.c; under lock */
-    size_t proof_count, proof_capacity;
-    struct wefti_eager *eager; /* groups and peers' memory; NULL until first used */
-    bool one_process;          /* ranks are threads: any address reaches */
+    wefti_parts_t parts;
+    bool one_process; /* ranks are threads: any address reaches */
 
     pthread_mutex_t lock; /* guards streams: only creating, destroying and walking take it */
     weft_stream_t **streams;
@@ -74,13 +81,16 @@ struct weft_context {
     bool (*_Atomic progress_streams)(weft_context_t *context);
 };
 
-#define WEFTI_FILL_BYTES 4096u
-#define WEFTI_ADDRESS_SPACE ((size_t)1 << 46) /* allocations above are not even tried */
-/* memory/device.c: queues bytes of pattern's [WEFTI_FILL_BYTES], which must stay until they ran. */
-weft_status_t wefti_device_fill(const weft_device_ops_t *ops, weft_queue_t *queue, void *dst,
-                                const void *pattern, size_t bytes);
-/* Gives back what the user did not. */
-void wefti_device_memory_destroy(weft_context_t *context);
+/* parts.c: the part, made at the first call. NULL: out of memory. */
+void *wefti_part_get(weft_context_t *context, wefti_part_t part, const wefti_part_ops_t *ops);
+/* NULL: not made yet. */
+static inline void *wefti_part_find(const weft_context_t *context, wefti_part_t part)
+{
+    /* acquire pairs with the release of the thread that made it */
+    return atomic_load_explicit(&context->parts.made[part], memory_order_acquire);
+}
+bool wefti_parts_in_use(const weft_context_t *context);
+void wefti_parts_destroy(weft_context_t *context);
 
 /* algorithms.c: context->wanted of WEFT_ALGO, context->costs of WEFT_COSTS. */
 weft_status_t wefti_context_find_algorithms(weft_context_t *context);

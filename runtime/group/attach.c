@@ -40,11 +40,11 @@ bool wefti_attach_wanted(const weft_context_t *context)
 
 void wefti_attach_offer(weft_context_t *context, wefti_attach_offer_t *out_offer)
 {
-    wefti_eager_t *eager = context->eager;
+    wefti_channels_t *channels = wefti_channels_of(context);
     /* Not a secret: it distinguishes a rank from another process with the same process id. */
-    eager->attach_nonce = (wefti_now_ns() ^ (uint64_t)(uintptr_t)eager << 16) * 2 + 1;
-    out_offer->address = (uint64_t)(uintptr_t)&eager->attach_nonce;
-    out_offer->nonce = eager->attach_nonce;
+    channels->attach_nonce = (wefti_now_ns() ^ (uint64_t)(uintptr_t)channels << 16) * 2 + 1;
+    out_offer->address = (uint64_t)(uintptr_t)&channels->attach_nonce;
+    out_offer->nonce = channels->attach_nonce;
 }
 
 bool wefti_attach_works(const weft_context_t *context, uint32_t world_rank,

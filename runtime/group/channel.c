@@ -28,7 +28,7 @@ void wefti_channel_layout(wefti_channel_layout_t *layout, uint32_t world_size, s
 
 weft_status_t wefti_channels_grow(weft_context_t *context)
 {
-    wefti_channels_t *channels = &context->eager->channels;
+    wefti_channels_t *channels = wefti_channels_of(context);
     if (channels->pool_count == WEFTI_POOLS) {
         return wefti_error(
             WEFT_ERR_NO_MEMORY,
@@ -45,29 +45,46 @@ weft_status_t wefti_channels_grow(weft_context_t *context)
     return status;
 }
 
-weft_status_t wefti_eager_get(weft_context_t *context, wefti_eager_t **out_eager)
+static void channels_init(weft_context_t *context, void *part)
 {
-    *out_eager = NULL;
-    if (context->eager == NULL) {
-        context->eager = wefti_alloc(context->allocator, sizeof *context->eager);
-        if (context->eager == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
-        pthread_mutex_init(&context->eager->adopted_lock, NULL);
-        wefti_channel_layout(&context->eager->channels.layout, context->endpoint->world_size,
-                             wefti_context_staging_bytes(context));
-        wefti_mirror_layout(&context->eager->channels.layout, context->endpoint);
-    }
-    *out_eager = context->eager;
-    return WEFT_OK;
+    wefti_channels_t *channels = part;
+    wefti_channel_layout(&channels->layout, context->endpoint->world_size,
+                         wefti_context_staging_bytes(context));
+    wefti_mirror_layout(&channels->layout, context->endpoint);
 }
 
-void wefti_eager_destroy(weft_context_t *context)
+static void channels_deinit(weft_context_t *context, void *part)
 {
-    if (context->eager != NULL) {
-        pthread_mutex_destroy(&context->eager->adopted_lock);
-        wefti_free(context->allocator, context->eager->adopted);
-        wefti_free(context->allocator, context->eager);
-        context->eager = NULL;
+    (void)context;
+    (void)part;
+}
+
+static bool channels_in_use(void *part)
+{
+    (void)part;
+    return true;
+}
+
+wefti_channels_t *wefti_channels_get(weft_context_t *context)
+{
+    static const wefti_part_ops_t ops = {sizeof(wefti_channels_t), channels_init, channels_deinit,
+                                         channels_in_use};
+    return wefti_part_get(context, WEFTI_PART_CHANNELS, &ops);
+}
+
+uint8_t *wefti_memory_of_peer(const weft_group_t *group, uint32_t rank, uint64_t offset,
+                              uint64_t bytes)
+{
+    const wefti_endpoint_t *endpoint = group->endpoint;
+    uint8_t *base = group->bases[rank];
+    if (base == NULL) {
+        return NULL; /* over a put link */
     }
+    if (!group->context->one_process) {
+        size_t limit = __atomic_load_n(&endpoint->region_bytes, __ATOMIC_RELAXED);
+        if (offset > limit || bytes > limit - offset) {
+            return NULL;
+        }
+    }
+    return (uint8_t *)((uintptr_t)base + (uintptr_t)offset);
 }

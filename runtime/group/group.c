@@ -141,7 +141,7 @@ static bool all_find_channels(const offer_t *offers, uint32_t count, uint32_t po
 static void retire_channel(weft_group_t *group)
 {
     weft_context_t *context = group->context;
-    wefti_channels_t *channels = &context->eager->channels;
+    wefti_channels_t *channels = wefti_channels_of(context);
     pthread_mutex_lock(&context->lock);
     channels->retired[group->pool] =
         (uint16_t)(channels->retired[group->pool] | 1u << group->channel);
@@ -267,7 +267,7 @@ static weft_status_t link_ranks(weft_group_t *group, const members_t *members)
 static weft_status_t build(weft_context_t *context, const members_t *members, uint32_t pool,
                            uint32_t channel, weft_group_t **out_group)
 {
-    wefti_channels_t *channels = &context->eager->channels;
+    wefti_channels_t *channels = wefti_channels_of(context);
     wefti_endpoint_t *endpoint = context->endpoint;
     uint32_t fault_count = 0;
     weft_group_t *group = NULL;
@@ -320,7 +320,7 @@ static weft_status_t choose_and_build(weft_context_t *context, weft_group_t *par
                                       const offer_t *offers, uint32_t count, members_t *members,
                                       uint32_t color, weft_group_t **out_group)
 {
-    wefti_channels_t *channels = &context->eager->channels;
+    wefti_channels_t *channels = wefti_channels_of(context);
     uint32_t pool_count = channels->pool_count, pool = 0, channel = 0;
     weft_status_t status = check_offers(offers, count);
     if (status < 0) {
@@ -377,7 +377,7 @@ static weft_status_t agree_on_attach(weft_context_t *context, weft_group_t *pare
 
 static void offer_channels(weft_context_t *context, offer_t *own)
 {
-    const wefti_channels_t *channels = &context->eager->channels;
+    const wefti_channels_t *channels = wefti_channels_of(context);
     pthread_mutex_lock(&context->lock);
     own->last_number = channels->last_number;
     memcpy(own->used, channels->used, sizeof own->used);
@@ -391,7 +391,7 @@ static void offer_channels(weft_context_t *context, offer_t *own)
  */
 static void reclaim_channels(weft_context_t *context, offer_t *offers, uint32_t count)
 {
-    wefti_channels_t *channels = &context->eager->channels;
+    wefti_channels_t *channels = wefti_channels_of(context);
     for (uint32_t pool = 0; pool < channels->pool_count; pool++) {
         uint16_t busy = 0;
         for (uint32_t i = 0; i < count; i++) {
@@ -411,13 +411,10 @@ static void reclaim_channels(weft_context_t *context, offer_t *offers, uint32_t 
 static weft_status_t create(weft_context_t *context, weft_group_t *parent, uint32_t color,
                             int64_t key, uint64_t digest, weft_group_t **out_group)
 {
-    wefti_eager_t *eager;
     wefti_endpoint_t *endpoint = context->endpoint;
     uint32_t count = parent != NULL ? parent->size : endpoint->world_size;
-    weft_status_t status = wefti_eager_get(context, &eager);
-    if (status == WEFT_ERR_UNSUPPORTED) {
-        return status;
-    }
+    const wefti_channels_t *channels = wefti_channels_get(context);
+    weft_status_t status = channels != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     offer_t own = {.key = key, .digest = digest, .color = color, .world_rank = endpoint->rank};
     own.parent_rank = parent != NULL ? parent->rank : endpoint->rank;
     offer_t *offers = wefti_alloc(context->allocator, count * sizeof *offers);
@@ -428,7 +425,7 @@ static weft_status_t create(weft_context_t *context, weft_group_t *parent, uint3
     WEFT_TRY(status, agree(context, parent, status), out);
     own.leader = wefti_mirror_leader(endpoint);
     own.fault_count = atomic_load_explicit(&endpoint->link_faults, memory_order_acquire);
-    own.pool_count = eager->channels.pool_count;
+    own.pool_count = channels->pool_count;
     offer_channels(context, &own);
     wefti_attach_offer(context, &own.attach);
     WEFT_TRY(status, all_gather(context, parent, &own, sizeof own, offers), out);
@@ -632,7 +629,7 @@ void weft_group_destroy(weft_group_t *group)
     if (group == NULL) {
         return;
     }
-    wefti_channels_t *channels = &group->context->eager->channels;
+    wefti_channels_t *channels = wefti_channels_of(group->context);
     bool parted = part(group);
     wefti_device_calls_destroy(group);
     if (parted) {

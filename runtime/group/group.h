@@ -16,6 +16,7 @@
 #include <weft/collective.h>
 
 #include "runtime/context/context.h"
+#include "runtime/memory/memory.h"
 #include "runtime/collective/select.h"
 #include "runtime/stream/stream.h"
 
@@ -152,6 +153,7 @@ typedef struct wefti_channels {
     /* Of used: this rank is done with them, but a group broke there. Under the context's lock, for
      * a stream's thread may be the last one that holds such a group. */
     uint16_t retired[WEFTI_POOLS];
+    uint64_t attach_nonce; /* attach.c */
 } wefti_channels_t;
 
 void wefti_channel_layout(wefti_channel_layout_t *layout, uint32_t world_size,
@@ -159,33 +161,12 @@ void wefti_channel_layout(wefti_channel_layout_t *layout, uint32_t world_size,
 /* One more pool. Collective over the world. */
 weft_status_t wefti_channels_grow(weft_context_t *context);
 
-/* An adopted allocation: [begin, end) of this process is region [offset, ...). */
-typedef struct wefti_adopted {
-    uint8_t *address; /* as given to weft_mem_register */
-    size_t bytes;
-    uint8_t *begin, *end;
-    size_t offset;
-    bool held; /* memory of the region belongs to it */
-} wefti_adopted_t;
-
-/* Everything of a context that only eager collectives need; made at first use. */
-typedef struct wefti_eager {
-    wefti_channels_t channels;
-    wefti_adopted_t *adopted;
-    size_t adopted_count, adopted_capacity;
-    pthread_mutex_t adopted_lock; /* calls in flight look while the list changes */
-    uint64_t attach_nonce;        /* attach.c */
-} wefti_eager_t;
-
-weft_status_t wefti_eager_get(weft_context_t *context, wefti_eager_t **out_eager);
-void wefti_eager_destroy(weft_context_t *context); /* accepts none */
-
-/*
- * True when peers reach [address + *out_lead, address + bytes - *out_trail), which is at
- * *out_offset from the own region (for address itself); false when they reach nothing of it.
- */
-bool wefti_memory_reach(weft_context_t *context, const void *address, size_t bytes,
-                        uint64_t *out_offset, uint32_t *out_lead, uint32_t *out_trail);
+/* The context's, made at the first call. NULL: out of memory. */
+wefti_channels_t *wefti_channels_get(weft_context_t *context);
+static inline wefti_channels_t *wefti_channels_of(const weft_context_t *context)
+{
+    return wefti_part_find(context, WEFTI_PART_CHANNELS);
+}
 /* The peer's bytes at offset, or NULL when they are not within its region. */
 uint8_t *wefti_memory_of_peer(const weft_group_t *group, uint32_t rank, uint64_t offset,
                               uint64_t bytes);

@@ -16,11 +16,40 @@ typedef struct proof_key {
     uint64_t digest; /* of the order's blocks and the hosts */
 } proof_key_t;
 
-struct wefti_proof {
+typedef struct proof {
     proof_key_t key;
     weft_status_t status;
     char text[400];
-};
+} proof_t;
+
+/* Part of a context. */
+typedef struct proofs {
+    pthread_mutex_t lock;
+    proof_t *list;
+    size_t count, capacity;
+} proofs_t;
+
+static void proofs_init(weft_context_t *context, void *part)
+{
+    (void)context;
+    pthread_mutex_init(&((proofs_t *)part)->lock, NULL);
+}
+
+static void proofs_deinit(weft_context_t *context, void *part)
+{
+    proofs_t *proofs = part;
+    pthread_mutex_destroy(&proofs->lock);
+    wefti_free(context->allocator, proofs->list);
+}
+
+static bool proofs_in_use(void *part)
+{
+    (void)part;
+    return false;
+}
+
+static const wefti_part_ops_t proofs_ops = {sizeof(proofs_t), proofs_init, proofs_deinit,
+                                            proofs_in_use};
 
 static uint64_t hash_sizes(uint64_t hash, const uint32_t *sizes, uint32_t count)
 {
@@ -59,36 +88,37 @@ static bool same_key(const proof_key_t *a, const proof_key_t *b)
 }
 
 /* True when it is known already, with the status in *out_status. */
-static bool look_up(weft_context_t *context, const proof_key_t *key, weft_status_t *out_status)
+static bool look_up(proofs_t *proofs, const proof_key_t *key, weft_status_t *out_status)
 {
     bool found = false;
-    pthread_mutex_lock(&context->lock);
-    for (size_t i = 0; i < context->proof_count && !found; i++) {
-        const wefti_proof_t *proof = &context->proofs[i];
+    pthread_mutex_lock(&proofs->lock);
+    for (size_t i = 0; i < proofs->count && !found; i++) {
+        const proof_t *proof = &proofs->list[i];
         found = same_key(&proof->key, key);
         if (found) {
             *out_status =
                 proof->status < 0 ? wefti_error(proof->status, "%s", proof->text) : WEFT_OK;
         }
     }
-    pthread_mutex_unlock(&context->lock);
+    pthread_mutex_unlock(&proofs->lock);
     return found;
 }
 
-static void keep(weft_context_t *context, const proof_key_t *key, weft_status_t status)
+static void keep(weft_context_t *context, proofs_t *proofs, const proof_key_t *key,
+                 weft_status_t status)
 {
-    char text[sizeof((wefti_proof_t *)0)->text];
+    char text[sizeof((proof_t *)0)->text];
     snprintf(text, sizeof text, "%s", status < 0 ? weft_last_error() : "");
-    pthread_mutex_lock(&context->lock);
-    if (context->proof_count < MAX_PROOFS &&
-        wefti_array_reserve(context->allocator, &context->proofs, &context->proof_capacity,
-                            context->proof_count + 1, sizeof *context->proofs) == WEFT_OK) {
-        wefti_proof_t *proof = &context->proofs[context->proof_count++];
+    pthread_mutex_lock(&proofs->lock);
+    if (proofs->count < MAX_PROOFS &&
+        wefti_array_reserve(context->allocator, &proofs->list, &proofs->capacity, proofs->count + 1,
+                            sizeof *proofs->list) == WEFT_OK) {
+        proof_t *proof = &proofs->list[proofs->count++];
         proof->key = *key;
         proof->status = status;
         memcpy(proof->text, text, sizeof text);
     } /* no room: it is proved again next time */
-    pthread_mutex_unlock(&context->lock);
+    pthread_mutex_unlock(&proofs->lock);
     if (status < 0) {
         wefti_error_adopt(status, text);
     }
@@ -103,7 +133,11 @@ weft_status_t wefti_algorithm_prove(weft_context_t *context, const weft_algorith
         return WEFT_OK;
     }
     proof_key_t key = key_of(algorithm, params);
-    if (look_up(context, &key, &status)) {
+    proofs_t *proofs = wefti_part_get(context, WEFTI_PART_PROOFS, &proofs_ops);
+    if (proofs == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    if (look_up(proofs, &key, &status)) {
         return status;
     }
     status = weft_algorithm_verify(algorithm, params);
@@ -112,7 +146,7 @@ weft_status_t wefti_algorithm_prove(weft_context_t *context, const weft_algorith
                                     weft_collective_name(algorithm->op), algorithm->name);
     }
     if (status == WEFT_OK || status == WEFT_ERR_UNSUPPORTED) {
-        keep(context, &key, status);
+        keep(context, proofs, &key, status);
     }
     return status;
 }
@@ -129,9 +163,4 @@ weft_status_t wefti_algorithm_prove_places(weft_context_t *context,
         status = wefti_algorithm_prove(context, algorithm, &own);
     }
     return status;
-}
-
-void wefti_proofs_destroy(weft_context_t *context)
-{
-    wefti_free(context->allocator, context->proofs);
 }

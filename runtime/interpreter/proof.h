@@ -17,6 +17,5 @@ weft_status_t wefti_algorithm_prove(weft_context_t *context, const weft_algorith
 weft_status_t wefti_algorithm_prove_places(weft_context_t *context,
                                            const weft_algorithm_t *algorithm,
                                            const weft_algo_params_t *params);
-void wefti_proofs_destroy(weft_context_t *context);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of the context's device that is this rank's alone; copies that wait; what an address is.
  */
-#include <weft/memory.h>
+#include "runtime/memory/memory.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -11,7 +11,6 @@
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/params.h"
-#include "runtime/group/group.h"
 
 #define CHECK_EVERY 64u /* polls between two looks at the other ranks */
 #define ALIGNMENT 64u
@@ -29,8 +28,22 @@ static weft_status_t check_context(weft_context_t *context)
 
 /* ---- allocations ---- */
 
+/* What weft_device_alloc handed out. */
+typedef struct block {
+    uint8_t *address;
+    size_t bytes;
+} block_t;
+
+/* Part of a context. */
+typedef struct memory {
+    block_t *blocks; /* sorted by address */
+    size_t count, capacity;
+    weft_queue_t *queue;  /* of copies that wait, from the first one on */
+    pthread_mutex_t lock; /* guards all of it */
+} memory_t;
+
 /* Index of the first block above address. */
-static size_t above(const wefti_device_memory_t *memory, const uint8_t *address)
+static size_t above(const memory_t *memory, const uint8_t *address)
 {
     size_t low = 0, high = memory->count;
     while (low < high) {
@@ -74,6 +87,42 @@ static void give_back(weft_context_t *context, void *address)
     }
 }
 
+static void memory_init(weft_context_t *context, void *part)
+{
+    (void)context;
+    pthread_mutex_init(&((memory_t *)part)->lock, NULL);
+}
+
+static void memory_deinit(weft_context_t *context, void *part)
+{
+    memory_t *memory = part;
+    /* In a forked child the queue's threads are not there; a card's memory is the parent's. */
+    bool owned = context->endpoint != NULL && wefti_endpoint_owned(context->endpoint);
+    for (size_t i = 0; i < memory->count; i++) {
+        if (owned || context->device == NULL) {
+            give_back(context, memory->blocks[i].address);
+        }
+    }
+    if (memory->queue != NULL && owned) {
+        context->device->ops->queue_destroy(memory->queue);
+    }
+    wefti_free(context->allocator, memory->blocks);
+    pthread_mutex_destroy(&memory->lock);
+}
+
+static bool memory_in_use(void *part)
+{
+    return ((memory_t *)part)->count > 0;
+}
+
+/* NULL: out of memory. */
+static memory_t *memory_of(weft_context_t *context)
+{
+    static const wefti_part_ops_t ops = {sizeof(memory_t), memory_init, memory_deinit,
+                                         memory_in_use};
+    return wefti_part_get(context, WEFTI_PART_DEVICE_MEMORY, &ops);
+}
+
 weft_status_t weft_device_alloc(weft_context_t *context, size_t bytes, void **out_address)
 {
     WEFT_CHECK_OUT(out_address);
@@ -83,8 +132,11 @@ weft_status_t weft_device_alloc(weft_context_t *context, size_t bytes, void **ou
         return status < 0 ? status
                           : wefti_error(WEFT_ERR_INVALID_ARGUMENT, "bytes: must be at least 1: 0");
     }
-    wefti_device_memory_t *memory = &context->device_memory;
+    memory_t *memory = memory_of(context);
     void *address = NULL;
+    if (memory == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
     pthread_mutex_lock(&memory->lock);
     status = wefti_array_reserve(context->allocator, &memory->blocks, &memory->capacity,
                                  memory->count + 1, sizeof *memory->blocks);
@@ -95,7 +147,7 @@ weft_status_t weft_device_alloc(weft_context_t *context, size_t bytes, void **ou
         size_t at = above(memory, address);
         memmove(&memory->blocks[at + 1], &memory->blocks[at],
                 (memory->count - at) * sizeof *memory->blocks);
-        memory->blocks[at] = (wefti_device_block_t){address, bytes};
+        memory->blocks[at] = (block_t){address, bytes};
         memory->count++;
         *out_address = address;
     }
@@ -110,7 +162,10 @@ weft_status_t weft_device_free(weft_context_t *context, void *address)
     if (status < 0 || address == NULL) {
         return status;
     }
-    wefti_device_memory_t *memory = &context->device_memory;
+    memory_t *memory = memory_of(context);
+    if (memory == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
     pthread_mutex_lock(&memory->lock);
     size_t at = above(memory, address);
     bool found = at > 0 && memory->blocks[at - 1].address == address;
@@ -124,23 +179,6 @@ weft_status_t weft_device_free(weft_context_t *context, void *address)
     return found ? WEFT_OK
                  : wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                                "address: %p was not allocated by weft_device_alloc", address);
-}
-
-void wefti_device_memory_destroy(weft_context_t *context)
-{
-    wefti_device_memory_t *memory = &context->device_memory;
-    /* In a forked child the queue's threads are not there; a card's memory is the parent's. */
-    bool owned = context->endpoint != NULL && wefti_endpoint_owned(context->endpoint);
-    for (size_t i = 0; i < memory->count; i++) {
-        if (owned || context->device == NULL) {
-            give_back(context, memory->blocks[i].address);
-        }
-    }
-    if (memory->queue != NULL && owned) {
-        context->device->ops->queue_destroy(memory->queue);
-    }
-    wefti_free(context->allocator, memory->blocks);
-    pthread_mutex_destroy(&memory->lock);
 }
 
 /* ---- copies that wait ---- */
@@ -171,10 +209,8 @@ static weft_status_t wait_done(weft_context_t *context, weft_queue_t *queue)
 }
 
 /* Ends what is queued, so that the caller's memory is not touched any more. */
-static void give_up(weft_context_t *context)
+static void give_up(const weft_device_ops_t *ops, memory_t *memory)
 {
-    const weft_device_ops_t *ops = context->device->ops;
-    wefti_device_memory_t *memory = &context->device_memory;
     ops->cancel(memory->queue);
     while (ops->query(memory->queue) == WEFT_IN_PROGRESS) {
         sched_yield();
@@ -203,9 +239,12 @@ static weft_status_t run_and_wait(weft_context_t *context, void *dst, const void
                                   uint8_t value, size_t bytes)
 {
     const weft_device_ops_t *ops = context->device->ops;
-    wefti_device_memory_t *memory = &context->device_memory;
+    memory_t *memory = memory_of(context);
     uint8_t pattern[WEFTI_FILL_BYTES];
     weft_status_t status = WEFT_OK;
+    if (memory == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
     memset(pattern, value, sizeof pattern);
     pthread_mutex_lock(&memory->lock);
     if (memory->queue == NULL) {
@@ -220,7 +259,7 @@ static weft_status_t run_and_wait(weft_context_t *context, void *dst, const void
         if (status < 0) {
             char text[WEFTI_ERROR_TEXT_BYTES];
             snprintf(text, sizeof text, "%s", weft_last_error());
-            give_up(context);
+            give_up(ops, memory);
             wefti_error_adopt(status, text);
         }
     }
@@ -287,10 +326,13 @@ static bool find_peer(const weft_context_t *context, const uint8_t *address, wef
 
 static bool find_device(weft_context_t *context, const uint8_t *address, weft_mem_info_t *info)
 {
-    wefti_device_memory_t *memory = &context->device_memory;
+    memory_t *memory = wefti_part_find(context, WEFTI_PART_DEVICE_MEMORY);
+    if (memory == NULL) {
+        return false;
+    }
     pthread_mutex_lock(&memory->lock);
     size_t at = above(memory, address);
-    const wefti_device_block_t *block = at > 0 ? &memory->blocks[at - 1] : NULL;
+    const block_t *block = at > 0 ? &memory->blocks[at - 1] : NULL;
     bool found = block != NULL && (size_t)(address - block->address) < block->bytes;
     if (found) {
         info->kind = WEFT_MEM_KIND_DEVICE;
@@ -299,25 +341,6 @@ static bool find_device(weft_context_t *context, const uint8_t *address, weft_me
     }
     pthread_mutex_unlock(&memory->lock);
     return found;
-}
-
-static void find_registered(const weft_context_t *context, const uint8_t *address,
-                            weft_mem_info_t *info)
-{
-    wefti_eager_t *eager = context->eager;
-    if (eager == NULL || !wefti_endpoint_owned(context->endpoint)) {
-        return; /* none, or a forked child, where the lock may be held for ever */
-    }
-    pthread_mutex_lock(&eager->adopted_lock);
-    for (size_t i = 0; i < eager->adopted_count; i++) {
-        const wefti_adopted_t *adopted = &eager->adopted[i];
-        if (address >= adopted->address && (size_t)(address - adopted->address) < adopted->bytes) {
-            info->kind = WEFT_MEM_KIND_REGISTERED;
-            info->base = adopted->address;
-            info->bytes = adopted->bytes;
-        }
-    }
-    pthread_mutex_unlock(&eager->adopted_lock);
 }
 
 weft_status_t weft_mem_query(weft_context_t *context, const void *address,
@@ -332,10 +355,13 @@ weft_status_t weft_mem_query(weft_context_t *context, const void *address,
         return status;
     }
     weft_mem_info_t info = {.host_access = 1};
+    wefti_registered_t registered;
     if (find_device(context, address, &info) || find_peer(context, address, &info)) {
         info.host_access = host_reaches(context);
-    } else {
-        find_registered(context, address, &info);
+    } else if (wefti_memory_registered(context, address, &registered)) {
+        info.kind = WEFT_MEM_KIND_REGISTERED;
+        info.base = registered.address;
+        info.bytes = registered.bytes;
     }
     wefti_report_write(out_info, &info, sizeof info);
     return WEFT_OK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that peers reach: parts of the region, and adopted pages that were mapped over by parts of
+/* Memory that peers reach: parts of the region, and registered pages that were mapped over by parts of
  * it. */
-#include <weft/memory.h>
+#include "runtime/memory/memory.h"
 
 #include <errno.h>
 #include <string.h>
@@ -9,7 +9,6 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
-#include "runtime/group/group.h"
 
 #define PAGE_BYTES ((uintptr_t)4096)
 
@@ -56,42 +55,128 @@ weft_status_t weft_mem_keep(weft_context_t *context)
     return WEFT_OK;
 }
 
-/* What is registered at address. Another thread may unregister meanwhile, so it is a copy. */
-static bool find(weft_context_t *context, const void *address, wefti_adopted_t *out)
+/* ---- the list ---- */
+
+/* Part of a context. */
+typedef struct registry {
+    wefti_registered_t *list;
+    _Atomic size_t count; /* a call in flight looks without the lock whether there is any */
+    size_t capacity;
+    pthread_mutex_t lock; /* calls in flight look while the list changes */
+} registry_t;
+
+static void registry_init(weft_context_t *context, void *part)
 {
-    wefti_eager_t *eager = context->eager;
+    (void)context;
+    pthread_mutex_init(&((registry_t *)part)->lock, NULL);
+}
+
+static void registry_deinit(weft_context_t *context, void *part)
+{
+    registry_t *registry = part;
+    pthread_mutex_destroy(&registry->lock);
+    wefti_free(context->allocator, registry->list);
+}
+
+static bool registry_in_use(void *part)
+{
+    (void)part;
+    return true;
+}
+
+static registry_t *find_registry(const weft_context_t *context)
+{
+    return wefti_part_find(context, WEFTI_PART_REGISTERED);
+}
+
+static size_t count_of(const registry_t *registry)
+{
+    /* relaxed: what a call uses was registered before it was issued */
+    return registry != NULL ? atomic_load_explicit(&registry->count, memory_order_relaxed) : 0;
+}
+
+static void set_count(registry_t *registry, size_t count)
+{
+    atomic_store_explicit(&registry->count, count, memory_order_relaxed);
+}
+
+static bool has(const wefti_registered_t *registered, const uint8_t *address)
+{
+    return address >= registered->address &&
+           (size_t)(address - registered->address) < registered->bytes;
+}
+
+/* What begins at address, or, with inside, has it. Another thread may unregister meanwhile, so it
+ * is a copy. */
+static bool find(const weft_context_t *context, const uint8_t *address, bool inside,
+                 wefti_registered_t *out)
+{
+    registry_t *registry = find_registry(context);
     bool found = false;
-    if (eager == NULL) {
+    if (registry == NULL) {
         return false;
     }
-    pthread_mutex_lock(&eager->adopted_lock);
-    for (size_t i = 0; !found && i < eager->adopted_count; i++) {
-        *out = eager->adopted[i];
-        found = out->address == address;
+    pthread_mutex_lock(&registry->lock);
+    for (size_t i = 0; !found && i < count_of(registry); i++) {
+        *out = registry->list[i];
+        found = inside ? has(out, address) : out->address == address;
     }
-    pthread_mutex_unlock(&eager->adopted_lock);
+    pthread_mutex_unlock(&registry->lock);
     return found;
 }
 
-static void forget(wefti_eager_t *eager, const void *address)
+bool wefti_memory_registered(const weft_context_t *context, const void *address,
+                             wefti_registered_t *out)
 {
-    size_t kept = 0;
-    pthread_mutex_lock(&eager->adopted_lock);
-    for (size_t i = 0; i < eager->adopted_count; i++) {
-        if (eager->adopted[i].address != address) {
-            eager->adopted[kept++] = eager->adopted[i];
-        }
-    }
-    /* relaxed: as those who look without the lock say */
-    __atomic_store_n(&eager->adopted_count, kept, __ATOMIC_RELAXED);
-    pthread_mutex_unlock(&eager->adopted_lock);
+    return find(context, address, true, out);
 }
 
+/* Room for one more. */
+static weft_status_t reserve(weft_context_t *context, registry_t **out_registry)
+{
+    static const wefti_part_ops_t ops = {sizeof(registry_t), registry_init, registry_deinit,
+                                         registry_in_use};
+    registry_t *registry = wefti_part_get(context, WEFTI_PART_REGISTERED, &ops);
+    *out_registry = registry;
+    if (registry == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    pthread_mutex_lock(&registry->lock);
+    weft_status_t status =
+        wefti_array_reserve(context->allocator, &registry->list, &registry->capacity,
+                            count_of(registry) + 1, sizeof *registry->list);
+    pthread_mutex_unlock(&registry->lock);
+    return status;
+}
+
+static void add(registry_t *registry, const wefti_registered_t *registered)
+{
+    pthread_mutex_lock(&registry->lock);
+    registry->list[count_of(registry)] = *registered;
+    set_count(registry, count_of(registry) + 1);
+    pthread_mutex_unlock(&registry->lock);
+}
+
+static void forget(registry_t *registry, const uint8_t *address)
+{
+    size_t kept = 0;
+    pthread_mutex_lock(&registry->lock);
+    for (size_t i = 0; i < count_of(registry); i++) {
+        if (registry->list[i].address != address) {
+            registry->list[kept++] = registry->list[i];
+        }
+    }
+    set_count(registry, kept);
+    pthread_mutex_unlock(&registry->lock);
+}
+
+/* ---- pages that peers map ---- */
+
 /* Room in the region for the longest of all ranks' pages. */
-static weft_status_t take_region(weft_context_t *context, wefti_adopted_t *adopted)
+static weft_status_t take_region(weft_context_t *context, wefti_registered_t *registered)
 {
     wefti_endpoint_t *endpoint = context->endpoint;
-    uint64_t own = (uint64_t)(adopted->end - adopted->begin), longest = 0;
+    uint64_t own = (uint64_t)(registered->end - registered->begin), longest = 0;
     uint64_t *all = wefti_alloc(context->allocator, endpoint->world_size * sizeof *all);
     weft_status_t status =
         wefti_endpoint_agree(endpoint, all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
@@ -103,27 +188,27 @@ static weft_status_t take_region(weft_context_t *context, wefti_adopted_t *adopt
     }
     wefti_free(context->allocator, all);
     if (status == WEFT_OK && longest > 0) {
-        status = wefti_region_alloc(endpoint, longest, &adopted->offset);
-        adopted->held = status == WEFT_OK;
+        status = wefti_region_alloc(endpoint, longest, &registered->offset);
+        registered->held = status == WEFT_OK;
     }
     return status;
 }
 
-static weft_status_t map_over(weft_context_t *context, const wefti_adopted_t *adopted)
+static weft_status_t map_over(weft_context_t *context, const wefti_registered_t *registered)
 {
     wefti_endpoint_t *endpoint = context->endpoint;
-    size_t bytes = (size_t)(adopted->end - adopted->begin);
+    size_t bytes = (size_t)(registered->end - registered->begin);
     if (bytes == 0) {
         return WEFT_OK;
     }
-    memcpy(endpoint->region_of[endpoint->rank] + adopted->offset, adopted->begin, bytes);
-    return endpoint->ops->region_map(endpoint, adopted->offset, bytes, adopted->begin);
+    memcpy(endpoint->region_of[endpoint->rank] + registered->offset, registered->begin, bytes);
+    return endpoint->ops->region_map(endpoint, registered->offset, bytes, registered->begin);
 }
 
 /* Private memory with the same contents moves over the shared pages in one step. */
-static weft_status_t map_back(const wefti_adopted_t *adopted)
+static weft_status_t map_back(const wefti_registered_t *registered)
 {
-    size_t bytes = (size_t)(adopted->end - adopted->begin);
+    size_t bytes = (size_t)(registered->end - registered->begin);
     if (bytes == 0) {
         return WEFT_OK;
     }
@@ -132,8 +217,9 @@ static weft_status_t map_back(const wefti_adopted_t *adopted)
         return wefti_error_errno(WEFT_ERR_NO_MEMORY, errno,
                                  "unregister: cannot map %zu bytes of private memory", bytes);
     }
-    memcpy(copy, adopted->begin, bytes);
-    if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, adopted->begin) == MAP_FAILED) {
+    memcpy(copy, registered->begin, bytes);
+    if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, registered->begin) ==
+        MAP_FAILED) {
         weft_status_t status =
             wefti_error_errno(WEFT_ERR_SYSTEM, errno, "unregister: mremap failed");
         munmap(copy, bytes);
@@ -150,7 +236,7 @@ static bool reaches_all(const weft_context_t *context)
 
 static weft_status_t check_range(weft_context_t *context, const uint8_t *address, size_t bytes)
 {
-    wefti_adopted_t other;
+    wefti_registered_t other;
     if (address == NULL) {
         return wefti_error_null("weft_mem_register", "address");
     }
@@ -162,7 +248,7 @@ static weft_status_t check_range(weft_context_t *context, const uint8_t *address
                            "bytes: the range exceeds the address space: %zu bytes at %p", bytes,
                            (const void *)address);
     }
-    if (find(context, address, &other)) {
+    if (find(context, address, false, &other)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "address: %p is already registered",
                            (const void *)address);
     }
@@ -172,24 +258,18 @@ static weft_status_t check_range(weft_context_t *context, const uint8_t *address
 weft_status_t weft_mem_register(weft_context_t *context, void *address, size_t bytes)
 {
     WEFT_CHECK_ARG(context);
-    wefti_eager_t *eager = NULL;
+    registry_t *registry = NULL;
     if (context->device != NULL) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "context: cannot register host memory with device \"%s\"",
                            context->device->ops->name);
     }
     wefti_endpoint_t *endpoint = context->endpoint;
-    weft_status_t status = wefti_eager_get(context, &eager);
+    weft_status_t status = check_range(context, address, bytes);
     if (status == WEFT_OK) {
-        status = check_range(context, address, bytes);
+        status = reserve(context, &registry);
     }
-    if (status == WEFT_OK) {
-        pthread_mutex_lock(&eager->adopted_lock);
-        status = wefti_array_reserve(context->allocator, &eager->adopted, &eager->adopted_capacity,
-                                     eager->adopted_count + 1, sizeof *eager->adopted);
-        pthread_mutex_unlock(&eager->adopted_lock);
-    }
-    wefti_adopted_t adopted = {.address = address, .bytes = bytes};
+    wefti_registered_t registered = {.address = address, .bytes = bytes};
     if (!reaches_all(context)) {
         status = wefti_endpoint_agree(endpoint, status);
     }
@@ -198,30 +278,27 @@ weft_status_t weft_mem_register(weft_context_t *context, void *address, size_t b
     }
     uintptr_t begin = ((uintptr_t)address + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1);
     uintptr_t end = ((uintptr_t)address + bytes) & ~(PAGE_BYTES - 1);
-    adopted.begin = (uint8_t *)address + (begin - (uintptr_t)address);
-    adopted.end = end > begin ? adopted.begin + (end - begin) : adopted.begin;
+    registered.begin = (uint8_t *)address + (begin - (uintptr_t)address);
+    registered.end = end > begin ? registered.begin + (end - begin) : registered.begin;
     if (!reaches_all(context)) {
-        status = take_region(context, &adopted);
+        status = take_region(context, &registered);
         if (status < 0) {
             return status;
         }
-        status = map_over(context, &adopted);
+        status = map_over(context, &registered);
         /* No rank may touch a peer's pages before they are mapped. */
         weft_status_t agreed = wefti_endpoint_agree(endpoint, status);
         if (agreed < 0) {
             if (status == WEFT_OK) {
-                map_back(&adopted);
+                map_back(&registered);
             }
-            if (adopted.held) {
-                wefti_region_free(endpoint, adopted.offset);
+            if (registered.held) {
+                wefti_region_free(endpoint, registered.offset);
             }
             return agreed;
         }
     }
-    pthread_mutex_lock(&eager->adopted_lock);
-    eager->adopted[eager->adopted_count] = adopted;
-    __atomic_store_n(&eager->adopted_count, eager->adopted_count + 1, __ATOMIC_RELAXED);
-    pthread_mutex_unlock(&eager->adopted_lock);
+    add(registry, &registered);
     return WEFT_OK;
 }
 
@@ -229,33 +306,33 @@ weft_status_t weft_mem_unregister(weft_context_t *context, void *address)
 {
     WEFT_CHECK_ARG(context);
     WEFT_CHECK_ARG(address);
-    wefti_adopted_t adopted;
+    wefti_registered_t registered;
     if (!wefti_endpoint_owned(context->endpoint)) { /* a forked child has not inherited the pages */
         return wefti_endpoint_check(context->endpoint);
     }
-    if (!find(context, address, &adopted)) {
+    if (!find(context, address, false, &registered)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "address: %p is not registered", address);
     }
     if (!reaches_all(context)) {
-        weft_status_t status = map_back(&adopted);
+        weft_status_t status = map_back(&registered);
         if (status < 0) {
             return status;
         }
     }
-    forget(context->eager, address);
-    if (adopted.held) {
-        wefti_region_free(context->endpoint, adopted.offset);
+    forget(find_registry(context), address);
+    if (registered.held) {
+        wefti_region_free(context->endpoint, registered.offset);
     }
     return WEFT_OK;
 }
 
-/* Part of [address, end) lies within adopted pages. */
-static bool reach_adopted(const wefti_adopted_t *adopted, const uint8_t *address,
-                          const uint8_t *end, uint64_t *out_offset, uint32_t *out_lead,
-                          uint32_t *out_trail)
+/* Part of [address, end) lies within registered pages. */
+static bool reach_pages(const wefti_registered_t *registered, const uint8_t *address,
+                        const uint8_t *end, uint64_t *out_offset, uint32_t *out_lead,
+                        uint32_t *out_trail)
 {
-    const uint8_t *from = address > adopted->begin ? address : adopted->begin;
-    const uint8_t *to = end < adopted->end ? end : adopted->end;
+    const uint8_t *from = address > registered->begin ? address : registered->begin;
+    const uint8_t *to = end < registered->end ? end : registered->end;
     /* Only where no more than the partial pages at the ends is missing. */
     if (from >= to || (uintptr_t)(from - address) >= PAGE_BYTES ||
         (uintptr_t)(end - to) >= PAGE_BYTES) {
@@ -263,9 +340,10 @@ static bool reach_adopted(const wefti_adopted_t *adopted, const uint8_t *address
     }
     *out_lead = (uint32_t)(from - address);
     *out_trail = (uint32_t)(end - to);
-    /* Where address would be, if the pages before it had been adopted, too; wraps like addresses.
+    /* Where address would be, if the pages before it were registered; wraps like addresses.
      */
-    *out_offset = adopted->offset + (uint64_t)((uintptr_t)address - (uintptr_t)adopted->begin);
+    *out_offset =
+        registered->offset + (uint64_t)((uintptr_t)address - (uintptr_t)registered->begin);
     return true;
 }
 
@@ -281,41 +359,24 @@ bool wefti_memory_reach(weft_context_t *context, const void *address, size_t byt
     if (offset < limit && bytes <= limit - offset) {
         return true;
     }
-    wefti_eager_t *eager = context->eager;
+    registry_t *registry = find_registry(context);
     bool reached = false;
-    /* relaxed: what this call uses was registered before it was issued */
-    if (__atomic_load_n(&eager->adopted_count, __ATOMIC_RELAXED) == 0) {
+    if (count_of(registry) == 0) {
         return false;
     }
-    pthread_mutex_lock(&eager->adopted_lock);
-    for (size_t i = 0; i < eager->adopted_count && !reached; i++) {
-        const wefti_adopted_t *adopted = &eager->adopted[i];
+    pthread_mutex_lock(&registry->lock);
+    for (size_t i = 0; i < count_of(registry) && !reached; i++) {
+        const wefti_registered_t *registered = &registry->list[i];
         if (reaches_all(context)) {
             /* registered: everything of it counts, where it lies; but puts go to the region only */
             reached = (endpoint->caps & WEFTI_CAP_DIRECT) != 0 &&
-                      begin >= adopted->begin - PAGE_BYTES &&
-                      begin + bytes <= adopted->end + PAGE_BYTES;
+                      begin >= registered->begin - PAGE_BYTES &&
+                      begin + bytes <= registered->end + PAGE_BYTES;
         } else {
-            reached = reach_adopted(adopted, begin, begin + bytes, out_offset, out_lead, out_trail);
+            reached =
+                reach_pages(registered, begin, begin + bytes, out_offset, out_lead, out_trail);
         }
     }
-    pthread_mutex_unlock(&eager->adopted_lock);
+    pthread_mutex_unlock(&registry->lock);
     return reached;
-}
-
-uint8_t *wefti_memory_of_peer(const weft_group_t *group, uint32_t rank, uint64_t offset,
-                              uint64_t bytes)
-{
-    const wefti_endpoint_t *endpoint = group->endpoint;
-    uint8_t *base = group->bases[rank];
-    if (base == NULL) {
-        return NULL; /* over a put link */
-    }
-    if (!group->context->one_process) {
-        size_t limit = __atomic_load_n(&endpoint->region_bytes, __ATOMIC_RELAXED);
-        if (offset > limit || bytes > limit - offset) {
-            return NULL;
-        }
-    }
-    return (uint8_t *)((uintptr_t)base + (uintptr_t)offset);
 }

@@ -2,6 +2,7 @@
 #include "runtime/stream/stream.h"
 
 #include "runtime/base/error.h"
+#include "runtime/memory/memory.h"
 
 weft_status_t wefti_stream_push(weft_stream_t *stream, const wefti_slot_t *slot)
 {

@@ -13,10 +13,9 @@
 
 #include <weft/stream.h>
 
+#include "runtime/base/error.h"
 #include "runtime/base/sync.h"
 #include "transport/transport.h"
-
-#define WEFTI_ERROR_TEXT_BYTES 480u
 
 /* The first error of a stream or session; later ones are dropped. Written on any thread. */
 typedef struct wefti_fault {

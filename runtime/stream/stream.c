@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/stream/stream.h"
 
-#include <weft/memory.h>
-
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/memory/memory.h"
 #include "runtime/base/params.h"
 
 #include <sched.h>

@@ -44,9 +44,6 @@ FOLDERS = {
 }
 # uses against the arrows of today: file -> folders that it uses as well. Each is a debt; new ones are not accepted.
 DEBTS = {
-    "runtime/context/context.c": ["runtime/memory", "runtime/interpreter", "runtime/group"],
-    "runtime/memory/device.c": ["runtime/group"],
-    "runtime/memory/region.c": ["runtime/group"],
     "runtime/group/fault.c": ["runtime/collective"],
     "runtime/group/group.c": ["runtime/collective"],
     "runtime/group/group.h": ["runtime/collective"],

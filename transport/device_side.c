@@ -58,6 +58,19 @@ static weft_status_t side_signal(wefti_endpoint_t *endpoint, uint32_t peer, size
     return side_put(endpoint, peer, offset, NULL, 0, lane);
 }
 
+static weft_status_t side_put_lent(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
+                                   const void *data, size_t bytes, uint32_t lane,
+                                   wefti_signal_t *lent)
+{
+    (void)lent;
+    return side_put(endpoint, peer, offset, data, bytes, lane);
+}
+
+static void side_bind_progress(wefti_endpoint_t *endpoint, const uint32_t *cpus, uint32_t cpu_count)
+{
+    endpoint->host->ops->bind_progress(endpoint->host, cpus, cpu_count);
+}
+
 static weft_status_t side_barrier(wefti_endpoint_t *endpoint)
 {
     return wefti_endpoint_barrier(endpoint->host);
@@ -65,9 +78,7 @@ static weft_status_t side_barrier(wefti_endpoint_t *endpoint)
 
 static void side_aborted(wefti_endpoint_t *endpoint, weft_status_t status, const char *text)
 {
-    if (endpoint->host->ops->aborted != NULL) {
-        endpoint->host->ops->aborted(endpoint->host, status, text);
-    }
+    endpoint->host->ops->aborted(endpoint->host, status, text);
 }
 
 static void side_progress(wefti_endpoint_t *endpoint)
@@ -107,10 +118,12 @@ static const wefti_transport_ops_t side_ops = {
     .flush = wefti_flush_direct,
     .barrier = side_barrier,
     .aborted = side_aborted,
+    .put_lent = side_put_lent,
     .progress = side_progress,
     .doze = side_doze,
     .describe = side_describe,
     .link_stats = side_link_stats,
+    .bind_progress = side_bind_progress,
 };
 
 weft_status_t wefti_endpoint_device_side(wefti_endpoint_t *host, weft_device_t *device,

@@ -70,6 +70,26 @@ weft_status_t wefti_put_direct(wefti_endpoint_t *endpoint, uint32_t peer, size_t
 weft_status_t wefti_signal_direct(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
                                   uint32_t value, uint32_t lane);
 void wefti_flush_direct(wefti_endpoint_t *endpoint);
+weft_status_t wefti_put_lent_direct(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
+                                    const void *data, size_t bytes, uint32_t lane,
+                                    wefti_signal_t *lent);
+
+/* mapped.c: what a backend needs no own functions for where the control blocks and regions of all
+ * ranks are mapped: nothing waits to be sent, and no other thread moves it. */
+weft_status_t wefti_mapped_barrier(wefti_endpoint_t *endpoint);
+void wefti_mapped_aborted(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
+void wefti_mapped_nothing(wefti_endpoint_t *endpoint);
+void wefti_mapped_describe(wefti_endpoint_t *endpoint, uint32_t peer, char *name, size_t name_bytes,
+                           char *reason, size_t reason_bytes);
+void wefti_mapped_link_stats(wefti_endpoint_t *endpoint, uint32_t peer, wefti_link_stats_t *out);
+void wefti_mapped_bind_progress(wefti_endpoint_t *endpoint, const uint32_t *cpus,
+                                uint32_t cpu_count);
+#define WEFTI_TRANSPORT_MAPPED                                                                     \
+    .barrier = wefti_mapped_barrier, .aborted = wefti_mapped_aborted,                              \
+    .put_lent = wefti_put_lent_direct, .progress = wefti_mapped_nothing,                           \
+    .doze = wefti_mapped_nothing, .link_stats = wefti_mapped_link_stats,                           \
+    .bind_progress = wefti_mapped_bind_progress
+
 /* What a value that has landed does to a counter. */
 void wefti_link_raise(wefti_signal_t *signal, uint32_t value);
 

@@ -296,7 +296,7 @@ const wefti_transport_ops_t wefti_transport_hosts = {
     .doze = wefti_hosts_doze,
     .describe = wefti_hosts_describe,
     .link_stats = wefti_hosts_link_stats,
-    .break_link = wefti_hosts_break_link,
+    .bind_progress = wefti_hosts_bind_progress,
 };
 
 /* ---- one host after all ---- */
@@ -332,4 +332,5 @@ static const wefti_transport_ops_t one_host_ops = {
     .signal = wefti_signal_direct,
     .flush = wefti_flush_direct,
     .describe = wefti_hosts_describe,
+    WEFTI_TRANSPORT_MAPPED,
 };

@@ -136,7 +136,6 @@ void wefti_hosts_told(void *owner, uint32_t origin, uint32_t kind, const void *d
 void wefti_hosts_left(void *owner, uint32_t rank);
 void wefti_hosts_died(void *owner, uint32_t rank, const char *how);
 void wefti_hosts_aborted(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
-weft_status_t wefti_hosts_break_link(wefti_endpoint_t *endpoint, uint32_t peer, const char *text);
 /* WEFT_ERR_PEER_DIED when one who fell silent has not turned out to have left. */
 weft_status_t wefti_hosts_check_suspects(wefti_hosts_t *hosts);
 
@@ -146,6 +145,8 @@ void wefti_hosts_thread_stop(wefti_hosts_t *hosts, bool forked);
 void wefti_hosts_progress(wefti_endpoint_t *endpoint);
 void wefti_hosts_doze(wefti_endpoint_t *endpoint);
 void wefti_hosts_wake(void *owner);
+void wefti_hosts_bind_progress(wefti_endpoint_t *endpoint, const uint32_t *cpus,
+                               uint32_t cpu_count);
 /* Sleeps a moment, leaving progress to the thread. */
 void wefti_hosts_nap(wefti_hosts_t *hosts);
 

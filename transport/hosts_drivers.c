@@ -201,7 +201,7 @@ static weft_status_t open_driver(wefti_hosts_t *hosts, const wefti_link_params_t
     kit->available = 1;
     kit->card_bytes = (uint32_t)ops->card_bytes;
     kit->key_bytes = (uint32_t)ops->key_bytes;
-    kit->offer_bytes = ops->offer_bytes != NULL ? (uint32_t)ops->offer_bytes(params) : 0;
+    kit->offer_bytes = (uint32_t)ops->offer_bytes(params);
     return WEFT_OK;
 }
 
@@ -289,7 +289,7 @@ static weft_status_t join_all(wefti_hosts_t *hosts, const table_t *cards, const 
             continue;
         }
         status = join_driver(hosts, d, cards);
-        if (status == WEFT_OK && driver->used && driver->ops->offer_bytes != NULL) {
+        if (status == WEFT_OK && driver->used) {
             status = driver->ops->offer(driver->state, own_part(hosts, offers, d, OFFER));
         }
     }
@@ -303,7 +303,7 @@ static weft_status_t take_offers(wefti_hosts_t *hosts, const table_t *offers)
     weft_status_t status = WEFT_OK;
     for (uint32_t d = 0; status == WEFT_OK && d < hosts->driver_count; d++) {
         wefti_hosts_driver_t *driver = &hosts->drivers[d];
-        if (driver->state == NULL || !driver->used || driver->ops->offer_bytes == NULL) {
+        if (driver->state == NULL || !driver->used) {
             continue;
         }
         size_t bytes = hosts->kits[endpoint->rank * WEFTI_HOSTS_DRIVERS + d].offer_bytes;

@@ -254,22 +254,6 @@ void wefti_hosts_broken(void *owner, uint32_t peer, bool died, const char *text)
     }
 }
 
-weft_status_t wefti_hosts_break_link(wefti_endpoint_t *endpoint, uint32_t peer, const char *text)
-{
-    wefti_hosts_t *hosts = (wefti_hosts_t *)endpoint;
-    uint8_t via = atomic_load_explicit(&hosts->via[peer], memory_order_acquire);
-    if (via == WEFTI_HOSTS_NONE) {
-        return wefti_hosts_broken_error(hosts, peer);
-    }
-    if (wefti_hosts_next_driver(hosts, peer, via) == WEFTI_HOSTS_NONE) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "no fallback transport: rank %u reaches rank %u only by %s",
-                           endpoint->rank, peer, hosts->drivers[via].ops->name);
-    }
-    link_fault(hosts, peer, hosts->drivers[via].ops->name, text);
-    return WEFT_OK;
-}
-
 static void hear_fault(wefti_hosts_t *hosts, const void *data, size_t bytes)
 {
     fault_news_t news;

@@ -87,7 +87,7 @@ static bool arm_drivers(const wefti_hosts_t *hosts, bool *out_poll)
             continue;
         }
         *out_poll = *out_poll || driver->ops->poll_fd(driver->state) < 0;
-        armed = (driver->ops->arm == NULL || driver->ops->arm(driver->state)) && armed;
+        armed = driver->ops->arm(driver->state) && armed;
     }
     return armed;
 }
@@ -189,8 +189,7 @@ done:
     return status;
 }
 
-void wefti_endpoint_bind_progress(wefti_endpoint_t *endpoint, const uint32_t *cpus,
-                                  uint32_t cpu_count)
+void wefti_hosts_bind_progress(wefti_endpoint_t *endpoint, const uint32_t *cpus, uint32_t cpu_count)
 {
     wefti_hosts_t *hosts = (wefti_hosts_t *)endpoint;
     cpu_set_t set;
@@ -200,7 +199,7 @@ void wefti_endpoint_bind_progress(wefti_endpoint_t *endpoint, const uint32_t *cp
             CPU_SET(cpus[i], &set);
         }
     }
-    if (endpoint->ops == &wefti_transport_hosts && hosts->thread_runs && CPU_COUNT(&set) > 0) {
+    if (hosts->thread_runs && CPU_COUNT(&set) > 0) {
         (void)pthread_setaffinity_np(hosts->thread, sizeof set, &set); /* it runs in any case */
     }
 }

@@ -11,19 +11,16 @@
 
 #include "transport/endpoint.h"
 
-/*
- * Ranks on different simulated hosts: they do not reach each other's memory, only put and signal,
- * through a network that takes its time (network.h).
- */
-typedef struct wefti_hub_links {
-    const uint32_t *host_of; /* [world_size], copied */
-    uint64_t seed;           /* of delays */
-    uint64_t max_delay_ns;   /* of each piece of a put and each signal; 0: none, all in order */
-} wefti_hub_links_t;
-/* Before anybody joins; for all worlds on this hub. */
-weft_status_t wefti_hub_hide(weft_hub_t *hub, const wefti_hub_links_t *links);
-
-typedef struct wefti_network wefti_network_t;
+/* How the ranks of a hub reach each other: the function table of their endpoints, and its state. */
+typedef struct wefti_hub_fabric {
+    const wefti_transport_ops_t *ops;
+    /* The world has ended, its memory is about to be unmapped. Called with the hub's lock held. */
+    void (*ended)(struct wefti_hub_fabric *fabric);
+    void (*destroy)(struct wefti_hub_fabric *fabric);
+} wefti_hub_fabric_t;
+/* In place of direct access to memory, for all worlds on this hub; before any rank joins. The hub
+ * destroys the fabric, on failure too. */
+weft_status_t wefti_hub_set_fabric(weft_hub_t *hub, wefti_hub_fabric_t *fabric);
 
 struct weft_hub {
     uint32_t world_size;
@@ -42,8 +39,19 @@ struct weft_hub {
     size_t part_bytes;
     uint32_t arrived, departed;
     bool delivering;
-    wefti_endpoint_t **endpoints; /* [world_size] who is there, to hear of broken links */
-    wefti_network_t *network;     /* NULL: one host; not changed once somebody has joined */
+    wefti_endpoint_t **endpoints; /* [world_size] of the ranks that are present */
+    wefti_hub_fabric_t *fabric;   /* not changed once a rank has joined */
 };
+
+typedef struct wefti_hub_endpoint {
+    wefti_endpoint_t base;
+    weft_hub_t *hub; /* NULL until this rank has joined */
+} wefti_hub_endpoint_t;
+_Static_assert(offsetof(wefti_hub_endpoint_t, base) == 0, "the base is member 0");
+
+static inline weft_hub_t *wefti_hub_of(wefti_endpoint_t *endpoint)
+{
+    return ((wefti_hub_endpoint_t *)endpoint)->hub;
+}
 
 #endif

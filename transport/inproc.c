@@ -12,14 +12,14 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
-#include "transport/network.h"
 #include "transport/world.h"
 
-typedef struct inproc_endpoint {
-    wefti_endpoint_t base;
-    weft_hub_t *hub; /* NULL until this rank has joined */
-} inproc_endpoint_t;
-_Static_assert(offsetof(inproc_endpoint_t, base) == 0, "the base is member 0");
+static void no_state(wefti_hub_fabric_t *fabric)
+{
+    (void)fabric;
+}
+
+static wefti_hub_fabric_t direct = {&wefti_transport_inproc, no_state, no_state};
 
 weft_status_t weft_hub_create(uint32_t world_size, weft_hub_t **out_hub)
 {
@@ -35,6 +35,7 @@ weft_status_t weft_hub_create(uint32_t world_size, weft_hub_t **out_hub)
         return WEFT_ERR_NO_MEMORY;
     }
     hub->world_size = world_size;
+    hub->fabric = &direct;
     pthread_mutex_init(&hub->lock, NULL);
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
@@ -55,30 +56,26 @@ weft_status_t weft_hub_create(uint32_t world_size, weft_hub_t **out_hub)
     return WEFT_OK;
 }
 
-weft_status_t wefti_hub_hide(weft_hub_t *hub, const wefti_hub_links_t *links)
+weft_status_t wefti_hub_set_fabric(weft_hub_t *hub, wefti_hub_fabric_t *fabric)
 {
-    wefti_network_t *network = NULL;
-    weft_status_t status = wefti_network_create(hub->world_size, links, &network);
-    if (status < 0) {
-        return status;
-    }
+    weft_status_t status = WEFT_OK;
     pthread_mutex_lock(&hub->lock);
     if (hub->joined_count > 0) {
         status = wefti_error(WEFT_ERR_STATE, "the ranks of this hub have already joined");
     } else {
-        wefti_network_t *former = hub->network;
-        hub->network = network;
-        network = former;
+        wefti_hub_fabric_t *former = hub->fabric;
+        hub->fabric = fabric;
+        fabric = former;
     }
     pthread_mutex_unlock(&hub->lock);
-    wefti_network_destroy(network);
+    fabric->destroy(fabric);
     return status;
 }
 
 /* The world is over; the hub is as new. Called with the lock held. */
 static void reset(weft_hub_t *hub)
 {
-    wefti_network_clear(hub->network);
+    hub->fabric->ended(hub->fabric);
     for (uint32_t r = 0; r < hub->world_size; r++) {
         wefti_range_unmap(&hub->ranges[r]);
         hub->joined[r] = false;
@@ -100,7 +97,7 @@ void weft_hub_destroy(weft_hub_t *hub)
     if (hub->controls != NULL && hub->ranges != NULL && hub->joined != NULL) {
         reset(hub);
     }
-    wefti_network_destroy(hub->network);
+    hub->fabric->destroy(hub->fabric);
     pthread_cond_destroy(&hub->changed);
     pthread_mutex_destroy(&hub->lock);
     free(hub->controls);
@@ -188,44 +185,14 @@ static weft_status_t take_place(weft_hub_t *hub, wefti_endpoint_t *endpoint,
     return WEFT_OK;
 }
 
-/* Simulated hosts, numbered by their first ranks. */
-static void number_hosts(wefti_endpoint_t *endpoint, const wefti_network_t *network)
-{
-    endpoint->host_count = 0;
-    for (uint32_t r = 0; r < endpoint->world_size; r++) {
-        uint32_t first = 0;
-        while (wefti_network_between(network, first, r)) {
-            first++;
-        }
-        endpoint->host_of[r] = first < r ? endpoint->host_of[first] : endpoint->host_count++;
-    }
-}
-
-/* What is hidden is taken from the caps. */
-static weft_status_t look_at_links(wefti_endpoint_t *endpoint, const weft_hub_t *hub)
-{
-    for (uint32_t r = 0; r < endpoint->world_size; r++) {
-        if (wefti_network_between(hub->network, endpoint->rank, r)) {
-            endpoint->peer_caps[r] &= ~WEFTI_CAP_DIRECT;
-            endpoint->caps &= endpoint->peer_caps[r];
-        }
-    }
-    number_hosts(endpoint, hub->network);
-    if (hub->network != NULL && endpoint->device != NULL) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "simulated hosts support host memory only");
-    }
-    return WEFT_OK;
-}
-
 static weft_status_t inproc_open(wefti_endpoint_t *endpoint, const wefti_endpoint_params_t *params)
 {
-    inproc_endpoint_t *inproc = (inproc_endpoint_t *)endpoint;
     weft_hub_t *hub = params->hub;
     uint64_t deadline = wefti_endpoint_deadline(endpoint);
     pthread_mutex_lock(&hub->lock);
     weft_status_t status = take_place(hub, endpoint, params, deadline);
     if (status == WEFT_OK) {
-        inproc->hub = hub;
+        ((wefti_hub_endpoint_t *)endpoint)->hub = hub;
         while (!hub->complete && hub->failure == WEFT_OK) {
             if (!wait_slice(hub, deadline)) {
                 fail_join(hub, missing_error(hub));
@@ -239,13 +206,12 @@ static weft_status_t inproc_open(wefti_endpoint_t *endpoint, const wefti_endpoin
     for (uint32_t r = 0; status == WEFT_OK && r < hub->world_size; r++) {
         endpoint->control[r] = &hub->controls[r];
     }
-    return status == WEFT_OK ? wefti_endpoint_agree(endpoint, look_at_links(endpoint, hub))
-                             : status;
+    return status;
 }
 
 static void inproc_close(wefti_endpoint_t *endpoint)
 {
-    weft_hub_t *hub = ((inproc_endpoint_t *)endpoint)->hub;
+    weft_hub_t *hub = wefti_hub_of(endpoint);
     if (hub == NULL || !wefti_endpoint_owned(endpoint)) {
         return; /* a child may have been forked while another thread held the lock */
     }
@@ -314,7 +280,7 @@ static weft_status_t wait_phase(wefti_endpoint_t *endpoint, weft_hub_t *hub, boo
 static weft_status_t inproc_all_gather(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
                                        void *recv)
 {
-    weft_hub_t *hub = ((inproc_endpoint_t *)endpoint)->hub;
+    weft_hub_t *hub = wefti_hub_of(endpoint);
     uint64_t deadline = wefti_endpoint_deadline(endpoint);
     weft_status_t status;
     pthread_mutex_lock(&hub->lock);
@@ -342,7 +308,7 @@ done:
 
 static weft_status_t inproc_region_grow(wefti_endpoint_t *endpoint, size_t bytes)
 {
-    weft_hub_t *hub = ((inproc_endpoint_t *)endpoint)->hub;
+    weft_hub_t *hub = wefti_hub_of(endpoint);
     wefti_range_t *range = &hub->ranges[endpoint->rank];
     weft_status_t status = WEFT_OK;
     if (range->base == NULL) {
@@ -356,104 +322,12 @@ static weft_status_t inproc_region_grow(wefti_endpoint_t *endpoint, size_t bytes
     }
     status = wefti_endpoint_agree(endpoint, status);
     for (uint32_t r = 0; status == WEFT_OK && r < endpoint->world_size; r++) {
-        bool hidden = wefti_network_between(hub->network, endpoint->rank, r);
-        if (endpoint->region_of[r] == NULL && !hidden) { /* calls in flight may be looking */
+        bool own_host = endpoint->host_of[r] == endpoint->host_of[endpoint->rank];
+        if (endpoint->region_of[r] == NULL && own_host) { /* calls in flight may be looking */
             endpoint->region_of[r] = hub->ranges[r].base;
         }
     }
     return status;
-}
-
-/* Over a broken link nothing goes any more, where no other path may be taken. */
-static weft_status_t check_link(const wefti_endpoint_t *endpoint, const wefti_network_t *network,
-                                uint32_t peer)
-{
-    if (endpoint->settings->fallback != WEFTI_FALLBACK_OFF ||
-        !wefti_network_broken(network, endpoint->rank, peer)) {
-        return WEFT_OK;
-    }
-    return wefti_error(WEFT_ERR_LINK, "the link between rank %u and rank %u is broken",
-                       endpoint->rank, peer);
-}
-
-static weft_status_t inproc_put_lent(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
-                                     const void *data, size_t bytes, uint32_t lane,
-                                     wefti_signal_t *lent)
-{
-    weft_hub_t *hub = ((inproc_endpoint_t *)endpoint)->hub;
-    if (!wefti_network_between(hub->network, endpoint->rank, peer)) {
-        return wefti_put_direct(endpoint, peer, offset, data, bytes, lane);
-    }
-    weft_status_t status = check_link(endpoint, hub->network, peer);
-    return status < 0 ? status
-                      : wefti_network_put(hub->network, endpoint->rank, peer, lane,
-                                          hub->ranges[peer].base + offset, data, bytes, lent);
-}
-
-static weft_status_t inproc_put(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
-                                const void *data, size_t bytes, uint32_t lane)
-{
-    return inproc_put_lent(endpoint, peer, offset, data, bytes, lane, NULL);
-}
-
-static weft_status_t inproc_signal(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
-                                   uint32_t value, uint32_t lane)
-{
-    weft_hub_t *hub = ((inproc_endpoint_t *)endpoint)->hub;
-    if (!wefti_network_between(hub->network, endpoint->rank, peer)) {
-        return wefti_signal_direct(endpoint, peer, offset, value, lane);
-    }
-    wefti_signal_t *signal = (wefti_signal_t *)(void *)(hub->ranges[peer].base + offset);
-    weft_status_t status = check_link(endpoint, hub->network, peer);
-    return status < 0
-               ? status
-               : wefti_network_signal(hub->network, endpoint->rank, peer, lane, signal, value);
-}
-
-typedef struct break_news {
-    weft_hub_t *hub;
-    uint32_t from, to;
-    const char *text;
-    weft_status_t status;
-} break_news_t;
-
-/* All ranks that are here hear of it. Called with the hub's lock held. */
-static void tell_of_break(void *user)
-{
-    break_news_t *news = user;
-    for (uint32_t r = 0; r < news->hub->world_size; r++) {
-        if (news->hub->endpoints[r] != NULL) {
-            weft_status_t noted = wefti_endpoint_note_fault(news->hub->endpoints[r], news->from,
-                                                            news->to, news->text);
-            news->status = news->status == WEFT_OK ? noted : news->status;
-        }
-    }
-}
-
-static weft_status_t inproc_break_link(wefti_endpoint_t *endpoint, uint32_t peer, const char *text)
-{
-    weft_hub_t *hub = ((inproc_endpoint_t *)endpoint)->hub;
-    break_news_t news = {hub, endpoint->rank, peer, text, WEFT_OK};
-    pthread_mutex_lock(&hub->lock);
-    wefti_network_break(hub->network, endpoint->rank, peer, tell_of_break, &news);
-    pthread_mutex_unlock(&hub->lock);
-    return news.status;
-}
-
-static void inproc_link_stats(wefti_endpoint_t *endpoint, uint32_t peer, wefti_link_stats_t *out)
-{
-    weft_hub_t *hub = ((inproc_endpoint_t *)endpoint)->hub;
-    if (wefti_network_between(hub->network, endpoint->rank, peer)) {
-        wefti_network_stats(hub->network, endpoint->rank, peer, out);
-    }
-}
-
-static void inproc_flush(wefti_endpoint_t *endpoint)
-{
-    weft_hub_t *hub = ((inproc_endpoint_t *)endpoint)->hub;
-    if (hub != NULL && hub->network != NULL) {
-        wefti_network_flush(hub->network, endpoint->rank);
-    }
 }
 
 /* Threads do not die alone. */
@@ -467,17 +341,16 @@ const wefti_transport_ops_t wefti_transport_inproc = {
     .abi_version = WEFTI_TRANSPORT_ABI_VERSION,
     .name = "inproc",
     .caps = WEFTI_CAP_DIRECT | WEFTI_CAP_PUT | WEFTI_CAP_SIGNAL,
-    .endpoint_bytes = sizeof(inproc_endpoint_t),
+    .endpoint_bytes = sizeof(wefti_hub_endpoint_t),
     .open = inproc_open,
     .close = inproc_close,
     .all_gather = inproc_all_gather,
     .region_grow = inproc_region_grow,
     .region_map = wefti_region_map_unsupported,
     .check_peers = inproc_check_peers,
-    .put = inproc_put,
-    .signal = inproc_signal,
-    .flush = inproc_flush,
-    .put_lent = inproc_put_lent,
-    .link_stats = inproc_link_stats,
-    .break_link = inproc_break_link,
+    .put = wefti_put_direct,
+    .signal = wefti_signal_direct,
+    .flush = wefti_flush_direct,
+    .describe = wefti_mapped_describe,
+    WEFTI_TRANSPORT_MAPPED,
 };

@@ -54,7 +54,7 @@ weft_status_t wefti_put(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset
 weft_status_t wefti_put_lent(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
                              const void *data, size_t bytes, uint32_t lane, wefti_signal_t *lent)
 {
-    if (endpoint->ops->put_lent == NULL || bytes == 0 || data == NULL || lent == NULL) {
+    if (bytes == 0 || data == NULL || lent == NULL) {
         return wefti_put(endpoint, peer, offset, data, bytes, lane);
     }
     weft_status_t status = check_place(endpoint, "put", peer, offset, bytes, lane);
@@ -90,6 +90,14 @@ weft_status_t wefti_put_direct(wefti_endpoint_t *endpoint, uint32_t peer, size_t
     (void)lane;
     memmove(endpoint->region_of[peer] + offset, data, bytes);
     return WEFT_OK;
+}
+
+weft_status_t wefti_put_lent_direct(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
+                                    const void *data, size_t bytes, uint32_t lane,
+                                    wefti_signal_t *lent)
+{
+    (void)lent;
+    return wefti_put_direct(endpoint, peer, offset, data, bytes, lane);
 }
 
 void wefti_link_raise(wefti_signal_t *signal, uint32_t value)

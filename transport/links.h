@@ -61,7 +61,7 @@ typedef struct wefti_link_driver {
     /* cards: [world_size * card_bytes]; peers: [world_size] whom this driver serves. Local; what it
      * needs of peers while it runs goes over its own connections. */
     weft_status_t (*join)(void *driver, const uint8_t *cards, const bool *peers);
-    /* NULL in all three: nothing to offer. Equal on all ranks; called before open too. */
+    /* 0: nothing to offer. Equal on all ranks; called before open too. */
     size_t (*offer_bytes)(const wefti_link_params_t *params);
     /* After join: out_offers [world_size * offer_bytes], the part of each peer in its place. They
      * are all-gathered, and every rank is given what each rank offers it. */
@@ -81,8 +81,8 @@ typedef struct wefti_link_driver {
     bool (*progress)(void *driver);
     /* Readable when progress has something to do (an epoll descriptor, say); -1: poll me. */
     int (*poll_fd)(void *driver);
-    /* Before somebody sleeps on poll_fd, every time; NULL: not needed. Asking a device for events
-     * costs more than polling it. False: call progress again instead of sleeping. */
+    /* Before a thread sleeps on poll_fd, every time. Asking a device for events costs more than
+     * polling it. False: call progress again instead of sleeping. */
     bool (*arm)(void *driver);
     /* True when all that was put and signalled has landed, or never will. Without blocking. */
     bool (*flushed)(void *driver);

@@ -78,4 +78,6 @@ const wefti_transport_ops_t wefti_transport_null = {
     .put = wefti_put_direct,
     .signal = wefti_signal_direct,
     .flush = wefti_flush_direct,
+    .describe = wefti_mapped_describe,
+    WEFTI_TRANSPORT_MAPPED,
 };

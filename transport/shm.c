@@ -369,6 +369,13 @@ static weft_status_t shm_region_map(wefti_endpoint_t *endpoint, size_t offset, s
     return wefti_memfd_map_over(shm->peers[endpoint->rank].region_fd, offset, bytes, address);
 }
 
+static void shm_describe(wefti_endpoint_t *endpoint, uint32_t peer, char *name, size_t name_bytes,
+                         char *reason, size_t reason_bytes)
+{
+    wefti_mapped_describe(endpoint, peer, name, name_bytes, reason, reason_bytes);
+    snprintf(reason, reason_bytes, "processes of one host");
+}
+
 const wefti_transport_ops_t wefti_transport_shm = {
     .abi_version = WEFTI_TRANSPORT_ABI_VERSION,
     .name = "shm",
@@ -383,4 +390,6 @@ const wefti_transport_ops_t wefti_transport_shm = {
     .put = wefti_put_direct,
     .signal = wefti_signal_direct,
     .flush = wefti_flush_direct,
+    .describe = shm_describe,
+    WEFTI_TRANSPORT_MAPPED,
 };

@@ -46,11 +46,6 @@ void wefti_binding_prefer_near(void *address, size_t bytes);
 /* That node's number to the system, -1: none. */
 int wefti_binding_node(const char *root);
 
-/* hosts_thread.c: binds the thread that makes progress between hosts; nothing happens where there
- * is none. */
-void wefti_endpoint_bind_progress(wefti_endpoint_t *endpoint, const uint32_t *cpus,
-                                  uint32_t cpu_count);
-
 /* interrupts.c: interrupts of network interfaces. root: "" but in tests. */
 typedef struct wefti_interrupt {
     uint32_t number;

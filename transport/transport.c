@@ -12,6 +12,7 @@
 #include "runtime/base/error.h"
 #include "transport/endpoint.h"
 #include "transport/hosts.h"
+#include "transport/hub.h"
 #include "transport/world.h"
 
 #define VERDICT_TEXT_BYTES 764u
@@ -79,7 +80,7 @@ static weft_status_t check_params(const wefti_endpoint_params_t *params)
 static const wefti_transport_ops_t *choose_backend(const wefti_endpoint_params_t *params)
 {
     if (params->hub != NULL) {
-        return &wefti_transport_inproc;
+        return params->hub->fabric->ops;
     }
     /* One host's part of a world is shm even for one rank: all ranks' memory has the same
      * abilities.
@@ -278,33 +279,6 @@ weft_status_t wefti_endpoint_agree(wefti_endpoint_t *endpoint, weft_status_t sta
     return WEFT_OK;
 }
 
-/* The barrier's waits know whom they wait for, so a rank that left is found at once. */
-typedef struct barrier_wait {
-    wefti_endpoint_t *endpoint;
-    uint32_t peer;
-    uint32_t epoch;
-} barrier_wait_t;
-
-static weft_status_t barrier_poll(void *user)
-{
-    barrier_wait_t *wait = user;
-    wefti_endpoint_meanwhile(wait->endpoint);
-    wefti_control_t *control = wait->endpoint->control[wait->peer];
-    if (atomic_load_explicit(&control->left, memory_order_acquire) == 0 ||
-        wefti_signal_reached(atomic_load_explicit(&control->barrier.value, memory_order_acquire),
-                             wait->epoch)) {
-        return WEFT_OK;
-    }
-    /* Whoever ended the world did so before it left: its reason goes first. */
-    weft_status_t status = wefti_endpoint_check(wait->endpoint);
-    if (status < 0) {
-        return status;
-    }
-    return wefti_error(WEFT_ERR_PEER_DIED,
-                       "rank %u left the world while rank %u was waiting for it in a barrier",
-                       wait->peer, wait->endpoint->rank);
-}
-
 weft_status_t wefti_endpoint_barrier(wefti_endpoint_t *endpoint)
 {
     if (endpoint->host != NULL) {
@@ -314,27 +288,7 @@ weft_status_t wefti_endpoint_barrier(wefti_endpoint_t *endpoint)
         return forked_error(endpoint);
     }
     weft_status_t status = wefti_endpoint_check(endpoint);
-    if (status < 0) {
-        return status;
-    }
-    if (endpoint->ops->barrier != NULL) {
-        return endpoint->ops->barrier(endpoint);
-    }
-    uint32_t epoch = ++endpoint->barrier_epoch;
-    wefti_signal_post(&endpoint->control[endpoint->rank]->barrier, epoch);
-    for (uint32_t r = 0; r < endpoint->world_size; r++) {
-        char what[48];
-        snprintf(what, sizeof what, "rank %u in a barrier", r);
-        barrier_wait_t wait = {endpoint, r, epoch};
-        status = wefti_wait_signal(endpoint, &endpoint->control[r]->barrier, epoch, what,
-                                   barrier_poll, &wait);
-        if (status < 0) {
-            /* The others would wait for an epoch that this rank will not complete. */
-            wefti_endpoint_abort(endpoint, status, weft_last_error());
-            return status;
-        }
-    }
-    return WEFT_OK;
+    return status < 0 ? status : endpoint->ops->barrier(endpoint);
 }
 
 static void write_abort(wefti_control_t *control, uint32_t rank, weft_status_t status,
@@ -372,10 +326,8 @@ void wefti_endpoint_abort(wefti_endpoint_t *endpoint, weft_status_t status, cons
     }
     wefti_endpoint_abort_here(endpoint, wefti_endpoint_number(endpoint, endpoint->rank), status,
                               text);
-    if (endpoint->ops->aborted != NULL) {
-        endpoint->ops->aborted(endpoint, status < 0 ? status : WEFT_ERR_ABORTED,
-                               text != NULL ? text : "");
-    }
+    endpoint->ops->aborted(endpoint, status < 0 ? status : WEFT_ERR_ABORTED,
+                           text != NULL ? text : "");
 }
 
 const char *wefti_endpoint_who(const wefti_endpoint_t *endpoint, uint32_t rank, int32_t pid,
@@ -488,35 +440,21 @@ weft_status_t wefti_endpoint_note_fault(wefti_endpoint_t *endpoint, uint32_t a, 
     return WEFT_OK;
 }
 
-weft_status_t wefti_endpoint_break_link(wefti_endpoint_t *endpoint, uint32_t peer, const char *text)
-{
-    if (peer >= endpoint->world_size || peer == endpoint->rank ||
-        endpoint->ops->break_link == NULL || wefti_endpoint_direct(endpoint, peer)) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "rank %u has no link to rank %u", endpoint->rank,
-                           peer);
-    }
-    return endpoint->ops->break_link(endpoint, peer, text);
-}
-
 void wefti_endpoint_describe(wefti_endpoint_t *endpoint, uint32_t peer, char *name,
                              size_t name_bytes, char *reason, size_t reason_bytes)
 {
     snprintf(reason, reason_bytes, "%s", "");
     if (peer == endpoint->rank) {
         snprintf(name, name_bytes, "self");
-    } else if (endpoint->ops->describe != NULL) {
-        endpoint->ops->describe(endpoint, peer, name, name_bytes, reason, reason_bytes);
     } else {
-        snprintf(name, name_bytes, "%s", endpoint->ops->name);
-        snprintf(reason, reason_bytes, "%s",
-                 endpoint->ops == &wefti_transport_shm ? "processes of one host" : "");
+        endpoint->ops->describe(endpoint, peer, name, name_bytes, reason, reason_bytes);
     }
 }
 
 void wefti_endpoint_link_stats(wefti_endpoint_t *endpoint, uint32_t peer, wefti_link_stats_t *out)
 {
     memset(out, 0, sizeof *out);
-    if (endpoint->ops->link_stats != NULL && peer != endpoint->rank) {
+    if (peer != endpoint->rank) {
         endpoint->ops->link_stats(endpoint, peer, out);
     }
 }

@@ -106,11 +106,12 @@ typedef struct wefti_transport_ops {
                             uint32_t value, uint32_t lane);
     void (*flush)(wefti_endpoint_t *endpoint);
 
-    /* What follows may be NULL: where control blocks and regions of all ranks are mapped. */
+    /* What follows is WEFTI_TRANSPORT_MAPPED (endpoint.h) where the control blocks and regions of all
+     * ranks are mapped. */
     weft_status_t (*barrier)(wefti_endpoint_t *endpoint);
     /* The world ended here: tells ranks whose control blocks are not mapped. */
     void (*aborted)(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
-    /* As wefti_put_lent says. NULL: put, which needs data no more when it returns. */
+    /* As wefti_put_lent says; mapped: a put, which has no use for data once it returns. */
     weft_status_t (*put_lent)(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
                               const void *data, size_t bytes, uint32_t lane, wefti_signal_t *lent);
     /* As wefti_endpoint_progress and wefti_endpoint_doze say. */
@@ -120,8 +121,8 @@ typedef struct wefti_transport_ops {
     void (*describe)(wefti_endpoint_t *endpoint, uint32_t peer, char *name, size_t name_bytes,
                      char *reason, size_t reason_bytes);
     void (*link_stats)(wefti_endpoint_t *endpoint, uint32_t peer, wefti_link_stats_t *out);
-    /* As wefti_endpoint_break_link says. */
-    weft_status_t (*break_link)(wefti_endpoint_t *endpoint, uint32_t peer, const char *text);
+    /* Binds the thread that makes progress in the background, if there is one. */
+    void (*bind_progress)(wefti_endpoint_t *endpoint, const uint32_t *cpus, uint32_t cpu_count);
 } wefti_transport_ops_t;
 
 /* One live allocation; the array is sorted by offset. */
@@ -269,21 +270,17 @@ void wefti_lent_back(wefti_signal_t *lent, uint32_t parts);
 /*
  * Moves what is on its way in both directions, as far as it goes without blocking. Every loop that
  * looks at a counter calls it, since nothing else may be receiving; where regions are mapped it
- * costs a load. By any thread.
+ * does nothing. By any thread.
  */
 static inline void wefti_endpoint_progress(wefti_endpoint_t *endpoint)
 {
-    if (endpoint->ops->progress != NULL) {
-        endpoint->ops->progress(endpoint);
-    }
+    endpoint->ops->progress(endpoint);
 }
 
 /* The caller stops looking (it sleeps, or computes for long): somebody else must make progress. */
 static inline void wefti_endpoint_doze(wefti_endpoint_t *endpoint)
 {
-    if (endpoint->ops->doze != NULL) {
-        endpoint->ops->doze(endpoint);
-    }
+    endpoint->ops->doze(endpoint);
 }
 
 /*
@@ -300,12 +297,6 @@ typedef struct wefti_link_fault {
 /* The first one from index *at on; moves *at behind it. False: no more. */
 bool wefti_endpoint_link_fault(wefti_endpoint_t *endpoint, uint32_t *at, wefti_link_fault_t *out);
 
-/*
- * For tests: the link to peer breaks now, as if its driver had said so. WEFT_ERR_UNSUPPORTED where
- * links do not break (mapped memory), or nothing could be chosen in its place.
- */
-weft_status_t wefti_endpoint_break_link(wefti_endpoint_t *endpoint, uint32_t peer,
-                                        const char *text);
 /* For backends, under a lock of theirs, once per break: notes a fault for link_fault to find. */
 weft_status_t wefti_endpoint_note_fault(wefti_endpoint_t *endpoint, uint32_t a, uint32_t b,
                                         const char *text);

@@ -61,9 +61,6 @@ void wefti_call_post_digests(wefti_call_t *call)
     wefti_posting_t *own = wefti_posting_of(group, group->rank, call->number);
     uint64_t *digests = (uint64_t *)(void *)own->data;
     uint64_t first, count, pieces = piece(call, 0, &first, &count);
-    if (group->before_check != NULL) {
-        group->before_check(call);
-    }
     for (uint64_t i = 0; i < pieces; i++) {
         piece(call, i, &first, &count);
         const uint8_t *at = count > 0 ? call->recv + first * call->elem_bytes : own->data;

@@ -99,7 +99,7 @@ static void bind_progress(const weft_context_t *context)
             }
         }
         if (kept > 0) {
-            wefti_endpoint_bind_progress(context->endpoint, cpus, kept);
+            context->endpoint->ops->bind_progress(context->endpoint, cpus, kept);
         }
     }
     wefti_arena_deinit(&arena);

@@ -322,8 +322,7 @@ struct weft_group {
     struct wefti_recorder *recorder; /* batch.h; NULL: no capture is open */
     uint32_t *sent, *received;       /* pieces so far, per peer */
     wefti_debt_t debt;
-    void (*before_check)(wefti_call_t *call); /* tests damage a result here; else NULL */
-    struct wefti_device_calls *device_calls;  /* on a card, from the first call on; else NULL */
+    struct wefti_device_calls *device_calls; /* on a card, from the first call on; else NULL */
     const char *path; /* of the last finished collective: "posting", "direct", "attached", "staged",
                          "schedule" */
     const char *algorithm; /* likewise; "one-shot", "mesh" of executors, or label */

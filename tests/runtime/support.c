@@ -4,7 +4,7 @@
 #include "support_fake_card.h"
 #include "runtime/base/error.h"
 #include "runtime/base/sync.h"
-#include "transport/hub.h"
+#include "tests/faults/network.h"
 
 #include <math.h>
 #include <pthread.h>

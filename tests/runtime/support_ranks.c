@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "runtime/context/context.h"
-#include "transport/hook.h"
+#include "tests/faults/hook.h"
 #include "tests/support/support.h"
 
 void support_rank_check(bool condition, const char *text, const char *file, int line)
@@ -44,7 +44,7 @@ typedef struct rank_thread {
     pthread_t thread;
 } rank_thread_t;
 
-/* WEFT_TEST_HOOK puts rules around all ranks' endpoints: transport/hook.h. */
+/* WEFT_TEST_HOOK puts rules around all ranks' endpoints: tests/faults/hook.h. */
 static void hook_from_environment(weft_context_t *context)
 {
     const char *text = getenv("WEFT_TEST_HOOK");

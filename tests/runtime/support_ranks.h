@@ -10,7 +10,7 @@
 
 #include <weft/weft.h>
 
-#include "transport/hub.h"
+#include "tests/faults/network.h"
 
 typedef struct rank_world {
     weft_context_t *context;

@@ -615,11 +615,17 @@ static void test_disagreement_on_counts(void **state)
     support_rank_threads(2, run_mixed_pair, NULL);
 }
 
-static void damage(wefti_call_t *call)
+static bool damages; /* rank 1's result of one call */
+
+/* Linked in place of the library's function (--wrap). */
+void __real_wefti_call_post_digests(wefti_call_t *call);
+void __wrap_wefti_call_post_digests(wefti_call_t *call);
+void __wrap_wefti_call_post_digests(wefti_call_t *call)
 {
-    if (call->order == 7) {
+    if (damages && call->group->rank == 1 && call->order == 7) {
         call->recv[4 * 1234] ^= 1;
     }
+    __real_wefti_call_post_digests(call);
 }
 
 /* WEFT_CHECK=results: the first call and range that differ are named; nothing else is. */
@@ -627,9 +633,7 @@ static void run_damaged(rank_world_t *world)
 {
     float *x = calloc(3 * 5000, sizeof *x), *y = calloc(3 * 5000, sizeof *y);
     uint64_t counts[3] = {10, 0, 4000};
-    bool second = world->rank == 1;
     RANK_CHECK(x != NULL && y != NULL);
-    world->group->before_check = second ? damage : NULL;
     for (uint32_t i = 0; i < 5000; i++) {
         x[i] = (float)(i + world->rank);
     }
@@ -654,8 +658,10 @@ static void test_damaged_result(void **state)
 {
     (void)state;
     setenv("WEFT_CHECK", "results", 1);
+    damages = true;
     support_rank_threads(3, run_damaged, NULL);
     assert_true(support_rank_processes(3, run_damaged, NULL));
+    damages = false;
     unsetenv("WEFT_CHECK");
 }
 

@@ -19,7 +19,7 @@
 #include "runtime/context/context.h"
 #include "runtime/interpreter/interpreter.h"
 #include "support_ranks.h"
-#include "transport/hub.h"
+#include "tests/faults/network.h"
 #include "tests/support/support.h"
 
 #define MAX_RANKS 16u

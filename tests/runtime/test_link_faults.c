@@ -12,7 +12,7 @@
 #include "support_ranks.h"
 
 #include "runtime/group/group.h"
-#include "transport/hook.h"
+#include "tests/faults/hook.h"
 #include "tests/support/support.h"
 
 #define MAX_RANKS 8u
@@ -226,8 +226,8 @@ static void run_groups(rank_world_t *world)
     RANK_OK(weft_barrier(world->group, NULL));
     RANK_OK(weft_context_barrier(world->context)); /* it is over everywhere */
     if (world->rank == 0) {
-        RANK_OK(wefti_endpoint_break_link(world->context->endpoint, 1,
-                                          "the link between rank 0 and rank 1 is cut"));
+        RANK_OK(wefti_fault_break_link(world->context->endpoint, 1,
+                                       "the link between rank 0 and rank 1 is cut"));
     }
     RANK_OK(weft_context_barrier(world->context));
     x = 1; /* the pair without the link goes on, the other one and the world end once */
@@ -271,7 +271,7 @@ static void run_pairs(rank_world_t *world)
     if (world->rank == 0) {
         RANK_OK(
             weft_send(data, 1, WEFT_DTYPE_F32, peer, world->group, NULL)); /* into the mailbox */
-        RANK_OK(wefti_endpoint_break_link(world->context->endpoint, 1, "the link is cut"));
+        RANK_OK(wefti_fault_break_link(world->context->endpoint, 1, "the link is cut"));
     }
     RANK_OK(weft_context_barrier(world->context));
     RANK_CHECK(weft_barrier(world->group, NULL) == WEFT_ERR_LINK);
@@ -327,7 +327,7 @@ static void run_late(rank_world_t *world)
     RANK_OK(weft_barrier(world->group, NULL));
     RANK_OK(weft_context_barrier(world->context)); /* it is over everywhere */
     if (world->rank == 0) {
-        RANK_OK(wefti_endpoint_break_link(world->context->endpoint, 1, "the link is cut"));
+        RANK_OK(wefti_fault_break_link(world->context->endpoint, 1, "the link is cut"));
     }
     RANK_OK(weft_context_barrier(world->context));
     if (world->rank == 2) {

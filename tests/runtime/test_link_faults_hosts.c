@@ -12,7 +12,7 @@
 #include "support_ranks.h"
 
 #include "runtime/context/context.h"
-#include "transport/hook.h"
+#include "tests/faults/hook.h"
 #include "transport/links.h"
 #include "tests/support/support.h"
 

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "runtime/plan/session.h"
-#include "transport/hub.h"
+#include "tests/faults/network.h"
 
 #define MAX_WORLD 5u
 #define STEPS 3u

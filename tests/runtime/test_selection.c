@@ -726,11 +726,17 @@ static void test_names_do_not_collide(void **state)
 
 /* ---- results are compared, streams ---- */
 
-static void damage(wefti_call_t *call)
+static bool damages; /* rank 1's result of one call */
+
+/* Linked in place of the library's function (--wrap). */
+void __real_wefti_call_post_digests(wefti_call_t *call);
+void __wrap_wefti_call_post_digests(wefti_call_t *call);
+void __wrap_wefti_call_post_digests(wefti_call_t *call)
 {
-    if (call->order == 3) {
+    if (damages && call->group->rank == 1 && call->order == 3) {
         call->recv[4 * 1234] ^= 1;
     }
+    __real_wefti_call_post_digests(call);
 }
 
 static void run_damaged(rank_world_t *world)
@@ -738,7 +744,6 @@ static void run_damaged(rank_world_t *world)
     weft_group_t *g = world->group;
     float *x = calloc(5000, sizeof *x);
     RANK_CHECK(x != NULL);
-    g->before_check = world->rank == 1 ? damage : NULL;
     RANK_OK(weft_group_set_algorithm(g, WEFT_COLLECTIVE_ALL_REDUCE, "doubling"));
     RANK_OK(weft_all_reduce(x, x, 5000, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, g, NULL));
     RANK_OK(weft_all_reduce(x, x, 7, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, g, NULL));
@@ -753,7 +758,9 @@ static void test_damaged_result(void **state)
 {
     (void)state;
     setenv("WEFT_CHECK", "results", 1);
+    damages = true;
     support_rank_threads(3, run_damaged, NULL);
+    damages = false;
     unsetenv("WEFT_CHECK");
 }
 

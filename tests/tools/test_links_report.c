@@ -9,8 +9,8 @@
 #include "runtime/base/error.h"
 #include "runtime/context/context.h"
 #include "tools/links_report.h"
-#include "transport/hook.h"
-#include "transport/hub.h"
+#include "tests/faults/hook.h"
+#include "tests/faults/network.h"
 #include "tests/support/support.h"
 
 #define RANKS 4u

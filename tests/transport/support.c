@@ -11,7 +11,7 @@
 
 #include "runtime/base/error.h"
 #include "transport/bootstrap/bootstrap.h"
-#include "transport/hook.h"
+#include "tests/faults/hook.h"
 
 typedef struct seat {
     const world_t *world;

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <sys/types.h>
 
-#include "transport/hub.h"
+#include "tests/faults/network.h"
 #include "tests/support/support.h"
 
 /* What a rank does; returns 0 when all was well, else a number that names the failed check. */
@@ -19,7 +19,7 @@ typedef struct world {
     wefti_settings_t settings;
     weft_device_t *device;
     const wefti_hub_links_t *links; /* threads: not NULL hides DIRECT */
-    const char *hook; /* rules around every rank's endpoint (transport/hook.h), or NULL */
+    const char *hook; /* rules around every rank's endpoint (tests/faults/hook.h), or NULL */
     /* processes: not NULL is WEFT_TRANSPORT of a world of several hosts, which meets through a file
      */
     const char *transport;

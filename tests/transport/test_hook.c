@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
-#include "transport/hook.h"
+#include "tests/faults/hook.h"
 
 static const uint32_t apart[] = {0, 1, 2};
 
@@ -226,8 +226,8 @@ static int cannot_break(wefti_endpoint_t *endpoint, void *user)
 {
     (void)user;
     uint32_t peer = 1 - endpoint->rank;
-    EXPECT(wefti_endpoint_break_link(endpoint, peer, "x") == WEFT_ERR_UNSUPPORTED);
-    EXPECT(wefti_endpoint_break_link(endpoint, 7, "x") == WEFT_ERR_UNSUPPORTED);
+    EXPECT(wefti_fault_break_link(endpoint, peer, "x") == WEFT_ERR_UNSUPPORTED);
+    EXPECT(wefti_fault_break_link(endpoint, 7, "x") == WEFT_ERR_UNSUPPORTED);
     return wefti_endpoint_barrier(endpoint) == WEFT_OK ? 0 : 99;
 }
 

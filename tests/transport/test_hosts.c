@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "runtime/base/error.h"
+#include "transport/endpoint.h"
 #include "transport/bootstrap/bootstrap.h"
 #include "tests/support/support.h"
 
@@ -162,7 +163,7 @@ static int is_plain_shm(wefti_endpoint_t *endpoint, void *user)
     (void)user;
     EXPECT(strcmp(endpoint->ops->name, "shm") == 0);
     EXPECT(endpoint->host_count == 1);
-    EXPECT(endpoint->ops->progress == NULL);
+    EXPECT(endpoint->ops->progress == wefti_mapped_nothing);
     EXPECT(endpoint->caps & WEFTI_CAP_DIRECT);
     size_t offset;
     for (uint32_t round = 0; round < 3; round++) {

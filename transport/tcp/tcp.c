@@ -400,6 +400,24 @@ static weft_status_t tcp_join(void *driver, const uint8_t *cards, const bool *pe
     return WEFT_OK;
 }
 
+static size_t tcp_offer_bytes(const wefti_link_params_t *params)
+{
+    (void)params;
+    return 0;
+}
+
+static weft_status_t tcp_offer(void *driver, uint8_t *out_offers)
+{
+    (void)driver, (void)out_offers;
+    return WEFT_OK;
+}
+
+static weft_status_t tcp_offered(void *driver, const uint8_t *offers)
+{
+    (void)driver, (void)offers;
+    return WEFT_OK;
+}
+
 static weft_status_t tcp_grow(void *driver, uint8_t *base, size_t from, size_t to, void *out_key)
 {
     tcp_t *tcp = driver;
@@ -576,6 +594,9 @@ const wefti_link_driver_t wefti_link_tcp = {
     .key_bytes = 0,
     .open = tcp_open,
     .join = tcp_join,
+    .offer_bytes = tcp_offer_bytes,
+    .offer = tcp_offer,
+    .offered = tcp_offered,
     .grow = tcp_grow,
     .grown = tcp_grown,
     .put = wefti_tcp_put,

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "transport/hook.h"
+#include "tests/faults/hook.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "runtime/base/error.h"
-#include "transport/delays.h"
+#include "tests/faults/delays.h"
+#include "tests/faults/network.h"
 #include "transport/endpoint.h"
 
 /* From this rank to a peer. */
@@ -91,7 +92,7 @@ static weft_status_t count_message(hook_t *hook, uint32_t peer, wefti_hook_call_
             if (hook->delays != NULL) {
                 wefti_delays_lose(hook->delays, hook->endpoint->rank, peer, NULL, NULL);
             }
-            status = wefti_endpoint_break_link(hook->endpoint, peer, text);
+            status = wefti_fault_break_link(hook->endpoint, peer, text);
             return status < 0 ? status : WEFT_IN_PROGRESS;
         }
     }
@@ -130,9 +131,8 @@ static weft_status_t hook_put_lent(wefti_endpoint_t *endpoint, uint32_t peer, si
                                  .lent = lent};
         return wefti_delays_send(hook->delays, &parcel, data, &hook->links[peer].delay);
     }
-    return lent != NULL && hook->inner->put_lent != NULL
-               ? hook->inner->put_lent(endpoint, peer, offset, data, bytes, lane, lent)
-               : hook->inner->put(endpoint, peer, offset, data, bytes, lane);
+    return lent != NULL ? hook->inner->put_lent(endpoint, peer, offset, data, bytes, lane, lent)
+                        : hook->inner->put(endpoint, peer, offset, data, bytes, lane);
 }
 
 static weft_status_t hook_put(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
@@ -173,9 +173,7 @@ static void hook_flush(wefti_endpoint_t *endpoint)
 static void hook_link_stats(wefti_endpoint_t *endpoint, uint32_t peer, wefti_link_stats_t *out)
 {
     hook_t *hook = hook_of(endpoint);
-    if (hook->inner->link_stats != NULL) {
-        hook->inner->link_stats(endpoint, peer, out);
-    }
+    hook->inner->link_stats(endpoint, peer, out);
     if (hook->links[peer].delays) { /* the time that it spends here counts, too */
         wefti_link_stats_t waited = {0};
         wefti_delays_stats(hook->delays, endpoint->rank, peer, &waited);
@@ -281,7 +279,7 @@ weft_status_t wefti_hook_attach(wefti_endpoint_t *endpoint, const wefti_hook_rul
     hook->ops.close = hook_close;
     hook->ops.all_gather = hook_all_gather;
     hook->ops.region_grow = hook_region_grow;
-    hook->ops.barrier = endpoint->ops->barrier != NULL ? hook_barrier : NULL;
+    hook->ops.barrier = hook_barrier;
     hook->ops.put = hook_put;
     hook->ops.put_lent = hook_put_lent;
     hook->ops.signal = hook_signal;

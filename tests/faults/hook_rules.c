@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rules of a hook as text. */
-#include "transport/hook.h"
+#include "tests/faults/hook.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -19,8 +19,8 @@
  *
  * separated by ";". FROM, TO and RANK are numbers or "*"; K counts from 1, per link.
  */
-#ifndef WEFT_TRANSPORT_HOOK_H
-#define WEFT_TRANSPORT_HOOK_H
+#ifndef WEFT_TESTS_FAULTS_HOOK_H
+#define WEFT_TESTS_FAULTS_HOOK_H
 
 #include "transport/transport.h"
 

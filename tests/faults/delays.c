@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "transport/delays.h"
+#include "tests/faults/delays.h"
 
 #include <pthread.h>
 #include <string.h>

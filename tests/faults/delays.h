@@ -6,8 +6,8 @@
  * is never due before anything that was sent on its lane before. For tests: simulated hosts
  * (network.c) and rules around other transports (hook.c).
  */
-#ifndef WEFT_TRANSPORT_DELAYS_H
-#define WEFT_TRANSPORT_DELAYS_H
+#ifndef WEFT_TESTS_FAULTS_DELAYS_H
+#define WEFT_TESTS_FAULTS_DELAYS_H
 
 #include "transport/transport.h"
 

@@ -74,11 +74,10 @@ typedef struct wefti_fused_list {
 
 static inline size_t wefti_fused_list_bytes(const wefti_call_t *call)
 {
-    return call->fused == NULL || !call->is_fused
-               ? 0
-               : wefti_align_up(offsetof(wefti_fused_list_t, members) +
-                                    call->fused->count * sizeof(uint64_t),
-                                64);
+    return call->fused == NULL ? 0
+                               : wefti_align_up(offsetof(wefti_fused_list_t, members) +
+                                                    call->fused->count * sizeof(uint64_t),
+                                                64);
 }
 
 /* collective.c: checks and submits it, as outside of a batch. counts: of V forms. */

@@ -3,36 +3,20 @@
 #include "runtime/base/error.h"
 #include "runtime/collective/call.h"
 #include "runtime/collective/device_call.h"
-#include "runtime/interpreter/interpreter.h"
 #include "runtime/stream/stream.h"
 
-/* What a call published since sleepers were looked for. */
-typedef struct published {
-    weft_group_t *group;
-    uint32_t number;
-    bool posted, round, done;
-} published_t;
-
-static published_t take_published(wefti_call_t *call)
+/* Wakes who sleeps on what the call published. */
+static void settle(weft_group_t *group, uint32_t number, uint32_t unsettled)
 {
-    published_t published = {call->group, call->number, call->posted, call->published_round,
-                             call->published_done};
-    call->posted = call->published_round = call->published_done = false;
-    return published;
-}
-
-static void settle(const published_t *published)
-{
-    weft_group_t *group = published->group;
     wefti_channel_t *own = group->channels[group->rank];
     wefti_fence();
-    if (published->posted) {
-        wefti_signal_settle(wefti_posting_signal(&own->postings[published->number & 1]));
+    if (unsettled & WEFTI_UNSETTLED_POSTING) {
+        wefti_signal_settle(wefti_posting_signal(&own->postings[number & 1]));
     }
-    if (published->round) {
+    if (unsettled & WEFTI_UNSETTLED_ROUND) {
         wefti_signal_settle(&own->staged);
     }
-    if (published->done) {
+    if (unsettled & WEFTI_UNSETTLED_DONE) {
         wefti_signal_settle(&own->done);
     }
     wefti_signal_settle(&group->completed);
@@ -40,20 +24,22 @@ static void settle(const published_t *published)
 
 void wefti_call_settle(wefti_call_t *call)
 {
-    published_t published = take_published(call);
-    settle(&published);
+    settle(call->group, call->number, call->unsettled);
+    call->unsettled = 0;
 }
 
 void wefti_call_finish(wefti_call_t *call)
 {
-    if (call->state == WEFTI_CALL_MOVING && call->path == &wefti_path_schedule) {
-        wefti_run_settle(call->run); /* after an error: the caller gets its buffers back */
+    weft_group_t *group = call->group;
+    uint32_t number = call->number, unsettled = call->unsettled;
+    if (call->state == WEFTI_CALL_MOVING) { /* after an error */
+        call->path->abandon(call);
     }
-    /* Once it is published, another thread may have its place in the ring for a call of its own. */
-    published_t published = take_published(call);
+    call->unsettled = 0;
     call->state = WEFTI_CALL_DONE;
-    wefti_signal_publish(&call->group->completed, call->order);
-    settle(&published);
+    /* From here on another thread may have the place in the ring for a call of its own. */
+    wefti_signal_publish(&group->completed, call->order);
+    settle(group, number, unsettled);
 }
 
 void wefti_call_give_up(wefti_call_t *call, weft_status_t status)
@@ -118,13 +104,12 @@ weft_status_t wefti_call_reserve(weft_group_t *group, weft_stream_t *stream,
     wefti_call_t *call = &group->calls[order & (WEFTI_CALLS - 1)];
     call->order = order;
     call->state = WEFTI_CALL_ISSUED;
-    call->lead = call->trail = 0;
-    call->round = 0;
-    call->since_ns = call->late_since_ns = call->departed_since_ns = 0;
-    call->mends = false;
-    call->two_shot = false;
-    call->pair_count = 0;
-    call->is_fused = false;
+    call->ends.lead = call->ends.trail = 0;
+    call->staged.round = 0;
+    call->wait.since_ns = call->wait.late_since_ns = call->wait.departed_since_ns = 0;
+    call->staged.two_shot = false;
+    call->pairs.count = 0;
+    call->fused = NULL;
     *out_call = call;
     return WEFT_OK;
 }
@@ -135,8 +120,8 @@ static void issue(wefti_call_t *call)
     group->issued = call->order;
     /* relaxed: the call that recovers the group was issued later */
     atomic_store_explicit(&group->link.issued_order, call->order, memory_order_relaxed);
-    if (call->pair_count == 0) {
-        call->wanted = group->selection.wanted.algorithm[call->op];
+    if (call->pairs.count == 0) {
+        call->schedule.wanted = group->selection.wanted.algorithm[call->op];
         call->what |= group->selection.what[call->op];
         call->number = ++group->number;
         group->number += wefti_call_is_checked(call); /* the digests have a number of their own */
@@ -156,7 +141,7 @@ static weft_status_t run_on_stream(void *user)
 {
     wefti_call_t *call = user;
     weft_group_t *group = call->group;
-    weft_status_t status = wefti_call_run(call);
+    weft_status_t status = wefti_call_run(call, WEFTI_WAITS_ON_STREAM);
     wefti_group_release(group);
     return status;
 }
@@ -190,10 +175,9 @@ static const wefti_opaque_ops_t stream_ops = {run_on_stream, poll_on_stream, dro
 weft_status_t wefti_call_submit_host(wefti_call_t *call, weft_stream_t *stream)
 {
     wefti_slot_t *slot;
-    call->on_caller = stream == NULL;
     if (stream == NULL) {
         issue(call);
-        return wefti_call_run(call);
+        return wefti_call_run(call, WEFTI_WAITS_ON_CALLER);
     }
     weft_status_t status = wefti_stream_reserve(stream, &slot);
     if (status != WEFT_OK) {

@@ -38,7 +38,18 @@ struct wefti_path {
     weft_status_t (*start)(wefti_call_t *call);
     /* WEFT_OK: again, unless the call is complete; WEFT_IN_PROGRESS: blocked. */
     weft_status_t (*advance)(wefti_call_t *call, wefti_blocked_t *out_blocked);
+    /* The algorithm that it executes. */
+    const char *(*algorithm)(const wefti_call_t *call);
+    /* While blocked: true when it can go on, though not with what it returned. */
+    bool (*ready)(const wefti_call_t *call);
+    /* The call has failed in state MOVING: the caller gets its buffers back. */
+    void (*abandon)(wefti_call_t *call);
 };
+
+/* Slots of paths that call the mesh executor, wait for one thing at a time, lend no buffer. */
+const char *wefti_path_mesh(const wefti_call_t *call);
+bool wefti_path_never_ready(const wefti_call_t *call);
+void wefti_path_lends_nothing(wefti_call_t *call);
 
 extern const wefti_path_t wefti_path_posting, wefti_path_schedule, wefti_path_direct,
     wefti_path_staged;
@@ -75,8 +86,6 @@ void wefti_call_give_up(wefti_call_t *call, weft_status_t status);
 weft_status_t wefti_call_consider(wefti_call_t *call, bool *out_may_post);
 /* After all postings: the algorithm to run as a schedule, or none. */
 weft_status_t wefti_call_settle_algorithm(wefti_call_t *call);
-/* A lane could go on though the one that is waited for cannot. */
-bool wefti_call_is_ready(const wefti_call_t *call);
 
 /* call_offer.c: flags of what this rank's buffers allow, and their places into posting. */
 uint32_t wefti_call_offer(wefti_call_t *call, wefti_posting_t *posting);
@@ -100,7 +109,7 @@ static inline bool wefti_call_only_executors(const wefti_call_t *call)
     const weft_group_t *group = call->group;
     uint32_t elem = (uint32_t)__builtin_ctz(call->elem_bytes);
     uint32_t size = 63u - (uint32_t)__builtin_clzll(call->longest | call->elem_bytes);
-    return group->selection.only_executors[call->op][elem][size] && call->wanted == NULL &&
+    return group->selection.only_executors[call->op][elem][size] && call->schedule.wanted == NULL &&
            !group->interpret;
 }
 

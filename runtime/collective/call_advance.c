@@ -13,25 +13,33 @@ static const wefti_path_t *const paths[] = {&wefti_path_posting, &wefti_path_sch
                                             &wefti_path_direct, &wefti_path_attached,
                                             &wefti_path_staged};
 
-/* The algorithm that an executor is. */
-static const char *executed(const wefti_call_t *call)
+const char *wefti_path_mesh(const wefti_call_t *call)
 {
-    bool once =
-        call->path == &wefti_path_posting || (call->path == &wefti_path_staged && !call->two_shot);
-    return call->op == WEFT_COLLECTIVE_ALL_REDUCE && once ? "one-shot" : "mesh";
+    (void)call;
+    return "mesh";
+}
+
+bool wefti_path_never_ready(const wefti_call_t *call)
+{
+    (void)call;
+    return false;
+}
+
+void wefti_path_lends_nothing(wefti_call_t *call)
+{
+    (void)call;
 }
 
 /* All ranks' postings were seen: all ranks decide the same. */
 static weft_status_t choose_path(wefti_call_t *call)
 {
     weft_status_t status = WEFT_OK;
-    call->algorithm = NULL;
-    call->refused = false;
+    call->schedule.algorithm = NULL;
     if (call->op == WEFT_COLLECTIVE_ALL_TO_ALL_V) {
         status = wefti_call_check_table(call);
     }
     if (status == WEFT_OK) {
-        status = call->may_schedule ? wefti_call_settle_algorithm(call) : WEFT_OK;
+        status = call->schedule.possible ? wefti_call_settle_algorithm(call) : WEFT_OK;
     }
     /* A peer that gave the call up may have freed what it posted. */
     bool looks = (call->flags & WEFTI_POSTED_DATA) == 0 || call->group->put_peer_count > 0;
@@ -45,13 +53,11 @@ static weft_status_t choose_path(wefti_call_t *call)
         }
         call->path = *path;
         call->group->path = (*path)->name;
-        status = (*path)->start(call);
-        if (call->algorithm == NULL) {
-            call->group->algorithm = executed(call);
-        }
+        status = call->path->start(call);
+        call->group->algorithm = call->path->algorithm(call);
     }
     /* Digests have a sequence number of their own: no rank may continue without posting it. */
-    if (status < 0 && call->refused && !wefti_call_is_checked(call)) {
+    if (call->state == WEFTI_CALL_REFUSED && !wefti_call_is_checked(call)) {
         return status;
     }
     return status < 0 ? wefti_group_fail(call->group, status) : WEFT_OK;
@@ -89,57 +95,90 @@ static weft_status_t see_digests(wefti_call_t *call, wefti_blocked_t *out_blocke
     return WEFT_OK;
 }
 
-static weft_status_t advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
+/* ISSUED and RECOVERING: the calls before this one are done, and no link is broken any more. */
+static weft_status_t await_turn(wefti_call_t *call, wefti_blocked_t *out_blocked)
 {
     weft_group_t *group = call->group;
     weft_status_t status = WEFT_OK;
+    if (!wefti_signal_has_reached(&group->completed, call->order - 1)) {
+        return wefti_call_blocked_on(&group->completed, call->order - 1, out_blocked);
+    }
+    if (wefti_link_broken(group)) {
+        status = wefti_link_mend(call, out_blocked);
+    }
+    return status == WEFT_OK && group->link.owes ? wefti_link_admit(call) : status;
+}
+
+static weft_status_t begin(wefti_call_t *call, wefti_blocked_t *out_blocked)
+{
+    weft_group_t *group = call->group;
+    weft_status_t status = await_turn(call, out_blocked);
+    if (status == WEFT_OK && call->pairs.count > 0) {
+        call->state = WEFTI_CALL_PAIRS;
+        return WEFT_OK;
+    }
+    if (status == WEFT_OK && group->debt.open) {
+        status = wefti_call_pay_debt(group, out_blocked);
+    }
+    if (status == WEFT_OK) {
+        status = wefti_call_post(call);
+        status = status < 0 ? wefti_group_fail(group, status) : status;
+    }
+    return status;
+}
+
+static weft_status_t exchange_pairs(wefti_call_t *call, wefti_blocked_t *out_blocked)
+{
+    weft_group_t *group = call->group;
+    /* What came may not be what was sent. */
+    weft_status_t status = wefti_link_broken(group) ? wefti_group_check(group) : WEFT_OK;
+    if (status == WEFT_OK) {
+        status = wefti_pairs_advance(call, out_blocked);
+    }
+    call->state = status == WEFT_OK ? WEFTI_CALL_DONE : call->state;
+    return status;
+}
+
+static weft_status_t post_digests(wefti_call_t *call, wefti_blocked_t *out_blocked)
+{
+    weft_group_t *group = call->group;
+    weft_status_t status = group->debt.open ? wefti_call_pay_debt(group, out_blocked) : WEFT_OK;
+    if (status == WEFT_OK) {
+        wefti_call_settle(call); /* the former posting's sleepers, before number moves on */
+        call->number++;
+        wefti_call_post_digests(call);
+        call->unsettled |= WEFTI_UNSETTLED_POSTING;
+        call->peer = 1;
+        call->state = WEFTI_CALL_COMPARE;
+    }
+    return status;
+}
+
+static weft_status_t advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
+{
+    weft_status_t status = WEFT_OK;
     switch (call->state) {
     case WEFTI_CALL_ISSUED:
-        if (!wefti_signal_has_reached(&group->completed, call->order - 1)) {
-            return wefti_call_blocked_on(&group->completed, call->order - 1, out_blocked);
-        }
-        if (wefti_link_broken(group)) {
-            status = wefti_link_mend(call, out_blocked);
-        }
-        if (status == WEFT_OK && group->link.owes) {
-            status = wefti_link_admit(call);
-        }
-        if (status != WEFT_OK) {
-            return status;
-        }
-        if (call->pair_count > 0) {
-            status = wefti_pairs_advance(call, out_blocked);
-            call->state = status == WEFT_OK ? WEFTI_CALL_DONE : call->state;
-            return status;
-        }
-        status = group->debt.open ? wefti_call_pay_debt(group, out_blocked) : WEFT_OK;
-        if (status == WEFT_OK) {
-            status = wefti_call_post(call);
-            status = status < 0 ? wefti_group_fail(group, status) : status;
-        }
-        return status;
+    case WEFTI_CALL_RECOVERING:
+        return begin(call, out_blocked);
+    case WEFTI_CALL_PAIRS:
+        return exchange_pairs(call, out_blocked);
     case WEFTI_CALL_POSTED:
         status = wefti_call_see_postings(call, out_blocked);
         return status == WEFT_OK ? choose_path(call) : status;
     case WEFTI_CALL_MOVING:
+    case WEFTI_CALL_ROUND:
+    case WEFTI_CALL_RESULTS:
         status = call->path->advance(call, out_blocked);
-        return status < 0 ? wefti_group_fail(group, status) : status;
+        return status < 0 ? wefti_group_fail(call->group, status) : status;
     case WEFTI_CALL_CHECK:
-        status = group->debt.open ? wefti_call_pay_debt(group, out_blocked) : WEFT_OK;
-        if (status == WEFT_OK) {
-            wefti_call_settle(call); /* the former posting's sleepers, before number moves on */
-            call->number++;
-            wefti_call_post_digests(call);
-            call->posted = true;
-            call->peer = 1;
-            call->state = WEFTI_CALL_COMPARE;
-        }
-        return status;
+        return post_digests(call, out_blocked);
     case WEFTI_CALL_COMPARE:
         status = see_digests(call, out_blocked);
         call->state = status == WEFT_OK ? WEFTI_CALL_DONE : call->state;
         return status;
     case WEFTI_CALL_FREE:
+    case WEFTI_CALL_REFUSED:
     case WEFTI_CALL_DONE:
         break;
     }
@@ -153,16 +192,16 @@ weft_status_t wefti_call_advance(wefti_call_t *call, wefti_blocked_t *out_blocke
         status = advance(call, out_blocked);
     } while (status == WEFT_OK && call->state != WEFTI_CALL_DONE);
     if (status == WEFT_IN_PROGRESS) {
-        call->blocked_on = out_blocked->signal;
-        call->blocked_target = out_blocked->target;
-        if (call->posted | call->published_round | call->published_done) {
+        call->wait.signal = out_blocked->signal;
+        call->wait.target = out_blocked->target;
+        if (call->unsettled != 0) {
             wefti_call_settle(call);
         }
     } else {
         if (status == WEFT_OK && wefti_link_broken(call->group)) { /* something may be missing */
             status = wefti_link_check(call->group);
         }
-        if (status == WEFT_OK && call->is_fused) {
+        if (status == WEFT_OK && call->fused != NULL) {
             wefti_fused_unpack(call);
         }
         wefti_call_give_up(call, status);

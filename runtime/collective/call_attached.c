@@ -313,7 +313,7 @@ static weft_status_t attached_start(wefti_call_t *call)
         return status;
     }
     wefti_signal_publish(&group->channels[group->rank]->done, call->number);
-    call->published_done = true;
+    call->unsettled |= WEFTI_UNSETTLED_DONE;
     call->peer = 1;
     call->state = WEFTI_CALL_MOVING;
     return WEFT_OK;
@@ -329,5 +329,6 @@ static weft_status_t attached_advance(wefti_call_t *call, wefti_blocked_t *out_b
     return status;
 }
 
-const wefti_path_t wefti_path_attached = {"attached", attached_takes, attached_start,
-                                          attached_advance};
+const wefti_path_t wefti_path_attached = {
+    "attached",      attached_takes,         attached_start,          attached_advance,
+    wefti_path_mesh, wefti_path_never_ready, wefti_path_lends_nothing};

@@ -41,8 +41,8 @@ static bool reach_all_reduce(wefti_call_t *call, wefti_posting_t *posting)
     }
     posting->at.lead = lead > recv_lead ? lead : recv_lead;
     posting->at.trail = trail > recv_trail ? trail : recv_trail;
-    call->lead = (posting->at.lead + call->elem_bytes - 1) / call->elem_bytes;
-    call->trail = (posting->at.trail + call->elem_bytes - 1) / call->elem_bytes;
+    call->ends.lead = (posting->at.lead + call->elem_bytes - 1) / call->elem_bytes;
+    call->ends.trail = (posting->at.trail + call->elem_bytes - 1) / call->elem_bytes;
     return true;
 }
 
@@ -154,7 +154,7 @@ static weft_status_t collect_sources(wefti_call_t *call, uint64_t from, uint64_t
 weft_status_t wefti_call_all_reduce_share(wefti_call_t *call, uint32_t rank)
 {
     weft_group_t *group = call->group;
-    uint64_t begin = call->lead, end = call->count - call->trail;
+    uint64_t begin = call->ends.lead, end = call->count - call->ends.trail;
     wefti_call_share(call, rank, &begin, &end);
     uint64_t from = begin * call->elem_bytes, bytes = (end - begin) * call->elem_bytes;
     if (bytes == 0) {

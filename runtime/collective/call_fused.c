@@ -80,13 +80,13 @@ static weft_status_t prepare(wefti_call_t *call, const wefti_batch_t *batch,
     uint64_t hash = WEFTI_HASH_START;
     const wefti_collective_t *op = wefti_collective_of(request.op);
     bool in_place = is_packed_in_place(request.op);
-    if (call->fused == NULL) {
-        call->fused = wefti_alloc(allocator, sizeof *call->fused);
-        if (call->fused == NULL) {
+    if (call->fused_kept == NULL) {
+        call->fused_kept = wefti_alloc(allocator, sizeof *call->fused_kept);
+        if (call->fused_kept == NULL) {
             return WEFT_ERR_NO_MEMORY;
         }
     }
-    wefti_fused_t *fused = call->fused;
+    wefti_fused_t *fused = call->fused_kept;
     request.count = 0;
     fused->count = count;
     for (uint32_t i = 0; i < count; i++) {
@@ -105,7 +105,7 @@ static weft_status_t prepare(wefti_call_t *call, const wefti_batch_t *batch,
         wefti_request_fill(call, &request);
         call->what |= WEFTI_WHAT_FUSED;
         call->posted_count = hash;
-        call->is_fused = true;
+        call->fused = fused;
     }
     return status;
 }

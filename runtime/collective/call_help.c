@@ -13,7 +13,7 @@ uint32_t wefti_call_offer_help(const wefti_call_t *call)
 {
     const weft_group_t *group = call->group;
     /* Done would not say any more that a rank has staged its ends. */
-    bool whole = call->lead + call->trail == 0;
+    bool whole = call->ends.lead + call->ends.trail == 0;
     return call->op == WEFT_COLLECTIVE_ALL_REDUCE && !group->endpoint->may_spin &&
                    group->size > 2 && call->longest >= HELP_MIN_BYTES && whole
                ? WEFTI_POSTED_HELPS

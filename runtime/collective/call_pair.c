@@ -176,8 +176,9 @@ static weft_status_t advance_recv(weft_group_t *group, wefti_pair_t *pair, wefti
 static bool is_behind(const wefti_call_t *call, uint32_t index)
 {
     for (uint32_t i = 0; i < index; i++) {
-        if (call->pairs[i].state != PAIR_DONE && call->pairs[i].peer == call->pairs[index].peer &&
-            call->pairs[i].sends == call->pairs[index].sends) {
+        if (call->pairs.list[i].state != PAIR_DONE &&
+            call->pairs.list[i].peer == call->pairs.list[index].peer &&
+            call->pairs.list[i].sends == call->pairs.list[index].sends) {
             return true;
         }
     }
@@ -191,8 +192,8 @@ weft_status_t wefti_pairs_advance(wefti_call_t *call, wefti_blocked_t *out_block
     bool moved;
     do {
         open = moved = false;
-        for (uint32_t i = 0; i < call->pair_count; i++) {
-            wefti_pair_t *pair = &call->pairs[i];
+        for (uint32_t i = 0; i < call->pairs.count; i++) {
+            wefti_pair_t *pair = &call->pairs.list[i];
             if (pair->state == PAIR_DONE || is_behind(call, i)) {
                 continue;
             }
@@ -215,8 +216,8 @@ weft_status_t wefti_pairs_advance(wefti_call_t *call, wefti_blocked_t *out_block
 
 bool wefti_pairs_ready(const wefti_call_t *call)
 {
-    for (uint32_t i = 0; i < call->pair_count; i++) {
-        const wefti_blocked_t *blocked = &call->pairs[i].blocked;
+    for (uint32_t i = 0; i < call->pairs.count; i++) {
+        const wefti_blocked_t *blocked = &call->pairs.list[i].blocked;
         /* relaxed: going on looks again */
         if (blocked->signal != NULL &&
             wefti_signal_reached(
@@ -264,8 +265,8 @@ static void fill(wefti_call_t *call, wefti_pair_t *pairs, uint32_t count)
     call->dtype = pairs[0].dtype;
     call->what = (uint64_t)WEFT_COLLECTIVE_SEND_RECV | (uint64_t)pairs[0].dtype << 8;
     call->posted_count = pairs[0].count;
-    call->pairs = pairs;
-    call->pair_count = count;
+    call->pairs.list = pairs;
+    call->pairs.count = count;
 }
 
 static weft_status_t submit(weft_group_t *group, bool sends, const void *data, uint64_t count,
@@ -287,12 +288,12 @@ static weft_status_t submit(weft_group_t *group, bool sends, const void *data, u
     }
     status = wefti_call_reserve(group, stream, &call);
     if (status == WEFT_OK) {
-        status = make_pair(&call->single, group, sends, data, count, dtype, peer);
+        status = make_pair(&call->pairs.single, group, sends, data, count, dtype, peer);
     }
     if (status != WEFT_OK) {
         return status;
     }
-    fill(call, &call->single, 1);
+    fill(call, &call->pairs.single, 1);
     return wefti_call_submit(call, stream);
 }
 
@@ -315,14 +316,15 @@ weft_status_t wefti_pairs_submit(weft_group_t *group, weft_stream_t *stream)
     wefti_call_t *call = NULL;
     weft_status_t status = wefti_call_reserve(group, stream, &call);
     /* The call owns its pairs: the next batch must not overwrite those in flight. */
-    if (status == WEFT_OK && call->batch == NULL) {
-        call->batch = wefti_alloc(group->context->allocator, WEFTI_CALLS * sizeof *call->batch);
-        status = call->batch != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    if (status == WEFT_OK && call->pairs.batch == NULL) {
+        call->pairs.batch =
+            wefti_alloc(group->context->allocator, WEFTI_CALLS * sizeof *call->pairs.batch);
+        status = call->pairs.batch != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     }
     if (status != WEFT_OK) {
         return status;
     }
-    memcpy(call->batch, group->pairs, group->pair_count * sizeof *call->batch);
-    fill(call, call->batch, group->pair_count);
+    memcpy(call->pairs.batch, group->pairs, group->pair_count * sizeof *call->pairs.batch);
+    fill(call, call->pairs.batch, group->pair_count);
     return wefti_call_submit(call, stream);
 }

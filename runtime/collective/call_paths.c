@@ -24,18 +24,18 @@ static void publish_round(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
     wefti_signal_publish(&group->channels[group->rank]->staged, ++group->staged);
-    call->published_round = true;
+    call->unsettled |= WEFTI_UNSETTLED_ROUND;
 }
 
 static void stage_round(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
     group->area++;
-    wefti_call_stage(call, wefti_staging_of(group, group->rank), call->round, call->piece_bytes);
+    wefti_call_stage(call, wefti_staging_of(group, group->rank), call->staged.round,
+                     call->staged.piece_bytes);
     publish_round(call);
     call->peer = 1;
-    call->results = false;
-    call->state = WEFTI_CALL_MOVING;
+    call->state = WEFTI_CALL_ROUND;
 }
 
 static bool posting_takes(const wefti_call_t *call)
@@ -58,12 +58,20 @@ static weft_status_t posting_advance(wefti_call_t *call, wefti_blocked_t *out_bl
     return WEFT_OK;
 }
 
-const wefti_path_t wefti_path_posting = {"posting", posting_takes, posting_start, posting_advance};
+/* All-reduce. */
+static const char *one_shot_or_mesh(const wefti_call_t *call)
+{
+    return call->op == WEFT_COLLECTIVE_ALL_REDUCE && !call->staged.two_shot ? "one-shot" : "mesh";
+}
+
+const wefti_path_t wefti_path_posting = {
+    "posting",        posting_takes,          posting_start,           posting_advance,
+    one_shot_or_mesh, wefti_path_never_ready, wefti_path_lends_nothing};
 
 /* All-reduce: the few elements at the ends that some peers do not reach go through staging. */
 static bool direct_takes(const wefti_call_t *call)
 {
-    uint64_t ends = call->lead + call->trail;
+    uint64_t ends = call->ends.lead + call->ends.trail;
     return (call->flags & WEFTI_POSTED_REACHABLE) != 0 && call->group->put_links == NULL &&
            ends <= call->count && ends * call->elem_bytes <= call->group->layout.staging_bytes;
 }
@@ -71,7 +79,7 @@ static bool direct_takes(const wefti_call_t *call)
 static weft_status_t direct_start(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
-    if (call->lead + call->trail > 0) {
+    if (call->ends.lead + call->ends.trail > 0) {
         group->area++;
         wefti_call_stage_ends(call, wefti_staging_of(group, group->rank));
         publish_round(call);
@@ -83,7 +91,7 @@ static weft_status_t direct_start(wefti_call_t *call)
     bool helped = (call->flags & WEFTI_POSTED_HELPS) != 0;
     if (!helped) { /* else whoever did a share has said so, and the own one is waited for, too */
         wefti_signal_publish(&group->channels[group->rank]->done, call->number);
-        call->published_done = true;
+        call->unsettled |= WEFTI_UNSETTLED_DONE;
     }
     call->peer = helped ? 0 : 1;
     call->state = WEFTI_CALL_MOVING;
@@ -94,7 +102,7 @@ static weft_status_t direct_advance(wefti_call_t *call, wefti_blocked_t *out_blo
 {
     weft_status_t status =
         wefti_call_see_signals(call, offsetof(wefti_channel_t, done), call->number, out_blocked);
-    if (status == WEFT_OK && call->lead + call->trail > 0) {
+    if (status == WEFT_OK && call->ends.lead + call->ends.trail > 0) {
         status = wefti_call_take_ends(call, area_in_staging);
     }
     if (status == WEFT_OK) {
@@ -103,7 +111,13 @@ static weft_status_t direct_advance(wefti_call_t *call, wefti_blocked_t *out_blo
     return status;
 }
 
-const wefti_path_t wefti_path_direct = {"direct", direct_takes, direct_start, direct_advance};
+const wefti_path_t wefti_path_direct = {"direct",
+                                        direct_takes,
+                                        direct_start,
+                                        direct_advance,
+                                        wefti_path_mesh,
+                                        wefti_path_never_ready,
+                                        wefti_path_lends_nothing};
 
 static bool staged_takes(const wefti_call_t *call)
 {
@@ -119,7 +133,7 @@ static weft_status_t staged_start(wefti_call_t *call)
     }
     weft_status_t status = wefti_call_plan_rounds(call);
     wefti_call_complete(call);
-    if (status == WEFT_OK && call->rounds > 0) {
+    if (status == WEFT_OK && call->staged.rounds > 0) {
         stage_round(call);
     }
     return status;
@@ -132,7 +146,7 @@ static weft_status_t to_results(wefti_call_t *call)
     if (status == WEFT_OK) {
         publish_round(call);
         call->peer = 1;
-        call->results = true;
+        call->state = WEFTI_CALL_RESULTS;
     }
     return status;
 }
@@ -144,18 +158,19 @@ static weft_status_t staged_advance(wefti_call_t *call, wefti_blocked_t *out_blo
     if (status != WEFT_OK) {
         return status;
     }
-    if (call->two_shot && !call->results) {
+    if (call->staged.two_shot && call->state == WEFTI_CALL_ROUND) {
         return to_results(call);
     }
-    if (call->two_shot) {
+    if (call->state == WEFTI_CALL_RESULTS) {
         wefti_call_take_results(call, area_in_staging);
     } else {
-        status = wefti_call_take(call, area_in_staging, call->round, call->piece_bytes);
+        status =
+            wefti_call_take(call, area_in_staging, call->staged.round, call->staged.piece_bytes);
     }
     if (status < 0) {
         return status;
     }
-    if (++call->round == call->rounds) {
+    if (++call->staged.round == call->staged.rounds) {
         wefti_call_complete(call);
     } else {
         stage_round(call);
@@ -163,4 +178,10 @@ static weft_status_t staged_advance(wefti_call_t *call, wefti_blocked_t *out_blo
     return WEFT_OK;
 }
 
-const wefti_path_t wefti_path_staged = {"staged", staged_takes, staged_start, staged_advance};
+const wefti_path_t wefti_path_staged = {"staged",
+                                        staged_takes,
+                                        staged_start,
+                                        staged_advance,
+                                        one_shot_or_mesh,
+                                        wefti_path_never_ready,
+                                        wefti_path_lends_nothing};

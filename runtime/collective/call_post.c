@@ -56,7 +56,7 @@ static void refresh_counters(wefti_call_t *call)
 weft_status_t wefti_call_post(wefti_call_t *call)
 {
     bool may_post = true;
-    call->may_schedule = false;
+    call->schedule.possible = false;
     if (!wefti_call_only_executors(call)) {
         weft_status_t status = wefti_call_consider(call, &may_post);
         if (status < 0) {
@@ -67,7 +67,7 @@ weft_status_t wefti_call_post(wefti_call_t *call)
     wefti_posting_t *own = wefti_posting_of(group, group->rank, call->number);
     uint64_t direct_min = least_direct(call);
     bool fits = may_post && call->longest <= group->posting_bytes && wefti_call_fits_posting(call);
-    if (call->is_fused) {
+    if (call->fused != NULL) {
         wefti_fused_pack(call);
         wefti_fused_post(call, own);
     }
@@ -83,14 +83,14 @@ weft_status_t wefti_call_post(wefti_call_t *call)
         wefti_call_stage(call, wefti_call_posting_area(call, own), 0, call->longest);
         call->flags = WEFTI_POSTED_DATA;
     } else {
-        call->flags |= call->may_schedule ? wefti_call_offer(call, own) : 0;
+        call->flags |= call->schedule.possible ? wefti_call_offer(call, own) : 0;
         own->at.selection = group->selection.digest[call->op];
     }
     own->what = call->what | (uint64_t)call->flags << WEFTI_WHAT_FLAGS_SHIFT;
     own->count = call->posted_count;
     refresh_counters(call);
     wefti_posting_publish(group, own, call->number, posted_bytes(call));
-    call->posted = true;
+    call->unsettled |= WEFTI_UNSETTLED_POSTING;
     call->peer = 1;
     call->state = WEFTI_CALL_POSTED;
     /* Small enough that all ranks post data, whatever their memory is. */
@@ -103,8 +103,8 @@ static void merge_ends(wefti_call_t *call, const wefti_posting_t *posting)
 {
     uint64_t lead = (posting->at.lead + call->elem_bytes - 1) / call->elem_bytes;
     uint64_t trail = (posting->at.trail + call->elem_bytes - 1) / call->elem_bytes;
-    call->lead = lead > call->lead ? lead : call->lead;
-    call->trail = trail > call->trail ? trail : call->trail;
+    call->ends.lead = lead > call->ends.lead ? lead : call->ends.lead;
+    call->ends.trail = trail > call->ends.trail ? trail : call->ends.trail;
 }
 
 static bool same_call(const wefti_debt_t *own, const wefti_posting_t *theirs)

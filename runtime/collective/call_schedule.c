@@ -45,41 +45,41 @@ static bool posting_is_wanted(const wefti_call_t *call)
     if (group->interpret || !ordered) {
         return false;
     }
-    if (call->wanted != NULL) {
-        return is_built_in(call->wanted,
+    if (call->schedule.wanted != NULL) {
+        return is_built_in(call->schedule.wanted,
                            call->op == WEFT_COLLECTIVE_ALL_REDUCE ? "one-shot" : "mesh");
     }
-    return call->by_cost[0] == NULL || group->put_links != NULL;
+    return call->schedule.by_cost[0] == NULL || group->put_links != NULL;
 }
 
 static bool is_eligible(const wefti_call_t *call)
 {
     weft_algo_params_t params;
     wefti_select_params(call->group, call->op, call->root, &params);
-    return call->wanted == NULL || call->wanted->eligible(&params) == NULL;
+    return call->schedule.wanted == NULL || call->schedule.wanted->eligible(&params) == NULL;
 }
 
 weft_status_t wefti_call_consider(wefti_call_t *call, bool *out_may_post)
 {
     weft_group_t *group = call->group;
     weft_status_t status = WEFT_OK;
-    call->by_cost[0] = call->by_cost[1] = NULL;
+    call->schedule.by_cost[0] = call->schedule.by_cost[1] = NULL;
     /* What ranks have for each other is known after the postings only. */
-    if (call->wanted == NULL && call->op != WEFT_COLLECTIVE_ALL_TO_ALL_V) {
+    if (call->schedule.wanted == NULL && call->op != WEFT_COLLECTIVE_ALL_TO_ALL_V) {
         for (int plain = 0; plain < 2 && status == WEFT_OK; plain++) {
             status = wefti_select_by_cost(group, call->op, call->elem_bytes, call->longest, plain,
-                                          &call->by_cost[plain]);
+                                          &call->schedule.by_cost[plain]);
         }
     }
     if (group->size == 1 && is_eligible(call)) { /* with oneself all algorithms are the same */
-        call->wanted = NULL;
+        call->schedule.wanted = NULL;
         *out_may_post = true;
         return status;
     }
     *out_may_post = posting_is_wanted(call);
-    call->may_schedule = call->wanted != NULL || call->by_cost[0] != NULL ||
-                         call->by_cost[1] != NULL || call->op == WEFT_COLLECTIVE_ALL_TO_ALL_V ||
-                         group->interpret;
+    call->schedule.possible = call->schedule.wanted != NULL || call->schedule.by_cost[0] != NULL ||
+                              call->schedule.by_cost[1] != NULL ||
+                              call->op == WEFT_COLLECTIVE_ALL_TO_ALL_V || group->interpret;
     return status;
 }
 
@@ -90,22 +90,22 @@ static bool executors_are_wanted(const wefti_call_t *call)
     if (!executors_can(call) || call->op == WEFT_COLLECTIVE_BARRIER) {
         return false;
     }
-    return is_built_in(call->wanted, "mesh") && (direct || staged_is_mesh(call));
+    return is_built_in(call->schedule.wanted, "mesh") && (direct || staged_is_mesh(call));
 }
 
 static weft_status_t pick(wefti_call_t *call, const weft_algorithm_t **out_algorithm)
 {
     bool plain = (call->flags & WEFTI_POSTED_REACHABLE) == 0;
     weft_status_t status = WEFT_OK;
-    *out_algorithm = call->by_cost[plain];
-    if (call->wanted != NULL) {
-        *out_algorithm = executors_are_wanted(call) ? NULL : call->wanted;
+    *out_algorithm = call->schedule.by_cost[plain];
+    if (call->schedule.wanted != NULL) {
+        *out_algorithm = executors_are_wanted(call) ? NULL : call->schedule.wanted;
     } else if (call->op == WEFT_COLLECTIVE_ALL_TO_ALL_V) {
         status = wefti_select_by_cost(call->group, call->op, call->elem_bytes, call->longest, plain,
                                       out_algorithm);
     }
     if (status == WEFT_OK && *out_algorithm == NULL && !executors_can(call) &&
-        call->wanted == NULL) {
+        call->schedule.wanted == NULL) {
         *out_algorithm = wefti_algorithm_find(call->op, call->op == WEFT_COLLECTIVE_BARRIER
                                                             ? "dissemination"
                                                             : "mesh"); /* interpret */
@@ -128,17 +128,18 @@ static bool can_be_made_in_place(const wefti_call_t *call)
 
 static bool schedule_takes(const wefti_call_t *call)
 {
-    return call->algorithm != NULL;
+    return call->schedule.algorithm != NULL;
 }
 
 weft_status_t wefti_call_settle_algorithm(wefti_call_t *call)
 {
     weft_status_t status = WEFT_OK;
     if ((call->flags & WEFTI_POSTED_DATA) == 0) {
-        status = pick(call, &call->algorithm);
+        status = pick(call, &call->schedule.algorithm);
     }
-    if (call->algorithm != NULL && call->wanted == NULL && is_mixed(call) && executors_can(call)) {
-        call->algorithm = NULL;
+    if (call->schedule.algorithm != NULL && call->schedule.wanted == NULL && is_mixed(call) &&
+        executors_can(call)) {
+        call->schedule.algorithm = NULL;
     }
     return status;
 }
@@ -240,33 +241,33 @@ static weft_status_t start_run(wefti_call_t *call, bool in_place)
         group->context->one_process
             ? UINT64_MAX
             : __atomic_load_n(&group->endpoint->region_bytes, __ATOMIC_RELAXED); /* it grows */
-    status = wefti_run_start(call->run, &all->memory, &run);
+    status = wefti_run_start(call->schedule.run, &all->memory, &run);
     if (status == WEFT_ERR_NO_MEMORY) { /* on all ranks: not one element fits */
-        call->refused = true;
+        call->state = WEFTI_CALL_REFUSED;
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "%s %s: staging buffers too small for the algorithm's scratch: %zu "
                            "bytes; increase WEFT_STAGING_BYTES",
-                           weft_collective_name(call->op), call->algorithm->name,
+                           weft_collective_name(call->op), call->schedule.algorithm->name,
                            all->memory.work_bytes);
     }
     return status;
 }
 
 /* Where the result's bits depend on the algorithm, its name says so. */
-static void label(const wefti_call_t *call)
+static const char *schedule_algorithm(const wefti_call_t *call)
 {
     weft_group_t *group = call->group;
-    if (group->labelled != call->algorithm) {
+    if (group->labelled != call->schedule.algorithm) {
         weft_algo_params_t params;
         wefti_select_params(group, call->op, call->root, &params);
         bool any = params.order == WEFT_ORDER_ANY && wefti_collective_reduces(call->op);
         params.order = WEFT_ORDER_TREE;
-        any = any && call->algorithm->eligible(&params) != NULL;
-        snprintf(group->label, sizeof group->label, "%.40s%s", call->algorithm->name,
+        any = any && call->schedule.algorithm->eligible(&params) != NULL;
+        snprintf(group->label, sizeof group->label, "%.40s%s", call->schedule.algorithm->name,
                  any ? " (order any)" : "");
-        group->labelled = call->algorithm;
+        group->labelled = call->schedule.algorithm;
     }
-    group->algorithm = group->label;
+    return group->label;
 }
 
 static weft_status_t schedule_start(wefti_call_t *call)
@@ -274,45 +275,45 @@ static weft_status_t schedule_start(wefti_call_t *call)
     weft_group_t *group = call->group;
     bool mixed = is_mixed(call);
     bool in_place = (call->flags & WEFTI_POSTED_OUT_OF_PLACE) == 0;
-    wefti_schedule_key_t key = {call->algorithm, call->root, in_place,
+    wefti_schedule_key_t key = {call->schedule.algorithm, call->root, in_place,
                                 (call->flags & WEFTI_POSTED_OPEN) == 0};
     if (mixed && !can_be_made_in_place(call)) {
-        call->refused = true;
+        call->state = WEFTI_CALL_REFUSED;
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "%s %s: some ranks called it in place and others out of place",
-                           weft_collective_name(call->op), call->algorithm->name);
+                           weft_collective_name(call->op), call->schedule.algorithm->name);
     }
-    weft_status_t status = wefti_schedules_get(group, &key, &call->run);
+    weft_status_t status = wefti_schedules_get(group, &key, &call->schedule.run);
     if (status < 0) {
-        call->refused = status == WEFT_ERR_UNSUPPORTED;
+        call->state = status == WEFT_ERR_UNSUPPORTED ? WEFTI_CALL_REFUSED : call->state;
         return status;
     }
     if (mixed) {
         make_in_place(call);
     }
-    status = start_run(call, in_place);
     call->state = WEFTI_CALL_MOVING;
-    label(call);
-    return status;
+    return start_run(call, in_place);
 }
 
 static weft_status_t schedule_advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
 {
-    weft_status_t status = wefti_run_advance(call->run, out_blocked);
+    weft_status_t status = wefti_run_advance(call->schedule.run, out_blocked);
     if (status == WEFT_OK) {
         wefti_call_complete(call);
     }
     return status;
 }
 
-bool wefti_call_is_ready(const wefti_call_t *call)
+static bool schedule_ready(const wefti_call_t *call)
 {
-    if (call->pair_count > 0) {
-        return wefti_pairs_ready(call);
-    }
-    return call->state == WEFTI_CALL_MOVING && call->path == &wefti_path_schedule &&
-           wefti_run_ready(call->run);
+    return wefti_run_ready(call->schedule.run);
 }
 
-const wefti_path_t wefti_path_schedule = {"schedule", schedule_takes, schedule_start,
-                                          schedule_advance};
+static void schedule_abandon(wefti_call_t *call)
+{
+    wefti_run_settle(call->schedule.run);
+}
+
+const wefti_path_t wefti_path_schedule = {"schedule",       schedule_takes,     schedule_start,
+                                          schedule_advance, schedule_algorithm, schedule_ready,
+                                          schedule_abandon};

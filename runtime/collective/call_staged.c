@@ -110,9 +110,9 @@ weft_status_t wefti_call_plan_rounds(wefti_call_t *call)
 {
     uint32_t n = call->group->size;
     size_t room = call->group->layout.staging_bytes;
-    call->lead = call->trail = 0;
-    call->two_shot = wefti_call_stages_two_shots(call);
-    if (!is_shared(call) || call->two_shot) {
+    call->ends.lead = call->ends.trail = 0;
+    call->staged.two_shot = wefti_call_stages_two_shots(call);
+    if (!is_shared(call) || call->staged.two_shot) {
         room /= n;
     }
     if (wefti_call_op(call)->send.holder == WEFT_HOLDER_ROOT) {
@@ -122,23 +122,24 @@ weft_status_t wefti_call_plan_rounds(wefti_call_t *call)
         piece = wefti_align_up(piece > PIPELINE_MIN_BYTES ? piece : PIPELINE_MIN_BYTES, LINE_BYTES);
         room = piece < room ? piece : room;
     }
-    call->piece_bytes = room / LINE_BYTES * LINE_BYTES;
-    if (call->piece_bytes == 0) {
+    call->staged.piece_bytes = room / LINE_BYTES * LINE_BYTES;
+    if (call->staged.piece_bytes == 0) {
         return wefti_error(
             WEFT_ERR_NO_MEMORY,
             "staging buffers too small for %u ranks: %zu bytes; increase WEFT_STAGING_BYTES", n,
             call->group->layout.staging_bytes);
     }
-    uint64_t per_round = call->two_shot ? n * (uint64_t)call->piece_bytes : call->piece_bytes;
-    call->rounds = call->longest / per_round + (call->longest % per_round != 0);
+    uint64_t per_round =
+        call->staged.two_shot ? n * (uint64_t)call->staged.piece_bytes : call->staged.piece_bytes;
+    call->staged.rounds = call->longest / per_round + (call->longest % per_round != 0);
     return WEFT_OK;
 }
 
 /* Two-shot: rank owner's shard of the round at hand. */
 static uint64_t shard(const wefti_call_t *call, uint32_t owner, uint64_t *out_bytes)
 {
-    uint64_t at = (call->round * call->group->size + owner) * call->piece_bytes;
-    *out_bytes = piece_at(call->longest, at, call->piece_bytes);
+    uint64_t at = (call->staged.round * call->group->size + owner) * call->staged.piece_bytes;
+    *out_bytes = piece_at(call->longest, at, call->staged.piece_bytes);
     return at;
 }
 
@@ -149,7 +150,7 @@ void wefti_call_stage(const wefti_call_t *call, uint8_t *area, uint64_t round, s
     if (group->size == 1) {
         return;
     }
-    if (is_shared(call) && !call->two_shot) {
+    if (is_shared(call) && !call->staged.two_shot) {
         block_t block = send_block(call, group->rank);
         copy(area, call->send + block.at + at, piece_at(block.bytes, at, piece_bytes));
         return;
@@ -157,7 +158,7 @@ void wefti_call_stage(const wefti_call_t *call, uint8_t *area, uint64_t round, s
     for (uint32_t i = 1; i < group->size; i++) {
         uint32_t to = (group->rank + i) % group->size;
         uint64_t bytes;
-        if (call->two_shot) {
+        if (call->staged.two_shot) {
             at = shard(call, to, &bytes);
             copy(area + to * piece_bytes, call->send + at, bytes);
         } else {
@@ -230,7 +231,7 @@ weft_status_t wefti_call_reduce_shard(wefti_call_t *call, wefti_area_fn area)
     weft_group_t *group = call->group;
     uint64_t bytes;
     uint64_t at = shard(call, group->rank, &bytes);
-    size_t skip = group->rank * call->piece_bytes;
+    size_t skip = group->rank * call->staged.piece_bytes;
     if (bytes == 0) {
         return WEFT_OK;
     }
@@ -249,13 +250,13 @@ void wefti_call_take_results(wefti_call_t *call, wefti_area_fn area)
         uint32_t from = (group->rank + i) % group->size;
         uint64_t bytes;
         uint64_t at = shard(call, from, &bytes);
-        copy(call->recv + at, area(call, from) + from * call->piece_bytes, bytes);
+        copy(call->recv + at, area(call, from) + from * call->staged.piece_bytes, bytes);
     }
 }
 
 void wefti_call_stage_ends(const wefti_call_t *call, uint8_t *area)
 {
-    uint64_t lead = call->lead * call->elem_bytes, trail = call->trail * call->elem_bytes;
+    uint64_t lead = call->ends.lead * call->elem_bytes, trail = call->ends.trail * call->elem_bytes;
     copy(area, call->send, lead);
     copy(area + lead, call->send + call->longest - trail, trail);
 }
@@ -263,7 +264,7 @@ void wefti_call_stage_ends(const wefti_call_t *call, uint8_t *area)
 weft_status_t wefti_call_take_ends(wefti_call_t *call, wefti_area_fn area)
 {
     weft_group_t *group = call->group;
-    uint64_t lead = call->lead * call->elem_bytes, trail = call->trail * call->elem_bytes;
+    uint64_t lead = call->ends.lead * call->elem_bytes, trail = call->ends.trail * call->elem_bytes;
     weft_status_t status = WEFT_OK;
     for (uint32_t end = 0; status == WEFT_OK && end < 2; end++) {
         uint64_t at = end == 0 ? 0 : call->longest - trail;

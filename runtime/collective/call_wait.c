@@ -8,21 +8,31 @@
 /* Why a call cannot continue: a broken link does not stop a call that performs link recovery. */
 static weft_status_t check(const wefti_call_t *call)
 {
-    return call->mends ? wefti_group_check_lasting(call->group) : wefti_group_check(call->group);
+    return call->state == WEFTI_CALL_RECOVERING ? wefti_group_check_lasting(call->group)
+                                                : wefti_group_check(call->group);
 }
 
 static bool is_broken(const wefti_call_t *call)
 {
-    return call->mends ? wefti_group_ended(call->group) : wefti_group_broken(call->group);
+    return call->state == WEFTI_CALL_RECOVERING ? wefti_group_ended(call->group)
+                                                : wefti_group_broken(call->group);
 }
 
-/* Another link broke meanwhile: mending begins again. */
-static bool mends_anew(const wefti_call_t *call)
+/* Whether it can go on, though not with what it waits for. */
+static bool is_ready(const wefti_call_t *call)
 {
     const weft_group_t *group = call->group;
-    return call->mends &&
-           atomic_load_explicit(&group->endpoint->link_faults, memory_order_relaxed) >
+    switch (call->state) {
+    case WEFTI_CALL_RECOVERING: /* another link broke meanwhile: recovery begins again */
+        return atomic_load_explicit(&group->endpoint->link_faults, memory_order_relaxed) >
                atomic_load_explicit(&group->link.seen, memory_order_relaxed);
+    case WEFTI_CALL_PAIRS:
+        return wefti_pairs_ready(call);
+    case WEFTI_CALL_MOVING:
+        return call->path->ready(call);
+    default:
+        return false;
+    }
 }
 
 static weft_status_t look_for_departed(wefti_call_t *call)
@@ -32,8 +42,8 @@ static weft_status_t look_for_departed(wefti_call_t *call)
     return some ? wefti_group_departed(call, wefti_now_ns()) : WEFT_OK;
 }
 
-/* A rank that it waits for has left the world, or some rank broke the group. WEFT_AGAIN: it can go
- * on, though not with what it waits for. */
+/* A rank that it waits for has left the world, or some rank broke the group. WEFT_AGAIN: is_ready.
+ */
 static weft_status_t look(void *user)
 {
     wefti_call_t *call = user;
@@ -47,8 +57,7 @@ static weft_status_t look(void *user)
     if (status < 0) {
         return status;
     }
-    bool moved = call->mends ? mends_anew(call) : wefti_call_is_ready(call);
-    return moved ? WEFT_AGAIN : WEFT_OK;
+    return is_ready(call) ? WEFT_AGAIN : WEFT_OK;
 }
 
 /*
@@ -67,13 +76,14 @@ static weft_status_t look_and_progress(void *user)
     return look(user);
 }
 
-static weft_status_t wait_for(wefti_call_t *call, const wefti_blocked_t *blocked)
+static weft_status_t wait_for(wefti_call_t *call, wefti_waits_t waits,
+                              const wefti_blocked_t *blocked)
 {
     weft_group_t *group = call->group;
-    bool local = blocked->signal == &group->completed;
+    bool progresses = waits == WEFTI_WAITS_ON_CALLER || blocked->signal == &group->completed;
     weft_status_t status =
         wefti_wait_signal(group->endpoint, blocked->signal, blocked->target, "a collective",
-                          local || call->on_caller ? look_and_progress : look, call);
+                          progresses ? look_and_progress : look, call);
     if (status == WEFT_AGAIN) {
         return WEFT_OK;
     }
@@ -89,7 +99,7 @@ static weft_status_t wait_for(wefti_call_t *call, const wefti_blocked_t *blocked
     return status < 0 ? check(call) : status;
 }
 
-weft_status_t wefti_call_run(wefti_call_t *call)
+weft_status_t wefti_call_run(wefti_call_t *call, wefti_waits_t waits)
 {
     wefti_blocked_t blocked = {0};
     for (;;) {
@@ -97,7 +107,7 @@ weft_status_t wefti_call_run(wefti_call_t *call)
         if (status != WEFT_IN_PROGRESS) {
             return status;
         }
-        status = wait_for(call, &blocked);
+        status = wait_for(call, waits, &blocked);
         if (status < 0) {
             wefti_call_give_up(call, status);
             return status;
@@ -117,16 +127,16 @@ weft_status_t wefti_call_poll(wefti_call_t *call, wefti_blocked_t *out_blocked)
     }
     uint64_t now = wefti_now_ns();
     uint64_t timeout_ns = group->endpoint->settings->timeout_ns;
-    if (call->since_ns == 0) {
-        call->since_ns = call->checked_ns = now;
+    if (call->wait.since_ns == 0) {
+        call->wait.since_ns = call->wait.checked_ns = now;
     }
     wefti_group_report_late(call, now);
     if (is_broken(call)) {
         status = check(call);
-    } else if (timeout_ns != 0 && now - call->since_ns > timeout_ns) {
+    } else if (timeout_ns != 0 && now - call->wait.since_ns > timeout_ns) {
         status = wefti_group_late(call, WEFT_ERR_TIMEOUT);
-    } else if (now - call->checked_ns > CHECK_NS) {
-        call->checked_ns = now;
+    } else if (now - call->wait.checked_ns > CHECK_NS) {
+        call->wait.checked_ns = now;
         wefti_endpoint_deserted(group->endpoint); /* notes whether some rank has left */
         status = check(call);
         status = status == WEFT_OK ? look_for_departed(call) : status;

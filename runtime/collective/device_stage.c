@@ -145,14 +145,14 @@ static weft_status_t stage_collective(wefti_device_call_t *place, wefti_call_t *
 static weft_status_t stage_pairs(wefti_device_call_t *place, wefti_call_t *call)
 {
     size_t total = 0;
-    for (uint32_t i = 0; i < call->pair_count; i++) {
-        uintptr_t at = (uintptr_t)call->pairs[i].data;
-        total += room_of((range_t){at, at + (size_t)call->pairs[i].bytes});
+    for (uint32_t i = 0; i < call->pairs.count; i++) {
+        uintptr_t at = (uintptr_t)call->pairs.list[i].data;
+        total += room_of((range_t){at, at + (size_t)call->pairs.list[i].bytes});
     }
     weft_status_t status = reserve(place, total);
     uint8_t *next = host_begin(place);
-    for (uint32_t i = 0; i < call->pair_count && status == WEFT_OK; i++) {
-        wefti_pair_t *pair = &call->pairs[i];
+    for (uint32_t i = 0; i < call->pairs.count && status == WEFT_OK; i++) {
+        wefti_pair_t *pair = &call->pairs.list[i];
         range_t range = {(uintptr_t)pair->data, (uintptr_t)pair->data + (size_t)pair->bytes};
         wefti_segments_t *segments = pair->sends ? &place->outs : &place->ins;
         if (pair->bytes == 0) {
@@ -175,5 +175,5 @@ static weft_status_t stage_pairs(wefti_device_call_t *place, wefti_call_t *call)
 weft_status_t wefti_device_call_stage(wefti_device_call_t *place, wefti_call_t *call)
 {
     place->outs.count = place->ins.count = 0;
-    return call->pair_count > 0 ? stage_pairs(place, call) : stage_collective(place, call);
+    return call->pairs.count > 0 ? stage_pairs(place, call) : stage_collective(place, call);
 }

@@ -161,8 +161,8 @@ static void group_free(weft_group_t *group)
     }
     for (uint32_t i = 0; i < WEFTI_CALLS; i++) {
         wefti_free(allocator, group->calls[i].counts);
-        wefti_free(allocator, group->calls[i].batch);
-        wefti_fused_free(allocator, group->calls[i].fused);
+        wefti_free(allocator, group->calls[i].pairs.batch);
+        wefti_fused_free(allocator, group->calls[i].fused_kept);
     }
     wefti_batch_free(group);
     wefti_free(allocator, group->sent);

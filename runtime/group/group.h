@@ -173,11 +173,16 @@ uint8_t *wefti_memory_of_peer(const weft_group_t *group, uint32_t rank, uint64_t
 
 typedef enum wefti_call_state {
     WEFTI_CALL_FREE = 0,
-    WEFTI_CALL_ISSUED,  /* waits for the call before it, then posts */
-    WEFTI_CALL_POSTED,  /* waits for the peers' postings */
-    WEFTI_CALL_MOVING,  /* in the steps of its path */
-    WEFTI_CALL_CHECK,   /* WEFT_CHECK=results: the result is there, its digests are to be posted */
-    WEFTI_CALL_COMPARE, /* waits for the peers' digests */
+    WEFTI_CALL_ISSUED,
+    WEFTI_CALL_RECOVERING,
+    WEFTI_CALL_PAIRS,
+    WEFTI_CALL_POSTED,
+    WEFTI_CALL_REFUSED,
+    WEFTI_CALL_MOVING,
+    WEFTI_CALL_ROUND,
+    WEFTI_CALL_RESULTS,
+    WEFTI_CALL_CHECK,
+    WEFTI_CALL_COMPARE,
     WEFTI_CALL_DONE,
 } wefti_call_state_t;
 
@@ -191,16 +196,25 @@ typedef struct wefti_pair {
     uint8_t state;
     weft_dtype_t dtype;
     bool direct;
-    wefti_blocked_t blocked; /* on what it is; signal NULL: it is not */
+    wefti_blocked_t blocked; /* signal NULL: it is not */
 } wefti_pair_t;
 
-/* call.h: one way of moving a call's data. */
 typedef struct wefti_path wefti_path_t;
+
+/* What a call published since it looked for sleepers. */
+#define WEFTI_UNSETTLED_POSTING (1u << 0)
+#define WEFTI_UNSETTLED_ROUND (1u << 1)
+#define WEFTI_UNSETTLED_DONE (1u << 2)
 
 typedef struct wefti_call {
     weft_group_t *group;
     wefti_call_state_t state;
     uint32_t number, order;
+    const wefti_path_t *path;
+    uint32_t peer;      /* how many peers were seen in this state */
+    uint32_t unsettled; /* WEFTI_UNSETTLED_* */
+
+    /* The request. */
     weft_collective_t op;
     weft_dtype_t dtype;
     weft_reduction_t reduction;
@@ -209,42 +223,48 @@ typedef struct wefti_call {
     const uint8_t *send;
     uint8_t *recv;
     uint64_t count; /* elements of one block */
-    uint64_t what, posted_count;
-    /* V forms: [4 * size] send counts, send displacements, receive counts, displacements; elements
-     */
+    /* V forms: [4 * size] send counts, send displacements, receive counts, displacements, in
+     * elements. Stays with the place in the ring. */
     uint64_t *counts;
 
-    uint32_t peer;        /* how many peers were seen in this state */
-    uint32_t flags;       /* of all ranks' postings, and-ed */
-    uint64_t longest;     /* bytes of the longest block of any rank */
-    uint64_t lead, trail; /* all-reduce: elements at both ends that peers do not reach everywhere */
-    uint64_t round, rounds; /* of staging */
-    size_t piece_bytes;     /* of each block in a round */
-    size_t area_bytes;      /* data that this rank posts, where it fits a posting */
-    const wefti_path_t *path;
-    const weft_algorithm_t *wanted;     /* asked for by name, or NULL */
-    const weft_algorithm_t *by_cost[2]; /* memory that is reached, plain memory; NULL: executors */
-    const weft_algorithm_t *algorithm;  /* to be run as a schedule; NULL: executors */
-    struct wefti_run *run;              /* its schedule */
-    bool may_schedule;                  /* it may come to that: postings say what it needs */
-    const wefti_signal_t *blocked_on;   /* last; tells which rank is late */
-    uint32_t blocked_target;            /* of it */
-    bool on_caller;                     /* on no stream: a thread of the user's waits for it */
-    bool refused;                       /* all ranks return this error: the group stays whole */
-    bool two_shot;
-    bool results; /* the second half of a two-shot round */
-    bool certain; /* all ranks post data: nothing of them needs to be known to say so */
-    bool mends;   /* link recovery: the call waits for it instead of returning the fault */
-    uint64_t late_since_ns;        /* when it was first found blocked */
-    uint64_t departed_since_ns;    /* when it was first found to wait for a rank that had left */
-    uint64_t since_ns, checked_ns; /* on a stream: blocked since; last looked at the other ranks */
-    bool posted, published_round, published_done; /* sleepers were not looked for since */
-    wefti_pair_t *pairs;                          /* a batch, or one send or receive */
-    uint32_t pair_count;
-    wefti_pair_t single;
-    wefti_pair_t *batch;       /* [WEFTI_CALLS], with the first batch in this place of the ring */
-    struct wefti_fused *fused; /* batch.h; with the first fused call in this place of the ring */
-    bool is_fused;
+    /* What ranks post of it, and learn from the postings. */
+    uint64_t what, posted_count;
+    uint32_t flags;    /* of all ranks' postings, and-ed */
+    bool certain;      /* all ranks post data: nothing of them needs to be known to say so */
+    uint64_t longest;  /* bytes of the longest block of any rank */
+    size_t area_bytes; /* data that this rank posts, if it fits a posting */
+    struct {           /* all-reduce: elements at both ends that some peer does not reach */
+        uint64_t lead, trail;
+    } ends;
+
+    struct { /* path staged */
+        uint64_t round, rounds;
+        size_t piece_bytes; /* of each block in a round */
+        bool two_shot;
+    } staged;
+    struct {                                /* path schedule */
+        bool possible;                      /* postings carry what it needs */
+        const weft_algorithm_t *wanted;     /* requested by name, or NULL */
+        const weft_algorithm_t *by_cost[2]; /* memory that is reached, plain; NULL: executors */
+        const weft_algorithm_t *algorithm;  /* NULL: executors */
+        struct wefti_run *run;
+    } schedule;
+    struct { /* sends and receives; count 0: a collective */
+        wefti_pair_t *list;
+        uint32_t count;
+        wefti_pair_t single;
+        wefti_pair_t *batch; /* [WEFTI_CALLS], from the first batch in this place of the ring on */
+    } pairs;
+    struct wefti_fused *fused;      /* calls of a batch that this one executes, or NULL */
+    struct wefti_fused *fused_kept; /* from the first fused call in this place of the ring on */
+
+    struct {                          /* while blocked */
+        const wefti_signal_t *signal; /* last; tells which rank is late */
+        uint32_t target;
+        uint64_t late_since_ns;        /* when it was first found blocked */
+        uint64_t departed_since_ns;    /* when it was first found to wait for a rank that left */
+        uint64_t since_ns, checked_ns; /* on a stream: blocked since; last looked at the ranks */
+    } wait;
 } wefti_call_t;
 
 /*
@@ -425,8 +445,10 @@ weft_status_t wefti_call_submit(wefti_call_t *call, weft_stream_t *stream);
 weft_status_t wefti_call_submit_host(wefti_call_t *call, weft_stream_t *stream);
 /* WEFT_OK: done; WEFT_IN_PROGRESS: blocked on *out_blocked (signal NULL: on an earlier call). */
 weft_status_t wefti_call_advance(wefti_call_t *call, wefti_blocked_t *out_blocked);
-/* To the end, by the transport's way of waiting. */
-weft_status_t wefti_call_run(wefti_call_t *call);
+/* To the end, by the transport's way of waiting. A user's thread moves inline streams on meanwhile,
+ * since other ranks may need that work before they reach this call. */
+typedef enum wefti_waits { WEFTI_WAITS_ON_CALLER, WEFTI_WAITS_ON_STREAM } wefti_waits_t;
+weft_status_t wefti_call_run(wefti_call_t *call, wefti_waits_t waits);
 /* For streams: once more; looks for errors and at the time-out, too. */
 weft_status_t wefti_call_poll(wefti_call_t *call, wefti_blocked_t *out_blocked);
 /* Waits until everything issued on this rank is done. */

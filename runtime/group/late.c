@@ -43,12 +43,12 @@ static void late_ranks(const wefti_call_t *call, char *late, size_t bytes, uint3
     size_t used = 0;
     late[0] = '\0';
     *out_first = UINT32_MAX;
-    if (call->mends) {
+    if (call->state == WEFTI_CALL_RECOVERING) {
         wefti_link_late(group, late, bytes);
         return;
     }
-    if (call->pair_count > 0) {
-        *out_first = group->ranks[call->pairs[0].peer];
+    if (call->pairs.count > 0) {
+        *out_first = group->ranks[call->pairs.list[0].peer];
         snprintf(late, bytes, " %u", *out_first);
         return;
     }
@@ -58,7 +58,7 @@ static void late_ranks(const wefti_call_t *call, char *late, size_t bytes, uint3
             used += (size_t)snprintf(late + used, bytes - used, " %u", group->ranks[r]);
         }
     }
-    uint32_t poster = used == 0 ? poster_of(group, call->blocked_on) : group->size;
+    uint32_t poster = used == 0 ? poster_of(group, call->wait.signal) : group->size;
     if (poster != group->size) {
         *out_first = group->ranks[poster];
         snprintf(late, bytes, " %u", *out_first);
@@ -74,8 +74,9 @@ static void describe(const wefti_call_t *call, uint64_t waited_ns, char *text, s
     wefti_endpoint_late_facts(group->endpoint, first, facts, sizeof facts);
     snprintf(text, bytes, "rank %u waited %.3g s in %s; late: rank%s%s", group->ranks[group->rank],
              (double)waited_ns * 1e-9,
-             call->mends ? "recovery from a link failure"
-                         : wefti_what_text(call->what, call->posted_count, what),
+             call->state == WEFTI_CALL_RECOVERING
+                 ? "recovery from a link failure"
+                 : wefti_what_text(call->what, call->posted_count, what),
              late[0] != '\0' ? late : " unknown", facts);
 }
 
@@ -89,11 +90,11 @@ weft_status_t wefti_group_late(wefti_call_t *call, weft_status_t status)
 
 void wefti_group_report_late(wefti_call_t *call, uint64_t now)
 {
-    if (call->late_since_ns == 0) {
-        call->late_since_ns = now;
-    } else if (wefti_endpoint_reports_late(call->group->endpoint, now - call->late_since_ns)) {
+    if (call->wait.late_since_ns == 0) {
+        call->wait.late_since_ns = now;
+    } else if (wefti_endpoint_reports_late(call->group->endpoint, now - call->wait.late_since_ns)) {
         char text[WEFTI_ABORT_TEXT_BYTES];
-        describe(call, now - call->late_since_ns, text, sizeof text);
+        describe(call, now - call->wait.late_since_ns, text, sizeof text);
         wefti_log(&call->group->context->log, WEFT_LOG_LEVEL_WARN, "%s", text);
     }
 }
@@ -105,9 +106,9 @@ void wefti_group_report_late(wefti_call_t *call, uint64_t now)
 static bool waits_for(const wefti_call_t *call, uint32_t r)
 {
     const weft_group_t *group = call->group;
-    if (call->pair_count > 0) {
-        for (uint32_t i = 0; i < call->pair_count && !wefti_pairs_ready(call); i++) {
-            if (call->pairs[i].peer == r && !wefti_pair_is_done(&call->pairs[i])) {
+    if (call->pairs.count > 0) {
+        for (uint32_t i = 0; i < call->pairs.count && !wefti_pairs_ready(call); i++) {
+            if (call->pairs.list[i].peer == r && !wefti_pair_is_done(&call->pairs.list[i])) {
                 return true;
             }
         }
@@ -115,16 +116,17 @@ static bool waits_for(const wefti_call_t *call, uint32_t r)
     }
     uint32_t number = group->debt.open ? group->debt.number : call->number;
     return !has_posted(group, r, number) ||
-           (call->blocked_on != NULL &&
-            !wefti_signal_has_reached(call->blocked_on, call->blocked_target) &&
-            poster_of(group, call->blocked_on) == r);
+           (call->wait.signal != NULL &&
+            !wefti_signal_has_reached(call->wait.signal, call->wait.target) &&
+            poster_of(group, call->wait.signal) == r);
 }
 
 weft_status_t wefti_group_departed(wefti_call_t *call, uint64_t now)
 {
     weft_group_t *group = call->group;
     uint32_t r = 0;
-    if (call->mends || !wefti_signal_has_reached(&group->completed, call->order - 1)) {
+    if (call->state == WEFTI_CALL_RECOVERING ||
+        !wefti_signal_has_reached(&group->completed, call->order - 1)) {
         return WEFT_OK; /* calls before it say what is wrong with them */
     }
     while (r < group->size &&
@@ -133,13 +135,13 @@ weft_status_t wefti_group_departed(wefti_call_t *call, uint64_t now)
         r++;
     }
     if (r == group->size) {
-        call->departed_since_ns = 0;
+        call->wait.departed_since_ns = 0;
         return WEFT_OK;
     }
-    if (call->departed_since_ns == 0) {
-        call->departed_since_ns = now;
+    if (call->wait.departed_since_ns == 0) {
+        call->wait.departed_since_ns = now;
     }
-    if (wefti_group_puts(group, r) && now - call->departed_since_ns < WEFTI_ARRIVES_NS) {
+    if (wefti_group_puts(group, r) && now - call->wait.departed_since_ns < WEFTI_ARRIVES_NS) {
         return WEFT_OK;
     }
     weft_status_t status =

@@ -126,12 +126,11 @@ static uint32_t last_number(const wefti_call_t *call)
 void wefti_link_failed(wefti_call_t *call)
 {
     wefti_group_link_t *link = &call->group->link;
-    call->mends = false;
     if (!wefti_link_broken(call->group)) {
         return; /* the group has recovered: the calls of other ranks end there also */
     }
     /* Sends and receives have no number: what was issued with them ends with them. */
-    uint32_t last = call->pair_count == 0
+    uint32_t last = call->pairs.count == 0
                         ? last_number(call)
                         : atomic_load_explicit(&link->issued, memory_order_relaxed);
     if (!link->told || !wefti_signal_reached(link->failed, last)) {
@@ -223,7 +222,7 @@ static weft_status_t begin(wefti_call_t *call)
     wefti_group_link_t *link = &group->link;
     /* Calls behind this one are on streams, some of which broke: they all end with the error. */
     uint32_t issued = atomic_load_explicit(&link->issued, memory_order_relaxed);
-    if (issued != last_number(call) && call->pair_count == 0) {
+    if (issued != last_number(call) && call->pairs.count == 0) {
         link->failed = issued;
     }
     wefti_endpoint_flush(group->endpoint);
@@ -278,16 +277,16 @@ weft_status_t wefti_link_mend(wefti_call_t *call, wefti_blocked_t *out_blocked)
             0) { /* nothing of this group; or this is the call that ends with it */
         return status;
     }
-    call->mends = true;
+    call->state = WEFTI_CALL_RECOVERING;
     do {
         status = mend(call, out_blocked);
     } while (status == WEFT_OK && !is_whole(group));
     if (status < 0) {
-        call->mends = false;
+        call->state = WEFTI_CALL_ISSUED;
         return wefti_group_fail(group, status);
     }
     if (status == WEFT_OK) {
-        call->mends = false;
+        call->state = WEFTI_CALL_ISSUED;
         link->told = false;
         atomic_store_explicit(&link->order,
                               atomic_load_explicit(&link->issued_order, memory_order_relaxed),
@@ -302,7 +301,7 @@ weft_status_t wefti_link_mend(wefti_call_t *call, wefti_blocked_t *out_blocked)
 weft_status_t wefti_link_admit(wefti_call_t *call)
 {
     wefti_group_link_t *link = &call->group->link;
-    if (call->pair_count > 0) {
+    if (call->pairs.count > 0) {
         return WEFT_OK;
     }
     if (wefti_signal_reached(link->fail_until, call->number)) {
@@ -323,7 +322,7 @@ bool wefti_link_excuses(const wefti_call_t *call)
     if (wefti_link_broken(group)) {
         return true;
     }
-    if (call->pair_count > 0) {
+    if (call->pairs.count > 0) {
         uint32_t order = atomic_load_explicit(&link->order, memory_order_relaxed);
         return wefti_signal_reached(order, call->order);
     }

@@ -23,9 +23,6 @@ typedef struct editor {
     size_t use_count, use_capacity;
     uint32_t *first_use; /* by value */
     size_t first_use_capacity;
-    uint64_t *keys; /* by node: the sort places small keys first */
-    size_t key_capacity;
-    uint32_t added; /* nodes added by this list so far */
 } editor_t;
 
 static weft_status_t add_use(editor_t *editor, uint32_t value, uint32_t node, uint32_t input)
@@ -50,25 +47,12 @@ done:
     return status;
 }
 
-/* Room for the key of node id. */
-static weft_status_t set_key(editor_t *editor, uint32_t id, uint64_t key)
-{
-    weft_status_t status =
-        wefti_array_reserve(editor->graph->arena.allocator, &editor->keys, &editor->key_capacity,
-                            (size_t)id + 1, sizeof(uint64_t));
-    if (status >= 0) {
-        editor->keys[id] = key;
-    }
-    return status;
-}
-
 static weft_status_t editor_init(editor_t *editor)
 {
     weft_status_t status = WEFT_OK;
     const wefti_graph_t *graph = editor->graph;
     for (uint32_t i = graph->order_count; i-- > 0;) {
         uint32_t id = graph->order[i];
-        WEFT_TRY(status, set_key(editor, id, ((uint64_t)i + 1) << 32), done);
         for (uint32_t k = 0; k < graph->nodes[id].input_count; k++) {
             if (graph->nodes[id].inputs[k] != WEFTI_NONE) {
                 WEFT_TRY(status, add_use(editor, graph->nodes[id].inputs[k], id, k), done);
@@ -84,7 +68,6 @@ static void editor_deinit(editor_t *editor)
     const weft_allocator_t *allocator = editor->graph->arena.allocator;
     wefti_free(allocator, editor->uses);
     wefti_free(allocator, editor->first_use);
-    wefti_free(allocator, editor->keys);
 }
 
 /* All users of from, but not the node except, read to instead. */
@@ -158,7 +141,7 @@ static weft_status_t insert_collective(editor_t *editor, const weft_edit_t *edit
                                   .attrs = attrs,
                                   .attr_count = reduces ? 2 : 1};
     uint32_t node;
-    WEFT_TRY(status, wefti_graph_add_node(graph, &params, &node), done);
+    WEFT_TRY(status, wefti_graph_insert_node(graph, &params, WEFTI_WHEN_READY, &node), done);
     if (!(graph->nodes[node].def->effects & WEFT_EFFECT_COMMUNICATES)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "insert: '%s' is not a collective",
                            edit->op_name);
@@ -168,10 +151,6 @@ static weft_status_t insert_collective(editor_t *editor, const weft_edit_t *edit
     graph->values[result].grad_of = graph->values[edit->value].grad_of;
     graph->values[edit->value].grad_of = WEFTI_NONE;
     move_output(graph, edit->value, result);
-    /* After the producer, in the order of the edits. */
-    uint32_t producer = graph->values[edit->value].producer;
-    uint64_t key = producer == WEFTI_NONE ? 0 : editor->keys[producer] & ~(uint64_t)UINT32_MAX;
-    WEFT_TRY(status, set_key(editor, node, key + ++editor->added), done);
     WEFT_TRY(status, move_uses(editor, edit->value, result, node), done);
     WEFT_TRY(status, add_use(editor, edit->value, node, 0), done);
 done:
@@ -246,10 +225,9 @@ static weft_status_t check_members(const wefti_graph_t *graph, const weft_edit_t
 
 /* A node with the attributes of the first member and room for all inputs and outputs; links follow.
  */
-static weft_status_t add_fused_node(editor_t *editor, const weft_edit_t *edit, uint32_t *out_node)
+static weft_status_t add_fused_node(wefti_graph_t *graph, const weft_edit_t *edit,
+                                    uint32_t *out_node)
 {
-    weft_status_t status;
-    wefti_graph_t *graph = editor->graph;
     const wefti_node_t *first = &graph->nodes[edit->members[0]];
     uint64_t input_count = 0;
     for (uint32_t i = 0; i < edit->member_count; i++) {
@@ -281,7 +259,7 @@ static weft_status_t add_fused_node(editor_t *editor, const weft_edit_t *edit, u
                                   .attr_count = first->attr_count};
     bool deferred = graph->defer_inference;
     graph->defer_inference = true;
-    status = wefti_graph_add_node(graph, &params, out_node);
+    weft_status_t status = wefti_graph_insert_node(graph, &params, WEFTI_AS_REPLACED, out_node);
     graph->defer_inference = deferred;
     if (status < 0) {
         return status;
@@ -302,9 +280,8 @@ static weft_status_t fuse(editor_t *editor, const weft_edit_t *edit)
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "fuse: no members");
     }
     WEFT_TRY(status, check_members(graph, edit), done);
-    WEFT_TRY(status, add_fused_node(editor, edit, &id), done);
+    WEFT_TRY(status, add_fused_node(graph, edit, &id), done);
     wefti_node_t *node = &graph->nodes[id];
-    uint64_t key = 0;
     for (uint32_t i = 0; i < edit->member_count; i++) {
         wefti_node_t *member = &graph->nodes[edit->members[i]];
         if (member->dead) {
@@ -313,7 +290,6 @@ static weft_status_t fuse(editor_t *editor, const weft_edit_t *edit)
         }
         member->dead = true;
         member->replaced_by = id;
-        key = editor->keys[edit->members[i]] > key ? editor->keys[edit->members[i]] : key;
         for (uint32_t k = 0; k < member->input_count; k++) {
             uint32_t input = member->inputs[k], output = member->outputs[k];
             uint32_t at = node->input_count++;
@@ -321,16 +297,13 @@ static weft_status_t fuse(editor_t *editor, const weft_edit_t *edit)
             node->inputs[at] = input;
             node->outputs[at] = output;
             if (output != WEFTI_NONE) {
-                graph->values[output].producer = id;
-                graph->values[output].producer_output = at;
+                wefti_graph_take_output(graph, id, at, output);
             }
             if (input != WEFTI_NONE) {
                 WEFT_TRY(status, add_use(editor, input, id, at), done);
             }
         }
     }
-    WEFT_TRY(status, set_key(editor, id, key), done);
-    editor->added++;
     if (edit->text) {
         weft_attr_t reason = {.name = "reason", .type = WEFT_ATTR_TYPE_STRING, .s = edit->text};
         WEFT_TRY(status, wefti_graph_set_attr(graph, id, &reason), done);
@@ -468,13 +441,11 @@ weft_status_t wefti_graph_apply(wefti_graph_t *graph, const weft_edit_list_t *ed
     for (size_t i = 0; i < weft_edit_list_count(edits); i++) {
         WEFT_TRY(status, apply_one(&editor, weft_edit_list_get(edits, i)), done);
     }
-    wefti_graph_compact_order(graph);
-    WEFT_TRY(status, wefti_graph_sort_by(graph, editor.keys), cycle);
-    status = wefti_graph_refresh_programs(graph);
+    status = wefti_graph_sort(graph);
+    if (status < 0) {
+        wefti_error_prefix(status, "cannot apply edits");
+    }
 done:
     editor_deinit(&editor);
     return status;
-cycle:
-    editor_deinit(&editor);
-    return wefti_error_prefix(status, "cannot apply edits");
 }

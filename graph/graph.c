@@ -149,9 +149,13 @@ size_t wefti_value_bytes(const wefti_value_t *value)
     return bytes;
 }
 
-void wefti_graph_spread(const wefti_graph_t *graph, uint8_t *marks, wefti_spread_fn visit)
+uint8_t *wefti_graph_spread(const wefti_graph_t *graph, wefti_arena_t *arena, wefti_spread_fn visit)
 {
-    for (uint32_t i = 0; i < graph->order_count; i++) {
+    uint8_t *marks = wefti_arena_alloc(arena, (size_t)graph->value_count + 1);
+    for (uint32_t i = 0; marks != NULL && i < graph->input_count; i++) {
+        marks[graph->inputs[i]] = 1;
+    }
+    for (uint32_t i = 0; marks != NULL && i < graph->order_count; i++) {
         const wefti_node_t *node = &graph->nodes[graph->order[i]];
         uint8_t any = 0;
         for (uint32_t k = 0; k < node->input_count; k++) {
@@ -164,6 +168,7 @@ void wefti_graph_spread(const wefti_graph_t *graph, uint8_t *marks, wefti_spread
             }
         }
     }
+    return marks;
 }
 
 uint32_t wefti_graph_find_value(const wefti_graph_t *graph, const char *name)

@@ -86,6 +86,7 @@ typedef struct wefti_node {
     wefti_phase_t phase;
     bool dead;
     uint32_t replaced_by; /* dead by an edit: the node that does its work now; else WEFTI_NONE */
+    uint32_t after;       /* inserted: the place that the next sort gives it; else WEFTI_NONE */
     uint32_t input_count, output_count, attr_count;
     uint32_t *inputs, *outputs; /* value ids */
     weft_attr_t *attrs;
@@ -160,9 +161,11 @@ weft_status_t wefti_graph_add_output(wefti_graph_t *graph, uint32_t value);
 weft_status_t wefti_graph_adopt_mapping(wefti_graph_t *graph, const wefti_mapping_t *mapping);
 
 typedef struct wefti_node_params {
-    const char *domain, *op, *name; /* name NULL: made up */
-    const weft_op_def_t *def;       /* NULL: the registry's; else it lives as long as the graph */
-    int32_t version;                /* 0: the newest definition in the registry */
+    /* name NULL: made up. What params point to may come from wefti_arena_printf on the arena of the
+     * graph without a check: adding fails after it has failed. */
+    const char *domain, *op, *name;
+    const weft_op_def_t *def; /* NULL: the registry's; else it lives as long as the graph */
+    int32_t version;          /* 0: the newest definition in the registry */
     wefti_phase_t phase;
     const uint32_t *inputs; /* WEFTI_NONE: absent */
     uint32_t input_count;
@@ -177,6 +180,11 @@ typedef struct wefti_node_params {
  * definition. */
 weft_status_t wefti_graph_add_node(wefti_graph_t *graph, const wefti_node_params_t *params,
                                    uint32_t *out_node);
+/* The same, and the next sort places the node after another one, live or dead, or .. */
+weft_status_t wefti_graph_insert_node(wefti_graph_t *graph, const wefti_node_params_t *params,
+                                      uint32_t after, uint32_t *out_node);
+#define WEFTI_WHEN_READY (UINT32_MAX - 1)  /* .. as soon as its inputs are computed */
+#define WEFTI_AS_REPLACED (UINT32_MAX - 2) /* .. where the last node that it replaces was */
 /* A definition for an operator that nobody declared: its outputs have the types of rules (borrowed
  * as long as the graph), and it may have any effect, so it is a fence for every pass. */
 weft_status_t wefti_graph_define_opaque(wefti_graph_t *graph, const char *domain, const char *op,
@@ -208,10 +216,11 @@ const weft_attr_t *wefti_node_attr(const wefti_node_t *node, const char *name);
 /* The value of an attribute, or the default of its definition, or 0. */
 int64_t wefti_node_int(const wefti_node_t *node, const char *name);
 float wefti_node_float(const wefti_node_t *node, const char *name);
-/* Marks by value spread from the inputs to the outputs of all nodes, in order. visit (or NULL)
- * returns the mark of a node's outputs; any: an input has a mark. */
+/* By value: is it an INPUT, or does it depend on one? In arena; NULL: no memory. visit (or NULL)
+ * returns the mark of a node's outputs; any: an input of the node has a mark. */
 typedef uint8_t (*wefti_spread_fn)(const wefti_node_t *node, uint8_t any);
-void wefti_graph_spread(const wefti_graph_t *graph, uint8_t *marks, wefti_spread_fn visit);
+uint8_t *wefti_graph_spread(const wefti_graph_t *graph, wefti_arena_t *arena,
+                            wefti_spread_fn visit);
 bool wefti_dtype_is_floating(weft_dtype_t dtype);
 /* Text attribute, or "". */
 const char *wefti_node_text(const wefti_node_t *node, const char *name);
@@ -234,11 +243,11 @@ void wefti_graph_take_output(wefti_graph_t *graph, uint32_t node, uint32_t index
 size_t wefti_value_bytes(const wefti_value_t *value);                          /* 0 when unknown */
 uint32_t wefti_graph_find_value(const wefti_graph_t *graph, const char *name); /* or WEFTI_NONE */
 
-/* Recomputes order[]: a topological order that keeps the present order where it can and honours
- * constraints and in-place updates. A cycle is an error naming nodes on it. */
+/* The end of a pass that adds, replaces or removes nodes: a topological order of the live nodes that
+ * keeps the present order where it can, has inserted nodes in their places, and honours constraints
+ * and in-place updates. Programs follow it. A cycle is an error naming nodes on it. */
 weft_status_t wefti_graph_sort(wefti_graph_t *graph);
-/* The same with a key per node (of graph->node_count) in place of the present position; small keys
- * go first. */
+/* Sorts order[] with a key per node (of graph->node_count); small keys go first. */
 weft_status_t wefti_graph_sort_by(wefti_graph_t *graph, const uint64_t *keys);
 /* graph/order_edges.c: node before runs before node after. */
 weft_status_t wefti_graph_add_constraint(wefti_graph_t *graph, uint32_t before, uint32_t after);

@@ -166,6 +166,7 @@ static weft_status_t fill_node(wefti_graph_t *graph, const wefti_node_params_t *
                            .version = params->version > 0 ? params->version : def->since_version,
                            .phase = params->phase,
                            .replaced_by = WEFTI_NONE,
+                           .after = WEFTI_NONE,
                            .input_count = params->input_count,
                            .output_count = params->output_count,
                            .attr_count = params->attr_count};
@@ -211,6 +212,9 @@ weft_status_t wefti_graph_add_node(wefti_graph_t *graph, const wefti_node_params
     const weft_op_def_t *def;
     const weft_allocator_t *allocator = graph->arena.allocator;
     uint32_t id = graph->node_count;
+    if (graph->arena.failed) {
+        return WEFT_ERR_NO_MEMORY;
+    }
     def = params->def;
     if (!def) {
         WEFT_TRY(status,
@@ -242,6 +246,16 @@ weft_status_t wefti_graph_add_node(wefti_graph_t *graph, const wefti_node_params
     *out_node = id;
     return WEFT_OK;
 fail:
+    return status;
+}
+
+weft_status_t wefti_graph_insert_node(wefti_graph_t *graph, const wefti_node_params_t *params,
+                                      uint32_t after, uint32_t *out_node)
+{
+    weft_status_t status = wefti_graph_add_node(graph, params, out_node);
+    if (status >= 0) {
+        graph->nodes[*out_node].after = after;
+    }
     return status;
 }
 

@@ -106,13 +106,6 @@ weft_status_t wefti_graph_refresh_programs(wefti_graph_t *graph)
     return WEFT_OK;
 }
 
-weft_status_t wefti_graph_reorder(wefti_graph_t *graph, const uint64_t *keys)
-{
-    wefti_graph_compact_order(graph);
-    weft_status_t status = wefti_graph_sort_by(graph, keys);
-    return status < 0 ? status : wefti_graph_refresh_programs(graph);
-}
-
 static bool reads_output(const wefti_graph_t *graph, uint32_t reader, uint32_t node)
 {
     const wefti_node_t *at = &graph->nodes[reader];

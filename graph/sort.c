@@ -195,17 +195,44 @@ done:
     return status;
 }
 
+weft_status_t wefti_graph_reorder(wefti_graph_t *graph, const uint64_t *keys)
+{
+    wefti_graph_compact_order(graph);
+    weft_status_t status = wefti_graph_sort_by(graph, keys);
+    return status < 0 ? status : wefti_graph_refresh_programs(graph);
+}
+
+/* Keys by node. Of nodes with equal keys that are ready the one that was added first goes first. */
+static void find_places(const wefti_graph_t *graph, uint64_t *keys)
+{
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        uint32_t id = graph->order[i], after = graph->nodes[id].after;
+        uint32_t by = graph->nodes[id].dead ? graph->nodes[id].replaced_by : WEFTI_NONE;
+        if (after != WEFTI_AS_REPLACED) {
+            keys[id] = after == WEFTI_NONE         ? (uint64_t)i + 1
+                       : after == WEFTI_WHEN_READY ? 0
+                                                   : keys[after];
+        }
+        if (by != WEFTI_NONE && graph->nodes[by].after == WEFTI_AS_REPLACED) {
+            keys[by] = keys[id] > keys[by] ? keys[id] : keys[by];
+        }
+    }
+}
+
 weft_status_t wefti_graph_sort(wefti_graph_t *graph)
 {
+    weft_status_t status;
     const weft_allocator_t *allocator = graph->arena.allocator;
     uint64_t *keys = wefti_alloc(allocator, ((size_t)graph->node_count + 1) * sizeof(*keys));
     if (!keys) {
         return WEFT_ERR_NO_MEMORY;
     }
+    find_places(graph, keys);
+    WEFT_TRY(status, wefti_graph_reorder(graph, keys), done);
     for (uint32_t i = 0; i < graph->order_count; i++) {
-        keys[graph->order[i]] = i;
+        graph->nodes[graph->order[i]].after = WEFTI_NONE;
     }
-    weft_status_t status = wefti_graph_sort_by(graph, keys);
+done:
     wefti_free(allocator, keys);
     return status;
 }

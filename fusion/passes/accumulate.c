@@ -33,11 +33,9 @@ typedef struct accumulator {
     wefti_graph_t *graph;
     wefti_arena_t arena;
     uint32_t accumulate, levels;
-    uint64_t *keys;      /* by node: its place in the order */
-    size_t key_capacity; /* nodes that keys has room for */
-    uint32_t *first;     /* by value, of gradients that kernels make: s(0), or WEFTI_NONE */
-    uint32_t *variant;   /* by node: what micro_step runs in its place, or WEFTI_NONE */
-    uint32_t **folds;    /* [levels]: nodes of micro_step.t that a step does not have */
+    uint32_t *first;   /* by value, of gradients that kernels make: s(0), or WEFTI_NONE */
+    uint32_t *variant; /* by node: what micro_step runs in its place, or WEFTI_NONE */
+    uint32_t **folds;  /* [levels]: nodes of micro_step.t that a step does not have */
     uint32_t *fold_count;
 } accumulator_t;
 
@@ -91,13 +89,13 @@ static weft_status_t sum_not_average(wefti_graph_t *graph, uint32_t id)
     return wefti_graph_set_attr(graph, id, &sum);
 }
 
-/* s(0) of a gradient: "w_grad.micro". */
-static weft_status_t name_sum(accumulator_t *a, uint32_t gradient, uint32_t level, const char **out)
+/* Of s(level), or, WEFTI_NONE, of what the collective sums. */
+static const char *name_sum(accumulator_t *a, uint32_t gradient, uint32_t level)
 {
     const char *name = a->graph->values[gradient].name;
-    *out = level == 0 ? wefti_arena_printf(&a->arena, "%s.micro", name)
-                      : wefti_arena_printf(&a->arena, "%s.sum%u", name, level);
-    return *out == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+    return level == 0            ? wefti_arena_printf(&a->arena, "%s.micro", name)
+           : level == WEFTI_NONE ? wefti_arena_printf(&a->arena, "%s.sum", name)
+                                 : wefti_arena_printf(&a->arena, "%s.sum%u", name, level);
 }
 
 /* The variant of a kernel that makes gradients: those go to s(0), other outputs stay what they
@@ -115,10 +113,9 @@ static weft_status_t add_variant(accumulator_t *a, uint32_t id, const bool *is_l
     }
     for (uint32_t k = 0; k < node.output_count; k++) {
         absent[k] = node.outputs[k] == WEFTI_NONE;
-        if (!absent[k]) {
-            WEFT_TRY(status, name_sum(a, node.outputs[k], 0, &names[k]), fail);
-        }
+        names[k] = absent[k] ? NULL : name_sum(a, node.outputs[k], 0);
     }
+    WEFT_TRY(status, a->arena.failed ? WEFT_ERR_NO_MEMORY : WEFT_OK, fail);
     const wefti_node_params_t params = {.def = node.def,
                                         .name = name,
                                         .version = node.version,
@@ -130,7 +127,7 @@ static weft_status_t add_variant(accumulator_t *a, uint32_t id, const bool *is_l
                                         .output_count = node.output_count,
                                         .attrs = node.attrs,
                                         .attr_count = node.attr_count};
-    WEFT_TRY(status, wefti_graph_add_node(graph, &params, &a->variant[id]), fail);
+    WEFT_TRY(status, wefti_graph_insert_node(graph, &params, id, &a->variant[id]), fail);
     for (uint32_t k = 0; k < node.output_count; k++) {
         uint32_t of = node.outputs[k], value = graph->nodes[a->variant[id]].outputs[k];
         if (absent[k]) {
@@ -144,7 +141,6 @@ static weft_status_t add_variant(accumulator_t *a, uint32_t id, const bool *is_l
             graph->values[value].alias_of = of;
         }
     }
-    a->keys[a->variant[id]] = a->keys[id] + 1;
 fail:
     return status;
 }
@@ -185,16 +181,6 @@ fail:
     return status;
 }
 
-/* Places a fold behind the last of the kernels whose results it reads. */
-static void place_fold(accumulator_t *a, uint32_t fold, const uint32_t *gradients, uint32_t count)
-{
-    a->keys[fold] = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        uint64_t key = a->keys[a->graph->values[gradients[i]].producer] + 2;
-        a->keys[fold] = key > a->keys[fold] ? key : a->keys[fold];
-    }
-}
-
 /* A fold of gradients[count] and the levels of mask into level, or, WEFTI_NONE, into what the
  * collective sums. */
 static weft_status_t add_fold(accumulator_t *a, uint32_t collective, const uint32_t *gradients,
@@ -217,17 +203,11 @@ static weft_status_t add_fold(accumulator_t *a, uint32_t collective, const uint3
         }
     }
     for (uint32_t i = 0; i < count; i++) {
-        const char *gradient = graph->values[gradients[i]].name;
-        names[i] = level == WEFTI_NONE ? wefti_arena_printf(&a->arena, "%s.sum", gradient) : NULL;
-        if (level != WEFTI_NONE) {
-            WEFT_TRY(status, name_sum(a, gradients[i], level, &names[i]), fail);
-        } else if (names[i] == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
+        names[i] = name_sum(a, gradients[i], level);
     }
+    WEFT_TRY(status, a->arena.failed ? WEFT_ERR_NO_MEMORY : WEFT_OK, fail);
     params.what = level == WEFTI_NONE ? "sum" : "partial sum";
     WEFT_TRY(status, wefti_add_fold(graph, &a->arena, &params, out_fold), fail);
-    place_fold(a, *out_fold, gradients, count);
     for (uint32_t i = 0; i < count && level != WEFTI_NONE; i++) {
         uint32_t value = graph->nodes[*out_fold].outputs[i];
         graph->values[value].flags |= WEFTI_VALUE_PERSISTENT;
@@ -314,15 +294,11 @@ static weft_status_t begin(accumulator_t *a, uint32_t collective_count)
 {
     const wefti_graph_t *graph = a->graph;
     a->levels = wefti_level_count(a->accumulate);
-    /* Every node once more as a variant, and the folds. */
-    a->key_capacity = 2 * (size_t)graph->node_count + collective_count * ((size_t)a->levels + 1);
-    a->keys = wefti_arena_array(&a->arena, a->key_capacity, sizeof(*a->keys));
     a->first = wefti_arena_array(&a->arena, graph->value_count, sizeof(*a->first));
     a->variant = wefti_arena_array(&a->arena, graph->node_count, sizeof(*a->variant));
     a->folds = wefti_arena_array(&a->arena, a->levels, sizeof(*a->folds));
     a->fold_count = wefti_arena_array(&a->arena, a->levels, sizeof(*a->fold_count));
-    if (a->keys == NULL || a->first == NULL || a->variant == NULL || a->folds == NULL ||
-        a->fold_count == NULL) {
+    if (a->first == NULL || a->variant == NULL || a->folds == NULL || a->fold_count == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     memset(a->first, 0xff, graph->value_count * sizeof(*a->first));
@@ -332,9 +308,6 @@ static weft_status_t begin(accumulator_t *a, uint32_t collective_count)
         if (a->folds[t] == NULL) {
             return WEFT_ERR_NO_MEMORY;
         }
-    }
-    for (uint32_t i = 0; i < graph->order_count; i++) {
-        a->keys[graph->order[i]] = 4 * (uint64_t)i;
     }
     return WEFT_OK;
 }
@@ -358,7 +331,7 @@ static weft_status_t add_micro_batches(accumulator_t *a, const uint32_t *collect
     for (uint32_t i = 0; i < count; i++) {
         WEFT_TRY(status, add_sums(a, collectives[i]), fail);
     }
-    WEFT_TRY(status, wefti_graph_sort_by(graph, a->keys), fail);
+    WEFT_TRY(status, wefti_graph_sort(graph), fail);
     for (uint32_t t = 0; t < a->levels; t++) {
         WEFT_TRY(status, add_program(a, t, makers, maker_count), fail);
     }

@@ -62,32 +62,6 @@ static weft_status_t read_form(const wefti_graph_t *graph, const wefti_node_t *n
     return WEFT_OK;
 }
 
-static bool has_readers(const wefti_graph_t *graph, uint32_t value)
-{
-    for (uint32_t i = 0; i < graph->order_count; i++) {
-        const wefti_node_t *node = &graph->nodes[graph->order[i]];
-        for (uint32_t k = 0; k < node->input_count; k++) {
-            if (node->inputs[k] == value) {
-                return true;
-            }
-        }
-    }
-    return graph->values[value].flags != 0;
-}
-
-/* Per value: does the data fed to this rank reach it? Then ranks hold different parts of it. */
-static uint8_t *mark_fed(const wefti_graph_t *graph)
-{
-    uint8_t *fed = wefti_alloc(graph->arena.allocator, (size_t)graph->value_count + 1);
-    for (uint32_t i = 0; fed != NULL && i < graph->value_count; i++) {
-        fed[i] = graph->values[i].kind == WEFTI_VALUE_INPUT;
-    }
-    if (fed != NULL) {
-        wefti_graph_spread(graph, fed, NULL);
-    }
-    return fed;
-}
-
 /* Before opset 12 it drops in training only. */
 static weft_status_t make_identity(wefti_graph_t *graph, uint32_t id)
 {
@@ -128,41 +102,50 @@ out:
     return status;
 }
 
+/* salt: of the next node that drops; fed: by value, does data of this rank reach it? */
+static weft_status_t expand(wefti_graph_t *graph, uint32_t id, const wefti_readers_t *readers,
+                            const uint8_t *fed, uint32_t *salt)
+{
+    wefti_node_t *node = &graph->nodes[id];
+    uint32_t mask = node->output_count > 1 ? node->outputs[1] : WEFTI_NONE;
+    bool on;
+    double ratio;
+    weft_status_t status = read_form(graph, node, &on, &ratio);
+    if (status < 0) {
+        return status;
+    }
+    if (!on) {
+        node->input_count = 1;
+        return WEFT_OK;
+    }
+    if (mask != WEFTI_NONE &&
+        (readers->first[mask] < readers->first[mask + 1] || graph->values[mask].flags != 0)) {
+        return refuse(node, "readers of the mask are not supported in training");
+    }
+    return make_mask_node(graph, id, ratio, (*salt)++, fed[node->outputs[0]] != 0);
+}
+
 weft_status_t wefti_pass_expand_dropout(wefti_graph_t *graph, bool infer)
 {
-    weft_status_t status = WEFT_OK;
+    weft_status_t status;
     uint32_t salt = 0;
-    uint8_t *fed = mark_fed(graph);
-    if (fed == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t i = 0; i < graph->order_count; i++) {
+    wefti_readers_t readers;
+    wefti_arena_t arena;
+    wefti_arena_init(&arena, graph->arena.allocator, 0);
+    const uint8_t *fed = wefti_graph_spread(graph, &arena, NULL);
+    WEFT_TRY(status, fed == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK, done);
+    WEFT_TRY(status, wefti_graph_readers(graph, graph->order, graph->order_count, &arena, &readers),
+             done);
+    for (uint32_t i = 0; i < graph->order_count && status >= 0; i++) {
         uint32_t id = graph->order[i];
-        wefti_node_t *node = &graph->nodes[id];
-        bool on;
-        double ratio;
-        if (!is_dropout(node)) {
-            continue;
+        if (is_dropout(&graph->nodes[id])) {
+            status = infer && graph->nodes[id].version < 12
+                         ? make_identity(graph, id)
+                         : expand(graph, id, &readers, fed, &salt);
         }
-        if (infer && node->version < 12) {
-            WEFT_TRY(status, make_identity(graph, id), done);
-            continue;
-        }
-        WEFT_TRY(status, read_form(graph, node, &on, &ratio), done);
-        if (!on) {
-            node->input_count = 1;
-            continue;
-        }
-        if (node->output_count > 1 && node->outputs[1] != WEFTI_NONE &&
-            has_readers(graph, node->outputs[1])) {
-            status = refuse(node, "readers of the mask are not supported in training");
-            goto done;
-        }
-        WEFT_TRY(status, make_mask_node(graph, id, ratio, salt++, fed[node->outputs[0]] != 0),
-                 done);
     }
 done:
-    wefti_free(graph->arena.allocator, fed);
+    wefti_arena_deinit(&arena);
     return status;
 }
 

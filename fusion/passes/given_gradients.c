@@ -45,18 +45,9 @@ static uint8_t local_outputs(const wefti_node_t *node, uint8_t any)
     return unknown || (any && !makes_equal(node));
 }
 
-/* Per value: 1 where data of this rank reaches it other than through a collective that gives all
- * ranks the same. From allocator. */
-uint8_t *wefti_mark_local(const wefti_graph_t *graph)
+uint8_t *wefti_mark_local(const wefti_graph_t *graph, wefti_arena_t *arena)
 {
-    uint8_t *local = wefti_alloc(graph->arena.allocator, (size_t)graph->value_count + 1);
-    for (uint32_t i = 0; local != NULL && i < graph->value_count; i++) {
-        local[i] = graph->values[i].kind == WEFTI_VALUE_INPUT;
-    }
-    if (local != NULL) {
-        wefti_graph_spread(graph, local, local_outputs);
-    }
-    return local;
+    return wefti_graph_spread(graph, arena, local_outputs);
 }
 
 /* Where a local gradient is all-reduced by the graph itself, what comes out. */
@@ -71,11 +62,10 @@ static uint32_t follow_reduction(const wefti_graph_t *graph, uint32_t value, con
     return value;
 }
 
-/* Per value: an AllReduce that reads it, or WEFTI_NONE. */
-static uint32_t *find_reductions(const wefti_graph_t *graph)
+/* By value: an AllReduce that reads it, or WEFTI_NONE. */
+static uint32_t *find_reductions(const wefti_graph_t *graph, wefti_arena_t *arena)
 {
-    uint32_t *reader =
-        wefti_alloc(graph->arena.allocator, ((size_t)graph->value_count + 1) * sizeof(*reader));
+    uint32_t *reader = wefti_arena_array(arena, graph->value_count, sizeof(*reader));
     for (uint32_t v = 0; reader != NULL && v < graph->value_count; v++) {
         reader[v] = WEFTI_NONE;
     }
@@ -92,6 +82,7 @@ static uint32_t *find_reductions(const wefti_graph_t *graph)
 
 typedef struct finder {
     wefti_graph_t *graph;
+    wefti_arena_t arena;
     uint8_t *local;
     uint32_t *reduction;
     uint32_t found;
@@ -137,37 +128,24 @@ static weft_status_t take_by_name(finder_t *f, uint32_t param)
 {
     wefti_graph_t *graph = f->graph;
     uint32_t grad = WEFTI_NONE;
-    weft_status_t status = WEFT_OK;
-    wefti_text_t name;
-    wefti_text_init(&name, graph->arena.allocator);
+    const char *names[] = {wefti_arena_printf(&f->arena, "%s_grad", graph->values[param].name),
+                           wefti_arena_printf(&f->arena, "grad.%s", graph->values[param].name)};
     for (int i = 0; i < 2; i++) {
-        name.length = 0;
-        if (i == 0) {
-            wefti_text_printf(&name, "%s_grad", graph->values[param].name);
-        } else {
-            wefti_text_printf(&name, "grad.%s", graph->values[param].name);
-        }
-        uint32_t value = name.failed ? WEFTI_NONE : wefti_graph_find_value(graph, name.data);
+        uint32_t value = names[i] == NULL ? WEFTI_NONE : wefti_graph_find_value(graph, names[i]);
         if (value == WEFTI_NONE || graph->values[value].kind != WEFTI_VALUE_NODE) {
             continue;
         }
         if (grad != WEFTI_NONE) {
-            status = wefti_error_field(
+            return wefti_error_field(
                 WEFT_ERR_INVALID_ARGUMENT, "grads_path",
                 "not set, but parameter '%s' has two gradients by name: '%s' and '%s'",
                 graph->values[param].name, graph->values[grad].name, graph->values[value].name);
-            goto done;
         }
         grad = value;
     }
-    if (name.failed) {
-        status = WEFT_ERR_NO_MEMORY;
-    } else if (grad != WEFTI_NONE) {
-        status = take(f, param, grad);
-    }
-done:
-    wefti_text_deinit(&name);
-    return status;
+    return names[0] == NULL || names[1] == NULL ? WEFT_ERR_NO_MEMORY
+           : grad != WEFTI_NONE                 ? take(f, param, grad)
+                                                : WEFT_OK;
 }
 
 static weft_status_t find_gradients(wefti_graph_t *graph, const wefti_gradient_map_t *map,
@@ -175,8 +153,9 @@ static weft_status_t find_gradients(wefti_graph_t *graph, const wefti_gradient_m
 {
     weft_status_t status = WEFT_OK;
     finder_t f = {.graph = graph};
-    f.local = wefti_mark_local(graph);
-    f.reduction = find_reductions(graph);
+    wefti_arena_init(&f.arena, graph->arena.allocator, 0);
+    f.local = wefti_mark_local(graph, &f.arena);
+    f.reduction = find_reductions(graph, &f.arena);
     if (f.local == NULL || f.reduction == NULL) {
         status = WEFT_ERR_NO_MEMORY;
         goto done;
@@ -194,8 +173,7 @@ static weft_status_t find_gradients(wefti_graph_t *graph, const wefti_gradient_m
     }
     *out_found = f.found;
 done:
-    wefti_free(graph->arena.allocator, f.local);
-    wefti_free(graph->arena.allocator, f.reduction);
+    wefti_arena_deinit(&f.arena);
     return status;
 }
 

@@ -86,7 +86,7 @@ weft_status_t wefti_add_fold(wefti_graph_t *graph, wefti_arena_t *arena,
                                       .output_count = count,
                                       .attrs = attrs,
                                       .attr_count = attr_count};
-    status = wefti_graph_add_node(graph, &fold, out_node);
+    status = wefti_graph_insert_node(graph, &fold, WEFTI_WHEN_READY, out_node);
 fail:
     return status;
 }

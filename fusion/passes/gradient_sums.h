@@ -21,7 +21,7 @@ typedef struct wefti_fold_params {
     const char *what; /* for the name of the node */
     bool bf16;        /* rounds to bf16 */
 } wefti_fold_params_t;
-/* Appends weft::TreeFold of all gradients of a collective: output i is the sum of value i of each
+/* Inserts weft::TreeFold of all gradients of a collective: output i is the sum of value i of each
  * group. */
 weft_status_t wefti_add_fold(wefti_graph_t *graph, wefti_arena_t *arena,
                              const wefti_fold_params_t *params, uint32_t *out_node);

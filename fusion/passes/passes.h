@@ -61,8 +61,8 @@ weft_status_t wefti_pass_optimizer(wefti_graph_t *graph, const wefti_optimizer_p
 /* given_gradients.c: an AllReduce with as many inputs as outputs? */
 bool wefti_is_all_reduce(const wefti_node_t *node);
 /* By value: 1 if data of this rank reaches it other than through a collective whose result is equal
- * on all ranks. From the graph's allocator; NULL: no memory. */
-uint8_t *wefti_mark_local(const wefti_graph_t *graph);
+ * on all ranks. In arena; NULL: no memory. */
+uint8_t *wefti_mark_local(const wefti_graph_t *graph, wefti_arena_t *arena);
 /* settle_gradients.c: types of gradients are those of their parameters. */
 weft_status_t wefti_check_gradients(const wefti_graph_t *graph);
 /* split_check.c: WEFT_ERR_UNSUPPORTED where samples are combined, so that part does not compute a

@@ -8,8 +8,6 @@
  */
 #include "fusion/passes/passes.h"
 
-#include <stdio.h>
-
 #include "runtime/base/error.h"
 
 static weft_status_t check_gradient(const wefti_graph_t *graph, uint32_t value)
@@ -51,77 +49,62 @@ weft_status_t wefti_check_gradients(const wefti_graph_t *graph)
     return status;
 }
 
-/* Copies that stand behind the producers of what they copy. */
-typedef struct copier {
-    wefti_graph_t *graph;
-    uint64_t *keys;
-    size_t key_capacity;
-    uint32_t added;
-} copier_t;
-
-static weft_status_t add_copy(copier_t *c, uint32_t value, uint32_t *out_value)
+static uint32_t count_readers(const wefti_readers_t *readers, uint32_t value)
 {
-    weft_status_t status;
-    wefti_graph_t *graph = c->graph;
-    char name[200];
-    uint32_t node, producer = graph->values[value].producer;
-    snprintf(name, sizeof(name), "%.180s/copy", graph->values[value].name);
-    wefti_node_params_t params = {.domain = "",
-                                  .op = "Identity",
-                                  .name = name,
-                                  .version = graph->opset,
-                                  .phase = WEFTI_PHASE_BACKWARD,
-                                  .inputs = &value,
-                                  .input_count = 1,
-                                  .output_count = 1};
-    WEFT_TRY(status, wefti_graph_add_node(graph, &params, &node), done);
-    WEFT_TRY(status,
-             wefti_array_reserve(graph->arena.allocator, &c->keys, &c->key_capacity,
-                                 (size_t)node + 1, sizeof(*c->keys)),
-             done);
-    c->keys[node] = (producer == WEFTI_NONE ? 0 : c->keys[producer]) + ++c->added;
-    *out_value = graph->nodes[node].outputs[0];
-done:
+    return readers->first[value + 1] - readers->first[value];
+}
+
+static weft_status_t add_copy(wefti_graph_t *graph, uint32_t value, uint32_t *out_value)
+{
+    uint32_t node;
+    const wefti_node_params_t params = {
+        .op = "Identity",
+        .name = wefti_arena_printf(&graph->arena, "%s/copy", graph->values[value].name),
+        .version = graph->opset,
+        .phase = WEFTI_PHASE_BACKWARD,
+        .inputs = &value,
+        .input_count = 1,
+        .output_count = 1};
+    weft_status_t status = wefti_graph_insert_node(graph, &params, WEFTI_WHEN_READY, &node);
+    if (status >= 0) {
+        *out_value = graph->nodes[node].outputs[0];
+    }
     return status;
 }
 
 /* A collective of gradients works in place: its inputs are tensors of their own. */
-static weft_status_t own_inputs(copier_t *c, uint32_t id, const uint32_t *readers)
+static weft_status_t own_inputs(wefti_graph_t *graph, uint32_t id, const wefti_readers_t *readers)
 {
     weft_status_t status = WEFT_OK;
-    wefti_graph_t *graph = c->graph;
     for (uint32_t k = 0; k < graph->nodes[id].input_count; k++) {
         uint32_t value = graph->nodes[id].inputs[k], copy;
         uint32_t result = graph->nodes[id].outputs[k];
         if (value == WEFTI_NONE || result == WEFTI_NONE ||
             graph->values[result].grad_of == WEFTI_NONE ||
-            (graph->values[value].kind == WEFTI_VALUE_NODE && readers[value] == 1 &&
+            (graph->values[value].kind == WEFTI_VALUE_NODE && count_readers(readers, value) == 1 &&
              graph->values[value].flags == 0)) {
             continue;
         }
-        WEFT_TRY(status, add_copy(c, value, &copy), done);
+        WEFT_TRY(status, add_copy(graph, value, &copy), done);
         graph->nodes[id].inputs[k] = copy;
     }
 done:
     return status;
 }
 
-/* One gradient that a node made: a tensor that nobody else reads, or one that is not to be reduced
- * again. */
-static weft_status_t own_gradient(copier_t *c, uint32_t value, const uint32_t *readers,
-                                  const uint8_t *local)
+/* A gradient that a node computes: a tensor that no node reads, or one that is already reduced. */
+static weft_status_t own_gradient(wefti_graph_t *graph, uint32_t value,
+                                  const wefti_readers_t *readers, bool local)
 {
-    wefti_graph_t *graph = c->graph;
     uint32_t copy;
-    weft_status_t status;
-    if (!local[value]) {
+    if (!local) {
         graph->values[value].flags |= WEFTI_VALUE_REDUCED;
         return WEFT_OK;
     }
-    if (readers[value] == 0 && graph->values[value].flags == 0) {
+    if (count_readers(readers, value) == 0 && graph->values[value].flags == 0) {
         return WEFT_OK;
     }
-    status = add_copy(c, value, &copy);
+    weft_status_t status = add_copy(graph, value, &copy);
     if (status == WEFT_OK) {
         graph->values[copy].grad_of = graph->values[value].grad_of;
         graph->values[value].grad_of = WEFTI_NONE;
@@ -129,66 +112,40 @@ static weft_status_t own_gradient(copier_t *c, uint32_t value, const uint32_t *r
     return status;
 }
 
-/* Where nodes stand now, and who reads how often. */
-static weft_status_t look_around(copier_t *c, uint32_t **out_readers)
+static weft_status_t settle(wefti_graph_t *graph, wefti_arena_t *arena)
 {
-    weft_status_t status = WEFT_OK;
-    const wefti_graph_t *graph = c->graph;
-    uint32_t *readers =
-        wefti_alloc(graph->arena.allocator, ((size_t)graph->value_count + 1) * sizeof(*readers));
-    *out_readers = readers;
-    if (readers == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t i = graph->order_count; i-- > 0;) {
-        uint32_t id = graph->order[i];
-        WEFT_TRY(status,
-                 wefti_array_reserve(graph->arena.allocator, &c->keys, &c->key_capacity,
-                                     (size_t)id + 1, sizeof(*c->keys)),
-                 done);
-        c->keys[id] = ((uint64_t)i + 1) << 32;
-        for (uint32_t k = 0; k < graph->nodes[id].input_count; k++) {
-            if (graph->nodes[id].inputs[k] != WEFTI_NONE) {
-                readers[graph->nodes[id].inputs[k]]++;
-            }
+    weft_status_t status;
+    wefti_readers_t readers;
+    uint32_t count = graph->order_count;
+    WEFT_TRY(status, wefti_check_gradients(graph), done);
+    const uint8_t *local = wefti_mark_local(graph, arena);
+    WEFT_TRY(status, local == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK, done);
+    WEFT_TRY(status, wefti_graph_readers(graph, graph->order, count, arena, &readers), done);
+    for (uint32_t v = 0, values = graph->value_count; v < values; v++) {
+        if (graph->values[v].grad_of != WEFTI_NONE &&
+            !(graph->nodes[graph->values[v].producer].def->effects & WEFT_EFFECT_COMMUNICATES)) {
+            WEFT_TRY(status, own_gradient(graph, v, &readers, local[v]), done);
         }
     }
+    for (uint32_t i = 0; i < count; i++) {
+        if (wefti_is_all_reduce(&graph->nodes[graph->order[i]])) {
+            WEFT_TRY(status, own_inputs(graph, graph->order[i], &readers), done);
+        }
+    }
+    status = graph->order_count > count ? wefti_graph_sort(graph) : WEFT_OK;
 done:
     return status;
 }
 
 weft_status_t wefti_pass_settle_gradients(wefti_graph_t *graph)
 {
-    weft_status_t status;
-    copier_t c = {.graph = graph};
-    uint32_t *readers = NULL, count = graph->order_count;
+    wefti_arena_t arena;
     if (!wefti_graph_has_gradients(graph)) {
         return WEFT_OK;
     }
-    uint8_t *local = wefti_mark_local(graph);
-    WEFT_TRY(status, wefti_check_gradients(graph), done);
-    WEFT_TRY(status, local == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK, done);
-    WEFT_TRY(status, look_around(&c, &readers), done);
-    for (uint32_t v = 0, values = graph->value_count; v < values; v++) {
-        if (graph->values[v].grad_of == WEFTI_NONE) {
-            continue;
-        }
-        if (!(graph->nodes[graph->values[v].producer].def->effects & WEFT_EFFECT_COMMUNICATES)) {
-            WEFT_TRY(status, own_gradient(&c, v, readers, local), done);
-        }
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        if (wefti_is_all_reduce(&graph->nodes[graph->order[i]])) {
-            WEFT_TRY(status, own_inputs(&c, graph->order[i], readers), done);
-        }
-    }
-    if (c.added > 0) {
-        WEFT_TRY(status, wefti_graph_sort_by(graph, c.keys), done);
-    }
-done:
-    wefti_free(graph->arena.allocator, readers);
-    wefti_free(graph->arena.allocator, local);
-    wefti_free(graph->arena.allocator, c.keys);
+    wefti_arena_init(&arena, graph->arena.allocator, 0);
+    weft_status_t status = settle(graph, &arena);
+    wefti_arena_deinit(&arena);
     return status;
 }
 

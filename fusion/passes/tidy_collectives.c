@@ -9,7 +9,6 @@
  */
 #include "fusion/passes/passes.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include <weft/types.h>
@@ -17,13 +16,10 @@
 #include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
-/* New nodes go where their node was: keys by node, as for wefti_graph_sort_by. */
 typedef struct tidy {
     wefti_graph_t *graph;
     uint32_t world_size;
-    uint32_t *readers; /* per value: how many, outputs of the graph count */
-    uint64_t *keys;
-    size_t key_capacity;
+    wefti_readers_t readers;
     bool changed;
 } tidy_t;
 
@@ -33,43 +29,28 @@ static bool read_constant(const wefti_value_t *value, double *out)
     return value->kind == WEFTI_VALUE_CONST && wefti_tensor_number(&value->type, out);
 }
 
-static weft_status_t set_key(tidy_t *t, uint32_t id, uint64_t key)
+/* A Transpose that exchanges dimensions 0 and axis, in the place of the node of_node. */
+static weft_status_t add_swap(wefti_graph_t *graph, uint32_t value, uint32_t axis,
+                              const char *suffix, uint32_t of_node, uint32_t *out_node)
 {
-    weft_status_t status = wefti_array_reserve(t->graph->arena.allocator, &t->keys,
-                                               &t->key_capacity, (size_t)id + 1, sizeof(uint64_t));
-    if (status == WEFT_OK) {
-        t->keys[id] = key;
-    }
-    return status;
-}
-
-/* A Transpose that exchanges dimensions 0 and axis. */
-static weft_status_t add_swap(tidy_t *t, uint32_t value, uint32_t axis, const char *name,
-                              uint64_t key, uint32_t *out_value)
-{
-    wefti_graph_t *graph = t->graph;
     int64_t perm[WEFT_MAX_DIMS];
-    uint32_t rank = graph->values[value].type.rank, node;
+    uint32_t rank = graph->values[value].type.rank;
     for (uint32_t d = 0; d < rank; d++) {
         perm[d] = d == 0 ? axis : d == axis ? 0 : d;
     }
-    weft_attr_t attr = {.name = "perm", .type = WEFT_ATTR_TYPE_INTS, .ints = perm, .count = rank};
-    wefti_node_params_t params = {.domain = "",
-                                  .op = "Transpose",
-                                  .name = name,
-                                  .version = graph->opset,
-                                  .phase = WEFTI_PHASE_FORWARD,
-                                  .inputs = &value,
-                                  .input_count = 1,
-                                  .output_count = 1,
-                                  .attrs = &attr,
-                                  .attr_count = 1};
-    weft_status_t status = wefti_graph_add_node(graph, &params, &node);
-    if (status == WEFT_OK) {
-        *out_value = graph->nodes[node].outputs[0];
-        status = set_key(t, node, key);
-    }
-    return status;
+    const weft_attr_t attr = {
+        .name = "perm", .type = WEFT_ATTR_TYPE_INTS, .ints = perm, .count = rank};
+    const wefti_node_params_t params = {
+        .op = "Transpose",
+        .name = wefti_arena_printf(&graph->arena, "%s/%s", graph->nodes[of_node].name, suffix),
+        .version = graph->opset,
+        .phase = WEFTI_PHASE_FORWARD,
+        .inputs = &value,
+        .input_count = 1,
+        .output_count = 1,
+        .attrs = &attr,
+        .attr_count = 1};
+    return wefti_graph_insert_node(graph, &params, of_node, out_node);
 }
 
 /* Tensor index of a gather along axis: x -> swap -> AllGather -> swap -> y, which keeps its id. */
@@ -77,37 +58,27 @@ static weft_status_t gather_along(tidy_t *t, uint32_t id, uint32_t index)
 {
     weft_status_t status;
     wefti_graph_t *graph = t->graph;
-    const weft_attr_t *axis_attr = wefti_node_attr(&graph->nodes[id], "axis");
-    uint32_t x = graph->nodes[id].inputs[index], y = graph->nodes[id].outputs[index];
-    uint32_t rank = graph->values[x].type.rank, swapped, node;
-    int64_t axis = axis_attr->i < 0 ? axis_attr->i + rank : axis_attr->i;
-    uint64_t key = t->keys[id] + 3 * (uint64_t)index;
-    char name[200];
-    snprintf(name, sizeof(name), "%.160s/to_front", graph->nodes[id].name);
-    WEFT_TRY(status, add_swap(t, x, (uint32_t)axis, name, key, &swapped), done);
-    weft_attr_t size = {.name = "group_size", .type = WEFT_ATTR_TYPE_INT, .i = t->world_size};
-    snprintf(name, sizeof(name), "%.160s/gather", graph->nodes[id].name);
-    wefti_node_params_t params = {.domain = "weft",
-                                  .op = "AllGather",
-                                  .name = name,
-                                  .phase = WEFTI_PHASE_COMM,
-                                  .inputs = &swapped,
-                                  .input_count = 1,
-                                  .output_count = 1,
-                                  .attrs = &size,
-                                  .attr_count = 1};
-    WEFT_TRY(status, wefti_graph_add_node(graph, &params, &node), done);
-    WEFT_TRY(status, set_key(t, node, key + 1), done);
-    snprintf(name, sizeof(name), "%.160s/back", graph->nodes[id].name);
+    uint32_t x = graph->nodes[id].inputs[index], y = graph->nodes[id].outputs[index], node;
+    int64_t axis = wefti_node_attr(&graph->nodes[id], "axis")->i;
+    axis += axis < 0 ? graph->values[x].type.rank : 0;
+    WEFT_TRY(status, add_swap(graph, x, (uint32_t)axis, "to_front", id, &node), done);
+    const weft_attr_t size = {.name = "group_size", .type = WEFT_ATTR_TYPE_INT, .i = t->world_size};
+    const wefti_node_params_t params = {
+        .domain = "weft",
+        .op = "AllGather",
+        .name = wefti_arena_printf(&graph->arena, "%s/gather", graph->nodes[id].name),
+        .phase = WEFTI_PHASE_COMM,
+        .inputs = graph->nodes[node].outputs,
+        .input_count = 1,
+        .output_count = 1,
+        .attrs = &size,
+        .attr_count = 1};
+    WEFT_TRY(status, wefti_graph_insert_node(graph, &params, id, &node), done);
     WEFT_TRY(status,
-             add_swap(t, graph->nodes[node].outputs[0], (uint32_t)axis, name, key + 2, &swapped),
+             add_swap(graph, graph->nodes[node].outputs[0], (uint32_t)axis, "back", id, &node),
              done);
-    /* Its own result steps aside: y is what others know. */
-    node = graph->values[swapped].producer;
-    graph->nodes[node].outputs[0] = y;
-    graph->values[y].producer = node;
-    graph->values[y].producer_output = 0;
-    graph->values[swapped].producer = id; /* dead */
+    graph->values[graph->nodes[node].outputs[0]].producer = id; /* unused: of the removed node */
+    wefti_graph_take_output(graph, node, 0, y);
 done:
     return status;
 }
@@ -162,8 +133,14 @@ static bool divides(const tidy_t *t, const wefti_node_t *node)
     return false;
 }
 
+static uint32_t only_reader(const tidy_t *t, uint32_t value)
+{
+    uint32_t first = t->readers.first[value];
+    return t->readers.first[value + 1] == first + 1 ? t->readers.nodes[first] : WEFTI_NONE;
+}
+
 /* All outputs of a sum are divided by their only readers: it makes what they made. */
-static weft_status_t absorb(tidy_t *t, uint32_t id, const uint32_t *only_reader)
+static weft_status_t absorb(tidy_t *t, uint32_t id)
 {
     wefti_graph_t *graph = t->graph;
     wefti_node_t *node = &graph->nodes[id];
@@ -172,16 +149,15 @@ static weft_status_t absorb(tidy_t *t, uint32_t id, const uint32_t *only_reader)
     }
     for (uint32_t k = 0; k < node->output_count; k++) {
         uint32_t value = node->outputs[k];
-        uint32_t reader =
-            value == WEFTI_NONE || t->readers[value] != 1 ? WEFTI_NONE : only_reader[value];
+        uint32_t reader = value == WEFTI_NONE ? WEFTI_NONE : only_reader(t, value);
         if (reader == WEFTI_NONE || graph->nodes[reader].dead || graph->values[value].flags != 0 ||
             !divides(t, &graph->nodes[reader])) {
             return WEFT_OK;
         }
     }
     for (uint32_t k = 0; k < node->output_count; k++) {
-        uint32_t value = node->outputs[k];
-        wefti_node_t *reader = &graph->nodes[only_reader[value]];
+        uint32_t value = node->outputs[k], by = only_reader(t, value);
+        wefti_node_t *reader = &graph->nodes[by];
         uint32_t result = reader->outputs[0];
         if (graph->values[value].grad_of != WEFTI_NONE) {
             graph->values[result].grad_of = graph->values[value].grad_of;
@@ -189,46 +165,19 @@ static weft_status_t absorb(tidy_t *t, uint32_t id, const uint32_t *only_reader)
         }
         reader->dead = true;
         reader->replaced_by = id; /* who waited for it waits for the average */
-        node->outputs[k] = result;
-        graph->values[result].producer = id;
-        graph->values[result].producer_output = k;
-        graph->values[value].producer = only_reader[value];
+        wefti_graph_take_output(graph, id, k, result);
+        graph->values[value].producer = by;
     }
     t->changed = true;
     weft_attr_t attr = {.name = "reduction", .type = WEFT_ATTR_TYPE_STRING, .s = "avg"};
     return wefti_graph_set_attr(graph, id, &attr);
 }
 
-static weft_status_t prepare(tidy_t *t, wefti_arena_t *arena, uint32_t **out_only_reader)
-{
-    weft_status_t status = WEFT_OK;
-    const wefti_graph_t *graph = t->graph;
-    uint32_t *only_reader = wefti_arena_array(arena, graph->value_count, sizeof(uint32_t));
-    t->readers = wefti_arena_array(arena, graph->value_count, sizeof(uint32_t));
-    if (only_reader == NULL || t->readers == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t i = graph->order_count; i-- > 0;) {
-        uint32_t id = graph->order[i];
-        WEFT_TRY(status, set_key(t, id, ((uint64_t)i + 1) << 32), done);
-        for (uint32_t k = 0; k < graph->nodes[id].input_count; k++) {
-            uint32_t value = graph->nodes[id].inputs[k];
-            if (value != WEFTI_NONE) {
-                t->readers[value]++;
-                only_reader[value] = id;
-            }
-        }
-    }
-    *out_only_reader = only_reader;
-done:
-    return status;
-}
-
 weft_status_t wefti_pass_tidy_collectives(wefti_graph_t *graph, uint32_t world_size)
 {
     weft_status_t status = WEFT_OK;
     tidy_t t = {.graph = graph, .world_size = world_size};
-    uint32_t *only_reader = NULL, count = graph->order_count;
+    uint32_t count = graph->order_count;
     bool any = false;
     wefti_arena_t arena;
     for (uint32_t i = 0; i < count && !any; i++) {
@@ -238,19 +187,18 @@ weft_status_t wefti_pass_tidy_collectives(wefti_graph_t *graph, uint32_t world_s
         return WEFT_OK;
     }
     wefti_arena_init(&arena, graph->arena.allocator, 0);
-    WEFT_TRY(status, prepare(&t, &arena, &only_reader), done);
+    WEFT_TRY(status, wefti_graph_readers(graph, graph->order, count, &arena, &t.readers), done);
     for (uint32_t i = 0; i < count; i++) {
         uint32_t id = graph->order[i];
         if (!graph->nodes[id].dead) {
-            WEFT_TRY(status, absorb(&t, id, only_reader), done);
+            WEFT_TRY(status, absorb(&t, id), done);
             WEFT_TRY(status, rewrite_gather(&t, id), done);
         }
     }
     if (t.changed) {
-        status = wefti_graph_reorder(graph, t.keys);
+        status = wefti_graph_sort(graph);
     }
 done:
-    wefti_free(graph->arena.allocator, t.keys);
     wefti_arena_deinit(&arena);
     return status;
 }

@@ -45,8 +45,7 @@ static weft_status_t check_readers(const wefti_graph_t *graph)
 }
 
 /* A node that rounds what the collective reduces. */
-static weft_status_t add_rounding(wefti_graph_t *graph, wefti_arena_t *arena, uint32_t collective,
-                                  uint64_t *keys)
+static weft_status_t add_rounding(wefti_graph_t *graph, wefti_arena_t *arena, uint32_t collective)
 {
     weft_status_t status;
     uint32_t count = graph->nodes[collective].input_count, fold;
@@ -62,17 +61,13 @@ static weft_status_t add_rounding(wefti_graph_t *graph, wefti_arena_t *arena, ui
                                   .output_names = names,
                                   .what = "rounding",
                                   .bf16 = true};
-    uint64_t key = 0;
     for (uint32_t i = 0; i < count; i++) {
-        const wefti_value_t *gradient = &graph->values[gradients[i]];
-        names[i] = wefti_arena_printf(arena, "%s.bf16", gradient->name);
+        names[i] = wefti_arena_printf(arena, "%s.bf16", graph->values[gradients[i]].name);
         if (names[i] == NULL) {
             return WEFT_ERR_NO_MEMORY;
         }
-        key = keys[gradient->producer] + 1 > key ? keys[gradient->producer] + 1 : key;
     }
     WEFT_TRY(status, wefti_add_fold(graph, arena, &params, &fold), fail);
-    keys[fold] = key;
     for (uint32_t i = 0; i < count; i++) {
         graph->nodes[collective].inputs[i] = graph->nodes[fold].outputs[i];
     }
@@ -87,23 +82,16 @@ static weft_status_t round_reductions(wefti_graph_t *graph, wefti_arena_t *arena
     uint32_t *collectives = NULL, count = 0;
     WEFT_TRY(status, check_readers(graph), fail);
     WEFT_TRY(status, wefti_find_reductions(graph, arena, &collectives, &count), fail);
-    uint64_t *keys = wefti_arena_array(arena, (size_t)graph->node_count + count, sizeof(*keys));
-    if (keys == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t i = 0; i < graph->order_count; i++) {
-        keys[graph->order[i]] = 2 * (uint64_t)i;
-    }
     for (uint32_t i = 0; i < count; i++) {
         const wefti_node_t *collective = &graph->nodes[collectives[i]];
         uint32_t producer = graph->values[collective->inputs[0]].producer;
         if (wefti_graph_is_fold(graph, producer)) {
             WEFT_TRY(status, wefti_graph_set_attr(graph, producer, &type), fail);
         } else {
-            WEFT_TRY(status, add_rounding(graph, arena, collectives[i], keys), fail);
+            WEFT_TRY(status, add_rounding(graph, arena, collectives[i]), fail);
         }
     }
-    WEFT_TRY(status, wefti_graph_sort_by(graph, keys), fail);
+    WEFT_TRY(status, wefti_graph_sort(graph), fail);
     status = wefti_graph_infer_shapes(graph); /* bf16 up to the updates */
 fail:
     return status;

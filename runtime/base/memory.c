@@ -172,7 +172,7 @@ static wefti_arena_chunk_t *add_chunk(wefti_arena_t *arena, size_t bytes)
     return chunk;
 }
 
-void *wefti_arena_alloc(wefti_arena_t *arena, size_t bytes)
+static void *arena_alloc(wefti_arena_t *arena, size_t bytes)
 {
     wefti_arena_chunk_t *chunk = arena->chunks;
     size_t padded, used;
@@ -200,11 +200,19 @@ void *wefti_arena_alloc(wefti_arena_t *arena, size_t bytes)
     return ptr;
 }
 
+void *wefti_arena_alloc(wefti_arena_t *arena, size_t bytes)
+{
+    void *ptr = arena_alloc(arena, bytes);
+    arena->failed = arena->failed || ptr == NULL;
+    return ptr;
+}
+
 void *wefti_arena_array(wefti_arena_t *arena, size_t count, size_t elem_bytes)
 {
     size_t bytes;
     if (!wefti_mul_size(count, elem_bytes, &bytes)) {
         no_array(count, elem_bytes);
+        arena->failed = true;
         return NULL;
     }
     return wefti_arena_alloc(arena, bytes);

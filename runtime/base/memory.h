@@ -43,6 +43,7 @@ typedef struct wefti_arena {
     wefti_arena_chunk_t *chunks;
     size_t used_bytes;   /* handed out so far */
     size_t budget_bytes; /* 0: no limit; beyond it allocation fails cleanly */
+    bool failed;         /* an allocation did: one check after several is enough */
 } wefti_arena_t;
 
 void wefti_arena_init(wefti_arena_t *arena, const weft_allocator_t *allocator, size_t budget_bytes);

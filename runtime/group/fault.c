@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The first error of a group: found by one rank, returned by all. */
+/* The first error of a group, found by one rank and returned by all; links that broke. */
 #include "runtime/group/mirror.h"
 
 #include <sched.h>
@@ -7,12 +7,77 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
-#include "runtime/collective/batch.h"
 #include "runtime/interpreter/interpreter.h"
 
-#define WHAT_REDUCTION (0xfull << 16)
-#define WHAT_ROOT (0xffffull << WEFTI_WHAT_ROOT_SHIFT)
+/* A put over a broken link may fail before its rank has learned why. */
+#define HEARSAY_NS 2000000000ull
 #define WRITING_NS 500000000ull /* after which a record that is being written is given up */
+
+/* ---- broken links ---- */
+
+static bool is_member(const weft_group_t *group, uint32_t world_rank)
+{
+    for (uint32_t r = 0; r < group->size; r++) {
+        if (group->ranks[r] == world_rank) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void wefti_link_notice(weft_group_t *group)
+{
+    wefti_group_link_t *link = &group->link;
+    wefti_link_fault_t fault;
+    uint32_t seen = atomic_load_explicit(&link->seen, memory_order_relaxed), at = seen;
+    while (wefti_endpoint_link_fault(group->endpoint, &at, &fault)) {
+        if (is_member(group, fault.ranks[0]) && is_member(group, fault.ranks[1])) {
+            link->epoch++;
+            snprintf(link->text, sizeof link->text, "%s", fault.text);
+            /* before seen, so that a reader that finds nothing new finds the group broken */
+            atomic_store_explicit(&link->broken, 1, memory_order_release);
+        }
+    }
+    if (at != seen) { /* more than they are when the group was made: then they come later */
+        atomic_store_explicit(&link->seen, at, memory_order_release);
+    }
+}
+
+weft_status_t wefti_link_check(weft_group_t *group)
+{
+    wefti_group_link_t *link = &group->link;
+    char text[sizeof link->text];
+    if (group->put_peer_count == 0) {
+        return WEFT_OK;
+    }
+    pthread_mutex_lock(&link->lock);
+    wefti_link_notice(group);
+    bool broken = atomic_load_explicit(&link->broken, memory_order_relaxed) != 0;
+    memcpy(text, link->text, sizeof text);
+    pthread_mutex_unlock(&link->lock);
+    if (!broken) {
+        return WEFT_OK;
+    }
+    if (group->endpoint->settings->fallback == WEFTI_FALLBACK_OFF || group->device_calls != NULL) {
+        wefti_fault_set(&group->fault, WEFT_ERR_LINK, text); /* there is no other path: it stays */
+        return wefti_fault_get(&group->fault);
+    }
+    return wefti_error_adopt(WEFT_ERR_LINK, text);
+}
+
+weft_status_t wefti_link_await(weft_group_t *group)
+{
+    uint64_t end = wefti_now_ns() + HEARSAY_NS;
+    weft_status_t status;
+    while ((status = wefti_link_check(group)) == WEFT_OK && group->put_peer_count > 0 &&
+           wefti_now_ns() < end) {
+        wefti_endpoint_progress(group->endpoint);
+        wefti_nap(100000);
+    }
+    return status;
+}
+
+/* ---- the first error ---- */
 
 /* True when it is this rank's record that is there now. */
 static bool write_down(wefti_channel_t *channel, weft_status_t status, const char *text)
@@ -152,107 +217,4 @@ weft_status_t wefti_group_check_lasting(weft_group_t *group)
         wefti_fault_set(&group->fault, status, weft_last_error());
     }
     return status;
-}
-
-/* "all_reduce": what the function is called, without its prefix. */
-static const char *function_name(uint64_t what)
-{
-    return wefti_collective_function((weft_collective_t)(what & 0xff));
-}
-
-/* What follows the name: " with 16 x f32 (sum, root 1)"; hidden: bits of what that need not be
- * told. */
-static void arguments_text(uint64_t what, uint64_t count, uint64_t hidden, char *out, size_t bytes)
-{
-    weft_collective_t value = (weft_collective_t)(what & 0xff);
-    const wefti_collective_t *op = wefti_collective_of(value);
-    const char *dtype = weft_dtype_name((weft_dtype_t)(what >> 8 & 0xff));
-    char notes[80] = "";
-    size_t used = 0;
-    if (op->reduces && (hidden & WHAT_REDUCTION) == 0) {
-        used = (size_t)snprintf(notes, sizeof notes, ", %s",
-                                weft_reduction_name((weft_reduction_t)(what >> 16 & 0xf)));
-    }
-    if (op->rooted && value != WEFT_COLLECTIVE_SEND_RECV && (hidden & WHAT_ROOT) == 0) {
-        used += (size_t)snprintf(notes + used, sizeof notes - used, ", root %u",
-                                 (unsigned int)(what >> WEFTI_WHAT_ROOT_SHIFT & 0xffff));
-    }
-    if (wefti_collective_has_shared_counts(value)) {
-        used += (size_t)snprintf(notes + used, sizeof notes - used, ", counts %016llx",
-                                 (unsigned long long)count);
-    }
-    if (value == WEFT_COLLECTIVE_BARRIER) {
-        out[0] = '\0';
-        return;
-    }
-    if ((what & WEFTI_WHAT_FUSED) != 0 || op->variable) {
-        snprintf(out, bytes, " of %s", dtype);
-    } else { /* count is a block's where a rank gives one to each */
-        bool blocks = op->send.extent == WEFT_EXTENT_BLOCKS;
-        snprintf(out, bytes, " with %llu x %s%s", (unsigned long long)count, dtype,
-                 blocks ? " per rank" : "");
-    }
-    size_t end = strlen(out);
-    snprintf(out + end, bytes - end, "%s%s%s%s", used > 0 ? " (" : "", used > 0 ? notes + 2 : "",
-             used > 0 ? ")" : "", what & WEFTI_WHAT_FUSED ? ", fused calls of a batch" : "");
-}
-
-const char *wefti_what_text(uint64_t what, uint64_t count, char *buffer)
-{
-    size_t used = (size_t)snprintf(buffer, 40, "%s", function_name(what));
-    arguments_text(what, count, 0, buffer + used, 160 - used);
-    return buffer;
-}
-
-typedef struct side { /* of a disagreement */
-    uint32_t rank;    /* in the world */
-    uint64_t what, count;
-} side_t;
-
-/* "rank 1 called all_reduce with 2048 x f32, rank 0 with 1024 x f32": what they have in common is
- * said once, if at all. */
-static void difference_text(const weft_group_t *group, const side_t *high, const side_t *low,
-                            char *out, size_t bytes)
-{
-    uint64_t differs = high->what ^ low->what;
-    bool same_op = (differs & 0xff) == 0;
-    uint64_t hidden = 0;
-    if (same_op) {
-        hidden =
-            (differs & WHAT_REDUCTION ? 0 : WHAT_REDUCTION) | (differs & WHAT_ROOT ? 0 : WHAT_ROOT);
-    }
-    char high_text[240], low_text[240];
-    arguments_text(high->what, high->count, hidden, high_text, 160);
-    arguments_text(low->what, low->count, hidden, low_text, 160);
-    if ((differs & WEFTI_WHAT_SELECTION_MASK) != 0) {
-        wefti_select_text(group->context, high->what, high_text + strlen(high_text), 80);
-        wefti_select_text(group->context, low->what, low_text + strlen(low_text), 80);
-    }
-    snprintf(out, bytes, "rank %u called %s%s, rank %u%s%s%s", high->rank,
-             function_name(high->what), high_text, low->rank, same_op ? "" : " called ",
-             same_op ? "" : function_name(low->what), low_text);
-}
-
-weft_status_t wefti_group_mismatch(weft_group_t *group, const wefti_debt_t *own, uint32_t peer)
-{
-    const wefti_posting_t *theirs = wefti_posting_of(group, peer, own->number);
-    bool first = group->rank < peer;
-    if (own->what & theirs->what & WEFTI_WHAT_FUSED) {
-        const wefti_posting_t *mine = wefti_posting_of(group, group->rank, own->number);
-        char where[160], text[160];
-        if (wefti_fused_difference(first ? mine : theirs, first ? group->rank : peer,
-                                   first ? theirs : mine, first ? peer : group->rank, where,
-                                   sizeof where)) {
-            wefti_error(WEFT_ERR_MISMATCH, "batch: ranks submitted different calls, %s: %s",
-                        wefti_what_text(own->what, own->count, text), where);
-            return wefti_group_fail(group, WEFT_ERR_MISMATCH);
-        }
-    }
-    const side_t ours = {group->ranks[group->rank], own->what, own->count};
-    const side_t other = {group->ranks[peer], theirs->what, theirs->count};
-    char text[600];
-    /* The higher rank first, so that both sides report the same text. */
-    difference_text(group, first ? &other : &ours, first ? &ours : &other, text, sizeof text);
-    wefti_error(WEFT_ERR_MISMATCH, "%s", text);
-    return wefti_group_fail(group, WEFT_ERR_MISMATCH);
 }

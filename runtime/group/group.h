@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The inside of groups and of collectives without a graph.
+ * What the ranks of a group share, and calls on it.
  *
- *   group.c    create and destroy, agreement on a channel
- *   channel.c  the memory that ranks of a group share, and the pool it comes from
- *   fault.c    the first error of a group, written down for all its ranks
- *   late.c     which rank keeps a call waiting
- *   link.c     recovery after a link between two of its ranks broke
- *   mirror.c   channels of ranks whose memory is not mapped: copies kept up to date
- *   attach.c   whether ranks may read each other's plain memory, and doing it
+ *   channel.c     the memory that the ranks share, and the pool that it comes from
+ *   fault.c       the first error of a group, written down for all its ranks; broken links
+ *   mirror.c      channels of ranks whose memory is not mapped
+ *   mirror_put.c  keeps copies of this rank's channel up to date there
+ *   attach.c      whether ranks may read each other's plain memory, and doing it
  */
 #ifndef WEFT_RUNTIME_GROUP_H
 #define WEFT_RUNTIME_GROUP_H
@@ -380,16 +378,18 @@ weft_status_t wefti_group_fail(weft_group_t *group, weft_status_t status);
 weft_status_t wefti_group_check(weft_group_t *group);
 /* The same without links that can be recovered: errors that are final. */
 weft_status_t wefti_group_check_lasting(weft_group_t *group);
-/* group.c: resets this rank's channel to what a new group expects. */
+/* channel.c: resets this rank's channel to what a new group expects. */
 void wefti_group_reset_channel(weft_group_t *group, uint32_t number);
 /* mirror.c: a record that a rank behind a put link wrote down, or NULL. */
 const wefti_channel_t *wefti_mirror_alarmed(const weft_group_t *group);
-/* link.c. Before the group is used: faults until then are the past. */
-void wefti_link_init(weft_group_t *group, uint32_t fault_count);
-/* WEFT_OK, or WEFT_ERR_LINK naming the link that broke. */
+/* fault.c. WEFT_OK, or WEFT_ERR_LINK naming the link that broke. */
 weft_status_t wefti_link_check(weft_group_t *group);
 /* The same for somebody whose put failed: looks for the reason for a while. */
 weft_status_t wefti_link_await(weft_group_t *group);
+/* Looks at new faults of the endpoint. Called with the lock of group->link. */
+void wefti_link_notice(weft_group_t *group);
+/* call_recover.c. Before the group is used: faults until then are the past. */
+void wefti_link_init(weft_group_t *group, uint32_t fault_count);
 /* A call ended with WEFT_ERR_LINK, or will never run because one did. */
 void wefti_link_failed(wefti_call_t *call);
 /*
@@ -423,10 +423,10 @@ static inline bool wefti_group_broken(const weft_group_t *group)
 {
     return wefti_group_ended(group) || wefti_link_broken(group);
 }
-/* "all_reduce with 100 x f32 (sum)"; buffer holds 160 bytes. Returns buffer. */
+/* call_mismatch.c: "all_reduce with 100 x f32 (sum)"; buffer holds 160 bytes. Returns buffer. */
 const char *wefti_what_text(uint64_t what, uint64_t count, char *buffer);
 weft_status_t wefti_group_mismatch(weft_group_t *group, const wefti_debt_t *own, uint32_t peer);
-/* late.c: the error of a call that waited too long, for all ranks. */
+/* call_late.c: the error of a call that waited too long, for all ranks. */
 weft_status_t wefti_group_late(wefti_call_t *call, weft_status_t status);
 /* An error for all ranks, when one that the call waits for has left the world without what it waits
  * for; else WEFT_OK. For polls of waits, once endpoint->departed says that some rank has left. */

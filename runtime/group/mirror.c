@@ -102,48 +102,18 @@ static size_t own_mirror(const weft_group_t *group)
            group->endpoint->rank * group->layout.mirror_bytes;
 }
 
-static weft_status_t put(const weft_group_t *group, uint32_t peer, size_t at, const void *data,
-                         size_t bytes)
+weft_status_t wefti_mirror_put(const weft_group_t *group, uint32_t peer, size_t at,
+                               const void *data, size_t bytes)
 {
     return wefti_put(group->endpoint, group->ranks[peer], own_mirror(group) + at, data, bytes,
                      LANE);
 }
 
-static weft_status_t raise(const weft_group_t *group, uint32_t peer, size_t at, uint32_t value)
+weft_status_t wefti_mirror_raise(const weft_group_t *group, uint32_t peer, size_t at,
+                                 uint32_t value)
 {
     return wefti_signal_peer(group->endpoint, group->ranks[peer], own_mirror(group) + at, value,
                              LANE);
-}
-
-void wefti_mirror_posting(weft_group_t *group, const wefti_posting_t *own, uint32_t number,
-                          size_t data_bytes)
-{
-    /* Which of the two it is: at the same place in every channel and mirror. */
-    size_t at = (size_t)((const uint8_t *)own - (const uint8_t *)group->channels[group->rank]);
-    size_t from = offsetof(wefti_posting_t, what);
-    weft_status_t status = WEFT_OK;
-    for (uint32_t i = 0; i < group->put_peer_count && status == WEFT_OK; i++) {
-        uint32_t peer = group->put_peers[i];
-        status = put(group, peer, at + from, (const uint8_t *)own + from,
-                     offsetof(wefti_posting_t, data) + data_bytes - from);
-        if (status == WEFT_OK) {
-            status = raise(group, peer, at, number);
-        }
-    }
-    if (status < 0) {
-        wefti_group_fail(group, status);
-    }
-}
-
-void wefti_mirror_done(weft_group_t *group, uint32_t number)
-{
-    weft_status_t status = WEFT_OK;
-    for (uint32_t i = 0; i < group->put_peer_count && status == WEFT_OK; i++) {
-        status = raise(group, group->put_peers[i], offsetof(wefti_channel_t, done), number);
-    }
-    if (status < 0) {
-        wefti_group_fail(group, status);
-    }
 }
 
 void wefti_mirror_abort(weft_group_t *group)
@@ -154,9 +124,9 @@ void wefti_mirror_abort(weft_group_t *group)
     weft_status_t status = WEFT_OK;
     for (uint32_t i = 0; i < group->put_peer_count && status == WEFT_OK; i++) {
         uint32_t peer = group->put_peers[i];
-        status = put(group, peer, from, (const uint8_t *)own + from, to - from);
+        status = wefti_mirror_put(group, peer, from, (const uint8_t *)own + from, to - from);
         if (status == WEFT_OK) {
-            status = raise(group, peer, offsetof(wefti_channel_t, alarm), 1);
+            status = wefti_mirror_raise(group, peer, offsetof(wefti_channel_t, alarm), 1);
         }
     }
     if (status < 0) {
@@ -176,30 +146,4 @@ const wefti_channel_t *wefti_mirror_alarmed(const weft_group_t *group)
         }
     }
     return NULL;
-}
-
-/* ---- mailboxes ---- */
-
-weft_status_t wefti_mirror_posted(weft_group_t *group, uint32_t peer, const wefti_mailbox_t *own,
-                                  uint32_t piece, const void *data, size_t bytes)
-{
-    size_t head = offsetof(wefti_mailbox_t, head) + (piece & 1u) * sizeof own->head[0];
-    size_t buffer = sizeof(wefti_mailbox_t) + (piece & 1u) * wefti_mailbox_bytes(&group->layout);
-    weft_status_t status =
-        put(group, peer, WEFTI_MIRROR_MAILBOX + head, &own->head[piece & 1u], sizeof own->head[0]);
-    if (status == WEFT_OK && bytes > 0) {
-        status = put(group, peer, WEFTI_MIRROR_MAILBOX + buffer, data, bytes);
-    }
-    if (status == WEFT_OK) {
-        status =
-            raise(group, peer, WEFTI_MIRROR_MAILBOX + offsetof(wefti_mailbox_t, posted), piece);
-    }
-    return status < 0 ? wefti_group_fail(group, status) : WEFT_OK;
-}
-
-weft_status_t wefti_mirror_consumed(weft_group_t *group, uint32_t peer, uint32_t piece)
-{
-    weft_status_t status =
-        raise(group, peer, WEFTI_MIRROR_MAILBOX + offsetof(wefti_mailbox_t, consumed), piece);
-    return status < 0 ? wefti_group_fail(group, status) : WEFT_OK;
 }

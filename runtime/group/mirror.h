@@ -33,12 +33,19 @@ uint32_t wefti_mirror_leader(const wefti_endpoint_t *endpoint);
 weft_status_t wefti_mirror_link(weft_group_t *group, const uint32_t *leaders);
 /* Own mirrors as a new group expects them; no peer writes to them yet. */
 void wefti_mirror_reset(weft_group_t *group, uint32_t number);
-/* Put what changed in this rank's channel to all peers over put links. An error breaks the
- * group. */
+/* Puts into this rank's mirror at the peer; raises a counter there. */
+weft_status_t wefti_mirror_put(const weft_group_t *group, uint32_t peer, size_t at,
+                               const void *data, size_t bytes);
+weft_status_t wefti_mirror_raise(const weft_group_t *group, uint32_t peer, size_t at,
+                                 uint32_t value);
+/* The abort record to all peers over put links. */
+void wefti_mirror_abort(weft_group_t *group);
+
+/* mirror_put.c: what changed in this rank's channel to all peers over put links. An error breaks
+ * the group. */
 void wefti_mirror_posting(weft_group_t *group, const wefti_posting_t *own, uint32_t number,
                           size_t data_bytes);
 void wefti_mirror_done(weft_group_t *group, uint32_t number);
-void wefti_mirror_abort(weft_group_t *group);
 /* To one peer, what the mailboxes of the two say: a piece (head and bytes at data) was put in; a
  * piece was taken out. */
 weft_status_t wefti_mirror_posted(weft_group_t *group, uint32_t peer, const wefti_mailbox_t *own,

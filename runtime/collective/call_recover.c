@@ -23,8 +23,6 @@
 #include "runtime/group/mirror.h"
 
 #define LANE WEFTI_LANE_CHANNEL
-/* A put over a broken link may fail before its rank has learned why. */
-#define HEARSAY_NS 2000000000ull
 
 enum { STEP_FLUSH = 0, STEP_FLUSHED, STEP_FRESH, STEP_RESET };
 
@@ -49,71 +47,6 @@ void wefti_link_init(weft_group_t *group, uint32_t fault_count)
         atomic_store_explicit(&counter(mend->flushed)->value, 0, memory_order_relaxed);
         atomic_store_explicit(&counter(mend->reset)->value, 0, memory_order_relaxed);
     }
-}
-
-/* ---- hearing of it ---- */
-
-static bool is_member(const weft_group_t *group, uint32_t world_rank)
-{
-    for (uint32_t r = 0; r < group->size; r++) {
-        if (group->ranks[r] == world_rank) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Looks at the endpoint's new faults. Called with the lock held. */
-static void notice(weft_group_t *group)
-{
-    wefti_group_link_t *link = &group->link;
-    wefti_link_fault_t fault;
-    uint32_t seen = atomic_load_explicit(&link->seen, memory_order_relaxed), at = seen;
-    while (wefti_endpoint_link_fault(group->endpoint, &at, &fault)) {
-        if (is_member(group, fault.ranks[0]) && is_member(group, fault.ranks[1])) {
-            link->epoch++;
-            snprintf(link->text, sizeof link->text, "%s", fault.text);
-            /* before seen, so that a reader that finds nothing new finds the group broken */
-            atomic_store_explicit(&link->broken, 1, memory_order_release);
-        }
-    }
-    if (at != seen) { /* more than they are when the group was made: then they come later */
-        atomic_store_explicit(&link->seen, at, memory_order_release);
-    }
-}
-
-weft_status_t wefti_link_check(weft_group_t *group)
-{
-    wefti_group_link_t *link = &group->link;
-    char text[sizeof link->text];
-    if (group->put_peer_count == 0) {
-        return WEFT_OK;
-    }
-    pthread_mutex_lock(&link->lock);
-    notice(group);
-    bool broken = atomic_load_explicit(&link->broken, memory_order_relaxed) != 0;
-    memcpy(text, link->text, sizeof text);
-    pthread_mutex_unlock(&link->lock);
-    if (!broken) {
-        return WEFT_OK;
-    }
-    if (group->endpoint->settings->fallback == WEFTI_FALLBACK_OFF || group->device_calls != NULL) {
-        wefti_fault_set(&group->fault, WEFT_ERR_LINK, text); /* there is no other path: it stays */
-        return wefti_fault_get(&group->fault);
-    }
-    return wefti_error_adopt(WEFT_ERR_LINK, text);
-}
-
-weft_status_t wefti_link_await(weft_group_t *group)
-{
-    uint64_t end = wefti_now_ns() + HEARSAY_NS;
-    weft_status_t status;
-    while ((status = wefti_link_check(group)) == WEFT_OK && group->put_peer_count > 0 &&
-           wefti_now_ns() < end) {
-        wefti_endpoint_progress(group->endpoint);
-        wefti_nap(100000);
-    }
-    return status;
 }
 
 /* The last number that the call has; it has more than one where its result is compared. */
@@ -207,7 +140,7 @@ static bool is_whole(weft_group_t *group)
 {
     wefti_group_link_t *link = &group->link;
     pthread_mutex_lock(&link->lock);
-    notice(group);
+    wefti_link_notice(group);
     bool whole = link->epoch == link->mends;
     if (whole) {
         atomic_store_explicit(&link->broken, 0, memory_order_relaxed);
@@ -237,7 +170,7 @@ static weft_status_t mend(wefti_call_t *call, wefti_blocked_t *out_blocked)
     wefti_group_link_t *link = &group->link;
     weft_status_t status = WEFT_OK;
     pthread_mutex_lock(&link->lock);
-    notice(group);
+    wefti_link_notice(group);
     if (link->mends != link->epoch) {
         link->mends = link->epoch;
         link->step = STEP_FLUSH;

@@ -293,15 +293,6 @@ void wefti_safetensors_close(wefti_safetensors_t *file)
     *file = (wefti_safetensors_t){0};
 }
 
-const wefti_stored_tensor_t *wefti_safetensors_find(const wefti_safetensors_t *file,
-                                                    const char *name)
-{
-    const wefti_stored_tensor_t wanted = {.name = name};
-    return file->tensor_count == 0 ? NULL
-                                   : bsearch(&wanted, file->tensors, file->tensor_count,
-                                             sizeof *file->tensors, by_name);
-}
-
 const char *wefti_safetensors_text(const wefti_safetensors_t *file, const char *key)
 {
     const wefti_stored_text_t wanted = {.key = key};

@@ -47,8 +47,6 @@ weft_status_t wefti_safetensors_open(const char *path, const weft_allocator_t *a
 /* Zeroed and half-open ones too. */
 void wefti_safetensors_close(wefti_safetensors_t *file);
 /* NULL when there is none. */
-const wefti_stored_tensor_t *wefti_safetensors_find(const wefti_safetensors_t *file,
-                                                    const char *name);
 const char *wefti_safetensors_text(const wefti_safetensors_t *file, const char *key);
 
 /*

@@ -181,14 +181,6 @@ static void group_free(weft_group_t *group)
     weft_context_release(context);
 }
 
-void wefti_group_release(weft_group_t *group)
-{
-    /* acq_rel: the last one sees everything the others did */
-    if (atomic_fetch_sub_explicit(&group->references, 1, memory_order_acq_rel) == 1) {
-        group_free(group);
-    }
-}
-
 static weft_status_t group_alloc(weft_context_t *context, uint32_t size, weft_group_t **out_group)
 {
     const weft_allocator_t *allocator = context->allocator;
@@ -198,6 +190,7 @@ static weft_status_t group_alloc(weft_context_t *context, uint32_t size, weft_gr
         return WEFT_ERR_NO_MEMORY;
     }
     atomic_init(&group->references, 1);
+    group->free = group_free;
     group->context = context;
     weft_context_retain(context);
     group->endpoint = context->endpoint;

@@ -6,11 +6,8 @@
 
 #include "ops/algo/algorithms.h"
 #include "ops/topo/place.h"
-#include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
-#include "runtime/collective/batch.h"
-#include "runtime/context/context.h"
 #include "runtime/group/group.h"
 
 /* ---- what a group asks for ---- */
@@ -80,8 +77,8 @@ static void forget_choices(wefti_selection_t *selection)
     selection->known_count = 1; /* the executors */
 }
 
-static weft_status_t use_order(weft_group_t *group, weft_order_t order, const uint32_t *sizes,
-                               uint32_t count)
+weft_status_t wefti_select_order(weft_group_t *group, weft_order_t order, const uint32_t *sizes,
+                                 uint32_t count)
 {
     wefti_selection_t *selection = &group->selection;
     uint32_t *own = NULL;
@@ -105,13 +102,11 @@ static weft_status_t use_order(weft_group_t *group, weft_order_t order, const ui
     return WEFT_OK;
 }
 
-static uint64_t sum_of(const uint32_t *sizes, uint32_t count)
+void wefti_select_algorithm(weft_group_t *group, weft_collective_t op,
+                            const weft_algorithm_t *algorithm)
 {
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        sum += sizes[i];
-    }
-    return sum;
+    group->selection.wanted.algorithm[op] = algorithm;
+    sign(&group->selection);
 }
 
 static bool same_ranks(const weft_group_t *a, const weft_group_t *b)
@@ -164,17 +159,19 @@ weft_status_t wefti_select_init(weft_group_t *group, const weft_group_t *parent)
     if (parent != NULL) {
         bool tree = parent->selection.order == WEFT_ORDER_BLOCKS && !same_ranks(group, parent);
         selection->wanted = parent->selection.wanted;
-        return use_order(group, tree ? WEFT_ORDER_TREE : parent->selection.order,
-                         parent->selection.order_sizes, parent->selection.order_count);
+        return wefti_select_order(group, tree ? WEFT_ORDER_TREE : parent->selection.order,
+                                  parent->selection.order_sizes, parent->selection.order_count);
     }
     const wefti_order_setting_t *order = &group->context->settings.order;
     selection->wanted = group->context->wanted;
-    if (order->order == WEFT_ORDER_BLOCKS && sum_of(order->sizes, order->count) != group->size) {
+    if (order->order == WEFT_ORDER_BLOCKS &&
+        wefti_select_sum(order->sizes, order->count) != group->size) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "WEFT_ORDER: block sizes sum to %llu ranks, world size is %u",
-                           (unsigned long long)sum_of(order->sizes, order->count), group->size);
+                           (unsigned long long)wefti_select_sum(order->sizes, order->count),
+                           group->size);
     }
-    return use_order(group, order->order, order->sizes, order->count);
+    return wefti_select_order(group, order->order, order->sizes, order->count);
 }
 
 void wefti_select_deinit(weft_group_t *group)
@@ -183,82 +180,6 @@ void wefti_select_deinit(weft_group_t *group)
     wefti_free(group->context->allocator, group->host_sizes);
     wefti_free(group->context->allocator, group->host_of);
     wefti_free(group->context->allocator, group->rail_of);
-}
-
-/* Waits for the calls in flight: they were issued under the present order. */
-static weft_status_t check_quiet(weft_group_t *group)
-{
-    if (group->recorder != NULL) {
-        return wefti_recorder_refuse("set its order or its algorithms");
-    }
-    weft_status_t status = wefti_group_check_lasting(group);
-    return status < 0 ? status : wefti_group_drain(group);
-}
-
-weft_status_t weft_group_set_order(weft_group_t *group, weft_order_t order,
-                                   const uint32_t *block_sizes, uint32_t count)
-{
-    WEFT_CHECK_ARG(group);
-    weft_status_t status = check_quiet(group);
-    if (status < 0) {
-        return status;
-    }
-    if ((uint32_t)order > WEFT_ORDER_ANY) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "order: invalid value %d: expected a weft_order_t", (int)order);
-    }
-    if (order == WEFT_ORDER_BLOCKS) {
-        if (block_sizes == NULL || count == 0 || count > group->size) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "block_sizes: must have 1 to %u sizes for group size %u: %u",
-                               group->size, group->size, block_sizes != NULL ? count : 0);
-        }
-        for (uint32_t i = 0; i < count; i++) {
-            if (block_sizes[i] == 0) {
-                return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                                   "block_sizes[%u]: must be at least 1: 0", i);
-            }
-        }
-        if (sum_of(block_sizes, count) != group->size) {
-            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                               "block_sizes: sum to %llu ranks, group size is %u",
-                               (unsigned long long)sum_of(block_sizes, count), group->size);
-        }
-    }
-    status = use_order(group, order, block_sizes, count);
-    if (status == WEFT_OK) {
-        wefti_schedules_forget(group); /* built for the former order */
-    }
-    return status;
-}
-
-weft_order_t weft_group_order(const weft_group_t *group)
-{
-    WEFT_CHECK_ARG_OR(group, WEFT_ORDER_TREE);
-    return group->selection.order;
-}
-
-weft_status_t weft_group_set_algorithm(weft_group_t *group, weft_collective_t op, const char *name)
-{
-    WEFT_CHECK_ARG(group);
-    weft_status_t status = check_quiet(group);
-    if (status < 0) {
-        return status;
-    }
-    if (!wefti_collective_known(op) || op == WEFT_COLLECTIVE_SEND_RECV) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "op: invalid value %d: not a collective with a choice of algorithms",
-                           (int)op);
-    }
-    const weft_algorithm_t *algorithm =
-        weft_registry_find_algorithm(group->context->registry, op, name);
-    if (name != NULL && algorithm == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: unknown algorithm \"%s\"",
-                           weft_collective_name(op), name);
-    }
-    group->selection.wanted.algorithm[op] = algorithm;
-    sign(&group->selection);
-    return WEFT_OK;
 }
 
 void wefti_select_params(const weft_group_t *group, weft_collective_t op, uint32_t root,

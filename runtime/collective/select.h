@@ -40,6 +40,20 @@ typedef struct wefti_selection {
 /* Of a new group: as parent's (NULL: the settings). WEFT_ORDER that does not fit is an error. */
 weft_status_t wefti_select_init(struct weft_group *group, const struct weft_group *parent);
 void wefti_select_deinit(struct weft_group *group);
+/* Ranks of blocks. */
+static inline uint64_t wefti_select_sum(const uint32_t *sizes, uint32_t count)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        sum += sizes[i];
+    }
+    return sum;
+}
+/* What the program asks for; no call is in flight. */
+weft_status_t wefti_select_order(struct weft_group *group, weft_order_t order,
+                                 const uint32_t *sizes, uint32_t count);
+void wefti_select_algorithm(struct weft_group *group, weft_collective_t op,
+                            const weft_algorithm_t *algorithm);
 /* Everything of a call that algorithms may look at, but for rank and in place. */
 void wefti_select_params(const struct weft_group *group, weft_collective_t op, uint32_t root,
                          weft_algo_params_t *out_params);

@@ -296,8 +296,9 @@ typedef struct wefti_group_link {
 } wefti_group_link_t;
 
 struct weft_group {
-    weft_context_t *context;     /* retained */
-    _Atomic uint32_t references; /* the user's, and one per call on a stream */
+    weft_context_t *context;           /* retained */
+    _Atomic uint32_t references;       /* the user's, and one per call on a stream */
+    void (*free)(weft_group_t *group); /* at the last release */
     wefti_endpoint_t *endpoint;
     uint32_t size, rank;
     uint32_t *ranks; /* in the world */
@@ -370,8 +371,13 @@ static inline uint8_t *wefti_staging_of(const weft_group_t *group, uint32_t rank
 void wefti_schedules_forget(weft_group_t *group);
 void wefti_schedules_destroy(weft_group_t *group);
 
-/* group.c: the last release frees it. */
-void wefti_group_release(weft_group_t *group);
+static inline void wefti_group_release(weft_group_t *group)
+{
+    /* acq_rel: the last one sees everything the others did */
+    if (atomic_fetch_sub_explicit(&group->references, 1, memory_order_acq_rel) == 1) {
+        group->free(group);
+    }
+}
 /* fault.c: the first error of the group goes to all its ranks and wakes them. Returns it. */
 weft_status_t wefti_group_fail(weft_group_t *group, weft_status_t status);
 /* WEFT_OK, or the error of the group or the world, or of a link before the group recovered. */

@@ -187,6 +187,10 @@ weft_status_t wefti_bucket_cost_shrink(const wefti_bucket_cost_t *cost, double s
     return status;
 }
 
+/* A world of one rank. */
+static const wefti_bucket_piece_t no_time = {0, 0};
+static const wefti_bucket_cost_t nothing_to_send = {.pieces = &no_time, .piece_count = 1};
+
 /* By how much the profile's calls took longer than the table says: of all their times together. */
 static double profile_factor(const wefti_bucket_cost_t *cost, const wefti_profile_t *profile)
 {
@@ -201,11 +205,10 @@ weft_status_t wefti_collective_cost(const wefti_costs_t *costs, uint32_t world_s
                                     const wefti_plan_place_t *place, const wefti_profile_t *profile,
                                     wefti_arena_t *arena, wefti_bucket_cost_t *out_cost)
 {
-    static const wefti_bucket_piece_t nothing_to_send = {0, 0};
     weft_status_t status;
     wefti_bucket_cost_t table;
     if (world_size == 1) {
-        *out_cost = (wefti_bucket_cost_t){.pieces = &nothing_to_send, .piece_count = 1};
+        *out_cost = nothing_to_send;
         return WEFT_OK;
     }
     WEFT_TRY(status,
@@ -226,6 +229,10 @@ weft_status_t wefti_shard_cost(const wefti_costs_t *costs, uint32_t world_size,
     static const weft_collective_t ops[] = {WEFT_COLLECTIVE_REDUCE_SCATTER,
                                             WEFT_COLLECTIVE_ALL_GATHER};
     double factor;
+    if (world_size == 1) {
+        *out[0] = *out[1] = nothing_to_send;
+        return WEFT_OK;
+    }
     WEFT_TRY(status,
              from_table(costs, WEFT_COLLECTIVE_ALL_REDUCE, world_size, place, arena, &table), fail);
     factor = profile_factor(&table, profile);

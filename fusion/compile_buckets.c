@@ -2,7 +2,10 @@
 /* Costs and parameters of the buckets of a training graph. */
 #include "fusion/passes/passes.h"
 
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
+
+#define COPIED_BYTES ((double)(1 << 20)) /* at which the speed of copies is read */
 
 /* Whether a collective may update what it reduces: f32, with nothing to compute in between. */
 bool wefti_compile_may_fuse(const wefti_compiler_t *c)
@@ -65,6 +68,38 @@ static void add_micro_batches(wefti_compiler_t *c, uint64_t *ready_ns)
     c->micro_batches_ns = before;
 }
 
+/* Are there collectives on blocks to be bucketed? */
+static bool has_blocks(const wefti_graph_t *graph)
+{
+    bool found = false;
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        uint32_t collective = wefti_op_facts(graph->nodes[graph->order[i]].def).collective;
+        found |= collective == WEFT_COLLECTIVE_REDUCE_SCATTER ||
+                 collective == WEFT_COLLECTIVE_ALL_GATHER;
+    }
+    return found;
+}
+
+/* Several tensors are copied, on both sides, to lie block by block (pack.c). */
+static weft_status_t block_costs(wefti_compiler_t *c, wefti_shard_cost_t *out_alone,
+                                 wefti_shard_cost_t *out_packed)
+{
+    weft_status_t status;
+    double copied = 2 * (1 + 1.0 / c->params.world_size); /* bytes per byte of the range */
+    double ns = copied * wefti_update_ns_per_byte(&c->rates, COPIED_BYTES);
+    WEFT_TRY(status,
+             wefti_shard_cost(&c->costs, c->params.world_size, c->place, &c->profile, &c->arena,
+                              out_alone),
+             fail);
+    WEFT_TRY(status,
+             wefti_bucket_cost_add(&out_alone->reduce_scatter, ns, &c->arena,
+                                   &out_packed->reduce_scatter),
+             fail);
+    status = wefti_bucket_cost_add(&out_alone->all_gather, ns, &c->arena, &out_packed->all_gather);
+fail:
+    return status;
+}
+
 weft_status_t wefti_apply_bucket(wefti_compiler_t *c)
 {
     weft_status_t status;
@@ -78,7 +113,17 @@ weft_status_t wefti_apply_bucket(wefti_compiler_t *c)
     wefti_bucket_cost_t cost;
     WEFT_TRY(status, planned_cost(c, &cost), fail);
     WEFT_TRY(status, wire_cost(c, &cost), fail);
-    wefti_bucket_params_t params = {&c->policy, ready_ns, &cost, c->allocator, &c->arena};
+    wefti_bucket_params_t params = {.policy = &c->policy,
+                                    .ready_ns = ready_ns,
+                                    .cost = &cost,
+                                    .allocator = c->allocator,
+                                    .forecast_arena = &c->arena};
+    wefti_shard_cost_t alone, packed;
+    if (has_blocks(c->graph)) {
+        WEFT_TRY(status, block_costs(c, &alone, &packed), fail);
+        params.alone_cost = &alone;
+        params.shard_cost = &packed;
+    }
     WEFT_TRY(status, wefti_pass_bucket(&view, &params, &edits, &c->forecast), fail);
     status = wefti_graph_apply(c->graph, edits);
     weft_edit_list_destroy(edits);

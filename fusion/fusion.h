@@ -74,16 +74,22 @@ void wefti_compiled_compare(const wefti_compiled_t *compiled, const weft_plan_t 
 weft_status_t wefti_pass_insert_collectives(const weft_graph_view_t *view,
                                             const weft_allocator_t *allocator,
                                             weft_edit_list_t **out_edits);
+/* What an all-reduce is made of, by the bytes of the whole range. */
+typedef struct wefti_shard_cost {
+    wefti_bucket_cost_t reduce_scatter, all_gather;
+} wefti_shard_cost_t;
 typedef struct wefti_bucket_params {
     const wefti_policy_t *policy;
     const uint64_t *ready_ns;        /* per op, predicted; NULL: all at once */
     const wefti_bucket_cost_t *cost; /* of an all-reduce; policies auto and mgwfbp need it */
     const weft_allocator_t *allocator;
-    wefti_arena_t *forecast_arena; /* where the forecast's rows live */
+    wefti_arena_t *forecast_arena;        /* where the forecast's rows live */
+    const wefti_shard_cost_t *shard_cost; /* of the other kinds; needed as cost is */
+    const wefti_shard_cost_t *alone_cost; /* of a bucket of one tensor; NULL: shard_cost */
 } wefti_bucket_params_t;
 
-/* bucket.c: FUSE edits by policy, SPLIT edits for what is larger than the cap. Rules of README.md.
- * out_forecast may be NULL. */
+/* bucket.c: FUSE edits by policy, SPLIT edits for what is larger than the cap. out_forecast may be
+ * NULL; it is about all-reduces, or where there are none about reduce-scatters. */
 weft_status_t wefti_pass_bucket(const weft_graph_view_t *view, const wefti_bucket_params_t *params,
                                 weft_edit_list_t **out_edits, wefti_plan_forecast_t *out_forecast);
 /* view_check.c: replaces a caller's view by a copy in arena and checks that against graph_view.h.
@@ -134,15 +140,12 @@ weft_status_t wefti_collective_cost(const wefti_costs_t *costs, uint32_t world_s
                                     const wefti_plan_place_t *place, const wefti_profile_t *profile,
                                     wefti_arena_t *arena, wefti_bucket_cost_t *out_cost);
 
-/* What an all-reduce is made of, by the bytes of the whole range; world_size is above 1. */
-typedef struct wefti_shard_cost {
-    wefti_bucket_cost_t reduce_scatter, all_gather;
-} wefti_shard_cost_t;
+/* The same of reduce-scatter and all-gather. */
 weft_status_t wefti_shard_cost(const wefti_costs_t *costs, uint32_t world_size,
                                const wefti_plan_place_t *place, const wefti_profile_t *profile,
                                wefti_arena_t *arena, wefti_shard_cost_t *out_cost);
 
-/* The same, and something that takes so long for every byte. */
+/* A cost, and something that takes so long for every byte. */
 weft_status_t wefti_bucket_cost_add(const wefti_bucket_cost_t *cost, double ns_per_byte,
                                     wefti_arena_t *arena, wefti_bucket_cost_t *out_cost);
 weft_status_t wefti_bucket_cost_scale(const wefti_bucket_cost_t *cost, double factor,

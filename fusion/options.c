@@ -63,8 +63,10 @@ static const weft_compile_option_t table[] = {
      .by_default = "0.9", .help = "momentum coefficient"},
     {FIELD(weight_decay), WEFT_OPTION_TYPE_F64, TRAINING | WEFT_OPTION_FLAG_ZERO, "weight_decay",
      "X", .by_default = "0", .help = "weight decay coefficient"},
-    {FIELD(bucket), WEFT_OPTION_TYPE_TEXT, TRAINING, "bucket", "POLICY", .by_default = "auto",
-     .help = "how gradients are grouped into buckets: auto[:CAP] (the fewest buckets with a "
+    {FIELD(bucket), WEFT_OPTION_TYPE_TEXT, WEFT_OPTION_FLAG_RECORDED, "bucket", "POLICY",
+     .by_default = "auto",
+     .help = "how gradients and blocks (reduce-scatter, all-gather) are grouped into buckets: "
+             "auto[:CAP] (the fewest buckets with a "
              "predicted step time within 0.1 % of the optimum), mgwfbp[:CAP], "
              "bytes:25M[,time:5ms], index:0,4,9, percent:60,40, one, or none"},
     {FIELD(costs_path), WEFT_OPTION_TYPE_PATH, .name = "costs", .arg = "COSTS.json",

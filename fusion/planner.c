@@ -234,6 +234,20 @@ static void offer_busy(planner_t *p, const uint64_t *before, uint32_t first, uin
     }
 }
 
+static const wefti_bucket_cost_t *cost_of(const wefti_planner_params_t *params, uint32_t items)
+{
+    return items == 1 && params->alone != NULL ? params->alone : &params->cost;
+}
+
+/* An item in a bucket of its own: it may cost less than T. */
+static void offer_alone(const planner_t *p, const uint64_t *before, uint32_t j, best_t *best)
+{
+    if (p->params->alone != NULL && before[j - 1] != NEVER) {
+        uint64_t bytes = p->sums[j] - p->sums[j - 1];
+        offer(best, later(before[j - 1], p->ready[j]) + cost_ticks(p->params->alone, bytes), j - 1);
+    }
+}
+
 /* One layer for pieces. before and after may be the same array: then F itself is computed. */
 static void layer_pieces(planner_t *p, const uint64_t *before, uint64_t *after, uint32_t *from)
 {
@@ -256,6 +270,7 @@ static void layer_pieces(planner_t *p, const uint64_t *before, uint64_t *after, 
             offer(&best, p->ready[j] + cost_ticks(&p->params->cost, bytes), busy - 1);
         }
         offer_busy(p, before, busy > p->earliest[j] ? busy : p->earliest[j], j, &best);
+        offer_alone(p, before, j, &best);
         after[j] = best.ticks;
         from[j] = best.from;
     }
@@ -272,6 +287,7 @@ static void layer_points(planner_t *p, const uint64_t *before, uint64_t *after, 
                       i);
             }
         }
+        offer_alone(p, before, j, &best);
         after[j] = best.ticks;
         from[j] = best.from;
     }
@@ -388,7 +404,7 @@ static uint64_t lower_bound(const planner_t *p)
     uint64_t bound = 0;
     for (uint32_t j = 1; j <= p->n; j++) {
         uint64_t bytes = p->sums[p->n] - p->sums[j - 1];
-        bound = later(bound, p->ready[j] + least_ticks(&p->params->cost, bytes));
+        bound = later(bound, p->ready[j] + least_ticks(cost_of(p->params, 1), bytes));
     }
     return bound;
 }
@@ -422,12 +438,13 @@ uint64_t wefti_buckets_finish_ps(const wefti_planner_params_t *params, const uin
 {
     uint64_t ticks = 0;
     for (uint32_t b = 0; b < bucket_count; b++) {
+        uint32_t first = b == 0 ? 0 : ends[b - 1];
         uint64_t bytes = 0;
-        for (uint32_t i = b == 0 ? 0 : ends[b - 1]; i < ends[b]; i++) {
+        for (uint32_t i = first; i < ends[b]; i++) {
             bytes += params->items[i].bytes;
         }
         uint64_t ready = params->items[ends[b] - 1].ready_ps * TICKS_PER_PS;
-        ticks = later(ticks, ready) + cost_ticks(&params->cost, bytes);
+        ticks = later(ticks, ready) + cost_ticks(cost_of(params, ends[b] - first), bytes);
         if (finish_ps != NULL) {
             finish_ps[b] = ticks / TICKS_PER_PS;
         }

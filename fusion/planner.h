@@ -8,7 +8,8 @@
  * is when j gradients can be done at the earliest. F(n) is the optimum. It splits too much: it
  * sends whenever the channel is idle. Chosen are the fewest buckets that end within 0.1 % of it. No
  * schedule of the channel ends before the maximum over j of r_j + T(s_j + ... + s_n), the lower
- * bound: bytes that are ready from j on must be sent after r_j. All in integers, so every rank
+ * bound: bytes that are ready from j on must be sent after r_j. A bucket of one tensor may cost less
+ * than T, because several must be copied to lie side by side. All in integers, so every rank
  * decides the same. Optimum, choice and bound are part of every plan, not of its structure digest.
  */
 #ifndef WEFT_FUSION_PLANNER_H
@@ -33,7 +34,8 @@ typedef struct wefti_planner_params {
     const wefti_plan_item_t *items;
     uint32_t item_count; /* at least 1 */
     wefti_bucket_cost_t cost;
-    uint64_t cap_bytes; /* of a bucket; 0: none. No item may be larger */
+    const wefti_bucket_cost_t *alone; /* of a bucket of one item, never above cost; NULL: cost */
+    uint64_t cap_bytes;               /* of a bucket; 0: none. No item may be larger */
     /* [item]: the first item that may share a bucket with it, never less than the one before; NULL:
      * all may. */
     const uint32_t *first_with;

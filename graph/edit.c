@@ -185,7 +185,7 @@ static weft_dtype_t first_dtype(const wefti_graph_t *graph, const wefti_node_t *
 /* Members must be live collectives of one operator, reduction, group, root and type. */
 static weft_status_t check_members(const wefti_graph_t *graph, const weft_edit_t *edit)
 {
-    static const char *const equal[] = {"reduction", "group", "root", "order"};
+    static const char *const equal[] = {"reduction", "group", "group_size", "root", "order"};
     for (uint32_t i = 0; i < edit->member_count; i++) {
         if (edit->members[i] >= graph->node_count) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "fuse: operator %u does not exist",
@@ -198,7 +198,8 @@ static weft_status_t check_members(const wefti_graph_t *graph, const weft_edit_t
         const wefti_node_t *first = &graph->nodes[edit->members[0]];
         const wefti_node_t *member = &graph->nodes[edit->members[i]];
         if (!(member->def->effects & WEFT_EFFECT_COMMUNICATES) ||
-            member->def->inputs_max != WEFT_VARIADIC || member->def->outputs_max != WEFT_VARIADIC) {
+            member->def->inputs_max != WEFT_VARIADIC || member->def->outputs_max != WEFT_VARIADIC ||
+            wefti_node_is_flat_scatter(member) || wefti_node_is_flat_gather(member)) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                                "fuse: '%s' (%s): operator cannot be fused", member->name,
                                member->def->name);
@@ -351,7 +352,10 @@ static weft_status_t split(wefti_graph_t *graph, const weft_edit_t *edit)
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "split: '%s' is not a collective on one tensor", node->name);
     }
-    const wefti_value_t *value = &graph->values[node->inputs[0]];
+    /* A tensor of blocks is cut in every block. */
+    bool scatters = wefti_op_facts(node->def).collective == WEFT_COLLECTIVE_REDUCE_SCATTER &&
+                    !wefti_node_is_flat_scatter(node) && node->outputs[0] != WEFTI_NONE;
+    const wefti_value_t *value = &graph->values[scatters ? node->outputs[0] : node->inputs[0]];
     uint64_t units = wefti_value_bytes(value) / 64 + (wefti_value_bytes(value) % 64 != 0);
     if (edit->parts < 2 || edit->parts > units) {
         return wefti_error(

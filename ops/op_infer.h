@@ -151,6 +151,7 @@ wefti_op_family_t wefti_op_defs_move(void);
 wefti_op_family_t wefti_op_defs_grad(void);
 wefti_op_family_t wefti_op_defs_optimizer(void);
 wefti_op_family_t wefti_op_defs_accumulate(void);
+wefti_op_family_t wefti_op_defs_pack(void);
 wefti_op_family_t wefti_op_defs_collective(void);
 wefti_op_family_t wefti_op_defs_microsoft(void);
 wefti_op_family_t wefti_op_defs_shard(void);

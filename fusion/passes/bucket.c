@@ -1,115 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bucket: fuses collectives of gradients, because many small ones cost more than a few large ones.
+ * bucket: fuses collectives of one tensor, because many small ones cost more than a few large ones.
  *
- * Matches all-reduces of one gradient, in order of readiness: the position of the producer, then
- * its output. A bucket starts with the first free candidate and takes later ones until its policy
- * ends it. A candidate is left for a later bucket if
+ * Matches three kinds, one after another, each with its own cost:
+ *   - all-reduces of gradients and reduce-scatters, in order of readiness: the position of the
+ *     producer, then its output;
+ *   - all-gathers, the one that is needed last first. Time from the end of the step backwards makes
+ *     need the same problem as readiness: all-gathers of weights are prefetched by bucket.
+ *
+ * A bucket starts with the first free candidate and takes later ones until its policy ends it. A
+ * candidate is left for a later bucket if
  *   - its group, collective, reduction or element type differs;
  *   - it runs after an operator of unknown effect (a fence), and the bucket's first member before
  *     the fence;
+ *   - kernels would wait: a reduce-scatter or all-gather is not ready when the first reader of the
+ *     bucket runs;
  *   - it would close a cycle (dependence.c): with a1 -> b1 and b2 -> a2, {a1, a2} and {b1, b2} are
  *     each valid, but not both.
  *
  *   policy              a bucket ends
  *   auto[:25M]          where the planner decides (planner.h), never above the cap
- *   mgwfbp              if the next gradient is not ready within one startup cost of its start
- *   bytes:25M           before the gradient that exceeds the cap (at least 64 bytes)
- *   bytes:25M,time:5ms  also before a gradient that is ready later than this
+ *   mgwfbp              if the next tensor is not ready within one startup cost of its start
+ *   bytes:25M           before the tensor that exceeds the cap (at least 64 bytes)
+ *   bytes:25M,time:5ms  also before a tensor that is ready later than this
  *   index:0,4,9         at these positions; the rest is the last bucket
- *   percent:60,40       at the gradient nearest to each share of the bytes, never empty
- *   one, none           with the last gradient; with every gradient
+ *   percent:60,40       at the tensor nearest to each share of the bytes, never empty
+ *   one, none           with the last tensor; with every tensor
  *
- * Bytes are counted as sent: padded to 64. Produces one collective per bucket (FUSE edits) with the
- * reason for its end. A gradient of U units of 64 bytes above a cap of C units becomes ceil(U / C)
- * pieces (SPLIT), at most 65,536. A piece is a range of the gradient's memory, so no byte is copied
- * and no bit changes. An element-wise update also runs per piece, while the next one is sent; other
- * readers wait for the last piece.
+ * index and percent are about the first kind that the graph has; other kinds stay unfused. Bytes are
+ * counted as sent, whole ranges, padded to 64; of reduce-scatters and all-gathers every block is
+ * padded. Produces one collective per bucket (FUSE edits) with the reason for its end. A tensor of U
+ * units of 64 bytes above a cap of C units becomes ceil(U / C) pieces (SPLIT), at most 65,536. A
+ * piece of a gradient is a range of its memory, so no byte is copied and no bit changes. An
+ * element-wise update also runs per piece, while the next one is sent; other readers wait for the
+ * last piece. What becomes of blocks: pack.c.
  */
 #include "fusion/passes/bucket.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/error.h"
-
-static bool is_candidate(const weft_graph_view_t *view, const weft_view_op_t *op)
-{
-    weft_collective_t collective;
-    return wefti_view_collective(op, &collective) && collective == WEFT_COLLECTIVE_ALL_REDUCE &&
-           op->input_count == 1 && op->output_count == 1 &&
-           view->op_inputs[op->first_input] != UINT32_MAX &&
-           view->values[view->op_outputs[op->first_output]].grad_of != UINT32_MAX;
-}
-
-static int compare_candidates(const void *a, const void *b)
-{
-    const wefti_gradient_t *x = a, *y = b;
-    if (x->producer != y->producer) {
-        return x->producer < y->producer ? -1 : 1;
-    }
-    if (x->output != y->output) {
-        return x->output < y->output ? -1 : 1;
-    }
-    return (x->op > y->op) - (x->op < y->op);
-}
-
-static wefti_gradient_t make_candidate(const weft_graph_view_t *view, uint32_t id,
-                                       const uint32_t *position, const uint32_t *fences,
-                                       const uint64_t *ready_ns)
-{
-    const weft_view_op_t *op = &view->ops[id];
-    uint32_t input = view->op_inputs[op->first_input];
-    const weft_view_value_t *value = &view->values[input];
-    const weft_view_value_t *result = &view->values[view->op_outputs[op->first_output]];
-    wefti_gradient_t candidate = {.op = id,
-                                  .name = view->values[result->grad_of].name,
-                                  .value = value->name,
-                                  .dtype = value->dtype,
-                                  .bytes = wefti_align_up(value->bytes, WEFTI_PLAN_ALIGNMENT),
-                                  .fences = {0, fences[position[id]]}};
-    if (value->producer != UINT32_MAX) {
-        const weft_view_op_t *producer = &view->ops[value->producer];
-        candidate.producer = position[value->producer];
-        candidate.fences[0] = fences[candidate.producer];
-        candidate.ready_ns = ready_ns != NULL ? ready_ns[value->producer] : 0;
-        while (view->op_outputs[producer->first_output + candidate.output] != input) {
-            candidate.output++;
-        }
-    }
-    return candidate;
-}
-
-static weft_status_t collect(wefti_bucketing_t *b, const uint64_t *ready_ns)
-{
-    const weft_graph_view_t *view = b->view;
-    uint32_t *position = wefti_arena_array(&b->arena, view->op_count, sizeof(*position));
-    uint32_t *fences = wefti_arena_array(&b->arena, view->order_count, sizeof(*fences));
-    uint32_t *ops = wefti_arena_array(&b->arena, view->op_count, sizeof(*ops));
-    uint32_t fence_count = 0;
-    b->candidates = wefti_arena_array(&b->arena, view->op_count, sizeof(*b->candidates));
-    b->members = wefti_arena_array(&b->arena, view->op_count, sizeof(*b->members));
-    if (position == NULL || fences == NULL || ops == NULL || b->candidates == NULL ||
-        b->members == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t i = 0; i < view->order_count; i++) {
-        position[view->order[i]] = i;
-        fence_count += (view->ops[view->order[i]].effects & WEFT_EFFECT_UNKNOWN) != 0;
-        fences[i] = fence_count;
-    }
-    for (uint32_t i = 0; i < view->order_count; i++) {
-        if (is_candidate(view, &view->ops[view->order[i]])) {
-            b->candidates[b->count++] =
-                make_candidate(view, view->order[i], position, fences, ready_ns);
-        }
-    }
-    qsort(b->candidates, b->count, sizeof(*b->candidates), compare_candidates);
-    for (uint32_t i = 0; i < b->count; i++) {
-        ops[i] = b->candidates[i].op;
-    }
-    return wefti_dependence_init(view, ops, b->count, &b->arena, &b->dependence);
-}
 
 /* What does not depend on who is fused: equal for whole classes of candidates. */
 static const char *of_another_class(const wefti_bucketing_t *b, const wefti_gradient_t *a,
@@ -131,14 +61,25 @@ static const char *of_another_class(const wefti_bucketing_t *b, const wefti_grad
     return NULL;
 }
 
-const char *wefti_bucket_incompatible(const wefti_bucketing_t *b, uint32_t first, uint32_t index)
+/* Updates, which come last, read reduced gradients. Any other reader would wait: all inputs of a
+ * bucket must be there before its first reader runs. */
+static const char *delays(const wefti_gradient_t *c, uint32_t begin, uint32_t end)
+{
+    return c->kind == WEFT_COLLECTIVE_ALL_REDUCE ? NULL
+           : c->begin > end                      ? "is ready after the first reader of the bucket"
+           : c->end < begin                      ? "is read before the bucket is ready"
+                                                 : NULL;
+}
+
+static const char *incompatible(const wefti_bucketing_t *b, uint32_t first, uint32_t index)
 {
     const char *why = of_another_class(b, &b->candidates[first], &b->candidates[index]);
+    why = why == NULL ? delays(&b->candidates[index], b->begin, b->end) : why;
     if (why != NULL) {
         return why;
     }
     /* Rows are kept equal within a fusion, so asking for the first member asks for all. */
-    return wefti_dependence_forbids(&b->dependence, first, index)
+    return wefti_dependence_forbids(&b->dependence, b->base + first, b->base + index)
                ? "depends on a member of the bucket"
                : NULL;
 }
@@ -150,8 +91,11 @@ static void find_neighbours(wefti_bucketing_t *b)
         if (i > 0 && of_another_class(b, &b->candidates[i - 1], &b->candidates[i]) != NULL) {
             first = i;
         }
-        for (uint32_t j = i; j > first && b->dependence.reach != NULL; j--) {
-            if (wefti_dependence_forbids(&b->dependence, j - 1, i)) {
+        const wefti_gradient_t *c = &b->candidates[i];
+        bool ordered = c->kind != WEFT_COLLECTIVE_ALL_REDUCE || b->dependence.reach != NULL;
+        for (uint32_t j = i; j > first && ordered; j--) {
+            if (delays(c, b->candidates[j - 1].begin, b->candidates[j - 1].end) != NULL ||
+                wefti_dependence_forbids(&b->dependence, b->base + j - 1, b->base + i)) {
                 first = j;
             }
         }
@@ -164,11 +108,12 @@ static bool ends_before(wefti_bucketing_t *b, const wefti_gradient_t *c, char **
 {
     const wefti_policy_t *policy = b->policy;
     const wefti_gradient_t *first = &b->candidates[b->members[0]];
+    bool mirrored = c->kind == WEFT_COLLECTIVE_ALL_GATHER;
     char sizes[2][32];
     wefti_format_bytes(policy->cap_bytes, sizes[0]);
     wefti_format_bytes(b->bytes + c->bytes, sizes[1]);
     if (policy->kind == WEFTI_POLICY_NONE) {
-        *out_reason = wefti_arena_printf(&b->arena, "one bucket per gradient");
+        *out_reason = wefti_arena_printf(&b->arena, "one bucket per %s", wefti_bucket_noun(b));
     } else if (c->segment != first->segment && policy->kind == WEFTI_POLICY_INDEX) {
         *out_reason = wefti_arena_printf(&b->arena, "ends at position %llu of the policy",
                                          (unsigned long long)policy->values[first->segment]);
@@ -186,9 +131,9 @@ static bool ends_before(wefti_bucketing_t *b, const wefti_gradient_t *c, char **
                                          c->name, sizes[1], sizes[0]);
     } else if (policy->window_ns != 0 && c->ready_ns - first->ready_ns > policy->window_ns) {
         *out_reason = wefti_arena_printf(
-            &b->arena, "%s is ready %.3f ms after the first gradient, beyond the window of %.3f ms",
-            c->name, (double)(c->ready_ns - first->ready_ns) * 1e-6,
-            (double)policy->window_ns * 1e-6);
+            &b->arena, "%s is %s %.3f ms %s the first %s, beyond the window of %.3f ms", c->name,
+            mirrored ? "needed" : "ready", (double)(c->ready_ns - first->ready_ns) * 1e-6,
+            mirrored ? "before" : "after", wefti_bucket_noun(b), (double)policy->window_ns * 1e-6);
     } else {
         return false;
     }
@@ -197,13 +142,16 @@ static bool ends_before(wefti_bucketing_t *b, const wefti_gradient_t *c, char **
 
 static weft_status_t take(wefti_bucketing_t *b, uint32_t index)
 {
-    b->candidates[index].taken = true;
-    b->candidates[index].bucket = b->bucket_count;
+    wefti_gradient_t *c = &b->candidates[index];
+    c->taken = true;
+    c->bucket = b->bucket_count;
     if (b->member_count > 0) {
-        wefti_dependence_fuse(&b->dependence, b->members[0], index);
+        wefti_dependence_fuse(&b->dependence, b->base + b->members[0], b->base + index);
     }
+    b->begin = b->member_count == 0 || c->begin > b->begin ? c->begin : b->begin;
+    b->end = b->member_count == 0 || c->end < b->end ? c->end : b->end;
     b->members[b->member_count++] = index;
-    return wefti_add_size(b->bytes, b->candidates[index].bytes, &b->bytes)
+    return wefti_add_size(b->bytes, c->bytes, &b->bytes)
                ? WEFT_OK
                : wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                              "gradients too large: size in bytes overflows");
@@ -217,12 +165,16 @@ static weft_status_t emit(wefti_bucketing_t *b, const char *reason)
     if (ops == NULL || reason == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
+    bool mirrored =
+        b->candidates[0].kind == WEFT_COLLECTIVE_ALL_GATHER; /* the first one needed first */
     for (uint32_t i = 0; i < b->member_count; i++) {
-        ops[i] = b->candidates[b->members[i]].op;
+        ops[mirrored ? b->member_count - 1 - i : i] = b->candidates[b->members[i]].op;
     }
     edit.members = ops;
     b->bucket_count++;
-    return weft_edit_list_add(b->edits, &edit);
+    return edit.member_count == 1 && b->candidates[0].kind != WEFT_COLLECTIVE_ALL_REDUCE
+               ? WEFT_OK
+               : weft_edit_list_add(b->edits, &edit);
 }
 
 /* A gradient above the cap: a bucket of its own, split so that every piece keeps to the cap. */
@@ -272,7 +224,7 @@ static weft_status_t build_bucket(wefti_bucketing_t *b, uint32_t first)
         if (c->taken) {
             continue;
         }
-        why = wefti_bucket_incompatible(b, b->members[0], i);
+        why = incompatible(b, b->members[0], i);
         if (why == NULL || c->segment != b->candidates[first].segment ||
             b->policy->kind == WEFTI_POLICY_NONE) {
             if (ends_before(b, c, &reason)) {
@@ -285,14 +237,14 @@ static weft_status_t build_bucket(wefti_bucketing_t *b, uint32_t first)
         }
     }
     if (skipped != NULL) {
-        reason = wefti_arena_printf(&b->arena, "no later gradient fits: %s %s", skipped->name,
-                                    skipped_why);
+        reason = wefti_arena_printf(&b->arena, "no later %s fits: %s %s", wefti_bucket_noun(b),
+                                    skipped->name, skipped_why);
     } else if (b->candidates[b->count - 1].cut != NULL && b->policy->kind != WEFTI_POLICY_PERCENT) {
         reason = wefti_arena_printf(&b->arena, "%s", b->candidates[b->count - 1].cut);
     } else if (b->policy->kind == WEFTI_POLICY_ONE) {
-        reason = wefti_arena_printf(&b->arena, "one bucket for all gradients");
+        reason = wefti_arena_printf(&b->arena, "one bucket for all %ss", wefti_bucket_noun(b));
     } else {
-        reason = wefti_arena_printf(&b->arena, "last gradient");
+        reason = wefti_arena_printf(&b->arena, "last %s", wefti_bucket_noun(b));
     }
     return emit(b, reason);
 fail:
@@ -302,7 +254,7 @@ fail:
 /* Segments, for policies that have them. */
 static weft_status_t cut(wefti_bucketing_t *b)
 {
-    switch (b->count > 0 ? b->policy->kind : WEFTI_POLICY_ONE) {
+    switch (b->policy->kind) {
     case WEFTI_POLICY_INDEX:
         return wefti_bucket_cut_by_index(b);
     case WEFTI_POLICY_PERCENT:
@@ -315,28 +267,85 @@ static weft_status_t cut(wefti_bucketing_t *b)
     }
 }
 
+/* A cap below the unit of a candidate is that unit. Lists of positions and shares are about one
+ * kind; others keep a bucket per tensor. */
+static wefti_policy_t policy_of(const wefti_bucketing_t *b, const wefti_policy_t *policy)
+{
+    wefti_policy_t own = *policy;
+    for (uint32_t i = 0; own.cap_bytes != 0 && i < b->count; i++) {
+        uint64_t unit = b->candidates[i].unit_bytes;
+        own.cap_bytes = own.cap_bytes < unit ? unit : own.cap_bytes;
+    }
+    if (b->base > 0 && (own.kind == WEFTI_POLICY_INDEX || own.kind == WEFTI_POLICY_PERCENT)) {
+        own.kind = WEFTI_POLICY_NONE;
+    }
+    return own;
+}
+
+static weft_status_t bucket_kind(wefti_bucketing_t *b)
+{
+    weft_status_t status;
+    b->bucket_count = 0;
+    b->begin = b->end = 0;
+    if (b->cost != NULL) {
+        find_neighbours(b);
+    }
+    WEFT_TRY(status, cut(b), fail);
+    for (uint32_t i = 0; i < b->count; i++) {
+        if (!b->candidates[i].taken) {
+            WEFT_TRY(status, build_bucket(b, i), fail);
+        }
+    }
+fail:
+    return status;
+}
+
+static const wefti_bucket_cost_t *cost_of(const wefti_shard_cost_t *cost, weft_collective_t kind)
+{
+    return cost == NULL                             ? NULL
+           : kind == WEFT_COLLECTIVE_REDUCE_SCATTER ? &cost->reduce_scatter
+                                                    : &cost->all_gather;
+}
+
+/* The candidates of one kind after another. The forecast is about the first kind. */
+static weft_status_t bucket_kinds(wefti_bucketing_t *b, const wefti_bucket_params_t *params,
+                                  wefti_plan_forecast_t *out_forecast)
+{
+    weft_status_t status = WEFT_OK;
+    uint32_t count = b->count;
+    for (; b->base < count; b->base += b->count, b->candidates += b->count) {
+        weft_collective_t kind = b->candidates[0].kind;
+        bool reduces = kind == WEFT_COLLECTIVE_ALL_REDUCE;
+        for (b->count = 1; b->base + b->count < count && b->candidates[b->count].kind == kind;) {
+            b->count++;
+        }
+        b->cost = reduces ? params->cost : cost_of(params->shard_cost, kind);
+        b->alone = reduces ? NULL : cost_of(params->alone_cost, kind);
+        const wefti_policy_t policy = policy_of(b, params->policy);
+        b->policy = &policy;
+        WEFT_TRY(status, bucket_kind(b), fail);
+        if (b->base == 0 && out_forecast != NULL && kind != WEFT_COLLECTIVE_ALL_GATHER) {
+            WEFT_TRY(status, wefti_bucket_forecast(b, params->forecast_arena, out_forecast), fail);
+        }
+    }
+fail:
+    return status;
+}
+
 weft_status_t wefti_pass_bucket(const weft_graph_view_t *view, const wefti_bucket_params_t *params,
                                 weft_edit_list_t **out_edits, wefti_plan_forecast_t *out_forecast)
 {
     weft_status_t status;
     const weft_allocator_t *allocator = params->allocator;
-    wefti_bucketing_t b = {.view = view, .policy = params->policy, .cost = params->cost};
+    wefti_bucketing_t b = {.view = view};
     *out_edits = NULL;
+    if (out_forecast != NULL) {
+        *out_forecast = (wefti_plan_forecast_t){0};
+    }
     wefti_arena_init(&b.arena, allocator, 0);
     WEFT_TRY(status, weft_edit_list_create(allocator, &b.edits), done);
-    WEFT_TRY(status, collect(&b, params->ready_ns), done);
-    if (b.cost != NULL) {
-        find_neighbours(&b);
-    }
-    WEFT_TRY(status, cut(&b), done);
-    for (uint32_t i = 0; i < b.count; i++) {
-        if (!b.candidates[i].taken) {
-            WEFT_TRY(status, build_bucket(&b, i), done);
-        }
-    }
-    if (out_forecast != NULL) {
-        WEFT_TRY(status, wefti_bucket_forecast(&b, params->forecast_arena, out_forecast), done);
-    }
+    WEFT_TRY(status, wefti_bucket_collect(&b, params->ready_ns), done);
+    WEFT_TRY(status, bucket_kinds(&b, params, out_forecast), done);
     *out_edits = b.edits;
     b.edits = NULL;
 done:

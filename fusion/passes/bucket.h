@@ -7,20 +7,24 @@
 #include "fusion/fusion.h"
 #include "fusion/planner.h"
 
-/* One gradient's collective. Candidates are sorted by readiness. */
+/* One collective of one tensor. Candidates of a kind are sorted by readiness. */
 typedef struct wefti_gradient {
     uint32_t op;
-    const char *name;   /* of the parameter */
-    const char *value;  /* of the gradient itself */
-    uint32_t producer;  /* position of the gradient's producer in the order of execution */
+    weft_collective_t kind;
+    const char *name;   /* all-reduce: of the parameter; else of the input */
+    const char *value;  /* of the input */
+    uint32_t producer;  /* position of the input's producer in the order of execution */
     uint32_t output;    /* which output of the producer */
     uint32_t fences[2]; /* fences before the producer and before the collective */
+    uint32_t begin,
+        end; /* positions: ops before begin produce its inputs; the op at end reads it */
     weft_dtype_t dtype;
-    uint64_t bytes; /* as laid out: padded */
-    uint64_t ready_ns;
-    uint32_t segment; /* which bucket the user or the planner wants it in */
-    const char *cut;  /* last of a segment: why it ends there */
-    uint32_t bucket;  /* which one it got */
+    uint64_t unit_bytes; /* pieces are multiples of it */
+    uint64_t bytes;      /* of the whole range, padded to units */
+    uint64_t ready_ns;   /* all-gathers: time from need to the end of the step */
+    uint32_t segment;    /* which bucket the user or the planner wants it in */
+    const char *cut;     /* last of a segment: why it ends there */
+    uint32_t bucket;     /* which one it got */
     uint32_t
         first_with; /* the first candidate that may share a bucket with it and all in between */
     bool taken;
@@ -32,13 +36,17 @@ typedef struct wefti_gradient {
 typedef struct wefti_bucketing {
     const weft_graph_view_t *view;
     const wefti_policy_t *policy;
-    const wefti_bucket_cost_t *cost; /* NULL: nothing is predicted */
+    const wefti_bucket_cost_t *cost;  /* NULL: nothing is predicted */
+    const wefti_bucket_cost_t *alone; /* of a bucket of one tensor; NULL: the same */
     wefti_arena_t arena;
-    wefti_gradient_t *candidates;
+    wefti_gradient_t *candidates; /* of one kind */
     uint32_t count;
+    uint32_t base; /* of the first candidate, in dependence */
     wefti_dependence_t dependence;
+    uint64_t end_ns;   /* of the step */
     uint32_t *members; /* candidates of the bucket being built */
     uint32_t member_count;
+    uint32_t begin, end; /* of its members: the largest begin, the least end */
     uint64_t bytes;
     uint32_t bucket_count;
     uint64_t piece_count; /* of all gradients that are split */
@@ -51,9 +59,11 @@ weft_status_t wefti_bucket_cut_by_percent(wefti_bucketing_t *b);
 /* Of all bytes, the percentage at which a segment should end. */
 unsigned wefti_bucket_percent(const wefti_policy_t *policy, uint32_t segment);
 
-/* bucket.c: why two gradients may not share a bucket whatever the policy, or NULL. */
-const char *wefti_bucket_incompatible(const wefti_bucketing_t *b, uint32_t first, uint32_t index);
-/* Into how many pieces a cap (0: none) cuts a gradient. */
+/* bucket_collect.c: finds and sorts the candidates of all kinds. */
+weft_status_t wefti_bucket_collect(wefti_bucketing_t *b, const uint64_t *ready_ns);
+/* What messages call a candidate: "gradient" or "tensor". */
+const char *wefti_bucket_noun(const wefti_bucketing_t *b);
+/* bucket_cut.c: into how many pieces a cap (0: none) cuts a tensor. */
 uint64_t wefti_bucket_parts(const wefti_gradient_t *gradient, uint64_t cap_bytes);
 
 /* bucket_auto.c: the planner's segments: policies auto and mgwfbp. */

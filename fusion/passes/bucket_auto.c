@@ -26,8 +26,8 @@ static uint64_t ready_ps(const wefti_gradient_t *gradient)
 
 static uint64_t piece_bytes(const wefti_gradient_t *gradient, uint64_t part, uint64_t parts)
 {
-    uint64_t units = gradient->bytes / WEFTI_PLAN_ALIGNMENT;
-    return (units * (part + 1) / parts - units * part / parts) * WEFTI_PLAN_ALIGNMENT;
+    uint64_t units = gradient->bytes / gradient->unit_bytes;
+    return (units * (part + 1) / parts - units * part / parts) * gradient->unit_bytes;
 }
 
 static uint64_t count_items(const wefti_bucketing_t *b, uint64_t cap_bytes)
@@ -49,8 +49,8 @@ static weft_status_t make_items(wefti_bucketing_t *b, uint64_t cap_bytes, items_
     uint64_t count = count_items(b, cap_bytes), ready = 0;
     if (are_too_many(b, count)) {
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "bucket",
-                                 "the cap splits the gradients into more than %u pieces",
-                                 WEFTI_MAX_PIECES);
+                                 "the cap splits the %ss into more than %u pieces",
+                                 wefti_bucket_noun(b), WEFTI_MAX_PIECES);
     }
     *out = (items_t){.items = wefti_arena_array(&b->arena, count, sizeof(*out->items)),
                      .first_with = wefti_arena_array(&b->arena, count, sizeof(uint32_t)),
@@ -87,16 +87,27 @@ static wefti_planner_params_t planner_params(const wefti_bucketing_t *b, const i
     return (wefti_planner_params_t){.items = items->items,
                                     .item_count = items->count,
                                     .cost = *b->cost,
+                                    .alone = b->alone,
                                     .cap_bytes = cap_bytes,
                                     .first_with = items->first_with};
 }
 
+/* Times of all-gathers are mirrored: a step whose gathers take longer begins later. */
 static const char *bucket_text(wefti_bucketing_t *b, const wefti_planner_params_t *params,
-                               uint32_t end, uint64_t start_ps, uint64_t finish_ps)
+                               uint32_t end, uint64_t start_ps, uint64_t finish_ps, uint64_t all_ps)
 {
+    uint64_t ready_ps = params->items[end - 1].ready_ps;
+    uint64_t end_ps = PS_PER_NS * (b->end_ns < MAX_READY_NS ? b->end_ns : MAX_READY_NS);
+    end_ps = end_ps > all_ps ? end_ps : all_ps;
+    if (b->candidates[0].kind == WEFT_COLLECTIVE_ALL_GATHER) {
+        return wefti_arena_printf(
+            &b->arena, "planned: sent from %.1f to %.1f us, needed at %.1f us",
+            (double)(end_ps - finish_ps) * 1e-6, (double)(end_ps - start_ps) * 1e-6,
+            (double)(end_ps - ready_ps) * 1e-6);
+    }
     return wefti_arena_printf(&b->arena, "planned: ready at %.1f us, sent from %.1f to %.1f us",
-                              (double)params->items[end - 1].ready_ps * 1e-6,
-                              (double)start_ps * 1e-6, (double)finish_ps * 1e-6);
+                              (double)ready_ps * 1e-6, (double)start_ps * 1e-6,
+                              (double)finish_ps * 1e-6);
 }
 
 /* Segments of candidates from buckets of items; pieces of one gradient stay with it. */
@@ -118,7 +129,8 @@ static weft_status_t mark(wefti_bucketing_t *b, const items_t *items,
         uint64_t ready = params->items[ends[bucket] - 1].ready_ps;
         uint64_t before = bucket > 0 ? finish[bucket - 1] : 0;
         b->candidates[last].cut =
-            bucket_text(b, params, ends[bucket], ready > before ? ready : before, finish[bucket]);
+            bucket_text(b, params, ends[bucket], ready > before ? ready : before, finish[bucket],
+                        finish[count - 1]);
         if (b->candidates[last].cut == NULL) {
             return WEFT_ERR_NO_MEMORY;
         }

@@ -89,7 +89,7 @@ uint64_t wefti_bucket_parts(const wefti_gradient_t *gradient, uint64_t cap_bytes
     if (cap_bytes == 0 || gradient->bytes <= cap_bytes) {
         return 1;
     }
-    uint64_t units = gradient->bytes / WEFTI_PLAN_ALIGNMENT,
-             most = cap_bytes / WEFTI_PLAN_ALIGNMENT;
+    uint64_t units = gradient->bytes / gradient->unit_bytes,
+             most = cap_bytes / gradient->unit_bytes;
     return units / most + (units % most != 0);
 }

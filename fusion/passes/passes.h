@@ -21,6 +21,7 @@ weft_status_t wefti_apply_split_batch(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_differentiate(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_insert_collectives(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_bucket(wefti_compiler_t *compiler);
+weft_status_t wefti_apply_pack(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_clip(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_optimizer(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_shard(wefti_compiler_t *compiler);
@@ -51,6 +52,8 @@ weft_status_t wefti_pass_compare_models(const wefti_graph_t *const *graphs,
 /* graph is bound to a rank's share of the batch, whole to all of it. */
 weft_status_t wefti_pass_split_batch(wefti_graph_t *graph, const wefti_graph_t *whole,
                                      uint32_t world_size);
+/* One tensor for each collective of several. */
+weft_status_t wefti_pass_pack(wefti_graph_t *graph);
 /* What updates multiply gradients by. */
 weft_status_t wefti_pass_clip(wefti_graph_t *graph, const wefti_optimizer_params_t *params,
                               uint32_t *out_scale);

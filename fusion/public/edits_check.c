@@ -64,7 +64,8 @@ static const weft_view_value_t *only_tensor(const checker_t *c, uint32_t id)
 {
     const weft_view_op_t *op = &c->view->ops[id];
     bool one = op->input_count == 1 && op->output_count == 1 &&
-               c->view->op_inputs[op->first_input] != NONE;
+               c->view->op_inputs[op->first_input] != NONE &&
+               c->view->op_outputs[op->first_output] != NONE;
     return one ? &c->view->values[c->view->op_inputs[op->first_input]] : NULL;
 }
 
@@ -122,6 +123,10 @@ static weft_status_t check_split(checker_t *c, const weft_edit_t *edit)
         return status;
     }
     const weft_view_value_t *value = only_tensor(c, edit->op_a);
+    const weft_view_op_t *op = &c->view->ops[edit->op_a];
+    if (value != NULL && wefti_op_facts(op->def).collective == WEFT_COLLECTIVE_REDUCE_SCATTER) {
+        value = &c->view->values[c->view->op_outputs[op->first_output]]; /* one block */
+    }
     uint64_t units = value != NULL ? value->bytes / 64 + (value->bytes % 64 != 0) : 0;
     if (value == NULL || c->split[edit->op_a]) {
         return bad(c, "split", edit->op_a,

@@ -62,17 +62,12 @@ static weft_status_t check_cost(const weft_bucket_cost_t *cost)
     return WEFT_OK;
 }
 
-/* What the host gave, else what the table of costs says of its number of ranks. */
-static weft_status_t cost_of(const weft_bucket_params_t *params, wefti_arena_t *arena,
-                             wefti_bucket_cost_t *out_cost)
+static weft_status_t costs_of_table(const weft_bucket_params_t *params, wefti_arena_t *arena,
+                                    wefti_bucket_cost_t *out_cost, wefti_shard_cost_t *out_shard)
 {
     static const wefti_profile_t nothing_measured = {0};
     weft_status_t status;
     wefti_costs_t costs = {0};
-    if (params->cost != NULL) {
-        *out_cost = *params->cost;
-        return check_cost(out_cost);
-    }
     if (params->world_size == 0) {
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "world_size",
                                  "must be at least 1 where cost is NULL: 0");
@@ -82,10 +77,39 @@ static weft_status_t cost_of(const weft_bucket_params_t *params, wefti_arena_t *
     } else {
         wefti_costs_default(&costs, params->allocator);
     }
+    WEFT_TRY(
+        status,
+        wefti_collective_cost(&costs, params->world_size, NULL, &nothing_measured, arena, out_cost),
+        done);
     status =
-        wefti_collective_cost(&costs, params->world_size, NULL, &nothing_measured, arena, out_cost);
+        wefti_shard_cost(&costs, params->world_size, NULL, &nothing_measured, arena, out_shard);
 done:
     wefti_costs_deinit(&costs);
+    return status;
+}
+
+/* What the host set, else the table. An all-reduce is a reduce-scatter and an all-gather: where
+ * only its cost is set, each has half of it. */
+static weft_status_t read_costs(const weft_bucket_params_t *params, wefti_arena_t *arena,
+                                wefti_bucket_cost_t *out_cost, wefti_shard_cost_t *out_shard)
+{
+    const weft_bucket_cost_t *const given[] = {params->cost, params->reduce_scatter_cost,
+                                               params->all_gather_cost};
+    wefti_bucket_cost_t *const out[] = {out_cost, &out_shard->reduce_scatter,
+                                        &out_shard->all_gather};
+    weft_status_t status = WEFT_OK;
+    if (given[0] == NULL) {
+        WEFT_TRY(status, costs_of_table(params, arena, out_cost, out_shard), fail);
+    }
+    for (size_t i = 0; i < 3; i++) {
+        if (given[i] != NULL) {
+            *out[i] = *given[i];
+            WEFT_TRY(status, check_cost(out[i]), fail);
+        } else if (given[0] != NULL) {
+            WEFT_TRY(status, wefti_bucket_cost_scale(out_cost, 0.5, arena, out[i]), fail);
+        }
+    }
+fail:
     return status;
 }
 
@@ -111,6 +135,7 @@ weft_status_t weft_pass_bucket(const weft_graph_view_t *view, const weft_bucket_
     wefti_arena_t arena;
     wefti_policy_t policy;
     wefti_bucket_cost_t cost;
+    wefti_shard_cost_t shard_cost;
     wefti_plan_forecast_t forecast = {0};
     weft_bucket_params_t own_params = WEFT_BUCKET_PARAMS_INIT;
     status = WEFTI_PARAMS_READ(params, &own_params);
@@ -124,8 +149,13 @@ weft_status_t weft_pass_bucket(const weft_graph_view_t *view, const weft_bucket_
     WEFT_TRY(status,
              wefti_policy_parse(params->policy != NULL ? params->policy : "auto", &arena, &policy),
              done);
-    WEFT_TRY(status, cost_of(params, &arena, &cost), done);
-    wefti_bucket_params_t own = {&policy, params->ready_ns, &cost, params->allocator, &arena};
+    WEFT_TRY(status, read_costs(params, &arena, &cost, &shard_cost), done);
+    wefti_bucket_params_t own = {.policy = &policy,
+                                 .ready_ns = params->ready_ns,
+                                 .cost = &cost,
+                                 .allocator = params->allocator,
+                                 .forecast_arena = &arena,
+                                 .shard_cost = &shard_cost};
     WEFT_TRY(status, wefti_pass_bucket(view, &own, out_edits, &forecast), done);
     write_forecast(&forecast, out_forecast);
 done:

@@ -63,7 +63,9 @@ typedef enum weft_edit_kind {
     /** Inserts collective op_name after value. The value's users (except the collective) read the
      * new value, which takes over grad_of. */
     WEFT_EDIT_KIND_INSERT_COLLECTIVE = 1,
-    /** Fuses the collectives members (op ids, in this order) into one variadic operator. */
+    /** Fuses the collectives members (op ids, in this order) into one variadic operator. Of
+     * ReduceScatter and AllGather each tensor keeps its blocks: to send all as one message, lay
+     * rank r's blocks of all members side by side (weft::Pack). */
     WEFT_EDIT_KIND_FUSE = 2,
     /** Operator op_a must run before op_b, though no value connects them. */
     WEFT_EDIT_KIND_ORDER = 3,
@@ -73,7 +75,8 @@ typedef enum weft_edit_kind {
     /** Collective op_a of one tensor, or the fusion that contains it, runs in parts pieces. The
      * tensor's U = ceil(bytes / 64) units of 64 bytes are cut at U * i / parts, rounded down, so
      * pieces differ by at most one unit. Each piece is a collective over its range, in this order.
-     */
+     * Of a ReduceScatter or AllGather the units of one rank's block are cut: a piece has that range
+     * of every block. */
     WEFT_EDIT_KIND_SPLIT = 5,
     /** Collective op_a, or the fusion that contains it, may start after op_b (UINT32_MAX: at once),
      * the last producer of its inputs, and is waited for before members[0], the first operator that

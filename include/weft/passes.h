@@ -8,7 +8,7 @@
  * IR:
  *
  *     weft_pass_insert_collectives   an AllReduce (average) after every complete local gradient
- *     weft_pass_bucket               buckets of gradients, from ready times and costs
+ *     weft_pass_bucket               buckets of collectives, from ready times and costs
  *     weft_pass_algorithms           algorithms of each collective, the fastest first
  *     weft_pass_order                order of collectives that all ranks keep
  *     weft_pass_start_wait           where each collective may start and must be waited for
@@ -44,7 +44,7 @@ typedef struct weft_bucket_point {
     uint64_t ps;    /**< time, picoseconds */
 } weft_bucket_point_t;
 
-/** Time of an all-reduce by its size: the points if there are any, else the least of the pieces. */
+/** Time of a collective by its size: the points if there are any, else the least of the pieces. */
 typedef struct weft_bucket_cost {
     const weft_bucket_piece_t *pieces; /**< [piece_count] one per algorithm */
     uint32_t piece_count;              /**< length of pieces */
@@ -61,10 +61,15 @@ typedef struct weft_bucket_params {
     const weft_bucket_cost_t *cost; /**< NULL: from costs_path */
     const char *costs_path;         /**< measured costs (`weft tune`); NULL: default costs */
     const weft_allocator_t *allocator; /**< NULL: malloc */
+    /** Time of a reduce-scatter by the bytes of a rank's input. NULL: half of cost, or from
+     * costs_path if cost is NULL. */
+    const weft_bucket_cost_t *reduce_scatter_cost;
+    /** Time of an all-gather by the bytes of a rank's result. NULL: as reduce_scatter_cost. */
+    const weft_bucket_cost_t *all_gather_cost;
 } weft_bucket_params_t;
 
 /** Defaults of weft_bucket_params_t. */
-#define WEFT_BUCKET_PARAMS_INIT WEFT_STRUCT_INIT(weft_bucket_params_t, 0, 0, 0, 0, 0, 0)
+#define WEFT_BUCKET_PARAMS_INIT WEFT_STRUCT_INIT(weft_bucket_params_t, 0, 0, 0, 0, 0, 0, 0, 0)
 
 /** Predicted times of the buckets, on one channel, in picoseconds from the start of the step. */
 typedef struct weft_bucket_forecast {
@@ -164,11 +169,19 @@ WEFT_API weft_status_t weft_pass_insert_collectives(const weft_graph_view_t *vie
                                                     const weft_allocator_t *allocator,
                                                     weft_edit_list_t **out_edits);
 /**
- * Fuses gradients into buckets. Returns FUSE edits, which put every single-tensor AllReduce of a
- * gradient (its result has grad_of) into exactly one bucket, with the reason, and SPLIT edits for
- * gradients above the policy's cap. Members of a bucket share group, kind, reduction and type; none
- * depends on another, not even through other buckets; no operator of unknown effect lies between
- * them.
+ * Fuses collectives of one tensor into buckets: AllReduces of gradients (their results have
+ * grad_of), ReduceScatters and AllGathers. Returns FUSE edits with the reason, and SPLIT edits for
+ * tensors above the policy's cap. Every AllReduce is in exactly one bucket; ReduceScatters and
+ * AllGathers that stay alone have no FUSE edit. Members of a bucket share group, kind, reduction and
+ * type; none depends on another, not even through other buckets; no operator of unknown effect lies
+ * between them.
+ *
+ * AllReduces and ReduceScatters are planned by the time at which their inputs are ready, AllGathers
+ * by the time at which their first reader runs: the mirror image. All inputs of a bucket of
+ * ReduceScatters or AllGathers are ready before the first reader of any member. Policies index and
+ * percent are about AllReduces, or about ReduceScatters where there are none, else about
+ * AllGathers; other kinds stay unfused. The forecast is about the same kind; there is none of
+ * AllGathers.
  * @param[in]  view         the graph
  * @param[in]  params       policy, ready times and costs
  * @param[out] out_edits    the caller destroys them

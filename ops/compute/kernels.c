@@ -48,6 +48,8 @@ const weft_kernel_t *const *wefti_compute_kernels(size_t *out_count)
         &wefti_kernel_momentum,
         &wefti_kernel_adam,
         &wefti_kernel_tree_fold,
+        &wefti_kernel_pack,
+        &wefti_kernel_unpack,
         &wefti_kernel_square_sum,
         &wefti_kernel_clip_scale,
         /* alternatives, after the kernels that they stand beside */

@@ -7,6 +7,16 @@
 
 #include <weft/types.h>
 
+#define COLLECTIVE(label, id)                                                                      \
+    {                                                                                              \
+        .domain = "weft", .name = label, .effects = WEFT_EFFECT_COMMUNICATES,                      \
+        .in_place = {-1, -1, -1, -1}, .ordering = WEFT_ORDERING_GROUP,                             \
+        .facts = &(const weft_op_facts_t)                                                          \
+        {                                                                                          \
+            .struct_size = sizeof(weft_op_facts_t), .collective = WEFT_COLLECTIVE_##id             \
+        }                                                                                          \
+    }
+
 static const weft_op_def_t defs[] = {
     {.domain = "test", .name = "Compute", .in_place = {-1, -1, -1, -1}},
     {.domain = "test", .name = "InPlace", .in_place = {0, -1, -1, -1}},
@@ -14,13 +24,9 @@ static const weft_op_def_t defs[] = {
      .name = "Unknown",
      .effects = WEFT_EFFECT_UNKNOWN,
      .in_place = {-1, -1, -1, -1}},
-    {.domain = "weft",
-     .name = "AllReduce",
-     .effects = WEFT_EFFECT_COMMUNICATES,
-     .in_place = {-1, -1, -1, -1},
-     .ordering = WEFT_ORDERING_GROUP,
-     .facts = &(const weft_op_facts_t){.struct_size = sizeof(weft_op_facts_t),
-                                       .collective = WEFT_COLLECTIVE_ALL_REDUCE}},
+    COLLECTIVE("AllReduce", ALL_REDUCE),
+    COLLECTIVE("ReduceScatter", REDUCE_SCATTER),
+    COLLECTIVE("AllGather", ALL_GATHER),
 };
 
 void view_begin(view_builder_t *b)

@@ -23,7 +23,7 @@ typedef struct view_builder {
 void view_begin(view_builder_t *b);
 uint32_t view_value(view_builder_t *b, weft_dtype_t dtype, uint64_t bytes);
 /* An op of one output; def by name: "Compute", "InPlace", "Unknown",
- * "AllReduce". Returns its output. */
+ * "AllReduce", "ReduceScatter", "AllGather". Returns its output. */
 uint32_t view_op(view_builder_t *b, const char *def, const uint32_t *inputs, uint32_t input_count,
                  weft_dtype_t dtype, uint64_t bytes);
 /* A parameter, its gradient made from input (or nothing: UINT32_MAX) and the gradient's all-reduce.

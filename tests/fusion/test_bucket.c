@@ -48,7 +48,8 @@ static weft_status_t run_policy(const weft_graph_view_t *view, const char *text,
     weft_status_t status;
     wefti_arena_init(&arena, NULL, 0);
     assert_int_equal(wefti_policy_parse(text, &arena, &policy), WEFT_OK);
-    wefti_bucket_params_t params = {&policy, ready_ns, &all_reduce_cost, NULL, NULL};
+    wefti_bucket_params_t params = {
+        .policy = &policy, .ready_ns = ready_ns, .cost = &all_reduce_cost};
     status = wefti_pass_bucket(view, &params, out_edits, NULL);
     wefti_arena_deinit(&arena);
     return status;
@@ -139,7 +140,10 @@ static void test_bucket_forecasts(void **state)
         wefti_plan_forecast_t forecast;
         wefti_arena_init(&arena, NULL, 0);
         assert_int_equal(wefti_policy_parse(policies[i], &arena, &policy), WEFT_OK);
-        wefti_bucket_params_t params = {&policy, ready_ns, &all_reduce_cost, NULL, &arena};
+        wefti_bucket_params_t params = {.policy = &policy,
+                                        .ready_ns = ready_ns,
+                                        .cost = &all_reduce_cost,
+                                        .forecast_arena = &arena};
         assert_int_equal(wefti_pass_bucket(view, &params, &edits, &forecast), WEFT_OK);
         assert_int_equal(forecast.ready_ps, 6000000);
         assert_true(forecast.lower_bound_ps <= forecast.optimum_ps);

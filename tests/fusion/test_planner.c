@@ -16,6 +16,9 @@ typedef struct instance {
     wefti_plan_item_t items[MOST_ITEMS];
     wefti_bucket_piece_t pieces[4];
     wefti_bucket_point_t points[6];
+    wefti_bucket_piece_t alone_pieces[4];
+    wefti_bucket_point_t alone_points[6];
+    wefti_bucket_cost_t alone;
     uint32_t first_with[MOST_ITEMS];
     wefti_planner_params_t params;
 } instance_t;
@@ -31,6 +34,29 @@ static uint64_t seed_of_run(void)
     uint64_t seed = text != NULL ? strtoull(text, NULL, 10) : (uint64_t)time(NULL);
     print_message("seed %llu\n", (unsigned long long)seed);
     return seed;
+}
+
+/* A bucket of one item costs no more than one of several. */
+static void make_alone(instance_t *out, uint64_t *state)
+{
+    wefti_planner_params_t *params = &out->params;
+    out->alone = params->cost;
+    out->alone.pieces = out->alone_pieces;
+    out->alone.points = params->cost.point_count > 0 ? out->alone_points : NULL;
+    for (uint32_t k = 0; k < params->cost.piece_count; k++) {
+        out->alone_pieces[k] = out->pieces[k];
+        out->alone_pieces[k].beta_ps_per_kib -= draw(state, out->pieces[k].beta_ps_per_kib + 1);
+    }
+    uint64_t least = UINT64_MAX;
+    for (uint32_t k = 0; k < params->cost.point_count; k++) {
+        least = out->points[k].ps < least ? out->points[k].ps : least;
+    }
+    least = params->cost.point_count > 0 ? draw(state, least + 1) : 0;
+    for (uint32_t k = 0; k < params->cost.point_count; k++) {
+        out->alone_points[k] = out->points[k];
+        out->alone_points[k].ps -= least;
+    }
+    params->alone = &out->alone;
 }
 
 static void make(instance_t *out, uint64_t *state, bool irregular)
@@ -61,6 +87,9 @@ static void make(instance_t *out, uint64_t *state, bool irregular)
                 k == 0 ? draw(state, 100) : out->points[k - 1].bytes + 1 + draw(state, 90000);
             out->points[k].ps = draw(state, scale);
         }
+    }
+    if (draw(state, 3) == 0) {
+        make_alone(out, state);
     }
 }
 

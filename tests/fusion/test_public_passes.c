@@ -250,10 +250,11 @@ static void test_predicted_times(void **state)
 
 /* ---- random graphs ---- */
 
-/* Gradients, some behind others' results, of two types, with fences. */
+/* Gradients, some behind others' results, of two types, with fences; weights and activations in
+ * blocks. */
 static const weft_graph_view_t *random_view(view_builder_t *b, uint64_t *state)
 {
-    uint32_t results[64], count = 0, n = 2 + test_draw(state, 40);
+    uint32_t results[256], count = 0, n = 2 + test_draw(state, 40);
     view_begin(b);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t input = UINT32_MAX;
@@ -263,11 +264,45 @@ static const weft_graph_view_t *random_view(view_builder_t *b, uint64_t *state)
         if (test_draw(state, 15) == 0) {
             view_op(b, "Unknown", &input, input != UINT32_MAX, WEFT_DTYPE_F32, 64);
         }
+        for (uint32_t blocks = test_draw(state, 3); blocks > 0; blocks--) {
+            bool gathers = test_draw(state, 2) == 0;
+            uint64_t block = 1 + test_draw(state, 60000), whole = 4 * block;
+            uint32_t from = count > 0 && test_draw(state, 2) == 0
+                                ? results[test_draw(state, count)]
+                                : view_value(b, WEFT_DTYPE_F32, gathers ? block : whole);
+            uint32_t to = view_op(b, gathers ? "AllGather" : "ReduceScatter", &from, 1,
+                                  WEFT_DTYPE_F32, gathers ? whole : block);
+            results[count++] = view_op(b, "Compute", &to, 1, WEFT_DTYPE_F32, 64);
+        }
         results[count++] =
             view_gradient(b, input, test_draw(state, 4) == 0 ? WEFT_DTYPE_F16 : WEFT_DTYPE_F32,
                           1 + test_draw(state, 300000));
     }
     return view_end(b);
+}
+
+/* Of buckets of blocks: all inputs are ready before the first reader of a member. */
+static void check_no_reader_waits(const weft_graph_view_t *view, const weft_edit_list_t *edits)
+{
+    for (size_t i = 0; i < weft_edit_list_count(edits); i++) {
+        const weft_edit_t *edit = weft_edit_list_get(edits, i);
+        uint32_t begin = 0, end = view->op_count; /* ids are positions */
+        for (uint32_t k = 0; edit->kind == WEFT_EDIT_KIND_FUSE && k < edit->member_count; k++) {
+            const weft_view_op_t *op = &view->ops[edit->members[k]];
+            const weft_view_value_t *in = &view->values[view->op_inputs[op->first_input]];
+            const weft_view_value_t *out = &view->values[view->op_outputs[op->first_output]];
+            if (strcmp(op->def->name, "AllReduce") == 0) {
+                break;
+            }
+            uint32_t from = in->producer == UINT32_MAX ? 0 : in->producer + 1;
+            begin = from > begin ? from : begin;
+            for (uint32_t u = 0; u < out->user_count; u++) {
+                uint32_t user = view->users[out->first_user + u];
+                end = user < end ? user : end;
+            }
+        }
+        assert_true(begin <= end);
+    }
 }
 
 /* Every gradient in exactly one bucket, and all of it may be applied. */
@@ -299,13 +334,14 @@ static void test_buckets_of_random_graphs(void **state)
             const weft_edit_t *edit = weft_edit_list_get(edits, i);
             for (uint32_t k = 0; edit->kind == WEFT_EDIT_KIND_FUSE && k < edit->member_count; k++) {
                 assert_int_equal(seen[edit->members[k]]++, 0);
-                gradients++;
+                gradients += strcmp(view->ops[edit->members[k]].def->name, "AllReduce") == 0;
             }
         }
         for (uint32_t i = 0; i < view->op_count; i++) {
             gradients -= strcmp(view->ops[i].def->name, "AllReduce") == 0;
         }
         assert_int_equal(gradients, 0);
+        check_no_reader_waits(view, edits);
         weft_edit_list_destroy(edits);
         assert_int_equal(weft_pass_order(view, NULL, &edits), WEFT_OK);
         assert_int_equal(weft_edits_check(view, edits), WEFT_OK);

@@ -193,6 +193,57 @@ static void test_transpose(void **state)
     check_transpose(DIMS(1, 1), DIMS(1, 0));
 }
 
+/* Blocks of two tensors side by side, and back. */
+static void test_pack_and_unpack(void **state)
+{
+    op_case_t pack = case_make("weft", "Pack", 1), unpack = case_make("weft", "Unpack", 1);
+    static const float packed[] = {1, 2, 3, 1, 4, 5, 6, 2, 7, 8, 9, 3};
+    (void)state;
+    count_up(case_input(&pack, DIMS(3, 3)), 9);
+    count_up(case_input(&pack, DIMS(3)), 3);
+    case_int(&pack, "blocks", 3);
+    assert_int_equal(case_infer(&pack, 1, WEFT_LAYOUT_PLAIN), WEFT_OK);
+    case_run(&pack);
+    assert_memory_equal(pack.out[0], packed, sizeof(packed));
+    memcpy(case_input(&unpack, DIMS(12)), packed, sizeof(packed));
+    case_int(&unpack, "blocks", 3);
+    case_ints(&unpack, "shapes", DIMS(2, 3, 3, 1, 3));
+    assert_int_equal(case_infer(&unpack, 2, WEFT_LAYOUT_PLAIN), WEFT_OK);
+    case_run(&unpack);
+    assert_memory_equal(unpack.out[0], pack.in[0], 9 * sizeof(float));
+    assert_memory_equal(unpack.out[1], pack.in[1], 3 * sizeof(float));
+    case_free(&pack);
+    case_free(&unpack);
+}
+
+/* Shapes that do not divide, or do not fit. */
+static void test_pack_refuses(void **state)
+{
+    static const struct {
+        const char *op, *message;
+        int64_t elems, blocks, shape[4]; /* ends at -2 */
+    } rows[] = {
+        {"Pack", "5 elements do not divide into 2 blocks", 5, 2, {-2}},
+        {"Pack", "attribute blocks must be at least 1: 0", 4, 0, {-2}},
+        {"Pack", "attribute shape has 6 elements, the inputs have 4", 4, 1, {2, 3, -2}},
+        {"Unpack", "outputs have 3 elements, the input has 4", 4, 1, {1, 3, -2}},
+        {"Unpack", "must be rank and dimensions", 4, 1, {2, 3, -2}},
+        {"Unpack", "output 0: 3 elements do not divide into 2 blocks", 4, 2, {1, 3, -2}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        op_case_t c = case_make("weft", rows[i].op, 1);
+        case_input(&c, DIMS(rows[i].elems));
+        case_int(&c, "blocks", rows[i].blocks);
+        if (rows[i].shape[0] != -2) {
+            case_ints(&c, rows[i].op[0] == 'P' ? "shape" : "shapes", rows[i].shape);
+        }
+        test_expect_error(case_infer(&c, 1, WEFT_LAYOUT_PLAIN), WEFT_ERR_INVALID_ARGUMENT,
+                          rows[i].message);
+        case_free(&c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -202,6 +253,8 @@ int main(void)
         cmocka_unit_test(test_pad_of_older_opsets),
         cmocka_unit_test(test_pad_gradient_takes_the_padding_off),
         cmocka_unit_test(test_transpose),
+        cmocka_unit_test(test_pack_and_unpack),
+        cmocka_unit_test(test_pack_refuses),
     };
     random_seed(6);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -158,6 +158,26 @@ class Gradients(Doors):
         self.assertIn("is fixed to 16 in a graph with gradients", done.stderr)
 
 
+class ShardedWeights(Doors):
+    """A model whose weights are divided among ranks: its all-gathers and reduce-scatters are bucketed."""
+
+    def test_buckets_change_no_bit(self):
+        for world, params in ((2, PARAMS), (4, PARAMS[:2])):
+            digests = set()
+            for policy in ("none", "one", "auto", "bytes:4K", "auto:8K"):
+                with self.subTest(world=world, policy=policy):
+                    self.plan(doors.sharded_training(world, params), "--bucket", policy, world=world)
+                    doors.write_data(self.dir / "data", 256)
+                    done = self.weft("run", "p.weft", "-n", world, "--data", "data", "--steps", 6, "--no-eval", code=1)
+                    digests.add(done.stderr)  # the shards of ranks differ, and the message has their digests
+                    calls = [c["op"] for c in self.explain()["collectives"]]
+                    want = {"none": len(params), "one": 1}.get(policy)
+                    if want:
+                        self.assertEqual([calls.count("AllGather"), calls.count("ReduceScatter")], [want, want])
+            self.assertEqual(len(digests), 1, digests)
+            self.assertIn("weights differ after training: digest", digests.pop())
+
+
 class Collectives(Doors):
     def reduced(self, op, domain="weft", names=None, suffix="_grad", **attributes):
         """Every gradient is reduced by the graph itself; what comes out has its name."""

@@ -202,6 +202,31 @@ class Collectives(Infer):
         self.infer(models, 2)
         np.testing.assert_allclose(self.output("y"), x @ w, rtol=1e-5, atol=1e-5)
 
+    def test_buckets_of_blocks_change_no_bit(self):
+        """All-gathers of weights and reduce-scatters of activations, fused and split, as one by one."""
+        for n in (2,) if SLOW else (2, 3, 4):
+            widths = [8 * n, 12 * n, 4 * n, 20 * n]
+            whole = [self.rng.standard_normal(shape).astype(np.float32) for shape in zip(widths, widths[1:])]
+            nodes = [k for i in range(3) for k in (node("AllGather", [f"w{i}"], f"W{i}", "weft"),
+                                                   node("MatMul", [f"y{i - 1}" if i else "x", f"W{i}"], f"y{i}"))]
+            nodes += [node("ReduceScatter", [f"y{i}"], f"s{i}", "weft") for i in range(3)]
+            outputs = ["y2", "s0", "s1", "s2"]
+            models = [self.save(model(nodes, {"x": (2 * n, widths[0])}, outputs,
+                                      {f"w{i}": np.split(w, n)[r] for i, w in enumerate(whole)}), f"m{r}.onnx")
+                      for r in range(n)]
+            for r in range(n):
+                self.feed({"x": self.rng.standard_normal((2 * n, widths[0])).astype(np.float32)}, r)
+            want = None
+            for policy, calls in (("none", 3), ("one", 1), ("auto", None), ("bytes:1K", None), ("auto:600", None)):
+                with self.subTest(ranks=n, policy=policy):
+                    self.infer(models, n, "--bucket", policy)
+                    ops = [c["op"] for c in self.weft_json("explain", "p.weft")["collectives"]]
+                    if calls:
+                        self.assertEqual([ops.count("AllGather"), ops.count("ReduceScatter")], [calls, calls])
+                    got = [self.by_rank(o, n) for o in outputs]
+                    want = want or got
+                    np.testing.assert_equal(got, want)
+
     def test_gathering_along_another_axis(self):
         x = [self.rng.standard_normal((2, 3, 4)).astype(np.float32) for _ in range(2)]
         for axis in (1,) if SLOW else (0, 1, 2, -1):

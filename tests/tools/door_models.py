@@ -104,3 +104,29 @@ def write_data(folder, count, seed=11):
         if name == "train":
             answer = images.astype(np.float32) / np.float32(255), labels
     return answer
+
+
+def sharded_training(ranks, params=PARAMS):
+    """training(), whose weights are divided among ranks: an AllGather per weight, a ReduceScatter per gradient."""
+    proto = training()
+    nodes, graph = [], proto.graph
+    for weight in graph.initializer:
+        if weight.name not in params:
+            continue
+        array = numpy_helper.to_array(weight)
+        own = array[:array.shape[0] // ranks]
+        weight.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(own), weight.name))
+        for n in graph.node:
+            for i, name in enumerate(n.input):
+                n.input[i] = weight.name + "_whole" if name == weight.name else name
+            for i, name in enumerate(n.output):
+                n.output[i] = weight.name + "_local" if name == weight.name + "_grad" else name
+        nodes.append(helper.make_node("AllGather", [weight.name], [weight.name + "_whole"], "gather " + weight.name,
+                                      domain="weft", group_size=ranks))
+    nodes += graph.node
+    for p in params:
+        nodes.append(helper.make_node("ReduceScatter", [p + "_local"], [p + "_grad"], "scatter " + p, domain="weft",
+                                      group_size=ranks, reduction="avg"))
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return proto

@@ -76,6 +76,8 @@ void wefti_compile_destroy_graphs(wefti_compiler_t *compiler);
 
 /* Completes the forecast: predicted time of a step's kernels, and what it is predicted with. */
 weft_status_t wefti_compile_predict_step(wefti_compiler_t *compiler);
+/* Most collectives in flight; 0: no bound. */
+uint32_t wefti_compile_in_flight(const wefti_compiler_t *compiler);
 /* Whether a bucket may become a ReduceUpdateGather. */
 bool wefti_compile_may_fuse(const wefti_compiler_t *compiler);
 

@@ -11,7 +11,8 @@
 bool wefti_compile_may_fuse(const wefti_compiler_t *c)
 {
     /* It runs as a mesh, which sends as much between hosts as inside them. */
-    return c->sharded && !c->params.decouple && (c->place == NULL || c->place->host_count < 2) &&
+    return c->sharded && !c->params.decouple && !c->params.shard_parameters &&
+           (c->place == NULL || c->place->host_count < 2) &&
            c->gradient_params.wire == WEFT_DTYPE_F32 && c->gradient_params.clip_norm == 0;
 }
 

@@ -6,6 +6,9 @@
 
 #include "runtime/base/error.h"
 
+/* With shard_parameters: an all-gather and a reduce-scatter. */
+#define SHARDED_IN_FLIGHT 2u
+
 /* The evaluation model is an opaque section of the plan. */
 static weft_status_t add_eval_model(wefti_compiler_t *c, weft_plan_t *plan)
 {
@@ -63,6 +66,12 @@ static weft_status_t use_inference(wefti_compiler_t *c, wefti_lower_params_t *pa
     return WEFT_OK;
 }
 
+uint32_t wefti_compile_in_flight(const wefti_compiler_t *c)
+{
+    bool gathers = c->sharded && c->params.shard_parameters != 0;
+    return c->params.in_flight == 0 && gathers ? SHARDED_IN_FLIGHT : c->params.in_flight;
+}
+
 weft_status_t wefti_compile_lower_params(wefti_compiler_t *c, wefti_lower_params_t *params)
 {
     const char *slash = strrchr(c->params.model_path, '/');
@@ -77,7 +86,7 @@ weft_status_t wefti_compile_lower_params(wefti_compiler_t *c, wefti_lower_params
                                      .fuse = wefti_compile_may_fuse(c),
                                      .shard_cost = c->sharded ? &c->shard_cost : NULL,
                                      .gradients = c->gradient_params,
-                                     .in_flight = c->params.in_flight,
+                                     .in_flight = wefti_compile_in_flight(c),
                                      .costs = &c->costs,
                                      .rates = &c->rates,
                                      .place = c->place,

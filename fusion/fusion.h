@@ -209,8 +209,9 @@ typedef struct wefti_shard_params {
 } wefti_shard_params_t;
 weft_status_t wefti_pass_shard(wefti_graph_t *graph, const wefti_shard_params_t *params);
 
-/* passes/shard_parameters.c, after wefti_pass_shard: weights are gathered before each pass. */
-weft_status_t wefti_pass_shard_parameters(wefti_graph_t *graph);
+/* passes/shard_parameters.c, after wefti_pass_shard: weights are gathered before each pass.
+ * in_flight: at least 1. */
+weft_status_t wefti_pass_shard_parameters(wefti_graph_t *graph, uint32_t in_flight);
 
 /* passes/fuse_updates.c: one update per bucket, and reduce-update-gathers. */
 typedef struct wefti_fuse_params {

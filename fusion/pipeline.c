@@ -71,6 +71,11 @@ static bool decouples(const wefti_compiler_t *c)
     return shards(c) && c->params.decouple;
 }
 
+static bool shards_parameters(const wefti_compiler_t *c)
+{
+    return shards(c) && c->params.shard_parameters != 0;
+}
+
 static bool emits(const wefti_compiler_t *c)
 {
     return c->params.emit_path != NULL;
@@ -121,6 +126,8 @@ static const wefti_pass_t passes[] = {
      wefti_apply_wire},
     {"shard", "reduce-scatter, update of a shard and all-gather per bucket", TRAINING | COMPILED,
      shards, wefti_apply_shard},
+    {"shard-parameters", "all-gathers of weights per pass, so that ranks keep shards",
+     TRAINING | COMPILED, shards_parameters, wefti_apply_shard_parameters},
     {"fuse-updates", "one update per bucket; reduce-update-gather where it costs less",
      TRAINING | COMPILED, lacks_programs, wefti_apply_fuse_updates},
     {"programs", "orders a step; programs init, step and eval", BOTH | COMPILED, lacks_programs,

@@ -18,17 +18,26 @@
  * bucket is read between the two passes, one all-gather serves both. Kernels read the same bytes as
  * before, so no bit changes.
  *
+ * in_flight K bounds the gathered weights in memory: the all-gather for a bucket is issued when the
+ * kernels are reached that read the bucket K - 1 all-gathers earlier. Constraints express that.
+ *
  * A bucket stays as it is, and gets attribute shard_reason, if another node than a kernel reads a
  * weight, or if a new weight is read outside of the update.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "fusion/passes/passes.h"
 #include "runtime/base/error.h"
 
-#define NEW_PER_NODE 4u /* keys between two nodes of the present order */
+#define NEW_PER_NODE 2u /* keys between two nodes of the present order */
 
 enum { FORWARD, BACKWARD, PASSES };
+
+typedef struct gather {
+    uint32_t node;
+    uint32_t first; /* position of the first kernel that reads the weights */
+} gather_t;
 
 typedef struct bucket {
     uint32_t scatter, view, update, gather; /* nodes */
@@ -39,6 +48,7 @@ typedef struct bucket {
 
 typedef struct splitter {
     wefti_graph_t *graph;
+    uint32_t in_flight;
     wefti_arena_t arena;
     wefti_readers_t readers;
     uint32_t *position; /* by node, in the order */
@@ -46,6 +56,8 @@ typedef struct splitter {
     uint64_t *keys;     /* positions for sorting, by node */
     bucket_t *buckets;
     uint32_t bucket_count;
+    gather_t *gathers;
+    uint32_t gather_count;
 } splitter_t;
 
 static uint32_t producer_of(const wefti_graph_t *graph, uint32_t value)
@@ -232,6 +244,7 @@ static weft_status_t add_gather(splitter_t *s, const bucket_t *bucket, uint32_t 
                                         .attr_count = like->attr_count};
     WEFT_TRY(status, wefti_graph_add_node(graph, &params, &node), done);
     s->keys[node] = (uint64_t)(first + 1) * NEW_PER_NODE - 1;
+    s->gathers[s->gather_count++] = (gather_t){node, first};
     for (uint32_t i = 0; i < bucket->count; i++) {
         if (!absent[i]) {
             take_readers(s, bucket, i, node, passes);
@@ -242,16 +255,15 @@ done:
     return status;
 }
 
-/* The view is read from the first all-gather on. */
+/* A view costs nothing: it comes before all kernels. */
 static weft_status_t gather_bucket(splitter_t *s, const bucket_t *bucket)
 {
     weft_status_t status = WEFT_OK;
     const uint32_t *first = bucket->first;
-    uint32_t begin = first[FORWARD] != WEFTI_NONE ? first[FORWARD] : first[BACKWARD];
-    wefti_node_t *view = &s->graph->nodes[bucket->view];
     if (gathers_once(s, bucket)) {
-        begin = first[BACKWARD] < begin ? first[BACKWARD] : begin;
-        WEFT_TRY(status, add_gather(s, bucket, 1u << FORWARD | 1u << BACKWARD, "gathered", begin),
+        WEFT_TRY(status,
+                 add_gather(s, bucket, 1u << FORWARD | 1u << BACKWARD, "gathered",
+                            first[BACKWARD] < first[FORWARD] ? first[BACKWARD] : first[FORWARD]),
                  done);
     } else {
         if (first[FORWARD] != WEFTI_NONE) {
@@ -262,13 +274,48 @@ static weft_status_t gather_bucket(splitter_t *s, const bucket_t *bucket)
                      done);
         }
     }
-    view = &s->graph->nodes[bucket->view];
-    if (begin != WEFTI_NONE) {
-        view->phase = WEFTI_PHASE_COMM;
-        s->keys[bucket->view] = (uint64_t)(begin + 1) * NEW_PER_NODE - 2;
-    }
     s->graph->nodes[bucket->gather].dead = true;
+    s->graph->nodes[bucket->view].phase = WEFTI_PHASE_COMM;
+    s->keys[bucket->view] = 0;
     status = wefti_graph_join_programs(s->graph, bucket->view);
+done:
+    return status;
+}
+
+static int compare_first(const void *a, const void *b)
+{
+    const gather_t *x = a, *y = b;
+    return x->first != y->first ? (x->first < y->first ? -1 : 1)
+                                : (x->node > y->node) - (x->node < y->node);
+}
+
+/* The last kernel before a position of the present order, or WEFTI_NONE. */
+static uint32_t kernel_before(const splitter_t *s, const uint32_t *order, uint32_t position)
+{
+    while (position-- > 0) {
+        const wefti_node_t *node = &s->graph->nodes[order[position]];
+        if (node->phase == WEFTI_PHASE_FORWARD || node->phase == WEFTI_PHASE_BACKWARD) {
+            return order[position];
+        }
+    }
+    return WEFTI_NONE;
+}
+
+/* order: the present one. */
+static weft_status_t bound_gathers(splitter_t *s, const uint32_t *order)
+{
+    weft_status_t status = WEFT_OK;
+    if (s->gather_count > 0) {
+        qsort(s->gathers, s->gather_count, sizeof(*s->gathers), compare_first);
+    }
+    for (uint32_t i = s->in_flight - 1; i < s->gather_count; i++) {
+        uint32_t reader = s->gathers[i - (s->in_flight - 1)].first;
+        uint32_t before = kernel_before(s, order, reader);
+        if (before != WEFTI_NONE) {
+            WEFT_TRY(status, wefti_graph_add_constraint(s->graph, before, s->gathers[i].node),
+                     done);
+        }
+    }
 done:
     return status;
 }
@@ -281,7 +328,9 @@ static weft_status_t begin(splitter_t *s)
     s->reads = wefti_arena_array(&s->arena, (size_t)graph->order_count + 2, sizeof(*s->reads));
     s->keys = wefti_arena_array(&s->arena, most, sizeof(*s->keys));
     s->buckets = wefti_arena_array(&s->arena, (size_t)graph->order_count + 1, sizeof(*s->buckets));
-    if (s->position == NULL || s->reads == NULL || s->keys == NULL || s->buckets == NULL) {
+    s->gathers = wefti_arena_array(&s->arena, most, sizeof(*s->gathers));
+    if (s->position == NULL || s->reads == NULL || s->keys == NULL || s->buckets == NULL ||
+        s->gathers == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t i = 0; i < graph->order_count; i++) {
@@ -296,6 +345,10 @@ static weft_status_t shard_parameters(splitter_t *s)
     weft_status_t status;
     const wefti_graph_t *graph = s->graph;
     uint32_t count = graph->order_count;
+    uint32_t *order = wefti_arena_memdup(&s->arena, graph->order, count * sizeof(*order));
+    if (order == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
     WEFT_TRY(status, begin(s), done);
     for (uint32_t i = 0; i < count; i++) {
         WEFT_TRY(status, add_bucket(s, graph->order[i]), done);
@@ -306,14 +359,15 @@ static weft_status_t shard_parameters(splitter_t *s)
     for (uint32_t b = 0; b < s->bucket_count; b++) {
         WEFT_TRY(status, gather_bucket(s, &s->buckets[b]), done);
     }
+    WEFT_TRY(status, bound_gathers(s, order), done);
     status = wefti_graph_reorder(s->graph, s->keys);
 done:
     return status;
 }
 
-weft_status_t wefti_pass_shard_parameters(wefti_graph_t *graph)
+weft_status_t wefti_pass_shard_parameters(wefti_graph_t *graph, uint32_t in_flight)
 {
-    splitter_t s = {.graph = graph};
+    splitter_t s = {.graph = graph, .in_flight = in_flight};
     wefti_arena_init(&s.arena, graph->arena.allocator, 0);
     weft_status_t status = shard_parameters(&s);
     wefti_arena_deinit(&s.arena);
@@ -322,5 +376,5 @@ weft_status_t wefti_pass_shard_parameters(wefti_graph_t *graph)
 
 weft_status_t wefti_apply_shard_parameters(wefti_compiler_t *c)
 {
-    return wefti_pass_shard_parameters(c->graph);
+    return wefti_pass_shard_parameters(c->graph, wefti_compile_in_flight(c));
 }

@@ -106,12 +106,18 @@ typedef struct weft_compile_params {
     int verify_each;         /**< 1: the graph is verified after every pass */
     weft_pass_report_fn on_pass; /**< receives reports; NULL: none */
     void *on_pass_user;          /**< first argument of on_pass */
+
+    /** Training. 1: a rank keeps only its shard of the weights, of their reduced gradients and of
+     * the optimizer state, and gathers the weights of a bucket before each pass; implies
+     * shard_optimizer. Without in_flight at most 2 collectives are in flight, which bounds the
+     * gathered weights in memory. All ranks evaluate and read weights together. */
+    int shard_parameters;
 } weft_compile_params_t;
 
 /** Defaults of weft_compile_params_t; model_path and world_size must be set. */
 #define WEFT_COMPILE_PARAMS_INIT                                                                   \
     WEFT_STRUCT_INIT(weft_compile_params_t, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  \
-                     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+                     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 /** What a field of weft_compile_params_t holds. */
 typedef enum weft_option_type {

@@ -23,8 +23,8 @@
 
 static weft_status_t shard_parameters(wefti_graph_t *graph, void *user)
 {
-    (void)user;
-    return wefti_pass_shard_parameters(graph);
+
+    return wefti_pass_shard_parameters(graph, user == NULL ? 2 : *(const uint32_t *)user);
 }
 
 /* %v is read last in the forward pass and first in the backward pass: it is gathered once. */
@@ -42,7 +42,7 @@ static void test_weights_are_gathered_in_each_pass(void **state)
                              "backward %dv = Mul(%b, %v_gathered)\n" GATHERED(
                                  "w",
                                  "backward") "backward %dw = Mul(%dv, %w_backward)\n" UPDATED("v")
-                                 UPDATED("w"));
+                                 UPDATED("w") "order %a -> %w_backward\n");
 }
 
 /* Both members travel, but the backward pass reads only one. */
@@ -76,7 +76,26 @@ static void test_members_that_a_pass_does_not_read_have_no_name(void **state)
                                       " as v_new_backward\n"
                                       "backward %dw = Mul(%dv, %w_backward)\n" UPDATED(
                                           "u") "comm %r = weft::ReduceScatter(%dv, %dw) " FLAT "\n"
-                                               "update %vw_new = weft::SGD(%vw, %r, %lr)\n");
+                                               "update %vw_new = weft::SGD(%vw, %r, %lr)\n"
+                                               "order %b -> %w_backward\n");
+}
+
+/* One all-gather at a time is not issued before the kernels that read its result. */
+static void test_in_flight_bounds_what_is_gathered_ahead(void **state)
+{
+    uint32_t in_flight = 1;
+    (void)state;
+    test_pass(
+        shard_parameters, &in_flight,
+        VALUES "%a = Mul(%x, %w)\n"
+               "%b = Mul(%a, %v)\n"
+               "backward %dv = Mul(%b, %a)\n"
+               "backward %dw = Mul(%dv, %x)\n" UPDATE("v") UPDATE("w") GATHER("v") GATHER("w"),
+        VALUES VIEW("v") VIEW("w") GATHERED("w", "forward") "%a = Mul(%x, %w_forward)\n" GATHERED(
+            "v", "forward") "%b = Mul(%a, %v_forward)\n"
+                            "backward %dv = Mul(%b, %a)\n"
+                            "backward %dw = Mul(%dv, %x)\n" UPDATED("v")
+                                UPDATED("w") "order %a -> %v_forward\n");
 }
 
 /* Weights that another node reads after their update stay whole. */
@@ -115,6 +134,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_weights_are_gathered_in_each_pass),
         cmocka_unit_test(test_members_that_a_pass_does_not_read_have_no_name),
+        cmocka_unit_test(test_in_flight_bounds_what_is_gathered_ahead),
         cmocka_unit_test(test_other_readers_keep_weights_whole),
         cmocka_unit_test(test_programs_get_their_gathers),
     };

@@ -37,7 +37,7 @@ static void test_weights_are_gathered_in_each_pass(void **state)
                "%b = Mul(%a, %v)\n"
                "backward %dv = Mul(%b, %v)\n"
                "backward %dw = Mul(%dv, %w)\n" UPDATE("v") UPDATE("w") GATHER("v") GATHER("w"),
-        VALUES VIEW("w") GATHERED("w", "forward") "%a = Mul(%x, %w_forward)\n" VIEW("v") GATHERED(
+        VALUES VIEW("v") VIEW("w") GATHERED("w", "forward") "%a = Mul(%x, %w_forward)\n" GATHERED(
             "v", "gathered") "%b = Mul(%a, %v_gathered)\n"
                              "backward %dv = Mul(%b, %v_gathered)\n" GATHERED(
                                  "w",
@@ -63,13 +63,13 @@ static void test_members_that_a_pass_does_not_read_have_no_name(void **state)
                                "update %vw_new = weft::SGD(%vw, %r, %lr)\n"
                                "update %v_new, %w_new = weft::AllGather(%vw_new, %v, %w) " FLAT
                                "\n",
-        VALUES
-        "param %u : f32[2] = [5,6]\n"
-        "comm %vw = weft::Shard(%v, %w) " FLAT "\n"
-        "comm %v_forward, %w_forward = weft::AllGather(%vw, %v, %w) " FLAT " as v_new_forward\n"
-        "%a = Mul(%x, %w_forward)\n"
-        "%b = Add(%a, %v_forward)\n" VIEW("u")
-            GATHERED("u", "gathered") "%c = Mul(%b, %u_gathered)\n"
+        VALUES "param %u : f32[2] = [5,6]\n" VIEW(
+            "u") "comm %vw = weft::Shard(%v, %w) " FLAT "\n"
+                 "comm %v_forward, %w_forward = weft::AllGather(%vw, %v, %w) " FLAT
+                 " as v_new_forward\n"
+                 "%a = Mul(%x, %w_forward)\n"
+                 "%b = Add(%a, %v_forward)\n" GATHERED(
+                     "u", "gathered") "%c = Mul(%b, %u_gathered)\n"
                                       "backward %du = Mul(%c, %u_gathered)\n"
                                       "backward %dv = Relu(%du)\n"
                                       "comm -, %w_backward = weft::AllGather(%vw, %v, %w) " FLAT

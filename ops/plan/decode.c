@@ -63,6 +63,8 @@ static weft_status_t decode_buffers(weft_plan_t *plan, const Weft__Plan__Plan *m
             .default_value = in->default_value,
             .rank_stride_bytes = in->rank_stride_bytes,
             .rank_data_stride_bytes = in->rank_data_stride_bytes,
+            .whole_offset_bytes = in->whole_offset_bytes,
+            .range = in->range,
         };
         if (in->n_dims) {
             memcpy(buffer->dims, in->dims, in->n_dims * sizeof in->dims[0]);

@@ -56,6 +56,8 @@ static weft_status_t encode_buffers(const weft_plan_t *plan, wefti_arena_t *aren
         out[i].default_value = buffer->default_value;
         out[i].rank_stride_bytes = buffer->rank_stride_bytes;
         out[i].rank_data_stride_bytes = buffer->rank_data_stride_bytes;
+        out[i].whole_offset_bytes = buffer->whole_offset_bytes;
+        out[i].range = buffer->range;
     }
     return WEFT_OK;
 }

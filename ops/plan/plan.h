@@ -31,6 +31,12 @@
     (1u << 2)                            /* ranks have weights of their own: init gives nobody any \
                                           */
 #define WEFTI_PLAN_SPLIT_BATCH (1u << 3) /* rank 0's batch is scattered, its results gathered */
+#define WEFTI_PLAN_SHARDED_PARAMETERS                                                              \
+    (1u << 4) /* a rank has only its shard of the parameters from WEFTI_PLAN_NOWHERE on */
+
+/* Offsets of parameters that no rank has whole begin here: positions, side by side as in their
+ * buckets, without memory. Only their shards (WEFTI_BUFFER_SHARD) are in the arena. */
+#define WEFTI_PLAN_NOWHERE ((uint64_t)1 << 62)
 
 /*
  * Entry points. init: once, weights to everybody. micro_step: forward and backward of a micro-batch
@@ -51,6 +57,8 @@ typedef enum wefti_buffer_kind {
     WEFTI_BUFFER_OUTPUT = 8, /* loss, logits: readable after the step */
     WEFTI_BUFFER_RANGE =
         9, /* a flat range over consecutive PARAM, GRAD or STATE buffers: a bucket, or a shard */
+    WEFTI_BUFFER_SHARD = 10, /* flat: this rank's shard of parameters that are nowhere whole, or of
+                                the gradients of a bucket whose own memory is reused */
 } wefti_buffer_kind_t;
 
 typedef struct wefti_plan_buffer {
@@ -65,6 +73,11 @@ typedef struct wefti_plan_buffer {
      * have. 0: at the same place on every rank. */
     uint64_t rank_stride_bytes;
     uint64_t size_bytes;        /* payload; buffers are padded to 64 */
+    /* SHARD of parameters: rank r's is at position whole_offset_bytes + r * size_bytes. Else 0. */
+    uint64_t whole_offset_bytes;
+    /* TEMP, GRAD: id + 1 of the RANGE in which the buffer lies side by side with others, and whose
+     * memory is reused. RANGE: id + 1 of itself, or of the RANGE that it is a piece of. 0: none. */
+    uint32_t range;
     uint64_t data_offset_bytes; /* PARAM, CONST: where the contents start in the weights section */
     /* Rank r's contents start at data_offset_bytes + r * this; 0: all ranks have the same. */
     uint64_t rank_data_stride_bytes;

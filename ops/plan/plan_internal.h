@@ -31,6 +31,18 @@ static inline uint64_t wefti_plan_padded_bytes(uint64_t bytes)
     return (bytes + WEFTI_PLAN_ALIGNMENT - 1) / WEFTI_PLAN_ALIGNMENT * WEFTI_PLAN_ALIGNMENT;
 }
 
+/* A parameter that no rank has whole: its offset is a position. */
+static inline int wefti_plan_is_nowhere(const wefti_plan_buffer_t *buffer)
+{
+    return buffer->offset_bytes >= WEFTI_PLAN_NOWHERE;
+}
+
+/* Is its memory reused by others? */
+static inline int wefti_plan_passes(const wefti_plan_buffer_t *buffer)
+{
+    return buffer->kind == WEFTI_BUFFER_TEMP || buffer->range != 0;
+}
+
 /* Behind the padded places of all ranks. Only after the place has been checked. */
 static inline uint64_t wefti_plan_buffer_end(const weft_plan_t *plan,
                                              const wefti_plan_buffer_t *buffer)

@@ -56,9 +56,10 @@ static weft_status_t check_binding(const weft_plan_t *plan, uint32_t index)
 /* Kind, flags and numbers that must agree with each other; NULL, or what does not. */
 static const char *check_kind(const weft_plan_t *plan)
 {
-    const uint32_t known =
-        WEFTI_PLAN_SHARDED | WEFTI_PLAN_DECOUPLED | WEFTI_PLAN_RANK_DATA | WEFTI_PLAN_SPLIT_BATCH;
-    uint32_t of_training = WEFTI_PLAN_SHARDED | WEFTI_PLAN_DECOUPLED;
+    const uint32_t known = WEFTI_PLAN_SHARDED | WEFTI_PLAN_DECOUPLED | WEFTI_PLAN_RANK_DATA |
+                           WEFTI_PLAN_SPLIT_BATCH | WEFTI_PLAN_SHARDED_PARAMETERS;
+    uint32_t of_training =
+        WEFTI_PLAN_SHARDED | WEFTI_PLAN_DECOUPLED | WEFTI_PLAN_SHARDED_PARAMETERS;
     int trains = plan->kind == WEFT_PLAN_KIND_TRAINING;
     if (!trains && plan->kind != WEFT_PLAN_KIND_INFERENCE) {
         return "unknown kind";
@@ -71,6 +72,10 @@ static const char *check_kind(const weft_plan_t *plan)
     }
     if ((plan->flags & WEFTI_PLAN_DECOUPLED) && !(plan->flags & WEFTI_PLAN_SHARDED)) {
         return "decoupled, but not sharded";
+    }
+    if ((plan->flags & WEFTI_PLAN_SHARDED_PARAMETERS) &&
+        (plan->flags & (WEFTI_PLAN_SHARDED | WEFTI_PLAN_DECOUPLED)) != WEFTI_PLAN_SHARDED) {
+        return "parameters are sharded, but updates are not, or the plan is decoupled";
     }
     if (plan->accumulate == 0 || (!trains && plan->accumulate != 1)) {
         return "no such number of micro-batches";
@@ -93,7 +98,7 @@ static weft_status_t check_whole(const weft_plan_t *plan)
     if (plan->batch < 0) {
         return wefti_error(WEFT_ERR_FORMAT, "invalid batch %lld", (long long)plan->batch);
     }
-    if (plan->arena_bytes > INT64_MAX || plan->arena_bytes > SIZE_MAX) {
+    if (plan->arena_bytes > WEFTI_PLAN_NOWHERE || plan->arena_bytes > SIZE_MAX) {
         return wefti_error(WEFT_ERR_FORMAT, "invalid arena size: %llu bytes",
                            (unsigned long long)plan->arena_bytes);
     }

@@ -45,6 +45,17 @@ static weft_status_t check_shape(const weft_plan_t *plan, uint32_t id)
     return WEFT_OK;
 }
 
+/* A position of a parameter that no rank has whole. */
+static weft_status_t check_position(const weft_plan_t *plan, uint32_t id)
+{
+    const wefti_plan_buffer_t *buffer = &plan->buffers[id];
+    return (plan->flags & WEFTI_PLAN_SHARDED_PARAMETERS) && buffer->kind == WEFTI_BUFFER_PARAM &&
+                   buffer->offset_bytes < 2 * WEFTI_PLAN_NOWHERE &&
+                   buffer->size_bytes < WEFTI_PLAN_NOWHERE && buffer->rank_stride_bytes == 0
+               ? WEFT_OK
+               : bad_buffer(plan, id, "only a sharded parameter has a position in place of memory");
+}
+
 /* The last rank's place ends inside the arena, so every rank's does. */
 static weft_status_t check_place(const weft_plan_t *plan, uint32_t id)
 {
@@ -53,6 +64,9 @@ static weft_status_t check_place(const weft_plan_t *plan, uint32_t id)
     if (buffer->offset_bytes % WEFTI_PLAN_ALIGNMENT != 0 ||
         buffer->rank_stride_bytes % WEFTI_PLAN_ALIGNMENT != 0) {
         return bad_buffer(plan, id, "its offset or rank stride is no multiple of 64");
+    }
+    if (wefti_plan_is_nowhere(buffer)) {
+        return check_position(plan, id);
     }
     if (buffer->size_bytes > plan->arena_bytes || buffer->offset_bytes > plan->arena_bytes ||
         __builtin_mul_overflow(others, buffer->rank_stride_bytes, &span) ||
@@ -101,11 +115,17 @@ static weft_status_t check_buffer(const weft_plan_t *plan, uint32_t id)
         return status;
     }
     if ((int)buffer->kind < (int)WEFTI_BUFFER_PARAM ||
-        (int)buffer->kind > (int)WEFTI_BUFFER_RANGE) {
+        (int)buffer->kind > (int)WEFTI_BUFFER_SHARD) {
         return bad_buffer(plan, id, "unknown kind");
     }
-    if (buffer->kind == WEFTI_BUFFER_RANGE && buffer->rank != 1) {
+    if ((buffer->kind == WEFTI_BUFFER_RANGE || buffer->kind == WEFTI_BUFFER_SHARD) &&
+        buffer->rank != 1) {
         return bad_buffer(plan, id, "a range has one dimension");
+    }
+    if (!(plan->flags & WEFTI_PLAN_SHARDED_PARAMETERS) &&
+        (buffer->kind == WEFTI_BUFFER_SHARD || buffer->range != 0 ||
+         buffer->whole_offset_bytes != 0)) {
+        return bad_buffer(plan, id, "the plan's parameters are not sharded");
     }
     if (buffer->kind == WEFTI_BUFFER_SCALAR &&
         (buffer->size_bytes != weft_dtype_size_bytes(buffer->dtype) ||
@@ -215,16 +235,83 @@ static int range_fits(const weft_plan_t *plan, const wefti_plan_layout_t *layout
            (passing == 0 || layout->passing[passing - 1].reach <= begin);
 }
 
+/* The positions of a shard of parameters, on all ranks together, are a range of parameters. */
+static int shard_fits(const weft_plan_t *plan, const wefti_plan_layout_t *layout,
+                      const wefti_plan_buffer_t *shard)
+{
+    uint64_t position = shard->whole_offset_bytes, span;
+    const wefti_plan_buffer_t range = {.dtype = shard->dtype,
+                                       .offset_bytes = position,
+                                       .size_bytes = shard->size_bytes,
+                                       .rank_stride_bytes = shard->size_bytes};
+    return shard->size_bytes % WEFTI_PLAN_ALIGNMENT == 0 &&
+           (position == 0 ||
+            (position >= WEFTI_PLAN_NOWHERE && position < 2 * WEFTI_PLAN_NOWHERE &&
+             position % WEFTI_PLAN_ALIGNMENT == 0 &&
+             !__builtin_mul_overflow(shard->size_bytes, (uint64_t)plan->world_size, &span) &&
+             span < WEFTI_PLAN_NOWHERE && range_fits(plan, layout, &range)));
+}
+
 static weft_status_t check_ranges(const weft_plan_t *plan, const wefti_plan_layout_t *layout)
 {
     for (uint32_t i = 0; i < plan->buffer_count; i++) {
-        if (plan->buffers[i].kind == WEFTI_BUFFER_RANGE &&
-            !range_fits(plan, layout, &plan->buffers[i])) {
+        const wefti_plan_buffer_t *buffer = &plan->buffers[i];
+        if (buffer->kind == WEFTI_BUFFER_RANGE && buffer->range == 0 &&
+            !range_fits(plan, layout, buffer)) {
             return bad_buffer(plan, i,
                               "a range covers parameters, gradients or states of its dtype, cut "
                               "only at multiples of 64");
         }
+        if (buffer->kind == WEFTI_BUFFER_SHARD && !shard_fits(plan, layout, buffer)) {
+            return bad_buffer(plan, i, "its positions are no range of sharded parameters");
+        }
     }
+    return WEFT_OK;
+}
+
+/* What is wrong with the range that buffer id lies in, or NULL. end: by range, padded, of the
+ * members so far. */
+static const char *check_range_of(const weft_plan_t *plan, uint32_t id, uint64_t *end)
+{
+    const wefti_plan_buffer_t *buffer = &plan->buffers[id];
+    uint32_t root = buffer->range - 1;
+    int member = buffer->kind == WEFTI_BUFFER_TEMP || buffer->kind == WEFTI_BUFFER_GRAD;
+    if (root >= plan->buffer_count || plan->buffers[root].kind != WEFTI_BUFFER_RANGE ||
+        plan->buffers[root].range != root + 1) {
+        return "the range that it lies in is none";
+    }
+    const wefti_plan_buffer_t *range = &plan->buffers[root];
+    uint64_t begin = buffer->offset_bytes, range_end = range->offset_bytes + range->size_bytes;
+    if ((!member && buffer->kind != WEFTI_BUFFER_RANGE) || buffer->rank_stride_bytes != 0 ||
+        buffer->dtype != range->dtype || begin < range->offset_bytes ||
+        begin + buffer->size_bytes > range_end) {
+        return "it does not lie in its range";
+    }
+    if (member && begin < end[root]) {
+        return "tensors of its range overlap, or are not in their order";
+    }
+    end[root] = member ? begin + wefti_plan_padded_bytes(buffer->size_bytes) : end[root];
+    return NULL;
+}
+
+/* Ranges whose memory is reused: members lie in them one after another. */
+static weft_status_t check_passing_ranges(const weft_plan_t *plan)
+{
+    const char *what = NULL;
+    uint64_t *end =
+        wefti_alloc(plan->arena.allocator, ((size_t)plan->buffer_count + 1) * sizeof *end);
+    if (!end) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    memset(end, 0, plan->buffer_count * sizeof *end);
+    for (uint32_t i = 0; i < plan->buffer_count && !what; i++) {
+        what = plan->buffers[i].range != 0 ? check_range_of(plan, i, end) : NULL;
+        if (what) {
+            wefti_free(plan->arena.allocator, end);
+            return bad_buffer(plan, i, what);
+        }
+    }
+    wefti_free(plan->arena.allocator, end);
     return WEFT_OK;
 }
 
@@ -257,13 +344,13 @@ static extent_t extent_of(const weft_plan_t *plan, uint32_t id)
         .begin = buffer->offset_bytes,
         .end = wefti_plan_buffer_end(plan, buffer),
         .id = id,
-        .class_ = buffer->kind == WEFTI_BUFFER_TEMP     ? 2
+        .class_ = wefti_plan_passes(buffer)             ? 2
                   : buffer->kind == WEFTI_BUFFER_OUTPUT ? 1
                                                         : 0,
     };
 }
 
-/* Of all buffers but ranges and those of no bytes, sorted by place. */
+/* Of all buffers but those of no bytes and ranges over what lasts, sorted by place. */
 static weft_status_t find_extents(const weft_plan_t *plan, extent_t *extents, size_t *out_count)
 {
     size_t count = 0;
@@ -274,7 +361,8 @@ static weft_status_t find_extents(const weft_plan_t *plan, extent_t *extents, si
     }
     for (uint32_t i = 0; i < plan->buffer_count; i++) {
         const wefti_plan_buffer_t *buffer = &plan->buffers[i];
-        if (buffer->kind != WEFTI_BUFFER_RANGE && buffer->size_bytes > 0) {
+        if ((buffer->kind != WEFTI_BUFFER_RANGE || buffer->range == i + 1) &&
+            buffer->size_bytes > 0) {
             places[count++] = (wefti_plan_place_t){buffer->offset_bytes, i};
         }
     }
@@ -293,6 +381,9 @@ weft_status_t wefti_plan_verify_buffers(const weft_plan_t *plan, wefti_plan_layo
     *out_layout = (wefti_plan_layout_t){0};
     for (uint32_t i = 0; i < plan->buffer_count && status == WEFT_OK; i++) {
         status = check_buffer(plan, i);
+    }
+    if (status == WEFT_OK && (plan->flags & WEFTI_PLAN_SHARDED_PARAMETERS)) {
+        status = check_passing_ranges(plan);
     }
     if (status != WEFT_OK) {
         return status;

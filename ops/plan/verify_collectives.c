@@ -118,6 +118,9 @@ static const char *check_buffers(const weft_plan_t *plan, const wefti_plan_colle
     }
     const wefti_plan_buffer_t *buffer = &plan->buffers[collective->buffer];
     const wefti_plan_buffer_t *source = &plan->buffers[collective->source];
+    if (wefti_plan_is_nowhere(buffer) || wefti_plan_is_nowhere(source)) {
+        return "no rank has all of its parameters";
+    }
     int sweeps = collective->update != WEFTI_PLAN_NONE; /* its parameters may be of another type */
     if (collective->dtype != source->dtype || (!sweeps && buffer->dtype != source->dtype) ||
         (wefti_collective_reduces(collective->op) && collective->dtype == WEFT_DTYPE_BOOL)) {
@@ -167,6 +170,55 @@ static const char *check_member(const weft_plan_t *plan, const wefti_plan_layout
     }
     *next = member->offset_bytes + wefti_plan_padded_bytes(member->size_bytes);
     return NULL;
+}
+
+/* What is wrong with member index of a range whose memory is reused. Gathered weights lie as their
+ * parameters do, so that a rank's shard is a shard of them. */
+static const char *check_passing_member(const weft_plan_t *plan, const wefti_plan_layout_t *layout,
+                                        const wefti_plan_collective_t *collective, uint32_t index)
+{
+    const wefti_plan_buffer_t *member = &plan->buffers[collective->members[index]];
+    const wefti_plan_buffer_t *whole = &plan->buffers[wefti_plan_whole(plan, collective)];
+    int gathers = collective->op == WEFT_COLLECTIVE_ALL_GATHER;
+    uint64_t end = whole->offset_bytes + whole->size_bytes;
+    if (member->range != whole->range ||
+        member->kind != (gathers ? WEFTI_BUFFER_TEMP : WEFTI_BUFFER_GRAD)) {
+        return "its members do not lie in its range";
+    }
+    if (member->offset_bytes >= end ||
+        member->offset_bytes + member->size_bytes <= whole->offset_bytes ||
+        (index > 0 && collective->members[index - 1] >= collective->members[index])) {
+        return "its buffer does not cover its members";
+    }
+    if (!gathers) {
+        return NULL;
+    }
+    const wefti_plan_buffer_t *shard = &plan->buffers[collective->source];
+    uint64_t position = shard->whole_offset_bytes + member->offset_bytes - whole->offset_bytes;
+    uint32_t id = shard->kind == WEFTI_BUFFER_SHARD ? wefti_plan_layout_at(layout, position)
+                                                    : WEFTI_PLAN_NONE;
+    const wefti_plan_buffer_t *param = id == WEFTI_PLAN_NONE ? NULL : &plan->buffers[id];
+    return param != NULL && param->kind == WEFTI_BUFFER_PARAM && param->offset_bytes == position &&
+                   param->size_bytes == member->size_bytes && param->dtype == member->dtype
+               ? NULL
+               : "a gathered tensor does not lie where its parameter does";
+}
+
+static const char *check_passing_members(const weft_plan_t *plan, const wefti_plan_layout_t *layout,
+                                         const wefti_plan_collective_t *collective)
+{
+    const char *what = NULL;
+    int gathers = collective->op == WEFT_COLLECTIVE_ALL_GATHER;
+    uint32_t part = gathers ? collective->source : collective->buffer;
+    if ((!gathers && collective->op != WEFT_COLLECTIVE_REDUCE_SCATTER) ||
+        plan->buffers[part].kind != WEFTI_BUFFER_SHARD ||
+        gathers != (plan->buffers[part].whole_offset_bytes != 0)) {
+        return "only weights are gathered into memory that is reused, and only gradients reduced";
+    }
+    for (uint32_t i = 0; i < collective->member_count && !what; i++) {
+        what = check_passing_member(plan, layout, collective, i);
+    }
+    return what;
 }
 
 /* Padding behind the members is nobody's: no other buffer begins below the end. */
@@ -238,6 +290,9 @@ static const char *check_members(const weft_plan_t *plan, const wefti_plan_layou
     }
     if (range->rank_stride_bytes != 0) {
         return "its whole lies at another place on every rank";
+    }
+    if (range->range != 0) {
+        return check_passing_members(plan, layout, collective);
     }
     for (uint32_t i = 0; i < collective->member_count; i++) {
         const char *what = check_member(plan, layout, collective, i, &next);

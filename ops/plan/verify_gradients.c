@@ -16,6 +16,33 @@ typedef struct piece {
     uint32_t collective;
 } piece_t;
 
+/* Where gradients are, so that no two share a place: those in a range whose memory is reused are
+ * behind the arena, range by range. */
+typedef struct places {
+    const weft_plan_t *plan;
+    uint64_t *base; /* by range */
+} places_t;
+
+static weft_status_t find_places(const weft_plan_t *plan, places_t *out)
+{
+    uint64_t next = plan->arena_bytes;
+    *out = (places_t){plan, wefti_alloc(plan->arena.allocator,
+                                        ((size_t)plan->buffer_count + 1) * sizeof *out->base)};
+    for (uint32_t i = 0; out->base && i < plan->buffer_count; i++) {
+        out->base[i] = next;
+        next += plan->buffers[i].range == i + 1 ? plan->buffers[i].size_bytes : 0;
+    }
+    return out->base ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
+static uint64_t place_of(const places_t *places, uint32_t id)
+{
+    const wefti_plan_buffer_t *buffer = &places->plan->buffers[id];
+    return buffer->range == 0 ? buffer->offset_bytes
+                              : places->base[buffer->range - 1] + buffer->offset_bytes -
+                                    places->plan->buffers[buffer->range - 1].offset_bytes;
+}
+
 static int compare_pieces(const void *a, const void *b)
 {
     const piece_t *left = a, *right = b;
@@ -26,8 +53,9 @@ static int compare_pieces(const void *a, const void *b)
 }
 
 /* What of gradients the buckets reduce that the program runs; out may be NULL to count them. */
-static size_t find_pieces(const weft_plan_t *plan, const wefti_plan_program_t *step, piece_t *out)
+static size_t find_pieces(const places_t *places, const wefti_plan_program_t *step, piece_t *out)
 {
+    const weft_plan_t *plan = places->plan;
     size_t count = 0;
     for (uint32_t s = 0; s < plan->stream_count; s++) {
         for (uint32_t i = 0; i < step->streams[s].step_count; i++) {
@@ -39,8 +67,8 @@ static size_t find_pieces(const weft_plan_t *plan, const wefti_plan_program_t *s
                 continue;
             }
             if (out) {
-                const wefti_plan_buffer_t *range = &plan->buffers[collective->source];
-                out[count] = (piece_t){range->offset_bytes, range->offset_bytes + range->size_bytes,
+                uint64_t begin = place_of(places, collective->source);
+                out[count] = (piece_t){begin, begin + plan->buffers[collective->source].size_bytes,
                                        at->index};
             }
             count++;
@@ -82,9 +110,10 @@ static size_t find_piece(const piece_t *pieces, size_t count, uint64_t offset)
 }
 
 /* What kernels of a program read, updates (or all others); out may be NULL to count. */
-static size_t find_reads(const weft_plan_t *plan, const wefti_plan_program_t *program, int updates,
+static size_t find_reads(const places_t *places, const wefti_plan_program_t *program, int updates,
                          piece_t *out)
 {
+    const weft_plan_t *plan = places->plan;
     size_t count = 0;
     for (uint32_t s = 0; s < plan->stream_count; s++) {
         for (uint32_t i = 0; i < program->streams[s].step_count; i++) {
@@ -99,8 +128,10 @@ static size_t find_reads(const weft_plan_t *plan, const wefti_plan_program_t *pr
                     continue;
                 }
                 if (out) {
-                    out[count] = (piece_t){plan->buffers[id].offset_bytes,
-                                           wefti_plan_buffer_end(plan, &plan->buffers[id]), id};
+                    const wefti_plan_buffer_t *buffer = &plan->buffers[id];
+                    uint64_t begin = place_of(places, id);
+                    uint64_t bytes = wefti_plan_buffer_end(plan, buffer) - buffer->offset_bytes;
+                    out[count] = (piece_t){begin, begin + bytes, id};
                 }
                 count++;
             }
@@ -110,12 +141,13 @@ static size_t find_reads(const weft_plan_t *plan, const wefti_plan_program_t *pr
 }
 
 /* Those of a whole step, micro-batches included. */
-static size_t find_all_reads(const weft_plan_t *plan, int updates, piece_t *out)
+static size_t find_all_reads(const places_t *places, int updates, piece_t *out)
 {
+    const weft_plan_t *plan = places->plan;
     const wefti_plan_program_t *program = wefti_plan_program(plan, "step");
-    size_t count = find_reads(plan, program, updates, out);
+    size_t count = find_reads(places, program, updates, out);
     for (uint32_t folds = 0; (program = wefti_plan_micro_step(plan, folds)) != NULL; folds++) {
-        count += find_reads(plan, program, updates, out ? out + count : NULL);
+        count += find_reads(places, program, updates, out ? out + count : NULL);
     }
     return count;
 }
@@ -126,14 +158,14 @@ typedef struct cover {
     size_t count;
 } cover_t;
 
-static weft_status_t make_cover(const weft_plan_t *plan, int updates, cover_t *out_cover)
+static weft_status_t make_cover(const places_t *places, int updates, cover_t *out_cover)
 {
-    size_t count = find_all_reads(plan, updates, NULL), kept = 0;
-    piece_t *pieces = wefti_alloc(plan->arena.allocator, (count + 1) * sizeof *pieces);
+    size_t count = find_all_reads(places, updates, NULL), kept = 0;
+    piece_t *pieces = wefti_alloc(places->plan->arena.allocator, (count + 1) * sizeof *pieces);
     if (!pieces) {
         return WEFT_ERR_NO_MEMORY;
     }
-    find_all_reads(plan, updates, pieces);
+    find_all_reads(places, updates, pieces);
     qsort(pieces, count, sizeof *pieces, compare_pieces);
     for (size_t i = 0; i < count; i++) {
         if (kept > 0 && pieces[i].begin <= pieces[kept - 1].end) {
@@ -178,19 +210,19 @@ static int goes_elsewhere(const readers_t *readers, const piece_t *pieces, size_
 
 /* The first gradient that is neither reduced nor goes elsewhere (readers may be NULL: none do), and
  * from which byte on; or WEFTI_PLAN_NONE. */
-static uint32_t find_uncovered(const weft_plan_t *plan, const piece_t *pieces, size_t count,
+static uint32_t find_uncovered(const places_t *places, const piece_t *pieces, size_t count,
                                const readers_t *readers, uint64_t *out_byte)
 {
-    for (uint32_t b = 0; b < plan->buffer_count; b++) {
-        const wefti_plan_buffer_t *buffer = &plan->buffers[b];
-        uint64_t at = buffer->offset_bytes, end = at + buffer->size_bytes;
+    for (uint32_t b = 0; b < places->plan->buffer_count; b++) {
+        const wefti_plan_buffer_t *buffer = &places->plan->buffers[b];
+        uint64_t at = place_of(places, b), end = at + buffer->size_bytes;
         if (buffer->kind != WEFTI_BUFFER_GRAD ||
             (readers && goes_elsewhere(readers, pieces, count, at, end))) {
             continue;
         }
         for (size_t i = find_piece(pieces, count, at); at < end; i++) {
             if (i >= count || pieces[i].begin > at || pieces[i].end <= at) {
-                *out_byte = at - buffer->offset_bytes;
+                *out_byte = at - place_of(places, b);
                 return b;
             }
             at = pieces[i].end;
@@ -199,20 +231,21 @@ static uint32_t find_uncovered(const weft_plan_t *plan, const piece_t *pieces, s
     return WEFTI_PLAN_NONE;
 }
 
-static weft_status_t check_covered(const weft_plan_t *plan, const piece_t *pieces, size_t count)
+static weft_status_t check_covered(const places_t *places, const piece_t *pieces, size_t count)
 {
+    const weft_plan_t *plan = places->plan;
     readers_t readers = {0};
     uint64_t byte = 0;
-    uint32_t found = find_uncovered(plan, pieces, count, NULL, &byte);
+    uint32_t found = find_uncovered(places, pieces, count, NULL, &byte);
     if (found == WEFTI_PLAN_NONE) { /* as a rule; else look at who reads what */
         return WEFT_OK;
     }
-    weft_status_t status = make_cover(plan, 0, &readers.used);
+    weft_status_t status = make_cover(places, 0, &readers.used);
     if (status == WEFT_OK) {
-        status = make_cover(plan, 1, &readers.updated);
+        status = make_cover(places, 1, &readers.updated);
     }
     if (status == WEFT_OK) {
-        found = find_uncovered(plan, pieces, count, &readers, &byte);
+        found = find_uncovered(places, pieces, count, &readers, &byte);
     }
     if (status == WEFT_OK && found != WEFTI_PLAN_NONE) {
         status =
@@ -227,19 +260,24 @@ static weft_status_t check_covered(const weft_plan_t *plan, const piece_t *piece
 
 weft_status_t wefti_plan_verify_gradients(const weft_plan_t *plan)
 {
-    weft_status_t status;
+    places_t places;
+    piece_t *pieces = NULL;
     const wefti_plan_program_t *step = wefti_plan_program(plan, "step");
-    size_t count = find_pieces(plan, step, NULL);
-    piece_t *pieces = wefti_alloc(plan->arena.allocator, count * sizeof *pieces);
-    if (!pieces) {
-        return WEFT_ERR_NO_MEMORY;
+    weft_status_t status = find_places(plan, &places);
+    size_t count = status == WEFT_OK ? find_pieces(&places, step, NULL) : 0;
+    if (status == WEFT_OK) {
+        pieces = wefti_alloc(plan->arena.allocator, (count + 1) * sizeof *pieces);
+        status = pieces ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     }
-    find_pieces(plan, step, pieces);
-    qsort(pieces, count, sizeof *pieces, compare_pieces);
-    status = check_once(plan, pieces, count);
+    if (status == WEFT_OK) {
+        find_pieces(&places, step, pieces);
+        qsort(pieces, count, sizeof *pieces, compare_pieces);
+        status = check_once(plan, pieces, count);
+    }
     if (status == WEFT_OK && plan->world_size > 1) {
-        status = check_covered(plan, pieces, count);
+        status = check_covered(&places, pieces, count);
     }
     wefti_free(plan->arena.allocator, pieces);
+    wefti_free(plan->arena.allocator, places.base);
     return status;
 }

@@ -25,7 +25,8 @@ static weft_status_t bad_kernel(const weft_plan_t *plan, uint32_t index, const c
 static int ids_exist(const weft_plan_t *plan, const uint32_t *ids, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
-        if (ids[i] != WEFTI_PLAN_NONE && ids[i] >= plan->buffer_count) {
+        if (ids[i] != WEFTI_PLAN_NONE &&
+            (ids[i] >= plan->buffer_count || wefti_plan_is_nowhere(&plan->buffers[ids[i]]))) {
             return 0;
         }
     }

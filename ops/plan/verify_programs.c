@@ -104,7 +104,10 @@ static const char *check_collective(const weft_plan_t *plan, const wefti_plan_pr
                                     const wefti_plan_collective_t *collective)
 {
     if (strcmp(program->name, "eval") == 0) {
-        return "it communicates";
+        return collective->op == WEFT_COLLECTIVE_ALL_GATHER &&
+                       plan->buffers[collective->buffer].range != 0
+                   ? NULL
+                   : "it communicates";
     }
     if (strcmp(program->name, "flush") == 0) {
         return collective->op == WEFT_COLLECTIVE_ALL_GATHER &&

@@ -3,7 +3,8 @@
  * Runs each program once in memory and watches every access. The arena is cut into segments at all
  * buffers' ends, so ranges, in-place results and reused temporaries need no special case. Streams
  * carry vector clocks, events hand them on; an access that does not come behind the last
- * conflicting one is a race. A temporary must still hold what was written into it by its own name.
+ * conflicting one is a race. A temporary must still hold what was written into it by its own name,
+ * or by that of the range that it lies in.
  *
  * Programs of one rank follow one another: micro-steps, step, and again. Gradients keep what
  * earlier micro-steps made. A shard counts as all places that it has on any rank; where only a
@@ -42,6 +43,8 @@ typedef struct races {
     uint64_t *edges; /* sorted; segment i lies between edges i and i + 1 */
     uint32_t segment_count;
     uint32_t *first, *end;  /* of every buffer, in segments */
+    uint32_t *member;       /* by range whose memory is reused: its last tensor, id + 1, or 0 */
+    uint32_t *next;         /* by tensor in such a range: the one before it, id + 1, or 0 */
     uint8_t *made;          /* segment holds what a run makes: gradients, temporaries, outputs */
     uint8_t *owned;         /* else padding of ranges: what is there means nothing */
     uint8_t *weights;       /* segment is of a parameter */
@@ -84,6 +87,33 @@ static weft_status_t find_edges(races_t *races)
     return status;
 }
 
+/* What the segments of a buffer are, and which range it lies in. */
+static void mark_segments(races_t *races, uint32_t id)
+{
+    const wefti_plan_buffer_t *buffer = &races->plan->buffers[id];
+    wefti_buffer_kind_t kind = buffer->kind;
+    int weights = kind == WEFTI_BUFFER_PARAM || buffer->whole_offset_bytes != 0;
+    int reduced = kind == WEFTI_BUFFER_SHARD && !weights;
+    uint32_t first = races->first[id], count = races->end[id] - first;
+    if (kind == WEFTI_BUFFER_GRAD || kind == WEFTI_BUFFER_TEMP || kind == WEFTI_BUFFER_OUTPUT ||
+        reduced) {
+        memset(races->made + first, 1, count);
+    }
+    if (kind != WEFTI_BUFFER_RANGE) {
+        memset(races->owned + first, 1, count);
+    }
+    if (weights) {
+        memset(races->weights + first, 1, count);
+    }
+    if ((kind == WEFTI_BUFFER_GRAD && !wefti_plan_passes(buffer)) || reduced) {
+        memset(races->kept + first, 1, count);
+    }
+    if (kind != WEFTI_BUFFER_RANGE && buffer->range != 0) {
+        races->next[id] = races->member[buffer->range - 1];
+        races->member[buffer->range - 1] = id + 1;
+    }
+}
+
 static weft_status_t cut_segments(races_t *races, wefti_arena_t *arena)
 {
     const weft_plan_t *plan = races->plan;
@@ -91,7 +121,9 @@ static weft_status_t cut_segments(races_t *races, wefti_arena_t *arena)
         wefti_arena_array(arena, 2 * (size_t)plan->buffer_count + 2, sizeof *races->edges);
     races->first = wefti_arena_array(arena, plan->buffer_count, sizeof *races->first);
     races->end = wefti_arena_array(arena, plan->buffer_count, sizeof *races->end);
-    if (!races->edges || !races->first || !races->end) {
+    races->member = wefti_arena_array(arena, plan->buffer_count, sizeof *races->member);
+    races->next = wefti_arena_array(arena, plan->buffer_count, sizeof *races->next);
+    if (!races->edges || !races->first || !races->end || !races->member || !races->next) {
         return WEFT_ERR_NO_MEMORY;
     }
     races->edges[0] = 0;
@@ -110,23 +142,11 @@ static weft_status_t cut_segments(races_t *races, wefti_arena_t *arena)
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t i = 0; i < plan->buffer_count; i++) {
-        wefti_buffer_kind_t kind = plan->buffers[i].kind;
         races->work += races->end[i] - races->first[i];
         if (races->work > WORK_LIMIT) {
             return wefti_error(WEFT_ERR_UNSUPPORTED, "too many overlapping buffers to verify");
         }
-        if (kind == WEFTI_BUFFER_GRAD || kind == WEFTI_BUFFER_TEMP || kind == WEFTI_BUFFER_OUTPUT) {
-            memset(races->made + races->first[i], 1, races->end[i] - races->first[i]);
-        }
-        if (kind != WEFTI_BUFFER_RANGE) {
-            memset(races->owned + races->first[i], 1, races->end[i] - races->first[i]);
-        }
-        if (kind == WEFTI_BUFFER_PARAM) {
-            memset(races->weights + races->first[i], 1, races->end[i] - races->first[i]);
-        }
-        if (kind == WEFTI_BUFFER_GRAD) {
-            memset(races->kept + races->first[i], 1, races->end[i] - races->first[i]);
-        }
+        mark_segments(races, i);
     }
     return WEFT_OK;
 }
@@ -167,6 +187,13 @@ static void reset(races_t *races)
     memset(races->recorded, 0, races->plan->event_count);
 }
 
+/* The name under which a buffer is written: all tensors of one range have one. */
+static uint32_t name_of(const races_t *races, uint32_t buffer)
+{
+    uint32_t range = buffer == WEFTI_PLAN_NONE ? 0 : races->plan->buffers[buffer].range;
+    return range != 0 ? range - 1 : buffer;
+}
+
 /* What is wrong with an access of stream s to one segment of a buffer, or NULL. */
 static const char *touch(races_t *races, uint32_t s, uint32_t buffer, uint32_t segment,
                          uint32_t access)
@@ -181,17 +208,19 @@ static const char *touch(races_t *races, uint32_t s, uint32_t buffer, uint32_t s
         return "is used while another stream writes it";
     }
     if (access & READ) {
-        int by_name = kind == WEFTI_BUFFER_TEMP || kind == WEFTI_BUFFER_OUTPUT;
+        int reused = wefti_plan_passes(&races->plan->buffers[buffer]);
         if (!(access & OWN) && (*holds & SHARD)) {
             return "is read where only a shard of it was written";
         }
         if (*holds == 0 && races->made[segment]) {
             return "is read before it is written";
         }
-        if ((access & GLOBAL) && races->kept[segment] && !(*holds & REDUCED)) {
+        if ((access & GLOBAL) && (races->kept[segment] ? !(*holds & REDUCED)
+                                                       : races->plan->buffers[buffer].range != 0)) {
             return "is read by an update before it is reduced";
         }
-        if (by_name && writer->buffer != buffer) {
+        if ((reused || kind == WEFTI_BUFFER_OUTPUT) &&
+            name_of(races, writer->buffer) != name_of(races, buffer)) {
             return "is read after its memory was used for something else";
         }
         reads[s] = clock[s];
@@ -213,6 +242,38 @@ static const char *touch(races_t *races, uint32_t s, uint32_t buffer, uint32_t s
     return NULL;
 }
 
+/* Segments first up to end of a buffer. */
+static weft_status_t touch_all(races_t *races, const wefti_plan_program_t *program, uint32_t s,
+                               uint32_t buffer, uint32_t first, uint32_t end, uint32_t access)
+{
+    for (uint32_t i = first; i < end; i++) {
+        const char *what = touch(races, s, buffer, i, access);
+        if (what) {
+            return wefti_error(WEFT_ERR_FORMAT,
+                               "program %.100s, stream %.100s: buffer %u (%.100s) %s",
+                               program->name, races->plan->streams[s].name, buffer,
+                               races->plan->buffers[buffer].name, what);
+        }
+    }
+    return WEFT_OK;
+}
+
+/* What is read of a range whose memory is reused are its tensors: padding means nothing. */
+static weft_status_t read_members(races_t *races, const wefti_plan_program_t *program, uint32_t s,
+                                  uint32_t buffer, uint32_t access)
+{
+    weft_status_t status = WEFT_OK;
+    uint32_t first = races->first[buffer], end = races->end[buffer];
+    for (uint32_t at = races->member[name_of(races, buffer)]; at != 0 && status == WEFT_OK;
+         at = races->next[at - 1]) {
+        uint32_t from = races->first[at - 1], to = races->end[at - 1];
+        races->work++;
+        status = touch_all(races, program, s, buffer, from > first ? from : first,
+                           to < end ? to : end, access);
+    }
+    return status;
+}
+
 static weft_status_t access_buffer(races_t *races, const wefti_plan_program_t *program, uint32_t s,
                                    uint32_t buffer, uint32_t access)
 {
@@ -228,16 +289,11 @@ static weft_status_t access_buffer(races_t *races, const wefti_plan_program_t *p
     } else if (races->plan->buffers[buffer].rank_stride_bytes > 0) {
         access |= OWN;
     }
-    for (uint32_t i = races->first[buffer]; i < races->end[buffer]; i++) {
-        const char *what = touch(races, s, buffer, i, access);
-        if (what) {
-            return wefti_error(WEFT_ERR_FORMAT,
-                               "program %.100s, stream %.100s: buffer %u (%.100s) %s",
-                               program->name, races->plan->streams[s].name, buffer,
-                               races->plan->buffers[buffer].name, what);
-        }
-    }
-    return WEFT_OK;
+    const wefti_plan_buffer_t *at = &races->plan->buffers[buffer];
+    return at->kind == WEFTI_BUFFER_RANGE && at->range != 0 && (access & READ) != 0
+               ? read_members(races, program, s, buffer, access)
+               : touch_all(races, program, s, buffer, races->first[buffer], races->end[buffer],
+                           access);
 }
 
 /* Does the kernel write parameters? Then what it takes of gradients must be all ranks'. */
@@ -432,7 +488,9 @@ static weft_status_t run_init(races_t *races)
                 wefti_plan_program(plan, "init") != NULL;
     for (uint32_t b = 0; b < plan->buffer_count && gives && status == WEFT_OK; b++) {
         for (uint32_t i = races->first[b];
-             i < races->end[b] && plan->buffers[b].kind == WEFTI_BUFFER_PARAM; i++) {
+             i < races->end[b] && plan->buffers[b].kind == WEFTI_BUFFER_PARAM &&
+             !wefti_plan_is_nowhere(&plan->buffers[b]);
+             i++) {
             if (!(races->holds[i] & WRITTEN)) {
                 return wefti_error(WEFT_ERR_FORMAT,
                                    "program init: buffer %u (%.100s) is not broadcast to all ranks",

@@ -48,7 +48,10 @@ weft_status_t wefti_checkpoint_tensors(const weft_plan_t *plan, const wefti_stat
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t i = 0; i < plan->buffer_count; i++) {
-        if (plan->buffers[i].kind == WEFTI_BUFFER_PARAM) {
+        const wefti_state_t *shards = wefti_state_map_param(states, i);
+        if (shards != NULL) {
+            status = status < 0 ? status : add_state(&tensors[count++], shards);
+        } else if (plan->buffers[i].kind == WEFTI_BUFFER_PARAM) {
             add_param(&tensors[count++], &plan->buffers[i]);
         }
     }

@@ -91,6 +91,26 @@ static double scalar_start(const weft_session_t *session, uint32_t index)
     return plan->buffers[index].default_value;
 }
 
+/* This rank's pieces of the parameters that no rank has whole. No program gives ranks those of rank
+ * 0: ranks have compared the digests of their weights. */
+static weft_status_t load_shards(weft_session_t *session)
+{
+    const weft_plan_t *plan = session->plan;
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 0; i < session->states.param_count; i++) {
+        const wefti_state_t *param = &session->states.params[i];
+        const uint8_t *from = plan->weights + plan->buffers[param->param].data_offset_bytes;
+        for (uint32_t k = 0; k < param->piece_count && status >= 0; k++) {
+            const wefti_state_piece_t *piece = &param->pieces[k];
+            if (piece->rank == session->endpoint->rank) {
+                status = wefti_session_copy(session, session->base + piece->offset_bytes,
+                                            from + piece->begin_bytes, piece->size_bytes);
+            }
+        }
+    }
+    return status;
+}
+
 weft_status_t wefti_session_load(weft_session_t *session)
 {
     const weft_plan_t *plan = session->plan;
@@ -110,14 +130,15 @@ weft_status_t wefti_session_load(weft_session_t *session)
                                             weft_dtype_size_bytes(buffer->dtype));
             }
         } else if (buffer->size_bytes > 0 && (buffer->kind == WEFTI_BUFFER_CONST ||
-                                              (buffer->kind == WEFTI_BUFFER_PARAM && params))) {
+                                              (buffer->kind == WEFTI_BUFFER_PARAM && params &&
+                                               buffer->offset_bytes < WEFTI_PLAN_NOWHERE))) {
             uint64_t from = buffer->data_offset_bytes +
                             session->endpoint->rank * buffer->rank_data_stride_bytes;
             status = wefti_session_copy(session, address_of(session, buffer), plan->weights + from,
                                         buffer->size_bytes);
         }
     }
-    return status;
+    return status < 0 ? status : load_shards(session);
 }
 
 /* The binding called name whose role is in the mask (1u << role), or NULL. */

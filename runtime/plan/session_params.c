@@ -60,6 +60,15 @@ static weft_status_t check_call(weft_session_t *session, size_t index, size_t by
     return wefti_session_gather_weights(session);
 }
 
+/* Of a parameter that no rank has whole; else NULL. Whether it is one is the same on all ranks, so
+ * all of them meet, or none. */
+static const wefti_state_t *find_shards(const weft_session_t *session, size_t index)
+{
+    return index < session->param_count
+               ? wefti_state_map_param(&session->states, session->params[index])
+               : NULL;
+}
+
 weft_status_t weft_session_get_param(weft_session_t *session, size_t index, void *data,
                                      size_t bytes)
 {
@@ -68,8 +77,17 @@ weft_status_t weft_session_get_param(weft_session_t *session, size_t index, void
         WEFT_CHECK_ARG(data);
     }
     const wefti_plan_buffer_t *buffer = NULL;
+    const wefti_state_t *shards = find_shards(session, index);
     weft_status_t status = check_call(session, index, bytes, &buffer);
-    return status < 0 ? status : wefti_session_read_plain(session, buffer, data);
+    if (shards == NULL) {
+        return status < 0 ? status : wefti_session_read_plain(session, buffer, data);
+    }
+    status = wefti_endpoint_agree(session->endpoint, status);
+    if (status < 0) {
+        return status;
+    }
+    status = wefti_session_collect(session, shards, data);
+    return wefti_endpoint_agree(session->endpoint, status);
 }
 
 weft_status_t weft_session_set_param(weft_session_t *session, size_t index, const void *data,
@@ -80,8 +98,11 @@ weft_status_t weft_session_set_param(weft_session_t *session, size_t index, cons
         WEFT_CHECK_ARG(data);
     }
     const wefti_plan_buffer_t *buffer = NULL;
+    const wefti_state_t *shards = find_shards(session, index);
     weft_status_t status = check_call(session, index, bytes, &buffer);
-    return status < 0 ? status : wefti_session_write_plain(session, buffer, data);
+    return status < 0       ? status
+           : shards != NULL ? wefti_session_distribute(session, shards, data)
+                            : wefti_session_write_plain(session, buffer, data);
 }
 
 typedef struct named {

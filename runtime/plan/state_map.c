@@ -8,11 +8,12 @@
 #include "runtime/base/error.h"
 
 #define GRADIENT 0u
+#define PARAMETER UINT32_MAX
 
 /* A piece before it is known how many there are. */
 typedef struct found {
     uint32_t param; /* index into params */
-    uint32_t slot;  /* output of the update operator; GRADIENT */
+    uint32_t slot;  /* output of the update operator; GRADIENT, PARAMETER */
     uint32_t kernel, state;
     bool own_shape; /* the state's, not the parameter's */
     wefti_state_piece_t piece;
@@ -90,13 +91,26 @@ static weft_status_t add_piece(mapper_t *mapper, const update_t *update, uint32_
     return status;
 }
 
+static bool is_per_rank(const wefti_plan_buffer_t *buffer)
+{
+    return buffer->rank_stride_bytes != 0 || buffer->kind == WEFTI_BUFFER_SHARD;
+}
+
+/* Where the parameters of rank's range are, as offsets of parameters. */
+static uint64_t position_of(const wefti_plan_buffer_t *range, uint32_t rank)
+{
+    return range->kind == WEFTI_BUFFER_SHARD
+               ? range->whole_offset_bytes + rank * range->size_bytes
+               : range->offset_bytes + rank * range->rank_stride_bytes;
+}
+
 /* State that mirrors parameters: rank's range cut at the parameters it covers. */
 static weft_status_t add_range(mapper_t *mapper, const update_t *update, uint32_t rank)
 {
     const wefti_plan_buffer_t *buffers = mapper->plan->buffers;
     const wefti_plan_buffer_t *range = &buffers[update->param], *state = &buffers[update->state];
     uint32_t of = rank == WEFTI_ALL_RANKS ? 0 : rank;
-    uint64_t begin = range->offset_bytes + of * range->rank_stride_bytes;
+    uint64_t begin = position_of(range, of);
     uint64_t end = begin + range->size_bytes;
     uint64_t elem = weft_dtype_size_bytes(range->dtype);
     uint64_t state_elem = weft_dtype_size_bytes(state->dtype);
@@ -148,7 +162,7 @@ static weft_status_t add_update(mapper_t *mapper, const update_t *update)
     if (elem_count(param) != elem_count(state)) {
         return add_own(mapper, update);
     }
-    if (param->rank_stride_bytes == 0 && state->rank_stride_bytes == 0) {
+    if (!is_per_rank(param) && !is_per_rank(state)) {
         return add_range(mapper, update, WEFTI_ALL_RANKS);
     }
     for (uint32_t r = 0; r < mapper->plan->world_size && status >= 0; r++) {
@@ -234,10 +248,12 @@ static weft_status_t make_state(const mapper_t *mapper, const found_t *first, ui
 {
     const wefti_plan_buffer_t *param = &mapper->plan->buffers[first->param];
     const wefti_plan_buffer_t *buffer = &mapper->plan->buffers[first->state];
-    const wefti_plan_kernel_t *kernel = &mapper->plan->kernels[first->kernel];
+    const wefti_plan_kernel_t *kernel =
+        first->slot == PARAMETER ? NULL : &mapper->plan->kernels[first->kernel];
     uint64_t elem = weft_dtype_size_bytes(buffer->dtype), at = 0;
     wefti_state_piece_t *pieces = wefti_arena_array(arena, count, sizeof *pieces);
-    const char *slot = wefti_optimizer_slot(kernel->domain, kernel->op, first->slot);
+    const char *slot =
+        kernel == NULL ? NULL : wefti_optimizer_slot(kernel->domain, kernel->op, first->slot);
     state->param = first->param;
     state->name = slot != NULL ? wefti_arena_printf(arena, "%s.%s", param->name, slot)
                                : wefti_arena_strdup(arena, param->name);
@@ -269,7 +285,8 @@ static weft_status_t make_states(mapper_t *mapper, wefti_arena_t *arena, wefti_s
     weft_status_t status = WEFT_OK;
     map->states = wefti_arena_array(arena, mapper->found_count + 1, sizeof *map->states);
     map->gradients = wefti_arena_array(arena, mapper->param_count + 1u, sizeof *map->gradients);
-    if (map->states == NULL || map->gradients == NULL) {
+    map->params = wefti_arena_array(arena, mapper->param_count + 1u, sizeof *map->params);
+    if (map->states == NULL || map->gradients == NULL || map->params == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     for (size_t i = 0; i < mapper->found_count; i++) {
@@ -284,8 +301,9 @@ static weft_status_t make_states(mapper_t *mapper, wefti_arena_t *arena, wefti_s
                           mapper->found[end].slot == first->slot;
              end++) {
         }
-        wefti_state_t *state = first->slot == GRADIENT ? &map->gradients[map->gradient_count++]
-                                                       : &map->states[map->count++];
+        wefti_state_t *state = first->slot == GRADIENT    ? &map->gradients[map->gradient_count++]
+                               : first->slot == PARAMETER ? &map->params[map->param_count++]
+                                                          : &map->states[map->count++];
         status = make_state(mapper, first, (uint32_t)(end - i), arena, state);
     }
     return status;
@@ -298,6 +316,33 @@ weft_status_t wefti_state_not_whole(const wefti_state_t *state)
                        state->name);
 }
 
+/* The parameters of which each rank has a shard. */
+static weft_status_t visit_shards(mapper_t *mapper)
+{
+    const weft_plan_t *plan = mapper->plan;
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 0; i < plan->buffer_count && status >= 0; i++) {
+        if (plan->buffers[i].whole_offset_bytes != 0) {
+            status = add_update(mapper, &(update_t){.slot = PARAMETER, .param = i, .state = i});
+        }
+    }
+    return status;
+}
+
+const wefti_state_t *wefti_state_map_param(const wefti_state_map_t *map, uint32_t buffer)
+{
+    uint32_t low = 0, high = map->param_count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (map->params[middle].param < buffer) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low < map->param_count && map->params[low].param == buffer ? &map->params[low] : NULL;
+}
+
 weft_status_t wefti_state_map_build(const weft_plan_t *plan, const weft_registry_t *registry,
                                     wefti_arena_t *arena, wefti_state_map_t *out_map)
 {
@@ -306,6 +351,9 @@ weft_status_t wefti_state_map_build(const weft_plan_t *plan, const weft_registry
     weft_status_t status = list_params(&mapper, arena);
     for (uint32_t i = 0; i < plan->kernel_count && status >= 0; i++) {
         status = visit_kernel(&mapper, registry, i);
+    }
+    if (status >= 0) {
+        status = visit_shards(&mapper);
     }
     if (status >= 0) {
         status = make_states(&mapper, arena, out_map);

@@ -24,7 +24,7 @@ typedef struct wefti_state_piece {
 } wefti_state_piece_t;
 
 typedef struct wefti_state {
-    const char *name;        /* "fc1.weight.momentum"; of a gradient "fc1.weight" */
+    const char *name;        /* "fc1.weight.momentum"; of a gradient or parameter "fc1.weight" */
     uint32_t param;          /* buffer */
     weft_tensor_desc_t desc; /* its layout is that of the parameter */
     uint64_t size_bytes;
@@ -38,12 +38,17 @@ typedef struct wefti_state_map {
     uint32_t count, gradient_count;
     wefti_state_t *states;    /* by parameter, in plan order, then slot */
     wefti_state_t *gradients; /* by parameter */
+    uint32_t param_count;
+    wefti_state_t *params; /* of which each rank has a shard, by parameter */
 } wefti_state_map_t;
 
 /* plan is verified. Memory comes from arena. Operators unknown to registry have no
  * state. */
 weft_status_t wefti_state_map_build(const weft_plan_t *plan, const weft_registry_t *registry,
                                     wefti_arena_t *arena, wefti_state_map_t *out_map);
+
+/* The parameter in this buffer if each rank has a shard of it, or NULL. */
+const wefti_state_t *wefti_state_map_param(const wefti_state_map_t *map, uint32_t buffer);
 
 /* The error of a state of which updates write only a part, or some elements twice. */
 weft_status_t wefti_state_not_whole(const wefti_state_t *state);

@@ -70,6 +70,10 @@ static weft_status_t find_ends_by_bound(memory_t *m)
         if (!l->buckets[l->commands[c].bucket].gradients) {
             on_activations[count++] = c;
         }
+        if (bound > 0 && c + bound < l->command_count &&
+            l->buckets[l->commands[c].bucket].passing) {
+            m->comm_end[c] = 2 * l->commands[c + bound].ready; /* only program step has it */
+        }
     }
     for (uint32_t i = 0; bound > 0 && i + bound < count; i++) {
         uint32_t c = on_activations[i];
@@ -224,7 +228,7 @@ static void assign_item(memory_t *m, uint32_t item)
     for (uint32_t j = 0; j < node->output_count; j++) {
         uint32_t value = node->outputs[j], storage;
         if (value == WEFTI_NONE || l->buffer_of[value] != WEFTI_NONE ||
-            l->shard_of[value] != WEFTI_NONE) {
+            l->shard_of[value] != WEFTI_NONE || l->in_range[value]) {
             continue;
         }
         storage = in_place_storage(m, node, j, item);
@@ -264,7 +268,7 @@ static weft_status_t alias_updates(memory_t *m)
         for (uint32_t j = 0; overwrites && j < node->output_count; j++) {
             uint32_t from = wefti_node_overwrites(node, j);
             if (from == WEFTI_NONE || node->outputs[j] == WEFTI_NONE ||
-                l->shard_of[node->outputs[j]] != WEFTI_NONE) {
+                l->shard_of[node->outputs[j]] != WEFTI_NONE || wefti_lower_is_copy(l, node)) {
                 continue;
             }
             if (node->inputs[from] == WEFTI_NONE ||
@@ -278,6 +282,24 @@ static weft_status_t alias_updates(memory_t *m)
         }
     }
     return WEFT_OK;
+}
+
+/* Ranges follow the storages of values. */
+static void add_ranges(memory_t *m)
+{
+    for (uint32_t r = 0; r < m->l->range_count; r++) {
+        const wefti_range_t *range = &m->l->ranges[r];
+        m->storages[m->storage_count++] = (storage_t){
+            .first = range->first, .last = range->last, .size_bytes = range->size_bytes};
+    }
+}
+
+static void take_ranges(memory_t *m)
+{
+    uint32_t first = m->storage_count - m->l->range_count;
+    for (uint32_t r = 0; r < m->l->range_count; r++) {
+        m->l->ranges[r].offset_bytes = m->storages[first + r].offset_bytes;
+    }
 }
 
 static weft_status_t place_activations(memory_t *m)
@@ -365,8 +387,10 @@ weft_status_t wefti_lower_memory(wefti_lowering_t *l)
      * ranges of parameters, gradients, partial sums and states per bucket, and of all parameters. */
     size_t per_bucket =
         (size_t)l->state_count + wefti_level_count(l->params->gradients.accumulate) + 6;
-    size_t capacity = (size_t)graph->value_count * 4 + l->bucket_count * per_bucket + 1;
-    m.storages = wefti_arena_array(&l->arena, graph->value_count, sizeof(*m.storages));
+    size_t capacity = (size_t)graph->value_count * 4 + l->bucket_count * per_bucket +
+                      4 * (size_t)l->command_count + 1;
+    m.storages = wefti_arena_array(
+        &l->arena, (size_t)graph->value_count + 2 * (size_t)l->command_count, sizeof(*m.storages));
     m.storage_of = wefti_arena_array(&l->arena, graph->value_count, sizeof(*m.storage_of));
     m.last_use = wefti_arena_array(&l->arena, graph->value_count, sizeof(*m.last_use));
     l->buffer_of = wefti_arena_array(&l->arena, graph->value_count, sizeof(*l->buffer_of));
@@ -385,9 +409,13 @@ weft_status_t wefti_lower_memory(wefti_lowering_t *l)
     WEFT_TRY(status, alias_updates(&m), fail);
     WEFT_TRY(status, find_comm_ends(&m), fail);
     find_last_uses(&m);
+    WEFT_TRY(status, wefti_lower_find_ranges(l, m.comm_end), fail);
     assign_storages(&m);
+    add_ranges(&m);
     WEFT_TRY(status, place_activations(&m), fail);
+    take_ranges(&m);
     WEFT_TRY(status, add_buffers(&m), fail);
+    WEFT_TRY(status, wefti_lower_place_ranges(l), fail);
     l->plan->arena_bytes = l->arena_cursor;
 fail:
     return status;

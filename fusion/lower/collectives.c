@@ -126,13 +126,7 @@ static weft_status_t add_bucket(wefti_lowering_t *l, uint32_t index,
     if (range == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    WEFT_TRY(
-        status,
-        wefti_lower_add_range(l, range, collective->dtype,
-                              l->grad_begin + wefti_lower_grad_bytes(l, bucket->begin_bytes),
-                              wefti_lower_grad_bytes(l, bucket->end_bytes - bucket->begin_bytes),
-                              &collective->buffer),
-        fail);
+    WEFT_TRY(status, wefti_lower_grad_range(l, range, index, true, &collective->buffer), fail);
     collective->source = collective->buffer;
     collective->update = WEFTI_PLAN_NONE;
     buffer = &l->plan->buffers[collective->buffer];
@@ -229,7 +223,8 @@ static weft_status_t add_broadcasts(wefti_lowering_t *l, uint32_t param_count)
         for (end = begin + 1; end < param_count && continues(l, end);) {
             end++;
         }
-        if (l->plan->buffers[begin].size_bytes > 0) {
+        if (l->plan->buffers[begin].size_bytes > 0 &&
+            l->plan->buffers[begin].offset_bytes < WEFTI_PLAN_NOWHERE) {
             WEFT_TRY(status, add_broadcast(l, init->nodes[0], begin, end), fail);
         }
     }

@@ -167,7 +167,7 @@ static weft_status_t add_first_level(wefti_lowering_t *l)
             l->kept_bytes += own->size_bytes;
         }
     }
-    l->arena_cursor = l->first_begin + l->region_bytes;
+    l->arena_cursor = l->first_begin + l->grad_region_bytes;
 fail:
     return status;
 }
@@ -236,18 +236,10 @@ static weft_status_t add_ranges(wefti_lowering_t *l, uint32_t index, uint32_t *o
     if (local == NULL || wire == NULL || first == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    WEFT_TRY(status,
-             wefti_lower_add_range(l, local, WEFT_DTYPE_F32, l->local_begin + bucket->begin_bytes,
-                                   bytes, out_gradients),
-             fail);
+    WEFT_TRY(status, wefti_lower_grad_range(l, local, index, false, out_gradients), fail);
     *out_reduced = *out_gradients;
     if (wefti_lower_grad_dtype(l, bucket) == WEFT_DTYPE_BF16) {
-        WEFT_TRY(
-            status,
-            wefti_lower_add_range(l, wire, WEFT_DTYPE_BF16,
-                                  l->grad_begin + wefti_lower_grad_bytes(l, bucket->begin_bytes),
-                                  wefti_lower_grad_bytes(l, bytes), out_reduced),
-            fail);
+        WEFT_TRY(status, wefti_lower_grad_range(l, wire, index, true, out_reduced), fail);
     }
     if (l->folds->level_count > 0) {
         status =

@@ -22,26 +22,39 @@ weft_status_t wefti_lower_gather(wefti_lowering_t *l, uint32_t command,
     const char *reason = wefti_node_text(node, "reason");
     wefti_arena_t *arena = &l->plan->arena;
     uint32_t *members = wefti_arena_array(arena, bucket->member_count, sizeof(*members));
+    char *name = wefti_arena_printf(&l->arena, "weights %u, gathered", index);
+    if (name == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
     WEFT_TRY(status, wefti_lower_param_shard(l, index), fail);
-    WEFT_TRY(status, wefti_lower_param_range(l, index), fail);
+    uint32_t range;
+    if (bucket->gathered) {
+        WEFT_TRY(status, wefti_lower_gathered_range(l, name, command, &range), fail);
+    } else {
+        WEFT_TRY(status, wefti_lower_param_range(l, index), fail);
+        range = bucket->param_range;
+    }
     *collective = (wefti_plan_collective_t){
         .name = wefti_arena_printf(arena, "weights %u", index),
         .op = WEFT_COLLECTIVE_ALL_GATHER,
         .dtype = wefti_lower_param_dtype(l, bucket),
-        .buffer = bucket->param_range,
+        .buffer = range,
         .source = bucket->param_shard,
         .elem_count = wefti_lower_range_bytes(bucket) / l->shards /
                       weft_dtype_size_bytes(wefti_lower_param_dtype(l, bucket)),
         .update = WEFTI_PLAN_NONE,
-        .member_count = bucket->member_count,
         .members = members,
-        .reason = wefti_arena_printf(arena, "gathers the updated weights of bucket %u%s%s", index,
+        .reason = wefti_arena_printf(arena, "gathers the %sweights of bucket %u%s%s",
+                                     bucket->gathered ? "" : "updated ", index,
                                      reason[0] == '\0' ? "" : ", ", reason)};
     if (collective->name == NULL || members == NULL || collective->reason == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t i = 0; i < bucket->member_count; i++) {
-        members[i] = l->buffer_of[bucket->members[i].param];
+        uint32_t value = bucket->gathered ? node->outputs[i] : bucket->members[i].param;
+        if (value != WEFTI_NONE) {
+            members[collective->member_count++] = l->buffer_of[value];
+        }
     }
     WEFT_TRY(status, wefti_lower_add_algorithms(l, collective, wefti_lower_range_bytes(bucket)),
              fail);

@@ -4,7 +4,8 @@
  *
  *   order.c    items (what the compute stream runs), buckets (the comm stream), members;
  *                    updates.c has what comes last
- *   activations.c   plan buffers, lifetimes, offsets; regions.c lays out what lasts
+ *   activations.c   plan buffers, lifetimes, offsets; regions.c lays out what lasts;
+ *                    ranges.c has weights that are gathered for a time
  *   kernels.c  plan kernels; one update per bucket where its members agree;
  *                    folds.c what comes between gradients and their collective
  *   program.c  events and programs; collectives.c plan collectives
@@ -39,6 +40,7 @@ typedef struct wefti_command {
     uint32_t part, parts; /* parts is 1 unless split */
     uint32_t ready;       /* how many items have run when it may start */
     uint32_t bucket;      /* that it reduces, or whose weights it gathers; init: WEFTI_NONE */
+    uint32_t range;       /* ranges.c: what a gather of sharded parameters writes */
 } wefti_command_t;
 
 /* What one collective reduces. Members lie side by side. A collective that is split is as many buckets, one
@@ -72,9 +74,24 @@ typedef struct wefti_bucket {
     uint32_t *states;           /* sharded: plan buffer of a rank's share, by state slot */
     uint32_t param_shard, grad_shard, param_range; /* plan buffers, made on first use */
 
+    /* Parameters are sharded: gathers write ranges (ranges.c). And so do kernels their gradients,
+     * unless these are needed longer: for micro-batches, or for a norm. */
+    bool gathered, passing;
+    uint32_t own_range, sent_range; /* of the first piece: gradients, as written and as reduced */
+
     uint32_t *levels; /* folds.c: plan buffers of partial sums, by level */
     bool folded;      /* folds.c: weft::TreeFold makes what is reduced */
 } wefti_bucket_t;
+
+/* ranges.c: tensors side by side as in a bucket, in memory that is reused. */
+typedef struct wefti_range {
+    uint32_t bucket;      /* the first piece */
+    uint32_t gather;      /* the node that writes it; WEFTI_NONE: gradients */
+    bool sent;            /* gradients: as they are reduced */
+    uint32_t first, last; /* times (activations.c) */
+    uint64_t size_bytes, offset_bytes;
+    uint32_t buffer; /* in the plan */
+} wefti_range_t;
 
 typedef struct wefti_lowering {
     const wefti_graph_t *graph;
@@ -108,8 +125,12 @@ typedef struct wefti_lowering {
     uint64_t first_begin; /* of gradients of a micro-batch that folds nothing, the partial sum 0 */
     struct wefti_folds *folds;       /* folds.c's */
     const weft_op_def_t *fold_def;   /* weft::TreeFold */
-    uint64_t region_bytes;           /* of parameters and of gradients */
+    uint64_t region_bytes;           /* of parameters */
+    uint64_t grad_region_bytes;      /* of gradients: also those of sharded parameters */
     uint64_t state_region_bytes;     /* of a state: the same, less what is only on other ranks */
+    wefti_range_t *ranges;
+    uint32_t range_count;
+    bool *in_range;                  /* value: lies in a range */
     uint32_t shards;                 /* the number of ranks if updates are sharded, else 1 */
     struct wefti_rankings *rankings; /* algorithms.c's */
     uint64_t arena_cursor;           /* arena bytes handed out */
@@ -159,6 +180,22 @@ weft_status_t wefti_lower_shard_collective(wefti_lowering_t *lowering, uint32_t 
 /* gathers.c: the collective of a command that gathers the weights of a bucket. */
 weft_status_t wefti_lower_gather(wefti_lowering_t *lowering, uint32_t command,
                                  wefti_plan_collective_t *collective);
+/* ranges.c: gathers weights into memory of their own, not into that of the parameters? */
+bool wefti_lower_is_copy(const wefti_lowering_t *lowering, const wefti_node_t *node);
+/* Which ranges there are; ends: by command, when it is over. Then, with offset_bytes set, their
+ * buffers. */
+weft_status_t wefti_lower_find_ranges(wefti_lowering_t *lowering, const uint32_t *ends);
+weft_status_t wefti_lower_place_ranges(wefti_lowering_t *lowering);
+/* Plan buffer of what a command gathers, or of the gradients of a bucket, as kernels write them or
+ * as they are sent. */
+weft_status_t wefti_lower_gathered_range(wefti_lowering_t *lowering, const char *name,
+                                         uint32_t command, uint32_t *out_buffer);
+weft_status_t wefti_lower_grad_range(wefti_lowering_t *lowering, const char *name, uint32_t bucket,
+                                     bool sent, uint32_t *out_buffer);
+/* shards.c: where the parameters of a bucket are, or their positions. */
+uint64_t wefti_lower_param_offset(const wefti_lowering_t *lowering, const wefti_bucket_t *bucket);
+/* Shards of a bucket whose parameters are sharded. */
+weft_status_t wefti_lower_add_shards(wefti_lowering_t *lowering, uint32_t bucket);
 /* collectives.c: the plan's collectives, one per command; those of init come last. */
 weft_status_t wefti_lower_collectives(wefti_lowering_t *lowering);
 /* constraints.c: the graph's, where collectives are concerned. */

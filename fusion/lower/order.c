@@ -253,6 +253,11 @@ static weft_status_t find_gathered(wefti_lowering_t *l)
                                node->name, node->def->name);
         }
         command->bucket = b + command->part;
+        if (wefti_lower_is_copy(l, node)) {
+            l->buckets[command->bucket].gathered = true;
+            l->buckets[command->bucket].passing =
+                l->params->gradients.accumulate <= 1 && l->params->gradients.clip_norm == 0;
+        }
     }
     return WEFT_OK;
 }

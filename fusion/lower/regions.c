@@ -8,6 +8,8 @@
  * alignment, so a bucket is one range at the same place of every region, and a piece of a split
  * tensor is a part of such a range. All regions have one size. Where updates are sharded, the range
  * of a bucket is padded so that it divides into shards, and a state region has only a rank's share.
+ * Where parameters are sharded, shards of parameters and gradients take the place of the bucket in
+ * their regions.
  */
 #include <string.h>
 
@@ -132,16 +134,30 @@ static uint64_t region_bytes(const wefti_lowering_t *l, uint64_t bytes)
     return padding <= bytes / PADDING_SHARE ? bytes + padding : bytes;
 }
 
-/* Parameters of all buckets, then those without a gradient; fixes where buckets lie in every
+/* Parameters of sharded buckets have positions only. */
+static weft_status_t add_param(wefti_lowering_t *l, const wefti_bucket_t *bucket, uint32_t param)
+{
+    uint64_t position = WEFTI_PLAN_NOWHERE + l->arena_cursor - l->param_begin;
+    if (!bucket->gathered) {
+        return add_kept(l, param, WEFTI_BUFFER_PARAM);
+    }
+    weft_status_t status = wefti_lower_add_buffer(l, param, WEFTI_BUFFER_PARAM, position);
+    return status < 0 ? status
+                      : wefti_lower_advance(l, wefti_value_bytes(&l->graph->values[param]));
+}
+
+/* Parameters of the buckets that are gathered, or of the others; fixes where buckets lie in every
  * region. */
-static weft_status_t add_params(wefti_lowering_t *l)
+static weft_status_t place_buckets(wefti_lowering_t *l, bool gathered)
 {
     weft_status_t status = WEFT_OK;
     uint64_t begin = 0, state_begin = 0;
-    l->param_begin = l->arena_cursor;
     for (uint32_t b = 0; b < l->bucket_count; b++) {
         wefti_bucket_t *bucket = &l->buckets[b];
         uint64_t unit = wefti_lower_unit_bytes(l, bucket);
+        if (bucket->gathered != gathered) {
+            continue;
+        }
         WEFT_TRY(status, pad_region(l, unit), fail);
         if (bucket->part == 0) {
             begin = l->arena_cursor - l->param_begin;
@@ -149,7 +165,7 @@ static weft_status_t add_params(wefti_lowering_t *l)
         }
         for (uint32_t i = 0; i < own_members(bucket); i++) {
             WEFT_TRY(status, check_gradient(l, &bucket->members[i]), fail);
-            WEFT_TRY(status, add_kept(l, bucket->members[i].param, WEFTI_BUFFER_PARAM), fail);
+            WEFT_TRY(status, add_param(l, bucket, bucket->members[i].param), fail);
             WEFT_TRY(status, pad_region(l, member_unit(l)), fail);
         }
         WEFT_TRY(status, pad_region(l, unit), fail);
@@ -158,14 +174,44 @@ static weft_status_t add_params(wefti_lowering_t *l)
             bucket->state_begin_bytes +
             (bucket->end_bytes - bucket->begin_bytes) / (bucket->sharded ? l->shards : 1);
     }
+fail:
+    return status;
+}
+
+/* Positions of sharded parameters follow the region of the others. */
+static weft_status_t place_sharded(wefti_lowering_t *l)
+{
+    weft_status_t status = place_buckets(l, true);
+    l->arena_cursor = l->param_begin + l->region_bytes;
+    l->grad_region_bytes = l->region_bytes;
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        if (l->buckets[b].gathered && !l->buckets[b].passing) {
+            l->grad_region_bytes = l->buckets[b].end_bytes;
+        }
+    }
+    return status;
+}
+
+/* Parameters of all buckets, then those without a gradient, then shards. */
+static weft_status_t add_params(wefti_lowering_t *l)
+{
+    weft_status_t status = WEFT_OK;
+    l->param_begin = l->arena_cursor;
+    WEFT_TRY(status, place_buckets(l, false), fail);
     l->region_bytes = region_bytes(l, l->arena_cursor - l->param_begin);
     l->arena_cursor = l->param_begin + l->region_bytes;
+    WEFT_TRY(status, place_sharded(l), fail);
     if (l->shards == 1) { /* states lie where their parameters do */
         l->state_region_bytes = l->region_bytes;
     }
     for (uint32_t v = 0; v < l->graph->value_count; v++) {
         if (l->graph->values[v].kind == WEFTI_VALUE_PARAM && l->buffer_of[v] == WEFTI_NONE) {
             WEFT_TRY(status, add_kept(l, v, WEFTI_BUFFER_PARAM), fail);
+        }
+    }
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        if (l->buckets[b].gathered) {
+            WEFT_TRY(status, wefti_lower_add_shards(l, b), fail);
         }
     }
 fail:
@@ -210,11 +256,11 @@ static weft_status_t add_wire_gradients(wefti_lowering_t *l)
     l->grad_begin = l->arena_cursor;
     for (uint32_t b = 0; b < l->bucket_count; b++) {
         const wefti_bucket_t *bucket = &l->buckets[b];
-        for (uint32_t i = 0; i < own_members(bucket); i++) {
+        for (uint32_t i = 0; i < own_members(bucket) && !bucket->passing; i++) {
             WEFT_TRY(status, add_wire_gradient(l, bucket, &bucket->members[i]), fail);
         }
     }
-    l->arena_cursor = l->grad_begin + wefti_lower_grad_bytes(l, l->region_bytes);
+    l->arena_cursor = l->grad_begin + wefti_lower_grad_bytes(l, l->grad_region_bytes);
 fail:
     return status;
 }
@@ -225,14 +271,16 @@ static weft_status_t add_gradients(wefti_lowering_t *l)
     l->grad_begin = l->local_begin = l->arena_cursor;
     for (uint32_t b = 0; b < l->bucket_count; b++) {
         wefti_bucket_t *bucket = &l->buckets[b];
-        for (uint32_t i = 0; i < own_members(bucket); i++) {
-            uint32_t param = l->buffer_of[bucket->members[i].param];
-            l->arena_cursor = l->plan->buffers[param].offset_bytes - l->param_begin + l->grad_begin;
+        for (uint32_t i = 0; i < own_members(bucket) && !bucket->passing; i++) {
+            const wefti_plan_buffer_t *param =
+                &l->plan->buffers[l->buffer_of[bucket->members[i].param]];
+            l->arena_cursor = param->offset_bytes - wefti_lower_param_offset(l, bucket) +
+                              bucket->begin_bytes + l->grad_begin;
             WEFT_TRY(status, add_kept(l, bucket->members[i].value, WEFTI_BUFFER_GRAD), fail);
             set_reduced(l, &bucket->members[i], l->buffer_of[bucket->members[i].value]);
         }
     }
-    l->arena_cursor = l->grad_begin + l->region_bytes;
+    l->arena_cursor = l->grad_begin + l->grad_region_bytes;
     if (l->params->gradients.wire == WEFT_DTYPE_BF16) {
         WEFT_TRY(status, add_wire_gradients(l), fail);
     }
@@ -277,7 +325,7 @@ static weft_status_t add_states(wefti_lowering_t *l)
     if (state_of == NULL || l->state_begin == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    for (uint32_t k = 0; k < l->state_count && l->region_bytes > 0; k++) {
+    for (uint32_t k = 0; k < l->state_count && l->state_region_bytes > 0; k++) {
         WEFT_TRY(status, add_state_region(l, k, state_of), fail);
     }
     for (uint32_t b = 0; b < l->bucket_count; b++) {

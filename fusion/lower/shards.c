@@ -24,6 +24,11 @@ weft_dtype_t wefti_lower_param_dtype(const wefti_lowering_t *l, const wefti_buck
     return l->graph->values[bucket->members[0].param].type.dtype;
 }
 
+uint64_t wefti_lower_param_offset(const wefti_lowering_t *l, const wefti_bucket_t *bucket)
+{
+    return (bucket->gathered ? WEFTI_PLAN_NOWHERE : l->param_begin) + bucket->begin_bytes;
+}
+
 /* Adds a buffer that is a rank's shard of a range: "bucket 3 gradients, a shard". */
 static weft_status_t add_shard(wefti_lowering_t *l, uint32_t index, const char *what,
                                weft_dtype_t dtype, uint64_t begin, uint64_t bytes,
@@ -49,6 +54,40 @@ weft_status_t wefti_lower_param_shard(wefti_lowering_t *l, uint32_t index)
     return add_shard(l, index, "parameters", wefti_lower_param_dtype(l, bucket),
                      l->param_begin + bucket->begin_bytes,
                      wefti_lower_range_bytes(bucket) / l->shards, &bucket->param_shard);
+}
+
+/* A shard that lasts though the range that it is of does not. */
+static weft_status_t add_kept_shard(wefti_lowering_t *l, uint32_t index, const char *what,
+                                    weft_dtype_t dtype, uint64_t bytes, uint64_t position,
+                                    uint32_t *out_buffer)
+{
+    weft_status_t status;
+    WEFT_TRY(status, add_shard(l, index, what, dtype, l->arena_cursor, bytes, out_buffer), fail);
+    l->plan->buffers[*out_buffer].kind = WEFTI_BUFFER_SHARD;
+    l->plan->buffers[*out_buffer].rank_stride_bytes = 0;
+    l->plan->buffers[*out_buffer].whole_offset_bytes = position;
+    l->kept_bytes += bytes;
+    status = wefti_lower_advance(l, bytes);
+fail:
+    return status;
+}
+
+weft_status_t wefti_lower_add_shards(wefti_lowering_t *l, uint32_t index)
+{
+    weft_status_t status;
+    wefti_bucket_t *bucket = &l->buckets[index];
+    uint64_t bytes = wefti_lower_range_bytes(bucket) / l->shards;
+    l->plan->flags |= WEFTI_PLAN_SHARDED_PARAMETERS;
+    WEFT_TRY(status,
+             add_kept_shard(l, index, "parameters", wefti_lower_param_dtype(l, bucket), bytes,
+                            wefti_lower_param_offset(l, bucket), &bucket->param_shard),
+             fail);
+    if (bucket->passing) {
+        status = add_kept_shard(l, index, "gradients", wefti_lower_grad_dtype(l, bucket),
+                                wefti_lower_grad_bytes(l, bytes), 0, &bucket->grad_shard);
+    }
+fail:
+    return status;
 }
 
 /* Where a bucket's reduced gradient lies: in the region of gradients, where it was produced or, in

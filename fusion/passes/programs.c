@@ -4,7 +4,8 @@
  *
  * Matches   the finished graph of a step: forward, backward, collectives, updates.
  * Produces  the order in which a step runs, and the programs
- *   init        a Broadcast of all weights from rank 0, unless ranks have weights of their own
+ *   init        a Broadcast of all weights from rank 0, unless ranks have weights of their own,
+ *               or shards of them
  *   step        all nodes except those that only micro_step runs (accumulate.c)
  *   eval        the nodes that loss and logits need, in their form for evaluation:
  *               MaxPool in place of MaxPoolMask, Identity in place of DropoutMask
@@ -13,7 +14,8 @@
  * as possible run during its transfers. Updates run last, collective by collective: no kernel reads
  * a parameter after its update.
  *
- * A rank runs eval alone. If the forward pass communicates, there is no eval.
+ * A rank runs eval alone, unless weights are gathered. If the forward pass communicates otherwise,
+ * there is no eval.
  */
 #include <string.h>
 
@@ -318,7 +320,23 @@ static weft_status_t add_needed(maker_t *m, const char *name, const uint32_t *va
  * init
  */
 
-/* A Broadcast of all weights, in front of all other nodes: it reads the weights, which updates
+/* Weights of which each rank has a shard only (shard_parameters.c), by value. */
+static bool *mark_sharded(maker_t *m)
+{
+    const wefti_graph_t *graph = m->graph;
+    bool *sharded = wefti_arena_array(&m->arena, graph->value_count, sizeof(*sharded));
+    for (uint32_t i = 0; i < graph->order_count && sharded != NULL; i++) {
+        const wefti_node_t *node = &graph->nodes[graph->order[i]];
+        for (uint32_t k = 0; node->phase == WEFTI_PHASE_COMM && k < node->input_count &&
+                             wefti_node_range(node) == WEFT_RANGE_ROLE_SHARD;
+             k++) {
+            sharded[node->inputs[k]] = true;
+        }
+    }
+    return sharded;
+}
+
+/* A Broadcast of all weights that are whole, in front of all other nodes: it reads the weights, which updates
  * overwrite. */
 static weft_status_t add_broadcast(maker_t *m)
 {
@@ -335,11 +353,12 @@ static weft_status_t add_broadcast(maker_t *m)
                                   .attr_count = 1};
     uint32_t *weights = make_map(m, graph->value_count);
     const char **names = wefti_arena_array(&m->arena, graph->value_count, sizeof(*names));
-    if (weights == NULL || names == NULL) {
+    const bool *sharded = mark_sharded(m);
+    if (weights == NULL || names == NULL || sharded == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t v = 0; v < graph->value_count; v++) {
-        if (graph->values[v].kind == WEFTI_VALUE_PARAM &&
+        if (graph->values[v].kind == WEFTI_VALUE_PARAM && !sharded[v] &&
             wefti_value_bytes(&graph->values[v]) > 0) {
             names[count] = wefti_arena_printf(&m->arena, "%s.initial", graph->values[v].name);
             if (names[count] == NULL) {
@@ -420,7 +439,7 @@ fail:
     return status;
 }
 
-/* Marks what evaluation needs; *out_alone: none of it communicates. */
+/* Marks what evaluation needs; *out_alone: none of it communicates, but to gather weights. */
 static weft_status_t find_eval(maker_t *m, bool *out_alone)
 {
     weft_status_t status;
@@ -437,7 +456,8 @@ static weft_status_t find_eval(maker_t *m, bool *out_alone)
     *out_alone = true;
     for (uint32_t i = 0; i < graph->order_count; i++) {
         uint32_t id = graph->order[i];
-        *out_alone = *out_alone && !(m->needed[id] && communicates(&graph->nodes[id]));
+        *out_alone = *out_alone && !(m->needed[id] && communicates(&graph->nodes[id]) &&
+                                     !wefti_node_is_flat_gather(&graph->nodes[id]));
     }
 fail:
     return status;

@@ -164,7 +164,8 @@ static weft_status_t add_bucket(splitter_t *s, uint32_t gather)
                               : wefti_graph_set_attr(s->graph, bucket->scatter, &attr);
     }
     note_readers(s, bucket);
-    s->bucket_count++;
+    s->bucket_count +=
+        bucket->first[FORWARD] != WEFTI_NONE || bucket->first[BACKWARD] != WEFTI_NONE;
     return WEFT_OK;
 }
 

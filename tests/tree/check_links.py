@@ -24,7 +24,6 @@ FOLDERS_WITHOUT_CIRCLES = ("graph/", "fusion/", "runtime/")
 CIRCLES = ("fusion/lower/", "runtime/collective/")  # the circles that are left
 FOR_TESTS = {
     "wefti_graph_from_text",  # graphs as text
-    "wefti_apply_shard_parameters",  # until its row is in the pipeline
     "wefti_schedule_judge_graph",  # the cost of an order, compared with its plan
     "wefti_hub_set_fabric",  # simulated hosts
     "wefti_overlay_stats",  # frames of the rendezvous

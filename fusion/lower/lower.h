@@ -123,11 +123,11 @@ typedef struct wefti_lowering {
         local_begin; /* of gradients as kernels make them: grad_begin, unless what is reduced has
                              another type (wefti_lower_grad_bytes) */
     uint64_t first_begin; /* of gradients of a micro-batch that folds nothing, the partial sum 0 */
-    struct wefti_folds *folds;       /* folds.c's */
-    const weft_op_def_t *fold_def;   /* weft::TreeFold */
-    uint64_t region_bytes;           /* of parameters */
-    uint64_t grad_region_bytes;      /* of gradients: also those of sharded parameters */
-    uint64_t state_region_bytes;     /* of a state: the same, less what is only on other ranks */
+    struct wefti_folds *folds;     /* folds.c's */
+    const weft_op_def_t *fold_def; /* weft::TreeFold */
+    uint64_t region_bytes;         /* of parameters */
+    uint64_t grad_region_bytes;    /* of gradients: also those of sharded parameters */
+    uint64_t state_region_bytes;   /* of a state: the same, less what is only on other ranks */
     wefti_range_t *ranges;
     uint32_t range_count;
     bool *in_range;                  /* value: lies in a range */

@@ -72,7 +72,7 @@ typedef struct wefti_plan_buffer {
     /* Rank r's is at offset_bytes + r * rank_stride_bytes: its shard of a range that all ranks
      * have. 0: at the same place on every rank. */
     uint64_t rank_stride_bytes;
-    uint64_t size_bytes;        /* payload; buffers are padded to 64 */
+    uint64_t size_bytes; /* payload; buffers are padded to 64 */
     /* SHARD of parameters: rank r's is at position whole_offset_bytes + r * size_bytes. Else 0. */
     uint64_t whole_offset_bytes;
     /* TEMP, GRAD: id + 1 of the RANGE in which the buffer lies side by side with others, and whose

@@ -162,9 +162,11 @@ static void add_structure(wefti_hasher_t *hasher, const weft_plan_t *plan)
     add_int(hasher, plan->buffer_count);
     for (uint32_t i = 0; i < plan->buffer_count; i++) {
         add_buffer(hasher, &plan->buffers[i]);
-        if ((plan->flags & WEFTI_PLAN_SHARDED_PARAMETERS) != 0) {
-            add_int(hasher, plan->buffers[i].whole_offset_bytes);
-            add_int(hasher, plan->buffers[i].range);
+        const wefti_plan_buffer_t *buffer = &plan->buffers[i];
+        if ((plan->flags & WEFTI_PLAN_SHARDED_PARAMETERS) != 0 || buffer->range != 0 ||
+            buffer->whole_offset_bytes != 0) {
+            add_int(hasher, buffer->whole_offset_bytes);
+            add_int(hasher, buffer->range);
         }
     }
     add_int(hasher, plan->kernel_count);

@@ -49,8 +49,7 @@ static weft_status_t check_shape(const weft_plan_t *plan, uint32_t id)
 static weft_status_t check_position(const weft_plan_t *plan, uint32_t id)
 {
     const wefti_plan_buffer_t *buffer = &plan->buffers[id];
-    return (plan->flags & WEFTI_PLAN_SHARDED_PARAMETERS) && buffer->kind == WEFTI_BUFFER_PARAM &&
-                   buffer->offset_bytes < 2 * WEFTI_PLAN_NOWHERE &&
+    return buffer->kind == WEFTI_BUFFER_PARAM && buffer->offset_bytes < 2 * WEFTI_PLAN_NOWHERE &&
                    buffer->size_bytes < WEFTI_PLAN_NOWHERE && buffer->rank_stride_bytes == 0
                ? WEFT_OK
                : bad_buffer(plan, id, "only a sharded parameter has a position in place of memory");
@@ -65,7 +64,7 @@ static weft_status_t check_place(const weft_plan_t *plan, uint32_t id)
         buffer->rank_stride_bytes % WEFTI_PLAN_ALIGNMENT != 0) {
         return bad_buffer(plan, id, "its offset or rank stride is no multiple of 64");
     }
-    if (wefti_plan_is_nowhere(buffer)) {
+    if (wefti_plan_is_nowhere(buffer) && (plan->flags & WEFTI_PLAN_SHARDED_PARAMETERS)) {
         return check_position(plan, id);
     }
     if (buffer->size_bytes > plan->arena_bytes || buffer->offset_bytes > plan->arena_bytes ||

@@ -28,8 +28,8 @@
 typedef struct wefti_checkpoint_tensor {
     const char *name;
     weft_tensor_desc_t desc;          /* plain */
-    const wefti_plan_buffer_t *param; /* NULL: a state */
-    const wefti_state_t *state;       /* NULL: a parameter */
+    const wefti_plan_buffer_t *param; /* NULL: state is it */
+    const wefti_state_t *state;       /* a state, or a parameter of which ranks have shards */
 } wefti_checkpoint_tensor_t;
 
 /* What a checkpoint of plan holds, by name; memory is from arena. WEFT_ERR_UNSUPPORTED if the

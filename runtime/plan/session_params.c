@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Trained parameters, as the outside sees them. */
+/* Trained parameters and their gradients, as the outside sees them. */
 #include "runtime/plan/session_state.h"
 
 #include <stdlib.h>
@@ -103,6 +103,55 @@ weft_status_t weft_session_set_param(weft_session_t *session, size_t index, cons
     return status < 0       ? status
            : shards != NULL ? wefti_session_distribute(session, shards, data)
                             : wefti_session_write_plain(session, buffer, data);
+}
+
+/* The gradient of a parameter's buffer, or NULL. */
+static const wefti_state_t *find_gradient(const weft_session_t *session, uint32_t param)
+{
+    uint32_t low = 0, high = session->states.gradient_count;
+    const wefti_state_t *gradients = session->states.gradients;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (gradients[middle].param < param) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low < session->states.gradient_count && gradients[low].param == param ? &gradients[low]
+                                                                                 : NULL;
+}
+
+weft_status_t weft_session_get_gradient(weft_session_t *session, size_t index, void *data,
+                                        size_t bytes)
+{
+    WEFT_CHECK_ARG(session);
+    weft_tensor_desc_t desc;
+    const char *name = NULL;
+    weft_status_t status = wefti_fault_get(&session->fault);
+    if (status >= 0) {
+        status = weft_session_param_info(session, index, &name, &desc);
+    }
+    if (status < 0) {
+        return status;
+    }
+    const wefti_state_t *gradient = find_gradient(session, session->params[index]);
+    if (gradient == NULL) {
+        return wefti_error(WEFT_ERR_NOT_FOUND, "parameter \"%s\": no gradient in the plan", name);
+    }
+    if (session->steps == 0) {
+        return wefti_error(WEFT_ERR_STATE, "session: no gradients before the first step");
+    }
+    if (gradient->sharded || !gradient->whole || gradient->desc.dtype != desc.dtype) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "parameter \"%s\": the plan does not keep its whole gradient as %s",
+                           name, weft_dtype_name(desc.dtype));
+    }
+    if (bytes != gradient->size_bytes) {
+        return wefti_session_bad_size("gradient of", name, gradient->size_bytes, bytes);
+    }
+    WEFT_CHECK_ARG(data);
+    return wefti_session_collect(session, gradient, data);
 }
 
 typedef struct named {

@@ -423,7 +423,11 @@ static void test_plan_refuses_what_is_wrong(void **in)
     REFUSES(b[SHAPE].rank_data_stride_bytes, UINT64_MAX, "weights section");
     REFUSES(b[SHAPE].rank_data_stride_bytes, 16, "the plan's do not");
     REFUSES(b[X].rank_data_stride_bytes, 16, "no contents");
-    REFUSES(b[W].kind, (wefti_buffer_kind_t)10, "unknown kind");
+    REFUSES(b[W].kind, (wefti_buffer_kind_t)11, "unknown kind");
+    REFUSES(b[W].range, 1, "parameters are not sharded");
+    REFUSES(b[W].whole_offset_bytes, WEFTI_PLAN_NOWHERE, "parameters are not sharded");
+    REFUSES(b[W].offset_bytes, WEFTI_PLAN_NOWHERE, "arena size");
+    REFUSES(plan->flags, WEFTI_PLAN_SHARDED_PARAMETERS, "updates are not");
     REFUSES(b[W].dtype, (weft_dtype_t)77, "unknown dtype");
     REFUSES(b[W].layout, WEFT_LAYOUT_CHANNELS_LAST, "layout");
     REFUSES(b[W].dims[0], 5, "its shape has");

@@ -358,7 +358,8 @@ static weft_status_t train(trainer_t *trainer)
     return WEFT_OK;
 }
 
-/* Counts right answers in this rank's share of the test set; the last batch may be partial. */
+/* Counts right answers in this rank's share of the test set; the last batch may be partial. All
+ * ranks evaluate equally often: where weights are sharded they gather them together. */
 static weft_status_t count_correct(trainer_t *trainer, uint64_t *out_correct)
 {
     const image_set_t *set = &trainer->options->data->test;
@@ -372,10 +373,11 @@ static weft_status_t count_correct(trainer_t *trainer, uint64_t *out_correct)
     if (samples == NULL) {
         return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: a batch of %zu", batch);
     }
-    for (uint64_t i = first; i < last && status >= 0; i += batch) {
-        size_t valid = last - i < batch ? (size_t)(last - i) : batch;
+    uint64_t most = ((uint64_t)set->count + trainer->world_size - 1) / trainer->world_size;
+    for (uint64_t i = first; i < first + most && status >= 0; i += batch) {
+        size_t left = i < last ? (size_t)(last - i) : 0, valid = left < batch ? left : batch;
         for (size_t k = 0; k < batch; k++) {
-            samples[k] = (uint32_t)(i + (k < valid ? k : valid - 1)); /* repeats fill the rest */
+            samples[k] = (uint32_t)(k < valid ? i + k : first); /* repeats fill the rest */
         }
         wefti_dataset_gather(set, samples, batch, trainer->images, trainer->labels);
         WEFT_TRY(status, weft_session_eval(trainer->session), done);

@@ -24,15 +24,15 @@
 typedef struct packer {
     wefti_graph_t *graph;
     wefti_arena_t arena;
-    uint64_t *keys; /* positions for sorting, by node */
-    size_t key_count;
+    wefti_readers_t readers;
+    uint32_t *position; /* by node, in the order */
+    uint32_t count;     /* of the order, without inserted nodes */
 } packer_t;
 
 /* One collective to be replaced. */
 typedef struct bundle {
     uint32_t id;
     int64_t in_blocks, out_blocks; /* of its inputs, of its outputs */
-    uint64_t key;
 } bundle_t;
 
 static const weft_tensor_desc_t *type_of(const packer_t *p, uint32_t value)
@@ -73,40 +73,47 @@ static bool find_bundle(const packer_t *p, uint32_t id, bundle_t *out)
     int64_t out_elems = weft_tensor_elem_count(type_of(p, node->outputs[0]));
     int64_t block = scatters ? out_elems : in, whole = scatters ? in : out_elems;
     int64_t ranks = block > 0 ? whole / block : 0;
-    *out = (bundle_t){.id = id,
-                      .in_blocks = scatters ? ranks : 1,
-                      .out_blocks = scatters ? 1 : ranks,
-                      .key = p->keys[id]};
+    *out =
+        (bundle_t){.id = id, .in_blocks = scatters ? ranks : 1, .out_blocks = scatters ? 1 : ranks};
     return ranks > 0 && divides(p, node, out);
 }
 
-/* step: 0 to 2, the last of which has no outputs yet: it takes over those of the collective. */
-static weft_status_t add_node(packer_t *p, const bundle_t *b, wefti_node_params_t *params,
-                              uint64_t step, uint32_t *out_node)
+/* The node before the first reader of the collective's results. */
+static uint32_t last_before_readers(const packer_t *p, uint32_t id)
 {
-    weft_status_t status;
+    const wefti_node_t *node = &p->graph->nodes[id];
+    uint32_t first = p->count;
+    for (uint32_t i = 0; i < node->output_count; i++) {
+        uint32_t reader = p->readers.first[node->outputs[i]];
+        if (reader < p->readers.first[node->outputs[i] + 1]) {
+            uint32_t at = p->position[p->readers.nodes[reader]];
+            first = at < first ? at : first;
+        }
+    }
+    return p->graph->order[first - 1]; /* which exists: the collective is before them */
+}
+
+/* The last node has no outputs yet, because it takes over those of the collective, and stands before
+ * their first reader: compute does not wait earlier. The others run as soon as they can. */
+static weft_status_t insert(packer_t *p, const bundle_t *b, wefti_node_params_t *params,
+                            bool is_last, uint32_t *out_node)
+{
+    uint32_t after = is_last ? last_before_readers(p, b->id) : WEFTI_WHEN_READY;
     bool *absent = wefti_arena_array(&p->arena, params->output_count, sizeof(*absent));
     if (absent == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    memset(absent, step == 2, params->output_count * sizeof(*absent));
+    memset(absent, is_last, params->output_count * sizeof(*absent));
     params->output_absent = absent;
     params->domain = "weft";
     params->phase = p->graph->nodes[b->id].phase;
-    WEFT_TRY(status, wefti_graph_add_node(p->graph, params, out_node), done);
-    WEFT_TRY(status,
-             wefti_array_reserve(p->graph->arena.allocator, &p->keys, &p->key_count,
-                                 (size_t)*out_node + 1, sizeof(*p->keys)),
-             done);
-    p->keys[*out_node] = b->key + step;
-done:
-    return status;
+    return wefti_graph_insert_node(p->graph, params, after, out_node);
 }
 
 /* Pack of several values; shape NULL: of one dimension. */
 static weft_status_t add_pack(packer_t *p, const bundle_t *b, int64_t blocks,
                               const uint32_t *values, uint32_t count,
-                              const weft_tensor_desc_t *shape, uint64_t step, uint32_t *out_node)
+                              const weft_tensor_desc_t *shape, bool is_last, uint32_t *out_node)
 {
     const weft_attr_t attrs[] = {{.name = "blocks", .type = WEFT_ATTR_TYPE_INT, .i = blocks},
                                  {.name = "shape",
@@ -121,12 +128,12 @@ static weft_status_t add_pack(packer_t *p, const bundle_t *b, int64_t blocks,
         .output_count = 1,
         .attrs = attrs,
         .attr_count = shape != NULL ? 2 : 1};
-    return params.name == NULL ? WEFT_ERR_NO_MEMORY : add_node(p, b, &params, step, out_node);
+    return params.name == NULL ? WEFT_ERR_NO_MEMORY : insert(p, b, &params, is_last, out_node);
 }
 
 /* Unpack of a value into tensors of these types. */
 static weft_status_t add_unpack(packer_t *p, const bundle_t *b, int64_t blocks, uint32_t value,
-                                const weft_tensor_desc_t *types, uint32_t count, uint64_t step,
+                                const weft_tensor_desc_t *types, uint32_t count, bool is_last,
                                 uint32_t *out_node)
 {
     int64_t *shapes =
@@ -151,7 +158,7 @@ static weft_status_t add_unpack(packer_t *p, const bundle_t *b, int64_t blocks, 
                                   .output_count = count,
                                   .attrs = attrs,
                                   .attr_count = 2};
-    return add_node(p, b, &params, step, out_node);
+    return insert(p, b, &params, is_last, out_node);
 }
 
 /* The same collective on one value. */
@@ -159,33 +166,26 @@ static weft_status_t add_collective(packer_t *p, const bundle_t *b, uint32_t val
                                     const char *name, uint32_t *out_node)
 {
     const wefti_node_t *node = &p->graph->nodes[b->id];
-    weft_attr_t *attrs = wefti_arena_array(&p->arena, node->attr_count, sizeof(*attrs));
+    weft_attr_t *attrs = wefti_arena_array(&p->arena, (size_t)node->attr_count + 1, sizeof(*attrs));
     wefti_node_params_t params = {.op = node->def->name,
                                   .name = name,
                                   .inputs = &value,
                                   .input_count = 1,
                                   .output_count = 1,
-                                  .attrs = attrs};
+                                  .attrs = attrs,
+                                  .attr_count = 1};
     if (attrs == NULL || name == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
+    attrs[0] = (weft_attr_t){
+        .name = "group_size", .type = WEFT_ATTR_TYPE_INT, .i = b->in_blocks * b->out_blocks};
     for (uint32_t i = 0; i < node->attr_count; i++) {
-        if (strcmp(node->attrs[i].name, "parts") != 0) {
+        const char *attr = node->attrs[i].name;
+        if (strcmp(attr, "parts") != 0 && strcmp(attr, attrs[0].name) != 0) {
             attrs[params.attr_count++] = node->attrs[i];
         }
     }
-    bool sized = wefti_node_attr(node, "group_size") != NULL;
-    if (!sized) {
-        attrs = wefti_arena_array(&p->arena, (size_t)params.attr_count + 1, sizeof(*attrs));
-        if (attrs == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
-        memcpy(attrs, params.attrs, params.attr_count * sizeof(*attrs));
-        attrs[params.attr_count++] = (weft_attr_t){
-            .name = "group_size", .type = WEFT_ATTR_TYPE_INT, .i = b->in_blocks * b->out_blocks};
-        params.attrs = attrs;
-    }
-    return add_node(p, b, &params, 1, out_node);
+    return insert(p, b, &params, false, out_node);
 }
 
 static void replace(packer_t *p, const bundle_t *b, uint32_t by, uint32_t collective)
@@ -210,13 +210,13 @@ static weft_status_t pack(packer_t *p, const bundle_t *b)
     for (uint32_t i = 0; i < count; i++) {
         types[i] = *type_of(p, node->outputs[i]);
     }
-    WEFT_TRY(status, add_pack(p, b, b->in_blocks, node->inputs, count, NULL, 0, &packed), done);
+    WEFT_TRY(status, add_pack(p, b, b->in_blocks, node->inputs, count, NULL, false, &packed), done);
     const char *name = wefti_arena_printf(&p->arena, "%s/packed", p->graph->nodes[b->id].name);
     WEFT_TRY(status, add_collective(p, b, p->graph->nodes[packed].outputs[0], name, &collective),
              done);
     WEFT_TRY(status,
              add_unpack(p, b, b->out_blocks, p->graph->nodes[collective].outputs[0], types, count,
-                        2, &unpacked),
+                        true, &unpacked),
              done);
     replace(p, b, unpacked, collective);
 done:
@@ -251,7 +251,7 @@ static weft_status_t split(packer_t *p, const bundle_t *b)
             cut_at(block, elem_bytes, parts, i + 1) - cut_at(block, elem_bytes, parts, i);
         types[i] = (weft_tensor_desc_t){.rank = 1, .dims = {elems * b->in_blocks}};
     }
-    WEFT_TRY(status, add_unpack(p, b, b->in_blocks, input, types, parts, 0, &apart), done);
+    WEFT_TRY(status, add_unpack(p, b, b->in_blocks, input, types, parts, false, &apart), done);
     for (uint32_t i = 0; i < parts; i++) {
         const char *name =
             wefti_arena_printf(&p->arena, "%s/piece%u", p->graph->nodes[b->id].name, i);
@@ -259,7 +259,7 @@ static weft_status_t split(packer_t *p, const bundle_t *b)
                  done);
         results[i] = p->graph->nodes[collective].outputs[0];
     }
-    WEFT_TRY(status, add_pack(p, b, b->out_blocks, results, parts, &out_type, 2, &whole), done);
+    WEFT_TRY(status, add_pack(p, b, b->out_blocks, results, parts, &out_type, true, &whole), done);
     replace(p, b, whole, collective);
 done:
     return status;
@@ -267,26 +267,25 @@ done:
 
 static weft_status_t pack_all(packer_t *p)
 {
-    weft_status_t status = WEFT_OK;
+    weft_status_t status;
     wefti_graph_t *graph = p->graph;
-    uint32_t count = graph->order_count;
-    bool found = false;
-    WEFT_TRY(status,
-             wefti_array_reserve(graph->arena.allocator, &p->keys, &p->key_count,
-                                 (size_t)graph->node_count + 1, sizeof(*p->keys)),
-             done);
+    uint32_t count = p->count = graph->order_count;
+    bundle_t bundle;
+    p->position = wefti_arena_array(&p->arena, graph->node_count, sizeof(*p->position));
+    if (p->position == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    WEFT_TRY(status, wefti_graph_readers(graph, graph->order, count, &p->arena, &p->readers), done);
     for (uint32_t i = 0; i < count; i++) {
-        p->keys[graph->order[i]] = 3 * (uint64_t)i;
+        p->position[graph->order[i]] = i;
     }
     for (uint32_t i = 0; i < count; i++) {
-        bundle_t bundle;
         if (find_bundle(p, graph->order[i], &bundle)) {
             bool apart = graph->nodes[bundle.id].input_count == 1;
             WEFT_TRY(status, apart ? split(p, &bundle) : pack(p, &bundle), done);
-            found = true;
         }
     }
-    status = found ? wefti_graph_reorder(graph, p->keys) : WEFT_OK;
+    status = graph->order_count > count ? wefti_graph_sort(graph) : WEFT_OK;
 done:
     return status;
 }
@@ -296,7 +295,6 @@ weft_status_t wefti_pass_pack(wefti_graph_t *graph)
     packer_t p = {.graph = graph};
     wefti_arena_init(&p.arena, graph->arena.allocator, 0);
     weft_status_t status = pack_all(&p);
-    wefti_free(graph->arena.allocator, p.keys);
     wefti_arena_deinit(&p.arena);
     return status;
 }

@@ -275,13 +275,16 @@ def folders_section():
     for folder, (holds, allowed) in table.FOLDERS.items():
         may = ", ".join(f"`{prefix}`" for prefix in allowed) or "the public headers only"
         row = f"| `{folder}` | {holds} | {may} |"
-        if len(row) > 100:  # tables do not wrap: long rows become a list below
+        if len(row) > 100 or folder.startswith("runtime/") and folder != "runtime/base":  # see the lists below
             row = f"| `{folder}` | {holds} | see below |"
         out.append(row)
-    for folder, (_, allowed) in table.FOLDERS.items():
-        holds = table.FOLDERS[folder][0]
-        if len(f"| `{folder}` | {holds} | " + ", ".join(f"`{p}`" for p in allowed) + " |") > 100:
+    rooms = {f"runtime/{room}": uses for room, (_, *uses) in table.RUNTIME.items()}
+    for folder, (holds, allowed) in table.FOLDERS.items():
+        if folder not in rooms and len(f"| `{folder}` | {holds} | " + ", ".join(f"`{p}`" for p in allowed) + " |") > 100:
             out += ["", wrap(f"`{folder}` may include " + ", ".join(f"`{prefix}`" for prefix in allowed) + ".")]
+    out += ["", "Rooms of the runtime may include `runtime/base/`, `ops/`, `transport/`, themselves, and:", ""]
+    out += ["| room | rooms that it may include |", "|---|---|"]
+    out += [f"| `{room}` | {', '.join(uses) or 'none'} |" for room, uses in rooms.items()]
     out += ["", "Libraries stay in one corner each:", "", "| header | included only by |", "|---|---|"]
     for header, place in table.CORNERS.items():
         places = re.sub(r"\[a-z_\]\*|\\", lambda m: "*" if m.group(0).startswith("[") else "", place).strip("()").split("|")

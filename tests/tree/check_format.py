@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the form of the tree: C files are as clang-format writes them, lines of Markdown end at 100 columns, shell
-scripts parse.
+"""Checks the form of the tree: C files are as clang-format writes them, lines of Markdown end at 100 columns and name
+files that exist, shell scripts parse.
 
 usage: check_format.py [--fix] [SOURCE_DIR]     --fix: clang-format rewrites the C files that differ
 """
 import argparse
+import fnmatch
 import os
 import pathlib
 import re
@@ -22,6 +23,8 @@ C_EXCEPTIONS: list[str] = []
 MARKDOWN_EXCEPTIONS: list[str] = [
     "tools/README.md",
 ]
+# Pages of the past, whose files may be gone.
+PATH_EXCEPTIONS = {"CHANGELOG.md"}
 
 
 def tree(root: pathlib.Path) -> list[str]:
@@ -79,6 +82,21 @@ def check_markdown(root: pathlib.Path, names: list[str]) -> list[str]:
     return wrong
 
 
+def check_paths(root: pathlib.Path, names: list[str]) -> list[str]:
+    """A path in backticks is a file or folder of the tree, or the start of one. A word in capitals is a placeholder."""
+    wrong = []
+    tops = {name.split("/")[0] for name in names if "/" in name}
+    for page in (name for name in names if name.endswith(".md") and name not in PATH_EXCEPTIONS):
+        folder = f"{pathlib.PurePath(page).parent.as_posix()}/"
+        for number, line in enumerate((root / page).read_text(encoding="utf-8").splitlines(), 1):
+            for path in re.findall(r"`([a-z0-9_.-]+/[a-z0-9_./*-]*)`", line):
+                near = any(name.startswith(folder + path.split("/")[0] + "/") for name in names)
+                places = [path] * (path.split("/")[0] in tops) + [folder + path] * near
+                if places and not any(fnmatch.fnmatch(name, f"{place}*") for place in places for name in names):
+                    wrong.append(f"{page}:{number}: no file {path}")
+    return wrong
+
+
 def check_shell(root: pathlib.Path, names: list[str]) -> list[str]:
     wrong = []
     for name in names:
@@ -103,6 +121,7 @@ def main() -> int:
     program, reason = find_clang_format()
     wrong = check_c(root, c_names, program, options.fix) if program else []
     wrong += check_markdown(root, [n for n in names if n.endswith(".md")])
+    wrong += check_paths(root, names)
     wrong += check_shell(root, names)
     if len(c_names) < 100:
         wrong.append(f"only {len(c_names)} C files found in {root}")

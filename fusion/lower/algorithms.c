@@ -1,31 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The candidate algorithms of a plan's collective, the fastest predicted one first: bind takes the
- * first that all ranks can run. Mesh is always in the list; any group in shared memory can run it.
- * Predictions run the schedules of all ranks, so they are made once per operator and class of
- * sizes; in between times are affine in bytes.
- */
+/* The candidate algorithms of a plan's collective: bind takes the first that all ranks can run. */
 #include "fusion/lower/lower.h"
 
 #include <math.h>
 #include <string.h>
 
+#include "fusion/rankings.h"
 #include "runtime/base/error.h"
 
 #define MOST_LISTED 4u /* mesh included */
-#define CLASSES 64u
-
-/* What was predicted for sizes from 2^k bytes to twice that. */
-typedef struct ranking {
-    bool known;
-    uint32_t count;
-    const char *names[MOST_LISTED];
-    double low_ns[MOST_LISTED], high_ns[MOST_LISTED]; /* at either end */
-} ranking_t;
-
-struct wefti_rankings {
-    ranking_t of[WEFT_COLLECTIVE_BARRIER + 1][2][CLASSES]; /* operator, in place, class */
-};
 
 /* Sources are wholly or partly the result's memory. */
 static bool is_in_place(const weft_plan_t *plan, const wefti_plan_collective_t *collective)
@@ -36,112 +19,22 @@ static bool is_in_place(const weft_plan_t *plan, const wefti_plan_collective_t *
            b->offset_bytes < a->offset_bytes + a->size_bytes;
 }
 
-static weft_status_t predict_at(const wefti_lowering_t *l, const weft_algo_params_t *params,
-                                uint64_t bytes, wefti_candidate_t out[WEFTI_MAX_CANDIDATES],
-                                uint32_t *out_count)
-{
-    /* Hand-written code loads and stores. */
-    wefti_choice_t choice = {.planned = true, .executors = params->host_of == NULL};
-    wefti_counts_t counts = {.elem_count = bytes / 4, .elem_bytes = 4};
-    weft_status_t status =
-        wefti_cost_choose(l->params->costs, params, &counts, &choice, out, out_count);
-    for (uint32_t i = 0; status >= 0 && i < *out_count; i++) {
-        if (out[i].reason != NULL) { /* eligible ones come first */
-            *out_count = i;
-        }
-    }
-    return status;
-}
-
-static double predicted_ns(const wefti_candidate_t *candidates, uint32_t count, const char *name)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        if (strcmp(candidates[i].algorithm->name, name) == 0) {
-            return candidates[i].predicted_ns;
-        }
-    }
-    return 0;
-}
-
-static void list(ranking_t *ranking, const char *name, const wefti_candidate_t *low,
-                 uint32_t low_count, const wefti_candidate_t *high, uint32_t high_count)
-{
-    ranking->names[ranking->count] = name;
-    ranking->low_ns[ranking->count] = predicted_ns(low, low_count, name);
-    ranking->high_ns[ranking->count++] = predicted_ns(high, high_count, name);
-}
-
-/* The best ones in the middle of the class, and mesh. */
-static weft_status_t rank(wefti_lowering_t *l, const weft_algo_params_t *params, uint32_t class,
-                          ranking_t *ranking)
-{
-    weft_status_t status;
-    wefti_candidate_t low[WEFTI_MAX_CANDIDATES], middle[WEFTI_MAX_CANDIDATES],
-        high[WEFTI_MAX_CANDIDATES];
-    uint32_t low_count, middle_count, high_count;
-    bool mesh = false;
-    uint64_t bytes = 1ull << class;
-    WEFT_TRY(status, predict_at(l, params, bytes, low, &low_count), fail);
-    WEFT_TRY(status, predict_at(l, params, bytes + bytes / 2, middle, &middle_count), fail);
-    WEFT_TRY(status, predict_at(l, params, bytes * 2, high, &high_count), fail);
-    for (uint32_t i = 0; i < middle_count; i++) {
-        const char *name = middle[i].algorithm->name;
-        bool is_mesh = strcmp(name, "mesh") == 0;
-        if (is_mesh || ranking->count + !mesh < MOST_LISTED) {
-            list(ranking, name, low, low_count, high, high_count);
-        }
-        mesh |= is_mesh;
-    }
-    ranking->known = true;
-fail:
-    return status;
-}
-
-/* Too many ranks to predict for: few steps, then mesh. */
-static weft_status_t rank_unpredicted(const weft_algo_params_t *params, ranking_t *ranking)
-{
-    const weft_algorithm_t *few = wefti_cost_few_steps(params);
-    ranking->known = true;
-    if (few != NULL && strcmp(few->name, "mesh") != 0) {
-        ranking->names[ranking->count++] = few->name;
-    }
-    ranking->names[ranking->count++] = "mesh";
-    return WEFT_OK;
-}
-
 static weft_status_t find_ranking(wefti_lowering_t *l, const wefti_plan_collective_t *collective,
-                                  uint64_t bytes, const ranking_t **out_ranking)
+                                  uint64_t bytes, const wefti_ranking_t **out_ranking)
 {
-    weft_status_t status = WEFT_OK;
-    bool in_place = is_in_place(l->plan, collective);
-    weft_algo_params_t params = {.struct_size = sizeof params,
-                                 .op = collective->op,
-                                 .group_size = l->params->world_size,
-                                 .in_place = in_place,
-                                 .order = WEFT_ORDER_TREE};
-    wefti_plan_place_params(l->params->place, &params);
-    uint32_t class = 63u - (uint32_t)__builtin_clzll(bytes | 64);
     if (l->rankings == NULL) {
         l->rankings = wefti_arena_alloc(&l->arena, sizeof *l->rankings);
+        if (l->rankings == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+        *l->rankings = (wefti_rankings_t){.costs = l->params->costs,
+                                          .place = l->params->place,
+                                          .order = WEFT_ORDER_TREE,
+                                          .most = MOST_LISTED,
+                                          .arena = &l->arena};
     }
-    if (l->rankings == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    class = class > 40 ? 40 : class; /* 1 TiB */
-    ranking_t *ranking = &l->rankings->of[collective->op][in_place][class];
-    *out_ranking = ranking;
-    if (ranking->known) {
-        return WEFT_OK;
-    }
-    if (l->params->costs == NULL || params.group_size == 1) {
-        ranking->known = true;
-        ranking->names[ranking->count++] = "mesh";
-    } else if (params.group_size > WEFTI_MAX_PREDICTED_RANKS) {
-        status = rank_unpredicted(&params, ranking);
-    } else {
-        status = rank(l, &params, class, ranking);
-    }
-    return status;
+    return wefti_rank_algorithms(l->rankings, collective->op, l->params->world_size,
+                                 is_in_place(l->plan, collective), 4, bytes, out_ranking);
 }
 
 static uint64_t as_ps(double ns)
@@ -165,12 +58,10 @@ weft_status_t wefti_lower_add_algorithms(wefti_lowering_t *l, wefti_plan_collect
                                          uint64_t range_bytes)
 {
     weft_status_t status;
-    const ranking_t *ranking;
+    const wefti_ranking_t *ranking;
     /* One block, which is what costs are asked for. */
     uint64_t bytes = collective->elem_count * weft_dtype_size_bytes(collective->dtype);
     WEFT_TRY(status, find_ranking(l, collective, bytes, &ranking), fail);
-    uint64_t base = 1ull << (63u - (uint32_t)__builtin_clzll(bytes | 64));
-    double along = ((double)bytes - (double)base) / (double)base;
     /* The sweep does what mesh does, and nothing else does that. */
     bool only_mesh = collective->update != WEFTI_PLAN_NONE;
     wefti_plan_algorithm_t *out = wefti_arena_array(&l->plan->arena, ranking->count, sizeof(*out));
@@ -180,11 +71,9 @@ weft_status_t wefti_lower_add_algorithms(wefti_lowering_t *l, wefti_plan_collect
     }
     collective->algorithms = out;
     collective->algorithm_count = 0;
-    double scale =
-        scale_of(l, collective, range_bytes,
-                 ranking->low_ns[0] + along * (ranking->high_ns[0] - ranking->low_ns[0]));
+    double scale = scale_of(l, collective, range_bytes, wefti_ranking_ns(ranking, 0, bytes));
     for (uint32_t i = 0; i < ranking->count; i++) {
-        double ns = ranking->low_ns[i] + along * (ranking->high_ns[i] - ranking->low_ns[i]);
+        double ns = wefti_ranking_ns(ranking, i, bytes);
         if (only_mesh && strcmp(ranking->names[i], "mesh") != 0) {
             continue;
         }

@@ -132,7 +132,7 @@ typedef struct wefti_lowering {
     uint32_t range_count;
     bool *in_range;                  /* value: lies in a range */
     uint32_t shards;                 /* the number of ranks if updates are sharded, else 1 */
-    struct wefti_rankings *rankings; /* algorithms.c's */
+    struct wefti_rankings *rankings; /* algorithms.c: fusion/rankings.h */
     uint64_t arena_cursor;           /* arena bytes handed out */
     uint64_t kept_bytes;             /* payload of what is there all the time */
 } wefti_lowering_t;

@@ -138,6 +138,15 @@ bool wefti_dtype_is_floating(weft_dtype_t dtype)
            dtype == WEFT_DTYPE_BF16;
 }
 
+uint32_t *wefti_id_map(wefti_arena_t *arena, size_t count)
+{
+    uint32_t *map = wefti_arena_array(arena, count, sizeof(*map));
+    if (map != NULL) {
+        memset(map, 0xff, count * sizeof(*map));
+    }
+    return map;
+}
+
 size_t wefti_value_bytes(const wefti_value_t *value)
 {
     int64_t elem_count = weft_tensor_elem_count(&value->type);

@@ -240,6 +240,8 @@ weft_status_t wefti_graph_readers(const wefti_graph_t *graph, const uint32_t *or
                                   wefti_arena_t *arena, wefti_readers_t *out);
 /* Output index of node becomes value, which another node produced so far. */
 void wefti_graph_take_output(wefti_graph_t *graph, uint32_t node, uint32_t index, uint32_t value);
+/* Ids by node or value: count times WEFTI_NONE. In arena; NULL: no memory. */
+uint32_t *wefti_id_map(wefti_arena_t *arena, size_t count);
 size_t wefti_value_bytes(const wefti_value_t *value);                          /* 0 when unknown */
 uint32_t wefti_graph_find_value(const wefti_graph_t *graph, const char *name); /* or WEFTI_NONE */
 

@@ -108,10 +108,7 @@ static weft_status_t add_variant(accumulator_t *a, uint32_t id, const bool *is_l
     const char **names = wefti_arena_array(&a->arena, node.output_count, sizeof(*names));
     bool *absent = wefti_arena_array(&a->arena, node.output_count, sizeof(*absent));
     char *name = wefti_arena_printf(&a->arena, "%s.micro", node.name);
-    if (names == NULL || absent == NULL || name == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t k = 0; k < node.output_count; k++) {
+    for (uint32_t k = 0; k < node.output_count && !a->arena.failed; k++) {
         absent[k] = node.outputs[k] == WEFTI_NONE;
         names[k] = absent[k] ? NULL : name_sum(a, node.outputs[k], 0);
     }
@@ -194,15 +191,12 @@ static weft_status_t add_fold(accumulator_t *a, uint32_t collective, const uint3
     const char **names = wefti_arena_array(&a->arena, count, sizeof(*names));
     params.groups[0] = gradients;
     params.output_names = names;
-    if (names == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
     for (uint32_t t = 0; mask >> t != 0; t++) {
         if ((mask >> t & 1) != 0) {
             params.groups[params.group_count++] = sums[t];
         }
     }
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count && names != NULL; i++) {
         names[i] = name_sum(a, gradients[i], level);
     }
     WEFT_TRY(status, a->arena.failed ? WEFT_ERR_NO_MEMORY : WEFT_OK, fail);
@@ -294,22 +288,14 @@ static weft_status_t begin(accumulator_t *a, uint32_t collective_count)
 {
     const wefti_graph_t *graph = a->graph;
     a->levels = wefti_level_count(a->accumulate);
-    a->first = wefti_arena_array(&a->arena, graph->value_count, sizeof(*a->first));
-    a->variant = wefti_arena_array(&a->arena, graph->node_count, sizeof(*a->variant));
+    a->first = wefti_id_map(&a->arena, graph->value_count);
+    a->variant = wefti_id_map(&a->arena, graph->node_count);
     a->folds = wefti_arena_array(&a->arena, a->levels, sizeof(*a->folds));
     a->fold_count = wefti_arena_array(&a->arena, a->levels, sizeof(*a->fold_count));
-    if (a->first == NULL || a->variant == NULL || a->folds == NULL || a->fold_count == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    memset(a->first, 0xff, graph->value_count * sizeof(*a->first));
-    memset(a->variant, 0xff, graph->node_count * sizeof(*a->variant));
-    for (uint32_t t = 0; t < a->levels; t++) {
+    for (uint32_t t = 0; t < a->levels && a->folds != NULL; t++) {
         a->folds[t] = wefti_arena_array(&a->arena, collective_count, sizeof(**a->folds));
-        if (a->folds[t] == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
     }
-    return WEFT_OK;
+    return a->arena.failed ? WEFT_ERR_NO_MEMORY : WEFT_OK;
 }
 
 /* Kernels that make the gradients of collectives[count], found before folds replace them. */

@@ -17,86 +17,33 @@
 #define PROGRAM "program."
 #define MAX_PROPERTIES 1000u
 
-typedef struct bytes {
-    const uint8_t *at, *end;
-} bytes_t;
-
-static bool read_varint(bytes_t *in, uint64_t *out)
+static char *copy_text(wefti_arena_t *arena, const wefti_onnx_field_t *text)
 {
-    *out = 0;
-    for (uint32_t shift = 0; shift < 64 && in->at < in->end; shift += 7) {
-        uint8_t byte = *in->at++;
-        *out |= (uint64_t)(byte & 0x7f) << shift;
-        if (byte < 0x80) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* One field: *out is its payload where it has a length, else empty. */
-static bool read_field(bytes_t *in, uint64_t *out_id, bytes_t *out)
-{
-    uint64_t tag, length = 0;
-    *out = (bytes_t){in->at, in->at};
-    if (!read_varint(in, &tag)) {
-        return false;
-    }
-    *out_id = tag >> 3;
-    switch (tag & 7) {
-    case 0:
-        return read_varint(in, &length);
-    case 1:
-        length = 8;
-        break;
-    case 5:
-        length = 4;
-        break;
-    case 2:
-        if (!read_varint(in, &length)) {
-            return false;
-        }
-        break;
-    default:
-        return false;
-    }
-    if (length > (uint64_t)(in->end - in->at)) {
-        return false;
-    }
-    *out = (bytes_t){in->at, in->at + length};
-    in->at += length;
-    return true;
-}
-
-static char *copy_text(wefti_arena_t *arena, bytes_t text)
-{
-    size_t length = (size_t)(text.end - text.at);
-    char *copy = wefti_arena_alloc(arena, length + 1);
-    if (copy != NULL && length > 0) {
-        memcpy(copy, text.at, length);
+    char *copy = wefti_arena_alloc(arena, text->size_bytes + 1);
+    if (copy != NULL && text->size_bytes > 0) {
+        memcpy(copy, text->payload, text->size_bytes);
     }
     return copy;
 }
 
-/* A damaged file is left to the importer, which says where. */
-static weft_status_t read_entry(bytes_t in, wefti_arena_t *arena, wefti_onnx_property_t *out,
-                                bool *out_taken)
+/* A damaged file is left to the importer, which reports where. */
+static weft_status_t read_entry(wefti_onnx_cursor_t in, wefti_arena_t *arena,
+                                wefti_onnx_property_t *out, bool *out_taken)
 {
-    bytes_t key = {0}, value = {0}, field;
-    uint64_t id;
-    *out_taken = false;
-    while (in.at < in.end && read_field(&in, &id, &field)) {
-        key = id == 1 ? field : key;
-        value = id == 2 ? field : value;
-    }
+    wefti_onnx_field_t key = {0}, value = {0}, field;
     size_t prefix = strlen(PREFIX);
-    if (key.at == NULL || (size_t)(key.end - key.at) <= prefix ||
-        memcmp(key.at, PREFIX, prefix) != 0) {
+    *out_taken = false;
+    while (in.at < in.end && wefti_onnx_next_field(&in, &field) == NULL) {
+        key = field.id == 1 ? field : key;
+        value = field.id == 2 ? field : value;
+    }
+    if (key.size_bytes <= prefix || memcmp(key.payload, PREFIX, prefix) != 0) {
         return WEFT_OK;
     }
-    key.at += prefix;
-    out->key = copy_text(arena, key);
-    out->value = copy_text(arena, value);
+    key.payload += prefix;
+    key.size_bytes -= prefix;
+    out->key = copy_text(arena, &key);
+    out->value = copy_text(arena, &value);
     *out_taken = true;
     return out->key == NULL || out->value == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
 }
@@ -106,23 +53,24 @@ weft_status_t wefti_onnx_read_properties(const void *data, size_t size_bytes, we
                                          uint32_t *out_count)
 {
     weft_status_t status = WEFT_OK;
-    bytes_t in = {data, (const uint8_t *)data + size_bytes}, field;
-    uint64_t id;
+    wefti_onnx_cursor_t in = {data, (const uint8_t *)data + size_bytes};
+    wefti_onnx_field_t field;
     size_t capacity = 0;
     wefti_onnx_property_t *found = NULL;
     uint32_t count = 0;
     *out_properties = NULL;
     *out_count = 0;
-    while (in.at < in.end && count < MAX_PROPERTIES && read_field(&in, &id, &field)) {
+    while (in.at < in.end && count < MAX_PROPERTIES && wefti_onnx_next_field(&in, &field) == NULL) {
         bool taken;
-        if (id != FIELD_METADATA) {
+        if (field.id != FIELD_METADATA) {
             continue;
         }
         WEFT_TRY(status,
                  wefti_array_reserve(arena->allocator, &found, &capacity, (size_t)count + 1,
                                      sizeof(*found)),
                  done);
-        WEFT_TRY(status, read_entry(field, arena, &found[count], &taken), done);
+        const wefti_onnx_cursor_t entry = {field.payload, field.payload + field.size_bytes};
+        WEFT_TRY(status, read_entry(entry, arena, &found[count], &taken), done);
         count += taken;
     }
     if (count > 0) {
@@ -215,57 +163,70 @@ static const char *property(const wefti_onnx_import_params_t *params, const char
 /* An error about the property weft.<key> of the file; key is a literal. */
 #define BAD(key, ...) wefti_error(WEFT_ERR_FORMAT, "metadata weft." key ": " __VA_ARGS__)
 
-/* "a:b a:b ..": the next count numbers; false at the end, *at NULL when it is no list. */
-static bool next_numbers(const char **at, uint64_t *out, int count)
+/* A list of groups of numbers, "a:b a:b ..". */
+typedef struct list {
+    const char *key, *text;
+    const char *at; /* NULL: the text is not such a list */
+} list_t;
+
+static list_t open_list(const wefti_onnx_import_params_t *params, const char *key)
 {
-    char *end;
-    if (**at == '\0') {
-        return false;
-    }
-    for (int i = 0; i < count; i++) {
-        bool last = i == count - 1;
-        if (**at < '0' || **at > '9') {
-            *at = NULL;
-            return false;
-        }
-        out[i] = strtoull(*at, &end, 10);
-        if ((!last && *end != ':') || (last && *end != ' ' && *end != '\0')) {
-            *at = NULL;
-            return false;
-        }
-        *at = *end == '\0' ? end : end + 1;
-    }
-    return true;
+    const char *text = property(params, key);
+    return (list_t){key, text, text};
 }
 
-static bool next_pair(const char **at, uint64_t out[2])
+static weft_status_t bad_list(const list_t *list)
 {
-    return next_numbers(at, out, 2);
+    return wefti_error(WEFT_ERR_FORMAT,
+                       "metadata weft.%s: invalid list, or position out of range: '%.60s'",
+                       list->key, list->text);
+}
+
+static weft_status_t close_list(const list_t *list)
+{
+    return list->at == NULL ? bad_list(list) : WEFT_OK;
+}
+
+/* The next count numbers, each below its limit; false: close_list. */
+static bool next_numbers(list_t *list, int count, const uint64_t *limits, uint64_t *out)
+{
+    bool valid = true, more = *list->at != '\0';
+    for (int i = 0; i < count && more && valid; i++) {
+        char *end;
+        valid = *list->at >= '0' && *list->at <= '9';
+        out[i] = valid ? strtoull(list->at, &end, 10) : 0;
+        valid = valid && out[i] < limits[i] &&
+                (i < count - 1 ? *end == ':' : *end == ' ' || *end == '\0');
+        list->at = !valid ? NULL : *end == '\0' ? end : end + 1;
+    }
+    return more && valid;
+}
+
+/* Two positions. */
+static bool next_pair(list_t *list, size_t first_limit, size_t second_limit, uint64_t out[2])
+{
+    const uint64_t limits[] = {first_limit, second_limit};
+    return next_numbers(list, 2, limits, out);
 }
 
 weft_status_t wefti_onnx_compiled_versions(const wefti_onnx_import_params_t *params,
                                            wefti_onnx_file_t *file, int32_t **out_versions)
 {
-    const char *at = property(params, "versions");
+    list_t list = open_list(params, "versions");
     uint64_t pair[2];
     size_t count = file->model->graph->n_node;
     int32_t *versions = wefti_arena_array(&file->arena, count + 1, sizeof(*versions));
     if (versions == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    while (next_pair(&at, pair)) {
-        if (pair[0] >= count || pair[1] < 1 || pair[1] > INT32_MAX) {
-            return BAD("versions",
-                       "node %" PRIu64 ", version %" PRIu64
-                       " is out of range: the graph has %zu nodes",
-                       pair[0], pair[1], count);
+    while (next_pair(&list, count, (size_t)INT32_MAX + 1, pair)) {
+        if (pair[1] < 1) {
+            return bad_list(&list);
         }
         versions[pair[0]] = (int32_t)pair[1];
     }
     *out_versions = versions;
-    return at == NULL ? BAD("versions", "expected a list of node:version, got '%.60s'",
-                            property(params, "versions"))
-                      : WEFT_OK;
+    return close_list(&list);
 }
 
 /* Runs of letters, "F12 C1": one letter after the other. */
@@ -378,11 +339,12 @@ static weft_status_t set_scalars(const wefti_onnx_import_params_t *params, wefti
     return WEFT_OK;
 }
 
-static weft_status_t bad_list(const char *key, const char *list)
+/* Output index of the node at a position in the file, or WEFTI_NONE. */
+static uint32_t output_at(const wefti_graph_t *graph, const wefti_onnx_compiled_t *compiled,
+                          uint64_t position, uint64_t index)
 {
-    return wefti_error(WEFT_ERR_FORMAT,
-                       "metadata weft.%s: invalid list, or position out of range: '%.60s'", key,
-                       list);
+    const wefti_node_t *node = &graph->nodes[compiled->ids[position]];
+    return index < node->output_count ? node->outputs[index] : WEFTI_NONE;
 }
 
 /* Gradients and states, as the file lists them. */
@@ -390,33 +352,28 @@ static weft_status_t set_links(const wefti_onnx_import_params_t *params, wefti_g
                                const wefti_onnx_file_t *file, const wefti_onnx_compiled_t *compiled)
 {
     const Onnx__GraphProto *proto = file->model->graph;
-    const char *at = property(params, "gradients");
+    const size_t count = proto->n_initializer;
+    const uint64_t limits[] = {compiled->node_count, UINT32_MAX, count};
+    list_t gradients = open_list(params, "gradients"), states = open_list(params, "states");
     uint64_t n[3];
-    while (next_numbers(&at, n, 3)) {
-        const wefti_node_t *node =
-            n[0] < compiled->node_count ? &graph->nodes[compiled->ids[n[0]]] : NULL;
-        if (node == NULL || n[1] >= node->output_count || node->outputs[n[1]] == WEFTI_NONE ||
-            n[2] >= proto->n_initializer) {
-            return bad_list("gradients", property(params, "gradients"));
+    while (next_numbers(&gradients, 3, limits, n)) {
+        uint32_t gradient = output_at(graph, compiled, n[0], n[1]);
+        if (gradient == WEFTI_NONE) {
+            return bad_list(&gradients);
         }
-        graph->values[node->outputs[n[1]]].grad_of =
+        graph->values[gradient].grad_of =
             wefti_graph_find_value(graph, proto->initializer[n[2]]->name);
     }
-    if (at == NULL) {
-        return bad_list("gradients", property(params, "gradients"));
-    }
-    at = property(params, "states");
-    while (next_numbers(&at, n, 2)) {
-        uint32_t state = n[0] < proto->n_initializer && n[1] < proto->n_initializer
-                             ? wefti_graph_find_value(graph, proto->initializer[n[0]]->name)
-                             : WEFTI_NONE;
-        if (state == WEFTI_NONE || graph->values[state].kind != WEFTI_VALUE_STATE) {
-            return bad_list("states", property(params, "states"));
+    while (next_pair(&states, count, count, n)) {
+        uint32_t state = wefti_graph_find_value(graph, proto->initializer[n[0]]->name);
+        if (graph->values[state].kind != WEFTI_VALUE_STATE) {
+            return bad_list(&states);
         }
         graph->values[state].state_of =
             wefti_graph_find_value(graph, proto->initializer[n[1]]->name);
     }
-    return at == NULL ? bad_list("states", property(params, "states")) : WEFT_OK;
+    weft_status_t status = close_list(&gradients);
+    return status < 0 ? status : close_list(&states);
 }
 
 /* The same in files before 0.3: whose gradients and states are read by which update. */
@@ -456,84 +413,73 @@ static weft_status_t link_updates(wefti_graph_t *graph, const wefti_onnx_compile
 static weft_status_t add_edges(const wefti_onnx_import_params_t *params, wefti_graph_t *graph,
                                const wefti_onnx_compiled_t *compiled)
 {
-    const char *at = property(params, "edges");
+    list_t list = open_list(params, "edges");
     uint64_t pair[2];
-    while (next_pair(&at, pair)) {
-        if (pair[0] >= compiled->node_count || pair[1] >= compiled->node_count) {
-            return BAD("edges",
-                       "edge %" PRIu64 ":%" PRIu64 " is out of range: the graph has %zu nodes",
-                       pair[0], pair[1], (size_t)compiled->node_count);
-        }
-        weft_status_t status = wefti_array_reserve(
-            graph->arena.allocator, &graph->constraints, &graph->constraint_capacity,
-            (size_t)graph->constraint_count + 1, sizeof(*graph->constraints));
-        if (status < 0) {
-            return status;
-        }
-        graph->constraints[graph->constraint_count++] =
-            (wefti_constraint_t){compiled->ids[pair[0]], compiled->ids[pair[1]]};
+    weft_status_t status = WEFT_OK;
+    while (status >= 0 && next_pair(&list, compiled->node_count, compiled->node_count, pair)) {
+        status = wefti_graph_add_constraint(graph, compiled->ids[pair[0]], compiled->ids[pair[1]]);
     }
-    return at == NULL ? BAD("edges", "expected a list of node:node, got '%.60s'",
-                            property(params, "edges"))
-                      : WEFT_OK;
+    return status < 0 ? status : close_list(&list);
 }
 
 /* Outputs that keep their contents between programs; then outputs of variants, all others. */
 static weft_status_t set_aliases(const wefti_onnx_import_params_t *params, wefti_graph_t *graph,
                                  const wefti_onnx_compiled_t *compiled)
 {
-    const char *at = property(params, "persistent");
+    const size_t count = compiled->node_count;
+    list_t persistent = open_list(params, "persistent"), variants = open_list(params, "variants");
     uint64_t pair[2];
-    while (next_pair(&at, pair)) {
-        const wefti_node_t *node =
-            pair[0] < compiled->node_count ? &graph->nodes[compiled->ids[pair[0]]] : NULL;
-        if (node == NULL || pair[1] >= node->output_count || node->outputs[pair[1]] == WEFTI_NONE) {
-            return bad_list("persistent", property(params, "persistent"));
+    while (next_pair(&persistent, count, UINT32_MAX, pair)) {
+        uint32_t value = output_at(graph, compiled, pair[0], pair[1]);
+        if (value == WEFTI_NONE) {
+            return bad_list(&persistent);
         }
-        graph->values[node->outputs[pair[1]]].flags |= WEFTI_VALUE_PERSISTENT;
+        graph->values[value].flags |= WEFTI_VALUE_PERSISTENT;
     }
-    if (at == NULL) {
-        return bad_list("persistent", property(params, "persistent"));
-    }
-    at = property(params, "variants");
-    while (next_pair(&at, pair)) {
-        if (pair[0] >= compiled->node_count || pair[1] >= compiled->node_count) {
-            return bad_list("variants", property(params, "variants"));
-        }
-        const wefti_node_t *node = &graph->nodes[compiled->ids[pair[0]]],
-                           *of = &graph->nodes[compiled->ids[pair[1]]];
-        for (uint32_t k = 0; k < node->output_count && k < of->output_count; k++) {
-            uint32_t value = node->outputs[k];
-            if (value != WEFTI_NONE && of->outputs[k] != WEFTI_NONE &&
+    while (next_pair(&variants, count, count, pair)) {
+        const wefti_node_t *node = &graph->nodes[compiled->ids[pair[0]]];
+        for (uint32_t k = 0; k < node->output_count; k++) {
+            uint32_t value = node->outputs[k], of = output_at(graph, compiled, pair[1], k);
+            if (value != WEFTI_NONE && of != WEFTI_NONE &&
                 (graph->values[value].flags & WEFTI_VALUE_PERSISTENT) == 0) {
-                graph->values[value].alias_of = of->outputs[k];
+                graph->values[value].alias_of = of;
             }
         }
     }
-    return at == NULL ? bad_list("variants", property(params, "variants")) : WEFT_OK;
+    weft_status_t status = close_list(&persistent);
+    return status < 0 ? status : close_list(&variants);
+}
+
+/* Nodes as runs of positions, first:last; at most as many as nodes has room for. */
+static weft_status_t read_nodes(list_t *list, const wefti_onnx_compiled_t *compiled,
+                                uint32_t *nodes, uint32_t capacity, uint32_t *out_count)
+{
+    uint64_t pair[2];
+    *out_count = 0;
+    while (next_pair(list, compiled->node_count, compiled->node_count, pair)) {
+        if (pair[0] > pair[1] || pair[1] - pair[0] >= capacity - *out_count) {
+            return bad_list(list);
+        }
+        for (uint64_t i = pair[0]; i <= pair[1]; i++) {
+            nodes[(*out_count)++] = compiled->ids[i];
+        }
+    }
+    return close_list(list);
 }
 
 static weft_status_t add_program(wefti_graph_t *graph, const wefti_onnx_property_t *program,
                                  wefti_arena_t *arena, const wefti_onnx_compiled_t *compiled)
 {
-    const char *at = program->value;
-    uint64_t pair[2];
+    list_t list = {program->key, program->value, program->value};
     uint32_t count = 0;
     uint32_t *nodes = wefti_arena_array(arena, compiled->node_count, sizeof(*nodes));
     if (nodes == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    while (next_pair(&at, pair)) {
-        if (pair[1] >= compiled->node_count || pair[0] > pair[1] ||
-            pair[1] - pair[0] >= compiled->node_count - count) {
-            return bad_list(program->key, program->value);
-        }
-        for (uint64_t i = pair[0]; i <= pair[1]; i++) {
-            nodes[count++] = compiled->ids[i];
-        }
-    }
-    return at == NULL
-               ? bad_list(program->key, program->value)
+    weft_status_t status =
+        read_nodes(&list, compiled, nodes, (uint32_t)compiled->node_count, &count);
+    return status < 0
+               ? status
                : wefti_graph_add_program(graph, program->key + strlen(PROGRAM), nodes, count);
 }
 
@@ -541,29 +487,18 @@ static weft_status_t add_program(wefti_graph_t *graph, const wefti_onnx_property
 static weft_status_t set_order(const wefti_onnx_import_params_t *params, wefti_graph_t *graph,
                                wefti_arena_t *arena, const wefti_onnx_compiled_t *compiled)
 {
-    const char *at = property(params, "order");
-    uint64_t pair[2];
+    list_t list = open_list(params, "order");
     uint32_t count = 0;
     uint32_t *order = wefti_arena_array(arena, graph->order_count, sizeof(*order));
     if (order == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    while (next_pair(&at, pair)) {
-        if (pair[1] >= compiled->node_count || pair[0] > pair[1] ||
-            pair[1] - pair[0] >= graph->order_count - count) {
-            return bad_list("order", property(params, "order"));
-        }
-        for (uint64_t i = pair[0]; i <= pair[1]; i++) {
-            order[count++] = compiled->ids[i];
-        }
-    }
-    if (at == NULL || (count > 0 && count != graph->order_count)) {
-        return bad_list("order", property(params, "order"));
-    }
-    if (count > 0) {
+    weft_status_t status = read_nodes(&list, compiled, order, graph->order_count, &count);
+    if (status >= 0 && count > 0) {
+        status = count == graph->order_count ? WEFT_OK : bad_list(&list);
         memcpy(graph->order, order, count * sizeof(*order));
     }
-    return WEFT_OK;
+    return status;
 }
 
 /* Files before 0.3 have no programs: passes make them. */

@@ -21,16 +21,12 @@ static char *unconst(const char *text)
 
 static void *message(wefti_onnx_emit_t *emit, size_t bytes)
 {
-    void *made = wefti_arena_alloc(&emit->arena, bytes);
-    emit->failed = emit->failed || made == NULL;
-    return made;
+    return wefti_arena_alloc(&emit->arena, bytes);
 }
 
 static void **list(wefti_onnx_emit_t *emit, size_t count)
 {
-    void **made = wefti_arena_array(&emit->arena, count + 1, sizeof(void *));
-    emit->failed = emit->failed || made == NULL;
-    return made;
+    return wefti_arena_array(&emit->arena, count, sizeof(void *));
 }
 
 static const char *value_name(const wefti_graph_t *graph, uint32_t value)
@@ -43,9 +39,8 @@ static Onnx__TensorProto *make_tensor(wefti_onnx_emit_t *emit, const weft_tensor
 {
     Onnx__TensorProto *tensor = message(emit, sizeof(*tensor));
     int64_t *dims = wefti_arena_memdup(&emit->arena, desc->dims, sizeof(desc->dims));
-    if (tensor == NULL || dims == NULL) {
-        emit->failed = true;
-        return tensor;
+    if (emit->arena.failed) {
+        return NULL;
     }
     onnx__tensor_proto__init(tensor);
     tensor->name = unconst(name);
@@ -94,8 +89,7 @@ Onnx__AttributeProto *wefti_onnx_emit_attribute(wefti_onnx_emit_t *emit, const w
         break;
     case WEFT_ATTR_TYPE_STRINGS:
         out->type = ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__STRINGS;
-        out->strings = wefti_arena_array(&emit->arena, attr->count + 1, sizeof(*out->strings));
-        emit->failed = emit->failed || out->strings == NULL;
+        out->strings = wefti_arena_array(&emit->arena, attr->count, sizeof(*out->strings));
         for (size_t i = 0; out->strings != NULL && i < attr->count; i++) {
             out->strings[i] = (ProtobufCBinaryData){strlen(attr->strings[i]),
                                                     (uint8_t *)unconst(attr->strings[i])};
@@ -112,9 +106,7 @@ Onnx__AttributeProto *wefti_onnx_emit_attribute(wefti_onnx_emit_t *emit, const w
 
 static Onnx__ValueInfoProto *make_info(wefti_onnx_emit_t *emit, const wefti_value_t *value)
 {
-    Onnx__ValueInfoProto *info = wefti_onnx_make_info(&emit->arena, value->name, &value->type);
-    emit->failed = emit->failed || info == NULL;
-    return info;
+    return wefti_onnx_make_info(&emit->arena, value->name, &value->type);
 }
 
 /* "y" of a start is "y.in_flight"; the wait makes "y". */
@@ -125,7 +117,6 @@ static const char *flying_name(wefti_onnx_emit_t *emit, uint32_t value)
     for (uint32_t i = 2; name != NULL && wefti_graph_find_value(graph, name) != WEFTI_NONE; i++) {
         name = wefti_arena_printf(&emit->arena, "%s.in_flight.%u", value_name(graph, value), i);
     }
-    emit->failed = emit->failed || name == NULL;
     return name;
 }
 
@@ -138,7 +129,7 @@ static Onnx__NodeProto *make_node(wefti_onnx_emit_t *emit, const wefti_node_t *n
     /* Room for what collectives are given in addition. */
     Onnx__AttributeProto **attributes = (Onnx__AttributeProto **)list(
         emit, (size_t)node->attr_count + WEFTI_ONNX_EMIT_EXTRA_ATTRIBUTES);
-    if (emit->failed) {
+    if (emit->arena.failed) {
         return NULL;
     }
     onnx__node_proto__init(out);
@@ -231,7 +222,7 @@ static void add_opset(wefti_onnx_emit_t *emit, const char *domain, int64_t versi
         }
     }
     Onnx__OperatorSetIdProto *set = message(emit, sizeof(*set));
-    if (emit->failed) {
+    if (emit->arena.failed) {
         return;
     }
     onnx__operator_set_id_proto__init(set);
@@ -256,7 +247,7 @@ static Onnx__NodeProto *make_wait(wefti_onnx_emit_t *emit, uint32_t start)
     Onnx__NodeProto *made = emit->made[start];
     Onnx__NodeProto *out = message(emit, sizeof(*out));
     char **inputs = (char **)list(emit, node->output_count);
-    if (emit->failed) {
+    if (emit->arena.failed) {
         return NULL;
     }
     onnx__node_proto__init(out);
@@ -264,7 +255,6 @@ static Onnx__NodeProto *make_wait(wefti_onnx_emit_t *emit, uint32_t start)
     out->op_type = wefti_arena_printf(&emit->arena, "%.*sWait", (int)strlen(node->def->name) - 5,
                                       node->def->name);
     out->domain = unconst("weft");
-    emit->failed = emit->failed || out->name == NULL || out->op_type == NULL;
     out->n_input = out->n_output = node->output_count;
     out->output = made->output;
     out->input = inputs;
@@ -297,16 +287,13 @@ static bool reads(const wefti_node_t *node, const wefti_node_t *start)
 static weft_status_t place_waits(wefti_onnx_emit_t *emit, waits_t *w)
 {
     const wefti_graph_t *graph = emit->graph;
-    w->first = (uint32_t *)message(emit, ((size_t)graph->node_count + 1) * sizeof(uint32_t));
-    w->next = (uint32_t *)message(emit, ((size_t)graph->node_count + 1) * sizeof(uint32_t));
+    w->first = wefti_id_map(&emit->arena, graph->node_count);
+    w->next = wefti_id_map(&emit->arena, graph->node_count);
     uint32_t *position = message(emit, ((size_t)graph->node_count + 1) * sizeof(uint32_t));
-    if (emit->failed) {
+    if (emit->arena.failed) {
         return WEFT_ERR_NO_MEMORY;
     }
     w->at_end = WEFTI_NONE;
-    for (uint32_t i = 0; i < graph->node_count; i++) {
-        w->first[i] = w->next[i] = WEFTI_NONE;
-    }
     for (uint32_t i = 0; i < graph->order_count; i++) {
         position[graph->order[i]] = i;
     }
@@ -338,7 +325,7 @@ static weft_status_t place_waits(wefti_onnx_emit_t *emit, waits_t *w)
 static void add_waits(wefti_onnx_emit_t *emit, const waits_t *w, uint32_t head)
 {
     Onnx__GraphProto *main = emit->model->graph;
-    for (; head != WEFTI_NONE && !emit->failed; head = w->next[head]) {
+    for (; head != WEFTI_NONE && !emit->arena.failed; head = w->next[head]) {
         emit->place[main->n_node] = WEFTI_NONE;
         main->node[main->n_node++] = make_wait(emit, head);
     }
@@ -353,7 +340,7 @@ static weft_status_t add_nodes(wefti_onnx_emit_t *emit)
     if (status < 0) {
         return status;
     }
-    for (uint32_t i = 0; i < graph->order_count && !emit->failed; i++) {
+    for (uint32_t i = 0; i < graph->order_count && !emit->arena.failed; i++) {
         uint32_t id = graph->order[i];
         const wefti_node_t *node = &graph->nodes[id];
         if (node->phase == WEFTI_PHASE_UPDATE) {
@@ -367,7 +354,7 @@ static weft_status_t add_nodes(wefti_onnx_emit_t *emit)
         add_opset(emit, node->def->domain, node->version);
     }
     add_waits(emit, &waits, waits.at_end);
-    return emit->failed ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+    return emit->arena.failed ? WEFT_ERR_NO_MEMORY : WEFT_OK;
 }
 
 /* Which constants are read at all. */
@@ -393,11 +380,8 @@ static const void *scalar_contents(wefti_onnx_emit_t *emit, const wefti_value_t 
 {
     int64_t i = (int64_t)value->default_value;
     float f = (float)value->default_value;
-    const void *data = value->type.dtype == WEFT_DTYPE_I64
-                           ? wefti_arena_memdup(&emit->arena, &i, sizeof(i))
-                           : wefti_arena_memdup(&emit->arena, &f, sizeof(f));
-    emit->failed = emit->failed || data == NULL;
-    return data;
+    return value->type.dtype == WEFT_DTYPE_I64 ? wefti_arena_memdup(&emit->arena, &i, sizeof(i))
+                                               : wefti_arena_memdup(&emit->arena, &f, sizeof(f));
 }
 
 static void add_initializer(wefti_onnx_emit_t *emit, Onnx__GraphProto *to,
@@ -417,7 +401,7 @@ static void add_infos(wefti_onnx_emit_t *emit)
             const wefti_value_t *value =
                 node->outputs[k] == WEFTI_NONE ? NULL : &graph->values[node->outputs[k]];
             if (value != NULL && !(value->flags & WEFTI_VALUE_OUTPUT) &&
-                value->type.dtype != WEFT_DTYPE_NONE && !emit->failed) {
+                value->type.dtype != WEFT_DTYPE_NONE && !emit->arena.failed) {
                 main->value_info[main->n_value_info++] = make_info(emit, value);
             }
         }
@@ -429,7 +413,7 @@ static weft_status_t add_values(wefti_onnx_emit_t *emit)
     const wefti_graph_t *graph = emit->graph;
     Onnx__GraphProto *main = emit->model->graph;
     bool *used = find_used(emit);
-    for (uint32_t v = 0; v < graph->value_count && !emit->failed; v++) {
+    for (uint32_t v = 0; v < graph->value_count && !emit->arena.failed; v++) {
         const wefti_value_t *value = &graph->values[v];
         weft_tensor_desc_t desc = value->type;
         switch (value->kind) {
@@ -454,15 +438,15 @@ static weft_status_t add_values(wefti_onnx_emit_t *emit)
         }
     }
     add_infos(emit);
-    for (uint32_t v = 0; v < graph->value_count && !emit->failed; v++) {
+    for (uint32_t v = 0; v < graph->value_count && !emit->arena.failed; v++) {
         if (graph->values[v].kind == WEFTI_VALUE_SCALAR) {
             main->input[main->n_input++] = make_info(emit, &graph->values[v]);
         }
     }
-    for (uint32_t i = 0; i < graph->output_count && !emit->failed; i++) {
+    for (uint32_t i = 0; i < graph->output_count && !emit->arena.failed; i++) {
         main->output[main->n_output++] = make_info(emit, &graph->values[graph->outputs[i]]);
     }
-    return emit->failed ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+    return emit->arena.failed ? WEFT_ERR_NO_MEMORY : WEFT_OK;
 }
 
 static Onnx__GraphProto *make_graph(wefti_onnx_emit_t *emit, const char *name, size_t nodes)
@@ -524,17 +508,17 @@ static weft_status_t add_states(wefti_onnx_emit_t *emit, Onnx__GraphProto *algor
     }
     const void *zeros = message(emit, most + 1);
     const bool *used = find_used(emit);
-    if (emit->failed) {
+    if (emit->arena.failed) {
         return WEFT_ERR_NO_MEMORY;
     }
-    for (uint32_t v = 0; v < graph->value_count && !emit->failed; v++) {
+    for (uint32_t v = 0; v < graph->value_count && !emit->arena.failed; v++) {
         if (graph->values[v].kind == WEFTI_VALUE_STATE && used[v]) {
             weft_tensor_desc_t desc = graph->values[v].type;
             desc.data = zeros;
             add_initializer(emit, algorithm, &desc, graph->values[v].name);
         }
     }
-    return emit->failed ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+    return emit->arena.failed ? WEFT_ERR_NO_MEMORY : WEFT_OK;
 }
 
 static weft_status_t add_training(wefti_onnx_emit_t *emit)
@@ -542,18 +526,18 @@ static weft_status_t add_training(wefti_onnx_emit_t *emit)
     const wefti_graph_t *graph = emit->graph;
     Onnx__TrainingInfoProto *info = message(emit, sizeof(*info));
     if (info == NULL || emit->update_count == 0) {
-        return emit->failed ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+        return emit->arena.failed ? WEFT_ERR_NO_MEMORY : WEFT_OK;
     }
     onnx__training_info_proto__init(info);
     info->algorithm = make_graph(emit, "update", emit->update_count);
     info->update_binding = (Onnx__StringStringEntryProto **)list(emit, graph->value_count);
     emit->model->training_info = (Onnx__TrainingInfoProto **)list(emit, 1);
-    if (emit->failed) {
+    if (emit->arena.failed) {
         return WEFT_ERR_NO_MEMORY;
     }
     emit->model->training_info[0] = info;
     emit->model->n_training_info = 1;
-    for (uint32_t i = 0; i < graph->order_count && !emit->failed; i++) {
+    for (uint32_t i = 0; i < graph->order_count && !emit->arena.failed; i++) {
         const wefti_node_t *node = &graph->nodes[graph->order[i]];
         if (node->phase == WEFTI_PHASE_UPDATE) {
             emit->place[emit->model->graph->n_node + info->algorithm->n_node] = graph->order[i];
@@ -575,7 +559,7 @@ static weft_status_t make_model(wefti_onnx_emit_t *emit)
     emit->model = message(emit, sizeof(*emit->model));
     emit->made = (Onnx__NodeProto **)list(emit, graph->node_count);
     emit->place = message(emit, (nodes + 1) * sizeof(*emit->place));
-    if (emit->failed) {
+    if (emit->arena.failed) {
         return WEFT_ERR_NO_MEMORY;
     }
     onnx__model_proto__init(emit->model);
@@ -588,7 +572,7 @@ static weft_status_t make_model(wefti_onnx_emit_t *emit)
     emit->model->graph = make_graph(emit, graph->name[0] != '\0' ? graph->name : "graph", nodes);
     emit->model->opset_import =
         (Onnx__OperatorSetIdProto **)list(emit, (size_t)graph->order_count + 1);
-    if (emit->failed) {
+    if (emit->arena.failed) {
         return WEFT_ERR_NO_MEMORY;
     }
     add_opset(emit, "", opset);

@@ -19,7 +19,6 @@ struct wefti_onnx_emit {
         *place; /* by position in the file (updates last): node of the graph, WEFTI_NONE: a wait */
     uint32_t update_count;
     int32_t opset;
-    bool failed; /* out of memory */
 };
 
 Onnx__AttributeProto *wefti_onnx_emit_attribute(wefti_onnx_emit_t *emit, const weft_attr_t *attr);

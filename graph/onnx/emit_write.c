@@ -21,8 +21,7 @@ static void add_property(wefti_onnx_emit_t *emit, const char *key, const char *v
     Onnx__StringStringEntryProto *entry = wefti_arena_alloc(&emit->arena, sizeof(*entry));
     char *name = wefti_arena_printf(&emit->arena, "weft.%s", key);
     char *copy = wefti_arena_strdup(&emit->arena, value);
-    if (entry == NULL || name == NULL || copy == NULL) {
-        emit->failed = true;
+    if (emit->arena.failed) {
         return;
     }
     onnx__string_string_entry_proto__init(entry);
@@ -34,8 +33,8 @@ static void add_property(wefti_onnx_emit_t *emit, const char *key, const char *v
 /* The text made since the last one. */
 static void flush(props_t *p, const char *key)
 {
-    p->emit->failed = p->emit->failed || p->text.failed;
-    if (!p->emit->failed && p->text.length > 0) {
+    p->emit->arena.failed = p->emit->arena.failed || p->text.failed;
+    if (!p->emit->arena.failed && p->text.length > 0) {
         add_property(p->emit, key, p->text.data);
     }
     p->text.length = 0;
@@ -120,15 +119,8 @@ static void add_versions(props_t *p)
 /* By node: its position in the file, or WEFTI_NONE: nodes that came later are not in the file. */
 static uint32_t *find_positions(wefti_onnx_emit_t *emit)
 {
-    const wefti_graph_t *graph = emit->graph;
-    uint32_t *position =
-        wefti_arena_array(&emit->arena, (size_t)graph->node_count + 1, sizeof(*position));
-    if (position == NULL) {
-        emit->failed = true;
-        return NULL;
-    }
-    memset(position, 0xff, ((size_t)graph->node_count + 1) * sizeof(*position));
-    for (size_t i = 0; i < file_nodes(emit); i++) {
+    uint32_t *position = wefti_id_map(&emit->arena, emit->graph->node_count);
+    for (size_t i = 0; position != NULL && i < file_nodes(emit); i++) {
         if (emit->place[i] != WEFTI_NONE) {
             position[emit->place[i]] = (uint32_t)i;
         }
@@ -228,14 +220,8 @@ static uint32_t *find_initializers(wefti_onnx_emit_t *emit)
         emit->model->graph,
         emit->model->n_training_info > 0 ? emit->model->training_info[0]->algorithm : NULL};
     uint32_t at = 0;
-    uint32_t *initializer =
-        wefti_arena_array(&emit->arena, (size_t)graph->value_count + 1, sizeof(*initializer));
-    if (initializer == NULL) {
-        emit->failed = true;
-        return NULL;
-    }
-    memset(initializer, 0xff, ((size_t)graph->value_count + 1) * sizeof(*initializer));
-    for (int g = 0; g < 2 && graphs[g] != NULL; g++) {
+    uint32_t *initializer = wefti_id_map(&emit->arena, graph->value_count);
+    for (int g = 0; g < 2 && graphs[g] != NULL && initializer != NULL; g++) {
         for (size_t i = 0; i < graphs[g]->n_initializer; i++, at++) {
             uint32_t v = wefti_graph_find_value(graph, graphs[g]->initializer[i]->name);
             if (v != WEFTI_NONE) {
@@ -280,15 +266,11 @@ static void add_edges(props_t *p, const uint32_t *position)
 {
     const wefti_graph_t *graph = p->emit->graph;
     for (uint32_t c = 0; c < graph->constraint_count; c++) {
-        uint32_t ends[2] = {graph->constraints[c].before, graph->constraints[c].after};
-        for (int e = 0; e < 2; e++) {
-            while (ends[e] != WEFTI_NONE && graph->nodes[ends[e]].dead) {
-                ends[e] = graph->nodes[ends[e]].replaced_by;
-            }
-        }
-        if (ends[0] != WEFTI_NONE && ends[1] != WEFTI_NONE && position[ends[0]] != WEFTI_NONE &&
-            position[ends[1]] != WEFTI_NONE) {
-            add_pair(p, position[ends[0]], position[ends[1]]);
+        uint32_t before = wefti_graph_live_node(graph, graph->constraints[c].before);
+        uint32_t after = wefti_graph_live_node(graph, graph->constraints[c].after);
+        if (before != WEFTI_NONE && after != WEFTI_NONE && position[before] != WEFTI_NONE &&
+            position[after] != WEFTI_NONE) {
+            add_pair(p, position[before], position[after]);
         }
     }
     flush(p, "edges");
@@ -382,7 +364,7 @@ static weft_status_t add_all(wefti_onnx_emit_t *emit, const wefti_onnx_property_
         add_links(&p);
     }
     wefti_text_deinit(&p.text);
-    return emit->failed ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+    return emit->arena.failed ? WEFT_ERR_NO_MEMORY : WEFT_OK;
 }
 
 weft_status_t wefti_onnx_emit_write(wefti_onnx_emit_t *emit,

@@ -120,6 +120,19 @@ weft_status_t wefti_onnx_value_type(const wefti_onnx_file_t *file, const Onnx__V
                                     const char *what, weft_tensor_desc_t *out_type,
                                     const char **out_dim_names);
 
+/* wire.c: one field of a message that is not unpacked. */
+typedef struct wefti_onnx_cursor {
+    const uint8_t *at, *end;
+} wefti_onnx_cursor_t;
+typedef struct wefti_onnx_field {
+    uint32_t id, wire;
+    const uint8_t *payload; /* after the length, if there is one; else the value itself */
+    size_t size_bytes;
+    uint64_t value; /* of a varint */
+} wefti_onnx_field_t;
+/* The field at the cursor, which moves past it. Returns NULL, or what is wrong with it. */
+const char *wefti_onnx_next_field(wefti_onnx_cursor_t *cursor, wefti_onnx_field_t *out);
+
 /* pack.c: editing and writing messages; everything new comes from the file's arena. */
 /* A graph input or output; name is borrowed, a negative dimension has no value. NULL: no memory. */
 Onnx__ValueInfoProto *wefti_onnx_make_info(wefti_arena_t *arena, const char *name,

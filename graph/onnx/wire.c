@@ -40,17 +40,6 @@ typedef struct walker {
     place_t places[WEFTI_ONNX_MAX_DEPTH + 1];
 } walker_t;
 
-typedef struct cursor {
-    const uint8_t *at, *end;
-} cursor_t;
-
-typedef struct field {
-    uint32_t id, wire;
-    const uint8_t *payload; /* WIRE_BYTES: after the length; else the value itself */
-    size_t size_bytes;
-    uint64_t value; /* WIRE_VARINT */
-} field_t;
-
 /* The path so far, such as "graph.node[3].attribute[0]". */
 static const char *describe(const walker_t *walker, char *buffer, size_t size_bytes)
 {
@@ -75,7 +64,7 @@ static weft_status_t damaged(const walker_t *walker, const uint8_t *at, const ch
                        describe(walker, path, sizeof(path)));
 }
 
-static bool read_varint(cursor_t *cursor, uint64_t *out)
+static bool read_varint(wefti_onnx_cursor_t *cursor, uint64_t *out)
 {
     uint64_t value = 0;
     for (uint32_t shift = 0; shift < 70; shift += 7) {
@@ -92,49 +81,50 @@ static bool read_varint(cursor_t *cursor, uint64_t *out)
     return false;
 }
 
-static weft_status_t read_field(const walker_t *walker, cursor_t *cursor, field_t *out)
+const char *wefti_onnx_next_field(wefti_onnx_cursor_t *cursor, wefti_onnx_field_t *out)
 {
-    const uint8_t *start = cursor->at;
-    uint64_t tag;
+    uint64_t tag, length;
     if (!read_varint(cursor, &tag) || tag >> 3 == 0 || tag >> 3 > 0x1fffffff) {
-        return damaged(walker, start, "bad field tag");
+        return "bad field tag";
     }
     out->id = (uint32_t)(tag >> 3);
     out->wire = (uint32_t)(tag & 7);
     out->payload = cursor->at;
     out->value = 0;
-    size_t rest = (size_t)(cursor->end - cursor->at);
     switch (out->wire) {
     case WIRE_VARINT:
         if (!read_varint(cursor, &out->value)) {
-            return damaged(walker, start, "truncated or overlong number");
+            return "truncated or overlong number";
         }
         out->size_bytes = (size_t)(cursor->at - out->payload);
-        return WEFT_OK;
+        return NULL;
     case WIRE_FIXED64:
     case WIRE_FIXED32:
-        out->size_bytes = out->wire == WIRE_FIXED64 ? 8 : 4;
-        if (rest < out->size_bytes) {
-            return damaged(walker, start, "truncated number");
-        }
-        cursor->at += out->size_bytes;
-        return WEFT_OK;
-    case WIRE_BYTES: {
-        uint64_t length;
+        length = out->wire == WIRE_FIXED64 ? 8 : 4;
+        break;
+    case WIRE_BYTES:
         if (!read_varint(cursor, &length)) {
-            return damaged(walker, start, "truncated length");
+            return "truncated length";
         }
-        if (length > (uint64_t)(cursor->end - cursor->at)) {
-            return damaged(walker, start, "field longer than its message");
-        }
-        out->payload = cursor->at;
-        out->size_bytes = (size_t)length;
-        cursor->at += length;
-        return WEFT_OK;
-    }
+        break;
     default:
-        return damaged(walker, start, "bad wire type");
+        return "bad wire type";
     }
+    if (length > (uint64_t)(cursor->end - cursor->at)) {
+        return out->wire == WIRE_BYTES ? "field longer than its message" : "truncated number";
+    }
+    out->payload = cursor->at;
+    out->size_bytes = (size_t)length;
+    cursor->at += length;
+    return NULL;
+}
+
+static weft_status_t read_field(const walker_t *walker, wefti_onnx_cursor_t *cursor,
+                                wefti_onnx_field_t *out)
+{
+    const uint8_t *start = cursor->at;
+    const char *problem = wefti_onnx_next_field(cursor, out);
+    return problem == NULL ? WEFT_OK : damaged(walker, start, problem);
 }
 
 static weft_status_t emit(walker_t *walker, const void *bytes, size_t size_bytes)
@@ -198,7 +188,7 @@ static bool wire_matches(const ProtobufCFieldDescriptor *field, uint32_t wire)
 }
 
 /* Contents of a tensor: replaced by a reference, not copied. */
-static weft_status_t emit_reference(walker_t *walker, const field_t *field, bool *seen)
+static weft_status_t emit_reference(walker_t *walker, const wefti_onnx_field_t *field, bool *seen)
 {
     if (*seen) {
         return damaged(walker, field->payload, "duplicate tensor contents");
@@ -220,7 +210,7 @@ static weft_status_t walk_message(walker_t *walker, const ProtobufCMessageDescri
                                   const uint8_t *data, size_t size_bytes);
 
 static weft_status_t walk_submessage(walker_t *walker, const ProtobufCFieldDescriptor *descriptor,
-                                     const field_t *field)
+                                     const wefti_onnx_field_t *field)
 {
     weft_status_t status;
     if (walker->depth > WEFTI_ONNX_MAX_DEPTH - 1) {
@@ -253,7 +243,7 @@ done:
 }
 
 static weft_status_t copy_field(walker_t *walker, const ProtobufCFieldDescriptor *descriptor,
-                                const field_t *field)
+                                const wefti_onnx_field_t *field)
 {
     weft_status_t status;
     size_t cost = field->size_bytes;
@@ -282,11 +272,11 @@ static weft_status_t walk_message(walker_t *walker, const ProtobufCMessageDescri
                                   const uint8_t *data, size_t size_bytes)
 {
     weft_status_t status = charge(walker, descriptor->sizeof_message + FIELD_COST_BYTES);
-    cursor_t cursor = {data, data + size_bytes};
+    wefti_onnx_cursor_t cursor = {data, data + size_bytes};
     bool is_tensor = descriptor == &onnx__tensor_proto__descriptor;
     bool contents_seen = false;
     while (status == WEFT_OK && cursor.at < cursor.end) {
-        field_t field = {0};
+        wefti_onnx_field_t field = {0};
         WEFT_TRY(status, read_field(walker, &cursor, &field), fail);
         const ProtobufCFieldDescriptor *known =
             protobuf_c_message_descriptor_get_field(descriptor, field.id);

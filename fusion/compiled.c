@@ -76,8 +76,7 @@ static uint32_t *find_collectives(const wefti_graph_t *graph, wefti_arena_t *are
     }
     for (uint32_t i = 0; reader != NULL && i < graph->order_count; i++) {
         const wefti_node_t *node = &graph->nodes[graph->order[i]];
-        for (uint32_t k = 0;
-             (node->def->effects & WEFT_EFFECT_COMMUNICATES) != 0 && k < node->input_count; k++) {
+        for (uint32_t k = 0; wefti_node_communicates(node) && k < node->input_count; k++) {
             if (node->inputs[k] != WEFTI_NONE) {
                 reader[node->inputs[k]] = graph->order[i];
             }
@@ -118,7 +117,7 @@ static uint32_t find_node(const wefti_graph_t *graph, const weft_plan_t *plan,
         return WEFTI_NONE; /* weights at the beginning, or gathered */
     }
     const wefti_node_t *producer = &graph->nodes[graph->values[value].producer];
-    bool own = (producer->def->effects & WEFT_EFFECT_COMMUNICATES) != 0 &&
+    bool own = wefti_node_communicates(producer) &&
                strncmp(collective->name, producer->name, strlen(producer->name)) == 0;
     return own ? graph->values[value].producer : reader[value];
 }
@@ -131,12 +130,11 @@ static weft_status_t write_choices(const wefti_graph_t *graph, const weft_plan_t
     weft_status_t status = WEFT_OK;
     uint32_t *reader = find_collectives(graph, arena);
     /* By node: the first collective, and its list while all have the same. */
-    uint32_t *first = wefti_arena_array(arena, (size_t)graph->node_count + 1, sizeof(*first));
+    uint32_t *first = wefti_id_map(arena, graph->node_count);
     const char **lists = wefti_arena_array(arena, (size_t)graph->node_count + 1, sizeof(*lists));
     if (reader == NULL || first == NULL || lists == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    memset(first, 0xff, ((size_t)graph->node_count + 1) * sizeof(*first));
     for (uint32_t c = 0; c < plan->collective_count; c++) {
         uint32_t node = find_node(graph, plan, &plan->collectives[c], reader);
         if (node == WEFTI_NONE) {

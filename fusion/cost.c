@@ -116,8 +116,8 @@ static weft_status_t touched_bytes(wefti_graph_t *graph, double *out_bytes)
         const wefti_node_t *node = graph->values[v].producer != WEFTI_NONE
                                        ? &graph->nodes[graph->values[v].producer]
                                        : NULL;
-        bool in_place = node != NULL && (node->phase == WEFTI_PHASE_UPDATE ||
-                                         (node->def->effects & WEFT_EFFECT_COMMUNICATES) != 0);
+        bool in_place =
+            node != NULL && (node->phase == WEFTI_PHASE_UPDATE || wefti_node_communicates(node));
         values += in_place ? 0 : (double)wefti_value_bytes(&graph->values[v]);
     }
     *out_bytes = updated > values ? updated : values;

@@ -15,7 +15,7 @@ static uint32_t neighbour(const wefti_graph_t *graph, uint32_t position, int ste
 {
     for (int64_t i = (int64_t)position + step; i >= 0 && i < graph->order_count; i += step) {
         uint32_t id = graph->order[i];
-        if (!skipped[id] && !(graph->nodes[id].def->effects & WEFT_EFFECT_COMMUNICATES)) {
+        if (!skipped[id] && !wefti_node_communicates(&graph->nodes[id])) {
             return id;
         }
     }
@@ -73,17 +73,11 @@ done:
 static weft_status_t alloc_pairs(pairs_t *p, wefti_arena_t *arena)
 {
     const wefti_graph_t *graph = p->graph;
-    p->start_of = wefti_arena_array(arena, graph->value_count, sizeof(uint32_t));
-    p->renamed = wefti_arena_array(arena, graph->value_count, sizeof(uint32_t));
+    p->start_of = wefti_id_map(arena, graph->value_count);
+    p->renamed = wefti_id_map(arena, graph->value_count);
     p->waits = wefti_arena_array(arena, graph->node_count, sizeof(bool));
     p->waited = wefti_arena_array(arena, graph->node_count, sizeof(uint32_t));
-    if (p->start_of == NULL || p->renamed == NULL || p->waits == NULL || p->waited == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t v = 0; v < graph->value_count; v++) {
-        p->start_of[v] = p->renamed[v] = WEFTI_NONE;
-    }
-    return WEFT_OK;
+    return arena->failed ? WEFT_ERR_NO_MEMORY : WEFT_OK;
 }
 
 static bool is_half(const wefti_node_t *node, weft_half_t half)
@@ -135,9 +129,7 @@ static void join_pairs(pairs_t *p)
         for (uint32_t k = 0; k < node->output_count && is_half(node, WEFT_HALF_START); k++) {
             uint32_t flying = node->outputs[k], value = p->renamed[flying];
             graph->values[flying].producer = graph->values[value].producer; /* dead, as it is */
-            node->outputs[k] = value;
-            graph->values[value].producer = id;
-            graph->values[value].producer_output = k;
+            wefti_graph_take_output(graph, id, k, value);
         }
     }
     wefti_graph_compact_order(graph);

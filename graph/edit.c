@@ -142,7 +142,7 @@ static weft_status_t insert_collective(editor_t *editor, const weft_edit_t *edit
                                   .attr_count = reduces ? 2 : 1};
     uint32_t node;
     WEFT_TRY(status, wefti_graph_insert_node(graph, &params, WEFTI_WHEN_READY, &node), done);
-    if (!(graph->nodes[node].def->effects & WEFT_EFFECT_COMMUNICATES)) {
+    if (!wefti_node_communicates(&graph->nodes[node])) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "insert: '%s' is not a collective",
                            edit->op_name);
     }
@@ -197,9 +197,9 @@ static weft_status_t check_members(const wefti_graph_t *graph, const weft_edit_t
         }
         const wefti_node_t *first = &graph->nodes[edit->members[0]];
         const wefti_node_t *member = &graph->nodes[edit->members[i]];
-        if (!(member->def->effects & WEFT_EFFECT_COMMUNICATES) ||
-            member->def->inputs_max != WEFT_VARIADIC || member->def->outputs_max != WEFT_VARIADIC ||
-            wefti_node_is_flat_scatter(member) || wefti_node_is_flat_gather(member)) {
+        if (!wefti_node_communicates(member) || member->def->inputs_max != WEFT_VARIADIC ||
+            member->def->outputs_max != WEFT_VARIADIC || wefti_node_is_flat_scatter(member) ||
+            wefti_node_is_flat_gather(member)) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                                "fuse: '%s' (%s): operator cannot be fused", member->name,
                                member->def->name);
@@ -329,7 +329,7 @@ static weft_status_t set_algorithm(wefti_graph_t *graph, const weft_edit_t *edit
     weft_status_t status;
     uint32_t node;
     WEFT_TRY(status, resolve(graph, edit->op_a, "algorithm", &node), done);
-    if (!(graph->nodes[node].def->effects & WEFT_EFFECT_COMMUNICATES)) {
+    if (!wefti_node_communicates(&graph->nodes[node])) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "algorithm: '%s' is not a collective",
                            graph->nodes[node].name);
     }
@@ -347,8 +347,8 @@ static weft_status_t split(wefti_graph_t *graph, const weft_edit_t *edit)
     uint32_t id;
     WEFT_TRY(status, resolve(graph, edit->op_a, "split", &id), done);
     const wefti_node_t *node = &graph->nodes[id];
-    if (!(node->def->effects & WEFT_EFFECT_COMMUNICATES) || node->input_count != 1 ||
-        node->output_count != 1 || node->inputs[0] == WEFTI_NONE) {
+    if (!wefti_node_communicates(node) || node->input_count != 1 || node->output_count != 1 ||
+        node->inputs[0] == WEFTI_NONE) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "split: '%s' is not a collective on one tensor", node->name);
     }

@@ -222,6 +222,15 @@ typedef uint8_t (*wefti_spread_fn)(const wefti_node_t *node, uint8_t any);
 uint8_t *wefti_graph_spread(const wefti_graph_t *graph, wefti_arena_t *arena,
                             wefti_spread_fn visit);
 bool wefti_dtype_is_floating(weft_dtype_t dtype);
+static inline bool wefti_node_communicates(const wefti_node_t *node)
+{
+    return (node->def->effects & WEFT_EFFECT_COMMUNICATES) != 0;
+}
+/* The node that computes a value; WEFTI_NONE where there is none, or no value. */
+static inline uint32_t wefti_producer(const wefti_graph_t *graph, uint32_t value)
+{
+    return value == WEFTI_NONE ? WEFTI_NONE : graph->values[value].producer;
+}
 /* Text attribute, or "". */
 const char *wefti_node_text(const wefti_node_t *node, const char *name);
 /* What the operator does with a flat range of tensors. */

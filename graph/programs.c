@@ -51,9 +51,7 @@ weft_status_t wefti_graph_mark_needed(const wefti_graph_t *graph, bool *needed)
                                node->name);
         }
         for (uint32_t k = 0; k < node->input_count; k++) {
-            uint32_t producer = node->inputs[k] == WEFTI_NONE
-                                    ? WEFTI_NONE
-                                    : graph->values[node->inputs[k]].producer;
+            uint32_t producer = wefti_producer(graph, node->inputs[k]);
             if (producer != WEFTI_NONE) {
                 needed[producer] = true;
             }

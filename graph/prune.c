@@ -31,9 +31,7 @@ static void keep(const wefti_graph_t *graph, uint32_t id, uint8_t *kept, uint32_
     while (*depth) {
         const wefti_node_t *node = &graph->nodes[stack[--*depth]];
         for (uint32_t i = 0; i < node->input_count; i++) {
-            uint32_t producer = node->inputs[i] == WEFTI_NONE
-                                    ? WEFTI_NONE
-                                    : graph->values[node->inputs[i]].producer;
+            uint32_t producer = wefti_producer(graph, node->inputs[i]);
             if (producer != WEFTI_NONE && !kept[producer]) {
                 kept[producer] = 1;
                 stack[(*depth)++] = producer;

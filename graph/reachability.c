@@ -41,15 +41,14 @@ static weft_status_t build(wefti_reachability_t *reach, const weft_graph_view_t 
 {
     weft_status_t status;
     wefti_arena_t *arena = &reach->arena;
-    reach->position = wefti_arena_array(arena, view->op_count, sizeof(uint32_t));
+    reach->position = wefti_id_map(arena, view->op_count);
     reach->rows = wefti_arena_array(arena, view->order_count, sizeof(*reach->rows));
     reach->asked = wefti_arena_array(arena, view->order_count, sizeof(uint8_t));
     reach->visited = wefti_arena_array(arena, view->order_count, sizeof(uint32_t));
     reach->stack = wefti_arena_array(arena, view->order_count, sizeof(uint32_t));
-    if (!reach->position || !reach->rows || !reach->asked || !reach->visited || !reach->stack) {
+    if (arena->failed) {
         return WEFT_ERR_NO_MEMORY;
     }
-    memset(reach->position, 0xff, (size_t)view->op_count * sizeof(uint32_t));
     for (uint32_t i = 0; i < view->order_count; i++) {
         if (view->order[i] >= view->op_count) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "view: order[%u] is not an operator: %u",

@@ -28,8 +28,7 @@ static weft_reduction_t node_reduction(const wefti_node_t *node)
 static uint32_t node_group(const wefti_node_t *node)
 {
     const weft_attr_t *attr = wefti_node_attr(node, "group");
-    bool communicates =
-        (node->def->effects & WEFT_EFFECT_COMMUNICATES) != 0; /* Conv has a group too */
+    bool communicates = wefti_node_communicates(node); /* Conv has a group too */
     return communicates && attr && attr->type == WEFT_ATTR_TYPE_INT ? (uint32_t)attr->i : 0;
 }
 

@@ -99,7 +99,7 @@ static weft_status_t find_comm_ends(memory_t *m)
         }
         for (uint32_t j = 0; j < node->input_count; j++) {
             uint32_t value = node->inputs[j];
-            uint32_t producer = value == WEFTI_NONE ? WEFTI_NONE : l->graph->values[value].producer;
+            uint32_t producer = wefti_producer(l->graph, value);
             uint32_t command = producer == WEFTI_NONE ? WEFTI_NONE : l->command_of[producer];
             for (uint32_t part = 0; command != WEFTI_NONE && part < l->commands[command].parts;
                  part++) {

@@ -8,7 +8,7 @@
 
 static bool communicates(const wefti_graph_t *graph, uint32_t node)
 {
-    return (graph->nodes[node].def->effects & WEFT_EFFECT_COMMUNICATES) != 0;
+    return wefti_node_communicates(&graph->nodes[node]);
 }
 
 /* Those with a collective on one side, once more: what is before what. */

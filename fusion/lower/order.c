@@ -12,11 +12,6 @@
 /* Of all collectives together: ids stay far from their limits whatever a model file asks for. */
 #define MAX_PARTS (1u << 20)
 
-static bool communicates(const wefti_node_t *node)
-{
-    return (node->def->effects & WEFT_EFFECT_COMMUNICATES) != 0;
-}
-
 uint32_t *wefti_lower_map(wefti_lowering_t *l, uint32_t count)
 {
     uint32_t *map = wefti_arena_array(&l->arena, count, sizeof(*map));
@@ -40,7 +35,7 @@ void wefti_lower_add_items(wefti_lowering_t *l, uint32_t node, uint32_t bucket, 
 
 uint32_t wefti_lower_bucket_of(const wefti_lowering_t *l, uint32_t value)
 {
-    uint32_t producer = value == WEFTI_NONE ? WEFTI_NONE : l->graph->values[value].producer;
+    uint32_t producer = wefti_producer(l->graph, value);
     uint32_t command = producer == WEFTI_NONE ? WEFTI_NONE : l->command_of[producer];
     return command == WEFTI_NONE ? WEFTI_NONE : l->commands[command].bucket;
 }
@@ -59,7 +54,7 @@ static uint32_t count_members(const wefti_node_t *node, uint32_t *out_first)
 static weft_status_t parts_of(const wefti_lowering_t *l, const wefti_node_t *node,
                               uint32_t *out_parts)
 {
-    const weft_attr_t *attr = communicates(node) ? wefti_node_attr(node, "parts") : NULL;
+    const weft_attr_t *attr = wefti_node_communicates(node) ? wefti_node_attr(node, "parts") : NULL;
     uint32_t first;
     *out_parts = 1;
     if (attr == NULL) {
@@ -300,9 +295,10 @@ static weft_status_t begin(wefti_lowering_t *l)
         WEFT_TRY(status, parts_of(l, node, &parts), fail);
         parts =
             wefti_lower_is_fold(l, l->order[i]) ? wefti_lower_fold_parts(l, l->order[i]) : parts;
-        size_t most = communicates(node) && node->input_count > parts ? node->input_count : parts;
+        size_t most =
+            wefti_node_communicates(node) && node->input_count > parts ? node->input_count : parts;
         items += most;
-        commands += communicates(node) ? most : 0;
+        commands += wefti_node_communicates(node) ? most : 0;
         pieces += parts > 1 ? parts : 0;
         if (pieces > MAX_PARTS) {
             return wefti_error(WEFT_ERR_UNSUPPORTED,
@@ -340,7 +336,7 @@ static weft_status_t visit(wefti_lowering_t *l, uint32_t id)
         add_commands(l, id, l->graph->values[node->inputs[0]].producer, WEFTI_NONE, parts);
         return WEFT_OK;
     }
-    if (communicates(node)) {
+    if (wefti_node_communicates(node)) {
         return make_bucket(l, id);
     }
     if (node->phase == WEFTI_PHASE_UPDATE) {

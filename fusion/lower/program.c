@@ -99,7 +99,7 @@ static weft_status_t find_readers(const writer_t *w, uint32_t **out_reader)
         }
         for (uint32_t j = 0; j < node->input_count; j++) {
             uint32_t value = node->inputs[j];
-            uint32_t producer = value == WEFTI_NONE ? WEFTI_NONE : l->graph->values[value].producer;
+            uint32_t producer = wefti_producer(l->graph, value);
             uint32_t command = producer == WEFTI_NONE ? WEFTI_NONE : l->command_of[producer];
             if (command != WEFTI_NONE) {
                 note_reader(l, command, item, reader);

@@ -48,11 +48,6 @@ uint32_t wefti_level_count(uint32_t accumulate)
     return count;
 }
 
-static bool communicates(const wefti_node_t *node)
-{
-    return (node->def->effects & WEFT_EFFECT_COMMUNICATES) != 0;
-}
-
 /* What no collective averages is in no tree. */
 static weft_status_t check_updates(const wefti_graph_t *graph)
 {
@@ -156,8 +151,8 @@ static weft_status_t add_variants(accumulator_t *a, const uint32_t *collectives,
         const wefti_node_t *node = &graph->nodes[collectives[i]];
         bool kernels = true;
         for (uint32_t k = 0; k < node->input_count; k++) {
-            kernels =
-                kernels && !communicates(&graph->nodes[graph->values[node->inputs[k]].producer]);
+            kernels = kernels && !wefti_node_communicates(
+                                     &graph->nodes[graph->values[node->inputs[k]].producer]);
         }
         for (uint32_t k = 0; kernels && k < node->input_count; k++) {
             is_local[node->inputs[k]] = true;

@@ -183,7 +183,7 @@ static bool find_triple(const fuser_t *f, uint32_t scatter, triple_t *out)
             uint32_t reader = f->readers.nodes[r];
             if (reader != shard && reader != gather &&
                 (graph->nodes[reader].phase == WEFTI_PHASE_UPDATE ||
-                 (graph->nodes[reader].def->effects & WEFT_EFFECT_COMMUNICATES) != 0)) {
+                 wefti_node_communicates(&graph->nodes[reader]))) {
                 return false;
             }
         }

@@ -25,7 +25,7 @@
 
 bool wefti_is_all_reduce(const wefti_node_t *node)
 {
-    return (node->def->effects & WEFT_EFFECT_COMMUNICATES) != 0 &&
+    return wefti_node_communicates(node) &&
            wefti_op_facts(node->def).collective == WEFT_COLLECTIVE_ALL_REDUCE &&
            node->input_count == node->output_count;
 }
@@ -34,7 +34,7 @@ bool wefti_is_all_reduce(const wefti_node_t *node)
 static bool makes_equal(const wefti_node_t *node)
 {
     uint32_t collective = wefti_op_facts(node->def).collective;
-    return (node->def->effects & WEFT_EFFECT_COMMUNICATES) != 0 &&
+    return wefti_node_communicates(node) &&
            (collective == WEFT_COLLECTIVE_ALL_REDUCE || collective == WEFT_COLLECTIVE_ALL_GATHER ||
             collective == WEFT_COLLECTIVE_BROADCAST);
 }
@@ -65,10 +65,7 @@ static uint32_t follow_reduction(const wefti_graph_t *graph, uint32_t value, con
 /* By value: an AllReduce that reads it, or WEFTI_NONE. */
 static uint32_t *find_reductions(const wefti_graph_t *graph, wefti_arena_t *arena)
 {
-    uint32_t *reader = wefti_arena_array(arena, graph->value_count, sizeof(*reader));
-    for (uint32_t v = 0; reader != NULL && v < graph->value_count; v++) {
-        reader[v] = WEFTI_NONE;
-    }
+    uint32_t *reader = wefti_id_map(arena, graph->value_count);
     for (uint32_t i = 0; reader != NULL && i < graph->order_count; i++) {
         const wefti_node_t *node = &graph->nodes[graph->order[i]];
         for (uint32_t k = 0; wefti_is_all_reduce(node) && k < node->input_count; k++) {

@@ -33,25 +33,6 @@ typedef struct maker {
     uint32_t broadcast; /* of init, or WEFTI_NONE */
 } maker_t;
 
-static bool communicates(const wefti_node_t *node)
-{
-    return (node->def->effects & WEFT_EFFECT_COMMUNICATES) != 0;
-}
-
-static uint32_t *make_map(maker_t *m, size_t count)
-{
-    uint32_t *map = wefti_arena_array(&m->arena, count, sizeof(*map));
-    if (map != NULL) {
-        memset(map, 0xff, count * sizeof(*map)); /* WEFTI_NONE */
-    }
-    return map;
-}
-
-static uint32_t producer_of(const wefti_graph_t *graph, uint32_t value)
-{
-    return value == WEFTI_NONE ? WEFTI_NONE : graph->values[value].producer;
-}
-
 /*
  * The order of a step.
  */
@@ -70,8 +51,8 @@ typedef struct order {
 static weft_status_t collect_constraints(maker_t *m, order_t *o)
 {
     const wefti_graph_t *graph = m->graph;
-    o->held = make_map(m, graph->node_count);
-    o->next_held = make_map(m, graph->constraint_count);
+    o->held = wefti_id_map(&m->arena, graph->node_count);
+    o->next_held = wefti_id_map(&m->arena, graph->constraint_count);
     if (o->held == NULL || o->next_held == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
@@ -91,7 +72,7 @@ static uint32_t ready_after(const wefti_graph_t *graph, const order_t *o, uint32
     const wefti_node_t *node = &graph->nodes[id];
     uint32_t ready = 0;
     for (uint32_t i = 0; i < node->input_count; i++) {
-        uint32_t producer = producer_of(graph, node->inputs[i]);
+        uint32_t producer = wefti_producer(graph, node->inputs[i]);
         ready = producer != WEFTI_NONE && o->done[producer] > ready ? o->done[producer] : ready;
     }
     for (uint32_t k = 0; k < node->output_count && (node->def->effects & WEFT_EFFECT_UPDATES) != 0;
@@ -111,7 +92,7 @@ static uint32_t ready_after(const wefti_graph_t *graph, const order_t *o, uint32
 static bool comes_last(const wefti_node_t *node)
 {
     return node->phase == WEFTI_PHASE_UPDATE &&
-           (!communicates(node) || wefti_node_is_flat_gather(node));
+           (!wefti_node_communicates(node) || wefti_node_is_flat_gather(node));
 }
 
 /* Nothing but updates may come after an update. */
@@ -119,11 +100,11 @@ static weft_status_t check_reads(const wefti_graph_t *graph, uint32_t id)
 {
     const wefti_node_t *node = &graph->nodes[id];
     for (uint32_t i = 0; i < node->input_count; i++) {
-        uint32_t producer = producer_of(graph, node->inputs[i]);
+        uint32_t producer = wefti_producer(graph, node->inputs[i]);
         if (producer == WEFTI_NONE || graph->nodes[producer].phase != WEFTI_PHASE_UPDATE) {
             continue;
         }
-        return communicates(node)
+        return wefti_node_communicates(node)
                    ? wefti_error(
                          WEFT_ERR_UNSUPPORTED,
                          "node '%s' (%s): a collective on the result of an update is not supported",
@@ -163,10 +144,10 @@ static weft_status_t place_collectives(maker_t *m, order_t *o)
     const wefti_graph_t *graph = m->graph;
     o->done = wefti_arena_array(&m->arena, graph->node_count, sizeof(*o->done));
     o->read = wefti_arena_array(&m->arena, graph->value_count, sizeof(*o->read));
-    o->first = make_map(m, (size_t)graph->order_count + 1);
-    o->last = make_map(m, (size_t)graph->order_count + 1);
-    o->next = make_map(m, graph->node_count);
-    uint32_t *kernels = make_map(m, graph->order_count);
+    o->first = wefti_id_map(&m->arena, (size_t)graph->order_count + 1);
+    o->last = wefti_id_map(&m->arena, (size_t)graph->order_count + 1);
+    o->next = wefti_id_map(&m->arena, graph->node_count);
+    uint32_t *kernels = wefti_id_map(&m->arena, graph->order_count);
     if (o->done == NULL || o->read == NULL || o->first == NULL || o->last == NULL ||
         o->next == NULL || kernels == NULL) {
         return WEFT_ERR_NO_MEMORY;
@@ -178,7 +159,7 @@ static weft_status_t place_collectives(maker_t *m, order_t *o)
             continue;
         }
         WEFT_TRY(status, check_reads(graph, id), fail);
-        if (communicates(&graph->nodes[id])) {
+        if (wefti_node_communicates(&graph->nodes[id])) {
             o->done[id] = ready_after(graph, o, id);
             issue_at(o, o->done[id], id);
         } else {
@@ -203,7 +184,7 @@ static weft_status_t find_updates(maker_t *m, order_t *o)
 {
     const wefti_graph_t *graph = m->graph;
     bool *ambiguous = wefti_arena_array(&m->arena, graph->value_count, sizeof(*ambiguous));
-    o->update_of = make_map(m, graph->value_count);
+    o->update_of = wefti_id_map(&m->arena, graph->value_count);
     if (ambiguous == NULL || o->update_of == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
@@ -233,7 +214,7 @@ static void place_update(const wefti_graph_t *graph, order_t *o, bool *placed, u
     }
     placed[id] = true;
     for (uint32_t k = 0; k < node->input_count; k++) {
-        uint32_t producer = producer_of(graph, node->inputs[k]);
+        uint32_t producer = wefti_producer(graph, node->inputs[k]);
         if (producer != WEFTI_NONE) {
             place_update(graph, o, placed, producer);
         }
@@ -261,7 +242,7 @@ static weft_status_t place_updates(maker_t *m, order_t *o)
     WEFT_TRY(status, find_updates(m, o), fail);
     for (uint32_t i = 0; i < before; i++) {
         const wefti_node_t *node = &graph->nodes[o->nodes[i]];
-        for (uint32_t k = 0; communicates(node) && k < node->output_count; k++) {
+        for (uint32_t k = 0; wefti_node_communicates(node) && k < node->output_count; k++) {
             uint32_t update =
                 node->outputs[k] == WEFTI_NONE ? WEFTI_NONE : o->update_of[node->outputs[k]];
             if (update != WEFTI_NONE) {
@@ -280,7 +261,7 @@ static weft_status_t order_step(maker_t *m)
 {
     weft_status_t status;
     order_t o = {0};
-    o.nodes = make_map(m, m->graph->order_count);
+    o.nodes = wefti_id_map(&m->arena, m->graph->order_count);
     if (o.nodes == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
@@ -297,7 +278,7 @@ fail:
 
 static void need_producer(maker_t *m, uint32_t value)
 {
-    uint32_t producer = producer_of(m->graph, value);
+    uint32_t producer = wefti_producer(m->graph, value);
     if (producer != WEFTI_NONE) {
         m->needed[producer] = true;
     }
@@ -351,7 +332,7 @@ static weft_status_t add_broadcast(maker_t *m)
                                   .phase = WEFTI_PHASE_COMM,
                                   .attrs = &reason,
                                   .attr_count = 1};
-    uint32_t *weights = make_map(m, graph->value_count);
+    uint32_t *weights = wefti_id_map(&m->arena, graph->value_count);
     const char **names = wefti_arena_array(&m->arena, graph->value_count, sizeof(*names));
     const bool *sharded = mark_sharded(m);
     if (weights == NULL || names == NULL || sharded == NULL) {
@@ -456,7 +437,7 @@ static weft_status_t find_eval(maker_t *m, bool *out_alone)
     *out_alone = true;
     for (uint32_t i = 0; i < graph->order_count; i++) {
         uint32_t id = graph->order[i];
-        *out_alone = *out_alone && !(m->needed[id] && communicates(&graph->nodes[id]) &&
+        *out_alone = *out_alone && !(m->needed[id] && wefti_node_communicates(&graph->nodes[id]) &&
                                      !wefti_node_is_flat_gather(&graph->nodes[id]));
     }
 fail:
@@ -470,8 +451,8 @@ static weft_status_t add_eval(maker_t *m)
     wefti_graph_t *graph = m->graph;
     bool alone = false;
     uint32_t count = graph->order_count;
-    uint32_t *order = make_map(m, 2 * (size_t)count);
-    m->variant = make_map(m, graph->node_count);
+    uint32_t *order = wefti_id_map(&m->arena, 2 * (size_t)count);
+    m->variant = wefti_id_map(&m->arena, graph->node_count);
     if (order == NULL || m->variant == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
@@ -518,7 +499,7 @@ static weft_status_t add_programs(maker_t *m)
                                          m->broadcast == WEFTI_NONE ? 0 : 1),
                  fail);
     }
-    m->nodes = make_map(m, 2 * (size_t)m->graph->order_count);
+    m->nodes = wefti_id_map(&m->arena, 2 * (size_t)m->graph->order_count);
     m->needed = wefti_arena_array(&m->arena, 2 * (size_t)m->graph->node_count, sizeof(*m->needed));
     if (m->nodes == NULL || m->needed == NULL) {
         return WEFT_ERR_NO_MEMORY;

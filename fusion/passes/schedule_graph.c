@@ -70,7 +70,7 @@ static weft_status_t find_times(wefti_graph_t *graph, const wefti_schedule_optio
         uint32_t id = graph->order[i];
         const wefti_node_t *node = &graph->nodes[id];
         uint64_t ns = ready_ns[id] - before;
-        ps[id] = (node->def->effects & WEFT_EFFECT_COMMUNICATES) != 0
+        ps[id] = wefti_node_communicates(node)
                      ? wefti_bucket_cost_ps(options->cost, bytes_read(graph, node))
                      : (ns < 1000000000000ull ? ns : 1000000000000ull) * 1000;
         before = ready_ns[id];
@@ -95,7 +95,7 @@ static weft_status_t find_kinds(const wefti_graph_t *graph, wefti_arena_t *arena
         const wefti_value_t *value = &graph->values[v];
         const wefti_node_t *node =
             value->producer == WEFTI_NONE ? NULL : &graph->nodes[value->producer];
-        bool collective = node != NULL && (node->def->effects & WEFT_EFFECT_COMMUNICATES) != 0;
+        bool collective = node != NULL && wefti_node_communicates(node);
         kept[v] |= node == NULL || node->phase == WEFTI_PHASE_UPDATE;
         to_end[v] =
             (value->flags & (WEFTI_VALUE_OUTPUT | WEFTI_VALUE_LOSS | WEFTI_VALUE_LOGITS)) != 0 ||

@@ -123,7 +123,7 @@ static weft_status_t settle(wefti_graph_t *graph, wefti_arena_t *arena)
     WEFT_TRY(status, wefti_graph_readers(graph, graph->order, count, arena, &readers), done);
     for (uint32_t v = 0, values = graph->value_count; v < values; v++) {
         if (graph->values[v].grad_of != WEFTI_NONE &&
-            !(graph->nodes[graph->values[v].producer].def->effects & WEFT_EFFECT_COMMUNICATES)) {
+            !wefti_node_communicates(&graph->nodes[graph->values[v].producer])) {
             WEFT_TRY(status, own_gradient(graph, v, &readers, local[v]), done);
         }
     }

@@ -382,16 +382,11 @@ static weft_status_t add_squares_of_ranks(sharder_t *s, squares_t *q, uint64_t k
     return status;
 }
 
-static uint32_t producer_of(const wefti_graph_t *graph, uint32_t value)
-{
-    return value == WEFTI_NONE ? WEFTI_NONE : graph->values[value].producer;
-}
-
 /* The shards that stand for what one node of the chain reads: one per bucket. */
 static void collect_shards(sharder_t *s, const wefti_node_t *node, squares_t *q, bool *seen)
 {
     for (uint32_t k = 1; k < node->input_count; k++) {
-        uint32_t producer = producer_of(s->graph, node->inputs[k]);
+        uint32_t producer = wefti_producer(s->graph, node->inputs[k]);
         uint32_t shard = producer == WEFTI_NONE ? WEFTI_NONE : s->shard_of[producer];
         if (shard != WEFTI_NONE && !seen[producer]) {
             seen[producer] = true;
@@ -403,7 +398,7 @@ static void collect_shards(sharder_t *s, const wefti_node_t *node, squares_t *q,
 static void collect_whole(sharder_t *s, const wefti_node_t *node, squares_t *q)
 {
     for (uint32_t k = 1; k < node->input_count; k++) {
-        uint32_t producer = producer_of(s->graph, node->inputs[k]);
+        uint32_t producer = wefti_producer(s->graph, node->inputs[k]);
         if (producer == WEFTI_NONE || s->shard_of[producer] == WEFTI_NONE) {
             q->inputs[q->count++] = node->inputs[k];
         }
@@ -419,7 +414,7 @@ static weft_status_t find_chain(sharder_t *s, uint32_t last, uint32_t **out_chai
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t id = last; id != WEFTI_NONE && at > 0;) {
-        uint32_t before = producer_of(s->graph, s->graph->nodes[id].inputs[0]);
+        uint32_t before = wefti_producer(s->graph, s->graph->nodes[id].inputs[0]);
         chain[--at] = id;
         id =
             before != WEFTI_NONE && wefti_op_has(s->graph->nodes[before].def, WEFT_FACT_ACCUMULATES)

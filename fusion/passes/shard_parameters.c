@@ -60,11 +60,6 @@ typedef struct splitter {
     uint32_t gather_count;
 } splitter_t;
 
-static uint32_t producer_of(const wefti_graph_t *graph, uint32_t value)
-{
-    return value == WEFTI_NONE ? WEFTI_NONE : graph->values[value].producer;
-}
-
 static bool is_output(const wefti_value_t *value)
 {
     return (value->flags & (WEFTI_VALUE_OUTPUT | WEFTI_VALUE_LOSS | WEFTI_VALUE_LOGITS)) != 0;
@@ -76,12 +71,12 @@ static bool find_bucket(const splitter_t *s, uint32_t gather, bucket_t *out)
     const wefti_graph_t *graph = s->graph;
     const wefti_node_t *node = &graph->nodes[gather];
     uint32_t update =
-        wefti_node_is_flat_gather(node) ? producer_of(graph, node->inputs[0]) : WEFTI_NONE;
+        wefti_node_is_flat_gather(node) ? wefti_producer(graph, node->inputs[0]) : WEFTI_NONE;
     if (update == WEFTI_NONE || graph->nodes[update].phase != WEFTI_PHASE_UPDATE) {
         return false;
     }
-    uint32_t view = producer_of(graph, graph->nodes[update].inputs[0]);
-    uint32_t scatter = producer_of(graph, graph->nodes[update].inputs[1]);
+    uint32_t view = wefti_producer(graph, graph->nodes[update].inputs[0]);
+    uint32_t scatter = wefti_producer(graph, graph->nodes[update].inputs[1]);
     if (view == WEFTI_NONE || wefti_node_range(&graph->nodes[view]) != WEFT_RANGE_ROLE_SHARD ||
         scatter == WEFTI_NONE || !wefti_node_is_flat_scatter(&graph->nodes[scatter])) {
         return false;

@@ -105,7 +105,7 @@ static bool takes_size(const check_t *check, const wefti_node_t *node, uint32_t 
 
 static weft_status_t check_node(check_t *check, const wefti_node_t *node)
 {
-    bool depends = false, communicates = (node->def->effects & WEFT_EFFECT_COMMUNICATES) != 0;
+    bool depends = false, communicates = wefti_node_communicates(node);
     for (uint32_t i = 0; i < node->input_count; i++) {
         uint32_t input = node->inputs[i];
         if (input != WEFTI_NONE && takes_size(check, node, i)) {

@@ -181,7 +181,7 @@ weft_status_t wefti_pass_tidy_collectives(wefti_graph_t *graph, uint32_t world_s
     bool any = false;
     wefti_arena_t arena;
     for (uint32_t i = 0; i < count && !any; i++) {
-        any = (graph->nodes[graph->order[i]].def->effects & WEFT_EFFECT_COMMUNICATES) != 0;
+        any = wefti_node_communicates(&graph->nodes[graph->order[i]]);
     }
     if (!any) {
         return WEFT_OK;

@@ -63,7 +63,7 @@ static void read_weights(eval_t *eval)
         Onnx__NodeProto *node = eval->file.model->graph->node[i];
         for (size_t j = 0; j < node->n_input; j++) {
             uint32_t v = wefti_graph_find_value(graph, node->input[j]);
-            uint32_t producer = v == WEFTI_NONE ? WEFTI_NONE : graph->values[v].producer;
+            uint32_t producer = wefti_producer(graph, v);
             if (producer != WEFTI_NONE && wefti_node_is_flat_gather(&graph->nodes[producer])) {
                 uint32_t at = graph->values[v].producer_output + 1;
                 v = graph->nodes[producer].inputs[at];

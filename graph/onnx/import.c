@@ -322,12 +322,8 @@ static weft_status_t join_updates(import_t *import)
     WEFT_TRY(status, wefti_onnx_compiled_versions(import->params, import->file, &import->versions),
              fail);
     compiled->node_count = import->file->model->graph->n_node;
-    compiled->ids =
-        wefti_arena_array(&import->file->arena, compiled->node_count + 1, sizeof(*compiled->ids));
-    if (compiled->ids == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    memset(compiled->ids, 0xff, (compiled->node_count + 1) * sizeof(*compiled->ids));
+    compiled->ids = wefti_id_map(&import->file->arena, compiled->node_count);
+    status = compiled->ids == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
 fail:
     return status;
 }

@@ -282,7 +282,7 @@ def folders_section():
     for folder, (holds, allowed) in table.FOLDERS.items():
         if folder not in rooms and len(f"| `{folder}` | {holds} | " + ", ".join(f"`{p}`" for p in allowed) + " |") > 100:
             out += ["", wrap(f"`{folder}` may include " + ", ".join(f"`{prefix}`" for prefix in allowed) + ".")]
-    out += ["", "Rooms of the runtime may include `runtime/base/`, `ops/`, `transport/`, themselves, and:", ""]
+    out += ["", wrap("Rooms of the runtime may include `runtime/base/`, `runtime/machine/`, `ops/`, `transport/`, themselves, and:"), ""]
     out += ["| room | rooms that it may include |", "|---|---|"]
     out += [f"| `{room}` | {', '.join(uses) or 'none'} |" for room, uses in rooms.items()]
     out += ["", "Libraries stay in one corner each:", "", "| header | included only by |", "|---|---|"]

@@ -8,8 +8,8 @@
 #include "graph/onnx/onnx.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/base/params.h"
-#include "runtime/base/text.h"
 
 typedef struct check {
     const char *path;

@@ -5,8 +5,8 @@
 
 #include <stdio.h>
 
-#include "ops/topo/place.h"
 #include "runtime/base/error.h"
+#include "runtime/machine/place.h"
 
 /* world_size, or the number of ranks of the description. */
 static weft_status_t fit_world(wefti_compiler_t *c, wefti_cluster_t *cluster)

@@ -3,11 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fusion/fusion.h"
-#include "ops/cost/json_read.h"
 #include "fusion/compile.h"
+#include "fusion/fusion.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
+#include "runtime/base/json.h"
 
 static int by_param(const void *a, const void *b)
 {

@@ -3,13 +3,13 @@
 #include <math.h>
 #include <string.h>
 
-#include "ops/cost/json_read.h"
 #include "ops/op_defs.h"
 #include "ops/op_facts.h"
 #include "ops/op_infer.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
+#include "runtime/base/json.h"
 
 #define MAX_ARITY 200.0
 #define MAX_VERSION 1e9

@@ -7,6 +7,7 @@
 
 #include "ops/algo/algorithms.h"
 #include "ops/cost/cost.h"
+#include "runtime/base/json.h"
 #include "tools/tool.h"
 
 #define MAX_HOSTS 256u

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/base/text.h"
+#include "runtime/base/json.h"
 #include "tools/compile_passes.h"
 #include "tools/output.h"
 #include "tools/tool.h"

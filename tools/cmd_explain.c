@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
-#include "runtime/base/text.h"
+#include "runtime/base/json.h"
 #include "tools/tool.h"
 
 enum { KEY_JSON = 256, KEY_COMPARE, KEY_WHY, KEY_KERNELS, KEY_OPS };

@@ -4,12 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/json.h"
 #include "runtime/base/settings.h"
-#include "runtime/base/text.h"
+#include "runtime/machine/machine.h"
 #include "tools/output.h"
 #include "tools/tool.h"
 #include "transport/bootstrap/bootstrap.h"
-#include "transport/transport.h"
 
 enum { KEY_JSON = 256 };
 

@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "ops/op_facts.h"
-#include "runtime/base/text.h"
+#include "runtime/base/json.h"
 #include "tools/output.h"
 #include "tools/tool.h"
 

@@ -6,8 +6,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "ops/topo/draw.h"
 #include "runtime/base/error.h"
+#include "runtime/machine/draw.h"
 #include "tools/interrupts.h"
 
 #define MAX_XML 256u

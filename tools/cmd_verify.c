@@ -9,8 +9,8 @@
 
 #include "ops/algo/sweep.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/base/sync.h"
-#include "runtime/base/text.h"
 #include "tools/output.h"
 #include "tools/tool.h"
 #include "tools/verify_plan.h"

@@ -3,7 +3,7 @@
 #ifndef WEFT_TOOLS_COMPILE_PASSES_H
 #define WEFT_TOOLS_COMPILE_PASSES_H
 
-#include "runtime/base/text.h"
+#include "runtime/base/json.h"
 #include "tools/tool.h"
 
 typedef struct pass_time {

@@ -5,8 +5,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "runtime/base/json.h"
 #include "runtime/base/settings.h"
-#include "runtime/base/text.h"
 #include "tools/output.h"
 #include "tools/tool.h"
 

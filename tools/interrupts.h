@@ -3,8 +3,8 @@
 #ifndef WEFT_TOOLS_INTERRUPTS_H
 #define WEFT_TOOLS_INTERRUPTS_H
 
+#include "runtime/machine/machine.h"
 #include "tools/tool.h"
-#include "transport/topology.h"
 
 /* Binds them next to their interfaces, away from the cores of rank_count local ranks where there
  * are others. Returns an exit code of tool.h; prints an error. */

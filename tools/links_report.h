@@ -5,7 +5,7 @@
 
 #include <weft/weft.h>
 
-#include "runtime/base/text.h"
+#include "runtime/base/json.h"
 
 /* Both directions between two hosts. */
 typedef struct host_link {

@@ -5,7 +5,7 @@
 
 #include <weft/plan.h>
 
-#include "runtime/base/text.h"
+#include "runtime/base/json.h"
 
 typedef struct output_object {
     wefti_text_t text;

@@ -3,7 +3,7 @@
 #ifndef WEFT_TOOLS_TIMELINE_H
 #define WEFT_TOOLS_TIMELINE_H
 
-#include "runtime/base/text.h"
+#include "runtime/base/json.h"
 
 #include <weft/session.h>
 

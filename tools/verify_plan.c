@@ -11,7 +11,7 @@
 #include "ops/collective.h"
 #include "ops/plan/prove.h"
 #include "runtime/base/error.h"
-#include "runtime/base/text.h"
+#include "runtime/base/json.h"
 
 #define MAX_RANKS 64u /* of schedules that are proved: beyond, their size grows too fast */
 #define MAX_CASES 256u

@@ -32,9 +32,6 @@ static inline uint32_t wefti_endpoint_number(const wefti_endpoint_t *endpoint, u
 const char *wefti_endpoint_who(const wefti_endpoint_t *endpoint, uint32_t rank, int32_t pid,
                                char *buffer);
 
-/* hosts_meet.c: names the running kernel, the same in all of its containers. */
-void wefti_machine_key(char *text, size_t bytes);
-
 /* transport/memory.c: a range of address space that memory is put into step by step. */
 typedef struct wefti_range {
     uint8_t *base; /* aligned to 2 MiB; NULL: none */
@@ -92,8 +89,5 @@ void wefti_mapped_bind_progress(wefti_endpoint_t *endpoint, const uint32_t *cpus
 
 /* What a value that has landed does to a counter. */
 void wefti_link_raise(wefti_signal_t *signal, uint32_t value);
-
-/* First line of a file of the process's own control group; false when there is none. */
-bool wefti_cgroup_read(const char *name, char *line, size_t capacity);
 
 #endif

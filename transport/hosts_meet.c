@@ -10,6 +10,7 @@
 
 #include "runtime/base/digest.h"
 #include "runtime/base/error.h"
+#include "runtime/machine/machine.h"
 
 bool wefti_hosts_allows(const wefti_settings_t *settings, const char *name)
 {
@@ -35,29 +36,6 @@ static unsigned long long namespace_of(const char *path)
 {
     struct stat state;
     return stat(path, &state) == 0 ? (unsigned long long)state.st_ino : 0;
-}
-
-static void read_line(const char *path, char *line, int capacity)
-{
-    FILE *file = fopen(path, "re");
-    line[0] = '\0';
-    if (file != NULL) {
-        if (fgets(line, capacity, file) != NULL) {
-            line[strcspn(line, "\n")] = '\0';
-        }
-        fclose(file);
-    }
-}
-
-void wefti_machine_key(char *text, size_t bytes)
-{
-    char boot[64];
-    read_line("/proc/sys/kernel/random/boot_id", boot, sizeof boot);
-    if (boot[0] == '\0') {
-        gethostname(boot, sizeof boot - 1);
-        boot[sizeof boot - 1] = '\0';
-    }
-    snprintf(text, bytes, "%s", boot);
 }
 
 /*

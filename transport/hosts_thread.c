@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #include "runtime/base/error.h"
-#include "transport/topology.h"
+#include "runtime/machine/machine.h"
 
 #define REST_NS 1000000ull
 #define NAP_NS 100000

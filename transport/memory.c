@@ -15,7 +15,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
-#include "transport/topology.h"
+#include "runtime/machine/machine.h"
 
 #define HUGE_BYTES ((size_t)2 << 20)
 #ifndef MADV_POPULATE_WRITE

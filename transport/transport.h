@@ -398,21 +398,4 @@ static inline bool wefti_signal_comes_soon(wefti_endpoint_t *endpoint, const wef
     return wefti_signal_has_reached(signal, target);
 }
 
-/* transport/topology_hwloc.c: one machine, as `weft info` shows it and the launcher pins by it. */
-typedef struct wefti_machine {
-    uint32_t socket_count, numa_count, core_count, pu_count;
-    uint64_t l2_bytes, l3_bytes, memory_bytes;
-    char cpu_name[96];
-} wefti_machine_t;
-weft_status_t wefti_machine_read(wefti_machine_t *out_machine);
-/* Cores (operating-system CPU numbers) for rank of count on this host, within the caller's own
- * affinity: an equal share each, consecutive; when ranks outnumber cores, shared round-robin.
- * Returns how many were put into out_cpus (capacity of them at most). */
-uint32_t wefti_machine_cpus_of_rank(uint32_t rank, uint32_t count, uint32_t *out_cpus,
-                                    uint32_t capacity);
-/* CPUs' worth of time that the process's control group may use; 0: no limit. */
-uint32_t wefti_machine_quota(void);
-/* Binds the calling thread. */
-weft_status_t wefti_pin_thread(const uint32_t *cpus, uint32_t cpu_count);
-
 #endif

@@ -9,6 +9,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
+#include "runtime/machine/machine.h"
 #include "transport/endpoint.h"
 
 #define MASK_WORDS (CPU_SETSIZE / 64)
@@ -21,18 +22,6 @@ typedef struct introduction {
     uint32_t quota_cpus;       /* processor time its control group may use, 0: no limit */
     uint32_t pad;
 } introduction_t;
-
-uint32_t wefti_machine_quota(void)
-{
-    char line[64];
-    unsigned long long quota, period;
-    if (!wefti_cgroup_read("cpu.max", line, sizeof line) ||
-        sscanf(line, "%llu %llu", &quota, &period) != 2 || period == 0) {
-        return 0;
-    }
-    unsigned long long cpus = (quota + period - 1) / period;
-    return cpus > CPU_SETSIZE ? CPU_SETSIZE : (uint32_t)cpus;
-}
 
 static uint64_t read_machine(void)
 {

@@ -4,10 +4,10 @@
 #include <string.h>
 
 #include "ops/cost/cost.h"
-#include "ops/cost/json_read.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
 #include "runtime/base/hash.h"
+#include "runtime/base/json.h"
 
 #define FORMAT 1
 #define HOUR_NS 3.6e12

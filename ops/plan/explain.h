@@ -4,7 +4,7 @@
 #define WEFT_OPS_PLAN_EXPLAIN_H
 
 #include "ops/plan/plan.h"
-#include "runtime/base/text.h"
+#include "runtime/base/json.h"
 
 weft_status_t wefti_plan_explain_text(const weft_plan_t *plan, wefti_text_t *out);
 weft_status_t wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out);

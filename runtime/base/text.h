@@ -33,23 +33,4 @@ char *wefti_text_take(wefti_text_t *text);
 /* "1.5 MiB", "312 B"; buffer of at least 32 bytes, returned. */
 const char *wefti_format_bytes(uint64_t bytes, char *buffer);
 
-/* JSON: commas and quoting are handled; key NULL inside arrays and at the top. */
-typedef struct wefti_json {
-    wefti_text_t *out;
-    uint32_t depth;
-    uint64_t has_items; /* bit per depth */
-    bool pretty;
-} wefti_json_t;
-
-void wefti_json_init(wefti_json_t *json, wefti_text_t *out, bool pretty);
-void wefti_json_begin_object(wefti_json_t *json, const char *key);
-void wefti_json_end_object(wefti_json_t *json);
-void wefti_json_begin_array(wefti_json_t *json, const char *key);
-void wefti_json_end_array(wefti_json_t *json);
-void wefti_json_string(wefti_json_t *json, const char *key, const char *value); /* NULL: null */
-void wefti_json_int(wefti_json_t *json, const char *key, int64_t value);
-void wefti_json_double(wefti_json_t *json, const char *key, double value); /* not finite: null */
-void wefti_json_bool(wefti_json_t *json, const char *key, bool value);
-void wefti_json_null(wefti_json_t *json, const char *key);
-
 #endif

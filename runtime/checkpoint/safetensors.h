@@ -11,10 +11,9 @@
 #ifndef WEFT_RUNTIME_SAFETENSORS_H
 #define WEFT_RUNTIME_SAFETENSORS_H
 
-#include "ops/cost/json_read.h"
 #include "runtime/base/digest.h"
 #include "runtime/base/file.h"
-#include "runtime/base/text.h"
+#include "runtime/base/json.h"
 
 typedef struct wefti_stored_tensor {
     const char *name;

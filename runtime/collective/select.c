@@ -5,10 +5,10 @@
 #include <string.h>
 
 #include "ops/algo/algorithms.h"
-#include "ops/topo/place.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
 #include "runtime/group/group.h"
+#include "runtime/machine/place.h"
 
 /* ---- what a group asks for ---- */
 

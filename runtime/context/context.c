@@ -5,7 +5,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/params.h"
-#include "transport/topology.h"
+#include "runtime/machine/machine.h"
 #include "transport/bootstrap/bootstrap.h"
 
 #include <omp.h>

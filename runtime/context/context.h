@@ -11,10 +11,10 @@
 #include <weft/stream.h>
 
 #include "ops/cost/cost.h"
-#include "ops/topo/place.h"
 #include "runtime/base/log.h"
 #include "runtime/base/memory.h"
 #include "runtime/base/settings.h"
+#include "runtime/machine/place.h"
 #include "transport/transport.h"
 
 typedef struct wefti_stream_listener wefti_stream_listener_t;
@@ -98,6 +98,10 @@ weft_status_t wefti_context_find_algorithms(weft_context_t *context);
  * are several hosts. */
 weft_status_t wefti_context_find_net(weft_context_t *context);
 
+/* gather_cluster.c: collective: the world's cluster, from settings->topology or from what ranks
+ * find, one of each machine; checked to be the same on all ranks. Initialises *out. */
+weft_status_t wefti_cluster_gather(wefti_endpoint_t *endpoint, wefti_cluster_t *out,
+                                   wefti_digest_t *out_digest);
 /* topology.c: which ranks share a host, as the endpoint says. Local. */
 weft_status_t wefti_context_guess_cluster(weft_context_t *context);
 /* Binds the rank where WEFT_BIND says so, then finds out, with all ranks, what machines they are

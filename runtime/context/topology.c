@@ -6,10 +6,10 @@
 #include <string.h>
 
 #include "ops/plan/plan.h"
-#include "ops/topo/draw.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
-#include "transport/topology.h"
+#include "runtime/machine/draw.h"
+#include "runtime/machine/machine.h"
 
 #define DEFAULT_WIDTH 100u
 #define MOST_TOLD 32u /* ranks whose pairs are described with addresses and all */

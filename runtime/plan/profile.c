@@ -8,7 +8,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
-#include "runtime/base/text.h"
+#include "runtime/base/json.h"
 
 #include <stdlib.h>
 #include <string.h>

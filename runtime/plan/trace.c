@@ -13,7 +13,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
-#include "runtime/base/text.h"
+#include "runtime/base/json.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -10,8 +10,8 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
+#include "runtime/base/json.h"
 #include "runtime/base/settings.h"
-#include "runtime/base/text.h"
 #include "tests/support/support.h"
 
 static void test_text_grows_and_is_handed_over(void **in)

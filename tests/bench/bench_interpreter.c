@@ -19,6 +19,7 @@
 #include "ops/algo/table.h"
 #include "runtime/group/group.h"
 #include "runtime/interpreter/interpreter.h"
+#include "runtime/machine/machine.h"
 
 #define LANES 4u
 #define MOST_RANKS 64u

@@ -6,7 +6,7 @@
 #include <weft/status.h>
 
 #include "ops/cost/cost.h"
-#include "ops/topo/topology.h"
+#include "tests/ops/support_hosts.h"
 #include "tests/support/support.h"
 
 static const char *const table =

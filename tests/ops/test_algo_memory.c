@@ -10,7 +10,7 @@
 #include "ops/algo/simulate.h"
 #include "ops/algo/table.h"
 #include "ops/cost/cost.h"
-#include "ops/topo/topology.h"
+#include "tests/ops/support_hosts.h"
 #include "tests/support/support.h"
 
 /* A row of the table below. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
-#include "ops/cost/json_read.h"
+#include "runtime/base/json.h"
 #include "tests/support/support.h"
 
 static weft_status_t parse(const char *text, wefti_json_tree_t *tree)

@@ -8,9 +8,9 @@
 
 #include <weft/status.h>
 
-#include "ops/topo/draw.h"
-#include "ops/topo/place.h"
-#include "ops/topo/topology.h"
+#include "runtime/machine/draw.h"
+#include "runtime/machine/place.h"
+#include "tests/ops/support_hosts.h"
 #include "tests/support/support.h"
 
 static const char two_hosts[] =
@@ -79,6 +79,15 @@ static void test_cluster_is_read(void **state)
 }
 
 /* Writing and reading again, twice, gives the same text and the same digest. */
+static void encode(const wefti_cluster_t *cluster, wefti_text_t *out)
+{
+    wefti_json_t json;
+    wefti_json_init(&json, out, true);
+    wefti_json_begin_object(&json, NULL);
+    wefti_cluster_write(cluster, &json);
+    wefti_json_end_object(&json);
+}
+
 static void test_cluster_survives_its_file(void **state)
 {
     (void)state;
@@ -94,9 +103,9 @@ static void test_cluster_survives_its_file(void **state)
         assert_int_equal(decode(texts[i], &first), WEFT_OK);
         wefti_text_init(&once, NULL);
         wefti_text_init(&twice, NULL);
-        wefti_cluster_encode(&first, &once);
+        encode(&first, &once);
         assert_int_equal(decode(once.data, &second), WEFT_OK);
-        wefti_cluster_encode(&second, &twice);
+        encode(&second, &twice);
         assert_string_equal(once.data, twice.data);
         assert_int_equal(wefti_cluster_digest(&first, &digests[0]), WEFT_OK);
         assert_int_equal(wefti_cluster_digest(&second, &digests[1]), WEFT_OK);

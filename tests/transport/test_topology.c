@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The machine, the share of it that each rank gets, and who may spin. */
 #include "support.h"
-#include "transport/topology.h"
+#include "runtime/machine/machine.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -5,8 +5,9 @@
  * WEFT_UPDATE_GOLDEN set it is written anew, to be read by a person.
  */
 #include "support.h"
+#include "runtime/context/context.h"
+#include "runtime/machine/machine.h"
 #include "transport/socket/address.h"
-#include "transport/topology.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -29,14 +29,17 @@ RUNTIME = {
 FOLDERS = {
     "include/weft": ("the public API, valid C99 and C++", []),
     "runtime/base": ("status, memory, text, files, settings, futexes, digests", ["runtime/base/"]),
+    "runtime/machine": ("machines and clusters as data, hwloc, /sys, binding", ["runtime/base/", "runtime/machine/"]),
     "ops": ("operators, reductions, algorithms, plan format, CPU kernels", ["runtime/base/", "ops/"]),
-    "transport": ("shm, tcp, verbs; joining; topology", ["runtime/base/", "transport/", "ops/topo/"]),
+    "transport": ("shm, tcp, verbs; joining", ["runtime/base/", "runtime/machine/", "transport/"]),
     "graph": ("ONNX in and out, the IR, shapes, gradients", ["runtime/base/", "ops/", "graph/"]),
-    "fusion": ("compiler passes, bucket policies, memory plan", ["runtime/base/", "ops/", "graph/", "fusion/"]),
-    **{f"runtime/{room}": (holds, ["runtime/base/", "ops/", "transport/"] + [f"runtime/{r}/" for r in [*uses, room]])
+    "fusion": ("compiler passes, bucket policies, memory plan", [
+        "runtime/base/", "runtime/machine/", "ops/", "graph/", "fusion/"]),
+    **{f"runtime/{room}": (holds, ["runtime/base/", "runtime/machine/", "ops/", "transport/",
+                                   *(f"runtime/{r}/" for r in [*uses, room])])
        for room, (holds, *uses) in RUNTIME.items()},
     "tools": ("the command `weft`", [
-        "runtime/base/", "transport/transport.h", "transport/bootstrap/bootstrap.h", "transport/topology.h", "ops/topo/",
+        "runtime/base/", "transport/transport.h", "transport/bootstrap/bootstrap.h", "runtime/machine/",
         "ops/algo/", "ops/collective.h", "ops/cost/", "ops/op_facts.h", "ops/plan/prove.h", "graph/onnx/onnx.h",
         "tools/"]),
     "python/src": ("the Python extension", ["python/src/"]),
@@ -53,7 +56,7 @@ CORNERS = {
     "onnx.pb-c.h": r"graph/onnx/",
     "plan.pb-c.h": r"ops/plan/",
     "protobuf-c": r"(graph/onnx/|ops/plan/)",
-    "hwloc": r"transport/topology_hwloc[a-z_]*\.c",
+    "hwloc": r"runtime/machine/hwloc[a-z_]*\.c",
     "infiniband": r"transport/verbs/",
     "dnnl": r"ops/compute/onednn_",
     "dnnl.h": r"ops/compute/onednn_",

@@ -31,7 +31,7 @@ FOR_TESTS = {
 
 
 def source_of(path):
-    """build/ops/CMakeFiles/weft_topo.dir/topo/draw.c.o -> ops/topo/draw.c"""
+    """build/ops/CMakeFiles/weft_ops.dir/algo/ring.c.o -> ops/algo/ring.c"""
     tops = "|".join(sorted({*FOLDERS, "runtime"}, key=len, reverse=True))
     found = re.search(rf"(?:^|/)({tops})/CMakeFiles/[a-z_]+\.dir/(?:\./)?(.*)\.o$", path)
     if not found:

@@ -15,7 +15,7 @@
 
 #include <weft/weft.h>
 
-#include "runtime/base/text.h"
+#include "runtime/base/json.h"
 #include "tools/tool.h"
 
 typedef enum gradient_verdict {

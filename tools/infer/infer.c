@@ -13,8 +13,8 @@
 
 #include "runtime/base/digest.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/base/sync.h"
-#include "runtime/base/text.h"
 #include "tools/launch/world.h"
 #include "tools/timeline.h"
 #include "tools/tool.h"

@@ -14,7 +14,7 @@
 
 #include "runtime/base/settings.h"
 #include "runtime/base/sync.h"
-#include "transport/topology.h"
+#include "runtime/machine/machine.h"
 
 /* ---- one rank ---- */
 

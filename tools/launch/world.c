@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
-#include "runtime/base/text.h"
+#include "runtime/base/json.h"
 #include "tools/launch/launch.h"
 
 static const char *variable(const char *name)

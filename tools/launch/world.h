@@ -3,7 +3,7 @@
 #ifndef WEFT_TOOLS_LAUNCH_WORLD_H
 #define WEFT_TOOLS_LAUNCH_WORLD_H
 
-#include "runtime/base/text.h"
+#include "runtime/base/json.h"
 #include "tools/tool.h"
 
 /* Has a launcher set its variables (WEFT_RANK, torchrun, mpirun, srun, mpiexec, RANK)? A world of one

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/base/sync.h"
-#include "runtime/base/text.h"
 #include "tools/launch/world.h"
 #include "tools/output.h"
 #include "tools/tool.h"

@@ -14,8 +14,8 @@
 #include "runtime/base/hash.h"
 #include "runtime/base/settings.h"
 #include "runtime/base/sync.h"
+#include "runtime/machine/machine.h"
 #include "tools/tune/tune.h"
-#include "transport/transport.h"
 
 #define MAX_CPUS 4096u
 

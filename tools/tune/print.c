@@ -2,7 +2,7 @@
 /* Prints which algorithms a cost table chooses, for which sizes. */
 #include <stdio.h>
 
-#include "runtime/base/text.h"
+#include "runtime/base/json.h"
 #include "tools/tune/tune.h"
 
 /* Sizes that one algorithm is chosen for. */

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A cluster as data: hosts and what is in them, which ranks run where, links between hosts. Read
- * from a file (README.md beside this one), filled by discovery (transport/topology_hwloc.c), or
+ * from a file (README.md beside this one), filled by discovery (hwloc.c), or
  * gathered from all ranks when a world is made. Nothing here looks at the machine it runs on.
  */
-#ifndef WEFT_OPS_TOPO_CLUSTER_H
-#define WEFT_OPS_TOPO_CLUSTER_H
+#ifndef WEFT_RUNTIME_MACHINE_CLUSTER_H
+#define WEFT_RUNTIME_MACHINE_CLUSTER_H
 
 #include <stdbool.h>
 
 #include "runtime/base/digest.h"
+#include "runtime/base/json.h"
 #include "runtime/base/memory.h"
-#include "runtime/base/text.h"
 
 #define WEFTI_TOPO_NONE UINT32_MAX /* no such thing, or nobody knows which */
 #define WEFTI_TOPO_MAX_HOSTS 8192u
@@ -102,9 +102,7 @@ weft_status_t wefti_cluster_decode(const char *text, size_t bytes, const char *b
                                    const weft_allocator_t *allocator, wefti_cluster_t *out);
 weft_status_t wefti_cluster_load(const char *path, wefti_hardware_file_fn read_file,
                                  const weft_allocator_t *allocator, wefti_cluster_t *out);
-/* cluster_write.c: decoding what it writes gives the same cluster. */
-void wefti_cluster_encode(const wefti_cluster_t *cluster, wefti_text_t *out);
-/* Its members, into an object that is open. */
+/* cluster_write.c: the members of a cluster's object, into an object that is open. */
 void wefti_cluster_write(const wefti_cluster_t *cluster, wefti_json_t *json);
 
 /* Adds a host without ranks; hardware is borrowed by the arena's life, name is copied. */

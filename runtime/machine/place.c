@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Cores for ranks. nics.c chooses their network interfaces. */
-#include "ops/topo/place.h"
+#include "runtime/machine/place.h"
 
 #include <stdlib.h>
 #include <string.h>

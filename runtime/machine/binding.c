@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads and memory where they belong: what ops/topo/place.h chooses, told to the system. */
+/* Threads and memory where they belong: what runtime/machine/place.h chooses, told to the system. */
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "runtime/base/error.h"
-#include "transport/topology.h"
+#include "runtime/machine/machine.h"
 
 #define MOST_CPUS 8192u /* that affinities are asked for */
 #define MOST_NODES 1024u

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Hosts, ranks and links put together, and what follows from them. */
-#include "ops/topo/cluster.h"
+#include "runtime/machine/cluster.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ops/topo/cluster.h"
+#include "runtime/machine/cluster.h"
 
 #define LIST_BYTES 4096u
 
@@ -233,13 +233,4 @@ void wefti_cluster_write(const wefti_cluster_t *cluster, wefti_json_t *json)
     }
     wefti_json_end_array(json);
     write_links(json, cluster);
-}
-
-void wefti_cluster_encode(const wefti_cluster_t *cluster, wefti_text_t *out)
-{
-    wefti_json_t json;
-    wefti_json_init(&json, out, true);
-    wefti_json_begin_object(&json, NULL);
-    wefti_cluster_write(cluster, &json);
-    wefti_json_end_object(&json);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A host's hardware from JSON, for cluster_read.c. */
-#ifndef WEFT_OPS_TOPO_HARDWARE_READ_H
-#define WEFT_OPS_TOPO_HARDWARE_READ_H
+#ifndef WEFT_RUNTIME_MACHINE_HARDWARE_READ_H
+#define WEFT_RUNTIME_MACHINE_HARDWARE_READ_H
 
-#include "ops/cost/json_read.h"
-#include "ops/topo/cluster.h"
+#include "runtime/base/json.h"
+#include "runtime/machine/cluster.h"
 
 /* node is an object; what it does not say is not known. */
 weft_status_t wefti_topo_read_hardware(const wefti_json_tree_t *tree, const wefti_json_node_t *node,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/base/text.h"
+#include "runtime/base/json.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -1,11 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads small JSON files (costs, topologies) into a flat array of nodes. */
-#ifndef WEFT_OPS_COST_JSON_READ_H
-#define WEFT_OPS_COST_JSON_READ_H
+/* JSON: a writer, and a reader of small files (costs, topologies) into a flat array of nodes. */
+#ifndef WEFT_RUNTIME_BASE_JSON_H
+#define WEFT_RUNTIME_BASE_JSON_H
 
 #include <stdbool.h>
 
 #include "runtime/base/memory.h"
+#include "runtime/base/text.h"
+
+/* The writer: commas and quoting are handled; key NULL inside arrays and at the top. */
+typedef struct wefti_json {
+    wefti_text_t *out;
+    uint32_t depth;
+    uint64_t has_items; /* bit per depth */
+    bool pretty;
+} wefti_json_t;
+
+void wefti_json_init(wefti_json_t *json, wefti_text_t *out, bool pretty);
+void wefti_json_begin_object(wefti_json_t *json, const char *key);
+void wefti_json_end_object(wefti_json_t *json);
+void wefti_json_begin_array(wefti_json_t *json, const char *key);
+void wefti_json_end_array(wefti_json_t *json);
+void wefti_json_string(wefti_json_t *json, const char *key, const char *value); /* NULL: null */
+void wefti_json_int(wefti_json_t *json, const char *key, int64_t value);
+void wefti_json_double(wefti_json_t *json, const char *key, double value); /* not finite: null */
+void wefti_json_bool(wefti_json_t *json, const char *key, bool value);
+void wefti_json_null(wefti_json_t *json, const char *key);
 
 typedef enum wefti_json_kind {
     WEFTI_JSON_NULL = 0,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ops/topo/topology.h"
+#include "tests/ops/support_hosts.h"
 
 #include "runtime/base/error.h"
 
@@ -39,33 +39,17 @@ weft_status_t wefti_topology_from_cluster(const wefti_cluster_t *cluster,
     return status;
 }
 
-static weft_status_t from_file(wefti_cluster_t *cluster, const weft_allocator_t *allocator,
-                               wefti_topology_t *out)
-{
-    weft_status_t status =
-        cluster->rank_count > 0
-            ? wefti_topology_from_cluster(cluster, allocator, out)
-            : wefti_error(WEFT_ERR_FORMAT, "no host has ranks; set 'ranks' of each host");
-    wefti_cluster_deinit(cluster);
-    return status;
-}
-
 weft_status_t wefti_topology_decode(const char *text, size_t bytes,
                                     const weft_allocator_t *allocator, wefti_topology_t *out)
 {
     wefti_cluster_t cluster;
     *out = (wefti_topology_t){.allocator = allocator};
     weft_status_t status = wefti_cluster_decode(text, bytes, NULL, NULL, allocator, &cluster);
-    return status < 0 ? status : from_file(&cluster, allocator, out);
-}
-
-weft_status_t wefti_topology_load(const char *path, const weft_allocator_t *allocator,
-                                  wefti_topology_t *out)
-{
-    wefti_cluster_t cluster;
-    *out = (wefti_topology_t){.allocator = allocator};
-    weft_status_t status = wefti_cluster_load(path, NULL, allocator, &cluster);
-    return status < 0 ? status : from_file(&cluster, allocator, out);
+    if (status >= 0) {
+        status = wefti_topology_from_cluster(&cluster, allocator, out);
+        wefti_cluster_deinit(&cluster);
+    }
+    return status;
 }
 
 void wefti_topology_deinit(wefti_topology_t *topology)

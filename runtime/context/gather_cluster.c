@@ -5,15 +5,16 @@
  * and tells a digest. Descriptions are sent once for machines that are alike: a cluster is mostly
  * one sort of them, and a description, packed, is a few hundred bytes.
  */
+#include "runtime/context/context.h"
+
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
-#include "transport/endpoint.h"
+#include "runtime/machine/machine.h"
 #include "transport/socket/address.h"
-#include "transport/topology.h"
 
 #define CARD_RUNS 12u
 /* More than this is not sent to everybody: hosts are then told apart by digests alone. */

@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ops/cost/json_read.h"
-#include "ops/topo/hardware_read.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
+#include "runtime/base/json.h"
+#include "runtime/machine/hardware_read.h"
 
 #define FORMAT 1
 #define MAX_CLUSTER_CORES 4194304u

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ops/cost/json_read.h"
+#include "runtime/base/json.h"
 
 #include <math.h>
 #include <stdlib.h>

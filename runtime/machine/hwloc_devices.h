@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the two files that include hwloc share. */
-#ifndef WEFT_TRANSPORT_TOPOLOGY_DEVICES_H
-#define WEFT_TRANSPORT_TOPOLOGY_DEVICES_H
+#ifndef WEFT_RUNTIME_MACHINE_HWLOC_DEVICES_H
+#define WEFT_RUNTIME_MACHINE_HWLOC_DEVICES_H
 
-#include "ops/topo/cluster.h"
+#include "runtime/machine/cluster.h"
 
 struct hwloc_topology;
 

@@ -2,8 +2,8 @@
 /* Network interfaces for ranks, and processors next to them. */
 #include <string.h>
 
-#include "ops/topo/place.h"
 #include "runtime/base/error.h"
+#include "runtime/machine/place.h"
 
 /* How near an interface is to a rank; more is nearer. */
 typedef enum nearness {

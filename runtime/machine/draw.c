@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Hosts as boxes of sockets; inside, cores in rows with the ranks that are bound to them. */
-#include "ops/topo/draw.h"
+#include "runtime/machine/draw.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "ops/topo/place.h"
+#include "runtime/machine/place.h"
 
 #define LEAST_WIDTH 40u
 #define MOST_WIDTH 240u

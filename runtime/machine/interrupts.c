@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "runtime/base/error.h"
-#include "transport/topology.h"
+#include "runtime/machine/machine.h"
 
 #define MOST_INTERRUPTS 4096u
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Machines as hwloc sees them, this one or one in a file. */
-#include "transport/topology.h"
+#include "runtime/machine/machine.h"
 
 #include <dlfcn.h>
 #include <hwloc.h>
@@ -11,7 +11,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
-#include "transport/topology_devices.h"
+#include "runtime/machine/hwloc_devices.h"
 
 #if HWLOC_API_VERSION < 0x00020000
 #error "hwloc 2 is needed: before it NUMA nodes and devices were elsewhere in the tree"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Network interfaces and cards in hwloc's tree of devices, and where they are. */
-#include "transport/topology_devices.h"
+#include "runtime/machine/hwloc_devices.h"
 
 #include <hwloc.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ops/topo/hardware_read.h"
+#include "runtime/machine/hardware_read.h"
 
 #include <math.h>
 #include <string.h>

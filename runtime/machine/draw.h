@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A cluster as text, for people. */
-#ifndef WEFT_OPS_TOPO_DRAW_H
-#define WEFT_OPS_TOPO_DRAW_H
+#ifndef WEFT_RUNTIME_MACHINE_DRAW_H
+#define WEFT_RUNTIME_MACHINE_DRAW_H
 
-#include "ops/topo/cluster.h"
+#include "runtime/machine/cluster.h"
 
 /* How two ranks reach each other. */
 typedef struct wefti_topo_path {

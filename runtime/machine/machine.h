@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The machine as it is: what hwloc and /sys say about it, put into ops/topo's types; binding of
- * threads, memory and interrupts; and what all ranks tell each other about their machines.
+ * The machine that this process runs on: hardware as hwloc and /sys report it (cluster.h has the
+ * types), and binding of threads, memory and interrupts.
  */
-#ifndef WEFT_TRANSPORT_TOPOLOGY_H
-#define WEFT_TRANSPORT_TOPOLOGY_H
+#ifndef WEFT_RUNTIME_MACHINE_MACHINE_H
+#define WEFT_RUNTIME_MACHINE_MACHINE_H
 
-#include "ops/topo/cluster.h"
-#include "ops/topo/place.h"
-#include "transport/transport.h"
+#include "runtime/base/settings.h"
+#include "runtime/machine/cluster.h"
+#include "runtime/machine/place.h"
 
-/* topology_hwloc.c: this machine's cores and, if wanted, devices (that takes longer). */
+/* hwloc.c: this machine's cores and, if wanted, devices (that takes longer). */
 weft_status_t wefti_hardware_discover(bool devices, wefti_arena_t *arena, wefti_hardware_t *out);
 /* Another one's, from a file that lstopo or hwloc wrote; a wefti_hardware_file_fn. Speeds of
  * interfaces are what hwloc-annotate added as "Speed", in Mbit/s. */
@@ -24,11 +24,6 @@ weft_status_t wefti_hardware_from_xml(const char *path, wefti_arena_t *arena,
  */
 weft_status_t wefti_interfaces_read(const char *root, wefti_arena_t *arena,
                                     wefti_hardware_t *hardware);
-
-/* topology_exchange.c: collective: the world's cluster, from settings->topology or from what ranks
- * find, one of each machine; checked to be the same on all ranks. Initialises *out. */
-weft_status_t wefti_cluster_gather(wefti_endpoint_t *endpoint, wefti_cluster_t *out,
-                                   wefti_digest_t *out_digest);
 
 /* binding.c: the calling thread's processors, growing, in arena. */
 weft_status_t wefti_binding_read(wefti_arena_t *arena, uint32_t **out_cpus, uint32_t *out_count);
@@ -65,5 +60,27 @@ weft_status_t wefti_interrupts_bind(const char *root, const wefti_hardware_t *ha
                                     const uint32_t *avoid, uint32_t avoid_count,
                                     wefti_interrupt_t *interrupts, uint32_t count,
                                     uint32_t *out_changed);
+
+/* hwloc.c: this machine, as `weft info` shows it and the launcher pins by it. */
+typedef struct wefti_machine {
+    uint32_t socket_count, numa_count, core_count, pu_count;
+    uint64_t l2_bytes, l3_bytes, memory_bytes;
+    char cpu_name[96];
+} wefti_machine_t;
+weft_status_t wefti_machine_read(wefti_machine_t *out_machine);
+/* Cores (operating-system CPU numbers) for rank of count on this host, within the caller's own
+ * affinity: an equal share each, consecutive; when ranks outnumber cores, shared round-robin.
+ * Returns how many were put into out_cpus (capacity of them at most). */
+uint32_t wefti_machine_cpus_of_rank(uint32_t rank, uint32_t count, uint32_t *out_cpus,
+                                    uint32_t capacity);
+/* Binds the calling thread. */
+weft_status_t wefti_pin_thread(const uint32_t *cpus, uint32_t cpu_count);
+
+/* kernel.c: a name of the running kernel, the same in all of its containers. */
+void wefti_machine_key(char *text, size_t bytes);
+/* First line of a file of the process's own control group; false: there is no such file. */
+bool wefti_cgroup_read(const char *name, char *line, size_t capacity);
+/* CPUs' worth of time that the process's control group may use; 0: no limit. */
+uint32_t wefti_machine_quota(void);
 
 #endif

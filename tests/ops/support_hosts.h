@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where ranks are as runs of consecutive ranks on hosts; cluster.h has all that is known. */
-#ifndef WEFT_OPS_TOPO_TOPOLOGY_H
-#define WEFT_OPS_TOPO_TOPOLOGY_H
+#ifndef WEFT_TESTS_OPS_SUPPORT_HOSTS_H
+#define WEFT_TESTS_OPS_SUPPORT_HOSTS_H
 
-#include "ops/topo/cluster.h"
+#include "runtime/machine/cluster.h"
 
 typedef struct wefti_topology {
     const weft_allocator_t *allocator;
@@ -19,8 +19,6 @@ weft_status_t wefti_topology_from_cluster(const wefti_cluster_t *cluster,
 /* Of a cluster's description. WEFT_ERR_FORMAT names the place. */
 weft_status_t wefti_topology_decode(const char *text, size_t bytes,
                                     const weft_allocator_t *allocator, wefti_topology_t *out);
-weft_status_t wefti_topology_load(const char *path, const weft_allocator_t *allocator,
-                                  wefti_topology_t *out);
 void wefti_topology_deinit(wefti_topology_t *topology);
 
 #endif

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ops/topo/cluster.h"
 #include "runtime/base/error.h"
+#include "runtime/machine/cluster.h"
 
 static weft_status_t check_shape(const wefti_regular_t *s)
 {

@@ -7,8 +7,8 @@
  */
 #include <string.h>
 
-#include "ops/topo/cluster.h"
 #include "runtime/base/error.h"
+#include "runtime/machine/cluster.h"
 
 #define FORMAT 1u
 #define MAX_NAME 4096u

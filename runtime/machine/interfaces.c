@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "runtime/base/error.h"
-#include "transport/topology.h"
+#include "runtime/machine/machine.h"
 
 /* First line of a file, "" when there is none. */
 static bool read_line(char *line, size_t bytes, const char *format, ...) WEFT_PRINTF(3, 4);

@@ -3,10 +3,10 @@
  * Which cores, NUMA node and network interface each rank of a host gets. Pure functions of the
  * description, so that they can be tested on machines that nobody has.
  */
-#ifndef WEFT_OPS_TOPO_PLACE_H
-#define WEFT_OPS_TOPO_PLACE_H
+#ifndef WEFT_RUNTIME_MACHINE_PLACE_H
+#define WEFT_RUNTIME_MACHINE_PLACE_H
 
-#include "ops/topo/cluster.h"
+#include "runtime/machine/cluster.h"
 
 typedef enum wefti_bind {
     WEFTI_BIND_AUTO = 0, /* what starts ranks binds them to cores; ranks that join do not */

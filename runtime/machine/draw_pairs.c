@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ops/topo/draw.h"
-#include "ops/topo/place.h"
+#include "runtime/machine/draw.h"
+#include "runtime/machine/place.h"
 
 #define MOST_SINGLE 4u      /* ranks whose pairs are listed one by one */
 #define MOST_CLASSES 48u    /* that are told apart */

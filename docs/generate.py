@@ -11,6 +11,7 @@ usage: docs/generate.py [--check] [--weft build/weft] [PART ..]
     pictures      docs/pictures/*.svg                      from docs/pictures/*.txt (docs/pictures/draw.py)
     passes        the table of fusion/README.md            from `weft compile --list-passes --json`
     folders       the tables of ARCHITECTURE.md            from tests/tree/check_includes.py
+    collectives   the table of docs/api.md                 from WEFT_COLLECTIVE_MAP (include/weft/types.h)
 
 --check writes nothing, lists what is out of date, and exits with 1 if anything is.
 """
@@ -298,6 +299,30 @@ def passes_section(data):
     return "\n".join(out) + "\n"
 
 
+def collective_rows():
+    """Rows of WEFT_COLLECTIVE_MAP: function, then extent and holder of both buffers, two flags, names in MPI and NCCL."""
+    text = (ROOT / "include" / "weft" / "types.h").read_text().replace("\\\n", "")
+    rows = re.findall(r'X\(\w+, \d+, "\w+", "(\w+)", (\w+), (\w+), (\w+), (\w+), \d, (\d), +"([^"]*)"\)', text)
+    return [(f"weft_{name}", (send, sender), (recv, receiver), counts == "1", like)
+            for name, send, sender, recv, receiver, counts, like in rows]
+
+
+def collectives_section():
+    out = ["| call | send | recv | in place | like |", "|---|---|---|---|---|"]
+    for function, send, recv, counts, like in collective_rows():
+        cells = [("root: " if holder == "ROOT" else "") + extent.lower() for extent, holder in (send, recv)]
+        if recv[1] == "PEER":
+            function, cells, place = "weft_send`, `weft_recv", ["vector", "vector"], "no"
+        elif send[0] == "NOTHING" or (counts and send[0] == recv[0]):
+            place = "no"
+        elif send[0] == recv[0]:
+            place = "send == recv"
+        else:
+            place = "send in recv" if send[0] == "BLOCK" else "recv in send"
+        out.append(f"| `{function}` | {cells[0]} | {cells[1]} | {place} | {like} |")
+    return "\n".join(out) + "\n"
+
+
 def replace_section(path, name, text):
     open_comment, close_comment = ("# ", "") if path.suffix == ".pyi" else ("<!-- ", " -->")
     begin, end = (f"{open_comment}{word}: {name}{close_comment}\n" for word in ("generated", "end"))
@@ -321,7 +346,7 @@ def main() -> int:
     parser.add_argument("--weft", default=str(ROOT / "build" / "weft"))
     parser.add_argument("parts", nargs="*")
     arguments = parser.parse_args()
-    parts = arguments.parts or ["commands", "settings", "options", "operators", "passes", "pictures", "folders"]
+    parts = arguments.parts or ["commands", "settings", "options", "operators", "passes", "pictures", "folders", "collectives"]
     files = {}
     docs = ROOT / "docs"
     if {"commands", "settings", "options"} & set(parts):
@@ -352,6 +377,8 @@ def main() -> int:
             files[picture.with_suffix(".svg")] = draw.draw(picture.read_text())
     if "folders" in parts:
         files[ROOT / "ARCHITECTURE.md"] = replace_section(ROOT / "ARCHITECTURE.md", "folders", folders_section())
+    if "collectives" in parts:
+        files[docs / "api.md"] = replace_section(docs / "api.md", "collectives", collectives_section())
     stale = []
     for path, text in files.items():
         now = path.read_text() if path.exists() else None

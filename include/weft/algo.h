@@ -26,6 +26,8 @@
  * run, and the run ends with the last. weft_schedule_post publishes all earlier steps of its lane;
  * a wait for that phase makes them visible. A run must end only when no other rank accesses the
  * rank's buffers any more. Scratch may be accessed until scratch_sets runs later.
+ *
+ * All functions of this header are local.
  */
 #ifndef WEFT_ALGO_H
 #define WEFT_ALGO_H

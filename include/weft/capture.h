@@ -80,10 +80,11 @@ typedef struct weft_capture_info {
 
 WEFT_EXTERN_C_BEGIN
 /**
- * Starts to capture calls on group. Not collective; all ranks do it between the same calls.
+ * Starts to capture calls on group. Local; all ranks do it between the same calls.
  * @param[in] group  the group
  * @param[in] params strings are copied; NULL: defaults
- * @return WEFT_ERR_STATE if a capture or batch is open, WEFT_ERR_INVALID_ARGUMENT
+ * @return WEFT_ERR_STATE if a capture or a batch is open; WEFT_ERR_INVALID_ARGUMENT for a policy or
+ *         a stream of another context; WEFT_ERR_NO_MEMORY; the error that broke group
  *
  * Equivalent to: cudaStreamBeginCapture
  */
@@ -101,17 +102,19 @@ WEFT_API weft_status_t weft_capture_begin(weft_group_t *group, const weft_captur
  */
 WEFT_API weft_status_t weft_capture_end(weft_group_t *group, weft_capture_t **out_capture);
 /**
- * Drops the open capture, for a caller whose step failed. Not collective.
+ * Drops the open capture, for a caller whose step failed. Local.
  * @param[in] group the group
  * @return WEFT_ERR_STATE if no capture is open
  */
 WEFT_API weft_status_t weft_capture_cancel(weft_group_t *group);
 /**
- * Replays all calls as one call ordered in stream. All ranks launch captures of overlapping ranks
- * in the same order. Returns when all calls are enqueued; waits while stream or group is full.
+ * Replays all calls as one call ordered in stream. Collective. All ranks launch captures of
+ * overlapping ranks in the same order. Returns when all calls are enqueued; waits while stream or
+ * group is full.
  * @param[in] capture the capture
  * @param[in] stream  NULL: blocking
- * @return WEFT_ERR_STATE during a replay by weft_capture_ready, or the error that broke the group
+ * @return WEFT_ERR_STATE during a replay by weft_capture_ready; WEFT_ERR_INVALID_ARGUMENT for a
+ *         stream of another context; the error that broke the capture's group
  *
  * Equivalent to: cudaGraphLaunch
  */
@@ -119,7 +122,8 @@ WEFT_API weft_status_t weft_capture_launch(weft_capture_t *capture, weft_stream_
 /**
  * Marks the data of a call as ready once earlier work of stream is done. Nothing else may use its
  * buffers until weft_capture_wait. The first such call starts a replay; it ends when every call was
- * made ready and waited for. Calls are made ready in any order. Non-blocking; makes progress.
+ * made ready and waited for. Calls are made ready in any order. Local, non-blocking; makes
+ * progress.
  * @param[in] capture the capture
  * @param[in] call    index of the call
  * @param[in] stream  stream that produces the data; NULL: the data is ready now
@@ -129,7 +133,8 @@ WEFT_API weft_status_t weft_capture_launch(weft_capture_t *capture, weft_stream_
 WEFT_API weft_status_t weft_capture_ready(weft_capture_t *capture, uint32_t call,
                                           weft_stream_t *stream);
 /**
- * Makes later work of stream wait for a call. Waits while the capture's stream or group is full.
+ * Makes later work of stream wait for a call. Non-blocking with a stream, except that it waits
+ * while the capture's stream or group is full.
  * @param[in] capture the capture
  * @param[in] call    index of the call
  * @param[in] stream  stream that waits; NULL: blocking
@@ -139,8 +144,8 @@ WEFT_API weft_status_t weft_capture_ready(weft_capture_t *capture, uint32_t call
 WEFT_API weft_status_t weft_capture_wait(weft_capture_t *capture, uint32_t call,
                                          weft_stream_t *stream);
 /**
- * Waits for all calls of the replay and ends it. Without a replay by weft_capture_ready: waits for
- * the last launched replay.
+ * Waits for all calls of the replay and ends it. Blocking. Without a replay by weft_capture_ready:
+ * waits for the last launched replay.
  * @param[in] capture the capture
  * @return WEFT_ERR_STATE as weft_capture_wait, or the error that broke the group
  */
@@ -164,7 +169,7 @@ WEFT_API weft_status_t weft_capture_get_info(const weft_capture_t *capture,
 WEFT_API weft_status_t weft_capture_explain(const weft_capture_t *capture, weft_format_t format,
                                             char **out_text);
 /**
- * Destroys a capture after its replays are done. Collective.
+ * Destroys a capture after its replays are done. Collective, blocking.
  * @param[in] capture NULL: nothing happens
  *
  * Equivalent to: cudaGraphExecDestroy

@@ -5,28 +5,41 @@
  *
  * Rules for all calls of this header:
  *
- * Order. All ranks of the group issue the same calls in the same order. stream not NULL: the call
- * is asynchronous and ordered in stream; buffers must stay valid and unchanged until it is done
- * there. stream NULL: the call runs on the calling thread and returns when it is done, which is the
- * fastest way for small sizes. One thread at a time issues calls on a group.
+ * Order and threads. All functions of this header are collective except weft_batch_begin and
+ * weft_batch_cancel: all ranks of the group issue its calls in the same order. weft_send and
+ * weft_recv concern two ranks only: calls from one to the other match in order. One thread of a
+ * rank at a time issues calls on a group.
  *
- * Counts are elements. A buffer may be NULL if it holds no elements, or if only the root uses it
- * and this rank is not the root.
+ * Blocking. stream NULL: the call runs on the calling thread and returns when this rank is done
+ * with its buffers, which is the fastest way for small sizes. stream not NULL: the call returns at
+ * once and runs after the earlier work of stream and the earlier calls of the group. stream belongs
+ * to the group's context.
+ *
+ * Buffers. Counts are elements. Arguments are borrowed: buffers must stay valid until the call is
+ * done, nothing else may write send meanwhile, and nothing else may use recv. Lists of counts are
+ * copied. A buffer may be NULL if it holds no elements, or if only the root uses it and this rank
+ * is not the root.
  *
  * In place. send == recv for all-reduce, broadcast, reduce and all-to-all. For all-gather and
  * gather, send is this rank's block of recv. For reduce-scatter and scatter, recv is this rank's
- * block of send. Otherwise buffers do not overlap.
+ * block of send. Otherwise buffers must not overlap; apart from weft_all_to_all_v the library does
+ * not check this. Either all ranks call in place or none does: a reduce-scatter of which only some
+ * ranks are in place may be WEFT_ERR_UNSUPPORTED.
  *
  * Bits. Reductions combine ranks in the group's order (weft_group_set_order; the in-order tree by
  * default). Bits then depend neither on the algorithm, nor on the data path, nor on timing, except
  * with WEFT_ORDER_ANY. The algorithm is chosen by cost or set by weft_group_set_algorithm.
  *
- * Status of every call:
+ * Status of every call. The first two concern this rank alone: the call was not issued, the group
+ * is as before, and the other ranks wait for the corrected call.
  * - WEFT_AGAIN: the stream or the group (64 calls in flight) is full; retry after progress
- * - WEFT_ERR_INVALID_ARGUMENT: a NULL or overlapping buffer, an unknown type, reduction or rank
- * - WEFT_ERR_UNSUPPORTED: the type has no such reduction, or the algorithm that was set is not
- *   eligible
- * - WEFT_ERR_MISMATCH, on all ranks: operators, counts, types, reductions or roots differ
+ * - WEFT_ERR_INVALID_ARGUMENT: a NULL buffer, an unknown type, reduction or rank, a reduction of
+ *   WEFT_DTYPE_BOOL, a size beyond the address space, or a stream of another context
+ * - WEFT_ERR_NO_MEMORY
+ * - WEFT_ERR_UNSUPPORTED, on all ranks: the algorithm that was set is not eligible; the group stays
+ *   usable
+ * - WEFT_ERR_MISMATCH, on all ranks: operators, counts, types, reductions, roots, orders or
+ *   algorithms that were set differ; the group is broken
  * - WEFT_ERR_PEER_DIED, WEFT_ERR_TIMEOUT, WEFT_ERR_ABORTED: the group is broken, on all ranks
  * - WEFT_ERR_LINK: see below
  *
@@ -50,6 +63,9 @@
  * error breaks stream: work queued after the call does not run. The host's part progresses inside
  * calls that wait or query (weft_stream_query, weft_stream_synchronize, ...), or on a thread of the
  * group with WEFT_PROGRESS_THREAD.
+ *
+ * Equivalents name MPI's blocking form; with a stream a call corresponds to the form with I, such
+ * as MPI_Iallreduce.
  */
 #ifndef WEFT_COLLECTIVE_H
 #define WEFT_COLLECTIVE_H
@@ -66,9 +82,9 @@ WEFT_EXTERN_C_BEGIN
  * @param[in]  reduction operation
  * @param[in]  group     the group
  * @param[in]  stream    NULL: blocking
- * @return see collective.h
+ * @return status of every call, see the top of this file
  *
- * Equivalent to: MPI_Iallreduce, ncclAllReduce
+ * Equivalent to: MPI_Allreduce, ncclAllReduce
  */
 WEFT_API weft_status_t weft_all_reduce(const void *send, void *recv, uint64_t count,
                                        weft_dtype_t dtype, weft_reduction_t reduction,
@@ -76,115 +92,116 @@ WEFT_API weft_status_t weft_all_reduce(const void *send, void *recv, uint64_t co
 /**
  * Reduce-scatter: rank r receives block r of the reduction of all ranks' vectors.
  * @param[in]  send      size * count elements, shape [size, count]
- * @param[out] recv      count elements; may be send + rank * count (in place)
+ * @param[out] recv      count elements, shape [count]; may be send + rank * count (in place)
  * @param[in]  count     elements per block, equal on all ranks
  * @param[in]  dtype     type of the elements
  * @param[in]  reduction operation
  * @param[in]  group     the group, of size ranks
  * @param[in]  stream    NULL: blocking
- * @return see collective.h
+ * @return status of every call, see the top of this file
  *
- * Equivalent to: MPI_Ireduce_scatter_block, ncclReduceScatter
+ * Equivalent to: MPI_Reduce_scatter_block, ncclReduceScatter
  */
 WEFT_API weft_status_t weft_reduce_scatter(const void *send, void *recv, uint64_t count,
                                            weft_dtype_t dtype, weft_reduction_t reduction,
                                            weft_group_t *group, weft_stream_t *stream);
 /**
  * All-gather: every rank receives the blocks of all ranks in rank order.
- * @param[in]  send   count elements; may be recv + rank * count (in place)
+ * @param[in]  send   count elements, shape [count]; may be recv + rank * count (in place)
  * @param[out] recv   size * count elements, shape [size, count]
  * @param[in]  count  elements per block, equal on all ranks
  * @param[in]  dtype  type of the elements
  * @param[in]  group  the group, of size ranks
  * @param[in]  stream NULL: blocking
- * @return see collective.h
+ * @return status of every call, see the top of this file
  *
- * Equivalent to: MPI_Iallgather, ncclAllGather
+ * Equivalent to: MPI_Allgather, ncclAllGather
  */
 WEFT_API weft_status_t weft_all_gather(const void *send, void *recv, uint64_t count,
                                        weft_dtype_t dtype, weft_group_t *group,
                                        weft_stream_t *stream);
 /**
  * Broadcast: every rank receives the root's vector.
- * @param[in]  send   root: count elements; may be recv (in place); else unused
- * @param[out] recv   count elements
+ * @param[in]  send   root: count elements, shape [count]; may be recv (in place); else unused
+ * @param[out] recv   count elements, shape [count], also on the root
  * @param[in]  count  elements, equal on all ranks
  * @param[in]  dtype  type of the elements
  * @param[in]  root   rank in group that sends, equal on all ranks
  * @param[in]  group  the group
  * @param[in]  stream NULL: blocking
- * @return see collective.h
+ * @return status of every call, see the top of this file
  *
- * Equivalent to: MPI_Ibcast, ncclBroadcast
+ * Equivalent to: MPI_Bcast, ncclBroadcast
  */
 WEFT_API weft_status_t weft_broadcast(const void *send, void *recv, uint64_t count,
                                       weft_dtype_t dtype, uint32_t root, weft_group_t *group,
                                       weft_stream_t *stream);
 /**
  * Reduce: the root receives the reduction of all ranks' vectors.
- * @param[in]  send      count elements; may be recv (in place)
- * @param[out] recv      root: count elements; else unused
+ * @param[in]  send      count elements, shape [count]; root: may be recv (in place)
+ * @param[out] recv      root: count elements, shape [count]; else unused
  * @param[in]  count     elements, equal on all ranks
  * @param[in]  dtype     type of the elements
  * @param[in]  reduction operation
  * @param[in]  root      rank in group that receives, equal on all ranks
  * @param[in]  group     the group
  * @param[in]  stream    NULL: blocking
- * @return see collective.h
+ * @return status of every call, see the top of this file
  *
- * Equivalent to: MPI_Ireduce, ncclReduce
+ * Equivalent to: MPI_Reduce, ncclReduce
  */
 WEFT_API weft_status_t weft_reduce(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
                                    weft_reduction_t reduction, uint32_t root, weft_group_t *group,
                                    weft_stream_t *stream);
 /**
  * Gather: the root receives the blocks of all ranks in rank order.
- * @param[in]  send   count elements; root: may be recv + root * count (in place)
+ * @param[in]  send   count elements, shape [count]; root: may be recv + root * count (in place)
  * @param[out] recv   root: size * count elements, shape [size, count]; else unused
  * @param[in]  count  elements per block, equal on all ranks
  * @param[in]  dtype  type of the elements
  * @param[in]  root   rank in group that receives, equal on all ranks
  * @param[in]  group  the group, of size ranks
  * @param[in]  stream NULL: blocking
- * @return see collective.h
+ * @return status of every call, see the top of this file
  *
- * Equivalent to: MPI_Igather
+ * Equivalent to: MPI_Gather, ncclGather
  */
 WEFT_API weft_status_t weft_gather(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
                                    uint32_t root, weft_group_t *group, weft_stream_t *stream);
 /**
  * Scatter: rank r receives block r of the root's vector.
  * @param[in]  send   root: size * count elements, shape [size, count]; else unused
- * @param[out] recv   count elements; root: may be send + root * count (in place)
+ * @param[out] recv   count elements, shape [count]; root: may be send + root * count (in place)
  * @param[in]  count  elements per block, equal on all ranks
  * @param[in]  dtype  type of the elements
  * @param[in]  root   rank in group that sends, equal on all ranks
  * @param[in]  group  the group, of size ranks
  * @param[in]  stream NULL: blocking
- * @return see collective.h
+ * @return status of every call, see the top of this file
  *
- * Equivalent to: MPI_Iscatter
+ * Equivalent to: MPI_Scatter, ncclScatter
  */
 WEFT_API weft_status_t weft_scatter(const void *send, void *recv, uint64_t count,
                                     weft_dtype_t dtype, uint32_t root, weft_group_t *group,
                                     weft_stream_t *stream);
 /**
  * All-to-all: block d of rank s becomes block s of rank d.
- * @param[in]  send   size * count elements, block d goes to rank d; may be recv (in place)
- * @param[out] recv   size * count elements, block s comes from rank s
+ * @param[in]  send   size * count elements, shape [size, count]: block d goes to rank d; may be
+ *                    recv (in place)
+ * @param[out] recv   size * count elements, shape [size, count]: block s comes from rank s
  * @param[in]  count  elements per block, equal on all ranks
  * @param[in]  dtype  type of the elements
  * @param[in]  group  the group, of size ranks
  * @param[in]  stream NULL: blocking
- * @return see collective.h
+ * @return status of every call, see the top of this file
  *
- * Equivalent to: MPI_Ialltoall
+ * Equivalent to: MPI_Alltoall, ncclAlltoAll
  */
 WEFT_API weft_status_t weft_all_to_all(const void *send, void *recv, uint64_t count,
                                        weft_dtype_t dtype, weft_group_t *group,
                                        weft_stream_t *stream);
 /**
- * All-gather of blocks of different lengths.
+ * All-gather of blocks of different lengths: every rank receives the blocks of all ranks.
  * @param[in]  send          counts[rank] elements; may be this rank's block of recv (in place)
  * @param[out] recv          rank r's block has counts[r] elements and starts at displacements[r]
  * @param[in]  counts        [size] elements per block, equal on all ranks, copied
@@ -192,15 +209,16 @@ WEFT_API weft_status_t weft_all_to_all(const void *send, void *recv, uint64_t co
  * @param[in]  dtype         type of the elements
  * @param[in]  group         the group, of size ranks
  * @param[in]  stream        NULL: blocking
- * @return see collective.h
+ * @return status of every call, see the top of this file
  *
- * Equivalent to: MPI_Iallgatherv
+ * Equivalent to: MPI_Allgatherv
  */
 WEFT_API weft_status_t weft_all_gather_v(const void *send, void *recv, const uint64_t *counts,
                                          const uint64_t *displacements, weft_dtype_t dtype,
                                          weft_group_t *group, weft_stream_t *stream);
 /**
- * Reduce-scatter of blocks of different lengths.
+ * Reduce-scatter of blocks of different lengths: rank r receives block r of the reduction of all
+ * ranks' vectors.
  * @param[in]  send          block r has counts[r] elements and starts at displacements[r]
  * @param[out] recv          counts[rank] elements; may be this rank's block of send (in place)
  * @param[in]  counts        [size] elements per block, equal on all ranks, copied
@@ -209,17 +227,17 @@ WEFT_API weft_status_t weft_all_gather_v(const void *send, void *recv, const uin
  * @param[in]  reduction     operation
  * @param[in]  group         the group, of size ranks
  * @param[in]  stream        NULL: blocking
- * @return see collective.h
+ * @return status of every call, see the top of this file
  *
- * Equivalent to: MPI_Ireduce_scatter
+ * Equivalent to: MPI_Reduce_scatter
  */
 WEFT_API weft_status_t weft_reduce_scatter_v(const void *send, void *recv, const uint64_t *counts,
                                              const uint64_t *displacements, weft_dtype_t dtype,
                                              weft_reduction_t reduction, weft_group_t *group,
                                              weft_stream_t *stream);
 /**
- * All-to-all of blocks of different lengths. send_counts[d] of rank s equals recv_counts[s] of rank
- * d. Not in place.
+ * All-to-all of blocks of different lengths: block d of rank s becomes block s of rank d, so that
+ * send_counts[d] of rank s equals recv_counts[s] of rank d. Not in place.
  * @param[in]  send               block d goes to rank d and starts at send_displacements[d]
  * @param[in]  send_counts        [size] elements of each block of send, copied
  * @param[in]  send_displacements [size] elements, copied; NULL: one block after the other
@@ -229,9 +247,10 @@ WEFT_API weft_status_t weft_reduce_scatter_v(const void *send, void *recv, const
  * @param[in]  dtype              type of the elements
  * @param[in]  group              the group, of size ranks
  * @param[in]  stream             NULL: blocking
- * @return see collective.h
+ * @return status of every call, see the top of this file; WEFT_ERR_INVALID_ARGUMENT if send is
+ *         recv, WEFT_ERR_UNSUPPORTED for a group of more than 508 ranks
  *
- * Equivalent to: MPI_Ialltoallv
+ * Equivalent to: MPI_Alltoallv
  */
 WEFT_API weft_status_t weft_all_to_all_v(const void *send, const uint64_t *send_counts,
                                          const uint64_t *send_displacements, void *recv,
@@ -239,31 +258,33 @@ WEFT_API weft_status_t weft_all_to_all_v(const void *send, const uint64_t *send_
                                          const uint64_t *recv_displacements, weft_dtype_t dtype,
                                          weft_group_t *group, weft_stream_t *stream);
 /**
- * Sends a vector to one rank. Done when data may be overwritten. Calls between the same two ranks
- * match in order.
- * @param[in] data   count elements
+ * Sends a vector to one rank. Done when data may be overwritten; the receiver may still lack a
+ * small vector then. Not between weft_capture_begin and weft_capture_end.
+ * @param[in] data   count elements, shape [count]
  * @param[in] count  elements, equal to that of the matching weft_recv
  * @param[in] dtype  type of the elements
- * @param[in] peer   rank in group that receives
+ * @param[in] peer   rank in group that receives, not this rank
  * @param[in] group  the group
  * @param[in] stream NULL: blocking
- * @return see collective.h
+ * @return status of every call, see the top of this file; WEFT_ERR_INVALID_ARGUMENT if peer is this
+ *         rank; in a batch: WEFT_AGAIN after 64 sends and receives; in a capture: WEFT_ERR_STATE
  *
- * Equivalent to: MPI_Isend, ncclSend
+ * Equivalent to: MPI_Send, ncclSend
  */
 WEFT_API weft_status_t weft_send(const void *data, uint64_t count, weft_dtype_t dtype,
                                  uint32_t peer, weft_group_t *group, weft_stream_t *stream);
 /**
- * Receives a vector from one rank. Calls between the same two ranks match in order.
- * @param[out] data   count elements
+ * Receives a vector from one rank. Not between weft_capture_begin and weft_capture_end.
+ * @param[out] data   count elements, shape [count]
  * @param[in]  count  elements, equal to that of the matching weft_send
  * @param[in]  dtype  type of the elements
- * @param[in]  peer   rank in group that sends
+ * @param[in]  peer   rank in group that sends, not this rank
  * @param[in]  group  the group
  * @param[in]  stream NULL: blocking
- * @return see collective.h
+ * @return status of every call, see the top of this file; WEFT_ERR_INVALID_ARGUMENT if peer is this
+ *         rank; in a batch: WEFT_AGAIN after 64 sends and receives; in a capture: WEFT_ERR_STATE
  *
- * Equivalent to: MPI_Irecv, ncclRecv
+ * Equivalent to: MPI_Recv, ncclRecv
  */
 WEFT_API weft_status_t weft_recv(void *data, uint64_t count, weft_dtype_t dtype, uint32_t peer,
                                  weft_group_t *group, weft_stream_t *stream);
@@ -271,15 +292,15 @@ WEFT_API weft_status_t weft_recv(void *data, uint64_t count, weft_dtype_t dtype,
  * Barrier: done when all ranks of the group have reached it.
  * @param[in] group  the group
  * @param[in] stream NULL: blocking
- * @return see collective.h
+ * @return status of every call, see the top of this file
  *
- * Equivalent to: MPI_Ibarrier
+ * Equivalent to: MPI_Barrier
  */
 WEFT_API weft_status_t weft_barrier(weft_group_t *group, weft_stream_t *stream);
 /**
- * Begins a batch. Calls on group until weft_batch_end only check their arguments. weft_batch_end
- * submits them on the stream that it gets; their own streams are ignored. No call of a batch may
- * use memory that another one writes.
+ * Begins a batch. Local. Calls on group until weft_batch_end only check their arguments.
+ * weft_batch_end submits them on the stream that it gets; their own streams are ignored. No call of
+ * a batch may use memory that another one writes.
  *
  * Sends and receives (at most 64) come first and run concurrently, so that an exchange needs no
  * order. Then the collectives run. Small ones (together up to about 7 KiB per rank, at most 64) of
@@ -287,17 +308,18 @@ WEFT_API weft_status_t weft_barrier(weft_group_t *group, weft_stream_t *stream);
  * ranks issue the same collectives in the same order. A mismatch names the call by its index among
  * the collectives of the batch, from 0. Bits are those without a batch, except with WEFT_ORDER_ANY.
  * @param[in] group the group
- * @return WEFT_ERR_STATE if a batch or a capture is open
+ * @return WEFT_ERR_STATE if a batch or a capture is open; WEFT_ERR_NO_MEMORY
  *
  * Equivalent to: ncclGroupStart
  */
 WEFT_API weft_status_t weft_batch_begin(weft_group_t *group);
 /**
- * Submits the calls of a batch and ends it. See weft_batch_begin.
+ * Submits the calls of a batch and ends it, see weft_batch_begin.
  * @param[in] group  the group
  * @param[in] stream NULL: blocking
  * @return WEFT_AGAIN if the stream or the group is full: the batch is still open, end it again
- *         after progress; WEFT_ERR_STATE if no batch is open; else see collective.h
+ *         after progress; WEFT_ERR_STATE if no batch is open; else the status of the first call
+ *         that failed, and the batch is closed
  *
  * Equivalent to: ncclGroupEnd
  */

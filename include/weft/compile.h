@@ -2,6 +2,9 @@
 /**
  * @file compile.h
  * Compiles an ONNX model to a plan.
+ *
+ * All functions of this header are local; any thread may call them. Ranks that compile the same
+ * file with the same parameters get the same plan.
  */
 #ifndef WEFT_COMPILE_H
 #define WEFT_COMPILE_H

@@ -82,17 +82,18 @@ WEFT_EXTERN_C_BEGIN
  */
 WEFT_API weft_status_t weft_hub_create(uint32_t world_size, weft_hub_t **out_hub);
 /**
- * Destroys a hub, after all contexts that used it are released.
+ * Destroys a hub, after all contexts that used it are released. Local.
  * @param[in] hub NULL: nothing happens
  */
 WEFT_API void weft_hub_destroy(weft_hub_t *hub);
 
 /**
- * Joins the world. Collective: every rank calls it, and it returns when all ranks have joined.
+ * Joins the world. Collective, blocking: returns when all ranks have joined.
  * @param[in]  params      rank, world size, address and options
  * @param[out] out_context the context, with one reference; the caller releases it
  * @return WEFT_ERR_TIMEOUT naming the missing ranks; WEFT_ERR_MISMATCH if ranks disagree about
- *         world_size or a collective setting; WEFT_ERR_INVALID_ARGUMENT; WEFT_ERR_SYSTEM
+ *         world_size or a collective setting; WEFT_ERR_INVALID_ARGUMENT naming the field
+ *         (weft_last_error_field) or the setting; WEFT_ERR_NO_MEMORY; WEFT_ERR_SYSTEM
  *
  * Equivalent to: MPI_Init, ncclCommInitRank
  */
@@ -104,19 +105,19 @@ WEFT_API weft_status_t weft_context_create(const weft_context_params_t *params,
  */
 WEFT_API void weft_context_retain(weft_context_t *context);
 /**
- * Drops a reference; the last one leaves the world. Not collective.
+ * Drops a reference; the last one leaves the world. Any thread; not collective.
  * @param[in] context NULL: nothing happens
  *
  * Equivalent to: MPI_Finalize, ncclCommDestroy
  */
 WEFT_API void weft_context_release(weft_context_t *context);
 /**
- * Selects the device of this rank, for programs that choose it by their rank. A rank has one
+ * Selects the device of this rank, for programs that choose it by their rank. Local. A rank has one
  * device. A process with several devices has one rank (a context, on a thread of its own) for each.
  * @param[in] context the context
  * @param[in] device  borrowed; NULL: the CPU device
  * @return WEFT_ERR_STATE after streams, events, memory, groups or sessions were created from the
- *         context
+ *         context; WEFT_ERR_INVALID_ARGUMENT for a table of another abi_version
  *
  * Equivalent to: cudaSetDevice, aclrtSetDevice
  */
@@ -203,7 +204,7 @@ WEFT_API uint32_t weft_context_host_count(const weft_context_t *context);
 /**
  * Describes the world: hosts, sockets, NUMA nodes, caches, cores with the ranks bound to them,
  * network interfaces, devices, and the connection of each pair of ranks (with many ranks: of each
- * class of pairs) with its reason. Collective; the first call takes about 50 ms.
+ * class of pairs) with its reason. Collective, blocking; the first call takes about 50 ms.
  * @param[in]  context  the context
  * @param[in]  format   WEFT_FORMAT_JSON: the cluster description that WEFT_TOPOLOGY takes, with an
  *                      array "pairs"

@@ -84,7 +84,8 @@ WEFT_EXTERN_C_BEGIN
  * @param[in]  group     the group
  * @param[in]  params    NULL: defaults
  * @param[out] out_fuser the fuser; the caller destroys it
- * @return WEFT_ERR_MISMATCH, on all ranks, if parameters differ; WEFT_ERR_NO_MEMORY
+ * @return WEFT_ERR_MISMATCH, on all ranks, if parameters differ; WEFT_ERR_INVALID_ARGUMENT;
+ *         WEFT_ERR_UNSUPPORTED on an accelerator; else as weft_group_duplicate
  */
 WEFT_API weft_status_t weft_fuser_create(weft_group_t *group, const weft_fuser_params_t *params,
                                          weft_fuser_t **out_fuser);
@@ -120,7 +121,7 @@ WEFT_API weft_status_t weft_fuser_flush(weft_fuser_t *fuser);
  */
 WEFT_API weft_status_t weft_fuser_query(weft_fuser_t *fuser);
 /**
- * Ends the step: waits until all tensors are reduced. Every rank calls it once per step.
+ * Ends the step: waits until all tensors are reduced. Collective, blocking; once per step.
  * @param[in] fuser the fuser
  * @return WEFT_ERR_MISMATCH, on all ranks, naming a rank and the tensor that it did not add; or the
  *         error that broke the fuser
@@ -128,9 +129,9 @@ WEFT_API weft_status_t weft_fuser_query(weft_fuser_t *fuser);
 WEFT_API weft_status_t weft_fuser_wait(weft_fuser_t *fuser);
 /**
  * Drops the buckets between two steps: the next step chooses new ones for whatever is added then.
- * Every rank calls it between the same two steps.
+ * Local; every rank calls it between the same two steps.
  * @param[in] fuser the fuser
- * @return WEFT_ERR_STATE inside a step
+ * @return WEFT_ERR_STATE inside a step, or the error that broke the fuser
  */
 WEFT_API weft_status_t weft_fuser_reset(weft_fuser_t *fuser);
 /**

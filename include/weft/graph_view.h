@@ -6,6 +6,8 @@
  * A pass reads a view of a graph (Weft's own IR or a host compiler's) and returns an edit list. The
  * owner of the graph applies it; no pass changes a graph by callback. Ids are indices into the
  * arrays. Operators are in a topological order, which is also the order of execution.
+ *
+ * All functions of this header are local. One thread at a time uses a list.
  */
 #ifndef WEFT_GRAPH_VIEW_H
 #define WEFT_GRAPH_VIEW_H

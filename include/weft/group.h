@@ -29,7 +29,8 @@ WEFT_EXTERN_C_BEGIN
  * Creates a group of all ranks of the context, in their order. Collective over the world, blocking.
  * @param[in]  context   retained by the group
  * @param[out] out_group the group; the caller destroys it
- * @return WEFT_ERR_MISMATCH, WEFT_ERR_NO_MEMORY, or the error that ended the world
+ * @return on all ranks: WEFT_ERR_NO_MEMORY, WEFT_ERR_INVALID_ARGUMENT if the setting WEFT_ORDER
+ *         does not fit the world, or the error that ended the world
  *
  * Equivalent to: MPI_Comm_dup(MPI_COMM_WORLD), ncclCommInitRank
  */
@@ -40,8 +41,9 @@ WEFT_API weft_status_t weft_group_create_world(weft_context_t *context, weft_gro
  * @param[in]  color     ranks with equal colours form a group; WEFT_COLOR_NONE: no group
  * @param[in]  key       order of the ranks in their group; equal keys keep the order of parent
  * @param[out] out_group the group, which the caller destroys; NULL for WEFT_COLOR_NONE
- * @return WEFT_ERR_NO_MEMORY if parent is not the world and the memory for groups of such parents
- *         is used up: create the group from the world, or destroy one
+ * @return WEFT_ERR_NO_MEMORY, on all ranks, if parent is not the world and the memory for groups of
+ *         such parents is used up: create the group from the world, or destroy one; WEFT_ERR_STATE
+ *         if a batch or a capture of parent is open; the error that broke parent
  *
  * Equivalent to: MPI_Comm_split, ncclCommSplit
  */
@@ -54,7 +56,8 @@ WEFT_API weft_status_t weft_group_split(weft_group_t *parent, uint32_t color, in
  * @param[in]  ranks     [count] ranks in parent, in the order of the new group
  * @param[in]  count     1 to the size of parent
  * @param[out] out_group the group, which the caller destroys; NULL on ranks outside the list
- * @return WEFT_ERR_INVALID_ARGUMENT, WEFT_ERR_MISMATCH, WEFT_ERR_NO_MEMORY as weft_group_split
+ * @return WEFT_ERR_INVALID_ARGUMENT for an empty list, an unknown rank or a duplicate, on this rank
+ *         alone; WEFT_ERR_MISMATCH if lists differ, on all ranks; else as weft_group_split
  *
  * Equivalent to: MPI_Comm_create
  */
@@ -65,7 +68,7 @@ WEFT_API weft_status_t weft_group_create_ranks(weft_group_t *parent, const uint3
  * group, blocking.
  * @param[in]  group     the group to duplicate
  * @param[out] out_group the new group; the caller destroys it
- * @return WEFT_ERR_MISMATCH, WEFT_ERR_NO_MEMORY as weft_group_split
+ * @return as weft_group_split
  *
  * Equivalent to: MPI_Comm_dup
  */
@@ -78,7 +81,8 @@ WEFT_API weft_status_t weft_group_duplicate(weft_group_t *group, weft_group_t **
  * @param[in]  size      number of ranks
  * @param[in]  rank      this rank, 0 to size - 1
  * @param[out] out_group the group; the caller destroys it
- * @return WEFT_ERR_TIMEOUT naming the missing ranks, WEFT_ERR_INVALID_ARGUMENT
+ * @return as weft_context_create: WEFT_ERR_TIMEOUT naming the missing ranks,
+ *         WEFT_ERR_INVALID_ARGUMENT
  */
 WEFT_API weft_status_t weft_group_create_named(const char *name, uint32_t size, uint32_t rank,
                                                weft_group_t **out_group);
@@ -133,8 +137,8 @@ WEFT_API uint32_t weft_group_world_rank(const weft_group_t *group, uint32_t rank
  */
 WEFT_API weft_context_t *weft_group_context(const weft_group_t *group);
 /**
- * Returns the error that broke a group. Later calls return the same error, except WEFT_ERR_LINK,
- * from which later calls recover (collective.h).
+ * Returns the error that broke a group. Local, non-blocking. Later calls return the same error,
+ * except WEFT_ERR_LINK, from which later calls recover (collective.h).
  * @param[in] group the group
  * @return WEFT_OK or the error
  *
@@ -142,44 +146,46 @@ WEFT_API weft_context_t *weft_group_context(const weft_group_t *group);
  */
 WEFT_API weft_status_t weft_group_status(weft_group_t *group);
 /**
- * Sets the order in which reductions of a group combine ranks, from the next call on. The order is
- * part of the bits of the results. All ranks set it alike, between the same calls; calls of ranks
- * that differ are an error. A new group of the world has the order of the setting WEFT_ORDER
- * (tree). A group made from another group inherits its order, except that WEFT_ORDER_BLOCKS is
- * inherited only by the same ranks and becomes the tree otherwise. WEFT_ORDER_ANY admits algorithms
- * that follow no tree (ring, log-step); bits then depend on the algorithm, hence on size and group.
- * Waits until this rank's calls in flight are done.
+ * Sets the order in which reductions of a group combine ranks, from the next call on. Local. The
+ * order is part of the bits of the results. All ranks set it alike, between the same calls; calls
+ * of ranks that differ are an error. A new group of the world has the order of the setting
+ * WEFT_ORDER (tree). A group made from another group inherits its order, except that
+ * WEFT_ORDER_BLOCKS is inherited only by the same ranks and becomes the tree otherwise.
+ * WEFT_ORDER_ANY admits algorithms that follow no tree (ring, log-step); bits then depend on the
+ * algorithm, hence on size and group. Waits until this rank's calls in flight are done.
  * @param[in] group       the group
  * @param[in] order       the order
  * @param[in] block_sizes WEFT_ORDER_BLOCKS: [count] ranks of each block, in all the group size;
  *                        else ignored and may be NULL
  * @param[in] count       WEFT_ORDER_BLOCKS: number of blocks
- * @return WEFT_ERR_INVALID_ARGUMENT, or the error that broke the group
+ * @return WEFT_ERR_INVALID_ARGUMENT, WEFT_ERR_STATE if a capture is open, or the error that broke
+ *         the group
  */
 WEFT_API weft_status_t weft_group_set_order(weft_group_t *group, weft_order_t order,
                                             const uint32_t *block_sizes, uint32_t count);
 /**
- * Returns the order of a group's reductions.
+ * Returns the order of a group's reductions. Local.
  * @param[in] group the group
  * @return the order; WEFT_ORDER_TREE if group is NULL
  */
 WEFT_API weft_order_t weft_group_order(const weft_group_t *group);
 /**
- * Sets the algorithm of an operator, from the next call on. All ranks set it alike; calls of ranks
- * that differ are an error. If the algorithm is not eligible for a call (order, ranks or links of
- * the group), that call returns WEFT_ERR_UNSUPPORTED with the reason on every rank, at every size,
- * and the group stays usable. The setting WEFT_ALGO does the same for all groups. A group made from
- * this one inherits the choice. Waits until this rank's calls in flight are done.
+ * Sets the algorithm of an operator, from the next call on. Local. All ranks set it alike; calls of
+ * ranks that differ are an error. If the algorithm is not eligible for a call (order, ranks or
+ * links of the group), that call returns WEFT_ERR_UNSUPPORTED with the reason on every rank, at
+ * every size, and the group stays usable. The setting WEFT_ALGO does the same for all groups. A
+ * group made from this one inherits the choice. Waits until this rank's calls in flight are done.
  * @param[in] group the group
  * @param[in] op    the operator
  * @param[in] name  a built-in algorithm (`weft algos` lists them) or one of the context's registry,
  *                  which is verified before it runs; NULL: choose by cost again
- * @return WEFT_ERR_INVALID_ARGUMENT if op has no algorithm of that name
+ * @return WEFT_ERR_INVALID_ARGUMENT if op has no algorithm of that name, WEFT_ERR_STATE if a
+ *         capture is open, or the error that broke the group
  */
 WEFT_API weft_status_t weft_group_set_algorithm(weft_group_t *group, weft_collective_t op,
                                                 const char *name);
 /**
- * Returns the algorithm of the group's last collective on this rank.
+ * Returns the algorithm of the group's last collective on this rank. Local.
  * @param[in] group the group
  * @return its name; "mesh" and "one-shot" may be hand-written executors (see weft_group_last_path).
  *         A suffix such as "ring (order any)" tells that the bits depend on the algorithm. "none"
@@ -187,7 +193,7 @@ WEFT_API weft_status_t weft_group_set_algorithm(weft_group_t *group, weft_collec
  */
 WEFT_API const char *weft_group_last_algorithm(const weft_group_t *group);
 /**
- * Returns the data path of the group's last collective on this rank, for tuning.
+ * Returns the data path of the group's last collective on this rank, for tuning. Local.
  * @param[in] group the group
  * @return "posting" (data next to the signal), "direct" (in place), "attached" (plain memory, read
  *         or written in one copy), "staged", "schedule" (an interpreted schedule), or "none" before

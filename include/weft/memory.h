@@ -53,7 +53,7 @@ WEFT_EXTERN_C_BEGIN
  * @param[in]  context     the context
  * @param[in]  bytes       more than 0
  * @param[out] out_address the memory; freed by weft_device_free or with the context
- * @return WEFT_ERR_NO_MEMORY naming the device
+ * @return WEFT_ERR_NO_MEMORY naming the device, WEFT_ERR_INVALID_ARGUMENT for 0 bytes
  *
  * Equivalent to: cudaMalloc, aclrtMalloc
  */
@@ -68,20 +68,22 @@ WEFT_API weft_status_t weft_device_alloc(weft_context_t *context, size_t bytes, 
  */
 WEFT_API weft_status_t weft_device_free(weft_context_t *context, void *address);
 /**
- * Copies bytes and waits until the copy is done. Not ordered with streams: synchronize earlier work
- * on the memory first. Any thread.
+ * Copies bytes. Blocking. Not ordered with streams: synchronize earlier work on the memory first.
+ * Any thread.
  * @param[in]  context the context
  * @param[out] dst     device or host address; may be NULL if bytes is 0
  * @param[in]  src     device or host address, not overlapping dst; may be NULL if bytes is 0
  * @param[in]  bytes   bytes to copy
- * @return an error that ended the world meanwhile; nothing is copied after the return
+ * @return WEFT_ERR_INVALID_ARGUMENT if the ranges overlap; on an accelerator also WEFT_ERR_TIMEOUT
+ *         and the device's error; an error that ended the world. Nothing is copied after the
+ *         return.
  *
  * Equivalent to: cudaMemcpy, aclrtMemcpy
  */
 WEFT_API weft_status_t weft_mem_copy(weft_context_t *context, void *dst, const void *src,
                                      size_t bytes);
 /**
- * Sets bytes to a value and waits until that is done. Not ordered with streams. Any thread.
+ * Sets bytes to a value. Blocking. Not ordered with streams. Any thread.
  * @param[in]  context the context
  * @param[out] dst     device or host address; may be NULL if bytes is 0
  * @param[in]  value   value of each byte
@@ -105,8 +107,8 @@ WEFT_API weft_status_t weft_mem_fill(weft_context_t *context, void *dst, uint8_t
 WEFT_API weft_status_t weft_stream_fill(weft_stream_t *stream, void *dst, uint8_t value,
                                         size_t bytes);
 /**
- * Finds the allocation or registration of the context that contains an address. Not while another
- * thread allocates, frees or registers.
+ * Finds the allocation or registration of the context that contains an address. Local. Not while
+ * another thread allocates, frees or registers.
  * @param[in]  context  the context
  * @param[in]  address  its first byte or any other
  * @param[out] out_info set struct_size before the call
@@ -119,14 +121,15 @@ WEFT_API weft_status_t weft_mem_query(weft_context_t *context, const void *addre
 
 /**
  * Allocates zeroed memory of the context's device that all ranks of the host access, at the same
- * offset on every rank, aligned to 4096 bytes. Collective over the world: all ranks ask for the
- * same sizes in the same order. An accelerator's memory is reserved at the first call for all later
- * ones and cannot grow. One thread of a rank at a time allocates, frees, registers and creates
- * groups. Calls in flight are not disturbed.
+ * offset on every rank, aligned to 4096 bytes. Collective over the world, blocking: all ranks ask
+ * for the same sizes in the same order. An accelerator's memory is reserved at the first call for
+ * all later ones and cannot grow. One thread of a rank at a time allocates, frees, registers and
+ * creates groups. Calls in flight are not disturbed.
  * @param[in]  context     the context
  * @param[in]  bytes       more than 0, equal on all ranks
  * @param[out] out_address this rank's memory; freed by weft_mem_free or with the context
- * @return WEFT_ERR_NO_MEMORY, WEFT_ERR_MISMATCH
+ * @return WEFT_ERR_NO_MEMORY, WEFT_ERR_MISMATCH if sizes differ, WEFT_ERR_INVALID_ARGUMENT for 0
+ *         bytes
  *
  * Equivalent to: ncclMemAlloc, MPI_Win_allocate_shared
  */
@@ -153,13 +156,14 @@ WEFT_API weft_status_t weft_mem_keep(weft_context_t *context);
 /**
  * Registers the whole pages of an existing allocation for direct access by peers. Contents and
  * address stay; a partial first or last page goes through staging. No thread may use the range
- * during the call. Collective over the world; sizes may differ. The memory must be private,
- * readable and writable host memory. A forked child does not inherit registered pages.
+ * during the call. Collective over the world, blocking; sizes may differ. The memory must be
+ * private, readable and writable host memory. A forked child does not inherit registered pages.
  * @param[in] context the context
  * @param[in] address start of the range
  * @param[in] bytes   size of the range
- * @return WEFT_ERR_UNSUPPORTED on an accelerator, whose calls copy host memory anyway;
- *         WEFT_ERR_INVALID_ARGUMENT if the address is registered already
+ * @return on all ranks: WEFT_ERR_INVALID_ARGUMENT if the range is empty or its address is
+ *         registered already, WEFT_ERR_NO_MEMORY, WEFT_ERR_SYSTEM; WEFT_ERR_UNSUPPORTED on an
+ *         accelerator, whose calls copy host memory anyway
  *
  * Equivalent to: ncclCommRegister, ibv_reg_mr
  */
@@ -169,7 +173,8 @@ WEFT_API weft_status_t weft_mem_register(weft_context_t *context, void *address,
  * freed. Not collective; no call of this rank may be using the range.
  * @param[in] context the context
  * @param[in] address start of a registered range
- * @return WEFT_ERR_INVALID_ARGUMENT if address is not registered
+ * @return WEFT_ERR_INVALID_ARGUMENT if address is not registered, WEFT_ERR_NO_MEMORY,
+ *         WEFT_ERR_SYSTEM
  *
  * Equivalent to: ncclCommDeregister, ibv_dereg_mr
  */

@@ -17,8 +17,8 @@
  *
  * A pass is a pure function of its arguments and decides by content, never by pointer, hash or
  * time: ranks that describe the same graph get the same edits. No pass changes or keeps the view.
- * All passes are thread safe. weft_edits_check tests whether edits, of these passes or others, may
- * be applied to a view.
+ * All functions of this header are local; any thread may call them. weft_edits_check tests whether
+ * edits, of these passes or others, may be applied to a view.
  *
  * Views are checked before use: ids out of range, operators out of order and cycles are
  * WEFT_ERR_INVALID_ARGUMENT naming the operator. The lengths of op_inputs, op_outputs and ready_ns

@@ -3,7 +3,8 @@
  * @file plan.h
  * A compiled graph: load, save and explain it.
  *
- * A plan is immutable and reference counted. Any number of threads may read it.
+ * A plan is immutable and reference counted. All functions of this header are local; any thread may
+ * call them.
  */
 #ifndef WEFT_PLAN_H
 #define WEFT_PLAN_H

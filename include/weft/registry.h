@@ -7,7 +7,8 @@
  * `weft run --kernels LIB.so` loads, adds operators and kernels of its own domain. Compiling needs
  * definitions only. A missing kernel is reported when a plan is bound.
  *
- * Threads may read a registry at the same time. Adding to it needs exclusive access.
+ * All functions of this header are local. Threads may read a registry at the same time. Adding to
+ * it needs exclusive access.
  */
 #ifndef WEFT_REGISTRY_H
 #define WEFT_REGISTRY_H
@@ -115,8 +116,8 @@ typedef enum weft_arithmetic {
     WEFT_ARITHMETIC_DIVIDE = 4,   /**< input 0 / input 1 */
 } weft_arithmetic_t;
 
-/** The rule by which the compiler differentiates an operator. A rule reads the inputs and attributes
- * of the ONNX operators that its comment names. */
+/** The rule by which the compiler differentiates an operator. A rule reads the inputs and
+ * attributes of the ONNX operators that its comment names. */
 typedef enum weft_gradient {
     /** Operator weft_op_def_t.grad; else arithmetic or WEFT_FACT_VIEW, if one is set; else none. */
     WEFT_GRADIENT_DEFAULT = 0,
@@ -190,8 +191,8 @@ typedef struct weft_op_facts {
     weft_cost_curve_t cost_curve; /**< see weft_cost_curve_t */
     weft_collective_t collective; /**< the collective that it executes */
     weft_half_t half;             /**< of that collective */
-    /** Operator of domain weft that an import replaces this one by; "": there is none, and an import
-     * refuses it; NULL: it stays. */
+    /** Operator of domain weft that an import replaces this one by; "": there is none, and an
+     * import refuses it; NULL: it stays. */
     const char *imported_as;
     weft_op_ref_t result_grad;  /**< gradient from the gradients of all outputs and output 0 */
     weft_op_ref_t evaluation;   /**< runs outside training in its place, on input 0 alone */
@@ -230,8 +231,8 @@ typedef struct weft_op_def {
     /**
      * Infers type and shape: fills dtype, rank and dims of node->outputs and leaves data NULL.
      * Dimensions may be -1 on both sides. Returns WEFT_ERR_INVALID_ARGUMENT if inputs and
-     * attributes contradict each other; the message names the cause but not the node.
-     * NULL: rules apply.
+     * attributes contradict each other; the message names the cause but not the node. NULL: rules
+     * apply.
      */
     weft_status_t (*infer)(weft_node_desc_t *node);
     /** Gives floating-point operations and bytes moved of one execution with known shapes. */

@@ -4,9 +4,9 @@
  * A plan bound to a context: feed inputs, run steps, read outputs.
  *
  * Rules for all calls of this header: one thread at a time uses a session. Data goes in and out
- * between steps only, in plain layout. "Collective" means that every rank of the world makes the
- * call, in the same order. A blocking call returns when its work is done. A communication
- * error breaks the session: later calls return the same error.
+ * between steps only, in plain layout, by copies that are done when the call returns. Collective
+ * calls concern all ranks of the world and are blocking. An error while a step runs breaks the
+ * session: later calls that read, write or run return the same error.
  *
  * WEFT_ERR_LINK: a link between two hosts broke, but both ranks live. Every call of the session
  * then returns this error, from the call in flight (on each rank) on, and the message names the
@@ -72,8 +72,9 @@ WEFT_EXTERN_C_BEGIN
  * their own, each rank reads its own. Allocates everything that a step needs. Collective, blocking.
  * @param[in]  params      context, plan and options
  * @param[out] out_session the session; the caller destroys it
- * @return WEFT_ERR_INVALID_ARGUMENT if the world size is not the plan's; WEFT_ERR_MISMATCH naming
- *         both digests; WEFT_ERR_NOT_FOUND naming a missing kernel; WEFT_ERR_NO_MEMORY
+ * @return on all ranks: WEFT_ERR_INVALID_ARGUMENT if the world size is not the plan's;
+ *         WEFT_ERR_MISMATCH naming both digests; WEFT_ERR_NOT_FOUND naming a missing kernel;
+ *         WEFT_ERR_UNSUPPORTED; WEFT_ERR_NO_MEMORY
  */
 WEFT_API weft_status_t weft_session_create(const weft_session_params_t *params,
                                            weft_session_t **out_session);
@@ -168,12 +169,12 @@ WEFT_API weft_status_t weft_session_flush(weft_session_t *session);
  * unless the plan is decoupled (weft_session_flush).
  * @param[in] session the session
  * @return WEFT_ERR_STATE if the plan has none: inference plans, and plans whose forward pass
- *         communicates
+ *         communicates; else as weft_session_step
  */
 WEFT_API weft_status_t weft_session_eval(weft_session_t *session);
 /**
- * Copies an output of the last run. Local. With weft_plan_info_t.split_batch only outputs of rank 0
- * are meaningful.
+ * Copies an output of the last run; before the first run its contents are undefined. Local. With
+ * weft_plan_info_t.split_batch only outputs of rank 0 are meaningful.
  * @param[in]  session  the session
  * @param[in]  name     "loss", "logits" or the name of the output
  * @param[out] data     the output's elements; may be NULL if bytes is 0
@@ -223,7 +224,7 @@ WEFT_API weft_status_t weft_session_get_param(weft_session_t *session, size_t in
  * unless the plan is decoupled (weft_session_flush).
  * @param[in]  session the session
  * @param[out] buffer  65 bytes: the digest in hex and a NUL
- * @return WEFT_ERR_NO_MEMORY
+ * @return WEFT_ERR_NO_MEMORY; on a decoupled plan as weft_session_flush
  */
 WEFT_API weft_status_t weft_session_param_digest(weft_session_t *session, char *buffer);
 /**
@@ -242,11 +243,11 @@ WEFT_API weft_status_t weft_session_set_param(weft_session_t *session, size_t in
  * factors of the update (clipping; the number of global micro-batches if that is fixed). Local.
  * @param[in]  session the session
  * @param[in]  index   index of the parameter
- * @param[out] data    the gradient in plain layout, with type and shape of the parameter
+ * @param[out] data    the gradient in plain layout, with type and shape of the parameter; not NULL
  * @param[in]  bytes   exactly the size of the parameter
  * @return WEFT_ERR_STATE before the first step; WEFT_ERR_NOT_FOUND if there is no gradient;
- *         WEFT_ERR_UNSUPPORTED if the plan shards its optimizer or hands gradients over in another
- *         type
+ *         WEFT_ERR_INVALID_ARGUMENT for another index or size; WEFT_ERR_UNSUPPORTED if the plan
+ *         shards its optimizer or hands gradients over in another type
  */
 WEFT_API weft_status_t weft_session_get_gradient(weft_session_t *session, size_t index, void *data,
                                                  size_t bytes);
@@ -274,10 +275,10 @@ WEFT_API weft_status_t weft_session_state_info(const weft_session_t *session, si
  * rank calls it and receives the same; if nothing is sharded, it is not collective.
  * @param[in]  session the session
  * @param[in]  index   index of the state
- * @param[out] data    the tensor in plain layout
+ * @param[out] data    the tensor in plain layout; not NULL
  * @param[in]  bytes   exactly the size of the tensor
  * @return WEFT_ERR_INVALID_ARGUMENT for another index or size, WEFT_ERR_UNSUPPORTED if no single
- *         update writes all of it
+ *         update writes all of it; if the state is sharded, an error of one rank is that of all
  *
  * Equivalent to: MPI_Allgather of the shards
  */

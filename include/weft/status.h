@@ -14,8 +14,16 @@
  * - Release and destroy functions accept NULL and do nothing.
  * - On failure an output that holds a handle, an address or a text is NULL. Other outputs are
  *   unchanged.
- * - Pointer arguments are borrowed for the duration of the call unless the description says
+ * - Pointer arguments are borrowed for the duration of the call unless the description states
  *   otherwise.
+ * - One thread at a time uses an object; different objects are independent. "Any thread": threads
+ *   may make the call at the same time, also on one object.
+ *
+ * Words of the descriptions:
+ * - Local: the call concerns the calling rank only and waits for no other rank.
+ * - Collective: every rank of the group or of the world makes the call, and all ranks make such
+ *   calls in the same order.
+ * - Blocking: the call returns when its work is done. Non-blocking: it enqueues or tests work.
  */
 #ifndef WEFT_STATUS_H
 #define WEFT_STATUS_H
@@ -65,7 +73,7 @@ WEFT_API const char *weft_status_name(weft_status_t status);
  */
 WEFT_API const char *weft_status_text(weft_status_t status);
 /**
- * Returns the message of the last error on the calling thread.
+ * Returns the message of the last error on the calling thread. Any thread.
  * @return one line without a newline, "" before the first error; valid until the next Weft call on
  *         this thread
  *
@@ -73,7 +81,7 @@ WEFT_API const char *weft_status_text(weft_status_t status);
  */
 WEFT_API const char *weft_last_error(void);
 /**
- * Returns the parameter field that the last error on the calling thread is about.
+ * Returns the parameter field that the last error on the calling thread is about. Any thread.
  *
  * A front end adds its own name of the field: `weft compile` adds "--in-flight", Python its
  * keyword.

@@ -58,7 +58,7 @@ WEFT_API weft_status_t weft_stream_create(weft_context_t *context,
                                           const weft_stream_params_t *params,
                                           weft_stream_t **out_stream);
 /**
- * Waits for all enqueued work, then destroys the stream.
+ * Waits for all enqueued work, then destroys the stream. Blocking.
  * @param[in] stream NULL: nothing happens
  */
 WEFT_API void weft_stream_destroy(weft_stream_t *stream);
@@ -67,7 +67,8 @@ WEFT_API void weft_stream_destroy(weft_stream_t *stream);
  * @param[in] stream the stream
  * @param[in] fn     the function
  * @param[in] user   argument of fn; must stay valid until fn has run
- * @return WEFT_AGAIN if the stream is full; the error that broke the stream
+ * @return WEFT_AGAIN if the stream is full; WEFT_ERR_UNSUPPORTED on an accelerator; the error that
+ *         broke the stream
  *
  * Equivalent to: cudaLaunchHostFunc
  */
@@ -80,7 +81,8 @@ WEFT_API weft_status_t weft_stream_launch_host(weft_stream_t *stream, weft_host_
  * @param[in] call         its arrays are copied
  * @param[in] input_count  length of call->inputs
  * @param[in] output_count length of call->outputs
- * @return WEFT_AGAIN if the stream is full; the error that broke the stream
+ * @return WEFT_AGAIN if the stream is full; WEFT_ERR_INVALID_ARGUMENT for another abi_version or a
+ *         missing array; WEFT_ERR_NO_MEMORY; the error that broke the stream
  *
  * Equivalent to: cudaLaunchKernel
  */
@@ -108,16 +110,17 @@ WEFT_API weft_status_t weft_stream_copy(weft_stream_t *stream, void *dst, const 
  */
 WEFT_API weft_status_t weft_stream_query(weft_stream_t *stream);
 /**
- * Waits until all enqueued work is done.
+ * Waits until all enqueued work is done. Blocking; an inline stream runs here.
  * @param[in] stream the stream
- * @return the first error of the stream
+ * @return the first error of the stream; WEFT_ERR_TIMEOUT after WEFT_TIMEOUT; the error that ended
+ *         the world
  *
  * Equivalent to: cudaStreamSynchronize
  */
 WEFT_API weft_status_t weft_stream_synchronize(weft_stream_t *stream);
 
 /**
- * Creates an event without a record. Any thread.
+ * Creates an event without a record. Local; any thread.
  * @param[in]  context   retained
  * @param[out] out_event the event; the caller destroys it
  * @return WEFT_ERR_NO_MEMORY
@@ -126,7 +129,8 @@ WEFT_API weft_status_t weft_stream_synchronize(weft_stream_t *stream);
  */
 WEFT_API weft_status_t weft_event_create(weft_context_t *context, weft_event_t **out_event);
 /**
- * Destroys an event. No thread may be waiting for it.
+ * Destroys an event. Non-blocking: enqueued work keeps what it needs. No thread may be waiting for
+ * it.
  * @param[in] event NULL: nothing happens
  */
 WEFT_API void weft_event_destroy(weft_event_t *event);
@@ -134,7 +138,8 @@ WEFT_API void weft_event_destroy(weft_event_t *event);
  * Marks this point of the stream's timeline. A new record replaces the old one. Non-blocking.
  * @param[in] event  the event
  * @param[in] stream the stream
- * @return WEFT_AGAIN if the stream is full; the error that broke the stream
+ * @return WEFT_AGAIN if the stream is full; WEFT_ERR_INVALID_ARGUMENT for a stream of another
+ *         context; the error that broke the stream
  *
  * Equivalent to: cudaEventRecord
  */
@@ -144,7 +149,8 @@ WEFT_API weft_status_t weft_event_record(weft_event_t *event, weft_stream_t *str
  * Non-blocking.
  * @param[in] stream the stream that waits
  * @param[in] event  the event
- * @return WEFT_AGAIN if the stream is full; the error that broke the stream
+ * @return WEFT_AGAIN if the stream is full; WEFT_ERR_INVALID_ARGUMENT for an event of another
+ *         context; the error that broke the stream
  *
  * Equivalent to: cudaStreamWaitEvent
  */
@@ -158,23 +164,24 @@ WEFT_API weft_status_t weft_stream_wait_event(weft_stream_t *stream, weft_event_
  */
 WEFT_API weft_status_t weft_event_query(weft_event_t *event);
 /**
- * Waits until the latest record was reached.
+ * Waits until the latest record was reached. Blocking.
  * @param[in] event the event
- * @return the recording stream's error
+ * @return WEFT_OK (also without a record), the recording stream's error, or as
+ *         weft_stream_synchronize
  *
  * Equivalent to: cudaEventSynchronize
  */
 WEFT_API weft_status_t weft_event_synchronize(weft_event_t *event);
 /**
- * Waits until the latest record was reached, for a limited time. A timeout does not change the
- * event.
+ * Waits until the latest record was reached, for a limited time. Blocking. A timeout does
+ * not change the event.
  * @param[in] event      the event
  * @param[in] timeout_ns most nanoseconds to wait
- * @return WEFT_IN_PROGRESS after timeout_ns, or the recording stream's error
+ * @return WEFT_IN_PROGRESS after timeout_ns; else as weft_event_synchronize
  */
 WEFT_API weft_status_t weft_event_wait(weft_event_t *event, uint64_t timeout_ns);
 /**
- * Returns when the latest record was reached.
+ * Returns when the latest record was reached. Local, non-blocking.
  * @param[in]  event       the event
  * @param[out] out_time_ns nanoseconds of CLOCK_MONOTONIC
  * @return WEFT_ERR_STATE if it was not reached yet, WEFT_ERR_UNSUPPORTED on an accelerator
@@ -184,7 +191,7 @@ WEFT_API weft_status_t weft_event_wait(weft_event_t *event, uint64_t timeout_ns)
 WEFT_API weft_status_t weft_event_time_ns(weft_event_t *event, uint64_t *out_time_ns);
 
 /**
- * Creates a self-resetting signal between two streams of one context. Each wait consumes one
+ * Creates a self-resetting signal between two streams of one context. Local. Each wait consumes one
  * record, so a notify serves round after round without a reset. Authors of algorithms order the
  * main and side streams of a rank with one notify per direction (samples/mesh_all_gather). Unlike
  * an event's, a notify's wait may be enqueued before its record.
@@ -196,8 +203,8 @@ WEFT_API weft_status_t weft_event_time_ns(weft_event_t *event, uint64_t *out_tim
  */
 WEFT_API weft_status_t weft_notify_create(weft_context_t *context, weft_notify_t **out_notify);
 /**
- * Destroys a notify. Enqueued work keeps what it needs. A wait left without a record breaks its
- * stream with WEFT_ERR_ABORTED.
+ * Destroys a notify. Non-blocking: enqueued work keeps what it needs. A wait left without a record
+ * breaks its stream with WEFT_ERR_ABORTED.
  * @param[in] notify NULL: nothing happens
  */
 WEFT_API void weft_notify_destroy(weft_notify_t *notify);
@@ -206,14 +213,16 @@ WEFT_API void weft_notify_destroy(weft_notify_t *notify);
  * waits. Non-blocking.
  * @param[in] notify the notify
  * @param[in] stream the stream
- * @return WEFT_AGAIN if the stream is full; the error that broke the stream
+ * @return WEFT_AGAIN if the stream is full; WEFT_ERR_INVALID_ARGUMENT for a stream of another
+ *         context; the error that broke the stream
  */
 WEFT_API weft_status_t weft_notify_record(weft_notify_t *notify, weft_stream_t *stream);
 /**
  * Makes later work of stream wait for the next record that no wait has consumed. Non-blocking.
  * @param[in] notify the notify
  * @param[in] stream the stream that waits
- * @return WEFT_AGAIN if the stream is full; the error that broke the stream
+ * @return WEFT_AGAIN if the stream is full; WEFT_ERR_INVALID_ARGUMENT for a stream of another
+ *         context; the error that broke the stream
  */
 WEFT_API weft_status_t weft_notify_wait(weft_notify_t *notify, weft_stream_t *stream);
 WEFT_EXTERN_C_END

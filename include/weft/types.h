@@ -105,7 +105,7 @@ typedef enum weft_holder {
     X(ALL_TO_ALL_V, 11, "AllToAllV", "all_to_all_v", BLOCKS, ALL, BLOCKS, ALL, 0, 1,               \
       "MPI_Alltoallv")                                                                             \
     X(SEND_RECV, 12, "SendRecv", "send_recv", VECTOR, ROOT, VECTOR, PEER, 0, 0,                    \
-      "MPI_Isend, MPI_Irecv, ncclSend, ncclRecv")                                                  \
+      "MPI_Send, MPI_Recv, ncclSend, ncclRecv")                                                    \
     X(BARRIER, 13, "Barrier", "barrier", NOTHING, ALL, NOTHING, ALL, 0, 0, "MPI_Barrier")
 
 /** A collective operator. */

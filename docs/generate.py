@@ -308,18 +308,18 @@ def collective_rows():
 
 
 def collectives_section():
-    out = ["| call | send | recv | in place | like |", "|---|---|---|---|---|"]
+    out = ["| `weft_` | send | recv | in place | like |", "|---|---|---|---|---|"]
     for function, send, recv, counts, like in collective_rows():
         cells = [("root: " if holder == "ROOT" else "") + extent.lower() for extent, holder in (send, recv)]
         if recv[1] == "PEER":
-            function, cells, place = "weft_send`, `weft_recv", ["vector", "vector"], "no"
+            function, cells, place = "send`, `recv", ["vector", "vector"], "no"
         elif send[0] == "NOTHING" or (counts and send[0] == recv[0]):
             place = "no"
         elif send[0] == recv[0]:
             place = "send == recv"
         else:
             place = "send in recv" if send[0] == "BLOCK" else "recv in send"
-        out.append(f"| `{function}` | {cells[0]} | {cells[1]} | {place} | {like} |")
+        out.append(f"| `{function.removeprefix('weft_')}` | {cells[0]} | {cells[1]} | {place} | {like} |")
     return "\n".join(out) + "\n"
 
 

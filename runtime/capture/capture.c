@@ -34,11 +34,8 @@ static void free_recording(const weft_allocator_t *allocator, wefti_recording_t 
 /* The open recording, detached from its group; NULL: no capture is open. */
 static wefti_recording_t *take_recording(weft_group_t *group)
 {
-    wefti_recording_t *recording = (wefti_recording_t *)group->recorder;
-    if (recording != NULL) {
-        group->batching = false;
-    }
-    group->recorder = NULL;
+    wefti_recording_t *recording = (wefti_recording_t *)group->calls->recorder;
+    group->calls->recorder = NULL;
     return recording;
 }
 
@@ -49,9 +46,9 @@ static void cancel(weft_group_t *group)
 
 static weft_status_t check_begin(const weft_group_t *group, const weft_capture_params_t *params)
 {
-    if (group->batching) {
-        return wefti_error(WEFT_ERR_STATE, "group: %s is already open",
-                           group->recorder != NULL ? "a capture" : "a batch");
+    if (group->calls->recorder != NULL) {
+        return wefti_error(WEFT_ERR_STATE, "group: a %s is already open",
+                           group->calls->recorder->ops->name);
     }
     weft_status_t status = wefti_stream_check_context(params->stream, group->context);
     if (status < 0 || params->bucket == NULL) {
@@ -62,7 +59,7 @@ static weft_status_t check_begin(const weft_group_t *group, const weft_capture_p
 
 static weft_status_t record(weft_group_t *group, const wefti_request_t *request, uint64_t *counts)
 {
-    wefti_recording_t *recording = (wefti_recording_t *)group->recorder;
+    wefti_recording_t *recording = (wefti_recording_t *)group->calls->recorder;
     const weft_allocator_t *allocator = group->context->allocator;
     uint64_t now = wefti_now_ns();
     weft_status_t status = WEFT_OK;
@@ -81,6 +78,9 @@ static weft_status_t record(weft_group_t *group, const wefti_request_t *request,
                                                               .at_ns = now - recording->begun_ns};
     return WEFT_OK;
 }
+
+static const wefti_recorder_ops_t recorder_ops = {"capture", record, wefti_recorder_no_pairs,
+                                                  cancel};
 
 weft_status_t weft_capture_begin(weft_group_t *group, const weft_capture_params_t *params)
 {
@@ -106,15 +106,14 @@ weft_status_t weft_capture_begin(weft_group_t *group, const weft_capture_params_
         return WEFT_ERR_NO_MEMORY;
     }
     recording->begun_ns = wefti_now_ns();
-    recording->recorder = (wefti_recorder_t){.record = record, .release = cancel};
-    group->recorder = &recording->recorder;
-    group->batching = true; /* so calls come to wefti_batch_add, which passes them to recorder */
+    recording->recorder.ops = &recorder_ops;
+    group->calls->recorder = &recording->recorder;
     return WEFT_OK;
 }
 
 static weft_status_t check_end(const weft_group_t *group)
 {
-    if (group->recorder == NULL) {
+    if (group->calls->recorder == NULL) {
         return wefti_error(WEFT_ERR_STATE,
                            "group: no capture is open; call weft_capture_begin first");
     }

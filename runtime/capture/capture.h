@@ -15,7 +15,7 @@
  *   piece  one call of a bucket                          in place | packed | in place
  *
  * The planner is fusion's, by weft/passes.h: a captured sequence is a small graph, and this folder
- * is its host compiler. The runtime knows only the recorder of a group (runtime/collective/batch.h).
+ * is its host compiler. The runtime knows only the recorder of a group (runtime/collective/recorder.h).
  */
 #ifndef WEFT_CAPTURE_CAPTURE_H
 #define WEFT_CAPTURE_CAPTURE_H
@@ -27,7 +27,7 @@
 #include <weft/passes.h>
 
 #include "runtime/base/text.h"
-#include "runtime/collective/batch.h"
+#include "runtime/collective/submit.h"
 
 #define WEFTI_CAPTURE_CALLS 65536u
 #define WEFTI_CAPTURE_NONE UINT32_MAX

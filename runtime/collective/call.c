@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A call's place in the ring of its group, and how it gets there and away. */
+/* The end of a call, and what its paths share. */
 #include "runtime/base/error.h"
-#include "runtime/collective/call.h"
-#include "runtime/collective/device_call.h"
-#include "runtime/stream/stream.h"
+#include "ops/reduce/reduce.h"
+#include "runtime/collective/recorder.h"
 
 /* Wakes who sleeps on what the call published. */
 static void settle(weft_group_t *group, uint32_t number, uint32_t unsettled)
@@ -19,7 +18,7 @@ static void settle(weft_group_t *group, uint32_t number, uint32_t unsettled)
     if (unsettled & WEFTI_UNSETTLED_DONE) {
         wefti_signal_settle(&own->done);
     }
-    wefti_signal_settle(&group->completed);
+    wefti_signal_settle(&group->calls->completed);
 }
 
 void wefti_call_settle(wefti_call_t *call)
@@ -38,7 +37,7 @@ void wefti_call_finish(wefti_call_t *call)
     call->unsettled = 0;
     call->state = WEFTI_CALL_DONE;
     /* From here on another thread may have the place in the ring for a call of its own. */
-    wefti_signal_publish(&group->completed, call->order);
+    wefti_signal_publish(&group->calls->completed, call->order);
     settle(group, number, unsettled);
 }
 
@@ -50,144 +49,73 @@ void wefti_call_give_up(wefti_call_t *call, weft_status_t status)
     wefti_call_finish(call);
 }
 
-static weft_status_t drop(wefti_call_t *call)
+/* ---- for paths ---- */
+
+const char *wefti_path_mesh(const wefti_call_t *call)
+{
+    (void)call;
+    return "mesh";
+}
+
+bool wefti_path_never_ready(const wefti_call_t *call)
+{
+    (void)call;
+    return false;
+}
+
+void wefti_path_lends_nothing(wefti_call_t *call)
+{
+    (void)call;
+}
+
+void wefti_call_complete(wefti_call_t *call)
+{
+    call->state = wefti_call_is_checked(call) ? WEFTI_CALL_CHECK : WEFTI_CALL_DONE;
+}
+
+weft_status_t wefti_call_see_signals(wefti_call_t *call, size_t signal_offset, uint32_t target,
+                                     wefti_blocked_t *out_blocked)
 {
     weft_group_t *group = call->group;
-    if (call->state == WEFTI_CALL_DONE) {
-        return WEFT_OK;
-    }
-    weft_status_t status = wefti_group_check_lasting(group);
-    if (status == WEFT_OK && group->put_peer_count > 0) {
-        /* The group may be mended by a call before this one: only then is it known what this one
-         * is to others. */
-        if (!wefti_signal_has_reached(&group->completed, call->order - 1)) {
-            return WEFT_IN_PROGRESS;
-        }
-        if (wefti_link_excuses(call)) {
-            wefti_call_give_up(call, WEFT_ERR_LINK);
-            return WEFT_OK;
+    for (; call->peer < group->size; call->peer++) {
+        uint32_t r = wefti_group_nth_peer(group, call->peer);
+        wefti_signal_t *signal =
+            (wefti_signal_t *)(void *)((uint8_t *)group->channels[r] + signal_offset);
+        if (!wefti_signal_comes_soon(group->endpoint, signal, target)) {
+            return wefti_call_blocked_on(signal, target, out_blocked);
         }
     }
-    /* Its peers wait for it, and the group's later calls are in its order. What broke the group or
-     * the world is the reason, where something did. */
-    if (status == WEFT_OK) {
-        status = wefti_error(WEFT_ERR_ABORTED, "rank %u: call cancelled: its stream has failed",
-                             group->ranks[group->rank]);
-    }
-    wefti_group_fail(group, status);
-    wefti_call_finish(call);
     return WEFT_OK;
 }
 
-weft_status_t wefti_call_reserve(weft_group_t *group, weft_stream_t *stream,
-                                 wefti_call_t **out_call)
+weft_status_t wefti_call_reduce(wefti_call_t *call, uint32_t destination_count, uint64_t elem_count)
 {
-    weft_status_t status = WEFT_OK;
-    status = wefti_stream_check_context(stream, group->context);
-    if (status < 0) {
-        return status;
-    }
-    if (!wefti_endpoint_owned(group->endpoint) ||
-        atomic_load_explicit(&group->fault.state, memory_order_relaxed) != 0 ||
-        wefti_group_ended(group)) {
-        status = wefti_group_check_lasting(group);
-        if (status < 0) {
-            return status;
-        }
-    }
-    uint32_t order = group->issued + 1;
-    /* acquire: the ring's place is free, and its last user has finished with it */
-    uint32_t completed = atomic_load_explicit(&group->completed.value, memory_order_acquire);
-    if (order - completed > WEFTI_CALLS) {
-        return WEFT_AGAIN;
-    }
-    wefti_call_t *call = &group->calls[order & (WEFTI_CALLS - 1)];
-    call->order = order;
-    call->state = WEFTI_CALL_ISSUED;
-    call->ends.lead = call->ends.trail = 0;
-    call->staged.round = 0;
-    call->wait.since_ns = call->wait.late_since_ns = call->wait.departed_since_ns = 0;
-    call->staged.two_shot = false;
-    call->pairs.count = 0;
-    call->fused = NULL;
-    *out_call = call;
-    return WEFT_OK;
+    const weft_group_t *group = call->group;
+    const wefti_calls_t *calls = group->calls;
+    weft_reduce_t args = {
+        .sources = calls->sources,
+        .source_count = group->size,
+        .destinations = calls->destinations,
+        .destination_count = destination_count,
+        .elem_count = elem_count,
+        .dtype = call->dtype,
+        .reduction = call->reduction,
+    };
+    return wefti_reduce(&args, group->context->settings.isa);
 }
 
-static void issue(wefti_call_t *call)
+/* ---- while calls are recorded ---- */
+
+weft_status_t wefti_recorder_check(const weft_group_t *group, const char *call)
 {
-    weft_group_t *group = call->group;
-    group->issued = call->order;
-    /* relaxed: the call that recovers the group was issued later */
-    atomic_store_explicit(&group->link.issued_order, call->order, memory_order_relaxed);
-    if (call->pairs.count == 0) {
-        call->schedule.wanted = group->selection.wanted.algorithm[call->op];
-        call->what |= group->selection.what[call->op];
-        call->number = ++group->number;
-        group->number += wefti_call_is_checked(call); /* the digests have a number of their own */
-        atomic_store_explicit(&group->link.issued, group->number, memory_order_relaxed);
-    }
+    return group->calls->recorder == NULL
+               ? WEFT_OK
+               : wefti_error(WEFT_ERR_STATE, "group: cannot %s while a %s is open", call,
+                             group->calls->recorder->ops->name);
 }
 
-weft_status_t wefti_call_submit(wefti_call_t *call, weft_stream_t *stream)
+weft_status_t wefti_recorder_no_pairs(weft_group_t *group, const wefti_pair_t *pair)
 {
-    return call->group->context->device != NULL ? wefti_device_call_submit(call, stream)
-                                                : wefti_call_submit_host(call, stream);
-}
-
-/* ---- on a stream, which holds a reference to the group ---- */
-
-static weft_status_t run_on_stream(void *user)
-{
-    wefti_call_t *call = user;
-    weft_group_t *group = call->group;
-    weft_status_t status = wefti_call_run(call, WEFTI_WAITS_ON_STREAM);
-    wefti_group_release(group);
-    return status;
-}
-
-static weft_status_t poll_on_stream(void *user, wefti_blocked_t *out_blocked)
-{
-    wefti_call_t *call = user;
-    weft_group_t *group = call->group;
-    weft_status_t status = wefti_call_poll(call, out_blocked);
-    if (status != WEFT_IN_PROGRESS) {
-        wefti_group_release(group);
-    }
-    return status;
-}
-
-static weft_status_t drop_on_stream(void *user, weft_status_t why)
-{
-    wefti_call_t *call = user;
-    weft_group_t *group = call->group;
-    (void)why;
-    weft_status_t status = drop(call);
-    if (status != WEFT_IN_PROGRESS) {
-        wefti_group_release(group);
-    }
-    return status;
-}
-
-static const wefti_opaque_ops_t stream_ops = {run_on_stream, poll_on_stream, drop_on_stream,
-                                              wefti_opaque_not_enqueued};
-
-weft_status_t wefti_call_submit_host(wefti_call_t *call, weft_stream_t *stream)
-{
-    wefti_slot_t *slot;
-    if (stream == NULL) {
-        issue(call);
-        return wefti_call_run(call, WEFTI_WAITS_ON_CALLER);
-    }
-    weft_status_t status = wefti_stream_reserve(stream, &slot);
-    if (status != WEFT_OK) {
-        return status;
-    }
-    slot->record.kind = WEFTI_RECORD_OPAQUE;
-    slot->record.name = "collective";
-    slot->record.opaque.ops = &stream_ops;
-    slot->record.opaque.user = call;
-    issue(call);
-    atomic_fetch_add_explicit(&call->group->references, 1, memory_order_relaxed);
-    return wefti_stream_commit(stream, slot);
+    (void)pair;
+    return wefti_recorder_check(group, "send or receive");
 }

@@ -1,34 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The state machine of a collective in flight, and which path it takes. */
 #include "runtime/base/error.h"
-#include "runtime/collective/call.h"
-
-void wefti_call_complete(wefti_call_t *call)
-{
-    call->state = wefti_call_is_checked(call) ? WEFTI_CALL_CHECK : WEFTI_CALL_DONE;
-}
+#include "runtime/collective/fused.h"
 
 /* In the order in which they are asked; the last takes everything. */
 static const wefti_path_t *const paths[] = {&wefti_path_posting, &wefti_path_schedule,
                                             &wefti_path_direct, &wefti_path_attached,
                                             &wefti_path_staged};
-
-const char *wefti_path_mesh(const wefti_call_t *call)
-{
-    (void)call;
-    return "mesh";
-}
-
-bool wefti_path_never_ready(const wefti_call_t *call)
-{
-    (void)call;
-    return false;
-}
-
-void wefti_path_lends_nothing(wefti_call_t *call)
-{
-    (void)call;
-}
 
 /* All ranks' postings were seen: all ranks decide the same. */
 static weft_status_t choose_path(wefti_call_t *call)
@@ -52,30 +30,15 @@ static weft_status_t choose_path(wefti_call_t *call)
             path++;
         }
         call->path = *path;
-        call->group->path = (*path)->name;
+        call->group->calls->path = (*path)->name;
         status = call->path->start(call);
-        call->group->algorithm = call->path->algorithm(call);
+        call->group->calls->algorithm = call->path->algorithm(call);
     }
     /* Digests have a sequence number of their own: no rank may continue without posting it. */
     if (call->state == WEFTI_CALL_REFUSED && !wefti_call_is_checked(call)) {
         return status;
     }
     return status < 0 ? wefti_group_fail(call->group, status) : WEFT_OK;
-}
-
-weft_status_t wefti_call_see_signals(wefti_call_t *call, size_t signal_offset, uint32_t target,
-                                     wefti_blocked_t *out_blocked)
-{
-    weft_group_t *group = call->group;
-    for (; call->peer < group->size; call->peer++) {
-        uint32_t r = wefti_group_nth_peer(group, call->peer);
-        wefti_signal_t *signal =
-            (wefti_signal_t *)(void *)((uint8_t *)group->channels[r] + signal_offset);
-        if (!wefti_signal_comes_soon(group->endpoint, signal, target)) {
-            return wefti_call_blocked_on(signal, target, out_blocked);
-        }
-    }
-    return WEFT_OK;
 }
 
 static weft_status_t see_digests(wefti_call_t *call, wefti_blocked_t *out_blocked)
@@ -100,13 +63,13 @@ static weft_status_t await_turn(wefti_call_t *call, wefti_blocked_t *out_blocked
 {
     weft_group_t *group = call->group;
     weft_status_t status = WEFT_OK;
-    if (!wefti_signal_has_reached(&group->completed, call->order - 1)) {
-        return wefti_call_blocked_on(&group->completed, call->order - 1, out_blocked);
+    if (!wefti_signal_has_reached(&group->calls->completed, call->order - 1)) {
+        return wefti_call_blocked_on(&group->calls->completed, call->order - 1, out_blocked);
     }
     if (wefti_link_broken(group)) {
         status = wefti_link_mend(call, out_blocked);
     }
-    return status == WEFT_OK && group->link.owes ? wefti_link_admit(call) : status;
+    return status == WEFT_OK && group->calls->recovery.owes ? wefti_link_admit(call) : status;
 }
 
 static weft_status_t begin(wefti_call_t *call, wefti_blocked_t *out_blocked)
@@ -117,7 +80,7 @@ static weft_status_t begin(wefti_call_t *call, wefti_blocked_t *out_blocked)
         call->state = WEFTI_CALL_PAIRS;
         return WEFT_OK;
     }
-    if (status == WEFT_OK && group->debt.open) {
+    if (status == WEFT_OK && group->calls->debt.open) {
         status = wefti_call_pay_debt(group, out_blocked);
     }
     if (status == WEFT_OK) {
@@ -142,7 +105,8 @@ static weft_status_t exchange_pairs(wefti_call_t *call, wefti_blocked_t *out_blo
 static weft_status_t post_digests(wefti_call_t *call, wefti_blocked_t *out_blocked)
 {
     weft_group_t *group = call->group;
-    weft_status_t status = group->debt.open ? wefti_call_pay_debt(group, out_blocked) : WEFT_OK;
+    weft_status_t status =
+        group->calls->debt.open ? wefti_call_pay_debt(group, out_blocked) : WEFT_OK;
     if (status == WEFT_OK) {
         wefti_call_settle(call); /* the former posting's sleepers, before number moves on */
         call->number++;

@@ -8,7 +8,6 @@
  */
 #include <string.h>
 
-#include "ops/reduce/reduce.h"
 #include "runtime/group/attach.h"
 #include "runtime/base/copy.h"
 #include "runtime/base/error.h"
@@ -114,24 +113,15 @@ static weft_status_t reduce_piece(wefti_call_t *call, uint64_t from, size_t byte
     weft_status_t status = WEFT_OK;
     for (uint32_t i = 1; status == WEFT_OK && i < group->size; i++) {
         uint32_t r = wefti_group_nth_peer(group, i);
-        group->sources[r] = room + r * piece_bytes;
+        group->calls->sources[r] = room + r * piece_bytes;
         status = fetch(call, r, from, room + r * piece_bytes, bytes);
     }
     if (status < 0) {
         return status;
     }
-    group->sources[group->rank] = call->send + from;
-    group->destinations[0] = destination;
-    weft_reduce_t reduce = {
-        .sources = group->sources,
-        .source_count = group->size,
-        .destinations = group->destinations,
-        .destination_count = 1,
-        .elem_count = bytes / call->elem_bytes,
-        .dtype = call->dtype,
-        .reduction = call->reduction,
-    };
-    return wefti_reduce(&reduce, group->context->settings.isa);
+    group->calls->sources[group->rank] = call->send + from;
+    group->calls->destinations[0] = destination;
+    return wefti_call_reduce(call, 1, bytes / call->elem_bytes);
 }
 
 /* Every rank reduces its share and gives it to those who want it: all, or the root. */

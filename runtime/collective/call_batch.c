@@ -1,46 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weft_batch_begin and end: calls in between are noted, and run together at the end. */
+/* weft_batch_begin and end: calls in between are recorded, and run together at the end. */
 #include <string.h>
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
-#include "runtime/collective/batch.h"
+#include "runtime/base/hash.h"
+#include "runtime/collective/fused.h"
+#include "runtime/collective/submit.h"
 
-weft_status_t wefti_recorder_refuse(const char *call)
+typedef struct wefti_batch {
+    wefti_recorder_t recorder;
+    wefti_batched_t *list;
+    size_t count, capacity;
+    wefti_pair_t pairs[WEFTI_CALLS];
+    uint32_t pair_count;
+    bool pairs_submitted;
+} wefti_batch_t;
+
+static bool is_open(const weft_group_t *group)
 {
-    return wefti_error(WEFT_ERR_STATE, "group: cannot %s while a capture is open", call);
+    return group->calls->batch != NULL && group->calls->recorder == &group->calls->batch->recorder;
 }
 
-weft_status_t weft_batch_begin(weft_group_t *group)
-{
-    WEFT_CHECK_ARG(group);
-    if (group->recorder != NULL) {
-        return wefti_recorder_refuse("begin a batch");
-    }
-    if (group->batching) {
-        return wefti_error(WEFT_ERR_STATE, "group: a batch is already open");
-    }
-    const weft_allocator_t *allocator = group->context->allocator;
-    if (group->pairs == NULL) {
-        group->pairs = wefti_alloc(allocator, WEFTI_CALLS * sizeof *group->pairs);
-    }
-    if (group->batch == NULL && group->pairs != NULL) {
-        group->batch = wefti_alloc(allocator, sizeof *group->batch);
-    }
-    if (group->batch == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    group->batching = true;
-    group->pair_count = 0;
-    return WEFT_OK;
-}
+/* ---- recording ---- */
 
-weft_status_t wefti_batch_add(weft_group_t *group, const wefti_request_t *request, uint64_t *counts)
+static weft_status_t record(weft_group_t *group, const wefti_request_t *request, uint64_t *counts)
 {
-    wefti_batch_t *batch = group->batch;
-    if (group->recorder != NULL) {
-        return group->recorder->record(group, request, counts);
-    }
+    wefti_batch_t *batch = group->calls->batch;
     weft_status_t status =
         wefti_array_reserve(group->context->allocator, &batch->list, &batch->capacity,
                             batch->count + 1, sizeof *batch->list);
@@ -54,37 +40,61 @@ weft_status_t wefti_batch_add(weft_group_t *group, const wefti_request_t *reques
     return WEFT_OK;
 }
 
+static weft_status_t record_pair(weft_group_t *group, const wefti_pair_t *pair)
+{
+    wefti_batch_t *batch = group->calls->batch;
+    if (batch->pair_count == WEFTI_CALLS) {
+        return WEFT_AGAIN;
+    }
+    batch->pairs[batch->pair_count++] = *pair;
+    return WEFT_OK;
+}
+
 /* Keeps the list's memory for the next batch. */
 static void close_batch(weft_group_t *group)
 {
-    wefti_batch_t *batch = group->batch;
+    wefti_batch_t *batch = group->calls->batch;
     for (size_t i = 0; i < batch->count; i++) {
         wefti_free(group->context->allocator, batch->list[i].counts);
     }
     batch->count = 0;
+    batch->pair_count = 0;
     batch->pairs_submitted = false;
-    group->batching = false;
+    group->calls->recorder = NULL;
+}
+
+weft_status_t weft_batch_begin(weft_group_t *group)
+{
+    static const wefti_recorder_ops_t ops = {"batch", record, record_pair, close_batch};
+    WEFT_CHECK_ARG(group);
+    weft_status_t status = wefti_recorder_check(group, "begin a batch");
+    if (status < 0) {
+        return status;
+    }
+    if (group->calls->batch == NULL) {
+        group->calls->batch = wefti_alloc(group->context->allocator, sizeof *group->calls->batch);
+        if (group->calls->batch == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+        group->calls->batch->recorder.ops = &ops;
+    }
+    group->calls->recorder = &group->calls->batch->recorder;
+    return WEFT_OK;
 }
 
 void wefti_batch_free(weft_group_t *group)
 {
-    if (group->recorder != NULL) {
-        group->recorder->release(group);
+    if (group->calls->batch != NULL) {
+        wefti_free(group->context->allocator, group->calls->batch->list);
+        wefti_free(group->context->allocator, group->calls->batch);
     }
-    if (group->batch != NULL) {
-        close_batch(group);
-        wefti_free(group->context->allocator, group->batch->list);
-        wefti_free(group->context->allocator, group->batch);
-    }
-    wefti_free(group->context->allocator, group->pairs);
 }
 
 static weft_status_t check_open(const weft_group_t *group)
 {
-    if (!group->batching || group->recorder != NULL) {
-        return wefti_error(WEFT_ERR_STATE, "group: no batch is open; call weft_batch_begin first");
-    }
-    return WEFT_OK;
+    return is_open(group) ? WEFT_OK
+                          : wefti_error(WEFT_ERR_STATE,
+                                        "group: no batch is open; call weft_batch_begin first");
 }
 
 weft_status_t weft_batch_cancel(weft_group_t *group)
@@ -94,30 +104,148 @@ weft_status_t weft_batch_cancel(weft_group_t *group)
     if (status < 0) {
         return status;
     }
-    bool submitted = group->batch->pairs_submitted;
-    for (size_t i = 0; i < group->batch->count; i++) {
-        submitted = submitted || group->batch->list[i].submitted;
+    bool submitted = group->calls->batch->pairs_submitted;
+    for (size_t i = 0; i < group->calls->batch->count; i++) {
+        submitted = submitted || group->calls->batch->list[i].submitted;
     }
     if (submitted) {
         return wefti_error(WEFT_ERR_STATE, "batch: some of its calls are already submitted; call "
                                            "weft_batch_end again");
     }
-    group->pair_count = 0;
     close_batch(group);
     return WEFT_OK;
 }
 
+/* ---- small calls of a kind as one ---- */
+
+/*
+ * Packed, a block has at most this much: with the list it fits a posting, so that the whole batch
+ * costs one wait. Beyond that copies cost as much as calls (tests/bench/bench_fuser.c).
+ */
+#define FUSED_MAX_BYTES (WEFTI_POSTING_DATA - WEFTI_FUSED_LIST_BYTES)
+
+/* One packed buffer serves both sides. */
+static bool is_packed_in_place(weft_collective_t op)
+{
+    const wefti_collective_t *shape = wefti_collective_of(op);
+    return shape->send.extent == shape->recv.extent;
+}
+
+static bool same_kind(const wefti_request_t *a, const wefti_request_t *b)
+{
+    return a->op == b->op && a->dtype == b->dtype && a->reduction == b->reduction &&
+           a->root == b->root;
+}
+
+/* As many of the batch from first on as go into one call with it; 1: not fused. */
+static uint32_t collect(const weft_group_t *group, const wefti_batch_t *batch, size_t first,
+                        uint32_t *out_members)
+{
+    const wefti_request_t *kind = &batch->list[first].request;
+    uint64_t total = 0;
+    uint32_t count = 0;
+    out_members[0] = (uint32_t)first;
+    if (group->size == 1 || group->context->device != NULL ||
+        !wefti_collective_has_one_count(kind->op)) {
+        return 1;
+    }
+    uint32_t blocks = wefti_collective_is_vector(kind->op) ? 1 : group->size;
+    uint64_t room = FUSED_MAX_BYTES / blocks / weft_dtype_size_bytes(kind->dtype);
+    for (size_t i = first; i < batch->count && count < WEFTI_FUSED_MEMBERS; i++) {
+        const wefti_batched_t *other = &batch->list[i];
+        if (other->submitted || !same_kind(&other->request, kind)) {
+            continue;
+        }
+        if (other->request.count > room - total) {
+            break; /* calls of a kind stay in order */
+        }
+        total += other->request.count;
+        out_members[count++] = (uint32_t)i;
+    }
+    return count > 0 ? count : 1;
+}
+
+static weft_status_t prepare(wefti_call_t *call, const wefti_batch_t *batch,
+                             const uint32_t *members, uint32_t count)
+{
+    const weft_allocator_t *allocator = call->group->context->allocator;
+    wefti_request_t request = batch->list[members[0]].request;
+    uint64_t hash = WEFTI_HASH_START;
+    const wefti_collective_t *op = wefti_collective_of(request.op);
+    bool in_place = is_packed_in_place(request.op);
+    if (call->fused_kept == NULL) {
+        call->fused_kept = wefti_alloc(allocator, sizeof *call->fused_kept);
+        if (call->fused_kept == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+    }
+    wefti_fused_t *fused = call->fused_kept;
+    request.count = 0;
+    fused->count = count;
+    for (uint32_t i = 0; i < count; i++) {
+        const wefti_request_t *from = &batch->list[members[i]].request;
+        fused->members[i] = (wefti_fused_member_t){from->send, from->recv, from->count, members[i]};
+        request.count += from->count;
+        hash = wefti_hash_word(hash, from->count);
+    }
+    size_t block = (size_t)request.count * weft_dtype_size_bytes(request.dtype);
+    size_t send_bytes = wefti_align_up(block * wefti_side_blocks(op->send, call->group->size), 64);
+    size_t recv_bytes = in_place ? 0 : block * wefti_side_blocks(op->recv, call->group->size);
+    weft_status_t status = wefti_fused_reserve(allocator, fused, send_bytes + recv_bytes + 64);
+    if (status == WEFT_OK) {
+        request.send = fused->packed;
+        request.recv = in_place ? fused->packed : fused->packed + send_bytes;
+        wefti_request_fill(call, &request);
+        call->what |= WEFTI_WHAT_FUSED;
+        call->posted_count = hash;
+        call->fused = fused;
+    }
+    return status;
+}
+
+static weft_status_t submit_fused(weft_group_t *group, wefti_batch_t *batch,
+                                  const uint32_t *members, uint32_t count, weft_stream_t *stream)
+{
+    wefti_call_t *call = NULL;
+    weft_status_t status = wefti_call_reserve(group, stream, &call);
+    if (status == WEFT_OK) {
+        status = prepare(call, batch, members, count);
+    }
+    return status == WEFT_OK ? wefti_call_submit(call, stream) : status;
+}
+
+/* ---- the end ---- */
+
+static weft_status_t submit_pairs(weft_group_t *group, const wefti_batch_t *batch,
+                                  weft_stream_t *stream)
+{
+    wefti_call_t *call = NULL;
+    weft_status_t status = wefti_call_reserve(group, stream, &call);
+    /* The call owns its pairs: the next batch must not overwrite those in flight. */
+    if (status == WEFT_OK && call->pairs.batch == NULL) {
+        call->pairs.batch =
+            wefti_alloc(group->context->allocator, WEFTI_CALLS * sizeof *call->pairs.batch);
+        status = call->pairs.batch != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    }
+    if (status != WEFT_OK) {
+        return status;
+    }
+    memcpy(call->pairs.batch, batch->pairs, batch->pair_count * sizeof *call->pairs.batch);
+    wefti_pairs_fill(call, call->pairs.batch, batch->pair_count);
+    return wefti_call_submit(call, stream);
+}
+
 static weft_status_t submit_collectives(weft_group_t *group, weft_stream_t *stream)
 {
-    wefti_batch_t *batch = group->batch;
+    wefti_batch_t *batch = group->calls->batch;
     uint32_t members[WEFTI_FUSED_MEMBERS];
     weft_status_t status = WEFT_OK;
     for (size_t i = 0; status == WEFT_OK && i < batch->count; i++) {
         if (batch->list[i].submitted) {
             continue;
         }
-        uint32_t count = wefti_fused_collect(group, batch, i, members);
-        status = count > 1 ? wefti_fused_submit(group, batch, members, count, stream)
+        uint32_t count = collect(group, batch, i, members);
+        status = count > 1 ? submit_fused(group, batch, members, count, stream)
                            : wefti_request_submit(&batch->list[i], group, stream);
         for (uint32_t k = 0; status == WEFT_OK && k < count; k++) {
             batch->list[members[k]].submitted = true;
@@ -136,16 +264,17 @@ weft_status_t weft_batch_end(weft_group_t *group, weft_stream_t *stream)
     if (status < 0) {
         return status;
     }
-    group->batching = false; /* what is submitted now is not noted again */
-    if (group->pair_count > 0 && !group->batch->pairs_submitted) {
-        status = wefti_pairs_submit(group, stream);
-        group->batch->pairs_submitted = status == WEFT_OK;
+    wefti_batch_t *batch = group->calls->batch;
+    group->calls->recorder = NULL; /* what is submitted now is not recorded again */
+    if (batch->pair_count > 0 && !batch->pairs_submitted) {
+        status = submit_pairs(group, batch, stream);
+        batch->pairs_submitted = status == WEFT_OK;
     }
     if (status == WEFT_OK) {
         status = submit_collectives(group, stream);
     }
     if (status == WEFT_AGAIN) {
-        group->batching = true; /* the batch stays open: end it again */
+        group->calls->recorder = &batch->recorder; /* the batch stays open: end it again */
         return status;
     }
     close_batch(group);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
+#include "runtime/collective/call.h"
 #include "runtime/group/mirror.h"
 
 #define PIECES ((uint64_t)(WEFTI_POSTING_DATA / sizeof(uint64_t)))

@@ -6,7 +6,6 @@
  */
 #include <string.h>
 
-#include "ops/reduce/reduce.h"
 #include "runtime/group/attach.h"
 #include "runtime/base/copy.h"
 #include "runtime/base/error.h"
@@ -124,36 +123,23 @@ void wefti_call_share(const wefti_call_t *call, uint32_t rank, uint64_t *begin, 
     *end = *end - from < each ? *end : from + each;
 }
 
-static weft_status_t reduce(wefti_call_t *call, uint32_t destination_count, uint64_t elem_count)
-{
-    weft_group_t *group = call->group;
-    weft_reduce_t args = {
-        .sources = group->sources,
-        .source_count = group->size,
-        .destinations = group->destinations,
-        .destination_count = destination_count,
-        .elem_count = elem_count,
-        .dtype = call->dtype,
-        .reduction = call->reduction,
-    };
-    return wefti_reduce(&args, group->context->settings.isa);
-}
-
 static weft_status_t collect_sources(wefti_call_t *call, uint64_t from, uint64_t bytes)
 {
-    weft_group_t *group = call->group;
+    const weft_group_t *group = call->group;
+    const void **sources = group->calls->sources;
     for (uint32_t r = 0; r < group->size; r++) {
-        group->sources[r] = send_of(call, r, from, bytes);
-        if (group->sources[r] == NULL) {
+        sources[r] = send_of(call, r, from, bytes);
+        if (sources[r] == NULL) {
             return bad_address(call, r);
         }
     }
     return WEFT_OK;
 }
 
-weft_status_t wefti_call_all_reduce_share(wefti_call_t *call, uint32_t rank)
+static weft_status_t move_share(wefti_call_t *call, uint32_t rank)
 {
-    weft_group_t *group = call->group;
+    const weft_group_t *group = call->group;
+    void **destinations = group->calls->destinations;
     uint64_t begin = call->ends.lead, end = call->count - call->ends.trail;
     wefti_call_share(call, rank, &begin, &end);
     uint64_t from = begin * call->elem_bytes, bytes = (end - begin) * call->elem_bytes;
@@ -162,19 +148,18 @@ weft_status_t wefti_call_all_reduce_share(wefti_call_t *call, uint32_t rank)
     }
     weft_status_t status = collect_sources(call, from, bytes);
     for (uint32_t r = 0; status == WEFT_OK && r < group->size; r++) {
-        group->destinations[r] = recv_of(call, r, from, bytes);
-        if (group->destinations[r] == NULL) {
+        destinations[r] = recv_of(call, r, from, bytes);
+        if (destinations[r] == NULL) {
             return bad_address(call, r);
         }
     }
-    return status == WEFT_OK ? reduce(call, group->size, end - begin) : status;
+    return status == WEFT_OK ? wefti_call_reduce(call, group->size, end - begin) : status;
 }
 
 static weft_status_t move_all_reduce(wefti_call_t *call)
 {
-    return (call->flags & WEFTI_POSTED_HELPS) != 0
-               ? wefti_call_all_reduce_helping(call)
-               : wefti_call_all_reduce_share(call, call->group->rank);
+    return (call->flags & WEFTI_POSTED_HELPS) != 0 ? wefti_call_all_reduce_helping(call, move_share)
+                                                   : move_share(call, call->group->rank);
 }
 
 static weft_status_t move_reduce(wefti_call_t *call)
@@ -190,9 +175,9 @@ static weft_status_t move_reduce(wefti_call_t *call)
     if (status < 0) {
         return status;
     }
-    group->destinations[0] = recv_of(call, call->root, from, bytes);
-    return group->destinations[0] == NULL ? bad_address(call, call->root)
-                                          : reduce(call, 1, end - begin);
+    group->calls->destinations[0] = recv_of(call, call->root, from, bytes);
+    return group->calls->destinations[0] == NULL ? bad_address(call, call->root)
+                                                 : wefti_call_reduce(call, 1, end - begin);
 }
 
 static weft_status_t move_reduce_scatter(wefti_call_t *call, uint64_t from, uint64_t count)
@@ -202,8 +187,8 @@ static weft_status_t move_reduce_scatter(wefti_call_t *call, uint64_t from, uint
         return WEFT_OK;
     }
     weft_status_t status = collect_sources(call, from, count * call->elem_bytes);
-    group->destinations[0] = call->recv;
-    return status == WEFT_OK ? reduce(call, 1, count) : status;
+    group->calls->destinations[0] = call->recv;
+    return status == WEFT_OK ? wefti_call_reduce(call, 1, count) : status;
 }
 
 static void place(uint8_t *to, const uint8_t *from, uint64_t bytes)

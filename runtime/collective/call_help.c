@@ -30,7 +30,7 @@ static bool claim(wefti_channel_t *channel, uint32_t number)
                                                    memory_order_relaxed, memory_order_relaxed);
 }
 
-weft_status_t wefti_call_all_reduce_helping(wefti_call_t *call)
+weft_status_t wefti_call_all_reduce_helping(wefti_call_t *call, wefti_share_fn move_share)
 {
     weft_group_t *group = call->group;
     weft_status_t status = WEFT_OK;
@@ -41,7 +41,7 @@ weft_status_t wefti_call_all_reduce_helping(wefti_call_t *call)
             return wefti_group_check(group);
         }
         if (claim(channel, call->number)) {
-            status = wefti_call_all_reduce_share(call, r);
+            status = move_share(call, r);
             if (status == WEFT_OK) {
                 wefti_signal_post(&channel->done, call->number);
             }

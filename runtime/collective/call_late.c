@@ -21,8 +21,8 @@ static uint32_t poster_of(const weft_group_t *group, const wefti_signal_t *signa
             wefti_group_puts(group, r) ? group->layout.mirror_bytes : group->layout.total_bytes;
         if (r != group->rank &&
             ((uintptr_t)signal - (uintptr_t)group->channels[r] < bytes ||
-             (group->schedules != NULL &&
-              wefti_run_arrives_from(&group->schedules->counters, area, r, signal)))) {
+             (group->calls->schedules != NULL &&
+              wefti_run_arrives_from(&group->calls->schedules->counters, area, r, signal)))) {
             return r;
         }
     }
@@ -39,7 +39,7 @@ static bool has_posted(const weft_group_t *group, uint32_t rank, uint32_t number
 static void late_ranks(const wefti_call_t *call, char *late, size_t bytes, uint32_t *out_first)
 {
     const weft_group_t *group = call->group;
-    uint32_t number = group->debt.open ? group->debt.number : call->number;
+    uint32_t number = group->calls->debt.open ? group->calls->debt.number : call->number;
     size_t used = 0;
     late[0] = '\0';
     *out_first = UINT32_MAX;
@@ -114,7 +114,7 @@ static bool waits_for(const wefti_call_t *call, uint32_t r)
         }
         return false;
     }
-    uint32_t number = group->debt.open ? group->debt.number : call->number;
+    uint32_t number = group->calls->debt.open ? group->calls->debt.number : call->number;
     return !has_posted(group, r, number) ||
            (call->wait.signal != NULL &&
             !wefti_signal_has_reached(call->wait.signal, call->wait.target) &&
@@ -126,7 +126,7 @@ weft_status_t wefti_group_departed(wefti_call_t *call, uint64_t now)
     weft_group_t *group = call->group;
     uint32_t r = 0;
     if (call->state == WEFTI_CALL_RECOVERING ||
-        !wefti_signal_has_reached(&group->completed, call->order - 1)) {
+        !wefti_signal_has_reached(&group->calls->completed, call->order - 1)) {
         return WEFT_OK; /* calls before it say what is wrong with them */
     }
     while (r < group->size &&

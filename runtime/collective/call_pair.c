@@ -9,9 +9,7 @@
 
 #include <string.h>
 
-#include "runtime/base/check.h"
 #include "runtime/base/error.h"
-#include "runtime/collective/batch.h"
 #include "runtime/collective/call.h"
 #include "runtime/interpreter/interpreter.h"
 #include "runtime/group/mirror.h"
@@ -52,7 +50,7 @@ static weft_status_t advance_send(weft_group_t *group, wefti_pair_t *pair, wefti
     wefti_mailbox_t *mailbox = wefti_mailbox_of(group, group->rank, pair->peer);
     wefti_signal_t *consumed = &wefti_mailbox_of(group, pair->peer, group->rank)->consumed;
     while (pair->state != PAIR_EMPTYING) {
-        uint32_t piece = group->sent[pair->peer] + 1;
+        uint32_t piece = group->calls->sent[pair->peer] + 1;
         if (!wefti_signal_comes_soon(group->endpoint, consumed,
                                      piece - 2)) { /* the buffer's last piece was taken */
             blocked->signal = consumed;
@@ -78,14 +76,14 @@ static weft_status_t advance_send(weft_group_t *group, wefti_pair_t *pair, wefti
             return status;
         }
         pair->moved += bytes;
-        group->sent[pair->peer] = piece;
+        group->calls->sent[pair->peer] = piece;
         pair->state = pair->direct || pair->moved == pair->bytes ? PAIR_EMPTYING : PAIR_MOVING;
     }
     /* In place, the data must stay until it was taken; otherwise it is in the mailbox. */
     if (pair->direct &&
-        !wefti_signal_comes_soon(group->endpoint, consumed, group->sent[pair->peer])) {
+        !wefti_signal_comes_soon(group->endpoint, consumed, group->calls->sent[pair->peer])) {
         blocked->signal = consumed;
-        blocked->target = group->sent[pair->peer];
+        blocked->target = group->calls->sent[pair->peer];
         return WEFT_IN_PROGRESS;
     }
     pair->state = PAIR_DONE;
@@ -142,7 +140,7 @@ static weft_status_t advance_recv(weft_group_t *group, wefti_pair_t *pair, wefti
 {
     wefti_mailbox_t *mailbox = wefti_mailbox_of(group, pair->peer, group->rank);
     while (pair->state != PAIR_DONE) {
-        uint32_t piece = group->received[pair->peer] + 1;
+        uint32_t piece = group->calls->received[pair->peer] + 1;
         if (!wefti_signal_comes_soon(group->endpoint, &mailbox->posted, piece)) {
             blocked->signal = &mailbox->posted;
             blocked->target = piece;
@@ -158,7 +156,7 @@ static weft_status_t advance_recv(weft_group_t *group, wefti_pair_t *pair, wefti
         if (status < 0) {
             return wefti_group_fail(group, status);
         }
-        group->received[pair->peer] = piece;
+        group->calls->received[pair->peer] = piece;
         if (wefti_group_puts(group, pair->peer)) {
             status = wefti_mirror_consumed(group, pair->peer, piece);
         } else {
@@ -229,37 +227,7 @@ bool wefti_pairs_ready(const wefti_call_t *call)
     return false;
 }
 
-/* ---- public ---- */
-
-static weft_status_t make_pair(wefti_pair_t *pair, weft_group_t *group, bool sends,
-                               const void *data, uint64_t count, weft_dtype_t dtype, uint32_t peer)
-{
-    const char *name = sends ? "Send" : "Recv";
-    size_t bytes;
-    if (peer >= group->size || peer == group->rank) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "%s: invalid peer %u for rank %u of a group of %u ranks", name, peer,
-                           group->rank, group->size);
-    }
-    if (weft_dtype_size_bytes(dtype) == 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "%s: invalid dtype %d: expected a weft_dtype_t", name, (int)dtype);
-    }
-    if (!wefti_mul_size((size_t)count, weft_dtype_size_bytes(dtype), &bytes) ||
-        bytes > SIZE_MAX / 2) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "%s: count too large: %llu x %s exceeds the address space", name,
-                           (unsigned long long)count, weft_dtype_name(dtype));
-    }
-    if (data == NULL && count > 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: data is NULL", name);
-    }
-    *pair = (wefti_pair_t){
-        .peer = peer, .sends = sends, .data = data, .count = count, .bytes = bytes, .dtype = dtype};
-    return WEFT_OK;
-}
-
-static void fill(wefti_call_t *call, wefti_pair_t *pairs, uint32_t count)
+void wefti_pairs_fill(wefti_call_t *call, wefti_pair_t *pairs, uint32_t count)
 {
     call->op = WEFT_COLLECTIVE_SEND_RECV;
     call->dtype = pairs[0].dtype;
@@ -267,64 +235,4 @@ static void fill(wefti_call_t *call, wefti_pair_t *pairs, uint32_t count)
     call->posted_count = pairs[0].count;
     call->pairs.list = pairs;
     call->pairs.count = count;
-}
-
-static weft_status_t submit(weft_group_t *group, bool sends, const void *data, uint64_t count,
-                            weft_dtype_t dtype, uint32_t peer, weft_stream_t *stream)
-{
-    wefti_call_t *call = NULL;
-    weft_status_t status;
-    if (group->recorder != NULL) {
-        return wefti_recorder_refuse("send or receive");
-    }
-    if (group->batching) {
-        if (group->pair_count == WEFTI_CALLS) {
-            return WEFT_AGAIN;
-        }
-        status =
-            make_pair(&group->pairs[group->pair_count], group, sends, data, count, dtype, peer);
-        group->pair_count += status == WEFT_OK;
-        return status;
-    }
-    status = wefti_call_reserve(group, stream, &call);
-    if (status == WEFT_OK) {
-        status = make_pair(&call->pairs.single, group, sends, data, count, dtype, peer);
-    }
-    if (status != WEFT_OK) {
-        return status;
-    }
-    fill(call, &call->pairs.single, 1);
-    return wefti_call_submit(call, stream);
-}
-
-weft_status_t weft_send(const void *data, uint64_t count, weft_dtype_t dtype, uint32_t peer,
-                        weft_group_t *group, weft_stream_t *stream)
-{
-    WEFT_CHECK_ARG(group);
-    return submit(group, true, data, count, dtype, peer, stream);
-}
-
-weft_status_t weft_recv(void *data, uint64_t count, weft_dtype_t dtype, uint32_t peer,
-                        weft_group_t *group, weft_stream_t *stream)
-{
-    WEFT_CHECK_ARG(group);
-    return submit(group, false, data, count, dtype, peer, stream);
-}
-
-weft_status_t wefti_pairs_submit(weft_group_t *group, weft_stream_t *stream)
-{
-    wefti_call_t *call = NULL;
-    weft_status_t status = wefti_call_reserve(group, stream, &call);
-    /* The call owns its pairs: the next batch must not overwrite those in flight. */
-    if (status == WEFT_OK && call->pairs.batch == NULL) {
-        call->pairs.batch =
-            wefti_alloc(group->context->allocator, WEFTI_CALLS * sizeof *call->pairs.batch);
-        status = call->pairs.batch != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
-    }
-    if (status != WEFT_OK) {
-        return status;
-    }
-    memcpy(call->pairs.batch, group->pairs, group->pair_count * sizeof *call->pairs.batch);
-    fill(call, call->pairs.batch, group->pair_count);
-    return wefti_call_submit(call, stream);
 }

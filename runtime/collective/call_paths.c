@@ -8,7 +8,7 @@
  *   staged   anything else: through the staging buffers, round after round
  */
 #include "runtime/base/error.h"
-#include "runtime/collective/call.h"
+#include "runtime/collective/fused.h"
 
 static const uint8_t *area_in_posting(const wefti_call_t *call, uint32_t rank)
 {
@@ -23,14 +23,14 @@ static const uint8_t *area_in_staging(const wefti_call_t *call, uint32_t rank)
 static void publish_round(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
-    wefti_signal_publish(&group->channels[group->rank]->staged, ++group->staged);
+    wefti_signal_publish(&group->channels[group->rank]->staged, ++group->calls->staged);
     call->unsettled |= WEFTI_UNSETTLED_ROUND;
 }
 
 static void stage_round(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
-    group->area++;
+    group->calls->area++;
     wefti_call_stage(call, wefti_staging_of(group, group->rank), call->staged.round,
                      call->staged.piece_bytes);
     publish_round(call);
@@ -80,7 +80,7 @@ static weft_status_t direct_start(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
     if (call->ends.lead + call->ends.trail > 0) {
-        group->area++;
+        group->calls->area++;
         wefti_call_stage_ends(call, wefti_staging_of(group, group->rank));
         publish_round(call);
     }
@@ -154,7 +154,7 @@ static weft_status_t to_results(wefti_call_t *call)
 static weft_status_t staged_advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
 {
     weft_status_t status = wefti_call_see_signals(call, offsetof(wefti_channel_t, staged),
-                                                  call->group->staged, out_blocked);
+                                                  call->group->calls->staged, out_blocked);
     if (status != WEFT_OK) {
         return status;
     }

@@ -2,7 +2,7 @@
 /* What a rank says of a call before anything moves, and what it learns from the others. */
 #include "runtime/group/attach.h"
 #include "runtime/base/error.h"
-#include "runtime/collective/call.h"
+#include "runtime/collective/fused.h"
 #include "runtime/group/mirror.h"
 
 #define DIRECT_MIN_BYTES 2048u   /* from here on one copy less is worth one more signal */
@@ -66,7 +66,8 @@ weft_status_t wefti_call_post(wefti_call_t *call)
     weft_group_t *group = call->group;
     wefti_posting_t *own = wefti_posting_of(group, group->rank, call->number);
     uint64_t direct_min = least_direct(call);
-    bool fits = may_post && call->longest <= group->posting_bytes && wefti_call_fits_posting(call);
+    bool fits =
+        may_post && call->longest <= group->calls->posting_bytes && wefti_call_fits_posting(call);
     if (call->fused != NULL) {
         wefti_fused_pack(call);
         wefti_fused_post(call, own);
@@ -84,7 +85,7 @@ weft_status_t wefti_call_post(wefti_call_t *call)
         call->flags = WEFTI_POSTED_DATA;
     } else {
         call->flags |= call->schedule.possible ? wefti_call_offer(call, own) : 0;
-        own->at.selection = group->selection.digest[call->op];
+        own->at.selection = group->calls->selection.digest[call->op];
     }
     own->what = call->what | (uint64_t)call->flags << WEFTI_WHAT_FLAGS_SHIFT;
     own->count = call->posted_count;
@@ -163,13 +164,13 @@ weft_status_t wefti_call_see_postings(wefti_call_t *call, wefti_blocked_t *out_b
         }
     }
     own.open = call->certain && wefti_call_op(call)->rooted;
-    group->debt = own;
+    group->calls->debt = own;
     return WEFT_OK;
 }
 
 weft_status_t wefti_call_pay_debt(weft_group_t *group, wefti_blocked_t *out_blocked)
 {
-    wefti_debt_t *debt = &group->debt;
+    wefti_debt_t *debt = &group->calls->debt;
     for (; debt->peer < group->size; debt->peer++) {
         uint32_t r = wefti_group_nth_peer(group, debt->peer);
         wefti_posting_t *theirs = wefti_posting_of(group, r, debt->number);

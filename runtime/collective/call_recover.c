@@ -58,18 +58,18 @@ static uint32_t last_number(const wefti_call_t *call)
 
 void wefti_link_failed(wefti_call_t *call)
 {
-    wefti_group_link_t *link = &call->group->link;
+    wefti_recovery_t *recovery = &call->group->calls->recovery;
     if (!wefti_link_broken(call->group)) {
         return; /* the group has recovered: the calls of other ranks end there also */
     }
     /* Sends and receives have no number: what was issued with them ends with them. */
     uint32_t last = call->pairs.count == 0
                         ? last_number(call)
-                        : atomic_load_explicit(&link->issued, memory_order_relaxed);
-    if (!link->told || !wefti_signal_reached(link->failed, last)) {
-        link->failed = last;
+                        : atomic_load_explicit(&recovery->issued, memory_order_relaxed);
+    if (!recovery->told || !wefti_signal_reached(recovery->failed, last)) {
+        recovery->failed = last;
     }
-    link->told = true;
+    recovery->told = true;
 }
 
 /* ---- mending ---- */
@@ -94,7 +94,8 @@ static weft_status_t say_to_all(weft_group_t *group, size_t at, const void *data
 {
     weft_status_t status = WEFT_OK;
     for (uint32_t i = 1; i < group->size && status == WEFT_OK; i++) {
-        status = say(group, wefti_group_nth_peer(group, i), at, data, bytes, group->link.mends);
+        status = say(group, wefti_group_nth_peer(group, i), at, data, bytes,
+                     group->calls->recovery.mends);
     }
     return status;
 }
@@ -102,46 +103,47 @@ static weft_status_t say_to_all(weft_group_t *group, size_t at, const void *data
 /* Blocked until all peers have said so. */
 static weft_status_t hear_all(weft_group_t *group, size_t at, wefti_blocked_t *out_blocked)
 {
-    wefti_group_link_t *link = &group->link;
-    for (; link->peer < group->size; link->peer++) {
-        uint32_t r = wefti_group_nth_peer(group, link->peer);
+    wefti_recovery_t *recovery = &group->calls->recovery;
+    for (; recovery->peer < group->size; recovery->peer++) {
+        uint32_t r = wefti_group_nth_peer(group, recovery->peer);
         wefti_signal_t *signal = counter((uint8_t *)mend_of(group, group->ranks[r]) + at);
-        if (!wefti_signal_comes_soon(group->endpoint, signal, link->mends)) {
-            return wefti_call_blocked_on(signal, link->mends, out_blocked);
+        if (!wefti_signal_comes_soon(group->endpoint, signal, recovery->mends)) {
+            return wefti_call_blocked_on(signal, recovery->mends, out_blocked);
         }
     }
-    link->peer = 1;
+    recovery->peer = 1;
     return WEFT_OK;
 }
 
 /* Everything that calls keep between them, as in a new group. */
 static void reset(weft_group_t *group)
 {
-    wefti_group_link_t *link = &group->link;
-    link->fail_until = link->failed;
+    wefti_recovery_t *recovery = &group->calls->recovery;
+    recovery->fail_until = recovery->failed;
     for (uint32_t r = 0; r < group->size; r++) {
         if (r != group->rank) {
-            uint32_t theirs = mend_of(group, group->ranks[r])->failed[link->mends & 1u];
-            link->fail_until =
-                wefti_signal_reached(theirs, link->fail_until) ? theirs : link->fail_until;
+            uint32_t theirs = mend_of(group, group->ranks[r])->failed[recovery->mends & 1u];
+            recovery->fail_until =
+                wefti_signal_reached(theirs, recovery->fail_until) ? theirs : recovery->fail_until;
         }
     }
-    wefti_group_reset_channel(group, link->fail_until);
+    wefti_group_reset_channel(group, recovery->fail_until);
     wefti_schedules_destroy(group);
-    group->staged = group->area = 0;
-    group->debt.open = false;
-    memset(group->sent, 0, group->size * sizeof *group->sent);
-    memset(group->received, 0, group->size * sizeof *group->received);
-    link->owes = true;
+    group->calls->staged = group->calls->area = 0;
+    group->calls->debt.open = false;
+    memset(group->calls->sent, 0, group->size * sizeof *group->calls->sent);
+    memset(group->calls->received, 0, group->size * sizeof *group->calls->received);
+    recovery->owes = true;
 }
 
 /* Whether no further link broke meanwhile; if so it is whole. */
 static bool is_whole(weft_group_t *group)
 {
     wefti_group_link_t *link = &group->link;
+    wefti_recovery_t *recovery = &group->calls->recovery;
     pthread_mutex_lock(&link->lock);
     wefti_link_notice(group);
-    bool whole = link->epoch == link->mends;
+    bool whole = link->epoch == recovery->mends;
     if (whole) {
         atomic_store_explicit(&link->broken, 0, memory_order_relaxed);
     }
@@ -152,15 +154,16 @@ static bool is_whole(weft_group_t *group)
 static weft_status_t begin(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
-    wefti_group_link_t *link = &group->link;
+    wefti_recovery_t *recovery = &group->calls->recovery;
     /* Calls behind this one are on streams, some of which broke: they all end with the error. */
-    uint32_t issued = atomic_load_explicit(&link->issued, memory_order_relaxed);
+    uint32_t issued = atomic_load_explicit(&recovery->issued, memory_order_relaxed);
     if (issued != last_number(call) && call->pairs.count == 0) {
-        link->failed = issued;
+        recovery->failed = issued;
     }
     wefti_endpoint_flush(group->endpoint);
-    link->peer = 1;
-    return say_to_all(group, offsetof(wefti_mend_t, flushed), &link->failed, sizeof link->failed);
+    recovery->peer = 1;
+    return say_to_all(group, offsetof(wefti_mend_t, flushed), &recovery->failed,
+                      sizeof recovery->failed);
 }
 
 /* One step after the other. */
@@ -168,30 +171,31 @@ static weft_status_t mend(wefti_call_t *call, wefti_blocked_t *out_blocked)
 {
     weft_group_t *group = call->group;
     wefti_group_link_t *link = &group->link;
+    wefti_recovery_t *recovery = &group->calls->recovery;
     weft_status_t status = WEFT_OK;
     pthread_mutex_lock(&link->lock);
     wefti_link_notice(group);
-    if (link->mends != link->epoch) {
-        link->mends = link->epoch;
-        link->step = STEP_FLUSH;
+    if (recovery->mends != link->epoch) {
+        recovery->mends = link->epoch;
+        recovery->step = STEP_FLUSH;
     }
     pthread_mutex_unlock(&link->lock);
-    if (link->step == STEP_FLUSH) {
+    if (recovery->step == STEP_FLUSH) {
         status = begin(call);
-        link->step = status == WEFT_OK ? STEP_FLUSHED : STEP_FLUSH;
+        recovery->step = status == WEFT_OK ? STEP_FLUSHED : STEP_FLUSH;
     }
-    if (status == WEFT_OK && link->step == STEP_FLUSHED) {
+    if (status == WEFT_OK && recovery->step == STEP_FLUSHED) {
         status = hear_all(group, offsetof(wefti_mend_t, flushed), out_blocked);
         if (status == WEFT_OK) {
             reset(group);
-            link->step = STEP_FRESH;
+            recovery->step = STEP_FRESH;
         }
     }
-    if (status == WEFT_OK && link->step == STEP_FRESH) { /* said again, where it could not be */
+    if (status == WEFT_OK && recovery->step == STEP_FRESH) { /* said again, where it could not be */
         status = say_to_all(group, offsetof(wefti_mend_t, reset), NULL, 0);
-        link->step = status == WEFT_OK ? STEP_RESET : STEP_FRESH;
+        recovery->step = status == WEFT_OK ? STEP_RESET : STEP_FRESH;
     }
-    if (status == WEFT_OK && link->step == STEP_RESET) {
+    if (status == WEFT_OK && recovery->step == STEP_RESET) {
         status = hear_all(group, offsetof(wefti_mend_t, reset), out_blocked);
     }
     return status;
@@ -201,11 +205,12 @@ weft_status_t wefti_link_mend(wefti_call_t *call, wefti_blocked_t *out_blocked)
 {
     weft_group_t *group = call->group;
     wefti_group_link_t *link = &group->link;
+    wefti_recovery_t *recovery = &group->calls->recovery;
     weft_status_t status = wefti_group_check_lasting(group);
     if (status == WEFT_OK) {
         status = wefti_link_check(group);
     }
-    if (status == WEFT_OK || status != WEFT_ERR_LINK || !link->told ||
+    if (status == WEFT_OK || status != WEFT_ERR_LINK || !recovery->told ||
         group->fault.state !=
             0) { /* nothing of this group; or this is the call that ends with it */
         return status;
@@ -220,9 +225,9 @@ weft_status_t wefti_link_mend(wefti_call_t *call, wefti_blocked_t *out_blocked)
     }
     if (status == WEFT_OK) {
         call->state = WEFTI_CALL_ISSUED;
-        link->told = false;
-        atomic_store_explicit(&link->order,
-                              atomic_load_explicit(&link->issued_order, memory_order_relaxed),
+        recovery->told = false;
+        atomic_store_explicit(&recovery->order,
+                              atomic_load_explicit(&recovery->issued_order, memory_order_relaxed),
                               memory_order_relaxed);
         wefti_log(&group->context->log, WEFT_LOG_LEVEL_INFO,
                   "rank %u: group of %u ranks recovered from a link failure: %s",
@@ -234,43 +239,44 @@ weft_status_t wefti_link_mend(wefti_call_t *call, wefti_blocked_t *out_blocked)
 weft_status_t wefti_link_admit(wefti_call_t *call)
 {
     wefti_group_link_t *link = &call->group->link;
+    wefti_recovery_t *recovery = &call->group->calls->recovery;
     if (call->pairs.count > 0) {
         return WEFT_OK;
     }
-    if (wefti_signal_reached(link->fail_until, call->number)) {
+    if (wefti_signal_reached(recovery->fail_until, call->number)) {
         char text[sizeof link->text];
         pthread_mutex_lock(&link->lock);
         memcpy(text, link->text, sizeof text);
         pthread_mutex_unlock(&link->lock);
         return wefti_error_adopt(WEFT_ERR_LINK, text);
     }
-    link->owes = false;
+    recovery->owes = false;
     return WEFT_OK;
 }
 
 bool wefti_link_excuses(const wefti_call_t *call)
 {
     const weft_group_t *group = call->group;
-    const wefti_group_link_t *link = &group->link;
+    const wefti_recovery_t *recovery = &group->calls->recovery;
     if (wefti_link_broken(group)) {
         return true;
     }
     if (call->pairs.count > 0) {
-        uint32_t order = atomic_load_explicit(&link->order, memory_order_relaxed);
+        uint32_t order = atomic_load_explicit(&recovery->order, memory_order_relaxed);
         return wefti_signal_reached(order, call->order);
     }
-    return link->owes && wefti_signal_reached(link->fail_until, call->number);
+    return recovery->owes && wefti_signal_reached(recovery->fail_until, call->number);
 }
 
 void wefti_link_late(const weft_group_t *group, char *text, size_t bytes)
 {
-    const wefti_group_link_t *link = &group->link;
+    const wefti_recovery_t *recovery = &group->calls->recovery;
     size_t used = 0;
-    bool resets = link->step == STEP_RESET;
+    bool resets = recovery->step == STEP_RESET;
     for (uint32_t r = 0; r < group->size && used + 24 < bytes; r++) {
         wefti_mend_t *mend = mend_of(group, group->ranks[r]);
         const wefti_signal_t *signal = counter(resets ? mend->reset : mend->flushed);
-        if (r != group->rank && !wefti_signal_has_reached(signal, link->mends)) {
+        if (r != group->rank && !wefti_signal_has_reached(signal, recovery->mends)) {
             used += (size_t)snprintf(text + used, bytes - used, " %u", group->ranks[r]);
         }
     }

@@ -33,16 +33,16 @@ static bool is_built_in(const weft_algorithm_t *algorithm, const char *name)
 static bool executors_can(const wefti_call_t *call)
 {
     const weft_group_t *group = call->group;
-    return group->put_links == NULL && !group->interpret &&
-           (group->selection.executors_reduce || !wefti_collective_reduces(call->op));
+    return group->put_links == NULL && !group->calls->interpret &&
+           (group->calls->selection.executors_reduce || !wefti_collective_reduces(call->op));
 }
 
 /* Postings that carry data are the executor of one-shot, and of mesh where nothing is cut. */
 static bool posting_is_wanted(const wefti_call_t *call)
 {
     const weft_group_t *group = call->group;
-    bool ordered = group->selection.executors_reduce || !wefti_collective_reduces(call->op);
-    if (group->interpret || !ordered) {
+    bool ordered = group->calls->selection.executors_reduce || !wefti_collective_reduces(call->op);
+    if (group->calls->interpret || !ordered) {
         return false;
     }
     if (call->schedule.wanted != NULL) {
@@ -79,7 +79,7 @@ weft_status_t wefti_call_consider(wefti_call_t *call, bool *out_may_post)
     *out_may_post = posting_is_wanted(call);
     call->schedule.possible = call->schedule.wanted != NULL || call->schedule.by_cost[0] != NULL ||
                               call->schedule.by_cost[1] != NULL ||
-                              call->op == WEFT_COLLECTIVE_ALL_TO_ALL_V || group->interpret;
+                              call->op == WEFT_COLLECTIVE_ALL_TO_ALL_V || group->calls->interpret;
     return status;
 }
 
@@ -159,7 +159,7 @@ static void make_in_place(wefti_call_t *call)
 static void collect_places(const wefti_call_t *call, bool in_place)
 {
     const weft_group_t *group = call->group;
-    wefti_schedules_t *all = group->schedules;
+    wefti_schedules_t *all = group->calls->schedules;
     const uint8_t *base = group->bases[group->rank];
     for (uint32_t r = 0; r < group->size; r++) {
         const wefti_posting_t *posting = wefti_posting_of(group, r, call->number);
@@ -229,7 +229,7 @@ static weft_status_t fill_counts(const wefti_call_t *call, wefti_run_call_t *out
 static weft_status_t start_run(wefti_call_t *call, bool in_place)
 {
     weft_group_t *group = call->group;
-    wefti_schedules_t *all = group->schedules;
+    wefti_schedules_t *all = group->calls->schedules;
     wefti_run_call_t run = {
         .dtype = call->dtype, .reduction = call->reduction, .send = all->send, .recv = all->recv};
     weft_status_t status = fill_counts(call, &run);
@@ -257,17 +257,17 @@ static weft_status_t start_run(wefti_call_t *call, bool in_place)
 static const char *schedule_algorithm(const wefti_call_t *call)
 {
     weft_group_t *group = call->group;
-    if (group->labelled != call->schedule.algorithm) {
+    if (group->calls->labelled != call->schedule.algorithm) {
         weft_algo_params_t params;
         wefti_select_params(group, call->op, call->root, &params);
         bool any = params.order == WEFT_ORDER_ANY && wefti_collective_reduces(call->op);
         params.order = WEFT_ORDER_TREE;
         any = any && call->schedule.algorithm->eligible(&params) != NULL;
-        snprintf(group->label, sizeof group->label, "%.40s%s", call->schedule.algorithm->name,
-                 any ? " (order any)" : "");
-        group->labelled = call->schedule.algorithm;
+        snprintf(group->calls->label, sizeof group->calls->label, "%.40s%s",
+                 call->schedule.algorithm->name, any ? " (order any)" : "");
+        group->calls->labelled = call->schedule.algorithm;
     }
-    return group->label;
+    return group->calls->label;
 }
 
 static weft_status_t schedule_start(wefti_call_t *call)

@@ -7,11 +7,9 @@
  */
 #include <string.h>
 
-#include "ops/reduce/reduce.h"
 #include "runtime/base/copy.h"
 #include "runtime/base/error.h"
-#include "runtime/collective/batch.h"
-#include "runtime/group/group.h"
+#include "runtime/collective/fused.h"
 
 #define LINE_BYTES 64u
 /* A reduction in two shots moves less where there are more ranks than two, but waits twice. */
@@ -169,21 +167,6 @@ void wefti_call_stage(const wefti_call_t *call, uint8_t *area, uint64_t round, s
     }
 }
 
-static weft_status_t reduce_to(wefti_call_t *call, uint32_t destination_count, uint64_t bytes)
-{
-    weft_group_t *group = call->group;
-    weft_reduce_t reduce = {
-        .sources = group->sources,
-        .source_count = group->size,
-        .destinations = group->destinations,
-        .destination_count = destination_count,
-        .elem_count = bytes / call->elem_bytes,
-        .dtype = call->dtype,
-        .reduction = call->reduction,
-    };
-    return wefti_reduce(&reduce, group->context->settings.isa);
-}
-
 static weft_status_t take_reduced(wefti_call_t *call, wefti_area_fn area, uint64_t at,
                                   size_t piece_bytes)
 {
@@ -198,10 +181,11 @@ static weft_status_t take_reduced(wefti_call_t *call, wefti_area_fn area, uint64
     }
     size_t skip = is_shared(call) ? 0 : group->rank * piece_bytes;
     for (uint32_t r = 0; r < group->size; r++) {
-        group->sources[r] = r == group->rank ? call->send + own.at + at : area(call, r) + skip;
+        group->calls->sources[r] =
+            r == group->rank ? call->send + own.at + at : area(call, r) + skip;
     }
-    group->destinations[0] = call->recv + at;
-    return reduce_to(call, 1, bytes);
+    group->calls->destinations[0] = call->recv + at;
+    return wefti_call_reduce(call, 1, bytes / call->elem_bytes);
 }
 
 weft_status_t wefti_call_take(wefti_call_t *call, wefti_area_fn area, uint64_t round,
@@ -236,11 +220,11 @@ weft_status_t wefti_call_reduce_shard(wefti_call_t *call, wefti_area_fn area)
         return WEFT_OK;
     }
     for (uint32_t r = 0; r < group->size; r++) {
-        group->sources[r] = r == group->rank ? call->send + at : area(call, r) + skip;
+        group->calls->sources[r] = r == group->rank ? call->send + at : area(call, r) + skip;
     }
-    group->destinations[0] = call->recv + at;
-    group->destinations[1] = wefti_staging_of(group, group->rank) + skip;
-    return reduce_to(call, 2, bytes);
+    group->calls->destinations[0] = call->recv + at;
+    group->calls->destinations[1] = wefti_staging_of(group, group->rank) + skip;
+    return wefti_call_reduce(call, 2, bytes / call->elem_bytes);
 }
 
 void wefti_call_take_results(wefti_call_t *call, wefti_area_fn area)
@@ -269,11 +253,11 @@ weft_status_t wefti_call_take_ends(wefti_call_t *call, wefti_area_fn area)
     for (uint32_t end = 0; status == WEFT_OK && end < 2; end++) {
         uint64_t at = end == 0 ? 0 : call->longest - trail;
         for (uint32_t r = 0; r < group->size; r++) {
-            group->sources[r] =
+            group->calls->sources[r] =
                 r == group->rank ? call->send + at : area(call, r) + (end == 0 ? 0 : lead);
         }
-        group->destinations[0] = call->recv + at;
-        status = reduce_to(call, 1, end == 0 ? lead : trail);
+        group->calls->destinations[0] = call->recv + at;
+        status = wefti_call_reduce(call, 1, (end == 0 ? lead : trail) / call->elem_bytes);
     }
     return status;
 }

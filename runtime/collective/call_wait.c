@@ -2,6 +2,7 @@
 /* Waiting for calls: to the end, once more for a stream, for everything a group has in flight. */
 #include "runtime/base/error.h"
 #include "runtime/collective/call.h"
+#include "runtime/stream/stream.h"
 
 #define CHECK_NS 10000000ull
 
@@ -80,7 +81,7 @@ static weft_status_t wait_for(wefti_call_t *call, wefti_waits_t waits,
                               const wefti_blocked_t *blocked)
 {
     weft_group_t *group = call->group;
-    bool progresses = waits == WEFTI_WAITS_ON_CALLER || blocked->signal == &group->completed;
+    bool progresses = waits == WEFTI_WAITS_ON_CALLER || blocked->signal == &group->calls->completed;
     weft_status_t status =
         wefti_wait_signal(group->endpoint, blocked->signal, blocked->target, "a collective",
                           progresses ? look_and_progress : look, call);
@@ -122,7 +123,7 @@ weft_status_t wefti_call_poll(wefti_call_t *call, wefti_blocked_t *out_blocked)
     if (status != WEFT_IN_PROGRESS) {
         return status;
     }
-    if (out_blocked->signal == &group->completed) {
+    if (out_blocked->signal == &group->calls->completed) {
         out_blocked->signal = NULL; /* the group may go while somebody sleeps on it */
     }
     uint64_t now = wefti_now_ns();
@@ -165,13 +166,14 @@ void wefti_group_leave_stream(weft_group_t *group, weft_stream_t *stream, uint32
 
 weft_status_t wefti_group_drain(weft_group_t *group)
 {
-    while (!wefti_signal_has_reached(&group->completed, group->issued)) {
+    while (!wefti_signal_has_reached(&group->calls->completed, group->calls->issued)) {
         wefti_streams_progress(group->context, NULL);
         weft_status_t status = wefti_group_check(group);
         if (status < 0) {
             return status;
         }
-        wefti_signal_await(group->endpoint, &group->completed, group->issued, 0, 1000000);
+        wefti_signal_await(group->endpoint, &group->calls->completed, group->calls->issued, 0,
+                           1000000);
     }
     return WEFT_OK;
 }

@@ -9,7 +9,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
-#include "runtime/collective/batch.h"
+#include "runtime/collective/submit.h"
 
 WEFT_PRINTF(2, 3)
 static weft_status_t bad_argument(const wefti_request_t *request, const char *format, ...)
@@ -100,9 +100,10 @@ static weft_status_t submit(const wefti_request_t *request, weft_group_t *group,
                             weft_stream_t *stream)
 {
     wefti_call_t *call = NULL;
-    if (group->batching) {
+    if (group->calls->recorder != NULL) {
         weft_status_t checked = check(request, group);
-        return checked == WEFT_OK ? wefti_batch_add(group, request, NULL) : checked;
+        return checked == WEFT_OK ? group->calls->recorder->ops->record(group, request, NULL)
+                                  : checked;
     }
     weft_status_t status = wefti_call_reserve(group, stream, &call);
     if (status == WEFT_OK) {
@@ -274,16 +275,16 @@ static void fill_v(wefti_call_t *call, const wefti_request_t *request)
 static weft_status_t submit_v(const wefti_request_t *request, const counts_t *send,
                               const counts_t *recv, weft_group_t *group, weft_stream_t *stream)
 {
-    bool batching = group->batching;
+    const wefti_recorder_t *recorder = group->calls->recorder;
     wefti_call_t *call = NULL;
-    weft_status_t status = batching ? WEFT_OK : wefti_call_reserve(group, stream, &call);
+    weft_status_t status = recorder != NULL ? WEFT_OK : wefti_call_reserve(group, stream, &call);
     if (status == WEFT_OK) {
         status = check_v(request, send, recv, group);
     }
     if (status != WEFT_OK) {
         return status;
     }
-    uint64_t *counts = batching ? NULL : call->counts;
+    uint64_t *counts = recorder != NULL ? NULL : call->counts;
     if (counts == NULL) { /* once per place in the ring, and for every one in a batch */
         counts = wefti_alloc(group->context->allocator, 4 * group->size * sizeof(uint64_t));
         status = counts != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
@@ -294,9 +295,9 @@ static weft_status_t submit_v(const wefti_request_t *request, const counts_t *se
     if (status == WEFT_OK && recv != NULL) {
         status = copy_counts(request, recv, group->size, counts + 2 * group->size);
     }
-    if (batching) {
+    if (recorder != NULL) {
         if (status == WEFT_OK) {
-            return wefti_batch_add(group, request, counts);
+            return recorder->ops->record(group, request, counts);
         }
         wefti_free(group->context->allocator, counts);
         return status;

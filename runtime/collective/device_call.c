@@ -93,7 +93,8 @@ static weft_status_t calls_create(weft_group_t *group)
     }
     calls->listener.ended = forget_stream;
     wefti_stream_listen(context, &calls->listener);
-    group->device_calls = calls;
+    group->calls->device_calls = calls;
+    group->recovers = false; /* calls are queued on the device */
     return WEFT_OK;
 }
 
@@ -256,13 +257,13 @@ weft_status_t wefti_device_call_submit(wefti_call_t *call, weft_stream_t *stream
 {
     weft_group_t *group = call->group;
     weft_status_t status = WEFT_OK;
-    if (group->device_calls == NULL) {
+    if (group->calls->device_calls == NULL) {
         status = calls_create(group);
     }
     if (status < 0) {
         return status;
     }
-    wefti_device_calls_t *calls = group->device_calls;
+    wefti_device_calls_t *calls = group->calls->device_calls;
     if (stream != NULL) {
         return submit(calls, call, stream);
     }
@@ -305,7 +306,7 @@ static void drain(wefti_device_calls_t *calls)
 
 void wefti_device_calls_destroy(weft_group_t *group)
 {
-    wefti_device_calls_t *calls = group->device_calls;
+    wefti_device_calls_t *calls = group->calls->device_calls;
     if (calls == NULL) {
         return;
     }
@@ -325,5 +326,5 @@ void wefti_device_calls_destroy(weft_group_t *group)
     }
     pthread_mutex_destroy(&calls->lock);
     wefti_free(context->allocator, calls);
-    group->device_calls = NULL;
+    group->calls->device_calls = NULL;
 }

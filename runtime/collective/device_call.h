@@ -18,7 +18,7 @@
 #ifndef WEFT_RUNTIME_DEVICE_CALL_H
 #define WEFT_RUNTIME_DEVICE_CALL_H
 
-#include "runtime/group/group.h"
+#include "runtime/collective/submit.h"
 
 #define WEFTI_DEVICE_CALLS 16u /* in flight per group */
 

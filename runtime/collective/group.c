@@ -15,7 +15,8 @@
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
-#include "runtime/collective/batch.h"
+#include "runtime/collective/fused.h"
+#include "runtime/collective/submit.h"
 #include "runtime/collective/device_call.h"
 #include "runtime/interpreter/interpreter.h"
 #include "runtime/group/mirror.h"
@@ -145,10 +146,35 @@ static void retire_channel(weft_group_t *group)
     pthread_mutex_lock(&context->lock);
     channels->retired[group->pool] =
         (uint16_t)(channels->retired[group->pool] | 1u << group->channel);
-    if (wefti_signal_reached(group->number, channels->last_number)) {
-        channels->last_number = group->number;
+    if (wefti_signal_reached(group->calls->number, channels->last_number)) {
+        channels->last_number = group->calls->number;
     }
     pthread_mutex_unlock(&context->lock);
+}
+
+static void calls_free(weft_group_t *group)
+{
+    const weft_allocator_t *allocator = group->context->allocator;
+    wefti_calls_t *calls = group->calls;
+    if (calls == NULL) {
+        return;
+    }
+    if (calls->recorder != NULL) {
+        calls->recorder->ops->release(group);
+    }
+    for (uint32_t i = 0; i < WEFTI_CALLS; i++) {
+        wefti_free(allocator, calls->ring[i].counts);
+        wefti_free(allocator, calls->ring[i].pairs.batch);
+        wefti_fused_free(allocator, calls->ring[i].fused_kept);
+    }
+    wefti_batch_free(group);
+    wefti_schedules_destroy(group);
+    wefti_select_deinit(group);
+    wefti_free(allocator, calls->sent);
+    wefti_free(allocator, calls->received);
+    wefti_free(allocator, calls->sources);
+    wefti_free(allocator, calls->destinations);
+    wefti_free(allocator, calls);
 }
 
 static void group_free(weft_group_t *group)
@@ -159,26 +185,37 @@ static void group_free(weft_group_t *group)
         wefti_endpoint_flush(group->endpoint); /* nothing of this rank's comes to it later */
         retire_channel(group);
     }
-    for (uint32_t i = 0; i < WEFTI_CALLS; i++) {
-        wefti_free(allocator, group->calls[i].counts);
-        wefti_free(allocator, group->calls[i].pairs.batch);
-        wefti_fused_free(allocator, group->calls[i].fused_kept);
-    }
-    wefti_batch_free(group);
-    wefti_free(allocator, group->sent);
-    wefti_free(allocator, group->received);
-    wefti_free(allocator, group->sources);
-    wefti_free(allocator, group->destinations);
+    calls_free(group);
     wefti_free(allocator, group->put_peers);
     wefti_free(allocator, group->put_links);
     wefti_free(allocator, group->channels);
     wefti_free(allocator, group->bases);
-    wefti_schedules_destroy(group);
-    wefti_select_deinit(group);
     pthread_mutex_destroy(&group->link.lock);
     wefti_free(allocator, group->ranks);
     wefti_free(allocator, group);
     weft_context_release(context);
+}
+
+static bool calls_alloc(weft_group_t *group)
+{
+    const weft_allocator_t *allocator = group->context->allocator;
+    wefti_calls_t *calls = wefti_alloc(allocator, sizeof *calls);
+    uint32_t size = group->size;
+    group->calls = calls;
+    if (calls == NULL) {
+        return false;
+    }
+    for (uint32_t i = 0; i < WEFTI_CALLS; i++) {
+        calls->ring[i].group = group; /* constant: streams read it of calls that are done */
+    }
+    calls->submit =
+        group->context->device != NULL ? wefti_device_call_submit : wefti_call_submit_host;
+    calls->sources = wefti_alloc(allocator, size * sizeof *calls->sources);
+    calls->destinations = wefti_alloc(allocator, size * sizeof *calls->destinations);
+    calls->sent = wefti_alloc(allocator, size * sizeof *calls->sent);
+    calls->received = wefti_alloc(allocator, size * sizeof *calls->received);
+    return calls->sources != NULL && calls->destinations != NULL && calls->sent != NULL &&
+           calls->received != NULL;
 }
 
 static weft_status_t group_alloc(weft_context_t *context, uint32_t size, weft_group_t **out_group)
@@ -195,21 +232,13 @@ static weft_status_t group_alloc(weft_context_t *context, uint32_t size, weft_gr
     weft_context_retain(context);
     group->endpoint = context->endpoint;
     group->size = size;
+    group->recovers = context->settings.fallback != WEFTI_FALLBACK_OFF;
     pthread_mutex_init(&group->link.lock, NULL);
-    for (uint32_t i = 0; i < WEFTI_CALLS; i++) {
-        group->calls[i].group =
-            group; /* never written again: streams read it of calls that are over */
-    }
     group->ranks = wefti_alloc(allocator, size * sizeof *group->ranks);
     group->bases = wefti_alloc(allocator, size * sizeof *group->bases);
     group->channels = wefti_alloc(allocator, size * sizeof *group->channels);
-    group->sources = wefti_alloc(allocator, size * sizeof *group->sources);
-    group->destinations = wefti_alloc(allocator, size * sizeof *group->destinations);
-    group->sent = wefti_alloc(allocator, size * sizeof *group->sent);
-    group->received = wefti_alloc(allocator, size * sizeof *group->received);
-    if (group->ranks == NULL || group->bases == NULL || group->channels == NULL ||
-        group->sources == NULL || group->destinations == NULL || group->sent == NULL ||
-        group->received == NULL) {
+    if (!calls_alloc(group) || group->ranks == NULL || group->bases == NULL ||
+        group->channels == NULL) {
         group_free(group);
         *out_group = NULL;
         return WEFT_ERR_NO_MEMORY;
@@ -268,7 +297,7 @@ static weft_status_t build(weft_context_t *context, const members_t *members, ui
     if (status == WEFT_OK) {
         wefti_link_init(group, fault_count);
         wefti_group_reset_channel(group, number + 2);
-        group->number = number + 2;
+        group->calls->number = number + 2;
     }
     return status;
 }
@@ -431,14 +460,9 @@ weft_status_t weft_group_create_world(weft_context_t *context, weft_group_t **ou
 /* A group to create others from: not NULL, not broken, and not in a forked child. */
 static weft_status_t check_parent(weft_group_t *parent)
 {
-    if (parent->recorder != NULL) {
-        return wefti_recorder_refuse("create a group from it");
-    }
-    if (parent->batching) {
-        return wefti_error(WEFT_ERR_STATE, "parent: the group has an open batch; end it with "
-                                           "weft_batch_end first");
-    }
-    return wefti_group_check_lasting(parent); /* calls on it recover links that can be recovered */
+    weft_status_t status = wefti_recorder_check(parent, "create a group from it");
+    /* Calls on it recover links that can be recovered. */
+    return status < 0 ? status : wefti_group_check_lasting(parent);
 }
 
 weft_status_t weft_group_split(weft_group_t *parent, uint32_t color, int64_t key,
@@ -565,7 +589,7 @@ static bool part(weft_group_t *group)
     if (wefti_group_drain(group) < 0 || wefti_group_check(group) < 0) {
         return false;
     }
-    uint32_t number = ++group->number;
+    uint32_t number = ++group->calls->number;
     if (group->put_peer_count > 0) {
         wefti_endpoint_flush(group->endpoint); /* nothing of this rank's comes later */
         wefti_mirror_done(group, number);
@@ -605,8 +629,8 @@ void weft_group_destroy(weft_group_t *group)
         uint32_t bit = 1u << group->channel;
         pthread_mutex_lock(&group->context->lock);
         channels->used[group->pool] = (uint16_t)(channels->used[group->pool] & ~bit);
-        if (wefti_signal_reached(group->number, channels->last_number)) {
-            channels->last_number = group->number;
+        if (wefti_signal_reached(group->calls->number, channels->last_number)) {
+            channels->last_number = group->calls->number;
         }
         pthread_mutex_unlock(&group->context->lock);
     } else {
@@ -661,11 +685,11 @@ weft_status_t weft_group_status(weft_group_t *group)
 const char *weft_group_last_path(const weft_group_t *group)
 {
     WEFT_CHECK_ARG_OR(group, "none");
-    return group->path != NULL ? group->path : "none";
+    return group->calls->path != NULL ? group->calls->path : "none";
 }
 
 const char *weft_group_last_algorithm(const weft_group_t *group)
 {
     WEFT_CHECK_ARG_OR(group, "none");
-    return group->algorithm != NULL ? group->algorithm : "none";
+    return group->calls->algorithm != NULL ? group->calls->algorithm : "none";
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a program asks of a group: the order of its reductions, algorithms by name. */
-#include "runtime/collective/batch.h"
-#include "runtime/collective/select.h"
+#include "runtime/collective/recorder.h"
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
@@ -9,10 +8,8 @@
 /* Waits for the calls in flight: they were issued under the present order. */
 static weft_status_t check_quiet(weft_group_t *group)
 {
-    if (group->recorder != NULL) {
-        return wefti_recorder_refuse("set its order or its algorithms");
-    }
-    weft_status_t status = wefti_group_check_lasting(group);
+    weft_status_t status = wefti_recorder_check(group, "set its order or its algorithms");
+    status = status < 0 ? status : wefti_group_check_lasting(group);
     return status < 0 ? status : wefti_group_drain(group);
 }
 
@@ -56,7 +53,7 @@ weft_status_t weft_group_set_order(weft_group_t *group, weft_order_t order,
 weft_order_t weft_group_order(const weft_group_t *group)
 {
     WEFT_CHECK_ARG_OR(group, WEFT_ORDER_TREE);
-    return group->selection.order;
+    return group->calls->selection.order;
 }
 
 weft_status_t weft_group_set_algorithm(weft_group_t *group, weft_collective_t op, const char *name)

@@ -21,7 +21,7 @@ static weft_status_t named(const weft_algorithm_t *algorithm)
 
 void wefti_schedules_forget(weft_group_t *group)
 {
-    wefti_schedules_t *all = group->schedules;
+    wefti_schedules_t *all = group->calls->schedules;
     for (uint32_t i = 0; all != NULL && i < WEFTI_SCHEDULES; i++) {
         wefti_run_destroy(all->entries[i].run);
         all->entries[i] = (wefti_cached_schedule_t){0};
@@ -31,7 +31,7 @@ void wefti_schedules_forget(weft_group_t *group)
 void wefti_schedules_destroy(weft_group_t *group)
 {
     const weft_allocator_t *allocator = group->context->allocator;
-    wefti_schedules_t *all = group->schedules;
+    wefti_schedules_t *all = group->calls->schedules;
     if (all != NULL) {
         wefti_schedules_forget(group);
         wefti_run_counters_deinit(&all->counters);
@@ -40,7 +40,7 @@ void wefti_schedules_destroy(weft_group_t *group)
         wefti_free(allocator, all->matrix);
         wefti_free(allocator, all->hidden);
         wefti_free(allocator, all);
-        group->schedules = NULL;
+        group->calls->schedules = NULL;
     }
 }
 
@@ -66,7 +66,7 @@ static weft_status_t make(weft_group_t *group)
     if (all == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    group->schedules = all;
+    group->calls->schedules = all;
     all->send = wefti_alloc(allocator, group->size * sizeof *all->send);
     all->recv = wefti_alloc(allocator, group->size * sizeof *all->recv);
     all->hidden = wefti_alloc(allocator, group->size);
@@ -122,7 +122,7 @@ static weft_status_t check_resources(const weft_group_t *group, const weft_algor
         return unsupported(algorithm, reason);
     }
     algorithm->resources(params, &resources);
-    if (resources.lanes > group->schedules->counters.lanes) {
+    if (resources.lanes > group->calls->schedules->counters.lanes) {
         return unsupported(algorithm, "needs more lanes than the group supports");
     }
     return WEFT_OK;
@@ -131,7 +131,7 @@ static weft_status_t check_resources(const weft_group_t *group, const weft_algor
 static weft_status_t build(weft_group_t *group, const wefti_schedule_key_t *key,
                            wefti_run_t **out_run)
 {
-    wefti_schedules_t *all = group->schedules;
+    wefti_schedules_t *all = group->calls->schedules;
     wefti_links_t links = {.put = group->put_links, .hidden = key->hidden ? all->hidden : NULL};
     weft_algo_params_t params;
     wefti_select_params(group, key->algorithm->op, key->root, &params);
@@ -158,11 +158,11 @@ weft_status_t wefti_schedules_get(weft_group_t *group, const wefti_schedule_key_
                                   wefti_run_t **out_run)
 {
     bool found;
-    weft_status_t status = group->schedules != NULL ? WEFT_OK : make(group);
+    weft_status_t status = group->calls->schedules != NULL ? WEFT_OK : make(group);
     if (status < 0) {
         return status;
     }
-    wefti_schedules_t *all = group->schedules;
+    wefti_schedules_t *all = group->calls->schedules;
     wefti_cached_schedule_t *entry = find(all, key, &found);
     if (!found) {
         wefti_run_t *run = NULL;
@@ -180,7 +180,7 @@ weft_status_t wefti_schedules_get(weft_group_t *group, const wefti_schedule_key_
 
 weft_status_t wefti_schedules_matrix(weft_group_t *group, uint64_t **out_matrix)
 {
-    wefti_schedules_t *all = group->schedules;
+    wefti_schedules_t *all = group->calls->schedules;
     if (all->matrix == NULL) {
         all->matrix = wefti_alloc(group->context->allocator,
                                   3ul * group->size * group->size * sizeof *all->matrix);

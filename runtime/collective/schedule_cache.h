@@ -11,7 +11,7 @@
 #ifndef WEFT_RUNTIME_SCHEDULE_CACHE_H
 #define WEFT_RUNTIME_SCHEDULE_CACHE_H
 
-#include "runtime/group/group.h"
+#include "runtime/collective/call.h"
 #include "runtime/interpreter/interpreter.h"
 
 #define WEFTI_SCHEDULES 64u /* kept; the one that was not used for longest makes room */

@@ -7,7 +7,7 @@
 #include "ops/algo/algorithms.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
-#include "runtime/group/group.h"
+#include "runtime/collective/call.h"
 #include "runtime/machine/place.h"
 
 /* ---- what a group asks for ---- */
@@ -80,7 +80,7 @@ static void forget_choices(wefti_selection_t *selection)
 weft_status_t wefti_select_order(weft_group_t *group, weft_order_t order, const uint32_t *sizes,
                                  uint32_t count)
 {
-    wefti_selection_t *selection = &group->selection;
+    wefti_selection_t *selection = &group->calls->selection;
     uint32_t *own = NULL;
     if (order == WEFT_ORDER_BLOCKS) {
         own = wefti_alloc(group->context->allocator, count * sizeof *own);
@@ -96,7 +96,7 @@ weft_status_t wefti_select_order(weft_group_t *group, weft_order_t order, const 
     weft_algo_params_t params;
     wefti_select_params(group, WEFT_COLLECTIVE_ALL_REDUCE, 0, &params);
     selection->executors_reduce = wefti_needs_tree(&params) == NULL;
-    group->labelled = NULL;
+    group->calls->labelled = NULL;
     forget_choices(selection);
     sign(selection);
     return WEFT_OK;
@@ -105,8 +105,8 @@ weft_status_t wefti_select_order(weft_group_t *group, weft_order_t order, const 
 void wefti_select_algorithm(weft_group_t *group, weft_collective_t op,
                             const weft_algorithm_t *algorithm)
 {
-    group->selection.wanted.algorithm[op] = algorithm;
-    sign(&group->selection);
+    group->calls->selection.wanted.algorithm[op] = algorithm;
+    sign(&group->calls->selection);
 }
 
 static bool same_ranks(const weft_group_t *a, const weft_group_t *b)
@@ -118,7 +118,7 @@ static bool same_ranks(const weft_group_t *a, const weft_group_t *b)
 static weft_status_t find_rails(weft_group_t *group)
 {
     const weft_context_t *context = group->context;
-    if (group->host_of_count == 0 || context->cluster.ranks == NULL) {
+    if (group->calls->selection.host_of_count == 0 || context->cluster.ranks == NULL) {
         return WEFT_OK;
     }
     uint32_t *rail_of =
@@ -130,37 +130,40 @@ static weft_status_t find_rails(weft_group_t *group)
         wefti_free(context->allocator, rail_of);
         return WEFT_OK;
     }
-    group->rail_of = wefti_alloc(context->allocator, group->size * sizeof *rail_of);
-    for (uint32_t r = 0; group->rail_of != NULL && r < group->size; r++) {
-        group->rail_of[r] = rail_of[group->ranks[r]];
+    group->calls->selection.rail_of =
+        wefti_alloc(context->allocator, group->size * sizeof *rail_of);
+    for (uint32_t r = 0; group->calls->selection.rail_of != NULL && r < group->size; r++) {
+        group->calls->selection.rail_of[r] = rail_of[group->ranks[r]];
     }
     wefti_free(context->allocator, rail_of);
-    return group->rail_of != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    return group->calls->selection.rail_of != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
 
 weft_status_t wefti_select_init(weft_group_t *group, const weft_group_t *parent)
 {
-    wefti_selection_t *selection = &group->selection;
-    group->host_sizes = wefti_alloc(group->context->allocator, group->size * sizeof(uint32_t));
-    group->host_of = wefti_alloc(group->context->allocator, group->size * sizeof(uint32_t));
-    if (group->host_sizes == NULL || group->host_of == NULL) {
+    wefti_selection_t *selection = &group->calls->selection;
+    selection->host_sizes = wefti_alloc(group->context->allocator, group->size * sizeof(uint32_t));
+    selection->host_of = wefti_alloc(group->context->allocator, group->size * sizeof(uint32_t));
+    if (selection->host_sizes == NULL || selection->host_of == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    group->host_of_count = find_hosts(group, group->host_of);
-    group->host_count =
-        count_runs(group->host_of, group->size, group->host_of_count, group->host_sizes);
+    selection->host_of_count = find_hosts(group, selection->host_of);
+    selection->host_count = count_runs(selection->host_of, group->size, selection->host_of_count,
+                                       selection->host_sizes);
     weft_status_t status = find_rails(group);
     if (status < 0) {
         return status;
     }
     weft_algo_params_t params;
     wefti_select_params(group, WEFT_COLLECTIVE_ALL_REDUCE, 0, &params);
-    group->posting_bytes = wefti_cost_posting_bytes(&group->context->costs, &params);
+    group->calls->posting_bytes = wefti_cost_posting_bytes(&group->context->costs, &params);
     if (parent != NULL) {
-        bool tree = parent->selection.order == WEFT_ORDER_BLOCKS && !same_ranks(group, parent);
-        selection->wanted = parent->selection.wanted;
-        return wefti_select_order(group, tree ? WEFT_ORDER_TREE : parent->selection.order,
-                                  parent->selection.order_sizes, parent->selection.order_count);
+        bool tree =
+            parent->calls->selection.order == WEFT_ORDER_BLOCKS && !same_ranks(group, parent);
+        selection->wanted = parent->calls->selection.wanted;
+        return wefti_select_order(group, tree ? WEFT_ORDER_TREE : parent->calls->selection.order,
+                                  parent->calls->selection.order_sizes,
+                                  parent->calls->selection.order_count);
     }
     const wefti_order_setting_t *order = &group->context->settings.order;
     selection->wanted = group->context->wanted;
@@ -176,16 +179,17 @@ weft_status_t wefti_select_init(weft_group_t *group, const weft_group_t *parent)
 
 void wefti_select_deinit(weft_group_t *group)
 {
-    wefti_free(group->context->allocator, group->selection.order_sizes);
-    wefti_free(group->context->allocator, group->host_sizes);
-    wefti_free(group->context->allocator, group->host_of);
-    wefti_free(group->context->allocator, group->rail_of);
+    wefti_selection_t *selection = &group->calls->selection;
+    wefti_free(group->context->allocator, selection->order_sizes);
+    wefti_free(group->context->allocator, selection->host_sizes);
+    wefti_free(group->context->allocator, selection->host_of);
+    wefti_free(group->context->allocator, selection->rail_of);
 }
 
 void wefti_select_params(const weft_group_t *group, weft_collective_t op, uint32_t root,
                          weft_algo_params_t *out_params)
 {
-    const wefti_selection_t *selection = &group->selection;
+    const wefti_selection_t *selection = &group->calls->selection;
     *out_params = (weft_algo_params_t){
         .struct_size = sizeof *out_params,
         .op = op,
@@ -194,11 +198,11 @@ void wefti_select_params(const weft_group_t *group, weft_collective_t op, uint32
         .order = selection->order,
         .order_sizes = selection->order_sizes,
         .order_size_count = selection->order_count,
-        .host_sizes = group->host_count > 0 ? group->host_sizes : NULL,
-        .host_count = group->host_count,
-        .host_of = group->host_of_count > 0 ? group->host_of : NULL,
-        .host_of_count = group->host_of_count,
-        .rail_of = group->rail_of,
+        .host_sizes = selection->host_count > 0 ? selection->host_sizes : NULL,
+        .host_count = selection->host_count,
+        .host_of = selection->host_of_count > 0 ? selection->host_of : NULL,
+        .host_of_count = selection->host_of_count,
+        .rail_of = selection->rail_of,
     };
 }
 

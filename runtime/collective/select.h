@@ -21,6 +21,9 @@ typedef struct wefti_selection {
     weft_order_t order;
     uint32_t *order_sizes; /* WEFT_ORDER_BLOCKS */
     uint32_t order_count;
+    uint32_t *host_sizes, host_count; /* of runs of ranks that share memory; 0: one, or no runs */
+    uint32_t *host_of, host_of_count; /* [size]: ranks that share memory; 0: all do */
+    uint32_t *rail_of;     /* [size] as algorithms have it; NULL: hosts have one NIC each */
     bool executors_reduce; /* the hand-written executors reduce in this order */
     /* What calls say of all this in their signature, per operator: bits of wefti_what(), and all of
      * it, for postings without data. */

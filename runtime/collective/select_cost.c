@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "runtime/context/context.h"
-#include "runtime/group/group.h"
+#include "runtime/collective/call.h"
 #include "runtime/interpreter/proof.h"
 #include "runtime/collective/select.h"
 
@@ -26,7 +26,7 @@ static weft_status_t even_counts(const weft_group_t *group, weft_collective_t op
 static bool executors_can(const weft_group_t *group, weft_collective_t op)
 {
     return group->put_links == NULL &&
-           (group->selection.executors_reduce || !wefti_collective_reduces(op));
+           (group->calls->selection.executors_reduce || !wefti_collective_reduces(op));
 }
 
 /* Groups of very large worlds have room for few lanes. */
@@ -53,7 +53,7 @@ static weft_status_t ask_table(weft_group_t *group, weft_collective_t op, uint32
     weft_status_t status =
         wefti_collective_is_variable(op) ? even_counts(group, op, &counts, &list) : WEFT_OK;
     if (status == WEFT_OK) {
-        group->selection.choices++;
+        group->calls->selection.choices++;
         status = wefti_cost_choose(&context->costs, &params, &counts, &choice, candidates, &count);
     }
     wefti_free(context->allocator, list);
@@ -118,7 +118,7 @@ weft_status_t wefti_select_by_cost(weft_group_t *group, weft_collective_t op, ui
                                    uint64_t bytes, bool plain,
                                    const weft_algorithm_t **out_algorithm)
 {
-    wefti_selection_t *selection = &group->selection;
+    wefti_selection_t *selection = &group->calls->selection;
     uint32_t elem = log2_of(elem_bytes), size = log2_of(bytes | elem_bytes);
     uint8_t(*known)[64] = selection->by_cost[op][elem];
     *out_algorithm = NULL;

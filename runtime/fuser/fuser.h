@@ -23,7 +23,7 @@
 
 #include <weft/fuser.h>
 
-#include "runtime/group/group.h"
+#include "runtime/collective/submit.h"
 
 /*
  * A bucket is reduced in pieces of at most this size: a piece that was packed is still in the cache

@@ -30,13 +30,4 @@ bool wefti_attach_works(const weft_context_t *context, uint32_t world_rank,
 weft_status_t wefti_attach_move(weft_group_t *group, uint32_t rank, uint64_t address, void *own,
                                 uint64_t bytes, bool to_peer);
 
-/*
- * Of a call: the addresses of this rank's buffers into posting; false when peers may not attach, or
- * must not, because the call overwrites what they would read.
- */
-bool wefti_call_post_addresses(const wefti_call_t *call, wefti_posting_t *posting);
-
-/* call_direct.c: rank's share of elements [begin, end), cut at cache lines. */
-void wefti_call_share(const wefti_call_t *call, uint32_t rank, uint64_t *begin, uint64_t *end);
-
 #endif

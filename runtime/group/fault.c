@@ -58,7 +58,7 @@ weft_status_t wefti_link_check(weft_group_t *group)
     if (!broken) {
         return WEFT_OK;
     }
-    if (group->endpoint->settings->fallback == WEFTI_FALLBACK_OFF || group->device_calls != NULL) {
+    if (!group->recovers) {
         wefti_fault_set(&group->fault, WEFT_ERR_LINK, text); /* there is no other path: it stays */
         return wefti_fault_get(&group->fault);
     }

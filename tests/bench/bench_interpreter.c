@@ -17,7 +17,7 @@
 #include <weft/memory.h>
 
 #include "ops/algo/table.h"
-#include "runtime/group/group.h"
+#include "runtime/collective/call.h"
 #include "runtime/interpreter/interpreter.h"
 #include "runtime/machine/machine.h"
 
@@ -197,7 +197,7 @@ static void compare_size(weft_group_t *group, float *data, size_t bytes, uint32_
     static double times[2][2][MOST_CALLS]; /* [rank][interpreted] */
     uint32_t calls = bytes > 1u << 20 ? 200 : MOST_CALLS;
     for (uint32_t i = 0; i < 2 * calls; i++) {
-        group->interpret = i % 2 != 0;
+        group->calls->interpret = i % 2 != 0;
         for (size_t e = 0; e < bytes / sizeof *data; e++) { /* as a kernel would */
             data[e] = 1.0f;
         }

@@ -12,7 +12,7 @@
 #include "support_cards.h"
 #include "support_ranks.h"
 
-#include "runtime/collective/batch.h"
+#include "runtime/collective/fused.h"
 #include "tests/support/support.h"
 
 #define MEMBERS 90u
@@ -184,7 +184,7 @@ static void run_counts(rank_world_t *world)
                 x[i][k] = (float)(world->rank + i * k);
             }
         }
-        uint32_t before = group->issued;
+        uint32_t before = group->calls->issued;
         uint64_t allocations = 0;
         RANK_OK(weft_batch_begin(group));
         for (uint32_t i = 0; i < 64; i++) { /* 4 KiB in all */
@@ -192,14 +192,14 @@ static void run_counts(rank_world_t *world)
                 weft_all_reduce(x[i], x[i], 16, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL));
         }
         RANK_OK(weft_batch_end(group, NULL));
-        RANK_CHECK(group->issued - before == 1);
+        RANK_CHECK(group->calls->issued - before == 1);
         RANK_CHECK(strcmp(weft_group_last_path(group), "posting") == 0);
         for (uint32_t i = 0; i < 64; i++) {
             float ranks = (float)(world->size * (world->size - 1) / 2);
             RANK_CHECK(x[i][15] == ranks + (float)(world->size * i * 15));
         }
         /* different kinds apart, each as one; what does not fit starts the next */
-        before = group->issued;
+        before = group->calls->issued;
         RANK_OK(weft_batch_begin(group));
         for (uint32_t i = 0; i < 20; i++) {
             RANK_OK(
@@ -211,7 +211,7 @@ static void run_counts(rank_world_t *world)
         RANK_OK(weft_all_reduce(y, y, 1200, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL));
         RANK_OK(weft_all_reduce(x[60], x[60], 16, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL));
         RANK_OK(weft_batch_end(group, NULL));
-        RANK_CHECK(group->issued - before == (world->size == 1 ? 62 : 3));
+        RANK_CHECK(group->calls->issued - before == (world->size == 1 ? 62 : 3));
         /* nothing at all */
         RANK_OK(weft_batch_begin(group));
         RANK_OK(weft_batch_end(group, NULL));
@@ -259,7 +259,7 @@ static void run_wrong_arguments(rank_world_t *world)
     RANK_CHECK(weft_all_gather_v(x, x, NULL, NULL, WEFT_DTYPE_F32, group, NULL) ==
                WEFT_ERR_INVALID_ARGUMENT);
     RANK_CHECK(weft_group_duplicate(group, &other) == WEFT_ERR_STATE);
-    RANK_CHECK(strstr(weft_last_error(), "open batch") != NULL);
+    RANK_CHECK(strstr(weft_last_error(), "a batch is open") != NULL);
     RANK_OK(weft_all_reduce(x, x, 4, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL));
     RANK_OK(weft_batch_end(group, NULL)); /* those were not noted */
     RANK_CHECK(x[0] == (float)world->size && x[3] == x[0]);

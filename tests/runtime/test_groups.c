@@ -13,7 +13,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/sync.h"
-#include "runtime/group/group.h"
+#include "runtime/collective/call.h"
 #include "tests/support/support.h"
 
 /* The sum over a group's ranks of their world rank + 1. */

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/group/group.h"
+#include "runtime/collective/call.h"
 #include "support_collectives.h"
 #include "tests/support/support.h"
 
@@ -82,8 +82,8 @@ static void run_wraps(rank_world_t *world)
     support_call(&one, WEFT_COLLECTIVE_ALL_REDUCE, 20000, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, 0,
                  true);
     RANK_OK(weft_barrier(group, NULL)); /* both postings are behind number by less than that */
-    group->number = number;
-    while (group->number < HALF_RANGE + 8) {
+    group->calls->number = number;
+    while (group->calls->number < HALF_RANGE + 8) {
         RANK_OK(weft_barrier(group, NULL));
     }
     for (uint32_t r = 0; r < group->size; r++) {

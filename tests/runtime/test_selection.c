@@ -222,8 +222,8 @@ static void run_twice(rank_world_t *world)
     for (uint32_t round = 0; round < 3; round++) {
         if (round == 1) {
             RANK_OK(weft_barrier(g, NULL));
-            builds = g->schedules->builds;
-            choices = g->selection.choices;
+            builds = g->calls->schedules->builds;
+            choices = g->calls->selection.choices;
             allocations = support_rank_allocations();
             RANK_OK(weft_barrier(g, NULL));
         }
@@ -245,8 +245,8 @@ static void run_twice(rank_world_t *world)
         }
     }
     RANK_OK(weft_barrier(g, NULL));
-    RANK_CHECK(builds > 20 && g->schedules->builds == builds);
-    RANK_CHECK(g->selection.choices == choices);
+    RANK_CHECK(builds > 20 && g->calls->schedules->builds == builds);
+    RANK_CHECK(g->calls->selection.choices == choices);
     RANK_CHECK(support_rank_allocations() == allocations);
     RANK_OK(weft_barrier(g, NULL));
     support_one_deinit(&one);
@@ -265,7 +265,7 @@ static void run_many(rank_world_t *world)
     weft_group_t *g = world->group;
     one_rank_t one;
     support_one_init(&one, world, false, 1);
-    g->interpret = true;
+    g->calls->interpret = true;
     for (uint32_t round = 0; round < 2; round++) {
         for (uint32_t i = 0; i < 4; i++) {
             RANK_OK(weft_group_set_algorithm(g, WEFT_COLLECTIVE_BROADCAST, names[i]));
@@ -277,7 +277,7 @@ static void run_many(rank_world_t *world)
             }
         }
     }
-    RANK_CHECK(g->schedules->builds > WEFTI_SCHEDULES);
+    RANK_CHECK(g->calls->schedules->builds > WEFTI_SCHEDULES);
     support_one_deinit(&one);
 }
 
@@ -827,7 +827,7 @@ static void run_death(rank_world_t *world)
     if (world->rank == 1) {
         RANK_OK(weft_stream_create(world->context, NULL, &stream));
         RANK_OK(weft_all_gather(x, y, count, WEFT_DTYPE_F32, g, stream));
-        wefti_call_t *call = &g->calls[g->issued & (WEFTI_CALLS - 1)];
+        wefti_call_t *call = &g->calls->ring[g->calls->issued & (WEFTI_CALLS - 1)];
         while (call->state < WEFTI_CALL_MOVING) {
             weft_status_t status = weft_stream_query(stream);
             RANK_CHECK(status == WEFT_OK || status == WEFT_IN_PROGRESS);
@@ -867,7 +867,7 @@ static void run_stuck(rank_world_t *world)
         weft_stream_t *stream = NULL;
         RANK_OK(weft_stream_create(world->context, NULL, &stream));
         RANK_OK(weft_all_gather(x, y, count, WEFT_DTYPE_F32, g, stream));
-        const wefti_call_t *call = &g->calls[g->issued & (WEFTI_CALLS - 1)];
+        const wefti_call_t *call = &g->calls->ring[g->calls->issued & (WEFTI_CALLS - 1)];
         while (call->state < WEFTI_CALL_MOVING) {
             status = weft_stream_query(stream);
             RANK_CHECK(status == WEFT_OK || status == WEFT_IN_PROGRESS);

@@ -45,10 +45,6 @@ FOLDERS = {
     "python/src": ("the Python extension", ["python/src/"]),
     "samples": ("programs a user might start from", []),
 }
-# uses against the arrows of today: file -> folders that it uses as well. Each is a debt; new ones are not accepted.
-DEBTS = {
-    "runtime/group/group.h": ["runtime/collective"],
-}
 # folders above the others: they may call every public function, as a program may
 ABOVE = {"runtime/capture", "tools", "python/src", "samples"}
 # libraries that stay in one corner: header prefix -> where it may be included
@@ -77,11 +73,6 @@ def may_include(folder, path):
     return any(path.startswith(p) and folder_of(p) == folder_of(path) for p in FOLDERS[folder][1])
 
 
-def is_debt(user, path):
-    """Whether the file may use the folder of path although its own folder may not."""
-    return folder_of(path) in DEBTS.get(user, [])
-
-
 def main() -> int:
     root = pathlib.Path(sys.argv[1])
     wrong = []
@@ -102,7 +93,7 @@ def main() -> int:
                     continue  # samples are standalone programs; <weft/...> is all they may take from us
                 if kind == '"' and "/" not in name and not name.endswith(".pb-c.h"):
                     wrong.append(f"{where}: ours are included by path from the root")
-                elif kind == '"' and "/" in name and not may_include(folder, name) and not is_debt(relative, name):
+                elif kind == '"' and "/" in name and not may_include(folder, name):
                     wrong.append(f"{where}: {folder} may not include this")
                 for prefix, place in CORNERS.items():
                     hit = name == prefix or name.startswith(prefix + "/")

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls of a group as they are made, and who takes them instead of the group: an open batch
+ * (call_batch.c) or an open capture (folder capture).
+ */
+#ifndef WEFT_RUNTIME_RECORDER_H
+#define WEFT_RUNTIME_RECORDER_H
+
+#include "runtime/collective/call.h"
+
+/* The arguments of a public call. */
+typedef struct wefti_request {
+    weft_collective_t op;
+    const void *send;
+    void *recv;
+    uint64_t count;
+    weft_dtype_t dtype;
+    weft_reduction_t reduction;
+    uint32_t root;
+} wefti_request_t;
+
+/* A recorded call. */
+typedef struct wefti_batched {
+    wefti_request_t request;
+    uint64_t *counts; /* V forms: as in wefti_call_t */
+    bool submitted;
+} wefti_batched_t;
+
+typedef struct wefti_recorder_ops {
+    const char *name; /* "batch", for messages */
+    /* A checked call. counts, of V forms, become the recorder's, also on failure. */
+    weft_status_t (*record)(weft_group_t *group, const wefti_request_t *request, uint64_t *counts);
+    weft_status_t (*record_pair)(weft_group_t *group, const wefti_pair_t *pair);
+    void (*release)(weft_group_t *group); /* the group is destroyed */
+} wefti_recorder_ops_t;
+
+/* Member 0 of a recorder's own struct. */
+typedef struct wefti_recorder {
+    const wefti_recorder_ops_t *ops;
+} wefti_recorder_t;
+
+/* call.c: WEFT_OK, or the error of a call that cannot be made while calls are recorded. */
+weft_status_t wefti_recorder_check(const weft_group_t *group, const char *call);
+/* record_pair of recorders that take collectives only. */
+weft_status_t wefti_recorder_no_pairs(weft_group_t *group, const wefti_pair_t *pair);
+
+/* call_batch.c: frees what a group keeps for batches. */
+void wefti_batch_free(weft_group_t *group);
+
+/* collective.c: checks and submits a recorded call as if it were made now. */
+weft_status_t wefti_request_submit(const wefti_batched_t *batched, weft_group_t *group,
+                                   weft_stream_t *stream);
+
+#endif

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A call's place in the ring of its group, and how it gets there. */
+#include "runtime/collective/submit.h"
+
+#include "runtime/base/error.h"
+#include "runtime/collective/call.h"
+
+static weft_status_t drop(wefti_call_t *call)
+{
+    weft_group_t *group = call->group;
+    if (call->state == WEFTI_CALL_DONE) {
+        return WEFT_OK;
+    }
+    weft_status_t status = wefti_group_check_lasting(group);
+    if (status == WEFT_OK && group->put_peer_count > 0) {
+        /* The group may be mended by a call before this one: only then is it known what this one
+         * is to others. */
+        if (!wefti_signal_has_reached(&group->calls->completed, call->order - 1)) {
+            return WEFT_IN_PROGRESS;
+        }
+        if (wefti_link_excuses(call)) {
+            wefti_call_give_up(call, WEFT_ERR_LINK);
+            return WEFT_OK;
+        }
+    }
+    /* Its peers wait for it, and the group's later calls are in its order. What broke the group or
+     * the world is the reason, where something did. */
+    if (status == WEFT_OK) {
+        status = wefti_error(WEFT_ERR_ABORTED, "rank %u: call cancelled: its stream has failed",
+                             group->ranks[group->rank]);
+    }
+    wefti_group_fail(group, status);
+    wefti_call_finish(call);
+    return WEFT_OK;
+}
+
+weft_status_t wefti_call_reserve(weft_group_t *group, weft_stream_t *stream,
+                                 wefti_call_t **out_call)
+{
+    weft_status_t status = WEFT_OK;
+    status = wefti_stream_check_context(stream, group->context);
+    if (status < 0) {
+        return status;
+    }
+    if (!wefti_endpoint_owned(group->endpoint) ||
+        atomic_load_explicit(&group->fault.state, memory_order_relaxed) != 0 ||
+        wefti_group_ended(group)) {
+        status = wefti_group_check_lasting(group);
+        if (status < 0) {
+            return status;
+        }
+    }
+    uint32_t order = group->calls->issued + 1;
+    /* acquire: the ring's place is free, and its last user has finished with it */
+    uint32_t completed = atomic_load_explicit(&group->calls->completed.value, memory_order_acquire);
+    if (order - completed > WEFTI_CALLS) {
+        return WEFT_AGAIN;
+    }
+    wefti_call_t *call = &group->calls->ring[order & (WEFTI_CALLS - 1)];
+    call->order = order;
+    call->state = WEFTI_CALL_ISSUED;
+    call->ends.lead = call->ends.trail = 0;
+    call->staged.round = 0;
+    call->wait.since_ns = call->wait.late_since_ns = call->wait.departed_since_ns = 0;
+    call->staged.two_shot = false;
+    call->pairs.count = 0;
+    call->fused = NULL;
+    *out_call = call;
+    return WEFT_OK;
+}
+
+static void issue(wefti_call_t *call)
+{
+    weft_group_t *group = call->group;
+    group->calls->issued = call->order;
+    /* relaxed: the call that recovers the group was issued later */
+    atomic_store_explicit(&group->calls->recovery.issued_order, call->order, memory_order_relaxed);
+    if (call->pairs.count == 0) {
+        call->schedule.wanted = group->calls->selection.wanted.algorithm[call->op];
+        call->what |= group->calls->selection.what[call->op];
+        call->number = ++group->calls->number;
+        group->calls->number +=
+            wefti_call_is_checked(call); /* the digests have a number of their own */
+        atomic_store_explicit(&group->calls->recovery.issued, group->calls->number,
+                              memory_order_relaxed);
+    }
+}
+
+weft_status_t wefti_call_submit(wefti_call_t *call, weft_stream_t *stream)
+{
+    return call->group->calls->submit(call, stream);
+}
+
+/* ---- on a stream, which holds a reference to the group ---- */
+
+static weft_status_t run_on_stream(void *user)
+{
+    wefti_call_t *call = user;
+    weft_group_t *group = call->group;
+    weft_status_t status = wefti_call_run(call, WEFTI_WAITS_ON_STREAM);
+    wefti_group_release(group);
+    return status;
+}
+
+static weft_status_t poll_on_stream(void *user, wefti_blocked_t *out_blocked)
+{
+    wefti_call_t *call = user;
+    weft_group_t *group = call->group;
+    weft_status_t status = wefti_call_poll(call, out_blocked);
+    if (status != WEFT_IN_PROGRESS) {
+        wefti_group_release(group);
+    }
+    return status;
+}
+
+static weft_status_t drop_on_stream(void *user, weft_status_t why)
+{
+    wefti_call_t *call = user;
+    weft_group_t *group = call->group;
+    (void)why;
+    weft_status_t status = drop(call);
+    if (status != WEFT_IN_PROGRESS) {
+        wefti_group_release(group);
+    }
+    return status;
+}
+
+static const wefti_opaque_ops_t stream_ops = {run_on_stream, poll_on_stream, drop_on_stream,
+                                              wefti_opaque_not_enqueued};
+
+weft_status_t wefti_call_submit_host(wefti_call_t *call, weft_stream_t *stream)
+{
+    wefti_slot_t *slot;
+    if (stream == NULL) {
+        issue(call);
+        return wefti_call_run(call, WEFTI_WAITS_ON_CALLER);
+    }
+    weft_status_t status = wefti_stream_reserve(stream, &slot);
+    if (status != WEFT_OK) {
+        return status;
+    }
+    slot->record.kind = WEFTI_RECORD_OPAQUE;
+    slot->record.name = "collective";
+    slot->record.opaque.ops = &stream_ops;
+    slot->record.opaque.user = call;
+    issue(call);
+    atomic_fetch_add_explicit(&call->group->references, 1, memory_order_relaxed);
+    return wefti_stream_commit(stream, slot);
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The memory that ranks of a group share, which is the same in every rank's region, and the pool
+ * that it comes from.
+ *
+ *   channel    two postings, counters, the first error   wefti_channel_t
+ *   staging    two halves, which take turns
+ *   mailboxes  one per rank of the world, with two buffers each
+ *   area       counters of schedules
+ *   mirrors    of ranks whose memory is not mapped (mirror.h)
+ *   recovery   one record per rank of the world
+ */
+#ifndef WEFT_RUNTIME_CHANNEL_H
+#define WEFT_RUNTIME_CHANNEL_H
+
+#include <weft/collective.h>
+
+#include "runtime/context/context.h"
+
+#define WEFTI_POSTING_DATA 8192u
+#define WEFTI_POSTING_TINY 40u
+
+/*
+ * What a rank says when it enters a call: the call's number, which is what others wait for, what it
+ * believes the call to be, and either its data or where its buffers are. Two of them take turns: a
+ * rank overwrites one only when all peers have said that they are at the next call, so are done
+ * with this one.
+ */
+typedef struct wefti_posting {
+    uint8_t signal[8]; /* value and waiters of a wefti_signal_t: wefti_posting_signal() */
+    uint64_t what;     /* operator, type, reduction, order, flags, root: wefti_what() */
+    uint64_t count;    /* elements; a hash of the counts where there are many */
+    union {
+        struct {
+            uint64_t send, recv;  /* addresses relative to the rank's region */
+            uint32_t lead, trail; /* bytes at both ends that peers do not reach */
+            uint64_t longest;     /* all-to-all-v: bytes of this rank's longest block; other V
+                                     forms: a hash of where blocks are */
+            uint64_t selection;   /* what was asked for, where what says so: selection.digest */
+        } at;
+        uint8_t tiny[WEFTI_POSTING_TINY]; /* data that fits beside the flag */
+    };
+    uint8_t data[WEFTI_POSTING_DATA];
+} wefti_posting_t;
+_Static_assert(sizeof(wefti_posting_t) == 64 + WEFTI_POSTING_DATA, "postings are shared memory");
+
+static inline wefti_signal_t *wefti_posting_signal(wefti_posting_t *posting)
+{
+    return (wefti_signal_t *)(void *)posting; /* only value and waiters are ever touched */
+}
+
+/* The buffers in the rank's own process, for peers that attach to it; in the last line of data. */
+typedef struct wefti_addresses {
+    uint64_t send, recv;
+} wefti_addresses_t;
+#define WEFTI_POSTING_ADDRESSES (WEFTI_POSTING_DATA - 64u)
+
+static inline wefti_addresses_t *wefti_posting_addresses(wefti_posting_t *posting)
+{
+    return (wefti_addresses_t *)(void *)(posting->data + WEFTI_POSTING_ADDRESSES);
+}
+
+#define WEFTI_POSTED_REACHABLE (1u << 0)  /* what the operator needs of this rank can be reached */
+#define WEFTI_POSTED_DATA (1u << 1)       /* data is in the posting */
+#define WEFTI_POSTED_ATTACHABLE (1u << 2) /* addresses are in the posting */
+#define WEFTI_POSTED_OPEN (1u << 3)       /* peers reach all of the rank's buffers */
+#define WEFTI_POSTED_IN_PLACE (1u << 4)   /* they can be taken for in place, */
+#define WEFTI_POSTED_OUT_OF_PLACE (1u << 5) /* or for out of place; where one is empty for both */
+
+/* what: operator 8, type 8, reduction 4, order 2, asked for 1, flags 8 (from 24), root 16, and 16
+ * bits of the digest of what was asked for */
+#define WEFTI_WHAT_ORDER_SHIFT 20
+#define WEFTI_WHAT_WANTED (1u << 22)
+#define WEFTI_WHAT_FUSED (1u << 23) /* several of a batch; count is a hash of theirs */
+#define WEFTI_WHAT_ROOT_SHIFT 32
+#define WEFTI_WHAT_SELECTION_SHIFT 48
+#define WEFTI_WHAT_SELECTION_MASK                                                                  \
+    (0xffffull << WEFTI_WHAT_SELECTION_SHIFT | 7ull << WEFTI_WHAT_ORDER_SHIFT)
+#define WEFTI_POSTED_HELPS (1u << 6) /* ranks outnumber cores: any rank may do any share */
+#define WEFTI_WHAT_FLAGS_SHIFT 24
+#define WEFTI_WHAT_FLAGS_MASK ((uint64_t)0xff << WEFTI_WHAT_FLAGS_SHIFT)
+
+/*
+ * What one rank shares with the others of a group: at the same offset of every rank's region.
+ *
+ * Two postings are enough: a rank posts call k + 2 only after it saw all peers at k + 1, and a peer
+ * is at k + 1 only after it finished k. The same holds for the halves of the staging buffers, so
+ * nothing is acknowledged.
+ */
+typedef struct wefti_channel {
+    wefti_signal_t staged; /* rounds of staging that this rank has filled in */
+    wefti_signal_t done;   /* calls in which this rank is done with the peers' memory */
+    struct {
+        _Atomic uint32_t state; /* 0 none, 1 being written, 2 readable */
+        int32_t status;
+        char text[WEFTI_ABORT_TEXT_BYTES];
+    } abort;
+    uint8_t alarm[8]; /* in mirrors, value and waiters of a counter: 1 says abort is readable */
+    _Atomic uint32_t claimed; /* the last call in which some rank took this rank's share upon it */
+    uint8_t pad[12];
+    wefti_posting_t postings[2];
+} wefti_channel_t;
+_Static_assert(offsetof(wefti_channel_t, postings) == 768, "channels are shared memory");
+
+/* From s to d: in s's channel, number d. Followed by two buffers. */
+typedef struct wefti_mailbox {
+    wefti_signal_t posted;   /* pieces that s has put in */
+    wefti_signal_t consumed; /* in d's channel, number s: pieces that d has taken out */
+    struct {
+        uint64_t what, count, send;
+    } head[2];
+    uint8_t pad[80];
+} wefti_mailbox_t;
+_Static_assert(sizeof(wefti_mailbox_t) == 384, "mailboxes are shared memory");
+
+/*
+ * What a peer reports to this rank while a group recovers from a link failure: in this rank's
+ * channel, by the peer's number. Epochs count the link faults of the group.
+ */
+typedef struct wefti_mend {
+    uint8_t flushed[8]; /* value and waiters of a counter: the epoch up to which nothing of the
+                         * peer's is in flight any more, */
+    uint8_t reset[8];   /* and up to which its channel is reset */
+    uint32_t failed[2]; /* by epoch: the last call that ended with an error there */
+    uint8_t pad[40];
+} wefti_mend_t;
+_Static_assert(sizeof(wefti_mend_t) == 64, "mends are shared memory");
+
+/* Where the parts of a channel are, from its start; equal on all ranks of a context. */
+typedef struct wefti_channel_layout {
+    size_t staging, staging_bytes; /* two halves of staging_bytes */
+    size_t pairs, pair_bytes;      /* world_size mailboxes with their buffers */
+    size_t area;                   /* counters of schedules; wefti_area_lanes() lanes */
+    size_t mirrors, mirror_bytes;  /* world_size mirrors (mirror.c); 0: no rank needs one */
+    size_t mends;                  /* world_size of wefti_mend_t, where there are mirrors */
+    size_t total_bytes;
+} wefti_channel_layout_t;
+
+#define WEFTI_POOLS 8u
+#define WEFTI_POOL_CHANNELS 16u
+
+/* Where the context's groups take their channels from. Created with its first group. */
+typedef struct wefti_channels {
+    wefti_channel_layout_t layout;
+    size_t offsets[WEFTI_POOLS]; /* of each pool in the region */
+    uint32_t pool_count;
+    uint16_t used[WEFTI_POOLS]; /* bits of channels */
+    uint32_t last_number;       /* highest number that a destroyed group's calls had */
+    /* Of used: this rank is done with them, but a group broke there. Under the context's lock, for
+     * a stream's thread may be the last one that holds such a group. */
+    uint16_t retired[WEFTI_POOLS];
+    uint64_t attach_nonce; /* attach.c */
+} wefti_channels_t;
+
+void wefti_channel_layout(wefti_channel_layout_t *layout, uint32_t world_size,
+                          size_t staging_bytes);
+/* One more pool. Collective over the world. */
+weft_status_t wefti_channels_grow(weft_context_t *context);
+
+/* The context's, made at the first call. NULL: out of memory. */
+wefti_channels_t *wefti_channels_get(weft_context_t *context);
+static inline wefti_channels_t *wefti_channels_of(const weft_context_t *context)
+{
+    return wefti_part_find(context, WEFTI_PART_CHANNELS);
+}
+
+/* As many lanes as schedules may have: fewer in large worlds, where each needs a line per rank. */
+static inline uint32_t wefti_area_lanes(uint32_t world_size)
+{
+    return world_size <= 64 ? WEFTI_MAX_LANES : world_size <= 1024 ? 4 : 1;
+}
+
+#endif

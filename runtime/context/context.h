@@ -89,6 +89,10 @@ static inline void *wefti_part_find(const weft_context_t *context, wefti_part_t 
     /* acquire pairs with the release of the thread that made it */
     return atomic_load_explicit(&context->parts.made[part], memory_order_acquire);
 }
+/* For slots of the table: nothing to free; whatever the device is; always. */
+void wefti_part_is_plain(weft_context_t *context, void *part);
+bool wefti_part_never_in_use(void *part);
+bool wefti_part_always_in_use(void *part);
 bool wefti_parts_in_use(const weft_context_t *context);
 void wefti_parts_destroy(weft_context_t *context);
 

@@ -19,6 +19,24 @@ void *wefti_part_get(weft_context_t *context, wefti_part_t part, const wefti_par
     return made;
 }
 
+void wefti_part_is_plain(weft_context_t *context, void *part)
+{
+    (void)context;
+    (void)part;
+}
+
+bool wefti_part_never_in_use(void *part)
+{
+    (void)part;
+    return false;
+}
+
+bool wefti_part_always_in_use(void *part)
+{
+    (void)part;
+    return true;
+}
+
 bool wefti_parts_in_use(const weft_context_t *context)
 {
     bool in_use = false;

@@ -53,22 +53,10 @@ static void channels_init(weft_context_t *context, void *part)
     wefti_mirror_layout(&channels->layout, context->endpoint);
 }
 
-static void channels_deinit(weft_context_t *context, void *part)
-{
-    (void)context;
-    (void)part;
-}
-
-static bool channels_in_use(void *part)
-{
-    (void)part;
-    return true;
-}
-
 wefti_channels_t *wefti_channels_get(weft_context_t *context)
 {
-    static const wefti_part_ops_t ops = {sizeof(wefti_channels_t), channels_init, channels_deinit,
-                                         channels_in_use};
+    static const wefti_part_ops_t ops = {sizeof(wefti_channels_t), channels_init,
+                                         wefti_part_is_plain, wefti_part_always_in_use};
     return wefti_part_get(context, WEFTI_PART_CHANNELS, &ops);
 }
 

@@ -42,14 +42,8 @@ static void proofs_deinit(weft_context_t *context, void *part)
     wefti_free(context->allocator, proofs->list);
 }
 
-static bool proofs_in_use(void *part)
-{
-    (void)part;
-    return false;
-}
-
 static const wefti_part_ops_t proofs_ops = {sizeof(proofs_t), proofs_init, proofs_deinit,
-                                            proofs_in_use};
+                                            wefti_part_never_in_use};
 
 static uint64_t hash_sizes(uint64_t hash, const uint32_t *sizes, uint32_t count)
 {

@@ -78,12 +78,6 @@ static void registry_deinit(weft_context_t *context, void *part)
     wefti_free(context->allocator, registry->list);
 }
 
-static bool registry_in_use(void *part)
-{
-    (void)part;
-    return true;
-}
-
 static registry_t *find_registry(const weft_context_t *context)
 {
     return wefti_part_find(context, WEFTI_PART_REGISTERED);
@@ -135,7 +129,7 @@ bool wefti_memory_registered(const weft_context_t *context, const void *address,
 static weft_status_t reserve(weft_context_t *context, registry_t **out_registry)
 {
     static const wefti_part_ops_t ops = {sizeof(registry_t), registry_init, registry_deinit,
-                                         registry_in_use};
+                                         wefti_part_always_in_use};
     registry_t *registry = wefti_part_get(context, WEFTI_PART_REGISTERED, &ops);
     *out_registry = registry;
     if (registry == NULL) {

@@ -69,11 +69,7 @@ static weft_status_t look(void *user)
 static weft_status_t look_and_progress(void *user)
 {
     wefti_call_t *call = user;
-    weft_context_t *context = call->group->context;
-    /* relaxed: a stream that is new has somebody who looks after it */
-    if (atomic_load_explicit(&context->inline_streams, memory_order_relaxed) > 0) {
-        wefti_streams_progress(context, NULL);
-    }
+    wefti_context_progress(call->group->context);
     return look(user);
 }
 

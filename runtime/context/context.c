@@ -184,28 +184,25 @@ static void divide_cores(weft_context_t *context, bool threads_of_one_process)
     wefti_arena_deinit(&arena);
 }
 
-static bool no_streams(weft_context_t *context)
+static bool no_progress(weft_context_t *context)
 {
     (void)context;
     return false;
 }
 
-/* Inline streams go on where a thread waits for other ranks. */
-static bool run_inline_streams(void *user)
+static bool progress(void *user)
 {
-    weft_context_t *context = user;
-    /* relaxed: the first stream needs nobody until its creator has returned */
-    return atomic_load_explicit(&context->progress_streams, memory_order_relaxed)(context);
+    return wefti_context_progress(user);
 }
 
 static void context_destroy(weft_context_t *context)
 {
+    atomic_store_explicit(&context->progress, no_progress, memory_order_relaxed);
     wefti_parts_destroy(context);
     if (context->memory != context->endpoint) {
         wefti_endpoint_device_side_close(context->memory);
     }
     wefti_endpoint_close(context->endpoint);
-    wefti_free(context->allocator, context->streams);
     wefti_costs_deinit(&context->costs);
     wefti_cluster_deinit(&context->cluster);
     pthread_mutex_destroy(&context->lock);
@@ -269,7 +266,7 @@ weft_status_t weft_context_create(const weft_context_params_t *params, weft_cont
     }
     context->registry = params->registry;
     context->one_process = params->hub != NULL;
-    atomic_init(&context->progress_streams, no_streams);
+    atomic_init(&context->progress, no_progress);
     pthread_mutex_init(&context->lock, NULL);
     WEFT_TRY(status, read_params(context, params, &job, &endpoint), fail);
     WEFT_TRY(status, wefti_endpoint_open(&endpoint, &context->endpoint), fail);
@@ -280,7 +277,7 @@ weft_status_t weft_context_create(const weft_context_params_t *params, weft_cont
     WEFT_TRY(status, wefti_context_find_cluster(context), fail);
     WEFT_TRY(status, wefti_context_find_net(context), fail);
     divide_cores(context, params->hub != NULL);
-    wefti_endpoint_while_waiting(context->endpoint, run_inline_streams, context);
+    wefti_endpoint_while_waiting(context->endpoint, progress, context);
     wefti_context_enter_thread(context);
     wefti_log(&context->log, WEFT_LOG_LEVEL_DEBUG,
               "rank %u of %u: transport %s, isa %s, progress %s, %u kernel threads", endpoint.rank,

@@ -17,8 +17,6 @@
 #include "runtime/machine/place.h"
 #include "transport/transport.h"
 
-typedef struct wefti_stream_listener wefti_stream_listener_t;
-
 /* WEFT_ALGO, looked up. */
 typedef struct wefti_wanted {
     const weft_algorithm_t *algorithm[WEFTI_OPS]; /* NULL: by cost */
@@ -29,6 +27,7 @@ typedef struct wefti_wanted {
  * them, the last one first.
  */
 typedef enum wefti_part {
+    WEFTI_PART_STREAMS,       /* stream/streams.c */
     WEFTI_PART_DEVICE_MEMORY, /* memory/device.c */
     WEFTI_PART_REGISTERED,    /* memory/region.c */
     WEFTI_PART_PROOFS,        /* interpreter/proof.c */
@@ -72,13 +71,10 @@ struct weft_context {
     wefti_parts_t parts;
     bool one_process; /* ranks are threads: any address reaches */
 
-    pthread_mutex_t lock; /* guards streams: only creating, destroying and walking take it */
-    weft_stream_t **streams;
-    size_t stream_count, stream_capacity;
-    _Atomic uint32_t inline_streams;           /* of them: run by the thread that waits */
-    wefti_stream_listener_t *stream_listeners; /* stream.h; under lock */
-    /* Moves the inline streams on without blocking; false when there are none. */
-    bool (*_Atomic progress_streams)(weft_context_t *context);
+    pthread_mutex_t lock; /* guards the making of parts, and which channels are in use */
+    /* Goes on with work of this rank while a thread waits, without blocking; false: none. Set by
+     * runtime/stream. */
+    bool (*_Atomic progress)(weft_context_t *context);
 };
 
 /* parts.c: the part, made at the first call. NULL: out of memory. */
@@ -95,6 +91,12 @@ bool wefti_part_never_in_use(void *part);
 bool wefti_part_always_in_use(void *part);
 bool wefti_parts_in_use(const weft_context_t *context);
 void wefti_parts_destroy(weft_context_t *context);
+
+static inline bool wefti_context_progress(weft_context_t *context)
+{
+    /* relaxed: the first work needs nobody until its creator has returned */
+    return atomic_load_explicit(&context->progress, memory_order_relaxed)(context);
+}
 
 /* algorithms.c: context->wanted of WEFT_ALGO, context->costs of WEFT_COSTS. */
 weft_status_t wefti_context_find_algorithms(weft_context_t *context);

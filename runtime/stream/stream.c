@@ -28,49 +28,6 @@ static uint32_t tail_count(const weft_stream_t *stream)
     return atomic_load_explicit(&stream->tail.value, memory_order_relaxed);
 }
 
-static uint32_t is_inline(const weft_stream_t *stream)
-{
-    return !stream->threaded && stream->queue == NULL;
-}
-
-static bool progress_inline(weft_context_t *context)
-{
-    /* relaxed: a stream that is new has somebody who looks after it */
-    return atomic_load_explicit(&context->inline_streams, memory_order_relaxed) > 0 &&
-           wefti_streams_progress(context, NULL);
-}
-
-static weft_status_t list_add(weft_context_t *context, weft_stream_t *stream)
-{
-    pthread_mutex_lock(&context->lock);
-    weft_status_t status =
-        wefti_array_reserve(context->allocator, &context->streams, &context->stream_capacity,
-                            context->stream_count + 1, sizeof(stream));
-    if (status >= 0) {
-        context->streams[context->stream_count++] = stream;
-        atomic_store_explicit(&context->progress_streams, progress_inline, memory_order_relaxed);
-        /* relaxed: every thread that enqueues on the stream sees it */
-        atomic_fetch_add_explicit(&context->inline_streams, is_inline(stream),
-                                  memory_order_relaxed);
-    }
-    pthread_mutex_unlock(&context->lock);
-    return status;
-}
-
-static void list_remove(weft_context_t *context, const weft_stream_t *stream)
-{
-    pthread_mutex_lock(&context->lock);
-    for (size_t i = 0; i < context->stream_count; i++) {
-        if (context->streams[i] == stream) {
-            context->streams[i] = context->streams[--context->stream_count];
-            atomic_fetch_sub_explicit(&context->inline_streams, is_inline(stream),
-                                      memory_order_relaxed);
-            break;
-        }
-    }
-    pthread_mutex_unlock(&context->lock);
-}
-
 static void stream_free(weft_stream_t *stream)
 {
     weft_context_t *context = stream->context;
@@ -128,7 +85,7 @@ static weft_status_t create(weft_context_t *context, const weft_stream_params_t 
     status = stream->slots != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     WEFT_TRY(status, status, fail);
     WEFT_TRY(status, start(stream, params->flags), fail);
-    status = list_add(context, stream);
+    status = wefti_streams_add(context, stream);
     if (status < 0) {
         weft_stream_destroy(stream);
         return status;
@@ -173,35 +130,6 @@ weft_status_t wefti_stream_create_host(weft_context_t *context, const char *name
     return create(context, &params, out_stream);
 }
 
-void wefti_stream_listen(weft_context_t *context, wefti_stream_listener_t *listener)
-{
-    pthread_mutex_lock(&context->lock);
-    listener->next = context->stream_listeners;
-    context->stream_listeners = listener;
-    pthread_mutex_unlock(&context->lock);
-}
-
-void wefti_stream_unlisten(weft_context_t *context, const wefti_stream_listener_t *listener)
-{
-    pthread_mutex_lock(&context->lock);
-    wefti_stream_listener_t **link = &context->stream_listeners;
-    while (*link != listener) {
-        link = &(*link)->next;
-    }
-    *link = listener->next;
-    pthread_mutex_unlock(&context->lock);
-}
-
-static void tell_listeners(const weft_stream_t *stream)
-{
-    weft_context_t *context = stream->context;
-    pthread_mutex_lock(&context->lock);
-    for (wefti_stream_listener_t *at = context->stream_listeners; at != NULL; at = at->next) {
-        at->ended(at, stream);
-    }
-    pthread_mutex_unlock(&context->lock);
-}
-
 void weft_stream_destroy(weft_stream_t *stream)
 {
     if (stream == NULL) {
@@ -221,9 +149,9 @@ void weft_stream_destroy(weft_stream_t *stream)
             sched_yield();
         }
     }
-    list_remove(stream->context, stream);
+    wefti_streams_remove(stream->context, stream);
     if (stream->queue != NULL) {
-        tell_listeners(stream);
+        wefti_streams_tell(stream);
         while (atomic_flag_test_and_set_explicit(&stream->busy, memory_order_acquire)) {
             sched_yield(); /* somebody still looks at it */
         }

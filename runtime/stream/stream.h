@@ -2,11 +2,13 @@
 /*
  * The inside of public streams.
  *
- *   stream.c  create, enqueue, query, synchronise; the ring of slots
- *   host.c    runs slots on the CPU device: inline or on the stream's own thread
- *   device.c  hands slots to a device's queue
- *   mark.c    counters that streams post
- *   event.c   events and notifies: marks on the timelines of streams
+ *   stream.c   create, enqueue, query, synchronise; the ring of slots
+ *   streams.c  the streams of a context
+ *   host.c     runs slots on the CPU device
+ *   thread.c   the thread of a stream that has its own
+ *   device.c   hands slots to a device's queue
+ *   mark.c     counters that streams post
+ *   event.c    events and notifies: marks on the timelines of streams
  */
 #ifndef WEFT_RUNTIME_STREAM_H
 #define WEFT_RUNTIME_STREAM_H
@@ -63,7 +65,7 @@ weft_status_t wefti_stream_wait_for(weft_context_t *context, wefti_mark_t *mark,
 
 /* host.c: runs what can be run; the caller holds busy or is the thread. */
 void wefti_stream_run(weft_stream_t *stream);
-void *wefti_stream_main(void *stream);
+void *wefti_stream_main(void *stream); /* thread.c */
 /* What an inline stream is blocked on, for sleeping until then. */
 typedef struct wefti_stream_block {
     wefti_signal_t *signal; /* NULL: nothing */
@@ -84,11 +86,18 @@ weft_status_t wefti_stream_push(weft_stream_t *stream, const wefti_slot_t *slot)
 weft_status_t wefti_stream_poll(weft_stream_t *stream);
 weft_status_t wefti_stream_poll_held(weft_stream_t *stream); /* the caller holds busy */
 
+/* streams.c */
+weft_status_t wefti_streams_add(weft_context_t *context, weft_stream_t *stream);
+void wefti_streams_remove(weft_context_t *context, const weft_stream_t *stream);
+/* The stream ends: listeners hear of it. */
+void wefti_streams_tell(const weft_stream_t *stream);
 /* Called before a stream of the context is freed; no queue runs any of its records any more. */
+typedef struct wefti_stream_listener wefti_stream_listener_t;
 struct wefti_stream_listener {
-    wefti_stream_listener_t *next; /* under the lock of the context */
+    wefti_stream_listener_t *next; /* streams.c */
     void (*ended)(wefti_stream_listener_t *listener, const weft_stream_t *stream);
 };
+/* The context has a stream. */
 void wefti_stream_listen(weft_context_t *context, wefti_stream_listener_t *listener);
 void wefti_stream_unlisten(weft_context_t *context, const wefti_stream_listener_t *listener);
 

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/stream/stream.h"
+
+#include "runtime/base/error.h"
+
+#define CHECK_NS 10000000ull /* between two looks at the other ranks while blocked */
+#define CARD_NAP_MIN_NS 20000ull
+#define CARD_NAP_MAX_NS 1000000ull
+
+/* A card raises its marks without waking anybody: they are looked at, ever less often. */
+static void await_card(weft_stream_t *stream, const wefti_slot_t *slot)
+{
+    uint64_t nap_ns = CARD_NAP_MIN_NS;
+    while (!wefti_mark_reached(slot->mark, slot->value) &&
+           wefti_fault_get(&slot->mark->fault) == WEFT_OK &&
+           wefti_fault_get(&stream->fault) == WEFT_OK) {
+        wefti_nap(nap_ns);
+        nap_ns = nap_ns * 2 < CARD_NAP_MAX_NS ? nap_ns * 2 : CARD_NAP_MAX_NS;
+        wefti_streams_progress(stream->context, NULL); /* finds queues that broke */
+        weft_status_t status = wefti_endpoint_check(stream->context->endpoint);
+        if (status < 0) {
+            wefti_fault_set(&stream->fault, status, weft_last_error());
+        }
+    }
+}
+
+void *wefti_stream_main(void *user)
+{
+    weft_stream_t *stream = user;
+    weft_context_t *context = stream->context;
+    bool spins = context->endpoint->may_spin && context->endpoint->free_cores > 0;
+    uint64_t spin_ns = spins ? context->settings.spin_ns : 0;
+    uint32_t waits = 0; /* number of the slot that it has begun to wait for, + 1 */
+    wefti_context_enter_thread(context);
+    if (context->endpoint->free_cores == 0) {
+        wefti_thread_be_prompt();
+    }
+    for (;;) {
+        wefti_stream_run(stream);
+        uint32_t done = atomic_load_explicit(&stream->done.value, memory_order_relaxed);
+        if (done == atomic_load_explicit(&stream->tail.value, memory_order_acquire)) {
+            if (atomic_load_explicit(&stream->stop, memory_order_acquire)) {
+                return NULL;
+            }
+            wefti_signal_await(NULL, &stream->tail, done + 1, spin_ns, UINT64_MAX);
+            continue;
+        }
+        wefti_slot_t *slot = &stream->slots[done & (stream->capacity - 1)];
+        if (slot->record.kind != WEFTI_RECORD_WAIT) {
+            continue; /* it came in since the stream was found empty */
+        }
+        if (context->device != NULL) {
+            await_card(stream, slot);
+            continue;
+        }
+        uint64_t once_ns = waits != done + 1 ? spin_ns : 0; /* not at every look around */
+        waits = done + 1;
+        if (!wefti_signal_await(NULL, slot->mark->signal, slot->value, once_ns, CHECK_NS)) {
+            weft_status_t status = wefti_endpoint_check(context->endpoint);
+            if (status < 0) {
+                wefti_fault_set(&stream->fault, status, weft_last_error());
+            }
+        }
+    }
+}

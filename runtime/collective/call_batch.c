@@ -46,7 +46,9 @@ static weft_status_t record_pair(weft_group_t *group, const wefti_pair_t *pair)
     if (batch->pair_count == WEFTI_CALLS) {
         return WEFT_AGAIN;
     }
-    batch->pairs[batch->pair_count++] = *pair;
+    if (pair != NULL) {
+        batch->pairs[batch->pair_count++] = *pair;
+    }
     return WEFT_OK;
 }
 

@@ -30,6 +30,7 @@ typedef struct wefti_recorder_ops {
     const char *name; /* "batch", for messages */
     /* A checked call. counts, of V forms, become the recorder's, also on failure. */
     weft_status_t (*record)(weft_group_t *group, const wefti_request_t *request, uint64_t *counts);
+    /* A checked pair; NULL: whether there is room for one. */
     weft_status_t (*record_pair)(weft_group_t *group, const wefti_pair_t *pair);
     void (*release)(weft_group_t *group); /* the group is destroyed */
 } wefti_recorder_ops_t;

@@ -39,16 +39,14 @@ static weft_status_t submit(weft_group_t *group, bool sends, const void *data, u
 {
     wefti_call_t *call = NULL;
     wefti_pair_t pair;
-    weft_status_t status = make_pair(&pair, group, sends, data, count, dtype, peer);
-    if (status < 0) {
-        return status;
+    const wefti_recorder_t *recorder = group->calls->recorder;
+    weft_status_t status = recorder != NULL ? recorder->ops->record_pair(group, NULL)
+                                            : wefti_call_reserve(group, stream, &call);
+    if (status == WEFT_OK) {
+        status = make_pair(&pair, group, sends, data, count, dtype, peer);
     }
-    if (group->calls->recorder != NULL) {
-        return group->calls->recorder->ops->record_pair(group, &pair);
-    }
-    status = wefti_call_reserve(group, stream, &call);
-    if (status != WEFT_OK) {
-        return status;
+    if (status != WEFT_OK || recorder != NULL) {
+        return status == WEFT_OK ? recorder->ops->record_pair(group, &pair) : status;
     }
     call->pairs.single = pair;
     wefti_pairs_fill(call, &call->pairs.single, 1);

@@ -22,7 +22,8 @@
  *
  * Views are checked before use: ids out of range, operators out of order and cycles are
  * WEFT_ERR_INVALID_ARGUMENT naming the operator. The lengths of op_inputs, op_outputs and ready_ns
- * cannot be checked. Definitions of collectives come from a registry
+ * cannot be checked. A pass with costs_path also returns WEFT_ERR_NOT_FOUND or
+ * WEFT_ERR_FORMAT for that file. Definitions of collectives come from a registry
  * (weft_registry_find_op(registry, "weft", "AllReduce", 1)), definitions of the host's operators
  * from the host: passes read only domain, name and effects.
  */

@@ -14,6 +14,8 @@
  * - Release and destroy functions accept NULL and do nothing.
  * - On failure an output that holds a handle, an address or a text is NULL. Other outputs are
  *   unchanged.
+ * - A function that allocates may return WEFT_ERR_NO_MEMORY, also where its description does not
+ *   list it.
  * - Pointer arguments are borrowed for the duration of the call unless the description states
  *   otherwise.
  * - One thread at a time uses an object; different objects are independent. "Any thread": threads

@@ -96,8 +96,8 @@ typedef struct weft_compile_params {
     const char *ops_path;
     /** Output file for the compiled graph as ONNX, which compiles to the same plan; NULL: none. */
     const char *emit_path;
-    /** Cluster description (JSON, runtime/machine/README.md) to choose algorithms for. Its number of
-     * ranks, if any, is world_size. NULL: one host. */
+    /** Cluster description (JSON, runtime/machine/README.md) to choose algorithms for. Its number
+     * of ranks, if any, is world_size. NULL: one host. */
     const char *topology_path;
     /** Replaces batch 0 if the file leaves the batch open, with a warning; 0: an open batch is an
      * error. */

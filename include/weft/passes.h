@@ -22,10 +22,12 @@
  *
  * Views are checked before use: ids out of range, operators out of order and cycles are
  * WEFT_ERR_INVALID_ARGUMENT naming the operator. The lengths of op_inputs, op_outputs and ready_ns
- * cannot be checked. A pass with costs_path also returns WEFT_ERR_NOT_FOUND or
- * WEFT_ERR_FORMAT for that file. Definitions of collectives come from a registry
- * (weft_registry_find_op(registry, "weft", "AllReduce", 1)), definitions of the host's operators
- * from the host: passes read only domain, name and effects.
+ * cannot be checked. A pass with costs_path also returns WEFT_ERR_NOT_FOUND or WEFT_ERR_FORMAT for
+ * that file.
+ *
+ * Definitions of collectives come from a registry (weft_registry_find_op(registry, "weft",
+ * "AllReduce", 1)), definitions of the host's operators from the host. Their domain and name must
+ * be set; passes read ordering, in_place and facts.
  */
 #ifndef WEFT_PASSES_H
 #define WEFT_PASSES_H
@@ -173,9 +175,9 @@ WEFT_API weft_status_t weft_pass_insert_collectives(const weft_graph_view_t *vie
  * Fuses collectives of one tensor into buckets: AllReduces of gradients (their results have
  * grad_of), ReduceScatters and AllGathers. Returns FUSE edits with the reason, and SPLIT edits for
  * tensors above the policy's cap. Every AllReduce is in exactly one bucket; ReduceScatters and
- * AllGathers that stay alone have no FUSE edit. Members of a bucket share group, kind, reduction and
- * type; none depends on another, not even through other buckets; no operator of unknown effect lies
- * between them.
+ * AllGathers that stay alone have no FUSE edit. Members of a bucket share group, kind, reduction
+ * and type; none depends on another, not even through other buckets; no operator of unknown effect
+ * lies between them.
  *
  * AllReduces and ReduceScatters are planned by the time at which their inputs are ready, AllGathers
  * by the time at which their first reader runs: the mirror image. All inputs of a bucket of

@@ -20,9 +20,8 @@ static void add(wefti_dependence_t *dependence, uint32_t from, uint32_t to)
     dependence->reach[from * dependence->words + to / 64] |= 1ull << (to % 64);
 }
 
-/* The ops that order edges put before an op. */
-static weft_status_t sort_edges(const weft_graph_view_t *view, wefti_arena_t *arena,
-                                wefti_successors_t *out_before)
+weft_status_t wefti_edges_before(const weft_graph_view_t *view, wefti_arena_t *arena,
+                                 wefti_successors_t *out_before)
 {
     weft_status_t status;
     WEFT_TRY(status, wefti_successors_begin(out_before, view->op_count, arena), done);
@@ -51,7 +50,7 @@ static weft_status_t find_later(const weft_graph_view_t *view, const uint32_t *o
     bool *behind =
         wefti_arena_array(arena, view->op_count, sizeof(*behind)); /* a candidate, or after one */
     bool *is_later = wefti_arena_array(arena, view->op_count, sizeof(*is_later));
-    WEFT_TRY(status, sort_edges(view, arena, &before), fail);
+    WEFT_TRY(status, wefti_edges_before(view, arena, &before), fail);
     if (candidate == NULL || behind == NULL || is_later == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }

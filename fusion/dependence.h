@@ -7,6 +7,7 @@
 
 #include <weft/graph_view.h>
 
+#include "graph/successors.h"
 #include "runtime/base/memory.h"
 
 /* reach is NULL when no candidate depends on another: the usual case costs one walk over the graph.
@@ -18,6 +19,9 @@ typedef struct wefti_dependence {
         *reach; /* row i: the candidates that depend on candidate i in the graph fused so far */
 } wefti_dependence_t;
 
+/* By op: the ops that order edges put before it. */
+weft_status_t wefti_edges_before(const weft_graph_view_t *view, wefti_arena_t *arena,
+                                 wefti_successors_t *out_before);
 /* ops: the candidates' op ids. Memory comes from arena. */
 weft_status_t wefti_dependence_init(const weft_graph_view_t *view, const uint32_t *ops,
                                     uint32_t count, wefti_arena_t *arena,

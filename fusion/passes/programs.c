@@ -19,6 +19,7 @@
  */
 #include <string.h>
 
+#include "fusion/passes/issue.h"
 #include "fusion/passes/passes.h"
 #include "ops/op_facts.h"
 #include "runtime/base/error.h"
@@ -38,55 +39,10 @@ typedef struct maker {
  */
 
 typedef struct order {
-    uint32_t *done;                /* by node: how many kernels have run when it may be read */
-    uint32_t *read;                /* by value: how many kernels have run when all have read it */
-    uint32_t *held, *next_held;    /* by node: the constraints in front of it, as a chain */
-    uint32_t *first, *last, *next; /* by number of kernels: collectives issued then, as a chain */
-    uint32_t *update_of;           /* by value: its only update, or WEFTI_NONE */
-    uint32_t *nodes;               /* the result */
-    uint32_t count, kernel_count;
+    uint32_t *update_of; /* by value: its only update, or WEFTI_NONE */
+    uint32_t *nodes;     /* the result */
+    uint32_t count;
 } order_t;
-
-/* Orderings that no value shows. */
-static weft_status_t collect_constraints(maker_t *m, order_t *o)
-{
-    const wefti_graph_t *graph = m->graph;
-    o->held = wefti_id_map(&m->arena, graph->node_count);
-    o->next_held = wefti_id_map(&m->arena, graph->constraint_count);
-    if (o->held == NULL || o->next_held == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t c = 0; c < graph->constraint_count; c++) {
-        uint32_t after = wefti_graph_live_node(graph, graph->constraints[c].after);
-        if (after != WEFTI_NONE) {
-            o->next_held[c] = o->held[after];
-            o->held[after] = c;
-        }
-    }
-    return WEFT_OK;
-}
-
-/* How many kernels must have run before a collective is issued. */
-static uint32_t ready_after(const wefti_graph_t *graph, const order_t *o, uint32_t id)
-{
-    const wefti_node_t *node = &graph->nodes[id];
-    uint32_t ready = 0;
-    for (uint32_t i = 0; i < node->input_count; i++) {
-        uint32_t producer = wefti_producer(graph, node->inputs[i]);
-        ready = producer != WEFTI_NONE && o->done[producer] > ready ? o->done[producer] : ready;
-    }
-    for (uint32_t k = 0; k < node->output_count && (node->def->effects & WEFT_EFFECT_UPDATES) != 0;
-         k++) {
-        uint32_t at = wefti_node_overwrites(node, k);
-        uint32_t value = at == WEFTI_NONE ? WEFTI_NONE : node->inputs[at];
-        ready = value != WEFTI_NONE && o->read[value] > ready ? o->read[value] : ready;
-    }
-    for (uint32_t c = o->held[id]; c != WEFTI_NONE; c = o->next_held[c]) {
-        uint32_t before = wefti_graph_live_node(graph, graph->constraints[c].before);
-        ready = before != WEFTI_NONE && o->done[before] > ready ? o->done[before] : ready;
-    }
-    return ready;
-}
 
 /* An update that a collective runs is issued as the collective. */
 static bool comes_last(const wefti_node_t *node)
@@ -116,64 +72,27 @@ static weft_status_t check_reads(const wefti_graph_t *graph, uint32_t id)
     return WEFT_OK;
 }
 
-static void issue_at(order_t *o, uint32_t kernel, uint32_t collective)
-{
-    if (o->first[kernel] == WEFTI_NONE) {
-        o->first[kernel] = collective;
-    } else {
-        o->next[o->last[kernel]] = collective;
-    }
-    o->last[kernel] = collective;
-}
-
-static void note_reads(const wefti_graph_t *graph, order_t *o, uint32_t id)
-{
-    const wefti_node_t *node = &graph->nodes[id];
-    for (uint32_t i = 0; i < node->input_count; i++) {
-        uint32_t value = node->inputs[i];
-        if (value != WEFTI_NONE && o->done[id] > o->read[value]) {
-            o->read[value] = o->done[id];
-        }
-    }
-}
-
 /* Kernels in the order of the graph, collectives between them; updates are left out. */
 static weft_status_t place_collectives(maker_t *m, order_t *o)
 {
-    weft_status_t status = WEFT_OK;
+    weft_status_t status;
     const wefti_graph_t *graph = m->graph;
-    o->done = wefti_arena_array(&m->arena, graph->node_count, sizeof(*o->done));
-    o->read = wefti_arena_array(&m->arena, graph->value_count, sizeof(*o->read));
-    o->first = wefti_id_map(&m->arena, (size_t)graph->order_count + 1);
-    o->last = wefti_id_map(&m->arena, (size_t)graph->order_count + 1);
-    o->next = wefti_id_map(&m->arena, graph->node_count);
-    uint32_t *kernels = wefti_id_map(&m->arena, graph->order_count);
-    if (o->done == NULL || o->read == NULL || o->first == NULL || o->last == NULL ||
-        o->next == NULL || kernels == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    WEFT_TRY(status, collect_constraints(m, o), fail);
-    for (uint32_t i = 0; i < graph->order_count; i++) {
-        uint32_t id = graph->order[i];
-        if (comes_last(&graph->nodes[id])) {
-            continue;
+    weft_graph_view_t view = WEFT_GRAPH_VIEW_INIT;
+    wefti_issue_t issue;
+    WEFT_TRY(status, wefti_graph_view(graph, &m->arena, &view), fail);
+    WEFT_TRY(status, wefti_find_issue(&view, &m->arena, &issue), fail);
+    for (uint32_t i = 0, next = 0; i <= graph->order_count; i++) {
+        for (; next < issue.count && issue.after[issue.ops[next]] <= i; next++) {
+            uint32_t id = issue.ops[next];
+            if (!comes_last(&graph->nodes[id])) {
+                WEFT_TRY(status, check_reads(graph, id), fail);
+                o->nodes[o->count++] = id;
+            }
         }
-        WEFT_TRY(status, check_reads(graph, id), fail);
-        if (wefti_node_communicates(&graph->nodes[id])) {
-            o->done[id] = ready_after(graph, o, id);
-            issue_at(o, o->done[id], id);
-        } else {
-            kernels[o->kernel_count++] = id;
-            o->done[id] = o->kernel_count;
-        }
-        note_reads(graph, o, id);
-    }
-    for (uint32_t i = 0; i <= o->kernel_count; i++) {
-        for (uint32_t id = o->first[i]; id != WEFTI_NONE; id = o->next[id]) {
+        uint32_t id = i < graph->order_count ? graph->order[i] : WEFTI_NONE;
+        if (id != WEFTI_NONE && !wefti_is_issued(&view.ops[id]) && !comes_last(&graph->nodes[id])) {
+            WEFT_TRY(status, check_reads(graph, id), fail);
             o->nodes[o->count++] = id;
-        }
-        if (i < o->kernel_count) {
-            o->nodes[o->count++] = kernels[i];
         }
     }
 fail:

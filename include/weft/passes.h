@@ -196,9 +196,10 @@ WEFT_API weft_status_t weft_pass_bucket(const weft_graph_view_t *view,
                                         weft_edit_list_t **out_edits,
                                         weft_bucket_forecast_t *out_forecast);
 /**
- * Chooses algorithms. Returns an ALGORITHM edit for every collective of domain weft: its eligible
- * algorithms, the fastest for its size first (`weft algos` shows the times). A collective of
- * unknown size (0 bytes) gets the algorithms of a small one.
+ * Chooses algorithms as a plan does. Returns an ALGORITHM edit for every collective of domain weft:
+ * its eligible algorithms, the fastest for its size first (`weft algos` shows the times). A
+ * collective of unknown size (0 bytes) gets the algorithms of a small one, a group of more than 64
+ * ranks those of few steps.
  * @param[in]  view      the graph
  * @param[in]  params    groups, order and costs
  * @param[out] out_edits the caller destroys them
@@ -208,10 +209,12 @@ WEFT_API weft_status_t weft_pass_algorithms(const weft_graph_view_t *view,
                                             const weft_algorithms_params_t *params,
                                             weft_edit_list_t **out_edits);
 /**
- * Orders collectives. Returns ORDER edges from each operator of WEFT_ORDERING_GROUP (or with
- * WEFT_EFFECT_COMMUNICATES, if its definition states no ordering) to the next one in the view's
- * order, unless values or edges already connect them. A program that issues collectives in this
- * order issues them in one order on all ranks, whatever the groups.
+ * Orders collectives as a plan does: each is issued as soon as the operators have run that it needs;
+ * those that become ready together keep the view's order. Returns ORDER edges from each operator of
+ * WEFT_ORDERING_GROUP (or with WEFT_EFFECT_COMMUNICATES, if its definition states no ordering) to
+ * the next one in that order, unless values or edges already connect them. A program that issues
+ * collectives in this order issues them in one order on all ranks, whatever the groups. An edge may
+ * reverse two collectives of the view: sort the graph before it is described again.
  * @param[in]  view      the graph
  * @param[in]  allocator NULL: malloc
  * @param[out] out_edits the caller destroys them

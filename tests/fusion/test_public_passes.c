@@ -185,6 +185,27 @@ static void test_order_and_start_wait(void **state)
     weft_edit_list_destroy(edits);
 }
 
+/* What is ready first goes first, as in a plan. */
+static void test_order_is_that_of_readiness(void **state)
+{
+    static view_builder_t b;
+    weft_edit_list_t *edits;
+    (void)state;
+    view_begin(&b);
+    uint32_t x = view_op(&b, "Compute", NULL, 0, WEFT_DTYPE_F32, 64); /* op 0 */
+    uint32_t y = view_op(&b, "Compute", &x, 1, WEFT_DTYPE_F32, 64);
+    view_op(&b, "AllReduce", &y, 1, WEFT_DTYPE_F32, 64); /* op 2 */
+    uint32_t first = view_op(&b, "AllReduce", &x, 1, WEFT_DTYPE_F32, 64);
+    view_op(&b, "AllGather", &first, 1, WEFT_DTYPE_F32, 64); /* op 4, ready with op 3 */
+    const weft_graph_view_t *view = view_end(&b);
+    assert_int_equal(weft_pass_order(view, NULL, &edits), WEFT_OK);
+    assert_int_equal(weft_edits_check(view, edits), WEFT_OK);
+    assert_int_equal(weft_edit_list_count(edits), 1); /* a value connects 3 and 4 */
+    assert_int_equal(weft_edit_list_get(edits, 0)->op_a, 4);
+    assert_int_equal(weft_edit_list_get(edits, 0)->op_b, 2);
+    weft_edit_list_destroy(edits);
+}
+
 /* Two branches with a collective each: one hides behind the other. */
 static void test_schedule(void **state)
 {
@@ -595,6 +616,7 @@ int main(void)
         cmocka_unit_test(test_bucket_and_forecast),
         cmocka_unit_test(test_algorithms),
         cmocka_unit_test(test_order_and_start_wait),
+        cmocka_unit_test(test_order_is_that_of_readiness),
         cmocka_unit_test(test_schedule),
         cmocka_unit_test(test_predicted_times),
         cmocka_unit_test(test_buckets_of_random_graphs),

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The end of a call, and what its paths share. */
 #include "runtime/base/error.h"
-#include "ops/reduce/reduce.h"
 #include "runtime/collective/recorder.h"
 
 /* Wakes who sleeps on what the call published. */
@@ -86,22 +85,6 @@ weft_status_t wefti_call_see_signals(wefti_call_t *call, size_t signal_offset, u
         }
     }
     return WEFT_OK;
-}
-
-weft_status_t wefti_call_reduce(wefti_call_t *call, uint32_t destination_count, uint64_t elem_count)
-{
-    const weft_group_t *group = call->group;
-    const wefti_calls_t *calls = group->calls;
-    weft_reduce_t args = {
-        .sources = calls->sources,
-        .source_count = group->size,
-        .destinations = calls->destinations,
-        .destination_count = destination_count,
-        .elem_count = elem_count,
-        .dtype = call->dtype,
-        .reduction = call->reduction,
-    };
-    return wefti_reduce(&args, group->context->settings.isa);
 }
 
 /* ---- while calls are recorded ---- */

@@ -21,7 +21,7 @@
  *                              (from ISSUED)└───────────┴──────────────────> DONE <────────────┘
  *
  *   ISSUED      posts number, signature and either data or addresses
- *   RECOVERING  waits for all ranks to recover the group (recovery.c)
+ *   RECOVERING  waits for all ranks to recover the group (call_recover.c)
  *   PAIRS       waits for mailboxes
  *   POSTED      waits for the postings of all peers: the same signature, or the group is broken.
  *               All ranks know the same then, and take the same path
@@ -38,6 +38,7 @@
 #ifndef WEFT_RUNTIME_CALL_H
 #define WEFT_RUNTIME_CALL_H
 
+#include "ops/reduce/reduce.h"
 #include "runtime/collective/select.h"
 #include "runtime/group/group.h"
 
@@ -239,10 +240,24 @@ static inline uint32_t wefti_group_nth_peer(const weft_group_t *group, uint32_t 
     return r < group->size ? r : r - group->size;
 }
 
-/* call.c: reduces the sources of the group to its first destinations. */
-weft_status_t wefti_call_reduce(wefti_call_t *call, uint32_t destination_count,
-                                uint64_t elem_count);
-/* Wakes the ranks that sleep on what this call published; see wefti_fence. */
+/* Reduces the sources of the group to its first destinations. */
+static inline weft_status_t wefti_call_reduce(wefti_call_t *call, uint32_t destination_count,
+                                              uint64_t elem_count)
+{
+    const weft_group_t *group = call->group;
+    const wefti_calls_t *calls = group->calls;
+    weft_reduce_t args = {
+        .sources = calls->sources,
+        .source_count = group->size,
+        .destinations = calls->destinations,
+        .destination_count = destination_count,
+        .elem_count = elem_count,
+        .dtype = call->dtype,
+        .reduction = call->reduction,
+    };
+    return wefti_reduce(&args, group->context->settings.isa);
+}
+/* call.c: wakes the ranks that sleep on what this call published; see wefti_fence. */
 void wefti_call_settle(wefti_call_t *call);
 /* The call is complete, with or without an error; the next call of the group may run. */
 void wefti_call_finish(wefti_call_t *call);

@@ -6,7 +6,8 @@ An object may use a symbol of ours only if its folder may include the folder of 
 Folders above the others (ABOVE) may use all public symbols (weft_*) as well. So no folder links one above it.
 
 In FOLDERS_WITHOUT_UNUSED every function that folders share has a caller, in its own file or elsewhere. A function that
-only tests call is in FOR_TESTS. No files of FOLDERS_WITHOUT_CIRCLES use each other in a circle.
+only tests call is in FOR_TESTS. No files of FOLDERS_WITHOUT_CIRCLES use each other in a circle. In the path of one call
+(ARCHITECTURE.md), each file uses the next one.
 
 usage: check_links.py NM OBJECTS_FILE
 
@@ -19,7 +20,7 @@ import sys
 
 from check_includes import ABOVE, FOLDERS, folder_of
 
-FOLDERS_WITHOUT_UNUSED = set(FOLDERS) - {"ops"}
+FOLDERS_WITHOUT_UNUSED = set(FOLDERS)
 FOLDERS_WITHOUT_CIRCLES = ("graph/", "fusion/", "runtime/")
 CIRCLES = ("fusion/lower/",)  # the circle that is left
 FOR_TESTS = {
@@ -82,6 +83,17 @@ def find_circles(defined, used):
         yield f"{file}: in a circle with {', '.join(sorted(uses[file] & files))}"
 
 
+def find_gaps(root, defined, used):
+    """The path of one call in ARCHITECTURE.md, step by step."""
+    section = (root / "ARCHITECTURE.md").read_text().partition("## The path of one call")[2].partition("## ")[0]
+    files = re.findall(r"^\d+\. `(.*\.c)`", section, re.MULTILINE)
+    for user, file in zip(files, files[1:]):
+        if not any(defined.get(symbol) == file for symbol in used.get(user, ())):
+            yield f"ARCHITECTURE.md: {user} does not use {file}"
+    if not 2 <= len(files) <= 7:
+        yield f"ARCHITECTURE.md: the path of one call has {len(files)} files after the header"
+
+
 def main() -> int:
     nm, objects_file = sys.argv[1:]
     objects = pathlib.Path(objects_file).read_text().split()
@@ -91,6 +103,7 @@ def main() -> int:
     defined, used = read_symbols(nm, objects)
     wrong = sorted(find_unused(pathlib.Path(__file__).parents[2], defined, used))
     wrong += find_circles(defined, used)
+    wrong += find_gaps(pathlib.Path(__file__).parents[2], defined, used)
     checked = 0
     for source, symbols in sorted(used.items()):
         for symbol in sorted(symbols & defined.keys()):

@@ -56,8 +56,24 @@ static void note_use(memory_t *m, uint32_t value, uint32_t time)
     m->last_use[value] = time > m->last_use[value] ? time : m->last_use[value];
 }
 
-/* With a bound on collectives in flight one is over when that many more are issued. Those on
- * activations are issued by every program that has what comes behind them. */
+/* With a bound on collectives in flight one is over before the one is issued that would be too many.
+ * A plan that reuses the memory of gradients has no micro-batches: program step runs all
+ * collectives. */
+static void end_passing(memory_t *m)
+{
+    const wefti_lowering_t *l = m->l;
+    uint32_t bound = l->params->in_flight;
+    for (uint32_t c = 0; bound > 0 && c + bound < l->command_count; c++) {
+        uint32_t next = c + bound, ready = l->commands[next].ready;
+        bool first = ready > 0 && l->commands[next - 1].ready < ready;
+        uint32_t end = 2 * ready - (first ? 1 : 0);
+        if (l->buckets[l->commands[c].bucket].passing && end < m->comm_end[c]) {
+            m->comm_end[c] = end;
+        }
+    }
+}
+
+/* Collectives on activations are issued by every program that has what comes after them. */
 static weft_status_t find_ends_by_bound(memory_t *m)
 {
     const wefti_lowering_t *l = m->l;
@@ -70,11 +86,8 @@ static weft_status_t find_ends_by_bound(memory_t *m)
         if (!l->buckets[l->commands[c].bucket].gradients) {
             on_activations[count++] = c;
         }
-        if (bound > 0 && c + bound < l->command_count &&
-            l->buckets[l->commands[c].bucket].passing) {
-            m->comm_end[c] = 2 * l->commands[c + bound].ready; /* only program step has it */
-        }
     }
+    end_passing(m);
     for (uint32_t i = 0; bound > 0 && i + bound < count; i++) {
         uint32_t c = on_activations[i];
         uint32_t end = 2 * l->commands[on_activations[i + bound]].ready;

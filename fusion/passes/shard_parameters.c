@@ -190,19 +190,6 @@ static void take_readers(splitter_t *s, const bucket_t *bucket, uint32_t i, uint
     }
 }
 
-static bool is_read(const splitter_t *s, const bucket_t *bucket, uint32_t i, uint32_t passes)
-{
-    uint32_t param = bucket->params[i];
-    for (uint32_t k = s->readers.first[param]; k < s->readers.first[param + 1]; k++) {
-        uint32_t reader = s->readers.nodes[k];
-        if (reader != bucket->view && reader != bucket->gather &&
-            (passes >> pass_of(&s->graph->nodes[reader]) & 1) != 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* An all-gather for the kernels of some passes (a mask), before the first of them. */
 static weft_status_t add_gather(splitter_t *s, const bucket_t *bucket, uint32_t passes,
                                 const char *word, uint32_t first)
@@ -211,16 +198,14 @@ static weft_status_t add_gather(splitter_t *s, const bucket_t *bucket, uint32_t 
     wefti_graph_t *graph = s->graph;
     const wefti_node_t *like = &graph->nodes[bucket->gather];
     const char **names = wefti_arena_array(&s->arena, bucket->count, sizeof(*names));
-    bool *absent = wefti_arena_array(&s->arena, bucket->count, sizeof(*absent));
     uint32_t *in = wefti_arena_memdup(&s->arena, like->inputs, like->input_count * sizeof(*in));
     char *name = wefti_arena_printf(&s->arena, "%s_%s", like->name, word);
     uint32_t node;
-    if (names == NULL || absent == NULL || in == NULL || name == NULL) {
+    if (names == NULL || in == NULL || name == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     in[0] = graph->nodes[bucket->view].outputs[0];
     for (uint32_t i = 0; i < bucket->count; i++) {
-        absent[i] = !is_read(s, bucket, i, passes);
         names[i] =
             wefti_arena_printf(&s->arena, "%s_%s", graph->values[bucket->params[i]].name, word);
         if (names[i] == NULL) {
@@ -235,16 +220,13 @@ static weft_status_t add_gather(splitter_t *s, const bucket_t *bucket, uint32_t 
                                         .input_count = bucket->count + 1,
                                         .output_names = names,
                                         .output_count = bucket->count,
-                                        .output_absent = absent,
                                         .attrs = like->attrs,
                                         .attr_count = like->attr_count};
     WEFT_TRY(status, wefti_graph_add_node(graph, &params, &node), done);
     s->keys[node] = (uint64_t)(first + 1) * NEW_PER_NODE - 1;
     s->gathers[s->gather_count++] = (gather_t){node, first};
     for (uint32_t i = 0; i < bucket->count; i++) {
-        if (!absent[i]) {
-            take_readers(s, bucket, i, node, passes);
-        }
+        take_readers(s, bucket, i, node, passes);
     }
     status = wefti_graph_join_programs(graph, node);
 done:

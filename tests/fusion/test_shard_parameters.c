@@ -45,39 +45,39 @@ static void test_weights_are_gathered_in_each_pass(void **state)
                                  UPDATED("w") "order %a -> %w_backward\n");
 }
 
-/* Both members travel, but the backward pass reads only one. */
-static void test_members_that_a_pass_does_not_read_have_no_name(void **state)
+/* A bucket is gathered whole, though the backward pass reads only one member. */
+static void test_buckets_are_gathered_whole(void **state)
 {
     (void)state;
-    test_pass(
-        shard_parameters, NULL,
-        VALUES "param %u : f32[2] = [5,6]\n"
-               "%a = Mul(%x, %w)\n"
-               "%b = Add(%a, %v)\n"
-               "%c = Mul(%b, %u)\n"
-               "backward %du = Mul(%c, %u)\n"
-               "backward %dv = Relu(%du)\n"
-               "backward %dw = Mul(%dv, %w)\n" UPDATE("u")
-                   GATHER("u") "comm %r = weft::ReduceScatter(%dv, %dw) " FLAT "\n"
-                               "update %vw = weft::Shard(%v, %w) " FLAT "\n"
-                               "update %vw_new = weft::SGD(%vw, %r, %lr)\n"
-                               "update %v_new, %w_new = weft::AllGather(%vw_new, %v, %w) " FLAT
-                               "\n",
-        VALUES "param %u : f32[2] = [5,6]\n" VIEW(
-            "u") "comm %vw = weft::Shard(%v, %w) " FLAT "\n"
-                 "comm %v_forward, %w_forward = weft::AllGather(%vw, %v, %w) " FLAT
-                 " as v_new_forward\n"
-                 "%a = Mul(%x, %w_forward)\n"
-                 "%b = Add(%a, %v_forward)\n" GATHERED(
-                     "u", "gathered") "%c = Mul(%b, %u_gathered)\n"
-                                      "backward %du = Mul(%c, %u_gathered)\n"
-                                      "backward %dv = Relu(%du)\n"
-                                      "comm -, %w_backward = weft::AllGather(%vw, %v, %w) " FLAT
-                                      " as v_new_backward\n"
-                                      "backward %dw = Mul(%dv, %w_backward)\n" UPDATED(
-                                          "u") "comm %r = weft::ReduceScatter(%dv, %dw) " FLAT "\n"
-                                               "update %vw_new = weft::SGD(%vw, %r, %lr)\n"
-                                               "order %b -> %w_backward\n");
+    test_pass(shard_parameters, NULL,
+              VALUES
+              "param %u : f32[2] = [5,6]\n"
+              "%a = Mul(%x, %w)\n"
+              "%b = Add(%a, %v)\n"
+              "%c = Mul(%b, %u)\n"
+              "backward %du = Mul(%c, %u)\n"
+              "backward %dv = Relu(%du)\n"
+              "backward %dw = Mul(%dv, %w)\n" UPDATE("u")
+                  GATHER("u") "comm %r = weft::ReduceScatter(%dv, %dw) " FLAT "\n"
+                              "update %vw = weft::Shard(%v, %w) " FLAT "\n"
+                              "update %vw_new = weft::SGD(%vw, %r, %lr)\n"
+                              "update %v_new, %w_new = weft::AllGather(%vw_new, %v, %w) " FLAT "\n",
+              VALUES "param %u : f32[2] = [5,6]\n" VIEW(
+                  "u") "comm %vw = weft::Shard(%v, %w) " FLAT "\n"
+                       "comm %v_forward, %w_forward = weft::AllGather(%vw, %v, %w) " FLAT
+                       " as v_new_forward\n"
+                       "%a = Mul(%x, %w_forward)\n"
+                       "%b = Add(%a, %v_forward)\n" GATHERED(
+                           "u", "gathered") "%c = Mul(%b, %u_gathered)\n"
+                                            "backward %du = Mul(%c, %u_gathered)\n"
+                                            "backward %dv = Relu(%du)\n"
+                                            "comm %v_backward, %w_backward = weft::AllGather(%vw, "
+                                            "%v, %w) " FLAT " as v_new_backward\n"
+                                            "backward %dw = Mul(%dv, %w_backward)\n" UPDATED(
+                                                "u") "comm %r = weft::ReduceScatter(%dv, %dw) " FLAT
+                                                     "\n"
+                                                     "update %vw_new = weft::SGD(%vw, %r, %lr)\n"
+                                                     "order %b -> %w_backward\n");
 }
 
 /* One all-gather at a time is not issued before the kernels that read its result. */
@@ -133,7 +133,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_weights_are_gathered_in_each_pass),
-        cmocka_unit_test(test_members_that_a_pass_does_not_read_have_no_name),
+        cmocka_unit_test(test_buckets_are_gathered_whole),
         cmocka_unit_test(test_in_flight_bounds_what_is_gathered_ahead),
         cmocka_unit_test(test_other_readers_keep_weights_whole),
         cmocka_unit_test(test_programs_get_their_gathers),

@@ -60,10 +60,14 @@ static void add_training(wefti_text_t *out, const weft_plan_t *plan)
             plan->global_micro_batches, plan->accumulate);
     }
     if (plan->flags & WEFTI_PLAN_SHARDED) {
+        int parameters = (plan->flags & WEFTI_PLAN_SHARDED_PARAMETERS) != 0;
         wefti_text_printf(out,
                           "  sharded: each rank updates 1/%" PRIu32
-                          " of the parameters and keeps only its optimizer state%s\n",
-                          world,
+                          " of the parameters and keeps only %sits optimizer state%s%s\n",
+                          world, parameters ? "these and " : "",
+                          parameters ? "\n  parameters are gathered before each pass that reads "
+                                       "them, and dropped after it"
+                                     : "",
                           plan->flags & WEFTI_PLAN_DECOUPLED
                               ? "\n  decoupled: updated weights are gathered during the next "
                                 "forward pass, or by program flush"
@@ -227,7 +231,9 @@ static void add_memory(wefti_text_t *out, const weft_plan_t *plan,
     if (summary->partial_bytes > 0) {
         add_bytes(out, "partial gradients", summary->partial_bytes);
     }
-    add_bytes(out, "activations", summary->activation_bytes);
+    add_bytes(out,
+              plan->flags & WEFTI_PLAN_SHARDED_PARAMETERS ? "activations, gathered" : "activations",
+              summary->activation_bytes);
     add_bytes(out, "live at once", plan->live_bytes);
     add_bytes(out, "arena", plan->arena_bytes);
     add_bytes(out, "copied for fusion", plan->fusion_copied_bytes);

@@ -106,6 +106,7 @@ const wefti_plan_program_t *wefti_plan_micro_step(const weft_plan_t *plan, uint3
 
 /* A text form of what fusion decided, shared by both forms of explain. */
 typedef struct wefti_plan_summary {
+    /* in memory that nothing else has; activations: the most bytes alive at once in other memory */
     uint64_t param_bytes, gradient_bytes, state_bytes, activation_bytes;
     uint64_t partial_bytes; /* of gradients: what no bucket reduces, but goes into what is */
     uint64_t bucket_bytes;  /* of all buckets together, payload of their members */

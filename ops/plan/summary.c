@@ -90,25 +90,39 @@ uint32_t wefti_plan_next_piece(const weft_plan_t *plan, wefti_plan_pieces_t *pie
     return whole == WEFTI_PLAN_NONE ? 0 : ++pieces->seen[whole];
 }
 
+/* Adds a buffer whose memory nothing else has. */
+static void add_lasting(wefti_plan_summary_t *summary, const wefti_plan_buffer_t *buffer)
+{
+    int shard = buffer->kind == WEFTI_BUFFER_SHARD, weights = buffer->whole_offset_bytes != 0;
+    if (wefti_plan_is_nowhere(buffer) || wefti_plan_passes(buffer)) {
+        return;
+    }
+    summary->param_bytes +=
+        buffer->kind == WEFTI_BUFFER_PARAM || (shard && weights) ? buffer->size_bytes : 0;
+    summary->gradient_bytes +=
+        buffer->kind == WEFTI_BUFFER_GRAD || (shard && !weights) ? buffer->size_bytes : 0;
+    summary->state_bytes += buffer->kind == WEFTI_BUFFER_STATE ? buffer->size_bytes : 0;
+}
+
 void wefti_plan_summarise(const weft_plan_t *plan, wefti_plan_summary_t *out_summary)
 {
     wefti_plan_summary_t summary = {0};
     const wefti_plan_collective_t *bucket;
     uint64_t position = 0;
     uint32_t stream;
+    uint64_t reduced = 0; /* of the gradients that last */
     for (uint32_t i = 0; i < plan->buffer_count; i++) {
-        const wefti_plan_buffer_t *buffer = &plan->buffers[i];
-        summary.param_bytes += buffer->kind == WEFTI_BUFFER_PARAM ? buffer->size_bytes : 0;
-        summary.gradient_bytes += buffer->kind == WEFTI_BUFFER_GRAD ? buffer->size_bytes : 0;
-        summary.state_bytes += buffer->kind == WEFTI_BUFFER_STATE ? buffer->size_bytes : 0;
+        add_lasting(&summary, &plan->buffers[i]);
     }
     uint64_t lasting = summary.param_bytes + summary.gradient_bytes + summary.state_bytes;
     summary.activation_bytes = plan->live_bytes > lasting ? plan->live_bytes - lasting : 0;
     while ((bucket = wefti_plan_next_bucket(plan, &position, &stream)) != NULL) {
         summary.bucket_count++;
         summary.bucket_bytes += wefti_plan_member_bytes(plan, bucket);
+        reduced += plan->buffers[bucket->source].range == 0
+                       ? wefti_plan_member_bytes(plan, bucket)
+                       : plan->buffers[bucket->buffer].size_bytes;
     }
-    summary.partial_bytes =
-        summary.bucket_count > 0 ? summary.gradient_bytes - summary.bucket_bytes : 0;
+    summary.partial_bytes = summary.bucket_count > 0 ? summary.gradient_bytes - reduced : 0;
     *out_summary = summary;
 }

@@ -98,8 +98,9 @@ class Checkpoint(Case):
     def test_bucket_policies_and_shards_may_change(self):
         adam = ("--optimizer", "adam")
         plans = [self.compile("mlp.onnx", f"{i}.weft", 2, 16, *adam, *extra)
-                 for i, extra in enumerate([(), ("--bucket", "none"), ("--shard-optimizer",), ("--decouple",)])]
-        for plan in plans[2:3] if SANITIZED else plans[::3]:
+                 for i, extra in enumerate([(), ("--bucket", "none"), ("--shard-optimizer",), ("--decouple",),
+                                            ("--shard-parameters", "--bucket", "bytes:100K")])]
+        for plan in plans[4:] if SANITIZED else plans[::2]:
             self.resumed(plan, [(other, 2) for other in plans], until=6, at=3)
 
     def test_the_number_of_ranks_may_change_with_a_fixed_tree(self):

@@ -30,6 +30,8 @@ OPTIONS = (
     ("--global-micro-batches", "8"), ("--wire", "bf16"), ("--clip", "1.5"),
     ("--in-flight", "1"), ("--in-flight", "1", "--decouple", "--bucket", "none"), ("--arena-limit", "64M"),
     ("--clip", "0.5", "--shard-optimizer", "--accumulate", "2", "--optimizer", "adam"),
+    ("--shard-parameters",), ("--shard-parameters", "--bucket", "bytes:20K", "--wire", "bf16"),
+    ("--shard-parameters", "--bucket", "none", "--clip", "0.5", "--accumulate", "2", "--in-flight", "1"),
 )
 
 

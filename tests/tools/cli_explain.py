@@ -36,6 +36,7 @@ CASES = {  # model, options
     "mlp-mgwfbp": (MLP, "--world 2 --batch 64 --bucket mgwfbp"),
     "mlp-sharded": (MLP, "--world 4 --batch 64 --shard-optimizer"),
     "mlp-sharded-bf16": (MLP, "--world 4 --batch 64 --shard-optimizer --wire bf16"),
+    "mlp-sharded-parameters": (MLP, "--world 4 --batch 64 --shard-parameters --bucket bytes:256K"),
     "mlp-decoupled": (MLP, "--world 4 --batch 64 --decouple"),
     "mlp-in-flight": (MLP, "--world 2 --batch 64 --bucket bytes:256K --in-flight 2"),
     "lenet": (LENET, "--world 2 --batch 64"),

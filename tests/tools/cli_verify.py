@@ -16,6 +16,8 @@ PLANS = {  # ranks, options
     "accumulated": (3, ("--accumulate", 4)),
     "fixed": (2, ("--global-micro-batches", 8, "--clip", 1.0)),
     "all": (3, ("--decouple", "--accumulate", 3, "--wire", "bf16", "--clip", 0.5)),
+    "parameters": (3, ("--shard-parameters", "--bucket", "bytes:64K")),
+    "gathered": (3, ("--shard-parameters", "--bucket", "none", "--wire", "bf16", "--in-flight", 1)),
     "alone": (1, ("--accumulate", 2)),
 }
 

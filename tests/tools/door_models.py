@@ -59,6 +59,21 @@ def forward(values=None):
     return model(forward_nodes(), values or weights())
 
 
+def deep(layers, width):
+    """So many layers of one width, after a first one and before a last one."""
+    values, nodes, x = {}, [helper.make_node("Flatten", ["image"], ["x0"], name="flatten", axis=1)], "x0"
+    sizes = [784, *[width] * (layers + 1), 10]
+    for i, (inputs, outputs) in enumerate(zip(sizes, sizes[1:])):
+        own = weights(seed=i, inputs=inputs, hidden=outputs)
+        values |= {f"{i}.weight": own["fc1.weight"], f"{i}.bias": own["fc1.bias"]}
+        h = "logits" if i == layers + 1 else f"h{i}"
+        nodes.append(helper.make_node("Gemm", [x, f"{i}.weight", f"{i}.bias"], [h], name=f"fc{i}", transB=1))
+        if h != "logits":
+            x = f"a{i}"
+            nodes.append(helper.make_node("Relu", [h], [x], name=f"relu{i}"))
+    return model([*nodes, forward_nodes()[-1]], values)
+
+
 def average_of_images(values=None):
     """All ranks learn from the average of their images: a forward pass that communicates, before its first weight."""
     nodes = forward_nodes()

@@ -157,7 +157,9 @@ WEFT_API uint32_t weft_session_micro_count(const weft_session_t *session);
  * Gathers the weights that other ranks have updated. Collective, blocking. Only a decoupled plan
  * leaves weights on other ranks after a step; for other plans, and without a step since the last
  * call, nothing happens. Calls that read weights flush first, so they are collective on a decoupled
- * plan: weft_session_eval, weft_session_get_param, weft_session_param_digest and saving.
+ * plan: weft_session_eval, weft_session_get_param, weft_session_param_digest and saving. They are
+ * also collective if parameters are sharded (weft_compile_params_t.shard_parameters), because each
+ * rank has only a part of the weights.
  * @param[in] session the session
  * @return as weft_session_step
  *
@@ -165,8 +167,8 @@ WEFT_API uint32_t weft_session_micro_count(const weft_session_t *session);
  */
 WEFT_API weft_status_t weft_session_flush(weft_session_t *session);
 /**
- * Runs the program "eval" once: forward only, without communication. Blocking. Not collective
- * unless the plan is decoupled (weft_session_flush).
+ * Runs the program "eval" once: forward only. Blocking. Not collective unless the plan is decoupled
+ * or its parameters are sharded (weft_session_flush).
  * @param[in] session the session
  * @return WEFT_ERR_STATE if the plan has none: inference plans, and plans whose forward pass
  *         communicates; else as weft_session_step
@@ -210,7 +212,8 @@ WEFT_API size_t weft_session_param_count(const weft_session_t *session);
 WEFT_API weft_status_t weft_session_param_info(const weft_session_t *session, size_t index,
                                                const char **out_name, weft_tensor_desc_t *out_desc);
 /**
- * Copies a parameter out. Not collective unless the plan is decoupled (weft_session_flush).
+ * Copies a parameter out. Not collective unless the plan is decoupled or its parameters are sharded
+ * (weft_session_flush).
  * @param[in]  session the session
  * @param[in]  index   index of the parameter
  * @param[out] data    the parameter in plain layout; may be NULL if bytes is 0
@@ -221,7 +224,7 @@ WEFT_API weft_status_t weft_session_get_param(weft_session_t *session, size_t in
                                               size_t bytes);
 /**
  * Computes SHA-256 over all parameters in the order of their names, in plain layout. Not collective
- * unless the plan is decoupled (weft_session_flush).
+ * unless the plan is decoupled or its parameters are sharded (weft_session_flush).
  * @param[in]  session the session
  * @param[out] buffer  65 bytes: the digest in hex and a NUL
  * @return WEFT_ERR_NO_MEMORY; on a decoupled plan as weft_session_flush

@@ -35,16 +35,14 @@ static void free_weights(weft_named_tensor_t *tensors, size_t count)
     free(tensors);
 }
 
+/* All ranks read the weights, of which each may have a shard; rank 0 writes. */
 static weft_status_t save(const wp_session_t *self, const char *path)
 {
-    weft_status_t status = weft_session_flush(self->session); /* of decoupled plans, by all */
-    if (status < 0 || self->context->rank != 0) {
-        return status;
-    }
     size_t count = weft_session_param_count(self->session);
     weft_named_tensor_t *tensors = calloc(count + 1, sizeof *tensors);
-    status = tensors != NULL ? copy_weights(self->session, tensors, count) : WEFT_ERR_NO_MEMORY;
-    if (status >= 0) {
+    weft_status_t status =
+        tensors != NULL ? copy_weights(self->session, tensors, count) : WEFT_ERR_NO_MEMORY;
+    if (status >= 0 && self->context->rank == 0) {
         status = weft_model_save(self->plan->plan, tensors, count, path);
     }
     free_weights(tensors, count);

@@ -65,8 +65,7 @@ class Shards(Case):
                 self.assertIn("each rank reduces and updates", bucket["reason"])
 
     def test_memory_of_sharded_parameters(self):
-        """A rank has its share, and the buckets in use: at least 19 of equal size, of which one is gathered or reduced
-        while another is used. in_flight bounds both."""
+        """A rank has its share of all that lasts, and the buckets that are gathered or reduced, which in_flight bounds."""
         try:
             from door_models import deep
         except ImportError:
@@ -88,8 +87,8 @@ class Shards(Case):
                 self.assertLess(plan["arena_bytes"], 1.02 * (lasting / world + buckets * bucket + others))
 
     def test_combinations_that_exclude_each_other(self):
-        for more, words in ((("--decouple",), "--shard-parameters: excludes --decouple: weights are gathered before each "
-                             "pass"), (("--infer",), "only for training")):
+        for more, words in ((("--decouple",), "excludes decouple: weights are gathered before each pass"),
+                            (("--infer",), "only for training")):
             refused = self.weft("compile", MODELS / "mlp.onnx", "-o", self.dir / "p.weft", "--world", 2,
                                 "--shard-parameters", *more, code=2)
             self.assertIn(words, refused.stderr)

@@ -60,9 +60,11 @@ def forward(values=None):
 
 
 def deep(layers, width):
-    """So many layers of one width, after a first one and before a last one."""
-    values, nodes, x = {}, [helper.make_node("Flatten", ["image"], ["x0"], name="flatten", axis=1)], "x0"
-    sizes = [784, *[width] * (layers + 1), 10]
+    """So many layers of one width, between two small ones."""
+    values, x = {}, "x0"
+    nodes = [helper.make_node("AveragePool", ["image"], ["pooled"], name="pool", kernel_shape=[4, 4], strides=[4, 4]),
+             helper.make_node("Flatten", ["pooled"], ["x0"], name="flatten", axis=1)]
+    sizes = [49, *[width] * (layers + 1), 10]
     for i, (inputs, outputs) in enumerate(zip(sizes, sizes[1:])):
         own = weights(seed=i, inputs=inputs, hidden=outputs)
         values |= {f"{i}.weight": own["fc1.weight"], f"{i}.bias": own["fc1.bias"]}

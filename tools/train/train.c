@@ -445,6 +445,7 @@ static void summarise_times(trainer_t *trainer)
     report->images_per_s = (double)trainer->binding.global_batch * 1e3 / report->step_ms_mean;
 }
 
+/* All ranks read the weights, of which each may have a shard; rank 0 writes the model. */
 static weft_status_t save_model(trainer_t *trainer)
 {
     size_t count = weft_session_param_count(trainer->session);
@@ -470,8 +471,10 @@ static weft_status_t save_model(trainer_t *trainer)
     char key[80];
     snprintf(key, sizeof key, "input.%.60s", trainer->binding.image_name);
     const wefti_onnx_property_t scale = {key, PIXEL_SCALE};
-    status = wefti_model_save(trainer->options->plan, tensors, count, &scale, 1,
-                              trainer->options->save_path);
+    if (trainer->rank == 0) {
+        status = wefti_model_save(trainer->options->plan, tensors, count, &scale, 1,
+                                  trainer->options->save_path);
+    }
 done:
     for (size_t i = 0; i < count; i++) {
         free((void *)tensors[i].desc.data);
@@ -508,7 +511,7 @@ static weft_status_t write_files(trainer_t *trainer)
 {
     const train_options_t *options = trainer->options;
     weft_status_t status = WEFT_OK;
-    if (trainer->rank == 0 && options->save_path != NULL) {
+    if (options->save_path != NULL) {
         status = save_model(trainer);
         trainer->report.saved = status >= 0;
         WEFT_TRY(status, keep_failure(trainer, status), done);

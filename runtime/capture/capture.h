@@ -27,6 +27,7 @@
 #include <weft/passes.h>
 
 #include "runtime/base/text.h"
+#include "runtime/collective/bucket.h"
 #include "runtime/collective/submit.h"
 
 #define WEFTI_CAPTURE_CALLS 65536u
@@ -57,15 +58,6 @@ typedef struct wefti_conflict {
     uint32_t a, b;
 } wefti_conflict_t;
 
-/* Elements [first, first + count) of the bucket: of one member or of several. */
-typedef struct wefti_capture_piece {
-    weft_capture_t *capture;
-    struct wefti_capture_unit *unit;
-    uint64_t first, count;
-    uint32_t member; /* the first one that has elements in it; as place in the unit's members */
-    bool packed;
-} wefti_capture_piece_t;
-
 typedef struct wefti_capture_unit {
     uint32_t *members; /* calls */
     uint32_t member_count;
@@ -73,27 +65,23 @@ typedef struct wefti_capture_unit {
     uint32_t parts;     /* of a split tensor; else 0 */
     const char *reason; /* of a bucket */
     uint64_t bytes;     /* of a bucket */
-    uint64_t elem_count, ready_ns;
-    uint64_t *places; /* [member_count] where it begins in the bucket, elements */
-    wefti_capture_piece_t *pieces;
-    uint32_t piece_count;
-    uint32_t missing;    /* members that are not ready in this replay */
-    weft_event_t *event; /* recorded after it, in replays by weft_capture_ready */
+    uint64_t ready_ns;
+    wefti_bucket_t bucket; /* a part per member */
+    uint32_t missing;      /* members that are not ready in this replay */
+    weft_event_t *event;   /* recorded after it, in replays by weft_capture_ready */
 } wefti_capture_unit_t;
 
 typedef enum wefti_capture_phase {
     WEFTI_CAPTURE_WAITS = 0, /* for the data of the unit's members */
-    WEFTI_CAPTURE_PACK,
-    WEFTI_CAPTURE_CALL,
-    WEFTI_CAPTURE_UNPACK,
-    WEFTI_CAPTURE_RECORD, /* the unit's event */
+    WEFTI_CAPTURE_RUN,       /* a bucket's pieces, or the call alone */
+    WEFTI_CAPTURE_RECORD,    /* the unit's event */
 } wefti_capture_phase_t;
 
 /* What is handed to a stream next. */
 typedef struct wefti_capture_cursor {
     weft_stream_t *stream;
-    uint32_t unit, piece, member;
-    uint64_t at; /* on a card: elements of the piece that copies were enqueued for */
+    uint32_t unit, member;
+    wefti_bucket_cursor_t bucket;
     wefti_capture_phase_t phase;
     bool gradual; /* by weft_capture_ready: waits for members, records events */
 } wefti_capture_cursor_t;
@@ -143,9 +131,6 @@ weft_status_t wefti_capture_plan(weft_capture_t *capture, const weft_capture_par
 
 /* pieces.c. Collective. */
 weft_status_t wefti_capture_cut(weft_capture_t *capture);
-/* Where element first of the unit's member lies; send or receive buffer. */
-uint8_t *wefti_capture_place(const weft_capture_t *capture, const wefti_capture_unit_t *unit,
-                             uint32_t member, uint64_t first, bool recv);
 
 /* explain.c: "call 3, AllReduce of 100 f32". */
 void wefti_capture_describe(const wefti_captured_t *call, uint32_t index, char *text, size_t bytes);

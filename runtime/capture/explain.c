@@ -22,8 +22,8 @@ void wefti_capture_describe(const wefti_captured_t *call, uint32_t index, char *
 static uint32_t count_packed(const wefti_capture_unit_t *unit)
 {
     uint32_t packed = 0;
-    for (uint32_t i = 0; i < unit->piece_count; i++) {
-        packed += unit->pieces[i].packed;
+    for (uint32_t i = 0; i < unit->bucket.piece_count; i++) {
+        packed += unit->bucket.pieces[i].packed;
     }
     return packed;
 }
@@ -37,7 +37,8 @@ static void print_bucket(const weft_capture_t *capture, const wefti_capture_unit
     wefti_text_printf(out, "  bucket %u: %s %s of %s, data ready after %.3f ms; ", number,
                       weft_reduction_name(request->reduction), weft_dtype_name(request->dtype),
                       size, (double)unit->ready_ns * 1e-6);
-    wefti_text_printf(out, "%u call%s", unit->piece_count, unit->piece_count == 1 ? "" : "s");
+    wefti_text_printf(out, "%u call%s", unit->bucket.piece_count,
+                      unit->bucket.piece_count == 1 ? "" : "s");
     if (count_packed(unit) > 0) {
         wefti_text_printf(out, ", %u packed", count_packed(unit));
     }
@@ -96,7 +97,7 @@ static void write_unit(const weft_capture_t *capture, const wefti_capture_unit_t
     if (unit->is_bucket) {
         wefti_json_string(json, "reduction", weft_reduction_name(request->reduction));
         wefti_json_int(json, "bytes", (int64_t)unit->bytes);
-        wefti_json_int(json, "pieces", unit->piece_count);
+        wefti_json_int(json, "pieces", unit->bucket.piece_count);
         wefti_json_int(json, "packed", count_packed(unit));
         wefti_json_double(json, "ready_us", (double)unit->ready_ns * 1e-3);
         wefti_json_string(json, "reason", unit->reason);

@@ -13,123 +13,62 @@
 #include "runtime/base/error.h"
 #include "runtime/capture/capture.h"
 
-/* A piece that was packed is still in the cache when it is reduced and unpacked; larger tensors are
- * no better off for being packed. */
-#define PIECE_BYTES ((uint64_t)1 << 20)
-#define LARGE_BYTES ((uint64_t)256 << 10)
 #define UNIT_BYTES 64u /* in which tensors are split */
 
-uint8_t *wefti_capture_place(const weft_capture_t *capture, const wefti_capture_unit_t *unit,
-                             uint32_t member, uint64_t first, bool recv)
-{
-    const wefti_request_t *request = &capture->calls[unit->members[member]].batched.request;
-    const uint8_t *begin = recv ? request->recv : request->send;
-    uint64_t skip = first - unit->places[member];
-    return (uint8_t *)(uintptr_t)begin + skip * weft_dtype_size_bytes(request->dtype);
-}
-
-/* Member i begins where the one before it ends, in both buffers. */
-static bool continues(const weft_capture_t *capture, const wefti_capture_unit_t *unit, uint32_t i)
-{
-    uint64_t at = unit->places[i];
-    return wefti_capture_place(capture, unit, i, at, false) ==
-               wefti_capture_place(capture, unit, i - 1, at, false) &&
-           wefti_capture_place(capture, unit, i, at, true) ==
-               wefti_capture_place(capture, unit, i - 1, at, true);
-}
-
-/* By call: it continues the member before it on all ranks. */
+/* Members of buckets, one after the other: it continues the member before it on all ranks. */
 static weft_status_t find_runs(weft_capture_t *capture, uint8_t **out_continues)
 {
-    uint8_t *flags = wefti_arena_array(&capture->arena, capture->call_count, 1);
+    uint8_t *flags = wefti_arena_array(&capture->arena, capture->call_count, 1), *at = flags;
     weft_status_t status =
         wefti_capture_verdict(capture, flags != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
     if (status < 0) {
         return status;
     }
     for (uint32_t u = 0; u < capture->unit_count; u++) {
-        const wefti_capture_unit_t *unit = &capture->units[u];
-        for (uint32_t i = 1; unit->is_bucket && i < unit->member_count; i++) {
-            flags[unit->members[i]] = continues(capture, unit, i);
+        const wefti_bucket_t *bucket = &capture->units[u].bucket;
+        for (uint32_t i = 1; i < bucket->part_count; i++) {
+            at[i] = wefti_bucket_part_continues(bucket, i);
         }
+        at += bucket->part_count;
     }
     *out_continues = flags;
     return weft_all_reduce(flags, flags, capture->call_count, WEFT_DTYPE_U8, WEFT_REDUCTION_MIN,
                            capture->group, NULL);
 }
 
-static void add_piece(weft_capture_t *capture, wefti_capture_unit_t *unit, uint32_t member,
-                      uint64_t first, uint64_t count, bool packed)
-{
-    unit->pieces[unit->piece_count++] =
-        (wefti_capture_piece_t){capture, unit, first, count, member, packed};
-}
-
 /* The parts that the policy's cap asks for. */
 static weft_status_t cut_into_parts(weft_capture_t *capture, wefti_capture_unit_t *unit)
 {
     uint64_t units = (unit->bytes + UNIT_BYTES - 1) / UNIT_BYTES, at = 0;
-    uint64_t unit_elems = UNIT_BYTES * unit->elem_count / unit->bytes;
-    unit->pieces = wefti_arena_array(&capture->arena, unit->parts, sizeof *unit->pieces);
-    if (unit->pieces == NULL) {
+    uint64_t unit_elems = UNIT_BYTES / unit->bucket.elem_bytes;
+    wefti_bucket_t *bucket = &unit->bucket;
+    bucket->pieces = wefti_arena_array(&capture->arena, unit->parts, sizeof *bucket->pieces);
+    if (bucket->pieces == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint64_t i = 1; i <= unit->parts; i++) {
-        uint64_t end = i < unit->parts ? units * i / unit->parts * unit_elems : unit->elem_count;
-        add_piece(capture, unit, 0, at, end - at, false);
+        uint64_t end = i < unit->parts ? units * i / unit->parts * unit_elems : bucket->count;
+        bucket->pieces[bucket->piece_count++] =
+            (wefti_bucket_piece_t){bucket, at, end - at, 0, false};
         at = end;
     }
     return WEFT_OK;
 }
 
-/* Small runs that wait to be packed together. */
-typedef struct packing {
-    uint32_t member, runs;
-    uint64_t first, count;
-} packing_t;
-
-static void flush(weft_capture_t *capture, wefti_capture_unit_t *unit, packing_t *p)
+static weft_status_t cut_into_runs(weft_capture_t *capture, wefti_bucket_t *bucket,
+                                   const uint8_t *continues)
 {
-    if (p->runs > 0) {
-        add_piece(capture, unit, p->member, p->first, p->count, p->runs > 1);
-    }
-    *p = (packing_t){0};
-}
-
-static weft_status_t cut_into_runs(weft_capture_t *capture, wefti_capture_unit_t *unit,
-                                   const uint8_t *continues_flags)
-{
-    uint64_t elem_bytes = unit->bytes / unit->elem_count;
-    packing_t p = {0};
-    unit->pieces = wefti_arena_array(&capture->arena, unit->member_count, sizeof *unit->pieces);
-    if (unit->pieces == NULL) {
+    bucket->piece_count = wefti_bucket_cut(bucket, continues, false, NULL);
+    bucket->pieces =
+        wefti_arena_array(&capture->arena, bucket->piece_count, sizeof *bucket->pieces);
+    if (bucket->pieces == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    for (uint32_t i = 0, end; i < unit->member_count; i = end) {
-        for (end = i + 1; end < unit->member_count && continues_flags[unit->members[end]] != 0;) {
-            end++;
-        }
-        uint64_t stop = end < unit->member_count ? unit->places[end] : unit->elem_count;
-        uint64_t count = stop - unit->places[i];
-        if (count * elem_bytes >= LARGE_BYTES) {
-            flush(capture, unit, &p);
-            add_piece(capture, unit, i, unit->places[i], count, false);
-            continue;
-        }
-        if ((p.count + count) * elem_bytes > PIECE_BYTES) {
-            flush(capture, unit, &p);
-        }
-        if (p.runs++ == 0) {
-            p.member = i;
-            p.first = unit->places[i];
-        }
-        p.count += count;
-    }
-    flush(capture, unit, &p);
+    wefti_bucket_cut(bucket, continues, false, bucket->pieces);
     return WEFT_OK;
 }
 
-static weft_status_t cut(weft_capture_t *capture, const uint8_t *continues_flags)
+static weft_status_t cut(weft_capture_t *capture, const uint8_t *continues)
 {
     weft_status_t status = WEFT_OK;
     weft_capture_info_t *info = &capture->info;
@@ -141,15 +80,16 @@ static weft_status_t cut(weft_capture_t *capture, const uint8_t *continues_flags
             continue;
         }
         status = unit->parts > 0 ? cut_into_parts(capture, unit)
-                                 : cut_into_runs(capture, unit, continues_flags);
+                                 : cut_into_runs(capture, &unit->bucket, continues);
         WEFT_TRY(status, status, fail);
+        continues += unit->member_count;
         info->bucket_count++;
-        info->run_count += unit->piece_count;
+        info->run_count += unit->bucket.piece_count;
         info->largest_bucket_bytes =
             unit->bytes > info->largest_bucket_bytes ? unit->bytes : info->largest_bucket_bytes;
-        for (uint32_t k = 0; k < unit->piece_count; k++) {
-            uint64_t bytes = unit->pieces[k].count * (unit->bytes / unit->elem_count);
-            if (unit->pieces[k].packed) {
+        for (uint32_t k = 0; k < unit->bucket.piece_count; k++) {
+            uint64_t bytes = unit->bucket.pieces[k].count * unit->bucket.elem_bytes;
+            if (unit->bucket.pieces[k].packed) {
                 info->copied_bytes += 2 * bytes;
                 info->buffer_bytes = bytes > info->buffer_bytes ? bytes : info->buffer_bytes;
             }
@@ -192,9 +132,10 @@ static weft_status_t seal(weft_capture_t *capture)
             add_word(hasher, request->count);
             add_word(hasher, request->root);
         }
-        add_word(hasher, unit->piece_count);
-        for (uint32_t k = 0; k < unit->piece_count; k++) {
-            add_word(hasher, unit->pieces[k].count << 1 | unit->pieces[k].packed);
+        add_word(hasher, unit->bucket.piece_count);
+        for (uint32_t k = 0; k < unit->bucket.piece_count; k++) {
+            const wefti_bucket_piece_t *piece = &unit->bucket.pieces[k];
+            add_word(hasher, piece->count << 1 | piece->packed);
         }
     }
     wefti_hasher_finish(hasher, &digest);
@@ -251,6 +192,9 @@ static weft_status_t get_buffer(weft_capture_t *capture)
         status = buffer != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     }
     capture->buffer = buffer;
+    for (uint32_t u = 0; u < capture->unit_count; u++) {
+        capture->units[u].bucket.buffer = buffer;
+    }
     return status;
 }
 

@@ -170,18 +170,23 @@ static int compare_places(const void *a, const void *b)
 /* Members in the order of rank 0's memory: what lies side by side there need not be copied. */
 static weft_status_t order_members(weft_capture_t *capture, wefti_capture_unit_t *unit)
 {
+    wefti_bucket_t *bucket = &unit->bucket;
     place_t *places = wefti_alloc(capture->context->allocator, unit->member_count * sizeof *places);
-    if (places == NULL) {
+    bucket->parts = wefti_arena_array(&capture->arena, unit->member_count, sizeof *bucket->parts);
+    if (places == NULL || bucket->parts == NULL) {
+        wefti_free(capture->context->allocator, places);
         return WEFT_ERR_NO_MEMORY;
     }
+    bucket->part_count = unit->member_count;
     for (uint32_t i = 0; i < unit->member_count; i++) {
         places[i] = (place_t){capture->calls[unit->members[i]].key, unit->members[i]};
     }
     qsort(places, unit->member_count, sizeof *places, compare_places);
     for (uint32_t i = 0; i < unit->member_count; i++) {
+        const wefti_request_t *request = &capture->calls[places[i].call].batched.request;
         unit->members[i] = places[i].call;
-        unit->places[i] = unit->elem_count;
-        unit->elem_count += capture->calls[places[i].call].batched.request.count;
+        bucket->parts[i] = (wefti_bucket_part_t){request->send, request->recv, bucket->count};
+        bucket->count += request->count;
     }
     wefti_free(capture->context->allocator, places);
     return WEFT_OK;
@@ -193,8 +198,7 @@ static weft_status_t new_unit(weft_capture_t *capture, const uint32_t *calls, ui
     wefti_capture_unit_t *unit = &capture->units[capture->unit_count];
     *out_unit = unit;
     unit->members = wefti_arena_array(&capture->arena, count, sizeof *unit->members);
-    unit->places = wefti_arena_array(&capture->arena, count, sizeof *unit->places);
-    if (unit->members == NULL || unit->places == NULL) {
+    if (unit->members == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     unit->member_count = unit->missing = count;
@@ -223,7 +227,10 @@ static weft_status_t add_bucket(weft_capture_t *capture, const weft_edit_t *edit
     WEFT_TRY(status, order_members(capture, unit), done);
     const wefti_request_t *request = &capture->calls[calls[0]].batched.request;
     unit->is_bucket = true;
-    unit->bytes = unit->elem_count * weft_dtype_size_bytes(request->dtype);
+    unit->bucket.dtype = request->dtype;
+    unit->bucket.reduction = request->reduction;
+    unit->bucket.elem_bytes = weft_dtype_size_bytes(request->dtype);
+    unit->bytes = unit->bucket.count * unit->bucket.elem_bytes;
     unit->reason = wefti_arena_strdup(&capture->arena, edit->text != NULL ? edit->text : "");
     status = unit->reason != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 done:

@@ -9,85 +9,6 @@
 #include "runtime/base/error.h"
 #include "runtime/capture/capture.h"
 
-/* ---- on the stream ---- */
-
-/* The next range of one member from element at of the bucket on. */
-static uint64_t next_range(const wefti_capture_piece_t *piece, uint64_t at, uint32_t *member)
-{
-    const wefti_capture_unit_t *unit = piece->unit;
-    while (*member + 1 < unit->member_count && unit->places[*member + 1] <= at) {
-        (*member)++;
-    }
-    uint64_t end = *member + 1 < unit->member_count ? unit->places[*member + 1] : unit->elem_count;
-    uint64_t stop = piece->first + piece->count;
-    return (end < stop ? end : stop) - at;
-}
-
-static size_t elem_bytes_of(const wefti_capture_unit_t *unit)
-{
-    return (size_t)(unit->bytes / unit->elem_count);
-}
-
-static weft_status_t move(const wefti_capture_piece_t *piece, bool into_buffer)
-{
-    const weft_capture_t *capture = piece->capture;
-    size_t elem_bytes = elem_bytes_of(piece->unit);
-    uint64_t at = piece->first, count;
-    uint32_t member = piece->member;
-    for (; at < piece->first + piece->count; at += count) {
-        count = next_range(piece, at, &member);
-        uint8_t *tensor = wefti_capture_place(capture, piece->unit, member, at, !into_buffer);
-        uint8_t *buffer = capture->buffer + (at - piece->first) * elem_bytes;
-        memcpy(into_buffer ? buffer : tensor, into_buffer ? tensor : buffer,
-               (size_t)count * elem_bytes);
-    }
-    return WEFT_OK;
-}
-
-static weft_status_t pack(void *piece)
-{
-    return move(piece, true);
-}
-
-static weft_status_t unpack(void *piece)
-{
-    return move(piece, false);
-}
-
-/* A card has no work on the host in a queue's order: copies, as many at a time as there is room. */
-static weft_status_t enqueue_copies(weft_capture_t *capture, wefti_capture_cursor_t *k,
-                                    const wefti_capture_piece_t *piece, bool into_buffer)
-{
-    size_t elem_bytes = elem_bytes_of(piece->unit);
-    uint32_t member = piece->member;
-    while (k->at < piece->count) {
-        uint64_t at = piece->first + k->at, count = next_range(piece, at, &member);
-        uint8_t *tensor = wefti_capture_place(capture, piece->unit, member, at, !into_buffer);
-        uint8_t *buffer = capture->buffer + k->at * elem_bytes;
-        weft_status_t status =
-            weft_stream_copy(k->stream, into_buffer ? buffer : tensor,
-                             into_buffer ? tensor : buffer, (size_t)count * elem_bytes);
-        if (status != WEFT_OK) {
-            return status;
-        }
-        k->at += count;
-    }
-    k->at = 0;
-    return WEFT_OK;
-}
-
-static weft_status_t start_move(weft_capture_t *capture, wefti_capture_cursor_t *k,
-                                wefti_capture_piece_t *piece, bool into_buffer)
-{
-    if (capture->context->device != NULL) {
-        return enqueue_copies(capture, k, piece, into_buffer);
-    }
-    if (k->stream == NULL) {
-        return move(piece, into_buffer);
-    }
-    return weft_stream_launch_host(k->stream, into_buffer ? pack : unpack, piece);
-}
-
 /* ---- handing over ---- */
 
 /* The stream goes on when the members' data is there. */
@@ -106,67 +27,46 @@ static weft_status_t await_members(weft_capture_t *capture, wefti_capture_cursor
     return WEFT_OK;
 }
 
-static weft_status_t start_call(weft_capture_t *capture, const wefti_capture_cursor_t *k,
-                                const wefti_capture_unit_t *unit)
+/* A phase of a piece; *out_last: it was the unit's last one. */
+static weft_status_t start_calls(weft_capture_t *capture, wefti_capture_cursor_t *k,
+                                 const wefti_capture_unit_t *unit, bool *out_last)
 {
-    const wefti_captured_t *call = &capture->calls[unit->members[0]];
+    weft_status_t status;
     if (!unit->is_bucket) {
-        return wefti_request_submit(&call->batched, capture->group, k->stream);
-    }
-    const wefti_capture_piece_t *piece = &unit->pieces[k->piece];
-    const wefti_request_t *request = &call->batched.request;
-    uint8_t *send = capture->buffer, *recv = capture->buffer;
-    if (!piece->packed) {
-        send = wefti_capture_place(capture, unit, piece->member, piece->first, false);
-        recv = wefti_capture_place(capture, unit, piece->member, piece->first, true);
-    }
-    return weft_all_reduce(send, recv, piece->count, request->dtype, request->reduction,
-                           capture->group, k->stream);
-}
-
-static void next_phase(wefti_capture_cursor_t *k, const wefti_capture_unit_t *unit)
-{
-    if (k->phase != WEFTI_CAPTURE_UNPACK) {
-        k->phase++;
-    } else if (unit->is_bucket && k->piece + 1 < unit->piece_count) {
-        k->piece++;
-        k->phase = WEFTI_CAPTURE_PACK;
+        const wefti_captured_t *call = &capture->calls[unit->members[0]];
+        status = wefti_request_submit(&call->batched, capture->group, k->stream);
+        *out_last = true;
     } else {
-        k->phase = WEFTI_CAPTURE_RECORD;
+        status = wefti_bucket_advance(&unit->bucket, &k->bucket, capture->group, k->stream);
+        *out_last = k->bucket.piece == unit->bucket.piece_count;
     }
+    return status;
 }
 
 /* WEFT_OK: a phase is complete; WEFT_AGAIN: the stream or the group is full. */
 static weft_status_t advance(weft_capture_t *capture, wefti_capture_cursor_t *k)
 {
     weft_status_t status = WEFT_OK;
+    bool last = true;
     wefti_capture_unit_t *unit = &capture->units[k->unit];
-    wefti_capture_piece_t *piece = unit->is_bucket ? &unit->pieces[k->piece] : NULL;
     switch (k->phase) {
     case WEFTI_CAPTURE_WAITS:
         status = await_members(capture, k, unit);
         break;
-    case WEFTI_CAPTURE_PACK:
-    case WEFTI_CAPTURE_UNPACK:
-        if (piece != NULL && piece->packed) {
-            status = start_move(capture, k, piece, k->phase == WEFTI_CAPTURE_PACK);
-        }
-        break;
-    case WEFTI_CAPTURE_CALL:
-        status = start_call(capture, k, unit);
+    case WEFTI_CAPTURE_RUN:
+        status = start_calls(capture, k, unit, &last);
         break;
     case WEFTI_CAPTURE_RECORD:
         status = k->gradual ? weft_event_record(unit->event, k->stream) : WEFT_OK;
         if (status == WEFT_OK) {
             k->unit++;
-            k->piece = 0;
+            k->bucket = (wefti_bucket_cursor_t){0};
             k->phase = WEFTI_CAPTURE_WAITS;
-            return WEFT_OK;
         }
-        break;
+        return status;
     }
-    if (status == WEFT_OK) {
-        next_phase(k, unit);
+    if (status == WEFT_OK && last) {
+        k->phase++;
     }
     return status;
 }

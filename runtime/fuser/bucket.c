@@ -42,7 +42,7 @@ static weft_status_t write_message(weft_fuser_t *fuser, wefti_fuser_bucket_t *bu
     }
     bucket->list_bytes = bytes;
     uint32_t head[2] = {(uint32_t)bucket->member_count,
-                        (uint32_t)bucket->dtype | (uint32_t)bucket->reduction << 8};
+                        (uint32_t)bucket->base.dtype | (uint32_t)bucket->base.reduction << 8};
     uint8_t *to = put(bucket->message, &header, sizeof header);
     to = put(to, head, sizeof head);
     for (size_t i = 0; i < bucket->member_count; i++) {
@@ -75,7 +75,8 @@ void wefti_fuser_bucket_free(weft_fuser_t *fuser, wefti_fuser_bucket_t *bucket)
     const weft_allocator_t *allocator = fuser->context->allocator;
     if (bucket != NULL) {
         wefti_free(allocator, bucket->members);
-        wefti_free(allocator, bucket->pieces);
+        wefti_free(allocator, bucket->base.parts);
+        wefti_free(allocator, bucket->base.pieces);
         wefti_free(allocator, bucket->message);
         wefti_free(allocator, bucket);
     }
@@ -89,9 +90,10 @@ static weft_status_t new_bucket(weft_fuser_t *fuser, weft_dtype_t dtype, weft_re
     if (bucket == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    bucket->dtype = dtype;
-    bucket->reduction = reduction;
-    bucket->elem_bytes = weft_dtype_size_bytes(dtype);
+    bucket->base.dtype = dtype;
+    bucket->base.reduction = reduction;
+    bucket->base.elem_bytes = weft_dtype_size_bytes(dtype);
+    bucket->base.buffer = fuser->buffer;
     return WEFT_OK;
 }
 
@@ -104,57 +106,35 @@ static weft_status_t add_member(weft_fuser_t *fuser, wefti_fuser_bucket_t *bucke
                             bucket->member_count + 1, sizeof *bucket->members);
     if (status == WEFT_OK) {
         bucket->members[bucket->member_count++] = (wefti_fuser_member_t){
-            .tensor = tensor, .first = entry->listed, .count = count, .at = bucket->count};
-        bucket->count += count;
+            .tensor = tensor, .first = entry->listed, .count = count, .order = bucket->base.count};
+        bucket->base.count += count;
         entry->listed += count;
     }
     return status;
 }
 
-static weft_status_t add_piece(weft_fuser_t *fuser, wefti_fuser_bucket_t *bucket, uint64_t first,
-                               uint64_t count, uint32_t member)
+/* Its parts, in the order of the members, and its pieces. */
+static weft_status_t cut(const weft_fuser_t *fuser, wefti_fuser_bucket_t *bucket)
 {
-    weft_status_t status =
-        wefti_array_reserve(fuser->context->allocator, &bucket->pieces, &bucket->piece_capacity,
-                            bucket->piece_count + 1, sizeof *bucket->pieces);
-    if (status == WEFT_OK) {
-        bucket->pieces[bucket->piece_count++] =
-            (wefti_fuser_piece_t){fuser, bucket, first, count, member, NULL};
+    const weft_allocator_t *allocator = fuser->context->allocator;
+    wefti_bucket_t *base = &bucket->base;
+    uint64_t at = 0;
+    base->parts = wefti_alloc(allocator, bucket->member_count * sizeof *base->parts);
+    if (base->parts == NULL) {
+        return WEFT_ERR_NO_MEMORY;
     }
-    return status;
-}
-
-/* A large tensor has pieces of its own, which are never packed; small ones share a piece. */
-static weft_status_t cut_pieces(weft_fuser_t *fuser, wefti_fuser_bucket_t *bucket)
-{
-    const uint64_t most = WEFTI_FUSER_PIECE_BYTES / bucket->elem_bytes;
-    const uint64_t large = WEFTI_FUSER_LARGE_BYTES / bucket->elem_bytes;
-    weft_status_t status = WEFT_OK;
-    for (uint32_t i = 0; status == WEFT_OK && i < bucket->member_count;) {
-        const wefti_fuser_member_t *member = &bucket->members[i];
-        uint64_t count = member->count, first = member->at;
-        if (count >= large) {
-            uint64_t pieces = (count + most - 1) / most, each = (count + pieces - 1) / pieces;
-            for (uint64_t at = 0; status == WEFT_OK && at < count; at += each) {
-                uint64_t left = count - at;
-                status = add_piece(fuser, bucket, first + at, left < each ? left : each, i);
-            }
-            i++;
-            continue;
-        }
-        uint32_t from = i;
-        for (i++; i < bucket->member_count; i++) {
-            uint64_t next = bucket->members[i].count;
-            if (next >= large || next > most - count) {
-                break;
-            }
-            count += next;
-        }
-        if (count > 0) {
-            status = add_piece(fuser, bucket, first, count, from);
-        }
+    base->part_count = (uint32_t)bucket->member_count;
+    for (size_t i = 0; i < bucket->member_count; i++) {
+        base->parts[i].at = at;
+        at += bucket->members[i].count;
     }
-    return status;
+    base->piece_count = wefti_bucket_cut(base, NULL, true, NULL);
+    base->pieces = wefti_alloc(allocator, (base->piece_count + 1) * sizeof *base->pieces);
+    if (base->pieces == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    wefti_bucket_cut(base, NULL, true, base->pieces);
+    return WEFT_OK;
 }
 
 /* The bucket gets the next turn, and its tensors know that they are in it. */
@@ -164,7 +144,7 @@ static weft_status_t append(weft_fuser_t *fuser, wefti_fuser_bucket_t *bucket)
         wefti_array_reserve(fuser->context->allocator, &fuser->buckets, &fuser->bucket_capacity,
                             fuser->bucket_count + 1, sizeof(wefti_fuser_bucket_t *));
     if (status == WEFT_OK) {
-        status = cut_pieces(fuser, bucket);
+        status = cut(fuser, bucket);
     }
     if (status < 0) {
         return status;
@@ -191,7 +171,7 @@ static int by_address(const void *a, const void *b)
     uintptr_t left = (uintptr_t)x->address, right = (uintptr_t)y->address;
     if (left == right) { /* one of them is empty */
         return x->count != y->count ? (x->count < y->count ? -1 : 1)
-                                    : (x->at < y->at ? -1 : x->at > y->at);
+                                    : (x->order < y->order ? -1 : x->order > y->order);
     }
     return left < right ? -1 : 1;
 }
@@ -213,22 +193,18 @@ static void put_in_order(const weft_fuser_t *fuser, wefti_fuser_bucket_t *bucket
     bool side_by_side = true;
     for (size_t i = 0; i < bucket->member_count; i++) {
         wefti_fuser_member_t *member = &bucket->members[i];
-        uint8_t *address = fuser->tensors[member->tensor].address;
-        member->address = address != NULL ? address + member->first * bucket->elem_bytes : NULL;
+        const uint8_t *address = fuser->tensors[member->tensor].address;
+        member->address =
+            address != NULL ? address + member->first * bucket->base.elem_bytes : NULL;
     }
     qsort(bucket->members, bucket->member_count, sizeof *bucket->members, by_address);
     for (size_t i = 1; i < bucket->member_count; i++) {
         const wefti_fuser_member_t *before = &bucket->members[i - 1];
         side_by_side &=
-            before->address + before->count * bucket->elem_bytes == bucket->members[i].address;
+            before->address + before->count * bucket->base.elem_bytes == bucket->members[i].address;
     }
     if (!side_by_side) {
         qsort(bucket->members, bucket->member_count, sizeof *bucket->members, by_place);
-    }
-    uint64_t at = 0;
-    for (size_t i = 0; i < bucket->member_count; i++) {
-        bucket->members[i].at = at;
-        at += bucket->members[i].count;
     }
 }
 
@@ -278,7 +254,7 @@ weft_status_t wefti_fuser_place(weft_fuser_t *fuser, uint32_t tensor, uint64_t n
     uint32_t kind = kind_of(entry->dtype, entry->reduction);
     uint64_t room = fuser->bytes / weft_dtype_size_bytes(entry->dtype), left = entry->count;
     weft_status_t status = WEFT_OK;
-    if (fuser->open[kind] != NULL && left > room - fuser->open[kind]->count) {
+    if (fuser->open[kind] != NULL && left > room - fuser->open[kind]->base.count) {
         status = close_one(fuser, kind);
     }
     do { /* once for a tensor without elements, too */
@@ -295,7 +271,7 @@ weft_status_t wefti_fuser_place(weft_fuser_t *fuser, uint32_t tensor, uint64_t n
         uint64_t count = left < room ? left : room;
         status = add_member(fuser, fuser->open[kind], tensor, count);
         left -= count;
-        if (status == WEFT_OK && fuser->open[kind]->count == room) {
+        if (status == WEFT_OK && fuser->open[kind]->base.count == room) {
             status = close_one(fuser, kind);
         }
     } while (status == WEFT_OK && left > 0);
@@ -330,8 +306,8 @@ static weft_status_t differs(const weft_fuser_t *fuser, const wefti_fuser_tensor
     return wefti_error(
         WEFT_ERR_MISMATCH,
         "tensor \"%.200s\": rank %u adds %llu x %s (%s), rank %u adds %llu x %s (%s)", own->name,
-        fuser->group->ranks[0], (unsigned long long)count, weft_dtype_name(bucket->dtype),
-        weft_reduction_name(bucket->reduction), wefti_fuser_rank(fuser),
+        fuser->group->ranks[0], (unsigned long long)count, weft_dtype_name(bucket->base.dtype),
+        weft_reduction_name(bucket->base.reduction), wefti_fuser_rank(fuser),
         (unsigned long long)own->count, weft_dtype_name(own->dtype),
         weft_reduction_name(own->reduction));
 }
@@ -345,9 +321,9 @@ static weft_status_t adopt_member(weft_fuser_t *fuser, wefti_fuser_bucket_t *buc
     if (!get(reader, numbers, sizeof numbers) || !get(reader, &length, sizeof length) ||
         length == 0 || length > WEFT_FUSER_NAME_BYTES ||
         (size_t)(reader->end - reader->at) < length || memchr(reader->at, 0, length) != NULL ||
-        !wefti_mul_size((size_t)numbers[0], bucket->elem_bytes, &bytes) ||
+        !wefti_mul_size((size_t)numbers[0], bucket->base.elem_bytes, &bytes) ||
         numbers[1] > numbers[0] || numbers[2] > numbers[0] - numbers[1] ||
-        numbers[2] > fuser->bytes / bucket->elem_bytes - bucket->count) {
+        numbers[2] > fuser->bytes / bucket->base.elem_bytes - bucket->base.count) {
         return bad_list(fuser);
     }
     const char *name = (const char *)reader->at;
@@ -359,12 +335,12 @@ static weft_status_t adopt_member(weft_fuser_t *fuser, wefti_fuser_bucket_t *buc
             return status;
         }
         fuser->tensors[tensor].count = numbers[0];
-        fuser->tensors[tensor].dtype = bucket->dtype;
-        fuser->tensors[tensor].reduction = bucket->reduction;
+        fuser->tensors[tensor].dtype = bucket->base.dtype;
+        fuser->tensors[tensor].reduction = bucket->base.reduction;
     }
     const wefti_fuser_tensor_t *entry = &fuser->tensors[tensor];
-    if (entry->count != numbers[0] || entry->dtype != bucket->dtype ||
-        entry->reduction != bucket->reduction) {
+    if (entry->count != numbers[0] || entry->dtype != bucket->base.dtype ||
+        entry->reduction != bucket->base.reduction) {
         return differs(fuser, entry, bucket, numbers[0]);
     }
     if (entry->listed != numbers[1]) {

@@ -52,7 +52,7 @@ static weft_status_t build(weft_group_t *group, const weft_fuser_params_t *param
     wefti_arena_init(&fuser->names, context->allocator, 0);
     fuser->reachable = shared != NULL;
     fuser->buffer =
-        shared != NULL ? shared : wefti_alloc(context->allocator, WEFTI_FUSER_PIECE_BYTES);
+        shared != NULL ? shared : wefti_alloc(context->allocator, WEFTI_BUCKET_PIECE_BYTES);
     if (fuser->buffer == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
@@ -156,7 +156,7 @@ weft_status_t weft_fuser_create(weft_group_t *group, const weft_fuser_params_t *
         return status;
     }
     if (own->whole_world) { /* otherwise other ranks would have to take part */
-        WEFT_TRY(status, weft_mem_alloc(own->context, WEFTI_FUSER_PIECE_BYTES, &shared), fail);
+        WEFT_TRY(status, weft_mem_alloc(own->context, WEFTI_BUCKET_PIECE_BYTES, &shared), fail);
     }
     status = build(own, params, shared, &fuser);
     WEFT_TRY(status, agree(own, fuser, status), fail);
@@ -220,8 +220,6 @@ weft_status_t weft_fuser_get_stats(weft_fuser_t *fuser, weft_fuser_stats_t *stat
     if (status < 0) {
         return status;
     }
-    weft_fuser_stats_t own = fuser->stats;
-    own.copied_bytes = atomic_load_explicit(&fuser->copied_bytes, memory_order_relaxed);
-    wefti_report_write(stats, &own, sizeof own);
+    wefti_report_write(stats, &fuser->stats, sizeof fuser->stats);
     return WEFT_OK;
 }

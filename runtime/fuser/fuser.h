@@ -23,15 +23,9 @@
 
 #include <weft/fuser.h>
 
+#include "runtime/collective/bucket.h"
 #include "runtime/collective/submit.h"
 
-/*
- * A bucket is reduced in pieces of at most this size: a piece that was packed is still in the cache
- * when it is reduced and unpacked, and the buffer need not be as large as a bucket. Larger tensors
- * are no better off for being packed.
- */
-#define WEFTI_FUSER_PIECE_BYTES ((size_t)1 << 20)
-#define WEFTI_FUSER_LARGE_BYTES ((size_t)256 << 10)
 #define WEFTI_FUSER_NONE UINT32_MAX
 
 typedef struct wefti_fuser_tensor {
@@ -51,30 +45,17 @@ typedef struct wefti_fuser_tensor {
 typedef struct wefti_fuser_member {
     uint32_t tensor;
     uint32_t bucket_before, member_before; /* the tensor's part before this one, or NONE */
-    uint8_t *address;                      /* of its first element, in this step */
+    const uint8_t *address;                /* of its first element, on rank 0 in the first step */
     uint64_t first, count;                 /* elements of the tensor */
-    uint64_t at;                           /* its place in the bucket, elements */
+    uint64_t order;                        /* rank 0: when it came */
 } wefti_fuser_member_t;
 
-typedef struct wefti_fuser_piece {
-    weft_fuser_t *fuser;
-    struct wefti_fuser_bucket *bucket;
-    uint64_t first, count; /* elements of the bucket */
-    uint32_t member;       /* the first one that has elements in it */
-    uint8_t *address;      /* of this step: where it is reduced */
-} wefti_fuser_piece_t;
-
 typedef struct wefti_fuser_bucket {
-    weft_dtype_t dtype;
-    weft_reduction_t reduction;
-    size_t elem_bytes;
-    uint64_t count; /* elements */
+    wefti_bucket_t base; /* a part per member; parts and pieces from when it is closed on */
     uint64_t opened_ns;
     wefti_fuser_member_t *members;
     size_t member_count, member_capacity;
     uint32_t missing; /* members whose tensor was not added in this step yet */
-    wefti_fuser_piece_t *pieces;
-    size_t piece_count, piece_capacity;
     uint8_t *message; /* first step, rank 0: header and list */
     size_t list_bytes;
 } wefti_fuser_bucket_t;
@@ -90,9 +71,7 @@ typedef enum wefti_fuser_phase {
     WEFTI_FUSER_HEADER_DUE, /* not rank 0: it was asked for */
     WEFTI_FUSER_LIST,
     WEFTI_FUSER_LIST_DUE,
-    WEFTI_FUSER_PACK, /* of the piece at hand */
-    WEFTI_FUSER_REDUCE,
-    WEFTI_FUSER_UNPACK,
+    WEFTI_FUSER_PIECES,  /* of the bucket at hand */
     WEFTI_FUSER_END,     /* first step, not rank 0: rank 0 has sent its end */
     WEFTI_FUSER_BARRIER, /* first step: so that its errors are known to all ranks at its end */
     WEFTI_FUSER_OVER,
@@ -126,7 +105,8 @@ struct weft_fuser {
     uint32_t open_count;
 
     wefti_fuser_phase_t phase;
-    size_t at_bucket, at_piece;  /* what is handed over next */
+    size_t at_bucket; /* what is handed over next */
+    wefti_bucket_cursor_t cursor;
     uint32_t target;             /* the stream's count after what was handed over last */
     uint32_t reduced_target;     /* the same for the last piece */
     wefti_fuser_header_t header; /* rank 0: that of the end; else the one at hand */
@@ -134,7 +114,6 @@ struct weft_fuser {
     size_t list_capacity;
 
     weft_fuser_stats_t stats;
-    _Atomic uint64_t copied_bytes; /* the stream's thread counts */
 };
 
 static inline uint32_t wefti_fuser_rank(const weft_fuser_t *fuser) /* for messages: in the world */

@@ -2,48 +2,7 @@
 /* What of the step can go to the stream goes there: a state machine that never blocks. */
 #include "runtime/fuser/fuser.h"
 
-#include <string.h>
-
 #include "runtime/base/error.h"
-
-/* ---- on the stream ---- */
-
-/* Copies between a piece's place in the buffer and its tensors. */
-static weft_status_t move(wefti_fuser_piece_t *piece, bool into_buffer)
-{
-    const wefti_fuser_bucket_t *bucket = piece->bucket;
-    weft_fuser_t *fuser = piece->fuser;
-    uint64_t at = piece->first, end = piece->first + piece->count;
-    uint8_t *buffer = piece->address;
-    for (uint32_t i = piece->member; at < end; i++) {
-        const wefti_fuser_member_t *member = &bucket->members[i];
-        uint64_t skip = at - member->at, count = member->count - skip;
-        count = count < end - at ? count : end - at;
-        size_t bytes = (size_t)(count * bucket->elem_bytes);
-        if (bytes > 0) {
-            uint8_t *tensor = member->address + skip * bucket->elem_bytes;
-            memcpy(into_buffer ? buffer : tensor, into_buffer ? tensor : buffer, bytes);
-            buffer += bytes;
-            at += count;
-        }
-    }
-    /* relaxed: a statistic; its readers have waited for the stream */
-    atomic_fetch_add_explicit(&fuser->copied_bytes, piece->count * bucket->elem_bytes,
-                              memory_order_relaxed);
-    return WEFT_OK;
-}
-
-static weft_status_t pack(void *piece)
-{
-    return move(piece, true);
-}
-
-static weft_status_t unpack(void *piece)
-{
-    return move(piece, false);
-}
-
-/* ---- handing over ---- */
 
 static bool leads(const weft_fuser_t *fuser)
 {
@@ -118,7 +77,7 @@ static weft_status_t start_list(weft_fuser_t *fuser)
     if (leads(fuser)) {
         const wefti_fuser_bucket_t *bucket = fuser->buckets[fuser->at_bucket];
         return tell(fuser, bucket->message + sizeof(wefti_fuser_header_t), bucket->list_bytes,
-                    WEFTI_FUSER_PACK);
+                    WEFTI_FUSER_PIECES);
     }
     return tell(fuser, fuser->list, (size_t)fuser->header.list_bytes, WEFTI_FUSER_LIST_DUE);
 }
@@ -127,7 +86,7 @@ static weft_status_t take_list(weft_fuser_t *fuser)
 {
     weft_status_t status = arrived(fuser);
     if (status == WEFT_OK) {
-        fuser->phase = WEFTI_FUSER_PACK;
+        fuser->phase = WEFTI_FUSER_PIECES;
         status = wefti_fuser_adopt(fuser, fuser->list, (size_t)fuser->header.list_bytes);
     }
     return status;
@@ -151,96 +110,59 @@ static weft_status_t name_missing(const weft_fuser_t *fuser, const wefti_fuser_b
     return wefti_error(WEFT_ERR_INTERNAL, "fuser: no tensor of the bucket is missing");
 }
 
-/* The address of the piece if it is one range of memory, which is then used in place; else NULL. */
-static uint8_t *range_of(const wefti_fuser_piece_t *piece)
+/* Where the members are in this step, and which pieces that packs. */
+static void locate(const weft_fuser_t *fuser, wefti_fuser_bucket_t *bucket)
 {
-    const wefti_fuser_bucket_t *bucket = piece->bucket;
-    uint64_t at = piece->first, end = piece->first + piece->count;
-    uint8_t *range = NULL, *next = NULL;
-    for (uint32_t i = piece->member; at < end; i++) {
-        const wefti_fuser_member_t *member = &bucket->members[i];
-        if (member->count == 0) {
-            continue;
-        }
-        uint8_t *address = member->address + (at - member->at) * bucket->elem_bytes;
-        range = range == NULL ? address : range;
-        if (next != NULL && address != next) {
-            return NULL;
-        }
-        next = address + (member->at + member->count - at) * bucket->elem_bytes;
-        at = member->at + member->count;
-    }
-    return range;
-}
-
-/* Where the members are. The stream's thread must not look at tensors, whose array may grow. */
-static void locate(const weft_fuser_t *fuser, const wefti_fuser_bucket_t *bucket)
-{
+    wefti_bucket_t *base = &bucket->base;
     for (size_t i = 0; i < bucket->member_count; i++) {
-        wefti_fuser_member_t *member = &bucket->members[i];
+        const wefti_fuser_member_t *member = &bucket->members[i];
         uint8_t *address = fuser->tensors[member->tensor].address;
-        member->address = address != NULL ? address + member->first * bucket->elem_bytes : NULL;
+        base->parts[i].recv = address != NULL ? address + member->first * base->elem_bytes : NULL;
+        base->parts[i].send = base->parts[i].recv;
+    }
+    for (uint32_t i = 0; i < base->piece_count; i++) {
+        base->pieces[i].packed = !wefti_bucket_piece_is_range(&base->pieces[i]);
     }
 }
 
 static weft_status_t next_bucket(weft_fuser_t *fuser)
 {
     fuser->at_bucket++;
-    fuser->at_piece = 0;
-    fuser->phase = fuser->learning ? WEFTI_FUSER_HEADER : WEFTI_FUSER_PACK;
+    fuser->cursor = (wefti_bucket_cursor_t){0};
+    fuser->phase = fuser->learning ? WEFTI_FUSER_HEADER : WEFTI_FUSER_PIECES;
     return WEFT_OK;
 }
 
-static weft_status_t start_piece(weft_fuser_t *fuser)
+static void count_piece(weft_fuser_t *fuser, const wefti_bucket_piece_t *piece)
+{
+    const uint64_t bytes = piece->count * piece->bucket->elem_bytes;
+    fuser->stats.call_count++;
+    fuser->stats.reduced_bytes += bytes;
+    fuser->stats.copied_bytes += piece->packed ? 2 * bytes : 0;
+    fuser->reduced_target = fuser->target;
+}
+
+static weft_status_t advance_piece(weft_fuser_t *fuser)
 {
     if (fuser->at_bucket == fuser->bucket_count) {
         return WEFT_IN_PROGRESS; /* steps after the first: all buckets were handed over */
     }
-    const wefti_fuser_bucket_t *bucket = fuser->buckets[fuser->at_bucket];
+    wefti_fuser_bucket_t *bucket = fuser->buckets[fuser->at_bucket];
+    const uint32_t piece = fuser->cursor.piece;
     if (bucket->missing > 0) {
         return fuser->ending ? name_missing(fuser, bucket) : WEFT_IN_PROGRESS;
     }
-    if (fuser->at_piece == bucket->piece_count) {
+    if (piece == bucket->base.piece_count) {
         return next_bucket(fuser);
     }
-    if (fuser->at_piece == 0) {
+    if (piece == 0 && fuser->cursor.phase == WEFTI_BUCKET_PACK) {
         locate(fuser, bucket);
     }
-    wefti_fuser_piece_t *piece = &bucket->pieces[fuser->at_piece];
-    piece->address = range_of(piece);
-    if (piece->address != NULL) {
-        fuser->phase = WEFTI_FUSER_REDUCE;
-        return WEFT_OK;
-    }
-    piece->address = fuser->buffer;
-    return handed(fuser, weft_stream_launch_host(fuser->stream, pack, piece), WEFTI_FUSER_REDUCE);
-}
-
-static weft_status_t reduce_piece(weft_fuser_t *fuser)
-{
-    const wefti_fuser_bucket_t *bucket = fuser->buckets[fuser->at_bucket];
-    wefti_fuser_piece_t *piece = &bucket->pieces[fuser->at_piece];
-    weft_status_t status =
-        weft_all_reduce(piece->address, piece->address, piece->count, bucket->dtype,
-                        bucket->reduction, fuser->group, fuser->stream);
-    if (status == WEFT_OK) {
-        fuser->stats.call_count++;
-        fuser->stats.reduced_bytes += piece->count * bucket->elem_bytes;
-    }
-    return handed(fuser, status, WEFTI_FUSER_UNPACK);
-}
-
-static weft_status_t finish_piece(weft_fuser_t *fuser)
-{
-    wefti_fuser_piece_t *piece = &fuser->buckets[fuser->at_bucket]->pieces[fuser->at_piece];
-    weft_status_t status = WEFT_OK;
-    if (piece->address == fuser->buffer) {
-        status = weft_stream_launch_host(fuser->stream, unpack, piece);
-    }
-    status = handed(fuser, status, WEFTI_FUSER_PACK);
-    if (status == WEFT_OK) {
-        fuser->reduced_target = fuser->target;
-        fuser->at_piece++;
+    weft_status_t status = handed(
+        fuser, wefti_bucket_advance(&bucket->base, &fuser->cursor, fuser->group, fuser->stream),
+        WEFTI_FUSER_PIECES);
+    if (status == WEFT_OK && fuser->cursor.piece > piece) {
+        count_piece(fuser, &bucket->base.pieces[piece]);
     }
     return status;
 }
@@ -257,12 +179,8 @@ static weft_status_t advance(weft_fuser_t *fuser)
         return start_list(fuser);
     case WEFTI_FUSER_LIST_DUE:
         return take_list(fuser);
-    case WEFTI_FUSER_PACK:
-        return start_piece(fuser);
-    case WEFTI_FUSER_REDUCE:
-        return reduce_piece(fuser);
-    case WEFTI_FUSER_UNPACK:
-        return finish_piece(fuser);
+    case WEFTI_FUSER_PIECES:
+        return advance_piece(fuser);
     case WEFTI_FUSER_END: /* not rank 0; every rank must have had the time to add everything */
         status = fuser->ending ? wefti_fuser_check_listed(fuser) : WEFT_IN_PROGRESS;
         fuser->phase = status == WEFT_OK ? WEFTI_FUSER_BARRIER : fuser->phase;
@@ -301,7 +219,8 @@ void wefti_fuser_rewind(weft_fuser_t *fuser)
         fuser->buckets[i]->missing = (uint32_t)fuser->buckets[i]->member_count;
     }
     fuser->added = 0;
-    fuser->at_bucket = fuser->at_piece = 0;
+    fuser->at_bucket = 0;
+    fuser->cursor = (wefti_bucket_cursor_t){0};
     fuser->ending = false;
-    fuser->phase = fuser->learning ? WEFTI_FUSER_HEADER : WEFTI_FUSER_PACK;
+    fuser->phase = fuser->learning ? WEFTI_FUSER_HEADER : WEFTI_FUSER_PIECES;
 }

@@ -269,7 +269,7 @@ static void learned(weft_fuser_t *fuser)
     fuser->stats.largest_bucket_bytes = 0;
     for (size_t i = 0; i < fuser->bucket_count; i++) {
         wefti_fuser_bucket_t *bucket = fuser->buckets[i];
-        uint64_t bytes = bucket->count * bucket->elem_bytes;
+        uint64_t bytes = bucket->base.count * bucket->base.elem_bytes;
         if (bytes > fuser->stats.largest_bucket_bytes) {
             fuser->stats.largest_bucket_bytes = bytes;
         }

@@ -12,20 +12,15 @@
 #include "runtime/base/hash.h"
 #include "runtime/capture/capture.h"
 
-#define TEXT_BYTES 400
-
 /* One call, as far as ranks must have the same. */
 typedef struct signature {
     uint64_t what, count, counts; /* counts: a hash of those of V forms that all ranks give alike */
 } signature_t;
 
 typedef struct summary {
-    int32_t status;
-    uint32_t count;
-    uint64_t no_times;
+    uint64_t count, no_times;
     wefti_digest_t calls;
     char policy[64];
-    char text[TEXT_BYTES];
 } summary_t;
 
 static signature_t sign(const wefti_captured_t *call, uint32_t size)
@@ -38,39 +33,6 @@ static signature_t sign(const wefti_captured_t *call, uint32_t size)
                              (uint64_t)request->reduction << 16 |
                              (uint64_t)request->root << WEFTI_WHAT_ROOT_SHIFT,
                          request->count, counts != NULL ? wefti_hash_words(counts, size) : 0};
-}
-
-/* An error of one rank is returned on every rank. */
-static weft_status_t check_statuses(const weft_group_t *group, summary_t *all)
-{
-    for (uint32_t r = 0; r < group->size; r++) {
-        if (all[r].status < 0) {
-            all[r].text[TEXT_BYTES - 1] = '\0';
-            return wefti_error((weft_status_t)all[r].status, "rank %u: %s", group->ranks[r],
-                               all[r].text);
-        }
-    }
-    return WEFT_OK;
-}
-
-static weft_status_t gather_summaries(weft_group_t *group, const summary_t *own, summary_t **out)
-{
-    summary_t *all = wefti_alloc(group->context->allocator, group->size * sizeof *all);
-    *out = all;
-    return all != NULL ? weft_all_gather(own, all, sizeof *own, WEFT_DTYPE_U8, group, NULL)
-                       : wefti_group_fail(group, WEFT_ERR_NO_MEMORY);
-}
-
-weft_status_t wefti_capture_verdict(weft_capture_t *capture, weft_status_t status)
-{
-    summary_t own = {.status = status}, *all;
-    snprintf(own.text, sizeof own.text, "%s", status < 0 ? weft_last_error() : "");
-    status = gather_summaries(capture->group, &own, &all);
-    if (status == WEFT_OK) {
-        status = check_statuses(capture->group, all);
-    }
-    wefti_free(capture->context->allocator, all);
-    return status;
 }
 
 /* ---- differences ---- */
@@ -136,7 +98,7 @@ done:
 static weft_status_t compare(const weft_capture_t *capture, signature_t *own, summary_t *all)
 {
     const weft_group_t *group = capture->group;
-    weft_status_t status = check_statuses(group, all);
+    weft_status_t status = WEFT_OK;
     for (uint32_t r = 1; status == WEFT_OK && r < group->size; r++) {
         if (all[r].count != all[0].count ||
             memcmp(&all[r].calls, &all[0].calls, sizeof all[r].calls) != 0) {
@@ -157,31 +119,33 @@ static weft_status_t compare(const weft_capture_t *capture, signature_t *own, su
     return status;
 }
 
+static weft_status_t summarize(weft_capture_t *capture, const wefti_recording_t *recording,
+                               signature_t *list, summary_t *out)
+{
+    *out = (summary_t){.count = capture->call_count, .no_times = recording->params.no_times != 0};
+    snprintf(out->policy, sizeof out->policy, "%s", recording->params.bucket);
+    for (uint32_t i = 0; i < capture->call_count; i++) {
+        list[i] = sign(&capture->calls[i], capture->group->size);
+    }
+    return wefti_digest_of(list, capture->call_count * sizeof *list, &out->calls);
+}
+
 weft_status_t wefti_capture_compare(weft_capture_t *capture, const wefti_recording_t *recording,
                                     weft_status_t status)
 {
     weft_group_t *group = capture->group;
-    summary_t own = {.status = status, .count = capture->call_count}, *all = NULL;
+    summary_t own, *all = NULL;
     signature_t *list = NULL;
-    own.no_times = recording->params.no_times != 0;
-    snprintf(own.policy, sizeof own.policy, "%s", recording->params.bucket);
     if (status == WEFT_OK) {
         list = wefti_arena_array(&capture->arena, capture->call_count, sizeof *list);
-        status = list != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+        all = wefti_arena_array(&capture->arena, group->size, sizeof *all);
+        status = list != NULL && all != NULL ? summarize(capture, recording, list, &own)
+                                             : WEFT_ERR_NO_MEMORY;
     }
-    for (uint32_t i = 0; status == WEFT_OK && i < capture->call_count; i++) {
-        list[i] = sign(&capture->calls[i], group->size);
-    }
-    if (status == WEFT_OK) {
-        status = wefti_digest_of(list, capture->call_count * sizeof *list, &own.calls);
-    }
-    own.status = status;
-    snprintf(own.text, sizeof own.text, "%s", status < 0 ? weft_last_error() : "");
-    status = gather_summaries(group, &own, &all);
-    if (status == WEFT_OK) {
-        status = compare(capture, list, all);
-    }
-    wefti_free(capture->context->allocator, all);
+    WEFT_TRY(status, wefti_group_agree(group, status), done);
+    WEFT_TRY(status, weft_all_gather(&own, all, sizeof own, WEFT_DTYPE_U8, group, NULL), done);
+    status = compare(capture, list, all);
+done:
     return status;
 }
 
@@ -193,8 +157,8 @@ static weft_status_t share_times(weft_capture_t *capture)
     uint32_t n = capture->call_count;
     uint64_t *words = wefti_arena_array(&capture->arena, 2 * (size_t)n, sizeof *words);
     uint64_t *times = words, *keys = words != NULL ? words + n : NULL;
-    WEFT_TRY(status, wefti_capture_verdict(capture, words != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY),
-             done);
+    WEFT_TRY(status,
+             wefti_group_agree(capture->group, words != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY), done);
     for (uint32_t i = 0; i < n; i++) {
         times[i] = capture->calls[i].at_ns;
         keys[i] = (uint64_t)(uintptr_t)capture->calls[i].batched.request.recv;
@@ -221,7 +185,8 @@ static weft_status_t share_conflicts(weft_capture_t *capture, wefti_conflict_t *
     wefti_conflict_t *all = NULL;
     uint64_t words = 2 * (uint64_t)*count, total = 0;
     uint64_t *counts = wefti_arena_array(&capture->arena, group->size, sizeof *counts);
-    WEFT_TRY(status, wefti_capture_verdict(capture, counts != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY),
+    WEFT_TRY(status,
+             wefti_group_agree(capture->group, counts != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY),
              done);
     WEFT_TRY(status, weft_all_gather(&words, counts, 1, WEFT_DTYPE_U64, group, NULL), done);
     for (uint32_t r = 0; r < group->size; r++) {
@@ -231,7 +196,7 @@ static weft_status_t share_conflicts(weft_capture_t *capture, wefti_conflict_t *
         goto done;
     }
     all = wefti_alloc(allocator, total * sizeof(uint32_t));
-    WEFT_TRY(status, wefti_capture_verdict(capture, all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY),
+    WEFT_TRY(status, wefti_group_agree(capture->group, all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY),
              done);
     status = weft_all_gather_v(*conflicts, all, counts, NULL, WEFT_DTYPE_U32, group, NULL);
     if (status == WEFT_ERR_NO_MEMORY) { /* for the counts: the others have posted */

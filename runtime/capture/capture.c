@@ -200,10 +200,10 @@ static weft_status_t finish(weft_capture_t *capture, const wefti_recording_t *re
     wefti_conflict_t *conflicts = NULL;
     size_t count = 0;
     status = wefti_capture_conflicts(capture, &conflicts, &count);
-    WEFT_TRY(status, wefti_capture_verdict(capture, status), done);
+    WEFT_TRY(status, wefti_group_agree(capture->group, status), done);
     WEFT_TRY(status, wefti_capture_share(capture, &conflicts, &count), done);
     status = wefti_capture_plan(capture, &recording->params, conflicts, count);
-    WEFT_TRY(status, wefti_capture_verdict(capture, status), done);
+    WEFT_TRY(status, wefti_group_agree(capture->group, status), done);
     status = wefti_capture_cut(capture);
 done:
     wefti_free(allocator, conflicts);

@@ -6,7 +6,7 @@
  *   agree.c      ranks compare what they recorded, and learn what others know
  *   conflicts.c  which calls use memory that earlier ones write
  *   plan.c       calls to units: a view, Weft's public passes, one order
- *   pieces.c     what a bucket is in memory: in place where it can be, else packed
+ *   pieces.c     buckets (runtime/collective/bucket.h): which pieces are packed; the digest
  *   run.c        replays: hands units to a stream, in one order on all ranks
  *   explain.c    what was planned, for people and as JSON
  *
@@ -27,6 +27,7 @@
 #include <weft/passes.h>
 
 #include "runtime/base/text.h"
+#include "runtime/collective/agree.h"
 #include "runtime/collective/bucket.h"
 #include "runtime/collective/submit.h"
 
@@ -115,8 +116,6 @@ struct weft_capture {
  * far. */
 weft_status_t wefti_capture_compare(weft_capture_t *capture, const wefti_recording_t *recording,
                                     weft_status_t status);
-/* The same status on all ranks; an error has the text of the first rank that has one. */
-weft_status_t wefti_capture_verdict(weft_capture_t *capture, weft_status_t status);
 /* Ready times become those of the latest rank, keys those of rank 0, conflicts those of any. */
 weft_status_t wefti_capture_share(weft_capture_t *capture, wefti_conflict_t **conflicts,
                                   size_t *count);

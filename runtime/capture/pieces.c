@@ -20,7 +20,7 @@ static weft_status_t find_runs(weft_capture_t *capture, uint8_t **out_continues)
 {
     uint8_t *flags = wefti_arena_array(&capture->arena, capture->call_count, 1), *at = flags;
     weft_status_t status =
-        wefti_capture_verdict(capture, flags != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
+        wefti_group_agree(capture->group, flags != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
     if (status < 0) {
         return status;
     }
@@ -150,7 +150,7 @@ static weft_status_t compare_digests(weft_capture_t *capture)
     size_t bytes = sizeof capture->info.digest;
     weft_status_t status;
     char *all = wefti_arena_array(&capture->arena, group->size, bytes);
-    WEFT_TRY(status, wefti_capture_verdict(capture, all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY),
+    WEFT_TRY(status, wefti_group_agree(capture->group, all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY),
              fail);
     WEFT_TRY(status, weft_all_gather(capture->info.digest, all, bytes, WEFT_DTYPE_U8, group, NULL),
              fail);
@@ -206,10 +206,10 @@ weft_status_t wefti_capture_cut(weft_capture_t *capture)
     status = cut(capture, flags);
     status = status == WEFT_OK ? create_events(capture) : status;
     status = status == WEFT_OK ? seal(capture) : status;
-    WEFT_TRY(status, wefti_capture_verdict(capture, status), fail);
+    WEFT_TRY(status, wefti_group_agree(capture->group, status), fail);
     WEFT_TRY(status, compare_digests(capture), fail);
     if (capture->info.buffer_bytes > 0) {
-        status = wefti_capture_verdict(capture, get_buffer(capture));
+        status = wefti_group_agree(capture->group, get_buffer(capture));
     }
 fail:
     return status;

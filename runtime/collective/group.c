@@ -15,6 +15,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
+#include "runtime/collective/agree.h"
 #include "runtime/collective/fused.h"
 #include "runtime/collective/submit.h"
 #include "runtime/collective/device_call.h"
@@ -35,11 +36,6 @@ typedef struct offer {
     uint16_t used[WEFTI_POOLS], retired[WEFTI_POOLS];
 } offer_t;
 
-typedef struct outcome {
-    int32_t status;
-    char text[252];
-} outcome_t;
-
 /* Members of one colour, in group order. */
 typedef struct members {
     const offer_t **offers;
@@ -55,28 +51,10 @@ static weft_status_t all_gather(weft_context_t *context, weft_group_t *parent, c
     return weft_all_gather(own, all, bytes, WEFT_DTYPE_U8, parent, NULL);
 }
 
-/* WEFT_OK when it is on all ranks; else the lowest failing rank's error on all. */
 static weft_status_t agree(weft_context_t *context, weft_group_t *parent, weft_status_t status)
 {
-    if (parent == NULL || parent->whole_world) {
-        return wefti_endpoint_agree(context->endpoint, status);
-    }
-    outcome_t own = {.status = status < 0 ? status : WEFT_OK};
-    snprintf(own.text, sizeof own.text, "%s", status < 0 ? weft_last_error() : "");
-    outcome_t *all = wefti_alloc(context->allocator, parent->size * sizeof *all);
-    if (all == NULL) {
-        return wefti_group_fail(parent, WEFT_ERR_NO_MEMORY);
-    }
-    weft_status_t gathered = all_gather(context, parent, &own, sizeof own, all);
-    for (uint32_t r = 0; gathered == WEFT_OK && r < parent->size; r++) {
-        if (all[r].status < 0) {
-            all[r].text[sizeof all[r].text - 1] = '\0';
-            gathered = wefti_error((weft_status_t)all[r].status, "rank %u: %s", parent->ranks[r],
-                                   all[r].text);
-        }
-    }
-    wefti_free(context->allocator, all);
-    return gathered;
+    return parent == NULL || parent->whole_world ? wefti_endpoint_agree(context->endpoint, status)
+                                                 : wefti_group_agree(parent, status);
 }
 
 static int by_key(const void *a, const void *b)

@@ -4,18 +4,11 @@
 
 #include <weft/memory.h>
 
-#include <stdio.h>
+#include <string.h>
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/params.h"
-
-/* What ranks tell each other at creation. */
-typedef struct verdict {
-    uint64_t bytes, window_ns;
-    int32_t status;
-    char text[236];
-} verdict_t;
 
 /* ---- create and destroy ---- */
 
@@ -71,33 +64,27 @@ static weft_status_t build(weft_group_t *group, const weft_fuser_params_t *param
 /* WEFT_OK when all ranks have built theirs, with the same parameters. */
 static weft_status_t agree(weft_group_t *group, const weft_fuser_t *fuser, weft_status_t status)
 {
-    verdict_t own = {.status = status};
-    snprintf(own.text, sizeof own.text, "%s", status < 0 ? weft_last_error() : "");
-    own.bytes = fuser != NULL ? fuser->bytes : 0;
-    own.window_ns = fuser != NULL ? fuser->window_ns : 0;
-    verdict_t *all = wefti_alloc(group->context->allocator, group->size * sizeof *all);
-    if (all == NULL) {
-        return wefti_group_fail(group, WEFT_ERR_NO_MEMORY);
+    uint64_t own[2], *all = NULL;
+    if (status == WEFT_OK) {
+        all = wefti_alloc(group->context->allocator, group->size * sizeof own);
+        status = all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     }
-    status = weft_all_gather(&own, all, sizeof own, WEFT_DTYPE_U8, group, NULL);
-    for (uint32_t r = 0; status == WEFT_OK && r < group->size; r++) {
-        if (all[r].status < 0) {
-            all[r].text[sizeof all[r].text - 1] = '\0';
-            status = wefti_error((weft_status_t)all[r].status, "rank %u: %s", group->ranks[r],
-                                 all[r].text);
-        }
-    }
+    WEFT_TRY(status, wefti_group_agree(group, status), done);
+    own[0] = fuser->bytes;
+    own[1] = fuser->window_ns;
+    WEFT_TRY(status, weft_all_gather(own, all, 2, WEFT_DTYPE_U64, group, NULL), done);
     for (uint32_t r = 1; status == WEFT_OK && r < group->size; r++) {
-        if (all[r].bytes != all[0].bytes || all[r].window_ns != all[0].window_ns) {
-            status =
-                wefti_error(WEFT_ERR_MISMATCH,
-                            "fuser: ranks passed different parameters: rank %u bytes %llu, "
-                            "window_ns %llu, rank %u bytes %llu, window_ns %llu",
-                            group->ranks[0], (unsigned long long)all[0].bytes,
-                            (unsigned long long)all[0].window_ns, group->ranks[r],
-                            (unsigned long long)all[r].bytes, (unsigned long long)all[r].window_ns);
+        const uint64_t *other = &all[2 * r];
+        if (memcmp(other, all, sizeof own) != 0) {
+            status = wefti_error(WEFT_ERR_MISMATCH,
+                                 "fuser: ranks passed different parameters: rank %u bytes %llu, "
+                                 "window_ns %llu, rank %u bytes %llu, window_ns %llu",
+                                 group->ranks[0], (unsigned long long)all[0],
+                                 (unsigned long long)all[1], group->ranks[r],
+                                 (unsigned long long)other[0], (unsigned long long)other[1]);
         }
     }
+done:
     wefti_free(group->context->allocator, all);
     return status;
 }

@@ -23,6 +23,7 @@
 
 #include <weft/fuser.h>
 
+#include "runtime/collective/agree.h"
 #include "runtime/collective/bucket.h"
 #include "runtime/collective/submit.h"
 

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef WEFT_RUNTIME_COLLECTIVE_AGREE_H
+#define WEFT_RUNTIME_COLLECTIVE_AGREE_H
+
+#include "runtime/group/group.h"
+
+/* As wefti_endpoint_agree, by calls of the group: WEFT_OK when status is WEFT_OK on all ranks, else
+ * the lowest failing rank's error on all. */
+weft_status_t wefti_group_agree(weft_group_t *group, weft_status_t status);
+
+#endif

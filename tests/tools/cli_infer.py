@@ -489,7 +489,7 @@ class Run(Infer):
         self.assertIn("missing option: --inputs DIR", self.weft("run", "p.weft", "--repeat", 1, code=2).stderr)
         (self.dir / "file").write_text("")
         self.assertIn("not a folder", self.weft("run", "p.weft", "--inputs", "in", "--outputs", "file", code=2).stderr)
-        for option in (("--optimizer", "sgd"), ("--lr", "1"), ("--bucket", "one"), ("--loss", "y"), ("--accumulate", "2")):
+        for option in (("--optimizer", "sgd"), ("--lr", "1"), ("--wire", "bf16"), ("--loss", "y"), ("--accumulate", "2")):
             self.assertIn("only for training, but infer is set",
                           self.weft("compile", path, "-o", "q.weft", "--infer", "--world", 1, *option, code=2).stderr)
         plan = self.compile()

@@ -85,20 +85,13 @@ static bool has_blocks(const wefti_graph_t *graph)
 static weft_status_t block_costs(wefti_compiler_t *c, wefti_shard_cost_t *out_alone,
                                  wefti_shard_cost_t *out_packed)
 {
-    weft_status_t status;
     double copied = 2 * (1 + 1.0 / c->params.world_size); /* bytes per byte of the range */
     double ns = copied * wefti_update_ns_per_byte(&c->rates, COPIED_BYTES);
-    WEFT_TRY(status,
-             wefti_shard_cost(&c->costs, c->params.world_size, c->place, &c->profile, &c->arena,
-                              out_alone),
-             fail);
-    WEFT_TRY(status,
-             wefti_bucket_cost_add(&out_alone->reduce_scatter, ns, &c->arena,
-                                   &out_packed->reduce_scatter),
-             fail);
-    status = wefti_bucket_cost_add(&out_alone->all_gather, ns, &c->arena, &out_packed->all_gather);
-fail:
-    return status;
+    WEFT_RETURN_IF_ERROR(wefti_shard_cost(&c->costs, c->params.world_size, c->place, &c->profile,
+                                          &c->arena, out_alone));
+    WEFT_RETURN_IF_ERROR(wefti_bucket_cost_add(&out_alone->reduce_scatter, ns, &c->arena,
+                                               &out_packed->reduce_scatter));
+    return wefti_bucket_cost_add(&out_alone->all_gather, ns, &c->arena, &out_packed->all_gather);
 }
 
 weft_status_t wefti_apply_bucket(wefti_compiler_t *c)

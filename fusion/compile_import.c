@@ -57,16 +57,13 @@ static bool has_updates(const wefti_graph_t *graph)
 /* A compiled graph has all types that do not depend on layouts. A file can break any rule. */
 static weft_status_t check_compiled(wefti_compiler_t *c)
 {
-    weft_status_t status;
     if (has_updates(c->graph) != !c->params.infer) {
         return wefti_error(WEFT_ERR_FORMAT, "%s: compiled graph for %s has %s",
                            c->params.model_path, c->params.infer ? "inference" : "training",
                            c->params.infer ? "updates" : "no updates");
     }
-    WEFT_TRY(status, wefti_graph_infer_shapes(c->graph), fail);
-    status = wefti_graph_verify(c->graph);
-fail:
-    return status;
+    WEFT_RETURN_IF_ERROR(wefti_graph_infer_shapes(c->graph));
+    return wefti_graph_verify(c->graph);
 }
 
 /* The pass split-batch compares a rank's share of the batch with the whole batch. */
@@ -76,9 +73,7 @@ static weft_status_t list_models(wefti_compiler_t *c)
     bool split = c->params.split_batch && !c->compiled.known;
     uint32_t count = ranks > 0 ? ranks : split ? 2 : 1;
     c->models = wefti_arena_array(&c->arena, count, sizeof(*c->models));
-    if (c->models == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(c->models);
     c->model_count = count;
     for (uint32_t i = 0; i < count; i++) {
         c->models[i] = (wefti_model_t){

@@ -12,7 +12,6 @@
 /* The evaluation model is an opaque section of the plan. */
 static weft_status_t add_eval_model(wefti_compiler_t *c, weft_plan_t *plan)
 {
-    weft_status_t status;
     wefti_onnx_import_params_t params = {.path = c->params.model_path,
                                          .loss = c->params.loss,
                                          .compiled =
@@ -28,32 +27,26 @@ static weft_status_t add_eval_model(wefti_compiler_t *c, weft_plan_t *plan)
     }
     /* What the plan trains is left out of it; other weights, which no gradient reaches, stay in. */
     const char **trained = wefti_arena_array(&c->arena, plan->buffer_count, sizeof(*trained));
-    if (trained == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(trained);
     for (uint32_t i = 0; i < plan->buffer_count; i++) {
         if (plan->buffers[i].kind == WEFTI_BUFFER_PARAM) {
             trained[params.trained_count++] = plan->buffers[i].name;
         }
     }
     params.trained = trained;
-    WEFT_TRY(status,
-             wefti_onnx_eval_model(&params, c->allocator, c->params.registry, &bytes, &size), fail);
+    WEFT_RETURN_IF_ERROR(
+        wefti_onnx_eval_model(&params, c->allocator, c->params.registry, &bytes, &size));
     plan->eval_model = wefti_arena_memdup(&plan->arena, bytes, size);
     plan->eval_model_bytes = size;
     wefti_free(c->allocator, bytes);
     return plan->eval_model == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
-fail:
-    return status;
 }
 
 static weft_status_t use_inference(wefti_compiler_t *c, wefti_lower_params_t *params)
 {
     uint32_t count = c->params.rank_model_count;
     const wefti_graph_t **graphs = wefti_arena_array(&c->arena, count, sizeof(*graphs));
-    if (graphs == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(graphs);
     for (uint32_t r = 0; r < count; r++) {
         graphs[r] = c->models[r].graph;
     }

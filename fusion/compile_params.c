@@ -76,15 +76,11 @@ static weft_status_t check_ranks(const weft_compile_params_t *p)
 
 weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_params_t *params)
 {
-    weft_status_t status;
     if (params == NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "params is NULL");
     }
     c->params = (weft_compile_params_t)WEFT_COMPILE_PARAMS_INIT;
-    status = WEFTI_PARAMS_READ(params, &c->params);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(WEFTI_PARAMS_READ(params, &c->params));
     c->allocator = c->params.allocator;
     c->log = (wefti_log_t){c->params.log, c->params.log_user,
                            c->params.log == NULL ? WEFT_LOG_LEVEL_WARN : WEFT_LOG_LEVEL_DEBUG};
@@ -95,22 +91,22 @@ weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_
     if (c->params.model_path == NULL || c->params.model_path[0] == '\0') {
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "model_path", "must be set");
     }
-    WEFT_TRY(status, wefti_compiled_params(&c->params, &c->arena, &c->compiled), fail);
+    WEFT_RETURN_IF_ERROR(wefti_compiled_params(&c->params, &c->arena, &c->compiled));
     c->given = c->params;
     if (c->params.topology_path != NULL) {
-        WEFT_TRY(status, wefti_compile_read_topology(c), fail);
+        WEFT_RETURN_IF_ERROR(wefti_compile_read_topology(c));
     }
     if (c->params.world_size == 0) {
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "world_size", "must be set");
     }
-    WEFT_TRY(status, wefti_options_complete(&c->params), fail);
-    WEFT_TRY(status, check_ranks(&c->params), fail);
-    WEFT_TRY(status, check_shapes(&c->params), fail);
+    WEFT_RETURN_IF_ERROR(wefti_options_complete(&c->params));
+    WEFT_RETURN_IF_ERROR(check_ranks(&c->params));
+    WEFT_RETURN_IF_ERROR(check_shapes(&c->params));
     read_optimizer(&c->params, &c->optimizer);
-    WEFT_TRY(status, wefti_read_gradient_params(&c->params, &c->gradient_params), fail);
+    WEFT_RETURN_IF_ERROR(wefti_read_gradient_params(&c->params, &c->gradient_params));
     c->optimizer.divisor = c->gradient_params.divisor;
     c->optimizer.clip_norm = c->gradient_params.clip_norm;
-    WEFT_TRY(status, wefti_policy_parse(c->params.bucket, &c->arena, &c->policy), fail);
+    WEFT_RETURN_IF_ERROR(wefti_policy_parse(c->params.bucket, &c->arena, &c->policy));
     uint64_t unit = WEFTI_PLAN_ALIGNMENT;
     unit *= c->params.shard_optimizer ? c->params.world_size : 1;
     unit *= c->gradient_params.wire == WEFT_DTYPE_BF16 ? 2 : 1;
@@ -120,33 +116,28 @@ weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_
     if (c->params.topology_path != NULL) {
         /* has loaded them, and put its links in */
     } else if (c->params.costs_path != NULL) {
-        WEFT_TRY(status, wefti_costs_load(&c->costs, c->params.costs_path, c->allocator), fail);
+        WEFT_RETURN_IF_ERROR(wefti_costs_load(&c->costs, c->params.costs_path, c->allocator));
     } else {
         wefti_costs_default(&c->costs, c->allocator);
     }
     c->rates = wefti_rates_of(&c->costs, c->params.world_size, c->place);
     if (c->params.profile_path != NULL) {
-        WEFT_TRY(status, wefti_profile_load(c->params.profile_path, &c->arena, &c->profile), fail);
+        WEFT_RETURN_IF_ERROR(wefti_profile_load(c->params.profile_path, &c->arena, &c->profile));
     }
-    WEFT_TRY(status,
-             wefti_collective_cost(&c->costs, c->params.world_size, c->place, &c->profile,
-                                   &c->arena, &c->bucket_cost),
-             fail);
+    WEFT_RETURN_IF_ERROR(wefti_collective_cost(&c->costs, c->params.world_size, c->place,
+                                               &c->profile, &c->arena, &c->bucket_cost));
     c->sharded = c->params.shard_optimizer && c->params.world_size > 1;
     if (c->sharded) {
-        WEFT_TRY(status,
-                 wefti_shard_cost(&c->costs, c->params.world_size, c->place, &c->profile, &c->arena,
-                                  &c->shard_cost),
-                 fail);
+        WEFT_RETURN_IF_ERROR(wefti_shard_cost(&c->costs, c->params.world_size, c->place,
+                                              &c->profile, &c->arena, &c->shard_cost));
     }
     if (c->params.registry == NULL || c->params.ops_path != NULL) {
-        WEFT_TRY(status, weft_registry_create(c->allocator, &c->own_registry), fail);
-        WEFT_TRY(status, wefti_registry_add_defs(c->own_registry, c->params.registry), fail);
+        WEFT_RETURN_IF_ERROR(weft_registry_create(c->allocator, &c->own_registry));
+        WEFT_RETURN_IF_ERROR(wefti_registry_add_defs(c->own_registry, c->params.registry));
         c->params.registry = c->own_registry;
     }
     if (c->params.ops_path != NULL) {
-        WEFT_TRY(status, weft_registry_load_ops(c->own_registry, c->params.ops_path), fail);
+        WEFT_RETURN_IF_ERROR(weft_registry_load_ops(c->own_registry, c->params.ops_path));
     }
-fail:
-    return status;
+    return WEFT_OK;
 }

@@ -44,16 +44,13 @@ static weft_status_t place_ranks(wefti_compiler_t *c, wefti_cluster_t *cluster)
 {
     char summary[160], hex[65];
     wefti_digest_t digest;
-    weft_status_t status;
-    WEFT_TRY(status, wefti_place_all(cluster, WEFTI_BIND_CORE), fail);
+    WEFT_RETURN_IF_ERROR(wefti_place_all(cluster, WEFTI_BIND_CORE));
     wefti_place_nics(cluster);
-    WEFT_TRY(status, wefti_cluster_placement_digest(cluster, &digest), fail);
+    WEFT_RETURN_IF_ERROR(wefti_cluster_placement_digest(cluster, &digest));
     wefti_plan_place_t *place = wefti_arena_alloc(&c->arena, sizeof *place);
     uint32_t *host_of = wefti_arena_array(&c->arena, cluster->rank_count, sizeof *host_of),
              *rail_of = wefti_arena_array(&c->arena, cluster->rank_count, sizeof *rail_of);
-    if (place == NULL || host_of == NULL || rail_of == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(place && host_of && rail_of);
     place->host_count = number_hosts(cluster, host_of);
     place->host_of = host_of;
     place->rail_of = wefti_place_rails(cluster, rail_of) > 1 ? rail_of : NULL;
@@ -61,9 +58,7 @@ static weft_status_t place_ranks(wefti_compiler_t *c, wefti_cluster_t *cluster)
         wefti_arena_strdup(&c->arena, wefti_cluster_summary(cluster, summary, sizeof summary));
     place->digest = wefti_arena_strdup(&c->arena, wefti_digest_hex(&digest, hex));
     c->place = place;
-    status = place->summary != NULL && place->digest != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
-fail:
-    return status;
+    return place->summary != NULL && place->digest != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
 
 /* What the description says of links; a cost table was measured, and knows better than what

@@ -24,10 +24,9 @@ static const char *stored_param(const wefti_compiled_t *compiled, const char *ke
 weft_status_t wefti_compiled_params(weft_compile_params_t *params, wefti_arena_t *arena,
                                     wefti_compiled_t *out)
 {
-    weft_status_t status;
     *out = (wefti_compiled_t){0};
-    WEFT_TRY(status,
-             wefti_onnx_properties(params->model_path, arena, &out->properties, &out->count), fail);
+    WEFT_RETURN_IF_ERROR(
+        wefti_onnx_properties(params->model_path, arena, &out->properties, &out->count));
     const char *format = wefti_onnx_property(out->properties, out->count, "format");
     if (format == NULL) {
         out->count = 0;
@@ -51,7 +50,7 @@ weft_status_t wefti_compiled_params(weft_compile_params_t *params, wefti_arena_t
             continue;
         }
         has = stored_param(out, option->name);
-        WEFT_TRY(status, wefti_option_format(option, params, arena, &given), fail);
+        WEFT_RETURN_IF_ERROR(wefti_option_format(option, params, arena, &given));
         if (given != NULL && (has == NULL || strcmp(given, has) != 0)) {
             return wefti_error_field(
                 WEFT_ERR_INVALID_ARGUMENT, option->field,
@@ -63,8 +62,7 @@ weft_status_t wefti_compiled_params(weft_compile_params_t *params, wefti_arena_t
                                params->model_path, option->name, has);
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* Per value: the collective that reads it, or WEFTI_NONE. */
@@ -127,21 +125,18 @@ static uint32_t find_node(const wefti_graph_t *graph, const weft_plan_t *plan,
 static weft_status_t write_choices(const wefti_graph_t *graph, const weft_plan_t *plan,
                                    wefti_arena_t *arena, wefti_onnx_emit_t *emit)
 {
-    weft_status_t status = WEFT_OK;
     uint32_t *reader = find_collectives(graph, arena);
     /* By node: the first collective, and its list while all have the same. */
     uint32_t *first = wefti_id_map(arena, graph->node_count);
     const char **lists = wefti_arena_array(arena, (size_t)graph->node_count + 1, sizeof(*lists));
-    if (reader == NULL || first == NULL || lists == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(reader && first && lists);
     for (uint32_t c = 0; c < plan->collective_count; c++) {
         uint32_t node = find_node(graph, plan, &plan->collectives[c], reader);
         if (node == WEFTI_NONE) {
             continue;
         }
         const char *names = join_names(&plan->collectives[c], arena);
-        WEFT_TRY(status, names == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK, fail);
+        WEFT_RETURN_IF_NO_MEMORY(names);
         if (first[node] == WEFTI_NONE) {
             first[node] = c;
             lists[node] = names;
@@ -154,13 +149,10 @@ static weft_status_t write_choices(const wefti_graph_t *graph, const weft_plan_t
             continue;
         }
         const char *order = plan->collectives[first[node]].order;
-        WEFT_TRY(status,
-                 wefti_onnx_emit_choice(emit, node, first[node], lists[node],
-                                        order != NULL ? order : "tree"),
-                 fail);
+        WEFT_RETURN_IF_ERROR(wefti_onnx_emit_choice(emit, node, first[node], lists[node],
+                                                    order != NULL ? order : "tree"));
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_compiled_write(const weft_compile_params_t *params, const wefti_graph_t *graph,

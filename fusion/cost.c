@@ -100,14 +100,13 @@ double wefti_update_ns_per_byte(const wefti_rates_t *rates, double bytes)
  */
 static weft_status_t touched_bytes(wefti_graph_t *graph, double *out_bytes)
 {
-    weft_status_t status = WEFT_OK;
     double updated = 0, values = 0;
     for (uint32_t i = 0; i < graph->order_count; i++) {
         uint32_t id = graph->order[i];
         weft_node_desc_t desc;
         double flops = 0, bytes = 0;
         if (kind_of(graph->nodes[id].def) == WEFTI_KERNEL_UPDATE) {
-            WEFT_TRY(status, wefti_graph_scratch_desc(graph, id, &desc), fail);
+            WEFT_RETURN_IF_ERROR(wefti_graph_scratch_desc(graph, id, &desc));
             wefti_op_cost(graph->nodes[id].def, &desc, &flops, &bytes);
             updated += bytes;
         }
@@ -121,33 +120,28 @@ static weft_status_t touched_bytes(wefti_graph_t *graph, double *out_bytes)
         values += in_place ? 0 : (double)wefti_value_bytes(&graph->values[v]);
     }
     *out_bytes = updated > values ? updated : values;
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_predict_ready(wefti_graph_t *graph, const wefti_profile_t *profile,
                                   const wefti_rates_t *rates, wefti_arena_t *arena,
                                   uint64_t **out_ready_ns)
 {
-    weft_status_t status = WEFT_OK;
     double now_ns = 0, step_bytes;
     uint64_t *ready = wefti_arena_array(arena, graph->node_count, sizeof(*ready));
-    if (ready == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    WEFT_TRY(status, touched_bytes(graph, &step_bytes), fail);
+    WEFT_RETURN_IF_NO_MEMORY(ready);
+    WEFT_RETURN_IF_ERROR(touched_bytes(graph, &step_bytes));
     for (uint32_t i = 0; i < graph->order_count; i++) {
         uint32_t id = graph->order[i];
         double cost_ns = 0;
         if (!wefti_profile_kernel_ns(profile, graph->nodes[id].name, &cost_ns)) {
             weft_node_desc_t desc;
-            WEFT_TRY(status, wefti_graph_scratch_desc(graph, id, &desc), fail);
+            WEFT_RETURN_IF_ERROR(wefti_graph_scratch_desc(graph, id, &desc));
             cost_ns = predict_ns(graph->nodes[id].def, &desc, rates, step_bytes);
         }
         now_ns += cost_ns > 0 ? cost_ns : 0;
         ready[id] = now_ns < 1e18 ? (uint64_t)now_ns : (uint64_t)1000000000000000000;
     }
     *out_ready_ns = ready;
-fail:
-    return status;
+    return WEFT_OK;
 }

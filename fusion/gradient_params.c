@@ -29,13 +29,12 @@ static weft_status_t read_leaves(const weft_compile_params_t *p, wefti_gradient_
 weft_status_t wefti_read_gradient_params(const weft_compile_params_t *p,
                                          wefti_gradient_params_t *out)
 {
-    weft_status_t status = WEFT_OK;
     *out = (wefti_gradient_params_t){.accumulate = p->accumulate,
                                      .wire = strcmp(p->wire, "bf16") == 0 ? WEFT_DTYPE_BF16
                                                                           : WEFT_DTYPE_F32,
                                      .clip_norm = p->clip_norm};
     if (p->global_micro_batches > 0) {
-        WEFT_TRY(status, read_leaves(p, out), fail);
+        WEFT_RETURN_IF_ERROR(read_leaves(p, out));
     }
     if (out->accumulate > MAX_LEAVES / p->world_size) {
         return wefti_error_field(
@@ -48,6 +47,5 @@ weft_status_t wefti_read_gradient_params(const weft_compile_params_t *p,
     if (out->accumulate > 1 || out->leaves > 0 || out->wire != WEFT_DTYPE_F32) {
         out->divisor = out->accumulate * p->world_size;
     }
-fail:
-    return status;
+    return WEFT_OK;
 }

@@ -25,9 +25,7 @@ static weft_status_t read_map(const wefti_json_tree_t *tree, wefti_arena_t *aren
             "expected a JSON object {\"parameter\": \"tensor\", ...} with at least one entry");
     }
     wefti_gradient_name_t *entries = wefti_arena_array(arena, top->count, sizeof(*entries));
-    if (entries == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(entries);
     for (const wefti_json_node_t *item = wefti_json_first(tree, top); item != NULL;
          item = wefti_json_after(tree, item)) {
         if (item->kind != WEFTI_JSON_STRING) {
@@ -37,9 +35,7 @@ static weft_status_t read_map(const wefti_json_tree_t *tree, wefti_arena_t *aren
         }
         entries[out->count].param = wefti_arena_strdup(arena, item->key);
         entries[out->count].grad = wefti_arena_strdup(arena, item->string);
-        if (entries[out->count].param == NULL || entries[out->count].grad == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
+        WEFT_RETURN_IF_NO_MEMORY(entries[out->count].param && entries[out->count].grad);
         out->count++;
     }
     qsort(entries, out->count, sizeof(*entries), by_param); /* the order of the file says nothing */

@@ -96,9 +96,7 @@ static weft_status_t parse_list(const char *text, const char *cursor, wefti_aren
                                  "too many numbers: %zu, limit %u", count, POLICY_MAX_VALUES);
     }
     policy->values = wefti_arena_array(arena, count, sizeof(*policy->values));
-    if (policy->values == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(policy->values);
     for (size_t i = 0; i < count; i++) {
         if (!read_number(&cursor, &policy->values[i]) || *cursor != (i + 1 < count ? ',' : '\0')) {
             return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "bucket",
@@ -151,7 +149,6 @@ static weft_status_t check_percent(const char *text, const wefti_policy_t *polic
 weft_status_t wefti_policy_parse(const char *text, wefti_arena_t *arena, wefti_policy_t *out_policy)
 {
     wefti_policy_t policy = {0};
-    weft_status_t status = WEFT_OK;
     if (strcmp(text, "one") == 0) {
         policy.kind = WEFTI_POLICY_ONE;
     } else if (strcmp(text, "none") == 0) {
@@ -160,29 +157,28 @@ weft_status_t wefti_policy_parse(const char *text, wefti_arena_t *arena, wefti_p
         policy.kind = text[0] == 'a' ? WEFTI_POLICY_AUTO : WEFTI_POLICY_MERGE;
     } else if (strncmp(text, "auto:", 5) == 0 || strncmp(text, "mgwfbp:", 7) == 0) {
         policy.kind = text[0] == 'a' ? WEFTI_POLICY_AUTO : WEFTI_POLICY_MERGE;
-        WEFT_TRY(status, parse_bytes(text, strchr(text, ':') + 1, &policy), fail);
+        WEFT_RETURN_IF_ERROR(parse_bytes(text, strchr(text, ':') + 1, &policy));
         if (policy.window_ns != 0) {
             return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "bucket",
                                      "time in '%s' is only for policy bytes", text);
         }
     } else if (strncmp(text, "bytes:", 6) == 0) {
         policy.kind = WEFTI_POLICY_BYTES;
-        WEFT_TRY(status, parse_bytes(text, text + 6, &policy), fail);
+        WEFT_RETURN_IF_ERROR(parse_bytes(text, text + 6, &policy));
     } else if (strncmp(text, "index:", 6) == 0) {
         policy.kind = WEFTI_POLICY_INDEX;
-        WEFT_TRY(status, parse_list(text, text + 6, arena, &policy), fail);
-        WEFT_TRY(status, check_index(text, &policy), fail);
+        WEFT_RETURN_IF_ERROR(parse_list(text, text + 6, arena, &policy));
+        WEFT_RETURN_IF_ERROR(check_index(text, &policy));
     } else if (strncmp(text, "percent:", 8) == 0) {
         policy.kind = WEFTI_POLICY_PERCENT;
-        WEFT_TRY(status, parse_list(text, text + 8, arena, &policy), fail);
-        WEFT_TRY(status, check_percent(text, &policy), fail);
+        WEFT_RETURN_IF_ERROR(parse_list(text, text + 8, arena, &policy));
+        WEFT_RETURN_IF_ERROR(check_percent(text, &policy));
     } else {
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "bucket",
                                  "unknown policy '%s'; expected one of %s", text, POLICY_FORMS);
     }
     *out_policy = policy;
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t weft_bucket_policy_check(const char *policy)

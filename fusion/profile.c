@@ -40,9 +40,7 @@ static weft_status_t read_kernels(const wefti_json_tree_t *tree, const wefti_jso
                                   wefti_arena_t *arena, wefti_profile_t *out)
 {
     out->kernels = wefti_arena_array(arena, array->count, sizeof *out->kernels);
-    if (out->kernels == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(out->kernels);
     for (const wefti_json_node_t *item = wefti_json_first(tree, array); item != NULL;
          item = wefti_json_after(tree, item)) {
         const wefti_json_node_t *name =
@@ -54,9 +52,7 @@ static weft_status_t read_kernels(const wefti_json_tree_t *tree, const wefti_jso
                                out->kernel_count);
         }
         char *copy = wefti_arena_strdup(arena, name->string);
-        if (copy == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
+        WEFT_RETURN_IF_NO_MEMORY(copy);
         out->kernels[out->kernel_count++] = (wefti_profile_kernel_t){copy, ns};
         out->compute_ns += ns;
     }
@@ -68,9 +64,7 @@ static weft_status_t read_collectives(const wefti_json_tree_t *tree, const wefti
                                       wefti_arena_t *arena, wefti_profile_t *out)
 {
     out->collectives = wefti_arena_array(arena, array->count, sizeof *out->collectives);
-    if (out->collectives == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(out->collectives);
     for (const wefti_json_node_t *item = wefti_json_first(tree, array); item != NULL;
          item = wefti_json_after(tree, item)) {
         double bytes, ns;
@@ -104,7 +98,6 @@ static void correct_inline(const wefti_json_tree_t *tree, wefti_profile_t *out)
 static weft_status_t decode(const wefti_json_tree_t *tree, wefti_arena_t *arena,
                             wefti_profile_t *out)
 {
-    weft_status_t status;
     double format = 0;
     const wefti_json_node_t *kernels, *collectives;
     if (tree->nodes[0].kind != WEFTI_JSON_OBJECT ||
@@ -116,11 +109,10 @@ static weft_status_t decode(const wefti_json_tree_t *tree, wefti_arena_t *arena,
     if (kernels == NULL || collectives == NULL) {
         return wefti_error(WEFT_ERR_FORMAT, "missing kernels or collectives");
     }
-    WEFT_TRY(status, read_kernels(tree, kernels, arena, out), fail);
-    WEFT_TRY(status, read_collectives(tree, collectives, arena, out), fail);
+    WEFT_RETURN_IF_ERROR(read_kernels(tree, kernels, arena, out));
+    WEFT_RETURN_IF_ERROR(read_collectives(tree, collectives, arena, out));
     correct_inline(tree, out);
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_profile_load(const char *path, wefti_arena_t *arena, wefti_profile_t *out)

@@ -19,7 +19,6 @@ typedef struct binder {
 
 static weft_status_t bind_symbol(binder_t *binder, const char *symbol, int64_t number)
 {
-    weft_status_t status;
     const char *name;
     if (!symbol) {
         return WEFT_OK;
@@ -33,18 +32,13 @@ static weft_status_t bind_symbol(binder_t *binder, const char *symbol, int64_t n
     if (id != WEFTI_NONE) {
         return WEFT_OK;
     }
-    WEFT_TRY(status,
-             wefti_array_reserve(binder->graph->arena.allocator, &binder->numbers,
-                                 &binder->number_capacity, binder->number_count + 1,
-                                 sizeof(int64_t)),
-             done);
-    WEFT_TRY(status,
-             wefti_name_index_add(&binder->symbols, &binder->graph->arena, symbol,
-                                  (uint32_t)binder->number_count, &name),
-             done);
+    WEFT_RETURN_IF_ERROR(wefti_array_reserve(binder->graph->arena.allocator, &binder->numbers,
+                                             &binder->number_capacity, binder->number_count + 1,
+                                             sizeof(int64_t)));
+    WEFT_RETURN_IF_ERROR(wefti_name_index_add(&binder->symbols, &binder->graph->arena, symbol,
+                                              (uint32_t)binder->number_count, &name));
     binder->numbers[binder->number_count++] = number;
-done:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t no_such_input(const wefti_graph_t *graph, const char *name)
@@ -63,7 +57,6 @@ static weft_status_t no_such_input(const wefti_graph_t *graph, const char *name)
 
 static weft_status_t apply_override(binder_t *binder, const wefti_shape_override_t *override)
 {
-    weft_status_t status = WEFT_OK;
     wefti_graph_t *graph = binder->graph;
     uint32_t id = wefti_graph_find_value(graph, override->name);
     uint32_t position = 0;
@@ -86,7 +79,7 @@ static weft_status_t apply_override(binder_t *binder, const wefti_shape_override
                                      value->name, d, override->dims[d]);
         }
         if (value->type.dims[d] < 0) {
-            WEFT_TRY(status, bind_symbol(binder, value->dim_names[d], override->dims[d]), done);
+            WEFT_RETURN_IF_ERROR(bind_symbol(binder, value->dim_names[d], override->dims[d]));
         } else if (wefti_graph_has_gradients(binder->graph) &&
                    value->type.dims[d] != override->dims[d]) {
             return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "shapes",
@@ -97,8 +90,7 @@ static weft_status_t apply_override(binder_t *binder, const wefti_shape_override
         value->type.dims[d] = override->dims[d];
     }
     binder->overridden[position] = true;
-done:
-    return status;
+    return WEFT_OK;
 }
 
 /* The input at position if its first dimension may be the batch, else NULL. */
@@ -125,7 +117,6 @@ static bool batch_is_open(const binder_t *binder)
 /* Symbolic first dimensions become batch. *out_found: there were any. */
 static weft_status_t bind_symbolic_batch(binder_t *binder, int64_t batch, bool *out_found)
 {
-    weft_status_t status = WEFT_OK;
     const wefti_value_t *first = NULL;
     for (uint32_t i = 0; i < binder->graph->input_count; i++) {
         wefti_value_t *value = batch_input(binder, i);
@@ -142,14 +133,13 @@ static weft_status_t bind_symbolic_batch(binder_t *binder, int64_t batch, bool *
                                      value->dim_names[0]);
         }
         if (!first || !value->dim_names[0]) {
-            WEFT_TRY(status, bind_symbol(binder, value->dim_names[0], batch), done);
+            WEFT_RETURN_IF_ERROR(bind_symbol(binder, value->dim_names[0], batch));
             value->type.dims[0] = batch;
             first = first ? first : value;
         }
     }
     *out_found = first != NULL;
-done:
-    return status;
+    return WEFT_OK;
 }
 
 /* The fixed number that is the batch: the label's if another input shares it, else the first
@@ -195,7 +185,6 @@ static weft_status_t replace_fixed_batch(binder_t *binder, int64_t batch)
 
 static weft_status_t bind_batch(binder_t *binder, int64_t batch)
 {
-    weft_status_t status;
     bool symbolic = false;
     if (batch == 0) {
         return WEFT_OK;
@@ -204,12 +193,11 @@ static weft_status_t bind_batch(binder_t *binder, int64_t batch)
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "batch",
                                  "must not be negative: %" PRId64, batch);
     }
-    WEFT_TRY(status, bind_symbolic_batch(binder, batch, &symbolic), done);
+    WEFT_RETURN_IF_ERROR(bind_symbolic_batch(binder, batch, &symbolic));
     if (!symbolic) {
-        WEFT_TRY(status, replace_fixed_batch(binder, batch), done);
+        WEFT_RETURN_IF_ERROR(replace_fixed_batch(binder, batch));
     }
-done:
-    return status;
+    return WEFT_OK;
 }
 
 /* Replaces the remaining symbols by their sizes; a symbol without a size is an error. */

@@ -45,7 +45,6 @@ static weft_status_t match_wait(pairs_t *p, uint32_t position)
     wefti_graph_t *graph = p->graph;
     uint32_t id = graph->order[position];
     const wefti_node_t *node = &graph->nodes[id];
-    weft_status_t status = WEFT_OK;
     uint32_t after = neighbour(graph, position, 1, p->waits);
     uint32_t collective = wefti_op_facts(node->def).collective;
     for (uint32_t i = 0; i < node->input_count; i++) {
@@ -64,10 +63,9 @@ static weft_status_t match_wait(pairs_t *p, uint32_t position)
         }
         p->renamed[value] = node->outputs[i];
         p->waited[start]++;
-        WEFT_TRY(status, keep_order(p, start, after), done);
+        WEFT_RETURN_IF_ERROR(keep_order(p, start, after));
     }
-done:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t alloc_pairs(pairs_t *p, wefti_arena_t *arena)

@@ -27,40 +27,33 @@ typedef struct editor {
 
 static weft_status_t add_use(editor_t *editor, uint32_t value, uint32_t node, uint32_t input)
 {
-    weft_status_t status;
     const weft_allocator_t *allocator = editor->graph->arena.allocator;
     if (editor->use_count >= WEFTI_NONE - 1) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "graph has too many edges");
     }
-    WEFT_TRY(status,
-             wefti_array_reserve(allocator, &editor->uses, &editor->use_capacity,
-                                 editor->use_count + 1, sizeof(use_t)),
-             done);
+    WEFT_RETURN_IF_ERROR(wefti_array_reserve(allocator, &editor->uses, &editor->use_capacity,
+                                             editor->use_count + 1, sizeof(use_t)));
     /* Entries are one more than the index: new elements are zeroed. */
-    WEFT_TRY(status,
-             wefti_array_reserve(allocator, &editor->first_use, &editor->first_use_capacity,
-                                 (size_t)value + 1, sizeof(uint32_t)),
-             done);
+    WEFT_RETURN_IF_ERROR(wefti_array_reserve(allocator, &editor->first_use,
+                                             &editor->first_use_capacity, (size_t)value + 1,
+                                             sizeof(uint32_t)));
     editor->uses[editor->use_count] = (use_t){node, input, editor->first_use[value]};
     editor->first_use[value] = (uint32_t)++editor->use_count;
-done:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t editor_init(editor_t *editor)
 {
-    weft_status_t status = WEFT_OK;
     const wefti_graph_t *graph = editor->graph;
     for (uint32_t i = graph->order_count; i-- > 0;) {
         uint32_t id = graph->order[i];
         for (uint32_t k = 0; k < graph->nodes[id].input_count; k++) {
             if (graph->nodes[id].inputs[k] != WEFTI_NONE) {
-                WEFT_TRY(status, add_use(editor, graph->nodes[id].inputs[k], id, k), done);
+                WEFT_RETURN_IF_ERROR(add_use(editor, graph->nodes[id].inputs[k], id, k));
             }
         }
     }
-done:
-    return status;
+    return WEFT_OK;
 }
 
 static void editor_deinit(editor_t *editor)
@@ -73,7 +66,6 @@ static void editor_deinit(editor_t *editor)
 /* All users of from, but not the node except, read to instead. */
 static weft_status_t move_uses(editor_t *editor, uint32_t from, uint32_t to, uint32_t except)
 {
-    weft_status_t status = WEFT_OK;
     uint32_t at = from < editor->first_use_capacity ? editor->first_use[from] : 0;
     if (at) {
         editor->first_use[from] = 0;
@@ -83,12 +75,11 @@ static weft_status_t move_uses(editor_t *editor, uint32_t from, uint32_t to, uin
         wefti_node_t *node = &editor->graph->nodes[use.node];
         if (!node->dead && use.node != except && node->inputs[use.input] == from) {
             node->inputs[use.input] = to;
-            WEFT_TRY(status, add_use(editor, to, use.node, use.input), done);
+            WEFT_RETURN_IF_ERROR(add_use(editor, to, use.node, use.input));
         }
         at = use.next;
     }
-done:
-    return status;
+    return WEFT_OK;
 }
 
 static void move_output(wefti_graph_t *graph, uint32_t from, uint32_t to)
@@ -107,7 +98,6 @@ static void move_output(wefti_graph_t *graph, uint32_t from, uint32_t to)
 
 static weft_status_t insert_collective(editor_t *editor, const weft_edit_t *edit)
 {
-    weft_status_t status;
     wefti_graph_t *graph = editor->graph;
     if (edit->value >= graph->value_count) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "insert: value %u does not exist",
@@ -141,7 +131,7 @@ static weft_status_t insert_collective(editor_t *editor, const weft_edit_t *edit
                                   .attrs = attrs,
                                   .attr_count = reduces ? 2 : 1};
     uint32_t node;
-    WEFT_TRY(status, wefti_graph_insert_node(graph, &params, WEFTI_WHEN_READY, &node), done);
+    WEFT_RETURN_IF_ERROR(wefti_graph_insert_node(graph, &params, WEFTI_WHEN_READY, &node));
     if (!wefti_node_communicates(&graph->nodes[node])) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "insert: '%s' is not a collective",
                            edit->op_name);
@@ -151,10 +141,8 @@ static weft_status_t insert_collective(editor_t *editor, const weft_edit_t *edit
     graph->values[result].grad_of = graph->values[edit->value].grad_of;
     graph->values[edit->value].grad_of = WEFTI_NONE;
     move_output(graph, edit->value, result);
-    WEFT_TRY(status, move_uses(editor, edit->value, result, node), done);
-    WEFT_TRY(status, add_use(editor, edit->value, node, 0), done);
-done:
-    return status;
+    WEFT_RETURN_IF_ERROR(move_uses(editor, edit->value, result, node));
+    return add_use(editor, edit->value, node, 0);
 }
 
 /* The live node that replaces node; what: the kind of edit, for the error. */
@@ -274,14 +262,13 @@ static weft_status_t add_fused_node(wefti_graph_t *graph, const weft_edit_t *edi
 
 static weft_status_t fuse(editor_t *editor, const weft_edit_t *edit)
 {
-    weft_status_t status;
     wefti_graph_t *graph = editor->graph;
     uint32_t id;
     if (edit->member_count == 0) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "fuse: no members");
     }
-    WEFT_TRY(status, check_members(graph, edit), done);
-    WEFT_TRY(status, add_fused_node(graph, edit, &id), done);
+    WEFT_RETURN_IF_ERROR(check_members(graph, edit));
+    WEFT_RETURN_IF_ERROR(add_fused_node(graph, edit, &id));
     wefti_node_t *node = &graph->nodes[id];
     for (uint32_t i = 0; i < edit->member_count; i++) {
         wefti_node_t *member = &graph->nodes[edit->members[i]];
@@ -301,51 +288,43 @@ static weft_status_t fuse(editor_t *editor, const weft_edit_t *edit)
                 wefti_graph_take_output(graph, id, at, output);
             }
             if (input != WEFTI_NONE) {
-                WEFT_TRY(status, add_use(editor, input, id, at), done);
+                WEFT_RETURN_IF_ERROR(add_use(editor, input, id, at));
             }
         }
     }
     if (edit->text) {
         weft_attr_t reason = {.name = "reason", .type = WEFT_ATTR_TYPE_STRING, .s = edit->text};
-        WEFT_TRY(status, wefti_graph_set_attr(graph, id, &reason), done);
+        WEFT_RETURN_IF_ERROR(wefti_graph_set_attr(graph, id, &reason));
     }
-done:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t add_constraint(wefti_graph_t *graph, const weft_edit_t *edit)
 {
-    weft_status_t status;
     uint32_t live;
-    WEFT_TRY(status, resolve(graph, edit->op_a, "order", &live), done);
-    WEFT_TRY(status, resolve(graph, edit->op_b, "order", &live), done);
-    status = wefti_graph_add_constraint(graph, edit->op_a, edit->op_b);
-done:
-    return status;
+    WEFT_RETURN_IF_ERROR(resolve(graph, edit->op_a, "order", &live));
+    WEFT_RETURN_IF_ERROR(resolve(graph, edit->op_b, "order", &live));
+    return wefti_graph_add_constraint(graph, edit->op_a, edit->op_b);
 }
 
 static weft_status_t set_algorithm(wefti_graph_t *graph, const weft_edit_t *edit)
 {
-    weft_status_t status;
     uint32_t node;
-    WEFT_TRY(status, resolve(graph, edit->op_a, "algorithm", &node), done);
+    WEFT_RETURN_IF_ERROR(resolve(graph, edit->op_a, "algorithm", &node));
     if (!wefti_node_communicates(&graph->nodes[node])) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "algorithm: '%s' is not a collective",
                            graph->nodes[node].name);
     }
     weft_attr_t attr = {
         .name = "algorithm", .type = WEFT_ATTR_TYPE_STRING, .s = edit->text ? edit->text : ""};
-    status = wefti_graph_set_attr(graph, node, &attr);
-done:
-    return status;
+    return wefti_graph_set_attr(graph, node, &attr);
 }
 
 /* Lowering makes the pieces; the graph records their number. */
 static weft_status_t split(wefti_graph_t *graph, const weft_edit_t *edit)
 {
-    weft_status_t status;
     uint32_t id;
-    WEFT_TRY(status, resolve(graph, edit->op_a, "split", &id), done);
+    WEFT_RETURN_IF_ERROR(resolve(graph, edit->op_a, "split", &id));
     const wefti_node_t *node = &graph->nodes[id];
     if (!wefti_node_communicates(node) || node->input_count != 1 || node->output_count != 1 ||
         node->inputs[0] == WEFTI_NONE) {
@@ -366,10 +345,8 @@ static weft_status_t split(wefti_graph_t *graph, const weft_edit_t *edit)
     weft_attr_t parts = {.name = "parts", .type = WEFT_ATTR_TYPE_INT, .i = edit->parts};
     weft_attr_t why = {
         .name = "split_reason", .type = WEFT_ATTR_TYPE_STRING, .s = edit->text ? edit->text : ""};
-    WEFT_TRY(status, wefti_graph_set_attr(graph, id, &parts), done);
-    WEFT_TRY(status, wefti_graph_set_attr(graph, id, &why), done);
-done:
-    return status;
+    WEFT_RETURN_IF_ERROR(wefti_graph_set_attr(graph, id, &parts));
+    return wefti_graph_set_attr(graph, id, &why);
 }
 
 static bool repeats(const wefti_node_t *a, const wefti_node_t *b)
@@ -389,11 +366,10 @@ static bool repeats(const wefti_node_t *a, const wefti_node_t *b)
 
 static weft_status_t merge(editor_t *editor, const weft_edit_t *edit)
 {
-    weft_status_t status;
     wefti_graph_t *graph = editor->graph;
     uint32_t kept, removed;
-    WEFT_TRY(status, resolve(graph, edit->op_a, "merge", &kept), done);
-    WEFT_TRY(status, resolve(graph, edit->op_b, "merge", &removed), done);
+    WEFT_RETURN_IF_ERROR(resolve(graph, edit->op_a, "merge", &kept));
+    WEFT_RETURN_IF_ERROR(resolve(graph, edit->op_b, "merge", &removed));
     wefti_node_t *to = &graph->nodes[kept], *from = &graph->nodes[removed];
     if (!repeats(to, from)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "merge: '%s' does not repeat '%s'",
@@ -407,12 +383,11 @@ static weft_status_t merge(editor_t *editor, const weft_edit_t *edit)
                                "merge: '%s' is an output or a gradient of the graph",
                                graph->values[old].name);
         }
-        WEFT_TRY(status, used ? move_uses(editor, old, new, WEFTI_NONE) : WEFT_OK, done);
+        WEFT_RETURN_IF_ERROR(used ? move_uses(editor, old, new, WEFTI_NONE) : WEFT_OK);
     }
     from->dead = true;
     from->replaced_by = kept;
-done:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t apply_one(editor_t *editor, const weft_edit_t *edit)

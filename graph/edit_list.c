@@ -13,9 +13,7 @@ weft_status_t weft_edit_list_create(const weft_allocator_t *allocator, weft_edit
 {
     WEFT_CHECK_OUT(out_list);
     weft_edit_list_t *list = wefti_alloc(allocator, sizeof(*list));
-    if (!list) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(list);
     wefti_arena_init(&list->arena, allocator, 0);
     *out_list = list;
     return WEFT_OK;
@@ -36,22 +34,16 @@ static weft_status_t own(wefti_arena_t *arena, weft_edit_t *copy)
 {
     if (copy->op_name) {
         copy->op_name = wefti_arena_strdup(arena, copy->op_name);
-        if (!copy->op_name) {
-            return WEFT_ERR_NO_MEMORY;
-        }
+        WEFT_RETURN_IF_NO_MEMORY(copy->op_name);
     }
     if (copy->text) {
         copy->text = wefti_arena_strdup(arena, copy->text);
-        if (!copy->text) {
-            return WEFT_ERR_NO_MEMORY;
-        }
+        WEFT_RETURN_IF_NO_MEMORY(copy->text);
     }
     if (copy->member_count) {
         copy->members =
             wefti_arena_memdup(arena, copy->members, copy->member_count * sizeof(*copy->members));
-        if (!copy->members) {
-            return WEFT_ERR_NO_MEMORY;
-        }
+        WEFT_RETURN_IF_NO_MEMORY(copy->members);
     }
     return WEFT_OK;
 }

@@ -63,7 +63,6 @@ static void become_constant(wefti_graph_t *graph, uint32_t node, const void *dat
 static weft_status_t fold_node(wefti_graph_t *graph, uint32_t node, size_t *budget_bytes,
                                bool *out_folded)
 {
-    weft_status_t status;
     const wefti_node_t *at = &graph->nodes[node];
     const weft_op_facts_t facts = wefti_op_facts(at->def);
     *out_folded = false;
@@ -87,15 +86,14 @@ static weft_status_t fold_node(wefti_graph_t *graph, uint32_t node, size_t *budg
     }
     weft_node_desc_t desc;
     void *result = wefti_arena_alloc(&graph->arena, bytes);
-    WEFT_TRY(status, result == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK, done);
-    WEFT_TRY(status, wefti_graph_scratch_desc(graph, node, &desc), done);
+    WEFT_RETURN_IF_NO_MEMORY(result);
+    WEFT_RETURN_IF_ERROR(wefti_graph_scratch_desc(graph, node, &desc));
     *budget_bytes -= bytes;
     if (facts.fold(&desc, result) != 0) {
         become_constant(graph, node, result);
         *out_folded = true;
     }
-done:
-    return status;
+    return WEFT_OK;
 }
 
 /* After a fixed batch was replaced: a Reshape whose input has the new batch, but whose target shape

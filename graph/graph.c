@@ -10,9 +10,7 @@ weft_status_t wefti_graph_create(const weft_allocator_t *allocator, const weft_r
 {
     *out_graph = NULL;
     wefti_graph_t *graph = wefti_alloc(allocator, sizeof(*graph));
-    if (!graph) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(graph);
     wefti_arena_init(&graph->arena, allocator, budget_bytes);
     graph->registry = registry;
     graph->name = "graph";
@@ -62,20 +60,17 @@ static weft_status_t append_id(wefti_graph_t *graph, uint32_t **list, uint32_t *
 weft_status_t wefti_graph_add_value(wefti_graph_t *graph, const char *name, wefti_value_kind_t kind,
                                     const weft_tensor_desc_t *type, uint32_t *out_value)
 {
-    weft_status_t status;
     if (graph->value_count == WEFTI_NONE - 1) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "graph has too many values");
     }
-    WEFT_TRY(status,
-             wefti_array_reserve(graph->arena.allocator, &graph->values, &graph->value_capacity,
-                                 (size_t)graph->value_count + 1, sizeof(*graph->values)),
-             fail);
+    WEFT_RETURN_IF_ERROR(wefti_array_reserve(graph->arena.allocator, &graph->values,
+                                             &graph->value_capacity, (size_t)graph->value_count + 1,
+                                             sizeof(*graph->values)));
     uint32_t id = graph->value_count;
     wefti_value_t *value = &graph->values[id];
     memset(value, 0, sizeof(*value));
-    WEFT_TRY(status,
-             wefti_name_index_add(&graph->value_names, &graph->arena, name, id, &value->name),
-             fail);
+    WEFT_RETURN_IF_ERROR(
+        wefti_name_index_add(&graph->value_names, &graph->arena, name, id, &value->name));
     value->kind = kind;
     value->producer = value->producer_output = WEFTI_NONE;
     value->grad_of = value->state_of = value->alias_of = WEFTI_NONE;
@@ -85,16 +80,13 @@ weft_status_t wefti_graph_add_value(wefti_graph_t *graph, const char *name, weft
     if (kind == WEFTI_VALUE_INPUT) {
         value->dim_names =
             wefti_arena_array(&graph->arena, WEFT_MAX_DIMS, sizeof(*value->dim_names));
-        WEFT_TRY(status, value->dim_names == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK, fail);
-        WEFT_TRY(status,
-                 append_id(graph, &graph->inputs, &graph->input_count, &graph->input_capacity, id),
-                 fail);
+        WEFT_RETURN_IF_NO_MEMORY(value->dim_names);
+        WEFT_RETURN_IF_ERROR(
+            append_id(graph, &graph->inputs, &graph->input_count, &graph->input_capacity, id));
     }
     graph->value_count++;
     *out_value = id;
     return WEFT_OK;
-fail:
-    return status;
 }
 
 weft_status_t wefti_graph_rename_value(wefti_graph_t *graph, uint32_t value, const char *name)

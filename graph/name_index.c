@@ -101,9 +101,7 @@ static weft_status_t grow(wefti_name_index_t *index)
         return wefti_error(WEFT_ERR_NO_MEMORY, "too many names");
     }
     bigger.entries = wefti_alloc(index->allocator, bytes);
-    if (!bigger.entries) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(bigger.entries);
     for (size_t i = 0; i < index->capacity; i++) {
         if (index->entries[i].name) {
             *free_entry(&bigger, index->entries[i].hash) = index->entries[i];
@@ -126,26 +124,19 @@ uint32_t wefti_name_index_find(const wefti_name_index_t *index, const char *name
 weft_status_t wefti_name_index_add(wefti_name_index_t *index, wefti_arena_t *arena,
                                    const char *wanted, uint32_t id, const char **out_name)
 {
-    weft_status_t status = grow(index);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(grow(index));
     const char *name = wanted;
     uint64_t hash = hash_name(index, name);
     wefti_name_entry_t *first = lookup_hashed(index, name, hash), *entry = first;
     while (entry->name && entry->id != NO_ID) {
         /* The entry remembers how far its suffixes went, so that many equal names stay cheap. */
         name = wefti_arena_printf(arena, "%s.%u", wanted, first->next_suffix++);
-        if (!name) {
-            return WEFT_ERR_NO_MEMORY;
-        }
+        WEFT_RETURN_IF_NO_MEMORY(name);
         hash = hash_name(index, name);
         entry = lookup_hashed(index, name, hash);
     }
     name = name == wanted ? wefti_arena_strdup(arena, wanted) : name;
-    if (!name) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(name);
     if (!entry->name) {
         index->used++;
         *entry = (wefti_name_entry_t){.name = name, .hash = hash, .next_suffix = 2};

@@ -15,14 +15,10 @@
 static weft_status_t copy_strings(wefti_arena_t *arena, const weft_attr_t *from, weft_attr_t *to)
 {
     const char **strings = wefti_arena_array(arena, from->count, sizeof(*strings));
-    if (!strings) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(strings);
     for (size_t i = 0; i < from->count; i++) {
         strings[i] = wefti_arena_strdup(arena, from->strings[i] ? from->strings[i] : "");
-        if (!strings[i]) {
-            return WEFT_ERR_NO_MEMORY;
-        }
+        WEFT_RETURN_IF_NO_MEMORY(strings[i]);
     }
     to->strings = strings;
     return WEFT_OK;
@@ -126,9 +122,7 @@ weft_status_t wefti_graph_define_opaque(wefti_graph_t *graph, const char *domain
     weft_op_rules_t *types = wefti_arena_alloc(&graph->arena, sizeof(*types));
     const char *names[] = {wefti_arena_strdup(&graph->arena, domain),
                            wefti_arena_strdup(&graph->arena, op)};
-    if (!def || !types || !names[0] || !names[1]) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(def && types && names[0] && names[1]);
     *types = (weft_op_rules_t){.outputs = rules, .output_count = output_count};
     *def = (weft_op_def_t){.domain = names[0],
                            .name = names[1],
@@ -148,14 +142,13 @@ weft_status_t wefti_graph_define_opaque(wefti_graph_t *graph, const char *domain
 static weft_status_t fill_node(wefti_graph_t *graph, const wefti_node_params_t *params,
                                const weft_op_def_t *def, uint32_t id, wefti_node_t *node)
 {
-    weft_status_t status;
     char made_up[MAX_NAME_SHOWN];
     const char *name = params->name;
     if (!name || !*name) {
         snprintf(made_up, sizeof(made_up), "%s_%u", def->name, id);
         name = made_up;
     }
-    WEFT_TRY(status, check_counts(def, name, params->input_count, params->output_count), fail);
+    WEFT_RETURN_IF_ERROR(check_counts(def, name, params->input_count, params->output_count));
     for (uint32_t i = 0; i < params->input_count; i++) {
         if (params->inputs[i] != WEFTI_NONE && params->inputs[i] >= graph->value_count) {
             return wefti_error(WEFT_ERR_INTERNAL, "node '%s': input value %u does not exist", name,
@@ -174,15 +167,11 @@ static weft_status_t fill_node(wefti_graph_t *graph, const wefti_node_params_t *
                                           sizeof(uint32_t));
     node->outputs = wefti_arena_array(&graph->arena, params->output_count, sizeof(uint32_t));
     node->attrs = wefti_arena_array(&graph->arena, params->attr_count, sizeof(*node->attrs));
-    if (!node->inputs || !node->outputs || !node->attrs) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(node->inputs && node->outputs && node->attrs);
     for (uint32_t i = 0; i < params->attr_count; i++) {
-        WEFT_TRY(status, copy_attr(&graph->arena, &params->attrs[i], &node->attrs[i]), fail);
+        WEFT_RETURN_IF_ERROR(copy_attr(&graph->arena, &params->attrs[i], &node->attrs[i]));
     }
     return wefti_name_index_add(&graph->node_names, &graph->arena, name, id, &node->name);
-fail:
-    return status;
 }
 
 /* Creates output index of node as a value of unknown type. */
@@ -208,45 +197,35 @@ static weft_status_t add_output_value(wefti_graph_t *graph, uint32_t node, uint3
 weft_status_t wefti_graph_add_node(wefti_graph_t *graph, const wefti_node_params_t *params,
                                    uint32_t *out_node)
 {
-    weft_status_t status;
     const weft_op_def_t *def;
     const weft_allocator_t *allocator = graph->arena.allocator;
     uint32_t id = graph->node_count;
-    if (graph->arena.failed) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(!graph->arena.failed);
     def = params->def;
     if (!def) {
-        WEFT_TRY(status,
-                 find_def(graph, params->domain ? params->domain : "", params->op, params->version,
-                          &def),
-                 fail);
+        WEFT_RETURN_IF_ERROR(find_def(graph, params->domain ? params->domain : "", params->op,
+                                      params->version, &def));
     }
-    WEFT_TRY(status,
-             wefti_array_reserve(allocator, &graph->nodes, &graph->node_capacity, (size_t)id + 1,
-                                 sizeof(*graph->nodes)),
-             fail);
-    WEFT_TRY(status,
-             wefti_array_reserve(allocator, &graph->order, &graph->order_capacity,
-                                 (size_t)graph->order_count + 1, sizeof(*graph->order)),
-             fail);
-    WEFT_TRY(status, fill_node(graph, params, def, id, &graph->nodes[id]), fail);
+    WEFT_RETURN_IF_ERROR(wefti_array_reserve(allocator, &graph->nodes, &graph->node_capacity,
+                                             (size_t)id + 1, sizeof(*graph->nodes)));
+    WEFT_RETURN_IF_ERROR(wefti_array_reserve(allocator, &graph->order, &graph->order_capacity,
+                                             (size_t)graph->order_count + 1,
+                                             sizeof(*graph->order)));
+    WEFT_RETURN_IF_ERROR(fill_node(graph, params, def, id, &graph->nodes[id]));
     graph->node_count++;
     for (uint32_t i = 0; i < params->output_count; i++) {
         graph->nodes[id].outputs[i] = WEFTI_NONE;
         if (!params->output_absent || !params->output_absent[i]) {
             const char *wanted = params->output_names ? params->output_names[i] : NULL;
-            WEFT_TRY(status, add_output_value(graph, id, i, wanted), fail);
+            WEFT_RETURN_IF_ERROR(add_output_value(graph, id, i, wanted));
         }
     }
     graph->order[graph->order_count++] = id;
     if (!graph->defer_inference) {
-        WEFT_TRY(status, wefti_graph_infer_node(graph, id), fail);
+        WEFT_RETURN_IF_ERROR(wefti_graph_infer_node(graph, id));
     }
     *out_node = id;
     return WEFT_OK;
-fail:
-    return status;
 }
 
 weft_status_t wefti_graph_insert_node(wefti_graph_t *graph, const wefti_node_params_t *params,
@@ -262,33 +241,26 @@ weft_status_t wefti_graph_insert_node(wefti_graph_t *graph, const wefti_node_par
 weft_status_t wefti_graph_change_op(wefti_graph_t *graph, uint32_t node, const char *domain,
                                     const char *op, uint32_t extra_outputs)
 {
-    weft_status_t status;
     const weft_op_def_t *def;
     uint32_t old_count = graph->nodes[node].output_count;
     int32_t version = graph->nodes[node].version;
-    WEFT_TRY(status, find_def(graph, domain, op, 0, &def), fail);
+    WEFT_RETURN_IF_ERROR(find_def(graph, domain, op, 0, &def));
     bool same_op = wefti_op_same(def, graph->nodes[node].def);
-    WEFT_TRY(status, find_def(graph, domain, op, same_op ? version : 0, &def), fail);
-    WEFT_TRY(status,
-             check_counts(def, graph->nodes[node].name, graph->nodes[node].input_count,
-                          old_count + extra_outputs),
-             fail);
+    WEFT_RETURN_IF_ERROR(find_def(graph, domain, op, same_op ? version : 0, &def));
+    WEFT_RETURN_IF_ERROR(check_counts(def, graph->nodes[node].name, graph->nodes[node].input_count,
+                                      old_count + extra_outputs));
     uint32_t *outputs =
         wefti_arena_array(&graph->arena, (size_t)old_count + extra_outputs, sizeof(*outputs));
-    if (!outputs) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(outputs);
     memcpy(outputs, graph->nodes[node].outputs, old_count * sizeof(*outputs));
     graph->nodes[node].outputs = outputs;
     graph->nodes[node].def = def;
     graph->nodes[node].version = same_op ? version : def->since_version;
     for (uint32_t i = 0; i < extra_outputs; i++) {
-        WEFT_TRY(status, add_output_value(graph, node, old_count + i, NULL), fail);
+        WEFT_RETURN_IF_ERROR(add_output_value(graph, node, old_count + i, NULL));
         graph->nodes[node].output_count++;
     }
     return wefti_graph_infer_node(graph, node);
-fail:
-    return status;
 }
 
 weft_status_t wefti_graph_set_attr(wefti_graph_t *graph, uint32_t node, const weft_attr_t *attr)
@@ -301,9 +273,7 @@ weft_status_t wefti_graph_set_attr(wefti_graph_t *graph, uint32_t node, const we
     }
     weft_attr_t *attrs =
         wefti_arena_array(&graph->arena, (size_t)at->attr_count + 1, sizeof(*attrs));
-    if (!attrs) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(attrs);
     if (at->attr_count) {
         memcpy(attrs, at->attrs, at->attr_count * sizeof(*attrs));
     }
@@ -411,9 +381,7 @@ weft_status_t wefti_graph_readers(const wefti_graph_t *graph, const uint32_t *or
         total += graph->nodes[order[i]].input_count;
     }
     out->nodes = wefti_arena_array(arena, total, sizeof(*out->nodes));
-    if (!out->first || !out->nodes) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(out->first && out->nodes);
     for (uint32_t pass = 0; pass < 2; pass++) { /* counts, then places */
         for (uint32_t i = 0; i < count; i++) {
             const wefti_node_t *node = &graph->nodes[order[i]];
@@ -463,9 +431,7 @@ weft_status_t wefti_graph_node_desc(const wefti_graph_t *graph, uint32_t node, w
     const wefti_node_t *at = &graph->nodes[node];
     weft_tensor_desc_t *descs =
         wefti_arena_array(arena, (size_t)at->input_count + at->output_count, sizeof(*descs));
-    if (!descs) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(descs);
     fill_desc(graph, at, descs, out_desc);
     return WEFT_OK;
 }

@@ -79,9 +79,7 @@ static weft_status_t add_update_edges(const wefti_graph_t *graph, edge_list_t *l
     weft_status_t status = WEFT_OK;
     uint32_t *updater =
         wefti_alloc(list->allocator, ((size_t)graph->value_count + 1) * sizeof(*updater));
-    if (!updater) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(updater);
     if (!find_updaters(graph, updater)) {
         goto done;
     }

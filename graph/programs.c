@@ -94,9 +94,7 @@ weft_status_t wefti_graph_refresh_programs(wefti_graph_t *graph)
         return WEFT_OK;
     }
     bool *has = wefti_alloc(graph->arena.allocator, (size_t)graph->node_count + 1);
-    if (has == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(has);
     for (uint32_t i = 0; i < graph->program_count; i++) {
         sort_program(graph, &graph->programs[i], has);
     }
@@ -128,9 +126,7 @@ weft_status_t wefti_graph_join_programs(wefti_graph_t *graph, uint32_t node)
         }
         uint32_t *nodes =
             wefti_arena_array(&graph->arena, (size_t)program->node_count + 1, sizeof(*nodes));
-        if (nodes == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
+        WEFT_RETURN_IF_NO_MEMORY(nodes);
         memcpy(nodes, program->nodes, program->node_count * sizeof(*nodes));
         nodes[program->node_count++] = node;
         program->nodes = nodes;

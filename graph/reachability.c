@@ -39,16 +39,13 @@ static void add_pair(void *user, uint32_t before, uint32_t after)
 
 static weft_status_t build(wefti_reachability_t *reach, const weft_graph_view_t *view)
 {
-    weft_status_t status;
     wefti_arena_t *arena = &reach->arena;
     reach->position = wefti_id_map(arena, view->op_count);
     reach->rows = wefti_arena_array(arena, view->order_count, sizeof(*reach->rows));
     reach->asked = wefti_arena_array(arena, view->order_count, sizeof(uint8_t));
     reach->visited = wefti_arena_array(arena, view->order_count, sizeof(uint32_t));
     reach->stack = wefti_arena_array(arena, view->order_count, sizeof(uint32_t));
-    if (arena->failed) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(!arena->failed);
     for (uint32_t i = 0; i < view->order_count; i++) {
         if (view->order[i] >= view->op_count) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "view: order[%u] is not an operator: %u",
@@ -56,12 +53,11 @@ static weft_status_t build(wefti_reachability_t *reach, const weft_graph_view_t 
         }
         reach->position[view->order[i]] = i;
     }
-    WEFT_TRY(status, wefti_successors_begin(&reach->after, view->order_count, arena), done);
+    WEFT_RETURN_IF_ERROR(wefti_successors_begin(&reach->after, view->order_count, arena));
     wefti_view_each_pair(view, add_pair, reach);
-    WEFT_TRY(status, wefti_successors_fill(&reach->after, arena), done);
+    WEFT_RETURN_IF_ERROR(wefti_successors_fill(&reach->after, arena));
     wefti_view_each_pair(view, add_pair, reach);
-done:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_reachability_create(const weft_graph_view_t *view,
@@ -70,9 +66,7 @@ weft_status_t wefti_reachability_create(const weft_graph_view_t *view,
 {
     *out_reachability = NULL;
     wefti_reachability_t *reach = wefti_alloc(allocator, sizeof(*reach));
-    if (!reach) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(reach);
     wefti_arena_init(&reach->arena, allocator, 0);
     reach->count = view->order_count;
     reach->op_count = view->op_count;

@@ -6,7 +6,6 @@
 
 weft_status_t wefti_graph_infer_shapes(wefti_graph_t *graph)
 {
-    weft_status_t status = WEFT_OK;
     for (uint32_t i = 0; i < graph->order_count; i++) {
         const wefti_node_t *node = &graph->nodes[graph->order[i]];
         for (uint32_t k = 0; k < node->output_count; k++) {
@@ -17,8 +16,7 @@ weft_status_t wefti_graph_infer_shapes(wefti_graph_t *graph)
                 type->layout = layout;
             }
         }
-        WEFT_TRY(status, wefti_graph_infer_node(graph, graph->order[i]), done);
+        WEFT_RETURN_IF_ERROR(wefti_graph_infer_node(graph, graph->order[i]));
     }
-done:
-    return status;
+    return WEFT_OK;
 }

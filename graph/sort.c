@@ -126,9 +126,7 @@ static weft_status_t cycle_error(const sorter_t *sorter)
     uint32_t *met = sorter->heap; /* free to use now */
     uint32_t *needs =
         wefti_alloc(graph->arena.allocator, ((size_t)graph->node_count + 1) * sizeof(uint32_t));
-    if (!needs) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(needs);
     uint32_t at = find_waiting(sorter, needs);
     memset(met, 0, graph->node_count * sizeof(*met));
     while (at != WEFTI_NONE && !met[at]) {
@@ -224,9 +222,7 @@ weft_status_t wefti_graph_sort(wefti_graph_t *graph)
     weft_status_t status;
     const weft_allocator_t *allocator = graph->arena.allocator;
     uint64_t *keys = wefti_alloc(allocator, ((size_t)graph->node_count + 1) * sizeof(*keys));
-    if (!keys) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(keys);
     find_places(graph, keys);
     WEFT_TRY(status, wefti_graph_reorder(graph, keys), done);
     for (uint32_t i = 0; i < graph->order_count; i++) {

@@ -54,7 +54,6 @@ static weft_status_t check_alias(const wefti_graph_t *graph, const wefti_value_t
 
 static weft_status_t check_links(const wefti_graph_t *graph, uint32_t id)
 {
-    weft_status_t status;
     const wefti_value_t *value = &graph->values[id];
     if (wefti_graph_find_value(graph, value->name) != id) {
         return BROKEN("value '%s': missing from the name index", value->name);
@@ -77,7 +76,7 @@ static weft_status_t check_links(const wefti_graph_t *graph, uint32_t id)
         return BROKEN("constant '%s': no contents", value->name);
     }
     if (value->alias_of != WEFTI_NONE) {
-        WEFT_TRY(status, check_alias(graph, value), fail);
+        WEFT_RETURN_IF_ERROR(check_alias(graph, value));
     }
     if (value->kind == WEFTI_VALUE_STATE &&
         (value->state_of >= graph->value_count ||
@@ -85,8 +84,6 @@ static weft_status_t check_links(const wefti_graph_t *graph, uint32_t id)
         return BROKEN("state '%s': missing parameter", value->name);
     }
     return WEFT_OK;
-fail:
-    return status;
 }
 
 static weft_status_t check_gradient(const wefti_graph_t *graph, uint32_t id, uint8_t *has_gradient)
@@ -121,9 +118,7 @@ static weft_status_t check_values(const wefti_graph_t *graph)
 {
     weft_status_t status = WEFT_OK;
     uint8_t *has_gradient = wefti_alloc(graph->arena.allocator, (size_t)graph->value_count + 1);
-    if (!has_gradient) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(has_gradient);
     for (uint32_t i = 0; i < graph->value_count; i++) {
         if (!graph->values[i].name) {
             status = BROKEN("value %u: missing name", i);
@@ -270,9 +265,7 @@ static weft_status_t check_nodes(const wefti_graph_t *graph)
     weft_status_t status = WEFT_OK;
     uint32_t *place =
         wefti_alloc(graph->arena.allocator, ((size_t)graph->node_count + 1) * sizeof(*place));
-    if (!place) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(place);
     for (uint32_t i = 0; i < graph->order_count; i++) {
         uint32_t id = graph->order[i];
         if (id >= graph->node_count || place[id]) {
@@ -313,14 +306,11 @@ static weft_status_t check_marked(const wefti_graph_t *graph, const char *what, 
 
 weft_status_t wefti_graph_verify(const wefti_graph_t *graph)
 {
-    weft_status_t status;
-    WEFT_TRY(status, check_values(graph), done);
-    WEFT_TRY(status, check_nodes(graph), done);
-    WEFT_TRY(status, check_ids(graph, "input", graph->inputs, graph->input_count), done);
-    WEFT_TRY(status, check_ids(graph, "output", graph->outputs, graph->output_count), done);
-    WEFT_TRY(status, check_marked(graph, "loss", graph->loss, WEFTI_VALUE_LOSS), done);
-    WEFT_TRY(status, check_marked(graph, "logits", graph->logits, WEFTI_VALUE_LOGITS), done);
-    WEFT_TRY(status, check_marked(graph, "label", graph->label, WEFTI_VALUE_LABEL), done);
-done:
-    return status;
+    WEFT_RETURN_IF_ERROR(check_values(graph));
+    WEFT_RETURN_IF_ERROR(check_nodes(graph));
+    WEFT_RETURN_IF_ERROR(check_ids(graph, "input", graph->inputs, graph->input_count));
+    WEFT_RETURN_IF_ERROR(check_ids(graph, "output", graph->outputs, graph->output_count));
+    WEFT_RETURN_IF_ERROR(check_marked(graph, "loss", graph->loss, WEFTI_VALUE_LOSS));
+    WEFT_RETURN_IF_ERROR(check_marked(graph, "logits", graph->logits, WEFTI_VALUE_LOGITS));
+    return check_marked(graph, "label", graph->label, WEFTI_VALUE_LABEL);
 }

@@ -97,7 +97,6 @@ static const char *name_sum(accumulator_t *a, uint32_t gradient, uint32_t level)
  * are. */
 static weft_status_t add_variant(accumulator_t *a, uint32_t id, const bool *is_local)
 {
-    weft_status_t status = WEFT_OK;
     wefti_graph_t *graph = a->graph;
     const wefti_node_t node = graph->nodes[id];
     const char **names = wefti_arena_array(&a->arena, node.output_count, sizeof(*names));
@@ -107,7 +106,7 @@ static weft_status_t add_variant(accumulator_t *a, uint32_t id, const bool *is_l
         absent[k] = node.outputs[k] == WEFTI_NONE;
         names[k] = absent[k] ? NULL : name_sum(a, node.outputs[k], 0);
     }
-    WEFT_TRY(status, a->arena.failed ? WEFT_ERR_NO_MEMORY : WEFT_OK, fail);
+    WEFT_RETURN_IF_NO_MEMORY(!a->arena.failed);
     const wefti_node_params_t params = {.def = node.def,
                                         .name = name,
                                         .version = node.version,
@@ -119,7 +118,7 @@ static weft_status_t add_variant(accumulator_t *a, uint32_t id, const bool *is_l
                                         .output_count = node.output_count,
                                         .attrs = node.attrs,
                                         .attr_count = node.attr_count};
-    WEFT_TRY(status, wefti_graph_insert_node(graph, &params, id, &a->variant[id]), fail);
+    WEFT_RETURN_IF_ERROR(wefti_graph_insert_node(graph, &params, id, &a->variant[id]));
     for (uint32_t k = 0; k < node.output_count; k++) {
         uint32_t of = node.outputs[k], value = graph->nodes[a->variant[id]].outputs[k];
         if (absent[k]) {
@@ -133,20 +132,16 @@ static weft_status_t add_variant(accumulator_t *a, uint32_t id, const bool *is_l
             graph->values[value].alias_of = of;
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* Variants of all kernels that make gradients of collectives[count]. */
 static weft_status_t add_variants(accumulator_t *a, const uint32_t *collectives, uint32_t count)
 {
-    weft_status_t status = WEFT_OK;
     wefti_graph_t *graph = a->graph;
     bool *is_local = wefti_arena_array(&a->arena, graph->value_count, sizeof(*is_local));
     uint32_t order_count = graph->order_count;
-    if (is_local == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(is_local);
     for (uint32_t i = 0; i < count; i++) {
         const wefti_node_t *node = &graph->nodes[collectives[i]];
         bool kernels = true;
@@ -166,11 +161,10 @@ static weft_status_t add_variants(accumulator_t *a, const uint32_t *collectives,
             makes = makes || (value != WEFTI_NONE && is_local[value]);
         }
         if (makes) {
-            WEFT_TRY(status, add_variant(a, id, is_local), fail);
+            WEFT_RETURN_IF_ERROR(add_variant(a, id, is_local));
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* A fold of gradients[count] and the levels of mask into level, or, WEFTI_NONE, into what the
@@ -179,7 +173,6 @@ static weft_status_t add_fold(accumulator_t *a, uint32_t collective, const uint3
                               uint32_t *const *sums, uint32_t mask, uint32_t level,
                               uint32_t *out_fold)
 {
-    weft_status_t status = WEFT_OK;
     wefti_graph_t *graph = a->graph;
     uint32_t count = graph->nodes[collective].input_count;
     wefti_fold_params_t params = {.collective = collective, .group_count = 1};
@@ -194,9 +187,9 @@ static weft_status_t add_fold(accumulator_t *a, uint32_t collective, const uint3
     for (uint32_t i = 0; i < count && names != NULL; i++) {
         names[i] = name_sum(a, gradients[i], level);
     }
-    WEFT_TRY(status, a->arena.failed ? WEFT_ERR_NO_MEMORY : WEFT_OK, fail);
+    WEFT_RETURN_IF_NO_MEMORY(!a->arena.failed);
     params.what = level == WEFTI_NONE ? "sum" : "partial sum";
-    WEFT_TRY(status, wefti_add_fold(graph, &a->arena, &params, out_fold), fail);
+    WEFT_RETURN_IF_ERROR(wefti_add_fold(graph, &a->arena, &params, out_fold));
     for (uint32_t i = 0; i < count && level != WEFTI_NONE; i++) {
         uint32_t value = graph->nodes[*out_fold].outputs[i];
         graph->values[value].flags |= WEFTI_VALUE_PERSISTENT;
@@ -205,23 +198,19 @@ static weft_status_t add_fold(accumulator_t *a, uint32_t collective, const uint3
     if (level != WEFTI_NONE) {
         a->folds[level][a->fold_count[level]++] = *out_fold;
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* Partial sums of the gradients of one collective, and what it sums in their place. */
 static weft_status_t add_sums(accumulator_t *a, uint32_t collective)
 {
-    weft_status_t status = WEFT_OK;
     wefti_graph_t *graph = a->graph;
     uint32_t count = graph->nodes[collective].input_count, *sums[32] = {0}, fold;
     const uint32_t *gradients =
         wefti_arena_memdup(&a->arena, graph->nodes[collective].inputs, count * sizeof(*gradients));
     for (uint32_t t = 0; t < a->levels; t++) {
         sums[t] = wefti_arena_array(&a->arena, count, sizeof(**sums));
-        if (gradients == NULL || sums[t] == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
+        WEFT_RETURN_IF_NO_MEMORY(gradients && sums[t]);
     }
     bool by_kernels = true;
     for (uint32_t i = 0; i < count; i++) {
@@ -229,31 +218,27 @@ static weft_status_t add_sums(accumulator_t *a, uint32_t collective)
         by_kernels = by_kernels && sums[0][i] != WEFTI_NONE;
     }
     for (uint32_t t = by_kernels ? 1 : 0; t < a->levels; t++) {
-        WEFT_TRY(status, add_fold(a, collective, gradients, sums, ((uint32_t)1 << t) - 1, t, &fold),
-                 fail);
+        WEFT_RETURN_IF_ERROR(
+            add_fold(a, collective, gradients, sums, ((uint32_t)1 << t) - 1, t, &fold));
     }
-    WEFT_TRY(status, add_fold(a, collective, gradients, sums, a->accumulate - 1, WEFTI_NONE, &fold),
-             fail);
+    WEFT_RETURN_IF_ERROR(
+        add_fold(a, collective, gradients, sums, a->accumulate - 1, WEFTI_NONE, &fold));
     for (uint32_t i = 0; i < count; i++) {
         graph->nodes[collective].inputs[i] = graph->nodes[fold].outputs[i];
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* What a micro-batch runs: loss, logits, gradients, and the sums of its level. */
 static weft_status_t add_program(accumulator_t *a, uint32_t level, const uint32_t *makers,
                                  uint32_t maker_count)
 {
-    weft_status_t status;
     wefti_graph_t *graph = a->graph;
     uint32_t count = 0;
     char name[32];
     bool *needed = wefti_arena_array(&a->arena, graph->node_count, sizeof(*needed));
     uint32_t *nodes = wefti_arena_array(&a->arena, graph->node_count, sizeof(*nodes));
-    if (needed == NULL || nodes == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(needed && nodes);
     const uint32_t results[] = {graph->loss, graph->logits};
     for (uint32_t i = 0; i < 2; i++) {
         if (results[i] != WEFTI_NONE && graph->values[results[i]].producer != WEFTI_NONE) {
@@ -263,7 +248,7 @@ static weft_status_t add_program(accumulator_t *a, uint32_t level, const uint32_
     for (uint32_t i = 0; i < maker_count; i++) {
         needed[makers[i]] = true;
     }
-    WEFT_TRY(status, wefti_graph_mark_needed(graph, needed), fail);
+    WEFT_RETURN_IF_ERROR(wefti_graph_mark_needed(graph, needed));
     for (uint32_t i = 0; i < graph->node_count; i++) {
         if (needed[i]) {
             bool varies = level == 0 && a->variant[i] != WEFTI_NONE;
@@ -274,9 +259,7 @@ static weft_status_t add_program(accumulator_t *a, uint32_t level, const uint32_
         nodes[count++] = a->folds[level][i];
     }
     snprintf(name, sizeof(name), "micro_step.%u", level);
-    status = wefti_graph_add_program(graph, level == 0 ? "micro_step" : name, nodes, count);
-fail:
-    return status;
+    return wefti_graph_add_program(graph, level == 0 ? "micro_step" : name, nodes, count);
 }
 
 static weft_status_t begin(accumulator_t *a, uint32_t collective_count)
@@ -297,27 +280,26 @@ static weft_status_t begin(accumulator_t *a, uint32_t collective_count)
 static weft_status_t add_micro_batches(accumulator_t *a, const uint32_t *collectives,
                                        uint32_t count)
 {
-    weft_status_t status;
     wefti_graph_t *graph = a->graph;
     uint32_t maker_count = 0;
     uint32_t *makers = wefti_arena_array(&a->arena, graph->value_count, sizeof(*makers));
-    WEFT_TRY(status, makers == NULL ? WEFT_ERR_NO_MEMORY : begin(a, count), fail);
+    WEFT_RETURN_IF_NO_MEMORY(makers);
+    WEFT_RETURN_IF_ERROR(begin(a, count));
     for (uint32_t i = 0; i < count; i++) {
         const wefti_node_t *node = &graph->nodes[collectives[i]];
         for (uint32_t k = 0; k < node->input_count; k++) {
             makers[maker_count++] = graph->values[node->inputs[k]].producer;
         }
     }
-    WEFT_TRY(status, add_variants(a, collectives, count), fail);
+    WEFT_RETURN_IF_ERROR(add_variants(a, collectives, count));
     for (uint32_t i = 0; i < count; i++) {
-        WEFT_TRY(status, add_sums(a, collectives[i]), fail);
+        WEFT_RETURN_IF_ERROR(add_sums(a, collectives[i]));
     }
-    WEFT_TRY(status, wefti_graph_sort(graph), fail);
+    WEFT_RETURN_IF_ERROR(wefti_graph_sort(graph));
     for (uint32_t t = 0; t < a->levels; t++) {
-        WEFT_TRY(status, add_program(a, t, makers, maker_count), fail);
+        WEFT_RETURN_IF_ERROR(add_program(a, t, makers, maker_count));
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_pass_accumulate(wefti_graph_t *graph, uint32_t accumulate)

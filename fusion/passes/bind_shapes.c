@@ -16,29 +16,23 @@
 
 weft_status_t wefti_apply_bind_shapes(wefti_compiler_t *c)
 {
-    weft_status_t status;
     bool opened = false;
     wefti_shape_override_t *shapes =
         wefti_arena_array(&c->arena, c->params.shape_count, sizeof(*shapes));
-    if (shapes == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(shapes);
     for (uint32_t i = 0; i < c->params.shape_count; i++) {
         shapes[i] = (wefti_shape_override_t){.name = c->params.shapes[i].name,
                                              .rank = c->params.shapes[i].rank};
         memcpy(shapes[i].dims, c->params.shapes[i].dims, sizeof(shapes[i].dims));
     }
-    WEFT_TRY(status,
-             wefti_graph_bind_inputs(c->graph, c->model->batch, c->params.open_batch, shapes,
-                                     c->params.shape_count, &opened),
-             fail);
+    WEFT_RETURN_IF_ERROR(wefti_graph_bind_inputs(c->graph, c->model->batch, c->params.open_batch,
+                                                 shapes, c->params.shape_count, &opened));
     if (opened) {
         wefti_log(&c->log, WEFT_LOG_LEVEL_WARN, "%s: symbolic batch size: compiled for %lld %s",
                   c->model->path, (long long)c->graph->batch,
                   c->graph->batch == 1 ? "sample per rank" : "samples per rank");
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_apply_fold(wefti_compiler_t *c)

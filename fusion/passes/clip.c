@@ -54,22 +54,19 @@ static void collect(clipper_t *c, uint32_t id)
 /* A SquareSum after each of the first count nodes that produces gradients. */
 static weft_status_t add_square_sums(clipper_t *c, uint32_t count)
 {
-    weft_status_t status = WEFT_OK;
     c->count = 1;
     for (uint32_t i = 0; i < count; i++) {
         collect(c, c->graph->order[i]);
         if (c->count > 1) {
-            WEFT_TRY(status, add_square_sum(c), done);
+            WEFT_RETURN_IF_ERROR(add_square_sum(c));
         }
     }
-done:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t add_scale(clipper_t *c, const wefti_optimizer_params_t *p, uint32_t *out_scale)
 {
     uint32_t node;
-    weft_status_t status;
     const char *names[] = {"grad_scale", "grad_norm"};
     const weft_attr_t attrs[] = {
         {.name = "max_norm", .type = WEFT_ATTR_TYPE_FLOAT, .f = (float)p->clip_norm},
@@ -83,31 +80,24 @@ static weft_status_t add_scale(clipper_t *c, const wefti_optimizer_params_t *p, 
                                         .output_count = 2,
                                         .attrs = attrs,
                                         .attr_count = 2};
-    WEFT_TRY(status, wefti_graph_add_node(c->graph, &params, &node), done);
+    WEFT_RETURN_IF_ERROR(wefti_graph_add_node(c->graph, &params, &node));
     *out_scale = c->graph->nodes[node].outputs[0];
     /* Readable after a step. */
-    status = wefti_graph_add_output(c->graph, c->graph->nodes[node].outputs[1]);
-done:
-    return status;
+    return wefti_graph_add_output(c->graph, c->graph->nodes[node].outputs[1]);
 }
 
 weft_status_t wefti_pass_clip(wefti_graph_t *graph, const wefti_optimizer_params_t *params,
                               uint32_t *out_scale)
 {
-    weft_status_t status;
     clipper_t c = {.graph = graph, .sum = WEFTI_NONE};
     uint32_t count = graph->order_count;
     c.values = wefti_arena_array(&graph->arena, (size_t)graph->value_count + 1, sizeof(*c.values));
-    if (c.values == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    WEFT_TRY(status, add_square_sums(&c, count), done);
+    WEFT_RETURN_IF_NO_MEMORY(c.values);
+    WEFT_RETURN_IF_ERROR(add_square_sums(&c, count));
     if (c.sum == WEFTI_NONE) {
         return wefti_error_no_gradients();
     }
-    WEFT_TRY(status, add_scale(&c, params, out_scale), done);
-done:
-    return status;
+    return add_scale(&c, params, out_scale);
 }
 
 weft_status_t wefti_apply_clip(wefti_compiler_t *c)

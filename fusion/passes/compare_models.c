@@ -85,31 +85,26 @@ static weft_status_t compare_nodes(pair_t *pair)
 
 static weft_status_t compare_outputs(pair_t *pair)
 {
-    weft_status_t status;
     const wefti_graph_t *a = pair->a, *b = pair->b;
-    WEFT_TRY(status, compare_counts(pair, "outputs", a->output_count, b->output_count), fail);
+    WEFT_RETURN_IF_ERROR(compare_counts(pair, "outputs", a->output_count, b->output_count));
     for (uint32_t i = 0; i < a->output_count; i++) {
         begin_lines(pair);
         wefti_text_printf(&pair->line_a, "output %u %s", i, a->values[a->outputs[i]].name);
         wefti_text_printf(&pair->line_b, "output %u %s", i, b->values[b->outputs[i]].name);
-        WEFT_TRY(status, end_lines(pair), fail);
+        WEFT_RETURN_IF_ERROR(end_lines(pair));
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t compare(pair_t *pair)
 {
-    weft_status_t status;
     begin_lines(pair);
     wefti_text_printf(&pair->line_a, "opset %d", pair->a->opset);
     wefti_text_printf(&pair->line_b, "opset %d", pair->b->opset);
-    WEFT_TRY(status, end_lines(pair), fail);
-    WEFT_TRY(status, compare_nodes(pair), fail);
-    WEFT_TRY(status, compare_values(pair), fail);
-    WEFT_TRY(status, compare_outputs(pair), fail);
-fail:
-    return status;
+    WEFT_RETURN_IF_ERROR(end_lines(pair));
+    WEFT_RETURN_IF_ERROR(compare_nodes(pair));
+    WEFT_RETURN_IF_ERROR(compare_values(pair));
+    return compare_outputs(pair);
 }
 
 static bool contents_differ(const wefti_graph_t *const *graphs, uint32_t count, uint32_t value)

@@ -77,29 +77,24 @@ static weft_status_t make_identity(wefti_graph_t *graph, uint32_t id)
 static weft_status_t make_mask_node(wefti_graph_t *graph, uint32_t id, double ratio, uint32_t salt,
                                     bool fed)
 {
-    weft_status_t status;
     uint32_t *inputs = wefti_arena_array(&graph->arena, 4, sizeof(*inputs));
     weft_attr_t attrs[] = {{.name = "ratio", .type = WEFT_ATTR_TYPE_FLOAT, .f = (float)ratio},
                            {.name = "salt", .type = WEFT_ATTR_TYPE_INT, .i = salt}};
-    if (inputs == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(inputs);
     inputs[0] = graph->nodes[id].inputs[0];
-    WEFT_TRY(status, wefti_graph_need_scalar(graph, "seed", WEFT_DTYPE_I64, 0.0, &inputs[1]), out);
-    WEFT_TRY(status, wefti_graph_need_scalar(graph, "step", WEFT_DTYPE_F32, 1.0, &inputs[2]), out);
+    WEFT_RETURN_IF_ERROR(wefti_graph_need_scalar(graph, "seed", WEFT_DTYPE_I64, 0.0, &inputs[1]));
+    WEFT_RETURN_IF_ERROR(wefti_graph_need_scalar(graph, "step", WEFT_DTYPE_F32, 1.0, &inputs[2]));
     if (fed) {
-        WEFT_TRY(status, wefti_graph_need_scalar(graph, "rank", WEFT_DTYPE_I64, 0.0, &inputs[3]),
-                 out);
+        WEFT_RETURN_IF_ERROR(
+            wefti_graph_need_scalar(graph, "rank", WEFT_DTYPE_I64, 0.0, &inputs[3]));
     }
     wefti_node_t *node = &graph->nodes[id];
     node->inputs = inputs;
     node->input_count = fed ? 4 : 3;
     node->attr_count = 0;
-    WEFT_TRY(status, wefti_graph_set_attr(graph, id, &attrs[0]), out);
-    WEFT_TRY(status, wefti_graph_set_attr(graph, id, &attrs[1]), out);
-    WEFT_TRY(status, wefti_graph_change_op(graph, id, "weft", "DropoutMask", 0), out);
-out:
-    return status;
+    WEFT_RETURN_IF_ERROR(wefti_graph_set_attr(graph, id, &attrs[0]));
+    WEFT_RETURN_IF_ERROR(wefti_graph_set_attr(graph, id, &attrs[1]));
+    return wefti_graph_change_op(graph, id, "weft", "DropoutMask", 0);
 }
 
 /* salt: of the next node that drops; fed: by value, does data of this rank reach it? */
@@ -110,10 +105,7 @@ static weft_status_t expand(wefti_graph_t *graph, uint32_t id, const wefti_reade
     uint32_t mask = node->output_count > 1 ? node->outputs[1] : WEFTI_NONE;
     bool on;
     double ratio;
-    weft_status_t status = read_form(graph, node, &on, &ratio);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(read_form(graph, node, &on, &ratio));
     if (!on) {
         node->input_count = 1;
         return WEFT_OK;

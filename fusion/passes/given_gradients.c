@@ -178,9 +178,7 @@ done:
 static weft_status_t set_phases(wefti_graph_t *graph)
 {
     bool *needed = wefti_alloc(graph->arena.allocator, (size_t)graph->value_count + 1);
-    if (needed == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(needed);
     if (graph->loss != WEFTI_NONE) {
         needed[graph->loss] = true;
     }
@@ -231,9 +229,7 @@ static weft_status_t fix_others(wefti_graph_t *graph, const wefti_log_t *log)
     uint32_t fixed = 0;
     wefti_text_t names;
     bool *has = wefti_alloc(graph->arena.allocator, (size_t)graph->value_count + 1);
-    if (has == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(has);
     for (uint32_t v = 0; v < graph->value_count; v++) {
         if (graph->values[v].grad_of != WEFTI_NONE) {
             has[graph->values[v].grad_of] = true;
@@ -267,16 +263,14 @@ static weft_status_t fix_others(wefti_graph_t *graph, const wefti_log_t *log)
 weft_status_t wefti_pass_given_gradients(wefti_graph_t *graph, const wefti_gradient_map_t *map,
                                          const wefti_log_t *log)
 {
-    weft_status_t status;
     uint32_t found = 0;
-    WEFT_TRY(status, find_gradients(graph, map, &found), done);
+    WEFT_RETURN_IF_ERROR(find_gradients(graph, map, &found));
     if (found > 0) {
         drop_outputs(graph);
-        WEFT_TRY(status, set_phases(graph), done);
-        WEFT_TRY(status, fix_others(graph, log), done);
+        WEFT_RETURN_IF_ERROR(set_phases(graph));
+        WEFT_RETURN_IF_ERROR(fix_others(graph, log));
     }
-done:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_apply_given_gradients(wefti_compiler_t *c)

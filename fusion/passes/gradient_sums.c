@@ -22,9 +22,7 @@ weft_status_t wefti_find_reductions(const wefti_graph_t *graph, wefti_arena_t *a
                                     uint32_t **out_nodes, uint32_t *out_count)
 {
     uint32_t count = 0, *nodes = wefti_arena_array(arena, graph->order_count, sizeof(*nodes));
-    if (nodes == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(nodes);
     for (uint32_t i = 0; i < graph->order_count; i++) {
         if (wefti_reduces_gradients(graph, &graph->nodes[graph->order[i]])) {
             nodes[count++] = graph->order[i];
@@ -54,7 +52,6 @@ static weft_status_t check_types(const wefti_graph_t *graph, const uint32_t *gra
 weft_status_t wefti_add_fold(wefti_graph_t *graph, wefti_arena_t *arena,
                              const wefti_fold_params_t *params, uint32_t *out_node)
 {
-    weft_status_t status;
     const wefti_node_t *collective = &graph->nodes[params->collective];
     const weft_attr_t *parts = wefti_node_attr(collective, "parts");
     uint32_t count = collective->input_count, attr_count = 0;
@@ -62,10 +59,8 @@ weft_status_t wefti_add_fold(wefti_graph_t *graph, wefti_arena_t *arena,
         wefti_arena_array(arena, (size_t)params->group_count * count, sizeof(*inputs));
     char *name = wefti_arena_printf(arena, "%s, %s", collective->name, params->what);
     weft_attr_t attrs[2];
-    if (inputs == NULL || name == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    WEFT_TRY(status, check_types(graph, params->groups[0], count), fail);
+    WEFT_RETURN_IF_NO_MEMORY(inputs && name);
+    WEFT_RETURN_IF_ERROR(check_types(graph, params->groups[0], count));
     for (uint32_t g = 0; g < params->group_count; g++) {
         memcpy(inputs + (size_t)g * count, params->groups[g], count * sizeof(*inputs));
     }
@@ -86,7 +81,5 @@ weft_status_t wefti_add_fold(wefti_graph_t *graph, wefti_arena_t *arena,
                                       .output_count = count,
                                       .attrs = attrs,
                                       .attr_count = attr_count};
-    status = wefti_graph_insert_node(graph, &fold, WEFTI_WHEN_READY, out_node);
-fail:
-    return status;
+    return wefti_graph_insert_node(graph, &fold, WEFTI_WHEN_READY, out_node);
 }

@@ -24,7 +24,6 @@ static void forget_loss(wefti_graph_t *graph)
 /* The value keeps its flag: lowering gives the binding its name. */
 static weft_status_t add_identity(wefti_graph_t *graph, uint32_t index)
 {
-    weft_status_t status;
     uint32_t value = graph->outputs[index], node;
     wefti_node_params_t params = {.domain = "",
                                   .op = "Identity",
@@ -32,20 +31,17 @@ static weft_status_t add_identity(wefti_graph_t *graph, uint32_t index)
                                   .inputs = &value,
                                   .input_count = 1,
                                   .output_count = 1};
-    WEFT_TRY(status, wefti_graph_add_node(graph, &params, &node), fail);
+    WEFT_RETURN_IF_ERROR(wefti_graph_add_node(graph, &params, &node));
     graph->outputs[index] = graph->nodes[node].outputs[0];
     graph->values[graph->outputs[index]].flags |= WEFTI_VALUE_OUTPUT;
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* Weights without a reader take no memory. */
 static weft_status_t drop_unread(wefti_graph_t *graph)
 {
     bool *read = wefti_alloc(graph->arena.allocator, (size_t)graph->value_count + 1);
-    if (read == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(read);
     for (uint32_t n = 0; n < graph->order_count; n++) {
         const wefti_node_t *node = &graph->nodes[graph->order[n]];
         for (uint32_t i = 0; i < node->input_count; i++) {
@@ -65,17 +61,14 @@ static weft_status_t drop_unread(wefti_graph_t *graph)
 
 weft_status_t wefti_pass_inference_form(wefti_graph_t *graph)
 {
-    weft_status_t status;
     forget_loss(graph);
-    WEFT_TRY(status, wefti_graph_prune(graph), fail);
+    WEFT_RETURN_IF_ERROR(wefti_graph_prune(graph));
     for (uint32_t i = 0; i < graph->output_count; i++) {
         if (graph->values[graph->outputs[i]].kind != WEFTI_VALUE_NODE) {
-            WEFT_TRY(status, add_identity(graph, i), fail);
+            WEFT_RETURN_IF_ERROR(add_identity(graph, i));
         }
     }
-    WEFT_TRY(status, drop_unread(graph), fail);
-fail:
-    return status;
+    return drop_unread(graph);
 }
 
 weft_status_t wefti_apply_inference_form(wefti_compiler_t *c)

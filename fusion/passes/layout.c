@@ -175,7 +175,6 @@ static bool fixed_plain(const wefti_graph_t *graph, uint32_t value)
  * free. */
 static weft_status_t convert_input(wefti_graph_t *graph, uint32_t input)
 {
-    weft_status_t status;
     weft_tensor_desc_t type = {.dtype = WEFT_DTYPE_I64, .rank = 1, .dims = {4}};
     char name[128];
     uint32_t inputs[2] = {input, WEFTI_NONE}, node;
@@ -188,17 +187,12 @@ static weft_status_t convert_input(wefti_graph_t *graph, uint32_t input)
                                   .phase = WEFTI_PHASE_FORWARD};
     type.data =
         wefti_arena_memdup(&graph->arena, graph->values[input].type.dims, 4 * sizeof(int64_t));
-    if (type.data == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(type.data);
     snprintf(name, sizeof(name), "%.100s.shape", graph->values[input].name);
-    WEFT_TRY(status, wefti_graph_add_value(graph, name, WEFTI_VALUE_CONST, &type, &inputs[1]),
-             fail);
-    WEFT_TRY(status, wefti_graph_add_node(graph, &params, &node), fail);
+    WEFT_RETURN_IF_ERROR(wefti_graph_add_value(graph, name, WEFTI_VALUE_CONST, &type, &inputs[1]));
+    WEFT_RETURN_IF_ERROR(wefti_graph_add_node(graph, &params, &node));
     wefti_graph_replace_uses(graph, input, graph->nodes[node].outputs[0], node);
-    status = wefti_graph_join_programs(graph, node);
-fail:
-    return status;
+    return wefti_graph_join_programs(graph, node);
 }
 
 static weft_status_t find_sets(const wefti_graph_t *graph, wefti_arena_t *arena,
@@ -207,9 +201,7 @@ static weft_status_t find_sets(const wefti_graph_t *graph, wefti_arena_t *arena,
     sets->parent = wefti_arena_array(arena, graph->value_count, sizeof(*sets->parent));
     sets->plain = wefti_arena_array(arena, graph->value_count, sizeof(*sets->plain));
     sets->gain_ps = wefti_arena_array(arena, graph->value_count, sizeof(*sets->gain_ps));
-    if (sets->parent == NULL || sets->plain == NULL || sets->gain_ps == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(sets->parent && sets->plain && sets->gain_ps);
     for (uint32_t v = 0; v < graph->value_count; v++) {
         sets->parent[v] = v;
         sets->plain[v] = fixed_plain(graph, v);

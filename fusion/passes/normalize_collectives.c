@@ -96,28 +96,25 @@ static weft_status_t become(wefti_graph_t *graph, uint32_t id, const char *op)
 /* Writes default attributes explicitly: comparing two collectives then needs no defaults. */
 static weft_status_t say_defaults(wefti_graph_t *graph, uint32_t id)
 {
-    weft_status_t status = WEFT_OK;
     const wefti_node_t *node = &graph->nodes[id];
     weft_attr_t sum = {.name = "reduction", .type = WEFT_ATTR_TYPE_STRING, .s = "sum"};
     if (has_attr(node->def, "group") && wefti_node_attr(node, "group") == NULL) {
-        WEFT_TRY(status, set_int(graph, id, "group", 0), done);
+        WEFT_RETURN_IF_ERROR(set_int(graph, id, "group", 0));
     }
     if (has_attr(node->def, "reduction") && wefti_node_attr(node, "reduction") == NULL) {
-        WEFT_TRY(status, wefti_graph_set_attr(graph, id, &sum), done);
+        WEFT_RETURN_IF_ERROR(wefti_graph_set_attr(graph, id, &sum));
     }
-done:
-    return status;
+    return WEFT_OK;
 }
 
 /* op: the operator of domain weft, or "". */
 static weft_status_t import_collective(wefti_graph_t *graph, uint32_t id, const char *op,
                                        uint32_t world_size, bool infer)
 {
-    weft_status_t status;
     const wefti_node_t *node = &graph->nodes[id];
     int64_t axis = 0;
-    WEFT_TRY(status, check_size(node, world_size), done);
-    WEFT_TRY(status, check_type(node, infer), done);
+    WEFT_RETURN_IF_ERROR(check_size(node, world_size));
+    WEFT_RETURN_IF_ERROR(check_type(node, infer));
     if (*op == '\0') {
         return refuse(node,
                       "unsupported operator: how ONNX Runtime divides its buffer is not defined; "
@@ -129,20 +126,18 @@ static weft_status_t import_collective(wefti_graph_t *graph, uint32_t id, const 
     if (wefti_node_attr(node, "axis") == NULL) {
         return refuse(node, "missing attribute 'axis'");
     }
-    WEFT_TRY(status, int_attr(node, "axis", 0, &axis), done);
-    WEFT_TRY(status, set_int(graph, id, "group_size", world_size), done);
+    WEFT_RETURN_IF_ERROR(int_attr(node, "axis", 0, &axis));
+    WEFT_RETURN_IF_ERROR(set_int(graph, id, "group_size", world_size));
     if (axis == 0) {
-        WEFT_TRY(status, become(graph, id, op), done);
-        WEFT_TRY(status, set_int(graph, id, "group_size", world_size), done);
+        WEFT_RETURN_IF_ERROR(become(graph, id, op));
+        WEFT_RETURN_IF_ERROR(set_int(graph, id, "group_size", world_size));
     }
-done:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_pass_normalize_collectives(wefti_graph_t *graph, uint32_t world_size,
                                                bool infer)
 {
-    weft_status_t status = WEFT_OK;
     bool halves = false;
     for (uint32_t i = 0; i < graph->order_count; i++) {
         uint32_t id = graph->order[i];
@@ -154,25 +149,24 @@ weft_status_t wefti_pass_normalize_collectives(wefti_graph_t *graph, uint32_t wo
         graph->nodes[id].phase = WEFTI_PHASE_COMM;
         weft_op_facts_t facts = wefti_op_facts(def);
         if (facts.imported_as != NULL) {
-            WEFT_TRY(status, import_collective(graph, id, facts.imported_as, world_size, infer),
-                     done);
+            WEFT_RETURN_IF_ERROR(
+                import_collective(graph, id, facts.imported_as, world_size, infer));
             def = graph->nodes[id].def;
             facts = wefti_op_facts(def);
         }
         if (facts.imported_as != NULL || facts.collective == 0) {
             continue; /* waits for shapes, or has a meaning of its own */
         }
-        WEFT_TRY(status, say_defaults(graph, id), done);
-        WEFT_TRY(status, check_size(&graph->nodes[id], world_size), done);
+        WEFT_RETURN_IF_ERROR(say_defaults(graph, id));
+        WEFT_RETURN_IF_ERROR(check_size(&graph->nodes[id], world_size));
         if (has_attr(def, "group_size")) {
-            WEFT_TRY(status, set_int(graph, id, "group_size", world_size), done);
+            WEFT_RETURN_IF_ERROR(set_int(graph, id, "group_size", world_size));
         }
     }
     if (halves) {
-        WEFT_TRY(status, wefti_graph_pair_collectives(graph, true), done);
+        WEFT_RETURN_IF_ERROR(wefti_graph_pair_collectives(graph, true));
     }
-done:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_apply_normalize_collectives(wefti_compiler_t *c)

@@ -22,9 +22,7 @@ static weft_status_t add_state(wefti_graph_t *graph, uint32_t param, const char 
 {
     weft_tensor_desc_t type = graph->values[param].type;
     char *name = wefti_arena_printf(&graph->arena, "%s_%s", graph->values[param].name, suffix);
-    if (!name) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(name);
     type.data = NULL;
     weft_status_t status = wefti_graph_add_value(graph, name, WEFTI_VALUE_STATE, &type, out_value);
     if (status >= 0) {
@@ -37,7 +35,6 @@ static weft_status_t add_state(wefti_graph_t *graph, uint32_t param, const char 
 static weft_status_t describe(const updater_t *updater, uint32_t param, uint32_t grad, uint32_t *in,
                               weft_attr_t *attrs, wefti_node_params_t *node)
 {
-    weft_status_t status = WEFT_OK;
     const wefti_optimizer_params_t *p = updater->params;
     uint32_t n = 0, a = 0;
     in[n++] = param;
@@ -50,14 +47,14 @@ static weft_status_t describe(const updater_t *updater, uint32_t param, uint32_t
         break;
     case WEFTI_OPTIMIZER_MOMENTUM:
         node->op = "Momentum";
-        WEFT_TRY(status, add_state(updater->graph, param, "momentum", &in[n++]), done);
+        WEFT_RETURN_IF_ERROR(add_state(updater->graph, param, "momentum", &in[n++]));
         attrs[a++] = (weft_attr_t){
             .name = "momentum", .type = WEFT_ATTR_TYPE_FLOAT, .f = (float)p->momentum};
         break;
     case WEFTI_OPTIMIZER_ADAM:
         node->op = "Adam";
-        WEFT_TRY(status, add_state(updater->graph, param, "moment1", &in[n++]), done);
-        WEFT_TRY(status, add_state(updater->graph, param, "moment2", &in[n++]), done);
+        WEFT_RETURN_IF_ERROR(add_state(updater->graph, param, "moment1", &in[n++]));
+        WEFT_RETURN_IF_ERROR(add_state(updater->graph, param, "moment2", &in[n++]));
         attrs[a++] =
             (weft_attr_t){.name = "beta1", .type = WEFT_ATTR_TYPE_FLOAT, .f = (float)p->beta1};
         attrs[a++] =
@@ -83,35 +80,27 @@ static weft_status_t describe(const updater_t *updater, uint32_t param, uint32_t
     node->input_count = n;
     node->attrs = attrs;
     node->attr_count = a;
-done:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t add_update(const updater_t *updater, uint32_t param, uint32_t grad)
 {
-    weft_status_t status;
     wefti_graph_t *graph = updater->graph;
     uint32_t in[7], node;
     weft_attr_t attrs[5];
     const char *output_names[3] = {NULL, NULL, NULL};
     wefti_node_params_t params = {
         .domain = "weft", .phase = WEFTI_PHASE_UPDATE, .output_names = output_names};
-    WEFT_TRY(status, describe(updater, param, grad, in, attrs, &params), done);
+    WEFT_RETURN_IF_ERROR(describe(updater, param, grad, in, attrs, &params));
     params.name = wefti_arena_printf(&graph->arena, "%s/update", graph->values[param].name);
     for (uint32_t i = 0; i < params.output_count; i++) {
         /* in[] without the gradient: what the output replaces */
         uint32_t replaced = i == 0 ? param : in[i + 1];
         output_names[i] = wefti_arena_printf(&graph->arena, "%s_new", graph->values[replaced].name);
-        if (!output_names[i]) {
-            return WEFT_ERR_NO_MEMORY;
-        }
+        WEFT_RETURN_IF_NO_MEMORY(output_names[i]);
     }
-    if (!params.name) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    status = wefti_graph_add_node(graph, &params, &node);
-done:
-    return status;
+    WEFT_RETURN_IF_NO_MEMORY(params.name);
+    return wefti_graph_add_node(graph, &params, &node);
 }
 
 weft_status_t wefti_error_no_gradients(void)
@@ -122,22 +111,21 @@ weft_status_t wefti_error_no_gradients(void)
 weft_status_t wefti_pass_optimizer(wefti_graph_t *graph, const wefti_optimizer_params_t *params,
                                    uint32_t scale)
 {
-    weft_status_t status;
     updater_t updater = {
         .graph = graph, .params = params, .lr = WEFTI_NONE, .step = WEFTI_NONE, .scale = scale};
     uint32_t node_count = graph->order_count, update_count = 0;
-    WEFT_TRY(status, wefti_graph_need_scalar(graph, "lr", WEFT_DTYPE_F32, params->lr, &updater.lr),
-             done);
+    WEFT_RETURN_IF_ERROR(
+        wefti_graph_need_scalar(graph, "lr", WEFT_DTYPE_F32, params->lr, &updater.lr));
     if (params->kind == WEFTI_OPTIMIZER_ADAM) {
-        WEFT_TRY(status, wefti_graph_need_scalar(graph, "step", WEFT_DTYPE_F32, 1.0, &updater.step),
-                 done);
+        WEFT_RETURN_IF_ERROR(
+            wefti_graph_need_scalar(graph, "step", WEFT_DTYPE_F32, 1.0, &updater.step));
     }
     for (uint32_t i = 0; i < node_count; i++) {
         uint32_t id = graph->order[i];
         for (uint32_t k = 0; k < graph->nodes[id].output_count; k++) {
             uint32_t grad = graph->nodes[id].outputs[k];
             if (grad != WEFTI_NONE && graph->values[grad].grad_of != WEFTI_NONE) {
-                WEFT_TRY(status, add_update(&updater, graph->values[grad].grad_of, grad), done);
+                WEFT_RETURN_IF_ERROR(add_update(&updater, graph->values[grad].grad_of, grad));
                 update_count++;
             }
         }
@@ -145,8 +133,7 @@ weft_status_t wefti_pass_optimizer(wefti_graph_t *graph, const wefti_optimizer_p
     if (!update_count) {
         return wefti_error_no_gradients();
     }
-done:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_apply_optimizer(wefti_compiler_t *c)

@@ -118,11 +118,10 @@ static void place_updates(const wefti_step_graph_t *graph, wefti_step_state_t *s
 static weft_status_t follow(const wefti_step_graph_t *graph, wefti_arena_t *arena,
                             plan_order_t *out)
 {
-    weft_status_t status;
     const weft_graph_view_t *view = graph->view;
     wefti_step_state_t state;
-    WEFT_TRY(status, make_order(view, arena, out), fail);
-    WEFT_TRY(status, wefti_step_begin(graph, arena, &out->waits, &state), fail);
+    WEFT_RETURN_IF_ERROR(make_order(view, arena, out));
+    WEFT_RETURN_IF_ERROR(wefti_step_begin(graph, arena, &out->waits, &state));
     for (uint32_t i = 0; i < view->order_count; i++) {
         uint32_t op = view->order[i];
         if (!wefti_step_communicates(graph, op) && !wefti_step_comes_last(graph, op)) {
@@ -132,24 +131,20 @@ static weft_status_t follow(const wefti_step_graph_t *graph, wefti_arena_t *aren
     }
     place_updates(graph, &state);
     wefti_step_end(&state, &out->cost);
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t list_schedule(const wefti_step_graph_t *graph, uint64_t most_bytes,
                                    wefti_arena_t *arena, plan_order_t *out)
 {
-    weft_status_t status;
     const weft_graph_view_t *view = graph->view;
     wefti_step_state_t state;
     heap_t heap = {.graph = graph,
                    .ops = wefti_arena_array(arena, (size_t)view->op_count + 1, sizeof(uint32_t))};
     uint32_t taken = 0;
-    WEFT_TRY(status, make_order(view, arena, out), fail);
-    WEFT_TRY(status, wefti_step_begin(graph, arena, &out->waits, &state), fail);
-    if (heap.ops == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_ERROR(make_order(view, arena, out));
+    WEFT_RETURN_IF_ERROR(wefti_step_begin(graph, arena, &out->waits, &state));
+    WEFT_RETURN_IF_NO_MEMORY(heap.ops);
     for (;;) {
         for (; taken < state.ready_count; taken++) {
             if (!wefti_step_comes_last(graph, state.ready[taken])) {
@@ -164,8 +159,7 @@ static weft_status_t list_schedule(const wefti_step_graph_t *graph, uint64_t mos
     }
     place_updates(graph, &state);
     wefti_step_end(&state, &out->cost);
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t add_order(weft_edit_list_t *edits, uint32_t before, uint32_t after)
@@ -178,17 +172,15 @@ static weft_status_t add_order(weft_edit_list_t *edits, uint32_t before, uint32_
  * the order change. */
 static weft_status_t write_edits(const plan_order_t *order, bool moved, weft_edit_list_t *edits)
 {
-    weft_status_t status = WEFT_OK;
     bool chain = moved || order->waits.count > 0;
     for (uint32_t i = 1; i < order->count && chain; i++) {
-        WEFT_TRY(status, add_order(edits, order->ops[i - 1], order->ops[i]), fail);
+        WEFT_RETURN_IF_ERROR(add_order(edits, order->ops[i - 1], order->ops[i]));
     }
     for (uint32_t i = 0; i < order->waits.count; i++) {
         const uint32_t *pair = &order->waits.pairs[2 * (size_t)i];
-        WEFT_TRY(status, add_order(edits, pair[0], pair[1]), fail);
+        WEFT_RETURN_IF_ERROR(add_order(edits, pair[0], pair[1]));
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* Does the list-scheduled order go before the given one? */

@@ -56,16 +56,11 @@ static uint64_t bytes_read(const wefti_graph_t *graph, const wefti_node_t *node)
 static weft_status_t find_times(wefti_graph_t *graph, const wefti_schedule_options_t *options,
                                 uint64_t **out_ps)
 {
-    weft_status_t status;
     uint64_t *ready_ns = NULL, before = 0;
     uint64_t *ps = wefti_arena_array(options->arena, graph->node_count, sizeof(*ps));
-    WEFT_TRY(
-        status,
-        wefti_predict_ready(graph, options->profile, options->rates, options->arena, &ready_ns),
-        fail);
-    if (ps == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_ERROR(
+        wefti_predict_ready(graph, options->profile, options->rates, options->arena, &ready_ns));
+    WEFT_RETURN_IF_NO_MEMORY(ps);
     for (uint32_t i = 0; i < graph->order_count; i++) {
         uint32_t id = graph->order[i];
         const wefti_node_t *node = &graph->nodes[id];
@@ -76,8 +71,7 @@ static weft_status_t find_times(wefti_graph_t *graph, const wefti_schedule_optio
         before = ready_ns[id];
     }
     *out_ps = ps;
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* Memory as lowering gives it: gradients lie in regions of their own, updates write where they
@@ -88,9 +82,7 @@ static weft_status_t find_kinds(const wefti_graph_t *graph, wefti_arena_t *arena
     uint8_t *kept = wefti_arena_array(arena, graph->value_count, sizeof(*kept));
     uint8_t *to_end = wefti_arena_array(arena, graph->value_count, sizeof(*to_end));
     uint32_t *layouts = wefti_arena_array(arena, graph->value_count, sizeof(*layouts));
-    if (kept == NULL || to_end == NULL || layouts == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(kept && to_end && layouts);
     for (uint32_t v = 0; v < graph->value_count; v++) {
         const wefti_value_t *value = &graph->values[v];
         const wefti_node_t *node =
@@ -145,12 +137,11 @@ static weft_status_t fit(wefti_graph_t *graph, const weft_graph_view_t *view,
                          wefti_schedule_params_t *params, const wefti_schedule_options_t *options,
                          const saved_order_t *saved, uint64_t most_live)
 {
-    weft_status_t status = WEFT_OK;
     uint64_t limit = options->arena_limit, bytes = 0, least = UINT64_MAX;
     char text[2][32];
     for (uint32_t i = 0; i < MOST_TRIES; i++) {
         wefti_schedule_report_t report;
-        WEFT_TRY(status, options->arena_of(options->user, &bytes), fail);
+        WEFT_RETURN_IF_ERROR(options->arena_of(options->user, &bytes));
         if (bytes <= limit) {
             return WEFT_OK;
         }
@@ -159,12 +150,12 @@ static weft_status_t fit(wefti_graph_t *graph, const weft_graph_view_t *view,
         most_live = most_live > above ? most_live - above : 1;
         params->most_live_bytes = most_live;
         restore_order(graph, saved);
-        WEFT_TRY(status, reorder(graph, view, params, options, &report), fail);
+        WEFT_RETURN_IF_ERROR(reorder(graph, view, params, options, &report));
         if (report.chosen.peak_bytes > most_live && i > 0 && most_live == 1) {
             break;
         }
     }
-    WEFT_TRY(status, options->arena_of(options->user, &bytes), fail);
+    WEFT_RETURN_IF_ERROR(options->arena_of(options->user, &bytes));
     if (bytes <= limit) {
         return WEFT_OK;
     }
@@ -176,22 +167,18 @@ static weft_status_t fit(wefti_graph_t *graph, const weft_graph_view_t *view,
         "%s is too small: the plan needs %s (%llu bytes) in the best order found; reduce batch, or "
         "in training set shard_optimizer or accumulate",
         text[0], text[1], (unsigned long long)least);
-fail:
-    return status;
 }
 
 static weft_status_t describe(wefti_graph_t *graph, const wefti_schedule_options_t *options,
                               weft_graph_view_t *out_view, wefti_schedule_params_t *out_params)
 {
-    weft_status_t status;
     uint64_t *ps = NULL;
     *out_params = (wefti_schedule_params_t){.in_flight = options->in_flight};
-    WEFT_TRY(status, wefti_graph_view(graph, options->arena, out_view), fail);
-    WEFT_TRY(status, find_times(graph, options, &ps), fail);
-    WEFT_TRY(status, find_kinds(graph, options->arena, out_params), fail);
+    WEFT_RETURN_IF_ERROR(wefti_graph_view(graph, options->arena, out_view));
+    WEFT_RETURN_IF_ERROR(find_times(graph, options, &ps));
+    WEFT_RETURN_IF_ERROR(find_kinds(graph, options->arena, out_params));
     out_params->op_ps = ps;
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_schedule_graph(wefti_graph_t *graph, const wefti_schedule_options_t *options)
@@ -215,13 +202,10 @@ weft_status_t wefti_schedule_judge_graph(wefti_graph_t *graph,
                                          const wefti_schedule_options_t *options,
                                          wefti_schedule_cost_t *out_cost)
 {
-    weft_status_t status;
     weft_graph_view_t view = WEFT_GRAPH_VIEW_INIT;
     wefti_schedule_params_t params;
-    WEFT_TRY(status, describe(graph, options, &view, &params), fail);
-    status = wefti_schedule_judge(&view, &params, options->arena->allocator, out_cost);
-fail:
-    return status;
+    WEFT_RETURN_IF_ERROR(describe(graph, options, &view, &params));
+    return wefti_schedule_judge(&view, &params, options->arena->allocator, out_cost);
 }
 
 /* The arena of the plan that the passes after this one and lowering make of a copy of the graph. */

@@ -45,19 +45,17 @@ static void add_pair(void *user, uint32_t before, uint32_t after)
 
 static weft_status_t add_pairs(wefti_step_graph_t *graph, wefti_arena_t *arena)
 {
-    weft_status_t status;
-    WEFT_TRY(status, wefti_successors_begin(&graph->after, graph->view->op_count, arena), done);
-    WEFT_TRY(status, wefti_successors_begin(&graph->before, graph->view->op_count, arena), done);
+    WEFT_RETURN_IF_ERROR(wefti_successors_begin(&graph->after, graph->view->op_count, arena));
+    WEFT_RETURN_IF_ERROR(wefti_successors_begin(&graph->before, graph->view->op_count, arena));
     for (int pass = 0; pass < 2; pass++) {
         wefti_view_each_pair(graph->view, add_pair, graph);
         visit_fences(graph->view, add_pair, graph);
         if (pass == 0) {
-            WEFT_TRY(status, wefti_successors_fill(&graph->after, arena), done);
-            WEFT_TRY(status, wefti_successors_fill(&graph->before, arena), done);
+            WEFT_RETURN_IF_ERROR(wefti_successors_fill(&graph->after, arena));
+            WEFT_RETURN_IF_ERROR(wefti_successors_fill(&graph->before, arena));
         }
     }
-done:
-    return status;
+    return WEFT_OK;
 }
 
 static void find_tails(wefti_step_graph_t *graph)
@@ -108,24 +106,20 @@ weft_status_t wefti_step_graph_init(const weft_graph_view_t *view,
                                     const wefti_schedule_params_t *params, wefti_arena_t *arena,
                                     wefti_step_graph_t *out)
 {
-    weft_status_t status;
     *out = (wefti_step_graph_t){
         .view = view,
         .params = params,
         .tail_ps = wefti_arena_array(arena, view->op_count, sizeof(uint64_t)),
         .position = wefti_arena_array(arena, view->op_count, sizeof(uint32_t))};
-    if (out->tail_ps == NULL || out->position == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    WEFT_TRY(status, check_edges(view), fail);
-    WEFT_TRY(status, add_pairs(out, arena), fail);
+    WEFT_RETURN_IF_NO_MEMORY(out->tail_ps && out->position);
+    WEFT_RETURN_IF_ERROR(check_edges(view));
+    WEFT_RETURN_IF_ERROR(add_pairs(out, arena));
     for (uint32_t i = 0; i < view->order_count; i++) {
         out->position[view->order[i]] = i;
     }
     find_tails(out);
     out->updates_last = updates_lead_nowhere(out);
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 bool wefti_step_comes_last(const wefti_step_graph_t *graph, uint32_t op)
@@ -314,10 +308,8 @@ weft_status_t wefti_step_begin(const wefti_step_graph_t *graph, wefti_arena_t *a
                                 .out_at = wefti_arena_array(arena, ops, sizeof(uint32_t)),
                                 .queue = wefti_arena_array(arena, ops, sizeof(uint32_t)),
                                 .ready = wefti_arena_array(arena, ops, sizeof(uint32_t))};
-    if (out->done_ps == NULL || out->readers == NULL || out->pending == NULL || out->out == NULL ||
-        out->out_at == NULL || out->queue == NULL || out->ready == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(out->done_ps && out->readers && out->pending && out->out &&
+                             out->out_at && out->queue && out->ready);
     for (uint32_t i = 0; i < view->order_count; i++) {
         uint32_t id = view->order[i];
         const weft_view_op_t *op = &view->ops[id];

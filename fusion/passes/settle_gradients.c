@@ -75,7 +75,6 @@ static weft_status_t add_copy(wefti_graph_t *graph, uint32_t value, uint32_t *ou
 /* A collective of gradients works in place: its inputs are tensors of their own. */
 static weft_status_t own_inputs(wefti_graph_t *graph, uint32_t id, const wefti_readers_t *readers)
 {
-    weft_status_t status = WEFT_OK;
     for (uint32_t k = 0; k < graph->nodes[id].input_count; k++) {
         uint32_t value = graph->nodes[id].inputs[k], copy;
         uint32_t result = graph->nodes[id].outputs[k];
@@ -85,11 +84,10 @@ static weft_status_t own_inputs(wefti_graph_t *graph, uint32_t id, const wefti_r
              graph->values[value].flags == 0)) {
             continue;
         }
-        WEFT_TRY(status, add_copy(graph, value, &copy), done);
+        WEFT_RETURN_IF_ERROR(add_copy(graph, value, &copy));
         graph->nodes[id].inputs[k] = copy;
     }
-done:
-    return status;
+    return WEFT_OK;
 }
 
 /* A gradient that a node computes: a tensor that no node reads, or one that is already reduced. */
@@ -114,27 +112,24 @@ static weft_status_t own_gradient(wefti_graph_t *graph, uint32_t value,
 
 static weft_status_t settle(wefti_graph_t *graph, wefti_arena_t *arena)
 {
-    weft_status_t status;
     wefti_readers_t readers;
     uint32_t count = graph->order_count;
-    WEFT_TRY(status, wefti_check_gradients(graph), done);
+    WEFT_RETURN_IF_ERROR(wefti_check_gradients(graph));
     const uint8_t *local = wefti_mark_local(graph, arena);
-    WEFT_TRY(status, local == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK, done);
-    WEFT_TRY(status, wefti_graph_readers(graph, graph->order, count, arena, &readers), done);
+    WEFT_RETURN_IF_NO_MEMORY(local);
+    WEFT_RETURN_IF_ERROR(wefti_graph_readers(graph, graph->order, count, arena, &readers));
     for (uint32_t v = 0, values = graph->value_count; v < values; v++) {
         if (graph->values[v].grad_of != WEFTI_NONE &&
             !wefti_node_communicates(&graph->nodes[graph->values[v].producer])) {
-            WEFT_TRY(status, own_gradient(graph, v, &readers, local[v]), done);
+            WEFT_RETURN_IF_ERROR(own_gradient(graph, v, &readers, local[v]));
         }
     }
     for (uint32_t i = 0; i < count; i++) {
         if (wefti_is_all_reduce(&graph->nodes[graph->order[i]])) {
-            WEFT_TRY(status, own_inputs(graph, graph->order[i], &readers), done);
+            WEFT_RETURN_IF_ERROR(own_inputs(graph, graph->order[i], &readers));
         }
     }
-    status = graph->order_count > count ? wefti_graph_sort(graph) : WEFT_OK;
-done:
-    return status;
+    return graph->order_count > count ? wefti_graph_sort(graph) : WEFT_OK;
 }
 
 weft_status_t wefti_pass_settle_gradients(wefti_graph_t *graph)

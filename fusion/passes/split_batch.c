@@ -42,7 +42,6 @@ static weft_status_t add_collective(wefti_graph_t *graph, const char *op, uint32
                                     const char *output_name, uint32_t ranks, const char *reason,
                                     uint32_t *out_value)
 {
-    weft_status_t status;
     uint32_t node;
     weft_attr_t attrs[] = {{.name = "root", .type = WEFT_ATTR_TYPE_INT},
                            {.name = "reason", .type = WEFT_ATTR_TYPE_STRING, .s = reason},
@@ -59,16 +58,14 @@ static weft_status_t add_collective(wefti_graph_t *graph, const char *op, uint32
                                   .output_count = 1,
                                   .attrs = attrs,
                                   .attr_count = ranks != 0 ? 3 : 2};
-    WEFT_TRY(status, wefti_graph_add_node(graph, &params, &node), fail);
+    WEFT_RETURN_IF_ERROR(wefti_graph_add_node(graph, &params, &node));
     *out_value = graph->nodes[node].outputs[0];
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t split_input(wefti_graph_t *graph, const wefti_graph_t *whole, uint32_t index,
                                  uint32_t ranks)
 {
-    weft_status_t status = WEFT_OK;
     uint32_t input = graph->inputs[index], part;
     const weft_tensor_desc_t *type = &whole->values[whole->inputs[index]].type;
     share_t share = compare(&graph->values[input].type, type, ranks);
@@ -84,22 +81,19 @@ static weft_status_t split_input(wefti_graph_t *graph, const wefti_graph_t *whol
     }
     snprintf(name, sizeof(name), "%.200s.share", graph->values[input].name);
     graph->values[input].type = *type;
-    WEFT_TRY(status,
-             add_collective(graph, share == SHARE_FIRST ? "Scatter" : "Broadcast", input, name,
-                            share == SHARE_FIRST ? ranks : 0,
-                            share == SHARE_FIRST ? "scatters rank 0's batch over the ranks"
-                                                 : "broadcasts the input of rank 0",
-                            &part),
-             fail);
+    WEFT_RETURN_IF_ERROR(add_collective(graph, share == SHARE_FIRST ? "Scatter" : "Broadcast",
+                                        input, name, share == SHARE_FIRST ? ranks : 0,
+                                        share == SHARE_FIRST
+                                            ? "scatters rank 0's batch over the ranks"
+                                            : "broadcasts the input of rank 0",
+                                        &part));
     wefti_graph_replace_uses(graph, input, part, graph->values[part].producer);
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t gather_output(wefti_graph_t *graph, const wefti_graph_t *whole, uint32_t index,
                                    uint32_t ranks)
 {
-    weft_status_t status = WEFT_OK;
     uint32_t output = graph->outputs[index], all;
     const char *old_name = graph->values[output].name;
     const weft_tensor_desc_t *type = &whole->values[whole->outputs[index]].type;
@@ -109,38 +103,32 @@ static weft_status_t gather_output(wefti_graph_t *graph, const wefti_graph_t *wh
                                  "the batch is not the first dimension of output '%s'", old_name);
     }
     snprintf(name, sizeof(name), "%.200s.share", old_name);
-    WEFT_TRY(status, wefti_graph_rename_value(graph, output, name), fail);
-    WEFT_TRY(status,
-             add_collective(graph, "Gather", output, old_name, ranks,
-                            "gathers the results on rank 0", &all),
-             fail);
+    WEFT_RETURN_IF_ERROR(wefti_graph_rename_value(graph, output, name));
+    WEFT_RETURN_IF_ERROR(add_collective(graph, "Gather", output, old_name, ranks,
+                                        "gathers the results on rank 0", &all));
     graph->values[output].flags &= ~WEFTI_VALUE_OUTPUT;
     graph->values[all].flags |= WEFTI_VALUE_OUTPUT;
     graph->outputs[index] = all;
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_pass_split_batch(wefti_graph_t *graph, const wefti_graph_t *whole,
                                      uint32_t world_size)
 {
-    weft_status_t status = WEFT_OK;
     if (graph->input_count != whole->input_count || graph->output_count != whole->output_count) {
         return wefti_error_split_graph();
     }
     if (world_size == 1) {
         return WEFT_OK;
     }
-    WEFT_TRY(status, wefti_check_split(graph, whole, world_size, &graph->arena), fail);
+    WEFT_RETURN_IF_ERROR(wefti_check_split(graph, whole, world_size, &graph->arena));
     for (uint32_t i = 0; i < graph->input_count; i++) {
-        WEFT_TRY(status, split_input(graph, whole, i, world_size), fail);
+        WEFT_RETURN_IF_ERROR(split_input(graph, whole, i, world_size));
     }
     for (uint32_t i = 0; i < graph->output_count; i++) {
-        WEFT_TRY(status, gather_output(graph, whole, i, world_size), fail);
+        WEFT_RETURN_IF_ERROR(gather_output(graph, whole, i, world_size));
     }
-    WEFT_TRY(status, wefti_graph_sort(graph), fail);
-fail:
-    return status;
+    return wefti_graph_sort(graph);
 }
 
 weft_status_t wefti_apply_split_batch(wefti_compiler_t *c)

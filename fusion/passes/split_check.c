@@ -134,7 +134,6 @@ static weft_status_t check_node(check_t *check, const wefti_node_t *node)
 weft_status_t wefti_check_split(const wefti_graph_t *part, const wefti_graph_t *whole,
                                 uint32_t world_size, wefti_arena_t *arena)
 {
-    weft_status_t status = WEFT_OK;
     check_t check = {.part = part, .whole = whole, .ranks = world_size};
     bool same = part->value_count == whole->value_count && part->order_count == whole->order_count;
     for (uint32_t i = 0; same && i < part->order_count; i++) {
@@ -146,16 +145,13 @@ weft_status_t wefti_check_split(const wefti_graph_t *part, const wefti_graph_t *
         return wefti_error_split_graph();
     }
     check.dims = wefti_arena_array(arena, (size_t)part->value_count + 1, sizeof(*check.dims));
-    if (check.dims == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(check.dims);
     memset(check.dims, 0xff, ((size_t)part->value_count + 1) * sizeof(*check.dims));
     for (uint32_t i = 0; i < part->input_count; i++) {
         check.dims[part->inputs[i]] = sample_dim(&check, part->inputs[i]);
     }
     for (uint32_t i = 0; i < part->order_count; i++) {
-        WEFT_TRY(status, check_node(&check, &part->nodes[part->order[i]]), fail);
+        WEFT_RETURN_IF_ERROR(check_node(&check, &part->nodes[part->order[i]]));
     }
-fail:
-    return status;
+    return WEFT_OK;
 }

@@ -56,12 +56,11 @@ static weft_status_t add_swap(wefti_graph_t *graph, uint32_t value, uint32_t axi
 /* Tensor index of a gather along axis: x -> swap -> AllGather -> swap -> y, which keeps its id. */
 static weft_status_t gather_along(tidy_t *t, uint32_t id, uint32_t index)
 {
-    weft_status_t status;
     wefti_graph_t *graph = t->graph;
     uint32_t x = graph->nodes[id].inputs[index], y = graph->nodes[id].outputs[index], node;
     int64_t axis = wefti_node_attr(&graph->nodes[id], "axis")->i;
     axis += axis < 0 ? graph->values[x].type.rank : 0;
-    WEFT_TRY(status, add_swap(graph, x, (uint32_t)axis, "to_front", id, &node), done);
+    WEFT_RETURN_IF_ERROR(add_swap(graph, x, (uint32_t)axis, "to_front", id, &node));
     const weft_attr_t size = {.name = "group_size", .type = WEFT_ATTR_TYPE_INT, .i = t->world_size};
     const wefti_node_params_t params = {
         .domain = "weft",
@@ -73,19 +72,16 @@ static weft_status_t gather_along(tidy_t *t, uint32_t id, uint32_t index)
         .output_count = 1,
         .attrs = &size,
         .attr_count = 1};
-    WEFT_TRY(status, wefti_graph_insert_node(graph, &params, id, &node), done);
-    WEFT_TRY(status,
-             add_swap(graph, graph->nodes[node].outputs[0], (uint32_t)axis, "back", id, &node),
-             done);
+    WEFT_RETURN_IF_ERROR(wefti_graph_insert_node(graph, &params, id, &node));
+    WEFT_RETURN_IF_ERROR(
+        add_swap(graph, graph->nodes[node].outputs[0], (uint32_t)axis, "back", id, &node));
     graph->values[graph->nodes[node].outputs[0]].producer = id; /* unused: of the removed node */
     wefti_graph_take_output(graph, node, 0, y);
-done:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t rewrite_gather(tidy_t *t, uint32_t id)
 {
-    weft_status_t status = WEFT_OK;
     const wefti_node_t *node = &t->graph->nodes[id];
     if (wefti_op_facts(node->def).imported_as == NULL || !wefti_node_attr(node, "axis")) {
         return WEFT_OK;
@@ -97,12 +93,11 @@ static weft_status_t rewrite_gather(tidy_t *t, uint32_t id)
                                "node '%s' (AllGather): missing input or output %u",
                                t->graph->nodes[id].name, i);
         }
-        WEFT_TRY(status, gather_along(t, id, i), done);
+        WEFT_RETURN_IF_ERROR(gather_along(t, id, i));
     }
     t->graph->nodes[id].dead = true;
     t->changed = true;
-done:
-    return status;
+    return WEFT_OK;
 }
 
 static bool is_sum(const wefti_node_t *node)

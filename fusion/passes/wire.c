@@ -47,14 +47,11 @@ static weft_status_t check_readers(const wefti_graph_t *graph)
 /* A node that rounds what the collective reduces. */
 static weft_status_t add_rounding(wefti_graph_t *graph, wefti_arena_t *arena, uint32_t collective)
 {
-    weft_status_t status;
     uint32_t count = graph->nodes[collective].input_count, fold;
     uint32_t *gradients =
         wefti_arena_memdup(arena, graph->nodes[collective].inputs, count * sizeof(*gradients));
     const char **names = wefti_arena_array(arena, count, sizeof(*names));
-    if (gradients == NULL || names == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(gradients && names);
     wefti_fold_params_t params = {.collective = collective,
                                   .group_count = 1,
                                   .groups = {gradients},
@@ -63,16 +60,13 @@ static weft_status_t add_rounding(wefti_graph_t *graph, wefti_arena_t *arena, ui
                                   .bf16 = true};
     for (uint32_t i = 0; i < count; i++) {
         names[i] = wefti_arena_printf(arena, "%s.bf16", graph->values[gradients[i]].name);
-        if (names[i] == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
+        WEFT_RETURN_IF_NO_MEMORY(names[i]);
     }
-    WEFT_TRY(status, wefti_add_fold(graph, arena, &params, &fold), fail);
+    WEFT_RETURN_IF_ERROR(wefti_add_fold(graph, arena, &params, &fold));
     for (uint32_t i = 0; i < count; i++) {
         graph->nodes[collective].inputs[i] = graph->nodes[fold].outputs[i];
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t round_reductions(wefti_graph_t *graph, wefti_arena_t *arena)

@@ -130,7 +130,6 @@ static weft_status_t seed_loss(wefti_diff_t *diff)
 /* From the loss to the inputs; rules append to order[] after forward_count. */
 static weft_status_t run_rules(wefti_diff_t *diff, uint32_t forward_count)
 {
-    weft_status_t status = WEFT_OK;
     for (uint32_t i = forward_count; i-- > 0;) {
         diff->node = diff->graph->order[i];
         const wefti_node_t *node = wefti_diff_node(diff);
@@ -145,10 +144,9 @@ static weft_status_t run_rules(wefti_diff_t *diff, uint32_t forward_count)
         if (!rule) {
             return no_rule(diff->graph, node);
         }
-        WEFT_TRY(status, rule(diff), done);
+        WEFT_RETURN_IF_ERROR(rule(diff));
     }
-done:
-    return status;
+    return WEFT_OK;
 }
 
 /* Gradients get their names, parameters' first; parameters without one become constants. */

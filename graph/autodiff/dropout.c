@@ -5,7 +5,6 @@
 
 weft_status_t wefti_diff_dropout(wefti_diff_t *diff)
 {
-    weft_status_t status;
     uint32_t grad = wefti_diff_output_grad(diff, 0);
     const wefti_node_t *forward = wefti_diff_node(diff);
     if (!wefti_diff_wants(diff, 0) || grad == WEFTI_NONE) {
@@ -22,8 +21,6 @@ weft_status_t wefti_diff_dropout(wefti_diff_t *diff)
                           .input_count = 2,
                           .attrs = ratio,
                           .attr_count = ratio == NULL ? 0 : 1};
-    WEFT_TRY(status, wefti_diff_need_output(diff, "weft", "DropoutMask", 1, &inputs[1]), out);
-    status = wefti_diff_give_op(diff, 0, &op);
-out:
-    return status;
+    WEFT_RETURN_IF_ERROR(wefti_diff_need_output(diff, "weft", "DropoutMask", 1, &inputs[1]));
+    return wefti_diff_give_op(diff, 0, &op);
 }

@@ -16,15 +16,12 @@ weft_status_t wefti_diff_add(wefti_diff_t *diff)
 
 static weft_status_t sub_input(wefti_diff_t *diff, uint32_t index)
 {
-    weft_status_t status;
     uint32_t grad = wefti_diff_output_grad(diff, 0);
     /* Summed first: then there is less to negate. */
     weft_tensor_desc_t type = diff->graph->values[wefti_diff_input(diff, index)].type;
-    WEFT_TRY(status, wefti_diff_sum_to(diff, grad, type.dims, type.rank, &grad), done);
-    WEFT_TRY(status, wefti_diff_scale(diff, grad, index == 0 ? 1.0 : -1.0, &grad), done);
-    WEFT_TRY(status, wefti_diff_give(diff, index, grad), done);
-done:
-    return status;
+    WEFT_RETURN_IF_ERROR(wefti_diff_sum_to(diff, grad, type.dims, type.rank, &grad));
+    WEFT_RETURN_IF_ERROR(wefti_diff_scale(diff, grad, index == 0 ? 1.0 : -1.0, &grad));
+    return wefti_diff_give(diff, index, grad);
 }
 
 weft_status_t wefti_diff_sub(wefti_diff_t *diff)
@@ -47,23 +44,20 @@ weft_status_t wefti_diff_mul(wefti_diff_t *diff)
 /* dA = dY / B, dB = -dA Y. */
 static weft_status_t div_input(wefti_diff_t *diff, uint32_t index)
 {
-    weft_status_t status;
     uint32_t grad;
     uint32_t inputs[] = {wefti_diff_output_grad(diff, 0), wefti_diff_input(diff, 1)};
     wefti_diff_op_t op = {.domain = "", .op = "Div", .inputs = inputs, .input_count = 2};
-    WEFT_TRY(status, wefti_diff_emit_value(diff, &op, &grad), done);
+    WEFT_RETURN_IF_ERROR(wefti_diff_emit_value(diff, &op, &grad));
     if (index == 1) {
         inputs[0] = grad;
         inputs[1] = wefti_diff_output(diff, 0);
         op.op = "Mul";
-        WEFT_TRY(status, wefti_diff_emit_value(diff, &op, &grad), done);
+        WEFT_RETURN_IF_ERROR(wefti_diff_emit_value(diff, &op, &grad));
         weft_tensor_desc_t type = diff->graph->values[wefti_diff_input(diff, 1)].type;
-        WEFT_TRY(status, wefti_diff_sum_to(diff, grad, type.dims, type.rank, &grad), done);
-        WEFT_TRY(status, wefti_diff_scale(diff, grad, -1.0, &grad), done);
+        WEFT_RETURN_IF_ERROR(wefti_diff_sum_to(diff, grad, type.dims, type.rank, &grad));
+        WEFT_RETURN_IF_ERROR(wefti_diff_scale(diff, grad, -1.0, &grad));
     }
-    WEFT_TRY(status, wefti_diff_give(diff, index, grad), done);
-done:
-    return status;
+    return wefti_diff_give(diff, index, grad);
 }
 
 weft_status_t wefti_diff_div(wefti_diff_t *diff)

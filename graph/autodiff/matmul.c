@@ -27,7 +27,6 @@ static weft_status_t emit_gemm(wefti_diff_t *diff, uint32_t a, bool trans_a, uin
 /* Y = alpha A' B' + beta C, where ' transposes or not. */
 static weft_status_t gemm_input(wefti_diff_t *diff, uint32_t index)
 {
-    weft_status_t status = WEFT_OK;
     const wefti_node_t *node = wefti_diff_node(diff);
     uint32_t dy = wefti_diff_output_grad(diff, 0), grad = dy;
     uint32_t a = wefti_diff_input(diff, 0), b = wefti_diff_input(diff, 1);
@@ -35,24 +34,18 @@ static weft_status_t gemm_input(wefti_diff_t *diff, uint32_t index)
          trans_b = wefti_node_int(node, "transB") != 0;
     float alpha = wefti_node_float(node, "alpha");
     if (index == 0) { /* dA' = dY B'^T, and dA = dA'^T = B' dY^T where A is transposed */
-        WEFT_TRY(status,
-                 trans_a ? emit_gemm(diff, b, trans_b, dy, true, alpha, &grad)
-                         : emit_gemm(diff, dy, false, b, !trans_b, alpha, &grad),
-                 done);
+        WEFT_RETURN_IF_ERROR(trans_a ? emit_gemm(diff, b, trans_b, dy, true, alpha, &grad)
+                                     : emit_gemm(diff, dy, false, b, !trans_b, alpha, &grad));
     } else if (index == 1) { /* dB' = A'^T dY, and dB = dY^T A' */
-        WEFT_TRY(status,
-                 trans_b ? emit_gemm(diff, dy, true, a, trans_a, alpha, &grad)
-                         : emit_gemm(diff, a, !trans_a, dy, false, alpha, &grad),
-                 done);
+        WEFT_RETURN_IF_ERROR(trans_b ? emit_gemm(diff, dy, true, a, trans_a, alpha, &grad)
+                                     : emit_gemm(diff, a, !trans_a, dy, false, alpha, &grad));
     } else {
         double beta = (double)wefti_node_float(node, "beta");
         weft_tensor_desc_t type = diff->graph->values[wefti_diff_input(diff, index)].type;
-        WEFT_TRY(status, wefti_diff_sum_to(diff, dy, type.dims, type.rank, &grad), done);
-        WEFT_TRY(status, wefti_diff_scale(diff, grad, beta, &grad), done);
+        WEFT_RETURN_IF_ERROR(wefti_diff_sum_to(diff, dy, type.dims, type.rank, &grad));
+        WEFT_RETURN_IF_ERROR(wefti_diff_scale(diff, grad, beta, &grad));
     }
-    WEFT_TRY(status, wefti_diff_give(diff, index, grad), done);
-done:
-    return status;
+    return wefti_diff_give(diff, index, grad);
 }
 
 weft_status_t wefti_diff_gemm(wefti_diff_t *diff)
@@ -124,7 +117,6 @@ static weft_status_t emit_product(wefti_diff_t *diff, uint32_t a, bool trans_a, 
 
 static weft_status_t matmul_input(wefti_diff_t *diff, uint32_t index)
 {
-    weft_status_t status;
     matrices_t m = as_matrices(diff);
     uint32_t dy = wefti_diff_output_grad(diff, 0), grad;
     uint32_t a = wefti_diff_input(diff, 0), b = wefti_diff_input(diff, 1);
@@ -136,21 +128,19 @@ static weft_status_t matmul_input(wefti_diff_t *diff, uint32_t index)
         m.a = flat(&m.a);
         m.y = flat(&m.y);
     }
-    WEFT_TRY(status, wefti_diff_reshape(diff, dy, m.y.dims, m.y.rank, &dy), done);
+    WEFT_RETURN_IF_ERROR(wefti_diff_reshape(diff, dy, m.y.dims, m.y.rank, &dy));
     if (index == 0) {
-        WEFT_TRY(status, wefti_diff_reshape(diff, b, m.b.dims, m.b.rank, &b), done);
-        WEFT_TRY(status, emit_product(diff, dy, false, b, true, &grad), done);
+        WEFT_RETURN_IF_ERROR(wefti_diff_reshape(diff, b, m.b.dims, m.b.rank, &b));
+        WEFT_RETURN_IF_ERROR(emit_product(diff, dy, false, b, true, &grad));
     } else {
-        WEFT_TRY(status, wefti_diff_reshape(diff, a, m.a.dims, m.a.rank, &a), done);
-        WEFT_TRY(status, emit_product(diff, a, true, dy, false, &grad), done);
+        WEFT_RETURN_IF_ERROR(wefti_diff_reshape(diff, a, m.a.dims, m.a.rank, &a));
+        WEFT_RETURN_IF_ERROR(emit_product(diff, a, true, dy, false, &grad));
     }
     if (m.b.rank != 2) {
-        WEFT_TRY(status, wefti_diff_sum_to(diff, grad, matrix.dims, matrix.rank, &grad), done);
+        WEFT_RETURN_IF_ERROR(wefti_diff_sum_to(diff, grad, matrix.dims, matrix.rank, &grad));
     }
-    WEFT_TRY(status, wefti_diff_reshape(diff, grad, own.dims, own.rank, &grad), done);
-    WEFT_TRY(status, wefti_diff_give(diff, index, grad), done);
-done:
-    return status;
+    WEFT_RETURN_IF_ERROR(wefti_diff_reshape(diff, grad, own.dims, own.rank, &grad));
+    return wefti_diff_give(diff, index, grad);
 }
 
 weft_status_t wefti_diff_matmul(wefti_diff_t *diff)

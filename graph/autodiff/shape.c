@@ -6,16 +6,13 @@
 /* Views: back to the shape of the input. */
 weft_status_t wefti_diff_same_elements(wefti_diff_t *diff)
 {
-    weft_status_t status;
     uint32_t grad = wefti_diff_output_grad(diff, 0);
     if (!wefti_diff_wants(diff, 0)) {
         return WEFT_OK;
     }
     weft_tensor_desc_t x = diff->graph->values[wefti_diff_input(diff, 0)].type;
-    WEFT_TRY(status, wefti_diff_reshape(diff, grad, x.dims, x.rank, &grad), done);
-    WEFT_TRY(status, wefti_diff_give(diff, 0, grad), done);
-done:
-    return status;
+    WEFT_RETURN_IF_ERROR(wefti_diff_reshape(diff, grad, x.dims, x.rank, &grad));
+    return wefti_diff_give(diff, 0, grad);
 }
 
 weft_status_t wefti_diff_transpose(wefti_diff_t *diff)

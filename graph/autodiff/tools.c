@@ -33,18 +33,16 @@ bool wefti_diff_wants(const wefti_diff_t *diff, uint32_t index)
 weft_status_t wefti_diff_each_input(wefti_diff_t *diff,
                                     weft_status_t (*rule)(wefti_diff_t *diff, uint32_t index))
 {
-    weft_status_t status = WEFT_OK;
     uint32_t count = wefti_diff_node(diff)->input_count;
     for (int params = 1; params >= 0; params--) {
         for (uint32_t i = 0; i < count; i++) {
             if (wefti_diff_wants(diff, i) && (diff->graph->values[wefti_diff_input(diff, i)].kind ==
                                               WEFTI_VALUE_PARAM) == params) {
-                WEFT_TRY(status, rule(diff, i), done);
+                WEFT_RETURN_IF_ERROR(rule(diff, i));
             }
         }
     }
-done:
-    return status;
+    return WEFT_OK;
 }
 
 /* Appends a backward node. */
@@ -83,7 +81,6 @@ static bool has_shape(const weft_tensor_desc_t *type, const int64_t *dims, uint3
 
 weft_status_t wefti_diff_give(wefti_diff_t *diff, uint32_t index, uint32_t grad)
 {
-    weft_status_t status = WEFT_OK;
     wefti_graph_t *graph = diff->graph;
     uint32_t value = wefti_diff_input(diff, index);
     bool passed_on = false; /* grad is the gradient of an output */
@@ -91,7 +88,7 @@ weft_status_t wefti_diff_give(wefti_diff_t *diff, uint32_t index, uint32_t grad)
         return WEFT_OK;
     }
     weft_tensor_desc_t type = graph->values[value].type;
-    WEFT_TRY(status, wefti_diff_sum_to(diff, grad, type.dims, type.rank, &grad), done);
+    WEFT_RETURN_IF_ERROR(wefti_diff_sum_to(diff, grad, type.dims, type.rank, &grad));
     if (!has_shape(&graph->values[grad].type, type.dims, type.rank)) {
         char texts[2][WEFTI_TYPE_TEXT_BYTES];
         return wefti_error(WEFT_ERR_INTERNAL,
@@ -107,58 +104,49 @@ weft_status_t wefti_diff_give(wefti_diff_t *diff, uint32_t index, uint32_t grad)
     if (diff->grads[value] != WEFTI_NONE) {
         uint32_t inputs[] = {diff->grads[value], grad};
         wefti_diff_op_t add = {.domain = "", .op = "Add", .inputs = inputs, .input_count = 2};
-        WEFT_TRY(status, wefti_diff_emit_value(diff, &add, &grad), done);
+        WEFT_RETURN_IF_ERROR(wefti_diff_emit_value(diff, &add, &grad));
     } else if (passed_on && graph->values[value].kind == WEFTI_VALUE_PARAM) {
         /* The gradient of a parameter is reduced in place: it must have no other reader. */
         wefti_diff_op_t copy = {.domain = "", .op = "Identity", .inputs = &grad, .input_count = 1};
-        WEFT_TRY(status, wefti_diff_emit_value(diff, &copy, &grad), done);
+        WEFT_RETURN_IF_ERROR(wefti_diff_emit_value(diff, &copy, &grad));
     }
     diff->grads[value] = grad;
-done:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_diff_give_op(wefti_diff_t *diff, uint32_t index, const wefti_diff_op_t *op)
 {
-    weft_status_t status;
     uint32_t grad;
     if (!wefti_diff_wants(diff, index)) {
         return WEFT_OK;
     }
-    WEFT_TRY(status, wefti_diff_emit_value(diff, op, &grad), done);
-    WEFT_TRY(status, wefti_diff_give(diff, index, grad), done);
-done:
-    return status;
+    WEFT_RETURN_IF_ERROR(wefti_diff_emit_value(diff, op, &grad));
+    return wefti_diff_give(diff, index, grad);
 }
 
 weft_status_t wefti_diff_give_each(wefti_diff_t *diff, wefti_diff_op_t *op)
 {
-    weft_status_t status = WEFT_OK;
     bool any = false;
     uint32_t node;
     bool *absent = wefti_arena_array(&diff->graph->arena, op->output_count, sizeof(*absent));
-    if (!absent) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(absent);
     for (uint32_t i = 0; i < op->output_count; i++) {
         absent[i] = !wefti_diff_wants(diff, i);
         any = any || !absent[i];
     }
     op->output_absent = absent;
     if (any) {
-        WEFT_TRY(status, emit(diff, op, &node), done);
+        WEFT_RETURN_IF_ERROR(emit(diff, op, &node));
     }
     for (uint32_t i = 0; i < op->output_count && any; i++) {
-        WEFT_TRY(status, wefti_diff_give(diff, i, diff->graph->nodes[node].outputs[i]), done);
+        WEFT_RETURN_IF_ERROR(wefti_diff_give(diff, i, diff->graph->nodes[node].outputs[i]));
     }
-done:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_diff_reshape(wefti_diff_t *diff, uint32_t value, const int64_t *dims,
                                  uint32_t rank, uint32_t *out_value)
 {
-    weft_status_t status;
     wefti_graph_t *graph = diff->graph;
     char name[300];
     if (has_shape(&graph->values[value].type, dims, rank)) {
@@ -167,17 +155,12 @@ weft_status_t wefti_diff_reshape(wefti_diff_t *diff, uint32_t value, const int64
     }
     weft_tensor_desc_t type = {.dtype = WEFT_DTYPE_I64, .rank = 1, .dims = {rank}};
     type.data = wefti_arena_memdup(&graph->arena, dims, rank * sizeof(*dims));
-    if (!type.data) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(type.data);
     uint32_t inputs[] = {value, WEFTI_NONE};
     snprintf(name, sizeof(name), "%.280s/shape", wefti_diff_node(diff)->name);
-    WEFT_TRY(status, wefti_graph_add_value(graph, name, WEFTI_VALUE_CONST, &type, &inputs[1]),
-             done);
+    WEFT_RETURN_IF_ERROR(wefti_graph_add_value(graph, name, WEFTI_VALUE_CONST, &type, &inputs[1]));
     wefti_diff_op_t op = {.domain = "", .op = "Reshape", .inputs = inputs, .input_count = 2};
-    WEFT_TRY(status, wefti_diff_emit_value(diff, &op, out_value), done);
-done:
-    return status;
+    return wefti_diff_emit_value(diff, &op, out_value);
 }
 
 weft_status_t wefti_diff_sum_to(wefti_diff_t *diff, uint32_t value, const int64_t *dims,
@@ -222,28 +205,22 @@ weft_status_t wefti_diff_constant(wefti_graph_t *graph, const char *name,
                                   const weft_tensor_desc_t *like, double number,
                                   uint32_t *out_value)
 {
-    weft_status_t status;
     weft_tensor_desc_t type = *like;
     size_t elem_bytes = weft_dtype_size_bytes(type.dtype);
     int64_t count = weft_tensor_elem_count(&type);
     uint8_t *data = count < 0 ? NULL : wefti_arena_array(&graph->arena, (size_t)count, elem_bytes);
-    if (!data) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(data);
     for (int64_t i = 0; i < count; i++) {
-        WEFT_TRY(status, encode(number, type.dtype, data + (size_t)i * elem_bytes), done);
+        WEFT_RETURN_IF_ERROR(encode(number, type.dtype, data + (size_t)i * elem_bytes));
     }
     type.data = data;
     type.layout = WEFT_LAYOUT_PLAIN;
-    status = wefti_graph_add_value(graph, name, WEFTI_VALUE_CONST, &type, out_value);
-done:
-    return status;
+    return wefti_graph_add_value(graph, name, WEFTI_VALUE_CONST, &type, out_value);
 }
 
 weft_status_t wefti_diff_scale(wefti_diff_t *diff, uint32_t value, double factor,
                                uint32_t *out_value)
 {
-    weft_status_t status;
     char name[300];
     uint32_t inputs[] = {value, WEFTI_NONE};
     if (factor == 1.0) {
@@ -252,11 +229,9 @@ weft_status_t wefti_diff_scale(wefti_diff_t *diff, uint32_t value, double factor
     }
     weft_tensor_desc_t scalar = {.dtype = diff->graph->values[value].type.dtype};
     snprintf(name, sizeof(name), "%.280s/factor", wefti_diff_node(diff)->name);
-    WEFT_TRY(status, wefti_diff_constant(diff->graph, name, &scalar, factor, &inputs[1]), done);
+    WEFT_RETURN_IF_ERROR(wefti_diff_constant(diff->graph, name, &scalar, factor, &inputs[1]));
     wefti_diff_op_t op = {.domain = "", .op = "Mul", .inputs = inputs, .input_count = 2};
-    WEFT_TRY(status, wefti_diff_emit_value(diff, &op, out_value), done);
-done:
-    return status;
+    return wefti_diff_emit_value(diff, &op, out_value);
 }
 
 weft_status_t wefti_diff_unsupported(const wefti_diff_t *diff, const char *what)
@@ -272,9 +247,7 @@ weft_status_t wefti_diff_attrs_with(wefti_diff_t *diff, const weft_attr_t *more,
     const wefti_node_t *node = wefti_diff_node(diff);
     weft_attr_t *attrs =
         wefti_arena_array(&diff->graph->arena, (size_t)node->attr_count + 1, sizeof(*attrs));
-    if (!attrs) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(attrs);
     memcpy(attrs, node->attrs, node->attr_count * sizeof(*attrs));
     attrs[node->attr_count] = *more;
     *out_attrs = attrs;

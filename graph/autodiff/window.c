@@ -25,21 +25,17 @@ weft_status_t wefti_diff_conv(wefti_diff_t *diff)
 static weft_status_t pool_grad(wefti_diff_t *diff, const char *name, const uint32_t *inputs,
                                uint32_t input_count)
 {
-    weft_status_t status;
     weft_tensor_desc_t x = diff->graph->values[wefti_diff_input(diff, 0)].type;
     weft_attr_t shape = {
         .name = "input_shape", .type = WEFT_ATTR_TYPE_INTS, .ints = x.dims, .count = x.rank};
     wefti_diff_op_t op = {
         .domain = "weft", .op = name, .inputs = inputs, .input_count = input_count};
-    WEFT_TRY(status, wefti_diff_attrs_with(diff, &shape, &op.attrs, &op.attr_count), done);
-    status = wefti_diff_give_op(diff, 0, &op);
-done:
-    return status;
+    WEFT_RETURN_IF_ERROR(wefti_diff_attrs_with(diff, &shape, &op.attrs, &op.attr_count));
+    return wefti_diff_give_op(diff, 0, &op);
 }
 
 weft_status_t wefti_diff_max_pool(wefti_diff_t *diff)
 {
-    weft_status_t status;
     uint32_t inputs[] = {wefti_diff_output_grad(diff, 0), WEFTI_NONE};
     if (!wefti_diff_wants(diff, 0)) {
         return WEFT_OK;
@@ -48,10 +44,8 @@ weft_status_t wefti_diff_max_pool(wefti_diff_t *diff)
         return wefti_diff_unsupported(diff, "MaxPool with Indices");
     }
     /* The forward node keeps from now on where each maximum was. */
-    WEFT_TRY(status, wefti_diff_need_output(diff, "weft", "MaxPoolMask", 1, &inputs[1]), done);
-    WEFT_TRY(status, pool_grad(diff, "MaxPoolGrad", inputs, 2), done);
-done:
-    return status;
+    WEFT_RETURN_IF_ERROR(wefti_diff_need_output(diff, "weft", "MaxPoolMask", 1, &inputs[1]));
+    return pool_grad(diff, "MaxPoolGrad", inputs, 2);
 }
 
 weft_status_t wefti_diff_average_pool(wefti_diff_t *diff)

@@ -37,9 +37,7 @@ static weft_status_t copy_string(const ProtobufCBinaryData *bytes, wefti_arena_t
         return wefti_error(WEFT_ERR_FORMAT, "string contains a zero byte");
     }
     char *text = wefti_arena_alloc(arena, bytes->len + 1);
-    if (text == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(text);
     if (bytes->len > 0) {
         memcpy(text, bytes->data, bytes->len);
     }
@@ -52,14 +50,9 @@ static weft_status_t convert_strings(const Onnx__AttributeProto *in, wefti_arena
 {
     const char **strings =
         wefti_arena_array(arena, in->n_strings > 0 ? in->n_strings : 1, sizeof(*strings));
-    if (strings == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(strings);
     for (size_t i = 0; i < in->n_strings; i++) {
-        weft_status_t status = copy_string(&in->strings[i], arena, &strings[i]);
-        if (status < 0) {
-            return status;
-        }
+        WEFT_RETURN_IF_ERROR(copy_string(&in->strings[i], arena, &strings[i]));
     }
     out->type = WEFT_ATTR_TYPE_STRINGS;
     out->strings = strings;
@@ -71,9 +64,7 @@ static weft_status_t convert_tensor(wefti_onnx_file_t *file, const Onnx__Attribu
                                     wefti_arena_t *arena, weft_attr_t *out)
 {
     weft_tensor_desc_t *desc = wefti_arena_alloc(arena, sizeof(*desc));
-    if (desc == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(desc);
     if (in->t == NULL) {
         return wefti_error(WEFT_ERR_FORMAT, "type is TENSOR, but there is no tensor");
     }
@@ -134,9 +125,7 @@ weft_status_t wefti_onnx_attributes(wefti_onnx_file_t *file, const Onnx__NodePro
                            MOST_ATTRIBUTES);
     }
     weft_attr_t *attrs = wefti_arena_array(arena, count > 0 ? count : 1, sizeof(*attrs));
-    if (attrs == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(attrs);
     for (size_t i = 0; i < count && status == WEFT_OK; i++) {
         const Onnx__AttributeProto *in = node->attribute[i];
         const char *name = attribute_name(in);
@@ -207,10 +196,7 @@ weft_status_t wefti_onnx_constant(wefti_onnx_file_t *file, const Onnx__NodeProto
 {
     weft_attr_t *attrs = NULL;
     uint32_t count = 0;
-    weft_status_t status = wefti_onnx_attributes(file, node, arena, &attrs, &count);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(wefti_onnx_attributes(file, node, arena, &attrs, &count));
     if (count != 1 || node->n_output != 1 || node->n_input != 0) {
         return wefti_error(
             WEFT_ERR_FORMAT,

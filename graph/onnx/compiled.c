@@ -144,9 +144,7 @@ weft_status_t wefti_onnx_merge_training(wefti_onnx_file_t *file, wefti_onnx_comp
     graph->initializer =
         (Onnx__TensorProto **)concatenate(&file->arena, graph->initializer, graph->n_initializer,
                                           algorithm->initializer, algorithm->n_initializer);
-    if (graph->node == NULL || graph->initializer == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(graph->node && graph->initializer);
     graph->n_node += algorithm->n_node;
     graph->n_initializer += algorithm->n_initializer;
     model->n_training_info = 0;
@@ -216,9 +214,7 @@ weft_status_t wefti_onnx_compiled_versions(const wefti_onnx_import_params_t *par
     uint64_t pair[2];
     size_t count = file->model->graph->n_node;
     int32_t *versions = wefti_arena_array(&file->arena, count + 1, sizeof(*versions));
-    if (versions == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(versions);
     while (next_pair(&list, count, (size_t)INT32_MAX + 1, pair)) {
         if (pair[1] < 1) {
             return bad_list(&list);
@@ -319,9 +315,7 @@ static weft_status_t set_scalars(const wefti_onnx_import_params_t *params, wefti
 {
     char *list = wefti_arena_strdup(arena, property(params, "scalars"));
     char *rest = NULL;
-    if (list == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(list);
     for (char *part = strtok_r(list, " ", &rest); part != NULL; part = strtok_r(NULL, " ", &rest)) {
         char *colon = strrchr(part, ':'), *end = NULL;
         uint32_t v = WEFTI_NONE;
@@ -473,9 +467,7 @@ static weft_status_t add_program(wefti_graph_t *graph, const wefti_onnx_property
     list_t list = {program->key, program->value, program->value};
     uint32_t count = 0;
     uint32_t *nodes = wefti_arena_array(arena, compiled->node_count, sizeof(*nodes));
-    if (nodes == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(nodes);
     weft_status_t status =
         read_nodes(&list, compiled, nodes, (uint32_t)compiled->node_count, &count);
     return status < 0
@@ -490,9 +482,7 @@ static weft_status_t set_order(const wefti_onnx_import_params_t *params, wefti_g
     list_t list = open_list(params, "order");
     uint32_t count = 0;
     uint32_t *order = wefti_arena_array(arena, graph->order_count, sizeof(*order));
-    if (order == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(order);
     weft_status_t status = read_nodes(&list, compiled, order, graph->order_count, &count);
     if (status >= 0 && count > 0) {
         status = count == graph->order_count ? WEFT_OK : bad_list(&list);
@@ -506,12 +496,9 @@ static weft_status_t add_programs(const wefti_onnx_import_params_t *params, weft
                                   wefti_arena_t *arena, const wefti_onnx_compiled_t *compiled)
 {
     for (uint32_t i = 0; i < params->compiled_count; i++) {
-        weft_status_t status = strncmp(params->compiled[i].key, PROGRAM, strlen(PROGRAM)) == 0
-                                   ? add_program(graph, &params->compiled[i], arena, compiled)
-                                   : WEFT_OK;
-        if (status < 0) {
-            return status;
-        }
+        WEFT_RETURN_IF_ERROR(strncmp(params->compiled[i].key, PROGRAM, strlen(PROGRAM)) == 0
+                                 ? add_program(graph, &params->compiled[i], arena, compiled)
+                                 : WEFT_OK);
     }
     return graph->program_count > 0 && wefti_graph_find_program(graph, "step") == NULL
                ? wefti_error(WEFT_ERR_FORMAT, "metadata " PREFIX PROGRAM "step: missing")

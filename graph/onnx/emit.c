@@ -290,9 +290,7 @@ static weft_status_t place_waits(wefti_onnx_emit_t *emit, waits_t *w)
     w->first = wefti_id_map(&emit->arena, graph->node_count);
     w->next = wefti_id_map(&emit->arena, graph->node_count);
     uint32_t *position = message(emit, ((size_t)graph->node_count + 1) * sizeof(uint32_t));
-    if (emit->arena.failed) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(!emit->arena.failed);
     w->at_end = WEFTI_NONE;
     for (uint32_t i = 0; i < graph->order_count; i++) {
         position[graph->order[i]] = i;
@@ -336,10 +334,7 @@ static weft_status_t add_nodes(wefti_onnx_emit_t *emit)
     const wefti_graph_t *graph = emit->graph;
     Onnx__GraphProto *main = emit->model->graph;
     waits_t waits;
-    weft_status_t status = place_waits(emit, &waits);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(place_waits(emit, &waits));
     for (uint32_t i = 0; i < graph->order_count && !emit->arena.failed; i++) {
         uint32_t id = graph->order[i];
         const wefti_node_t *node = &graph->nodes[id];
@@ -508,9 +503,7 @@ static weft_status_t add_states(wefti_onnx_emit_t *emit, Onnx__GraphProto *algor
     }
     const void *zeros = message(emit, most + 1);
     const bool *used = find_used(emit);
-    if (emit->arena.failed) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(!emit->arena.failed);
     for (uint32_t v = 0; v < graph->value_count && !emit->arena.failed; v++) {
         if (graph->values[v].kind == WEFTI_VALUE_STATE && used[v]) {
             weft_tensor_desc_t desc = graph->values[v].type;
@@ -532,9 +525,7 @@ static weft_status_t add_training(wefti_onnx_emit_t *emit)
     info->algorithm = make_graph(emit, "update", emit->update_count);
     info->update_binding = (Onnx__StringStringEntryProto **)list(emit, graph->value_count);
     emit->model->training_info = (Onnx__TrainingInfoProto **)list(emit, 1);
-    if (emit->arena.failed) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(!emit->arena.failed);
     emit->model->training_info[0] = info;
     emit->model->n_training_info = 1;
     for (uint32_t i = 0; i < graph->order_count && !emit->arena.failed; i++) {
@@ -551,17 +542,14 @@ static weft_status_t add_training(wefti_onnx_emit_t *emit)
 
 static weft_status_t make_model(wefti_onnx_emit_t *emit)
 {
-    weft_status_t status;
     int32_t opset = 0;
     const wefti_graph_t *graph = emit->graph;
     size_t nodes = 2 * (size_t)graph->order_count; /* and as many waits */
-    WEFT_TRY(status, choose_opset(graph, &opset), done);
+    WEFT_RETURN_IF_ERROR(choose_opset(graph, &opset));
     emit->model = message(emit, sizeof(*emit->model));
     emit->made = (Onnx__NodeProto **)list(emit, graph->node_count);
     emit->place = message(emit, (nodes + 1) * sizeof(*emit->place));
-    if (emit->arena.failed) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(!emit->arena.failed);
     onnx__model_proto__init(emit->model);
     emit->model->has_ir_version = 1;
     emit->model->ir_version = opset > 18 ? IR_VERSION + 2 : IR_VERSION;
@@ -572,16 +560,13 @@ static weft_status_t make_model(wefti_onnx_emit_t *emit)
     emit->model->graph = make_graph(emit, graph->name[0] != '\0' ? graph->name : "graph", nodes);
     emit->model->opset_import =
         (Onnx__OperatorSetIdProto **)list(emit, (size_t)graph->order_count + 1);
-    if (emit->arena.failed) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(!emit->arena.failed);
     add_opset(emit, "", opset);
-    WEFT_TRY(status, add_nodes(emit), done);
-    WEFT_TRY(status, add_values(emit), done);
-    WEFT_TRY(status, add_training(emit), done);
+    WEFT_RETURN_IF_ERROR(add_nodes(emit));
+    WEFT_RETURN_IF_ERROR(add_values(emit));
+    WEFT_RETURN_IF_ERROR(add_training(emit));
     emit->opset = opset;
-done:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_onnx_emit_begin(const wefti_graph_t *graph, const weft_allocator_t *allocator,
@@ -590,9 +575,7 @@ weft_status_t wefti_onnx_emit_begin(const wefti_graph_t *graph, const weft_alloc
     weft_status_t status;
     wefti_onnx_emit_t *emit = wefti_alloc(allocator, sizeof(*emit));
     *out_emit = NULL;
-    if (emit == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(emit);
     emit->graph = graph;
     emit->allocator = allocator;
     wefti_arena_init(&emit->arena, allocator, 0);

@@ -321,9 +321,7 @@ weft_status_t wefti_onnx_emit_choice(wefti_onnx_emit_t *emit, uint32_t node, uin
         Onnx__AttributeProto *attribute = attr.type == WEFT_ATTR_TYPE_STRING && attr.s == NULL
                                               ? NULL
                                               : wefti_onnx_emit_attribute(emit, &attr);
-        if (attribute == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
+        WEFT_RETURN_IF_NO_MEMORY(attribute);
         made->n_attribute += at == made->n_attribute;
         made->attribute[at] = attribute;
     }
@@ -337,9 +335,7 @@ static weft_status_t add_all(wefti_onnx_emit_t *emit, const wefti_onnx_property_
     emit->model->metadata_props = wefti_arena_array(
         &emit->arena, (size_t)count + emit->graph->program_count + MAX_OWN_PROPERTIES,
         sizeof(Onnx__StringStringEntryProto *));
-    if (emit->model->metadata_props == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(emit->model->metadata_props);
     wefti_text_init(&p.text, emit->allocator);
     add_property(emit, "format", "1");
     for (uint32_t i = 0; i < count; i++) {

@@ -78,8 +78,7 @@ static void read_weights(eval_t *eval)
 static weft_status_t keep_needed(eval_t *eval)
 {
     Onnx__GraphProto *graph = eval->file.model->graph;
-    weft_status_t status;
-    WEFT_TRY(status, need(eval, eval->logits), fail);
+    WEFT_RETURN_IF_ERROR(need(eval, eval->logits));
     size_t kept = graph->n_node;
     for (size_t i = graph->n_node; i-- > 0;) {
         Onnx__NodeProto *node = graph->node[i];
@@ -91,7 +90,7 @@ static weft_status_t keep_needed(eval_t *eval)
             continue;
         }
         for (size_t j = 0; j < node->n_input; j++) {
-            WEFT_TRY(status, need(eval, node->input[j]), fail);
+            WEFT_RETURN_IF_ERROR(need(eval, node->input[j]));
         }
         graph->node[--kept] = node;
     }
@@ -104,8 +103,7 @@ static weft_status_t keep_needed(eval_t *eval)
         }
     }
     graph->n_initializer = initializers;
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static void name_batch(Onnx__ValueInfoProto *info)
@@ -141,9 +139,7 @@ static weft_status_t set_output(eval_t *eval, const weft_tensor_desc_t *type)
     Onnx__ValueInfoProto **outputs =
         wefti_arena_array(&eval->file.arena, 1, sizeof(Onnx__ValueInfoProto *));
     Onnx__ValueInfoProto *info = wefti_onnx_make_info(&eval->file.arena, eval->logits, type);
-    if (info == NULL || outputs == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(info && outputs);
     outputs[0] = info;
     graph->output = outputs;
     graph->n_output = 1;
@@ -199,10 +195,7 @@ static bool only_batch_is_open(const wefti_graph_t *graph)
 static weft_status_t bind_at(eval_t *eval, wefti_graph_t *graph, int64_t batch,
                              weft_tensor_desc_t *type)
 {
-    weft_status_t status = wefti_graph_bind_shapes(graph, batch, NULL, 0);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(wefti_graph_bind_shapes(graph, batch, NULL, 0));
     *type = graph->values[wefti_graph_find_value(graph, eval->logits)].type;
     if (type->rank < 1 || type->dims[0] != batch) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,

@@ -134,20 +134,16 @@ static weft_status_t find_mapping(wefti_onnx_file_t *file, const Onnx__TensorPro
             return WEFT_OK;
         }
     }
-    weft_status_t status;
     wefti_mapping_t mapping = {0};
-    WEFT_TRY(status,
-             wefti_array_reserve(file->allocator, &file->externals, &file->external_capacity,
-                                 file->external_count + 1, sizeof(*file->externals)),
-             fail);
-    WEFT_TRY(status, map_location(file, tensor, location, &mapping), fail);
+    WEFT_RETURN_IF_ERROR(wefti_array_reserve(file->allocator, &file->externals,
+                                             &file->external_capacity, file->external_count + 1,
+                                             sizeof(*file->externals)));
+    WEFT_RETURN_IF_ERROR(map_location(file, tensor, location, &mapping));
     file->externals[file->external_count].location = location;
     file->externals[file->external_count].mapping = mapping;
     file->external_count++;
     *out_mapping = mapping;
     return WEFT_OK;
-fail:
-    return status;
 }
 
 static bool parse_size(const char *text, uint64_t *out)
@@ -189,10 +185,7 @@ weft_status_t wefti_onnx_external(wefti_onnx_file_t *file, const Onnx__TensorPro
         return refuse(tensor, location, "not available for a model loaded from memory");
     }
     wefti_mapping_t mapping;
-    weft_status_t status = find_mapping(file, tensor, location, &mapping);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(find_mapping(file, tensor, location, &mapping));
     if (has_length && length != size_bytes) {
         return refuse(tensor, location,
                       "length does not match type and shape: %" PRIu64 " bytes, expected %zu",

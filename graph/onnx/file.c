@@ -133,13 +133,11 @@ static weft_status_t give(wefti_mapping_t *mapping, wefti_graph_t *graph)
 
 weft_status_t wefti_onnx_file_give_mappings(wefti_onnx_file_t *file, wefti_graph_t *graph)
 {
-    weft_status_t status;
-    WEFT_TRY(status, give(&file->mapping, graph), fail);
+    WEFT_RETURN_IF_ERROR(give(&file->mapping, graph));
     for (size_t i = 0; i < file->external_count; i++) {
-        WEFT_TRY(status, give(&file->externals[i].mapping, graph), fail);
+        WEFT_RETURN_IF_ERROR(give(&file->externals[i].mapping, graph));
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_onnx_read_tensor(const char *path, wefti_arena_t *arena,

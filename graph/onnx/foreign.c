@@ -31,7 +31,6 @@ static bool is_foreign(const char *domain)
 static weft_status_t index_infos(foreign_t *f)
 {
     const Onnx__GraphProto *proto = f->file->model->graph;
-    weft_status_t status = WEFT_OK;
     size_t count = proto->n_value_info + proto->n_output;
     const char *unique;
     f->list = wefti_arena_array(&f->file->arena, count + 1, sizeof(*f->list));
@@ -44,14 +43,11 @@ static weft_status_t index_infos(foreign_t *f)
         f->list[i] = info;
         if (info->name != NULL && info->name[0] != '\0' &&
             wefti_name_index_find(&f->infos, info->name) == WEFTI_NONE) {
-            WEFT_TRY(
-                status,
-                wefti_name_index_add(&f->infos, &f->file->arena, info->name, (uint32_t)i, &unique),
-                fail);
+            WEFT_RETURN_IF_ERROR(
+                wefti_name_index_add(&f->infos, &f->file->arena, info->name, (uint32_t)i, &unique));
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* An open first dimension is the batch: that of the node's first input. */
@@ -83,9 +79,7 @@ static weft_status_t define(foreign_t *f, const Onnx__NodeProto *node, int32_t v
     weft_output_rule_t *outputs =
         wefti_arena_array(&f->graph->arena, node->n_output + 1, sizeof(*outputs));
     *out_def = NULL;
-    if (outputs == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(outputs);
     for (size_t i = 0; i < node->n_output; i++) {
         outputs[i] = (weft_output_rule_t){.like = -1, .dtype = WEFT_DTYPE_F32};
         if (node->output[i][0] != '\0' && !read_rule(f, node->output[i], &outputs[i])) {
@@ -138,7 +132,6 @@ static weft_status_t refuse(const foreign_t *f)
 
 static weft_status_t visit(foreign_t *f, size_t index)
 {
-    weft_status_t status;
     const Onnx__NodeProto *node = f->file->model->graph->node[index];
     const char *domain = wefti_onnx_domain(node->domain);
     const char *op = node->op_type != NULL ? node->op_type : "";
@@ -148,14 +141,13 @@ static weft_status_t visit(foreign_t *f, size_t index)
         return WEFT_OK;
     }
     if (f->list == NULL) {
-        WEFT_TRY(status, index_infos(f), fail);
+        WEFT_RETURN_IF_ERROR(index_infos(f));
     }
-    WEFT_TRY(status, define(f, node, (int32_t)version, &f->defs[index]), fail);
+    WEFT_RETURN_IF_ERROR(define(f, node, (int32_t)version, &f->defs[index]));
     if (f->defs[index] == NULL) {
         note(f, index);
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_onnx_foreign(wefti_onnx_file_t *file, wefti_graph_t *graph,

@@ -85,35 +85,29 @@ static weft_status_t check_listed(const import_t *import, const char *name, uint
 static weft_status_t add_inputs(import_t *import)
 {
     const Onnx__GraphProto *proto = import->file->model->graph;
-    weft_status_t status = WEFT_OK;
     for (size_t i = 0; i < proto->n_input; i++) {
         const Onnx__ValueInfoProto *info = proto->input[i];
         const char *dim_names[WEFT_MAX_DIMS] = {NULL};
         weft_tensor_desc_t type;
-        WEFT_TRY(status, wefti_onnx_value_type(import->file, info, "input", &type, dim_names),
-                 fail);
+        WEFT_RETURN_IF_ERROR(wefti_onnx_value_type(import->file, info, "input", &type, dim_names));
         uint32_t value =
             info->name != NULL ? wefti_graph_find_value(import->graph, info->name) : WEFTI_NONE;
         if (value != WEFTI_NONE && import->graph->values[value].kind != WEFTI_VALUE_INPUT) {
-            WEFT_TRY(status, check_listed(import, info->name, value, &type), fail);
+            WEFT_RETURN_IF_ERROR(check_listed(import, info->name, value, &type));
             continue;
         }
-        WEFT_TRY(status, take_name(import, info->name, "input"), fail);
-        WEFT_TRY(status,
-                 wefti_graph_add_value(import->graph, info->name, WEFTI_VALUE_INPUT, &type, &value),
-                 fail);
+        WEFT_RETURN_IF_ERROR(take_name(import, info->name, "input"));
+        WEFT_RETURN_IF_ERROR(
+            wefti_graph_add_value(import->graph, info->name, WEFTI_VALUE_INPUT, &type, &value));
         for (uint32_t d = 0; d < type.rank; d++) {
             if (dim_names[d] != NULL) {
                 char *name = wefti_arena_strdup(&import->graph->arena, dim_names[d]);
-                if (name == NULL) {
-                    return WEFT_ERR_NO_MEMORY;
-                }
+                WEFT_RETURN_IF_NO_MEMORY(name);
                 import->graph->values[value].dim_names[d] = name;
             }
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* Indexes the producer of every value before nodes are converted: an input that a later node
@@ -122,7 +116,6 @@ static weft_status_t index_producers(import_t *import)
 {
     const Onnx__GraphProto *proto = import->file->model->graph;
     char label[WEFTI_ONNX_LABEL_BYTES];
-    weft_status_t status = WEFT_OK;
     for (size_t i = 0; i < proto->n_node; i++) {
         const Onnx__NodeProto *node = proto->node[i];
         for (size_t j = 0; j < node->n_output; j++) {
@@ -134,14 +127,11 @@ static weft_status_t index_producers(import_t *import)
                 wefti_graph_find_value(import->graph, name) != WEFTI_NONE) {
                 return duplicate(import, wefti_onnx_node_label(node, i, label), name);
             }
-            WEFT_TRY(status,
-                     wefti_name_index_add(&import->producers, &import->file->arena, name,
-                                          (uint32_t)i, &unique),
-                     fail);
+            WEFT_RETURN_IF_ERROR(wefti_name_index_add(&import->producers, &import->file->arena,
+                                                      name, (uint32_t)i, &unique));
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t missing_input(const import_t *import, const Onnx__NodeProto *node,
@@ -179,9 +169,7 @@ static weft_status_t connect(import_t *import, const Onnx__NodeProto *node, size
     }
     uint32_t *inputs = wefti_arena_array(arena, input_count + 1, sizeof(*inputs));
     bool *absent = wefti_arena_array(arena, output_count + 1, sizeof(*absent));
-    if (inputs == NULL || absent == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(inputs && absent);
     for (size_t i = 0; i < input_count; i++) {
         bool given = node->input[i][0] != '\0';
         inputs[i] = given ? wefti_graph_find_value(import->graph, node->input[i]) : WEFTI_NONE;
@@ -204,12 +192,9 @@ static weft_status_t add_constant(import_t *import, const Onnx__NodeProto *node)
 {
     weft_tensor_desc_t desc;
     uint32_t value;
-    weft_status_t status;
-    WEFT_TRY(status, wefti_onnx_constant(import->file, node, &import->graph->arena, &desc), fail);
-    WEFT_TRY(status, take_name(import, node->output[0], "output of a constant"), fail);
+    WEFT_RETURN_IF_ERROR(wefti_onnx_constant(import->file, node, &import->graph->arena, &desc));
+    WEFT_RETURN_IF_ERROR(take_name(import, node->output[0], "output of a constant"));
     return wefti_graph_add_value(import->graph, node->output[0], WEFTI_VALUE_CONST, &desc, &value);
-fail:
-    return status;
 }
 
 static weft_status_t add_node(import_t *import, size_t index)
@@ -283,10 +268,7 @@ static weft_status_t add_outputs(import_t *import)
             return wefti_error(WEFT_ERR_FORMAT, "%s: no node produces graph output '%s'",
                                import->file->label, name);
         }
-        weft_status_t status = wefti_graph_add_output(import->graph, value);
-        if (status < 0) {
-            return status;
-        }
+        WEFT_RETURN_IF_ERROR(wefti_graph_add_output(import->graph, value));
     }
     return WEFT_OK;
 }
@@ -316,54 +298,44 @@ static weft_status_t mark_loss(import_t *import)
 /* A compiled graph: the nodes of the updates follow the others. */
 static weft_status_t join_updates(import_t *import)
 {
-    weft_status_t status;
     wefti_onnx_compiled_t *compiled = &import->compiled;
-    WEFT_TRY(status, wefti_onnx_merge_training(import->file, compiled), fail);
-    WEFT_TRY(status, wefti_onnx_compiled_versions(import->params, import->file, &import->versions),
-             fail);
+    WEFT_RETURN_IF_ERROR(wefti_onnx_merge_training(import->file, compiled));
+    WEFT_RETURN_IF_ERROR(
+        wefti_onnx_compiled_versions(import->params, import->file, &import->versions));
     compiled->node_count = import->file->model->graph->n_node;
     compiled->ids = wefti_id_map(&import->file->arena, compiled->node_count);
-    status = compiled->ids == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
-fail:
-    return status;
+    return compiled->ids == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
 }
 
 static weft_status_t convert(import_t *import)
 {
     const Onnx__ModelProto *model = import->file->model;
     wefti_graph_t *graph = import->graph;
-    weft_status_t status;
     import->file->compiled = import->params->compiled != NULL;
-    WEFT_TRY(status, wefti_onnx_check_model(import->file), fail);
+    WEFT_RETURN_IF_ERROR(wefti_onnx_check_model(import->file));
     if (import->params->compiled != NULL) {
-        WEFT_TRY(status, join_updates(import), fail);
+        WEFT_RETURN_IF_ERROR(join_updates(import));
     }
     graph->opset = (int32_t)wefti_onnx_opset(model, "");
     graph->name =
         wefti_arena_strdup(&graph->arena, model->graph->name != NULL ? model->graph->name : "");
-    if (graph->name == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    WEFT_TRY(status, add_initializers(import), fail);
-    WEFT_TRY(status, add_inputs(import), fail);
-    WEFT_TRY(status, index_producers(import), fail);
-    WEFT_TRY(status,
-             wefti_onnx_foreign(import->file, graph, &import->foreign, &import->foreign_count),
-             fail);
+    WEFT_RETURN_IF_NO_MEMORY(graph->name);
+    WEFT_RETURN_IF_ERROR(add_initializers(import));
+    WEFT_RETURN_IF_ERROR(add_inputs(import));
+    WEFT_RETURN_IF_ERROR(index_producers(import));
+    WEFT_RETURN_IF_ERROR(
+        wefti_onnx_foreign(import->file, graph, &import->foreign, &import->foreign_count));
     for (size_t i = 0; i < model->graph->n_node; i++) {
-        WEFT_TRY(status, add_node(import, i), fail);
+        WEFT_RETURN_IF_ERROR(add_node(import, i));
     }
-    WEFT_TRY(status, add_outputs(import), fail);
+    WEFT_RETURN_IF_ERROR(add_outputs(import));
     if (import->params->compiled != NULL) {
-        WEFT_TRY(status,
-                 wefti_onnx_compiled_apply(import->params, import->file, graph, &import->compiled),
-                 fail);
+        WEFT_RETURN_IF_ERROR(
+            wefti_onnx_compiled_apply(import->params, import->file, graph, &import->compiled));
         return wefti_onnx_file_give_mappings(import->file, graph);
     }
-    WEFT_TRY(status, mark_loss(import), fail);
+    WEFT_RETURN_IF_ERROR(mark_loss(import));
     return wefti_onnx_file_give_mappings(import->file, graph);
-fail:
-    return status;
 }
 
 weft_status_t wefti_onnx_import(const wefti_onnx_import_params_t *params,

@@ -25,9 +25,7 @@ static weft_status_t set_is_test(wefti_onnx_file_t *file, Onnx__NodeProto *node)
         Onnx__AttributeProto **attributes =
             wefti_arena_array(&file->arena, node->n_attribute + 1, sizeof(Onnx__AttributeProto *));
         attribute = wefti_arena_alloc(&file->arena, sizeof(*attribute));
-        if (attributes == NULL || attribute == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
+        WEFT_RETURN_IF_NO_MEMORY(attributes && attribute);
         if (node->n_attribute > 0) {
             memcpy(attributes, node->attribute, node->n_attribute * sizeof(void *));
         }
@@ -57,10 +55,7 @@ static weft_status_t relax_normalization(wefti_onnx_file_t *file, Onnx__NodeProt
                                          int64_t opset)
 {
     if (opset < 7) {
-        weft_status_t status = set_is_test(file, node);
-        if (status < 0) {
-            return status;
-        }
+        WEFT_RETURN_IF_ERROR(set_is_test(file, node));
     }
     Onnx__AttributeProto *training = find_attribute(node, "training_mode");
     if (training != NULL) {
@@ -107,9 +102,7 @@ static weft_status_t add_shape(wefti_onnx_file_t *file, const wefti_graph_t *gra
     for (uint32_t i = 2; name != NULL && wefti_graph_find_value(graph, name) != WEFTI_NONE; i++) {
         name = wefti_arena_printf(&file->arena, "%s.shape.%u", output, i);
     }
-    if (tensor == NULL || dims == NULL || data == NULL || name == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(tensor && dims && data && name);
     onnx__tensor_proto__init(tensor);
     tensor->name = name;
     tensor->has_data_type = 1;
@@ -150,9 +143,7 @@ static weft_status_t reserve_shapes(wefti_onnx_file_t *file)
     size_t n = proto->n_initializer;
     Onnx__TensorProto **all =
         wefti_arena_array(&file->arena, n + proto->n_node + 1, sizeof(Onnx__TensorProto *));
-    if (all == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(all);
     if (n > 0) {
         memcpy(all, proto->initializer, n * sizeof(void *));
     }

@@ -107,10 +107,7 @@ weft_status_t wefti_onnx_find_loss(const wefti_onnx_file_t *file, const char *wa
 {
     char label[WEFTI_ONNX_LABEL_BYTES];
     size_t index = 0;
-    weft_status_t status = find_node(file, wanted, &index);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(find_node(file, wanted, &index));
     const Onnx__NodeProto *node = file->model->graph->node[index];
     wefti_onnx_node_label(node, index, label);
     bool known = is_loss_operator(file, node);

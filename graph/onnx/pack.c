@@ -71,20 +71,18 @@ static weft_status_t materialize_tensor(wefti_onnx_file_t *file, Onnx__TensorPro
 weft_status_t wefti_onnx_materialize(wefti_onnx_file_t *file)
 {
     Onnx__GraphProto *graph = file->model->graph;
-    weft_status_t status = WEFT_OK;
     for (size_t i = 0; i < graph->n_initializer; i++) {
-        WEFT_TRY(status, materialize_tensor(file, graph->initializer[i]), fail);
+        WEFT_RETURN_IF_ERROR(materialize_tensor(file, graph->initializer[i]));
     }
     for (size_t i = 0; i < graph->n_node; i++) {
         const Onnx__NodeProto *node = graph->node[i];
         for (size_t j = 0; j < node->n_attribute; j++) {
             if (node->attribute[j]->t != NULL) {
-                WEFT_TRY(status, materialize_tensor(file, node->attribute[j]->t), fail);
+                WEFT_RETURN_IF_ERROR(materialize_tensor(file, node->attribute[j]->t));
             }
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_onnx_pack(wefti_onnx_file_t *file, uint8_t **out_bytes, size_t *out_size_bytes)
@@ -98,9 +96,7 @@ weft_status_t wefti_onnx_pack(wefti_onnx_file_t *file, uint8_t **out_bytes, size
                            size_bytes);
     }
     uint8_t *bytes = wefti_alloc(file->allocator, size_bytes);
-    if (bytes == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(bytes);
     *out_size_bytes = protobuf_c_message_pack(message, bytes);
     *out_bytes = bytes;
     return WEFT_OK;

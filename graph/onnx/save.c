@@ -41,34 +41,25 @@ static const wefti_plan_buffer_t *find_buffer(const weft_plan_t *plan, const cha
 static weft_status_t index_initializers(save_t *save)
 {
     const Onnx__GraphProto *graph = save->file.model->graph;
-    weft_status_t status = WEFT_OK;
     const char *unique;
     save->filled = wefti_arena_array(&save->file.arena, graph->n_initializer + 1, sizeof(bool));
-    if (save->filled == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(save->filled);
     for (size_t i = 0; i < graph->n_initializer; i++) {
         const char *name = graph->initializer[i]->name;
         if (name == NULL || wefti_name_index_find(&save->initializers, name) != WEFTI_NONE) {
             return wefti_error(WEFT_ERR_FORMAT, "initializer %zu: missing or duplicate name", i);
         }
-        WEFT_TRY(status,
-                 wefti_name_index_add(&save->initializers, &save->file.arena, name, (uint32_t)i,
-                                      &unique),
-                 fail);
+        WEFT_RETURN_IF_ERROR(wefti_name_index_add(&save->initializers, &save->file.arena, name,
+                                                  (uint32_t)i, &unique));
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t fill(save_t *save, uint32_t index, const weft_tensor_desc_t *desc)
 {
     Onnx__TensorProto *tensor = save->file.model->graph->initializer[index];
     weft_tensor_desc_t has;
-    weft_status_t status = wefti_onnx_tensor(&save->file, tensor, true, &save->file.arena, &has);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(wefti_onnx_tensor(&save->file, tensor, true, &save->file.arena, &has));
     char texts[2][WEFTI_TYPE_TEXT_BYTES];
     if (desc->dtype != has.dtype || desc->rank != has.rank ||
         memcmp(desc->dims, has.dims, has.rank * sizeof(has.dims[0])) != 0) {
@@ -112,10 +103,7 @@ static weft_status_t fill_given(save_t *save, const weft_named_tensor_t *tensors
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "tensor '%s': not a trained parameter",
                                name);
         }
-        weft_status_t status = fill(save, index, &tensors[i].desc);
-        if (status < 0) {
-            return status;
-        }
+        WEFT_RETURN_IF_ERROR(fill(save, index, &tensors[i].desc));
     }
     return WEFT_OK;
 }
@@ -152,10 +140,7 @@ static weft_status_t fill_constants(save_t *save)
                 "constant '%s': data of the plan is shorter than its shape: %llu bytes", name,
                 (unsigned long long)buffer->size_bytes);
         }
-        weft_status_t status = fill(save, i, &desc);
-        if (status < 0) {
-            return status;
-        }
+        WEFT_RETURN_IF_ERROR(fill(save, i, &desc));
     }
     return WEFT_OK;
 }
@@ -168,9 +153,7 @@ static weft_status_t materialize_rest(save_t *save)
     Onnx__TensorProto **all = graph->initializer;
     Onnx__TensorProto **rest =
         wefti_arena_array(&save->file.arena, n + 1, sizeof(Onnx__TensorProto *));
-    if (rest == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(rest);
     size_t count = 0;
     for (size_t i = 0; i < n; i++) {
         if (!save->filled[i]) {

@@ -51,9 +51,7 @@ static weft_status_t survey_ops(const Onnx__ModelProto *model, const weft_regist
     const Onnx__GraphProto *graph = model->graph;
     out->ops = wefti_arena_array(arena, graph->n_node, sizeof *out->ops);
     size_t *first = wefti_arena_array(arena, graph->n_node, sizeof *first);
-    if (out->ops == NULL || first == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(out->ops && first);
     for (size_t i = 0; i < graph->n_node; i++) {
         const Onnx__NodeProto *node = graph->node[i];
         char label[WEFTI_ONNX_LABEL_BYTES];
@@ -62,9 +60,7 @@ static weft_status_t survey_ops(const Onnx__ModelProto *model, const weft_regist
         use->name = wefti_arena_strdup(arena, node->op_type != NULL ? node->op_type : "");
         use->first = wefti_arena_strdup(arena, wefti_onnx_node_label(node, i, label));
         use->count = (uint32_t)i; /* the order of nodes, for now */
-        if (use->domain == NULL || use->name == NULL || use->first == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
+        WEFT_RETURN_IF_NO_MEMORY(use->domain && use->name && use->first);
     }
     qsort(out->ops, graph->n_node, sizeof *out->ops, by_name);
     for (size_t i = 0, j; i < graph->n_node; i = j) {
@@ -105,9 +101,7 @@ static weft_status_t survey_inputs(const wefti_onnx_file_t *file, wefti_arena_t 
 {
     const Onnx__GraphProto *graph = file->model->graph;
     out->inputs = wefti_arena_array(arena, graph->n_input, sizeof *out->inputs);
-    if (out->inputs == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(out->inputs);
     for (size_t i = 0; i < graph->n_input; i++) {
         const Onnx__ValueInfoProto *info = graph->input[i];
         const char *name = info->name != NULL ? info->name : "";
@@ -115,9 +109,7 @@ static weft_status_t survey_inputs(const wefti_onnx_file_t *file, wefti_arena_t 
             continue; /* old files list these among the inputs */
         }
         wefti_onnx_input_t input = {wefti_arena_strdup(arena, name), type_text(file, info, arena)};
-        if (input.name == NULL || input.text == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
+        WEFT_RETURN_IF_NO_MEMORY(input.name && input.text);
         out->inputs[out->input_count++] = input;
     }
     return WEFT_OK;

@@ -138,9 +138,7 @@ static weft_status_t narrow(const Onnx__TensorProto *tensor, const char *field, 
         return wrong_size(tensor, field, has, count, "elements");
     }
     uint8_t *data = wefti_arena_array(arena, count > 0 ? count : 1, bytes);
-    if (data == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(data);
     for (size_t i = 0; i < count; i++) {
         const uint8_t *from = (const uint8_t *)source + i * source_bytes;
         int64_t value;

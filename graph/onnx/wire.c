@@ -197,13 +197,10 @@ static weft_status_t emit_reference(walker_t *walker, const wefti_onnx_field_t *
     wefti_onnx_ref_t ref = {.field = field->id,
                             .offset_bytes = (uint64_t)(field->payload - walker->data),
                             .size_bytes = field->size_bytes};
-    weft_status_t status;
-    WEFT_TRY(status, emit_varint(walker, FIELD_RAW_DATA << 3 | WIRE_BYTES), fail);
-    WEFT_TRY(status, emit_varint(walker, sizeof(ref)), fail);
-    WEFT_TRY(status, emit(walker, &ref, sizeof(ref)), fail);
+    WEFT_RETURN_IF_ERROR(emit_varint(walker, FIELD_RAW_DATA << 3 | WIRE_BYTES));
+    WEFT_RETURN_IF_ERROR(emit_varint(walker, sizeof(ref)));
+    WEFT_RETURN_IF_ERROR(emit(walker, &ref, sizeof(ref)));
     return charge(walker, sizeof(ref) + FIELD_COST_BYTES);
-fail:
-    return status;
 }
 
 static weft_status_t walk_message(walker_t *walker, const ProtobufCMessageDescriptor *descriptor,
@@ -245,7 +242,6 @@ done:
 static weft_status_t copy_field(walker_t *walker, const ProtobufCFieldDescriptor *descriptor,
                                 const wefti_onnx_field_t *field)
 {
-    weft_status_t status;
     size_t cost = field->size_bytes;
     if (descriptor->type == PROTOBUF_C_TYPE_STRING && field->size_bytes > 0 &&
         memchr(field->payload, 0, field->size_bytes) != NULL) {
@@ -258,14 +254,12 @@ static weft_status_t copy_field(walker_t *walker, const ProtobufCFieldDescriptor
             cost = SIZE_MAX;
         }
     }
-    WEFT_TRY(status, charge(walker, cost), fail);
-    WEFT_TRY(status, emit_varint(walker, (uint64_t)field->id << 3 | field->wire), fail);
+    WEFT_RETURN_IF_ERROR(charge(walker, cost));
+    WEFT_RETURN_IF_ERROR(emit_varint(walker, (uint64_t)field->id << 3 | field->wire));
     if (field->wire == WIRE_BYTES) {
-        WEFT_TRY(status, emit_varint(walker, field->size_bytes), fail);
+        WEFT_RETURN_IF_ERROR(emit_varint(walker, field->size_bytes));
     }
     return emit(walker, field->payload, field->size_bytes);
-fail:
-    return status;
 }
 
 static weft_status_t walk_message(walker_t *walker, const ProtobufCMessageDescriptor *descriptor,

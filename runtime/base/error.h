@@ -16,6 +16,24 @@
         }                                                                                          \
     } while (0)
 
+/* Returns the status of expr from the calling function if it is an error. For functions that have
+ * nothing to release; the others use WEFT_TRY. */
+#define WEFT_RETURN_IF_ERROR(expr)                                                                 \
+    do {                                                                                           \
+        const weft_status_t weft_status_ = (expr);                                                 \
+        if (weft_status_ < 0) {                                                                    \
+            return weft_status_;                                                                   \
+        }                                                                                          \
+    } while (0)
+
+/* The same where an allocation failed; allocated: its result, or several joined by &&. */
+#define WEFT_RETURN_IF_NO_MEMORY(allocated)                                                        \
+    do {                                                                                           \
+        if (!(allocated)) {                                                                        \
+            return WEFT_ERR_NO_MEMORY;                                                             \
+        }                                                                                          \
+    } while (0)
+
 /* Records the calling thread's message and returns status. */
 weft_status_t wefti_error(weft_status_t status, const char *format, ...) WEFT_PRINTF(2, 3);
 

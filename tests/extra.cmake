@@ -24,7 +24,7 @@ add_test(NAME tree_headers COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_header
 
 add_test(NAME tree_comments COMMAND ${WEFT_INTERPRETER} ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_comments.py ${PROJECT_SOURCE_DIR})
 add_test(NAME tree_abi COMMAND ${WEFT_INTERPRETER} ${CMAKE_CURRENT_SOURCE_DIR}/abi/check_abi.py ${PROJECT_SOURCE_DIR}
-  ${CMAKE_C_COMPILER} ${CMAKE_NM} $<TARGET_FILE:weft>)
+  ${CMAKE_C_COMPILER} ${CMAKE_READELF} $<TARGET_FILE:weft>)
 set_tests_properties(tree_abi PROPERTIES SKIP_RETURN_CODE 77)
 add_test(NAME tree_format COMMAND ${WEFT_INTERPRETER} ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_format.py ${PROJECT_SOURCE_DIR})
 set_tests_properties(tree_format PROPERTIES TIMEOUT 1200 SKIP_RETURN_CODE 77)

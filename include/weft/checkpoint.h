@@ -23,7 +23,7 @@ typedef struct weft_checkpoint_info {
     uint64_t sample;       /**< samples of the next pass that all ranks together have consumed */
     uint64_t sample_count; /**< samples of the data set; 0: unknown */
     double lr;             /**< learning rate at the start of a schedule; 0: unknown */
-    /* The session knows the following fields; weft_session_save_checkpoint ignores them. */
+    /* Written by the session; weft_session_save_checkpoint ignores them. */
     uint64_t step;         /**< steps done */
     uint64_t global_batch; /**< samples of all ranks per step */
     uint32_t world_size;   /**< ranks of the run that saved */

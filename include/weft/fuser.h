@@ -128,7 +128,7 @@ WEFT_API weft_status_t weft_fuser_query(weft_fuser_t *fuser);
  */
 WEFT_API weft_status_t weft_fuser_wait(weft_fuser_t *fuser);
 /**
- * Drops the buckets between two steps: the next step chooses new ones for whatever is added then.
+ * Drops the buckets between two steps: the next step chooses new ones for the tensors that it adds.
  * Local; every rank calls it between the same two steps.
  * @param[in] fuser the fuser
  * @return WEFT_ERR_STATE inside a step, or the error that broke the fuser

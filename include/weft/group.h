@@ -188,7 +188,7 @@ WEFT_API weft_status_t weft_group_set_algorithm(weft_group_t *group, weft_collec
  * Returns the algorithm of the group's last collective on this rank. Local.
  * @param[in] group the group
  * @return its name; "mesh" and "one-shot" may be hand-written executors (see weft_group_last_path).
- *         A suffix such as "ring (order any)" tells that the bits depend on the algorithm. "none"
+ *         A suffix such as "ring (order any)" means that the bits depend on the algorithm. "none"
  *         before the first collective or if group is NULL
  */
 WEFT_API const char *weft_group_last_algorithm(const weft_group_t *group);

@@ -28,7 +28,7 @@
 
 /** Origin of an address. */
 typedef enum weft_mem_kind {
-    WEFT_MEM_KIND_OTHER = 0,      /**< host memory of another origin, as far as the context knows */
+    WEFT_MEM_KIND_OTHER = 0,      /**< other host memory */
     WEFT_MEM_KIND_PEER = 1,       /**< weft_mem_alloc */
     WEFT_MEM_KIND_REGISTERED = 2, /**< weft_mem_register */
     WEFT_MEM_KIND_DEVICE = 3,     /**< weft_device_alloc */

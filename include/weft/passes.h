@@ -244,7 +244,7 @@ WEFT_API weft_status_t weft_pass_start_wait(const weft_graph_view_t *view,
  * the new one is at most 0.1 % faster and the old one keeps the bounds. A result reuses the memory
  * of an input that dies, if the operator's in-place rule allows it. Memory that a collective
  * accesses lives until compute has waited for that collective or a later one. Operators that update
- * in place stay last. The bound on collectives in flight always holds; the report tells whether the
+ * in place stay last. The bound on collectives in flight always holds; the report states whether the
  * bound on memory does.
  * @param[in]  view       the graph
  * @param[in]  params     times and bounds

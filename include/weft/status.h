@@ -3,8 +3,8 @@
  * @file status.h
  * Status codes and error messages.
  *
- * 0 is success, a positive code means "not yet", a negative code is an error. The code tells the
- * caller what to do. weft_last_error() tells what went wrong, in one line. The function that
+ * 0 is success, a positive code means "not yet", a negative code is an error. The code states
+ * what the caller should do, weft_last_error() what went wrong, in one line. The function that
  * detects an error records its message; every caller above passes the code up.
  *
  * Rules for all functions of this interface:

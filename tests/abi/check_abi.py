@@ -6,7 +6,7 @@ Everything in the list must be as it is there: prototypes, values, sizes and off
 may grow at its end. The library exports what the headers declare and nothing else. Once the project has a later version
 than the list, new functions need a new stanza in include/weft.map.
 
-usage: check_abi.py [--update] SOURCE_DIR CC NM LIBRARY
+usage: check_abi.py [--update] SOURCE_DIR CC READELF LIBRARY
 
 --update writes the list: for a release, or for an intended change before the first one.
 """
@@ -83,15 +83,15 @@ def measure(source, cc, enums, structs, constants):
         return subprocess.run([program], check=True, capture_output=True, text=True).stdout.splitlines()
 
 
-def exports(nm, library):
+def exports(readelf, library):
     """Version of every exported symbol."""
-    output = subprocess.run([nm, "-D", "--defined-only", "--with-symbol-versions", library], check=True, capture_output=True,
-                            text=True).stdout
+    command = [readelf, "--dyn-syms", "--wide", library]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     symbols = {}
     for line in output.splitlines():
-        kind, name = line.split()[1:3]
-        symbol, _, version = name.partition("@")
-        if kind != "A":
+        columns = line.split()
+        if len(columns) > 7 and columns[0][:-1].isdigit() and columns[4] != "LOCAL" and columns[6] not in ("UND", "ABS"):
+            symbol, _, version = columns[7].partition("@")
             symbols[symbol] = version.lstrip("@") or "no version"
     return symbols
 
@@ -126,13 +126,13 @@ def check_symbols(functions, symbols, old, version):
 def main() -> int:
     arguments = sys.argv[1:]
     update = arguments[:1] == ["--update"]
-    source, cc, nm, library = arguments[update:]
+    source, cc, readelf, library = arguments[update:]
     source = pathlib.Path(source)
     if sys.platform != "linux" or platform.architecture()[0] != "64bit":
         print("skipped: the list is for 64-bit Linux")
         return 77
     functions, callbacks, enums, structs, constants = read_headers(source, cc)
-    symbols = exports(nm, library)
+    symbols = exports(readelf, library)
     version = re.search(r"^project\(weft VERSION ([\d.]+)", (source / "CMakeLists.txt").read_text(), re.M)[1]
     lines = [f"version = {version}"]
     lines += [f"function {name} = {text} {symbols.get(name, 'not exported')}" for name, text in sorted(functions.items())]

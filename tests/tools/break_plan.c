@@ -76,14 +76,36 @@ static wefti_plan_collective_t *find_bucket(weft_plan_t *plan, wefti_plan_stream
     return NULL;
 }
 
+/* The wait of the first bucket: others may only bound how many are in flight. */
 static int comm_does_not_wait(weft_plan_t *plan)
 {
-    return drop_step(plan, "step", 1, WEFTI_STEP_WAIT);
+    wefti_plan_stream_program_t *stream;
+    uint32_t at;
+    if (!find_bucket(plan, &stream, &at)) {
+        return 0;
+    }
+    while (at > 0 && stream->steps[at].kind != WEFTI_STEP_WAIT) {
+        at--;
+    }
+    bool waits = stream->steps[at].kind == WEFTI_STEP_WAIT;
+    if (waits) {
+        take_out(stream, at);
+    }
+    return waits;
 }
 
+/* The last wait, which is that of an update. */
 static int compute_does_not_wait(weft_plan_t *plan)
 {
-    return drop_step(plan, "step", 0, WEFTI_STEP_WAIT);
+    uint32_t at;
+    wefti_plan_stream_program_t *stream = find_step(plan, "step", 0, WEFTI_STEP_WAIT, &at);
+    for (uint32_t i = 0; stream && i < stream->step_count; i++) {
+        at = stream->steps[i].kind == WEFTI_STEP_WAIT ? i : at;
+    }
+    if (stream) {
+        take_out(stream, at);
+    }
+    return stream != NULL;
 }
 
 static int nobody_records(weft_plan_t *plan)
@@ -262,11 +284,17 @@ static int weights_kept_by_rank_0(weft_plan_t *plan)
 
 static int eval_communicates(weft_plan_t *plan)
 {
-    uint32_t at;
+    uint32_t at, gather;
     wefti_plan_program_t *eval = program(plan, "eval");
-    wefti_plan_stream_program_t *stream = find_step(plan, "step", 1, WEFTI_STEP_COLLECTIVE, &at);
-    if (!eval || !stream) {
+    wefti_plan_stream_program_t *stream;
+    if (!eval || !find_bucket(plan, &stream, &at)) {
         return 0;
+    }
+    wefti_plan_stream_program_t *gathers =
+        find_step(plan, "eval", 1, WEFTI_STEP_COLLECTIVE, &gather);
+    if (gathers) { /* of sharded weights, which is allowed */
+        gathers->steps[gather] = stream->steps[at];
+        return 1;
     }
     eval->streams[1].steps = &stream->steps[at];
     eval->streams[1].step_count = 1;
@@ -472,6 +500,56 @@ static int fold_leaves_one_out(weft_plan_t *plan)
     return fold != NULL;
 }
 
+/* The first shard of sharded parameters, or NULL. */
+static wefti_plan_buffer_t *find_param_shard(weft_plan_t *plan)
+{
+    for (uint32_t i = 0; i < plan->buffer_count; i++) {
+        if (plan->buffers[i].whole_offset_bytes != 0) {
+            return &plan->buffers[i];
+        }
+    }
+    return NULL;
+}
+
+static int shard_is_of_others(weft_plan_t *plan)
+{
+    wefti_plan_buffer_t *shard = find_param_shard(plan);
+    if (shard) {
+        shard->whole_offset_bytes += WEFTI_PLAN_ALIGNMENT;
+    }
+    return shard != NULL;
+}
+
+/* A tensor that lies in a range is said to lie in no range. */
+static int gathered_alone(weft_plan_t *plan)
+{
+    for (uint32_t i = 0; i < plan->buffer_count; i++) {
+        if (plan->buffers[i].kind == WEFTI_BUFFER_TEMP && plan->buffers[i].range != 0) {
+            plan->buffers[i].range = 0;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* All memory that is reused at one place. */
+static int gathered_over_others(weft_plan_t *plan)
+{
+    uint64_t least = UINT64_MAX;
+    for (uint32_t i = 0; i < plan->buffer_count; i++) {
+        if (plan->buffers[i].range == i + 1 && plan->buffers[i].offset_bytes < least) {
+            least = plan->buffers[i].offset_bytes;
+        }
+    }
+    for (uint32_t i = plan->buffer_count; i-- > 0 && least != UINT64_MAX;) {
+        wefti_plan_buffer_t *buffer = &plan->buffers[i];
+        if (buffer->range != 0) {
+            buffer->offset_bytes -= plan->buffers[buffer->range - 1].offset_bytes - least;
+        }
+    }
+    return least != UINT64_MAX;
+}
+
 static int shards_are_not_micro_batches(weft_plan_t *plan)
 {
     plan->global_micro_batches = plan->accumulate * plan->world_size + 1;
@@ -496,7 +574,11 @@ static const way_t ways[] = {
     {"operator-differs", operator_differs, "Nonsense"},
     {"weights-kept-by-rank-0", weights_kept_by_rank_0, "not broadcast to all ranks"},
     {"eval-communicates", eval_communicates, "communicates"},
-    {"weights-not-gathered", weights_not_gathered, "is not gathered"},
+    {"shard-is-of-others", shard_is_of_others, "no range of sharded|lie where its parameter"},
+    {"gathered-alone", gathered_alone, "do not lie in its range"},
+    {"gathered-over-others", gathered_over_others,
+     "used for something else|stream|overwrites an input"},
+    {"weights-not-gathered", weights_not_gathered, "is not gathered|before it is written"},
     {"next-step-does-not-gather", next_step_does_not_gather, "only a shard of it was written"},
     {"flush-does-not-gather", flush_does_not_gather, "is not gathered|only a shard"},
     {"flush-missing", flush_missing, "missing program 'flush'"},

@@ -20,8 +20,7 @@ static weft_status_t barrier_poll(void *user)
     wefti_endpoint_meanwhile(wait->endpoint);
     wefti_control_t *control = wait->endpoint->control[wait->peer];
     if (atomic_load_explicit(&control->left, memory_order_acquire) == 0 ||
-        wefti_signal_reached(atomic_load_explicit(&control->barrier.value, memory_order_acquire),
-                             wait->epoch)) {
+        wefti_signal_has_reached(&control->barrier.signal, wait->epoch)) {
         return WEFT_OK;
     }
     /* Whoever ended the world did so before it left: its reason goes first. */
@@ -37,13 +36,13 @@ static weft_status_t barrier_poll(void *user)
 weft_status_t wefti_mapped_barrier(wefti_endpoint_t *endpoint)
 {
     uint32_t epoch = ++endpoint->barrier_epoch;
-    wefti_signal_post(&endpoint->control[endpoint->rank]->barrier, epoch);
+    wefti_signal_post(&endpoint->control[endpoint->rank]->barrier.signal, epoch);
     for (uint32_t r = 0; r < endpoint->world_size; r++) {
         char what[48];
         snprintf(what, sizeof what, "rank %u in a barrier", r);
         barrier_wait_t wait = {endpoint, r, epoch};
-        weft_status_t status = wefti_wait_signal(endpoint, &endpoint->control[r]->barrier, epoch,
-                                                 what, barrier_poll, &wait);
+        weft_status_t status = wefti_wait_signal(endpoint, &endpoint->control[r]->barrier.signal,
+                                                 epoch, what, barrier_poll, &wait);
         if (status < 0) {
             /* The others would wait for an epoch that this rank will not complete. */
             wefti_endpoint_abort(endpoint, status, weft_last_error());

@@ -314,7 +314,7 @@ void wefti_endpoint_abort_here(wefti_endpoint_t *endpoint, uint32_t rank, weft_s
         if (control != NULL) {
             write_abort(control, rank, status < 0 ? status : WEFT_ERR_ABORTED,
                         text != NULL ? text : "");
-            wefti_futex_wake_all(&control->barrier.value);
+            wefti_futex_wake_all(&control->barrier.signal.value);
         }
     }
 }

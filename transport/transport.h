@@ -49,7 +49,7 @@ typedef struct wefti_control {
     char abort_text[WEFTI_ABORT_TEXT_BYTES];
     _Atomic uint32_t left; /* 1: released its context, so the end of its process is no death */
     uint8_t pad[12];
-    wefti_signal_t barrier; /* how many barriers this rank has entered */
+    wefti_signal_line_t barrier; /* how many barriers this rank has entered */
 } wefti_control_t;
 _Static_assert(sizeof(wefti_control_t) == 640, "control blocks are laid out in shared memory");
 

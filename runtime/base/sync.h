@@ -32,13 +32,19 @@ static inline void wefti_cpu_relax(void)
 #endif
 }
 
-/* A counter that others wait for. Two words of one cache line: value and how many sleep. */
+/* A counter that others wait for: its value, and how many sleep. */
 typedef struct wefti_signal {
     _Atomic uint32_t value;
     _Atomic uint32_t waiters;
-    uint8_t pad[120]; /* a line pair of its own: adjacent-line prefetch would couple neighbours */
 } wefti_signal_t;
-_Static_assert(sizeof(wefti_signal_t) == 128, "signals are laid out in shared memory");
+_Static_assert(sizeof(wefti_signal_t) == 8, "signals are laid out in shared memory");
+
+/* With a line pair of its own: adjacent-line prefetch would couple neighbours. */
+typedef struct wefti_signal_line {
+    wefti_signal_t signal;
+    uint8_t pad[120];
+} wefti_signal_line_t;
+_Static_assert(sizeof(wefti_signal_line_t) == 128, "signals are laid out in shared memory");
 
 /* True once value has reached target; counters wrap, so distance is compared. */
 static inline int wefti_signal_reached(uint32_t value, uint32_t target)

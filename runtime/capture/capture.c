@@ -186,7 +186,8 @@ static weft_status_t build(weft_group_t *own, wefti_recording_t *recording,
         WEFT_TRY(status, weft_stream_create(own->context, &params, &capture->stream), fail);
         capture->owns_stream = true;
     }
-    capture->target = atomic_load_explicit(&capture->stream->tail.value, memory_order_relaxed);
+    capture->target =
+        atomic_load_explicit(&capture->stream->tail.signal.value, memory_order_relaxed);
     status = weft_event_create(own->context, &capture->over);
 fail:
     return status;

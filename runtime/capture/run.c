@@ -82,7 +82,7 @@ static weft_status_t pump(weft_capture_t *capture, wefti_capture_cursor_t *k)
         }
     }
     if (k->stream != NULL && k->gradual) {
-        capture->target = atomic_load_explicit(&k->stream->tail.value, memory_order_relaxed);
+        capture->target = atomic_load_explicit(&k->stream->tail.signal.value, memory_order_relaxed);
     }
     return status;
 }
@@ -90,8 +90,8 @@ static weft_status_t pump(weft_capture_t *capture, wefti_capture_cursor_t *k)
 /* Until the stream has done some of what it has. */
 static weft_status_t wait_some(weft_capture_t *capture, weft_stream_t *stream)
 {
-    uint32_t done = atomic_load_explicit(&stream->done.value, memory_order_acquire);
-    uint32_t tail = atomic_load_explicit(&stream->tail.value, memory_order_relaxed);
+    uint32_t done = atomic_load_explicit(&stream->done.signal.value, memory_order_acquire);
+    uint32_t tail = atomic_load_explicit(&stream->tail.signal.value, memory_order_relaxed);
     if (done == tail) { /* what the group is full of is on other streams */
         wefti_streams_progress(capture->context, NULL);
         return wefti_group_check(capture->group);
@@ -170,7 +170,7 @@ weft_status_t weft_capture_launch(weft_capture_t *capture, weft_stream_t *stream
         return broken(capture, status);
     }
     if (stream != NULL && waits) {
-        capture->target = atomic_load_explicit(&stream->tail.value, memory_order_relaxed);
+        capture->target = atomic_load_explicit(&stream->tail.signal.value, memory_order_relaxed);
         WEFT_TRY(status, weft_stream_synchronize(stream), fail);
     } else if (stream != NULL) {
         do { /* full: behind what it has there will be room */

@@ -9,15 +9,15 @@ static void settle(weft_group_t *group, uint32_t number, uint32_t unsettled)
     wefti_channel_t *own = group->channels[group->rank];
     wefti_fence();
     if (unsettled & WEFTI_UNSETTLED_POSTING) {
-        wefti_signal_settle(wefti_posting_signal(&own->postings[number & 1]));
+        wefti_signal_settle(&own->postings[number & 1].signal);
     }
     if (unsettled & WEFTI_UNSETTLED_ROUND) {
-        wefti_signal_settle(&own->staged);
+        wefti_signal_settle(&own->staged.signal);
     }
     if (unsettled & WEFTI_UNSETTLED_DONE) {
-        wefti_signal_settle(&own->done);
+        wefti_signal_settle(&own->done.signal);
     }
-    wefti_signal_settle(&group->calls->completed);
+    wefti_signal_settle(&group->calls->completed.signal);
 }
 
 void wefti_call_settle(wefti_call_t *call)
@@ -36,7 +36,7 @@ void wefti_call_finish(wefti_call_t *call)
     call->unsettled = 0;
     call->state = WEFTI_CALL_DONE;
     /* From here on another thread may have the place in the ring for a call of its own. */
-    wefti_signal_publish(&group->calls->completed, call->order);
+    wefti_signal_publish(&group->calls->completed.signal, call->order);
     settle(group, number, unsettled);
 }
 

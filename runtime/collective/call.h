@@ -166,11 +166,11 @@ typedef struct wefti_recovery {
 
 /* What a group keeps for its calls. */
 typedef struct wefti_calls {
-    uint32_t number;          /* of the last collective; the same on all ranks */
-    uint32_t issued;          /* calls so far, sends and receives too; the issuing thread's */
-    wefti_signal_t completed; /* of these: calls run in the order in which they were issued */
-    uint32_t staged;          /* how often rounds were published */
-    uint32_t area;            /* which half of the staging buffers, by its lowest bit */
+    uint32_t number;               /* of the last collective; the same on all ranks */
+    uint32_t issued;               /* calls so far, sends and receives too; the issuing thread's */
+    wefti_signal_line_t completed; /* of these: calls run in the order in which they were issued */
+    uint32_t staged;               /* how often rounds were published */
+    uint32_t area;                 /* which half of the staging buffers, by its lowest bit */
     /* Hands a call to a stream: wefti_call_submit_host, or device_call.h. */
     weft_status_t (*submit)(wefti_call_t *call, weft_stream_t *stream);
     const void **sources; /* [size] */

@@ -46,7 +46,7 @@ static weft_status_t see_digests(wefti_call_t *call, wefti_blocked_t *out_blocke
     weft_group_t *group = call->group;
     for (; call->peer < group->size; call->peer++) {
         uint32_t r = wefti_group_nth_peer(group, call->peer);
-        wefti_signal_t *signal = wefti_posting_signal(wefti_posting_of(group, r, call->number));
+        wefti_signal_t *signal = &wefti_posting_of(group, r, call->number)->signal;
         if (!wefti_signal_comes_soon(group->endpoint, signal, call->number)) {
             return wefti_call_blocked_on(signal, call->number, out_blocked);
         }
@@ -63,8 +63,8 @@ static weft_status_t await_turn(wefti_call_t *call, wefti_blocked_t *out_blocked
 {
     weft_group_t *group = call->group;
     weft_status_t status = WEFT_OK;
-    if (!wefti_signal_has_reached(&group->calls->completed, call->order - 1)) {
-        return wefti_call_blocked_on(&group->calls->completed, call->order - 1, out_blocked);
+    if (!wefti_signal_has_reached(&group->calls->completed.signal, call->order - 1)) {
+        return wefti_call_blocked_on(&group->calls->completed.signal, call->order - 1, out_blocked);
     }
     if (wefti_link_broken(group)) {
         status = wefti_link_mend(call, out_blocked);

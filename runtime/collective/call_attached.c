@@ -302,7 +302,7 @@ static weft_status_t attached_start(wefti_call_t *call)
     if (status < 0) {
         return status;
     }
-    wefti_signal_publish(&group->channels[group->rank]->done, call->number);
+    wefti_signal_publish(&group->channels[group->rank]->done.signal, call->number);
     call->unsettled |= WEFTI_UNSETTLED_DONE;
     call->peer = 1;
     call->state = WEFTI_CALL_MOVING;

@@ -43,14 +43,15 @@ weft_status_t wefti_call_all_reduce_helping(wefti_call_t *call, wefti_share_fn m
         if (claim(channel, call->number)) {
             status = move_share(call, r);
             if (status == WEFT_OK) {
-                wefti_signal_post(&channel->done, call->number);
+                wefti_signal_post(&channel->done.signal, call->number);
             }
         }
     }
     /* What is left is at work on other cores, and soon done: giving this one up takes longer. */
     uint32_t left = WEFTI_TRIES;
     for (uint32_t r = 0; status == WEFT_OK && r < group->size && left > 0; r++) {
-        while (!wefti_signal_has_reached(&group->channels[r]->done, call->number) && --left > 0) {
+        while (!wefti_signal_has_reached(&group->channels[r]->done.signal, call->number) &&
+               --left > 0) {
         }
     }
     return status;

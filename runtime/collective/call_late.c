@@ -32,7 +32,7 @@ static uint32_t poster_of(const weft_group_t *group, const wefti_signal_t *signa
 static bool has_posted(const weft_group_t *group, uint32_t rank, uint32_t number)
 {
     wefti_posting_t *posting = wefti_posting_of(group, rank, number);
-    return wefti_signal_has_reached(wefti_posting_signal(posting), number);
+    return wefti_signal_has_reached(&posting->signal, number);
 }
 
 /* " 3 5"; *out_first: one of them, in the world, or UINT32_MAX. */
@@ -126,7 +126,7 @@ weft_status_t wefti_group_departed(wefti_call_t *call, uint64_t now)
     weft_group_t *group = call->group;
     uint32_t r = 0;
     if (call->state == WEFTI_CALL_RECOVERING ||
-        !wefti_signal_has_reached(&group->calls->completed, call->order - 1)) {
+        !wefti_signal_has_reached(&group->calls->completed.signal, call->order - 1)) {
         return WEFT_OK; /* calls before it say what is wrong with them */
     }
     while (r < group->size &&

@@ -40,7 +40,7 @@ static weft_status_t post_piece(weft_group_t *group, const wefti_pair_t *pair,
     if (bytes > 0) {
         memcpy(buffer_of(group, mailbox, piece), from, bytes);
     }
-    wefti_signal_post(&mailbox->posted, piece);
+    wefti_signal_post(&mailbox->posted.signal, piece);
     return WEFT_OK;
 }
 
@@ -48,7 +48,7 @@ static weft_status_t post_piece(weft_group_t *group, const wefti_pair_t *pair,
 static weft_status_t advance_send(weft_group_t *group, wefti_pair_t *pair, wefti_blocked_t *blocked)
 {
     wefti_mailbox_t *mailbox = wefti_mailbox_of(group, group->rank, pair->peer);
-    wefti_signal_t *consumed = &wefti_mailbox_of(group, pair->peer, group->rank)->consumed;
+    wefti_signal_t *consumed = &wefti_mailbox_of(group, pair->peer, group->rank)->consumed.signal;
     while (pair->state != PAIR_EMPTYING) {
         uint32_t piece = group->calls->sent[pair->peer] + 1;
         if (!wefti_signal_comes_soon(group->endpoint, consumed,
@@ -141,8 +141,8 @@ static weft_status_t advance_recv(weft_group_t *group, wefti_pair_t *pair, wefti
     wefti_mailbox_t *mailbox = wefti_mailbox_of(group, pair->peer, group->rank);
     while (pair->state != PAIR_DONE) {
         uint32_t piece = group->calls->received[pair->peer] + 1;
-        if (!wefti_signal_comes_soon(group->endpoint, &mailbox->posted, piece)) {
-            blocked->signal = &mailbox->posted;
+        if (!wefti_signal_comes_soon(group->endpoint, &mailbox->posted.signal, piece)) {
+            blocked->signal = &mailbox->posted.signal;
             blocked->target = piece;
             return WEFT_IN_PROGRESS;
         }
@@ -160,7 +160,8 @@ static weft_status_t advance_recv(weft_group_t *group, wefti_pair_t *pair, wefti
         if (wefti_group_puts(group, pair->peer)) {
             status = wefti_mirror_consumed(group, pair->peer, piece);
         } else {
-            wefti_signal_post(&wefti_mailbox_of(group, group->rank, pair->peer)->consumed, piece);
+            wefti_signal_post(&wefti_mailbox_of(group, group->rank, pair->peer)->consumed.signal,
+                              piece);
         }
         if (status < 0) {
             return status;

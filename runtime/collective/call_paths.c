@@ -23,7 +23,7 @@ static const uint8_t *area_in_staging(const wefti_call_t *call, uint32_t rank)
 static void publish_round(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
-    wefti_signal_publish(&group->channels[group->rank]->staged, ++group->calls->staged);
+    wefti_signal_publish(&group->channels[group->rank]->staged.signal, ++group->calls->staged);
     call->unsettled |= WEFTI_UNSETTLED_ROUND;
 }
 
@@ -90,7 +90,7 @@ static weft_status_t direct_start(wefti_call_t *call)
     }
     bool helped = (call->flags & WEFTI_POSTED_HELPS) != 0;
     if (!helped) { /* else whoever did a share has said so, and the own one is waited for, too */
-        wefti_signal_publish(&group->channels[group->rank]->done, call->number);
+        wefti_signal_publish(&group->channels[group->rank]->done.signal, call->number);
         call->unsettled |= WEFTI_UNSETTLED_DONE;
     }
     call->peer = helped ? 0 : 1;

@@ -47,7 +47,7 @@ static void refresh_counters(wefti_call_t *call)
     if ((call->number & (REFRESH_CALLS - 1)) > 1) {
         return;
     }
-    wefti_signal_publish(&own->done, call->number - 1);
+    wefti_signal_publish(&own->done.signal, call->number - 1);
     /* relaxed: published with the posting */
     atomic_store_explicit(&own->claimed, call->number - 1, memory_order_relaxed);
     wefti_mirror_done(group, call->number - 1);
@@ -144,7 +144,7 @@ weft_status_t wefti_call_see_postings(wefti_call_t *call, wefti_blocked_t *out_b
             continue; /* seen before the next call */
         }
         wefti_posting_t *theirs = wefti_posting_of(group, r, call->number);
-        wefti_signal_t *signal = wefti_posting_signal(theirs);
+        wefti_signal_t *signal = &theirs->signal;
         if (!wefti_signal_comes_soon(group->endpoint, signal, call->number)) {
             return wefti_call_blocked_on(signal, call->number, out_blocked);
         }
@@ -174,8 +174,8 @@ weft_status_t wefti_call_pay_debt(weft_group_t *group, wefti_blocked_t *out_bloc
     for (; debt->peer < group->size; debt->peer++) {
         uint32_t r = wefti_group_nth_peer(group, debt->peer);
         wefti_posting_t *theirs = wefti_posting_of(group, r, debt->number);
-        if (!wefti_signal_comes_soon(group->endpoint, wefti_posting_signal(theirs), debt->number)) {
-            return wefti_call_blocked_on(wefti_posting_signal(theirs), debt->number, out_blocked);
+        if (!wefti_signal_comes_soon(group->endpoint, &theirs->signal, debt->number)) {
+            return wefti_call_blocked_on(&theirs->signal, debt->number, out_blocked);
         }
         if (!same_call(debt, theirs)) {
             return wefti_group_mismatch(group, debt, r);

@@ -33,19 +33,14 @@ static wefti_mend_t *mend_of(const weft_group_t *group, uint32_t world_rank)
     return (wefti_mend_t *)(void *)(own + group->layout.mends + world_rank * sizeof(wefti_mend_t));
 }
 
-static wefti_signal_t *counter(uint8_t *bytes)
-{
-    return (wefti_signal_t *)(void *)bytes; /* only value and waiters are ever touched */
-}
-
 void wefti_link_init(weft_group_t *group, uint32_t fault_count)
 {
     atomic_store_explicit(&group->link.seen, fault_count, memory_order_relaxed);
     for (uint32_t r = 0; group->put_peer_count > 0 && r < group->size; r++) {
         wefti_mend_t *mend = mend_of(group, group->ranks[r]);
         /* relaxed: peers learn later that they may use the group */
-        atomic_store_explicit(&counter(mend->flushed)->value, 0, memory_order_relaxed);
-        atomic_store_explicit(&counter(mend->reset)->value, 0, memory_order_relaxed);
+        atomic_store_explicit(&mend->flushed.value, 0, memory_order_relaxed);
+        atomic_store_explicit(&mend->reset.value, 0, memory_order_relaxed);
     }
 }
 
@@ -106,7 +101,8 @@ static weft_status_t hear_all(weft_group_t *group, size_t at, wefti_blocked_t *o
     wefti_recovery_t *recovery = &group->calls->recovery;
     for (; recovery->peer < group->size; recovery->peer++) {
         uint32_t r = wefti_group_nth_peer(group, recovery->peer);
-        wefti_signal_t *signal = counter((uint8_t *)mend_of(group, group->ranks[r]) + at);
+        wefti_signal_t *signal =
+            (wefti_signal_t *)(void *)((uint8_t *)mend_of(group, group->ranks[r]) + at);
         if (!wefti_signal_comes_soon(group->endpoint, signal, recovery->mends)) {
             return wefti_call_blocked_on(signal, recovery->mends, out_blocked);
         }
@@ -275,7 +271,7 @@ void wefti_link_late(const weft_group_t *group, char *text, size_t bytes)
     bool resets = recovery->step == STEP_RESET;
     for (uint32_t r = 0; r < group->size && used + 24 < bytes; r++) {
         wefti_mend_t *mend = mend_of(group, group->ranks[r]);
-        const wefti_signal_t *signal = counter(resets ? mend->reset : mend->flushed);
+        const wefti_signal_t *signal = resets ? &mend->reset : &mend->flushed;
         if (r != group->rank && !wefti_signal_has_reached(signal, recovery->mends)) {
             used += (size_t)snprintf(text + used, bytes - used, " %u", group->ranks[r]);
         }

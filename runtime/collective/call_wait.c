@@ -77,7 +77,8 @@ static weft_status_t wait_for(wefti_call_t *call, wefti_waits_t waits,
                               const wefti_blocked_t *blocked)
 {
     weft_group_t *group = call->group;
-    bool progresses = waits == WEFTI_WAITS_ON_CALLER || blocked->signal == &group->calls->completed;
+    bool progresses =
+        waits == WEFTI_WAITS_ON_CALLER || blocked->signal == &group->calls->completed.signal;
     weft_status_t status =
         wefti_wait_signal(group->endpoint, blocked->signal, blocked->target, "a collective",
                           progresses ? look_and_progress : look, call);
@@ -119,7 +120,7 @@ weft_status_t wefti_call_poll(wefti_call_t *call, wefti_blocked_t *out_blocked)
     if (status != WEFT_IN_PROGRESS) {
         return status;
     }
-    if (out_blocked->signal == &group->calls->completed) {
+    if (out_blocked->signal == &group->calls->completed.signal) {
         out_blocked->signal = NULL; /* the group may go while somebody sleeps on it */
     }
     uint64_t now = wefti_now_ns();
@@ -154,22 +155,22 @@ void wefti_group_leave_stream(weft_group_t *group, weft_stream_t *stream, uint32
         wefti_group_fail(group, status);
     }
     /* acquire: the stream's thread is done with the memory that its work used */
-    while (!wefti_signal_has_reached(&stream->done, target)) {
+    while (!wefti_signal_has_reached(&stream->done.signal, target)) {
         wefti_streams_progress(group->context, NULL);
-        wefti_signal_await(group->endpoint, &stream->done, target, 0, 1000000);
+        wefti_signal_await(group->endpoint, &stream->done.signal, target, 0, 1000000);
     }
 }
 
 weft_status_t wefti_group_drain(weft_group_t *group)
 {
-    while (!wefti_signal_has_reached(&group->calls->completed, group->calls->issued)) {
+    while (!wefti_signal_has_reached(&group->calls->completed.signal, group->calls->issued)) {
         wefti_streams_progress(group->context, NULL);
         weft_status_t status = wefti_group_check(group);
         if (status < 0) {
             return status;
         }
-        wefti_signal_await(group->endpoint, &group->calls->completed, group->calls->issued, 0,
-                           1000000);
+        wefti_signal_await(group->endpoint, &group->calls->completed.signal, group->calls->issued,
+                           0, 1000000);
     }
     return WEFT_OK;
 }

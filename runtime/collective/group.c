@@ -572,10 +572,10 @@ static bool part(weft_group_t *group)
         wefti_endpoint_flush(group->endpoint); /* nothing of this rank's comes later */
         wefti_mirror_done(group, number);
     }
-    wefti_signal_post(&group->channels[group->rank]->done, number);
+    wefti_signal_post(&group->channels[group->rank]->done.signal, number);
     for (uint32_t r = 0; r < group->size; r++) {
         parting_t parting = {group, r, 0};
-        if (wefti_wait_signal(group->endpoint, &group->channels[r]->done, number,
+        if (wefti_wait_signal(group->endpoint, &group->channels[r]->done.signal, number,
                               "a group's ranks to destroy it", poll_parting, &parting) < 0) {
             return false;
         }

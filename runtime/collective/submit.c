@@ -15,7 +15,7 @@ static weft_status_t drop(wefti_call_t *call)
     if (status == WEFT_OK && group->put_peer_count > 0) {
         /* The group may be mended by a call before this one: only then is it known what this one
          * is to others. */
-        if (!wefti_signal_has_reached(&group->calls->completed, call->order - 1)) {
+        if (!wefti_signal_has_reached(&group->calls->completed.signal, call->order - 1)) {
             return WEFT_IN_PROGRESS;
         }
         if (wefti_link_excuses(call)) {
@@ -52,7 +52,8 @@ weft_status_t wefti_call_reserve(weft_group_t *group, weft_stream_t *stream,
     }
     uint32_t order = group->calls->issued + 1;
     /* acquire: the ring's place is free, and its last user has finished with it */
-    uint32_t completed = atomic_load_explicit(&group->calls->completed.value, memory_order_acquire);
+    uint32_t completed =
+        atomic_load_explicit(&group->calls->completed.signal.value, memory_order_acquire);
     if (order - completed > WEFTI_CALLS) {
         return WEFT_AGAIN;
     }

@@ -56,7 +56,7 @@ static weft_status_t build(weft_group_t *group, const weft_fuser_params_t *param
         fuser->owns_stream = status == WEFT_OK;
         return status;
     }
-    fuser->target = atomic_load_explicit(&fuser->stream->tail.value, memory_order_relaxed);
+    fuser->target = atomic_load_explicit(&fuser->stream->tail.signal.value, memory_order_relaxed);
     fuser->reduced_target = fuser->target;
     return WEFT_OK;
 }

@@ -13,7 +13,8 @@ static weft_status_t handed(weft_fuser_t *fuser, weft_status_t status, wefti_fus
 {
     if (status == WEFT_OK) {
         fuser->phase = next;
-        fuser->target = atomic_load_explicit(&fuser->stream->tail.value, memory_order_relaxed);
+        fuser->target =
+            atomic_load_explicit(&fuser->stream->tail.signal.value, memory_order_relaxed);
     }
     return status;
 }
@@ -46,7 +47,7 @@ static weft_status_t start_header(weft_fuser_t *fuser)
 static weft_status_t arrived(weft_fuser_t *fuser)
 {
     /* acquire: the message is visible */
-    uint32_t done = atomic_load_explicit(&fuser->stream->done.value, memory_order_acquire);
+    uint32_t done = atomic_load_explicit(&fuser->stream->done.signal.value, memory_order_acquire);
     if (!wefti_signal_reached(done, fuser->target)) {
         return WEFT_IN_PROGRESS;
     }

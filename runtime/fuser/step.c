@@ -217,7 +217,7 @@ weft_status_t weft_fuser_query(weft_fuser_t *fuser)
         return status;
     }
     /* acquire: the results are visible */
-    uint32_t done = atomic_load_explicit(&fuser->stream->done.value, memory_order_acquire);
+    uint32_t done = atomic_load_explicit(&fuser->stream->done.signal.value, memory_order_acquire);
     return all_on_its_way(fuser) && wefti_signal_reached(done, fuser->reduced_target)
                ? wefti_fuser_check(fuser)
                : WEFT_IN_PROGRESS;
@@ -229,8 +229,8 @@ weft_status_t weft_fuser_query(weft_fuser_t *fuser)
 static weft_status_t wait_some(weft_fuser_t *fuser)
 {
     weft_stream_t *stream = fuser->stream;
-    uint32_t done = atomic_load_explicit(&stream->done.value, memory_order_acquire);
-    uint32_t tail = atomic_load_explicit(&stream->tail.value, memory_order_relaxed);
+    uint32_t done = atomic_load_explicit(&stream->done.signal.value, memory_order_acquire);
+    uint32_t tail = atomic_load_explicit(&stream->tail.signal.value, memory_order_relaxed);
     uint32_t target = wefti_signal_reached(done, fuser->target) ? tail : fuser->target;
     target = done + (target - done + 1) / 2;
     return wefti_stream_wait(fuser->context, NULL, stream, target, "a step of a fuser");

@@ -66,19 +66,18 @@ void wefti_group_reset_channel(weft_group_t *group, uint32_t number)
     wefti_channel_t *own = group->channels[group->rank];
     atomic_store_explicit(&own->abort.state, 0, memory_order_relaxed);
     wefti_mirror_reset(group, number);
-    atomic_store_explicit(&own->staged.value, 0, memory_order_relaxed);
-    atomic_store_explicit(&own->done.value, number, memory_order_relaxed);
+    atomic_store_explicit(&own->staged.signal.value, 0, memory_order_relaxed);
+    atomic_store_explicit(&own->done.signal.value, number, memory_order_relaxed);
     atomic_store_explicit(&own->claimed, number, memory_order_relaxed);
     for (uint32_t i = 0; i < 2; i++) {
-        atomic_store_explicit(&wefti_posting_signal(&own->postings[i])->value, number,
-                              memory_order_relaxed);
+        atomic_store_explicit(&own->postings[i].signal.value, number, memory_order_relaxed);
     }
     for (uint32_t i = 0; i < group->endpoint->world_size; i++) {
         wefti_mailbox_t *mailbox =
             (wefti_mailbox_t *)(void *)((uint8_t *)own + group->layout.pairs +
                                         i * group->layout.pair_bytes);
-        atomic_store_explicit(&mailbox->posted.value, 0, memory_order_relaxed);
-        atomic_store_explicit(&mailbox->consumed.value, 0, memory_order_relaxed);
+        atomic_store_explicit(&mailbox->posted.signal.value, 0, memory_order_relaxed);
+        atomic_store_explicit(&mailbox->consumed.signal.value, 0, memory_order_relaxed);
     }
     wefti_run_area_clear((uint8_t *)own + group->layout.area, group->endpoint->world_size,
                          wefti_area_lanes(group->endpoint->world_size));

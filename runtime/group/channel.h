@@ -27,9 +27,9 @@
  * with this one.
  */
 typedef struct wefti_posting {
-    uint8_t signal[8]; /* value and waiters of a wefti_signal_t: wefti_posting_signal() */
-    uint64_t what;     /* operator, type, reduction, order, flags, root: wefti_what() */
-    uint64_t count;    /* elements; a hash of the counts where there are many */
+    wefti_signal_t signal; /* the number of the call */
+    uint64_t what;         /* operator, type, reduction, order, flags, root: wefti_what() */
+    uint64_t count;        /* elements; a hash of the counts where there are many */
     union {
         struct {
             uint64_t send, recv;  /* addresses relative to the rank's region */
@@ -43,11 +43,6 @@ typedef struct wefti_posting {
     uint8_t data[WEFTI_POSTING_DATA];
 } wefti_posting_t;
 _Static_assert(sizeof(wefti_posting_t) == 64 + WEFTI_POSTING_DATA, "postings are shared memory");
-
-static inline wefti_signal_t *wefti_posting_signal(wefti_posting_t *posting)
-{
-    return (wefti_signal_t *)(void *)posting; /* only value and waiters are ever touched */
-}
 
 /* The buffers in the rank's own process, for peers that attach to it; in the last line of data. */
 typedef struct wefti_addresses {
@@ -88,14 +83,14 @@ static inline wefti_addresses_t *wefti_posting_addresses(wefti_posting_t *postin
  * nothing is acknowledged.
  */
 typedef struct wefti_channel {
-    wefti_signal_t staged; /* rounds of staging that this rank has filled in */
-    wefti_signal_t done;   /* calls in which this rank is done with the peers' memory */
+    wefti_signal_line_t staged; /* rounds of staging that this rank has filled in */
+    wefti_signal_line_t done;   /* calls in which this rank is done with the peers' memory */
     struct {
         _Atomic uint32_t state; /* 0 none, 1 being written, 2 readable */
         int32_t status;
         char text[WEFTI_ABORT_TEXT_BYTES];
     } abort;
-    uint8_t alarm[8]; /* in mirrors, value and waiters of a counter: 1 says abort is readable */
+    wefti_signal_t alarm;     /* in mirrors: 1 says that abort is readable */
     _Atomic uint32_t claimed; /* the last call in which some rank took this rank's share upon it */
     uint8_t pad[12];
     wefti_posting_t postings[2];
@@ -104,8 +99,8 @@ _Static_assert(offsetof(wefti_channel_t, postings) == 768, "channels are shared 
 
 /* From s to d: in s's channel, number d. Followed by two buffers. */
 typedef struct wefti_mailbox {
-    wefti_signal_t posted;   /* pieces that s has put in */
-    wefti_signal_t consumed; /* in d's channel, number s: pieces that d has taken out */
+    wefti_signal_line_t posted;   /* pieces that s has put in */
+    wefti_signal_line_t consumed; /* in d's channel, number s: pieces that d has taken out */
     struct {
         uint64_t what, count, send;
     } head[2];
@@ -118,10 +113,9 @@ _Static_assert(sizeof(wefti_mailbox_t) == 384, "mailboxes are shared memory");
  * channel, by the peer's number. Epochs count the link faults of the group.
  */
 typedef struct wefti_mend {
-    uint8_t flushed[8]; /* value and waiters of a counter: the epoch up to which nothing of the
-                         * peer's is in flight any more, */
-    uint8_t reset[8];   /* and up to which its channel is reset */
-    uint32_t failed[2]; /* by epoch: the last call that ended with an error there */
+    wefti_signal_t flushed; /* the epoch up to which nothing of the peer is in flight any more, */
+    wefti_signal_t reset;   /* and up to which its channel is reset */
+    uint32_t failed[2];     /* by epoch: the last call that ended with an error there */
     uint8_t pad[40];
 } wefti_mend_t;
 _Static_assert(sizeof(wefti_mend_t) == 64, "mends are shared memory");

@@ -94,12 +94,12 @@ static bool write_down(wefti_channel_t *channel, weft_status_t status, const cha
     return true;
 }
 
-/* Counters of schedules, a line each. Sleepers look for themselves now and then: whoever comes
+/* Counters of schedules, a line or two each. Sleepers look for themselves now and then: whoever comes
  * just now is not lost. */
 static void wake_area(uint8_t *area, uint32_t world_size)
 {
     size_t bytes = wefti_run_area_bytes(world_size, wefti_area_lanes(world_size));
-    for (size_t at = 0; at < bytes; at += sizeof(wefti_signal_t)) {
+    for (size_t at = 0; at < bytes; at += WEFTI_ARRIVAL_BYTES) {
         wefti_signal_t *signal = (wefti_signal_t *)(void *)(area + at);
         if (atomic_load_explicit(&signal->waiters, memory_order_relaxed) != 0) {
             wefti_futex_wake_all(&signal->value);
@@ -110,17 +110,17 @@ static void wake_area(uint8_t *area, uint32_t world_size)
 static void wake(const weft_group_t *group, uint32_t rank)
 {
     wefti_channel_t *channel = group->channels[rank];
-    wefti_futex_wake_all(&wefti_posting_signal(&channel->postings[0])->value);
-    wefti_futex_wake_all(&wefti_posting_signal(&channel->postings[1])->value);
-    wefti_futex_wake_all(&channel->staged.value);
-    wefti_futex_wake_all(&channel->done.value);
+    wefti_futex_wake_all(&channel->postings[0].signal.value);
+    wefti_futex_wake_all(&channel->postings[1].signal.value);
+    wefti_futex_wake_all(&channel->staged.signal.value);
+    wefti_futex_wake_all(&channel->done.signal.value);
     if (!wefti_group_puts(group, rank)) { /* mirrors have none */
         wake_area((uint8_t *)channel + group->layout.area, group->endpoint->world_size);
     }
     for (uint32_t i = 0; i < group->size; i++) {
         wefti_mailbox_t *mailbox = wefti_mailbox_of(group, rank, i);
-        wefti_futex_wake_all(&mailbox->posted.value);
-        wefti_futex_wake_all(&mailbox->consumed.value);
+        wefti_futex_wake_all(&mailbox->posted.signal.value);
+        wefti_futex_wake_all(&mailbox->consumed.signal.value);
     }
 }
 

@@ -73,10 +73,10 @@ weft_status_t wefti_mirror_link(weft_group_t *group, const uint32_t *leaders)
     return WEFT_OK;
 }
 
-static void set(void *counter, uint32_t value)
+static void set(wefti_signal_t *signal, uint32_t value)
 {
     /* relaxed: peers learn later that they may use the group */
-    atomic_store_explicit(&((wefti_signal_t *)counter)->value, value, memory_order_relaxed);
+    atomic_store_explicit(&signal->value, value, memory_order_relaxed);
 }
 
 void wefti_mirror_reset(weft_group_t *group, uint32_t number)
@@ -84,12 +84,12 @@ void wefti_mirror_reset(weft_group_t *group, uint32_t number)
     for (uint32_t i = 0; i < group->put_peer_count; i++) {
         wefti_channel_t *mirror = group->channels[group->put_peers[i]];
         wefti_mailbox_t *mailbox = wefti_mailbox_of(group, group->put_peers[i], group->rank);
-        set(&mirror->done, number);
-        set(mirror->alarm, 0);
-        set(&mirror->postings[0], number);
-        set(&mirror->postings[1], number);
-        set(&mailbox->posted, 0);
-        set(&mailbox->consumed, 0);
+        set(&mirror->done.signal, number);
+        set(&mirror->alarm, 0);
+        set(&mirror->postings[0].signal, number);
+        set(&mirror->postings[1].signal, number);
+        set(&mailbox->posted.signal, 0);
+        set(&mailbox->consumed.signal, 0);
     }
 }
 
@@ -139,9 +139,8 @@ const wefti_channel_t *wefti_mirror_alarmed(const weft_group_t *group)
 {
     for (uint32_t i = 0; i < group->put_peer_count; i++) {
         wefti_channel_t *mirror = group->channels[group->put_peers[i]];
-        const wefti_signal_t *alarm = (const wefti_signal_t *)(const void *)mirror->alarm;
         /* acquire: the record is complete */
-        if (atomic_load_explicit(&alarm->value, memory_order_acquire) != 0) {
+        if (atomic_load_explicit(&mirror->alarm.value, memory_order_acquire) != 0) {
             return mirror;
         }
     }

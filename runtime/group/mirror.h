@@ -75,7 +75,7 @@ static inline void wefti_posting_publish(weft_group_t *group, wefti_posting_t *o
     if (group->put_peer_count > 0) {
         wefti_mirror_posting(group, own, number, data_bytes);
     }
-    wefti_signal_publish(wefti_posting_signal(own), number);
+    wefti_signal_publish(&own->signal, number);
 }
 
 #endif

@@ -8,7 +8,7 @@
 
 size_t wefti_run_area_bytes(uint32_t group_size, uint32_t lanes)
 {
-    return lanes * sizeof(wefti_signal_t) + (size_t)lanes * group_size * WEFTI_ARRIVAL_BYTES;
+    return lanes * sizeof(wefti_signal_line_t) + (size_t)lanes * group_size * WEFTI_ARRIVAL_BYTES;
 }
 
 bool wefti_run_arrives_from(const wefti_run_counters_t *counters, const uint8_t *area,

@@ -13,8 +13,6 @@
 #include "ops/reduce/reduce.h"
 #include "runtime/interpreter/interpreter.h"
 
-#define WEFTI_ARRIVAL_BYTES 64u /* only value and waiters are ever touched */
-
 typedef struct wefti_run_lane {
     uint32_t at, end; /* tasks */
     uint32_t seen;    /* WAIT: ranks that were seen */
@@ -44,10 +42,10 @@ struct wefti_run {
     uint32_t elem_bytes[WEFTI_BUFFER_COUNT];
     uintptr_t *places; /* [buffer * group_size + rank]: address, or offset over a put link */
     wefti_run_lane_t lane[WEFTI_MAX_LANES];
-    uint32_t unsettled;     /* bits of lanes whose sleepers were not looked for since they posted */
-    uint8_t *area;          /* own */
-    wefti_signal_t lent[2]; /* of even and odd runs: below 0 while puts lend what they read */
-    const void **sources;   /* of one reduction */
+    uint32_t unsettled; /* bits of lanes whose sleepers were not looked for since they posted */
+    uint8_t *area;      /* own */
+    wefti_signal_line_t lent[2]; /* of even and odd runs: below 0 while puts lend what they read */
+    const void **sources;        /* of one reduction */
     uint8_t *wide;
     void **destinations;
 };
@@ -59,14 +57,14 @@ weft_status_t wefti_run_begin(wefti_run_t *run);
 
 static inline wefti_signal_t *wefti_run_lane_signal(uint8_t *area, uint32_t lane)
 {
-    return (wefti_signal_t *)(void *)(area + lane * sizeof(wefti_signal_t));
+    return (wefti_signal_t *)(void *)(area + lane * sizeof(wefti_signal_line_t));
 }
 
 /* Where the signals of peer's lane arrive, from the start of an area. */
 static inline size_t wefti_run_arrival(const wefti_run_counters_t *counters, uint32_t lane,
                                        uint32_t peer)
 {
-    return counters->lanes * sizeof(wefti_signal_t) +
+    return counters->lanes * sizeof(wefti_signal_line_t) +
            ((size_t)lane * counters->group_size + peer) * WEFTI_ARRIVAL_BYTES;
 }
 

@@ -67,7 +67,7 @@ static bool is_back(const wefti_signal_t *lent)
 
 static wefti_signal_t *lent_now(wefti_run_t *run)
 {
-    return &run->lent[run->number & 1];
+    return &run->lent[run->number & 1].signal;
 }
 
 /* What a lane is blocked on, or NULL when its task may run. */
@@ -277,8 +277,8 @@ static weft_status_t run_lanes(wefti_run_t *run, wefti_blocked_t *out)
 static const wefti_signal_t *still_lent(const wefti_run_t *run)
 {
     bool last = run->slice.at + run->slice.elem_count >= run->total;
-    const wefti_signal_t *own = &run->lent[run->number & 1];
-    const wefti_signal_t *former = &run->lent[(run->number + 1) & 1];
+    const wefti_signal_t *own = &run->lent[run->number & 1].signal;
+    const wefti_signal_t *former = &run->lent[(run->number + 1) & 1].signal;
     if (!is_back(former)) {
         return former;
     }
@@ -291,7 +291,7 @@ static weft_status_t take_back(wefti_run_t *run, wefti_blocked_t *out)
     const wefti_signal_t *lent;
     for (uint32_t i = 0; (lent = still_lent(run)) != NULL; i++) {
         if (i == tries) {
-            out->signal = &run->lent[lent - run->lent];
+            out->signal = (wefti_signal_t *)(uintptr_t)lent;
             out->target = 0;
             return WEFT_IN_PROGRESS;
         }
@@ -303,11 +303,11 @@ static weft_status_t take_back(wefti_run_t *run, wefti_blocked_t *out)
 void wefti_run_settle(wefti_run_t *run)
 {
     for (uint32_t i = 0; i < 2; i++) {
-        while (!is_back(&run->lent[i]) && wefti_endpoint_owned(run->memory->endpoint)) {
+        while (!is_back(&run->lent[i].signal) && wefti_endpoint_owned(run->memory->endpoint)) {
             wefti_endpoint_progress(run->memory->endpoint);
             wefti_endpoint_doze(run->memory->endpoint);
-            wefti_futex_wait(&run->lent[i].value,
-                             atomic_load_explicit(&run->lent[i].value, memory_order_relaxed),
+            wefti_futex_wait(&run->lent[i].signal.value,
+                             atomic_load_explicit(&run->lent[i].signal.value, memory_order_relaxed),
                              SETTLE_NAP_NS);
         }
     }
@@ -381,7 +381,7 @@ static bool lane_ready(const wefti_run_t *run, uint32_t lane)
     } else if (task->op == WEFTI_DO_AWAIT) {
         signal = awaited(run, task, &target);
     } else if (task->flags & WEFTI_STEP_AFTER_LENT) {
-        signal = &run->lent[run->number & 1];
+        signal = &run->lent[run->number & 1].signal;
     }
     return signal == NULL || wefti_signal_has_reached(signal, target);
 }

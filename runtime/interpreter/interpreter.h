@@ -46,7 +46,9 @@ typedef struct wefti_run_counters {
     uint32_t *sent, *arrived;         /* [lane * group_size + peer] */
 } wefti_run_counters_t;
 
-/* Of the area on each rank: 64-byte aligned. Zero at first. */
+/* Of the area on each rank: 64-byte aligned. Zero at first. A wefti_signal_line_t per lane, then a
+ * signal at the start of each line. */
+#define WEFTI_ARRIVAL_BYTES 64u
 size_t wefti_run_area_bytes(uint32_t group_size, uint32_t lanes);
 weft_status_t wefti_run_counters_init(wefti_run_counters_t *counters, uint32_t group_size,
                                       uint32_t lanes, const weft_allocator_t *allocator);

@@ -35,7 +35,7 @@ wefti_signal_t *wefti_bind_collective_signal(const wefti_lowering_t *lowering, u
     const weft_session_t *session = lowering->session;
     return wefti_bind_at(session, rank,
                          session->signals_offset +
-                             lowering->next_collective * sizeof(wefti_signal_t));
+                             lowering->next_collective * sizeof(wefti_signal_line_t));
 }
 
 weft_status_t wefti_bind_peer_wait(wefti_lowering_t *lowering, uint32_t first_rank,

@@ -28,9 +28,9 @@ size_t wefti_bind_signal_bytes(weft_session_t *session)
             count += wefti_bind_count_collectives(plan, p, s);
         }
     }
-    session->events_offset = session->signals_offset + count * sizeof(wefti_signal_t);
+    session->events_offset = session->signals_offset + count * sizeof(wefti_signal_line_t);
     count += (size_t)plan->program_count * plan->event_count;
-    return count * sizeof(wefti_signal_t);
+    return count * sizeof(wefti_signal_line_t);
 }
 
 static wefti_signal_t *event_signal(const wefti_lowering_t *lowering, uint32_t event)
@@ -38,7 +38,7 @@ static wefti_signal_t *event_signal(const wefti_lowering_t *lowering, uint32_t e
     const weft_session_t *session = lowering->session;
     size_t index = (size_t)lowering->program * session->plan->event_count + event;
     return wefti_bind_at(session, session->endpoint->rank,
-                         session->events_offset + index * sizeof(wefti_signal_t));
+                         session->events_offset + index * sizeof(wefti_signal_line_t));
 }
 
 static weft_status_t add_event(wefti_lowering_t *lowering, const wefti_plan_step_t *step,

@@ -56,7 +56,7 @@ static weft_status_t make_run(weft_session_t *session, wefti_bound_run_t *bound,
             "increase WEFT_STAGING_BYTES",
             planned->name, form->algorithm->name, work);
     }
-    *bytes = wefti_align_up(*bytes, sizeof(wefti_signal_t));
+    *bytes = wefti_align_up(*bytes, sizeof(wefti_signal_line_t));
     bound->memory.area = *bytes;
     *bytes = wefti_align_up(*bytes + wefti_run_area_bytes(n, lanes), LINE_BYTES);
     bound->memory.work = *bytes;

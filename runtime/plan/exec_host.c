@@ -301,7 +301,7 @@ static void *worker_main(void *user)
     weft_session_t *session = worker->session;
     wefti_context_enter_thread(session->context);
     for (uint32_t run = 1;; run++) {
-        wefti_signal_await(NULL, &worker->start, run, idle_spin_ns(session), UINT64_MAX);
+        wefti_signal_await(NULL, &worker->start.signal, run, idle_spin_ns(session), UINT64_MAX);
         if (atomic_load_explicit(&worker->stop, memory_order_acquire)) {
             return NULL;
         }
@@ -309,7 +309,7 @@ static void *worker_main(void *user)
         if (status < 0) {
             wefti_session_fail(session, status);
         }
-        wefti_signal_post(&worker->done, run);
+        wefti_signal_post(&worker->done.signal, run);
     }
 }
 
@@ -317,7 +317,7 @@ static void *worker_main(void *user)
 static void await_worker(weft_session_t *session, wefti_worker_t *worker)
 {
     uint64_t spin_ns = idle_spin_ns(session);
-    while (!wefti_signal_await(session->endpoint, &worker->done, worker->asked, spin_ns,
+    while (!wefti_signal_await(session->endpoint, &worker->done.signal, worker->asked, spin_ns,
                                FAULT_SLICE_NS)) {
         spin_ns = 0;
         weft_status_t status = wefti_endpoint_check(session->endpoint);
@@ -340,7 +340,7 @@ weft_status_t wefti_exec_host_run(weft_session_t *session, wefti_bound_program_t
     /* A stream with nothing to do (eval has no communication) does not wake its thread. */
     for (uint32_t i = 0; i < count; i++) {
         if (session->on_worker[i] && program->streams[i].count > 0) {
-            wefti_signal_post(&session->workers[i].start, ++session->workers[i].asked);
+            wefti_signal_post(&session->workers[i].start.signal, ++session->workers[i].asked);
         }
     }
     weft_status_t status = run_caller(session, &poll_ns);
@@ -414,7 +414,7 @@ void wefti_exec_host_close(weft_session_t *session)
         if (worker->running && wefti_endpoint_owned(session->endpoint)) { /* not in a child */
             /* release: the worker sees stop once it sees the start it waits for */
             atomic_store_explicit(&worker->stop, 1, memory_order_release);
-            wefti_signal_post(&worker->start, worker->asked + 1);
+            wefti_signal_post(&worker->start.signal, worker->asked + 1);
             pthread_join(worker->thread, NULL);
             worker->running = false;
         }

@@ -161,8 +161,8 @@ static weft_status_t find_entries(weft_session_t *session)
 static weft_status_t map_memory(weft_session_t *session)
 {
     size_t bytes = 0, arena_bytes = session->plan->arena_bytes;
-    bool fits = arena_bytes < SIZE_MAX - sizeof(wefti_signal_t);
-    session->signals_offset = fits ? wefti_align_up(arena_bytes, sizeof(wefti_signal_t)) : 0;
+    bool fits = arena_bytes < SIZE_MAX - sizeof(wefti_signal_line_t);
+    session->signals_offset = fits ? wefti_align_up(arena_bytes, sizeof(wefti_signal_line_t)) : 0;
     weft_status_t status = WEFT_OK;
     if (!fits ||
         !wefti_add_size(session->signals_offset, wefti_bind_signal_bytes(session), &bytes)) {

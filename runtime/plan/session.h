@@ -59,8 +59,8 @@ typedef struct wefti_cursor {
 
 /* A communicating stream's own thread. */
 typedef struct wefti_worker {
-    wefti_signal_t start, done; /* number of the run asked for, and of the last one finished */
-    uint32_t asked;             /* the caller's copy of start */
+    wefti_signal_line_t start, done; /* number of the run asked for, and of the last one finished */
+    uint32_t asked;                  /* the caller's copy of start */
     weft_session_t *session;
     uint32_t stream;
     bool running; /* the thread exists */

@@ -52,8 +52,8 @@ static bool raises(const wefti_slot_t *slot)
 /* What it waits for will not come: its other end broke or is gone. */
 static void look_at_waits(weft_stream_t *stream)
 {
-    uint32_t tail = atomic_load_explicit(&stream->tail.value, memory_order_acquire);
-    uint32_t done = atomic_load_explicit(&stream->done.value, memory_order_relaxed);
+    uint32_t tail = atomic_load_explicit(&stream->tail.signal.value, memory_order_acquire);
+    uint32_t done = atomic_load_explicit(&stream->done.signal.value, memory_order_relaxed);
     for (uint32_t i = done; i != tail; i++) {
         const wefti_slot_t *slot = &stream->slots[i & (stream->capacity - 1)];
         if (slot->mark == NULL || slot->record.kind != WEFTI_RECORD_WAIT ||
@@ -78,9 +78,9 @@ weft_status_t wefti_stream_poll_held(weft_stream_t *stream)
         look_at_waits(stream);
         return status;
     }
-    uint32_t tail = atomic_load_explicit(&stream->tail.value, memory_order_relaxed);
-    for (uint32_t i = atomic_load_explicit(&stream->done.value, memory_order_relaxed); i != tail;
-         i++) {
+    uint32_t tail = atomic_load_explicit(&stream->tail.signal.value, memory_order_relaxed);
+    for (uint32_t i = atomic_load_explicit(&stream->done.signal.value, memory_order_relaxed);
+         i != tail; i++) {
         wefti_slot_t *slot = &stream->slots[i & (stream->capacity - 1)];
         if (status < 0 && raises(slot) && !wefti_mark_reached(slot->mark, slot->value)) {
             wefti_fault_set(&slot->mark->fault, stream->fault.status, stream->fault.text);
@@ -88,7 +88,7 @@ weft_status_t wefti_stream_poll_held(weft_stream_t *stream)
         wefti_mark_release(slot->mark);
         slot->mark = NULL;
     }
-    wefti_signal_post(&stream->done, tail);
+    wefti_signal_post(&stream->done.signal, tail);
     return wefti_fault_get(&stream->fault);
 }
 

@@ -77,8 +77,8 @@ void wefti_stream_run(weft_stream_t *stream)
 {
     for (;;) {
         /* only the runner moves done; acquire on tail: the slot before it is filled in */
-        uint32_t done = atomic_load_explicit(&stream->done.value, memory_order_relaxed);
-        if (done == atomic_load_explicit(&stream->tail.value, memory_order_acquire)) {
+        uint32_t done = atomic_load_explicit(&stream->done.signal.value, memory_order_relaxed);
+        if (done == atomic_load_explicit(&stream->tail.signal.value, memory_order_acquire)) {
             return;
         }
         wefti_slot_t *slot = &stream->slots[done & (stream->capacity - 1)];
@@ -87,6 +87,6 @@ void wefti_stream_run(weft_stream_t *stream)
         }
         wefti_mark_release(slot->mark);
         slot->mark = NULL;
-        wefti_signal_post(&stream->done, done + 1);
+        wefti_signal_post(&stream->done.signal, done + 1);
     }
 }

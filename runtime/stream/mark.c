@@ -11,10 +11,11 @@ weft_status_t wefti_mark_create(weft_context_t *context, wefti_mark_t **out_mark
     }
     atomic_init(&mark->references, 1);
     mark->context = context;
-    mark->signal = &mark->local;
+    mark->signal = &mark->local.signal;
     if (device != NULL) {
         void *address = NULL;
-        weft_status_t status = device->ops->mem_alloc(device, sizeof(wefti_signal_t), &address);
+        weft_status_t status =
+            device->ops->mem_alloc(device, sizeof(wefti_signal_line_t), &address);
         if (status < 0) {
             wefti_free(context->allocator, mark);
             return status;
@@ -50,6 +51,6 @@ bool wefti_mark_reached(const wefti_mark_t *mark, uint32_t target)
 {
     /* acquire: what was done before the record is visible */
     const _Atomic uint32_t *value =
-        mark->context->device != NULL ? &mark->seen : &mark->local.value;
+        mark->context->device != NULL ? &mark->seen : &mark->local.signal.value;
     return wefti_signal_reached(atomic_load_explicit(value, memory_order_acquire), target);
 }

@@ -10,8 +10,8 @@
 #include "runtime/stream/record.h"
 
 typedef struct wefti_mark {
-    wefti_signal_t local;   /* on the CPU device */
-    wefti_signal_t *signal; /* &local, or on the device */
+    wefti_signal_line_t local; /* on the CPU device */
+    wefti_signal_t *signal;    /* &local, or on the device */
     weft_context_t *context;
     _Atomic uint32_t references;
     _Atomic uint32_t seen;    /* the device's counter as last copied to the host */

@@ -20,12 +20,12 @@
 static uint32_t done_count(const weft_stream_t *stream)
 {
     /* acquire: what the records wrote is visible */
-    return atomic_load_explicit(&stream->done.value, memory_order_acquire);
+    return atomic_load_explicit(&stream->done.signal.value, memory_order_acquire);
 }
 
 static uint32_t tail_count(const weft_stream_t *stream)
 {
-    return atomic_load_explicit(&stream->tail.value, memory_order_relaxed);
+    return atomic_load_explicit(&stream->tail.signal.value, memory_order_relaxed);
 }
 
 static void stream_free(weft_stream_t *stream)
@@ -160,13 +160,13 @@ void weft_stream_destroy(weft_stream_t *stream)
         /* release: the thread sees stop once it is woken */
         atomic_store_explicit(&stream->stop, 1, memory_order_release);
         uint32_t tail = tail_count(stream);
-        wefti_signal_await(NULL, &stream->done, tail, 0, UINT64_MAX);
+        wefti_signal_await(NULL, &stream->done.signal, tail, 0, UINT64_MAX);
         /* an empty slot wakes it for good */
         stream->slots[tail & (stream->capacity - 1)].record.kind = WEFTI_RECORD_COPY;
         stream->slots[tail & (stream->capacity - 1)].record.copy.size_bytes = 0;
         stream->slots[tail & (stream->capacity - 1)].record.copy.dst = stream;
         stream->slots[tail & (stream->capacity - 1)].record.copy.src = stream;
-        wefti_signal_post(&stream->tail, tail + 1);
+        wefti_signal_post(&stream->tail.signal, tail + 1);
         pthread_join(stream->thread, NULL);
     } else if (stream->queue == NULL) {
         while (atomic_flag_test_and_set_explicit(&stream->busy, memory_order_acquire)) {
@@ -215,7 +215,7 @@ weft_status_t wefti_stream_commit(weft_stream_t *stream, wefti_slot_t *slot)
             return status;
         }
     }
-    wefti_signal_post(&stream->tail, tail_count(stream) + 1);
+    wefti_signal_post(&stream->tail.signal, tail_count(stream) + 1);
     return WEFT_OK;
 }
 
@@ -431,7 +431,7 @@ weft_status_t wefti_stream_wait_for(weft_context_t *context, wefti_mark_t *mark,
 {
     wefti_endpoint_t *endpoint = context->endpoint;
     uint64_t slice_ns = SLICE_MIN_NS, start_ns = wefti_now_ns(), checked_ns = start_ns;
-    wefti_signal_t *signal = mark != NULL ? mark->signal : &stream->done;
+    wefti_signal_t *signal = mark != NULL ? mark->signal : &stream->done.signal;
     wefti_stream_block_t last = {0}; /* only compared */
     if (!wefti_endpoint_owned(endpoint)) {
         return wefti_endpoint_check(endpoint);

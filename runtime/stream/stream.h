@@ -28,8 +28,8 @@ typedef struct wefti_slot {
 } wefti_slot_t;
 
 struct weft_stream {
-    wefti_signal_t tail; /* how many were enqueued */
-    wefti_signal_t done; /* how many are done */
+    wefti_signal_line_t tail; /* how many were enqueued */
+    wefti_signal_line_t done; /* how many are done */
     weft_context_t *context;
     char name[48];
     uint32_t capacity; /* a power of two */

@@ -117,9 +117,9 @@ void wefti_streams_tell(const weft_stream_t *stream)
 /* Takes what the stream at hand is blocked on; the caller holds busy. */
 static void note_blocked(weft_stream_t *stream, wefti_stream_block_t *out)
 {
-    uint32_t done = atomic_load_explicit(&stream->done.value, memory_order_relaxed);
+    uint32_t done = atomic_load_explicit(&stream->done.signal.value, memory_order_relaxed);
     if (out->signal != NULL ||
-        done == atomic_load_explicit(&stream->tail.value, memory_order_acquire)) {
+        done == atomic_load_explicit(&stream->tail.signal.value, memory_order_acquire)) {
         return;
     }
     const wefti_slot_t *slot = &stream->slots[done & (stream->capacity - 1)];
@@ -137,8 +137,8 @@ static void note_blocked(weft_stream_t *stream, wefti_stream_block_t *out)
 /* On a device: work is queued that may have failed, of which later work must learn. */
 static bool is_unsettled(const weft_stream_t *stream)
 {
-    return atomic_load_explicit(&stream->done.value, memory_order_relaxed) !=
-           atomic_load_explicit(&stream->tail.value, memory_order_acquire);
+    return atomic_load_explicit(&stream->done.signal.value, memory_order_relaxed) !=
+           atomic_load_explicit(&stream->tail.signal.value, memory_order_acquire);
 }
 
 bool wefti_streams_progress(weft_context_t *context, wefti_stream_block_t *out_block)

@@ -37,12 +37,12 @@ void *wefti_stream_main(void *user)
     }
     for (;;) {
         wefti_stream_run(stream);
-        uint32_t done = atomic_load_explicit(&stream->done.value, memory_order_relaxed);
-        if (done == atomic_load_explicit(&stream->tail.value, memory_order_acquire)) {
+        uint32_t done = atomic_load_explicit(&stream->done.signal.value, memory_order_relaxed);
+        if (done == atomic_load_explicit(&stream->tail.signal.value, memory_order_acquire)) {
             if (atomic_load_explicit(&stream->stop, memory_order_acquire)) {
                 return NULL;
             }
-            wefti_signal_await(NULL, &stream->tail, done + 1, spin_ns, UINT64_MAX);
+            wefti_signal_await(NULL, &stream->tail.signal, done + 1, spin_ns, UINT64_MAX);
             continue;
         }
         wefti_slot_t *slot = &stream->slots[done & (stream->capacity - 1)];

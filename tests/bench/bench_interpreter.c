@@ -137,7 +137,8 @@ static void bench_row(const row_t *row, uint8_t *const *bases, wefti_endpoint_t 
         send[r] = ROOM / 2;
         recv[r] = ROOM / 4 * 3;
         for (uint32_t lane = 0; lane < LANES; lane++) { /* far ahead */
-            wefti_signal_t *signal = (wefti_signal_t *)(void *)(bases[r] + lane * sizeof *signal);
+            wefti_signal_t *signal =
+                (wefti_signal_t *)(void *)(bases[r] + lane * sizeof(wefti_signal_line_t));
             atomic_store(&signal->value, r == params.rank ? 0 : 1u << 30);
         }
     }

@@ -87,7 +87,7 @@ static void run_wraps(rank_world_t *world)
         RANK_OK(weft_barrier(group, NULL));
     }
     for (uint32_t r = 0; r < group->size; r++) {
-        uint32_t done = atomic_load(&group->channels[r]->done.value);
+        uint32_t done = atomic_load(&group->channels[r]->done.signal.value);
         RANK_CHECK((int32_t)(done - (HALF_RANGE + 9)) < 0);
     }
     RANK_CHECK((int32_t)(atomic_load(&own->claimed) - (HALF_RANGE + 9)) < 0);

@@ -666,11 +666,11 @@ static void set_counters(rank_t *me, uint32_t value)
     me->counters.phase = value;
     for (uint32_t lane = 0; lane < LANES; lane++) {
         me->counters.posted[lane] = value;
-        atomic_store(&counter_at(me, lane * sizeof(wefti_signal_t))->value, value);
+        atomic_store(&counter_at(me, lane * sizeof(wefti_signal_line_t))->value, value);
         for (uint32_t r = 0; r < n; r++) {
             me->counters.sent[lane * n + r] = me->counters.arrived[lane * n + r] = value;
             atomic_store(
-                &counter_at(me, LANES * sizeof(wefti_signal_t) + (lane * n + r) * 64)->value,
+                &counter_at(me, LANES * sizeof(wefti_signal_line_t) + (lane * n + r) * 64)->value,
                 value);
         }
     }
@@ -680,7 +680,7 @@ static void set_counters(rank_t *me, uint32_t value)
 static void check_counters(const rank_t *me)
 {
     for (uint32_t lane = 0; lane < LANES; lane++) {
-        uint32_t value = atomic_load(&counter_at(me, lane * sizeof(wefti_signal_t))->value);
+        uint32_t value = atomic_load(&counter_at(me, lane * sizeof(wefti_signal_line_t))->value);
         RANK_CHECK(me->counters.phase < 100000); /* has wrapped */
         RANK_CHECK(me->counters.phase - value <= me->counters.phase);
     }

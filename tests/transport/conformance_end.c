@@ -52,7 +52,7 @@ static weft_status_t wait_somehow(wefti_endpoint_t *endpoint, size_t offset)
 /* One rank waits until all others are past what they did together; *out_offset: counters. */
 static int gather_at(wefti_endpoint_t *endpoint, uint32_t one, size_t *out_offset)
 {
-    size_t each = sizeof(wefti_signal_t);
+    size_t each = sizeof(wefti_signal_line_t);
     EXPECT(wefti_region_alloc(endpoint, (endpoint->world_size + 1) * each, out_offset) == WEFT_OK);
     size_t there = *out_offset + each;
     EXPECT(wefti_signal_peer(endpoint, one, there + endpoint->rank * each, 1, 0) == WEFT_OK);

@@ -59,13 +59,13 @@ static int puts_come_before_signals(wefti_endpoint_t *endpoint, const conform_t 
 static int lanes_keep_apart(wefti_endpoint_t *endpoint, const conform_t *conform)
 {
     uint32_t n = endpoint->world_size, rank = endpoint->rank;
-    size_t offset, counters = (size_t)n * WEFTI_LINK_LANES * sizeof(wefti_signal_t);
+    size_t offset, counters = (size_t)n * WEFTI_LINK_LANES * sizeof(wefti_signal_line_t);
     (void)conform;
     EXPECT(wefti_region_alloc(endpoint, counters * 2, &offset) == WEFT_OK);
     for (uint32_t round = 1; round <= 4; round++) {
         for (uint32_t i = 0; i < n * WEFTI_LINK_LANES; i++) {
             uint32_t to = i % n, lane = (i / n + round) % WEFTI_LINK_LANES;
-            size_t mine = ((size_t)rank * WEFTI_LINK_LANES + lane) * sizeof(wefti_signal_t);
+            size_t mine = ((size_t)rank * WEFTI_LINK_LANES + lane) * sizeof(wefti_signal_line_t);
             uint64_t word = (uint64_t)round << 32 | lane << 8 | rank;
             EXPECT(wefti_put(endpoint, to, offset + counters + mine + (round & 1) * 64, &word,
                              sizeof word, lane) == WEFT_OK);
@@ -73,7 +73,7 @@ static int lanes_keep_apart(wefti_endpoint_t *endpoint, const conform_t *conform
         }
         for (uint32_t i = 0; i < n * WEFTI_LINK_LANES; i++) {
             uint32_t from = i / WEFTI_LINK_LANES, lane = i % WEFTI_LINK_LANES;
-            size_t at = (size_t)i * sizeof(wefti_signal_t);
+            size_t at = (size_t)i * sizeof(wefti_signal_line_t);
             uint64_t word;
             EXPECT(wefti_wait_signal(endpoint, conform_signal(endpoint, offset + at), round,
                                      "a lane", NULL, NULL) == WEFT_OK);

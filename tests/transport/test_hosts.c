@@ -255,7 +255,7 @@ static int everybody_puts(wefti_endpoint_t *endpoint, void *user)
     uint64_t seed = *(const uint64_t *)user;
     uint32_t n = endpoint->world_size, rank = endpoint->rank, rounds = 12;
     size_t offset, places = (size_t)n * STRESS_LANES;
-    size_t counters = places * 2 * sizeof(wefti_signal_t), base = counters;
+    size_t counters = places * 2 * sizeof(wefti_signal_line_t), base = counters;
     uint8_t *data = malloc(STRESS_SLOT);
     uint64_t *sends = calloc(places, sizeof *sends), *receives = calloc(places, sizeof *receives);
     EXPECT(data != NULL && sends != NULL && receives != NULL);

@@ -46,7 +46,7 @@ static int remove_directory(void **state)
 typedef struct job {
     const char *model, *optimizer, *bucket;
     uint32_t world;
-    bool shard, decouple;
+    bool shard, decouple, parameters;
     weft_plan_t *plan;
     uint32_t until;   /* steps in all */
     uint32_t save_at; /* 0: nothing is saved */
@@ -64,6 +64,7 @@ static void compile(job_t *job)
     params.bucket = job->bucket;
     params.shard_optimizer = job->shard;
     params.decouple = job->decouple;
+    params.shard_parameters = job->parameters;
     if (weft_compile(&params, &job->plan) < 0) {
         print_error("%s\n", weft_last_error());
         fail();
@@ -189,12 +190,16 @@ static void test_shards_are_gathered_and_scattered(void **state)
     check_resume(&(job_t){.model = MLP, .optimizer = "adam", .world = 3, .shard = true}, THREADS);
     check_resume(&(job_t){.model = MLP, .optimizer = "momentum", .world = 2, .decouple = true},
                  THREADS);
+    check_resume(&(job_t){.model = MLP, .optimizer = "adam", .world = 3, .parameters = true},
+                 THREADS);
 }
 
 static void test_over_put_links(void **state)
 {
     (void)state;
     check_resume(&(job_t){.model = MLP, .optimizer = "adam", .world = 4, .shard = true}, HOSTS);
+    check_resume(&(job_t){.model = MLP, .optimizer = "adam", .world = 4, .parameters = true},
+                 HOSTS);
     check_resume(&(job_t){.model = MLP, .optimizer = "momentum", .world = 3}, HOSTS);
 }
 
@@ -202,6 +207,8 @@ static void test_on_cards(void **state)
 {
     (void)state;
     check_resume(&(job_t){.model = MLP, .optimizer = "adam", .world = 2}, CARDS);
+    check_resume(&(job_t){.model = MLP, .optimizer = "adam", .world = 2, .parameters = true},
+                 CARDS);
 }
 
 /* Saved by one kind of run, taken by another, saved again at once: the same contents. */
@@ -213,6 +220,7 @@ static void test_any_run_loads_what_any_other_saved(void **state)
         {.model = MLP, .optimizer = "adam", .world = 2, .bucket = "bytes:300"},
         {.model = MLP, .optimizer = "adam", .world = 3, .shard = true, .bucket = "one"},
         {.model = MLP, .optimizer = "adam", .world = 2, .decouple = true, .bucket = "none"},
+        {.model = MLP, .optimizer = "adam", .world = 4, .parameters = true, .bucket = "bytes:300"},
     };
     char a[128];
     (void)state;

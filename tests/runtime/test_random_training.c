@@ -28,8 +28,10 @@ typedef struct way {
 } way_t;
 
 static const way_t ways[] = {
-    {"one", 0, 0, 0},           {"none", 0, 0, 0},   {"auto", 0, 0, 0},      {"bytes:256", 0, 0, 1},
-    {"percent:30,70", 0, 0, 2}, {"mgwfbp", 1, 0, 0}, {"bytes:512", 1, 1, 0}, {"none", 1, 1, 2},
+    {"one", 0, 0, 0},       {"none", 0, 0, 0},          {"auto", 0, 0, 0},
+    {"bytes:256", 0, 0, 1}, {"percent:30,70", 0, 0, 2}, {"mgwfbp", 1, 0, 0},
+    {"bytes:512", 1, 1, 0}, {"none", 1, 1, 2},          {"none", 2, 0, 1},
+    {"bytes:512", 2, 0, 0}, {"auto", 2, 0, 3},
 };
 #define WAYS (sizeof ways / sizeof ways[0])
 
@@ -137,7 +139,8 @@ static weft_plan_t *compile(const char *model, const way_t *way)
     params.world_size = 2;
     params.batch = 3;
     params.bucket = way->bucket;
-    params.shard_optimizer = way->shard;
+    params.shard_optimizer = way->shard == 1;
+    params.shard_parameters = way->shard == 2;
     params.decouple = way->decouple;
     params.in_flight = way->in_flight;
     if (weft_compile(&params, &plan) != WEFT_OK) {

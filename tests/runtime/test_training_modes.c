@@ -20,7 +20,8 @@
 typedef struct way {
     const char *name;
     uint32_t world;
-    int shard, decouple;
+    int shard; /* 1: updates, 2: parameters */
+    int decouple;
     const char *bucket;
     const uint32_t *host_of; /* ranks of different hosts only put; NULL: memory is shared */
     weft_progress_t progress;
@@ -43,7 +44,8 @@ static weft_plan_t *compile(const way_t *way, double clip, const char *wire)
     params.batch = 2;
     params.bucket = way->bucket;
     params.global_micro_batches = MICRO_BATCHES;
-    params.shard_optimizer = way->shard;
+    params.shard_optimizer = way->shard == 1;
+    params.shard_parameters = way->shard == 2;
     params.decouple = way->decouple;
     params.clip_norm = clip;
     params.wire = wire;
@@ -112,6 +114,11 @@ static const way_t ways[] = {
     {"decoupled, processes", 4, 1, 1, "bytes:300K", NULL, WEFT_PROGRESS_INLINE, true},
     {"decoupled, over puts", 2, 1, 1, "auto", apart, WEFT_PROGRESS_THREAD, false},
     {"decoupled, two hosts", 4, 1, 1, "bytes:300K", pairs, WEFT_PROGRESS_INLINE, false},
+    {"parameters", 2, 2, 0, "bytes:300K", NULL, WEFT_PROGRESS_THREAD, false},
+    {"parameters", 4, 2, 0, "none", NULL, WEFT_PROGRESS_INLINE, false},
+    {"parameters, processes", 4, 2, 0, "bytes:300K", NULL, WEFT_PROGRESS_THREAD, true},
+    {"parameters, over puts", 2, 2, 0, "auto", apart, WEFT_PROGRESS_INLINE, false},
+    {"parameters, two hosts", 4, 2, 0, "bytes:300K", pairs, WEFT_PROGRESS_THREAD, false},
 };
 #define WAYS (sizeof ways / sizeof ways[0])
 
@@ -130,7 +137,7 @@ static void test_no_way_changes_a_bit(void **state)
     job_t job = {0};
     for (size_t i = 0; i < WAYS; i++) {
         job.plan = compile(&ways[i], 0, NULL);
-        bool may_sweep = ways[i].shard && !ways[i].decouple && ways[i].world > 1;
+        bool may_sweep = ways[i].shard == 1 && !ways[i].decouple && ways[i].world > 1;
         assert_int_equal(count_sweeps(job.plan) > 0, may_sweep);
         job.reads = i % 3 == 2;
         go(&ways[i], &job);

@@ -182,8 +182,8 @@ static weft_status_t make_room(saver_t *saver)
                : WEFT_OK;
 }
 
-/* Copies of what cannot be read where it lies. An error of a meeting is everybody's; others wait
- * until the end. */
+/* Copies of what cannot be read where it lies. An error of an agreement is that of all ranks; other
+ * errors wait until the end. */
 static weft_status_t take_copies(saver_t *saver)
 {
     weft_status_t own = WEFT_OK;

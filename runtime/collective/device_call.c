@@ -22,7 +22,7 @@ static void place_deinit(wefti_device_call_t *place, const weft_allocator_t *all
     wefti_free(allocator, place->ins.list);
 }
 
-/* The card and the host are done with the place's memory. */
+/* The device and the host are done with the place's memory. */
 static bool is_idle(wefti_device_call_t *place)
 {
     if (place->use == 0) {
@@ -81,7 +81,7 @@ static weft_status_t calls_create(weft_group_t *group)
         calls->places[i].calls = calls;
     }
     weft_status_t status =
-        wefti_stream_create_host(context, "collectives of a card", HOST_CAPACITY, &calls->host);
+        wefti_stream_create_host(context, "collectives of a device", HOST_CAPACITY, &calls->host);
     if (status == WEFT_OK) {
         status = context->device->ops->queue_create(context->device, &calls->queue);
     }
@@ -243,7 +243,7 @@ static weft_status_t submit(wefti_device_calls_t *calls, wefti_call_t *call, wef
         /* The peers count on this call: H finds the fault, and the group breaks. */
         break_stream(stream, status, weft_last_error());
         while (wefti_stream_poll(stream) == WEFT_IN_PROGRESS) {
-            wefti_nap(NAP_NS); /* until then the card may be at the place's memory */
+            wefti_nap(NAP_NS); /* until then the device may access the place */
         }
         status = wefti_fault_get(&stream->fault);
         wefti_fault_set(&place->mark->fault, status, weft_last_error());

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collectives of groups whose context has a card: staged through the host.
+ * Collectives of groups whose context has a device: staged through the host.
  *
- *   user's stream S (a queue of the card)          host side H (an inline stream of the group)
+ *   user's stream S (a queue of the device)         host side H (an inline stream of the group)
  *   copy the send buffer to host memory
  *   mark := 2 use - 1   ------------------------>  wait for the mark
  *                                                  the collective, over the groups' channels
@@ -46,7 +46,7 @@ typedef struct wefti_device_call {
     wefti_segments_t outs, ins;
 } wefti_device_call_t;
 
-/* What a group on a card has beside its channels; made at its first call. */
+/* What a group on a device has besides its channels; made at its first call. */
 typedef struct wefti_device_calls {
     wefti_stream_listener_t listener; /* member 0 */
     weft_group_t *group;
@@ -64,7 +64,7 @@ weft_status_t wefti_device_call_stage(wefti_device_call_t *place, wefti_call_t *
 
 /* device_call.c: instead of wefti_call_submit. */
 weft_status_t wefti_device_call_submit(wefti_call_t *call, weft_stream_t *stream);
-/* Waits for the card to be done with the places; ends them where the group is broken. */
+/* Waits for the device to be done with the places; ends them where the group is broken. */
 void wefti_device_calls_destroy(weft_group_t *group);
 
 #endif

@@ -114,7 +114,7 @@ static bool same_ranks(const weft_group_t *a, const weft_group_t *b)
     return a->size == b->size && memcmp(a->ranks, b->ranks, a->size * sizeof *a->ranks) == 0;
 }
 
-/* Which network card each rank is next to, where some host has several. */
+/* The NIC next to each rank, if some host has several. */
 static weft_status_t find_rails(weft_group_t *group)
 {
     const weft_context_t *context = group->context;

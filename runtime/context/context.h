@@ -55,7 +55,7 @@ struct weft_context {
     wefti_log_t log;
     char launcher[24];             /* what started the ranks */
     wefti_cluster_t cluster;       /* topology.c: hosts and ranks, the same on all ranks; of one
-                                    * host's hardware nothing is known until somebody asks */
+                                    * host's hardware nothing is known until it is asked for */
     wefti_digest_t cluster_digest; /* of it */
     wefti_wanted_t wanted;         /* WEFT_ALGO */
     wefti_costs_t costs;           /* WEFT_COSTS */
@@ -94,7 +94,7 @@ void wefti_parts_destroy(weft_context_t *context);
 
 static inline bool wefti_context_progress(weft_context_t *context)
 {
-    /* relaxed: the first work needs nobody until its creator has returned */
+    /* relaxed: the creator of the first work makes its progress until it returns */
     return atomic_load_explicit(&context->progress, memory_order_relaxed)(context);
 }
 

@@ -78,7 +78,7 @@ static weft_status_t make_plain(weft_context_t *context)
 }
 
 /* What makes progress between hosts runs on those of the rank's processors that are next to its
- * network interface; it was started before anybody knew which. */
+ * network interface; it was started before the interface was known. */
 static void bind_progress(const weft_context_t *context)
 {
     const wefti_topo_rank_t *rank = &context->cluster.ranks[context->endpoint->rank];

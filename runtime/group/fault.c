@@ -89,13 +89,13 @@ static bool write_down(wefti_channel_t *channel, weft_status_t status, const cha
     }
     channel->abort.status = status;
     snprintf(channel->abort.text, sizeof channel->abort.text, "%s", text);
-    /* release: the record is complete before anybody reads it */
+    /* release: the record is complete before another rank reads it */
     atomic_store_explicit(&channel->abort.state, 2, memory_order_release);
     return true;
 }
 
-/* Counters of schedules, a line or two each. Sleepers look for themselves now and then: whoever comes
- * just now is not lost. */
+/* Counters of schedules, a line or two each. A thread that goes to sleep just now is not lost:
+ * sleepers look now and then. */
 static void wake_area(uint8_t *area, uint32_t world_size)
 {
     size_t bytes = wefti_run_area_bytes(world_size, wefti_area_lanes(world_size));

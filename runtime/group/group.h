@@ -78,7 +78,7 @@ void wefti_group_reset_channel(weft_group_t *group, uint32_t number);
 const wefti_channel_t *wefti_mirror_alarmed(const weft_group_t *group);
 /* fault.c. WEFT_OK, or WEFT_ERR_LINK naming the link that broke. */
 weft_status_t wefti_link_check(weft_group_t *group);
-/* The same for somebody whose put failed: looks for the reason for a while. */
+/* The same after a put failed: looks for the reason for a while. */
 weft_status_t wefti_link_await(weft_group_t *group);
 /* Looks at new faults of the endpoint. Called with the lock of group->link. */
 void wefti_link_notice(weft_group_t *group);

@@ -122,9 +122,9 @@ weft_status_t wefti_run_start(wefti_run_t *run, const wefti_run_memory_t *memory
  */
 weft_status_t wefti_run_advance(wefti_run_t *run, wefti_blocked_t *out_blocked);
 /*
- * After an error: waits until puts of this run need their sources no more, before whoever called
- * gets its memory back. Links give back what is lent when they break, so this takes long only while
- * a peer does not read. Accepts a run that never started.
+ * After an error: waits until puts of this run need their sources no more, before the caller
+ * reuses its memory. A link that breaks ends its puts, so this takes long only while a peer does
+ * not read. Accepts a run that never started.
  */
 void wefti_run_settle(wefti_run_t *run);
 /* Whether a lane could go on: cheap, for the poll function of a wait. */

@@ -96,7 +96,7 @@ static void memory_init(weft_context_t *context, void *part)
 static void memory_deinit(weft_context_t *context, void *part)
 {
     memory_t *memory = part;
-    /* In a forked child the queue's threads are not there; a card's memory is the parent's. */
+    /* In a forked child the queue's threads are not there; memory of a device is the parent's. */
     bool owned = context->endpoint != NULL && wefti_endpoint_owned(context->endpoint);
     for (size_t i = 0; i < memory->count; i++) {
         if (owned || context->device == NULL) {

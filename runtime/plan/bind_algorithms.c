@@ -58,7 +58,7 @@ weft_algo_params_t wefti_bind_algo_params(const weft_session_t *session, uint32_
                                 .rail_of = session->rail_of};
 }
 
-/* Which network card each rank is next to, where some host has several. */
+/* The NIC next to each rank, if some host has several. */
 static weft_status_t find_rails(weft_session_t *session)
 {
     const weft_context_t *context = session->context;
@@ -133,9 +133,9 @@ static weft_status_t use_wanted(weft_session_t *session, uint32_t collective,
 }
 
 /*
- * A list that was made for one host has what is best in shared memory. Where nobody said, when the
- * plan was compiled, that ranks would be on several, what costs least on these is taken; where none
- * of that can run, the list is. *out_used: something was taken.
+ * A list that was made for one host has what is best in shared memory. If the plan was compiled
+ * without a topology and ranks are on several hosts, the algorithm of least cost is used instead,
+ * or the list if none of them can run. *out_used: an algorithm was chosen.
  */
 static weft_status_t use_cheapest(weft_session_t *session, uint32_t collective, bool *out_used)
 {

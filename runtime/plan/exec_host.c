@@ -55,7 +55,7 @@ static uint32_t late_rank(const weft_session_t *session, const wefti_cursor_t *c
     const wefti_record_t *record = &cursor->records[cursor->next];
     uint32_t target, r = 0, count = session->endpoint->world_size;
     const wefti_signal_t *signal = wefti_cursor_blocked_on(cursor, &target);
-    /* relaxed: it may grow meanwhile, but not to where a signal lies that somebody waits for */
+    /* relaxed: it may grow meanwhile, but not to where a signal lies that a rank waits for */
     size_t bytes = __atomic_load_n(&session->endpoint->region_bytes, __ATOMIC_RELAXED);
     for (; r < count; r++) {
         uintptr_t base = (uintptr_t)session->endpoint->region_of[r];
@@ -159,7 +159,7 @@ static weft_status_t block(weft_session_t *session, const wefti_cursor_t *cursor
                              watches ? poll_watch : NULL, &watch);
 }
 
-/* True when somebody other than the calling thread posts what cursor is blocked on. */
+/* True when the calling thread is not the one that posts what cursor is blocked on. */
 static bool blocked_on_others(const weft_session_t *session, const wefti_cursor_t *cursor)
 {
     const wefti_record_t *record = &cursor->records[cursor->next];

@@ -214,7 +214,7 @@ static weft_status_t bind(weft_session_t *session)
     WEFT_TRY(status, map_memory(session), out);
     WEFT_TRY(status, agree_on_links(session), out);
 
-    /* What may fail on one rank only; every rank hears of it before anybody waits for anybody. */
+    /* What may fail on one rank only; ranks agree on it before any rank waits for another. */
     status = wefti_bind_kernels(session);
     if (status >= 0) {
         status = wefti_bind_updates(session);

@@ -105,8 +105,7 @@ struct weft_session {
     bool *interpreted;                   /* per collective */
     uint32_t faults_seen;     /* of the endpoint's link faults: earlier ones do not concern it */
     const uint8_t *put_links; /* [a * world_size + b]: no shared memory; NULL: all have it */
-    const uint32_t
-        *rail_of; /* [world_size] as algorithms have it; NULL: hosts have one card each */
+    const uint32_t *rail_of; /* [world_size] as algorithms have it; NULL: hosts have one NIC each */
     wefti_bound_run_t *runs; /* WEFTI_USE_RUNS for each use of a collective, in their order */
     uint32_t run_slots;
     uint64_t *run_offsets;  /* [(collective * 4 + which of its places) * world_size + rank] */

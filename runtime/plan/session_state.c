@@ -48,7 +48,7 @@ static weft_status_t copy_pieces(weft_session_t *session, const wefti_state_t *s
     return status;
 }
 
-/* Every rank sends its shard over the bootstrap channel: links without shared memory, and cards. */
+/* Every rank sends its shard over the bootstrap channel: links without shared memory, and devices. */
 static weft_status_t exchange_shards(weft_session_t *session, const wefti_state_t *state,
                                      uint8_t *raw)
 {

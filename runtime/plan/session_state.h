@@ -20,7 +20,7 @@ bool wefti_session_sees_all(const weft_session_t *session);
 /* Where a piece lies; only of own ones unless the session sees all. */
 const uint8_t *wefti_session_piece(const weft_session_t *session, const wefti_state_piece_t *piece);
 /* All of a state, plain. The ranks' calls meet (all of them or none) if it is sharded and the
- * session does not see all; else nobody may change it meanwhile. */
+ * session does not see all; else no rank may change it meanwhile. */
 weft_status_t wefti_session_collect(weft_session_t *session, const wefti_state_t *state,
                                     uint8_t *data);
 /* What this rank has of a state, from all of it, plain. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Medians over the last steps, computed when somebody asks. */
+/* Medians over the last steps, computed on request. */
 #include "runtime/plan/session.h"
 
 #include "runtime/base/check.h"

@@ -170,7 +170,7 @@ static void give_up_waits(weft_notify_t *notify)
     }
     wefti_fault_set(&notify->mark->fault, WEFT_ERR_ABORTED,
                     "notify was destroyed while a stream was waiting for it");
-    if (notify->mark->context->device == NULL) { /* on a card, streams look at the fault */
+    if (notify->mark->context->device == NULL) { /* on a device, streams look at the fault */
         wefti_signal_raise(notify->mark->signal, waited);
     }
 }

@@ -38,7 +38,7 @@ static weft_status_t run_slot(weft_stream_t *stream, wefti_slot_t *slot)
         if (!wefti_mark_reached(slot->mark, slot->value) &&
             (status >= 0 || stream->context->device == NULL)) {
             return WEFT_IN_PROGRESS;
-        } /* a card's broken queue does not raise its marks any more */
+        } /* a broken queue of a device does not raise its marks any more */
         break;
     case WEFTI_RECORD_SIGNAL:
         if (broken) { /* dependents finish with the error instead of waiting for ever */

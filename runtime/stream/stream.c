@@ -153,7 +153,7 @@ void weft_stream_destroy(weft_stream_t *stream)
     if (stream->queue != NULL) {
         wefti_streams_tell(stream);
         while (atomic_flag_test_and_set_explicit(&stream->busy, memory_order_acquire)) {
-            sched_yield(); /* somebody still looks at it */
+            sched_yield(); /* another thread polls it */
         }
     }
     if (stream->threaded) {
@@ -170,7 +170,7 @@ void weft_stream_destroy(weft_stream_t *stream)
         pthread_join(stream->thread, NULL);
     } else if (stream->queue == NULL) {
         while (atomic_flag_test_and_set_explicit(&stream->busy, memory_order_acquire)) {
-            sched_yield(); /* somebody still runs it */
+            sched_yield(); /* another thread runs it */
         }
         wefti_stream_run(stream);
     }
@@ -379,8 +379,8 @@ static bool wait_over(wefti_mark_t *mark, weft_stream_t *stream, uint32_t target
 }
 
 /*
- * A card wakes nobody, so it is looked at: at once for a while, then ever less often. What a call's
- * part on the host waits for, though, somebody posts; what is a mark's lies on the card.
+ * A device wakes no thread, so it is polled: at once for a while, then ever less often. A signal
+ * that an opaque record waits for is posted by a thread; a mark lies on the device.
  */
 static void nap_beside_device(weft_context_t *context, const wefti_stream_block_t *blocked,
                               uint64_t waited_ns)

@@ -36,7 +36,7 @@ static uint32_t is_inline(const weft_stream_t *stream)
 
 static bool progress_inline(weft_context_t *context)
 {
-    /* relaxed: a stream that is new has somebody who looks after it */
+    /* relaxed: the creator of a new stream makes its progress */
     return atomic_load_explicit(&find_streams(context)->inline_count, memory_order_relaxed) > 0 &&
            wefti_streams_progress(context, NULL);
 }

@@ -74,8 +74,9 @@ typedef struct wefti_bucket {
     uint32_t *states;           /* sharded: plan buffer of a rank's share, by state slot */
     uint32_t param_shard, grad_shard, param_range; /* plan buffers, made on first use */
 
-    /* Parameters are sharded: gathers write ranges (ranges.c). And so do kernels their gradients,
-     * unless these are needed longer: for micro-batches, or for a norm. */
+    /* Parameters are sharded: gathers write ranges (ranges.c). Kernels write their gradients to
+     * ranges unless partial sums follow, or a norm, which is taken over padding: only padding of
+     * memory that is not reused is zero. */
     bool gathered, passing;
     uint32_t own_range, sent_range; /* of the first piece: gradients, as written and as reduced */
 

@@ -168,7 +168,7 @@ static int check_files(const compile_command_t *command, char *const *models, in
 
 static weft_status_t save(const compile_command_t *command, const weft_plan_t *plan)
 {
-    weft_plan_info_t info = {.struct_size = sizeof info};
+    weft_plan_info_t info = WEFT_PLAN_INFO_INIT;
     weft_status_t status = weft_plan_save(plan, command->output);
     status = status < 0 ? status : weft_plan_get_info(plan, &info);
     if (status >= 0) {

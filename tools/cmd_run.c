@@ -374,7 +374,7 @@ static weft_status_t prepare(run_command_t *command, const char *path)
 {
     weft_status_t status = WEFT_OK;
     train_binding_t binding;
-    weft_plan_info_t info = {.struct_size = sizeof info};
+    weft_plan_info_t info = WEFT_PLAN_INFO_INIT;
     WEFT_TRY(status, check_outputs(&command->train, path), done);
     WEFT_TRY(status, load_or_compile(command, path), done);
     WEFT_TRY(status, weft_plan_get_info(command->train.plan, &info), done);

@@ -6,7 +6,7 @@
 weft_status_t wefti_timeline_write(weft_session_t *session, const char *path,
                                    timeline_t *out_timeline)
 {
-    weft_session_stats_t stats = {.struct_size = sizeof stats};
+    weft_session_stats_t stats = WEFT_SESSION_STATS_INIT;
     weft_status_t status = weft_session_write_trace(session, path);
     if (status >= 0) {
         status = weft_session_get_stats(session, &stats);

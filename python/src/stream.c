@@ -153,7 +153,9 @@ static int reap_all(wp_context_t *context)
 static wp_stream_t *stream_new(wp_context_t *context, const char *name, weft_stream_flags_t flags)
 {
     PyTypeObject *type = context->state->stream_type;
-    weft_stream_params_t params = {sizeof params, name, flags, 0};
+    weft_stream_params_t params = WEFT_STREAM_PARAMS_INIT;
+    params.name = name;
+    params.flags = flags;
     Py_INCREF((PyObject *)context); /* works that end, and rubbish that is collected, do anything */
     int reaped = reap_all(context);
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);

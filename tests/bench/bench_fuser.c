@@ -134,7 +134,9 @@ static void bench_calls(bench_t *bench, const char *name, const char *memory,
 
 static void bench_fused(bench_t *bench, const char *memory, weft_stream_flags_t flags)
 {
-    weft_stream_params_t stream_params = {sizeof stream_params, "fuse", flags, 0};
+    weft_stream_params_t stream_params = WEFT_STREAM_PARAMS_INIT;
+    stream_params.name = "fuse";
+    stream_params.flags = flags;
     weft_fuser_params_t params = WEFT_FUSER_PARAMS_INIT;
     weft_fuser_t *fuser = NULL;
     weft_fuser_stats_t stats = WEFT_FUSER_STATS_INIT;

@@ -57,7 +57,8 @@ static int compare(const void *x, const void *y)
 static void bench(const weft_registry_t *registry, const char *label, const char *family,
                   const weft_node_desc_t *node, double flops, int repeats)
 {
-    const weft_kernel_env_t env = {sizeof env, wefti_isa_detect(), 1};
+    weft_kernel_env_t env = WEFT_KERNEL_ENV_INIT;
+    env.isa = wefti_isa_detect();
     const bool exact = strcmp(family, "exact") == 0;
     const weft_kernel_t *kernel =
         weft_registry_find_kernel_of(registry, exact ? NULL : family, node->domain, node->op, 13);

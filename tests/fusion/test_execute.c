@@ -38,7 +38,8 @@ static void *zeroed(size_t bytes)
 /* apart: every activation gets memory of its own, whatever the plan says. */
 static void machine_init(machine_t *m, const weft_plan_t *plan, bool apart)
 {
-    weft_kernel_env_t env = {sizeof(env), wefti_isa_detect(), 1};
+    weft_kernel_env_t env = WEFT_KERNEL_ENV_INIT;
+    env.isa = wefti_isa_detect();
     *m = (machine_t){.plan = plan};
     assert_int_equal(weft_registry_create(NULL, &m->registry), WEFT_OK);
     wefti_arena_init(&m->arena, NULL, 0);

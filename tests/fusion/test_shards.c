@@ -116,7 +116,7 @@ static uint32_t add_trained(fixture_t *f, const char *name, int64_t elems, float
 
 static void fuse(fixture_t *f)
 {
-    weft_graph_view_t view = {.struct_size = sizeof(view)};
+    weft_graph_view_t view = WEFT_GRAPH_VIEW_INIT;
     wefti_policy_t policy = {.kind = WEFTI_POLICY_ONE};
     wefti_bucket_params_t params = {.policy = &policy};
     weft_edit_list_t *edits;

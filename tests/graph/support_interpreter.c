@@ -34,7 +34,8 @@ static void prepare_node(test_interpreter_t *interpreter, uint32_t position, wef
 {
     const wefti_graph_t *graph = interpreter->graph;
     const wefti_node_t *node = &graph->nodes[graph->order[position]];
-    weft_kernel_env_t env = {sizeof(env), wefti_isa_detect(), 1};
+    weft_kernel_env_t env = WEFT_KERNEL_ENV_INIT;
+    env.isa = wefti_isa_detect();
     weft_node_desc_t desc;
     size_t scratch_bytes = 0;
     const weft_kernel_t *kernel = weft_registry_find_kernel(graph->registry, node->def->domain,

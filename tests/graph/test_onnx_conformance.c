@@ -144,7 +144,8 @@ static outcome_t run_node(const wefti_graph_t *graph, uint32_t id, wefti_arena_t
     const wefti_node_t *node = &graph->nodes[id];
     const weft_kernel_t *kernel =
         weft_registry_find_kernel(registry, node->def->domain, node->def->name, node->version);
-    weft_kernel_env_t env = {sizeof(env), wefti_isa_detect(), 1};
+    weft_kernel_env_t env = WEFT_KERNEL_ENV_INIT;
+    env.isa = wefti_isa_detect();
     const void *inputs[64] = {NULL};
     void *outputs[64] = {NULL}, *kernel_state = NULL;
     size_t scratch_bytes = 0;

@@ -198,7 +198,8 @@ static weft_status_t run_on(op_case_t *c, weft_isa_t isa, void *const *outputs)
 {
     const weft_kernel_t *kernel =
         weft_registry_find_kernel(case_registry(), c->domain, c->op, c->version);
-    weft_kernel_env_t env = {sizeof(env), isa, 1};
+    weft_kernel_env_t env = WEFT_KERNEL_ENV_INIT;
+    env.isa = isa;
     weft_node_desc_t node = case_node(c);
     void *state = NULL;
     size_t scratch_bytes = 0;

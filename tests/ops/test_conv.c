@@ -133,7 +133,9 @@ static void assert_near(const float *got, const double *expected, int64_t count,
 static void run_node(const weft_kernel_t *kernel, const weft_node_desc_t *node, weft_isa_t isa,
                      uint32_t threads, const void *const *inputs, void *const *outputs)
 {
-    const weft_kernel_env_t env = {sizeof env, isa, threads};
+    weft_kernel_env_t env = WEFT_KERNEL_ENV_INIT;
+    env.isa = isa;
+    env.thread_count = threads;
     void *state = NULL;
     size_t bytes = 0;
     if (kernel->prepare(node, &env, &state, &bytes) != WEFT_OK) {
@@ -472,7 +474,8 @@ static void test_conv_refuses(void **state)
                              .outputs = &out,
                              .attr_count = 1,
                              .attrs = &attr};
-    const weft_kernel_env_t env = {sizeof env, 2, 1};
+    weft_kernel_env_t env = WEFT_KERNEL_ENV_INIT;
+    env.isa = WEFT_ISA_AVX512;
     void *made = NULL;
     size_t bytes = 0;
     assert_int_equal(wefti_kernel_conv.prepare(&node, &env, &made, &bytes), WEFT_ERR_UNSUPPORTED);

@@ -46,7 +46,9 @@ static weft_attr_t float_attr(const char *name, float f)
 static weft_status_t run_node(const weft_kernel_t *kernel, weft_node_desc_t *node, weft_isa_t isa,
                               uint32_t threads, const void *const *inputs, float *out)
 {
-    const weft_kernel_env_t env = {sizeof env, isa, threads};
+    weft_kernel_env_t env = WEFT_KERNEL_ENV_INIT;
+    env.isa = isa;
+    env.thread_count = threads;
     const size_t elems = (size_t)weft_tensor_elem_count(&node->outputs[0]);
     void *state = NULL;
     size_t scratch_bytes = 0;
@@ -176,7 +178,8 @@ static void test_gemm_refuses(void **state)
                              .inputs = in,
                              .output_count = 1,
                              .outputs = &out};
-    const weft_kernel_env_t env = {sizeof env, 2, 1};
+    weft_kernel_env_t env = WEFT_KERNEL_ENV_INIT;
+    env.isa = WEFT_ISA_AVX512;
     void *made = NULL;
     size_t bytes = 0;
     in[0].dims[0] = out.dims[0] = 0;

@@ -294,7 +294,7 @@ static void test_plan_digest_ignores_names_only(void **in)
 static void test_plan_info_counts_buckets(void **in)
 {
     fixture_t *fixture = *in;
-    weft_plan_info_t info = {.struct_size = sizeof info};
+    weft_plan_info_t info = WEFT_PLAN_INFO_INIT;
     assert_int_equal(weft_plan_get_info(fixture->plan, &info), WEFT_OK);
     assert_int_equal(info.bucket_count, 1);
     assert_int_equal(info.world_size, 2);

@@ -225,7 +225,7 @@ static void broken(void)
     uint32_t failed = 0, after = 0;
     char text[512] = "";
     pthread_t killer;
-    weft_peer_info_t info = {.struct_size = sizeof info};
+    weft_peer_info_t info = WEFT_PEER_INFO_INIT;
     CHECK(size == 2 && made_count > 0);
     fill(a, LARGE);
     if (rank == 1) {
@@ -396,7 +396,7 @@ int main(int argc, char **argv)
     OK(weft_group_create_world(context, &group));
     size = weft_context_world_size(context);
     for (uint32_t r = 0; r < size; r++) {
-        weft_peer_info_t info = {.struct_size = sizeof info};
+        weft_peer_info_t info = WEFT_PEER_INFO_INIT;
         OK(weft_context_peer_info(context, r, &info));
         if (rank == 0 && r > 0) {
             printf("rank 0 -> %u: %s (%s)\n", r, info.transport, info.reason);

@@ -222,8 +222,11 @@ void support_rank(const training_t *training, const weft_context_params_t *param
     WEFT_TRY(status, support_registry(training->no_kernel_rank != (int)rank + 1, &registry), out);
     WEFT_TRY(status, support_plan(training, training->other_plan_rank == (int)rank + 1, &plan),
              out);
-    weft_session_params_t session_params = {sizeof(session_params), context, plan, registry,
-                                            training->trace != NULL};
+    weft_session_params_t session_params = WEFT_SESSION_PARAMS_INIT;
+    session_params.context = context;
+    session_params.plan = plan;
+    session_params.registry = registry;
+    session_params.trace = training->trace != NULL;
     for (uint32_t i = 0; i <= training->repeats; i++) {
         weft_session_destroy(session);
         WEFT_TRY(status, weft_session_create(&session_params, &session), out);
@@ -328,7 +331,7 @@ weft_status_t support_feed(weft_session_t *session, const weft_plan_t *plan, uin
 {
     weft_status_t status = WEFT_OK;
     for (size_t i = 0; i < weft_plan_binding_count(plan) && status >= 0; i++) {
-        weft_binding_t binding = {.struct_size = sizeof(binding)};
+        weft_binding_t binding = WEFT_BINDING_INIT;
         weft_plan_get_binding(plan, i, &binding);
         if (binding.role != WEFT_BINDING_ROLE_INPUT && binding.role != WEFT_BINDING_ROLE_LABEL) {
             continue;

@@ -101,7 +101,9 @@ static void run_random(rank_world_t *world)
         uint32_t right = (world->rank + 1) % world->size;
         uint32_t left = (world->rank + world->size - 1) % world->size;
         uint32_t out[4], in[4] = {0};
-        weft_stream_params_t params = {sizeof params, "batch", round % 3, 0};
+        weft_stream_params_t params = WEFT_STREAM_PARAMS_INIT;
+        params.name = "batch";
+        params.flags = round % 3;
         weft_stream_t *stream = NULL;
         if (round % 3 != 2) { /* inline, with a thread, none */
             RANK_OK(weft_stream_create(world->context, &params, &stream));

@@ -228,7 +228,8 @@ static void run_job(rank_world_t *world)
     uint64_t shared = job->seed;
     run_t *run = calloc(1, sizeof *run);
     weft_capture_params_t params = WEFT_CAPTURE_PARAMS_INIT;
-    weft_stream_params_t stream_params = {sizeof stream_params, "user", WEFT_STREAM_INLINE, 0};
+    weft_stream_params_t stream_params = WEFT_STREAM_PARAMS_INIT;
+    stream_params.name = "user";
     weft_stream_t *streams[3] = {NULL, NULL, NULL};
     weft_capture_t *capture = NULL;
     RANK_CHECK(run != NULL);
@@ -525,7 +526,8 @@ static void replay_twice(rank_world_t *world)
 {
     enum { TENSORS = 4, COUNT = 64, ROUNDS = 20 };
     weft_capture_params_t params = WEFT_CAPTURE_PARAMS_INIT;
-    weft_stream_params_t stream_params = {sizeof stream_params, "user", WEFT_STREAM_INLINE, 0};
+    weft_stream_params_t stream_params = WEFT_STREAM_PARAMS_INIT;
+    stream_params.name = "user";
     weft_capture_info_t info = WEFT_CAPTURE_INFO_INIT;
     weft_capture_t *capture = NULL;
     weft_stream_t *first, *second;
@@ -740,7 +742,8 @@ static void on_cards(rank_world_t *world)
 {
     enum { COUNT = 64, TENSORS = 5 };
     weft_capture_params_t params = WEFT_CAPTURE_PARAMS_INIT;
-    weft_stream_params_t stream_params = {sizeof stream_params, "user", WEFT_STREAM_INLINE, 0};
+    weft_stream_params_t stream_params = WEFT_STREAM_PARAMS_INIT;
+    stream_params.name = "user";
     weft_capture_info_t info = WEFT_CAPTURE_INFO_INIT;
     weft_capture_t *capture = NULL;
     weft_stream_t *stream = NULL;

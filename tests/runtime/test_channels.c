@@ -120,7 +120,9 @@ static void test_channels_that_are_kept(void **state)
 static void run_streams(rank_world_t *world)
 {
     for (uint32_t i = 0; i < 150; i++) {
-        weft_stream_params_t params = {sizeof params, "s", i % 2 ? WEFT_STREAM_THREAD : 0, 0};
+        weft_stream_params_t params = WEFT_STREAM_PARAMS_INIT;
+        params.name = "s";
+        params.flags = i % 2 ? WEFT_STREAM_THREAD : 0;
         weft_stream_t *stream = NULL;
         weft_group_t *group = NULL;
         int32_t data[2] = {1, 1};

@@ -105,8 +105,10 @@ static void train(rank_world_t *world)
 {
     job_t *job = world->user;
     weft_session_t *session = NULL;
-    weft_session_params_t params = {sizeof params, world->context, job->plan, NULL, 0};
-    weft_checkpoint_info_t info = {.struct_size = sizeof info};
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    params.context = world->context;
+    params.plan = job->plan;
+    weft_checkpoint_info_t info = WEFT_CHECKPOINT_INFO_INIT;
     uint32_t first = 0;
     char digest[65], tensors[65];
     RANK_OK(weft_session_create(&params, &session));
@@ -243,7 +245,9 @@ static void use_states(rank_world_t *world)
 {
     job_t *job = world->user;
     weft_session_t *session = NULL;
-    weft_session_params_t params = {sizeof params, world->context, job->plan, NULL, 0};
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    params.context = world->context;
+    params.plan = job->plan;
     RANK_OK(weft_session_create(&params, &session));
     size_t count = weft_session_state_count(session);
     RANK_CHECK(count == 2 * weft_session_param_count(session) && count == 12);
@@ -290,7 +294,9 @@ static void use_params(rank_world_t *world)
 {
     job_t *job = world->user;
     weft_session_t *session = NULL;
-    weft_session_params_t params = {sizeof params, world->context, job->plan, NULL, 0};
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    params.context = world->context;
+    params.plan = job->plan;
     float before[4096], after[4096], gradient[4096];
     RANK_OK(weft_session_create(&params, &session));
     RANK_OK(weft_session_set_scalar(session, "lr", 0.5));
@@ -337,7 +343,9 @@ static void misuse(rank_world_t *world)
 {
     job_t *job = world->user;
     weft_session_t *session = NULL;
-    weft_session_params_t params = {sizeof params, world->context, job->plan, NULL, 0};
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    params.context = world->context;
+    params.plan = job->plan;
     weft_checkpoint_info_t small = {.struct_size = 0};
     char path[128], digest[65], after[65];
     RANK_OK(weft_session_create(&params, &session));
@@ -394,7 +402,9 @@ static void test_without_memory(void **state)
     params.allocator = &memory.allocator;
     test_memory_init(&memory);
     assert_int_equal(weft_context_create(&params, &context), WEFT_OK);
-    weft_session_params_t bind = {sizeof bind, context, job.plan, NULL, 0};
+    weft_session_params_t bind = WEFT_SESSION_PARAMS_INIT;
+    bind.context = context;
+    bind.plan = job.plan;
     assert_int_equal(weft_session_create(&bind, &session), WEFT_OK);
     assert_int_equal(weft_session_param_digest(session, before), WEFT_OK);
     path_of("a", path, sizeof path);

@@ -208,14 +208,19 @@ static weft_status_t make_everything(const weft_allocator_t *allocator, void *us
     weft_stream_t *stream = NULL;
     weft_event_t *event = NULL;
     weft_notify_t *notify = NULL;
-    weft_stream_params_t stream_params = {sizeof(stream_params), NULL, all->flags, 8};
+    weft_stream_params_t stream_params = WEFT_STREAM_PARAMS_INIT;
+    stream_params.flags = all->flags;
+    stream_params.capacity = 8;
     params.allocator = allocator;
     params.progress = all->flags ? WEFT_PROGRESS_THREAD : WEFT_PROGRESS_INLINE;
     params.log = support_quiet;
     weft_status_t status = weft_context_create(&params, &context);
     if (status >= 0) {
-        weft_session_params_t session_params = {sizeof(session_params), context, all->plan,
-                                                all->registry, 1};
+        weft_session_params_t session_params = WEFT_SESSION_PARAMS_INIT;
+        session_params.context = context;
+        session_params.plan = all->plan;
+        session_params.registry = all->registry;
+        session_params.trace = 1;
         status = weft_session_create(&session_params, &session);
     }
     if (status >= 0) {
@@ -263,14 +268,18 @@ static void test_context_is_unusable_in_a_forked_child(void **state)
     weft_registry_t *registry = NULL;
     weft_session_t *session = NULL;
     weft_stream_t *stream = NULL;
-    weft_stream_params_t stream_params = {sizeof(stream_params), NULL, WEFT_STREAM_THREAD, 0};
+    weft_stream_params_t stream_params = WEFT_STREAM_PARAMS_INIT;
+    stream_params.flags = WEFT_STREAM_THREAD;
     training_t training = {.world = 1, .buckets = 2};
     (void)state;
     params.progress = WEFT_PROGRESS_THREAD;
     assert_int_equal(weft_context_create(&params, &context), WEFT_OK);
     assert_int_equal(support_plan(&training, false, &plan), WEFT_OK);
     assert_int_equal(support_registry(true, &registry), WEFT_OK);
-    weft_session_params_t session_params = {sizeof(session_params), context, plan, registry, 0};
+    weft_session_params_t session_params = WEFT_SESSION_PARAMS_INIT;
+    session_params.context = context;
+    session_params.plan = plan;
+    session_params.registry = registry;
     assert_int_equal(weft_session_create(&session_params, &session), WEFT_OK);
     assert_int_equal(weft_stream_create(context, &stream_params, &stream), WEFT_OK);
     pid_t pid = fork();

@@ -119,8 +119,10 @@ typedef struct script {
 static void run_rank(rank_world_t *world)
 {
     const script_t *script = world->user;
-    weft_session_params_t params = {sizeof(params), world->context, script->plan, script->registry,
-                                    0};
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    params.context = world->context;
+    params.plan = script->plan;
+    params.registry = script->registry;
     weft_session_t *session = NULL;
     RANK_OK(weft_session_create(&params, &session));
     script->run(session, world);
@@ -173,7 +175,7 @@ static void count_to_five(weft_session_t *session, rank_world_t *world)
     }
     RANK_OK(weft_session_flush(session)); /* nothing is behind */
     expect(session, WHOLE, -1, 3, 0);
-    weft_session_stats_t stats = {.struct_size = sizeof(stats)};
+    weft_session_stats_t stats = WEFT_SESSION_STATS_INIT;
     RANK_OK(weft_session_get_stats(session, &stats));
     RANK_CHECK(stats.steps == 3);
 }

@@ -111,7 +111,9 @@ static void dawdle(uint64_t *state)
 static void run_steps(rank_world_t *world)
 {
     job_t *job = world->user;
-    weft_stream_params_t stream_params = {sizeof stream_params, "fuse", job->flags, 0};
+    weft_stream_params_t stream_params = WEFT_STREAM_PARAMS_INIT;
+    stream_params.name = "fuse";
+    stream_params.flags = job->flags;
     weft_fuser_params_t params = job->params;
     weft_stream_t *stream = NULL;
     weft_fuser_t *fuser = NULL;
@@ -256,7 +258,9 @@ static void test_thousands_of_tensors(void **state)
 
 static weft_fuser_t *make(rank_world_t *world, uint64_t bytes, uint64_t window_ns)
 {
-    weft_fuser_params_t params = {sizeof params, bytes, window_ns, NULL};
+    weft_fuser_params_t params = WEFT_FUSER_PARAMS_INIT;
+    params.bytes = bytes;
+    params.window_ns = window_ns;
     weft_fuser_t *fuser = NULL;
     RANK_OK(weft_fuser_create(world->group, &params, &fuser));
     return fuser;
@@ -532,7 +536,9 @@ static void run_difference(rank_world_t *world)
 {
     static const char *names[] = {"w0", "w1", "w2", "w3", "w4"};
     const difference_t *difference = world->user;
-    weft_stream_params_t stream_params = {sizeof stream_params, "fuse", difference->flags, 0};
+    weft_stream_params_t stream_params = WEFT_STREAM_PARAMS_INIT;
+    stream_params.name = "fuse";
+    stream_params.flags = difference->flags;
     weft_fuser_params_t params = WEFT_FUSER_PARAMS_INIT;
     float x[6][100] = {{0}};
     weft_status_t status = WEFT_OK;
@@ -658,7 +664,8 @@ static void run_destroy(rank_world_t *world)
         bool all = round % 3 == 0, late = round % 2 == 0, threaded = round % 4 < 2;
         weft_stream_params_t stream_params = {
             sizeof stream_params, "fuse", threaded ? WEFT_STREAM_THREAD : WEFT_STREAM_INLINE, 0};
-        weft_fuser_params_t params = {sizeof params, 4000, 0, NULL};
+        weft_fuser_params_t params = WEFT_FUSER_PARAMS_INIT;
+        params.bytes = 4000;
         weft_fuser_t *fuser = NULL;
         RANK_OK(weft_stream_create(world->context, &stream_params, &params.stream));
         RANK_OK(weft_fuser_create(world->group, &params, &fuser));

@@ -148,7 +148,9 @@ static weft_status_t add_one(void *user)
 /* Calls among other work on a stream, in its order, and on two streams with two groups. */
 static void on_streams(rank_world_t *world, weft_stream_flags_t flags)
 {
-    weft_stream_params_t params = {sizeof params, "comm", flags, 0};
+    weft_stream_params_t params = WEFT_STREAM_PARAMS_INIT;
+    params.name = "comm";
+    params.flags = flags;
     weft_stream_t *a = NULL, *b = NULL;
     weft_group_t *other = NULL;
     weft_event_t *event = NULL;
@@ -256,7 +258,9 @@ static uint64_t thread_cpu_ns(void)
 /* Rank 1 comes 0.4 s late: who waits for it, by any way of waiting, sleeps. */
 static void run_patience(rank_world_t *world)
 {
-    weft_stream_params_t threaded = {sizeof threaded, "comm", WEFT_STREAM_THREAD, 0};
+    weft_stream_params_t threaded = WEFT_STREAM_PARAMS_INIT;
+    threaded.name = "comm";
+    threaded.flags = WEFT_STREAM_THREAD;
     for (uint32_t way = 0; way < 3; way++) {
         weft_stream_t *stream = NULL;
         float x = 1;
@@ -535,7 +539,9 @@ static void test_disagreement(void **state)
 /* A call on a stream whose group breaks: the stream tells, and may outlive the group. */
 static void run_broken_stream(rank_world_t *world)
 {
-    weft_stream_params_t threaded = {sizeof threaded, "comm", WEFT_STREAM_THREAD, 0};
+    weft_stream_params_t threaded = WEFT_STREAM_PARAMS_INIT;
+    threaded.name = "comm";
+    threaded.flags = WEFT_STREAM_THREAD;
     for (uint32_t way = 0; way < 2; way++) {
         weft_group_t *group = NULL;
         weft_stream_t *stream = NULL;

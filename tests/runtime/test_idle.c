@@ -159,7 +159,9 @@ static const idle_case_t cases[] = {
 
 static void open_scene(scene_t *scene, rank_world_t *world)
 {
-    weft_stream_params_t threaded = {sizeof threaded, "thread", WEFT_STREAM_THREAD, 0};
+    weft_stream_params_t threaded = WEFT_STREAM_PARAMS_INIT;
+    threaded.name = "thread";
+    threaded.flags = WEFT_STREAM_THREAD;
     *scene = (scene_t){.world = world};
     scene->small = calloc(8, sizeof(int32_t));
     scene->big = calloc(BIG, sizeof(int32_t));
@@ -246,7 +248,10 @@ static void run_session(rank_world_t *world)
     weft_plan_t *plan = NULL;
     RANK_OK(support_registry(true, &registry));
     RANK_OK(support_plan(&training, false, &plan));
-    weft_session_params_t params = {sizeof params, world->context, plan, registry, 0};
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    params.context = world->context;
+    params.plan = plan;
+    params.registry = registry;
     RANK_OK(weft_session_create(&params, &scene.session));
     measure(&scene, &step);
     measure(&scene, &nothing);

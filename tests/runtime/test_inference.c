@@ -178,7 +178,9 @@ static void infer(rank_world_t *world)
 {
     const job_t *job = world->user;
     weft_session_t *session;
-    weft_session_params_t params = {sizeof(params), world->context, job->plan, NULL, 0};
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    params.context = world->context;
+    params.plan = job->plan;
     RANK_OK(weft_session_create(&params, &session));
     RANK_OK(weft_session_set_input(session, "x", job->values[world->rank][0],
                                    sizeof(job->values[0][0])));

@@ -49,7 +49,9 @@ static weft_status_t wait_at_barrier(weft_context_t *context, weft_group_t *grou
 static weft_status_t on_stream(weft_context_t *context, weft_group_t *group,
                                weft_stream_flags_t flags, bool by_event)
 {
-    weft_stream_params_t params = {sizeof(params), "interrupted", flags, 0};
+    weft_stream_params_t params = WEFT_STREAM_PARAMS_INIT;
+    params.name = "interrupted";
+    params.flags = flags;
     weft_stream_t *stream = NULL;
     weft_event_t *event = NULL;
     weft_status_t status = weft_stream_create(context, &params, &stream);

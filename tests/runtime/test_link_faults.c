@@ -376,7 +376,10 @@ static void run_sessions(rank_world_t *world)
     char expected[65], digest[65], rules[64];
     RANK_OK(support_registry(true, &registry));
     RANK_OK(support_plan(training, false, &plan));
-    weft_session_params_t params = {sizeof params, world->context, plan, registry, 0};
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    params.context = world->context;
+    params.plan = plan;
+    params.registry = registry;
     snprintf(rules, sizeof rules, "break:1-2:%u;break:0-1:60", 30 + training->buckets * 7);
     attach(world, rules);
     world->context->log = (wefti_log_t){support_quiet, NULL, WEFT_LOG_LEVEL_ERROR};
@@ -433,7 +436,10 @@ static void run_session_left(rank_world_t *world)
     weft_session_t *session = NULL;
     RANK_OK(support_registry(true, &registry));
     RANK_OK(support_plan(training, false, &plan));
-    weft_session_params_t params = {sizeof params, world->context, plan, registry, 0};
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    params.context = world->context;
+    params.plan = plan;
+    params.registry = registry;
     world->context->log = (wefti_log_t){support_quiet, NULL, WEFT_LOG_LEVEL_ERROR};
     RANK_OK(weft_session_create(&params, &session));
     if (world->rank != 1) {

@@ -31,7 +31,9 @@ static void *rank_main(void *user)
     weft_context_t *context = NULL;
     weft_session_t *session = NULL;
     weft_status_t status = weft_context_create(&rank->params, &context);
-    weft_session_params_t params = {sizeof(params), context, rank->plan, NULL, 0};
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    params.context = context;
+    params.plan = rank->plan;
     if (status >= 0) {
         status = weft_session_create(&params, &session);
     }

@@ -64,7 +64,9 @@ static int teardown(void **state)
 
 static weft_stream_t *stream_of(const fixture_t *fixture)
 {
-    weft_stream_params_t params = {sizeof params, "test", fixture->flags, 0};
+    weft_stream_params_t params = WEFT_STREAM_PARAMS_INIT;
+    params.name = "test";
+    params.flags = fixture->flags;
     weft_stream_t *stream = NULL;
     OK(weft_stream_create(fixture->context, &params, &stream));
     return stream;

@@ -772,7 +772,11 @@ static void make(fixture_t *f)
     assert_int_equal(weft_capture_end(f->group, &f->capture), WEFT_OK);
     assert_int_equal(support_plan(&training, false, &f->plan), WEFT_OK);
     assert_int_equal(support_registry(true, &f->registry), WEFT_OK);
-    weft_session_params_t session = {sizeof(session), f->context, f->plan, f->registry, 1};
+    weft_session_params_t session = WEFT_SESSION_PARAMS_INIT;
+    session.context = f->context;
+    session.plan = f->plan;
+    session.registry = f->registry;
+    session.trace = 1;
     assert_int_equal(weft_session_create(&session, &f->session), WEFT_OK);
     assert_int_equal(weft_edit_list_create(NULL, &f->edits), WEFT_OK);
 }
@@ -885,7 +889,7 @@ static void test_other_world_size(void **state)
     (void)state;
     training_t training = {.world = 2, .steps = 1, .buckets = 2};
     weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
-    weft_session_params_t session_params = {sizeof(session_params), NULL, NULL, NULL, 0};
+    weft_session_params_t session_params = WEFT_SESSION_PARAMS_INIT;
     weft_session_t *session = NULL;
     float loss = 0;
     params.rank = 0;

@@ -52,7 +52,10 @@ static void *rank_main(void *user)
     weft_context_t *context = NULL;
     weft_session_t *session = NULL;
     weft_status_t status = weft_context_create(&rank->params, &context);
-    weft_session_params_t params = {sizeof(params), context, rank->plan, rank->registry, 0};
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    params.context = context;
+    params.plan = rank->plan;
+    params.registry = rank->registry;
     if (status >= 0 && rank->wanted != NULL) {
         context->wanted.algorithm[rank->wanted->op] = rank->wanted;
     }

@@ -320,7 +320,9 @@ static void check(const suite_t *suite, weft_session_t *session, uint32_t rank, 
 static void run_rank(rank_world_t *world)
 {
     const suite_t *suite = world->user;
-    weft_session_params_t params = {sizeof(params), world->context, suite->plan, NULL, 0};
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    params.context = world->context;
+    params.plan = suite->plan;
     weft_session_t *session = NULL;
     uint32_t interpreted = 0;
     RANK_OK(weft_session_create(&params, &session));
@@ -472,7 +474,9 @@ static void test_cards_do_what_is_one_lane(void **state)
 static void expect_refusal(rank_world_t *world)
 {
     const suite_t *suite = world->user;
-    weft_session_params_t params = {sizeof(params), world->context, suite->plan, NULL, 0};
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    params.context = world->context;
+    params.plan = suite->plan;
     weft_session_t *session = NULL;
     RANK_CHECK(weft_session_create(&params, &session) == WEFT_ERR_UNSUPPORTED);
     RANK_CHECK(strstr(weft_last_error(), "is not supported in plans") != NULL);
@@ -498,7 +502,9 @@ static void test_what_plans_cannot_say_is_refused(void **state)
 static void expect_card_refusal(rank_world_t *world)
 {
     const suite_t *suite = world->user;
-    weft_session_params_t params = {sizeof(params), world->context, suite->plan, NULL, 0};
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    params.context = world->context;
+    params.plan = suite->plan;
     weft_session_t *session = NULL;
     RANK_CHECK(weft_session_create(&params, &session) == WEFT_ERR_UNSUPPORTED);
     RANK_CHECK(strstr(weft_last_error(), "one lane and no scratch") != NULL);

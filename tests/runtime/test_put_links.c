@@ -511,7 +511,9 @@ static void run_streams(rank_world_t *world)
     enum { CALLS = 30 };
     weft_group_t *groups[2] = {NULL, NULL};
     weft_stream_t *streams[2] = {NULL, NULL};
-    weft_stream_params_t threaded = {sizeof threaded, "comm", WEFT_STREAM_THREAD, 0};
+    weft_stream_params_t threaded = WEFT_STREAM_PARAMS_INIT;
+    threaded.name = "comm";
+    threaded.flags = WEFT_STREAM_THREAD;
     static const uint64_t counts[] = {1, 700, 5000};
     float *x[2][CALLS];
     for (uint32_t g = 0; g < 2; g++) {

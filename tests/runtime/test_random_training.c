@@ -115,7 +115,9 @@ static void train(rank_world_t *world)
 {
     job_t *job = world->user;
     weft_session_t *session = NULL;
-    weft_session_params_t params = {sizeof(params), world->context, job->plan, NULL, 0};
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    params.context = world->context;
+    params.plan = job->plan;
     char digest[65];
     RANK_OK(weft_session_create(&params, &session));
     for (uint32_t step = 0; step < STEPS; step++) {

@@ -54,7 +54,9 @@ static void expect(weft_status_t status, const char *words)
 static void save(rank_world_t *world)
 {
     weft_session_t *session = NULL;
-    weft_session_params_t params = {sizeof params, world->context, plan, NULL, 0};
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    params.context = world->context;
+    params.plan = plan;
     RANK_OK(weft_session_create(&params, &session));
     RANK_OK(weft_session_save_checkpoint(session, path, NULL));
     weft_session_destroy(session);
@@ -249,7 +251,9 @@ static void test_tensors_that_do_not_fit_the_plan(void **state)
 static void load_damaged(rank_world_t *world)
 {
     weft_session_t *session = NULL;
-    weft_session_params_t params = {sizeof params, world->context, plan, NULL, 0};
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    params.context = world->context;
+    params.plan = plan;
     char before[65], after[65];
     RANK_OK(weft_session_create(&params, &session));
     RANK_OK(weft_session_param_digest(session, before));

@@ -314,8 +314,9 @@ static void rank_main(rank_world_t *world)
         *buffer = address;
     }
     for (int s = INLINE; s < (int)STREAMS; s++) {
-        weft_stream_params_t params = {sizeof params, "test",
-                                       s == THREAD ? WEFT_STREAM_THREAD : WEFT_STREAM_INLINE, 0};
+        weft_stream_params_t params = WEFT_STREAM_PARAMS_INIT;
+        params.name = "test";
+        params.flags = s == THREAD ? WEFT_STREAM_THREAD : WEFT_STREAM_INLINE;
         RANK_OK(weft_stream_create(world->context, &params, &one.streams[s]));
     }
     job->run(&one);

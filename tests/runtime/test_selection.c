@@ -774,7 +774,9 @@ static void run_streams(rank_world_t *world)
     RANK_OK(weft_group_set_algorithm(g, WEFT_COLLECTIVE_ALL_REDUCE, "halving-doubling"));
     RANK_OK(weft_group_duplicate(g, &other)); /* asks for the same */
     for (uint32_t way = 0; way < 2; way++) {
-        weft_stream_params_t params = {sizeof params, "comm", ways[way], 0};
+        weft_stream_params_t params = WEFT_STREAM_PARAMS_INIT;
+        params.name = "comm";
+        params.flags = ways[way];
         weft_stream_t *a = NULL, *b = NULL;
         RANK_OK(weft_stream_create(world->context, &params, &a));
         RANK_OK(weft_stream_create(world->context, &params, &b));

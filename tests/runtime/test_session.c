@@ -252,8 +252,10 @@ static void alone_open(alone_t *alone)
     assert_int_equal(weft_context_create(&params, &alone->context), WEFT_OK);
     assert_int_equal(support_registry(true, &alone->registry), WEFT_OK);
     assert_int_equal(support_plan(&training, false, &alone->plan), WEFT_OK);
-    weft_session_params_t session = {sizeof(session), alone->context, alone->plan, alone->registry,
-                                     0};
+    weft_session_params_t session = WEFT_SESSION_PARAMS_INIT;
+    session.context = alone->context;
+    session.plan = alone->plan;
+    session.registry = alone->registry;
     assert_int_equal(weft_session_create(&session, &alone->session), WEFT_OK);
 }
 
@@ -335,7 +337,7 @@ static void test_session_parameters(void **state)
 static void test_session_refuses_bad_params(void **state)
 {
     weft_session_t *session = (weft_session_t *)state;
-    weft_session_params_t params = {sizeof(params), NULL, NULL, NULL, 0};
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
     weft_session_stats_t stats = {0};
     assert_int_equal(weft_session_create(NULL, &session), WEFT_ERR_INVALID_ARGUMENT);
     assert_null(session);

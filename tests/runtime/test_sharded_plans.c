@@ -232,8 +232,10 @@ static void refuse(rank_world_t *world)
 {
     const broken_t *broken = world->user;
     weft_session_t *session = NULL;
-    weft_session_params_t params = {sizeof(params), world->context, broken->plan, broken->registry,
-                                    0};
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    params.context = world->context;
+    params.plan = broken->plan;
+    params.registry = broken->registry;
     RANK_CHECK(weft_session_create(&params, &session) == WEFT_ERR_FORMAT);
     RANK_CHECK(strstr(weft_last_error(), broken->what) != NULL);
 }

@@ -68,7 +68,11 @@ static void *count_main(void *user)
     runner->status = weft_context_create(&runner->params, &context);
     runner->status |= support_registry(true, &registry);
     runner->status |= support_plan(&runner->training, false, &plan);
-    weft_session_params_t params = {sizeof(params), context, plan, registry, 1};
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    params.context = context;
+    params.plan = plan;
+    params.registry = registry;
+    params.trace = 1;
     runner->status |= weft_session_create(&params, &session);
     for (int i = 0; i < 10 && runner->status == WEFT_OK; i++) {
         runner->status = weft_session_step(session);
@@ -139,7 +143,11 @@ static void traced_child(void)
     weft_status_t status = weft_context_create(&params, &context);
     status |= support_registry(true, &registry);
     status |= support_plan(&training, false, &plan);
-    weft_session_params_t session_params = {sizeof(session_params), context, plan, registry, 1};
+    weft_session_params_t session_params = WEFT_SESSION_PARAMS_INIT;
+    session_params.context = context;
+    session_params.plan = plan;
+    session_params.registry = registry;
+    session_params.trace = 1;
     status |= weft_session_create(&session_params, &session);
     for (int i = 0; i < 110 && status == WEFT_OK; i++) {
         if (i == 10) {

@@ -46,7 +46,10 @@ static int teardown(void **state)
 static weft_stream_t *make_stream(const fixture_t *fixture, uint32_t capacity)
 {
     weft_stream_t *stream = NULL;
-    weft_stream_params_t params = {sizeof(params), "test", fixture->flags, capacity};
+    weft_stream_params_t params = WEFT_STREAM_PARAMS_INIT;
+    params.name = "test";
+    params.flags = fixture->flags;
+    params.capacity = capacity;
     assert_int_equal(weft_stream_create(fixture->context, &params, &stream), WEFT_OK);
     return stream;
 }
@@ -357,7 +360,10 @@ static void *chain_main(void *user)
     weft_stream_t *streams[3];
     weft_event_t *event = NULL;
     intptr_t bad = 0;
-    weft_stream_params_t params = {sizeof(params), "chain", chain->fixture->flags, 256};
+    weft_stream_params_t params = WEFT_STREAM_PARAMS_INIT;
+    params.name = "chain";
+    params.flags = chain->fixture->flags;
+    params.capacity = 256;
     bad |= weft_event_create(chain->fixture->context, &event);
     for (int i = 0; i < 3; i++) {
         bad |= weft_stream_create(chain->fixture->context, &params, &streams[i]);
@@ -397,7 +403,8 @@ static void test_stream_refuses_bad_arguments(void **state)
 {
     fixture_t *fixture = *state;
     weft_stream_t *stream = NULL;
-    weft_stream_params_t params = {sizeof(params), NULL, 1u << 7, 0};
+    weft_stream_params_t params = WEFT_STREAM_PARAMS_INIT;
+    params.flags = 1u << 7;
     assert_int_equal(weft_stream_create(fixture->context, &params, &stream),
                      WEFT_ERR_INVALID_ARGUMENT);
     params = (weft_stream_params_t){0};
@@ -414,7 +421,9 @@ static void test_stream_goes_as_the_context_does(void **state)
 {
     for (int threaded = 0; threaded < 2; threaded++) {
         weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
-        weft_stream_params_t stream_params = {sizeof(stream_params), "auto", WEFT_STREAM_AUTO, 0};
+        weft_stream_params_t stream_params = WEFT_STREAM_PARAMS_INIT;
+        stream_params.name = "auto";
+        stream_params.flags = WEFT_STREAM_AUTO;
         weft_context_t *context = NULL;
         weft_stream_t *stream = NULL;
         pthread_t runner = pthread_self();

@@ -260,7 +260,7 @@ static const row_t rows[] = {
 };
 
 /* A struct that an argument points to. */
-static const weft_op_facts_t op_facts = {.struct_size = sizeof op_facts};
+static const weft_op_facts_t op_facts = WEFT_OP_FACTS_INIT;
 static const row_t facts_row = READS(weft_registry_add_op, facts, op_facts, STEP);
 
 /* Parameters in which the library writes one field for the caller: what it may not touch is all

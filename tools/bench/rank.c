@@ -241,7 +241,9 @@ weft_status_t wefti_bench_rank_init(bench_rank_t *self, const bench_t *bench, ui
     WEFT_TRY(status, weft_group_create_world(self->context, &self->group), out);
     WEFT_TRY(status, weft_group_duplicate(self->group, &self->control), out);
     if (bench->on_stream) {
-        weft_stream_params_t stream = {sizeof stream, "bench", bench->stream_flags, 0};
+        weft_stream_params_t stream = WEFT_STREAM_PARAMS_INIT;
+        stream.name = "bench";
+        stream.flags = bench->stream_flags;
         WEFT_TRY(status, weft_stream_create(self->context, &stream, &self->stream), out);
     }
     if (bench->algorithm != NULL) {

@@ -145,7 +145,7 @@ fail:
 weft_status_t wefti_infer_load(const infer_options_t *options, uint32_t first, uint32_t count,
                                infer_feed_t *feeds)
 {
-    weft_plan_info_t info = {.struct_size = sizeof info};
+    weft_plan_info_t info = WEFT_PLAN_INFO_INIT;
     weft_status_t status = weft_plan_get_info(options->plan, &info);
     for (uint32_t i = 0; i < count && status >= 0; i++) {
         if (!info.split_batch || first + i == 0) {

@@ -43,7 +43,7 @@ static weft_status_t infer_open(inferrer_t *inferrer, int32_t rank, int32_t worl
                                 const char *address)
 {
     const infer_options_t *options = inferrer->options;
-    weft_plan_info_t info = {.struct_size = sizeof info};
+    weft_plan_info_t info = WEFT_PLAN_INFO_INIT;
     weft_status_t status;
     WEFT_TRY(status, weft_plan_get_info(options->plan, &info), done);
     WEFT_TRY(
@@ -285,7 +285,7 @@ static void print_text(const inferrer_t *inferrer, const weft_session_stats_t *s
 static weft_status_t report(inferrer_t *inferrer)
 {
     const infer_options_t *options = inferrer->options;
-    weft_session_stats_t stats = {.struct_size = sizeof stats};
+    weft_session_stats_t stats = WEFT_SESSION_STATS_INIT;
     weft_status_t status;
     wefti_sort_doubles(inferrer->step_ms, options->repeat);
     WEFT_TRY(status, weft_session_get_stats(inferrer->session, &stats), done);

@@ -109,7 +109,7 @@ weft_status_t wefti_train_bind(const train_options_t *options, train_binding_t *
     if (status < 0) {
         return status;
     }
-    weft_plan_info_t info = {.struct_size = sizeof info};
+    weft_plan_info_t info = WEFT_PLAN_INFO_INIT;
     status = weft_plan_get_info(options->plan, &info);
     if (status >= 0 && !info.has_eval && !options->no_eval) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
@@ -155,7 +155,7 @@ static double scalar_seed(uint64_t seed)
 static weft_status_t load_checkpoint(trainer_t *trainer)
 {
     const train_options_t *options = trainer->options;
-    weft_checkpoint_info_t info = {.struct_size = sizeof info};
+    weft_checkpoint_info_t info = WEFT_CHECKPOINT_INFO_INIT;
     weft_status_t status =
         weft_session_load_checkpoint(trainer->session, options->resume_path, &info);
     if (status >= 0 && (info.step != options->resume.step || info.seed != options->seed ||
@@ -234,7 +234,7 @@ static void show_progress(trainer_t *trainer, uint64_t step, double loss)
     if (!wefti_progress_due(&trainer->progress, now)) {
         return;
     }
-    weft_session_stats_t stats = {.struct_size = sizeof stats};
+    weft_session_stats_t stats = WEFT_SESSION_STATS_INIT;
     if (weft_session_get_stats(trainer->session, &stats) < 0) {
         return;
     }

@@ -123,7 +123,9 @@ static void meet(tune_kernels_t *run, uint32_t ranks)
 static weft_status_t prepare(const subject_t *subject, const weft_kernel_t **out_kernel,
                              void **out_state, size_t *out_scratch)
 {
-    const weft_kernel_env_t env = {sizeof env, subject->run->isa, subject->run->threads};
+    weft_kernel_env_t env = WEFT_KERNEL_ENV_INIT;
+    env.isa = subject->run->isa;
+    env.thread_count = subject->run->threads;
     const weft_node_desc_t *node = &subject->node;
     weft_status_t status = WEFT_ERR_UNSUPPORTED;
     for (int i = 0; i < 2 && status == WEFT_ERR_UNSUPPORTED; i++) {

@@ -52,8 +52,6 @@ fail:
 static weft_status_t make_edits(const weft_graph_view_t *view, const weft_allocator_t *allocator,
                                 edits_fn add, weft_edit_list_t **out_edits)
 {
-    WEFT_CHECK_OUT(out_edits);
-    WEFT_CHECK_ARG(view);
     weft_status_t status;
     wefti_arena_t arena;
     wefti_issue_t issue;
@@ -74,11 +72,15 @@ done:
 weft_status_t weft_pass_order(const weft_graph_view_t *view, const weft_allocator_t *allocator,
                               weft_edit_list_t **out_edits)
 {
+    WEFT_CHECK_OUT(out_edits);
+    WEFT_CHECK_ARG(view);
     return make_edits(view, allocator, add_edges, out_edits);
 }
 
 weft_status_t weft_pass_start_wait(const weft_graph_view_t *view, const weft_allocator_t *allocator,
                                    weft_edit_list_t **out_edits)
 {
+    WEFT_CHECK_OUT(out_edits);
+    WEFT_CHECK_ARG(view);
     return make_edits(view, allocator, add_places, out_edits);
 }

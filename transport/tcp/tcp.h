@@ -143,7 +143,6 @@ typedef struct tcp_attempt {
     uint32_t candidate;  /* of the peer's addresses, in order */
     uint64_t until_ns;   /* this step's end; of a pause: when it goes on */
     uint64_t give_up_ns; /* the end of all tries */
-    int last_errno;
     wefti_address_t last;
     wefti_handshake_t *shake; /* from the connection on; its wire has the same descriptor */
     bool probe;

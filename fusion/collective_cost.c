@@ -156,17 +156,18 @@ weft_status_t wefti_bucket_cost_scale(const wefti_bucket_cost_t *cost, double fa
     return WEFT_OK;
 }
 
-weft_status_t wefti_bucket_cost_add(const wefti_bucket_cost_t *cost, double ns_per_byte,
+weft_status_t wefti_bucket_cost_add(const wefti_bucket_cost_t *cost, double ns, double ns_per_byte,
                                     wefti_arena_t *arena, wefti_bucket_cost_t *out_cost)
 {
     weft_status_t status = wefti_bucket_cost_scale(cost, 1, arena, out_cost);
     for (uint32_t k = 0; status >= 0 && k < out_cost->piece_count; k++) {
         wefti_bucket_piece_t *piece = (wefti_bucket_piece_t *)&out_cost->pieces[k];
+        piece->alpha_ps += as_ps(ns);
         piece->beta_ps_per_kib += as_ps(ns_per_byte * 1024);
     }
     for (uint32_t k = 0; status >= 0 && k < out_cost->point_count; k++) {
         wefti_bucket_point_t *point = (wefti_bucket_point_t *)&out_cost->points[k];
-        point->ps += as_ps(ns_per_byte * (double)point->bytes);
+        point->ps += as_ps(ns + ns_per_byte * (double)point->bytes);
     }
     return status;
 }

@@ -5,8 +5,6 @@
 #include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
-#define COPIED_BYTES ((double)(1 << 20)) /* at which the speed of copies is read */
-
 /* Whether a collective may update what it reduces: f32, with nothing to compute in between. */
 bool wefti_compile_may_fuse(const wefti_compiler_t *c)
 {
@@ -40,7 +38,7 @@ static weft_status_t planned_cost(wefti_compiler_t *c, wefti_bucket_cost_t *out_
         return WEFT_OK;
     }
     double ns = wefti_update_ns_per_byte(&c->rates, touched * gradient_bytes(c->graph));
-    return wefti_bucket_cost_add(&c->bucket_cost, touched * ns, &c->arena, out_cost);
+    return wefti_bucket_cost_add(&c->bucket_cost, 0, touched * ns, &c->arena, out_cost);
 }
 
 /* In bf16 half as much travels. */
@@ -86,12 +84,15 @@ static weft_status_t block_costs(wefti_compiler_t *c, wefti_shard_cost_t *out_al
                                  wefti_shard_cost_t *out_packed)
 {
     double copied = 2 * (1 + 1.0 / c->params.world_size); /* bytes per byte of the range */
-    double ns = copied * wefti_update_ns_per_byte(&c->rates, COPIED_BYTES);
+    double ns, ns_per_byte;
+    wefti_move_ns(&c->rates, &ns, &ns_per_byte);
     WEFT_RETURN_IF_ERROR(wefti_shard_cost(&c->costs, c->params.world_size, c->place, &c->profile,
                                           &c->arena, out_alone));
-    WEFT_RETURN_IF_ERROR(wefti_bucket_cost_add(&out_alone->reduce_scatter, ns, &c->arena,
+    WEFT_RETURN_IF_ERROR(wefti_bucket_cost_add(&out_alone->reduce_scatter, 2 * ns,
+                                               copied * ns_per_byte, &c->arena,
                                                &out_packed->reduce_scatter));
-    return wefti_bucket_cost_add(&out_alone->all_gather, ns, &c->arena, &out_packed->all_gather);
+    return wefti_bucket_cost_add(&out_alone->all_gather, 2 * ns, copied * ns_per_byte, &c->arena,
+                                 &out_packed->all_gather);
 }
 
 weft_status_t wefti_apply_bucket(wefti_compiler_t *c)

@@ -11,7 +11,9 @@
 
 /* Default rates: one core of a generic server, data in memory. */
 #define FLOPS_PER_NS 100.0 /* 100 GFLOP/s */
-#define BYTES_PER_NS 10.0  /* 10 GB/s */
+#define FEW_BYTES 64.0
+#define MANY_BYTES ((double)(1 << 20))
+#define BYTES_PER_NS 10.0 /* 10 GB/s */
 
 static wefti_kernel_kind_t kind_of(const weft_op_def_t *def)
 {
@@ -92,6 +94,19 @@ double wefti_update_ns_per_byte(const wefti_rates_t *rates, double bytes)
         return 1 / BYTES_PER_NS;
     }
     return ns * rates->slowdown / bytes;
+}
+
+void wefti_move_ns(const wefti_rates_t *rates, double *out_ns, double *out_ns_per_byte)
+{
+    double few, many;
+    *out_ns = 0;
+    *out_ns_per_byte = 1 / BYTES_PER_NS;
+    if (rates != NULL &&
+        wefti_costs_kernel_ns(rates->costs, WEFTI_KERNEL_MOVE, rates->threads, FEW_BYTES, &few) &&
+        wefti_costs_kernel_ns(rates->costs, WEFTI_KERNEL_MOVE, rates->threads, MANY_BYTES, &many)) {
+        *out_ns = few * rates->slowdown;
+        *out_ns_per_byte = many > few ? (many - few) * rates->slowdown / MANY_BYTES : 0;
+    }
 }
 
 /*

@@ -119,6 +119,8 @@ weft_status_t wefti_predict_ready(wefti_graph_t *graph, const wefti_profile_t *p
 /* Time per byte that an update reads or writes, where a rank's updates of a step touch so many
  * bytes. */
 double wefti_update_ns_per_byte(const wefti_rates_t *rates, double bytes);
+/* Time of a kernel that moves bytes: of each one, and per byte that it reads or writes. */
+void wefti_move_ns(const wefti_rates_t *rates, double *out_ns, double *out_ns_per_byte);
 /* Where the plan's ranks are. */
 typedef struct wefti_plan_place {
     uint32_t host_count;          /* 0 or 1: one host */
@@ -145,8 +147,8 @@ weft_status_t wefti_shard_cost(const wefti_costs_t *costs, uint32_t world_size,
                                const wefti_plan_place_t *place, const wefti_profile_t *profile,
                                wefti_arena_t *arena, wefti_shard_cost_t *out_cost);
 
-/* A cost, and something that takes so long for every byte. */
-weft_status_t wefti_bucket_cost_add(const wefti_bucket_cost_t *cost, double ns_per_byte,
+/* A cost, and something that takes so long, and so long for every byte. */
+weft_status_t wefti_bucket_cost_add(const wefti_bucket_cost_t *cost, double ns, double ns_per_byte,
                                     wefti_arena_t *arena, wefti_bucket_cost_t *out_cost);
 weft_status_t wefti_bucket_cost_scale(const wefti_bucket_cost_t *cost, double factor,
                                       wefti_arena_t *arena, wefti_bucket_cost_t *out_cost);

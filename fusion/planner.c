@@ -427,7 +427,9 @@ weft_status_t wefti_plan_buckets(const wefti_planner_params_t *params, wefti_are
     plan.lower_bound_ps = lower_bound(&p) / TICKS_PER_PS;
     WEFT_TRY(status, follow(&p, from, arena, &plan.ends, &plan.bucket_count), fail);
     plan.optimum_count = plan.bucket_count;
-    WEFT_TRY(status, fewest(&p, finish[p.n] + finish[p.n] / 1000, arena, &plan), fail);
+    if (params->alone == NULL) { /* else every bucket more costs copies, which compute runs */
+        WEFT_TRY(status, fewest(&p, finish[p.n] + finish[p.n] / 1000, arena, &plan), fail);
+    }
     *out_plan = plan;
 fail:
     return status;

@@ -8,9 +8,9 @@
  * is when j gradients can be done at the earliest. F(n) is the optimum. It splits too much: it
  * sends whenever the channel is idle. Chosen are the fewest buckets that end within 0.1 % of it. No
  * schedule of the channel ends before the maximum over j of r_j + T(s_j + ... + s_n), the lower
- * bound: bytes that are ready from j on must be sent after r_j. A bucket of one tensor may cost less
- * than T, because several must be copied to lie side by side. All in integers, so every rank
- * decides the same. Optimum, choice and bound are part of every plan, not of its structure digest.
+ * bound: bytes that are ready from j on must be sent after r_j. Where several tensors are copied to
+ * lie side by side, a bucket of one costs less than T, and the optimum is chosen: fewer buckets are
+ * not cheaper then. All in integers, so every rank decides the same. Optimum, choice and bound are part of every plan, not of its structure digest.
  */
 #ifndef WEFT_FUSION_PLANNER_H
 #define WEFT_FUSION_PLANNER_H

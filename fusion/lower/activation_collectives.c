@@ -1,23 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Collectives on activations: every tensor of a node is a bucket, a plan collective of its own. The
- * result takes the input's memory where the operator allows it and the input dies there. Otherwise
- * both have memory of their own, and the input may also be a graph input, a weight or a constant.
- */
+/* Checks of collectives on activations: every tensor of a node is a plan collective of its own. */
 #include <string.h>
 
 #include "fusion/lower/lower.h"
+#include "ops/collective.h"
 #include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
-bool wefti_lower_collective_op(const wefti_node_t *node, weft_collective_t *out_op)
+/* The first half of a pair stands for both: events tell when it begins and where it is awaited. */
+static bool is_supported(const wefti_node_t *node)
 {
-    /* The first half of a pair is both: events state when it begins and where it is waited for. */
     const weft_op_facts_t facts = wefti_op_facts(node->def);
-    *out_op = (weft_collective_t)facts.collective;
-    return facts.collective >= WEFT_COLLECTIVE_ALL_REDUCE &&
-           facts.collective <= WEFT_COLLECTIVE_ALL_TO_ALL && facts.half != WEFT_HALF_WAIT &&
-           facts.imported_as == NULL;
+    return wefti_collective_has_one_count((weft_collective_t)facts.collective) &&
+           facts.half != WEFT_HALF_WAIT && facts.imported_as == NULL;
 }
 
 static weft_status_t check_input(const wefti_node_t *node, uint32_t index)
@@ -35,8 +30,7 @@ static weft_status_t check_blocks(const wefti_lowering_t *l, const wefti_node_t 
 {
     const weft_tensor_desc_t *x = &l->graph->values[node->inputs[index]].type;
     const weft_tensor_desc_t *y = &l->graph->values[node->outputs[index]].type;
-    bool divides = op == WEFT_COLLECTIVE_REDUCE_SCATTER || op == WEFT_COLLECTIVE_SCATTER ||
-                   op == WEFT_COLLECTIVE_ALL_TO_ALL;
+    bool divides = wefti_collective_of(op)->send.extent == WEFT_EXTENT_BLOCKS;
     int64_t ranks = l->params->world_size;
     if (divides && (x->rank == 0 || x->dims[0] % ranks != 0)) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
@@ -76,13 +70,11 @@ static weft_status_t check_attrs(const wefti_lowering_t *l, const wefti_node_t *
     return WEFT_OK;
 }
 
-weft_status_t wefti_lower_activations(wefti_lowering_t *l, uint32_t id)
+weft_status_t wefti_lower_check_activations(const wefti_lowering_t *l, const wefti_node_t *node)
 {
     weft_status_t status;
-    const wefti_node_t *node = &l->graph->nodes[id];
-    weft_collective_t op;
-    if (!wefti_lower_collective_op(node, &op) || node->input_count != node->output_count ||
-        node->input_count == 0) {
+    weft_collective_t op = (weft_collective_t)wefti_op_facts(node->def).collective;
+    if (!is_supported(node) || node->input_count != node->output_count || node->input_count == 0) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "node '%s' (%s): operator not supported in a plan",
                            node->name, node->def->name);
     }
@@ -90,21 +82,6 @@ weft_status_t wefti_lower_activations(wefti_lowering_t *l, uint32_t id)
     for (uint32_t i = 0; i < node->input_count; i++) {
         WEFT_TRY(status, check_input(node, i), fail);
         WEFT_TRY(status, check_blocks(l, node, op, i), fail);
-    }
-    for (uint32_t i = 0; i < node->input_count; i++) {
-        wefti_member_t *member = wefti_arena_array(&l->arena, 1, sizeof(*member));
-        if (member == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
-        *member = (wefti_member_t){node->inputs[i], node->inputs[i], node->outputs[i], WEFTI_NONE};
-        l->buckets[l->bucket_count++] = (wefti_bucket_t){.node = id,
-                                                         .op = op,
-                                                         .members = member,
-                                                         .member_count = 1,
-                                                         .part = i,
-                                                         .parts = node->input_count,
-                                                         .update = WEFTI_NONE,
-                                                         .command = l->command_count + i};
     }
 fail:
     return status;

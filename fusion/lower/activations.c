@@ -9,10 +9,10 @@
  * (the item that waits for it or for a later one). After that wait no other rank accesses this
  * rank's memory for it, so its inputs and outputs live from its begin to its end.
  */
-#include <string.h>
-
 #include "fusion/lower/lower.h"
 #include "fusion/lower/offsets.h"
+#include "ops/collective.h"
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 /* Activations of one storage follow each other in place. */
@@ -30,6 +30,7 @@ typedef struct memory {
     uint32_t *last_use;   /* value -> the last time that it is needed */
     uint32_t *item_use;   /* value -> the last (odd) time that an item needs it, 0: never */
     uint32_t *comm_reads; /* value -> how many collectives read it */
+    bool *in_place;       /* command on activations -> its result has the memory of its input */
     uint32_t *comm_end;   /* command -> when it is over on all ranks */
 } memory_t;
 
@@ -48,7 +49,7 @@ static uint32_t item_time(uint32_t item)
 /* Behind everything; gaps between items are even. */
 static uint32_t end_time(const wefti_lowering_t *l)
 {
-    return item_time(l->item_count);
+    return item_time(l->order->item_count);
 }
 
 static void note_use(memory_t *m, uint32_t value, uint32_t time)
@@ -56,18 +57,33 @@ static void note_use(memory_t *m, uint32_t value, uint32_t time)
     m->last_use[value] = time > m->last_use[value] ? time : m->last_use[value];
 }
 
-/* With a bound on collectives in flight one is over before the one is issued that would be too many.
- * A plan that reuses the memory of gradients has no micro-batches: program step runs all
+/* The tensors of a command on activations, as values; false for other commands. */
+static bool read_command(const wefti_lowering_t *l, uint32_t command, uint32_t *out_from,
+                         uint32_t *out_to)
+{
+    const wefti_command_t *at = &l->order->commands[command];
+    const wefti_node_t *node = &l->graph->nodes[at->node];
+    if (wefti_lower_command_bucket(l, command) != WEFTI_NONE) {
+        return false;
+    }
+    *out_from = node->inputs[at->part];
+    *out_to = node->outputs[at->part];
+    return true;
+}
+
+/* With a bound on collectives in flight, one is over before the one is issued that would exceed the
+ * bound. A plan that reuses the memory of gradients has no micro-batches: program step runs all
  * collectives. */
 static void end_passing(memory_t *m)
 {
     const wefti_lowering_t *l = m->l;
+    const wefti_command_t *commands = l->order->commands;
     uint32_t bound = l->params->in_flight;
-    for (uint32_t c = 0; bound > 0 && c + bound < l->command_count; c++) {
-        uint32_t next = c + bound, ready = l->commands[next].ready;
-        bool first = ready > 0 && l->commands[next - 1].ready < ready;
-        uint32_t end = 2 * ready - (first ? 1 : 0);
-        if (l->buckets[l->commands[c].bucket].passing && end < m->comm_end[c]) {
+    for (uint32_t c = 0; bound > 0 && c + bound < l->order->command_count; c++) {
+        uint32_t next = c + bound, ready = commands[next].ready;
+        bool first = ready > 0 && commands[next - 1].ready < ready;
+        uint32_t end = 2 * ready - (first ? 1 : 0), bucket = wefti_lower_command_bucket(l, c);
+        if (bucket != WEFTI_NONE && l->buckets->list[bucket].passing && end < m->comm_end[c]) {
             m->comm_end[c] = end;
         }
     }
@@ -76,21 +92,21 @@ static void end_passing(memory_t *m)
 /* Collectives on activations are issued by every program that has what comes after them. */
 static weft_status_t find_ends_by_bound(memory_t *m)
 {
-    const wefti_lowering_t *l = m->l;
-    uint32_t bound = l->params->in_flight, count = 0;
-    uint32_t *on_activations = wefti_lower_map(m->l, l->command_count);
+    const wefti_order_t *order = m->l->order;
+    uint32_t bound = m->l->params->in_flight, count = 0, from, to;
+    uint32_t *on_activations = wefti_lower_map(m->l, order->command_count);
     if (on_activations == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    for (uint32_t c = 0; c < l->command_count; c++) {
-        if (!l->buckets[l->commands[c].bucket].gradients) {
+    for (uint32_t c = 0; c < order->command_count; c++) {
+        if (read_command(m->l, c, &from, &to)) {
             on_activations[count++] = c;
         }
     }
     end_passing(m);
     for (uint32_t i = 0; bound > 0 && i + bound < count; i++) {
         uint32_t c = on_activations[i];
-        uint32_t end = 2 * l->commands[on_activations[i + bound]].ready;
+        uint32_t end = 2 * order->commands[on_activations[i + bound]].ready;
         m->comm_end[c] = end < m->comm_end[c] ? end : m->comm_end[c];
     }
     return WEFT_OK;
@@ -101,27 +117,29 @@ static weft_status_t find_ends_by_bound(memory_t *m)
 static weft_status_t find_comm_ends(memory_t *m)
 {
     const wefti_lowering_t *l = m->l;
-    for (uint32_t c = 0; c < l->command_count; c++) {
+    const wefti_order_t *order = l->order;
+    for (uint32_t c = 0; c < order->command_count; c++) {
         m->comm_end[c] = end_time(l);
     }
-    for (uint32_t i = l->item_count; i-- > 0;) {
-        const wefti_node_t *node = &l->graph->nodes[l->items[i].node];
-        if (l->items[i].bucket != WEFTI_NONE) { /* the update of one piece waits for it alone */
-            m->comm_end[l->buckets[l->items[i].bucket].command] = 2 * i;
+    for (uint32_t i = order->item_count; i-- > 0;) {
+        const wefti_node_t *node = &l->graph->nodes[order->items[i].node];
+        uint32_t bucket = wefti_lower_item_bucket(l, i);
+        if (bucket != WEFTI_NONE) { /* the update of one piece waits for it alone */
+            m->comm_end[l->buckets->list[bucket].command] = 2 * i;
             continue;
         }
         for (uint32_t j = 0; j < node->input_count; j++) {
             uint32_t value = node->inputs[j];
             uint32_t producer = wefti_producer(l->graph, value);
-            uint32_t command = producer == WEFTI_NONE ? WEFTI_NONE : l->command_of[producer];
-            for (uint32_t part = 0; command != WEFTI_NONE && part < l->commands[command].parts;
+            uint32_t command = producer == WEFTI_NONE ? WEFTI_NONE : order->command_of[producer];
+            for (uint32_t part = 0; command != WEFTI_NONE && part < order->commands[command].parts;
                  part++) {
                 m->comm_end[command + part] = 2 * i;
             }
         }
     }
     weft_status_t status = find_ends_by_bound(m);
-    for (uint32_t c = l->command_count; c-- > 1;) {
+    for (uint32_t c = order->command_count; c-- > 1;) {
         if (m->comm_end[c] < m->comm_end[c - 1]) {
             m->comm_end[c - 1] = m->comm_end[c];
         }
@@ -132,8 +150,9 @@ static weft_status_t find_comm_ends(memory_t *m)
 static void find_last_uses(memory_t *m)
 {
     const wefti_lowering_t *l = m->l;
-    for (uint32_t i = 0; i < l->item_count; i++) {
-        const wefti_node_t *node = &l->graph->nodes[l->items[i].node];
+    uint32_t from, to;
+    for (uint32_t i = 0; i < l->order->item_count; i++) {
+        const wefti_node_t *node = &l->graph->nodes[l->order->items[i].node];
         for (uint32_t j = 0; j < node->output_count; j++) {
             if (node->outputs[j] != WEFTI_NONE) {
                 note_use(m, node->outputs[j], item_time(i)); /* it is written, whoever reads it */
@@ -146,15 +165,11 @@ static void find_last_uses(memory_t *m)
             }
         }
     }
-    for (uint32_t b = 0; b < l->bucket_count; b++) {
-        for (uint32_t i = 0; i < l->buckets[b].member_count; i++) {
-            const wefti_member_t *member = &l->buckets[b].members[i];
-            uint32_t end = m->comm_end[l->buckets[b].command];
-            note_use(m, member->value, end);
-            m->comm_reads[member->value]++;
-            if (member->reduced != WEFTI_NONE) {
-                note_use(m, member->reduced, end);
-            }
+    for (uint32_t c = 0; c < l->order->command_count; c++) {
+        if (read_command(l, c, &from, &to)) {
+            note_use(m, from, m->comm_end[c]);
+            note_use(m, to, m->comm_end[c]);
+            m->comm_reads[from]++;
         }
     }
     for (uint32_t v = 0; v < l->graph->value_count; v++) {
@@ -204,44 +219,40 @@ static uint32_t new_storage(memory_t *m, uint32_t value, uint32_t first)
     return m->storage_count++;
 }
 
-/* May the bucket's result take the memory of what it reads? Nobody else reads that once it began,
+/* May the result of a collective take the memory of its input? No kernel reads that once it began,
  * and it is no output, input or weight. */
-static bool runs_in_place(const memory_t *m, const wefti_bucket_t *bucket)
+static bool runs_in_place(const memory_t *m, uint32_t command, uint32_t from, uint32_t to)
 {
-    const wefti_member_t *member = &bucket->members[0];
+    const wefti_command_t *at = &m->l->order->commands[command];
     const wefti_graph_t *graph = m->l->graph;
-    bool may = bucket->op == WEFT_COLLECTIVE_ALL_REDUCE ||
-               bucket->op == WEFT_COLLECTIVE_BROADCAST || bucket->op == WEFT_COLLECTIVE_REDUCE;
-    uint32_t storage = m->storage_of[member->value];
-    return may && storage != WEFTI_NONE && !m->storages[storage].output &&
-           !is_output(graph, member->reduced) && m->comm_reads[member->value] == 1 &&
-           m->item_use[member->value] <= 2 * m->l->commands[bucket->command].ready;
+    const weft_op_facts_t facts = wefti_op_facts(graph->nodes[at->node].def);
+    uint32_t storage = m->storage_of[from];
+    return wefti_collective_is_vector((weft_collective_t)facts.collective) &&
+           storage != WEFTI_NONE && !m->storages[storage].output && !is_output(graph, to) &&
+           m->comm_reads[from] == 1 && m->item_use[from] <= 2 * at->ready;
 }
 
-static void assign_bucket(memory_t *m, uint32_t index)
+static void assign_command(memory_t *m, uint32_t command)
 {
-    wefti_bucket_t *bucket = &m->l->buckets[index];
-    const wefti_member_t *member = &bucket->members[0];
-    uint32_t storage;
-    if (bucket->gradients || m->l->buffer_of[member->reduced] != WEFTI_NONE) {
+    uint32_t from, to, storage;
+    if (!read_command(m->l, command, &from, &to) || m->l->buffers->of[to] != WEFTI_NONE) {
         return;
     }
-    bucket->in_place = runs_in_place(m, bucket);
-    storage = bucket->in_place
-                  ? m->storage_of[member->value]
-                  : new_storage(m, member->reduced, 2 * m->l->commands[bucket->command].ready);
-    m->storages[storage].last = m->last_use[member->reduced];
-    m->storage_of[member->reduced] = storage;
+    m->in_place[command] = runs_in_place(m, command, from, to);
+    storage = m->in_place[command] ? m->storage_of[from]
+                                   : new_storage(m, to, 2 * m->l->order->commands[command].ready);
+    m->storages[storage].last = m->last_use[to];
+    m->storage_of[to] = storage;
 }
 
 static void assign_item(memory_t *m, uint32_t item)
 {
     const wefti_lowering_t *l = m->l;
-    const wefti_node_t *node = &l->graph->nodes[l->items[item].node];
+    const wefti_node_t *node = &l->graph->nodes[l->order->items[item].node];
     for (uint32_t j = 0; j < node->output_count; j++) {
         uint32_t value = node->outputs[j], storage;
-        if (value == WEFTI_NONE || l->buffer_of[value] != WEFTI_NONE ||
-            l->shard_of[value] != WEFTI_NONE || l->in_range[value]) {
+        if (value == WEFTI_NONE || l->buffers->of[value] != WEFTI_NONE ||
+            l->buckets->shard_of[value] != WEFTI_NONE || l->ranges->has[value]) {
             continue;
         }
         storage = in_place_storage(m, node, j, item);
@@ -259,11 +270,12 @@ static void assign_storages(memory_t *m)
 {
     const wefti_lowering_t *l = m->l;
     uint32_t command = 0;
-    for (uint32_t i = 0; i <= l->item_count; i++) {
-        for (; command < l->command_count && l->commands[command].ready <= i; command++) {
-            assign_bucket(m, l->commands[command].bucket);
+    for (uint32_t i = 0; i <= l->order->item_count; i++) {
+        for (; command < l->order->command_count && l->order->commands[command].ready <= i;
+             command++) {
+            assign_command(m, command);
         }
-        if (i < l->item_count) {
+        if (i < l->order->item_count) {
             assign_item(m, i);
         }
     }
@@ -274,44 +286,45 @@ static void assign_storages(memory_t *m)
 static weft_status_t alias_updates(memory_t *m)
 {
     wefti_lowering_t *l = m->l;
-    for (uint32_t n = 0; n < l->order_count; n++) {
-        const wefti_node_t *node = &l->graph->nodes[l->order[n]];
+    for (uint32_t n = 0; n < l->order->node_count; n++) {
+        const wefti_node_t *node = &l->graph->nodes[l->order->nodes[n]];
         bool overwrites =
             (node->def->effects & WEFT_EFFECT_UPDATES) != 0 || wefti_node_is_flat_gather(node);
         for (uint32_t j = 0; overwrites && j < node->output_count; j++) {
             uint32_t from = wefti_node_overwrites(node, j);
             if (from == WEFTI_NONE || node->outputs[j] == WEFTI_NONE ||
-                l->shard_of[node->outputs[j]] != WEFTI_NONE || wefti_lower_is_copy(l, node)) {
+                l->buckets->shard_of[node->outputs[j]] != WEFTI_NONE ||
+                wefti_lower_is_copy(l->graph, node)) {
                 continue;
             }
             if (node->inputs[from] == WEFTI_NONE ||
-                l->buffer_of[node->inputs[from]] == WEFTI_NONE) {
+                l->buffers->of[node->inputs[from]] == WEFTI_NONE) {
                 return wefti_error(
                     WEFT_ERR_UNSUPPORTED,
                     "node '%s' (%s): updates a tensor that is neither a parameter nor a state",
                     node->name, node->def->name);
             }
-            l->buffer_of[node->outputs[j]] = l->buffer_of[node->inputs[from]];
+            l->buffers->of[node->outputs[j]] = l->buffers->of[node->inputs[from]];
         }
     }
     return WEFT_OK;
 }
 
 /* Ranges follow the storages of values. */
-static void add_ranges(memory_t *m)
+static void add_ranges(memory_t *m, const wefti_ranges_t *ranges)
 {
-    for (uint32_t r = 0; r < m->l->range_count; r++) {
-        const wefti_range_t *range = &m->l->ranges[r];
+    for (uint32_t r = 0; r < ranges->count; r++) {
+        const wefti_range_t *range = &ranges->list[r];
         m->storages[m->storage_count++] = (storage_t){
             .first = range->first, .last = range->last, .size_bytes = range->size_bytes};
     }
 }
 
-static void take_ranges(memory_t *m)
+static void take_ranges(const memory_t *m, wefti_ranges_t *ranges)
 {
-    uint32_t first = m->storage_count - m->l->range_count;
-    for (uint32_t r = 0; r < m->l->range_count; r++) {
-        m->l->ranges[r].offset_bytes = m->storages[first + r].offset_bytes;
+    for (uint32_t r = 0; r < ranges->count; r++) {
+        ranges->list[r].offset_bytes =
+            m->storages[m->storage_count - ranges->count + r].offset_bytes;
     }
 }
 
@@ -331,7 +344,7 @@ static weft_status_t place_activations(memory_t *m)
     for (uint32_t s = 0; s < m->storage_count; s++) {
         const storage_t *storage = &m->storages[s];
         items[s] = (wefti_memory_item_t){storage->size_bytes, storage->first, storage->last,
-                                         l->arena_cursor};
+                                         l->buffers->cursor};
         if (storage->output) {
             WEFT_TRY(status, wefti_lower_advance(l, storage->size_bytes), fail);
         } else {
@@ -343,7 +356,7 @@ static weft_status_t place_activations(memory_t *m)
     WEFT_TRY(status,
              wefti_memory_assign(shared, shared_count, WEFTI_PLAN_ALIGNMENT, allocator, &total),
              fail);
-    begin = l->arena_cursor;
+    begin = l->buffers->cursor;
     if (total > 0) {
         WEFT_TRY(status, wefti_lower_advance(l, total), fail);
     }
@@ -351,7 +364,7 @@ static weft_status_t place_activations(memory_t *m)
         m->storages[s].offset_bytes =
             m->storages[s].output ? items[s].offset_bytes : begin + shared[index[s]].offset_bytes;
     }
-    l->plan->live_bytes = l->kept_bytes + peak;
+    l->plan->live_bytes = l->regions->kept_bytes + peak;
 fail:
     return status;
 }
@@ -373,63 +386,54 @@ static weft_status_t add_buffers(memory_t *m)
 {
     weft_status_t status = WEFT_OK;
     wefti_lowering_t *l = m->l;
-    for (uint32_t i = 0; i < l->item_count; i++) {
-        const wefti_node_t *node = &l->graph->nodes[l->items[i].node];
+    uint32_t from, to;
+    for (uint32_t i = 0; i < l->order->item_count; i++) {
+        const wefti_node_t *node = &l->graph->nodes[l->order->items[i].node];
         for (uint32_t j = 0; j < node->output_count; j++) {
             WEFT_TRY(status, add_buffer(m, node->outputs[j]), fail);
         }
     }
-    for (uint32_t b = 0; b < l->bucket_count; b++) {
-        const wefti_member_t *member = &l->buckets[b].members[0];
-        if (l->buckets[b].in_place) {
-            l->buffer_of[member->reduced] = l->buffer_of[member->value];
-        } else if (!l->buckets[b].gradients) {
-            WEFT_TRY(status, add_buffer(m, member->reduced), fail);
+    for (uint32_t c = 0; c < l->order->command_count; c++) {
+        if (!read_command(l, c, &from, &to)) {
+            continue;
+        }
+        if (m->in_place[c]) {
+            l->buffers->of[to] = l->buffers->of[from];
+        } else {
+            WEFT_TRY(status, add_buffer(m, to), fail);
         }
     }
 fail:
     return status;
 }
 
-weft_status_t wefti_lower_memory(wefti_lowering_t *l)
+weft_status_t wefti_lower_activations(wefti_lowering_t *l, wefti_ranges_t *ranges)
 {
     weft_status_t status;
     memory_t m = {.l = l};
-    const wefti_graph_t *graph = l->graph;
-    /* Every value once, gradients once more in the type in which they travel and as a micro-batch's,
-     * ranges of parameters, gradients, partial sums and states per bucket, and of all parameters. */
-    size_t per_bucket =
-        (size_t)l->state_count + wefti_level_count(l->params->gradients.accumulate) + 6;
-    size_t capacity = (size_t)graph->value_count * 4 + l->bucket_count * per_bucket +
-                      4 * (size_t)l->command_count + 1;
-    m.storages = wefti_arena_array(
-        &l->arena, (size_t)graph->value_count + 2 * (size_t)l->command_count, sizeof(*m.storages));
-    m.storage_of = wefti_arena_array(&l->arena, graph->value_count, sizeof(*m.storage_of));
-    m.last_use = wefti_arena_array(&l->arena, graph->value_count, sizeof(*m.last_use));
-    l->buffer_of = wefti_arena_array(&l->arena, graph->value_count, sizeof(*l->buffer_of));
-    l->plan->buffers = wefti_arena_array(&l->plan->arena, capacity, sizeof(*l->plan->buffers));
-    m.item_use = wefti_arena_array(&l->arena, graph->value_count, sizeof(*m.item_use));
-    m.comm_reads = wefti_arena_array(&l->arena, graph->value_count, sizeof(*m.comm_reads));
-    m.comm_end = wefti_arena_array(&l->arena, l->command_count, sizeof(*m.comm_end));
+    size_t values = l->graph->value_count, commands = l->order->command_count;
+    m.storages = wefti_arena_array(&l->arena, values + 2 * commands, sizeof(*m.storages));
+    m.storage_of = wefti_lower_map(l, values);
+    m.last_use = wefti_arena_array(&l->arena, values, sizeof(*m.last_use));
+    m.item_use = wefti_arena_array(&l->arena, values, sizeof(*m.item_use));
+    m.comm_reads = wefti_arena_array(&l->arena, values, sizeof(*m.comm_reads));
+    m.comm_end = wefti_arena_array(&l->arena, commands, sizeof(*m.comm_end));
+    m.in_place = wefti_arena_array(&l->arena, commands, sizeof(*m.in_place));
     if (m.storages == NULL || m.storage_of == NULL || m.last_use == NULL || m.item_use == NULL ||
-        m.comm_reads == NULL || m.comm_end == NULL || l->buffer_of == NULL ||
-        l->plan->buffers == NULL) {
+        m.comm_reads == NULL || m.comm_end == NULL || m.in_place == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    memset(l->buffer_of, 0xff, graph->value_count * sizeof(*l->buffer_of));
-    memset(m.storage_of, 0xff, graph->value_count * sizeof(*m.storage_of));
-    WEFT_TRY(status, wefti_lower_regions(l), fail);
     WEFT_TRY(status, alias_updates(&m), fail);
     WEFT_TRY(status, find_comm_ends(&m), fail);
     find_last_uses(&m);
-    WEFT_TRY(status, wefti_lower_find_ranges(l, m.comm_end), fail);
+    WEFT_TRY(status, wefti_lower_find_ranges(l, m.comm_end, ranges), fail);
     assign_storages(&m);
-    add_ranges(&m);
+    add_ranges(&m, ranges);
     WEFT_TRY(status, place_activations(&m), fail);
-    take_ranges(&m);
+    take_ranges(&m, ranges);
     WEFT_TRY(status, add_buffers(&m), fail);
-    WEFT_TRY(status, wefti_lower_place_ranges(l), fail);
-    l->plan->arena_bytes = l->arena_cursor;
+    WEFT_TRY(status, wefti_lower_place_ranges(l, ranges), fail);
+    l->plan->arena_bytes = l->buffers->cursor;
 fail:
     return status;
 }

@@ -42,20 +42,17 @@ static uint64_t as_ps(double ns)
     return ns < 0 ? 0 : ns > 1e12 ? (uint64_t)1000000000000000 : (uint64_t)llround(ns * 1e3);
 }
 
-/* All-reduces take what the planner thought of (a profile may have scaled it); the others of the
- * list keep their distance. */
-static double scale_of(const wefti_lowering_t *l, const wefti_plan_collective_t *collective,
-                       uint64_t bytes, double best_ns)
+/* The first of the list takes as long as cost predicts (a profile may have scaled it); the others
+ * keep their distance. */
+static double scale_of(const wefti_bucket_cost_t *cost, uint64_t bytes, double best_ns)
 {
-    if (collective->op != WEFT_COLLECTIVE_ALL_REDUCE || l->params->bucket_cost == NULL ||
-        best_ns <= 0) {
-        return 1;
-    }
-    return (double)wefti_bucket_cost_ps(l->params->bucket_cost, bytes) / (best_ns * 1e3);
+    return cost == NULL || best_ns <= 0
+               ? 1
+               : (double)wefti_bucket_cost_ps(cost, bytes) / (best_ns * 1e3);
 }
 
-weft_status_t wefti_lower_add_algorithms(wefti_lowering_t *l, wefti_plan_collective_t *collective,
-                                         uint64_t range_bytes)
+static weft_status_t add_ranked(wefti_lowering_t *l, wefti_plan_collective_t *collective,
+                                uint64_t range_bytes, const wefti_bucket_cost_t *cost)
 {
     weft_status_t status;
     const wefti_ranking_t *ranking;
@@ -70,8 +67,7 @@ weft_status_t wefti_lower_add_algorithms(wefti_lowering_t *l, wefti_plan_collect
         return WEFT_ERR_NO_MEMORY;
     }
     collective->algorithms = out;
-    collective->algorithm_count = 0;
-    double scale = scale_of(l, collective, range_bytes, wefti_ranking_ns(ranking, 0, bytes));
+    double scale = scale_of(cost, range_bytes, wefti_ranking_ns(ranking, 0, bytes));
     for (uint32_t i = 0; i < ranking->count; i++) {
         double ns = wefti_ranking_ns(ranking, i, bytes);
         if (only_mesh && strcmp(ranking->names[i], "mesh") != 0) {
@@ -111,8 +107,9 @@ static uint64_t listed_ps(const wefti_plan_collective_t *collective, const char 
     return 0;
 }
 
-weft_status_t wefti_lower_take_algorithms(wefti_lowering_t *l, const wefti_node_t *node,
-                                          wefti_plan_collective_t *collective)
+/* In place of these, those that the graph asks for, and no others. */
+static weft_status_t take_listed(wefti_lowering_t *l, const wefti_node_t *node,
+                                 wefti_plan_collective_t *collective)
 {
     const weft_attr_t *attr = wefti_node_attr(node, "algorithm");
     const char *at = attr != NULL && attr->type == WEFT_ATTR_TYPE_STRING ? attr->s : "";
@@ -147,4 +144,13 @@ weft_status_t wefti_lower_take_algorithms(wefti_lowering_t *l, const wefti_node_
     collective->algorithms = out;
     collective->algorithm_count = count;
     return WEFT_OK;
+}
+
+weft_status_t wefti_lower_add_algorithms(wefti_lowering_t *l, const wefti_node_t *node,
+                                         wefti_plan_collective_t *collective, uint64_t bytes,
+                                         const wefti_bucket_cost_t *cost)
+{
+    weft_status_t status = add_ranked(l, collective, bytes, cost);
+    return status < 0 || collective->update != WEFTI_PLAN_NONE ? status
+                                                               : take_listed(l, node, collective);
 }

@@ -1,29 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plan collectives: one per bucket, in the order of the comm stream, then the broadcasts of rank
- * 0's weights, unless ranks have weights of their own. */
+/* Plan collectives: one per command, in the order of the comm stream, then those of init. */
 #include "fusion/lower/lower.h"
 
 #include <string.h>
 
+#include "ops/collective.h"
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 static const char *text_attr(const wefti_node_t *node, const char *name)
 {
     const weft_attr_t *attr = wefti_node_attr(node, name);
     return attr != NULL && attr->type == WEFT_ATTR_TYPE_STRING && attr->s != NULL ? attr->s : "";
-}
-
-/* Why the bucket ends where it does: the text of the pass that decided it. */
-static const char *reason_of(wefti_lowering_t *l, const wefti_bucket_t *bucket)
-{
-    const wefti_node_t *node = &l->graph->nodes[bucket->node];
-    const char *reason = text_attr(node, "reason"), *split = text_attr(node, "split_reason");
-    if (bucket->parts > 1 && bucket->gradients) {
-        return wefti_arena_printf(&l->plan->arena, "piece %u of %u of %s%s%s", bucket->part + 1,
-                                  bucket->parts, l->graph->values[bucket->members[0].value].name,
-                                  split[0] != '\0' ? ", which " : "", split);
-    }
-    return wefti_arena_strdup(&l->plan->arena, reason[0] != '\0' ? reason : "from the graph");
 }
 
 static weft_reduction_t reduction_of(const wefti_node_t *node, weft_status_t *status)
@@ -46,107 +34,179 @@ static weft_reduction_t reduction_of(const wefti_node_t *node, weft_status_t *st
     return WEFT_REDUCTION_SUM;
 }
 
-static bool has_root(weft_collective_t op)
+/* Buckets are planned without them: they take no time from the reduce-scatters, but from a step. */
+static void count_gather(wefti_plan_forecast_t *forecast, uint64_t ps)
 {
-    return op == WEFT_COLLECTIVE_BROADCAST || op == WEFT_COLLECTIVE_REDUCE ||
-           op == WEFT_COLLECTIVE_GATHER || op == WEFT_COLLECTIVE_SCATTER;
+    forecast->comm_ps += forecast->row_count > 0 ? ps : 0;
+    forecast->comm_slow_ps[0] += forecast->row_count > 0 ? ps + ps / 5 : 0;
+    forecast->comm_slow_ps[1] += forecast->row_count > 0 ? 2 * ps : 0;
 }
 
-/* Elements of one block. */
-static uint64_t block_elems(const wefti_lowering_t *l, const wefti_bucket_t *bucket)
+/* Buffers of the tensors of a range. */
+static weft_status_t add_members(wefti_lowering_t *l, wefti_plan_collective_t *collective,
+                                 const wefti_bucket_t *bucket, const wefti_node_t *gather)
 {
-    const wefti_value_t *x = &l->graph->values[bucket->members[0].value];
-    const wefti_value_t *y = &l->graph->values[bucket->members[0].reduced];
-    uint64_t elem_bytes = weft_dtype_size_bytes(x->type.dtype);
-    switch (bucket->op) {
-    case WEFT_COLLECTIVE_REDUCE_SCATTER:
-    case WEFT_COLLECTIVE_SCATTER:
-        return wefti_value_bytes(y) / elem_bytes;
-    case WEFT_COLLECTIVE_ALL_TO_ALL:
-        return wefti_value_bytes(x) / elem_bytes / l->params->world_size;
-    default:
-        return wefti_value_bytes(x) / elem_bytes;
-    }
-}
-
-/* A collective on an activation: from one buffer to another, or in place. */
-static weft_status_t add_activation(wefti_lowering_t *l, uint32_t index,
-                                    wefti_plan_collective_t *collective)
-{
-    weft_status_t status;
-    wefti_arena_t *arena = &l->plan->arena;
-    const wefti_bucket_t *bucket = &l->buckets[index];
-    const wefti_node_t *node = &l->graph->nodes[bucket->node];
-    const weft_attr_t *root = wefti_node_attr(node, "root");
-    collective->op = bucket->op;
-    collective->buffer = l->buffer_of[bucket->members[0].reduced];
-    collective->source = l->buffer_of[bucket->members[0].value];
-    collective->dtype = l->plan->buffers[collective->buffer].dtype;
-    collective->root = root != NULL && has_root(bucket->op) ? (uint32_t)root->i : 0;
-    collective->elem_count = block_elems(l, bucket);
-    collective->update = WEFTI_PLAN_NONE;
-    collective->reduction = reduction_of(node, &status);
-    WEFT_TRY(status, status, fail);
-    collective->name = bucket->parts > 1
-                           ? wefti_arena_printf(arena, "%s %u", node->name, bucket->part)
-                           : wefti_arena_strdup(arena, node->name);
-    collective->reason = reason_of(l, bucket);
-    collective->member_count = 1;
-    collective->members = wefti_arena_array(arena, 1, sizeof(*collective->members));
-    if (collective->name == NULL || collective->reason == NULL || collective->members == NULL) {
+    collective->members =
+        wefti_arena_array(&l->plan->arena, bucket->member_count, sizeof(*collective->members));
+    if (collective->members == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    collective->members[0] = collective->buffer;
-    WEFT_TRY(
-        status,
-        wefti_lower_add_algorithms(l, collective, l->plan->buffers[collective->buffer].size_bytes),
-        fail);
-    return wefti_lower_take_algorithms(l, node, collective);
-fail:
-    return status;
+    for (uint32_t i = 0; i < bucket->member_count; i++) {
+        const wefti_member_t *member = &bucket->members[i];
+        uint32_t value = gather == NULL     ? member->sent
+                         : bucket->gathered ? gather->outputs[i]
+                                            : member->param;
+        if (value != WEFTI_NONE) {
+            collective->members[collective->member_count++] = l->buffers->of[value];
+        }
+    }
+    return WEFT_OK;
 }
 
+/* Where the gathered weights of a bucket go: to their region, or to memory that is reused. */
+static weft_status_t gathered_range(wefti_lowering_t *l, uint32_t index, uint32_t node,
+                                    uint32_t *out_buffer)
+{
+    if (!l->buckets->list[index].gathered) {
+        return wefti_lower_param_range(l, index, out_buffer);
+    }
+    char *name = wefti_arena_printf(&l->arena, "weights %u, gathered", index);
+    return name == NULL
+               ? WEFT_ERR_NO_MEMORY
+               : wefti_lower_add_piece(l, name, l->ranges->of_gather[node], index, out_buffer);
+}
+
+/* Why the bucket ends where it does, which is the text of a pass; then how it is updated. */
+static const char *bucket_reason(wefti_lowering_t *l, uint32_t index)
+{
+    const wefti_bucket_t *bucket = &l->buckets->list[index];
+    const wefti_node_t *node = &l->graph->nodes[bucket->node];
+    const char *reason = text_attr(node, "reason"), *split = text_attr(node, "split_reason");
+    const char *whole = text_attr(node, "shard_reason"), *cost = text_attr(node, "cost_reason");
+    const char *first = reason[0] != '\0' ? reason : "from the graph";
+    if (bucket->parts > 1) {
+        first = wefti_arena_printf(&l->arena, "piece %u of %u of %s%s%s", bucket->part + 1,
+                                   bucket->parts, l->graph->values[bucket->members[0].value].name,
+                                   split[0] != '\0' ? ", which " : "", split);
+    }
+    if (first == NULL || !bucket->sharded) {
+        return first == NULL ? NULL
+                             : wefti_arena_printf(&l->plan->arena, "%s%s%s", first,
+                                                  whole[0] != '\0' ? "; " : "", whole);
+    }
+    char size[32];
+    wefti_format_bytes(wefti_lower_range_bytes(l, index) / l->buckets->shards, size);
+    return wefti_arena_printf(&l->plan->arena, "%s; each rank %s %s of it%s%s", first,
+                              bucket->fused ? "reduces, updates and sends" : "reduces and updates",
+                              size,
+                              cost[0] == '\0' ? ""
+                              : bucket->fused ? ": "
+                                              : "; ",
+                              cost);
+}
+
+/* What a bucket reduces: all of the range to all ranks, or to each rank its shard; fused, new
+ * weights are the result. */
 static weft_status_t add_bucket(wefti_lowering_t *l, uint32_t index,
                                 wefti_plan_collective_t *collective)
 {
     weft_status_t status;
-    wefti_arena_t *arena = &l->plan->arena;
-    const wefti_bucket_t *bucket = &l->buckets[index];
+    const wefti_bucket_t *bucket = &l->buckets->list[index];
     const wefti_node_t *node = &l->graph->nodes[bucket->node];
-    uint32_t first = l->buffer_of[bucket->members[0].sent];
-    const wefti_plan_buffer_t *buffer;
-    const weft_attr_t *group = wefti_node_attr(node, "group");
-    collective->op = WEFT_COLLECTIVE_ALL_REDUCE;
-    collective->dtype = l->plan->buffers[first].dtype;
-    collective->buffer = first;
-    collective->group = group != NULL && group->type == WEFT_ATTR_TYPE_INT ? (uint32_t)group->i : 0;
+    bool scatters = bucket->sharded && !bucket->fused;
+    const wefti_bucket_cost_t *cost = l->params->bucket_cost;
+    if (scatters) {
+        cost = l->params->shard_cost == NULL ? NULL : &l->params->shard_cost->reduce_scatter;
+    }
+    collective->op = scatters ? WEFT_COLLECTIVE_REDUCE_SCATTER : WEFT_COLLECTIVE_ALL_REDUCE;
+    collective->dtype = wefti_lower_grad_dtype(l, bucket);
+    collective->group = (uint32_t)wefti_node_int(node, "group");
+    collective->name = wefti_arena_printf(&l->plan->arena, "bucket %u", index);
+    collective->reason = bucket_reason(l, index);
     collective->reduction = reduction_of(node, &status);
     WEFT_TRY(status, status, fail);
-    char *range = wefti_arena_printf(&l->arena, "bucket %u gradients", index);
-    if (range == NULL) {
-        return WEFT_ERR_NO_MEMORY;
+    char *name = wefti_arena_printf(&l->arena, "bucket %u gradients", index);
+    WEFT_TRY(status, name == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK, fail);
+    WEFT_TRY(status, wefti_lower_grad_range(l, name, index, true, &collective->source), fail);
+    uint64_t bytes = l->plan->buffers[collective->source].size_bytes;
+    collective->elem_count = bytes / weft_dtype_size_bytes(collective->dtype);
+    collective->buffer = collective->source;
+    if (scatters) {
+        WEFT_TRY(status, wefti_lower_grad_shard(l, index, &collective->buffer), fail);
+        collective->elem_count /= l->buckets->shards;
+    } else if (bucket->fused) {
+        WEFT_TRY(status, wefti_lower_param_range(l, index, &collective->buffer), fail);
+        collective->update = l->kernels->of_bucket[index];
     }
-    WEFT_TRY(status, wefti_lower_grad_range(l, range, index, true, &collective->buffer), fail);
-    collective->source = collective->buffer;
-    collective->update = WEFTI_PLAN_NONE;
-    buffer = &l->plan->buffers[collective->buffer];
-    collective->elem_count = buffer->size_bytes / weft_dtype_size_bytes(collective->dtype);
-    collective->name = wefti_arena_printf(arena, "bucket %u", index);
-    collective->reason = reason_of(l, bucket);
-    collective->member_count = bucket->member_count;
-    collective->members =
-        wefti_arena_array(arena, bucket->member_count, sizeof(*collective->members));
-    if (collective->name == NULL || collective->reason == NULL || collective->members == NULL) {
-        return WEFT_ERR_NO_MEMORY;
+    WEFT_TRY(status, add_members(l, collective, bucket, NULL), fail);
+    bytes = bucket->sharded ? wefti_lower_range_bytes(l, index) : bytes;
+    WEFT_TRY(status, wefti_lower_add_algorithms(l, node, collective, bytes, cost), fail);
+    for (uint32_t i = 0; bucket->fused && i < collective->algorithm_count; i++) {
+        collective->algorithms[i].predicted_ps = (uint64_t)wefti_node_int(node, "predicted_ps");
     }
-    for (uint32_t i = 0; i < bucket->member_count; i++) {
-        collective->members[i] = l->buffer_of[bucket->members[i].sent];
+fail:
+    return status;
+}
+
+/* Gathers the weights of a bucket. */
+static weft_status_t add_gather(wefti_lowering_t *l, uint32_t index, uint32_t id,
+                                wefti_plan_collective_t *collective)
+{
+    weft_status_t status;
+    const wefti_bucket_t *bucket = &l->buckets->list[index];
+    const wefti_node_t *node = &l->graph->nodes[id];
+    const char *reason = text_attr(node, "reason");
+    WEFT_TRY(status, wefti_lower_param_shard(l, index, &collective->source), fail);
+    WEFT_TRY(status, gathered_range(l, index, id, &collective->buffer), fail);
+    collective->op = WEFT_COLLECTIVE_ALL_GATHER;
+    collective->dtype = wefti_lower_param_dtype(l, bucket);
+    collective->elem_count = wefti_lower_range_bytes(l, index) / l->buckets->shards /
+                             weft_dtype_size_bytes(collective->dtype);
+    collective->name = wefti_arena_printf(&l->plan->arena, "weights %u", index);
+    collective->reason = wefti_arena_printf(
+        &l->plan->arena, "gathers the %sweights of bucket %u%s%s",
+        bucket->gathered ? "" : "updated ", index, reason[0] == '\0' ? "" : ", ", reason);
+    WEFT_TRY(status, add_members(l, collective, bucket, node), fail);
+    WEFT_TRY(status,
+             wefti_lower_add_algorithms(
+                 l, node, collective, wefti_lower_range_bytes(l, index),
+                 l->params->shard_cost == NULL ? NULL : &l->params->shard_cost->all_gather),
+             fail);
+    count_gather(&l->plan->forecast, collective->algorithms[0].predicted_ps);
+fail:
+    return status;
+}
+
+/* A collective on an activation: from one buffer to another, or in place. */
+static weft_status_t add_activation(wefti_lowering_t *l, const wefti_command_t *command,
+                                    const wefti_node_t *node, wefti_plan_collective_t *collective)
+{
+    weft_status_t status;
+    wefti_arena_t *arena = &l->plan->arena;
+    const char *reason = text_attr(node, "reason");
+    uint32_t from = node->inputs[command->part], ranks = l->params->world_size;
+    collective->op = (weft_collective_t)wefti_op_facts(node->def).collective;
+    collective->buffer = l->buffers->of[node->outputs[command->part]];
+    collective->source = l->buffers->of[from];
+    collective->dtype = l->plan->buffers[collective->buffer].dtype;
+    if (wefti_collective_rooted(collective->op)) {
+        collective->root = (uint32_t)wefti_node_int(node, "root");
     }
-    WEFT_TRY(status, wefti_lower_add_algorithms(l, collective, buffer->size_bytes), fail);
-    if (!bucket->sharded) { /* else another collective is made of it */
-        WEFT_TRY(status, wefti_lower_take_algorithms(l, node, collective), fail);
-    }
-    return wefti_lower_shard_collective(l, index, collective);
+    collective->elem_count = wefti_value_bytes(&l->graph->values[from]) /
+                             weft_dtype_size_bytes(l->graph->values[from].type.dtype) /
+                             wefti_side_blocks(wefti_collective_of(collective->op)->send, ranks);
+    collective->reduction = reduction_of(node, &status);
+    WEFT_TRY(status, status, fail);
+    collective->name = command->parts > 1
+                           ? wefti_arena_printf(arena, "%s %u", node->name, command->part)
+                           : wefti_arena_strdup(arena, node->name);
+    collective->reason = wefti_arena_strdup(arena, reason[0] != '\0' ? reason : "from the graph");
+    collective->members = wefti_arena_memdup(arena, &collective->buffer, sizeof(uint32_t));
+    collective->member_count = 1;
+    WEFT_TRY(status, collective->members == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK, fail);
+    status = wefti_lower_add_algorithms(
+        l, node, collective, l->plan->buffers[collective->buffer].size_bytes,
+        collective->op == WEFT_COLLECTIVE_ALL_REDUCE ? l->params->bucket_cost : NULL);
 fail:
     return status;
 }
@@ -156,27 +216,24 @@ fail:
 static bool continues(const wefti_lowering_t *l, uint32_t end)
 {
     const wefti_plan_buffer_t *last = &l->plan->buffers[end - 1], *next = &l->plan->buffers[end];
-    uint64_t unit = l->params->gradients.wire == WEFT_DTYPE_BF16 ? 2 * WEFTI_PLAN_ALIGNMENT
-                                                                 : WEFTI_PLAN_ALIGNMENT;
+    uint64_t begin = l->regions->param_begin;
+    uint64_t unit = l->buckets->half ? 2 * WEFTI_PLAN_ALIGNMENT : WEFTI_PLAN_ALIGNMENT;
     return next->dtype == last->dtype && last->size_bytes > 0 && next->size_bytes > 0 &&
-           next->offset_bytes - l->param_begin ==
-               wefti_align_up(last->offset_bytes - l->param_begin + last->size_bytes, unit);
+           next->offset_bytes - begin ==
+               wefti_align_up(last->offset_bytes - begin + last->size_bytes, unit);
 }
 
-/* A command of init: broadcasts a run of parameters of one type that lie side by side, in the order
- * of their buffers. */
-static weft_status_t add_broadcast(wefti_lowering_t *l, uint32_t id, uint32_t begin, uint32_t end)
+/* Broadcasts a run of parameters of one type that lie side by side, in the order of their
+ * buffers. */
+static weft_status_t add_broadcast(wefti_lowering_t *l, const wefti_node_t *node, uint32_t begin,
+                                   uint32_t end, wefti_plan_collective_t *collective)
 {
     weft_status_t status;
     wefti_arena_t *arena = &l->plan->arena;
-    const wefti_node_t *node = &l->graph->nodes[id];
     const wefti_plan_buffer_t *first = &l->plan->buffers[begin], *last = &l->plan->buffers[end - 1];
     uint64_t offset = first->offset_bytes;
     uint64_t bytes =
         wefti_align_up(last->offset_bytes + last->size_bytes - offset, WEFTI_PLAN_ALIGNMENT);
-    wefti_plan_collective_t *collective = &l->plan->collectives[l->plan->collective_count];
-    l->commands[l->plan->collective_count++] =
-        (wefti_command_t){.node = id, .parts = 1, .bucket = WEFTI_NONE};
     collective->op = WEFT_COLLECTIVE_BROADCAST;
     collective->dtype = first->dtype;
     WEFT_TRY(status,
@@ -184,22 +241,34 @@ static weft_status_t add_broadcast(wefti_lowering_t *l, uint32_t id, uint32_t be
                                    &collective->buffer),
              fail);
     collective->source = collective->buffer;
-    collective->update = WEFTI_PLAN_NONE;
     collective->elem_count = bytes / weft_dtype_size_bytes(collective->dtype);
     collective->name = wefti_arena_strdup(arena, node->name);
     collective->reason = wefti_arena_strdup(arena, text_attr(node, "reason"));
     collective->member_count = end - begin;
     collective->members =
         wefti_arena_array(arena, collective->member_count, sizeof(*collective->members));
-    if (collective->name == NULL || collective->reason == NULL || collective->members == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_TRY(status, collective->members == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK, fail);
     for (uint32_t i = begin; i < end; i++) {
         collective->members[i - begin] = i;
     }
-    return wefti_lower_add_algorithms(l, collective, bytes);
+    status = wefti_lower_add_algorithms(l, node, collective, bytes, NULL);
 fail:
     return status;
+}
+
+/* A record that the caller fills in. */
+static wefti_plan_collective_t *next_collective(wefti_lowering_t *l)
+{
+    wefti_plan_collective_t *collective = &l->plan->collectives[l->plan->collective_count++];
+    collective->update = WEFTI_PLAN_NONE;
+    return collective;
+}
+
+static weft_status_t check_record(weft_status_t status, const wefti_plan_collective_t *collective)
+{
+    return status >= 0 && (collective->name == NULL || collective->reason == NULL)
+               ? WEFT_ERR_NO_MEMORY
+               : status;
 }
 
 /* The collectives of init: a Broadcast of all weights. Their buffers are the first of the plan. */
@@ -210,36 +279,39 @@ static weft_status_t add_broadcasts(wefti_lowering_t *l, uint32_t param_count)
     if (init == NULL || init->node_count == 0) {
         return WEFT_OK;
     }
-    weft_collective_t op = WEFT_COLLECTIVE_ALL_REDUCE;
     const wefti_node_t *node = &l->graph->nodes[init->nodes[0]];
-    if (init->node_count > 1 || !wefti_lower_collective_op(node, &op) ||
-        op != WEFT_COLLECTIVE_BROADCAST) {
+    const weft_op_facts_t facts = wefti_op_facts(node->def);
+    if (init->node_count > 1 || facts.collective != WEFT_COLLECTIVE_BROADCAST ||
+        facts.half == WEFT_HALF_WAIT) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "program 'init': node '%s' (%s): only one Broadcast is supported",
                            node->name, node->def->name);
     }
-    l->command_of[init->nodes[0]] = l->command_count;
-    for (uint32_t begin = 0, end; begin < param_count; begin = end) {
+    for (uint32_t begin = 0, end; begin < param_count && status >= 0; begin = end) {
         for (end = begin + 1; end < param_count && continues(l, end);) {
             end++;
         }
         if (l->plan->buffers[begin].size_bytes > 0 &&
             l->plan->buffers[begin].offset_bytes < WEFTI_PLAN_NOWHERE) {
-            WEFT_TRY(status, add_broadcast(l, init->nodes[0], begin, end), fail);
+            wefti_plan_collective_t *collective = next_collective(l);
+            status = add_broadcast(l, node, begin, end, collective);
+            status = check_record(status, collective);
         }
     }
-fail:
     return status;
 }
 
 static weft_status_t add_command(wefti_lowering_t *l, uint32_t index)
 {
-    const wefti_command_t *command = &l->commands[index];
-    wefti_plan_collective_t *collective = &l->plan->collectives[l->plan->collective_count++];
-    return wefti_node_is_flat_gather(&l->graph->nodes[command->node])
-               ? wefti_lower_gather(l, index, collective)
-           : l->buckets[command->bucket].gradients ? add_bucket(l, command->bucket, collective)
-                                                   : add_activation(l, command->bucket, collective);
+    const wefti_command_t *command = &l->order->commands[index];
+    const wefti_node_t *node = &l->graph->nodes[command->node];
+    uint32_t bucket = wefti_lower_command_bucket(l, index);
+    wefti_plan_collective_t *collective = next_collective(l);
+    weft_status_t status = bucket == WEFTI_NONE ? add_activation(l, command, node, collective)
+                           : wefti_node_is_flat_gather(node)
+                               ? add_gather(l, bucket, command->node, collective)
+                               : add_bucket(l, bucket, collective);
+    return check_record(status, collective);
 }
 
 weft_status_t wefti_lower_collectives(wefti_lowering_t *l)
@@ -250,19 +322,16 @@ weft_status_t wefti_lower_collectives(wefti_lowering_t *l)
            l->plan->buffers[param_count].kind == WEFTI_BUFFER_PARAM) {
         param_count++;
     }
-    size_t most = (size_t)l->command_count + param_count;
-    l->plan->collectives = wefti_arena_array(&l->plan->arena, most, sizeof(*l->plan->collectives));
-    wefti_command_t *commands = wefti_arena_array(&l->arena, most, sizeof(*commands));
-    if (l->plan->collectives == NULL || commands == NULL) {
+    l->plan->collectives =
+        wefti_arena_array(&l->plan->arena, (size_t)l->order->command_count + param_count,
+                          sizeof(*l->plan->collectives));
+    if (l->plan->collectives == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    memcpy(commands, l->commands, l->command_count * sizeof(*commands));
-    l->commands = commands;
-    for (uint32_t c = 0; c < l->command_count; c++) {
+    for (uint32_t c = 0; c < l->order->command_count; c++) {
         WEFT_TRY(status, add_command(l, c), fail);
     }
-    WEFT_TRY(status, add_broadcasts(l, param_count), fail);
-    l->command_count = l->plan->collective_count;
+    status = add_broadcasts(l, param_count);
 fail:
     return status;
 }

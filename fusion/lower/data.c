@@ -15,9 +15,9 @@ static uint32_t *values_of_buffers(wefti_lowering_t *l)
     memset(value_of, 0xff, l->plan->buffer_count * sizeof(*value_of));
     for (uint32_t v = 0; v < l->graph->value_count; v++) {
         wefti_value_kind_t kind = l->graph->values[v].kind;
-        if (l->buffer_of[v] != WEFTI_NONE &&
+        if (l->buffers->of[v] != WEFTI_NONE &&
             (kind == WEFTI_VALUE_PARAM || kind == WEFTI_VALUE_CONST)) {
-            value_of[l->buffer_of[v]] = v;
+            value_of[l->buffers->of[v]] = v;
         }
     }
     return value_of;
@@ -147,14 +147,14 @@ static const char *output_name(const wefti_graph_t *graph, uint32_t value)
 static weft_status_t bind(wefti_lowering_t *l, uint32_t value, weft_binding_role_t role)
 {
     wefti_plan_binding_t *binding = &l->plan->bindings[l->plan->binding_count];
-    if (l->buffer_of[value] == WEFTI_NONE) {
+    if (l->buffers->of[value] == WEFTI_NONE) {
         return WEFT_OK; /* an output that the graph passes through from a constant */
     }
     binding->name = wefti_arena_strdup(&l->plan->arena, role == WEFT_BINDING_ROLE_OUTPUT
                                                             ? output_name(l->graph, value)
                                                             : l->graph->values[value].name);
     binding->role = role;
-    binding->buffer = l->buffer_of[value];
+    binding->buffer = l->buffers->of[value];
     l->plan->binding_count++;
     return binding->name == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
 }
@@ -188,7 +188,7 @@ static weft_status_t add_bindings(wefti_lowering_t *l)
     }
     for (uint32_t i = 0; i < graph->output_count; i++) {
         uint32_t v = graph->outputs[i];
-        uint32_t buffer = l->buffer_of[v];
+        uint32_t buffer = l->buffers->of[v];
         if (v != graph->loss && v != graph->logits && buffer != WEFTI_NONE &&
             l->plan->buffers[buffer].kind == WEFTI_BUFFER_OUTPUT) {
             WEFT_TRY(status, bind(l, v, WEFT_BINDING_ROLE_OUTPUT), fail);

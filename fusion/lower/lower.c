@@ -34,6 +34,15 @@ static weft_status_t copy_forecast(weft_plan_t *plan, const wefti_plan_forecast_
     return WEFT_OK; /* rows' names are literals */
 }
 
+static bool gathers(const wefti_buckets_t *buckets)
+{
+    bool any = false;
+    for (uint32_t b = 0; b < buckets->count; b++) {
+        any = any || buckets->list[b].gathered;
+    }
+    return any;
+}
+
 static weft_status_t describe_plan(wefti_lowering_t *l)
 {
     weft_plan_t *plan = l->plan;
@@ -42,8 +51,9 @@ static weft_status_t describe_plan(wefti_lowering_t *l)
     plan->kind = l->params->infer ? WEFT_PLAN_KIND_INFERENCE : WEFT_PLAN_KIND_TRAINING;
     plan->flags |= l->params->flags;
     plan->flags |= l->params->rank_graph_count > 0 ? WEFTI_PLAN_RANK_DATA : 0;
-    plan->flags |= l->shards > 1 ? WEFTI_PLAN_SHARDED : 0;
+    plan->flags |= l->buckets->shards > 1 ? WEFTI_PLAN_SHARDED : 0;
     plan->flags |= wefti_graph_find_program(l->graph, "flush") != NULL ? WEFTI_PLAN_DECOUPLED : 0;
+    plan->flags |= gathers(l->buckets) ? WEFTI_PLAN_SHARDED_PARAMETERS : 0;
     plan->accumulate = l->params->gradients.accumulate > 1 ? l->params->gradients.accumulate : 1;
     plan->global_micro_batches = l->params->gradients.leaves;
     plan->clip_norm = l->params->gradients.clip_norm;
@@ -62,60 +72,53 @@ static weft_status_t describe_plan(wefti_lowering_t *l)
     return copy_forecast(plan, l->params->forecast);
 }
 
-/* What runs in a step, in a micro-batch or in a flush, and what runs in its place in another
- * program. */
-static weft_status_t find_order(wefti_lowering_t *l)
+static weft_status_t lower(wefti_lowering_t *l)
 {
-    const wefti_graph_t *graph = l->graph;
-    bool *runs = wefti_arena_array(&l->arena, graph->node_count, sizeof(*runs));
-    l->order = wefti_lower_map(l, graph->order_count);
-    l->variant_of = wefti_lower_map(l, graph->node_count);
-    l->next_variant = wefti_lower_map(l, graph->node_count);
-    l->variant_kernel = wefti_lower_map(l, graph->node_count);
-    if (runs == NULL || l->order == NULL || l->variant_of == NULL || l->next_variant == NULL ||
-        l->variant_kernel == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t p = 0; p < graph->program_count; p++) {
-        const wefti_program_t *program = &graph->programs[p];
-        bool steps = strcmp(program->name, "init") != 0 && strcmp(program->name, "eval") != 0;
-        for (uint32_t i = 0; steps && i < program->node_count; i++) {
-            runs[program->nodes[i]] = true;
-        }
-    }
-    for (uint32_t i = 0; i < graph->order_count; i++) {
-        uint32_t id = graph->order[i], of = wefti_graph_variant_of(graph, id);
-        if (of != WEFTI_NONE) {
-            l->next_variant[id] = l->variant_of[of];
-            l->variant_of[of] = id;
-        } else if (runs[id]) {
-            l->order[l->order_count++] = id;
-        }
-    }
-    return WEFT_OK;
+    weft_status_t status;
+    wefti_order_t order = {0};
+    wefti_buckets_t buckets = {0};
+    wefti_folds_t folds = {0};
+    wefti_buffers_t buffers = {0};
+    wefti_regions_t regions = {0};
+    wefti_ranges_t ranges = {0};
+    wefti_kernels_t kernels = {0};
+    l->order = &order;
+    l->buckets = &buckets;
+    l->folds = &folds;
+    l->buffers = &buffers;
+    l->regions = &regions;
+    l->ranges = &ranges;
+    l->kernels = &kernels;
+    WEFT_TRY(status, wefti_lower_order(l, &order), fail);
+    WEFT_TRY(status, wefti_lower_buckets(l, &buckets), fail);
+    WEFT_TRY(status, describe_plan(l), fail);
+    WEFT_TRY(status, wefti_lower_find_folds(l, &folds), fail);
+    WEFT_TRY(status, wefti_lower_create_buffers(l, &buffers), fail);
+    WEFT_TRY(status, wefti_lower_regions(l, &regions), fail);
+    WEFT_TRY(status, wefti_lower_activations(l, &ranges), fail);
+    WEFT_TRY(status, wefti_lower_kernels(l, &kernels), fail);
+    WEFT_TRY(status, wefti_lower_collectives(l), fail);
+    WEFT_TRY(status, wefti_lower_programs(l), fail);
+    status = wefti_lower_data(l);
+fail:
+    return status;
 }
 
 weft_status_t wefti_lower(const wefti_graph_t *graph, const wefti_lower_params_t *params,
                           weft_plan_t **out_plan)
 {
-    weft_status_t status;
     wefti_lowering_t l = {.graph = graph, .params = params};
-    l.shards = params->shard ? params->world_size : 1;
-    l.fold_def = weft_registry_find_op(graph->registry, "weft", "TreeFold", 1);
     *out_plan = NULL;
     wefti_arena_init(&l.arena, params->allocator, 0);
-    WEFT_TRY(status, wefti_plan_create(params->allocator, &l.plan), done);
-    WEFT_TRY(status, describe_plan(&l), done);
-    WEFT_TRY(status, find_order(&l), done);
-    WEFT_TRY(status, wefti_lower_order(&l), done);
-    WEFT_TRY(status, wefti_lower_memory(&l), done);
-    WEFT_TRY(status, wefti_lower_kernels(&l), done);
-    WEFT_TRY(status, wefti_lower_programs(&l), done);
-    WEFT_TRY(status, wefti_lower_data(&l), done);
-    *out_plan = l.plan;
-    l.plan = NULL;
-done:
-    weft_plan_release(l.plan);
+    weft_status_t status = wefti_plan_create(params->allocator, &l.plan);
+    if (status >= 0) {
+        status = lower(&l);
+    }
+    if (status >= 0) {
+        *out_plan = l.plan;
+    } else {
+        weft_plan_release(l.plan);
+    }
     wefti_arena_deinit(&l.arena);
     return status;
 }

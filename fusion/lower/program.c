@@ -71,8 +71,9 @@ static bool is_needed(const writer_t *w, uint32_t node)
 static void note_reader(const wefti_lowering_t *l, uint32_t command, uint32_t item,
                         uint32_t *reader)
 {
-    const wefti_command_t *first = &l->commands[command];
-    bool by_piece = first->bucket != WEFTI_NONE && l->items[item].bucket == first->bucket;
+    const wefti_command_t *first = &l->order->commands[command];
+    uint32_t bucket = wefti_lower_command_bucket(l, command);
+    bool by_piece = bucket != WEFTI_NONE && wefti_lower_item_bucket(l, item) == bucket;
     for (uint32_t part = 0; part < first->parts; part++) {
         uint32_t at = by_piece ? item + part : item;
         reader[command + part] = at < reader[command + part] ? at : reader[command + part];
@@ -83,16 +84,17 @@ static void note_reader(const wefti_lowering_t *l, uint32_t command, uint32_t it
 static weft_status_t find_readers(const writer_t *w, uint32_t **out_reader)
 {
     wefti_lowering_t *l = w->l;
-    uint32_t *reader = wefti_arena_array(&l->arena, l->command_count, sizeof(*reader));
+    const wefti_order_t *order = l->order;
+    uint32_t *reader = wefti_arena_array(&l->arena, l->plan->collective_count, sizeof(*reader));
     *out_reader = reader;
     if (reader == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    for (uint32_t c = 0; c < l->command_count; c++) {
-        reader[c] = l->item_count;
+    for (uint32_t c = 0; c < l->plan->collective_count; c++) {
+        reader[c] = order->item_count;
     }
-    for (uint32_t n = 0; n < l->order_count; n++) {
-        uint32_t id = l->order[n], item = l->item_of[id];
+    for (uint32_t n = 0; n < order->node_count; n++) {
+        uint32_t id = order->nodes[n], item = order->item_of[id];
         const wefti_node_t *node = &l->graph->nodes[id];
         if (item == WEFTI_NONE || !is_needed(w, id)) {
             continue;
@@ -100,38 +102,51 @@ static weft_status_t find_readers(const writer_t *w, uint32_t **out_reader)
         for (uint32_t j = 0; j < node->input_count; j++) {
             uint32_t value = node->inputs[j];
             uint32_t producer = wefti_producer(l->graph, value);
-            uint32_t command = producer == WEFTI_NONE ? WEFTI_NONE : l->command_of[producer];
+            uint32_t command = producer == WEFTI_NONE ? WEFTI_NONE : order->command_of[producer];
             if (command != WEFTI_NONE) {
                 note_reader(l, command, item, reader);
             }
         }
     }
-    for (uint32_t c = 0; c < l->constraint_count; c++) {
-        uint32_t command = l->command_of[l->constraints[c].before];
-        uint32_t after = l->constraints[c].after, item = l->item_of[after];
+    for (uint32_t c = 0; c < order->constraint_count; c++) {
+        uint32_t command = order->command_of[order->constraints[c].before];
+        uint32_t after = order->constraints[c].after, item = order->item_of[after];
         /* A fused bucket may be put off until after it: then its update waits. */
         if (command != WEFTI_NONE && item != WEFTI_NONE && is_needed(w, after) &&
-            item >= l->commands[command].ready) {
+            item >= order->commands[command].ready) {
             note_reader(l, command, item, reader);
         }
     }
     return WEFT_OK;
 }
 
+/* The plan collectives of a node. Those of init are no commands: they are the last of the plan. */
+static void add_sends_of(writer_t *w, uint32_t node, const uint32_t *reader)
+{
+    const wefti_lowering_t *l = w->l;
+    const wefti_order_t *order = l->order;
+    uint32_t first = order->command_of[node], end = l->plan->collective_count;
+    if (first != WEFTI_NONE) {
+        end = first + order->commands[first].parts;
+    } else {
+        bool communicates = wefti_node_communicates(&l->graph->nodes[node]);
+        first = communicates ? order->command_count : end;
+    }
+    for (uint32_t c = first; c < end; c++) {
+        uint32_t ready = c < order->command_count ? order->commands[c].ready : 0;
+        w->sends[w->send_count] = (send_t){c, ready, reader[c], node, w->send_count, WEFTI_NONE};
+        w->send_count++;
+    }
+}
+
 /* The collectives of a program, in its order. */
 static weft_status_t add_sends(writer_t *w, const wefti_program_t *program)
 {
     weft_status_t status;
-    wefti_lowering_t *l = w->l;
     uint32_t *reader = NULL;
     WEFT_TRY(status, find_readers(w, &reader), fail);
     for (uint32_t i = 0; i < program->node_count; i++) {
-        uint32_t node = program->nodes[i], c = l->command_of[node];
-        for (; c < l->command_count && l->commands[c].node == node; c++) {
-            w->sends[w->send_count] =
-                (send_t){c, l->commands[c].ready, reader[c], node, w->send_count, WEFTI_NONE};
-            w->send_count++;
-        }
+        add_sends_of(w, program->nodes[i], reader);
     }
 fail:
     return status;
@@ -148,7 +163,7 @@ static int compare_after(const void *a, const void *b)
  * runs them in their order. */
 static weft_status_t find_waits(writer_t *w)
 {
-    uint32_t items = w->l->item_count;
+    uint32_t items = w->l->order->item_count;
     qsort(w->sends, w->send_count, sizeof(*w->sends), compare_after);
     w->waiting = wefti_lower_map(w->l, items + 1);
     if (w->waiting == NULL) {
@@ -167,7 +182,7 @@ static weft_status_t find_waits(writer_t *w)
 static weft_status_t begin_writer(wefti_lowering_t *l, const wefti_program_t *program, writer_t *w)
 {
     *w = (writer_t){.l = l, .name = program->name};
-    w->sends = wefti_arena_array(&l->arena, l->command_count, sizeof(*w->sends));
+    w->sends = wefti_arena_array(&l->arena, l->plan->collective_count, sizeof(*w->sends));
     w->runs = wefti_lower_map(l, l->graph->node_count);
     if (w->sends == NULL || w->runs == NULL) {
         return WEFT_ERR_NO_MEMORY;
@@ -175,7 +190,7 @@ static weft_status_t begin_writer(wefti_lowering_t *l, const wefti_program_t *pr
     for (uint32_t i = 0; i < program->node_count; i++) {
         uint32_t node = program->nodes[i], of = wefti_graph_variant_of(l->graph, node);
         w->runs[of != WEFTI_NONE ? of : node] = node;
-        w->bound = l->item_of[node] != WEFTI_NONE ? l->params->in_flight : w->bound;
+        w->bound = l->order->item_of[node] != WEFTI_NONE ? l->params->in_flight : w->bound;
     }
     return WEFT_OK;
 }
@@ -207,7 +222,7 @@ static void write_send(writer_t *w, uint32_t index)
     }
     push(w->program, COMM, WEFTI_STEP_COLLECTIVE, send->collective);
     bool makes_room = w->bound > 0 && index + w->bound < w->send_count;
-    if (send->reader < l->item_count || makes_room) {
+    if (send->reader < l->order->item_count || makes_room) {
         send->done = l->plan->event_count++;
         push(w->program, COMM, WEFTI_STEP_RECORD, send->done);
     }
@@ -215,13 +230,14 @@ static void write_send(writer_t *w, uint32_t index)
 
 static void write_item(writer_t *w, uint32_t item)
 {
-    const wefti_item_t *at = &w->l->items[item];
+    uint32_t node = w->l->order->items[item].node;
     if (w->waiting[item] != WEFTI_NONE) {
         push(w->program, COMPUTE, WEFTI_STEP_WAIT, w->sends[w->waiting[item]].done);
         w->over = w->waiting[item] + 1 > w->over ? w->waiting[item] + 1 : w->over;
     }
-    uint32_t variant = w->l->variant_kernel[w->runs[at->node]];
-    push(w->program, COMPUTE, WEFTI_STEP_KERNEL, variant != WEFTI_NONE ? variant : at->kernel);
+    uint32_t variant = w->l->kernels->of_variant[w->runs[node]];
+    push(w->program, COMPUTE, WEFTI_STEP_KERNEL,
+         variant != WEFTI_NONE ? variant : w->l->kernels->of_item[item]);
 }
 
 /* All sends have been added. Events are numbered over all programs, each is recorded by one. */
@@ -232,14 +248,14 @@ static weft_status_t write_program(writer_t *w)
     uint32_t send = 0;
     WEFT_TRY(status, find_waits(w), fail);
     WEFT_TRY(status,
-             begin_program(l, w->name, (size_t)l->item_count + 3 * (size_t)w->send_count,
+             begin_program(l, w->name, (size_t)l->order->item_count + 3 * (size_t)w->send_count,
                            3 * (size_t)w->send_count, &w->program),
              fail);
-    for (uint32_t i = 0; i <= l->item_count; i++) {
+    for (uint32_t i = 0; i <= l->order->item_count; i++) {
         for (; send < w->send_count && w->sends[send].after == i; send++) {
             write_send(w, send);
         }
-        if (i < l->item_count && is_needed(w, l->items[i].node)) {
+        if (i < l->order->item_count && is_needed(w, l->order->items[i].node)) {
             write_item(w, i);
         }
     }
@@ -322,7 +338,6 @@ weft_status_t wefti_lower_programs(wefti_lowering_t *l)
         }
     }
     l->plan->stream_count = STREAM_COUNT;
-    WEFT_TRY(status, wefti_lower_collectives(l), fail);
     status = add_programs(l);
 fail:
     return status;

@@ -2,7 +2,7 @@
 /*
  * The part of the arena that is there all the time:
  *
- *   | parameters | gradients | state 0 | state 1 ... | inputs, scalars, constants |
+ *   | parameters | gradients | bf16 | partial sums | state 0 | state 1 .. | inputs, .. |
  *
  * The regions have the members of all buckets in the order of the comm stream, each padded to the
  * alignment, so a bucket is one range at the same place of every region, and a piece of a split
@@ -18,49 +18,13 @@
 
 #define PADDING_SHARE 32u /* of a region may be padding: one in so many bytes */
 
-weft_status_t wefti_lower_advance(wefti_lowering_t *l, uint64_t bytes)
-{
-    uint64_t padded;
-    if (__builtin_add_overflow(bytes == 0 ? 1 : bytes, WEFTI_PLAN_ALIGNMENT - 1, &padded) ||
-        __builtin_add_overflow(l->arena_cursor,
-                               padded / WEFTI_PLAN_ALIGNMENT * WEFTI_PLAN_ALIGNMENT,
-                               &l->arena_cursor) ||
-        l->arena_cursor > INT64_MAX) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "model too large: size of the arena overflows");
-    }
-    return WEFT_OK;
-}
-
-weft_status_t wefti_lower_add_buffer(wefti_lowering_t *l, uint32_t value, wefti_buffer_kind_t kind,
-                                     uint64_t offset)
-{
-    const wefti_value_t *v = &l->graph->values[value];
-    wefti_plan_buffer_t *buffer = &l->plan->buffers[l->plan->buffer_count];
-    if (v->type.dtype == WEFT_DTYPE_NONE || weft_tensor_elem_count(&v->type) < 0) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "tensor '%s': unknown shape", v->name);
-    }
-    buffer->name = wefti_arena_strdup(&l->plan->arena, v->name);
-    if (buffer->name == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    buffer->kind = kind;
-    buffer->dtype = v->type.dtype;
-    buffer->layout = v->type.layout;
-    buffer->rank = v->type.rank;
-    memcpy(buffer->dims, v->type.dims, v->type.rank * sizeof(buffer->dims[0]));
-    buffer->offset_bytes = offset;
-    buffer->size_bytes = wefti_value_bytes(v);
-    buffer->default_value = kind == WEFTI_BUFFER_SCALAR ? v->default_value : 0;
-    l->buffer_of[value] = l->plan->buffer_count++;
-    return WEFT_OK;
-}
-
 /* A buffer with memory of its own, alive all the time. */
-static weft_status_t add_kept(wefti_lowering_t *l, uint32_t value, wefti_buffer_kind_t kind)
+static weft_status_t add_kept(wefti_lowering_t *l, wefti_regions_t *r, uint32_t value,
+                              wefti_buffer_kind_t kind)
 {
     weft_status_t status;
-    WEFT_TRY(status, wefti_lower_add_buffer(l, value, kind, l->arena_cursor), fail);
-    l->kept_bytes += wefti_value_bytes(&l->graph->values[value]);
+    WEFT_TRY(status, wefti_lower_add_buffer(l, value, kind, l->buffers->cursor), fail);
+    r->kept_bytes += wefti_value_bytes(&l->graph->values[value]);
     return wefti_lower_advance(l, wefti_value_bytes(&l->graph->values[value]));
 fail:
     return status;
@@ -69,7 +33,7 @@ fail:
 /* Members that lie in regions; pieces of one share the first one's. */
 static uint32_t own_members(const wefti_bucket_t *bucket)
 {
-    return bucket->gradients && bucket->part == 0 ? bucket->member_count : 0;
+    return bucket->part == 0 ? bucket->member_count : 0;
 }
 
 static weft_status_t check_gradient(const wefti_lowering_t *l, const wefti_member_t *member)
@@ -88,7 +52,8 @@ static weft_status_t check_gradient(const wefti_lowering_t *l, const wefti_membe
     if (wefti_value_bytes(grad) == 0) { /* given with the graph */
         return wefti_error_empty_param(param->name);
     }
-    if (l->buffer_of[member->param] != WEFTI_NONE || l->buffer_of[member->value] != WEFTI_NONE) {
+    if (l->buffers->of[member->param] != WEFTI_NONE ||
+        l->buffers->of[member->value] != WEFTI_NONE) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "parameter '%s': duplicate gradient '%s'",
                            param->name, grad->name);
     }
@@ -103,22 +68,29 @@ static uint64_t member_unit(const wefti_lowering_t *l)
            wefti_lower_grad_bytes(l, WEFTI_PLAN_ALIGNMENT);
 }
 
+/* Of how many bytes the range of a bucket is a multiple. */
+static uint64_t unit_bytes(const wefti_lowering_t *l, const wefti_bucket_t *bucket)
+{
+    return member_unit(l) * (bucket->sharded ? l->buckets->shards : 1);
+}
+
 /* Of a split member each piece gets its share of units; the others get all of it. state_begin:
  * where all of it begins in the state regions. */
-static void place_bucket(const wefti_lowering_t *l, wefti_bucket_t *bucket, uint64_t begin,
-                         uint64_t end, uint64_t state_begin)
+static wefti_place_t place_bucket(const wefti_lowering_t *l, const wefti_bucket_t *bucket,
+                                  uint64_t begin, uint64_t end, uint64_t state_begin)
 {
-    uint64_t unit = wefti_lower_unit_bytes(l, bucket), units = (end - begin) / unit;
-    bucket->begin_bytes = begin + units * bucket->part / bucket->parts * unit;
-    bucket->end_bytes = begin + units * (bucket->part + 1) / bucket->parts * unit;
-    bucket->state_begin_bytes =
-        state_begin + (bucket->begin_bytes - begin) / (bucket->sharded ? l->shards : 1);
+    uint64_t unit = unit_bytes(l, bucket), units = (end - begin) / unit;
+    uint64_t first = units * bucket->part / bucket->parts * unit;
+    return (wefti_place_t){.begin_bytes = begin + first,
+                           .end_bytes = begin + units * (bucket->part + 1) / bucket->parts * unit,
+                           .state_begin_bytes =
+                               state_begin + first / (bucket->sharded ? l->buckets->shards : 1)};
 }
 
 /* Pads what lies in the region of parameters so far to whole units. */
-static weft_status_t pad_region(wefti_lowering_t *l, uint64_t unit)
+static weft_status_t pad_region(wefti_lowering_t *l, wefti_regions_t *r, uint64_t unit)
 {
-    uint64_t rest = (l->arena_cursor - l->param_begin) % unit;
+    uint64_t rest = (l->buffers->cursor - r->param_begin) % unit;
     return rest == 0 ? WEFT_OK : wefti_lower_advance(l, unit - rest);
 }
 
@@ -135,11 +107,12 @@ static uint64_t region_bytes(const wefti_lowering_t *l, uint64_t bytes)
 }
 
 /* Parameters of sharded buckets have positions only. */
-static weft_status_t add_param(wefti_lowering_t *l, const wefti_bucket_t *bucket, uint32_t param)
+static weft_status_t add_param(wefti_lowering_t *l, wefti_regions_t *r,
+                               const wefti_bucket_t *bucket, uint32_t param)
 {
-    uint64_t position = WEFTI_PLAN_NOWHERE + l->arena_cursor - l->param_begin;
+    uint64_t position = WEFTI_PLAN_NOWHERE + l->buffers->cursor - r->param_begin;
     if (!bucket->gathered) {
-        return add_kept(l, param, WEFTI_BUFFER_PARAM);
+        return add_kept(l, r, param, WEFTI_BUFFER_PARAM);
     }
     weft_status_t status = wefti_lower_add_buffer(l, param, WEFTI_BUFFER_PARAM, position);
     return status < 0 ? status
@@ -148,70 +121,75 @@ static weft_status_t add_param(wefti_lowering_t *l, const wefti_bucket_t *bucket
 
 /* Parameters of the buckets that are gathered, or of the others; fixes where buckets lie in every
  * region. */
-static weft_status_t place_buckets(wefti_lowering_t *l, bool gathered)
+static weft_status_t place_buckets(wefti_lowering_t *l, wefti_regions_t *r, bool gathered)
 {
     weft_status_t status = WEFT_OK;
     uint64_t begin = 0, state_begin = 0;
-    for (uint32_t b = 0; b < l->bucket_count; b++) {
-        wefti_bucket_t *bucket = &l->buckets[b];
-        uint64_t unit = wefti_lower_unit_bytes(l, bucket);
+    for (uint32_t b = 0; b < l->buckets->count; b++) {
+        const wefti_bucket_t *bucket = &l->buckets->list[b];
+        uint64_t unit = unit_bytes(l, bucket);
         if (bucket->gathered != gathered) {
             continue;
         }
-        WEFT_TRY(status, pad_region(l, unit), fail);
+        WEFT_TRY(status, pad_region(l, r, unit), fail);
         if (bucket->part == 0) {
-            begin = l->arena_cursor - l->param_begin;
-            state_begin = l->state_region_bytes;
+            begin = l->buffers->cursor - r->param_begin;
+            state_begin = r->state_bytes;
         }
         for (uint32_t i = 0; i < own_members(bucket); i++) {
             WEFT_TRY(status, check_gradient(l, &bucket->members[i]), fail);
-            WEFT_TRY(status, add_param(l, bucket, bucket->members[i].param), fail);
-            WEFT_TRY(status, pad_region(l, member_unit(l)), fail);
+            WEFT_TRY(status, add_param(l, r, bucket, bucket->members[i].param), fail);
+            WEFT_TRY(status, pad_region(l, r, member_unit(l)), fail);
         }
-        WEFT_TRY(status, pad_region(l, unit), fail);
-        place_bucket(l, bucket, begin, l->arena_cursor - l->param_begin, state_begin);
-        l->state_region_bytes =
-            bucket->state_begin_bytes +
-            (bucket->end_bytes - bucket->begin_bytes) / (bucket->sharded ? l->shards : 1);
+        WEFT_TRY(status, pad_region(l, r, unit), fail);
+        const wefti_place_t place =
+            place_bucket(l, bucket, begin, l->buffers->cursor - r->param_begin, state_begin);
+        r->places[b] = place;
+        r->state_bytes = place.state_begin_bytes + (place.end_bytes - place.begin_bytes) /
+                                                       (bucket->sharded ? l->buckets->shards : 1);
     }
 fail:
     return status;
 }
 
 /* Positions of sharded parameters follow the region of the others. */
-static weft_status_t place_sharded(wefti_lowering_t *l)
+static weft_status_t place_sharded(wefti_lowering_t *l, wefti_regions_t *r)
 {
-    weft_status_t status = place_buckets(l, true);
-    l->arena_cursor = l->param_begin + l->region_bytes;
-    l->grad_region_bytes = l->region_bytes;
-    for (uint32_t b = 0; b < l->bucket_count; b++) {
-        if (l->buckets[b].gathered && !l->buckets[b].passing) {
-            l->grad_region_bytes = l->buckets[b].end_bytes;
+    weft_status_t status = place_buckets(l, r, true);
+    l->buffers->cursor = r->param_begin + r->bytes;
+    r->grad_bytes = r->bytes;
+    for (uint32_t b = 0; b < l->buckets->count; b++) {
+        if (l->buckets->list[b].gathered && !l->buckets->list[b].passing) {
+            r->grad_bytes = r->places[b].end_bytes;
         }
     }
     return status;
 }
 
 /* Parameters of all buckets, then those without a gradient, then shards. */
-static weft_status_t add_params(wefti_lowering_t *l)
+static weft_status_t add_params(wefti_lowering_t *l, wefti_regions_t *r)
 {
     weft_status_t status = WEFT_OK;
-    l->param_begin = l->arena_cursor;
-    WEFT_TRY(status, place_buckets(l, false), fail);
-    l->region_bytes = region_bytes(l, l->arena_cursor - l->param_begin);
-    l->arena_cursor = l->param_begin + l->region_bytes;
-    WEFT_TRY(status, place_sharded(l), fail);
-    if (l->shards == 1) { /* states lie where their parameters do */
-        l->state_region_bytes = l->region_bytes;
+    r->param_begin = l->buffers->cursor;
+    r->places = wefti_arena_array(&l->arena, l->buckets->count, sizeof(*r->places));
+    if (r->places == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    WEFT_TRY(status, place_buckets(l, r, false), fail);
+    r->bytes = region_bytes(l, l->buffers->cursor - r->param_begin);
+    l->buffers->cursor = r->param_begin + r->bytes;
+    WEFT_TRY(status, place_sharded(l, r), fail);
+    if (l->buckets->shards == 1) { /* states lie where their parameters do */
+        r->state_bytes = r->bytes;
     }
     for (uint32_t v = 0; v < l->graph->value_count; v++) {
-        if (l->graph->values[v].kind == WEFTI_VALUE_PARAM && l->buffer_of[v] == WEFTI_NONE) {
-            WEFT_TRY(status, add_kept(l, v, WEFTI_BUFFER_PARAM), fail);
+        if (l->graph->values[v].kind == WEFTI_VALUE_PARAM && l->buffers->of[v] == WEFTI_NONE) {
+            WEFT_TRY(status, add_kept(l, r, v, WEFTI_BUFFER_PARAM), fail);
         }
     }
-    for (uint32_t b = 0; b < l->bucket_count; b++) {
-        if (l->buckets[b].gathered) {
-            WEFT_TRY(status, wefti_lower_add_shards(l, b), fail);
+    for (uint32_t b = 0; b < l->buckets->count; b++) {
+        if (l->buckets->list[b].gathered) {
+            WEFT_TRY(status, wefti_lower_add_shards(l, b, &r->kept_bytes), fail);
         }
     }
 fail:
@@ -220,29 +198,29 @@ fail:
 
 static void set_reduced(wefti_lowering_t *l, const wefti_member_t *member, uint32_t buffer)
 {
-    l->buffer_of[member->sent] = buffer;
+    l->buffers->of[member->sent] = buffer;
     if (member->reduced != WEFTI_NONE) {
-        l->buffer_of[member->reduced] = buffer;
+        l->buffers->of[member->reduced] = buffer;
     }
 }
 
 /* What is reduced in place of a gradient, in another type and in another region. */
-static weft_status_t add_wire_gradient(wefti_lowering_t *l, const wefti_bucket_t *bucket,
-                                       const wefti_member_t *member)
+static weft_status_t add_wire_gradient(wefti_lowering_t *l, wefti_regions_t *r,
+                                       const wefti_bucket_t *bucket, const wefti_member_t *member)
 {
     weft_status_t status;
-    uint32_t own = l->buffer_of[member->value];
+    uint32_t own = l->buffers->of[member->value];
     wefti_plan_buffer_t *wire = &l->plan->buffers[l->plan->buffer_count];
-    uint64_t place = l->plan->buffers[own].offset_bytes - l->local_begin;
+    uint64_t place = l->plan->buffers[own].offset_bytes - r->local_begin;
     WEFT_TRY(status,
              wefti_lower_add_buffer(l, member->value, WEFTI_BUFFER_GRAD,
-                                    l->grad_begin + wefti_lower_grad_bytes(l, place)),
+                                    r->grad_begin + wefti_lower_grad_bytes(l, place)),
              fail);
     wire->dtype = wefti_lower_grad_dtype(l, bucket);
     wire->size_bytes = wefti_lower_grad_bytes(l, wire->size_bytes);
-    l->kept_bytes += wire->size_bytes;
-    set_reduced(l, member, l->buffer_of[member->value]);
-    l->buffer_of[member->value] = own;
+    r->kept_bytes += wire->size_bytes;
+    set_reduced(l, member, l->buffers->of[member->value]);
+    l->buffers->of[member->value] = own;
     l->plan->buffers[own].name =
         wefti_arena_printf(&l->plan->arena, "%s, own", l->plan->buffers[own].name);
     return l->plan->buffers[own].name == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
@@ -250,93 +228,221 @@ fail:
     return status;
 }
 
-static weft_status_t add_wire_gradients(wefti_lowering_t *l)
+static weft_status_t add_wire_gradients(wefti_lowering_t *l, wefti_regions_t *r)
 {
     weft_status_t status = WEFT_OK;
-    l->grad_begin = l->arena_cursor;
-    for (uint32_t b = 0; b < l->bucket_count; b++) {
-        const wefti_bucket_t *bucket = &l->buckets[b];
+    r->grad_begin = l->buffers->cursor;
+    for (uint32_t b = 0; b < l->buckets->count; b++) {
+        const wefti_bucket_t *bucket = &l->buckets->list[b];
         for (uint32_t i = 0; i < own_members(bucket) && !bucket->passing; i++) {
-            WEFT_TRY(status, add_wire_gradient(l, bucket, &bucket->members[i]), fail);
+            WEFT_TRY(status, add_wire_gradient(l, r, bucket, &bucket->members[i]), fail);
         }
     }
-    l->arena_cursor = l->grad_begin + wefti_lower_grad_bytes(l, l->grad_region_bytes);
+    l->buffers->cursor = r->grad_begin + wefti_lower_grad_bytes(l, r->grad_bytes);
 fail:
     return status;
 }
 
-static weft_status_t add_gradients(wefti_lowering_t *l)
+/* A region like that of gradients. */
+static weft_status_t add_first_level(wefti_lowering_t *l, wefti_regions_t *r)
 {
     weft_status_t status = WEFT_OK;
-    l->grad_begin = l->local_begin = l->arena_cursor;
-    for (uint32_t b = 0; b < l->bucket_count; b++) {
-        wefti_bucket_t *bucket = &l->buckets[b];
-        for (uint32_t i = 0; i < own_members(bucket) && !bucket->passing; i++) {
-            const wefti_plan_buffer_t *param =
-                &l->plan->buffers[l->buffer_of[bucket->members[i].param]];
-            l->arena_cursor = param->offset_bytes - wefti_lower_param_offset(l, bucket) +
-                              bucket->begin_bytes + l->grad_begin;
-            WEFT_TRY(status, add_kept(l, bucket->members[i].value, WEFTI_BUFFER_GRAD), fail);
-            set_reduced(l, &bucket->members[i], l->buffer_of[bucket->members[i].value]);
+    r->first_begin = l->buffers->cursor;
+    for (uint32_t b = 0; b < l->buckets->count; b++) {
+        const wefti_bucket_t *bucket = &l->buckets->list[b];
+        for (uint32_t i = 0; i < own_members(bucket); i++) {
+            uint32_t gradient = bucket->members[i].value, sum = l->folds->first_of[gradient];
+            const wefti_plan_buffer_t *own = &l->plan->buffers[l->buffers->of[gradient]];
+            if (sum == WEFTI_NONE) {
+                return wefti_error(WEFT_ERR_UNSUPPORTED, "gradient '%s': no partial sum",
+                                   l->graph->values[gradient].name);
+            }
+            WEFT_TRY(status,
+                     wefti_lower_add_buffer(l, sum, WEFTI_BUFFER_GRAD,
+                                            r->first_begin + own->offset_bytes - r->local_begin),
+                     fail);
+            r->kept_bytes += own->size_bytes;
         }
     }
-    l->arena_cursor = l->grad_begin + l->grad_region_bytes;
-    if (l->params->gradients.wire == WEFT_DTYPE_BF16) {
-        WEFT_TRY(status, add_wire_gradients(l), fail);
+    l->buffers->cursor = r->first_begin + r->grad_bytes;
+fail:
+    return status;
+}
+
+/* Partial sums of one bucket above the first; they are there all the time. */
+static weft_status_t add_levels(wefti_lowering_t *l, wefti_regions_t *r, uint32_t index)
+{
+    weft_status_t status = WEFT_OK;
+    wefti_place_t *place = &r->places[index];
+    uint64_t bytes = place->end_bytes - place->begin_bytes;
+    place->levels = wefti_lower_map(l, l->folds->level_count);
+    if (place->levels == NULL) {
+        return WEFT_ERR_NO_MEMORY;
     }
-    WEFT_TRY(status, wefti_lower_levels(l), fail);
+    for (uint32_t t = 1; t < l->folds->level_count; t++) {
+        char *name = wefti_arena_printf(&l->arena, "bucket %u, sum of %u micro-batches", index,
+                                        (uint32_t)1 << t);
+        if (name == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+        WEFT_TRY(status,
+                 wefti_lower_add_range(l, name, WEFT_DTYPE_F32, l->buffers->cursor, bytes,
+                                       &place->levels[t]),
+                 fail);
+        l->plan->buffers[place->levels[t]].kind = WEFTI_BUFFER_GRAD;
+        r->kept_bytes += bytes;
+        WEFT_TRY(status, wefti_lower_advance(l, bytes), fail);
+    }
+fail:
+    return status;
+}
+
+static weft_status_t add_partial_sums(wefti_lowering_t *l, wefti_regions_t *r)
+{
+    weft_status_t status = WEFT_OK;
+    if (l->folds->level_count > 0) {
+        WEFT_TRY(status, add_first_level(l, r), fail);
+    }
+    for (uint32_t b = 0; b < l->buckets->count; b++) {
+        if (l->folds->has[b]) {
+            WEFT_TRY(status, add_levels(l, r, b), fail);
+        }
+    }
+    for (uint32_t i = 0; i < l->folds->count; i++) { /* in the range of their bucket */
+        const wefti_fold_t *fold = &l->folds->list[i];
+        const wefti_node_t *node = &l->graph->nodes[fold->node];
+        for (uint32_t k = 0; fold->level != WEFTI_NONE && fold->level > 0 && k < node->output_count;
+             k++) {
+            l->buffers->of[node->outputs[k]] = r->places[fold->bucket].levels[fold->level];
+        }
+    }
+fail:
+    return status;
+}
+
+static weft_status_t add_gradients(wefti_lowering_t *l, wefti_regions_t *r)
+{
+    weft_status_t status = WEFT_OK;
+    r->grad_begin = r->local_begin = l->buffers->cursor;
+    for (uint32_t b = 0; b < l->buckets->count; b++) {
+        const wefti_bucket_t *bucket = &l->buckets->list[b];
+        for (uint32_t i = 0; i < own_members(bucket) && !bucket->passing; i++) {
+            const wefti_plan_buffer_t *param =
+                &l->plan->buffers[l->buffers->of[bucket->members[i].param]];
+            l->buffers->cursor = param->offset_bytes - wefti_lower_param_offset(l, b) +
+                                 r->places[b].begin_bytes + r->grad_begin;
+            WEFT_TRY(status, add_kept(l, r, bucket->members[i].value, WEFTI_BUFFER_GRAD), fail);
+            set_reduced(l, &bucket->members[i], l->buffers->of[bucket->members[i].value]);
+        }
+    }
+    l->buffers->cursor = r->grad_begin + r->grad_bytes;
+    if (l->buckets->half) {
+        WEFT_TRY(status, add_wire_gradients(l, r), fail);
+    }
+    WEFT_TRY(status, add_partial_sums(l, r), fail);
+fail:
+    return status;
+}
+
+/* "momentum" of the state "w_shard_momentum" of parameter "w". */
+static const char *slot_name(const wefti_lowering_t *l, uint32_t state)
+{
+    const char *name = l->graph->values[state].name;
+    const char *param = l->graph->values[l->graph->values[state].state_of].name;
+    size_t skip = strlen(param);
+    if (strncmp(name, param, skip) == 0 && strncmp(name + skip, "_shard_", 7) == 0) {
+        name += skip + 7;
+    }
+    return name;
+}
+
+/* A rank's share of the states of a sharded bucket. */
+static weft_status_t add_shard_states(wefti_lowering_t *l, wefti_regions_t *r, uint32_t index)
+{
+    weft_status_t status = WEFT_OK;
+    const wefti_bucket_t *bucket = &l->buckets->list[index];
+    wefti_place_t *place = &r->places[index];
+    uint64_t bytes = (place->end_bytes - place->begin_bytes) / l->buckets->shards;
+    place->states = wefti_lower_map(l, l->buckets->state_count);
+    if (place->states == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    for (uint32_t j = 0; j < bucket->operand_count; j++) {
+        uint32_t v = bucket->operands[j];
+        uint32_t slot = v == WEFTI_NONE || l->graph->values[v].kind != WEFTI_VALUE_STATE
+                            ? WEFTI_NONE
+                            : l->buckets->state_slot[v];
+        if (slot == WEFTI_NONE) {
+            continue;
+        }
+        char *name = wefti_arena_printf(&l->arena, "bucket %u %s", index, slot_name(l, v));
+        if (name == NULL) {
+            return WEFT_ERR_NO_MEMORY;
+        }
+        WEFT_TRY(status,
+                 wefti_lower_add_range(l, name, wefti_lower_param_dtype(l, bucket),
+                                       r->state_begin[slot] + place->state_begin_bytes, bytes,
+                                       &place->states[slot]),
+                 fail);
+        l->plan->buffers[place->states[slot]].kind = WEFTI_BUFFER_STATE;
+        r->kept_bytes += bytes;
+        l->buffers->of[v] =
+            l->buffers->of[v] == WEFTI_NONE ? place->states[slot] : l->buffers->of[v];
+    }
 fail:
     return status;
 }
 
 /* One state region: the state of every parameter at the parameter's place. */
-static weft_status_t add_state_region(wefti_lowering_t *l, uint32_t slot, uint32_t *state_of)
+static weft_status_t add_state_region(wefti_lowering_t *l, wefti_regions_t *r, uint32_t slot,
+                                      uint32_t *state_of)
 {
     weft_status_t status = WEFT_OK;
-    l->state_begin[slot] = l->arena_cursor;
+    r->state_begin[slot] = l->buffers->cursor;
     for (uint32_t v = 0; v < l->graph->value_count; v++) {
-        if (l->graph->values[v].kind == WEFTI_VALUE_STATE && l->state_slot[v] == slot) {
+        if (l->graph->values[v].kind == WEFTI_VALUE_STATE && l->buckets->state_slot[v] == slot) {
             state_of[l->graph->values[v].state_of] = v;
         }
     }
-    for (uint32_t b = 0; b < l->bucket_count; b++) {
-        const wefti_bucket_t *bucket = &l->buckets[b];
+    for (uint32_t b = 0; b < l->buckets->count; b++) {
+        const wefti_bucket_t *bucket = &l->buckets->list[b];
         for (uint32_t i = 0; i < own_members(bucket) && !bucket->sharded; i++) {
             uint32_t v = state_of[bucket->members[i].param];
-            uint32_t param = l->buffer_of[bucket->members[i].param];
-            uint64_t offset = l->plan->buffers[param].offset_bytes - l->param_begin -
-                              bucket->begin_bytes + bucket->state_begin_bytes + l->arena_cursor;
-            if (v != WEFTI_NONE && l->state_slot[v] == slot) {
+            uint32_t param = l->buffers->of[bucket->members[i].param];
+            uint64_t offset = l->plan->buffers[param].offset_bytes - r->param_begin -
+                              r->places[b].begin_bytes + r->places[b].state_begin_bytes +
+                              l->buffers->cursor;
+            if (v != WEFTI_NONE && l->buckets->state_slot[v] == slot) {
                 WEFT_TRY(status, wefti_lower_add_buffer(l, v, WEFTI_BUFFER_STATE, offset), fail);
-                l->kept_bytes += wefti_value_bytes(&l->graph->values[v]);
+                r->kept_bytes += wefti_value_bytes(&l->graph->values[v]);
             }
         }
     }
-    return wefti_lower_advance(l, l->state_region_bytes);
+    return wefti_lower_advance(l, r->state_bytes);
 fail:
     return status;
 }
 
-static weft_status_t add_states(wefti_lowering_t *l)
+static weft_status_t add_states(wefti_lowering_t *l, wefti_regions_t *r)
 {
     weft_status_t status = WEFT_OK;
     uint32_t *state_of = wefti_lower_map(l, l->graph->value_count); /* of a parameter */
-    l->state_begin = wefti_arena_array(&l->arena, l->state_count, sizeof(*l->state_begin));
-    if (state_of == NULL || l->state_begin == NULL) {
+    r->state_begin = wefti_arena_array(&l->arena, l->buckets->state_count, sizeof(*r->state_begin));
+    if (state_of == NULL || r->state_begin == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    for (uint32_t k = 0; k < l->state_count && l->state_region_bytes > 0; k++) {
-        WEFT_TRY(status, add_state_region(l, k, state_of), fail);
+    for (uint32_t k = 0; k < l->buckets->state_count && r->state_bytes > 0; k++) {
+        WEFT_TRY(status, add_state_region(l, r, k, state_of), fail);
     }
-    for (uint32_t b = 0; b < l->bucket_count; b++) {
-        if (l->buckets[b].sharded) {
-            WEFT_TRY(status, wefti_lower_add_shard_states(l, b), fail);
+    for (uint32_t b = 0; b < l->buckets->count; b++) {
+        if (l->buckets->list[b].sharded) {
+            WEFT_TRY(status, add_shard_states(l, r, b), fail);
         }
     }
     for (uint32_t v = 0; v < l->graph->value_count; v++) {
-        if (l->graph->values[v].kind == WEFTI_VALUE_STATE && l->buffer_of[v] == WEFTI_NONE &&
-            l->readers.first[v] < l->readers.first[v + 1]) {
-            WEFT_TRY(status, add_kept(l, v, WEFTI_BUFFER_STATE), fail);
+        if (l->graph->values[v].kind == WEFTI_VALUE_STATE && l->buffers->of[v] == WEFTI_NONE &&
+            l->order->readers.first[v] < l->order->readers.first[v + 1]) {
+            WEFT_TRY(status, add_kept(l, r, v, WEFTI_BUFFER_STATE), fail);
         }
     }
 fail:
@@ -344,15 +450,15 @@ fail:
 }
 
 /* The constants that a node reads. */
-static weft_status_t add_constants(wefti_lowering_t *l, uint32_t id)
+static weft_status_t add_constants(wefti_lowering_t *l, wefti_regions_t *r, uint32_t id)
 {
     weft_status_t status = WEFT_OK;
     const wefti_node_t *node = &l->graph->nodes[id];
     for (uint32_t j = 0; j < node->input_count; j++) {
         uint32_t v = node->inputs[j];
         if (v != WEFTI_NONE && l->graph->values[v].kind == WEFTI_VALUE_CONST &&
-            l->buffer_of[v] == WEFTI_NONE) {
-            WEFT_TRY(status, add_kept(l, v, WEFTI_BUFFER_CONST), fail);
+            l->buffers->of[v] == WEFTI_NONE) {
+            WEFT_TRY(status, add_kept(l, r, v, WEFTI_BUFFER_CONST), fail);
         }
     }
 fail:
@@ -360,37 +466,37 @@ fail:
 }
 
 /* Inputs, scalars and the constants that a kernel or a collective reads. */
-static weft_status_t add_fed(wefti_lowering_t *l)
+static weft_status_t add_fed(wefti_lowering_t *l, wefti_regions_t *r)
 {
     weft_status_t status = WEFT_OK;
     const wefti_graph_t *graph = l->graph;
     for (uint32_t v = 0; v < graph->value_count; v++) {
         if (graph->values[v].kind == WEFTI_VALUE_INPUT) {
-            WEFT_TRY(status, add_kept(l, v, WEFTI_BUFFER_INPUT), fail);
+            WEFT_TRY(status, add_kept(l, r, v, WEFTI_BUFFER_INPUT), fail);
         }
     }
     for (uint32_t v = 0; v < graph->value_count; v++) {
         if (graph->values[v].kind == WEFTI_VALUE_SCALAR) {
-            WEFT_TRY(status, add_kept(l, v, WEFTI_BUFFER_SCALAR), fail);
+            WEFT_TRY(status, add_kept(l, r, v, WEFTI_BUFFER_SCALAR), fail);
         }
     }
-    for (uint32_t i = 0; i < l->item_count; i++) {
-        WEFT_TRY(status, add_constants(l, l->items[i].node), fail);
+    for (uint32_t i = 0; i < l->order->item_count; i++) {
+        WEFT_TRY(status, add_constants(l, r, l->order->items[i].node), fail);
     }
-    for (uint32_t b = 0; b < l->bucket_count; b++) {
-        WEFT_TRY(status, add_constants(l, l->buckets[b].node), fail);
+    for (uint32_t c = 0; c < l->order->command_count; c++) {
+        WEFT_TRY(status, add_constants(l, r, l->order->commands[c].node), fail);
     }
 fail:
     return status;
 }
 
-weft_status_t wefti_lower_regions(wefti_lowering_t *l)
+weft_status_t wefti_lower_regions(wefti_lowering_t *l, wefti_regions_t *r)
 {
     weft_status_t status;
-    WEFT_TRY(status, add_params(l), fail);
-    WEFT_TRY(status, add_gradients(l), fail);
-    WEFT_TRY(status, add_states(l), fail);
-    WEFT_TRY(status, add_fed(l), fail);
+    WEFT_TRY(status, add_params(l, r), fail);
+    WEFT_TRY(status, add_gradients(l, r), fail);
+    WEFT_TRY(status, add_states(l, r), fail);
+    WEFT_TRY(status, add_fed(l, r), fail);
 fail:
     return status;
 }

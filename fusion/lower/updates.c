@@ -1,17 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Items of updates. A fused update is one kernel over the bucket's range, an update of shards one
+ * Updates of ranges. A fused update is one kernel over the bucket's range, an update of shards one
  * over a rank's shard; of a split tensor, one per piece.
  */
-#include <string.h>
-
 #include "fusion/lower/lower.h"
 #include "runtime/base/error.h"
-
-bool wefti_lower_is_view(const wefti_node_t *node)
-{
-    return wefti_node_range(node) == WEFT_RANGE_ROLE_SHARD;
-}
 
 /* The update that node fused, with the first of every operand that members have in turn. states:
  * how many of each state there are. */
@@ -46,49 +39,17 @@ static weft_status_t read_fused(wefti_lowering_t *l, const wefti_node_t *node, u
 }
 
 /* State k of a sharded update lies in state region k. */
-static void number_shard_states(wefti_lowering_t *l, const wefti_bucket_t *bucket)
+static void number_states(const wefti_lowering_t *l, const wefti_bucket_t *bucket,
+                          wefti_buckets_t *b)
 {
     uint32_t slot = 0;
     for (uint32_t j = 0; j < bucket->operand_count; j++) {
         uint32_t v = bucket->operands[j];
         if (v != WEFTI_NONE && l->graph->values[v].kind == WEFTI_VALUE_STATE) {
-            l->state_slot[v] = slot++;
+            b->state_slot[v] = slot++;
         }
     }
-    l->state_count = slot > l->state_count ? slot : l->state_count;
-}
-
-weft_status_t wefti_lower_fused_update(wefti_lowering_t *l, uint32_t index)
-{
-    wefti_bucket_t *bucket = &l->buckets[index];
-    weft_status_t status = read_fused(l, &l->graph->nodes[bucket->node], 1, bucket);
-    bucket->update = bucket->node;
-    number_shard_states(l, bucket);
-    return status;
-}
-
-static void use_shards(wefti_lowering_t *l, const wefti_node_t *update, uint32_t index)
-{
-    wefti_bucket_t *bucket = &l->buckets[index];
-    bucket->update_def = update->def;
-    bucket->operands = update->inputs;
-    bucket->operand_count = update->input_count;
-    l->shard_of[update->inputs[1]] = index;
-    l->shard_of[update->inputs[0]] = index;
-    l->shard_of[update->outputs[0]] = index;
-    number_shard_states(l, bucket);
-}
-
-/* The bucket that an update updates at once, or WEFTI_NONE. */
-static uint32_t find_bucket(const wefti_lowering_t *l, const wefti_node_t *update)
-{
-    bool fused = wefti_node_range(update) == WEFT_RANGE_ROLE_UPDATE;
-    uint32_t at = fused ? (uint32_t)wefti_node_int(update, "members") : 1;
-    uint32_t index =
-        at < update->input_count ? wefti_lower_bucket_of(l, update->inputs[at]) : WEFTI_NONE;
-    return index != WEFTI_NONE && l->buckets[index].gradients && l->buckets[index].sharded == !fused
-               ? index
-               : WEFTI_NONE;
+    b->state_count = slot > b->state_count ? slot : b->state_count;
 }
 
 /* Every bucket has one update, of all of its parameters. */
@@ -96,10 +57,12 @@ static weft_status_t check_update(const wefti_lowering_t *l, const wefti_node_t 
                                   const wefti_bucket_t *bucket)
 {
     uint32_t members = bucket->member_count;
-    bool same =
-        bucket->update == WEFTI_NONE &&
-        (bucket->sharded ? update->inputs[0] != WEFTI_NONE && update->outputs[0] != WEFTI_NONE
-                         : update->input_count >= 2 * members);
+    bool same = bucket->update == WEFTI_NONE;
+    if (bucket->sharded) {
+        same = same && update->inputs[0] != WEFTI_NONE && update->outputs[0] != WEFTI_NONE;
+    } else {
+        same = same && update->input_count >= 2 * members;
+    }
     for (uint32_t i = 0; same && !bucket->sharded && i < members; i++) {
         same = update->inputs[i] == bucket->members[i].param &&
                update->inputs[members + i] == bucket->members[i].reduced;
@@ -110,31 +73,43 @@ static weft_status_t check_update(const wefti_lowering_t *l, const wefti_node_t 
                               update->name, update->def->name, l->graph->nodes[bucket->node].name);
 }
 
-weft_status_t wefti_lower_update(wefti_lowering_t *l, uint32_t id)
+static void use_shards(const wefti_node_t *update, wefti_bucket_t *bucket, wefti_buckets_t *b)
 {
-    weft_status_t status;
+    uint32_t index = (uint32_t)(bucket - b->list);
+    bucket->update_def = update->def;
+    bucket->operands = update->inputs;
+    bucket->operand_count = update->input_count;
+    b->shard_of[update->inputs[1]] = index;
+    b->shard_of[update->inputs[0]] = index;
+    b->shard_of[update->outputs[0]] = index;
+}
+
+weft_status_t wefti_lower_update(wefti_lowering_t *l, uint32_t id, wefti_buckets_t *b)
+{
+    weft_status_t status = WEFT_OK;
     const wefti_node_t *node = &l->graph->nodes[id];
-    uint32_t index = find_bucket(l, node);
-    if (index == WEFTI_NONE) {
-        wefti_lower_add_items(l, id, WEFTI_NONE, 1);
-        return WEFT_OK;
+    uint32_t reduce = wefti_lower_range_update(l->graph, node);
+    uint32_t index = b->of_node[reduce == WEFTI_NONE ? id : reduce];
+    wefti_bucket_t *bucket = &b->list[index];
+    if (!bucket->fused) {
+        WEFT_TRY(status, check_update(l, node, bucket), fail);
     }
-    wefti_bucket_t *bucket = &l->buckets[index];
-    WEFT_TRY(status, check_update(l, node, bucket), fail);
-    if (bucket->sharded) {
-        use_shards(l, node, index);
+    if (bucket->sharded && !bucket->fused) {
+        use_shards(node, bucket, b);
     } else {
-        WEFT_TRY(status, read_fused(l, node, bucket->member_count, bucket), fail);
+        WEFT_TRY(status, read_fused(l, node, bucket->fused ? 1 : bucket->member_count, bucket),
+                 fail);
     }
+    if (bucket->sharded) {
+        number_states(l, bucket, b);
+    }
+    b->of_node[id] = index;
     for (uint32_t part = 0; part < bucket->parts; part++) {
-        wefti_bucket_t *piece = &bucket[part];
-        piece->update = id;
-        piece->update_def = bucket->update_def;
-        piece->operands = bucket->operands;
-        piece->operand_count = bucket->operand_count;
+        bucket[part].update = id;
+        bucket[part].update_def = bucket->update_def;
+        bucket[part].operands = bucket->operands;
+        bucket[part].operand_count = bucket->operand_count;
     }
-    wefti_lower_add_items(l, id, index, bucket->parts);
-    return WEFT_OK;
 fail:
     return status;
 }

@@ -22,7 +22,6 @@ from check_includes import ABOVE, FOLDERS, folder_of
 
 FOLDERS_WITHOUT_UNUSED = set(FOLDERS)
 FOLDERS_WITHOUT_CIRCLES = ("graph/", "fusion/", "runtime/")
-CIRCLES = ("fusion/lower/",)  # the circle that is left
 FOR_TESTS = {
     "wefti_graph_from_text",  # graphs as text
     "wefti_schedule_judge_graph",  # the cost of an order, compared with its plan
@@ -74,7 +73,7 @@ def find_unused(root, defined, used):
 
 def find_circles(defined, used):
     """Removes files that use no other file until none is left, or those of circles and their users."""
-    files = {s for s in used if s.startswith(FOLDERS_WITHOUT_CIRCLES) and not s.startswith(CIRCLES)}
+    files = {s for s in used if s.startswith(FOLDERS_WITHOUT_CIRCLES)}
     uses = {file: {defined[s] for s in used[file] if s in defined} & files - {file} for file in files}
     for direction in (uses, {file: {user for user in files if file in uses[user]} for file in files}):
         while leaves := {file for file in files if not direction[file] & files}:

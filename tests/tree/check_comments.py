@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks what Doxygen does not: that the comment of each public function has the parameters of its declaration in their
 order and direction, a @return if it returns something, whether it is local, collective or blocking (or its header states
-that for all), and, for collectives, the names in MPI and NCCL of WEFT_COLLECTIVE_MAP.
+that for all), and, for collectives, the names in MPI and NCCL of WEFT_COLLECTIVE_MAP. The tree uses no name of
+weft/deprecated_names.h.
 
 usage: check_comments.py SOURCE_DIR
 """
@@ -51,10 +52,21 @@ def read_rows(source):
     return {function: like for function, *_, like in generate.collective_rows()}
 
 
+def deprecated_names(source):
+    """Uses of deprecated names."""
+    aliases = source / "include/weft/deprecated_names.h"
+    found = re.findall(r"^#define (WEFT_\w+) WEFT_", aliases.read_text(), re.M)
+    names = re.compile(r"\b(" + "|".join(found) + r")\b")
+    for folder in ("include", "runtime", "ops", "transport", "graph", "fusion", "tools", "python/src", "samples", "tests"):
+        for path in sorted((source / folder).rglob("*.[ch]")):
+            for name in sorted(set(names.findall(path.read_text()))) if path != aliases else []:
+                yield f"{path.relative_to(source)}: {name} is deprecated (include/weft/deprecated_names.h)"
+
+
 def main() -> int:
     source = pathlib.Path(sys.argv[1])
     rows = read_rows(source)
-    faults, count = [], 0
+    faults, count = list(deprecated_names(source)), 0
     for header in sorted((source / "include/weft").glob("*.h")):
         text = header.read_text()
         head = plain(text[:text.index("#ifndef")])

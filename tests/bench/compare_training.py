@@ -17,6 +17,7 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
+WEFT_SIDES = {"weft": (), "sharded": ("--shard-parameters",)}  # sharded parameters have no target
 TARGETS = {"mlp": {"over_floor": 1.4, "ddp_over_weft": 5.0}, "lenet": {"ddp_over_weft": 2.0}}
 
 
@@ -65,18 +66,19 @@ def run(side, command):
 
 def commands(args, model, directory):
     tool = os.path.join(args.build, "weft")
-    plan = os.path.join(directory, f"{model}.weft")
     onnx = os.path.join(ROOT, "samples", "models", f"{model}.onnx")
-    made = subprocess.run([tool, "compile", onnx, "-o", plan, "--world", str(args.ranks), "--batch",
-                           str(args.batch)], capture_output=True, text=True, check=False)
-    if made.returncode != 0:
-        sys.exit(f"compare_training: weft compile: {made.stderr.strip()}")
     sides = {}
     if model == "mlp" and args.ranks == 2:
         sides["floor"] = [os.path.join(args.build, "tests", "bench", "bench_floor_mlp"), "--steps",
                           str(args.steps), "--batch", str(args.batch), "--data", args.data]
-    sides["weft"] = [tool, "run", plan, "-n", str(args.ranks), "--data", args.data, "--steps",
-                     str(args.steps), "--json"]
+    for side, options in WEFT_SIDES.items():
+        plan = os.path.join(directory, f"{model}-{side}.weft")
+        made = subprocess.run([tool, "compile", onnx, "-o", plan, "--world", str(args.ranks), "--batch",
+                               str(args.batch), *options], capture_output=True, text=True, check=False)
+        if made.returncode != 0:
+            sys.exit(f"compare_training: weft compile: {made.stderr.strip()}")
+        sides[side] = [tool, "run", plan, "-n", str(args.ranks), "--data", args.data, "--steps", str(args.steps),
+                       "--json"]
     sides["ddp"] = [args.python, os.path.join(HERE, "peer_torch_ddp.py"), "--model", model, "-n",
                     str(args.ranks), "--steps", str(args.steps), "--batch", str(args.batch), "--data",
                     args.data]
@@ -97,7 +99,7 @@ def compare(args, model):
                     continue
                 times.setdefault(side, []).append(result["step_ms_p50"])
                 details[side] = {key: result[key] for key in ("blas", "torch", "comm_ms_p50", "compute_ms_p50",
-                                                              "exposed_comm_ms_p50", "loss_last")
+                                                              "exposed_comm_ms_p50", "loss_last", "arena_bytes")
                                  if key in result}
     medians = {side: statistics.median(values) for side, values in times.items() if side not in missing}
     ratios = {}
@@ -123,14 +125,14 @@ def met(result):
 def show(result):
     print(f"{result['model']}: {result['ranks']} ranks, batch {result['batch']} per rank, "
           f"{result['steps']} steps, load {result['load']:.1f} on {result['cpus']} CPUs")
-    for side in ("floor", "weft", "ddp"):
+    for side in ("floor", *WEFT_SIDES, "ddp"):
         if side in result["missing"]:
-            print(f"  {side:6} skipped: {result['missing'][side]}")
+            print(f"  {side:7} skipped: {result['missing'][side]}")
         elif side in result["median"]:
             runs = " ".join(f"{value:9.3f}" for value in result["step_ms_p50"][side])
             note = result["details"][side].get("blas", "")
             note = note if isinstance(note, str) else ", ".join(note)
-            print(f"  {side:6} {result['median'][side]:9.3f} ms per step   runs {runs}   {note}")
+            print(f"  {side:7} {result['median'][side]:9.3f} ms per step   runs {runs}   {note}")
             if side == "ddp" and "openblas" not in note and "mkl" not in note:
                 print("         torch has a slow BLAS: install libopenblas0-pthread for a fair comparison")
     for name, value, target, good in met(result):

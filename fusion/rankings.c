@@ -58,16 +58,15 @@ static double predicted_ns(const wefti_candidate_t *candidates, uint32_t count, 
 static weft_status_t predict(const wefti_rankings_t *r, const weft_algo_params_t *params,
                              wefti_ranking_t *ranking)
 {
-    weft_status_t status;
     wefti_candidate_t low[WEFTI_MAX_CANDIDATES], middle[WEFTI_MAX_CANDIDATES],
         high[WEFTI_MAX_CANDIDATES];
     uint32_t low_count, middle_count, high_count, elem = ranking->elem_bytes;
     uint32_t most = r->most > 0 ? r->most : WEFTI_MAX_CANDIDATES;
     bool mesh = false;
     uint64_t bytes = 1ull << ranking->class;
-    WEFT_TRY(status, predict_at(r, params, elem, bytes, low, &low_count), fail);
-    WEFT_TRY(status, predict_at(r, params, elem, bytes + bytes / 2, middle, &middle_count), fail);
-    WEFT_TRY(status, predict_at(r, params, elem, bytes * 2, high, &high_count), fail);
+    WEFT_RETURN_IF_ERROR(predict_at(r, params, elem, bytes, low, &low_count));
+    WEFT_RETURN_IF_ERROR(predict_at(r, params, elem, bytes + bytes / 2, middle, &middle_count));
+    WEFT_RETURN_IF_ERROR(predict_at(r, params, elem, bytes * 2, high, &high_count));
     for (uint32_t i = 0; i < middle_count; i++) {
         const char *name = middle[i].algorithm->name;
         bool is_mesh = strcmp(name, "mesh") == 0;
@@ -79,8 +78,7 @@ static weft_status_t predict(const wefti_rankings_t *r, const weft_algo_params_t
         }
         mesh |= is_mesh;
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* Too many ranks to predict for: few steps, then mesh. */
@@ -97,7 +95,6 @@ weft_status_t wefti_rank_algorithms(wefti_rankings_t *r, weft_collective_t op, u
                                     bool in_place, uint32_t elem_bytes, uint64_t bytes,
                                     const wefti_ranking_t **out_ranking)
 {
-    weft_status_t status = WEFT_OK;
     uint32_t class = class_of(bytes) < MOST_CLASS ? class_of(bytes) : MOST_CLASS;
     weft_algo_params_t params = {.struct_size = sizeof params,
                                  .op = op,
@@ -112,9 +109,7 @@ weft_status_t wefti_rank_algorithms(wefti_rankings_t *r, weft_collective_t op, u
         }
     }
     wefti_ranking_t *ranking = wefti_arena_alloc(r->arena, sizeof *ranking);
-    if (ranking == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(ranking);
     *ranking = (wefti_ranking_t){.op = op,
                                  .ranks = ranks,
                                  .elem_bytes = elem_bytes,
@@ -127,10 +122,9 @@ weft_status_t wefti_rank_algorithms(wefti_rankings_t *r, weft_collective_t op, u
     } else if (ranks > WEFTI_MAX_PREDICTED_RANKS) {
         list_unpredicted(&params, ranking);
     } else {
-        WEFT_TRY(status, predict(r, &params, ranking), fail);
+        WEFT_RETURN_IF_ERROR(predict(r, &params, ranking));
     }
     r->first = ranking;
     *out_ranking = ranking;
-fail:
-    return status;
+    return WEFT_OK;
 }

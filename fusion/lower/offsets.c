@@ -176,9 +176,7 @@ weft_status_t wefti_memory_peak(const wefti_memory_item_t *items, uint32_t count
     /* Differences, unsigned: a sum that is not negative comes out right whatever wraps on the way.
      */
     change = wefti_alloc(allocator, ((size_t)last + 2) * sizeof(*change));
-    if (change == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(change);
     for (uint32_t i = 0; i < count; i++) {
         change[items[i].first] += items[i].size_bytes;
         change[items[i].last + 1] -= items[i].size_bytes;

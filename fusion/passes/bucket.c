@@ -162,9 +162,7 @@ static weft_status_t emit(wefti_bucketing_t *b, const char *reason)
     weft_edit_t edit = {
         .kind = WEFT_EDIT_KIND_FUSE, .member_count = b->member_count, .text = reason};
     uint32_t *ops = wefti_arena_array(&b->arena, b->member_count, sizeof(*ops));
-    if (ops == NULL || reason == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(ops && reason);
     bool mirrored =
         b->candidates[0].kind == WEFT_COLLECTIVE_ALL_GATHER; /* the first one needed first */
     for (uint32_t i = 0; i < b->member_count; i++) {
@@ -180,7 +178,6 @@ static weft_status_t emit(wefti_bucketing_t *b, const char *reason)
 /* A gradient above the cap: a bucket of its own, split so that every piece keeps to the cap. */
 static weft_status_t split(wefti_bucketing_t *b, uint32_t first)
 {
-    weft_status_t status;
     const wefti_gradient_t *c = &b->candidates[first];
     uint64_t parts = wefti_bucket_parts(c, b->policy->cap_bytes);
     char sizes[2][32];
@@ -196,25 +193,20 @@ static weft_status_t split(wefti_bucketing_t *b, uint32_t first)
     }
     edit.text =
         wefti_arena_printf(&b->arena, "alone has %s, above the cap of %s", sizes[0], sizes[1]);
-    if (edit.text == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    WEFT_TRY(status, emit(b, wefti_arena_printf(&b->arena, "%s %s", c->name, edit.text)), fail);
-    status = weft_edit_list_add(b->edits, &edit);
-fail:
-    return status;
+    WEFT_RETURN_IF_NO_MEMORY(edit.text);
+    WEFT_RETURN_IF_ERROR(emit(b, wefti_arena_printf(&b->arena, "%s %s", c->name, edit.text)));
+    return weft_edit_list_add(b->edits, &edit);
 }
 
 /* Fills one bucket from candidate first on. */
 static weft_status_t build_bucket(wefti_bucketing_t *b, uint32_t first)
 {
-    weft_status_t status;
     const char *skipped_why = NULL;
     const wefti_gradient_t *skipped = NULL;
     char *reason = NULL;
     b->member_count = 0;
     b->bytes = 0;
-    WEFT_TRY(status, take(b, first), fail);
+    WEFT_RETURN_IF_ERROR(take(b, first));
     if (b->policy->cap_bytes != 0 && b->bytes > b->policy->cap_bytes) {
         return split(b, first);
     }
@@ -230,7 +222,7 @@ static weft_status_t build_bucket(wefti_bucketing_t *b, uint32_t first)
             if (ends_before(b, c, &reason)) {
                 return emit(b, reason);
             }
-            WEFT_TRY(status, take(b, i), fail);
+            WEFT_RETURN_IF_ERROR(take(b, i));
         } else if (skipped == NULL) {
             skipped = c; /* it gets a later bucket; the walk goes on */
             skipped_why = why;
@@ -247,8 +239,6 @@ static weft_status_t build_bucket(wefti_bucketing_t *b, uint32_t first)
         reason = wefti_arena_printf(&b->arena, "last %s", wefti_bucket_noun(b));
     }
     return emit(b, reason);
-fail:
-    return status;
 }
 
 /* Segments, for policies that have them. */
@@ -284,20 +274,18 @@ static wefti_policy_t policy_of(const wefti_bucketing_t *b, const wefti_policy_t
 
 static weft_status_t bucket_kind(wefti_bucketing_t *b)
 {
-    weft_status_t status;
     b->bucket_count = 0;
     b->begin = b->end = 0;
     if (b->cost != NULL) {
         find_neighbours(b);
     }
-    WEFT_TRY(status, cut(b), fail);
+    WEFT_RETURN_IF_ERROR(cut(b));
     for (uint32_t i = 0; i < b->count; i++) {
         if (!b->candidates[i].taken) {
-            WEFT_TRY(status, build_bucket(b, i), fail);
+            WEFT_RETURN_IF_ERROR(build_bucket(b, i));
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static const wefti_bucket_cost_t *cost_of(const wefti_shard_cost_t *cost, weft_collective_t kind)
@@ -311,7 +299,6 @@ static const wefti_bucket_cost_t *cost_of(const wefti_shard_cost_t *cost, weft_c
 static weft_status_t bucket_kinds(wefti_bucketing_t *b, const wefti_bucket_params_t *params,
                                   wefti_plan_forecast_t *out_forecast)
 {
-    weft_status_t status = WEFT_OK;
     uint32_t count = b->count;
     for (; b->base < count; b->base += b->count, b->candidates += b->count) {
         weft_collective_t kind = b->candidates[0].kind;
@@ -323,13 +310,12 @@ static weft_status_t bucket_kinds(wefti_bucketing_t *b, const wefti_bucket_param
         b->alone = reduces ? NULL : cost_of(params->alone_cost, kind);
         const wefti_policy_t policy = policy_of(b, params->policy);
         b->policy = &policy;
-        WEFT_TRY(status, bucket_kind(b), fail);
+        WEFT_RETURN_IF_ERROR(bucket_kind(b));
         if (b->base == 0 && out_forecast != NULL && kind != WEFT_COLLECTIVE_ALL_GATHER) {
-            WEFT_TRY(status, wefti_bucket_forecast(b, params->forecast_arena, out_forecast), fail);
+            WEFT_RETURN_IF_ERROR(wefti_bucket_forecast(b, params->forecast_arena, out_forecast));
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_pass_bucket(const weft_graph_view_t *view, const wefti_bucket_params_t *params,

@@ -57,10 +57,7 @@ static weft_status_t make_items(wefti_bucketing_t *b, uint64_t cap_bytes, items_
                      .owners = wefti_arena_array(&b->arena, count, sizeof(uint32_t)),
                      .ends = wefti_arena_array(&b->arena, count, sizeof(uint32_t))};
     uint32_t *item_of = wefti_arena_array(&b->arena, b->count, sizeof(*item_of));
-    if (out->items == NULL || out->first_with == NULL || out->owners == NULL || out->ends == NULL ||
-        item_of == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(out->items && out->first_with && out->owners && out->ends && item_of);
     uint32_t first = 0; /* candidate */
     for (uint32_t i = 0; i < b->count; i++) {
         const wefti_gradient_t *gradient = &b->candidates[i];
@@ -116,9 +113,7 @@ static weft_status_t mark(wefti_bucketing_t *b, const items_t *items,
                           uint32_t count)
 {
     uint64_t *finish = wefti_arena_array(&b->arena, count, sizeof(*finish));
-    if (finish == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(finish);
     wefti_buckets_finish_ps(params, ends, count, finish);
     for (uint32_t bucket = 0, i = 0, segment = 0; bucket < count; bucket++) {
         uint32_t last = items->owners[ends[bucket] - 1];
@@ -131,9 +126,7 @@ static weft_status_t mark(wefti_bucketing_t *b, const items_t *items,
         b->candidates[last].cut =
             bucket_text(b, params, ends[bucket], ready > before ? ready : before, finish[bucket],
                         finish[count - 1]);
-        if (b->candidates[last].cut == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
+        WEFT_RETURN_IF_NO_MEMORY(b->candidates[last].cut);
         segment += !goes_on;
     }
     return WEFT_OK;
@@ -141,24 +134,21 @@ static weft_status_t mark(wefti_bucketing_t *b, const items_t *items,
 
 weft_status_t wefti_bucket_cut_by_plan(wefti_bucketing_t *b)
 {
-    weft_status_t status;
     items_t items;
     wefti_bucket_plan_t plan = {0};
     if (b->cost == NULL) {
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "bucket",
                                  "policy auto requires costs of collectives");
     }
-    WEFT_TRY(status, make_items(b, b->policy->cap_bytes, &items), fail);
+    WEFT_RETURN_IF_ERROR(make_items(b, b->policy->cap_bytes, &items));
     wefti_planner_params_t params = planner_params(b, &items, b->policy->cap_bytes);
     if (b->policy->kind == WEFTI_POLICY_MERGE) {
         plan.ends = items.ends;
         plan.bucket_count = wefti_buckets_merge_rule(&params, items.ends);
     } else {
-        WEFT_TRY(status, wefti_plan_buckets(&params, &b->arena, &plan), fail);
+        WEFT_RETURN_IF_ERROR(wefti_plan_buckets(&params, &b->arena, &plan));
     }
-    status = mark(b, &items, &params, plan.ends, plan.bucket_count);
-fail:
-    return status;
+    return mark(b, &items, &params, plan.ends, plan.bucket_count);
 }
 
 /* ---- forecast ---- */
@@ -183,9 +173,7 @@ static weft_status_t finish_of_made(wefti_bucketing_t *b, const wefti_bucket_cos
 {
     made_t *made = wefti_arena_array(&b->arena, b->bucket_count, sizeof(*made));
     uint64_t now = 0, comm = 0;
-    if (made == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(made);
     for (uint32_t i = 0; i < b->count; i++) {
         const wefti_gradient_t *gradient = &b->candidates[i];
         made_t *bucket = &made[gradient->bucket];
@@ -249,17 +237,14 @@ static weft_status_t compare(wefti_bucketing_t *b, wefti_arena_t *arena,
                  {"bytes:25M", 25ull << 20},
                  {"bytes:128M", 128ull << 20},
                  {"one", UINT64_MAX}};
-    weft_status_t status;
     items_t items;
     wefti_bucket_plan_t plan;
     forecast->rows =
         wefti_arena_array(arena, 2 + sizeof(fills) / sizeof(*fills), sizeof(*forecast->rows));
-    if (forecast->rows == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    WEFT_TRY(status, make_items(b, 0, &items), fail);
+    WEFT_RETURN_IF_NO_MEMORY(forecast->rows);
+    WEFT_RETURN_IF_ERROR(make_items(b, 0, &items));
     wefti_planner_params_t params = planner_params(b, &items, 0);
-    WEFT_TRY(status, wefti_plan_buckets(&params, &b->arena, &plan), fail);
+    WEFT_RETURN_IF_ERROR(wefti_plan_buckets(&params, &b->arena, &plan));
     forecast->optimum_ps = plan.optimum_ps;
     forecast->optimum_count = plan.optimum_count;
     forecast->lower_bound_ps = plan.lower_bound_ps;
@@ -272,50 +257,43 @@ static weft_status_t compare(wefti_bucketing_t *b, wefti_arena_t *arena,
         if (are_too_many(b, count_items(b, cap))) {
             continue; /* that policy would be refused; this is only a comparison */
         }
-        WEFT_TRY(status, make_items(b, cap, &items), fail);
+        WEFT_RETURN_IF_ERROR(make_items(b, cap, &items));
         params = planner_params(b, &items, 0);
         count = fill_up(&params, threshold, items.ends);
         add_row(forecast, fills[i].name, &params, items.ends, count);
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_bucket_forecast(wefti_bucketing_t *b, wefti_arena_t *arena,
                                     wefti_plan_forecast_t *out_forecast)
 {
     static const double slower[] = {1.2, 2};
-    weft_status_t status;
     *out_forecast = (wefti_plan_forecast_t){0};
     if (b->count == 0 || b->cost == NULL) {
         return WEFT_OK;
     }
     out_forecast->gradients = wefti_arena_array(arena, b->count, sizeof(*out_forecast->gradients));
-    if (out_forecast->gradients == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(out_forecast->gradients);
     for (uint32_t i = 0; i < b->count; i++) {
         uint64_t ready = ready_ps(&b->candidates[i]);
         out_forecast->gradients[out_forecast->gradient_count++] =
             (wefti_plan_forecast_gradient_t){b->candidates[i].value, ready};
         out_forecast->ready_ps = ready > out_forecast->ready_ps ? ready : out_forecast->ready_ps;
     }
-    WEFT_TRY(status, compare(b, arena, out_forecast), fail);
-    WEFT_TRY(status, finish_of_made(b, b->cost, &out_forecast->chosen_ps, &out_forecast->comm_ps),
-             fail);
+    WEFT_RETURN_IF_ERROR(compare(b, arena, out_forecast));
+    WEFT_RETURN_IF_ERROR(
+        finish_of_made(b, b->cost, &out_forecast->chosen_ps, &out_forecast->comm_ps));
     for (size_t i = 0; i < 2; i++) {
         wefti_bucket_cost_t slow;
-        WEFT_TRY(status, wefti_bucket_cost_scale(b->cost, slower[i], arena, &slow), fail);
-        WEFT_TRY(status,
-                 finish_of_made(b, &slow, &out_forecast->chosen_slow_ps[i],
-                                &out_forecast->comm_slow_ps[i]),
-                 fail);
+        WEFT_RETURN_IF_ERROR(wefti_bucket_cost_scale(b->cost, slower[i], arena, &slow));
+        WEFT_RETURN_IF_ERROR(finish_of_made(b, &slow, &out_forecast->chosen_slow_ps[i],
+                                            &out_forecast->comm_slow_ps[i]));
     }
     out_forecast->chosen_count = b->bucket_count;
     for (uint32_t i = 0; i < b->count; i++) { /* every piece is a bucket of its own */
         out_forecast->chosen_count +=
             (uint32_t)wefti_bucket_parts(&b->candidates[i], b->policy->cap_bytes) - 1;
     }
-fail:
-    return status;
+    return WEFT_OK;
 }

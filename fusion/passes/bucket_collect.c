@@ -71,9 +71,7 @@ static weft_status_t find_places(wefti_bucketing_t *b, const uint64_t *ready_ns,
     p->fences = wefti_arena_array(&b->arena, view->order_count, sizeof(*p->fences));
     p->begin = wefti_arena_array(&b->arena, view->op_count, sizeof(*p->begin));
     p->end = wefti_arena_array(&b->arena, view->op_count, sizeof(*p->end));
-    if (p->position == NULL || p->fences == NULL || p->begin == NULL || p->end == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(p->position && p->fences && p->begin && p->end);
     for (uint32_t i = 0; i < view->order_count; i++) {
         uint32_t op = view->order[i];
         p->position[op] = i;
@@ -148,17 +146,14 @@ static wefti_gradient_t make_candidate(const places_t *p, uint32_t id, weft_coll
 
 weft_status_t wefti_bucket_collect(wefti_bucketing_t *b, const uint64_t *ready_ns)
 {
-    weft_status_t status;
     const weft_graph_view_t *view = b->view;
     weft_collective_t kind;
     places_t places;
     uint32_t *ops = wefti_arena_array(&b->arena, view->op_count, sizeof(*ops));
     b->candidates = wefti_arena_array(&b->arena, view->op_count, sizeof(*b->candidates));
     b->members = wefti_arena_array(&b->arena, view->op_count, sizeof(*b->members));
-    if (ops == NULL || b->candidates == NULL || b->members == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    WEFT_TRY(status, find_places(b, ready_ns, &places), fail);
+    WEFT_RETURN_IF_NO_MEMORY(ops && b->candidates && b->members);
+    WEFT_RETURN_IF_ERROR(find_places(b, ready_ns, &places));
     b->end_ns = places.end_ns;
     for (uint32_t i = 0; i < view->order_count; i++) {
         if (is_candidate(view, &view->ops[view->order[i]], &kind)) {
@@ -169,9 +164,7 @@ weft_status_t wefti_bucket_collect(wefti_bucketing_t *b, const uint64_t *ready_n
     for (uint32_t i = 0; i < b->count; i++) {
         ops[i] = b->candidates[i].op;
     }
-    status = wefti_dependence_init(view, ops, b->count, &b->arena, &b->dependence);
-fail:
-    return status;
+    return wefti_dependence_init(view, ops, b->count, &b->arena, &b->dependence);
 }
 
 const char *wefti_bucket_noun(const wefti_bucketing_t *b)

@@ -54,10 +54,7 @@ static weft_status_t begin(decoupler_t *d)
     d->gather_of = wefti_arena_alloc(&d->arena, map_bytes);
     d->gathered = wefti_arena_alloc(&d->arena, map_bytes);
     d->outside = wefti_arena_array(&d->arena, graph->node_count, sizeof(*d->outside));
-    if (d->gathers == NULL || d->nodes == NULL || d->gather_of == NULL || d->gathered == NULL ||
-        d->outside == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(d->gathers && d->nodes && d->gather_of && d->gathered && d->outside);
     memset(d->gathered, 0xff, map_bytes); /* WEFTI_NONE */
     for (uint32_t i = 0; init != NULL && i < init->node_count; i++) {
         d->outside[init->nodes[i]] = true;
@@ -109,7 +106,6 @@ static int compare_due(const void *a, const void *b)
 /* The gather reads a shard of the weights instead of the result of the update. */
 static weft_status_t add_shard(decoupler_t *d, gather_t *gather)
 {
-    weft_status_t status;
     wefti_graph_t *graph = d->graph;
     wefti_node_t *node = &graph->nodes[gather->node];
     const char *first =
@@ -129,10 +125,8 @@ static weft_status_t add_shard(decoupler_t *d, gather_t *gather)
         .type = WEFT_ATTR_TYPE_STRING,
         .s = first == NULL ? "which no kernel reads before the next update"
                            : wefti_arena_printf(&d->arena, "which are read first by %s", first)};
-    if (params.name == NULL || reason.s == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    WEFT_TRY(status, wefti_graph_add_node(graph, &params, &gather->shard), fail);
+    WEFT_RETURN_IF_NO_MEMORY(params.name && reason.s);
+    WEFT_RETURN_IF_ERROR(wefti_graph_add_node(graph, &params, &gather->shard));
     node = &graph->nodes[gather->node]; /* nodes may have moved */
     node->inputs[0] = graph->nodes[gather->shard].outputs[0];
     node->phase = WEFTI_PHASE_COMM;
@@ -141,9 +135,7 @@ static weft_status_t add_shard(decoupler_t *d, gather_t *gather)
             graph->values[node->outputs[k]].flags |= WEFTI_VALUE_PERSISTENT;
         }
     }
-    status = wefti_graph_set_attr(graph, gather->node, &reason);
-fail:
-    return status;
+    return wefti_graph_set_attr(graph, gather->node, &reason);
 }
 
 /* Gathers leave a program, or join it. */
@@ -152,9 +144,7 @@ static weft_status_t move_gathers(decoupler_t *d, wefti_program_t *program, bool
     uint32_t count = 0;
     uint32_t *nodes = wefti_arena_array(
         &d->graph->arena, (size_t)program->node_count + 2 * (size_t)d->count, sizeof(*nodes));
-    if (nodes == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(nodes);
     for (uint32_t i = 0; i < program->node_count; i++) {
         if (!wefti_node_is_flat_gather(&d->graph->nodes[program->nodes[i]])) {
             nodes[count++] = program->nodes[i];
@@ -170,19 +160,16 @@ static weft_status_t move_gathers(decoupler_t *d, wefti_program_t *program, bool
 
 static weft_status_t set_programs(decoupler_t *d, uint32_t accumulate)
 {
-    weft_status_t status;
     wefti_graph_t *graph = d->graph;
     bool micro = wefti_graph_find_program(graph, "micro_step") != NULL;
     const char *first = !micro ? "step" : accumulate <= ONCE_PER_STEP ? "micro_step" : "";
     for (uint32_t i = 0; i < graph->program_count; i++) {
         bool joins = strcmp(graph->programs[i].name, first) == 0;
         if (joins || strcmp(graph->programs[i].name, "step") == 0) {
-            WEFT_TRY(status, move_gathers(d, &graph->programs[i], joins), fail);
+            WEFT_RETURN_IF_ERROR(move_gathers(d, &graph->programs[i], joins));
         }
     }
-    status = wefti_graph_add_program(graph, "flush", d->nodes, 2 * d->count);
-fail:
-    return status;
+    return wefti_graph_add_program(graph, "flush", d->nodes, 2 * d->count);
 }
 
 /* In front of all others, in the order in which they are due. */
@@ -190,9 +177,7 @@ static weft_status_t reorder(decoupler_t *d)
 {
     wefti_graph_t *graph = d->graph;
     uint64_t *keys = wefti_arena_array(&d->arena, graph->node_count, sizeof(*keys));
-    if (keys == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(keys);
     for (uint32_t i = 0; i < graph->order_count; i++) {
         keys[graph->order[i]] = 2 * (uint64_t)d->count + i;
     }
@@ -204,19 +189,16 @@ static weft_status_t reorder(decoupler_t *d)
 
 static weft_status_t decouple(decoupler_t *d, uint32_t accumulate)
 {
-    weft_status_t status;
-    WEFT_TRY(status, begin(d), fail);
+    WEFT_RETURN_IF_ERROR(begin(d));
     redirect_readers(d);
     qsort(d->gathers, d->count, sizeof(*d->gathers), compare_due);
     for (uint32_t i = 0; i < d->count; i++) {
-        WEFT_TRY(status, add_shard(d, &d->gathers[i]), fail);
+        WEFT_RETURN_IF_ERROR(add_shard(d, &d->gathers[i]));
         d->nodes[2 * i] = d->gathers[i].shard;
         d->nodes[2 * i + 1] = d->gathers[i].node;
     }
-    WEFT_TRY(status, set_programs(d, accumulate), fail);
-    status = reorder(d);
-fail:
-    return status;
+    WEFT_RETURN_IF_ERROR(set_programs(d, accumulate));
+    return reorder(d);
 }
 
 weft_status_t wefti_pass_decouple(wefti_graph_t *graph, uint32_t accumulate)

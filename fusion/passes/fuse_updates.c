@@ -31,7 +31,6 @@ typedef struct fuser {
     wefti_arena_t arena;
     wefti_readers_t readers;
     uint32_t *slots, slot_count;
-    uint64_t *keys;
 } fuser_t;
 
 /* Attributes of a fused node under construction. */
@@ -46,9 +45,7 @@ static weft_status_t begin_attrs(fuser_t *f, const wefti_node_t *update,
     size_t most = (size_t)update->attr_count + (scatter != NULL ? scatter->attr_count : 0) + 5;
     out->list = wefti_arena_array(&f->arena, most, sizeof(*out->list));
     out->count = 0;
-    if (out->list == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(out->list);
     for (uint32_t i = 0; scatter != NULL && i < scatter->attr_count; i++) {
         out->list[out->count++] = scatter->attrs[i];
     }
@@ -67,7 +64,7 @@ static weft_status_t begin_attrs(fuser_t *f, const wefti_node_t *update,
 /* A node without outputs yet: it takes those of the nodes that it replaces. */
 static weft_status_t add_fused(fuser_t *f, const char *op, const char *first,
                                const uint32_t *inputs, uint32_t input_count, uint32_t output_count,
-                               const attrs_t *attrs, uint64_t key, uint32_t *out_node)
+                               const attrs_t *attrs, uint32_t after, uint32_t *out_node)
 {
     bool *absent = wefti_arena_array(&f->arena, output_count, sizeof(*absent));
     const wefti_node_params_t params = {.domain = "weft",
@@ -80,15 +77,9 @@ static weft_status_t add_fused(fuser_t *f, const char *op, const char *first,
                                         .output_absent = absent,
                                         .attrs = attrs->list,
                                         .attr_count = attrs->count};
-    if (absent == NULL || params.name == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(absent && params.name);
     memset(absent, true, output_count * sizeof(*absent));
-    weft_status_t status = wefti_graph_add_node(f->graph, &params, out_node);
-    if (status >= 0) {
-        f->keys[*out_node] = key;
-    }
-    return status;
+    return wefti_graph_insert_node(f->graph, &params, after, out_node);
 }
 
 static void take_output(fuser_t *f, uint32_t node, uint32_t index, uint32_t value)
@@ -107,37 +98,31 @@ static void replace(fuser_t *f, uint32_t node, uint32_t by)
 /* Operands in turn: parameters, gradients, each state of all members, then scalars. */
 static weft_status_t fuse_group(fuser_t *f, const wefti_update_group_t *group)
 {
-    weft_status_t status;
     wefti_graph_t *graph = f->graph;
     const wefti_node_t *first = &graph->nodes[group->updates[0]];
     uint32_t n = group->count, tensors = first->output_count + 1, count = 0, node;
     uint32_t outputs = first->output_count;
     uint32_t *in = wefti_arena_array(&f->arena, (size_t)n * first->input_count, sizeof(*in));
     attrs_t attrs;
-    if (in == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(in);
     for (uint32_t j = 0; j < first->input_count; j++) {
         for (uint32_t i = 0; i < (j < tensors ? n : 1); i++) {
             in[count++] = graph->nodes[group->updates[i]].inputs[j];
         }
     }
-    WEFT_TRY(status, begin_attrs(f, first, NULL, n, &attrs), done);
+    WEFT_RETURN_IF_ERROR(begin_attrs(f, first, NULL, n, &attrs));
     if (wefti_node_attr(&graph->nodes[group->node], "parts") != NULL) {
         attrs.list[attrs.count++] = *wefti_node_attr(&graph->nodes[group->node], "parts");
     }
-    WEFT_TRY(status,
-             add_fused(f, "FusedUpdate", graph->values[group->params[0]].name, in, count,
-                       n * outputs, &attrs, f->keys[group->updates[0]], &node),
-             done);
+    WEFT_RETURN_IF_ERROR(add_fused(f, "FusedUpdate", graph->values[group->params[0]].name, in,
+                                   count, n * outputs, &attrs, group->updates[0], &node));
     for (uint32_t i = 0; i < n; i++) {
         for (uint32_t k = 0; k < outputs; k++) {
             take_output(f, node, k * n + i, graph->nodes[group->updates[i]].outputs[k]);
         }
         replace(f, group->updates[i], node);
     }
-done:
-    return status;
+    return WEFT_OK;
 }
 
 /* The only node that reads value, or WEFTI_NONE. */
@@ -239,7 +224,6 @@ static weft_status_t compare(fuser_t *f, const triple_t *triple, bool *out_fuse,
 
 static weft_status_t replace_triple(fuser_t *f, const triple_t *triple, attrs_t *attrs)
 {
-    weft_status_t status;
     wefti_graph_t *graph = f->graph;
     const wefti_node_t *scatter = &graph->nodes[triple->scatter];
     const wefti_node_t *update = &graph->nodes[triple->update];
@@ -247,18 +231,14 @@ static weft_status_t replace_triple(fuser_t *f, const triple_t *triple, attrs_t 
     uint32_t n = scatter->input_count, count = 2 * n, node;
     uint32_t outputs = n + update->output_count - 1;
     uint32_t *in = wefti_arena_array(&f->arena, (size_t)count + update->input_count, sizeof(*in));
-    if (in == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(in);
     memcpy(in, gather->inputs + 1, n * sizeof(*in));
     memcpy(in + n, scatter->inputs, n * sizeof(*in));
     for (uint32_t j = 2; j < update->input_count; j++) {
         in[count++] = update->inputs[j];
     }
-    WEFT_TRY(status,
-             add_fused(f, "ReduceUpdateGather", graph->values[in[0]].name, in, count, outputs,
-                       attrs, f->keys[triple->scatter], &node),
-             done);
+    WEFT_RETURN_IF_ERROR(add_fused(f, "ReduceUpdateGather", graph->values[in[0]].name, in, count,
+                                   outputs, attrs, triple->scatter, &node));
     for (uint32_t i = 0; i < outputs; i++) {
         take_output(f, node, i,
                     i < n ? graph->nodes[triple->gather].outputs[i]
@@ -268,13 +248,11 @@ static weft_status_t replace_triple(fuser_t *f, const triple_t *triple, attrs_t 
     replace(f, triple->shard, node);
     replace(f, triple->update, node);
     replace(f, triple->gather, node);
-done:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t fuse_triple(fuser_t *f, uint32_t scatter)
 {
-    weft_status_t status;
     triple_t triple;
     bool fuse;
     uint64_t fused_ps;
@@ -283,57 +261,42 @@ static weft_status_t fuse_triple(fuser_t *f, uint32_t scatter)
     if (!f->params->reduce_update_gather || !find_triple(f, scatter, &triple)) {
         return WEFT_OK;
     }
-    WEFT_TRY(status, compare(f, &triple, &fuse, &fused_ps, &reason), done);
+    WEFT_RETURN_IF_ERROR(compare(f, &triple, &fuse, &fused_ps, &reason));
     const weft_attr_t text = {.name = "cost_reason", .type = WEFT_ATTR_TYPE_STRING, .s = reason};
     if (!fuse) {
         return wefti_graph_set_attr(f->graph, scatter, &text);
     }
-    WEFT_TRY(status,
-             begin_attrs(f, &f->graph->nodes[triple.update], &f->graph->nodes[scatter],
-                         f->graph->nodes[scatter].input_count, &attrs),
-             done);
+    WEFT_RETURN_IF_ERROR(begin_attrs(f, &f->graph->nodes[triple.update], &f->graph->nodes[scatter],
+                                     f->graph->nodes[scatter].input_count, &attrs));
     if (reason != NULL) {
         attrs.list[attrs.count++] = text;
         attrs.list[attrs.count++] = (weft_attr_t){
             .name = "predicted_ps", .type = WEFT_ATTR_TYPE_INT, .i = (int64_t)fused_ps};
     }
-    status = replace_triple(f, &triple, &attrs);
-done:
-    return status;
+    return replace_triple(f, &triple, &attrs);
 }
 
 static weft_status_t fuse_updates(fuser_t *f)
 {
-    weft_status_t status;
     wefti_graph_t *graph = f->graph;
     uint32_t count = graph->order_count;
-    f->keys = wefti_arena_array(&f->arena, (size_t)graph->node_count + count, sizeof(*f->keys));
-    if (f->keys == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        f->keys[graph->order[i]] = i;
-    }
-    WEFT_TRY(status,
-             wefti_graph_readers(graph, graph->order, graph->order_count, &f->arena, &f->readers),
-             done);
-    WEFT_TRY(status, wefti_state_slots(graph, &f->arena, &f->slots, &f->slot_count), done);
+    WEFT_RETURN_IF_ERROR(
+        wefti_graph_readers(graph, graph->order, graph->order_count, &f->arena, &f->readers));
+    WEFT_RETURN_IF_ERROR(wefti_state_slots(graph, &f->arena, &f->slots, &f->slot_count));
     for (uint32_t i = 0; i < count; i++) {
         uint32_t id = graph->order[i];
         wefti_update_group_t group = {0};
         if (wefti_node_is_flat_scatter(&graph->nodes[id])) {
-            WEFT_TRY(status, fuse_triple(f, id), done);
+            WEFT_RETURN_IF_ERROR(fuse_triple(f, id));
         } else if (wefti_reduces_gradients(graph, &graph->nodes[id])) {
-            WEFT_TRY(status,
-                     wefti_update_group(graph, &f->readers, f->slots, id, &f->arena, &group), done);
+            WEFT_RETURN_IF_ERROR(
+                wefti_update_group(graph, &f->readers, f->slots, id, &f->arena, &group));
         }
         if (group.uniform) {
-            WEFT_TRY(status, fuse_group(f, &group), done);
+            WEFT_RETURN_IF_ERROR(fuse_group(f, &group));
         }
     }
-    status = wefti_graph_reorder(graph, f->keys);
-done:
-    return status;
+    return graph->order_count > count ? wefti_graph_sort(graph) : WEFT_OK;
 }
 
 weft_status_t wefti_pass_fuse_updates(wefti_graph_t *graph, const wefti_fuse_params_t *params)

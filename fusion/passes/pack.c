@@ -100,9 +100,7 @@ static weft_status_t insert(packer_t *p, const bundle_t *b, wefti_node_params_t 
 {
     uint32_t after = is_last ? last_before_readers(p, b->id) : WEFTI_WHEN_READY;
     bool *absent = wefti_arena_array(&p->arena, params->output_count, sizeof(*absent));
-    if (absent == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(absent);
     memset(absent, is_last, params->output_count * sizeof(*absent));
     params->output_absent = absent;
     params->domain = "weft";
@@ -140,9 +138,7 @@ static weft_status_t add_unpack(packer_t *p, const bundle_t *b, int64_t blocks, 
         wefti_arena_array(&p->arena, (size_t)count * (WEFT_MAX_DIMS + 1), sizeof(*shapes));
     size_t used = 0;
     const char *name = wefti_arena_printf(&p->arena, "%s/unpack", p->graph->nodes[b->id].name);
-    if (shapes == NULL || name == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(shapes && name);
     for (uint32_t i = 0; i < count; i++) {
         shapes[used++] = types[i].rank;
         memcpy(shapes + used, types[i].dims, types[i].rank * sizeof(*shapes));
@@ -174,9 +170,7 @@ static weft_status_t add_collective(packer_t *p, const bundle_t *b, uint32_t val
                                   .output_count = 1,
                                   .attrs = attrs,
                                   .attr_count = 1};
-    if (attrs == NULL || name == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(attrs && name);
     attrs[0] = (weft_attr_t){
         .name = "group_size", .type = WEFT_ATTR_TYPE_INT, .i = b->in_blocks * b->out_blocks};
     for (uint32_t i = 0; i < node->attr_count; i++) {
@@ -200,27 +194,21 @@ static void replace(packer_t *p, const bundle_t *b, uint32_t by, uint32_t collec
 
 static weft_status_t pack(packer_t *p, const bundle_t *b)
 {
-    weft_status_t status;
     const wefti_node_t *node = &p->graph->nodes[b->id];
     uint32_t count = node->input_count, packed, collective, unpacked;
     weft_tensor_desc_t *types = wefti_arena_array(&p->arena, count, sizeof(*types));
-    if (types == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(types);
     for (uint32_t i = 0; i < count; i++) {
         types[i] = *type_of(p, node->outputs[i]);
     }
-    WEFT_TRY(status, add_pack(p, b, b->in_blocks, node->inputs, count, NULL, false, &packed), done);
+    WEFT_RETURN_IF_ERROR(add_pack(p, b, b->in_blocks, node->inputs, count, NULL, false, &packed));
     const char *name = wefti_arena_printf(&p->arena, "%s/packed", p->graph->nodes[b->id].name);
-    WEFT_TRY(status, add_collective(p, b, p->graph->nodes[packed].outputs[0], name, &collective),
-             done);
-    WEFT_TRY(status,
-             add_unpack(p, b, b->out_blocks, p->graph->nodes[collective].outputs[0], types, count,
-                        true, &unpacked),
-             done);
+    WEFT_RETURN_IF_ERROR(
+        add_collective(p, b, p->graph->nodes[packed].outputs[0], name, &collective));
+    WEFT_RETURN_IF_ERROR(add_unpack(p, b, b->out_blocks, p->graph->nodes[collective].outputs[0],
+                                    types, count, true, &unpacked));
     replace(p, b, unpacked, collective);
-done:
-    return status;
+    return WEFT_OK;
 }
 
 /* Elements of a block up to piece i: whole units of 64 bytes. */
@@ -234,7 +222,6 @@ static int64_t cut_at(int64_t block_elems, int64_t elem_bytes, int64_t parts, in
 
 static weft_status_t split(packer_t *p, const bundle_t *b)
 {
-    weft_status_t status;
     const wefti_node_t *node = &p->graph->nodes[b->id];
     const weft_tensor_desc_t out_type = *type_of(p, node->outputs[0]);
     uint32_t input = node->inputs[0], parts = (uint32_t)wefti_node_int(node, "parts");
@@ -243,51 +230,43 @@ static weft_status_t split(packer_t *p, const bundle_t *b)
     weft_tensor_desc_t *types = wefti_arena_array(&p->arena, parts, sizeof(*types));
     uint32_t *results = wefti_arena_array(&p->arena, parts, sizeof(*results));
     uint32_t apart, collective = WEFTI_NONE, whole;
-    if (types == NULL || results == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(types && results);
     for (uint32_t i = 0; i < parts; i++) {
         int64_t elems =
             cut_at(block, elem_bytes, parts, i + 1) - cut_at(block, elem_bytes, parts, i);
         types[i] = (weft_tensor_desc_t){.rank = 1, .dims = {elems * b->in_blocks}};
     }
-    WEFT_TRY(status, add_unpack(p, b, b->in_blocks, input, types, parts, false, &apart), done);
+    WEFT_RETURN_IF_ERROR(add_unpack(p, b, b->in_blocks, input, types, parts, false, &apart));
     for (uint32_t i = 0; i < parts; i++) {
         const char *name =
             wefti_arena_printf(&p->arena, "%s/piece%u", p->graph->nodes[b->id].name, i);
-        WEFT_TRY(status, add_collective(p, b, p->graph->nodes[apart].outputs[i], name, &collective),
-                 done);
+        WEFT_RETURN_IF_ERROR(
+            add_collective(p, b, p->graph->nodes[apart].outputs[i], name, &collective));
         results[i] = p->graph->nodes[collective].outputs[0];
     }
-    WEFT_TRY(status, add_pack(p, b, b->out_blocks, results, parts, &out_type, true, &whole), done);
+    WEFT_RETURN_IF_ERROR(add_pack(p, b, b->out_blocks, results, parts, &out_type, true, &whole));
     replace(p, b, whole, collective);
-done:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t pack_all(packer_t *p)
 {
-    weft_status_t status;
     wefti_graph_t *graph = p->graph;
     uint32_t count = p->count = graph->order_count;
     bundle_t bundle;
     p->position = wefti_arena_array(&p->arena, graph->node_count, sizeof(*p->position));
-    if (p->position == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    WEFT_TRY(status, wefti_graph_readers(graph, graph->order, count, &p->arena, &p->readers), done);
+    WEFT_RETURN_IF_NO_MEMORY(p->position);
+    WEFT_RETURN_IF_ERROR(wefti_graph_readers(graph, graph->order, count, &p->arena, &p->readers));
     for (uint32_t i = 0; i < count; i++) {
         p->position[graph->order[i]] = i;
     }
     for (uint32_t i = 0; i < count; i++) {
         if (find_bundle(p, graph->order[i], &bundle)) {
             bool apart = graph->nodes[bundle.id].input_count == 1;
-            WEFT_TRY(status, apart ? split(p, &bundle) : pack(p, &bundle), done);
+            WEFT_RETURN_IF_ERROR(apart ? split(p, &bundle) : pack(p, &bundle));
         }
     }
-    status = graph->order_count > count ? wefti_graph_sort(graph) : WEFT_OK;
-done:
-    return status;
+    return graph->order_count > count ? wefti_graph_sort(graph) : WEFT_OK;
 }
 
 weft_status_t wefti_pass_pack(wefti_graph_t *graph)

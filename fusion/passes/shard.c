@@ -29,17 +29,14 @@
 #include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
-#define NEW_PER_BUCKET 4u /* nodes */
-
 typedef struct sharder {
     wefti_graph_t *graph;
     const wefti_shard_params_t *params;
     wefti_arena_t arena;
     wefti_readers_t readers;
     uint32_t *slots, slot_count;
-    uint32_t old_count;  /* nodes */
-    uint64_t *keys;      /* positions for sorting, by node */
-    uint32_t *shard_of;  /* node -> reduce-scatter that replaces it, or WEFTI_NONE */
+    uint32_t old_count;  /* nodes before the pass */
+    uint32_t *shard_of;  /* by node of these: reduce-scatter that replaces it, or WEFTI_NONE */
     weft_attr_t flat[4]; /* attributes of the bucket's nodes: flat, group, group_size, parts */
     uint32_t flat_count;
 } sharder_t;
@@ -98,17 +95,6 @@ static weft_status_t set_text(wefti_graph_t *graph, uint32_t node, const char *n
     return wefti_graph_set_attr(graph, node, &attr);
 }
 
-/* Adds a node whose place in the order is at key. */
-static weft_status_t add_node(sharder_t *s, const wefti_node_params_t *params, uint64_t key,
-                              uint32_t *out_node)
-{
-    weft_status_t status = wefti_graph_add_node(s->graph, params, out_node);
-    if (status >= 0) {
-        s->keys[*out_node] = key;
-    }
-    return status;
-}
-
 /* Attributes of the range of parameters, or of what a node reduces, in which elements may be
  * smaller: shards have as many elements. */
 static void read_flat(sharder_t *s, const wefti_update_group_t *group, uint32_t reduce)
@@ -138,7 +124,6 @@ static void read_flat(sharder_t *s, const wefti_update_group_t *group, uint32_t 
  * kept. */
 static weft_status_t add_scatter(sharder_t *s, uint32_t reduce, uint32_t *out_shard)
 {
-    weft_status_t status;
     static const char *const kept[] = {"reduction", "reason", "split_reason"};
     const wefti_node_t *node = &s->graph->nodes[reduce];
     uint32_t scatter;
@@ -154,25 +139,22 @@ static weft_status_t add_scatter(sharder_t *s, uint32_t reduce, uint32_t *out_sh
                                   .output_count = 1,
                                   .attrs = s->flat,
                                   .attr_count = s->flat_count};
-    if (params.name == NULL || names[0] == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    WEFT_TRY(status, add_node(s, &params, s->keys[reduce], &scatter), done);
+    WEFT_RETURN_IF_NO_MEMORY(params.name && names[0]);
+    WEFT_RETURN_IF_ERROR(wefti_graph_insert_node(s->graph, &params, reduce, &scatter));
     for (size_t k = 0; k < sizeof(kept) / sizeof(kept[0]); k++) {
         const weft_attr_t *attr = wefti_node_attr(&s->graph->nodes[reduce], kept[k]);
         if (attr != NULL) {
-            WEFT_TRY(status, wefti_graph_set_attr(s->graph, scatter, attr), done);
+            WEFT_RETURN_IF_ERROR(wefti_graph_set_attr(s->graph, scatter, attr));
         }
     }
     s->graph->nodes[reduce].dead = true;
     s->graph->nodes[reduce].replaced_by = scatter;
     s->shard_of[reduce] = scatter;
     *out_shard = s->graph->nodes[scatter].outputs[0];
-done:
-    return status;
+    return WEFT_OK;
 }
 
-static weft_status_t add_view(sharder_t *s, const wefti_update_group_t *group, uint64_t key,
+static weft_status_t add_view(sharder_t *s, const wefti_update_group_t *group, uint32_t after,
                               uint32_t *out_shard)
 {
     uint32_t node;
@@ -188,10 +170,8 @@ static weft_status_t add_view(sharder_t *s, const wefti_update_group_t *group, u
                                         .output_count = 1,
                                         .attrs = s->flat,
                                         .attr_count = s->flat_count};
-    if (params.name == NULL || names[0] == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    weft_status_t status = add_node(s, &params, key, &node);
+    WEFT_RETURN_IF_NO_MEMORY(params.name && names[0]);
+    weft_status_t status = wefti_graph_insert_node(s->graph, &params, after, &node);
     if (status >= 0) {
         *out_shard = s->graph->nodes[node].outputs[0];
     }
@@ -209,9 +189,7 @@ static weft_status_t add_state(sharder_t *s, const wefti_update_group_t *group, 
     what +=
         strncmp(what, param, skip) == 0 && (what[skip] == '_' || what[skip] == '.') ? skip + 1 : 0;
     char *name = wefti_arena_printf(&s->arena, "%s_%s", graph->values[shard].name, what);
-    if (name == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(name);
     weft_status_t status = wefti_graph_add_value(graph, name, WEFTI_VALUE_STATE, &type, out_state);
     if (status >= 0) {
         graph->values[*out_state].state_of = group->params[0];
@@ -221,9 +199,8 @@ static weft_status_t add_state(sharder_t *s, const wefti_update_group_t *group, 
 
 /* The first member's update, of shards. */
 static weft_status_t add_update(sharder_t *s, const wefti_update_group_t *group, uint32_t grads,
-                                uint32_t params_shard, uint64_t key, uint32_t *out_shard)
+                                uint32_t params_shard, uint32_t after, uint32_t *out_shard)
 {
-    weft_status_t status;
     wefti_graph_t *graph = s->graph;
     uint32_t first = group->updates[0], node;
     uint32_t count = graph->nodes[first].input_count, outputs = graph->nodes[first].output_count;
@@ -231,23 +208,19 @@ static weft_status_t add_update(sharder_t *s, const wefti_update_group_t *group,
     const char *first_name = graph->values[params_shard].name;
     const char **names = wefti_arena_array(&s->arena, outputs, sizeof(*names));
     char *name = wefti_arena_printf(&s->arena, "%s/update", first_name);
-    if (in == NULL || names == NULL || name == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(in && names && name);
     in[0] = params_shard;
     in[1] = grads;
     for (uint32_t j = 2; j < count; j++) {
         if (in[j] != WEFTI_NONE && s->slots[in[j]] != WEFTI_NONE) {
-            WEFT_TRY(status, add_state(s, group, params_shard, in[j], &in[j]), done);
+            WEFT_RETURN_IF_ERROR(add_state(s, group, params_shard, in[j], &in[j]));
         }
     }
     for (uint32_t k = 0; k < outputs; k++) {
         uint32_t at = wefti_node_overwrites(&graph->nodes[first], k);
         names[k] = wefti_arena_printf(&s->arena, "%s_new",
                                       graph->values[in[at == WEFTI_NONE ? 0 : at]].name);
-        if (names[k] == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
+        WEFT_RETURN_IF_NO_MEMORY(names[k]);
     }
     const wefti_node_t *like = &graph->nodes[first];
     const wefti_node_params_t params = {.domain = like->def->domain,
@@ -261,21 +234,19 @@ static weft_status_t add_update(sharder_t *s, const wefti_update_group_t *group,
                                         .output_count = outputs,
                                         .attrs = like->attrs,
                                         .attr_count = like->attr_count};
-    WEFT_TRY(status, add_node(s, &params, key, &node), done);
+    WEFT_RETURN_IF_ERROR(wefti_graph_insert_node(s->graph, &params, after, &node));
     for (uint32_t i = 0; i < group->count; i++) {
         graph->nodes[group->updates[i]].dead = true;
         graph->nodes[group->updates[i]].replaced_by = node;
     }
     *out_shard = graph->nodes[node].outputs[0];
-done:
-    return status;
+    return WEFT_OK;
 }
 
 /* Gives all ranks the new weights, which are the values that the updates produced. */
 static weft_status_t add_gather(sharder_t *s, const wefti_update_group_t *group, uint32_t shard,
-                                uint64_t key)
+                                uint32_t after)
 {
-    weft_status_t status;
     uint32_t node;
     uint32_t *in = wefti_arena_array(&s->arena, (size_t)group->count + 1, sizeof(*in));
     bool *absent = wefti_arena_array(&s->arena, group->count, sizeof(*absent));
@@ -290,55 +261,47 @@ static weft_status_t add_gather(sharder_t *s, const wefti_update_group_t *group,
         .output_absent = absent,
         .attrs = s->flat,
         .attr_count = s->flat_count};
-    if (in == NULL || absent == NULL || params.name == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(in && absent && params.name);
     in[0] = shard;
     memcpy(in + 1, group->params, group->count * sizeof(*in));
     memset(absent, true, group->count * sizeof(*absent));
-    WEFT_TRY(status, add_node(s, &params, key, &node), done);
+    WEFT_RETURN_IF_ERROR(wefti_graph_insert_node(s->graph, &params, after, &node));
     for (uint32_t i = 0; i < group->count; i++) {
         uint32_t value = s->graph->nodes[group->updates[i]].outputs[0];
         if (value != WEFTI_NONE) {
             wefti_graph_take_output(s->graph, node, i, value);
         }
     }
-done:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t shard_bucket(sharder_t *s, const wefti_update_group_t *group)
 {
-    weft_status_t status;
     wefti_graph_t *graph = s->graph;
-    uint64_t key = s->keys[group->updates[0]];
-    uint32_t grads, shard;
+    uint32_t grads, shard, after = group->updates[0];
     const char *whole = whole_reason(s, group);
     if (whole != NULL) {
         return set_text(graph, group->node, "shard_reason", whole);
     }
     read_flat(s, group, group->node);
-    WEFT_TRY(status, add_scatter(s, group->node, &grads), done);
+    WEFT_RETURN_IF_ERROR(add_scatter(s, group->node, &grads));
     read_flat(s, group, WEFTI_NONE);
     for (uint32_t i = 0; i < group->count; i++) { /* nothing has all of it any more */
         graph->values[graph->nodes[group->node].outputs[i]].grad_of = WEFTI_NONE;
     }
-    WEFT_TRY(status, add_view(s, group, key, &shard), done);
-    WEFT_TRY(status, add_update(s, group, grads, shard, key + 1, &shard), done);
-    WEFT_TRY(status, add_gather(s, group, shard, key + 2), done);
-done:
-    return status;
+    WEFT_RETURN_IF_ERROR(add_view(s, group, after, &shard));
+    WEFT_RETURN_IF_ERROR(add_update(s, group, grads, shard, after, &shard));
+    return add_gather(s, group, shard, after);
 }
 
 /* A chain of SquareSums, the last one first. */
 typedef struct squares {
-    uint32_t last;
     uint32_t *inputs; /* of the next node: the sum so far, then gradients */
     uint32_t count;
     uint32_t sum;
 } squares_t;
 
-static weft_status_t add_squares(sharder_t *s, squares_t *q, uint64_t key)
+static weft_status_t add_squares(sharder_t *s, squares_t *q, uint32_t after)
 {
     uint32_t node;
     const wefti_node_params_t params = {.domain = "weft",
@@ -352,14 +315,14 @@ static weft_status_t add_squares(sharder_t *s, squares_t *q, uint64_t key)
     }
     q->inputs[0] = q->sum;
     q->count = 1;
-    weft_status_t status = add_node(s, &params, key, &node);
+    weft_status_t status = wefti_graph_insert_node(s->graph, &params, after, &node);
     if (status >= 0) {
         q->sum = s->graph->nodes[node].outputs[0];
     }
     return status;
 }
 
-static weft_status_t add_squares_of_ranks(sharder_t *s, squares_t *q, uint64_t key)
+static weft_status_t add_squares_of_ranks(sharder_t *s, squares_t *q, uint32_t after)
 {
     uint32_t node;
     const weft_attr_t attrs[] = {{.name = "reduction", .type = WEFT_ATTR_TYPE_STRING, .s = "sum"},
@@ -375,7 +338,7 @@ static weft_status_t add_squares_of_ranks(sharder_t *s, squares_t *q, uint64_t k
                                         .output_count = 1,
                                         .attrs = attrs,
                                         .attr_count = 2};
-    weft_status_t status = add_node(s, &params, key, &node);
+    weft_status_t status = wefti_graph_insert_node(s->graph, &params, after, &node);
     if (status >= 0) {
         q->sum = s->graph->nodes[node].outputs[0];
     }
@@ -387,7 +350,7 @@ static void collect_shards(sharder_t *s, const wefti_node_t *node, squares_t *q,
 {
     for (uint32_t k = 1; k < node->input_count; k++) {
         uint32_t producer = wefti_producer(s->graph, node->inputs[k]);
-        uint32_t shard = producer == WEFTI_NONE ? WEFTI_NONE : s->shard_of[producer];
+        uint32_t shard = producer < s->old_count ? s->shard_of[producer] : WEFTI_NONE;
         if (shard != WEFTI_NONE && !seen[producer]) {
             seen[producer] = true;
             q->inputs[q->count++] = s->graph->nodes[shard].outputs[0];
@@ -399,7 +362,7 @@ static void collect_whole(sharder_t *s, const wefti_node_t *node, squares_t *q)
 {
     for (uint32_t k = 1; k < node->input_count; k++) {
         uint32_t producer = wefti_producer(s->graph, node->inputs[k]);
-        if (producer == WEFTI_NONE || s->shard_of[producer] == WEFTI_NONE) {
+        if (producer >= s->old_count || s->shard_of[producer] == WEFTI_NONE) {
             q->inputs[q->count++] = node->inputs[k];
         }
     }
@@ -410,9 +373,7 @@ static weft_status_t find_chain(sharder_t *s, uint32_t last, uint32_t **out_chai
 {
     uint32_t *chain = wefti_arena_array(&s->arena, s->old_count, sizeof(*chain));
     uint32_t at = s->old_count;
-    if (chain == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(chain);
     for (uint32_t id = last; id != WEFTI_NONE && at > 0;) {
         uint32_t before = wefti_producer(s->graph, s->graph->nodes[id].inputs[0]);
         chain[--at] = id;
@@ -428,32 +389,28 @@ static weft_status_t find_chain(sharder_t *s, uint32_t last, uint32_t **out_chai
 
 static weft_status_t shard_squares(sharder_t *s, uint32_t last)
 {
-    weft_status_t status;
     wefti_graph_t *graph = s->graph;
     uint32_t *chain, count;
-    squares_t q = {.last = last, .count = 1, .sum = WEFTI_NONE};
+    squares_t q = {.count = 1, .sum = WEFTI_NONE};
     bool *seen = wefti_arena_array(&s->arena, s->old_count, sizeof(*seen));
     q.inputs = wefti_arena_array(&s->arena, (size_t)graph->value_count + 1, sizeof(*q.inputs));
-    WEFT_TRY(status, find_chain(s, last, &chain, &count), done);
-    if (seen == NULL || q.inputs == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_ERROR(find_chain(s, last, &chain, &count));
+    WEFT_RETURN_IF_NO_MEMORY(seen && q.inputs);
     for (uint32_t i = 0; i < count; i++) {
         collect_shards(s, &graph->nodes[chain[i]], &q, seen);
-        WEFT_TRY(status, add_squares(s, &q, s->keys[chain[i]]), done);
+        WEFT_RETURN_IF_ERROR(add_squares(s, &q, chain[i]));
     }
     if (q.sum == WEFTI_NONE) {
         return WEFT_OK; /* no bucket is sharded */
     }
-    WEFT_TRY(status, add_squares_of_ranks(s, &q, s->keys[last] + 1), done);
+    WEFT_RETURN_IF_ERROR(add_squares_of_ranks(s, &q, last));
     for (uint32_t i = 0; i < count; i++) {
         collect_whole(s, &graph->nodes[chain[i]], &q);
         graph->nodes[chain[i]].dead = true;
     }
-    WEFT_TRY(status, add_squares(s, &q, s->keys[last] + 2), done);
+    WEFT_RETURN_IF_ERROR(add_squares(s, &q, last));
     wefti_graph_replace_uses(graph, graph->nodes[last].outputs[0], q.sum, WEFTI_NONE);
-done:
-    return status;
+    return WEFT_OK;
 }
 
 /* Does a SquareSum continue the sum of the node? */
@@ -471,47 +428,34 @@ static bool is_continued(const sharder_t *s, uint32_t node)
 static weft_status_t begin(sharder_t *s)
 {
     wefti_graph_t *graph = s->graph;
-    size_t most = (size_t)graph->node_count + NEW_PER_BUCKET * (size_t)graph->order_count + 2;
     s->old_count = graph->node_count;
-    s->keys = wefti_arena_array(&s->arena, most, sizeof(*s->keys));
-    s->shard_of = wefti_arena_array(&s->arena, most, sizeof(*s->shard_of));
-    if (s->keys == NULL || s->shard_of == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    memset(s->shard_of, 0xff, most * sizeof(*s->shard_of)); /* WEFTI_NONE */
-    for (uint32_t i = 0; i < graph->order_count; i++) {
-        s->keys[graph->order[i]] = (uint64_t)i * NEW_PER_BUCKET;
-    }
-    weft_status_t status =
-        wefti_graph_readers(graph, graph->order, graph->order_count, &s->arena, &s->readers);
-    return status < 0 ? status : wefti_state_slots(graph, &s->arena, &s->slots, &s->slot_count);
+    s->shard_of = wefti_id_map(&s->arena, s->old_count);
+    WEFT_RETURN_IF_NO_MEMORY(s->shard_of);
+    WEFT_RETURN_IF_ERROR(
+        wefti_graph_readers(graph, graph->order, graph->order_count, &s->arena, &s->readers));
+    return wefti_state_slots(graph, &s->arena, &s->slots, &s->slot_count);
 }
 
 static weft_status_t shard(sharder_t *s)
 {
-    weft_status_t status;
     wefti_graph_t *graph = s->graph;
     uint32_t count = graph->order_count;
-    WEFT_TRY(status, begin(s), done);
+    WEFT_RETURN_IF_ERROR(begin(s));
     for (uint32_t i = 0; i < count; i++) {
         wefti_update_group_t group;
         if (wefti_reduces_gradients(graph, &graph->nodes[graph->order[i]])) {
-            WEFT_TRY(status,
-                     wefti_update_group(graph, &s->readers, s->slots, graph->order[i], &s->arena,
-                                        &group),
-                     done);
-            WEFT_TRY(status, shard_bucket(s, &group), done);
+            WEFT_RETURN_IF_ERROR(wefti_update_group(graph, &s->readers, s->slots, graph->order[i],
+                                                    &s->arena, &group));
+            WEFT_RETURN_IF_ERROR(shard_bucket(s, &group));
         }
     }
     for (uint32_t i = 0; i < count; i++) {
         uint32_t id = graph->order[i];
         if (wefti_op_has(graph->nodes[id].def, WEFT_FACT_ACCUMULATES) && !is_continued(s, id)) {
-            WEFT_TRY(status, shard_squares(s, id), done);
+            WEFT_RETURN_IF_ERROR(shard_squares(s, id));
         }
     }
-    status = wefti_graph_reorder(graph, s->keys);
-done:
-    return status;
+    return graph->order_count > count ? wefti_graph_sort(graph) : WEFT_OK;
 }
 
 weft_status_t wefti_pass_shard(wefti_graph_t *graph, const wefti_shard_params_t *params)

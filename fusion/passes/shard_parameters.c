@@ -30,8 +30,6 @@
 #include "fusion/passes/passes.h"
 #include "runtime/base/error.h"
 
-#define NEW_PER_NODE 2u /* keys between two nodes of the present order */
-
 enum { FORWARD, BACKWARD, PASSES };
 
 typedef struct gather {
@@ -53,7 +51,6 @@ typedef struct splitter {
     wefti_readers_t readers;
     uint32_t *position; /* by node, in the order */
     uint32_t *reads;    /* by position: weights of buckets that nodes before it read */
-    uint64_t *keys;     /* positions for sorting, by node */
     bucket_t *buckets;
     uint32_t bucket_count;
     gather_t *gathers;
@@ -194,23 +191,18 @@ static void take_readers(splitter_t *s, const bucket_t *bucket, uint32_t i, uint
 static weft_status_t add_gather(splitter_t *s, const bucket_t *bucket, uint32_t passes,
                                 const char *word, uint32_t first)
 {
-    weft_status_t status;
     wefti_graph_t *graph = s->graph;
     const wefti_node_t *like = &graph->nodes[bucket->gather];
     const char **names = wefti_arena_array(&s->arena, bucket->count, sizeof(*names));
     uint32_t *in = wefti_arena_memdup(&s->arena, like->inputs, like->input_count * sizeof(*in));
     char *name = wefti_arena_printf(&s->arena, "%s_%s", like->name, word);
     uint32_t node;
-    if (names == NULL || in == NULL || name == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(names && in && name);
     in[0] = graph->nodes[bucket->view].outputs[0];
     for (uint32_t i = 0; i < bucket->count; i++) {
         names[i] =
             wefti_arena_printf(&s->arena, "%s_%s", graph->values[bucket->params[i]].name, word);
-        if (names[i] == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
+        WEFT_RETURN_IF_NO_MEMORY(names[i]);
     }
     const wefti_node_params_t params = {.def = like->def,
                                         .version = like->version,
@@ -222,42 +214,36 @@ static weft_status_t add_gather(splitter_t *s, const bucket_t *bucket, uint32_t 
                                         .output_count = bucket->count,
                                         .attrs = like->attrs,
                                         .attr_count = like->attr_count};
-    WEFT_TRY(status, wefti_graph_add_node(graph, &params, &node), done);
-    s->keys[node] = (uint64_t)(first + 1) * NEW_PER_NODE - 1;
+    uint32_t after = first > 0 ? graph->order[first - 1] : WEFTI_WHEN_READY;
+    WEFT_RETURN_IF_ERROR(wefti_graph_insert_node(graph, &params, after, &node));
     s->gathers[s->gather_count++] = (gather_t){node, first};
     for (uint32_t i = 0; i < bucket->count; i++) {
         take_readers(s, bucket, i, node, passes);
     }
-    status = wefti_graph_join_programs(graph, node);
-done:
-    return status;
+    return wefti_graph_join_programs(graph, node);
 }
 
 /* A view costs nothing: it comes before all kernels. */
 static weft_status_t gather_bucket(splitter_t *s, const bucket_t *bucket)
 {
-    weft_status_t status = WEFT_OK;
     const uint32_t *first = bucket->first;
     if (gathers_once(s, bucket)) {
-        WEFT_TRY(status,
-                 add_gather(s, bucket, 1u << FORWARD | 1u << BACKWARD, "gathered",
-                            first[BACKWARD] < first[FORWARD] ? first[BACKWARD] : first[FORWARD]),
-                 done);
+        WEFT_RETURN_IF_ERROR(
+            add_gather(s, bucket, 1u << FORWARD | 1u << BACKWARD, "gathered",
+                       first[BACKWARD] < first[FORWARD] ? first[BACKWARD] : first[FORWARD]));
     } else {
         if (first[FORWARD] != WEFTI_NONE) {
-            WEFT_TRY(status, add_gather(s, bucket, 1u << FORWARD, "forward", first[FORWARD]), done);
+            WEFT_RETURN_IF_ERROR(add_gather(s, bucket, 1u << FORWARD, "forward", first[FORWARD]));
         }
         if (first[BACKWARD] != WEFTI_NONE) {
-            WEFT_TRY(status, add_gather(s, bucket, 1u << BACKWARD, "backward", first[BACKWARD]),
-                     done);
+            WEFT_RETURN_IF_ERROR(
+                add_gather(s, bucket, 1u << BACKWARD, "backward", first[BACKWARD]));
         }
     }
     s->graph->nodes[bucket->gather].dead = true;
     s->graph->nodes[bucket->view].phase = WEFTI_PHASE_COMM;
-    s->keys[bucket->view] = 0;
-    status = wefti_graph_join_programs(s->graph, bucket->view);
-done:
-    return status;
+    s->graph->nodes[bucket->view].after = WEFTI_WHEN_READY;
+    return wefti_graph_join_programs(s->graph, bucket->view);
 }
 
 static int compare_first(const void *a, const void *b)
@@ -282,7 +268,6 @@ static uint32_t kernel_before(const splitter_t *s, const uint32_t *order, uint32
 /* order: the present one. */
 static weft_status_t bound_gathers(splitter_t *s, const uint32_t *order)
 {
-    weft_status_t status = WEFT_OK;
     if (s->gather_count > 0) {
         qsort(s->gathers, s->gather_count, sizeof(*s->gathers), compare_first);
     }
@@ -290,12 +275,10 @@ static weft_status_t bound_gathers(splitter_t *s, const uint32_t *order)
         uint32_t reader = s->gathers[i - (s->in_flight - 1)].first;
         uint32_t before = kernel_before(s, order, reader);
         if (before != WEFTI_NONE) {
-            WEFT_TRY(status, wefti_graph_add_constraint(s->graph, before, s->gathers[i].node),
-                     done);
+            WEFT_RETURN_IF_ERROR(wefti_graph_add_constraint(s->graph, before, s->gathers[i].node));
         }
     }
-done:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t begin(splitter_t *s)
@@ -304,43 +287,33 @@ static weft_status_t begin(splitter_t *s)
     size_t most = (size_t)graph->node_count + PASSES * (size_t)graph->order_count;
     s->position = wefti_arena_array(&s->arena, graph->node_count, sizeof(*s->position));
     s->reads = wefti_arena_array(&s->arena, (size_t)graph->order_count + 2, sizeof(*s->reads));
-    s->keys = wefti_arena_array(&s->arena, most, sizeof(*s->keys));
     s->buckets = wefti_arena_array(&s->arena, (size_t)graph->order_count + 1, sizeof(*s->buckets));
     s->gathers = wefti_arena_array(&s->arena, most, sizeof(*s->gathers));
-    if (s->position == NULL || s->reads == NULL || s->keys == NULL || s->buckets == NULL ||
-        s->gathers == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(s->position && s->reads && s->buckets && s->gathers);
     for (uint32_t i = 0; i < graph->order_count; i++) {
         s->position[graph->order[i]] = i;
-        s->keys[graph->order[i]] = (uint64_t)(i + 1) * NEW_PER_NODE;
     }
     return wefti_graph_readers(graph, graph->order, graph->order_count, &s->arena, &s->readers);
 }
 
 static weft_status_t shard_parameters(splitter_t *s)
 {
-    weft_status_t status;
     const wefti_graph_t *graph = s->graph;
     uint32_t count = graph->order_count;
     uint32_t *order = wefti_arena_memdup(&s->arena, graph->order, count * sizeof(*order));
-    if (order == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    WEFT_TRY(status, begin(s), done);
+    WEFT_RETURN_IF_NO_MEMORY(order);
+    WEFT_RETURN_IF_ERROR(begin(s));
     for (uint32_t i = 0; i < count; i++) {
-        WEFT_TRY(status, add_bucket(s, graph->order[i]), done);
+        WEFT_RETURN_IF_ERROR(add_bucket(s, graph->order[i]));
     }
     for (uint32_t i = 0; i <= count; i++) {
         s->reads[i + 1] += s->reads[i];
     }
     for (uint32_t b = 0; b < s->bucket_count; b++) {
-        WEFT_TRY(status, gather_bucket(s, &s->buckets[b]), done);
+        WEFT_RETURN_IF_ERROR(gather_bucket(s, &s->buckets[b]));
     }
-    WEFT_TRY(status, bound_gathers(s, order), done);
-    status = wefti_graph_reorder(s->graph, s->keys);
-done:
-    return status;
+    WEFT_RETURN_IF_ERROR(bound_gathers(s, order));
+    return wefti_graph_sort(s->graph);
 }
 
 weft_status_t wefti_pass_shard_parameters(wefti_graph_t *graph, uint32_t in_flight)

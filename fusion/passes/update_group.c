@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ops/op_facts.h"
+#include "runtime/base/error.h"
 
 /* The one update among the readers of a reduced gradient. */
 static uint32_t find_update(const wefti_graph_t *graph, const wefti_readers_t *readers,
@@ -100,9 +101,7 @@ weft_status_t wefti_state_slots(const wefti_graph_t *graph, wefti_arena_t *arena
     bool *read = wefti_arena_array(arena, graph->value_count, sizeof(*read));
     *out_slots = slots;
     *out_slot_count = 0;
-    if (next == NULL || slots == NULL || read == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(next && slots && read);
     for (uint32_t n = 0; n < graph->order_count; n++) {
         const wefti_node_t *node = &graph->nodes[graph->order[n]];
         for (uint32_t j = 0; node->phase == WEFTI_PHASE_UPDATE && j < node->input_count; j++) {
@@ -135,9 +134,7 @@ weft_status_t wefti_update_group(const wefti_graph_t *graph, const wefti_readers
     *out = (wefti_update_group_t){.node = node, .count = count};
     out->params = wefti_arena_array(arena, count, sizeof(*out->params));
     out->updates = wefti_arena_array(arena, count, sizeof(*out->updates));
-    if (out->params == NULL || out->updates == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(out->params && out->updates);
     for (uint32_t i = 0; i < count; i++) {
         uint32_t reduced = graph->nodes[node].outputs[i];
         out->params[i] = graph->values[reduced].grad_of;

@@ -86,10 +86,7 @@ static weft_status_t check_fuse(checker_t *c, const weft_edit_t *edit)
     }
     for (uint32_t i = 0; i < edit->member_count; i++) {
         uint32_t op = edit->members[i], first = edit->members[0];
-        weft_status_t status = check_collective(c, "fuse", op);
-        if (status < 0) {
-            return status;
-        }
+        WEFT_RETURN_IF_ERROR(check_collective(c, "fuse", op));
         if (only_tensor(c, op) == NULL) {
             return bad(c, "fuse", op, "does not have one tensor");
         }
@@ -107,21 +104,16 @@ static weft_status_t check_fuse(checker_t *c, const weft_edit_t *edit)
 
 static weft_status_t check_order(checker_t *c, const weft_edit_t *edit)
 {
-    weft_status_t status;
-    WEFT_TRY(status, check_op(c, "order", edit->op_a), fail);
-    WEFT_TRY(status, check_op(c, "order", edit->op_b), fail);
+    WEFT_RETURN_IF_ERROR(check_op(c, "order", edit->op_a));
+    WEFT_RETURN_IF_ERROR(check_op(c, "order", edit->op_b));
     c->from[c->order_count] = edit->op_a;
     c->to[c->order_count++] = edit->op_b;
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t check_split(checker_t *c, const weft_edit_t *edit)
 {
-    weft_status_t status = check_collective(c, "split", edit->op_a);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(check_collective(c, "split", edit->op_a));
     const weft_view_value_t *value = only_tensor(c, edit->op_a);
     const weft_view_op_t *op = &c->view->ops[edit->op_a];
     if (value != NULL && wefti_op_facts(op->def).collective == WEFT_COLLECTIVE_REDUCE_SCATTER) {
@@ -145,26 +137,23 @@ static weft_status_t check_split(checker_t *c, const weft_edit_t *edit)
 
 static weft_status_t check_start_wait(const checker_t *c, const weft_edit_t *edit)
 {
-    weft_status_t status;
-    WEFT_TRY(status, check_collective(c, "start", edit->op_a), fail);
+    WEFT_RETURN_IF_ERROR(check_collective(c, "start", edit->op_a));
     if (edit->op_b != NONE) {
-        WEFT_TRY(status, check_op(c, "start", edit->op_b), fail);
+        WEFT_RETURN_IF_ERROR(check_op(c, "start", edit->op_b));
     }
     if (edit->member_count > 0) {
-        WEFT_TRY(status, check_op(c, "wait", edit->members[0]), fail);
+        WEFT_RETURN_IF_ERROR(check_op(c, "wait", edit->members[0]));
         if (edit->op_b != NONE && c->position[edit->op_b] >= c->position[edit->members[0]]) {
             return bad(c, "wait", edit->op_a, "has its wait before its start");
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t check_merge(checker_t *c, const weft_edit_t *edit)
 {
-    weft_status_t status;
-    WEFT_TRY(status, check_op(c, "merge", edit->op_a), fail);
-    WEFT_TRY(status, check_op(c, "merge", edit->op_b), fail);
+    WEFT_RETURN_IF_ERROR(check_op(c, "merge", edit->op_a));
+    WEFT_RETURN_IF_ERROR(check_op(c, "merge", edit->op_b));
     const weft_view_op_t *a = &c->view->ops[edit->op_a], *b = &c->view->ops[edit->op_b];
     if (a == b || !wefti_op_same(a->def, b->def) || a->group != b->group ||
         a->reduction != b->reduction || a->input_count != b->input_count ||
@@ -177,8 +166,7 @@ static weft_status_t check_merge(checker_t *c, const weft_edit_t *edit)
         return bad(c, "merge", edit->op_b, "is fused or merged before");
     }
     c->fused[edit->op_b] = edit->op_a;
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t check_one(checker_t *c, const weft_edit_t *edit)
@@ -298,10 +286,7 @@ static weft_status_t check_cycles(checker_t *c)
                      .waiting = wefti_arena_array(&c->arena, n, sizeof(uint32_t))};
     uint32_t *begin = wefti_arena_array(&c->arena, (size_t)n + 1, sizeof *begin);
     uint32_t *ready = wefti_arena_array(&c->arena, n, sizeof *ready);
-    if (links.first == NULL || links.next == NULL || links.waiting == NULL || begin == NULL ||
-        ready == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(links.first && links.next && links.waiting && begin && ready);
     visit_links(&links);
     for (uint32_t i = 0; i < n; i++) {
         links.first[i + 1] += links.first[i];

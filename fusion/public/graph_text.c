@@ -29,9 +29,7 @@ weft_status_t weft_graph_from_text(const char *text, const weft_registry_t *regi
     WEFT_CHECK_ARG(text);
     WEFT_CHECK_ARG(registry);
     weft_graph_t *graph = wefti_alloc(NULL, sizeof(*graph));
-    if (graph == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(graph);
     wefti_arena_init(&graph->arena, NULL, 0);
     wefti_text_init(&graph->text, NULL);
     weft_status_t status = wefti_graph_from_text(text, strlen(text), NULL, registry, &graph->graph);
@@ -66,12 +64,9 @@ weft_status_t weft_graph_apply(weft_graph_t *graph, const weft_edit_list_t *edit
 {
     WEFT_CHECK_ARG(graph);
     WEFT_CHECK_ARG(edits);
-    weft_status_t status;
-    WEFT_TRY(status, weft_edits_check(&graph->view, edits), fail);
-    WEFT_TRY(status, wefti_graph_apply(graph->graph, edits), fail);
-    WEFT_TRY(status, update_view(graph), fail);
-fail:
-    return status;
+    WEFT_RETURN_IF_ERROR(weft_edits_check(&graph->view, edits));
+    WEFT_RETURN_IF_ERROR(wefti_graph_apply(graph->graph, edits));
+    return update_view(graph);
 }
 
 const char *weft_graph_to_text(weft_graph_t *graph)

@@ -31,7 +31,6 @@ done:
 static weft_status_t add_places(const weft_graph_view_t *view, const wefti_issue_t *issue,
                                 const weft_allocator_t *allocator, weft_edit_list_t *edits)
 {
-    weft_status_t status = WEFT_OK;
     weft_collective_t op;
     (void)allocator;
     for (uint32_t i = 0; i < view->order_count; i++) {
@@ -42,11 +41,10 @@ static weft_status_t add_places(const weft_graph_view_t *view, const wefti_issue
                                   .members = wait != UINT32_MAX ? &view->order[wait] : NULL,
                                   .member_count = wait != UINT32_MAX};
         if (wefti_view_collective(&view->ops[id], &op)) {
-            WEFT_TRY(status, weft_edit_list_add(edits, &edit), fail);
+            WEFT_RETURN_IF_ERROR(weft_edit_list_add(edits, &edit));
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t make_edits(const weft_graph_view_t *view, const weft_allocator_t *allocator,

@@ -97,20 +97,18 @@ static weft_status_t read_costs(const weft_bucket_params_t *params, wefti_arena_
                                                params->all_gather_cost};
     wefti_bucket_cost_t *const out[] = {out_cost, &out_shard->reduce_scatter,
                                         &out_shard->all_gather};
-    weft_status_t status = WEFT_OK;
     if (given[0] == NULL) {
-        WEFT_TRY(status, costs_of_table(params, arena, out_cost, out_shard), fail);
+        WEFT_RETURN_IF_ERROR(costs_of_table(params, arena, out_cost, out_shard));
     }
     for (size_t i = 0; i < 3; i++) {
         if (given[i] != NULL) {
             *out[i] = *given[i];
-            WEFT_TRY(status, check_cost(out[i]), fail);
+            WEFT_RETURN_IF_ERROR(check_cost(out[i]));
         } else if (given[0] != NULL) {
-            WEFT_TRY(status, wefti_bucket_cost_scale(out_cost, 0.5, arena, out[i]), fail);
+            WEFT_RETURN_IF_ERROR(wefti_bucket_cost_scale(out_cost, 0.5, arena, out[i]));
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static void write_forecast(const wefti_plan_forecast_t *from, weft_bucket_forecast_t *to)

@@ -19,9 +19,7 @@ static weft_status_t convert(const weft_graph_view_t *view, const weft_schedule_
     uint64_t *ps = wefti_arena_array(arena, (size_t)view->op_count + 1, sizeof *ps);
     uint8_t *kept = wefti_arena_array(arena, (size_t)view->value_count + 1, 1);
     uint8_t *to_end = wefti_arena_array(arena, (size_t)view->value_count + 1, 1);
-    if (ps == NULL || kept == NULL || to_end == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(ps && kept && to_end);
     for (uint32_t i = 0; i < view->op_count; i++) {
         ps[i] = (from->op_ns[i] < MAX_TIME_NS ? from->op_ns[i] : MAX_TIME_NS) * 1000;
     }

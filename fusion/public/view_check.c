@@ -166,32 +166,26 @@ static weft_status_t check_edges(const weft_graph_view_t *view, const uint32_t *
 weft_status_t wefti_view_read(const weft_graph_view_t **in_view, wefti_arena_t *arena,
                               uint32_t **out_position)
 {
-    weft_status_t status;
     weft_graph_view_t *view = wefti_arena_array(arena, 1, sizeof *view);
-    if (view == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(view);
     *view = (weft_graph_view_t)WEFT_GRAPH_VIEW_INIT;
-    WEFT_TRY(status, wefti_params_read("view", *in_view, view, sizeof *view), fail);
+    WEFT_RETURN_IF_ERROR(wefti_params_read("view", *in_view, view, sizeof *view));
     *in_view = view;
-    WEFT_TRY(status, check_arrays(view), fail);
+    WEFT_RETURN_IF_ERROR(check_arrays(view));
     uint32_t *position = wefti_arena_array(arena, view->op_count, sizeof *position);
     bool *made = wefti_arena_array(arena, view->value_count, sizeof *made);
-    if (position == NULL || made == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    WEFT_TRY(status, check_order(view, position), fail);
+    WEFT_RETURN_IF_NO_MEMORY(position && made);
+    WEFT_RETURN_IF_ERROR(check_order(view, position));
     for (uint32_t i = 0; i < view->order_count; i++) {
-        WEFT_TRY(status, check_outputs(view, view->order[i], made), fail);
+        WEFT_RETURN_IF_ERROR(check_outputs(view, view->order[i], made));
     }
-    WEFT_TRY(status, check_values(view, made), fail);
+    WEFT_RETURN_IF_ERROR(check_values(view, made));
     for (uint32_t i = 0; i < view->order_count; i++) {
-        WEFT_TRY(status, check_inputs(view, view->order[i], position), fail);
+        WEFT_RETURN_IF_ERROR(check_inputs(view, view->order[i], position));
     }
-    WEFT_TRY(status, check_edges(view, position), fail);
+    WEFT_RETURN_IF_ERROR(check_edges(view, position));
     if (out_position != NULL) {
         *out_position = position;
     }
-fail:
-    return status;
+    return WEFT_OK;
 }

@@ -207,9 +207,9 @@ static weft_status_t take_blocks(wefti_hosts_t *hosts)
     }
     /* Whatever ended the world meanwhile was written into the own block of before. */
     wefti_control_t *before = &hosts->far[endpoint->rank];
-    if (atomic_load_explicit(&before->abort_state, memory_order_acquire) == 2) {
-        wefti_endpoint_abort_here(endpoint, before->abort_rank, (weft_status_t)before->abort_status,
-                                  before->abort_text);
+    if (wefti_fault_state(&before->abort) == 2) {
+        wefti_endpoint_abort_here(endpoint, before->abort_rank, (weft_status_t)before->abort.status,
+                                  before->abort.text);
     }
     return wefti_endpoint_check(endpoint);
 }

@@ -13,7 +13,7 @@
 typedef struct abort_news {
     int32_t status;
     uint32_t rank;
-    char text[WEFTI_ABORT_TEXT_BYTES];
+    char text[WEFTI_ERROR_TEXT_BYTES];
 } abort_news_t;
 _Static_assert(sizeof(abort_news_t) <= WEFTI_FLOOD_BYTES, "floods are short");
 
@@ -77,7 +77,7 @@ void wefti_hosts_left(void *owner, uint32_t rank)
 
 static void report_dead(wefti_hosts_t *hosts, uint32_t rank, const char *how)
 {
-    char who[WEFTI_HOSTS_WHO_BYTES], text[WEFTI_ABORT_TEXT_BYTES];
+    char who[WEFTI_HOSTS_WHO_BYTES], text[WEFTI_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s died%s%s", wefti_hosts_who(hosts, rank, who),
              how[0] != '\0' ? ": " : "", how);
     wefti_endpoint_abort(&hosts->base, WEFT_ERR_PEER_DIED, text);

@@ -33,7 +33,7 @@ struct weft_hub {
     uint32_t present_count;    /* of these, not yet gone */
     bool complete;             /* everybody has joined */
     weft_status_t failure;     /* why the world did not come about */
-    char failure_text[WEFTI_ABORT_TEXT_BYTES];
+    char failure_text[WEFTI_ERROR_TEXT_BYTES];
     /* All-gather: ranks put their parts into buffer; when all have, everyone copies it out. */
     uint8_t *buffer;
     size_t part_bytes;

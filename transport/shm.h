@@ -27,7 +27,7 @@ weft_status_t wefti_shm_join(wefti_endpoint_t *endpoint, const char *address,
 
 /* shm_packet.c: messages of one fixed size while ranks join, with descriptors attached to some. */
 #define WEFTI_SHM_MAGIC 0x54464557u /* "WEFT" */
-#define WEFTI_SHM_VERSION 1u
+#define WEFTI_SHM_VERSION 2u
 #define WEFTI_SHM_FDS 2u
 
 typedef enum wefti_shm_kind {

@@ -3,7 +3,6 @@
  */
 #include "transport/transport.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -16,8 +15,6 @@
 #include "transport/world.h"
 
 #define VERDICT_TEXT_BYTES 764u
-/* How often an abort record that is being written is looked at before its text is given up. */
-#define ABORT_READ_TRIES 200u
 /* A link breaks once or twice: more is a network that should not be used. */
 #define LINK_FAULTS_MAX 256u
 
@@ -294,16 +291,10 @@ weft_status_t wefti_endpoint_barrier(wefti_endpoint_t *endpoint)
 static void write_abort(wefti_control_t *control, uint32_t rank, weft_status_t status,
                         const char *text)
 {
-    uint32_t none = 0;
-    if (!atomic_compare_exchange_strong_explicit(&control->abort_state, &none, 1,
-                                                 memory_order_acq_rel, memory_order_relaxed)) {
-        return;
+    if (wefti_fault_claim(&control->abort)) {
+        control->abort_rank = rank;
+        wefti_fault_publish(&control->abort, status, text);
     }
-    control->abort_status = status;
-    control->abort_rank = rank;
-    snprintf(control->abort_text, sizeof control->abort_text, "%s", text);
-    /* Release: the record is complete before anybody reads it. */
-    atomic_store_explicit(&control->abort_state, 2, memory_order_release);
 }
 
 void wefti_endpoint_abort_here(wefti_endpoint_t *endpoint, uint32_t rank, weft_status_t status,
@@ -340,21 +331,13 @@ const char *wefti_endpoint_who(const wefti_endpoint_t *endpoint, uint32_t rank, 
     return buffer;
 }
 
-/* Turns the record into this thread's error; it was written by a peer, so nothing in it is trusted.
- */
+/* Turns the record into this thread's error. */
 static weft_status_t adopt_abort(const wefti_control_t *control)
 {
-    char text[WEFTI_ABORT_TEXT_BYTES];
-    memcpy(text, control->abort_text, sizeof text);
-    text[sizeof text - 1] = '\0';
-    int32_t status = control->abort_status;
-    if (status >= 0 || status < WEFT_ERR_LINK) {
-        status = WEFT_ERR_ABORTED;
-    }
-    if (text[0] == '\0') {
-        return wefti_error((weft_status_t)status, "rank %u aborted the world", control->abort_rank);
-    }
-    return wefti_error_adopt((weft_status_t)status, text);
+    char text[WEFTI_ERROR_TEXT_BYTES];
+    weft_status_t status = wefti_fault_read(&control->abort, text);
+    return text[0] == '\0' ? wefti_error(status, "rank %u aborted the world", control->abort_rank)
+                           : wefti_error_adopt(status, text);
 }
 
 weft_status_t wefti_endpoint_check(wefti_endpoint_t *endpoint)
@@ -363,18 +346,10 @@ weft_status_t wefti_endpoint_check(wefti_endpoint_t *endpoint)
         return forked_error(endpoint);
     }
     wefti_control_t *own = endpoint->control[endpoint->rank];
-    for (uint32_t tries = 0;; tries++) {
-        uint32_t state = atomic_load_explicit(&own->abort_state, memory_order_acquire);
-        if (state == 0) {
-            break;
-        }
-        if (state == 2) {
-            return adopt_abort(own);
-        }
-        if (tries == ABORT_READ_TRIES) {
-            return wefti_error(WEFT_ERR_ABORTED, "another rank aborted the world");
-        }
-        sched_yield();
+    uint32_t state = wefti_fault_state(&own->abort);
+    if (state != 0) {
+        return state == 2 ? adopt_abort(own)
+                          : wefti_error(WEFT_ERR_ABORTED, "another rank aborted the world");
     }
     weft_status_t status =
         wefti_interrupted(&endpoint->interrupt)
@@ -383,7 +358,7 @@ weft_status_t wefti_endpoint_check(wefti_endpoint_t *endpoint)
     if (status < 0) {
         wefti_endpoint_abort(endpoint, status, weft_last_error());
         /* Another rank's finding may have come first: all report the same one. */
-        if (atomic_load_explicit(&own->abort_state, memory_order_acquire) == 2) {
+        if (wefti_fault_state(&own->abort) == 2) {
             status = adopt_abort(own);
         }
     }

@@ -19,6 +19,7 @@
 
 #include <weft/context.h>
 
+#include "runtime/base/fault.h"
 #include "runtime/base/interrupt.h"
 #include "runtime/base/log.h"
 #include "runtime/base/memory.h"
@@ -38,15 +39,11 @@
 #define WEFTI_LINK_LANES 32u
 #define WEFTI_LANE_CHANNEL 16u
 
-#define WEFTI_ABORT_TEXT_BYTES 480u
-
 /* Shared between ranks; all of it is zero at first. */
 typedef struct wefti_control {
-    _Atomic uint32_t abort_state; /* 0 none, 1 being written, 2 readable; first writer wins */
-    int32_t abort_status;         /* weft_status_t */
-    uint32_t abort_rank;          /* who wrote it */
+    wefti_fault_t abort;
+    uint32_t abort_rank; /* that wrote it */
     uint32_t pid;
-    char abort_text[WEFTI_ABORT_TEXT_BYTES];
     _Atomic uint32_t left; /* 1: released its context, so the end of its process is no death */
     uint8_t pad[12];
     wefti_signal_line_t barrier; /* how many barriers this rank has entered */

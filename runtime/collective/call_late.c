@@ -82,7 +82,7 @@ static void describe(const wefti_call_t *call, uint64_t waited_ns, char *text, s
 
 weft_status_t wefti_group_late(wefti_call_t *call, weft_status_t status)
 {
-    char text[WEFTI_ABORT_TEXT_BYTES];
+    char text[WEFTI_ERROR_TEXT_BYTES];
     describe(call, call->group->endpoint->settings->timeout_ns, text, sizeof text);
     wefti_error_adopt(status, text);
     return wefti_group_fail(call->group, status);
@@ -93,7 +93,7 @@ void wefti_group_report_late(wefti_call_t *call, uint64_t now)
     if (call->wait.late_since_ns == 0) {
         call->wait.late_since_ns = now;
     } else if (wefti_endpoint_reports_late(call->group->endpoint, now - call->wait.late_since_ns)) {
-        char text[WEFTI_ABORT_TEXT_BYTES];
+        char text[WEFTI_ERROR_TEXT_BYTES];
         describe(call, now - call->wait.late_since_ns, text, sizeof text);
         wefti_log(&call->group->context->log, WEFT_LOG_LEVEL_WARN, "%s", text);
     }

@@ -85,11 +85,7 @@ static inline wefti_addresses_t *wefti_posting_addresses(wefti_posting_t *postin
 typedef struct wefti_channel {
     wefti_signal_line_t staged; /* rounds of staging that this rank has filled in */
     wefti_signal_line_t done;   /* calls in which this rank is done with the peers' memory */
-    struct {
-        _Atomic uint32_t state; /* 0 none, 1 being written, 2 readable */
-        int32_t status;
-        char text[WEFTI_ABORT_TEXT_BYTES];
-    } abort;
+    wefti_fault_t abort;
     wefti_signal_t alarm;     /* in mirrors: 1 says that abort is readable */
     _Atomic uint32_t claimed; /* the last call in which some rank took this rank's share upon it */
     uint8_t pad[12];

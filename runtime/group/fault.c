@@ -2,7 +2,6 @@
 /* The first error of a group, found by one rank and returned by all; links that broke. */
 #include "runtime/group/mirror.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -11,7 +10,6 @@
 
 /* A put over a broken link may fail before its rank has learned why. */
 #define HEARSAY_NS 2000000000ull
-#define WRITING_NS 500000000ull /* after which a record that is being written is given up */
 
 /* ---- broken links ---- */
 
@@ -79,21 +77,6 @@ weft_status_t wefti_link_await(weft_group_t *group)
 
 /* ---- the first error ---- */
 
-/* True when it is this rank's record that is there now. */
-static bool write_down(wefti_channel_t *channel, weft_status_t status, const char *text)
-{
-    uint32_t none = 0;
-    if (!atomic_compare_exchange_strong_explicit(&channel->abort.state, &none, 1,
-                                                 memory_order_acq_rel, memory_order_relaxed)) {
-        return false;
-    }
-    channel->abort.status = status;
-    snprintf(channel->abort.text, sizeof channel->abort.text, "%s", text);
-    /* release: the record is complete before another rank reads it */
-    atomic_store_explicit(&channel->abort.state, 2, memory_order_release);
-    return true;
-}
-
 /* Counters of schedules, a line or two each. A thread that goes to sleep just now is not lost:
  * sleepers look now and then. */
 static void wake_area(uint8_t *area, uint32_t world_size)
@@ -128,20 +111,15 @@ static void wake(const weft_group_t *group, uint32_t rank)
  * trusted. */
 static weft_status_t adopt(weft_group_t *group, const wefti_channel_t *channel)
 {
-    char text[WEFTI_ABORT_TEXT_BYTES];
-    memcpy(text, channel->abort.text, sizeof text);
-    text[sizeof text - 1] = '\0';
-    int32_t status = channel->abort.status;
-    if (status >= 0 || status < WEFT_ERR_LINK) {
-        status = WEFT_ERR_ABORTED;
-    }
-    wefti_fault_set(&group->fault, (weft_status_t)status, text);
+    char text[WEFTI_ERROR_TEXT_BYTES];
+    weft_status_t status = wefti_fault_read(&channel->abort, text);
+    wefti_fault_set(&group->fault, status, text);
     return wefti_fault_get(&group->fault);
 }
 
 weft_status_t wefti_group_fail(weft_group_t *group, weft_status_t status)
 {
-    char text[WEFTI_ABORT_TEXT_BYTES];
+    char text[WEFTI_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", weft_last_error());
     if (!wefti_endpoint_owned(group->endpoint)) {
         return status;
@@ -155,11 +133,11 @@ weft_status_t wefti_group_fail(weft_group_t *group, weft_status_t status)
     }
     wefti_error_adopt(status, text);
     /* This rank's record first: a second writer adopts what the first one wrote. */
-    bool first = write_down(group->channels[group->rank], status, text);
+    bool first = wefti_fault_set(&group->channels[group->rank]->abort, status, text);
     for (uint32_t i = 1; i < group->size; i++) {
         uint32_t r = (group->rank + i) % group->size;
         if (!wefti_group_puts(group, r)) {
-            write_down(group->channels[r], status, text);
+            wefti_fault_set(&group->channels[r]->abort, status, text);
         }
     }
     if (first) { /* else the rank that was first notifies them */
@@ -169,21 +147,6 @@ weft_status_t wefti_group_fail(weft_group_t *group, weft_status_t status)
         wake(group, r);
     }
     return wefti_group_check_lasting(group);
-}
-
-/* State of the abort record; 1 only if its writer has stopped writing it. */
-static uint32_t state_of(const wefti_channel_t *channel)
-{
-    /* acquire pairs with the release in write_down */
-    uint32_t state = atomic_load_explicit(&channel->abort.state, memory_order_acquire);
-    if (state == 1) { /* a few hundred bytes, but the writer may have lost its core */
-        uint64_t end = wefti_now_ns() + WRITING_NS;
-        while (state == 1 && wefti_now_ns() < end) {
-            sched_yield();
-            state = atomic_load_explicit(&channel->abort.state, memory_order_acquire);
-        }
-    }
-    return state;
 }
 
 weft_status_t wefti_group_check(weft_group_t *group)
@@ -202,7 +165,7 @@ weft_status_t wefti_group_check_lasting(weft_group_t *group)
         return wefti_endpoint_check(group->endpoint);
     }
     const wefti_channel_t *own = group->channels[group->rank];
-    uint32_t state = state_of(own);
+    uint32_t state = wefti_fault_state(&own->abort);
     if (state == 1) {
         wefti_fault_set(&group->fault, WEFT_ERR_ABORTED,
                         "another rank reported an error on the group");

@@ -4,36 +4,7 @@
 #include "ops/reduce/reduce.h"
 #include "runtime/base/error.h"
 
-#include <stdio.h>
 #include <string.h>
-
-bool wefti_fault_set(wefti_fault_t *fault, weft_status_t status, const char *text)
-{
-    uint32_t none = 0;
-    if (!atomic_compare_exchange_strong_explicit(&fault->state, &none, 1, memory_order_relaxed,
-                                                 memory_order_relaxed)) {
-        return false;
-    }
-    fault->status = status;
-    snprintf(fault->text, sizeof(fault->text), "%s", text);
-    /* release: readers that see 2 see status and text */
-    atomic_store_explicit(&fault->state, 2, memory_order_release);
-    return true;
-}
-
-weft_status_t wefti_fault_get(wefti_fault_t *fault)
-{
-    /* acquire pairs with the release in wefti_fault_set */
-    uint32_t state = atomic_load_explicit(&fault->state, memory_order_acquire);
-    if (state == 0) {
-        return WEFT_OK;
-    }
-    while (state != 2) { /* being written: a few hundred bytes */
-        wefti_cpu_relax();
-        state = atomic_load_explicit(&fault->state, memory_order_acquire);
-    }
-    return wefti_error_adopt(fault->status, fault->text);
-}
 
 weft_status_t wefti_record_run(const wefti_record_t *record, uint32_t epoch, weft_isa_t isa)
 {

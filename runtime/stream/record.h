@@ -14,20 +14,9 @@
 #include <weft/stream.h>
 
 #include "runtime/base/error.h"
+#include "runtime/base/fault.h"
 #include "runtime/base/sync.h"
 #include "transport/transport.h"
-
-/* The first error of a stream or session; later ones are dropped. Written on any thread. */
-typedef struct wefti_fault {
-    _Atomic uint32_t state; /* 0 none, 1 being written, 2 readable */
-    weft_status_t status;
-    char text[WEFTI_ERROR_TEXT_BYTES];
-} wefti_fault_t;
-
-/* Stores status and text unless there is an error already; true when this call stored it. */
-bool wefti_fault_set(wefti_fault_t *fault, weft_status_t status, const char *text);
-/* WEFT_OK, or the stored error, adopted as the calling thread's message. */
-weft_status_t wefti_fault_get(wefti_fault_t *fault);
 
 /*
  * Work that a stream runs without knowing it. A stream uses run or poll, depending on who runs it,

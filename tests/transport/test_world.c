@@ -15,16 +15,16 @@ static int garbled_abort_record(wefti_endpoint_t *endpoint, void *user)
     EXPECT(wefti_endpoint_barrier(endpoint) == WEFT_OK);
     if (endpoint->rank == 0) {
         wefti_control_t *control = endpoint->control[1];
-        memset(control->abort_text, 'x', sizeof control->abort_text);
-        control->abort_status = 12345;
+        memset(control->abort.text, 'x', sizeof control->abort.text);
+        control->abort.status = 12345;
         control->abort_rank = 4000000000u;
-        atomic_store(&control->abort_state, 2);
+        atomic_store(&control->abort.state, 2);
         control = endpoint->control[2];
-        atomic_store(&control->abort_state, 1); /* and never finished */
+        atomic_store(&control->abort.state, 1); /* and never finished */
         return 0;
     }
     EXPECT(wefti_endpoint_barrier(endpoint) == WEFT_ERR_ABORTED);
-    EXPECT(strlen(weft_last_error()) < WEFTI_ABORT_TEXT_BYTES);
+    EXPECT(strlen(weft_last_error()) < WEFTI_ERROR_TEXT_BYTES);
     EXPECT((weft_last_error()[0] == 'x') == (endpoint->rank == 1));
     return 0;
 }

@@ -123,7 +123,7 @@ static void share_cores(wefti_endpoint_t *endpoint, introduction_t *all)
     cpus = quota != 0 && quota < cpus ? quota : cpus;
     endpoint->may_spin = cpus >= count && cpus_for_all(all, count);
     endpoint->free_cores = endpoint->may_spin ? cpus / count - 1 : 0;
-    if (endpoint->settings->progress == WEFTI_PROGRESS_THREAD && endpoint->free_cores == 0) {
+    if (endpoint->settings->progress == WEFT_PROGRESS_THREAD && endpoint->free_cores == 0) {
         /* A progress thread that spins would keep its own rank's kernels from running. */
         endpoint->may_spin = false;
     }

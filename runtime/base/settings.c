@@ -71,7 +71,7 @@ static weft_status_t parse_progress(const char *text, void *field)
     static const char *const names[] = {"auto", "inline", "thread"};
     uint32_t found = 0;
     weft_status_t status = parse_choice(text, names, 3, &found);
-    *(wefti_progress_t *)field = (wefti_progress_t)found;
+    *(weft_progress_t *)field = (weft_progress_t)(WEFT_PROGRESS_AUTO + found);
     return status;
 }
 

@@ -5,16 +5,10 @@
 
 #include <stdbool.h>
 
+#include <weft/context.h>
 #include <weft/types.h>
 
 #include "runtime/base/sync.h"
-
-typedef enum wefti_progress {
-    /* thread where every rank has a core to spare, and between hosts; else inline */
-    WEFTI_PROGRESS_AUTO = 0,
-    WEFTI_PROGRESS_INLINE = 1, /* communication runs between kernels on the caller's thread */
-    WEFTI_PROGRESS_THREAD = 2, /* communication runs on a thread of its own */
-} wefti_progress_t;
 
 typedef enum wefti_kernels {
     WEFTI_KERNELS_EXACT = 0, /* the same bits on every instruction set, no allocation per step */
@@ -66,18 +60,18 @@ typedef struct wefti_order_setting {
 } wefti_order_setting_t;
 
 typedef struct wefti_settings {
-    weft_isa_t isa;            /* WEFT_ISA: auto, portable, avx2, avx512 */
-    wefti_progress_t progress; /* WEFT_PROGRESS: auto, inline, thread */
-    uint64_t timeout_ns;       /* WEFT_TIMEOUT: seconds a wait may last, 0 for ever; default 600 */
-    uint64_t spin_ns;          /* WEFT_SPIN_US: microseconds a wait spins before it yields */
-    uint64_t reserve_bytes;    /* WEFT_RESERVE_BYTES: address space reserved per rank */
-    uint64_t staging_bytes;    /* WEFT_STAGING_BYTES: a group's buffers for memory that peers do not
+    weft_isa_t isa;           /* WEFT_ISA: auto, portable, avx2, avx512 */
+    weft_progress_t progress; /* WEFT_PROGRESS: auto, inline, thread */
+    uint64_t timeout_ns;      /* WEFT_TIMEOUT: seconds a wait may last, 0 for ever; default 600 */
+    uint64_t spin_ns;         /* WEFT_SPIN_US: microseconds a wait spins before it yields */
+    uint64_t reserve_bytes;   /* WEFT_RESERVE_BYTES: address space reserved per rank */
+    uint64_t staging_bytes;   /* WEFT_STAGING_BYTES: a group's buffers for memory that peers do not
                                   reach */
-    uint32_t attach;           /* WEFT_ATTACH: off, auto, always */
-    uint32_t check;            /* WEFT_CHECK: off or results */
-    uint32_t log_level;        /* WEFT_LOG: error, warn, info, debug, trace; default warn */
-    uint32_t threads;          /* WEFT_THREADS: kernel threads per rank, 0: the rank's cores */
-    wefti_kernels_t kernels;   /* WEFT_KERNELS: exact, onednn */
+    uint32_t attach;          /* WEFT_ATTACH: off, auto, always */
+    uint32_t check;           /* WEFT_CHECK: off or results */
+    uint32_t log_level;       /* WEFT_LOG: error, warn, info, debug, trace; default warn */
+    uint32_t threads;         /* WEFT_THREADS: kernel threads per rank, 0: the rank's cores */
+    wefti_kernels_t kernels;  /* WEFT_KERNELS: exact, onednn */
     char algo[256];     /* WEFT_ALGO: "ring" or "AllReduce=ring,AllGather=bruck"; "": by cost */
     char costs[1024];   /* WEFT_COSTS: path of a cost table; "": the built-in one */
     uint32_t calibrate; /* WEFT_CALIBRATE: wefti_calibrate_t, of the command */

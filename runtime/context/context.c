@@ -61,22 +61,13 @@ static weft_status_t read_params(weft_context_t *context, const weft_context_par
     if (context->settings.isa > wefti_isa_detect()) {
         context->settings.isa = wefti_isa_detect();
     }
-    switch (params->progress) {
-    case WEFT_PROGRESS_DEFAULT:
-        break;
-    case WEFT_PROGRESS_AUTO:
-        context->settings.progress = WEFTI_PROGRESS_AUTO;
-        break;
-    case WEFT_PROGRESS_INLINE:
-        context->settings.progress = WEFTI_PROGRESS_INLINE;
-        break;
-    case WEFT_PROGRESS_THREAD:
-        context->settings.progress = WEFTI_PROGRESS_THREAD;
-        break;
-    default:
+    if ((uint32_t)params->progress > WEFT_PROGRESS_THREAD) {
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "progress",
                                  "invalid value %d: expected a weft_progress_t",
                                  (int)params->progress);
+    }
+    if (params->progress != WEFT_PROGRESS_DEFAULT) {
+        context->settings.progress = params->progress;
     }
     context->log.fn = params->log;
     context->log.user = params->log_user;
@@ -155,9 +146,8 @@ static weft_status_t meet(weft_context_t *context, weft_status_t status)
     }
     /* Between hosts communication is mostly waiting for the network, which takes no core. */
     bool far = endpoint->host_count > 1 && !context->one_process;
-    context->progress_thread =
-        context->settings.progress == WEFTI_PROGRESS_THREAD ||
-        (context->settings.progress == WEFTI_PROGRESS_AUTO && (spare || far));
+    context->progress_thread = context->settings.progress == WEFT_PROGRESS_THREAD ||
+                               (context->settings.progress == WEFT_PROGRESS_AUTO && (spare || far));
 out:
     wefti_free(context->allocator, all);
     return status;

@@ -152,7 +152,7 @@ static void test_settings_have_defaults(void **in)
     }
     assert_int_equal(wefti_settings_load(&settings), WEFT_OK);
     assert_int_equal(settings.isa, wefti_isa_detect());
-    assert_int_equal(settings.progress, WEFTI_PROGRESS_AUTO);
+    assert_int_equal(settings.progress, WEFT_PROGRESS_AUTO);
     assert_true(settings.timeout_ns == 600ull * 1000000000ull);
     assert_int_equal(settings.log_level, WEFT_LOG_LEVEL_WARN);
     assert_int_equal(settings.threads, 0);

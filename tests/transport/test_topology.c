@@ -133,7 +133,7 @@ static void test_topology_who_spins(void **state)
     }
     /* As many ranks as processors: a progress thread each would be one too many. */
     world.size--;
-    world.settings.progress = WEFTI_PROGRESS_THREAD;
+    world.settings.progress = WEFT_PROGRESS_THREAD;
     if (world.size <= 64) {
         run_threads(&world);
     }

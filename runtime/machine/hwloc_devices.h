@@ -7,7 +7,7 @@
 
 struct hwloc_topology;
 
-/* topology_hwloc_devices.c: network interfaces and cards; cores and nodes are there already. */
+/* hwloc_devices.c: network interfaces and cards; cores and nodes are there already. */
 weft_status_t wefti_hwloc_devices(struct hwloc_topology *topology, wefti_arena_t *arena,
                                   wefti_hardware_t *out);
 

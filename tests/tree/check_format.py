@@ -83,12 +83,16 @@ def check_markdown(root: pathlib.Path, names: list[str]) -> list[str]:
 
 
 def check_paths(root: pathlib.Path, names: list[str]) -> list[str]:
-    """A path in backticks is a file or folder of the tree, or the start of one. A word in capitals is a placeholder."""
+    """A path in backticks is a file or folder of the tree, or the start of one; a C file is one of some folder. A word in
+    capitals is a placeholder."""
     wrong = []
     tops = {name.split("/")[0] for name in names if "/" in name}
+    c_files = {name.split("/")[-1] for name in names if name.endswith(".c")}
     for page in (name for name in names if name.endswith(".md") and name not in PATH_EXCEPTIONS):
         folder = f"{pathlib.PurePath(page).parent.as_posix()}/"
         for number, line in enumerate((root / page).read_text(encoding="utf-8").splitlines(), 1):
+            wrong += [f"{page}:{number}: no file {name}" for name in re.findall(r"`([a-z0-9_]+\.c)`", line)
+                      if name not in c_files]
             for path in re.findall(r"`([a-z0-9_.-]+/[a-z0-9_./*-]*)`", line):
                 near = any(name.startswith(folder + path.split("/")[0] + "/") for name in names)
                 places = [path] * (path.split("/")[0] in tops) + [folder + path] * near

@@ -16,11 +16,11 @@
  *     BLOCK         1          the rank's own number r
  *     BLOCKS        N          0..N-1: those for ranks 0..N-1, or from them
  *
- * WEFT_COLLECTIVE_MAP lists what the buffers of each operator hold, and on which ranks they exist.
- * N is the group size. The algorithm chooses B; the vector is cut into B blocks that start on cache
- * lines. Scratch is a row of slots, each as long as the longest block. Scratch of a reducing
- * operator holds unrounded sums (f32 for half types): only reductions write it, and only reductions
- * with finish write a user's buffer.
+ * WEFT_COLLECTIVE_MAP (types.h) lists what the buffers of each operator hold, and on which ranks
+ * they exist. N is the group size. The algorithm chooses B; the vector is cut into B blocks that
+ * start on cache lines. Scratch is a row of slots, each as long as the longest block. Scratch of a
+ * reducing operator holds unrounded sums (f32 for half types): only reductions write it, and only
+ * reductions with finish write a user's buffer.
  *
  * Order. A lane is a sequence of steps. The lanes of a rank run concurrently; all start with the
  * run, and the run ends with the last. weft_schedule_post publishes all earlier steps of its lane;

@@ -5,9 +5,10 @@
  *
  * Ranks are processes, on one host or several, or threads of one process (a hub). Rank, world size
  * and address come from the parameters, or from the launcher's environment. The environment is
- * searched in this order: WEFT_RANK, WEFT_WORLD_SIZE and WEFT_ADDRESS; torchrun; PMIx (mpirun,
- * prterun, srun); PMI-1 (hydra); RANK, WORLD_SIZE and MASTER_ADDR; WEFT_GROUP (one host). If
- * nothing is found, the world has one rank.
+ * searched in this order: WEFT_RANK and WEFT_WORLD_SIZE, with WEFT_ADDRESS or, for ranks of one
+ * host, WEFT_GROUP (a name); torchrun; PMIx (mpirun, prterun, srun); PMI-1 (hydra); RANK,
+ * WORLD_SIZE and MASTER_ADDR. With a launcher, WEFT_ADDRESS replaces its address. If nothing is
+ * found, the world has one rank.
  */
 #ifndef WEFT_CONTEXT_H
 #define WEFT_CONTEXT_H
@@ -35,9 +36,9 @@ typedef enum weft_progress {
  * Reports whether the user has interrupted the program, as by Ctrl-C.
  *
  * Each thread that has waited for other ranks for some time calls it every 10 to 50 ms, and so do
- * idle threads of the library. It must be quick, must not call Weft, and finds out itself which
- * thread it runs on. Once it has returned a value other than 0 it must keep doing so. The wait then
- * ends, and with it the world: all ranks get WEFT_ERR_ABORTED and "rank 1 was interrupted".
+ * idle threads of the library. It may run on any thread, must be quick and must not call Weft. Once
+ * it has returned a value other than 0 it must keep doing so. The wait then ends, and with it the
+ * world: all ranks get WEFT_ERR_ABORTED and "rank 1 was interrupted".
  */
 typedef int (*weft_interrupt_fn)(void *user);
 

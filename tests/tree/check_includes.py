@@ -20,8 +20,8 @@ RUNTIME = {
     "collective": ("calls of groups, and the algorithm of each",
                    "context", "memory", "stream", "interpreter", "group"),
     "fuser": ("small calls, fused as they come", "context", "memory", "stream", "group", "collective"),
-    "plan": ("sessions: a plan bound to a rank, and its replay", "context", "memory", "stream", "interpreter"),
-    "checkpoint": ("checkpoints of sessions, safetensors", "context", "stream", "plan"),
+    "plan": ("sessions: a plan bound to a rank, and its replay", "context", "stream", "interpreter"),
+    "checkpoint": ("checkpoints of sessions, safetensors", "context", "plan"),
     "capture": ("captured calls, planned by the compiler", "context", "memory", "stream", "group", "collective"),
 }
 # folder -> what it holds, and the path prefixes (of root-relative includes) that it may use beside <weft/..>; the longest

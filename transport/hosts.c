@@ -85,7 +85,7 @@ static weft_status_t inner_grow(wefti_hosts_t *hosts, size_t bytes)
     if (status < 0) {
         return status;
     }
-    __atomic_store_n(&inner->region_bytes, bytes, __ATOMIC_RELAXED);
+    atomic_store_explicit(&inner->region_bytes, bytes, memory_order_relaxed);
     for (uint32_t i = 0; i < inner->world_size; i++) {
         uint32_t r = hosts->world_of[i];
         if (endpoint->region_of[r] == NULL) { /* calls in flight may be looking */

@@ -26,7 +26,7 @@ static weft_status_t check_place(wefti_endpoint_t *endpoint, const char *what, u
                            endpoint->device->ops->name);
     }
     /* Relaxed: it only grows, and who knows of an offset has it from after the growth. */
-    size_t limit = __atomic_load_n(&endpoint->region_bytes, __ATOMIC_RELAXED);
+    size_t limit = atomic_load_explicit(&endpoint->region_bytes, memory_order_relaxed);
     if (offset > limit || bytes > limit - offset) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "%s: out of range: %zu bytes at offset %zu of rank %u, region size %zu",

@@ -212,7 +212,7 @@ static weft_status_t grow(wefti_endpoint_t *endpoint, size_t end)
     bytes = bytes < reserve ? bytes : reserve;
     weft_status_t status = endpoint->ops->region_grow(endpoint, bytes);
     if (status == WEFT_OK) { /* calls in flight may be looking */
-        __atomic_store_n(&endpoint->region_bytes, bytes, __ATOMIC_RELAXED);
+        atomic_store_explicit(&endpoint->region_bytes, bytes, memory_order_relaxed);
     }
     return status;
 }

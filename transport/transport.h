@@ -154,7 +154,7 @@ struct wefti_endpoint {
     uint8_t *
         *region_of; /* [world_size] addresses on this rank's device; NULL until the first alloc,
                      * and for ranks whose memory cannot be loaded and stored from here */
-    size_t region_bytes; /* committed */
+    _Atomic size_t region_bytes; /* committed; it only grows */
     size_t region_used_bytes;
     size_t region_fresh_bytes; /* nothing from here on was ever handed out: it is still zero */
     /* Guards blocks and their counts: one thread allocates, but others may free meanwhile (a

@@ -102,7 +102,7 @@ static weft_status_t yield(const waiting_t *wait)
 static uint32_t owner_of(const wefti_endpoint_t *endpoint, const wefti_signal_t *signal)
 {
     /* relaxed: it may grow meanwhile, but not to where a signal lies that somebody waits for */
-    size_t bytes = __atomic_load_n(&endpoint->region_bytes, __ATOMIC_RELAXED);
+    size_t bytes = atomic_load_explicit(&endpoint->region_bytes, memory_order_relaxed);
     for (uint32_t r = 0; r < endpoint->world_size; r++) {
         uintptr_t base = (uintptr_t)endpoint->region_of[r];
         if (base != 0 && (uintptr_t)signal - base < bytes) {

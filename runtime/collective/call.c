@@ -43,7 +43,7 @@ void wefti_call_finish(wefti_call_t *call)
 void wefti_call_give_up(wefti_call_t *call, weft_status_t status)
 {
     if (status == WEFT_ERR_LINK) {
-        wefti_link_failed(call);
+        wefti_recovery_note(call);
     }
     wefti_call_finish(call);
 }

@@ -144,11 +144,11 @@ struct wefti_call {
  * They are looked at before the next call posts: until then peers may read this rank's former
  * posting, and a disagreement is found there.
  */
-typedef struct wefti_debt {
+typedef struct wefti_deferred {
     bool open;
     uint32_t number, peer; /* peer: how many were seen */
     uint64_t what, count;
-} wefti_debt_t;
+} wefti_deferred_t;
 
 /* Link recovery (call_recover.c). Calls run one after the other, so fields without _Atomic have no
  * lock. */
@@ -160,7 +160,7 @@ typedef struct wefti_recovery {
     bool owes;                     /* calls up to fail_until end with it */
     uint32_t failed;               /* the last one that did, here */
     uint32_t fail_until;           /* on all ranks */
-    uint32_t step, mends;          /* the step at hand, and the epoch */
+    uint32_t step, epoch;          /* the step at hand; faults of the group until then */
     uint32_t peer;                 /* how many were seen in this step */
 } wefti_recovery_t;
 
@@ -175,7 +175,7 @@ typedef struct wefti_calls {
     weft_status_t (*submit)(wefti_call_t *call, weft_stream_t *stream);
     const void **sources; /* [size] */
     void **destinations;  /* [size] */
-    wefti_debt_t debt;
+    wefti_deferred_t deferred;
     wefti_recovery_t recovery;
     struct wefti_recorder *recorder; /* takes calls instead of the group; NULL: none is open */
     const char *path;                /* of the last collective, for weft_group_last_path */
@@ -298,8 +298,8 @@ static inline bool wefti_call_only_executors(const wefti_call_t *call)
 /* call_post.c */
 weft_status_t wefti_call_post(wefti_call_t *call);
 weft_status_t wefti_call_see_postings(wefti_call_t *call, wefti_blocked_t *out_blocked);
-/* The postings of the call before that this rank has not read yet (wefti_debt_t). */
-weft_status_t wefti_call_pay_debt(weft_group_t *group, wefti_blocked_t *out_blocked);
+/* The postings of the call before that this rank has not read yet (wefti_deferred_t). */
+weft_status_t wefti_call_check_deferred(weft_group_t *group, wefti_blocked_t *out_blocked);
 
 /* call_advance.c: the data is where it belongs. */
 void wefti_call_complete(wefti_call_t *call);
@@ -320,21 +320,21 @@ void wefti_schedules_destroy(weft_group_t *group);
 /* call_recover.c. Before the group is used: faults until then are the past. */
 void wefti_link_init(weft_group_t *group, uint32_t fault_count);
 /* A call ended with WEFT_ERR_LINK, or will never run because one did. */
-void wefti_link_failed(wefti_call_t *call);
+void wefti_recovery_note(wefti_call_t *call);
 /*
  * For a call that is to begin while a link is broken: it ends with the error if none did yet on
  * this rank; else the group is made whole again, with all its ranks (WEFT_IN_PROGRESS: blocked).
  */
-weft_status_t wefti_link_mend(wefti_call_t *call, wefti_blocked_t *out_blocked);
+weft_status_t wefti_recovery_advance(wefti_call_t *call, wefti_blocked_t *out_blocked);
 /* After that: WEFT_ERR_LINK for calls that ended so on other ranks. */
-weft_status_t wefti_link_admit(wefti_call_t *call);
+weft_status_t wefti_recovery_admit(wefti_call_t *call);
 /* A call of a stream that broke with the link: true when no rank waits for it. */
-bool wefti_link_excuses(const wefti_call_t *call);
-/* Ranks that a mending call waits for: " 3 5". */
-void wefti_link_late(const weft_group_t *group, char *text, size_t bytes);
+bool wefti_recovery_excuses(const wefti_call_t *call);
+/* Ranks that a recovering call waits for: " 3 5". */
+void wefti_recovery_late(const weft_group_t *group, char *text, size_t bytes);
 /* call_mismatch.c: "all_reduce with 100 x f32 (sum)"; buffer holds 160 bytes. Returns buffer. */
 const char *wefti_what_text(uint64_t what, uint64_t count, char *buffer);
-weft_status_t wefti_group_mismatch(weft_group_t *group, const wefti_debt_t *own, uint32_t peer);
+weft_status_t wefti_group_mismatch(weft_group_t *group, const wefti_deferred_t *own, uint32_t peer);
 /* call_late.c: the error of a call that waited too long, for all ranks. */
 weft_status_t wefti_group_late(wefti_call_t *call, weft_status_t status);
 /* An error for all ranks, when one that the call waits for has left the world without what it waits

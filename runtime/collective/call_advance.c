@@ -67,9 +67,9 @@ static weft_status_t await_turn(wefti_call_t *call, wefti_blocked_t *out_blocked
         return wefti_call_blocked_on(&group->calls->completed.signal, call->order - 1, out_blocked);
     }
     if (wefti_link_broken(group)) {
-        status = wefti_link_mend(call, out_blocked);
+        status = wefti_recovery_advance(call, out_blocked);
     }
-    return status == WEFT_OK && group->calls->recovery.owes ? wefti_link_admit(call) : status;
+    return status == WEFT_OK && group->calls->recovery.owes ? wefti_recovery_admit(call) : status;
 }
 
 static weft_status_t begin(wefti_call_t *call, wefti_blocked_t *out_blocked)
@@ -80,8 +80,8 @@ static weft_status_t begin(wefti_call_t *call, wefti_blocked_t *out_blocked)
         call->state = WEFTI_CALL_PAIRS;
         return WEFT_OK;
     }
-    if (status == WEFT_OK && group->calls->debt.open) {
-        status = wefti_call_pay_debt(group, out_blocked);
+    if (status == WEFT_OK && group->calls->deferred.open) {
+        status = wefti_call_check_deferred(group, out_blocked);
     }
     if (status == WEFT_OK) {
         status = wefti_call_post(call);
@@ -106,7 +106,7 @@ static weft_status_t post_digests(wefti_call_t *call, wefti_blocked_t *out_block
 {
     weft_group_t *group = call->group;
     weft_status_t status =
-        group->calls->debt.open ? wefti_call_pay_debt(group, out_blocked) : WEFT_OK;
+        group->calls->deferred.open ? wefti_call_check_deferred(group, out_blocked) : WEFT_OK;
     if (status == WEFT_OK) {
         wefti_call_settle(call); /* the former posting's sleepers, before number moves on */
         call->number++;

@@ -39,12 +39,12 @@ static bool has_posted(const weft_group_t *group, uint32_t rank, uint32_t number
 static void late_ranks(const wefti_call_t *call, char *late, size_t bytes, uint32_t *out_first)
 {
     const weft_group_t *group = call->group;
-    uint32_t number = group->calls->debt.open ? group->calls->debt.number : call->number;
+    uint32_t number = group->calls->deferred.open ? group->calls->deferred.number : call->number;
     size_t used = 0;
     late[0] = '\0';
     *out_first = UINT32_MAX;
     if (call->state == WEFTI_CALL_RECOVERING) {
-        wefti_link_late(group, late, bytes);
+        wefti_recovery_late(group, late, bytes);
         return;
     }
     if (call->pairs.count > 0) {
@@ -114,7 +114,7 @@ static bool waits_for(const wefti_call_t *call, uint32_t r)
         }
         return false;
     }
-    uint32_t number = group->calls->debt.open ? group->calls->debt.number : call->number;
+    uint32_t number = group->calls->deferred.open ? group->calls->deferred.number : call->number;
     return !has_posted(group, r, number) ||
            (call->wait.signal != NULL &&
             !wefti_signal_has_reached(call->wait.signal, call->wait.target) &&

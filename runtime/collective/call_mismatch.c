@@ -89,7 +89,7 @@ static void difference_text(const weft_group_t *group, const side_t *high, const
              same_op ? "" : function_name(low->what), low_text);
 }
 
-weft_status_t wefti_group_mismatch(weft_group_t *group, const wefti_debt_t *own, uint32_t peer)
+weft_status_t wefti_group_mismatch(weft_group_t *group, const wefti_deferred_t *own, uint32_t peer)
 {
     const wefti_posting_t *theirs = wefti_posting_of(group, peer, own->number);
     bool first = group->rank < peer;

@@ -108,7 +108,7 @@ static void merge_ends(wefti_call_t *call, const wefti_posting_t *posting)
     call->ends.trail = trail > call->ends.trail ? trail : call->ends.trail;
 }
 
-static bool same_call(const wefti_debt_t *own, const wefti_posting_t *theirs)
+static bool same_call(const wefti_deferred_t *own, const wefti_posting_t *theirs)
 {
     return ((theirs->what ^ own->what) & ~WEFTI_WHAT_FLAGS_MASK) == 0 &&
            theirs->count == own->count;
@@ -137,7 +137,7 @@ static bool needs(const wefti_call_t *call, uint32_t r)
 weft_status_t wefti_call_see_postings(wefti_call_t *call, wefti_blocked_t *out_blocked)
 {
     weft_group_t *group = call->group;
-    wefti_debt_t own = {false, call->number, 1, call->what, call->posted_count};
+    wefti_deferred_t own = {false, call->number, 1, call->what, call->posted_count};
     for (; call->peer < group->size; call->peer++) {
         uint32_t r = wefti_group_nth_peer(group, call->peer);
         if (!needs(call, r)) {
@@ -164,23 +164,23 @@ weft_status_t wefti_call_see_postings(wefti_call_t *call, wefti_blocked_t *out_b
         }
     }
     own.open = call->certain && wefti_call_op(call)->rooted;
-    group->calls->debt = own;
+    group->calls->deferred = own;
     return WEFT_OK;
 }
 
-weft_status_t wefti_call_pay_debt(weft_group_t *group, wefti_blocked_t *out_blocked)
+weft_status_t wefti_call_check_deferred(weft_group_t *group, wefti_blocked_t *out_blocked)
 {
-    wefti_debt_t *debt = &group->calls->debt;
-    for (; debt->peer < group->size; debt->peer++) {
-        uint32_t r = wefti_group_nth_peer(group, debt->peer);
-        wefti_posting_t *theirs = wefti_posting_of(group, r, debt->number);
-        if (!wefti_signal_comes_soon(group->endpoint, &theirs->signal, debt->number)) {
-            return wefti_call_blocked_on(&theirs->signal, debt->number, out_blocked);
+    wefti_deferred_t *deferred = &group->calls->deferred;
+    for (; deferred->peer < group->size; deferred->peer++) {
+        uint32_t r = wefti_group_nth_peer(group, deferred->peer);
+        wefti_posting_t *theirs = wefti_posting_of(group, r, deferred->number);
+        if (!wefti_signal_comes_soon(group->endpoint, &theirs->signal, deferred->number)) {
+            return wefti_call_blocked_on(&theirs->signal, deferred->number, out_blocked);
         }
-        if (!same_call(debt, theirs)) {
-            return wefti_group_mismatch(group, debt, r);
+        if (!same_call(deferred, theirs)) {
+            return wefti_group_mismatch(group, deferred, r);
         }
     }
-    debt->open = false;
+    deferred->open = false;
     return WEFT_OK;
 }

@@ -27,20 +27,21 @@
 enum { STEP_FLUSH = 0, STEP_FLUSHED, STEP_FRESH, STEP_RESET };
 
 /* This rank's record of what world_rank reports, or of what this rank reports there. */
-static wefti_mend_t *mend_of(const weft_group_t *group, uint32_t world_rank)
+static wefti_recovery_report_t *report_of(const weft_group_t *group, uint32_t world_rank)
 {
     uint8_t *own = (uint8_t *)group->channels[group->rank];
-    return (wefti_mend_t *)(void *)(own + group->layout.mends + world_rank * sizeof(wefti_mend_t));
+    return (wefti_recovery_report_t *)(void *)(own + group->layout.reports +
+                                               world_rank * sizeof(wefti_recovery_report_t));
 }
 
 void wefti_link_init(weft_group_t *group, uint32_t fault_count)
 {
     atomic_store_explicit(&group->link.seen, fault_count, memory_order_relaxed);
     for (uint32_t r = 0; group->put_peer_count > 0 && r < group->size; r++) {
-        wefti_mend_t *mend = mend_of(group, group->ranks[r]);
+        wefti_recovery_report_t *report = report_of(group, group->ranks[r]);
         /* relaxed: peers learn later that they may use the group */
-        atomic_store_explicit(&mend->flushed.value, 0, memory_order_relaxed);
-        atomic_store_explicit(&mend->reset.value, 0, memory_order_relaxed);
+        atomic_store_explicit(&report->flushed.value, 0, memory_order_relaxed);
+        atomic_store_explicit(&report->reset.value, 0, memory_order_relaxed);
     }
 }
 
@@ -51,7 +52,7 @@ static uint32_t last_number(const wefti_call_t *call)
                                                                            : call->number;
 }
 
-void wefti_link_failed(wefti_call_t *call)
+void wefti_recovery_note(wefti_call_t *call)
 {
     wefti_recovery_t *recovery = &call->group->calls->recovery;
     if (!wefti_link_broken(call->group)) {
@@ -67,16 +68,16 @@ void wefti_link_failed(wefti_call_t *call)
     recovery->told = true;
 }
 
-/* ---- mending ---- */
+/* ---- recovery ---- */
 
 static weft_status_t say(const weft_group_t *group, uint32_t peer, size_t at, const void *data,
                          size_t bytes, uint32_t value)
 {
-    size_t own =
-        group->channel_offset + group->layout.mends + group->endpoint->rank * sizeof(wefti_mend_t);
+    size_t own = group->channel_offset + group->layout.reports +
+                 group->endpoint->rank * sizeof(wefti_recovery_report_t);
     weft_status_t status = WEFT_OK;
     if (bytes > 0) {
-        size_t to = offsetof(wefti_mend_t, failed) + (value & 1u) * sizeof(uint32_t);
+        size_t to = offsetof(wefti_recovery_report_t, failed) + (value & 1u) * sizeof(uint32_t);
         status = wefti_put(group->endpoint, group->ranks[peer], own + to, data, bytes, LANE);
     }
     if (status == WEFT_OK) {
@@ -90,7 +91,7 @@ static weft_status_t say_to_all(weft_group_t *group, size_t at, const void *data
     weft_status_t status = WEFT_OK;
     for (uint32_t i = 1; i < group->size && status == WEFT_OK; i++) {
         status = say(group, wefti_group_nth_peer(group, i), at, data, bytes,
-                     group->calls->recovery.mends);
+                     group->calls->recovery.epoch);
     }
     return status;
 }
@@ -102,9 +103,9 @@ static weft_status_t hear_all(weft_group_t *group, size_t at, wefti_blocked_t *o
     for (; recovery->peer < group->size; recovery->peer++) {
         uint32_t r = wefti_group_nth_peer(group, recovery->peer);
         wefti_signal_t *signal =
-            (wefti_signal_t *)(void *)((uint8_t *)mend_of(group, group->ranks[r]) + at);
-        if (!wefti_signal_comes_soon(group->endpoint, signal, recovery->mends)) {
-            return wefti_call_blocked_on(signal, recovery->mends, out_blocked);
+            (wefti_signal_t *)(void *)((uint8_t *)report_of(group, group->ranks[r]) + at);
+        if (!wefti_signal_comes_soon(group->endpoint, signal, recovery->epoch)) {
+            return wefti_call_blocked_on(signal, recovery->epoch, out_blocked);
         }
     }
     recovery->peer = 1;
@@ -118,7 +119,7 @@ static void reset(weft_group_t *group)
     recovery->fail_until = recovery->failed;
     for (uint32_t r = 0; r < group->size; r++) {
         if (r != group->rank) {
-            uint32_t theirs = mend_of(group, group->ranks[r])->failed[recovery->mends & 1u];
+            uint32_t theirs = report_of(group, group->ranks[r])->failed[recovery->epoch & 1u];
             recovery->fail_until =
                 wefti_signal_reached(theirs, recovery->fail_until) ? theirs : recovery->fail_until;
         }
@@ -126,7 +127,7 @@ static void reset(weft_group_t *group)
     wefti_group_reset_channel(group, recovery->fail_until);
     wefti_schedules_destroy(group);
     group->calls->staged = group->calls->area = 0;
-    group->calls->debt.open = false;
+    group->calls->deferred.open = false;
     memset(group->calls->sent, 0, group->size * sizeof *group->calls->sent);
     memset(group->calls->received, 0, group->size * sizeof *group->calls->received);
     recovery->owes = true;
@@ -139,7 +140,7 @@ static bool is_whole(weft_group_t *group)
     wefti_recovery_t *recovery = &group->calls->recovery;
     pthread_mutex_lock(&link->lock);
     wefti_link_notice(group);
-    bool whole = link->epoch == recovery->mends;
+    bool whole = link->epoch == recovery->epoch;
     if (whole) {
         atomic_store_explicit(&link->broken, 0, memory_order_relaxed);
     }
@@ -158,12 +159,12 @@ static weft_status_t begin(wefti_call_t *call)
     }
     wefti_endpoint_flush(group->endpoint);
     recovery->peer = 1;
-    return say_to_all(group, offsetof(wefti_mend_t, flushed), &recovery->failed,
+    return say_to_all(group, offsetof(wefti_recovery_report_t, flushed), &recovery->failed,
                       sizeof recovery->failed);
 }
 
 /* One step after the other. */
-static weft_status_t mend(wefti_call_t *call, wefti_blocked_t *out_blocked)
+static weft_status_t recover(wefti_call_t *call, wefti_blocked_t *out_blocked)
 {
     weft_group_t *group = call->group;
     wefti_group_link_t *link = &group->link;
@@ -171,8 +172,8 @@ static weft_status_t mend(wefti_call_t *call, wefti_blocked_t *out_blocked)
     weft_status_t status = WEFT_OK;
     pthread_mutex_lock(&link->lock);
     wefti_link_notice(group);
-    if (recovery->mends != link->epoch) {
-        recovery->mends = link->epoch;
+    if (recovery->epoch != link->epoch) {
+        recovery->epoch = link->epoch;
         recovery->step = STEP_FLUSH;
     }
     pthread_mutex_unlock(&link->lock);
@@ -181,23 +182,23 @@ static weft_status_t mend(wefti_call_t *call, wefti_blocked_t *out_blocked)
         recovery->step = status == WEFT_OK ? STEP_FLUSHED : STEP_FLUSH;
     }
     if (status == WEFT_OK && recovery->step == STEP_FLUSHED) {
-        status = hear_all(group, offsetof(wefti_mend_t, flushed), out_blocked);
+        status = hear_all(group, offsetof(wefti_recovery_report_t, flushed), out_blocked);
         if (status == WEFT_OK) {
             reset(group);
             recovery->step = STEP_FRESH;
         }
     }
     if (status == WEFT_OK && recovery->step == STEP_FRESH) { /* said again, where it could not be */
-        status = say_to_all(group, offsetof(wefti_mend_t, reset), NULL, 0);
+        status = say_to_all(group, offsetof(wefti_recovery_report_t, reset), NULL, 0);
         recovery->step = status == WEFT_OK ? STEP_RESET : STEP_FRESH;
     }
     if (status == WEFT_OK && recovery->step == STEP_RESET) {
-        status = hear_all(group, offsetof(wefti_mend_t, reset), out_blocked);
+        status = hear_all(group, offsetof(wefti_recovery_report_t, reset), out_blocked);
     }
     return status;
 }
 
-weft_status_t wefti_link_mend(wefti_call_t *call, wefti_blocked_t *out_blocked)
+weft_status_t wefti_recovery_advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
 {
     weft_group_t *group = call->group;
     wefti_group_link_t *link = &group->link;
@@ -213,7 +214,7 @@ weft_status_t wefti_link_mend(wefti_call_t *call, wefti_blocked_t *out_blocked)
     }
     call->state = WEFTI_CALL_RECOVERING;
     do {
-        status = mend(call, out_blocked);
+        status = recover(call, out_blocked);
     } while (status == WEFT_OK && !is_whole(group));
     if (status < 0) {
         call->state = WEFTI_CALL_ISSUED;
@@ -232,7 +233,7 @@ weft_status_t wefti_link_mend(wefti_call_t *call, wefti_blocked_t *out_blocked)
     return status;
 }
 
-weft_status_t wefti_link_admit(wefti_call_t *call)
+weft_status_t wefti_recovery_admit(wefti_call_t *call)
 {
     wefti_group_link_t *link = &call->group->link;
     wefti_recovery_t *recovery = &call->group->calls->recovery;
@@ -250,7 +251,7 @@ weft_status_t wefti_link_admit(wefti_call_t *call)
     return WEFT_OK;
 }
 
-bool wefti_link_excuses(const wefti_call_t *call)
+bool wefti_recovery_excuses(const wefti_call_t *call)
 {
     const weft_group_t *group = call->group;
     const wefti_recovery_t *recovery = &group->calls->recovery;
@@ -264,15 +265,15 @@ bool wefti_link_excuses(const wefti_call_t *call)
     return recovery->owes && wefti_signal_reached(recovery->fail_until, call->number);
 }
 
-void wefti_link_late(const weft_group_t *group, char *text, size_t bytes)
+void wefti_recovery_late(const weft_group_t *group, char *text, size_t bytes)
 {
     const wefti_recovery_t *recovery = &group->calls->recovery;
     size_t used = 0;
     bool resets = recovery->step == STEP_RESET;
     for (uint32_t r = 0; r < group->size && used + 24 < bytes; r++) {
-        wefti_mend_t *mend = mend_of(group, group->ranks[r]);
-        const wefti_signal_t *signal = resets ? &mend->reset : &mend->flushed;
-        if (r != group->rank && !wefti_signal_has_reached(signal, recovery->mends)) {
+        wefti_recovery_report_t *report = report_of(group, group->ranks[r]);
+        const wefti_signal_t *signal = resets ? &report->reset : &report->flushed;
+        if (r != group->rank && !wefti_signal_has_reached(signal, recovery->epoch)) {
             used += (size_t)snprintf(text + used, bytes - used, " %u", group->ranks[r]);
         }
     }

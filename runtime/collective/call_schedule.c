@@ -237,10 +237,10 @@ static weft_status_t start_run(wefti_call_t *call, bool in_place)
         return status;
     }
     collect_places(call, in_place);
-    all->memory.limit =
-        group->context->one_process
-            ? UINT64_MAX
-            : __atomic_load_n(&group->endpoint->region_bytes, __ATOMIC_RELAXED); /* it grows */
+    all->memory.limit = group->context->one_process
+                            ? UINT64_MAX
+                            : atomic_load_explicit(&group->endpoint->region_bytes,
+                                                   memory_order_relaxed); /* it grows */
     status = wefti_run_start(call->schedule.run, &all->memory, &run);
     if (status == WEFT_ERR_NO_MEMORY) { /* on all ranks: not one element fits */
         call->state = WEFTI_CALL_REFUSED;

@@ -13,12 +13,12 @@ static weft_status_t drop(wefti_call_t *call)
     }
     weft_status_t status = wefti_group_check_lasting(group);
     if (status == WEFT_OK && group->put_peer_count > 0) {
-        /* The group may be mended by a call before this one: only then is it known what this one
+        /* The group may be recovered by a call before this one: only then is it known what this one
          * is to others. */
         if (!wefti_signal_has_reached(&group->calls->completed.signal, call->order - 1)) {
             return WEFT_IN_PROGRESS;
         }
-        if (wefti_link_excuses(call)) {
+        if (wefti_recovery_excuses(call)) {
             wefti_call_give_up(call, WEFT_ERR_LINK);
             return WEFT_OK;
         }

@@ -92,7 +92,7 @@ uint8_t *wefti_memory_of_peer(const weft_group_t *group, uint32_t rank, uint64_t
         return NULL; /* over a put link */
     }
     if (!group->context->one_process) {
-        size_t limit = __atomic_load_n(&endpoint->region_bytes, __ATOMIC_RELAXED);
+        size_t limit = atomic_load_explicit(&endpoint->region_bytes, memory_order_relaxed);
         if (offset > limit || bytes > limit - offset) {
             return NULL;
         }

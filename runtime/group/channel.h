@@ -108,13 +108,13 @@ _Static_assert(sizeof(wefti_mailbox_t) == 384, "mailboxes are shared memory");
  * What a peer reports to this rank while a group recovers from a link failure: in this rank's
  * channel, by the peer's number. Epochs count the link faults of the group.
  */
-typedef struct wefti_mend {
+typedef struct wefti_recovery_report {
     wefti_signal_t flushed; /* the epoch up to which nothing of the peer is in flight any more, */
     wefti_signal_t reset;   /* and up to which its channel is reset */
     uint32_t failed[2];     /* by epoch: the last call that ended with an error there */
     uint8_t pad[40];
-} wefti_mend_t;
-_Static_assert(sizeof(wefti_mend_t) == 64, "mends are shared memory");
+} wefti_recovery_report_t;
+_Static_assert(sizeof(wefti_recovery_report_t) == 64, "reports are shared memory");
 
 /* Where the parts of a channel are, from its start; equal on all ranks of a context. */
 typedef struct wefti_channel_layout {
@@ -122,7 +122,7 @@ typedef struct wefti_channel_layout {
     size_t pairs, pair_bytes;      /* world_size mailboxes with their buffers */
     size_t area;                   /* counters of schedules; wefti_area_lanes() lanes */
     size_t mirrors, mirror_bytes;  /* world_size mirrors (mirror.c); 0: no rank needs one */
-    size_t mends;                  /* world_size of wefti_mend_t, where there are mirrors */
+    size_t reports;                /* world_size of wefti_recovery_report_t, if there are mirrors */
     size_t total_bytes;
 } wefti_channel_layout_t;
 

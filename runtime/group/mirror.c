@@ -16,9 +16,9 @@ void wefti_mirror_layout(wefti_channel_layout_t *layout, const wefti_endpoint_t 
     }
     layout->mirrors = layout->total_bytes;
     layout->mirror_bytes = wefti_align_up(WEFTI_MIRROR_MAILBOX + layout->pair_bytes, 128);
-    layout->mends = layout->mirrors + endpoint->world_size * layout->mirror_bytes;
-    layout->total_bytes =
-        wefti_align_up(layout->mends + endpoint->world_size * sizeof(wefti_mend_t), 4096);
+    layout->reports = layout->mirrors + endpoint->world_size * layout->mirror_bytes;
+    layout->total_bytes = wefti_align_up(
+        layout->reports + endpoint->world_size * sizeof(wefti_recovery_report_t), 4096);
 }
 
 /* ---- making a group ---- */

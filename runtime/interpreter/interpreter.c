@@ -149,7 +149,7 @@ static bool may_lend(const wefti_run_t *run, const wefti_task_t *task, const voi
     size_t least = memory->lend_bytes > 0 ? memory->lend_bytes : LEND_BYTES;
     uintptr_t base = (uintptr_t)memory->bases[run->params.rank];
     /* relaxed: it only grows */
-    size_t limit = __atomic_load_n(&memory->endpoint->region_bytes, __ATOMIC_RELAXED);
+    size_t limit = atomic_load_explicit(&memory->endpoint->region_bytes, memory_order_relaxed);
     return (task->flags & WEFTI_STEP_LEND) != 0 && bytes >= least && (uintptr_t)from >= base &&
            (uintptr_t)from - base <= limit && bytes <= limit - ((uintptr_t)from - base);
 }

@@ -349,7 +349,7 @@ bool wefti_memory_reach(weft_context_t *context, const void *address, size_t byt
     uint64_t offset = (uint64_t)((uintptr_t)begin - (uintptr_t)endpoint->region_of[endpoint->rank]);
     *out_lead = *out_trail = 0;
     *out_offset = offset;
-    size_t limit = __atomic_load_n(&endpoint->region_bytes, __ATOMIC_RELAXED);
+    size_t limit = atomic_load_explicit(&endpoint->region_bytes, memory_order_relaxed);
     if (offset < limit && bytes <= limit - offset) {
         return true;
     }

@@ -56,7 +56,7 @@ static uint32_t late_rank(const weft_session_t *session, const wefti_cursor_t *c
     uint32_t target, r = 0, count = session->endpoint->world_size;
     const wefti_signal_t *signal = wefti_cursor_blocked_on(cursor, &target);
     /* relaxed: it may grow meanwhile, but not to where a signal lies that a rank waits for */
-    size_t bytes = __atomic_load_n(&session->endpoint->region_bytes, __ATOMIC_RELAXED);
+    size_t bytes = atomic_load_explicit(&session->endpoint->region_bytes, memory_order_relaxed);
     for (; r < count; r++) {
         uintptr_t base = (uintptr_t)session->endpoint->region_of[r];
         if (r == session->endpoint->rank) {

@@ -72,17 +72,15 @@ static weft_status_t check_attrs(const wefti_lowering_t *l, const wefti_node_t *
 
 weft_status_t wefti_lower_check_activations(const wefti_lowering_t *l, const wefti_node_t *node)
 {
-    weft_status_t status;
     weft_collective_t op = (weft_collective_t)wefti_op_facts(node->def).collective;
     if (!is_supported(node) || node->input_count != node->output_count || node->input_count == 0) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "node '%s' (%s): operator not supported in a plan",
                            node->name, node->def->name);
     }
-    WEFT_TRY(status, check_attrs(l, node), fail);
+    WEFT_RETURN_IF_ERROR(check_attrs(l, node));
     for (uint32_t i = 0; i < node->input_count; i++) {
-        WEFT_TRY(status, check_input(node, i), fail);
-        WEFT_TRY(status, check_blocks(l, node, op, i), fail);
+        WEFT_RETURN_IF_ERROR(check_input(node, i));
+        WEFT_RETURN_IF_ERROR(check_blocks(l, node, op, i));
     }
-fail:
-    return status;
+    return WEFT_OK;
 }

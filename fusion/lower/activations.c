@@ -94,10 +94,8 @@ static weft_status_t find_ends_by_bound(memory_t *m)
 {
     const wefti_order_t *order = m->l->order;
     uint32_t bound = m->l->params->in_flight, count = 0, from, to;
-    uint32_t *on_activations = wefti_lower_map(m->l, order->command_count);
-    if (on_activations == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    uint32_t *on_activations = wefti_id_map(&m->l->arena, order->command_count);
+    WEFT_RETURN_IF_NO_MEMORY(on_activations);
     for (uint32_t c = 0; c < order->command_count; c++) {
         if (read_command(m->l, c, &from, &to)) {
             on_activations[count++] = c;
@@ -330,7 +328,6 @@ static void take_ranges(const memory_t *m, wefti_ranges_t *ranges)
 
 static weft_status_t place_activations(memory_t *m)
 {
-    weft_status_t status = WEFT_OK;
     wefti_lowering_t *l = m->l;
     const weft_allocator_t *allocator = l->arena.allocator;
     wefti_memory_item_t *items = wefti_arena_array(&l->arena, m->storage_count, sizeof(*items));
@@ -338,35 +335,31 @@ static weft_status_t place_activations(memory_t *m)
     uint32_t *index = wefti_arena_array(&l->arena, m->storage_count, sizeof(*index));
     uint64_t peak = 0, total = 0, begin;
     uint32_t shared_count = 0;
-    if (items == NULL || shared == NULL || index == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(items && shared && index);
     for (uint32_t s = 0; s < m->storage_count; s++) {
         const storage_t *storage = &m->storages[s];
         items[s] = (wefti_memory_item_t){storage->size_bytes, storage->first, storage->last,
                                          l->buffers->cursor};
         if (storage->output) {
-            WEFT_TRY(status, wefti_lower_advance(l, storage->size_bytes), fail);
+            WEFT_RETURN_IF_ERROR(wefti_lower_advance(l, storage->size_bytes));
         } else {
             index[s] = shared_count;
             shared[shared_count++] = items[s];
         }
     }
-    WEFT_TRY(status, wefti_memory_peak(items, m->storage_count, allocator, &peak), fail);
-    WEFT_TRY(status,
-             wefti_memory_assign(shared, shared_count, WEFTI_PLAN_ALIGNMENT, allocator, &total),
-             fail);
+    WEFT_RETURN_IF_ERROR(wefti_memory_peak(items, m->storage_count, allocator, &peak));
+    WEFT_RETURN_IF_ERROR(
+        wefti_memory_assign(shared, shared_count, WEFTI_PLAN_ALIGNMENT, allocator, &total));
     begin = l->buffers->cursor;
     if (total > 0) {
-        WEFT_TRY(status, wefti_lower_advance(l, total), fail);
+        WEFT_RETURN_IF_ERROR(wefti_lower_advance(l, total));
     }
     for (uint32_t s = 0; s < m->storage_count; s++) {
         m->storages[s].offset_bytes =
             m->storages[s].output ? items[s].offset_bytes : begin + shared[index[s]].offset_bytes;
     }
     l->plan->live_bytes = l->regions->kept_bytes + peak;
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t add_buffer(memory_t *m, uint32_t value)
@@ -384,13 +377,12 @@ static weft_status_t add_buffer(memory_t *m, uint32_t value)
 /* A collective in place names one buffer twice. */
 static weft_status_t add_buffers(memory_t *m)
 {
-    weft_status_t status = WEFT_OK;
     wefti_lowering_t *l = m->l;
     uint32_t from, to;
     for (uint32_t i = 0; i < l->order->item_count; i++) {
         const wefti_node_t *node = &l->graph->nodes[l->order->items[i].node];
         for (uint32_t j = 0; j < node->output_count; j++) {
-            WEFT_TRY(status, add_buffer(m, node->outputs[j]), fail);
+            WEFT_RETURN_IF_ERROR(add_buffer(m, node->outputs[j]));
         }
     }
     for (uint32_t c = 0; c < l->order->command_count; c++) {
@@ -400,40 +392,35 @@ static weft_status_t add_buffers(memory_t *m)
         if (m->in_place[c]) {
             l->buffers->of[to] = l->buffers->of[from];
         } else {
-            WEFT_TRY(status, add_buffer(m, to), fail);
+            WEFT_RETURN_IF_ERROR(add_buffer(m, to));
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_lower_activations(wefti_lowering_t *l, wefti_ranges_t *ranges)
 {
-    weft_status_t status;
     memory_t m = {.l = l};
     size_t values = l->graph->value_count, commands = l->order->command_count;
     m.storages = wefti_arena_array(&l->arena, values + 2 * commands, sizeof(*m.storages));
-    m.storage_of = wefti_lower_map(l, values);
+    m.storage_of = wefti_id_map(&l->arena, values);
     m.last_use = wefti_arena_array(&l->arena, values, sizeof(*m.last_use));
     m.item_use = wefti_arena_array(&l->arena, values, sizeof(*m.item_use));
     m.comm_reads = wefti_arena_array(&l->arena, values, sizeof(*m.comm_reads));
     m.comm_end = wefti_arena_array(&l->arena, commands, sizeof(*m.comm_end));
     m.in_place = wefti_arena_array(&l->arena, commands, sizeof(*m.in_place));
-    if (m.storages == NULL || m.storage_of == NULL || m.last_use == NULL || m.item_use == NULL ||
-        m.comm_reads == NULL || m.comm_end == NULL || m.in_place == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    WEFT_TRY(status, alias_updates(&m), fail);
-    WEFT_TRY(status, find_comm_ends(&m), fail);
+    WEFT_RETURN_IF_NO_MEMORY(m.storages && m.storage_of && m.last_use && m.item_use &&
+                             m.comm_reads && m.comm_end && m.in_place);
+    WEFT_RETURN_IF_ERROR(alias_updates(&m));
+    WEFT_RETURN_IF_ERROR(find_comm_ends(&m));
     find_last_uses(&m);
-    WEFT_TRY(status, wefti_lower_find_ranges(l, m.comm_end, ranges), fail);
+    WEFT_RETURN_IF_ERROR(wefti_lower_find_ranges(l, m.comm_end, ranges));
     assign_storages(&m);
     add_ranges(&m, ranges);
-    WEFT_TRY(status, place_activations(&m), fail);
+    WEFT_RETURN_IF_ERROR(place_activations(&m));
     take_ranges(&m, ranges);
-    WEFT_TRY(status, add_buffers(&m), fail);
-    WEFT_TRY(status, wefti_lower_place_ranges(l, ranges), fail);
+    WEFT_RETURN_IF_ERROR(add_buffers(&m));
+    WEFT_RETURN_IF_ERROR(wefti_lower_place_ranges(l, ranges));
     l->plan->arena_bytes = l->buffers->cursor;
-fail:
-    return status;
+    return WEFT_OK;
 }

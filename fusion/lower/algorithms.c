@@ -24,9 +24,7 @@ static weft_status_t find_ranking(wefti_lowering_t *l, const wefti_plan_collecti
 {
     if (l->rankings == NULL) {
         l->rankings = wefti_arena_alloc(&l->arena, sizeof *l->rankings);
-        if (l->rankings == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
+        WEFT_RETURN_IF_NO_MEMORY(l->rankings);
         *l->rankings = (wefti_rankings_t){.costs = l->params->costs,
                                           .place = l->params->place,
                                           .order = WEFT_ORDER_TREE,
@@ -63,9 +61,7 @@ static weft_status_t add_ranked(wefti_lowering_t *l, wefti_plan_collective_t *co
     bool only_mesh = collective->update != WEFTI_PLAN_NONE;
     wefti_plan_algorithm_t *out = wefti_arena_array(&l->plan->arena, ranking->count, sizeof(*out));
     collective->order = wefti_arena_strdup(&l->plan->arena, "tree");
-    if (out == NULL || collective->order == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(out && collective->order);
     collective->algorithms = out;
     double scale = scale_of(cost, range_bytes, wefti_ranking_ns(ranking, 0, bytes));
     for (uint32_t i = 0; i < ranking->count; i++) {
@@ -77,9 +73,7 @@ static weft_status_t add_ranked(wefti_lowering_t *l, wefti_plan_collective_t *co
             .name = wefti_arena_strdup(&l->plan->arena, ranking->names[i]),
             .capabilities = WEFTI_PLAN_CAP_DIRECT | WEFTI_PLAN_CAP_SIGNAL,
             .predicted_ps = l->params->world_size > 1 ? as_ps(ns * scale) : 0};
-        if (out->name == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
+        WEFT_RETURN_IF_NO_MEMORY(out->name);
         out++;
         collective->algorithm_count++;
     }

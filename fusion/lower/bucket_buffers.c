@@ -14,19 +14,15 @@ static weft_status_t add_once(wefti_lowering_t *l, uint32_t index, const char *w
                               weft_dtype_t dtype, uint64_t begin, uint64_t bytes, uint32_t ranks,
                               uint32_t *buffer)
 {
-    weft_status_t status = WEFT_OK;
     if (*buffer != WEFTI_NONE) {
         return WEFT_OK;
     }
     char *name =
         wefti_arena_printf(&l->arena, "bucket %u %s%s", index, what, ranks > 1 ? ", a shard" : "");
-    if (name == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    WEFT_TRY(status, wefti_lower_add_range(l, name, dtype, begin, bytes / ranks, buffer), fail);
+    WEFT_RETURN_IF_NO_MEMORY(name);
+    WEFT_RETURN_IF_ERROR(wefti_lower_add_range(l, name, dtype, begin, bytes / ranks, buffer));
     l->plan->buffers[*buffer].rank_stride_bytes = ranks > 1 ? bytes / ranks : 0;
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t add_params(wefti_lowering_t *l, uint32_t index, uint32_t ranks,
@@ -87,37 +83,30 @@ static weft_status_t add_kept_shard(wefti_lowering_t *l, uint32_t index, const c
                                     weft_dtype_t dtype, uint64_t bytes, uint64_t position,
                                     uint32_t *buffer)
 {
-    weft_status_t status;
     uint32_t ranks = l->buckets->shards;
-    WEFT_TRY(status,
-             add_once(l, index, what, dtype, l->buffers->cursor, bytes * ranks, ranks, buffer),
-             fail);
+    WEFT_RETURN_IF_ERROR(
+        add_once(l, index, what, dtype, l->buffers->cursor, bytes * ranks, ranks, buffer));
     l->plan->buffers[*buffer].kind = WEFTI_BUFFER_SHARD;
     l->plan->buffers[*buffer].rank_stride_bytes = 0;
     l->plan->buffers[*buffer].whole_offset_bytes = position;
-    status = wefti_lower_advance(l, bytes);
-fail:
-    return status;
+    return wefti_lower_advance(l, bytes);
 }
 
 weft_status_t wefti_lower_add_shards(wefti_lowering_t *l, uint32_t index,
                                      uint64_t *inout_kept_bytes)
 {
-    weft_status_t status;
     const wefti_bucket_t *bucket = &l->buckets->list[index];
     wefti_bucket_buffers_t *buffers = &l->buffers->of_bucket[index];
     uint64_t bytes = wefti_lower_range_bytes(l, index) / l->buckets->shards;
-    WEFT_TRY(status,
-             add_kept_shard(l, index, "parameters", wefti_lower_param_dtype(l, bucket), bytes,
-                            wefti_lower_param_offset(l, index), &buffers->param_shard),
-             fail);
+    WEFT_RETURN_IF_ERROR(add_kept_shard(l, index, "parameters", wefti_lower_param_dtype(l, bucket),
+                                        bytes, wefti_lower_param_offset(l, index),
+                                        &buffers->param_shard));
     *inout_kept_bytes += bytes;
-    if (bucket->passing) {
-        bytes = wefti_lower_grad_bytes(l, bytes);
-        status = add_kept_shard(l, index, "gradients", wefti_lower_grad_dtype(l, bucket), bytes, 0,
-                                &buffers->grad_shard);
-        *inout_kept_bytes += bytes;
+    if (!bucket->passing) {
+        return WEFT_OK;
     }
-fail:
-    return status;
+    bytes = wefti_lower_grad_bytes(l, bytes);
+    *inout_kept_bytes += bytes;
+    return add_kept_shard(l, index, "gradients", wefti_lower_grad_dtype(l, bucket), bytes, 0,
+                          &buffers->grad_shard);
 }

@@ -118,22 +118,19 @@ static weft_status_t find_weights(const wefti_lowering_t *l, const wefti_node_t 
 
 static weft_status_t add_members(wefti_lowering_t *l, wefti_bucket_t *bucket)
 {
-    weft_status_t status = WEFT_OK;
     const wefti_graph_t *graph = l->graph;
     const wefti_node_t *node = &graph->nodes[bucket->node], *weights = NULL;
     uint32_t first;
     bucket->member_count = wefti_lower_members(node, &first);
     bucket->members = wefti_arena_array(&l->arena, bucket->member_count, sizeof(*bucket->members));
-    if (bucket->members == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(bucket->members);
     if (bucket->sharded && !bucket->fused) {
-        WEFT_TRY(status, find_weights(l, node, &weights), fail);
+        WEFT_RETURN_IF_ERROR(find_weights(l, node, &weights));
     }
     for (uint32_t i = 0; i < bucket->member_count; i++) {
         uint32_t sent = node->inputs[first + i];
         uint32_t value = sent == WEFTI_NONE ? WEFTI_NONE : unfolded(graph, sent);
-        WEFT_TRY(status, check_member(l, node, value), fail);
+        WEFT_RETURN_IF_ERROR(check_member(l, node, value));
         bucket->members[i] =
             (wefti_member_t){.value = value,
                              .sent = sent,
@@ -142,13 +139,11 @@ static weft_status_t add_members(wefti_lowering_t *l, wefti_bucket_t *bucket)
                                       : weights != NULL ? param_of(graph, weights->inputs[i])
                                                         : graph->values[node->outputs[i]].grad_of};
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t add_bucket(wefti_lowering_t *l, wefti_buckets_t *b, uint32_t id)
 {
-    weft_status_t status;
     const wefti_node_t *node = &l->graph->nodes[id];
     uint32_t index = b->count, command = l->order->command_of[id];
     bool fused = wefti_node_range(node) == WEFT_RANGE_ROLE_REDUCE_UPDATE;
@@ -157,7 +152,7 @@ static weft_status_t add_bucket(wefti_lowering_t *l, wefti_buckets_t *b, uint32_
                              .fused = fused,
                              .parts = l->order->commands[command].parts,
                              .update = WEFTI_NONE};
-    WEFT_TRY(status, add_members(l, &bucket), fail);
+    WEFT_RETURN_IF_ERROR(add_members(l, &bucket));
     bool half =
         wefti_lower_grad_dtype(l, &bucket) != l->graph->values[bucket.members[0].value].type.dtype;
     if (index > 0 && half != b->half) {
@@ -173,9 +168,7 @@ static weft_status_t add_bucket(wefti_lowering_t *l, wefti_buckets_t *b, uint32_
         bucket.command = command + part;
         b->list[b->count++] = bucket;
     }
-    status = fused ? wefti_lower_update(l, id, b) : WEFT_OK;
-fail:
-    return status;
+    return fused ? wefti_lower_update(l, id, b) : WEFT_OK;
 }
 
 /* Are gradients of no use after their reduction: no partial sums, no norm of their shards? */
@@ -194,10 +187,8 @@ static bool is_passing(const wefti_lowering_t *l, const wefti_bucket_t *bucket)
 static weft_status_t find_gathered(wefti_lowering_t *l, wefti_buckets_t *buckets)
 {
     const wefti_graph_t *graph = l->graph;
-    uint32_t *bucket_of = wefti_lower_map(l, graph->value_count);
-    if (bucket_of == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    uint32_t *bucket_of = wefti_id_map(&l->arena, graph->value_count);
+    WEFT_RETURN_IF_NO_MEMORY(bucket_of);
     for (uint32_t b = buckets->count; b-- > 0;) {
         if (buckets->list[b].sharded && !buckets->list[b].fused) {
             bucket_of[buckets->list[b].members[0].param] = b;
@@ -233,10 +224,8 @@ static weft_status_t find_gathered(wefti_lowering_t *l, wefti_buckets_t *buckets
 /* No parameter has two updates. */
 static weft_status_t check_updates(wefti_lowering_t *l)
 {
-    uint32_t *updater = wefti_lower_map(l, l->graph->value_count);
-    if (updater == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    uint32_t *updater = wefti_id_map(&l->arena, l->graph->value_count);
+    WEFT_RETURN_IF_NO_MEMORY(updater);
     for (uint32_t n = 0; n < l->order->item_count; n++) {
         uint32_t id = l->order->items[n].node;
         const wefti_node_t *node = &l->graph->nodes[id];
@@ -258,29 +247,23 @@ static weft_status_t check_updates(wefti_lowering_t *l)
 
 weft_status_t wefti_lower_buckets(wefti_lowering_t *l, wefti_buckets_t *out)
 {
-    weft_status_t status;
     const wefti_graph_t *graph = l->graph;
     out->shards = 1;
     out->list = wefti_arena_array(&l->arena, l->order->command_count, sizeof(*out->list));
-    out->of_node = wefti_lower_map(l, graph->node_count);
-    out->shard_of = wefti_lower_map(l, graph->value_count);
-    if (out->list == NULL || out->of_node == NULL || out->shard_of == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    WEFT_TRY(status, wefti_state_slots(graph, &l->arena, &out->state_slot, &out->state_count),
-             fail);
+    out->of_node = wefti_id_map(&l->arena, graph->node_count);
+    out->shard_of = wefti_id_map(&l->arena, graph->value_count);
+    WEFT_RETURN_IF_NO_MEMORY(out->list && out->of_node && out->shard_of);
+    WEFT_RETURN_IF_ERROR(wefti_state_slots(graph, &l->arena, &out->state_slot, &out->state_count));
     for (uint32_t i = 0; i < l->order->node_count; i++) {
         uint32_t id = l->order->nodes[i];
         const wefti_node_t *node = &graph->nodes[id];
         if (wefti_node_is_flat_scatter(node) || wefti_reduces_gradients(graph, node) ||
             wefti_node_range(node) == WEFT_RANGE_ROLE_REDUCE_UPDATE) {
-            WEFT_TRY(status, add_bucket(l, out, id), fail);
+            WEFT_RETURN_IF_ERROR(add_bucket(l, out, id));
         } else if (wefti_lower_range_update(graph, node) != WEFTI_NONE) {
-            WEFT_TRY(status, wefti_lower_update(l, id, out), fail);
+            WEFT_RETURN_IF_ERROR(wefti_lower_update(l, id, out));
         }
     }
-    WEFT_TRY(status, find_gathered(l, out), fail);
-    status = check_updates(l);
-fail:
-    return status;
+    WEFT_RETURN_IF_ERROR(find_gathered(l, out));
+    return check_updates(l);
 }

@@ -14,11 +14,9 @@ weft_status_t wefti_lower_create_buffers(wefti_lowering_t *l, wefti_buffers_t *o
     size_t per_bucket = (size_t)l->buckets->state_count + l->folds->level_count + 6;
     size_t most = values * 4 + buckets * per_bucket + 4 * (size_t)l->order->command_count + 1;
     l->plan->buffers = wefti_arena_array(&l->plan->arena, most, sizeof(*l->plan->buffers));
-    out->of = wefti_lower_map(l, values);
+    out->of = wefti_id_map(&l->arena, values);
     out->of_bucket = wefti_arena_array(&l->arena, buckets, sizeof(*out->of_bucket));
-    if (l->plan->buffers == NULL || out->of == NULL || out->of_bucket == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(l->plan->buffers && out->of && out->of_bucket);
     for (size_t b = 0; b < buckets; b++) {
         out->of_bucket[b] = (wefti_bucket_buffers_t){WEFTI_NONE, WEFTI_NONE, WEFTI_NONE};
     }
@@ -47,9 +45,7 @@ weft_status_t wefti_lower_add_buffer(wefti_lowering_t *l, uint32_t value, wefti_
         return wefti_error(WEFT_ERR_UNSUPPORTED, "tensor '%s': unknown shape", v->name);
     }
     buffer->name = wefti_arena_strdup(&l->plan->arena, v->name);
-    if (buffer->name == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(buffer->name);
     buffer->kind = kind;
     buffer->dtype = v->type.dtype;
     buffer->layout = v->type.layout;
@@ -68,9 +64,7 @@ weft_status_t wefti_lower_add_range(wefti_lowering_t *l, const char *name, weft_
 {
     wefti_plan_buffer_t *buffer = &l->plan->buffers[l->plan->buffer_count];
     buffer->name = wefti_arena_strdup(&l->plan->arena, name);
-    if (buffer->name == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(buffer->name);
     buffer->kind = WEFTI_BUFFER_RANGE;
     buffer->dtype = dtype;
     buffer->rank = 1;

@@ -14,24 +14,24 @@ static const char *text_attr(const wefti_node_t *node, const char *name)
     return attr != NULL && attr->type == WEFT_ATTR_TYPE_STRING && attr->s != NULL ? attr->s : "";
 }
 
-static weft_reduction_t reduction_of(const wefti_node_t *node, weft_status_t *status)
+static weft_status_t read_reduction(const wefti_node_t *node, weft_reduction_t *out)
 {
     const weft_attr_t *attr = wefti_node_attr(node, "reduction");
-    *status = WEFT_OK;
+    *out = WEFT_REDUCTION_SUM;
     if (attr == NULL) {
-        return WEFT_REDUCTION_SUM;
+        return WEFT_OK;
     }
     for (int r = WEFT_REDUCTION_SUM; attr->type == WEFT_ATTR_TYPE_STRING && r <= WEFT_REDUCTION_MAX;
          r++) {
         if (strcmp(attr->s, weft_reduction_name((weft_reduction_t)r)) == 0) {
-            return (weft_reduction_t)r;
+            *out = (weft_reduction_t)r;
+            return WEFT_OK;
         }
     }
-    *status = wefti_error(
+    return wefti_error(
         WEFT_ERR_INVALID_ARGUMENT,
         "node '%s' (%s): attribute 'reduction' must be sum, avg, prod, min or max: '%.60s'",
         node->name, node->def->name, attr->type == WEFT_ATTR_TYPE_STRING ? attr->s : "");
-    return WEFT_REDUCTION_SUM;
 }
 
 /* Buckets are planned without them: they take no time from the reduce-scatters, but from a step. */
@@ -48,9 +48,7 @@ static weft_status_t add_members(wefti_lowering_t *l, wefti_plan_collective_t *c
 {
     collective->members =
         wefti_arena_array(&l->plan->arena, bucket->member_count, sizeof(*collective->members));
-    if (collective->members == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(collective->members);
     for (uint32_t i = 0; i < bucket->member_count; i++) {
         const wefti_member_t *member = &bucket->members[i];
         uint32_t value = gather == NULL     ? member->sent
@@ -110,7 +108,6 @@ static const char *bucket_reason(wefti_lowering_t *l, uint32_t index)
 static weft_status_t add_bucket(wefti_lowering_t *l, uint32_t index,
                                 wefti_plan_collective_t *collective)
 {
-    weft_status_t status;
     const wefti_bucket_t *bucket = &l->buckets->list[index];
     const wefti_node_t *node = &l->graph->nodes[bucket->node];
     bool scatters = bucket->sharded && !bucket->fused;
@@ -123,41 +120,38 @@ static weft_status_t add_bucket(wefti_lowering_t *l, uint32_t index,
     collective->group = (uint32_t)wefti_node_int(node, "group");
     collective->name = wefti_arena_printf(&l->plan->arena, "bucket %u", index);
     collective->reason = bucket_reason(l, index);
-    collective->reduction = reduction_of(node, &status);
-    WEFT_TRY(status, status, fail);
+    WEFT_RETURN_IF_ERROR(read_reduction(node, &collective->reduction));
     char *name = wefti_arena_printf(&l->arena, "bucket %u gradients", index);
-    WEFT_TRY(status, name == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK, fail);
-    WEFT_TRY(status, wefti_lower_grad_range(l, name, index, true, &collective->source), fail);
+    WEFT_RETURN_IF_ERROR(name == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK);
+    WEFT_RETURN_IF_ERROR(wefti_lower_grad_range(l, name, index, true, &collective->source));
     uint64_t bytes = l->plan->buffers[collective->source].size_bytes;
     collective->elem_count = bytes / weft_dtype_size_bytes(collective->dtype);
     collective->buffer = collective->source;
     if (scatters) {
-        WEFT_TRY(status, wefti_lower_grad_shard(l, index, &collective->buffer), fail);
+        WEFT_RETURN_IF_ERROR(wefti_lower_grad_shard(l, index, &collective->buffer));
         collective->elem_count /= l->buckets->shards;
     } else if (bucket->fused) {
-        WEFT_TRY(status, wefti_lower_param_range(l, index, &collective->buffer), fail);
+        WEFT_RETURN_IF_ERROR(wefti_lower_param_range(l, index, &collective->buffer));
         collective->update = l->kernels->of_bucket[index];
     }
-    WEFT_TRY(status, add_members(l, collective, bucket, NULL), fail);
+    WEFT_RETURN_IF_ERROR(add_members(l, collective, bucket, NULL));
     bytes = bucket->sharded ? wefti_lower_range_bytes(l, index) : bytes;
-    WEFT_TRY(status, wefti_lower_add_algorithms(l, node, collective, bytes, cost), fail);
+    WEFT_RETURN_IF_ERROR(wefti_lower_add_algorithms(l, node, collective, bytes, cost));
     for (uint32_t i = 0; bucket->fused && i < collective->algorithm_count; i++) {
         collective->algorithms[i].predicted_ps = (uint64_t)wefti_node_int(node, "predicted_ps");
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* Gathers the weights of a bucket. */
 static weft_status_t add_gather(wefti_lowering_t *l, uint32_t index, uint32_t id,
                                 wefti_plan_collective_t *collective)
 {
-    weft_status_t status;
     const wefti_bucket_t *bucket = &l->buckets->list[index];
     const wefti_node_t *node = &l->graph->nodes[id];
     const char *reason = text_attr(node, "reason");
-    WEFT_TRY(status, wefti_lower_param_shard(l, index, &collective->source), fail);
-    WEFT_TRY(status, gathered_range(l, index, id, &collective->buffer), fail);
+    WEFT_RETURN_IF_ERROR(wefti_lower_param_shard(l, index, &collective->source));
+    WEFT_RETURN_IF_ERROR(gathered_range(l, index, id, &collective->buffer));
     collective->op = WEFT_COLLECTIVE_ALL_GATHER;
     collective->dtype = wefti_lower_param_dtype(l, bucket);
     collective->elem_count = wefti_lower_range_bytes(l, index) / l->buckets->shards /
@@ -166,22 +160,18 @@ static weft_status_t add_gather(wefti_lowering_t *l, uint32_t index, uint32_t id
     collective->reason = wefti_arena_printf(
         &l->plan->arena, "gathers the %sweights of bucket %u%s%s",
         bucket->gathered ? "" : "updated ", index, reason[0] == '\0' ? "" : ", ", reason);
-    WEFT_TRY(status, add_members(l, collective, bucket, node), fail);
-    WEFT_TRY(status,
-             wefti_lower_add_algorithms(
-                 l, node, collective, wefti_lower_range_bytes(l, index),
-                 l->params->shard_cost == NULL ? NULL : &l->params->shard_cost->all_gather),
-             fail);
+    WEFT_RETURN_IF_ERROR(add_members(l, collective, bucket, node));
+    WEFT_RETURN_IF_ERROR(wefti_lower_add_algorithms(
+        l, node, collective, wefti_lower_range_bytes(l, index),
+        l->params->shard_cost == NULL ? NULL : &l->params->shard_cost->all_gather));
     count_gather(&l->plan->forecast, collective->algorithms[0].predicted_ps);
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* A collective on an activation: from one buffer to another, or in place. */
 static weft_status_t add_activation(wefti_lowering_t *l, const wefti_command_t *command,
                                     const wefti_node_t *node, wefti_plan_collective_t *collective)
 {
-    weft_status_t status;
     wefti_arena_t *arena = &l->plan->arena;
     const char *reason = text_attr(node, "reason");
     uint32_t from = node->inputs[command->part], ranks = l->params->world_size;
@@ -195,20 +185,17 @@ static weft_status_t add_activation(wefti_lowering_t *l, const wefti_command_t *
     collective->elem_count = wefti_value_bytes(&l->graph->values[from]) /
                              weft_dtype_size_bytes(l->graph->values[from].type.dtype) /
                              wefti_side_blocks(wefti_collective_of(collective->op)->send, ranks);
-    collective->reduction = reduction_of(node, &status);
-    WEFT_TRY(status, status, fail);
+    WEFT_RETURN_IF_ERROR(read_reduction(node, &collective->reduction));
     collective->name = command->parts > 1
                            ? wefti_arena_printf(arena, "%s %u", node->name, command->part)
                            : wefti_arena_strdup(arena, node->name);
     collective->reason = wefti_arena_strdup(arena, reason[0] != '\0' ? reason : "from the graph");
     collective->members = wefti_arena_memdup(arena, &collective->buffer, sizeof(uint32_t));
     collective->member_count = 1;
-    WEFT_TRY(status, collective->members == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK, fail);
-    status = wefti_lower_add_algorithms(
+    WEFT_RETURN_IF_ERROR(collective->members == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK);
+    return wefti_lower_add_algorithms(
         l, node, collective, l->plan->buffers[collective->buffer].size_bytes,
         collective->op == WEFT_COLLECTIVE_ALL_REDUCE ? l->params->bucket_cost : NULL);
-fail:
-    return status;
 }
 
 /* Has parameter end the type of the one before it, and lies right behind it? Where gradients travel
@@ -228,7 +215,6 @@ static bool continues(const wefti_lowering_t *l, uint32_t end)
 static weft_status_t add_broadcast(wefti_lowering_t *l, const wefti_node_t *node, uint32_t begin,
                                    uint32_t end, wefti_plan_collective_t *collective)
 {
-    weft_status_t status;
     wefti_arena_t *arena = &l->plan->arena;
     const wefti_plan_buffer_t *first = &l->plan->buffers[begin], *last = &l->plan->buffers[end - 1];
     uint64_t offset = first->offset_bytes;
@@ -236,10 +222,8 @@ static weft_status_t add_broadcast(wefti_lowering_t *l, const wefti_node_t *node
         wefti_align_up(last->offset_bytes + last->size_bytes - offset, WEFTI_PLAN_ALIGNMENT);
     collective->op = WEFT_COLLECTIVE_BROADCAST;
     collective->dtype = first->dtype;
-    WEFT_TRY(status,
-             wefti_lower_add_range(l, "all parameters", first->dtype, offset, bytes,
-                                   &collective->buffer),
-             fail);
+    WEFT_RETURN_IF_ERROR(wefti_lower_add_range(l, "all parameters", first->dtype, offset, bytes,
+                                               &collective->buffer));
     collective->source = collective->buffer;
     collective->elem_count = bytes / weft_dtype_size_bytes(collective->dtype);
     collective->name = wefti_arena_strdup(arena, node->name);
@@ -247,13 +231,11 @@ static weft_status_t add_broadcast(wefti_lowering_t *l, const wefti_node_t *node
     collective->member_count = end - begin;
     collective->members =
         wefti_arena_array(arena, collective->member_count, sizeof(*collective->members));
-    WEFT_TRY(status, collective->members == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK, fail);
+    WEFT_RETURN_IF_ERROR(collective->members == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK);
     for (uint32_t i = begin; i < end; i++) {
         collective->members[i - begin] = i;
     }
-    status = wefti_lower_add_algorithms(l, node, collective, bytes, NULL);
-fail:
-    return status;
+    return wefti_lower_add_algorithms(l, node, collective, bytes, NULL);
 }
 
 /* A record that the caller fills in. */
@@ -274,7 +256,6 @@ static weft_status_t check_record(weft_status_t status, const wefti_plan_collect
 /* The collectives of init: a Broadcast of all weights. Their buffers are the first of the plan. */
 static weft_status_t add_broadcasts(wefti_lowering_t *l, uint32_t param_count)
 {
-    weft_status_t status = WEFT_OK;
     const wefti_program_t *init = wefti_graph_find_program(l->graph, "init");
     if (init == NULL || init->node_count == 0) {
         return WEFT_OK;
@@ -287,18 +268,18 @@ static weft_status_t add_broadcasts(wefti_lowering_t *l, uint32_t param_count)
                            "program 'init': node '%s' (%s): only one Broadcast is supported",
                            node->name, node->def->name);
     }
-    for (uint32_t begin = 0, end; begin < param_count && status >= 0; begin = end) {
+    for (uint32_t begin = 0, end; begin < param_count; begin = end) {
         for (end = begin + 1; end < param_count && continues(l, end);) {
             end++;
         }
         if (l->plan->buffers[begin].size_bytes > 0 &&
             l->plan->buffers[begin].offset_bytes < WEFTI_PLAN_NOWHERE) {
             wefti_plan_collective_t *collective = next_collective(l);
-            status = add_broadcast(l, node, begin, end, collective);
-            status = check_record(status, collective);
+            WEFT_RETURN_IF_ERROR(
+                check_record(add_broadcast(l, node, begin, end, collective), collective));
         }
     }
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t add_command(wefti_lowering_t *l, uint32_t index)
@@ -316,7 +297,6 @@ static weft_status_t add_command(wefti_lowering_t *l, uint32_t index)
 
 weft_status_t wefti_lower_collectives(wefti_lowering_t *l)
 {
-    weft_status_t status = WEFT_OK;
     uint32_t param_count = 0;
     while (param_count < l->plan->buffer_count &&
            l->plan->buffers[param_count].kind == WEFTI_BUFFER_PARAM) {
@@ -325,13 +305,9 @@ weft_status_t wefti_lower_collectives(wefti_lowering_t *l)
     l->plan->collectives =
         wefti_arena_array(&l->plan->arena, (size_t)l->order->command_count + param_count,
                           sizeof(*l->plan->collectives));
-    if (l->plan->collectives == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(l->plan->collectives);
     for (uint32_t c = 0; c < l->order->command_count; c++) {
-        WEFT_TRY(status, add_command(l, c), fail);
+        WEFT_RETURN_IF_ERROR(add_command(l, c));
     }
-    status = add_broadcasts(l, param_count);
-fail:
-    return status;
+    return add_broadcasts(l, param_count);
 }

@@ -56,9 +56,7 @@ static weft_status_t place_weights(wefti_lowering_t *l, const uint32_t *value_of
     weft_plan_t *plan = l->plan;
     uint64_t bytes = 0, block = 0, blocks;
     bool *own = wefti_arena_array(&l->arena, plan->buffer_count, sizeof(*own));
-    if (own == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(own);
     for (uint32_t b = 0; b < plan->buffer_count; b++) {
         if (value_of[b] == WEFTI_NONE) {
             continue;
@@ -106,28 +104,22 @@ static weft_status_t copy_weights(const wefti_lowering_t *l, const uint32_t *val
 
 static weft_status_t add_weights(wefti_lowering_t *l)
 {
-    weft_status_t status;
     weft_plan_t *plan = l->plan;
     const uint32_t *value_of = values_of_buffers(l);
     uint64_t bytes = 0, block = 0;
     uint8_t *section;
-    if (value_of == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    WEFT_TRY(status, place_weights(l, value_of, &bytes, &block), fail);
+    WEFT_RETURN_IF_NO_MEMORY(value_of);
+    WEFT_RETURN_IF_ERROR(place_weights(l, value_of, &bytes, &block));
     /* The one copy of the weights: from the mapped model to where the file is written from. */
     section = wefti_arena_alloc(&plan->arena, bytes + WEFTI_PLAN_ALIGNMENT);
-    if (section == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(section);
     section += wefti_align_up((uintptr_t)section, WEFTI_PLAN_ALIGNMENT) - (uintptr_t)section;
     for (uint32_t rank = 0; rank < (block > 0 ? l->params->world_size : 1); rank++) {
-        WEFT_TRY(status, copy_weights(l, value_of, rank, section), fail);
+        WEFT_RETURN_IF_ERROR(copy_weights(l, value_of, rank, section));
     }
     plan->weights = section;
     plan->weights_bytes = bytes;
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* An output that the graph only passes through is made by an Identity, and keeps its name. */
@@ -161,48 +153,40 @@ static weft_status_t bind(wefti_lowering_t *l, uint32_t value, weft_binding_role
 
 static weft_status_t add_bindings(wefti_lowering_t *l)
 {
-    weft_status_t status = WEFT_OK;
     const wefti_graph_t *graph = l->graph;
     size_t most = (size_t)graph->value_count + graph->output_count + 2;
     l->plan->bindings = wefti_arena_array(&l->plan->arena, most, sizeof(*l->plan->bindings));
-    if (l->plan->bindings == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(l->plan->bindings);
     for (uint32_t i = 0; i < graph->input_count; i++) {
-        WEFT_TRY(status,
-                 bind(l, graph->inputs[i],
-                      graph->inputs[i] == graph->label ? WEFT_BINDING_ROLE_LABEL
-                                                       : WEFT_BINDING_ROLE_INPUT),
-                 fail);
+        WEFT_RETURN_IF_ERROR(bind(l, graph->inputs[i],
+                                  graph->inputs[i] == graph->label ? WEFT_BINDING_ROLE_LABEL
+                                                                   : WEFT_BINDING_ROLE_INPUT));
     }
     for (uint32_t v = 0; v < graph->value_count; v++) {
         if (graph->values[v].kind == WEFTI_VALUE_SCALAR) {
-            WEFT_TRY(status, bind(l, v, WEFT_BINDING_ROLE_SCALAR), fail);
+            WEFT_RETURN_IF_ERROR(bind(l, v, WEFT_BINDING_ROLE_SCALAR));
         }
     }
     if (graph->loss != WEFTI_NONE) {
-        WEFT_TRY(status, bind(l, graph->loss, WEFT_BINDING_ROLE_LOSS), fail);
+        WEFT_RETURN_IF_ERROR(bind(l, graph->loss, WEFT_BINDING_ROLE_LOSS));
     }
     if (graph->logits != WEFTI_NONE) {
-        WEFT_TRY(status, bind(l, graph->logits, WEFT_BINDING_ROLE_LOGITS), fail);
+        WEFT_RETURN_IF_ERROR(bind(l, graph->logits, WEFT_BINDING_ROLE_LOGITS));
     }
     for (uint32_t i = 0; i < graph->output_count; i++) {
         uint32_t v = graph->outputs[i];
         uint32_t buffer = l->buffers->of[v];
         if (v != graph->loss && v != graph->logits && buffer != WEFTI_NONE &&
             l->plan->buffers[buffer].kind == WEFTI_BUFFER_OUTPUT) {
-            WEFT_TRY(status, bind(l, v, WEFT_BINDING_ROLE_OUTPUT), fail);
+            WEFT_RETURN_IF_ERROR(bind(l, v, WEFT_BINDING_ROLE_OUTPUT));
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_lower_data(wefti_lowering_t *l)
 {
-    weft_status_t status;
-    WEFT_TRY(status, add_weights(l), fail);
-    WEFT_TRY(status, add_bindings(l), fail);
-fail:
-    return status;
+    WEFT_RETURN_IF_ERROR(add_weights(l));
+    WEFT_RETURN_IF_ERROR(add_bindings(l));
+    return WEFT_OK;
 }

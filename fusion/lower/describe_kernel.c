@@ -10,9 +10,7 @@ static weft_status_t copy_strings(wefti_arena_t *arena, const weft_attr_t *from,
     const char **strings = wefti_arena_array(arena, from->count, sizeof(*strings));
     for (size_t i = 0; strings != NULL && i < from->count; i++) {
         strings[i] = wefti_arena_strdup(arena, from->strings[i]);
-        if (strings[i] == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
+        WEFT_RETURN_IF_NO_MEMORY(strings[i]);
     }
     to->strings = strings;
     return strings == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
@@ -56,20 +54,15 @@ static weft_status_t copy_attr(wefti_arena_t *arena, const wefti_node_t *node,
 static weft_status_t copy_attrs(wefti_arena_t *arena, const wefti_node_t *node,
                                 wefti_plan_kernel_t *kernel)
 {
-    weft_status_t status = WEFT_OK;
     kernel->attrs = wefti_arena_array(arena, node->attr_count, sizeof(*kernel->attrs));
-    if (kernel->attrs == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(kernel->attrs);
     for (uint32_t i = 0; i < node->attr_count; i++) {
         if (strcmp(node->attrs[i].name, "parts") != 0) { /* which is how many kernels there are */
-            WEFT_TRY(status,
-                     copy_attr(arena, node, &node->attrs[i], &kernel->attrs[kernel->attr_count++]),
-                     fail);
+            WEFT_RETURN_IF_ERROR(
+                copy_attr(arena, node, &node->attrs[i], &kernel->attrs[kernel->attr_count++]));
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_lower_describe_kernel(wefti_lowering_t *l, const wefti_node_t *node,
@@ -85,9 +78,7 @@ weft_status_t wefti_lower_describe_kernel(wefti_lowering_t *l, const wefti_node_
                                     .output_count = node->output_count};
     kernel->inputs = wefti_arena_array(arena, node->input_count, sizeof(*kernel->inputs));
     kernel->outputs = wefti_arena_array(arena, node->output_count, sizeof(*kernel->outputs));
-    if (kernel->name == NULL || kernel->domain == NULL || kernel->op == NULL ||
-        kernel->inputs == NULL || kernel->outputs == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(kernel->name && kernel->domain && kernel->op && kernel->inputs &&
+                             kernel->outputs);
     return copy_attrs(arena, node, kernel);
 }

@@ -12,28 +12,23 @@ typedef struct ranges {
 
 static weft_status_t add_ranges(wefti_lowering_t *l, uint32_t index, ranges_t *out)
 {
-    weft_status_t status;
     const wefti_bucket_t *bucket = &l->buckets->list[index];
     const wefti_place_t *place = &l->regions->places[index];
     uint64_t bytes = wefti_lower_range_bytes(l, index);
     char *local = wefti_arena_printf(&l->arena, "bucket %u own gradients", index);
     char *wire = wefti_arena_printf(&l->arena, "bucket %u on the wire", index);
     char *first = wefti_arena_printf(&l->arena, "bucket %u, a micro-batch", index);
-    if (local == NULL || wire == NULL || first == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    WEFT_TRY(status, wefti_lower_grad_range(l, local, index, false, &out->gradients), fail);
+    WEFT_RETURN_IF_NO_MEMORY(local && wire && first);
+    WEFT_RETURN_IF_ERROR(wefti_lower_grad_range(l, local, index, false, &out->gradients));
     out->reduced = out->gradients;
     if (wefti_lower_grad_dtype(l, bucket) == WEFT_DTYPE_BF16) {
-        WEFT_TRY(status, wefti_lower_grad_range(l, wire, index, true, &out->reduced), fail);
+        WEFT_RETURN_IF_ERROR(wefti_lower_grad_range(l, wire, index, true, &out->reduced));
     }
-    if (l->folds->level_count > 0) {
-        status =
-            wefti_lower_add_range(l, first, WEFT_DTYPE_F32,
-                                  l->regions->first_begin + place->begin_bytes, bytes, &out->first);
-    }
-fail:
-    return status;
+    return l->folds->level_count == 0
+               ? WEFT_OK
+               : wefti_lower_add_range(l, first, WEFT_DTYPE_F32,
+                                       l->regions->first_begin + place->begin_bytes, bytes,
+                                       &out->first);
 }
 
 /* One piece of a fold. */
@@ -76,20 +71,18 @@ static weft_status_t add_fold(wefti_lowering_t *l, const wefti_fold_t *fold, uin
 
 weft_status_t wefti_lower_folds(wefti_lowering_t *l, wefti_kernels_t *kernels)
 {
-    weft_status_t status = WEFT_OK;
     for (uint32_t b = 0; b < l->buckets->count; b++) {
         ranges_t ranges = {0};
         if (!l->folds->has[b]) {
             continue;
         }
-        WEFT_TRY(status, add_ranges(l, b, &ranges), fail);
+        WEFT_RETURN_IF_ERROR(add_ranges(l, b, &ranges));
         for (uint32_t i = 0; i < l->folds->count; i++) {
             const wefti_fold_t *fold = &l->folds->list[i];
             if (fold->bucket == b - l->buckets->list[b].part) {
-                WEFT_TRY(status, add_fold(l, fold, b, &ranges, kernels), fail);
+                WEFT_RETURN_IF_ERROR(add_fold(l, fold, b, &ranges, kernels));
             }
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }

@@ -53,18 +53,15 @@ static weft_status_t find_bucket(const wefti_lowering_t *l, const uint32_t *buck
 
 weft_status_t wefti_lower_find_folds(wefti_lowering_t *l, wefti_folds_t *out)
 {
-    weft_status_t status = WEFT_OK;
     const wefti_graph_t *graph = l->graph;
     const wefti_buckets_t *buckets = l->buckets;
-    uint32_t *bucket_of_gradient = wefti_lower_map(l, graph->value_count);
+    uint32_t *bucket_of_gradient = wefti_id_map(&l->arena, graph->value_count);
     out->list = wefti_arena_array(&l->arena, l->order->node_count, sizeof(*out->list));
-    out->level_of = wefti_lower_map(l, graph->value_count);
-    out->first_of = wefti_lower_map(l, graph->value_count);
+    out->level_of = wefti_id_map(&l->arena, graph->value_count);
+    out->first_of = wefti_id_map(&l->arena, graph->value_count);
     out->has = wefti_arena_array(&l->arena, buckets->count, sizeof(*out->has));
-    if (bucket_of_gradient == NULL || out->list == NULL || out->level_of == NULL ||
-        out->first_of == NULL || out->has == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(bucket_of_gradient && out->list && out->level_of && out->first_of &&
+                             out->has);
     for (uint32_t b = buckets->count; b-- > 0;) {
         for (uint32_t i = 0; i < buckets->list[b].member_count; i++) {
             bucket_of_gradient[buckets->list[b].members[i].value] = b;
@@ -78,7 +75,7 @@ weft_status_t wefti_lower_find_folds(wefti_lowering_t *l, wefti_folds_t *out)
         }
         wefti_fold_t *fold = &out->list[out->count++];
         *fold = (wefti_fold_t){.node = id, .level = WEFTI_NONE};
-        WEFT_TRY(status, find_bucket(l, bucket_of_gradient, id, &fold->bucket), fail);
+        WEFT_RETURN_IF_ERROR(find_bucket(l, bucket_of_gradient, id, &fold->bucket));
         if (wefti_graph_outside_step(graph, id)) {
             fold->level = node->input_count / node->output_count - 1;
         }
@@ -87,6 +84,5 @@ weft_status_t wefti_lower_find_folds(wefti_lowering_t *l, wefti_folds_t *out)
             out->has[fold->bucket + part] = true;
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }

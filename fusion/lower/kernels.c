@@ -22,24 +22,19 @@ static uint32_t count_buffers(const wefti_lowering_t *l, uint32_t value)
 static weft_status_t fill_inputs(wefti_lowering_t *l, const wefti_node_t *node,
                                  wefti_plan_kernel_t *kernel)
 {
-    weft_status_t status = WEFT_OK;
     uint32_t count = 0;
     for (uint32_t j = 0; j < node->input_count; j++) {
         count += count_buffers(l, node->inputs[j]);
     }
     kernel->input_count = 0;
     kernel->inputs = wefti_arena_array(&l->plan->arena, count, sizeof(*kernel->inputs));
-    if (kernel->inputs == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(kernel->inputs);
     for (uint32_t j = 0; j < node->input_count; j++) {
         uint32_t value = node->inputs[j], pieces = count_buffers(l, value);
         uint32_t bucket = value == WEFTI_NONE ? WEFTI_NONE : l->buckets->shard_of[value];
         for (uint32_t part = 0; bucket != WEFTI_NONE && part < pieces; part++) {
-            WEFT_TRY(
-                status,
-                wefti_lower_grad_shard(l, bucket + part, &kernel->inputs[kernel->input_count++]),
-                fail);
+            WEFT_RETURN_IF_ERROR(
+                wefti_lower_grad_shard(l, bucket + part, &kernel->inputs[kernel->input_count++]));
         }
         if (bucket == WEFTI_NONE) {
             kernel->inputs[kernel->input_count++] = buffer_or_none(l, value);
@@ -49,22 +44,19 @@ static weft_status_t fill_inputs(wefti_lowering_t *l, const wefti_node_t *node,
                                j);
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t add_kernel(wefti_lowering_t *l, const wefti_node_t *node)
 {
-    weft_status_t status;
     wefti_plan_kernel_t *kernel = &l->plan->kernels[l->plan->kernel_count];
-    WEFT_TRY(status, wefti_lower_describe_kernel(l, node, node->name, kernel), fail);
-    WEFT_TRY(status, fill_inputs(l, node, kernel), fail);
+    WEFT_RETURN_IF_ERROR(wefti_lower_describe_kernel(l, node, node->name, kernel));
+    WEFT_RETURN_IF_ERROR(fill_inputs(l, node, kernel));
     for (uint32_t j = 0; j < node->output_count; j++) {
         kernel->outputs[j] = buffer_or_none(l, node->outputs[j]);
     }
     l->plan->kernel_count++;
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* A state of the bucket: its range in a region, or a rank's share. */
@@ -125,9 +117,7 @@ static weft_status_t unfuse(wefti_lowering_t *l, const wefti_bucket_t *bucket,
     out->output_count = def->outputs_min;
     out->attr_count = 0;
     out->attrs = wefti_arena_array(&l->arena, fused->attr_count, sizeof(*out->attrs));
-    if (out->attrs == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(out->attrs);
     for (uint32_t i = 0; i < fused->attr_count; i++) {
         for (size_t k = 0; k < def->attr_count; k++) {
             if (strcmp(fused->attrs[i].name, def->attrs[k].name) == 0) {
@@ -141,52 +131,42 @@ static weft_status_t unfuse(wefti_lowering_t *l, const wefti_bucket_t *bucket,
 /* Element-wise updates may run over padding: it is zero everywhere and stays zero. */
 static weft_status_t add_range_update(wefti_lowering_t *l, uint32_t index)
 {
-    weft_status_t status;
     const wefti_bucket_t *bucket = &l->buckets->list[index];
     wefti_node_t node;
     wefti_plan_kernel_t *kernel = &l->plan->kernels[l->plan->kernel_count];
     char *name = wefti_arena_printf(&l->arena, "update of bucket %u", index);
-    if (name == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    WEFT_TRY(status, unfuse(l, bucket, &l->graph->nodes[bucket->update], &node), fail);
-    WEFT_TRY(status, wefti_lower_describe_kernel(l, &node, name, kernel), fail);
+    WEFT_RETURN_IF_NO_MEMORY(name);
+    WEFT_RETURN_IF_ERROR(unfuse(l, bucket, &l->graph->nodes[bucket->update], &node));
+    WEFT_RETURN_IF_ERROR(wefti_lower_describe_kernel(l, &node, name, kernel));
     for (uint32_t j = 0; j < bucket->operand_count; j++) {
-        WEFT_TRY(status, find_operand(l, index, j, &kernel->inputs[j]), fail);
+        WEFT_RETURN_IF_ERROR(find_operand(l, index, j, &kernel->inputs[j]));
     }
     for (uint32_t j = 0; j < kernel->output_count; j++) {
         kernel->outputs[j] = kernel->inputs[node.def->in_place[j]];
     }
     l->plan->kernel_count++;
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* What other programs run in place of a node: it reads and writes the same memory. */
 static weft_status_t add_variants(wefti_lowering_t *l, uint32_t node, wefti_kernels_t *out)
 {
-    weft_status_t status = WEFT_OK;
     for (uint32_t v = l->order->variant_of[node]; v != WEFTI_NONE; v = l->order->next_variant[v]) {
         out->of_variant[v] = l->plan->kernel_count;
-        WEFT_TRY(status, add_kernel(l, &l->graph->nodes[v]), fail);
+        WEFT_RETURN_IF_ERROR(add_kernel(l, &l->graph->nodes[v]));
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_lower_kernels(wefti_lowering_t *l, wefti_kernels_t *out)
 {
-    weft_status_t status = WEFT_OK;
     const wefti_order_t *order = l->order;
     size_t most = (size_t)order->item_count + l->graph->node_count + l->buckets->count;
     l->plan->kernels = wefti_arena_array(&l->plan->arena, most, sizeof(*l->plan->kernels));
-    out->of_item = wefti_lower_map(l, order->item_count);
-    out->of_variant = wefti_lower_map(l, l->graph->node_count);
-    out->of_bucket = wefti_lower_map(l, l->buckets->count);
-    if (l->plan->kernels == NULL || out->of_item == NULL || out->of_variant == NULL ||
-        out->of_bucket == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    out->of_item = wefti_id_map(&l->arena, order->item_count);
+    out->of_variant = wefti_id_map(&l->arena, l->graph->node_count);
+    out->of_bucket = wefti_id_map(&l->arena, l->buckets->count);
+    WEFT_RETURN_IF_NO_MEMORY(l->plan->kernels && out->of_item && out->of_variant && out->of_bucket);
     for (uint32_t i = 0; i < order->item_count; i++) {
         uint32_t node = order->items[i].node, bucket = wefti_lower_item_bucket(l, i);
         if (wefti_graph_is_fold(l->graph, node)) {
@@ -194,19 +174,17 @@ weft_status_t wefti_lower_kernels(wefti_lowering_t *l, wefti_kernels_t *out)
         }
         out->of_item[i] = l->plan->kernel_count;
         if (bucket == WEFTI_NONE) {
-            WEFT_TRY(status, add_kernel(l, &l->graph->nodes[node]), fail);
-            WEFT_TRY(status, add_variants(l, node, out), fail);
+            WEFT_RETURN_IF_ERROR(add_kernel(l, &l->graph->nodes[node]));
+            WEFT_RETURN_IF_ERROR(add_variants(l, node, out));
         } else {
-            WEFT_TRY(status, add_range_update(l, bucket), fail);
+            WEFT_RETURN_IF_ERROR(add_range_update(l, bucket));
         }
     }
     for (uint32_t b = 0; b < l->buckets->count; b++) { /* of fused buckets: in no stream */
         if (l->buckets->list[b].fused) {
             out->of_bucket[b] = l->plan->kernel_count;
-            WEFT_TRY(status, add_range_update(l, b), fail);
+            WEFT_RETURN_IF_ERROR(add_range_update(l, b));
         }
     }
-    status = wefti_lower_folds(l, out);
-fail:
-    return status;
+    return wefti_lower_folds(l, out);
 }

@@ -27,9 +27,7 @@ static weft_status_t copy_forecast(weft_plan_t *plan, const wefti_plan_forecast_
         plan->forecast.gradients[i].ready_ps = forecast->gradients[i].ready_ps;
         plan->forecast.gradients[i].name =
             wefti_arena_strdup(&plan->arena, forecast->gradients[i].name);
-        if (plan->forecast.gradients[i].name == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
+        WEFT_RETURN_IF_NO_MEMORY(plan->forecast.gradients[i].name);
     }
     return WEFT_OK; /* rows' names are literals */
 }
@@ -65,16 +63,13 @@ static weft_status_t describe_plan(wefti_lowering_t *l)
         plan->topology = wefti_arena_strdup(&plan->arena, l->params->place->summary);
         plan->placement = wefti_arena_strdup(&plan->arena, l->params->place->digest);
     }
-    if (plan->topology == NULL || plan->placement == NULL || plan->model_name == NULL ||
-        plan->policy == NULL || plan->optimizer == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(plan->topology && plan->placement && plan->model_name &&
+                             plan->policy && plan->optimizer);
     return copy_forecast(plan, l->params->forecast);
 }
 
 static weft_status_t lower(wefti_lowering_t *l)
 {
-    weft_status_t status;
     wefti_order_t order = {0};
     wefti_buckets_t buckets = {0};
     wefti_folds_t folds = {0};
@@ -89,19 +84,17 @@ static weft_status_t lower(wefti_lowering_t *l)
     l->regions = &regions;
     l->ranges = &ranges;
     l->kernels = &kernels;
-    WEFT_TRY(status, wefti_lower_order(l, &order), fail);
-    WEFT_TRY(status, wefti_lower_buckets(l, &buckets), fail);
-    WEFT_TRY(status, describe_plan(l), fail);
-    WEFT_TRY(status, wefti_lower_find_folds(l, &folds), fail);
-    WEFT_TRY(status, wefti_lower_create_buffers(l, &buffers), fail);
-    WEFT_TRY(status, wefti_lower_regions(l, &regions), fail);
-    WEFT_TRY(status, wefti_lower_activations(l, &ranges), fail);
-    WEFT_TRY(status, wefti_lower_kernels(l, &kernels), fail);
-    WEFT_TRY(status, wefti_lower_collectives(l), fail);
-    WEFT_TRY(status, wefti_lower_programs(l), fail);
-    status = wefti_lower_data(l);
-fail:
-    return status;
+    WEFT_RETURN_IF_ERROR(wefti_lower_order(l, &order));
+    WEFT_RETURN_IF_ERROR(wefti_lower_buckets(l, &buckets));
+    WEFT_RETURN_IF_ERROR(describe_plan(l));
+    WEFT_RETURN_IF_ERROR(wefti_lower_find_folds(l, &folds));
+    WEFT_RETURN_IF_ERROR(wefti_lower_create_buffers(l, &buffers));
+    WEFT_RETURN_IF_ERROR(wefti_lower_regions(l, &regions));
+    WEFT_RETURN_IF_ERROR(wefti_lower_activations(l, &ranges));
+    WEFT_RETURN_IF_ERROR(wefti_lower_kernels(l, &kernels));
+    WEFT_RETURN_IF_ERROR(wefti_lower_collectives(l));
+    WEFT_RETURN_IF_ERROR(wefti_lower_programs(l));
+    return wefti_lower_data(l);
 }
 
 weft_status_t wefti_lower(const wefti_graph_t *graph, const wefti_lower_params_t *params,

@@ -277,14 +277,4 @@ struct wefti_lowering {
     struct wefti_rankings *rankings; /* algorithms.c: fusion/rankings.h */
 };
 
-/* WEFTI_NONE for every id below count; NULL: no memory. */
-static inline uint32_t *wefti_lower_map(wefti_lowering_t *lowering, size_t count)
-{
-    uint32_t *map = wefti_arena_array(&lowering->arena, count, sizeof(*map));
-    for (size_t i = 0; map != NULL && i < count; i++) {
-        map[i] = WEFTI_NONE;
-    }
-    return map;
-}
-
 #endif

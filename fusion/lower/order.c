@@ -95,12 +95,10 @@ static weft_status_t find_nodes(wefti_lowering_t *l, wefti_order_t *o)
 {
     const wefti_graph_t *graph = l->graph;
     bool *runs = wefti_arena_array(&l->arena, graph->node_count, sizeof(*runs));
-    o->nodes = wefti_lower_map(l, graph->order_count);
-    o->variant_of = wefti_lower_map(l, graph->node_count);
-    o->next_variant = wefti_lower_map(l, graph->node_count);
-    if (runs == NULL || o->nodes == NULL || o->variant_of == NULL || o->next_variant == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    o->nodes = wefti_id_map(&l->arena, graph->order_count);
+    o->variant_of = wefti_id_map(&l->arena, graph->node_count);
+    o->next_variant = wefti_id_map(&l->arena, graph->node_count);
+    WEFT_RETURN_IF_NO_MEMORY(runs && o->nodes && o->variant_of && o->next_variant);
     for (uint32_t p = 0; p < graph->program_count; p++) {
         const wefti_program_t *program = &graph->programs[p];
         bool steps = strcmp(program->name, "init") != 0 && strcmp(program->name, "eval") != 0;
@@ -123,13 +121,12 @@ static weft_status_t find_nodes(wefti_lowering_t *l, wefti_order_t *o)
 /* Room for items and commands. */
 static weft_status_t reserve(wefti_lowering_t *l, wefti_order_t *o)
 {
-    weft_status_t status = WEFT_OK;
     const wefti_graph_t *graph = l->graph;
     size_t pieces = 0, items = 0, commands = 0;
     for (uint32_t i = 0; i < o->node_count; i++) {
         const wefti_node_t *node = &graph->nodes[o->nodes[i]];
         uint32_t parts;
-        WEFT_TRY(status, parts_of(graph, o->nodes[i], &parts), fail);
+        WEFT_RETURN_IF_ERROR(parts_of(graph, o->nodes[i], &parts));
         pieces += parts > 1 ? parts : 0;
         items += wefti_node_communicates(node) ? 0 : parts;
         commands += !wefti_node_communicates(node)   ? 0
@@ -142,13 +139,11 @@ static weft_status_t reserve(wefti_lowering_t *l, wefti_order_t *o)
     }
     o->items = wefti_arena_array(&l->arena, items, sizeof(*o->items));
     o->commands = wefti_arena_array(&l->arena, commands, sizeof(*o->commands));
-    o->item_of = wefti_lower_map(l, graph->node_count);
-    o->command_of = wefti_lower_map(l, graph->node_count);
+    o->item_of = wefti_id_map(&l->arena, graph->node_count);
+    o->command_of = wefti_id_map(&l->arena, graph->node_count);
     return o->items == NULL || o->commands == NULL || o->item_of == NULL || o->command_of == NULL
                ? WEFT_ERR_NO_MEMORY
                : WEFT_OK;
-fail:
-    return status;
 }
 
 static void add_items(wefti_order_t *o, uint32_t node, uint32_t parts)
@@ -186,15 +181,14 @@ static void add_commands(const wefti_graph_t *graph, wefti_order_t *o, uint32_t 
 
 static weft_status_t add_node(wefti_lowering_t *l, wefti_order_t *o, uint32_t id)
 {
-    weft_status_t status = WEFT_OK;
     const wefti_node_t *node = &l->graph->nodes[id];
     uint32_t parts;
     if (wefti_lower_is_view(node)) {
         return WEFT_OK;
     }
-    WEFT_TRY(status, parts_of(l->graph, id, &parts), fail);
+    WEFT_RETURN_IF_ERROR(parts_of(l->graph, id, &parts));
     if (is_on_activations(l->graph, node)) {
-        WEFT_TRY(status, wefti_lower_check_activations(l, node), fail);
+        WEFT_RETURN_IF_ERROR(wefti_lower_check_activations(l, node));
         parts = node->input_count;
     }
     if (wefti_node_communicates(node)) {
@@ -202,8 +196,7 @@ static weft_status_t add_node(wefti_lowering_t *l, wefti_order_t *o, uint32_t id
     } else {
         add_items(o, id, parts);
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* Orderings that no value expresses, with a collective on one side: it is issued after the kernel
@@ -214,9 +207,7 @@ static weft_status_t find_constraints(wefti_lowering_t *l, wefti_order_t *o)
     const wefti_graph_t *graph = l->graph;
     o->constraints =
         wefti_arena_array(&l->arena, (size_t)graph->constraint_count + 1, sizeof(*o->constraints));
-    if (o->constraints == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(o->constraints);
     for (uint32_t c = 0; c < graph->constraint_count; c++) {
         uint32_t before = wefti_graph_live_node(graph, graph->constraints[c].before);
         uint32_t after = wefti_graph_live_node(graph, graph->constraints[c].after);
@@ -231,13 +222,11 @@ static weft_status_t find_constraints(wefti_lowering_t *l, wefti_order_t *o)
 
 weft_status_t wefti_lower_order(wefti_lowering_t *l, wefti_order_t *out)
 {
-    weft_status_t status;
-    WEFT_TRY(status, find_nodes(l, out), fail);
-    WEFT_TRY(status, reserve(l, out), fail);
-    WEFT_TRY(status, find_constraints(l, out), fail);
+    WEFT_RETURN_IF_ERROR(find_nodes(l, out));
+    WEFT_RETURN_IF_ERROR(reserve(l, out));
+    WEFT_RETURN_IF_ERROR(find_constraints(l, out));
     for (uint32_t i = 0; i < out->node_count; i++) {
-        WEFT_TRY(status, add_node(l, out, out->nodes[i]), fail);
+        WEFT_RETURN_IF_ERROR(add_node(l, out, out->nodes[i]));
     }
-fail:
-    return status;
+    return WEFT_OK;
 }

@@ -28,9 +28,7 @@ static weft_status_t begin_program(wefti_lowering_t *l, const char *name, size_t
     wefti_plan_program_t *program = &l->plan->programs[l->plan->program_count++];
     program->name = wefti_arena_strdup(arena, name);
     program->streams = wefti_arena_array(arena, STREAM_COUNT, sizeof(*program->streams));
-    if (program->name == NULL || program->streams == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(program->name && program->streams);
     program->streams[COMPUTE].steps = wefti_arena_array(arena, compute, sizeof(wefti_plan_step_t));
     program->streams[COMM].steps = wefti_arena_array(arena, comm, sizeof(wefti_plan_step_t));
     *out_program = program;
@@ -87,9 +85,7 @@ static weft_status_t find_readers(const writer_t *w, uint32_t **out_reader)
     const wefti_order_t *order = l->order;
     uint32_t *reader = wefti_arena_array(&l->arena, l->plan->collective_count, sizeof(*reader));
     *out_reader = reader;
-    if (reader == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(reader);
     for (uint32_t c = 0; c < l->plan->collective_count; c++) {
         reader[c] = order->item_count;
     }
@@ -142,14 +138,12 @@ static void add_sends_of(writer_t *w, uint32_t node, const uint32_t *reader)
 /* The collectives of a program, in its order. */
 static weft_status_t add_sends(writer_t *w, const wefti_program_t *program)
 {
-    weft_status_t status;
     uint32_t *reader = NULL;
-    WEFT_TRY(status, find_readers(w, &reader), fail);
+    WEFT_RETURN_IF_ERROR(find_readers(w, &reader));
     for (uint32_t i = 0; i < program->node_count; i++) {
         add_sends_of(w, program->nodes[i], reader);
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static int compare_after(const void *a, const void *b)
@@ -165,10 +159,8 @@ static weft_status_t find_waits(writer_t *w)
 {
     uint32_t items = w->l->order->item_count;
     qsort(w->sends, w->send_count, sizeof(*w->sends), compare_after);
-    w->waiting = wefti_lower_map(w->l, items + 1);
-    if (w->waiting == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    w->waiting = wefti_id_map(&w->l->arena, items + 1);
+    WEFT_RETURN_IF_NO_MEMORY(w->waiting);
     for (uint32_t s = 0; s < w->send_count; s++) {
         uint32_t before = w->waiting[w->sends[s].reader];
         if (before != WEFTI_NONE) {
@@ -183,10 +175,8 @@ static weft_status_t begin_writer(wefti_lowering_t *l, const wefti_program_t *pr
 {
     *w = (writer_t){.l = l, .name = program->name};
     w->sends = wefti_arena_array(&l->arena, l->plan->collective_count, sizeof(*w->sends));
-    w->runs = wefti_lower_map(l, l->graph->node_count);
-    if (w->sends == NULL || w->runs == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    w->runs = wefti_id_map(&l->arena, l->graph->node_count);
+    WEFT_RETURN_IF_NO_MEMORY(w->sends && w->runs);
     for (uint32_t i = 0; i < program->node_count; i++) {
         uint32_t node = program->nodes[i], of = wefti_graph_variant_of(l->graph, node);
         w->runs[of != WEFTI_NONE ? of : node] = node;
@@ -243,14 +233,12 @@ static void write_item(writer_t *w, uint32_t item)
 /* All sends have been added. Events are numbered over all programs, each is recorded by one. */
 static weft_status_t write_program(writer_t *w)
 {
-    weft_status_t status;
     wefti_lowering_t *l = w->l;
     uint32_t send = 0;
-    WEFT_TRY(status, find_waits(w), fail);
-    WEFT_TRY(status,
-             begin_program(l, w->name, (size_t)l->order->item_count + 3 * (size_t)w->send_count,
-                           3 * (size_t)w->send_count, &w->program),
-             fail);
+    WEFT_RETURN_IF_ERROR(find_waits(w));
+    WEFT_RETURN_IF_ERROR(begin_program(l, w->name,
+                                       (size_t)l->order->item_count + 3 * (size_t)w->send_count,
+                                       3 * (size_t)w->send_count, &w->program));
     for (uint32_t i = 0; i <= l->order->item_count; i++) {
         for (; send < w->send_count && w->sends[send].after == i; send++) {
             write_send(w, send);
@@ -259,19 +247,16 @@ static weft_status_t write_program(writer_t *w)
             write_item(w, i);
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t add_program(wefti_lowering_t *l, const wefti_program_t *program)
 {
-    weft_status_t status;
     writer_t w;
-    WEFT_TRY(status, begin_writer(l, program, &w), fail);
-    WEFT_TRY(status, add_sends(&w, program), fail);
-    WEFT_TRY(status, write_program(&w), fail);
-fail:
-    return status;
+    WEFT_RETURN_IF_ERROR(begin_writer(l, program, &w));
+    WEFT_RETURN_IF_ERROR(add_sends(&w, program));
+    WEFT_RETURN_IF_ERROR(write_program(&w));
+    return WEFT_OK;
 }
 
 /* Is it this name, or this name and a number: "micro_step.1"? */
@@ -286,16 +271,14 @@ static bool is_named(const wefti_program_t *program, const char *name)
 static weft_status_t add_programs(wefti_lowering_t *l)
 {
     static const char *const names[] = {WEFTI_PROGRAMS};
-    weft_status_t status = WEFT_OK;
     for (size_t n = 0; n < sizeof(names) / sizeof(names[0]); n++) {
         for (uint32_t i = 0; i < l->graph->program_count; i++) {
             if (is_named(&l->graph->programs[i], names[n])) {
-                WEFT_TRY(status, add_program(l, &l->graph->programs[i]), fail);
+                WEFT_RETURN_IF_ERROR(add_program(l, &l->graph->programs[i]));
             }
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t check_names(const wefti_graph_t *graph)
@@ -319,26 +302,19 @@ static weft_status_t check_names(const wefti_graph_t *graph)
 weft_status_t wefti_lower_programs(wefti_lowering_t *l)
 {
     static const char *const names[STREAM_COUNT] = {"compute", "comm"};
-    weft_status_t status;
     wefti_arena_t *arena = &l->plan->arena;
     l->plan->streams = wefti_arena_array(arena, STREAM_COUNT, sizeof(*l->plan->streams));
     l->plan->programs =
         wefti_arena_array(arena, l->graph->program_count, sizeof(*l->plan->programs));
-    if (l->plan->streams == NULL || l->plan->programs == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(l->plan->streams && l->plan->programs);
     if (wefti_graph_find_program(l->graph, "step") == NULL) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "graph has no program 'step'");
     }
-    WEFT_TRY(status, check_names(l->graph), fail);
+    WEFT_RETURN_IF_ERROR(check_names(l->graph));
     for (uint32_t s = 0; s < STREAM_COUNT; s++) {
         l->plan->streams[s] = (wefti_plan_stream_t){wefti_arena_strdup(arena, names[s]), s == COMM};
-        if (l->plan->streams[s].name == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
+        WEFT_RETURN_IF_NO_MEMORY(l->plan->streams[s].name);
     }
     l->plan->stream_count = STREAM_COUNT;
-    status = add_programs(l);
-fail:
-    return status;
+    return add_programs(l);
 }

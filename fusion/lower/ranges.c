@@ -104,13 +104,11 @@ weft_status_t wefti_lower_find_ranges(wefti_lowering_t *l, const uint32_t *ends,
     const wefti_order_t *order = l->order;
     out->list = wefti_arena_array(&l->arena, 2 * (size_t)order->command_count, sizeof(*out->list));
     out->has = wefti_arena_array(&l->arena, l->graph->value_count, sizeof(*out->has));
-    out->of_gather = wefti_lower_map(l, l->graph->node_count);
-    out->own_of = wefti_lower_map(l, l->buckets->count);
-    out->sent_of = wefti_lower_map(l, l->buckets->count);
-    if (out->list == NULL || out->has == NULL || out->of_gather == NULL || out->own_of == NULL ||
-        out->sent_of == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    out->of_gather = wefti_id_map(&l->arena, l->graph->node_count);
+    out->own_of = wefti_id_map(&l->arena, l->buckets->count);
+    out->sent_of = wefti_id_map(&l->arena, l->buckets->count);
+    WEFT_RETURN_IF_NO_MEMORY(out->list && out->has && out->of_gather && out->own_of &&
+                             out->sent_of);
     for (uint32_t c = 0; c < order->command_count; c++) {
         const wefti_command_t *command = &order->commands[c];
         uint32_t bucket = wefti_lower_command_bucket(l, c);
@@ -143,28 +141,24 @@ static weft_status_t add_member(wefti_lowering_t *l, const wefti_range_t *range,
 
 static weft_status_t add_weights(wefti_lowering_t *l, const wefti_range_t *range)
 {
-    weft_status_t status = WEFT_OK;
     const wefti_node_t *node = &l->graph->nodes[range->gather];
     for (uint32_t i = 0; i < node->output_count; i++) {
         if (node->outputs[i] != WEFTI_NONE) {
-            WEFT_TRY(status,
-                     add_member(l, range, node->outputs[i], node->inputs[i + 1], WEFTI_BUFFER_TEMP),
-                     fail);
+            WEFT_RETURN_IF_ERROR(
+                add_member(l, range, node->outputs[i], node->inputs[i + 1], WEFTI_BUFFER_TEMP));
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* What kernels write, or what is reduced, which may be the same. */
 static weft_status_t add_gradient(wefti_lowering_t *l, const wefti_range_t *range,
                                   const wefti_member_t *member)
 {
-    weft_status_t status;
     bool rounded = is_rounded(l, &l->buckets->list[range->bucket]);
     uint32_t value = rounded && range->sent ? member->sent : member->value;
     wefti_plan_buffer_t *buffer = &l->plan->buffers[l->plan->buffer_count];
-    WEFT_TRY(status, add_member(l, range, value, member->param, WEFTI_BUFFER_GRAD), fail);
+    WEFT_RETURN_IF_ERROR(add_member(l, range, value, member->param, WEFTI_BUFFER_GRAD));
     l->buffers->of[member->sent] = l->buffers->of[value];
     if (rounded) { /* what is sent has the name of the gradient */
         buffer->name =
@@ -172,38 +166,31 @@ static weft_status_t add_gradient(wefti_lowering_t *l, const wefti_range_t *rang
                                range->sent ? "" : ", own");
     }
     return buffer->name == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
-fail:
-    return status;
 }
 
 weft_status_t wefti_lower_place_ranges(wefti_lowering_t *l, wefti_ranges_t *ranges)
 {
-    weft_status_t status = WEFT_OK;
     for (uint32_t r = 0; r < ranges->count; r++) {
         wefti_range_t *range = &ranges->list[r];
         const wefti_bucket_t *bucket = &l->buckets->list[range->bucket];
         bool gathers = range->gather != WEFTI_NONE;
         char *name = wefti_arena_printf(&l->arena, "bucket %u %s", range->bucket,
                                         gathers ? "gathered weights" : "gradients");
-        if (name == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
-        WEFT_TRY(status,
-                 wefti_lower_add_range(l, name,
-                                       !gathers && range->sent ? wefti_lower_grad_dtype(l, bucket)
-                                                               : wefti_lower_param_dtype(l, bucket),
-                                       range->offset_bytes, range->size_bytes, &range->buffer),
-                 fail);
+        WEFT_RETURN_IF_NO_MEMORY(name);
+        WEFT_RETURN_IF_ERROR(
+            wefti_lower_add_range(l, name,
+                                  !gathers && range->sent ? wefti_lower_grad_dtype(l, bucket)
+                                                          : wefti_lower_param_dtype(l, bucket),
+                                  range->offset_bytes, range->size_bytes, &range->buffer));
         l->plan->buffers[range->buffer].range = range->buffer + 1;
         if (gathers) {
-            WEFT_TRY(status, add_weights(l, range), fail);
+            WEFT_RETURN_IF_ERROR(add_weights(l, range));
         }
         for (uint32_t i = 0; i < bucket->member_count && !gathers; i++) {
-            WEFT_TRY(status, add_gradient(l, range, &bucket->members[i]), fail);
+            WEFT_RETURN_IF_ERROR(add_gradient(l, range, &bucket->members[i]));
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_lower_add_piece(wefti_lowering_t *l, const char *name, uint32_t index,

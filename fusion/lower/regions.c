@@ -22,12 +22,9 @@
 static weft_status_t add_kept(wefti_lowering_t *l, wefti_regions_t *r, uint32_t value,
                               wefti_buffer_kind_t kind)
 {
-    weft_status_t status;
-    WEFT_TRY(status, wefti_lower_add_buffer(l, value, kind, l->buffers->cursor), fail);
+    WEFT_RETURN_IF_ERROR(wefti_lower_add_buffer(l, value, kind, l->buffers->cursor));
     r->kept_bytes += wefti_value_bytes(&l->graph->values[value]);
     return wefti_lower_advance(l, wefti_value_bytes(&l->graph->values[value]));
-fail:
-    return status;
 }
 
 /* Members that lie in regions; pieces of one share the first one's. */
@@ -123,7 +120,6 @@ static weft_status_t add_param(wefti_lowering_t *l, wefti_regions_t *r,
  * region. */
 static weft_status_t place_buckets(wefti_lowering_t *l, wefti_regions_t *r, bool gathered)
 {
-    weft_status_t status = WEFT_OK;
     uint64_t begin = 0, state_begin = 0;
     for (uint32_t b = 0; b < l->buckets->count; b++) {
         const wefti_bucket_t *bucket = &l->buckets->list[b];
@@ -131,25 +127,24 @@ static weft_status_t place_buckets(wefti_lowering_t *l, wefti_regions_t *r, bool
         if (bucket->gathered != gathered) {
             continue;
         }
-        WEFT_TRY(status, pad_region(l, r, unit), fail);
+        WEFT_RETURN_IF_ERROR(pad_region(l, r, unit));
         if (bucket->part == 0) {
             begin = l->buffers->cursor - r->param_begin;
             state_begin = r->state_bytes;
         }
         for (uint32_t i = 0; i < own_members(bucket); i++) {
-            WEFT_TRY(status, check_gradient(l, &bucket->members[i]), fail);
-            WEFT_TRY(status, add_param(l, r, bucket, bucket->members[i].param), fail);
-            WEFT_TRY(status, pad_region(l, r, member_unit(l)), fail);
+            WEFT_RETURN_IF_ERROR(check_gradient(l, &bucket->members[i]));
+            WEFT_RETURN_IF_ERROR(add_param(l, r, bucket, bucket->members[i].param));
+            WEFT_RETURN_IF_ERROR(pad_region(l, r, member_unit(l)));
         }
-        WEFT_TRY(status, pad_region(l, r, unit), fail);
+        WEFT_RETURN_IF_ERROR(pad_region(l, r, unit));
         const wefti_place_t place =
             place_bucket(l, bucket, begin, l->buffers->cursor - r->param_begin, state_begin);
         r->places[b] = place;
         r->state_bytes = place.state_begin_bytes + (place.end_bytes - place.begin_bytes) /
                                                        (bucket->sharded ? l->buckets->shards : 1);
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* Positions of sharded parameters follow the region of the others. */
@@ -169,31 +164,27 @@ static weft_status_t place_sharded(wefti_lowering_t *l, wefti_regions_t *r)
 /* Parameters of all buckets, then those without a gradient, then shards. */
 static weft_status_t add_params(wefti_lowering_t *l, wefti_regions_t *r)
 {
-    weft_status_t status = WEFT_OK;
     r->param_begin = l->buffers->cursor;
     r->places = wefti_arena_array(&l->arena, l->buckets->count, sizeof(*r->places));
-    if (r->places == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    WEFT_TRY(status, place_buckets(l, r, false), fail);
+    WEFT_RETURN_IF_NO_MEMORY(r->places);
+    WEFT_RETURN_IF_ERROR(place_buckets(l, r, false));
     r->bytes = region_bytes(l, l->buffers->cursor - r->param_begin);
     l->buffers->cursor = r->param_begin + r->bytes;
-    WEFT_TRY(status, place_sharded(l, r), fail);
+    WEFT_RETURN_IF_ERROR(place_sharded(l, r));
     if (l->buckets->shards == 1) { /* states lie where their parameters do */
         r->state_bytes = r->bytes;
     }
     for (uint32_t v = 0; v < l->graph->value_count; v++) {
         if (l->graph->values[v].kind == WEFTI_VALUE_PARAM && l->buffers->of[v] == WEFTI_NONE) {
-            WEFT_TRY(status, add_kept(l, r, v, WEFTI_BUFFER_PARAM), fail);
+            WEFT_RETURN_IF_ERROR(add_kept(l, r, v, WEFTI_BUFFER_PARAM));
         }
     }
     for (uint32_t b = 0; b < l->buckets->count; b++) {
         if (l->buckets->list[b].gathered) {
-            WEFT_TRY(status, wefti_lower_add_shards(l, b, &r->kept_bytes), fail);
+            WEFT_RETURN_IF_ERROR(wefti_lower_add_shards(l, b, &r->kept_bytes));
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static void set_reduced(wefti_lowering_t *l, const wefti_member_t *member, uint32_t buffer)
@@ -208,14 +199,11 @@ static void set_reduced(wefti_lowering_t *l, const wefti_member_t *member, uint3
 static weft_status_t add_wire_gradient(wefti_lowering_t *l, wefti_regions_t *r,
                                        const wefti_bucket_t *bucket, const wefti_member_t *member)
 {
-    weft_status_t status;
     uint32_t own = l->buffers->of[member->value];
     wefti_plan_buffer_t *wire = &l->plan->buffers[l->plan->buffer_count];
     uint64_t place = l->plan->buffers[own].offset_bytes - r->local_begin;
-    WEFT_TRY(status,
-             wefti_lower_add_buffer(l, member->value, WEFTI_BUFFER_GRAD,
-                                    r->grad_begin + wefti_lower_grad_bytes(l, place)),
-             fail);
+    WEFT_RETURN_IF_ERROR(wefti_lower_add_buffer(l, member->value, WEFTI_BUFFER_GRAD,
+                                                r->grad_begin + wefti_lower_grad_bytes(l, place)));
     wire->dtype = wefti_lower_grad_dtype(l, bucket);
     wire->size_bytes = wefti_lower_grad_bytes(l, wire->size_bytes);
     r->kept_bytes += wire->size_bytes;
@@ -224,29 +212,24 @@ static weft_status_t add_wire_gradient(wefti_lowering_t *l, wefti_regions_t *r,
     l->plan->buffers[own].name =
         wefti_arena_printf(&l->plan->arena, "%s, own", l->plan->buffers[own].name);
     return l->plan->buffers[own].name == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
-fail:
-    return status;
 }
 
 static weft_status_t add_wire_gradients(wefti_lowering_t *l, wefti_regions_t *r)
 {
-    weft_status_t status = WEFT_OK;
     r->grad_begin = l->buffers->cursor;
     for (uint32_t b = 0; b < l->buckets->count; b++) {
         const wefti_bucket_t *bucket = &l->buckets->list[b];
         for (uint32_t i = 0; i < own_members(bucket) && !bucket->passing; i++) {
-            WEFT_TRY(status, add_wire_gradient(l, r, bucket, &bucket->members[i]), fail);
+            WEFT_RETURN_IF_ERROR(add_wire_gradient(l, r, bucket, &bucket->members[i]));
         }
     }
     l->buffers->cursor = r->grad_begin + wefti_lower_grad_bytes(l, r->grad_bytes);
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* A region like that of gradients. */
 static weft_status_t add_first_level(wefti_lowering_t *l, wefti_regions_t *r)
 {
-    weft_status_t status = WEFT_OK;
     r->first_begin = l->buffers->cursor;
     for (uint32_t b = 0; b < l->buckets->count; b++) {
         const wefti_bucket_t *bucket = &l->buckets->list[b];
@@ -257,55 +240,43 @@ static weft_status_t add_first_level(wefti_lowering_t *l, wefti_regions_t *r)
                 return wefti_error(WEFT_ERR_UNSUPPORTED, "gradient '%s': no partial sum",
                                    l->graph->values[gradient].name);
             }
-            WEFT_TRY(status,
-                     wefti_lower_add_buffer(l, sum, WEFTI_BUFFER_GRAD,
-                                            r->first_begin + own->offset_bytes - r->local_begin),
-                     fail);
+            WEFT_RETURN_IF_ERROR(wefti_lower_add_buffer(
+                l, sum, WEFTI_BUFFER_GRAD, r->first_begin + own->offset_bytes - r->local_begin));
             r->kept_bytes += own->size_bytes;
         }
     }
     l->buffers->cursor = r->first_begin + r->grad_bytes;
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* Partial sums of one bucket above the first; they are there all the time. */
 static weft_status_t add_levels(wefti_lowering_t *l, wefti_regions_t *r, uint32_t index)
 {
-    weft_status_t status = WEFT_OK;
     wefti_place_t *place = &r->places[index];
     uint64_t bytes = place->end_bytes - place->begin_bytes;
-    place->levels = wefti_lower_map(l, l->folds->level_count);
-    if (place->levels == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    place->levels = wefti_id_map(&l->arena, l->folds->level_count);
+    WEFT_RETURN_IF_NO_MEMORY(place->levels);
     for (uint32_t t = 1; t < l->folds->level_count; t++) {
         char *name = wefti_arena_printf(&l->arena, "bucket %u, sum of %u micro-batches", index,
                                         (uint32_t)1 << t);
-        if (name == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
-        WEFT_TRY(status,
-                 wefti_lower_add_range(l, name, WEFT_DTYPE_F32, l->buffers->cursor, bytes,
-                                       &place->levels[t]),
-                 fail);
+        WEFT_RETURN_IF_NO_MEMORY(name);
+        WEFT_RETURN_IF_ERROR(wefti_lower_add_range(l, name, WEFT_DTYPE_F32, l->buffers->cursor,
+                                                   bytes, &place->levels[t]));
         l->plan->buffers[place->levels[t]].kind = WEFTI_BUFFER_GRAD;
         r->kept_bytes += bytes;
-        WEFT_TRY(status, wefti_lower_advance(l, bytes), fail);
+        WEFT_RETURN_IF_ERROR(wefti_lower_advance(l, bytes));
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t add_partial_sums(wefti_lowering_t *l, wefti_regions_t *r)
 {
-    weft_status_t status = WEFT_OK;
     if (l->folds->level_count > 0) {
-        WEFT_TRY(status, add_first_level(l, r), fail);
+        WEFT_RETURN_IF_ERROR(add_first_level(l, r));
     }
     for (uint32_t b = 0; b < l->buckets->count; b++) {
         if (l->folds->has[b]) {
-            WEFT_TRY(status, add_levels(l, r, b), fail);
+            WEFT_RETURN_IF_ERROR(add_levels(l, r, b));
         }
     }
     for (uint32_t i = 0; i < l->folds->count; i++) { /* in the range of their bucket */
@@ -316,13 +287,11 @@ static weft_status_t add_partial_sums(wefti_lowering_t *l, wefti_regions_t *r)
             l->buffers->of[node->outputs[k]] = r->places[fold->bucket].levels[fold->level];
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t add_gradients(wefti_lowering_t *l, wefti_regions_t *r)
 {
-    weft_status_t status = WEFT_OK;
     r->grad_begin = r->local_begin = l->buffers->cursor;
     for (uint32_t b = 0; b < l->buckets->count; b++) {
         const wefti_bucket_t *bucket = &l->buckets->list[b];
@@ -331,17 +300,16 @@ static weft_status_t add_gradients(wefti_lowering_t *l, wefti_regions_t *r)
                 &l->plan->buffers[l->buffers->of[bucket->members[i].param]];
             l->buffers->cursor = param->offset_bytes - wefti_lower_param_offset(l, b) +
                                  r->places[b].begin_bytes + r->grad_begin;
-            WEFT_TRY(status, add_kept(l, r, bucket->members[i].value, WEFTI_BUFFER_GRAD), fail);
+            WEFT_RETURN_IF_ERROR(add_kept(l, r, bucket->members[i].value, WEFTI_BUFFER_GRAD));
             set_reduced(l, &bucket->members[i], l->buffers->of[bucket->members[i].value]);
         }
     }
     l->buffers->cursor = r->grad_begin + r->grad_bytes;
     if (l->buckets->half) {
-        WEFT_TRY(status, add_wire_gradients(l, r), fail);
+        WEFT_RETURN_IF_ERROR(add_wire_gradients(l, r));
     }
-    WEFT_TRY(status, add_partial_sums(l, r), fail);
-fail:
-    return status;
+    WEFT_RETURN_IF_ERROR(add_partial_sums(l, r));
+    return WEFT_OK;
 }
 
 /* "momentum" of the state "w_shard_momentum" of parameter "w". */
@@ -359,14 +327,11 @@ static const char *slot_name(const wefti_lowering_t *l, uint32_t state)
 /* A rank's share of the states of a sharded bucket. */
 static weft_status_t add_shard_states(wefti_lowering_t *l, wefti_regions_t *r, uint32_t index)
 {
-    weft_status_t status = WEFT_OK;
     const wefti_bucket_t *bucket = &l->buckets->list[index];
     wefti_place_t *place = &r->places[index];
     uint64_t bytes = (place->end_bytes - place->begin_bytes) / l->buckets->shards;
-    place->states = wefti_lower_map(l, l->buckets->state_count);
-    if (place->states == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    place->states = wefti_id_map(&l->arena, l->buckets->state_count);
+    WEFT_RETURN_IF_NO_MEMORY(place->states);
     for (uint32_t j = 0; j < bucket->operand_count; j++) {
         uint32_t v = bucket->operands[j];
         uint32_t slot = v == WEFTI_NONE || l->graph->values[v].kind != WEFTI_VALUE_STATE
@@ -376,28 +341,22 @@ static weft_status_t add_shard_states(wefti_lowering_t *l, wefti_regions_t *r, u
             continue;
         }
         char *name = wefti_arena_printf(&l->arena, "bucket %u %s", index, slot_name(l, v));
-        if (name == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
-        WEFT_TRY(status,
-                 wefti_lower_add_range(l, name, wefti_lower_param_dtype(l, bucket),
-                                       r->state_begin[slot] + place->state_begin_bytes, bytes,
-                                       &place->states[slot]),
-                 fail);
+        WEFT_RETURN_IF_NO_MEMORY(name);
+        WEFT_RETURN_IF_ERROR(wefti_lower_add_range(l, name, wefti_lower_param_dtype(l, bucket),
+                                                   r->state_begin[slot] + place->state_begin_bytes,
+                                                   bytes, &place->states[slot]));
         l->plan->buffers[place->states[slot]].kind = WEFTI_BUFFER_STATE;
         r->kept_bytes += bytes;
         l->buffers->of[v] =
             l->buffers->of[v] == WEFTI_NONE ? place->states[slot] : l->buffers->of[v];
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* One state region: the state of every parameter at the parameter's place. */
 static weft_status_t add_state_region(wefti_lowering_t *l, wefti_regions_t *r, uint32_t slot,
                                       uint32_t *state_of)
 {
-    weft_status_t status = WEFT_OK;
     r->state_begin[slot] = l->buffers->cursor;
     for (uint32_t v = 0; v < l->graph->value_count; v++) {
         if (l->graph->values[v].kind == WEFTI_VALUE_STATE && l->buckets->state_slot[v] == slot) {
@@ -413,90 +372,78 @@ static weft_status_t add_state_region(wefti_lowering_t *l, wefti_regions_t *r, u
                               r->places[b].begin_bytes + r->places[b].state_begin_bytes +
                               l->buffers->cursor;
             if (v != WEFTI_NONE && l->buckets->state_slot[v] == slot) {
-                WEFT_TRY(status, wefti_lower_add_buffer(l, v, WEFTI_BUFFER_STATE, offset), fail);
+                WEFT_RETURN_IF_ERROR(wefti_lower_add_buffer(l, v, WEFTI_BUFFER_STATE, offset));
                 r->kept_bytes += wefti_value_bytes(&l->graph->values[v]);
             }
         }
     }
     return wefti_lower_advance(l, r->state_bytes);
-fail:
-    return status;
 }
 
 static weft_status_t add_states(wefti_lowering_t *l, wefti_regions_t *r)
 {
-    weft_status_t status = WEFT_OK;
-    uint32_t *state_of = wefti_lower_map(l, l->graph->value_count); /* of a parameter */
+    uint32_t *state_of = wefti_id_map(&l->arena, l->graph->value_count); /* of a parameter */
     r->state_begin = wefti_arena_array(&l->arena, l->buckets->state_count, sizeof(*r->state_begin));
-    if (state_of == NULL || r->state_begin == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(state_of && r->state_begin);
     for (uint32_t k = 0; k < l->buckets->state_count && r->state_bytes > 0; k++) {
-        WEFT_TRY(status, add_state_region(l, r, k, state_of), fail);
+        WEFT_RETURN_IF_ERROR(add_state_region(l, r, k, state_of));
     }
     for (uint32_t b = 0; b < l->buckets->count; b++) {
         if (l->buckets->list[b].sharded) {
-            WEFT_TRY(status, add_shard_states(l, r, b), fail);
+            WEFT_RETURN_IF_ERROR(add_shard_states(l, r, b));
         }
     }
     for (uint32_t v = 0; v < l->graph->value_count; v++) {
         if (l->graph->values[v].kind == WEFTI_VALUE_STATE && l->buffers->of[v] == WEFTI_NONE &&
             l->order->readers.first[v] < l->order->readers.first[v + 1]) {
-            WEFT_TRY(status, add_kept(l, r, v, WEFTI_BUFFER_STATE), fail);
+            WEFT_RETURN_IF_ERROR(add_kept(l, r, v, WEFTI_BUFFER_STATE));
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* The constants that a node reads. */
 static weft_status_t add_constants(wefti_lowering_t *l, wefti_regions_t *r, uint32_t id)
 {
-    weft_status_t status = WEFT_OK;
     const wefti_node_t *node = &l->graph->nodes[id];
     for (uint32_t j = 0; j < node->input_count; j++) {
         uint32_t v = node->inputs[j];
         if (v != WEFTI_NONE && l->graph->values[v].kind == WEFTI_VALUE_CONST &&
             l->buffers->of[v] == WEFTI_NONE) {
-            WEFT_TRY(status, add_kept(l, r, v, WEFTI_BUFFER_CONST), fail);
+            WEFT_RETURN_IF_ERROR(add_kept(l, r, v, WEFTI_BUFFER_CONST));
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* Inputs, scalars and the constants that a kernel or a collective reads. */
 static weft_status_t add_fed(wefti_lowering_t *l, wefti_regions_t *r)
 {
-    weft_status_t status = WEFT_OK;
     const wefti_graph_t *graph = l->graph;
     for (uint32_t v = 0; v < graph->value_count; v++) {
         if (graph->values[v].kind == WEFTI_VALUE_INPUT) {
-            WEFT_TRY(status, add_kept(l, r, v, WEFTI_BUFFER_INPUT), fail);
+            WEFT_RETURN_IF_ERROR(add_kept(l, r, v, WEFTI_BUFFER_INPUT));
         }
     }
     for (uint32_t v = 0; v < graph->value_count; v++) {
         if (graph->values[v].kind == WEFTI_VALUE_SCALAR) {
-            WEFT_TRY(status, add_kept(l, r, v, WEFTI_BUFFER_SCALAR), fail);
+            WEFT_RETURN_IF_ERROR(add_kept(l, r, v, WEFTI_BUFFER_SCALAR));
         }
     }
     for (uint32_t i = 0; i < l->order->item_count; i++) {
-        WEFT_TRY(status, add_constants(l, r, l->order->items[i].node), fail);
+        WEFT_RETURN_IF_ERROR(add_constants(l, r, l->order->items[i].node));
     }
     for (uint32_t c = 0; c < l->order->command_count; c++) {
-        WEFT_TRY(status, add_constants(l, r, l->order->commands[c].node), fail);
+        WEFT_RETURN_IF_ERROR(add_constants(l, r, l->order->commands[c].node));
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_lower_regions(wefti_lowering_t *l, wefti_regions_t *r)
 {
-    weft_status_t status;
-    WEFT_TRY(status, add_params(l, r), fail);
-    WEFT_TRY(status, add_gradients(l, r), fail);
-    WEFT_TRY(status, add_states(l, r), fail);
-    WEFT_TRY(status, add_fed(l, r), fail);
-fail:
-    return status;
+    WEFT_RETURN_IF_ERROR(add_params(l, r));
+    WEFT_RETURN_IF_ERROR(add_gradients(l, r));
+    WEFT_RETURN_IF_ERROR(add_states(l, r));
+    WEFT_RETURN_IF_ERROR(add_fed(l, r));
+    return WEFT_OK;
 }

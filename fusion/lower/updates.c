@@ -16,9 +16,7 @@ static weft_status_t read_fused(wefti_lowering_t *l, const wefti_node_t *node, u
         weft_registry_find_op(l->graph->registry, "weft", wefti_node_text(node, "update"),
                               (int32_t)wefti_node_int(node, "update_version"));
     uint32_t *operands = wefti_arena_array(&l->arena, node->input_count, sizeof(*operands));
-    if (operands == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(operands);
     for (uint32_t j = 0; at < node->input_count; j++, count++) {
         bool state = node->inputs[at] != WEFTI_NONE &&
                      l->graph->values[node->inputs[at]].kind == WEFTI_VALUE_STATE;
@@ -86,19 +84,17 @@ static void use_shards(const wefti_node_t *update, wefti_bucket_t *bucket, wefti
 
 weft_status_t wefti_lower_update(wefti_lowering_t *l, uint32_t id, wefti_buckets_t *b)
 {
-    weft_status_t status = WEFT_OK;
     const wefti_node_t *node = &l->graph->nodes[id];
     uint32_t reduce = wefti_lower_range_update(l->graph, node);
     uint32_t index = b->of_node[reduce == WEFTI_NONE ? id : reduce];
     wefti_bucket_t *bucket = &b->list[index];
     if (!bucket->fused) {
-        WEFT_TRY(status, check_update(l, node, bucket), fail);
+        WEFT_RETURN_IF_ERROR(check_update(l, node, bucket));
     }
     if (bucket->sharded && !bucket->fused) {
         use_shards(node, bucket, b);
     } else {
-        WEFT_TRY(status, read_fused(l, node, bucket->fused ? 1 : bucket->member_count, bucket),
-                 fail);
+        WEFT_RETURN_IF_ERROR(read_fused(l, node, bucket->fused ? 1 : bucket->member_count, bucket));
     }
     if (bucket->sharded) {
         number_states(l, bucket, b);
@@ -110,6 +106,5 @@ weft_status_t wefti_lower_update(wefti_lowering_t *l, uint32_t id, wefti_buckets
         bucket[part].operands = bucket->operands;
         bucket[part].operand_count = bucket->operand_count;
     }
-fail:
-    return status;
+    return WEFT_OK;
 }

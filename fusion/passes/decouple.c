@@ -48,14 +48,12 @@ static weft_status_t begin(decoupler_t *d)
 {
     const wefti_graph_t *graph = d->graph;
     const wefti_program_t *init = wefti_graph_find_program(graph, "init");
-    size_t map_bytes = graph->value_count * sizeof(uint32_t);
     d->gathers = wefti_arena_array(&d->arena, graph->order_count, sizeof(*d->gathers));
     d->nodes = wefti_arena_array(&d->arena, 2 * (size_t)graph->order_count, sizeof(*d->nodes));
-    d->gather_of = wefti_arena_alloc(&d->arena, map_bytes);
-    d->gathered = wefti_arena_alloc(&d->arena, map_bytes);
+    d->gather_of = wefti_id_map(&d->arena, graph->value_count);
+    d->gathered = wefti_id_map(&d->arena, graph->value_count);
     d->outside = wefti_arena_array(&d->arena, graph->node_count, sizeof(*d->outside));
     WEFT_RETURN_IF_NO_MEMORY(d->gathers && d->nodes && d->gather_of && d->gathered && d->outside);
-    memset(d->gathered, 0xff, map_bytes); /* WEFTI_NONE */
     for (uint32_t i = 0; init != NULL && i < init->node_count; i++) {
         d->outside[init->nodes[i]] = true;
     }
@@ -108,28 +106,30 @@ static weft_status_t add_shard(decoupler_t *d, gather_t *gather)
 {
     wefti_graph_t *graph = d->graph;
     wefti_node_t *node = &graph->nodes[gather->node];
-    const char *first =
-        gather->due == WEFTI_NONE ? NULL : graph->nodes[graph->order[gather->due]].name;
-    const wefti_node_params_t params = {.domain = "weft",
-                                        .op = "Shard",
-                                        .name =
-                                            wefti_arena_printf(&d->arena, "%s/shard", node->name),
-                                        .phase = WEFTI_PHASE_COMM,
-                                        .inputs = node->inputs + 1,
-                                        .input_count = node->input_count - 1,
-                                        .output_count = 1,
-                                        .attrs = node->attrs,
-                                        .attr_count = node->attr_count};
+    const wefti_node_t *first =
+        gather->due == WEFTI_NONE ? NULL : &graph->nodes[graph->order[gather->due]];
+    const wefti_node_params_t params = {
+        .domain = "weft",
+        .op = "Shard",
+        .name = wefti_arena_printf(&graph->arena, "%s/shard", node->name),
+        .phase = WEFTI_PHASE_COMM,
+        .inputs = node->inputs + 1,
+        .input_count = node->input_count - 1,
+        .output_count = 1,
+        .attrs = node->attrs,
+        .attr_count = node->attr_count};
     const weft_attr_t reason = {
         .name = "reason",
         .type = WEFT_ATTR_TYPE_STRING,
-        .s = first == NULL ? "which no kernel reads before the next update"
-                           : wefti_arena_printf(&d->arena, "which are read first by %s", first)};
-    WEFT_RETURN_IF_NO_MEMORY(params.name && reason.s);
-    WEFT_RETURN_IF_ERROR(wefti_graph_add_node(graph, &params, &gather->shard));
+        .s = first == NULL
+                 ? "which no kernel reads before the next update"
+                 : wefti_arena_printf(&d->arena, "which are read first by %s", first->name)};
+    WEFT_RETURN_IF_NO_MEMORY(reason.s);
+    WEFT_RETURN_IF_ERROR(wefti_graph_insert_node(graph, &params, WEFTI_WHEN_READY, &gather->shard));
     node = &graph->nodes[gather->node]; /* nodes may have moved */
     node->inputs[0] = graph->nodes[gather->shard].outputs[0];
     node->phase = WEFTI_PHASE_COMM;
+    node->after = gather->shard;
     for (uint32_t k = 0; k < node->output_count; k++) {
         if (node->outputs[k] != WEFTI_NONE) {
             graph->values[node->outputs[k]].flags |= WEFTI_VALUE_PERSISTENT;
@@ -172,33 +172,20 @@ static weft_status_t set_programs(decoupler_t *d, uint32_t accumulate)
     return wefti_graph_add_program(graph, "flush", d->nodes, 2 * d->count);
 }
 
-/* In front of all others, in the order in which they are due. */
-static weft_status_t reorder(decoupler_t *d)
-{
-    wefti_graph_t *graph = d->graph;
-    uint64_t *keys = wefti_arena_array(&d->arena, graph->node_count, sizeof(*keys));
-    WEFT_RETURN_IF_NO_MEMORY(keys);
-    for (uint32_t i = 0; i < graph->order_count; i++) {
-        keys[graph->order[i]] = 2 * (uint64_t)d->count + i;
-    }
-    for (uint32_t i = 0; i < 2 * d->count; i++) {
-        keys[d->nodes[i]] = i;
-    }
-    return wefti_graph_reorder(graph, keys);
-}
-
 static weft_status_t decouple(decoupler_t *d, uint32_t accumulate)
 {
     WEFT_RETURN_IF_ERROR(begin(d));
     redirect_readers(d);
-    qsort(d->gathers, d->count, sizeof(*d->gathers), compare_due);
+    if (d->count > 0) {
+        qsort(d->gathers, d->count, sizeof(*d->gathers), compare_due);
+    }
     for (uint32_t i = 0; i < d->count; i++) {
         WEFT_RETURN_IF_ERROR(add_shard(d, &d->gathers[i]));
         d->nodes[2 * i] = d->gathers[i].shard;
         d->nodes[2 * i + 1] = d->gathers[i].node;
     }
     WEFT_RETURN_IF_ERROR(set_programs(d, accumulate));
-    return reorder(d);
+    return wefti_graph_sort(d->graph);
 }
 
 weft_status_t wefti_pass_decouple(wefti_graph_t *graph, uint32_t accumulate)

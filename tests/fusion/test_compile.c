@@ -496,7 +496,7 @@ static void test_compile_prints_graphs_that_read_back(void **state)
     weft_registry_t *registry;
     (void)state;
     assert_int_equal(weft_registry_create(NULL, &registry), WEFT_OK);
-    for (int form = 0; form < 2 * 6; form++) {
+    for (int form = 0; form < 2 * 7; form++) {
         reader_t reader = {.registry = registry};
         weft_compile_params_t params = WEFT_COMPILE_PARAMS_INIT;
         weft_plan_t *plan;
@@ -513,6 +513,7 @@ static void test_compile_prints_graphs_that_read_back(void **state)
         params.accumulate = form / 2 == 3 ? 2 : 0;
         params.clip_norm = form / 2 == 4 ? 1.0 : 0;
         params.infer = form / 2 == 5;
+        params.shard_parameters = form / 2 == 6;
         if (params.infer) {
             params.optimizer = NULL;
         }
@@ -573,7 +574,8 @@ static void fail_every_allocation(int mode)
     params.shard_optimizer = mode == 1;
     params.decouple = mode == 2;
     params.accumulate = mode == 2 ? 2 : 0;
-    if (mode >= 3) {
+    params.shard_parameters = mode == 5;
+    if (mode == 3 || mode == 4) {
         params.model_path = PARTS "whole.onnx";
         params.bucket = NULL;
         params.infer = 1;
@@ -602,8 +604,9 @@ static void fail_every_allocation(int mode)
 static void test_compile_survives_every_failing_allocation(void **state)
 {
     (void)state;
-    /* whole, swept, decoupled updates; inference of a split batch, and of a model per rank */
-    for (int mode = 0; mode <= 4; mode++) {
+    /* whole, swept, decoupled updates; inference of a split batch, and of a model per rank; sharded
+     * parameters */
+    for (int mode = 0; mode <= 5; mode++) {
         fail_every_allocation(mode);
     }
 }

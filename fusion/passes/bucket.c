@@ -42,8 +42,8 @@
 #include "runtime/base/error.h"
 
 /* What does not depend on who is fused: equal for whole classes of candidates. */
-static const char *of_another_class(const wefti_bucketing_t *b, const wefti_gradient_t *a,
-                                    const wefti_gradient_t *c)
+static const char *of_another_class(const wefti_bucketing_t *b, const wefti_bucket_candidate_t *a,
+                                    const wefti_bucket_candidate_t *c)
 {
     const weft_view_op_t *x = &b->view->ops[a->op], *y = &b->view->ops[c->op];
     if (x->group != y->group) {
@@ -63,7 +63,7 @@ static const char *of_another_class(const wefti_bucketing_t *b, const wefti_grad
 
 /* Updates, which come last, read reduced gradients. Any other reader would wait: all inputs of a
  * bucket must be there before its first reader runs. */
-static const char *delays(const wefti_gradient_t *c, uint32_t begin, uint32_t end)
+static const char *delays(const wefti_bucket_candidate_t *c, uint32_t begin, uint32_t end)
 {
     return c->kind == WEFT_COLLECTIVE_ALL_REDUCE ? NULL
            : c->begin > end                      ? "is ready after the first reader of the bucket"
@@ -91,7 +91,7 @@ static void find_neighbours(wefti_bucketing_t *b)
         if (i > 0 && of_another_class(b, &b->candidates[i - 1], &b->candidates[i]) != NULL) {
             first = i;
         }
-        const wefti_gradient_t *c = &b->candidates[i];
+        const wefti_bucket_candidate_t *c = &b->candidates[i];
         bool ordered = c->kind != WEFT_COLLECTIVE_ALL_REDUCE || b->dependence.reach != NULL;
         for (uint32_t j = i; j > first && ordered; j--) {
             if (delays(c, b->candidates[j - 1].begin, b->candidates[j - 1].end) != NULL ||
@@ -104,10 +104,10 @@ static void find_neighbours(wefti_bucketing_t *b)
 }
 
 /* Does the policy end the open bucket before candidate c? Then *out_reason says why. */
-static bool ends_before(wefti_bucketing_t *b, const wefti_gradient_t *c, char **out_reason)
+static bool ends_before(wefti_bucketing_t *b, const wefti_bucket_candidate_t *c, char **out_reason)
 {
     const wefti_policy_t *policy = b->policy;
-    const wefti_gradient_t *first = &b->candidates[b->members[0]];
+    const wefti_bucket_candidate_t *first = &b->candidates[b->members[0]];
     bool mirrored = c->kind == WEFT_COLLECTIVE_ALL_GATHER;
     char sizes[2][32];
     wefti_format_bytes(policy->cap_bytes, sizes[0]);
@@ -142,7 +142,7 @@ static bool ends_before(wefti_bucketing_t *b, const wefti_gradient_t *c, char **
 
 static weft_status_t take(wefti_bucketing_t *b, uint32_t index)
 {
-    wefti_gradient_t *c = &b->candidates[index];
+    wefti_bucket_candidate_t *c = &b->candidates[index];
     c->taken = true;
     c->bucket = b->bucket_count;
     if (b->member_count > 0) {
@@ -178,7 +178,7 @@ static weft_status_t emit(wefti_bucketing_t *b, const char *reason)
 /* A gradient above the cap: a bucket of its own, split so that every piece keeps to the cap. */
 static weft_status_t split(wefti_bucketing_t *b, uint32_t first)
 {
-    const wefti_gradient_t *c = &b->candidates[first];
+    const wefti_bucket_candidate_t *c = &b->candidates[first];
     uint64_t parts = wefti_bucket_parts(c, b->policy->cap_bytes);
     char sizes[2][32];
     weft_edit_t edit = {.kind = WEFT_EDIT_KIND_SPLIT, .op_a = c->op, .parts = (uint32_t)parts};
@@ -202,7 +202,7 @@ static weft_status_t split(wefti_bucketing_t *b, uint32_t first)
 static weft_status_t build_bucket(wefti_bucketing_t *b, uint32_t first)
 {
     const char *skipped_why = NULL;
-    const wefti_gradient_t *skipped = NULL;
+    const wefti_bucket_candidate_t *skipped = NULL;
     char *reason = NULL;
     b->member_count = 0;
     b->bytes = 0;
@@ -211,7 +211,7 @@ static weft_status_t build_bucket(wefti_bucketing_t *b, uint32_t first)
         return split(b, first);
     }
     for (uint32_t i = first + 1; i < b->count; i++) {
-        const wefti_gradient_t *c = &b->candidates[i];
+        const wefti_bucket_candidate_t *c = &b->candidates[i];
         const char *why;
         if (c->taken) {
             continue;

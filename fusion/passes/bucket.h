@@ -8,7 +8,7 @@
 #include "fusion/planner.h"
 
 /* One collective of one tensor. Candidates of a kind are sorted by readiness. */
-typedef struct wefti_gradient {
+typedef struct wefti_bucket_candidate {
     uint32_t op;
     weft_collective_t kind;
     const char *name;   /* all-reduce: of the parameter; else of the input */
@@ -16,8 +16,8 @@ typedef struct wefti_gradient {
     uint32_t producer;  /* position of the input's producer in the order of execution */
     uint32_t output;    /* which output of the producer */
     uint32_t fences[2]; /* fences before the producer and before the collective */
-    uint32_t begin,
-        end; /* positions: ops before begin produce its inputs; the op at end reads it */
+    uint32_t begin;     /* position after all ops that it needs */
+    uint32_t end;       /* position of the first op that needs it */
     weft_dtype_t dtype;
     uint64_t unit_bytes; /* pieces are multiples of it */
     uint64_t bytes;      /* of the whole range, padded to units */
@@ -28,7 +28,7 @@ typedef struct wefti_gradient {
     uint32_t
         first_with; /* the first candidate that may share a bucket with it and all in between */
     bool taken;
-} wefti_gradient_t;
+} wefti_bucket_candidate_t;
 
 /* Pieces of one graph: enough for 64 MiB buckets of 4 TiB, and checking a plan stays quick. */
 #define WEFTI_MAX_PIECES 65536u
@@ -39,7 +39,7 @@ typedef struct wefti_bucketing {
     const wefti_bucket_cost_t *cost;  /* NULL: nothing is predicted */
     const wefti_bucket_cost_t *alone; /* of a bucket of one tensor; NULL: the same */
     wefti_arena_t arena;
-    wefti_gradient_t *candidates; /* of one kind */
+    wefti_bucket_candidate_t *candidates; /* of one kind */
     uint32_t count;
     uint32_t base; /* of the first candidate, in dependence */
     wefti_dependence_t dependence;
@@ -64,7 +64,7 @@ weft_status_t wefti_bucket_collect(wefti_bucketing_t *b, const uint64_t *ready_n
 /* What messages call a candidate: "gradient" or "tensor". */
 const char *wefti_bucket_noun(const wefti_bucketing_t *b);
 /* bucket_cut.c: into how many pieces a cap (0: none) cuts a tensor. */
-uint64_t wefti_bucket_parts(const wefti_gradient_t *gradient, uint64_t cap_bytes);
+uint64_t wefti_bucket_parts(const wefti_bucket_candidate_t *gradient, uint64_t cap_bytes);
 
 /* bucket_auto.c: the planner's segments: policies auto and mgwfbp. */
 weft_status_t wefti_bucket_cut_by_plan(wefti_bucketing_t *b);

@@ -19,12 +19,12 @@ typedef struct items {
     uint32_t *ends; /* room for the buckets of a policy */
 } items_t;
 
-static uint64_t ready_ps(const wefti_gradient_t *gradient)
+static uint64_t ready_ps(const wefti_bucket_candidate_t *gradient)
 {
     return PS_PER_NS * (gradient->ready_ns < MAX_READY_NS ? gradient->ready_ns : MAX_READY_NS);
 }
 
-static uint64_t piece_bytes(const wefti_gradient_t *gradient, uint64_t part, uint64_t parts)
+static uint64_t piece_bytes(const wefti_bucket_candidate_t *gradient, uint64_t part, uint64_t parts)
 {
     uint64_t units = gradient->bytes / gradient->unit_bytes;
     return (units * (part + 1) / parts - units * part / parts) * gradient->unit_bytes;
@@ -60,7 +60,7 @@ static weft_status_t make_items(wefti_bucketing_t *b, uint64_t cap_bytes, items_
     WEFT_RETURN_IF_NO_MEMORY(out->items && out->first_with && out->owners && out->ends && item_of);
     uint32_t first = 0; /* candidate */
     for (uint32_t i = 0; i < b->count; i++) {
-        const wefti_gradient_t *gradient = &b->candidates[i];
+        const wefti_bucket_candidate_t *gradient = &b->candidates[i];
         uint64_t parts = wefti_bucket_parts(gradient, cap_bytes);
         bool alone = parts > 1 || (i > 0 && wefti_bucket_parts(gradient - 1, cap_bytes) > 1);
         /* A bucket cannot go before what it waits for: times may fall where ops are side by side.
@@ -155,7 +155,7 @@ weft_status_t wefti_bucket_cut_by_plan(wefti_bucketing_t *b)
 
 typedef struct made {
     uint64_t ready_ps, bytes, parts;
-    const wefti_gradient_t *first;
+    const wefti_bucket_candidate_t *first;
 } made_t;
 
 static int by_readiness(const void *a, const void *b)
@@ -175,7 +175,7 @@ static weft_status_t finish_of_made(wefti_bucketing_t *b, const wefti_bucket_cos
     uint64_t now = 0, comm = 0;
     WEFT_RETURN_IF_NO_MEMORY(made);
     for (uint32_t i = 0; i < b->count; i++) {
-        const wefti_gradient_t *gradient = &b->candidates[i];
+        const wefti_bucket_candidate_t *gradient = &b->candidates[i];
         made_t *bucket = &made[gradient->bucket];
         uint64_t ready = ready_ps(gradient);
         bucket->first = bucket->first == NULL ? gradient : bucket->first;

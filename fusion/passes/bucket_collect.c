@@ -25,7 +25,7 @@ static bool is_candidate(const weft_graph_view_t *view, const weft_view_op_t *op
 /* By kind. All-gathers: the one that is needed last comes first. */
 static int compare_candidates(const void *a, const void *b)
 {
-    const wefti_gradient_t *x = a, *y = b;
+    const wefti_bucket_candidate_t *x = a, *y = b;
     bool last_first = x->kind == WEFT_COLLECTIVE_ALL_GATHER;
     uint32_t keys[][2] = {{last_first ? y->end : x->producer, last_first ? x->end : y->producer},
                           {last_first ? y->op : x->output, last_first ? x->op : y->output},
@@ -47,7 +47,7 @@ typedef struct places {
     const uint64_t *ready_ns; /* by op, or NULL */
     uint32_t *position;       /* by op */
     uint32_t *fences;         /* by position: how many fences up to it */
-    uint32_t *begin, *end;    /* by op: see wefti_gradient_t */
+    uint32_t *begin, *end;    /* by op: see wefti_bucket_candidate_t */
     uint64_t end_ns;
 } places_t;
 
@@ -86,7 +86,7 @@ static weft_status_t find_places(wefti_bucketing_t *b, const uint64_t *ready_ns,
 }
 
 /* A tensor of blocks is cut in every block: its unit is one of each block. */
-static void set_bytes(wefti_gradient_t *c, uint64_t in_bytes, uint64_t out_bytes)
+static void set_bytes(wefti_bucket_candidate_t *c, uint64_t in_bytes, uint64_t out_bytes)
 {
     uint64_t whole = in_bytes > out_bytes ? in_bytes : out_bytes;
     uint64_t block = in_bytes > out_bytes ? out_bytes : in_bytes;
@@ -104,30 +104,31 @@ static void set_bytes(wefti_gradient_t *c, uint64_t in_bytes, uint64_t out_bytes
 }
 
 /* The time from the first read to the end of the step: the mirror image of readiness. */
-static uint64_t mirrored_ns(const places_t *p, const wefti_gradient_t *c)
+static uint64_t mirrored_ns(const places_t *p, const wefti_bucket_candidate_t *c)
 {
     bool is_read = c->end < p->view->order_count && c->end > 0;
     uint64_t need = is_read && p->ready_ns != NULL ? p->ready_ns[p->view->order[c->end - 1]] : 0;
     return is_read ? p->end_ns - need : 0;
 }
 
-static wefti_gradient_t make_candidate(const places_t *p, uint32_t id, weft_collective_t kind)
+static wefti_bucket_candidate_t make_candidate(const places_t *p, uint32_t id,
+                                               weft_collective_t kind)
 {
     const weft_graph_view_t *view = p->view;
     const weft_view_op_t *op = &view->ops[id];
     uint32_t input = view->op_inputs[op->first_input];
     const weft_view_value_t *value = &view->values[input];
     const weft_view_value_t *result = &view->values[view->op_outputs[op->first_output]];
-    wefti_gradient_t candidate = {.op = id,
-                                  .kind = kind,
-                                  .name = kind == WEFT_COLLECTIVE_ALL_REDUCE
-                                              ? view->values[result->grad_of].name
-                                              : value->name,
-                                  .value = value->name,
-                                  .dtype = value->dtype,
-                                  .begin = p->begin[id],
-                                  .end = p->end[id],
-                                  .fences = {0, p->fences[p->position[id]]}};
+    wefti_bucket_candidate_t candidate = {.op = id,
+                                          .kind = kind,
+                                          .name = kind == WEFT_COLLECTIVE_ALL_REDUCE
+                                                      ? view->values[result->grad_of].name
+                                                      : value->name,
+                                          .value = value->name,
+                                          .dtype = value->dtype,
+                                          .begin = p->begin[id],
+                                          .end = p->end[id],
+                                          .fences = {0, p->fences[p->position[id]]}};
     set_bytes(&candidate, value->bytes, result->bytes);
     if (value->producer != UINT32_MAX) {
         const weft_view_op_t *producer = &view->ops[value->producer];

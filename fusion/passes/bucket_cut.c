@@ -84,7 +84,7 @@ unsigned wefti_bucket_percent(const wefti_policy_t *policy, uint32_t segment)
     return (unsigned)sum;
 }
 
-uint64_t wefti_bucket_parts(const wefti_gradient_t *gradient, uint64_t cap_bytes)
+uint64_t wefti_bucket_parts(const wefti_bucket_candidate_t *gradient, uint64_t cap_bytes)
 {
     if (cap_bytes == 0 || gradient->bytes <= cap_bytes) {
         return 1;

@@ -40,7 +40,7 @@ static const weft_tensor_desc_t *type_of(const packer_t *p, uint32_t value)
     return &p->graph->values[value].type;
 }
 
-/* Every tensor is as many equal blocks on one side as on the other side it is blocks. */
+/* Inputs and outputs divide into their numbers of blocks, and the blocks are equally large. */
 static bool divides(const packer_t *p, const wefti_node_t *node, const bundle_t *b)
 {
     for (uint32_t i = 0; i < node->input_count; i++) {
@@ -93,8 +93,8 @@ static uint32_t last_before_readers(const packer_t *p, uint32_t id)
     return p->graph->order[first - 1]; /* which exists: the collective is before them */
 }
 
-/* The last node has no outputs yet, because it takes over those of the collective, and stands before
- * their first reader: compute does not wait earlier. The others run as soon as they can. */
+/* The last node gets no outputs: it takes over those of the collective. It stands before their first
+ * reader, so compute does not wait earlier. The other nodes run as soon as they can. */
 static weft_status_t insert(packer_t *p, const bundle_t *b, wefti_node_params_t *params,
                             bool is_last, uint32_t *out_node)
 {

@@ -243,7 +243,8 @@ class Training(Case):
         """Other ways to the same weights, to rounding; all of a session's tensors are whole."""
         batches = self.batches(2)
         weights, momentum, _ = self.oracle(batches, 0.1)
-        for arguments in (dict(shard_optimizer=True), dict(decouple=True, bucket="none")):
+        for arguments in (dict(shard_optimizer=True), dict(decouple=True, bucket="none"),
+                          dict(shard_parameters=True, bucket="none")):
             with weft.Session(self.compile(**arguments)) as session:
                 for step in batches:
                     session.step(*step[self.rank])
@@ -367,6 +368,9 @@ class LikeTheCommand(Case):
 
     def test_adam_sharded(self):
         self.check(optimizer="adam", shard_optimizer=True, bucket="none")
+
+    def test_momentum_of_sharded_parameters(self):
+        self.check(shard_parameters=True, bucket="none")
 
     def test_accumulated_decoupled_clipped(self):
         self.check(accumulate=2, decouple=True, clip=0.5)

@@ -23,8 +23,7 @@ static void add(wefti_dependence_t *dependence, uint32_t from, uint32_t to)
 weft_status_t wefti_edges_before(const weft_graph_view_t *view, wefti_arena_t *arena,
                                  wefti_successors_t *out_before)
 {
-    weft_status_t status;
-    WEFT_TRY(status, wefti_successors_begin(out_before, view->op_count, arena), done);
+    WEFT_RETURN_IF_ERROR(wefti_successors_begin(out_before, view->op_count, arena));
     for (int pass = 0; pass < 2; pass++) {
         for (size_t i = 0; i < view->edge_count; i++) {
             uint32_t before = view->edges[2 * i], after = view->edges[2 * i + 1];
@@ -34,26 +33,22 @@ weft_status_t wefti_edges_before(const weft_graph_view_t *view, wefti_arena_t *a
             }
             wefti_successors_add(out_before, after, before);
         }
-        WEFT_TRY(status, pass == 0 ? wefti_successors_fill(out_before, arena) : WEFT_OK, done);
+        WEFT_RETURN_IF_ERROR(pass == 0 ? wefti_successors_fill(out_before, arena) : WEFT_OK);
     }
-done:
-    return status;
+    return WEFT_OK;
 }
 
 /* later: the places of candidates after another one. One walk in order of execution. */
 static weft_status_t find_later(const weft_graph_view_t *view, const uint32_t *ops, uint32_t count,
                                 wefti_arena_t *arena, uint32_t *later, uint32_t *out_count)
 {
-    weft_status_t status;
     wefti_successors_t before = {0};
     bool *candidate = wefti_arena_array(arena, view->op_count, sizeof(*candidate));
     bool *behind =
         wefti_arena_array(arena, view->op_count, sizeof(*behind)); /* a candidate, or after one */
     bool *is_later = wefti_arena_array(arena, view->op_count, sizeof(*is_later));
-    WEFT_TRY(status, wefti_edges_before(view, arena, &before), fail);
-    if (candidate == NULL || behind == NULL || is_later == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_ERROR(wefti_edges_before(view, arena, &before));
+    WEFT_RETURN_IF_NO_MEMORY(candidate && behind && is_later);
     for (uint32_t i = 0; i < count; i++) {
         candidate[ops[i]] = true;
     }
@@ -76,8 +71,7 @@ static weft_status_t find_later(const weft_graph_view_t *view, const uint32_t *o
             later[(*out_count)++] = i;
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_dependence_init(const weft_graph_view_t *view, const uint32_t *ops,
@@ -89,9 +83,7 @@ weft_status_t wefti_dependence_init(const weft_graph_view_t *view, const uint32_
     uint32_t later_count = 0;
     uint32_t *later = wefti_arena_array(arena, count, sizeof(*later));
     *out_dependence = (wefti_dependence_t){.count = count, .words = (count + 63) / 64};
-    if (later == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(later);
     WEFT_TRY(status, find_later(view, ops, count, arena, later, &later_count), done);
     if (later_count == 0) {
         goto done;

@@ -5,37 +5,25 @@
 #include "graph/ir.h"
 #include "runtime/base/error.h"
 
-static bool copy_list(wefti_arena_t *arena, void *list_of_copy, const void *from, size_t count,
-                      size_t size_bytes)
-{
-    void *list = wefti_arena_array(arena, count, size_bytes);
-    if (list != NULL && count > 0) {
-        memcpy(list, from, count * size_bytes);
-    }
-    memcpy(list_of_copy, &list, sizeof(list));
-    return list != NULL;
-}
-
 /* Lists that passes change. */
 static weft_status_t copy_lists(wefti_graph_t *copy)
 {
     wefti_arena_t *arena = &copy->arena;
-    bool copied = true;
-    for (uint32_t i = 0; i < copy->node_count && copied; i++) {
+    for (uint32_t i = 0; i < copy->node_count; i++) {
         wefti_node_t *node = &copy->nodes[i];
-        copied =
-            copy_list(arena, &node->inputs, node->inputs, node->input_count,
-                      sizeof(*node->inputs)) &&
-            copy_list(arena, &node->outputs, node->outputs, node->output_count,
-                      sizeof(*node->outputs)) &&
-            copy_list(arena, &node->attrs, node->attrs, node->attr_count, sizeof(*node->attrs));
+        node->inputs =
+            wefti_arena_memdup(arena, node->inputs, node->input_count * sizeof(*node->inputs));
+        node->outputs =
+            wefti_arena_memdup(arena, node->outputs, node->output_count * sizeof(*node->outputs));
+        node->attrs =
+            wefti_arena_memdup(arena, node->attrs, node->attr_count * sizeof(*node->attrs));
     }
-    for (uint32_t i = 0; i < copy->program_count && copied; i++) {
+    for (uint32_t i = 0; i < copy->program_count; i++) {
         wefti_program_t *program = &copy->programs[i];
-        copied = copy_list(arena, &program->nodes, program->nodes, program->node_count,
-                           sizeof(*program->nodes));
+        program->nodes =
+            wefti_arena_memdup(arena, program->nodes, program->node_count * sizeof(uint32_t));
     }
-    return copied ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    return arena->failed ? WEFT_ERR_NO_MEMORY : WEFT_OK;
 }
 
 /* An array of the graph that grows: *capacity becomes its size. */
@@ -55,7 +43,8 @@ static weft_status_t copy_array(const wefti_graph_t *graph, void *array_of_copy,
     WEFT_TRY(status,                                                                               \
              copy_array(graph, &copy->array, &copy->capacity, graph->array, graph->count,          \
                         sizeof(*graph->array)),                                                    \
-             fail)
+             fail);                                                                                \
+    copy->count = graph->count
 
 weft_status_t wefti_graph_clone(const wefti_graph_t *graph, wefti_graph_t **out_copy)
 {
@@ -78,13 +67,6 @@ weft_status_t wefti_graph_clone(const wefti_graph_t *graph, wefti_graph_t **out_
     copy->loss = graph->loss;
     copy->logits = graph->logits;
     copy->label = graph->label;
-    copy->value_count = graph->value_count;
-    copy->node_count = graph->node_count;
-    copy->order_count = graph->order_count;
-    copy->input_count = graph->input_count;
-    copy->output_count = graph->output_count;
-    copy->constraint_count = graph->constraint_count;
-    copy->program_count = graph->program_count;
     WEFT_TRY(status, copy_lists(copy), fail);
     *out_copy = copy;
     return WEFT_OK;

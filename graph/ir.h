@@ -258,8 +258,9 @@ uint32_t wefti_graph_find_value(const wefti_graph_t *graph, const char *name); /
  * keeps the present order where it can, has inserted nodes in their places, and honours constraints
  * and in-place updates. Programs follow it. A cycle is an error naming nodes on it. */
 weft_status_t wefti_graph_sort(wefti_graph_t *graph);
-/* Sorts order[] with a key per node (of graph->node_count); small keys go first. */
-weft_status_t wefti_graph_sort_by(wefti_graph_t *graph, const uint64_t *keys);
+/* The same with a key per node (of graph->node_count) in place of positions and places: small keys go
+ * first. */
+weft_status_t wefti_graph_reorder(wefti_graph_t *graph, const uint64_t *keys);
 /* graph/order_edges.c: node before runs before node after. */
 weft_status_t wefti_graph_add_constraint(wefti_graph_t *graph, uint32_t before, uint32_t after);
 /* The live node that replaces node, node itself if it is live, or WEFTI_NONE. */
@@ -277,9 +278,6 @@ const wefti_program_t *wefti_graph_find_program(const wefti_graph_t *graph,
 /* After nodes were replaced, removed or sorted: programs list live nodes, once each, in the order
  * of order[]. */
 weft_status_t wefti_graph_refresh_programs(wefti_graph_t *graph);
-/* The end of a pass that replaced nodes: takes dead ones out of order[], sorts the others by keys
- * (wefti_graph_sort_by), refreshes programs. */
-weft_status_t wefti_graph_reorder(wefti_graph_t *graph, const uint64_t *keys);
 /* Adds a node to the programs that have a reader of its outputs. */
 weft_status_t wefti_graph_join_programs(wefti_graph_t *graph, uint32_t node);
 /* Completes needed[], by node id, by what the needed nodes need. An update among them is an

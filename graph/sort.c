@@ -171,7 +171,7 @@ static weft_status_t run(sorter_t *sorter)
     return sorter->placed == graph->order_count ? WEFT_OK : cycle_error(sorter);
 }
 
-weft_status_t wefti_graph_sort_by(wefti_graph_t *graph, const uint64_t *keys)
+static weft_status_t sort_by(wefti_graph_t *graph, const uint64_t *keys)
 {
     weft_status_t status = WEFT_ERR_NO_MEMORY;
     size_t count = (size_t)graph->node_count + 1;
@@ -196,7 +196,7 @@ done:
 weft_status_t wefti_graph_reorder(wefti_graph_t *graph, const uint64_t *keys)
 {
     wefti_graph_compact_order(graph);
-    weft_status_t status = wefti_graph_sort_by(graph, keys);
+    weft_status_t status = sort_by(graph, keys);
     return status < 0 ? status : wefti_graph_refresh_programs(graph);
 }
 

@@ -64,9 +64,7 @@ static weft_status_t sort_ops(const finder_t *f, wefti_arena_t *arena)
     const weft_graph_view_t *view = f->view;
     wefti_issue_t *issue = f->issue;
     uint32_t *first = wefti_arena_array(arena, (size_t)view->order_count + 2, sizeof(*first));
-    if (first == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(first);
     for (uint32_t i = 0; i < view->order_count; i++) {
         bool issued = wefti_is_issued(&view->ops[view->order[i]]);
         first[issue->after[view->order[i]] + 1] += issued;
@@ -87,7 +85,6 @@ static weft_status_t sort_ops(const finder_t *f, wefti_arena_t *arena)
 weft_status_t wefti_find_issue(const weft_graph_view_t *view, wefti_arena_t *arena,
                                wefti_issue_t *out)
 {
-    weft_status_t status;
     size_t ops = (size_t)view->op_count + 1;
     finder_t f = {.view = view, .issue = out};
     *out = (wefti_issue_t){.ops = wefti_arena_array(arena, ops, sizeof(uint32_t)),
@@ -95,21 +92,16 @@ weft_status_t wefti_find_issue(const weft_graph_view_t *view, wefti_arena_t *are
                            .start = wefti_arena_array(arena, ops, sizeof(uint32_t)),
                            .wait = wefti_arena_array(arena, ops, sizeof(uint32_t))};
     f.position = wefti_arena_array(arena, ops, sizeof(uint32_t));
-    if (out->ops == NULL || out->after == NULL || out->start == NULL || out->wait == NULL ||
-        f.position == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(out->ops && out->after && out->start && out->wait && f.position);
     for (uint32_t i = 0; i < view->op_count; i++) {
         f.position[i] = out->start[i] = out->wait[i] = NONE;
     }
     for (uint32_t i = 0; i < view->order_count; i++) {
         f.position[view->order[i]] = i;
     }
-    WEFT_TRY(status, wefti_edges_before(view, arena, &f.before), fail);
+    WEFT_RETURN_IF_ERROR(wefti_edges_before(view, arena, &f.before));
     for (uint32_t i = 0; i < view->order_count; i++) {
         visit(&f, view->order[i]);
     }
-    status = sort_ops(&f, arena);
-fail:
-    return status;
+    return sort_ops(&f, arena);
 }

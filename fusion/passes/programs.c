@@ -75,28 +75,26 @@ static weft_status_t check_reads(const wefti_graph_t *graph, uint32_t id)
 /* Kernels in the order of the graph, collectives between them; updates are left out. */
 static weft_status_t place_collectives(maker_t *m, order_t *o)
 {
-    weft_status_t status;
     const wefti_graph_t *graph = m->graph;
     weft_graph_view_t view = WEFT_GRAPH_VIEW_INIT;
     wefti_issue_t issue;
-    WEFT_TRY(status, wefti_graph_view(graph, &m->arena, &view), fail);
-    WEFT_TRY(status, wefti_find_issue(&view, &m->arena, &issue), fail);
+    WEFT_RETURN_IF_ERROR(wefti_graph_view(graph, &m->arena, &view));
+    WEFT_RETURN_IF_ERROR(wefti_find_issue(&view, &m->arena, &issue));
     for (uint32_t i = 0, next = 0; i <= graph->order_count; i++) {
         for (; next < issue.count && issue.after[issue.ops[next]] <= i; next++) {
             uint32_t id = issue.ops[next];
             if (!comes_last(&graph->nodes[id])) {
-                WEFT_TRY(status, check_reads(graph, id), fail);
+                WEFT_RETURN_IF_ERROR(check_reads(graph, id));
                 o->nodes[o->count++] = id;
             }
         }
         uint32_t id = i < graph->order_count ? graph->order[i] : WEFTI_NONE;
         if (id != WEFTI_NONE && !wefti_is_issued(&view.ops[id]) && !comes_last(&graph->nodes[id])) {
-            WEFT_TRY(status, check_reads(graph, id), fail);
+            WEFT_RETURN_IF_ERROR(check_reads(graph, id));
             o->nodes[o->count++] = id;
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t find_updates(maker_t *m, order_t *o)
@@ -104,9 +102,7 @@ static weft_status_t find_updates(maker_t *m, order_t *o)
     const wefti_graph_t *graph = m->graph;
     bool *ambiguous = wefti_arena_array(&m->arena, graph->value_count, sizeof(*ambiguous));
     o->update_of = wefti_id_map(&m->arena, graph->value_count);
-    if (ambiguous == NULL || o->update_of == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(ambiguous && o->update_of);
     for (uint32_t i = 0; i < graph->order_count; i++) {
         uint32_t id = graph->order[i];
         const wefti_node_t *node = &graph->nodes[id];
@@ -151,14 +147,11 @@ static void place_update(const wefti_graph_t *graph, order_t *o, bool *placed, u
 /* Updates of what a collective reduces, in the order of collectives; then the others. */
 static weft_status_t place_updates(maker_t *m, order_t *o)
 {
-    weft_status_t status;
     const wefti_graph_t *graph = m->graph;
     uint32_t before = o->count;
     bool *placed = wefti_arena_array(&m->arena, graph->node_count, sizeof(*placed));
-    if (placed == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    WEFT_TRY(status, find_updates(m, o), fail);
+    WEFT_RETURN_IF_NO_MEMORY(placed);
+    WEFT_RETURN_IF_ERROR(find_updates(m, o));
     for (uint32_t i = 0; i < before; i++) {
         const wefti_node_t *node = &graph->nodes[o->nodes[i]];
         for (uint32_t k = 0; wefti_node_communicates(node) && k < node->output_count; k++) {
@@ -172,23 +165,18 @@ static weft_status_t place_updates(maker_t *m, order_t *o)
     for (uint32_t i = 0; i < graph->order_count; i++) {
         place_update(graph, o, placed, graph->order[i]);
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t order_step(maker_t *m)
 {
-    weft_status_t status;
     order_t o = {0};
     o.nodes = wefti_id_map(&m->arena, m->graph->order_count);
-    if (o.nodes == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    WEFT_TRY(status, place_collectives(m, &o), fail);
-    WEFT_TRY(status, place_updates(m, &o), fail);
+    WEFT_RETURN_IF_NO_MEMORY(o.nodes);
+    WEFT_RETURN_IF_ERROR(place_collectives(m, &o));
+    WEFT_RETURN_IF_ERROR(place_updates(m, &o));
     memcpy(m->graph->order, o.nodes, o.count * sizeof(*o.nodes));
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /*
@@ -240,7 +228,6 @@ static bool *mark_sharded(maker_t *m)
  * overwrite. */
 static weft_status_t add_broadcast(maker_t *m)
 {
-    weft_status_t status;
     wefti_graph_t *graph = m->graph;
     uint32_t count = 0;
     const weft_attr_t reason = {
@@ -254,16 +241,12 @@ static weft_status_t add_broadcast(maker_t *m)
     uint32_t *weights = wefti_id_map(&m->arena, graph->value_count);
     const char **names = wefti_arena_array(&m->arena, graph->value_count, sizeof(*names));
     const bool *sharded = mark_sharded(m);
-    if (weights == NULL || names == NULL || sharded == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(weights && names && sharded);
     for (uint32_t v = 0; v < graph->value_count; v++) {
         if (graph->values[v].kind == WEFTI_VALUE_PARAM && !sharded[v] &&
             wefti_value_bytes(&graph->values[v]) > 0) {
             names[count] = wefti_arena_printf(&m->arena, "%s.initial", graph->values[v].name);
-            if (names[count] == NULL) {
-                return WEFT_ERR_NO_MEMORY;
-            }
+            WEFT_RETURN_IF_NO_MEMORY(names[count]);
             weights[count++] = v;
         }
     }
@@ -273,11 +256,10 @@ static weft_status_t add_broadcast(maker_t *m)
     params.inputs = weights;
     params.output_names = names;
     params.input_count = params.output_count = count;
-    WEFT_TRY(status, wefti_graph_add_node(graph, &params, &m->broadcast), fail);
+    WEFT_RETURN_IF_ERROR(wefti_graph_add_node(graph, &params, &m->broadcast));
     memmove(graph->order + 1, graph->order, (graph->order_count - 1) * sizeof(*graph->order));
     graph->order[0] = m->broadcast;
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /*
@@ -313,14 +295,11 @@ static const weft_op_def_t *eval_op(const wefti_graph_t *graph, const wefti_node
 
 static weft_status_t add_eval_node(maker_t *m, uint32_t id, const weft_op_def_t *def)
 {
-    weft_status_t status;
     wefti_graph_t *graph = m->graph;
     const wefti_node_t *node = &graph->nodes[id];
     char *name = wefti_arena_printf(&m->arena, "%s.eval", node->name);
     char *output = wefti_arena_printf(&m->arena, "%s.eval", graph->values[node->outputs[0]].name);
-    if (name == NULL || output == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(name && output);
     const char *names[] = {output};
     uint32_t of = node->outputs[0], input = node->inputs[0];
     wefti_node_params_t params = {.def = def,
@@ -333,16 +312,14 @@ static weft_status_t add_eval_node(maker_t *m, uint32_t id, const weft_op_def_t 
                                   .output_count = 1,
                                   .attrs = node->attrs,
                                   .attr_count = def->attr_count == 0 ? 0 : node->attr_count};
-    WEFT_TRY(status, wefti_graph_add_node(graph, &params, &m->variant[id]), fail);
+    WEFT_RETURN_IF_ERROR(wefti_graph_add_node(graph, &params, &m->variant[id]));
     graph->values[graph->nodes[m->variant[id]].outputs[0]].alias_of = of;
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* Marks what evaluation needs; *out_alone: none of it communicates, but to gather weights. */
 static weft_status_t find_eval(maker_t *m, bool *out_alone)
 {
-    weft_status_t status;
     const wefti_graph_t *graph = m->graph;
     memset(m->needed, 0, graph->node_count * sizeof(*m->needed));
     if (graph->loss != WEFTI_NONE) {
@@ -352,30 +329,26 @@ static weft_status_t find_eval(maker_t *m, bool *out_alone)
     for (uint32_t i = 0; graph->loss == WEFTI_NONE && i < graph->output_count; i++) {
         need_producer(m, graph->outputs[i]);
     }
-    WEFT_TRY(status, wefti_graph_mark_needed(graph, m->needed), fail);
+    WEFT_RETURN_IF_ERROR(wefti_graph_mark_needed(graph, m->needed));
     *out_alone = true;
     for (uint32_t i = 0; i < graph->order_count; i++) {
         uint32_t id = graph->order[i];
         *out_alone = *out_alone && !(m->needed[id] && wefti_node_communicates(&graph->nodes[id]) &&
                                      !wefti_node_is_flat_gather(&graph->nodes[id]));
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* Nodes of eval, each behind the node that step runs. */
 static weft_status_t add_eval(maker_t *m)
 {
-    weft_status_t status;
     wefti_graph_t *graph = m->graph;
     bool alone = false;
     uint32_t count = graph->order_count;
     uint32_t *order = wefti_id_map(&m->arena, 2 * (size_t)count);
     m->variant = wefti_id_map(&m->arena, graph->node_count);
-    if (order == NULL || m->variant == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    WEFT_TRY(status, find_eval(m, &alone), fail);
+    WEFT_RETURN_IF_NO_MEMORY(order && m->variant);
+    WEFT_RETURN_IF_ERROR(find_eval(m, &alone));
     if (!alone) {
         return WEFT_OK;
     }
@@ -384,14 +357,12 @@ static weft_status_t add_eval(maker_t *m)
         const weft_op_def_t *def = m->needed[id] ? eval_op(graph, &graph->nodes[id]) : NULL;
         order[at++] = id;
         if (def != NULL) {
-            WEFT_TRY(status, add_eval_node(m, id, def), fail);
+            WEFT_RETURN_IF_ERROR(add_eval_node(m, id, def));
             order[at++] = m->variant[id];
         }
     }
     memcpy(graph->order, order, graph->order_count * sizeof(*order));
-    status = add_needed(m, "eval", m->variant);
-fail:
-    return status;
+    return add_needed(m, "eval", m->variant);
 }
 
 /*
@@ -409,27 +380,20 @@ static weft_status_t add_step(maker_t *m)
 
 static weft_status_t add_programs(maker_t *m)
 {
-    weft_status_t status;
-    WEFT_TRY(status, order_step(m), fail);
-    WEFT_TRY(status, add_broadcast(m), fail);
+    WEFT_RETURN_IF_ERROR(order_step(m));
+    WEFT_RETURN_IF_ERROR(add_broadcast(m));
     if (m->params->broadcast_weights) {
-        WEFT_TRY(status,
-                 wefti_graph_add_program(m->graph, "init", &m->broadcast,
-                                         m->broadcast == WEFTI_NONE ? 0 : 1),
-                 fail);
+        WEFT_RETURN_IF_ERROR(wefti_graph_add_program(m->graph, "init", &m->broadcast,
+                                                     m->broadcast == WEFTI_NONE ? 0 : 1));
     }
     m->nodes = wefti_id_map(&m->arena, 2 * (size_t)m->graph->order_count);
     m->needed = wefti_arena_array(&m->arena, 2 * (size_t)m->graph->node_count, sizeof(*m->needed));
-    if (m->nodes == NULL || m->needed == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    WEFT_TRY(status, add_step(m), fail);
+    WEFT_RETURN_IF_NO_MEMORY(m->nodes && m->needed);
+    WEFT_RETURN_IF_ERROR(add_step(m));
     if (!m->params->infer) {
-        WEFT_TRY(status, add_eval(m), fail);
+        WEFT_RETURN_IF_ERROR(add_eval(m));
     }
-    status = wefti_graph_refresh_programs(m->graph);
-fail:
-    return status;
+    return wefti_graph_refresh_programs(m->graph);
 }
 
 wefti_program_params_t wefti_program_params(const wefti_lower_params_t *params)

@@ -168,6 +168,52 @@ static void updates_run_after_readers(void **state)
     test_graph_free(graph, registry);
 }
 
+static uint32_t insert_relu(wefti_graph_t *graph, const char *name, uint32_t input, uint32_t after)
+{
+    const wefti_node_params_t params = {
+        .op = "Relu", .name = name, .inputs = &input, .input_count = 1, .output_count = 1};
+    uint32_t node;
+    CHECK(wefti_graph_insert_node(graph, &params, after, &node));
+    return node;
+}
+
+static void replace_node(wefti_graph_t *graph, uint32_t node, uint32_t by)
+{
+    graph->nodes[node].dead = true;
+    graph->nodes[node].replaced_by = by;
+}
+
+/* After a node that was removed; as soon as the input is computed; where the last of two replaced
+ * nodes was. Of nodes in one place the first that was inserted goes first. */
+static void inserted_nodes_take_their_places(void **state)
+{
+    (void)state;
+    static const char *const expected[] = {"a", "ready", "b", "after", "after2", "d", "fused", "f"};
+    weft_registry_t *registry;
+    wefti_graph_t *graph = test_graph(&registry);
+    uint32_t x = test_input(graph, "x", DIMS(2)), a = 0;
+    for (const char *name = "abcdef"; *name != '\0'; name++) {
+        const char text[] = {*name, '\0'};
+        uint32_t value = test_node(graph, "Tanh", text, INPUTS(x), NULL, 0);
+        a = *name == 'a' ? value : a;
+    }
+    insert_relu(graph, "after", x, 2);
+    insert_relu(graph, "ready", a, WEFTI_WHEN_READY);
+    insert_relu(graph, "after2", x, 2);
+    uint32_t fused = insert_relu(graph, "fused", x, WEFTI_AS_REPLACED);
+    replace_node(graph, 2, fused);
+    replace_node(graph, 4, fused);
+    CHECK(wefti_graph_sort(graph));
+    CHECK(wefti_graph_verify(graph));
+    assert_int_equal(graph->order_count, 8);
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        assert_string_equal(graph->nodes[graph->order[i]].name, expected[i]);
+    }
+    CHECK(wefti_graph_sort(graph)); /* places hold for one sort only */
+    assert_string_equal(graph->nodes[graph->order[1]].name, "ready");
+    test_graph_free(graph, registry);
+}
+
 static void prune_keeps_what_is_needed(void **state)
 {
     (void)state;
@@ -330,6 +376,7 @@ int main(void)
         cmocka_unit_test(cycles_are_named),
         cmocka_unit_test(sort_random_graphs),
         cmocka_unit_test(updates_run_after_readers),
+        cmocka_unit_test(inserted_nodes_take_their_places),
         cmocka_unit_test(prune_keeps_what_is_needed),
         cmocka_unit_test(replace_uses_moves_outputs),
         cmocka_unit_test(view_matches_graph),

@@ -121,15 +121,6 @@ struct wefti_call {
         const weft_algorithm_t *algorithm;  /* NULL: executors */
         struct wefti_run *run;
     } schedule;
-    struct { /* sends and receives; count 0: a collective */
-        wefti_pair_t *list;
-        uint32_t count;
-        wefti_pair_t single;
-        wefti_pair_t *batch; /* [WEFTI_CALLS], from the first batch in this place of the ring on */
-    } pairs;
-    struct wefti_fused *fused;      /* calls of a batch that this one executes, or NULL */
-    struct wefti_fused *fused_kept; /* from the first fused call in this place of the ring on */
-
     struct {                          /* while blocked */
         const wefti_signal_t *signal; /* last; tells which rank is late */
         uint32_t target;
@@ -137,6 +128,14 @@ struct wefti_call {
         uint64_t departed_since_ns;    /* when it was first found to wait for a rank that left */
         uint64_t since_ns, checked_ns; /* on a stream: blocked since; last looked at the ranks */
     } wait;
+    struct wefti_fused *fused; /* calls of a batch that this one executes, or NULL */
+    struct {                   /* sends and receives; count 0: a collective */
+        wefti_pair_t *list;
+        uint32_t count;
+        wefti_pair_t single;
+        wefti_pair_t *batch; /* [WEFTI_CALLS], from the first batch in this place of the ring on */
+    } pairs;
+    struct wefti_fused *fused_kept; /* from the first fused call in this place of the ring on */
 };
 
 /*
@@ -166,11 +165,12 @@ typedef struct wefti_recovery {
 
 /* What a group keeps for its calls. */
 typedef struct wefti_calls {
-    uint32_t number;               /* of the last collective; the same on all ranks */
-    uint32_t issued;               /* calls so far, sends and receives too; the issuing thread's */
-    wefti_signal_line_t completed; /* of these: calls run in the order in which they were issued */
-    uint32_t staged;               /* how often rounds were published */
-    uint32_t area;                 /* which half of the staging buffers, by its lowest bit */
+    wefti_call_t ring[WEFTI_CALLS]; /* by order */
+    uint32_t number;                /* of the last collective; the same on all ranks */
+    uint32_t issued;                /* calls so far, sends and receives too; the issuing thread's */
+    wefti_signal_line_t completed;  /* of these: calls run in the order in which they were issued */
+    uint32_t staged;                /* how often rounds were published */
+    uint32_t area;                  /* which half of the staging buffers, by its lowest bit */
     /* Hands a call to a stream: wefti_call_submit_host, or device_call.h. */
     weft_status_t (*submit)(wefti_call_t *call, weft_stream_t *stream);
     const void **sources; /* [size] */
@@ -191,7 +191,6 @@ typedef struct wefti_calls {
     struct wefti_batch *batch;               /* call_batch.c; with the first batch */
     uint32_t *sent, *received;               /* pieces so far, per peer */
     struct wefti_device_calls *device_calls; /* on a device, from the first call on; else NULL */
-    wefti_call_t ring[WEFTI_CALLS];
 } wefti_calls_t;
 
 /*

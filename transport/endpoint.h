@@ -82,7 +82,7 @@ void wefti_mapped_link_stats(wefti_endpoint_t *endpoint, uint32_t peer, wefti_li
 void wefti_mapped_bind_progress(wefti_endpoint_t *endpoint, const uint32_t *cpus,
                                 uint32_t cpu_count);
 #define WEFTI_TRANSPORT_MAPPED                                                                     \
-    .barrier = wefti_mapped_barrier, .aborted = wefti_mapped_aborted,                              \
+    .mapped = true, .barrier = wefti_mapped_barrier, .aborted = wefti_mapped_aborted,              \
     .put_lent = wefti_put_lent_direct, .progress = wefti_mapped_nothing,                           \
     .doze = wefti_mapped_nothing, .link_stats = wefti_mapped_link_stats,                           \
     .bind_progress = wefti_mapped_bind_progress

@@ -105,6 +105,7 @@ typedef struct wefti_transport_ops {
 
     /* What follows is WEFTI_TRANSPORT_MAPPED (endpoint.h) where the control blocks and regions of all
      * ranks are mapped. */
+    bool mapped; /* progress and doze have nothing to do, and are not called */
     weft_status_t (*barrier)(wefti_endpoint_t *endpoint);
     /* The world ended here: tells ranks whose control blocks are not mapped. */
     void (*aborted)(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
@@ -267,17 +268,21 @@ void wefti_lent_back(wefti_signal_t *lent, uint32_t parts);
 /*
  * Moves what is on its way in both directions, as far as it goes without blocking. Every loop that
  * looks at a counter calls it, since nothing else may be receiving; where regions are mapped it
- * does nothing. By any thread.
+ * costs a load. By any thread.
  */
 static inline void wefti_endpoint_progress(wefti_endpoint_t *endpoint)
 {
-    endpoint->ops->progress(endpoint);
+    if (!endpoint->ops->mapped) {
+        endpoint->ops->progress(endpoint);
+    }
 }
 
 /* The caller stops looking (it sleeps, or computes for long): somebody else must make progress. */
 static inline void wefti_endpoint_doze(wefti_endpoint_t *endpoint)
 {
-    endpoint->ops->doze(endpoint);
+    if (!endpoint->ops->mapped) {
+        endpoint->ops->doze(endpoint);
+    }
 }
 
 /*

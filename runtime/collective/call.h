@@ -10,19 +10,18 @@
  *   call_pair.c      sends and receives
  *   call.c           the end of a call, what paths share
  *
- *      reserve        the calls before it are done
- * FREE ──────> ISSUED ──────────────────────────────> POSTED ──────> MOVING ─┬──> CHECK ──> COMPARE
- *               │  ^                                    │              │     │                 │
- *               v  │ every rank has recovered           │ refused      v     │                 │
- *           RECOVERING   (a link of the group broke)    │            ROUND ──┤                 │
- *               │                                       v            │  ^    │                 │
- *               │  sends and receives                REFUSED         v  │    │                 │
- *               └────────────> PAIRS ───────┐           │         RESULTS    v                 │
- *                              (from ISSUED)└───────────┴──────────────────> DONE <────────────┘
+ *        reserve         post            choose a path
+ *   FREE ──────> ISSUED ──────> POSTED ──┬────────────> MOVING ───────────────┬──┬──> DONE
+ *                 │ │ ^           │      └──> ROUND <──> RESULTS ─────────────┤  │
+ *      link broke v │ │ recovered └──> REFUSED ──────────────────────────────┼──┤
+ *         RECOVERING ─'                                                      v  │
+ *                   └──> PAIRS ───────────────────────────┐   CHECK ──> COMPARE ┤
+ *                                                         └─────────────────────┘
  *
- *   ISSUED      posts number, signature and either data or addresses
+ *   ISSUED      waits for the calls before it; then posts number, signature and either data or
+ *               addresses
  *   RECOVERING  waits for all ranks to recover the group (call_recover.c)
- *   PAIRS       waits for mailboxes
+ *   PAIRS       sends and receives: waits for mailboxes
  *   POSTED      waits for the postings of all peers: the same signature, or the group is broken.
  *               All ranks know the same then, and take the same path
  *   MOVING      in its path; the staged path alternates between the next two
@@ -256,6 +255,7 @@ static inline weft_status_t wefti_call_reduce(wefti_call_t *call, uint32_t desti
     };
     return wefti_reduce(&args, group->context->settings.isa);
 }
+
 /* call.c: wakes the ranks that sleep on what this call published; see wefti_fence. */
 void wefti_call_settle(wefti_call_t *call);
 /* The call is complete, with or without an error; the next call of the group may run. */
@@ -427,7 +427,7 @@ weft_status_t wefti_pairs_advance(wefti_call_t *call, wefti_blocked_t *out_block
 /* Whether one of several could go on: a wait is for one of them only. */
 bool wefti_pairs_ready(const wefti_call_t *call);
 bool wefti_pair_is_done(const wefti_pair_t *pair);
-/* Into an empty call, as long as which pairs must stay. */
+/* Fills an empty call. pairs must stay as long as it is in flight. */
 void wefti_pairs_fill(wefti_call_t *call, wefti_pair_t *pairs, uint32_t count);
 
 #endif

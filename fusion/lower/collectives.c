@@ -94,13 +94,13 @@ static const char *bucket_reason(wefti_lowering_t *l, uint32_t index)
     }
     char size[32];
     wefti_format_bytes(wefti_lower_range_bytes(l, index) / l->buckets->shards, size);
-    return wefti_arena_printf(&l->plan->arena, "%s; each rank %s %s of it%s%s", first,
+    return wefti_arena_printf(&l->plan->arena, "%s; each rank %s %s of it%s%s%s%s", first,
                               bucket->fused ? "reduces, updates and sends" : "reduces and updates",
                               size,
                               cost[0] == '\0' ? ""
                               : bucket->fused ? ": "
                                               : "; ",
-                              cost);
+                              cost, whole[0] != '\0' ? "; " : "", whole);
 }
 
 /* What a bucket reduces: all of the range to all ranks, or to each rank its shard; fused, new

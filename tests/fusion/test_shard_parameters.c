@@ -129,6 +129,55 @@ static void test_programs_get_their_gathers(void **state)
                                                 "w") "program micro_step: %w_shard .. %dw\n");
 }
 
+/* One bucket whole because a node reads its reduced gradient, one of which ranks have shards. */
+static void test_whole_and_sharded_buckets_share_a_plan(void **state)
+{
+    (void)state;
+    test_graph_t test = test_graph_parse(
+        VALUES "%a = Mul(%x, %w)\n"
+               "%b = Mul(%a, %v)\n"
+               "backward %dv = Mul(%b, %v)\n"
+               "backward %da = Mul(%a, %v)\n"
+               "backward %dw = Mul(%da, %w)\n"
+               "comm %v_r = weft::AllReduce(%dv) {reduction=\"avg\"} : f32[2] grad(%v)\n"
+               "comm %w_r = weft::AllReduce(%dw) {reduction=\"avg\"} : f32[2] grad(%w)\n"
+               "update %v_new = weft::SGD(%v, %v_r, %lr)\n"
+               "update %w_new = weft::SGD(%w, %w_r, %lr)\n"
+               "output %b\n"
+               "output %v_r\n");
+    const wefti_lower_params_t params = {.world_size = 2,
+                                         .policy = "none",
+                                         .optimizer = "sgd",
+                                         .model_name = "test",
+                                         .shard = true,
+                                         .in_flight = 1};
+    const wefti_shard_params_t shard = wefti_shard_params(&params);
+    const wefti_fuse_params_t fuse = wefti_fuse_params(&params);
+    const wefti_program_params_t programs = wefti_program_params(&params);
+    weft_plan_t *plan = NULL;
+    uint32_t whole = 0, sharded = 0;
+    assert_int_equal(wefti_pass_shard(test.graph, &shard), WEFT_OK);
+    assert_int_equal(wefti_pass_shard_parameters(test.graph, params.in_flight), WEFT_OK);
+    assert_int_equal(wefti_pass_fuse_updates(test.graph, &fuse), WEFT_OK);
+    assert_int_equal(wefti_pass_programs(test.graph, &programs), WEFT_OK);
+    if (wefti_lower(test.graph, &params, &plan) < 0 || wefti_plan_seal(plan) < 0 ||
+        wefti_plan_verify(plan, test.registry) < 0) {
+        fail_msg("%s", weft_last_error());
+    }
+    for (uint32_t i = 0; i < plan->buffer_count; i++) {
+        if (plan->buffers[i].kind == WEFTI_BUFFER_PARAM) {
+            bool nowhere = plan->buffers[i].offset_bytes >= WEFTI_PLAN_NOWHERE;
+            assert_string_equal(plan->buffers[i].name, nowhere ? "w" : "v");
+            sharded += nowhere;
+            whole += !nowhere;
+        }
+    }
+    assert_int_equal(whole, 1);
+    assert_int_equal(sharded, 1);
+    weft_plan_release(plan);
+    test_graph_close(&test);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -137,6 +186,7 @@ int main(void)
         cmocka_unit_test(test_in_flight_bounds_what_is_gathered_ahead),
         cmocka_unit_test(test_other_readers_keep_weights_whole),
         cmocka_unit_test(test_programs_get_their_gathers),
+        cmocka_unit_test(test_whole_and_sharded_buckets_share_a_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

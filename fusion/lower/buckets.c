@@ -66,7 +66,7 @@ static weft_status_t check_member(const wefti_lowering_t *l, const wefti_node_t 
     }
     for (uint32_t i = readers->first[value]; i < readers->first[value + 1]; i++) {
         const wefti_node_t *reader = &l->graph->nodes[readers->nodes[i]];
-        if (reader != node && !wefti_graph_is_fold(l->graph, readers->nodes[i])) {
+        if (reader != node && !wefti_lower_is_fold(l, readers->nodes[i])) {
             return wefti_error(WEFT_ERR_UNSUPPORTED,
                                "node '%s': collective in place on '%s', which node '%s' also reads",
                                node->name, v->name, reader->name);
@@ -76,11 +76,11 @@ static weft_status_t check_member(const wefti_lowering_t *l, const wefti_node_t 
 }
 
 /* The gradient that a value is the fold of, or value itself. */
-static uint32_t unfolded(const wefti_graph_t *graph, uint32_t value)
+static uint32_t unfolded(const wefti_lowering_t *l, uint32_t value)
 {
-    const wefti_value_t *at = &graph->values[value];
-    return at->producer != WEFTI_NONE && wefti_graph_is_fold(graph, at->producer)
-               ? graph->nodes[at->producer].inputs[at->producer_output]
+    const wefti_value_t *at = &l->graph->values[value];
+    return at->producer != WEFTI_NONE && wefti_lower_is_fold(l, at->producer)
+               ? l->graph->nodes[at->producer].inputs[at->producer_output]
                : value;
 }
 
@@ -129,7 +129,7 @@ static weft_status_t add_members(wefti_lowering_t *l, wefti_bucket_t *bucket)
     }
     for (uint32_t i = 0; i < bucket->member_count; i++) {
         uint32_t sent = node->inputs[first + i];
-        uint32_t value = sent == WEFTI_NONE ? WEFTI_NONE : unfolded(graph, sent);
+        uint32_t value = sent == WEFTI_NONE ? WEFTI_NONE : unfolded(l, sent);
         WEFT_RETURN_IF_ERROR(check_member(l, node, value));
         bucket->members[i] =
             (wefti_member_t){.value = value,
@@ -180,7 +180,7 @@ static bool is_passing(const wefti_lowering_t *l, const wefti_bucket_t *bucket)
     uint32_t fold = graph->values[bucket->members[0].sent].producer;
     const wefti_node_t *node = &graph->nodes[fold];
     return readers->first[shard + 1] - readers->first[shard] == 1 &&
-           !(wefti_graph_is_fold(graph, fold) && node->input_count > node->output_count);
+           !(wefti_lower_is_fold(l, fold) && node->input_count > node->output_count);
 }
 
 /* Gathers may run before the collectives that reduce their buckets. */

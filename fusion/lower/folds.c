@@ -70,7 +70,7 @@ weft_status_t wefti_lower_find_folds(wefti_lowering_t *l, wefti_folds_t *out)
     for (uint32_t i = 0; i < l->order->node_count; i++) {
         uint32_t id = l->order->nodes[i];
         const wefti_node_t *node = &graph->nodes[id];
-        if (!wefti_graph_is_fold(graph, id)) {
+        if (!wefti_lower_is_fold(l, id)) {
             continue;
         }
         wefti_fold_t *fold = &out->list[out->count++];

@@ -169,7 +169,7 @@ weft_status_t wefti_lower_kernels(wefti_lowering_t *l, wefti_kernels_t *out)
     WEFT_RETURN_IF_NO_MEMORY(l->plan->kernels && out->of_item && out->of_variant && out->of_bucket);
     for (uint32_t i = 0; i < order->item_count; i++) {
         uint32_t node = order->items[i].node, bucket = wefti_lower_item_bucket(l, i);
-        if (wefti_graph_is_fold(l->graph, node)) {
+        if (wefti_lower_is_fold(l, node)) {
             continue; /* follows */
         }
         out->of_item[i] = l->plan->kernel_count;

@@ -101,6 +101,7 @@ weft_status_t wefti_lower(const wefti_graph_t *graph, const wefti_lower_params_t
                           weft_plan_t **out_plan)
 {
     wefti_lowering_t l = {.graph = graph, .params = params};
+    l.fold = weft_registry_find_op(graph->registry, "weft", "TreeFold", 1);
     *out_plan = NULL;
     wefti_arena_init(&l.arena, params->allocator, 0);
     weft_status_t status = wefti_plan_create(params->allocator, &l.plan);

@@ -266,7 +266,8 @@ struct wefti_lowering {
     const wefti_graph_t *graph;
     const wefti_lower_params_t *params;
     weft_plan_t *plan;
-    wefti_arena_t arena; /* what only lowering needs */
+    wefti_arena_t arena;       /* what only lowering needs */
+    const weft_op_def_t *fold; /* weft::TreeFold */
     const wefti_order_t *order;
     const wefti_buckets_t *buckets;
     const wefti_folds_t *folds;
@@ -276,5 +277,10 @@ struct wefti_lowering {
     wefti_buffers_t *buffers;
     struct wefti_rankings *rankings; /* algorithms.c: fusion/rankings.h */
 };
+
+static inline bool wefti_lower_is_fold(const wefti_lowering_t *lowering, uint32_t node)
+{
+    return lowering->fold != NULL && lowering->graph->nodes[node].def == lowering->fold;
+}
 
 #endif

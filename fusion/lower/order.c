@@ -63,8 +63,9 @@ static weft_status_t collective_parts(const wefti_graph_t *graph, const wefti_no
 
 /* How many items or commands a node is. An update of a range has a piece for each that its
  * collective reduces. */
-static weft_status_t parts_of(const wefti_graph_t *graph, uint32_t id, uint32_t *out_parts)
+static weft_status_t parts_of(const wefti_lowering_t *l, uint32_t id, uint32_t *out_parts)
 {
+    const wefti_graph_t *graph = l->graph;
     const wefti_node_t *node = &graph->nodes[id];
     uint32_t reduce = wefti_lower_range_update(graph, node);
     *out_parts = 1;
@@ -72,8 +73,7 @@ static weft_status_t parts_of(const wefti_graph_t *graph, uint32_t id, uint32_t 
         return collective_parts(graph, reduce == WEFTI_NONE ? node : &graph->nodes[reduce],
                                 out_parts);
     }
-    const weft_attr_t *parts =
-        wefti_graph_is_fold(graph, id) ? wefti_node_attr(node, "parts") : NULL;
+    const weft_attr_t *parts = wefti_lower_is_fold(l, id) ? wefti_node_attr(node, "parts") : NULL;
     if (parts != NULL && parts->type == WEFT_ATTR_TYPE_INT && parts->i > 0 &&
         parts->i < UINT32_MAX) {
         *out_parts = (uint32_t)parts->i;
@@ -126,7 +126,7 @@ static weft_status_t reserve(wefti_lowering_t *l, wefti_order_t *o)
     for (uint32_t i = 0; i < o->node_count; i++) {
         const wefti_node_t *node = &graph->nodes[o->nodes[i]];
         uint32_t parts;
-        WEFT_RETURN_IF_ERROR(parts_of(graph, o->nodes[i], &parts));
+        WEFT_RETURN_IF_ERROR(parts_of(l, o->nodes[i], &parts));
         pieces += parts > 1 ? parts : 0;
         items += wefti_node_communicates(node) ? 0 : parts;
         commands += !wefti_node_communicates(node)   ? 0
@@ -186,7 +186,7 @@ static weft_status_t add_node(wefti_lowering_t *l, wefti_order_t *o, uint32_t id
     if (wefti_lower_is_view(node)) {
         return WEFT_OK;
     }
-    WEFT_RETURN_IF_ERROR(parts_of(l->graph, id, &parts));
+    WEFT_RETURN_IF_ERROR(parts_of(l, id, &parts));
     if (is_on_activations(l->graph, node)) {
         WEFT_RETURN_IF_ERROR(wefti_lower_check_activations(l, node));
         parts = node->input_count;

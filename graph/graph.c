@@ -13,6 +13,7 @@ weft_status_t wefti_graph_create(const weft_allocator_t *allocator, const weft_r
     WEFT_RETURN_IF_NO_MEMORY(graph);
     wefti_arena_init(&graph->arena, allocator, budget_bytes);
     graph->registry = registry;
+    graph->fold = weft_registry_find_op(registry, "weft", "TreeFold", 1);
     graph->name = "graph";
     graph->loss = graph->logits = graph->label = WEFTI_NONE;
     wefti_name_index_init(&graph->value_names, graph->arena.allocator);

@@ -106,6 +106,7 @@ typedef struct wefti_program {
 typedef struct wefti_graph {
     wefti_arena_t arena;
     const weft_registry_t *registry; /* borrowed */
+    const weft_op_def_t *fold;       /* weft::TreeFold, or NULL */
     const char *name;
     int32_t opset;          /* ai.onnx */
     int64_t batch;          /* samples per rank per step, once bound; else 0 */

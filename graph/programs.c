@@ -34,8 +34,7 @@ bool wefti_graph_outside_step(const wefti_graph_t *graph, uint32_t node)
 
 bool wefti_graph_is_fold(const wefti_graph_t *graph, uint32_t node)
 {
-    const weft_op_def_t *fold = weft_registry_find_op(graph->registry, "weft", "TreeFold", 1);
-    return fold != NULL && graph->nodes[node].def == fold;
+    return graph->nodes[node].def == graph->fold;
 }
 
 weft_status_t wefti_graph_mark_needed(const wefti_graph_t *graph, bool *needed)

@@ -25,14 +25,17 @@ uint32_t wefti_lower_members(const wefti_node_t *node, uint32_t *out_first)
 
 uint32_t wefti_lower_range_update(const wefti_graph_t *graph, const wefti_node_t *update)
 {
+    if (update->phase != WEFTI_PHASE_UPDATE) {
+        return WEFTI_NONE;
+    }
     bool fused = wefti_node_range(update) == WEFT_RANGE_ROLE_UPDATE;
     uint32_t at = fused ? (uint32_t)wefti_node_int(update, "members") : 1;
     uint32_t value = at < update->input_count ? update->inputs[at] : WEFTI_NONE;
     uint32_t reduce = wefti_producer(graph, value);
-    bool is_range = reduce != WEFTI_NONE && update->phase == WEFTI_PHASE_UPDATE &&
-                    (fused ? wefti_reduces_gradients(graph, &graph->nodes[reduce])
-                           : !wefti_node_communicates(update) &&
-                                 wefti_node_is_flat_scatter(&graph->nodes[reduce]));
+    bool is_range =
+        reduce != WEFTI_NONE && (fused ? wefti_reduces_gradients(graph, &graph->nodes[reduce])
+                                       : !wefti_node_communicates(update) &&
+                                             wefti_node_is_flat_scatter(&graph->nodes[reduce]));
     return is_range ? reduce : WEFTI_NONE;
 }
 

@@ -175,10 +175,11 @@ static weft_status_t set_programs(decoupler_t *d, uint32_t accumulate)
 static weft_status_t decouple(decoupler_t *d, uint32_t accumulate)
 {
     WEFT_RETURN_IF_ERROR(begin(d));
-    redirect_readers(d);
-    if (d->count > 0) {
-        qsort(d->gathers, d->count, sizeof(*d->gathers), compare_due);
+    if (d->count == 0) { /* no bucket is sharded */
+        return WEFT_OK;
     }
+    redirect_readers(d);
+    qsort(d->gathers, d->count, sizeof(*d->gathers), compare_due);
     for (uint32_t i = 0; i < d->count; i++) {
         WEFT_RETURN_IF_ERROR(add_shard(d, &d->gathers[i]));
         d->nodes[2 * i] = d->gathers[i].shard;

@@ -151,6 +151,18 @@ static void test_weights_are_gathered_in_front_of_their_readers(void **state)
     }
 }
 
+static void test_without_shards_nothing_is_gathered(void **state)
+{
+    static const char graph[] = "param %a : f32[2] = [1,2]\n"
+                                "input %x : f32[2]\n"
+                                "%y = Mul(%x, %a)\n"
+                                "output %y\n"
+                                "program step: %y\n";
+    uint32_t accumulate = 1;
+    (void)state;
+    test_pass(decouple, &accumulate, graph, graph);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -158,6 +170,7 @@ int main(void)
         cmocka_unit_test(test_two_micro_batches_have_one_partial_sum),
         cmocka_unit_test(test_gradients_are_rounded),
         cmocka_unit_test(test_weights_are_gathered_in_front_of_their_readers),
+        cmocka_unit_test(test_without_shards_nothing_is_gathered),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

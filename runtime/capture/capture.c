@@ -31,7 +31,7 @@ static void free_recording(const weft_allocator_t *allocator, wefti_recording_t 
     }
 }
 
-/* The open recording, detached from its group; NULL: no capture is open. */
+/* The open recording, detached from its group, whose recorder it is. */
 static wefti_recording_t *take_recording(weft_group_t *group)
 {
     wefti_recording_t *recording = (wefti_recording_t *)group->calls->recorder;
@@ -113,7 +113,8 @@ weft_status_t weft_capture_begin(weft_group_t *group, const weft_capture_params_
 
 static weft_status_t check_end(const weft_group_t *group)
 {
-    if (group->calls->recorder == NULL) {
+    const wefti_recorder_t *recorder = group->calls->recorder; /* or that of a batch */
+    if (recorder == NULL || recorder->ops != &recorder_ops) {
         return wefti_error(WEFT_ERR_STATE,
                            "group: no capture is open; call weft_capture_begin first");
     }

@@ -658,7 +658,10 @@ static void misuse(rank_world_t *world)
     expect(weft_capture_begin(group, &params), WEFT_ERR_INVALID_ARGUMENT, "unknown policy");
     RANK_OK(weft_batch_begin(group));
     expect(weft_capture_begin(group, NULL), WEFT_ERR_STATE, "a batch is already open");
-    RANK_OK(weft_batch_end(group, NULL));
+    RANK_OK(weft_all_reduce(b, b, 4, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL));
+    expect(weft_capture_end(group, &capture), WEFT_ERR_STATE, "no capture is open");
+    expect(weft_capture_cancel(group), WEFT_ERR_STATE, "no capture is open");
+    RANK_OK(weft_batch_end(group, NULL)); /* it is still open */
     RANK_OK(weft_capture_begin(group, NULL));
     expect(weft_capture_begin(group, NULL), WEFT_ERR_STATE, "a capture is already open");
     expect(weft_batch_begin(group), WEFT_ERR_STATE, "cannot begin a batch while");

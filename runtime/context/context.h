@@ -94,8 +94,8 @@ void wefti_parts_destroy(weft_context_t *context);
 
 static inline bool wefti_context_progress(weft_context_t *context)
 {
-    /* relaxed: the creator of the first work makes its progress until it returns */
-    return atomic_load_explicit(&context->progress, memory_order_relaxed)(context);
+    /* acquire: the function finds the part of the context that it works on */
+    return atomic_load_explicit(&context->progress, memory_order_acquire)(context);
 }
 
 /* algorithms.c: context->wanted of WEFT_ALGO, context->costs of WEFT_COSTS. */

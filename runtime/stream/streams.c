@@ -54,7 +54,8 @@ weft_status_t wefti_streams_add(weft_context_t *context, weft_stream_t *stream)
         context->allocator, &streams->list, &streams->capacity, streams->count + 1, sizeof(stream));
     if (status >= 0) {
         streams->list[streams->count++] = stream;
-        atomic_store_explicit(&context->progress, progress_inline, memory_order_relaxed);
+        /* release: a thread that calls it finds the part */
+        atomic_store_explicit(&context->progress, progress_inline, memory_order_release);
         /* relaxed: every thread that enqueues on the stream sees it */
         atomic_fetch_add_explicit(&streams->inline_count, is_inline(stream), memory_order_relaxed);
     }

@@ -193,9 +193,8 @@ static int loans(wefti_endpoint_t *endpoint, const conform_t *conform)
     uint32_t n = endpoint->world_size, rank = endpoint->rank, next = (rank + 1) % n;
     size_t bytes = 400000, offset;
     uint8_t *data = malloc(bytes);
-    wefti_signal_t *lent = aligned_alloc(128, sizeof *lent);
+    wefti_signal_t *lent = calloc(1, sizeof *lent);
     (void)conform;
-    memset(lent, 0, sizeof *lent);
     EXPECT(wefti_region_alloc(endpoint, CONTROL_BYTES + bytes, &offset) == WEFT_OK);
     for (uint32_t round = 1; round <= 3; round++) {
         memset(data, (int)(rank * 16 + round), bytes);

@@ -58,15 +58,13 @@ static wefti_counts_t floats(const weft_algo_params_t *params, double bytes)
 static weft_status_t add_piece(const wefti_costs_t *costs, const weft_algo_params_t *params,
                                const weft_algorithm_t *algorithm, wefti_bucket_piece_t *out)
 {
-    weft_status_t status;
     double low, high;
     wefti_counts_t few = floats(params, LOW_BYTES), many = floats(params, HIGH_BYTES);
-    WEFT_TRY(status, wefti_cost_predict(costs, algorithm, params, &few, &low), fail);
-    WEFT_TRY(status, wefti_cost_predict(costs, algorithm, params, &many, &high), fail);
+    WEFT_RETURN_IF_ERROR(wefti_cost_predict(costs, algorithm, params, &few, &low));
+    WEFT_RETURN_IF_ERROR(wefti_cost_predict(costs, algorithm, params, &many, &high));
     double beta = high > low ? (high - low) / (HIGH_BYTES - LOW_BYTES) : 0;
     *out = (wefti_bucket_piece_t){as_ps(low - beta * LOW_BYTES), as_ps(beta * 1024)};
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t add_points(const wefti_costs_t *costs, const weft_algo_params_t *params,
@@ -206,26 +204,20 @@ weft_status_t wefti_collective_cost(const wefti_costs_t *costs, uint32_t world_s
                                     const wefti_plan_place_t *place, const wefti_profile_t *profile,
                                     wefti_arena_t *arena, wefti_bucket_cost_t *out_cost)
 {
-    weft_status_t status;
     wefti_bucket_cost_t table;
     if (world_size == 1) {
         *out_cost = nothing_to_send;
         return WEFT_OK;
     }
-    WEFT_TRY(status,
-             from_table(costs, WEFT_COLLECTIVE_ALL_REDUCE, world_size, place, arena, &table), fail);
-    WEFT_TRY(status,
-             wefti_bucket_cost_scale(&table, profile_factor(&table, profile), arena, out_cost),
-             fail);
-fail:
-    return status;
+    WEFT_RETURN_IF_ERROR(
+        from_table(costs, WEFT_COLLECTIVE_ALL_REDUCE, world_size, place, arena, &table));
+    return wefti_bucket_cost_scale(&table, profile_factor(&table, profile), arena, out_cost);
 }
 
 weft_status_t wefti_shard_cost(const wefti_costs_t *costs, uint32_t world_size,
                                const wefti_plan_place_t *place, const wefti_profile_t *profile,
                                wefti_arena_t *arena, wefti_shard_cost_t *out_cost)
 {
-    weft_status_t status;
     wefti_bucket_cost_t table, *const out[] = {&out_cost->reduce_scatter, &out_cost->all_gather};
     static const weft_collective_t ops[] = {WEFT_COLLECTIVE_REDUCE_SCATTER,
                                             WEFT_COLLECTIVE_ALL_GATHER};
@@ -234,13 +226,12 @@ weft_status_t wefti_shard_cost(const wefti_costs_t *costs, uint32_t world_size,
         *out[0] = *out[1] = nothing_to_send;
         return WEFT_OK;
     }
-    WEFT_TRY(status,
-             from_table(costs, WEFT_COLLECTIVE_ALL_REDUCE, world_size, place, arena, &table), fail);
+    WEFT_RETURN_IF_ERROR(
+        from_table(costs, WEFT_COLLECTIVE_ALL_REDUCE, world_size, place, arena, &table));
     factor = profile_factor(&table, profile);
     for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++) {
-        WEFT_TRY(status, from_table(costs, ops[i], world_size, place, arena, &table), fail);
-        WEFT_TRY(status, wefti_bucket_cost_scale(&table, factor, arena, out[i]), fail);
+        WEFT_RETURN_IF_ERROR(from_table(costs, ops[i], world_size, place, arena, &table));
+        WEFT_RETURN_IF_ERROR(wefti_bucket_cost_scale(&table, factor, arena, out[i]));
     }
-fail:
-    return status;
+    return WEFT_OK;
 }

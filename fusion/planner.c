@@ -413,10 +413,9 @@ weft_status_t wefti_plan_buckets(const wefti_planner_params_t *params, wefti_are
                                  wefti_bucket_plan_t *out_plan)
 {
     planner_t p;
-    weft_status_t status;
     wefti_bucket_plan_t plan = {0};
-    WEFT_TRY(status, check_params(params), fail);
-    WEFT_TRY(status, planner_init(&p, params, arena), fail);
+    WEFT_RETURN_IF_ERROR(check_params(params));
+    WEFT_RETURN_IF_ERROR(planner_init(&p, params, arena));
     uint64_t *finish = wefti_arena_array(arena, (size_t)p.n + 1, sizeof(*finish));
     uint32_t *from = wefti_arena_array(arena, (size_t)p.n + 1, sizeof(*from));
     if (finish == NULL || from == NULL) {
@@ -425,14 +424,13 @@ weft_status_t wefti_plan_buckets(const wefti_planner_params_t *params, wefti_are
     layer(&p, finish, finish, from);
     plan.optimum_ps = plan.chosen_ps = finish[p.n] / TICKS_PER_PS;
     plan.lower_bound_ps = lower_bound(&p) / TICKS_PER_PS;
-    WEFT_TRY(status, follow(&p, from, arena, &plan.ends, &plan.bucket_count), fail);
+    WEFT_RETURN_IF_ERROR(follow(&p, from, arena, &plan.ends, &plan.bucket_count));
     plan.optimum_count = plan.bucket_count;
     if (params->alone == NULL) { /* else every bucket more costs copies, which compute runs */
-        WEFT_TRY(status, fewest(&p, finish[p.n] + finish[p.n] / 1000, arena, &plan), fail);
+        WEFT_RETURN_IF_ERROR(fewest(&p, finish[p.n] + finish[p.n] / 1000, arena, &plan));
     }
     *out_plan = plan;
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 uint64_t wefti_buckets_finish_ps(const wefti_planner_params_t *params, const uint32_t *ends,

@@ -280,19 +280,18 @@ static weft_status_t check_keys(const declare_t *d)
 
 static weft_status_t read_op(const declare_t *d)
 {
-    weft_status_t status;
     weft_op_def_t *def = d->def;
-    WEFT_TRY(status, check_keys(d), fail);
-    WEFT_TRY(status, read_text(d, "domain", NULL, &def->domain), fail);
-    WEFT_TRY(status, read_text(d, "doc", "declared by a file", &def->doc), fail);
-    WEFT_TRY(status, read_text(d, "gradient", "", &def->grad), fail);
-    WEFT_TRY(status, read_arity(d, "inputs", &def->inputs_min, &def->inputs_max), fail);
-    WEFT_TRY(status, read_arity(d, "outputs", &def->outputs_min, &def->outputs_max), fail);
-    WEFT_TRY(status, read_types(d), fail);
-    WEFT_TRY(status, read_effects(d), fail);
-    WEFT_TRY(status, read_places(d), fail);
-    WEFT_TRY(status, read_numbers(d), fail);
-    WEFT_TRY(status, read_facts(d), fail);
+    WEFT_RETURN_IF_ERROR(check_keys(d));
+    WEFT_RETURN_IF_ERROR(read_text(d, "domain", NULL, &def->domain));
+    WEFT_RETURN_IF_ERROR(read_text(d, "doc", "declared by a file", &def->doc));
+    WEFT_RETURN_IF_ERROR(read_text(d, "gradient", "", &def->grad));
+    WEFT_RETURN_IF_ERROR(read_arity(d, "inputs", &def->inputs_min, &def->inputs_max));
+    WEFT_RETURN_IF_ERROR(read_arity(d, "outputs", &def->outputs_min, &def->outputs_max));
+    WEFT_RETURN_IF_ERROR(read_types(d));
+    WEFT_RETURN_IF_ERROR(read_effects(d));
+    WEFT_RETURN_IF_ERROR(read_places(d));
+    WEFT_RETURN_IF_ERROR(read_numbers(d));
+    WEFT_RETURN_IF_ERROR(read_facts(d));
     def->grad = def->grad[0] != '\0' ? def->grad : NULL;
     def->dtypes = WEFTI_BIT_ALL;
     def->rules = d->rules;
@@ -300,8 +299,7 @@ static weft_status_t read_op(const declare_t *d)
         strcmp(def->domain, "weft") == 0) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "domain '%s' is reserved", def->domain);
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t add_op(const wefti_json_tree_t *tree, const wefti_json_node_t *object,

@@ -10,16 +10,15 @@
 /* Inputs are groups of as many tensors as there are outputs. */
 static weft_status_t infer_tree_fold(weft_node_desc_t *node)
 {
-    weft_status_t status;
     const char *type = weft_node_attr_string(node, "type", "f32");
-    WEFT_TRY(status, wefti_infer_need(node, node->input_count == 0 ? 1 : node->input_count), out);
+    WEFT_RETURN_IF_ERROR(wefti_infer_need(node, node->input_count == 0 ? 1 : node->input_count));
     if (node->output_count == 0 || node->input_count % node->output_count != 0) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "%u inputs but %u outputs: expected a multiple of the outputs",
                            node->input_count, node->output_count);
     }
     for (uint32_t i = node->output_count; i < node->input_count; i++) {
-        WEFT_TRY(status, wefti_infer_match(node, i % node->output_count, i), out);
+        WEFT_RETURN_IF_ERROR(wefti_infer_match(node, i % node->output_count, i));
     }
     if (strcmp(type, "f32") != 0 && strcmp(type, "bf16") != 0) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
@@ -29,8 +28,7 @@ static weft_status_t infer_tree_fold(weft_node_desc_t *node)
         wefti_infer_set(node, i, type[0] == 'b' ? WEFT_DTYPE_BF16 : WEFT_DTYPE_F32,
                         node->inputs[i].rank, node->inputs[i].dims);
     }
-out:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t need_limbs(const weft_tensor_desc_t *desc, uint32_t index)
@@ -46,10 +44,9 @@ static weft_status_t need_limbs(const weft_tensor_desc_t *desc, uint32_t index)
 static weft_status_t infer_square_sum(weft_node_desc_t *node)
 {
     const int64_t dims[1] = {WEFTI_SUM_LIMBS};
-    weft_status_t status;
-    WEFT_TRY(status, wefti_infer_need(node, 0), out);
+    WEFT_RETURN_IF_ERROR(wefti_infer_need(node, 0));
     if (wefti_infer_input(node, 0) != NULL) {
-        WEFT_TRY(status, need_limbs(&node->inputs[0], 0), out);
+        WEFT_RETURN_IF_ERROR(need_limbs(&node->inputs[0], 0));
     }
     for (uint32_t i = 1; i < node->input_count; i++) {
         const weft_tensor_desc_t *x = wefti_infer_input(node, i);
@@ -58,15 +55,13 @@ static weft_status_t infer_square_sum(weft_node_desc_t *node)
         }
     }
     wefti_infer_set(node, 0, WEFT_DTYPE_I64, 1, dims);
-out:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t infer_clip_scale(weft_node_desc_t *node)
 {
-    weft_status_t status;
-    WEFT_TRY(status, wefti_infer_need(node, 1), out);
-    WEFT_TRY(status, need_limbs(&node->inputs[0], 0), out);
+    WEFT_RETURN_IF_ERROR(wefti_infer_need(node, 1));
+    WEFT_RETURN_IF_ERROR(need_limbs(&node->inputs[0], 0));
     if (!(weft_node_attr_float(node, "max_norm", 0.0f) > 0)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "attribute max_norm must be above 0");
     }
@@ -75,8 +70,7 @@ static weft_status_t infer_clip_scale(weft_node_desc_t *node)
     }
     wefti_infer_set(node, 0, WEFT_DTYPE_F32, 0, NULL);
     wefti_infer_set(node, 1, WEFT_DTYPE_F32, 0, NULL);
-out:
-    return status;
+    return WEFT_OK;
 }
 
 /* An addition for every input. */

@@ -20,9 +20,8 @@ static weft_status_t infer_pad_grad(weft_node_desc_t *node)
 {
     int64_t pads[2 * WEFT_MAX_DIMS];
     uint32_t count;
-    weft_status_t status;
-    WEFT_TRY(status, wefti_infer_need(node, 1), out);
-    WEFT_TRY(status, wefti_attr_ints(node, "pads", pads, 2 * WEFT_MAX_DIMS, &count), out);
+    WEFT_RETURN_IF_ERROR(wefti_infer_need(node, 1));
+    WEFT_RETURN_IF_ERROR(wefti_attr_ints(node, "pads", pads, 2 * WEFT_MAX_DIMS, &count));
     weft_tensor_desc_t dx = node->inputs[0];
     if (count != 2 * dx.rank) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
@@ -40,20 +39,18 @@ static weft_status_t infer_pad_grad(weft_node_desc_t *node)
         dx.dims[d] = dx.dims[d] < 0 ? -1 : dx.dims[d] - begin - end;
     }
     wefti_infer_set_like(node, 0, &dx);
-out:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t infer_sum_to(weft_node_desc_t *node)
 {
     weft_tensor_desc_t dx = {0};
-    weft_status_t status;
-    WEFT_TRY(status, wefti_infer_need(node, 1), out);
+    WEFT_RETURN_IF_ERROR(wefti_infer_need(node, 1));
     const weft_tensor_desc_t *dy = &node->inputs[0];
     if (weft_node_attr(node, "shape") == NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "attribute shape is missing");
     }
-    WEFT_TRY(status, wefti_attr_ints(node, "shape", dx.dims, WEFT_MAX_DIMS, &dx.rank), out);
+    WEFT_RETURN_IF_ERROR(wefti_attr_ints(node, "shape", dx.dims, WEFT_MAX_DIMS, &dx.rank));
     for (uint32_t i = 0; i < dx.rank; i++) { /* from the last dimension */
         int64_t to = dx.dims[dx.rank - 1 - i];
         int64_t from = i < dy->rank ? dy->dims[dy->rank - 1 - i] : -2;
@@ -64,8 +61,7 @@ static weft_status_t infer_sum_to(weft_node_desc_t *node)
     }
     dx.dtype = dy->dtype;
     wefti_infer_set_like(node, 0, &dx);
-out:
-    return status;
+    return WEFT_OK;
 }
 
 static void cost_sum(const weft_node_desc_t *node, double *out_flops, double *out_bytes)

@@ -10,17 +10,15 @@ static weft_status_t infer_binary(weft_node_desc_t *node)
 {
     int64_t dims[WEFT_MAX_DIMS];
     uint32_t rank;
-    weft_status_t status;
-    WEFT_TRY(status, wefti_infer_need(node, 2), out);
+    WEFT_RETURN_IF_ERROR(wefti_infer_need(node, 2));
     if (node->inputs[0].dtype != node->inputs[1].dtype) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "inputs have types %s and %s",
                            weft_dtype_name(node->inputs[0].dtype),
                            weft_dtype_name(node->inputs[1].dtype));
     }
-    WEFT_TRY(status, wefti_infer_broadcast(&node->inputs[0], &node->inputs[1], &rank, dims), out);
+    WEFT_RETURN_IF_ERROR(wefti_infer_broadcast(&node->inputs[0], &node->inputs[1], &rank, dims));
     wefti_infer_set(node, 0, node->inputs[0].dtype, rank, dims);
-out:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t infer_gemm(weft_node_desc_t *node)

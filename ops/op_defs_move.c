@@ -85,9 +85,8 @@ static weft_status_t infer_transpose(weft_node_desc_t *node)
 {
     int64_t perm[WEFT_MAX_DIMS], dims[WEFT_MAX_DIMS];
     uint32_t count, seen = 0;
-    weft_status_t status;
-    WEFT_TRY(status, wefti_infer_need(node, 1), out);
-    WEFT_TRY(status, wefti_attr_ints(node, "perm", perm, WEFT_MAX_DIMS, &count), out);
+    WEFT_RETURN_IF_ERROR(wefti_infer_need(node, 1));
+    WEFT_RETURN_IF_ERROR(wefti_attr_ints(node, "perm", perm, WEFT_MAX_DIMS, &count));
     const weft_tensor_desc_t *x = &node->inputs[0];
     for (uint32_t d = 0; weft_node_attr(node, "perm") == NULL && d < x->rank; d++) {
         perm[d] = x->rank - 1 - d;
@@ -105,19 +104,17 @@ static weft_status_t infer_transpose(weft_node_desc_t *node)
                            "attribute perm is not a permutation of the %u dimensions", x->rank);
     }
     wefti_infer_set(node, 0, x->dtype, x->rank, dims);
-out:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t infer_concat(weft_node_desc_t *node)
 {
     uint32_t axis;
-    weft_status_t status;
-    WEFT_TRY(status, wefti_infer_need(node, node->input_count), out);
-    WEFT_TRY(status, wefti_infer_need(node, 1), out);
+    WEFT_RETURN_IF_ERROR(wefti_infer_need(node, node->input_count));
+    WEFT_RETURN_IF_ERROR(wefti_infer_need(node, 1));
     weft_tensor_desc_t y = node->inputs[0];
-    WEFT_TRY(status, wefti_infer_axis(weft_node_attr_int(node, "axis", 1), y.rank, "axis", &axis),
-             out);
+    WEFT_RETURN_IF_ERROR(
+        wefti_infer_axis(weft_node_attr_int(node, "axis", 1), y.rank, "axis", &axis));
     for (uint32_t i = 1; i < node->input_count; i++) {
         const weft_tensor_desc_t *x = &node->inputs[i];
         bool fits = x->rank == y.rank && x->dtype == y.dtype;
@@ -137,19 +134,17 @@ static weft_status_t infer_concat(weft_node_desc_t *node)
         }
     }
     wefti_infer_set_like(node, 0, &y);
-out:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t infer_gather(weft_node_desc_t *node)
 {
     uint32_t axis, rank = 0;
     int64_t dims[2 * WEFT_MAX_DIMS];
-    weft_status_t status;
-    WEFT_TRY(status, wefti_infer_need(node, 2), out);
+    WEFT_RETURN_IF_ERROR(wefti_infer_need(node, 2));
     const weft_tensor_desc_t *x = &node->inputs[0], *indices = &node->inputs[1];
-    WEFT_TRY(status, wefti_infer_axis(weft_node_attr_int(node, "axis", 0), x->rank, "axis", &axis),
-             out);
+    WEFT_RETURN_IF_ERROR(
+        wefti_infer_axis(weft_node_attr_int(node, "axis", 0), x->rank, "axis", &axis));
     if (x->rank - 1 + indices->rank > WEFT_MAX_DIMS) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "the result has more than %d dimensions",
                            WEFT_MAX_DIMS);
@@ -164,8 +159,7 @@ static weft_status_t infer_gather(weft_node_desc_t *node)
         dims[rank++] = x->dims[d];
     }
     wefti_infer_set(node, 0, x->dtype, rank, dims);
-out:
-    return status;
+    return WEFT_OK;
 }
 
 typedef struct {
@@ -232,16 +226,15 @@ static int64_t slice_size(int64_t size, int64_t start, int64_t end, int64_t step
 static weft_status_t infer_slice(weft_node_desc_t *node)
 {
     slice_t s;
-    weft_status_t status;
-    WEFT_TRY(status, wefti_infer_need(node, node->version < 10 ? 1 : 3), out);
-    WEFT_TRY(status, read_slice(node, &s), out);
+    WEFT_RETURN_IF_ERROR(wefti_infer_need(node, node->version < 10 ? 1 : 3));
+    WEFT_RETURN_IF_ERROR(read_slice(node, &s));
     weft_tensor_desc_t y = node->inputs[0];
     for (uint32_t d = 0; !s.known && d < y.rank; d++) {
         y.dims[d] = -1;
     }
     for (uint32_t i = 0; s.known && i < s.count; i++) {
         uint32_t axis;
-        WEFT_TRY(status, wefti_infer_axis(s.axes[i], y.rank, "axis", &axis), out);
+        WEFT_RETURN_IF_ERROR(wefti_infer_axis(s.axes[i], y.rank, "axis", &axis));
         if (s.steps[i] == 0) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "step %u is 0", i);
         }
@@ -250,8 +243,7 @@ static weft_status_t infer_slice(weft_node_desc_t *node)
         }
     }
     wefti_infer_set_like(node, 0, &y);
-out:
-    return status;
+    return WEFT_OK;
 }
 
 #define MODE                                                                                       \

@@ -81,8 +81,7 @@ static weft_status_t check_ratio(const weft_node_desc_t *node)
 static weft_status_t infer_dropout_mask(weft_node_desc_t *node)
 {
     static const weft_dtype_t dtypes[] = {WEFT_DTYPE_I64, WEFT_DTYPE_F32, WEFT_DTYPE_I64};
-    weft_status_t status;
-    WEFT_TRY(status, wefti_infer_need(node, 3), out);
+    WEFT_RETURN_IF_ERROR(wefti_infer_need(node, 3));
     for (uint32_t i = 1; i < 4; i++) {
         const weft_tensor_desc_t *scalar = wefti_infer_input(node, i);
         int64_t count = scalar == NULL ? 1 : weft_tensor_elem_count(scalar);
@@ -92,11 +91,10 @@ static weft_status_t infer_dropout_mask(weft_node_desc_t *node)
                                weft_dtype_name(dtypes[i - 1]));
         }
     }
-    WEFT_TRY(status, check_ratio(node), out);
-    WEFT_TRY(status, wefti_infer_same(node), out);
+    WEFT_RETURN_IF_ERROR(check_ratio(node));
+    WEFT_RETURN_IF_ERROR(wefti_infer_same(node));
     wefti_infer_set(node, 1, WEFT_DTYPE_U8, node->inputs[0].rank, node->inputs[0].dims);
-out:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t infer_dropout_grad(weft_node_desc_t *node)

@@ -19,11 +19,10 @@ static weft_status_t match_gradient(const weft_node_desc_t *node)
 /* tensors: P, G and states of one shape; then scalars of one f32 each, the last may be absent. */
 static weft_status_t infer_update(weft_node_desc_t *node, uint32_t tensors, uint32_t scalars)
 {
-    weft_status_t status;
-    WEFT_TRY(status, wefti_infer_need(node, tensors + scalars), out);
-    WEFT_TRY(status, match_gradient(node), out);
+    WEFT_RETURN_IF_ERROR(wefti_infer_need(node, tensors + scalars));
+    WEFT_RETURN_IF_ERROR(match_gradient(node));
     for (uint32_t i = 2; i < tensors; i++) {
-        WEFT_TRY(status, wefti_infer_match(node, 0, i), out);
+        WEFT_RETURN_IF_ERROR(wefti_infer_match(node, 0, i));
     }
     for (uint32_t i = tensors; i < node->input_count; i++) {
         const weft_tensor_desc_t *s = wefti_infer_input(node, i);
@@ -40,8 +39,7 @@ static weft_status_t infer_update(weft_node_desc_t *node, uint32_t tensors, uint
     for (uint32_t i = 2; i < tensors; i++) {
         wefti_infer_set_like(node, i - 1, &node->inputs[i]);
     }
-out:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t infer_sgd(weft_node_desc_t *node)

@@ -32,11 +32,10 @@ static weft_status_t infer_pack(weft_node_desc_t *node)
     int64_t dims[WEFT_MAX_DIMS] = {0}, total = 0, elems;
     uint32_t rank = 1;
     weft_tensor_desc_t y;
-    weft_status_t status;
-    WEFT_TRY(status, wefti_infer_need(node, node->input_count == 0 ? 1 : node->input_count), out);
+    WEFT_RETURN_IF_ERROR(wefti_infer_need(node, node->input_count == 0 ? 1 : node->input_count));
     for (uint32_t i = 0; i < node->input_count; i++) {
         const weft_tensor_desc_t *x = &node->inputs[i];
-        WEFT_TRY(status, check_blocks(x, weft_node_attr_int(node, "blocks", 1), "input", i), out);
+        WEFT_RETURN_IF_ERROR(check_blocks(x, weft_node_attr_int(node, "blocks", 1), "input", i));
         if (x->dtype != node->inputs[0].dtype) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "inputs 0 and %u have types %s and %s", i,
                                weft_dtype_name(node->inputs[0].dtype), weft_dtype_name(x->dtype));
@@ -49,7 +48,7 @@ static weft_status_t infer_pack(weft_node_desc_t *node)
     }
     dims[0] = total;
     if (weft_node_attr(node, "shape") != NULL) {
-        WEFT_TRY(status, wefti_attr_ints(node, "shape", dims, WEFT_MAX_DIMS, &rank), out);
+        WEFT_RETURN_IF_ERROR(wefti_attr_ints(node, "shape", dims, WEFT_MAX_DIMS, &rank));
     }
     wefti_infer_set(node, 0, node->inputs[0].dtype, rank, dims);
     y = (weft_tensor_desc_t){.rank = rank};
@@ -60,8 +59,7 @@ static weft_status_t infer_pack(weft_node_desc_t *node)
                            "attribute shape has %" PRId64 " elements, the inputs have %" PRId64,
                            elems, total);
     }
-out:
-    return status;
+    return WEFT_OK;
 }
 
 /* The shape of one output: its rank, then its dimensions. */
@@ -89,16 +87,15 @@ static weft_status_t infer_unpack(weft_node_desc_t *node)
     const weft_attr_t *shapes = weft_node_attr(node, "shapes");
     int64_t blocks = weft_node_attr_int(node, "blocks", 1), total = 0;
     size_t at = 0;
-    weft_status_t status;
-    WEFT_TRY(status, wefti_infer_need(node, 1), out);
+    WEFT_RETURN_IF_ERROR(wefti_infer_need(node, 1));
     if (shapes == NULL || shapes->type != WEFT_ATTR_TYPE_INTS) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "attribute shapes must be a list");
     }
-    WEFT_TRY(status, check_blocks(&node->inputs[0], blocks, "input", 0), out);
+    WEFT_RETURN_IF_ERROR(check_blocks(&node->inputs[0], blocks, "input", 0));
     for (uint32_t i = 0; i < node->output_count; i++) {
         weft_tensor_desc_t y = {.dtype = node->inputs[0].dtype};
-        WEFT_TRY(status, read_shape(shapes, &at, &y), out);
-        WEFT_TRY(status, check_blocks(&y, blocks, "output", i), out);
+        WEFT_RETURN_IF_ERROR(read_shape(shapes, &at, &y));
+        WEFT_RETURN_IF_ERROR(check_blocks(&y, blocks, "output", i));
         int64_t elems = weft_tensor_elem_count(&y);
         if (elems < 0 || __builtin_add_overflow(total, elems, &total)) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the outputs together are too large");
@@ -112,8 +109,7 @@ static weft_status_t infer_unpack(weft_node_desc_t *node)
                            " elements, the input has %" PRId64,
                            total, elems);
     }
-out:
-    return status;
+    return WEFT_OK;
 }
 
 #define BLOCKS                                                                                     \

@@ -336,7 +336,6 @@ static weft_status_t prepare_inference(run_command_t *command)
 {
     infer_options_t *infer = &command->infer;
     const train_options_t *train = &command->train;
-    weft_status_t status;
     const char *training = command->data_path != NULL       ? "--data"
                            : train->save_path != NULL       ? "--save"
                            : train->steps > 0               ? "--steps"
@@ -359,14 +358,13 @@ static weft_status_t prepare_inference(run_command_t *command)
     if (command->feeds == NULL) {
         return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: inputs of %u ranks", command->ranks);
     }
-    WEFT_TRY(status, wefti_infer_check(infer), done);
+    WEFT_RETURN_IF_ERROR(wefti_infer_check(infer));
     for (uint32_t rank = 0; rank < command->ranks; rank++) {
         if (runs_here(command, rank)) {
-            WEFT_TRY(status, wefti_infer_load(infer, rank, 1, &command->feeds[rank]), done);
+            WEFT_RETURN_IF_ERROR(wefti_infer_load(infer, rank, 1, &command->feeds[rank]));
         }
     }
-done:
-    return status;
+    return WEFT_OK;
 }
 
 /* Finds every error that can be found before ranks start; each is reported once. */

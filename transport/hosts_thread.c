@@ -159,19 +159,18 @@ static weft_status_t watch(wefti_hosts_t *hosts, int fd)
 
 weft_status_t wefti_hosts_thread_start(wefti_hosts_t *hosts)
 {
-    weft_status_t status;
     hosts->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     hosts->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (hosts->epoll_fd < 0 || hosts->event_fd < 0) {
         return wefti_error_errno(WEFT_ERR_SYSTEM, errno,
                                  "cannot create descriptors for the link progress thread");
     }
-    WEFT_TRY(status, watch(hosts, hosts->event_fd), done);
-    WEFT_TRY(status, watch(hosts, wefti_overlay_poll_fd(hosts->overlay)), done);
+    WEFT_RETURN_IF_ERROR(watch(hosts, hosts->event_fd));
+    WEFT_RETURN_IF_ERROR(watch(hosts, wefti_overlay_poll_fd(hosts->overlay)));
     for (uint32_t d = 0; d < hosts->driver_count; d++) {
         if (hosts->drivers[d].used) {
-            WEFT_TRY(status, watch(hosts, hosts->drivers[d].ops->poll_fd(hosts->drivers[d].state)),
-                     done);
+            WEFT_RETURN_IF_ERROR(
+                watch(hosts, hosts->drivers[d].ops->poll_fd(hosts->drivers[d].state)));
         }
     }
     /* Signals are the caller's threads' business. */
@@ -185,8 +184,7 @@ weft_status_t wefti_hosts_thread_start(wefti_hosts_t *hosts)
                                  "cannot create the link progress thread");
     }
     hosts->thread_runs = true;
-done:
-    return status;
+    return WEFT_OK;
 }
 
 void wefti_hosts_bind_progress(wefti_endpoint_t *endpoint, const uint32_t *cpus, uint32_t cpu_count)

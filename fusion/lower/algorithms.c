@@ -52,11 +52,10 @@ static double scale_of(const wefti_bucket_cost_t *cost, uint64_t bytes, double b
 static weft_status_t add_ranked(wefti_lowering_t *l, wefti_plan_collective_t *collective,
                                 uint64_t range_bytes, const wefti_bucket_cost_t *cost)
 {
-    weft_status_t status;
     const wefti_ranking_t *ranking;
     /* One block, which is what costs are asked for. */
     uint64_t bytes = collective->elem_count * weft_dtype_size_bytes(collective->dtype);
-    WEFT_TRY(status, find_ranking(l, collective, bytes, &ranking), fail);
+    WEFT_RETURN_IF_ERROR(find_ranking(l, collective, bytes, &ranking));
     /* The sweep does what mesh does, and nothing else does that. */
     bool only_mesh = collective->update != WEFTI_PLAN_NONE;
     wefti_plan_algorithm_t *out = wefti_arena_array(&l->plan->arena, ranking->count, sizeof(*out));
@@ -77,8 +76,7 @@ static weft_status_t add_ranked(wefti_lowering_t *l, wefti_plan_collective_t *co
         out++;
         collective->algorithm_count++;
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* The next name of a comma-separated list, NULL at the end; in arena. */

@@ -98,13 +98,12 @@ static weft_status_t prepare(const weft_node_desc_t *node, inner_fn loop, void *
 {
     int64_t a[WEFT_MAX_DIMS], b[WEFT_MAX_DIMS];
     uint32_t order[WEFT_MAX_DIMS];
-    weft_status_t status;
-    WEFT_TRY(status, wefti_need_f32(node, 0), out);
-    WEFT_TRY(status, wefti_need_f32(node, 1), out);
-    WEFT_TRY(status, wefti_need_f32_output(node, 0), out);
+    WEFT_RETURN_IF_ERROR(wefti_need_f32(node, 0));
+    WEFT_RETURN_IF_ERROR(wefti_need_f32(node, 1));
+    WEFT_RETURN_IF_ERROR(wefti_need_f32_output(node, 0));
     const weft_tensor_desc_t *y = &node->outputs[0];
-    WEFT_TRY(status, broadcast_strides(&node->inputs[0], y, "input 0", a), out);
-    WEFT_TRY(status, broadcast_strides(&node->inputs[1], y, "input 1", b), out);
+    WEFT_RETURN_IF_ERROR(broadcast_strides(&node->inputs[0], y, "input 0", a));
+    WEFT_RETURN_IF_ERROR(broadcast_strides(&node->inputs[1], y, "input 1", b));
     binary_t *state = wefti_state_alloc(sizeof(*state));
     if (state == NULL) {
         return WEFT_ERR_NO_MEMORY;
@@ -117,8 +116,7 @@ static weft_status_t prepare(const weft_node_desc_t *node, inner_fn loop, void *
     state->inner = loop;
     *out_state = state;
     *out_scratch_bytes = 0;
-out:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t run_binary(const weft_kernel_call_t *call)

@@ -168,9 +168,8 @@ static weft_status_t run_clip_scale(const weft_kernel_call_t *call)
 static weft_status_t prepare_clip_scale(const weft_node_desc_t *node, const weft_kernel_env_t *env,
                                         void **out_state, size_t *out_scratch_bytes)
 {
-    weft_status_t status;
     (void)env;
-    WEFT_TRY(status, check_limbs(wefti_infer_input(node, 0), "input"), out);
+    WEFT_RETURN_IF_ERROR(check_limbs(wefti_infer_input(node, 0), "input"));
     if (node->output_count != 2) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "%u outputs, expected 2 (the second may be absent)", node->output_count);
@@ -180,7 +179,7 @@ static weft_status_t prepare_clip_scale(const weft_node_desc_t *node, const weft
         if (i == 1 && out == NULL) {
             continue; /* nobody wants to know the norm */
         }
-        WEFT_TRY(status, wefti_need_f32_output(node, i), out);
+        WEFT_RETURN_IF_ERROR(wefti_need_f32_output(node, i));
         if (weft_tensor_elem_count(out) != 1) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "output %u has the wrong shape", i);
         }
@@ -198,8 +197,7 @@ static weft_status_t prepare_clip_scale(const weft_node_desc_t *node, const weft
     }
     *out_state = state;
     *out_scratch_bytes = 0;
-out:
-    return status;
+    return WEFT_OK;
 }
 
 WEFTI_KERNEL(wefti_kernel_square_sum, "weft", "SquareSum", prepare_square_sum, run_square_sum);

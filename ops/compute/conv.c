@@ -44,30 +44,26 @@ static weft_status_t check_bias(const weft_node_desc_t *node, const weft_tensor_
 static weft_status_t describe_forward(const weft_node_desc_t *node, const weft_kernel_env_t *env,
                                       conv_state_t *state, size_t *out_scratch_bytes)
 {
-    weft_status_t status;
     if (!wefti_node_has_input(node, 0) || !wefti_node_has_input(node, 1) ||
         !wefti_node_has_output(node, 0)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "Conv: expected two inputs and one output");
     }
-    WEFT_TRY(status,
-             wefti_conv_describe(node, &node->inputs[0], &node->inputs[1], &node->outputs[0], env,
-                                 &state->conv),
-             out);
+    WEFT_RETURN_IF_ERROR(wefti_conv_describe(node, &node->inputs[0], &node->inputs[1],
+                                             &node->outputs[0], env, &state->conv));
     state->has_bias = wefti_node_has_input(node, 2);
     if (state->has_bias) {
-        WEFT_TRY(status, check_bias(node, &node->inputs[2], "input 2", state->conv.out_channels),
-                 out);
+        WEFT_RETURN_IF_ERROR(
+            check_bias(node, &node->inputs[2], "input 2", state->conv.out_channels));
     }
     state->use_lanes = wefti_conv_lanes_fit_forward(&state->conv);
     if (state->use_lanes) {
-        WEFT_TRY(status, wefti_conv_lanes_plan(&state->conv, false, &state->lanes), out);
+        WEFT_RETURN_IF_ERROR(wefti_conv_lanes_plan(&state->conv, false, &state->lanes));
         *out_scratch_bytes = (size_t)state->lanes.scratch_elems * sizeof(float);
         return WEFT_OK;
     }
-    WEFT_TRY(status, wefti_conv_pass_forward(&state->conv, &state->pass), out);
+    WEFT_RETURN_IF_ERROR(wefti_conv_pass_forward(&state->conv, &state->pass));
     *out_scratch_bytes = (size_t)state->pass.scratch_elems * state->pass.threads * sizeof(float);
-out:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t plan_data_grad(const wefti_conv_t *c, int64_t weight_elems,
@@ -91,7 +87,6 @@ static weft_status_t plan_data_grad(const wefti_conv_t *c, int64_t weight_elems,
 static weft_status_t describe_grad(const weft_node_desc_t *node, const weft_kernel_env_t *env,
                                    conv_state_t *state, size_t *out_scratch_bytes)
 {
-    weft_status_t status;
     if (!wefti_node_has_input(node, 0) || !wefti_node_has_input(node, 1) ||
         !wefti_node_has_input(node, 2) || !wefti_node_has_output(node, 1)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
@@ -99,34 +94,33 @@ static weft_status_t describe_grad(const weft_node_desc_t *node, const weft_kern
     }
     const weft_tensor_desc_t *dy = &node->inputs[0], *x = &node->inputs[1], *w = &node->inputs[2];
     wefti_conv_t *c = &state->conv;
-    WEFT_TRY(status, wefti_conv_describe(node, x, w, dy, env, c), out);
-    WEFT_TRY(status, wefti_check_f32(node, &node->outputs[1], "output 1", false), out);
-    WEFT_TRY(status, wefti_check_shape(node, &node->outputs[1], "output 1", w->rank, w->dims), out);
+    WEFT_RETURN_IF_ERROR(wefti_conv_describe(node, x, w, dy, env, c));
+    WEFT_RETURN_IF_ERROR(wefti_check_f32(node, &node->outputs[1], "output 1", false));
+    WEFT_RETURN_IF_ERROR(wefti_check_shape(node, &node->outputs[1], "output 1", w->rank, w->dims));
     state->want_db = wefti_node_has_output(node, 2);
     if (state->want_db) {
-        WEFT_TRY(status, check_bias(node, &node->outputs[2], "output 2", c->out_channels), out);
+        WEFT_RETURN_IF_ERROR(check_bias(node, &node->outputs[2], "output 2", c->out_channels));
     }
     int64_t elems;
     state->use_lanes_dw = wefti_conv_lanes_fit_dw(c);
     if (state->use_lanes_dw) {
-        WEFT_TRY(status, wefti_lanes_dw_plan(c, &state->lanes_dw), out);
+        WEFT_RETURN_IF_ERROR(wefti_lanes_dw_plan(c, &state->lanes_dw));
         elems = state->lanes_dw.scratch_elems;
     } else {
-        WEFT_TRY(status, wefti_conv_dw_plan(c, &state->dw), out);
+        WEFT_RETURN_IF_ERROR(wefti_conv_dw_plan(c, &state->dw));
         elems = state->dw.scratch_elems;
     }
     state->want_dx = wefti_node_has_output(node, 0);
     if (state->want_dx) {
-        WEFT_TRY(status, wefti_check_f32(node, &node->outputs[0], "output 0", true), out);
-        WEFT_TRY(status, wefti_check_shape(node, &node->outputs[0], "output 0", x->rank, x->dims),
-                 out);
+        WEFT_RETURN_IF_ERROR(wefti_check_f32(node, &node->outputs[0], "output 0", true));
+        WEFT_RETURN_IF_ERROR(
+            wefti_check_shape(node, &node->outputs[0], "output 0", x->rank, x->dims));
         wefti_conv_t with_dx = *c;
         with_dx.in_last = node->outputs[0].layout == WEFT_LAYOUT_CHANNELS_LAST;
-        WEFT_TRY(status, plan_data_grad(&with_dx, weft_tensor_elem_count(w), state, &elems), out);
+        WEFT_RETURN_IF_ERROR(plan_data_grad(&with_dx, weft_tensor_elem_count(w), state, &elems));
     }
     *out_scratch_bytes = (size_t)elems * sizeof(float);
-out:
-    return status;
+    return WEFT_OK;
 }
 
 typedef weft_status_t (*describe_fn)(const weft_node_desc_t *node, const weft_kernel_env_t *env,

@@ -88,10 +88,9 @@ static bool is_last(const weft_tensor_desc_t *t)
 static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env_t *env,
                              void **out_state, size_t *out_scratch_bytes)
 {
-    weft_status_t status;
     (void)env;
-    WEFT_TRY(status, wefti_need_known(wefti_infer_input(node, 0), "input", 0), out);
-    WEFT_TRY(status, wefti_need_known(wefti_node_output(node, 0), "output", 0), out);
+    WEFT_RETURN_IF_ERROR(wefti_need_known(wefti_infer_input(node, 0), "input", 0));
+    WEFT_RETURN_IF_ERROR(wefti_need_known(wefti_node_output(node, 0), "output", 0));
     const weft_tensor_desc_t *x = &node->inputs[0], *y = &node->outputs[0];
     if (x->dtype != y->dtype || weft_tensor_elem_count(x) != weft_tensor_elem_count(y)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
@@ -119,8 +118,7 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
     }
     *out_state = state;
     *out_scratch_bytes = state->mode == COPY ? 0 : state->bytes;
-out:
-    return status;
+    return WEFT_OK;
 }
 
 WEFTI_KERNEL(wefti_kernel_identity, "", "Identity", prepare, run);

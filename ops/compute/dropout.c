@@ -140,16 +140,14 @@ static weft_status_t need_scalar(const weft_node_desc_t *node, uint32_t index, w
 /* X (or dY) and Y (or dX): f32, alike, plain, as elements are counted in plain order. */
 static weft_status_t need_pair(const weft_node_desc_t *node)
 {
-    weft_status_t status;
-    WEFT_TRY(status, wefti_need_f32(node, 0), out);
-    WEFT_TRY(status, wefti_need_f32_output(node, 0), out);
+    WEFT_RETURN_IF_ERROR(wefti_need_f32(node, 0));
+    WEFT_RETURN_IF_ERROR(wefti_need_f32_output(node, 0));
     if (!wefti_same_shape(&node->inputs[0], &node->outputs[0]) ||
         node->inputs[0].layout != WEFT_LAYOUT_PLAIN) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "input 0 and output 0 must have one type and shape, in plain layout");
     }
-out:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t finish(const weft_node_desc_t *node, const state_t *made, void **out_state,

@@ -60,10 +60,9 @@ WEFTI_CLONES(tanh_grad, PARAMS, ARGS);
 static weft_status_t prepare(const weft_node_desc_t *node, uint32_t inputs, loop_fn loop,
                              void **out_state, size_t *out_scratch_bytes)
 {
-    weft_status_t status;
-    WEFT_TRY(status, wefti_need_f32_output(node, 0), out);
+    WEFT_RETURN_IF_ERROR(wefti_need_f32_output(node, 0));
     for (uint32_t i = 0; i < inputs; i++) {
-        WEFT_TRY(status, wefti_need_f32(node, i), out);
+        WEFT_RETURN_IF_ERROR(wefti_need_f32(node, i));
         if (!wefti_same_shape(&node->inputs[i], &node->outputs[0])) {
             return wefti_error(WEFT_ERR_UNSUPPORTED,
                                "input %u and the output differ in shape or layout", i);
@@ -77,8 +76,7 @@ static weft_status_t prepare(const weft_node_desc_t *node, uint32_t inputs, loop
     state->count = weft_tensor_elem_count(&node->outputs[0]);
     *out_state = state;
     *out_scratch_bytes = 0;
-out:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t run_unary(const weft_kernel_call_t *call)

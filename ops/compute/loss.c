@@ -169,11 +169,10 @@ static weft_status_t run_grad(const weft_kernel_call_t *call)
 static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env_t *env,
                              uint32_t scores, state_t *s)
 {
-    weft_status_t status;
-    WEFT_TRY(status, wefti_need_f32(node, scores), out);
-    WEFT_TRY(status, wefti_need_known(wefti_infer_input(node, scores + 1), "input", scores + 1),
-             out);
-    WEFT_TRY(status, wefti_need_f32_output(node, 0), out);
+    WEFT_RETURN_IF_ERROR(wefti_need_f32(node, scores));
+    WEFT_RETURN_IF_ERROR(
+        wefti_need_known(wefti_infer_input(node, scores + 1), "input", scores + 1));
+    WEFT_RETURN_IF_ERROR(wefti_need_f32_output(node, 0));
     const weft_tensor_desc_t *x = &node->inputs[scores], *label = &node->inputs[scores + 1];
     const weft_tensor_desc_t *weights = wefti_infer_input(node, scores + 2);
     if (x->rank < 2 || x->layout != WEFT_LAYOUT_PLAIN || label->layout != WEFT_LAYOUT_PLAIN ||
@@ -192,7 +191,7 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
                            "labels: expected one label per row of scores");
     }
     if (weights != NULL) {
-        WEFT_TRY(status, wefti_need_f32(node, scores + 2), out);
+        WEFT_RETURN_IF_ERROR(wefti_need_f32(node, scores + 2));
         if (weft_tensor_elem_count(weights) != s->c) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "weights: expected one weight per class");
         }
@@ -206,8 +205,7 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
     s->wide_labels = label->dtype == WEFT_DTYPE_I64;
     s->has_weights = weights != NULL;
     s->isa = wefti_kernel_isa(env);
-out:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t keep(const state_t *made, void **out_state)
@@ -225,8 +223,7 @@ static weft_status_t prepare_loss(const weft_node_desc_t *node, const weft_kerne
                                   void **out_state, size_t *out_scratch_bytes)
 {
     state_t s = {0};
-    weft_status_t status;
-    WEFT_TRY(status, prepare(node, env, 0, &s), out);
+    WEFT_RETURN_IF_ERROR(prepare(node, env, 0, &s));
     const weft_tensor_desc_t *log_prob = wefti_node_output(node, 1);
     int64_t losses = s.reduce == REDUCE_NONE ? s.n * s.inner : 1;
     if (weft_tensor_elem_count(&node->outputs[0]) != losses) {
@@ -234,35 +231,32 @@ static weft_status_t prepare_loss(const weft_node_desc_t *node, const weft_kerne
                            losses);
     }
     if (log_prob != NULL) {
-        WEFT_TRY(status, wefti_need_f32_output(node, 1), out);
+        WEFT_RETURN_IF_ERROR(wefti_need_f32_output(node, 1));
         if (!wefti_same_shape(log_prob, &node->inputs[0])) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                                "log_prob must have the shape of the scores");
         }
     }
     s.has_log_prob = log_prob != NULL;
-    WEFT_TRY(status, keep(&s, out_state), out);
+    WEFT_RETURN_IF_ERROR(keep(&s, out_state));
     int64_t floats = 2 * s.c + (s.has_log_prob ? 0 : s.n * s.c * s.inner);
     *out_scratch_bytes = (size_t)floats * sizeof(float);
-out:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t prepare_grad(const weft_node_desc_t *node, const weft_kernel_env_t *env,
                                   void **out_state, size_t *out_scratch_bytes)
 {
     state_t s = {0};
-    weft_status_t status;
-    WEFT_TRY(status, wefti_need_f32(node, 0), out);
-    WEFT_TRY(status, prepare(node, env, 1, &s), out);
+    WEFT_RETURN_IF_ERROR(wefti_need_f32(node, 0));
+    WEFT_RETURN_IF_ERROR(prepare(node, env, 1, &s));
     if (!wefti_same_shape(&node->outputs[0], &node->inputs[1]) ||
         weft_tensor_elem_count(&node->inputs[0]) != (s.reduce == REDUCE_NONE ? s.n * s.inner : 1)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "dLoss or dLogits has the wrong shape");
     }
-    WEFT_TRY(status, keep(&s, out_state), out);
+    WEFT_RETURN_IF_ERROR(keep(&s, out_state));
     *out_scratch_bytes = 0;
-out:
-    return status;
+    return WEFT_OK;
 }
 
 WEFTI_KERNEL(wefti_kernel_loss, "", "SoftmaxCrossEntropyLoss", prepare_loss, run_loss);

@@ -170,8 +170,7 @@ out:
 static weft_status_t prepare(const weft_node_desc_t *node, uint32_t tensors, uint32_t scalars,
                              update_fn update, void **out_state, size_t *out_scratch_bytes)
 {
-    weft_status_t status;
-    WEFT_TRY(status, check_operands(node, tensors, scalars), out);
+    WEFT_RETURN_IF_ERROR(check_operands(node, tensors, scalars));
     state_t *state = wefti_state_alloc(sizeof(*state));
     if (state == NULL) {
         return WEFT_ERR_NO_MEMORY;
@@ -188,8 +187,7 @@ static weft_status_t prepare(const weft_node_desc_t *node, uint32_t tensors, uin
     state->epsilon = weft_node_attr_float(node, "epsilon", 1e-8f);
     *out_state = state;
     *out_scratch_bytes = 0;
-out:
-    return status;
+    return WEFT_OK;
 }
 
 /* What all of them have. */

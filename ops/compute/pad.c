@@ -109,9 +109,8 @@ static weft_status_t prepare(const weft_node_desc_t *node, const int64_t *pads, 
                              state_t **out_state, size_t *out_scratch_bytes)
 {
     int64_t begin[WEFT_MAX_DIMS];
-    weft_status_t status;
-    WEFT_TRY(status, wefti_need_f32(node, 0), out);
-    WEFT_TRY(status, wefti_need_f32_output(node, 0), out);
+    WEFT_RETURN_IF_ERROR(wefti_need_f32(node, 0));
+    WEFT_RETURN_IF_ERROR(wefti_need_f32_output(node, 0));
     const weft_tensor_desc_t *x = &node->inputs[0], *y = &node->outputs[0];
     if (x->rank != y->rank || x->layout != y->layout) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "input and output differ in rank or layout");
@@ -132,8 +131,7 @@ static weft_status_t prepare(const weft_node_desc_t *node, const int64_t *pads, 
     collapse(state, x, y, begin);
     *out_state = state;
     *out_scratch_bytes = 0;
-out:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t prepare_pad(const weft_node_desc_t *node, const weft_kernel_env_t *env,
@@ -142,28 +140,26 @@ static weft_status_t prepare_pad(const weft_node_desc_t *node, const weft_kernel
     int64_t pads[2 * WEFT_MAX_DIMS];
     bool known;
     state_t *state = NULL;
-    weft_status_t status;
     (void)env;
     const char *mode = weft_node_attr_string(node, "mode", "constant");
     if (strcmp(mode, "constant") != 0) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "Pad: unsupported mode '%s'", mode);
     }
-    WEFT_TRY(status, wefti_pad_amounts(node, pads, &known), out);
+    WEFT_RETURN_IF_ERROR(wefti_pad_amounts(node, pads, &known));
     if (!known) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "Pad: pads must be constant");
     }
     if (node->version >= 11 && wefti_infer_input(node, 2) != NULL) {
-        WEFT_TRY(status, wefti_need_f32(node, 2), out);
+        WEFT_RETURN_IF_ERROR(wefti_need_f32(node, 2));
         if (weft_tensor_elem_count(&node->inputs[2]) != 1) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "Pad: input 2 must have one element");
         }
     }
-    WEFT_TRY(status, prepare(node, pads, 1, &state, out_scratch_bytes), out);
+    WEFT_RETURN_IF_ERROR(prepare(node, pads, 1, &state, out_scratch_bytes));
     state->value = node->version < 11 ? weft_node_attr_float(node, "value", 0.0f) : 0.0f;
     state->value_is_input = node->version >= 11 && node->input_count > 2;
     *out_state = state;
-out:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t prepare_pad_grad(const weft_node_desc_t *node, const weft_kernel_env_t *env,
@@ -172,10 +168,9 @@ static weft_status_t prepare_pad_grad(const weft_node_desc_t *node, const weft_k
     int64_t pads[2 * WEFT_MAX_DIMS];
     uint32_t count;
     state_t *state = NULL;
-    weft_status_t status;
     (void)env;
-    WEFT_TRY(status, wefti_need_f32(node, 0), out);
-    WEFT_TRY(status, wefti_attr_ints(node, "pads", pads, 2 * WEFT_MAX_DIMS, &count), out);
+    WEFT_RETURN_IF_ERROR(wefti_need_f32(node, 0));
+    WEFT_RETURN_IF_ERROR(wefti_attr_ints(node, "pads", pads, 2 * WEFT_MAX_DIMS, &count));
     for (uint32_t i = 0; i < count; i++) {
         if (count != 2 * node->inputs[0].rank || pads[i] < 0) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
@@ -186,10 +181,9 @@ static weft_status_t prepare_pad_grad(const weft_node_desc_t *node, const weft_k
     if (count != 2 * node->inputs[0].rank) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "attribute pads is missing");
     }
-    WEFT_TRY(status, prepare(node, pads, -1, &state, out_scratch_bytes), out);
+    WEFT_RETURN_IF_ERROR(prepare(node, pads, -1, &state, out_scratch_bytes));
     *out_state = state;
-out:
-    return status;
+    return WEFT_OK;
 }
 
 WEFTI_KERNEL(wefti_kernel_pad, "", "Pad", prepare_pad, run);

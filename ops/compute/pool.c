@@ -79,14 +79,13 @@ static weft_status_t read_geometry(const weft_node_desc_t *node, const weft_tens
     forward.input_count = 1;
     forward.outputs = &inferred;
     forward.output_count = 1;
-    weft_status_t status;
-    WEFT_TRY(status, wefti_infer_pool(&forward), out);
+    WEFT_RETURN_IF_ERROR(wefti_infer_pool(&forward));
     if (memcmp(inferred.dims, y->dims, y->rank * sizeof(y->dims[0])) != 0) {
         return wefti_error(
             WEFT_ERR_INVALID_ARGUMENT,
             "pooling: the shape of the output does not match the input and the window");
     }
-    WEFT_TRY(status, wefti_window_resolve(node, x->rank, x->dims, NULL, window), out);
+    WEFT_RETURN_IF_ERROR(wefti_window_resolve(node, x->rank, x->dims, NULL, window));
     pool->n = x->dims[0];
     pool->c = x->dims[1];
     pool->channels_last = x->layout == WEFT_LAYOUT_CHANNELS_LAST;
@@ -101,8 +100,7 @@ static weft_status_t read_geometry(const weft_node_desc_t *node, const weft_tens
                                   .dilation = window->dilation[d],
                                   .pad = window->pad_begin[d]};
     }
-out:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_pool_create(const weft_node_desc_t *node, const weft_kernel_env_t *env,

@@ -200,16 +200,14 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
                              void **out_state, size_t *out_scratch_bytes)
 {
     wefti_pool_t *pool = NULL;
-    weft_status_t status;
-    WEFT_TRY(status, wefti_need_f32(node, 0), out);
-    WEFT_TRY(status, wefti_need_f32_output(node, 0), out);
+    WEFT_RETURN_IF_ERROR(wefti_need_f32(node, 0));
+    WEFT_RETURN_IF_ERROR(wefti_need_f32_output(node, 0));
     const weft_tensor_desc_t *in = &node->inputs[0], *result = &node->outputs[0];
-    WEFT_TRY(status, wefti_pool_create(node, env, grad ? result : in, grad ? in : result, &pool),
-             out);
+    WEFT_RETURN_IF_ERROR(
+        wefti_pool_create(node, env, grad ? result : in, grad ? in : result, &pool));
     *out_state = pool;
     *out_scratch_bytes = 0;
-out:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t prepare_mean(const weft_node_desc_t *node, const weft_kernel_env_t *env,
@@ -261,9 +259,8 @@ static weft_status_t run_global(const weft_kernel_call_t *call)
 static weft_status_t prepare_global(const weft_node_desc_t *node, const weft_kernel_env_t *env,
                                     void **out_state, size_t *out_scratch_bytes)
 {
-    weft_status_t status;
-    WEFT_TRY(status, wefti_need_f32(node, 0), out);
-    WEFT_TRY(status, wefti_need_f32_output(node, 0), out);
+    WEFT_RETURN_IF_ERROR(wefti_need_f32(node, 0));
+    WEFT_RETURN_IF_ERROR(wefti_need_f32_output(node, 0));
     const weft_tensor_desc_t *x = &node->inputs[0], *y = &node->outputs[0];
     if (x->rank < 3 || y->rank != x->rank || y->layout != x->layout ||
         weft_tensor_elem_count(y) != x->dims[0] * x->dims[1]) {
@@ -284,8 +281,7 @@ static weft_status_t prepare_global(const weft_node_desc_t *node, const weft_ker
     state->isa = wefti_kernel_isa(env);
     *out_state = state;
     *out_scratch_bytes = 0;
-out:
-    return status;
+    return WEFT_OK;
 }
 
 WEFTI_KERNEL(wefti_kernel_average_pool, "", "AveragePool", prepare_mean, run_mean);

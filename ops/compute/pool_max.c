@@ -168,17 +168,15 @@ static weft_status_t prepare_max(const weft_node_desc_t *node, const weft_kernel
                                  void **out_state, size_t *out_scratch_bytes)
 {
     wefti_pool_t *pool = NULL;
-    weft_status_t status;
-    WEFT_TRY(status, wefti_need_f32(node, 0), out);
-    WEFT_TRY(status, wefti_need_f32_output(node, 0), out);
+    WEFT_RETURN_IF_ERROR(wefti_need_f32(node, 0));
+    WEFT_RETURN_IF_ERROR(wefti_need_f32_output(node, 0));
     if (wefti_node_output(node, 1) != NULL) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "MaxPool: the output Indices is not supported");
     }
-    WEFT_TRY(status, wefti_pool_create(node, env, &node->inputs[0], &node->outputs[0], &pool), out);
+    WEFT_RETURN_IF_ERROR(wefti_pool_create(node, env, &node->inputs[0], &node->outputs[0], &pool));
     *out_state = pool;
     *out_scratch_bytes = 0;
-out:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t need_mask(const weft_tensor_desc_t *mask, const weft_tensor_desc_t *y)

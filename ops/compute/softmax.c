@@ -45,15 +45,14 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
                              bool logarithm, void **out_state, size_t *out_scratch_bytes)
 {
     state_t made = {.logarithm = logarithm, .isa = wefti_kernel_isa(env)};
-    weft_status_t status;
-    WEFT_TRY(status, wefti_need_f32(node, 0), out);
-    WEFT_TRY(status, wefti_need_f32_output(node, 0), out);
+    WEFT_RETURN_IF_ERROR(wefti_need_f32(node, 0));
+    WEFT_RETURN_IF_ERROR(wefti_need_f32_output(node, 0));
     if (!wefti_same_shape(&node->inputs[0], &node->outputs[0]) ||
         node->inputs[0].layout != WEFT_LAYOUT_PLAIN) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "Softmax: input and output must have one shape, in plain layout");
     }
-    WEFT_TRY(status, wefti_softmax_axis(node, &made.outer, &made.length, &made.inner), out);
+    WEFT_RETURN_IF_ERROR(wefti_softmax_axis(node, &made.outer, &made.length, &made.inner));
     state_t *state = wefti_state_alloc(sizeof(*state));
     if (state == NULL) {
         return WEFT_ERR_NO_MEMORY;
@@ -61,8 +60,7 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
     *state = made;
     *out_state = state;
     *out_scratch_bytes = 2 * (size_t)made.length * sizeof(float);
-out:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t prepare_softmax(const weft_node_desc_t *node, const weft_kernel_env_t *env,

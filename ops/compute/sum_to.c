@@ -79,9 +79,8 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
 {
     int64_t from[WEFT_MAX_DIMS], to[WEFT_MAX_DIMS];
     uint32_t order[WEFT_MAX_DIMS];
-    weft_status_t status;
-    WEFT_TRY(status, wefti_need_f32(node, 0), out);
-    WEFT_TRY(status, wefti_need_f32_output(node, 0), out);
+    WEFT_RETURN_IF_ERROR(wefti_need_f32(node, 0));
+    WEFT_RETURN_IF_ERROR(wefti_need_f32_output(node, 0));
     const weft_tensor_desc_t *x = &node->inputs[0], *y = &node->outputs[0];
     if (y->rank > x->rank) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "dX has more dimensions than dY");
@@ -107,8 +106,7 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
     state->sum = sum[wefti_kernel_isa(env)];
     *out_state = state;
     *out_scratch_bytes = 0;
-out:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t run(const weft_kernel_call_t *call)

@@ -72,11 +72,10 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
 {
     int64_t perm[WEFT_MAX_DIMS], from[WEFT_MAX_DIMS], to[WEFT_MAX_DIMS];
     uint32_t count, seen = 0;
-    weft_status_t status;
     (void)env;
-    WEFT_TRY(status, wefti_need_known(wefti_infer_input(node, 0), "input", 0), out);
-    WEFT_TRY(status, wefti_need_known(wefti_node_output(node, 0), "output", 0), out);
-    WEFT_TRY(status, wefti_attr_ints(node, "perm", perm, WEFT_MAX_DIMS, &count), out);
+    WEFT_RETURN_IF_ERROR(wefti_need_known(wefti_infer_input(node, 0), "input", 0));
+    WEFT_RETURN_IF_ERROR(wefti_need_known(wefti_node_output(node, 0), "output", 0));
+    WEFT_RETURN_IF_ERROR(wefti_attr_ints(node, "perm", perm, WEFT_MAX_DIMS, &count));
     const weft_tensor_desc_t *x = &node->inputs[0], *y = &node->outputs[0];
     if (x->layout != WEFT_LAYOUT_PLAIN || y->layout != WEFT_LAYOUT_PLAIN || x->dtype != y->dtype ||
         x->rank != y->rank || (weft_node_attr(node, "perm") != NULL && count != x->rank)) {
@@ -104,8 +103,7 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
     state->elem_bytes = weft_dtype_size_bytes(x->dtype);
     *out_state = state;
     *out_scratch_bytes = 0;
-out:
-    return status;
+    return WEFT_OK;
 }
 
 WEFTI_KERNEL(wefti_kernel_transpose, "", "Transpose", prepare, run);

@@ -85,15 +85,14 @@ static weft_status_t run(const weft_kernel_call_t *call)
 static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env_t *env,
                              void **out_state, size_t *out_scratch_bytes)
 {
-    weft_status_t status;
     const weft_tensor_desc_t *out = wefti_node_output(node, 0);
     for (uint32_t i = 0; i < (node->input_count == 0 ? 1 : node->input_count); i++) {
-        WEFT_TRY(status, wefti_need_f32(node, i), out);
+        WEFT_RETURN_IF_ERROR(wefti_need_f32(node, i));
         if (!wefti_same_shape(&node->inputs[i], &node->inputs[0])) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "input %u has the wrong shape", i);
         }
     }
-    WEFT_TRY(status, wefti_need_known(out, "output", 0), out);
+    WEFT_RETURN_IF_ERROR(wefti_need_known(out, "output", 0));
     if (!wefti_same_shape(out, &node->inputs[0]) ||
         (out->dtype != WEFT_DTYPE_F32 && out->dtype != WEFT_DTYPE_BF16)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "output 0 has the wrong type or shape");
@@ -108,8 +107,7 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
     state->half = out->dtype == WEFT_DTYPE_BF16;
     *out_state = state;
     *out_scratch_bytes = 0;
-out:
-    return status;
+    return WEFT_OK;
 }
 
 WEFTI_KERNEL(wefti_kernel_tree_fold, "weft", "TreeFold", prepare, run);

@@ -288,7 +288,6 @@ static weft_status_t decode_forecast(weft_plan_t *plan, const Weft__Plan__Foreca
 
 weft_status_t wefti_plan_decode_structure(weft_plan_t *plan, const uint8_t *data, size_t bytes)
 {
-    weft_status_t status;
     source_t source = {&plan->arena, 0};
     ProtobufCAllocator allocator = {source_alloc, source_free, &source};
     if (bytes > WEFTI_PLAN_MAX_STRUCTURE_BYTES) {
@@ -318,13 +317,11 @@ weft_status_t wefti_plan_decode_structure(weft_plan_t *plan, const uint8_t *data
     plan->clip_norm = message->clip_norm;
     plan->topology = message->topology;
     plan->placement = message->placement;
-    WEFT_TRY(status, decode_buffers(plan, message), fail);
-    WEFT_TRY(status, decode_kernels(plan, message), fail);
-    WEFT_TRY(status, decode_collectives(plan, message), fail);
-    WEFT_TRY(status, decode_programs(plan, message), fail);
-    WEFT_TRY(status, decode_forecast(plan, message->forecast), fail);
-fail:
-    return status;
+    WEFT_RETURN_IF_ERROR(decode_buffers(plan, message));
+    WEFT_RETURN_IF_ERROR(decode_kernels(plan, message));
+    WEFT_RETURN_IF_ERROR(decode_collectives(plan, message));
+    WEFT_RETURN_IF_ERROR(decode_programs(plan, message));
+    return decode_forecast(plan, message->forecast);
 }
 
 static weft_status_t compare(const char *what, const wefti_digest_t *found,
@@ -341,21 +338,18 @@ static weft_status_t compare(const char *what, const wefti_digest_t *found,
 
 weft_status_t wefti_plan_decode(weft_plan_t *plan, const uint8_t *data, size_t bytes)
 {
-    weft_status_t status;
     wefti_section_t sections[WEFTI_SECTION_COUNT];
     wefti_digest_t structure, weights;
-    WEFT_TRY(status, wefti_container_read(data, bytes, sections, &structure, &weights), fail);
-    WEFT_TRY(status, wefti_plan_decode_structure(plan, sections[0].data, sections[0].size_bytes),
-             fail);
+    WEFT_RETURN_IF_ERROR(wefti_container_read(data, bytes, sections, &structure, &weights));
+    WEFT_RETURN_IF_ERROR(
+        wefti_plan_decode_structure(plan, sections[0].data, sections[0].size_bytes));
     plan->weights = sections[1].data;
     plan->weights_bytes = sections[1].size_bytes;
     plan->eval_model = sections[2].data;
     plan->eval_model_bytes = sections[2].size_bytes;
-    WEFT_TRY(status, wefti_plan_seal(plan), fail);
-    WEFT_TRY(status, compare("the structure", &plan->structure_digest, &structure), fail);
-    WEFT_TRY(status, compare("the weights", &plan->weights_digest, &weights), fail);
-fail:
-    return status;
+    WEFT_RETURN_IF_ERROR(wefti_plan_seal(plan));
+    WEFT_RETURN_IF_ERROR(compare("the structure", &plan->structure_digest, &structure));
+    return compare("the weights", &plan->weights_digest, &weights);
 }
 
 weft_status_t weft_plan_load(const char *path, const weft_registry_t *registry,

@@ -305,7 +305,6 @@ static weft_status_t encode_forecast(const weft_plan_t *plan, wefti_arena_t *are
 weft_status_t wefti_plan_encode_structure(const weft_plan_t *plan, wefti_arena_t *arena,
                                           const uint8_t **out_data, size_t *out_bytes)
 {
-    weft_status_t status;
     Weft__Plan__Plan message = WEFT__PLAN__PLAN__INIT;
     message.model_name = text_of(plan->model_name);
     message.world_size = plan->world_size;
@@ -322,12 +321,12 @@ weft_status_t wefti_plan_encode_structure(const weft_plan_t *plan, wefti_arena_t
     message.clip_norm = plan->clip_norm;
     message.topology = text_of(plan->topology);
     message.placement = text_of(plan->placement);
-    WEFT_TRY(status, encode_buffers(plan, arena, &message), fail);
-    WEFT_TRY(status, encode_kernels(plan, arena, &message), fail);
-    WEFT_TRY(status, encode_collectives(plan, arena, &message), fail);
-    WEFT_TRY(status, encode_programs(plan, arena, &message), fail);
-    WEFT_TRY(status, encode_bindings(plan, arena, &message), fail);
-    WEFT_TRY(status, encode_forecast(plan, arena, &message), fail);
+    WEFT_RETURN_IF_ERROR(encode_buffers(plan, arena, &message));
+    WEFT_RETURN_IF_ERROR(encode_kernels(plan, arena, &message));
+    WEFT_RETURN_IF_ERROR(encode_collectives(plan, arena, &message));
+    WEFT_RETURN_IF_ERROR(encode_programs(plan, arena, &message));
+    WEFT_RETURN_IF_ERROR(encode_bindings(plan, arena, &message));
+    WEFT_RETURN_IF_ERROR(encode_forecast(plan, arena, &message));
     *out_bytes = weft__plan__plan__get_packed_size(&message);
     if (*out_bytes > WEFTI_PLAN_MAX_STRUCTURE_BYTES) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
@@ -340,8 +339,7 @@ weft_status_t wefti_plan_encode_structure(const weft_plan_t *plan, wefti_arena_t
     }
     weft__plan__plan__pack(&message, data);
     *out_data = data;
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t weft_plan_save(const weft_plan_t *plan, const char *path)

@@ -217,14 +217,12 @@ static weft_status_t count_shared(const weft_plan_t *plan, wefti_plan_proof_t *p
 weft_status_t wefti_plan_prove(const weft_plan_t *plan, const weft_registry_t *registry,
                                wefti_plan_proof_t *out_proof)
 {
-    weft_status_t status;
     *out_proof = (wefti_plan_proof_t){0};
-    WEFT_TRY(status, wefti_plan_verify(plan, registry), fail);
-    WEFT_TRY(status, wefti_plan_run_races(plan, &out_proof->accesses, &out_proof->pieces), fail);
-    WEFT_TRY(status, simulate_ranks(plan, out_proof), fail);
-    WEFT_TRY(status, count_shared(plan, out_proof), fail);
-    WEFT_TRY(status, count_gradients(plan, out_proof), fail);
+    WEFT_RETURN_IF_ERROR(wefti_plan_verify(plan, registry));
+    WEFT_RETURN_IF_ERROR(wefti_plan_run_races(plan, &out_proof->accesses, &out_proof->pieces));
+    WEFT_RETURN_IF_ERROR(simulate_ranks(plan, out_proof));
+    WEFT_RETURN_IF_ERROR(count_shared(plan, out_proof));
+    WEFT_RETURN_IF_ERROR(count_gradients(plan, out_proof));
     count_steps(plan, out_proof);
-fail:
-    return status;
+    return WEFT_OK;
 }

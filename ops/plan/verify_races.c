@@ -351,15 +351,12 @@ static weft_status_t run_collective(races_t *races, const wefti_plan_program_t *
     uint32_t read = READ | (one && wefti_collective_gathers(collective->op) ? OWN : 0);
     uint32_t write = WRITE | (one && wefti_collective_scatters(collective->op) ? OWN : 0) |
                      (reduces ? GLOBAL : 0);
-    weft_status_t status;
-    WEFT_TRY(status, access_buffer(races, program, s, collective->source, read), fail);
+    WEFT_RETURN_IF_ERROR(access_buffer(races, program, s, collective->source, read));
     if (sweeps) {
-        WEFT_TRY(status, access_buffer(races, program, s, collective->buffer, READ | OWN), fail);
-        WEFT_TRY(status, run_update(races, program, s, collective->update), fail);
+        WEFT_RETURN_IF_ERROR(access_buffer(races, program, s, collective->buffer, READ | OWN));
+        WEFT_RETURN_IF_ERROR(run_update(races, program, s, collective->update));
     }
-    WEFT_TRY(status, access_buffer(races, program, s, collective->buffer, write), fail);
-fail:
-    return status;
+    return access_buffer(races, program, s, collective->buffer, write);
 }
 
 /* One step that is not blocked. Accesses of a step carry the tick that it begins with. */
@@ -435,22 +432,19 @@ static weft_status_t run_step_programs(races_t *races)
 {
     const weft_plan_t *plan = races->plan;
     const wefti_plan_program_t *program;
-    weft_status_t status = WEFT_OK;
     program = wefti_plan_micro_step(plan, 0);
     if ((plan->flags & WEFTI_PLAN_DECOUPLED) && program &&
         !wefti_plan_gathers_weights(plan, program)) {
-        WEFT_TRY(status, run_named(races, "flush"), fail); /* before the first micro-batch */
+        WEFT_RETURN_IF_ERROR(run_named(races, "flush")); /* before the first micro-batch */
     }
     /* A program that folds more first runs later, and what is made only grows: this order finds all
      * that may be read too early. */
     for (uint32_t folds = 0; (program = wefti_plan_micro_step(plan, folds)) != NULL; folds++) {
         forget(races, folds > 0);
-        WEFT_TRY(status, run_program(races, program), fail);
+        WEFT_RETURN_IF_ERROR(run_program(races, program));
     }
     forget(races, plan->accumulate > 1);
-    WEFT_TRY(status, run_program(races, wefti_plan_program(plan, "step")), fail);
-fail:
-    return status;
+    return run_program(races, wefti_plan_program(plan, "step"));
 }
 
 /* Nothing that lasts may be left in shards. */
@@ -469,14 +463,11 @@ static weft_status_t check_gathered(const races_t *races, const char *program)
 /* A step that leaves shards, the one behind it, and flush instead of that. */
 static weft_status_t run_decoupled(races_t *races)
 {
-    weft_status_t status;
     memcpy(races->left, races->holds, races->segment_count);
-    WEFT_TRY(status, run_step_programs(races), fail);
+    WEFT_RETURN_IF_ERROR(run_step_programs(races));
     memcpy(races->holds, races->left, races->segment_count);
-    WEFT_TRY(status, run_named(races, "flush"), fail);
-    WEFT_TRY(status, check_gathered(races, "flush"), fail);
-fail:
-    return status;
+    WEFT_RETURN_IF_ERROR(run_named(races, "flush"));
+    return check_gathered(races, "flush");
 }
 
 /* Where rank 0 gives its weights to everybody, it gives all of them. */

@@ -160,19 +160,17 @@ static weft_status_t check_bucket(const weft_plan_t *plan, const wefti_plan_kern
 
 static weft_status_t check_folds(const weft_plan_t *plan, wefti_arena_t *arena)
 {
-    weft_status_t status = WEFT_OK;
     fold_list_t last, micro[32];
     const wefti_plan_program_t *program;
     uint32_t levels = 0;
-    WEFT_TRY(status, list_folds(plan, wefti_plan_program(plan, "step"), arena, &last), fail);
+    WEFT_RETURN_IF_ERROR(list_folds(plan, wefti_plan_program(plan, "step"), arena, &last));
     for (; levels < 32 && (program = wefti_plan_micro_step(plan, levels)) != NULL; levels++) {
-        WEFT_TRY(status, list_folds(plan, program, arena, &micro[levels]), fail);
+        WEFT_RETURN_IF_ERROR(list_folds(plan, program, arena, &micro[levels]));
     }
     for (size_t i = 0; i < last.count; i++) {
-        WEFT_TRY(status, check_bucket(plan, last.folds[i], micro, levels), fail);
+        WEFT_RETURN_IF_ERROR(check_bucket(plan, last.folds[i], micro, levels));
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* An update divides by the number of all micro-batches, if at all. */

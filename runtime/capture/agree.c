@@ -153,27 +153,23 @@ done:
 
 static weft_status_t share_times(weft_capture_t *capture)
 {
-    weft_status_t status;
     uint32_t n = capture->call_count;
     uint64_t *words = wefti_arena_array(&capture->arena, 2 * (size_t)n, sizeof *words);
     uint64_t *times = words, *keys = words != NULL ? words + n : NULL;
-    WEFT_TRY(status,
-             wefti_group_agree(capture->group, words != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY), done);
+    WEFT_RETURN_IF_ERROR(
+        wefti_group_agree(capture->group, words != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY));
     for (uint32_t i = 0; i < n; i++) {
         times[i] = capture->calls[i].at_ns;
         keys[i] = (uint64_t)(uintptr_t)capture->calls[i].batched.request.recv;
     }
-    WEFT_TRY(
-        status,
-        weft_all_reduce(times, times, n, WEFT_DTYPE_U64, WEFT_REDUCTION_MAX, capture->group, NULL),
-        done);
-    WEFT_TRY(status, weft_broadcast(keys, keys, n, WEFT_DTYPE_U64, 0, capture->group, NULL), done);
+    WEFT_RETURN_IF_ERROR(
+        weft_all_reduce(times, times, n, WEFT_DTYPE_U64, WEFT_REDUCTION_MAX, capture->group, NULL));
+    WEFT_RETURN_IF_ERROR(weft_broadcast(keys, keys, n, WEFT_DTYPE_U64, 0, capture->group, NULL));
     for (uint32_t i = 0; i < n; i++) {
         capture->calls[i].at_ns = times[i];
         capture->calls[i].key = keys[i];
     }
-done:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t share_conflicts(weft_capture_t *capture, wefti_conflict_t **conflicts,

@@ -129,38 +129,33 @@ static weft_status_t add_conflict(finder_t *f, uint32_t before, uint32_t call)
 
 static weft_status_t read_segments(finder_t *f, uint32_t call, const range_t *range)
 {
-    weft_status_t status = WEFT_OK;
     for (size_t s = find_end(f, range->begin); s < find_end(f, range->end); s++) {
         segment_t *segment = &f->segments[s];
         if (segment->writer != 0) {
-            WEFT_TRY(status, add_conflict(f, segment->writer - 1, call), fail);
+            WEFT_RETURN_IF_ERROR(add_conflict(f, segment->writer - 1, call));
         }
-        WEFT_TRY(status,
-                 wefti_array_reserve(f->arena.allocator, &f->readers, &f->reader_capacity,
-                                     f->reader_count + 1, sizeof *f->readers),
-                 fail);
+        WEFT_RETURN_IF_ERROR(wefti_array_reserve(f->arena.allocator, &f->readers,
+                                                 &f->reader_capacity, f->reader_count + 1,
+                                                 sizeof *f->readers));
         f->readers[f->reader_count++] = (reader_t){call, segment->readers};
         segment->readers = (uint32_t)f->reader_count;
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t write_segments(finder_t *f, uint32_t call, const range_t *range)
 {
-    weft_status_t status = WEFT_OK;
     for (size_t s = find_end(f, range->begin); s < find_end(f, range->end); s++) {
         segment_t *segment = &f->segments[s];
         for (uint32_t r = segment->readers; r != 0; r = f->readers[r - 1].next) {
-            WEFT_TRY(status, add_conflict(f, f->readers[r - 1].call, call), fail);
+            WEFT_RETURN_IF_ERROR(add_conflict(f, f->readers[r - 1].call, call));
         }
         if (segment->writer != 0) {
-            WEFT_TRY(status, add_conflict(f, segment->writer - 1, call), fail);
+            WEFT_RETURN_IF_ERROR(add_conflict(f, segment->writer - 1, call));
         }
         *segment = (segment_t){call + 1, 0};
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_capture_conflicts(const weft_capture_t *capture, wefti_conflict_t **out,

@@ -148,12 +148,11 @@ static weft_status_t compare_digests(weft_capture_t *capture)
 {
     weft_group_t *group = capture->group;
     size_t bytes = sizeof capture->info.digest;
-    weft_status_t status;
     char *all = wefti_arena_array(&capture->arena, group->size, bytes);
-    WEFT_TRY(status, wefti_group_agree(capture->group, all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY),
-             fail);
-    WEFT_TRY(status, weft_all_gather(capture->info.digest, all, bytes, WEFT_DTYPE_U8, group, NULL),
-             fail);
+    WEFT_RETURN_IF_ERROR(
+        wefti_group_agree(capture->group, all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY));
+    WEFT_RETURN_IF_ERROR(
+        weft_all_gather(capture->info.digest, all, bytes, WEFT_DTYPE_U8, group, NULL));
     for (uint32_t r = 1; r < group->size; r++) {
         if (memcmp(all, all + r * bytes, bytes) != 0) {
             return wefti_error(WEFT_ERR_MISMATCH,
@@ -162,8 +161,7 @@ static weft_status_t compare_digests(weft_capture_t *capture)
                                all, group->ranks[0], all + r * bytes, group->ranks[r]);
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t create_events(weft_capture_t *capture)

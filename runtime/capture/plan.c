@@ -114,7 +114,6 @@ static void add_barriers(const weft_capture_t *capture, graph_t *g)
 static weft_status_t describe(weft_capture_t *capture, wefti_arena_t *arena,
                               const wefti_conflict_t *conflicts, size_t count, graph_t *g)
 {
-    weft_status_t status = WEFT_OK;
     uint32_t n = capture->call_count;
     *g =
         (graph_t){.view = WEFT_GRAPH_VIEW_INIT,
@@ -131,7 +130,7 @@ static weft_status_t describe(weft_capture_t *capture, wefti_arena_t *arena,
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t i = 0; i < n; i++) {
-        WEFT_TRY(status, add_call(capture, arena, g, i), fail);
+        WEFT_RETURN_IF_ERROR(add_call(capture, arena, g, i));
     }
     for (size_t i = 0; i < count; i++) {
         add_edge(g, conflicts[i].a, conflicts[i].b);
@@ -147,8 +146,7 @@ static weft_status_t describe(weft_capture_t *capture, wefti_arena_t *arena,
     g->view.op_outputs = g->outputs;
     g->view.users = g->users;
     g->view.edges = g->edges;
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* ---- the edits, applied ---- */
@@ -240,7 +238,6 @@ done:
 
 static weft_status_t apply(weft_capture_t *capture, const weft_edit_list_t *edits)
 {
-    weft_status_t status = WEFT_OK;
     wefti_capture_unit_t *unit;
     capture->units =
         wefti_arena_array(&capture->arena, capture->call_count, sizeof *capture->units);
@@ -253,18 +250,17 @@ static weft_status_t apply(weft_capture_t *capture, const weft_edit_list_t *edit
     for (size_t i = 0; i < weft_edit_list_count(edits); i++) {
         const weft_edit_t *edit = weft_edit_list_get(edits, i);
         if (edit->kind == WEFT_EDIT_KIND_FUSE) {
-            WEFT_TRY(status, add_bucket(capture, edit), fail);
+            WEFT_RETURN_IF_ERROR(add_bucket(capture, edit));
         } else if (edit->kind == WEFT_EDIT_KIND_SPLIT) {
             capture->units[capture->calls[edit->op_a / 2].unit].parts = edit->parts;
         }
     }
     for (uint32_t i = 0; i < capture->call_count; i++) {
         if (capture->calls[i].unit == WEFTI_CAPTURE_NONE) {
-            WEFT_TRY(status, new_unit(capture, &i, 1, &unit), fail);
+            WEFT_RETURN_IF_ERROR(new_unit(capture, &i, 1, &unit));
         }
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* ---- one order ---- */

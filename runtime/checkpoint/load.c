@@ -63,7 +63,6 @@ static weft_status_t read_real(const wefti_safetensors_t *file, const char *key,
 
 static weft_status_t read_info(const wefti_safetensors_t *file, weft_checkpoint_info_t *info)
 {
-    weft_status_t status;
     uint64_t format, world_size;
     const char *optimizer = wefti_safetensors_text(file, "weft.optimizer");
     *info =
@@ -71,20 +70,20 @@ static weft_status_t read_info(const wefti_safetensors_t *file, weft_checkpoint_
     if (wefti_safetensors_text(file, "weft.format") == NULL) {
         return wefti_error(WEFT_ERR_FORMAT, "not a checkpoint: no \"weft.format\" in the metadata");
     }
-    WEFT_TRY(status, read_number(file, "weft.format", true, &format), done);
+    WEFT_RETURN_IF_ERROR(read_number(file, "weft.format", true, &format));
     if (format != WEFTI_CHECKPOINT_FORMAT) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "unsupported checkpoint format %" PRIu64 ": expected %u", format,
                            WEFTI_CHECKPOINT_FORMAT);
     }
-    WEFT_TRY(status, read_number(file, "weft.step", true, &info->step), done);
-    WEFT_TRY(status, read_number(file, "weft.seed", false, &info->seed), done);
-    WEFT_TRY(status, read_number(file, "weft.epoch", false, &info->epoch), done);
-    WEFT_TRY(status, read_number(file, "weft.sample", false, &info->sample), done);
-    WEFT_TRY(status, read_number(file, "weft.sample_count", false, &info->sample_count), done);
-    WEFT_TRY(status, read_number(file, "weft.global_batch", false, &info->global_batch), done);
-    WEFT_TRY(status, read_number(file, "weft.world_size", false, &world_size), done);
-    WEFT_TRY(status, read_real(file, "weft.lr", &info->lr), done);
+    WEFT_RETURN_IF_ERROR(read_number(file, "weft.step", true, &info->step));
+    WEFT_RETURN_IF_ERROR(read_number(file, "weft.seed", false, &info->seed));
+    WEFT_RETURN_IF_ERROR(read_number(file, "weft.epoch", false, &info->epoch));
+    WEFT_RETURN_IF_ERROR(read_number(file, "weft.sample", false, &info->sample));
+    WEFT_RETURN_IF_ERROR(read_number(file, "weft.sample_count", false, &info->sample_count));
+    WEFT_RETURN_IF_ERROR(read_number(file, "weft.global_batch", false, &info->global_batch));
+    WEFT_RETURN_IF_ERROR(read_number(file, "weft.world_size", false, &world_size));
+    WEFT_RETURN_IF_ERROR(read_real(file, "weft.lr", &info->lr));
     if (info->step > MAX_STEPS) {
         return wefti_error(WEFT_ERR_FORMAT, "metadata \"weft.step\": too large");
     }
@@ -93,8 +92,7 @@ static weft_status_t read_info(const wefti_safetensors_t *file, weft_checkpoint_
     }
     info->world_size = world_size > UINT32_MAX ? UINT32_MAX : (uint32_t)world_size;
     snprintf(info->optimizer, sizeof info->optimizer, "%s", optimizer != NULL ? optimizer : "");
-done:
-    return status;
+    return WEFT_OK;
 }
 
 /* ---- does it fit? ---- */

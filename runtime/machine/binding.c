@@ -68,20 +68,15 @@ static bool knows_all(const wefti_hardware_t *hardware, const uint32_t *cpus, ui
 static weft_status_t choose(uint32_t index, uint32_t count, wefti_bind_t bind, wefti_arena_t *arena,
                             uint32_t **out_cpus, uint32_t *out_count)
 {
-    weft_status_t status;
     uint32_t *allowed, allowed_count;
     wefti_hardware_t hardware;
-    WEFT_TRY(status, wefti_binding_read(arena, &allowed, &allowed_count), fail);
+    WEFT_RETURN_IF_ERROR(wefti_binding_read(arena, &allowed, &allowed_count));
     if (wefti_hardware_discover(false, arena, &hardware) < 0 ||
         !knows_all(&hardware, allowed, allowed_count)) {
-        WEFT_TRY(status, plain_hardware(allowed, allowed_count, arena, &hardware), fail);
+        WEFT_RETURN_IF_ERROR(plain_hardware(allowed, allowed_count, arena, &hardware));
     }
-    WEFT_TRY(status,
-             wefti_place_cpus(&hardware, allowed, allowed_count, index, count, bind, arena,
-                              out_cpus, out_count),
-             fail);
-fail:
-    return status;
+    return wefti_place_cpus(&hardware, allowed, allowed_count, index, count, bind, arena, out_cpus,
+                            out_count);
 }
 
 uint32_t wefti_machine_cpus_of_rank(uint32_t rank, uint32_t count, uint32_t *out_cpus,

@@ -228,7 +228,6 @@ static weft_status_t find_host(const reader_t *reader, const wefti_json_node_t *
 static weft_status_t read_link(reader_t *reader, const wefti_json_node_t *node, bool all,
                                wefti_topo_link_t *out)
 {
-    weft_status_t status = WEFT_OK;
     double gbit = 0, latency_us = 0, rails = 1;
     const wefti_json_node_t *hosts = wefti_json_get(reader->tree, node, "hosts");
     *out = (wefti_topo_link_t){.hosts = {WEFTI_TOPO_NONE, WEFTI_TOPO_NONE}};
@@ -240,21 +239,20 @@ static weft_status_t read_link(reader_t *reader, const wefti_json_node_t *node, 
             return wefti_error(WEFT_ERR_FORMAT, "key 'hosts': expected two hosts");
         }
         const wefti_json_node_t *first = wefti_json_first(reader->tree, hosts);
-        WEFT_TRY(status, find_host(reader, first, &out->hosts[0]), fail);
-        WEFT_TRY(status, find_host(reader, wefti_json_after(reader->tree, first), &out->hosts[1]),
-                 fail);
+        WEFT_RETURN_IF_ERROR(find_host(reader, first, &out->hosts[0]));
+        WEFT_RETURN_IF_ERROR(
+            find_host(reader, wefti_json_after(reader->tree, first), &out->hosts[1]));
         if (out->hosts[0] == out->hosts[1]) {
             return wefti_error(WEFT_ERR_FORMAT, "key 'hosts': the two hosts must differ");
         }
     }
-    WEFT_TRY(status, wefti_topo_number(reader->tree, node, "gbit_per_s", 1e6, &gbit), fail);
-    WEFT_TRY(status, wefti_topo_number(reader->tree, node, "latency_us", 1e9, &latency_us), fail);
-    WEFT_TRY(status, wefti_topo_number(reader->tree, node, "rails", 1024, &rails), fail);
+    WEFT_RETURN_IF_ERROR(wefti_topo_number(reader->tree, node, "gbit_per_s", 1e6, &gbit));
+    WEFT_RETURN_IF_ERROR(wefti_topo_number(reader->tree, node, "latency_us", 1e9, &latency_us));
+    WEFT_RETURN_IF_ERROR(wefti_topo_number(reader->tree, node, "rails", 1024, &rails));
     out->bits_per_s = (uint64_t)llround(gbit * 1e9);
     out->latency_ns = latency_us * 1e3;
     out->rails = rails >= 1 ? (uint32_t)rails : 1;
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t read_links(reader_t *reader, const wefti_json_node_t *top)

@@ -189,7 +189,6 @@ static weft_status_t check_cpus(const wefti_hardware_t *h)
 
 weft_status_t wefti_hardware_check(const wefti_hardware_t *hardware)
 {
-    weft_status_t status = WEFT_OK;
     if (hardware->core_count > WEFTI_TOPO_MAX_CORES || hardware->cpu_count > WEFTI_TOPO_MAX_CPUS ||
         hardware->numa_count > WEFTI_TOPO_MAX_CORES ||
         hardware->socket_count > WEFTI_TOPO_MAX_CORES ||
@@ -203,15 +202,12 @@ weft_status_t wefti_hardware_check(const wefti_hardware_t *hardware)
                                hardware->numas[n].socket);
         }
     }
-    WEFT_TRY(status, check_cores(hardware), out);
+    WEFT_RETURN_IF_ERROR(check_cores(hardware));
     if (hardware->cpu_count > 0) {
-        WEFT_TRY(status, check_cpus(hardware), out);
+        WEFT_RETURN_IF_ERROR(check_cpus(hardware));
     }
-    WEFT_TRY(status, check_devices(hardware, hardware->nics, hardware->nic_count, "interface"),
-             out);
-    WEFT_TRY(status, check_devices(hardware, hardware->cards, hardware->card_count, "card"), out);
-out:
-    return status;
+    WEFT_RETURN_IF_ERROR(check_devices(hardware, hardware->nics, hardware->nic_count, "interface"));
+    return check_devices(hardware, hardware->cards, hardware->card_count, "card");
 }
 
 uint32_t wefti_hardware_core_of(const wefti_hardware_t *hardware, uint32_t cpu)

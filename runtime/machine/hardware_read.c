@@ -177,22 +177,19 @@ static weft_status_t read_cores(const wefti_json_tree_t *tree, const wefti_json_
 static weft_status_t read_regular(const wefti_json_tree_t *tree, const wefti_json_node_t *node,
                                   wefti_arena_t *arena, wefti_hardware_t *out)
 {
-    weft_status_t status;
     wefti_regular_t shape = {.sockets = 1, .threads = 1};
     const wefti_json_node_t *adjacent = wefti_json_get(tree, node, "threads_adjacent");
     uint32_t most = WEFTI_TOPO_MAX_CORES;
-    WEFT_TRY(status, read_count(tree, node, "cores", most, &shape.cores), fail);
-    WEFT_TRY(status, read_count(tree, node, "sockets", most, &shape.sockets), fail);
+    WEFT_RETURN_IF_ERROR(read_count(tree, node, "cores", most, &shape.cores));
+    WEFT_RETURN_IF_ERROR(read_count(tree, node, "sockets", most, &shape.sockets));
     shape.numas = shape.l3s = shape.sockets;
     shape.l2s = shape.cores;
-    WEFT_TRY(status, read_count(tree, node, "numa_nodes", most, &shape.numas), fail);
-    WEFT_TRY(status, read_count(tree, node, "l3_caches", most, &shape.l3s), fail);
-    WEFT_TRY(status, read_count(tree, node, "l2_caches", most, &shape.l2s), fail);
-    WEFT_TRY(status, read_count(tree, node, "threads", 16, &shape.threads), fail);
+    WEFT_RETURN_IF_ERROR(read_count(tree, node, "numa_nodes", most, &shape.numas));
+    WEFT_RETURN_IF_ERROR(read_count(tree, node, "l3_caches", most, &shape.l3s));
+    WEFT_RETURN_IF_ERROR(read_count(tree, node, "l2_caches", most, &shape.l2s));
+    WEFT_RETURN_IF_ERROR(read_count(tree, node, "threads", 16, &shape.threads));
     shape.adjacent = adjacent != NULL && adjacent->kind == WEFTI_JSON_BOOL && adjacent->number != 0;
-    WEFT_TRY(status, wefti_hardware_make(&shape, arena, out), fail);
-fail:
-    return status;
+    return wefti_hardware_make(&shape, arena, out);
 }
 
 /* [bytes, ..] of each node, or [{"bytes": .., "socket": .., "os": ..}, ..] */
@@ -229,26 +226,23 @@ fail:
 weft_status_t wefti_topo_read_hardware(const wefti_json_tree_t *tree, const wefti_json_node_t *node,
                                        wefti_arena_t *arena, wefti_hardware_t *out)
 {
-    weft_status_t status = WEFT_OK;
     double l1 = 0, l2 = 0, l3 = 0;
     const wefti_json_node_t *cores = wefti_json_get(tree, node, "cores");
     *out = (wefti_hardware_t){.cpu = ""};
     if (cores != NULL && cores->kind == WEFTI_JSON_ARRAY) {
-        WEFT_TRY(status, read_cores(tree, cores, arena, out), fail);
+        WEFT_RETURN_IF_ERROR(read_cores(tree, cores, arena, out));
     } else if (cores != NULL) {
-        WEFT_TRY(status, read_regular(tree, node, arena, out), fail);
+        WEFT_RETURN_IF_ERROR(read_regular(tree, node, arena, out));
     }
-    WEFT_TRY(status, read_text(tree, node, "cpu", arena, &out->cpu), fail);
-    WEFT_TRY(status, wefti_topo_number(tree, node, "l1_bytes", 0x1p40, &l1), fail);
-    WEFT_TRY(status, wefti_topo_number(tree, node, "l2_bytes", 0x1p40, &l2), fail);
-    WEFT_TRY(status, wefti_topo_number(tree, node, "l3_bytes", 0x1p40, &l3), fail);
+    WEFT_RETURN_IF_ERROR(read_text(tree, node, "cpu", arena, &out->cpu));
+    WEFT_RETURN_IF_ERROR(wefti_topo_number(tree, node, "l1_bytes", 0x1p40, &l1));
+    WEFT_RETURN_IF_ERROR(wefti_topo_number(tree, node, "l2_bytes", 0x1p40, &l2));
+    WEFT_RETURN_IF_ERROR(wefti_topo_number(tree, node, "l3_bytes", 0x1p40, &l3));
     out->l1_bytes = (uint64_t)l1;
     out->l2_bytes = (uint64_t)l2;
     out->l3_bytes = (uint64_t)l3;
-    WEFT_TRY(status, read_numas(tree, node, out), fail);
-    WEFT_TRY(status, read_devices(tree, node, "nics", arena, &out->nics, &out->nic_count), fail);
-    WEFT_TRY(status, read_devices(tree, node, "cards", arena, &out->cards, &out->card_count), fail);
-    WEFT_TRY(status, wefti_hardware_check(out), fail);
-fail:
-    return status;
+    WEFT_RETURN_IF_ERROR(read_numas(tree, node, out));
+    WEFT_RETURN_IF_ERROR(read_devices(tree, node, "nics", arena, &out->nics, &out->nic_count));
+    WEFT_RETURN_IF_ERROR(read_devices(tree, node, "cards", arena, &out->cards, &out->card_count));
+    return wefti_hardware_check(out);
 }

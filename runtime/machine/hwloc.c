@@ -176,22 +176,19 @@ static weft_status_t fill_numas(hwloc_topology_t topology, wefti_arena_t *arena,
 static weft_status_t fill(hwloc_topology_t topology, bool devices, wefti_arena_t *arena,
                           wefti_hardware_t *out)
 {
-    weft_status_t status;
     uint32_t sockets = count_of(topology, HWLOC_OBJ_PACKAGE);
     *out = (wefti_hardware_t){.cpu = wefti_arena_strdup(arena, cpu_model(topology)),
                               .socket_count = sockets > 0 ? sockets : 1,
                               .l1_bytes = cache_bytes(topology, HWLOC_OBJ_L1CACHE),
                               .l2_bytes = cache_bytes(topology, HWLOC_OBJ_L2CACHE),
                               .l3_bytes = cache_bytes(topology, HWLOC_OBJ_L3CACHE)};
-    WEFT_TRY(status, out->cpu != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY, fail);
-    WEFT_TRY(status, fill_cores(topology, arena, out), fail);
-    WEFT_TRY(status, fill_numas(topology, arena, out), fail);
+    WEFT_RETURN_IF_ERROR(out->cpu != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
+    WEFT_RETURN_IF_ERROR(fill_cores(topology, arena, out));
+    WEFT_RETURN_IF_ERROR(fill_numas(topology, arena, out));
     if (devices) {
-        WEFT_TRY(status, wefti_hwloc_devices(topology, arena, out), fail);
+        WEFT_RETURN_IF_ERROR(wefti_hwloc_devices(topology, arena, out));
     }
-    WEFT_TRY(status, wefti_hardware_check(out), fail);
-fail:
-    return status;
+    return wefti_hardware_check(out);
 }
 
 weft_status_t wefti_hardware_discover(bool devices, wefti_arena_t *arena, wefti_hardware_t *out)

@@ -267,28 +267,19 @@ static weft_status_t agree_on_span(weft_session_t *session, uint64_t *all, span_
     }
     /* Where nothing was forgotten, runs before the first step are shown, too: the program init. */
     bool forgot = first_run > 0;
-    weft_status_t status;
-    WEFT_TRY(status,
-             gather_extremes(session, find_step(session, first_run, false), all, &unused,
-                             &out_span->first_step),
-             out);
-    WEFT_TRY(status,
-             gather_extremes(session, find_step(session, first_run, true), all,
-                             &out_span->last_step, &unused),
-             out);
+    WEFT_RETURN_IF_ERROR(gather_extremes(session, find_step(session, first_run, false), all,
+                                         &unused, &out_span->first_step));
+    WEFT_RETURN_IF_ERROR(gather_extremes(session, find_step(session, first_run, true), all,
+                                         &out_span->last_step, &unused));
     uint64_t any_forgot = 0;
-    WEFT_TRY(status, gather_extremes(session, forgot, all, &unused, &any_forgot), out);
+    WEFT_RETURN_IF_ERROR(gather_extremes(session, forgot, all, &unused, &any_forgot));
     if (any_forgot > 0 && out_span->first_step > 0) {
         uint64_t run = find_run(session, out_span->first_step);
         first_run = run > first_run ? run : first_run;
     }
     out_span->first_run = first_run;
-    WEFT_TRY(
-        status,
-        gather_extremes(session, oldest_ns(session, first_run), all, &out_span->origin_ns, &unused),
-        out);
-out:
-    return status;
+    return gather_extremes(session, oldest_ns(session, first_run), all, &out_span->origin_ns,
+                           &unused);
 }
 
 /* Gathers all fragments (brackets cut off) to rank 0, which writes the file. */

@@ -128,16 +128,14 @@ double wefti_bench_quantile(const bench_rank_t *self, uint64_t iterations, doubl
 static weft_status_t find_floor(bench_rank_t *self, uint64_t bytes, uint64_t warm,
                                 uint64_t iterations, uint64_t *wrong, double *out_us)
 {
-    weft_status_t status = WEFT_OK;
     for (int shows = 0; shows <= (wefti_bench_floor_shows(bytes) ? 1 : 0); shows++) {
-        WEFT_TRY(status, wefti_bench_floor_time(self, bytes, shows == 1, warm, iterations, wrong),
-                 out);
-        WEFT_TRY(status, wefti_bench_combine(self, iterations), out);
+        WEFT_RETURN_IF_ERROR(
+            wefti_bench_floor_time(self, bytes, shows == 1, warm, iterations, wrong));
+        WEFT_RETURN_IF_ERROR(wefti_bench_combine(self, iterations));
         double us = wefti_bench_quantile(self, iterations, 0.5);
         *out_us = shows == 0 || us < *out_us ? us : *out_us;
     }
-out:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_bench_measure(bench_rank_t *self, uint64_t bytes, bool *out_fits,
@@ -156,31 +154,26 @@ weft_status_t wefti_bench_measure(bench_rank_t *self, uint64_t bytes, bool *out_
     if (!*out_fits) {
         return WEFT_OK;
     }
-    weft_status_t status;
-    WEFT_TRY(status, time_calls(self, &size, warm, iterations), out);
+    WEFT_RETURN_IF_ERROR(time_calls(self, &size, warm, iterations));
     snprintf(out_row->algorithm, sizeof out_row->algorithm, "%s",
              weft_group_last_algorithm(self->group));
     snprintf(out_row->path, sizeof out_row->path, "%s", weft_group_last_path(self->group));
     if (bench->check) {
         wrong = wefti_bench_check(self, &size, warm + iterations - 1);
     }
-    WEFT_TRY(status, wefti_bench_combine(self, iterations), out);
+    WEFT_RETURN_IF_ERROR(wefti_bench_combine(self, iterations));
     out_row->p25_us = wefti_bench_quantile(self, iterations, 0.25);
     out_row->p50_us = wefti_bench_quantile(self, iterations, 0.5);
     out_row->p99_us = wefti_bench_quantile(self, iterations, 0.99);
     if (bench->floor != NULL) {
-        WEFT_TRY(status, find_floor(self, bytes, warm, iterations, &wrong, &out_row->floor_us),
-                 out);
+        WEFT_RETURN_IF_ERROR(find_floor(self, bytes, warm, iterations, &wrong, &out_row->floor_us));
     }
     if (bench->check) {
-        WEFT_TRY(status,
-                 weft_all_reduce(&wrong, &wrong, 1, WEFT_DTYPE_U64, WEFT_REDUCTION_SUM,
-                                 self->control, NULL),
-                 out);
+        WEFT_RETURN_IF_ERROR(weft_all_reduce(&wrong, &wrong, 1, WEFT_DTYPE_U64, WEFT_REDUCTION_SUM,
+                                             self->control, NULL));
         out_row->wrong = wrong;
     }
-out:
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t get_buffer(bench_rank_t *self, int index, uint8_t **out)
@@ -226,33 +219,28 @@ static void put_buffer(bench_rank_t *self, int index)
 weft_status_t wefti_bench_rank_init(bench_rank_t *self, const bench_t *bench, uint32_t rank,
                                     const char *address)
 {
-    weft_status_t status;
     *self = (bench_rank_t){.bench = bench, .rank = rank};
     self->elem_bytes = weft_dtype_size_bytes(bench->dtype);
     self->times = calloc(BENCH_MAX_ITERATIONS + 1ul, sizeof *self->times);
     if (self->times == NULL) {
         return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: tables of the benchmark");
     }
-    WEFT_TRY(status, wefti_bench_pattern_init(self), out);
-    WEFT_TRY(status,
-             wefti_launched_open(bench->world, (int32_t)rank, (int32_t)bench->ranks, address, NULL,
-                                 &self->context),
-             out);
-    WEFT_TRY(status, weft_group_create_world(self->context, &self->group), out);
-    WEFT_TRY(status, weft_group_duplicate(self->group, &self->control), out);
+    WEFT_RETURN_IF_ERROR(wefti_bench_pattern_init(self));
+    WEFT_RETURN_IF_ERROR(wefti_launched_open(bench->world, (int32_t)rank, (int32_t)bench->ranks,
+                                             address, NULL, &self->context));
+    WEFT_RETURN_IF_ERROR(weft_group_create_world(self->context, &self->group));
+    WEFT_RETURN_IF_ERROR(weft_group_duplicate(self->group, &self->control));
     if (bench->on_stream) {
         weft_stream_params_t stream = WEFT_STREAM_PARAMS_INIT;
         stream.name = "bench";
         stream.flags = bench->stream_flags;
-        WEFT_TRY(status, weft_stream_create(self->context, &stream, &self->stream), out);
+        WEFT_RETURN_IF_ERROR(weft_stream_create(self->context, &stream, &self->stream));
     }
     if (bench->algorithm != NULL) {
-        WEFT_TRY(status, wefti_bench_set_algorithm(self, bench->algorithm), out);
+        WEFT_RETURN_IF_ERROR(wefti_bench_set_algorithm(self, bench->algorithm));
     }
-    WEFT_TRY(status, get_buffer(self, 0, &self->send), out);
-    WEFT_TRY(status, get_buffer(self, 1, &self->recv), out);
-out:
-    return status;
+    WEFT_RETURN_IF_ERROR(get_buffer(self, 0, &self->send));
+    return get_buffer(self, 1, &self->recv);
 }
 
 void wefti_bench_rank_deinit(bench_rank_t *self)

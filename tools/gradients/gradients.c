@@ -81,18 +81,15 @@ static weft_status_t loss_at(void *user, double t, double *out_loss)
 {
     checker_t *checker = user;
     float loss = 0;
-    weft_status_t status;
-    WEFT_TRY(status, place_weights(checker, t), done);
-    WEFT_TRY(status, weft_session_set_steps_done(checker->subject.session, 0),
-             done); /* one dropout mask */
-    WEFT_TRY(status, weft_session_step(checker->subject.session), done);
-    WEFT_TRY(status,
-             weft_session_get_output(checker->subject.session, "loss", &loss, sizeof loss, NULL),
-             done);
+    WEFT_RETURN_IF_ERROR(place_weights(checker, t));
+    WEFT_RETURN_IF_ERROR(
+        weft_session_set_steps_done(checker->subject.session, 0)); /* one dropout mask */
+    WEFT_RETURN_IF_ERROR(weft_session_step(checker->subject.session));
+    WEFT_RETURN_IF_ERROR(
+        weft_session_get_output(checker->subject.session, "loss", &loss, sizeof loss, NULL));
     checker->report->steps++;
     *out_loss = (double)loss;
-done:
-    return status;
+    return WEFT_OK;
 }
 
 /* ---- one model ---- */
@@ -335,12 +332,11 @@ static weft_status_t check_all(checker_t *checker)
 {
     gradients_report_t *report = checker->report;
     double again = 0;
-    weft_status_t status;
-    WEFT_TRY(status, read_weights(checker), done);
+    WEFT_RETURN_IF_ERROR(read_weights(checker));
     checker->param = report->count; /* no line */
-    WEFT_TRY(status, loss_at(checker, 0, &report->loss), done);
-    WEFT_TRY(status, read_gradients(checker), done);
-    WEFT_TRY(status, loss_at(checker, 0, &again), done);
+    WEFT_RETURN_IF_ERROR(loss_at(checker, 0, &report->loss));
+    WEFT_RETURN_IF_ERROR(read_gradients(checker));
+    WEFT_RETURN_IF_ERROR(loss_at(checker, 0, &again));
     if (!isfinite(report->loss)) {
         return wefti_error(WEFT_ERR_STATE, "the loss of random inputs is not finite: %f",
                            report->loss);
@@ -352,14 +348,13 @@ static weft_status_t check_all(checker_t *checker)
             "deterministic",
             report->loss, again);
     }
-    WEFT_TRY(status, measure_noise(checker), done);
+    WEFT_RETURN_IF_ERROR(measure_noise(checker));
     for (size_t i = 0; i < report->count; i++) {
         if (checker->params[i].gradient != NULL) {
-            WEFT_TRY(status, check_param(checker, i), done);
+            WEFT_RETURN_IF_ERROR(check_param(checker, i));
         }
     }
-done:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_gradients_check(const gradients_options_t *options,

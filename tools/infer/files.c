@@ -121,7 +121,6 @@ static weft_status_t load_rank(const infer_options_t *options, uint32_t rank, in
 {
     size_t bindings = weft_plan_binding_count(options->plan);
     weft_binding_t binding;
-    weft_status_t status = WEFT_OK;
     char path[PATH_MAX];
     feed->descs = calloc(bindings + 1, sizeof *feed->descs);
     feed->data = calloc(bindings + 1, sizeof *feed->data);
@@ -134,12 +133,11 @@ static weft_status_t load_rank(const infer_options_t *options, uint32_t rank, in
                                "missing option: --inputs DIR, for input '%s' of the plan",
                                binding.name);
         }
-        WEFT_TRY(status, find_input(options, binding.name, feed->count, rank, path), fail);
+        WEFT_RETURN_IF_ERROR(find_input(options, binding.name, feed->count, rank, path));
         size_t at = feed->count++;
-        WEFT_TRY(status, read_input(path, &binding, &feed->descs[at], &feed->data[at]), fail);
+        WEFT_RETURN_IF_ERROR(read_input(path, &binding, &feed->descs[at], &feed->data[at]));
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_infer_load(const infer_options_t *options, uint32_t first, uint32_t count,

@@ -44,12 +44,9 @@ static weft_status_t infer_open(inferrer_t *inferrer, int32_t rank, int32_t worl
 {
     const infer_options_t *options = inferrer->options;
     weft_plan_info_t info = WEFT_PLAN_INFO_INIT;
-    weft_status_t status;
-    WEFT_TRY(status, weft_plan_get_info(options->plan, &info), done);
-    WEFT_TRY(
-        status,
-        wefti_launched_open(options->world, rank, world_size, address, NULL, &inferrer->context),
-        done);
+    WEFT_RETURN_IF_ERROR(weft_plan_get_info(options->plan, &info));
+    WEFT_RETURN_IF_ERROR(
+        wefti_launched_open(options->world, rank, world_size, address, NULL, &inferrer->context));
     inferrer->rank = weft_context_rank(inferrer->context);
     inferrer->world_size = weft_context_world_size(inferrer->context);
     inferrer->split = info.split_batch != 0;
@@ -64,15 +61,12 @@ static weft_status_t infer_open(inferrer_t *inferrer, int32_t rank, int32_t worl
                                     .registry = options->registry,
                                     .trace = options->trace_path != NULL ||
                                              options->profile_path != NULL};
-    WEFT_TRY(status, weft_session_create(&params, &inferrer->session), done);
+    WEFT_RETURN_IF_ERROR(weft_session_create(&params, &inferrer->session));
     for (uint32_t i = 0; i < options->scalar_count; i++) {
-        WEFT_TRY(status,
-                 weft_session_set_scalar(inferrer->session, options->scalars[i].name,
-                                         options->scalars[i].value),
-                 done);
+        WEFT_RETURN_IF_ERROR(weft_session_set_scalar(inferrer->session, options->scalars[i].name,
+                                                     options->scalars[i].value));
     }
-done:
-    return status;
+    return WEFT_OK;
 }
 
 static void infer_close(inferrer_t *inferrer)
@@ -176,7 +170,6 @@ static weft_status_t compare_outputs(inferrer_t *inferrer)
 static weft_status_t write_outputs(const inferrer_t *inferrer)
 {
     const infer_options_t *options = inferrer->options;
-    weft_status_t status = WEFT_OK;
     char path[PATH_MAX];
     if (options->outputs == NULL) {
         return WEFT_OK;
@@ -184,10 +177,8 @@ static weft_status_t write_outputs(const inferrer_t *inferrer)
     for (size_t i = 0; i < inferrer->output_count; i++) {
         const output_t *output = &inferrer->outputs[i];
         int32_t rank = (int32_t)inferrer->rank;
-        WEFT_TRY(
-            status,
-            wefti_infer_output_path(options, output->binding.name, output->equal ? rank : -1, path),
-            done);
+        WEFT_RETURN_IF_ERROR(wefti_infer_output_path(options, output->binding.name,
+                                                     output->equal ? rank : -1, path));
         if (output->equal || rank == 0) {
             unlink(path);
         }
@@ -200,15 +191,11 @@ static weft_status_t write_outputs(const inferrer_t *inferrer)
                 return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "cannot create folder %s", path);
             }
         }
-        WEFT_TRY(
-            status,
-            wefti_infer_output_path(options, output->binding.name, output->equal ? -1 : rank, path),
-            done);
-        WEFT_TRY(status, weft_tensor_write(path, output->binding.name, &output->binding.desc),
-                 done);
+        WEFT_RETURN_IF_ERROR(wefti_infer_output_path(options, output->binding.name,
+                                                     output->equal ? -1 : rank, path));
+        WEFT_RETURN_IF_ERROR(weft_tensor_write(path, output->binding.name, &output->binding.desc));
     }
-done:
-    return status;
+    return WEFT_OK;
 }
 
 static double median_ms(const inferrer_t *inferrer)
@@ -286,25 +273,21 @@ static weft_status_t report(inferrer_t *inferrer)
 {
     const infer_options_t *options = inferrer->options;
     weft_session_stats_t stats = WEFT_SESSION_STATS_INIT;
-    weft_status_t status;
     wefti_sort_doubles(inferrer->step_ms, options->repeat);
-    WEFT_TRY(status, weft_session_get_stats(inferrer->session, &stats), done);
+    WEFT_RETURN_IF_ERROR(weft_session_get_stats(inferrer->session, &stats));
     if (options->trace_path != NULL) {
-        WEFT_TRY(status,
-                 wefti_timeline_write(inferrer->session, options->trace_path, &inferrer->timeline),
-                 done);
+        WEFT_RETURN_IF_ERROR(
+            wefti_timeline_write(inferrer->session, options->trace_path, &inferrer->timeline));
     }
     if (options->profile_path != NULL) {
-        WEFT_TRY(status, weft_session_write_profile(inferrer->session, options->profile_path),
-                 done);
+        WEFT_RETURN_IF_ERROR(weft_session_write_profile(inferrer->session, options->profile_path));
     }
     if (inferrer->rank == 0 && options->json) {
         print_json(inferrer, &stats);
     } else if (inferrer->rank == 0) {
         print_text(inferrer, &stats);
     }
-done:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_infer_rank(const infer_options_t *options, const infer_feed_t *feeds,

@@ -276,24 +276,20 @@ static weft_status_t train_step(trainer_t *trainer, uint64_t step, double *out_l
                               (uint32_t)(step / trainer->steps_per_epoch));
     }
     uint64_t started = wefti_now_ns();
-    weft_status_t status = WEFT_OK;
     if (trainer->binding.has_lr) {
-        WEFT_TRY(status,
-                 weft_session_set_scalar(trainer->session, "lr", scheduled_lr(trainer, step)),
-                 done);
+        WEFT_RETURN_IF_ERROR(
+            weft_session_set_scalar(trainer->session, "lr", scheduled_lr(trainer, step)));
     }
     for (uint32_t i = 0; i < count; i++) {
         float loss = 0;
-        WEFT_TRY(status,
-                 train_micro_batch(trainer, in_epoch * trainer->binding.global_batch, i, &loss),
-                 done);
+        WEFT_RETURN_IF_ERROR(
+            train_micro_batch(trainer, in_epoch * trainer->binding.global_batch, i, &loss));
         sum += (double)loss;
     }
     *out_loss = sum / count;
     trainer->step_ms[step - trainer->first_step] = (double)(wefti_now_ns() - started) * 1e-6;
     trainer->progress.images_done += trainer->binding.global_batch;
-done:
-    return status;
+    return WEFT_OK;
 }
 
 /* A file that cannot be written does not end the run: the failure is kept and returned at the end.

@@ -51,10 +51,9 @@ weft_status_t wefti_calibration_find(calibration_t *out)
 {
     wefti_machine_t machine;
     wefti_settings_t settings;
-    weft_status_t status;
     *out = (calibration_t){.cores = 0};
-    WEFT_TRY(status, wefti_settings_load(&settings), fail);
-    WEFT_TRY(status, wefti_machine_read(&machine), fail);
+    WEFT_RETURN_IF_ERROR(wefti_settings_load(&settings));
+    WEFT_RETURN_IF_ERROR(wefti_machine_read(&machine));
     out->cores = count_cores();
     snprintf(out->name, sizeof out->name, "%.36s, %u core%s, %s", machine.cpu_name, out->cores,
              out->cores == 1 ? "" : "s", wefti_isa_name(settings.isa));
@@ -64,8 +63,7 @@ weft_status_t wefti_calibration_find(calibration_t *out)
              (unsigned long long)machine.l3_bytes, wefti_isa_name(settings.isa),
              wefti_kernels_name(settings.kernels));
     find_path(out);
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_calibration_make_place(const calibration_t *calibration)

@@ -116,14 +116,13 @@ static weft_status_t add_smallest(equations_t *e, const wefti_costs_t *costs,
     bool executor = wefti_cost_has_executor(algorithm);
     wefti_cost_point_t packed[TUNE_SIZES];
     double none, alphas, steps;
-    weft_status_t status;
     if (pack(points, packed) == 0) {
         return WEFT_OK;
     }
     uint64_t bytes = packed[0].bytes;
-    WEFT_TRY(status, predict(costs, algorithm, ranks, bytes, 0, 0, &none), out);
-    WEFT_TRY(status, predict(costs, algorithm, ranks, bytes, far, 0, &alphas), out);
-    WEFT_TRY(status, predict(costs, algorithm, ranks, bytes, far, far / 100, &steps), out);
+    WEFT_RETURN_IF_ERROR(predict(costs, algorithm, ranks, bytes, 0, 0, &none));
+    WEFT_RETURN_IF_ERROR(predict(costs, algorithm, ranks, bytes, far, 0, &alphas));
+    WEFT_RETURN_IF_ERROR(predict(costs, algorithm, ranks, bytes, far, far / 100, &steps));
     double factors[3] = {(alphas - none) / far, (steps - alphas) / (far / 100), 1};
     if (executor) { /* steps of its own kind, and its first wait is the agreement */
         factors[1] = factors[2] = 0;
@@ -131,8 +130,7 @@ static weft_status_t add_smallest(equations_t *e, const wefti_costs_t *costs,
         factors[0] += 1;
     }
     add_equation(e, factors, packed[0].ns - none, packed[0].ns);
-out:
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_tune_set_steps(wefti_costs_t *costs, const tune_run_t *run)

@@ -51,14 +51,12 @@ weft_status_t wefti_tune_links(bench_rank_t *self, bench_t *bench, const tune_ru
     uint64_t probe = bench->max_bytes < PROBE_BYTES ? bench->max_bytes : PROBE_BYTES;
     double n = bench->ranks, flag, gather, reduce;
     double self_beta = time_own_copy(self, calls, probe / 2);
-    weft_status_t status;
-    WEFT_TRY(status,
-             time_floor(self, bench, calls, WEFT_COLLECTIVE_ALL_GATHER, 8 * bench->ranks, &flag),
-             out);
-    WEFT_TRY(status, time_floor(self, bench, calls, WEFT_COLLECTIVE_ALL_GATHER, probe, &gather),
-             out);
-    WEFT_TRY(status, time_floor(self, bench, calls, WEFT_COLLECTIVE_ALL_REDUCE, probe, &reduce),
-             out);
+    WEFT_RETURN_IF_ERROR(
+        time_floor(self, bench, calls, WEFT_COLLECTIVE_ALL_GATHER, 8 * bench->ranks, &flag));
+    WEFT_RETURN_IF_ERROR(
+        time_floor(self, bench, calls, WEFT_COLLECTIVE_ALL_GATHER, probe, &gather));
+    WEFT_RETURN_IF_ERROR(
+        time_floor(self, bench, calls, WEFT_COLLECTIVE_ALL_REDUCE, probe, &reduce));
     /* Every rank copies n - 1 blocks of other ranks, between two flags. */
     double block = (double)probe / n, peers = n - 1;
     double host_beta = at_least((gather - 2 * flag) / (peers * block) - self_beta, self_beta);
@@ -71,6 +69,5 @@ weft_status_t wefti_tune_links(bench_rank_t *self, bench_t *bench, const tune_ru
         result->host_beta = host_beta;
         result->gamma = gamma;
     }
-out:
-    return status;
+    return WEFT_OK;
 }

@@ -86,20 +86,16 @@ static weft_status_t hold_place(wefti_meeting_t *meeting)
 static weft_status_t meet(wefti_overlay_t *overlay, wefti_meeting_t *meeting,
                           const wefti_overlay_params_t *params)
 {
-    weft_status_t status;
-    WEFT_TRY(status, wefti_place_init(&meeting->place, params->job, params->settings), out);
-    WEFT_TRY(status,
-             wefti_mesh_init(&meeting->mesh, overlay->rank, overlay->world_size, overlay->log,
-                             overlay->allocator),
-             out);
+    WEFT_RETURN_IF_ERROR(wefti_place_init(&meeting->place, params->job, params->settings));
+    WEFT_RETURN_IF_ERROR(wefti_mesh_init(&meeting->mesh, overlay->rank, overlay->world_size,
+                                         overlay->log, overlay->allocator));
     if (overlay->rank == 0) {
-        WEFT_TRY(status, hold_place(meeting), out);
-        WEFT_TRY(status, wefti_meet_host(meeting), out);
+        WEFT_RETURN_IF_ERROR(hold_place(meeting));
+        WEFT_RETURN_IF_ERROR(wefti_meet_host(meeting));
     } else {
-        WEFT_TRY(status, wefti_meet_guest(meeting), out);
+        WEFT_RETURN_IF_ERROR(wefti_meet_guest(meeting));
     }
-out:
-    return status;
+    return WEFT_OK;
 }
 
 /* The mesh's connections become links. */

@@ -153,8 +153,8 @@ static weft_status_t take(wefti_bucketing_t *b, uint32_t index)
     b->members[b->member_count++] = index;
     return wefti_add_size(b->bytes, c->bytes, &b->bytes)
                ? WEFT_OK
-               : wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                             "gradients too large: size in bytes overflows");
+               : wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%ss too large: size in bytes overflows",
+                             wefti_bucket_noun(b));
 }
 
 static weft_status_t emit(wefti_bucketing_t *b, const char *reason)
@@ -186,10 +186,9 @@ static weft_status_t split(wefti_bucketing_t *b, uint32_t first)
     wefti_format_bytes(b->policy->cap_bytes, sizes[1]);
     b->piece_count = parts > WEFTI_MAX_PIECES ? parts : b->piece_count + parts;
     if (b->piece_count > WEFTI_MAX_PIECES) {
-        return wefti_error_field(
-            WEFT_ERR_INVALID_ARGUMENT, "bucket",
-            "the cap of %s splits the gradients up to %s into more than %u pieces", sizes[1],
-            c->name, WEFTI_MAX_PIECES);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "bucket",
+                                 "the cap of %s splits the %ss up to %s into more than %u pieces",
+                                 sizes[1], wefti_bucket_noun(b), c->name, WEFTI_MAX_PIECES);
     }
     edit.text =
         wefti_arena_printf(&b->arena, "alone has %s, above the cap of %s", sizes[0], sizes[1]);

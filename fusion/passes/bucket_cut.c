@@ -9,10 +9,9 @@ weft_status_t wefti_bucket_cut_by_index(wefti_bucketing_t *b)
     const wefti_policy_t *policy = b->policy;
     uint64_t last = policy->values[policy->value_count - 1];
     if (last >= b->count) {
-        return wefti_error_field(
-            WEFT_ERR_INVALID_ARGUMENT, "bucket",
-            "index: position %llu is out of range: the model has gradients 0 to %u",
-            (unsigned long long)last, b->count - 1);
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "bucket",
+                                 "index: position %llu is out of range: the model has %ss 0 to %u",
+                                 (unsigned long long)last, wefti_bucket_noun(b), b->count - 1);
     }
     /* The end of the final bucket may be named too: it changes nothing. */
     for (uint32_t i = 0, segment = 0; i < b->count; i++) {
@@ -22,24 +21,27 @@ weft_status_t wefti_bucket_cut_by_index(wefti_bucketing_t *b)
     return WEFT_OK;
 }
 
-/* Where the segment that begins with candidate first ends: behind the gradient whose end is nearest
- * to the target, but with a gradient for it and for each of the left buckets behind it. */
+/* Where the segment that begins with candidate first ends: after the candidate whose end is nearest
+ * to the target, but with a candidate for it and for each of the left buckets after it. */
 static uint32_t cut_at(const wefti_bucketing_t *b, uint32_t first, uint32_t left, double target,
                        uint64_t *before, const char **out_why)
 {
     uint32_t i = first;
+    bool gradients = b->candidates[0].kind == WEFT_COLLECTIVE_ALL_REDUCE;
     *out_why = "ends nearest to";
     for (; i < b->count; i++) {
         double begin = (double)*before, end = (double)(*before + b->candidates[i].bytes);
         if (left > 0 && i == b->count - left) {
-            *out_why = "leaves a gradient for each later bucket, at";
+            *out_why = gradients ? "leaves a gradient for each later bucket, at"
+                                 : "leaves a tensor for each later bucket, at";
             break;
         }
         if (left > 0 && end - target > target - begin) {
             if (i > first) {
                 break;
             }
-            *out_why = "is the only gradient, though it exceeds";
+            *out_why = gradients ? "is the only gradient, though it exceeds"
+                                 : "is the only tensor, though it exceeds";
         }
         *before += b->candidates[i].bytes;
     }
@@ -53,9 +55,9 @@ weft_status_t wefti_bucket_cut_by_percent(wefti_bucketing_t *b)
     uint32_t i = 0;
     double share = 0;
     if (policy->value_count > b->count) {
-        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "bucket",
-                                 "percent: more shares than gradients: %u shares, %u gradients",
-                                 policy->value_count, b->count);
+        return wefti_error_field(
+            WEFT_ERR_INVALID_ARGUMENT, "bucket", "percent: more shares than %ss: %u shares, %u %ss",
+            wefti_bucket_noun(b), policy->value_count, b->count, wefti_bucket_noun(b));
     }
     for (uint32_t j = 0; j < b->count; j++) {
         total += b->candidates[j].bytes;

@@ -73,9 +73,11 @@ static bool find_bundle(const packer_t *p, uint32_t id, bundle_t *out)
     int64_t out_elems = weft_tensor_elem_count(type_of(p, node->outputs[0]));
     int64_t block = scatters ? out_elems : in, whole = scatters ? in : out_elems;
     int64_t ranks = block > 0 ? whole / block : 0;
+    int64_t group_size = wefti_node_int(node, "group_size");
     *out =
         (bundle_t){.id = id, .in_blocks = scatters ? ranks : 1, .out_blocks = scatters ? 1 : ranks};
-    return ranks > 0 && divides(p, node, out);
+    /* 3 rows on 4 ranks are blocks of 1 row: 3 equal blocks, but not one per rank. */
+    return ranks > 0 && (group_size <= 0 || ranks == group_size) && divides(p, node, out);
 }
 
 /* The node before the first reader of the collective's results. */
@@ -175,9 +177,14 @@ static weft_status_t add_collective(packer_t *p, const bundle_t *b, uint32_t val
         .name = "group_size", .type = WEFT_ATTR_TYPE_INT, .i = b->in_blocks * b->out_blocks};
     for (uint32_t i = 0; i < node->attr_count; i++) {
         const char *attr = node->attrs[i].name;
-        if (strcmp(attr, "parts") != 0 && strcmp(attr, attrs[0].name) != 0) {
-            attrs[params.attr_count++] = node->attrs[i];
+        if (strcmp(attr, "parts") == 0 || strcmp(attr, attrs[0].name) == 0) {
+            continue;
         }
+        attrs[params.attr_count] = node->attrs[i];
+        if (strcmp(attr, "split_reason") == 0 && wefti_node_attr(node, "reason") == NULL) {
+            attrs[params.attr_count].name = "reason"; /* a piece is not split itself */
+        }
+        params.attr_count++;
     }
     return insert(p, b, &params, false, out_node);
 }

@@ -165,7 +165,7 @@ static weft_status_t fit(wefti_graph_t *graph, const weft_graph_view_t *view,
     return wefti_error_field(
         WEFT_ERR_UNSUPPORTED, "arena_limit",
         "%s is too small: the plan needs %s (%llu bytes) in the best order found; reduce batch, or "
-        "in training set shard_optimizer or accumulate",
+        "in training set shard_parameters or accumulate",
         text[0], text[1], (unsigned long long)least);
 }
 

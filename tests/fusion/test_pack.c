@@ -107,6 +107,22 @@ static void test_gathers_are_planned_by_need(void **state)
     expect_buckets(gathers, "bytes:64", "W0|W1|W2|W3");
 }
 
+/* Messages about policies name what the buckets have. */
+static void test_policies_that_do_not_fit(void **state)
+{
+    static const struct {
+        const char *policy, *message;
+    } rows[] = {{"index:4", "position 4 is out of range: the model has tensors 0 to 3"},
+                {"percent:20,20,20,20,20", "more shares than tensors: 5 shares, 4 tensors"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        test_graph_t test = test_graph_parse(gathers);
+        assert_int_equal(bucket(test.graph, rows[i].policy), WEFT_ERR_INVALID_ARGUMENT);
+        assert_non_null(strstr(weft_last_error(), rows[i].message));
+        test_graph_close(&test);
+    }
+}
+
 /* c is ready when its scatter may go with those before it, unless somebody read them. */
 static void test_no_reader_waits_for_a_bucket(void **state)
 {
@@ -183,28 +199,34 @@ static void test_pack_of_pieces(void **state)
     (void)state;
     test_pass(pack, NULL,
               "input %a : f32[4,20]\n"
-              "%x = weft::ReduceScatter(%a) {group_size=2, parts=2}\n"
+              "%x = weft::ReduceScatter(%a) {group_size=2, parts=2, split_reason=\"large\"}\n"
               "output %x\n",
               "input %a : f32[4,20]\n"
               "%\"x/unpack\", %\"x/unpack_1\" = weft::Unpack(%a) {blocks=2, shapes=[1,32,1,48]}\n"
-              "%\"x/piece0\" = weft::ReduceScatter(%\"x/unpack\") {group_size=2}\n"
-              "%\"x/piece1\" = weft::ReduceScatter(%\"x/unpack_1\") {group_size=2}\n"
+              "%\"x/piece0\" = weft::ReduceScatter(%\"x/unpack\") {group_size=2, "
+              "reason=\"large\"}\n"
+              "%\"x/piece1\" = weft::ReduceScatter(%\"x/unpack_1\") {group_size=2, "
+              "reason=\"large\"}\n"
               "%x = weft::Pack(%\"x/piece0\", %\"x/piece1\") {blocks=1, shape=[2,20]} as x/pack\n"
               "output %x\n");
 }
 
-/* Blocks that are not equal, flat ranges, collectives of one tensor. */
+/* Blocks that are not equal or not one per rank, flat ranges, collectives of one tensor. */
 static void test_pack_leaves_others(void **state)
 {
     static const char text[] = "input %a : f32[5]\n"
                                "input %b : f32[2]\n"
+                               "input %c : f32[3,4]\n"
                                "%x, %y = weft::ReduceScatter(%a, %b) {group_size=2}\n"
                                "%z = weft::ReduceScatter(%a, %b) {flat=64, group_size=2}\n"
                                "%w = weft::AllGather(%b) {group_size=2}\n"
+                               "%u, %v = weft::ReduceScatter(%c, %c) {group_size=4}\n"
                                "output %x\n"
                                "output %y\n"
                                "output %z\n"
-                               "output %w\n";
+                               "output %w\n"
+                               "output %u\n"
+                               "output %v\n";
     (void)state;
     test_pass(pack, NULL, text, text);
 }
@@ -213,6 +235,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gathers_are_planned_by_need),
+        cmocka_unit_test(test_policies_that_do_not_fit),
         cmocka_unit_test(test_no_reader_waits_for_a_bucket),
         cmocka_unit_test(test_blocks_are_split),
         cmocka_unit_test(test_pack_of_a_reduce_scatter),

@@ -243,6 +243,7 @@ static void test_an_arena_limit_is_kept_or_refused(void **state)
         if (refused) {
             assert_int_equal(status, WEFT_ERR_UNSUPPORTED);
             assert_non_null(strstr(weft_last_error(), "arena_limit: 16.0 KiB is too small"));
+            assert_non_null(strstr(weft_last_error(), "shard_parameters or accumulate"));
         } else {
             assert_int_equal(status, WEFT_OK);
             assert_true(bytes_of(&f) <= f.options.arena_limit);

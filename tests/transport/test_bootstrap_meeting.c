@@ -336,6 +336,33 @@ static void test_random_bytes_to_a_host(void **state)
 
 /* ---- addresses ---- */
 
+/* Only data connections are deferred: elsewhere such a host is none of Weft's. */
+static void test_only_data_connections_are_deferred(void **state)
+{
+    static const uint8_t key[32] = {1};
+    (void)state;
+    for (uint32_t purpose = WEFTI_PURPOSE_MEET; purpose <= WEFTI_PURPOSE_DATA; purpose++) {
+        const wefti_greeting_t greeting = {1, purpose, 0, 4, {0}, {0}};
+        wefti_handshake_t guest, host;
+        int fds[2];
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+        assert_int_equal(wefti_handshake_init(&guest, fds[0], true, &greeting, NULL, key, 32, NULL),
+                         WEFT_OK);
+        assert_int_equal(wefti_handshake_init(&host, fds[1], false, &greeting, NULL, key, 32, NULL),
+                         WEFT_OK);
+        host.withheld = true;
+        assert_int_equal(wefti_handshake_step(&guest), WEFT_AGAIN);
+        assert_int_equal(wefti_handshake_step(&host), WEFT_AGAIN);
+        assert_int_equal(wefti_handshake_step(&guest), WEFT_AGAIN);
+        assert_int_equal(wefti_handshake_step(&host), WEFT_OK);
+        assert_int_equal(wefti_handshake_defer(&host), WEFT_OK);
+        assert_int_equal(wefti_handshake_step(&guest),
+                         purpose == WEFTI_PURPOSE_DATA ? WEFT_ERR_STATE : WEFT_ERR_FORMAT);
+        wefti_handshake_deinit(&guest);
+        wefti_handshake_deinit(&host);
+    }
+}
+
 static void test_no_secret_beyond_loopback(void **state)
 {
     (void)state;
@@ -583,6 +610,7 @@ int main(void)
         cmocka_unit_test(test_secret_and_none),
         cmocka_unit_test(test_strangers),
         cmocka_unit_test(test_random_bytes_to_a_host),
+        cmocka_unit_test(test_only_data_connections_are_deferred),
         cmocka_unit_test(test_no_secret_beyond_loopback),
         cmocka_unit_test(test_other_addresses),
         cmocka_unit_test(test_interface_names),

@@ -144,7 +144,8 @@ static weft_status_t read_as_guest(wefti_handshake_t *shake, const wefti_frame_t
     if (frame->kind == WEFTI_WELCOME && frame->bytes == sizeof(wefti_digest_t) && answered) {
         return check_proof(shake, frame);
     }
-    if (frame->kind == WEFTI_DEFERRED && answered) {
+    if (frame->kind == WEFTI_DEFERRED && answered &&
+        shake->greeting[0].purpose == WEFTI_PURPOSE_DATA) {
         return WEFT_ERR_STATE;
     }
     return frame->kind == WEFTI_REFUSED ? read_refusal(shake, frame) : WEFT_ERR_FORMAT;

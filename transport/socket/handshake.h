@@ -30,7 +30,7 @@ typedef enum wefti_kind {
     WEFTI_PROOF = 3,
     WEFTI_WELCOME = 4,
     WEFTI_REFUSED = 5,   /* text */
-    WEFTI_DEFERRED = 11, /* in place of WELCOME: the guest tries again later */
+    WEFTI_DEFERRED = 11, /* PURPOSE_DATA, in place of WELCOME: the guest tries again later */
     /* the rendezvous, when both have proved themselves */
     WEFTI_TABLE = 6,  /* whom to connect to: table_t and entries */
     WEFTI_READY = 7,  /* connected to all of them */

@@ -39,7 +39,9 @@ typedef struct wefti_part_ops {
     size_t bytes;
     void (*init)(weft_context_t *context, void *part); /* all bytes are zero */
     void (*deinit)(weft_context_t *context, void *part);
-    bool (*in_use)(void *part); /* the context has to keep its device */
+    /* Before another device is chosen. True: the context has to keep its device; false: the part
+     * has nothing on it, or has released that now. */
+    bool (*in_use)(weft_context_t *context, void *part);
 } wefti_part_ops_t;
 
 typedef struct wefti_parts {
@@ -87,9 +89,9 @@ static inline void *wefti_part_find(const weft_context_t *context, wefti_part_t 
 }
 /* For slots of the table: nothing to free; whatever the device is; always. */
 void wefti_part_is_plain(weft_context_t *context, void *part);
-bool wefti_part_never_in_use(void *part);
-bool wefti_part_always_in_use(void *part);
-bool wefti_parts_in_use(const weft_context_t *context);
+bool wefti_part_never_in_use(weft_context_t *context, void *part);
+bool wefti_part_always_in_use(weft_context_t *context, void *part);
+bool wefti_parts_in_use(weft_context_t *context);
 void wefti_parts_destroy(weft_context_t *context);
 
 static inline bool wefti_context_progress(weft_context_t *context)

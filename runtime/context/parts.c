@@ -25,24 +25,26 @@ void wefti_part_is_plain(weft_context_t *context, void *part)
     (void)part;
 }
 
-bool wefti_part_never_in_use(void *part)
+bool wefti_part_never_in_use(weft_context_t *context, void *part)
 {
+    (void)context;
     (void)part;
     return false;
 }
 
-bool wefti_part_always_in_use(void *part)
+bool wefti_part_always_in_use(weft_context_t *context, void *part)
 {
+    (void)context;
     (void)part;
     return true;
 }
 
-bool wefti_parts_in_use(const weft_context_t *context)
+bool wefti_parts_in_use(weft_context_t *context)
 {
     bool in_use = false;
     for (uint32_t i = 0; i < WEFTI_PARTS && !in_use; i++) {
         void *part = wefti_part_find(context, (wefti_part_t)i);
-        in_use = part != NULL && context->parts.ops[i]->in_use(part);
+        in_use = part != NULL && context->parts.ops[i]->in_use(context, part);
     }
     return in_use;
 }

@@ -110,9 +110,17 @@ static void memory_deinit(weft_context_t *context, void *part)
     pthread_mutex_destroy(&memory->lock);
 }
 
-static bool memory_in_use(void *part)
+static bool memory_in_use(weft_context_t *context, void *part)
 {
-    return ((memory_t *)part)->count > 0;
+    memory_t *memory = part;
+    if (memory->count > 0) {
+        return true;
+    }
+    if (memory->queue != NULL) {
+        context->device->ops->queue_destroy(memory->queue);
+        memory->queue = NULL;
+    }
+    return false;
 }
 
 /* NULL: out of memory. */

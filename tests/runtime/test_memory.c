@@ -534,6 +534,27 @@ static void sweep(weft_device_t *card)
     }
 }
 
+/* A queue for copies does not outlive the choice of its device. */
+static void test_memory_leaves_a_device(void **state)
+{
+    (void)state;
+    weft_device_t *card = NULL;
+    weft_context_t *context = NULL;
+    void *memory = NULL;
+    weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
+    params.rank = 0;
+    params.world_size = 1;
+    assert_int_equal(fake_card_create(&card), WEFT_OK);
+    assert_int_equal(weft_context_create(&params, &context), WEFT_OK);
+    assert_int_equal(weft_context_set_device(context, card), WEFT_OK);
+    assert_int_equal(weft_device_alloc(context, 4, &memory), WEFT_OK);
+    assert_int_equal(weft_mem_fill(context, memory, 1, 4), WEFT_OK);
+    assert_int_equal(weft_device_free(context, memory), WEFT_OK);
+    assert_int_equal(weft_context_set_device(context, NULL), WEFT_OK);
+    assert_int_equal(fake_card_destroy(card), 0); /* nothing is left on it */
+    weft_context_release(context);
+}
+
 static void test_memory_failing_allocations(void **state)
 {
     (void)state;
@@ -583,6 +604,7 @@ int main(void)
         cmocka_unit_test(test_memory_outlives_the_context),
         cmocka_unit_test(test_memory_churn),
         cmocka_unit_test(test_memory_set_device),
+        cmocka_unit_test(test_memory_leaves_a_device),
         cmocka_unit_test(test_memory_failing_allocations),
         cmocka_unit_test(test_memory_failing_card),
     };

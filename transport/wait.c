@@ -4,7 +4,7 @@
  *
  *   spin     only when every local rank has a core of its own, for spin_ns
  *   yield    a few times: with more ranks than cores this lets the others run, cheaper than a futex
-  *   sleep    on the futex, in slices; between slices abort word, peers and deadline are checked,
+ *   sleep    on the futex, in slices; between slices abort word, peers and deadline are checked,
  *            so no watchdog is needed to end a wait
  *
  * Between hosts whoever waits makes progress itself while it spins and yields, and hands that over

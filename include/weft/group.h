@@ -158,8 +158,8 @@ WEFT_API weft_status_t weft_group_status(weft_group_t *group);
  * @param[in] block_sizes WEFT_ORDER_BLOCKS: [count] ranks of each block, in all the group size;
  *                        else ignored and may be NULL
  * @param[in] count       WEFT_ORDER_BLOCKS: number of blocks
- * @return WEFT_ERR_INVALID_ARGUMENT, WEFT_ERR_STATE if a capture is open, or the error that broke
- *         the group
+ * @return WEFT_ERR_INVALID_ARGUMENT, WEFT_ERR_STATE if a batch or a capture is open, or the error
+ *         that broke the group
  */
 WEFT_API weft_status_t weft_group_set_order(weft_group_t *group, weft_order_t order,
                                             const uint32_t *block_sizes, uint32_t count);
@@ -180,7 +180,7 @@ WEFT_API weft_order_t weft_group_order(const weft_group_t *group);
  * @param[in] name  a built-in algorithm (`weft algos` lists them) or one of the context's registry,
  *                  which is verified before it runs; NULL: choose by cost again
  * @return WEFT_ERR_INVALID_ARGUMENT if op has no algorithm of that name, WEFT_ERR_STATE if a
- *         capture is open, or the error that broke the group
+ *         batch or a capture is open, or the error that broke the group
  */
 WEFT_API weft_status_t weft_group_set_algorithm(weft_group_t *group, weft_collective_t op,
                                                 const char *name);

@@ -661,6 +661,10 @@ static void misuse(rank_world_t *world)
     RANK_OK(weft_all_reduce(b, b, 4, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL));
     expect(weft_capture_end(group, &capture), WEFT_ERR_STATE, "no capture is open");
     expect(weft_capture_cancel(group), WEFT_ERR_STATE, "no capture is open");
+    expect(weft_group_set_order(group, WEFT_ORDER_ANY, NULL, 0), WEFT_ERR_STATE,
+           "cannot set its order or its algorithms while a batch is open");
+    expect(weft_group_set_algorithm(group, WEFT_COLLECTIVE_ALL_REDUCE, NULL), WEFT_ERR_STATE,
+           "cannot set its order or its algorithms while a batch is open");
     RANK_OK(weft_batch_end(group, NULL)); /* it is still open */
     RANK_OK(weft_capture_begin(group, NULL));
     expect(weft_capture_begin(group, NULL), WEFT_ERR_STATE, "a capture is already open");

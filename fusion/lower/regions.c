@@ -16,7 +16,7 @@
 #include "fusion/lower/lower.h"
 #include "runtime/base/error.h"
 
-#define PADDING_SHARE 32u /* of a region may be padding: one in so many bytes */
+#define PADDING_SHARE 32u /* at most 1/32 of a region is padding */
 
 /* A buffer with memory of its own, alive all the time. */
 static weft_status_t add_kept(wefti_lowering_t *l, wefti_regions_t *r, uint32_t value,
@@ -57,15 +57,15 @@ static weft_status_t check_gradient(const wefti_lowering_t *l, const wefti_membe
     return WEFT_OK;
 }
 
-/* Members begin at multiples of so many bytes: where what is reduced has half the size of a
- * gradient, it begins at whole units, too. */
+/* Alignment of members. What is reduced may have half the size of a gradient; its members also
+ * begin at multiples of WEFTI_PLAN_ALIGNMENT. */
 static uint64_t member_unit(const wefti_lowering_t *l)
 {
     return WEFTI_PLAN_ALIGNMENT * WEFTI_PLAN_ALIGNMENT /
            wefti_lower_grad_bytes(l, WEFTI_PLAN_ALIGNMENT);
 }
 
-/* Of how many bytes the range of a bucket is a multiple. */
+/* The size of a bucket's range is a multiple of this. */
 static uint64_t unit_bytes(const wefti_lowering_t *l, const wefti_bucket_t *bucket)
 {
     return member_unit(l) * (bucket->sharded ? l->buckets->shards : 1);

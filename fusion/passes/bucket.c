@@ -27,7 +27,7 @@
  *   percent:60,40       at the tensor nearest to each share of the bytes, never empty
  *   one, none           with the last tensor; with every tensor
  *
- * index and percent are about the first kind that the graph has; other kinds stay unfused. Bytes are
+ * index and percent apply to the first kind that the graph has; other kinds stay unfused. Bytes are
  * counted as sent, whole ranges, padded to 64; of reduce-scatters and all-gathers every block is
  * padded. Produces one collective per bucket (FUSE edits) with the reason for its end. A tensor of U
  * units of 64 bytes above a cap of C units becomes ceil(U / C) pieces (SPLIT), at most 65,536. A
@@ -41,7 +41,7 @@
 
 #include "runtime/base/error.h"
 
-/* What does not depend on who is fused: equal for whole classes of candidates. */
+/* Properties that fusing does not change: equal within a class of candidates. */
 static const char *of_another_class(const wefti_bucketing_t *b, const wefti_bucket_candidate_t *a,
                                     const wefti_bucket_candidate_t *c)
 {
@@ -84,7 +84,7 @@ static const char *incompatible(const wefti_bucketing_t *b, uint32_t first, uint
                : NULL;
 }
 
-/* Before anything is fused: that changes who depends on whom. Linear where nobody depends. */
+/* Called before anything is fused, which changes dependences. Linear if there are none. */
 static void find_neighbours(wefti_bucketing_t *b)
 {
     for (uint32_t i = 0, first = 0; i < b->count; i++) {
@@ -256,7 +256,7 @@ static weft_status_t cut(wefti_bucketing_t *b)
     }
 }
 
-/* A cap below the unit of a candidate is that unit. Lists of positions and shares are about one
+/* A cap below the unit of a candidate is that unit. Lists of positions and shares apply to one
  * kind; others keep a bucket per tensor. */
 static wefti_policy_t policy_of(const wefti_bucketing_t *b, const wefti_policy_t *policy)
 {
@@ -294,7 +294,7 @@ static const wefti_bucket_cost_t *cost_of(const wefti_shard_cost_t *cost, weft_c
                                                     : &cost->all_gather;
 }
 
-/* The candidates of one kind after another. The forecast is about the first kind. */
+/* The candidates of one kind after another. The forecast is that of the first kind. */
 static weft_status_t bucket_kinds(wefti_bucketing_t *b, const wefti_bucket_params_t *params,
                                   wefti_plan_forecast_t *out_forecast)
 {

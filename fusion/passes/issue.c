@@ -16,7 +16,7 @@ typedef struct finder {
     uint32_t *position;        /* by op */
 } finder_t;
 
-/* Definitions of other domains may say that they communicate and no more. */
+/* Definitions of other domains may declare only that they communicate. */
 bool wefti_is_issued(const weft_view_op_t *op)
 {
     return op->def->ordering != WEFT_ORDERING_NONE || (op->effects & WEFT_EFFECT_COMMUNICATES) != 0;
@@ -58,7 +58,7 @@ static void visit(finder_t *f, uint32_t op)
     }
 }
 
-/* Those that may be issued at one place keep the order of the view. */
+/* Ops that may be issued at the same position keep the order of the view. */
 static weft_status_t sort_ops(const finder_t *f, wefti_arena_t *arena)
 {
     const weft_graph_view_t *view = f->view;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When collectives are issued and waited for. One stream of communication runs them in one order on
- * all ranks: each as soon as the operators have run that it needs; where several are ready, in the
- * order of the view. Pass programs orders a step by it; weft_pass_order and weft_pass_start_wait
- * tell a host compiler.
+ * When collectives are issued and waited for. One communication stream runs them in the same order
+ * on all ranks, each one as soon as the operators that it needs have run. Several that are ready
+ * keep the order of the view. Pass programs orders a step by this; weft_pass_order and
+ * weft_pass_start_wait report it to a host compiler.
  */
 #ifndef WEFT_FUSION_ISSUE_H
 #define WEFT_FUSION_ISSUE_H
@@ -17,8 +17,8 @@
 typedef struct wefti_issue {
     uint32_t *ops; /* [count] op ids, in the order of issue */
     uint32_t count;
-    /* By op: how many positions of the view's order must have been passed before it is issued:
-     * behind the last operator of compute that it needs, also through other collectives. */
+    /* By op: the number of positions of the view's order before its issue. They end with the last
+     * compute operator that it needs, also through other collectives. */
     uint32_t *after;
     /* By op: positions of the last op that it needs and of the first op that needs it; UINT32_MAX:
      * none. Edges between two collectives do not count: they order the begin. */

@@ -95,8 +95,8 @@ static uint32_t last_before_readers(const packer_t *p, uint32_t id)
     return p->graph->order[first - 1]; /* which exists: the collective is before them */
 }
 
-/* The last node gets no outputs: it takes over those of the collective. It stands before their first
- * reader, so compute does not wait earlier. The other nodes run as soon as they can. */
+/* The last node gets no outputs: it takes over those of the collective. It is placed before their
+ * first reader, so compute does not wait earlier. The other nodes run as soon as they can. */
 static weft_status_t insert(packer_t *p, const bundle_t *b, wefti_node_params_t *params,
                             bool is_last, uint32_t *out_node)
 {

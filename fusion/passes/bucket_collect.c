@@ -88,13 +88,10 @@ static weft_status_t find_places(wefti_bucketing_t *b, const uint64_t *ready_ns,
 /* A tensor of blocks is cut in every block: its unit is one of each block. */
 static void set_bytes(wefti_bucket_candidate_t *c, uint64_t in_bytes, uint64_t out_bytes)
 {
-    uint64_t whole = in_bytes > out_bytes ? in_bytes : out_bytes;
-    uint64_t block = in_bytes > out_bytes ? out_bytes : in_bytes;
-    uint64_t blocks = c->kind != WEFT_COLLECTIVE_ALL_REDUCE && block > 0
-                          ? whole / block + (whole % block != 0)
-                          : 1;
-    if (blocks == 1 || blocks > MAX_BLOCKS) { /* of more ranks than there may be: not blocks */
-        block = c->kind == WEFT_COLLECTIVE_ALL_REDUCE ? in_bytes : whole;
+    uint64_t block = c->kind == WEFT_COLLECTIVE_REDUCE_SCATTER ? out_bytes : in_bytes;
+    uint64_t whole = c->kind == WEFT_COLLECTIVE_ALL_GATHER ? out_bytes : in_bytes;
+    uint64_t blocks = block > 0 ? whole / block + (whole % block != 0) : 1;
+    if (blocks == 0 || blocks > MAX_BLOCKS) { /* of more ranks than there may be: not blocks */
         blocks = 1;
     }
     c->unit_bytes = WEFTI_PLAN_ALIGNMENT * blocks;

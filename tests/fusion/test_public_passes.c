@@ -512,10 +512,13 @@ static void test_wrong_views_are_named(void **state)
 static void test_damaged_views(void **state)
 {
     static view_builder_t b;
-    uint64_t seed = (uint64_t)time(NULL) * 3 | 1, random = seed;
+    const uint64_t seeds[] = {5386198563u /* block above its tensor */,
+                              (uint64_t)time(NULL) * 3 | 1};
+    uint64_t random = seeds[0];
     (void)state;
-    print_message("seed %llu\n", (unsigned long long)seed);
-    for (uint32_t n = 0; n < 3000; n++) {
+    print_message("seed %llu\n", (unsigned long long)seeds[1]);
+    for (uint32_t n = 0; n < 3200; n++) {
+        random = n == 200 ? seeds[1] : random;
         static const uint32_t odd[] = {0, 1, 2, 3, 500, UINT32_MAX - 1, UINT32_MAX};
         weft_bucket_params_t params = WEFT_BUCKET_PARAMS_INIT;
         weft_edit_list_t *edits = NULL;

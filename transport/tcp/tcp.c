@@ -307,6 +307,14 @@ tcp_peer_t *wefti_tcp_peer(tcp_t *tcp, uint32_t rank)
     return peer;
 }
 
+static bool has_left(tcp_peer_t *peer)
+{
+    pthread_mutex_lock(&peer->lock); /* callers that send change the state as well */
+    bool left = peer->state == TCP_PEER_LEFT;
+    pthread_mutex_unlock(&peer->lock);
+    return left;
+}
+
 static void tcp_drop(void *driver, uint32_t rank)
 {
     tcp_t *tcp = driver;
@@ -315,7 +323,7 @@ static void tcp_drop(void *driver, uint32_t rank)
     if (peer == NULL) {
         peer = wefti_tcp_peer(tcp, rank); /* so that nobody connects by that name */
     }
-    if (peer != NULL && peer->state != TCP_PEER_LEFT) {
+    if (peer != NULL && !has_left(peer)) {
         wefti_tcp_peer_disconnect(peer, TCP_PEER_FORGOTTEN);
     }
     leave(tcp);

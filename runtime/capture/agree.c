@@ -164,12 +164,13 @@ static weft_status_t share_times(weft_capture_t *capture)
     }
     WEFT_RETURN_IF_ERROR(
         weft_all_reduce(times, times, n, WEFT_DTYPE_U64, WEFT_REDUCTION_MAX, capture->group, NULL));
-    WEFT_RETURN_IF_ERROR(weft_broadcast(keys, keys, n, WEFT_DTYPE_U64, 0, capture->group, NULL));
+    weft_status_t status = weft_broadcast(keys, keys, n, WEFT_DTYPE_U64, 0, capture->group, NULL);
+    WEFT_RETURN_IF_ERROR(status);
     for (uint32_t i = 0; i < n; i++) {
         capture->calls[i].at_ns = times[i];
         capture->calls[i].key = keys[i];
     }
-    return WEFT_OK;
+    return status; /* WEFT_AGAIN is no error */
 }
 
 static weft_status_t share_conflicts(weft_capture_t *capture, wefti_conflict_t **conflicts,

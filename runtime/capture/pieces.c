@@ -151,8 +151,9 @@ static weft_status_t compare_digests(weft_capture_t *capture)
     char *all = wefti_arena_array(&capture->arena, group->size, bytes);
     WEFT_RETURN_IF_ERROR(
         wefti_group_agree(capture->group, all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY));
-    WEFT_RETURN_IF_ERROR(
-        weft_all_gather(capture->info.digest, all, bytes, WEFT_DTYPE_U8, group, NULL));
+    weft_status_t status =
+        weft_all_gather(capture->info.digest, all, bytes, WEFT_DTYPE_U8, group, NULL);
+    WEFT_RETURN_IF_ERROR(status);
     for (uint32_t r = 1; r < group->size; r++) {
         if (memcmp(all, all + r * bytes, bytes) != 0) {
             return wefti_error(WEFT_ERR_MISMATCH,
@@ -161,7 +162,7 @@ static weft_status_t compare_digests(weft_capture_t *capture)
                                all, group->ranks[0], all + r * bytes, group->ranks[r]);
         }
     }
-    return WEFT_OK;
+    return status; /* WEFT_AGAIN is no error */
 }
 
 static weft_status_t create_events(weft_capture_t *capture)

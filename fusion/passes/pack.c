@@ -256,24 +256,33 @@ static weft_status_t split(packer_t *p, const bundle_t *b)
     return WEFT_OK;
 }
 
+/* What find_bundle does not need: most graphs have nothing to pack. */
+static weft_status_t find_readers(packer_t *p)
+{
+    wefti_graph_t *graph = p->graph;
+    p->position = wefti_arena_array(&p->arena, graph->node_count, sizeof(*p->position));
+    WEFT_RETURN_IF_NO_MEMORY(p->position);
+    for (uint32_t i = 0; i < p->count; i++) {
+        p->position[graph->order[i]] = i;
+    }
+    return wefti_graph_readers(graph, graph->order, p->count, &p->arena, &p->readers);
+}
+
 static weft_status_t pack_all(packer_t *p)
 {
     wefti_graph_t *graph = p->graph;
-    uint32_t count = p->count = graph->order_count;
     bundle_t bundle;
-    p->position = wefti_arena_array(&p->arena, graph->node_count, sizeof(*p->position));
-    WEFT_RETURN_IF_NO_MEMORY(p->position);
-    WEFT_RETURN_IF_ERROR(wefti_graph_readers(graph, graph->order, count, &p->arena, &p->readers));
-    for (uint32_t i = 0; i < count; i++) {
-        p->position[graph->order[i]] = i;
-    }
-    for (uint32_t i = 0; i < count; i++) {
+    p->count = graph->order_count;
+    for (uint32_t i = 0; i < p->count; i++) {
         if (find_bundle(p, graph->order[i], &bundle)) {
             bool apart = graph->nodes[bundle.id].input_count == 1;
+            if (p->position == NULL) {
+                WEFT_RETURN_IF_ERROR(find_readers(p));
+            }
             WEFT_RETURN_IF_ERROR(apart ? split(p, &bundle) : pack(p, &bundle));
         }
     }
-    return graph->order_count > count ? wefti_graph_sort(graph) : WEFT_OK;
+    return graph->order_count > p->count ? wefti_graph_sort(graph) : WEFT_OK;
 }
 
 weft_status_t wefti_pass_pack(wefti_graph_t *graph)

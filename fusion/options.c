@@ -45,8 +45,8 @@ static const weft_compile_option_t table[] = {
      .help = "verify the graph after every pass"},
     {FIELD(emit_path), WEFT_OPTION_TYPE_PATH, .name = "emit_onnx", .arg = "OUT.onnx",
      .excludes = "rank_models", .reason = "one file cannot hold the weights of several models",
-     .help = "also write the compiled graph as ONNX; compiling that file produces the same plan "
-             "without further options"},
+     .help = "also write the compiled graph as ONNX; compiling that file produces a plan of the "
+             "same structure without further options"},
     {FIELD(world_size), WEFT_OPTION_TYPE_U32, WEFT_OPTION_FLAG_RECORDED, "world", "N", 'n', 1,
      MAX_WORLD_SIZE, .help = "number of ranks (world size)"},
     {FIELD(batch), WEFT_OPTION_TYPE_I64, WEFT_OPTION_FLAG_RECORDED, "batch", "B", .low = 1,
@@ -104,7 +104,7 @@ static const weft_compile_option_t table[] = {
      WEFT_OPTION_FLAG_TRAINING | WEFT_OPTION_FLAG_IN_GRAPH, "grads", "MAP.json",
      .help = "read which tensor of the graph is the gradient of which parameter"},
     {FIELD(in_flight), WEFT_OPTION_TYPE_U32, WEFT_OPTION_FLAG_RECORDED, "in_flight", "K", .low = 1,
-     .high = UINT32_MAX, .by_default = "no bound, with shard_parameters 2",
+     .high = UINT32_MAX, .by_default = "no bound; 2 with sharded parameters",
      .help = "maximum number of collectives in flight"},
     {FIELD(arena_limit), WEFT_OPTION_TYPE_BYTES, WEFT_OPTION_FLAG_RECORDED, "arena_limit", "BYTES",
      .low = 1, .help = "maximum size of the arena, such as 512M or 4G"},

@@ -58,7 +58,8 @@ WEFT_API weft_status_t weft_session_save_checkpoint(weft_session_t *session, con
  * @param[in]  path     the file
  * @param[out] out_info set struct_size before the call; NULL: not needed
  * @return WEFT_ERR_FORMAT (a fault of the file, or a tensor that does not fit the plan),
- *         WEFT_ERR_NOT_FOUND, WEFT_ERR_MISMATCH if ranks read different files
+ *         WEFT_ERR_NOT_FOUND, WEFT_ERR_MISMATCH if ranks read different files, WEFT_ERR_STATE
+ *         between the micro-batches of a step
  */
 WEFT_API weft_status_t weft_session_load_checkpoint(weft_session_t *session, const char *path,
                                                     weft_checkpoint_info_t *out_info);

@@ -94,7 +94,8 @@ typedef struct weft_compile_params {
 
     /** JSON file that declares operators for this compilation (weft_registry_load_ops). */
     const char *ops_path;
-    /** Output file for the compiled graph as ONNX, which compiles to the same plan; NULL: none. */
+    /** Output file for the compiled graph as ONNX, which compiles to a plan with the same structure
+     * digest; NULL: none. */
     const char *emit_path;
     /** Cluster description (JSON, runtime/machine/README.md) to choose algorithms for. Its number
      * of ranks, if any, is world_size. NULL: one host. */

@@ -96,7 +96,13 @@ typedef struct wefti_setting_def {
     const char *default_text;
     const char *unit; /* "" when it has none */
     const char *help;
-    int collective; /* must be equal on all ranks: part of the agreed digest */
+    bool collective; /* must be equal on all ranks: part of the agreed digest */
+    /* The rest is for settings.c: the field in wefti_settings_t, and what its parser needs. */
+    size_t offset, field_bytes;
+    weft_status_t (*parse)(const char *text, const struct wefti_setting_def *def, void *field);
+    const char *const *choices; /* ends with NULL */
+    int least, most;
+    double scale;
 } wefti_setting_def_t;
 
 /* Reads the environment. An invalid value is WEFT_ERR_INVALID_ARGUMENT; the message names the

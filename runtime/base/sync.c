@@ -103,15 +103,14 @@ weft_status_t wefti_isa_parse(const char *text, weft_isa_t *out_isa)
             continue;
         }
         if ((weft_isa_t)i > wefti_isa_detect()) {
-            return wefti_error(WEFT_ERR_UNSUPPORTED,
-                               "this CPU does not support %s: the best that it supports is %s",
-                               text, wefti_isa_name(wefti_isa_detect()));
+            return wefti_error(WEFT_ERR_UNSUPPORTED, "this CPU supports %s at most",
+                               wefti_isa_name(wefti_isa_detect()));
         }
         *out_isa = (weft_isa_t)i;
         return WEFT_OK;
     }
     return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                       "invalid value '%s': expected auto, portable, avx2 or avx512", text);
+                       "expected 'auto', 'portable', 'avx2' or 'avx512'");
 }
 
 void wefti_thread_be_prompt(void)

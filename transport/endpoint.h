@@ -17,10 +17,8 @@ extern const wefti_transport_ops_t wefti_transport_hosts;
 /* The end of a wait that starts now; UINT64_MAX when the settings say for ever. */
 uint64_t wefti_endpoint_deadline(const wefti_endpoint_t *endpoint);
 
-/* wefti_endpoint_abort without telling ranks whose control blocks are not mapped; rank: who says so.
- */
-void wefti_endpoint_abort_here(wefti_endpoint_t *endpoint, uint32_t rank, weft_status_t status,
-                               const char *text);
+/* wefti_endpoint_abort without telling ranks whose control blocks are not mapped. */
+void wefti_endpoint_abort_here(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
 
 /* The rank's number in the world, where the endpoint is one host's part of it. */
 static inline uint32_t wefti_endpoint_number(const wefti_endpoint_t *endpoint, uint32_t rank)

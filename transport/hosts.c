@@ -207,9 +207,9 @@ static weft_status_t take_blocks(wefti_hosts_t *hosts)
     }
     /* Whatever ended the world meanwhile was written into the own block of before. */
     wefti_control_t *before = &hosts->far[endpoint->rank];
-    if (wefti_fault_state(&before->abort) == 2) {
-        wefti_endpoint_abort_here(endpoint, before->abort_rank, (weft_status_t)before->abort.status,
-                                  before->abort.text);
+    weft_status_t status = wefti_fault_get(&before->abort);
+    if (status < 0) {
+        wefti_endpoint_abort_here(endpoint, status, weft_last_error());
     }
     return wefti_endpoint_check(endpoint);
 }

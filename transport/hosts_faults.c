@@ -60,7 +60,7 @@ static void hear_abort(wefti_hosts_t *hosts, const void *data, size_t bytes)
     news.text[sizeof news.text - 1] = '\0';
     /* All are told already. */
     atomic_store_explicit(&hosts->abort_told, 1, memory_order_relaxed);
-    wefti_endpoint_abort_here(&hosts->base, news.rank, (weft_status_t)news.status, news.text);
+    wefti_endpoint_abort_here(&hosts->base, (weft_status_t)news.status, news.text);
 }
 
 /* ---- who left, who died ---- */

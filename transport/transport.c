@@ -288,23 +288,12 @@ weft_status_t wefti_endpoint_barrier(wefti_endpoint_t *endpoint)
     return status < 0 ? status : endpoint->ops->barrier(endpoint);
 }
 
-static void write_abort(wefti_control_t *control, uint32_t rank, weft_status_t status,
-                        const char *text)
-{
-    if (wefti_fault_claim(&control->abort)) {
-        control->abort_rank = rank;
-        wefti_fault_publish(&control->abort, status, text);
-    }
-}
-
-void wefti_endpoint_abort_here(wefti_endpoint_t *endpoint, uint32_t rank, weft_status_t status,
-                               const char *text)
+void wefti_endpoint_abort_here(wefti_endpoint_t *endpoint, weft_status_t status, const char *text)
 {
     for (uint32_t r = 0; r < endpoint->world_size; r++) {
         wefti_control_t *control = endpoint->control[r];
         if (control != NULL) {
-            write_abort(control, rank, status < 0 ? status : WEFT_ERR_ABORTED,
-                        text != NULL ? text : "");
+            wefti_fault_set(&control->abort, status, text);
             wefti_futex_wake_all(&control->barrier.signal.value);
         }
     }
@@ -315,10 +304,12 @@ void wefti_endpoint_abort(wefti_endpoint_t *endpoint, weft_status_t status, cons
     if (!wefti_endpoint_owned(endpoint)) {
         return;
     }
-    wefti_endpoint_abort_here(endpoint, wefti_endpoint_number(endpoint, endpoint->rank), status,
-                              text);
-    endpoint->ops->aborted(endpoint, status < 0 ? status : WEFT_ERR_ABORTED,
-                           text != NULL ? text : "");
+    char silent[48];
+    snprintf(silent, sizeof silent, "rank %u aborted the world",
+             wefti_endpoint_number(endpoint, endpoint->rank));
+    text = text[0] != '\0' ? text : silent;
+    wefti_endpoint_abort_here(endpoint, status, text);
+    endpoint->ops->aborted(endpoint, status, text);
 }
 
 const char *wefti_endpoint_who(const wefti_endpoint_t *endpoint, uint32_t rank, int32_t pid,
@@ -331,36 +322,23 @@ const char *wefti_endpoint_who(const wefti_endpoint_t *endpoint, uint32_t rank, 
     return buffer;
 }
 
-/* Turns the record into this thread's error. */
-static weft_status_t adopt_abort(const wefti_control_t *control)
-{
-    char text[WEFTI_ERROR_TEXT_BYTES];
-    weft_status_t status = wefti_fault_read(&control->abort, text);
-    return text[0] == '\0' ? wefti_error(status, "rank %u aborted the world", control->abort_rank)
-                           : wefti_error_adopt(status, text);
-}
-
 weft_status_t wefti_endpoint_check(wefti_endpoint_t *endpoint)
 {
     if (!wefti_endpoint_owned(endpoint)) {
         return forked_error(endpoint);
     }
     wefti_control_t *own = endpoint->control[endpoint->rank];
-    uint32_t state = wefti_fault_state(&own->abort);
-    if (state != 0) {
-        return state == 2 ? adopt_abort(own)
-                          : wefti_error(WEFT_ERR_ABORTED, "another rank aborted the world");
+    weft_status_t status = wefti_fault_get(&own->abort);
+    if (status < 0) {
+        return status;
     }
-    weft_status_t status =
-        wefti_interrupted(&endpoint->interrupt)
-            ? wefti_interrupt_error(wefti_endpoint_number(endpoint, endpoint->rank))
-            : endpoint->ops->check_peers(endpoint);
+    status = wefti_interrupted(&endpoint->interrupt)
+                 ? wefti_interrupt_error(wefti_endpoint_number(endpoint, endpoint->rank))
+                 : endpoint->ops->check_peers(endpoint);
     if (status < 0) {
         wefti_endpoint_abort(endpoint, status, weft_last_error());
         /* Another rank's finding may have come first: all report the same one. */
-        if (wefti_fault_state(&own->abort) == 2) {
-            status = adopt_abort(own);
-        }
+        status = wefti_fault_get(&own->abort);
     }
     return status;
 }

@@ -42,10 +42,9 @@
 /* Shared between ranks; all of it is zero at first. */
 typedef struct wefti_control {
     wefti_fault_t abort;
-    uint32_t abort_rank; /* that wrote it */
     uint32_t pid;
     _Atomic uint32_t left; /* 1: released its context, so the end of its process is no death */
-    uint8_t pad[12];
+    uint8_t pad[16];
     wefti_signal_line_t barrier; /* how many barriers this rank has entered */
 } wefti_control_t;
 _Static_assert(sizeof(wefti_control_t) == 640, "control blocks are laid out in shared memory");
@@ -336,7 +335,8 @@ static inline bool wefti_endpoint_meanwhile(const wefti_endpoint_t *endpoint)
     return endpoint->meanwhile != NULL && endpoint->meanwhile(endpoint->meanwhile_user);
 }
 
-/* Writes the abort record of every rank (first writer wins) and wakes everybody who waits here. */
+/* Writes the abort record of every rank (first writer wins) and wakes everybody who waits here; text
+ * "": names this rank. */
 void wefti_endpoint_abort(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
 /* WEFT_OK; the abort record, adopted as this thread's message; or WEFT_ERR_PEER_DIED, or
  * WEFT_ERR_ABORTED when this rank is interrupted (which then abort). */

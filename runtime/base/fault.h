@@ -3,7 +3,7 @@
  * The first error of an object that several threads or processes use: the first writer wins, later
  * errors are dropped. Zero at first; all of it may lie in shared memory.
  *
- *   0 none  --claim-->  1 being written  --publish-->  2 readable
+ *   0 none  -->  1 being written  -->  2 readable
  */
 #ifndef WEFT_RUNTIME_BASE_FAULT_H
 #define WEFT_RUNTIME_BASE_FAULT_H
@@ -21,20 +21,23 @@ typedef struct wefti_fault {
 } wefti_fault_t;
 _Static_assert(sizeof(wefti_fault_t) == 488, "faults lie in shared memory");
 
-/* True: the caller is the first, and publishes. */
-bool wefti_fault_claim(wefti_fault_t *fault);
-void wefti_fault_publish(wefti_fault_t *fault, weft_status_t status, const char *text);
-/* Both; true when this call stored the error. */
+/* True when this call stored the error. */
 bool wefti_fault_set(wefti_fault_t *fault, weft_status_t status, const char *text);
 
-/* WEFT_OK, or the stored error, adopted as the calling thread's message. Threads of one process. */
-weft_status_t wefti_fault_get(const wefti_fault_t *fault);
+/* The rest of wefti_fault_get, once there is an error. */
+weft_status_t wefti_fault_adopt(const wefti_fault_t *fault);
 
 /*
- * Between processes: the writer may end in the middle, and nothing that it wrote is trusted. state
- * is 1 only if the record was not readable for a while. read copies text and returns a valid error.
+ * WEFT_OK, or the stored error, adopted as the calling thread's message. Nothing that another
+ * process wrote is trusted, and it may have ended in the middle: WEFT_ERR_ABORTED if the record was
+ * not readable for a while.
  */
-uint32_t wefti_fault_state(const wefti_fault_t *fault);
-weft_status_t wefti_fault_read(const wefti_fault_t *fault, char text[WEFTI_ERROR_TEXT_BYTES]);
+static inline weft_status_t wefti_fault_get(const wefti_fault_t *fault)
+{
+    /* acquire pairs with the release in set */
+    return atomic_load_explicit(&fault->state, memory_order_acquire) == 0
+               ? WEFT_OK
+               : wefti_fault_adopt(fault);
+}
 
 #endif

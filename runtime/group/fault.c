@@ -107,16 +107,6 @@ static void wake(const weft_group_t *group, uint32_t rank)
     }
 }
 
-/* Takes over what some rank wrote into this rank's record, or its own; it is a peer's text, so not
- * trusted. */
-static weft_status_t adopt(weft_group_t *group, const wefti_channel_t *channel)
-{
-    char text[WEFTI_ERROR_TEXT_BYTES];
-    weft_status_t status = wefti_fault_read(&channel->abort, text);
-    wefti_fault_set(&group->fault, status, text);
-    return wefti_fault_get(&group->fault);
-}
-
 weft_status_t wefti_group_fail(weft_group_t *group, weft_status_t status)
 {
     char text[WEFTI_ERROR_TEXT_BYTES];
@@ -164,20 +154,16 @@ weft_status_t wefti_group_check_lasting(weft_group_t *group)
     if (!wefti_endpoint_owned(group->endpoint)) {
         return wefti_endpoint_check(group->endpoint);
     }
-    const wefti_channel_t *own = group->channels[group->rank];
-    uint32_t state = wefti_fault_state(&own->abort);
-    if (state == 1) {
-        wefti_fault_set(&group->fault, WEFT_ERR_ABORTED,
-                        "another rank reported an error on the group");
-        return wefti_fault_get(&group->fault);
+    status = wefti_fault_get(&group->channels[group->rank]->abort);
+    const wefti_channel_t *mirror = status == WEFT_OK ? wefti_mirror_alarmed(group) : NULL;
+    if (mirror != NULL) {
+        status = wefti_fault_get(&mirror->abort);
     }
-    const wefti_channel_t *record = state != 0 ? own : wefti_mirror_alarmed(group);
-    if (record != NULL) {
-        return adopt(group, record);
+    if (status == WEFT_OK) {
+        status = wefti_endpoint_check(group->endpoint);
     }
-    status = wefti_endpoint_check(group->endpoint);
     if (status < 0) {
         wefti_fault_set(&group->fault, status, weft_last_error());
     }
-    return status;
+    return wefti_fault_get(&group->fault);
 }

@@ -119,12 +119,11 @@ weft_status_t wefti_mirror_raise(const weft_group_t *group, uint32_t peer, size_
 void wefti_mirror_abort(weft_group_t *group)
 {
     const wefti_channel_t *own = group->channels[group->rank];
-    size_t from = offsetof(wefti_channel_t, abort.status);
-    size_t to = offsetof(wefti_channel_t, abort.text) + sizeof own->abort.text;
     weft_status_t status = WEFT_OK;
     for (uint32_t i = 0; i < group->put_peer_count && status == WEFT_OK; i++) {
         uint32_t peer = group->put_peers[i];
-        status = wefti_mirror_put(group, peer, from, (const uint8_t *)own + from, to - from);
+        status = wefti_mirror_put(group, peer, offsetof(wefti_channel_t, abort), &own->abort,
+                                  sizeof own->abort);
         if (status == WEFT_OK) {
             status = wefti_mirror_raise(group, peer, offsetof(wefti_channel_t, alarm), 1);
         }

@@ -17,7 +17,6 @@ static int garbled_abort_record(wefti_endpoint_t *endpoint, void *user)
         wefti_control_t *control = endpoint->control[1];
         memset(control->abort.text, 'x', sizeof control->abort.text);
         control->abort.status = 12345;
-        control->abort_rank = 4000000000u;
         atomic_store(&control->abort.state, 2);
         control = endpoint->control[2];
         atomic_store(&control->abort.state, 1); /* and never finished */

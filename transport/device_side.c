@@ -43,9 +43,9 @@ static weft_status_t side_check_peers(wefti_endpoint_t *endpoint)
 }
 
 static weft_status_t side_put(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
-                              const void *data, size_t bytes, uint32_t lane)
+                              const void *data, size_t bytes, uint32_t lane, wefti_signal_t *in_use)
 {
-    (void)offset, (void)data, (void)bytes, (void)lane;
+    (void)offset, (void)data, (void)bytes, (void)lane, (void)in_use;
     return wefti_error(WEFT_ERR_UNSUPPORTED,
                        "unsupported put from the host to rank %u's device '%s'", peer,
                        endpoint->device->ops->name);
@@ -55,15 +55,7 @@ static weft_status_t side_signal(wefti_endpoint_t *endpoint, uint32_t peer, size
                                  uint32_t value, uint32_t lane)
 {
     (void)value;
-    return side_put(endpoint, peer, offset, NULL, 0, lane);
-}
-
-static weft_status_t side_put_lent(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
-                                   const void *data, size_t bytes, uint32_t lane,
-                                   wefti_signal_t *lent)
-{
-    (void)lent;
-    return side_put(endpoint, peer, offset, data, bytes, lane);
+    return side_put(endpoint, peer, offset, NULL, 0, lane, NULL);
 }
 
 static void side_bind_progress(wefti_endpoint_t *endpoint, const uint32_t *cpus, uint32_t cpu_count)
@@ -86,9 +78,9 @@ static void side_progress(wefti_endpoint_t *endpoint)
     wefti_endpoint_progress(endpoint->host);
 }
 
-static void side_doze(wefti_endpoint_t *endpoint)
+static void side_yield_progress(wefti_endpoint_t *endpoint)
 {
-    wefti_endpoint_doze(endpoint->host);
+    wefti_endpoint_yield_progress(endpoint->host);
 }
 
 static void side_describe(wefti_endpoint_t *endpoint, uint32_t peer, char *name, size_t name_bytes,
@@ -118,9 +110,8 @@ static const wefti_transport_ops_t side_ops = {
     .flush = wefti_flush_direct,
     .barrier = side_barrier,
     .aborted = side_aborted,
-    .put_lent = side_put_lent,
     .progress = side_progress,
-    .doze = side_doze,
+    .yield_progress = side_yield_progress,
     .describe = side_describe,
     .link_stats = side_link_stats,
     .bind_progress = side_bind_progress,

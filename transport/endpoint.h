@@ -61,13 +61,11 @@ weft_status_t wefti_region_map_unsupported(wefti_endpoint_t *endpoint, size_t of
 
 /* link.c: put and signal where the peer's region is mapped. */
 weft_status_t wefti_put_direct(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
-                               const void *data, size_t bytes, uint32_t lane);
+                               const void *data, size_t bytes, uint32_t lane,
+                               wefti_signal_t *in_use);
 weft_status_t wefti_signal_direct(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
                                   uint32_t value, uint32_t lane);
 void wefti_flush_direct(wefti_endpoint_t *endpoint);
-weft_status_t wefti_put_lent_direct(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
-                                    const void *data, size_t bytes, uint32_t lane,
-                                    wefti_signal_t *lent);
 
 /* mapped.c: what a backend needs no own functions for where the control blocks and regions of all
  * ranks are mapped: nothing waits to be sent, and no other thread moves it. */
@@ -81,9 +79,8 @@ void wefti_mapped_bind_progress(wefti_endpoint_t *endpoint, const uint32_t *cpus
                                 uint32_t cpu_count);
 #define WEFTI_TRANSPORT_MAPPED                                                                     \
     .mapped = true, .barrier = wefti_mapped_barrier, .aborted = wefti_mapped_aborted,              \
-    .put_lent = wefti_put_lent_direct, .progress = wefti_mapped_nothing,                           \
-    .doze = wefti_mapped_nothing, .link_stats = wefti_mapped_link_stats,                           \
-    .bind_progress = wefti_mapped_bind_progress
+    .progress = wefti_mapped_nothing, .yield_progress = wefti_mapped_nothing,                      \
+    .link_stats = wefti_mapped_link_stats, .bind_progress = wefti_mapped_bind_progress
 
 /* What a value that has landed does to a counter. */
 void wefti_link_raise(wefti_signal_t *signal, uint32_t value);

@@ -31,7 +31,7 @@ static weft_status_t hosts_all_gather(wefti_endpoint_t *endpoint, const void *se
                                       void *recv)
 {
     wefti_hosts_t *hosts = hosts_of(endpoint);
-    wefti_hosts_doze(endpoint);
+    wefti_hosts_yield_progress(endpoint);
     weft_status_t status = wefti_overlay_all_gather(
         hosts->overlay, send, bytes, recv, wefti_endpoint_deadline(endpoint), check, endpoint);
     if (status < 0) {
@@ -123,13 +123,9 @@ static weft_status_t make_blocks(wefti_hosts_t *hosts)
     hosts->world_of = wefti_alloc(allocator, count * sizeof *hosts->world_of);
     hosts->via = wefti_alloc(allocator, count * sizeof *hosts->via);
     hosts->why = wefti_alloc(allocator, count * sizeof *hosts->why);
-    hosts->kits = wefti_alloc(allocator, count * WEFTI_HOSTS_DRIVERS * sizeof *hosts->kits);
-    endpoint->faults = wefti_alloc(allocator, WEFTI_HOSTS_FAULTS * sizeof *endpoint->faults);
-    hosts->fault_driver = wefti_alloc(allocator, WEFTI_HOSTS_FAULTS * sizeof *hosts->fault_driver);
     hosts->suspects = wefti_alloc(allocator, count * sizeof *hosts->suspects);
     if (hosts->far == NULL || hosts->local_of == NULL || hosts->world_of == NULL ||
-        hosts->via == NULL || hosts->why == NULL || hosts->kits == NULL ||
-        endpoint->faults == NULL || hosts->fault_driver == NULL || hosts->suspects == NULL) {
+        hosts->via == NULL || hosts->why == NULL || hosts->suspects == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t r = 0; r < count; r++) {
@@ -214,15 +210,15 @@ static weft_status_t take_blocks(wefti_hosts_t *hosts)
     return wefti_endpoint_check(endpoint);
 }
 
-static const wefti_transport_ops_t one_host_ops;
-
-/* Everybody is here: what they met by is not needed any more. */
-static void become_one_host(wefti_hosts_t *hosts)
+wefti_endpoint_t *wefti_hosts_detach_inner(wefti_endpoint_t *endpoint)
 {
-    hosts->parted = true;
-    wefti_overlay_close(hosts->overlay, false);
-    hosts->overlay = NULL;
-    hosts->base.ops = &one_host_ops;
+    wefti_endpoint_t *inner = endpoint->inner;
+    inner->settings = endpoint->settings;
+    inner->numbers = NULL; /* the same as in the world */
+    inner->host_names = endpoint->host_names;
+    endpoint->host_names = NULL;
+    endpoint->inner = NULL;
+    return inner;
 }
 
 static weft_status_t hosts_open(wefti_endpoint_t *endpoint, const wefti_endpoint_params_t *params)
@@ -240,7 +236,6 @@ static weft_status_t hosts_open(wefti_endpoint_t *endpoint, const wefti_endpoint
     WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), done);
     WEFT_TRY(status, take_blocks(hosts), done);
     if (endpoint->host_count == 1) {
-        become_one_host(hosts);
         return WEFT_OK;
     }
     WEFT_TRY(status, wefti_hosts_links_open(hosts), done);
@@ -266,8 +261,6 @@ static void hosts_close(wefti_endpoint_t *endpoint)
         pthread_mutex_destroy(&hosts->lock);
     }
     wefti_free(allocator, hosts->suspects);
-    wefti_free(allocator, hosts->fault_driver);
-    wefti_free(allocator, hosts->kits);
     wefti_free(allocator, hosts->why);
     wefti_free(allocator, (void *)hosts->via);
     wefti_free(allocator, hosts->world_of);
@@ -291,46 +284,9 @@ const wefti_transport_ops_t wefti_transport_hosts = {
     .flush = wefti_hosts_flush,
     .barrier = hosts_barrier,
     .aborted = wefti_hosts_aborted,
-    .put_lent = wefti_hosts_put_lent,
     .progress = wefti_hosts_progress,
-    .doze = wefti_hosts_doze,
+    .yield_progress = wefti_hosts_yield_progress,
     .describe = wefti_hosts_describe,
     .link_stats = wefti_hosts_link_stats,
     .bind_progress = wefti_hosts_bind_progress,
-};
-
-/* ---- one host after all ---- */
-
-static weft_status_t one_host_all_gather(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
-                                         void *recv)
-{
-    return endpoint->inner->ops->all_gather(endpoint->inner, send, bytes, recv);
-}
-
-static weft_status_t one_host_region_grow(wefti_endpoint_t *endpoint, size_t bytes)
-{
-    return inner_grow(hosts_of(endpoint), bytes);
-}
-
-static weft_status_t one_host_check_peers(wefti_endpoint_t *endpoint)
-{
-    return endpoint->inner->ops->check_peers(endpoint->inner);
-}
-
-static const wefti_transport_ops_t one_host_ops = {
-    .abi_version = WEFTI_TRANSPORT_ABI_VERSION,
-    .name = "shm",
-    .caps = WEFTI_CAP_DIRECT | WEFTI_CAP_PUT | WEFTI_CAP_SIGNAL,
-    .endpoint_bytes = sizeof(wefti_hosts_t),
-    .open = hosts_open,
-    .close = hosts_close,
-    .all_gather = one_host_all_gather,
-    .region_grow = one_host_region_grow,
-    .region_map = hosts_region_map,
-    .check_peers = one_host_check_peers,
-    .put = wefti_put_direct,
-    .signal = wefti_signal_direct,
-    .flush = wefti_flush_direct,
-    .describe = wefti_hosts_describe,
-    WEFTI_TRANSPORT_MAPPED,
 };

@@ -11,8 +11,6 @@
 #include "transport/links.h"
 
 #define WEFTI_HOSTS_DRIVERS 4u
-/* Faults are never forgotten, so that readers need no lock; a world with more of them ends. */
-#define WEFTI_HOSTS_FAULTS 256u
 #define WEFTI_HOSTS_FAR UINT32_MAX
 #define WEFTI_HOSTS_WHY_BYTES 240u
 #define WEFTI_HOSTS_NONE 0xffu /* no driver */
@@ -23,13 +21,6 @@ typedef enum wefti_hosts_flood {
     WEFTI_HOSTS_FAULT = 2,
 } wefti_hosts_flood_t;
 
-/* What a rank says of one of its drivers. */
-typedef struct wefti_hosts_kit {
-    char name[12];      /* "": none */
-    uint32_t available; /* it opened */
-    uint32_t card_bytes, key_bytes, offer_bytes;
-} wefti_hosts_kit_t;
-
 /* What ranks tell each other first of all. */
 typedef struct wefti_hosts_card {
     uint8_t key[32]; /* equal on ranks that share memory */
@@ -39,13 +30,17 @@ typedef struct wefti_hosts_card {
     uint32_t pid;
 } wefti_hosts_card_t;
 
-/* What a driver knows as its owner. */
+/* A link driver; its owner in the callbacks. */
 typedef struct wefti_hosts_driver {
     struct wefti_hosts *hosts;
-    const wefti_link_driver_t *ops;
-    void *state;      /* NULL: not on this rank */
-    char reason[160]; /* why not */
-    bool used;        /* for some peer, or as what is left when another link breaks */
+    const wefti_link_driver_t *ops; /* NULL: only other ranks have it */
+    void *state;                    /* NULL: not on this rank */
+    char reason[160];               /* why not */
+    uint8_t *address;               /* this rank's endpoint address */
+    bool *peers;  /* [world_size] ranks that it serves, or would if a better link broke */
+    bool used;    /* for some peer */
+    bool present; /* some rank has it; the same on all ranks, like the sizes */
+    uint32_t address_bytes, key_bytes, offer_bytes;
 } wefti_hosts_driver_t;
 
 /* A peer whose link closed without a word: dead, unless it turns out to have left. Without a text:
@@ -65,17 +60,14 @@ typedef struct wefti_hosts {
     wefti_control_t *far; /* [world_size] control blocks of those whose memory is elsewhere */
     wefti_hosts_driver_t drivers[WEFTI_HOSTS_DRIVERS];
     uint32_t driver_count;
-    wefti_hosts_kit_t *kits;            /* [world_size * WEFTI_HOSTS_DRIVERS] */
     _Atomic uint8_t *via;               /* [world_size] index of the driver that serves the peer */
     char (*why)[WEFTI_HOSTS_WHY_BYTES]; /* [world_size] what the link to the peer was before it
                                            broke */
     pthread_mutex_t lock;               /* faults, suspects, why */
-    char (*fault_driver)[12];           /* [link_faults] name of the driver whose link it was */
     wefti_hosts_suspect_t *suspects;
     size_t suspect_count, suspect_capacity;
     _Atomic uint32_t suspect_any;
     _Atomic uint32_t abort_told;
-    bool parted; /* the overlay is not needed any more: who leaves it does not leave the world */
 
     /* hosts_thread.c */
     pthread_t thread;
@@ -83,7 +75,7 @@ typedef struct wefti_hosts {
     int epoll_fd, event_fd;
     _Atomic uint32_t stop, waiting; /* waiting: in epoll_wait */
     _Atomic uint32_t polled;        /* some thread made progress since the last look */
-    _Atomic uint32_t dozes, resting;
+    _Atomic uint32_t yields, resting;
 } wefti_hosts_t;
 _Static_assert(offsetof(wefti_hosts_t, base) == 0, "the base is member 0");
 
@@ -92,6 +84,9 @@ static inline bool wefti_hosts_is_far(const wefti_hosts_t *hosts, uint32_t rank)
 {
     return hosts->local_of[rank] == WEFTI_HOSTS_FAR;
 }
+
+/* When all ranks share one host: the inner endpoint, which becomes the world's. */
+wefti_endpoint_t *wefti_hosts_detach_inner(wefti_endpoint_t *endpoint);
 
 /* True when the list (WEFT_TRANSPORT) has the name, or is "auto". */
 bool wefti_hosts_allows(const wefti_settings_t *settings, const char *name);
@@ -105,15 +100,13 @@ weft_status_t wefti_hosts_links_open(wefti_hosts_t *hosts);
 /* All ranks' regions go from..to now. Collective. */
 weft_status_t wefti_hosts_links_grow(wefti_hosts_t *hosts, size_t from, size_t to);
 void wefti_hosts_links_close(wefti_hosts_t *hosts, bool forked);
-/* The next driver after the given one that both have, if WEFT_FALLBACK allows it. */
-uint8_t wefti_hosts_next_driver(const wefti_hosts_t *hosts, uint32_t rank, uint8_t after);
+/* The first driver from number first on that may serve the rank. */
+uint8_t wefti_hosts_next_driver(const wefti_hosts_t *hosts, uint32_t rank, uint32_t first);
 
 /* hosts_links.c */
 weft_status_t wefti_hosts_put(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
-                              const void *data, size_t bytes, uint32_t lane);
-weft_status_t wefti_hosts_put_lent(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
-                                   const void *data, size_t bytes, uint32_t lane,
-                                   wefti_signal_t *lent);
+                              const void *data, size_t bytes, uint32_t lane,
+                              wefti_signal_t *in_use);
 weft_status_t wefti_hosts_signal(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
                                  uint32_t value, uint32_t lane);
 void wefti_hosts_flush(wefti_endpoint_t *endpoint);
@@ -143,11 +136,11 @@ weft_status_t wefti_hosts_check_suspects(wefti_hosts_t *hosts);
 weft_status_t wefti_hosts_thread_start(wefti_hosts_t *hosts);
 void wefti_hosts_thread_stop(wefti_hosts_t *hosts, bool forked);
 void wefti_hosts_progress(wefti_endpoint_t *endpoint);
-void wefti_hosts_doze(wefti_endpoint_t *endpoint);
+void wefti_hosts_yield_progress(wefti_endpoint_t *endpoint);
 void wefti_hosts_wake(void *owner);
 void wefti_hosts_bind_progress(wefti_endpoint_t *endpoint, const uint32_t *cpus,
                                uint32_t cpu_count);
 /* Sleeps a moment, leaving progress to the thread. */
-void wefti_hosts_nap(wefti_hosts_t *hosts);
+void wefti_hosts_back_off(wefti_hosts_t *hosts);
 
 #endif

@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which driver serves which pair of ranks of different hosts: opening, joining, memory. */
+/*
+ * Which driver serves which pair of ranks of different hosts: opening, joining, memory.
+ *
+ * Every rank walks through the drivers in the same order, and for each of them exchanges endpoint
+ * addresses, offers and keys with all ranks. A rank that lacks the driver contributes zeros.
+ */
 #include "transport/hosts.h"
 
 #include <stdio.h>
@@ -7,155 +12,68 @@
 
 #include "runtime/base/error.h"
 
-/* What a driver may say of itself to each peer. */
+/* Longest endpoint address, key, or offer to one peer. */
 #define PART_BYTES_MAX 65536u
 
-/* Sizes come from peers; what makes no sense is as if it were not there, for all alike. */
-static void check_kits(wefti_hosts_t *hosts)
-{
-    for (size_t i = 0; i < (size_t)hosts->base.world_size * WEFTI_HOSTS_DRIVERS; i++) {
-        wefti_hosts_kit_t *kit = &hosts->kits[i];
-        if (kit->card_bytes > PART_BYTES_MAX || kit->key_bytes > PART_BYTES_MAX ||
-            kit->offer_bytes > PART_BYTES_MAX) {
-            kit->available = 0;
-        }
-    }
-}
+/* What a rank reports of one of its drivers. Equal reports: the drivers work with each other. */
+typedef struct report {
+    char name[12];
+    uint32_t available; /* it opened */
+    uint32_t address_bytes, key_bytes, offer_bytes;
+} report_t;
 
-/* The rank's entry for the driver that is number d here; NULL when it has none that fits. */
-static const wefti_hosts_kit_t *kit_of(const wefti_hosts_t *hosts, uint32_t rank, uint32_t d)
+uint8_t wefti_hosts_next_driver(const wefti_hosts_t *hosts, uint32_t rank, uint32_t first)
 {
-    const wefti_hosts_kit_t *own = &hosts->kits[hosts->base.rank * WEFTI_HOSTS_DRIVERS + d];
-    for (uint32_t i = 0; i < WEFTI_HOSTS_DRIVERS; i++) {
-        const wefti_hosts_kit_t *kit = &hosts->kits[rank * WEFTI_HOSTS_DRIVERS + i];
-        if (strncmp(kit->name, hosts->drivers[d].ops->name, sizeof kit->name) == 0) {
-            return kit->available && own->available && kit->card_bytes == own->card_bytes &&
-                           kit->key_bytes == own->key_bytes && kit->offer_bytes == own->offer_bytes
-                       ? kit
-                       : NULL;
-        }
-    }
-    return NULL;
-}
-
-/* The first driver from number d on that both have. */
-static uint8_t next_common(const wefti_hosts_t *hosts, uint32_t rank, uint32_t d)
-{
-    for (; d < hosts->driver_count; d++) {
-        if (kit_of(hosts, rank, d) != NULL) {
+    for (uint32_t d = first; d < hosts->driver_count; d++) {
+        if (hosts->drivers[d].peers[rank]) {
             return (uint8_t)d;
         }
     }
     return WEFTI_HOSTS_NONE;
 }
 
-uint8_t wefti_hosts_next_driver(const wefti_hosts_t *hosts, uint32_t rank, uint8_t after)
+/* ---- one exchange: every rank's part, in rank order ---- */
+
+typedef struct exchange {
+    size_t bytes; /* of a part */
+    uint8_t *own; /* [bytes] */
+    uint8_t *all; /* [world_size * bytes] */
+} exchange_t;
+
+static weft_status_t exchange_init(const wefti_hosts_t *hosts, size_t bytes, exchange_t *exchange)
 {
-    return hosts->base.settings->fallback == WEFTI_FALLBACK_OFF
-               ? WEFTI_HOSTS_NONE
-               : next_common(hosts, rank, after + 1u);
+    const weft_allocator_t *allocator = hosts->base.allocator;
+    *exchange = (exchange_t){.bytes = bytes,
+                             .own = wefti_alloc(allocator, bytes + 1),
+                             .all = wefti_alloc(allocator, bytes * hosts->base.world_size + 1)};
+    return exchange->own != NULL && exchange->all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
 
-/* ---- cards, offers and keys: what all ranks say of their drivers, side by side ---- */
-
-typedef enum wefti_hosts_what { CARD, OFFER, KEY } what_t;
-
-static size_t bytes_of(const wefti_hosts_t *hosts, const wefti_hosts_kit_t *kit, what_t what)
+static void exchange_deinit(const wefti_hosts_t *hosts, exchange_t *exchange)
 {
-    if (!kit->available) {
-        return 0;
-    }
-    return what == CARD  ? kit->card_bytes
-           : what == KEY ? kit->key_bytes
-                         : (size_t)kit->offer_bytes * hosts->base.world_size;
+    wefti_free(hosts->base.allocator, exchange->own);
+    wefti_free(hosts->base.allocator, exchange->all);
 }
 
-/* Where the kit's part begins among what its rank says. */
-static size_t place_of(const wefti_hosts_t *hosts, const wefti_hosts_kit_t *kit, what_t what)
+/* Collective; status: of preparing the own part. */
+static weft_status_t exchange_run(wefti_hosts_t *hosts, weft_status_t status,
+                                  const exchange_t *exchange)
 {
-    size_t at = 0;
-    size_t index = (size_t)(kit - hosts->kits);
-    for (size_t i = index - index % WEFTI_HOSTS_DRIVERS; i < index; i++) {
-        at += bytes_of(hosts, &hosts->kits[i], what);
-    }
-    return at;
-}
-
-/* What the rank with the most to say has. */
-static size_t longest(const wefti_hosts_t *hosts, what_t what)
-{
-    size_t most = 0;
-    for (uint32_t r = 0; r < hosts->base.world_size; r++) {
-        size_t sum = 0;
-        for (uint32_t i = 0; i < WEFTI_HOSTS_DRIVERS; i++) {
-            sum += bytes_of(hosts, &hosts->kits[r * WEFTI_HOSTS_DRIVERS + i], what);
-        }
-        most = sum > most ? sum : most;
-    }
-    return most;
-}
-
-typedef struct table {
-    size_t bytes;  /* per rank */
-    uint8_t *own;  /* [bytes] */
-    uint8_t *all;  /* [world_size * bytes] */
-    uint8_t *part; /* [world_size * bytes]: one driver's, packed */
-} table_t;
-
-static weft_status_t table_init(const wefti_hosts_t *hosts, what_t what, table_t *table)
-{
-    const wefti_endpoint_t *endpoint = &hosts->base;
-    size_t total;
-    memset(table, 0, sizeof *table);
-    table->bytes = longest(hosts, what);
-    if (!wefti_mul_size(table->bytes, endpoint->world_size, &total)) {
-        return wefti_error(WEFT_ERR_NO_MEMORY,
-                           "out of memory: the table of driver addresses is too large");
-    }
-    table->own = wefti_alloc(endpoint->allocator, table->bytes + 1);
-    table->all = wefti_alloc(endpoint->allocator, total + 1);
-    table->part = wefti_alloc(endpoint->allocator, total + 1);
-    return table->own != NULL && table->all != NULL && table->part != NULL ? WEFT_OK
-                                                                           : WEFT_ERR_NO_MEMORY;
-}
-
-static void table_deinit(const wefti_hosts_t *hosts, table_t *table)
-{
-    wefti_free(hosts->base.allocator, table->own);
-    wefti_free(hosts->base.allocator, table->all);
-    wefti_free(hosts->base.allocator, table->part);
-}
-
-static uint8_t *own_part(const wefti_hosts_t *hosts, const table_t *table, uint32_t d, what_t what)
-{
-    return table->own +
-           place_of(hosts, &hosts->kits[hosts->base.rank * WEFTI_HOSTS_DRIVERS + d], what);
-}
-
-/* One driver's parts, rank by rank; zero for those who have none. */
-static const uint8_t *packed(const wefti_hosts_t *hosts, const table_t *table, uint32_t d,
-                             what_t what)
-{
-    const wefti_endpoint_t *endpoint = &hosts->base;
-    size_t bytes = bytes_of(hosts, &hosts->kits[endpoint->rank * WEFTI_HOSTS_DRIVERS + d], what);
-    for (uint32_t r = 0; r < endpoint->world_size; r++) {
-        const wefti_hosts_kit_t *kit = kit_of(hosts, r, d);
-        if (kit != NULL) {
-            memcpy(table->part + r * bytes,
-                   table->all + r * table->bytes + place_of(hosts, kit, what), bytes);
-        } else {
-            memset(table->part + r * bytes, 0, bytes);
-        }
-    }
-    return table->part;
+    WEFT_RETURN_IF_ERROR(wefti_endpoint_agree(&hosts->base, status));
+    return exchange->bytes == 0 ? WEFT_OK
+                                : wefti_endpoint_all_gather(&hosts->base, exchange->own,
+                                                            exchange->bytes, exchange->all);
 }
 
 /* ---- opening ---- */
 
-static wefti_link_params_t link_params(wefti_hosts_t *hosts, wefti_hosts_driver_t *driver)
+/* Opens the driver if this rank may use it and has a device for it. */
+static weft_status_t open_driver(wefti_hosts_t *hosts, wefti_hosts_driver_t *driver,
+                                 report_t *report)
 {
     const wefti_endpoint_t *endpoint = &hosts->base;
-    return (wefti_link_params_t){
+    const wefti_link_driver_t *ops = driver->ops;
+    const wefti_link_params_t params = {
         .rank = endpoint->rank,
         .world_size = endpoint->world_size,
         .host_of = endpoint->host_of,
@@ -170,25 +88,16 @@ static wefti_link_params_t link_params(wefti_hosts_t *hosts, wefti_hosts_driver_
         .left = wefti_hosts_parting,
         .wake = wefti_hosts_wake,
     };
-}
-
-/* Opens what this rank may use and has; what it has not is no error. */
-static weft_status_t open_driver(wefti_hosts_t *hosts, const wefti_link_params_t *params,
-                                 wefti_hosts_driver_t *driver, wefti_hosts_kit_t *kit,
-                                 uint8_t **card)
-{
-    const wefti_endpoint_t *endpoint = &hosts->base;
-    const wefti_link_driver_t *ops = driver->ops;
-    snprintf(kit->name, sizeof kit->name, "%s", ops->name);
+    driver->hosts = hosts;
+    driver->address = wefti_alloc(endpoint->allocator, ops->address_bytes + 1);
+    driver->peers = wefti_alloc(endpoint->allocator, endpoint->world_size * sizeof *driver->peers);
+    WEFT_RETURN_IF_NO_MEMORY(driver->address != NULL && driver->peers != NULL);
+    snprintf(report->name, sizeof report->name, "%s", ops->name);
     if (!wefti_hosts_allows(endpoint->settings, ops->name)) {
         snprintf(driver->reason, sizeof driver->reason, "not listed in WEFT_TRANSPORT");
         return WEFT_OK;
     }
-    *card = wefti_alloc(endpoint->allocator, ops->card_bytes + 1);
-    if (*card == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    weft_status_t status = ops->open(params, &driver->state, *card);
+    weft_status_t status = ops->open(&params, &driver->state, driver->address);
     if (status == WEFT_ERR_UNSUPPORTED) {
         snprintf(driver->reason, sizeof driver->reason, "%s", weft_last_error());
         wefti_log(endpoint->log, WEFT_LOG_LEVEL_DEBUG, "rank %u: transport %s is not available: %s",
@@ -198,32 +107,53 @@ static weft_status_t open_driver(wefti_hosts_t *hosts, const wefti_link_params_t
     if (status < 0) {
         return wefti_error_prefix(status, "%s", ops->name);
     }
-    kit->available = 1;
-    kit->card_bytes = (uint32_t)ops->card_bytes;
-    kit->key_bytes = (uint32_t)ops->key_bytes;
-    kit->offer_bytes = (uint32_t)ops->offer_bytes(params);
+    report->available = 1;
+    report->address_bytes = (uint32_t)ops->address_bytes;
+    report->key_bytes = (uint32_t)ops->key_bytes;
+    report->offer_bytes = (uint32_t)ops->offer_bytes(&params);
     return WEFT_OK;
 }
 
-static weft_status_t open_drivers(wefti_hosts_t *hosts, uint8_t *cards[WEFTI_HOSTS_DRIVERS],
-                                  wefti_hosts_kit_t own[WEFTI_HOSTS_DRIVERS])
+static weft_status_t open_drivers(wefti_hosts_t *hosts, report_t own[WEFTI_HOSTS_DRIVERS])
 {
-    weft_status_t status = WEFT_OK;
-    memset(own, 0, WEFTI_HOSTS_DRIVERS * sizeof *own);
-    for (uint32_t d = 0; status == WEFT_OK && d < WEFTI_HOSTS_DRIVERS; d++) {
-        if (wefti_link_drivers[d] == NULL) {
-            break;
-        }
+    for (uint32_t d = 0; d < WEFTI_HOSTS_DRIVERS && wefti_link_drivers[d] != NULL; d++) {
         hosts->drivers[d].ops = wefti_link_drivers[d];
-        hosts->drivers[d].hosts = hosts;
         hosts->driver_count = d + 1;
-        const wefti_link_params_t params = link_params(hosts, &hosts->drivers[d]);
-        status = open_driver(hosts, &params, &hosts->drivers[d], &own[d], &cards[d]);
+        WEFT_RETURN_IF_ERROR(open_driver(hosts, &hosts->drivers[d], &own[d]));
     }
-    return status;
+    return WEFT_OK;
 }
 
-static weft_status_t no_way(const wefti_hosts_t *hosts, uint32_t peer)
+/* Sizes come from peers. */
+static bool usable(const report_t *report)
+{
+    return report->available != 0 && report->address_bytes <= PART_BYTES_MAX &&
+           report->key_bytes <= PART_BYTES_MAX && report->offer_bytes <= PART_BYTES_MAX;
+}
+
+/* All ranks derive the same sizes: those of the first rank that has the driver. A rank with other
+ * sizes counts as one without it. */
+static void match_driver(wefti_hosts_t *hosts, const report_t *reports, uint32_t d)
+{
+    wefti_hosts_driver_t *driver = &hosts->drivers[d];
+    const report_t *first = NULL, *own = &reports[hosts->base.rank * WEFTI_HOSTS_DRIVERS + d];
+    for (uint32_t r = 0; r < hosts->base.world_size; r++) {
+        const report_t *report = &reports[r * WEFTI_HOSTS_DRIVERS + d];
+        first = first == NULL && usable(report) ? report : first;
+        if (first != NULL && wefti_hosts_is_far(hosts, r) && driver->state != NULL) {
+            driver->peers[r] = memcmp(report, first, sizeof *report) == 0 &&
+                               memcmp(own, report, sizeof *report) == 0;
+        }
+    }
+    if (first != NULL) {
+        driver->present = true;
+        driver->address_bytes = first->address_bytes;
+        driver->key_bytes = first->key_bytes;
+        driver->offer_bytes = first->offer_bytes;
+    }
+}
+
+static weft_status_t no_common_driver(const wefti_hosts_t *hosts, uint32_t peer)
 {
     const wefti_endpoint_t *endpoint = &hosts->base;
     char own[WEFTI_HOSTS_WHO_BYTES], other[WEFTI_HOSTS_WHO_BYTES], reasons[400] = "";
@@ -241,190 +171,121 @@ static weft_status_t no_way(const wefti_hosts_t *hosts, uint32_t peer)
                        wefti_hosts_who(hosts, peer, other), endpoint->settings->transport, reasons);
 }
 
-static weft_status_t choose(wefti_hosts_t *hosts)
+static weft_status_t choose_drivers(wefti_hosts_t *hosts)
 {
-    const wefti_endpoint_t *endpoint = &hosts->base;
-    for (uint32_t r = 0; r < endpoint->world_size; r++) {
+    for (uint32_t r = 0; r < hosts->base.world_size; r++) {
         if (!wefti_hosts_is_far(hosts, r)) {
             continue;
         }
-        uint8_t d = next_common(hosts, r, 0);
-        if (d == WEFTI_HOSTS_NONE) {
-            return no_way(hosts, r);
+        uint8_t via = wefti_hosts_next_driver(hosts, r, 0);
+        if (via == WEFTI_HOSTS_NONE) {
+            return no_common_driver(hosts, r);
         }
-        atomic_store_explicit(&hosts->via[r], d, memory_order_relaxed);
+        atomic_store_explicit(&hosts->via[r], via, memory_order_relaxed);
+        for (uint32_t d = 0; d < hosts->driver_count; d++) {
+            wefti_hosts_driver_t *driver = &hosts->drivers[d];
+            driver->peers[r] = d == via || (driver->peers[r] &&
+                                            hosts->base.settings->fallback != WEFTI_FALLBACK_OFF);
+            driver->used = driver->used || driver->peers[r];
+        }
     }
     return WEFT_OK;
 }
 
-/* The peers of the driver: those it serves, and those it would if their links broke. */
-static weft_status_t join_driver(wefti_hosts_t *hosts, uint32_t d, const table_t *cards)
+/* Collective. Takes the part of each rank's offers that is for this rank. */
+static weft_status_t join_driver(wefti_hosts_t *hosts, wefti_hosts_driver_t *driver)
 {
     const wefti_endpoint_t *endpoint = &hosts->base;
-    wefti_hosts_driver_t *driver = &hosts->drivers[d];
-    bool *peers = wefti_alloc(endpoint->allocator, endpoint->world_size * sizeof *peers);
-    if (peers == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t r = 0; r < endpoint->world_size; r++) {
-        uint8_t via = atomic_load_explicit(&hosts->via[r], memory_order_relaxed);
-        peers[r] = wefti_hosts_is_far(hosts, r) &&
-                   (via == d || (endpoint->settings->fallback && kit_of(hosts, r, d) != NULL));
-        driver->used = driver->used || peers[r];
-    }
-    weft_status_t status = WEFT_OK;
-    if (driver->used) {
-        status = driver->ops->join(driver->state, packed(hosts, cards, d, CARD), peers);
-    }
-    wefti_free(endpoint->allocator, peers);
-    return status < 0 ? wefti_error_prefix(status, "%s", driver->ops->name) : WEFT_OK;
-}
-
-static weft_status_t join_all(wefti_hosts_t *hosts, const table_t *cards, const table_t *offers)
-{
-    weft_status_t status = WEFT_OK;
-    for (uint32_t d = 0; status == WEFT_OK && d < hosts->driver_count; d++) {
-        wefti_hosts_driver_t *driver = &hosts->drivers[d];
-        if (driver->state == NULL) {
-            continue;
-        }
-        status = join_driver(hosts, d, cards);
-        if (status == WEFT_OK && driver->used) {
-            status = driver->ops->offer(driver->state, own_part(hosts, offers, d, OFFER));
-        }
-    }
-    return status;
-}
-
-/* From what every rank offers everybody, takes what is for this rank. */
-static weft_status_t take_offers(wefti_hosts_t *hosts, const table_t *offers)
-{
-    const wefti_endpoint_t *endpoint = &hosts->base;
-    weft_status_t status = WEFT_OK;
-    for (uint32_t d = 0; status == WEFT_OK && d < hosts->driver_count; d++) {
-        wefti_hosts_driver_t *driver = &hosts->drivers[d];
-        if (driver->state == NULL || !driver->used) {
-            continue;
-        }
-        size_t bytes = hosts->kits[endpoint->rank * WEFTI_HOSTS_DRIVERS + d].offer_bytes;
-        for (uint32_t r = 0; r < endpoint->world_size; r++) {
-            const wefti_hosts_kit_t *kit = kit_of(hosts, r, d);
-            memset(offers->part + r * bytes, 0, bytes);
-            if (kit != NULL) {
-                memcpy(offers->part + r * bytes,
-                       offers->all + r * offers->bytes + place_of(hosts, kit, OFFER) +
-                           endpoint->rank * bytes,
-                       bytes);
-            }
-        }
-        status = driver->ops->offered(driver->state, offers->part);
-    }
-    return status;
-}
-
-static weft_status_t connect_links(wefti_hosts_t *hosts, uint8_t *const *own_cards)
-{
-    wefti_endpoint_t *endpoint = &hosts->base;
-    table_t cards, offers;
-    weft_status_t status = table_init(hosts, CARD, &cards);
-    weft_status_t second = table_init(hosts, OFFER, &offers);
+    size_t each = driver->offer_bytes;
+    exchange_t addresses, offers;
+    weft_status_t status = exchange_init(hosts, driver->address_bytes, &addresses);
+    weft_status_t second = exchange_init(hosts, each * endpoint->world_size, &offers);
     status = status < 0 ? status : second;
-    for (uint32_t d = 0; status == WEFT_OK && d < hosts->driver_count; d++) {
-        if (hosts->drivers[d].state != NULL) {
-            memcpy(own_part(hosts, &cards, d, CARD), own_cards[d],
-                   hosts->drivers[d].ops->card_bytes);
+    if (status == WEFT_OK && driver->used) {
+        memcpy(addresses.own, driver->address, addresses.bytes);
+    }
+    WEFT_TRY(status, exchange_run(hosts, status, &addresses), done);
+    if (driver->used) {
+        status = driver->ops->join(driver->state, addresses.all, driver->peers);
+        status = status < 0 ? wefti_error_prefix(status, "%s", driver->ops->name)
+                            : driver->ops->offer(driver->state, offers.own);
+    }
+    WEFT_TRY(status, exchange_run(hosts, status, &offers), done);
+    if (driver->used) {
+        for (uint32_t r = 0; r < endpoint->world_size; r++) {
+            memmove(offers.all + r * each, offers.all + r * offers.bytes + endpoint->rank * each,
+                    each);
         }
+        status = driver->ops->offered(driver->state, offers.all);
     }
-    WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), done);
-    WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, cards.own, cards.bytes, cards.all), done);
-    status = join_all(hosts, &cards, &offers);
-    WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), done);
-    if (offers.bytes > 0) {
-        WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, offers.own, offers.bytes, offers.all),
-                 done);
-        status = wefti_endpoint_agree(endpoint, take_offers(hosts, &offers));
-    }
+    status = wefti_endpoint_agree(&hosts->base, status);
 done:
-    table_deinit(hosts, &cards);
-    table_deinit(hosts, &offers);
+    exchange_deinit(hosts, &addresses);
+    exchange_deinit(hosts, &offers);
     return status;
 }
 
 weft_status_t wefti_hosts_links_open(wefti_hosts_t *hosts)
 {
     wefti_endpoint_t *endpoint = &hosts->base;
-    uint8_t *cards[WEFTI_HOSTS_DRIVERS] = {NULL};
-    wefti_hosts_kit_t own[WEFTI_HOSTS_DRIVERS];
-    weft_status_t status = open_drivers(hosts, cards, own);
+    report_t own[WEFTI_HOSTS_DRIVERS] = {0};
+    report_t *all = wefti_alloc(endpoint->allocator, endpoint->world_size * sizeof own);
+    weft_status_t status = all == NULL ? WEFT_ERR_NO_MEMORY : open_drivers(hosts, own);
     WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), done);
-    WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, own, sizeof own, hosts->kits), done);
-    check_kits(hosts);
-    WEFT_TRY(status, wefti_endpoint_agree(endpoint, choose(hosts)), done);
-    status = connect_links(hosts, cards);
-done:
+    WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, own, sizeof own, all), done);
     for (uint32_t d = 0; d < WEFTI_HOSTS_DRIVERS; d++) {
-        wefti_free(endpoint->allocator, cards[d]);
+        match_driver(hosts, all, d);
     }
+    WEFT_TRY(status, wefti_endpoint_agree(endpoint, choose_drivers(hosts)), done);
+    for (uint32_t d = 0; d < WEFTI_HOSTS_DRIVERS && status == WEFT_OK; d++) {
+        status = hosts->drivers[d].present ? join_driver(hosts, &hosts->drivers[d]) : WEFT_OK;
+    }
+done:
+    wefti_free(endpoint->allocator, all);
     return status;
 }
 
 void wefti_hosts_links_close(wefti_hosts_t *hosts, bool forked)
 {
     for (uint32_t d = 0; d < hosts->driver_count; d++) {
-        if (hosts->drivers[d].state != NULL) {
-            hosts->drivers[d].ops->close(hosts->drivers[d].state, forked);
-            hosts->drivers[d].state = NULL;
+        wefti_hosts_driver_t *driver = &hosts->drivers[d];
+        if (driver->state != NULL) {
+            driver->ops->close(driver->state, forked);
         }
+        wefti_free(hosts->base.allocator, driver->address);
+        wefti_free(hosts->base.allocator, driver->peers);
     }
 }
 
 /* ---- memory ---- */
 
-static weft_status_t grow_own(wefti_hosts_t *hosts, const table_t *keys, size_t from, size_t to)
+static weft_status_t grow_driver(wefti_hosts_t *hosts, wefti_hosts_driver_t *driver, size_t from,
+                                 size_t to)
 {
-    const wefti_endpoint_t *endpoint = &hosts->base;
-    for (uint32_t d = 0; d < hosts->driver_count; d++) {
-        wefti_hosts_driver_t *driver = &hosts->drivers[d];
-        if (driver->state != NULL && driver->used) {
-            weft_status_t status =
-                driver->ops->grow(driver->state, endpoint->region_of[endpoint->rank], from, to,
-                                  own_part(hosts, keys, d, KEY));
-            if (status < 0) {
-                return wefti_error_prefix(status, "%s", driver->ops->name);
-            }
-        }
+    uint8_t *base = hosts->base.region_of[hosts->base.rank];
+    exchange_t keys;
+    weft_status_t status = exchange_init(hosts, driver->key_bytes, &keys);
+    if (status == WEFT_OK && driver->used) {
+        status = driver->ops->grow(driver->state, base, from, to, keys.own);
+        status = status < 0 ? wefti_error_prefix(status, "%s", driver->ops->name) : status;
     }
-    return WEFT_OK;
-}
-
-static weft_status_t take_keys(wefti_hosts_t *hosts, const table_t *keys)
-{
-    for (uint32_t d = 0; d < hosts->driver_count; d++) {
-        wefti_hosts_driver_t *driver = &hosts->drivers[d];
-        if (driver->state != NULL && driver->used) {
-            weft_status_t status = driver->ops->grown(driver->state, packed(hosts, keys, d, KEY));
-            if (status < 0) {
-                return wefti_error_prefix(status, "%s", driver->ops->name);
-            }
-        }
+    WEFT_TRY(status, exchange_run(hosts, status, &keys), done);
+    if (driver->used) {
+        status = driver->ops->grown(driver->state, keys.all);
+        status = status < 0 ? wefti_error_prefix(status, "%s", driver->ops->name) : status;
     }
-    return WEFT_OK;
+    status = wefti_endpoint_agree(&hosts->base, status);
+done:
+    exchange_deinit(hosts, &keys);
+    return status;
 }
 
 weft_status_t wefti_hosts_links_grow(wefti_hosts_t *hosts, size_t from, size_t to)
 {
-    wefti_endpoint_t *endpoint = &hosts->base;
-    table_t keys;
-    weft_status_t status = table_init(hosts, KEY, &keys);
-    if (status == WEFT_OK) {
-        status = grow_own(hosts, &keys, from, to);
+    for (uint32_t d = 0; d < WEFTI_HOSTS_DRIVERS; d++) {
+        if (hosts->drivers[d].present) {
+            WEFT_RETURN_IF_ERROR(grow_driver(hosts, &hosts->drivers[d], from, to));
+        }
     }
-    WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), done);
-    if (keys.bytes > 0) {
-        WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, keys.own, keys.bytes, keys.all), done);
-    }
-    status = wefti_endpoint_agree(endpoint, take_keys(hosts, &keys));
-done:
-    table_deinit(hosts, &keys);
-    return status;
+    return WEFT_OK;
 }

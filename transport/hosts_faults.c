@@ -17,12 +17,7 @@ typedef struct abort_news {
 } abort_news_t;
 _Static_assert(sizeof(abort_news_t) <= WEFTI_FLOOD_BYTES, "floods are short");
 
-typedef struct fault_news {
-    uint32_t ranks[2];
-    char driver[12];
-    char text[240];
-} fault_news_t;
-_Static_assert(sizeof(fault_news_t) <= WEFTI_FLOOD_BYTES, "floods are short");
+_Static_assert(sizeof(wefti_link_fault_t) <= WEFTI_FLOOD_BYTES, "floods are short");
 
 const char *wefti_hosts_who(const wefti_hosts_t *hosts, uint32_t rank, char *buffer)
 {
@@ -68,7 +63,7 @@ static void hear_abort(wefti_hosts_t *hosts, const void *data, size_t bytes)
 void wefti_hosts_left(void *owner, uint32_t rank)
 {
     wefti_hosts_t *hosts = owner;
-    if (rank >= hosts->base.world_size || hosts->parted) {
+    if (rank >= hosts->base.world_size) {
         return;
     }
     /* Release: as the rank itself does it where control blocks are shared. */
@@ -86,8 +81,7 @@ static void report_dead(wefti_hosts_t *hosts, uint32_t rank, const char *how)
 void wefti_hosts_died(void *owner, uint32_t rank, const char *how)
 {
     wefti_hosts_t *hosts = owner;
-    if (rank < hosts->base.world_size && !hosts->parted &&
-        !wefti_endpoint_has_left(&hosts->base, rank)) {
+    if (rank < hosts->base.world_size && !wefti_endpoint_has_left(&hosts->base, rank)) {
         report_dead(hosts, rank, how != NULL ? how : "");
     }
 }
@@ -152,24 +146,19 @@ weft_status_t wefti_hosts_broken_error(wefti_hosts_t *hosts, uint32_t peer)
 }
 
 /* Remembers a fault, once however many tell of it. False: it is known. */
-static bool record(wefti_hosts_t *hosts, const fault_news_t *news)
+static bool record(wefti_hosts_t *hosts, const wefti_link_fault_t *fault)
 {
     wefti_endpoint_t *endpoint = &hosts->base;
     bool fresh = true;
     pthread_mutex_lock(&hosts->lock);
     uint32_t count = atomic_load_explicit(&endpoint->link_faults, memory_order_relaxed);
     for (uint32_t i = 0; i < count; i++) {
-        const wefti_link_fault_t *fault = &endpoint->faults[i];
-        fresh = fresh && !(fault->ranks[0] == news->ranks[0] && fault->ranks[1] == news->ranks[1] &&
-                           strcmp(hosts->fault_driver[i], news->driver) == 0);
+        const wefti_link_fault_t *known = &endpoint->faults[i];
+        fresh =
+            fresh && !(known->ranks[0] == fault->ranks[0] && known->ranks[1] == fault->ranks[1] &&
+                       strcmp(known->driver, fault->driver) == 0);
     }
-    weft_status_t status = WEFT_OK;
-    if (fresh) {
-        if (count < WEFTI_HOSTS_FAULTS) {
-            memcpy(hosts->fault_driver[count], news->driver, sizeof news->driver);
-        }
-        status = wefti_endpoint_note_fault(endpoint, news->ranks[0], news->ranks[1], news->text);
-    }
+    weft_status_t status = fresh ? wefti_endpoint_note_fault(endpoint, fault) : WEFT_OK;
     pthread_mutex_unlock(&hosts->lock);
     if (status < 0) {
         wefti_endpoint_abort(endpoint, status, weft_last_error());
@@ -178,16 +167,17 @@ static bool record(wefti_hosts_t *hosts, const fault_news_t *news)
 }
 
 /* Takes the pair's traffic to the next driver that both have; both ends do so by themselves. */
-static void switch_over(wefti_hosts_t *hosts, uint32_t peer, const fault_news_t *news)
+static void switch_over(wefti_hosts_t *hosts, uint32_t peer, const wefti_link_fault_t *fault)
 {
     const wefti_endpoint_t *endpoint = &hosts->base;
     char own[WEFTI_HOSTS_WHO_BYTES], other[WEFTI_HOSTS_WHO_BYTES];
     pthread_mutex_lock(&hosts->lock);
     uint8_t via = atomic_load_explicit(&hosts->via[peer], memory_order_relaxed);
-    bool used = via != WEFTI_HOSTS_NONE && strcmp(hosts->drivers[via].ops->name, news->driver) == 0;
-    uint8_t next = used ? wefti_hosts_next_driver(hosts, peer, via) : via;
+    bool used =
+        via != WEFTI_HOSTS_NONE && strcmp(hosts->drivers[via].ops->name, fault->driver) == 0;
+    uint8_t next = used ? wefti_hosts_next_driver(hosts, peer, via + 1u) : via;
     if (used) {
-        snprintf(hosts->why[peer], sizeof hosts->why[peer], "%s", news->text);
+        snprintf(hosts->why[peer], sizeof hosts->why[peer], "%s", fault->text);
         atomic_store_explicit(&hosts->via[peer], next, memory_order_release);
     }
     pthread_mutex_unlock(&hosts->lock);
@@ -195,7 +185,7 @@ static void switch_over(wefti_hosts_t *hosts, uint32_t peer, const fault_news_t 
         return;
     }
     hosts->drivers[via].ops->drop(hosts->drivers[via].state, peer);
-    wefti_log(endpoint->log, WEFT_LOG_LEVEL_WARN, "%s; %s and %s continue %s%s", news->text,
+    wefti_log(endpoint->log, WEFT_LOG_LEVEL_WARN, "%s; %s and %s continue %s%s", fault->text,
               wefti_hosts_who(hosts, endpoint->rank, own), wefti_hosts_who(hosts, peer, other),
               next == WEFTI_HOSTS_NONE ? "without a link" : "over ",
               next == WEFTI_HOSTS_NONE ? "" : hosts->drivers[next].ops->name);
@@ -208,14 +198,14 @@ static void link_fault(wefti_hosts_t *hosts, uint32_t peer, const char *driver, 
     uint32_t low = peer < endpoint->rank ? peer : endpoint->rank;
     uint32_t high = peer < endpoint->rank ? endpoint->rank : peer;
     char first[WEFTI_HOSTS_WHO_BYTES], second[WEFTI_HOSTS_WHO_BYTES];
-    fault_news_t news = {.ranks = {low, high}};
-    snprintf(news.driver, sizeof news.driver, "%s", driver);
-    snprintf(news.text, sizeof news.text, "the %s link between %s and %s broke: %s", driver,
+    wefti_link_fault_t fault = {.ranks = {low, high}};
+    snprintf(fault.driver, sizeof fault.driver, "%s", driver);
+    snprintf(fault.text, sizeof fault.text, "the %s link between %s and %s broke: %s", driver,
              wefti_hosts_who(hosts, low, first), wefti_hosts_who(hosts, high, second), text);
-    if (record(hosts, &news)) {
-        wefti_overlay_flood(hosts->overlay, WEFTI_HOSTS_FAULT, &news, sizeof news);
+    if (record(hosts, &fault)) {
+        wefti_overlay_flood(hosts->overlay, WEFTI_HOSTS_FAULT, &fault, sizeof fault);
     }
-    switch_over(hosts, peer, &news);
+    switch_over(hosts, peer, &fault);
 }
 
 void wefti_hosts_heard(void *owner, uint32_t peer)
@@ -254,23 +244,23 @@ void wefti_hosts_broken(void *owner, uint32_t peer, bool died, const char *text)
     }
 }
 
-static void hear_fault(wefti_hosts_t *hosts, const void *data, size_t bytes)
+static void receive_fault(wefti_hosts_t *hosts, const void *data, size_t bytes)
 {
-    fault_news_t news;
-    if (bytes != sizeof news) {
+    wefti_link_fault_t fault;
+    if (bytes != sizeof fault) {
         return;
     }
-    memcpy(&news, data, sizeof news);
-    news.text[sizeof news.text - 1] = '\0';
-    news.driver[sizeof news.driver - 1] = '\0';
-    if (news.ranks[0] >= news.ranks[1] || news.ranks[1] >= hosts->base.world_size) {
+    memcpy(&fault, data, sizeof fault);
+    fault.text[sizeof fault.text - 1] = '\0';
+    fault.driver[sizeof fault.driver - 1] = '\0';
+    if (fault.ranks[0] >= fault.ranks[1] || fault.ranks[1] >= hosts->base.world_size) {
         return;
     }
-    record(hosts, &news);
+    record(hosts, &fault);
     for (uint32_t i = 0; i < 2; i++) {
-        uint32_t peer = news.ranks[1 - i];
-        if (news.ranks[i] == hosts->base.rank && hosts->local_of[peer] == WEFTI_HOSTS_FAR) {
-            switch_over(hosts, peer, &news);
+        uint32_t peer = fault.ranks[1 - i];
+        if (fault.ranks[i] == hosts->base.rank && hosts->local_of[peer] == WEFTI_HOSTS_FAR) {
+            switch_over(hosts, peer, &fault);
         }
     }
 }
@@ -278,12 +268,12 @@ static void hear_fault(wefti_hosts_t *hosts, const void *data, size_t bytes)
 void wefti_hosts_told(void *owner, uint32_t origin, uint32_t kind, const void *data, size_t bytes)
 {
     wefti_hosts_t *hosts = owner;
-    if (hosts->parted || origin == hosts->base.rank) {
+    if (origin == hosts->base.rank) {
         return;
     }
     if (kind == WEFTI_HOSTS_ABORT) {
         hear_abort(hosts, data, bytes);
     } else if (kind == WEFTI_HOSTS_FAULT) {
-        hear_fault(hosts, data, bytes);
+        receive_fault(hosts, data, bytes);
     }
 }

@@ -23,24 +23,17 @@ static weft_status_t lost_if_dead(weft_status_t status)
     return status == WEFT_ERR_PEER_DIED ? WEFT_OK : status;
 }
 
-weft_status_t wefti_hosts_put_lent(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
-                                   const void *data, size_t bytes, uint32_t lane,
-                                   wefti_signal_t *lent)
+weft_status_t wefti_hosts_put(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
+                              const void *data, size_t bytes, uint32_t lane, wefti_signal_t *in_use)
 {
     wefti_hosts_t *hosts = (wefti_hosts_t *)endpoint;
     if (endpoint->region_of[peer] != NULL) {
-        return wefti_put_direct(endpoint, peer, offset, data, bytes, lane);
+        return wefti_put_direct(endpoint, peer, offset, data, bytes, lane, in_use);
     }
     wefti_hosts_driver_t *driver = driver_of(hosts, peer);
     return driver == NULL ? wefti_hosts_broken_error(hosts, peer)
                           : lost_if_dead(driver->ops->put(driver->state, peer, offset, data, bytes,
-                                                          lane, lent));
-}
-
-weft_status_t wefti_hosts_put(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
-                              const void *data, size_t bytes, uint32_t lane)
-{
-    return wefti_hosts_put_lent(endpoint, peer, offset, data, bytes, lane, NULL);
+                                                          lane, in_use));
 }
 
 weft_status_t wefti_hosts_signal(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
@@ -109,7 +102,7 @@ void wefti_hosts_flush(wefti_endpoint_t *endpoint)
         if (now < spin_until) {
             wefti_cpu_relax();
         } else {
-            wefti_hosts_nap(hosts);
+            wefti_hosts_back_off(hosts);
         }
     }
 }

@@ -4,7 +4,7 @@
  * the thread that needs the data receiving it. When they sleep or compute, one thread does.
  *
  *   caller   progress: marks "polled", turns the drivers
- *            doze: takes the mark away and wakes the thread, then sleeps on its own signal
+ *            yield_progress: takes the mark away and wakes the thread, then sleeps on its own signal
  *   thread   marked: rests 1 ms at most (a timed sleep), and looks again
  *            not marked: sleeps until a socket has something, then turns drivers and overlay
  *
@@ -45,24 +45,24 @@ void wefti_hosts_progress(wefti_endpoint_t *endpoint)
     wefti_hosts_turn(hosts);
 }
 
-void wefti_hosts_doze(wefti_endpoint_t *endpoint)
+void wefti_hosts_yield_progress(wefti_endpoint_t *endpoint)
 {
     wefti_hosts_t *hosts = (wefti_hosts_t *)endpoint;
     if (!wefti_endpoint_owned(endpoint) || !hosts->thread_runs) {
         return;
     }
     atomic_store_explicit(&hosts->polled, 0, memory_order_relaxed);
-    /* Both sequentially consistent, as the thread's: either it sees that dozes has moved and does
+    /* Both sequentially consistent, as the thread's: either it sees that yields has moved and does
      * not rest, or this sees that it rests. */
-    atomic_fetch_add_explicit(&hosts->dozes, 1, memory_order_seq_cst);
+    atomic_fetch_add_explicit(&hosts->yields, 1, memory_order_seq_cst);
     if (atomic_load_explicit(&hosts->resting, memory_order_seq_cst) != 0) {
-        wefti_futex_wake_all(&hosts->dozes);
+        wefti_futex_wake_all(&hosts->yields);
     }
 }
 
-void wefti_hosts_nap(wefti_hosts_t *hosts)
+void wefti_hosts_back_off(wefti_hosts_t *hosts)
 {
-    wefti_hosts_doze(&hosts->base);
+    wefti_hosts_yield_progress(&hosts->base);
     nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
 }
 
@@ -100,10 +100,10 @@ static void drain(wefti_hosts_t *hosts)
 }
 
 /* Callers look after the drivers; the overlay is for this thread. */
-static void rest(wefti_hosts_t *hosts, uint32_t dozes)
+static void rest(wefti_hosts_t *hosts, uint32_t yields)
 {
     atomic_store_explicit(&hosts->resting, 1, memory_order_seq_cst);
-    wefti_futex_wait(&hosts->dozes, dozes, REST_NS);
+    wefti_futex_wait(&hosts->yields, yields, REST_NS);
     atomic_store_explicit(&hosts->resting, 0, memory_order_relaxed);
     wefti_overlay_progress(hosts->overlay);
 }
@@ -130,9 +130,9 @@ static void *make_progress(void *user)
     pthread_setname_np(pthread_self(), "weft-links");
     wefti_thread_be_prompt();
     while (atomic_load_explicit(&hosts->stop, memory_order_acquire) == 0) {
-        uint32_t dozes = atomic_load_explicit(&hosts->dozes, memory_order_seq_cst);
+        uint32_t yields = atomic_load_explicit(&hosts->yields, memory_order_seq_cst);
         if (atomic_exchange_explicit(&hosts->polled, 0, memory_order_seq_cst) != 0) {
-            rest(hosts, dozes);
+            rest(hosts, yields);
             continue;
         }
         sleep_until_ready(hosts);
@@ -210,8 +210,8 @@ void wefti_hosts_thread_stop(wefti_hosts_t *hosts, bool forked)
         ssize_t written = write(hosts->event_fd, &one, sizeof one);
         (void)written;
         atomic_store_explicit(&hosts->polled, 0, memory_order_relaxed);
-        atomic_fetch_add_explicit(&hosts->dozes, 1, memory_order_seq_cst);
-        wefti_futex_wake_all(&hosts->dozes);
+        atomic_fetch_add_explicit(&hosts->yields, 1, memory_order_seq_cst);
+        wefti_futex_wake_all(&hosts->yields);
         pthread_join(hosts->thread, NULL);
     }
     hosts->thread_runs = false;

@@ -35,48 +35,32 @@ static weft_status_t check_place(wefti_endpoint_t *endpoint, const char *what, u
     return WEFT_OK;
 }
 
-weft_status_t wefti_put(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset, const void *data,
-                        size_t bytes, uint32_t lane)
+weft_status_t wefti_put_zero_copy(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
+                                  const void *data, size_t bytes, uint32_t lane,
+                                  wefti_signal_t *in_use)
 {
-    weft_status_t status = check_place(endpoint, "put", peer, offset, bytes, lane);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(check_place(endpoint, "put", peer, offset, bytes, lane));
     if (bytes == 0) {
         return WEFT_OK;
     }
     if (data == NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "put: data is NULL");
     }
-    return endpoint->ops->put(endpoint, peer, offset, data, bytes, lane);
+    return endpoint->ops->put(endpoint, peer, offset, data, bytes, lane, in_use);
 }
 
-weft_status_t wefti_put_lent(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
-                             const void *data, size_t bytes, uint32_t lane, wefti_signal_t *lent)
+void wefti_source_release(wefti_signal_t *in_use, uint32_t parts)
 {
-    if (bytes == 0 || data == NULL || lent == NULL) {
-        return wefti_put(endpoint, peer, offset, data, bytes, lane);
-    }
-    weft_status_t status = check_place(endpoint, "put", peer, offset, bytes, lane);
-    return status < 0 ? status
-                      : endpoint->ops->put_lent(endpoint, peer, offset, data, bytes, lane, lent);
-}
-
-void wefti_lent_back(wefti_signal_t *lent, uint32_t parts)
-{
-    /* release: data was read before. Who sleeps is not counted first: the owner may be gone. */
-    if (atomic_fetch_add_explicit(&lent->value, parts, memory_order_release) + parts == 0) {
-        wefti_futex_wake_all(&lent->value);
+    /* release: data was read before. Waiters are not counted first: the owner may be gone. */
+    if (atomic_fetch_add_explicit(&in_use->value, parts, memory_order_release) + parts == 0) {
+        wefti_futex_wake_all(&in_use->value);
     }
 }
 
 weft_status_t wefti_signal_peer(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
                                 uint32_t value, uint32_t lane)
 {
-    weft_status_t status = check_place(endpoint, "signal", peer, offset, COUNTER_BYTES, lane);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(check_place(endpoint, "signal", peer, offset, COUNTER_BYTES, lane));
     if (offset % COUNTER_BYTES != 0) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "signal: offset %zu is not a multiple of %u",
                            offset, COUNTER_BYTES);
@@ -85,19 +69,12 @@ weft_status_t wefti_signal_peer(wefti_endpoint_t *endpoint, uint32_t peer, size_
 }
 
 weft_status_t wefti_put_direct(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
-                               const void *data, size_t bytes, uint32_t lane)
+                               const void *data, size_t bytes, uint32_t lane,
+                               wefti_signal_t *in_use)
 {
-    (void)lane;
+    (void)lane, (void)in_use; /* data is not used after the return */
     memmove(endpoint->region_of[peer] + offset, data, bytes);
     return WEFT_OK;
-}
-
-weft_status_t wefti_put_lent_direct(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
-                                    const void *data, size_t bytes, uint32_t lane,
-                                    wefti_signal_t *lent)
-{
-    (void)lent;
-    return wefti_put_direct(endpoint, peer, offset, data, bytes, lane);
 }
 
 void wefti_link_raise(wefti_signal_t *signal, uint32_t value)

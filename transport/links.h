@@ -54,13 +54,13 @@ typedef struct wefti_link_params {
 typedef struct wefti_link_driver {
     const char *name; /* "tcp", "verbs" */
     uint64_t caps;    /* WEFTI_CAP_PUT | WEFTI_CAP_SIGNAL */
-    size_t card_bytes;
+    size_t address_bytes;
     size_t key_bytes; /* 0: peers need none */
-    /* WEFT_ERR_UNSUPPORTED with the reason: not on this rank. Fills out_card. */
-    weft_status_t (*open)(const wefti_link_params_t *params, void **out_driver, void *out_card);
-    /* cards: [world_size * card_bytes]; peers: [world_size] whom this driver serves. Local; what it
-     * needs of peers while it runs goes over its own connections. */
-    weft_status_t (*join)(void *driver, const uint8_t *cards, const bool *peers);
+    /* WEFT_ERR_UNSUPPORTED with the reason: not on this rank. Fills out_address. */
+    weft_status_t (*open)(const wefti_link_params_t *params, void **out_driver, void *out_address);
+    /* addresses: [world_size * address_bytes]; peers: [world_size] that this driver serves. Local:
+     * what it needs of peers while it runs goes over its own connections. */
+    weft_status_t (*join)(void *driver, const uint8_t *addresses, const bool *peers);
     /* 0: nothing to offer. Equal on all ranks; called before open too. */
     size_t (*offer_bytes)(const wefti_link_params_t *params);
     /* After join: out_offers [world_size * offer_bytes], the part of each peer in its place. They
@@ -71,10 +71,10 @@ typedef struct wefti_link_driver {
     weft_status_t (*grow)(void *driver, uint8_t *base, size_t from, size_t to, void *out_key);
     /* All ranks' keys of the latest growth, [world_size * key_bytes]; before any put goes there. */
     weft_status_t (*grown)(void *driver, const uint8_t *keys);
-    /* lent NULL: data is free on return; else wefti_lend now, wefti_lent_back later. Never blocks.
-     */
+    /* in_use NULL: data is copied; else wefti_source_acquire now, wefti_source_release later.
+     * Never blocks. */
     weft_status_t (*put)(void *driver, uint32_t peer, size_t offset, const void *data, size_t bytes,
-                         uint32_t lane, wefti_signal_t *lent);
+                         uint32_t lane, wefti_signal_t *in_use);
     weft_status_t (*signal)(void *driver, uint32_t peer, size_t offset, uint32_t value,
                             uint32_t lane);
     /* Never blocks, and returns at once while another thread is in it. True: something moved. */

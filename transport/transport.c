@@ -186,6 +186,13 @@ weft_status_t wefti_endpoint_open(const wefti_endpoint_params_t *params,
         return status;
     }
     WEFT_TRY(status, ops->open(endpoint, params), fail);
+    if (endpoint->inner != NULL && endpoint->host_count == 1) {
+        /* All ranks turned out to share one host: what remains is shm. */
+        *out_endpoint = wefti_hosts_detach_inner(endpoint);
+        ops->close(endpoint);
+        endpoint_free(endpoint);
+        return WEFT_OK;
+    }
     WEFT_TRY(status, wefti_world_agree(endpoint), fail);
     wefti_log(endpoint->log, WEFT_LOG_LEVEL_DEBUG, "rank %u of %u joined over %s", endpoint->rank,
               endpoint->world_size, ops->name);
@@ -372,8 +379,7 @@ bool wefti_endpoint_link_fault(wefti_endpoint_t *endpoint, uint32_t *at, wefti_l
     return true;
 }
 
-weft_status_t wefti_endpoint_note_fault(wefti_endpoint_t *endpoint, uint32_t a, uint32_t b,
-                                        const char *text)
+weft_status_t wefti_endpoint_note_fault(wefti_endpoint_t *endpoint, const wefti_link_fault_t *fault)
 {
     /* relaxed: only whoever holds the lock adds */
     uint32_t count = atomic_load_explicit(&endpoint->link_faults, memory_order_relaxed);
@@ -382,12 +388,10 @@ weft_status_t wefti_endpoint_note_fault(wefti_endpoint_t *endpoint, uint32_t a, 
             wefti_alloc(endpoint->allocator, LINK_FAULTS_MAX * sizeof *endpoint->faults);
     }
     if (endpoint->faults == NULL || count == LINK_FAULTS_MAX) {
-        return wefti_error(WEFT_ERR_LINK, "%u links are broken; the last: %s", count + 1, text);
+        return wefti_error(WEFT_ERR_LINK, "%u links are broken; the last: %s", count + 1,
+                           fault->text);
     }
-    wefti_link_fault_t *fault = &endpoint->faults[count];
-    fault->ranks[0] = a < b ? a : b;
-    fault->ranks[1] = a < b ? b : a;
-    snprintf(fault->text, sizeof fault->text, "%s", text);
+    endpoint->faults[count] = *fault;
     /* Release: the record is complete before it is counted. */
     atomic_store_explicit(&endpoint->link_faults, count + 1, memory_order_release);
     return WEFT_OK;

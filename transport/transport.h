@@ -95,25 +95,22 @@ typedef struct wefti_transport_ops {
                                 void *address);
     /* WEFT_OK, or WEFT_ERR_PEER_DIED naming the rank; cheap enough for the slow part of a wait. */
     weft_status_t (*check_peers)(wefti_endpoint_t *endpoint);
-    /* As wefti_put and wefti_signal_peer say; the arguments are checked. */
+    /* As wefti_put_zero_copy and wefti_signal_peer say; the arguments are checked. */
     weft_status_t (*put)(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset, const void *data,
-                         size_t bytes, uint32_t lane);
+                         size_t bytes, uint32_t lane, wefti_signal_t *in_use);
     weft_status_t (*signal)(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
                             uint32_t value, uint32_t lane);
     void (*flush)(wefti_endpoint_t *endpoint);
 
     /* What follows is WEFTI_TRANSPORT_MAPPED (endpoint.h) where the control blocks and regions of all
      * ranks are mapped. */
-    bool mapped; /* progress and doze have nothing to do, and are not called */
+    bool mapped; /* progress and yield_progress have nothing to do, and are not called */
     weft_status_t (*barrier)(wefti_endpoint_t *endpoint);
     /* The world ended here: tells ranks whose control blocks are not mapped. */
     void (*aborted)(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
-    /* As wefti_put_lent says; mapped: a put, which has no use for data once it returns. */
-    weft_status_t (*put_lent)(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
-                              const void *data, size_t bytes, uint32_t lane, wefti_signal_t *lent);
-    /* As wefti_endpoint_progress and wefti_endpoint_doze say. */
+    /* As wefti_endpoint_progress and wefti_endpoint_yield_progress say. */
     void (*progress)(wefti_endpoint_t *endpoint);
-    void (*doze)(wefti_endpoint_t *endpoint);
+    void (*yield_progress)(wefti_endpoint_t *endpoint);
     /* What this rank and the peer reach each other by, and why: "tcp", "10.0.0.1 eth0 -> ..". */
     void (*describe)(wefti_endpoint_t *endpoint, uint32_t peer, char *name, size_t name_bytes,
                      char *reason, size_t reason_bytes);
@@ -227,42 +224,44 @@ static inline bool wefti_endpoint_direct(const wefti_endpoint_t *endpoint, uint3
 }
 
 /*
- * link.c: writing to a peer's region without loads and stores. Host memory only. By any thread;
- * both return at once, whatever the peer does, and what they do is over some time later.
+ * link.c: writing to a peer's region without loads and stores. Host memory only. Any thread may
+ * call these functions; they return at once, whatever the peer does.
  *
- * Puts bytes at data into the peer's region at offset, any alignment; data may be reused on return.
- * When it lands is only known by a signal on the same lane. Puts may overtake each other, and any
- * signal that was sent before them, so what a put goes to must be free when it is called.
+ * A put copies bytes from data to offset of the peer's region; any alignment. The caller learns only
+ * by a later signal on the same lane that the put has landed. Puts may overtake each other and
+ * earlier signals, so the destination must be free when the put is called.
+ *
+ * Zero copy: data stays in use until the counter in_use has returned to 0
+ * (wefti_signal_reached(value, 0)), which is independent of landing and also happens if the link
+ * breaks. The waiter makes progress, or sleeps as on any signal. in_use NULL: data is copied, and may
+ * be reused on return.
  */
-weft_status_t wefti_put(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset, const void *data,
-                        size_t bytes, uint32_t lane);
+weft_status_t wefti_put_zero_copy(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
+                                  const void *data, size_t bytes, uint32_t lane,
+                                  wefti_signal_t *in_use);
+static inline weft_status_t wefti_put(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
+                                      const void *data, size_t bytes, uint32_t lane)
+{
+    return wefti_put_zero_copy(endpoint, peer, offset, data, bytes, lane, NULL);
+}
 /*
  * Raises a counter (value and waiters of a wefti_signal_t at offset of the peer's region, aligned
- * to 8) to value, and wakes who sleeps on it, once everything that was put to this peer on this
- * lane before has landed. Signals of one lane to one peer come in order; lanes know nothing of each
- * other, so a counter is raised on one lane of one rank only. Nothing is lowered: a value that the
- * counter has reached already changes nothing.
+ * to 8) to value and wakes its waiters, once all earlier puts to this peer on this lane have landed.
+ * Signals of one lane to one peer arrive in order. Lanes are independent, so a counter is raised on
+ * one lane of one rank only. A value that the counter has reached already changes nothing.
  */
 weft_status_t wefti_signal_peer(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
                                 uint32_t value, uint32_t lane);
 
-/*
- * As wefti_put, but data is read until lent has reached 0 again (wefti_signal_reached(value, 0)):
- * each put takes from it before it returns (wefti_lend), so that it lies below 0, and gives back
- * what it took when data is needed no more (wefti_lent_back; that is not when it has landed),
- * whatever becomes of the link. For what would be costly to copy. Whoever waits for 0 makes
- * progress, or sleeps on it as on any signal.
- */
-weft_status_t wefti_put_lent(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
-                             const void *data, size_t bytes, uint32_t lane, wefti_signal_t *lent);
-/* For backends and drivers; by any thread. */
-static inline void wefti_lend(wefti_signal_t *lent, uint32_t parts)
+/* For backends and drivers, on any thread: a zero-copy put takes parts from in_use before it returns,
+ * so that it lies below 0, and gives them back when data is no longer needed. */
+static inline void wefti_source_acquire(wefti_signal_t *in_use, uint32_t parts)
 {
-    /* relaxed: whoever gives back learns of the data by other means */
-    atomic_fetch_sub_explicit(&lent->value, parts, memory_order_relaxed);
+    /* relaxed: the release comes after it by other means */
+    atomic_fetch_sub_explicit(&in_use->value, parts, memory_order_relaxed);
 }
-/* Wakes who sleeps on it when everything is back; lent may be gone right after. */
-void wefti_lent_back(wefti_signal_t *lent, uint32_t parts);
+/* Wakes the waiters when all parts are back; in_use may be gone right after. */
+void wefti_source_release(wefti_signal_t *in_use, uint32_t parts);
 
 /*
  * Moves what is on its way in both directions, as far as it goes without blocking. Every loop that
@@ -277,10 +276,10 @@ static inline void wefti_endpoint_progress(wefti_endpoint_t *endpoint)
 }
 
 /* The caller stops looking (it sleeps, or computes for long): somebody else must make progress. */
-static inline void wefti_endpoint_doze(wefti_endpoint_t *endpoint)
+static inline void wefti_endpoint_yield_progress(wefti_endpoint_t *endpoint)
 {
     if (!endpoint->ops->mapped) {
-        endpoint->ops->doze(endpoint);
+        endpoint->ops->yield_progress(endpoint);
     }
 }
 
@@ -292,15 +291,16 @@ static inline void wefti_endpoint_doze(wefti_endpoint_t *endpoint)
  * it is lost, so whoever acts on what came looks at link_faults first.
  */
 typedef struct wefti_link_fault {
-    uint32_t ranks[2];
-    char text[240]; /* names the link */
+    uint32_t ranks[2]; /* the lower one first */
+    char driver[12];   /* that the link was of */
+    char text[240];    /* names the link */
 } wefti_link_fault_t;
 /* The first one from index *at on; moves *at behind it. False: no more. */
 bool wefti_endpoint_link_fault(wefti_endpoint_t *endpoint, uint32_t *at, wefti_link_fault_t *out);
 
 /* For backends, under a lock of theirs, once per break: notes a fault for link_fault to find. */
-weft_status_t wefti_endpoint_note_fault(wefti_endpoint_t *endpoint, uint32_t a, uint32_t b,
-                                        const char *text);
+weft_status_t wefti_endpoint_note_fault(wefti_endpoint_t *endpoint,
+                                        const wefti_link_fault_t *fault);
 
 /* All zero where regions are mapped. */
 void wefti_endpoint_link_stats(wefti_endpoint_t *endpoint, uint32_t peer, wefti_link_stats_t *out);

@@ -8,7 +8,7 @@
  *            so no watchdog is needed to end a wait
  *
  * Between hosts whoever waits makes progress itself while it spins and yields, and hands that over
- * (doze) when it sleeps.
+ * (wefti_endpoint_yield_progress) when it sleeps.
  */
 #include "transport/transport.h"
 
@@ -206,7 +206,7 @@ static void sleep_once(wefti_endpoint_t *endpoint, wefti_signal_t *signal, uint3
     uint32_t value = atomic_load_explicit(&signal->value, memory_order_seq_cst);
     if (!wefti_signal_reached(value, target)) {
         if (endpoint != NULL) {
-            wefti_endpoint_doze(endpoint);
+            wefti_endpoint_yield_progress(endpoint);
         }
         wefti_futex_wait(&signal->value, value, ns);
     }

@@ -161,7 +161,7 @@ static weft_status_t put(wefti_run_t *run, uint32_t lane, const wefti_task_t *ta
     uint32_t peer = memory->ranks[ranges[1].rank];
     uintptr_t to = place_of(run, &ranges[1], 0);
     if (may_lend(run, task, from, bytes)) {
-        return wefti_put_lent(memory->endpoint, peer, to, from, bytes, lane, lent_now(run));
+        return wefti_put_zero_copy(memory->endpoint, peer, to, from, bytes, lane, lent_now(run));
     }
     return wefti_put(memory->endpoint, peer, to, from, bytes, lane);
 }
@@ -305,7 +305,7 @@ void wefti_run_settle(wefti_run_t *run)
     for (uint32_t i = 0; i < 2; i++) {
         while (!is_back(&run->lent[i].signal) && wefti_endpoint_owned(run->memory->endpoint)) {
             wefti_endpoint_progress(run->memory->endpoint);
-            wefti_endpoint_doze(run->memory->endpoint);
+            wefti_endpoint_yield_progress(run->memory->endpoint);
             wefti_futex_wait(&run->lent[i].signal.value,
                              atomic_load_explicit(&run->lent[i].signal.value, memory_order_relaxed),
                              SETTLE_NAP_NS);

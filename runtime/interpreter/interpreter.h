@@ -21,7 +21,7 @@
  * and the signals of (rank, lane) to a peer by their number in one run, whatever the call was:
  * wefti_run_counters_t keeps where they stand between runs of different schedules.
  *
- * Large puts lend their source (wefti_put_lent) where it lies in the rank's region; whoever writes
+ * Large puts lend their source (wefti_put_zero_copy) where it lies in the rank's region; whoever writes
  * there waits until it is back, and so does the end of a call.
  *
  * A wait that reaches back before the first run of a call is satisfied at once: a call starts when

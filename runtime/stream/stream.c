@@ -391,7 +391,7 @@ static void nap_beside_device(weft_context_t *context, const wefti_stream_block_
     } else if (blocked->signal != NULL && blocked->mark == NULL) {
         wefti_signal_await(context->endpoint, blocked->signal, blocked->target, 0, slice_ns);
     } else {
-        wefti_endpoint_doze(context->endpoint);
+        wefti_endpoint_yield_progress(context->endpoint);
         wefti_nap(slice_ns);
     }
 }

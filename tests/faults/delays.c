@@ -116,7 +116,7 @@ static void finish(wefti_delays_t *delays, entry_t *entry)
         pair->busy_ns += wefti_now_ns() - pair->busy_since_ns;
     }
     if (parcel->lent != NULL) {
-        wefti_lent_back(parcel->lent, 1);
+        wefti_source_release(parcel->lent, 1);
     }
     wefti_free(NULL, entry);
 }
@@ -196,7 +196,7 @@ static weft_status_t queue(wefti_delays_t *delays, entry_t *entry, const wefti_d
         return status;
     }
     if (parcel->lent != NULL) {
-        wefti_lend(parcel->lent, 1);
+        wefti_source_acquire(parcel->lent, 1);
     }
     pair_t *pair = delays->pairs[index];
     entry->number = delays->number++;

@@ -109,13 +109,12 @@ static void deliver(void *user, const wefti_parcel_t *parcel, const void *data)
         hook->inner->signal(hook->endpoint, parcel->to, parcel->place, parcel->value, parcel->lane);
     } else {
         hook->inner->put(hook->endpoint, parcel->to, parcel->place, data, parcel->bytes,
-                         parcel->lane);
+                         parcel->lane, NULL);
     }
 }
 
-static weft_status_t hook_put_lent(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
-                                   const void *data, size_t bytes, uint32_t lane,
-                                   wefti_signal_t *lent)
+static weft_status_t hook_put(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
+                              const void *data, size_t bytes, uint32_t lane, wefti_signal_t *lent)
 {
     hook_t *hook = hook_of(endpoint);
     weft_status_t status = count_message(hook, peer, WEFTI_HOOK_PUT);
@@ -131,14 +130,7 @@ static weft_status_t hook_put_lent(wefti_endpoint_t *endpoint, uint32_t peer, si
                                  .lent = lent};
         return wefti_delays_send(hook->delays, &parcel, data, &hook->links[peer].delay);
     }
-    return lent != NULL ? hook->inner->put_lent(endpoint, peer, offset, data, bytes, lane, lent)
-                        : hook->inner->put(endpoint, peer, offset, data, bytes, lane);
-}
-
-static weft_status_t hook_put(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
-                              const void *data, size_t bytes, uint32_t lane)
-{
-    return hook_put_lent(endpoint, peer, offset, data, bytes, lane, NULL);
+    return hook->inner->put(endpoint, peer, offset, data, bytes, lane, lent);
 }
 
 static weft_status_t hook_signal(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
@@ -281,7 +273,6 @@ weft_status_t wefti_hook_attach(wefti_endpoint_t *endpoint, const wefti_hook_rul
     hook->ops.region_grow = hook_region_grow;
     hook->ops.barrier = hook_barrier;
     hook->ops.put = hook_put;
-    hook->ops.put_lent = hook_put_lent;
     hook->ops.signal = hook_signal;
     hook->ops.flush = hook_flush;
     hook->ops.link_stats = hook_link_stats;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/faults/network.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "runtime/base/error.h"
@@ -62,19 +63,14 @@ static weft_status_t send_parcel(wefti_endpoint_t *endpoint, wefti_parcel_t *par
     return wefti_delays_send(network->delays, parcel, data, &network->delay);
 }
 
-static weft_status_t network_put_lent(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
-                                      const void *data, size_t bytes, uint32_t lane,
-                                      wefti_signal_t *lent)
+static weft_status_t network_put(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
+                                 const void *data, size_t bytes, uint32_t lane,
+                                 wefti_signal_t *lent)
 {
     wefti_parcel_t parcel = {.to = peer, .lane = lane, .bytes = bytes, .lent = lent};
-    return is_far(endpoint, peer) ? send_parcel(endpoint, &parcel, offset, data)
-                                  : wefti_put_direct(endpoint, peer, offset, data, bytes, lane);
-}
-
-static weft_status_t network_put(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
-                                 const void *data, size_t bytes, uint32_t lane)
-{
-    return network_put_lent(endpoint, peer, offset, data, bytes, lane, NULL);
+    return is_far(endpoint, peer)
+               ? send_parcel(endpoint, &parcel, offset, data)
+               : wefti_put_direct(endpoint, peer, offset, data, bytes, lane, lent);
 }
 
 static weft_status_t network_signal(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
@@ -156,7 +152,6 @@ static void fill_ops(network_t *network)
     *ops = wefti_transport_inproc;
     ops->open = network_open;
     ops->put = network_put;
-    ops->put_lent = network_put_lent;
     ops->signal = network_signal;
     ops->flush = network_flush;
     ops->link_stats = network_link_stats;
@@ -190,8 +185,7 @@ weft_status_t wefti_hub_hide(weft_hub_t *hub, const wefti_hub_links_t *links)
 
 typedef struct break_news {
     weft_hub_t *hub;
-    uint32_t from, to;
-    const char *text;
+    wefti_link_fault_t fault;
     weft_status_t status;
 } break_news_t;
 
@@ -201,8 +195,7 @@ static void report_break(void *user)
     break_news_t *news = user;
     for (uint32_t r = 0; r < news->hub->world_size; r++) {
         if (news->hub->endpoints[r] != NULL) {
-            weft_status_t noted = wefti_endpoint_note_fault(news->hub->endpoints[r], news->from,
-                                                            news->to, news->text);
+            weft_status_t noted = wefti_endpoint_note_fault(news->hub->endpoints[r], &news->fault);
             news->status = news->status == WEFT_OK ? noted : news->status;
         }
     }
@@ -214,7 +207,10 @@ static weft_status_t break_simulated(wefti_endpoint_t *endpoint, uint32_t peer, 
 {
     weft_hub_t *hub = wefti_hub_of(endpoint);
     network_t *network = network_of(endpoint);
-    break_news_t news = {hub, endpoint->rank, peer, text, WEFT_OK};
+    uint32_t rank = endpoint->rank;
+    break_news_t news = {
+        hub, {.ranks = {rank < peer ? rank : peer, rank < peer ? peer : rank}}, WEFT_OK};
+    snprintf(news.fault.text, sizeof news.fault.text, "%s", text);
     pthread_mutex_lock(&hub->lock);
     atomic_store_explicit(broken_of(network, endpoint->rank, peer), true, memory_order_release);
     wefti_delays_lose(network->delays, endpoint->rank, peer, report_break, &news);
@@ -230,7 +226,7 @@ static weft_status_t break_between_hosts(wefti_endpoint_t *endpoint, uint32_t pe
     if (via == WEFTI_HOSTS_NONE) {
         return wefti_hosts_broken_error(hosts, peer);
     }
-    if (wefti_hosts_next_driver(hosts, peer, via) == WEFTI_HOSTS_NONE) {
+    if (wefti_hosts_next_driver(hosts, peer, via + 1u) == WEFTI_HOSTS_NONE) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "no fallback transport: rank %u reaches rank %u only by %s",
                            endpoint->rank, peer, hosts->drivers[via].ops->name);

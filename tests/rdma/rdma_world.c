@@ -310,8 +310,8 @@ static double put_bandwidth(wefti_endpoint_t *endpoint, size_t at, size_t bytes,
     uint32_t peer = 1 - rank;
     uint64_t begin = wefti_now_ns();
     for (uint32_t i = 0; i < count && rank == 0; i++) {
-        OK(wefti_put_lent(endpoint, peer, at + 4096, endpoint->region_of[rank] + at + 4096, bytes,
-                          0, &lent));
+        OK(wefti_put_zero_copy(endpoint, peer, at + 4096, endpoint->region_of[rank] + at + 4096,
+                               bytes, 0, &lent));
         while (!wefti_signal_reached(atomic_load(&lent.value), (uint32_t)-16)) {
             wefti_endpoint_progress(endpoint);
         }

@@ -200,8 +200,8 @@ static int loans(wefti_endpoint_t *endpoint, const conform_t *conform)
         memset(data, (int)(rank * 16 + round), bytes);
         for (size_t part = 0; part < 4; part++) { /* several at once */
             size_t from = bytes / 4 * part;
-            EXPECT(wefti_put_lent(endpoint, next, offset + CONTROL_BYTES + from, data + from,
-                                  bytes / 4, (uint32_t)part, lent) == WEFT_OK);
+            EXPECT(wefti_put_zero_copy(endpoint, next, offset + CONTROL_BYTES + from, data + from,
+                                       bytes / 4, (uint32_t)part, lent) == WEFT_OK);
             EXPECT(wefti_signal_peer(endpoint, next, offset + part * sizeof *lent, round,
                                      (uint32_t)part) == WEFT_OK);
         }

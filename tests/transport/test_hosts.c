@@ -323,7 +323,8 @@ static int lends(wefti_endpoint_t *endpoint, void *user)
     EXPECT(wefti_region_alloc(endpoint, bytes + 4096, &offset) == WEFT_OK);
     for (uint32_t round = 1; round <= 4; round++) {
         memset(data, (int)(endpoint->rank * 16 + round), bytes);
-        EXPECT(wefti_put_lent(endpoint, next, offset + 4096, data, bytes, 2, &lent) == WEFT_OK);
+        EXPECT(wefti_put_zero_copy(endpoint, next, offset + 4096, data, bytes, 2, &lent) ==
+               WEFT_OK);
         EXPECT(wefti_signal_peer(endpoint, next, offset, round, 2) == WEFT_OK);
         EXPECT(wefti_wait_signal(endpoint, &lent, 0, "what is lent", NULL, NULL) == WEFT_OK);
         memset(data, 0xee, bytes);
@@ -665,7 +666,7 @@ static int forks(wefti_endpoint_t *endpoint, void *user)
         wrong += wefti_signal_peer(endpoint, other, offset, 9, 0) != WEFT_ERR_STATE;
         wrong += wefti_endpoint_barrier(endpoint) != WEFT_ERR_STATE;
         wefti_endpoint_progress(endpoint);
-        wefti_endpoint_doze(endpoint);
+        wefti_endpoint_yield_progress(endpoint);
         wefti_endpoint_abort(endpoint, WEFT_ERR_ABORTED, "not for the others");
         wefti_endpoint_close(endpoint);
         _exit(wrong);

@@ -97,7 +97,7 @@ static void segment_done(tcp_connection_t *connection, tcp_segment_t *segment)
         block_leave(connection, segment->block);
     }
     if (segment->lent != NULL) {
-        wefti_lent_back(segment->lent, 1);
+        wefti_source_release(segment->lent, 1);
     }
 }
 
@@ -384,7 +384,7 @@ static weft_status_t put_frame(tcp_connection_t *connection, const tcp_frame_t *
     }
     tcp_segment_t *segment = queue_add(connection, data, bytes);
     if (lent != NULL) {
-        wefti_lend(lent, 1);
+        wefti_source_acquire(lent, 1);
         segment->lent = lent;
     }
     if (!connection->blocked && (lent == NULL || connection->queued_bytes >= LENT_NOW_BYTES)) {

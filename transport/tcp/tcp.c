@@ -598,7 +598,7 @@ static void tcp_close(void *driver, bool forked)
 const wefti_link_driver_t wefti_link_tcp = {
     .name = "tcp",
     .caps = WEFTI_CAP_PUT | WEFTI_CAP_SIGNAL,
-    .card_bytes = sizeof(tcp_card_t),
+    .address_bytes = sizeof(tcp_card_t),
     .key_bytes = 0,
     .open = tcp_open,
     .join = tcp_join,

@@ -244,7 +244,7 @@ static void verbs_close(void *driver, bool forked)
 const wefti_link_driver_t wefti_link_verbs = {
     .name = "verbs",
     .caps = WEFTI_CAP_PUT | WEFTI_CAP_SIGNAL,
-    .card_bytes = sizeof(wefti_verbs_card_t),
+    .address_bytes = sizeof(wefti_verbs_card_t),
     .key_bytes = sizeof(wefti_verbs_key_t),
     .open = verbs_open,
     .join = verbs_join,

@@ -319,7 +319,7 @@ static void end_pair(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair)
         wefti_verbs_op_t *op = pair->first;
         pair->first = op->next;
         if (op->lent != NULL) {
-            wefti_lent_back(op->lent, 1);
+            wefti_source_release(op->lent, 1);
         }
         wefti_free(verbs->params.allocator, op);
     }

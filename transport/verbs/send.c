@@ -143,7 +143,7 @@ void wefti_verbs_retire(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair, ui
     for (; pair->done != end; pair->done++) {
         wefti_verbs_record_t *record = record_of(verbs, pair, pair->done);
         if (record->lent != NULL) {
-            wefti_lent_back(record->lent, 1);
+            wefti_source_release(record->lent, 1);
         }
         if (record->chunk >= 0) {
             verbs->free_chunks[verbs->free_count++] = (uint16_t)record->chunk;
@@ -195,7 +195,7 @@ static size_t put_part(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair,
     if (is_small) {
         attach_small(pair, request, span->data, bytes);
     } else if (in_place) {
-        wefti_lend(span->lent, 1);
+        wefti_source_acquire(span->lent, 1);
         record->lent = span->lent;
         attach(pair, request, span->data, bytes, lkey);
     } else {
@@ -350,7 +350,7 @@ static bool run_queue(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair)
         pair->first = op->next;
         pair->last = pair->first == NULL ? NULL : pair->last;
         if (op->lent != NULL) {
-            wefti_lent_back(op->lent, 1);
+            wefti_source_release(op->lent, 1);
         }
         wefti_free(verbs->params.allocator, op);
         if (pair->chain_count == WEFTI_VERBS_CHAIN && !ring(verbs, pair)) {
@@ -432,7 +432,7 @@ static bool queue_up(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair, const
         op->data = op->copy;
     }
     if (op->lent != NULL) {
-        wefti_lend(op->lent, 1);
+        wefti_source_acquire(op->lent, 1);
     }
     *(pair->last != NULL ? &pair->last->next : &pair->first) = op;
     pair->last = op;

@@ -160,11 +160,11 @@ static void test_gids_follow_the_family(void **state)
         if (v6) {
             nic_gid(0, 2, IBV_GID_TYPE_ROCE_V2, "fd00::5");
         }
-        wefti_verbs_card_t a = {.gid_mask = 1u << WEFTI_VERBS_GID_V2_IPV4 |
-                                            1u << WEFTI_VERBS_GID_V2_IPV6 |
-                                            1u << WEFTI_VERBS_GID_V1},
-                           b = {.gid_mask = (v6 ? 1u << WEFTI_VERBS_GID_V2_IPV6 : 0) |
-                                            1u << WEFTI_VERBS_GID_V1};
+        wefti_verbs_address_t a = {.gid_mask = 1u << WEFTI_VERBS_GID_V2_IPV4 |
+                                               1u << WEFTI_VERBS_GID_V2_IPV6 |
+                                               1u << WEFTI_VERBS_GID_V1},
+                              b = {.gid_mask = (v6 ? 1u << WEFTI_VERBS_GID_V2_IPV6 : 0) |
+                                               1u << WEFTI_VERBS_GID_V1};
         assert_int_equal(wefti_verbs_gid_common(&a, &b),
                          v6 ? WEFTI_VERBS_GID_V2_IPV6 : WEFTI_VERBS_GID_V1);
         nic.gids[0][1] = nic.gids[0][0]; /* link-local only, or before a global one */
@@ -189,7 +189,7 @@ static void test_gids_have_nothing_in_common(void **state)
     nic.gid_count[1] = 0;
     nic_gid(1, 0, IBV_GID_TYPE_ROCE_V2, "10.0.1.1");
     verbs_rank_t *ranks = world.ranks;
-    wefti_verbs_card_t cards[2] = {0};
+    wefti_verbs_address_t cards[2] = {0};
     static uint8_t offers[2][512], mine[512];
     const bool peers[2][2] = {{false, true}, {true, false}};
     for (uint32_t r = 0; r < 2; r++) {

@@ -295,7 +295,7 @@ static void test_peers_lie(void **state)
 static void test_strange_cards(void **state)
 {
     verbs_world_t world;
-    wefti_verbs_card_t cards[2] = {0};
+    wefti_verbs_address_t cards[2] = {0};
     const bool peers[2] = {false, true};
     (void)state;
     verbs_world_init(&world, 2);

@@ -75,7 +75,7 @@ static void choose_device(uint32_t rank, wefti_settings_t *settings)
 
 weft_status_t verbs_world_open(verbs_world_t *world)
 {
-    wefti_verbs_card_t cards[VERBS_RANKS] = {0};
+    wefti_verbs_address_t cards[VERBS_RANKS] = {0};
     uint8_t offers[VERBS_RANKS][VERBS_RANKS * 256], for_me[VERBS_RANKS * 256];
     bool peers[VERBS_RANKS];
     weft_status_t status = WEFT_OK;

@@ -2,8 +2,8 @@
 /*
  * Which device, port and GID a rank uses.
  *
- * Among the active ports that WEFT_VERBS_DEVICE allows, those next to the processors this thread
- * may run on go first, then the fastest; ranks of one host take equal ones in turn.
+ * Among the active ports that WEFT_VERBS_DEVICE allows, ports close to the processors of this
+ * thread come first, then the fastest. Ranks of one host share equal ports in turn.
  */
 #include "transport/verbs/verbs.h"
 
@@ -16,6 +16,8 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
+#include "runtime/base/memory.h"
+#include "runtime/machine/cluster.h"
 
 #define CANDIDATES_MAX 64u
 #define GID_ENTRIES_MAX 512u
@@ -23,83 +25,49 @@
 typedef struct candidate {
     struct ibv_device *device;
     uint8_t port;
-    bool far;      /* no processor of this rank is next to it */
+    bool far;      /* not close to any processor of this rank */
     uint64_t rate; /* in units of 2.5 Gbit/s */
 } candidate_t;
 
-/* ---- patterns: mlx5_*, rxe0:1 ---- */
-
-static bool matches_one(const char *pattern, size_t length, const char *name, uint32_t port)
+/* WEFT_VERBS_DEVICE: patterns such as mlx5_*, rxe0:1. */
+static bool allowed(const wefti_verbs_settings_t *settings, const char *name, uint32_t port)
 {
-    char text[64];
-    if (length >= sizeof text) {
-        return false;
-    }
-    memcpy(text, pattern, length);
-    text[length] = '\0';
-    char *colon = strrchr(text, ':');
-    if (colon != NULL) {
-        *colon = '\0';
-        if (strtoul(colon + 1, NULL, 10) != port) {
-            return false;
+    char patterns[sizeof settings->device], *rest = NULL;
+    memcpy(patterns, settings->device, sizeof patterns);
+    for (char *at = strtok_r(patterns, ",", &rest); at != NULL; at = strtok_r(NULL, ",", &rest)) {
+        char *colon = strchr(at, ':');
+        if (colon != NULL) {
+            *colon = '\0';
         }
-    }
-    return fnmatch(text, name, 0) == 0;
-}
-
-static bool allowed(const char *patterns, const char *name, uint32_t port)
-{
-    if (patterns[0] == '\0') {
-        return true;
-    }
-    for (const char *at = patterns; *at != '\0';) {
-        size_t length = strcspn(at, ",");
-        if (matches_one(at, length, name, port)) {
+        if (fnmatch(at, name, 0) == 0 && (colon == NULL || strtoul(colon + 1, NULL, 10) == port)) {
             return true;
         }
-        at += length + (at[length] == ',');
     }
-    return false;
+    return settings->device[0] == '\0';
 }
 
-/* ---- where a device is ---- */
-
-/* True when a list as "0-3,8" has one of the set; also when there is no list. */
-static bool list_meets(const char *list, const cpu_set_t *set)
-{
-    const char *at = list;
-    bool any = false;
-    while (*at >= '0' && *at <= '9') {
-        char *end;
-        unsigned long first = strtoul(at, &end, 10), last = first;
-        if (*end == '-') {
-            last = strtoul(end + 1, &end, 10);
-        }
-        for (unsigned long cpu = first; cpu <= last && cpu < CPU_SETSIZE; cpu++) {
-            if (CPU_ISSET(cpu, set)) {
-                return true;
-            }
-        }
-        any = true;
-        at = *end == ',' ? end + 1 : end;
-    }
-    return !any;
-}
-
+/* A device without a list of processors (soft-RoCE) is close to all of them. */
 static bool is_far(const struct ibv_device *device)
 {
     char path[sizeof device->ibdev_path + 32], list[1024] = "";
-    cpu_set_t set;
+    cpu_set_t own;
+    wefti_arena_t arena;
+    uint32_t *cpus, count = 0, common = 0;
     snprintf(path, sizeof path, "%s/device/local_cpulist", device->ibdev_path);
     FILE *file = fopen(path, "re");
     if (file == NULL) {
-        return false; /* nothing real: next to everybody */
+        return false;
     }
-    if (fgets(list, sizeof list, file) == NULL) {
-        list[0] = '\0';
+    wefti_arena_init(&arena, NULL, 0);
+    if (fgets(list, sizeof list, file) != NULL && sched_getaffinity(0, sizeof own, &own) == 0 &&
+        wefti_cpulist_parse(list, CPU_SETSIZE, &arena, &cpus, &count) == WEFT_OK) {
+        for (uint32_t i = 0; i < count; i++) {
+            common += CPU_ISSET(cpus[i], &own) != 0;
+        }
     }
     fclose(file);
-    return sched_getaffinity(0, sizeof set, &set) == 0 && !list_meets(list, &set);
+    wefti_arena_deinit(&arena);
+    return count > 0 && common == 0;
 }
 
 static uint64_t rate_of(const struct ibv_port_attr *port)
@@ -128,36 +96,38 @@ static int by_worth(const void *a, const void *b)
     return order != 0 ? order : (int)x->port - (int)y->port;
 }
 
-/* Adds the device's active ports; why says what was wrong with the latest one. */
-static void look_at(const wefti_verbs_t *verbs, struct ibv_device *device, candidate_t *list,
-                    uint32_t *count, char *why, size_t why_bytes)
+/* Adds the device's active ports. The error is about the last port or call that is of no use. */
+static weft_status_t look_at(const wefti_verbs_t *verbs, struct ibv_device *device,
+                             candidate_t *list, uint32_t *count)
 {
     const char *name = ibv_get_device_name(device);
     struct ibv_device_attr attr;
+    struct ibv_port_attr port_attr;
+    weft_status_t status = WEFT_OK;
     errno = 0;
     struct ibv_context *context = ibv_open_device(device);
     if (context == NULL) {
-        snprintf(why, why_bytes, "ibv_open_device failed on %s: %s", name, strerror(errno));
-        return;
+        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "ibv_open_device failed on %s", name);
     }
     int error = ibv_query_device(context, &attr);
     if (error != 0) {
-        snprintf(why, why_bytes, "ibv_query_device failed on %s: %s", name, strerror(error));
+        status =
+            wefti_error_errno(WEFT_ERR_UNSUPPORTED, error, "ibv_query_device failed on %s", name);
     }
     for (uint32_t port = 1; error == 0 && port <= attr.phys_port_cnt; port++) {
-        struct ibv_port_attr port_attr;
-        if (!allowed(verbs->params.settings->verbs.device, name, port)) {
+        if (!allowed(&verbs->params.settings->verbs, name, port)) {
             continue;
         }
         if (ibv_query_port(context, (uint8_t)port, &port_attr) != 0 ||
             port_attr.state != IBV_PORT_ACTIVE) {
-            snprintf(why, why_bytes, "%s: port %u is not active", name, port);
+            status = wefti_error(WEFT_ERR_UNSUPPORTED, "%s: port %u is not active", name, port);
         } else if (*count < CANDIDATES_MAX) {
             list[(*count)++] =
                 (candidate_t){device, (uint8_t)port, is_far(device), rate_of(&port_attr)};
         }
     }
     ibv_close_device(context);
+    return status;
 }
 
 /* Ranks of one host take equally good ports in turn. */
@@ -201,7 +171,7 @@ static bool is_zero(const union ibv_gid *gid)
 }
 
 /* The first GID of every kind; with WEFT_VERBS_GID_INDEX that one only. */
-static weft_status_t read_gids(wefti_verbs_t *verbs, wefti_verbs_card_t *card)
+static weft_status_t read_gids(wefti_verbs_t *verbs, wefti_verbs_address_t *address)
 {
     int wanted = verbs->params.settings->verbs.gid_index;
     struct ibv_gid_entry *entries =
@@ -213,12 +183,12 @@ static weft_status_t read_gids(wefti_verbs_t *verbs, wefti_verbs_card_t *card)
     for (ssize_t i = 0; i < count; i++) {
         wefti_verbs_gid_kind_t kind = kind_of(&entries[i]);
         if (entries[i].port_num != verbs->port || is_zero(&entries[i].gid) ||
-            (card->gid_mask & 1u << kind) != 0 ||
+            (address->gid_mask & 1u << kind) != 0 ||
             (wanted >= 0 && entries[i].gid_index != (uint32_t)wanted)) {
             continue;
         }
-        card->gid_mask |= 1u << kind;
-        memcpy(card->gids[kind], entries[i].gid.raw, sizeof card->gids[kind]);
+        address->gid_mask |= 1u << kind;
+        memcpy(address->gids[kind], entries[i].gid.raw, sizeof address->gids[kind]);
         verbs->gid_index[kind] = (int)entries[i].gid_index;
     }
     wefti_free(verbs->params.allocator, entries);
@@ -226,12 +196,12 @@ static weft_status_t read_gids(wefti_verbs_t *verbs, wefti_verbs_card_t *card)
         return wefti_error_errno(WEFT_ERR_UNSUPPORTED, (int)-count,
                                  "%s port %u: cannot read the GID table", verbs->name, verbs->port);
     }
-    if (card->gid_mask == 0 && wanted >= 0) {
+    if (address->gid_mask == 0 && wanted >= 0) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "%s port %u: no GID at index %d; set WEFT_VERBS_GID_INDEX", verbs->name,
                            verbs->port, wanted);
     }
-    if (card->gid_mask == 0 && verbs->port_attr.link_layer == IBV_LINK_LAYER_ETHERNET) {
+    if (address->gid_mask == 0 && verbs->port_attr.link_layer == IBV_LINK_LAYER_ETHERNET) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "%s port %u: no GID; check that its network interface has an address",
                            verbs->name, verbs->port);
@@ -239,8 +209,8 @@ static weft_status_t read_gids(wefti_verbs_t *verbs, wefti_verbs_card_t *card)
     return WEFT_OK;
 }
 
-wefti_verbs_gid_kind_t wefti_verbs_gid_common(const wefti_verbs_card_t *a,
-                                              const wefti_verbs_card_t *b)
+wefti_verbs_gid_kind_t wefti_verbs_gid_common(const wefti_verbs_address_t *a,
+                                              const wefti_verbs_address_t *b)
 {
     uint32_t both = a->gid_mask & b->gid_mask;
     uint32_t kind = 0;
@@ -250,18 +220,18 @@ wefti_verbs_gid_kind_t wefti_verbs_gid_common(const wefti_verbs_card_t *a,
     return (wefti_verbs_gid_kind_t)kind;
 }
 
-static void gid_text(const wefti_verbs_card_t *card, wefti_verbs_gid_kind_t kind, char *text,
+static void gid_text(const wefti_verbs_address_t *address, wefti_verbs_gid_kind_t kind, char *text,
                      size_t bytes)
 {
-    const uint8_t *raw = card->gids[kind];
+    const uint8_t *raw = address->gids[kind];
     bool is_v4 = kind == WEFTI_VERBS_GID_V2_IPV4;
-    char address[INET6_ADDRSTRLEN];
-    inet_ntop(is_v4 ? AF_INET : AF_INET6, is_v4 ? raw + 12 : raw, address, sizeof address);
-    snprintf(text, bytes, "%.31s port %u %s", card->device, card->port, address);
+    char number[INET6_ADDRSTRLEN];
+    inet_ntop(is_v4 ? AF_INET : AF_INET6, is_v4 ? raw + 12 : raw, number, sizeof number);
+    snprintf(text, bytes, "%.31s port %u %s", address->device, address->port, number);
 }
 
-void wefti_verbs_describe_path(const wefti_verbs_card_t *a, const wefti_verbs_card_t *b, char *text,
-                               size_t bytes)
+void wefti_verbs_describe_path(const wefti_verbs_address_t *a, const wefti_verbs_address_t *b,
+                               char *text, size_t bytes)
 {
     wefti_verbs_gid_kind_t kind = wefti_verbs_gid_common(a, b);
     if (kind == WEFTI_VERBS_GID_KINDS) {
@@ -283,7 +253,8 @@ static uint32_t mtu_of(const wefti_verbs_t *verbs)
     return wanted != 0 && wanted < active ? wanted : active;
 }
 
-static weft_status_t use(wefti_verbs_t *verbs, const candidate_t *chosen, wefti_verbs_card_t *card)
+static weft_status_t use(wefti_verbs_t *verbs, const candidate_t *chosen,
+                         wefti_verbs_address_t *address)
 {
     snprintf(verbs->name, sizeof verbs->name, "%s", ibv_get_device_name(chosen->device));
     verbs->port = chosen->port;
@@ -300,41 +271,39 @@ static weft_status_t use(wefti_verbs_t *verbs, const candidate_t *chosen, wefti_
         return wefti_error_errno(WEFT_ERR_UNSUPPORTED, error, "ibv_query_port failed on %s port %u",
                                  verbs->name, verbs->port);
     }
-    card->magic = WEFTI_VERBS_CARD_MAGIC;
-    card->version = WEFTI_VERBS_CARD_VERSION;
-    card->mtu = mtu_of(verbs);
-    card->lid = verbs->port_attr.lid;
-    card->link_layer = verbs->port_attr.link_layer;
-    card->port = verbs->port;
-    snprintf(card->device, sizeof card->device, "%s", verbs->name);
-    return read_gids(verbs, card);
+    address->magic = WEFTI_VERBS_ADDRESS_MAGIC;
+    address->version = WEFTI_VERBS_ADDRESS_VERSION;
+    address->mtu = mtu_of(verbs);
+    address->lid = verbs->port_attr.lid;
+    address->link_layer = verbs->port_attr.link_layer;
+    address->port = verbs->port;
+    snprintf(address->device, sizeof address->device, "%s", verbs->name);
+    return read_gids(verbs, address);
 }
 
-weft_status_t wefti_verbs_device_open(wefti_verbs_t *verbs, wefti_verbs_card_t *out_card)
+weft_status_t wefti_verbs_device_open(wefti_verbs_t *verbs, wefti_verbs_address_t *out_address)
 {
     const char *patterns = verbs->params.settings->verbs.device;
     candidate_t list[CANDIDATES_MAX];
-    char why[160] = "";
     uint32_t count = 0;
     int device_count = 0;
+    weft_status_t status = WEFT_OK;
     errno = 0;
     struct ibv_device **devices = ibv_get_device_list(&device_count);
     if (devices == NULL) {
         return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "ibv_get_device_list failed");
     }
     for (int i = 0; i < device_count; i++) {
-        look_at(verbs, devices[i], list, &count, why, sizeof why);
+        weft_status_t looked = look_at(verbs, devices[i], list, &count);
+        status = looked < 0 ? looked : status;
     }
-    weft_status_t status = WEFT_OK;
     if (count > 0) {
-        status = use(verbs, pick(verbs, list, count), out_card);
-    } else if (why[0] != '\0') {
-        status = wefti_error(WEFT_ERR_UNSUPPORTED, "%s", why);
-    } else if (device_count > 0 && patterns[0] != '\0') {
+        status = use(verbs, pick(verbs, list, count), out_address);
+    } else if (status == WEFT_OK && device_count > 0 && patterns[0] != '\0') {
         status = wefti_error(WEFT_ERR_UNSUPPORTED,
                              "WEFT_VERBS_DEVICE: none of %d RDMA devices is called '%s'",
                              device_count, patterns);
-    } else {
+    } else if (status == WEFT_OK) {
         status = wefti_error(WEFT_ERR_UNSUPPORTED, "no RDMA device on this machine");
     }
     ibv_free_device_list(devices);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The verbs driver's table: opening, joining, what people are told, closing. */
+/* The verbs driver's function table: open, join, describe, close. */
 #include "transport/verbs/verbs.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@
 
 #include "runtime/base/error.h"
 
-/* So many ranks may have two queue pairs per pair of ranks without being asked. */
+/* Largest world that has two queue pairs per pair of ranks by default. */
 #define SMALL_WORLD 64u
 
 static uint32_t pairs_per_peer(const wefti_link_params_t *params)
@@ -19,60 +19,60 @@ static uint32_t pairs_per_peer(const wefti_link_params_t *params)
 
 static void verbs_close(void *driver, bool forked);
 
-static weft_status_t verbs_open(const wefti_link_params_t *params, void **out_driver,
-                                void *out_card)
+static weft_status_t open_all(wefti_verbs_t *verbs, wefti_verbs_address_t *out_address)
 {
-    wefti_verbs_card_t card = {0};
+    const wefti_link_params_t *params = &verbs->params;
+    verbs->peers = wefti_alloc(params->allocator, params->world_size * sizeof *verbs->peers);
+    verbs->addresses =
+        wefti_alloc(params->allocator, params->world_size * sizeof *verbs->addresses);
+    WEFT_RETURN_IF_NO_MEMORY(verbs->peers != NULL && verbs->addresses != NULL);
+    WEFT_RETURN_IF_ERROR(wefti_verbs_device_open(verbs, out_address));
+    verbs->pd = ibv_alloc_pd(verbs->context);
+    if (verbs->pd == NULL) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "ibv_alloc_pd failed on %s", verbs->name);
+    }
+    WEFT_RETURN_IF_ERROR(wefti_verbs_events_open(verbs));
+    return wefti_verbs_pool_create(verbs);
+}
+
+static weft_status_t verbs_open(const wefti_link_params_t *params, void **out_driver,
+                                void *out_address)
+{
+    wefti_verbs_address_t address = {0};
     wefti_verbs_t *verbs = wefti_alloc(params->allocator, sizeof *verbs);
     *out_driver = NULL;
-    if (verbs == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(verbs);
     verbs->params = *params;
     verbs->epoll_fd = -1;
     verbs->per_peer = pairs_per_peer(params);
     pthread_mutex_init(&verbs->lock, NULL);
-    weft_status_t status = WEFT_ERR_NO_MEMORY;
-    verbs->peers = wefti_alloc(params->allocator, params->world_size * sizeof *verbs->peers);
-    verbs->cards = wefti_alloc(params->allocator, params->world_size * sizeof *verbs->cards);
-    if (verbs->peers == NULL || verbs->cards == NULL) {
-        goto fail;
+    if (open_all(verbs, &address) < 0) {
+        verbs_close(verbs, false);
+        return WEFT_ERR_UNSUPPORTED; /* another driver can serve the peers, whatever failed */
     }
-    WEFT_TRY(status, wefti_verbs_device_open(verbs, &card), fail);
-    verbs->message_bytes = verbs->port_attr.max_msg_sz;
-    verbs->pd = ibv_alloc_pd(verbs->context);
-    if (verbs->pd == NULL) {
-        status = wefti_error(WEFT_ERR_UNSUPPORTED, "ibv_alloc_pd failed on %s", verbs->name);
-        goto fail;
-    }
-    WEFT_TRY(status, wefti_verbs_events_open(verbs), fail);
-    WEFT_TRY(status, wefti_verbs_pool_create(verbs), fail);
-    memcpy(out_card, &card, sizeof card);
+    memcpy(out_address, &address, sizeof address);
     *out_driver = verbs;
     return WEFT_OK;
-fail:
-    verbs_close(verbs, false);
-    /* Nothing that another driver could not do instead. */
-    return WEFT_ERR_UNSUPPORTED;
 }
 
-static weft_status_t verbs_join(void *driver, const uint8_t *cards, const bool *peers)
+static weft_status_t verbs_join(void *driver, const uint8_t *addresses, const bool *peers)
 {
     wefti_verbs_t *verbs = driver;
-    memcpy(verbs->cards, cards, verbs->params.world_size * sizeof *verbs->cards);
+    memcpy(verbs->addresses, addresses, verbs->params.world_size * sizeof *verbs->addresses);
     for (uint32_t r = 0; r < verbs->params.world_size; r++) {
-        wefti_verbs_card_t *card = &verbs->cards[r];
+        wefti_verbs_address_t *address = &verbs->addresses[r];
         if (!peers[r] || r == verbs->params.rank) {
             continue;
         }
-        card->device[sizeof card->device - 1] = '\0';
-        if (card->magic != WEFTI_VERBS_CARD_MAGIC || card->version != WEFTI_VERBS_CARD_VERSION) {
+        address->device[sizeof address->device - 1] = '\0';
+        if (address->magic != WEFTI_VERBS_ADDRESS_MAGIC ||
+            address->version != WEFTI_VERBS_ADDRESS_VERSION) {
             return wefti_error(WEFT_ERR_MISMATCH,
                                "version mismatch: rank %u runs another version of Weft", r);
         }
         verbs->peers[r].served = true;
-        wefti_verbs_describe_path(&verbs->cards[verbs->params.rank], card, verbs->peers[r].path,
-                                  sizeof verbs->peers[r].path);
+        wefti_verbs_describe_path(&verbs->addresses[verbs->params.rank], address,
+                                  verbs->peers[r].path, sizeof verbs->peers[r].path);
     }
     return wefti_verbs_queue_pairs_create(verbs);
 }
@@ -94,7 +94,7 @@ static weft_status_t verbs_offer(void *driver, uint8_t *out_offers)
         }
         wefti_verbs_queue_pair_t **pairs = &verbs->queue_pairs[(size_t)r * verbs->per_peer];
         wefti_verbs_offer_t offer = {.mailbox = (uintptr_t)pairs[0]->slots,
-                                     .rkey = verbs->mailbox_mr->rkey,
+                                     .rkey = verbs->mailbox.mr->rkey,
                                      .depth = verbs->recv_depth};
         uint8_t *at = out_offers + r * each;
         memcpy(at, &offer, sizeof offer);
@@ -121,7 +121,7 @@ static weft_status_t verbs_offered(void *driver, const uint8_t *offers)
             status = wefti_verbs_connect(verbs, r, &offer, numbers);
         }
     }
-    pthread_mutex_unlock(&verbs->lock); /* the owner hears of breaks when it is ready: later */
+    pthread_mutex_unlock(&verbs->lock); /* breaks are reported later, when the owner is ready */
     return status;
 }
 
@@ -161,22 +161,16 @@ static void verbs_stats(void *driver, uint32_t peer, wefti_link_stats_t *out)
 
 /* ---- closing ---- */
 
-static void free_queue_pairs(wefti_verbs_t *verbs, bool forked)
+static void free_queue_pairs(wefti_verbs_t *verbs)
 {
-    uint32_t count = verbs->params.world_size * verbs->per_peer;
-    for (uint32_t r = 0; !forked && verbs->peers != NULL && r < verbs->params.world_size; r++) {
+    for (uint32_t r = 0; verbs->peers != NULL && r < verbs->params.world_size; r++) {
         wefti_verbs_break(verbs, r, NULL);
     }
-    for (uint32_t i = 0; verbs->queue_pairs != NULL && i < count; i++) {
-        wefti_verbs_queue_pair_t *pair = verbs->queue_pairs[i];
-        while (pair != NULL && pair->first != NULL) { /* forked: copies of the parent's */
-            wefti_verbs_op_t *op = pair->first;
-            pair->first = op->next;
-            wefti_free(verbs->params.allocator, op);
-        }
-        if (pair != NULL) {
-            wefti_free(verbs->params.allocator, pair->records);
-            wefti_free(verbs->params.allocator, pair);
+    for (uint32_t i = 0;
+         verbs->queue_pairs != NULL && i < verbs->params.world_size * verbs->per_peer; i++) {
+        if (verbs->queue_pairs[i] != NULL) {
+            wefti_free(verbs->params.allocator, verbs->queue_pairs[i]->records);
+            wefti_free(verbs->params.allocator, verbs->queue_pairs[i]);
         }
     }
     wefti_free(verbs->params.allocator, verbs->queue_pairs);
@@ -192,7 +186,7 @@ static void close_device(wefti_verbs_t *verbs)
         }
         ibv_destroy_cq(verbs->cq);
     }
-    wefti_verbs_memory_free(verbs, false);
+    wefti_verbs_memory_free(verbs);
     if (verbs->channel != NULL) {
         ibv_destroy_comp_channel(verbs->channel);
     }
@@ -204,18 +198,13 @@ static void close_device(wefti_verbs_t *verbs)
     }
 }
 
-/* In a forked child libibverbs must not be asked for anything: its commands would reach the
- * parent's queue pairs. */
-static void close_copies(wefti_verbs_t *verbs)
+/* In a forked child: commands of libibverbs would reach the parent's queue pairs, and its lock may
+ * be held by a thread that the child does not have. Memory is freed when the child ends. */
+static void close_copies(const wefti_verbs_t *verbs)
 {
-    wefti_verbs_memory_free(verbs, true);
-    if (verbs->channel != NULL) {
-        close(verbs->channel->fd);
-    }
-    if (verbs->context != NULL) {
-        close(verbs->context->async_fd);
-        close(verbs->context->cmd_fd);
-    }
+    close(verbs->channel->fd);
+    close(verbs->context->async_fd);
+    close(verbs->context->cmd_fd);
 }
 
 static void verbs_close(void *driver, bool forked)
@@ -224,19 +213,17 @@ static void verbs_close(void *driver, bool forked)
     if (verbs == NULL) {
         return;
     }
-    free_queue_pairs(verbs, forked);
-    if (forked) {
-        close_copies(verbs);
-    } else {
-        close_device(verbs);
-    }
     if (verbs->epoll_fd >= 0) {
         close(verbs->epoll_fd);
     }
-    if (!forked) { /* there it may be held by a thread that the child has not */
-        pthread_mutex_destroy(&verbs->lock);
+    if (forked) {
+        close_copies(verbs);
+        return;
     }
-    wefti_free(verbs->params.allocator, verbs->cards);
+    free_queue_pairs(verbs);
+    close_device(verbs);
+    pthread_mutex_destroy(&verbs->lock);
+    wefti_free(verbs->params.allocator, verbs->addresses);
     wefti_free(verbs->params.allocator, verbs->peers);
     wefti_free(verbs->params.allocator, verbs);
 }
@@ -244,7 +231,7 @@ static void verbs_close(void *driver, bool forked)
 const wefti_link_driver_t wefti_link_verbs = {
     .name = "verbs",
     .caps = WEFTI_CAP_PUT | WEFTI_CAP_SIGNAL,
-    .address_bytes = sizeof(wefti_verbs_card_t),
+    .address_bytes = sizeof(wefti_verbs_address_t),
     .key_bytes = sizeof(wefti_verbs_key_t),
     .open = verbs_open,
     .join = verbs_join,

@@ -15,7 +15,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/text.h"
 
-/* Registers, or says what stood in the way; most often it is the limit of locked memory. */
+/* Most often fails because of the limit of locked memory. */
 static weft_status_t register_memory(const wefti_verbs_t *verbs, void *address, size_t bytes,
                                      bool remote, const char *what, struct ibv_mr **out_mr)
 {
@@ -38,42 +38,44 @@ static weft_status_t register_memory(const wefti_verbs_t *verbs, void *address, 
                              verbs->name, wefti_format_bytes(bytes, size), what, hint);
 }
 
-/* Pages that forked children do not get: the device would go on with the parent's. */
-static void *map_pages(size_t bytes)
+/* Pages that forked children do not inherit: the device continues with the parent's. */
+static weft_status_t buffer_create(const wefti_verbs_t *verbs, size_t bytes, bool remote,
+                                   const char *what, wefti_verbs_buffer_t *out)
 {
     void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (pages == MAP_FAILED) {
-        wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: cannot allocate %zu bytes of buffers",
-                    bytes);
-        return NULL;
+        return wefti_error(WEFT_ERR_NO_MEMORY,
+                           "out of memory: cannot allocate %zu bytes of buffers", bytes);
     }
     (void)madvise(pages, bytes, MADV_DONTFORK);
-    return pages;
+    *out = (wefti_verbs_buffer_t){.data = pages, .bytes = bytes};
+    return register_memory(verbs, pages, bytes, remote, what, &out->mr);
+}
+
+static void buffer_destroy(const wefti_verbs_buffer_t *buffer)
+{
+    if (buffer->mr != NULL) {
+        ibv_dereg_mr(buffer->mr);
+    }
+    if (buffer->data != NULL) {
+        munmap(buffer->data, buffer->bytes);
+    }
 }
 
 weft_status_t wefti_verbs_pool_create(wefti_verbs_t *verbs)
 {
-    size_t bytes = (size_t)WEFTI_VERBS_CHUNKS * WEFTI_VERBS_CHUNK_BYTES;
-    verbs->pool = map_pages(bytes);
-    if (verbs->pool == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
     for (uint32_t i = 0; i < WEFTI_VERBS_CHUNKS; i++) {
         verbs->free_chunks[verbs->free_count++] = (uint16_t)(WEFTI_VERBS_CHUNKS - 1 - i);
     }
-    return register_memory(verbs, verbs->pool, bytes, false, "buffers", &verbs->pool_mr);
+    return buffer_create(verbs, (size_t)WEFTI_VERBS_CHUNKS * WEFTI_VERBS_CHUNK_BYTES, false,
+                         "buffers", &verbs->pool);
 }
 
 weft_status_t wefti_verbs_mailbox_create(wefti_verbs_t *verbs)
 {
     size_t slots = (size_t)verbs->params.world_size * verbs->per_peer * verbs->recv_depth;
-    verbs->mailbox_bytes = slots * sizeof *verbs->mailbox;
-    verbs->mailbox = map_pages(verbs->mailbox_bytes);
-    if (verbs->mailbox == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    return register_memory(verbs, verbs->mailbox, verbs->mailbox_bytes, true, "slots for signals",
-                           &verbs->mailbox_mr);
+    return buffer_create(verbs, slots * sizeof(wefti_verbs_slot_t), true, "slots for signals",
+                         &verbs->mailbox);
 }
 
 /* ---- pieces of the region ---- */
@@ -90,18 +92,14 @@ static void piece_free(wefti_verbs_t *verbs, wefti_verbs_piece_t *piece)
 static weft_status_t add_piece(wefti_verbs_t *verbs, size_t from, size_t to)
 {
     wefti_verbs_piece_t piece = {.from = from, .to = to};
-    weft_status_t status =
-        wefti_array_reserve(verbs->params.allocator, &verbs->pieces, &verbs->piece_capacity,
-                            verbs->piece_count + 1, sizeof *verbs->pieces);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(wefti_array_reserve(verbs->params.allocator, &verbs->pieces,
+                                             &verbs->piece_capacity, verbs->piece_count + 1,
+                                             sizeof *verbs->pieces));
     piece.rkeys =
         wefti_alloc(verbs->params.allocator, verbs->params.world_size * sizeof *piece.rkeys);
-    if (piece.rkeys == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    status = register_memory(verbs, verbs->base + from, to - from, true, "the region", &piece.mr);
+    WEFT_RETURN_IF_NO_MEMORY(piece.rkeys);
+    weft_status_t status =
+        register_memory(verbs, verbs->base + from, to - from, true, "the region", &piece.mr);
     if (status < 0) {
         piece_free(verbs, &piece);
         return status;
@@ -170,28 +168,12 @@ const wefti_verbs_piece_t *wefti_verbs_piece_at(const wefti_verbs_t *verbs, size
                                                                          : NULL;
 }
 
-void wefti_verbs_memory_free(wefti_verbs_t *verbs, bool forked)
+void wefti_verbs_memory_free(wefti_verbs_t *verbs)
 {
     for (size_t i = 0; i < verbs->piece_count; i++) {
-        if (forked) {
-            verbs->pieces[i].mr = NULL; /* the parent's */
-        }
         piece_free(verbs, &verbs->pieces[i]);
     }
     wefti_free(verbs->params.allocator, verbs->pieces);
-    if (forked) {
-        return; /* buffers are not inherited */
-    }
-    if (verbs->pool_mr != NULL) {
-        ibv_dereg_mr(verbs->pool_mr);
-    }
-    if (verbs->mailbox_mr != NULL) {
-        ibv_dereg_mr(verbs->mailbox_mr);
-    }
-    if (verbs->pool != NULL) {
-        munmap(verbs->pool, (size_t)WEFTI_VERBS_CHUNKS * WEFTI_VERBS_CHUNK_BYTES);
-    }
-    if (verbs->mailbox != NULL) {
-        munmap(verbs->mailbox, verbs->mailbox_bytes);
-    }
+    buffer_destroy(&verbs->pool);
+    buffer_destroy(&verbs->mailbox);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Completions, events of the device, and what is done before somebody sleeps. */
+/* Completions, events of the device, and arming them before a thread sleeps. */
 #include "transport/verbs/verbs.h"
 
 #include <arpa/inet.h>
@@ -12,67 +12,38 @@
 #include "runtime/base/error.h"
 
 #define BATCH 16
-/* So many batches at once: whoever wants to put must wait meanwhile. */
+/* Per call: threads that put wait for the lock meanwhile. */
 #define BATCHES_MAX 16u
-/* Events of the device are rare and asking costs a system call. */
+/* Events of the device are rare, and reading them costs a system call. */
 #define LOOKS_PER_EVENT 4096u
 
-/* Receives that were used, given back in one call. */
-typedef struct refill {
-    wefti_verbs_queue_pair_t *pair;
-    uint32_t count;
-} refill_t;
-
-static void post_refill(wefti_verbs_t *verbs, refill_t *refill)
-{
-    wefti_verbs_queue_pair_t *pair = refill->pair;
-    uint32_t count = refill->count;
-    *refill = (refill_t){0};
-    if (count > 0 && pair->qp != NULL && wefti_verbs_post_receives(verbs, pair, count) < 0) {
-        wefti_verbs_break_pair(verbs, pair, weft_last_error());
-    }
-}
-
 static void complete_receive(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair,
-                             const struct ibv_wc *wc, refill_t *refill)
+                             const struct ibv_wc *wc)
 {
-    bool credited = false;
     uint32_t immediate = ntohl(wc->imm_data);
-    if (wc->opcode != IBV_WC_RECV_RDMA_WITH_IMM ||
-        !wefti_verbs_receive(verbs, pair, immediate, &credited)) {
-        char what[80];
-        snprintf(what, sizeof what, "protocol error: unexpected immediate 0x%08x from the peer",
-                 immediate);
-        wefti_verbs_break_pair(verbs, pair, what);
+    if (wc->opcode != IBV_WC_RECV_RDMA_WITH_IMM || !wefti_verbs_receive(verbs, pair, immediate)) {
+        wefti_verbs_break_pair(
+            verbs, pair, "protocol error: unexpected immediate 0x%08x from the peer", immediate);
         return;
     }
     verbs->peers[pair->peer].stats.bytes_received += wc->byte_len;
-    refill->pair = pair;
-    refill->count++;
-    pair->owed += !credited;
-    if (pair->owed >= verbs->recv_depth / 2) {
-        wefti_verbs_todo(verbs, pair);
-    }
+    pair->receives_used++;
+    wefti_verbs_todo(verbs, pair);
 }
 
-static void complete(wefti_verbs_t *verbs, const struct ibv_wc *wc, refill_t *refill)
+static void complete(wefti_verbs_t *verbs, const struct ibv_wc *wc)
 {
     wefti_verbs_queue_pair_t *pair = verbs->queue_pairs[(uint32_t)wc->wr_id];
-    if (refill->pair != pair) {
-        post_refill(verbs, refill);
-    }
+    bool is_receive = wc->wr_id >> 63 != 0;
     if (pair->qp == NULL) {
         return; /* it broke before */
     }
-    bool is_receive = wc->wr_id >> 63 != 0;
     if (wc->status != IBV_WC_SUCCESS) {
-        char what[160];
-        snprintf(what, sizeof what, "%s: %s (completion status %d, vendor error %u)",
-                 is_receive ? "receive" : "send", ibv_wc_status_str(wc->status), (int)wc->status,
-                 wc->vendor_err);
-        wefti_verbs_break_pair(verbs, pair, what);
+        wefti_verbs_break_pair(verbs, pair, "%s: %s (completion status %d, vendor error %u)",
+                               is_receive ? "receive" : "send", ibv_wc_status_str(wc->status),
+                               (int)wc->status, wc->vendor_err);
     } else if (is_receive) {
-        complete_receive(verbs, pair, wc, refill);
+        complete_receive(verbs, pair, wc);
     } else {
         uint32_t number = (uint32_t)(wc->wr_id >> 32);
         wefti_verbs_retire(verbs, pair, pair->done + ((number + 1 - pair->done) & 0x7fffffffu));
@@ -89,19 +60,17 @@ static void break_all(wefti_verbs_t *verbs, const char *what)
 static bool poll_completions(wefti_verbs_t *verbs)
 {
     struct ibv_wc completions[BATCH];
-    refill_t refill = {0};
     bool moved = false;
     int count = BATCH;
     for (uint32_t batch = 0; batch < BATCHES_MAX && count == BATCH && verbs->cq != NULL; batch++) {
         count = ibv_poll_cq(verbs->cq, BATCH, completions);
         for (int i = 0; i < count; i++) {
-            complete(verbs, &completions[i], &refill);
+            complete(verbs, &completions[i]);
         }
-        post_refill(verbs, &refill);
         moved = moved || count > 0;
     }
     if (count < 0) {
-        break_all(verbs, "the completion queue cannot be read");
+        break_all(verbs, "ibv_poll_cq failed");
     }
     return moved;
 }
@@ -120,39 +89,19 @@ static bool look(wefti_verbs_t *verbs)
 
 /* ---- events ---- */
 
-static void take_event(wefti_verbs_t *verbs, enum ibv_event_type type,
-                       wefti_verbs_queue_pair_t *pair)
+static void take_event(wefti_verbs_t *verbs, enum ibv_event_type type)
 {
     const char *text = ibv_event_type_str(type);
-    char what[120];
-    switch (type) {
-    case IBV_EVENT_QP_FATAL:
-    case IBV_EVENT_QP_REQ_ERR:
-    case IBV_EVENT_QP_ACCESS_ERR:
-        if (pair != NULL && pair->qp != NULL) {
-            wefti_verbs_break_pair(verbs, pair, text);
-        }
-        break;
-    case IBV_EVENT_CQ_ERR:
-    case IBV_EVENT_DEVICE_FATAL:
+    if (type == IBV_EVENT_CQ_ERR || type == IBV_EVENT_DEVICE_FATAL) {
+        char what[120];
         snprintf(what, sizeof what, "device %s: %s", verbs->name, text);
         break_all(verbs, what);
-        break;
-    case IBV_EVENT_PORT_ERR: /* it may come back before requests give up */
-        wefti_log(verbs->params.log, WEFT_LOG_LEVEL_WARN, "verbs: device %s: %s", verbs->name,
-                  text);
-        break;
-    default:
-        wefti_log(verbs->params.log, WEFT_LOG_LEVEL_DEBUG, "verbs: device %s: %s", verbs->name,
-                  text);
-        break;
+        return;
     }
-}
-
-static bool is_of_pair(enum ibv_event_type type)
-{
-    return type == IBV_EVENT_QP_FATAL || type == IBV_EVENT_QP_REQ_ERR ||
-           type == IBV_EVENT_QP_ACCESS_ERR;
+    /* a port that went down may come back before requests time out */
+    wefti_log(verbs->params.log,
+              type == IBV_EVENT_PORT_ERR ? WEFT_LOG_LEVEL_WARN : WEFT_LOG_LEVEL_DEBUG,
+              "verbs: device %s: %s", verbs->name, text);
 }
 
 static bool device_events(wefti_verbs_t *verbs)
@@ -161,9 +110,15 @@ static bool device_events(wefti_verbs_t *verbs)
     bool any = false;
     while (ibv_get_async_event(verbs->context, &event) == 0) {
         enum ibv_event_type type = event.event_type;
-        wefti_verbs_queue_pair_t *pair = is_of_pair(type) ? event.element.qp->qp_context : NULL;
+        bool of_pair = type == IBV_EVENT_QP_FATAL || type == IBV_EVENT_QP_REQ_ERR ||
+                       type == IBV_EVENT_QP_ACCESS_ERR;
+        wefti_verbs_queue_pair_t *pair = of_pair ? event.element.qp->qp_context : NULL;
         ibv_ack_async_event(&event); /* first: destroying a queue pair waits for it */
-        take_event(verbs, type, pair);
+        if (pair == NULL) {
+            take_event(verbs, type);
+        } else if (pair->qp != NULL) {
+            wefti_verbs_break_pair(verbs, pair, "%s", ibv_event_type_str(type));
+        }
         any = true;
     }
     return any;
@@ -231,7 +186,7 @@ bool wefti_verbs_arm(void *driver)
     struct ibv_cq *cq;
     void *context;
     pthread_mutex_lock(&verbs->lock);
-    /* Old events first: what they tell of is polled below. */
+    /* Old events first: their completions are polled below. */
     while (verbs->cq != NULL && ibv_get_cq_event(verbs->channel, &cq, &context) == 0) {
         ibv_ack_cq_events(cq, 1);
         verbs->armed = false;
@@ -239,11 +194,11 @@ bool wefti_verbs_arm(void *driver)
     bool moved = device_events(verbs);
     if (verbs->cq != NULL && !verbs->armed) {
         if (ibv_req_notify_cq(verbs->cq, 0) != 0) {
-            break_all(verbs, "no events can be asked for");
+            break_all(verbs, "ibv_req_notify_cq failed");
         }
         verbs->armed = true;
     }
-    /* What came before that gives no event, so only now does an empty queue mean anything. */
+    /* Earlier completions raise no event, so only an empty queue from here on allows sleeping. */
     moved = look(verbs) || moved;
     wefti_verbs_unlock(verbs);
     return !moved;
@@ -258,7 +213,7 @@ bool wefti_verbs_flushed(void *driver)
     for (uint32_t i = 0;
          verbs->queue_pairs != NULL && i < verbs->params.world_size * verbs->per_peer; i++) {
         if (verbs->queue_pairs[i] != NULL) {
-            done = wefti_verbs_settle(verbs, verbs->queue_pairs[i]) && done;
+            done = wefti_verbs_pair_flushed(verbs, verbs->queue_pairs[i]) && done;
         }
     }
     wefti_verbs_unlock(verbs);

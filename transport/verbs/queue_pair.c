@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Queue pairs: how many requests they hold, their way to RTS, and their end. */
+/* Queue pairs: their depths, creating, connecting and destroying them. */
 #include "runtime/base/hash.h"
 #include "transport/verbs/verbs.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "runtime/base/error.h"
 
 #define HOP_LIMIT 64u
-/* 0.64 ms until a message that found no receive is sent again; credits make that rare. */
+/* 0.64 ms until a message without a receive is sent again; credits make that rare. */
 #define RECEIVER_NOT_READY_TIMER 12u
-#define RECEIVER_NOT_READY_RETRY 7u /* without end */
+#define RECEIVER_NOT_READY_RETRY 7u /* no limit */
 
 /* ---- sizes ---- */
 
@@ -74,31 +75,27 @@ static weft_status_t choose_depths(wefti_verbs_t *verbs, uint32_t pairs, uint32_
 
 static struct ibv_qp *make(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair)
 {
-    struct ibv_qp_init_attr attr = {
-        .qp_context = pair,
-        .send_cq = verbs->cq,
-        .recv_cq = verbs->cq,
-        .qp_type = IBV_QPT_RC,
-        .cap = {.max_send_wr = verbs->send_depth,
-                .max_recv_wr = verbs->recv_depth + WEFTI_VERBS_RECV_EXTRA,
-                .max_send_sge = 1,
-                .max_recv_sge = 1,
-                .max_inline_data = WEFTI_VERBS_INLINE},
-    };
-    for (;;) {
+    for (uint32_t inline_bytes = WEFTI_VERBS_INLINE;; inline_bytes /= 2) {
+        struct ibv_qp_init_attr attr = {
+            .qp_context = pair,
+            .send_cq = verbs->cq,
+            .recv_cq = verbs->cq,
+            .qp_type = IBV_QPT_RC,
+            .cap = {.max_send_wr = verbs->send_depth,
+                    .max_recv_wr = verbs->recv_depth + WEFTI_VERBS_RECV_EXTRA,
+                    .max_send_sge = 1,
+                    .max_recv_sge = 1,
+                    .max_inline_data = inline_bytes},
+        };
         errno = 0;
         struct ibv_qp *qp = ibv_create_qp(verbs->pd, &attr);
-        /* A device with less room for small data refuses rather than to say so. */
-        if (qp != NULL || attr.cap.max_inline_data < sizeof(wefti_verbs_slot_t) * 2) {
-            if (qp != NULL) {
-                verbs->inline_bytes = least(verbs->inline_bytes, attr.cap.max_inline_data);
-            }
+        if (qp != NULL) {
+            verbs->inline_bytes = least(verbs->inline_bytes, attr.cap.max_inline_data);
+        }
+        /* a device with less room for inline data fails instead of reporting its limit */
+        if (qp != NULL || inline_bytes < sizeof(wefti_verbs_slot_t) * 2) {
             return qp;
         }
-        attr.cap.max_inline_data /= 2;
-        attr.cap.max_send_wr = verbs->send_depth;
-        attr.cap.max_recv_wr = verbs->recv_depth + WEFTI_VERBS_RECV_EXTRA;
-        attr.cap.max_send_sge = attr.cap.max_recv_sge = 1;
     }
 }
 
@@ -122,66 +119,54 @@ static weft_status_t create_one(wefti_verbs_t *verbs, uint32_t peer, uint32_t in
 {
     uint32_t number = peer * verbs->per_peer + index;
     wefti_verbs_queue_pair_t *pair = wefti_alloc(verbs->params.allocator, sizeof *pair);
-    if (pair == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(pair);
     verbs->queue_pairs[number] = pair;
     pair->peer = peer;
     pair->index = index;
     pair->number = number;
-    pair->slots = verbs->mailbox + (size_t)number * verbs->recv_depth;
+    pair->slots =
+        (wefti_verbs_slot_t *)(void *)verbs->mailbox.data + (size_t)number * verbs->recv_depth;
     pair->records = wefti_alloc(verbs->params.allocator, verbs->send_depth * sizeof *pair->records);
-    if (pair->records == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(pair->records);
     pair->qp = make(verbs, pair);
     if (pair->qp == NULL) {
         return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno,
                                  "ibv_create_qp failed on %s for rank %u", verbs->name, peer);
     }
-    weft_status_t status = to_init(verbs, pair->qp);
-    return status < 0
-               ? status
-               : wefti_verbs_post_receives(verbs, pair, verbs->recv_depth + WEFTI_VERBS_RECV_EXTRA);
+    WEFT_RETURN_IF_ERROR(to_init(verbs, pair->qp));
+    pair->receives_used = verbs->recv_depth + WEFTI_VERBS_RECV_EXTRA;
+    return wefti_verbs_post_receives(pair);
 }
 
 weft_status_t wefti_verbs_queue_pairs_create(wefti_verbs_t *verbs)
 {
     uint32_t world = verbs->params.world_size, entries = 0;
-    weft_status_t status = choose_depths(verbs, served_count(verbs) * verbs->per_peer, &entries);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(choose_depths(verbs, served_count(verbs) * verbs->per_peer, &entries));
     verbs->queue_pairs = wefti_alloc(verbs->params.allocator,
                                      (size_t)world * verbs->per_peer * sizeof *verbs->queue_pairs);
-    if (verbs->queue_pairs == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(verbs->queue_pairs);
     errno = 0;
     verbs->cq = ibv_create_cq(verbs->context, (int)entries, NULL, verbs->channel, 0);
     if (verbs->cq == NULL) {
         return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno,
                                  "ibv_create_cq failed on %s for %u entries", verbs->name, entries);
     }
-    status = wefti_verbs_mailbox_create(verbs);
+    WEFT_RETURN_IF_ERROR(wefti_verbs_mailbox_create(verbs));
     verbs->inline_bytes = WEFTI_VERBS_INLINE;
-    for (uint32_t r = 0; r < world && status == WEFT_OK; r++) {
-        for (uint32_t q = 0; verbs->peers[r].served && q < verbs->per_peer && status == WEFT_OK;
-             q++) {
-            status = create_one(verbs, r, q);
+    for (uint32_t r = 0; r < world; r++) {
+        for (uint32_t q = 0; verbs->peers[r].served && q < verbs->per_peer; q++) {
+            WEFT_RETURN_IF_ERROR(create_one(verbs, r, q));
         }
     }
-    return status;
+    return WEFT_OK;
 }
 
-weft_status_t wefti_verbs_post_receives(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair,
-                                        uint32_t count)
+weft_status_t wefti_verbs_post_receives(wefti_verbs_queue_pair_t *pair)
 {
-    (void)verbs;
-    /* Without buffers: only immediates come. The top bit tells receives from sends. */
+    /* Without buffers: only immediates arrive. The top bit distinguishes receives from sends. */
     struct ibv_recv_wr requests[WEFTI_VERBS_CHAIN], *bad;
-    while (count > 0) {
-        uint32_t batch = least(count, WEFTI_VERBS_CHAIN);
+    while (pair->receives_used > 0) {
+        uint32_t batch = least(pair->receives_used, WEFTI_VERBS_CHAIN);
         for (uint32_t i = 0; i < batch; i++) {
             requests[i] = (struct ibv_recv_wr){
                 .wr_id = 1ull << 63 | pair->number,
@@ -192,14 +177,14 @@ weft_status_t wefti_verbs_post_receives(wefti_verbs_t *verbs, wefti_verbs_queue_
         if (error != 0) {
             return wefti_error_errno(WEFT_ERR_LINK, error, "ibv_post_recv failed");
         }
-        count -= batch;
+        pair->receives_used -= batch;
     }
     return WEFT_OK;
 }
 
 /* ---- connecting ---- */
 
-/* Both ends know it without telling; strangers do not. */
+/* Derived from the world's key: equal on both ends, unknown to other processes. */
 static uint32_t first_packet(const wefti_verbs_t *verbs, uint32_t from, uint32_t to, uint32_t index)
 {
     uint64_t ends = (uint64_t)from << 40 | (uint64_t)to << 8 | index;
@@ -218,21 +203,21 @@ static enum ibv_mtu mtu_code(uint32_t bytes)
                            : IBV_MTU_256;
 }
 
-static void fill_address(const wefti_verbs_t *verbs, const wefti_verbs_card_t *card,
+static void fill_address(const wefti_verbs_t *verbs, const wefti_verbs_address_t *address,
                          wefti_verbs_gid_kind_t kind, struct ibv_ah_attr *out)
 {
     const wefti_verbs_settings_t *settings = &verbs->params.settings->verbs;
-    const wefti_verbs_card_t *own = &verbs->cards[verbs->params.rank];
+    const wefti_verbs_address_t *own = &verbs->addresses[verbs->params.rank];
     out->port_num = verbs->port;
     out->sl = (uint8_t)settings->service_level;
-    out->dlid = card->lid;
+    out->dlid = address->lid;
     if (kind == WEFTI_VERBS_GID_KINDS) {
         return; /* InfiniBand without GIDs */
     }
     /* Within an InfiniBand subnet (equal prefixes) LIDs are enough. */
-    out->is_global = !(kind == WEFTI_VERBS_GID_INFINIBAND && own->lid != 0 && card->lid != 0 &&
-                       memcmp(own->gids[kind], card->gids[kind], 8) == 0);
-    memcpy(out->grh.dgid.raw, card->gids[kind], sizeof out->grh.dgid.raw);
+    out->is_global = !(kind == WEFTI_VERBS_GID_INFINIBAND && own->lid != 0 && address->lid != 0 &&
+                       memcmp(own->gids[kind], address->gids[kind], 8) == 0);
+    memcpy(out->grh.dgid.raw, address->gids[kind], sizeof out->grh.dgid.raw);
     out->grh.sgid_index = (uint8_t)verbs->gid_index[kind];
     out->grh.hop_limit = HOP_LIMIT;
     out->grh.traffic_class = (uint8_t)settings->traffic_class;
@@ -242,17 +227,17 @@ static int to_ready(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair, uint32
                     wefti_verbs_gid_kind_t kind)
 {
     const wefti_verbs_settings_t *settings = &verbs->params.settings->verbs;
-    const wefti_verbs_card_t *card = &verbs->cards[pair->peer];
-    uint32_t own_mtu = verbs->cards[verbs->params.rank].mtu;
+    const wefti_verbs_address_t *address = &verbs->addresses[pair->peer];
+    uint32_t own_mtu = verbs->addresses[verbs->params.rank].mtu;
     struct ibv_qp_attr attr = {
         .qp_state = IBV_QPS_RTR,
-        .path_mtu = mtu_code(least(own_mtu, card->mtu)),
+        .path_mtu = mtu_code(least(own_mtu, address->mtu)),
         .dest_qp_num = number,
         .rq_psn = first_packet(verbs, pair->peer, verbs->params.rank, pair->index),
         .max_dest_rd_atomic = 1,
         .min_rnr_timer = RECEIVER_NOT_READY_TIMER,
     };
-    fill_address(verbs, card, kind, &attr.ah_attr);
+    fill_address(verbs, address, kind, &attr.ah_attr);
     int error = ibv_modify_qp(pair->qp, &attr,
                               IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
                                   IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
@@ -275,11 +260,10 @@ static int to_ready(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair, uint32
 weft_status_t wefti_verbs_connect(wefti_verbs_t *verbs, uint32_t peer,
                                   const wefti_verbs_offer_t *offer, const uint32_t *numbers)
 {
-    const wefti_verbs_card_t *own = &verbs->cards[verbs->params.rank];
-    const wefti_verbs_card_t *card = &verbs->cards[peer];
-    wefti_verbs_gid_kind_t kind = wefti_verbs_gid_common(own, card);
-    wefti_verbs_describe_path(own, card, verbs->peers[peer].path, sizeof verbs->peers[peer].path);
-    if (kind == WEFTI_VERBS_GID_KINDS && (own->lid == 0 || card->lid == 0)) {
+    const wefti_verbs_address_t *own = &verbs->addresses[verbs->params.rank];
+    const wefti_verbs_address_t *address = &verbs->addresses[peer];
+    wefti_verbs_gid_kind_t kind = wefti_verbs_gid_common(own, address);
+    if (kind == WEFTI_VERBS_GID_KINDS && (own->lid == 0 || address->lid == 0)) {
         wefti_verbs_break(verbs, peer, "the two devices have no kind of GID in common");
         return WEFT_OK;
     }
@@ -291,9 +275,7 @@ weft_status_t wefti_verbs_connect(wefti_verbs_t *verbs, uint32_t peer,
         wefti_verbs_queue_pair_t *pair = verbs->queue_pairs[peer * verbs->per_peer + q];
         int error = to_ready(verbs, pair, numbers[q], kind);
         if (error != 0) {
-            char what[160];
-            snprintf(what, sizeof what, "ibv_modify_qp failed: %s", strerror(error));
-            wefti_verbs_break_pair(verbs, pair, what);
+            wefti_verbs_break_pair(verbs, pair, "ibv_modify_qp failed: %s", strerror(error));
             return WEFT_OK; /* of one peer: the others are still served */
         }
         pair->credits = offer->depth;
@@ -309,7 +291,7 @@ weft_status_t wefti_verbs_connect(wefti_verbs_t *verbs, uint32_t peer,
 static void end_pair(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair)
 {
     if (pair->qp != NULL) {
-        /* From here on the device neither reads what was lent nor writes here. */
+        /* From here on the device neither reads zero-copy sources nor writes here. */
         ibv_destroy_qp(pair->qp);
         pair->qp = NULL;
     }
@@ -318,13 +300,13 @@ static void end_pair(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair)
     while (pair->first != NULL) {
         wefti_verbs_op_t *op = pair->first;
         pair->first = op->next;
-        if (op->lent != NULL) {
-            wefti_source_release(op->lent, 1);
+        if (op->span.in_use != NULL) {
+            wefti_source_release(op->span.in_use, 1);
         }
         wefti_free(verbs->params.allocator, op);
     }
     pair->last = NULL;
-    pair->owed = 0;
+    pair->owed = pair->receives_used = 0;
 }
 
 void wefti_verbs_break(wefti_verbs_t *verbs, uint32_t peer, const char *text)
@@ -349,9 +331,14 @@ void wefti_verbs_break(wefti_verbs_t *verbs, uint32_t peer, const char *text)
     }
 }
 
-void wefti_verbs_break_pair(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair, const char *what)
+void wefti_verbs_break_pair(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair,
+                            const char *format, ...)
 {
-    char text[WEFTI_VERBS_TEXT_BYTES];
+    char what[160], text[WEFTI_VERBS_TEXT_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(what, sizeof what, format, arguments);
+    va_end(arguments);
     snprintf(text, sizeof text, "queue pair %u (0x%x): %s", pair->index,
              pair->qp != NULL ? pair->qp->qp_num : 0, what);
     wefti_verbs_break(verbs, pair->peer, text);

@@ -3,10 +3,10 @@
  * Puts and signals as work requests.
  *
  * A put is one RDMA write, or several (messages, memory regions and buffers have an end): small
- * ones inline, lent ones of registered memory from where they are, others through a chunk of the
- * pool. A signal is an RDMA write with immediate, which takes a receive on the other side and makes
- * it look. What is put is kept back until its signal comes (or the chain is long, or somebody makes
- * progress): the last put then carries the signal, and one doorbell rings for all.
+ * data is sent inline, registered zero-copy data from where it lies, other data through a chunk of
+ * the pool. A signal is an RDMA write with immediate, which consumes a receive of the peer. Puts
+ * are held back until their signal, a long chain, or progress: the last put then carries the
+ * signal, and one doorbell posts all of them.
  *
  * An immediate has 32 bits, a signal needs more. So both ends of a queue pair keep a table of
  * counters by number, in step because its messages come in order:
@@ -31,7 +31,7 @@
 #define NUMBER_SHIFT 16u
 #define NUMBER_MASK 0x3fffu
 #define LOW_MASK 0xffffu
-/* So much in a chain is worth a doorbell of its own. */
+/* Bytes in a chain that are posted without waiting for the signal. */
 #define CHAIN_BYTES ((size_t)128 << 10)
 
 /* ---- the chain ---- */
@@ -56,14 +56,14 @@ static wefti_verbs_record_t *record_of(const wefti_verbs_t *verbs, wefti_verbs_q
     return &pair->records[number & (verbs->send_depth - 1)]; /* a power of two */
 }
 
-/* Completions are asked for where something is to be given back, and often enough for the send
- * queue to be seen emptying. */
-static void sign_last(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair)
+/* Completions are requested where a source or chunk must be released, and often enough to notice
+ * room in the send queue. */
+static void request_completion(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair)
 {
     bool holds = false;
     for (uint32_t i = 0; i < pair->chain_count; i++) {
         const wefti_verbs_record_t *record = record_of(verbs, pair, pair->posted - 1 - i);
-        holds = holds || record->lent != NULL || record->chunk >= 0;
+        holds = holds || record->in_use != NULL || record->chunk >= 0;
     }
     pair->unsignalled += pair->chain_count;
     if (holds || pair->unsignalled >= verbs->send_depth / 4) {
@@ -85,7 +85,7 @@ static bool ring(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair)
     if (count == 0) {
         return true;
     }
-    sign_last(verbs, pair);
+    request_completion(verbs, pair);
     for (uint32_t i = 0; i < count; i++) {
         pair->chain[i].next = i + 1 < count ? &pair->chain[i + 1] : NULL;
     }
@@ -94,15 +94,13 @@ static bool ring(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair)
     pair->joinable = false;
     int error = ibv_post_send(pair->qp, pair->chain, &bad);
     if (error != 0) {
-        char what[120];
-        snprintf(what, sizeof what, "ibv_post_send failed: %s", strerror(error));
-        wefti_verbs_break_pair(verbs, pair, what);
+        wefti_verbs_break_pair(verbs, pair, "ibv_post_send failed: %s", strerror(error));
         return false;
     }
     return true;
 }
 
-/* The caller has looked for room. */
+/* The caller has checked that there is room. */
 static struct ibv_send_wr *chain_add(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair,
                                      enum ibv_wr_opcode opcode)
 {
@@ -142,8 +140,8 @@ void wefti_verbs_retire(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair, ui
     wefti_verbs_peer_t *peer = &verbs->peers[pair->peer];
     for (; pair->done != end; pair->done++) {
         wefti_verbs_record_t *record = record_of(verbs, pair, pair->done);
-        if (record->lent != NULL) {
-            wefti_source_release(record->lent, 1);
+        if (record->in_use != NULL) {
+            wefti_source_release(record->in_use, 1);
         }
         if (record->chunk >= 0) {
             verbs->free_chunks[verbs->free_count++] = (uint16_t)record->chunk;
@@ -157,13 +155,7 @@ void wefti_verbs_retire(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair, ui
 
 /* ---- puts ---- */
 
-typedef struct span {
-    size_t offset, bytes;
-    const uint8_t *data;
-    wefti_signal_t *lent;
-} span_t;
-
-/* Where lent data is registered: its key, and how much of bytes it covers. */
+/* The key of the registered memory that holds data, and how many of the bytes it covers. */
 static bool registered(const wefti_verbs_t *verbs, const uint8_t *data, size_t *bytes,
                        uint32_t *lkey)
 {
@@ -178,15 +170,16 @@ static bool registered(const wefti_verbs_t *verbs, const uint8_t *data, size_t *
     return true;
 }
 
-/* One work request from the front of span: how many bytes, 0 when there is no buffer. */
+/* One work request from the front of span. Returns its bytes, 0 when no chunk is free. */
 static size_t put_part(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair,
-                       const wefti_verbs_piece_t *there, const span_t *span)
+                       const wefti_verbs_piece_t *there, const wefti_verbs_span_t *span)
 {
     size_t bytes = span->bytes < there->to - span->offset ? span->bytes : there->to - span->offset;
-    bytes = bytes < verbs->message_bytes ? bytes : verbs->message_bytes;
+    bytes = bytes < verbs->port_attr.max_msg_sz ? bytes : verbs->port_attr.max_msg_sz;
     uint32_t lkey = 0;
     bool is_small = bytes <= verbs->inline_bytes;
-    bool in_place = !is_small && span->lent != NULL && registered(verbs, span->data, &bytes, &lkey);
+    bool in_place =
+        !is_small && span->in_use != NULL && registered(verbs, span->data, &bytes, &lkey);
     if (!is_small && !in_place && verbs->free_count == 0) {
         return 0;
     }
@@ -195,15 +188,15 @@ static size_t put_part(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair,
     if (is_small) {
         attach_small(pair, request, span->data, bytes);
     } else if (in_place) {
-        wefti_source_acquire(span->lent, 1);
-        record->lent = span->lent;
+        wefti_source_acquire(span->in_use, 1);
+        record->in_use = span->in_use;
         attach(pair, request, span->data, bytes, lkey);
     } else {
         record->chunk = verbs->free_chunks[--verbs->free_count];
-        uint8_t *chunk = verbs->pool + (size_t)record->chunk * WEFTI_VERBS_CHUNK_BYTES;
+        uint8_t *chunk = verbs->pool.data + (size_t)record->chunk * WEFTI_VERBS_CHUNK_BYTES;
         bytes = bytes < WEFTI_VERBS_CHUNK_BYTES ? bytes : WEFTI_VERBS_CHUNK_BYTES;
         memcpy(chunk, span->data, bytes);
-        attach(pair, request, chunk, bytes, verbs->pool_mr->lkey);
+        attach(pair, request, chunk, bytes, verbs->pool.mr->lkey);
     }
     request->wr.rdma.remote_addr = verbs->peers[pair->peer].base + span->offset;
     request->wr.rdma.rkey = there->rkeys[pair->peer];
@@ -211,16 +204,14 @@ static size_t put_part(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair,
     return bytes;
 }
 
-/* As much as there is room for; moves span on. False: the link broke. */
-static bool put_some(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair, span_t *span)
+/* As much as there is room for; span becomes the rest. False: the link broke. */
+static bool put_some(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair, wefti_verbs_span_t *span)
 {
     while (span->bytes > 0 && has_room(verbs, pair)) {
         const wefti_verbs_piece_t *there = wefti_verbs_piece_at(verbs, span->offset);
         if (there == NULL) {
-            char what[120];
-            snprintf(what, sizeof what, "put to offset %zu: the memory is not registered",
-                     span->offset);
-            wefti_verbs_break_pair(verbs, pair, what);
+            wefti_verbs_break_pair(verbs, pair, "put to offset %zu: the memory is not registered",
+                                   span->offset);
             return false;
         }
         size_t bytes = put_part(verbs, pair, there, span);
@@ -263,7 +254,7 @@ static bool signal_some(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair, si
                         uint32_t value)
 {
     uint32_t number = number_of(offset);
-    wefti_verbs_counter_t *counter = &pair->told[number];
+    wefti_verbs_counter_t *counter = &pair->sent_counters[number];
     int32_t step = (int32_t)(value - counter->value);
     bool near = counter->known && counter->offset == offset && step > -0x8000 && step < 0x8000;
     bool joins = near && pair->joinable && pair->chain_count > 0;
@@ -296,12 +287,10 @@ static bool raise_own(wefti_verbs_t *verbs, const wefti_verbs_counter_t *counter
     return true;
 }
 
-bool wefti_verbs_receive(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair, uint32_t immediate,
-                         bool *out_credited)
+bool wefti_verbs_receive(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair, uint32_t immediate)
 {
     uint32_t kind = immediate >> KIND_SHIFT, low = immediate & LOW_MASK;
     uint32_t number = immediate >> NUMBER_SHIFT & NUMBER_MASK;
-    *out_credited = kind == KIND_CREDIT;
     if (kind == KIND_CREDIT) {
         pair->credits += low;
         if (pair->first != NULL) {
@@ -312,7 +301,7 @@ bool wefti_verbs_receive(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair, u
     if (number >= WEFTI_VERBS_COUNTERS) {
         return false;
     }
-    wefti_verbs_counter_t *counter = &pair->heard[number];
+    wefti_verbs_counter_t *counter = &pair->received_counters[number];
     if (kind == KIND_SLOT && low < verbs->recv_depth) {
         *counter = (wefti_verbs_counter_t){pair->slots[low].offset, pair->slots[low].value, true};
     } else if (kind == KIND_NEAR) {
@@ -320,6 +309,7 @@ bool wefti_verbs_receive(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair, u
     } else {
         return false;
     }
+    pair->owed++;
     verbs->peers[pair->peer].stats.messages_received++;
     return raise_own(verbs, counter);
 }
@@ -332,25 +322,18 @@ static bool run_queue(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair)
     while (pair->first != NULL) {
         wefti_verbs_op_t *op = pair->first;
         if (op->is_signal) {
-            if (!signal_some(verbs, pair, op->offset, op->value)) {
+            if (!signal_some(verbs, pair, op->span.offset, op->value)) {
                 return true;
             }
-        } else {
-            span_t span = {op->offset, op->bytes, op->data, op->lent};
-            if (!put_some(verbs, pair, &span)) {
-                return false; /* op is gone */
-            }
-            op->offset = span.offset;
-            op->data = span.data;
-            op->bytes = span.bytes;
-            if (span.bytes > 0) {
-                return true;
-            }
+        } else if (!put_some(verbs, pair, &op->span)) {
+            return false; /* op is freed */
+        } else if (op->span.bytes > 0) {
+            return true;
         }
         pair->first = op->next;
         pair->last = pair->first == NULL ? NULL : pair->last;
-        if (op->lent != NULL) {
-            wefti_source_release(op->lent, 1);
+        if (op->span.in_use != NULL) {
+            wefti_source_release(op->span.in_use, 1);
         }
         wefti_free(verbs->params.allocator, op);
         if (pair->chain_count == WEFTI_VERBS_CHAIN && !ring(verbs, pair)) {
@@ -379,7 +362,9 @@ bool wefti_verbs_post_waiting(wefti_verbs_t *verbs)
         pair->in_todo = false;
         if (pair->qp != NULL) {
             uint32_t before = pair->posted - pair->chain_count;
-            if (ring(verbs, pair) && run_queue(verbs, pair)) {
+            if (wefti_verbs_post_receives(pair) < 0) {
+                wefti_verbs_break_pair(verbs, pair, "%s", weft_last_error());
+            } else if (ring(verbs, pair) && run_queue(verbs, pair)) {
                 give_credits(verbs, pair);
                 (void)ring(verbs, pair);
             }
@@ -393,7 +378,7 @@ bool wefti_verbs_post_waiting(wefti_verbs_t *verbs)
     return moved;
 }
 
-bool wefti_verbs_settle(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair)
+bool wefti_verbs_pair_flushed(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair)
 {
     if (pair->qp == NULL || (pair->posted == pair->done && pair->first == NULL)) {
         return true;
@@ -402,7 +387,7 @@ bool wefti_verbs_settle(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair)
         return true;
     }
     if (pair->posted != pair->done && pair->unsignalled > 0 && has_room(verbs, pair)) {
-        /* An empty write: it is done when all before it is. */
+        /* An empty write: it completes after all earlier requests. */
         (void)chain_add(verbs, pair, IBV_WR_RDMA_WRITE);
         pair->unsignalled = verbs->send_depth;
         (void)ring(verbs, pair);
@@ -412,27 +397,24 @@ bool wefti_verbs_settle(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair)
 
 /* ---- the driver's put and signal ---- */
 
-/* The rest of a put that found no room, or a signal behind it. NULL: no memory. */
-static bool queue_up(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair, const span_t *span,
-                     bool is_signal, uint32_t value)
+/* Appends the rest of a put that found no room, or a signal after it. False: no memory. */
+static bool queue_up(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair,
+                     const wefti_verbs_span_t *span, bool is_signal, uint32_t value)
 {
-    size_t copy = is_signal || span->lent != NULL ? 0 : span->bytes;
+    size_t copy = span->in_use != NULL ? 0 : span->bytes;
     wefti_verbs_op_t *op = wefti_alloc(verbs->params.allocator, sizeof *op + copy);
     if (op == NULL) {
         return false;
     }
-    op->offset = span->offset;
-    op->bytes = span->bytes;
-    op->data = span->data;
-    op->lent = span->lent;
+    op->span = *span;
     op->is_signal = is_signal;
     op->value = value;
     if (copy > 0) {
         memcpy(op->copy, span->data, copy);
-        op->data = op->copy;
+        op->span.data = op->copy;
     }
-    if (op->lent != NULL) {
-        wefti_source_acquire(op->lent, 1);
+    if (span->in_use != NULL) {
+        wefti_source_acquire(span->in_use, 1);
     }
     *(pair->last != NULL ? &pair->last->next : &pair->first) = op;
     pair->last = op;
@@ -440,59 +422,56 @@ static bool queue_up(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair, const
     return true;
 }
 
-static weft_status_t broken(const wefti_verbs_t *verbs, uint32_t peer)
+/* NULL: the link is broken. */
+static wefti_verbs_queue_pair_t *pair_of(const wefti_verbs_t *verbs, uint32_t peer, uint32_t lane)
 {
-    return wefti_error(WEFT_ERR_LINK, "%s", verbs->peers[peer].text);
+    return verbs->peers[peer].served && !verbs->peers[peer].broken
+               ? verbs->queue_pairs[peer * verbs->per_peer + lane % verbs->per_peer]
+               : NULL;
 }
 
-weft_status_t wefti_verbs_put(void *driver, uint32_t peer, size_t offset, const void *data,
-                              size_t bytes, uint32_t lane, wefti_signal_t *lent)
+/* Unlocks. queued: everything without room for a request is in the list. */
+static weft_status_t finish(wefti_verbs_t *verbs, uint32_t peer, bool queued)
 {
-    wefti_verbs_t *verbs = driver;
-    weft_status_t status = WEFT_OK;
-    span_t span = {offset, bytes, data, lent};
-    pthread_mutex_lock(&verbs->lock);
-    if (!verbs->peers[peer].served || verbs->peers[peer].broken) {
-        status = broken(verbs, peer);
-        wefti_verbs_unlock(verbs);
-        return status;
-    }
-    wefti_verbs_queue_pair_t *pair =
-        verbs->queue_pairs[peer * verbs->per_peer + lane % verbs->per_peer];
-    if (pair->first == NULL && !put_some(verbs, pair, &span)) {
-        status = broken(verbs, peer);
-    } else if (span.bytes > 0 && !queue_up(verbs, pair, &span, false, 0)) {
-        status = WEFT_ERR_NO_MEMORY;
-    }
-    if (status == WEFT_OK) {
-        verbs->peers[peer].stats.bytes_sent += bytes;
-        verbs->peers[peer].stats.messages_sent++;
+    weft_status_t status = queued ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    if (pair_of(verbs, peer, 0) == NULL) {
+        status = wefti_error(WEFT_ERR_LINK, "%s", verbs->peers[peer].text);
     }
     wefti_verbs_unlock(verbs);
     return status;
+}
+
+weft_status_t wefti_verbs_put(void *driver, uint32_t peer, size_t offset, const void *data,
+                              size_t bytes, uint32_t lane, wefti_signal_t *in_use)
+{
+    wefti_verbs_t *verbs = driver;
+    wefti_verbs_span_t span = {offset, bytes, data, in_use};
+    bool queued = true;
+    pthread_mutex_lock(&verbs->lock);
+    wefti_verbs_queue_pair_t *pair = pair_of(verbs, peer, lane);
+    if (pair != NULL) {
+        verbs->peers[peer].stats.bytes_sent += bytes;
+        verbs->peers[peer].stats.messages_sent++;
+        if ((pair->first != NULL || put_some(verbs, pair, &span)) && span.bytes > 0) {
+            queued = queue_up(verbs, pair, &span, false, 0);
+        }
+    }
+    return finish(verbs, peer, queued);
 }
 
 weft_status_t wefti_verbs_signal(void *driver, uint32_t peer, size_t offset, uint32_t value,
                                  uint32_t lane)
 {
     wefti_verbs_t *verbs = driver;
-    weft_status_t status = WEFT_OK;
-    span_t span = {.offset = offset};
+    const wefti_verbs_span_t span = {.offset = offset};
+    bool queued = true;
     pthread_mutex_lock(&verbs->lock);
-    if (!verbs->peers[peer].served || verbs->peers[peer].broken) {
-        status = broken(verbs, peer);
-        wefti_verbs_unlock(verbs);
-        return status;
+    wefti_verbs_queue_pair_t *pair = pair_of(verbs, peer, lane);
+    if (pair != NULL) {
+        if (pair->first != NULL || !signal_some(verbs, pair, offset, value)) {
+            queued = queue_up(verbs, pair, &span, true, value);
+        }
+        (void)ring(verbs, pair);
     }
-    wefti_verbs_queue_pair_t *pair =
-        verbs->queue_pairs[peer * verbs->per_peer + lane % verbs->per_peer];
-    if ((pair->first != NULL || !signal_some(verbs, pair, offset, value)) &&
-        !queue_up(verbs, pair, &span, true, value)) {
-        status = WEFT_ERR_NO_MEMORY;
-    }
-    if (status == WEFT_OK && !ring(verbs, pair)) {
-        status = broken(verbs, peer);
-    }
-    wefti_verbs_unlock(verbs);
-    return status;
+    return finish(verbs, peer, queued);
 }

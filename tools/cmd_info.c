@@ -7,6 +7,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/settings.h"
 #include "runtime/machine/machine.h"
+#include "tools/doctor.h"
 #include "tools/output.h"
 #include "tools/tool.h"
 #include "transport/bootstrap/bootstrap.h"
@@ -22,10 +23,10 @@ static int run_info_command(int argc, char **argv);
 
 const command_t wefti_info_command = {
     .name = "info",
-    .brief = "show the version, this machine, transports and settings",
+    .brief = "show the version, this machine, transports, devices and settings",
     .synopsis = "[--json]",
     .summary = "Shows the version, the CPU and its topology, the launcher that a rank started here "
-               "would join, the transports, and every setting with its value.",
+               "would join, transports, devices, and every setting with its value.",
     .epilogue = NULL,
     .options = {own_options},
     .run = run_info_command,
@@ -34,12 +35,15 @@ const command_t wefti_info_command = {
 typedef struct transport_row {
     const char *name;
     const char *summary;
+    const char *check; /* of weft doctor, which tells what there is; NULL: none */
 } transport_row_t;
 
 static const transport_row_t transports[] = {
-    {"shm", "processes of one host: memory mapped by all, found over a unix socket"},
-    {"inproc", "threads of one process"},
-    {"null", "a world of one"},
+    {"shm", "processes of one host: memory mapped by all, found over a unix socket", NULL},
+    {"inproc", "threads of one process", NULL},
+    {"tcp", "ranks on several hosts: ", "network"},
+    {"verbs", "ranks on several hosts, RDMA: ", "rdma"},
+    {"null", "a world of one", NULL},
 };
 
 static int handle(void *user, int key, const char *value)
@@ -98,7 +102,23 @@ static void print_launcher_json(wefti_json_t *json)
     wefti_job_deinit(&job);
 }
 
-static void print_text(const wefti_machine_t *machine)
+static void print_transports(const wefti_hardware_t *hardware)
+{
+    const doctor_machine_t machine = {"", NULL, hardware};
+    printf("transports\n");
+    for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
+        const transport_row_t *row = &transports[i];
+        printf("  %-8s %s%s\n", row->name, row->summary,
+               row->check != NULL ? wefti_doctor_run(row->check, &machine).found : "");
+    }
+    printf("\ndevices\n  %-8s kernels of this build\n", "cpu");
+    for (uint32_t i = 0; i < hardware->card_count; i++) {
+        printf("  %-8s %s, for programs that bring its functions (weft/device.h)\n",
+               hardware->cards[i].name, hardware->cards[i].kind);
+    }
+}
+
+static void print_text(const wefti_machine_t *machine, const wefti_hardware_t *hardware)
 {
     char l2[32];
     char l3[32];
@@ -113,10 +133,7 @@ static void print_text(const wefti_machine_t *machine)
            wefti_format_bytes(machine->l3_bytes, l3),
            wefti_format_bytes(machine->memory_bytes, memory));
     print_launcher();
-    printf("transports\n");
-    for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
-        printf("  %-8s %s\n", transports[i].name, transports[i].summary);
-    }
+    print_transports(hardware);
     puts("\nsettings (environment variables; = equal on all ranks)");
     for (size_t i = 0; i < count; i++) {
         const char *value = setting_value(&defs[i]);
@@ -134,7 +151,7 @@ static void print_text(const wefti_machine_t *machine)
     }
 }
 
-static void print_json(const wefti_machine_t *machine)
+static void print_json(const wefti_machine_t *machine, const wefti_hardware_t *hardware)
 {
     output_object_t object;
     size_t count = 0;
@@ -158,6 +175,12 @@ static void print_json(const wefti_machine_t *machine)
         wefti_json_string(json, NULL, transports[i].name);
     }
     wefti_json_end_array(json);
+    wefti_json_begin_array(json, "devices");
+    wefti_json_string(json, NULL, "cpu");
+    for (uint32_t i = 0; i < hardware->card_count; i++) {
+        wefti_json_string(json, NULL, hardware->cards[i].name);
+    }
+    wefti_json_end_array(json);
     wefti_json_begin_array(json, "settings");
     for (size_t i = 0; i < count; i++) {
         wefti_json_begin_object(json, NULL);
@@ -178,6 +201,8 @@ static int run_info_command(int argc, char **argv)
     bool as_json = false;
     int positional = 0;
     wefti_machine_t machine;
+    wefti_hardware_t hardware;
+    wefti_arena_t arena;
     int code = wefti_parse_options(argc, argv, &wefti_info_command, handle, &as_json, &positional);
     if (code != EXIT_OK) {
         return code < 0 ? EXIT_OK : code;
@@ -185,14 +210,19 @@ static int run_info_command(int argc, char **argv)
     if (positional != 0) {
         return wefti_usage_error("info", "unexpected argument '%s'", argv[1]);
     }
+    wefti_arena_init(&arena, NULL, 0);
     weft_status_t status = wefti_machine_read(&machine);
+    if (status >= 0) {
+        status = wefti_doctor_read(&arena, &hardware);
+    }
+    if (status >= 0 && as_json) {
+        print_json(&machine, &hardware);
+    } else if (status >= 0) {
+        print_text(&machine, &hardware);
+    }
+    wefti_arena_deinit(&arena);
     if (status < 0) {
         return wefti_status_error("info", status);
-    }
-    if (as_json) {
-        print_json(&machine);
-    } else {
-        print_text(&machine);
     }
     /* After the table, which shows all values: the first one that other commands refuse. */
     wefti_settings_t settings;

@@ -19,7 +19,7 @@ class Basic(Case):
                      ["run", "x", "-n", "0"], ["compile", "x.onnx", "-o", "y", "--world", "zero"],
                      ["compile", "x.onnx", "-o", "y", "--world", "2", "--bucket", "percent:60,60"],
                      ["compile", "x.onnx", "-o", "y", "--world", "2", "--shape", "image"],
-                     ["ops", "extra"], ["info", "extra"]):
+                     ["ops", "extra"], ["info", "extra"], ["doctor", "extra"]):
             done = self.weft(*args, code=2)
             self.assertEqual(done.stdout, "")
             if args:
@@ -132,7 +132,23 @@ class Basic(Case):
         self.assertGreaterEqual(info["machine"]["cores"], 1)
         self.assertIn("WEFT_PROGRESS", [s["name"] for s in info["settings"]])
         self.assertIn("WEFT_PROGRESS", self.weft("info").stdout)
-        json.dumps(info)
+        self.assertEqual(info["transports"], ["shm", "inproc", "tcp", "verbs", "null"])
+        self.assertIn("cpu", info["devices"])
+
+    def test_doctor_reports_what_keeps_ranks_from_running(self):
+        healthy = self.weft_json("doctor")
+        self.assertEqual(healthy["errors"], 0)
+        self.assertEqual(len(healthy["checks"]), len({check["name"] for check in healthy["checks"]}))
+        for check in healthy["checks"]:
+            self.assertIn(check["level"], ("ok", "hint", "warning"), check)
+            self.assertTrue(check["found"] and check["meaning"], check)
+        text = self.weft("doctor").stdout
+        self.assertRegex(text, r"(?m)^ok +address space +64.0 GiB per rank can be reserved$")
+        self.assertRegex(text, r"\n\d+ ok, \d+ hints?, \d+ warnings?, 0 errors\n$")
+        limited = self.weft("doctor", code=1, env={"WEFT_RESERVE_BYTES": str(1 << 62)}).stdout
+        self.assertRegex(limited, r"(?m)^error +address space +cannot reserve ")
+        self.assertIn("fix: raise ulimit -v", limited)
+        self.assertIn("WEFT_TIMEOUT", self.weft("doctor", code=2, env={"WEFT_TIMEOUT": "soon"}).stderr)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
  * WEFT_UPDATE_GOLDEN set it is written anew, to be read by a person.
  */
 #include "support.h"
+#include "tests/support/support_folder.h"
 #include "runtime/context/context.h"
 #include "runtime/machine/machine.h"
 #include "transport/socket/address.h"
@@ -252,44 +253,6 @@ static void test_damaged_xml_is_refused(void **state)
 
 /* ---- a system that is made up ---- */
 
-static void put(const char *root, const char *name, const char *content)
-{
-    char path[512];
-    snprintf(path, sizeof path, "%s/%s", root, name);
-    for (char *slash = path + strlen(root) + 1; (slash = strchr(slash, '/')) != NULL; slash++) {
-        *slash = '\0';
-        assert_true(mkdir(path, 0777) == 0 || errno == EEXIST);
-        *slash = '/';
-    }
-    if (content != NULL) {
-        FILE *file = fopen(path, "w");
-        assert_non_null(file);
-        fputs(content, file);
-        fclose(file);
-    }
-}
-
-static void remove_all(const char *root)
-{
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", root);
-    assert_int_equal(system(command), 0);
-}
-
-static int make_root(void **state)
-{
-    char *root = strdup("/tmp/weft-system-XXXXXX");
-    *state = mkdtemp(root);
-    return *state != NULL ? 0 : -1;
-}
-
-static int drop_root(void **state)
-{
-    remove_all(*state);
-    free(*state);
-    return 0;
-}
-
 static void test_interfaces_of_a_system(void **state)
 {
     const char *root = *state;
@@ -297,19 +260,19 @@ static void test_interfaces_of_a_system(void **state)
     char link[512], sys[256];
     snprintf(sys, sizeof sys, "%s", root);
     /* A card on PCI behind a switch that hwloc did not see, one of virtio, a bridge, one down. */
-    put(root, "devices/pci0000:3a/0000:3b:00.0/numa_node", "1\n");
-    put(root, "devices/pci0000:00/0000:00:03.0/virtio2/x", "");
-    put(root, "class/net/eth7/speed", "100000\n");
-    put(root, "class/net/eth7/type", "1\n");
-    put(root, "class/net/eth7/operstate", "up\n");
-    put(root, "class/net/ib9/speed", "-1\n");
-    put(root, "class/net/ib9/type", "32\n");
-    put(root, "class/net/ib9/operstate", "down\n");
-    put(root, "class/net/lo/type", "772\n");
-    put(root, "class/net/docker0/bridge/x", "");
-    put(root, "class/infiniband/mlx5_7/ports/1/gid_attrs/ndevs/0", "eth7\n");
-    put(root, "class/infiniband/mlx5_9/ports/1/gid_attrs/ndevs/0", "ib9\n");
-    put(root, "class/infiniband/mlx5_9/ports/1/rate", "200 Gb/sec (4X HDR)\n");
+    test_folder_put(root, "devices/pci0000:3a/0000:3b:00.0/numa_node", "1\n");
+    test_folder_put(root, "devices/pci0000:00/0000:00:03.0/virtio2/x", "");
+    test_folder_put(root, "class/net/eth7/speed", "100000\n");
+    test_folder_put(root, "class/net/eth7/type", "1\n");
+    test_folder_put(root, "class/net/eth7/operstate", "up\n");
+    test_folder_put(root, "class/net/ib9/speed", "-1\n");
+    test_folder_put(root, "class/net/ib9/type", "32\n");
+    test_folder_put(root, "class/net/ib9/operstate", "down\n");
+    test_folder_put(root, "class/net/lo/type", "772\n");
+    test_folder_put(root, "class/net/docker0/bridge/x", "");
+    test_folder_put(root, "class/infiniband/mlx5_7/ports/1/gid_attrs/ndevs/0", "eth7\n");
+    test_folder_put(root, "class/infiniband/mlx5_9/ports/1/gid_attrs/ndevs/0", "ib9\n");
+    test_folder_put(root, "class/infiniband/mlx5_9/ports/1/rate", "200 Gb/sec (4X HDR)\n");
     snprintf(link, sizeof link, "%s/class/net/eth7/device", root);
     assert_int_equal(symlink("../../../devices/pci0000:3a/0000:3b:00.0", link), 0);
     snprintf(link, sizeof link, "%s/class/net/ib9/device", root);
@@ -342,13 +305,13 @@ static void test_interfaces_of_a_container(void **state)
     const char *root = *state;
     wefti_arena_t arena;
     wefti_hardware_t h = {.cpu = "", .socket_count = 1};
-    put(root, "class/net/lo/operstate", "unknown\n");
-    put(root, "class/net/eth0/operstate", "up\n");
-    put(root, "class/net/eth0/speed", "10000\n");
-    put(root, "class/net/port1/master/x", "");
-    put(root, "class/net/port1/operstate", "up\n");
-    put(root, "class/net/br0/bridge/x", "");
-    put(root, "class/net/dummy0/operstate", "down\n");
+    test_folder_put(root, "class/net/lo/operstate", "unknown\n");
+    test_folder_put(root, "class/net/eth0/operstate", "up\n");
+    test_folder_put(root, "class/net/eth0/speed", "10000\n");
+    test_folder_put(root, "class/net/port1/master/x", "");
+    test_folder_put(root, "class/net/port1/operstate", "up\n");
+    test_folder_put(root, "class/net/br0/bridge/x", "");
+    test_folder_put(root, "class/net/dummy0/operstate", "down\n");
     wefti_arena_init(&arena, NULL, 0);
     assert_int_equal(wefti_interfaces_read(root, &arena, &h), WEFT_OK);
     assert_int_equal(h.nic_count, 1);
@@ -377,7 +340,8 @@ static void test_interrupts_of_a_system(void **state)
     uint32_t count, changed;
     load_machine("two-sockets", &cluster);
     const wefti_hardware_t *h = cluster.hosts[0].hardware; /* eno1 on node 0, eth0 on node 1 */
-    put(root, "proc/interrupts",
+    test_folder_put(
+        root, "proc/interrupts",
         "            CPU0       CPU1\n"
         "  0:         42          0   IO-APIC    2-edge      timer\n"
         " 38:          0       8130 PCI-MSIX-0000:86:00.0   0-edge      "
@@ -387,12 +351,12 @@ static void test_interrupts_of_a_system(void **state)
         " 41:          0          0 PCI-MSIX-0000:18:00.0   1-edge      eno12-not-ours\n"
         "NMI:          0          0   Non-maskable interrupts\n"
         "garbage\n");
-    put(root, "sys/class/net/eth0/device/msi_irqs/38", "msix\n");
-    put(root, "sys/class/net/eth0/device/msi_irqs/39", "msix\n");
-    put(root, "sys/class/net/eth0/device/msi_irqs/x", "msix\n");
-    put(root, "proc/irq/38/smp_affinity_list", "0-15\n");
-    put(root, "proc/irq/39/smp_affinity_list", "5\n");
-    put(root, "proc/irq/40/smp_affinity_list", "2\n");
+    test_folder_put(root, "sys/class/net/eth0/device/msi_irqs/38", "msix\n");
+    test_folder_put(root, "sys/class/net/eth0/device/msi_irqs/39", "msix\n");
+    test_folder_put(root, "sys/class/net/eth0/device/msi_irqs/x", "msix\n");
+    test_folder_put(root, "proc/irq/38/smp_affinity_list", "0-15\n");
+    test_folder_put(root, "proc/irq/39/smp_affinity_list", "5\n");
+    test_folder_put(root, "proc/irq/40/smp_affinity_list", "2\n");
     assert_int_equal(wefti_interrupts_read(root, h, &cluster.arena, &found, &count), WEFT_OK);
     assert_int_equal(count, 3);
     assert_int_equal(found[0].number, 38);
@@ -435,16 +399,17 @@ static void test_node_of_the_caller(void **state)
     assert_int_equal(wefti_binding_read(&arena, &cpus, &count), WEFT_OK);
     assert_true(count > 0);
     assert_int_equal(wefti_binding_node(root), -1); /* nothing is known */
-    put(root, "devices/system/node/online", "0\n");
-    put(root, "devices/system/node/node0/cpulist", "0-8191\n");
+    test_folder_put(root, "devices/system/node/online", "0\n");
+    test_folder_put(root, "devices/system/node/node0/cpulist", "0-8191\n");
     assert_int_equal(wefti_binding_node(root), -1); /* one node: nothing to prefer */
-    put(root, "devices/system/node/online", "0,3\n");
-    put(root, "devices/system/node/node0/cpulist", "\n"); /* memory without processors */
+    test_folder_put(root, "devices/system/node/online", "0,3\n");
+    test_folder_put(root, "devices/system/node/node0/cpulist",
+                    "\n"); /* memory without processors */
     wefti_cpulist_format(cpus, count, list, sizeof list);
-    put(root, "devices/system/node/node3/cpulist", list);
+    test_folder_put(root, "devices/system/node/node3/cpulist", list);
     assert_int_equal(wefti_binding_node(root), 3);
     snprintf(list, sizeof list, "%u\n", cpus[count - 1] + 1);
-    put(root, "devices/system/node/node3/cpulist", list);
+    test_folder_put(root, "devices/system/node/node3/cpulist", list);
     assert_int_equal(wefti_binding_node(root), -1);
     wefti_arena_deinit(&arena);
 }
@@ -532,11 +497,15 @@ int main(void)
         cmocka_unit_test(test_binding_to_nodes_and_to_what_is_allowed),
         cmocka_unit_test(test_rails_are_numbered_alike),
         cmocka_unit_test(test_damaged_xml_is_refused),
-        cmocka_unit_test_setup_teardown(test_interfaces_of_a_system, make_root, drop_root),
-        cmocka_unit_test_setup_teardown(test_interfaces_of_a_container, make_root, drop_root),
+        cmocka_unit_test_setup_teardown(test_interfaces_of_a_system, test_folder_make,
+                                        test_folder_drop),
+        cmocka_unit_test_setup_teardown(test_interfaces_of_a_container, test_folder_make,
+                                        test_folder_drop),
         cmocka_unit_test(test_patterns_of_interfaces),
-        cmocka_unit_test_setup_teardown(test_interrupts_of_a_system, make_root, drop_root),
-        cmocka_unit_test_setup_teardown(test_node_of_the_caller, make_root, drop_root),
+        cmocka_unit_test_setup_teardown(test_interrupts_of_a_system, test_folder_make,
+                                        test_folder_drop),
+        cmocka_unit_test_setup_teardown(test_node_of_the_caller, test_folder_make,
+                                        test_folder_drop),
         cmocka_unit_test(test_ranks_gather_one_description),
         cmocka_unit_test(test_a_file_stands_in_for_discovery),
     };

@@ -11,6 +11,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
 #include "runtime/capture/capture.h"
+#include "runtime/collective/call_late.h"
 
 /* One call, as far as ranks must have the same. */
 typedef struct signature {
@@ -29,10 +30,8 @@ static signature_t sign(const wefti_captured_t *call, uint32_t size)
     const uint64_t *counts = wefti_collective_has_shared_counts(request->op)
                                  ? wefti_shared_counts(request->op, size, call->batched.counts)
                                  : NULL;
-    return (signature_t){(uint64_t)request->op | (uint64_t)request->dtype << 8 |
-                             (uint64_t)request->reduction << 16 |
-                             (uint64_t)request->root << WEFTI_WHAT_ROOT_SHIFT,
-                         request->count, counts != NULL ? wefti_hash_words(counts, size) : 0};
+    return (signature_t){wefti_request_what(request), request->count,
+                         counts != NULL ? wefti_hash_words(counts, size) : 0};
 }
 
 /* ---- differences ---- */

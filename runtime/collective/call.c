@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of a call, and what its paths share. */
+/* The end of a call. */
 #include "runtime/base/error.h"
+#include "runtime/collective/call_steps.h"
 #include "runtime/collective/recorder.h"
+#include "runtime/interpreter/interpreter.h"
 
 /* Wakes who sleeps on what the call published. */
 static void settle(weft_group_t *group, uint32_t number, uint32_t unsettled)
@@ -30,8 +32,8 @@ void wefti_call_finish(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
     uint32_t number = call->number, unsettled = call->unsettled;
-    if (call->state == WEFTI_CALL_MOVING) { /* after an error */
-        call->path->abandon(call);
+    if (wefti_call_runs_schedule(call)) { /* after an error: the caller gets its buffers back */
+        wefti_run_settle(call->schedule.run);
     }
     call->unsettled = 0;
     call->state = WEFTI_CALL_DONE;
@@ -46,45 +48,6 @@ void wefti_call_give_up(wefti_call_t *call, weft_status_t status)
         wefti_recovery_note(call);
     }
     wefti_call_finish(call);
-}
-
-/* ---- for paths ---- */
-
-const char *wefti_path_mesh(const wefti_call_t *call)
-{
-    (void)call;
-    return "mesh";
-}
-
-bool wefti_path_never_ready(const wefti_call_t *call)
-{
-    (void)call;
-    return false;
-}
-
-void wefti_path_lends_nothing(wefti_call_t *call)
-{
-    (void)call;
-}
-
-void wefti_call_complete(wefti_call_t *call)
-{
-    call->state = wefti_call_is_checked(call) ? WEFTI_CALL_CHECK : WEFTI_CALL_DONE;
-}
-
-weft_status_t wefti_call_see_signals(wefti_call_t *call, size_t signal_offset, uint32_t target,
-                                     wefti_blocked_t *out_blocked)
-{
-    weft_group_t *group = call->group;
-    for (; call->peer < group->size; call->peer++) {
-        uint32_t r = wefti_group_nth_peer(group, call->peer);
-        wefti_signal_t *signal =
-            (wefti_signal_t *)(void *)((uint8_t *)group->channels[r] + signal_offset);
-        if (!wefti_signal_comes_soon(group->endpoint, signal, target)) {
-            return wefti_call_blocked_on(signal, target, out_blocked);
-        }
-    }
-    return WEFT_OK;
 }
 
 /* ---- while calls are recorded ---- */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The state machine of a collective in flight, and which path it takes. */
 #include "runtime/base/error.h"
+#include "runtime/collective/call_move.h"
+#include "runtime/collective/call_steps.h"
 #include "runtime/collective/fused.h"
 
 /* In the order in which they are asked; the last takes everything. */
@@ -13,7 +15,7 @@ static weft_status_t choose_path(wefti_call_t *call)
 {
     weft_status_t status = WEFT_OK;
     call->schedule.algorithm = NULL;
-    if (call->op == WEFT_COLLECTIVE_ALL_TO_ALL_V) {
+    if (call->request.op == WEFT_COLLECTIVE_ALL_TO_ALL_V) {
         status = wefti_call_check_table(call);
     }
     if (status == WEFT_OK) {

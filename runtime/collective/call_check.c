@@ -8,7 +8,8 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
-#include "runtime/collective/call.h"
+#include "runtime/collective/call_late.h"
+#include "runtime/collective/call_steps.h"
 #include "runtime/group/mirror.h"
 
 #define PIECES ((uint64_t)(WEFTI_POSTING_DATA / sizeof(uint64_t)))
@@ -18,7 +19,7 @@ bool wefti_call_is_checked(const wefti_call_t *call)
     if (call->group->context->settings.check != WEFTI_CHECK_RESULTS) {
         return false;
     }
-    const wefti_collective_t *op = wefti_collective_of(call->op);
+    const wefti_collective_t *op = wefti_collective_of(call->request.op);
     bool equal = op->recv.holder == WEFT_HOLDER_ALL &&
                  (op->send.extent == WEFT_EXTENT_VECTOR || op->send.extent == WEFT_EXTENT_BLOCK);
     return equal && (!op->variable || call->group->size <= PIECES);
@@ -43,12 +44,13 @@ static uint64_t piece(const wefti_call_t *call, uint64_t index, uint64_t *out_fi
                       uint64_t *out_count)
 {
     uint32_t n = call->group->size;
-    if (wefti_collective_is_variable(call->op)) {
+    if (wefti_collective_is_variable(call->request.op)) {
         *out_count = index < n ? call->counts[2 * n + index] : 0;
         *out_first = index < n ? call->counts[3 * n + index] : 0;
         return n;
     }
-    uint64_t total = wefti_collective_gathers(call->op) ? call->count * n : call->count;
+    uint64_t total =
+        wefti_collective_gathers(call->request.op) ? call->request.count * n : call->request.count;
     uint64_t each = (total + PIECES - 1) / PIECES;
     each = each > 64 ? each : 64;
     *out_first = index * each < total ? index * each : total;
@@ -64,7 +66,7 @@ void wefti_call_post_digests(wefti_call_t *call)
     uint64_t first, count, pieces = piece(call, 0, &first, &count);
     for (uint64_t i = 0; i < pieces; i++) {
         piece(call, i, &first, &count);
-        const uint8_t *at = count > 0 ? call->recv + first * call->elem_bytes : own->data;
+        const uint8_t *at = count > 0 ? call->request.recv + first * call->elem_bytes : own->data;
         digests[i] = digest(at, count * call->elem_bytes);
     }
     own->what = call->what;

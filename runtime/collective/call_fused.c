@@ -49,7 +49,7 @@ void wefti_fused_pack(const wefti_call_t *call)
 void wefti_fused_unpack(const wefti_call_t *call)
 {
     const wefti_fused_t *fused = call->fused;
-    const uint8_t *from = call->recv;
+    const uint8_t *from = call->request.recv;
     uint32_t blocks = wefti_call_recv_shape(call).blocks;
     for (uint32_t block = 0; block < blocks; block++) {
         for (uint32_t i = 0; i < fused->count; i++) {

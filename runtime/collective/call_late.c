@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
-#include "runtime/collective/call.h"
+#include "runtime/collective/call_late.h"
 #include "runtime/interpreter/interpreter.h"
 #include "runtime/collective/schedule_cache.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Signatures of calls as text, and the error of ranks whose calls differ. */
+#include "runtime/collective/call_late.h"
 #include "runtime/collective/fused.h"
 
 #include <stdio.h>

@@ -230,8 +230,8 @@ bool wefti_pairs_ready(const wefti_call_t *call)
 
 void wefti_pairs_fill(wefti_call_t *call, wefti_pair_t *pairs, uint32_t count)
 {
-    call->op = WEFT_COLLECTIVE_SEND_RECV;
-    call->dtype = pairs[0].dtype;
+    call->request.op = WEFT_COLLECTIVE_SEND_RECV;
+    call->request.dtype = pairs[0].dtype;
     call->what = (uint64_t)WEFT_COLLECTIVE_SEND_RECV | (uint64_t)pairs[0].dtype << 8;
     call->posted_count = pairs[0].count;
     call->pairs.list = pairs;

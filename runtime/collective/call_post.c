@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a rank says of a call before anything moves, and what it learns from the others. */
-#include "runtime/group/attach.h"
 #include "runtime/base/error.h"
+#include "runtime/collective/call_late.h"
+#include "runtime/collective/call_move.h"
+#include "runtime/collective/call_steps.h"
 #include "runtime/collective/fused.h"
 #include "runtime/group/mirror.h"
 
@@ -30,8 +32,9 @@ static size_t posted_bytes(const wefti_call_t *call)
         return list_bytes + (call->area_bytes > WEFTI_POSTING_TINY ? call->area_bytes : 0);
     }
     /* The table. */
-    return call->op == WEFT_COLLECTIVE_ALL_TO_ALL_V ? call->group->size * 2 * sizeof(uint64_t)
-                                                    : list_bytes;
+    return call->request.op == WEFT_COLLECTIVE_ALL_TO_ALL_V
+               ? call->group->size * 2 * sizeof(uint64_t)
+               : list_bytes;
 }
 
 /*
@@ -53,15 +56,21 @@ static void refresh_counters(wefti_call_t *call)
     wefti_mirror_done(group, call->number - 1);
 }
 
+/* Known from earlier calls of this size: executors carry it out, whatever the memory is. */
+static bool only_executors(const wefti_call_t *call)
+{
+    const wefti_selection_t *selection = &call->group->calls->selection;
+    uint32_t elem = (uint32_t)__builtin_ctz(call->elem_bytes);
+    uint32_t size = 63u - (uint32_t)__builtin_clzll(call->longest | call->elem_bytes);
+    return selection->only_executors[call->request.op][elem][size] && call->schedule.wanted == NULL;
+}
+
 weft_status_t wefti_call_post(wefti_call_t *call)
 {
     bool may_post = true;
     call->schedule.possible = false;
-    if (!wefti_call_only_executors(call)) {
-        weft_status_t status = wefti_call_consider(call, &may_post);
-        if (status < 0) {
-            return status;
-        }
+    if (!only_executors(call)) {
+        WEFT_RETURN_IF_ERROR(wefti_call_consider(call, &may_post));
     }
     weft_group_t *group = call->group;
     wefti_posting_t *own = wefti_posting_of(group, group->rank, call->number);
@@ -81,11 +90,12 @@ weft_status_t wefti_call_post(wefti_call_t *call)
         call->flags |= WEFTI_POSTED_ATTACHABLE;
     }
     if (fits && call->flags == 0) {
-        wefti_call_stage(call, wefti_call_posting_area(call, own), 0, call->longest);
+        call->staged.piece_bytes = (size_t)call->longest; /* one round */
+        wefti_call_stage(call, wefti_call_posting_area(call, own));
         call->flags = WEFTI_POSTED_DATA;
     } else {
         call->flags |= call->schedule.possible ? wefti_call_offer(call, own) : 0;
-        own->at.selection = group->calls->selection.digest[call->op];
+        own->at.selection = group->calls->selection.digest[call->request.op];
     }
     own->what = call->what | (uint64_t)call->flags << WEFTI_WHAT_FLAGS_SHIFT;
     own->count = call->posted_count;
@@ -97,15 +107,6 @@ weft_status_t wefti_call_post(wefti_call_t *call)
     /* Small enough that all ranks post data, whatever their memory is. */
     call->certain = fits && call->longest < direct_min;
     return WEFT_OK;
-}
-
-/* All-reduce: what all ranks can show of the buffers is done in place, the rest through staging. */
-static void merge_ends(wefti_call_t *call, const wefti_posting_t *posting)
-{
-    uint64_t lead = (posting->at.lead + call->elem_bytes - 1) / call->elem_bytes;
-    uint64_t trail = (posting->at.trail + call->elem_bytes - 1) / call->elem_bytes;
-    call->ends.lead = lead > call->ends.lead ? lead : call->ends.lead;
-    call->ends.trail = trail > call->ends.trail ? trail : call->ends.trail;
 }
 
 static bool same_call(const wefti_deferred_t *own, const wefti_posting_t *theirs)
@@ -130,8 +131,8 @@ static bool needs(const wefti_call_t *call, uint32_t r)
     if (!op->rooted || !call->certain) {
         return true;
     }
-    return wefti_side_is_on(op->send, r == call->root) &&
-           wefti_side_is_on(op->recv, call->group->rank == call->root);
+    return wefti_side_is_on(op->send, r == call->request.root) &&
+           wefti_side_is_on(op->recv, call->group->rank == call->request.root);
 }
 
 weft_status_t wefti_call_see_postings(wefti_call_t *call, wefti_blocked_t *out_blocked)
@@ -153,14 +154,8 @@ weft_status_t wefti_call_see_postings(wefti_call_t *call, wefti_blocked_t *out_b
             return wefti_group_mismatch(group, &own, r);
         }
         call->flags &= (uint32_t)(theirs->what >> WEFTI_WHAT_FLAGS_SHIFT) & 0xffu;
-        if (call->flags & WEFTI_POSTED_OPEN) {
+        if ((call->flags & WEFTI_POSTED_DATA) == 0) {
             wefti_call_merge_offer(call, theirs);
-        }
-        if (call->op == WEFT_COLLECTIVE_ALL_TO_ALL_V) {
-            call->longest = theirs->at.longest > call->longest ? theirs->at.longest : call->longest;
-        }
-        if ((call->flags & WEFTI_POSTED_REACHABLE) && call->op == WEFT_COLLECTIVE_ALL_REDUCE) {
-            merge_ends(call, theirs);
         }
     }
     own.open = call->certain && wefti_call_op(call)->rooted;

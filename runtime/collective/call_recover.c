@@ -19,7 +19,9 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
-#include "runtime/collective/call.h"
+#include "runtime/collective/call_late.h"
+#include "runtime/collective/call_steps.h"
+#include "runtime/collective/schedule_cache.h"
 #include "runtime/group/mirror.h"
 
 #define LANE WEFTI_LANE_CHANNEL

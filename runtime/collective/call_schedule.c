@@ -14,13 +14,14 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
-#include "runtime/collective/call.h"
+#include "runtime/collective/call_move.h"
+#include "runtime/collective/call_steps.h"
 #include "runtime/collective/schedule_cache.h"
 
 /* All-reduce through staging is a mesh from here on (call_staged.c), else one-shot. */
 static bool staged_is_mesh(const wefti_call_t *call)
 {
-    return call->op != WEFT_COLLECTIVE_ALL_REDUCE || wefti_call_stages_two_shots(call);
+    return call->request.op != WEFT_COLLECTIVE_ALL_REDUCE || wefti_call_stages_two_shots(call);
 }
 
 static bool is_built_in(const weft_algorithm_t *algorithm, const char *name)
@@ -29,25 +30,22 @@ static bool is_built_in(const weft_algorithm_t *algorithm, const char *name)
            wefti_algorithm_find(algorithm->op, name) == algorithm;
 }
 
-/* The executors may carry the call out at all: loads and stores, and the group's order. */
 static bool executors_can(const wefti_call_t *call)
 {
-    const weft_group_t *group = call->group;
-    return group->put_links == NULL && !group->calls->interpret &&
-           (group->calls->selection.executors_reduce || !wefti_collective_reduces(call->op));
+    return wefti_select_has_executors(call->group, call->request.op);
 }
 
-/* Postings that carry data are the executor of one-shot, and of mesh where nothing is cut. */
+/* Postings that carry data are the executor of one-shot, and of mesh where nothing is cut. They also
+ * reach ranks behind put links. */
 static bool posting_is_wanted(const wefti_call_t *call)
 {
     const weft_group_t *group = call->group;
-    bool ordered = group->calls->selection.executors_reduce || !wefti_collective_reduces(call->op);
-    if (group->calls->interpret || !ordered) {
+    if (!group->calls->selection.executors_reduce && wefti_collective_reduces(call->request.op)) {
         return false;
     }
     if (call->schedule.wanted != NULL) {
         return is_built_in(call->schedule.wanted,
-                           call->op == WEFT_COLLECTIVE_ALL_REDUCE ? "one-shot" : "mesh");
+                           call->request.op == WEFT_COLLECTIVE_ALL_REDUCE ? "one-shot" : "mesh");
     }
     return call->schedule.by_cost[0] == NULL || group->put_links != NULL;
 }
@@ -55,39 +53,37 @@ static bool posting_is_wanted(const wefti_call_t *call)
 static bool is_eligible(const wefti_call_t *call)
 {
     weft_algo_params_t params;
-    wefti_select_params(call->group, call->op, call->root, &params);
+    wefti_select_params(call->group, call->request.op, call->request.root, &params);
     return call->schedule.wanted == NULL || call->schedule.wanted->eligible(&params) == NULL;
 }
 
 weft_status_t wefti_call_consider(wefti_call_t *call, bool *out_may_post)
 {
-    weft_group_t *group = call->group;
-    weft_status_t status = WEFT_OK;
-    call->schedule.by_cost[0] = call->schedule.by_cost[1] = NULL;
+    const weft_algorithm_t **by_cost = call->schedule.by_cost;
+    weft_collective_t op = call->request.op;
+    by_cost[0] = by_cost[1] = NULL;
     /* What ranks have for each other is known after the postings only. */
-    if (call->schedule.wanted == NULL && call->op != WEFT_COLLECTIVE_ALL_TO_ALL_V) {
-        for (int plain = 0; plain < 2 && status == WEFT_OK; plain++) {
-            status = wefti_select_by_cost(group, call->op, call->elem_bytes, call->longest, plain,
-                                          &call->schedule.by_cost[plain]);
-        }
+    for (int plain = 0;
+         plain < 2 && call->schedule.wanted == NULL && op != WEFT_COLLECTIVE_ALL_TO_ALL_V;
+         plain++) {
+        WEFT_RETURN_IF_ERROR(wefti_select_by_cost(call->group, op, call->elem_bytes, call->longest,
+                                                  plain, &by_cost[plain]));
     }
-    if (group->size == 1 && is_eligible(call)) { /* with oneself all algorithms are the same */
+    if (call->group->size == 1 && is_eligible(call)) { /* all algorithms are the same */
         call->schedule.wanted = NULL;
-        *out_may_post = true;
-        return status;
+        return WEFT_OK;
     }
     *out_may_post = posting_is_wanted(call);
-    call->schedule.possible = call->schedule.wanted != NULL || call->schedule.by_cost[0] != NULL ||
-                              call->schedule.by_cost[1] != NULL ||
-                              call->op == WEFT_COLLECTIVE_ALL_TO_ALL_V || group->calls->interpret;
-    return status;
+    call->schedule.possible = call->schedule.wanted != NULL || by_cost[0] != NULL ||
+                              by_cost[1] != NULL || op == WEFT_COLLECTIVE_ALL_TO_ALL_V;
+    return WEFT_OK;
 }
 
 /* Whether what was asked for by name is what the executors would do now. */
 static bool executors_are_wanted(const wefti_call_t *call)
 {
     bool direct = (call->flags & WEFTI_POSTED_REACHABLE) != 0;
-    if (!executors_can(call) || call->op == WEFT_COLLECTIVE_BARRIER) {
+    if (!executors_can(call) || call->request.op == WEFT_COLLECTIVE_BARRIER) {
         return false;
     }
     return is_built_in(call->schedule.wanted, "mesh") && (direct || staged_is_mesh(call));
@@ -95,22 +91,21 @@ static bool executors_are_wanted(const wefti_call_t *call)
 
 static weft_status_t pick(wefti_call_t *call, const weft_algorithm_t **out_algorithm)
 {
+    weft_collective_t op = call->request.op;
     bool plain = (call->flags & WEFTI_POSTED_REACHABLE) == 0;
-    weft_status_t status = WEFT_OK;
-    *out_algorithm = call->schedule.by_cost[plain];
     if (call->schedule.wanted != NULL) {
         *out_algorithm = executors_are_wanted(call) ? NULL : call->schedule.wanted;
-    } else if (call->op == WEFT_COLLECTIVE_ALL_TO_ALL_V) {
-        status = wefti_select_by_cost(call->group, call->op, call->elem_bytes, call->longest, plain,
-                                      out_algorithm);
+        return WEFT_OK;
     }
-    if (status == WEFT_OK && *out_algorithm == NULL && !executors_can(call) &&
-        call->schedule.wanted == NULL) {
-        *out_algorithm = wefti_algorithm_find(call->op, call->op == WEFT_COLLECTIVE_BARRIER
-                                                            ? "dissemination"
-                                                            : "mesh"); /* interpret */
+    *out_algorithm = call->schedule.by_cost[plain];
+    if (op == WEFT_COLLECTIVE_ALL_TO_ALL_V) {
+        WEFT_RETURN_IF_ERROR(wefti_select_by_cost(call->group, op, call->elem_bytes, call->longest,
+                                                  plain, out_algorithm));
     }
-    return status;
+    if (*out_algorithm == NULL && !executors_can(call)) {
+        *out_algorithm = wefti_algorithm_find(op, "mesh");
+    }
+    return WEFT_OK;
 }
 
 static bool is_mixed(const wefti_call_t *call)
@@ -122,7 +117,7 @@ static bool is_mixed(const wefti_call_t *call)
  */
 static bool can_be_made_in_place(const wefti_call_t *call)
 {
-    const wefti_collective_t *op = wefti_collective_of(call->op);
+    const wefti_collective_t *op = wefti_collective_of(call->request.op);
     return op->in_place && !op->rooted && op->recv.extent != WEFT_EXTENT_BLOCK;
 }
 
@@ -133,15 +128,14 @@ static bool schedule_takes(const wefti_call_t *call)
 
 weft_status_t wefti_call_settle_algorithm(wefti_call_t *call)
 {
-    weft_status_t status = WEFT_OK;
     if ((call->flags & WEFTI_POSTED_DATA) == 0) {
-        status = pick(call, &call->schedule.algorithm);
+        WEFT_RETURN_IF_ERROR(pick(call, &call->schedule.algorithm));
     }
     if (call->schedule.algorithm != NULL && call->schedule.wanted == NULL && is_mixed(call) &&
         executors_can(call)) {
         call->schedule.algorithm = NULL;
     }
-    return status;
+    return WEFT_OK;
 }
 
 static void make_in_place(wefti_call_t *call)
@@ -150,8 +144,9 @@ static void make_in_place(wefti_call_t *call)
     wefti_buffer_shape_t send = wefti_call_send_shape(call);
     uint64_t bytes = wefti_shape_elems(&send) * call->elem_bytes;
     if (bytes > 0 && !wefti_call_is_in_place(call)) {
-        memcpy(call->recv + wefti_call_alias_at(call, rank), call->send, (size_t)bytes);
-        call->send = call->recv + wefti_call_alias_at(call, rank);
+        memcpy(call->request.recv + wefti_call_alias_at(call, rank), call->request.send,
+               (size_t)bytes);
+        call->request.send = call->request.recv + wefti_call_alias_at(call, rank);
     }
 }
 
@@ -169,8 +164,8 @@ static void collect_places(const wefti_call_t *call, bool in_place)
             all->send[r] = all->recv[r] + wefti_call_alias_at(call, r);
         }
     }
-    all->send[group->rank] = (uint64_t)((uintptr_t)call->send - (uintptr_t)base);
-    all->recv[group->rank] = (uint64_t)((uintptr_t)call->recv - (uintptr_t)base);
+    all->send[group->rank] = (uint64_t)((uintptr_t)call->request.send - (uintptr_t)base);
+    all->recv[group->rank] = (uint64_t)((uintptr_t)call->request.recv - (uintptr_t)base);
 }
 
 /* All ranks' counts, from their postings. */
@@ -179,14 +174,10 @@ static weft_status_t read_matrix(const wefti_call_t *call, wefti_run_call_t *out
     weft_group_t *group = call->group;
     uint32_t n = group->size;
     uint64_t *counts;
-    weft_status_t status = wefti_schedules_matrix(group, &counts);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(wefti_schedules_matrix(group, &counts));
     uint64_t *to = counts + (size_t)n * n, *from = to + (size_t)n * n;
     for (uint32_t r = 0; r < n; r++) {
-        const wefti_posting_t *posting = wefti_posting_of(group, r, call->number);
-        const uint64_t *table = (const uint64_t *)(const void *)posting->data;
+        const uint64_t *table = wefti_call_table(call, r);
         for (uint32_t d = 0; d < n; d++) {
             counts[(size_t)r * n + d] = table[2 * d] / call->elem_bytes;
             to[(size_t)r * n + d] = table[2 * d + 1] / call->elem_bytes;
@@ -211,14 +202,15 @@ static weft_status_t read_matrix(const wefti_call_t *call, wefti_run_call_t *out
 
 static weft_status_t fill_counts(const wefti_call_t *call, wefti_run_call_t *out)
 {
-    out->counts = (wefti_counts_t){.elem_count = call->count, .elem_bytes = call->elem_bytes};
-    if (call->op == WEFT_COLLECTIVE_ALL_TO_ALL_V) {
+    out->counts =
+        (wefti_counts_t){.elem_count = call->request.count, .elem_bytes = call->elem_bytes};
+    if (call->request.op == WEFT_COLLECTIVE_ALL_TO_ALL_V) {
         return read_matrix(call, out);
     }
-    if (wefti_collective_has_shared_counts(call->op)) {
+    if (wefti_collective_has_shared_counts(call->request.op)) {
         const uint64_t *blocks = wefti_call_blocks(call);
         out->counts.counts = blocks;
-        bool gathers = wefti_collective_gathers(call->op);
+        bool gathers = wefti_collective_gathers(call->request.op);
         out->displacements =
             (wefti_displacements_t){gathers ? NULL : blocks + call->group->size,
                                     gathers ? blocks + call->group->size : NULL, 0};
@@ -230,24 +222,23 @@ static weft_status_t start_run(wefti_call_t *call, bool in_place)
 {
     weft_group_t *group = call->group;
     wefti_schedules_t *all = group->calls->schedules;
-    wefti_run_call_t run = {
-        .dtype = call->dtype, .reduction = call->reduction, .send = all->send, .recv = all->recv};
-    weft_status_t status = fill_counts(call, &run);
-    if (status < 0) {
-        return status;
-    }
+    wefti_run_call_t run = {.dtype = call->request.dtype,
+                            .reduction = call->request.reduction,
+                            .send = all->send,
+                            .recv = all->recv};
+    WEFT_RETURN_IF_ERROR(fill_counts(call, &run));
     collect_places(call, in_place);
     all->memory.limit = group->context->one_process
                             ? UINT64_MAX
                             : atomic_load_explicit(&group->endpoint->region_bytes,
                                                    memory_order_relaxed); /* it grows */
-    status = wefti_run_start(call->schedule.run, &all->memory, &run);
+    weft_status_t status = wefti_run_start(call->schedule.run, &all->memory, &run);
     if (status == WEFT_ERR_NO_MEMORY) { /* on all ranks: not one element fits */
         call->state = WEFTI_CALL_REFUSED;
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "%s %s: staging buffers too small for the algorithm's scratch: %zu "
                            "bytes; increase WEFT_STAGING_BYTES",
-                           weft_collective_name(call->op), call->schedule.algorithm->name,
+                           weft_collective_name(call->request.op), call->schedule.algorithm->name,
                            all->memory.work_bytes);
     }
     return status;
@@ -259,8 +250,8 @@ static const char *schedule_algorithm(const wefti_call_t *call)
     weft_group_t *group = call->group;
     if (group->calls->labelled != call->schedule.algorithm) {
         weft_algo_params_t params;
-        wefti_select_params(group, call->op, call->root, &params);
-        bool any = params.order == WEFT_ORDER_ANY && wefti_collective_reduces(call->op);
+        wefti_select_params(group, call->request.op, call->request.root, &params);
+        bool any = params.order == WEFT_ORDER_ANY && wefti_collective_reduces(call->request.op);
         params.order = WEFT_ORDER_TREE;
         any = any && call->schedule.algorithm->eligible(&params) != NULL;
         snprintf(group->calls->label, sizeof group->calls->label, "%.40s%s",
@@ -275,13 +266,13 @@ static weft_status_t schedule_start(wefti_call_t *call)
     weft_group_t *group = call->group;
     bool mixed = is_mixed(call);
     bool in_place = (call->flags & WEFTI_POSTED_OUT_OF_PLACE) == 0;
-    wefti_schedule_key_t key = {call->schedule.algorithm, call->root, in_place,
+    wefti_schedule_key_t key = {call->schedule.algorithm, call->request.root, in_place,
                                 (call->flags & WEFTI_POSTED_OPEN) == 0};
     if (mixed && !can_be_made_in_place(call)) {
         call->state = WEFTI_CALL_REFUSED;
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "%s %s: some ranks called it in place and others out of place",
-                           weft_collective_name(call->op), call->schedule.algorithm->name);
+                           weft_collective_name(call->request.op), call->schedule.algorithm->name);
     }
     weft_status_t status = wefti_schedules_get(group, &key, &call->schedule.run);
     if (status < 0) {
@@ -304,16 +295,5 @@ static weft_status_t schedule_advance(wefti_call_t *call, wefti_blocked_t *out_b
     return status;
 }
 
-static bool schedule_ready(const wefti_call_t *call)
-{
-    return wefti_run_ready(call->schedule.run);
-}
-
-static void schedule_abandon(wefti_call_t *call)
-{
-    wefti_run_settle(call->schedule.run);
-}
-
-const wefti_path_t wefti_path_schedule = {"schedule",       schedule_takes,     schedule_start,
-                                          schedule_advance, schedule_algorithm, schedule_ready,
-                                          schedule_abandon};
+const wefti_path_t wefti_path_schedule = {"schedule", schedule_takes, schedule_start,
+                                          schedule_advance, schedule_algorithm};

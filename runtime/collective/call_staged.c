@@ -1,14 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Moving data through memory that the group owns. Two areas per rank take turns: a rank fills one
- * for the second time only after all peers have published the round in between, so are done with
- * the first. Users' buffers are never touched by peers here. All parts of a round are staged before
- * any of it is taken, and blocks advance side by side, which is what lets calls be in place.
+ * Moving data through memory that the group owns.
+ *
+ *   path posting  it came with the postings
+ *   path staged   anything else: through the staging buffers, round after round
+ *
+ * The areas of a rank hold what it shows its peers of one round: of its one block the same piece to
+ * all, or for each peer a piece of that peer's block. A posting is one round. Two staging areas take
+ * turns: a rank fills one for the second time only after all peers have published the round in
+ * between, so are done with the first. Users' buffers are never touched by peers here. All parts of
+ * a round are staged before any of it is taken, and blocks advance side by side, which is what lets
+ * calls be in place.
  */
-#include <string.h>
-
-#include "runtime/base/copy.h"
 #include "runtime/base/error.h"
+#include "runtime/collective/call_move.h"
 #include "runtime/collective/fused.h"
 
 #define LINE_BYTES 64u
@@ -17,51 +22,10 @@
 #define PIPELINE_MIN_BYTES ((size_t)16 << 10)
 #define PIPELINE_MAX_BYTES ((size_t)128 << 10)
 
-/* Part of this rank's send or receive buffer. */
-typedef struct block {
-    uint64_t at, bytes;
-} block_t;
-
 /* One block for all peers, or one for each. */
 static bool is_shared(const wefti_call_t *call)
 {
     return wefti_call_op(call)->send.extent != WEFT_EXTENT_BLOCKS;
-}
-
-/* What this rank has for rank to. */
-static block_t send_block(const wefti_call_t *call, uint32_t to)
-{
-    const weft_group_t *group = call->group;
-    const wefti_collective_t *op = wefti_call_op(call);
-    uint64_t bytes = call->count * call->elem_bytes;
-    if (op->rooted && !wefti_side_is_on(op->send, group->rank == call->root)) {
-        return (block_t){0, 0};
-    }
-    bool blocks = op->send.extent == WEFT_EXTENT_BLOCKS;
-    if (op->variable) {
-        uint32_t n = group->size;
-        const uint64_t *counts = blocks ? call->counts + to : call->counts + 2 * n + group->rank;
-        return (block_t){blocks ? counts[n] * call->elem_bytes : 0, counts[0] * call->elem_bytes};
-    }
-    return (block_t){blocks ? to * bytes : 0, bytes};
-}
-
-/* Where what comes from rank from goes. */
-static block_t recv_block(const wefti_call_t *call, uint32_t from)
-{
-    const weft_group_t *group = call->group;
-    const wefti_collective_t *op = wefti_call_op(call);
-    uint64_t bytes = call->count * call->elem_bytes;
-    if (op->rooted && (!wefti_side_is_on(op->send, from == call->root) ||
-                       !wefti_side_is_on(op->recv, group->rank == call->root))) {
-        return (block_t){0, 0};
-    }
-    bool blocks = op->recv.extent == WEFT_EXTENT_BLOCKS;
-    if (op->variable && blocks) {
-        const uint64_t *counts = call->counts + 2 * group->size + from;
-        return (block_t){counts[group->size] * call->elem_bytes, counts[0] * call->elem_bytes};
-    }
-    return (block_t){blocks ? from * bytes : 0, bytes};
 }
 
 static uint64_t piece_at(uint64_t bytes, uint64_t at, size_t piece_bytes)
@@ -69,46 +33,224 @@ static uint64_t piece_at(uint64_t bytes, uint64_t at, size_t piece_bytes)
     return at >= bytes ? 0 : bytes - at < piece_bytes ? bytes - at : piece_bytes;
 }
 
-static void copy(uint8_t *to, const uint8_t *from, uint64_t bytes)
-{
-    if (bytes > 0 && to != from) {
-        wefti_copy(to, from, (size_t)bytes);
-    }
-}
-
-void wefti_call_measure(wefti_call_t *call)
-{
-    uint32_t n = call->group->size;
-    call->longest = call->count;
-    if (wefti_call_op(call)->variable) {
-        const uint64_t *counts = wefti_shared_counts(call->op, n, call->counts);
-        for (uint32_t r = 0; r < n; r++) {
-            call->longest = counts[r] > call->longest ? counts[r] : call->longest;
-        }
-    }
-    call->longest *= call->elem_bytes;
-    uint64_t blocks = is_shared(call) ? 1 : n;
-    call->area_bytes =
-        call->longest > WEFTI_POSTING_DATA ? SIZE_MAX : (size_t)(blocks * call->longest);
-}
-
 bool wefti_call_fits_posting(const wefti_call_t *call)
 {
     return call->area_bytes <= WEFTI_POSTING_DATA - wefti_fused_list_bytes(call) &&
-           call->op != WEFT_COLLECTIVE_ALL_TO_ALL_V;
+           call->request.op != WEFT_COLLECTIVE_ALL_TO_ALL_V;
 }
 
 bool wefti_call_stages_two_shots(const wefti_call_t *call)
 {
-    return call->op == WEFT_COLLECTIVE_ALL_REDUCE && call->group->size > 2 &&
+    return call->request.op == WEFT_COLLECTIVE_ALL_REDUCE && call->group->size > 2 &&
            call->longest >= TWO_SHOT_MIN_BYTES;
 }
 
-weft_status_t wefti_call_plan_rounds(wefti_call_t *call)
+/* ---- areas ---- */
+
+static uint8_t *staging_of(const wefti_call_t *call, uint32_t rank)
+{
+    const weft_group_t *group = call->group;
+    return (uint8_t *)group->channels[rank] + group->layout.staging +
+           (group->calls->area & 1u) * group->layout.staging_bytes;
+}
+
+static const uint8_t *area_of(const wefti_call_t *call, uint32_t rank)
+{
+    return (call->flags & WEFTI_POSTED_DATA) != 0
+               ? wefti_call_posting_area(call, wefti_posting_of(call->group, rank, call->number))
+               : staging_of(call, rank);
+}
+
+/* The sources of a reduction: own data, and skip bytes into the areas of peers. */
+static void find_sources(const wefti_call_t *call, const uint8_t *own, size_t skip)
+{
+    const weft_group_t *group = call->group;
+    for (uint32_t r = 0; r < group->size; r++) {
+        group->calls->sources[r] = r == group->rank ? own : area_of(call, r) + skip;
+    }
+}
+
+/* Two-shot: rank owner's shard of the round at hand. */
+static wefti_block_t shard(const wefti_call_t *call, uint32_t owner)
+{
+    size_t piece_bytes = call->staged.piece_bytes;
+    uint64_t at = (call->staged.round * call->group->size + owner) * piece_bytes;
+    return (wefti_block_t){at, piece_at(call->longest, at, piece_bytes)};
+}
+
+/* Of block, the piece of the round at hand. */
+static wefti_block_t piece_of(const wefti_call_t *call, wefti_block_t block)
+{
+    uint64_t at = call->staged.round * call->staged.piece_bytes;
+    return (wefti_block_t){block.at + at, piece_at(block.bytes, at, call->staged.piece_bytes)};
+}
+
+void wefti_call_stage(const wefti_call_t *call, uint8_t *area)
+{
+    const weft_group_t *group = call->group;
+    bool two_shot = call->staged.two_shot;
+    if (group->size == 1) {
+        return;
+    }
+    if (is_shared(call) && !two_shot) {
+        wefti_block_t piece = piece_of(call, wefti_call_send_block(call, group->rank));
+        wefti_call_copy(area, call->request.send + piece.at, piece.bytes);
+        return;
+    }
+    for (uint32_t i = 1; i < group->size; i++) {
+        uint32_t to = wefti_group_nth_peer(group, i);
+        wefti_block_t piece =
+            two_shot ? shard(call, to) : piece_of(call, wefti_call_send_block(call, to));
+        wefti_call_copy(area + to * call->staged.piece_bytes, call->request.send + piece.at,
+                        piece.bytes);
+    }
+}
+
+static weft_status_t take_reduced(wefti_call_t *call, size_t skip)
+{
+    const weft_group_t *group = call->group;
+    if (!wefti_side_is_on(wefti_call_op(call)->recv, group->rank == call->request.root)) {
+        return WEFT_OK;
+    }
+    wefti_block_t block = wefti_call_send_block(call, group->rank);
+    wefti_block_t own = piece_of(call, block);
+    if (own.bytes == 0) {
+        return WEFT_OK;
+    }
+    find_sources(call, call->request.send + own.at, skip);
+    group->calls->destinations[0] = call->request.recv + (own.at - block.at);
+    return wefti_call_reduce(call, 1, own.bytes);
+}
+
+/* What this rank gets in a round, out of all areas. */
+static weft_status_t take(wefti_call_t *call)
+{
+    const weft_group_t *group = call->group;
+    size_t skip = is_shared(call) ? 0 : group->rank * call->staged.piece_bytes;
+    if (wefti_call_op(call)->reduces) {
+        return take_reduced(call, skip);
+    }
+    for (uint32_t i = 0; i < group->size; i++) {
+        uint32_t from = wefti_group_nth_peer(group, i);
+        wefti_block_t to = piece_of(call, wefti_call_recv_block(call, from));
+        if (to.bytes > 0) {
+            const uint8_t *source =
+                i == 0 ? call->request.send + piece_of(call, wefti_call_send_block(call, from)).at
+                       : area_of(call, from) + skip;
+            wefti_call_copy(call->request.recv + to.at, source, to.bytes);
+        }
+    }
+    return WEFT_OK;
+}
+
+/* Two-shot all-reduce: this rank's shard of the round to recv and to its own area; */
+static weft_status_t reduce_shard(wefti_call_t *call)
+{
+    const weft_group_t *group = call->group;
+    wefti_block_t own = shard(call, group->rank);
+    size_t skip = group->rank * call->staged.piece_bytes;
+    if (own.bytes == 0) {
+        return WEFT_OK;
+    }
+    find_sources(call, call->request.send + own.at, skip);
+    group->calls->destinations[0] = call->request.recv + own.at;
+    group->calls->destinations[1] = staging_of(call, group->rank) + skip;
+    return wefti_call_reduce(call, 2, own.bytes);
+}
+
+/* then those of the others. */
+static void take_results(wefti_call_t *call)
+{
+    for (uint32_t i = 1; i < call->group->size; i++) {
+        uint32_t from = wefti_group_nth_peer(call->group, i);
+        wefti_block_t to = shard(call, from);
+        wefti_call_copy(call->request.recv + to.at,
+                        staging_of(call, from) + from * call->staged.piece_bytes, to.bytes);
+    }
+}
+
+/* ---- the posting ---- */
+
+/* All-reduce. */
+static const char *one_shot_or_mesh(const wefti_call_t *call)
+{
+    return call->request.op == WEFT_COLLECTIVE_ALL_REDUCE && !call->staged.two_shot ? "one-shot"
+                                                                                    : "mesh";
+}
+
+static bool posting_takes(const wefti_call_t *call)
+{
+    return (call->flags & WEFTI_POSTED_DATA) != 0;
+}
+
+static weft_status_t posting_start(wefti_call_t *call)
+{
+    weft_status_t status = take(call);
+    wefti_call_complete(call);
+    return status;
+}
+
+/* Never asked: such a call ends as it starts. */
+static weft_status_t posting_advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
+{
+    (void)out_blocked;
+    wefti_call_complete(call);
+    return WEFT_OK;
+}
+
+const wefti_path_t wefti_path_posting = {"posting", posting_takes, posting_start, posting_advance,
+                                         one_shot_or_mesh};
+
+/* ---- staging ---- */
+
+static void publish_round(wefti_call_t *call)
+{
+    weft_group_t *group = call->group;
+    wefti_signal_publish(&group->channels[group->rank]->staged.signal, ++group->calls->staged);
+    call->unsettled |= WEFTI_UNSETTLED_ROUND;
+}
+
+static void stage_round(wefti_call_t *call)
+{
+    call->group->calls->area++;
+    wefti_call_stage(call, staging_of(call, call->group->rank));
+    publish_round(call);
+    call->peer = 1;
+    call->state = WEFTI_CALL_ROUND;
+}
+
+void wefti_call_stage_ends(wefti_call_t *call)
+{
+    uint64_t lead = call->ends.lead * call->elem_bytes, trail = call->ends.trail * call->elem_bytes;
+    call->group->calls->area++;
+    uint8_t *area = staging_of(call, call->group->rank);
+    wefti_call_copy(area, call->request.send, lead);
+    wefti_call_copy(area + lead, call->request.send + call->longest - trail, trail);
+    publish_round(call);
+}
+
+weft_status_t wefti_call_take_ends(wefti_call_t *call)
+{
+    uint64_t lead = call->ends.lead * call->elem_bytes, trail = call->ends.trail * call->elem_bytes;
+    uint64_t last = call->longest - trail;
+    find_sources(call, call->request.send, 0);
+    call->group->calls->destinations[0] = call->request.recv;
+    WEFT_RETURN_IF_ERROR(wefti_call_reduce(call, 1, lead));
+    find_sources(call, call->request.send + last, lead);
+    call->group->calls->destinations[0] = call->request.recv + last;
+    return wefti_call_reduce(call, 1, trail);
+}
+
+static bool staged_takes(const wefti_call_t *call)
+{
+    (void)call;
+    return true;
+}
+
+static weft_status_t plan_rounds(wefti_call_t *call)
 {
     uint32_t n = call->group->size;
     size_t room = call->group->layout.staging_bytes;
-    call->ends.lead = call->ends.trail = 0;
     call->staged.two_shot = wefti_call_stages_two_shots(call);
     if (!is_shared(call) || call->staged.two_shot) {
         room /= n;
@@ -133,131 +275,52 @@ weft_status_t wefti_call_plan_rounds(wefti_call_t *call)
     return WEFT_OK;
 }
 
-/* Two-shot: rank owner's shard of the round at hand. */
-static uint64_t shard(const wefti_call_t *call, uint32_t owner, uint64_t *out_bytes)
+static weft_status_t staged_start(wefti_call_t *call)
 {
-    uint64_t at = (call->staged.round * call->group->size + owner) * call->staged.piece_bytes;
-    *out_bytes = piece_at(call->longest, at, call->staged.piece_bytes);
-    return at;
+    if (call->group->put_links != NULL) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "staged path: requires ranks that map each other's memory");
+    }
+    weft_status_t status = plan_rounds(call);
+    wefti_call_complete(call);
+    if (status == WEFT_OK && call->staged.rounds > 0) {
+        stage_round(call);
+    }
+    return status;
 }
 
-void wefti_call_stage(const wefti_call_t *call, uint8_t *area, uint64_t round, size_t piece_bytes)
+/* Two-shot: the second half of a round brings the reduced shards. */
+static weft_status_t to_results(wefti_call_t *call)
 {
-    const weft_group_t *group = call->group;
-    uint64_t at = round * piece_bytes;
-    if (group->size == 1) {
-        return;
-    }
-    if (is_shared(call) && !call->staged.two_shot) {
-        block_t block = send_block(call, group->rank);
-        copy(area, call->send + block.at + at, piece_at(block.bytes, at, piece_bytes));
-        return;
-    }
-    for (uint32_t i = 1; i < group->size; i++) {
-        uint32_t to = (group->rank + i) % group->size;
-        uint64_t bytes;
-        if (call->staged.two_shot) {
-            at = shard(call, to, &bytes);
-            copy(area + to * piece_bytes, call->send + at, bytes);
-        } else {
-            block_t block = send_block(call, to);
-            bytes = piece_at(block.bytes, at, piece_bytes);
-            copy(area + to * piece_bytes, call->send + block.at + at, bytes);
-        }
-    }
+    WEFT_RETURN_IF_ERROR(reduce_shard(call));
+    publish_round(call);
+    call->peer = 1;
+    call->state = WEFTI_CALL_RESULTS;
+    return WEFT_OK;
 }
 
-static weft_status_t take_reduced(wefti_call_t *call, wefti_area_fn area, uint64_t at,
-                                  size_t piece_bytes)
+static weft_status_t staged_advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
 {
-    weft_group_t *group = call->group;
-    if (!wefti_side_is_on(wefti_call_op(call)->recv, group->rank == call->root)) {
-        return WEFT_OK;
+    weft_status_t status = wefti_call_see_signals(call, offsetof(wefti_channel_t, staged),
+                                                  call->group->calls->staged, out_blocked);
+    if (status != WEFT_OK) {
+        return status;
     }
-    block_t own = send_block(call, group->rank);
-    uint64_t bytes = piece_at(own.bytes, at, piece_bytes);
-    if (bytes == 0) {
-        return WEFT_OK;
+    if (call->staged.two_shot && call->state == WEFTI_CALL_ROUND) {
+        return to_results(call);
     }
-    size_t skip = is_shared(call) ? 0 : group->rank * piece_bytes;
-    for (uint32_t r = 0; r < group->size; r++) {
-        group->calls->sources[r] =
-            r == group->rank ? call->send + own.at + at : area(call, r) + skip;
+    if (call->state == WEFTI_CALL_RESULTS) {
+        take_results(call);
+    } else {
+        WEFT_RETURN_IF_ERROR(take(call));
     }
-    group->calls->destinations[0] = call->recv + at;
-    return wefti_call_reduce(call, 1, bytes / call->elem_bytes);
-}
-
-weft_status_t wefti_call_take(wefti_call_t *call, wefti_area_fn area, uint64_t round,
-                              size_t piece_bytes)
-{
-    const weft_group_t *group = call->group;
-    uint64_t at = round * piece_bytes;
-    if (wefti_call_op(call)->reduces) {
-        return take_reduced(call, area, at, piece_bytes);
-    }
-    size_t skip = is_shared(call) ? 0 : group->rank * piece_bytes;
-    for (uint32_t i = 0; i < group->size; i++) {
-        uint32_t from = (group->rank + i) % group->size;
-        block_t to = recv_block(call, from);
-        uint64_t bytes = piece_at(to.bytes, at, piece_bytes);
-        if (bytes > 0) {
-            const uint8_t *source = i == 0 ? call->send + send_block(call, group->rank).at + at
-                                           : area(call, from) + skip;
-            copy(call->recv + to.at + at, source, bytes);
-        }
+    if (++call->staged.round == call->staged.rounds) {
+        wefti_call_complete(call);
+    } else {
+        stage_round(call);
     }
     return WEFT_OK;
 }
 
-weft_status_t wefti_call_reduce_shard(wefti_call_t *call, wefti_area_fn area)
-{
-    weft_group_t *group = call->group;
-    uint64_t bytes;
-    uint64_t at = shard(call, group->rank, &bytes);
-    size_t skip = group->rank * call->staged.piece_bytes;
-    if (bytes == 0) {
-        return WEFT_OK;
-    }
-    for (uint32_t r = 0; r < group->size; r++) {
-        group->calls->sources[r] = r == group->rank ? call->send + at : area(call, r) + skip;
-    }
-    group->calls->destinations[0] = call->recv + at;
-    group->calls->destinations[1] = wefti_staging_of(group, group->rank) + skip;
-    return wefti_call_reduce(call, 2, bytes / call->elem_bytes);
-}
-
-void wefti_call_take_results(wefti_call_t *call, wefti_area_fn area)
-{
-    const weft_group_t *group = call->group;
-    for (uint32_t i = 1; i < group->size; i++) {
-        uint32_t from = (group->rank + i) % group->size;
-        uint64_t bytes;
-        uint64_t at = shard(call, from, &bytes);
-        copy(call->recv + at, area(call, from) + from * call->staged.piece_bytes, bytes);
-    }
-}
-
-void wefti_call_stage_ends(const wefti_call_t *call, uint8_t *area)
-{
-    uint64_t lead = call->ends.lead * call->elem_bytes, trail = call->ends.trail * call->elem_bytes;
-    copy(area, call->send, lead);
-    copy(area + lead, call->send + call->longest - trail, trail);
-}
-
-weft_status_t wefti_call_take_ends(wefti_call_t *call, wefti_area_fn area)
-{
-    weft_group_t *group = call->group;
-    uint64_t lead = call->ends.lead * call->elem_bytes, trail = call->ends.trail * call->elem_bytes;
-    weft_status_t status = WEFT_OK;
-    for (uint32_t end = 0; status == WEFT_OK && end < 2; end++) {
-        uint64_t at = end == 0 ? 0 : call->longest - trail;
-        for (uint32_t r = 0; r < group->size; r++) {
-            group->calls->sources[r] =
-                r == group->rank ? call->send + at : area(call, r) + (end == 0 ? 0 : lead);
-        }
-        group->calls->destinations[0] = call->recv + at;
-        status = wefti_call_reduce(call, 1, (end == 0 ? lead : trail) / call->elem_bytes);
-    }
-    return status;
-}
+const wefti_path_t wefti_path_staged = {"staged", staged_takes, staged_start, staged_advance,
+                                        one_shot_or_mesh};

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Waiting for calls: to the end, once more for a stream, for everything a group has in flight. */
 #include "runtime/base/error.h"
-#include "runtime/collective/call.h"
+#include "runtime/collective/call_late.h"
+#include "runtime/collective/call_steps.h"
+#include "runtime/interpreter/interpreter.h"
 #include "runtime/stream/stream.h"
 
 #define CHECK_NS 10000000ull
@@ -29,10 +31,8 @@ static bool is_ready(const wefti_call_t *call)
                atomic_load_explicit(&group->link.seen, memory_order_relaxed);
     case WEFTI_CALL_PAIRS:
         return wefti_pairs_ready(call);
-    case WEFTI_CALL_MOVING:
-        return call->path->ready(call);
     default:
-        return false;
+        return wefti_call_runs_schedule(call) && wefti_run_ready(call->schedule.run);
     }
 }
 

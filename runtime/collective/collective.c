@@ -9,7 +9,10 @@
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
+#include "runtime/collective/call_move.h"
 #include "runtime/collective/submit.h"
+
+#define SUM WEFT_REDUCTION_SUM /* operators that do not reduce */
 
 WEFT_PRINTF(2, 3)
 static weft_status_t bad_argument(const wefti_request_t *request, const char *format, ...)
@@ -48,155 +51,6 @@ static weft_status_t check_types(const wefti_request_t *request, uint64_t blocks
     return WEFT_OK;
 }
 
-static weft_status_t check_buffers(const wefti_request_t *request, const weft_group_t *group)
-{
-    const wefti_collective_t *op = &wefti_collectives[request->op];
-    bool is_root = group->rank == request->root;
-    bool needs_send = wefti_side_is_on(op->send, is_root);
-    bool needs_recv = wefti_side_is_on(op->recv, is_root);
-    if (needs_send && request->send == NULL) {
-        return bad_argument(request, "send is NULL");
-    }
-    return needs_recv && request->recv == NULL ? bad_argument(request, "recv is NULL") : WEFT_OK;
-}
-
-static uint64_t what_of(const wefti_request_t *request)
-{
-    return (uint64_t)request->op | (uint64_t)request->dtype << 8 |
-           (uint64_t)request->reduction << 16 | (uint64_t)request->root << WEFTI_WHAT_ROOT_SHIFT;
-}
-
-void wefti_request_fill(wefti_call_t *call, const wefti_request_t *request)
-{
-    call->op = request->op;
-    call->send = request->send;
-    call->recv = request->recv;
-    call->count = request->count;
-    call->dtype = request->dtype;
-    call->elem_bytes = (uint32_t)weft_dtype_size_bytes(request->dtype);
-    call->reduction = request->reduction;
-    call->root = request->root;
-    call->what = what_of(request);
-    call->posted_count = request->count;
-    wefti_call_measure(call);
-}
-
-static weft_status_t check(const wefti_request_t *request, const weft_group_t *group)
-{
-    weft_status_t status = check_types(
-        request,
-        wefti_collectives[request->op].send.extent == WEFT_EXTENT_VECTOR ? 1 : group->size);
-    if (status == WEFT_OK && request->root >= group->size) {
-        status =
-            bad_argument(request, "invalid root %u for group size %u", request->root, group->size);
-    }
-    if (status == WEFT_OK && request->count > 0) {
-        status = check_buffers(request, group);
-    }
-    return status;
-}
-
-static weft_status_t submit(const wefti_request_t *request, weft_group_t *group,
-                            weft_stream_t *stream)
-{
-    wefti_call_t *call = NULL;
-    if (group->calls->recorder != NULL) {
-        weft_status_t checked = check(request, group);
-        return checked == WEFT_OK ? group->calls->recorder->ops->record(group, request, NULL)
-                                  : checked;
-    }
-    weft_status_t status = wefti_call_reserve(group, stream, &call);
-    if (status == WEFT_OK) {
-        status = check(request, group);
-    }
-    if (status != WEFT_OK) {
-        return status;
-    }
-    wefti_request_fill(call, request);
-    return wefti_call_submit(call, stream);
-}
-
-weft_status_t weft_all_reduce(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
-                              weft_reduction_t reduction, weft_group_t *group,
-                              weft_stream_t *stream)
-{
-    WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_COLLECTIVE_ALL_REDUCE, send, recv, count, dtype, reduction, 0};
-    return submit(&request, group, stream);
-}
-
-weft_status_t weft_reduce_scatter(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
-                                  weft_reduction_t reduction, weft_group_t *group,
-                                  weft_stream_t *stream)
-{
-    WEFT_CHECK_ARG(group);
-    wefti_request_t request = {
-        WEFT_COLLECTIVE_REDUCE_SCATTER, send, recv, count, dtype, reduction, 0};
-    return submit(&request, group, stream);
-}
-
-weft_status_t weft_all_gather(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
-                              weft_group_t *group, weft_stream_t *stream)
-{
-    WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_COLLECTIVE_ALL_GATHER, send, recv, count, dtype,
-                               WEFT_REDUCTION_SUM,         0};
-    return submit(&request, group, stream);
-}
-
-weft_status_t weft_broadcast(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
-                             uint32_t root, weft_group_t *group, weft_stream_t *stream)
-{
-    WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_COLLECTIVE_BROADCAST, send, recv, count, dtype,
-                               WEFT_REDUCTION_SUM,        root};
-    return submit(&request, group, stream);
-}
-
-weft_status_t weft_reduce(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
-                          weft_reduction_t reduction, uint32_t root, weft_group_t *group,
-                          weft_stream_t *stream)
-{
-    WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_COLLECTIVE_REDUCE, send, recv, count, dtype, reduction, root};
-    return submit(&request, group, stream);
-}
-
-weft_status_t weft_gather(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
-                          uint32_t root, weft_group_t *group, weft_stream_t *stream)
-{
-    WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_COLLECTIVE_GATHER, send, recv, count, dtype,
-                               WEFT_REDUCTION_SUM,     root};
-    return submit(&request, group, stream);
-}
-
-weft_status_t weft_scatter(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
-                           uint32_t root, weft_group_t *group, weft_stream_t *stream)
-{
-    WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_COLLECTIVE_SCATTER, send, recv, count, dtype,
-                               WEFT_REDUCTION_SUM,      root};
-    return submit(&request, group, stream);
-}
-
-weft_status_t weft_all_to_all(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
-                              weft_group_t *group, weft_stream_t *stream)
-{
-    WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_COLLECTIVE_ALL_TO_ALL, send, recv, count, dtype,
-                               WEFT_REDUCTION_SUM,         0};
-    return submit(&request, group, stream);
-}
-
-weft_status_t weft_barrier(weft_group_t *group, weft_stream_t *stream)
-{
-    WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_COLLECTIVE_BARRIER, NULL, NULL, 0, WEFT_DTYPE_U8,
-                               WEFT_REDUCTION_SUM,      0};
-    return submit(&request, group, stream);
-}
-
 /* ---- counts per rank ---- */
 
 typedef struct counts {
@@ -233,81 +87,198 @@ static bool any(const uint64_t *counts, uint32_t n)
     return all != 0;
 }
 
-/* send, recv: NULL where the operator has no counts on that side. */
-static weft_status_t check_v(const wefti_request_t *request, const counts_t *send,
-                             const counts_t *recv, const weft_group_t *group)
+/* send, recv: of V forms; NULL where the operator has no counts on that side. */
+static weft_status_t check(const wefti_request_t *request, const counts_t *send,
+                           const counts_t *recv, const weft_group_t *group)
 {
-    bool needs_send, needs_recv;
-    weft_status_t status = check_types(request, 1);
-    if (status < 0) {
-        return status;
+    const wefti_collective_t *op = &wefti_collectives[request->op];
+    bool is_root = group->rank == request->root;
+    bool is_vector = op->send.extent == WEFT_EXTENT_VECTOR;
+    WEFT_RETURN_IF_ERROR(check_types(request, is_vector || op->variable ? 1 : group->size));
+    if (request->root >= group->size) {
+        return bad_argument(request, "invalid root %u for group size %u", request->root,
+                            group->size);
     }
-    needs_send = send != NULL ? any(send->counts, group->size) : recv->counts[group->rank] > 0;
-    needs_recv = recv != NULL ? any(recv->counts, group->size) : send->counts[group->rank] > 0;
-    if ((needs_send && request->send == NULL) || (needs_recv && request->recv == NULL)) {
-        return bad_argument(request,
-                            request->send == NULL && needs_send ? "send is NULL" : "recv is NULL");
+    bool needs_send = request->count > 0 && wefti_side_is_on(op->send, is_root);
+    bool needs_recv = request->count > 0 && wefti_side_is_on(op->recv, is_root);
+    if (op->variable) {
+        needs_send = send != NULL ? any(send->counts, group->size) : recv->counts[group->rank] > 0;
+        needs_recv = recv != NULL ? any(recv->counts, group->size) : send->counts[group->rank] > 0;
+    }
+    if (needs_send && request->send == NULL) {
+        return bad_argument(request, "send is NULL");
+    }
+    if (needs_recv && request->recv == NULL) {
+        return bad_argument(request, "recv is NULL");
     }
     if (request->op == WEFT_COLLECTIVE_ALL_TO_ALL_V && group->size > WEFTI_TABLE_RANKS) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "AllToAllV: group too large: %u ranks, at most %u",
                            group->size, WEFTI_TABLE_RANKS);
     }
-    if (!wefti_collectives[request->op].in_place && request->send == request->recv &&
-        request->send != NULL) {
+    if (!op->in_place && request->send == request->recv && request->send != NULL) {
         return bad_argument(request,
                             "send and recv are the same buffer; in place is not supported");
     }
     return WEFT_OK;
 }
 
-static void fill_v(wefti_call_t *call, const wefti_request_t *request)
+/* Counts and displacements of both sides into *io_counts, made if NULL. */
+static weft_status_t take_counts(const wefti_request_t *request, const counts_t *send,
+                                 const counts_t *recv, const weft_group_t *group,
+                                 uint64_t **io_counts)
 {
-    wefti_request_fill(call, request);
-    if (wefti_collective_has_shared_counts(call->op)) {
-        const uint64_t *counts = wefti_shared_counts(call->op, call->group->size, call->counts);
-        call->posted_count = wefti_hash_words(counts, call->group->size);
+    uint32_t n = group->size;
+    if (*io_counts == NULL) {
+        *io_counts = wefti_alloc(group->context->allocator, 4 * n * sizeof **io_counts);
+        WEFT_RETURN_IF_NO_MEMORY(*io_counts != NULL);
     }
-    if (wefti_collective_scatters(call->op)) {
-        call->count = call->counts[call->group->rank]; /* this rank's block */
+    if (send != NULL) {
+        WEFT_RETURN_IF_ERROR(copy_counts(request, send, n, *io_counts));
     }
+    return recv != NULL ? copy_counts(request, recv, n, *io_counts + 2 * n) : WEFT_OK;
 }
 
+/* ---- calls ---- */
+
+/* V forms. Returns the elements of the longest block. */
+static uint64_t fill_v(wefti_call_t *call)
+{
+    const weft_group_t *group = call->group;
+    const uint64_t *counts = wefti_call_blocks(call);
+    uint64_t longest = 0;
+    for (uint32_t r = 0; r < group->size; r++) {
+        longest = counts[r] > longest ? counts[r] : longest;
+    }
+    if (wefti_collective_has_shared_counts(call->request.op)) {
+        call->posted_count = wefti_hash_words(counts, group->size);
+    }
+    if (wefti_collective_scatters(call->request.op)) {
+        call->request.count = call->counts[group->rank]; /* this rank's block */
+    }
+    return longest;
+}
+
+void wefti_request_fill(wefti_call_t *call, const wefti_request_t *request)
+{
+    call->request = *request;
+    call->elem_bytes = (uint32_t)weft_dtype_size_bytes(request->dtype);
+    call->what = wefti_request_what(request);
+    call->posted_count = request->count;
+    const wefti_collective_t *op = wefti_call_op(call);
+    call->longest = (op->variable ? fill_v(call) : request->count) * call->elem_bytes;
+    uint64_t blocks = op->send.extent == WEFT_EXTENT_BLOCKS ? call->group->size : 1;
+    call->area_bytes =
+        call->longest > WEFTI_POSTING_DATA ? SIZE_MAX : (size_t)(blocks * call->longest);
+}
+
+/* send, recv: as check has them. */
 static weft_status_t submit_v(const wefti_request_t *request, const counts_t *send,
                               const counts_t *recv, weft_group_t *group, weft_stream_t *stream)
 {
     const wefti_recorder_t *recorder = group->calls->recorder;
     wefti_call_t *call = NULL;
-    weft_status_t status = recorder != NULL ? WEFT_OK : wefti_call_reserve(group, stream, &call);
-    if (status == WEFT_OK) {
-        status = check_v(request, send, recv, group);
+    if (recorder == NULL) {
+        weft_status_t status = wefti_call_reserve(group, stream, &call);
+        if (status != WEFT_OK) {
+            return status;
+        }
     }
-    if (status != WEFT_OK) {
+    /* Once per place in the ring, and for every one that is recorded. */
+    uint64_t *recorded = NULL, **counts = call != NULL ? &call->counts : &recorded;
+    weft_status_t status = check(request, send, recv, group);
+    if (status == WEFT_OK && (send != NULL || recv != NULL)) {
+        status = take_counts(request, send, recv, group, counts);
+    }
+    if (status < 0) {
+        wefti_free(group->context->allocator, recorded);
         return status;
-    }
-    uint64_t *counts = recorder != NULL ? NULL : call->counts;
-    if (counts == NULL) { /* once per place in the ring, and for every one in a batch */
-        counts = wefti_alloc(group->context->allocator, 4 * group->size * sizeof(uint64_t));
-        status = counts != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
-    }
-    if (status == WEFT_OK && send != NULL) {
-        status = copy_counts(request, send, group->size, counts);
-    }
-    if (status == WEFT_OK && recv != NULL) {
-        status = copy_counts(request, recv, group->size, counts + 2 * group->size);
     }
     if (recorder != NULL) {
-        if (status == WEFT_OK) {
-            return recorder->ops->record(group, request, counts);
-        }
-        wefti_free(group->context->allocator, counts);
-        return status;
+        return recorder->ops->record(group, request, recorded);
     }
-    call->counts = counts;
-    if (status < 0) {
-        return status;
-    }
-    fill_v(call, request);
+    wefti_request_fill(call, request);
     return wefti_call_submit(call, stream);
+}
+
+static weft_status_t submit(const wefti_request_t *request, weft_group_t *group,
+                            weft_stream_t *stream)
+{
+    return submit_v(request, NULL, NULL, group, stream);
+}
+
+weft_status_t weft_all_reduce(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
+                              weft_reduction_t reduction, weft_group_t *group,
+                              weft_stream_t *stream)
+{
+    WEFT_CHECK_ARG(group);
+    wefti_request_t request = {WEFT_COLLECTIVE_ALL_REDUCE, dtype, reduction, 0, send, recv, count};
+    return submit(&request, group, stream);
+}
+
+weft_status_t weft_reduce_scatter(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
+                                  weft_reduction_t reduction, weft_group_t *group,
+                                  weft_stream_t *stream)
+{
+    WEFT_CHECK_ARG(group);
+    wefti_request_t request = {
+        WEFT_COLLECTIVE_REDUCE_SCATTER, dtype, reduction, 0, send, recv, count};
+    return submit(&request, group, stream);
+}
+
+weft_status_t weft_all_gather(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
+                              weft_group_t *group, weft_stream_t *stream)
+{
+    WEFT_CHECK_ARG(group);
+    wefti_request_t request = {WEFT_COLLECTIVE_ALL_GATHER, dtype, SUM, 0, send, recv, count};
+    return submit(&request, group, stream);
+}
+
+weft_status_t weft_broadcast(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
+                             uint32_t root, weft_group_t *group, weft_stream_t *stream)
+{
+    WEFT_CHECK_ARG(group);
+    wefti_request_t request = {WEFT_COLLECTIVE_BROADCAST, dtype, SUM, root, send, recv, count};
+    return submit(&request, group, stream);
+}
+
+weft_status_t weft_reduce(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
+                          weft_reduction_t reduction, uint32_t root, weft_group_t *group,
+                          weft_stream_t *stream)
+{
+    WEFT_CHECK_ARG(group);
+    wefti_request_t request = {WEFT_COLLECTIVE_REDUCE, dtype, reduction, root, send, recv, count};
+    return submit(&request, group, stream);
+}
+
+weft_status_t weft_gather(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
+                          uint32_t root, weft_group_t *group, weft_stream_t *stream)
+{
+    WEFT_CHECK_ARG(group);
+    wefti_request_t request = {WEFT_COLLECTIVE_GATHER, dtype, SUM, root, send, recv, count};
+    return submit(&request, group, stream);
+}
+
+weft_status_t weft_scatter(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
+                           uint32_t root, weft_group_t *group, weft_stream_t *stream)
+{
+    WEFT_CHECK_ARG(group);
+    wefti_request_t request = {WEFT_COLLECTIVE_SCATTER, dtype, SUM, root, send, recv, count};
+    return submit(&request, group, stream);
+}
+
+weft_status_t weft_all_to_all(const void *send, void *recv, uint64_t count, weft_dtype_t dtype,
+                              weft_group_t *group, weft_stream_t *stream)
+{
+    WEFT_CHECK_ARG(group);
+    wefti_request_t request = {WEFT_COLLECTIVE_ALL_TO_ALL, dtype, SUM, 0, send, recv, count};
+    return submit(&request, group, stream);
+}
+
+weft_status_t weft_barrier(weft_group_t *group, weft_stream_t *stream)
+{
+    WEFT_CHECK_ARG(group);
+    wefti_request_t request = {WEFT_COLLECTIVE_BARRIER, WEFT_DTYPE_U8, SUM, 0, NULL, NULL, 0};
+    return submit(&request, group, stream);
 }
 
 weft_status_t weft_all_gather_v(const void *send, void *recv, const uint64_t *counts,
@@ -316,8 +287,7 @@ weft_status_t weft_all_gather_v(const void *send, void *recv, const uint64_t *co
 {
     WEFT_CHECK_ARG(counts);
     WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_COLLECTIVE_ALL_GATHER_V, send, recv, 0, dtype,
-                               WEFT_REDUCTION_SUM,           0};
+    wefti_request_t request = {WEFT_COLLECTIVE_ALL_GATHER_V, dtype, SUM, 0, send, recv, 0};
     counts_t blocks = {counts, displacements};
     return submit_v(&request, NULL, &blocks, group, stream);
 }
@@ -330,7 +300,7 @@ weft_status_t weft_reduce_scatter_v(const void *send, void *recv, const uint64_t
     WEFT_CHECK_ARG(counts);
     WEFT_CHECK_ARG(group);
     wefti_request_t request = {
-        WEFT_COLLECTIVE_REDUCE_SCATTER_V, send, recv, 0, dtype, reduction, 0};
+        WEFT_COLLECTIVE_REDUCE_SCATTER_V, dtype, reduction, 0, send, recv, 0};
     counts_t blocks = {counts, displacements};
     return submit_v(&request, &blocks, NULL, group, stream);
 }
@@ -343,8 +313,7 @@ weft_status_t weft_all_to_all_v(const void *send, const uint64_t *send_counts,
     WEFT_CHECK_ARG(send_counts);
     WEFT_CHECK_ARG(recv_counts);
     WEFT_CHECK_ARG(group);
-    wefti_request_t request = {WEFT_COLLECTIVE_ALL_TO_ALL_V, send, recv, 0, dtype,
-                               WEFT_REDUCTION_SUM,           0};
+    wefti_request_t request = {WEFT_COLLECTIVE_ALL_TO_ALL_V, dtype, SUM, 0, send, recv, 0};
     counts_t outgoing = {send_counts, send_displacements};
     counts_t incoming = {recv_counts, recv_displacements};
     return submit_v(&request, &outgoing, &incoming, group, stream);

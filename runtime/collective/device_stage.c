@@ -55,8 +55,8 @@ static weft_status_t add_buffer(wefti_segments_t *segments, const wefti_call_t *
 static weft_status_t collect(wefti_device_call_t *place, const wefti_call_t *call)
 {
     wefti_buffer_shape_t send = wefti_call_send_shape(call), recv = wefti_call_recv_shape(call);
-    weft_status_t status = add_buffer(&place->outs, call, call->send, &send);
-    return status < 0 ? status : add_buffer(&place->ins, call, call->recv, &recv);
+    weft_status_t status = add_buffer(&place->outs, call, call->request.send, &send);
+    return status < 0 ? status : add_buffer(&place->ins, call, call->request.recv, &recv);
 }
 
 static range_t range_of(const wefti_segments_t *segments)
@@ -137,8 +137,9 @@ static weft_status_t stage_collective(wefti_device_call_t *place, wefti_call_t *
     place_segments(&place->outs, send_base, send);
     place_segments(&place->ins, recv_base, recv);
     /* Of buffers that this rank has no use for nothing must be believed. */
-    call->send = place->outs.count > 0 ? host_of(send_base, send, call->send) : NULL;
-    call->recv = place->ins.count > 0 ? host_of(recv_base, recv, call->recv) : NULL;
+    call->request.send =
+        place->outs.count > 0 ? host_of(send_base, send, call->request.send) : NULL;
+    call->request.recv = place->ins.count > 0 ? host_of(recv_base, recv, call->request.recv) : NULL;
     return WEFT_OK;
 }
 

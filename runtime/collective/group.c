@@ -18,7 +18,9 @@
 #include "runtime/collective/agree.h"
 #include "runtime/collective/fused.h"
 #include "runtime/collective/submit.h"
+#include "runtime/collective/call_steps.h"
 #include "runtime/collective/device_call.h"
+#include "runtime/collective/schedule_cache.h"
 #include "runtime/interpreter/interpreter.h"
 #include "runtime/group/mirror.h"
 

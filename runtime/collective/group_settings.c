@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a program asks of a group: the order of its reductions, algorithms by name. */
 #include "runtime/collective/recorder.h"
+#include "runtime/collective/schedule_cache.h"
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"

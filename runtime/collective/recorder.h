@@ -8,17 +8,6 @@
 
 #include "runtime/collective/call.h"
 
-/* The arguments of a public call. */
-typedef struct wefti_request {
-    weft_collective_t op;
-    const void *send;
-    void *recv;
-    uint64_t count;
-    weft_dtype_t dtype;
-    weft_reduction_t reduction;
-    uint32_t root;
-} wefti_request_t;
-
 /* A recorded call. */
 typedef struct wefti_batched {
     wefti_request_t request;

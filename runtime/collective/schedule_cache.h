@@ -50,5 +50,8 @@ weft_status_t wefti_schedules_get(weft_group_t *group, const wefti_schedule_key_
                                   wefti_run_t **out_run);
 /* The matrix, for all-to-all-v. */
 weft_status_t wefti_schedules_matrix(weft_group_t *group, uint64_t **out_matrix);
+/* Calls that are under way must not use any of them. */
+void wefti_schedules_forget(weft_group_t *group);
+void wefti_schedules_destroy(weft_group_t *group);
 
 #endif

@@ -65,8 +65,7 @@ static void sign(wefti_selection_t *selection)
         selection->digest[op] = digest;
         selection->what[op] = (uint64_t)selection->order << WEFTI_WHAT_ORDER_SHIFT |
                               (wanted != NULL ? WEFTI_WHAT_WANTED : 0) |
-                              (digest ^ digest >> 16 ^ digest >> 32 ^ digest >> 48)
-                                  << WEFTI_WHAT_SELECTION_SHIFT;
+                              (uint64_t)fold(digest) << WEFTI_WHAT_SELECTION_SHIFT;
     }
 }
 
@@ -175,6 +174,12 @@ weft_status_t wefti_select_init(weft_group_t *group, const weft_group_t *parent)
                            group->size);
     }
     return wefti_select_order(group, order->order, order->sizes, order->count);
+}
+
+bool wefti_select_has_executors(const weft_group_t *group, weft_collective_t op)
+{
+    return group->put_links == NULL &&
+           (group->calls->selection.executors_reduce || !wefti_collective_reduces(op));
 }
 
 void wefti_select_deinit(weft_group_t *group)

@@ -57,6 +57,8 @@ weft_status_t wefti_select_order(struct weft_group *group, weft_order_t order,
                                  const uint32_t *sizes, uint32_t count);
 void wefti_select_algorithm(struct weft_group *group, weft_collective_t op,
                             const weft_algorithm_t *algorithm);
+/* The executors can do the operator at all: loads and stores, and the group's order. */
+bool wefti_select_has_executors(const struct weft_group *group, weft_collective_t op);
 /* Everything of a call that algorithms may look at, but for rank and in place. */
 void wefti_select_params(const struct weft_group *group, weft_collective_t op, uint32_t root,
                          weft_algo_params_t *out_params);

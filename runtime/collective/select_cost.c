@@ -23,12 +23,6 @@ static weft_status_t even_counts(const weft_group_t *group, weft_collective_t op
     return WEFT_OK;
 }
 
-static bool executors_can(const weft_group_t *group, weft_collective_t op)
-{
-    return group->put_links == NULL &&
-           (group->calls->selection.executors_reduce || !wefti_collective_reduces(op));
-}
-
 /* Groups of very large worlds have room for few lanes. */
 static bool has_room(const weft_group_t *group, const weft_algorithm_t *algorithm,
                      const weft_algo_params_t *params)
@@ -43,8 +37,9 @@ static weft_status_t ask_table(weft_group_t *group, weft_collective_t op, uint32
 {
     const weft_context_t *context = group->context;
     wefti_counts_t counts = {.elem_count = bytes / elem_bytes, .elem_bytes = elem_bytes};
-    wefti_choice_t choice = {
-        .plain = plain, .executors = executors_can(group, op), .registry = context->registry};
+    wefti_choice_t choice = {.plain = plain,
+                             .executors = wefti_select_has_executors(group, op),
+                             .registry = context->registry};
     wefti_candidate_t candidates[WEFTI_MAX_CANDIDATES];
     uint32_t count = 0;
     uint64_t *list = NULL;
@@ -106,7 +101,7 @@ static weft_status_t choose(weft_group_t *group, weft_collective_t op, uint32_t 
     if (group->size <= WEFTI_MAX_PREDICTED_RANKS || group->context->costs.measured_count > 0) {
         return ask_table(group, op, elem_bytes, bytes, plain, out_algorithm);
     }
-    if (!executors_can(group, op)) {
+    if (!wefti_select_has_executors(group, op)) {
         weft_algo_params_t params;
         wefti_select_params(group, op, 0, &params);
         *out_algorithm = wefti_cost_few_steps(&params);

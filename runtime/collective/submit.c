@@ -3,7 +3,7 @@
 #include "runtime/collective/submit.h"
 
 #include "runtime/base/error.h"
-#include "runtime/collective/call.h"
+#include "runtime/collective/call_steps.h"
 
 static weft_status_t drop(wefti_call_t *call)
 {
@@ -77,8 +77,8 @@ static void issue(wefti_call_t *call)
     /* relaxed: the call that recovers the group was issued later */
     atomic_store_explicit(&group->calls->recovery.issued_order, call->order, memory_order_relaxed);
     if (call->pairs.count == 0) {
-        call->schedule.wanted = group->calls->selection.wanted.algorithm[call->op];
-        call->what |= group->calls->selection.what[call->op];
+        call->schedule.wanted = group->calls->selection.wanted.algorithm[call->request.op];
+        call->what |= group->calls->selection.what[call->request.op];
         call->number = ++group->calls->number;
         group->calls->number +=
             wefti_call_is_checked(call); /* the digests have a number of their own */

@@ -14,10 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <weft/collective.h>
 #include <weft/memory.h>
 
 #include "ops/algo/table.h"
-#include "runtime/collective/call.h"
 #include "runtime/interpreter/interpreter.h"
 #include "runtime/machine/machine.h"
 
@@ -173,8 +173,11 @@ static void bench_row(const row_t *row, uint8_t *const *bases, wefti_endpoint_t 
 
 #define MOST_CALLS 4000u
 
+static weft_algorithm_t as_schedule;
+
 typedef struct caller {
     weft_hub_t *hub;
+    const weft_registry_t *registry;
     uint32_t rank;
     pthread_t thread;
 } caller_t;
@@ -198,7 +201,8 @@ static void compare_size(weft_group_t *group, float *data, size_t bytes, uint32_
     static double times[2][2][MOST_CALLS]; /* [rank][interpreted] */
     uint32_t calls = bytes > 1u << 20 ? 200 : MOST_CALLS;
     for (uint32_t i = 0; i < 2 * calls; i++) {
-        group->calls->interpret = i % 2 != 0;
+        must(weft_group_set_algorithm(group, WEFT_COLLECTIVE_ALL_REDUCE,
+                                      i % 2 != 0 ? as_schedule.name : "mesh"));
         for (size_t e = 0; e < bytes / sizeof *data; e++) { /* as a kernel would */
             data[e] = 1.0f;
         }
@@ -230,10 +234,10 @@ static void *run_caller(void *user)
     params.rank = (int32_t)caller->rank;
     params.world_size = 2;
     params.hub = caller->hub;
+    params.registry = caller->registry;
     must(weft_context_create(&params, &context));
     must(weft_group_create_world(context, &group));
     must(weft_mem_alloc(context, 1 << 24, &data));
-    must(weft_group_set_algorithm(group, WEFT_COLLECTIVE_ALL_REDUCE, "mesh"));
     for (size_t bytes = 16384; bytes <= 1 << 24; bytes *= 4) {
         compare_size(group, data, bytes, caller->rank);
     }
@@ -247,9 +251,16 @@ static void compare_calls(void)
 {
     caller_t callers[2];
     weft_hub_t *hub;
+    weft_registry_t *registry;
     must(weft_hub_create(2, &hub));
+    /* The executors take the algorithm called mesh; a copy is interpreted. */
+    as_schedule = *wefti_algorithm_find(WEFT_COLLECTIVE_ALL_REDUCE, "mesh");
+    as_schedule.name = "mesh as schedule";
+    must(weft_registry_create(NULL, &registry));
+    must(weft_registry_add_algorithm(registry, &as_schedule));
     for (uint32_t r = 0; r < 2; r++) {
         callers[r].hub = hub;
+        callers[r].registry = registry;
         callers[r].rank = r;
         if (pthread_create(&callers[r].thread, NULL, run_caller, &callers[r]) != 0) {
             exit(1);
@@ -258,6 +269,7 @@ static void compare_calls(void)
     for (uint32_t r = 0; r < 2; r++) {
         pthread_join(callers[r].thread, NULL);
     }
+    weft_registry_destroy(registry);
     weft_hub_destroy(hub);
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ops/algo/table.h"
 #include "ops/reduce/reduce.h"
 
 uint64_t support_mix(uint64_t x)
@@ -399,4 +400,43 @@ void support_one_deinit(one_rank_t *one)
         free(one->sources[r]);
     }
     free(one->expected);
+}
+
+static weft_registry_t *schedules;
+static weft_algorithm_t copies[2 * WEFTI_OPS];
+
+int support_add_schedules(void **state)
+{
+    (void)state;
+    size_t count = 0;
+    RANK_OK(weft_registry_create(NULL, &schedules));
+    for (uint32_t op = 1; op < WEFTI_OPS; op++) {
+        for (uint32_t i = 0; i < 2; i++) {
+            const weft_algorithm_t *algorithm =
+                wefti_algorithm_find((weft_collective_t)op, i == 0 ? "mesh" : "one-shot");
+            if (algorithm != NULL) {
+                copies[count] = *algorithm;
+                copies[count].name = i == 0 ? "mesh as schedule" : "one-shot as schedule";
+                RANK_OK(weft_registry_add_algorithm(schedules, &copies[count++]));
+            }
+        }
+    }
+    support_ranks_registry = schedules;
+    return 0;
+}
+
+int support_remove_schedules(void **state)
+{
+    (void)state;
+    weft_registry_destroy(schedules);
+    support_ranks_registry = NULL;
+    return 0;
+}
+
+const weft_algorithm_t *support_as_schedule(const weft_algorithm_t *algorithm)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%s as schedule", algorithm->name);
+    const weft_algorithm_t *copy = weft_registry_find_algorithm(schedules, algorithm->op, name);
+    return copy != NULL ? copy : algorithm;
 }

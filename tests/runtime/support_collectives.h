@@ -27,6 +27,12 @@ uint64_t support_mix(uint64_t x);
  * elements. A result that differs ends the process. */
 void support_call(one_rank_t *one, weft_collective_t op, uint64_t count, weft_dtype_t dtype,
                   weft_reduction_t reduction, uint32_t root, bool in_place);
+/* Registers copies of the built-in algorithms that executors take: groups run copies as schedules.
+ * Fixtures: the contexts of ranks that begin in between have them. */
+int support_add_schedules(void **state);
+int support_remove_schedules(void **state);
+/* The copy of algorithm ("mesh as schedule"), or the same one. */
+const weft_algorithm_t *support_as_schedule(const weft_algorithm_t *algorithm);
 /* A ring of sends and receives. */
 void support_exchange(one_rank_t *one, uint64_t count, weft_dtype_t dtype);
 

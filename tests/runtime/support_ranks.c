@@ -44,6 +44,8 @@ typedef struct rank_thread {
     pthread_t thread;
 } rank_thread_t;
 
+const weft_registry_t *support_ranks_registry;
+
 /* WEFT_TEST_HOOK puts rules around all ranks' endpoints: tests/faults/hook.h. */
 static void hook_from_environment(weft_context_t *context)
 {
@@ -63,6 +65,7 @@ static void *rank_main(void *user)
     params.world_size = (int32_t)rank->world.size;
     params.hub = rank->hub;
     params.allocator = &memory.allocator;
+    params.registry = support_ranks_registry;
     params.address = rank->hub == NULL ? rank->address : NULL;
     RANK_OK(weft_context_create(&params, &rank->world.context));
     hook_from_environment(rank->world.context);

@@ -32,6 +32,9 @@ void support_rank_ok(weft_status_t status, const char *text, const char *file, i
 /* Of this run: WEFT_TEST_SEED, or the time; printed when first asked for. */
 uint64_t support_seed(void);
 
+/* Of the contexts of ranks that begin from here on; NULL: none. */
+extern const weft_registry_t *support_ranks_registry;
+
 /* Allocations by the contexts of this process's ranks so far. */
 uint64_t support_rank_allocations(void);
 

@@ -110,12 +110,12 @@ static void run_sweep(rank_world_t *world)
     if (sweep->memory == MEMORY_MIXED && world->rank % 2 != 0) {
         one.send = plain;
     }
-    world->group->calls->interpret = true;
     for (int order = WEFT_ORDER_TREE; order <= WEFT_ORDER_ANY; order += WEFT_ORDER_ANY) {
         RANK_OK(weft_group_set_order(world->group, (weft_order_t)order, NULL, 0));
         for (size_t i = 0; (algorithm = wefti_algorithm_at(i)) != NULL; i++) {
             weft_algo_params_t params;
             wefti_select_params(world->group, algorithm->op, 0, &params);
+            algorithm = support_as_schedule(algorithm);
             params.order = WEFT_ORDER_TREE;
             bool tree = algorithm->eligible(&params) == NULL;
             params.order = (weft_order_t)order;
@@ -182,5 +182,5 @@ int main(void)
         cmocka_unit_test(test_every_type),
         cmocka_unit_test(test_processes),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, support_add_schedules, support_remove_schedules);
 }

@@ -629,7 +629,7 @@ void __wrap_wefti_call_post_digests(wefti_call_t *call);
 void __wrap_wefti_call_post_digests(wefti_call_t *call)
 {
     if (damages && call->group->rank == 1 && call->order == 7) {
-        call->recv[4 * 1234] ^= 1;
+        call->request.recv[4 * 1234] ^= 1;
     }
     __real_wefti_call_post_digests(call);
 }

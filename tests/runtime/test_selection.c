@@ -261,11 +261,10 @@ static void test_second_call_builds_nothing(void **state)
 /* More schedules than are kept: the least used go, and come again. */
 static void run_many(rank_world_t *world)
 {
-    static const char *const names[] = {"binomial", "chain", "scatter-gather", "mesh"};
+    static const char *const names[] = {"binomial", "chain", "scatter-gather", "mesh as schedule"};
     weft_group_t *g = world->group;
     one_rank_t one;
     support_one_init(&one, world, false, 1);
-    g->calls->interpret = true;
     for (uint32_t round = 0; round < 2; round++) {
         for (uint32_t i = 0; i < 4; i++) {
             RANK_OK(weft_group_set_algorithm(g, WEFT_COLLECTIVE_BROADCAST, names[i]));
@@ -734,7 +733,7 @@ void __wrap_wefti_call_post_digests(wefti_call_t *call);
 void __wrap_wefti_call_post_digests(wefti_call_t *call)
 {
     if (damages && call->group->rank == 1 && call->order == 3) {
-        call->recv[4 * 1234] ^= 1;
+        call->request.recv[4 * 1234] ^= 1;
     }
     __real_wefti_call_post_digests(call);
 }
@@ -984,7 +983,8 @@ int main(void)
         cmocka_unit_test(test_orders_are_checked_and_inherited),
         cmocka_unit_test(test_blocks),
         cmocka_unit_test(test_second_call_builds_nothing),
-        cmocka_unit_test(test_more_schedules_than_are_kept),
+        cmocka_unit_test_setup_teardown(test_more_schedules_than_are_kept, support_add_schedules,
+                                        support_remove_schedules),
         cmocka_unit_test(test_in_place_on_some_ranks),
         cmocka_unit_test(test_executors_by_name),
         cmocka_unit_test(test_executors_by_default),

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Errors of calls that concern several ranks: late ones, ones that left, ones that disagree. */
+#ifndef WEFT_RUNTIME_CALL_LATE_H
+#define WEFT_RUNTIME_CALL_LATE_H
+
+#include "runtime/collective/call.h"
+
+/* call_late.c: the error of a call that waited too long, for all ranks. */
+weft_status_t wefti_group_late(wefti_call_t *call, weft_status_t status);
+/* An error for all ranks, when one that the call waits for has left the world without what it waits
+ * for; else WEFT_OK. For polls of waits, once endpoint->departed says that some rank has left. */
+weft_status_t wefti_group_departed(wefti_call_t *call, uint64_t now);
+/* Warns of the late ranks once a call has waited for WEFT_LATE; for its polls. */
+void wefti_group_report_late(wefti_call_t *call, uint64_t now);
+
+/* call_mismatch.c: "all_reduce with 100 x f32 (sum)"; buffer holds 160 bytes. Returns buffer. */
+const char *wefti_what_text(uint64_t what, uint64_t count, char *buffer);
+/* Breaks the group: the posting of peer differs from what this rank posted. */
+weft_status_t wefti_group_mismatch(weft_group_t *group, const wefti_deferred_t *own, uint32_t peer);
+
+/* call_recover.c: ranks that a recovering call waits for: " 3 5". */
+void wefti_recovery_late(const weft_group_t *group, char *text, size_t bytes);
+
+#endif

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a call does in each of its states (call.h draws them), except moving data (call_move.h).
+ * call_advance.c goes from one state to the next.
+ */
+#ifndef WEFT_RUNTIME_CALL_STEPS_H
+#define WEFT_RUNTIME_CALL_STEPS_H
+
+#include "runtime/collective/call.h"
+
+/* call_advance.c. WEFT_OK: done; WEFT_IN_PROGRESS: blocked on *out_blocked (signal NULL: on an
+ * earlier call). */
+weft_status_t wefti_call_advance(wefti_call_t *call, wefti_blocked_t *out_blocked);
+
+/* ---- ISSUED, POSTED: call_post.c ---- */
+
+weft_status_t wefti_call_post(wefti_call_t *call);
+weft_status_t wefti_call_see_postings(wefti_call_t *call, wefti_blocked_t *out_blocked);
+/* The postings of the call before that this rank has not read yet (wefti_deferred_t). */
+weft_status_t wefti_call_check_deferred(weft_group_t *group, wefti_blocked_t *out_blocked);
+
+/* call_schedule.c. Before the posting: what its size and the user ask for. */
+weft_status_t wefti_call_consider(wefti_call_t *call, bool *out_may_post);
+/* After all postings: the algorithm to run as a schedule, or none. */
+weft_status_t wefti_call_settle_algorithm(wefti_call_t *call);
+
+/* ---- CHECK, COMPARE: call_check.c ---- */
+
+/* The result must be equal on all ranks, and WEFT_CHECK asks for it to be. */
+bool wefti_call_is_checked(const wefti_call_t *call);
+void wefti_call_post_digests(wefti_call_t *call);
+weft_status_t wefti_call_compare_digests(wefti_call_t *call, uint32_t peer);
+
+/* ---- RECOVERING: call_recover.c ---- */
+
+/* Before the group is used: faults until then are the past. */
+void wefti_link_init(weft_group_t *group, uint32_t fault_count);
+/* A call ended with WEFT_ERR_LINK, or will never run because one did. */
+void wefti_recovery_note(wefti_call_t *call);
+/*
+ * For a call that is to begin while a link is broken: it ends with the error if none did yet on
+ * this rank; else the group is made whole again, with all its ranks (WEFT_IN_PROGRESS: blocked).
+ */
+weft_status_t wefti_recovery_advance(wefti_call_t *call, wefti_blocked_t *out_blocked);
+/* After that: WEFT_ERR_LINK for calls that ended so on other ranks. */
+weft_status_t wefti_recovery_admit(wefti_call_t *call);
+/* A call of a stream that broke with the link: true when no rank waits for it. */
+bool wefti_recovery_excuses(const wefti_call_t *call);
+
+#endif

@@ -24,14 +24,10 @@ bool wefti_run_arrives_from(const wefti_run_counters_t *counters, const uint8_t 
 
 void wefti_run_area_clear(void *area, uint32_t group_size, uint32_t lanes)
 {
-    uint8_t *bytes = area;
-    for (uint32_t lane = 0; lane < lanes; lane++) {
-        atomic_store_explicit(&wefti_run_lane_signal(bytes, lane)->value, 0, memory_order_relaxed);
-    }
-    for (size_t i = 0; i < (size_t)lanes * group_size; i++) {
-        wefti_signal_t *arrival =
-            (wefti_signal_t *)(void *)(bytes + lanes * sizeof *arrival + i * WEFTI_ARRIVAL_BYTES);
-        atomic_store_explicit(&arrival->value, 0, memory_order_relaxed);
+    size_t bytes = wefti_run_area_bytes(group_size, lanes);
+    for (size_t at = 0; at < bytes; at += WEFTI_ARRIVAL_BYTES) { /* every counter starts a line */
+        wefti_signal_t *signal = (wefti_signal_t *)(void *)((uint8_t *)area + at);
+        atomic_store_explicit(&signal->value, 0, memory_order_relaxed);
     }
 }
 

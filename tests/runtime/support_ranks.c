@@ -78,7 +78,7 @@ static void *rank_main(void *user)
 
 /*
  * WEFT_TEST_TRANSPORT=tcp: ranks meet through a file and are hosts of their own, with sockets
- * between them. Ranks that are processes share a host by n where WEFT_TEST_HOSTS=n.
+ * between them. Ranks that are processes share a host by n where WEFT_TEST_HOSTS=n, or by equal letters where it is a list such as aab.
  */
 static bool uses_sockets(void)
 {
@@ -175,9 +175,14 @@ static void share_hosts(uint32_t rank)
 {
     const char *hosts = getenv("WEFT_TEST_HOSTS");
     uint32_t each = hosts != NULL ? (uint32_t)strtoul(hosts, NULL, 10) : 0;
+    bool listed = hosts != NULL && each == 0 && rank < strlen(hosts);
     char name[32];
-    if (each > 0 && uses_sockets()) {
-        snprintf(name, sizeof name, "host-%u", rank / each);
+    if ((each > 0 || listed) && uses_sockets()) {
+        if (listed) {
+            snprintf(name, sizeof name, "host-%c", hosts[rank]);
+        } else {
+            snprintf(name, sizeof name, "host-%u", rank / each);
+        }
         setenv("WEFT_HOST_ID", name, 1);
         setenv("WEFT_TRANSPORT", "auto", 1);
     }

@@ -17,7 +17,7 @@
 #include "ops/algo/table.h"
 #include "ops/reduce/reduce.h"
 #include "runtime/context/context.h"
-#include "runtime/interpreter/interpreter.h"
+#include "runtime/interpreter/internal.h"
 #include "support_ranks.h"
 #include "tests/faults/network.h"
 #include "tests/support/support.h"
@@ -891,6 +891,32 @@ static void test_algorithms_of_this_test_are_proved(void **state)
     }
 }
 
+/* A new group finds the counters at 0, whatever groups before it on this memory did. */
+static void test_a_cleared_area_has_no_counts(void **state)
+{
+    static const struct {
+        uint32_t ranks, lanes;
+    } worlds[] = {{2, LANES}, {8, LANES}, {65, 4}, {3, 1}};
+    (void)state;
+    for (size_t w = 0; w < sizeof worlds / sizeof *worlds; w++) {
+        uint32_t ranks = worlds[w].ranks, lanes = worlds[w].lanes;
+        const wefti_run_counters_t counters = {.group_size = ranks, .lanes = lanes};
+        size_t bytes = wefti_run_area_bytes(ranks, lanes);
+        uint8_t *area = aligned_alloc(128, (bytes + 127) / 128 * 128);
+        assert_non_null(area);
+        memset(area, 0xff, bytes);
+        wefti_run_area_clear(area, ranks, lanes);
+        for (uint32_t lane = 0; lane < lanes; lane++) {
+            assert_int_equal(wefti_run_lane_signal(area, lane)->value, 0);
+            for (uint32_t peer = 0; peer < ranks; peer++) {
+                size_t at = wefti_run_arrival(&counters, lane, peer);
+                assert_int_equal(((wefti_signal_t *)(void *)(area + at))->value, 0);
+            }
+        }
+        free(area);
+    }
+}
+
 int main(void)
 {
     const char *given = getenv("WEFT_TEST_SEED");
@@ -898,6 +924,7 @@ int main(void)
     print_message("seed %llu\n", (unsigned long long)seed);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_algorithms_of_this_test_are_proved),
+        cmocka_unit_test(test_a_cleared_area_has_no_counts),
         cmocka_unit_test(test_what_cannot_run_is_refused),
         cmocka_unit_test(test_only_creating_allocates),
         cmocka_unit_test(test_every_algorithm_over_shared_memory),

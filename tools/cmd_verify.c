@@ -56,8 +56,8 @@ const command_t wefti_verify_command = {
         "ranks.",
     .epilogue =
         "exit status: 0 all proved, 1 the plan or a schedule is wrong (place and reason are "
-        "printed),\n"
-        "2 invalid input\n"
+        "printed)\n"
+        "or a schedule was skipped, 2 invalid input\n"
         "\n"
         "examples:\n"
         "  weft verify mlp.weft\n"

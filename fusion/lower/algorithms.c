@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "fusion/rankings.h"
+#include "ops/algo/table.h"
 #include "runtime/base/error.h"
 
 #define MOST_LISTED 4u /* mesh included */
@@ -99,6 +100,20 @@ static uint64_t listed_ps(const wefti_plan_collective_t *collective, const char 
     return 0;
 }
 
+/* Why bind would refuse the algorithm on any links: plans reduce in the order of ranks. */
+static const char *order_refusal(const wefti_lowering_t *l,
+                                 const wefti_plan_collective_t *collective,
+                                 const weft_algorithm_t *algorithm)
+{
+    weft_algo_params_t params = {.struct_size = sizeof params,
+                                 .op = collective->op,
+                                 .group_size = l->params->world_size,
+                                 .root = collective->root,
+                                 .in_place = is_in_place(l->plan, collective),
+                                 .order = WEFT_ORDER_TREE};
+    return params.group_size > 1 ? wefti_algorithm_order_refusal(algorithm, &params) : NULL;
+}
+
 /* In place of these, those that the graph asks for, and no others. */
 static weft_status_t take_listed(wefti_lowering_t *l, const wefti_node_t *node,
                                  wefti_plan_collective_t *collective)
@@ -107,26 +122,40 @@ static weft_status_t take_listed(wefti_lowering_t *l, const wefti_node_t *node,
     const char *at = attr != NULL && attr->type == WEFT_ATTR_TYPE_STRING ? attr->s : "";
     uint32_t count = 0;
     bool failed = false;
+    const char *refused = NULL, *why = NULL;
     if (*at == '\0' || strcmp(at, "auto") == 0) {
         return WEFT_OK;
     }
     wefti_plan_algorithm_t *out =
         wefti_arena_array(&l->plan->arena, strlen(at) / 2 + 1, sizeof(*out));
-    for (const char *name; out != NULL && (name = next_name(&l->plan->arena, &at, &failed)) != NULL;
-         count++) {
-        if (weft_registry_find_algorithm(l->graph->registry, collective->op, name) == NULL) {
+    for (const char *name;
+         out != NULL && (name = next_name(&l->plan->arena, &at, &failed)) != NULL;) {
+        const weft_algorithm_t *algorithm =
+            weft_registry_find_algorithm(l->graph->registry, collective->op, name);
+        if (algorithm == NULL) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                                "node '%s' (%s): attribute 'algorithm': unknown algorithm '%.60s'; "
                                "'weft algos' lists the known ones",
                                node->name, node->def->name, name);
         }
-        out[count] =
+        const char *reason = order_refusal(l, collective, algorithm);
+        if (reason != NULL) {
+            refused = name;
+            why = reason;
+            continue;
+        }
+        out[count++] =
             (wefti_plan_algorithm_t){.name = name,
                                      .capabilities = WEFTI_PLAN_CAP_DIRECT | WEFTI_PLAN_CAP_SIGNAL,
                                      .predicted_ps = listed_ps(collective, name)};
     }
     if (out == NULL || failed) {
         return WEFT_ERR_NO_MEMORY;
+    }
+    if (count == 0 && refused != NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "node '%s' (%s): attribute 'algorithm': '%s': %s (tree)", node->name,
+                           node->def->name, refused, why);
     }
     if (count == 0) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,

@@ -94,32 +94,34 @@ static weft_status_t prove(wefti_sweep_t *sweep, const weft_algorithm_t *algorit
     return WEFT_OK;
 }
 
+weft_status_t wefti_sweep_case(wefti_sweep_t *sweep, const weft_algorithm_t *algorithm,
+                               const weft_algo_params_t *params)
+{
+    int modes = params->group_size == 1              ? 1
+                : params->host_of != NULL            ? 0 /* as they are placed */
+                : sweep->links == WEFTI_SWEEP_DIRECT ? 1
+                : sweep->links == WEFTI_SWEEP_MIXED  ? 2
+                                                     : LINK_MODES;
+    if (sweep->cell_limit > 0 && cells_of(algorithm, params) > sweep->cell_limit) {
+        sweep->left_out++;
+        return WEFT_OK;
+    }
+    for (int mode = LINKS_DIRECT; mode < modes; mode++) {
+        WEFT_RETURN_IF_ERROR(prove(sweep, algorithm, params, (link_mode_t)mode));
+    }
+    return params->host_of != NULL ? prove(sweep, algorithm, params, LINKS_HOSTS) : WEFT_OK;
+}
+
 static weft_status_t prove_case(wefti_sweep_t *sweep, const weft_algorithm_t *algorithm,
                                 weft_algo_params_t *params)
 {
-    weft_status_t status = WEFT_OK;
     bool can_overlap = wefti_collective_of(params->op)->in_place;
-    for (params->in_place = 0; params->in_place <= can_overlap && status >= 0; params->in_place++) {
-        if (algorithm->eligible(params) != NULL) {
-            continue;
-        }
-        if (sweep->cell_limit > 0 && cells_of(algorithm, params) > sweep->cell_limit) {
-            sweep->left_out++;
-            continue;
-        }
-        int modes = params->group_size == 1              ? 1
-                    : params->host_of != NULL            ? 0 /* as they are placed */
-                    : sweep->links == WEFTI_SWEEP_DIRECT ? 1
-                    : sweep->links == WEFTI_SWEEP_MIXED  ? 2
-                                                         : LINK_MODES;
-        for (int mode = LINKS_DIRECT; mode < modes && status >= 0; mode++) {
-            status = prove(sweep, algorithm, params, (link_mode_t)mode);
-        }
-        if (status >= 0 && params->host_of != NULL) {
-            status = prove(sweep, algorithm, params, LINKS_HOSTS);
+    for (params->in_place = 0; params->in_place <= can_overlap; params->in_place++) {
+        if (algorithm->eligible(params) == NULL) {
+            WEFT_RETURN_IF_ERROR(wefti_sweep_case(sweep, algorithm, params));
         }
     }
-    return status;
+    return WEFT_OK;
 }
 
 /* Three blocks of different lengths, where there are so many ranks. */

@@ -25,6 +25,9 @@ typedef struct wefti_sweep {
     const char *last_op, *last_algorithm; /* of the case at hand, for messages */
 } wefti_sweep_t;
 
+/* Proves one case over the sweep's links. */
+weft_status_t wefti_sweep_case(wefti_sweep_t *sweep, const weft_algorithm_t *algorithm,
+                               const weft_algo_params_t *params);
 /* Proves all cases of a group size; the first that fails ends it, its case before the message. */
 weft_status_t wefti_sweep_size(wefti_sweep_t *sweep, uint32_t group_size);
 

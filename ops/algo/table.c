@@ -36,6 +36,14 @@ const weft_algorithm_t *wefti_algorithm_find(weft_collective_t op, const char *n
     return NULL;
 }
 
+const char *wefti_algorithm_order_refusal(const weft_algorithm_t *algorithm,
+                                          const weft_algo_params_t *params)
+{
+    weft_algo_params_t any = *params;
+    any.order = WEFT_ORDER_ANY;
+    return algorithm->eligible(&any) == NULL ? algorithm->eligible(params) : NULL;
+}
+
 weft_status_t wefti_schedules_build(const weft_algorithm_t *algorithm,
                                     const weft_algo_params_t *params,
                                     const weft_allocator_t *allocator,

@@ -13,6 +13,10 @@ const weft_algorithm_t *wefti_algorithm_find(weft_collective_t op, const char *n
 /* registry.c: the algorithms that were added to registry (may be NULL), likewise. */
 const weft_algorithm_t *wefti_registry_algorithm_at(const weft_registry_t *registry, size_t index);
 
+/* The reason if algorithm cannot serve params for their order alone, else NULL. */
+const char *wefti_algorithm_order_refusal(const weft_algorithm_t *algorithm,
+                                          const weft_algo_params_t *params);
+
 /* Schedules of all ranks (params->rank is not looked at): free with wefti_schedules_free. */
 weft_status_t wefti_schedules_build(const weft_algorithm_t *algorithm,
                                     const weft_algo_params_t *params,

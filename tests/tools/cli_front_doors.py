@@ -289,6 +289,12 @@ class Collectives(Doors):
         self.assertEqual([b["candidates"] for b in self.explain("given.weft")["buckets"]], [["doubling", "mesh"]])
         done = self.plan(self.reduced("AllReduce", algorithm="mesh,nonsense"), code=2)
         self.assertIn("attribute 'algorithm': unknown algorithm 'nonsense'", done.stderr)
+        self.plan(self.reduced("AllReduce", reduction="avg", algorithm="ring,doubling"), "--bucket", "one",
+                  name="listed.weft")
+        self.assertEqual([b["candidates"] for b in self.explain("listed.weft")["buckets"]], [["doubling"]])
+        self.weft("verify", self.dir / "listed.weft")
+        done = self.plan(self.reduced("AllReduce", algorithm="ring"), code=2)
+        self.assertIn("attribute 'algorithm': 'ring': it cannot realise the group's reduction order (tree)", done.stderr)
         done = self.plan(self.reduced("AllReduce", algorithm=","), code=2)
         self.assertIn("attribute 'algorithm': no name in ','", done.stderr)
 

@@ -97,12 +97,27 @@ class Verify(Case):
         self.weft("verify", plan, plan, code=2)
         self.weft("verify", "--kernels", "none.so", code=2)
 
-    def test_many_ranks_leave_schedules_out_with_words(self):
-        plan = self.compile("mlp.onnx", "p.weft", 100, 4)
+    def test_many_ranks(self):
+        found = self.weft_json("verify", self.compile("mlp.onnx", "p.weft", 100, 4))
+        self.assertEqual((found["ok"], found["ranks"], found["schedules_skipped"]), (True, 100, 0))
+        self.assertTrue(all(schedule["proved"] for schedule in found["schedules"]))
+
+    def test_a_plan_whose_schedules_were_skipped_is_not_proved(self):
+        plan = self.compile("lenet.onnx", "p.weft", 1024, 4)
+        found = self.weft_json("verify", plan, code=1)
+        skipped = [schedule for schedule in found["schedules"] if schedule["left_out"] == "too large"]
+        self.assertEqual((found["ok"], found["schedules_skipped"]), (False, len(skipped)))
+        self.assertGreater(len(skipped), 0)
+        plural = "s" if len(skipped) > 1 else ""
+        text = self.weft("verify", plan, code=1).stdout
+        self.assertTrue(text.endswith(f"\nnot proved: {len(skipped)} schedule{plural} skipped\n"), text)
+
+    def test_algorithms_for_several_hosts_are_proved(self):
+        (self.dir / "t.json").write_text('{"format": 1, "hosts": [4, 4]}')
+        plan = self.compile("mlp.onnx", "p.weft", 8, 4, "--topology", self.dir / "t.json")
         found = self.weft_json("verify", plan)
-        self.assertEqual(found["ranks"], 100)
-        for schedule in found["schedules"]:
-            self.assertIn("too many ranks", schedule["left_out"])
+        self.assertIn("hierarchical", [schedule["algorithm"] for schedule in found["schedules"]])
+        self.assertTrue(all(schedule["proved"] for schedule in found["schedules"]))
 
 
 if __name__ == "__main__":

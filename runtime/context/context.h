@@ -106,11 +106,13 @@ weft_status_t wefti_context_find_algorithms(weft_context_t *context);
  * are several hosts. */
 weft_status_t wefti_context_find_net(weft_context_t *context);
 
-/* gather_cluster.c: collective: the world's cluster, from settings->topology or from what ranks
+/* gather_cluster.c: which ranks share a host, as the endpoint reports. Local. Initialises *out. */
+weft_status_t wefti_cluster_guess(const wefti_endpoint_t *endpoint, wefti_cluster_t *out);
+/* Collective: the world's cluster, from settings->topology or from what ranks
  * find, one of each machine; checked to be the same on all ranks. Initialises *out. */
 weft_status_t wefti_cluster_gather(wefti_endpoint_t *endpoint, wefti_cluster_t *out,
                                    wefti_digest_t *out_digest);
-/* topology.c: which ranks share a host, as the endpoint says. Local. */
+/* topology.c: context->cluster until ranks have found each other. */
 weft_status_t wefti_context_guess_cluster(weft_context_t *context);
 /* Binds the rank where WEFT_BIND says so, then finds out, with all ranks, what machines they are
  * on, where that matters or WEFT_TOPOLOGY says it. */

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The world's cluster, put together by all ranks. Every rank tells where it may run, in one card
- * of fixed size; the lowest rank of each machine then looks at it (which takes hwloc some 50 ms)
- * and tells a digest. Descriptions are sent once for machines that are alike: a cluster is mostly
- * one sort of them, and a description, packed, is a few hundred bytes.
+ * The world's cluster, put together by all ranks. Every rank sends the processors that it may run
+ * on. The lowest rank of each machine then queries hwloc, which takes some 50 ms, and sends a
+ * digest of what it found. Last come the descriptions, of which only the first of each kind is read.
  */
 #include "runtime/context/context.h"
 
@@ -16,17 +15,12 @@
 #include "runtime/machine/machine.h"
 #include "transport/socket/address.h"
 
-#define CARD_RUNS 12u
-/* More than this is not sent to everybody: hosts are then told apart by digests alone. */
-#define MOST_GATHERED ((size_t)2 << 20)
+/* Beyond it hosts are told apart by digests alone. */
+#define MOST_GATHERED ((size_t)16 << 20)
 
 typedef struct card {
-    uint64_t machine;   /* with its network namespace, whose interfaces may be others */
-    uint32_t run_count; /* of processors; CARD_RUNS + 1: more than fit */
-    uint32_t pad;
-    struct {
-        uint16_t first, count;
-    } runs[CARD_RUNS];
+    uint64_t machine; /* with its network namespace, whose interfaces may be others */
+    char cpus[120];   /* a list; "" if it does not fit */
 } card_t;
 
 /* What the lowest rank of a machine found; zero from others. */
@@ -39,33 +33,46 @@ typedef struct exchange {
     wefti_endpoint_t *endpoint;
     wefti_cluster_t *cluster;
     wefti_arena_t scratch;
-    wefti_text_t packed; /* of this rank, if it is its machine's lowest */
-    card_t *cards;       /* [world_size] */
-    found_t *found;      /* [world_size] */
-    uint32_t *speaker;   /* [host] the lowest rank of its machine */
-    uint32_t host_count;
+    wefti_text_t text;    /* the description, if this rank is its machine's lowest */
+    const card_t *cards;  /* [world_size] */
+    const found_t *found; /* [world_size] */
+    uint32_t *speaker;    /* [host] the lowest rank of its machine */
 } exchange_t;
 
-static weft_status_t prepare(exchange_t *x)
+/* Gathers bytes of all ranks in an array of x->scratch. NULL if *status is an error on any rank;
+ * *status is then an error on all of them. */
+static void *share(exchange_t *x, const void *own, size_t bytes, weft_status_t *status)
 {
-    const wefti_endpoint_t *endpoint = x->endpoint;
-    x->host_count = endpoint->host_count;
-    x->cards = wefti_arena_array(&x->scratch, endpoint->world_size, sizeof *x->cards);
-    x->found = wefti_arena_array(&x->scratch, endpoint->world_size, sizeof *x->found);
-    x->speaker = wefti_arena_array(&x->scratch, x->host_count, sizeof *x->speaker);
-    return x->cards != NULL && x->found != NULL && x->speaker != NULL ? WEFT_OK
-                                                                      : WEFT_ERR_NO_MEMORY;
+    void *all = wefti_arena_array(&x->scratch, x->endpoint->world_size, bytes);
+    *status = *status >= 0 && all == NULL ? WEFT_ERR_NO_MEMORY : *status;
+    *status = wefti_endpoint_agree(x->endpoint, *status);
+    if (*status >= 0) {
+        *status = wefti_endpoint_all_gather(x->endpoint, own, bytes, all);
+    }
+    return *status >= 0 ? all : NULL;
 }
 
 static uint64_t machine_of_caller(void)
 {
     char text[256];
-    uint64_t hash = WEFTI_HASH_START;
     wefti_machine_key(text, sizeof text);
-    hash = wefti_hash_text(hash, text);
+    uint64_t hash = wefti_hash_text(WEFTI_HASH_START, text);
     ssize_t length = readlink("/proc/self/ns/net", text, sizeof text - 1);
     text[length > 0 ? length : 0] = '\0';
     return wefti_hash_text(hash, text);
+}
+
+static weft_status_t describe_own(exchange_t *x, card_t *own)
+{
+    uint32_t *cpus, count;
+    memset(own, 0, sizeof *own);
+    own->machine = machine_of_caller();
+    WEFT_RETURN_IF_ERROR(wefti_binding_read(&x->scratch, &cpus, &count));
+    wefti_cpulist_format(cpus, count, own->cpus, sizeof own->cpus);
+    if (strstr(own->cpus, "..") != NULL) {
+        own->cpus[0] = '\0';
+    }
+    return WEFT_OK;
 }
 
 static uint32_t lowest_like(const exchange_t *x, uint32_t rank)
@@ -75,16 +82,6 @@ static uint32_t lowest_like(const exchange_t *x, uint32_t rank)
         lowest++;
     }
     return lowest;
-}
-
-static void find_speakers(exchange_t *x)
-{
-    for (uint32_t r = x->endpoint->world_size; r-- > 0;) {
-        x->speaker[x->endpoint->host_of[r]] = r; /* the host's lowest, in the end */
-    }
-    for (uint32_t h = 0; h < x->host_count; h++) {
-        x->speaker[h] = lowest_like(x, x->speaker[h]);
-    }
 }
 
 /* Interfaces that WEFT_IFNAME forbids carry nothing. */
@@ -103,195 +100,97 @@ static void leave_out_unused(wefti_hardware_t *hardware, const char *patterns)
 static weft_status_t look(exchange_t *x, found_t *own)
 {
     wefti_hardware_t hardware;
+    wefti_digest_t digest;
     if (wefti_hardware_discover(true, &x->scratch, &hardware) < 0) {
         wefti_log(x->endpoint->log, WEFT_LOG_LEVEL_WARN, "%s", weft_last_error());
         hardware = (wefti_hardware_t){.cpu = ""};
     }
     leave_out_unused(&hardware, x->endpoint->settings->ifname);
-    weft_status_t status = wefti_hardware_pack(&hardware, &x->packed);
-    wefti_digest_t digest;
-    if (status >= 0) {
-        status = wefti_digest_of(x->packed.data, x->packed.length, &digest);
-    }
-    if (status >= 0) {
-        memcpy(&own->key, digest.bytes, sizeof own->key);
-        own->key |= 1; /* never 0 */
-        own->bytes = x->packed.length;
-    }
-    return status;
+    WEFT_RETURN_IF_ERROR(wefti_hardware_encode(&hardware, &x->text));
+    WEFT_RETURN_IF_ERROR(wefti_digest_of(x->text.data, x->text.length, &digest));
+    memcpy(&own->key, digest.bytes, sizeof own->key);
+    own->bytes = x->text.length;
+    return WEFT_OK;
 }
 
-static weft_status_t describe_own(exchange_t *x, card_t *own)
+/* texts: a description of bytes from each rank; NULL: hosts are only told apart. */
+static weft_status_t add_hardware(exchange_t *x, const char *texts, size_t bytes)
 {
-    uint32_t *cpus, count;
-    weft_status_t status = wefti_binding_read(&x->scratch, &cpus, &count);
-    for (uint32_t i = 0, end; i < count && status >= 0; i = end) {
-        for (end = i + 1; end < count && cpus[end] == cpus[end - 1] + 1; end++) {
+    wefti_topo_host_t *hosts = x->cluster->hosts;
+    for (uint32_t h = 0; h < x->cluster->host_count; h++) {
+        const found_t *found = &x->found[x->speaker[h]];
+        uint32_t first = 0;
+        while (x->found[x->speaker[first]].key != found->key) {
+            first++;
         }
-        if (own->run_count < CARD_RUNS) {
-            own->runs[own->run_count].first = (uint16_t)cpus[i];
-            own->runs[own->run_count].count = (uint16_t)(end - i);
+        if (first < h) {
+            hosts[h].hardware = hosts[first].hardware;
+            continue;
         }
-        own->run_count += own->run_count <= CARD_RUNS;
-    }
-    own->machine = machine_of_caller();
-    return status;
-}
-
-/* The first host with the same hardware. */
-static uint32_t first_like(const exchange_t *x, uint32_t host)
-{
-    uint64_t key = x->found[x->speaker[host]].key;
-    uint32_t first = 0;
-    while (first < host && x->found[x->speaker[first]].key != key) {
-        first++;
-    }
-    return first;
-}
-
-/* Does this rank's description go to everybody? */
-static bool is_heard(const exchange_t *x)
-{
-    for (uint32_t h = 0; h < x->host_count; h++) {
-        if (x->speaker[h] == x->endpoint->rank && first_like(x, h) == h) {
-            return true;
+        wefti_hardware_t *made = wefti_arena_alloc(&x->cluster->arena, sizeof *made);
+        WEFT_RETURN_IF_NO_MEMORY(made);
+        made->cpu = "";
+        if (texts != NULL) {
+            WEFT_RETURN_IF_ERROR(wefti_hardware_decode(texts + x->speaker[h] * bytes, found->bytes,
+                                                       &x->cluster->arena, made));
         }
-    }
-    return false;
-}
-
-/* bytes of every rank's description, of which only the first of each sort is one. */
-static weft_status_t gather_packed(exchange_t *x, size_t bytes, uint8_t **out)
-{
-    const wefti_endpoint_t *endpoint = x->endpoint;
-    uint8_t *own = wefti_arena_alloc(&x->scratch, bytes);
-    *out = wefti_arena_array(&x->scratch, endpoint->world_size, bytes);
-    weft_status_t status = own != NULL && *out != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
-    status = wefti_endpoint_agree(x->endpoint, status);
-    if (status < 0) {
-        return status;
-    }
-    if (is_heard(x)) {
-        memcpy(own, x->packed.data, x->packed.length);
-    }
-    return wefti_endpoint_all_gather(x->endpoint, own, bytes, *out);
-}
-
-static const char *name_of(const exchange_t *x, uint32_t host, char *buffer, size_t bytes)
-{
-    const wefti_endpoint_t *endpoint = x->endpoint;
-    if (endpoint->host_names != NULL && endpoint->host_names[host][0] != '\0') {
-        return endpoint->host_names[host];
-    }
-    if (x->host_count > 1 || gethostname(buffer, bytes) != 0 || buffer[0] == '\0') {
-        snprintf(buffer, bytes, "host%u", host);
-    }
-    buffer[bytes - 1] = '\0';
-    return buffer;
-}
-
-/* packed NULL: hosts are only told apart. */
-static weft_status_t add_hosts(exchange_t *x, const uint8_t *packed, size_t bytes)
-{
-    weft_status_t status = WEFT_OK;
-    for (uint32_t h = 0; h < x->host_count && status >= 0; h++) {
-        char name[64];
-        uint32_t like = first_like(x, h);
-        const wefti_hardware_t *hardware = NULL;
-        if (like < h) {
-            hardware = x->cluster->hosts[like].hardware;
-        } else {
-            wefti_hardware_t *made = wefti_arena_alloc(&x->cluster->arena, sizeof *made);
-            const found_t *found = &x->found[x->speaker[h]];
-            if (made == NULL) {
-                return WEFT_ERR_NO_MEMORY;
-            }
-            made->cpu = "";
-            if (packed != NULL && found->bytes <= bytes) {
-                status = wefti_hardware_unpack(packed + x->speaker[h] * bytes, found->bytes,
-                                               &x->cluster->arena, made);
-            }
-            hardware = made;
-        }
-        if (status >= 0) {
-            status = wefti_cluster_add_host(x->cluster, name_of(x, h, name, sizeof name), hardware);
-        }
-    }
-    return status;
-}
-
-/* Where a rank may run. Anywhere on its host is as good as not said. */
-static weft_status_t add_binding(exchange_t *x, uint32_t index)
-{
-    const card_t *card = &x->cards[index];
-    wefti_topo_rank_t *rank = &x->cluster->ranks[index];
-    const wefti_hardware_t *hardware = x->cluster->hosts[rank->host].hardware;
-    uint32_t total = 0;
-    if (card->run_count > CARD_RUNS) {
-        return WEFT_OK;
-    }
-    for (uint32_t i = 0; i < card->run_count; i++) {
-        total += card->runs[i].count;
-    }
-    if (total == 0 || (hardware->cpu_count > 0 && total >= hardware->cpu_count &&
-                       x->cluster->hosts[rank->host].rank_count > 1)) {
-        return WEFT_OK;
-    }
-    rank->cpus = wefti_arena_array(&x->cluster->arena, total, sizeof *rank->cpus);
-    if (rank->cpus == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t i = 0; i < card->run_count; i++) {
-        for (uint32_t k = 0; k < card->runs[i].count; k++) {
-            rank->cpus[rank->cpu_count++] = (uint32_t)card->runs[i].first + k;
-        }
+        hosts[h].hardware = made;
     }
     return WEFT_OK;
 }
 
-/* What machines there are, and a digest of each. */
-static weft_status_t gather_cards(exchange_t *x)
+/* Where a rank may run. Anywhere on a host that it shares counts as not bound. */
+static weft_status_t add_binding(exchange_t *x, uint32_t index)
 {
-    weft_status_t status;
+    wefti_topo_rank_t *rank = &x->cluster->ranks[index];
+    const wefti_topo_host_t *host = &x->cluster->hosts[rank->host];
+    WEFT_RETURN_IF_ERROR(wefti_cpulist_parse(x->cards[index].cpus, WEFTI_TOPO_MAX_CPUS,
+                                             &x->cluster->arena, &rank->cpus, &rank->cpu_count));
+    if (host->hardware->cpu_count > 0 && rank->cpu_count >= host->hardware->cpu_count &&
+        host->rank_count > 1) {
+        rank->cpu_count = 0;
+    }
+    return WEFT_OK;
+}
+
+/* Adds to the cluster, which has hosts and ranks, what they are made of and bound to. status: how
+ * this rank fared before. */
+static weft_status_t find(exchange_t *x, weft_status_t status)
+{
     card_t card;
     found_t found = {0, 0};
-    memset(&card, 0, sizeof card);
-    status = prepare(x);
+    char *own, *texts = NULL;
+    size_t most = 0;
     status = status >= 0 ? describe_own(x, &card) : status;
-    WEFT_TRY(status, wefti_endpoint_agree(x->endpoint, status), fail);
-    WEFT_TRY(status, wefti_endpoint_all_gather(x->endpoint, &card, sizeof card, x->cards), fail);
-    find_speakers(x);
+    x->cards = share(x, &card, sizeof card, &status);
+    WEFT_RETURN_IF_ERROR(status);
     if (lowest_like(x, x->endpoint->rank) == x->endpoint->rank) {
         status = look(x, &found);
     }
-    WEFT_TRY(status, wefti_endpoint_agree(x->endpoint, status), fail);
-    WEFT_TRY(status, wefti_endpoint_all_gather(x->endpoint, &found, sizeof found, x->found), fail);
-fail:
-    return status;
-}
-
-static weft_status_t find(exchange_t *x)
-{
-    weft_status_t status;
-    uint8_t *packed = NULL;
-    size_t most = 0, total;
-    WEFT_TRY(status, gather_cards(x), fail);
+    x->found = share(x, &found, sizeof found, &status);
+    WEFT_RETURN_IF_ERROR(status);
     for (uint32_t r = 0; r < x->endpoint->world_size; r++) {
         most = x->found[r].bytes > most ? x->found[r].bytes : most;
     }
-    if (most > 0 && wefti_mul_size(most, x->endpoint->world_size, &total) &&
-        total <= MOST_GATHERED) {
-        WEFT_TRY(status, gather_packed(x, most, &packed), fail);
+    if (most <= MOST_GATHERED / x->endpoint->world_size) {
+        own = wefti_arena_alloc(&x->scratch, most);
+        status = own != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+        if (status >= 0 && x->text.length > 0) {
+            memcpy(own, x->text.data, x->text.length);
+        }
+        texts = share(x, own, most, &status);
+        WEFT_RETURN_IF_ERROR(status);
     }
-    status = add_hosts(x, packed, most);
-    if (status >= 0) {
-        status = wefti_cluster_set_ranks(x->cluster, x->endpoint->host_of, x->endpoint->world_size);
+    x->speaker = wefti_arena_array(&x->scratch, x->cluster->host_count, sizeof *x->speaker);
+    WEFT_RETURN_IF_NO_MEMORY(x->speaker);
+    for (uint32_t h = 0; h < x->cluster->host_count; h++) {
+        x->speaker[h] = lowest_like(x, x->cluster->hosts[h].ranks[0]);
     }
-    for (uint32_t r = 0; r < x->endpoint->world_size && status >= 0; r++) {
-        status = add_binding(x, r);
+    WEFT_RETURN_IF_ERROR(add_hardware(x, texts, most));
+    for (uint32_t r = 0; r < x->endpoint->world_size; r++) {
+        WEFT_RETURN_IF_ERROR(add_binding(x, r));
     }
-fail:
-    return status;
+    return WEFT_OK;
 }
 
 /* What the user says instead. */
@@ -314,49 +213,56 @@ static weft_status_t read_file(const wefti_endpoint_t *endpoint, wefti_cluster_t
     return WEFT_OK;
 }
 
-/* Everybody has the same, or nobody goes on. */
-static weft_status_t compare(wefti_endpoint_t *endpoint, const wefti_cluster_t *cluster,
-                             weft_status_t status, wefti_digest_t *out_digest)
+/* Fails on all ranks unless all have the same description. status: how this rank fared before. */
+static weft_status_t compare(exchange_t *x, weft_status_t status, wefti_digest_t *out_digest)
 {
-    wefti_digest_t own = {{0}};
-    wefti_digest_t *all = wefti_alloc(endpoint->allocator, endpoint->world_size * sizeof *all);
-    if (status >= 0) {
-        status = all != NULL ? wefti_cluster_digest(cluster, &own) : WEFT_ERR_NO_MEMORY;
-    }
-    status = wefti_endpoint_agree(endpoint, status);
-    if (status >= 0) {
-        status = wefti_endpoint_all_gather(endpoint, &own, sizeof own, all);
-    }
-    for (uint32_t r = 1; r < endpoint->world_size && status >= 0; r++) {
-        if (memcmp(&all[r], &all[0], sizeof own) != 0) {
-            status =
-                wefti_error(WEFT_ERR_MISMATCH,
-                            "topology mismatch: rank %u and rank 0 have different descriptions of "
-                            "the cluster%s",
-                            r, endpoint->settings->topology[0] != '\0' ? " (WEFT_TOPOLOGY)" : "");
+    const wefti_endpoint_t *endpoint = x->endpoint;
+    status = status >= 0 ? wefti_cluster_digest(x->cluster, out_digest) : status;
+    const wefti_digest_t *all = share(x, out_digest, sizeof *out_digest, &status);
+    for (uint32_t r = 1; status >= 0 && r < endpoint->world_size; r++) {
+        if (memcmp(&all[r], &all[0], sizeof *all) != 0) {
+            return wefti_error(WEFT_ERR_MISMATCH,
+                               "topology mismatch: rank %u and rank 0 have different descriptions "
+                               "of the cluster%s",
+                               r,
+                               endpoint->settings->topology[0] != '\0' ? " (WEFT_TOPOLOGY)" : "");
         }
     }
-    wefti_free(endpoint->allocator, all);
-    *out_digest = own;
     return status;
+}
+
+weft_status_t wefti_cluster_guess(const wefti_endpoint_t *endpoint, wefti_cluster_t *out)
+{
+    wefti_cluster_init(out, endpoint->allocator);
+    for (uint32_t h = 0; h < endpoint->host_count; h++) {
+        char name[64] = "";
+        if (endpoint->host_names != NULL) {
+            snprintf(name, sizeof name, "%s", endpoint->host_names[h]);
+        }
+        if (name[0] == '\0' && (endpoint->host_count > 1 ||
+                                gethostname(name, sizeof name - 1) != 0 || name[0] == '\0')) {
+            snprintf(name, sizeof name, "host%u", h);
+        }
+        WEFT_RETURN_IF_ERROR(wefti_cluster_add_host(out, name, NULL));
+    }
+    return wefti_cluster_set_ranks(out, endpoint->host_of, endpoint->world_size);
 }
 
 weft_status_t wefti_cluster_gather(wefti_endpoint_t *endpoint, wefti_cluster_t *out,
                                    wefti_digest_t *out_digest)
 {
     weft_status_t status;
-    wefti_cluster_init(out, endpoint->allocator);
+    exchange_t exchange = {.endpoint = endpoint, .cluster = out};
+    wefti_arena_init(&exchange.scratch, endpoint->allocator, 0);
+    wefti_text_init(&exchange.text, endpoint->allocator);
     if (endpoint->settings->topology[0] != '\0') {
         status = read_file(endpoint, out);
     } else {
-        exchange_t exchange = {.endpoint = endpoint, .cluster = out};
-        wefti_arena_init(&exchange.scratch, endpoint->allocator, 0);
-        wefti_text_init(&exchange.packed, endpoint->allocator);
-        status = find(&exchange);
-        wefti_text_deinit(&exchange.packed);
-        wefti_arena_deinit(&exchange.scratch);
+        status = find(&exchange, wefti_cluster_guess(endpoint, out));
     }
-    status = compare(endpoint, out, status, out_digest);
+    status = compare(&exchange, status, out_digest);
+    wefti_text_deinit(&exchange.text);
+    wefti_arena_deinit(&exchange.scratch);
     if (status < 0) {
         wefti_cluster_deinit(out);
     } else {

@@ -59,24 +59,6 @@ static void bind(const weft_context_t *context)
     }
 }
 
-/* Which ranks share a host, and no more. */
-static weft_status_t make_plain(weft_context_t *context)
-{
-    const wefti_endpoint_t *endpoint = context->endpoint;
-    weft_status_t status = WEFT_OK;
-    wefti_cluster_init(&context->cluster, context->allocator);
-    for (uint32_t h = 0; h < endpoint->host_count && status >= 0; h++) {
-        char name[64];
-        bool named = endpoint->host_names != NULL && endpoint->host_names[h][0] != '\0';
-        snprintf(name, sizeof name, "host%u", h);
-        status =
-            wefti_cluster_add_host(&context->cluster, named ? endpoint->host_names[h] : name, NULL);
-    }
-    return status < 0 ? status
-                      : wefti_cluster_set_ranks(&context->cluster, endpoint->host_of,
-                                                endpoint->world_size);
-}
-
 /* What makes progress between hosts runs on those of the rank's processors that are next to its
  * network interface; it was started before the interface was known. */
 static void bind_progress(const weft_context_t *context)
@@ -107,8 +89,8 @@ static void bind_progress(const weft_context_t *context)
 
 weft_status_t wefti_context_guess_cluster(weft_context_t *context)
 {
-    weft_status_t status = make_plain(context);
-    return status < 0 ? status : wefti_cluster_digest(&context->cluster, &context->cluster_digest);
+    WEFT_RETURN_IF_ERROR(wefti_cluster_guess(context->endpoint, &context->cluster));
+    return wefti_cluster_digest(&context->cluster, &context->cluster_digest);
 }
 
 weft_status_t wefti_context_find_cluster(weft_context_t *context)

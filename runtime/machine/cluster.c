@@ -197,65 +197,6 @@ static void add_number(wefti_hasher_t *hasher, uint64_t number)
     wefti_hasher_add(hasher, bytes, sizeof bytes);
 }
 
-static void add_links(wefti_hasher_t *hasher, const wefti_cluster_t *cluster)
-{
-    for (uint32_t i = 0; i < cluster->link_count; i++) {
-        const wefti_topo_link_t *link = &cluster->links[i];
-        add_number(hasher, link->hosts[0]);
-        add_number(hasher, link->hosts[1]);
-        add_number(hasher, link->bits_per_s);
-        add_number(hasher, (uint64_t)link->latency_ns);
-        add_number(hasher, link->rails);
-    }
-}
-
-static weft_status_t add_hardware(wefti_hasher_t *hasher, const wefti_hardware_t *hardware)
-{
-    wefti_text_t packed;
-    wefti_hardware_t nameless = *hardware;
-    nameless.cpu = "";
-    wefti_text_init(&packed, NULL);
-    weft_status_t status = wefti_hardware_pack(&nameless, &packed);
-    if (status >= 0) {
-        add_number(hasher, packed.length);
-        wefti_hasher_add(hasher, packed.data, packed.length);
-    }
-    wefti_text_deinit(&packed);
-    return status;
-}
-
-weft_status_t wefti_cluster_digest(const wefti_cluster_t *cluster, wefti_digest_t *out_digest)
-{
-    wefti_hasher_t *hasher;
-    weft_status_t status = wefti_hasher_create(&hasher);
-    if (status < 0) {
-        return status;
-    }
-    add_number(hasher, cluster->host_count);
-    for (uint32_t h = 0; h < cluster->host_count && status >= 0; h++) {
-        const wefti_hardware_t *hardware = cluster->hosts[h].hardware;
-        uint32_t same = 0;
-        for (; same < h && cluster->hosts[same].hardware != hardware; same++) {
-        }
-        add_number(hasher, same);
-        status = same == h ? add_hardware(hasher, hardware) : WEFT_OK;
-    }
-    add_number(hasher, cluster->rank_count);
-    for (uint32_t r = 0; r < cluster->rank_count; r++) {
-        const wefti_topo_rank_t *rank = &cluster->ranks[r];
-        add_number(hasher, rank->host);
-        add_number(hasher, rank->card);
-        add_number(hasher, rank->cpu_count);
-        for (uint32_t i = 0; i < rank->cpu_count; i++) {
-            add_number(hasher, rank->cpus[i]);
-        }
-    }
-    add_links(hasher, cluster);
-    wefti_hasher_finish(hasher, out_digest);
-    wefti_hasher_destroy(hasher);
-    return status;
-}
-
 weft_status_t wefti_cluster_placement_digest(const wefti_cluster_t *cluster,
                                              wefti_digest_t *out_digest)
 {

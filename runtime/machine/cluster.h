@@ -19,6 +19,7 @@
 #define WEFTI_TOPO_MAX_CORES 65536u /* of a host */
 #define WEFTI_TOPO_MAX_CPUS 262144u /* and numbers of its processors */
 #define WEFTI_TOPO_MAX_DEVICES 1024u
+#define WEFTI_CPULIST_BYTES 4096u /* for wefti_cpulist_format: not cut on real machines */
 
 typedef struct wefti_topo_numa {
     uint32_t os_index;
@@ -44,6 +45,13 @@ typedef struct wefti_topo_device {
     uint32_t pci_switch;   /* equal for devices behind one switch; WEFTI_TOPO_NONE */
     bool down;             /* there, and without a link */
 } wefti_topo_device_t;
+/* Nothing is known of it. */
+#define WEFTI_TOPO_DEVICE_INIT                                                                     \
+    (wefti_topo_device_t)                                                                          \
+    {                                                                                              \
+        .name = "", .kind = "", .rdma = "", .bus = "", .socket = WEFTI_TOPO_NONE,                  \
+        .numa = WEFTI_TOPO_NONE, .pci_switch = WEFTI_TOPO_NONE                                     \
+    }
 
 /* Hosts that are equal share one of these. */
 typedef struct wefti_hardware {
@@ -130,11 +138,9 @@ weft_status_t wefti_cluster_placement_digest(const wefti_cluster_t *cluster,
 /* "2 hosts, 4 + 4 ranks", "1 host, 8 ranks", "4 hosts x 8 ranks, round-robin"; returns buffer. */
 const char *wefti_cluster_summary(const wefti_cluster_t *cluster, char *buffer, size_t bytes);
 
-/*
- * cluster_pack.c: hardware as few bytes, for sending. Unpacking takes what strangers wrote.
- */
-weft_status_t wefti_hardware_pack(const wefti_hardware_t *hardware, wefti_text_t *out);
-weft_status_t wefti_hardware_unpack(const void *bytes, size_t size_bytes, wefti_arena_t *arena,
+/* hardware_json.c: the hardware of one host as JSON text, for sending. */
+weft_status_t wefti_hardware_encode(const wefti_hardware_t *hardware, wefti_text_t *out);
+weft_status_t wefti_hardware_decode(const char *text, size_t bytes, wefti_arena_t *arena,
                                     wefti_hardware_t *out);
 
 /*

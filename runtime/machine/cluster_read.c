@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Clusters from JSON: hosts, who runs there, links. What a host is made of: hardware_read.c. */
-#include <math.h>
+/* Clusters from JSON: hosts, who runs there, links. What a host is made of: hardware_json.c. */
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
-#include "runtime/base/json.h"
-#include "runtime/machine/hardware_read.h"
+#include "runtime/machine/fields.h"
 
 #define FORMAT 1
 #define MAX_CLUSTER_CORES 4194304u
@@ -44,56 +43,57 @@ static weft_status_t take_rank(reader_t *reader, uint32_t rank, uint32_t host)
 static weft_status_t read_ranks(reader_t *reader, uint32_t host, const wefti_json_node_t *ranks)
 {
     uint32_t number;
-    weft_status_t status = WEFT_OK;
     if (ranks->kind == WEFTI_JSON_ARRAY) {
         const wefti_json_node_t *node = wefti_json_first(reader->tree, ranks);
-        for (; node != NULL && status >= 0; node = wefti_json_after(reader->tree, node)) {
-            status = wefti_topo_whole(node, WEFTI_TOPO_MAX_RANKS - 1, &number)
-                         ? take_rank(reader, number, host)
-                         : bad_ranks(host);
+        for (; node != NULL; node = wefti_json_after(reader->tree, node)) {
+            if (!wefti_json_whole(node, WEFTI_TOPO_MAX_RANKS - 1, &number)) {
+                return bad_ranks(host);
+            }
+            WEFT_RETURN_IF_ERROR(take_rank(reader, number, host));
         }
-        return status;
+        return WEFT_OK;
     }
-    if (!wefti_topo_whole(ranks, WEFTI_TOPO_MAX_RANKS - reader->rank_count, &number) ||
+    if (!wefti_json_whole(ranks, WEFTI_TOPO_MAX_RANKS - reader->rank_count, &number) ||
         (number == 0 && ranks->key == NULL)) {
         return bad_ranks(host);
     }
-    for (uint32_t i = 0, first = reader->rank_count; i < number && status >= 0; i++) {
-        status = take_rank(reader, first + i, host);
+    for (uint32_t end = reader->rank_count + number; reader->rank_count < end;) {
+        WEFT_RETURN_IF_ERROR(take_rank(reader, reader->rank_count, host));
     }
-    return status;
+    return WEFT_OK;
 }
 
-static weft_status_t read_file(reader_t *reader, const char *name, wefti_hardware_t *out)
+static weft_status_t read_file(const reader_t *reader, const wefti_json_node_t *file,
+                               wefti_hardware_t *out)
 {
-    char path[1024];
+    if (file->kind != WEFTI_JSON_STRING) {
+        return wefti_error(WEFT_ERR_FORMAT, "key 'hwloc': expected a file name");
+    }
     if (reader->read_file == NULL) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "%s: hwloc files are not supported here; convert them with `weft topo`",
-                           name);
+                           file->string);
     }
-    int length = snprintf(path, sizeof path, "%s%s%s",
-                          reader->base != NULL && name[0] != '/' ? reader->base : "",
-                          reader->base != NULL && name[0] != '/' ? "/" : "", name);
-    if (length < 0 || (size_t)length >= sizeof path) {
-        return wefti_error(WEFT_ERR_FORMAT, "key 'hwloc': the path is too long");
+    wefti_arena_t *arena = &reader->cluster->arena;
+    const char *path = file->string;
+    if (reader->base != NULL && path[0] != '/') {
+        path = wefti_arena_printf(arena, "%s/%s", reader->base, file->string);
+        WEFT_RETURN_IF_NO_MEMORY(path);
     }
-    weft_status_t status = reader->read_file(path, &reader->cluster->arena, out);
-    return status < 0 ? status : wefti_hardware_check(out);
+    WEFT_RETURN_IF_ERROR(reader->read_file(path, arena, out));
+    return wefti_hardware_check(out);
 }
 
-/* "like": the host before that has the name. */
-static weft_status_t find_like(const reader_t *reader, const wefti_json_node_t *like,
-                               const wefti_hardware_t **out)
+/* The host so far that has the name, or WEFTI_TOPO_NONE. */
+static uint32_t host_called(const reader_t *reader, const wefti_json_node_t *name)
 {
-    for (uint32_t h = 0; like->kind == WEFTI_JSON_STRING && h < reader->cluster->host_count; h++) {
-        if (strcmp(reader->cluster->hosts[h].name, like->string) == 0) {
-            *out = reader->cluster->hosts[h].hardware;
-            return WEFT_OK;
+    const wefti_cluster_t *cluster = reader->cluster;
+    for (uint32_t h = 0; name->kind == WEFTI_JSON_STRING && h < cluster->host_count; h++) {
+        if (strcmp(cluster->hosts[h].name, name->string) == 0) {
+            return h;
         }
     }
-    return wefti_error(WEFT_ERR_FORMAT, "like: no host before it is called \"%.40s\"",
-                       like->kind == WEFTI_JSON_STRING ? like->string : "");
+    return WEFTI_TOPO_NONE;
 }
 
 static weft_status_t read_hardware(reader_t *reader, const wefti_json_node_t *node,
@@ -101,25 +101,25 @@ static weft_status_t read_hardware(reader_t *reader, const wefti_json_node_t *no
 {
     const wefti_json_node_t *like = wefti_json_get(reader->tree, node, "like"),
                             *file = wefti_json_get(reader->tree, node, "hwloc");
-    *out = NULL;
     if (like != NULL) {
-        return find_like(reader, like, out);
+        uint32_t host = host_called(reader, like);
+        if (host == WEFTI_TOPO_NONE) {
+            return wefti_error(WEFT_ERR_FORMAT, "like: no host before it is called \"%.40s\"",
+                               like->kind == WEFTI_JSON_STRING ? like->string : "");
+        }
+        *out = reader->cluster->hosts[host].hardware;
+        return WEFT_OK;
     }
-    wefti_hardware_t *hardware = wefti_arena_alloc(&reader->cluster->arena, sizeof *hardware);
-    weft_status_t status = WEFT_ERR_NO_MEMORY;
-    if (hardware != NULL && file != NULL) {
-        status = file->kind == WEFTI_JSON_STRING
-                     ? read_file(reader, file->string, hardware)
-                     : wefti_error(WEFT_ERR_FORMAT, "key 'hwloc': expected a file name");
-    } else if (hardware != NULL) {
-        status = wefti_topo_read_hardware(reader->tree, node, &reader->cluster->arena, hardware);
-    }
-    reader->core_count += status >= 0 ? hardware->core_count : 0;
-    if (reader->core_count > MAX_CLUSTER_CORES) {
-        status = wefti_error(WEFT_ERR_FORMAT, "too many cores: at most %u", MAX_CLUSTER_CORES);
-    }
+    wefti_arena_t *arena = &reader->cluster->arena;
+    wefti_hardware_t *hardware = wefti_arena_alloc(arena, sizeof *hardware);
+    WEFT_RETURN_IF_NO_MEMORY(hardware);
+    WEFT_RETURN_IF_ERROR(file != NULL ? read_file(reader, file, hardware)
+                                      : wefti_hardware_read(reader->tree, node, arena, hardware));
+    reader->core_count += hardware->core_count;
     *out = hardware;
-    return status;
+    return reader->core_count <= MAX_CLUSTER_CORES
+               ? WEFT_OK
+               : wefti_error(WEFT_ERR_FORMAT, "too many cores: at most %u", MAX_CLUSTER_CORES);
 }
 
 static weft_status_t add_host(reader_t *reader, const wefti_json_node_t *node)
@@ -129,14 +129,13 @@ static weft_status_t add_host(reader_t *reader, const wefti_json_node_t *node)
     char name[32];
     snprintf(name, sizeof name, "host%u", index);
     const wefti_json_node_t *named = wefti_json_get(reader->tree, node, "name");
-    weft_status_t status = WEFT_OK;
     if (node->kind == WEFTI_JSON_OBJECT) {
-        status = read_hardware(reader, node, &hardware);
+        weft_status_t status = read_hardware(reader, node, &hardware);
+        if (status < 0) {
+            return wefti_error_prefix(status, "host %u", index);
+        }
     } else if (node->kind != WEFTI_JSON_NUMBER) {
         return bad_ranks(index);
-    }
-    if (status < 0) {
-        return wefti_error_prefix(status, "host %u", index);
     }
     const char *text = named != NULL && named->kind == WEFTI_JSON_STRING ? named->string : name;
     if (strlen(text) >= 64 || text[0] == '\0') {
@@ -150,114 +149,114 @@ static weft_status_t add_host(reader_t *reader, const wefti_json_node_t *node)
 /* Who runs where. Hosts without ranks are good as long as no host has any. */
 static weft_status_t read_placement(reader_t *reader)
 {
-    uint32_t without = WEFTI_TOPO_NONE, host_count = reader->cluster->host_count;
-    weft_status_t status = WEFT_OK;
-    for (uint32_t h = 0; h < host_count && status >= 0; h++) {
+    uint32_t without = WEFTI_TOPO_NONE;
+    for (uint32_t h = 0; h < reader->cluster->host_count; h++) {
         const wefti_json_node_t *node = reader->nodes[h];
         const wefti_json_node_t *ranks =
             node->kind == WEFTI_JSON_OBJECT ? wefti_json_get(reader->tree, node, "ranks") : node;
-        without = ranks == NULL && without == WEFTI_TOPO_NONE ? h : without;
-        status = ranks != NULL ? read_ranks(reader, h, ranks) : WEFT_OK;
-    }
-    if (status >= 0 && without != WEFTI_TOPO_NONE && reader->rank_count > 0) {
-        status = bad_ranks(without);
-    }
-    for (uint32_t r = 0; r < reader->rank_count && status >= 0; r++) {
-        if (reader->host_of[r] == WEFTI_TOPO_NONE) {
-            status = wefti_error(WEFT_ERR_FORMAT,
-                                 "invalid description of %u ranks: rank %u is on no host",
-                                 reader->rank_count, r);
+        if (ranks != NULL) {
+            WEFT_RETURN_IF_ERROR(read_ranks(reader, h, ranks));
+        } else if (without == WEFTI_TOPO_NONE) {
+            without = h;
         }
     }
-    return status < 0
-               ? status
-               : wefti_cluster_set_ranks(reader->cluster, reader->host_of, reader->rank_count);
+    if (without != WEFTI_TOPO_NONE && reader->rank_count > 0) {
+        return bad_ranks(without);
+    }
+    for (uint32_t r = 0; r < reader->rank_count; r++) {
+        if (reader->host_of[r] == WEFTI_TOPO_NONE) {
+            return wefti_error(WEFT_ERR_FORMAT,
+                               "invalid description of %u ranks: rank %u is on no host",
+                               reader->rank_count, r);
+        }
+    }
+    return wefti_cluster_set_ranks(reader->cluster, reader->host_of, reader->rank_count);
 }
 
-static weft_status_t read_binding(reader_t *reader, uint32_t host)
+/* The first entry of a list with one for each of the host's ranks; *out NULL: there is no list. */
+static weft_status_t find_entries(const reader_t *reader, uint32_t host, const char *key,
+                                  const wefti_json_node_t **out)
 {
-    weft_status_t status = WEFT_OK;
-    wefti_cluster_t *cluster = reader->cluster;
-    const wefti_topo_host_t *it = &cluster->hosts[host];
-    const wefti_json_node_t *node = reader->nodes[host];
-    const wefti_json_node_t *binding = wefti_json_get(reader->tree, node, "binding"),
-                            *cards = wefti_json_get(reader->tree, node, "rank_cards");
-    if ((binding != NULL &&
-         (binding->kind != WEFTI_JSON_ARRAY || binding->count != it->rank_count)) ||
-        (cards != NULL && (cards->kind != WEFTI_JSON_ARRAY || cards->count != it->rank_count))) {
+    uint32_t count = reader->cluster->hosts[host].rank_count;
+    const wefti_json_node_t *list = wefti_json_get(reader->tree, reader->nodes[host], key);
+    if (list != NULL && (list->kind != WEFTI_JSON_ARRAY || list->count != count)) {
         return wefti_error(WEFT_ERR_FORMAT,
-                           "host %u: keys 'binding' and 'rank_cards': expected lists with one "
-                           "entry for each of its %u ranks",
-                           host, it->rank_count);
+                           "keys 'binding' and 'rank_cards': expected lists with one entry for "
+                           "each of its %u ranks",
+                           count);
     }
-    const wefti_json_node_t *at = binding != NULL ? wefti_json_first(reader->tree, binding) : NULL;
-    for (uint32_t i = 0; at != NULL && status >= 0; at = wefti_json_after(reader->tree, at), i++) {
-        wefti_topo_rank_t *rank = &cluster->ranks[it->ranks[i]];
-        status = wefti_cpulist_parse(at->kind == WEFTI_JSON_STRING ? at->string : "?",
-                                     WEFTI_TOPO_MAX_CPUS, &cluster->arena, &rank->cpus,
-                                     &rank->cpu_count);
+    *out = list != NULL ? wefti_json_first(reader->tree, list) : NULL;
+    return WEFT_OK;
+}
+
+static weft_status_t read_binding(reader_t *reader, uint32_t index)
+{
+    const wefti_json_node_t *list, *card;
+    const wefti_topo_host_t *host = &reader->cluster->hosts[index];
+    WEFT_RETURN_IF_ERROR(find_entries(reader, index, "binding", &list));
+    WEFT_RETURN_IF_ERROR(find_entries(reader, index, "rank_cards", &card));
+    for (uint32_t i = 0; list != NULL; list = wefti_json_after(reader->tree, list), i++) {
+        wefti_topo_rank_t *rank = &reader->cluster->ranks[host->ranks[i]];
+        WEFT_RETURN_IF_ERROR(wefti_cpulist_parse(
+            list->kind == WEFTI_JSON_STRING ? list->string : "?", WEFTI_TOPO_MAX_CPUS,
+            &reader->cluster->arena, &rank->cpus, &rank->cpu_count));
     }
-    at = cards != NULL ? wefti_json_first(reader->tree, cards) : NULL;
-    for (uint32_t i = 0; at != NULL && status >= 0; at = wefti_json_after(reader->tree, at), i++) {
-        uint32_t card = WEFTI_TOPO_NONE;
-        if (at->kind != WEFTI_JSON_NULL &&
-            (it->hardware->card_count == 0 ||
-             !wefti_topo_whole(at, it->hardware->card_count - 1, &card))) {
-            status = wefti_error(WEFT_ERR_FORMAT, "rank %u: unknown device", it->ranks[i]);
+    for (uint32_t i = 0; card != NULL; card = wefti_json_after(reader->tree, card), i++) {
+        if (card->kind != WEFTI_JSON_NULL &&
+            (!wefti_json_whole(card, WEFTI_TOPO_MAX_DEVICES,
+                               &reader->cluster->ranks[host->ranks[i]].card) ||
+             reader->cluster->ranks[host->ranks[i]].card >= host->hardware->card_count)) {
+            return wefti_error(WEFT_ERR_FORMAT, "rank %u: unknown device", host->ranks[i]);
         }
-        cluster->ranks[it->ranks[i]].card = card;
     }
-    return status < 0 ? wefti_error_prefix(status, "host %u", host) : WEFT_OK;
+    return WEFT_OK;
 }
 
 static weft_status_t find_host(const reader_t *reader, const wefti_json_node_t *node, uint32_t *out)
 {
-    const wefti_cluster_t *cluster = reader->cluster;
-    if (wefti_topo_whole(node, cluster->host_count - 1, out)) {
+    if (wefti_json_whole(node, reader->cluster->host_count - 1, out)) {
         return WEFT_OK;
     }
-    for (uint32_t h = 0; node->kind == WEFTI_JSON_STRING && h < cluster->host_count; h++) {
-        if (strcmp(cluster->hosts[h].name, node->string) == 0) {
-            *out = h;
-            return WEFT_OK;
-        }
-    }
-    return wefti_error(WEFT_ERR_FORMAT, "key 'hosts': expected host names or indices");
+    *out = host_called(reader, node);
+    return *out != WEFTI_TOPO_NONE
+               ? WEFT_OK
+               : wefti_error(WEFT_ERR_FORMAT, "key 'hosts': expected host names or indices");
 }
 
-static weft_status_t read_link(reader_t *reader, const wefti_json_node_t *node, bool all,
-                               wefti_topo_link_t *out)
+static weft_status_t read_ends(const reader_t *reader, const wefti_json_node_t *node,
+                               uint32_t *ends)
 {
-    double gbit = 0, latency_us = 0, rails = 1;
     const wefti_json_node_t *hosts = wefti_json_get(reader->tree, node, "hosts");
-    *out = (wefti_topo_link_t){.hosts = {WEFTI_TOPO_NONE, WEFTI_TOPO_NONE}};
+    if (hosts == NULL || hosts->kind != WEFTI_JSON_ARRAY || hosts->count != 2) {
+        return wefti_error(WEFT_ERR_FORMAT, "key 'hosts': expected two hosts");
+    }
+    const wefti_json_node_t *first = wefti_json_first(reader->tree, hosts);
+    WEFT_RETURN_IF_ERROR(find_host(reader, first, &ends[0]));
+    WEFT_RETURN_IF_ERROR(find_host(reader, wefti_json_after(reader->tree, first), &ends[1]));
+    return ends[0] != ends[1]
+               ? WEFT_OK
+               : wefti_error(WEFT_ERR_FORMAT, "key 'hosts': the two hosts must differ");
+}
+
+/* all: of every pair of hosts that has no link of its own. */
+static weft_status_t read_link(reader_t *reader, const wefti_json_node_t *node, bool all)
+{
+    wefti_topo_link_t *link = &reader->cluster->links[reader->cluster->link_count++];
+    *link = (wefti_topo_link_t){.hosts = {WEFTI_TOPO_NONE, WEFTI_TOPO_NONE}};
     if (node->kind != WEFTI_JSON_OBJECT) {
         return wefti_error(WEFT_ERR_FORMAT, "expected an object");
     }
     if (!all) {
-        if (hosts == NULL || hosts->kind != WEFTI_JSON_ARRAY || hosts->count != 2) {
-            return wefti_error(WEFT_ERR_FORMAT, "key 'hosts': expected two hosts");
-        }
-        const wefti_json_node_t *first = wefti_json_first(reader->tree, hosts);
-        WEFT_RETURN_IF_ERROR(find_host(reader, first, &out->hosts[0]));
-        WEFT_RETURN_IF_ERROR(
-            find_host(reader, wefti_json_after(reader->tree, first), &out->hosts[1]));
-        if (out->hosts[0] == out->hosts[1]) {
-            return wefti_error(WEFT_ERR_FORMAT, "key 'hosts': the two hosts must differ");
-        }
+        WEFT_RETURN_IF_ERROR(read_ends(reader, node, link->hosts));
     }
-    WEFT_RETURN_IF_ERROR(wefti_topo_number(reader->tree, node, "gbit_per_s", 1e6, &gbit));
-    WEFT_RETURN_IF_ERROR(wefti_topo_number(reader->tree, node, "latency_us", 1e9, &latency_us));
-    WEFT_RETURN_IF_ERROR(wefti_topo_number(reader->tree, node, "rails", 1024, &rails));
-    out->bits_per_s = (uint64_t)llround(gbit * 1e9);
-    out->latency_ns = latency_us * 1e3;
-    out->rails = rails >= 1 ? (uint32_t)rails : 1;
+    WEFT_RETURN_IF_ERROR(wefti_fields_read(reader->tree, node, wefti_link_fields, NULL, link));
+    link->rails = link->rails > 0 ? link->rails : 1;
     return WEFT_OK;
 }
 
 static weft_status_t read_links(reader_t *reader, const wefti_json_node_t *top)
 {
-    weft_status_t status = WEFT_OK;
+    weft_status_t status;
     wefti_cluster_t *cluster = reader->cluster;
     const wefti_json_node_t *one = wefti_json_get(reader->tree, top, "link"),
                             *list = wefti_json_get(reader->tree, top, "links");
@@ -266,24 +265,22 @@ static weft_status_t read_links(reader_t *reader, const wefti_json_node_t *top)
     }
     uint32_t count = (list != NULL ? list->count : 0) + (one != NULL);
     cluster->links = wefti_arena_array(&cluster->arena, count + 1ul, sizeof *cluster->links);
-    if (cluster->links == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    if (one != NULL) {
-        status = read_link(reader, one, true, &cluster->links[cluster->link_count++]);
-        status = status < 0 ? wefti_error_prefix(status, "link") : status;
+    WEFT_RETURN_IF_NO_MEMORY(cluster->links);
+    if (one != NULL && (status = read_link(reader, one, true)) < 0) {
+        return wefti_error_prefix(status, "link");
     }
     const wefti_json_node_t *at = list != NULL ? wefti_json_first(reader->tree, list) : NULL;
-    for (uint32_t i = 0; at != NULL && status >= 0; at = wefti_json_after(reader->tree, at), i++) {
-        status = read_link(reader, at, false, &cluster->links[cluster->link_count++]);
-        status = status < 0 ? wefti_error_prefix(status, "links: %u", i) : status;
+    for (uint32_t i = 0; at != NULL; at = wefti_json_after(reader->tree, at), i++) {
+        if ((status = read_link(reader, at, false)) < 0) {
+            return wefti_error_prefix(status, "links: %u", i);
+        }
     }
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t read_cluster(reader_t *reader)
 {
-    weft_status_t status = WEFT_OK;
+    wefti_cluster_t *cluster = reader->cluster;
     const wefti_json_node_t *top = reader->tree->nodes;
     const wefti_json_node_t *format = wefti_json_get(reader->tree, top, "format"),
                             *hosts = wefti_json_get(reader->tree, top, "hosts"),
@@ -295,29 +292,26 @@ static weft_status_t read_cluster(reader_t *reader)
                            "not a topology description: expected format %d and a list of hosts",
                            FORMAT);
     }
-    wefti_arena_t *arena = &reader->cluster->arena;
-    reader->nodes = wefti_arena_array(arena, hosts->count, sizeof(*reader->nodes));
-    reader->host_of = wefti_arena_array(arena, WEFTI_TOPO_MAX_RANKS, sizeof *reader->host_of);
-    if (reader->nodes == NULL || reader->host_of == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    memset(reader->host_of, 0xff, WEFTI_TOPO_MAX_RANKS * sizeof *reader->host_of);
     if (name != NULL && name->kind == WEFTI_JSON_STRING) {
-        reader->cluster->name = wefti_arena_strdup(arena, name->string);
-        WEFT_TRY(status, reader->cluster->name != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY, fail);
+        cluster->name = wefti_arena_strdup(&cluster->arena, name->string);
     }
+    reader->nodes = wefti_arena_array(&cluster->arena, hosts->count, sizeof(*reader->nodes));
+    reader->host_of =
+        wefti_arena_array(&cluster->arena, WEFTI_TOPO_MAX_RANKS, sizeof *reader->host_of);
+    WEFT_RETURN_IF_NO_MEMORY(!cluster->arena.failed);
+    memset(reader->host_of, 0xff, WEFTI_TOPO_MAX_RANKS * sizeof *reader->host_of);
     const wefti_json_node_t *node = wefti_json_first(reader->tree, hosts);
-    for (; node != NULL && status >= 0; node = wefti_json_after(reader->tree, node)) {
-        status = add_host(reader, node);
+    for (; node != NULL; node = wefti_json_after(reader->tree, node)) {
+        WEFT_RETURN_IF_ERROR(add_host(reader, node));
     }
-    WEFT_TRY(status, status, fail);
-    WEFT_TRY(status, read_placement(reader), fail);
-    for (uint32_t h = 0; h < reader->cluster->host_count; h++) {
-        WEFT_TRY(status, read_binding(reader, h), fail);
+    WEFT_RETURN_IF_ERROR(read_placement(reader));
+    for (uint32_t h = 0; h < cluster->host_count; h++) {
+        weft_status_t status = read_binding(reader, h);
+        if (status < 0) {
+            return wefti_error_prefix(status, "host %u", h);
+        }
     }
-    WEFT_TRY(status, read_links(reader, top), fail);
-fail:
-    return status;
+    return read_links(reader, top);
 }
 
 weft_status_t wefti_cluster_decode(const char *text, size_t bytes, const char *base,

@@ -1,117 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Clusters as JSON, short where they are regular. */
-#include <stdio.h>
+/* Clusters as JSON, and the digest of that. */
+#include <stddef.h>
 #include <string.h>
 
-#include "runtime/machine/cluster.h"
+#include "runtime/machine/fields.h"
 
-#define LIST_BYTES 4096u
-
-static void write_index(wefti_json_t *json, const char *key, uint32_t index)
-{
-    if (index != WEFTI_TOPO_NONE) {
-        wefti_json_int(json, key, index);
-    }
-}
-
-static void write_text(wefti_json_t *json, const char *key, const char *text)
-{
-    if (text[0] != '\0') {
-        wefti_json_string(json, key, text);
-    }
-}
-
-static void write_size(wefti_json_t *json, const char *key, uint64_t bytes)
-{
-    if (bytes > 0) {
-        wefti_json_int(json, key, (int64_t)bytes);
-    }
-}
-
-static void write_devices(wefti_json_t *json, const char *key, const wefti_topo_device_t *devices,
-                          uint32_t count)
-{
-    if (count == 0) {
-        return;
-    }
-    wefti_json_begin_array(json, key);
-    for (uint32_t i = 0; i < count; i++) {
-        wefti_json_begin_object(json, NULL);
-        wefti_json_string(json, "name", devices[i].name);
-        write_text(json, "kind", devices[i].kind);
-        write_text(json, "rdma", devices[i].rdma);
-        write_text(json, "bus", devices[i].bus);
-        if (devices[i].bits_per_s > 0) {
-            wefti_json_double(json, "gbit_per_s", (double)devices[i].bits_per_s * 1e-9);
-        }
-        write_index(json, "socket", devices[i].socket);
-        write_index(json, "numa", devices[i].numa);
-        write_index(json, "switch", devices[i].pci_switch);
-        if (devices[i].down) {
-            wefti_json_bool(json, "down", true);
-        }
-        wefti_json_end_object(json);
-    }
-    wefti_json_end_array(json);
-}
-
-static void write_cores(wefti_json_t *json, const wefti_hardware_t *hardware)
-{
-    char list[LIST_BYTES];
-    wefti_json_begin_array(json, "cores");
-    for (uint32_t c = 0; c < hardware->core_count; c++) {
-        const wefti_topo_core_t *core = &hardware->cores[c];
-        wefti_cpulist_format(hardware->cpus + core->first_cpu, core->cpu_count, list, sizeof list);
-        wefti_json_begin_object(json, NULL);
-        wefti_json_string(json, "cpus", list);
-        wefti_json_int(json, "socket", core->socket);
-        wefti_json_int(json, "numa", core->numa);
-        write_index(json, "l2", core->l2);
-        write_index(json, "l3", core->l3);
-        wefti_json_end_object(json);
-    }
-    wefti_json_end_array(json);
-}
-
-static void write_regular(wefti_json_t *json, const wefti_regular_t *shape)
-{
-    wefti_json_int(json, "cores", shape->cores);
-    wefti_json_int(json, "threads", shape->threads);
-    wefti_json_int(json, "sockets", shape->sockets);
-    wefti_json_int(json, "numa_nodes", shape->numas);
-    wefti_json_int(json, "l3_caches", shape->l3s);
-    wefti_json_int(json, "l2_caches", shape->l2s);
-    if (shape->adjacent) {
-        wefti_json_bool(json, "threads_adjacent", true);
-    }
-}
-
-static void write_hardware(wefti_json_t *json, const wefti_hardware_t *hardware)
-{
-    wefti_regular_t shape;
-    write_text(json, "cpu", hardware->cpu);
-    if (wefti_hardware_is_regular(hardware, &shape)) {
-        write_regular(json, &shape);
-    } else if (hardware->core_count > 0) {
-        write_cores(json, hardware);
-    }
-    write_size(json, "l1_bytes", hardware->l1_bytes);
-    write_size(json, "l2_bytes", hardware->l2_bytes);
-    write_size(json, "l3_bytes", hardware->l3_bytes);
-    if (hardware->core_count > 0) {
-        wefti_json_begin_array(json, "numa");
-        for (uint32_t n = 0; n < hardware->numa_count; n++) {
-            wefti_json_begin_object(json, NULL);
-            write_size(json, "bytes", hardware->numas[n].memory_bytes);
-            wefti_json_int(json, "os", hardware->numas[n].os_index);
-            write_index(json, "socket", hardware->numas[n].socket);
-            wefti_json_end_object(json);
-        }
-        wefti_json_end_array(json);
-    }
-    write_devices(json, "nics", hardware->nics, hardware->nic_count);
-    write_devices(json, "cards", hardware->cards, hardware->card_count);
-}
+const wefti_field_t wefti_link_fields[] = {
+    {"gbit_per_s", WEFTI_FIELD_GBIT, offsetof(wefti_topo_link_t, bits_per_s), 1e6},
+    {"latency_us", WEFTI_FIELD_MICROSECONDS, offsetof(wefti_topo_link_t, latency_ns), 1e9},
+    {"rails", WEFTI_FIELD_COUNT, offsetof(wefti_topo_link_t, rails), 1024},
+    {NULL, WEFTI_FIELD_TEXT, 0, 0},
+};
 
 /* The ranks, in short if they follow those of the hosts before; then what they are bound to. */
 static void write_ranks(wefti_json_t *json, const wefti_cluster_t *cluster, uint32_t index,
@@ -134,7 +33,7 @@ static void write_ranks(wefti_json_t *json, const wefti_cluster_t *cluster, uint
         }
         wefti_json_end_array(json);
     }
-    char list[LIST_BYTES];
+    char list[WEFTI_CPULIST_BYTES];
     if (bound) {
         wefti_json_begin_array(json, "binding");
         for (uint32_t i = 0; i < host->rank_count; i++) {
@@ -167,13 +66,7 @@ static void write_link(wefti_json_t *json, const char *key, const wefti_topo_lin
         wefti_json_int(json, NULL, link->hosts[1]);
         wefti_json_end_array(json);
     }
-    if (link->bits_per_s > 0) {
-        wefti_json_double(json, "gbit_per_s", (double)link->bits_per_s * 1e-9);
-    }
-    if (link->latency_ns > 0) {
-        wefti_json_double(json, "latency_us", link->latency_ns * 1e-3);
-    }
-    wefti_json_int(json, "rails", link->rails);
+    wefti_fields_write(json, wefti_link_fields, link);
     wefti_json_end_object(json);
 }
 
@@ -192,45 +85,71 @@ static void write_links(wefti_json_t *json, const wefti_cluster_t *cluster)
     }
 }
 
-/* The first host with the same hardware; itself if there is none, or if its name does not say
- * which. */
-static uint32_t like_which(const wefti_cluster_t *cluster, uint32_t index)
+/* The first host with the same hardware; itself if there is none, or if its name is ambiguous. */
+static uint32_t like_which(const wefti_cluster_t *cluster, uint32_t index, bool names)
 {
-    for (uint32_t h = 0; h < index; h++) {
-        if (cluster->hosts[h].hardware == cluster->hosts[index].hardware) {
-            for (uint32_t i = 0; i < h; i++) {
-                if (strcmp(cluster->hosts[i].name, cluster->hosts[h].name) == 0) {
-                    return index;
-                }
-            }
-            return h;
+    uint32_t first = 0;
+    while (cluster->hosts[first].hardware != cluster->hosts[index].hardware) {
+        first++;
+    }
+    for (uint32_t h = 0; names && h < first; h++) {
+        if (strcmp(cluster->hosts[h].name, cluster->hosts[first].name) == 0) {
+            return index;
         }
     }
-    return index;
+    return first;
 }
 
-void wefti_cluster_write(const wefti_cluster_t *cluster, wefti_json_t *json)
+/* names: those of hosts and processors' models, too. */
+static void write_hosts(wefti_json_t *json, const wefti_cluster_t *cluster, bool names)
 {
     uint32_t before = 0;
-    wefti_json_int(json, "format", 1);
-    write_text(json, "name", cluster->name);
     wefti_json_begin_array(json, "hosts");
     for (uint32_t h = 0; h < cluster->host_count; h++) {
         const wefti_topo_host_t *host = &cluster->hosts[h];
-        uint32_t like = like_which(cluster, h);
+        uint32_t like = like_which(cluster, h, names);
         wefti_json_begin_object(json, NULL);
-        wefti_json_string(json, "name", host->name);
+        if (names) {
+            wefti_json_string(json, "name", host->name);
+        }
         if (cluster->rank_count > 0) {
             write_ranks(json, cluster, h, before);
         }
         before += host->rank_count;
-        if (like != h) {
+        if (like == h) {
+            wefti_hardware_write(json, host->hardware, names);
+        } else if (names) {
             wefti_json_string(json, "like", cluster->hosts[like].name);
         } else {
-            write_hardware(json, host->hardware);
+            wefti_json_int(json, "like", like);
         }
         wefti_json_end_object(json);
     }
     wefti_json_end_array(json);
+}
+
+void wefti_cluster_write(const wefti_cluster_t *cluster, wefti_json_t *json)
+{
+    wefti_json_int(json, "format", 1);
+    if (cluster->name[0] != '\0') {
+        wefti_json_string(json, "name", cluster->name);
+    }
+    write_hosts(json, cluster, true);
     write_links(json, cluster);
+}
+
+weft_status_t wefti_cluster_digest(const wefti_cluster_t *cluster, wefti_digest_t *out_digest)
+{
+    wefti_text_t text;
+    wefti_json_t json;
+    wefti_text_init(&text, NULL);
+    wefti_json_init(&json, &text, false);
+    wefti_json_begin_object(&json, NULL);
+    write_hosts(&json, cluster, false);
+    write_links(&json, cluster);
+    wefti_json_end_object(&json);
+    weft_status_t status =
+        text.failed ? WEFT_ERR_NO_MEMORY : wefti_digest_of(text.data, text.length, out_digest);
+    wefti_text_deinit(&text);
+    return status;
 }

@@ -177,7 +177,7 @@ static weft_status_t fill(hwloc_topology_t topology, bool devices, wefti_arena_t
                           wefti_hardware_t *out)
 {
     uint32_t sockets = count_of(topology, HWLOC_OBJ_PACKAGE);
-    *out = (wefti_hardware_t){.cpu = wefti_arena_strdup(arena, cpu_model(topology)),
+    *out = (wefti_hardware_t){.cpu = wefti_arena_printf(arena, "%.127s", cpu_model(topology)),
                               .socket_count = sockets > 0 ? sockets : 1,
                               .l1_bytes = cache_bytes(topology, HWLOC_OBJ_L1CACHE),
                               .l2_bytes = cache_bytes(topology, HWLOC_OBJ_L2CACHE),

@@ -196,10 +196,10 @@ static void test_damaged_files_and_messages(void **state)
     (void)state;
     unsigned int seed = seed_of_run();
     wefti_cluster_t cluster;
-    wefti_text_t packed;
+    wefti_text_t message;
     assert_int_equal(decode(two_hosts, &cluster), WEFT_OK);
-    wefti_text_init(&packed, NULL);
-    assert_int_equal(wefti_hardware_pack(cluster.hosts[0].hardware, &packed), WEFT_OK);
+    wefti_text_init(&message, NULL);
+    assert_int_equal(wefti_hardware_encode(cluster.hosts[0].hardware, &message), WEFT_OK);
     for (int round = 0; round < 3000; round++) {
         char text[sizeof two_hosts];
         wefti_cluster_t other;
@@ -217,27 +217,45 @@ static void test_damaged_files_and_messages(void **state)
         }
         wefti_cluster_deinit(&other);
     }
-    uint8_t *bytes = malloc(packed.length);
+    char *text = malloc(message.length);
     for (int round = 0; round < 20000; round++) {
         wefti_arena_t arena;
         wefti_hardware_t hardware;
-        memcpy(bytes, packed.data, packed.length);
+        memcpy(text, message.data, message.length);
         for (int k = 0; k < 1 + round % 3; k++) {
-            bytes[(size_t)rand_r(&seed) % packed.length] = (uint8_t)rand_r(&seed);
+            text[(size_t)rand_r(&seed) % message.length] =
+                round % 2 == 0 ? (char)rand_r(&seed) : "0123456789-,:\"x"[rand_r(&seed) % 15];
         }
-        size_t length = round % 4 == 0 ? (size_t)rand_r(&seed) % packed.length : packed.length;
+        size_t length = round % 4 == 0 ? (size_t)rand_r(&seed) % message.length : message.length;
         wefti_arena_init(&arena, NULL, 64u << 20);
-        if (wefti_hardware_unpack(bytes, length, &arena, &hardware) == WEFT_OK) {
+        if (wefti_hardware_decode(text, length, &arena, &hardware) == WEFT_OK) {
             assert_int_equal(wefti_hardware_check(&hardware), WEFT_OK);
         }
         wefti_arena_deinit(&arena);
     }
-    free(bytes);
-    wefti_text_deinit(&packed);
+    free(text);
+    wefti_text_deinit(&message);
     wefti_cluster_deinit(&cluster);
 }
 
-static void test_hardware_survives_packing(void **state)
+/* Sends hardware and compares what arrives: its message is the same. */
+static size_t send_hardware(const wefti_hardware_t *hardware, wefti_arena_t *arena,
+                            wefti_hardware_t *arrived)
+{
+    wefti_text_t once, twice;
+    wefti_text_init(&once, NULL);
+    wefti_text_init(&twice, NULL);
+    assert_int_equal(wefti_hardware_encode(hardware, &once), WEFT_OK);
+    assert_int_equal(wefti_hardware_decode(once.data, once.length, arena, arrived), WEFT_OK);
+    assert_int_equal(wefti_hardware_encode(arrived, &twice), WEFT_OK);
+    assert_string_equal(once.data, twice.data);
+    size_t length = once.length;
+    wefti_text_deinit(&once);
+    wefti_text_deinit(&twice);
+    return length;
+}
+
+static void test_hardware_survives_sending(void **state)
 {
     (void)state;
     const wefti_regular_t shapes[] = {
@@ -246,24 +264,40 @@ static void test_hardware_survives_packing(void **state)
         wefti_arena_t arena;
         wefti_hardware_t first, second;
         wefti_regular_t shape;
-        wefti_text_t once, twice;
         wefti_arena_init(&arena, NULL, 0);
-        wefti_text_init(&once, NULL);
-        wefti_text_init(&twice, NULL);
         assert_int_equal(wefti_hardware_make(&shapes[i], &arena, &first), WEFT_OK);
         assert_true(wefti_hardware_is_regular(&first, &shape));
         assert_memory_equal(&shape.sockets, &shapes[i].sockets, 6 * sizeof(uint32_t));
-        assert_int_equal(wefti_hardware_pack(&first, &once), WEFT_OK);
         /* That is why it may be sent to everybody. */
-        assert_true(once.length < 300);
-        assert_int_equal(wefti_hardware_unpack(once.data, once.length, &arena, &second), WEFT_OK);
-        assert_int_equal(wefti_hardware_pack(&second, &twice), WEFT_OK);
-        assert_int_equal(once.length, twice.length);
-        assert_memory_equal(once.data, twice.data, once.length);
-        wefti_text_deinit(&once);
-        wefti_text_deinit(&twice);
+        assert_true(send_hardware(&first, &arena, &second) < 500);
+        assert_memory_equal(first.cores, second.cores, first.core_count * sizeof *first.cores);
+        assert_memory_equal(first.cpus, second.cpus, first.cpu_count * sizeof *first.cpus);
         wefti_arena_deinit(&arena);
     }
+}
+
+/* NUMA nodes without cores: memory of devices, or on a socket whose cores this process may not use.
+ */
+static void test_nodes_of_memory_only(void **state)
+{
+    (void)state;
+    wefti_arena_t arena;
+    wefti_hardware_t first, second;
+    wefti_topo_numa_t numas[] = {{0, 0, 1u << 30}, {2, 1, 1u << 30}, {3, WEFTI_TOPO_NONE, 0}};
+    wefti_arena_init(&arena, NULL, 0);
+    const wefti_regular_t shape = {1, 1, 1, 2, 2, 1, false};
+    assert_int_equal(wefti_hardware_make(&shape, &arena, &first), WEFT_OK);
+    first.numas = numas;
+    first.numa_count = 3;
+    first.socket_count = 2;
+    assert_int_equal(wefti_hardware_check(&first), WEFT_OK);
+    (void)send_hardware(&first, &arena, &second);
+    assert_int_equal(second.numa_count, 3);
+    assert_int_equal(second.socket_count, 2);
+    assert_int_equal(second.numas[1].os_index, 2);
+    assert_int_equal(second.numas[1].socket, 1);
+    assert_int_equal(second.numas[2].socket, WEFTI_TOPO_NONE);
+    wefti_arena_deinit(&arena);
 }
 
 static void test_lists_of_processors(void **state)
@@ -329,7 +363,8 @@ int main(void)
         cmocka_unit_test(test_cluster_survives_its_file),
         cmocka_unit_test(test_hostile_files_are_refused),
         cmocka_unit_test(test_damaged_files_and_messages),
-        cmocka_unit_test(test_hardware_survives_packing),
+        cmocka_unit_test(test_hardware_survives_sending),
+        cmocka_unit_test(test_nodes_of_memory_only),
         cmocka_unit_test(test_lists_of_processors),
         cmocka_unit_test(test_links_and_placements),
     };

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "runtime/base/json.h"
 #include "runtime/base/settings.h"
@@ -118,7 +119,18 @@ static void print_transports(const wefti_hardware_t *hardware)
     }
 }
 
-static void print_text(const wefti_machine_t *machine, const wefti_hardware_t *hardware)
+/* Not hwloc's sum over nodes: memory added while the machine runs is missing there. */
+static uint64_t memory_bytes(void)
+{
+    return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static const char *cpu_name(const wefti_hardware_t *hardware)
+{
+    return hardware->cpu[0] != '\0' ? hardware->cpu : "unknown";
+}
+
+static void print_text(const wefti_hardware_t *hardware)
 {
     char l2[32];
     char l3[32];
@@ -126,12 +138,11 @@ static void print_text(const wefti_machine_t *machine, const wefti_hardware_t *h
     size_t count = 0;
     const wefti_setting_def_t *defs = wefti_setting_defs(&count);
     printf("weft %s\n\n", weft_version());
-    printf("CPU        %s, %s\n", machine->cpu_name, wefti_isa_name(wefti_isa_detect()));
+    printf("CPU        %s, %s\n", cpu_name(hardware), wefti_isa_name(wefti_isa_detect()));
     printf("topology   %u socket(s), %u NUMA node(s), %u cores, %u hardware threads\n",
-           machine->socket_count, machine->numa_count, machine->core_count, machine->pu_count);
-    printf("caches     L2 %s, L3 %s; memory %s\n\n", wefti_format_bytes(machine->l2_bytes, l2),
-           wefti_format_bytes(machine->l3_bytes, l3),
-           wefti_format_bytes(machine->memory_bytes, memory));
+           hardware->socket_count, hardware->numa_count, hardware->core_count, hardware->cpu_count);
+    printf("caches     L2 %s, L3 %s; memory %s\n\n", wefti_format_bytes(hardware->l2_bytes, l2),
+           wefti_format_bytes(hardware->l3_bytes, l3), wefti_format_bytes(memory_bytes(), memory));
     print_launcher();
     print_transports(hardware);
     puts("\nsettings (environment variables; = equal on all ranks)");
@@ -151,7 +162,7 @@ static void print_text(const wefti_machine_t *machine, const wefti_hardware_t *h
     }
 }
 
-static void print_json(const wefti_machine_t *machine, const wefti_hardware_t *hardware)
+static void print_json(const wefti_hardware_t *hardware)
 {
     output_object_t object;
     size_t count = 0;
@@ -159,15 +170,15 @@ static void print_json(const wefti_machine_t *machine, const wefti_hardware_t *h
     wefti_json_t *json = wefti_output_begin(&object);
     wefti_json_string(json, "version", weft_version());
     wefti_json_begin_object(json, "machine");
-    wefti_json_string(json, "cpu", machine->cpu_name);
+    wefti_json_string(json, "cpu", cpu_name(hardware));
     wefti_json_string(json, "isa", wefti_isa_name(wefti_isa_detect()));
-    wefti_json_int(json, "sockets", machine->socket_count);
-    wefti_json_int(json, "numa_nodes", machine->numa_count);
-    wefti_json_int(json, "cores", machine->core_count);
-    wefti_json_int(json, "hardware_threads", machine->pu_count);
-    wefti_json_int(json, "l2_bytes", (int64_t)machine->l2_bytes);
-    wefti_json_int(json, "l3_bytes", (int64_t)machine->l3_bytes);
-    wefti_json_int(json, "memory_bytes", (int64_t)machine->memory_bytes);
+    wefti_json_int(json, "sockets", hardware->socket_count);
+    wefti_json_int(json, "numa_nodes", hardware->numa_count);
+    wefti_json_int(json, "cores", hardware->core_count);
+    wefti_json_int(json, "hardware_threads", hardware->cpu_count);
+    wefti_json_int(json, "l2_bytes", (int64_t)hardware->l2_bytes);
+    wefti_json_int(json, "l3_bytes", (int64_t)hardware->l3_bytes);
+    wefti_json_int(json, "memory_bytes", (int64_t)memory_bytes());
     wefti_json_end_object(json);
     print_launcher_json(json);
     wefti_json_begin_array(json, "transports");
@@ -200,7 +211,6 @@ static int run_info_command(int argc, char **argv)
 {
     bool as_json = false;
     int positional = 0;
-    wefti_machine_t machine;
     wefti_hardware_t hardware;
     wefti_arena_t arena;
     int code = wefti_parse_options(argc, argv, &wefti_info_command, handle, &as_json, &positional);
@@ -211,14 +221,11 @@ static int run_info_command(int argc, char **argv)
         return wefti_usage_error("info", "unexpected argument '%s'", argv[1]);
     }
     wefti_arena_init(&arena, NULL, 0);
-    weft_status_t status = wefti_machine_read(&machine);
-    if (status >= 0) {
-        status = wefti_doctor_read(&arena, &hardware);
-    }
+    weft_status_t status = wefti_doctor_read(&arena, &hardware);
     if (status >= 0 && as_json) {
-        print_json(&machine, &hardware);
+        print_json(&hardware);
     } else if (status >= 0) {
-        print_text(&machine, &hardware);
+        print_text(&hardware);
     }
     wefti_arena_deinit(&arena);
     if (status < 0) {

@@ -14,25 +14,6 @@
 #define DEFAULT_WIDTH 100u
 #define MOST_TOLD 32u /* ranks whose pairs are described with addresses and all */
 
-/* Where this rank is among the ranks of its host. */
-static uint32_t index_on_host(const wefti_endpoint_t *endpoint)
-{
-    uint32_t index = 0;
-    for (uint32_t r = 0; r < endpoint->rank; r++) {
-        index += endpoint->host_of[r] == endpoint->host_of[endpoint->rank];
-    }
-    return index;
-}
-
-static uint32_t ranks_on_host(const wefti_endpoint_t *endpoint)
-{
-    uint32_t count = 0;
-    for (uint32_t r = 0; r < endpoint->world_size; r++) {
-        count += endpoint->host_of[r] == endpoint->host_of[endpoint->rank];
-    }
-    return count;
-}
-
 /* The launcher may have bound the ranks already: then each has its own cores. */
 static bool has_its_own(const wefti_endpoint_t *endpoint)
 {
@@ -49,12 +30,17 @@ static bool has_its_own(const wefti_endpoint_t *endpoint)
 static void bind(const weft_context_t *context)
 {
     const wefti_endpoint_t *endpoint = context->endpoint;
+    const wefti_topo_host_t *host = &context->cluster.hosts[endpoint->host_of[endpoint->rank]];
     wefti_bind_t how = (wefti_bind_t)context->settings.bind;
     if (context->one_process || how == WEFTI_BIND_AUTO || how == WEFTI_BIND_NONE ||
-        (ranks_on_host(endpoint) > 1 && has_its_own(endpoint))) {
+        (host->rank_count > 1 && has_its_own(endpoint))) {
         return;
     }
-    if (wefti_binding_apply(index_on_host(endpoint), ranks_on_host(endpoint), how) < 0) {
+    uint32_t index = 0;
+    while (host->ranks[index] != endpoint->rank) {
+        index++;
+    }
+    if (wefti_binding_apply(index, host->rank_count, how) < 0) {
         wefti_log(&context->log, WEFT_LOG_LEVEL_WARN, "WEFT_BIND: %s", weft_last_error());
     }
 }
@@ -66,17 +52,12 @@ static void bind_progress(const weft_context_t *context)
     const wefti_topo_rank_t *rank = &context->cluster.ranks[context->endpoint->rank];
     const wefti_hardware_t *hardware = context->cluster.hosts[rank->host].hardware;
     wefti_arena_t arena;
-    uint32_t *cpus, *near, count, near_count, kept = 0;
+    uint32_t *cpus, count, kept = 0;
     wefti_arena_init(&arena, NULL, 0);
     if (context->settings.topology[0] == '\0' && rank->nic != WEFTI_TOPO_NONE &&
-        wefti_binding_read(&arena, &cpus, &count) == WEFT_OK &&
-        wefti_place_near(hardware, &hardware->nics[rank->nic], &arena, &near, &near_count) ==
-            WEFT_OK) {
-        for (uint32_t i = 0, n = 0; i < count; i++) {
-            while (n < near_count && near[n] < cpus[i]) {
-                n++;
-            }
-            if (n < near_count && near[n] == cpus[i]) {
+        wefti_binding_read(&arena, &cpus, &count) == WEFT_OK) {
+        for (uint32_t i = 0; i < count; i++) {
+            if (wefti_place_is_near(hardware, &hardware->nics[rank->nic], cpus[i])) {
                 cpus[kept++] = cpus[i];
             }
         }

@@ -19,19 +19,14 @@ weft_status_t wefti_binding_read(wefti_arena_t *arena, uint32_t **out_cpus, uint
 {
     size_t bytes = CPU_ALLOC_SIZE(MOST_CPUS);
     cpu_set_t *set = wefti_arena_alloc(arena, bytes);
-    uint32_t *cpus = NULL;
     *out_cpus = NULL;
     *out_count = 0;
-    if (set == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(set);
     if (sched_getaffinity(0, bytes, set) != 0) {
         return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "sched_getaffinity failed");
     }
-    cpus = wefti_arena_array(arena, (size_t)CPU_COUNT_S(bytes, set) + 1, sizeof *cpus);
-    if (cpus == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    uint32_t *cpus = wefti_arena_array(arena, (size_t)CPU_COUNT_S(bytes, set) + 1, sizeof *cpus);
+    WEFT_RETURN_IF_NO_MEMORY(cpus);
     for (uint32_t cpu = 0; cpu < MOST_CPUS; cpu++) {
         if (CPU_ISSET_S(cpu, bytes, set)) {
             cpus[(*out_count)++] = cpu;
@@ -46,11 +41,9 @@ static weft_status_t plain_hardware(const uint32_t *cpus, uint32_t count, wefti_
                                     wefti_hardware_t *out)
 {
     wefti_regular_t shape = {.sockets = 1, .numas = 1, .cores = count, .threads = 1};
-    weft_status_t status = wefti_hardware_make(&shape, arena, out);
-    if (status >= 0) {
-        memcpy(out->cpus, cpus, count * sizeof *cpus);
-    }
-    return status;
+    WEFT_RETURN_IF_ERROR(wefti_hardware_make(&shape, arena, out));
+    memcpy(out->cpus, cpus, count * sizeof *cpus);
+    return WEFT_OK;
 }
 
 /* True when each of the processors is on one of the machine's cores. */
@@ -64,9 +57,8 @@ static bool knows_all(const wefti_hardware_t *hardware, const uint32_t *cpus, ui
     return true;
 }
 
-/* The share of rank index of count among the calling thread's processors. */
-static weft_status_t choose(uint32_t index, uint32_t count, wefti_bind_t bind, wefti_arena_t *arena,
-                            uint32_t **out_cpus, uint32_t *out_count)
+weft_status_t wefti_binding_choose(uint32_t index, uint32_t count, wefti_bind_t bind,
+                                   wefti_arena_t *arena, uint32_t **out_cpus, uint32_t *out_count)
 {
     uint32_t *allowed, allowed_count;
     wefti_hardware_t hardware;
@@ -77,23 +69,6 @@ static weft_status_t choose(uint32_t index, uint32_t count, wefti_bind_t bind, w
     }
     return wefti_place_cpus(&hardware, allowed, allowed_count, index, count, bind, arena, out_cpus,
                             out_count);
-}
-
-uint32_t wefti_machine_cpus_of_rank(uint32_t rank, uint32_t count, uint32_t *out_cpus,
-                                    uint32_t capacity)
-{
-    wefti_arena_t arena;
-    uint32_t *cpus, found = 0;
-    wefti_arena_init(&arena, NULL, 0);
-    if (choose(rank, count, WEFTI_BIND_CORE, &arena, &cpus, &found) < 0) {
-        found = 0;
-    }
-    found = found < capacity ? found : capacity;
-    for (uint32_t i = 0; i < found; i++) {
-        out_cpus[i] = cpus[i];
-    }
-    wefti_arena_deinit(&arena);
-    return found;
 }
 
 weft_status_t wefti_pin_thread(const uint32_t *cpus, uint32_t cpu_count)
@@ -125,24 +100,12 @@ weft_status_t wefti_binding_apply(uint32_t index, uint32_t count, wefti_bind_t b
         return WEFT_OK;
     }
     wefti_arena_init(&arena, NULL, 0);
-    weft_status_t status = choose(index, count, bind, &arena, &cpus, &found);
+    weft_status_t status = wefti_binding_choose(index, count, bind, &arena, &cpus, &found);
     if (status >= 0 && found > 0) {
         status = wefti_pin_thread(cpus, found);
     }
     wefti_arena_deinit(&arena);
     return status;
-}
-
-static bool read_text(const char *root, const char *name, char *text, size_t bytes)
-{
-    char path[512];
-    snprintf(path, sizeof path, "%s/devices/system/node/%s", root, name);
-    FILE *file = fopen(path, "re");
-    bool read = file != NULL && fgets(text, (int)bytes, file) != NULL;
-    if (file != NULL) {
-        fclose(file);
-    }
-    return read;
 }
 
 /* Are all of cpus in the list, which is growing, too? */
@@ -162,17 +125,17 @@ static bool all_within(const uint32_t *cpus, uint32_t count, const uint32_t *lis
 
 int wefti_binding_node(const char *root)
 {
-    char text[4096], name[64];
+    char text[4096];
     wefti_arena_t arena;
     uint32_t *nodes, node_count = 0, *cpus, count, *list, length;
     int found = -1;
     wefti_arena_init(&arena, NULL, 0);
-    if (read_text(root, "online", text, sizeof text) &&
+    if (wefti_read_line(text, sizeof text, "%s/devices/system/node/online", root) &&
         wefti_cpulist_parse(text, MOST_NODES, &arena, &nodes, &node_count) == WEFT_OK &&
         node_count > 1 && wefti_binding_read(&arena, &cpus, &count) == WEFT_OK) {
         for (uint32_t n = 0; n < node_count && found < 0; n++) {
-            snprintf(name, sizeof name, "node%u/cpulist", nodes[n]);
-            if (read_text(root, name, text, sizeof text) &&
+            if (wefti_read_line(text, sizeof text, "%s/devices/system/node/node%u/cpulist", root,
+                                nodes[n]) &&
                 wefti_cpulist_parse(text, WEFTI_TOPO_MAX_CPUS, &arena, &list, &length) == WEFT_OK &&
                 all_within(cpus, count, list, length)) {
                 found = (int)nodes[n];

@@ -119,12 +119,8 @@ weft_status_t wefti_cluster_spread(wefti_cluster_t *cluster, uint32_t rank_count
 /* Interfaces that carry what ranks send: those with a known speed, or with any link. */
 static wefti_topo_link_t link_of(const wefti_hardware_t *hardware)
 {
-    uint64_t fastest = 0;
+    uint64_t fastest = wefti_hardware_fastest(hardware);
     wefti_topo_link_t link = {.rails = 0};
-    for (uint32_t i = 0; i < hardware->nic_count; i++) {
-        const wefti_topo_device_t *nic = &hardware->nics[i];
-        fastest = !nic->down && nic->bits_per_s > fastest ? nic->bits_per_s : fastest;
-    }
     for (uint32_t i = 0; i < hardware->nic_count; i++) {
         const wefti_topo_device_t *nic = &hardware->nics[i];
         /* A slow one beside fast ones is for logging in. */

@@ -155,8 +155,15 @@ weft_status_t wefti_hardware_make(const wefti_regular_t *shape, wefti_arena_t *a
                                   wefti_hardware_t *out);
 /* Is it what wefti_hardware_make makes of *out_shape? */
 bool wefti_hardware_is_regular(const wefti_hardware_t *hardware, wefti_regular_t *out_shape);
+/* How many things there are at least, if there were count before index was seen. */
+static inline uint32_t wefti_topo_count(uint32_t count, uint32_t index)
+{
+    return index != WEFTI_TOPO_NONE && index >= count ? index + 1 : count;
+}
 /* The core that has processor cpu, or WEFTI_TOPO_NONE. */
 uint32_t wefti_hardware_core_of(const wefti_hardware_t *hardware, uint32_t cpu);
+/* Bits per second of the fastest network interface that has a link. */
+uint64_t wefti_hardware_fastest(const wefti_hardware_t *hardware);
 /* "0-3,8" as growing numbers below limit; in arena. *out_count 0 and an error when it is no list.
  */
 weft_status_t wefti_cpulist_parse(const char *text, uint32_t limit, wefti_arena_t *arena,

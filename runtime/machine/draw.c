@@ -25,31 +25,25 @@ typedef struct pen {
 static void boxed(pen_t *pen, const char *format, ...) WEFT_PRINTF(2, 3);
 static void boxed(pen_t *pen, const char *format, ...)
 {
-    char line[512], clean[520];
+    char line[512];
+    wefti_text_t clean;
     va_list args;
     va_start(args, format);
     vsnprintf(line, sizeof line, format, args);
     va_end(args);
+    wefti_text_init(&clean, pen->out->allocator);
+    wefti_text_add_printable(&clean, line);
     size_t columns = 0, used = 0;
-    for (size_t at = 0; line[at] != '\0' && columns < pen->width;) {
-        const unsigned char *byte = (const unsigned char *)line + at;
-        size_t length = wefti_utf8_length(byte);
-        bool good = length > 0 && !wefti_utf8_control(byte, length);
-        length = length > 0 ? length : 1;
-        if (used + length + 1 > sizeof clean) {
+    for (; used < clean.length; used++) {
+        bool begins = ((unsigned char)clean.data[used] & 0xc0) != 0x80; /* a character */
+        if (begins && columns == pen->width) {
             break;
         }
-        if (good) {
-            memcpy(clean + used, line + at, length);
-            used += length;
-        } else {
-            clean[used++] = '?';
-        }
-        at += length;
-        columns++;
+        columns += begins;
     }
-    clean[used] = '\0';
-    wefti_text_printf(pen->out, "| %s%*s |\n", clean, (int)(pen->width - columns), "");
+    wefti_text_printf(pen->out, "| %.*s%*s |\n", (int)used, clean.data != NULL ? clean.data : "",
+                      (int)(pen->width - columns), "");
+    wefti_text_deinit(&clean);
 }
 
 static void rule(pen_t *pen, const char *title)
@@ -83,11 +77,7 @@ static uint32_t rank_on(const pen_t *pen, const wefti_topo_core_t *core, uint32_
 
 static uint32_t digits(uint32_t number)
 {
-    uint32_t count = 1;
-    for (; number >= 10; number /= 10) {
-        count++;
-    }
-    return count;
+    return (uint32_t)snprintf(NULL, 0, "%u", number);
 }
 
 static uint32_t cell_width(const pen_t *pen)
@@ -158,7 +148,7 @@ static void users_of(const pen_t *pen, bool card, uint32_t index, char *out, siz
         }
     }
     wefti_cpulist_format(list, count, text, sizeof text);
-    snprintf(out, bytes, "%s%s%s", count == 0 ? "" : count == 1 ? "  rank " : "  ranks ", text, "");
+    snprintf(out, bytes, "%s%s", count == 0 ? "" : count == 1 ? "  rank " : "  ranks ", text);
 }
 
 static const char *speed_text(uint64_t bits_per_s, char *buffer, size_t bytes)
@@ -209,31 +199,41 @@ static void draw_devices(pen_t *pen, const char *indent, uint32_t socket, uint32
     }
 }
 
+/* "L3 32 MiB"; buffer of 40 bytes, returned. */
+static const char *cache_text(const char *name, uint64_t bytes, char *buffer)
+{
+    char size[32];
+    snprintf(buffer, 40, "%s%s%s", name, bytes > 0 ? " " : "",
+             bytes > 0 ? wefti_format_bytes(bytes, size) : "");
+    return buffer;
+}
+
 static void draw_caches(pen_t *pen, uint32_t first, uint32_t end)
 {
     const wefti_hardware_t *h = pen->hardware;
     for (uint32_t c = first, to; c < end; c = to) {
-        for (to = c + 1; to < end && h->cores[to].l3 == h->cores[c].l3; to++) {
-        }
-        bool l3 = h->cores[c].l3 != WEFTI_TOPO_NONE;
+        const wefti_topo_core_t *core = &h->cores[c];
         uint32_t sharing = 1;
-        while (c + sharing < to && h->cores[c + sharing].l2 == h->cores[c].l2 &&
-               h->cores[c].l2 != WEFTI_TOPO_NONE) {
+        for (to = c + 1; to < end && h->cores[to].l3 == core->l3; to++) {
+        }
+        while (c + sharing < to && h->cores[c + sharing].l2 == core->l2) {
             sharing++;
         }
-        char size[3][32], of_l2[64] = "";
-        wefti_format_bytes(h->l3_bytes, size[0]);
-        wefti_format_bytes(h->l2_bytes, size[1]);
-        if (h->cores[c].l2 != WEFTI_TOPO_NONE && sharing > 1) {
-            snprintf(of_l2, sizeof of_l2, "L2%s%s of %u cores", h->l2_bytes > 0 ? " " : "",
-                     h->l2_bytes > 0 ? size[1] : "", sharing);
-        } else if (h->cores[c].l2 != WEFTI_TOPO_NONE) {
-            snprintf(of_l2, sizeof of_l2, "L2%s%s of each core", h->l2_bytes > 0 ? " " : "",
-                     h->l2_bytes > 0 ? size[1] : "");
+        char name[40], l3[44] = "", of_l2[64] = "";
+        if (core->l2 != WEFTI_TOPO_NONE) {
+            cache_text("L2", h->l2_bytes, name);
+            if (sharing > 1) {
+                snprintf(of_l2, sizeof of_l2, "%s of %u cores", name, sharing);
+            } else {
+                snprintf(of_l2, sizeof of_l2, "%s of each core", name);
+            }
         }
-        if (l3 || of_l2[0] != '\0') {
-            boxed(pen, "    %s%s%s%s%s", l3 ? "L3" : "", l3 && h->l3_bytes > 0 ? " " : "",
-                  l3 && h->l3_bytes > 0 ? size[0] : "", l3 && of_l2[0] != '\0' ? ", " : "", of_l2);
+        if (core->l3 != WEFTI_TOPO_NONE) {
+            snprintf(l3, sizeof l3, "%s%s", cache_text("L3", h->l3_bytes, name),
+                     of_l2[0] != '\0' ? ", " : "");
+        }
+        if (l3[0] != '\0' || of_l2[0] != '\0') {
+            boxed(pen, "    %s%s", l3, of_l2);
         }
         core_rows(pen, c, to);
     }
@@ -241,12 +241,11 @@ static void draw_caches(pen_t *pen, uint32_t first, uint32_t end)
 
 static void draw_numa(pen_t *pen, uint32_t numa, uint32_t first, uint32_t end)
 {
-    char size[32] = "";
+    char size[32];
     const wefti_topo_numa_t *node = &pen->hardware->numas[numa];
-    if (node->memory_bytes > 0) {
-        wefti_format_bytes(node->memory_bytes, size);
-    }
-    boxed(pen, "  NUMA node %u%s%s", node->os_index, size[0] != '\0' ? ", " : "", size);
+    bool sized = node->memory_bytes > 0;
+    boxed(pen, "  NUMA node %u%s%s", node->os_index, sized ? ", " : "",
+          sized ? wefti_format_bytes(node->memory_bytes, size) : "");
     draw_caches(pen, first, end);
 }
 

@@ -2,22 +2,18 @@
 /* What a host is made of: regular ones made by numbers, all of them checked, lists of processors.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/error.h"
 #include "runtime/machine/cluster.h"
 
-static weft_status_t check_shape(const wefti_regular_t *s)
+static bool is_shape(const wefti_regular_t *s)
 {
-    bool good = s->cores >= 1 && s->cores <= WEFTI_TOPO_MAX_CORES && s->threads >= 1 &&
-                s->threads <= 16 && s->sockets >= 1 && s->numas >= 1 && s->sockets <= s->cores &&
-                s->numas <= s->cores && s->l3s <= s->cores && s->l2s <= s->cores &&
-                (uint64_t)s->cores * s->threads <= WEFTI_TOPO_MAX_CPUS;
-    return good ? WEFT_OK
-                : wefti_error(WEFT_ERR_FORMAT,
-                              "invalid machine: %u cores, %u threads per core, %u sockets, %u NUMA "
-                              "nodes, %u L3 and %u L2 caches",
-                              s->cores, s->threads, s->sockets, s->numas, s->l3s, s->l2s);
+    return s->cores >= 1 && s->cores <= WEFTI_TOPO_MAX_CORES && s->threads >= 1 &&
+           s->threads <= 16 && s->sockets >= 1 && s->numas >= 1 && s->sockets <= s->cores &&
+           s->numas <= s->cores && s->l3s <= s->cores && s->l2s <= s->cores &&
+           (uint64_t)s->cores * s->threads <= WEFTI_TOPO_MAX_CPUS;
 }
 
 /* Which of count equal parts of all cores core is in. */
@@ -50,10 +46,13 @@ static void find_sockets(const wefti_hardware_t *hardware)
 weft_status_t wefti_hardware_make(const wefti_regular_t *shape, wefti_arena_t *arena,
                                   wefti_hardware_t *out)
 {
-    weft_status_t status = check_shape(shape);
     *out = (wefti_hardware_t){.cpu = ""};
-    if (status < 0) {
-        return status;
+    if (!is_shape(shape)) {
+        return wefti_error(WEFT_ERR_FORMAT,
+                           "invalid machine: %u cores, %u threads per core, %u sockets, %u NUMA "
+                           "nodes, %u L3 and %u L2 caches",
+                           shape->cores, shape->threads, shape->sockets, shape->numas, shape->l3s,
+                           shape->l2s);
     }
     out->socket_count = shape->sockets;
     out->numa_count = shape->numas;
@@ -62,9 +61,7 @@ weft_status_t wefti_hardware_make(const wefti_regular_t *shape, wefti_arena_t *a
     out->numas = wefti_arena_array(arena, shape->numas, sizeof *out->numas);
     out->cores = wefti_arena_array(arena, shape->cores, sizeof *out->cores);
     out->cpus = wefti_arena_array(arena, out->cpu_count, sizeof *out->cpus);
-    if (out->numas == NULL || out->cores == NULL || out->cpus == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(out->numas && out->cores && out->cpus);
     for (uint32_t n = 0; n < shape->numas; n++) {
         out->numas[n].os_index = n;
     }
@@ -83,17 +80,6 @@ weft_status_t wefti_hardware_make(const wefti_regular_t *shape, wefti_arena_t *a
     return WEFT_OK;
 }
 
-/* How many different numbers a cache level of the cores has, if they are 0, 1, ... in order. */
-static uint32_t cache_count(const wefti_hardware_t *hardware, bool l3)
-{
-    uint32_t count = 0;
-    for (uint32_t c = 0; c < hardware->core_count; c++) {
-        uint32_t cache = l3 ? hardware->cores[c].l3 : hardware->cores[c].l2;
-        count = cache != WEFTI_TOPO_NONE && cache >= count ? cache + 1 : count;
-    }
-    return count;
-}
-
 bool wefti_hardware_is_regular(const wefti_hardware_t *hardware, wefti_regular_t *out_shape)
 {
     if (hardware->core_count == 0) {
@@ -101,25 +87,21 @@ bool wefti_hardware_is_regular(const wefti_hardware_t *hardware, wefti_regular_t
     }
     wefti_regular_t shape = {.sockets = hardware->socket_count,
                              .numas = hardware->numa_count,
-                             .l3s = cache_count(hardware, true),
-                             .l2s = cache_count(hardware, false),
                              .cores = hardware->core_count,
                              .threads = hardware->cores[0].cpu_count};
     shape.adjacent = shape.threads > 1 && hardware->cpus[1] == 1;
-    bool regular = hardware->cpu_count == shape.cores * shape.threads && shape.sockets >= 1 &&
-                   shape.numas >= 1 && shape.numas <= shape.cores && shape.sockets <= shape.cores &&
-                   shape.threads <= 16;
-    for (uint32_t c = 0; c < shape.cores && regular; c++) {
-        const wefti_topo_core_t *core = &hardware->cores[c];
-        regular = core->cpu_count == shape.threads && core->first_cpu == c * shape.threads &&
-                  core->socket == part_of(c, shape.sockets, shape.cores) &&
-                  core->numa == part_of(c, shape.numas, shape.cores) &&
-                  core->l2 == part_of(c, shape.l2s, shape.cores) &&
-                  core->l3 == part_of(c, shape.l3s, shape.cores);
-        for (uint32_t t = 0; t < shape.threads && regular; t++) {
-            regular = hardware->cpus[core->first_cpu + t] == cpu_of(&shape, c, t);
-        }
+    for (uint32_t c = 0; c < shape.cores; c++) {
+        shape.l3s = wefti_topo_count(shape.l3s, hardware->cores[c].l3);
+        shape.l2s = wefti_topo_count(shape.l2s, hardware->cores[c].l2);
     }
+    wefti_arena_t arena;
+    wefti_hardware_t made;
+    wefti_arena_init(&arena, NULL, 0);
+    bool regular = is_shape(&shape) && hardware->cpu_count == shape.cores * shape.threads &&
+                   wefti_hardware_make(&shape, &arena, &made) == WEFT_OK &&
+                   memcmp(made.cores, hardware->cores, made.core_count * sizeof *made.cores) == 0 &&
+                   memcmp(made.cpus, hardware->cpus, made.cpu_count * sizeof *made.cpus) == 0;
+    wefti_arena_deinit(&arena);
     for (uint32_t n = 0; n < shape.numas && regular; n++) {
         regular = hardware->numas[n].os_index == n;
     }
@@ -223,17 +205,26 @@ uint32_t wefti_hardware_core_of(const wefti_hardware_t *hardware, uint32_t cpu)
     return WEFTI_TOPO_NONE;
 }
 
+uint64_t wefti_hardware_fastest(const wefti_hardware_t *hardware)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < hardware->nic_count; i++) {
+        const wefti_topo_device_t *nic = &hardware->nics[i];
+        most = !nic->down && nic->bits_per_s > most ? nic->bits_per_s : most;
+    }
+    return most;
+}
+
 static bool read_number(const char **at, uint32_t limit, uint32_t *out)
 {
-    uint64_t value = 0;
-    const char *digit = *at;
-    for (; *digit >= '0' && *digit <= '9' && value <= limit; digit++) {
-        value = value * 10 + (uint64_t)(*digit - '0');
+    char *end;
+    unsigned long value = **at >= '0' && **at <= '9' ? strtoul(*at, &end, 10) : limit;
+    if (value >= limit) {
+        return false;
     }
-    bool good = digit > *at && value < limit;
-    *at = digit;
+    *at = end;
     *out = (uint32_t)value;
-    return good;
+    return true;
 }
 
 /* Runs over the list; cpus NULL: only counts. UINT32_MAX: it is none. */
@@ -241,7 +232,7 @@ static uint32_t walk_list(const char *text, uint32_t limit, uint32_t *cpus)
 {
     uint32_t count = 0, least = 0;
     const char *at = text;
-    while (*at != '\0' && *at != '\n') {
+    while (*at != '\0') {
         uint32_t first, last;
         if (!read_number(&at, limit, &first) || first < least) {
             return UINT32_MAX;
@@ -259,12 +250,7 @@ static uint32_t walk_list(const char *text, uint32_t limit, uint32_t *cpus)
             }
         }
         least = last + 1;
-        if (*at == ',') {
-            at++;
-            if (*at == '\0') {
-                return UINT32_MAX;
-            }
-        } else if (*at != '\0' && *at != '\n') {
+        if (*at != '\0' && (*at++ != ',' || *at == '\0')) {
             return UINT32_MAX;
         }
     }
@@ -282,9 +268,7 @@ weft_status_t wefti_cpulist_parse(const char *text, uint32_t limit, wefti_arena_
                            "invalid cpu list '%.60s': expected a list such as 0-3,8", text);
     }
     uint32_t *cpus = wefti_arena_array(arena, count, sizeof *cpus);
-    if (cpus == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(cpus);
     walk_list(text, limit, cpus);
     *out_cpus = cpus;
     *out_count = count;

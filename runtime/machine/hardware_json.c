@@ -114,11 +114,6 @@ static weft_status_t read_core(const wefti_json_tree_t *tree, const wefti_json_n
     return wefti_fields_read(tree, node, core_fields, arena, core);
 }
 
-static uint32_t at_least(uint32_t count, uint32_t index)
-{
-    return index != WEFTI_TOPO_NONE && index >= count ? index + 1 : count;
-}
-
 /* Core by core; sockets are as many as cores and NUMA nodes say, NUMA nodes as many as cores say or
  * are listed: some have memory only. */
 static weft_status_t read_cores(const wefti_json_tree_t *tree, const wefti_json_node_t *list,
@@ -139,8 +134,8 @@ static weft_status_t read_cores(const wefti_json_tree_t *tree, const wefti_json_
         if (status < 0) {
             return wefti_error_prefix(status, "cores: %u", out->core_count);
         }
-        out->socket_count = at_least(out->socket_count, core->socket);
-        out->numa_count = at_least(out->numa_count, core->numa);
+        out->socket_count = wefti_topo_count(out->socket_count, core->socket);
+        out->numa_count = wefti_topo_count(out->numa_count, core->numa);
     }
     out->numas = wefti_arena_array(arena, out->numa_count, sizeof *out->numas);
     WEFT_RETURN_IF_NO_MEMORY(out->numas);
@@ -186,7 +181,8 @@ static weft_status_t read_numas(const wefti_json_tree_t *tree, const wefti_json_
             }
             numa->memory_bytes = (uint64_t)at->number;
         }
-        out->socket_count = regular ? out->socket_count : at_least(out->socket_count, numa->socket);
+        out->socket_count =
+            regular ? out->socket_count : wefti_topo_count(out->socket_count, numa->socket);
     }
     return WEFT_OK;
 }

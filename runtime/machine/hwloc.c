@@ -4,14 +4,10 @@
 
 #include <dlfcn.h>
 #include <hwloc.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
-#include "runtime/machine/hwloc_devices.h"
 
 #if HWLOC_API_VERSION < 0x00020000
 #error "hwloc 2 is needed: before it NUMA nodes and devices were elsewhere in the tree"
@@ -239,32 +235,4 @@ weft_status_t wefti_hardware_from_xml(const char *path, wefti_arena_t *arena, we
         *out = (wefti_hardware_t){.cpu = ""};
     }
     return status;
-}
-
-weft_status_t wefti_machine_read(wefti_machine_t *out_machine)
-{
-    hwloc_topology_t topology;
-    weft_status_t status = load(false, &topology);
-    if (status < 0) {
-        return status;
-    }
-    wefti_machine_t machine = {0};
-    machine.socket_count = count_of(topology, HWLOC_OBJ_PACKAGE);
-    machine.numa_count = count_of(topology, HWLOC_OBJ_NUMANODE);
-    machine.core_count = count_of(topology, HWLOC_OBJ_CORE);
-    machine.pu_count = count_of(topology, HWLOC_OBJ_PU);
-    machine.l2_bytes = cache_bytes(topology, HWLOC_OBJ_L2CACHE);
-    machine.l3_bytes = cache_bytes(topology, HWLOC_OBJ_L3CACHE);
-    /* Not hwloc's sum over nodes: memory added while the machine runs is missing there. */
-    machine.memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    const char *name = cpu_model(topology);
-    snprintf(machine.cpu_name, sizeof machine.cpu_name, "%s", name[0] != '\0' ? name : "unknown");
-    hwloc_topology_destroy(topology);
-    /* Small or odd machines leave levels out; a machine has at least one of each. */
-    machine.pu_count = machine.pu_count != 0 ? machine.pu_count : 1;
-    machine.core_count = machine.core_count != 0 ? machine.core_count : machine.pu_count;
-    machine.numa_count = machine.numa_count != 0 ? machine.numa_count : 1;
-    machine.socket_count = machine.socket_count != 0 ? machine.socket_count : 1;
-    *out_machine = machine;
-    return WEFT_OK;
 }

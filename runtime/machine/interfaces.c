@@ -2,7 +2,6 @@
 /* Network interfaces as /sys/class/net and /sys/class/infiniband tell of them. */
 #include <dirent.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,26 +9,6 @@
 
 #include "runtime/base/error.h"
 #include "runtime/machine/machine.h"
-
-/* First line of a file, "" when there is none. */
-static bool read_line(char *line, size_t bytes, const char *format, ...) WEFT_PRINTF(3, 4);
-static bool read_line(char *line, size_t bytes, const char *format, ...)
-{
-    char path[512];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(path, sizeof path, format, args);
-    va_end(args);
-    line[0] = '\0';
-    FILE *file = fopen(path, "re");
-    if (file == NULL) {
-        return false;
-    }
-    bool read = fgets(line, (int)bytes, file) != NULL;
-    fclose(file);
-    line[strcspn(line, "\n")] = '\0';
-    return read;
-}
 
 static bool exists(const char *root, const char *name, const char *what)
 {
@@ -78,7 +57,7 @@ static void locate(const char *root, const char *name, const wefti_hardware_t *h
                    wefti_topo_device_t *nic)
 {
     char line[64];
-    read_line(line, sizeof line, "%s/class/net/%s/device/numa_node", root, name);
+    wefti_read_line(line, sizeof line, "%s/class/net/%s/device/numa_node", root, name);
     long node = line[0] != '\0' ? strtol(line, NULL, 10) : -1;
     for (uint32_t n = 0; node >= 0 && nic->numa == WEFTI_TOPO_NONE && n < hardware->numa_count;
          n++) {
@@ -100,29 +79,21 @@ static weft_status_t add(const char *root, const char *name, wefti_arena_t *aren
     }
     if (nic == NULL) {
         nic = &hardware->nics[hardware->nic_count++];
-        *nic = (wefti_topo_device_t){.name = "?",
-                                     .kind = "ethernet",
-                                     .rdma = "",
-                                     .bus = "",
-                                     .socket = WEFTI_TOPO_NONE,
-                                     .numa = WEFTI_TOPO_NONE,
-                                     .pci_switch = WEFTI_TOPO_NONE};
+        *nic = WEFTI_TOPO_DEVICE_INIT;
+        nic->kind = "ethernet";
     }
-    const char *copy = wefti_arena_strdup(arena, name), *bus_copy = wefti_arena_strdup(arena, bus);
-    if (copy == NULL || bus_copy == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    nic->name = copy;
-    nic->bus = nic->bus[0] == '\0' ? bus_copy : nic->bus;
-    read_line(line, sizeof line, "%s/class/net/%s/type", root, name);
+    nic->name = wefti_arena_strdup(arena, name);
+    nic->bus = nic->bus[0] == '\0' ? wefti_arena_strdup(arena, bus) : nic->bus;
+    WEFT_RETURN_IF_NO_MEMORY(nic->name && nic->bus);
+    wefti_read_line(line, sizeof line, "%s/class/net/%s/type", root, name);
     if (strcmp(line, "32") == 0) { /* ARPHRD_INFINIBAND */
         nic->kind = "infiniband";
     }
     /* Megabits; -1, or an error, where the driver does not know. */
-    read_line(line, sizeof line, "%s/class/net/%s/speed", root, name);
+    wefti_read_line(line, sizeof line, "%s/class/net/%s/speed", root, name);
     long long mbits = strtoll(line, NULL, 10);
     nic->bits_per_s = mbits > 0 && mbits < 100000000 ? (uint64_t)mbits * 1000000 : nic->bits_per_s;
-    read_line(line, sizeof line, "%s/class/net/%s/operstate", root, name);
+    wefti_read_line(line, sizeof line, "%s/class/net/%s/operstate", root, name);
     nic->down = strcmp(line, "down") == 0 || strcmp(line, "lowerlayerdown") == 0 ||
                 strcmp(line, "notpresent") == 0;
     locate(root, name, hardware, nic);
@@ -161,9 +132,9 @@ static weft_status_t add_rdma(const char *root, wefti_arena_t *arena, wefti_hard
     weft_status_t status = list(root, "infiniband", arena, &names, &count);
     for (uint32_t i = 0; i < count && status >= 0; i++) {
         char interface[64], rate[64];
-        read_line(interface, sizeof interface, "%s/class/infiniband/%s/ports/1/gid_attrs/ndevs/0",
-                  root, names[i]);
-        read_line(rate, sizeof rate, "%s/class/infiniband/%s/ports/1/rate", root, names[i]);
+        wefti_read_line(interface, sizeof interface,
+                        "%s/class/infiniband/%s/ports/1/gid_attrs/ndevs/0", root, names[i]);
+        wefti_read_line(rate, sizeof rate, "%s/class/infiniband/%s/ports/1/rate", root, names[i]);
         double gbits = strtod(rate, NULL);
         for (uint32_t n = 0; n < hardware->nic_count; n++) {
             wefti_topo_device_t *nic = &hardware->nics[n];
@@ -200,7 +171,7 @@ weft_status_t wefti_interfaces_read(const char *root, wefti_arena_t *arena,
      * nothing. Ports of a bridge lead to the bridge. */
     for (uint32_t i = 0; i < count && status >= 0 && devices == 0; i++) {
         char state[32];
-        read_line(state, sizeof state, "%s/class/net/%s/operstate", root, names[i]);
+        wefti_read_line(state, sizeof state, "%s/class/net/%s/operstate", root, names[i]);
         if (strcmp(names[i], "lo") != 0 && !exists(root, names[i], "master") &&
             !exists(root, names[i], "bridge") && strcmp(state, "down") != 0) {
             status = add(root, names[i], arena, hardware);

@@ -15,30 +15,27 @@
 
 typedef struct finder {
     const char *root;
-    wefti_arena_t *arena;
     wefti_interrupt_t *found;
     uint32_t count;
 } finder_t;
 
-static bool known(const finder_t *finder, uint32_t number)
+static wefti_interrupt_t *find(const finder_t *finder, uint32_t number)
 {
     for (uint32_t i = 0; i < finder->count; i++) {
         if (finder->found[i].number == number) {
-            return true;
+            return &finder->found[i];
         }
     }
-    return false;
+    return NULL;
 }
 
-static wefti_interrupt_t *add(finder_t *finder, uint32_t number, const char *interface)
+static void add(finder_t *finder, uint32_t number, const char *interface)
 {
-    if (finder->count == MOST_INTERRUPTS || known(finder, number)) {
-        return NULL;
+    if (finder->count < MOST_INTERRUPTS && find(finder, number) == NULL) {
+        wefti_interrupt_t *it = &finder->found[finder->count++];
+        it->number = number;
+        snprintf(it->interface, sizeof it->interface, "%s", interface);
     }
-    wefti_interrupt_t *it = &finder->found[finder->count++];
-    it->number = number;
-    snprintf(it->interface, sizeof it->interface, "%s", interface);
-    return it;
 }
 
 /* Message interrupts of the interface's PCI function: a file each, named by number. */
@@ -115,31 +112,16 @@ static void read_names(finder_t *finder, const wefti_hardware_t *hardware)
             continue;
         }
         for (uint32_t n = 0; n < hardware->nic_count; n++) {
-            if (!known(finder, number) && names(name, hardware->nics[n].name)) {
+            if (names(name, hardware->nics[n].name)) {
                 add(finder, number, hardware->nics[n].name);
             }
         }
-        for (uint32_t i = 0; i < finder->count; i++) {
-            if (finder->found[i].number == number) {
-                snprintf(finder->found[i].name, sizeof finder->found[i].name, "%s", name);
-            }
+        wefti_interrupt_t *it = find(finder, number);
+        if (it != NULL) {
+            snprintf(it->name, sizeof it->name, "%s", name);
         }
     }
     free(line);
-    if (file != NULL) {
-        fclose(file);
-    }
-}
-
-static void read_affinity(const char *root, wefti_interrupt_t *it)
-{
-    char path[512];
-    snprintf(path, sizeof path, "%s/proc/irq/%u/smp_affinity_list", root, it->number);
-    FILE *file = fopen(path, "re");
-    if (file == NULL || fgets(it->affinity, sizeof it->affinity, file) == NULL) {
-        it->affinity[0] = '\0';
-    }
-    it->affinity[strcspn(it->affinity, "\n")] = '\0';
     if (file != NULL) {
         fclose(file);
     }
@@ -155,21 +137,20 @@ weft_status_t wefti_interrupts_read(const char *root, const wefti_hardware_t *ha
                                     wefti_arena_t *arena, wefti_interrupt_t **out,
                                     uint32_t *out_count)
 {
-    finder_t finder = {.root = root, .arena = arena};
+    finder_t finder = {.root = root};
     finder.found = wefti_arena_array(arena, MOST_INTERRUPTS, sizeof *finder.found);
-    *out = finder.found;
-    *out_count = 0;
-    if (finder.found == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(finder.found);
     for (uint32_t n = 0; n < hardware->nic_count; n++) {
         find_messages(&finder, hardware->nics[n].name);
     }
     read_names(&finder, hardware);
     for (uint32_t i = 0; i < finder.count; i++) {
-        read_affinity(root, &finder.found[i]);
+        wefti_interrupt_t *it = &finder.found[i];
+        wefti_read_line(it->affinity, sizeof it->affinity, "%s/proc/irq/%u/smp_affinity_list", root,
+                        it->number);
     }
     qsort(finder.found, finder.count, sizeof *finder.found, by_number);
+    *out = finder.found;
     *out_count = finder.count;
     return WEFT_OK;
 }
@@ -212,26 +193,26 @@ static bool contains(const uint32_t *list, uint32_t count, uint32_t cpu)
     return false;
 }
 
-/* Puts those of cpus that are in avoid behind the others. */
-static weft_status_t sort_out(uint32_t *cpus, uint32_t count, const uint32_t *avoid,
-                              uint32_t avoid_count, wefti_arena_t *arena, uint32_t *out_free)
+static int compare(const void *a, const void *b)
 {
-    uint32_t *copy = wefti_arena_memdup(arena, cpus, count * sizeof *cpus), used = 0;
-    if (copy == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        if (!contains(avoid, avoid_count, copy[i])) {
-            cpus[used++] = copy[i];
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Processors next to an interface, growing: those not in avoid, or if there are none, all. Returns
+ * how many. */
+static uint32_t find_near(const wefti_hardware_t *hardware, const wefti_topo_device_t *nic,
+                          const uint32_t *avoid, uint32_t avoid_count, uint32_t *out_cpus)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < hardware->cpu_count; i++) {
+        uint32_t cpu = hardware->cpus[i];
+        if (!contains(avoid, avoid_count, cpu) && wefti_place_is_near(hardware, nic, cpu)) {
+            out_cpus[count++] = cpu;
         }
     }
-    *out_free = used;
-    for (uint32_t i = 0; i < count; i++) {
-        if (contains(avoid, avoid_count, copy[i])) {
-            cpus[used++] = copy[i];
-        }
-    }
-    return WEFT_OK;
+    qsort(out_cpus, count, sizeof *out_cpus, compare);
+    return count > 0 || avoid_count == 0 ? count : find_near(hardware, nic, NULL, 0, out_cpus);
 }
 
 weft_status_t wefti_interrupts_bind(const char *root, const wefti_hardware_t *hardware,
@@ -240,24 +221,18 @@ weft_status_t wefti_interrupts_bind(const char *root, const wefti_hardware_t *ha
                                     uint32_t *out_changed)
 {
     weft_status_t status = WEFT_OK;
-    wefti_arena_t arena;
+    uint32_t *cpus = wefti_alloc(NULL, (hardware->cpu_count + 1ul) * sizeof *cpus);
+    WEFT_RETURN_IF_NO_MEMORY(cpus);
     *out_changed = 0;
-    wefti_arena_init(&arena, NULL, 0);
-    for (uint32_t n = 0; n < hardware->nic_count && status >= 0; n++) {
-        uint32_t *cpus, near, alone = 0, next = 0;
-        WEFT_TRY(status, wefti_place_near(hardware, &hardware->nics[n], &arena, &cpus, &near), out);
-        if (near == 0) {
-            continue;
-        }
-        WEFT_TRY(status, sort_out(cpus, near, avoid, avoid_count, &arena, &alone), out);
-        uint32_t usable = alone > 0 ? alone : near;
-        for (uint32_t i = 0; i < count && status >= 0; i++) {
-            if (strcmp(interrupts[i].interface, hardware->nics[n].name) == 0) {
-                status = write_affinity(root, &interrupts[i], cpus[next++ % usable], out_changed);
+    for (uint32_t n = 0; n < hardware->nic_count; n++) {
+        const wefti_topo_device_t *nic = &hardware->nics[n];
+        uint32_t next = 0, near = find_near(hardware, nic, avoid, avoid_count, cpus);
+        for (uint32_t i = 0; i < count && near > 0 && status >= 0; i++) {
+            if (strcmp(interrupts[i].interface, nic->name) == 0) {
+                status = write_affinity(root, &interrupts[i], cpus[next++ % near], out_changed);
             }
         }
     }
-out:
-    wefti_arena_deinit(&arena);
+    wefti_free(NULL, cpus);
     return status;
 }

@@ -3,34 +3,36 @@
 #include "runtime/machine/machine.h"
 
 #include <sched.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-static bool first_line(const char *path, char *line, size_t capacity)
+bool wefti_read_line(char *line, size_t bytes, const char *format, ...)
 {
+    char path[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(path, sizeof path, format, args);
+    va_end(args);
+    line[0] = '\0';
     FILE *file = fopen(path, "re");
     if (file == NULL) {
         return false;
     }
-    bool found = fgets(line, (int)capacity, file) != NULL;
+    bool read = fgets(line, (int)bytes, file) != NULL;
     fclose(file);
-    return found;
+    line[strcspn(line, "\n")] = '\0';
+    return read;
 }
 
 bool wefti_cgroup_read(const char *name, char *line, size_t capacity)
 {
-    char own[512], path[640];
+    char own[512];
     /* "0::/path"; a group of the older version has another first field and is left alone. */
-    if (first_line("/proc/self/cgroup", own, sizeof own) && strncmp(own, "0::/", 4) == 0) {
-        own[strcspn(own, "\n")] = '\0';
-        snprintf(path, sizeof path, "/sys/fs/cgroup%s/%s", own + 3, name);
-        if (first_line(path, line, capacity)) {
-            return true;
-        }
-    }
-    snprintf(path, sizeof path, "/sys/fs/cgroup/%s", name);
-    return first_line(path, line, capacity);
+    return (wefti_read_line(own, sizeof own, "/proc/self/cgroup") && strncmp(own, "0::/", 4) == 0 &&
+            wefti_read_line(line, capacity, "/sys/fs/cgroup%s/%s", own + 3, name)) ||
+           wefti_read_line(line, capacity, "/sys/fs/cgroup/%s", name);
 }
 
 uint32_t wefti_machine_quota(void)
@@ -47,12 +49,8 @@ uint32_t wefti_machine_quota(void)
 
 void wefti_machine_key(char *text, size_t bytes)
 {
-    char boot[64];
-    if (first_line("/proc/sys/kernel/random/boot_id", boot, sizeof boot)) {
-        boot[strcspn(boot, "\n")] = '\0';
-    } else {
-        gethostname(boot, sizeof boot - 1);
-        boot[sizeof boot - 1] = '\0';
+    if (!wefti_read_line(text, bytes, "/proc/sys/kernel/random/boot_id")) {
+        gethostname(text, bytes - 1);
+        text[bytes - 1] = '\0';
     }
-    snprintf(text, bytes, "%s", boot);
 }

@@ -10,6 +10,10 @@
 #include "runtime/machine/cluster.h"
 #include "runtime/machine/place.h"
 
+/* hwloc_devices.c: the network interfaces and cards of a topology that hwloc.c has loaded. */
+struct hwloc_topology;
+weft_status_t wefti_hwloc_devices(struct hwloc_topology *topology, wefti_arena_t *arena,
+                                  wefti_hardware_t *out);
 /* hwloc.c: this machine's cores and, if wanted, devices (that takes longer). */
 weft_status_t wefti_hardware_discover(bool devices, wefti_arena_t *arena, wefti_hardware_t *out);
 /* Another one's, from a file that lstopo or hwloc wrote; a wefti_hardware_file_fn. Speeds of
@@ -27,10 +31,12 @@ weft_status_t wefti_interfaces_read(const char *root, wefti_arena_t *arena,
 
 /* binding.c: the calling thread's processors, growing, in arena. */
 weft_status_t wefti_binding_read(wefti_arena_t *arena, uint32_t **out_cpus, uint32_t *out_count);
-/*
- * Binds the calling thread, and what it starts, as rank index of count of this host, within the
- * processors that it has. Nothing is done where bind says so, or where there is only one to choose.
- */
+/* Those of them that rank index of count of this host gets: the cores that ranks share evenly. */
+weft_status_t wefti_binding_choose(uint32_t index, uint32_t count, wefti_bind_t bind,
+                                   wefti_arena_t *arena, uint32_t **out_cpus, uint32_t *out_count);
+/* Binds the calling thread, and what it starts, to processors. */
+weft_status_t wefti_pin_thread(const uint32_t *cpus, uint32_t cpu_count);
+/* Binds it as rank index of count of this host. */
 weft_status_t wefti_binding_apply(uint32_t index, uint32_t count, wefti_bind_t bind);
 /*
  * Memory at [address, address + bytes), not touched yet, is to come from the NUMA node that the
@@ -61,22 +67,10 @@ weft_status_t wefti_interrupts_bind(const char *root, const wefti_hardware_t *ha
                                     wefti_interrupt_t *interrupts, uint32_t count,
                                     uint32_t *out_changed);
 
-/* hwloc.c: this machine, as `weft info` shows it and the launcher pins by it. */
-typedef struct wefti_machine {
-    uint32_t socket_count, numa_count, core_count, pu_count;
-    uint64_t l2_bytes, l3_bytes, memory_bytes;
-    char cpu_name[96];
-} wefti_machine_t;
-weft_status_t wefti_machine_read(wefti_machine_t *out_machine);
-/* Cores (operating-system CPU numbers) for rank of count on this host, within the caller's own
- * affinity: an equal share each, consecutive; when ranks outnumber cores, shared round-robin.
- * Returns how many were put into out_cpus (capacity of them at most). */
-uint32_t wefti_machine_cpus_of_rank(uint32_t rank, uint32_t count, uint32_t *out_cpus,
-                                    uint32_t capacity);
-/* Binds the calling thread. */
-weft_status_t wefti_pin_thread(const uint32_t *cpus, uint32_t cpu_count);
-
-/* kernel.c: a name of the running kernel, the same in all of its containers. */
+/* kernel.c: the first line of the file with that path, without its end; "" and false: there is none.
+ */
+bool wefti_read_line(char *line, size_t bytes, const char *format, ...) WEFT_PRINTF(3, 4);
+/* A name of the running kernel, the same in all of its containers. */
 void wefti_machine_key(char *text, size_t bytes);
 /* First line of a file of the process's own control group; false: there is no such file. */
 bool wefti_cgroup_read(const char *name, char *line, size_t capacity);

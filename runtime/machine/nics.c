@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Network interfaces for ranks, and processors next to them. */
-#include <string.h>
-
-#include "runtime/base/error.h"
 #include "runtime/machine/place.h"
 
 /* How near an interface is to a rank; more is nearer. */
@@ -21,17 +18,20 @@ typedef struct place {
     const wefti_topo_rank_t *spread; /* over several nodes: by its processors; else NULL */
 } place_t;
 
-static uint32_t socket_of(const wefti_hardware_t *h, const uint32_t *cpus, uint32_t count)
+void wefti_place_locate(const wefti_hardware_t *hardware, const uint32_t *cpus, uint32_t count,
+                        uint32_t *out_socket, uint32_t *out_numa)
 {
-    uint32_t socket = WEFTI_TOPO_NONE;
+    *out_socket = *out_numa = WEFTI_TOPO_NONE;
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t core = wefti_hardware_core_of(h, cpus[i]);
-        if (core == WEFTI_TOPO_NONE || (i > 0 && h->cores[core].socket != socket)) {
-            return WEFTI_TOPO_NONE;
+        uint32_t core = wefti_hardware_core_of(hardware, cpus[i]);
+        if (core == WEFTI_TOPO_NONE) {
+            *out_socket = *out_numa = WEFTI_TOPO_NONE;
+            return;
         }
-        socket = h->cores[core].socket;
+        uint32_t socket = hardware->cores[core].socket, numa = hardware->cores[core].numa;
+        *out_socket = i == 0 || *out_socket == socket ? socket : WEFTI_TOPO_NONE;
+        *out_numa = i == 0 || *out_numa == numa ? numa : WEFTI_TOPO_NONE;
     }
-    return socket;
 }
 
 static uint32_t socket_of_device(const wefti_hardware_t *h, const wefti_topo_device_t *device)
@@ -47,9 +47,10 @@ static place_t place_of(const wefti_hardware_t *h, const wefti_topo_rank_t *rank
         const wefti_topo_device_t *card = &h->cards[rank->card];
         return (place_t){socket_of_device(h, card), card->numa, card->pci_switch, NULL};
     }
-    uint32_t numa = wefti_place_numa(h, rank->cpus, rank->cpu_count);
-    return (place_t){socket_of(h, rank->cpus, rank->cpu_count), numa, WEFTI_TOPO_NONE,
-                     numa == WEFTI_TOPO_NONE ? rank : NULL};
+    place_t place = {.pci_switch = WEFTI_TOPO_NONE};
+    wefti_place_locate(h, rank->cpus, rank->cpu_count, &place.socket, &place.numa);
+    place.spread = place.numa == WEFTI_TOPO_NONE ? rank : NULL;
+    return place;
 }
 
 static bool is_partly_on(const wefti_hardware_t *h, const wefti_topo_rank_t *rank, uint32_t numa)
@@ -83,15 +84,6 @@ static nearness_t nearness(const wefti_hardware_t *h, const place_t *place,
     return known ? NEAR_OTHER_SOCKET : NEAR_UNKNOWN;
 }
 
-static uint64_t fastest(const wefti_hardware_t *h)
-{
-    uint64_t most = 0;
-    for (uint32_t i = 0; i < h->nic_count; i++) {
-        most = !h->nics[i].down && h->nics[i].bits_per_s > most ? h->nics[i].bits_per_s : most;
-    }
-    return most;
-}
-
 /* Is a better than b for somebody there? Nearness counts among interfaces that are of one sort: one
  * for logging in is not taken because it happens to be near. */
 static bool better(const wefti_hardware_t *h, const place_t *place, uint64_t most, uint32_t a,
@@ -119,7 +111,7 @@ static void place_host(wefti_cluster_t *cluster, const wefti_topo_host_t *host)
 {
     uint32_t users[WEFTI_TOPO_MAX_DEVICES] = {0};
     const wefti_hardware_t *h = host->hardware;
-    uint64_t most = fastest(h);
+    uint64_t most = wefti_hardware_fastest(h);
     for (uint32_t i = 0; i < host->rank_count; i++) {
         wefti_topo_rank_t *rank = &cluster->ranks[host->ranks[i]];
         place_t place = place_of(h, rank);
@@ -187,46 +179,23 @@ uint32_t wefti_place_rails(const wefti_cluster_t *cluster, uint32_t *rail_of)
     return most;
 }
 
-static bool is_near(const wefti_hardware_t *h, const wefti_topo_device_t *device, uint32_t core)
+bool wefti_place_is_near(const wefti_hardware_t *hardware, const wefti_topo_device_t *device,
+                         uint32_t cpu)
 {
-    if (device->numa != WEFTI_TOPO_NONE) {
-        return h->cores[core].numa == device->numa;
-    }
-    return device->socket == WEFTI_TOPO_NONE || h->cores[core].socket == device->socket;
+    uint32_t core = wefti_hardware_core_of(hardware, cpu);
+    return core != WEFTI_TOPO_NONE &&
+           (device->numa != WEFTI_TOPO_NONE ? hardware->cores[core].numa == device->numa
+                                            : device->socket == WEFTI_TOPO_NONE ||
+                                                  hardware->cores[core].socket == device->socket);
 }
 
 uint32_t wefti_place_progress_cpu(const wefti_hardware_t *hardware, const wefti_topo_device_t *nic,
                                   const uint32_t *cpus, uint32_t count)
 {
     for (uint32_t i = count; i-- > 0;) {
-        uint32_t core = wefti_hardware_core_of(hardware, cpus[i]);
-        if (nic == NULL || (core != WEFTI_TOPO_NONE && is_near(hardware, nic, core))) {
+        if (nic == NULL || wefti_place_is_near(hardware, nic, cpus[i])) {
             return cpus[i];
         }
     }
     return count > 0 ? cpus[count - 1] : WEFTI_TOPO_NONE;
-}
-
-weft_status_t wefti_place_near(const wefti_hardware_t *hardware, const wefti_topo_device_t *device,
-                               wefti_arena_t *arena, uint32_t **out_cpus, uint32_t *out_count)
-{
-    uint32_t count = 0;
-    uint32_t *cpus = wefti_arena_array(arena, hardware->cpu_count + 1ul, sizeof *cpus);
-    *out_cpus = cpus;
-    *out_count = 0;
-    if (cpus == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t c = 0; c < hardware->core_count; c++) {
-        const wefti_topo_core_t *core = &hardware->cores[c];
-        for (uint32_t t = 0; is_near(hardware, device, c) && t < core->cpu_count; t++) {
-            uint32_t cpu = hardware->cpus[core->first_cpu + t], at = count++;
-            for (; at > 0 && cpus[at - 1] > cpu; at--) {
-                cpus[at] = cpus[at - 1];
-            }
-            cpus[at] = cpu;
-        }
-    }
-    *out_count = count;
-    return WEFT_OK;
 }

@@ -278,16 +278,3 @@ weft_status_t wefti_place_all(wefti_cluster_t *cluster, wefti_bind_t bind)
     }
     return status;
 }
-
-uint32_t wefti_place_numa(const wefti_hardware_t *hardware, const uint32_t *cpus, uint32_t count)
-{
-    uint32_t numa = WEFTI_TOPO_NONE;
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t core = wefti_hardware_core_of(hardware, cpus[i]);
-        if (core == WEFTI_TOPO_NONE || (i > 0 && hardware->cores[core].numa != numa)) {
-            return WEFTI_TOPO_NONE;
-        }
-        numa = hardware->cores[core].numa;
-    }
-    return numa;
-}

@@ -29,8 +29,9 @@ weft_status_t wefti_place_cpus(const wefti_hardware_t *hardware, const uint32_t 
 /* All ranks of all hosts of a cluster that have no processors yet. */
 weft_status_t wefti_place_all(wefti_cluster_t *cluster, wefti_bind_t bind);
 
-/* The NUMA node that all of the processors are on, or WEFTI_TOPO_NONE. */
-uint32_t wefti_place_numa(const wefti_hardware_t *hardware, const uint32_t *cpus, uint32_t count);
+/* The socket and the NUMA node that all of the processors are on; WEFTI_TOPO_NONE: on several. */
+void wefti_place_locate(const wefti_hardware_t *hardware, const uint32_t *cpus, uint32_t count,
+                        uint32_t *out_socket, uint32_t *out_numa);
 
 /*
  * The network interface of each rank (wefti_topo_rank_t.nic): one behind the same switch as the
@@ -51,8 +52,8 @@ uint32_t wefti_place_rails(const wefti_cluster_t *cluster, uint32_t *rail_of);
  * one. WEFTI_TOPO_NONE: it has none. */
 uint32_t wefti_place_progress_cpu(const wefti_hardware_t *hardware, const wefti_topo_device_t *nic,
                                   const uint32_t *cpus, uint32_t count);
-/* Processors that are next to a device, growing, in arena; all of the host's where nobody knows. */
-weft_status_t wefti_place_near(const wefti_hardware_t *hardware, const wefti_topo_device_t *device,
-                               wefti_arena_t *arena, uint32_t **out_cpus, uint32_t *out_count);
+/* Is a processor of the host next to a device? All are where nobody knows. */
+bool wefti_place_is_near(const wefti_hardware_t *hardware, const wefti_topo_device_t *device,
+                         uint32_t cpu);
 
 #endif

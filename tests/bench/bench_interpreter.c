@@ -227,10 +227,14 @@ static void *run_caller(void *user)
     weft_context_t *context;
     weft_group_t *group;
     void *data;
-    uint32_t cpu;
-    if (wefti_machine_cpus_of_rank(caller->rank, 2, &cpu, 1) > 0) {
-        wefti_pin_thread(&cpu, 1);
+    wefti_arena_t arena;
+    uint32_t *cpus, count = 0;
+    wefti_arena_init(&arena, NULL, 0);
+    (void)wefti_binding_choose(caller->rank, 2, WEFTI_BIND_CORE, &arena, &cpus, &count);
+    if (count > 0) {
+        wefti_pin_thread(cpus, 1);
     }
+    wefti_arena_deinit(&arena);
     params.rank = (int32_t)caller->rank;
     params.world_size = 2;
     params.hub = caller->hub;

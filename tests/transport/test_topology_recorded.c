@@ -46,6 +46,13 @@ static void place(wefti_cluster_t *cluster, uint32_t ranks, bool cards, wefti_bi
     wefti_place_nics(cluster);
 }
 
+static uint32_t numa_of(const wefti_hardware_t *h, const wefti_topo_rank_t *rank)
+{
+    uint32_t socket, numa;
+    wefti_place_locate(h, rank->cpus, rank->cpu_count, &socket, &numa);
+    return numa;
+}
+
 static void add_table(wefti_text_t *out, const char *name, uint32_t ranks, bool cards)
 {
     wefti_cluster_t cluster;
@@ -56,7 +63,7 @@ static void add_table(wefti_text_t *out, const char *name, uint32_t ranks, bool 
     wefti_text_printf(out, "%s, %u ranks%s\n", name, ranks, cards ? " with cards" : "");
     for (uint32_t r = 0; r < ranks; r++) {
         const wefti_topo_rank_t *rank = &cluster.ranks[r];
-        uint32_t numa = wefti_place_numa(h, rank->cpus, rank->cpu_count);
+        uint32_t numa = numa_of(h, rank);
         uint32_t progress =
             wefti_place_progress_cpu(h, &h->nics[rank->nic], rank->cpus, rank->cpu_count);
         wefti_text_printf(out, "  rank %2u  cpus %-12s node %-2s %s (%s), progress on %u\n", r,
@@ -136,9 +143,7 @@ static void test_shares_are_equal_and_apart(void **state)
             uint32_t nodes = h->numa_count;
             if (ranks % nodes == 0 && ranks <= h->core_count) {
                 for (uint32_t r = 0; r < ranks; r++) {
-                    assert_int_equal(
-                        wefti_place_numa(h, cluster.ranks[r].cpus, cluster.ranks[r].cpu_count),
-                        r / (ranks / nodes));
+                    assert_int_equal(numa_of(h, &cluster.ranks[r]), r / (ranks / nodes));
                 }
             }
             wefti_cluster_deinit(&cluster);

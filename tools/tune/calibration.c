@@ -17,13 +17,14 @@
 #include "runtime/machine/machine.h"
 #include "tools/tune/tune.h"
 
-#define MAX_CPUS 4096u
-
 /* Cores that this process may use, as ranks of `weft run` divide them. */
 static uint32_t count_cores(void)
 {
-    static uint32_t cpus[MAX_CPUS];
-    uint32_t count = wefti_machine_cpus_of_rank(0, 1, cpus, MAX_CPUS);
+    wefti_arena_t arena;
+    uint32_t *cpus, count = 0;
+    wefti_arena_init(&arena, NULL, 0);
+    (void)wefti_binding_choose(0, 1, WEFTI_BIND_CORE, &arena, &cpus, &count);
+    wefti_arena_deinit(&arena);
     uint32_t quota = wefti_machine_quota();
     count = quota != 0 && quota < count ? quota : count;
     return count == 0 ? 1 : count > WEFTI_MAX_GROUP ? WEFTI_MAX_GROUP : count;
@@ -49,21 +50,25 @@ static void find_path(calibration_t *out)
 
 weft_status_t wefti_calibration_find(calibration_t *out)
 {
-    wefti_machine_t machine;
+    wefti_arena_t arena;
+    wefti_hardware_t machine;
     wefti_settings_t settings;
     *out = (calibration_t){.cores = 0};
     WEFT_RETURN_IF_ERROR(wefti_settings_load(&settings));
-    WEFT_RETURN_IF_ERROR(wefti_machine_read(&machine));
+    wefti_arena_init(&arena, NULL, 0);
+    weft_status_t status = wefti_hardware_discover(false, &arena, &machine);
+    const char *cpu = machine.cpu[0] != '\0' ? machine.cpu : "unknown";
     out->cores = count_cores();
-    snprintf(out->name, sizeof out->name, "%.36s, %u core%s, %s", machine.cpu_name, out->cores,
+    snprintf(out->name, sizeof out->name, "%.36s, %u core%s, %s", cpu, out->cores,
              out->cores == 1 ? "" : "s", wefti_isa_name(settings.isa));
     snprintf(out->machine, sizeof out->machine,
-             "weft %s; %s; %u cores of %u; L2 %llu, L3 %llu; %s; %s", weft_version(),
-             machine.cpu_name, out->cores, machine.core_count, (unsigned long long)machine.l2_bytes,
+             "weft %s; %s; %u cores of %u; L2 %llu, L3 %llu; %s; %s", weft_version(), cpu,
+             out->cores, machine.core_count, (unsigned long long)machine.l2_bytes,
              (unsigned long long)machine.l3_bytes, wefti_isa_name(settings.isa),
              wefti_kernels_name(settings.kernels));
     find_path(out);
-    return WEFT_OK;
+    wefti_arena_deinit(&arena);
+    return status;
 }
 
 weft_status_t wefti_calibration_make_place(const calibration_t *calibration)

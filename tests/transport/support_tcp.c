@@ -25,7 +25,7 @@ weft_status_t net_open_side(net_t *net, uint32_t rank)
                                   .owner = side,
                                   .broken = on_broken};
     side->rank = rank;
-    return wefti_link_tcp.open(&params, &side->driver, &net->cards[rank]);
+    return wefti_link_tcp.open(&params, &side->driver, &net->addresses[rank]);
 }
 
 void net_join_side(net_t *net, uint32_t rank)
@@ -35,7 +35,7 @@ void net_join_side(net_t *net, uint32_t rank)
     for (uint32_t r = 0; r < net->size; r++) {
         peers[r] = r != rank;
     }
-    assert_int_equal(wefti_link_tcp.join(side->driver, (const uint8_t *)net->cards, peers),
+    assert_int_equal(wefti_link_tcp.join(side->driver, (const uint8_t *)net->addresses, peers),
                      WEFT_OK);
     assert_int_equal(wefti_link_tcp.grow(side->driver, side->region, 0, NET_REGION_BYTES, NULL),
                      WEFT_OK);

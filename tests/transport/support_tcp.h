@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tcp driver by itself: several instances as ranks of one process, cards exchanged by hand. */
+/* The tcp driver by itself: several instances as ranks of one process, addresses exchanged by hand. */
 #ifndef WEFT_TESTS_TRANSPORT_SUPPORT_TCP_H
 #define WEFT_TESTS_TRANSPORT_SUPPORT_TCP_H
 
@@ -24,7 +24,7 @@ typedef struct net {
     wefti_settings_t settings;
     uint8_t keys[NET_RANKS_MAX][WEFTI_LINK_KEY_BYTES];
     side_t sides[NET_RANKS_MAX];
-    tcp_card_t cards[NET_RANKS_MAX];
+    tcp_address_t addresses[NET_RANKS_MAX];
 } net_t;
 
 /* Fills everything but the drivers. */

@@ -97,13 +97,13 @@ static void test_ipv6(void **state)
     for (uint32_t r = 0; r < 2; r++) {
         uint32_t kept = 0;
         assert_int_equal(net_open_side(&net, r), WEFT_OK);
-        for (uint32_t i = 0; i < net.cards[r].address_count; i++) {
-            if (net.cards[r].addresses[i].address.family == 6) {
-                net.cards[r].addresses[kept++] = net.cards[r].addresses[i];
+        for (uint32_t i = 0; i < net.addresses[r].interface_count; i++) {
+            if (net.addresses[r].interfaces[i].address.family == 6) {
+                net.addresses[r].interfaces[kept++] = net.addresses[r].interfaces[i];
             }
         }
         assert_true(kept > 0);
-        net.cards[r].address_count = kept;
+        net.addresses[r].interface_count = kept;
     }
     net_join_side(&net, 0);
     net_join_side(&net, 1);
@@ -128,8 +128,8 @@ static void test_interfaces_that_are_not_there(void **state)
     assert_int_equal(net_open_side(&net, 0), WEFT_ERR_INVALID_ARGUMENT);
     snprintf(net.settings.ifname, sizeof net.settings.ifname, "^nosuch*,lo");
     weft_status_t status = net_open_side(&net, 0); /* all but lo, if there is any */
-    for (uint32_t i = 0; status == WEFT_OK && i < net.cards[0].address_count; i++) {
-        assert_string_not_equal(net.cards[0].addresses[i].name, "lo");
+    for (uint32_t i = 0; status == WEFT_OK && i < net.addresses[0].interface_count; i++) {
+        assert_string_not_equal(net.addresses[0].interfaces[i].name, "lo");
     }
     net_close(&net);
 }
@@ -478,10 +478,10 @@ static void test_a_proof_is_not_taken_back(void **state)
     (void)state;
     net_open(&net, 2, 1, "lo");
     const tcp_t *other = net.sides[1].driver;
-    const tcp_attempt_t *attempt = &wefti_tcp_peer(net.sides[0].driver, 1)->attempts[0];
+    const tcp_connection_t *attempt = &wefti_tcp_peer(net.sides[0].driver, 1)->connections[0];
     assert_int_equal(tcp->signal(net.sides[0].driver, 1, 0, 1, 0), WEFT_OK);
-    UNTIL(&net, other->strangers != NULL && other->strangers->shake.greeting[0].version != 0);
-    uint32_t step = attempt->step;
+    UNTIL(&net, other->pending != NULL && other->pending->shake.greeting[0].version != 0);
+    tcp_step_t step = attempt->step;
     uint64_t end = wefti_now_ns() + NET_WAIT_NS;
     while (attempt->step == step && wefti_now_ns() < end) { /* the other one is stopped */
         tcp->progress(net.sides[0].driver);
@@ -549,8 +549,10 @@ static void test_a_process_that_dies(void **state)
     pid_t pid = fork();
     if (pid == 0) {
         if (net_open_side(&net, 1) != WEFT_OK ||
-            write(to_parent[1], &net.cards[1], sizeof net.cards[1]) != sizeof net.cards[1] ||
-            read(to_child[0], &net.cards[0], sizeof net.cards[0]) != sizeof net.cards[0]) {
+            write(to_parent[1], &net.addresses[1], sizeof net.addresses[1]) !=
+                sizeof net.addresses[1] ||
+            read(to_child[0], &net.addresses[0], sizeof net.addresses[0]) !=
+                sizeof net.addresses[0]) {
             _exit(1);
         }
         net_join_side(&net, 1);
@@ -560,8 +562,10 @@ static void test_a_process_that_dies(void **state)
         }
     }
     assert_int_equal(net_open_side(&net, 0), WEFT_OK);
-    assert_int_equal(read(to_parent[0], &net.cards[1], sizeof net.cards[1]), sizeof net.cards[1]);
-    assert_int_equal(write(to_child[1], &net.cards[0], sizeof net.cards[0]), sizeof net.cards[0]);
+    assert_int_equal(read(to_parent[0], &net.addresses[1], sizeof net.addresses[1]),
+                     sizeof net.addresses[1]);
+    assert_int_equal(write(to_child[1], &net.addresses[0], sizeof net.addresses[0]),
+                     sizeof net.addresses[0]);
     net_join_side(&net, 0);
     UNTIL(&net, net_value(&net.sides[0], 0) == 1);
     kill(pid, SIGKILL);

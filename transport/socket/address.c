@@ -303,11 +303,14 @@ weft_status_t wefti_address_connect(const wefti_address_t *to, int *out_fd)
     const int yes = 1;
     socklen_t length = wefti_address_to_socket(to, &storage);
     int fd = open_socket(storage.ss_family);
-    if (fd < 0 && errno != EAFNOSUPPORT) {
-        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "socket failed");
-    }
     if (fd < 0) {
-        return WEFT_AGAIN;
+        int error_number = errno;
+        weft_status_t status =
+            error_number == EAFNOSUPPORT
+                ? WEFT_AGAIN
+                : wefti_error_errno(WEFT_ERR_SYSTEM, error_number, "socket failed");
+        errno = error_number; /* recording the error may have changed it */
+        return status;
     }
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
     if (connect(fd, (const struct sockaddr *)&storage, length) != 0 && errno != EINPROGRESS &&

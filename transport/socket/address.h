@@ -61,7 +61,7 @@ weft_status_t wefti_address_interfaces(const char *patterns, wefti_interface_t *
  * has: WEFT_AGAIN. *out_bound: with the port. */
 weft_status_t wefti_address_listen(const wefti_address_t *at, uint16_t port, int backlog,
                                    int *out_fd, wefti_address_t *out_bound);
-/* Begins to connect: *out_fd, or WEFT_AGAIN (no listener) with errno. */
+/* Begins to connect: *out_fd. WEFT_AGAIN (no listener) and errors are with errno. */
 weft_status_t wefti_address_connect(const wefti_address_t *to, int *out_fd);
 /* Of a connected socket. */
 bool wefti_address_local(int fd, wefti_address_t *out);

@@ -2,21 +2,19 @@
 /* Which interfaces are used and sent to peers; the order in which a peer's addresses are tried. */
 #include "transport/tcp/tcp.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "runtime/base/digest.h"
 #include "runtime/base/error.h"
+#include "runtime/machine/machine.h"
 
 #define INTERFACES_MAX 64u
 
 /* ---- interfaces ---- */
 
-/* "eth0, lo": all interfaces that could be used, for the error message. */
+/* "eth0, lo": all interfaces that could be used, for error messages. */
 static void name_interfaces(char *text, size_t bytes)
 {
     wefti_interface_t all[INTERFACES_MAX];
@@ -37,12 +35,12 @@ static void name_interfaces(char *text, size_t bytes)
     }
 }
 
-static void keep_running(tcp_card_t *card, const wefti_interface_t *found, uint32_t count,
+static void keep_running(tcp_address_t *address, const wefti_interface_t *found, uint32_t count,
                          bool running)
 {
-    for (uint32_t i = 0; i < count && card->address_count < TCP_ADDRESSES_MAX; i++) {
+    for (uint32_t i = 0; i < count && address->interface_count < TCP_ADDRESSES_MAX; i++) {
         if (found[i].running == running) {
-            card->addresses[card->address_count++] = found[i];
+            address->interfaces[address->interface_count++] = found[i];
         }
     }
 }
@@ -50,17 +48,17 @@ static void keep_running(tcp_card_t *card, const wefti_interface_t *found, uint3
 weft_status_t wefti_tcp_addresses_find(tcp_t *tcp)
 {
     const char *patterns = tcp->params.settings->ifname;
-    tcp_card_t *card = &tcp->card;
+    tcp_address_t *address = &tcp->own;
     wefti_interface_t found[INTERFACES_MAX];
     uint32_t count;
     if (wefti_address_interfaces(patterns, found, INTERFACES_MAX, &count) < 0) {
         return wefti_error_prefix(WEFT_ERR_UNSUPPORTED, "tcp");
     }
-    keep_running(card, found, count, true);
-    if (card->address_count == 0) { /* a carrier may appear at any moment */
-        keep_running(card, found, count, false);
+    keep_running(address, found, count, true);
+    if (address->interface_count == 0) { /* a carrier may appear later */
+        keep_running(address, found, count, false);
     }
-    if (card->address_count > 0) {
+    if (address->interface_count > 0) {
         return WEFT_OK;
     }
     if (patterns[0] == 0) {
@@ -75,26 +73,17 @@ weft_status_t wefti_tcp_addresses_find(tcp_t *tcp)
                        patterns, names);
 }
 
-/* Where loopback leads: equal for ranks of one network namespace of one boot. */
+/* Equal on ranks of one network namespace of one machine: they share the loopback interface. */
 void wefti_tcp_network_name(uint8_t *out_name)
 {
-    struct {
-        char boot_id[40];
-        uint64_t device, inode;
-    } where = {{0}, 0, 0};
+    char machine[64], text[128];
+    struct stat info = {0};
     wefti_digest_t digest = {{0}};
-    struct stat info;
-    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    if (fd >= 0) {
-        ssize_t got = read(fd, where.boot_id, sizeof where.boot_id);
-        (void)got; /* without it the namespace alone has to do */
-        close(fd);
-    }
-    if (stat("/proc/self/ns/net", &info) == 0) {
-        where.device = (uint64_t)info.st_dev;
-        where.inode = (uint64_t)info.st_ino;
-    }
-    (void)wefti_digest_of(&where, sizeof where, &digest);
+    wefti_machine_key(machine, sizeof machine);
+    (void)stat("/proc/self/ns/net", &info);
+    snprintf(text, sizeof text, "%s %llu %llu", machine, (unsigned long long)info.st_dev,
+             (unsigned long long)info.st_ino);
+    (void)wefti_digest_of(text, strlen(text), &digest);
     memcpy(out_name, digest.bytes, 16);
 }
 
@@ -114,10 +103,10 @@ static bool same_subnet(const wefti_interface_t *a, const wefti_interface_t *b)
     return true;
 }
 
-/* Higher is better; 0: leads elsewhere. */
-static uint32_t score(const tcp_t *tcp, const tcp_card_t *card, const wefti_interface_t *theirs)
+/* Higher is better; 0: not an address of the peer from here. */
+static uint32_t score(const tcp_t *tcp, const tcp_address_t *peer, const wefti_interface_t *theirs)
 {
-    bool same_network = memcmp(card->network, tcp->card.network, sizeof card->network) == 0;
+    bool same_network = memcmp(peer->network, tcp->own.network, sizeof peer->network) == 0;
     const wefti_address_t *address = &theirs->address;
     if (address->family != 4 && address->family != 6) {
         return 0;
@@ -126,10 +115,10 @@ static uint32_t score(const tcp_t *tcp, const tcp_card_t *card, const wefti_inte
         return same_network ? (address->family == 4 ? 6 : 5) : 0;
     }
     uint32_t best = address->family == 4 ? 2 : 1;
-    for (uint32_t i = 0; i < tcp->card.address_count; i++) {
-        const wefti_interface_t *own = &tcp->card.addresses[i];
+    for (uint32_t i = 0; i < tcp->own.interface_count; i++) {
+        const wefti_interface_t *own = &tcp->own.interfaces[i];
         if (!same_network && wefti_address_same_host(&own->address, address)) {
-            return 0; /* a bridge that every machine has: it leads back here */
+            return 0; /* a bridge that every machine has: a connection would end here */
         }
         if (!own->address.loopback && same_subnet(own, theirs)) {
             best = address->family == 4 ? 4 : 3;
@@ -141,20 +130,19 @@ static uint32_t score(const tcp_t *tcp, const tcp_card_t *card, const wefti_inte
 uint32_t wefti_tcp_candidates(const tcp_t *tcp, uint32_t peer, uint32_t socket_index,
                               const wefti_address_t **out)
 {
-    const tcp_card_t *card = &tcp->cards[peer];
+    const tcp_address_t *address = &tcp->addresses[peer];
     uint32_t known =
-        card->address_count < TCP_ADDRESSES_MAX ? card->address_count : TCP_ADDRESSES_MAX;
+        address->interface_count < TCP_ADDRESSES_MAX ? address->interface_count : TCP_ADDRESSES_MAX;
     uint32_t count = 0;
     for (uint32_t wanted_score = 6; wanted_score > 0; wanted_score--) {
         const wefti_address_t *equal[TCP_ADDRESSES_MAX];
         uint32_t equals = 0;
         for (uint32_t i = 0; i < known; i++) {
-            if (score(tcp, card, &card->addresses[i]) == wanted_score) {
-                equal[equals++] = &card->addresses[i].address;
+            if (score(tcp, address, &address->interfaces[i]) == wanted_score) {
+                equal[equals++] = &address->interfaces[i].address;
             }
         }
-        /* sockets take turns over networks that both ends are on; else one way is as good as the
-         * next */
+        /* sockets share the networks that both ends are on; other addresses are equally good */
         bool subnets = wanted_score == 4 || wanted_score == 3;
         uint32_t turn = subnets && equals > 0 ? socket_index % equals : 0;
         for (uint32_t i = 0; i < equals; i++) {

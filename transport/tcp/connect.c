@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The connecting end: one attempt per socket of a peer, which goes through the peer's addresses
- * until one of them authenticates itself or the time is over.
+ * The connecting end: each connection of a peer tries the peer's addresses until one of them
+ * authenticates itself or the time is over.
  *
  * Both ends may connect at once, and the listening end decides. A lower rank that has sent its proof
- * defers the other's connection, because its own may be made already; any other rank gives up its
- * own attempt for the connection that has come. So exactly one of the two is taken.
+ * defers the other connection, because its own may be made already; any other rank ends its own
+ * attempt for the connection that arrived. So exactly one of the two is taken.
  */
 #include "transport/tcp/tcp.h"
 
@@ -13,284 +13,276 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <unistd.h>
 
 #include "runtime/base/error.h"
 
 #define STEP_NS 3000000000ull  /* for one address */
-#define PROBE_NS 1000000000ull /* for one address, when the question is whether the peer died */
-#define PAUSE_NS 10000000ull   /* before the addresses are tried again; doubled up to */
-#define PAUSE_MOST_NS 500000000ull
-#define OTHER_WAY_NS 200000000ull
+#define PROBE_NS 1000000000ull /* for one address, when probing whether the peer died */
+#define PAUSE_NS 10000000ull   /* before the addresses are tried again; doubled each time */
+#define PAUSE_DOUBLINGS 6u
+#define PAUSE_MAX_NS 500000000ull
+#define DEFERRED_NS 200000000ull
 
-typedef enum tcp_attempt_step {
-    STEP_NONE = 0,
-    STEP_PAUSE,
-    STEP_CONNECT, /* until the socket can be written to */
-    STEP_GREET,   /* the hello is sent, the answer awaited */
-    STEP_WELCOME, /* the proof is sent */
-} tcp_attempt_step_t;
+static void fail(tcp_connection_t *connection, int error);
 
-static void fail(tcp_t *tcp, tcp_attempt_t *attempt, int error);
-
-static void close_socket(tcp_t *tcp, tcp_attempt_t *attempt)
+static bool is_trying(const tcp_connection_t *connection)
 {
-    if (attempt->shake != NULL) {
-        (void)wefti_handshake_detach(attempt->shake); /* the descriptor is the source's */
-        wefti_free(tcp->params.allocator, attempt->shake);
-        attempt->shake = NULL;
-    }
-    wefti_tcp_source_close(tcp, &attempt->source);
+    return connection->step != TCP_IDLE && connection->step != TCP_UP;
 }
 
-void wefti_tcp_attempt_end(tcp_t *tcp, tcp_attempt_t *attempt)
+static void close_socket(tcp_connection_t *connection)
 {
-    if (attempt->step != STEP_NONE) {
-        close_socket(tcp, attempt);
-        attempt->step = STEP_NONE;
-        tcp->attempt_count--;
+    tcp_t *tcp = connection->peer->tcp;
+    if (connection->shake != NULL) {
+        (void)wefti_handshake_detach(connection->shake); /* the descriptor is the source's */
+        wefti_free(tcp->params.allocator, connection->shake);
+        connection->shake = NULL;
+    }
+    wefti_tcp_source_close(tcp, &connection->source);
+}
+
+void wefti_tcp_attempt_end(tcp_connection_t *connection)
+{
+    if (is_trying(connection)) {
+        close_socket(connection);
+        connection->step = TCP_IDLE;
+        connection->peer->tcp->attempt_count--;
     }
 }
 
-static void set_until(tcp_t *tcp, tcp_attempt_t *attempt, uint64_t span_ns)
+static void set_until(tcp_connection_t *connection, uint64_t span_ns)
 {
-    attempt->until_ns = wefti_now_ns() + span_ns;
-    wefti_tcp_timer(tcp, attempt->until_ns);
+    connection->until_ns = wefti_now_ns() + span_ns;
+    wefti_tcp_timer(connection->peer->tcp, connection->until_ns);
 }
 
-static void pause_for(tcp_t *tcp, tcp_attempt_t *attempt, uint64_t span_ns)
+static void pause_for(tcp_connection_t *connection, uint64_t span_ns)
 {
-    close_socket(tcp, attempt);
-    attempt->step = STEP_PAUSE;
-    set_until(tcp, attempt, span_ns);
+    close_socket(connection);
+    connection->step = TCP_PAUSE;
+    set_until(connection, span_ns);
 }
 
-static void go(tcp_t *tcp, tcp_attempt_t *attempt)
+static void give_up(tcp_connection_t *connection, int error)
 {
-    const wefti_address_t *ways[TCP_ADDRESSES_MAX];
-    uint32_t count = wefti_tcp_candidates(tcp, attempt->peer->rank, attempt->index, ways);
-    if (count == 0) {
-        fail(tcp, attempt, ENETUNREACH);
-        return;
-    }
-    attempt->last = *ways[attempt->candidate % count];
-    attempt->step = STEP_CONNECT;
-    if (wefti_address_connect(&attempt->last, &attempt->source.fd) != WEFT_OK) {
-        fail(tcp, attempt, errno);
-        return;
-    }
-    wefti_tcp_socket_tune(tcp, attempt->source.fd);
-    if (!wefti_tcp_watch(tcp, &attempt->source, EPOLLOUT)) {
-        fail(tcp, attempt, errno);
-        return;
-    }
-    set_until(tcp, attempt, attempt->probe ? PROBE_NS : STEP_NS);
-}
-
-static void give_up(tcp_t *tcp, tcp_attempt_t *attempt, int error)
-{
+    tcp_peer_t *peer = connection->peer;
     char at[WEFTI_ADDRESS_TEXT], how[192];
-    wefti_address_text(&attempt->last, true, at);
-    wefti_tcp_attempt_end(tcp, attempt);
-    if (attempt->probe) {
-        wefti_tcp_peer_settle(tcp, attempt->peer, true, NULL);
+    wefti_tcp_attempt_end(connection);
+    if (connection->probe) {
+        wefti_tcp_peer_report(peer, true, NULL);
         return;
     }
     snprintf(how, sizeof how, "cannot connect to %s: %s",
-             attempt->last.family != 0 ? at : "any of its addresses", strerror(error));
-    wefti_tcp_peer_disconnect(attempt->peer, TCP_PEER_BROKEN);
-    wefti_tcp_peer_settle(tcp, attempt->peer, false, how);
-}
-
-/* This address did not work: the next one, after a pause when all were tried. */
-static void fail(tcp_t *tcp, tcp_attempt_t *attempt, int error)
-{
-    const wefti_address_t *ways[TCP_ADDRESSES_MAX];
-    uint32_t count = wefti_tcp_candidates(tcp, attempt->peer->rank, attempt->index, ways);
-    uint64_t now = wefti_now_ns();
-    close_socket(tcp, attempt);
-    attempt->candidate++;
-    uint32_t rounds = count > 0 ? attempt->candidate / count : 1;
-    bool refused = error == ECONNREFUSED; /* no process has that port any more */
-    if ((attempt->probe && (refused || rounds > 0)) || now >= attempt->give_up_ns || count == 0) {
-        give_up(tcp, attempt, error);
-        return;
-    }
-    uint64_t span = PAUSE_NS;
-    if (attempt->candidate % count == 0) {
-        uint32_t doublings = rounds < 6 ? rounds : 6;
-        span <<= doublings;
-        span = span < PAUSE_MOST_NS ? span : PAUSE_MOST_NS;
-    } else {
-        span = 0;
-    }
-    pause_for(tcp, attempt, span);
+             connection->remote.family != 0 ? wefti_address_text(&connection->remote, true, at)
+                                            : "any of its addresses",
+             strerror(error));
+    wefti_tcp_peer_disconnect(peer, TCP_PEER_BROKEN);
+    wefti_tcp_peer_report(peer, false, how);
 }
 
 /* ---- one step after the other ---- */
 
-/* The socket can be written to: connected, or failed. */
-static bool begin_handshake(tcp_t *tcp, tcp_attempt_t *attempt)
+static void succeed(tcp_connection_t *connection)
 {
-    const tcp_hello_t hello = {.to = attempt->peer->rank,
-                               .index = (uint16_t)attempt->index,
+    if (connection->probe) { /* it lives */
+        wefti_tcp_attempt_end(connection);
+        wefti_tcp_peer_report(connection->peer, false, NULL);
+        return;
+    }
+    int fd = connection->source.fd;
+    connection->source.fd = -1;
+    wefti_tcp_attempt_end(connection);
+    wefti_tcp_connected(connection, fd);
+}
+
+static void continue_handshake(tcp_connection_t *connection)
+{
+    weft_status_t status = wefti_handshake_step(connection->shake);
+    if (status == WEFT_AGAIN && connection->step == TCP_GREET && !connection->probe &&
+        wefti_handshake_committed(connection->shake)) {
+        /* From here on the other end may have taken this connection: giving it up because the
+         * answer is late (either process was stopped, say) would break the link there. */
+        connection->step = TCP_WELCOME;
+        connection->until_ns = connection->give_up_ns;
+    } else if (status == WEFT_OK) {
+        succeed(connection);
+    } else if (status == WEFT_ERR_STATE) {
+        pause_for(connection, DEFERRED_NS);
+    } else if (status == WEFT_ERR_PEER_DIED) {
+        int error = connection->shake->wire.error;
+        fail(connection, error != 0 ? error : ECONNRESET);
+    } else if (status == WEFT_ERR_MISMATCH) { /* another process has that address */
+        fail(connection, EACCES);
+    } else if (status != WEFT_AGAIN) {
+        fail(connection, status == WEFT_ERR_NO_MEMORY ? ENOMEM : EPROTO);
+    }
+}
+
+/* The socket is writable: connected, or failed. */
+static void begin_handshake(tcp_connection_t *connection)
+{
+    tcp_t *tcp = connection->peer->tcp;
+    const tcp_hello_t hello = {.to = connection->peer->rank,
+                               .index = (uint16_t)connection->index,
                                .sockets = (uint16_t)tcp->sockets,
-                               .probe = attempt->probe};
-    int problem = wefti_address_connected(attempt->source.fd);
+                               .probe = connection->probe};
+    int problem = wefti_address_connected(connection->source.fd);
     if (problem == EINPROGRESS) {
-        return false; /* an event of an earlier socket */
+        return; /* an event of an earlier socket */
     }
-    if (problem != 0) {
-        fail(tcp, attempt, problem);
-        return false;
+    connection->shake =
+        problem == 0 ? wefti_alloc(tcp->params.allocator, sizeof *connection->shake) : NULL;
+    if (connection->shake == NULL) {
+        fail(connection, problem != 0 ? problem : ENOMEM);
+        return;
     }
-    attempt->shake = wefti_alloc(tcp->params.allocator, sizeof *attempt->shake);
-    if (attempt->shake == NULL) {
-        fail(tcp, attempt, ENOMEM);
-        return false;
+    if (wefti_tcp_greet(tcp, connection->source.fd, &hello, connection->shake) < 0) {
+        connection->source.fd = -1; /* closed */
+        fail(connection, EAGAIN);
+        return;
     }
-    if (wefti_tcp_greet(tcp, attempt->source.fd, &hello, attempt->shake) < 0) {
-        attempt->source.fd = -1; /* closed */
-        fail(tcp, attempt, EAGAIN);
-        return false;
+    connection->step = TCP_GREET;
+    wefti_tcp_rewatch(tcp, &connection->source, EPOLLIN);
+    continue_handshake(connection);
+}
+
+static bool attempt_ready(tcp_t *tcp, tcp_source_t *source, uint32_t events)
+{
+    tcp_connection_t *connection = (tcp_connection_t *)source;
+    (void)tcp, (void)events;
+    if (connection->step == TCP_CONNECT) {
+        begin_handshake(connection);
+    } else {
+        continue_handshake(connection);
     }
-    attempt->step = STEP_GREET;
-    wefti_tcp_rewatch(tcp, &attempt->source, EPOLLIN);
     return true;
 }
 
-static void succeed(tcp_t *tcp, tcp_attempt_t *attempt)
+static void try_address(tcp_connection_t *connection)
 {
-    if (attempt->probe) { /* it lives */
-        wefti_tcp_attempt_end(tcp, attempt);
-        wefti_tcp_peer_settle(tcp, attempt->peer, false, NULL);
+    tcp_t *tcp = connection->peer->tcp;
+    const wefti_address_t *addresses[TCP_ADDRESSES_MAX];
+    uint32_t count =
+        wefti_tcp_candidates(tcp, connection->peer->rank, connection->index, addresses);
+    if (count == 0) {
+        fail(connection, ENETUNREACH);
         return;
     }
-    int fd = attempt->source.fd;
-    epoll_ctl(tcp->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
-    attempt->source.fd = -1;
-    wefti_tcp_attempt_end(tcp, attempt);
-    wefti_tcp_connected(tcp, attempt->peer, attempt->index, fd);
+    connection->remote = *addresses[connection->candidate % count];
+    connection->step = TCP_CONNECT;
+    connection->source.ready = attempt_ready;
+    if (wefti_address_connect(&connection->remote, &connection->source.fd) != WEFT_OK) {
+        fail(connection, errno);
+        return;
+    }
+    (void)wefti_tcp_socket_tune(tcp, connection->source.fd);
+    if (!wefti_tcp_watch(tcp, &connection->source, EPOLLOUT)) {
+        fail(connection, errno);
+        return;
+    }
+    set_until(connection, connection->probe ? PROBE_NS : STEP_NS);
 }
 
-static void continue_handshake(tcp_t *tcp, tcp_attempt_t *attempt)
+/* This address failed: the next one, after a pause when all were tried. */
+static void fail(tcp_connection_t *connection, int error)
 {
-    weft_status_t status = wefti_handshake_step(attempt->shake);
-    if (status == WEFT_AGAIN && attempt->step == STEP_GREET && !attempt->probe &&
-        wefti_handshake_committed(attempt->shake)) {
-        /* From here on the other end may have taken this connection: giving it up because the
-         * answer is late (either process was stopped, say) would be a broken link over there. */
-        attempt->step = STEP_WELCOME;
-        attempt->until_ns = attempt->give_up_ns;
-    } else if (status == WEFT_OK) {
-        succeed(tcp, attempt);
-    } else if (status == WEFT_ERR_STATE) {
-        pause_for(tcp, attempt, OTHER_WAY_NS);
-    } else if (status == WEFT_ERR_PEER_DIED) {
-        int error = attempt->shake->wire.error;
-        fail(tcp, attempt, error != 0 ? error : ECONNRESET);
-    } else if (status == WEFT_ERR_MISMATCH) { /* another process has that address */
-        fail(tcp, attempt, EACCES);
-    } else if (status != WEFT_AGAIN) {
-        fail(tcp, attempt, status == WEFT_ERR_NO_MEMORY ? ENOMEM : EPROTO);
+    const wefti_address_t *addresses[TCP_ADDRESSES_MAX];
+    uint32_t count = wefti_tcp_candidates(connection->peer->tcp, connection->peer->rank,
+                                          connection->index, addresses);
+    close_socket(connection);
+    connection->candidate++;
+    uint32_t rounds = count > 0 ? connection->candidate / count : 1;
+    bool refused = error == ECONNREFUSED; /* no process has that port any more */
+    if (count == 0 || wefti_now_ns() >= connection->give_up_ns ||
+        (connection->probe && (refused || rounds > 0))) {
+        give_up(connection, error);
+        return;
     }
-}
-
-void wefti_tcp_attempt_ready(tcp_t *tcp, tcp_attempt_t *attempt)
-{
-    if (attempt->source.fd >= 0 &&
-        (attempt->step != STEP_CONNECT || begin_handshake(tcp, attempt))) {
-        continue_handshake(tcp, attempt);
-    }
+    uint64_t pause = PAUSE_NS << (rounds < PAUSE_DOUBLINGS ? rounds : PAUSE_DOUBLINGS);
+    pause = pause < PAUSE_MAX_NS ? pause : PAUSE_MAX_NS;
+    pause_for(connection, connection->candidate % count == 0 ? pause : 0);
 }
 
 /* ---- all attempts ---- */
 
-bool wefti_tcp_attempt_yield(tcp_t *tcp, tcp_attempt_t *attempt)
+bool wefti_tcp_attempt_yield(tcp_connection_t *connection)
 {
-    if (attempt->step == STEP_WELCOME && tcp->params.rank < attempt->peer->rank) {
+    const tcp_peer_t *peer = connection->peer;
+    if (connection->step == TCP_WELCOME && peer->tcp->params.rank < peer->rank) {
         return false;
     }
-    wefti_tcp_attempt_end(tcp, attempt);
+    wefti_tcp_attempt_end(connection);
     return true;
 }
 
-void wefti_tcp_connect_peer(tcp_t *tcp, tcp_peer_t *peer, bool probe)
+void wefti_tcp_connect_peer(tcp_peer_t *peer, bool probe)
 {
+    tcp_t *tcp = peer->tcp;
     uint64_t timeout_ns = tcp->params.settings->connect_timeout_ns;
     for (uint32_t i = 0; i < (probe ? 1 : tcp->sockets); i++) {
-        tcp_attempt_t *attempt = &peer->attempts[i];
-        if (attempt->step != STEP_NONE || peer->connections[i].hears) {
+        tcp_connection_t *connection = &peer->connections[i];
+        if (connection->step != TCP_IDLE) {
             continue;
         }
-        attempt->source = (tcp_source_t){TCP_SOURCE_ATTEMPT, -1};
-        attempt->peer = peer;
-        attempt->index = i;
-        attempt->candidate = 0;
-        attempt->probe = probe;
-        attempt->give_up_ns = timeout_ns != 0 ? wefti_now_ns() + timeout_ns : UINT64_MAX;
-        attempt->step = STEP_PAUSE;
+        connection->candidate = 0;
+        connection->probe = probe;
+        connection->give_up_ns = timeout_ns != 0 ? wefti_now_ns() + timeout_ns : UINT64_MAX;
+        connection->step = TCP_PAUSE;
         tcp->attempt_count++;
-        go(tcp, attempt);
+        try_address(connection);
     }
 }
 
 void wefti_tcp_attempts_expire(tcp_t *tcp, uint64_t now_ns, uint64_t *next_ns)
 {
-    for (uint32_t r = 0; r < tcp->params.world_size && tcp->attempt_count > 0; r++) {
-        tcp_peer_t *peer = atomic_load_explicit(&tcp->peers[r], memory_order_acquire);
-        for (uint32_t i = 0; peer != NULL && i < tcp->sockets; i++) {
-            tcp_attempt_t *attempt = &peer->attempts[i];
-            if (attempt->step == STEP_PAUSE && attempt->until_ns <= now_ns) {
-                go(tcp, attempt);
-            } else if (attempt->step != STEP_NONE && attempt->until_ns <= now_ns) {
-                fail(tcp, attempt, ETIMEDOUT);
+    tcp_peer_t *peer = tcp->attempt_count > 0 ? wefti_tcp_peers(tcp) : NULL;
+    for (; peer != NULL; peer = peer->next) {
+        for (uint32_t i = 0; i < tcp->sockets; i++) {
+            tcp_connection_t *connection = &peer->connections[i];
+            if (connection->step == TCP_PAUSE && connection->until_ns <= now_ns) {
+                try_address(connection);
+            } else if (is_trying(connection) && connection->until_ns <= now_ns) {
+                fail(connection, ETIMEDOUT);
             }
-            if (attempt->step != STEP_NONE && attempt->until_ns < *next_ns) {
-                *next_ns = attempt->until_ns;
+            if (is_trying(connection) && connection->until_ns < *next_ns) {
+                *next_ns = connection->until_ns;
             }
         }
     }
 }
 
-bool wefti_tcp_connectable(tcp_peer_t *peer, uint32_t index)
+bool wefti_tcp_connectable(tcp_connection_t *connection)
 {
+    tcp_peer_t *peer = connection->peer;
     pthread_mutex_lock(&peer->lock);
-    bool good = (peer->state == TCP_PEER_IDLE || peer->state == TCP_PEER_LINKED) &&
-                !peer->connections[index].ready && !peer->connections[index].hears;
+    bool good = peer->state == TCP_PEER_IDLE || peer->state == TCP_PEER_LINKED;
     pthread_mutex_unlock(&peer->lock);
-    return good;
+    return good && connection->step != TCP_UP;
 }
 
-void wefti_tcp_connected(tcp_t *tcp, tcp_peer_t *peer, uint32_t index, int fd)
+void wefti_tcp_connected(tcp_connection_t *connection, int fd)
 {
-    tcp_connection_t *connection = &peer->connections[index];
-    if (!wefti_tcp_connectable(peer, index)) {
-        close(fd);
+    tcp_peer_t *peer = connection->peer;
+    tcp_t *tcp = peer->tcp;
+    if (connection->in == NULL) {
+        connection->in = wefti_alloc(tcp->params.allocator, TCP_IN_BYTES);
+    }
+    connection->source = (tcp_source_t){fd, wefti_tcp_connection_ready};
+    if (connection->in == NULL) {
+        wefti_tcp_peer_disconnect(peer, TCP_PEER_BROKEN);
+        wefti_tcp_peer_report(peer, false, "out of memory: cannot allocate a receive buffer");
         return;
     }
     if (tcp->params.heard != NULL) {
         tcp->params.heard(tcp->params.owner, peer->rank);
     }
     pthread_mutex_lock(&peer->lock);
-    if (connection->in == NULL) {
-        connection->in = wefti_alloc(tcp->params.allocator, TCP_IN_BYTES);
-    }
-    connection->source = (tcp_source_t){TCP_SOURCE_CONNECTION, fd};
-    bool good = connection->in != NULL && wefti_tcp_watch(tcp, &connection->source, EPOLLIN);
-    if (good) {
-        wefti_address_local(fd, &connection->local);
-        wefti_address_peer(fd, &connection->remote);
-        peer->state = TCP_PEER_LINKED;
-        connection->ready = true;
-        connection->hears = true;
-        (void)wefti_tcp_send_queued(connection);
-    } else {
-        wefti_tcp_source_close(tcp, &connection->source);
-    }
+    wefti_tcp_rewatch(tcp, &connection->source, EPOLLIN);
+    wefti_address_local(fd, &connection->local);
+    wefti_address_peer(fd, &connection->remote);
+    peer->state = TCP_PEER_LINKED;
+    connection->step = TCP_UP;
+    connection->ready = true;
+    (void)wefti_tcp_send_queued(connection);
     pthread_mutex_unlock(&peer->lock);
-    if (!good) {
-        wefti_tcp_peer_disconnect(peer, TCP_PEER_BROKEN);
-        wefti_tcp_peer_settle(tcp, peer, false, "no memory for a connection");
-    }
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Frames in. A small buffer takes headers and small puts, many with one call; what a large put has
- * left goes straight to its place in the region, and what follows it into the buffer with the same
- * call.
+ * Frames in. A small buffer takes headers and small puts, many with one call. The rest of a large
+ * put goes straight to its place in the region, and the bytes that follow it into the buffer with
+ * the same call.
  *
  * A signal whose lane has stripes on other connections stops its own connection until they have
- * come. That cannot go in circles: everything was queued in one order, and a signal waits for what
- * was queued before it only.
+ * arrived. That cannot form a cycle: all frames were queued in one order, and a signal waits only
+ * for earlier ones.
  */
 #include "transport/tcp/tcp.h"
 
@@ -17,7 +17,7 @@
 
 #include "transport/endpoint.h"
 
-#define CALLS_AT_ONCE 4u        /* then others have their turn */
+#define CALLS_AT_ONCE 4u        /* of one connection; then others have their turn */
 #define DIRECT_AT_ONCE 1048576u /* bytes of one call */
 
 /* ---- what frames do ---- */
@@ -25,10 +25,10 @@
 static void put_landed(tcp_connection_t *connection)
 {
     tcp_peer_t *peer = connection->peer;
-    if (connection->into_kind == TCP_STRIPE) {
-        peer->stripes_landed[connection->into_lane][connection->index]++;
+    if (connection->put.kind == TCP_STRIPE) {
+        peer->stripes_landed[connection->put.lane][connection->index]++;
     }
-    atomic_fetch_add_explicit(&peer->bytes_received, connection->into_size, memory_order_relaxed);
+    atomic_fetch_add_explicit(&peer->bytes_received, connection->put.size, memory_order_relaxed);
     atomic_fetch_add_explicit(&peer->messages_received, 1, memory_order_relaxed);
 }
 
@@ -60,12 +60,12 @@ static bool stripes_are_here(const tcp_connection_t *connection, uint32_t lane,
     return true;
 }
 
-static void say_back(tcp_connection_t *connection, uint64_t mark)
+static void return_mark(tcp_connection_t *connection, uint64_t mark)
 {
     tcp_peer_t *peer = connection->peer;
-    tcp_frame_t frame = {.kind = TCP_MARKED, .offset = mark};
+    const tcp_frame_t frame = {.kind = TCP_MARKED, .offset = mark};
     pthread_mutex_lock(&peer->lock);
-    if (wefti_tcp_queue_frame(connection, &frame, NULL, 0) == WEFT_OK && !connection->blocked) {
+    if (wefti_tcp_queue_frame(connection, &frame, NULL, 0) && !connection->blocked) {
         (void)wefti_tcp_send_queued(connection);
     }
     pthread_mutex_unlock(&peer->lock);
@@ -83,10 +83,10 @@ static void marked(tcp_connection_t *connection, uint64_t mark)
 }
 
 typedef enum tcp_outcome {
-    OUTCOME_DONE,  /* used bytes are behind us */
-    OUTCOME_MORE,  /* the frame is not whole yet */
+    OUTCOME_DONE,
+    OUTCOME_MORE,  /* the frame is incomplete */
     OUTCOME_PAUSE, /* it waits for other connections */
-    OUTCOME_WRONG, /* no rank says that */
+    OUTCOME_WRONG, /* no rank sends such a frame */
     OUTCOME_BYE,
 } tcp_outcome_t;
 
@@ -94,16 +94,14 @@ typedef enum tcp_outcome {
 static tcp_outcome_t begin_put(tcp_connection_t *connection, const tcp_frame_t *frame)
 {
     tcp_t *tcp = connection->peer->tcp;
-    /* acquire: memory that is counted is there */
+    /* acquire: the memory exists */
     size_t limit = atomic_load_explicit(&tcp->region_bytes, memory_order_acquire);
     if (frame->size == 0 || frame->offset > limit || frame->size > limit - frame->offset) {
         return OUTCOME_WRONG;
     }
     connection->into = tcp->base + frame->offset;
     connection->into_bytes = frame->size;
-    connection->into_size = frame->size;
-    connection->into_kind = frame->kind;
-    connection->into_lane = frame->lane;
+    connection->put = *frame;
     return OUTCOME_DONE;
 }
 
@@ -124,7 +122,7 @@ static tcp_outcome_t do_signal(tcp_connection_t *connection, const tcp_frame_t *
     return OUTCOME_DONE;
 }
 
-/* The frame at the front of have bytes; *out_used: what it takes of them. */
+/* Executes the frame at the front of have bytes; *out_used: how many it has. */
 static tcp_outcome_t do_frame(tcp_connection_t *connection, const uint8_t *at, size_t have,
                               size_t *out_used)
 {
@@ -148,7 +146,7 @@ static tcp_outcome_t do_frame(tcp_connection_t *connection, const uint8_t *at, s
         *out_used += counts;
         return have < *out_used ? OUTCOME_MORE : do_signal(connection, &frame, at + sizeof frame);
     case TCP_MARK:
-        say_back(connection, frame.offset);
+        return_mark(connection, frame.offset);
         return OUTCOME_DONE;
     case TCP_MARKED:
         marked(connection, frame.offset);
@@ -162,21 +160,27 @@ static tcp_outcome_t do_frame(tcp_connection_t *connection, const uint8_t *at, s
 
 /* ---- bytes ---- */
 
-/* What the buffer has of the put that is coming in. */
-static void take_into(tcp_connection_t *connection)
+/* Bytes of the put have arrived at its destination. */
+static void advance_put(tcp_connection_t *connection, size_t bytes)
 {
-    size_t have = connection->in_to - connection->in_from;
-    size_t now = have < connection->into_bytes ? have : connection->into_bytes;
-    memcpy(connection->into, connection->in + connection->in_from, now);
-    connection->in_from += now;
-    connection->into += now;
-    connection->into_bytes -= now;
+    connection->into += bytes;
+    connection->into_bytes -= bytes;
     if (connection->into_bytes == 0) {
         put_landed(connection);
     }
 }
 
-/* Everything that the buffer holds. False: the connection is over. */
+/* Copies the bytes of the put that are in the buffer. */
+static void copy_put(tcp_connection_t *connection)
+{
+    size_t have = connection->in_to - connection->in_from;
+    size_t now = have < connection->into_bytes ? have : connection->into_bytes;
+    memcpy(connection->into, connection->in + connection->in_from, now);
+    connection->in_from += now;
+    advance_put(connection, now);
+}
+
+/* Executes the frames in the buffer. False: the connection has ended. */
 static bool parse(tcp_connection_t *connection)
 {
     tcp_outcome_t outcome = OUTCOME_DONE;
@@ -187,7 +191,7 @@ static bool parse(tcp_connection_t *connection)
         if (outcome == OUTCOME_DONE) {
             connection->in_from += used;
             if (connection->into_bytes > 0) {
-                take_into(connection);
+                copy_put(connection);
             }
         }
     }
@@ -201,7 +205,7 @@ static bool parse(tcp_connection_t *connection)
         connection->in_from = 0;
     }
     if (outcome == OUTCOME_WRONG) {
-        wefti_tcp_connection_broken(connection, 0, "a message that no rank sends");
+        wefti_tcp_connection_broken(connection, 0, "protocol error: invalid frame");
     } else if (outcome == OUTCOME_BYE) {
         const wefti_link_params_t *params = &connection->peer->tcp->params;
         wefti_tcp_peer_disconnect(connection->peer, TCP_PEER_LEFT);
@@ -212,7 +216,7 @@ static bool parse(tcp_connection_t *connection)
     return outcome != OUTCOME_WRONG && outcome != OUTCOME_BYE;
 }
 
-/* One call; out_wanted: what it would have taken. */
+/* One call; *out_wanted: the room it had. */
 static ssize_t receive_once(tcp_connection_t *connection, size_t *out_wanted)
 {
     struct iovec iov[2];
@@ -236,25 +240,11 @@ static ssize_t receive_once(tcp_connection_t *connection, size_t *out_wanted)
     return recvmsg(connection->source.fd, &message, MSG_DONTWAIT);
 }
 
-/* got bytes have come where receive_once asked for them. */
-static void account(tcp_connection_t *connection, size_t got)
-{
-    if (connection->into_bytes > 0) {
-        size_t direct = got < connection->into_bytes ? got : connection->into_bytes;
-        connection->into += direct;
-        connection->into_bytes -= direct;
-        got -= direct;
-        if (connection->into_bytes == 0) {
-            put_landed(connection);
-        }
-    }
-    connection->in_to += got;
-}
-
 bool wefti_tcp_receive(tcp_connection_t *connection)
 {
     bool moved = false;
-    for (uint32_t i = 0; i < CALLS_AT_ONCE && connection->hears && !connection->paused; i++) {
+    for (uint32_t i = 0; i < CALLS_AT_ONCE && connection->step == TCP_UP && !connection->paused;
+         i++) {
         size_t wanted;
         ssize_t got = receive_once(connection, &wanted);
         if (got < 0 && errno == EINTR) {
@@ -265,11 +255,15 @@ bool wefti_tcp_receive(tcp_connection_t *connection)
         }
         if (got <= 0) {
             wefti_tcp_connection_broken(connection, got < 0 ? errno : 0,
-                                        got < 0 ? NULL : "the other side closed it");
+                                        got < 0 ? NULL : "connection closed by the peer");
             return true;
         }
         moved = true;
-        account(connection, (size_t)got);
+        size_t direct = (size_t)got < connection->into_bytes ? (size_t)got : connection->into_bytes;
+        if (direct > 0) {
+            advance_put(connection, direct);
+        }
+        connection->in_to += (size_t)got - direct;
         if (!parse(connection) || (size_t)got < wanted) {
             return true;
         }
@@ -277,11 +271,33 @@ bool wefti_tcp_receive(tcp_connection_t *connection)
     return moved;
 }
 
-bool wefti_tcp_receive_resume(tcp_connection_t *connection)
+bool wefti_tcp_connection_ready(tcp_t *tcp, tcp_source_t *source, uint32_t events)
 {
-    if (!connection->paused || !parse(connection) || connection->paused) {
-        return false;
+    tcp_connection_t *connection = (tcp_connection_t *)source;
+    bool moved = false;
+    if ((events & EPOLLOUT) != 0) {
+        pthread_mutex_lock(&connection->peer->lock);
+        moved = connection->ready && wefti_tcp_send_queued(connection);
+        pthread_mutex_unlock(&connection->peer->lock);
     }
-    (void)wefti_tcp_receive(connection);
-    return true;
+    if ((events & ~(uint32_t)EPOLLOUT) != 0 && wefti_tcp_receive(connection)) {
+        tcp->favourite = connection->step == TCP_UP ? connection : NULL;
+        moved = true;
+    }
+    return moved;
+}
+
+bool wefti_tcp_receive_resume(tcp_t *tcp)
+{
+    bool moved = false;
+    for (tcp_peer_t *peer = wefti_tcp_peers(tcp); peer != NULL; peer = peer->next) {
+        for (uint32_t i = 0; i < tcp->sockets; i++) {
+            tcp_connection_t *connection = &peer->connections[i];
+            if (connection->paused && parse(connection) && !connection->paused) {
+                (void)wefti_tcp_receive(connection);
+                moved = true;
+            }
+        }
+    }
+    return moved;
 }

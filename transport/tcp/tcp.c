@@ -7,14 +7,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "runtime/base/error.h"
 
 #define EVENTS_AT_ONCE 32
-#define FAULTS_AT_ONCE 4
 #define LOOK_AROUND 16u /* polls of the favourite connection between looks at the others */
 
 /* ---- descriptors ---- */
@@ -34,8 +32,8 @@ void wefti_tcp_rewatch(tcp_t *tcp, tcp_source_t *source, uint32_t events)
 }
 
 /*
- * Out of the epoll set first: close alone leaves a descriptor there for as long as a forked child
- * has a copy of it, and events would name a source that is gone.
+ * Removed from the epoll set first: close alone leaves a descriptor there for as long as a forked
+ * child has a copy of it, and events would name a source that is freed.
  */
 void wefti_tcp_source_close(tcp_t *tcp, tcp_source_t *source)
 {
@@ -46,11 +44,10 @@ void wefti_tcp_source_close(tcp_t *tcp, tcp_source_t *source)
     }
 }
 
-void wefti_tcp_ring(tcp_t *tcp)
+void wefti_tcp_call(tcp_t *tcp)
 {
-    uint64_t one = 1;
-    ssize_t sent = write(tcp->bell.fd, &one, sizeof one);
-    (void)sent; /* full: it rings already */
+    /* sequentially consistent, as in arm: a thread that is about to sleep sees it or is woken */
+    atomic_store_explicit(&tcp->attention, true, memory_order_seq_cst);
     if (tcp->params.wake != NULL) {
         tcp->params.wake(tcp->params.owner);
     }
@@ -67,85 +64,22 @@ void wefti_tcp_timer(tcp_t *tcp, uint64_t at_ns)
     (void)timerfd_settime(tcp->timer.fd, TFD_TIMER_ABSTIME, &at, NULL);
 }
 
-static void on_timer(tcp_t *tcp)
+static bool timer_ready(tcp_t *tcp, tcp_source_t *source, uint32_t events)
 {
-    uint64_t next = UINT64_MAX, rings;
-    ssize_t got = read(tcp->timer.fd, &rings, sizeof rings);
+    uint64_t next = UINT64_MAX, expirations, now = wefti_now_ns();
+    (void)events;
+    ssize_t got = read(source->fd, &expirations, sizeof expirations);
     (void)got;
-    uint64_t now = wefti_now_ns();
     tcp->timer_ns = 0;
-    wefti_tcp_strangers_expire(tcp, now, &next);
+    wefti_tcp_pending_expire(tcp, now, &next);
     wefti_tcp_attempts_expire(tcp, now, &next);
     if (next != UINT64_MAX) {
         wefti_tcp_timer(tcp, next);
     }
-}
-
-static void on_bell(tcp_t *tcp)
-{
-    uint64_t rings;
-    ssize_t got = read(tcp->bell.fd, &rings, sizeof rings);
-    (void)got;
-    pthread_mutex_lock(&tcp->list_lock);
-    tcp_peer_t *peer = tcp->wanted;
-    tcp->wanted = NULL;
-    pthread_mutex_unlock(&tcp->list_lock);
-    while (peer != NULL) {
-        tcp_peer_t *next = peer->next_wanted;
-        pthread_mutex_lock(&peer->lock);
-        bool linked = peer->state == TCP_PEER_LINKED;
-        pthread_mutex_unlock(&peer->lock);
-        if (linked) {
-            wefti_tcp_connect_peer(tcp, peer, false);
-        }
-        peer = next;
-    }
+    return true;
 }
 
 /* ---- progress ---- */
-
-static bool on_connection(tcp_t *tcp, tcp_connection_t *connection, uint32_t events)
-{
-    bool moved = false;
-    if ((events & EPOLLOUT) != 0) {
-        pthread_mutex_lock(&connection->peer->lock);
-        moved = connection->ready && wefti_tcp_send_queued(connection);
-        pthread_mutex_unlock(&connection->peer->lock);
-    }
-    if ((events & ~(uint32_t)EPOLLOUT) != 0 && wefti_tcp_receive(connection)) {
-        tcp->favourite = connection->hears ? connection : NULL;
-        moved = true;
-    }
-    return moved;
-}
-
-static bool on_event(tcp_t *tcp, const struct epoll_event *event)
-{
-    tcp_source_t *source = event->data.ptr;
-    if (source->fd < 0) {
-        return false; /* closed by an event before it */
-    }
-    switch (source->kind) {
-    case TCP_SOURCE_CONNECTION:
-        return on_connection(tcp, (tcp_connection_t *)source, event->events);
-    case TCP_SOURCE_LISTENER:
-        wefti_tcp_listener_ready(tcp, source);
-        break;
-    case TCP_SOURCE_STRANGER:
-        wefti_tcp_stranger_ready(tcp, (tcp_stranger_t *)source);
-        break;
-    case TCP_SOURCE_ATTEMPT:
-        wefti_tcp_attempt_ready(tcp, (tcp_attempt_t *)source);
-        break;
-    case TCP_SOURCE_BELL:
-        on_bell(tcp);
-        break;
-    case TCP_SOURCE_TIMER:
-        on_timer(tcp);
-        break;
-    }
-    return true;
-}
 
 static bool look_around(tcp_t *tcp)
 {
@@ -153,79 +87,82 @@ static bool look_around(tcp_t *tcp)
     bool moved = false;
     int count = epoll_wait(tcp->epoll_fd, events, EVENTS_AT_ONCE, 0);
     for (int i = 0; i < count; i++) {
-        moved = on_event(tcp, &events[i]) || moved;
+        tcp_source_t *source = events[i].data.ptr;
+        if (source->fd >= 0) { /* not closed by an event before it */
+            moved = source->ready(tcp, source, events[i].events) || moved;
+        }
     }
-    wefti_tcp_strangers_free(tcp);
+    wefti_tcp_pending_free(tcp);
     return moved;
 }
 
-static bool resume_paused(tcp_t *tcp)
+/* Connects to peers to which something is queued, and ends connections whose sender saw an error. */
+static void give_attention(tcp_t *tcp)
 {
-    bool moved = false;
-    for (uint32_t r = 0; r < tcp->params.world_size && tcp->paused_count > 0; r++) {
-        tcp_peer_t *peer = atomic_load_explicit(&tcp->peers[r], memory_order_acquire);
-        for (uint32_t i = 0; peer != NULL && i < tcp->sockets; i++) {
-            moved = wefti_tcp_receive_resume(&peer->connections[i]) || moved;
+    if (!atomic_load_explicit(&tcp->attention, memory_order_relaxed) ||
+        !atomic_exchange_explicit(&tcp->attention, false, memory_order_acquire)) {
+        return;
+    }
+    for (tcp_peer_t *peer = wefti_tcp_peers(tcp); peer != NULL; peer = peer->next) {
+        tcp_connection_t *failed = NULL;
+        int error = 0;
+        pthread_mutex_lock(&peer->lock);
+        bool connect = peer->wanted && peer->state == TCP_PEER_LINKED;
+        for (uint32_t i = 0; i < tcp->sockets && failed == NULL; i++) {
+            error = peer->connections[i].send_errno;
+            failed = error != 0 ? &peer->connections[i] : NULL;
+        }
+        pthread_mutex_unlock(&peer->lock);
+        if (failed == NULL && connect) {
+            wefti_tcp_connect_peer(peer, false);
+        }
+        if (error == EPIPE || error == ECONNRESET) { /* a goodbye may have arrived before */
+            while (wefti_tcp_receive(failed)) {
+            }
+        }
+        if (failed != NULL) {
+            wefti_tcp_connection_broken(failed, error, NULL);
         }
     }
-    return moved;
 }
 
-typedef struct tcp_fault {
-    uint32_t rank;
-    bool died;
-    char text[240];
-} tcp_fault_t;
-
-/* Some of the faults to be reported; those that stay are for the next time. */
-static uint32_t take_faults(tcp_t *tcp, tcp_fault_t *faults)
+/* A peer whose broken link is to be reported, or NULL. */
+static tcp_peer_t *take_fault(tcp_t *tcp)
 {
-    uint32_t count = 0;
-    tcp->fault_pending = false;
-    for (uint32_t r = 0; r < tcp->params.world_size; r++) {
-        tcp_peer_t *peer = atomic_load_explicit(&tcp->peers[r], memory_order_acquire);
-        if (peer == NULL || !peer->fault_pending) {
-            continue;
-        }
-        if (count == FAULTS_AT_ONCE) {
-            tcp->fault_pending = true;
-            break;
-        }
+    tcp_peer_t *peer = tcp->fault_pending ? wefti_tcp_peers(tcp) : NULL;
+    while (peer != NULL && !peer->fault_pending) {
+        peer = peer->next;
+    }
+    tcp->fault_pending = peer != NULL;
+    if (peer != NULL) {
         peer->fault_pending = false;
-        faults[count].rank = r;
-        faults[count].died = peer->died;
-        memcpy(faults[count++].text, peer->fault, sizeof faults[0].text);
     }
-    return count;
+    return peer;
 }
 
 static bool tcp_progress(void *driver)
 {
     tcp_t *tcp = driver;
-    tcp_fault_t faults[FAULTS_AT_ONCE];
-    uint32_t fault_count = 0;
     bool moved = wefti_tcp_send_held(tcp);
-    /* acquire and release: what the last one in here did */
+    /* acquire and release: everything that is guarded by busy */
     if (atomic_exchange_explicit(&tcp->busy, true, memory_order_acquire)) {
         return moved;
     }
     bool received = tcp->favourite != NULL && wefti_tcp_receive(tcp->favourite);
-    /* where one connection has all there is, looking at it alone is half the work */
+    /* where one connection has all the data, looking at it alone is half the work */
     if (tcp->favourite == NULL || (++tcp->polls & (received ? LOOK_AROUND - 1 : 1)) == 0) {
         received = look_around(tcp) || received;
     }
     if (tcp->paused_count > 0) {
-        received = resume_paused(tcp) || received;
+        received = wefti_tcp_receive_resume(tcp) || received;
     }
-    wefti_tcp_faults_look(tcp);
-    if (tcp->fault_pending) {
-        fault_count = take_faults(tcp, faults);
-    }
+    give_attention(tcp);
+    const tcp_peer_t *faulty = take_fault(tcp);
     atomic_store_explicit(&tcp->busy, false, memory_order_release);
-    for (uint32_t i = 0; i < fault_count; i++) {
-        tcp->params.broken(tcp->params.owner, faults[i].rank, faults[i].died, faults[i].text);
+    if (faulty != NULL) { /* what is said of it does not change any more */
+        tcp->params.broken(tcp->params.owner, faulty->rank, faulty->died, faulty->fault);
     }
-    return moved || received || fault_count > 0;
+    return moved || received || faulty != NULL;
 }
 
 static int tcp_poll_fd(void *driver)
@@ -235,10 +172,12 @@ static int tcp_poll_fd(void *driver)
 
 static bool tcp_arm(void *driver)
 {
-    return !wefti_tcp_send_held(driver);
+    tcp_t *tcp = driver;
+    return !wefti_tcp_send_held(tcp) &&
+           !atomic_load_explicit(&tcp->attention, memory_order_seq_cst);
 }
 
-/* Until whoever is in progress is out of it, which is soon. */
+/* Waits for the thread that is in progress, which is brief. */
 static void enter(tcp_t *tcp)
 {
     while (atomic_exchange_explicit(&tcp->busy, true, memory_order_acquire)) {
@@ -253,40 +192,24 @@ static void leave(tcp_t *tcp)
 
 /* ---- peers ---- */
 
-static void peer_free(tcp_t *tcp, tcp_peer_t *peer)
-{
-    const weft_allocator_t *allocator = tcp->params.allocator;
-    if (peer == NULL) {
-        return;
-    }
-    wefti_free(allocator, peer->stripes_sent);
-    wefti_free(allocator, peer->stripes_landed);
-    wefti_free(allocator, peer);
-}
-
 static tcp_peer_t *peer_make(tcp_t *tcp, uint32_t rank)
 {
-    const weft_allocator_t *allocator = tcp->params.allocator;
-    tcp_peer_t *peer = wefti_alloc(allocator, sizeof *peer);
+    tcp_peer_t *peer = wefti_alloc(tcp->params.allocator, sizeof *peer);
     if (peer == NULL) {
         return NULL;
     }
     peer->tcp = tcp;
     peer->rank = rank;
-    peer->stripes_sent = wefti_alloc(allocator, WEFTI_LINK_LANES * sizeof *peer->stripes_sent);
-    peer->stripes_landed = wefti_alloc(allocator, WEFTI_LINK_LANES * sizeof *peer->stripes_landed);
-    if (peer->stripes_sent == NULL || peer->stripes_landed == NULL) {
-        peer_free(tcp, peer);
-        return NULL;
-    }
     for (uint32_t i = 0; i < TCP_SOCKETS_MAX; i++) {
-        peer->attempts[i].source.fd = -1;
-        peer->attempts[i].peer = peer;
         peer->connections[i].source.fd = -1;
         peer->connections[i].peer = peer;
         peer->connections[i].index = i;
     }
     pthread_mutex_init(&peer->lock, NULL);
+    peer->next = atomic_load_explicit(&tcp->last_made, memory_order_relaxed);
+    /* release: what is in it */
+    atomic_store_explicit(&tcp->last_made, peer, memory_order_release);
+    atomic_store_explicit(&tcp->peers[rank], peer, memory_order_release);
     return peer;
 }
 
@@ -301,7 +224,6 @@ tcp_peer_t *wefti_tcp_peer(tcp_t *tcp, uint32_t rank)
     peer = atomic_load_explicit(&tcp->peers[rank], memory_order_relaxed);
     if (peer == NULL) {
         peer = peer_make(tcp, rank);
-        atomic_store_explicit(&tcp->peers[rank], peer, memory_order_release);
     }
     pthread_mutex_unlock(&tcp->make_lock);
     return peer;
@@ -319,10 +241,7 @@ static void tcp_drop(void *driver, uint32_t rank)
 {
     tcp_t *tcp = driver;
     enter(tcp);
-    tcp_peer_t *peer = atomic_load_explicit(&tcp->peers[rank], memory_order_acquire);
-    if (peer == NULL) {
-        peer = wefti_tcp_peer(tcp, rank); /* so that nobody connects by that name */
-    }
+    tcp_peer_t *peer = wefti_tcp_peer(tcp, rank); /* made if missing: it must not connect later */
     if (peer != NULL && !has_left(peer)) {
         wefti_tcp_peer_disconnect(peer, TCP_PEER_FORGOTTEN);
     }
@@ -331,78 +250,67 @@ static void tcp_drop(void *driver, uint32_t rank)
 
 /* ---- opening ---- */
 
-static bool open_source(tcp_t *tcp, tcp_source_t *source, tcp_source_kind_t kind, int fd)
-{
-    *source = (tcp_source_t){kind, fd};
-    return fd >= 0 && wefti_tcp_watch(tcp, source, EPOLLIN);
-}
-
 static void tcp_close(void *driver, bool forked);
 
-static weft_status_t tcp_open(const wefti_link_params_t *params, void **out_driver, void *out_card)
+static weft_status_t open_all(tcp_t *tcp)
 {
-    weft_status_t status;
-    *out_driver = NULL;
-    tcp_t *tcp = wefti_alloc(params->allocator, sizeof *tcp);
-    if (tcp == NULL) {
-        return WEFT_ERR_NO_MEMORY;
+    const wefti_link_params_t *params = &tcp->params;
+    tcp->peers = wefti_alloc(params->allocator, params->world_size * sizeof *tcp->peers);
+    WEFT_RETURN_IF_NO_MEMORY(tcp->peers);
+    tcp->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    tcp->timer.fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    tcp->timer.ready = timer_ready;
+    if (tcp->epoll_fd < 0 || tcp->timer.fd < 0 || !wefti_tcp_watch(tcp, &tcp->timer, EPOLLIN)) {
+        return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "tcp: cannot create descriptors");
     }
+    WEFT_RETURN_IF_ERROR(wefti_tcp_addresses_find(tcp));
+    wefti_tcp_network_name(tcp->own.network);
+    return wefti_tcp_listen(tcp);
+}
+
+static weft_status_t tcp_open(const wefti_link_params_t *params, void **out_driver,
+                              void *out_address)
+{
+    tcp_t *tcp = wefti_alloc(params->allocator, sizeof *tcp);
+    *out_driver = NULL;
+    WEFT_RETURN_IF_NO_MEMORY(tcp);
     tcp->params = *params;
-    tcp->sockets = params->settings->sockets;
-    tcp->sockets = tcp->sockets < 1 ? 1 : tcp->sockets;
+    tcp->sockets = params->settings->sockets < 1 ? 1 : params->settings->sockets;
     tcp->sockets = tcp->sockets > TCP_SOCKETS_MAX ? TCP_SOCKETS_MAX : tcp->sockets;
-    tcp->card.sockets = tcp->sockets;
-    tcp->bell.fd = tcp->timer.fd = -1;
+    tcp->own.sockets = tcp->sockets;
+    tcp->epoll_fd = tcp->timer.fd = -1;
     for (uint32_t i = 0; i < TCP_ADDRESSES_MAX; i++) {
         tcp->listeners[i].fd = -1;
     }
     pthread_mutex_init(&tcp->make_lock, NULL);
-    pthread_mutex_init(&tcp->list_lock, NULL);
-    tcp->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    tcp->peers = wefti_alloc(params->allocator, params->world_size * sizeof *tcp->peers);
-    if (tcp->peers == NULL) {
-        status = WEFT_ERR_NO_MEMORY;
-        goto fail;
+    weft_status_t status = open_all(tcp);
+    if (status < 0) {
+        tcp_close(tcp, false);
+        return status;
     }
-    if (tcp->epoll_fd < 0 ||
-        !open_source(tcp, &tcp->bell, TCP_SOURCE_BELL, eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) ||
-        !open_source(tcp, &tcp->timer, TCP_SOURCE_TIMER,
-                     timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC))) {
-        status = wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "tcp: cannot create descriptors");
-        goto fail;
-    }
-    WEFT_TRY(status, wefti_tcp_congestion_check(params->settings), fail);
-    WEFT_TRY(status, wefti_tcp_addresses_find(tcp), fail);
-    WEFT_TRY(status, wefti_tcp_listen(tcp), fail);
-    wefti_tcp_network_name(tcp->card.network);
-    memcpy(out_card, &tcp->card, sizeof tcp->card);
+    memcpy(out_address, &tcp->own, sizeof tcp->own);
     *out_driver = tcp;
     return WEFT_OK;
-fail:
-    tcp_close(tcp, false);
-    return status;
 }
 
-static weft_status_t tcp_join(void *driver, const uint8_t *cards, const bool *peers)
+static weft_status_t tcp_join(void *driver, const uint8_t *addresses, const bool *peers)
 {
     tcp_t *tcp = driver;
-    size_t bytes = tcp->params.world_size * sizeof *tcp->cards;
+    size_t bytes = tcp->params.world_size * sizeof *tcp->addresses;
     enter(tcp);
-    if (tcp->cards == NULL) {
-        tcp->cards = wefti_alloc(tcp->params.allocator, bytes);
+    if (tcp->addresses == NULL) {
+        tcp->addresses = wefti_alloc(tcp->params.allocator, bytes);
     }
-    if (tcp->cards != NULL) {
-        memcpy(tcp->cards, cards, bytes);
+    if (tcp->addresses != NULL) {
+        memcpy(tcp->addresses, addresses, bytes);
     }
     leave(tcp);
-    if (tcp->cards == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(tcp->addresses);
     for (uint32_t r = 0; r < tcp->params.world_size; r++) {
-        if (peers[r] && tcp->cards[r].sockets != tcp->sockets) {
+        if (peers[r] && tcp->addresses[r].sockets != tcp->sockets) {
             return wefti_error(WEFT_ERR_MISMATCH,
                                "WEFT_SOCKETS differs: %u on rank %u, %u on rank %u", tcp->sockets,
-                               tcp->params.rank, tcp->cards[r].sockets, r);
+                               tcp->params.rank, tcp->addresses[r].sockets, r);
         }
     }
     return WEFT_OK;
@@ -434,7 +342,7 @@ static weft_status_t tcp_grow(void *driver, uint8_t *base, size_t from, size_t t
     if (tcp->base != base) { /* the first time only: others read it */
         tcp->base = base;
     }
-    /* release: base and the memory are there for whoever sees the size */
+    /* release: base and the memory, for threads that see the size */
     atomic_store_explicit(&tcp->region_bytes, to, memory_order_release);
     return WEFT_OK;
 }
@@ -446,13 +354,13 @@ static weft_status_t tcp_grown(void *driver, const uint8_t *keys)
     return WEFT_OK;
 }
 
-/* ---- telling ---- */
+/* ---- describing ---- */
 
 static const char *interface_of(const tcp_t *tcp, const wefti_address_t *address)
 {
-    for (uint32_t i = 0; i < tcp->card.address_count; i++) {
-        if (wefti_address_same_host(&tcp->card.addresses[i].address, address)) {
-            return tcp->card.addresses[i].name;
+    for (uint32_t i = 0; i < tcp->own.interface_count; i++) {
+        if (wefti_address_same_host(&tcp->own.interfaces[i].address, address)) {
+            return tcp->own.interfaces[i].name;
         }
     }
     return "?";
@@ -483,7 +391,7 @@ static void tcp_describe(void *driver, uint32_t rank, char *text, size_t bytes)
         return;
     }
     const wefti_address_t *ways[TCP_ADDRESSES_MAX];
-    uint32_t count = tcp->cards != NULL ? wefti_tcp_candidates(tcp, rank, 0, ways) : 0;
+    uint32_t count = tcp->addresses != NULL ? wefti_tcp_candidates(tcp, rank, 0, ways) : 0;
     snprintf(text, bytes, "not connected yet; first by %s, %u sockets",
              wefti_address_text(count > 0 ? ways[0] : &remote, false, to), tcp->sockets);
 }
@@ -508,16 +416,16 @@ static void tcp_stats(void *driver, uint32_t rank, wefti_link_stats_t *out)
 
 /* ---- closing ---- */
 
-/* So that the end of the connections is no death. Sent where there is room; all that matters was
- * flushed before. */
+/* So that the end of the connections is no death. Sent where there is room: the data was flushed
+ * before. */
 static void say_goodbye(tcp_peer_t *peer)
 {
-    tcp_frame_t frame = {.kind = TCP_BYE};
+    const tcp_frame_t frame = {.kind = TCP_BYE};
     uint8_t rest[4096];
     pthread_mutex_lock(&peer->lock);
     for (uint32_t i = 0; i < peer->tcp->sockets; i++) {
         tcp_connection_t *connection = &peer->connections[i];
-        if (connection->ready && wefti_tcp_queue_frame(connection, &frame, NULL, 0) == WEFT_OK) {
+        if (connection->ready && wefti_tcp_queue_frame(connection, &frame, NULL, 0)) {
             (void)wefti_tcp_send_queued(connection);
         }
     }
@@ -536,69 +444,70 @@ static void say_goodbye(tcp_peer_t *peer)
     pthread_mutex_unlock(&peer->lock);
 }
 
-static void close_peer(tcp_t *tcp, tcp_peer_t *peer, bool forked)
+static void peer_free(tcp_peer_t *peer)
 {
-    if (!forked) {
-        say_goodbye(peer);
-        wefti_tcp_peer_disconnect(peer, TCP_PEER_FORGOTTEN);
-    }
+    const weft_allocator_t *allocator = peer->tcp->params.allocator;
+    say_goodbye(peer);
+    wefti_tcp_peer_disconnect(peer, TCP_PEER_FORGOTTEN);
     for (uint32_t i = 0; i < TCP_SOCKETS_MAX; i++) {
-        tcp_connection_t *connection = &peer->connections[i];
-        wefti_tcp_source_close(tcp, &connection->source);
-        wefti_tcp_source_close(tcp, &peer->attempts[i].source);
-        if (!forked) { /* a child may have been made in the middle of anything */
-            wefti_tcp_queue_deinit(connection);
-            wefti_free(tcp->params.allocator, connection->in);
+        wefti_free(allocator, peer->connections[i].queue.data);
+        wefti_free(allocator, peer->connections[i].copied.data);
+        wefti_free(allocator, peer->connections[i].in);
+    }
+    pthread_mutex_destroy(&peer->lock);
+    wefti_free(allocator, peer);
+}
+
+/* All descriptors. In a forked child this is all: the epoll set is the parent's, so nothing is
+ * removed from it, and locks and lists may be in any state. */
+static void close_descriptors(tcp_t *tcp)
+{
+    if (tcp->epoll_fd >= 0) {
+        close(tcp->epoll_fd);
+        tcp->epoll_fd = -1;
+    }
+    for (tcp_peer_t *peer = wefti_tcp_peers(tcp); peer != NULL; peer = peer->next) {
+        for (uint32_t i = 0; i < tcp->sockets; i++) {
+            wefti_tcp_source_close(tcp, &peer->connections[i].source);
         }
     }
-    if (!forked) {
-        pthread_mutex_destroy(&peer->lock);
-        peer_free(tcp, peer);
+    for (uint32_t i = 0; i < TCP_ADDRESSES_MAX; i++) {
+        wefti_tcp_source_close(tcp, &tcp->listeners[i]);
     }
+    for (tcp_pending_t *pending = tcp->pending; pending != NULL; pending = pending->next) {
+        wefti_tcp_source_close(tcp, &pending->source);
+    }
+    wefti_tcp_source_close(tcp, &tcp->timer);
 }
 
 static void tcp_close(void *driver, bool forked)
 {
     tcp_t *tcp = driver;
     const weft_allocator_t *allocator = tcp->params.allocator;
-    if (forked) { /* the epoll set is the parent's: the child takes nothing out of it */
-        close(tcp->epoll_fd);
-        tcp->epoll_fd = -1;
-    } else {
-        enter(tcp);
-        wefti_tcp_strangers_close(tcp);
-    }
-    for (uint32_t r = 0; tcp->peers != NULL && r < tcp->params.world_size; r++) {
-        tcp_peer_t *peer = atomic_load_explicit(&tcp->peers[r], memory_order_acquire);
-        if (peer != NULL) {
-            close_peer(tcp, peer, forked);
-        }
-    }
-    for (uint32_t i = 0; i < TCP_ADDRESSES_MAX; i++) {
-        wefti_tcp_source_close(tcp, &tcp->listeners[i]);
-    }
-    for (tcp_stranger_t *stranger = tcp->strangers; stranger != NULL; stranger = stranger->next) {
-        wefti_tcp_source_close(tcp, &stranger->source);
-    }
-    wefti_tcp_source_close(tcp, &tcp->bell);
-    wefti_tcp_source_close(tcp, &tcp->timer);
-    if (tcp->epoll_fd >= 0) {
-        close(tcp->epoll_fd);
-    }
+    uint64_t next = UINT64_MAX;
     if (forked) {
-        return; /* its memory goes with the child: locks and lists may be anyhow */
+        close_descriptors(tcp);
+        return;
     }
+    enter(tcp);
+    wefti_tcp_pending_expire(tcp, UINT64_MAX, &next);
+    wefti_tcp_pending_free(tcp);
+    for (tcp_peer_t *peer = wefti_tcp_peers(tcp), *following; peer != NULL; peer = following) {
+        following = peer->next;
+        peer_free(peer);
+    }
+    atomic_store_explicit(&tcp->last_made, NULL, memory_order_relaxed);
+    close_descriptors(tcp);
     pthread_mutex_destroy(&tcp->make_lock);
-    pthread_mutex_destroy(&tcp->list_lock);
     wefti_free(allocator, tcp->peers);
-    wefti_free(allocator, tcp->cards);
+    wefti_free(allocator, tcp->addresses);
     wefti_free(allocator, tcp);
 }
 
 const wefti_link_driver_t wefti_link_tcp = {
     .name = "tcp",
     .caps = WEFTI_CAP_PUT | WEFTI_CAP_SIGNAL,
-    .address_bytes = sizeof(tcp_card_t),
+    .address_bytes = sizeof(tcp_address_t),
     .key_bytes = 0,
     .open = tcp_open,
     .join = tcp_join,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tcp driver among strangers: whoever connects may say anything, slowly or not at all. */
+/* The tcp driver and unauthenticated peers, which may send anything, slowly or not at all. */
 #include "support_tcp.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@ static const wefti_link_driver_t *const tcp = &wefti_link_tcp;
 static int visit(const net_t *net, uint32_t rank)
 {
     struct sockaddr_storage at;
-    socklen_t length = wefti_address_to_socket(&net->cards[rank].addresses[0].address, &at);
+    socklen_t length = wefti_address_to_socket(&net->addresses[rank].interfaces[0].address, &at);
     int fd = socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&at, length), 0);
@@ -124,7 +124,7 @@ static void test_garbage_ends_the_visit_and_nothing_else(void **state)
     net_close(&net);
 }
 
-/* A forked child holds a copy of a pending connection: what arrives there later is nobody's event. */
+/* A forked child holds a copy of a pending connection: what arrives there later raises no event. */
 static void test_a_forked_child_leaves_no_event(void **state)
 {
     net_t net;
@@ -134,7 +134,7 @@ static void test_a_forked_child_leaves_no_event(void **state)
     net_open(&net, 2, 2, "lo");
     tcp_t *driver = net.sides[0].driver;
     int fd = visit(&net, 0);
-    UNTIL(&net, driver->stranger_count == 1);
+    UNTIL(&net, driver->pending_count == 1);
     assert_int_equal(pipe(ends), 0);
     pid_t child = fork();
     if (child == 0) {
@@ -144,7 +144,7 @@ static void test_a_forked_child_leaves_no_event(void **state)
     close(ends[0]);
     assert_true(child > 0);
     say(fd, noise, sizeof noise);
-    UNTIL(&net, driver->stranger_count == 0);
+    UNTIL(&net, driver->pending_count == 0);
     for (uint32_t i = 0; i < 100; i++) {
         (void)send(fd, noise, sizeof noise, MSG_NOSIGNAL);
         net_progress(&net);
@@ -206,7 +206,7 @@ static void test_damaged_hellos_get_no_answer(void **state)
     net_close(&net);
 }
 
-static void test_who_lacks_the_key_is_turned_away(void **state)
+static void test_a_peer_without_the_key_is_refused(void **state)
 {
     net_t net;
     uint8_t other[WEFTI_LINK_KEY_BYTES] = {1, 2, 3};
@@ -217,7 +217,7 @@ static void test_who_lacks_the_key_is_turned_away(void **state)
     net_close(&net);
 }
 
-static void test_a_listener_that_lacks_the_key_gets_no_data(void **state)
+static void test_a_listener_without_the_key_gets_no_data(void **state)
 {
     net_t net;
     (void)state;
@@ -248,7 +248,7 @@ static void receive(net_t *net, wefti_wire_t *wire, wefti_kind_t kind, void *out
     memcpy(out, frame.body, bytes);
 }
 
-static void test_what_was_recorded_is_worth_nothing(void **state)
+static void test_recorded_proofs_are_refused(void **state)
 {
     net_t net;
     wefti_handshake_t shakes[2];
@@ -284,7 +284,7 @@ static void test_what_was_recorded_is_worth_nothing(void **state)
     net_close(&net);
 }
 
-static void test_slow_strangers_take_no_room_and_no_time(void **state)
+static void test_slow_pending_connections_take_no_room_and_no_time(void **state)
 {
     net_t net;
     int visitors[300];
@@ -300,17 +300,17 @@ static void test_slow_strangers_take_no_room_and_no_time(void **state)
     }
     require_working(&net, 1);
     const tcp_t *driver = net.sides[0].driver;
-    assert_true(driver->stranger_count <= TCP_STRANGERS_MAX + 4);
-    assert_true(open_fd_count() <= before + 300 + (int)TCP_STRANGERS_MAX + 4 + 8);
+    assert_true(driver->pending_count <= TCP_PENDING_MAX + 4);
+    assert_true(open_fd_count() <= before + 300 + (int)TCP_PENDING_MAX + 4 + 8);
     for (uint32_t i = 0; i < 300; i++) {
         close(visitors[i]);
     }
-    UNTIL(&net, driver->stranger_count == 0);
+    UNTIL(&net, driver->pending_count == 0);
     require_working(&net, 2);
     net_close(&net);
 }
 
-/* ---- one who knows the key, and says what no rank says ---- */
+/* ---- peers that know the key and send invalid frames ---- */
 
 static void say_frame(tcp_frame_t frame)
 {
@@ -322,7 +322,7 @@ static void say_frame(tcp_frame_t frame)
     say(fd, &frame, sizeof frame);
     UNTIL(&net, atomic_load(&net.sides[0].broken) == 1);
     assert_int_equal(atomic_load(&net.sides[0].died), 0); /* rank 1 answers */
-    assert_non_null(strstr(net.sides[0].text, "no rank sends"));
+    assert_non_null(strstr(net.sides[0].text, "protocol error: invalid frame"));
     assert_true(closed(&net, fd));
     for (size_t i = 0; i < NET_REGION_BYTES; i++) {
         assert_int_equal(net.sides[0].region[i], 0x5a);
@@ -331,7 +331,7 @@ static void say_frame(tcp_frame_t frame)
     net_close(&net);
 }
 
-static void test_frames_that_no_rank_sends(void **state)
+static void test_invalid_frames_break_the_link(void **state)
 {
     (void)state;
     say_frame((tcp_frame_t){.kind = 0, .size = 4});
@@ -364,7 +364,8 @@ static void test_a_rank_before_the_region_is_there(void **state)
     net_init(&net, 2, 1, "lo");
     assert_int_equal(net_open_side(&net, 0), WEFT_OK);
     assert_int_equal(net_open_side(&net, 1), WEFT_OK);
-    assert_int_equal(tcp->join(net.sides[0].driver, (const uint8_t *)net.cards, peers), WEFT_OK);
+    assert_int_equal(tcp->join(net.sides[0].driver, (const uint8_t *)net.addresses, peers),
+                     WEFT_OK);
     int fd = shake_hands(&net, 1, 0, net.keys[1]);
     assert_true(fd >= 0);
     tcp_frame_t frame = {.kind = TCP_SIGNAL, .size = 1};
@@ -380,11 +381,11 @@ int main(void)
         cmocka_unit_test(test_garbage_ends_the_visit_and_nothing_else),
         cmocka_unit_test(test_a_forked_child_leaves_no_event),
         cmocka_unit_test(test_damaged_hellos_get_no_answer),
-        cmocka_unit_test(test_who_lacks_the_key_is_turned_away),
-        cmocka_unit_test(test_a_listener_that_lacks_the_key_gets_no_data),
-        cmocka_unit_test(test_what_was_recorded_is_worth_nothing),
-        cmocka_unit_test(test_slow_strangers_take_no_room_and_no_time),
-        cmocka_unit_test(test_frames_that_no_rank_sends),
+        cmocka_unit_test(test_a_peer_without_the_key_is_refused),
+        cmocka_unit_test(test_a_listener_without_the_key_gets_no_data),
+        cmocka_unit_test(test_recorded_proofs_are_refused),
+        cmocka_unit_test(test_slow_pending_connections_take_no_room_and_no_time),
+        cmocka_unit_test(test_invalid_frames_break_the_link),
         cmocka_unit_test(test_a_second_connection_of_a_rank_is_refused),
         cmocka_unit_test(test_a_rank_before_the_region_is_there),
     };

@@ -249,6 +249,11 @@ static inline uint64_t wefti_request_what(const wefti_request_t *request)
            (uint64_t)request->reduction << 16 | (uint64_t)request->root << WEFTI_WHAT_ROOT_SHIFT;
 }
 
+/* ---- group.c ---- */
+
+/* With memory for calls, but without ranks and channels: group_create.c. */
+weft_status_t wefti_group_alloc(weft_context_t *context, uint32_t size, weft_group_t **out_group);
+
 /* ---- call_wait.c ---- */
 
 /* To the end, by the transport's way of waiting. A user's thread moves inline streams on meanwhile,

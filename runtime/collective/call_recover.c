@@ -72,30 +72,22 @@ void wefti_recovery_note(wefti_call_t *call)
 
 /* ---- recovery ---- */
 
-static weft_status_t say(const weft_group_t *group, uint32_t peer, size_t at, const void *data,
-                         size_t bytes, uint32_t value)
+/* Tells all peers by a counter of this rank's record there; failed, unless NULL, arrives before. */
+static weft_status_t say_to_all(const weft_group_t *group, size_t counter, const uint32_t *failed)
 {
+    wefti_endpoint_t *endpoint = group->endpoint;
+    uint32_t epoch = group->calls->recovery.epoch;
     size_t own = group->channel_offset + group->layout.reports +
-                 group->endpoint->rank * sizeof(wefti_recovery_report_t);
-    weft_status_t status = WEFT_OK;
-    if (bytes > 0) {
-        size_t to = offsetof(wefti_recovery_report_t, failed) + (value & 1u) * sizeof(uint32_t);
-        status = wefti_put(group->endpoint, group->ranks[peer], own + to, data, bytes, LANE);
+                 endpoint->rank * sizeof(wefti_recovery_report_t);
+    size_t at = own + offsetof(wefti_recovery_report_t, failed) + (epoch & 1u) * sizeof *failed;
+    for (uint32_t i = 1; i < group->size; i++) {
+        uint32_t peer = group->ranks[wefti_group_nth_peer(group, i)];
+        if (failed != NULL) {
+            WEFT_RETURN_IF_ERROR(wefti_put(endpoint, peer, at, failed, sizeof *failed, LANE));
+        }
+        WEFT_RETURN_IF_ERROR(wefti_signal_peer(endpoint, peer, own + counter, epoch, LANE));
     }
-    if (status == WEFT_OK) {
-        status = wefti_signal_peer(group->endpoint, group->ranks[peer], own + at, value, LANE);
-    }
-    return status;
-}
-
-static weft_status_t say_to_all(weft_group_t *group, size_t at, const void *data, size_t bytes)
-{
-    weft_status_t status = WEFT_OK;
-    for (uint32_t i = 1; i < group->size && status == WEFT_OK; i++) {
-        status = say(group, wefti_group_nth_peer(group, i), at, data, bytes,
-                     group->calls->recovery.epoch);
-    }
-    return status;
+    return WEFT_OK;
 }
 
 /* Blocked until all peers have said so. */
@@ -161,8 +153,7 @@ static weft_status_t begin(wefti_call_t *call)
     }
     wefti_endpoint_flush(group->endpoint);
     recovery->peer = 1;
-    return say_to_all(group, offsetof(wefti_recovery_report_t, flushed), &recovery->failed,
-                      sizeof recovery->failed);
+    return say_to_all(group, offsetof(wefti_recovery_report_t, flushed), &recovery->failed);
 }
 
 /* One step after the other. */
@@ -171,7 +162,6 @@ static weft_status_t recover(wefti_call_t *call, wefti_blocked_t *out_blocked)
     weft_group_t *group = call->group;
     wefti_group_link_t *link = &group->link;
     wefti_recovery_t *recovery = &group->calls->recovery;
-    weft_status_t status = WEFT_OK;
     pthread_mutex_lock(&link->lock);
     wefti_link_notice(group);
     if (recovery->epoch != link->epoch) {
@@ -180,24 +170,23 @@ static weft_status_t recover(wefti_call_t *call, wefti_blocked_t *out_blocked)
     }
     pthread_mutex_unlock(&link->lock);
     if (recovery->step == STEP_FLUSH) {
-        status = begin(call);
-        recovery->step = status == WEFT_OK ? STEP_FLUSHED : STEP_FLUSH;
+        WEFT_RETURN_IF_ERROR(begin(call));
+        recovery->step = STEP_FLUSHED;
     }
-    if (status == WEFT_OK && recovery->step == STEP_FLUSHED) {
-        status = hear_all(group, offsetof(wefti_recovery_report_t, flushed), out_blocked);
-        if (status == WEFT_OK) {
-            reset(group);
-            recovery->step = STEP_FRESH;
+    if (recovery->step == STEP_FLUSHED) {
+        weft_status_t status =
+            hear_all(group, offsetof(wefti_recovery_report_t, flushed), out_blocked);
+        if (status != WEFT_OK) {
+            return status;
         }
+        reset(group);
+        recovery->step = STEP_FRESH;
     }
-    if (status == WEFT_OK && recovery->step == STEP_FRESH) { /* said again, where it could not be */
-        status = say_to_all(group, offsetof(wefti_recovery_report_t, reset), NULL, 0);
-        recovery->step = status == WEFT_OK ? STEP_RESET : STEP_FRESH;
+    if (recovery->step == STEP_FRESH) { /* said again, where it could not be */
+        WEFT_RETURN_IF_ERROR(say_to_all(group, offsetof(wefti_recovery_report_t, reset), NULL));
+        recovery->step = STEP_RESET;
     }
-    if (status == WEFT_OK && recovery->step == STEP_RESET) {
-        status = hear_all(group, offsetof(wefti_recovery_report_t, reset), out_blocked);
-    }
-    return status;
+    return hear_all(group, offsetof(wefti_recovery_report_t, reset), out_blocked);
 }
 
 weft_status_t wefti_recovery_advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
@@ -205,14 +194,10 @@ weft_status_t wefti_recovery_advance(wefti_call_t *call, wefti_blocked_t *out_bl
     weft_group_t *group = call->group;
     wefti_group_link_t *link = &group->link;
     wefti_recovery_t *recovery = &group->calls->recovery;
-    weft_status_t status = wefti_group_check_lasting(group);
-    if (status == WEFT_OK) {
-        status = wefti_link_check(group);
-    }
-    if (status == WEFT_OK || status != WEFT_ERR_LINK || !recovery->told ||
-        group->fault.state !=
-            0) { /* nothing of this group; or this is the call that ends with it */
-        return status;
+    WEFT_RETURN_IF_ERROR(wefti_group_check_lasting(group));
+    weft_status_t status = wefti_link_check(group);
+    if (status != WEFT_ERR_LINK || !recovery->told || group->fault.state != 0) {
+        return status; /* nothing of this group; or this is the call that ends with it */
     }
     call->state = WEFTI_CALL_RECOVERING;
     do {

@@ -12,16 +12,6 @@
 
 /* ---- places ---- */
 
-static void place_deinit(wefti_device_call_t *place, const weft_allocator_t *allocator)
-{
-    wefti_mark_release(place->mark);
-    wefti_mark_release(place->go);
-    place->mark = place->go = NULL;
-    wefti_free(allocator, place->host);
-    wefti_free(allocator, place->outs.list);
-    wefti_free(allocator, place->ins.list);
-}
-
 /* The device and the host are done with the place's memory. */
 static bool is_idle(wefti_device_call_t *place)
 {
@@ -35,24 +25,25 @@ static bool is_idle(wefti_device_call_t *place)
                      wefti_fault_get(&place->mark->fault) < 0);
 }
 
+static void release_marks(wefti_device_call_t *place)
+{
+    wefti_mark_release(place->mark);
+    wefti_mark_release(place->go);
+    place->mark = place->go = NULL;
+}
+
 /* Marks of its own for a place that has none, or whose mark went down with a stream. */
 static weft_status_t place_prepare(wefti_device_call_t *place)
 {
     weft_context_t *context = place->calls->group->context;
-    weft_status_t status = WEFT_OK;
     if (place->mark != NULL && !wefti_mark_reached(place->mark, 2 * place->use)) {
-        wefti_mark_release(place->mark);
-        wefti_mark_release(place->go);
-        place->mark = place->go = NULL;
+        release_marks(place);
         place->use = 0;
     }
     if (place->mark == NULL) {
-        status = wefti_mark_create(context, &place->mark);
+        WEFT_RETURN_IF_ERROR(wefti_mark_create(context, &place->mark));
     }
-    if (status == WEFT_OK && place->go == NULL) {
-        status = wefti_mark_create(context, &place->go);
-    }
-    return status;
+    return place->go == NULL ? wefti_mark_create(context, &place->go) : WEFT_OK;
 }
 
 /* No queue of stream will run any more. */
@@ -100,30 +91,30 @@ static weft_status_t calls_create(weft_group_t *group)
 
 /* ---- the records of a call ---- */
 
+/* The place's counter on the device, which the host sees also. */
+static weft_status_t raise_mark(const wefti_device_call_t *place, const weft_device_ops_t *ops,
+                                weft_queue_t *queue, uint32_t value)
+{
+    uint32_t *counter = wefti_mark_counter(place->mark);
+    WEFT_RETURN_IF_ERROR(ops->signal(queue, counter, value));
+    return ops->copy(queue, (void *)&place->mark->seen, counter, sizeof *counter);
+}
+
 static weft_status_t enqueue_device_part(void *user, const weft_device_ops_t *ops,
                                          weft_queue_t *queue)
 {
     const wefti_device_call_t *place = user;
-    const wefti_mark_t *mark = place->mark;
-    weft_status_t status = WEFT_OK;
-    for (size_t i = 0; i < place->outs.count && status >= 0; i++) {
+    for (size_t i = 0; i < place->outs.count; i++) {
         const wefti_segment_t *segment = &place->outs.list[i];
-        status = ops->copy(queue, segment->host, segment->device, segment->bytes);
+        WEFT_RETURN_IF_ERROR(ops->copy(queue, segment->host, segment->device, segment->bytes));
     }
-    uint32_t *counter = wefti_mark_counter(mark);
-    WEFT_TRY(status, status, out);
-    WEFT_TRY(status, ops->signal(queue, counter, 2 * place->use - 1), out);
-    WEFT_TRY(status, ops->copy(queue, (void *)&mark->seen, counter, sizeof *counter), out);
-    WEFT_TRY(status, ops->wait(queue, wefti_mark_counter(place->go), place->use), out);
-    for (size_t i = 0; i < place->ins.count && status >= 0; i++) {
+    WEFT_RETURN_IF_ERROR(raise_mark(place, ops, queue, 2 * place->use - 1));
+    WEFT_RETURN_IF_ERROR(ops->wait(queue, wefti_mark_counter(place->go), place->use));
+    for (size_t i = 0; i < place->ins.count; i++) {
         const wefti_segment_t *segment = &place->ins.list[i];
-        status = ops->copy(queue, segment->device, segment->host, segment->bytes);
+        WEFT_RETURN_IF_ERROR(ops->copy(queue, segment->device, segment->host, segment->bytes));
     }
-    WEFT_TRY(status, status, out);
-    WEFT_TRY(status, ops->signal(queue, counter, 2 * place->use), out);
-    status = ops->copy(queue, (void *)&mark->seen, counter, sizeof *counter);
-out:
-    return status;
+    return raise_mark(place, ops, queue, 2 * place->use);
 }
 
 static const wefti_opaque_ops_t device_part_ops = {wefti_opaque_not_run, wefti_opaque_not_polled,
@@ -184,18 +175,17 @@ static weft_status_t submit_host(wefti_device_call_t *place, wefti_call_t *call)
     slot->mark = place->mark;
     slot->value = 2 * place->use - 1;
     wefti_mark_retain(slot->mark);
-    WEFT_TRY(status, wefti_stream_commit(host, slot), out);
-    WEFT_TRY(status, wefti_call_submit_host(call, host), out);
+    WEFT_RETURN_IF_ERROR(wefti_stream_commit(host, slot));
+    WEFT_RETURN_IF_ERROR(wefti_call_submit_host(call, host));
     status = wefti_stream_reserve(host, &slot);
-    if (status == WEFT_OK) {
-        slot->record.kind = WEFTI_RECORD_OPAQUE;
-        slot->record.name = "end";
-        slot->record.opaque.ops = &host_end_ops;
-        slot->record.opaque.user = place;
-        status = wefti_stream_commit(host, slot);
+    if (status != WEFT_OK) {
+        return status;
     }
-out:
-    return status;
+    slot->record.kind = WEFTI_RECORD_OPAQUE;
+    slot->record.name = "end";
+    slot->record.opaque.ops = &host_end_ops;
+    slot->record.opaque.user = place;
+    return wefti_stream_commit(host, slot);
 }
 
 static weft_status_t submit_device(wefti_device_call_t *place, weft_stream_t *stream,
@@ -223,11 +213,11 @@ static weft_status_t submit(wefti_device_calls_t *calls, wefti_call_t *call, wef
         }
     }
     weft_status_t status = wefti_stream_reserve(stream, &slot);
-    WEFT_TRY(status, status == WEFT_OK ? place_prepare(place) : status, out);
-    if (status == WEFT_AGAIN) {
+    if (status != WEFT_OK) {
         return status;
     }
-    WEFT_TRY(status, wefti_device_call_stage(place, call), out);
+    WEFT_RETURN_IF_ERROR(place_prepare(place));
+    WEFT_RETURN_IF_ERROR(wefti_device_call_stage(place, call));
     place->use++;
     place->ended = false;
     place->stream = stream;
@@ -235,7 +225,7 @@ static weft_status_t submit(wefti_device_calls_t *calls, wefti_call_t *call, wef
     if (status != WEFT_OK) { /* H is broken, and so is the group: nothing was queued */
         place->ended = true;
         place->stream = NULL;
-        goto out;
+        return status;
     }
     calls->issued++;
     status = submit_device(place, stream, slot);
@@ -249,19 +239,14 @@ static weft_status_t submit(wefti_device_calls_t *calls, wefti_call_t *call, wef
         wefti_fault_set(&place->mark->fault, status, weft_last_error());
         wefti_streams_progress(calls->group->context, NULL);
     }
-out:
     return status;
 }
 
 weft_status_t wefti_device_call_submit(wefti_call_t *call, weft_stream_t *stream)
 {
     weft_group_t *group = call->group;
-    weft_status_t status = WEFT_OK;
     if (group->calls->device_calls == NULL) {
-        status = calls_create(group);
-    }
-    if (status < 0) {
-        return status;
+        WEFT_RETURN_IF_ERROR(calls_create(group));
     }
     wefti_device_calls_t *calls = group->calls->device_calls;
     if (stream != NULL) {
@@ -270,9 +255,9 @@ weft_status_t wefti_device_call_submit(wefti_call_t *call, weft_stream_t *stream
     if (calls->own == NULL) {
         weft_stream_params_t params = {sizeof params, "calls without a stream", 0,
                                        4 * WEFTI_DEVICE_CALLS};
-        status = weft_stream_create(group->context, &params, &calls->own);
+        WEFT_RETURN_IF_ERROR(weft_stream_create(group->context, &params, &calls->own));
     }
-    status = status < 0 ? status : submit(calls, call, calls->own);
+    weft_status_t status = submit(calls, call, calls->own);
     return status == WEFT_OK ? weft_stream_synchronize(calls->own) : status;
 }
 
@@ -322,7 +307,10 @@ void wefti_device_calls_destroy(weft_group_t *group)
         context->device->ops->queue_destroy(calls->queue);
     }
     for (uint32_t i = 0; i < WEFTI_DEVICE_CALLS; i++) {
-        place_deinit(&calls->places[i], context->allocator);
+        release_marks(&calls->places[i]);
+        wefti_free(context->allocator, calls->places[i].host);
+        wefti_free(context->allocator, calls->places[i].outs.list);
+        wefti_free(context->allocator, calls->places[i].ins.list);
     }
     pthread_mutex_destroy(&calls->lock);
     wefti_free(context->allocator, calls);

@@ -13,6 +13,15 @@ typedef struct range {
     uintptr_t begin, end;
 } range_t;
 
+static weft_status_t append(const weft_allocator_t *allocator, wefti_segments_t *segments,
+                            wefti_segment_t segment)
+{
+    WEFT_RETURN_IF_ERROR(wefti_array_reserve(allocator, &segments->list, &segments->capacity,
+                                             segments->count + 1, sizeof *segments->list));
+    segments->list[segments->count++] = segment;
+    return WEFT_OK;
+}
+
 static weft_status_t add(const weft_allocator_t *allocator, wefti_segments_t *segments,
                          uintptr_t at, size_t bytes)
 {
@@ -26,12 +35,7 @@ static weft_status_t add(const weft_allocator_t *allocator, wefti_segments_t *se
             return WEFT_OK;
         }
     }
-    weft_status_t status = wefti_array_reserve(allocator, &segments->list, &segments->capacity,
-                                               segments->count + 1, sizeof *segments->list);
-    if (status == WEFT_OK) {
-        segments->list[segments->count++] = (wefti_segment_t){(uint8_t *)at, NULL, bytes};
-    }
-    return status;
+    return append(allocator, segments, (wefti_segment_t){(uint8_t *)at, NULL, bytes});
 }
 
 /* What the rank has at base. */
@@ -39,24 +43,16 @@ static weft_status_t add_buffer(wefti_segments_t *segments, const wefti_call_t *
                                 const uint8_t *base, const wefti_buffer_shape_t *shape)
 {
     const weft_allocator_t *allocator = call->group->context->allocator;
-    weft_status_t status = WEFT_OK;
     if (shape->counts == NULL) {
         return add(allocator, segments, (uintptr_t)base,
                    (size_t)wefti_shape_elems(shape) * call->elem_bytes);
     }
-    for (uint32_t r = 0; r < shape->blocks && status == WEFT_OK; r++) {
-        status = add(allocator, segments,
-                     (uintptr_t)base + (size_t)shape->counts[shape->blocks + r] * call->elem_bytes,
-                     (size_t)shape->counts[r] * call->elem_bytes);
+    for (uint32_t r = 0; r < shape->blocks; r++) {
+        size_t at = (size_t)shape->counts[shape->blocks + r] * call->elem_bytes;
+        WEFT_RETURN_IF_ERROR(add(allocator, segments, (uintptr_t)base + at,
+                                 (size_t)shape->counts[r] * call->elem_bytes));
     }
-    return status;
-}
-
-static weft_status_t collect(wefti_device_call_t *place, const wefti_call_t *call)
-{
-    wefti_buffer_shape_t send = wefti_call_send_shape(call), recv = wefti_call_recv_shape(call);
-    weft_status_t status = add_buffer(&place->outs, call, call->request.send, &send);
-    return status < 0 ? status : add_buffer(&place->ins, call, call->request.recv, &recv);
+    return WEFT_OK;
 }
 
 static range_t range_of(const wefti_segments_t *segments)
@@ -117,60 +113,55 @@ static void place_segments(wefti_segments_t *segments, uint8_t *base, range_t ra
 
 static weft_status_t stage_collective(wefti_device_call_t *place, wefti_call_t *call)
 {
-    weft_status_t status = collect(place, call);
-    if (status < 0) {
-        return status;
-    }
+    wefti_request_t *request = &call->request;
+    wefti_buffer_shape_t send_shape = wefti_call_send_shape(call);
+    wefti_buffer_shape_t recv_shape = wefti_call_recv_shape(call);
+    WEFT_RETURN_IF_ERROR(add_buffer(&place->outs, call, request->send, &send_shape));
+    WEFT_RETURN_IF_ERROR(add_buffer(&place->ins, call, request->recv, &recv_shape));
     range_t send = range_of(&place->outs), recv = range_of(&place->ins);
-    if (send.begin < recv.end && recv.begin < send.end) { /* in place there as here */
+    bool in_place = send.begin < recv.end && recv.begin < send.end; /* there as here */
+    if (in_place) {
         send.begin = recv.begin = send.begin < recv.begin ? send.begin : recv.begin;
         send.end = recv.end = send.end > recv.end ? send.end : recv.end;
-        status = reserve(place, room_of(send));
-    } else {
-        status = reserve(place, room_of(send) + room_of(recv));
     }
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(reserve(place, room_of(send) + (in_place ? 0 : room_of(recv))));
     uint8_t *send_base = host_begin(place);
-    uint8_t *recv_base = send.begin == recv.begin ? send_base : send_base + room_of(send);
+    uint8_t *recv_base = in_place ? send_base : send_base + room_of(send);
     place_segments(&place->outs, send_base, send);
     place_segments(&place->ins, recv_base, recv);
     /* Of buffers that this rank has no use for nothing must be believed. */
-    call->request.send =
-        place->outs.count > 0 ? host_of(send_base, send, call->request.send) : NULL;
-    call->request.recv = place->ins.count > 0 ? host_of(recv_base, recv, call->request.recv) : NULL;
+    request->send = place->outs.count > 0 ? host_of(send_base, send, request->send) : NULL;
+    request->recv = place->ins.count > 0 ? host_of(recv_base, recv, request->recv) : NULL;
     return WEFT_OK;
+}
+
+static range_t range_of_pair(const wefti_pair_t *pair)
+{
+    return (range_t){(uintptr_t)pair->data, (uintptr_t)pair->data + (size_t)pair->bytes};
 }
 
 static weft_status_t stage_pairs(wefti_device_call_t *place, wefti_call_t *call)
 {
     size_t total = 0;
     for (uint32_t i = 0; i < call->pairs.count; i++) {
-        uintptr_t at = (uintptr_t)call->pairs.list[i].data;
-        total += room_of((range_t){at, at + (size_t)call->pairs.list[i].bytes});
+        total += room_of(range_of_pair(&call->pairs.list[i]));
     }
-    weft_status_t status = reserve(place, total);
+    WEFT_RETURN_IF_ERROR(reserve(place, total));
     uint8_t *next = host_begin(place);
-    for (uint32_t i = 0; i < call->pairs.count && status == WEFT_OK; i++) {
+    for (uint32_t i = 0; i < call->pairs.count; i++) {
         wefti_pair_t *pair = &call->pairs.list[i];
-        range_t range = {(uintptr_t)pair->data, (uintptr_t)pair->data + (size_t)pair->bytes};
-        wefti_segments_t *segments = pair->sends ? &place->outs : &place->ins;
+        range_t range = range_of_pair(pair);
         if (pair->bytes == 0) {
             continue;
         }
-        status =
-            wefti_array_reserve(place->calls->group->context->allocator, &segments->list,
-                                &segments->capacity, segments->count + 1, sizeof *segments->list);
-        if (status == WEFT_OK) {
-            uint8_t *host = host_of(next, range, pair->data);
-            segments->list[segments->count++] =
-                (wefti_segment_t){(uint8_t *)range.begin, host, (size_t)pair->bytes};
-            pair->data = host;
-            next += room_of(range);
-        }
+        uint8_t *host = host_of(next, range, pair->data);
+        WEFT_RETURN_IF_ERROR(
+            append(call->group->context->allocator, pair->sends ? &place->outs : &place->ins,
+                   (wefti_segment_t){(uint8_t *)range.begin, host, (size_t)pair->bytes}));
+        pair->data = host;
+        next += room_of(range);
     }
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_device_call_stage(wefti_device_call_t *place, wefti_call_t *call)

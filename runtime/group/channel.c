@@ -39,10 +39,53 @@ weft_status_t wefti_channels_grow(weft_context_t *context)
     weft_status_t status = wefti_region_alloc(
         context->endpoint, WEFTI_POOL_CHANNELS * channels->layout.total_bytes, &offset);
     if (status == WEFT_OK) {
-        channels->offsets[channels->pool_count] = offset;
-        channels->used[channels->pool_count++] = 0;
+        channels->offsets[channels->pool_count++] = offset;
     }
     return status;
+}
+
+void wefti_channels_take(weft_group_t *group, uint32_t channel)
+{
+    wefti_channels_t *channels = wefti_channels_of(group->context);
+    uint32_t pool = channel / WEFTI_POOL_CHANNELS, bit = channel % WEFTI_POOL_CHANNELS;
+    group->layout = channels->layout;
+    group->channel = channel;
+    group->channel_offset = channels->offsets[pool] + bit * channels->layout.total_bytes;
+    pthread_mutex_lock(&group->context->lock);
+    channels->use.used[pool] |= (uint16_t)(1u << bit);
+    pthread_mutex_unlock(&group->context->lock);
+}
+
+void wefti_channels_give_back(const weft_group_t *group, uint32_t number, bool broken)
+{
+    wefti_channel_use_t *use = &wefti_channels_of(group->context)->use;
+    uint32_t pool = group->channel / WEFTI_POOL_CHANNELS;
+    uint16_t bit = (uint16_t)(1u << group->channel % WEFTI_POOL_CHANNELS);
+    pthread_mutex_lock(&group->context->lock);
+    if (broken) {
+        use->retired[pool] |= bit;
+    } else {
+        use->used[pool] &= (uint16_t)~bit;
+    }
+    use->last_number = wefti_signal_reached(number, use->last_number) ? number : use->last_number;
+    pthread_mutex_unlock(&group->context->lock);
+}
+
+wefti_channel_use_t wefti_channels_use(weft_context_t *context)
+{
+    pthread_mutex_lock(&context->lock);
+    wefti_channel_use_t use = wefti_channels_of(context)->use;
+    pthread_mutex_unlock(&context->lock);
+    return use;
+}
+
+void wefti_channels_reclaim(weft_context_t *context, uint32_t pool, uint16_t busy)
+{
+    wefti_channel_use_t *use = &wefti_channels_of(context)->use;
+    pthread_mutex_lock(&context->lock);
+    use->used[pool] &= busy;
+    use->retired[pool] &= busy;
+    pthread_mutex_unlock(&context->lock);
 }
 
 static void channels_init(weft_context_t *context, void *part)

@@ -129,16 +129,21 @@ typedef struct wefti_channel_layout {
 #define WEFTI_POOLS 8u
 #define WEFTI_POOL_CHANNELS 16u
 
+/* Which channels this rank uses; ranks tell each other before they make a group. */
+typedef struct wefti_channel_use {
+    uint16_t used[WEFTI_POOLS]; /* bits of channels */
+    uint16_t
+        retired[WEFTI_POOLS]; /* of used: this rank is done with them, but a group broke there */
+    uint32_t last_number;     /* highest number that a destroyed group's calls had */
+} wefti_channel_use_t;
+
 /* Where the context's groups take their channels from. Created with its first group. */
 typedef struct wefti_channels {
     wefti_channel_layout_t layout;
     size_t offsets[WEFTI_POOLS]; /* of each pool in the region */
     uint32_t pool_count;
-    uint16_t used[WEFTI_POOLS]; /* bits of channels */
-    uint32_t last_number;       /* highest number that a destroyed group's calls had */
-    /* Of used: this rank is done with them, but a group broke there. Under the context's lock, for
-     * a stream's thread may be the last one that holds such a group. */
-    uint16_t retired[WEFTI_POOLS];
+    /* Under the context's lock: a stream's thread may be the last one that holds a broken group. */
+    wefti_channel_use_t use;
     uint64_t attach_nonce; /* attach.c */
 } wefti_channels_t;
 
@@ -146,6 +151,13 @@ void wefti_channel_layout(wefti_channel_layout_t *layout, uint32_t world_size,
                           size_t staging_bytes);
 /* One more pool. Collective over the world. */
 weft_status_t wefti_channels_grow(weft_context_t *context);
+/* Channel is pool * WEFTI_POOL_CHANNELS + its number there. */
+void wefti_channels_take(weft_group_t *group, uint32_t channel);
+/* number: of the group's last call. broken: the channel stays in use until all ranks retired it. */
+void wefti_channels_give_back(const weft_group_t *group, uint32_t number, bool broken);
+wefti_channel_use_t wefti_channels_use(weft_context_t *context);
+/* All channels of the pool but busy ones become free: all ranks that used them have retired them. */
+void wefti_channels_reclaim(weft_context_t *context, uint32_t pool, uint16_t busy);
 
 /* The context's, made at the first call. NULL: out of memory. */
 wefti_channels_t *wefti_channels_get(weft_context_t *context);

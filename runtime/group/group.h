@@ -33,7 +33,7 @@ struct weft_group {
     uint32_t size, rank;
     uint32_t *ranks; /* in the world */
     bool whole_world;
-    uint32_t pool, channel;     /* which of the context's channels */
+    uint32_t channel;           /* which of the context's channels */
     bool retires;               /* the channel, when the last one lets go of the group */
     size_t channel_offset;      /* in every rank's region */
     uint8_t **bases;            /* the ranks' regions, as seen here; NULL: over a put link */

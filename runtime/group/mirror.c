@@ -7,8 +7,6 @@
 
 #include "runtime/base/error.h"
 
-#define LANE WEFTI_LANE_CHANNEL
-
 void wefti_mirror_layout(wefti_channel_layout_t *layout, const wefti_endpoint_t *endpoint)
 {
     if (endpoint->caps & WEFTI_CAP_DIRECT) {
@@ -105,15 +103,17 @@ static size_t own_mirror(const weft_group_t *group)
 weft_status_t wefti_mirror_put(const weft_group_t *group, uint32_t peer, size_t at,
                                const void *data, size_t bytes)
 {
-    return wefti_put(group->endpoint, group->ranks[peer], own_mirror(group) + at, data, bytes,
-                     LANE);
+    return bytes == 0 ? WEFT_OK
+                      : wefti_put(group->endpoint, group->ranks[peer], own_mirror(group) + at, data,
+                                  bytes, WEFTI_LANE_CHANNEL);
 }
 
-weft_status_t wefti_mirror_raise(const weft_group_t *group, uint32_t peer, size_t at,
-                                 uint32_t value)
+weft_status_t wefti_mirror_send(const weft_group_t *group, uint32_t peer, size_t at,
+                                const void *data, size_t bytes, size_t counter, uint32_t value)
 {
-    return wefti_signal_peer(group->endpoint, group->ranks[peer], own_mirror(group) + at, value,
-                             LANE);
+    WEFT_RETURN_IF_ERROR(wefti_mirror_put(group, peer, at, data, bytes));
+    return wefti_signal_peer(group->endpoint, group->ranks[peer], own_mirror(group) + counter,
+                             value, WEFTI_LANE_CHANNEL);
 }
 
 void wefti_mirror_abort(weft_group_t *group)
@@ -121,12 +121,9 @@ void wefti_mirror_abort(weft_group_t *group)
     const wefti_channel_t *own = group->channels[group->rank];
     weft_status_t status = WEFT_OK;
     for (uint32_t i = 0; i < group->put_peer_count && status == WEFT_OK; i++) {
-        uint32_t peer = group->put_peers[i];
-        status = wefti_mirror_put(group, peer, offsetof(wefti_channel_t, abort), &own->abort,
-                                  sizeof own->abort);
-        if (status == WEFT_OK) {
-            status = wefti_mirror_raise(group, peer, offsetof(wefti_channel_t, alarm), 1);
-        }
+        status =
+            wefti_mirror_send(group, group->put_peers[i], offsetof(wefti_channel_t, abort),
+                              &own->abort, sizeof own->abort, offsetof(wefti_channel_t, alarm), 1);
     }
     if (status < 0) {
         /* The peers would never learn it otherwise. */

@@ -33,11 +33,12 @@ uint32_t wefti_mirror_leader(const wefti_endpoint_t *endpoint);
 weft_status_t wefti_mirror_link(weft_group_t *group, const uint32_t *leaders);
 /* Own mirrors as a new group expects them; no peer writes to them yet. */
 void wefti_mirror_reset(weft_group_t *group, uint32_t number);
-/* Puts into this rank's mirror at the peer; raises a counter there. */
+/* Puts bytes, if any, into this rank's mirror at the peer. */
 weft_status_t wefti_mirror_put(const weft_group_t *group, uint32_t peer, size_t at,
                                const void *data, size_t bytes);
-weft_status_t wefti_mirror_raise(const weft_group_t *group, uint32_t peer, size_t at,
-                                 uint32_t value);
+/* The same, then raises a counter there. */
+weft_status_t wefti_mirror_send(const weft_group_t *group, uint32_t peer, size_t at,
+                                const void *data, size_t bytes, size_t counter, uint32_t value);
 /* The abort record to all peers over put links. */
 void wefti_mirror_abort(weft_group_t *group);
 

@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Making groups. All ranks of the parent tell each other their colour, key and which channels they
+ * have free; from that every rank derives the same groups, and each group takes the lowest channel
+ * that is free on all of its ranks.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/base/check.h"
+#include "runtime/base/error.h"
+#include "runtime/base/hash.h"
+#include "runtime/collective/agree.h"
+#include "runtime/collective/call_steps.h"
+#include "runtime/collective/recorder.h"
+#include "runtime/group/attach.h"
+#include "runtime/group/mirror.h"
+
+#define NAME_BYTES 64u
+#define NO_CHANNEL UINT32_MAX
+
+typedef struct offer {
+    int64_t key;
+    uint64_t digest; /* of the list of ranks, where there is one */
+    wefti_attach_offer_t attach;
+    bool attaches; /* to all ranks of its colour */
+    uint32_t color, world_rank, parent_rank;
+    uint32_t leader;      /* the lowest rank with which it shares memory */
+    uint32_t fault_count; /* links of the world that broke until now */
+    wefti_channel_use_t channels;
+} offer_t;
+
+/* Ranks of a new group, in its order. */
+typedef struct members {
+    const offer_t *offers;
+    uint32_t count;
+} members_t;
+
+/* parent NULL: the world. */
+static bool is_world(const weft_group_t *parent)
+{
+    return parent == NULL || parent->whole_world;
+}
+
+static weft_status_t exchange(weft_context_t *context, weft_group_t *parent, const offer_t *own,
+                              offer_t *out_offers)
+{
+    return is_world(parent)
+               ? wefti_endpoint_all_gather(context->endpoint, own, sizeof *own, out_offers)
+               : weft_all_gather(own, out_offers, sizeof *own, WEFT_DTYPE_U8, parent, NULL);
+}
+
+static weft_status_t agree(weft_context_t *context, weft_group_t *parent, weft_status_t status)
+{
+    return is_world(parent) ? wefti_endpoint_agree(context->endpoint, status)
+                            : wefti_group_agree(parent, status);
+}
+
+/* Colours one after the other, each in the order of its group. */
+static int by_color_and_key(const void *a, const void *b)
+{
+    const offer_t *x = a, *y = b;
+    if (x->color != y->color) {
+        return x->color < y->color ? -1 : 1;
+    }
+    if (x->key != y->key) {
+        return x->key < y->key ? -1 : 1;
+    }
+    return x->parent_rank < y->parent_rank ? -1 : x->parent_rank > y->parent_rank;
+}
+
+/* Of sorted offers. */
+static members_t find_members(const offer_t *offers, uint32_t count, uint32_t color)
+{
+    uint32_t first = 0, end;
+    while (first < count && offers[first].color != color) {
+        first++;
+    }
+    for (end = first; end < count && offers[end].color == color;) {
+        end++;
+    }
+    return (members_t){offers + first, end - first};
+}
+
+/* The lowest channel that is free on all members, or NO_CHANNEL. */
+static uint32_t find_channel(const members_t *members, uint32_t pool_count)
+{
+    for (uint32_t pool = 0; pool < pool_count; pool++) {
+        uint32_t used = 0;
+        for (uint32_t i = 0; i < members->count; i++) {
+            used |= members->offers[i].channels.used[pool];
+        }
+        for (uint32_t channel = 0; channel < WEFTI_POOL_CHANNELS; channel++) {
+            if ((used >> channel & 1u) == 0) {
+                return pool * WEFTI_POOL_CHANNELS + channel;
+            }
+        }
+    }
+    return NO_CHANNEL;
+}
+
+static bool all_find_channels(const offer_t *offers, uint32_t count, uint32_t pool_count)
+{
+    for (uint32_t i = 0; i < count;) {
+        members_t members = find_members(offers, count, offers[i].color);
+        if (offers[i].color != WEFT_COLOR_NONE &&
+            find_channel(&members, pool_count) == NO_CHANNEL) {
+            return false;
+        }
+        i += members.count;
+    }
+    return true;
+}
+
+/*
+ * Channels of broken groups become free when every rank of the world that used them has retired
+ * them. All ranks find the same, here and in the offers that they choose by.
+ */
+static void reclaim_channels(weft_context_t *context, offer_t *offers, uint32_t count)
+{
+    for (uint32_t pool = 0; pool < WEFTI_POOLS; pool++) {
+        uint16_t busy = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            const wefti_channel_use_t *use = &offers[i].channels;
+            busy = (uint16_t)(busy | (use->used[pool] & ~use->retired[pool]));
+        }
+        for (uint32_t i = 0; i < count; i++) {
+            offers[i].channels.used[pool] &= busy;
+        }
+        wefti_channels_reclaim(context, pool, busy);
+    }
+}
+
+static weft_status_t check_offers(const offer_t *offers, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (offers[i].digest != offers[0].digest) {
+            return wefti_error(WEFT_ERR_MISMATCH,
+                               "new group: ranks %u and %u passed different lists of ranks",
+                               offers[0].world_rank, offers[i].world_rank);
+        }
+    }
+    return WEFT_OK;
+}
+
+/* Put links of the group, by what its ranks said of themselves. */
+static weft_status_t link_ranks(weft_group_t *group, const members_t *members)
+{
+    const weft_allocator_t *allocator = group->context->allocator;
+    uint32_t *leaders = wefti_alloc(allocator, members->count * sizeof *leaders);
+    WEFT_RETURN_IF_NO_MEMORY(leaders != NULL);
+    for (uint32_t i = 0; i < members->count; i++) {
+        leaders[i] = members->offers[i].leader;
+    }
+    weft_status_t status = wefti_mirror_link(group, leaders);
+    wefti_free(allocator, leaders);
+    return status;
+}
+
+/* *out_group is set, unless there is no memory for it: the caller releases it after an error. */
+static weft_status_t build(weft_context_t *context, const members_t *members, uint32_t channel,
+                           const weft_group_t *parent, weft_group_t **out_group)
+{
+    wefti_endpoint_t *endpoint = context->endpoint;
+    uint32_t fault_count = 0, number = members->offers[0].channels.last_number;
+    WEFT_RETURN_IF_ERROR(wefti_group_alloc(context, members->count, out_group));
+    weft_group_t *group = *out_group;
+    group->whole_world = members->count == endpoint->world_size;
+    wefti_channels_take(group, channel);
+    for (uint32_t i = 0; i < members->count; i++) {
+        const offer_t *offer = &members->offers[i];
+        uint32_t last = offer->channels.last_number;
+        number = wefti_signal_reached(last, number) ? last : number;
+        fault_count = offer->fault_count > fault_count ? offer->fault_count : fault_count;
+        group->ranks[i] = offer->world_rank;
+        group->bases[i] = endpoint->region_of[offer->world_rank];
+        if (group->bases[i] != NULL) {
+            group->channels[i] =
+                (wefti_channel_t *)(void *)(group->bases[i] + group->channel_offset);
+        }
+        group->rank = offer->world_rank == endpoint->rank ? i : group->rank;
+    }
+    WEFT_RETURN_IF_ERROR(link_ranks(group, members));
+    wefti_link_init(group, fault_count);
+    wefti_group_reset_channel(group, number + 2);
+    group->calls->number = number + 2;
+    return wefti_select_init(group, parent);
+}
+
+/* offers: of all ranks of parent. */
+static weft_status_t choose_and_build(weft_context_t *context, weft_group_t *parent,
+                                      offer_t *offers, uint32_t count, uint32_t color,
+                                      weft_group_t **out_group)
+{
+    wefti_channels_t *channels = wefti_channels_of(context);
+    WEFT_RETURN_IF_ERROR(check_offers(offers, count));
+    qsort(offers, count, sizeof *offers, by_color_and_key);
+    if (!all_find_channels(offers, count, channels->pool_count)) {
+        if (!is_world(parent)) {
+            return wefti_error(WEFT_ERR_NO_MEMORY,
+                               "too many groups: no free channel; create it from the "
+                               "world group, or destroy a group");
+        }
+        WEFT_RETURN_IF_ERROR(wefti_channels_grow(context));
+    }
+    if (color == WEFT_COLOR_NONE) {
+        return WEFT_OK;
+    }
+    members_t members = find_members(offers, count, color);
+    return build(context, &members, find_channel(&members, channels->pool_count), parent,
+                 out_group);
+}
+
+/* Attaching is for groups in which every rank may attach to every other. group NULL: this rank is
+ * in none. */
+static weft_status_t agree_on_attach(weft_context_t *context, weft_group_t *parent, offer_t *own,
+                                     offer_t *offers, uint32_t count, weft_group_t *group)
+{
+    members_t members = find_members(offers, count, own->color);
+    own->attaches = true;
+    for (uint32_t i = 0; group != NULL && i < members.count; i++) {
+        const offer_t *offer = &members.offers[i];
+        own->attaches =
+            own->attaches && wefti_attach_works(context, offer->world_rank, &offer->attach);
+    }
+    WEFT_RETURN_IF_ERROR(exchange(context, parent, own, offers));
+    bool all = true;
+    for (uint32_t i = 0; i < count; i++) {
+        all = all && (offers[i].color != own->color || offers[i].attaches);
+    }
+    if (group != NULL) {
+        group->attach = all;
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t create(weft_context_t *context, weft_group_t *parent, uint32_t color,
+                            int64_t key, uint64_t digest, weft_group_t **out_group)
+{
+    wefti_endpoint_t *endpoint = context->endpoint;
+    uint32_t count = parent != NULL ? parent->size : endpoint->world_size;
+    offer_t own = {.key = key, .digest = digest, .color = color, .world_rank = endpoint->rank};
+    own.parent_rank = parent != NULL ? parent->rank : endpoint->rank;
+    offer_t *offers = wefti_alloc(context->allocator, count * sizeof *offers);
+    bool made = wefti_channels_get(context) != NULL && offers != NULL;
+    weft_status_t status = agree(context, parent, made ? WEFT_OK : WEFT_ERR_NO_MEMORY);
+    WEFT_TRY(status, status, out);
+    own.leader = wefti_mirror_leader(endpoint);
+    own.fault_count = atomic_load_explicit(&endpoint->link_faults, memory_order_acquire);
+    own.channels = wefti_channels_use(context);
+    wefti_attach_offer(context, &own.attach);
+    WEFT_TRY(status, exchange(context, parent, &own, offers), out);
+    if (is_world(parent)) {
+        reclaim_channels(context, offers, count);
+    }
+    status = choose_and_build(context, parent, offers, count, color, out_group);
+    /* Also the point from which on the others may use this rank's channel. */
+    status = agree(context, parent, status);
+    if (status == WEFT_OK && wefti_attach_wanted(context)) {
+        status = agree_on_attach(context, parent, &own, offers, count, *out_group);
+    }
+    if (status < 0 && *out_group != NULL) {
+        (*out_group)->retires = true; /* not given back: somebody may believe in it */
+        wefti_group_release(*out_group);
+        *out_group = NULL;
+    }
+out:
+    wefti_free(context->allocator, offers);
+    return status;
+}
+
+weft_status_t weft_group_create_world(weft_context_t *context, weft_group_t **out_group)
+{
+    WEFT_CHECK_OUT(out_group);
+    WEFT_CHECK_ARG(context);
+    return create(context, NULL, 0, 0, 0, out_group);
+}
+
+/* A group to create others from: not NULL, not broken, and not in a forked child. */
+static weft_status_t check_parent(weft_group_t *parent)
+{
+    weft_status_t status = wefti_recorder_check(parent, "create a group from it");
+    /* Calls on it recover links that can be recovered. */
+    return status < 0 ? status : wefti_group_check_lasting(parent);
+}
+
+weft_status_t weft_group_split(weft_group_t *parent, uint32_t color, int64_t key,
+                               weft_group_t **out_group)
+{
+    WEFT_CHECK_OUT(out_group);
+    WEFT_CHECK_ARG(parent);
+    weft_status_t status = check_parent(parent);
+    return status < 0 ? status : create(parent->context, parent, color, key, 0, out_group);
+}
+
+weft_status_t weft_group_duplicate(weft_group_t *group, weft_group_t **out_group)
+{
+    WEFT_CHECK_OUT(out_group);
+    WEFT_CHECK_ARG(group);
+    weft_status_t status = check_parent(group);
+    return status < 0 ? status : create(group->context, group, 0, 0, 0, out_group);
+}
+
+weft_status_t weft_group_create_ranks(weft_group_t *parent, const uint32_t *ranks, uint32_t count,
+                                      weft_group_t **out_group)
+{
+    WEFT_CHECK_OUT(out_group);
+    WEFT_CHECK_ARG(parent);
+    WEFT_CHECK_ARG(ranks);
+    weft_status_t status = check_parent(parent);
+    if (status < 0) {
+        return status;
+    }
+    if (count == 0 || count > parent->size) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "count: must be 1 to the group size %u: %u",
+                           parent->size, count);
+    }
+    uint32_t color = WEFT_COLOR_NONE;
+    int64_t key = 0;
+    uint64_t digest = WEFTI_HASH_START;
+    for (uint32_t i = 0; i < count; i++) {
+        if (ranks[i] >= parent->size) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "ranks[%u]: invalid rank %u for group size %u", i, ranks[i],
+                               parent->size);
+        }
+        for (uint32_t j = 0; j < i; j++) {
+            if (ranks[j] == ranks[i]) {
+                return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                                   "ranks: duplicate rank %u at ranks[%u] and ranks[%u]", ranks[i],
+                                   j, i);
+            }
+        }
+        digest = wefti_hash_step(digest, ranks[i]);
+        if (ranks[i] == parent->rank) {
+            color = 0;
+            key = i;
+        }
+    }
+    return create(parent->context, parent, color, key, digest, out_group);
+}
+
+weft_status_t weft_group_create_named(const char *name, uint32_t size, uint32_t rank,
+                                      weft_group_t **out_group)
+{
+    WEFT_CHECK_OUT(out_group);
+    WEFT_CHECK_ARG(name);
+    char address[NAME_BYTES + 48];
+    size_t length = strnlen(name, NAME_BYTES + 1);
+    if (length == 0 || length > NAME_BYTES) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "name: must have 1 to %u characters",
+                           NAME_BYTES);
+    }
+    for (size_t i = 0; i < length; i++) {
+        if (name[i] <= ' ' || name[i] > '~') {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "name: character %zu is not printable ASCII", i);
+        }
+    }
+    if (size == 0 || rank >= size || size > INT32_MAX) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "invalid rank %u for group size %u", rank,
+                           size);
+    }
+    snprintf(address, sizeof address, "unix:@weft-%u-group-%s", (unsigned)getuid(), name);
+    weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
+    params.rank = (int32_t)rank;
+    params.world_size = (int32_t)size;
+    params.address = address;
+    weft_context_t *context = NULL;
+    weft_status_t status = weft_context_create(&params, &context);
+    if (status < 0) {
+        return wefti_error_prefix(status, "group \"%s\"", name);
+    }
+    status = weft_group_create_world(context, out_group);
+    weft_context_release(context); /* the group keeps it */
+    return status;
+}

@@ -389,12 +389,11 @@ static inline bool wefti_signal_comes_soon(wefti_endpoint_t *endpoint, const wef
                                            uint32_t target)
 {
     uint32_t tries = wefti_endpoint_tries(endpoint);
-    bool receives = (endpoint->caps & WEFTI_CAP_DIRECT) == 0; /* else progress does nothing */
     for (uint32_t i = 0; i < tries; i++) {
         if (wefti_signal_has_reached(signal, target)) {
             return true;
         }
-        if (receives && i % WEFTI_TRIES_PER_PROGRESS == 0) {
+        if (i % WEFTI_TRIES_PER_PROGRESS == 0) {
             wefti_endpoint_progress(endpoint);
         }
     }

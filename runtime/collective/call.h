@@ -155,25 +155,24 @@ typedef struct wefti_deferred {
 /* Link recovery (call_recover.c). Calls run one after the other, so fields without _Atomic have no
  * lock. */
 typedef struct wefti_recovery {
-    _Atomic uint32_t issued;       /* the last number that was given to a call, */
-    _Atomic uint32_t issued_order; /* and that call's order */
-    _Atomic uint32_t order;        /* the last call that was issued at the last recovery */
-    bool told;                     /* some call returned the error */
-    bool owes;                     /* calls up to fail_until end with it */
-    uint32_t failed;               /* the last one that did, here */
-    uint32_t fail_until;           /* on all ranks */
-    uint32_t step, epoch;          /* the step at hand; faults of the group until then */
-    uint32_t peer;                 /* how many were seen in this step */
+    _Atomic uint32_t order; /* the last call that was issued at the last recovery */
+    bool told;              /* some call returned the error */
+    bool owes;              /* calls up to fail_until end with it */
+    uint32_t failed;        /* the last one that did, here */
+    uint32_t fail_until;    /* on all ranks */
+    uint32_t step, epoch;   /* the step at hand; faults of the group until then */
+    uint32_t peer;          /* how many were seen in this step */
 } wefti_recovery_t;
 
 /* What a group keeps for its calls. */
 typedef struct wefti_calls {
     wefti_call_t ring[WEFTI_CALLS]; /* by order */
-    uint32_t number;                /* of the last collective; the same on all ranks */
-    uint32_t issued;                /* calls so far, sends and receives too; the issuing thread's */
-    wefti_signal_line_t completed;  /* of these: calls run in the order in which they were issued */
-    uint32_t staged;                /* how often rounds were published */
-    uint32_t area;                  /* which half of the staging buffers, by its lowest bit */
+    /* Written by the issuing thread, one store each; recovery reads them on others. */
+    _Atomic uint32_t number;       /* of the last collective; the same on all ranks */
+    _Atomic uint32_t issued;       /* calls so far, sends and receives too */
+    wefti_signal_line_t completed; /* of these: calls run in the order in which they were issued */
+    uint32_t staged;               /* how often rounds were published */
+    uint32_t area;                 /* which half of the staging buffers, by its lowest bit */
     /* Hands a call to a stream: wefti_call_submit_host, or device_call.h. */
     weft_status_t (*submit)(wefti_call_t *call, weft_stream_t *stream);
     const void **sources; /* [size] */

@@ -33,8 +33,8 @@ static weft_status_t choose_path(wefti_call_t *call)
         }
         call->path = *path;
         call->group->calls->path = (*path)->name;
+        call->group->calls->algorithm = "mesh";
         status = call->path->start(call);
-        call->group->calls->algorithm = call->path->algorithm(call);
     }
     /* Digests have a sequence number of their own: no rank may continue without posting it. */
     if (call->state == WEFTI_CALL_REFUSED && !wefti_call_is_checked(call)) {

@@ -200,14 +200,4 @@ static weft_status_t start(wefti_call_t *call)
     return WEFT_OK;
 }
 
-static weft_status_t advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
-{
-    weft_status_t status =
-        wefti_call_see_signals(call, offsetof(wefti_channel_t, done), call->number, out_blocked);
-    if (status == WEFT_OK) {
-        wefti_call_complete(call);
-    }
-    return status;
-}
-
-const wefti_path_t wefti_path_attached = {"attached", takes, start, advance, wefti_path_mesh};
+const wefti_path_t wefti_path_attached = {"attached", takes, start, wefti_call_await_done};

@@ -223,15 +223,11 @@ static weft_status_t start(wefti_call_t *call)
 
 static weft_status_t advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
 {
-    weft_status_t status =
-        wefti_call_see_signals(call, offsetof(wefti_channel_t, done), call->number, out_blocked);
+    weft_status_t status = wefti_call_await_done(call, out_blocked);
     if (status == WEFT_OK && call->ends.lead + call->ends.trail > 0) {
         status = wefti_call_take_ends(call);
-    }
-    if (status == WEFT_OK) {
-        wefti_call_complete(call);
     }
     return status;
 }
 
-const wefti_path_t wefti_path_direct = {"direct", takes, start, advance, wefti_path_mesh};
+const wefti_path_t wefti_path_direct = {"direct", takes, start, advance};

@@ -105,10 +105,14 @@ void wefti_call_complete(wefti_call_t *call)
     call->state = wefti_call_is_checked(call) ? WEFTI_CALL_CHECK : WEFTI_CALL_DONE;
 }
 
-const char *wefti_path_mesh(const wefti_call_t *call)
+weft_status_t wefti_call_await_done(wefti_call_t *call, wefti_blocked_t *out_blocked)
 {
-    (void)call;
-    return "mesh";
+    weft_status_t status =
+        wefti_call_see_signals(call, offsetof(wefti_channel_t, done), call->number, out_blocked);
+    if (status == WEFT_OK) {
+        wefti_call_complete(call);
+    }
+    return status;
 }
 
 /* ---- blocks of peers that are reached ---- */

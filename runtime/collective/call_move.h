@@ -16,13 +16,12 @@
 struct wefti_path {
     const char *name; /* weft_group_last_path */
     bool (*takes)(const wefti_call_t *call);
-    /* Ends in wefti_call_complete, or in state MOVING with more to come. An error breaks the group,
-     * which the caller of start and advance sees to. */
+    /* Ends in wefti_call_complete, or in state MOVING with more to come. Names the algorithm that it
+     * executes, if that is not the mesh. An error breaks the group, which the caller of start and
+     * advance sees to. */
     weft_status_t (*start)(wefti_call_t *call);
     /* WEFT_OK: again, unless the call is complete; WEFT_IN_PROGRESS: blocked. */
     weft_status_t (*advance)(wefti_call_t *call, wefti_blocked_t *out_blocked);
-    /* The algorithm that it executes. */
-    const char *(*algorithm)(const wefti_call_t *call);
 };
 
 extern const wefti_path_t wefti_path_posting, wefti_path_staged; /* call_staged.c */
@@ -58,8 +57,8 @@ weft_status_t wefti_call_see_signals(wefti_call_t *call, size_t signal_offset, u
 void wefti_call_publish_done(wefti_call_t *call);
 /* The data is where it belongs. */
 void wefti_call_complete(wefti_call_t *call);
-/* Paths that execute the mesh. */
-const char *wefti_path_mesh(const wefti_call_t *call);
+/* Of a path on which ranks are done with each other's memory: waits for that. */
+weft_status_t wefti_call_await_done(wefti_call_t *call, wefti_blocked_t *out_blocked);
 
 /* ---- call_move.c: for paths that reach the buffers of peers ---- */
 

@@ -59,10 +59,12 @@ static void refresh_counters(wefti_call_t *call)
 /* Known from earlier calls of this size: executors carry it out, whatever the memory is. */
 static bool only_executors(const wefti_call_t *call)
 {
-    const wefti_selection_t *selection = &call->group->calls->selection;
     uint32_t elem = (uint32_t)__builtin_ctz(call->elem_bytes);
     uint32_t size = 63u - (uint32_t)__builtin_clzll(call->longest | call->elem_bytes);
-    return selection->only_executors[call->request.op][elem][size] && call->schedule.wanted == NULL;
+    const weft_algorithm_t *const *by_cost =
+        call->group->calls->selection.by_cost[call->request.op][elem][size];
+    return by_cost[0] == &wefti_executors && by_cost[1] == &wefti_executors &&
+           call->schedule.wanted == NULL;
 }
 
 weft_status_t wefti_call_post(wefti_call_t *call)

@@ -63,7 +63,7 @@ void wefti_recovery_note(wefti_call_t *call)
     /* Sends and receives have no number: what was issued with them ends with them. */
     uint32_t last = call->pairs.count == 0
                         ? last_number(call)
-                        : atomic_load_explicit(&recovery->issued, memory_order_relaxed);
+                        : atomic_load_explicit(&call->group->calls->number, memory_order_relaxed);
     if (!recovery->told || !wefti_signal_reached(recovery->failed, last)) {
         recovery->failed = last;
     }
@@ -147,7 +147,7 @@ static weft_status_t begin(wefti_call_t *call)
     weft_group_t *group = call->group;
     wefti_recovery_t *recovery = &group->calls->recovery;
     /* Calls behind this one are on streams, some of which broke: they all end with the error. */
-    uint32_t issued = atomic_load_explicit(&recovery->issued, memory_order_relaxed);
+    uint32_t issued = atomic_load_explicit(&group->calls->number, memory_order_relaxed);
     if (issued != last_number(call) && call->pairs.count == 0) {
         recovery->failed = issued;
     }
@@ -211,7 +211,7 @@ weft_status_t wefti_recovery_advance(wefti_call_t *call, wefti_blocked_t *out_bl
         call->state = WEFTI_CALL_ISSUED;
         recovery->told = false;
         atomic_store_explicit(&recovery->order,
-                              atomic_load_explicit(&recovery->issued_order, memory_order_relaxed),
+                              atomic_load_explicit(&group->calls->issued, memory_order_relaxed),
                               memory_order_relaxed);
         wefti_log(&group->context->log, WEFT_LOG_LEVEL_INFO,
                   "rank %u: group of %u ranks recovered from a link failure: %s",

@@ -245,26 +245,28 @@ static weft_status_t start_run(wefti_call_t *call, bool in_place)
 }
 
 /* Where the result's bits depend on the algorithm, its name says so. */
-static const char *schedule_algorithm(const wefti_call_t *call)
+static void name_algorithm(const wefti_call_t *call)
 {
     weft_group_t *group = call->group;
-    if (group->calls->labelled != call->schedule.algorithm) {
+    wefti_calls_t *calls = group->calls;
+    if (calls->labelled != call->schedule.algorithm) {
         weft_algo_params_t params;
         wefti_select_params(group, call->request.op, call->request.root, &params);
         bool any = params.order == WEFT_ORDER_ANY && wefti_collective_reduces(call->request.op);
         params.order = WEFT_ORDER_TREE;
         any = any && call->schedule.algorithm->eligible(&params) != NULL;
-        snprintf(group->calls->label, sizeof group->calls->label, "%.40s%s",
-                 call->schedule.algorithm->name, any ? " (order any)" : "");
-        group->calls->labelled = call->schedule.algorithm;
+        snprintf(calls->label, sizeof calls->label, "%.40s%s", call->schedule.algorithm->name,
+                 any ? " (order any)" : "");
+        calls->labelled = call->schedule.algorithm;
     }
-    return group->calls->label;
+    calls->algorithm = calls->label;
 }
 
 static weft_status_t schedule_start(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
     bool mixed = is_mixed(call);
+    name_algorithm(call);
     bool in_place = (call->flags & WEFTI_POSTED_OUT_OF_PLACE) == 0;
     wefti_schedule_key_t key = {call->schedule.algorithm, call->request.root, in_place,
                                 (call->flags & WEFTI_POSTED_OPEN) == 0};
@@ -296,4 +298,4 @@ static weft_status_t schedule_advance(wefti_call_t *call, wefti_blocked_t *out_b
 }
 
 const wefti_path_t wefti_path_schedule = {"schedule", schedule_takes, schedule_start,
-                                          schedule_advance, schedule_algorithm};
+                                          schedule_advance};

@@ -171,11 +171,11 @@ static void take_results(wefti_call_t *call)
 
 /* ---- the posting ---- */
 
-/* All-reduce. */
-static const char *one_shot_or_mesh(const wefti_call_t *call)
+static void name_algorithm(const wefti_call_t *call)
 {
-    return call->request.op == WEFT_COLLECTIVE_ALL_REDUCE && !call->staged.two_shot ? "one-shot"
-                                                                                    : "mesh";
+    if (call->request.op == WEFT_COLLECTIVE_ALL_REDUCE && !call->staged.two_shot) {
+        call->group->calls->algorithm = "one-shot";
+    }
 }
 
 static bool posting_takes(const wefti_call_t *call)
@@ -185,21 +185,10 @@ static bool posting_takes(const wefti_call_t *call)
 
 static weft_status_t posting_start(wefti_call_t *call)
 {
-    weft_status_t status = take(call);
+    name_algorithm(call);
     wefti_call_complete(call);
-    return status;
+    return take(call);
 }
-
-/* Never asked: such a call ends as it starts. */
-static weft_status_t posting_advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
-{
-    (void)out_blocked;
-    wefti_call_complete(call);
-    return WEFT_OK;
-}
-
-const wefti_path_t wefti_path_posting = {"posting", posting_takes, posting_start, posting_advance,
-                                         one_shot_or_mesh};
 
 /* ---- staging ---- */
 
@@ -281,12 +270,13 @@ static weft_status_t staged_start(wefti_call_t *call)
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "staged path: requires ranks that map each other's memory");
     }
-    weft_status_t status = plan_rounds(call);
+    WEFT_RETURN_IF_ERROR(plan_rounds(call));
+    name_algorithm(call);
     wefti_call_complete(call);
-    if (status == WEFT_OK && call->staged.rounds > 0) {
+    if (call->staged.rounds > 0) {
         stage_round(call);
     }
-    return status;
+    return WEFT_OK;
 }
 
 /* Two-shot: the second half of a round brings the reduced shards. */
@@ -322,5 +312,6 @@ static weft_status_t staged_advance(wefti_call_t *call, wefti_blocked_t *out_blo
     return WEFT_OK;
 }
 
-const wefti_path_t wefti_path_staged = {"staged", staged_takes, staged_start, staged_advance,
-                                        one_shot_or_mesh};
+/* Advance is never asked of path posting: such a call ends as it starts. */
+const wefti_path_t wefti_path_posting = {"posting", posting_takes, posting_start, staged_advance};
+const wefti_path_t wefti_path_staged = {"staged", staged_takes, staged_start, staged_advance};

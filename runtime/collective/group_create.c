@@ -27,7 +27,6 @@ typedef struct offer {
     wefti_attach_offer_t attach;
     bool attaches; /* to all ranks of its colour */
     uint32_t color, world_rank, parent_rank;
-    uint32_t leader;      /* the lowest rank with which it shares memory */
     uint32_t fault_count; /* links of the world that broke until now */
     wefti_channel_use_t channels;
 } offer_t;
@@ -145,20 +144,6 @@ static weft_status_t check_offers(const offer_t *offers, uint32_t count)
     return WEFT_OK;
 }
 
-/* Put links of the group, by what its ranks said of themselves. */
-static weft_status_t link_ranks(weft_group_t *group, const members_t *members)
-{
-    const weft_allocator_t *allocator = group->context->allocator;
-    uint32_t *leaders = wefti_alloc(allocator, members->count * sizeof *leaders);
-    WEFT_RETURN_IF_NO_MEMORY(leaders != NULL);
-    for (uint32_t i = 0; i < members->count; i++) {
-        leaders[i] = members->offers[i].leader;
-    }
-    weft_status_t status = wefti_mirror_link(group, leaders);
-    wefti_free(allocator, leaders);
-    return status;
-}
-
 /* *out_group is set, unless there is no memory for it: the caller releases it after an error. */
 static weft_status_t build(weft_context_t *context, const members_t *members, uint32_t channel,
                            const weft_group_t *parent, weft_group_t **out_group)
@@ -182,7 +167,7 @@ static weft_status_t build(weft_context_t *context, const members_t *members, ui
         }
         group->rank = offer->world_rank == endpoint->rank ? i : group->rank;
     }
-    WEFT_RETURN_IF_ERROR(link_ranks(group, members));
+    WEFT_RETURN_IF_ERROR(wefti_mirror_link(group));
     wefti_link_init(group, fault_count);
     wefti_group_reset_channel(group, number + 2);
     group->calls->number = number + 2;
@@ -247,7 +232,6 @@ static weft_status_t create(weft_context_t *context, weft_group_t *parent, uint3
     bool made = wefti_channels_get(context) != NULL && offers != NULL;
     weft_status_t status = agree(context, parent, made ? WEFT_OK : WEFT_ERR_NO_MEMORY);
     WEFT_TRY(status, status, out);
-    own.leader = wefti_mirror_leader(endpoint);
     own.fault_count = atomic_load_explicit(&endpoint->link_faults, memory_order_acquire);
     own.channels = wefti_channels_use(context);
     wefti_attach_offer(context, &own.attach);

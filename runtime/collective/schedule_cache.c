@@ -6,19 +6,6 @@
 #include "runtime/base/error.h"
 #include "runtime/interpreter/proof.h"
 
-static weft_status_t unsupported(const weft_algorithm_t *algorithm, const char *reason)
-{
-    return wefti_error(WEFT_ERR_UNSUPPORTED, "%s %s: %s", weft_collective_name(algorithm->op),
-                       algorithm->name, reason);
-}
-
-/* The same for a reason that is the last message. */
-static weft_status_t named(const weft_algorithm_t *algorithm)
-{
-    return wefti_error_prefix(WEFT_ERR_UNSUPPORTED, "%s %s", weft_collective_name(algorithm->op),
-                              algorithm->name);
-}
-
 void wefti_schedules_forget(weft_group_t *group)
 {
     wefti_schedules_t *all = group->calls->schedules;
@@ -63,24 +50,21 @@ static weft_status_t make(weft_group_t *group)
 {
     const weft_allocator_t *allocator = group->context->allocator;
     wefti_schedules_t *all = wefti_alloc(allocator, sizeof *all);
-    if (all == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(all != NULL);
     group->calls->schedules = all;
     all->send = wefti_alloc(allocator, group->size * sizeof *all->send);
     all->recv = wefti_alloc(allocator, group->size * sizeof *all->recv);
     all->hidden = wefti_alloc(allocator, group->size);
     weft_status_t status = WEFT_ERR_NO_MEMORY;
     if (all->send != NULL && all->recv != NULL && all->hidden != NULL) {
+        share_memory(group, all);
         status = wefti_run_counters_init(&all->counters, group->size,
                                          wefti_area_lanes(group->endpoint->world_size), allocator);
     }
     if (status < 0) {
         wefti_schedules_destroy(group);
-        return status;
     }
-    share_memory(group, all);
-    return WEFT_OK;
+    return status;
 }
 
 static bool same_key(const wefti_schedule_key_t *a, const wefti_schedule_key_t *b)
@@ -113,19 +97,15 @@ static weft_status_t check_resources(const weft_group_t *group, const weft_algor
                                      const weft_algo_params_t *params)
 {
     weft_algo_resources_t resources = {0};
-    weft_status_t status = wefti_algo_params_check(params);
-    if (status < 0) {
-        return named(algorithm);
-    }
+    WEFT_RETURN_IF_ERROR(wefti_algo_params_check(params));
     const char *reason = algorithm->eligible(params);
-    if (reason != NULL) {
-        return unsupported(algorithm, reason);
+    if (reason == NULL) {
+        algorithm->resources(params, &resources);
+        reason = resources.lanes > group->calls->schedules->counters.lanes
+                     ? "needs more lanes than the group supports"
+                     : NULL;
     }
-    algorithm->resources(params, &resources);
-    if (resources.lanes > group->calls->schedules->counters.lanes) {
-        return unsupported(algorithm, "needs more lanes than the group supports");
-    }
-    return WEFT_OK;
+    return reason == NULL ? WEFT_OK : wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s", reason);
 }
 
 static weft_status_t build(weft_group_t *group, const wefti_schedule_key_t *key,
@@ -137,20 +117,17 @@ static weft_status_t build(weft_group_t *group, const wefti_schedule_key_t *key,
     wefti_select_params(group, key->algorithm->op, key->root, &params);
     params.in_place = key->in_place;
     params.rank = group->rank;
-    weft_status_t status = wefti_algorithm_prove(group->context, key->algorithm, &params);
+    WEFT_RETURN_IF_ERROR(wefti_algorithm_prove(group->context, key->algorithm, &params));
+    weft_status_t status = check_resources(group, key->algorithm, &params);
     if (status == WEFT_OK) {
-        status = check_resources(group, key->algorithm, &params);
+        status = wefti_run_create(key->algorithm, &params,
+                                  links.put != NULL || key->hidden ? &links : NULL,
+                                  group->context->allocator, out_run);
     }
-    if (status < 0) {
-        return status;
+    if (status == WEFT_ERR_INVALID_ARGUMENT) { /* of the algorithm: the same on all ranks */
+        return wefti_error_prefix(WEFT_ERR_UNSUPPORTED, "%s %s",
+                                  weft_collective_name(key->algorithm->op), key->algorithm->name);
     }
-    status =
-        wefti_run_create(key->algorithm, &params, links.put != NULL || key->hidden ? &links : NULL,
-                         group->context->allocator, out_run);
-    if (status == WEFT_ERR_INVALID_ARGUMENT) { /* an author's mistake: pure, so on all ranks */
-        return named(key->algorithm);
-    }
-    all->builds += status == WEFT_OK;
     return status;
 }
 
@@ -158,18 +135,14 @@ weft_status_t wefti_schedules_get(weft_group_t *group, const wefti_schedule_key_
                                   wefti_run_t **out_run)
 {
     bool found;
-    weft_status_t status = group->calls->schedules != NULL ? WEFT_OK : make(group);
-    if (status < 0) {
-        return status;
+    if (group->calls->schedules == NULL) {
+        WEFT_RETURN_IF_ERROR(make(group));
     }
     wefti_schedules_t *all = group->calls->schedules;
     wefti_cached_schedule_t *entry = find(all, key, &found);
     if (!found) {
         wefti_run_t *run = NULL;
-        status = build(group, key, &run);
-        if (status < 0) {
-            return status;
-        }
+        WEFT_RETURN_IF_ERROR(build(group, key, &run));
         wefti_run_destroy(entry->run);
         *entry = (wefti_cached_schedule_t){.key = *key, .run = run};
     }

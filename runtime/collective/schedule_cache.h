@@ -37,7 +37,6 @@ typedef struct wefti_schedules {
     uint64_t *matrix;      /* all-to-all-v: counts, displacements to and from: [3 * size * size] */
     uint8_t *hidden;       /* [size] all 1 */
     uint64_t clock;
-    uint64_t builds; /* so far: a second call adds none */
     wefti_cached_schedule_t entries[WEFTI_SCHEDULES];
 } wefti_schedules_t;
 

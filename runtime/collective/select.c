@@ -12,14 +12,14 @@
 
 /* ---- what a group asks for ---- */
 
-/* Ranks that load and store each other's memory are on one host; hosts in the order of their first
- * ranks. Returns how many; 0: all are on one. */
+/* Hosts in the order of their first ranks in the group. Returns how many; 0: all ranks are on one. */
 static uint32_t find_hosts(const weft_group_t *group, uint32_t *host_of)
 {
-    uint32_t n = group->size, count = 0;
-    for (uint32_t r = 0; r < n && group->put_links != NULL; r++) {
+    const uint32_t *world_host = group->endpoint->host_of;
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < group->size; r++) {
         uint32_t first = 0;
-        while (first < r && group->put_links[(size_t)first * n + r] != 0) {
+        while (world_host[group->ranks[first]] != world_host[group->ranks[r]]) {
             first++;
         }
         host_of[r] = first < r ? host_of[first] : count++;
@@ -69,13 +69,6 @@ static void sign(wefti_selection_t *selection)
     }
 }
 
-static void forget_choices(wefti_selection_t *selection)
-{
-    memset(selection->by_cost, 0, sizeof selection->by_cost);
-    memset(selection->only_executors, 0, sizeof selection->only_executors);
-    selection->known_count = 1; /* the executors */
-}
-
 weft_status_t wefti_select_order(weft_group_t *group, weft_order_t order, const uint32_t *sizes,
                                  uint32_t count)
 {
@@ -96,7 +89,7 @@ weft_status_t wefti_select_order(weft_group_t *group, weft_order_t order, const 
     wefti_select_params(group, WEFT_COLLECTIVE_ALL_REDUCE, 0, &params);
     selection->executors_reduce = wefti_needs_tree(&params) == NULL;
     group->calls->labelled = NULL;
-    forget_choices(selection);
+    memset(selection->by_cost, 0, sizeof selection->by_cost);
     sign(selection);
     return WEFT_OK;
 }
@@ -143,16 +136,11 @@ weft_status_t wefti_select_init(weft_group_t *group, const weft_group_t *parent)
     wefti_selection_t *selection = &group->calls->selection;
     selection->host_sizes = wefti_alloc(group->context->allocator, group->size * sizeof(uint32_t));
     selection->host_of = wefti_alloc(group->context->allocator, group->size * sizeof(uint32_t));
-    if (selection->host_sizes == NULL || selection->host_of == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(selection->host_sizes != NULL && selection->host_of != NULL);
     selection->host_of_count = find_hosts(group, selection->host_of);
     selection->host_count = count_runs(selection->host_of, group->size, selection->host_of_count,
                                        selection->host_sizes);
-    weft_status_t status = find_rails(group);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(find_rails(group));
     weft_algo_params_t params;
     wefti_select_params(group, WEFT_COLLECTIVE_ALL_REDUCE, 0, &params);
     group->calls->posting_bytes = wefti_cost_posting_bytes(&group->context->costs, &params);

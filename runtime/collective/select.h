@@ -11,7 +11,7 @@
 
 #include "runtime/context/context.h"
 
-#define WEFTI_SELECT_KNOWN 64u
+extern const weft_algorithm_t wefti_executors; /* only its address is of use */
 
 struct weft_group;
 
@@ -29,15 +29,9 @@ typedef struct wefti_selection {
      * it, for postings without data. */
     uint64_t what[WEFTI_OPS];
     uint64_t digest[WEFTI_OPS];
-    /*
-     * By cost: [operator][log2 of the element][plain memory][log2 of the bytes], a number in known,
-     * + 1; 0: not chosen yet. known[0] stands for the executors.
-     */
-    uint8_t by_cost[WEFTI_OPS][4][2][64];
-    bool only_executors[WEFTI_OPS][4][64]; /* of both kinds of memory it is known to be them */
-    const weft_algorithm_t *known[WEFTI_SELECT_KNOWN];
-    uint32_t known_count;
-    uint32_t choices; /* how often the cost table was asked */
+    /* By cost: [operator][log2 of the element][log2 of the bytes][plain memory]; NULL: not chosen
+     * yet; &wefti_executors stands for the executors. */
+    const weft_algorithm_t *by_cost[WEFTI_OPS][4][64][2];
 } wefti_selection_t;
 
 /* Of a new group: as parent's (NULL: the settings). WEFT_ORDER that does not fit is an error. */

@@ -7,6 +7,8 @@
 #include "runtime/interpreter/proof.h"
 #include "runtime/collective/select.h"
 
+const weft_algorithm_t wefti_executors = {.name = "executors"};
+
 /* Blocks of V forms as if all were of one size. */
 static weft_status_t even_counts(const weft_group_t *group, weft_collective_t op,
                                  wefti_counts_t *counts, uint64_t **out_list)
@@ -48,7 +50,6 @@ static weft_status_t ask_table(weft_group_t *group, weft_collective_t op, uint32
     weft_status_t status =
         wefti_collective_is_variable(op) ? even_counts(group, op, &counts, &list) : WEFT_OK;
     if (status == WEFT_OK) {
-        group->calls->selection.choices++;
         status = wefti_cost_choose(&context->costs, &params, &counts, &choice, candidates, &count);
     }
     wefti_free(context->allocator, list);
@@ -66,29 +67,6 @@ static weft_status_t ask_table(weft_group_t *group, weft_collective_t op, uint32
         status = proof == WEFT_ERR_NO_MEMORY ? proof : WEFT_OK;
     }
     return status;
-}
-
-/* The number of algorithm (NULL: the executors) in known, + 1; 0: no room. */
-static uint8_t number_of(wefti_selection_t *selection, const weft_algorithm_t *algorithm)
-{
-    if (algorithm == NULL) {
-        return 1;
-    }
-    for (uint32_t i = 1; i < selection->known_count; i++) {
-        if (selection->known[i] == algorithm) {
-            return (uint8_t)(i + 1);
-        }
-    }
-    if (selection->known_count == WEFTI_SELECT_KNOWN) {
-        return 0;
-    }
-    selection->known[selection->known_count++] = algorithm;
-    return (uint8_t)selection->known_count;
-}
-
-static uint32_t log2_of(uint64_t x)
-{
-    return 63u - (uint32_t)__builtin_clzll(x | 1);
 }
 
 static weft_status_t choose(weft_group_t *group, weft_collective_t op, uint32_t elem_bytes,
@@ -113,18 +91,14 @@ weft_status_t wefti_select_by_cost(weft_group_t *group, weft_collective_t op, ui
                                    uint64_t bytes, bool plain,
                                    const weft_algorithm_t **out_algorithm)
 {
-    wefti_selection_t *selection = &group->calls->selection;
-    uint32_t elem = log2_of(elem_bytes), size = log2_of(bytes | elem_bytes);
-    uint8_t(*known)[64] = selection->by_cost[op][elem];
-    *out_algorithm = NULL;
-    if (known[plain][size] != 0) {
-        *out_algorithm = selection->known[known[plain][size] - 1];
-        return WEFT_OK;
+    uint32_t elem = (uint32_t)__builtin_ctz(elem_bytes);
+    uint32_t size = 63u - (uint32_t)__builtin_clzll(bytes | elem_bytes);
+    const weft_algorithm_t **chosen = &group->calls->selection.by_cost[op][elem][size][plain];
+    if (*chosen == NULL) {
+        const weft_algorithm_t *algorithm;
+        WEFT_RETURN_IF_ERROR(choose(group, op, elem_bytes, (uint64_t)1 << size, plain, &algorithm));
+        *chosen = algorithm != NULL ? algorithm : &wefti_executors;
     }
-    weft_status_t status = choose(group, op, elem_bytes, (uint64_t)1 << size, plain, out_algorithm);
-    if (status == WEFT_OK) {
-        known[plain][size] = number_of(selection, *out_algorithm);
-        selection->only_executors[op][elem][size] = known[0][size] == 1 && known[1][size] == 1;
-    }
-    return status;
+    *out_algorithm = *chosen != &wefti_executors ? *chosen : NULL;
+    return WEFT_OK;
 }

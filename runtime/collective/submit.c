@@ -37,20 +37,13 @@ static weft_status_t drop(wefti_call_t *call)
 weft_status_t wefti_call_reserve(weft_group_t *group, weft_stream_t *stream,
                                  wefti_call_t **out_call)
 {
-    weft_status_t status = WEFT_OK;
-    status = wefti_stream_check_context(stream, group->context);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(wefti_stream_check_context(stream, group->context));
     if (!wefti_endpoint_owned(group->endpoint) ||
         atomic_load_explicit(&group->fault.state, memory_order_relaxed) != 0 ||
         wefti_group_ended(group)) {
-        status = wefti_group_check_lasting(group);
-        if (status < 0) {
-            return status;
-        }
+        WEFT_RETURN_IF_ERROR(wefti_group_check_lasting(group));
     }
-    uint32_t order = group->calls->issued + 1;
+    uint32_t order = atomic_load_explicit(&group->calls->issued, memory_order_relaxed) + 1;
     /* acquire: the ring's place is free, and its last user has finished with it */
     uint32_t completed =
         atomic_load_explicit(&group->calls->completed.signal.value, memory_order_acquire);
@@ -70,19 +63,18 @@ weft_status_t wefti_call_reserve(weft_group_t *group, weft_stream_t *stream,
     return WEFT_OK;
 }
 
+/* relaxed stores: the call that recovers the group was issued later */
 static void issue(wefti_call_t *call)
 {
-    weft_group_t *group = call->group;
-    group->calls->issued = call->order;
-    /* relaxed: the call that recovers the group was issued later */
-    atomic_store_explicit(&group->calls->recovery.issued_order, call->order, memory_order_relaxed);
+    wefti_calls_t *calls = call->group->calls;
+    weft_collective_t op = call->request.op;
+    atomic_store_explicit(&calls->issued, call->order, memory_order_relaxed);
     if (call->pairs.count == 0) {
-        call->schedule.wanted = group->calls->selection.wanted.algorithm[call->request.op];
-        call->what |= group->calls->selection.what[call->request.op];
-        call->number = ++group->calls->number;
-        group->calls->number +=
-            wefti_call_is_checked(call); /* the digests have a number of their own */
-        atomic_store_explicit(&group->calls->recovery.issued, group->calls->number,
+        call->schedule.wanted = calls->selection.wanted.algorithm[op];
+        call->what |= calls->selection.what[op];
+        call->number = atomic_load_explicit(&calls->number, memory_order_relaxed) + 1;
+        /* digests have a number of their own */
+        atomic_store_explicit(&calls->number, call->number + wefti_call_is_checked(call),
                               memory_order_relaxed);
     }
 }

@@ -11,19 +11,26 @@
 #define PAIRS_BYTES ((size_t)128 << 10) /* all mailboxes of a rank, where that is enough */
 #define PAIR_MIN_BYTES (sizeof(wefti_mailbox_t) + 2 * 512u)
 
-void wefti_channel_layout(wefti_channel_layout_t *layout, uint32_t world_size, size_t staging_bytes)
+static void lay_out(wefti_channel_layout_t *layout, const wefti_endpoint_t *endpoint,
+                    size_t staging_bytes)
 {
+    size_t n = endpoint->world_size;
     size_t half = staging_bytes / 2 / PAGE_BYTES * PAGE_BYTES;
-    /* At least a line for every rank's block. */
-    size_t least = wefti_align_up((size_t)world_size * 64, PAGE_BYTES);
-    size_t pair = PAIRS_BYTES / world_size / 128 * 128;
+    size_t least = wefti_align_up(n * 64, PAGE_BYTES); /* at least a line for every rank's block */
+    size_t pair = PAIRS_BYTES / n / 128 * 128;
     layout->staging = wefti_align_up(sizeof(wefti_channel_t), PAGE_BYTES);
     layout->staging_bytes = half > least ? half : least;
     layout->pairs = layout->staging + 2 * layout->staging_bytes;
     layout->pair_bytes = pair > PAIR_MIN_BYTES ? pair : PAIR_MIN_BYTES;
-    layout->area = wefti_align_up(layout->pairs + world_size * layout->pair_bytes, 64);
-    layout->total_bytes = wefti_align_up(
-        layout->area + wefti_run_area_bytes(world_size, wefti_area_lanes(world_size)), PAGE_BYTES);
+    layout->area = wefti_align_up(layout->pairs + n * layout->pair_bytes, 64);
+    size_t end = layout->area + wefti_run_area_bytes((uint32_t)n, wefti_area_lanes((uint32_t)n));
+    if ((endpoint->caps & WEFTI_CAP_DIRECT) == 0) {
+        layout->mirrors = wefti_align_up(end, PAGE_BYTES);
+        layout->mirror_bytes = wefti_align_up(WEFTI_MIRROR_MAILBOX + layout->pair_bytes, 128);
+        layout->reports = layout->mirrors + n * layout->mirror_bytes;
+        end = layout->reports + n * sizeof(wefti_recovery_report_t);
+    }
+    layout->total_bytes = wefti_align_up(end, PAGE_BYTES);
 }
 
 weft_status_t wefti_channels_grow(weft_context_t *context)
@@ -90,10 +97,8 @@ void wefti_channels_reclaim(weft_context_t *context, uint32_t pool, uint16_t bus
 
 static void channels_init(weft_context_t *context, void *part)
 {
-    wefti_channels_t *channels = part;
-    wefti_channel_layout(&channels->layout, context->endpoint->world_size,
-                         wefti_context_staging_bytes(context));
-    wefti_mirror_layout(&channels->layout, context->endpoint);
+    lay_out(&((wefti_channels_t *)part)->layout, context->endpoint,
+            wefti_context_staging_bytes(context));
 }
 
 wefti_channels_t *wefti_channels_get(weft_context_t *context)
@@ -103,27 +108,44 @@ wefti_channels_t *wefti_channels_get(weft_context_t *context)
     return wefti_part_get(context, WEFTI_PART_CHANNELS, &ops);
 }
 
-/* Resets this rank's channel for a new group. Its former users are all done with it. */
+static void set(wefti_signal_t *signal, uint32_t value)
+{
+    /* relaxed: peers learn later that they may use the group */
+    atomic_store_explicit(&signal->value, value, memory_order_relaxed);
+}
+
+/* A channel or mirror: all calls up to number are done. */
+static void reset(wefti_channel_t *channel, uint32_t number)
+{
+    atomic_store_explicit(&channel->abort.state, 0, memory_order_relaxed);
+    atomic_store_explicit(&channel->claimed, number, memory_order_relaxed);
+    set(&channel->alarm, 0);
+    set(&channel->staged.signal, 0);
+    set(&channel->done.signal, number);
+    set(&channel->postings[0].signal, number);
+    set(&channel->postings[1].signal, number);
+}
+
+static void reset_mailbox(wefti_mailbox_t *mailbox)
+{
+    set(&mailbox->posted.signal, 0);
+    set(&mailbox->consumed.signal, 0);
+}
+
 void wefti_group_reset_channel(weft_group_t *group, uint32_t number)
 {
     wefti_channel_t *own = group->channels[group->rank];
-    atomic_store_explicit(&own->abort.state, 0, memory_order_relaxed);
-    wefti_mirror_reset(group, number);
-    atomic_store_explicit(&own->staged.signal.value, 0, memory_order_relaxed);
-    atomic_store_explicit(&own->done.signal.value, number, memory_order_relaxed);
-    atomic_store_explicit(&own->claimed, number, memory_order_relaxed);
-    for (uint32_t i = 0; i < 2; i++) {
-        atomic_store_explicit(&own->postings[i].signal.value, number, memory_order_relaxed);
+    uint32_t n = group->endpoint->world_size;
+    reset(own, number);
+    for (uint32_t i = 0; i < n; i++) {
+        reset_mailbox(wefti_mailbox_of(group, group->rank, i));
     }
-    for (uint32_t i = 0; i < group->endpoint->world_size; i++) {
-        wefti_mailbox_t *mailbox =
-            (wefti_mailbox_t *)(void *)((uint8_t *)own + group->layout.pairs +
-                                        i * group->layout.pair_bytes);
-        atomic_store_explicit(&mailbox->posted.signal.value, 0, memory_order_relaxed);
-        atomic_store_explicit(&mailbox->consumed.signal.value, 0, memory_order_relaxed);
+    for (uint32_t i = 0; i < group->put_peer_count; i++) {
+        uint32_t peer = group->put_peers[i];
+        reset(group->channels[peer], number);
+        reset_mailbox(wefti_mailbox_of(group, peer, group->rank));
     }
-    wefti_run_area_clear((uint8_t *)own + group->layout.area, group->endpoint->world_size,
-                         wefti_area_lanes(group->endpoint->world_size));
+    wefti_run_area_clear((uint8_t *)own + group->layout.area, n, wefti_area_lanes(n));
 }
 
 uint8_t *wefti_memory_of_peer(const weft_group_t *group, uint32_t rank, uint64_t offset,

@@ -147,8 +147,6 @@ typedef struct wefti_channels {
     uint64_t attach_nonce; /* attach.c */
 } wefti_channels_t;
 
-void wefti_channel_layout(wefti_channel_layout_t *layout, uint32_t world_size,
-                          size_t staging_bytes);
 /* One more pool. Collective over the world. */
 weft_status_t wefti_channels_grow(weft_context_t *context);
 /* Channel is pool * WEFTI_POOL_CHANNELS + its number there. */

@@ -63,7 +63,8 @@ weft_status_t wefti_link_check(weft_group_t *group)
     return wefti_error_adopt(WEFT_ERR_LINK, text);
 }
 
-weft_status_t wefti_link_await(weft_group_t *group)
+/* After a put failed: looks for the reason for a while. */
+static weft_status_t await_reason(weft_group_t *group)
 {
     uint64_t end = wefti_now_ns() + HEARSAY_NS;
     weft_status_t status;
@@ -114,7 +115,7 @@ weft_status_t wefti_group_fail(weft_group_t *group, weft_status_t status)
     if (!wefti_endpoint_owned(group->endpoint)) {
         return status;
     }
-    if (status == WEFT_ERR_LINK && wefti_link_await(group) < 0) {
+    if (status == WEFT_ERR_LINK && await_reason(group) < 0) {
         return wefti_group_check(group); /* all ranks hear of it, or have: nothing to write down */
     }
     if (wefti_link_broken(group) && status != WEFT_ERR_TIMEOUT && status != WEFT_ERR_ABORTED &&

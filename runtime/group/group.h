@@ -72,14 +72,13 @@ weft_status_t wefti_group_fail(weft_group_t *group, weft_status_t status);
 weft_status_t wefti_group_check(weft_group_t *group);
 /* The same without links that can be recovered: errors that are final. */
 weft_status_t wefti_group_check_lasting(weft_group_t *group);
-/* channel.c: resets this rank's channel to what a new group expects. */
+/* channel.c: this rank's channel and mirrors as a new group expects them, whose calls have numbers
+ * after number. Their former users are all done with them. */
 void wefti_group_reset_channel(weft_group_t *group, uint32_t number);
 /* mirror.c: a record that a rank behind a put link wrote down, or NULL. */
 const wefti_channel_t *wefti_mirror_alarmed(const weft_group_t *group);
 /* fault.c. WEFT_OK, or WEFT_ERR_LINK naming the link that broke. */
 weft_status_t wefti_link_check(weft_group_t *group);
-/* The same after a put failed: looks for the reason for a while. */
-weft_status_t wefti_link_await(weft_group_t *group);
 /* Looks at new faults of the endpoint. Called with the lock of group->link. */
 void wefti_link_notice(weft_group_t *group);
 /* The quick half of the check. */

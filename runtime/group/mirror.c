@@ -7,28 +7,7 @@
 
 #include "runtime/base/error.h"
 
-void wefti_mirror_layout(wefti_channel_layout_t *layout, const wefti_endpoint_t *endpoint)
-{
-    if (endpoint->caps & WEFTI_CAP_DIRECT) {
-        return;
-    }
-    layout->mirrors = layout->total_bytes;
-    layout->mirror_bytes = wefti_align_up(WEFTI_MIRROR_MAILBOX + layout->pair_bytes, 128);
-    layout->reports = layout->mirrors + endpoint->world_size * layout->mirror_bytes;
-    layout->total_bytes = wefti_align_up(
-        layout->reports + endpoint->world_size * sizeof(wefti_recovery_report_t), 4096);
-}
-
 /* ---- making a group ---- */
-
-uint32_t wefti_mirror_leader(const wefti_endpoint_t *endpoint)
-{
-    uint32_t r = 0;
-    while (r != endpoint->rank && !wefti_endpoint_direct(endpoint, r)) {
-        r++;
-    }
-    return r;
-}
 
 static wefti_channel_t *mirror_of(const weft_group_t *group, uint32_t world_rank)
 {
@@ -37,30 +16,27 @@ static wefti_channel_t *mirror_of(const weft_group_t *group, uint32_t world_rank
                                        world_rank * group->layout.mirror_bytes);
 }
 
-weft_status_t wefti_mirror_link(weft_group_t *group, const uint32_t *leaders)
+static bool is_far(const weft_group_t *group, size_t a, size_t b)
+{
+    const uint32_t *host_of = group->endpoint->host_of;
+    return host_of[group->ranks[a]] != host_of[group->ranks[b]];
+}
+
+weft_status_t wefti_mirror_link(weft_group_t *group)
 {
     const weft_allocator_t *allocator = group->context->allocator;
     uint32_t n = group->size, count = 0;
     for (uint32_t r = 0; r < n; r++) {
-        bool direct = r == group->rank || wefti_endpoint_direct(group->endpoint, group->ranks[r]);
-        if (direct != (leaders[r] == leaders[group->rank])) {
-            return wefti_error(WEFT_ERR_UNSUPPORTED,
-                               "ranks %u and %u: cannot map each other's memory, but a third rank "
-                               "maps the memory of both",
-                               group->ranks[group->rank], group->ranks[r]);
-        }
-        count += !direct;
+        count += is_far(group, group->rank, r);
     }
     if (count == 0) {
-        return WEFT_OK; /* on all ranks: sets of those that reach each other are the same to all */
+        return WEFT_OK; /* on all ranks */
     }
     group->put_links = wefti_alloc(allocator, (size_t)n * n);
     group->put_peers = wefti_alloc(allocator, count * sizeof *group->put_peers);
-    if (group->put_links == NULL || group->put_peers == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(group->put_links != NULL && group->put_peers != NULL);
     for (size_t i = 0; i < (size_t)n * n; i++) {
-        group->put_links[i] = leaders[i / n] != leaders[i % n];
+        group->put_links[i] = is_far(group, i / n, i % n);
     }
     for (uint32_t r = 0; r < n; r++) {
         if (wefti_group_puts(group, r)) {
@@ -69,26 +45,6 @@ weft_status_t wefti_mirror_link(weft_group_t *group, const uint32_t *leaders)
         }
     }
     return WEFT_OK;
-}
-
-static void set(wefti_signal_t *signal, uint32_t value)
-{
-    /* relaxed: peers learn later that they may use the group */
-    atomic_store_explicit(&signal->value, value, memory_order_relaxed);
-}
-
-void wefti_mirror_reset(weft_group_t *group, uint32_t number)
-{
-    for (uint32_t i = 0; i < group->put_peer_count; i++) {
-        wefti_channel_t *mirror = group->channels[group->put_peers[i]];
-        wefti_mailbox_t *mailbox = wefti_mailbox_of(group, group->put_peers[i], group->rank);
-        set(&mirror->done.signal, number);
-        set(&mirror->alarm, 0);
-        set(&mirror->postings[0].signal, number);
-        set(&mirror->postings[1].signal, number);
-        set(&mailbox->posted.signal, 0);
-        set(&mailbox->consumed.signal, 0);
-    }
 }
 
 /* ---- keeping mirrors up to date ---- */

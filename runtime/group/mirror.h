@@ -24,15 +24,9 @@ static inline bool wefti_group_puts(const weft_group_t *group, uint32_t rank)
 }
 
 #define WEFTI_MIRROR_MAILBOX sizeof(wefti_channel_t) /* where it is in a mirror */
-/* Adds room for mirrors where the endpoint has put links. */
-void wefti_mirror_layout(wefti_channel_layout_t *layout, const wefti_endpoint_t *endpoint);
-/* The lowest rank of those that reach each other's memory, this one among them. */
-uint32_t wefti_mirror_leader(const wefti_endpoint_t *endpoint);
-/* Finds the put links of a group from its ranks' leaders, and sets channels of ranks behind them.
- */
-weft_status_t wefti_mirror_link(weft_group_t *group, const uint32_t *leaders);
-/* Own mirrors as a new group expects them; no peer writes to them yet. */
-void wefti_mirror_reset(weft_group_t *group, uint32_t number);
+/* Finds the put links of a group, which are those between hosts, and sets channels of ranks behind
+ * them. */
+weft_status_t wefti_mirror_link(weft_group_t *group);
 /* Puts bytes, if any, into this rank's mirror at the peer. */
 weft_status_t wefti_mirror_put(const weft_group_t *group, uint32_t peer, size_t at,
                                const void *data, size_t bytes);

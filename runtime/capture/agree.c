@@ -67,47 +67,38 @@ static weft_status_t name_difference(const weft_group_t *group, const signature_
 }
 
 /* Rank 0 and the first rank that differs from it broadcast their lists. */
-static weft_status_t tell_difference(const weft_capture_t *capture, signature_t *own,
+static weft_status_t tell_difference(weft_capture_t *capture, signature_t *own,
                                      const summary_t *all, uint32_t other)
 {
-    weft_group_t *group = capture->group;
-    weft_status_t status = WEFT_OK;
+    weft_group_t *group = capture->runner.group;
     uint32_t ranks[2] = {0, other}, counts[2] = {all[0].count, all[other].count};
     const signature_t *lists[2];
-    wefti_arena_t arena;
-    wefti_arena_init(&arena, capture->context->allocator, 0);
     for (uint32_t i = 0; i < 2; i++) {
-        signature_t *list = wefti_arena_array(&arena, counts[i], sizeof *list);
+        signature_t *list = wefti_arena_array(&capture->arena, counts[i], sizeof *list);
         if (list == NULL) {
-            status = wefti_group_fail(group, WEFT_ERR_NO_MEMORY);
-            goto done;
+            return wefti_group_fail(group, WEFT_ERR_NO_MEMORY);
         }
-        WEFT_TRY(status,
-                 weft_broadcast(group->rank == ranks[i] ? own : list, list,
-                                counts[i] * sizeof *list, WEFT_DTYPE_U8, ranks[i], group, NULL),
-                 done);
+        WEFT_RETURN_IF_ERROR(weft_broadcast(group->rank == ranks[i] ? own : list, list,
+                                            counts[i] * sizeof *list, WEFT_DTYPE_U8, ranks[i],
+                                            group, NULL));
         lists[i] = list;
     }
-    status = name_difference(group, lists, counts, other);
-done:
-    wefti_arena_deinit(&arena);
-    return status;
+    return name_difference(group, lists, counts, other);
 }
 
-static weft_status_t compare(const weft_capture_t *capture, signature_t *own, summary_t *all)
+static weft_status_t compare(weft_capture_t *capture, signature_t *own, summary_t *all)
 {
-    const weft_group_t *group = capture->group;
-    weft_status_t status = WEFT_OK;
-    for (uint32_t r = 1; status == WEFT_OK && r < group->size; r++) {
+    const weft_group_t *group = capture->runner.group;
+    for (uint32_t r = 1; r < group->size; r++) {
         if (all[r].count != all[0].count ||
             memcmp(&all[r].calls, &all[0].calls, sizeof all[r].calls) != 0) {
             return tell_difference(capture, own, all, r);
         }
     }
-    for (uint32_t r = 1; status == WEFT_OK && r < group->size; r++) {
+    for (uint32_t r = 1; r < group->size; r++) {
         all[r].policy[sizeof all[r].policy - 1] = all[0].policy[sizeof all[0].policy - 1] = '\0';
         if (strcmp(all[r].policy, all[0].policy) != 0 || all[r].no_times != all[0].no_times) {
-            status = wefti_error(
+            return wefti_error(
                 WEFT_ERR_MISMATCH,
                 "capture: ranks passed different parameters: rank %u bucket \"%s\"%s, rank %u "
                 "bucket \"%s\"%s",
@@ -115,7 +106,7 @@ static weft_status_t compare(const weft_capture_t *capture, signature_t *own, su
                 group->ranks[r], all[r].policy, all[r].no_times ? " with no_times" : "");
         }
     }
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t summarize(weft_capture_t *capture, const wefti_recording_t *recording,
@@ -124,7 +115,7 @@ static weft_status_t summarize(weft_capture_t *capture, const wefti_recording_t 
     *out = (summary_t){.count = capture->call_count, .no_times = recording->params.no_times != 0};
     snprintf(out->policy, sizeof out->policy, "%s", recording->params.bucket);
     for (uint32_t i = 0; i < capture->call_count; i++) {
-        list[i] = sign(&capture->calls[i], capture->group->size);
+        list[i] = sign(&capture->calls[i], capture->runner.group->size);
     }
     return wefti_digest_of(list, capture->call_count * sizeof *list, &out->calls);
 }
@@ -132,19 +123,17 @@ static weft_status_t summarize(weft_capture_t *capture, const wefti_recording_t 
 weft_status_t wefti_capture_compare(weft_capture_t *capture, const wefti_recording_t *recording,
                                     weft_status_t status)
 {
-    weft_group_t *group = capture->group;
-    summary_t own, *all = NULL;
-    signature_t *list = NULL;
+    weft_group_t *group = capture->runner.group;
+    summary_t own = {0}, *all = NULL;
+    signature_t *list = wefti_arena_array(&capture->arena, capture->call_count, sizeof *list);
     if (status == WEFT_OK) {
-        list = wefti_arena_array(&capture->arena, capture->call_count, sizeof *list);
-        all = wefti_arena_array(&capture->arena, group->size, sizeof *all);
-        status = list != NULL && all != NULL ? summarize(capture, recording, list, &own)
-                                             : WEFT_ERR_NO_MEMORY;
+        status = list != NULL ? summarize(capture, recording, list, &own) : WEFT_ERR_NO_MEMORY;
     }
-    WEFT_TRY(status, wefti_group_agree(group, status), done);
-    WEFT_TRY(status, weft_all_gather(&own, all, sizeof own, WEFT_DTYPE_U8, group, NULL), done);
-    status = compare(capture, list, all);
-done:
+    status = wefti_group_gather(group, status, &own, sizeof own, &all);
+    if (status == WEFT_OK) {
+        status = compare(capture, list, all);
+        wefti_free(capture->context->allocator, all);
+    }
     return status;
 }
 
@@ -156,14 +145,15 @@ static weft_status_t share_times(weft_capture_t *capture)
     uint64_t *words = wefti_arena_array(&capture->arena, 2 * (size_t)n, sizeof *words);
     uint64_t *times = words, *keys = words != NULL ? words + n : NULL;
     WEFT_RETURN_IF_ERROR(
-        wefti_group_agree(capture->group, words != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY));
+        wefti_group_agree(capture->runner.group, words != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY));
     for (uint32_t i = 0; i < n; i++) {
         times[i] = capture->calls[i].at_ns;
         keys[i] = (uint64_t)(uintptr_t)capture->calls[i].batched.request.recv;
     }
-    WEFT_RETURN_IF_ERROR(
-        weft_all_reduce(times, times, n, WEFT_DTYPE_U64, WEFT_REDUCTION_MAX, capture->group, NULL));
-    weft_status_t status = weft_broadcast(keys, keys, n, WEFT_DTYPE_U64, 0, capture->group, NULL);
+    WEFT_RETURN_IF_ERROR(weft_all_reduce(times, times, n, WEFT_DTYPE_U64, WEFT_REDUCTION_MAX,
+                                         capture->runner.group, NULL));
+    weft_status_t status =
+        weft_broadcast(keys, keys, n, WEFT_DTYPE_U64, 0, capture->runner.group, NULL);
     WEFT_RETURN_IF_ERROR(status);
     for (uint32_t i = 0; i < n; i++) {
         capture->calls[i].at_ns = times[i];
@@ -172,45 +162,49 @@ static weft_status_t share_times(weft_capture_t *capture)
     return status; /* WEFT_AGAIN is no error */
 }
 
-static weft_status_t share_conflicts(weft_capture_t *capture, wefti_conflict_t **conflicts,
-                                     size_t *count)
+/* Those of all ranks; counts: words of each. */
+static weft_status_t gather_conflicts(weft_group_t *group, const uint64_t *counts,
+                                      wefti_conflict_t **conflicts, size_t *count)
 {
-    weft_status_t status;
-    weft_group_t *group = capture->group;
-    const weft_allocator_t *allocator = capture->context->allocator;
-    wefti_conflict_t *all = NULL;
-    uint64_t words = 2 * (uint64_t)*count, total = 0;
-    uint64_t *counts = wefti_arena_array(&capture->arena, group->size, sizeof *counts);
-    WEFT_TRY(status,
-             wefti_group_agree(capture->group, counts != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY),
-             done);
-    WEFT_TRY(status, weft_all_gather(&words, counts, 1, WEFT_DTYPE_U64, group, NULL), done);
+    const weft_allocator_t *allocator = group->context->allocator;
+    uint64_t total = 0;
     for (uint32_t r = 0; r < group->size; r++) {
         total += counts[r];
     }
     if (total == 0) {
-        goto done;
+        return WEFT_OK;
     }
-    all = wefti_alloc(allocator, total * sizeof(uint32_t));
-    WEFT_TRY(status, wefti_group_agree(capture->group, all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY),
-             done);
-    status = weft_all_gather_v(*conflicts, all, counts, NULL, WEFT_DTYPE_U32, group, NULL);
-    if (status == WEFT_ERR_NO_MEMORY) { /* for the counts: the others have posted */
-        status = wefti_group_fail(group, status);
+    wefti_conflict_t *all = wefti_alloc(allocator, total * sizeof(uint32_t));
+    weft_status_t status = wefti_group_agree(group, all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
+    if (status == WEFT_OK) {
+        status = weft_all_gather_v(*conflicts, all, counts, NULL, WEFT_DTYPE_U32, group, NULL);
+        if (status == WEFT_ERR_NO_MEMORY) { /* for the counts: the others have posted */
+            status = wefti_group_fail(group, status);
+        }
     }
-    WEFT_TRY(status, status, done);
+    if (status != WEFT_OK) {
+        wefti_free(allocator, all);
+        return status;
+    }
     wefti_free(allocator, *conflicts);
     *conflicts = all;
     *count = total / 2;
-    all = NULL;
-done:
-    wefti_free(allocator, all);
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_capture_share(weft_capture_t *capture, wefti_conflict_t **conflicts,
                                   size_t *count)
 {
+    weft_group_t *group = capture->runner.group;
+    uint64_t words = 2 * (uint64_t)*count, *counts = NULL;
     weft_status_t status = share_times(capture);
-    return status == WEFT_OK ? share_conflicts(capture, conflicts, count) : status;
+    if (status != WEFT_OK) {
+        return status; /* WEFT_AGAIN is no error */
+    }
+    status = wefti_group_gather(group, WEFT_OK, &words, sizeof words, &counts);
+    if (status == WEFT_OK) {
+        status = gather_conflicts(group, counts, conflicts, count);
+        wefti_free(capture->context->allocator, counts);
+    }
+    return status;
 }

@@ -133,25 +133,15 @@ weft_status_t weft_capture_cancel(weft_group_t *group)
 
 /* ---- the end ---- */
 
-/* Everything but the group and memory that all ranks free together; may be half built. */
+/* Everything but the group; may be half built. */
 static void release(weft_capture_t *capture)
 {
-    if (capture == NULL) {
-        return;
-    }
     const weft_allocator_t *allocator = capture->context->allocator;
-    for (uint32_t i = 0; i < capture->unit_count; i++) {
+    for (uint32_t i = 0; i + 1 < capture->unit_count; i++) { /* the last one has that of the end */
         weft_event_destroy(capture->units[i].event);
     }
     weft_event_destroy(capture->over);
-    if (capture->owns_stream) {
-        weft_stream_destroy(capture->stream);
-    }
-    if (!capture->reachable && capture->context->device != NULL) {
-        weft_device_free(capture->context, capture->buffer);
-    } else if (!capture->reachable) {
-        wefti_free(allocator, capture->buffer);
-    }
+    wefti_bucket_runner_deinit(&capture->runner);
     free_calls(allocator, capture->calls, capture->call_count);
     wefti_arena_deinit(&capture->arena);
     wefti_free(allocator, capture);
@@ -160,14 +150,10 @@ static void release(weft_capture_t *capture)
 static weft_status_t build(weft_group_t *own, wefti_recording_t *recording,
                            weft_capture_t **out_capture)
 {
-    weft_status_t status = WEFT_OK;
     weft_capture_t *capture = wefti_alloc(own->context->allocator, sizeof *capture);
     *out_capture = capture;
-    if (capture == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(capture != NULL);
     capture->context = own->context;
-    capture->group = own;
     wefti_arena_init(&capture->arena, own->context->allocator, 0);
     capture->calls = recording->calls; /* taken over */
     capture->call_count = (uint32_t)recording->count;
@@ -177,38 +163,27 @@ static weft_status_t build(weft_group_t *own, wefti_recording_t *recording,
         capture->calls[i].at_ns = 0;
     }
     capture->forecast.struct_size = sizeof capture->forecast;
+    WEFT_RETURN_IF_ERROR(
+        wefti_bucket_runner_init(&capture->runner, own, recording->params.stream, "capture"));
     capture->policy = wefti_arena_strdup(&capture->arena, recording->params.bucket);
-    if (capture->policy == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    capture->stream = recording->params.stream;
-    if (capture->stream == NULL) {
-        weft_stream_params_t params = {sizeof params, "capture", WEFT_STREAM_INLINE, 0};
-        WEFT_TRY(status, weft_stream_create(own->context, &params, &capture->stream), fail);
-        capture->owns_stream = true;
-    }
-    capture->target =
-        atomic_load_explicit(&capture->stream->tail.signal.value, memory_order_relaxed);
-    status = weft_event_create(own->context, &capture->over);
-fail:
-    return status;
+    WEFT_RETURN_IF_NO_MEMORY(capture->policy != NULL);
+    return weft_event_create(own->context, &capture->over);
 }
 
 /* All steps that ranks take together are taken by all or by none. */
 static weft_status_t finish(weft_capture_t *capture, const wefti_recording_t *recording)
 {
-    weft_status_t status;
-    const weft_allocator_t *allocator = capture->context->allocator;
+    weft_group_t *group = capture->runner.group;
     wefti_conflict_t *conflicts = NULL;
     size_t count = 0;
-    status = wefti_capture_conflicts(capture, &conflicts, &count);
-    WEFT_TRY(status, wefti_group_agree(capture->group, status), done);
+    weft_status_t status = wefti_capture_conflicts(capture, &conflicts, &count);
+    WEFT_TRY(status, wefti_group_agree(group, status), done);
     WEFT_TRY(status, wefti_capture_share(capture, &conflicts, &count), done);
     status = wefti_capture_plan(capture, &recording->params, conflicts, count);
-    WEFT_TRY(status, wefti_group_agree(capture->group, status), done);
+    WEFT_TRY(status, wefti_group_agree(group, status), done);
     status = wefti_capture_cut(capture);
 done:
-    wefti_free(allocator, conflicts);
+    wefti_free(capture->context->allocator, conflicts);
     return status;
 }
 
@@ -218,33 +193,28 @@ weft_status_t weft_capture_end(weft_group_t *group, weft_capture_t **out_capture
     WEFT_CHECK_ARG(group);
     weft_group_t *own = NULL;
     weft_capture_t *capture = NULL;
-    weft_status_t status = check_end(group);
+    WEFT_RETURN_IF_ERROR(check_end(group));
+    wefti_recording_t *recording = take_recording(group);
+    weft_status_t status = weft_group_duplicate(group, &own);
+    if (status == WEFT_OK) {
+        status = build(own, recording, &capture);
+        if (capture == NULL) { /* the others learn it as an error of the group made for this */
+            wefti_group_fail(own, status);
+        } else {
+            status = wefti_capture_compare(capture, recording, status);
+            status = status < 0 ? status : finish(capture, recording);
+        }
+    }
+    free_recording(group->context->allocator, recording);
     if (status < 0) {
+        if (capture != NULL) {
+            release(capture);
+        }
+        weft_group_destroy(own);
         return status;
     }
-    const weft_allocator_t *allocator = group->context->allocator;
-    wefti_recording_t *recording = take_recording(group);
-    WEFT_TRY(status, weft_group_duplicate(group, &own), fail);
-    status = build(own, recording, &capture);
-    if (capture == NULL) { /* the others learn it as an error of the group made for this */
-        wefti_group_fail(own, status);
-        goto fail;
-    }
-    WEFT_TRY(status, wefti_capture_compare(capture, recording, status), fail);
-    WEFT_TRY(status, finish(capture, recording), fail);
-    free_recording(allocator, recording);
     *out_capture = capture;
     return WEFT_OK;
-fail:
-    free_recording(allocator, recording);
-    if (capture != NULL) {
-        void *shared = capture->reachable ? capture->buffer : NULL;
-        weft_context_t *context = capture->context;
-        release(capture);
-        weft_mem_free(context, shared);
-    }
-    weft_group_destroy(own);
-    return status;
 }
 
 void weft_capture_destroy(weft_capture_t *capture)
@@ -252,9 +222,7 @@ void weft_capture_destroy(weft_capture_t *capture)
     if (capture == NULL) {
         return;
     }
-    weft_group_t *group = capture->group;
-    weft_context_t *context = capture->context;
-    void *shared = capture->reachable ? capture->buffer : NULL;
+    weft_group_t *group = capture->runner.group;
     if (wefti_endpoint_owned(group->endpoint)) {
         if (capture->active) {
             wefti_error(WEFT_ERR_ABORTED, "rank %u destroyed its capture during a replay",
@@ -262,14 +230,9 @@ void weft_capture_destroy(weft_capture_t *capture)
             wefti_group_fail(group, WEFT_ERR_ABORTED);
         }
         weft_event_synchronize(capture->over); /* a failed stream executes nothing more */
-        wefti_group_leave_stream(group, capture->stream, capture->target, "a capture's calls");
-        /* Peers of a broken group may still write to the buffer, so it is never reused. */
-        if (weft_barrier(group, NULL) < 0) {
-            shared = NULL;
-        }
+        wefti_bucket_runner_leave(&capture->runner, "a capture's calls");
     }
     release(capture);
-    weft_mem_free(context, shared);
     weft_group_destroy(group);
 }
 
@@ -277,9 +240,7 @@ weft_status_t weft_capture_get_info(const weft_capture_t *capture, weft_capture_
 {
     WEFT_CHECK_ARG(capture);
     WEFT_CHECK_ARG(info);
-    weft_status_t status = wefti_report_check("info", info);
-    if (status == WEFT_OK) {
-        wefti_report_write(info, &capture->info, sizeof capture->info);
-    }
-    return status;
+    WEFT_RETURN_IF_ERROR(wefti_report_check("info", info));
+    wefti_report_write(info, &capture->info, sizeof capture->info);
+    return WEFT_OK;
 }

@@ -60,36 +60,29 @@ typedef struct wefti_conflict {
 } wefti_conflict_t;
 
 typedef struct wefti_capture_unit {
-    uint32_t *members; /* calls */
+    wefti_captured_t **members;
     uint32_t member_count;
-    bool is_bucket;
-    uint32_t parts;     /* of a split tensor; else 0 */
-    const char *reason; /* of a bucket */
-    uint64_t bytes;     /* of a bucket */
+    uint32_t parts;     /* of a split tensor; else 1 */
+    const char *reason; /* why a bucket ends; NULL: a call alone */
     uint64_t ready_ns;
     wefti_bucket_t bucket; /* a part per member */
     uint32_t missing;      /* members that are not ready in this replay */
     weft_event_t *event;   /* recorded after it, in replays by weft_capture_ready */
 } wefti_capture_unit_t;
 
-typedef enum wefti_capture_phase {
-    WEFTI_CAPTURE_WAITS = 0, /* for the data of the unit's members */
-    WEFTI_CAPTURE_RUN,       /* a bucket's pieces, or the call alone */
-    WEFTI_CAPTURE_RECORD,    /* the unit's event */
-} wefti_capture_phase_t;
-
 /* What is handed to a stream next. */
 typedef struct wefti_capture_cursor {
     weft_stream_t *stream;
-    uint32_t unit, member;
-    wefti_bucket_cursor_t bucket;
-    wefti_capture_phase_t phase;
     bool gradual; /* by weft_capture_ready: waits for members, records events */
+    uint32_t unit;
+    uint32_t member;              /* gradual: the data of those before it is waited for */
+    wefti_bucket_cursor_t bucket; /* of a bucket */
+    bool has_run;                 /* only the unit's event is left */
 } wefti_capture_cursor_t;
 
 struct weft_capture {
     weft_context_t *context;
-    weft_group_t *group; /* a duplicate of the user's */
+    wefti_bucket_runner_t runner; /* its stream: that of gradual replays */
     wefti_arena_t arena;
     wefti_captured_t *calls;
     uint32_t call_count;
@@ -97,20 +90,25 @@ struct weft_capture {
     uint32_t unit_count;
     weft_bucket_forecast_t forecast;
     const char *policy;
-    weft_stream_t *stream; /* of gradual replays */
-    bool owns_stream;
-    uint8_t *buffer; /* of one piece; NULL: none is packed */
-    bool reachable;  /* buffer is from weft_mem_alloc */
     weft_capture_info_t info;
 
-    bool active;      /* a gradual replay */
-    bool was_gradual; /* of the last replay: its end is in the last unit's event */
+    bool active; /* a gradual replay */
     uint32_t waited;
     wefti_capture_cursor_t cursor; /* of it */
-    uint32_t target;               /* the count of its stream behind what was handed over last */
     weft_stream_t *last_stream;    /* of the last replay; only compared */
-    weft_event_t *over;            /* behind the last launch */
+    weft_event_t *over;            /* after the last replay; that of the last unit, too */
 };
+
+static inline uint32_t wefti_capture_index(const weft_capture_t *capture,
+                                           const wefti_captured_t *call)
+{
+    return (uint32_t)(call - capture->calls);
+}
+
+static inline uint64_t wefti_capture_bytes(const wefti_capture_unit_t *unit)
+{
+    return unit->bucket.count * unit->bucket.elem_bytes;
+}
 
 /* agree.c: all ranks noted the same; else the same error on all. status: this rank's own so
  * far. */
@@ -120,7 +118,8 @@ weft_status_t wefti_capture_compare(weft_capture_t *capture, const wefti_recordi
 weft_status_t wefti_capture_share(weft_capture_t *capture, wefti_conflict_t **conflicts,
                                   size_t *count);
 
-/* conflicts.c: from this rank's addresses, without repeats; freed with the allocator. */
+/* conflicts.c: from this rank's addresses, without repeats; freed with the allocator, also on
+ * failure. */
 weft_status_t wefti_capture_conflicts(const weft_capture_t *capture, wefti_conflict_t **out,
                                       size_t *out_count);
 
@@ -132,6 +131,7 @@ weft_status_t wefti_capture_plan(weft_capture_t *capture, const weft_capture_par
 weft_status_t wefti_capture_cut(weft_capture_t *capture);
 
 /* explain.c: "call 3, AllReduce of 100 f32". */
-void wefti_capture_describe(const wefti_captured_t *call, uint32_t index, char *text, size_t bytes);
+void wefti_capture_describe(const weft_capture_t *capture, const wefti_captured_t *call, char *text,
+                            size_t bytes);
 
 #endif

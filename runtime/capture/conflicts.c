@@ -19,12 +19,13 @@ typedef struct access {
 } access_t;
 
 typedef struct reader {
-    uint32_t call, next; /* entry + 1 */
+    struct reader *next;
+    uint32_t call;
 } reader_t;
 
 typedef struct segment {
-    uint32_t writer;  /* call + 1 */
-    uint32_t readers; /* entry + 1 of the first */
+    uint32_t writer; /* call + 1 */
+    reader_t *readers;
 } segment_t;
 
 typedef struct finder {
@@ -33,8 +34,6 @@ typedef struct finder {
     uintptr_t *ends;
     size_t end_count;
     segment_t *segments;
-    reader_t *readers;
-    size_t reader_count, reader_capacity;
     uint32_t *listed; /* by call: the last call that has a conflict with it, + 1 */
     wefti_conflict_t *conflicts;
     size_t count, capacity;
@@ -75,16 +74,8 @@ static int compare_ends(const void *a, const void *b)
 /* Place of an end among all ends. */
 static size_t find_end(const finder_t *f, uintptr_t end)
 {
-    size_t low = 0, high = f->end_count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (f->ends[middle] < end) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low;
+    const uintptr_t *at = bsearch(&end, f->ends, f->end_count, sizeof end, compare_ends);
+    return (size_t)(at - f->ends);
 }
 
 static weft_status_t collect_ends(finder_t *f, access_t *accesses)
@@ -93,12 +84,10 @@ static weft_status_t collect_ends(finder_t *f, access_t *accesses)
     f->ends = wefti_arena_array(&f->arena, 4 * (size_t)n, sizeof *f->ends);
     f->segments = wefti_arena_array(&f->arena, 4 * (size_t)n, sizeof *f->segments);
     f->listed = wefti_arena_array(&f->arena, n, sizeof *f->listed);
-    if (f->ends == NULL || f->segments == NULL || f->listed == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(!f->arena.failed);
     size_t count = 0;
     for (uint32_t i = 0; i < n; i++) {
-        accesses[i] = access_of(f->capture->group, &f->capture->calls[i].batched);
+        accesses[i] = access_of(f->capture->runner.group, &f->capture->calls[i].batched);
         f->ends[count++] = accesses[i].read.begin;
         f->ends[count++] = accesses[i].read.end;
         f->ends[count++] = accesses[i].write.begin;
@@ -119,41 +108,44 @@ static weft_status_t add_conflict(finder_t *f, uint32_t before, uint32_t call)
         return WEFT_OK;
     }
     f->listed[before] = call + 1;
-    weft_status_t status = wefti_array_reserve(f->arena.allocator, &f->conflicts, &f->capacity,
-                                               f->count + 1, sizeof *f->conflicts);
-    if (status == WEFT_OK) {
-        f->conflicts[f->count++] = (wefti_conflict_t){before, call};
-    }
-    return status;
+    WEFT_RETURN_IF_ERROR(wefti_array_reserve(f->arena.allocator, &f->conflicts, &f->capacity,
+                                             f->count + 1, sizeof *f->conflicts));
+    f->conflicts[f->count++] = (wefti_conflict_t){before, call};
+    return WEFT_OK;
 }
 
-static weft_status_t read_segments(finder_t *f, uint32_t call, const range_t *range)
+static weft_status_t access_segments(finder_t *f, uint32_t call, const range_t *range, bool writes)
 {
-    for (size_t s = find_end(f, range->begin); s < find_end(f, range->end); s++) {
+    const size_t end = find_end(f, range->end);
+    for (size_t s = find_end(f, range->begin); s < end; s++) {
         segment_t *segment = &f->segments[s];
         if (segment->writer != 0) {
             WEFT_RETURN_IF_ERROR(add_conflict(f, segment->writer - 1, call));
         }
-        WEFT_RETURN_IF_ERROR(wefti_array_reserve(f->arena.allocator, &f->readers,
-                                                 &f->reader_capacity, f->reader_count + 1,
-                                                 sizeof *f->readers));
-        f->readers[f->reader_count++] = (reader_t){call, segment->readers};
-        segment->readers = (uint32_t)f->reader_count;
+        if (writes) {
+            for (const reader_t *reader = segment->readers; reader != NULL; reader = reader->next) {
+                WEFT_RETURN_IF_ERROR(add_conflict(f, reader->call, call));
+            }
+            *segment = (segment_t){call + 1, NULL};
+        } else {
+            reader_t *reader = wefti_arena_alloc(&f->arena, sizeof *reader);
+            WEFT_RETURN_IF_NO_MEMORY(reader != NULL);
+            *reader = (reader_t){segment->readers, call};
+            segment->readers = reader;
+        }
     }
     return WEFT_OK;
 }
 
-static weft_status_t write_segments(finder_t *f, uint32_t call, const range_t *range)
+static weft_status_t find(finder_t *f)
 {
-    for (size_t s = find_end(f, range->begin); s < find_end(f, range->end); s++) {
-        segment_t *segment = &f->segments[s];
-        for (uint32_t r = segment->readers; r != 0; r = f->readers[r - 1].next) {
-            WEFT_RETURN_IF_ERROR(add_conflict(f, f->readers[r - 1].call, call));
-        }
-        if (segment->writer != 0) {
-            WEFT_RETURN_IF_ERROR(add_conflict(f, segment->writer - 1, call));
-        }
-        *segment = (segment_t){call + 1, 0};
+    const uint32_t n = f->capture->call_count;
+    access_t *accesses = wefti_arena_array(&f->arena, n, sizeof *accesses);
+    WEFT_RETURN_IF_NO_MEMORY(accesses != NULL);
+    WEFT_RETURN_IF_ERROR(collect_ends(f, accesses));
+    for (uint32_t i = 0; i < n; i++) {
+        WEFT_RETURN_IF_ERROR(access_segments(f, i, &accesses[i].read, false));
+        WEFT_RETURN_IF_ERROR(access_segments(f, i, &accesses[i].write, true));
     }
     return WEFT_OK;
 }
@@ -161,25 +153,11 @@ static weft_status_t write_segments(finder_t *f, uint32_t call, const range_t *r
 weft_status_t wefti_capture_conflicts(const weft_capture_t *capture, wefti_conflict_t **out,
                                       size_t *out_count)
 {
-    weft_status_t status;
     finder_t f = {.capture = capture};
     wefti_arena_init(&f.arena, capture->context->allocator, 0);
-    access_t *accesses = wefti_arena_array(&f.arena, capture->call_count, sizeof *accesses);
-    if (accesses == NULL) {
-        status = WEFT_ERR_NO_MEMORY;
-        goto done;
-    }
-    WEFT_TRY(status, collect_ends(&f, accesses), done);
-    for (uint32_t i = 0; i < capture->call_count; i++) {
-        WEFT_TRY(status, read_segments(&f, i, &accesses[i].read), done);
-        WEFT_TRY(status, write_segments(&f, i, &accesses[i].write), done);
-    }
+    weft_status_t status = find(&f);
+    wefti_arena_deinit(&f.arena);
     *out = f.conflicts;
     *out_count = f.count;
-    f.conflicts = NULL;
-done:
-    wefti_free(f.arena.allocator, f.conflicts);
-    wefti_free(f.arena.allocator, f.readers);
-    wefti_arena_deinit(&f.arena);
     return status;
 }

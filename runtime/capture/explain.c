@@ -7,8 +7,10 @@
 #include "runtime/base/error.h"
 #include "runtime/capture/capture.h"
 
-void wefti_capture_describe(const wefti_captured_t *call, uint32_t index, char *text, size_t bytes)
+void wefti_capture_describe(const weft_capture_t *capture, const wefti_captured_t *call, char *text,
+                            size_t bytes)
 {
+    const uint32_t index = wefti_capture_index(capture, call);
     const wefti_request_t *request = &call->batched.request;
     if (request->op == WEFT_COLLECTIVE_BARRIER || call->batched.counts != NULL) {
         snprintf(text, bytes, "call %u, %s", index, weft_collective_name(request->op));
@@ -31,9 +33,9 @@ static uint32_t count_packed(const wefti_capture_unit_t *unit)
 static void print_bucket(const weft_capture_t *capture, const wefti_capture_unit_t *unit,
                          uint32_t number, wefti_text_t *out)
 {
-    const wefti_request_t *request = &capture->calls[unit->members[0]].batched.request;
+    const wefti_request_t *request = &unit->members[0]->batched.request;
     char size[32];
-    wefti_format_bytes(unit->bytes, size);
+    wefti_format_bytes(wefti_capture_bytes(unit), size);
     wefti_text_printf(out, "  bucket %u: %s %s of %s, data ready after %.3f ms; ", number,
                       weft_reduction_name(request->reduction), weft_dtype_name(request->dtype),
                       size, (double)unit->ready_ns * 1e-6);
@@ -44,7 +46,7 @@ static void print_bucket(const weft_capture_t *capture, const wefti_capture_unit
     }
     wefti_text_printf(out, "\n    members:");
     for (uint32_t i = 0; i < unit->member_count; i++) {
-        wefti_text_printf(out, " %u", unit->members[i]);
+        wefti_text_printf(out, " %u", wefti_capture_index(capture, unit->members[i]));
     }
     wefti_text_printf(out, "\n    %s\n", unit->reason);
 }
@@ -57,7 +59,7 @@ static void print_text(const weft_capture_t *capture, wefti_text_t *out)
     wefti_format_bytes(info->buffer_bytes, sizes[0]);
     wefti_format_bytes(info->copied_bytes, sizes[1]);
     wefti_text_printf(out, "capture of %u calls over %u ranks, buckets %s, digest %.16s\n",
-                      info->call_count, capture->group->size, capture->policy, info->digest);
+                      info->call_count, capture->runner.group->size, capture->policy, info->digest);
     wefti_text_printf(out, "%u buckets, %u calls per replay; buffer of %s, %s copied per replay\n",
                       info->bucket_count, info->run_count, sizes[0], sizes[1]);
     if (info->bucket_count > 0) {
@@ -72,12 +74,11 @@ static void print_text(const weft_capture_t *capture, wefti_text_t *out)
     for (uint32_t u = 0; u < capture->unit_count; u++) {
         const wefti_capture_unit_t *unit = &capture->units[u];
         char text[160];
-        if (unit->is_bucket) {
+        if (unit->reason != NULL) {
             print_bucket(capture, unit, bucket++, out);
             continue;
         }
-        wefti_capture_describe(&capture->calls[unit->members[0]], unit->members[0], text,
-                               sizeof text);
+        wefti_capture_describe(capture, unit->members[0], text, sizeof text);
         wefti_text_printf(out, "  %s, alone\n", text);
     }
 }
@@ -85,18 +86,18 @@ static void print_text(const weft_capture_t *capture, wefti_text_t *out)
 static void write_unit(const weft_capture_t *capture, const wefti_capture_unit_t *unit,
                        wefti_json_t *json)
 {
-    const wefti_request_t *request = &capture->calls[unit->members[0]].batched.request;
+    const wefti_request_t *request = &unit->members[0]->batched.request;
     wefti_json_begin_object(json, NULL);
     wefti_json_string(json, "operator", weft_collective_name(request->op));
     wefti_json_string(json, "dtype", weft_dtype_name(request->dtype));
     wefti_json_begin_array(json, "calls");
     for (uint32_t i = 0; i < unit->member_count; i++) {
-        wefti_json_int(json, NULL, unit->members[i]);
+        wefti_json_int(json, NULL, wefti_capture_index(capture, unit->members[i]));
     }
     wefti_json_end_array(json);
-    if (unit->is_bucket) {
+    if (unit->reason != NULL) {
         wefti_json_string(json, "reduction", weft_reduction_name(request->reduction));
-        wefti_json_int(json, "bytes", (int64_t)unit->bytes);
+        wefti_json_int(json, "bytes", (int64_t)wefti_capture_bytes(unit));
         wefti_json_int(json, "pieces", unit->bucket.piece_count);
         wefti_json_int(json, "packed", count_packed(unit));
         wefti_json_double(json, "ready_us", (double)unit->ready_ns * 1e-3);
@@ -112,7 +113,7 @@ static void print_json(const weft_capture_t *capture, wefti_text_t *out)
     wefti_json_init(&json, out, true);
     wefti_json_begin_object(&json, NULL);
     wefti_json_int(&json, "calls", info->call_count);
-    wefti_json_int(&json, "ranks", capture->group->size);
+    wefti_json_int(&json, "ranks", capture->runner.group->size);
     wefti_json_string(&json, "policy", capture->policy);
     wefti_json_string(&json, "digest", info->digest);
     wefti_json_int(&json, "buckets", info->bucket_count);

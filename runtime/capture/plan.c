@@ -125,10 +125,7 @@ static weft_status_t describe(weft_capture_t *capture, wefti_arena_t *arena,
                   .users = wefti_arena_array(arena, n, sizeof *g->users),
                   .ready_ns = wefti_arena_array(arena, 2 * (size_t)n, sizeof *g->ready_ns),
                   .edges = wefti_arena_array(arena, 2 * (count + 2 * (size_t)n), sizeof *g->edges)};
-    if (g->values == NULL || g->ops == NULL || g->order == NULL || g->inputs == NULL ||
-        g->outputs == NULL || g->users == NULL || g->ready_ns == NULL || g->edges == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(!arena->failed);
     for (uint32_t i = 0; i < n; i++) {
         WEFT_RETURN_IF_ERROR(add_call(capture, arena, g, i));
     }
@@ -151,99 +148,61 @@ static weft_status_t describe(weft_capture_t *capture, wefti_arena_t *arena,
 
 /* ---- the edits, applied ---- */
 
-typedef struct place {
-    uint64_t key;
-    uint32_t call;
-} place_t;
-
 static int compare_places(const void *a, const void *b)
 {
-    const place_t *x = a, *y = b;
-    if (x->key != y->key) {
-        return x->key < y->key ? -1 : 1;
-    }
-    return (x->call > y->call) - (x->call < y->call);
+    const wefti_captured_t *x = *(wefti_captured_t *const *)a;
+    const wefti_captured_t *y = *(wefti_captured_t *const *)b;
+    return x->key != y->key ? (x->key < y->key ? -1 : 1) : (x > y) - (x < y);
+}
+
+/* A unit with room for members. */
+static wefti_capture_unit_t *new_unit(weft_capture_t *capture, uint32_t capacity)
+{
+    wefti_capture_unit_t *unit = &capture->units[capture->unit_count++];
+    unit->members = wefti_arena_array(&capture->arena, capacity, sizeof *unit->members);
+    return unit->members != NULL ? unit : NULL;
+}
+
+static void add_member(weft_capture_t *capture, wefti_capture_unit_t *unit, uint32_t call)
+{
+    wefti_captured_t *member = &capture->calls[call];
+    unit->members[unit->member_count++] = member;
+    member->unit = (uint32_t)(unit - capture->units);
+    unit->ready_ns = member->at_ns > unit->ready_ns ? member->at_ns : unit->ready_ns;
 }
 
 /* Members in the order of rank 0's memory: what lies side by side there need not be copied. */
-static weft_status_t order_members(weft_capture_t *capture, wefti_capture_unit_t *unit)
+static weft_status_t add_bucket(weft_capture_t *capture, const weft_edit_t *edit)
 {
+    const uint32_t count = edit->member_count;
+    wefti_capture_unit_t *unit = new_unit(capture, count);
+    WEFT_RETURN_IF_NO_MEMORY(unit != NULL);
     wefti_bucket_t *bucket = &unit->bucket;
-    place_t *places = wefti_alloc(capture->context->allocator, unit->member_count * sizeof *places);
-    bucket->parts = wefti_arena_array(&capture->arena, unit->member_count, sizeof *bucket->parts);
-    if (places == NULL || bucket->parts == NULL) {
-        wefti_free(capture->context->allocator, places);
-        return WEFT_ERR_NO_MEMORY;
+    bucket->parts = wefti_arena_array(&capture->arena, count, sizeof *bucket->parts);
+    unit->reason = wefti_arena_strdup(&capture->arena, edit->text != NULL ? edit->text : "");
+    WEFT_RETURN_IF_NO_MEMORY(bucket->parts != NULL && unit->reason != NULL);
+    for (uint32_t i = 0; i < count; i++) {
+        add_member(capture, unit, edit->members[i] / 2);
     }
-    bucket->part_count = unit->member_count;
-    for (uint32_t i = 0; i < unit->member_count; i++) {
-        places[i] = (place_t){capture->calls[unit->members[i]].key, unit->members[i]};
-    }
-    qsort(places, unit->member_count, sizeof *places, compare_places);
-    for (uint32_t i = 0; i < unit->member_count; i++) {
-        const wefti_request_t *request = &capture->calls[places[i].call].batched.request;
-        unit->members[i] = places[i].call;
+    qsort(unit->members, count, sizeof *unit->members, compare_places);
+    for (uint32_t i = 0; i < count; i++) {
+        const wefti_request_t *request = &unit->members[i]->batched.request;
+        bucket->dtype = request->dtype;
+        bucket->reduction = request->reduction;
         bucket->parts[i] = (wefti_bucket_part_t){request->send, request->recv, bucket->count};
         bucket->count += request->count;
     }
-    wefti_free(capture->context->allocator, places);
+    bucket->part_count = count;
+    bucket->elem_bytes = weft_dtype_size_bytes(bucket->dtype);
+    unit->parts = 1;
     return WEFT_OK;
-}
-
-static weft_status_t new_unit(weft_capture_t *capture, const uint32_t *calls, uint32_t count,
-                              wefti_capture_unit_t **out_unit)
-{
-    wefti_capture_unit_t *unit = &capture->units[capture->unit_count];
-    *out_unit = unit;
-    unit->members = wefti_arena_array(&capture->arena, count, sizeof *unit->members);
-    if (unit->members == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    unit->member_count = unit->missing = count;
-    for (uint32_t i = 0; i < count; i++) {
-        wefti_captured_t *call = &capture->calls[calls[i]];
-        unit->members[i] = calls[i];
-        call->unit = capture->unit_count;
-        unit->ready_ns = call->at_ns > unit->ready_ns ? call->at_ns : unit->ready_ns;
-    }
-    capture->unit_count++;
-    return WEFT_OK;
-}
-
-static weft_status_t add_bucket(weft_capture_t *capture, const weft_edit_t *edit)
-{
-    weft_status_t status;
-    wefti_capture_unit_t *unit;
-    uint32_t *calls = wefti_alloc(capture->context->allocator, edit->member_count * sizeof *calls);
-    if (calls == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t i = 0; i < edit->member_count; i++) {
-        calls[i] = edit->members[i] / 2;
-    }
-    WEFT_TRY(status, new_unit(capture, calls, edit->member_count, &unit), done);
-    WEFT_TRY(status, order_members(capture, unit), done);
-    const wefti_request_t *request = &capture->calls[calls[0]].batched.request;
-    unit->is_bucket = true;
-    unit->bucket.dtype = request->dtype;
-    unit->bucket.reduction = request->reduction;
-    unit->bucket.elem_bytes = weft_dtype_size_bytes(request->dtype);
-    unit->bytes = unit->bucket.count * unit->bucket.elem_bytes;
-    unit->reason = wefti_arena_strdup(&capture->arena, edit->text != NULL ? edit->text : "");
-    status = unit->reason != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
-done:
-    wefti_free(capture->context->allocator, calls);
-    return status;
 }
 
 static weft_status_t apply(weft_capture_t *capture, const weft_edit_list_t *edits)
 {
-    wefti_capture_unit_t *unit;
     capture->units =
         wefti_arena_array(&capture->arena, capture->call_count, sizeof *capture->units);
-    if (capture->units == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(capture->units != NULL);
     for (uint32_t i = 0; i < capture->call_count; i++) {
         capture->calls[i].unit = WEFTI_CAPTURE_NONE;
     }
@@ -257,7 +216,9 @@ static weft_status_t apply(weft_capture_t *capture, const weft_edit_list_t *edit
     }
     for (uint32_t i = 0; i < capture->call_count; i++) {
         if (capture->calls[i].unit == WEFTI_CAPTURE_NONE) {
-            WEFT_RETURN_IF_ERROR(new_unit(capture, &i, 1, &unit));
+            wefti_capture_unit_t *unit = new_unit(capture, 1);
+            WEFT_RETURN_IF_NO_MEMORY(unit != NULL);
+            add_member(capture, unit, i);
         }
     }
     return WEFT_OK;
@@ -265,111 +226,62 @@ static weft_status_t apply(weft_capture_t *capture, const weft_edit_list_t *edit
 
 /* ---- one order ---- */
 
-/* A unit stands where its last call stood, or behind what it has to wait for. */
-static uint32_t key_of(const wefti_capture_unit_t *unit)
+typedef struct place {
+    uint64_t at;   /* call << 32, and more after the units that it waits for */
+    uint32_t last; /* of its calls */
+    uint32_t unit;
+} place_t;
+
+static int compare_orders(const void *a, const void *b)
 {
-    uint32_t last = 0;
-    for (uint32_t i = 0; i < unit->member_count; i++) {
-        last = unit->members[i] > last ? unit->members[i] : last;
-    }
-    return last;
+    const place_t *x = a, *y = b;
+    return x->at != y->at ? (x->at < y->at ? -1 : 1) : (x->last > y->last) - (x->last < y->last);
 }
 
-typedef struct sorter {
-    uint32_t *first, *next, *waiting; /* units behind a unit; how many a unit waits for */
-    uint32_t *by_key;                 /* by last call: its unit + 1, when it may run */
-    uint32_t *key;
-} sorter_t;
-
-static weft_status_t link_units(const weft_capture_t *capture, const graph_t *g,
-                                wefti_arena_t *arena, sorter_t *s)
+/*
+ * A unit comes after the units that it waits for. Edges are in the order of calls and most lead to
+ * later units, so that one round over them and one to see it are the rule.
+ */
+static weft_status_t put_after(const weft_capture_t *capture, const graph_t *g, place_t *places)
 {
-    uint32_t n = capture->unit_count;
-    *s = (sorter_t){.first = wefti_arena_array(arena, (size_t)n + 2, sizeof(uint32_t)),
-                    .next = wefti_arena_array(arena, g->edge_count, sizeof(uint32_t)),
-                    .waiting = wefti_arena_array(arena, n, sizeof(uint32_t)),
-                    .by_key = wefti_arena_array(arena, capture->call_count, sizeof(uint32_t)),
-                    .key = wefti_arena_array(arena, n, sizeof(uint32_t))};
-    if (s->first == NULL || s->next == NULL || s->waiting == NULL || s->by_key == NULL ||
-        s->key == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (size_t i = 0; i < g->edge_count; i++) {
-        uint32_t from = capture->calls[g->edges[2 * i] / 2].unit;
-        uint32_t to = capture->calls[g->edges[2 * i + 1] / 2].unit;
-        s->first[from + 2]++;
-        s->waiting[to]++;
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        s->first[i + 2] += s->first[i + 1];
-        s->key[i] = key_of(&capture->units[i]);
-    }
-    for (size_t i = 0; i < g->edge_count; i++) {
-        uint32_t from = capture->calls[g->edges[2 * i] / 2].unit;
-        s->next[s->first[from + 1]++] = capture->calls[g->edges[2 * i + 1] / 2].unit;
+    bool moved = true;
+    for (uint32_t round = 0; moved; round++) {
+        moved = false;
+        if (round > capture->unit_count) {
+            return wefti_error(WEFT_ERR_INTERNAL, "capture: cyclic dependency between buckets");
+        }
+        for (size_t i = 0; i < g->edge_count; i++) {
+            const place_t *before = &places[capture->calls[g->edges[2 * i] / 2].unit];
+            place_t *after = &places[capture->calls[g->edges[2 * i + 1] / 2].unit];
+            if (after->at <= before->at) {
+                after->at = before->at + 1;
+                moved = true;
+            }
+        }
     }
     return WEFT_OK;
 }
 
-/* A heap of keys: the least one that may run comes next. */
-static void push(uint32_t *heap, uint32_t *count, uint32_t key)
-{
-    uint32_t at = (*count)++;
-    for (; at > 0 && heap[(at - 1) / 2] > key; at = (at - 1) / 2) {
-        heap[at] = heap[(at - 1) / 2];
-    }
-    heap[at] = key;
-}
-
-static uint32_t pop(uint32_t *heap, uint32_t *count)
-{
-    uint32_t least = heap[0], key = heap[--*count], at = 0;
-    for (uint32_t child = 1; child < *count; child = 2 * at + 1) {
-        child += child + 1 < *count && heap[child + 1] < heap[child];
-        if (heap[child] >= key) {
-            break;
-        }
-        heap[at] = heap[child];
-        at = child;
-    }
-    heap[at] = key;
-    return least;
-}
-
+/* A unit stands where its last call stood, or after what it has to wait for. */
 static weft_status_t sort_units(weft_capture_t *capture, const graph_t *g, wefti_arena_t *arena)
 {
-    sorter_t s;
-    uint32_t n = capture->unit_count, heap_count = 0, done = 0;
+    const uint32_t n = capture->unit_count;
+    place_t *places = wefti_arena_array(arena, n, sizeof *places);
     wefti_capture_unit_t *sorted = wefti_arena_array(&capture->arena, n, sizeof *sorted);
-    uint32_t *heap = wefti_arena_array(arena, n, sizeof *heap);
-    weft_status_t status = link_units(capture, g, arena, &s);
-    if (status < 0 || sorted == NULL || heap == NULL) {
-        return WEFT_ERR_NO_MEMORY;
+    WEFT_RETURN_IF_NO_MEMORY(places != NULL && sorted != NULL);
+    for (uint32_t i = 0; i < capture->call_count; i++) { /* the last one stays */
+        const uint32_t unit = capture->calls[i].unit;
+        places[unit] = (place_t){(uint64_t)i << 32, i, unit};
     }
+    WEFT_RETURN_IF_ERROR(put_after(capture, g, places));
+    qsort(places, n, sizeof *places, compare_orders);
     for (uint32_t i = 0; i < n; i++) {
-        s.by_key[s.key[i]] = i;
-        if (s.waiting[i] == 0) {
-            push(heap, &heap_count, s.key[i]);
+        sorted[i] = capture->units[places[i].unit];
+        for (uint32_t k = 0; k < sorted[i].member_count; k++) {
+            sorted[i].members[k]->unit = i;
         }
-    }
-    while (heap_count > 0) {
-        uint32_t unit = s.by_key[pop(heap, &heap_count)];
-        sorted[done++] = capture->units[unit];
-        for (uint32_t k = s.first[unit]; k < s.first[unit + 1]; k++) {
-            if (--s.waiting[s.next[k]] == 0) {
-                push(heap, &heap_count, s.key[s.next[k]]);
-            }
-        }
-    }
-    if (done < n) {
-        return wefti_error(WEFT_ERR_INTERNAL, "capture: cyclic dependency between buckets");
     }
     capture->units = sorted;
-    for (uint32_t i = 0; i < n; i++) {
-        for (uint32_t k = 0; k < sorted[i].member_count; k++) {
-            capture->calls[sorted[i].members[k]].unit = i;
-        }
-    }
     return WEFT_OK;
 }
 
@@ -385,7 +297,7 @@ weft_status_t wefti_capture_plan(weft_capture_t *capture, const weft_capture_par
     weft_bucket_params_t bucket = {.struct_size = sizeof bucket,
                                    .policy = params->bucket,
                                    .ready_ns = g.ready_ns,
-                                   .world_size = capture->group->size,
+                                   .world_size = capture->runner.group->size,
                                    .costs_path = params->costs_path,
                                    .allocator = capture->context->allocator};
     WEFT_TRY(status, weft_pass_bucket(&g.view, &bucket, &edits, &capture->forecast), done);

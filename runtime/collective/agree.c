@@ -29,3 +29,22 @@ weft_status_t wefti_group_agree(weft_group_t *group, weft_status_t status)
     wefti_free(group->context->allocator, all);
     return gathered;
 }
+
+weft_status_t wefti_group_gather(weft_group_t *group, weft_status_t status, const void *own,
+                                 size_t bytes, void *out_all)
+{
+    const weft_allocator_t *allocator = group->context->allocator;
+    void *all = status < 0 ? NULL : wefti_alloc(allocator, group->size * bytes);
+    *(void **)out_all = NULL;
+    status =
+        wefti_group_agree(group, status == WEFT_OK && all == NULL ? WEFT_ERR_NO_MEMORY : status);
+    if (status == WEFT_OK) {
+        status = weft_all_gather(own, all, bytes, WEFT_DTYPE_U8, group, NULL);
+    }
+    if (status != WEFT_OK) {
+        wefti_free(allocator, all);
+        return status;
+    }
+    *(void **)out_all = all;
+    return WEFT_OK;
+}

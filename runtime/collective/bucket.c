@@ -5,6 +5,12 @@
 
 #include <weft/memory.h>
 
+#include "runtime/collective/agree.h"
+#include "runtime/collective/call.h"
+#include "runtime/stream/stream.h"
+
+#define LINE_BYTES 64u
+
 static uint64_t end_of(const wefti_bucket_t *bucket, uint32_t part)
 {
     return part + 1 < bucket->part_count ? bucket->parts[part + 1].at : bucket->count;
@@ -47,20 +53,24 @@ static void flush(cutter_t *c)
     c->elems = 0;
 }
 
-static void add_large(cutter_t *c, uint32_t part, uint64_t first, uint64_t count, bool splits)
+/* Even pieces; whole cache lines where that keeps to the limit. */
+static void add_large(cutter_t *c, uint32_t part, uint64_t first, uint64_t count, uint64_t most)
 {
-    const uint64_t most = splits ? WEFTI_BUCKET_PIECE_BYTES / c->bucket->elem_bytes : count;
-    const uint64_t pieces = (count + most - 1) / most, each = (count + pieces - 1) / pieces;
+    const uint64_t pieces = count / most + (count % most != 0);
+    const uint64_t even = (count + pieces - 1) / pieces;
+    const uint64_t lines = wefti_align_up(even, LINE_BYTES / c->bucket->elem_bytes);
+    const uint64_t each = lines <= most ? lines : even;
     flush(c);
     for (uint64_t at = 0; at < count; at += each) {
         add_piece(c, part, first + at, count - at < each ? count - at : each, false);
     }
 }
 
-uint32_t wefti_bucket_cut(const wefti_bucket_t *bucket, const uint8_t *continues, bool splits,
-                          wefti_bucket_piece_t *out)
+uint32_t wefti_bucket_cut(const wefti_bucket_t *bucket, const uint8_t *continues,
+                          uint64_t most_bytes, wefti_bucket_piece_t *out)
 {
-    const uint64_t most = WEFTI_BUCKET_PIECE_BYTES / bucket->elem_bytes;
+    const uint64_t packed = WEFTI_BUCKET_PIECE_BYTES / bucket->elem_bytes;
+    const uint64_t most = most_bytes / bucket->elem_bytes;
     cutter_t c = {.bucket = bucket, .out = out};
     for (uint32_t i = 0, next; i < bucket->part_count; i = next) {
         for (next = i + 1;
@@ -68,11 +78,11 @@ uint32_t wefti_bucket_cut(const wefti_bucket_t *bucket, const uint8_t *continues
             next++;
         }
         const uint64_t first = bucket->parts[i].at, count = end_of(bucket, next - 1) - first;
-        if (count * bucket->elem_bytes >= WEFTI_BUCKET_LARGE_BYTES) {
-            add_large(&c, i, first, count, splits);
+        if (count * bucket->elem_bytes >= WEFTI_BUCKET_LARGE_BYTES || count > most) {
+            add_large(&c, i, first, count, most);
             continue;
         }
-        if (c.elems + count > most) {
+        if (c.elems + count > packed) {
             flush(&c);
         }
         if (c.runs++ == 0) {
@@ -222,4 +232,84 @@ weft_status_t wefti_bucket_advance(const wefti_bucket_t *bucket, wefti_bucket_cu
         cursor->phase++;
     }
     return WEFT_OK;
+}
+
+/* ---- what it runs on ---- */
+
+weft_status_t wefti_bucket_runner_init(wefti_bucket_runner_t *runner, weft_group_t *group,
+                                       weft_stream_t *stream, const char *name)
+{
+    *runner = (wefti_bucket_runner_t){.group = group, .stream = stream};
+    if (stream == NULL) {
+        weft_stream_params_t params = {sizeof params, name, WEFT_STREAM_INLINE, 0};
+        WEFT_RETURN_IF_ERROR(weft_stream_create(group->context, &params, &runner->stream));
+        runner->owns_stream = true;
+    }
+    wefti_bucket_runner_mark(runner);
+    return WEFT_OK;
+}
+
+static weft_status_t alloc_buffer(wefti_bucket_runner_t *runner, size_t bytes)
+{
+    weft_context_t *context = runner->group->context;
+    void *buffer = NULL;
+    weft_status_t status = WEFT_OK;
+    if (runner->group->whole_world) { /* otherwise other ranks would have to take part */
+        status = weft_mem_alloc(context, bytes, &buffer);
+        runner->reachable = status == WEFT_OK;
+    } else if (context->device != NULL) {
+        status = weft_device_alloc(context, bytes, &buffer);
+    } else {
+        buffer = wefti_alloc(context->allocator, bytes);
+        status = buffer != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    }
+    runner->buffer = buffer;
+    return status;
+}
+
+weft_status_t wefti_bucket_runner_alloc(wefti_bucket_runner_t *runner, size_t bytes)
+{
+    return wefti_group_agree(runner->group, alloc_buffer(runner, bytes));
+}
+
+void wefti_bucket_runner_mark(wefti_bucket_runner_t *runner)
+{
+    /* relaxed: this thread enqueues */
+    runner->target = atomic_load_explicit(&runner->stream->tail.signal.value, memory_order_relaxed);
+}
+
+weft_status_t wefti_bucket_wait_some(const wefti_bucket_runner_t *runner, weft_stream_t *stream,
+                                     const char *what)
+{
+    uint32_t done = atomic_load_explicit(&stream->done.signal.value, memory_order_acquire);
+    uint32_t target = atomic_load_explicit(&stream->tail.signal.value, memory_order_relaxed);
+    if (stream == runner->stream && !wefti_signal_reached(done, runner->target)) {
+        target = runner->target; /* what a program enqueued after it does not count */
+    }
+    return wefti_stream_wait(runner->group->context, NULL, stream, done + (target - done + 1) / 2,
+                             what);
+}
+
+void wefti_bucket_runner_leave(wefti_bucket_runner_t *runner, const char *what)
+{
+    wefti_group_leave_stream(runner->group, runner->stream, runner->target, what);
+    /* Peers of a broken group may still write to the buffer, so it is never reused. */
+    if (weft_barrier(runner->group, NULL) < 0 && runner->reachable) {
+        runner->buffer = NULL;
+    }
+}
+
+void wefti_bucket_runner_deinit(wefti_bucket_runner_t *runner)
+{
+    weft_context_t *context = runner->group->context;
+    if (runner->owns_stream) {
+        weft_stream_destroy(runner->stream);
+    }
+    if (runner->reachable) {
+        weft_mem_free(context, runner->buffer);
+    } else if (context->device != NULL) {
+        weft_device_free(context, runner->buffer);
+    } else {
+        wefti_free(context->allocator, runner->buffer);
+    }
 }

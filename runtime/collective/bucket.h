@@ -46,11 +46,10 @@ typedef struct wefti_bucket {
 /*
  * Cuts into pieces, or only counts them where out is NULL; returns how many. A run is a part, and
  * those after it that continue it in memory on all ranks (continues: by part, may be NULL). Small
- * runs share a packed piece. A large run has pieces of its own: one, or with splits as many as fit
- * WEFTI_BUCKET_PIECE_BYTES.
+ * runs share a packed piece. A large run has pieces of its own, each of most_bytes at most.
  */
-uint32_t wefti_bucket_cut(const wefti_bucket_t *bucket, const uint8_t *continues, bool splits,
-                          wefti_bucket_piece_t *out);
+uint32_t wefti_bucket_cut(const wefti_bucket_t *bucket, const uint8_t *continues,
+                          uint64_t most_bytes, wefti_bucket_piece_t *out);
 /* Part i begins where the part before it ends, in both buffers. */
 bool wefti_bucket_part_continues(const wefti_bucket_t *bucket, uint32_t i);
 /* The piece is one range of memory on this rank. */
@@ -73,5 +72,30 @@ typedef struct wefti_bucket_cursor {
  * Never blocks. */
 weft_status_t wefti_bucket_advance(const wefti_bucket_t *bucket, wefti_bucket_cursor_t *cursor,
                                    weft_group_t *group, weft_stream_t *stream);
+
+/* What a fuser or a capture runs its buckets on, its own and not shared with other calls. */
+typedef struct wefti_bucket_runner {
+    weft_group_t *group;   /* a duplicate of the user's */
+    weft_stream_t *stream; /* the user's, or its own */
+    bool owns_stream;
+    bool reachable;  /* buffer is from weft_mem_alloc */
+    uint8_t *buffer; /* of one packed piece; may be NULL */
+    uint32_t target; /* the stream's count after what was handed over last */
+} wefti_bucket_runner_t;
+
+/* Local. stream NULL: an inline stream of this name. */
+weft_status_t wefti_bucket_runner_init(wefti_bucket_runner_t *runner, weft_group_t *group,
+                                       weft_stream_t *stream, const char *name);
+/* Memory for packed pieces. Collective: all ranks have it, or the error of one. */
+weft_status_t wefti_bucket_runner_alloc(wefti_bucket_runner_t *runner, size_t bytes);
+/* What was handed over so far is all that the runner waits for. */
+void wefti_bucket_runner_mark(wefti_bucket_runner_t *runner);
+/* Waits until stream, the runner's or another, has done half of what it has: there is room then. */
+weft_status_t wefti_bucket_wait_some(const wefti_bucket_runner_t *runner, weft_stream_t *stream,
+                                     const char *what);
+/* Collective: waits for what was handed over, and for all ranks. */
+void wefti_bucket_runner_leave(wefti_bucket_runner_t *runner, const char *what);
+/* Frees all but the group; of a half built one, too. */
+void wefti_bucket_runner_deinit(wefti_bucket_runner_t *runner);
 
 #endif

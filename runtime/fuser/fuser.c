@@ -2,8 +2,6 @@
 /* Making and destroying fusers, and what is asked between steps. */
 #include "runtime/fuser/fuser.h"
 
-#include <weft/memory.h>
-
 #include <string.h>
 
 #include "runtime/base/check.h"
@@ -27,52 +25,42 @@ static weft_status_t check_params(weft_group_t *group, const weft_fuser_params_t
     return wefti_stream_check_context(params->stream, group->context);
 }
 
+static void forget(weft_fuser_t *fuser)
+{
+    wefti_arena_deinit(&fuser->arena);
+    wefti_arena_init(&fuser->arena, fuser->context->allocator, 0);
+    memset(fuser->slots, 0, sizeof fuser->slots);
+    fuser->tensors = fuser->first_added = NULL;
+    fuser->tensor_count = 0;
+    fuser->buckets = fuser->open = NULL;
+    fuser->buckets_end = &fuser->buckets;
+    fuser->learning = true;
+    wefti_fuser_rewind(fuser);
+}
+
 /* What can fail on one rank only. */
-static weft_status_t build(weft_group_t *group, const weft_fuser_params_t *params, void *shared,
+static weft_status_t build(weft_group_t *group, const weft_fuser_params_t *params,
                            weft_fuser_t **out_fuser)
 {
-    weft_context_t *context = group->context;
-    weft_fuser_t *fuser = wefti_alloc(context->allocator, sizeof *fuser);
+    weft_fuser_t *fuser = wefti_alloc(group->context->allocator, sizeof *fuser);
     *out_fuser = fuser;
-    if (fuser == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    fuser->context = context;
-    fuser->group = group;
+    WEFT_RETURN_IF_NO_MEMORY(fuser != NULL);
+    fuser->context = group->context;
     fuser->bytes = params->bytes != 0 ? params->bytes : WEFT_FUSER_BYTES_DEFAULT;
     fuser->window_ns = params->window_ns != 0 ? params->window_ns : WEFT_FUSER_WINDOW_NS_DEFAULT;
-    fuser->learning = true;
-    wefti_arena_init(&fuser->names, context->allocator, 0);
-    fuser->reachable = shared != NULL;
-    fuser->buffer =
-        shared != NULL ? shared : wefti_alloc(context->allocator, WEFTI_BUCKET_PIECE_BYTES);
-    if (fuser->buffer == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    fuser->stream = params->stream;
-    if (fuser->stream == NULL) {
-        weft_stream_params_t stream_params = {sizeof stream_params, "fuser", WEFT_STREAM_INLINE, 0};
-        weft_status_t status = weft_stream_create(context, &stream_params, &fuser->stream);
-        fuser->owns_stream = status == WEFT_OK;
-        return status;
-    }
-    fuser->target = atomic_load_explicit(&fuser->stream->tail.signal.value, memory_order_relaxed);
-    fuser->reduced_target = fuser->target;
-    return WEFT_OK;
+    forget(fuser);
+    return wefti_bucket_runner_init(&fuser->runner, group, params->stream, "fuser");
 }
 
 /* WEFT_OK when all ranks have built theirs, with the same parameters. */
 static weft_status_t agree(weft_group_t *group, const weft_fuser_t *fuser, weft_status_t status)
 {
-    uint64_t own[2], *all = NULL;
+    uint64_t own[2] = {0}, *all = NULL;
     if (status == WEFT_OK) {
-        all = wefti_alloc(group->context->allocator, group->size * sizeof own);
-        status = all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+        own[0] = fuser->bytes;
+        own[1] = fuser->window_ns;
     }
-    WEFT_TRY(status, wefti_group_agree(group, status), done);
-    own[0] = fuser->bytes;
-    own[1] = fuser->window_ns;
-    WEFT_TRY(status, weft_all_gather(own, all, 2, WEFT_DTYPE_U64, group, NULL), done);
+    status = wefti_group_gather(group, status, own, sizeof own, &all);
     for (uint32_t r = 1; status == WEFT_OK && r < group->size; r++) {
         const uint64_t *other = &all[2 * r];
         if (memcmp(other, all, sizeof own) != 0) {
@@ -84,43 +72,20 @@ static weft_status_t agree(weft_group_t *group, const weft_fuser_t *fuser, weft_
                                  (unsigned long long)other[0], (unsigned long long)other[1]);
         }
     }
-done:
     wefti_free(group->context->allocator, all);
     return status;
 }
 
-static void forget_buckets(weft_fuser_t *fuser)
-{
-    for (size_t i = 0; i < fuser->bucket_count; i++) {
-        wefti_fuser_bucket_free(fuser, fuser->buckets[i]);
-    }
-    for (uint32_t kind = 0; kind < WEFTI_FUSER_KINDS; kind++) {
-        wefti_fuser_bucket_free(fuser, fuser->open[kind]);
-        fuser->open[kind] = NULL;
-    }
-    fuser->bucket_count = 0;
-    fuser->open_count = 0;
-}
-
-/* Everything but the group and memory that all ranks free together; fuser may be half built. */
+/* Everything but the group; fuser may be half built. */
 static void release(weft_fuser_t *fuser)
 {
-    if (fuser == NULL) {
-        return;
+    if (fuser != NULL) {
+        const weft_allocator_t *allocator = fuser->context->allocator;
+        wefti_bucket_runner_deinit(&fuser->runner);
+        wefti_arena_deinit(&fuser->arena);
+        wefti_free(allocator, fuser->log);
+        wefti_free(allocator, fuser);
     }
-    const weft_allocator_t *allocator = fuser->context->allocator;
-    if (fuser->owns_stream) {
-        weft_stream_destroy(fuser->stream);
-    }
-    forget_buckets(fuser);
-    wefti_fuser_forget(fuser);
-    wefti_arena_deinit(&fuser->names);
-    wefti_free(allocator, fuser->buckets);
-    wefti_free(allocator, fuser->list);
-    if (!fuser->reachable) {
-        wefti_free(allocator, fuser->buffer);
-    }
-    wefti_free(allocator, fuser);
 }
 
 weft_status_t weft_fuser_create(weft_group_t *group, const weft_fuser_params_t *params,
@@ -131,27 +96,16 @@ weft_status_t weft_fuser_create(weft_group_t *group, const weft_fuser_params_t *
     weft_fuser_params_t own_params = WEFT_FUSER_PARAMS_INIT;
     weft_group_t *own = NULL;
     weft_fuser_t *fuser = NULL;
-    void *shared = NULL;
-    weft_status_t status = WEFTI_PARAMS_READ(params, &own_params);
-    params = &own_params;
-    status = status < 0 ? status : check_params(group, params);
-    if (status < 0) {
-        return status;
-    }
-    status = weft_group_duplicate(group, &own);
-    if (status < 0) {
-        return status;
-    }
-    if (own->whole_world) { /* otherwise other ranks would have to take part */
-        WEFT_TRY(status, weft_mem_alloc(own->context, WEFTI_BUCKET_PIECE_BYTES, &shared), fail);
-    }
-    status = build(own, params, shared, &fuser);
+    WEFT_RETURN_IF_ERROR(WEFTI_PARAMS_READ(params, &own_params));
+    WEFT_RETURN_IF_ERROR(check_params(group, &own_params));
+    WEFT_RETURN_IF_ERROR(weft_group_duplicate(group, &own));
+    weft_status_t status = build(own, &own_params, &fuser);
     WEFT_TRY(status, agree(own, fuser, status), fail);
+    WEFT_TRY(status, wefti_bucket_runner_alloc(&fuser->runner, WEFTI_BUCKET_PIECE_BYTES), fail);
     *out_fuser = fuser;
     return WEFT_OK;
 fail:
     release(fuser);
-    weft_mem_free(own->context, shared);
     weft_group_destroy(own);
     return status;
 }
@@ -161,23 +115,16 @@ void weft_fuser_destroy(weft_fuser_t *fuser)
     if (fuser == NULL) {
         return;
     }
-    weft_group_t *group = fuser->group;
-    weft_context_t *context = fuser->context;
-    void *shared = fuser->reachable ? fuser->buffer : NULL;
+    weft_group_t *group = fuser->runner.group;
     if (wefti_endpoint_owned(group->endpoint)) {
         if (wefti_fuser_in_step(fuser)) {
             wefti_error(WEFT_ERR_ABORTED, "rank %u destroyed its fuser during a step",
                         wefti_fuser_rank(fuser));
             wefti_group_fail(group, WEFT_ERR_ABORTED);
         }
-        wefti_group_leave_stream(group, fuser->stream, fuser->target, "a fuser's calls");
-        /* Peers of a broken fuser may still write to the buffer, so it is never reused. */
-        if (weft_barrier(group, NULL) < 0) {
-            shared = NULL;
-        }
+        wefti_bucket_runner_leave(&fuser->runner, "a fuser's calls");
     }
     release(fuser);
-    weft_mem_free(context, shared);
     weft_group_destroy(group);
 }
 
@@ -192,10 +139,7 @@ weft_status_t weft_fuser_reset(weft_fuser_t *fuser)
         return wefti_error(WEFT_ERR_STATE,
                            "fuser: a step is in progress; finish it with weft_fuser_wait");
     }
-    forget_buckets(fuser);
-    wefti_fuser_forget(fuser);
-    fuser->learning = true;
-    wefti_fuser_rewind(fuser);
+    forget(fuser);
     return WEFT_OK;
 }
 

@@ -10,21 +10,22 @@
 /* What broke the fuser: the group knows it from all ranks. */
 static weft_status_t broken(weft_fuser_t *fuser, weft_status_t status)
 {
-    weft_status_t known =
-        wefti_group_broken(fuser->group) ? wefti_group_check(fuser->group) : status;
-    return known == status ? wefti_group_fail(fuser->group, status) : known;
+    weft_group_t *group = fuser->runner.group;
+    weft_status_t known = wefti_group_broken(group) ? wefti_group_check(group) : status;
+    return known == status ? wefti_group_fail(group, status) : known;
 }
 
 weft_status_t wefti_fuser_check(weft_fuser_t *fuser)
 {
-    weft_group_t *group = fuser->group;
+    weft_group_t *group = fuser->runner.group;
+    const weft_stream_t *stream = fuser->runner.stream;
     /* relaxed: only whether to look closer */
     if (!wefti_endpoint_owned(group->endpoint) || wefti_group_ended(group) ||
         atomic_load_explicit(&group->fault.state, memory_order_relaxed) != 0) {
         return wefti_group_check_lasting(group); /* its calls recover broken links */
     }
-    if (atomic_load_explicit(&fuser->stream->fault.state, memory_order_relaxed) != 0) {
-        return broken(fuser, wefti_fault_get(&fuser->stream->fault));
+    if (atomic_load_explicit(&stream->fault.state, memory_order_relaxed) != 0) {
+        return broken(fuser, wefti_fault_get(&stream->fault));
     }
     return WEFT_OK;
 }
@@ -32,25 +33,24 @@ weft_status_t wefti_fuser_check(weft_fuser_t *fuser)
 /* Without blocking. */
 static weft_status_t progress(weft_fuser_t *fuser)
 {
+    const weft_stream_t *stream = fuser->runner.stream;
     weft_status_t status = wefti_fuser_pump(fuser);
-    if (status == WEFT_OK && !fuser->stream->threaded && fuser->stream->queue == NULL) {
+    if (status == WEFT_OK && !stream->threaded && stream->queue == NULL) {
         wefti_streams_progress(fuser->context, NULL);
-        status = wefti_fuser_pump(fuser); /* there may be room, or a list, now */
+        status = wefti_fuser_pump(fuser); /* there may be room, or a frame, now */
     }
     return status < 0 ? broken(fuser, status) : wefti_fuser_check(fuser);
 }
 
 static bool decides(const weft_fuser_t *fuser)
 {
-    return fuser->learning && fuser->group->rank == 0;
+    return fuser->learning && fuser->runner.group->rank == 0;
 }
 
-static weft_status_t close_late(weft_fuser_t *fuser, uint64_t now_ns)
+/* Buckets opened at or before this time are beyond the window. */
+static uint64_t window_ends(const weft_fuser_t *fuser, uint64_t now_ns)
 {
-    if (!decides(fuser) || fuser->open_count == 0 || now_ns < fuser->window_ns) {
-        return WEFT_OK;
-    }
-    return wefti_fuser_close(fuser, now_ns - fuser->window_ns);
+    return now_ns < fuser->window_ns ? 0 : now_ns - fuser->window_ns;
 }
 
 static weft_status_t check_tensor(const weft_fuser_t *fuser, const void *tensor, uint64_t count,
@@ -98,12 +98,12 @@ static weft_status_t changed(const weft_fuser_t *fuser, const wefti_fuser_tensor
         weft_dtype_name(entry->dtype), weft_reduction_name(entry->reduction));
 }
 
-/* The entry of a tensor that is added; a new one in the first step. Negative: breaks the fuser. */
+/* The tensor that is added; a new one in the first step. An error breaks the fuser. */
 static weft_status_t enter(weft_fuser_t *fuser, uint64_t count, weft_dtype_t dtype,
                            weft_reduction_t reduction, const char *name, size_t length,
-                           uint32_t *tensor)
+                           wefti_fuser_tensor_t **tensor)
 {
-    if (*tensor == WEFTI_FUSER_NONE) {
+    if (*tensor == NULL) {
         if (!fuser->learning) {
             return wefti_error(
                 WEFT_ERR_MISMATCH,
@@ -111,34 +111,27 @@ static weft_status_t enter(weft_fuser_t *fuser, uint64_t count, weft_dtype_t dty
                 "step; call weft_fuser_reset when the tensors change",
                 wefti_fuser_rank(fuser), name, (unsigned long long)fuser->stats.step_count + 1);
         }
-        weft_status_t status = wefti_fuser_new_tensor(fuser, name, length, tensor);
-        if (status == WEFT_OK) {
-            fuser->tensors[*tensor].count = count;
-            fuser->tensors[*tensor].dtype = dtype;
-            fuser->tensors[*tensor].reduction = reduction;
-        }
-        return status;
+        WEFT_RETURN_IF_ERROR(wefti_fuser_new_tensor(fuser, name, length, tensor));
+        (*tensor)->count = count;
+        (*tensor)->dtype = dtype;
+        (*tensor)->reduction = reduction;
     }
-    const wefti_fuser_tensor_t *entry = &fuser->tensors[*tensor];
+    const wefti_fuser_tensor_t *entry = *tensor;
     if (entry->count != count || entry->dtype != dtype || entry->reduction != reduction) {
         return changed(fuser, entry, count, dtype, reduction);
     }
     return WEFT_OK;
 }
 
-/* The buckets that the tensor is in miss one less. */
-static void mark_added(weft_fuser_t *fuser, uint32_t tensor, void *address)
+static void mark_added(weft_fuser_t *fuser, wefti_fuser_tensor_t *tensor, void *address)
 {
-    wefti_fuser_tensor_t *entry = &fuser->tensors[tensor];
-    entry->added = true;
-    entry->address = address;
-    fuser->order[fuser->added++] = tensor;
-    uint32_t bucket = entry->last_bucket, member = entry->last_member;
-    while (bucket != WEFTI_FUSER_NONE) {
-        const wefti_fuser_member_t *part = &fuser->buckets[bucket]->members[member];
-        fuser->buckets[bucket]->missing--;
-        bucket = part->bucket_before;
-        member = part->member_before;
+    tensor->added_in = fuser->stats.step_count + 1;
+    tensor->address = address;
+    *fuser->next_added = tensor;
+    fuser->next_added = &tensor->after;
+    fuser->added++;
+    if (tensor->bucket != NULL) {
+        tensor->bucket->missing--;
     }
 }
 
@@ -148,28 +141,32 @@ weft_status_t weft_fuser_add(weft_fuser_t *fuser, void *tensor, uint64_t count, 
     WEFT_CHECK_ARG(fuser);
     WEFT_CHECK_ARG(name);
     size_t length = 0;
-    weft_status_t status = wefti_fuser_check(fuser);
-    if (status == WEFT_OK) {
-        status = check_tensor(fuser, tensor, count, dtype, reduction, name, &length);
-    }
-    if (status < 0) {
-        return status;
-    }
-    uint32_t index = wefti_fuser_find(fuser, name, length);
-    if (index != WEFTI_FUSER_NONE && fuser->tensors[index].added) {
+    WEFT_RETURN_IF_ERROR(wefti_fuser_check(fuser));
+    WEFT_RETURN_IF_ERROR(check_tensor(fuser, tensor, count, dtype, reduction, name, &length));
+    wefti_fuser_tensor_t *entry = wefti_fuser_find(fuser, name, length);
+    if (entry != NULL && wefti_fuser_has_added(fuser, entry)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "tensor \"%.200s\": already added in this step", name);
     }
-    status = enter(fuser, count, dtype, reduction, name, length, &index);
+    weft_status_t status = enter(fuser, count, dtype, reduction, name, length, &entry);
     if (status == WEFT_OK) {
-        mark_added(fuser, index, tensor);
+        mark_added(fuser, entry, tensor);
         if (decides(fuser)) {
-            uint64_t now_ns = wefti_now_ns();
-            status = close_late(fuser, now_ns);
-            status = status == WEFT_OK ? wefti_fuser_place(fuser, index, now_ns) : status;
+            const uint64_t now_ns = wefti_now_ns();
+            status = wefti_fuser_log(fuser, entry, window_ends(fuser, now_ns), now_ns);
         }
     }
     return status < 0 ? broken(fuser, status) : progress(fuser);
+}
+
+/* Rank 0, first step: buckets opened at or before this time end; those of tensors in the log and in
+ * a frame that is under way may be among them. */
+static weft_status_t end_buckets(weft_fuser_t *fuser, uint64_t opened_ns)
+{
+    const bool any = fuser->log_bytes > fuser->sent_bytes ||
+                     fuser->phase == WEFTI_FUSER_FRAME_DUE ||
+                     (fuser->open != NULL && fuser->open->opened_ns <= opened_ns);
+    return decides(fuser) && any ? wefti_fuser_log(fuser, NULL, opened_ns, 0) : WEFT_OK;
 }
 
 weft_status_t weft_fuser_flush(weft_fuser_t *fuser)
@@ -179,29 +176,8 @@ weft_status_t weft_fuser_flush(weft_fuser_t *fuser)
     if (status < 0 || !wefti_fuser_in_step(fuser)) {
         return status;
     }
-    if (decides(fuser)) {
-        status = wefti_fuser_close(fuser, UINT64_MAX);
-    }
+    status = end_buckets(fuser, UINT64_MAX);
     return status < 0 ? broken(fuser, status) : progress(fuser);
-}
-
-/* All that was added is in buckets that were handed over. */
-static bool all_on_its_way(const weft_fuser_t *fuser)
-{
-    if (fuser->open_count > 0) {
-        return false;
-    }
-    for (size_t i = fuser->at_bucket; i < fuser->bucket_count; i++) {
-        if (fuser->buckets[i]->missing < fuser->buckets[i]->member_count) {
-            return false;
-        }
-    }
-    for (size_t i = 0; fuser->learning && i < fuser->tensor_count; i++) {
-        if (fuser->tensors[i].added && fuser->tensors[i].listed < fuser->tensors[i].count) {
-            return false;
-        }
-    }
-    return true;
 }
 
 weft_status_t weft_fuser_query(weft_fuser_t *fuser)
@@ -211,86 +187,58 @@ weft_status_t weft_fuser_query(weft_fuser_t *fuser)
     if (status < 0 || !wefti_fuser_in_step(fuser)) {
         return status;
     }
-    status = close_late(fuser, wefti_now_ns());
+    status = end_buckets(fuser, window_ends(fuser, wefti_now_ns()));
     status = status < 0 ? broken(fuser, status) : progress(fuser);
     if (status < 0) {
         return status;
     }
     /* acquire: the results are visible */
-    uint32_t done = atomic_load_explicit(&fuser->stream->done.signal.value, memory_order_acquire);
-    return all_on_its_way(fuser) && wefti_signal_reached(done, fuser->reduced_target)
+    uint32_t done =
+        atomic_load_explicit(&fuser->runner.stream->done.signal.value, memory_order_acquire);
+    return fuser->handed_over == fuser->added && wefti_signal_reached(done, fuser->reduced_target)
                ? wefti_fuser_check(fuser)
                : WEFT_IN_PROGRESS;
 }
 
 /* ---- the end of a step ---- */
 
-/* Until the stream has done some of what it has: there is room then, or a list. */
-static weft_status_t wait_some(weft_fuser_t *fuser)
-{
-    weft_stream_t *stream = fuser->stream;
-    uint32_t done = atomic_load_explicit(&stream->done.signal.value, memory_order_acquire);
-    uint32_t tail = atomic_load_explicit(&stream->tail.signal.value, memory_order_relaxed);
-    uint32_t target = wefti_signal_reached(done, fuser->target) ? tail : fuser->target;
-    target = done + (target - done + 1) / 2;
-    return wefti_stream_wait(fuser->context, NULL, stream, target, "a step of a fuser");
-}
-
 static weft_status_t hand_over_all(weft_fuser_t *fuser)
 {
-    weft_status_t status = wefti_fuser_pump(fuser);
-    while (status == WEFT_OK && !wefti_fuser_all_handed_over(fuser)) {
-        status = wait_some(fuser);
-        status = status == WEFT_OK ? wefti_fuser_check(fuser) : status;
-        status = status == WEFT_OK ? wefti_fuser_pump(fuser) : status;
+    static const char what[] = "a step of a fuser";
+    const wefti_bucket_runner_t *runner = &fuser->runner;
+    WEFT_RETURN_IF_ERROR(wefti_fuser_pump(fuser));
+    while (!wefti_fuser_all_handed_over(fuser)) {
+        WEFT_RETURN_IF_ERROR(wefti_bucket_wait_some(runner, runner->stream, what));
+        WEFT_RETURN_IF_ERROR(wefti_fuser_check(fuser));
+        WEFT_RETURN_IF_ERROR(wefti_fuser_pump(fuser));
     }
-    if (status == WEFT_OK) {
-        status = wefti_stream_wait(fuser->context, NULL, fuser->stream, fuser->target,
-                                   "a step of a fuser");
-    }
-    return status < 0 ? status : wefti_fault_get(&fuser->stream->fault);
-}
-
-static weft_status_t check_complete(const weft_fuser_t *fuser)
-{
-    for (size_t i = 0; fuser->added < fuser->tensor_count && i < fuser->tensor_count; i++) {
-        if (!fuser->tensors[i].added) {
-            return wefti_fuser_missing(fuser, &fuser->tensors[i]);
-        }
-    }
-    return WEFT_OK;
+    WEFT_RETURN_IF_ERROR(
+        wefti_stream_wait(fuser->context, NULL, runner->stream, runner->target, what));
+    return wefti_fault_get(&runner->stream->fault);
 }
 
 static void learned(weft_fuser_t *fuser)
 {
-    fuser->learning = fuser->bucket_count == 0; /* a step of nothing teaches nothing */
-    fuser->stats.tensor_count = fuser->tensor_count;
-    fuser->stats.bucket_count = fuser->bucket_count;
-    fuser->stats.largest_bucket_bytes = 0;
-    for (size_t i = 0; i < fuser->bucket_count; i++) {
-        wefti_fuser_bucket_t *bucket = fuser->buckets[i];
-        uint64_t bytes = bucket->base.count * bucket->base.elem_bytes;
-        if (bytes > fuser->stats.largest_bucket_bytes) {
-            fuser->stats.largest_bucket_bytes = bytes;
-        }
-        wefti_free(fuser->context->allocator, bucket->message);
-        bucket->message = NULL;
+    weft_fuser_stats_t *stats = &fuser->stats;
+    fuser->learning = fuser->buckets == NULL; /* a step of nothing teaches nothing */
+    stats->tensor_count = fuser->tensor_count;
+    stats->bucket_count = stats->largest_bucket_bytes = 0;
+    for (const wefti_fuser_bucket_t *bucket = fuser->buckets; bucket != NULL;
+         bucket = bucket->next) {
+        const uint64_t room = fuser->bytes / bucket->base.elem_bytes, count = bucket->base.count;
+        const uint64_t bytes = (count < room ? count : room) * bucket->base.elem_bytes;
+        stats->bucket_count += count > room ? (count + room - 1) / room : 1; /* above room: split */
+        stats->largest_bucket_bytes =
+            bytes > stats->largest_bucket_bytes ? bytes : stats->largest_bucket_bytes;
     }
 }
 
 weft_status_t weft_fuser_wait(weft_fuser_t *fuser)
 {
     WEFT_CHECK_ARG(fuser);
-    weft_status_t status = wefti_fuser_check(fuser);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(wefti_fuser_check(fuser));
     fuser->ending = true;
-    if (!fuser->learning) {
-        status = check_complete(fuser);
-    } else if (decides(fuser)) {
-        status = wefti_fuser_close(fuser, UINT64_MAX);
-    }
+    weft_status_t status = end_buckets(fuser, UINT64_MAX);
     status = status == WEFT_OK ? hand_over_all(fuser) : status;
     if (status < 0) {
         return broken(fuser, status);

@@ -773,25 +773,27 @@ static void test_forked_child(void **state)
 static void run_hostile(rank_world_t *world)
 {
     uint64_t random = support_seed();
-    uint8_t list[128];
-    for (uint32_t round = 0; round < 3000; round++) {
-        weft_fuser_t *fuser = round % 100 == 0 ? make(world, 1000, 0) : NULL;
-        if (fuser == NULL) {
-            continue;
-        }
+    for (uint32_t round = 0; round < 30; round++) {
+        weft_fuser_t *fuser = make(world, 1000, 0);
         for (uint32_t i = 0; i < 100; i++) {
-            /* one member "ab" of 10 elements, with a few bytes damaged */
-            uint32_t head[2] = {1, (uint32_t)WEFT_DTYPE_F32}, length = 2;
-            uint64_t numbers[3] = {10, 0, 10};
-            memcpy(list, head, 8);
-            memcpy(list + 8, numbers, 24);
-            memcpy(list + 32, &length, 4);
-            memcpy(list + 36, "ab", 2);
-            size_t bytes = test_next_random(&random) % 4 == 0 ? test_next_random(&random) % 39 : 38;
+            /* "ab" of 10 elements, and a time, with a few bytes damaged */
+            wefti_fuser_entry_t entries[2] = {{.time_ns = 5, .count = 10, .name_bytes = 2},
+                                              {.ends_ns = 5}};
+            wefti_fuser_frame_t *frame = &fuser->frame;
+            entries[0].dtype = WEFT_DTYPE_F32;
+            memcpy(frame->entries, &entries[0], sizeof *entries);
+            memcpy(frame->entries + sizeof *entries, "ab", 2);
+            memcpy(frame->entries + sizeof *entries + 2, &entries[1], sizeof *entries);
+            uint32_t bytes = 2 * sizeof *entries + 2;
+            frame->end = 0;
+            frame->bytes = test_next_random(&random) % 4 == 0
+                               ? (uint32_t)(test_next_random(&random) % (2 * bytes))
+                               : bytes;
             for (uint64_t k = test_next_random(&random) % 4; k > 0; k--) {
-                list[test_next_random(&random) % 38] = (uint8_t)(test_next_random(&random) >> 11);
+                frame->entries[test_next_random(&random) % bytes] =
+                    (uint8_t)(test_next_random(&random) >> 11);
             }
-            weft_status_t status = wefti_fuser_adopt(fuser, list, bytes);
+            weft_status_t status = wefti_fuser_read_frame(fuser);
             RANK_CHECK(status == WEFT_OK || status == WEFT_ERR_FORMAT ||
                        status == WEFT_ERR_MISMATCH);
         }

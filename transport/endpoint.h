@@ -59,6 +59,10 @@ weft_status_t wefti_memfd_map_over(int fd, size_t offset, size_t bytes, void *ad
 weft_status_t wefti_region_map_unsupported(wefti_endpoint_t *endpoint, size_t offset, size_t bytes,
                                            void *address);
 
+/* device_side.c: what the host's backend and memset do for host memory. */
+weft_status_t wefti_device_side_grow(wefti_endpoint_t *side, size_t bytes);
+weft_status_t wefti_device_side_zero(wefti_endpoint_t *side, uint8_t *address, size_t bytes);
+
 /* link.c: put and signal where the peer's region is mapped. */
 weft_status_t wefti_put_direct(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
                                const void *data, size_t bytes, uint32_t lane,

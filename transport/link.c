@@ -96,7 +96,7 @@ weft_status_t wefti_signal_direct(wefti_endpoint_t *endpoint, uint32_t peer, siz
 void wefti_endpoint_flush(wefti_endpoint_t *endpoint)
 {
     if (wefti_endpoint_owned(endpoint)) {
-        endpoint->ops->flush(endpoint);
+        endpoint->ops->flush(endpoint->host);
     }
 }
 

@@ -8,7 +8,6 @@
 #include "transport/transport.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <string.h>
 
 #include "runtime/base/error.h"
@@ -16,10 +15,8 @@
 #include "transport/endpoint.h"
 #include "transport/world.h"
 
-/* Host memory grows in place by at least this; device memory cannot grow, so it is taken once. */
+/* Host memory grows in place by at least this. */
 #define GROW_BYTES ((size_t)64 << 10)
-#define DEVICE_MIN_BYTES ((size_t)256 << 20)
-#define ZERO_PIECE_BYTES ((size_t)1 << 20)
 
 typedef struct request {
     uint64_t bytes, offset;
@@ -27,22 +24,11 @@ typedef struct request {
     int32_t pad;
 } request_t;
 
-typedef struct device_offer {
-    uint8_t handle[64];
-    uint64_t bytes;
-} device_offer_t;
-
-/* Of an endpoint that is only looked at, too. */
-static pthread_mutex_t *lock_of(const wefti_endpoint_t *endpoint)
-{
-    return (pthread_mutex_t *)(uintptr_t)&endpoint->blocks_lock;
-}
-
 /* Where the next block goes, at from or above it. */
-static size_t first_fit(const wefti_endpoint_t *endpoint, size_t bytes, size_t from)
+static size_t first_fit(wefti_endpoint_t *endpoint, size_t bytes, size_t from)
 {
     size_t offset = from;
-    pthread_mutex_lock(lock_of(endpoint));
+    pthread_mutex_lock(&endpoint->blocks_lock);
     for (size_t i = 0; i < endpoint->block_count; i++) {
         const wefti_region_block_t *block = &endpoint->blocks[i];
         size_t end = block->offset + block->bytes;
@@ -54,7 +40,7 @@ static size_t first_fit(const wefti_endpoint_t *endpoint, size_t bytes, size_t f
         }
         offset = end;
     }
-    pthread_mutex_unlock(lock_of(endpoint));
+    pthread_mutex_unlock(&endpoint->blocks_lock);
     return offset;
 }
 
@@ -101,97 +87,6 @@ static weft_status_t exchange_requests(wefti_endpoint_t *endpoint, const request
     return status;
 }
 
-/* Takes what it can get, from generous to just enough: device memory cannot grow in place. */
-static weft_status_t device_take(wefti_endpoint_t *endpoint, size_t bytes, device_offer_t *offer)
-{
-    weft_device_t *device = endpoint->device;
-    size_t reserve = endpoint->settings->reserve_bytes & ~(size_t)(WEFTI_PAGE_BYTES - 1);
-    size_t want = bytes <= DEVICE_MIN_BYTES / 2 ? DEVICE_MIN_BYTES : 2 * bytes;
-    want = want < reserve ? want : reserve;
-    void *address = NULL;
-    weft_status_t status;
-    for (;;) {
-        status = device->ops->mem_alloc(device, want, &address);
-        if (status == WEFT_OK || want == bytes) {
-            break;
-        }
-        want = want / 2 > bytes ? wefti_align_up(want / 2, WEFTI_PAGE_BYTES) : bytes;
-    }
-    if (status < 0) {
-        char text[32];
-        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: device %s cannot allocate %s",
-                           device->ops->name, wefti_format_bytes(bytes, text));
-    }
-    endpoint->region_of[endpoint->rank] = address;
-    offer->bytes = want;
-    return device->ops->mem_export(device, address, offer->handle);
-}
-
-static weft_status_t device_import(wefti_endpoint_t *endpoint, const device_offer_t *offers)
-{
-    size_t least = SIZE_MAX;
-    for (uint32_t r = 0; r < endpoint->world_size; r++) {
-        least = offers[r].bytes < least ? (size_t)offers[r].bytes : least;
-        if (r == endpoint->rank || !wefti_endpoint_direct(endpoint, r)) {
-            continue; /* the own, or a card of another host */
-        }
-        void *address = NULL;
-        weft_status_t status =
-            endpoint->device->ops->mem_import(endpoint->device, offers[r].handle, &address);
-        if (status < 0) {
-            return wefti_error_prefix(status, "cannot import the memory of rank %u", r);
-        }
-        endpoint->region_of[r] = address;
-    }
-    endpoint->region_bytes = least;
-    return WEFT_OK;
-}
-
-static weft_status_t device_grow(wefti_endpoint_t *endpoint, size_t bytes)
-{
-    if (endpoint->region_of[endpoint->rank] != NULL) {
-        char need[32], have[32];
-        return wefti_error(
-            WEFT_ERR_NO_MEMORY,
-            "out of device memory: %s required, but the first allocation of %s cannot grow",
-            wefti_format_bytes(bytes, need), wefti_format_bytes(endpoint->region_bytes, have));
-    }
-    device_offer_t own = {0};
-    size_t table_bytes = endpoint->world_size * sizeof own;
-    device_offer_t *offers = wefti_alloc(endpoint->allocator, table_bytes);
-    weft_status_t status = offers == NULL ? WEFT_ERR_NO_MEMORY : device_take(endpoint, bytes, &own);
-    status = wefti_endpoint_agree(endpoint, status);
-    if (status == WEFT_OK) {
-        status = wefti_endpoint_all_gather(endpoint, &own, sizeof own, offers);
-    }
-    if (status == WEFT_OK) {
-        status = wefti_endpoint_agree(endpoint, device_import(endpoint, offers));
-    }
-    wefti_free(endpoint->allocator, offers);
-    if (status < 0) {
-        wefti_region_release(endpoint);
-    }
-    return status;
-}
-
-void wefti_region_release(wefti_endpoint_t *endpoint)
-{
-    if (endpoint->device == NULL) {
-        return;
-    }
-    const weft_device_ops_t *ops = endpoint->device->ops;
-    for (uint32_t r = 0; r < endpoint->world_size; r++) {
-        if (endpoint->region_of[r] != NULL && r != endpoint->rank) {
-            ops->mem_unimport(endpoint->device, endpoint->region_of[r]);
-        }
-    }
-    if (endpoint->region_of[endpoint->rank] != NULL) {
-        ops->mem_free(endpoint->device, endpoint->region_of[endpoint->rank]);
-    }
-    memset(endpoint->region_of, 0, endpoint->world_size * sizeof *endpoint->region_of);
-    endpoint->region_bytes = 0;
-}
-
 static weft_status_t grow(wefti_endpoint_t *endpoint, size_t end)
 {
     if (end <= endpoint->region_bytes) {
@@ -206,7 +101,7 @@ static weft_status_t grow(wefti_endpoint_t *endpoint, size_t end)
             wefti_format_bytes(end, need), wefti_format_bytes(reserve, have));
     }
     if (endpoint->device != NULL) {
-        return device_grow(endpoint, end);
+        return wefti_device_side_grow(endpoint, end);
     }
     size_t bytes = wefti_align_up(end, GROW_BYTES);
     bytes = bytes < reserve ? bytes : reserve;
@@ -214,34 +109,6 @@ static weft_status_t grow(wefti_endpoint_t *endpoint, size_t end)
     if (status == WEFT_OK) { /* calls in flight may be looking */
         atomic_store_explicit(&endpoint->region_bytes, bytes, memory_order_relaxed);
     }
-    return status;
-}
-
-static weft_status_t device_zero(wefti_endpoint_t *endpoint, uint8_t *address, size_t bytes)
-{
-    const weft_device_ops_t *ops = endpoint->device->ops;
-    weft_queue_t *queue = NULL;
-    uint8_t *zeros = wefti_alloc(endpoint->allocator, ZERO_PIECE_BYTES);
-    weft_status_t status =
-        zeros == NULL ? WEFT_ERR_NO_MEMORY : ops->queue_create(endpoint->device, &queue);
-    for (size_t at = 0; status == WEFT_OK && at < bytes; at += ZERO_PIECE_BYTES) {
-        size_t piece = bytes - at < ZERO_PIECE_BYTES ? bytes - at : ZERO_PIECE_BYTES;
-        status = ops->copy(queue, address + at, zeros, piece);
-    }
-    if (status == WEFT_OK) {
-        status = ops->flush(queue);
-    }
-    while (status == WEFT_OK || status == WEFT_IN_PROGRESS) {
-        status = ops->query(queue);
-        if (status == WEFT_OK) {
-            break;
-        }
-        sched_yield();
-    }
-    if (queue != NULL) {
-        ops->queue_destroy(queue);
-    }
-    wefti_free(endpoint->allocator, zeros);
     return status;
 }
 
@@ -255,7 +122,7 @@ static weft_status_t clear(wefti_endpoint_t *endpoint, size_t offset, size_t byt
     dirty = dirty < bytes ? dirty : bytes;
     uint8_t *address = endpoint->region_of[endpoint->rank] + offset;
     if (endpoint->device != NULL) {
-        return device_zero(endpoint, address, dirty);
+        return wefti_device_side_zero(endpoint, address, dirty);
     }
     memset(address, 0, dirty);
     return WEFT_OK;
@@ -271,7 +138,6 @@ static void insert_block(wefti_endpoint_t *endpoint, size_t offset, size_t bytes
     }
     blocks[index] = (wefti_region_block_t){offset, bytes};
     endpoint->block_count++;
-    endpoint->region_used_bytes += bytes;
     if (offset + bytes > endpoint->region_fresh_bytes) {
         endpoint->region_fresh_bytes = offset + bytes;
     }
@@ -283,11 +149,11 @@ weft_status_t wefti_region_alloc(wefti_endpoint_t *endpoint, size_t bytes, size_
     request_t own = {.bytes = bytes};
     size_t aligned = bytes <= SIZE_MAX / 2 ? wefti_align_up(bytes, WEFTI_PAGE_BYTES) : 0;
     uint64_t lowest = 0, highest = 0;
-    pthread_mutex_lock(lock_of(endpoint));
+    pthread_mutex_lock(&endpoint->blocks_lock);
     own.no_memory =
         wefti_array_reserve(endpoint->allocator, &endpoint->blocks, &endpoint->block_capacity,
                             endpoint->block_count + 1, sizeof *endpoint->blocks) < 0;
-    pthread_mutex_unlock(lock_of(endpoint));
+    pthread_mutex_unlock(&endpoint->blocks_lock);
     do { /* the highest place only grows, and there is room above all blocks: it ends */
         own.offset = first_fit(endpoint, aligned, (size_t)highest);
         status = exchange_requests(endpoint, &own, &lowest, &highest);
@@ -309,9 +175,9 @@ weft_status_t wefti_region_alloc(wefti_endpoint_t *endpoint, size_t bytes, size_
     if (status < 0) {
         return status;
     }
-    pthread_mutex_lock(lock_of(endpoint));
+    pthread_mutex_lock(&endpoint->blocks_lock);
     insert_block(endpoint, (size_t)own.offset, aligned);
-    pthread_mutex_unlock(lock_of(endpoint));
+    pthread_mutex_unlock(&endpoint->blocks_lock);
     *out_offset = (size_t)own.offset;
     return WEFT_OK;
 }
@@ -323,47 +189,44 @@ void wefti_region_keep(wefti_endpoint_t *endpoint)
     }
 }
 
-bool wefti_region_find(const wefti_endpoint_t *endpoint, size_t offset, wefti_region_block_t *out)
+/* The block that offset lies in, or NULL; under the lock. */
+static wefti_region_block_t *find(wefti_endpoint_t *endpoint, size_t offset)
 {
-    bool found = false;
-    if (!wefti_endpoint_owned(endpoint)) {
-        return false; /* as in wefti_region_free; and the region is not the child's */
-    }
-    pthread_mutex_lock(lock_of(endpoint));
-    for (size_t i = 0; !found && i < endpoint->block_count; i++) {
-        *out = endpoint->blocks[i];
-        found = offset >= out->offset && offset - out->offset < out->bytes;
-    }
-    pthread_mutex_unlock(lock_of(endpoint));
-    return found;
-}
-
-bool wefti_region_has(const wefti_endpoint_t *endpoint, size_t offset)
-{
-    wefti_region_block_t block;
-    return wefti_region_find(endpoint, offset, &block) && block.offset == offset;
-}
-
-void wefti_region_free(wefti_endpoint_t *endpoint, size_t offset)
-{
-    bool found = false;
-    if (!wefti_endpoint_owned(endpoint)) {
-        return; /* a forked child, where the lock may be held for ever */
-    }
-    pthread_mutex_lock(lock_of(endpoint));
-    for (size_t i = 0; !found && i < endpoint->block_count; i++) {
-        if (endpoint->blocks[i].offset == offset) {
-            endpoint->region_used_bytes -= endpoint->blocks[i].bytes;
-            endpoint->block_count--;
-            memmove(&endpoint->blocks[i], &endpoint->blocks[i + 1],
-                    (endpoint->block_count - i) * sizeof *endpoint->blocks);
-            found = true;
+    for (size_t i = 0; i < endpoint->block_count; i++) {
+        wefti_region_block_t *block = &endpoint->blocks[i];
+        if (offset >= block->offset && offset - block->offset < block->bytes) {
+            return block;
         }
     }
-    pthread_mutex_unlock(lock_of(endpoint));
-    if (!found) {
-        wefti_log(endpoint->log, WEFT_LOG_LEVEL_ERROR,
-                  "rank %u: cannot free offset %zu: no region starts there", endpoint->rank,
-                  offset);
+    return NULL;
+}
+
+bool wefti_region_find(wefti_endpoint_t *endpoint, size_t offset, wefti_region_block_t *out)
+{
+    if (!wefti_endpoint_owned(endpoint)) {
+        return false; /* where the lock may be held for ever; and the region is not the child's */
     }
+    pthread_mutex_lock(&endpoint->blocks_lock);
+    const wefti_region_block_t *block = find(endpoint, offset);
+    if (block != NULL) {
+        *out = *block;
+    }
+    pthread_mutex_unlock(&endpoint->blocks_lock);
+    return block != NULL;
+}
+
+bool wefti_region_free(wefti_endpoint_t *endpoint, size_t offset)
+{
+    if (!wefti_endpoint_owned(endpoint)) {
+        return true; /* as in wefti_region_find: the parent's */
+    }
+    pthread_mutex_lock(&endpoint->blocks_lock);
+    wefti_region_block_t *block = find(endpoint, offset);
+    bool found = block != NULL && block->offset == offset;
+    if (found) {
+        wefti_region_block_t *end = endpoint->blocks + endpoint->block_count--;
+        memmove(block, block + 1, (size_t)(end - (block + 1)) * sizeof *block);
+    }
+    pthread_mutex_unlock(&endpoint->blocks_lock);
+    return found;
 }

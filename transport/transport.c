@@ -119,6 +119,7 @@ static weft_status_t endpoint_alloc(const wefti_endpoint_params_t *params,
     uint32_t count = params->world_size;
     pthread_mutex_init(&endpoint->blocks_lock, NULL);
     endpoint->ops = ops;
+    endpoint->host = endpoint;
     endpoint->rank = params->rank;
     endpoint->world_size = count;
     endpoint->caps = ops->caps;
@@ -126,14 +127,10 @@ static weft_status_t endpoint_alloc(const wefti_endpoint_params_t *params,
     endpoint->host_count = 1;
     endpoint->numbers = params->numbers;
     endpoint->host_name = params->host_name;
-    endpoint->device = params->device;
     endpoint->settings = params->settings;
     endpoint->log = params->log;
     endpoint->allocator = params->allocator;
     endpoint->interrupt = params->interrupt;
-    if (params->device != NULL && !(params->device->ops->caps & WEFT_DEVICE_PEER_DIRECT)) {
-        endpoint->caps &= ~WEFTI_CAP_DIRECT;
-    }
     endpoint->peer_caps = wefti_alloc(params->allocator, count * sizeof *endpoint->peer_caps);
     endpoint->control = wefti_alloc(params->allocator, count * sizeof *endpoint->control);
     endpoint->region_of = wefti_alloc(params->allocator, count * sizeof *endpoint->region_of);
@@ -210,7 +207,6 @@ void wefti_endpoint_close(wefti_endpoint_t *endpoint)
     }
     if (wefti_endpoint_owned(endpoint)) {
         endpoint->ops->flush(endpoint);
-        wefti_region_release(endpoint);
         wefti_control_t *control = endpoint->control[endpoint->rank];
         if (control != NULL) {
             /* Release: whoever sees it also sees everything this rank posted. */
@@ -242,7 +238,7 @@ weft_status_t wefti_endpoint_all_gather(wefti_endpoint_t *endpoint, const void *
                            "control all-gather: invalid buffers for %zu bytes", bytes);
     }
     weft_status_t status = wefti_endpoint_check(endpoint);
-    return status < 0 ? status : endpoint->ops->all_gather(endpoint, send, bytes, recv);
+    return status < 0 ? status : endpoint->ops->all_gather(endpoint->host, send, bytes, recv);
 }
 
 /* Every rank's text, which only a failure is worth gathering. */
@@ -285,14 +281,11 @@ weft_status_t wefti_endpoint_agree(wefti_endpoint_t *endpoint, weft_status_t sta
 
 weft_status_t wefti_endpoint_barrier(wefti_endpoint_t *endpoint)
 {
-    if (endpoint->host != NULL) {
-        return wefti_endpoint_barrier(endpoint->host); /* which counts them */
-    }
     if (!wefti_endpoint_owned(endpoint)) {
         return forked_error(endpoint);
     }
     weft_status_t status = wefti_endpoint_check(endpoint);
-    return status < 0 ? status : endpoint->ops->barrier(endpoint);
+    return status < 0 ? status : endpoint->ops->barrier(endpoint->host);
 }
 
 void wefti_endpoint_abort_here(wefti_endpoint_t *endpoint, weft_status_t status, const char *text)
@@ -316,7 +309,7 @@ void wefti_endpoint_abort(wefti_endpoint_t *endpoint, weft_status_t status, cons
              wefti_endpoint_number(endpoint, endpoint->rank));
     text = text[0] != '\0' ? text : silent;
     wefti_endpoint_abort_here(endpoint, status, text);
-    endpoint->ops->aborted(endpoint, status, text);
+    endpoint->ops->aborted(endpoint->host, status, text);
 }
 
 const char *wefti_endpoint_who(const wefti_endpoint_t *endpoint, uint32_t rank, int32_t pid,
@@ -341,7 +334,7 @@ weft_status_t wefti_endpoint_check(wefti_endpoint_t *endpoint)
     }
     status = wefti_interrupted(&endpoint->interrupt)
                  ? wefti_interrupt_error(wefti_endpoint_number(endpoint, endpoint->rank))
-                 : endpoint->ops->check_peers(endpoint);
+                 : endpoint->ops->check_peers(endpoint->host);
     if (status < 0) {
         wefti_endpoint_abort(endpoint, status, weft_last_error());
         /* Another rank's finding may have come first: all report the same one. */
@@ -404,7 +397,7 @@ void wefti_endpoint_describe(wefti_endpoint_t *endpoint, uint32_t peer, char *na
     if (peer == endpoint->rank) {
         snprintf(name, name_bytes, "self");
     } else {
-        endpoint->ops->describe(endpoint, peer, name, name_bytes, reason, reason_bytes);
+        endpoint->ops->describe(endpoint->host, peer, name, name_bytes, reason, reason_bytes);
     }
 }
 
@@ -412,6 +405,6 @@ void wefti_endpoint_link_stats(wefti_endpoint_t *endpoint, uint32_t peer, wefti_
 {
     memset(out, 0, sizeof *out);
     if (peer != endpoint->rank) {
-        endpoint->ops->link_stats(endpoint, peer, out);
+        endpoint->ops->link_stats(endpoint->host, peer, out);
     }
 }

@@ -57,7 +57,6 @@ typedef struct wefti_endpoint_params {
     const struct wefti_job *job; /* transport/bootstrap/bootstrap.h: how ranks find each other; may
                                   * be NULL with a hub, a unix address or a world of one */
     weft_hub_t *hub;             /* inproc */
-    weft_device_t *device;       /* NULL: host memory */
     const wefti_settings_t *settings; /* borrowed for the endpoint's life */
     const wefti_log_t *log;           /* likewise */
     const weft_allocator_t *allocator;
@@ -127,7 +126,7 @@ typedef struct wefti_region_block {
 /* Base of every backend's endpoint: member 0. */
 struct wefti_endpoint {
     const wefti_transport_ops_t *ops;
-    wefti_endpoint_t *host; /* device_side.c: the endpoint that this one is beside, else NULL */
+    wefti_endpoint_t *host; /* the endpoint that ops work on: this one, or a device side's */
     uint32_t rank, world_size;
     uint64_t caps;                /* what all of this rank's links can do */
     uint64_t *peer_caps;          /* [world_size] what the link to each rank can do */
@@ -152,8 +151,7 @@ struct wefti_endpoint {
         *region_of; /* [world_size] addresses on this rank's device; NULL until the first alloc,
                      * and for ranks whose memory cannot be loaded and stored from here */
     _Atomic size_t region_bytes; /* committed; it only grows */
-    size_t region_used_bytes;
-    size_t region_fresh_bytes; /* nothing from here on was ever handed out: it is still zero */
+    size_t region_fresh_bytes;   /* nothing from here on was ever handed out: it is still zero */
     /* Guards blocks and their counts: one thread allocates, but others may free meanwhile (a
      * program's garbage collector ends a session). */
     pthread_mutex_t blocks_lock;
@@ -204,17 +202,16 @@ weft_status_t wefti_endpoint_agree(wefti_endpoint_t *endpoint, weft_status_t sta
  * Zeroed memory at the same offset in every rank's region; aligned to 4096. Collective: all ranks
  * ask for the same sizes in the same order, and a difference is WEFT_ERR_MISMATCH. No room:
  * WEFT_ERR_NO_MEMORY on every rank, naming the one that had none. Freeing is local bookkeeping, in
- * any order and on any thread: memory is given out again once all ranks have freed it.
+ * any order and on any thread: memory is given out again once all ranks have freed it. False: no
+ * block starts there.
  */
 weft_status_t wefti_region_alloc(wefti_endpoint_t *endpoint, size_t bytes, size_t *out_offset);
-void wefti_region_free(wefti_endpoint_t *endpoint, size_t offset);
+bool wefti_region_free(wefti_endpoint_t *endpoint, size_t offset);
 /* The own region stays mapped when the endpoint is closed, until the process ends; contents stay.
  */
 void wefti_region_keep(wefti_endpoint_t *endpoint);
 /* The block that offset lies in, on any thread; false: none, or a forked child asks. */
-bool wefti_region_find(const wefti_endpoint_t *endpoint, size_t offset, wefti_region_block_t *out);
-/* Whether a block starts there. */
-bool wefti_region_has(const wefti_endpoint_t *endpoint, size_t offset);
+bool wefti_region_find(wefti_endpoint_t *endpoint, size_t offset, wefti_region_block_t *out);
 
 /* True when this rank loads and stores the peer's region (host memory: region_of[peer]). Ranks that
  * do form sets: the relation is symmetric and transitive. */
@@ -271,7 +268,7 @@ void wefti_source_release(wefti_signal_t *in_use, uint32_t parts);
 static inline void wefti_endpoint_progress(wefti_endpoint_t *endpoint)
 {
     if (!endpoint->ops->mapped) {
-        endpoint->ops->progress(endpoint);
+        endpoint->ops->progress(endpoint->host);
     }
 }
 
@@ -279,7 +276,7 @@ static inline void wefti_endpoint_progress(wefti_endpoint_t *endpoint)
 static inline void wefti_endpoint_yield_progress(wefti_endpoint_t *endpoint)
 {
     if (!endpoint->ops->mapped) {
-        endpoint->ops->yield_progress(endpoint);
+        endpoint->ops->yield_progress(endpoint->host);
     }
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the ranks of a world settle when they have joined, and the memory they own in common. */
+/* What the ranks of a world agree on when they have joined. */
 #ifndef WEFT_TRANSPORT_WORLD_H
 #define WEFT_TRANSPORT_WORLD_H
 
@@ -9,8 +9,5 @@
 
 /* Collective: settings flagged collective are equal everywhere; who shares cores with whom. */
 weft_status_t wefti_world_agree(wefti_endpoint_t *endpoint);
-
-/* transport/region.c: gives device memory back; host memory belongs to the backend. */
-void wefti_region_release(wefti_endpoint_t *endpoint);
 
 #endif

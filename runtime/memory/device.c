@@ -319,7 +319,7 @@ weft_status_t weft_mem_fill(weft_context_t *context, void *dst, uint8_t value, s
 
 static bool find_peer(const weft_context_t *context, const uint8_t *address, weft_mem_info_t *info)
 {
-    const wefti_endpoint_t *endpoint = context->memory;
+    wefti_endpoint_t *endpoint = context->memory;
     const uint8_t *base = endpoint->region_of[endpoint->rank];
     size_t offset = (size_t)((uintptr_t)address - (uintptr_t)base);
     wefti_region_block_t block;

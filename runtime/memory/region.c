@@ -31,12 +31,8 @@ weft_status_t weft_mem_free(weft_context_t *context, void *address)
 {
     WEFT_CHECK_ARG(context);
     wefti_endpoint_t *endpoint = context->memory;
-    if (address == NULL || !wefti_endpoint_owned(endpoint)) {
-        return WEFT_OK;
-    }
-    size_t offset = (size_t)((uint8_t *)address - endpoint->region_of[endpoint->rank]);
-    if (wefti_region_has(endpoint, offset)) {
-        wefti_region_free(endpoint, offset);
+    uintptr_t base = (uintptr_t)endpoint->region_of[endpoint->rank];
+    if (address == NULL || wefti_region_free(endpoint, (size_t)((uintptr_t)address - base))) {
         return WEFT_OK;
     }
     return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "address: %p was not allocated by weft_mem_alloc",

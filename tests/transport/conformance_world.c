@@ -194,14 +194,15 @@ static int regions_freed_by_each(wefti_endpoint_t *endpoint, const conform_t *co
         uint32_t place = LIVE;
         for (uint32_t i = 0; i < LIVE; i++) {
             if (sizes[i] > 0 && test_next_random(&own_state) % 3 == 0) {
-                wefti_region_free(endpoint, offsets[i]);
-                EXPECT(!wefti_region_has(endpoint, offsets[i]));
+                EXPECT(wefti_region_free(endpoint, offsets[i]));
+                EXPECT(!wefti_region_free(endpoint, offsets[i]));
                 sizes[i] = 0;
             }
             place = sizes[i] == 0 ? i : place;
         }
         EXPECT(wefti_region_alloc(endpoint, bytes, &offset) == WEFT_OK);
-        EXPECT(wefti_region_has(endpoint, offset));
+        wefti_region_block_t block;
+        EXPECT(wefti_region_find(endpoint, offset + bytes - 1, &block) && block.offset == offset);
         EXPECT(wefti_endpoint_all_gather(endpoint, &offset, sizeof offset, all) == WEFT_OK);
         for (uint32_t r = 0; r < endpoint->world_size; r++) {
             EXPECT(all[r] == offset);

@@ -59,7 +59,6 @@ static weft_status_t open_with(const world_t *world, uint32_t rank, const char *
                                       .world_size = world->size,
                                       .address = address,
                                       .hub = hub,
-                                      .device = world->device,
                                       .settings = &world->settings,
                                       .log = &log};
     if (world->transport != NULL) {

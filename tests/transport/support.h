@@ -17,7 +17,6 @@ typedef struct world {
     rank_fn fn;
     void *user;
     wefti_settings_t settings;
-    weft_device_t *device;
     const wefti_hub_links_t *links; /* threads: not NULL hides DIRECT */
     const char *hook; /* rules around every rank's endpoint (tests/faults/hook.h), or NULL */
     /* processes: not NULL is WEFT_TRANSPORT of a world of several hosts, which meets through a file

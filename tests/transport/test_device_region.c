@@ -111,9 +111,18 @@ static const weft_device_ops_t card_ops = {.abi_version = WEFT_DEVICE_ABI_VERSIO
                                            .flush = card_done,
                                            .query = card_done};
 
-static int use_card(wefti_endpoint_t *endpoint, void *user)
+static int with_side(wefti_endpoint_t *endpoint, weft_device_t *device,
+                     int (*fn)(wefti_endpoint_t *side))
 {
-    (void)user;
+    wefti_endpoint_t *side;
+    EXPECT(wefti_endpoint_device_side(endpoint, device, &side) == WEFT_OK);
+    int result = fn(side);
+    wefti_endpoint_device_side_close(side);
+    return result;
+}
+
+static int use_side(wefti_endpoint_t *endpoint)
+{
     size_t a, b, c;
     uint32_t n = endpoint->world_size, rank = endpoint->rank;
     EXPECT(wefti_region_alloc(endpoint, 10000, &a) == WEFT_OK);
@@ -141,33 +150,42 @@ static int use_card(wefti_endpoint_t *endpoint, void *user)
     return 0;
 }
 
+static int use_card(wefti_endpoint_t *endpoint, void *user)
+{
+    return with_side(endpoint, user, use_side);
+}
+
 static void test_region_on_card(void **state)
 {
     (void)state;
     for (uint32_t n = 1; n <= 4; n++) {
         card_t card = {.base = {&card_ops}, .capacity_bytes = (size_t)20 << 20};
-        run_threads(&(world_t){
-            .size = n, .fn = use_card, .settings = test_settings(), .device = &card.base});
+        run_threads(
+            &(world_t){.size = n, .fn = use_card, .settings = test_settings(), .user = &card.base});
         assert_int_equal(card.live, 0);
         assert_true(card.copies > 0);
     }
 }
 
-static int card_is_full(wefti_endpoint_t *endpoint, void *user)
+static int fill_side(wefti_endpoint_t *endpoint)
 {
-    (void)user;
     size_t offset;
     EXPECT(wefti_region_alloc(endpoint, 8192, &offset) == WEFT_ERR_NO_MEMORY);
     EXPECT(strstr(weft_last_error(), "rank 0: out of memory: device card") != NULL);
     return 0;
 }
 
+static int card_is_full(wefti_endpoint_t *endpoint, void *user)
+{
+    return with_side(endpoint, user, fill_side);
+}
+
 static void test_region_card_is_full(void **state)
 {
     (void)state;
     card_t card = {.base = {&card_ops}, .capacity_bytes = 4096};
-    run_threads(&(world_t){
-        .size = 2, .fn = card_is_full, .settings = test_settings(), .device = &card.base});
+    run_threads(
+        &(world_t){.size = 2, .fn = card_is_full, .settings = test_settings(), .user = &card.base});
     assert_int_equal(card.live, 0);
 }
 

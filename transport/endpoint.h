@@ -40,8 +40,9 @@ typedef struct wefti_range {
  * committed. */
 weft_status_t wefti_range_map(wefti_range_t *range, int fd, size_t bytes);
 void wefti_range_unmap(wefti_range_t *range);
-/* Makes private memory [from, to) accessible and faults it in. */
-weft_status_t wefti_range_commit(wefti_range_t *range, size_t from, size_t to);
+/* Makes range, private memory for the endpoint's region, bytes long and faults it in. */
+weft_status_t wefti_range_grow(wefti_range_t *range, const wefti_endpoint_t *endpoint,
+                               size_t bytes);
 /* Faults [from, to) in; failures do not matter, it only makes the first touch cheap. */
 void wefti_range_populate(const wefti_range_t *range, size_t from, size_t to);
 /* Reserves [from, to) of a memfd mapped at range, faulted in; lack of room is an error, never a
@@ -69,20 +70,22 @@ weft_status_t wefti_put_direct(wefti_endpoint_t *endpoint, uint32_t peer, size_t
                                wefti_signal_t *in_use);
 weft_status_t wefti_signal_direct(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
                                   uint32_t value, uint32_t lane);
-void wefti_flush_direct(wefti_endpoint_t *endpoint);
 
 /* mapped.c: what a backend needs no own functions for where the control blocks and regions of all
  * ranks are mapped: nothing waits to be sent, and no other thread moves it. */
 weft_status_t wefti_mapped_barrier(wefti_endpoint_t *endpoint);
 void wefti_mapped_aborted(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
 void wefti_mapped_nothing(wefti_endpoint_t *endpoint);
+weft_status_t wefti_mapped_all_alive(wefti_endpoint_t *endpoint); /* where ranks are threads */
 void wefti_mapped_describe(wefti_endpoint_t *endpoint, uint32_t peer, char *name, size_t name_bytes,
                            char *reason, size_t reason_bytes);
 void wefti_mapped_link_stats(wefti_endpoint_t *endpoint, uint32_t peer, wefti_link_stats_t *out);
 void wefti_mapped_bind_progress(wefti_endpoint_t *endpoint, const uint32_t *cpus,
                                 uint32_t cpu_count);
 #define WEFTI_TRANSPORT_MAPPED                                                                     \
-    .mapped = true, .barrier = wefti_mapped_barrier, .aborted = wefti_mapped_aborted,              \
+    .caps = WEFTI_CAP_DIRECT | WEFTI_CAP_PUT | WEFTI_CAP_SIGNAL, .mapped = true,                   \
+    .put = wefti_put_direct, .signal = wefti_signal_direct, .flush = wefti_mapped_nothing,         \
+    .barrier = wefti_mapped_barrier, .aborted = wefti_mapped_aborted,                              \
     .progress = wefti_mapped_nothing, .yield_progress = wefti_mapped_nothing,                      \
     .link_stats = wefti_mapped_link_stats, .bind_progress = wefti_mapped_bind_progress
 

@@ -269,7 +269,6 @@ static void hosts_close(wefti_endpoint_t *endpoint)
 }
 
 const wefti_transport_ops_t wefti_transport_hosts = {
-    .abi_version = WEFTI_TRANSPORT_ABI_VERSION,
     .name = "hosts",
     .caps = WEFTI_CAP_DIRECT | WEFTI_CAP_PUT | WEFTI_CAP_SIGNAL,
     .endpoint_bytes = sizeof(wefti_hosts_t),

@@ -309,17 +309,7 @@ done:
 static weft_status_t inproc_region_grow(wefti_endpoint_t *endpoint, size_t bytes)
 {
     weft_hub_t *hub = wefti_hub_of(endpoint);
-    wefti_range_t *range = &hub->ranges[endpoint->rank];
-    weft_status_t status = WEFT_OK;
-    if (range->base == NULL) {
-        status = wefti_range_map(range, -1, endpoint->settings->reserve_bytes);
-    }
-    if (status == WEFT_OK) {
-        status = wefti_memory_check(bytes - endpoint->region_bytes, endpoint->world_size);
-    }
-    if (status == WEFT_OK) {
-        status = wefti_range_commit(range, endpoint->region_bytes, bytes);
-    }
+    weft_status_t status = wefti_range_grow(&hub->ranges[endpoint->rank], endpoint, bytes);
     status = wefti_endpoint_agree(endpoint, status);
     for (uint32_t r = 0; status == WEFT_OK && r < endpoint->world_size; r++) {
         bool own_host = endpoint->host_of[r] == endpoint->host_of[endpoint->rank];
@@ -330,27 +320,15 @@ static weft_status_t inproc_region_grow(wefti_endpoint_t *endpoint, size_t bytes
     return status;
 }
 
-/* Threads do not die alone. */
-static weft_status_t inproc_check_peers(wefti_endpoint_t *endpoint)
-{
-    (void)endpoint;
-    return WEFT_OK;
-}
-
 const wefti_transport_ops_t wefti_transport_inproc = {
-    .abi_version = WEFTI_TRANSPORT_ABI_VERSION,
     .name = "inproc",
-    .caps = WEFTI_CAP_DIRECT | WEFTI_CAP_PUT | WEFTI_CAP_SIGNAL,
     .endpoint_bytes = sizeof(wefti_hub_endpoint_t),
     .open = inproc_open,
     .close = inproc_close,
     .all_gather = inproc_all_gather,
     .region_grow = inproc_region_grow,
     .region_map = wefti_region_map_unsupported,
-    .check_peers = inproc_check_peers,
-    .put = wefti_put_direct,
-    .signal = wefti_signal_direct,
-    .flush = wefti_flush_direct,
+    .check_peers = wefti_mapped_all_alive,
     .describe = wefti_mapped_describe,
     WEFTI_TRANSPORT_MAPPED,
 };

@@ -99,8 +99,3 @@ void wefti_endpoint_flush(wefti_endpoint_t *endpoint)
         endpoint->ops->flush(endpoint->host);
     }
 }
-
-void wefti_flush_direct(wefti_endpoint_t *endpoint)
-{
-    (void)endpoint;
-}

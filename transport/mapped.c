@@ -62,6 +62,12 @@ void wefti_mapped_nothing(wefti_endpoint_t *endpoint)
     (void)endpoint;
 }
 
+weft_status_t wefti_mapped_all_alive(wefti_endpoint_t *endpoint)
+{
+    (void)endpoint;
+    return WEFT_OK;
+}
+
 void wefti_mapped_describe(wefti_endpoint_t *endpoint, uint32_t peer, char *name, size_t name_bytes,
                            char *reason, size_t reason_bytes)
 {

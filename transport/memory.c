@@ -98,15 +98,21 @@ void wefti_range_populate(const wefti_range_t *range, size_t from, size_t to)
     }
 }
 
-weft_status_t wefti_range_commit(wefti_range_t *range, size_t from, size_t to)
+weft_status_t wefti_range_grow(wefti_range_t *range, const wefti_endpoint_t *endpoint, size_t bytes)
 {
     char text[32];
-    if (to > from && mprotect(range->base + from, to - from, PROT_READ | PROT_WRITE) != 0) {
-        return wefti_error_errno(WEFT_ERR_NO_MEMORY, errno, "out of memory: cannot grow by %s",
-                                 wefti_format_bytes(to - from, text));
+    if (range->base == NULL) {
+        WEFT_RETURN_IF_ERROR(wefti_range_map(range, -1, endpoint->settings->reserve_bytes));
     }
-    wefti_binding_prefer_near(range->base + from, to - from);
-    wefti_range_populate(range, from, to);
+    uint8_t *from = range->base + endpoint->region_bytes;
+    size_t more = bytes - endpoint->region_bytes;
+    WEFT_RETURN_IF_ERROR(wefti_memory_check(more, endpoint->world_size));
+    if (mprotect(from, more, PROT_READ | PROT_WRITE) != 0) {
+        return wefti_error_errno(WEFT_ERR_NO_MEMORY, errno, "out of memory: cannot grow by %s",
+                                 wefti_format_bytes(more, text));
+    }
+    wefti_binding_prefer_near(from, more);
+    wefti_range_populate(range, endpoint->region_bytes, bytes);
     return WEFT_OK;
 }
 

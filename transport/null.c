@@ -44,40 +44,20 @@ static weft_status_t null_all_gather(wefti_endpoint_t *endpoint, const void *sen
 static weft_status_t null_region_grow(wefti_endpoint_t *endpoint, size_t bytes)
 {
     null_endpoint_t *null = (null_endpoint_t *)endpoint;
-    weft_status_t status = WEFT_OK;
-    if (null->range.base == NULL) {
-        status = wefti_range_map(&null->range, -1, endpoint->settings->reserve_bytes);
-    }
-    if (status == WEFT_OK) {
-        status = wefti_memory_check(bytes - endpoint->region_bytes, endpoint->local_rank_count);
-    }
-    if (status == WEFT_OK) {
-        status = wefti_range_commit(&null->range, endpoint->region_bytes, bytes);
-    }
+    weft_status_t status = wefti_range_grow(&null->range, endpoint, bytes);
     endpoint->region_of[0] = null->range.base;
     return wefti_endpoint_agree(endpoint, status);
 }
 
-static weft_status_t null_check_peers(wefti_endpoint_t *endpoint)
-{
-    (void)endpoint;
-    return WEFT_OK;
-}
-
 const wefti_transport_ops_t wefti_transport_null = {
-    .abi_version = WEFTI_TRANSPORT_ABI_VERSION,
     .name = "null",
-    .caps = WEFTI_CAP_DIRECT | WEFTI_CAP_PUT | WEFTI_CAP_SIGNAL,
     .endpoint_bytes = sizeof(null_endpoint_t),
     .open = null_open,
     .close = null_close,
     .all_gather = null_all_gather,
     .region_grow = null_region_grow,
     .region_map = wefti_region_map_unsupported,
-    .check_peers = null_check_peers,
-    .put = wefti_put_direct,
-    .signal = wefti_signal_direct,
-    .flush = wefti_flush_direct,
+    .check_peers = wefti_mapped_all_alive,
     .describe = wefti_mapped_describe,
     WEFTI_TRANSPORT_MAPPED,
 };

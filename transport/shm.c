@@ -377,9 +377,7 @@ static void shm_describe(wefti_endpoint_t *endpoint, uint32_t peer, char *name, 
 }
 
 const wefti_transport_ops_t wefti_transport_shm = {
-    .abi_version = WEFTI_TRANSPORT_ABI_VERSION,
     .name = "shm",
-    .caps = WEFTI_CAP_DIRECT | WEFTI_CAP_PUT | WEFTI_CAP_SIGNAL,
     .endpoint_bytes = sizeof(shm_endpoint_t),
     .open = shm_open_endpoint,
     .close = shm_close,
@@ -387,9 +385,6 @@ const wefti_transport_ops_t wefti_transport_shm = {
     .region_grow = shm_region_grow,
     .region_map = shm_region_map,
     .check_peers = shm_check_peers,
-    .put = wefti_put_direct,
-    .signal = wefti_signal_direct,
-    .flush = wefti_flush_direct,
     .describe = shm_describe,
     WEFTI_TRANSPORT_MAPPED,
 };

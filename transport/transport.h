@@ -27,8 +27,6 @@
 
 #include <pthread.h>
 
-#define WEFTI_TRANSPORT_ABI_VERSION 1u
-
 /* What a transport can do between two ranks; plans say what their algorithms need. */
 #define WEFTI_CAP_DIRECT (1ull << 0) /* map peers' regions, load and store */
 #define WEFTI_CAP_PUT (1ull << 1)    /* wefti_put */
@@ -73,9 +71,7 @@ typedef struct wefti_link_stats {
 } wefti_link_stats_t;
 
 typedef struct wefti_transport_ops {
-    uint32_t abi_version;
     const char *name;
-    uint64_t caps;
     size_t endpoint_bytes; /* of the backend's struct, zeroed by the front */
     /* Collective. Fills control[]; the front has filled the common fields. */
     weft_status_t (*open)(wefti_endpoint_t *endpoint, const wefti_endpoint_params_t *params);
@@ -94,25 +90,26 @@ typedef struct wefti_transport_ops {
                                 void *address);
     /* WEFT_OK, or WEFT_ERR_PEER_DIED naming the rank; cheap enough for the slow part of a wait. */
     weft_status_t (*check_peers)(wefti_endpoint_t *endpoint);
+    /* What this rank and the peer reach each other by, and why: "tcp", "10.0.0.1 eth0 -> ..". */
+    void (*describe)(wefti_endpoint_t *endpoint, uint32_t peer, char *name, size_t name_bytes,
+                     char *reason, size_t reason_bytes);
+
+    /* What follows is WEFTI_TRANSPORT_MAPPED (endpoint.h) where the control blocks and regions of all
+     * ranks are mapped. */
+    uint64_t caps;
+    bool mapped; /* progress and yield_progress have nothing to do, and are not called */
     /* As wefti_put_zero_copy and wefti_signal_peer say; the arguments are checked. */
     weft_status_t (*put)(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset, const void *data,
                          size_t bytes, uint32_t lane, wefti_signal_t *in_use);
     weft_status_t (*signal)(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
                             uint32_t value, uint32_t lane);
     void (*flush)(wefti_endpoint_t *endpoint);
-
-    /* What follows is WEFTI_TRANSPORT_MAPPED (endpoint.h) where the control blocks and regions of all
-     * ranks are mapped. */
-    bool mapped; /* progress and yield_progress have nothing to do, and are not called */
     weft_status_t (*barrier)(wefti_endpoint_t *endpoint);
     /* The world ended here: tells ranks whose control blocks are not mapped. */
     void (*aborted)(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
     /* As wefti_endpoint_progress and wefti_endpoint_yield_progress say. */
     void (*progress)(wefti_endpoint_t *endpoint);
     void (*yield_progress)(wefti_endpoint_t *endpoint);
-    /* What this rank and the peer reach each other by, and why: "tcp", "10.0.0.1 eth0 -> ..". */
-    void (*describe)(wefti_endpoint_t *endpoint, uint32_t peer, char *name, size_t name_bytes,
-                     char *reason, size_t reason_bytes);
     void (*link_stats)(wefti_endpoint_t *endpoint, uint32_t peer, wefti_link_stats_t *out);
     /* Binds the thread that makes progress in the background, if there is one. */
     void (*bind_progress)(wefti_endpoint_t *endpoint, const uint32_t *cpus, uint32_t cpu_count);

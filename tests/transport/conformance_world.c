@@ -78,7 +78,6 @@ static int flags_are_true(wefti_endpoint_t *endpoint, const conform_t *conform)
     uint32_t hosts = 0;
     char name[32], reason[160];
     (void)conform;
-    EXPECT(endpoint->ops->abi_version == WEFTI_TRANSPORT_ABI_VERSION);
     EXPECT(endpoint->ops->put != NULL && endpoint->ops->signal != NULL &&
            endpoint->ops->flush != NULL && endpoint->ops->region_map != NULL);
     EXPECT(wefti_region_alloc(endpoint, 64, &offset) == WEFT_OK);

@@ -194,23 +194,13 @@ static void make_progress(wefti_endpoint_t *endpoint)
     }
 }
 
-/* Until signal changes, ns pass, or for no reason; not at all when target is reached. */
 static void sleep_once(wefti_endpoint_t *endpoint, wefti_signal_t *signal, uint32_t target,
                        uint64_t ns)
 {
-    /*
-     * Both sequentially consistent, as in wefti_signal_post: either the poster sees us in waiters
-     * and wakes us, or we see its value here (or the kernel does, comparing) and do not sleep.
-     */
-    atomic_fetch_add_explicit(&signal->waiters, 1, memory_order_seq_cst);
-    uint32_t value = atomic_load_explicit(&signal->value, memory_order_seq_cst);
-    if (!wefti_signal_reached(value, target)) {
-        if (endpoint != NULL) {
-            wefti_endpoint_yield_progress(endpoint);
-        }
-        wefti_futex_wait(&signal->value, value, ns);
+    if (endpoint != NULL) {
+        wefti_endpoint_yield_progress(endpoint);
     }
-    atomic_fetch_sub_explicit(&signal->waiters, 1, memory_order_relaxed);
+    wefti_signal_sleep(signal, target, ns);
 }
 
 static weft_status_t sleep_until_reached(const waiting_t *wait)

@@ -55,14 +55,9 @@ void wefti_hasher_destroy(wefti_hasher_t *hasher)
 
 weft_status_t wefti_digest_of(const void *data, size_t size_bytes, wefti_digest_t *out_digest)
 {
-    wefti_hasher_t *hasher;
-    weft_status_t status = wefti_hasher_create(&hasher);
-    if (status == WEFT_OK) {
-        wefti_hasher_add(hasher, data, size_bytes);
-        wefti_hasher_finish(hasher, out_digest);
-        wefti_hasher_destroy(hasher);
-    }
-    return status;
+    return EVP_Digest(data, size_bytes, out_digest->bytes, NULL, EVP_sha256(), NULL) == 1
+               ? WEFT_OK
+               : wefti_error(WEFT_ERR_SYSTEM, "libcrypto: SHA-256 is not available");
 }
 
 const char *wefti_digest_hex(const wefti_digest_t *digest, char *buffer)
@@ -76,55 +71,21 @@ const char *wefti_digest_hex(const wefti_digest_t *digest, char *buffer)
     return buffer;
 }
 
-#define BLOCK_BYTES 64u /* of SHA-256, which HMAC pads keys to */
-
-/* SHA-256 of the padded key with every byte exchanged by pad, then of up to two parts. */
-static weft_status_t padded_hash(const uint8_t key[BLOCK_BYTES], uint8_t pad, const void *first,
-                                 size_t first_bytes, const void *second, size_t second_bytes,
-                                 wefti_digest_t *out)
-{
-    uint8_t block[BLOCK_BYTES];
-    wefti_hasher_t *hasher;
-    weft_status_t status = wefti_hasher_create(&hasher);
-    if (status < 0) {
-        return status;
-    }
-    for (size_t i = 0; i < BLOCK_BYTES; i++) {
-        block[i] = key[i] ^ pad;
-    }
-    wefti_hasher_add(hasher, block, sizeof block);
-    wefti_hasher_add(hasher, first, first_bytes);
-    wefti_hasher_add(hasher, second, second_bytes);
-    wefti_hasher_finish(hasher, out);
-    if (hasher->failed) {
-        status = wefti_error(WEFT_ERR_SYSTEM, "libcrypto: computing SHA-256 failed");
-    }
-    wefti_hasher_destroy(hasher);
-    wefti_forget(block, sizeof block);
-    return status;
-}
-
 weft_status_t wefti_hmac(const void *key, size_t key_bytes, const char *label, const void *data,
                          size_t data_bytes, wefti_digest_t *out_mac)
 {
-    uint8_t padded[BLOCK_BYTES] = {0};
-    wefti_digest_t inner;
-    weft_status_t status = WEFT_OK;
-    if (key_bytes > BLOCK_BYTES) {
-        wefti_digest_t shorter;
-        status = wefti_digest_of(key, key_bytes, &shorter);
-        memcpy(padded, shorter.bytes, sizeof shorter.bytes);
-    } else if (key_bytes > 0) {
-        memcpy(padded, key, key_bytes);
-    }
-    if (status == WEFT_OK) {
-        status = padded_hash(padded, 0x36, label, strlen(label) + 1, data, data_bytes, &inner);
-    }
-    if (status == WEFT_OK) {
-        status = padded_hash(padded, 0x5c, inner.bytes, sizeof inner.bytes, NULL, 0, out_mac);
-    }
-    wefti_forget(padded, sizeof padded);
-    return status;
+    size_t mac_bytes = sizeof out_mac->bytes;
+    EVP_MD_CTX *context = EVP_MD_CTX_new();
+    EVP_PKEY *secret =
+        EVP_PKEY_new_raw_private_key(EVP_PKEY_HMAC, NULL, key_bytes > 0 ? key : "", key_bytes);
+    bool done = context != NULL && secret != NULL &&
+                EVP_DigestSignInit(context, NULL, EVP_sha256(), NULL, secret) == 1 &&
+                EVP_DigestSignUpdate(context, label, strlen(label) + 1) == 1 &&
+                EVP_DigestSignUpdate(context, data, data_bytes) == 1 &&
+                EVP_DigestSignFinal(context, out_mac->bytes, &mac_bytes) == 1;
+    EVP_PKEY_free(secret);
+    EVP_MD_CTX_free(context);
+    return done ? WEFT_OK : wefti_error(WEFT_ERR_SYSTEM, "libcrypto: computing HMAC failed");
 }
 
 bool wefti_digest_equal(const wefti_digest_t *a, const wefti_digest_t *b)

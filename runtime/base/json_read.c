@@ -97,10 +97,7 @@ static weft_status_t parse_string(parser_t *p, const char **out)
             return wrong(p, "a string does not end");
         }
         if (*p->at == '\\' && p->at[1] == 'u') {
-            weft_status_t status = parse_unicode(p, &to);
-            if (status < 0) {
-                return status;
-            }
+            WEFT_RETURN_IF_ERROR(parse_unicode(p, &to));
             continue;
         }
         if (*p->at == '\\') {
@@ -142,7 +139,6 @@ static weft_status_t parse_children(parser_t *p, uint32_t depth, uint32_t parent
     for (skip_space(p); *p->at != close; skip_space(p)) {
         const char *key = NULL;
         uint32_t child;
-        weft_status_t status = WEFT_OK;
         if (count > 0) {
             if (*p->at != ',') {
                 return wrong(p, "a comma or the closing bracket is expected");
@@ -154,19 +150,14 @@ static weft_status_t parse_children(parser_t *p, uint32_t depth, uint32_t parent
             if (*p->at != '"') {
                 return wrong(p, "a name in quotes is expected");
             }
-            status = parse_string(p, &key);
-            if (status >= 0) {
-                skip_space(p);
-                status = *p->at == ':' ? WEFT_OK : wrong(p, "a colon is expected");
-                p->at += status >= 0;
+            WEFT_RETURN_IF_ERROR(parse_string(p, &key));
+            skip_space(p);
+            if (*p->at != ':') {
+                return wrong(p, "a colon is expected");
             }
+            p->at++;
         }
-        if (status >= 0) {
-            status = parse_value(p, depth + 1, key, &child);
-        }
-        if (status < 0) {
-            return status;
-        }
+        WEFT_RETURN_IF_ERROR(parse_value(p, depth + 1, key, &child));
         if (last != 0) {
             p->tree->nodes[last].next = child;
         }
@@ -190,11 +181,9 @@ static bool take_word(parser_t *p, const char *word)
 static weft_status_t parse_value(parser_t *p, uint32_t depth, const char *key, uint32_t *out_node)
 {
     wefti_json_tree_t *tree = p->tree;
-    weft_status_t status = wefti_array_reserve(tree->allocator, &tree->nodes, &tree->capacity,
-                                               tree->count + 1, sizeof *tree->nodes);
-    if (status < 0) {
-        return status;
-    }
+    weft_status_t status = WEFT_OK;
+    WEFT_RETURN_IF_ERROR(wefti_array_reserve(tree->allocator, &tree->nodes, &tree->capacity,
+                                             tree->count + 1, sizeof *tree->nodes));
     if (depth > MAX_DEPTH) {
         return wrong(p, "nested too deeply");
     }

@@ -33,15 +33,10 @@ typedef struct team {
     _Atomic uint64_t claim; /* epoch << 32 | parts << 16 | next part */
     _Atomic(wefti_part_fn) fn;
     _Atomic(const void *) job;
-    uint8_t pad0[104];
-    _Atomic uint32_t epoch;    /* the futex word of workers */
-    _Atomic uint32_t sleepers; /* workers that may sleep on epoch */
+    uint8_t pad[104];
+    wefti_signal_line_t epoch; /* of the last call; workers wait for the next one */
+    wefti_signal_line_t done;  /* parts of this call that workers have executed */
     _Atomic bool quit;
-    uint8_t pad1[116];
-    _Atomic uint32_t
-        done; /* parts of this epoch that workers have executed; the caller's futex word */
-    _Atomic uint32_t caller_sleeps;
-    uint8_t pad2[120];
     uint32_t worker_count;
     pthread_t workers[WEFTI_PARALLEL_PARTS];
 } team_t;
@@ -77,19 +72,26 @@ static int64_t claim_part(team_t *team, uint32_t epoch, wefti_part_fn *out_fn, c
     return -1;
 }
 
-/* Spins until *word differs from value. */
-static bool spin(const _Atomic uint32_t *word, uint32_t value, uint64_t spin_ns)
+static uint32_t value_of(const wefti_signal_line_t *line)
+{
+    return atomic_load_explicit(&line->signal.value, memory_order_acquire);
+}
+
+/* Until the value of line differs from value, which it was. */
+static void await_change(wefti_signal_line_t *line, uint32_t value, uint64_t spin_ns)
 {
     uint64_t end_ns = wefti_now_ns() + spin_ns;
     do {
         for (uint32_t i = 0; i < SPINS_PER_LOOK; i++) {
-            if (atomic_load_explicit(word, memory_order_acquire) != value) {
-                return true;
+            if (value_of(line) != value) {
+                return;
             }
             wefti_cpu_relax();
         }
     } while (wefti_now_ns() < end_ns);
-    return false;
+    while (value_of(line) == value) {
+        wefti_signal_sleep(&line->signal, value + 1, FOREVER_NS);
+    }
 }
 
 static void execute_as_worker(team_t *team, uint32_t epoch)
@@ -100,9 +102,10 @@ static void execute_as_worker(team_t *team, uint32_t epoch)
         fn(job, part);
         /* Sequentially consistent as in wefti_signal_post: no wake-up is lost. It also releases what
          * the part wrote. */
-        atomic_fetch_add_explicit(&team->done, 1, memory_order_seq_cst);
-        if (atomic_load_explicit(&team->caller_sleeps, memory_order_seq_cst) != 0) {
-            wefti_futex_wake_all(&team->done);
+        wefti_signal_t *done = &team->done.signal;
+        atomic_fetch_add_explicit(&done->value, 1, memory_order_seq_cst);
+        if (atomic_load_explicit(&done->waiters, memory_order_seq_cst) != 0) {
+            wefti_futex_wake_all(&done->value);
         }
     }
 }
@@ -110,30 +113,13 @@ static void execute_as_worker(team_t *team, uint32_t epoch)
 static void *work(void *context)
 {
     team_t *team = context;
-    uint32_t seen = 0;
-    for (;;) {
-        uint32_t epoch = atomic_load_explicit(&team->epoch, memory_order_acquire);
-        while (epoch == seen) {
-            if (!spin(&team->epoch, seen, WORKER_SPIN_NS)) {
-                atomic_fetch_add_explicit(&team->sleepers, 1, memory_order_seq_cst);
-                wefti_futex_wait(&team->epoch, seen, FOREVER_NS);
-            }
-            epoch = atomic_load_explicit(&team->epoch, memory_order_acquire);
-        }
-        seen = epoch;
+    for (uint32_t epoch = 0;;) {
+        await_change(&team->epoch, epoch, WORKER_SPIN_NS);
+        epoch = value_of(&team->epoch);
         if (atomic_load_explicit(&team->quit, memory_order_acquire)) {
             return NULL;
         }
         execute_as_worker(team, epoch);
-    }
-}
-
-static void next_epoch(team_t *team, uint32_t epoch)
-{
-    atomic_store_explicit(&team->epoch, epoch, memory_order_seq_cst);
-    if (atomic_load_explicit(&team->sleepers, memory_order_seq_cst) != 0 &&
-        atomic_exchange_explicit(&team->sleepers, 0, memory_order_seq_cst) != 0) {
-        wefti_futex_wake_all(&team->epoch);
     }
 }
 
@@ -142,7 +128,7 @@ static void destroy_team(void *context)
 {
     team_t *team = context;
     atomic_store_explicit(&team->quit, true, memory_order_release);
-    next_epoch(team, atomic_load_explicit(&team->epoch, memory_order_relaxed) + 1);
+    wefti_signal_post(&team->epoch.signal, value_of(&team->epoch) + 1);
     for (uint32_t i = 0; i < team->worker_count; i++) {
         pthread_join(team->workers[i], NULL);
     }
@@ -198,22 +184,6 @@ static void add_workers(team_t *team, uint32_t count)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-static void await(team_t *team, uint32_t by_workers)
-{
-    uint32_t done;
-    while ((done = atomic_load_explicit(&team->done, memory_order_acquire)) != by_workers) {
-        if (spin(&team->done, done, CALLER_SPIN_NS)) {
-            continue;
-        }
-        atomic_store_explicit(&team->caller_sleeps, 1, memory_order_seq_cst);
-        done = atomic_load_explicit(&team->done, memory_order_seq_cst);
-        if (done != by_workers) {
-            wefti_futex_wait(&team->done, done, FOREVER_NS);
-        }
-        atomic_store_explicit(&team->caller_sleeps, 0, memory_order_relaxed);
-    }
-}
-
 void wefti_parallel(int64_t parts, wefti_part_fn fn, const void *job)
 {
     team_t *team = parts > 1 && parts <= WEFTI_PARALLEL_PARTS ? get_team() : NULL;
@@ -227,16 +197,18 @@ void wefti_parallel(int64_t parts, wefti_part_fn fn, const void *job)
         add_workers(team, (uint32_t)parts - 1);
     }
     /* Every part of the call before has returned, so nobody reads the job or counts. */
-    uint32_t epoch = atomic_load_explicit(&team->epoch, memory_order_relaxed) + 1;
-    uint32_t by_workers = (uint32_t)parts;
+    uint32_t epoch = value_of(&team->epoch) + 1;
+    uint32_t by_workers = (uint32_t)parts, done;
     atomic_store_explicit(&team->fn, fn, memory_order_relaxed);
     atomic_store_explicit(&team->job, job, memory_order_relaxed);
-    atomic_store_explicit(&team->done, 0, memory_order_relaxed);
+    atomic_store_explicit(&team->done.signal.value, 0, memory_order_relaxed);
     atomic_store_explicit(&team->claim, (uint64_t)epoch << 32 | (uint64_t)parts << PART_BITS,
                           memory_order_release);
-    next_epoch(team, epoch);
+    wefti_signal_post(&team->epoch.signal, epoch);
     for (int64_t part; (part = claim_part(team, epoch, &fn, &job)) >= 0; by_workers--) {
         fn(job, part);
     }
-    await(team, by_workers);
+    while ((done = value_of(&team->done)) != by_workers) {
+        await_change(&team->done, done, CALLER_SPIN_NS);
+    }
 }

@@ -69,6 +69,20 @@ void wefti_signal_raise(wefti_signal_t *signal, uint32_t value)
     }
 }
 
+void wefti_signal_sleep(wefti_signal_t *signal, uint32_t target, uint64_t timeout_ns)
+{
+    /*
+     * Both sequentially consistent, as in wefti_signal_post: either the poster sees us in waiters
+     * and wakes us, or we see its value here (or the kernel does, comparing) and do not sleep.
+     */
+    atomic_fetch_add_explicit(&signal->waiters, 1, memory_order_seq_cst);
+    uint32_t value = atomic_load_explicit(&signal->value, memory_order_seq_cst);
+    if (!wefti_signal_reached(value, target)) {
+        wefti_futex_wait(&signal->value, value, timeout_ns);
+    }
+    atomic_fetch_sub_explicit(&signal->waiters, 1, memory_order_relaxed);
+}
+
 static const char *const isa_names[] = {"portable", "avx2", "avx512"};
 
 weft_isa_t wefti_isa_detect(void)

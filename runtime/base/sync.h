@@ -57,6 +57,9 @@ void wefti_signal_post(wefti_signal_t *signal, uint32_t value);
 /* The same, but never moves the counter back: for counters that several threads post. */
 void wefti_signal_raise(wefti_signal_t *signal, uint32_t value);
 
+/* Sleeps until signal changes or timeout_ns pass, if target is not reached; may wake early. */
+void wefti_signal_sleep(wefti_signal_t *signal, uint32_t target, uint64_t timeout_ns);
+
 /*
  * wefti_signal_post in parts, for posters that have work before they look for sleepers: publish,
  * then a fence, then settle.

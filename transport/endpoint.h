@@ -73,6 +73,8 @@ weft_status_t wefti_signal_direct(wefti_endpoint_t *endpoint, uint32_t peer, siz
 
 /* mapped.c: what a backend needs no own functions for where the control blocks and regions of all
  * ranks are mapped: nothing waits to be sent, and no other thread moves it. */
+weft_status_t wefti_mapped_all_gather(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
+                                      void *recv);
 weft_status_t wefti_mapped_barrier(wefti_endpoint_t *endpoint);
 void wefti_mapped_aborted(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
 void wefti_mapped_nothing(wefti_endpoint_t *endpoint);
@@ -82,12 +84,21 @@ void wefti_mapped_describe(wefti_endpoint_t *endpoint, uint32_t peer, char *name
 void wefti_mapped_link_stats(wefti_endpoint_t *endpoint, uint32_t peer, wefti_link_stats_t *out);
 void wefti_mapped_bind_progress(wefti_endpoint_t *endpoint, const uint32_t *cpus,
                                 uint32_t cpu_count);
+/* Their control blocks, with the last two pieces of the rank's all-gathers. */
+#define WEFTI_PIECE_BYTES ((4 * WEFTI_PAGE_BYTES - sizeof(wefti_control_t)) / 2)
+typedef struct wefti_mapped_control {
+    wefti_control_t control;
+    uint8_t pieces[2][WEFTI_PIECE_BYTES];
+} wefti_mapped_control_t;
+_Static_assert(sizeof(wefti_mapped_control_t) == 4 * WEFTI_PAGE_BYTES, "control blocks are pages");
+
 #define WEFTI_TRANSPORT_MAPPED                                                                     \
     .caps = WEFTI_CAP_DIRECT | WEFTI_CAP_PUT | WEFTI_CAP_SIGNAL, .mapped = true,                   \
     .put = wefti_put_direct, .signal = wefti_signal_direct, .flush = wefti_mapped_nothing,         \
-    .barrier = wefti_mapped_barrier, .aborted = wefti_mapped_aborted,                              \
-    .progress = wefti_mapped_nothing, .yield_progress = wefti_mapped_nothing,                      \
-    .link_stats = wefti_mapped_link_stats, .bind_progress = wefti_mapped_bind_progress
+    .all_gather = wefti_mapped_all_gather, .barrier = wefti_mapped_barrier,                        \
+    .aborted = wefti_mapped_aborted, .progress = wefti_mapped_nothing,                             \
+    .yield_progress = wefti_mapped_nothing, .link_stats = wefti_mapped_link_stats,                 \
+    .bind_progress = wefti_mapped_bind_progress
 
 /* What a value that has landed does to a counter. */
 void wefti_link_raise(wefti_signal_t *signal, uint32_t value);

@@ -46,7 +46,7 @@ static weft_status_t hosts_all_gather(wefti_endpoint_t *endpoint, const void *se
 
 static weft_status_t hosts_barrier(wefti_endpoint_t *endpoint)
 {
-    uint32_t epoch = ++endpoint->barrier_epoch;
+    uint32_t epoch = ++endpoint->gather_epoch;
     uint32_t *all = endpoint->verdicts; /* no agreement is under way meanwhile */
     weft_status_t status = hosts_all_gather(endpoint, &epoch, sizeof epoch, all);
     for (uint32_t r = 0; status == WEFT_OK && r < endpoint->world_size; r++) {

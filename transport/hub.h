@@ -26,19 +26,14 @@ struct weft_hub {
     uint32_t world_size;
     pthread_mutex_t lock; /* guards everything below except the contents of controls and ranges */
     pthread_cond_t changed;
-    wefti_control_t *controls; /* [world_size] */
-    wefti_range_t *ranges;     /* [world_size] */
-    bool *joined;              /* [world_size] */
-    uint32_t joined_count;     /* ranks of the current world, present or gone */
-    uint32_t present_count;    /* of these, not yet gone */
-    bool complete;             /* everybody has joined */
-    weft_status_t failure;     /* why the world did not come about */
+    wefti_mapped_control_t *controls; /* [world_size] */
+    wefti_range_t *ranges;            /* [world_size] */
+    bool *joined;                     /* [world_size] */
+    uint32_t joined_count;            /* ranks of the current world, present or gone */
+    uint32_t present_count;           /* of these, not yet gone */
+    bool complete;                    /* everybody has joined */
+    weft_status_t failure;            /* why the world did not come about */
     char failure_text[WEFTI_ERROR_TEXT_BYTES];
-    /* All-gather: ranks put their parts into buffer; when all have, everyone copies it out. */
-    uint8_t *buffer;
-    size_t part_bytes;
-    uint32_t arrived, departed;
-    bool delivering;
     wefti_endpoint_t **endpoints; /* [world_size] of the ranks that are present */
     wefti_hub_fabric_t *fabric;   /* not changed once a rank has joined */
 };

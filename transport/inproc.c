@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks that are threads of one process: regions are plain memory, all-gather goes through the hub.
+/* Ranks that are threads of one process: regions and control blocks are plain memory of the hub.
  */
 #include "transport/hub.h"
 
@@ -81,10 +81,8 @@ static void reset(weft_hub_t *hub)
         hub->joined[r] = false;
     }
     memset(hub->controls, 0, hub->world_size * sizeof *hub->controls);
-    wefti_free(NULL, hub->buffer);
-    hub->buffer = NULL;
-    hub->joined_count = hub->arrived = hub->departed = 0;
-    hub->complete = hub->delivering = false;
+    hub->joined_count = 0;
+    hub->complete = false;
     hub->failure = WEFT_OK;
     pthread_cond_broadcast(&hub->changed);
 }
@@ -179,7 +177,7 @@ static weft_status_t take_place(weft_hub_t *hub, wefti_endpoint_t *endpoint,
     hub->endpoints[params->rank] = endpoint;
     hub->joined_count++;
     hub->present_count++;
-    hub->controls[params->rank].pid = (uint32_t)getpid();
+    hub->controls[params->rank].control.pid = (uint32_t)getpid();
     hub->complete = hub->joined_count == hub->world_size;
     pthread_cond_broadcast(&hub->changed);
     return WEFT_OK;
@@ -204,7 +202,7 @@ static weft_status_t inproc_open(wefti_endpoint_t *endpoint, const wefti_endpoin
     }
     pthread_mutex_unlock(&hub->lock);
     for (uint32_t r = 0; status == WEFT_OK && r < hub->world_size; r++) {
-        endpoint->control[r] = &hub->controls[r];
+        endpoint->control[r] = &hub->controls[r].control;
     }
     return status;
 }
@@ -222,88 +220,6 @@ static void inproc_close(wefti_endpoint_t *endpoint)
     }
     pthread_cond_broadcast(&hub->changed);
     pthread_mutex_unlock(&hub->lock);
-}
-
-/* Puts this rank's part in; the first to come makes the buffer. Called with the lock held. */
-static weft_status_t put_part(wefti_endpoint_t *endpoint, weft_hub_t *hub, const void *send,
-                              size_t bytes)
-{
-    if (hub->arrived == 0) {
-        wefti_free(NULL, hub->buffer);
-        hub->buffer = wefti_alloc(NULL, bytes > 0 ? bytes * hub->world_size : 1);
-        hub->part_bytes = bytes;
-        if (hub->buffer == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
-    } else if (bytes != hub->part_bytes) {
-        return wefti_error(
-            WEFT_ERR_MISMATCH,
-            "control all-gather: size mismatch: rank %u has %zu bytes, other ranks have %zu",
-            endpoint->rank, bytes, hub->part_bytes);
-    }
-    if (bytes > 0) {
-        memcpy(hub->buffer + endpoint->rank * bytes, send, bytes);
-    }
-    if (++hub->arrived == hub->world_size) {
-        hub->delivering = true;
-        hub->departed = 0;
-        pthread_cond_broadcast(&hub->changed);
-    }
-    return WEFT_OK;
-}
-
-/* Waits until delivering is as wanted; called with the lock held. */
-static weft_status_t wait_phase(wefti_endpoint_t *endpoint, weft_hub_t *hub, bool delivering,
-                                uint64_t deadline)
-{
-    while (hub->delivering != delivering) {
-        weft_status_t status = wefti_endpoint_check(endpoint);
-        if (status < 0) {
-            return status;
-        }
-        if (hub->present_count < hub->world_size && !hub->delivering) {
-            return wefti_error(WEFT_ERR_PEER_DIED,
-                               "a rank left the world while rank %u was in a control all-gather",
-                               endpoint->rank);
-        }
-        if (!wait_slice(hub, deadline)) {
-            return wefti_error(
-                WEFT_ERR_TIMEOUT,
-                "rank %u waited %.3g s in a control all-gather: %u of %u ranks arrived",
-                endpoint->rank, (double)endpoint->settings->timeout_ns * 1e-9, hub->arrived,
-                hub->world_size);
-        }
-    }
-    return WEFT_OK;
-}
-
-static weft_status_t inproc_all_gather(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
-                                       void *recv)
-{
-    weft_hub_t *hub = wefti_hub_of(endpoint);
-    uint64_t deadline = wefti_endpoint_deadline(endpoint);
-    weft_status_t status;
-    pthread_mutex_lock(&hub->lock);
-    /* The former all-gather's result may not have been read by all. */
-    WEFT_TRY(status, wait_phase(endpoint, hub, false, deadline), done);
-    WEFT_TRY(status, put_part(endpoint, hub, send, bytes), done);
-    WEFT_TRY(status, wait_phase(endpoint, hub, true, deadline), done);
-    if (bytes > 0) {
-        memcpy(recv, hub->buffer, bytes * hub->world_size);
-    }
-    if (++hub->departed == hub->world_size) {
-        hub->delivering = false;
-        hub->arrived = 0;
-        pthread_cond_broadcast(&hub->changed);
-    }
-done:
-    if (status < 0) {
-        /* The parts can no longer be told apart: nobody must go on. */
-        wefti_endpoint_abort(endpoint, status, weft_last_error());
-        pthread_cond_broadcast(&hub->changed);
-    }
-    pthread_mutex_unlock(&hub->lock);
-    return status;
 }
 
 static weft_status_t inproc_region_grow(wefti_endpoint_t *endpoint, size_t bytes)
@@ -325,7 +241,6 @@ const wefti_transport_ops_t wefti_transport_inproc = {
     .endpoint_bytes = sizeof(wefti_hub_endpoint_t),
     .open = inproc_open,
     .close = inproc_close,
-    .all_gather = inproc_all_gather,
     .region_grow = inproc_region_grow,
     .region_map = wefti_region_map_unsupported,
     .check_peers = wefti_mapped_all_alive,

@@ -3,53 +3,111 @@
 #include "transport/transport.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "runtime/base/error.h"
 #include "transport/endpoint.h"
 
-/* The barrier's waits know whom they wait for, so a rank that left is found at once. */
-typedef struct barrier_wait {
+typedef struct gather_wait {
     wefti_endpoint_t *endpoint;
     uint32_t peer;
     uint32_t epoch;
-} barrier_wait_t;
+} gather_wait_t;
 
-static weft_status_t barrier_poll(void *user)
+/* The wait is for one rank, so its departure is found at once. */
+static weft_status_t poll_peer(void *user)
 {
-    barrier_wait_t *wait = user;
-    wefti_endpoint_meanwhile(wait->endpoint);
-    wefti_control_t *control = wait->endpoint->control[wait->peer];
-    if (atomic_load_explicit(&control->left, memory_order_acquire) == 0 ||
-        wefti_signal_has_reached(&control->barrier.signal, wait->epoch)) {
+    gather_wait_t *wait = user;
+    wefti_endpoint_t *endpoint = wait->endpoint;
+    wefti_endpoint_meanwhile(endpoint);
+    wefti_control_t *control = endpoint->control[wait->peer];
+    if (!wefti_endpoint_has_left(endpoint, wait->peer) ||
+        wefti_signal_has_reached(&control->gathered, wait->epoch)) {
         return WEFT_OK;
     }
-    /* Whoever ended the world did so before it left: its reason goes first. */
-    weft_status_t status = wefti_endpoint_check(wait->endpoint);
-    if (status < 0) {
-        return status;
-    }
+    /* A rank that ends the world does so before it leaves: its reason goes first. If it has not
+     * mapped this rank's record, it wrote only its own. */
+    WEFT_RETURN_IF_ERROR(wefti_endpoint_check(endpoint));
+    WEFT_RETURN_IF_ERROR(wefti_fault_get(&control->abort));
     return wefti_error(WEFT_ERR_PEER_DIED,
-                       "rank %u left the world while rank %u was waiting for it in a barrier",
-                       wait->peer, wait->endpoint->rank);
+                       "rank %u left the world while rank %u was waiting for it in a control "
+                       "all-gather or barrier",
+                       wefti_endpoint_number(endpoint, wait->peer),
+                       wefti_endpoint_number(endpoint, endpoint->rank));
+}
+
+static weft_status_t await_piece(wefti_endpoint_t *endpoint, uint32_t peer, uint32_t epoch)
+{
+    wefti_signal_t *gathered = &endpoint->control[peer]->gathered;
+    if (wefti_signal_has_reached(gathered, epoch)) {
+        return WEFT_OK;
+    }
+    char what[64];
+    snprintf(what, sizeof what, "rank %u in a control all-gather or barrier",
+             wefti_endpoint_number(endpoint, peer));
+    gather_wait_t wait = {endpoint, peer, epoch};
+    return wefti_wait_signal(endpoint, gathered, epoch, what, poll_peer, &wait);
+}
+
+static wefti_mapped_control_t *mapped_of(const wefti_endpoint_t *endpoint, uint32_t rank)
+{
+    return (wefti_mapped_control_t *)(void *)endpoint->control[rank];
+}
+
+/* Publishes this rank's next piece and copies those of all ranks to recv; bytes: of a rank's part. */
+static weft_status_t gather_piece(wefti_endpoint_t *endpoint, const void *send, size_t piece_bytes,
+                                  size_t bytes, uint8_t *recv)
+{
+    uint32_t epoch = ++endpoint->gather_epoch, half = epoch % 2;
+    wefti_mapped_control_t *own = mapped_of(endpoint, endpoint->rank);
+    own->control.gather_bytes[half] = bytes;
+    if (piece_bytes > 0) {
+        memcpy(own->pieces[half], send, piece_bytes);
+    }
+    wefti_signal_post(&own->control.gathered, epoch);
+    for (uint32_t r = 0; r < endpoint->world_size; r++) {
+        const wefti_mapped_control_t *peer = mapped_of(endpoint, r);
+        WEFT_RETURN_IF_ERROR(await_piece(endpoint, r, epoch));
+        if (peer->control.gather_bytes[half] != bytes) {
+            return wefti_error(WEFT_ERR_MISMATCH,
+                               "control all-gather: size mismatch: rank %u has %llu bytes, rank %u "
+                               "has %zu bytes",
+                               wefti_endpoint_number(endpoint, r),
+                               (unsigned long long)peer->control.gather_bytes[half],
+                               wefti_endpoint_number(endpoint, endpoint->rank), bytes);
+        }
+        if (piece_bytes > 0) {
+            memcpy(recv + r * bytes, peer->pieces[half], piece_bytes);
+        }
+    }
+    return WEFT_OK;
+}
+
+/*
+ * Two pieces per rank are enough: a rank publishes piece k + 2 only after it saw all ranks at k + 1,
+ * and a rank is at k + 1 only after it copied all pieces k.
+ */
+weft_status_t wefti_mapped_all_gather(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
+                                      void *recv)
+{
+    weft_status_t status;
+    size_t at = 0;
+    do { /* once for nothing: that is a barrier */
+        size_t piece = bytes - at < WEFTI_PIECE_BYTES ? bytes - at : WEFTI_PIECE_BYTES;
+        status =
+            gather_piece(endpoint, (const uint8_t *)send + at, piece, bytes, (uint8_t *)recv + at);
+        at += piece;
+    } while (status == WEFT_OK && at < bytes);
+    if (status < 0) {
+        /* The others would wait for pieces that this rank will not publish. */
+        wefti_endpoint_abort(endpoint, status, weft_last_error());
+    }
+    return status;
 }
 
 weft_status_t wefti_mapped_barrier(wefti_endpoint_t *endpoint)
 {
-    uint32_t epoch = ++endpoint->barrier_epoch;
-    wefti_signal_post(&endpoint->control[endpoint->rank]->barrier.signal, epoch);
-    for (uint32_t r = 0; r < endpoint->world_size; r++) {
-        char what[48];
-        snprintf(what, sizeof what, "rank %u in a barrier", r);
-        barrier_wait_t wait = {endpoint, r, epoch};
-        weft_status_t status = wefti_wait_signal(endpoint, &endpoint->control[r]->barrier.signal,
-                                                 epoch, what, barrier_poll, &wait);
-        if (status < 0) {
-            /* The others would wait for an epoch that this rank will not complete. */
-            wefti_endpoint_abort(endpoint, status, weft_last_error());
-            return status;
-        }
-    }
-    return WEFT_OK;
+    return wefti_mapped_all_gather(endpoint, NULL, 0, NULL);
 }
 
 void wefti_mapped_aborted(wefti_endpoint_t *endpoint, weft_status_t status, const char *text)

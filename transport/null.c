@@ -14,7 +14,7 @@ _Static_assert(offsetof(null_endpoint_t, base) == 0, "the base is member 0");
 static weft_status_t null_open(wefti_endpoint_t *endpoint, const wefti_endpoint_params_t *params)
 {
     (void)params;
-    endpoint->control[0] = wefti_alloc(endpoint->allocator, sizeof(wefti_control_t));
+    endpoint->control[0] = wefti_alloc(endpoint->allocator, sizeof(wefti_mapped_control_t));
     if (endpoint->control[0] == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
@@ -31,16 +31,6 @@ static void null_close(wefti_endpoint_t *endpoint)
     wefti_free(endpoint->allocator, endpoint->control[0]);
 }
 
-static weft_status_t null_all_gather(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
-                                     void *recv)
-{
-    (void)endpoint;
-    if (bytes > 0) {
-        memmove(recv, send, bytes);
-    }
-    return WEFT_OK;
-}
-
 static weft_status_t null_region_grow(wefti_endpoint_t *endpoint, size_t bytes)
 {
     null_endpoint_t *null = (null_endpoint_t *)endpoint;
@@ -54,7 +44,6 @@ const wefti_transport_ops_t wefti_transport_null = {
     .endpoint_bytes = sizeof(null_endpoint_t),
     .open = null_open,
     .close = null_close,
-    .all_gather = null_all_gather,
     .region_grow = null_region_grow,
     .region_map = wefti_region_map_unsupported,
     .check_peers = wefti_mapped_all_alive,

@@ -12,7 +12,7 @@
 
 /* What one rank knows of another (and of itself) once the world has met. */
 typedef struct wefti_shm_peer {
-    int socket;     /* rank 0: to every other rank; other ranks: to rank 0; else -1 */
+    int socket;     /* until all have joined: of rank 0 to others, and to rank 0; else -1 */
     int control_fd; /* memfds; -1 once mapped, only the own region's stays open, to grow it */
     int region_fd;
     int pid_fd; /* -1: none, pid is asked instead */
@@ -27,7 +27,7 @@ weft_status_t wefti_shm_join(wefti_endpoint_t *endpoint, const char *address,
 
 /* shm_packet.c: messages of one fixed size while ranks join, with descriptors attached to some. */
 #define WEFTI_SHM_MAGIC 0x54464557u /* "WEFT" */
-#define WEFTI_SHM_VERSION 2u
+#define WEFTI_SHM_VERSION 3u
 #define WEFTI_SHM_FDS 2u
 
 typedef enum wefti_shm_kind {

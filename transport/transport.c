@@ -294,7 +294,7 @@ void wefti_endpoint_abort_here(wefti_endpoint_t *endpoint, weft_status_t status,
         wefti_control_t *control = endpoint->control[r];
         if (control != NULL) {
             wefti_fault_set(&control->abort, status, text);
-            wefti_futex_wake_all(&control->barrier.signal.value);
+            wefti_futex_wake_all(&control->gathered.value);
         }
     }
 }

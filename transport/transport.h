@@ -2,7 +2,7 @@
 /*
  * How ranks of one world reach each other: bootstrap, memory that peers reach, liveness, waiting.
  *
- *   control block   one per rank, shared: abort record, barrier, late-rank report
+ *   control block   one per rank, shared: abort record, departure, all-gathers
   *   region          one per rank: memory on the rank's device, the same size and layout on all
  *                   ranks, so an offset names a place on every rank; region_of[r] + offset is rank
  *                   r's copy, as seen here
@@ -43,7 +43,10 @@ typedef struct wefti_control {
     uint32_t pid;
     _Atomic uint32_t left; /* 1: released its context, so the end of its process is no death */
     uint8_t pad[16];
-    wefti_signal_line_t barrier; /* how many barriers this rank has entered */
+    /* mapped.c: pieces of all-gathers that this rank has published, and its bytes in the last two. */
+    wefti_signal_t gathered;
+    uint64_t gather_bytes[2];
+    uint8_t pad2[104];
 } wefti_control_t;
 _Static_assert(sizeof(wefti_control_t) == 640, "control blocks are laid out in shared memory");
 
@@ -78,9 +81,6 @@ typedef struct wefti_transport_ops {
     /* Also after a failed open, and in a forked child (then it gives back the child's copies only).
      */
     void (*close)(wefti_endpoint_t *endpoint);
-    /* Host-side all-gather over the bootstrap channel: small data, at bind and at the end. */
-    weft_status_t (*all_gather)(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
-                                void *recv);
     /* Host memory only: makes the own region at least bytes long (pre-faulted) and maps all peers'.
      * Collective. */
     weft_status_t (*region_grow)(wefti_endpoint_t *endpoint, size_t bytes);
@@ -104,6 +104,9 @@ typedef struct wefti_transport_ops {
     weft_status_t (*signal)(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
                             uint32_t value, uint32_t lane);
     void (*flush)(wefti_endpoint_t *endpoint);
+    /* Of small data: when ranks join, bind and leave. */
+    weft_status_t (*all_gather)(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
+                                void *recv);
     weft_status_t (*barrier)(wefti_endpoint_t *endpoint);
     /* The world ended here: tells ranks whose control blocks are not mapped. */
     void (*aborted)(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
@@ -154,10 +157,10 @@ struct wefti_endpoint {
     pthread_mutex_t blocks_lock;
     wefti_region_block_t *blocks;
     size_t block_count, block_capacity;
-    bool region_kept;           /* stays mapped when the endpoint is closed */
-    void *verdicts;             /* scratch of wefti_endpoint_agree */
-    const uint32_t *owner_word; /* a page of its own that reads 0 in a forked child */
-    uint32_t barrier_epoch;
+    bool region_kept;              /* stays mapped when the endpoint is closed */
+    void *verdicts;                /* scratch of wefti_endpoint_agree */
+    const uint32_t *owner_word;    /* a page of its own that reads 0 in a forked child */
+    uint32_t gather_epoch;         /* all-gathers, or pieces of them, that this rank has begun */
     _Atomic uint64_t late_told_ns; /* when a late rank was last reported */
     uint32_t free_cores;   /* cores per local rank beyond the first, 0 when ranks share cores */
     bool may_spin;         /* false when ranks outnumber cores */

@@ -77,7 +77,6 @@ static weft_status_t open_driver(wefti_hosts_t *hosts, wefti_hosts_driver_t *dri
         .rank = endpoint->rank,
         .world_size = endpoint->world_size,
         .host_of = endpoint->host_of,
-        .host_names = (const char(*)[64])endpoint->host_names,
         .settings = endpoint->settings,
         .log = endpoint->log,
         .allocator = endpoint->allocator,

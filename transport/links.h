@@ -23,31 +23,28 @@
 typedef struct wefti_link_params {
     uint32_t rank, world_size;
     const uint32_t *host_of;          /* [world_size] */
-    const char (*host_names)[64];     /* [hosts] */
     const wefti_settings_t *settings; /* interface patterns, time-outs, ... */
     const wefti_log_t *log;
     const weft_allocator_t *allocator;
     const uint8_t *key; /* [WEFTI_LINK_KEY_BYTES] known to this world's ranks only */
     void *owner;
     /*
-     * The link to peer is broken. died: the process or its host is gone (the world ends, naming
-     * it); else it is a link fault. Once per peer and break; called with no lock held. A driver
-     * need not know of a peer that left: its owner does.
+     * The link to peer is broken. died: the process or its host is gone, and the world ends; else
+     * it is a link fault. Once per peer, with no lock held. The owner ignores peers that left.
      */
     void (*broken)(void *owner, uint32_t peer, bool died, const char *text);
     /*
-     * May be NULL. The peer begins to send over this driver; nothing of it was taken in yet. Where
-     * another driver served the two, the peer has given that one up: this rank has to know before it
-     * sees what comes now. Called by whoever makes progress; must not call this driver.
+     * The peer begins to send over this driver; nothing was received from it yet. If another driver
+     * served the pair, the peer has given up that link, and this rank must know before it receives.
+     * Called from progress; must not call this driver.
      */
     void (*heard)(void *owner, uint32_t peer);
     /*
-     * May be NULL. The peer said goodbye. Its owner may have no other way to hear of it: news pass
-     * from rank to rank, and those between may have left before. As heard, must not call this
-     * driver.
+     * The peer sent a goodbye. The overlay may not deliver another: ranks on its way may have left.
+     * Called from progress; must not call this driver.
      */
     void (*left)(void *owner, uint32_t peer);
-    /* Whoever makes progress in the background is to look now: by any thread. */
+    /* Wakes the thread that makes progress in the background. Any thread. */
     void (*wake)(void *owner);
 } wefti_link_params_t;
 

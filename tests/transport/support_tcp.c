@@ -13,6 +13,16 @@ static void on_broken(void *owner, uint32_t peer, bool died, const char *text)
     atomic_fetch_add(&side->broken, 1);
 }
 
+static void on_other(void *owner, uint32_t peer)
+{
+    (void)owner, (void)peer;
+}
+
+static void wake(void *owner)
+{
+    (void)owner;
+}
+
 weft_status_t net_open_side(net_t *net, uint32_t rank)
 {
     static const wefti_log_t log = {.level = WEFT_LOG_LEVEL_ERROR};
@@ -23,7 +33,10 @@ weft_status_t net_open_side(net_t *net, uint32_t rank)
                                   .log = &log,
                                   .key = net->keys[rank],
                                   .owner = side,
-                                  .broken = on_broken};
+                                  .broken = on_broken,
+                                  .heard = on_other,
+                                  .left = on_other,
+                                  .wake = wake};
     side->rank = rank;
     return wefti_link_tcp.open(&params, &side->driver, &net->addresses[rank]);
 }

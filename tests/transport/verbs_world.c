@@ -42,12 +42,10 @@ void verbs_world_init(verbs_world_t *world, uint32_t size)
     for (uint32_t r = 0; r < size; r++) {
         verbs_rank_t *rank = &world->ranks[r];
         world->host_of[r] = r;
-        snprintf(world->host_names[r], sizeof world->host_names[r], "host%u", r);
         rank->params = (wefti_link_params_t){
             .rank = r,
             .world_size = size,
             .host_of = world->host_of,
-            .host_names = (const char(*)[64])world->host_names,
             .settings = &rank->settings,
             .log = &world->log,
             .key = key,

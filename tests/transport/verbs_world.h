@@ -25,7 +25,6 @@ typedef struct verbs_world {
     uint32_t size;
     wefti_settings_t settings;
     uint32_t host_of[VERBS_RANKS];
-    char host_names[VERBS_RANKS][64];
     wefti_log_t log;
     uint32_t warnings;
     const weft_allocator_t *allocator; /* NULL: the default one */

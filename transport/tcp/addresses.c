@@ -35,16 +35,6 @@ static void name_interfaces(char *text, size_t bytes)
     }
 }
 
-static void keep_running(tcp_address_t *address, const wefti_interface_t *found, uint32_t count,
-                         bool running)
-{
-    for (uint32_t i = 0; i < count && address->interface_count < TCP_ADDRESSES_MAX; i++) {
-        if (found[i].running == running) {
-            address->interfaces[address->interface_count++] = found[i];
-        }
-    }
-}
-
 weft_status_t wefti_tcp_addresses_find(tcp_t *tcp)
 {
     const char *patterns = tcp->params.settings->ifname;
@@ -54,9 +44,13 @@ weft_status_t wefti_tcp_addresses_find(tcp_t *tcp)
     if (wefti_address_interfaces(patterns, found, INTERFACES_MAX, &count) < 0) {
         return wefti_error_prefix(WEFT_ERR_UNSUPPORTED, "tcp");
     }
-    keep_running(address, found, count, true);
-    if (address->interface_count == 0) { /* a carrier may appear later */
-        keep_running(address, found, count, false);
+    /* interfaces without a carrier only if there are no others: it may appear later */
+    for (int running = 1; running >= 0 && address->interface_count == 0; running--) {
+        for (uint32_t i = 0; i < count && address->interface_count < TCP_ADDRESSES_MAX; i++) {
+            if (found[i].running == running) {
+                address->interfaces[address->interface_count++] = found[i];
+            }
+        }
     }
     if (address->interface_count > 0) {
         return WEFT_OK;

@@ -273,11 +273,9 @@ void wefti_tcp_connected(tcp_connection_t *connection, int fd)
         wefti_tcp_peer_report(peer, false, "out of memory: cannot allocate a receive buffer");
         return;
     }
-    if (tcp->params.heard != NULL) {
-        tcp->params.heard(tcp->params.owner, peer->rank);
-    }
+    tcp->params.heard(tcp->params.owner, peer->rank);
     pthread_mutex_lock(&peer->lock);
-    wefti_tcp_rewatch(tcp, &connection->source, EPOLLIN);
+    wefti_tcp_connection_watch(connection);
     wefti_address_local(fd, &connection->local);
     wefti_address_peer(fd, &connection->remote);
     peer->state = TCP_PEER_LINKED;

@@ -14,7 +14,7 @@ void wefti_tcp_peer_disconnect(tcp_peer_t *peer, tcp_peer_state_t state)
 {
     tcp_t *tcp = peer->tcp;
     pthread_mutex_lock(&peer->lock);
-    peer->state = state;
+    peer->state = peer->state == TCP_PEER_LEFT ? TCP_PEER_LEFT : state;
     for (uint32_t i = 0; i < tcp->sockets; i++) {
         tcp_connection_t *connection = &peer->connections[i];
         wefti_tcp_queue_clear(connection);
@@ -69,22 +69,15 @@ void wefti_tcp_connection_broken(tcp_connection_t *connection, int error, const 
 
 void wefti_tcp_peer_report(tcp_peer_t *peer, bool died, const char *how)
 {
-    const wefti_link_params_t *params = &peer->tcp->params;
-    const char *host = params->host_of != NULL && params->host_names != NULL
-                           ? params->host_names[params->host_of[peer->rank]]
-                           : NULL;
     char text[sizeof peer->fault];
     pthread_mutex_lock(&peer->lock);
-    if (peer->state == TCP_PEER_PROBED || peer->state == TCP_PEER_BROKEN) {
-        snprintf(text, sizeof text, "tcp link of rank %u to rank %u%s%s%s: %s", params->rank,
-                 peer->rank, host != NULL ? " (host " : "", host != NULL ? host : "",
-                 host != NULL ? ")" : "", how != NULL ? how : peer->fault);
-        memcpy(peer->fault, text, sizeof text);
-        peer->state = TCP_PEER_BROKEN;
-        peer->died = died;
-        peer->fault_pending = true;
-        peer->tcp->fault_pending = true;
-    }
+    snprintf(text, sizeof text, "tcp link of rank %u to rank %u: %s", peer->tcp->params.rank,
+             peer->rank, how != NULL ? how : peer->fault);
+    memcpy(peer->fault, text, sizeof text);
+    peer->state = TCP_PEER_BROKEN;
+    peer->died = died;
+    peer->fault_pending = true;
+    peer->tcp->fault_pending = true;
     pthread_mutex_unlock(&peer->lock);
 }
 

@@ -40,8 +40,7 @@ static void set_paused(tcp_connection_t *connection, bool paused)
     }
     pthread_mutex_lock(&peer->lock);
     connection->paused = paused;
-    wefti_tcp_rewatch(peer->tcp, &connection->source,
-                      (paused ? 0 : EPOLLIN) | (connection->blocked ? EPOLLOUT : 0));
+    wefti_tcp_connection_watch(connection);
     pthread_mutex_unlock(&peer->lock);
     peer->tcp->paused_count += paused ? 1 : UINT32_MAX;
 }
@@ -209,9 +208,7 @@ static bool parse(tcp_connection_t *connection)
     } else if (outcome == OUTCOME_BYE) {
         const wefti_link_params_t *params = &connection->peer->tcp->params;
         wefti_tcp_peer_disconnect(connection->peer, TCP_PEER_LEFT);
-        if (params->left != NULL) {
-            params->left(params->owner, connection->peer->rank);
-        }
+        params->left(params->owner, connection->peer->rank);
     }
     return outcome != OUTCOME_WRONG && outcome != OUTCOME_BYE;
 }
@@ -269,6 +266,12 @@ bool wefti_tcp_receive(tcp_connection_t *connection)
         }
     }
     return moved;
+}
+
+void wefti_tcp_connection_watch(tcp_connection_t *connection)
+{
+    wefti_tcp_rewatch(connection->peer->tcp, &connection->source,
+                      (connection->paused ? 0 : EPOLLIN) | (connection->blocked ? EPOLLOUT : 0));
 }
 
 bool wefti_tcp_connection_ready(tcp_t *tcp, tcp_source_t *source, uint32_t events)

@@ -161,8 +161,7 @@ static void set_blocked(tcp_connection_t *connection, bool blocked)
 {
     if (connection->blocked != blocked) {
         connection->blocked = blocked;
-        wefti_tcp_rewatch(connection->peer->tcp, &connection->source,
-                          (connection->paused ? 0 : EPOLLIN) | (blocked ? EPOLLOUT : 0));
+        wefti_tcp_connection_watch(connection);
         account(connection->peer);
     }
 }

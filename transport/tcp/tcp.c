@@ -48,9 +48,7 @@ void wefti_tcp_call(tcp_t *tcp)
 {
     /* sequentially consistent, as in arm: a thread that is about to sleep sees it or is woken */
     atomic_store_explicit(&tcp->attention, true, memory_order_seq_cst);
-    if (tcp->params.wake != NULL) {
-        tcp->params.wake(tcp->params.owner);
-    }
+    tcp->params.wake(tcp->params.owner);
 }
 
 void wefti_tcp_timer(tcp_t *tcp, uint64_t at_ns)
@@ -229,20 +227,12 @@ tcp_peer_t *wefti_tcp_peer(tcp_t *tcp, uint32_t rank)
     return peer;
 }
 
-static bool has_left(tcp_peer_t *peer)
-{
-    pthread_mutex_lock(&peer->lock); /* callers that send change the state as well */
-    bool left = peer->state == TCP_PEER_LEFT;
-    pthread_mutex_unlock(&peer->lock);
-    return left;
-}
-
 static void tcp_drop(void *driver, uint32_t rank)
 {
     tcp_t *tcp = driver;
     enter(tcp);
     tcp_peer_t *peer = wefti_tcp_peer(tcp, rank); /* made if missing: it must not connect later */
-    if (peer != NULL && !has_left(peer)) {
+    if (peer != NULL) {
         wefti_tcp_peer_disconnect(peer, TCP_PEER_FORGOTTEN);
     }
     leave(tcp);
@@ -297,15 +287,9 @@ static weft_status_t tcp_join(void *driver, const uint8_t *addresses, const bool
 {
     tcp_t *tcp = driver;
     size_t bytes = tcp->params.world_size * sizeof *tcp->addresses;
-    enter(tcp);
-    if (tcp->addresses == NULL) {
-        tcp->addresses = wefti_alloc(tcp->params.allocator, bytes);
-    }
-    if (tcp->addresses != NULL) {
-        memcpy(tcp->addresses, addresses, bytes);
-    }
-    leave(tcp);
+    tcp->addresses = wefti_alloc(tcp->params.allocator, bytes);
     WEFT_RETURN_IF_NO_MEMORY(tcp->addresses);
+    memcpy(tcp->addresses, addresses, bytes);
     for (uint32_t r = 0; r < tcp->params.world_size; r++) {
         if (peers[r] && tcp->addresses[r].sockets != tcp->sockets) {
             return wefti_error(WEFT_ERR_MISMATCH,
@@ -427,11 +411,6 @@ static void say_goodbye(tcp_peer_t *peer)
         tcp_connection_t *connection = &peer->connections[i];
         if (connection->ready && wefti_tcp_queue_frame(connection, &frame, NULL, 0)) {
             (void)wefti_tcp_send_queued(connection);
-        }
-    }
-    for (uint32_t i = 0; i < peer->tcp->sockets; i++) {
-        tcp_connection_t *connection = &peer->connections[i];
-        if (connection->ready) {
             shutdown(connection->source.fd, SHUT_WR);
             /* unread bytes would turn the end into a reset, which may overtake the goodbye */
             for (uint32_t k = 0; k < 64; k++) {

@@ -258,6 +258,8 @@ bool wefti_tcp_flushed(void *driver);
 /* ---- receive.c; under busy ---- */
 /* The source of a connection that is up. */
 bool wefti_tcp_connection_ready(tcp_t *tcp, tcp_source_t *source, uint32_t events);
+/* Its events follow from paused and blocked; with the peer's lock. */
+void wefti_tcp_connection_watch(tcp_connection_t *connection);
 /* Receives a limited amount. True: something moved. */
 bool wefti_tcp_receive(tcp_connection_t *connection);
 /* Looks again at signals that waited for other connections. */

@@ -18,6 +18,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/memory.h"
 #include "runtime/machine/cluster.h"
+#include "runtime/machine/machine.h"
 
 #define CANDIDATES_MAX 64u
 #define GID_ENTRIES_MAX 512u
@@ -49,23 +50,18 @@ static bool allowed(const wefti_verbs_settings_t *settings, const char *name, ui
 /* A device without a list of processors (soft-RoCE) is close to all of them. */
 static bool is_far(const struct ibv_device *device)
 {
-    char path[sizeof device->ibdev_path + 32], list[1024] = "";
+    char list[1024];
     cpu_set_t own;
     wefti_arena_t arena;
     uint32_t *cpus, count = 0, common = 0;
-    snprintf(path, sizeof path, "%s/device/local_cpulist", device->ibdev_path);
-    FILE *file = fopen(path, "re");
-    if (file == NULL) {
-        return false;
-    }
     wefti_arena_init(&arena, NULL, 0);
-    if (fgets(list, sizeof list, file) != NULL && sched_getaffinity(0, sizeof own, &own) == 0 &&
+    if (wefti_read_line(list, sizeof list, "%s/device/local_cpulist", device->ibdev_path) &&
+        sched_getaffinity(0, sizeof own, &own) == 0 &&
         wefti_cpulist_parse(list, CPU_SETSIZE, &arena, &cpus, &count) == WEFT_OK) {
         for (uint32_t i = 0; i < count; i++) {
             common += CPU_ISSET(cpus[i], &own) != 0;
         }
     }
-    fclose(file);
     wefti_arena_deinit(&arena);
     return count > 0 && common == 0;
 }
@@ -171,8 +167,9 @@ static bool is_zero(const union ibv_gid *gid)
 }
 
 /* The first GID of every kind; with WEFT_VERBS_GID_INDEX that one only. */
-static weft_status_t read_gids(wefti_verbs_t *verbs, wefti_verbs_address_t *address)
+static weft_status_t read_gids(wefti_verbs_t *verbs)
 {
+    wefti_verbs_address_t *address = &verbs->own;
     int wanted = verbs->params.settings->verbs.gid_index;
     struct ibv_gid_entry *entries =
         wefti_alloc(verbs->params.allocator, GID_ENTRIES_MAX * sizeof *entries);
@@ -182,7 +179,7 @@ static weft_status_t read_gids(wefti_verbs_t *verbs, wefti_verbs_address_t *addr
     ssize_t count = ibv_query_gid_table(verbs->context, entries, GID_ENTRIES_MAX, 0);
     for (ssize_t i = 0; i < count; i++) {
         wefti_verbs_gid_kind_t kind = kind_of(&entries[i]);
-        if (entries[i].port_num != verbs->port || is_zero(&entries[i].gid) ||
+        if (entries[i].port_num != verbs->own.port || is_zero(&entries[i].gid) ||
             (address->gid_mask & 1u << kind) != 0 ||
             (wanted >= 0 && entries[i].gid_index != (uint32_t)wanted)) {
             continue;
@@ -194,17 +191,18 @@ static weft_status_t read_gids(wefti_verbs_t *verbs, wefti_verbs_address_t *addr
     wefti_free(verbs->params.allocator, entries);
     if (count < 0) {
         return wefti_error_errno(WEFT_ERR_UNSUPPORTED, (int)-count,
-                                 "%s port %u: cannot read the GID table", verbs->name, verbs->port);
+                                 "%s port %u: cannot read the GID table", verbs->own.device,
+                                 verbs->own.port);
     }
     if (address->gid_mask == 0 && wanted >= 0) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "%s port %u: no GID at index %d; set WEFT_VERBS_GID_INDEX", verbs->name,
-                           verbs->port, wanted);
+                           "%s port %u: no GID at index %d; set WEFT_VERBS_GID_INDEX",
+                           verbs->own.device, verbs->own.port, wanted);
     }
     if (address->gid_mask == 0 && verbs->port_attr.link_layer == IBV_LINK_LAYER_ETHERNET) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "%s port %u: no GID; check that its network interface has an address",
-                           verbs->name, verbs->port);
+                           verbs->own.device, verbs->own.port);
     }
     return WEFT_OK;
 }
@@ -212,12 +210,8 @@ static weft_status_t read_gids(wefti_verbs_t *verbs, wefti_verbs_address_t *addr
 wefti_verbs_gid_kind_t wefti_verbs_gid_common(const wefti_verbs_address_t *a,
                                               const wefti_verbs_address_t *b)
 {
-    uint32_t both = a->gid_mask & b->gid_mask;
-    uint32_t kind = 0;
-    while (kind < WEFTI_VERBS_GID_KINDS && (both & 1u << kind) == 0) {
-        kind++;
-    }
-    return (wefti_verbs_gid_kind_t)kind;
+    uint32_t both = (a->gid_mask & b->gid_mask) | 1u << WEFTI_VERBS_GID_KINDS;
+    return (wefti_verbs_gid_kind_t)__builtin_ctz(both);
 }
 
 static void gid_text(const wefti_verbs_address_t *address, wefti_verbs_gid_kind_t kind, char *text,
@@ -253,35 +247,32 @@ static uint32_t mtu_of(const wefti_verbs_t *verbs)
     return wanted != 0 && wanted < active ? wanted : active;
 }
 
-static weft_status_t use(wefti_verbs_t *verbs, const candidate_t *chosen,
-                         wefti_verbs_address_t *address)
+static weft_status_t use(wefti_verbs_t *verbs, const candidate_t *chosen)
 {
-    snprintf(verbs->name, sizeof verbs->name, "%s", ibv_get_device_name(chosen->device));
-    verbs->port = chosen->port;
+    wefti_verbs_address_t *own = &verbs->own;
+    own->magic = WEFTI_VERBS_ADDRESS_MAGIC;
+    own->version = WEFTI_VERBS_ADDRESS_VERSION;
+    own->port = chosen->port;
+    snprintf(own->device, sizeof own->device, "%s", ibv_get_device_name(chosen->device));
     verbs->context = ibv_open_device(chosen->device);
     if (verbs->context == NULL) {
         return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "ibv_open_device failed on %s",
-                                 verbs->name);
+                                 own->device);
     }
     int error = ibv_query_device(verbs->context, &verbs->limits);
     if (error == 0) {
-        error = ibv_query_port(verbs->context, verbs->port, &verbs->port_attr);
+        error = ibv_query_port(verbs->context, own->port, &verbs->port_attr);
     }
     if (error != 0) {
         return wefti_error_errno(WEFT_ERR_UNSUPPORTED, error, "ibv_query_port failed on %s port %u",
-                                 verbs->name, verbs->port);
+                                 own->device, own->port);
     }
-    address->magic = WEFTI_VERBS_ADDRESS_MAGIC;
-    address->version = WEFTI_VERBS_ADDRESS_VERSION;
-    address->mtu = mtu_of(verbs);
-    address->lid = verbs->port_attr.lid;
-    address->link_layer = verbs->port_attr.link_layer;
-    address->port = verbs->port;
-    snprintf(address->device, sizeof address->device, "%s", verbs->name);
-    return read_gids(verbs, address);
+    own->mtu = mtu_of(verbs);
+    own->lid = verbs->port_attr.lid;
+    return read_gids(verbs);
 }
 
-weft_status_t wefti_verbs_device_open(wefti_verbs_t *verbs, wefti_verbs_address_t *out_address)
+weft_status_t wefti_verbs_device_open(wefti_verbs_t *verbs)
 {
     const char *patterns = verbs->params.settings->verbs.device;
     candidate_t list[CANDIDATES_MAX];
@@ -298,7 +289,7 @@ weft_status_t wefti_verbs_device_open(wefti_verbs_t *verbs, wefti_verbs_address_
         status = looked < 0 ? looked : status;
     }
     if (count > 0) {
-        status = use(verbs, pick(verbs, list, count), out_address);
+        status = use(verbs, pick(verbs, list, count));
     } else if (status == WEFT_OK && device_count > 0 && patterns[0] != '\0') {
         status = wefti_error(WEFT_ERR_UNSUPPORTED,
                              "WEFT_VERBS_DEVICE: none of %d RDMA devices is called '%s'",

@@ -19,17 +19,17 @@ static uint32_t pairs_per_peer(const wefti_link_params_t *params)
 
 static void verbs_close(void *driver, bool forked);
 
-static weft_status_t open_all(wefti_verbs_t *verbs, wefti_verbs_address_t *out_address)
+static weft_status_t open_all(wefti_verbs_t *verbs)
 {
     const wefti_link_params_t *params = &verbs->params;
     verbs->peers = wefti_alloc(params->allocator, params->world_size * sizeof *verbs->peers);
     verbs->addresses =
         wefti_alloc(params->allocator, params->world_size * sizeof *verbs->addresses);
     WEFT_RETURN_IF_NO_MEMORY(verbs->peers != NULL && verbs->addresses != NULL);
-    WEFT_RETURN_IF_ERROR(wefti_verbs_device_open(verbs, out_address));
+    WEFT_RETURN_IF_ERROR(wefti_verbs_device_open(verbs));
     verbs->pd = ibv_alloc_pd(verbs->context);
     if (verbs->pd == NULL) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "ibv_alloc_pd failed on %s", verbs->name);
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "ibv_alloc_pd failed on %s", verbs->own.device);
     }
     WEFT_RETURN_IF_ERROR(wefti_verbs_events_open(verbs));
     return wefti_verbs_pool_create(verbs);
@@ -38,7 +38,6 @@ static weft_status_t open_all(wefti_verbs_t *verbs, wefti_verbs_address_t *out_a
 static weft_status_t verbs_open(const wefti_link_params_t *params, void **out_driver,
                                 void *out_address)
 {
-    wefti_verbs_address_t address = {0};
     wefti_verbs_t *verbs = wefti_alloc(params->allocator, sizeof *verbs);
     *out_driver = NULL;
     WEFT_RETURN_IF_NO_MEMORY(verbs);
@@ -46,11 +45,11 @@ static weft_status_t verbs_open(const wefti_link_params_t *params, void **out_dr
     verbs->epoll_fd = -1;
     verbs->per_peer = pairs_per_peer(params);
     pthread_mutex_init(&verbs->lock, NULL);
-    if (open_all(verbs, &address) < 0) {
+    if (open_all(verbs) < 0) {
         verbs_close(verbs, false);
         return WEFT_ERR_UNSUPPORTED; /* another driver can serve the peers, whatever failed */
     }
-    memcpy(out_address, &address, sizeof address);
+    memcpy(out_address, &verbs->own, sizeof verbs->own);
     *out_driver = verbs;
     return WEFT_OK;
 }
@@ -61,7 +60,7 @@ static weft_status_t verbs_join(void *driver, const uint8_t *addresses, const bo
     memcpy(verbs->addresses, addresses, verbs->params.world_size * sizeof *verbs->addresses);
     for (uint32_t r = 0; r < verbs->params.world_size; r++) {
         wefti_verbs_address_t *address = &verbs->addresses[r];
-        if (!peers[r] || r == verbs->params.rank) {
+        if (!peers[r]) {
             continue;
         }
         address->device[sizeof address->device - 1] = '\0';
@@ -71,8 +70,8 @@ static weft_status_t verbs_join(void *driver, const uint8_t *addresses, const bo
                                "version mismatch: rank %u runs another version of Weft", r);
         }
         verbs->peers[r].served = true;
-        wefti_verbs_describe_path(&verbs->addresses[verbs->params.rank], address,
-                                  verbs->peers[r].path, sizeof verbs->peers[r].path);
+        wefti_verbs_describe_path(&verbs->own, address, verbs->peers[r].path,
+                                  sizeof verbs->peers[r].path);
     }
     return wefti_verbs_queue_pairs_create(verbs);
 }
@@ -168,10 +167,7 @@ static void free_queue_pairs(wefti_verbs_t *verbs)
     }
     for (uint32_t i = 0;
          verbs->queue_pairs != NULL && i < verbs->params.world_size * verbs->per_peer; i++) {
-        if (verbs->queue_pairs[i] != NULL) {
-            wefti_free(verbs->params.allocator, verbs->queue_pairs[i]->records);
-            wefti_free(verbs->params.allocator, verbs->queue_pairs[i]);
-        }
+        wefti_free(verbs->params.allocator, verbs->queue_pairs[i]);
     }
     wefti_free(verbs->params.allocator, verbs->queue_pairs);
 }

@@ -35,7 +35,7 @@ static weft_status_t register_memory(const wefti_verbs_t *verbs, void *address, 
                  wefti_format_bytes(rlimit.rlim_cur, limit));
     }
     return wefti_error_errno(WEFT_ERR_NO_MEMORY, error, "ibv_reg_mr failed on %s for %s of %s%s",
-                             verbs->name, wefti_format_bytes(bytes, size), what, hint);
+                             verbs->own.device, wefti_format_bytes(bytes, size), what, hint);
 }
 
 /* Pages that forked children do not inherit: the device continues with the parent's. */

@@ -94,14 +94,14 @@ static void take_event(wefti_verbs_t *verbs, enum ibv_event_type type)
     const char *text = ibv_event_type_str(type);
     if (type == IBV_EVENT_CQ_ERR || type == IBV_EVENT_DEVICE_FATAL) {
         char what[120];
-        snprintf(what, sizeof what, "device %s: %s", verbs->name, text);
+        snprintf(what, sizeof what, "device %s: %s", verbs->own.device, text);
         break_all(verbs, what);
         return;
     }
     /* a port that went down may come back before requests time out */
     wefti_log(verbs->params.log,
               type == IBV_EVENT_PORT_ERR ? WEFT_LOG_LEVEL_WARN : WEFT_LOG_LEVEL_DEBUG,
-              "verbs: device %s: %s", verbs->name, text);
+              "verbs: device %s: %s", verbs->own.device, text);
 }
 
 static bool device_events(wefti_verbs_t *verbs)
@@ -131,7 +131,7 @@ weft_status_t wefti_verbs_events_open(wefti_verbs_t *verbs)
     verbs->channel = ibv_create_comp_channel(verbs->context);
     if (verbs->channel == NULL) {
         return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno,
-                                 "ibv_create_comp_channel failed on %s", verbs->name);
+                                 "ibv_create_comp_channel failed on %s", verbs->own.device);
     }
     verbs->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     int fds[2] = {verbs->channel->fd, verbs->context->async_fd};
@@ -140,7 +140,7 @@ weft_status_t wefti_verbs_events_open(wefti_verbs_t *verbs)
         if (verbs->epoll_fd < 0 || flags < 0 || fcntl(fds[i], F_SETFL, flags | O_NONBLOCK) != 0 ||
             epoll_ctl(verbs->epoll_fd, EPOLL_CTL_ADD, fds[i], &event) != 0) {
             return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "cannot wait for events of %s",
-                                     verbs->name);
+                                     verbs->own.device);
         }
     }
     return WEFT_OK;
@@ -152,16 +152,13 @@ void wefti_verbs_unlock(wefti_verbs_t *verbs)
 {
     for (uint32_t r = 0; verbs->reports > 0 && r < verbs->params.world_size; r++) {
         wefti_verbs_peer_t *peer = &verbs->peers[r];
-        if (!peer->report) {
-            continue;
+        if (peer->report) {
+            peer->report = false;
+            verbs->reports--;
+            pthread_mutex_unlock(&verbs->lock);
+            verbs->params.broken(verbs->params.owner, r, false, peer->text); /* does not change */
+            pthread_mutex_lock(&verbs->lock);
         }
-        char text[WEFTI_VERBS_TEXT_BYTES];
-        memcpy(text, peer->text, sizeof text);
-        peer->report = false;
-        verbs->reports--;
-        pthread_mutex_unlock(&verbs->lock);
-        verbs->params.broken(verbs->params.owner, r, false, text);
-        pthread_mutex_lock(&verbs->lock);
     }
     pthread_mutex_unlock(&verbs->lock);
 }

@@ -63,7 +63,7 @@ static weft_status_t choose_depths(wefti_verbs_t *verbs, uint32_t pairs, uint32_
             WEFT_ERR_UNSUPPORTED,
             "device %s is too small: %d queue pairs, %d requests per queue pair, %d completions "
             "per queue, but %u queue pairs are required; lower WEFT_VERBS_QUEUE_PAIRS",
-            verbs->name, limits->max_qp, limits->max_qp_wr, limits->max_cqe, pairs);
+            verbs->own.device, limits->max_qp, limits->max_qp_wr, limits->max_cqe, pairs);
     }
     verbs->send_depth = send;
     verbs->recv_depth = recv;
@@ -104,15 +104,15 @@ static weft_status_t to_init(const wefti_verbs_t *verbs, struct ibv_qp *qp)
     struct ibv_qp_attr attr = {
         .qp_state = IBV_QPS_INIT,
         .pkey_index = 0,
-        .port_num = verbs->port,
+        .port_num = verbs->own.port,
         .qp_access_flags = IBV_ACCESS_REMOTE_WRITE,
     };
     int error = ibv_modify_qp(qp, &attr,
                               IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
     return error == 0 ? WEFT_OK
                       : wefti_error_errno(WEFT_ERR_UNSUPPORTED, error,
-                                          "%s port %u: ibv_modify_qp to INIT failed", verbs->name,
-                                          verbs->port);
+                                          "%s port %u: ibv_modify_qp to INIT failed",
+                                          verbs->own.device, verbs->own.port);
 }
 
 static weft_status_t create_one(wefti_verbs_t *verbs, uint32_t peer, uint32_t index)
@@ -126,12 +126,10 @@ static weft_status_t create_one(wefti_verbs_t *verbs, uint32_t peer, uint32_t in
     pair->number = number;
     pair->slots =
         (wefti_verbs_slot_t *)(void *)verbs->mailbox.data + (size_t)number * verbs->recv_depth;
-    pair->records = wefti_alloc(verbs->params.allocator, verbs->send_depth * sizeof *pair->records);
-    WEFT_RETURN_IF_NO_MEMORY(pair->records);
     pair->qp = make(verbs, pair);
     if (pair->qp == NULL) {
         return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno,
-                                 "ibv_create_qp failed on %s for rank %u", verbs->name, peer);
+                                 "ibv_create_qp failed on %s for rank %u", verbs->own.device, peer);
     }
     WEFT_RETURN_IF_ERROR(to_init(verbs, pair->qp));
     pair->receives_used = verbs->recv_depth + WEFTI_VERBS_RECV_EXTRA;
@@ -149,7 +147,8 @@ weft_status_t wefti_verbs_queue_pairs_create(wefti_verbs_t *verbs)
     verbs->cq = ibv_create_cq(verbs->context, (int)entries, NULL, verbs->channel, 0);
     if (verbs->cq == NULL) {
         return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno,
-                                 "ibv_create_cq failed on %s for %u entries", verbs->name, entries);
+                                 "ibv_create_cq failed on %s for %u entries", verbs->own.device,
+                                 entries);
     }
     WEFT_RETURN_IF_ERROR(wefti_verbs_mailbox_create(verbs));
     verbs->inline_bytes = WEFTI_VERBS_INLINE;
@@ -196,19 +195,19 @@ static uint32_t first_packet(const wefti_verbs_t *verbs, uint32_t from, uint32_t
 
 static enum ibv_mtu mtu_code(uint32_t bytes)
 {
-    return bytes >= 4096   ? IBV_MTU_4096
-           : bytes >= 2048 ? IBV_MTU_2048
-           : bytes >= 1024 ? IBV_MTU_1024
-           : bytes >= 512  ? IBV_MTU_512
-                           : IBV_MTU_256;
+    uint32_t code = IBV_MTU_256; /* each of the next ones is twice as large */
+    while (code < IBV_MTU_4096 && 256u << code <= bytes) {
+        code++;
+    }
+    return (enum ibv_mtu)code;
 }
 
 static void fill_address(const wefti_verbs_t *verbs, const wefti_verbs_address_t *address,
                          wefti_verbs_gid_kind_t kind, struct ibv_ah_attr *out)
 {
     const wefti_verbs_settings_t *settings = &verbs->params.settings->verbs;
-    const wefti_verbs_address_t *own = &verbs->addresses[verbs->params.rank];
-    out->port_num = verbs->port;
+    const wefti_verbs_address_t *own = &verbs->own;
+    out->port_num = verbs->own.port;
     out->sl = (uint8_t)settings->service_level;
     out->dlid = address->lid;
     if (kind == WEFTI_VERBS_GID_KINDS) {
@@ -228,10 +227,9 @@ static int to_ready(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair, uint32
 {
     const wefti_verbs_settings_t *settings = &verbs->params.settings->verbs;
     const wefti_verbs_address_t *address = &verbs->addresses[pair->peer];
-    uint32_t own_mtu = verbs->addresses[verbs->params.rank].mtu;
     struct ibv_qp_attr attr = {
         .qp_state = IBV_QPS_RTR,
-        .path_mtu = mtu_code(least(own_mtu, address->mtu)),
+        .path_mtu = mtu_code(least(verbs->own.mtu, address->mtu)),
         .dest_qp_num = number,
         .rq_psn = first_packet(verbs, pair->peer, verbs->params.rank, pair->index),
         .max_dest_rd_atomic = 1,
@@ -260,7 +258,7 @@ static int to_ready(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair, uint32
 weft_status_t wefti_verbs_connect(wefti_verbs_t *verbs, uint32_t peer,
                                   const wefti_verbs_offer_t *offer, const uint32_t *numbers)
 {
-    const wefti_verbs_address_t *own = &verbs->addresses[verbs->params.rank];
+    const wefti_verbs_address_t *own = &verbs->own;
     const wefti_verbs_address_t *address = &verbs->addresses[peer];
     wefti_verbs_gid_kind_t kind = wefti_verbs_gid_common(own, address);
     if (kind == WEFTI_VERBS_GID_KINDS && (own->lid == 0 || address->lid == 0)) {

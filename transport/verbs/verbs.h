@@ -43,8 +43,7 @@ typedef struct wefti_verbs_address {
     uint32_t mtu; /* bytes */
     uint32_t gid_mask;
     uint16_t lid;
-    uint8_t link_layer, port;
-    uint8_t pad[4];
+    uint8_t port, pad[5];
     uint8_t gids[WEFTI_VERBS_GID_KINDS][16];
     char device[32];
 } wefti_verbs_address_t;
@@ -105,7 +104,7 @@ typedef struct wefti_verbs_queue_pair {
     /* Sending. Work requests are numbered; [done, posted) are in flight, and the last chain_count
      * of them not yet posted to the device. */
     uint32_t posted, done;
-    wefti_verbs_record_t *records; /* [send_depth] */
+    wefti_verbs_record_t records[WEFTI_VERBS_SEND_DEPTH]; /* a ring of send_depth */
     uint32_t chain_count, unsignalled;
     size_t chain_bytes;
     struct ibv_send_wr chain[WEFTI_VERBS_CHAIN];
@@ -159,8 +158,7 @@ typedef struct wefti_verbs {
     struct ibv_context *context;
     struct ibv_device_attr limits;
     struct ibv_port_attr port_attr;
-    uint8_t port;
-    char name[32]; /* of the device */
+    wefti_verbs_address_t own; /* the port; with its device's name */
     int gid_index[WEFTI_VERBS_GID_KINDS];
     wefti_verbs_address_t *addresses; /* [world_size] */
     struct ibv_pd *pd;
@@ -186,8 +184,8 @@ typedef struct wefti_verbs {
 } wefti_verbs_t;
 
 /* device.c */
-/* Opens the best device for this rank. WEFT_ERR_UNSUPPORTED: none is usable. */
-weft_status_t wefti_verbs_device_open(wefti_verbs_t *verbs, wefti_verbs_address_t *out_address);
+/* Opens the best device for this rank, fills own. WEFT_ERR_UNSUPPORTED: none is usable. */
+weft_status_t wefti_verbs_device_open(wefti_verbs_t *verbs);
 /* The best kind that both ends have; WEFTI_VERBS_GID_KINDS: none. */
 wefti_verbs_gid_kind_t wefti_verbs_gid_common(const wefti_verbs_address_t *a,
                                               const wefti_verbs_address_t *b);

@@ -75,7 +75,7 @@ static void price_links(wefti_compiler_t *c, const wefti_cluster_t *cluster)
         net->beta_ns_per_byte = 8e9 / (double)link.bits_per_s;
     }
     if (link.latency_ns > 0) {
-        net->alpha_ns = link.latency_ns;
+        net->alpha_ns = (double)link.latency_ns;
     }
 }
 

@@ -19,22 +19,9 @@
 /* What ranks tell each other when they meet. */
 typedef struct hello {
     uint32_t free_cores;
-    uint32_t progress;
+    uint32_t rdma;                     /* all links to other hosts are verbs */
     uint64_t settings[HELLO_SETTINGS]; /* hashes of the collective settings' text, in table order */
 } hello_t;
-
-/* Who this rank is and where it meets the others. */
-static weft_status_t probe_job(const weft_context_params_t *params, const weft_context_t *context,
-                               wefti_job_t *job)
-{
-    const wefti_job_wish_t wish = {params->rank, params->world_size,
-                                   params->hub != NULL ? "hub:" : params->address};
-    weft_status_t status = wefti_job_probe(&wish, &context->log, job);
-    if (params->hub != NULL) {
-        snprintf(job->launcher, sizeof job->launcher, "hub");
-    }
-    return status;
-}
 
 static void warn_of_variable(void *log, const char *name, const char *known)
 {
@@ -44,10 +31,7 @@ static void warn_of_variable(void *log, const char *name, const char *known)
 static weft_status_t read_params(weft_context_t *context, const weft_context_params_t *params,
                                  wefti_job_t *job, wefti_endpoint_params_t *endpoint)
 {
-    weft_status_t status = wefti_settings_load(&context->settings);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(wefti_settings_load(&context->settings));
     if (params->isa < WEFT_ISA_DEFAULT || params->isa > WEFT_ISA_AVX512) {
         return wefti_error_field(
             WEFT_ERR_INVALID_ARGUMENT, "isa",
@@ -73,13 +57,14 @@ static weft_status_t read_params(weft_context_t *context, const weft_context_par
     context->log.user = params->log_user;
     context->log.level = (weft_log_level_t)context->settings.log_level;
 
-    if ((status = probe_job(params, context, job)) < 0) {
-        return status;
-    }
+    const wefti_job_wish_t wish = {params->rank, params->world_size,
+                                   params->hub != NULL ? "hub:" : params->address};
+    WEFT_RETURN_IF_ERROR(wefti_job_probe(&wish, &context->log, job));
     if (job->rank == 0 && !wefti_settings_misspelt_muted()) {
         wefti_settings_find_misspelt(warn_of_variable, &context->log);
     }
-    snprintf(context->launcher, sizeof context->launcher, "%s", job->launcher);
+    snprintf(context->launcher, sizeof context->launcher, "%s",
+             params->hub != NULL ? "hub" : job->launcher);
     endpoint->rank = job->rank;
     endpoint->world_size = job->world_size;
     endpoint->address = job->address;
@@ -116,24 +101,39 @@ static uint32_t collective_settings(const weft_context_t *context, uint64_t *has
     return used;
 }
 
+static bool uses_rdma(wefti_endpoint_t *endpoint)
+{
+    for (uint32_t r = 0; r < endpoint->world_size; r++) {
+        char name[32] = "verbs", reason[8];
+        if (endpoint->host_of[r] != endpoint->host_of[endpoint->rank]) {
+            wefti_endpoint_describe(endpoint, r, name, sizeof name, reason, sizeof reason);
+        }
+        if (strcmp(name, "verbs") != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /*
- * Compares the collective settings and finds out whether every rank has a core to spare. status: how
- * this rank fared before.
+ * Compares the collective settings and finds out whether every rank has a core to spare and which
+ * network there is. status: how this rank fared before.
  */
 static weft_status_t meet(weft_context_t *context, weft_status_t status)
 {
     wefti_endpoint_t *endpoint = context->endpoint;
     const char *names[HELLO_SETTINGS] = {NULL};
-    hello_t own = {endpoint->free_cores, (uint32_t)context->settings.progress, {0}};
+    hello_t own = {endpoint->free_cores, uses_rdma(endpoint), {0}};
     uint32_t count = collective_settings(context, own.settings, names);
     hello_t *all = wefti_alloc(context->allocator, endpoint->world_size * sizeof(*all));
     status = status == WEFT_OK && all == NULL ? WEFT_ERR_NO_MEMORY : status;
 
     WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), out);
     WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, &own, sizeof(own), all), out);
-    bool spare = endpoint->world_size > 1;
+    bool spare = endpoint->world_size > 1, rdma = true;
     for (uint32_t rank = 0; rank < endpoint->world_size; rank++) {
         spare = spare && all[rank].free_cores > 0;
+        rdma = rdma && all[rank].rdma != 0;
         for (uint32_t i = 0; i < count; i++) {
             if (all[rank].settings[i] != all[0].settings[i]) {
                 status = wefti_error(WEFT_ERR_MISMATCH,
@@ -143,6 +143,9 @@ static weft_status_t meet(weft_context_t *context, weft_status_t status)
                 goto out;
             }
         }
+    }
+    if (endpoint->host_count > 1 && context->settings.costs[0] == '\0') {
+        wefti_costs_set_net(&context->costs, rdma);
     }
     /* Between hosts communication is mostly waiting for the network, which takes no core. */
     bool far = endpoint->host_count > 1 && !context->one_process;
@@ -154,7 +157,7 @@ out:
 }
 
 /* Shares the rank's cores between kernels and the progress thread. */
-static void divide_cores(weft_context_t *context, bool threads_of_one_process)
+static void divide_cores(weft_context_t *context)
 {
     uint32_t cores = context->endpoint->free_cores + 1;
     bool spare = context->progress_thread && cores > 1;
@@ -167,9 +170,13 @@ static void divide_cores(weft_context_t *context, bool threads_of_one_process)
     uint32_t *cpus, count;
     wefti_arena_init(&arena, NULL, 0);
     /* Keep a core only where the affinity is the rank's alone: others would be kept off theirs. */
-    if (spare && !threads_of_one_process && context->endpoint->local_rank_count > 1 &&
+    if (spare && !context->one_process && context->endpoint->local_rank_count > 1 &&
         wefti_binding_read(&arena, &cpus, &count) == WEFT_OK && count == cores) {
-        context->progress_cpu = wefti_context_progress_cpu(context, cpus, count);
+        const wefti_topo_rank_t *rank = &context->cluster.ranks[context->endpoint->rank];
+        const wefti_hardware_t *hardware = context->cluster.hosts[rank->host].hardware;
+        context->progress_cpu = (int)wefti_place_progress_cpu(
+            hardware, rank->nic != WEFTI_TOPO_NONE ? &hardware->nics[rank->nic] : NULL, cpus,
+            count);
     }
     wefti_arena_deinit(&arena);
 }
@@ -218,10 +225,7 @@ static weft_status_t use_device(weft_context_t *context, weft_device_t *device)
 {
     wefti_endpoint_t *side = context->endpoint;
     if (device != NULL) {
-        weft_status_t status = wefti_endpoint_device_side(context->endpoint, device, &side);
-        if (status < 0) {
-            return status;
-        }
+        WEFT_RETURN_IF_ERROR(wefti_endpoint_device_side(context->endpoint, device, &side));
     }
     if (context->memory != context->endpoint) {
         wefti_endpoint_device_side_close(context->memory);
@@ -239,16 +243,11 @@ weft_status_t weft_context_create(const weft_context_params_t *params, weft_cont
     wefti_endpoint_params_t endpoint = {0};
     wefti_job_t job = {0};
     weft_context_params_t own = WEFT_CONTEXT_PARAMS_INIT;
-    weft_status_t usable = WEFTI_PARAMS_READ(params, &own);
+    WEFT_RETURN_IF_ERROR(WEFTI_PARAMS_READ(params, &own));
     params = &own;
-    usable = usable < 0 ? usable : check_device(params->device);
-    if (usable < 0) {
-        return usable;
-    }
+    WEFT_RETURN_IF_ERROR(check_device(params->device));
     weft_context_t *context = wefti_alloc(params->allocator, sizeof(*context));
-    if (context == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(context);
     atomic_init(&context->references, 1);
     if (params->allocator != NULL) {
         context->own_allocator = *params->allocator;
@@ -265,8 +264,7 @@ weft_status_t weft_context_create(const weft_context_params_t *params, weft_cont
     WEFT_TRY(status, meet(context, status < 0 ? status : use_device(context, params->device)),
              fail);
     WEFT_TRY(status, wefti_context_find_cluster(context), fail);
-    WEFT_TRY(status, wefti_context_find_net(context), fail);
-    divide_cores(context, params->hub != NULL);
+    divide_cores(context);
     wefti_endpoint_while_waiting(context->endpoint, progress, context);
     wefti_context_enter_thread(context);
     wefti_log(&context->log, WEFT_LOG_LEVEL_DEBUG,
@@ -301,10 +299,7 @@ void weft_context_release(weft_context_t *context)
 weft_status_t weft_context_set_device(weft_context_t *context, weft_device_t *device)
 {
     WEFT_CHECK_ARG(context);
-    weft_status_t status = check_device(device);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(check_device(device));
     if (!wefti_endpoint_owned(context->endpoint)) {
         return wefti_endpoint_check(context->endpoint);
     }

@@ -56,15 +56,13 @@ struct weft_context {
     wefti_settings_t settings;
     wefti_log_t log;
     char launcher[24];             /* what started the ranks */
-    wefti_cluster_t cluster;       /* topology.c: hosts and ranks, the same on all ranks; of one
-                                    * host's hardware nothing is known until it is asked for */
+    wefti_cluster_t cluster;       /* hosts and ranks; of one host alone no hardware is known */
     wefti_digest_t cluster_digest; /* of it */
     wefti_wanted_t wanted;         /* WEFT_ALGO */
     wefti_costs_t costs;           /* WEFT_COSTS */
     wefti_endpoint_t *endpoint;
-    weft_device_t *device; /* NULL: the CPU device */
-    wefti_endpoint_t
-        *memory; /* whose region is memory of the device; the endpoint on the CPU device */
+    weft_device_t *device;    /* NULL: the CPU device */
+    wefti_endpoint_t *memory; /* its region is memory of the device; CPU device: the endpoint */
     const weft_registry_t *registry; /* algorithms of the user's own, or NULL */
     bool progress_thread;            /* communicating streams run on threads of their own */
     uint32_t kernel_threads;
@@ -102,14 +100,10 @@ static inline bool wefti_context_progress(weft_context_t *context)
 
 /* algorithms.c: context->wanted of WEFT_ALGO, context->costs of WEFT_COSTS. */
 weft_status_t wefti_context_find_algorithms(weft_context_t *context);
-/* The net level of a cost table if none was named, by the links between hosts. Collective if there
- * are several hosts. */
-weft_status_t wefti_context_find_net(weft_context_t *context);
-
 /* gather_cluster.c: which ranks share a host, as the endpoint reports. Local. Initialises *out. */
 weft_status_t wefti_cluster_guess(const wefti_endpoint_t *endpoint, wefti_cluster_t *out);
-/* Collective: the world's cluster, from settings->topology or from what ranks
- * find, one of each machine; checked to be the same on all ranks. Initialises *out. */
+/* Collective: the world's cluster, from settings->topology or from what one rank of each machine
+ * finds; checked to be the same on all ranks. Initialises *out. */
 weft_status_t wefti_cluster_gather(wefti_endpoint_t *endpoint, wefti_cluster_t *out,
                                    wefti_digest_t *out_digest);
 /* topology.c: context->cluster until ranks have found each other. */
@@ -117,9 +111,6 @@ weft_status_t wefti_context_guess_cluster(weft_context_t *context);
 /* Binds the rank where WEFT_BIND says so, then finds out, with all ranks, what machines they are
  * on, where that matters or WEFT_TOPOLOGY says it. */
 weft_status_t wefti_context_find_cluster(weft_context_t *context);
-/* The processor for the rank's progress thread: next to its network interface. cpus: the rank's
- * own, growing. */
-int wefti_context_progress_cpu(const weft_context_t *context, const uint32_t *cpus, uint32_t count);
 /* Says so when a plan was compiled for another placement of ranks than this one. */
 void wefti_context_compare_placement(const weft_context_t *context, const weft_plan_t *plan);
 

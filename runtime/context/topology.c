@@ -13,6 +13,7 @@
 
 #define DEFAULT_WIDTH 100u
 #define MOST_TOLD 32u /* ranks whose pairs are described with addresses and all */
+#define REASON_BYTES 160u
 
 /* The launcher may have bound the ranks already: then each has its own cores. */
 static bool has_its_own(const wefti_endpoint_t *endpoint)
@@ -93,17 +94,6 @@ weft_status_t wefti_context_find_cluster(weft_context_t *context)
     return status;
 }
 
-int wefti_context_progress_cpu(const weft_context_t *context, const uint32_t *cpus, uint32_t count)
-{
-    const wefti_cluster_t *cluster = &context->cluster;
-    const wefti_topo_rank_t *rank = &cluster->ranks[context->endpoint->rank];
-    const wefti_hardware_t *hardware = cluster->hosts[rank->host].hardware;
-    const wefti_topo_device_t *nic =
-        rank->nic != WEFTI_TOPO_NONE ? &hardware->nics[rank->nic] : NULL;
-    uint32_t cpu = wefti_place_progress_cpu(hardware, nic, cpus, count);
-    return cpu == WEFTI_TOPO_NONE ? -1 : (int)cpu;
-}
-
 void wefti_context_compare_placement(const weft_context_t *context, const weft_plan_t *plan)
 {
     wefti_digest_t here;
@@ -124,26 +114,21 @@ void wefti_context_compare_placement(const weft_context_t *context, const weft_p
 
 /* ---- for people ---- */
 
-/* How a rank reaches another one. */
-typedef struct told {
-    char transport[16];
-    char reason[160];
-} told_t;
+static const char *const transports[] = {"?", "self", "shm", "inproc", "tcp", "verbs"};
 
+/* How each rank reaches each other one. */
 typedef struct world {
     const wefti_cluster_t *cluster;
-    told_t *told; /* [rank][rank]; NULL: with too many ranks, and then codes */
-    uint8_t *codes;
+    uint8_t *links; /* [rank][rank][link_bytes] an index of transports; the rest is a reason */
     uint32_t count;
+    size_t link_bytes;
 } world_t;
-
-static const char *const transports[] = {"?", "self", "shm", "inproc", "tcp", "verbs"};
 
 static uint8_t code_of(const char *name)
 {
-    uint8_t code = 0;
-    for (uint8_t i = 1; i < sizeof transports / sizeof *transports; i++) {
-        code = strcmp(transports[i], name) == 0 ? i : code;
+    uint8_t code = sizeof transports / sizeof *transports - 1;
+    while (code > 0 && strcmp(transports[code], name) != 0) {
+        code--;
     }
     return code;
 }
@@ -151,10 +136,8 @@ static uint8_t code_of(const char *name)
 static void path_between(void *user, uint32_t a, uint32_t b, wefti_topo_path_t *out)
 {
     const world_t *world = user;
-    size_t pair = (size_t)a * world->count + b;
-    wefti_topo_path(world->cluster, a, b, out);
-    const char *real =
-        world->told != NULL ? world->told[pair].transport : transports[world->codes[pair] % 6];
+    const uint8_t *link = world->links + ((size_t)a * world->count + b) * world->link_bytes;
+    const char *real = transports[*link];
     if (strcmp(real, out->transport) != 0) {
         out->why[0] = '\0'; /* was only a guess */
     }
@@ -162,55 +145,48 @@ static void path_between(void *user, uint32_t a, uint32_t b, wefti_topo_path_t *
         out->path[0] = '\0'; /* the link says by which interfaces it goes */
     }
     snprintf(out->transport, sizeof out->transport, "%s", real);
-    if (world->told != NULL && world->told[pair].reason[0] != '\0') {
-        snprintf(out->why, sizeof out->why, "%s", world->told[pair].reason);
+    if (world->link_bytes > 1 && link[1] != '\0') {
+        snprintf(out->why, sizeof out->why, "%s", (const char *)link + 1);
     }
 }
 
-static weft_status_t gather_paths(weft_context_t *context, world_t *world)
+static weft_status_t gather_links(weft_context_t *context, world_t *world)
 {
     uint32_t n = world->count;
-    bool in_full = n <= MOST_TOLD;
-    size_t each = in_full ? sizeof(told_t) : 1;
-    uint8_t *own = wefti_alloc(context->allocator, n * each);
-    uint8_t *all = wefti_alloc(context->allocator, (size_t)n * n * each);
-    weft_status_t status = own != NULL && all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    world->link_bytes = n <= MOST_TOLD ? sizeof(uint8_t) + REASON_BYTES : sizeof(uint8_t);
+    uint8_t *own = wefti_alloc(context->allocator, n * world->link_bytes);
+    world->links = wefti_alloc(context->allocator, (size_t)n * n * world->link_bytes);
+    weft_status_t status = own != NULL && world->links != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     for (uint32_t r = 0; r < n && status >= 0; r++) {
-        told_t told;
-        memset(&told, 0, sizeof told);
-        wefti_endpoint_describe(context->endpoint, r, told.transport, sizeof told.transport,
-                                told.reason, sizeof told.reason);
-        if (in_full) {
-            memcpy(own + r * each, &told, sizeof told);
-        } else {
-            own[r] = code_of(told.transport);
-        }
+        char transport[16], reason[REASON_BYTES] = "";
+        wefti_endpoint_describe(context->endpoint, r, transport, sizeof transport, reason,
+                                sizeof reason);
+        uint8_t *link = own + r * world->link_bytes;
+        link[0] = code_of(transport);
+        memcpy(link + 1, reason, world->link_bytes - 1);
     }
     status = wefti_endpoint_agree(context->endpoint, status);
     if (status >= 0) {
-        status = wefti_endpoint_all_gather(context->endpoint, own, n * each, all);
+        status =
+            wefti_endpoint_all_gather(context->endpoint, own, n * world->link_bytes, world->links);
     }
     wefti_free(context->allocator, own);
-    world->told = in_full ? (told_t *)(void *)all : NULL;
-    world->codes = all;
     return status;
 }
 
-static void write_world(const world_t *world, weft_format_t format, uint32_t width,
-                        wefti_text_t *out)
+static void write_world(world_t *world, weft_format_t format, uint32_t width, wefti_text_t *out)
 {
     if (format == WEFT_FORMAT_TEXT) {
         width = width == 0 ? DEFAULT_WIDTH : width;
         wefti_cluster_draw(world->cluster, width, out);
-        wefti_cluster_draw_pairs(world->cluster, path_between, (void *)(uintptr_t)world, width,
-                                 out);
+        wefti_cluster_draw_pairs(world->cluster, path_between, world, width, out);
         return;
     }
     wefti_json_t writer;
     wefti_json_init(&writer, out, true);
     wefti_json_begin_object(&writer, NULL);
     wefti_cluster_write(world->cluster, &writer);
-    wefti_cluster_write_pairs(world->cluster, path_between, (void *)(uintptr_t)world, &writer);
+    wefti_cluster_write_pairs(world->cluster, path_between, world, &writer);
     wefti_json_end_object(&writer);
     wefti_text_add(out, "\n");
 }
@@ -224,12 +200,9 @@ weft_status_t weft_context_topology(weft_context_t *context, weft_format_t forma
     wefti_text_t text;
     wefti_cluster_t fresh;
     wefti_digest_t digest;
-    weft_status_t status = wefti_cluster_gather(context->endpoint, &fresh, &digest);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(wefti_cluster_gather(context->endpoint, &fresh, &digest));
     world_t world = {.cluster = &fresh, .count = context->endpoint->world_size};
-    status = gather_paths(context, &world);
+    weft_status_t status = gather_links(context, &world);
     wefti_text_init(&text, NULL); /* the default allocator is malloc: the caller frees */
     if (status >= 0) {
         write_world(&world, format, width, &text);
@@ -237,7 +210,7 @@ weft_status_t weft_context_topology(weft_context_t *context, weft_format_t forma
         status = *out_text != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     }
     wefti_text_deinit(&text);
-    wefti_free(context->allocator, world.codes);
+    wefti_free(context->allocator, world.links);
     wefti_cluster_deinit(&fresh);
     return status;
 }

@@ -17,22 +17,19 @@
 
 weft_status_t wefti_binding_read(wefti_arena_t *arena, uint32_t **out_cpus, uint32_t *out_count)
 {
-    size_t bytes = CPU_ALLOC_SIZE(MOST_CPUS);
-    cpu_set_t *set = wefti_arena_alloc(arena, bytes);
-    *out_cpus = NULL;
+    cpu_set_t set[MOST_CPUS / CPU_SETSIZE];
     *out_count = 0;
-    WEFT_RETURN_IF_NO_MEMORY(set);
-    if (sched_getaffinity(0, bytes, set) != 0) {
+    *out_cpus = NULL;
+    if (sched_getaffinity(0, sizeof set, set) != 0) {
         return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "sched_getaffinity failed");
     }
-    uint32_t *cpus = wefti_arena_array(arena, (size_t)CPU_COUNT_S(bytes, set) + 1, sizeof *cpus);
-    WEFT_RETURN_IF_NO_MEMORY(cpus);
+    *out_cpus = wefti_arena_array(arena, (size_t)CPU_COUNT_S(sizeof set, set), sizeof **out_cpus);
+    WEFT_RETURN_IF_NO_MEMORY(*out_cpus);
     for (uint32_t cpu = 0; cpu < MOST_CPUS; cpu++) {
-        if (CPU_ISSET_S(cpu, bytes, set)) {
-            cpus[(*out_count)++] = cpu;
+        if (CPU_ISSET_S(cpu, sizeof set, set)) {
+            (*out_cpus)[(*out_count)++] = cpu;
         }
     }
-    *out_cpus = cpus;
     return WEFT_OK;
 }
 
@@ -73,23 +70,19 @@ weft_status_t wefti_binding_choose(uint32_t index, uint32_t count, wefti_bind_t 
 
 weft_status_t wefti_pin_thread(const uint32_t *cpus, uint32_t cpu_count)
 {
-    size_t bytes = CPU_ALLOC_SIZE(MOST_CPUS);
-    cpu_set_t *set = wefti_alloc(NULL, bytes);
-    weft_status_t status = set != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
-    for (uint32_t i = 0; i < cpu_count && status >= 0; i++) {
+    cpu_set_t set[MOST_CPUS / CPU_SETSIZE];
+    CPU_ZERO_S(sizeof set, set);
+    for (uint32_t i = 0; i < cpu_count; i++) {
         if (cpus[i] >= CPU_SETSIZE && cpus[i] >= (uint32_t)sysconf(_SC_NPROCESSORS_CONF)) {
-            status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                                 "cpu %u: no such processor on this machine", cpus[i]);
-        } else {
-            CPU_SET_S(cpus[i], bytes, set);
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "cpu %u: no such processor on this machine", cpus[i]);
         }
+        CPU_SET_S(cpus[i], sizeof set, set);
     }
-    if (status >= 0 && sched_setaffinity(0, bytes, set) != 0) {
-        status = wefti_error(WEFT_ERR_SYSTEM, "sched_setaffinity failed for a set of %u processors",
+    return sched_setaffinity(0, sizeof set, set) == 0
+               ? WEFT_OK
+               : wefti_error(WEFT_ERR_SYSTEM, "sched_setaffinity failed for a set of %u processors",
                              cpu_count);
-    }
-    wefti_free(NULL, set);
-    return status;
 }
 
 weft_status_t wefti_binding_apply(uint32_t index, uint32_t count, wefti_bind_t bind)
@@ -108,19 +101,14 @@ weft_status_t wefti_binding_apply(uint32_t index, uint32_t count, wefti_bind_t b
     return status;
 }
 
-/* Are all of cpus in the list, which is growing, too? */
+/* Are all of cpus in the list? Both are growing. */
 static bool all_within(const uint32_t *cpus, uint32_t count, const uint32_t *list, uint32_t length)
 {
-    uint32_t at = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        while (at < length && list[at] < cpus[i]) {
-            at++;
-        }
-        if (at == length || list[at] != cpus[i]) {
-            return false;
-        }
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < length && found < count; i++) {
+        found += list[i] == cpus[found];
     }
-    return count > 0;
+    return found == count;
 }
 
 int wefti_binding_node(const char *root)

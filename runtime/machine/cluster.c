@@ -2,6 +2,7 @@
 /* Hosts, ranks and links put together, and what follows from them. */
 #include "runtime/machine/cluster.h"
 
+#include <endian.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -45,9 +46,7 @@ weft_status_t wefti_cluster_add_host(wefti_cluster_t *cluster, const char *name,
     wefti_topo_host_t *hosts =
         grown(&cluster->arena, cluster->hosts, cluster->host_count, sizeof *hosts);
     char *copy = wefti_arena_strdup(&cluster->arena, name);
-    if (hosts == NULL || copy == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(hosts && copy);
     cluster->hosts = hosts;
     cluster->hosts[cluster->host_count++] =
         (wefti_topo_host_t){.name = copy, .hardware = hardware != NULL ? hardware : &unknown};
@@ -59,9 +58,7 @@ weft_status_t wefti_cluster_set_ranks(wefti_cluster_t *cluster, const uint32_t *
 {
     wefti_topo_rank_t *ranks = wefti_arena_array(&cluster->arena, rank_count, sizeof *ranks);
     uint32_t *lists = wefti_arena_array(&cluster->arena, rank_count, sizeof *lists);
-    if (ranks == NULL || lists == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(ranks && lists);
     for (uint32_t h = 0; h < cluster->host_count; h++) {
         cluster->hosts[h].rank_count = 0;
     }
@@ -91,17 +88,17 @@ weft_status_t wefti_cluster_set_ranks(wefti_cluster_t *cluster, const uint32_t *
 weft_status_t wefti_cluster_spread(wefti_cluster_t *cluster, uint32_t rank_count)
 {
     uint64_t weight = 0, before = 0;
-    uint32_t *host_of = wefti_alloc(NULL, (rank_count + 1ul) * sizeof *host_of);
-    weft_status_t status = host_of != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     if (cluster->host_count == 0) {
-        status =
-            wefti_error(WEFT_ERR_INVALID_ARGUMENT, "no hosts for a world of %u ranks", rank_count);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "no hosts for a world of %u ranks",
+                           rank_count);
     }
+    uint32_t *host_of = wefti_alloc(NULL, (rank_count + 1ul) * sizeof *host_of);
+    WEFT_RETURN_IF_NO_MEMORY(host_of);
     for (uint32_t h = 0; h < cluster->host_count; h++) {
         uint32_t cores = cluster->hosts[h].hardware->core_count;
         weight += cores > 0 ? cores : 1;
     }
-    for (uint32_t h = 0; h < cluster->host_count && status >= 0; h++) {
+    for (uint32_t h = 0; h < cluster->host_count; h++) {
         uint32_t cores = cluster->hosts[h].hardware->core_count;
         uint64_t first = before * rank_count / weight;
         before += cores > 0 ? cores : 1;
@@ -109,9 +106,7 @@ weft_status_t wefti_cluster_spread(wefti_cluster_t *cluster, uint32_t rank_count
             host_of[r] = h;
         }
     }
-    if (status >= 0) {
-        status = wefti_cluster_set_ranks(cluster, host_of, rank_count);
-    }
+    weft_status_t status = wefti_cluster_set_ranks(cluster, host_of, rank_count);
     wefti_free(NULL, host_of);
     return status;
 }
@@ -170,44 +165,32 @@ wefti_topo_link_t wefti_cluster_slowest_link(const wefti_cluster_t *cluster)
                 continue;
             }
             wefti_topo_link_t link = wefti_cluster_link(cluster, a, b);
-            bool slower = slowest.bits_per_s == 0 ||
-                          (link.bits_per_s > 0 && link.bits_per_s < slowest.bits_per_s);
-            double latency_ns =
+            if (slowest.bits_per_s == 0 ||
+                (link.bits_per_s > 0 && link.bits_per_s < slowest.bits_per_s)) {
+                slowest.bits_per_s = link.bits_per_s;
+            }
+            slowest.latency_ns =
                 link.latency_ns > slowest.latency_ns ? link.latency_ns : slowest.latency_ns;
-            uint32_t rails =
+            slowest.rails =
                 slowest.rails == 0 || link.rails < slowest.rails ? link.rails : slowest.rails;
-            slowest.bits_per_s = slower ? link.bits_per_s : slowest.bits_per_s;
-            slowest.latency_ns = latency_ns;
-            slowest.rails = rails;
         }
     }
     return slowest;
 }
 
-static void add_number(wefti_hasher_t *hasher, uint64_t number)
-{
-    uint8_t bytes[8];
-    for (uint32_t i = 0; i < 8; i++) {
-        bytes[i] = (uint8_t)(number >> 8 * i);
-    }
-    wefti_hasher_add(hasher, bytes, sizeof bytes);
-}
-
 weft_status_t wefti_cluster_placement_digest(const wefti_cluster_t *cluster,
                                              wefti_digest_t *out_digest)
 {
-    wefti_hasher_t *hasher;
-    weft_status_t status = wefti_hasher_create(&hasher);
-    if (status < 0) {
-        return status;
-    }
-    add_number(hasher, cluster->rank_count);
+    uint64_t *numbers = wefti_alloc(NULL, (cluster->rank_count + 1ul) * sizeof *numbers);
+    WEFT_RETURN_IF_NO_MEMORY(numbers);
+    numbers[0] = htole64(cluster->rank_count);
     for (uint32_t r = 0; r < cluster->rank_count; r++) {
-        const wefti_topo_host_t *host = &cluster->hosts[cluster->ranks[r].host];
-        add_number(hasher, host->ranks[0]); /* hosts are known by their lowest rank */
+        /* hosts are known by their lowest rank */
+        numbers[r + 1] = htole64(cluster->hosts[cluster->ranks[r].host].ranks[0]);
     }
-    wefti_hasher_finish(hasher, out_digest);
-    wefti_hasher_destroy(hasher);
+    weft_status_t status =
+        wefti_digest_of(numbers, (cluster->rank_count + 1ul) * sizeof *numbers, out_digest);
+    wefti_free(NULL, numbers);
     return status;
 }
 

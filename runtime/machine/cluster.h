@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A cluster as data: hosts and what is in them, which ranks run where, links between hosts. Read
- * from a file (README.md beside this one), filled by discovery (hwloc.c), or
- * gathered from all ranks when a world is made. Nothing here looks at the machine it runs on.
+ * A cluster as data: hosts and their hardware, the placement of ranks, links between hosts. It is
+ * read from a file (README.md), discovered (hwloc.c), or gathered from all ranks of a world.
  */
 #ifndef WEFT_RUNTIME_MACHINE_CLUSTER_H
 #define WEFT_RUNTIME_MACHINE_CLUSTER_H
@@ -83,7 +82,7 @@ typedef struct wefti_topo_rank {
 typedef struct wefti_topo_link {
     uint32_t hosts[2];   /* WEFTI_TOPO_NONE twice: all that are not said */
     uint64_t bits_per_s; /* 0: nobody knows */
-    double latency_ns;   /* one way; 0: nobody knows */
+    uint64_t latency_ns; /* one way; 0: nobody knows */
     uint32_t rails;      /* interfaces of a host that work side by side; at least 1 */
 } wefti_topo_link_t;
 
@@ -96,11 +95,11 @@ typedef struct wefti_cluster {
     wefti_topo_link_t *links;
 } wefti_cluster_t;
 
-/* An empty one; nothing of it is allocated yet. */
+/* Allocates nothing yet. */
 void wefti_cluster_init(wefti_cluster_t *cluster, const weft_allocator_t *allocator);
 void wefti_cluster_deinit(wefti_cluster_t *cluster);
 
-/* Reads a host's hardware from another file that the cluster's names ("hwloc"); into arena. */
+/* Reads and checks a host's hardware from another file that the cluster's names ("hwloc"). */
 typedef weft_status_t (*wefti_hardware_file_fn)(const char *path, wefti_arena_t *arena,
                                                 wefti_hardware_t *out);
 /* cluster_read.c. WEFT_ERR_FORMAT names the place. read_file NULL: files that name others are
@@ -116,23 +115,22 @@ void wefti_cluster_write(const wefti_cluster_t *cluster, wefti_json_t *json);
 /* Adds a host without ranks; hardware is borrowed by the arena's life, name is copied. */
 weft_status_t wefti_cluster_add_host(wefti_cluster_t *cluster, const char *name,
                                      const wefti_hardware_t *hardware);
-/* Says on which host each rank is, in place of what was said; hosts' lists follow. */
+/* Places ranks on hosts, in place of any earlier placement. */
 weft_status_t wefti_cluster_set_ranks(wefti_cluster_t *cluster, const uint32_t *host_of,
                                       uint32_t rank_count);
-/* Says it by itself: consecutive ranks on each host, as many as cores allow, evenly. */
+/* The same with consecutive ranks on each host, in proportion to its cores. */
 weft_status_t wefti_cluster_spread(wefti_cluster_t *cluster, uint32_t rank_count);
-/* Indices within range, no processor twice, every rank on one host. For what comes from outside. */
+/* Are indices within range, and processors on one core each? For hardware from outside. */
 weft_status_t wefti_hardware_check(const wefti_hardware_t *hardware);
 
-/* What is between two hosts: as said, else by their network interfaces. */
+/* Between two hosts: from the description, else from their network interfaces. */
 wefti_topo_link_t wefti_cluster_link(const wefti_cluster_t *cluster, uint32_t a, uint32_t b);
 /* The slowest of all pairs of hosts that have ranks, for one number. rails 0: one host only. */
 wefti_topo_link_t wefti_cluster_slowest_link(const wefti_cluster_t *cluster);
 
-/* Of everything but names of hosts and processors' models. */
+/* cluster_write.c: of everything but names of hosts and models of processors. */
 weft_status_t wefti_cluster_digest(const wefti_cluster_t *cluster, wefti_digest_t *out_digest);
-/* Of which ranks share a host, however hosts are numbered: what a plan was made for is compared by
- * it. */
+/* Of which ranks share a host, however hosts are numbered: plans record it. */
 weft_status_t wefti_cluster_placement_digest(const wefti_cluster_t *cluster,
                                              wefti_digest_t *out_digest);
 /* "2 hosts, 4 + 4 ranks", "1 host, 8 ranks", "4 hosts x 8 ranks, round-robin"; returns buffer. */
@@ -164,11 +162,10 @@ static inline uint32_t wefti_topo_count(uint32_t count, uint32_t index)
 uint32_t wefti_hardware_core_of(const wefti_hardware_t *hardware, uint32_t cpu);
 /* Bits per second of the fastest network interface that has a link. */
 uint64_t wefti_hardware_fastest(const wefti_hardware_t *hardware);
-/* "0-3,8" as growing numbers below limit; in arena. *out_count 0 and an error when it is no list.
- */
+/* "0-3,8" as growing numbers below limit, in arena. */
 weft_status_t wefti_cpulist_parse(const char *text, uint32_t limit, wefti_arena_t *arena,
                                   uint32_t **out_cpus, uint32_t *out_count);
-/* The other way round; cut to the buffer, which is returned. */
+/* The list as text, which ends in ".." if buffer is too small; returns buffer. */
 const char *wefti_cpulist_format(const uint32_t *cpus, uint32_t count, char *buffer, size_t bytes);
 
 #endif

@@ -16,8 +16,7 @@ typedef struct reader {
     wefti_cluster_t *cluster;
     const char *base;
     wefti_hardware_file_fn read_file;
-    const wefti_json_node_t **nodes; /* [host] */
-    uint32_t *host_of;               /* [rank] */
+    uint32_t *host_of; /* [rank] */
     uint32_t rank_count;
     uint64_t core_count;
 } reader_t;
@@ -80,8 +79,7 @@ static weft_status_t read_file(const reader_t *reader, const wefti_json_node_t *
         path = wefti_arena_printf(arena, "%s/%s", reader->base, file->string);
         WEFT_RETURN_IF_NO_MEMORY(path);
     }
-    WEFT_RETURN_IF_ERROR(reader->read_file(path, arena, out));
-    return wefti_hardware_check(out);
+    return reader->read_file(path, arena, out);
 }
 
 /* The host so far that has the name, or WEFTI_TOPO_NONE. */
@@ -142,16 +140,15 @@ static weft_status_t add_host(reader_t *reader, const wefti_json_node_t *node)
         return wefti_error(WEFT_ERR_FORMAT, "host %u: key 'name': expected 1 to 63 characters",
                            index);
     }
-    reader->nodes[index] = node;
     return wefti_cluster_add_host(reader->cluster, text, hardware);
 }
 
 /* Who runs where. Hosts without ranks are good as long as no host has any. */
-static weft_status_t read_placement(reader_t *reader)
+static weft_status_t read_placement(reader_t *reader, const wefti_json_node_t *hosts)
 {
-    uint32_t without = WEFTI_TOPO_NONE;
-    for (uint32_t h = 0; h < reader->cluster->host_count; h++) {
-        const wefti_json_node_t *node = reader->nodes[h];
+    uint32_t h = 0, without = WEFTI_TOPO_NONE;
+    const wefti_json_node_t *node = wefti_json_first(reader->tree, hosts);
+    for (; node != NULL; node = wefti_json_after(reader->tree, node), h++) {
         const wefti_json_node_t *ranks =
             node->kind == WEFTI_JSON_OBJECT ? wefti_json_get(reader->tree, node, "ranks") : node;
         if (ranks != NULL) {
@@ -174,38 +171,39 @@ static weft_status_t read_placement(reader_t *reader)
 }
 
 /* The first entry of a list with one for each of the host's ranks; *out NULL: there is no list. */
-static weft_status_t find_entries(const reader_t *reader, uint32_t host, const char *key,
+static weft_status_t find_entries(const reader_t *reader, const wefti_json_node_t *node,
+                                  const wefti_topo_host_t *host, const char *key,
                                   const wefti_json_node_t **out)
 {
-    uint32_t count = reader->cluster->hosts[host].rank_count;
-    const wefti_json_node_t *list = wefti_json_get(reader->tree, reader->nodes[host], key);
-    if (list != NULL && (list->kind != WEFTI_JSON_ARRAY || list->count != count)) {
+    const wefti_json_node_t *list = wefti_json_get(reader->tree, node, key);
+    if (list != NULL && (list->kind != WEFTI_JSON_ARRAY || list->count != host->rank_count)) {
         return wefti_error(WEFT_ERR_FORMAT,
                            "keys 'binding' and 'rank_cards': expected lists with one entry for "
                            "each of its %u ranks",
-                           count);
+                           host->rank_count);
     }
     *out = list != NULL ? wefti_json_first(reader->tree, list) : NULL;
     return WEFT_OK;
 }
 
-static weft_status_t read_binding(reader_t *reader, uint32_t index)
+static weft_status_t read_binding(reader_t *reader, const wefti_json_node_t *node,
+                                  const wefti_topo_host_t *host)
 {
     const wefti_json_node_t *list, *card;
-    const wefti_topo_host_t *host = &reader->cluster->hosts[index];
-    WEFT_RETURN_IF_ERROR(find_entries(reader, index, "binding", &list));
-    WEFT_RETURN_IF_ERROR(find_entries(reader, index, "rank_cards", &card));
+    wefti_topo_rank_t *ranks = reader->cluster->ranks;
+    WEFT_RETURN_IF_ERROR(find_entries(reader, node, host, "binding", &list));
+    WEFT_RETURN_IF_ERROR(find_entries(reader, node, host, "rank_cards", &card));
     for (uint32_t i = 0; list != NULL; list = wefti_json_after(reader->tree, list), i++) {
-        wefti_topo_rank_t *rank = &reader->cluster->ranks[host->ranks[i]];
+        wefti_topo_rank_t *rank = &ranks[host->ranks[i]];
         WEFT_RETURN_IF_ERROR(wefti_cpulist_parse(
             list->kind == WEFTI_JSON_STRING ? list->string : "?", WEFTI_TOPO_MAX_CPUS,
             &reader->cluster->arena, &rank->cpus, &rank->cpu_count));
     }
     for (uint32_t i = 0; card != NULL; card = wefti_json_after(reader->tree, card), i++) {
+        uint32_t *index = &ranks[host->ranks[i]].card;
         if (card->kind != WEFTI_JSON_NULL &&
-            (!wefti_json_whole(card, WEFTI_TOPO_MAX_DEVICES,
-                               &reader->cluster->ranks[host->ranks[i]].card) ||
-             reader->cluster->ranks[host->ranks[i]].card >= host->hardware->card_count)) {
+            (!wefti_json_whole(card, WEFTI_TOPO_MAX_DEVICES, index) ||
+             *index >= host->hardware->card_count)) {
             return wefti_error(WEFT_ERR_FORMAT, "rank %u: unknown device", host->ranks[i]);
         }
     }
@@ -295,7 +293,6 @@ static weft_status_t read_cluster(reader_t *reader)
     if (name != NULL && name->kind == WEFTI_JSON_STRING) {
         cluster->name = wefti_arena_strdup(&cluster->arena, name->string);
     }
-    reader->nodes = wefti_arena_array(&cluster->arena, hosts->count, sizeof(*reader->nodes));
     reader->host_of =
         wefti_arena_array(&cluster->arena, WEFTI_TOPO_MAX_RANKS, sizeof *reader->host_of);
     WEFT_RETURN_IF_NO_MEMORY(!cluster->arena.failed);
@@ -304,9 +301,10 @@ static weft_status_t read_cluster(reader_t *reader)
     for (; node != NULL; node = wefti_json_after(reader->tree, node)) {
         WEFT_RETURN_IF_ERROR(add_host(reader, node));
     }
-    WEFT_RETURN_IF_ERROR(read_placement(reader));
-    for (uint32_t h = 0; h < cluster->host_count; h++) {
-        weft_status_t status = read_binding(reader, h);
+    WEFT_RETURN_IF_ERROR(read_placement(reader, hosts));
+    node = wefti_json_first(reader->tree, hosts);
+    for (uint32_t h = 0; node != NULL; node = wefti_json_after(reader->tree, node), h++) {
+        weft_status_t status = read_binding(reader, node, &cluster->hosts[h]);
         if (status < 0) {
             return wefti_error_prefix(status, "host %u", h);
         }
@@ -320,12 +318,9 @@ weft_status_t wefti_cluster_decode(const char *text, size_t bytes, const char *b
 {
     wefti_json_tree_t tree;
     wefti_cluster_init(out, allocator);
-    weft_status_t status = wefti_json_parse(text, bytes, allocator, &tree);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(wefti_json_parse(text, bytes, allocator, &tree));
     reader_t reader = {.tree = &tree, .cluster = out, .base = base, .read_file = file};
-    status = read_cluster(&reader);
+    weft_status_t status = read_cluster(&reader);
     wefti_json_tree_deinit(&tree);
     if (status < 0) {
         wefti_cluster_deinit(out);
@@ -340,15 +335,12 @@ weft_status_t wefti_cluster_load(const char *path, wefti_hardware_file_fn file,
     char base[1024] = ".";
     const char *slash = strrchr(path, '/');
     wefti_cluster_init(out, allocator);
-    weft_status_t status = wefti_file_map(path, &mapping);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(wefti_file_map(path, &mapping));
     if (slash != NULL) {
         snprintf(base, sizeof base, "%.*s", (int)(slash - path), path);
     }
-    status = wefti_cluster_decode((const char *)mapping.data, mapping.size_bytes, base, file,
-                                  allocator, out);
+    weft_status_t status = wefti_cluster_decode((const char *)mapping.data, mapping.size_bytes,
+                                                base, file, allocator, out);
     wefti_file_unmap(&mapping);
     return status < 0 ? wefti_error_prefix(status, "%s", path) : status;
 }

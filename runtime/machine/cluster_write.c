@@ -6,10 +6,10 @@
 #include "runtime/machine/fields.h"
 
 const wefti_field_t wefti_link_fields[] = {
-    {"gbit_per_s", WEFTI_FIELD_GBIT, offsetof(wefti_topo_link_t, bits_per_s), 1e6},
-    {"latency_us", WEFTI_FIELD_MICROSECONDS, offsetof(wefti_topo_link_t, latency_ns), 1e9},
-    {"rails", WEFTI_FIELD_COUNT, offsetof(wefti_topo_link_t, rails), 1024},
-    {NULL, WEFTI_FIELD_TEXT, 0, 0},
+    {"gbit_per_s", WEFTI_FIELD_SIZE, offsetof(wefti_topo_link_t, bits_per_s), 1e6, 1e9},
+    {"latency_us", WEFTI_FIELD_SIZE, offsetof(wefti_topo_link_t, latency_ns), 1e9, 1e3},
+    {"rails", WEFTI_FIELD_COUNT, offsetof(wefti_topo_link_t, rails), 1024, 1},
+    {NULL, WEFTI_FIELD_TEXT, 0, 0, 1},
 };
 
 /* The ranks, in short if they follow those of the hosts before; then what they are bound to. */
@@ -18,6 +18,7 @@ static void write_ranks(wefti_json_t *json, const wefti_cluster_t *cluster, uint
 {
     const wefti_topo_host_t *host = &cluster->hosts[index];
     bool bound = false, cards = false, follow = true;
+    char list[WEFTI_CPULIST_BYTES];
     for (uint32_t i = 0; i < host->rank_count; i++) {
         const wefti_topo_rank_t *rank = &cluster->ranks[host->ranks[i]];
         bound = bound || rank->cpu_count > 0;
@@ -33,13 +34,12 @@ static void write_ranks(wefti_json_t *json, const wefti_cluster_t *cluster, uint
         }
         wefti_json_end_array(json);
     }
-    char list[WEFTI_CPULIST_BYTES];
     if (bound) {
         wefti_json_begin_array(json, "binding");
         for (uint32_t i = 0; i < host->rank_count; i++) {
             const wefti_topo_rank_t *rank = &cluster->ranks[host->ranks[i]];
-            wefti_json_string(json, NULL,
-                              wefti_cpulist_format(rank->cpus, rank->cpu_count, list, sizeof list));
+            wefti_cpulist_format(rank->cpus, rank->cpu_count, list, sizeof list);
+            wefti_json_string(json, NULL, list);
         }
         wefti_json_end_array(json);
     }

@@ -64,10 +64,9 @@ static uint32_t rank_on(const pen_t *pen, const wefti_topo_core_t *core, uint32_
     for (uint32_t i = 0; i < pen->host->rank_count; i++) {
         const wefti_topo_rank_t *rank = &pen->cluster->ranks[pen->host->ranks[i]];
         bool here = false;
-        for (uint32_t k = 0; k < rank->cpu_count && !here; k++) {
-            for (uint32_t t = 0; t < core->cpu_count && !here; t++) {
-                here = rank->cpus[k] == pen->hardware->cpus[core->first_cpu + t];
-            }
+        for (uint32_t k = 0; k < rank->cpu_count * core->cpu_count && !here; k++) {
+            here = rank->cpus[k / core->cpu_count] ==
+                   pen->hardware->cpus[core->first_cpu + k % core->cpu_count];
         }
         lowest = here && *out_count == 0 ? pen->host->ranks[i] : lowest;
         *out_count += here;
@@ -136,19 +135,33 @@ static void core_rows(pen_t *pen, uint32_t first, uint32_t end)
     }
 }
 
-/* " for ranks 0, 1" */
-static void users_of(const pen_t *pen, bool card, uint32_t index, char *out, size_t bytes)
+#define LIST_BYTES 160u
+
+/* "ranks 0-1,4"; buffer of LIST_BYTES, returned. */
+static const char *ranks_text(const uint32_t *ranks, uint32_t count, char *buffer)
 {
-    uint32_t list[64] = {0}, count = 0;
-    char text[128];
-    for (uint32_t i = 0; i < pen->host->rank_count && count < 64; i++) {
+    char list[128];
+    snprintf(buffer, LIST_BYTES, "rank%s %s", count == 1 ? "" : "s",
+             wefti_cpulist_format(ranks, count, list, sizeof list));
+    return buffer;
+}
+
+typedef enum trait { HAS_CARD, HAS_NIC, IS_UNBOUND } trait_t;
+
+/* The ranks of the host with that card or interface, or not bound to cores: "" if there are none. */
+static const char *ranks_with(const pen_t *pen, trait_t trait, uint32_t index, char *buffer)
+{
+    uint32_t list[256] = {0}, count = 0;
+    for (uint32_t i = 0; i < pen->host->rank_count && count < 256; i++) {
         const wefti_topo_rank_t *rank = &pen->cluster->ranks[pen->host->ranks[i]];
-        if ((card ? rank->card : rank->nic) == index) {
+        if (trait == HAS_CARD  ? rank->card == index
+            : trait == HAS_NIC ? rank->nic == index
+                               : rank->cpu_count == 0) {
             list[count++] = pen->host->ranks[i];
         }
     }
-    wefti_cpulist_format(list, count, text, sizeof text);
-    snprintf(out, bytes, "%s%s", count == 0 ? "" : count == 1 ? "  rank " : "  ranks ", text);
+    buffer[0] = '\0';
+    return count > 0 ? ranks_text(list, count, buffer) : buffer;
 }
 
 static const char *speed_text(uint64_t bits_per_s, char *buffer, size_t bytes)
@@ -167,8 +180,8 @@ static void draw_device(pen_t *pen, const char *indent, bool card, uint32_t inde
 {
     const wefti_topo_device_t *device =
         card ? &pen->hardware->cards[index] : &pen->hardware->nics[index];
-    char users[160], speed[32], behind[32] = "", rdma[80] = "";
-    users_of(pen, card, index, users, sizeof users);
+    char users[LIST_BYTES], speed[32], behind[32] = "", rdma[80] = "";
+    ranks_with(pen, card ? HAS_CARD : HAS_NIC, index, users);
     if (device->pci_switch != WEFTI_TOPO_NONE) {
         snprintf(behind, sizeof behind, "  switch %u", device->pci_switch);
     }
@@ -176,25 +189,27 @@ static void draw_device(pen_t *pen, const char *indent, bool card, uint32_t inde
         snprintf(rdma, sizeof rdma, " %.40s", device->rdma);
     }
     speed_text(device->bits_per_s, speed, sizeof speed);
-    boxed(pen, "%s%s %.40s  %s%s%.20s%s%s%s%s", indent, card ? "card" : "nic", device->name,
+    boxed(pen, "%s%s %.40s  %s%s%.20s%s%s%s%s%s", indent, card ? "card" : "nic", device->name,
           card ? "" : speed, card ? "" : "  ", device->kind, rdma, behind,
-          device->down ? "  down" : "", users);
+          device->down ? "  down" : "", users[0] != '\0' ? "  " : "", users);
 }
 
-/* Devices next to a NUMA node; or to a socket of several nodes; or to nothing in particular. */
+/* Next to a NUMA node; or to a socket of several nodes; or to nothing in particular. */
+static bool is_at(const wefti_topo_device_t *device, uint32_t socket, uint32_t numa)
+{
+    return device->numa == numa && (numa != WEFTI_TOPO_NONE || device->socket == socket);
+}
+
 static void draw_devices(pen_t *pen, const char *indent, uint32_t socket, uint32_t numa)
 {
-    for (uint32_t card = 0; card < 2; card++) {
-        uint32_t count = card ? pen->hardware->card_count : pen->hardware->nic_count;
-        for (uint32_t i = 0; i < count; i++) {
-            const wefti_topo_device_t *device =
-                card ? &pen->hardware->cards[i] : &pen->hardware->nics[i];
-            bool here = numa != WEFTI_TOPO_NONE
-                            ? device->numa == numa
-                            : device->numa == WEFTI_TOPO_NONE && device->socket == socket;
-            if (here) {
-                draw_device(pen, indent, card != 0, i);
-            }
+    for (uint32_t i = 0; i < pen->hardware->nic_count; i++) {
+        if (is_at(&pen->hardware->nics[i], socket, numa)) {
+            draw_device(pen, indent, false, i);
+        }
+    }
+    for (uint32_t i = 0; i < pen->hardware->card_count; i++) {
+        if (is_at(&pen->hardware->cards[i], socket, numa)) {
+            draw_device(pen, indent, true, i);
         }
     }
 }
@@ -219,103 +234,72 @@ static void draw_caches(pen_t *pen, uint32_t first, uint32_t end)
         while (c + sharing < to && h->cores[c + sharing].l2 == core->l2) {
             sharing++;
         }
-        char name[40], l3[44] = "", of_l2[64] = "";
-        if (core->l2 != WEFTI_TOPO_NONE) {
-            cache_text("L2", h->l2_bytes, name);
-            if (sharing > 1) {
-                snprintf(of_l2, sizeof of_l2, "%s of %u cores", name, sharing);
-            } else {
-                snprintf(of_l2, sizeof of_l2, "%s of each core", name);
-            }
-        }
+        char l3[40] = "", l2[40] = "", users[32] = "each core";
         if (core->l3 != WEFTI_TOPO_NONE) {
-            snprintf(l3, sizeof l3, "%s%s", cache_text("L3", h->l3_bytes, name),
-                     of_l2[0] != '\0' ? ", " : "");
+            cache_text("L3", h->l3_bytes, l3);
         }
-        if (l3[0] != '\0' || of_l2[0] != '\0') {
-            boxed(pen, "    %s%s", l3, of_l2);
+        if (sharing > 1) {
+            snprintf(users, sizeof users, "%u cores", sharing);
+        }
+        if (core->l2 != WEFTI_TOPO_NONE) {
+            boxed(pen, "    %s%s%s of %s", l3, l3[0] != '\0' ? ", " : "",
+                  cache_text("L2", h->l2_bytes, l2), users);
+        } else if (l3[0] != '\0') {
+            boxed(pen, "    %s", l3);
         }
         core_rows(pen, c, to);
     }
 }
 
-static void draw_numa(pen_t *pen, uint32_t numa, uint32_t first, uint32_t end)
-{
-    char size[32];
-    const wefti_topo_numa_t *node = &pen->hardware->numas[numa];
-    bool sized = node->memory_bytes > 0;
-    boxed(pen, "  NUMA node %u%s%s", node->os_index, sized ? ", " : "",
-          sized ? wefti_format_bytes(node->memory_bytes, size) : "");
-    draw_caches(pen, first, end);
-}
-
 static void draw_socket(pen_t *pen, uint32_t first, uint32_t end)
 {
     const wefti_hardware_t *h = pen->hardware;
-    char title[32];
+    char title[32], size[32];
     snprintf(title, sizeof title, " socket %u", h->cores[first].socket);
     rule(pen, title);
     for (uint32_t c = first, to; c < end; c = to) {
+        const wefti_topo_numa_t *node = &h->numas[h->cores[c].numa];
+        bool sized = node->memory_bytes > 0;
         for (to = c + 1; to < end && h->cores[to].numa == h->cores[c].numa; to++) {
         }
-        draw_numa(pen, h->cores[c].numa, c, to);
+        boxed(pen, "  NUMA node %u%s%s", node->os_index, sized ? ", " : "",
+              sized ? wefti_format_bytes(node->memory_bytes, size) : "");
+        draw_caches(pen, c, to);
         draw_devices(pen, "    ", h->cores[first].socket, h->cores[c].numa);
     }
     draw_devices(pen, "  ", h->cores[first].socket, WEFTI_TOPO_NONE);
 }
 
-static void add_count(wefti_text_t *out, uint32_t count, const char *what)
+static void add_count(wefti_text_t *out, const char *before, uint32_t count, const char *what)
 {
-    wefti_text_printf(out, "%u %s%s", count, what, count == 1 ? "" : "s");
+    wefti_text_printf(out, "%s%u %s%s", before, count, what, count == 1 ? "" : "s");
 }
 
 static void host_line(pen_t *pen)
 {
-    char list[128];
+    char ranks[LIST_BYTES];
     const wefti_hardware_t *h = pen->hardware;
     wefti_text_add(pen->out, "host ");
     wefti_text_add_printable(pen->out, pen->host->name);
     if (pen->host->rank_count > 0) {
-        wefti_cpulist_format(pen->host->ranks, pen->host->rank_count, list, sizeof list);
-        wefti_text_printf(pen->out, ": rank%s %s", pen->host->rank_count == 1 ? "" : "s", list);
+        wefti_text_printf(pen->out, ": %s",
+                          ranks_text(pen->host->ranks, pen->host->rank_count, ranks));
+    }
+    if (h->core_count == 0) {
+        wefti_text_add(pen->out, "\n  nothing is known of what it is made of\n");
+        return;
+    }
+    if (h->cpu[0] != '\0') {
+        wefti_text_add(pen->out, "\n  ");
+        wefti_text_add_printable(pen->out, h->cpu);
+    }
+    add_count(pen->out, "\n  ", h->socket_count, "socket");
+    add_count(pen->out, ", ", h->numa_count, "NUMA node");
+    add_count(pen->out, ", ", h->core_count, "core");
+    if (h->cpu_count > h->core_count) {
+        add_count(pen->out, ", ", h->cpu_count, "hardware thread");
     }
     wefti_text_add(pen->out, "\n");
-    if (h->core_count > 0) {
-        wefti_text_add(pen->out, "  ");
-        if (h->cpu[0] != '\0') {
-            wefti_text_add_printable(pen->out, h->cpu);
-            wefti_text_add(pen->out, "\n  ");
-        }
-        add_count(pen->out, h->socket_count, "socket");
-        wefti_text_add(pen->out, ", ");
-        add_count(pen->out, h->numa_count, "NUMA node");
-        wefti_text_add(pen->out, ", ");
-        add_count(pen->out, h->core_count, "core");
-        if (h->cpu_count > h->core_count) {
-            wefti_text_add(pen->out, ", ");
-            add_count(pen->out, h->cpu_count, "hardware thread");
-        }
-        wefti_text_add(pen->out, "\n");
-    } else {
-        wefti_text_add(pen->out, "  nothing is known of what it is made of\n");
-    }
-}
-
-/* Bound ranks are on the cores; what is left is said. */
-static void say_unbound(pen_t *pen)
-{
-    uint32_t list[256] = {0}, count = 0;
-    char text[128];
-    for (uint32_t i = 0; i < pen->host->rank_count && count < 256; i++) {
-        if (pen->cluster->ranks[pen->host->ranks[i]].cpu_count == 0) {
-            list[count++] = pen->host->ranks[i];
-        }
-    }
-    if (count > 0 && pen->hardware->core_count > 0) {
-        wefti_cpulist_format(list, count, text, sizeof text);
-        wefti_text_printf(pen->out, "  not bound to cores: rank%s %s\n", count == 1 ? "" : "s",
-                          text);
-    }
 }
 
 static void draw_host(pen_t *pen)
@@ -329,10 +313,11 @@ static void draw_host(pen_t *pen)
         draw_socket(pen, c, to);
     }
     bool loose = false;
-    for (uint32_t i = 0; i < h->nic_count + h->card_count; i++) {
-        const wefti_topo_device_t *device =
-            i < h->nic_count ? &h->nics[i] : &h->cards[i - h->nic_count];
-        loose = loose || (device->numa == WEFTI_TOPO_NONE && device->socket == WEFTI_TOPO_NONE);
+    for (uint32_t i = 0; i < h->nic_count; i++) {
+        loose = loose || is_at(&h->nics[i], WEFTI_TOPO_NONE, WEFTI_TOPO_NONE);
+    }
+    for (uint32_t i = 0; i < h->card_count; i++) {
+        loose = loose || is_at(&h->cards[i], WEFTI_TOPO_NONE, WEFTI_TOPO_NONE);
     }
     if (loose) {
         rule(pen, h->socket_count > 1 ? " not next to one socket" : " devices");
@@ -341,7 +326,10 @@ static void draw_host(pen_t *pen)
     if (h->core_count > 0 || loose) {
         rule(pen, "");
     }
-    say_unbound(pen);
+    char unbound[LIST_BYTES];
+    if (h->core_count > 0 && ranks_with(pen, IS_UNBOUND, 0, unbound)[0] != '\0') {
+        wefti_text_printf(pen->out, "  not bound to cores: %s\n", unbound);
+    }
 }
 
 /* As the host before: the same hardware, and ranks at the same places. */

@@ -14,7 +14,6 @@ typedef struct class
 {
     wefti_topo_path_t path;
     uint32_t a, b; /* the first of them */
-    uint32_t hosts[2];
     uint64_t count;
 } class_t;
 
@@ -41,14 +40,6 @@ static const wefti_topo_device_t *nic_of(const wefti_cluster_t *cluster, uint32_
     return it->nic != WEFTI_TOPO_NONE ? &cluster->hosts[it->host].hardware->nics[it->nic] : NULL;
 }
 
-static size_t add_speed(char *text, size_t bytes, size_t used, uint64_t bits_per_s)
-{
-    return used >= bytes || bits_per_s == 0
-               ? used
-               : used + (size_t)snprintf(text + used, bytes - used, ", %g Gbit/s",
-                                         (double)bits_per_s * 1e-9);
-}
-
 void wefti_topo_path(const wefti_cluster_t *cluster, uint32_t a, uint32_t b, wefti_topo_path_t *out)
 {
     const wefti_topo_rank_t *x = &cluster->ranks[a], *y = &cluster->ranks[b];
@@ -62,25 +53,24 @@ void wefti_topo_path(const wefti_cluster_t *cluster, uint32_t a, uint32_t b, wef
     const wefti_topo_device_t *from = nic_of(cluster, a), *to = nic_of(cluster, b);
     wefti_topo_link_t link = wefti_cluster_link(cluster, x->host, y->host);
     bool rdma = from != NULL && to != NULL && from->rdma[0] != '\0' && to->rdma[0] != '\0';
-    snprintf(out->transport, sizeof out->transport, "%s", rdma ? "verbs" : "tcp");
-    size_t used = (size_t)snprintf(out->path, sizeof out->path, "%.24s - %.24s",
-                                   from != NULL ? from->name : "?", to != NULL ? to->name : "?");
-    uint64_t speed = link.bits_per_s / link.rails;
-    used = add_speed(out->path, sizeof out->path, used, speed);
-    if (link.rails > 1 && used < sizeof out->path) {
-        snprintf(out->path + used, sizeof out->path - used, ", 1 of %u rails", link.rails);
+    char speed[32] = "", rails[32] = "";
+    if (link.bits_per_s / link.rails > 0) {
+        snprintf(speed, sizeof speed, ", %g Gbit/s", (double)(link.bits_per_s / link.rails) * 1e-9);
     }
-    snprintf(out->why, sizeof out->why, "%s%s",
+    if (link.rails > 1) {
+        snprintf(rails, sizeof rails, ", 1 of %u rails", link.rails);
+    }
+    snprintf(out->transport, sizeof out->transport, "%s", rdma ? "verbs" : "tcp");
+    snprintf(out->path, sizeof out->path, "%.24s - %.24s%s%s", from != NULL ? from->name : "?",
+             to != NULL ? to->name : "?", speed, rails);
+    const char *place = wefti_place_nic_why(cluster, a);
+    bool placed = place[0] != '\0';
+    snprintf(out->why, sizeof out->why, "%s%s%.24s%s%s",
              rdma                           ? "two hosts with RDMA at both ends"
              : from == NULL || to == NULL   ? "two hosts of which no interface is known"
              : from->rdma[0] != to->rdma[0] ? "two hosts, RDMA at one end only"
                                             : "two hosts without RDMA",
-             "");
-    const char *place = wefti_place_nic_why(cluster, a);
-    if (place[0] != '\0') {
-        used = strlen(out->why);
-        snprintf(out->why + used, sizeof out->why - used, "; %.24s: %s", from->name, place);
-    }
+             placed ? "; " : "", placed ? from->name : "", placed ? ": " : "", place);
 }
 
 typedef struct table {
@@ -92,39 +82,37 @@ typedef struct table {
     bool single; /* every pair on its own */
 } table_t;
 
-static void look(const table_t *table, uint32_t a, uint32_t b, wefti_topo_path_t *out)
+/* Pairs of the same hosts (of more than a few: of one, or of two), by the same transport along the
+ * same path. */
+static bool is_of_class(const table_t *table, const class_t *class, uint32_t a, uint32_t b,
+                        const wefti_topo_path_t *path)
 {
-    if (table->path != NULL) {
-        table->path(table->user, a, b, out);
-    } else {
-        wefti_topo_path(table->cluster, a, b, out);
-    }
+    const wefti_topo_rank_t *ranks = table->cluster->ranks;
+    uint32_t from = ranks[a].host, to = ranks[b].host, x = ranks[class->a].host,
+             y = ranks[class->b].host;
+    return (x == y) == (from == to) &&
+           (table->cluster->host_count > 4 || (x == from && y == to) || (x == to && y == from)) &&
+           strcmp(class->path.transport, path->transport) == 0 &&
+           strcmp(class->path.path, path->path) == 0 &&
+           /* real ones name addresses, which differ for every pair */
+           (table->path != NULL || strcmp(class->path.why, path->why) == 0);
 }
 
-/* Pairs of the same hosts, by the same transport along the same path. */
 static void add_pair(table_t *table, uint32_t a, uint32_t b)
 {
     wefti_topo_path_t path;
-    uint32_t from = table->cluster->ranks[a].host, to = table->cluster->ranks[b].host;
-    look(table, a, b, &path);
+    wefti_topo_path(table->cluster, a, b, &path);
+    if (table->path != NULL) {
+        table->path(table->user, a, b, &path);
+    }
     for (uint32_t i = 0; i < table->count && !table->single; i++) {
-        class_t *class = &table->classes[i];
-        bool same_hosts = (class->hosts[0] == from && class->hosts[1] == to) ||
-                          (class->hosts[0] == to && class->hosts[1] == from);
-        bool last = i + 1 == MOST_CLASSES;
-        if (last || ((same_hosts || table->cluster->host_count > 4) &&
-                     (class->hosts[0] == class->hosts[1]) == (from == to) &&
-                     strcmp(class->path.transport, path.transport) == 0 &&
-                     strcmp(class->path.path, path.path) == 0 &&
-                     /* real ones name addresses, which differ for every pair */
-                     (table->path != NULL || strcmp(class->path.why, path.why) == 0))) {
-            class->count++;
+        if (i + 1 == MOST_CLASSES || is_of_class(table, &table->classes[i], a, b, &path)) {
+            table->classes[i].count++;
             return;
         }
     }
     if (table->count < MOST_CLASSES) {
-        table->classes[table->count++] =
-            (class_t){.path = path, .a = a, .b = b, .hosts = {from, to}, .count = 1};
+        table->classes[table->count++] = (class_t){.path = path, .a = a, .b = b, .count = 1};
     }
 }
 
@@ -140,16 +128,12 @@ static void fill(table_t *table)
     }
 }
 
-/* why begins where the path ends, or on a line of its own, broken between words. */
-static void add_wrapped(wefti_text_t *out, const char *why, uint32_t column, uint32_t indent,
-                        uint32_t width)
+/* A text that begins in column indent, broken between words. */
+static void add_wrapped(wefti_text_t *out, const char *text, uint32_t indent, uint32_t width)
 {
-    if (why[0] == '\0') {
-        wefti_text_add(out, "\n");
-        return;
-    }
-    while (*why != '\0') {
-        size_t length = strcspn(why, " ");
+    uint32_t column = indent;
+    while (*text != '\0') {
+        size_t length = strcspn(text, " ");
         if (column > indent && column + 1 + length > width) {
             wefti_text_printf(out, "\n%*s", (int)indent, "");
             column = indent;
@@ -158,11 +142,11 @@ static void add_wrapped(wefti_text_t *out, const char *why, uint32_t column, uin
             column += column > indent;
         }
         char word[200];
-        snprintf(word, sizeof word, "%.*s", (int)length, why);
+        snprintf(word, sizeof word, "%.*s", (int)length, text);
         wefti_text_add_printable(out, word);
         column += (uint32_t)length;
-        why += length;
-        why += strspn(why, " ");
+        text += length;
+        text += strspn(text, " ");
     }
     wefti_text_add(out, "\n");
 }
@@ -170,20 +154,15 @@ static void add_wrapped(wefti_text_t *out, const char *why, uint32_t column, uin
 static void draw_class(const table_t *table, const class_t *class, uint32_t width,
                        wefti_text_t *out)
 {
-    char pair[64];
-    uint32_t indent = table->single ? 19 : 29;
-    if (table->single) {
-        snprintf(pair, sizeof pair, "%4u - %-4u", class->a, class->b);
-    } else {
-        snprintf(pair, sizeof pair, "%8llu  %4u - %-4u", (unsigned long long)class->count, class->a,
-                 class->b);
-    }
-    wefti_text_printf(out, "%s %-6s ", pair, class->path.transport);
     char text[320];
+    if (!table->single) {
+        wefti_text_printf(out, "%8llu  ", (unsigned long long)class->count);
+    }
+    wefti_text_printf(out, "%4u - %-4u %-6s ", class->a, class->b, class->path.transport);
     snprintf(text, sizeof text, "%s%s%s", class->path.path,
              class->path.path[0] != '\0' && class->path.why[0] != '\0' ? ": " : "",
              class->path.why);
-    add_wrapped(out, text, indent, indent, width);
+    add_wrapped(out, text, table->single ? 19 : 29, width);
 }
 
 void wefti_cluster_draw_pairs(const wefti_cluster_t *cluster, wefti_topo_path_fn path, void *user,

@@ -16,19 +16,14 @@ bool wefti_json_whole(const wefti_json_node_t *node, uint32_t most, uint32_t *ou
     return true;
 }
 
-static weft_status_t read_number(const wefti_json_node_t *node, const wefti_field_t *field,
-                                 void *to)
+static weft_status_t read_size(const wefti_json_node_t *node, const wefti_field_t *field,
+                               uint64_t *out)
 {
     if (node->kind != WEFTI_JSON_NUMBER || !(node->number >= 0) || node->number > field->most) {
         return wefti_error(WEFT_ERR_FORMAT, "key '%s': expected a number from 0 to %g", field->key,
                            field->most);
     }
-    if (field->kind == WEFTI_FIELD_MICROSECONDS) {
-        *(double *)to = node->number * 1e3;
-    } else {
-        *(uint64_t *)to = field->kind == WEFTI_FIELD_GBIT ? (uint64_t)llround(node->number * 1e9)
-                                                          : (uint64_t)node->number;
-    }
+    *out = (uint64_t)llround(node->number * field->unit);
     return WEFT_OK;
 }
 
@@ -59,7 +54,7 @@ static weft_status_t read_field(const wefti_json_node_t *node, const wefti_field
         *(bool *)to = node->kind == WEFTI_JSON_BOOL && node->number != 0;
         return WEFT_OK;
     default:
-        return read_number(node, field, to);
+        return read_size(node, field, to);
     }
 }
 
@@ -75,13 +70,6 @@ weft_status_t wefti_fields_read(const wefti_json_tree_t *tree, const wefti_json_
     return WEFT_OK;
 }
 
-static void write_double(wefti_json_t *json, const char *key, double value)
-{
-    if (value > 0) {
-        wefti_json_double(json, key, value);
-    }
-}
-
 static void write_field(wefti_json_t *json, const wefti_field_t *field, const void *from)
 {
     const char *key = field->key;
@@ -92,12 +80,8 @@ static void write_field(wefti_json_t *json, const wefti_field_t *field, const vo
         wefti_json_int(json, key, *(const uint32_t *)from);
     } else if (field->kind == WEFTI_FIELD_FLAG && *(const bool *)from) {
         wefti_json_bool(json, key, true);
-    } else if (field->kind == WEFTI_FIELD_BYTES && *(const uint64_t *)from > 0) {
-        wefti_json_int(json, key, (int64_t) * (const uint64_t *)from);
-    } else if (field->kind == WEFTI_FIELD_GBIT) {
-        write_double(json, key, (double)*(const uint64_t *)from * 1e-9);
-    } else if (field->kind == WEFTI_FIELD_MICROSECONDS) {
-        write_double(json, key, *(const double *)from * 1e-3);
+    } else if (field->kind == WEFTI_FIELD_SIZE && *(const uint64_t *)from > 0) {
+        wefti_json_double(json, key, (double)*(const uint64_t *)from / field->unit);
     }
 }
 

@@ -7,13 +7,11 @@
 #include "runtime/machine/cluster.h"
 
 typedef enum wefti_field_kind {
-    WEFTI_FIELD_TEXT,         /* const char *, at most 127 characters; "" is not written */
-    WEFTI_FIELD_COUNT,        /* uint32_t */
-    WEFTI_FIELD_INDEX,        /* uint32_t; WEFTI_TOPO_NONE is not written */
-    WEFTI_FIELD_FLAG,         /* bool; false is not written */
-    WEFTI_FIELD_BYTES,        /* uint64_t; 0 is not written */
-    WEFTI_FIELD_GBIT,         /* uint64_t, bits; 0 is not written */
-    WEFTI_FIELD_MICROSECONDS, /* double, nanoseconds; 0 is not written */
+    WEFTI_FIELD_TEXT,  /* const char *, at most 127 characters; "" is not written */
+    WEFTI_FIELD_COUNT, /* uint32_t */
+    WEFTI_FIELD_INDEX, /* uint32_t; WEFTI_TOPO_NONE is not written */
+    WEFTI_FIELD_FLAG,  /* bool; false is not written */
+    WEFTI_FIELD_SIZE,  /* uint64_t; 0 is not written */
 } wefti_field_kind_t;
 
 typedef struct wefti_field {
@@ -21,6 +19,7 @@ typedef struct wefti_field {
     wefti_field_kind_t kind;
     size_t offset;
     double most; /* of a number */
+    double unit; /* of a size: how many of the field's units the number in JSON is in */
 } wefti_field_t;
 
 /* Fields whose key is missing or null keep their value. Texts are copied to arena. */

@@ -22,27 +22,6 @@ static uint32_t part_of(uint32_t core, uint32_t count, uint32_t cores)
     return count == 0 ? WEFTI_TOPO_NONE : (uint32_t)((uint64_t)core * count / cores);
 }
 
-static uint32_t cpu_of(const wefti_regular_t *shape, uint32_t core, uint32_t thread)
-{
-    return shape->adjacent ? core * shape->threads + thread : thread * shape->cores + core;
-}
-
-/* Of the cores' sockets: the only one of each node, if there is one. */
-static void find_sockets(const wefti_hardware_t *hardware)
-{
-    for (uint32_t n = 0; n < hardware->numa_count; n++) {
-        uint32_t socket = WEFTI_TOPO_NONE, seen = 0;
-        for (uint32_t c = 0; c < hardware->core_count; c++) {
-            if (hardware->cores[c].numa == n &&
-                (seen == 0 || hardware->cores[c].socket != socket)) {
-                socket = hardware->cores[c].socket;
-                seen++;
-            }
-        }
-        hardware->numas[n].socket = seen == 1 ? socket : WEFTI_TOPO_NONE;
-    }
-}
-
 weft_status_t wefti_hardware_make(const wefti_regular_t *shape, wefti_arena_t *arena,
                                   wefti_hardware_t *out)
 {
@@ -62,21 +41,23 @@ weft_status_t wefti_hardware_make(const wefti_regular_t *shape, wefti_arena_t *a
     out->cores = wefti_arena_array(arena, shape->cores, sizeof *out->cores);
     out->cpus = wefti_arena_array(arena, out->cpu_count, sizeof *out->cpus);
     WEFT_RETURN_IF_NO_MEMORY(out->numas && out->cores && out->cpus);
-    for (uint32_t n = 0; n < shape->numas; n++) {
-        out->numas[n].os_index = n;
-    }
     for (uint32_t c = 0; c < shape->cores; c++) {
-        out->cores[c] = (wefti_topo_core_t){part_of(c, shape->sockets, shape->cores),
-                                            part_of(c, shape->numas, shape->cores),
-                                            part_of(c, shape->l2s, shape->cores),
-                                            part_of(c, shape->l3s, shape->cores),
-                                            c * shape->threads,
-                                            shape->threads};
+        wefti_topo_core_t *core = &out->cores[c];
+        *core = (wefti_topo_core_t){.socket = part_of(c, shape->sockets, shape->cores),
+                                    .numa = part_of(c, shape->numas, shape->cores),
+                                    .l2 = part_of(c, shape->l2s, shape->cores),
+                                    .l3 = part_of(c, shape->l3s, shape->cores),
+                                    .first_cpu = c * shape->threads,
+                                    .cpu_count = shape->threads};
         for (uint32_t t = 0; t < shape->threads; t++) {
-            out->cpus[c * shape->threads + t] = cpu_of(shape, c, t);
+            out->cpus[c * shape->threads + t] =
+                shape->adjacent ? c * shape->threads + t : t * shape->cores + c;
         }
+        wefti_topo_numa_t *numa = &out->numas[core->numa];
+        bool begins = c == 0 || core[-1].numa != core->numa;
+        numa->os_index = core->numa;
+        numa->socket = begins || numa->socket == core->socket ? core->socket : WEFTI_TOPO_NONE;
     }
-    find_sockets(out);
     return WEFT_OK;
 }
 
@@ -151,18 +132,19 @@ static weft_status_t check_cores(const wefti_hardware_t *h)
                : wefti_error(WEFT_ERR_FORMAT, "%u cpus are on no core", h->cpu_count - next);
 }
 
-/* Each processor is on one core; a bit for each. */
+/* Each processor is on one core. */
 static weft_status_t check_cpus(const wefti_hardware_t *h)
 {
-    uint8_t *seen = wefti_alloc(NULL, WEFTI_TOPO_MAX_CPUS / 8);
-    weft_status_t status = seen != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    weft_status_t status = WEFT_OK;
+    bool *seen = wefti_alloc(NULL, WEFTI_TOPO_MAX_CPUS * sizeof *seen);
+    WEFT_RETURN_IF_NO_MEMORY(seen);
     for (uint32_t i = 0; i < h->cpu_count && status >= 0; i++) {
-        uint32_t cpu = h->cpus[i];
-        if (cpu >= WEFTI_TOPO_MAX_CPUS || (seen[cpu / 8] & (1u << cpu % 8)) != 0) {
-            status = wefti_error(WEFT_ERR_FORMAT, "cpu %u is %s", cpu,
-                                 cpu >= WEFTI_TOPO_MAX_CPUS ? "out of range" : "on two cores");
+        bool fits = h->cpus[i] < WEFTI_TOPO_MAX_CPUS;
+        if (!fits || seen[h->cpus[i]]) {
+            status = wefti_error(WEFT_ERR_FORMAT, "cpu %u is %s", h->cpus[i],
+                                 fits ? "on two cores" : "out of range");
         } else {
-            seen[cpu / 8] |= (uint8_t)(1u << cpu % 8);
+            seen[h->cpus[i]] = true;
         }
     }
     wefti_free(NULL, seen);

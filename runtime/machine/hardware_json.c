@@ -11,55 +11,55 @@
 #define MAX_INDEX (UINT32_MAX - 1.0)
 
 static const wefti_field_t device_fields[] = {
-    {"name", WEFTI_FIELD_TEXT, offsetof(wefti_topo_device_t, name), 0},
-    {"kind", WEFTI_FIELD_TEXT, offsetof(wefti_topo_device_t, kind), 0},
-    {"rdma", WEFTI_FIELD_TEXT, offsetof(wefti_topo_device_t, rdma), 0},
-    {"bus", WEFTI_FIELD_TEXT, offsetof(wefti_topo_device_t, bus), 0},
-    {"gbit_per_s", WEFTI_FIELD_GBIT, offsetof(wefti_topo_device_t, bits_per_s), 1e6},
-    {"socket", WEFTI_FIELD_INDEX, offsetof(wefti_topo_device_t, socket), MAX_INDEX},
-    {"numa", WEFTI_FIELD_INDEX, offsetof(wefti_topo_device_t, numa), MAX_INDEX},
-    {"switch", WEFTI_FIELD_INDEX, offsetof(wefti_topo_device_t, pci_switch), MAX_INDEX},
-    {"down", WEFTI_FIELD_FLAG, offsetof(wefti_topo_device_t, down), 0},
-    {NULL, WEFTI_FIELD_TEXT, 0, 0},
+    {"name", WEFTI_FIELD_TEXT, offsetof(wefti_topo_device_t, name), 0, 1},
+    {"kind", WEFTI_FIELD_TEXT, offsetof(wefti_topo_device_t, kind), 0, 1},
+    {"rdma", WEFTI_FIELD_TEXT, offsetof(wefti_topo_device_t, rdma), 0, 1},
+    {"bus", WEFTI_FIELD_TEXT, offsetof(wefti_topo_device_t, bus), 0, 1},
+    {"gbit_per_s", WEFTI_FIELD_SIZE, offsetof(wefti_topo_device_t, bits_per_s), 1e6, 1e9},
+    {"socket", WEFTI_FIELD_INDEX, offsetof(wefti_topo_device_t, socket), MAX_INDEX, 1},
+    {"numa", WEFTI_FIELD_INDEX, offsetof(wefti_topo_device_t, numa), MAX_INDEX, 1},
+    {"switch", WEFTI_FIELD_INDEX, offsetof(wefti_topo_device_t, pci_switch), MAX_INDEX, 1},
+    {"down", WEFTI_FIELD_FLAG, offsetof(wefti_topo_device_t, down), 0, 1},
+    {NULL, WEFTI_FIELD_TEXT, 0, 0, 1},
 };
 
 /* After "cpus", the list of its processors. */
 static const wefti_field_t core_fields[] = {
-    {"socket", WEFTI_FIELD_COUNT, offsetof(wefti_topo_core_t, socket), WEFTI_TOPO_MAX_CORES},
-    {"numa", WEFTI_FIELD_COUNT, offsetof(wefti_topo_core_t, numa), WEFTI_TOPO_MAX_CORES},
-    {"l2", WEFTI_FIELD_INDEX, offsetof(wefti_topo_core_t, l2), MAX_INDEX},
-    {"l3", WEFTI_FIELD_INDEX, offsetof(wefti_topo_core_t, l3), MAX_INDEX},
-    {NULL, WEFTI_FIELD_TEXT, 0, 0},
+    {"socket", WEFTI_FIELD_COUNT, offsetof(wefti_topo_core_t, socket), WEFTI_TOPO_MAX_CORES, 1},
+    {"numa", WEFTI_FIELD_COUNT, offsetof(wefti_topo_core_t, numa), WEFTI_TOPO_MAX_CORES, 1},
+    {"l2", WEFTI_FIELD_INDEX, offsetof(wefti_topo_core_t, l2), MAX_INDEX, 1},
+    {"l3", WEFTI_FIELD_INDEX, offsetof(wefti_topo_core_t, l3), MAX_INDEX, 1},
+    {NULL, WEFTI_FIELD_TEXT, 0, 0, 1},
 };
 
 static const wefti_field_t shape_fields[] = {
-    {"cores", WEFTI_FIELD_COUNT, offsetof(wefti_regular_t, cores), WEFTI_TOPO_MAX_CORES},
-    {"threads", WEFTI_FIELD_COUNT, offsetof(wefti_regular_t, threads), MAX_THREADS},
-    {"sockets", WEFTI_FIELD_COUNT, offsetof(wefti_regular_t, sockets), WEFTI_TOPO_MAX_CORES},
-    {"numa_nodes", WEFTI_FIELD_COUNT, offsetof(wefti_regular_t, numas), WEFTI_TOPO_MAX_CORES},
-    {"l3_caches", WEFTI_FIELD_COUNT, offsetof(wefti_regular_t, l3s), WEFTI_TOPO_MAX_CORES},
-    {"l2_caches", WEFTI_FIELD_COUNT, offsetof(wefti_regular_t, l2s), WEFTI_TOPO_MAX_CORES},
-    {"threads_adjacent", WEFTI_FIELD_FLAG, offsetof(wefti_regular_t, adjacent), 0},
-    {NULL, WEFTI_FIELD_TEXT, 0, 0},
+    {"cores", WEFTI_FIELD_COUNT, offsetof(wefti_regular_t, cores), WEFTI_TOPO_MAX_CORES, 1},
+    {"threads", WEFTI_FIELD_COUNT, offsetof(wefti_regular_t, threads), MAX_THREADS, 1},
+    {"sockets", WEFTI_FIELD_COUNT, offsetof(wefti_regular_t, sockets), WEFTI_TOPO_MAX_CORES, 1},
+    {"numa_nodes", WEFTI_FIELD_COUNT, offsetof(wefti_regular_t, numas), WEFTI_TOPO_MAX_CORES, 1},
+    {"l3_caches", WEFTI_FIELD_COUNT, offsetof(wefti_regular_t, l3s), WEFTI_TOPO_MAX_CORES, 1},
+    {"l2_caches", WEFTI_FIELD_COUNT, offsetof(wefti_regular_t, l2s), WEFTI_TOPO_MAX_CORES, 1},
+    {"threads_adjacent", WEFTI_FIELD_FLAG, offsetof(wefti_regular_t, adjacent), 0, 1},
+    {NULL, WEFTI_FIELD_TEXT, 0, 0, 1},
 };
 
 static const wefti_field_t numa_fields[] = {
-    {"bytes", WEFTI_FIELD_BYTES, offsetof(wefti_topo_numa_t, memory_bytes), 0x1p60},
-    {"os", WEFTI_FIELD_COUNT, offsetof(wefti_topo_numa_t, os_index), 65535},
-    {"socket", WEFTI_FIELD_INDEX, offsetof(wefti_topo_numa_t, socket), MAX_INDEX},
-    {NULL, WEFTI_FIELD_TEXT, 0, 0},
+    {"bytes", WEFTI_FIELD_SIZE, offsetof(wefti_topo_numa_t, memory_bytes), 0x1p60, 1},
+    {"os", WEFTI_FIELD_COUNT, offsetof(wefti_topo_numa_t, os_index), 65535, 1},
+    {"socket", WEFTI_FIELD_INDEX, offsetof(wefti_topo_numa_t, socket), MAX_INDEX, 1},
+    {NULL, WEFTI_FIELD_TEXT, 0, 0, 1},
 };
 
 static const wefti_field_t name_fields[] = {
-    {"cpu", WEFTI_FIELD_TEXT, offsetof(wefti_hardware_t, cpu), 0},
-    {NULL, WEFTI_FIELD_TEXT, 0, 0},
+    {"cpu", WEFTI_FIELD_TEXT, offsetof(wefti_hardware_t, cpu), 0, 1},
+    {NULL, WEFTI_FIELD_TEXT, 0, 0, 1},
 };
 
 static const wefti_field_t cache_fields[] = {
-    {"l1_bytes", WEFTI_FIELD_BYTES, offsetof(wefti_hardware_t, l1_bytes), 0x1p40},
-    {"l2_bytes", WEFTI_FIELD_BYTES, offsetof(wefti_hardware_t, l2_bytes), 0x1p40},
-    {"l3_bytes", WEFTI_FIELD_BYTES, offsetof(wefti_hardware_t, l3_bytes), 0x1p40},
-    {NULL, WEFTI_FIELD_TEXT, 0, 0},
+    {"l1_bytes", WEFTI_FIELD_SIZE, offsetof(wefti_hardware_t, l1_bytes), 0x1p40, 1},
+    {"l2_bytes", WEFTI_FIELD_SIZE, offsetof(wefti_hardware_t, l2_bytes), 0x1p40, 1},
+    {"l3_bytes", WEFTI_FIELD_SIZE, offsetof(wefti_hardware_t, l3_bytes), 0x1p40, 1},
+    {NULL, WEFTI_FIELD_TEXT, 0, 0, 1},
 };
 
 static weft_status_t read_devices(const wefti_json_tree_t *tree, const wefti_json_node_t *host,

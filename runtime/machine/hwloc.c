@@ -4,7 +4,6 @@
 
 #include <dlfcn.h>
 #include <hwloc.h>
-#include <string.h>
 
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
@@ -46,7 +45,6 @@ static void hold_libraries(void)
 
 static weft_status_t begin(bool devices, hwloc_topology_t *out_topology)
 {
-    *out_topology = NULL;
     if (hwloc_get_api_version() >> 16 != HWLOC_API_VERSION >> 16) {
         return wefti_error(WEFT_ERR_SYSTEM,
                            "hwloc version mismatch: runtime API version %x differs from the one "
@@ -55,7 +53,6 @@ static weft_status_t begin(bool devices, hwloc_topology_t *out_topology)
     }
     hold_libraries();
     if (hwloc_topology_init(out_topology) != 0) {
-        *out_topology = NULL;
         return wefti_error(WEFT_ERR_SYSTEM, "hwloc_topology_init failed");
     }
     if (devices) {
@@ -63,16 +60,6 @@ static weft_status_t begin(bool devices, hwloc_topology_t *out_topology)
     }
     leave_out(*out_topology);
     return WEFT_OK;
-}
-
-static weft_status_t load(bool devices, hwloc_topology_t *out_topology)
-{
-    weft_status_t status = begin(devices, out_topology);
-    if (status >= 0 && hwloc_topology_load(*out_topology) != 0) {
-        hwloc_topology_destroy(*out_topology);
-        status = wefti_error(WEFT_ERR_SYSTEM, "hwloc_topology_load failed for this machine");
-    }
-    return status;
 }
 
 static uint32_t count_of(hwloc_topology_t topology, hwloc_obj_type_t type)
@@ -127,9 +114,7 @@ static weft_status_t fill_cores(hwloc_topology_t topology, wefti_arena_t *arena,
     uint32_t most = count_of(topology, HWLOC_OBJ_PU);
     out->cores = wefti_arena_array(arena, count_of(topology, type) + 1ul, sizeof *out->cores);
     out->cpus = wefti_arena_array(arena, most + 1ul, sizeof *out->cpus);
-    if (out->cores == NULL || out->cpus == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(out->cores && out->cpus);
     for (hwloc_obj_t obj = NULL; (obj = hwloc_get_next_obj_by_type(topology, type, obj)) != NULL;) {
         wefti_topo_core_t *core = &out->cores[out->core_count];
         *core = (wefti_topo_core_t){
@@ -154,9 +139,7 @@ static weft_status_t fill_numas(hwloc_topology_t topology, wefti_arena_t *arena,
     uint32_t count = count_of(topology, HWLOC_OBJ_NUMANODE);
     out->numa_count = count > 0 ? count : 1;
     out->numas = wefti_arena_array(arena, out->numa_count, sizeof *out->numas);
-    if (out->numas == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(out->numas);
     for (uint32_t n = 0; n < count; n++) {
         hwloc_obj_t node = hwloc_get_obj_by_type(topology, HWLOC_OBJ_NUMANODE, n);
         out->numas[n] = (wefti_topo_numa_t){
@@ -178,7 +161,7 @@ static weft_status_t fill(hwloc_topology_t topology, bool devices, wefti_arena_t
                               .l1_bytes = cache_bytes(topology, HWLOC_OBJ_L1CACHE),
                               .l2_bytes = cache_bytes(topology, HWLOC_OBJ_L2CACHE),
                               .l3_bytes = cache_bytes(topology, HWLOC_OBJ_L3CACHE)};
-    WEFT_RETURN_IF_ERROR(out->cpu != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
+    WEFT_RETURN_IF_NO_MEMORY(out->cpu);
     WEFT_RETURN_IF_ERROR(fill_cores(topology, arena, out));
     WEFT_RETURN_IF_ERROR(fill_numas(topology, arena, out));
     if (devices) {
@@ -191,11 +174,12 @@ weft_status_t wefti_hardware_discover(bool devices, wefti_arena_t *arena, wefti_
 {
     hwloc_topology_t topology;
     *out = (wefti_hardware_t){.cpu = ""};
-    weft_status_t status = load(devices, &topology);
-    if (status >= 0) {
-        status = fill(topology, devices, arena, out);
-        hwloc_topology_destroy(topology);
-    }
+    WEFT_RETURN_IF_ERROR(begin(devices, &topology));
+    weft_status_t status =
+        hwloc_topology_load(topology) == 0
+            ? fill(topology, devices, arena, out)
+            : wefti_error(WEFT_ERR_SYSTEM, "hwloc_topology_load failed for this machine");
+    hwloc_topology_destroy(topology);
     if (status >= 0 && devices) {
         status = wefti_interfaces_read("/sys", arena, out);
     }
@@ -207,32 +191,21 @@ weft_status_t wefti_hardware_from_xml(const char *path, wefti_arena_t *arena, we
     hwloc_topology_t topology;
     wefti_mapping_t file;
     *out = (wefti_hardware_t){.cpu = ""};
-    weft_status_t status = wefti_file_map(path, &file);
-    if (status < 0) {
-        return status;
-    }
-    if (file.size_bytes == 0 || file.size_bytes > MAX_XML_BYTES) {
-        wefti_file_unmap(&file);
+    WEFT_RETURN_IF_ERROR(wefti_file_map(path, &file));
+    size_t bytes = file.size_bytes;
+    wefti_file_unmap(&file);
+    if (bytes == 0 || bytes > MAX_XML_BYTES) {
         return wefti_error(WEFT_ERR_FORMAT, "%s: not an hwloc XML file", path);
     }
-    /* hwloc wants its buffer terminated, and counts that. */
-    char *text = wefti_alloc(NULL, file.size_bytes + 1);
-    status = text != NULL ? begin(true, &topology) : WEFT_ERR_NO_MEMORY;
-    if (status >= 0) {
-        memcpy(text, file.data, file.size_bytes);
-        if (hwloc_topology_set_xmlbuffer(topology, text, (int)file.size_bytes + 1) != 0 ||
-            hwloc_topology_load(topology) != 0) {
-            status = wefti_error(WEFT_ERR_FORMAT, "%s: invalid hwloc XML", path);
-        } else {
-            status = fill(topology, true, arena, out);
-            status = status < 0 ? wefti_error_prefix(status, "%s", path) : status;
-        }
-        hwloc_topology_destroy(topology);
-    }
-    wefti_free(NULL, text);
-    wefti_file_unmap(&file);
+    WEFT_RETURN_IF_ERROR(begin(true, &topology));
+    weft_status_t status =
+        hwloc_topology_set_xml(topology, path) == 0 && hwloc_topology_load(topology) == 0
+            ? fill(topology, true, arena, out)
+            : wefti_error(WEFT_ERR_FORMAT, "invalid hwloc XML");
+    hwloc_topology_destroy(topology);
     if (status < 0) {
         *out = (wefti_hardware_t){.cpu = ""};
+        return wefti_error_prefix(status, "%s", path);
     }
-    return status;
+    return WEFT_OK;
 }

@@ -58,9 +58,6 @@ static void locate(hwloc_topology_t topology, hwloc_obj_t device, const wefti_ha
         bool first = cores++ == 0;
         out->numa = first || out->numa == core->numa ? core->numa : WEFTI_TOPO_NONE;
         out->socket = first || out->socket == core->socket ? core->socket : WEFTI_TOPO_NONE;
-        if (out->numa == WEFTI_TOPO_NONE && out->socket == WEFTI_TOPO_NONE) {
-            break;
-        }
     }
 }
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Network interfaces as /sys/class/net and /sys/class/infiniband tell of them. */
-#include <dirent.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,37 +99,13 @@ static weft_status_t add(const char *root, const char *name, wefti_arena_t *aren
     return WEFT_OK;
 }
 
-/* Names of a folder's entries, sorted, so that the same machine always looks the same. */
-static weft_status_t list(const char *root, const char *folder, wefti_arena_t *arena,
-                          const char ***out_names, uint32_t *out_count)
-{
-    char path[512];
-    struct dirent **entries = NULL;
-    *out_count = 0;
-    snprintf(path, sizeof path, "%s/class/%s", root, folder);
-    int found = scandir(path, &entries, NULL, alphasort);
-    const char **names = wefti_arena_array(arena, found > 0 ? (size_t)found : 1, sizeof *names);
-    weft_status_t status = names != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
-    for (int i = 0; i < found; i++) {
-        if (status >= 0 && entries[i]->d_name[0] != '.' && strlen(entries[i]->d_name) < 64) {
-            names[*out_count] = wefti_arena_strdup(arena, entries[i]->d_name);
-            status = names[*out_count] != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
-            *out_count += status >= 0;
-        }
-        free(entries[i]);
-    }
-    free(entries);
-    *out_names = names;
-    return status;
-}
-
 /* What RDMA devices are called, and which interface they belong to. */
 static weft_status_t add_rdma(const char *root, wefti_arena_t *arena, wefti_hardware_t *hardware)
 {
     const char **names;
     uint32_t count;
-    weft_status_t status = list(root, "infiniband", arena, &names, &count);
-    for (uint32_t i = 0; i < count && status >= 0; i++) {
+    WEFT_RETURN_IF_ERROR(wefti_list_folder(arena, &names, &count, "%s/class/infiniband", root));
+    for (uint32_t i = 0; i < count; i++) {
         char interface[64], rate[64];
         wefti_read_line(interface, sizeof interface,
                         "%s/class/infiniband/%s/ports/1/gid_attrs/ndevs/0", root, names[i]);
@@ -148,7 +123,7 @@ static weft_status_t add_rdma(const char *root, wefti_arena_t *arena, wefti_hard
             }
         }
     }
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_interfaces_read(const char *root, wefti_arena_t *arena,
@@ -156,26 +131,26 @@ weft_status_t wefti_interfaces_read(const char *root, wefti_arena_t *arena,
 {
     const char **names;
     uint32_t count, devices = 0;
-    weft_status_t status = list(root, "net", arena, &names, &count);
+    WEFT_RETURN_IF_ERROR(wefti_list_folder(arena, &names, &count, "%s/class/net", root));
     if (hardware->nics == NULL) {
         hardware->nics = wefti_arena_array(arena, WEFTI_TOPO_MAX_DEVICES, sizeof *hardware->nics);
-        status = hardware->nics == NULL ? WEFT_ERR_NO_MEMORY : status;
+        WEFT_RETURN_IF_NO_MEMORY(hardware->nics);
     }
-    for (uint32_t i = 0; i < count && status >= 0; i++) {
+    for (uint32_t i = 0; i < count; i++) {
         if (exists(root, names[i], "device")) {
-            status = add(root, names[i], arena, hardware);
+            WEFT_RETURN_IF_ERROR(add(root, names[i], arena, hardware));
             devices++;
         }
     }
     /* Virtual ones are what a container or a namespace has; elsewhere they would be listed for
      * nothing. Ports of a bridge lead to the bridge. */
-    for (uint32_t i = 0; i < count && status >= 0 && devices == 0; i++) {
+    for (uint32_t i = 0; i < count && devices == 0; i++) {
         char state[32];
         wefti_read_line(state, sizeof state, "%s/class/net/%s/operstate", root, names[i]);
         if (strcmp(names[i], "lo") != 0 && !exists(root, names[i], "master") &&
             !exists(root, names[i], "bridge") && strcmp(state, "down") != 0) {
-            status = add(root, names[i], arena, hardware);
+            WEFT_RETURN_IF_ERROR(add(root, names[i], arena, hardware));
         }
     }
-    return status < 0 ? status : add_rdma(root, arena, hardware);
+    return add_rdma(root, arena, hardware);
 }

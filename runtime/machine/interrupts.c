@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which processors interrupts of network interfaces go to, and giving them better ones. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -39,28 +38,25 @@ static void add(finder_t *finder, uint32_t number, const char *interface)
 }
 
 /* Message interrupts of the interface's PCI function: a file each, named by number. */
-static void find_messages(finder_t *finder, const char *interface)
+static weft_status_t find_messages(finder_t *finder, wefti_arena_t *arena, const char *interface)
 {
     /* virtio and others lie one folder below the function that has the interrupts */
-    static const char *const places[] = {"device/msi_irqs", "device/../msi_irqs"};
-    for (size_t p = 0; p < sizeof places / sizeof *places; p++) {
-        char path[512];
-        struct dirent **entries = NULL;
-        snprintf(path, sizeof path, "%s/sys/class/net/%s/%s", finder->root, interface, places[p]);
-        int count = scandir(path, &entries, NULL, alphasort);
-        for (int i = 0; i < count; i++) {
+    static const char *const places[] = {"device", "device/.."};
+    uint32_t count = 0;
+    for (size_t p = 0; p < sizeof places / sizeof *places && count == 0; p++) {
+        const char **names;
+        WEFT_RETURN_IF_ERROR(wefti_list_folder(arena, &names, &count,
+                                               "%s/sys/class/net/%s/%s/msi_irqs", finder->root,
+                                               interface, places[p]));
+        for (uint32_t i = 0; i < count; i++) {
             char *end = NULL;
-            unsigned long number = strtoul(entries[i]->d_name, &end, 10);
-            if (end != entries[i]->d_name && *end == '\0' && number < UINT32_MAX) {
+            unsigned long number = strtoul(names[i], &end, 10);
+            if (end != names[i] && *end == '\0' && number < UINT32_MAX) {
                 add(finder, (uint32_t)number, interface);
             }
-            free(entries[i]);
-        }
-        free(entries);
-        if (count > 2) {
-            return;
         }
     }
+    return WEFT_OK;
 }
 
 /* Is the interface's name a word of what the interrupt is called: "eth0-TxRx-3"? */
@@ -141,7 +137,7 @@ weft_status_t wefti_interrupts_read(const char *root, const wefti_hardware_t *ha
     finder.found = wefti_arena_array(arena, MOST_INTERRUPTS, sizeof *finder.found);
     WEFT_RETURN_IF_NO_MEMORY(finder.found);
     for (uint32_t n = 0; n < hardware->nic_count; n++) {
-        find_messages(&finder, hardware->nics[n].name);
+        WEFT_RETURN_IF_ERROR(find_messages(&finder, arena, hardware->nics[n].name));
     }
     read_names(&finder, hardware);
     for (uint32_t i = 0; i < finder.count; i++) {

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The running kernel, and limits of the control group (version 2) that this process runs in. */
+/* Files of the system; the running kernel, and limits of the control group (version 2) that this process runs in. */
 #include "runtime/machine/machine.h"
 
+#include <dirent.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -24,6 +26,29 @@ bool wefti_read_line(char *line, size_t bytes, const char *format, ...)
     fclose(file);
     line[strcspn(line, "\n")] = '\0';
     return read;
+}
+
+weft_status_t wefti_list_folder(wefti_arena_t *arena, const char ***out_names, uint32_t *out_count,
+                                const char *format, ...)
+{
+    char path[512];
+    struct dirent **entries = NULL;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(path, sizeof path, format, args);
+    va_end(args);
+    *out_count = 0;
+    int found = scandir(path, &entries, NULL, alphasort);
+    const char **names = wefti_arena_array(arena, found > 0 ? (size_t)found : 1, sizeof *names);
+    for (int i = 0; i < found; i++) {
+        if (names != NULL && entries[i]->d_name[0] != '.' && strlen(entries[i]->d_name) < 64) {
+            names[(*out_count)++] = wefti_arena_strdup(arena, entries[i]->d_name);
+        }
+        free(entries[i]);
+    }
+    free(entries);
+    *out_names = names;
+    return arena->failed ? WEFT_ERR_NO_MEMORY : WEFT_OK;
 }
 
 bool wefti_cgroup_read(const char *name, char *line, size_t capacity)

@@ -21,11 +21,8 @@ weft_status_t wefti_hardware_discover(bool devices, wefti_arena_t *arena, wefti_
 weft_status_t wefti_hardware_from_xml(const char *path, wefti_arena_t *arena,
                                       wefti_hardware_t *out);
 
-/*
- * interfaces.c: network interfaces as /sys tells of them, root being "/sys" but in tests. Those of
- * hardware, where hwloc found them before, keep their place; others are added: all that are
- * devices, and without any of these what else is up and leads out of here.
- */
+/* interfaces.c: adds what /sys reports to the interfaces that hwloc found, and adds others: all
+ * devices, or if there are none, virtual interfaces that are up. root: "/sys" except in tests. */
 weft_status_t wefti_interfaces_read(const char *root, wefti_arena_t *arena,
                                     wefti_hardware_t *hardware);
 
@@ -38,13 +35,11 @@ weft_status_t wefti_binding_choose(uint32_t index, uint32_t count, wefti_bind_t 
 weft_status_t wefti_pin_thread(const uint32_t *cpus, uint32_t cpu_count);
 /* Binds it as rank index of count of this host. */
 weft_status_t wefti_binding_apply(uint32_t index, uint32_t count, wefti_bind_t bind);
-/*
- * Memory at [address, address + bytes), not touched yet, is to come from the NUMA node that the
- * calling thread is bound to. Nothing happens on machines with one node, to threads of several
- * nodes, and where the system refuses. root: "/sys" but in tests.
- */
+/* Requests that untouched memory comes from the NUMA node that the calling thread is bound to. Does
+ * nothing for threads of several nodes, and where the system refuses. */
 void wefti_binding_prefer_near(void *address, size_t bytes);
-/* That node's number to the system, -1: none. */
+/* The system's number of that node; -1: several nodes, or a machine with one. root: "/sys" except in
+ * tests. */
 int wefti_binding_node(const char *root);
 
 /* interrupts.c: interrupts of network interfaces. root: "" but in tests. */
@@ -57,19 +52,18 @@ typedef struct wefti_interrupt {
 weft_status_t wefti_interrupts_read(const char *root, const wefti_hardware_t *hardware,
                                     wefti_arena_t *arena, wefti_interrupt_t **out,
                                     uint32_t *out_count);
-/*
- * Gives each of them a processor next to its interface, one after the other; among those that are
- * near those in avoid are taken only if there are no others. *out_changed: how many now have
- * another one. WEFT_ERR_SYSTEM where the system forbids it (it takes root).
- */
+/* Binds each of them to one of the processors next to its interface, in turn; to those in avoid only
+ * if there are no others. WEFT_ERR_SYSTEM without permission (it takes root). */
 weft_status_t wefti_interrupts_bind(const char *root, const wefti_hardware_t *hardware,
                                     const uint32_t *avoid, uint32_t avoid_count,
                                     wefti_interrupt_t *interrupts, uint32_t count,
                                     uint32_t *out_changed);
 
-/* kernel.c: the first line of the file with that path, without its end; "" and false: there is none.
- */
+/* kernel.c: the first line of a file, without its end; "" and false if there is none. */
 bool wefti_read_line(char *line, size_t bytes, const char *format, ...) WEFT_PRINTF(3, 4);
+/* Names in a folder, sorted, so that a machine always looks the same; none if there is no folder. */
+weft_status_t wefti_list_folder(wefti_arena_t *arena, const char ***out_names, uint32_t *out_count,
+                                const char *format, ...) WEFT_PRINTF(4, 5);
 /* A name of the running kernel, the same in all of its containers. */
 void wefti_machine_key(char *text, size_t bytes);
 /* First line of a file of the process's own control group; false: there is no such file. */

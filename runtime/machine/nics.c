@@ -53,15 +53,14 @@ static place_t place_of(const wefti_hardware_t *h, const wefti_topo_rank_t *rank
     return place;
 }
 
-static bool is_partly_on(const wefti_hardware_t *h, const wefti_topo_rank_t *rank, uint32_t numa)
+bool wefti_place_is_near(const wefti_hardware_t *hardware, const wefti_topo_device_t *device,
+                         uint32_t cpu)
 {
-    for (uint32_t i = 0; i < rank->cpu_count; i++) {
-        uint32_t core = wefti_hardware_core_of(h, rank->cpus[i]);
-        if (core != WEFTI_TOPO_NONE && h->cores[core].numa == numa) {
-            return true;
-        }
-    }
-    return false;
+    uint32_t core = wefti_hardware_core_of(hardware, cpu);
+    return core != WEFTI_TOPO_NONE &&
+           (device->numa != WEFTI_TOPO_NONE ? hardware->cores[core].numa == device->numa
+                                            : device->socket == WEFTI_TOPO_NONE ||
+                                                  hardware->cores[core].socket == device->socket);
 }
 
 static nearness_t nearness(const wefti_hardware_t *h, const place_t *place,
@@ -74,8 +73,10 @@ static nearness_t nearness(const wefti_hardware_t *h, const place_t *place,
     if (place->numa != WEFTI_TOPO_NONE && place->numa == nic->numa) {
         return NEAR_NUMA;
     }
-    if (place->spread != NULL && is_partly_on(h, place->spread, nic->numa)) {
-        return NEAR_PART;
+    for (uint32_t i = 0; place->spread != NULL && i < place->spread->cpu_count; i++) {
+        if (nic->numa != WEFTI_TOPO_NONE && wefti_place_is_near(h, nic, place->spread->cpus[i])) {
+            return NEAR_PART;
+        }
     }
     if (place->socket != WEFTI_TOPO_NONE && place->socket == socket) {
         return NEAR_SOCKET;
@@ -84,17 +85,14 @@ static nearness_t nearness(const wefti_hardware_t *h, const place_t *place,
     return known ? NEAR_OTHER_SOCKET : NEAR_UNKNOWN;
 }
 
-/* Is a better than b for somebody there? Nearness counts among interfaces that are of one sort: one
- * for logging in is not taken because it happens to be near. */
+/* Is interface a better than b at that place? Both have a link. Nearness counts only among fast or
+ * slow ones: one for logging in is not taken because it happens to be near. */
 static bool better(const wefti_hardware_t *h, const place_t *place, uint64_t most, uint32_t a,
                    uint32_t b, const uint32_t *users)
 {
     const wefti_topo_device_t *x = &h->nics[a], *y = &h->nics[b];
     bool x_fast = x->bits_per_s >= most / 2, y_fast = y->bits_per_s >= most / 2;
     nearness_t x_near = nearness(h, place, x), y_near = nearness(h, place, y);
-    if (x->down != y->down) {
-        return y->down;
-    }
     if (x_fast != y_fast) {
         return x_fast;
     }
@@ -177,16 +175,6 @@ uint32_t wefti_place_rails(const wefti_cluster_t *cluster, uint32_t *rail_of)
         most = used > most ? used : most;
     }
     return most;
-}
-
-bool wefti_place_is_near(const wefti_hardware_t *hardware, const wefti_topo_device_t *device,
-                         uint32_t cpu)
-{
-    uint32_t core = wefti_hardware_core_of(hardware, cpu);
-    return core != WEFTI_TOPO_NONE &&
-           (device->numa != WEFTI_TOPO_NONE ? hardware->cores[core].numa == device->numa
-                                            : device->socket == WEFTI_TOPO_NONE ||
-                                                  hardware->cores[core].socket == device->socket);
 }
 
 uint32_t wefti_place_progress_cpu(const wefti_hardware_t *hardware, const wefti_topo_device_t *nic,

@@ -13,18 +13,23 @@
 /* What cores may be divided by, from the outside in. */
 typedef enum level { SOCKETS, NUMAS, L3S, L2S, CORES } level_t;
 
-/* Where the search for one rank's share is: cores [first, first + count) of the usable ones. */
-typedef struct share {
-    uint32_t first, count;
-} share_t;
+/* A processor that ranks may get. */
+typedef struct slot {
+    uint32_t core, cpu;
+} slot_t;
 
 typedef struct placer {
     const wefti_hardware_t *hardware;
-    wefti_arena_t *arena;
-    uint32_t *usable; /* cores with an allowed processor, in the machine's order */
-    uint32_t usable_count;
-    uint8_t *allowed; /* [position in hardware->cpus] */
+    wefti_arena_t arena;
+    slot_t *slots; /* first processors of all cores, then second ones, in the machine's order */
+    uint32_t slot_count;
+    uint32_t core_count; /* of which slots are the first */
 } placer_t;
+
+/* Where the search for one rank's share is: slots [first, first + count). */
+typedef struct share {
+    uint32_t first, count;
+} share_t;
 
 static uint32_t part_of(const wefti_topo_core_t *core, level_t level)
 {
@@ -34,15 +39,15 @@ static uint32_t part_of(const wefti_topo_core_t *core, level_t level)
                             : core->l2;
 }
 
-/* The end of the run of usable cores from at on that share a part. */
+/* The end of the run of cores from at on that share a part. */
 static uint32_t run_end(const placer_t *placer, level_t level, uint32_t at, uint32_t end)
 {
     const wefti_topo_core_t *cores = placer->hardware->cores;
     if (level == CORES) {
         return at + 1;
     }
-    uint32_t part = part_of(&cores[placer->usable[at]], level), to = at + 1;
-    while (to < end && part_of(&cores[placer->usable[to]], level) == part) {
+    uint32_t part = part_of(&cores[placer->slots[at].core], level), to = at + 1;
+    while (to < end && part_of(&cores[placer->slots[to].core], level) == part) {
         to++;
     }
     return to;
@@ -94,7 +99,7 @@ static void take_runs(const placer_t *placer, level_t level, share_t *share, uin
 /* The cores of rank index of count, spread from the outside in. */
 static share_t spread(const placer_t *placer, uint32_t index, uint32_t count)
 {
-    share_t share = {0, placer->usable_count};
+    share_t share = {0, placer->core_count};
     for (level_t level = SOCKETS; level <= CORES && count > 1; level++) {
         uint32_t runs = run_count(placer, level, share);
         if (runs <= 1) {
@@ -114,7 +119,7 @@ static share_t spread(const placer_t *placer, uint32_t index, uint32_t count)
 /* Equal shares: as many cores as the rank with the fewest has, unless that wastes too many. */
 static share_t share_of(const placer_t *placer, uint32_t index, uint32_t count)
 {
-    uint32_t even = placer->usable_count / count, least = UINT32_MAX;
+    uint32_t even = placer->core_count / count, least = UINT32_MAX;
     if (count > MOST_SPREAD) {
         return (share_t){index * even, even};
     }
@@ -130,62 +135,32 @@ static share_t share_of(const placer_t *placer, uint32_t index, uint32_t count)
     return share;
 }
 
-static weft_status_t find_usable(placer_t *placer, const uint32_t *allowed, uint32_t allowed_count)
+/* allowed NULL: all processors are. */
+static weft_status_t find_slots(placer_t *placer, const uint32_t *allowed, uint32_t allowed_count)
 {
     const wefti_hardware_t *h = placer->hardware;
-    placer->usable = wefti_arena_array(placer->arena, h->core_count + 1ul, sizeof(uint32_t));
-    placer->allowed = wefti_arena_array(placer->arena, h->cpu_count + 1ul, 1);
-    uint8_t *bits = wefti_arena_array(placer->arena, allowed != NULL ? WEFTI_TOPO_MAX_CPUS : 1, 1);
-    if (placer->usable == NULL || placer->allowed == NULL || bits == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    placer->slots = wefti_arena_array(&placer->arena, h->cpu_count + 1ul, sizeof *placer->slots);
+    uint8_t *is_allowed = wefti_arena_array(&placer->arena, WEFTI_TOPO_MAX_CPUS, 1);
+    WEFT_RETURN_IF_NO_MEMORY(placer->slots && is_allowed);
+    memset(is_allowed, allowed == NULL, WEFTI_TOPO_MAX_CPUS);
     for (uint32_t i = 0; allowed != NULL && i < allowed_count; i++) {
         if (allowed[i] < WEFTI_TOPO_MAX_CPUS) {
-            bits[allowed[i]] = 1;
+            is_allowed[allowed[i]] = 1;
         }
     }
-    for (uint32_t c = 0; c < h->core_count; c++) {
-        const wefti_topo_core_t *core = &h->cores[c];
-        bool any = false;
-        for (uint32_t t = core->first_cpu; t < core->first_cpu + core->cpu_count; t++) {
-            placer->allowed[t] = allowed == NULL || bits[h->cpus[t]] != 0;
-            any = any || placer->allowed[t] != 0;
-        }
-        if (any) {
-            placer->usable[placer->usable_count++] = c;
-        }
-    }
-    return WEFT_OK;
-}
-
-/* The nth allowed processor of a core, or WEFTI_TOPO_NONE. */
-static uint32_t nth_cpu(const placer_t *placer, uint32_t core, uint32_t nth)
-{
-    const wefti_topo_core_t *it = &placer->hardware->cores[core];
-    for (uint32_t t = it->first_cpu; t < it->first_cpu + it->cpu_count; t++) {
-        if (placer->allowed[t] != 0 && nth-- == 0) {
-            return placer->hardware->cpus[t];
-        }
-    }
-    return WEFTI_TOPO_NONE;
-}
-
-/* More ranks than cores: first threads, then second ones, then all over again. */
-static uint32_t shared_cpu(const placer_t *placer, uint32_t index)
-{
-    uint32_t total = 0;
-    for (uint32_t t = 0; t < placer->hardware->cpu_count; t++) {
-        total += placer->allowed[t];
-    }
-    index %= total;
-    for (uint32_t nth = 0;; nth++) {
-        for (uint32_t u = 0; u < placer->usable_count; u++) {
-            uint32_t cpu = nth_cpu(placer, placer->usable[u], nth);
-            if (cpu != WEFTI_TOPO_NONE && index-- == 0) {
-                return cpu;
+    for (uint32_t nth = 0, before = UINT32_MAX; placer->slot_count != before; nth++) {
+        before = placer->slot_count;
+        for (uint32_t c = 0; c < h->core_count; c++) {
+            const uint32_t *cpus = &h->cpus[h->cores[c].first_cpu];
+            for (uint32_t t = 0, seen = 0; t < h->cores[c].cpu_count; t++) {
+                if (is_allowed[cpus[t]] && seen++ == nth) {
+                    placer->slots[placer->slot_count++] = (slot_t){c, cpus[t]};
+                }
             }
         }
+        placer->core_count = nth == 0 ? placer->slot_count : placer->core_count;
     }
+    return WEFT_OK;
 }
 
 static int compare(const void *a, const void *b)
@@ -194,20 +169,18 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* All allowed processors of the NUMA nodes that the share's cores are on. */
+/* All processors of the NUMA nodes that the share's cores are on. */
 static uint32_t widen(const placer_t *placer, share_t share, uint32_t *cpus)
 {
-    const wefti_hardware_t *h = placer->hardware;
     uint32_t count = 0;
-    for (uint32_t c = 0; c < h->core_count; c++) {
-        bool wanted = false;
-        for (uint32_t u = share.first; u < share.first + share.count && !wanted; u++) {
-            wanted = h->cores[placer->usable[u]].numa == h->cores[c].numa;
+    const wefti_topo_core_t *cores = placer->hardware->cores;
+    for (uint32_t s = 0; s < placer->slot_count; s++) {
+        uint32_t u = share.first, end = share.first + share.count;
+        while (u < end && cores[placer->slots[u].core].numa != cores[placer->slots[s].core].numa) {
+            u++;
         }
-        for (uint32_t t = 0; wanted && t < h->cores[c].cpu_count; t++) {
-            if (placer->allowed[h->cores[c].first_cpu + t] != 0) {
-                cpus[count++] = h->cpus[h->cores[c].first_cpu + t];
-            }
+        if (u < end) {
+            cpus[count++] = placer->slots[s].cpu;
         }
     }
     return count;
@@ -218,63 +191,47 @@ weft_status_t wefti_place_cpus(const wefti_hardware_t *hardware, const uint32_t 
                                wefti_bind_t bind, wefti_arena_t *arena, uint32_t **out_cpus,
                                uint32_t *out_count)
 {
-    placer_t placer = {.hardware = hardware, .arena = arena};
+    weft_status_t status = WEFT_OK;
+    placer_t placer = {.hardware = hardware};
     *out_cpus = NULL;
     *out_count = 0;
     if (bind == WEFTI_BIND_NONE || index >= count) {
         return WEFT_OK;
     }
-    weft_status_t status = find_usable(&placer, allowed, allowed_count);
-    uint32_t *cpus =
-        status >= 0 ? wefti_arena_array(arena, hardware->cpu_count + 1ul, sizeof *cpus) : NULL;
-    if (status < 0 || cpus == NULL || placer.usable_count == 0) {
-        return status < 0 ? status : cpus == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
-    }
-    bool crowded = count > placer.usable_count;
-    share_t share = {0, 0};
-    if (crowded) {
-        cpus[0] = shared_cpu(&placer, index);
-        *out_count = 1;
-    } else {
-        share = share_of(&placer, index, count);
-        for (uint32_t i = 0; i < share.count; i++) {
-            cpus[i] = nth_cpu(&placer, placer.usable[share.first + i], 0);
+    wefti_arena_init(&placer.arena, NULL, 0);
+    WEFT_TRY(status, find_slots(&placer, allowed, allowed_count), out);
+    uint32_t *cpus = wefti_arena_array(&placer.arena, placer.slot_count + 1ul, sizeof *cpus);
+    WEFT_TRY(status, cpus != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY, out);
+    if (placer.slot_count > 0) {
+        /* More ranks than cores: first threads, then second ones, then all over again. */
+        share_t share = count > placer.core_count ? (share_t){index % placer.slot_count, 1}
+                                                  : share_of(&placer, index, count);
+        uint32_t found = bind == WEFTI_BIND_NUMA ? widen(&placer, share, cpus) : share.count;
+        for (uint32_t i = 0; i < found && bind != WEFTI_BIND_NUMA; i++) {
+            cpus[i] = placer.slots[share.first + i].cpu;
         }
-        *out_count = share.count;
+        qsort(cpus, found, sizeof *cpus, compare);
+        *out_cpus = wefti_arena_memdup(arena, cpus, found * sizeof *cpus);
+        WEFT_TRY(status, *out_cpus != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY, out);
+        *out_count = found;
     }
-    if (bind == WEFTI_BIND_NUMA) {
-        uint32_t core = crowded ? wefti_hardware_core_of(hardware, cpus[0]) : 0;
-        for (uint32_t u = 0; crowded && u < placer.usable_count; u++) {
-            share = placer.usable[u] == core ? (share_t){u, 1} : share;
-        }
-        *out_count = widen(&placer, share, cpus);
-    }
-    qsort(cpus, *out_count, sizeof *cpus, compare);
-    *out_cpus = cpus;
-    return WEFT_OK;
+out:
+    wefti_arena_deinit(&placer.arena);
+    return status;
 }
 
 weft_status_t wefti_place_all(wefti_cluster_t *cluster, wefti_bind_t bind)
 {
-    weft_status_t status = WEFT_OK;
     for (uint32_t h = 0; h < cluster->host_count; h++) {
         const wefti_topo_host_t *host = &cluster->hosts[h];
-        for (uint32_t i = 0; i < host->rank_count && status >= 0; i++) {
+        for (uint32_t i = 0; i < host->rank_count && host->hardware->core_count > 0; i++) {
             wefti_topo_rank_t *rank = &cluster->ranks[host->ranks[i]];
-            if (rank->cpu_count == 0 && host->hardware->core_count > 0) {
-                wefti_arena_t scratch;
-                uint32_t *cpus, count;
-                wefti_arena_init(&scratch, NULL, 0);
-                status = wefti_place_cpus(host->hardware, NULL, 0, i, host->rank_count, bind,
-                                          &scratch, &cpus, &count);
-                if (status >= 0 && count > 0) {
-                    rank->cpus = wefti_arena_memdup(&cluster->arena, cpus, count * sizeof *cpus);
-                    rank->cpu_count = rank->cpus != NULL ? count : 0;
-                    status = rank->cpus != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
-                }
-                wefti_arena_deinit(&scratch);
+            if (rank->cpu_count == 0) {
+                WEFT_RETURN_IF_ERROR(wefti_place_cpus(host->hardware, NULL, 0, i, host->rank_count,
+                                                      bind, &cluster->arena, &rank->cpus,
+                                                      &rank->cpu_count));
             }
         }
     }
-    return status;
+    return WEFT_OK;
 }

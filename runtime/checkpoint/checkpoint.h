@@ -25,19 +25,15 @@
 #define WEFTI_CHECKPOINT_DIGEST "weft.digest"
 #define WEFTI_CHECKPOINT_SCALAR "weft.scalar." /* and the scalar's name */
 
-typedef struct wefti_checkpoint_tensor {
-    const char *name;
-    weft_tensor_desc_t desc;          /* plain */
-    const wefti_plan_buffer_t *param; /* NULL: state is it */
-    const wefti_state_t *state;       /* a state, or a parameter of which ranks have shards */
-} wefti_checkpoint_tensor_t;
+/* What a checkpoint of a plan holds: its parameters and states. */
+typedef struct wefti_checkpoint_tensors {
+    const wefti_state_t **list; /* by name */
+    uint32_t count;
+} wefti_checkpoint_tensors_t;
 
-/* What a checkpoint of plan holds, by name; memory is from arena. WEFT_ERR_UNSUPPORTED if the
- * plan does not define it. */
-weft_status_t wefti_checkpoint_tensors(const weft_plan_t *plan, const wefti_state_map_t *states,
-                                       wefti_arena_t *arena,
-                                       wefti_checkpoint_tensor_t **out_tensors,
-                                       uint32_t *out_count);
+/* Memory is from arena. WEFT_ERR_UNSUPPORTED if the plan does not define checkpoints. */
+weft_status_t wefti_checkpoint_tensors(const weft_plan_t *plan, const wefti_state_map_t *map,
+                                       wefti_arena_t *arena, wefti_checkpoint_tensors_t *out);
 /* The scalar inputs that a checkpoint holds: not what is set by every step. */
 bool wefti_checkpoint_has_scalar(const wefti_plan_binding_t *binding);
 
@@ -46,9 +42,5 @@ bool wefti_checkpoint_has_scalar(const wefti_plan_binding_t *binding);
 void wefti_checkpoint_digest_texts(wefti_hasher_t *hasher, const wefti_stored_text_t *texts,
                                    uint32_t count);
 void wefti_checkpoint_digest_name(wefti_hasher_t *hasher, const char *name);
-
-/* load.c: an open file fits the plan; its tensors are those of the list. */
-weft_status_t wefti_checkpoint_match(const wefti_safetensors_t *file, const weft_plan_t *plan,
-                                     const wefti_checkpoint_tensor_t *tensors, uint32_t count);
 
 #endif

@@ -110,8 +110,7 @@ static const char *shape_text(const weft_tensor_desc_t *desc, char *buffer, size
     return buffer;
 }
 
-static weft_status_t match_tensor(const wefti_stored_tensor_t *stored,
-                                  const wefti_checkpoint_tensor_t *tensor)
+static weft_status_t match_tensor(const wefti_stored_tensor_t *stored, const wefti_state_t *tensor)
 {
     char has[256], wants[256];
     if (stored->desc.dtype != tensor->desc.dtype || stored->desc.rank != tensor->desc.rank ||
@@ -126,10 +125,10 @@ static weft_status_t match_tensor(const wefti_stored_tensor_t *stored,
     return WEFT_OK;
 }
 
-weft_status_t wefti_checkpoint_match(const wefti_safetensors_t *file, const weft_plan_t *plan,
-                                     const wefti_checkpoint_tensor_t *tensors, uint32_t count)
+/* An open file fits the plan: its tensors are those of the list. */
+static weft_status_t match_file(const wefti_safetensors_t *file, const weft_plan_t *plan,
+                                const wefti_checkpoint_tensors_t *tensors)
 {
-    weft_status_t status = WEFT_OK;
     const char *optimizer = wefti_safetensors_text(file, "weft.optimizer");
     if (optimizer != NULL && plan->optimizer != NULL && strcmp(optimizer, plan->optimizer) != 0) {
         return wefti_error(WEFT_ERR_FORMAT,
@@ -137,10 +136,11 @@ weft_status_t wefti_checkpoint_match(const wefti_safetensors_t *file, const weft
                            optimizer, plan->optimizer);
     }
     /* Both are by name. */
-    for (uint32_t i = 0; i < count || i < file->tensor_count; i++) {
-        int order = i >= count                ? -1
-                    : i >= file->tensor_count ? 1
-                                              : strcmp(file->tensors[i].name, tensors[i].name);
+    for (uint32_t i = 0; i < tensors->count || i < file->tensor_count; i++) {
+        int order = i >= tensors->count ? -1
+                    : i >= file->tensor_count
+                        ? 1
+                        : strcmp(file->tensors[i].name, tensors->list[i]->name);
         if (order < 0) {
             return wefti_error(WEFT_ERR_FORMAT, "tensor \"%.100s\": not in the plan",
                                file->tensors[i].name);
@@ -148,14 +148,11 @@ weft_status_t wefti_checkpoint_match(const wefti_safetensors_t *file, const weft
         if (order > 0) {
             return wefti_error(WEFT_ERR_FORMAT,
                                "tensor \"%.100s\": in the plan but not in the checkpoint",
-                               tensors[i].name);
+                               tensors->list[i]->name);
         }
-        status = match_tensor(&file->tensors[i], &tensors[i]);
-        if (status < 0) {
-            return status;
-        }
+        WEFT_RETURN_IF_ERROR(match_tensor(&file->tensors[i], tensors->list[i]));
     }
-    return status;
+    return WEFT_OK;
 }
 
 /* The contents' digest; it is that of the metadata, unless another program has dropped it from
@@ -165,10 +162,7 @@ static weft_status_t digest_contents(const wefti_safetensors_t *file, wefti_dige
     wefti_hasher_t *hasher = NULL;
     char text[65];
     const char *stored = wefti_safetensors_text(file, WEFTI_CHECKPOINT_DIGEST);
-    weft_status_t status = wefti_hasher_create(&hasher);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(wefti_hasher_create(&hasher));
     wefti_checkpoint_digest_texts(hasher, file->texts, file->text_count);
     for (uint32_t i = 0; i < file->tensor_count; i++) {
         const wefti_stored_tensor_t *tensor = &file->tensors[i];
@@ -195,9 +189,8 @@ weft_status_t weft_checkpoint_check(const char *path, const weft_plan_t *plan,
     wefti_arena_t arena;
     wefti_state_map_t states;
     weft_registry_t *own_registry = NULL;
-    wefti_checkpoint_tensor_t *tensors = NULL;
+    wefti_checkpoint_tensors_t tensors;
     weft_checkpoint_info_t info;
-    uint32_t count = 0;
     weft_status_t status;
     wefti_arena_init(&arena, NULL, 0);
     WEFT_TRY(status, wefti_report_check("out_info", out_info), done);
@@ -209,8 +202,8 @@ weft_status_t weft_checkpoint_check(const char *path, const weft_plan_t *plan,
     }
     if (plan != NULL) {
         WEFT_TRY(status, wefti_state_map_build(plan, registry, &arena, &states), done);
-        WEFT_TRY(status, wefti_checkpoint_tensors(plan, &states, &arena, &tensors, &count), done);
-        WEFT_TRY(status, wefti_checkpoint_match(&file, plan, tensors, count), named);
+        WEFT_TRY(status, wefti_checkpoint_tensors(plan, &states, &arena, &tensors), done);
+        WEFT_TRY(status, match_file(&file, plan, &tensors), named);
     }
     wefti_report_write(out_info, &info, sizeof info);
     goto done;
@@ -229,11 +222,9 @@ typedef struct loader {
     weft_session_t *session;
     wefti_arena_t arena;
     wefti_safetensors_t file;
-    wefti_checkpoint_tensor_t *tensors; /* as those of the file, by name */
-    uint32_t tensor_count;
+    wefti_checkpoint_tensors_t tensors; /* as those of the file */
     weft_checkpoint_info_t info;
-    double *scalars; /* [binding] */
-    bool *is_told;   /* [binding] the file has it */
+    double *scalars; /* [binding] NAN: the file does not have it */
     wefti_digest_t digest;
 } loader_t;
 
@@ -241,24 +232,19 @@ typedef struct loader {
 static weft_status_t read_scalars(loader_t *loader)
 {
     const weft_plan_t *plan = loader->session->plan;
-    weft_status_t status = WEFT_OK;
     loader->scalars =
         wefti_arena_array(&loader->arena, plan->binding_count + 1u, sizeof *loader->scalars);
-    loader->is_told =
-        wefti_arena_array(&loader->arena, plan->binding_count + 1u, sizeof *loader->is_told);
-    if (loader->scalars == NULL || loader->is_told == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t i = 0; i < plan->binding_count && status >= 0; i++) {
+    WEFT_RETURN_IF_NO_MEMORY(loader->scalars);
+    for (uint32_t i = 0; i < plan->binding_count; i++) {
+        loader->scalars[i] = (double)NAN;
         if (wefti_checkpoint_has_scalar(&plan->bindings[i])) {
             char *key = wefti_arena_printf(&loader->arena, WEFTI_CHECKPOINT_SCALAR "%s",
                                            plan->bindings[i].name);
-            status = key == NULL ? WEFT_ERR_NO_MEMORY
-                                 : read_real(&loader->file, key, &loader->scalars[i]);
-            loader->is_told[i] = status >= 0 && wefti_safetensors_text(&loader->file, key) != NULL;
+            WEFT_RETURN_IF_NO_MEMORY(key);
+            WEFT_RETURN_IF_ERROR(read_real(&loader->file, key, &loader->scalars[i]));
         }
     }
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t read_file(loader_t *loader, const char *path)
@@ -267,14 +253,11 @@ static weft_status_t read_file(loader_t *loader, const char *path)
     weft_status_t status;
     WEFT_TRY(status, wefti_safetensors_open(path, session->allocator, &loader->file), done);
     WEFT_TRY(status, read_info(&loader->file, &loader->info), named);
-    WEFT_TRY(status,
-             wefti_checkpoint_tensors(session->plan, &session->states, &loader->arena,
-                                      &loader->tensors, &loader->tensor_count),
-             done);
     WEFT_TRY(
         status,
-        wefti_checkpoint_match(&loader->file, session->plan, loader->tensors, loader->tensor_count),
-        named);
+        wefti_checkpoint_tensors(session->plan, &session->states, &loader->arena, &loader->tensors),
+        done);
+    WEFT_TRY(status, match_file(&loader->file, session->plan, &loader->tensors), named);
     WEFT_TRY(status, read_scalars(loader), named);
     WEFT_TRY(status, digest_contents(&loader->file, &loader->digest), named);
 done:
@@ -283,55 +266,48 @@ named:
     return wefti_error_prefix(status, "%s", path);
 }
 
-static weft_status_t agree_on_file(loader_t *loader)
+static weft_status_t agree_on_file(loader_t *loader, weft_status_t status)
 {
     wefti_endpoint_t *endpoint = loader->session->endpoint;
-    wefti_digest_t *all = wefti_arena_array(&loader->arena, endpoint->world_size, sizeof *all);
-    weft_status_t status =
-        wefti_endpoint_agree(endpoint, all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
-    if (status >= 0) {
-        status = wefti_endpoint_all_gather(endpoint, &loader->digest, sizeof *all, all);
-    }
-    for (uint32_t r = 1; r < endpoint->world_size && status >= 0; r++) {
+    void *gathered;
+    WEFT_RETURN_IF_ERROR(wefti_session_gather(endpoint, &loader->arena, status, &loader->digest,
+                                              sizeof loader->digest, &gathered));
+    const wefti_digest_t *all = gathered;
+    for (uint32_t r = 1; r < endpoint->world_size; r++) {
         if (memcmp(&all[r], &all[0], sizeof *all) != 0) {
             char first[65], other[65];
-            status =
-                wefti_error(WEFT_ERR_MISMATCH,
-                            "ranks read different checkpoints: rank 0 has digest %.16s, rank %u "
-                            "has %.16s",
-                            wefti_digest_hex(&all[0], first), r, wefti_digest_hex(&all[r], other));
+            return wefti_error(WEFT_ERR_MISMATCH,
+                               "ranks read different checkpoints: rank 0 has digest %.16s, rank %u "
+                               "has %.16s",
+                               wefti_digest_hex(&all[0], first), r,
+                               wefti_digest_hex(&all[r], other));
         }
     }
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t take_tensors(loader_t *loader)
 {
-    weft_status_t status = WEFT_OK;
-    for (uint32_t i = 0; i < loader->tensor_count && status >= 0; i++) {
-        const wefti_checkpoint_tensor_t *tensor = &loader->tensors[i];
-        const uint8_t *data = loader->file.data + loader->file.tensors[i].begin_bytes;
-        if (loader->file.tensors[i].end_bytes == loader->file.tensors[i].begin_bytes) {
-            continue;
+    for (uint32_t i = 0; i < loader->tensors.count; i++) {
+        const wefti_stored_tensor_t *stored = &loader->file.tensors[i];
+        if (stored->end_bytes > stored->begin_bytes) {
+            WEFT_RETURN_IF_ERROR(wefti_session_distribute(loader->session, loader->tensors.list[i],
+                                                          loader->file.data + stored->begin_bytes));
         }
-        status = tensor->param != NULL
-                     ? wefti_session_write_plain(loader->session, tensor->param, data)
-                     : wefti_session_distribute(loader->session, tensor->state, data);
     }
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t take_scalars(loader_t *loader)
 {
     const weft_plan_t *plan = loader->session->plan;
-    weft_status_t status = WEFT_OK;
-    for (uint32_t i = 0; i < plan->binding_count && status >= 0; i++) {
-        if (wefti_checkpoint_has_scalar(&plan->bindings[i]) && loader->is_told[i]) {
-            status = weft_session_set_scalar(loader->session, plan->bindings[i].name,
-                                             loader->scalars[i]);
+    for (uint32_t i = 0; i < plan->binding_count; i++) {
+        if (!isnan(loader->scalars[i])) {
+            WEFT_RETURN_IF_ERROR(wefti_session_write_scalar(
+                loader->session, plan->bindings[i].buffer, loader->scalars[i]));
         }
     }
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t weft_session_load_checkpoint(weft_session_t *session, const char *path,
@@ -354,12 +330,9 @@ weft_status_t weft_session_load_checkpoint(weft_session_t *session, const char *
     } else {
         status = read_file(&loader, path);
     }
-    WEFT_TRY(status, wefti_endpoint_agree(session->endpoint, status), done);
-    WEFT_TRY(status, agree_on_file(&loader), done);
+    WEFT_TRY(status, agree_on_file(&loader, status), done);
     status = take_tensors(&loader);
-    if (status >= 0) {
-        status = take_scalars(&loader);
-    }
+    status = status < 0 ? status : take_scalars(&loader);
     WEFT_TRY(status, wefti_endpoint_agree(session->endpoint, status), done);
     session->behind = false;                                   /* all ranks have all weights */
     session->steps_before = loader.info.step - session->steps; /* their sum counts */

@@ -21,21 +21,14 @@
 typedef struct saver {
     weft_session_t *session;
     wefti_arena_t arena;
-    wefti_checkpoint_tensor_t *tensors; /* by name */
-    uint32_t tensor_count;
+    wefti_checkpoint_tensors_t tensors;
     uint8_t **copies;      /* [tensor] NULL: its pieces are read where they lie */
     wefti_piece_t *pieces; /* of all tensors */
     uint32_t *first_piece; /* [tensor], and the end */
     uint32_t piece_count;
     wefti_stored_text_t *texts; /* by key */
     uint32_t text_count;
-    bool out_of_memory; /* while texts were made */
 } saver_t;
-
-static size_t tensor_bytes(const wefti_checkpoint_tensor_t *tensor)
-{
-    return tensor->param != NULL ? tensor->param->size_bytes : tensor->state->size_bytes;
-}
 
 static bool is_writer(const saver_t *saver)
 {
@@ -43,25 +36,21 @@ static bool is_writer(const saver_t *saver)
 }
 
 /* Read where it lies, or copied first? The same on all ranks. */
-static bool is_copied(const saver_t *saver, const wefti_checkpoint_tensor_t *tensor)
+static bool is_copied(const saver_t *saver, const wefti_state_t *tensor)
 {
-    weft_layout_t layout =
-        tensor->param != NULL ? tensor->param->layout : tensor->state->desc.layout;
-    return !wefti_session_sees_all(saver->session) || layout != WEFT_LAYOUT_PLAIN;
+    return !wefti_session_sees_all(saver->session) || !wefti_layout_is_plain(&tensor->desc);
 }
 
 /* Do ranks meet to copy it? */
-static bool is_met_for(const saver_t *saver, const wefti_checkpoint_tensor_t *tensor)
+static bool is_met_for(const saver_t *saver, const wefti_state_t *tensor)
 {
-    return tensor->state != NULL && tensor->state->sharded &&
-           !wefti_session_sees_all(saver->session);
+    return tensor->sharded && !wefti_session_sees_all(saver->session);
 }
 
 /* ---- what is said about it ---- */
 
 static void add_text(saver_t *saver, const char *key, const char *value)
 {
-    saver->out_of_memory = saver->out_of_memory || key == NULL || value == NULL;
     saver->texts[saver->text_count++] = (wefti_stored_text_t){key, value};
 }
 
@@ -88,21 +77,17 @@ static void add_real(saver_t *saver, const char *key, double value)
 static weft_status_t add_scalars(saver_t *saver)
 {
     weft_session_t *session = saver->session;
-    weft_status_t status = WEFT_OK;
-    for (uint32_t i = 0; i < session->plan->binding_count && status >= 0; i++) {
+    for (uint32_t i = 0; i < session->plan->binding_count; i++) {
         const wefti_plan_binding_t *binding = &session->plan->bindings[i];
         double value = 0;
-        if (!wefti_checkpoint_has_scalar(binding)) {
-            continue;
-        }
-        const char *key =
-            wefti_arena_printf(&saver->arena, WEFTI_CHECKPOINT_SCALAR "%s", binding->name);
-        status = weft_session_get_scalar(session, binding->name, &value);
-        if (status >= 0) {
-            add_real(saver, key, value);
+        if (wefti_checkpoint_has_scalar(binding)) {
+            WEFT_RETURN_IF_ERROR(weft_session_get_scalar(session, binding->name, &value));
+            add_real(saver,
+                     wefti_arena_printf(&saver->arena, WEFTI_CHECKPOINT_SCALAR "%s", binding->name),
+                     value);
         }
     }
-    return status;
+    return WEFT_OK;
 }
 
 static int by_key(const void *a, const void *b)
@@ -117,9 +102,7 @@ static weft_status_t describe(saver_t *saver, const weft_checkpoint_info_t *info
     uint64_t per_rank = (uint64_t)plan->batch * (plan->accumulate > 0 ? plan->accumulate : 1);
     saver->texts =
         wefti_arena_array(&saver->arena, FIXED_TEXTS + plan->binding_count, sizeof *saver->texts);
-    if (saver->texts == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(saver->texts);
     add_number(saver, "weft.format", WEFTI_CHECKPOINT_FORMAT);
     add_number(saver, "weft.step", session->steps_before + session->steps);
     add_number(saver, "weft.seed", info->seed);
@@ -133,10 +116,8 @@ static weft_status_t describe(saver_t *saver, const weft_checkpoint_info_t *info
     if (info->lr > 0) {
         add_real(saver, "weft.lr", info->lr);
     }
-    weft_status_t status = add_scalars(saver);
-    if (status < 0 || saver->out_of_memory) {
-        return status < 0 ? status : WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_ERROR(add_scalars(saver));
+    WEFT_RETURN_IF_NO_MEMORY(!saver->arena.failed);
     qsort(saver->texts, saver->text_count, sizeof *saver->texts, by_key);
     return WEFT_OK;
 }
@@ -154,32 +135,28 @@ static void add_piece(saver_t *saver, const void *data, size_t bytes)
  */
 static weft_status_t make_room(saver_t *saver)
 {
+    const wefti_checkpoint_tensors_t *tensors = &saver->tensors;
     size_t pieces = 1, largest = 0;
-    saver->copies = wefti_arena_array(&saver->arena, saver->tensor_count + 1u, sizeof(uint8_t *));
-    saver->first_piece =
-        wefti_arena_array(&saver->arena, saver->tensor_count + 1u, sizeof(uint32_t));
-    if (saver->copies == NULL || saver->first_piece == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t i = 0; i < saver->tensor_count; i++) {
-        const wefti_checkpoint_tensor_t *tensor = &saver->tensors[i];
-        size_t bytes = tensor_bytes(tensor);
-        pieces += tensor->state != NULL ? tensor->state->piece_count + 1u : 1u;
+    saver->copies = wefti_arena_array(&saver->arena, tensors->count + 1u, sizeof(uint8_t *));
+    saver->first_piece = wefti_arena_array(&saver->arena, tensors->count + 1u, sizeof(uint32_t));
+    WEFT_RETURN_IF_NO_MEMORY(saver->copies && saver->first_piece);
+    for (uint32_t i = 0; i < tensors->count; i++) {
+        const wefti_state_t *tensor = tensors->list[i];
+        pieces += tensor->piece_count + 1u;
         if (is_writer(saver) && is_copied(saver, tensor)) {
-            saver->copies[i] = wefti_alloc(saver->session->allocator, bytes + 1);
-            if (saver->copies[i] == NULL) {
-                return WEFT_ERR_NO_MEMORY;
-            }
+            saver->copies[i] = wefti_alloc(saver->session->allocator, tensor->size_bytes + 1);
+            WEFT_RETURN_IF_NO_MEMORY(saver->copies[i]);
+        } else if (is_met_for(saver, tensor) && tensor->size_bytes > largest) {
+            largest = tensor->size_bytes;
         }
-        largest = is_met_for(saver, tensor) && bytes > largest ? bytes : largest;
+    }
+    if (largest > 0) {
+        saver->copies[0] = wefti_alloc(saver->session->allocator, largest);
+        WEFT_RETURN_IF_NO_MEMORY(saver->copies[0]);
     }
     saver->pieces = wefti_arena_array(&saver->arena, pieces, sizeof *saver->pieces);
-    if (!is_writer(saver) && largest > 0) {
-        saver->copies[0] = wefti_alloc(saver->session->allocator, largest);
-    }
-    return saver->pieces == NULL || (!is_writer(saver) && largest > 0 && saver->copies[0] == NULL)
-               ? WEFT_ERR_NO_MEMORY
-               : WEFT_OK;
+    WEFT_RETURN_IF_NO_MEMORY(saver->pieces);
+    return WEFT_OK;
 }
 
 /* Copies of what cannot be read where it lies. An error of an agreement is that of all ranks; other
@@ -187,19 +164,13 @@ static weft_status_t make_room(saver_t *saver)
 static weft_status_t take_copies(saver_t *saver)
 {
     weft_status_t own = WEFT_OK;
-    for (uint32_t i = 0; i < saver->tensor_count; i++) {
-        const wefti_checkpoint_tensor_t *tensor = &saver->tensors[i];
-        weft_status_t status = WEFT_OK;
+    for (uint32_t i = 0; i < saver->tensors.count; i++) {
+        const wefti_state_t *tensor = saver->tensors.list[i];
+        uint8_t *copy = saver->copies[is_writer(saver) ? i : 0];
         if (is_met_for(saver, tensor)) {
-            status = wefti_session_collect(saver->session, tensor->state,
-                                           saver->copies[is_writer(saver) ? i : 0]);
-            if (status < 0) {
-                return status;
-            }
-        } else if (is_writer(saver) && saver->copies[i] != NULL && own >= 0) {
-            own = tensor->param != NULL
-                      ? wefti_session_read_plain(saver->session, tensor->param, saver->copies[i])
-                      : wefti_session_collect(saver->session, tensor->state, saver->copies[i]);
+            WEFT_RETURN_IF_ERROR(wefti_session_collect(saver->session, tensor, copy));
+        } else if (is_writer(saver) && copy != NULL && own >= 0) {
+            own = wefti_session_collect(saver->session, tensor, copy);
         }
     }
     return own;
@@ -207,24 +178,19 @@ static weft_status_t take_copies(saver_t *saver)
 
 static void list_pieces(saver_t *saver)
 {
-    weft_session_t *session = saver->session;
-    for (uint32_t i = 0; i < saver->tensor_count; i++) {
-        const wefti_checkpoint_tensor_t *tensor = &saver->tensors[i];
+    for (uint32_t i = 0; i < saver->tensors.count; i++) {
+        const wefti_state_t *tensor = saver->tensors.list[i];
         saver->first_piece[i] = saver->piece_count;
         if (saver->copies[i] != NULL) {
-            add_piece(saver, saver->copies[i], tensor_bytes(tensor));
-        } else if (tensor->param != NULL) {
-            add_piece(saver, session->base + wefti_session_offset(tensor->param, 0),
-                      tensor->param->size_bytes);
+            add_piece(saver, saver->copies[i], tensor->size_bytes);
+            continue;
         }
-        for (uint32_t k = 0;
-             tensor->state != NULL && saver->copies[i] == NULL && k < tensor->state->piece_count;
-             k++) {
-            const wefti_state_piece_t *piece = &tensor->state->pieces[k];
-            add_piece(saver, wefti_session_piece(session, piece), piece->size_bytes);
+        for (uint32_t k = 0; k < tensor->piece_count; k++) {
+            const wefti_state_piece_t *piece = &tensor->pieces[k];
+            add_piece(saver, wefti_session_piece(saver->session, piece), piece->size_bytes);
         }
     }
-    saver->first_piece[saver->tensor_count] = saver->piece_count;
+    saver->first_piece[saver->tensors.count] = saver->piece_count;
 }
 
 static weft_status_t add_digest(saver_t *saver)
@@ -232,13 +198,11 @@ static weft_status_t add_digest(saver_t *saver)
     wefti_hasher_t *hasher = NULL;
     wefti_digest_t digest;
     char *text = wefti_arena_alloc(&saver->arena, 65);
-    weft_status_t status = text != NULL ? wefti_hasher_create(&hasher) : WEFT_ERR_NO_MEMORY;
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(text);
+    WEFT_RETURN_IF_ERROR(wefti_hasher_create(&hasher));
     wefti_checkpoint_digest_texts(hasher, saver->texts, saver->text_count);
-    for (uint32_t i = 0; i < saver->tensor_count; i++) {
-        wefti_checkpoint_digest_name(hasher, saver->tensors[i].name);
+    for (uint32_t i = 0; i < saver->tensors.count; i++) {
+        wefti_checkpoint_digest_name(hasher, saver->tensors.list[i]->name);
         for (uint32_t k = saver->first_piece[i]; k < saver->first_piece[i + 1]; k++) {
             wefti_hasher_add(hasher, saver->pieces[k].data, saver->pieces[k].size_bytes);
         }
@@ -249,48 +213,47 @@ static weft_status_t add_digest(saver_t *saver)
     return WEFT_OK;
 }
 
-/* The header and all pieces, in the order of the file. */
-static weft_status_t write_file(saver_t *saver, const char *path)
+/* All pieces in the order of the file, after room for the header. */
+static weft_status_t order_pieces(saver_t *saver, wefti_text_t *header, wefti_piece_t **out_pieces)
 {
-    wefti_text_t header;
-    uint32_t count = 1;
-    wefti_text_init(&header, saver->session->allocator);
+    uint32_t tensor_count = saver->tensors.count, count = 1;
     wefti_stored_tensor_t *stored =
-        wefti_arena_array(&saver->arena, saver->tensor_count + 1u, sizeof *stored);
+        wefti_arena_array(&saver->arena, tensor_count + 1u, sizeof *stored);
     wefti_piece_t *pieces =
         wefti_arena_array(&saver->arena, saver->piece_count + 1u, sizeof *pieces);
-    weft_status_t status = stored != NULL && pieces != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
-    for (uint32_t i = 0; i < saver->tensor_count && status >= 0; i++) {
-        stored[i] = (wefti_stored_tensor_t){
-            .name = saver->tensors[i].name, .desc = saver->tensors[i].desc, .id = i};
+    WEFT_RETURN_IF_NO_MEMORY(stored && pieces);
+    for (uint32_t i = 0; i < tensor_count; i++) {
+        const wefti_state_t *tensor = saver->tensors.list[i];
+        stored[i] = (wefti_stored_tensor_t){.name = tensor->name, .desc = tensor->desc, .id = i};
     }
-    if (status >= 0) {
-        status = wefti_safetensors_layout(stored, saver->tensor_count, saver->texts,
-                                          saver->text_count, &header);
-    }
-    for (uint32_t i = 0; i < saver->tensor_count && status >= 0; i++) {
+    WEFT_RETURN_IF_ERROR(
+        wefti_safetensors_layout(stored, tensor_count, saver->texts, saver->text_count, header));
+    for (uint32_t i = 0; i < tensor_count; i++) {
         uint32_t id = stored[i].id;
         for (uint32_t k = saver->first_piece[id]; k < saver->first_piece[id + 1]; k++) {
             pieces[count++] = saver->pieces[k];
         }
     }
-    if (status >= 0) {
-        pieces[0] = (wefti_piece_t){header.data, header.length};
-        status = wefti_file_write(path, pieces, count);
-    }
-    wefti_text_deinit(&header);
-    return status;
+    pieces[0] = (wefti_piece_t){header->data, header->length};
+    *out_pieces = pieces;
+    return WEFT_OK;
 }
 
 static weft_status_t write_checkpoint(saver_t *saver, const char *path,
                                       const weft_checkpoint_info_t *info)
 {
+    wefti_text_t header;
+    wefti_piece_t *pieces;
     list_pieces(saver);
-    weft_status_t status = describe(saver, info);
+    WEFT_RETURN_IF_ERROR(describe(saver, info));
+    WEFT_RETURN_IF_ERROR(add_digest(saver));
+    wefti_text_init(&header, saver->session->allocator);
+    weft_status_t status = order_pieces(saver, &header, &pieces);
     if (status >= 0) {
-        status = add_digest(saver);
+        status = wefti_file_write(path, pieces, saver->piece_count + 1);
     }
-    return status < 0 ? status : write_file(saver, path);
+    wefti_text_deinit(&header);
+    return status;
 }
 
 static weft_status_t check_call(const weft_session_t *session, const char *path,
@@ -299,10 +262,7 @@ static weft_status_t check_call(const weft_session_t *session, const char *path,
     if (session->endpoint->rank == 0 && path == NULL) {
         return wefti_error_null("weft_session_save_checkpoint", "path");
     }
-    weft_status_t status = WEFTI_PARAMS_READ(info, own);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(WEFTI_PARAMS_READ(info, own));
     if (session->micro_count != 0) {
         return wefti_error(
             WEFT_ERR_STATE,
@@ -324,8 +284,8 @@ weft_status_t weft_session_save_checkpoint(weft_session_t *session, const char *
     WEFT_TRY(status, status, done);
     status = check_call(session, path, info, &own);
     if (status >= 0) {
-        status = wefti_checkpoint_tensors(session->plan, &session->states, &saver.arena,
-                                          &saver.tensors, &saver.tensor_count);
+        status =
+            wefti_checkpoint_tensors(session->plan, &session->states, &saver.arena, &saver.tensors);
     }
     if (status >= 0) {
         status = make_room(&saver);
@@ -340,7 +300,7 @@ weft_status_t weft_session_save_checkpoint(weft_session_t *session, const char *
     /* And no rank continues before rank 0 has read everything. */
     status = wefti_endpoint_agree(endpoint, status);
 done:
-    for (uint32_t i = 0; saver.copies != NULL && i < saver.tensor_count; i++) {
+    for (uint32_t i = 0; saver.copies != NULL && i < saver.tensors.count; i++) {
         wefti_free(session->allocator, saver.copies[i]);
     }
     wefti_arena_deinit(&saver.arena);

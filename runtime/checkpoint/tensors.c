@@ -8,66 +8,41 @@
 
 static int by_name(const void *a, const void *b)
 {
-    return strcmp(((const wefti_checkpoint_tensor_t *)a)->name,
-                  ((const wefti_checkpoint_tensor_t *)b)->name);
+    return strcmp((*(const wefti_state_t *const *)a)->name,
+                  (*(const wefti_state_t *const *)b)->name);
 }
 
-static void add_param(wefti_checkpoint_tensor_t *tensor, const wefti_plan_buffer_t *param)
+static weft_status_t add_list(wefti_checkpoint_tensors_t *tensors, const wefti_state_list_t *list)
 {
-    tensor->name = param->name;
-    tensor->param = param;
-    tensor->desc = (weft_tensor_desc_t){.dtype = param->dtype, .rank = param->rank};
-    memcpy(tensor->desc.dims, param->dims, sizeof tensor->desc.dims);
-}
-
-static weft_status_t add_state(wefti_checkpoint_tensor_t *tensor, const wefti_state_t *state)
-{
-    if (!state->whole) {
-        return wefti_state_not_whole(state);
+    for (uint32_t i = 0; i < list->count; i++) {
+        if (!list->tensors[i].whole) {
+            return wefti_state_not_whole(&list->tensors[i]);
+        }
+        tensors->list[tensors->count++] = &list->tensors[i];
     }
-    tensor->name = state->name;
-    tensor->state = state;
-    tensor->desc = state->desc;
-    tensor->desc.layout = WEFT_LAYOUT_PLAIN;
     return WEFT_OK;
 }
 
-weft_status_t wefti_checkpoint_tensors(const weft_plan_t *plan, const wefti_state_map_t *states,
-                                       wefti_arena_t *arena,
-                                       wefti_checkpoint_tensor_t **out_tensors, uint32_t *out_count)
+weft_status_t wefti_checkpoint_tensors(const weft_plan_t *plan, const wefti_state_map_t *map,
+                                       wefti_arena_t *arena, wefti_checkpoint_tensors_t *out)
 {
-    weft_status_t status = WEFT_OK;
-    uint32_t count = 0;
     if (plan->kind == WEFT_PLAN_KIND_INFERENCE || (plan->flags & WEFTI_PLAN_RANK_DATA) != 0) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "plan: not a training plan: it has no checkpoints");
     }
-    wefti_checkpoint_tensor_t *tensors =
-        wefti_arena_array(arena, (size_t)plan->buffer_count + states->count + 1, sizeof *tensors);
-    if (tensors == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t i = 0; i < plan->buffer_count; i++) {
-        const wefti_state_t *shards = wefti_state_map_param(states, i);
-        if (shards != NULL) {
-            status = status < 0 ? status : add_state(&tensors[count++], shards);
-        } else if (plan->buffers[i].kind == WEFTI_BUFFER_PARAM) {
-            add_param(&tensors[count++], &plan->buffers[i]);
+    size_t most = (size_t)map->params.count + map->states.count + 1;
+    *out = (wefti_checkpoint_tensors_t){wefti_arena_array(arena, most, sizeof *out->list), 0};
+    WEFT_RETURN_IF_NO_MEMORY(out->list);
+    WEFT_RETURN_IF_ERROR(add_list(out, &map->params));
+    WEFT_RETURN_IF_ERROR(add_list(out, &map->states));
+    qsort(out->list, out->count, sizeof *out->list, by_name);
+    for (uint32_t i = 1; i < out->count; i++) {
+        if (by_name(&out->list[i - 1], &out->list[i]) == 0) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED, "checkpoint: duplicate tensor name \"%s\"",
+                               out->list[i]->name);
         }
     }
-    for (uint32_t i = 0; i < states->count && status >= 0; i++) {
-        status = add_state(&tensors[count++], &states->states[i]);
-    }
-    qsort(tensors, count, sizeof *tensors, by_name);
-    for (uint32_t i = 1; i < count && status >= 0; i++) {
-        if (by_name(&tensors[i - 1], &tensors[i]) == 0) {
-            status = wefti_error(WEFT_ERR_UNSUPPORTED, "checkpoint: duplicate tensor name \"%s\"",
-                                 tensors[i].name);
-        }
-    }
-    *out_tensors = tensors;
-    *out_count = count;
-    return status;
+    return WEFT_OK;
 }
 
 bool wefti_checkpoint_has_scalar(const wefti_plan_binding_t *binding)

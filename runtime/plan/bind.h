@@ -6,16 +6,20 @@
 #include "ops/algo/resolve.h"
 #include "runtime/plan/session.h"
 
-/* Where the lowering of one program stands. */
+/* An event of the program at hand. */
+typedef struct wefti_lowered_event {
+    uint32_t recorded_by;                /* stream */
+    const char *record_name, *wait_name; /* of its records */
+} wefti_lowered_event_t;
+
+/* Where the lowering of programs stands. */
 typedef struct wefti_lowering {
     weft_session_t *session;
-    uint32_t program;
-    uint32_t *recorded_by;    /* per event: the stream that records it */
-    const char **event_names; /* per event: what its record and its wait are called */
-    const char **record_names;
+    uint32_t program, stream;
+    wefti_lowered_event_t *events;
     uint32_t next_collective; /* of all programs: its number picks the counter */
-    wefti_tasks_t *tasks;     /* per collective: what its algorithm has this rank do */
-    uint32_t *phases;         /* per collective: how far its counters go in a run */
+    wefti_record_t *records;  /* of the stream so far */
+    size_t count, capacity;
 } wefti_lowering_t;
 
 /* Address of rank's copy of what lies at offset of the session's memory. */
@@ -24,21 +28,16 @@ static inline void *wefti_bind_at(const weft_session_t *session, uint32_t rank, 
     return session->endpoint->region_of[rank] + session->region_offset + offset;
 }
 
-/* Where a kernel of this rank finds a buffer. */
-static inline uint8_t *wefti_bind_operand(const weft_session_t *session, uint32_t buffer)
-{
-    return session->base +
-           wefti_session_offset(&session->plan->buffers[buffer], session->endpoint->rank);
-}
-
-/* bind.c: kernel number index of the plan as a record of stream. */
-weft_status_t wefti_bind_kernel_record(weft_session_t *session, uint32_t stream, uint32_t index,
-                                       wefti_record_t *record);
-/* The counter of the use at hand, on rank. */
-wefti_signal_t *wefti_bind_collective_signal(const wefti_lowering_t *lowering, uint32_t rank);
-/* Makes record a wait for those counters of rank_count ranks from first_rank, except this rank. */
-weft_status_t wefti_bind_peer_wait(wefti_lowering_t *lowering, uint32_t first_rank,
-                                   uint32_t rank_count, wefti_record_t *record);
+/* bind_records.c: each adds one record to the stream at hand. */
+weft_status_t wefti_bind_add(wefti_lowering_t *lowering, const wefti_record_t *record);
+weft_status_t wefti_bind_kernel(wefti_lowering_t *lowering, uint32_t kernel);
+/* This rank's counter of the use at hand reaches epoch * stride + offset. */
+weft_status_t wefti_bind_signal(wefti_lowering_t *lowering, uint32_t stride, uint32_t offset);
+/* Those of rank_count ranks from first_rank, except this rank, have reached it. */
+weft_status_t wefti_bind_wait(wefti_lowering_t *lowering, uint32_t first_rank, uint32_t rank_count,
+                              uint32_t stride, uint32_t offset);
+/* Run number i of the use at hand. */
+weft_status_t wefti_bind_run(wefti_lowering_t *lowering, uint32_t i);
 
 /* bind_kernels.c: the kernel of plan's kernel index, for what desc says. */
 weft_status_t wefti_bind_prepare(weft_session_t *session, uint32_t index,
@@ -53,20 +52,8 @@ uint64_t wefti_bind_shard_elems(const weft_session_t *session,
 uint8_t *wefti_bind_shard_at(const weft_session_t *session,
                              const wefti_plan_collective_t *collective, uint32_t buffer,
                              uint32_t rank, uint32_t owner);
-/* Their records, as wefti_bind_collective_records and wefti_bind_collective, but for what all
- * records of collectives have. */
-size_t wefti_bind_update_records(const wefti_lowering_t *lowering, uint32_t collective);
-weft_status_t wefti_bind_update(wefti_lowering_t *lowering, uint32_t stream, uint32_t collective,
-                                wefti_record_t *records);
-
-/* bind_collectives.c */
-/* What a rank does of each collective. Once, before records are made. */
-weft_status_t wefti_bind_tasks(wefti_lowering_t *lowering);
-/* Records that one use of a collective takes. */
-size_t wefti_bind_collective_records(const wefti_lowering_t *lowering, uint32_t collective);
-/* Fills them in, for the next use in the order of all programs. */
-weft_status_t wefti_bind_collective(wefti_lowering_t *lowering, uint32_t stream,
-                                    uint32_t collective, wefti_record_t *records,
-                                    uint32_t *out_count);
+weft_status_t wefti_bind_update(wefti_lowering_t *lowering, uint32_t collective);
+/* bind_collectives.c: the next use, in the order of all programs. */
+weft_status_t wefti_bind_collective(wefti_lowering_t *lowering, uint32_t collective);
 
 #endif

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
+#include "runtime/base/hash.h"
 #include "runtime/interpreter/proof.h"
 
 /* Compilers do not include the transport: the numbers they write into plans are kept equal here. */
@@ -47,7 +48,7 @@ weft_algo_params_t wefti_bind_algo_params(const weft_session_t *session, uint32_
     const wefti_endpoint_t *endpoint = session->context->endpoint;
     bool several = endpoint->host_count > 1;
     return (weft_algo_params_t){.struct_size = sizeof(weft_algo_params_t),
-                                .op = (weft_collective_t)planned->op,
+                                .op = planned->op,
                                 .group_size = session->endpoint->world_size,
                                 .rank = session->endpoint->rank,
                                 .root = planned->root,
@@ -64,48 +65,38 @@ static weft_status_t find_rails(weft_session_t *session)
     const weft_context_t *context = session->context;
     uint32_t *rail_of =
         wefti_arena_array(&session->arena, context->endpoint->world_size, sizeof(*rail_of));
-    if (rail_of == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(rail_of);
     if (context->endpoint->host_count > 1 && wefti_place_rails(&context->cluster, rail_of) > 1) {
         session->rail_of = rail_of;
     }
     return WEFT_OK;
 }
 
-/* The same with an update: the rank that reduces a shard updates it, as in a mesh. */
-static const char *why_no_update(const weft_session_t *session, const weft_algorithm_t *algorithm,
-                                 bool *out_records)
-{
-    *out_records = session->put_links == NULL;
-    if (strcmp(algorithm->name, "mesh") != 0) {
-        return "only algorithm mesh supports a fused update";
-    }
-    return *out_records || session->context->device == NULL
-               ? NULL
-               : "a fused update on a device requires memory shared by all ranks";
-}
-
 /* Why this session cannot run algorithm, or NULL. *out_records: as records; else interpreted. */
 static const char *why_not(const weft_session_t *session, uint32_t collective,
                            const weft_algorithm_t *algorithm, bool *out_records)
 {
-    weft_algo_params_t params = wefti_bind_algo_params(session, collective);
-    const char *reason = algorithm->eligible(&params);
-    *out_records = true;
+    bool on_device = session->context->device != NULL;
+    *out_records = session->put_links == NULL;
     if (session->plan->collectives[collective].update != WEFTI_PLAN_NONE) {
-        return why_no_update(session, algorithm, out_records);
+        /* The rank that reduces a shard updates it, as in a mesh. */
+        return strcmp(algorithm->name, "mesh") != 0 ? "only algorithm mesh supports a fused update"
+               : !*out_records && on_device
+                   ? "a fused update on a device requires memory shared by all ranks"
+                   : NULL;
     }
+    weft_algo_params_t params = wefti_bind_algo_params(session, collective);
+    weft_algo_resources_t resources = {0};
+    const char *reason = algorithm->eligible(&params);
     if (reason != NULL || session->endpoint->world_size == 1) {
+        *out_records = true;
         return reason; /* world size 1: every algorithm does the same */
     }
-    weft_algo_resources_t resources = {0};
     algorithm->resources(&params, &resources);
-    *out_records =
-        resources.lanes <= 1 && resources.scratch_slots == 0 && session->put_links == NULL;
-    return *out_records || session->context->device == NULL
-               ? NULL
-               : "devices support only algorithms with one lane and no scratch";
+    *out_records = *out_records && resources.lanes <= 1 && resources.scratch_slots == 0;
+    return !*out_records && on_device
+               ? "devices support only algorithms with one lane and no scratch"
+               : NULL;
 }
 
 /* Algorithms of the caller's are proved before they run, once for each context. */
@@ -132,6 +123,18 @@ static weft_status_t use_wanted(weft_session_t *session, uint32_t collective,
     return use(session, collective, wanted, records);
 }
 
+weft_status_t wefti_bind_cheapest(const weft_session_t *session, const weft_algo_params_t *params,
+                                  const wefti_counts_t *counts, const wefti_choice_t *choice,
+                                  wefti_candidate_t list[WEFTI_MAX_CANDIDATES], uint32_t *out_count)
+{
+    if (params->group_size <= WEFTI_MAX_PREDICTED_RANKS) {
+        return wefti_cost_choose(&session->context->costs, params, counts, choice, list, out_count);
+    }
+    list[0] = (wefti_candidate_t){.algorithm = wefti_cost_few_steps(params)};
+    *out_count = list[0].algorithm != NULL;
+    return WEFT_OK;
+}
+
 /*
  * A list that was made for one host has what is best in shared memory. If the plan was compiled
  * without a topology and ranks are on several hosts, the algorithm of least cost is used instead,
@@ -140,11 +143,10 @@ static weft_status_t use_wanted(weft_session_t *session, uint32_t collective,
 static weft_status_t use_cheapest(weft_session_t *session, uint32_t collective, bool *out_used)
 {
     const wefti_plan_collective_t *planned = &session->plan->collectives[collective];
-    const weft_context_t *context = session->context;
     weft_algo_params_t params = wefti_bind_algo_params(session, collective);
     wefti_counts_t counts = {.elem_count = planned->elem_count,
                              .elem_bytes = (uint32_t)weft_dtype_size_bytes(planned->dtype)};
-    wefti_choice_t choice = {.registry = context->registry, .planned = true};
+    wefti_choice_t choice = {.registry = session->context->registry, .planned = true};
     wefti_candidate_t list[WEFTI_MAX_CANDIDATES];
     uint32_t count = 0;
     *out_used = false;
@@ -152,16 +154,7 @@ static weft_status_t use_cheapest(weft_session_t *session, uint32_t collective, 
         planned->update != WEFTI_PLAN_NONE || planned->algorithm_count == 1) { /* asked for */
         return WEFT_OK;
     }
-    if (params.group_size > WEFTI_MAX_PREDICTED_RANKS) {
-        list[0] = (wefti_candidate_t){.algorithm = wefti_cost_few_steps(&params)};
-        count = list[0].algorithm != NULL;
-    } else {
-        weft_status_t status =
-            wefti_cost_choose(&context->costs, &params, &counts, &choice, list, &count);
-        if (status < 0) {
-            return status;
-        }
-    }
+    WEFT_RETURN_IF_ERROR(wefti_bind_cheapest(session, &params, &counts, &choice, list, &count));
     for (uint32_t i = 0; i < count && list[i].reason == NULL; i++) {
         bool records = false;
         if (why_not(session, collective, list[i].algorithm, &records) == NULL) {
@@ -180,15 +173,11 @@ static weft_status_t use_listed(weft_session_t *session, uint32_t collective, ui
         return status;
     }
     const wefti_plan_collective_t *planned = &session->plan->collectives[collective];
-    /* Put links stand in for shared memory: schedules are lowered to them. */
-    if (session->put_links != NULL && (common & WEFTI_CAP_PUT) && (common & WEFTI_CAP_SIGNAL)) {
-        common |= WEFTI_CAP_DIRECT;
-    }
     const char *why = "unknown algorithm, or not supported by the links"; /* of the last one */
     for (uint32_t i = 0; i < planned->algorithm_count; i++) {
         const wefti_plan_algorithm_t *listed = &planned->algorithms[i];
-        const weft_algorithm_t *algorithm = weft_registry_find_algorithm(
-            session->registry, (weft_collective_t)planned->op, listed->name);
+        const weft_algorithm_t *algorithm =
+            weft_registry_find_algorithm(session->registry, planned->op, listed->name);
         bool able = session->endpoint->world_size == 1 ||
                     (listed->capabilities & common) == listed->capabilities;
         bool records = false;
@@ -211,17 +200,12 @@ static weft_status_t gather_links(weft_session_t *session, uint64_t *out_common)
 {
     wefti_endpoint_t *endpoint = session->endpoint;
     size_t n = endpoint->world_size;
-    uint64_t *caps = wefti_arena_array(&session->arena, n * n, sizeof(*caps));
     uint8_t *put = wefti_arena_array(&session->arena, n * n, sizeof(*put));
-    weft_status_t status =
-        wefti_endpoint_agree(endpoint, caps != NULL && put != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
-    if (status < 0) {
-        return status;
-    }
-    status = wefti_endpoint_all_gather(endpoint, endpoint->peer_caps, n * sizeof(*caps), caps);
-    if (status < 0) {
-        return status;
-    }
+    void *gathered;
+    WEFT_RETURN_IF_ERROR(
+        wefti_session_gather(endpoint, &session->arena, put != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY,
+                             endpoint->peer_caps, n * sizeof(*endpoint->peer_caps), &gathered));
+    const uint64_t *caps = gathered;
     *out_common = ~0ull;
     for (size_t i = 0; i < n * n; i++) {
         if (i / n != i % n) {
@@ -229,6 +213,11 @@ static weft_status_t gather_links(weft_session_t *session, uint64_t *out_common)
             put[i] = (caps[i] & WEFTI_CAP_DIRECT) == 0;
             session->put_links = put[i] ? put : session->put_links;
         }
+    }
+    /* Put links stand in for shared memory: schedules are lowered to them. */
+    if (session->put_links != NULL && (*out_common & WEFTI_CAP_PUT) &&
+        (*out_common & WEFTI_CAP_SIGNAL)) {
+        *out_common |= WEFTI_CAP_DIRECT;
     }
     return WEFT_OK;
 }
@@ -247,67 +236,50 @@ static weft_status_t check_operator(const wefti_plan_collective_t *planned)
     return WEFT_OK;
 }
 
-typedef struct choice {
-    wefti_digest_t digest; /* of all algorithms' names */
-    char asked[256];       /* WEFT_ALGO */
-} choice_t;
-
-static weft_status_t agree_on_choice(weft_session_t *session)
+/* Chooses an algorithm for each collective. */
+static weft_status_t choose(weft_session_t *session, uint64_t common)
 {
-    wefti_endpoint_t *endpoint = session->endpoint;
-    wefti_hasher_t *hasher;
-    choice_t own;
-    memset(&own, 0, sizeof(own)); /* padding is sent too */
-    weft_status_t status = wefti_hasher_create(&hasher);
-    for (uint32_t i = 0; i < session->plan->collective_count && status >= 0; i++) {
-        const char *name = session->algorithms[i]->name;
-        wefti_hasher_add(hasher, name, strlen(name) + 1);
+    const weft_plan_t *plan = session->plan;
+    WEFT_RETURN_IF_ERROR(find_rails(session));
+    for (uint32_t i = 0; i < plan->collective_count; i++) {
+        const wefti_plan_collective_t *planned = &plan->collectives[i];
+        WEFT_RETURN_IF_ERROR(check_operator(planned));
+        const weft_algorithm_t *wanted = session->context->wanted.algorithm[planned->op];
+        WEFT_RETURN_IF_ERROR(wanted != NULL ? use_wanted(session, i, wanted)
+                                            : use_listed(session, i, common));
+        wefti_log(&session->context->log, WEFT_LOG_LEVEL_DEBUG, "%s: algorithm %s%s", planned->name,
+                  session->algorithms[i]->name, session->interpreted[i] ? ", interpreted" : "");
     }
-    if (status >= 0) {
-        wefti_hasher_finish(hasher, &own.digest);
-        wefti_hasher_destroy(hasher);
-    }
-    snprintf(own.asked, sizeof(own.asked), "%s", session->context->settings.algo);
-    choice_t *all = wefti_arena_array(&session->arena, endpoint->world_size, sizeof(*all));
-    status =
-        wefti_endpoint_agree(endpoint, status >= 0 && all == NULL ? WEFT_ERR_NO_MEMORY : status);
-    if (status >= 0) {
-        status = wefti_endpoint_all_gather(endpoint, &own, sizeof(own), all);
-    }
-    for (uint32_t rank = 1; rank < endpoint->world_size && status >= 0; rank++) {
-        if (memcmp(&all[rank].digest, &all[0].digest, sizeof(own.digest)) != 0) {
-            status = wefti_error(WEFT_ERR_MISMATCH,
-                                 "plan: ranks chose different algorithms: rank 0 has WEFT_ALGO "
-                                 "\"%s\", rank %u has \"%s\"",
-                                 all[0].asked, rank, all[rank].asked);
-        }
-    }
-    return status;
+    return WEFT_OK;
 }
+
+typedef struct choice {
+    uint64_t hash;   /* of all algorithms' names */
+    char asked[256]; /* WEFT_ALGO */
+} choice_t;
 
 weft_status_t wefti_bind_algorithms(weft_session_t *session)
 {
-    const weft_plan_t *plan = session->plan;
     uint64_t common;
-    weft_status_t status = gather_links(session, &common);
-    if (status < 0) {
-        return status;
+    void *gathered;
+    choice_t own = {.hash = WEFTI_HASH_START};
+    WEFT_RETURN_IF_ERROR(gather_links(session, &common));
+    weft_status_t status = choose(session, common);
+    for (uint32_t i = 0; i < session->plan->collective_count && status >= 0; i++) {
+        const char *name = session->algorithms[i]->name;
+        own.hash = wefti_hash_bytes(own.hash, name, strlen(name) + 1);
     }
-    status = find_rails(session);
-    for (uint32_t i = 0; i < plan->collective_count && status >= 0; i++) {
-        uint32_t op = (uint32_t)plan->collectives[i].op;
-        if ((status = check_operator(&plan->collectives[i])) < 0) {
-            break;
-        }
-        const weft_algorithm_t *wanted =
-            op < WEFTI_OPS ? session->context->wanted.algorithm[op] : NULL;
-        status = wanted != NULL ? use_wanted(session, i, wanted) : use_listed(session, i, common);
-        if (status >= 0) {
-            wefti_log(&session->context->log, WEFT_LOG_LEVEL_DEBUG, "%s: algorithm %s%s",
-                      plan->collectives[i].name, session->algorithms[i]->name,
-                      session->interpreted[i] ? ", interpreted" : "");
+    snprintf(own.asked, sizeof(own.asked), "%s", session->context->settings.algo);
+    WEFT_RETURN_IF_ERROR(wefti_session_gather(session->endpoint, &session->arena, status, &own,
+                                              sizeof(own), &gathered));
+    const choice_t *all = gathered;
+    for (uint32_t rank = 1; rank < session->endpoint->world_size; rank++) {
+        if (all[rank].hash != all[0].hash) {
+            return wefti_error(WEFT_ERR_MISMATCH,
+                               "plan: ranks chose different algorithms: rank 0 has WEFT_ALGO "
+                               "\"%s\", rank %u has \"%s\"",
+                               all[0].asked, rank, all[rank].asked);
         }
     }
-    status = wefti_endpoint_agree(session->endpoint, status);
-    return status >= 0 ? agree_on_choice(session) : status;
+    return WEFT_OK;
 }

@@ -40,23 +40,52 @@ static void **addresses_of(wefti_lowering_t *lowering, const wefti_plan_collecti
 
 static weft_status_t add_reduce(wefti_lowering_t *lowering,
                                 const wefti_plan_collective_t *collective, const wefti_task_t *task,
-                                const wefti_extent_t *ranges, wefti_record_t *record)
+                                const wefti_extent_t *ranges)
 {
-    record->kind = WEFTI_RECORD_REDUCE;
-    record->reduce = (weft_reduce_t){.elem_count = task->elem_count,
-                                     .dtype = collective->dtype,
-                                     .reduction = collective->reduction,
-                                     .divisor = collective->divisor};
-    void **sources = addresses_of(lowering, collective, ranges, task->source_count,
-                                  &record->reduce.source_count);
-    record->reduce.sources = (const void *const *)sources;
-    record->reduce.destinations =
-        addresses_of(lowering, collective, ranges + task->source_count, task->destination_count,
-                     &record->reduce.destination_count);
-    return sources != NULL && record->reduce.destinations != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    weft_reduce_t reduce = {.elem_count = task->elem_count,
+                            .dtype = collective->dtype,
+                            .reduction = collective->reduction,
+                            .divisor = collective->divisor};
+    reduce.sources = (const void *const *)addresses_of(lowering, collective, ranges,
+                                                       task->source_count, &reduce.source_count);
+    reduce.destinations = addresses_of(lowering, collective, ranges + task->source_count,
+                                       task->destination_count, &reduce.destination_count);
+    WEFT_RETURN_IF_NO_MEMORY(reduce.sources && reduce.destinations);
+    return wefti_bind_add(lowering,
+                          &(wefti_record_t){.kind = WEFTI_RECORD_REDUCE, .reduce = reduce});
 }
 
-static weft_status_t make_tasks(wefti_lowering_t *lowering, uint32_t index)
+static weft_status_t add_copy(wefti_lowering_t *lowering, const wefti_plan_collective_t *collective,
+                              const wefti_extent_t ranges[2], uint64_t elem_count)
+{
+    wefti_record_t record = {.kind = WEFTI_RECORD_COPY};
+    record.copy.src = range_at(lowering, collective, &ranges[0], 0);
+    record.copy.dst = range_at(lowering, collective, &ranges[1], 0);
+    record.copy.size_bytes = elem_count * weft_dtype_size_bytes(collective->dtype);
+    return wefti_bind_add(lowering, &record);
+}
+
+static weft_status_t add_task(wefti_lowering_t *lowering, const wefti_plan_collective_t *collective,
+                              const wefti_task_t *task, const wefti_extent_t *ranges,
+                              uint32_t phases)
+{
+    switch (task->op) {
+    case WEFTI_DO_POST: /* (epoch - 1) * phases + phase */
+        return wefti_bind_signal(lowering, phases, task->phase - phases);
+    case WEFTI_DO_WAIT:
+        return wefti_bind_wait(lowering, task->wait.first_rank, task->wait.rank_count, phases,
+                               task->wait.phase - phases * (1u + task->wait.back));
+    case WEFTI_DO_REDUCE:
+        return add_reduce(lowering, collective, task, ranges);
+    case WEFTI_DO_COPY:
+        return add_copy(lowering, collective, ranges, task->elem_count);
+    default:
+        return wefti_error(WEFT_ERR_INTERNAL, "%s: task %u requires a put link", collective->name,
+                           task->op);
+    }
+}
+
+static weft_status_t add_schedule(wefti_lowering_t *lowering, uint32_t index)
 {
     const weft_session_t *session = lowering->session;
     const wefti_plan_collective_t *collective = &session->plan->collectives[index];
@@ -65,142 +94,58 @@ static weft_status_t make_tasks(wefti_lowering_t *lowering, uint32_t index)
                                    .elem_bytes =
                                        (uint32_t)weft_dtype_size_bytes(collective->dtype)};
     wefti_schedule_t schedule;
-    if (session->interpreted[index] || session->endpoint->world_size == 1 ||
-        collective->update != WEFTI_PLAN_NONE) {
-        return WEFT_OK;
-    }
+    wefti_tasks_t tasks = {.allocator = session->allocator};
+    WEFT_RETURN_IF_ERROR(
+        wefti_schedule_build(session->algorithms[index], &params, session->allocator, &schedule));
     weft_status_t status =
-        wefti_schedule_build(session->algorithms[index], &params, session->allocator, &schedule);
-    if (status >= 0) {
-        lowering->phases[index] = schedule.resources.phases;
-        status = wefti_schedule_resolve(&params, &schedule, &counts, session->allocator,
-                                        &lowering->tasks[index]);
-        wefti_schedule_deinit(&schedule);
+        wefti_schedule_resolve(&params, &schedule, &counts, session->allocator, &tasks);
+    for (size_t i = 0; i < tasks.task_count && status >= 0; i++) {
+        const wefti_task_t *task = &tasks.tasks[i];
+        status = add_task(lowering, collective, task, tasks.ranges + task->range,
+                          schedule.resources.phases);
     }
-    return status;
-}
-
-weft_status_t wefti_bind_tasks(wefti_lowering_t *lowering)
-{
-    weft_status_t status = WEFT_OK;
-    for (uint32_t i = 0; i < lowering->session->plan->collective_count && status >= 0; i++) {
-        status = make_tasks(lowering, i);
-    }
-    return status;
-}
-
-static weft_status_t add_task(wefti_lowering_t *lowering, uint32_t index, const wefti_task_t *task,
-                              wefti_record_t *record)
-{
-    weft_session_t *session = lowering->session;
-    const wefti_plan_collective_t *collective = &session->plan->collectives[index];
-    const wefti_extent_t *ranges = lowering->tasks[index].ranges + task->range;
-    uint32_t phases = lowering->phases[index];
-    weft_status_t status = WEFT_OK;
-    switch (task->op) {
-    case WEFTI_DO_POST: /* (epoch - 1) * phases + phase */
-        record->kind = WEFTI_RECORD_SIGNAL;
-        record->signal.signal = wefti_bind_collective_signal(lowering, session->endpoint->rank);
-        record->signal.stride = phases;
-        record->signal.offset = task->phase - phases;
-        break;
-    case WEFTI_DO_WAIT:
-        status =
-            wefti_bind_peer_wait(lowering, task->wait.first_rank, task->wait.rank_count, record);
-        record->wait.stride = phases;
-        record->wait.offset = task->wait.phase - phases * (1u + task->wait.back);
-        break;
-    case WEFTI_DO_REDUCE:
-        status = add_reduce(lowering, collective, task, ranges, record);
-        break;
-    case WEFTI_DO_COPY:
-        record->kind = WEFTI_RECORD_COPY;
-        record->copy.src = range_at(lowering, collective, &ranges[0], 0);
-        record->copy.dst = range_at(lowering, collective, &ranges[1], 0);
-        record->copy.size_bytes = task->elem_count * weft_dtype_size_bytes(collective->dtype);
-        break;
-    default:
-        status = wefti_error(WEFT_ERR_INTERNAL, "%s: task %u requires a put link", collective->name,
-                             task->op);
-        break;
-    }
+    wefti_tasks_deinit(&tasks);
+    wefti_schedule_deinit(&schedule);
     return status;
 }
 
 /* Alone in the world: a sum of one, still divided; or a copy, where it is not in place. */
 static weft_status_t add_alone(wefti_lowering_t *lowering,
-                               const wefti_plan_collective_t *collective, wefti_record_t *record)
+                               const wefti_plan_collective_t *collective)
 {
     const wefti_extent_t ranges[] = {{.rank_count = 1, .buffer = WEFTI_SEND},
                                      {.rank_count = 1, .buffer = WEFTI_RECV}};
-    void *from = range_at(lowering, collective, &ranges[0], 0);
-    void *to = range_at(lowering, collective, &ranges[1], 0);
-    bool divides = collective->reduction == WEFT_REDUCTION_AVG && collective->divisor > 1 &&
-                   wefti_collective_reduces(collective->op);
-    if (divides) {
+    if (collective->reduction == WEFT_REDUCTION_AVG && collective->divisor > 1 &&
+        wefti_collective_reduces(collective->op)) {
         const wefti_task_t task = {
             .source_count = 1, .destination_count = 1, .elem_count = collective->elem_count};
-        return add_reduce(lowering, collective, &task, ranges, record);
+        return add_reduce(lowering, collective, &task, ranges);
     }
-    if (from != to && collective->op != WEFT_COLLECTIVE_BARRIER) {
-        record->kind = WEFTI_RECORD_COPY;
-        record->copy.src = from;
-        record->copy.dst = to;
-        record->copy.size_bytes = collective->elem_count * weft_dtype_size_bytes(collective->dtype);
-        return WEFT_OK;
+    if (range_at(lowering, collective, &ranges[0], 0) !=
+            range_at(lowering, collective, &ranges[1], 0) &&
+        collective->op != WEFT_COLLECTIVE_BARRIER) {
+        return add_copy(lowering, collective, ranges, collective->elem_count);
     }
-    record->kind = WEFTI_RECORD_SIGNAL; /* nothing is to do: only that it was there is noted */
-    record->signal.signal = wefti_bind_collective_signal(lowering, 0);
-    record->signal.stride = 1;
-    return WEFT_OK;
+    return wefti_bind_signal(lowering, 1, 0); /* only that it was there is noted */
 }
 
-size_t wefti_bind_collective_records(const wefti_lowering_t *lowering, uint32_t collective)
+weft_status_t wefti_bind_collective(wefti_lowering_t *lowering, uint32_t collective)
 {
     const weft_session_t *session = lowering->session;
-    if (session->plan->collectives[collective].update != WEFTI_PLAN_NONE) {
-        return wefti_bind_update_records(lowering, collective);
-    }
-    return session->interpreted[collective] || session->endpoint->world_size == 1
-               ? 1
-               : lowering->tasks[collective].task_count;
-}
-
-static weft_status_t add_one(wefti_lowering_t *lowering, uint32_t index, size_t number,
-                             wefti_record_t *record)
-{
-    weft_session_t *session = lowering->session;
-    const wefti_plan_collective_t *collective = &session->plan->collectives[index];
-    if (session->interpreted[index]) {
-        record->kind = WEFTI_RECORD_SCHEDULE;
-        record->source = UINT16_MAX;
-        record->schedule.bound = &session->runs[WEFTI_USE_RUNS * lowering->next_collective];
-        return WEFT_OK;
-    }
-    return session->endpoint->world_size == 1
-               ? add_alone(lowering, collective, record)
-               : add_task(lowering, index, &lowering->tasks[index].tasks[number], record);
-}
-
-weft_status_t wefti_bind_collective(wefti_lowering_t *lowering, uint32_t stream,
-                                    uint32_t collective, wefti_record_t *records,
-                                    uint32_t *out_count)
-{
-    const wefti_plan_collective_t *planned = &lowering->session->plan->collectives[collective];
-    size_t count = wefti_bind_collective_records(lowering, collective);
-    bool updates = planned->update != WEFTI_PLAN_NONE;
-    weft_status_t status = WEFT_OK;
-    if (updates) {
-        status = wefti_bind_update(lowering, stream, collective, records);
-    }
-    for (size_t i = 0; i < count && status >= 0; i++) {
-        records[i].name = planned->name;
-        records[i].bytes = planned->elem_count * weft_dtype_size_bytes(planned->dtype);
-        records[i].flags =
-            (uint8_t)((i == 0 ? WEFTI_RECORD_FIRST : 0) | (i + 1 == count ? WEFTI_RECORD_LAST : 0));
-        status = updates ? WEFT_OK : add_one(lowering, collective, i, &records[i]);
+    const wefti_plan_collective_t *planned = &session->plan->collectives[collective];
+    size_t first = lowering->count;
+    WEFT_RETURN_IF_ERROR(planned->update != WEFTI_PLAN_NONE
+                             ? wefti_bind_update(lowering, collective)
+                         : session->interpreted[collective]   ? wefti_bind_run(lowering, 0)
+                         : session->endpoint->world_size == 1 ? add_alone(lowering, planned)
+                                                              : add_schedule(lowering, collective));
+    for (size_t i = first; i < lowering->count; i++) {
+        wefti_record_t *record = &lowering->records[i];
+        record->name = planned->name;
+        record->bytes = planned->elem_count * weft_dtype_size_bytes(planned->dtype);
+        record->flags = (uint8_t)((i == first ? WEFTI_RECORD_FIRST : 0) |
+                                  (i + 1 == lowering->count ? WEFTI_RECORD_LAST : 0));
     }
     lowering->next_collective++;
-    *out_count = (uint32_t)count;
-    return status;
+    return WEFT_OK;
 }

@@ -33,162 +33,199 @@ size_t wefti_bind_signal_bytes(weft_session_t *session)
     return count * sizeof(wefti_signal_line_t);
 }
 
-static wefti_signal_t *event_signal(const wefti_lowering_t *lowering, uint32_t event)
+weft_status_t wefti_bind_add(wefti_lowering_t *lowering, const wefti_record_t *record)
 {
-    const weft_session_t *session = lowering->session;
-    size_t index = (size_t)lowering->program * session->plan->event_count + event;
-    return wefti_bind_at(session, session->endpoint->rank,
-                         session->events_offset + index * sizeof(wefti_signal_line_t));
-}
-
-static weft_status_t add_event(wefti_lowering_t *lowering, const wefti_plan_step_t *step,
-                               wefti_record_t *record)
-{
-    wefti_signal_t *signal = event_signal(lowering, step->index);
-    record->flags = WEFTI_RECORD_EVENT;
-    record->event = lowering->program * lowering->session->plan->event_count + step->index;
-    if (step->kind == WEFTI_STEP_RECORD) {
-        record->kind = WEFTI_RECORD_SIGNAL;
-        record->name = lowering->record_names[step->index];
-        record->signal.signal = signal;
-        record->signal.stride = 1;
-        return WEFT_OK;
-    }
-    wefti_signal_t **signals = wefti_arena_array(&lowering->session->arena, 1, sizeof(*signals));
-    if (signals == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    signals[0] = signal;
-    record->kind = WEFTI_RECORD_WAIT;
-    record->name = lowering->event_names[step->index];
-    record->source = (uint16_t)lowering->recorded_by[step->index];
-    record->wait.signals = signals;
-    record->wait.count = 1;
-    record->wait.stride = 1;
+    WEFT_RETURN_IF_ERROR(wefti_array_reserve(lowering->session->allocator, &lowering->records,
+                                             &lowering->capacity, lowering->count + 1,
+                                             sizeof *record));
+    lowering->records[lowering->count++] = *record;
     return WEFT_OK;
 }
 
-/* Finds who records each event, and names events by the collective they start or follow. */
-static weft_status_t name_events(wefti_lowering_t *lowering)
+weft_status_t wefti_bind_kernel(wefti_lowering_t *lowering, uint32_t index)
 {
     weft_session_t *session = lowering->session;
-    const weft_plan_t *plan = session->plan;
+    const wefti_plan_kernel_t *kernel = &session->plan->kernels[index];
+    const wefti_bound_kernel_t *bound = &session->kernels[index];
+    const void **inputs = wefti_arena_array(&session->arena, kernel->input_count, sizeof(*inputs));
+    void **outputs = wefti_arena_array(&session->arena, kernel->output_count, sizeof(*outputs));
+    WEFT_RETURN_IF_NO_MEMORY(inputs && outputs);
+    for (uint32_t i = 0; i < kernel->input_count; i++) {
+        if (kernel->inputs[i] != WEFTI_PLAN_NONE) {
+            inputs[i] = wefti_session_buffer(session, kernel->inputs[i]);
+        }
+    }
+    for (uint32_t i = 0; i < kernel->output_count; i++) {
+        if (kernel->outputs[i] != WEFTI_PLAN_NONE) {
+            outputs[i] = wefti_session_buffer(session, kernel->outputs[i]);
+        }
+    }
+    wefti_record_t record = {.kind = WEFTI_RECORD_KERNEL, .name = kernel->name};
+    record.kernel.kernel = bound->kernel;
+    record.kernel.call =
+        (weft_kernel_call_t){bound->state, inputs, outputs, session->scratch[lowering->stream]};
+    record.kernel.input_count = kernel->input_count;
+    record.kernel.output_count = kernel->output_count;
+    return wefti_bind_add(lowering, &record);
+}
+
+/* The counter of the use at hand, on rank. */
+static wefti_signal_t *collective_signal(const wefti_lowering_t *lowering, uint32_t rank)
+{
+    const weft_session_t *session = lowering->session;
+    return wefti_bind_at(session, rank,
+                         session->signals_offset +
+                             lowering->next_collective * sizeof(wefti_signal_line_t));
+}
+
+weft_status_t wefti_bind_signal(wefti_lowering_t *lowering, uint32_t stride, uint32_t offset)
+{
+    uint32_t own = lowering->session->endpoint->rank;
+    return wefti_bind_add(
+        lowering, &(wefti_record_t){.kind = WEFTI_RECORD_SIGNAL,
+                                    .signal = {collective_signal(lowering, own), stride, offset}});
+}
+
+weft_status_t wefti_bind_wait(wefti_lowering_t *lowering, uint32_t first_rank, uint32_t rank_count,
+                              uint32_t stride, uint32_t offset)
+{
+    const wefti_endpoint_t *endpoint = lowering->session->endpoint;
+    wefti_signal_t **signals =
+        wefti_arena_array(&lowering->session->arena, endpoint->world_size, sizeof(*signals));
+    WEFT_RETURN_IF_NO_MEMORY(signals);
+    wefti_record_t record = {
+        .kind = WEFTI_RECORD_WAIT, .source = UINT16_MAX, .wait = {signals, 0, stride, offset}};
+    /* Each rank starts with its neighbour, so that ranks do not all read one counter at once. */
+    for (uint32_t i = 1; i < endpoint->world_size; i++) {
+        uint32_t peer = (endpoint->rank + i) % endpoint->world_size;
+        if (peer - first_rank < rank_count) {
+            signals[record.wait.count++] = collective_signal(lowering, peer);
+        }
+    }
+    return wefti_bind_add(lowering, &record);
+}
+
+weft_status_t wefti_bind_run(wefti_lowering_t *lowering, uint32_t i)
+{
+    wefti_bound_run_t *runs = &lowering->session->runs[WEFTI_USE_RUNS * lowering->next_collective];
+    return wefti_bind_add(lowering, &(wefti_record_t){.kind = WEFTI_RECORD_SCHEDULE,
+                                                      .source = UINT16_MAX,
+                                                      .schedule.bound = &runs[i]});
+}
+
+static weft_status_t add_event(wefti_lowering_t *lowering, const wefti_plan_step_t *step)
+{
+    weft_session_t *session = lowering->session;
+    const wefti_lowered_event_t *event = &lowering->events[step->index];
+    uint32_t number = lowering->program * session->plan->event_count + step->index;
+    wefti_signal_t *signal =
+        wefti_bind_at(session, session->endpoint->rank,
+                      session->events_offset + number * sizeof(wefti_signal_line_t));
+    wefti_record_t record = {.flags = WEFTI_RECORD_EVENT, .event = number};
+    if (step->kind == WEFTI_STEP_RECORD) {
+        record.kind = WEFTI_RECORD_SIGNAL;
+        record.name = event->record_name;
+        record.signal.signal = signal;
+        record.signal.stride = 1;
+        return wefti_bind_add(lowering, &record);
+    }
+    wefti_signal_t **signals = wefti_arena_memdup(&session->arena, &signal, sizeof(signal));
+    WEFT_RETURN_IF_NO_MEMORY(signals);
+    record.kind = WEFTI_RECORD_WAIT;
+    record.name = event->wait_name;
+    record.source = (uint16_t)event->recorded_by;
+    record.wait.signals = signals;
+    record.wait.count = 1;
+    record.wait.stride = 1;
+    return wefti_bind_add(lowering, &record);
+}
+
+/* Finds who records each event, and names events by the collective that follows their wait, or that
+ * their record follows. */
+static weft_status_t name_events(wefti_lowering_t *lowering)
+{
+    wefti_arena_t *arena = &lowering->session->arena;
+    const weft_plan_t *plan = lowering->session->plan;
     for (uint32_t e = 0; e < plan->event_count; e++) {
-        lowering->recorded_by[e] = UINT16_MAX;
-        lowering->event_names[e] = lowering->record_names[e] = "event";
+        lowering->events[e] = (wefti_lowered_event_t){UINT16_MAX, "event", "event"};
     }
     for (uint32_t s = 0; s < plan->stream_count; s++) {
         const wefti_plan_stream_program_t *program = &plan->programs[lowering->program].streams[s];
         for (uint32_t i = 0; i < program->step_count; i++) {
             const wefti_plan_step_t *step = &program->steps[i];
-            const wefti_plan_step_t *near = NULL;
-            if (step->kind == WEFTI_STEP_RECORD) {
-                lowering->recorded_by[step->index] = s;
-                near = i > 0 ? step - 1 : NULL;
-            } else if (step->kind == WEFTI_STEP_WAIT) {
-                near = i + 1 < program->step_count ? step + 1 : NULL;
-            }
-            if (near == NULL || near->kind != WEFTI_STEP_COLLECTIVE) {
+            bool record = step->kind == WEFTI_STEP_RECORD;
+            if (!record && step->kind != WEFTI_STEP_WAIT) {
                 continue;
             }
-            const char *collective = plan->collectives[near->index].name;
-            bool record = step->kind == WEFTI_STEP_RECORD;
-            lowering->record_names[step->index] =
-                wefti_arena_printf(&session->arena, record ? "%s done" : "start %s", collective);
-            lowering->event_names[step->index] = wefti_arena_printf(
-                &session->arena, record ? "wait for %s" : "%s: ready", collective);
-            if (!lowering->record_names[step->index] || !lowering->event_names[step->index]) {
-                return WEFT_ERR_NO_MEMORY;
+            wefti_lowered_event_t *event = &lowering->events[step->index];
+            event->recorded_by = record ? s : event->recorded_by;
+            if (record ? i == 0 : i + 1 == program->step_count) {
+                continue;
+            }
+            const wefti_plan_step_t *near = record ? step - 1 : step + 1;
+            if (near->kind == WEFTI_STEP_COLLECTIVE) {
+                const char *name = plan->collectives[near->index].name;
+                event->record_name =
+                    wefti_arena_printf(arena, record ? "%s done" : "start %s", name);
+                event->wait_name =
+                    wefti_arena_printf(arena, record ? "wait for %s" : "%s: ready", name);
             }
         }
     }
+    WEFT_RETURN_IF_NO_MEMORY(!arena->failed);
     return WEFT_OK;
 }
 
-static weft_status_t lower_stream(wefti_lowering_t *lowering, uint32_t stream)
+static weft_status_t lower_stream(wefti_lowering_t *lowering, wefti_stream_records_t *out)
 {
     weft_session_t *session = lowering->session;
     const wefti_plan_stream_program_t *program =
-        &session->plan->programs[lowering->program].streams[stream];
-    wefti_stream_records_t *out = &session->programs[lowering->program].streams[stream];
-    size_t capacity = 0;
+        &session->plan->programs[lowering->program].streams[lowering->stream];
+    lowering->count = 0;
     for (uint32_t i = 0; i < program->step_count; i++) {
         const wefti_plan_step_t *step = &program->steps[i];
-        capacity += step->kind == WEFTI_STEP_COLLECTIVE
-                        ? wefti_bind_collective_records(lowering, step->index)
-                        : 1;
+        WEFT_RETURN_IF_ERROR(
+            step->kind == WEFTI_STEP_KERNEL       ? wefti_bind_kernel(lowering, step->index)
+            : step->kind == WEFTI_STEP_COLLECTIVE ? wefti_bind_collective(lowering, step->index)
+                                                  : add_event(lowering, step));
     }
-    out->records = wefti_arena_array(&session->arena, capacity, sizeof(*out->records));
-    if (out->records == NULL && capacity > 0) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    weft_status_t status = WEFT_OK;
-    for (uint32_t i = 0; i < program->step_count && status >= 0; i++) {
-        const wefti_plan_step_t *step = &program->steps[i];
-        wefti_record_t *record = &out->records[out->count];
-        uint32_t added = 1;
-        switch (step->kind) {
-        case WEFTI_STEP_KERNEL:
-            status = wefti_bind_kernel_record(session, stream, step->index, record);
-            break;
-        case WEFTI_STEP_COLLECTIVE:
-            status = wefti_bind_collective(lowering, stream, step->index, record, &added);
-            break;
-        case WEFTI_STEP_RECORD:
-        case WEFTI_STEP_WAIT:
-            status = add_event(lowering, step, record);
-            break;
-        }
-        out->count += added;
-    }
-    return status;
+    out->count = (uint32_t)lowering->count;
+    out->records = wefti_arena_memdup(&session->arena, lowering->records,
+                                      lowering->count * sizeof(*out->records));
+    WEFT_RETURN_IF_NO_MEMORY(out->records);
+    return WEFT_OK;
 }
 
 static weft_status_t lower_programs(wefti_lowering_t *lowering)
 {
     weft_session_t *session = lowering->session;
     const weft_plan_t *plan = session->plan;
-    weft_status_t status = wefti_bind_tasks(lowering);
-    for (uint32_t p = 0; p < plan->program_count && status >= 0; p++) {
+    lowering->events =
+        wefti_arena_array(&session->arena, plan->event_count, sizeof(*lowering->events));
+    WEFT_RETURN_IF_NO_MEMORY(lowering->events);
+    for (uint32_t p = 0; p < plan->program_count; p++) {
+        wefti_bound_program_t *program = &session->programs[p];
+        program->streams =
+            wefti_arena_array(&session->arena, plan->stream_count, sizeof(*program->streams));
+        WEFT_RETURN_IF_NO_MEMORY(program->streams);
         lowering->program = p;
-        session->programs[p].streams = wefti_arena_array(&session->arena, plan->stream_count,
-                                                         sizeof(*session->programs[p].streams));
-        if (session->programs[p].streams == NULL && plan->stream_count > 0) {
-            return WEFT_ERR_NO_MEMORY;
-        }
-        status = name_events(lowering);
-        for (uint32_t s = 0; s < plan->stream_count && status >= 0; s++) {
-            status = lower_stream(lowering, s);
+        WEFT_RETURN_IF_ERROR(name_events(lowering));
+        for (uint32_t s = 0; s < plan->stream_count; s++) {
+            lowering->stream = s;
+            WEFT_RETURN_IF_ERROR(lower_stream(lowering, &program->streams[s]));
         }
     }
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_bind_records(weft_session_t *session)
 {
-    const weft_plan_t *plan = session->plan;
-    wefti_arena_t *arena = &session->arena;
-    size_t events = plan->event_count > 0 ? plan->event_count : 1;
-    size_t collectives = plan->collective_count + 1u;
-    wefti_lowering_t lowering = {
-        .session = session,
-        .recorded_by = wefti_arena_array(arena, events, sizeof(uint32_t)),
-        .event_names = wefti_arena_array(arena, events, sizeof(char *)),
-        .record_names = wefti_arena_array(arena, events, sizeof(char *)),
-        .tasks = wefti_arena_array(arena, collectives, sizeof(wefti_tasks_t)),
-        .phases = wefti_arena_array(arena, collectives, sizeof(uint32_t)),
-    };
-    if (!lowering.recorded_by || !lowering.event_names || !lowering.record_names ||
-        !lowering.tasks || !lowering.phases) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    if (plan->stream_count >= UINT16_MAX) {
+    if (session->plan->stream_count >= UINT16_MAX) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "plan: too many streams: %u, at most %u",
-                           plan->stream_count, UINT16_MAX - 1u);
+                           session->plan->stream_count, UINT16_MAX - 1u);
     }
+    wefti_lowering_t lowering = {.session = session};
     weft_status_t status = lower_programs(&lowering);
-    for (uint32_t i = 0; i < plan->collective_count; i++) {
-        wefti_tasks_deinit(&lowering.tasks[i]);
-    }
+    wefti_free(session->allocator, lowering.records);
     return status;
 }

@@ -25,7 +25,7 @@ static weft_status_t place_operand(const weft_session_t *session,
     }
     const wefti_plan_buffer_t *planned = &session->plan->buffers[buffer];
     uint32_t elem_bytes = (uint32_t)weft_dtype_size_bytes(planned->dtype);
-    out->begin = wefti_bind_operand(session, buffer);
+    out->begin = wefti_session_buffer(session, buffer);
     if (planned->kind == WEFTI_BUFFER_SCALAR || planned->size_bytes == elem_bytes) {
         return WEFT_OK;
     }
@@ -222,11 +222,6 @@ weft_status_t wefti_bind_updates(weft_session_t *session)
 {
     const weft_plan_t *plan = session->plan;
     weft_status_t status = WEFT_OK;
-    session->sweeps =
-        wefti_arena_array(&session->arena, plan->collective_count + 1u, sizeof(*session->sweeps));
-    if (session->sweeps == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
     for (uint32_t i = 0; i < plan->collective_count && status >= 0; i++) {
         if (plan->collectives[i].update == WEFTI_PLAN_NONE) {
             continue;

@@ -16,29 +16,42 @@ typedef struct identity {
     wefti_digest_t cluster; /* the hosts that ranks believe to be on */
 } identity_t;
 
-static const char *identity_text(const identity_t *identity, char *buffer, size_t bytes)
+weft_status_t wefti_session_gather(wefti_endpoint_t *endpoint, wefti_arena_t *arena,
+                                   weft_status_t status, const void *own, size_t bytes,
+                                   void **out_all)
 {
-    char structure[65], weights[65];
-    wefti_digest_hex(&identity->structure, structure);
-    wefti_digest_hex(&identity->weights, weights);
-    snprintf(buffer, bytes, "%.16s/%.16s", structure, weights);
-    return buffer;
+    *out_all = wefti_arena_array(arena, endpoint->world_size, bytes);
+    status = status >= 0 && *out_all == NULL ? WEFT_ERR_NO_MEMORY : status;
+    WEFT_RETURN_IF_ERROR(wefti_endpoint_agree(endpoint, status));
+    return wefti_endpoint_all_gather(endpoint, own, bytes, *out_all);
 }
 
-static weft_status_t agree_on_plan(weft_session_t *session)
+static weft_status_t bad_identity(const identity_t *first, const identity_t *other, uint32_t rank)
+{
+    char text[4][65];
+    return wefti_error(WEFT_ERR_MISMATCH,
+                       "ranks have different plans: rank 0 has digest %.16s/%.16s, rank %u has "
+                       "%.16s/%.16s",
+                       wefti_digest_hex(&first->structure, text[0]),
+                       wefti_digest_hex(&first->weights, text[1]), rank,
+                       wefti_digest_hex(&other->structure, text[2]),
+                       wefti_digest_hex(&other->weights, text[3]));
+}
+
+static weft_status_t agree_on_plan(weft_session_t *session, weft_status_t status)
 {
     wefti_endpoint_t *endpoint = session->endpoint;
     const weft_plan_t *plan = session->plan;
     identity_t own;
+    void *gathered;
     memset(&own, 0, sizeof(own)); /* padding is compared too */
     own.world_size = plan->world_size;
     own.structure = plan->structure_digest;
     own.weights = plan->weights_digest;
     own.cluster = session->context->cluster_digest;
-    identity_t *all = wefti_arena_array(&session->arena, endpoint->world_size, sizeof(*all));
-    weft_status_t status = all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
-    WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), out);
-    WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, &own, sizeof(own), all), out);
+    WEFT_RETURN_IF_ERROR(
+        wefti_session_gather(endpoint, &session->arena, status, &own, sizeof(own), &gathered));
+    const identity_t *all = gathered;
     for (uint32_t rank = 1; rank < endpoint->world_size; rank++) {
         if (memcmp(&all[rank].cluster, &all[0].cluster, sizeof(own.cluster)) != 0) {
             return wefti_error(WEFT_ERR_MISMATCH,
@@ -47,22 +60,16 @@ static weft_status_t agree_on_plan(weft_session_t *session)
                                rank);
         }
         if (memcmp(&all[rank], &all[0], sizeof(own)) != 0) {
-            char first[64], other[64];
-            return wefti_error(WEFT_ERR_MISMATCH,
-                               "ranks have different plans: rank 0 has digest %s, rank %u has %s",
-                               identity_text(&all[0], first, sizeof(first)), rank,
-                               identity_text(&all[rank], other, sizeof(other)));
+            return bad_identity(&all[0], &all[rank], rank);
         }
     }
     if (plan->world_size != endpoint->world_size) {
-        status =
-            wefti_error(WEFT_ERR_INVALID_ARGUMENT, "plan: compiled for %u ranks, world size is %u",
-                        plan->world_size, endpoint->world_size);
-    } else {
-        wefti_context_compare_placement(session->context, plan);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "plan: compiled for %u ranks, world size is %u", plan->world_size,
+                           endpoint->world_size);
     }
-out:
-    return status;
+    wefti_context_compare_placement(session->context, plan);
+    return WEFT_OK;
 }
 
 static weft_status_t make_histories(weft_session_t *session)
@@ -71,9 +78,7 @@ static weft_status_t make_histories(weft_session_t *session)
     for (uint32_t i = 0; i < session->plan->stream_count; i++) {
         wefti_history_t *history = &session->cursors[i].history;
         history->entries = wefti_alloc(session->allocator, capacity * sizeof(*history->entries));
-        if (history->entries == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
+        WEFT_RETURN_IF_NO_MEMORY(history->entries);
         if (session->trace) {
             memset(history->entries, 0xff, capacity * sizeof(*history->entries)); /* touched now */
         }
@@ -88,61 +93,37 @@ static weft_status_t make_tables(weft_session_t *session)
     const weft_plan_t *plan = session->plan;
     wefti_arena_t *arena = &session->arena;
     size_t streams = plan->stream_count + 1u; /* never an empty array */
-    session->kernels = wefti_arena_array(arena, plan->kernel_count + 1u, sizeof(*session->kernels));
-    session->kernel_stream = wefti_arena_array(arena, plan->kernel_count + 1u, sizeof(uint32_t));
+    size_t kernels = plan->kernel_count + 1u, collectives = plan->collective_count + 1u;
+    session->kernels = wefti_arena_array(arena, kernels, sizeof(*session->kernels));
+    session->kernel_stream = wefti_arena_array(arena, kernels, sizeof(uint32_t));
     session->scratch = wefti_arena_array(arena, streams, sizeof(void *));
     session->scratch_bytes = wefti_arena_array(arena, streams, sizeof(size_t));
-    session->algorithms =
-        wefti_arena_array(arena, plan->collective_count + 1u, sizeof(*session->algorithms));
-    session->interpreted = wefti_arena_array(arena, plan->collective_count + 1u, sizeof(bool));
+    session->algorithms = wefti_arena_array(arena, collectives, sizeof(*session->algorithms));
+    session->interpreted = wefti_arena_array(arena, collectives, sizeof(bool));
+    session->sweeps = wefti_arena_array(arena, collectives, sizeof(*session->sweeps));
     session->programs =
         wefti_arena_array(arena, plan->program_count + 1u, sizeof(*session->programs));
     session->cursors = wefti_arena_array(arena, streams, sizeof(*session->cursors));
     session->workers = wefti_arena_array(arena, streams, sizeof(*session->workers));
     session->on_worker = wefti_arena_array(arena, streams, sizeof(bool));
     session->queues = wefti_arena_array(arena, streams, sizeof(*session->queues));
-    session->params = wefti_arena_array(arena, plan->buffer_count + 1u, sizeof(uint32_t));
-    if (!session->kernels || !session->kernel_stream || !session->interpreted ||
-        !session->scratch || !session->scratch_bytes || !session->algorithms ||
-        !session->programs || !session->cursors || !session->workers || !session->on_worker ||
-        !session->queues || !session->params) {
-        return WEFT_ERR_NO_MEMORY;
-    }
     session->times = wefti_alloc(session->allocator, WEFTI_STATS_STEPS * sizeof(*session->times));
-    if (session->times == NULL) {
-        return WEFT_ERR_NO_MEMORY;
+    WEFT_RETURN_IF_NO_MEMORY(!arena->failed && session->times != NULL);
+    if (session->registry == NULL) {
+        WEFT_RETURN_IF_ERROR(weft_registry_create(session->allocator, &session->own_registry));
+        session->registry = session->own_registry;
     }
-    for (uint32_t i = 0; i < plan->buffer_count; i++) {
-        if (plan->buffers[i].kind == WEFTI_BUFFER_PARAM) {
-            session->params[session->param_count++] = i;
-        }
-    }
-    weft_status_t status = wefti_state_map_build(plan, session->registry, arena, &session->states);
-    return status < 0 ? status : make_histories(session);
+    WEFT_RETURN_IF_ERROR(wefti_state_map_build(plan, session->registry, arena, &session->states));
+    return make_histories(session);
 }
 
 static uint32_t find_program(const weft_plan_t *plan, const char *name)
 {
-    for (uint32_t i = 0; i < plan->program_count; i++) {
-        if (strcmp(plan->programs[i].name, name) == 0) {
-            return i;
-        }
-    }
-    return WEFTI_PLAN_NONE;
+    const wefti_plan_program_t *program = wefti_plan_program(plan, name);
+    return program != NULL ? (uint32_t)(program - plan->programs) : WEFTI_PLAN_NONE;
 }
 
-static uint32_t find_scalar(const weft_plan_t *plan, const char *name)
-{
-    for (uint32_t i = 0; i < plan->binding_count; i++) {
-        if (plan->bindings[i].role == WEFT_BINDING_ROLE_SCALAR &&
-            strcmp(plan->bindings[i].name, name) == 0) {
-            return plan->bindings[i].buffer;
-        }
-    }
-    return WEFTI_PLAN_NONE;
-}
-
-static weft_status_t find_entries(weft_session_t *session)
+static void find_entries(weft_session_t *session)
 {
     const weft_plan_t *plan = session->plan;
     session->step_program = find_program(plan, "step");
@@ -153,34 +134,34 @@ static weft_status_t find_entries(weft_session_t *session)
         snprintf(name, sizeof(name), t == 0 ? "micro_step" : "micro_step.%u", t);
         session->micro_programs[t] = find_program(plan, name);
     }
-    session->step_scalar = find_scalar(plan, "step");
-    session->rank_scalar = find_scalar(plan, "rank");
-    return WEFT_OK;
+    session->step_scalar = wefti_session_find_scalar(session, "step");
+    session->rank_scalar = wefti_session_find_scalar(session, "rank");
+}
+
+/* Bytes of the region: the plan's arena, signals, and what runs need. */
+static weft_status_t count_bytes(weft_session_t *session, size_t *out_bytes)
+{
+    size_t arena_bytes = session->plan->arena_bytes;
+    bool fits = arena_bytes < SIZE_MAX - sizeof(wefti_signal_line_t);
+    session->signals_offset = fits ? wefti_align_up(arena_bytes, sizeof(wefti_signal_line_t)) : 0;
+    if (!fits ||
+        !wefti_add_size(session->signals_offset, wefti_bind_signal_bytes(session), out_bytes)) {
+        return wefti_error(WEFT_ERR_NO_MEMORY, "plan: arena too large: %zu bytes", arena_bytes);
+    }
+    return wefti_bind_schedules(session, out_bytes);
 }
 
 static weft_status_t map_memory(weft_session_t *session)
 {
-    size_t bytes = 0, arena_bytes = session->plan->arena_bytes;
-    bool fits = arena_bytes < SIZE_MAX - sizeof(wefti_signal_line_t);
-    session->signals_offset = fits ? wefti_align_up(arena_bytes, sizeof(wefti_signal_line_t)) : 0;
-    weft_status_t status = WEFT_OK;
-    if (!fits ||
-        !wefti_add_size(session->signals_offset, wefti_bind_signal_bytes(session), &bytes)) {
-        status = wefti_error(WEFT_ERR_NO_MEMORY, "plan: arena too large: %zu bytes", arena_bytes);
-    }
-    if (status >= 0) {
-        status = wefti_bind_schedules(session, &bytes);
-    }
-    WEFT_TRY(status, wefti_endpoint_agree(session->endpoint, status), out);
-    WEFT_TRY(status,
-             wefti_region_alloc(session->endpoint, bytes > 0 ? bytes : 1, /* never none */
-                                &session->region_offset),
-             out);
+    wefti_endpoint_t *endpoint = session->endpoint;
+    size_t bytes = 0;
+    WEFT_RETURN_IF_ERROR(wefti_endpoint_agree(endpoint, count_bytes(session, &bytes)));
+    WEFT_RETURN_IF_ERROR(wefti_region_alloc(endpoint, bytes > 0 ? bytes : 1, /* never none */
+                                            &session->region_offset));
     session->region_held = true;
-    session->base = session->endpoint->region_of[session->endpoint->rank] + session->region_offset;
+    session->base = endpoint->region_of[endpoint->rank] + session->region_offset;
     wefti_bind_run_memory(session);
-out:
-    return status;
+    return WEFT_OK;
 }
 
 /* Faults known to all ranks are ignored: a later one ends the session on all of them. */
@@ -190,53 +171,38 @@ static weft_status_t agree_on_links(weft_session_t *session)
     if (session->put_links == NULL) {
         return WEFT_OK;
     }
-    uint32_t *all = wefti_arena_array(&session->arena, endpoint->world_size, sizeof *all);
-    weft_status_t status =
-        wefti_endpoint_agree(endpoint, all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
+    void *gathered;
     uint32_t own = atomic_load_explicit(&endpoint->link_faults, memory_order_acquire);
-    if (status == WEFT_OK) {
-        status = wefti_endpoint_all_gather(endpoint, &own, sizeof own, all);
+    WEFT_RETURN_IF_ERROR(
+        wefti_session_gather(endpoint, &session->arena, WEFT_OK, &own, sizeof own, &gathered));
+    for (uint32_t r = 0; r < endpoint->world_size; r++) {
+        uint32_t faults = ((const uint32_t *)gathered)[r];
+        session->faults_seen = faults > session->faults_seen ? faults : session->faults_seen;
     }
-    for (uint32_t r = 0; status == WEFT_OK && r < endpoint->world_size; r++) {
-        session->faults_seen = all[r] > session->faults_seen ? all[r] : session->faults_seen;
-    }
-    return status;
+    return WEFT_OK;
+}
+
+/* What may fail on one rank only; ranks agree on it before any rank waits for another. */
+static weft_status_t bind_local(weft_session_t *session)
+{
+    WEFT_RETURN_IF_ERROR(wefti_bind_kernels(session));
+    WEFT_RETURN_IF_ERROR(wefti_bind_updates(session));
+    WEFT_RETURN_IF_ERROR(wefti_bind_records(session));
+    WEFT_RETURN_IF_ERROR(session->context->device == NULL ? wefti_exec_host_open(session)
+                                                          : wefti_exec_device_open(session));
+    return wefti_session_load(session);
 }
 
 static weft_status_t bind(weft_session_t *session)
 {
-    wefti_endpoint_t *endpoint = session->endpoint;
-    weft_status_t status = make_tables(session);
-    WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), out);
-    WEFT_TRY(status, agree_on_plan(session), out);
-    WEFT_TRY(status, find_entries(session), out);
-    WEFT_TRY(status, wefti_bind_algorithms(session), out);
-    WEFT_TRY(status, map_memory(session), out);
-    WEFT_TRY(status, agree_on_links(session), out);
-
-    /* What may fail on one rank only; ranks agree on it before any rank waits for another. */
-    status = wefti_bind_kernels(session);
-    if (status >= 0) {
-        status = wefti_bind_updates(session);
-    }
-    if (status >= 0) {
-        status = wefti_bind_records(session);
-    }
-    if (status >= 0) {
-        status = session->context->device == NULL ? wefti_exec_host_open(session)
-                                                  : wefti_exec_device_open(session);
-    }
-    if (status >= 0) {
-        status = wefti_session_load(session);
-    }
-    WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), out);
-
+    WEFT_RETURN_IF_ERROR(agree_on_plan(session, make_tables(session)));
+    find_entries(session);
+    WEFT_RETURN_IF_ERROR(wefti_bind_algorithms(session));
+    WEFT_RETURN_IF_ERROR(map_memory(session));
+    WEFT_RETURN_IF_ERROR(agree_on_links(session));
+    WEFT_RETURN_IF_ERROR(wefti_endpoint_agree(session->endpoint, bind_local(session)));
     uint32_t init = find_program(session->plan, "init");
-    if (init != WEFTI_PLAN_NONE) {
-        status = wefti_exec_run(session, init);
-    }
-out:
-    return status;
+    return init != WEFTI_PLAN_NONE ? wefti_exec_run(session, init) : WEFT_OK;
 }
 
 weft_status_t weft_session_create(const weft_session_params_t *params, weft_session_t **out_session)
@@ -244,41 +210,38 @@ weft_status_t weft_session_create(const weft_session_params_t *params, weft_sess
     WEFT_CHECK_OUT(out_session);
     WEFT_CHECK_ARG(params);
     weft_session_params_t own = WEFT_SESSION_PARAMS_INIT;
-    weft_status_t status = WEFTI_PARAMS_READ(params, &own);
+    WEFT_RETURN_IF_ERROR(WEFTI_PARAMS_READ(params, &own));
+    if (own.context == NULL) {
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "context", "must not be NULL");
+    }
+    const weft_allocator_t *allocator = own.context->allocator;
+    wefti_endpoint_t *endpoint = own.context->memory; /* arena and signals are on the device */
+    weft_session_t *session = wefti_alloc(allocator, sizeof(*session));
+    weft_status_t status =
+        own.plan == NULL  ? wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "plan", "must not be NULL")
+        : session == NULL ? WEFT_ERR_NO_MEMORY
+                          : WEFT_OK;
+    status = wefti_endpoint_agree(endpoint, status);
     if (status < 0) {
+        wefti_free(allocator, session);
         return status;
     }
-    params = &own;
-    if (params->context == NULL || params->plan == NULL) {
-        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT,
-                                 params->context == NULL ? "context" : "plan", "must not be NULL");
-    }
-    const weft_allocator_t *allocator = params->context->allocator;
-    weft_session_t *session = wefti_alloc(allocator, sizeof(*session));
-    if (session == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
     session->allocator = allocator;
-    session->context = params->context;
-    session->plan = params->plan;
-    session->endpoint = params->context->memory; /* arena and signals are on the device */
-    session->trace = params->trace != 0;
-    session->registry = params->registry;
+    session->context = own.context;
+    session->plan = own.plan;
+    session->endpoint = endpoint;
+    session->trace = own.trace != 0;
+    session->registry = own.registry;
     weft_context_retain(session->context);
     weft_plan_retain(session->plan);
     wefti_arena_init(&session->arena, allocator, 0);
-    status = WEFT_OK;
-    if (session->registry == NULL) {
-        status = weft_registry_create(allocator, &session->own_registry);
-        session->registry = session->own_registry;
+    status = bind(session);
+    if (status < 0) {
+        weft_session_destroy(session);
+        return status;
     }
-    WEFT_TRY(status, wefti_endpoint_agree(session->endpoint, status), fail);
-    WEFT_TRY(status, bind(session), fail);
     *out_session = session;
     return WEFT_OK;
-fail:
-    weft_session_destroy(session);
-    return status;
 }
 
 void weft_session_destroy(weft_session_t *session)
@@ -286,11 +249,8 @@ void weft_session_destroy(weft_session_t *session)
     if (session == NULL) {
         return;
     }
-    if (session->context->device == NULL) {
-        wefti_exec_host_close(session);
-    } else {
-        wefti_exec_device_close(session);
-    }
+    wefti_exec_host_close(session);
+    wefti_exec_device_close(session);
     wefti_unbind_updates(session);
     wefti_unbind_kernels(session);
     wefti_unbind_schedules(session);

@@ -128,9 +128,7 @@ struct weft_session {
     weft_queue_t *copy_queue; /* inputs and outputs, not on the CPU */
 
     uint32_t step_scalar, rank_scalar; /* buffers of the scalars "step" and "rank" */
-    uint32_t param_count;
-    uint32_t *params;         /* buffers */
-    wefti_state_map_t states; /* where gradients and optimizer state lie */
+    wefti_state_map_t states;          /* where parameters, gradients and optimizer state lie */
     bool trace;
     uint64_t timeline_first_step, timeline_last_step; /* of the file written last; 0: none */
     uint64_t steps;
@@ -161,6 +159,13 @@ static inline uint64_t wefti_session_offset(const wefti_plan_buffer_t *buffer, u
     return buffer->offset_bytes + rank * buffer->rank_stride_bytes;
 }
 
+/* This rank's copy of a buffer. */
+static inline uint8_t *wefti_session_buffer(const weft_session_t *session, uint32_t id)
+{
+    return session->base +
+           wefti_session_offset(&session->plan->buffers[id], session->endpoint->rank);
+}
+
 /* bind_kernels.c */
 weft_status_t wefti_bind_kernels(weft_session_t *session);
 void wefti_unbind_kernels(weft_session_t *session);
@@ -170,6 +175,12 @@ void wefti_unbind_updates(weft_session_t *session);
 /* bind_algorithms.c */
 weft_algo_params_t wefti_bind_algo_params(const weft_session_t *session, uint32_t collective);
 weft_status_t wefti_bind_algorithms(weft_session_t *session);
+/* Algorithms for ranks on several hosts by their cost, the least first: those that can run before
+ * those with a reason why not. */
+weft_status_t wefti_bind_cheapest(const weft_session_t *session, const weft_algo_params_t *params,
+                                  const wefti_counts_t *counts, const wefti_choice_t *choice,
+                                  wefti_candidate_t list[WEFTI_MAX_CANDIDATES],
+                                  uint32_t *out_count);
 /* bind_schedules.c: makes the runs, and adds what memory of the region they need to *bytes, which
  * are those before it; then tells them where the session's region is. */
 weft_status_t wefti_bind_schedules(weft_session_t *session, size_t *bytes);
@@ -207,10 +218,17 @@ weft_status_t wefti_session_copy(weft_session_t *session, void *dst, const void 
 weft_status_t wefti_session_bad_size(const char *kind, const char *name, uint64_t tensor_bytes,
                                      size_t buffer_bytes);
 
+/* session.c: all ranks' copies of own, in arena. Collective: an error of one rank is that of all. */
+weft_status_t wefti_session_gather(wefti_endpoint_t *endpoint, wefti_arena_t *arena,
+                                   weft_status_t status, const void *own, size_t bytes,
+                                   void **out_all);
 /* session_step.c: what reads weights calls this first. Collective where the plan is decoupled. */
 weft_status_t wefti_session_gather_weights(weft_session_t *session);
 /* session_io.c */
-void wefti_session_scalar_bytes(weft_dtype_t dtype, double value, uint8_t out_bytes[8]);
+/* The buffer of a scalar; WEFTI_PLAN_NONE: the plan has none of this name. */
+uint32_t wefti_session_find_scalar(const weft_session_t *session, const char *name);
+weft_status_t wefti_session_write_scalar(weft_session_t *session, uint32_t buffer, double value);
+/* The first contents of weights, constants and scalars. */
 weft_status_t wefti_session_load(weft_session_t *session);
 
 #endif

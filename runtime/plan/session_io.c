@@ -9,9 +9,53 @@
 #include <math.h>
 #include <string.h>
 
-static uint8_t *address_of(const weft_session_t *session, const wefti_plan_buffer_t *buffer)
+#define INPUT_ROLES (1u << WEFT_BINDING_ROLE_INPUT | 1u << WEFT_BINDING_ROLE_LABEL)
+#define OUTPUT_ROLES                                                                               \
+    (1u << WEFT_BINDING_ROLE_LOSS | 1u << WEFT_BINDING_ROLE_LOGITS | 1u << WEFT_BINDING_ROLE_OUTPUT)
+
+/* The first binding of a role in the mask (1u << role) and of this name (NULL: of any), or NULL. */
+static const wefti_plan_binding_t *find_binding(const weft_session_t *session, const char *name,
+                                                uint32_t roles)
 {
-    return session->base + wefti_session_offset(buffer, session->endpoint->rank);
+    for (uint32_t i = 0; i < session->plan->binding_count; i++) {
+        const wefti_plan_binding_t *binding = &session->plan->bindings[i];
+        if ((roles & (1u << binding->role)) != 0 &&
+            (name == NULL || strcmp(binding->name, name) == 0)) {
+            return binding;
+        }
+    }
+    return NULL;
+}
+
+/* The buffer of a call's input or scalar, unless the session has failed. */
+static weft_status_t find_fed(const weft_session_t *session, const char *kind, uint32_t roles,
+                              const char *name, uint32_t *out_buffer)
+{
+    WEFT_RETURN_IF_ERROR(wefti_fault_get(&session->fault));
+    const wefti_plan_binding_t *binding = find_binding(session, name, roles);
+    if (binding == NULL) {
+        return wefti_error(WEFT_ERR_NOT_FOUND, "plan: no %s \"%s\"", kind, name);
+    }
+    *out_buffer = binding->buffer;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_session_bad_size(const char *kind, const char *name, uint64_t tensor_bytes,
+                                     size_t buffer_bytes)
+{
+    return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                       "%s \"%s\": size mismatch: the tensor has %llu bytes, the caller's buffer "
+                       "%zu bytes",
+                       kind, name, (unsigned long long)tensor_bytes, buffer_bytes);
+}
+
+/* ---- scalars ---- */
+
+uint32_t wefti_session_find_scalar(const weft_session_t *session, const char *name)
+{
+    const wefti_plan_binding_t *binding =
+        find_binding(session, name, 1u << WEFT_BINDING_ROLE_SCALAR);
+    return binding != NULL ? binding->buffer : WEFTI_PLAN_NONE;
 }
 
 /* A double in the range of an integer type; NaN is 0. */
@@ -23,30 +67,18 @@ static int64_t clamp(double value, double low, double high)
     return (int64_t)(value < low ? low : value > high ? high : value);
 }
 
-void wefti_session_scalar_bytes(weft_dtype_t dtype, double value, uint8_t out_bytes[8])
+weft_status_t wefti_session_write_scalar(weft_session_t *session, uint32_t buffer, double value)
 {
+    weft_dtype_t dtype = session->plan->buffers[buffer].dtype;
     float f32 = (float)value;
     int64_t i64 = clamp(value, -9.2e18, 9.2e18);
     int32_t i32 = (int32_t)clamp(value, INT32_MIN, INT32_MAX);
-    memset(out_bytes, 0, 8);
-    switch (dtype) {
-    case WEFT_DTYPE_F64:
-        memcpy(out_bytes, &value, sizeof(value));
-        break;
-    case WEFT_DTYPE_F32:
-        memcpy(out_bytes, &f32, sizeof(f32));
-        break;
-    case WEFT_DTYPE_I64:
-    case WEFT_DTYPE_U64:
-        memcpy(out_bytes, &i64, sizeof(i64));
-        break;
-    case WEFT_DTYPE_I32:
-    case WEFT_DTYPE_U32:
-        memcpy(out_bytes, &i32, sizeof(i32));
-        break;
-    default:
-        break; /* refused by scalar_check */
-    }
+    const void *bytes = dtype == WEFT_DTYPE_F64                              ? (void *)&value
+                        : dtype == WEFT_DTYPE_F32                            ? (void *)&f32
+                        : dtype == WEFT_DTYPE_I64 || dtype == WEFT_DTYPE_U64 ? (void *)&i64
+                                                                             : (void *)&i32;
+    return wefti_session_copy(session, wefti_session_buffer(session, buffer), bytes,
+                              weft_dtype_size_bytes(dtype));
 }
 
 static double scalar_value(weft_dtype_t dtype, const uint8_t *bytes)
@@ -65,50 +97,64 @@ static double scalar_value(weft_dtype_t dtype, const uint8_t *bytes)
                                                                 : (double)i32;
 }
 
-static weft_status_t scalar_check(const char *name, weft_dtype_t dtype)
+/* What a scalar starts with: its default, but "rank" is this rank's number. */
+static weft_status_t start_scalar(weft_session_t *session, uint32_t index)
 {
+    const wefti_plan_buffer_t *buffer = &session->plan->buffers[index];
     const uint32_t known = WEFT_DTYPE_BIT(WEFT_DTYPE_F64) | WEFT_DTYPE_BIT(WEFT_DTYPE_F32) |
                            WEFT_DTYPE_BIT(WEFT_DTYPE_I64) | WEFT_DTYPE_BIT(WEFT_DTYPE_U64) |
                            WEFT_DTYPE_BIT(WEFT_DTYPE_I32) | WEFT_DTYPE_BIT(WEFT_DTYPE_U32);
-    if (!(WEFT_DTYPE_BIT(dtype) & known)) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "scalar \"%s\": unsupported dtype %s", name,
-                           weft_dtype_name(dtype));
+    if (!(WEFT_DTYPE_BIT(buffer->dtype) & known)) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "scalar \"%s\": unsupported dtype %s",
+                           buffer->name != NULL ? buffer->name : "scalar",
+                           weft_dtype_name(buffer->dtype));
     }
+    return wefti_session_write_scalar(
+        session, index,
+        index == session->rank_scalar ? (double)session->endpoint->rank : buffer->default_value);
+}
+
+weft_status_t weft_session_set_scalar(weft_session_t *session, const char *name, double value)
+{
+    WEFT_CHECK_ARG(session);
+    WEFT_CHECK_ARG(name);
+    uint32_t buffer = 0;
+    WEFT_RETURN_IF_ERROR(
+        find_fed(session, "scalar", 1u << WEFT_BINDING_ROLE_SCALAR, name, &buffer));
+    return wefti_session_write_scalar(session, buffer, value);
+}
+
+weft_status_t weft_session_get_scalar(weft_session_t *session, const char *name, double *out_value)
+{
+    WEFT_CHECK_ARG(session);
+    WEFT_CHECK_ARG(name);
+    WEFT_CHECK_ARG(out_value);
+    uint32_t buffer = 0;
+    uint8_t bytes[8] = {0};
+    WEFT_RETURN_IF_ERROR(
+        find_fed(session, "scalar", 1u << WEFT_BINDING_ROLE_SCALAR, name, &buffer));
+    weft_dtype_t dtype = session->plan->buffers[buffer].dtype;
+    WEFT_RETURN_IF_ERROR(wefti_session_copy(session, bytes, wefti_session_buffer(session, buffer),
+                                            weft_dtype_size_bytes(dtype)));
+    *out_value = scalar_value(dtype, bytes);
     return WEFT_OK;
 }
 
-/* What a scalar starts with: its default, but "rank" is this rank's number. */
-static double scalar_start(const weft_session_t *session, uint32_t index)
-{
-    const weft_plan_t *plan = session->plan;
-    for (uint32_t i = 0; i < plan->binding_count; i++) {
-        if (plan->bindings[i].buffer == index &&
-            plan->bindings[i].role == WEFT_BINDING_ROLE_SCALAR &&
-            strcmp(plan->bindings[i].name, "rank") == 0) {
-            return (double)session->endpoint->rank;
-        }
-    }
-    return plan->buffers[index].default_value;
-}
+/* ---- first contents ---- */
 
 /* This rank's pieces of the parameters that no rank has whole. No program gives ranks those of rank
  * 0: ranks have compared the digests of their weights. */
-static weft_status_t load_shards(weft_session_t *session)
+static weft_status_t load_shards(weft_session_t *session, const wefti_state_t *param)
 {
-    const weft_plan_t *plan = session->plan;
-    weft_status_t status = WEFT_OK;
-    for (uint32_t i = 0; i < session->states.param_count; i++) {
-        const wefti_state_t *param = &session->states.params[i];
-        const uint8_t *from = plan->weights + plan->buffers[param->param].data_offset_bytes;
-        for (uint32_t k = 0; k < param->piece_count && status >= 0; k++) {
-            const wefti_state_piece_t *piece = &param->pieces[k];
-            if (piece->rank == session->endpoint->rank) {
-                status = wefti_session_copy(session, session->base + piece->offset_bytes,
-                                            from + piece->begin_bytes, piece->size_bytes);
-            }
+    const uint8_t *from = session->plan->weights + param->param->data_offset_bytes;
+    for (uint32_t k = 0; k < param->piece_count; k++) {
+        const wefti_state_piece_t *piece = &param->pieces[k];
+        if (piece->rank == session->endpoint->rank) {
+            WEFT_RETURN_IF_ERROR(wefti_session_copy(session, session->base + piece->offset_bytes,
+                                                    from + piece->begin_bytes, piece->size_bytes));
         }
     }
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_session_load(weft_session_t *session)
@@ -117,75 +163,27 @@ weft_status_t wefti_session_load(weft_session_t *session)
     /* Without a program that broadcasts them, every rank reads the weights. */
     bool params = session->endpoint->rank == 0 || wefti_plan_program(plan, "init") == NULL ||
                   (plan->flags & WEFTI_PLAN_RANK_DATA) != 0;
-    uint8_t scalar[8];
-    weft_status_t status = WEFT_OK;
-    for (uint32_t i = 0; i < plan->buffer_count && status >= 0; i++) {
+    for (uint32_t i = 0; i < plan->buffer_count; i++) {
         const wefti_plan_buffer_t *buffer = &plan->buffers[i];
-        const char *name = buffer->name != NULL ? buffer->name : "scalar";
+        bool placed =
+            buffer->kind == WEFTI_BUFFER_CONST || (buffer->kind == WEFTI_BUFFER_PARAM && params &&
+                                                   buffer->offset_bytes < WEFTI_PLAN_NOWHERE);
         if (buffer->kind == WEFTI_BUFFER_SCALAR) {
-            status = scalar_check(name, buffer->dtype);
-            if (status >= 0) {
-                wefti_session_scalar_bytes(buffer->dtype, scalar_start(session, i), scalar);
-                status = wefti_session_copy(session, address_of(session, buffer), scalar,
-                                            weft_dtype_size_bytes(buffer->dtype));
-            }
-        } else if (buffer->size_bytes > 0 && (buffer->kind == WEFTI_BUFFER_CONST ||
-                                              (buffer->kind == WEFTI_BUFFER_PARAM && params &&
-                                               buffer->offset_bytes < WEFTI_PLAN_NOWHERE))) {
+            WEFT_RETURN_IF_ERROR(start_scalar(session, i));
+        } else if (buffer->size_bytes > 0 && placed) {
             uint64_t from = buffer->data_offset_bytes +
                             session->endpoint->rank * buffer->rank_data_stride_bytes;
-            status = wefti_session_copy(session, address_of(session, buffer), plan->weights + from,
-                                        buffer->size_bytes);
+            WEFT_RETURN_IF_ERROR(wefti_session_copy(session, wefti_session_buffer(session, i),
+                                                    plan->weights + from, buffer->size_bytes));
         }
     }
-    return status < 0 ? status : load_shards(session);
-}
-
-/* The binding called name whose role is in the mask (1u << role), or NULL. */
-static const wefti_plan_binding_t *find_binding(const weft_session_t *session, const char *name,
-                                                uint32_t roles)
-{
-    for (uint32_t i = 0; i < session->plan->binding_count && name != NULL; i++) {
-        const wefti_plan_binding_t *binding = &session->plan->bindings[i];
-        if ((roles & (1u << binding->role)) != 0 && strcmp(binding->name, name) == 0) {
-            return binding;
-        }
+    for (uint32_t i = 0; i < session->states.params.count; i++) {
+        WEFT_RETURN_IF_ERROR(load_shards(session, &session->states.params.tensors[i]));
     }
-    return NULL;
-}
-
-#define INPUT_ROLES (1u << WEFT_BINDING_ROLE_INPUT | 1u << WEFT_BINDING_ROLE_LABEL)
-#define OUTPUT_ROLES                                                                               \
-    (1u << WEFT_BINDING_ROLE_LOSS | 1u << WEFT_BINDING_ROLE_LOGITS | 1u << WEFT_BINDING_ROLE_OUTPUT)
-
-weft_status_t wefti_session_bad_size(const char *kind, const char *name, uint64_t tensor_bytes,
-                                     size_t buffer_bytes)
-{
-    return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                       "%s \"%s\": size mismatch: the tensor has %llu bytes, the caller's buffer "
-                       "%zu bytes",
-                       kind, name, (unsigned long long)tensor_bytes, buffer_bytes);
-}
-
-static weft_status_t find_input(const weft_session_t *session, const char *name,
-                                const wefti_plan_buffer_t **out_buffer)
-{
-    const wefti_plan_binding_t *binding = find_binding(session, name, INPUT_ROLES);
-    if (binding == NULL) {
-        return wefti_error(WEFT_ERR_NOT_FOUND, "plan: no input \"%s\"",
-                           name != NULL ? name : "(null)");
-    }
-    *out_buffer = &session->plan->buffers[binding->buffer];
     return WEFT_OK;
 }
 
-static void describe(const wefti_plan_buffer_t *buffer, weft_tensor_desc_t *out_desc)
-{
-    if (out_desc != NULL) {
-        *out_desc = (weft_tensor_desc_t){.dtype = buffer->dtype, .rank = buffer->rank};
-        memcpy(out_desc->dims, buffer->dims, sizeof(out_desc->dims));
-    }
-}
+/* ---- inputs and outputs ---- */
 
 weft_status_t weft_session_set_input(weft_session_t *session, const char *name, const void *data,
                                      size_t bytes)
@@ -195,15 +193,13 @@ weft_status_t weft_session_set_input(weft_session_t *session, const char *name, 
     if (bytes > 0) {
         WEFT_CHECK_ARG(data);
     }
-    const wefti_plan_buffer_t *buffer = NULL;
-    weft_status_t status = wefti_fault_get(&session->fault);
-    if (status < 0 || (status = find_input(session, name, &buffer)) < 0) {
-        return status;
+    uint32_t buffer = 0;
+    WEFT_RETURN_IF_ERROR(find_fed(session, "input", INPUT_ROLES, name, &buffer));
+    uint64_t input_bytes = session->plan->buffers[buffer].size_bytes;
+    if (bytes != input_bytes) {
+        return wefti_session_bad_size("input", name, input_bytes, bytes);
     }
-    if (bytes != buffer->size_bytes) {
-        return wefti_session_bad_size("input", name, buffer->size_bytes, bytes);
-    }
-    return wefti_session_copy(session, address_of(session, buffer), data, bytes);
+    return wefti_session_copy(session, wefti_session_buffer(session, buffer), data, bytes);
 }
 
 weft_status_t weft_session_input_memory(weft_session_t *session, const char *name, void **out_data,
@@ -213,68 +209,18 @@ weft_status_t weft_session_input_memory(weft_session_t *session, const char *nam
     WEFT_CHECK_ARG(session);
     WEFT_CHECK_ARG(name);
     WEFT_CHECK_ARG(out_bytes);
-    const wefti_plan_buffer_t *buffer = NULL;
+    uint32_t buffer = 0;
     const weft_device_t *device = session->context->device;
-    weft_status_t status = wefti_fault_get(&session->fault);
-    if (status < 0 || (status = find_input(session, name, &buffer)) < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(find_fed(session, "input", INPUT_ROLES, name, &buffer));
     if (device != NULL && !(device->ops->caps & WEFT_DEVICE_HOST_ACCESS)) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "input memory: device \"%s\" is not accessible by the host; use "
                            "weft_session_set_input",
                            device->ops->name);
     }
-    *out_data = address_of(session, buffer);
-    *out_bytes = buffer->size_bytes;
+    *out_data = wefti_session_buffer(session, buffer);
+    *out_bytes = session->plan->buffers[buffer].size_bytes;
     return WEFT_OK;
-}
-
-static weft_status_t find_scalar(const weft_session_t *session, const char *name,
-                                 const wefti_plan_buffer_t **out_buffer)
-{
-    const wefti_plan_binding_t *binding =
-        find_binding(session, name, 1u << WEFT_BINDING_ROLE_SCALAR);
-    if (binding == NULL) {
-        return wefti_error(WEFT_ERR_NOT_FOUND, "plan: no scalar \"%s\"",
-                           name != NULL ? name : "(null)");
-    }
-    *out_buffer = &session->plan->buffers[binding->buffer];
-    return WEFT_OK;
-}
-
-weft_status_t weft_session_set_scalar(weft_session_t *session, const char *name, double value)
-{
-    WEFT_CHECK_ARG(session);
-    WEFT_CHECK_ARG(name);
-    const wefti_plan_buffer_t *buffer = NULL;
-    weft_status_t status = wefti_fault_get(&session->fault);
-    if (status < 0 || (status = find_scalar(session, name, &buffer)) < 0) {
-        return status;
-    }
-    uint8_t bytes[8];
-    wefti_session_scalar_bytes(buffer->dtype, value, bytes);
-    return wefti_session_copy(session, address_of(session, buffer), bytes,
-                              weft_dtype_size_bytes(buffer->dtype));
-}
-
-weft_status_t weft_session_get_scalar(weft_session_t *session, const char *name, double *out_value)
-{
-    WEFT_CHECK_ARG(session);
-    WEFT_CHECK_ARG(name);
-    WEFT_CHECK_ARG(out_value);
-    const wefti_plan_buffer_t *buffer = NULL;
-    weft_status_t status = wefti_fault_get(&session->fault);
-    if (status < 0 || (status = find_scalar(session, name, &buffer)) < 0) {
-        return status;
-    }
-    uint8_t bytes[8] = {0};
-    status = wefti_session_copy(session, bytes, address_of(session, buffer),
-                                weft_dtype_size_bytes(buffer->dtype));
-    if (status >= 0) {
-        *out_value = scalar_value(buffer->dtype, bytes);
-    }
-    return status;
 }
 
 weft_status_t weft_session_get_output(weft_session_t *session, const char *name, void *data,
@@ -285,26 +231,34 @@ weft_status_t weft_session_get_output(weft_session_t *session, const char *name,
     if (bytes > 0) {
         WEFT_CHECK_ARG(data);
     }
-    weft_status_t status = wefti_fault_get(&session->fault);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(wefti_fault_get(&session->fault));
     const wefti_plan_binding_t *binding = find_binding(session, name, OUTPUT_ROLES);
-    for (uint32_t i = 0; binding == NULL && name != NULL && i < session->plan->binding_count; i++) {
-        weft_binding_role_t role = session->plan->bindings[i].role;
-        if ((role == WEFT_BINDING_ROLE_LOSS && strcmp(name, "loss") == 0) ||
-            (role == WEFT_BINDING_ROLE_LOGITS && strcmp(name, "logits") == 0)) {
-            binding = &session->plan->bindings[i];
-        }
+    if (binding == NULL && strcmp(name, "loss") == 0) {
+        binding = find_binding(session, NULL, 1u << WEFT_BINDING_ROLE_LOSS);
+    }
+    if (binding == NULL && strcmp(name, "logits") == 0) {
+        binding = find_binding(session, NULL, 1u << WEFT_BINDING_ROLE_LOGITS);
     }
     if (binding == NULL) {
-        return wefti_error(WEFT_ERR_NOT_FOUND, "plan: no output \"%s\"",
-                           name != NULL ? name : "(null)");
+        return wefti_error(WEFT_ERR_NOT_FOUND, "plan: no output \"%s\"", name);
     }
     const wefti_plan_buffer_t *buffer = &session->plan->buffers[binding->buffer];
     if (bytes < buffer->size_bytes) {
         return wefti_session_bad_size("output", name, buffer->size_bytes, bytes);
     }
-    describe(buffer, out_desc);
-    return wefti_session_read_plain(session, buffer, data);
+    const wefti_state_piece_t piece = {.size_bytes = buffer->size_bytes,
+                                       .offset_bytes =
+                                           wefti_session_offset(buffer, session->endpoint->rank),
+                                       .rank = WEFTI_ALL_RANKS};
+    wefti_state_t output = {
+        .desc = {.dtype = buffer->dtype, .layout = buffer->layout, .rank = buffer->rank},
+        .size_bytes = buffer->size_bytes,
+        .pieces = &piece,
+        .piece_count = 1};
+    memcpy(output.desc.dims, buffer->dims, sizeof output.desc.dims);
+    if (out_desc != NULL) {
+        *out_desc = output.desc;
+        out_desc->layout = WEFT_LAYOUT_PLAIN;
+    }
+    return wefti_session_collect(session, &output, data);
 }

@@ -11,16 +11,9 @@
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 
-static weft_status_t set_scalar(weft_session_t *session, uint32_t index, double value)
+static weft_status_t set_scalar(weft_session_t *session, uint32_t buffer, double value)
 {
-    if (index == WEFTI_PLAN_NONE) {
-        return WEFT_OK;
-    }
-    uint8_t bytes[8];
-    const wefti_plan_buffer_t *buffer = &session->plan->buffers[index];
-    wefti_session_scalar_bytes(buffer->dtype, value, bytes);
-    return wefti_session_copy(session, session->base + buffer->offset_bytes, bytes,
-                              weft_dtype_size_bytes(buffer->dtype));
+    return buffer == WEFTI_PLAN_NONE ? WEFT_OK : wefti_session_write_scalar(session, buffer, value);
 }
 
 /* Sets the scalars "step" and "rank" of a micro-batch. */

@@ -10,60 +10,94 @@
 #define GRADIENT 0u
 #define PARAMETER UINT32_MAX
 
-/* A piece before it is known how many there are. */
+/* What one output of an update kernel says: parameters and their state. */
+typedef struct update {
+    uint32_t kernel;
+    uint32_t slot;         /* output of the operator; GRADIENT, PARAMETER */
+    uint32_t param, state; /* buffers */
+} update_t;
+
+/* A piece before it is known how many its tensor has. */
 typedef struct found {
-    uint32_t param; /* index into params */
-    uint32_t slot;  /* output of the update operator; GRADIENT, PARAMETER */
-    uint32_t kernel, state;
-    bool own_shape; /* the state's, not the parameter's */
+    uint32_t param; /* number of the parameter */
+    update_t update;
     wefti_state_piece_t piece;
 } found_t;
 
 typedef struct mapper {
     const weft_plan_t *plan;
-    uint32_t *params; /* buffers, by offset */
-    uint32_t param_count;
+    wefti_state_map_t *map;
+    uint32_t *by_offset; /* numbers of parameters, but for empty ones */
+    uint32_t placed_count;
     found_t *found;
     size_t found_count, found_capacity;
 } mapper_t;
 
-/* What one output of an update kernel says: parameters and their state. */
-typedef struct update {
-    uint32_t kernel, slot;
-    uint32_t param, state; /* buffers */
-} update_t;
+static uint64_t elem_count(const wefti_plan_buffer_t *buffer)
+{
+    size_t bytes = weft_dtype_size_bytes(buffer->dtype);
+    return bytes > 0 ? buffer->size_bytes / bytes : 0;
+}
+
+/* A tensor with the shape of one buffer and the type of another. */
+static wefti_state_t tensor_of(const wefti_plan_buffer_t *param, const wefti_plan_buffer_t *shape,
+                               weft_dtype_t dtype)
+{
+    wefti_state_t tensor = {.name = param->name,
+                            .param = param,
+                            .desc = {.dtype = dtype, .layout = shape->layout, .rank = shape->rank},
+                            .size_bytes = elem_count(shape) * weft_dtype_size_bytes(dtype)};
+    memcpy(tensor.desc.dims, shape->dims, sizeof tensor.desc.dims);
+    return tensor;
+}
+
+static const wefti_plan_buffer_t *placed_param(const mapper_t *mapper, uint32_t place)
+{
+    return mapper->map->params.tensors[mapper->by_offset[place]].param;
+}
 
 static int by_offset(const void *a, const void *b, void *user)
 {
-    const wefti_plan_buffer_t *buffers = user;
-    uint64_t x = buffers[*(const uint32_t *)a].offset_bytes;
-    uint64_t y = buffers[*(const uint32_t *)b].offset_bytes;
+    const wefti_state_t *params = user;
+    uint64_t x = params[*(const uint32_t *)a].param->offset_bytes;
+    uint64_t y = params[*(const uint32_t *)b].param->offset_bytes;
     return (x > y) - (x < y);
 }
 
 static weft_status_t list_params(mapper_t *mapper, wefti_arena_t *arena)
 {
     const weft_plan_t *plan = mapper->plan;
-    mapper->params = wefti_arena_array(arena, plan->buffer_count + 1u, sizeof *mapper->params);
-    if (mapper->params == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    wefti_state_map_t *map = mapper->map;
+    size_t count = 1;
     for (uint32_t i = 0; i < plan->buffer_count; i++) {
-        if (plan->buffers[i].kind == WEFTI_BUFFER_PARAM && plan->buffers[i].size_bytes > 0) {
-            mapper->params[mapper->param_count++] = i;
+        count += plan->buffers[i].kind == WEFTI_BUFFER_PARAM;
+    }
+    map->params.tensors = wefti_arena_array(arena, count, sizeof *map->params.tensors);
+    map->gradients.tensors = wefti_arena_array(arena, count, sizeof *map->gradients.tensors);
+    mapper->by_offset = wefti_arena_array(arena, count, sizeof *mapper->by_offset);
+    WEFT_RETURN_IF_NO_MEMORY(map->params.tensors && map->gradients.tensors && mapper->by_offset);
+    for (uint32_t i = 0; i < plan->buffer_count; i++) {
+        const wefti_plan_buffer_t *param = &plan->buffers[i];
+        if (param->kind == WEFTI_BUFFER_PARAM) {
+            if (param->size_bytes > 0) {
+                mapper->by_offset[mapper->placed_count++] = map->params.count;
+            }
+            map->params.tensors[map->params.count++] = tensor_of(param, param, param->dtype);
         }
     }
-    qsort_r(mapper->params, mapper->param_count, sizeof *mapper->params, by_offset, plan->buffers);
+    map->gradients.count = map->params.count;
+    qsort_r(mapper->by_offset, mapper->placed_count, sizeof *mapper->by_offset, by_offset,
+            map->params.tensors);
     return WEFT_OK;
 }
 
-/* The first parameter that ends behind offset. */
-static uint32_t first_param(const mapper_t *mapper, uint64_t offset)
+/* The place of the first parameter that ends behind offset. */
+static uint32_t first_place(const mapper_t *mapper, uint64_t offset)
 {
-    uint32_t low = 0, high = mapper->param_count;
+    uint32_t low = 0, high = mapper->placed_count;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        const wefti_plan_buffer_t *param = &mapper->plan->buffers[mapper->params[middle]];
+        const wefti_plan_buffer_t *param = placed_param(mapper, middle);
         if (param->offset_bytes + param->size_bytes <= offset) {
             low = middle + 1;
         } else {
@@ -73,22 +107,13 @@ static uint32_t first_param(const mapper_t *mapper, uint64_t offset)
     return low;
 }
 
-static uint64_t elem_count(const wefti_plan_buffer_t *buffer)
-{
-    size_t bytes = weft_dtype_size_bytes(buffer->dtype);
-    return bytes > 0 ? buffer->size_bytes / bytes : 0;
-}
-
 static weft_status_t add_piece(mapper_t *mapper, const update_t *update, uint32_t param,
-                               bool own_shape, const wefti_state_piece_t *piece)
+                               const wefti_state_piece_t *piece)
 {
-    weft_status_t status = wefti_array_reserve(NULL, &mapper->found, &mapper->found_capacity,
-                                               mapper->found_count + 1, sizeof *mapper->found);
-    if (status >= 0) {
-        mapper->found[mapper->found_count++] =
-            (found_t){param, update->slot, update->kernel, update->state, own_shape, *piece};
-    }
-    return status;
+    WEFT_RETURN_IF_ERROR(wefti_array_reserve(NULL, &mapper->found, &mapper->found_capacity,
+                                             mapper->found_count + 1, sizeof *mapper->found));
+    mapper->found[mapper->found_count++] = (found_t){param, *update, *piece};
+    return WEFT_OK;
 }
 
 static bool is_per_rank(const wefti_plan_buffer_t *buffer)
@@ -114,8 +139,8 @@ static weft_status_t add_range(mapper_t *mapper, const update_t *update, uint32_
     uint64_t end = begin + range->size_bytes;
     uint64_t elem = weft_dtype_size_bytes(range->dtype);
     uint64_t state_elem = weft_dtype_size_bytes(state->dtype);
-    for (uint32_t i = first_param(mapper, begin); i < mapper->param_count; i++) {
-        const wefti_plan_buffer_t *param = &buffers[mapper->params[i]];
+    for (uint32_t i = first_place(mapper, begin); i < mapper->placed_count; i++) {
+        const wefti_plan_buffer_t *param = placed_param(mapper, i);
         uint64_t param_end = param->offset_bytes + param->size_bytes;
         uint64_t from = param->offset_bytes > begin ? param->offset_bytes : begin;
         uint64_t to = param_end < end ? param_end : end;
@@ -128,10 +153,7 @@ static weft_status_t add_range(mapper_t *mapper, const update_t *update, uint32_
             .offset_bytes = state->offset_bytes + of * state->rank_stride_bytes +
                             (from - begin) / elem * state_elem,
             .rank = rank};
-        weft_status_t status = add_piece(mapper, update, i, false, &piece);
-        if (status < 0) {
-            return status;
-        }
+        WEFT_RETURN_IF_ERROR(add_piece(mapper, update, mapper->by_offset[i], &piece));
     }
     return WEFT_OK;
 }
@@ -141,21 +163,20 @@ static weft_status_t add_own(mapper_t *mapper, const update_t *update)
 {
     const wefti_plan_buffer_t *buffers = mapper->plan->buffers;
     const wefti_plan_buffer_t *state = &buffers[update->state];
-    uint32_t i = first_param(mapper, buffers[update->param].offset_bytes);
-    if (i == mapper->param_count || mapper->params[i] != update->param) {
+    uint32_t i = first_place(mapper, buffers[update->param].offset_bytes);
+    if (i == mapper->placed_count || placed_param(mapper, i) != &buffers[update->param]) {
         return WEFT_OK;
     }
     wefti_state_piece_t piece = {.size_bytes = state->size_bytes,
                                  .offset_bytes = state->offset_bytes,
                                  .rank = WEFTI_ALL_RANKS};
-    return add_piece(mapper, update, i, true, &piece);
+    return add_piece(mapper, update, mapper->by_offset[i], &piece);
 }
 
 static weft_status_t add_update(mapper_t *mapper, const update_t *update)
 {
     const wefti_plan_buffer_t *param = &mapper->plan->buffers[update->param];
     const wefti_plan_buffer_t *state = &mapper->plan->buffers[update->state];
-    weft_status_t status = WEFT_OK;
     if (elem_count(param) == 0) {
         return WEFT_OK;
     }
@@ -165,10 +186,10 @@ static weft_status_t add_update(mapper_t *mapper, const update_t *update)
     if (!is_per_rank(param) && !is_per_rank(state)) {
         return add_range(mapper, update, WEFTI_ALL_RANKS);
     }
-    for (uint32_t r = 0; r < mapper->plan->world_size && status >= 0; r++) {
-        status = add_range(mapper, update, r);
+    for (uint32_t r = 0; r < mapper->plan->world_size; r++) {
+        WEFT_RETURN_IF_ERROR(add_range(mapper, update, r));
     }
-    return status;
+    return WEFT_OK;
 }
 
 static bool is_written_over(const weft_op_def_t *def, uint32_t input)
@@ -191,9 +212,7 @@ static weft_status_t add_gradient(mapper_t *mapper, const weft_op_def_t *def, ui
         uint32_t input = kernel->inputs[i];
         if (input != WEFTI_PLAN_NONE && !is_written_over(def, i) &&
             elem_count(&buffers[input]) == elem_count(&buffers[param])) {
-            return add_update(
-                mapper,
-                &(update_t){.kernel = index, .slot = GRADIENT, .param = param, .state = input});
+            return add_update(mapper, &(update_t){index, GRADIENT, param, input});
         }
     }
     return WEFT_OK;
@@ -205,7 +224,6 @@ static weft_status_t visit_kernel(mapper_t *mapper, const weft_registry_t *regis
     const wefti_plan_kernel_t *kernel = &mapper->plan->kernels[index];
     const weft_op_def_t *def =
         weft_registry_find_op(registry, kernel->domain, kernel->op, kernel->version);
-    weft_status_t status = WEFT_OK;
     if (def == NULL || !(def->effects & WEFT_EFFECT_UPDATES) || def->in_place[0] < 0 ||
         (uint32_t)def->in_place[0] >= kernel->input_count) {
         return WEFT_OK;
@@ -214,99 +232,124 @@ static weft_status_t visit_kernel(mapper_t *mapper, const weft_registry_t *regis
     if (param == WEFTI_PLAN_NONE) {
         return WEFT_OK;
     }
-    status = add_gradient(mapper, def, index, param);
-    for (uint32_t k = 1; k < kernel->output_count && k < 4 && status >= 0; k++) {
+    WEFT_RETURN_IF_ERROR(add_gradient(mapper, def, index, param));
+    for (uint32_t k = 1; k < kernel->output_count && k < 4; k++) {
         int place = def->in_place[k];
-        if (place < 0 || (uint32_t)place >= kernel->input_count ||
-            kernel->inputs[place] == WEFTI_PLAN_NONE) {
-            continue;
+        if (place >= 0 && (uint32_t)place < kernel->input_count &&
+            kernel->inputs[place] != WEFTI_PLAN_NONE) {
+            WEFT_RETURN_IF_ERROR(
+                add_update(mapper, &(update_t){index, k, param, kernel->inputs[place]}));
         }
-        status = add_update(mapper, &(update_t){.kernel = index,
-                                                .slot = k,
-                                                .param = param,
-                                                .state = kernel->inputs[place]});
     }
-    return status;
+    return WEFT_OK;
 }
 
-/* params are in plan order again by then. */
+/* Shards of parameters. */
+static weft_status_t visit_shards(mapper_t *mapper)
+{
+    const weft_plan_t *plan = mapper->plan;
+    for (uint32_t i = 0; i < plan->buffer_count; i++) {
+        if (plan->buffers[i].whole_offset_bytes != 0) {
+            WEFT_RETURN_IF_ERROR(add_update(mapper, &(update_t){0, PARAMETER, i, i}));
+        }
+    }
+    return WEFT_OK;
+}
+
+/* Parameters that every rank has. */
+static weft_status_t visit_params(mapper_t *mapper)
+{
+    const wefti_state_list_t *params = &mapper->map->params;
+    for (uint32_t p = 0; p < params->count; p++) {
+        const wefti_plan_buffer_t *param = params->tensors[p].param;
+        uint32_t id = (uint32_t)(param - mapper->plan->buffers);
+        wefti_state_piece_t piece = {.size_bytes = param->size_bytes,
+                                     .offset_bytes = param->offset_bytes,
+                                     .rank = WEFTI_ALL_RANKS};
+        if (param->offset_bytes < WEFTI_PLAN_NOWHERE) {
+            WEFT_RETURN_IF_ERROR(add_piece(mapper, &(update_t){0, PARAMETER, id, id}, p, &piece));
+        }
+    }
+    return WEFT_OK;
+}
+
 static int by_tensor(const void *a, const void *b)
 {
     const found_t *x = a, *y = b;
     if (x->param != y->param) {
         return x->param < y->param ? -1 : 1;
     }
-    if (x->slot != y->slot) {
-        return x->slot < y->slot ? -1 : 1;
+    if (x->update.slot != y->update.slot) {
+        return x->update.slot < y->update.slot ? -1 : 1;
     }
     return (x->piece.begin_bytes > y->piece.begin_bytes) -
            (x->piece.begin_bytes < y->piece.begin_bytes);
 }
 
-static weft_status_t make_state(const mapper_t *mapper, const found_t *first, uint32_t count,
-                                wefti_arena_t *arena, wefti_state_t *state)
+static weft_status_t make_tensor(const mapper_t *mapper, const found_t *first, uint32_t count,
+                                 wefti_arena_t *arena)
 {
-    const wefti_plan_buffer_t *param = &mapper->plan->buffers[first->param];
-    const wefti_plan_buffer_t *buffer = &mapper->plan->buffers[first->state];
-    const wefti_plan_kernel_t *kernel =
-        first->slot == PARAMETER ? NULL : &mapper->plan->kernels[first->kernel];
-    uint64_t elem = weft_dtype_size_bytes(buffer->dtype), at = 0;
+    wefti_state_map_t *map = mapper->map;
+    const update_t *update = &first->update;
+    const wefti_plan_buffer_t *param = map->params.tensors[first->param].param;
+    const wefti_plan_buffer_t *buffer = &mapper->plan->buffers[update->state];
+    bool own_shape = elem_count(&mapper->plan->buffers[update->param]) != elem_count(buffer);
+    wefti_state_t tensor = tensor_of(param, own_shape ? buffer : param, buffer->dtype);
     wefti_state_piece_t *pieces = wefti_arena_array(arena, count, sizeof *pieces);
-    const char *slot =
-        kernel == NULL ? NULL : wefti_optimizer_slot(kernel->domain, kernel->op, first->slot);
-    state->param = first->param;
-    state->name = slot != NULL ? wefti_arena_printf(arena, "%s.%s", param->name, slot)
-                               : wefti_arena_strdup(arena, param->name);
-    if (pieces == NULL || state->name == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    const wefti_plan_buffer_t *shape = first->own_shape ? buffer : param;
-    state->desc =
-        (weft_tensor_desc_t){.dtype = buffer->dtype,
-                             .layout = first->slot == GRADIENT ? WEFT_LAYOUT_PLAIN : shape->layout,
-                             .rank = shape->rank};
-    memcpy(state->desc.dims, shape->dims, sizeof state->desc.dims);
-    state->size_bytes = elem_count(shape) * elem;
-    state->whole = true;
+    WEFT_RETURN_IF_NO_MEMORY(pieces);
+    uint64_t at = 0;
+    tensor.whole = true;
     for (uint32_t i = 0; i < count; i++) {
         pieces[i] = first[i].piece;
-        state->whole = state->whole && pieces[i].begin_bytes == at;
-        state->sharded = state->sharded || pieces[i].rank != WEFTI_ALL_RANKS;
+        tensor.whole = tensor.whole && pieces[i].begin_bytes == at;
+        tensor.sharded = tensor.sharded || pieces[i].rank != WEFTI_ALL_RANKS;
         at = pieces[i].begin_bytes + pieces[i].size_bytes;
     }
-    state->whole = state->whole && at == state->size_bytes;
-    state->pieces = pieces;
-    state->piece_count = count;
+    tensor.whole = tensor.whole && at == tensor.size_bytes;
+    tensor.pieces = pieces;
+    tensor.piece_count = count;
+    if (update->slot == PARAMETER) {
+        map->params.tensors[first->param] = tensor;
+        map->params.sharded = map->params.sharded || tensor.sharded;
+        return WEFT_OK;
+    }
+    if (update->slot == GRADIENT) {
+        tensor.desc.layout = WEFT_LAYOUT_PLAIN;
+        map->gradients.tensors[first->param] = tensor;
+        return WEFT_OK;
+    }
+    const wefti_plan_kernel_t *kernel = &mapper->plan->kernels[update->kernel];
+    const char *slot = wefti_optimizer_slot(kernel->domain, kernel->op, update->slot);
+    if (slot != NULL) {
+        tensor.name = wefti_arena_printf(arena, "%s.%s", param->name, slot);
+        WEFT_RETURN_IF_NO_MEMORY(tensor.name);
+    }
+    map->states.tensors[map->states.count++] = tensor;
+    map->states.sharded = map->states.sharded || tensor.sharded;
     return WEFT_OK;
 }
 
-static weft_status_t make_states(mapper_t *mapper, wefti_arena_t *arena, wefti_state_map_t *map)
+static weft_status_t make_tensors(mapper_t *mapper, wefti_arena_t *arena)
 {
-    weft_status_t status = WEFT_OK;
-    map->states = wefti_arena_array(arena, mapper->found_count + 1, sizeof *map->states);
-    map->gradients = wefti_arena_array(arena, mapper->param_count + 1u, sizeof *map->gradients);
-    map->params = wefti_arena_array(arena, mapper->param_count + 1u, sizeof *map->params);
-    if (map->states == NULL || map->gradients == NULL || map->params == NULL) {
-        return WEFT_ERR_NO_MEMORY;
+    const found_t *found = mapper->found;
+    size_t states = 1;
+    if (mapper->found_count > 0) {
+        qsort(mapper->found, mapper->found_count, sizeof *found, by_tensor);
     }
     for (size_t i = 0; i < mapper->found_count; i++) {
-        mapper->found[i].param = mapper->params[mapper->found[i].param];
+        states += found[i].update.slot != PARAMETER && found[i].update.slot != GRADIENT;
     }
-    if (mapper->found_count > 0) {
-        qsort(mapper->found, mapper->found_count, sizeof *mapper->found, by_tensor);
-    }
-    for (size_t i = 0, end; i < mapper->found_count && status >= 0; i = end) {
-        const found_t *first = &mapper->found[i];
-        for (end = i + 1; end < mapper->found_count && mapper->found[end].param == first->param &&
-                          mapper->found[end].slot == first->slot;
+    mapper->map->states.tensors =
+        wefti_arena_array(arena, states, sizeof *mapper->map->states.tensors);
+    WEFT_RETURN_IF_NO_MEMORY(mapper->map->states.tensors);
+    for (size_t i = 0, end; i < mapper->found_count; i = end) {
+        for (end = i + 1; end < mapper->found_count && found[end].param == found[i].param &&
+                          found[end].update.slot == found[i].update.slot;
              end++) {
         }
-        wefti_state_t *state = first->slot == GRADIENT    ? &map->gradients[map->gradient_count++]
-                               : first->slot == PARAMETER ? &map->params[map->param_count++]
-                                                          : &map->states[map->count++];
-        status = make_state(mapper, first, (uint32_t)(end - i), arena, state);
+        WEFT_RETURN_IF_ERROR(make_tensor(mapper, &found[i], (uint32_t)(end - i), arena));
     }
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_state_not_whole(const wefti_state_t *state)
@@ -316,48 +359,20 @@ weft_status_t wefti_state_not_whole(const wefti_state_t *state)
                        state->name);
 }
 
-/* The parameters of which each rank has a shard. */
-static weft_status_t visit_shards(mapper_t *mapper)
-{
-    const weft_plan_t *plan = mapper->plan;
-    weft_status_t status = WEFT_OK;
-    for (uint32_t i = 0; i < plan->buffer_count && status >= 0; i++) {
-        if (plan->buffers[i].whole_offset_bytes != 0) {
-            status = add_update(mapper, &(update_t){.slot = PARAMETER, .param = i, .state = i});
-        }
-    }
-    return status;
-}
-
-const wefti_state_t *wefti_state_map_param(const wefti_state_map_t *map, uint32_t buffer)
-{
-    uint32_t low = 0, high = map->param_count;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (map->params[middle].param < buffer) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low < map->param_count && map->params[low].param == buffer ? &map->params[low] : NULL;
-}
-
 weft_status_t wefti_state_map_build(const weft_plan_t *plan, const weft_registry_t *registry,
                                     wefti_arena_t *arena, wefti_state_map_t *out_map)
 {
-    mapper_t mapper = {.plan = plan};
-    *out_map = (wefti_state_map_t){0};
-    weft_status_t status = list_params(&mapper, arena);
-    for (uint32_t i = 0; i < plan->kernel_count && status >= 0; i++) {
-        status = visit_kernel(&mapper, registry, i);
+    mapper_t mapper = {.plan = plan, .map = out_map};
+    weft_status_t status;
+    *out_map = (wefti_state_map_t){.params.kind = "parameter", .states.kind = "state"};
+    WEFT_TRY(status, list_params(&mapper, arena), out);
+    for (uint32_t i = 0; i < plan->kernel_count; i++) {
+        WEFT_TRY(status, visit_kernel(&mapper, registry, i), out);
     }
-    if (status >= 0) {
-        status = visit_shards(&mapper);
-    }
-    if (status >= 0) {
-        status = make_states(&mapper, arena, out_map);
-    }
+    WEFT_TRY(status, visit_shards(&mapper), out);
+    WEFT_TRY(status, visit_params(&mapper), out);
+    status = make_tensors(&mapper, arena);
+out:
     wefti_free(NULL, mapper.found);
     return status;
 }

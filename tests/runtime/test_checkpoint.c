@@ -328,6 +328,70 @@ static void use_params(rank_world_t *world)
     weft_session_destroy(session);
 }
 
+/* What rank 1 got wrong is the error of every rank, at once. */
+#define NAMES_RANK_1(call)                                                                         \
+    RANK_CHECK((call) == WEFT_ERR_INVALID_ARGUMENT && strstr(weft_last_error(), "rank 1: ") != NULL)
+
+/* One rank's argument is wrong in calls that are collective. */
+static void mistake_one_argument(rank_world_t *world)
+{
+    job_t *job = world->user;
+    bool wrong = world->rank == 1;
+    weft_session_t *session = NULL;
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    weft_tensor_desc_t desc;
+    float data[4096];
+    char digest[65], path[128];
+    params.context = world->context;
+    params.plan = wrong ? NULL : job->plan;
+    NAMES_RANK_1(weft_session_create(&params, &session));
+    params.plan = job->plan;
+    RANK_OK(weft_session_create(&params, &session));
+    RANK_OK(weft_session_param_info(session, 0, NULL, &desc));
+    size_t bytes = (size_t)weft_tensor_elem_count(&desc) * sizeof(float);
+    for (uint32_t step = 0; step < 5; step++) { /* after a decoupled step calls flush first */
+        RANK_OK(support_feed(session, job->plan, world->rank, step));
+        RANK_OK(weft_session_step(session));
+        if (step == 0) {
+            NAMES_RANK_1(weft_session_get_param(session, wrong ? 99 : 0, data, bytes));
+        } else if (step == 1) {
+            NAMES_RANK_1(weft_session_get_param(session, 0, wrong ? NULL : data, bytes));
+        } else if (step == 2) {
+            NAMES_RANK_1(weft_session_get_param(session, 0, data, bytes - wrong));
+        } else if (step == 3) {
+            NAMES_RANK_1(weft_session_param_digest(session, wrong ? NULL : digest));
+        } else if (job->decouple) {
+            NAMES_RANK_1(weft_session_set_param(session, wrong ? 99 : 0, data, bytes));
+        }
+        RANK_OK(weft_session_get_param(session, 0, data, bytes));
+    }
+    NAMES_RANK_1(weft_session_get_state(session, wrong ? 99 : 0, data, bytes));
+    NAMES_RANK_1(weft_session_get_state(session, 0, wrong ? NULL : data, bytes));
+    weft_checkpoint_info_t info = WEFT_CHECKPOINT_INFO_INIT;
+    info.struct_size = wrong ? 1 : sizeof info;
+    NAMES_RANK_1(weft_session_save_checkpoint(session, path_of("a", path, sizeof path), &info));
+    RANK_OK(weft_session_save_checkpoint(session, path, NULL));
+    NAMES_RANK_1(weft_session_load_checkpoint(session, wrong ? NULL : path, NULL));
+    RANK_OK(weft_session_get_state(session, 0, data, bytes));
+    weft_session_destroy(session);
+}
+
+static void test_an_argument_of_one_rank_is_named_on_all(void **state)
+{
+    (void)state;
+    for (int decouple = 0; decouple < 2; decouple++) {
+        job_t job = {.model = MLP,
+                     .optimizer = "adam",
+                     .world = 3,
+                     .shard = true,
+                     .decouple = decouple == 1,
+                     .parameters = decouple == 0};
+        compile(&job);
+        support_rank_threads(job.world, mistake_one_argument, &job);
+        weft_plan_release(job.plan);
+    }
+}
+
 static void test_parameters_are_set_and_gradients_read(void **state)
 {
     (void)state;
@@ -439,6 +503,7 @@ int main(void)
         cmocka_unit_test(test_states_by_index),
         cmocka_unit_test(test_parameters_are_set_and_gradients_read),
         cmocka_unit_test(test_mistakes_are_everybodys_errors),
+        cmocka_unit_test(test_an_argument_of_one_rank_is_named_on_all),
         cmocka_unit_test(test_without_memory),
     };
     setenv("WEFT_THREADS", "1", 1); /* ranks are threads already */

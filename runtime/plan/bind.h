@@ -28,7 +28,7 @@ static inline void *wefti_bind_at(const weft_session_t *session, uint32_t rank, 
     return session->endpoint->region_of[rank] + session->region_offset + offset;
 }
 
-/* bind_records.c: each adds one record to the stream at hand. */
+/* bind.c: each adds one record to the stream at hand. */
 weft_status_t wefti_bind_add(wefti_lowering_t *lowering, const wefti_record_t *record);
 weft_status_t wefti_bind_kernel(wefti_lowering_t *lowering, uint32_t kernel);
 /* This rank's counter of the use at hand reaches epoch * stride + offset. */
@@ -43,6 +43,7 @@ weft_status_t wefti_bind_run(wefti_lowering_t *lowering, uint32_t i);
 weft_status_t wefti_bind_prepare(weft_session_t *session, uint32_t index,
                                  const weft_node_desc_t *desc, uint32_t threads,
                                  wefti_bound_kernel_t *bound);
+void wefti_unprepare(wefti_bound_kernel_t *bound);
 /* bind_update.c: collectives with an update. */
 /* Whether one runs as a sweep, of the host's. */
 bool wefti_bind_sweeps(const weft_session_t *session, uint32_t collective);

@@ -106,6 +106,7 @@ static weft_status_t use(weft_session_t *session, uint32_t collective,
     weft_algo_params_t params = wefti_bind_algo_params(session, collective);
     session->algorithms[collective] = algorithm;
     session->interpreted[collective] = !records;
+    session->interprets = session->interprets || !records;
     return wefti_algorithm_prove(session->context, algorithm, &params);
 }
 

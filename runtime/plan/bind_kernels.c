@@ -27,26 +27,26 @@ static weft_status_t find_stream(weft_session_t *session, uint32_t kernel, uint3
 static weft_status_t find_streams(weft_session_t *session)
 {
     const weft_plan_t *plan = session->plan;
-    weft_status_t status = WEFT_OK;
     for (uint32_t i = 0; i < plan->kernel_count; i++) {
         session->kernel_stream[i] = WEFTI_PLAN_NONE;
     }
     for (uint32_t p = 0; p < plan->program_count; p++) {
         for (uint32_t s = 0; s < plan->stream_count; s++) {
             const wefti_plan_stream_program_t *program = &plan->programs[p].streams[s];
-            for (uint32_t i = 0; i < program->step_count && status >= 0; i++) {
+            for (uint32_t i = 0; i < program->step_count; i++) {
                 const wefti_plan_step_t *step = &program->steps[i];
                 if (step->kind == WEFTI_STEP_KERNEL) {
-                    status = find_stream(session, step->index, s);
+                    WEFT_RETURN_IF_ERROR(find_stream(session, step->index, s));
                 } else if (step->kind == WEFTI_STEP_COLLECTIVE &&
                            plan->collectives[step->index].update != WEFTI_PLAN_NONE &&
                            !wefti_bind_sweeps(session, step->index)) {
-                    status = find_stream(session, plan->collectives[step->index].update, s);
+                    WEFT_RETURN_IF_ERROR(
+                        find_stream(session, plan->collectives[step->index].update, s));
                 }
             }
         }
     }
-    return status;
+    return WEFT_OK;
 }
 
 static weft_status_t find_kernel(const weft_session_t *session, const wefti_plan_kernel_t *kernel,
@@ -96,18 +96,14 @@ weft_status_t wefti_bind_prepare(weft_session_t *session, uint32_t index,
         settings->kernels == WEFTI_KERNELS_ONEDNN ? wefti_kernels_name(settings->kernels) : NULL;
     const weft_kernel_t *found = NULL;
     char declined[160] = "";
-    weft_status_t status = find_kernel(session, kernel, family, &found);
-    if (status < 0) {
-        return status;
-    }
+    weft_status_t status = WEFT_OK;
+    WEFT_RETURN_IF_ERROR(find_kernel(session, kernel, family, &found));
     if (found->prepare != NULL) {
         status = found->prepare(desc, &env, &bound->state, &bound->scratch_bytes);
         if (status == WEFT_ERR_UNSUPPORTED && found->family != NULL) {
             snprintf(declined, sizeof(declined), "%s", weft_last_error());
-            status = find_kernel(session, kernel, NULL, &found);
-            if (status >= 0) {
-                status = found->prepare(desc, &env, &bound->state, &bound->scratch_bytes);
-            }
+            WEFT_RETURN_IF_ERROR(find_kernel(session, kernel, NULL, &found));
+            status = found->prepare(desc, &env, &bound->state, &bound->scratch_bytes);
         }
     }
     if (status < 0) {
@@ -118,13 +114,10 @@ weft_status_t wefti_bind_prepare(weft_session_t *session, uint32_t index,
     return WEFT_OK;
 }
 
-static weft_status_t prepare(weft_session_t *session, uint32_t index)
+static weft_status_t no_scratch(size_t bytes)
 {
-    weft_node_desc_t desc;
-    weft_status_t status = wefti_plan_kernel_desc(session->plan, index, &session->arena, &desc);
-    return status < 0 ? status
-                      : wefti_bind_prepare(session, index, &desc, session->context->kernel_threads,
-                                           &session->kernels[index]);
+    return wefti_error(WEFT_ERR_NO_MEMORY,
+                       "out of memory: cannot allocate %zu bytes of kernel scratch", bytes);
 }
 
 static weft_status_t make_scratch(weft_session_t *session)
@@ -143,21 +136,15 @@ static weft_status_t make_scratch(weft_session_t *session)
             continue;
         }
         if (bytes > SIZE_MAX / 2) {
-            return wefti_error(WEFT_ERR_NO_MEMORY,
-                               "out of memory: cannot allocate %zu bytes of kernel scratch", bytes);
+            return no_scratch(bytes);
         }
         bytes = wefti_align_up(bytes, SCRATCH_ALIGNMENT);
         if (device != NULL) {
-            weft_status_t status = device->ops->mem_alloc(device, bytes, &session->scratch[s]);
-            if (status < 0) {
-                return status;
-            }
+            WEFT_RETURN_IF_ERROR(device->ops->mem_alloc(device, bytes, &session->scratch[s]));
         } else {
             session->scratch[s] = aligned_alloc(SCRATCH_ALIGNMENT, bytes);
             if (session->scratch[s] == NULL) {
-                return wefti_error(WEFT_ERR_NO_MEMORY,
-                                   "out of memory: cannot allocate %zu bytes of kernel scratch",
-                                   bytes);
+                return no_scratch(bytes);
             }
             memset(session->scratch[s], 0, bytes); /* touched at bind, not in the first step */
         }
@@ -168,22 +155,30 @@ static weft_status_t make_scratch(weft_session_t *session)
 
 weft_status_t wefti_bind_kernels(weft_session_t *session)
 {
-    weft_status_t status = find_streams(session);
-    for (uint32_t i = 0; i < session->plan->kernel_count && status >= 0; i++) {
+    weft_node_desc_t desc;
+    WEFT_RETURN_IF_ERROR(find_streams(session));
+    for (uint32_t i = 0; i < session->plan->kernel_count; i++) {
         if (session->kernel_stream[i] != WEFTI_PLAN_NONE) {
-            status = prepare(session, i);
+            WEFT_RETURN_IF_ERROR(wefti_plan_kernel_desc(session->plan, i, &session->arena, &desc));
+            WEFT_RETURN_IF_ERROR(wefti_bind_prepare(
+                session, i, &desc, session->context->kernel_threads, &session->kernels[i]));
         }
     }
-    return status < 0 ? status : make_scratch(session);
+    return make_scratch(session);
+}
+
+void wefti_unprepare(wefti_bound_kernel_t *bound)
+{
+    if (bound->kernel != NULL && bound->kernel->destroy != NULL) {
+        bound->kernel->destroy(bound->state);
+    }
 }
 
 void wefti_unbind_kernels(weft_session_t *session)
 {
     weft_device_t *device = session->context->device;
     for (uint32_t i = 0; session->kernels != NULL && i < session->plan->kernel_count; i++) {
-        if (session->kernels[i].kernel != NULL && session->kernels[i].kernel->destroy != NULL) {
-            session->kernels[i].kernel->destroy(session->kernels[i].state);
-        }
+        wefti_unprepare(&session->kernels[i]);
     }
     for (uint32_t s = 0; session->scratch != NULL && s < session->plan->stream_count; s++) {
         if (device != NULL && session->scratch[s] != NULL) {

@@ -9,12 +9,16 @@
 
 #include <string.h>
 
-uint32_t wefti_bind_count_collectives(const weft_plan_t *plan, uint32_t program, uint32_t stream)
+uint32_t wefti_bind_count_collectives(const weft_plan_t *plan)
 {
-    const wefti_plan_stream_program_t *steps = &plan->programs[program].streams[stream];
     uint32_t count = 0;
-    for (uint32_t i = 0; i < steps->step_count; i++) {
-        count += steps->steps[i].kind == WEFTI_STEP_COLLECTIVE;
+    for (uint32_t p = 0; p < plan->program_count; p++) {
+        for (uint32_t s = 0; s < plan->stream_count; s++) {
+            const wefti_plan_stream_program_t *program = &plan->programs[p].streams[s];
+            for (uint32_t i = 0; i < program->step_count; i++) {
+                count += program->steps[i].kind == WEFTI_STEP_COLLECTIVE;
+            }
+        }
     }
     return count;
 }
@@ -22,95 +26,10 @@ uint32_t wefti_bind_count_collectives(const weft_plan_t *plan, uint32_t program,
 size_t wefti_bind_signal_bytes(weft_session_t *session)
 {
     const weft_plan_t *plan = session->plan;
-    size_t count = 0;
-    for (uint32_t p = 0; p < plan->program_count; p++) {
-        for (uint32_t s = 0; s < plan->stream_count; s++) {
-            count += wefti_bind_count_collectives(plan, p, s);
-        }
-    }
-    session->events_offset = session->signals_offset + count * sizeof(wefti_signal_line_t);
-    count += (size_t)plan->program_count * plan->event_count;
-    return count * sizeof(wefti_signal_line_t);
-}
-
-weft_status_t wefti_bind_add(wefti_lowering_t *lowering, const wefti_record_t *record)
-{
-    WEFT_RETURN_IF_ERROR(wefti_array_reserve(lowering->session->allocator, &lowering->records,
-                                             &lowering->capacity, lowering->count + 1,
-                                             sizeof *record));
-    lowering->records[lowering->count++] = *record;
-    return WEFT_OK;
-}
-
-weft_status_t wefti_bind_kernel(wefti_lowering_t *lowering, uint32_t index)
-{
-    weft_session_t *session = lowering->session;
-    const wefti_plan_kernel_t *kernel = &session->plan->kernels[index];
-    const wefti_bound_kernel_t *bound = &session->kernels[index];
-    const void **inputs = wefti_arena_array(&session->arena, kernel->input_count, sizeof(*inputs));
-    void **outputs = wefti_arena_array(&session->arena, kernel->output_count, sizeof(*outputs));
-    WEFT_RETURN_IF_NO_MEMORY(inputs && outputs);
-    for (uint32_t i = 0; i < kernel->input_count; i++) {
-        if (kernel->inputs[i] != WEFTI_PLAN_NONE) {
-            inputs[i] = wefti_session_buffer(session, kernel->inputs[i]);
-        }
-    }
-    for (uint32_t i = 0; i < kernel->output_count; i++) {
-        if (kernel->outputs[i] != WEFTI_PLAN_NONE) {
-            outputs[i] = wefti_session_buffer(session, kernel->outputs[i]);
-        }
-    }
-    wefti_record_t record = {.kind = WEFTI_RECORD_KERNEL, .name = kernel->name};
-    record.kernel.kernel = bound->kernel;
-    record.kernel.call =
-        (weft_kernel_call_t){bound->state, inputs, outputs, session->scratch[lowering->stream]};
-    record.kernel.input_count = kernel->input_count;
-    record.kernel.output_count = kernel->output_count;
-    return wefti_bind_add(lowering, &record);
-}
-
-/* The counter of the use at hand, on rank. */
-static wefti_signal_t *collective_signal(const wefti_lowering_t *lowering, uint32_t rank)
-{
-    const weft_session_t *session = lowering->session;
-    return wefti_bind_at(session, rank,
-                         session->signals_offset +
-                             lowering->next_collective * sizeof(wefti_signal_line_t));
-}
-
-weft_status_t wefti_bind_signal(wefti_lowering_t *lowering, uint32_t stride, uint32_t offset)
-{
-    uint32_t own = lowering->session->endpoint->rank;
-    return wefti_bind_add(
-        lowering, &(wefti_record_t){.kind = WEFTI_RECORD_SIGNAL,
-                                    .signal = {collective_signal(lowering, own), stride, offset}});
-}
-
-weft_status_t wefti_bind_wait(wefti_lowering_t *lowering, uint32_t first_rank, uint32_t rank_count,
-                              uint32_t stride, uint32_t offset)
-{
-    const wefti_endpoint_t *endpoint = lowering->session->endpoint;
-    wefti_signal_t **signals =
-        wefti_arena_array(&lowering->session->arena, endpoint->world_size, sizeof(*signals));
-    WEFT_RETURN_IF_NO_MEMORY(signals);
-    wefti_record_t record = {
-        .kind = WEFTI_RECORD_WAIT, .source = UINT16_MAX, .wait = {signals, 0, stride, offset}};
-    /* Each rank starts with its neighbour, so that ranks do not all read one counter at once. */
-    for (uint32_t i = 1; i < endpoint->world_size; i++) {
-        uint32_t peer = (endpoint->rank + i) % endpoint->world_size;
-        if (peer - first_rank < rank_count) {
-            signals[record.wait.count++] = collective_signal(lowering, peer);
-        }
-    }
-    return wefti_bind_add(lowering, &record);
-}
-
-weft_status_t wefti_bind_run(wefti_lowering_t *lowering, uint32_t i)
-{
-    wefti_bound_run_t *runs = &lowering->session->runs[WEFTI_USE_RUNS * lowering->next_collective];
-    return wefti_bind_add(lowering, &(wefti_record_t){.kind = WEFTI_RECORD_SCHEDULE,
-                                                      .source = UINT16_MAX,
-                                                      .schedule.bound = &runs[i]});
+    size_t uses = wefti_bind_count_collectives(plan);
+    size_t events = (size_t)plan->program_count * plan->event_count;
+    session->events_offset = session->signals_offset + uses * sizeof(wefti_signal_line_t);
+    return (uses + events) * sizeof(wefti_signal_line_t);
 }
 
 static weft_status_t add_event(wefti_lowering_t *lowering, const wefti_plan_step_t *step)

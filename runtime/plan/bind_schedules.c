@@ -16,91 +16,79 @@
 
 #define LINE_BYTES 64u
 
-/* What a run executes. */
-typedef struct run_form {
-    const wefti_plan_collective_t *planned;
-    const weft_algorithm_t *algorithm;
-    weft_algo_params_t params;
-    weft_dtype_t dtype;
-    uint64_t elem_count;
-    const uint64_t *send, *recv; /* offsets of all ranks */
-} run_form_t;
-
-/* The run of one use, and where its memory is from the session's region: offsets for now. */
-static weft_status_t make_run(weft_session_t *session, wefti_bound_run_t *bound,
-                              const run_form_t *form, size_t *bytes)
+/* Where all ranks have a buffer, or, with the bytes of a shard, its own shard of it: offsets from the
+ * session's memory for now. */
+static void find_offsets(const weft_session_t *session, uint32_t buffer, uint64_t shard_bytes,
+                         uint64_t *offsets)
 {
-    const wefti_plan_collective_t *planned = form->planned;
-    const weft_algo_params_t params = form->params;
-    uint32_t n = params.group_size;
+    for (uint32_t r = 0; r < session->endpoint->world_size; r++) {
+        offsets[r] = wefti_session_offset(&session->plan->buffers[buffer], r) + r * shard_bytes;
+    }
+}
+
+/* The run of one use, whose call is filled in but for its offsets, and its memory: offsets for now. */
+static weft_status_t make_run(weft_session_t *session, wefti_bound_run_t *bound,
+                              const wefti_plan_collective_t *planned,
+                              const weft_algorithm_t *algorithm, const weft_algo_params_t *params,
+                              size_t *bytes)
+{
+    uint32_t n = params->group_size;
     wefti_links_t links = {.put = session->put_links};
-    wefti_counts_t counts = {.elem_count = form->elem_count};
-    weft_status_t status =
-        wefti_run_create(form->algorithm, &params, &links, session->allocator, &bound->run);
-    if (status < 0) {
-        return status;
-    }
+    const wefti_run_call_t *call = &bound->call;
+    bound->offsets = wefti_arena_array(&session->arena, 2 * (size_t)n, sizeof(*bound->offsets));
+    WEFT_RETURN_IF_NO_MEMORY(bound->offsets);
+    bound->call.send = bound->offsets;
+    bound->call.recv = bound->offsets + n;
+    WEFT_RETURN_IF_ERROR(
+        wefti_run_create(algorithm, params, &links, session->allocator, &bound->run));
     uint32_t lanes = wefti_run_schedule(bound->run)->resources.lanes;
-    status = wefti_run_counters_init(&bound->counters, n, lanes, session->allocator);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(wefti_run_counters_init(&bound->counters, n, lanes, session->allocator));
     /* As much as a group has: larger buckets go through it in chunks, which stay in cache. */
     size_t most = 2 * wefti_context_staging_bytes(session->context);
-    size_t work = wefti_run_work_bytes(bound->run, form->dtype, planned->reduction, &counts, 0);
+    size_t work = wefti_run_work_bytes(bound->run, call->dtype, call->reduction, &call->counts, 0);
     work = work < most ? work : most;
-    if (wefti_run_chunk(bound->run, form->dtype, planned->reduction, &counts, work) == 0) {
+    if (wefti_run_chunk(bound->run, call->dtype, call->reduction, &call->counts, work) == 0) {
         return wefti_error(
             WEFT_ERR_INVALID_ARGUMENT,
             "%s, algorithm %s: staging buffers too small for one element: %zu bytes; "
             "increase WEFT_STAGING_BYTES",
-            planned->name, form->algorithm->name, work);
+            planned->name, algorithm->name, work);
     }
-    *bytes = wefti_align_up(*bytes, sizeof(wefti_signal_line_t));
-    bound->memory.area = *bytes;
-    *bytes = wefti_align_up(*bytes + wefti_run_area_bytes(n, lanes), LINE_BYTES);
-    bound->memory.work = *bytes;
-    bound->memory.work_bytes = work;
-    *bytes += work;
-    bound->call = (wefti_run_call_t){.dtype = form->dtype,
-                                     .reduction = planned->reduction,
-                                     .divisor = planned->divisor,
-                                     .counts = counts,
-                                     .send = form->send,
-                                     .recv = form->recv};
+    size_t area = wefti_align_up(*bytes, sizeof(wefti_signal_line_t));
+    size_t after = wefti_align_up(area + wefti_run_area_bytes(n, lanes), LINE_BYTES);
+    bound->memory = (wefti_run_memory_t){
+        .endpoint = session->endpoint,
+        .ranks = session->run_ranks,
+        .bases = session->endpoint->region_of,
+        .limit = UINT64_MAX, /* the plan was verified, and is equal on all ranks */
+        .area = area,
+        .work = after,
+        .work_bytes = work,
+        .counters = &bound->counters,
+        .isa = session->context->settings.isa,
+        .polls = true};
+    *bytes = after + work;
     return WEFT_OK;
 }
 
-/* [world_size] offsets, of which there are four for each collective: the source, the buffer, and
- * each rank's shard of these. */
-static uint64_t *offsets_of(const weft_session_t *session, uint32_t collective, uint32_t what)
-{
-    return session->run_offsets + ((size_t)collective * 4 + what) * session->endpoint->world_size;
-}
-
-/* What scatters and gathers around an update: a mesh, or over several hosts what costs least. */
-static weft_status_t choose_form(const weft_session_t *session, run_form_t *form,
-                                 weft_collective_t op)
+/* What scatters or gathers around an update: a mesh, or over several hosts what costs least. */
+static weft_status_t make_part(weft_session_t *session, wefti_bound_run_t *bound,
+                               const wefti_plan_collective_t *planned, weft_algo_params_t params,
+                               weft_collective_t op, size_t *bytes)
 {
     wefti_candidate_t list[WEFTI_MAX_CANDIDATES];
     uint32_t count = 0;
-    wefti_counts_t counts = {.elem_count = form->elem_count,
-                             .elem_bytes = (uint32_t)weft_dtype_size_bytes(form->dtype)};
+    wefti_counts_t counts = bound->call.counts;
     const wefti_choice_t choice = {.planned = true};
-    weft_status_t status = WEFT_OK;
-    form->params.op = op;
-    form->algorithm = wefti_algorithm_find(op, "mesh");
-    if (form->params.host_of == NULL) {
-        return WEFT_OK;
+    counts.elem_bytes = (uint32_t)weft_dtype_size_bytes(bound->call.dtype);
+    params.op = op;
+    params.in_place = 1;
+    if (params.host_of != NULL) {
+        WEFT_RETURN_IF_ERROR(wefti_bind_cheapest(session, &params, &counts, &choice, list, &count));
     }
-    if (form->params.group_size <= WEFTI_MAX_PREDICTED_RANKS) {
-        status = wefti_cost_choose(&session->context->costs, &form->params, &counts, &choice, list,
-                                   &count);
-        form->algorithm = count > 0 ? list[0].algorithm : form->algorithm;
-    } else if (wefti_cost_few_steps(&form->params) != NULL) {
-        form->algorithm = wefti_cost_few_steps(&form->params);
-    }
-    return status;
+    return make_run(session, bound, planned,
+                    count > 0 ? list[0].algorithm : wefti_algorithm_find(op, "mesh"), &params,
+                    bytes);
 }
 
 /* A use of a collective is one run; with an update, the collectives before and after the update. */
@@ -108,56 +96,45 @@ static weft_status_t make_runs(weft_session_t *session, wefti_bound_run_t *bound
                                uint32_t collective, size_t *bytes)
 {
     const wefti_plan_collective_t *planned = &session->plan->collectives[collective];
-    run_form_t form = {.planned = planned,
-                       .algorithm = session->algorithms[collective],
-                       .params = wefti_bind_algo_params(session, collective),
-                       .dtype = planned->dtype,
-                       .elem_count = planned->elem_count,
-                       .send = offsets_of(session, collective, 0),
-                       .recv = offsets_of(session, collective, 1)};
+    const weft_algo_params_t params = wefti_bind_algo_params(session, collective);
+    uint32_t n = params.group_size, source = planned->source, buffer = planned->buffer;
+    weft_dtype_t dtype = session->plan->buffers[buffer].dtype;
+    uint64_t shard = planned->elem_count / n;
+    bound->call = (wefti_run_call_t){.dtype = planned->dtype,
+                                     .reduction = planned->reduction,
+                                     .divisor = planned->divisor,
+                                     .counts.elem_count = planned->elem_count};
     if (planned->update == WEFTI_PLAN_NONE) {
-        return make_run(session, bound, &form, bytes);
+        WEFT_RETURN_IF_ERROR(
+            make_run(session, bound, planned, session->algorithms[collective], &params, bytes));
+        find_offsets(session, source, 0, bound->offsets);
+        find_offsets(session, buffer, 0, bound->offsets + n);
+        return WEFT_OK;
     }
-    form.params.in_place = 1;
-    form.elem_count /= session->endpoint->world_size;
-    form.recv = offsets_of(session, collective, 2);
-    weft_status_t status = choose_form(session, &form, WEFT_COLLECTIVE_REDUCE_SCATTER);
-    status = status < 0 ? status : make_run(session, &bound[0], &form, bytes);
-    form.dtype = session->plan->buffers[planned->buffer].dtype;
-    form.send = offsets_of(session, collective, 3);
-    form.recv = offsets_of(session, collective, 1);
-    status = status < 0 ? status : choose_form(session, &form, WEFT_COLLECTIVE_ALL_GATHER);
-    return status < 0 ? status : make_run(session, &bound[1], &form, bytes);
-}
-
-static bool interprets(const weft_session_t *session)
-{
-    for (uint32_t i = 0; i < session->plan->collective_count; i++) {
-        if (session->interpreted[i]) {
-            return true;
-        }
-    }
-    return false;
+    bound[0].call.counts.elem_count = shard;
+    bound[1].call = bound[0].call;
+    bound[1].call.dtype = dtype;
+    WEFT_RETURN_IF_ERROR(
+        make_part(session, &bound[0], planned, params, WEFT_COLLECTIVE_REDUCE_SCATTER, bytes));
+    WEFT_RETURN_IF_ERROR(
+        make_part(session, &bound[1], planned, params, WEFT_COLLECTIVE_ALL_GATHER, bytes));
+    find_offsets(session, source, 0, bound[0].offsets);
+    find_offsets(session, source,
+                 shard * weft_dtype_size_bytes(session->plan->buffers[source].dtype),
+                 bound[0].offsets + n);
+    find_offsets(session, buffer, shard * weft_dtype_size_bytes(dtype), bound[1].offsets);
+    find_offsets(session, buffer, 0, bound[1].offsets + n);
+    return WEFT_OK;
 }
 
 static weft_status_t make_tables(weft_session_t *session)
 {
-    const weft_plan_t *plan = session->plan;
-    size_t n = session->endpoint->world_size, uses = 0;
-    for (uint32_t p = 0; p < plan->program_count; p++) {
-        for (uint32_t s = 0; s < plan->stream_count; s++) {
-            uses += wefti_bind_count_collectives(plan, p, s);
-        }
-    }
-    uses *= WEFTI_USE_RUNS;
-    session->runs = wefti_arena_array(&session->arena, uses + 1, sizeof(*session->runs));
-    session->run_offsets = wefti_arena_array(&session->arena, plan->collective_count * 4 * n,
-                                             sizeof(*session->run_offsets));
+    size_t n = session->endpoint->world_size;
+    size_t slots = WEFTI_USE_RUNS * wefti_bind_count_collectives(session->plan);
+    session->runs = wefti_arena_array(&session->arena, slots, sizeof(*session->runs));
     session->run_ranks = wefti_arena_array(&session->arena, n, sizeof(*session->run_ranks));
-    if (session->runs == NULL || session->run_offsets == NULL || session->run_ranks == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    session->run_slots = (uint32_t)uses;
+    WEFT_RETURN_IF_NO_MEMORY(session->runs && session->run_ranks);
+    session->run_slots = (uint32_t)slots;
     for (uint32_t r = 0; r < n; r++) {
         session->run_ranks[r] = r;
     }
@@ -167,59 +144,39 @@ static weft_status_t make_tables(weft_session_t *session)
 weft_status_t wefti_bind_schedules(weft_session_t *session, size_t *bytes)
 {
     const weft_plan_t *plan = session->plan;
-    weft_status_t status = interprets(session) ? make_tables(session) : WEFT_OK;
-    uint32_t use = 0;
-    for (uint32_t p = 0; p < plan->program_count && session->runs != NULL; p++) {
+    if (!session->interprets) {
+        return WEFT_OK;
+    }
+    WEFT_RETURN_IF_ERROR(make_tables(session));
+    wefti_bound_run_t *use = session->runs;
+    for (uint32_t p = 0; p < plan->program_count; p++) {
         for (uint32_t s = 0; s < plan->stream_count; s++) {
             const wefti_plan_stream_program_t *program = &plan->programs[p].streams[s];
-            for (uint32_t i = 0; i < program->step_count && status >= 0; i++) {
+            for (uint32_t i = 0; i < program->step_count; i++) {
                 const wefti_plan_step_t *step = &program->steps[i];
                 if (step->kind != WEFTI_STEP_COLLECTIVE) {
                     continue;
                 }
                 if (session->interpreted[step->index]) {
-                    status = make_runs(session, &session->runs[WEFTI_USE_RUNS * use], step->index,
-                                       bytes);
+                    WEFT_RETURN_IF_ERROR(make_runs(session, use, step->index, bytes));
                 }
-                use++;
+                use += WEFTI_USE_RUNS;
             }
         }
     }
-    return status;
+    return WEFT_OK;
 }
 
 void wefti_bind_run_memory(weft_session_t *session)
 {
-    const weft_plan_t *plan = session->plan;
-    wefti_endpoint_t *endpoint = session->endpoint;
-    uint32_t n = endpoint->world_size;
-    for (uint32_t c = 0; c < plan->collective_count && session->runs != NULL; c++) {
-        const wefti_plan_collective_t *planned = &plan->collectives[c];
-        const uint32_t sides[] = {planned->source, planned->buffer};
-        for (uint32_t side = 0; side < 2; side++) {
-            const wefti_plan_buffer_t *buffer = &plan->buffers[sides[side]];
-            uint64_t shard = planned->elem_count / n * weft_dtype_size_bytes(buffer->dtype);
-            for (uint32_t r = 0; r < n; r++) {
-                uint64_t at = session->region_offset + wefti_session_offset(buffer, r);
-                offsets_of(session, c, side)[r] = at;
-                offsets_of(session, c, 2 + side)[r] = at + r * shard;
-            }
-        }
-    }
+    uint32_t n = session->endpoint->world_size;
     for (uint32_t i = 0; i < session->run_slots; i++) {
         wefti_bound_run_t *bound = &session->runs[i];
-        if (bound->run == NULL) {
-            continue;
-        }
-        bound->memory.endpoint = endpoint;
-        bound->memory.ranks = session->run_ranks;
-        bound->memory.bases = endpoint->region_of;
-        bound->memory.limit = UINT64_MAX; /* the plan was verified, and is equal on all ranks */
         bound->memory.area += session->region_offset;
         bound->memory.work += session->region_offset;
-        bound->memory.counters = &bound->counters;
-        bound->memory.isa = session->context->settings.isa;
-        bound->memory.polls = true;
+        for (uint32_t k = 0; bound->run != NULL && k < 2 * n; k++) {
+            bound->offsets[k] += session->region_offset;
+        }
     }
 }
 
@@ -234,14 +191,11 @@ void wefti_unbind_schedules(weft_session_t *session)
 
 weft_status_t wefti_bound_run_advance(wefti_bound_run_t *bound)
 {
-    weft_status_t status = WEFT_OK;
     if (!bound->started) {
-        status = wefti_run_start(bound->run, &bound->memory, &bound->call);
+        WEFT_RETURN_IF_ERROR(wefti_run_start(bound->run, &bound->memory, &bound->call));
         bound->started = true;
     }
-    if (status >= 0) {
-        status = wefti_run_advance(bound->run, &bound->blocked);
-    }
+    weft_status_t status = wefti_run_advance(bound->run, &bound->blocked);
     if (status == WEFT_OK) {
         bound->started = false;
         bound->call.follows = true;

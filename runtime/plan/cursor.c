@@ -62,6 +62,9 @@ static bool wait_reached(wefti_cursor_t *cursor, const wefti_record_t *record)
 
 static weft_status_t advance_wait(wefti_cursor_t *cursor, const wefti_record_t *record)
 {
+    if ((record->flags & WEFTI_RECORD_FIRST) && cursor->collective_since_ns == 0) {
+        cursor->collective_since_ns = wefti_now_ns();
+    }
     if (!wait_reached(cursor, record)) {
         if (cursor->blocked_since_ns == 0) {
             cursor->blocked_since_ns = wefti_now_ns();
@@ -101,17 +104,15 @@ static weft_status_t advance_run(weft_session_t *session, wefti_cursor_t *cursor
                                   record->kind == WEFTI_RECORD_KERNEL ? "kernel" : "collective",
                                   record->name);
     }
+    if (record->flags & WEFTI_RECORD_FIRST) {
+        cursor->collective_since_ns = start_ns;
+    }
     if (record->kind == WEFTI_RECORD_SIGNAL && !(record->flags & WEFTI_RECORD_EVENT)) {
-        cursor->collective_since_ns =
-            record->flags & WEFTI_RECORD_FIRST ? start_ns : cursor->collective_since_ns;
         return WEFT_OK;
     }
     uint64_t end_ns = wefti_now_ns();
     if (record->kind != WEFTI_RECORD_KERNEL) {
         cursor->busy_ns += end_ns - start_ns;
-    }
-    if (record->flags & WEFTI_RECORD_FIRST) {
-        cursor->collective_since_ns = start_ns;
     }
     if (record->flags & WEFTI_RECORD_FUSION_COPY) {
         cursor->copied_bytes += record->copy.size_bytes;
@@ -145,24 +146,12 @@ weft_status_t wefti_cursor_advance(weft_session_t *session, wefti_cursor_t *curs
 {
     while (cursor->next < cursor->count) {
         const wefti_record_t *record = &cursor->records[cursor->next];
-        if (record->kind == WEFTI_RECORD_SCHEDULE) {
-            weft_status_t status = advance_schedule(session, cursor, record);
-            if (status != WEFT_OK) {
-                return status;
-            }
-        } else if (record->kind == WEFTI_RECORD_WAIT) {
-            if ((record->flags & WEFTI_RECORD_FIRST) && cursor->collective_since_ns == 0) {
-                cursor->collective_since_ns = wefti_now_ns();
-            }
-            weft_status_t status = advance_wait(cursor, record);
-            if (status != WEFT_OK) {
-                return status;
-            }
-        } else {
-            weft_status_t status = advance_run(session, cursor, record);
-            if (status < 0) {
-                return status;
-            }
+        weft_status_t status =
+            record->kind == WEFTI_RECORD_SCHEDULE ? advance_schedule(session, cursor, record)
+            : record->kind == WEFTI_RECORD_WAIT   ? advance_wait(cursor, record)
+                                                  : advance_run(session, cursor, record);
+        if (status != WEFT_OK) {
+            return status;
         }
         if (record->flags & WEFTI_RECORD_LAST) {
             uint64_t now = wefti_now_ns();

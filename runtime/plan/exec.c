@@ -19,7 +19,7 @@ static void print_history(weft_session_t *session)
         const wefti_history_t *history = &cursor->history;
         uint64_t first = history->count > PRINTED ? history->count - PRINTED : 0;
         for (uint64_t j = first; j < history->count; j++) {
-            const wefti_history_entry_t *entry = &history->entries[j & (history->capacity - 1)];
+            const wefti_history_entry_t *entry = wefti_history_at(history, j);
             wefti_log(log, WEFT_LOG_LEVEL_DEBUG, "rank %u stream %s: run %u %s %s, %.1f us",
                       session->endpoint->rank, session->plan->streams[i].name, entry->run,
                       kinds[entry->kind], entry->name,
@@ -36,15 +36,12 @@ static void print_history(weft_session_t *session)
 
 weft_status_t wefti_exec_run(weft_session_t *session, uint32_t program)
 {
-    weft_status_t status = wefti_fault_get(&session->fault);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(wefti_fault_get(&session->fault));
     if (!wefti_endpoint_owned(session->endpoint)) {
         return wefti_endpoint_check(session->endpoint); /* a forked child: says so */
     }
     wefti_bound_program_t *bound = &session->programs[program];
-    status = wefti_session_check_links(session);
+    weft_status_t status = wefti_session_check_links(session);
     if (status < 0) {
         return wefti_session_fail(session, status);
     }

@@ -24,9 +24,7 @@ static weft_status_t drain(weft_session_t *session, weft_queue_t *queue)
             return status;
         }
         if (polls % CHECK_EVERY == 0) {
-            if ((status = wefti_endpoint_check(session->endpoint)) < 0) {
-                return status;
-            }
+            WEFT_RETURN_IF_ERROR(wefti_endpoint_check(session->endpoint));
             if (wefti_now_ns() > deadline_ns) {
                 return wefti_error(
                     WEFT_ERR_TIMEOUT, "rank %u: waited %.3g s for device \"%s\" (WEFT_TIMEOUT)",
@@ -41,11 +39,11 @@ static weft_status_t drain(weft_session_t *session, weft_queue_t *queue)
 weft_status_t wefti_exec_device_open(weft_session_t *session)
 {
     weft_device_t *device = session->context->device;
-    weft_status_t status = device->ops->queue_create(device, &session->copy_queue);
-    for (uint32_t i = 0; i < session->plan->stream_count && status >= 0; i++) {
-        status = device->ops->queue_create(device, &session->queues[i]);
+    WEFT_RETURN_IF_ERROR(device->ops->queue_create(device, &session->copy_queue));
+    for (uint32_t i = 0; i < session->plan->stream_count; i++) {
+        WEFT_RETURN_IF_ERROR(device->ops->queue_create(device, &session->queues[i]));
     }
-    return status;
+    return WEFT_OK;
 }
 
 void wefti_exec_device_close(weft_session_t *session)
@@ -77,10 +75,7 @@ static weft_status_t enqueue_all(weft_session_t *session, wefti_bound_program_t 
                 session->device_copied_bytes += record->copy.size_bytes;
             }
         }
-        weft_status_t status = ops->flush(session->queues[i]);
-        if (status < 0) {
-            return status;
-        }
+        WEFT_RETURN_IF_ERROR(ops->flush(session->queues[i]));
     }
     return WEFT_OK;
 }
@@ -121,9 +116,7 @@ weft_status_t wefti_session_copy(weft_session_t *session, void *dst, const void 
         return WEFT_OK;
     }
     const weft_device_ops_t *ops = session->context->device->ops;
-    weft_status_t status = ops->copy(session->copy_queue, dst, src, bytes);
-    if (status >= 0) {
-        status = ops->flush(session->copy_queue);
-    }
-    return status < 0 ? status : drain(session, session->copy_queue);
+    WEFT_RETURN_IF_ERROR(ops->copy(session->copy_queue, dst, src, bytes));
+    WEFT_RETURN_IF_ERROR(ops->flush(session->copy_queue));
+    return drain(session, session->copy_queue);
 }

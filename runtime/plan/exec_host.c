@@ -22,16 +22,13 @@ static uint64_t idle_spin_ns(const weft_session_t *session)
  * interrupt may be for this one only. */
 static weft_status_t block_local(weft_session_t *session, wefti_signal_t *signal, uint32_t target)
 {
-    weft_status_t status = WEFT_OK;
     uint64_t spin_ns = idle_spin_ns(session);
     while (!wefti_signal_await(session->endpoint, signal, target, spin_ns, FAULT_SLICE_NS)) {
-        if ((status = wefti_fault_get(&session->fault)) < 0 ||
-            (status = wefti_endpoint_check(session->endpoint)) < 0) {
-            return status;
-        }
+        WEFT_RETURN_IF_ERROR(wefti_fault_get(&session->fault));
+        WEFT_RETURN_IF_ERROR(wefti_endpoint_check(session->endpoint));
         spin_ns = 0;
     }
-    return status;
+    return WEFT_OK;
 }
 
 /* Whether cursor is blocked on several things, only one of which is waited for. */
@@ -76,15 +73,51 @@ static uint32_t late_rank(const weft_session_t *session, const wefti_cursor_t *c
     return r;
 }
 
-/* What every wait for other ranks looks at beside its own things. */
+/* A wait for other ranks, and what is looked at meanwhile. */
 typedef struct watch {
     weft_session_t *session;
-    const wefti_cursor_t *cursor;
-    weft_status_t (*poll)(void *user);
-    void *user;
+    const wefti_cursor_t *cursor; /* the one whose signal is waited for */
+    bool alternatives;            /* something else that this thread runs may go on earlier */
     uint64_t since_ns;
     uint64_t gone_since_ns; /* whom it waits for has left the world; 0: no */
 } watch_t;
+
+/* True when the calling thread is not the one that posts what cursor is blocked on. */
+static bool blocked_on_others(const weft_session_t *session, const wefti_cursor_t *cursor)
+{
+    const wefti_record_t *record = &cursor->records[cursor->next];
+    return cursor->next < cursor->count &&
+           (record->kind == WEFTI_RECORD_WAIT || record->kind == WEFTI_RECORD_SCHEDULE) &&
+           (record->source == UINT16_MAX || session->on_worker[record->source]);
+}
+
+/* Whether another lane, or another stream of the calling thread, can go on. */
+static bool others_moved(const weft_session_t *session, const wefti_cursor_t *waiting)
+{
+    if (session->on_worker[waiting - session->cursors]) {
+        return lanes_moved(waiting);
+    }
+    for (uint32_t i = 0; i < session->plan->stream_count; i++) {
+        const wefti_cursor_t *cursor = &session->cursors[i];
+        if (session->on_worker[i] || !blocked_on_others(session, cursor)) {
+            continue;
+        }
+        if (lanes_moved(cursor)) {
+            return true;
+        }
+        if (cursor == waiting) {
+            continue;
+        }
+        uint32_t target;
+        wefti_signal_t *signal = wefti_cursor_blocked_on(cursor, &target);
+        /* relaxed: the cursor looks again, with acquire */
+        if (wefti_signal_reached(atomic_load_explicit(&signal->value, memory_order_relaxed),
+                                 target)) {
+            return true;
+        }
+    }
+    return false;
+}
 
 /* A rank that is to signal over puts has left the world without: where such signals lie does not
  * say whose they are. */
@@ -106,13 +139,11 @@ static weft_status_t look_for_departed(watch_t *watch, uint64_t now)
     if (now - watch->gone_since_ns < WEFTI_ARRIVES_NS) {
         return WEFT_OK;
     }
-    weft_status_t status =
-        wefti_endpoint_check(endpoint); /* a rank that aborts the world does so before it leaves */
-    return status < 0
-               ? status
-               : wefti_error(WEFT_ERR_PEER_DIED,
-                             "rank %u left the world while rank %u was waiting for it in %s", late,
-                             endpoint->rank, watch->cursor->records[watch->cursor->next].name);
+    /* a rank that aborts the world does so before it leaves */
+    WEFT_RETURN_IF_ERROR(wefti_endpoint_check(endpoint));
+    return wefti_error(WEFT_ERR_PEER_DIED,
+                       "rank %u left the world while rank %u was waiting for it in %s", late,
+                       endpoint->rank, watch->cursor->records[watch->cursor->next].name);
 }
 
 static weft_status_t poll_watch(void *user)
@@ -137,67 +168,23 @@ static weft_status_t poll_watch(void *user)
                   endpoint->rank, (double)(now - watch->since_ns) * 1e-9,
                   watch->cursor->records[watch->cursor->next].name, who, facts);
     }
-    weft_status_t status = look_for_departed(watch, now);
-    if (status < 0) {
-        return status;
-    }
-    return watch->poll != NULL ? watch->poll(watch->user) : WEFT_OK;
+    WEFT_RETURN_IF_ERROR(look_for_departed(watch, now));
+    return watch->alternatives && others_moved(session, watch->cursor) ? WEFT_AGAIN : WEFT_OK;
 }
 
-/* Waits for what cursor is blocked on. */
-static weft_status_t block(weft_session_t *session, const wefti_cursor_t *cursor,
-                           weft_status_t (*poll)(void *user), void *user)
+/* Waits for what cursor is blocked on, or for alternatives. */
+static weft_status_t block(weft_session_t *session, const wefti_cursor_t *cursor, bool alternatives)
 {
     uint32_t target;
+    const wefti_record_t *record = &cursor->records[cursor->next];
     wefti_signal_t *signal = wefti_cursor_blocked_on(cursor, &target);
-    if (cursor->records[cursor->next].source != UINT16_MAX && poll == NULL) {
+    if (record->source != UINT16_MAX && !alternatives) {
         return block_local(session, signal, target);
     }
-    watch_t watch = {session, cursor, poll, user, 0, 0};
-    bool watches = poll != NULL || session->put_links != NULL;
-    return wefti_wait_signal(session->endpoint, signal, target, cursor->records[cursor->next].name,
+    watch_t watch = {.session = session, .cursor = cursor, .alternatives = alternatives};
+    bool watches = alternatives || session->put_links != NULL;
+    return wefti_wait_signal(session->endpoint, signal, target, record->name,
                              watches ? poll_watch : NULL, &watch);
-}
-
-/* True when the calling thread is not the one that posts what cursor is blocked on. */
-static bool blocked_on_others(const weft_session_t *session, const wefti_cursor_t *cursor)
-{
-    const wefti_record_t *record = &cursor->records[cursor->next];
-    return cursor->next < cursor->count &&
-           (record->kind == WEFTI_RECORD_WAIT || record->kind == WEFTI_RECORD_SCHEDULE) &&
-           (record->source == UINT16_MAX || session->on_worker[record->source]);
-}
-
-typedef struct alternatives {
-    weft_session_t *session;
-    const wefti_cursor_t *waiting; /* the one that is waited for by block */
-} alternatives_t;
-
-/* Ends the wait when another of the caller's streams can go on. */
-static weft_status_t poll_alternatives(void *user)
-{
-    alternatives_t *alternatives = user;
-    weft_session_t *session = alternatives->session;
-    for (uint32_t i = 0; i < session->plan->stream_count; i++) {
-        const wefti_cursor_t *cursor = &session->cursors[i];
-        if (session->on_worker[i] || !blocked_on_others(session, cursor)) {
-            continue;
-        }
-        if (lanes_moved(cursor)) {
-            return WEFT_AGAIN;
-        }
-        if (cursor == alternatives->waiting) {
-            continue;
-        }
-        uint32_t target;
-        wefti_signal_t *signal = wefti_cursor_blocked_on(cursor, &target);
-        /* relaxed: the cursor looks again, with acquire */
-        if (wefti_signal_reached(atomic_load_explicit(&signal->value, memory_order_relaxed),
-                                 target)) {
-            return WEFT_AGAIN;
-        }
-    }
-    return WEFT_OK;
 }
 
 static weft_status_t block_caller(weft_session_t *session)
@@ -215,11 +202,7 @@ static weft_status_t block_caller(weft_session_t *session)
                            "rank %u: deadlock: every stream waits for another stream",
                            session->endpoint->rank);
     }
-    if (candidates == 1 && !is_blocked_on_lanes(first)) {
-        return block(session, first, NULL, NULL);
-    }
-    alternatives_t alternatives = {session, first};
-    return block(session, first, poll_alternatives, &alternatives);
+    return block(session, first, candidates > 1 || is_blocked_on_lanes(first));
 }
 
 /* Runs the streams that have no worker. *out_poll_ns: communication run between kernels. */
@@ -258,41 +241,21 @@ static weft_status_t run_caller(weft_session_t *session, uint64_t *out_poll_ns)
             return WEFT_OK;
         }
         if (!moved) {
-            weft_status_t status = block_caller(session);
-            if (status < 0) {
-                return status;
-            }
+            WEFT_RETURN_IF_ERROR(block_caller(session));
         }
     }
-}
-
-static weft_status_t poll_lanes(void *cursor)
-{
-    return lanes_moved(cursor) ? WEFT_AGAIN : WEFT_OK;
-}
-
-static weft_status_t block_worker(weft_session_t *session, wefti_cursor_t *cursor)
-{
-    if (!is_blocked_on_lanes(cursor)) {
-        return block(session, cursor, NULL, NULL);
-    }
-    weft_status_t status = block(session, cursor, poll_lanes, cursor);
-    return status < 0 && lanes_moved(cursor) ? WEFT_OK : status;
 }
 
 static weft_status_t run_worker_stream(weft_session_t *session, wefti_cursor_t *cursor)
 {
-    for (;;) {
-        weft_status_t status = wefti_cursor_advance(session, cursor, false);
-        if (status == WEFT_IN_PROGRESS) {
-            status = block_worker(session, cursor);
-        } else if (status == WEFT_OK) {
-            return WEFT_OK;
-        }
-        if (status < 0) {
+    weft_status_t status;
+    while ((status = wefti_cursor_advance(session, cursor, false)) == WEFT_IN_PROGRESS) {
+        status = block(session, cursor, is_blocked_on_lanes(cursor));
+        if (status < 0 && !lanes_moved(cursor)) {
             return status;
         }
     }
+    return status;
 }
 
 static void *worker_main(void *user)
@@ -398,10 +361,7 @@ weft_status_t wefti_exec_host_open(weft_session_t *session)
     for (uint32_t i = 0; i < session->plan->stream_count && session->context->progress_thread;
          i++) {
         if (session->plan->streams[i].communicates) {
-            weft_status_t status = start_worker(session, i);
-            if (status < 0) {
-                return status;
-            }
+            WEFT_RETURN_IF_ERROR(start_worker(session, i));
         }
     }
     return WEFT_OK;

@@ -36,6 +36,18 @@ typedef struct wefti_history {
     uint64_t count;    /* ever added */
 } wefti_history_t;
 
+/* The number of the oldest entry that is still there. */
+static inline uint64_t wefti_history_oldest(const wefti_history_t *history)
+{
+    return history->count > history->capacity ? history->count - history->capacity : 0;
+}
+
+static inline const wefti_history_entry_t *wefti_history_at(const wefti_history_t *history,
+                                                            uint64_t number)
+{
+    return &history->entries[number & (history->capacity - 1)];
+}
+
 static inline void wefti_history_add(wefti_history_t *history, const wefti_history_entry_t *entry)
 {
     history->entries[history->count++ & (history->capacity - 1)] = *entry;

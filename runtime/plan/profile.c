@@ -33,22 +33,19 @@ static int by_name_and_time(const void *a, const void *b)
 }
 
 /* All kernels and collectives of program step that are still in the histories, sorted. */
-static weft_status_t collect(const weft_session_t *session, sample_t **out_samples,
-                             size_t *out_count)
+static weft_status_t collect(const weft_session_t *session, wefti_arena_t *arena,
+                             sample_t **out_samples, size_t *out_count)
 {
     size_t count = 0, room = 0;
     for (uint32_t s = 0; s < session->plan->stream_count; s++) {
         room += session->cursors[s].history.capacity;
     }
-    sample_t *samples = wefti_alloc(session->allocator, room * sizeof *samples);
-    if (samples == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    sample_t *samples = wefti_arena_array(arena, room, sizeof *samples);
+    WEFT_RETURN_IF_NO_MEMORY(samples);
     for (uint32_t s = 0; s < session->plan->stream_count; s++) {
         const wefti_history_t *history = &session->cursors[s].history;
-        uint64_t kept = history->count < history->capacity ? history->count : history->capacity;
-        for (uint64_t i = 0; i < kept; i++) {
-            const wefti_history_entry_t *entry = &history->entries[i];
+        for (uint64_t i = wefti_history_oldest(history); i < history->count; i++) {
+            const wefti_history_entry_t *entry = wefti_history_at(history, i);
             if (entry->kind == WEFTI_HISTORY_KERNEL || entry->kind == WEFTI_HISTORY_COLLECTIVE) {
                 samples[count++] = (sample_t){entry->name, entry->end_ns - entry->start_ns};
             }
@@ -81,16 +78,23 @@ static uint64_t median_of(const sample_t *samples, size_t count, const char *nam
 
 /* This rank's medians: kernels, collectives, the step; of one that has several micro-batches the
  * last of them, the others are about what their kernels take. */
-static weft_status_t measure(const weft_session_t *session, uint64_t *out_ns)
+static weft_status_t measure(const weft_session_t *session, wefti_arena_t *arena, const char *path,
+                             uint64_t *out_ns)
 {
     const weft_plan_t *plan = session->plan;
     sample_t *samples;
     double before = 0;
     size_t count;
-    weft_status_t status = collect(session, &samples, &count);
-    if (status < 0) {
-        return status;
+    if (!session->trace || session->context->device != NULL) {
+        return wefti_error(WEFT_ERR_STATE,
+                           session->trace ? "profile: requires the CPU device"
+                                          : "profile: the session was created without a trace");
     }
+    if (path == NULL) {
+        return wefti_error_null("weft_session_write_profile", "path");
+    }
+    WEFT_RETURN_IF_NO_MEMORY(out_ns);
+    WEFT_RETURN_IF_ERROR(collect(session, arena, &samples, &count));
     for (uint32_t i = 0; i < plan->kernel_count; i++) {
         *out_ns = median_of(samples, count, plan->kernels[i].name);
         before += plan->kernels[i].phase < PHASE_COMM ? (double)*out_ns : 0;
@@ -103,7 +107,6 @@ static weft_status_t measure(const weft_session_t *session, uint64_t *out_ns)
     weft_session_get_stats(session, &stats);
     before *= plan->accumulate - 1;
     *out_ns = (uint64_t)(stats.step_ms_p50 * 1e6 > before ? stats.step_ms_p50 * 1e6 - before : 0);
-    wefti_free(session->allocator, samples);
     return WEFT_OK;
 }
 
@@ -171,41 +174,31 @@ static weft_status_t write_file(const weft_session_t *session, const double *ns,
     return status;
 }
 
-weft_status_t weft_session_write_profile(weft_session_t *session, const char *path)
+static weft_status_t write_profile(weft_session_t *session, wefti_arena_t *arena, const char *path)
 {
-    WEFT_CHECK_ARG(session);
     wefti_endpoint_t *endpoint = session->endpoint;
-    const weft_plan_t *plan = session->plan;
-    size_t count = (size_t)plan->kernel_count + plan->collective_count + 1;
-    uint64_t *own = NULL, *all = NULL;
-    double *mean = NULL;
-    weft_status_t status = wefti_fault_get(&session->fault);
-    if (status < 0) {
-        return status;
-    }
-    if (!session->trace || session->context->device != NULL) {
-        status = wefti_error(WEFT_ERR_STATE,
-                             session->trace ? "profile: requires the CPU device"
-                                            : "profile: the session was created without a trace");
-    } else if (path == NULL) {
-        status = wefti_error_null(__func__, "path");
-    } else {
-        own = wefti_alloc(session->allocator, count * sizeof *own);
-        all = wefti_alloc(session->allocator, count * endpoint->world_size * sizeof *all);
-        mean = wefti_alloc(session->allocator, count * sizeof *mean);
-        status =
-            own == NULL || all == NULL || mean == NULL ? WEFT_ERR_NO_MEMORY : measure(session, own);
-    }
-    WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), out);
-    WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, own, count * sizeof *own, all), out);
+    size_t count = (size_t)session->plan->kernel_count + session->plan->collective_count + 1;
+    uint64_t *own = wefti_arena_array(arena, count, sizeof *own);
+    double *mean = wefti_arena_array(arena, count, sizeof *mean);
+    void *gathered;
+    weft_status_t status = measure(session, arena, path, mean != NULL ? own : NULL);
+    WEFT_RETURN_IF_ERROR(
+        wefti_session_gather(endpoint, arena, status, own, count * sizeof *own, &gathered));
+    const uint64_t *all = gathered;
     for (size_t i = 0; i < count * endpoint->world_size; i++) {
         mean[i % count] += (double)all[i] / endpoint->world_size;
     }
-    status = endpoint->rank == 0 ? write_file(session, mean, path) : WEFT_OK;
-    status = wefti_endpoint_agree(endpoint, status);
-out:
-    wefti_free(session->allocator, own);
-    wefti_free(session->allocator, all);
-    wefti_free(session->allocator, mean);
+    return wefti_endpoint_agree(endpoint,
+                                endpoint->rank == 0 ? write_file(session, mean, path) : WEFT_OK);
+}
+
+weft_status_t weft_session_write_profile(weft_session_t *session, const char *path)
+{
+    WEFT_CHECK_ARG(session);
+    WEFT_RETURN_IF_ERROR(wefti_fault_get(&session->fault));
+    wefti_arena_t arena;
+    wefti_arena_init(&arena, session->allocator, 0);
+    weft_status_t status = write_profile(session, &arena, path);
+    wefti_arena_deinit(&arena);
     return status;
 }

@@ -16,16 +16,6 @@ typedef struct identity {
     wefti_digest_t cluster; /* the hosts that ranks believe to be on */
 } identity_t;
 
-weft_status_t wefti_session_gather(wefti_endpoint_t *endpoint, wefti_arena_t *arena,
-                                   weft_status_t status, const void *own, size_t bytes,
-                                   void **out_all)
-{
-    *out_all = wefti_arena_array(arena, endpoint->world_size, bytes);
-    status = status >= 0 && *out_all == NULL ? WEFT_ERR_NO_MEMORY : status;
-    WEFT_RETURN_IF_ERROR(wefti_endpoint_agree(endpoint, status));
-    return wefti_endpoint_all_gather(endpoint, own, bytes, *out_all);
-}
-
 static weft_status_t bad_identity(const identity_t *first, const identity_t *other, uint32_t rank)
 {
     char text[4][65];

@@ -74,6 +74,7 @@ typedef struct wefti_bound_run {
     wefti_run_counters_t counters;
     wefti_run_memory_t memory;
     wefti_run_call_t call;
+    uint64_t *offsets; /* [2 * world_size] send, then recv of the call */
     wefti_blocked_t blocked;
     bool started;
 } wefti_bound_run_t;
@@ -103,12 +104,12 @@ struct weft_session {
     size_t *scratch_bytes;
     const weft_algorithm_t **algorithms; /* per collective */
     bool *interpreted;                   /* per collective */
+    bool interprets;                     /* one of them */
     uint32_t faults_seen;     /* of the endpoint's link faults: earlier ones do not concern it */
     const uint8_t *put_links; /* [a * world_size + b]: no shared memory; NULL: all have it */
     const uint32_t *rail_of; /* [world_size] as algorithms have it; NULL: hosts have one NIC each */
     wefti_bound_run_t *runs; /* WEFTI_USE_RUNS for each use of a collective, in their order */
     uint32_t run_slots;
-    uint64_t *run_offsets;  /* [(collective * 4 + which of its places) * world_size + rank] */
     uint32_t *run_ranks;    /* [world_size] 0, 1, .. */
     wefti_sweep_t **sweeps; /* per collective; NULL: no fused update */
     size_t sweep_bytes;     /* their memory */
@@ -139,8 +140,7 @@ struct weft_session {
     uint64_t device_copied_bytes;
 };
 
-/* exec_fault.c: stores the first error, ends the world and prints the last records. Returns status. Any thread.
- */
+/* exec_fault.c: stores the first error and ends the world. Returns status. Any thread. */
 weft_status_t wefti_session_fail(weft_session_t *session, weft_status_t status);
 
 /* WEFT_OK, or WEFT_ERR_LINK: a link of the world broke since the session was made. */
@@ -190,8 +190,8 @@ void wefti_unbind_schedules(weft_session_t *session);
 weft_status_t wefti_bound_run_advance(wefti_bound_run_t *bound);
 /* bind_records.c */
 size_t wefti_bind_signal_bytes(weft_session_t *session);
-/* How often a stream's program uses a collective. */
-uint32_t wefti_bind_count_collectives(const weft_plan_t *plan, uint32_t program, uint32_t stream);
+/* How often all programs together use a collective. */
+uint32_t wefti_bind_count_collectives(const weft_plan_t *plan);
 weft_status_t wefti_bind_records(weft_session_t *session);
 
 /* exec.c: one program, to completion, on the device at hand. */
@@ -218,7 +218,7 @@ weft_status_t wefti_session_copy(weft_session_t *session, void *dst, const void 
 weft_status_t wefti_session_bad_size(const char *kind, const char *name, uint64_t tensor_bytes,
                                      size_t buffer_bytes);
 
-/* session.c: all ranks' copies of own, in arena. Collective: an error of one rank is that of all. */
+/* agree.c: all ranks' copies of own, in arena. Collective: an error of one rank is that of all. */
 weft_status_t wefti_session_gather(wefti_endpoint_t *endpoint, wefti_arena_t *arena,
                                    weft_status_t status, const void *own, size_t bytes,
                                    void **out_all);

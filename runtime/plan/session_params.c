@@ -70,9 +70,7 @@ static weft_status_t get_tensor(const char *function, weft_session_t *session,
     bool gathers = session->behind && list == &session->states.params;
     weft_status_t status = check_call(function, list, index, data, bytes);
     WEFT_RETURN_IF_ERROR(agree(session, gathers || list->sharded, status));
-    if (gathers) {
-        WEFT_RETURN_IF_ERROR(wefti_session_gather_weights(session));
-    }
+    WEFT_RETURN_IF_ERROR(gathers ? wefti_session_gather_weights(session) : WEFT_OK);
     status = wefti_session_collect(session, &list->tensors[index], data);
     return agree(session, list->sharded, status); /* no rank goes on before all have read */
 }
@@ -85,9 +83,7 @@ static weft_status_t set_tensor(const char *function, weft_session_t *session,
     bool gathers = session->behind && list == &session->states.params;
     weft_status_t status = check_call(function, list, index, data, bytes);
     WEFT_RETURN_IF_ERROR(agree(session, gathers, status));
-    if (gathers) {
-        WEFT_RETURN_IF_ERROR(wefti_session_gather_weights(session));
-    }
+    WEFT_RETURN_IF_ERROR(gathers ? wefti_session_gather_weights(session) : WEFT_OK);
     return wefti_session_distribute(session, &list->tensors[index], data);
 }
 

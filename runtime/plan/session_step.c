@@ -20,43 +20,37 @@ static weft_status_t set_scalar(weft_session_t *session, uint32_t buffer, double
 static weft_status_t set_numbers(weft_session_t *session)
 {
     uint32_t accumulate = session->plan->accumulate;
-    weft_status_t status = set_scalar(session, session->step_scalar,
-                                      (double)(session->steps_before + session->steps) + 1);
-    if (status >= 0 && accumulate > 1) {
-        status = set_scalar(session, session->rank_scalar,
-                            (double)session->endpoint->rank * accumulate + session->micro_count);
-    }
-    return status;
+    WEFT_RETURN_IF_ERROR(set_scalar(session, session->step_scalar,
+                                    (double)(session->steps_before + session->steps) + 1));
+    return accumulate > 1
+               ? set_scalar(session, session->rank_scalar,
+                            (double)session->endpoint->rank * accumulate + session->micro_count)
+               : WEFT_OK;
 }
 
-/* Runs a program that belongs to a step. The timeline shows the number of the step. */
+/* Runs a program that belongs to a step, which takes as long as all of them together. The timeline
+ * shows the number of the step. */
 static weft_status_t run_in_step(weft_session_t *session, uint32_t program)
 {
+    WEFT_RETURN_IF_ERROR(set_numbers(session));
     session->step_now = session->steps_before + session->steps + 1;
     weft_status_t status = wefti_exec_run(session, program);
     session->step_now = 0;
-    return status;
-}
-
-/* A step takes as long as its micro-batches together. */
-static void add_times(weft_session_t *session)
-{
+    WEFT_RETURN_IF_ERROR(status);
     wefti_step_times_t *sum = &session->micro_times;
     const wefti_step_times_t *run = &session->run_times;
     sum->step_ms += run->step_ms;
     sum->compute_ms += run->compute_ms;
     sum->comm_ms += run->comm_ms;
     sum->exposed_ms += run->exposed_ms;
+    return WEFT_OK;
 }
 
 weft_status_t weft_session_step(weft_session_t *session)
 {
     WEFT_CHECK_ARG(session);
+    WEFT_RETURN_IF_ERROR(wefti_fault_get(&session->fault));
     const weft_plan_t *plan = session->plan;
-    weft_status_t status = wefti_fault_get(&session->fault);
-    if (status < 0) {
-        return status;
-    }
     if (session->step_program == WEFTI_PLAN_NONE) {
         return wefti_error(WEFT_ERR_STATE, "plan: no program \"step\"");
     }
@@ -66,46 +60,35 @@ weft_status_t weft_session_step(weft_session_t *session)
                            "weft_session_micro_step for it",
                            session->micro_count + 1, plan->accumulate);
     }
-    status = set_numbers(session);
-    if (status >= 0) {
-        status = run_in_step(session, session->step_program);
-    }
-    if (status >= 0) {
-        add_times(session);
-        session->step_ms_sum += (double)session->micro_times.step_ms;
-        session->times[session->steps % WEFTI_STATS_STEPS] = session->micro_times;
-        session->micro_times = (wefti_step_times_t){0};
-        session->steps++;
-        session->micro_count = 0;
-        session->behind = (plan->flags & WEFTI_PLAN_DECOUPLED) != 0;
-    }
-    return status;
+    WEFT_RETURN_IF_ERROR(run_in_step(session, session->step_program));
+    session->step_ms_sum += (double)session->micro_times.step_ms;
+    session->times[session->steps % WEFTI_STATS_STEPS] = session->micro_times;
+    session->micro_times = (wefti_step_times_t){0};
+    session->steps++;
+    session->micro_count = 0;
+    session->behind = (plan->flags & WEFTI_PLAN_DECOUPLED) != 0;
+    return WEFT_OK;
 }
 
 weft_status_t weft_session_set_steps_done(weft_session_t *session, uint64_t steps)
 {
     WEFT_CHECK_ARG(session);
-    weft_status_t status = wefti_fault_get(&session->fault);
-    if (status >= 0 && session->micro_count != 0) {
-        status = wefti_error(WEFT_ERR_STATE,
-                             "session: cannot set the step count within a step: %u of %u "
-                             "micro-batches are done",
-                             session->micro_count, session->plan->accumulate);
+    WEFT_RETURN_IF_ERROR(wefti_fault_get(&session->fault));
+    if (session->micro_count != 0) {
+        return wefti_error(WEFT_ERR_STATE,
+                           "session: cannot set the step count within a step: %u of %u "
+                           "micro-batches are done",
+                           session->micro_count, session->plan->accumulate);
     }
-    if (status >= 0) {
-        session->steps_before = steps - session->steps; /* their sum counts, modulo 2^64 */
-    }
-    return status;
+    session->steps_before = steps - session->steps; /* their sum counts, modulo 2^64 */
+    return WEFT_OK;
 }
 
 weft_status_t weft_session_micro_step(weft_session_t *session)
 {
     WEFT_CHECK_ARG(session);
+    WEFT_RETURN_IF_ERROR(wefti_fault_get(&session->fault));
     const weft_plan_t *plan = session->plan;
-    weft_status_t status = wefti_fault_get(&session->fault);
-    if (status < 0) {
-        return status;
-    }
     if (session->micro_count + 1 >= plan->accumulate) {
         return wefti_error(
             WEFT_ERR_STATE,
@@ -124,20 +107,12 @@ weft_status_t weft_session_micro_step(weft_session_t *session)
     }
     /* Where the program does not gather the weights itself, they are gathered before it. */
     if (session->behind && !wefti_plan_gathers_weights(plan, &plan->programs[program])) {
-        status = wefti_session_gather_weights(session);
+        WEFT_RETURN_IF_ERROR(wefti_session_gather_weights(session));
     }
-    if (status >= 0) {
-        status = set_numbers(session);
-    }
-    if (status >= 0) {
-        status = run_in_step(session, program);
-    }
-    if (status >= 0) {
-        add_times(session);
-        session->micro_count++;
-        session->behind = false;
-    }
-    return status;
+    WEFT_RETURN_IF_ERROR(run_in_step(session, program));
+    session->micro_count++;
+    session->behind = false;
+    return WEFT_OK;
 }
 
 uint32_t weft_session_micro_count(const weft_session_t *session)
@@ -162,20 +137,17 @@ weft_status_t wefti_session_gather_weights(weft_session_t *session)
 weft_status_t weft_session_flush(weft_session_t *session)
 {
     WEFT_CHECK_ARG(session);
-    weft_status_t status = wefti_fault_get(&session->fault);
-    return status < 0 ? status : wefti_session_gather_weights(session);
+    WEFT_RETURN_IF_ERROR(wefti_fault_get(&session->fault));
+    return wefti_session_gather_weights(session);
 }
 
 weft_status_t weft_session_eval(weft_session_t *session)
 {
     WEFT_CHECK_ARG(session);
-    weft_status_t status = wefti_fault_get(&session->fault);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(wefti_fault_get(&session->fault));
     if (session->eval_program == WEFTI_PLAN_NONE) {
         return wefti_error(WEFT_ERR_STATE, "plan: no program \"eval\"");
     }
-    status = wefti_session_gather_weights(session);
-    return status < 0 ? status : wefti_exec_run(session, session->eval_program);
+    WEFT_RETURN_IF_ERROR(wefti_session_gather_weights(session));
+    return wefti_exec_run(session, session->eval_program);
 }

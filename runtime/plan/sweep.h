@@ -32,21 +32,18 @@ typedef struct wefti_sweep_operand {
 
 typedef struct wefti_sweep {
     uint64_t elem_count, block_elems; /* of the shard, of all blocks but the last */
-    weft_dtype_t dtype;               /* of gradients */
-    weft_reduction_t reduction;
-    uint32_t divisor; /* avg */
-    uint32_t rank_count;
-    const uint8_t **gradients; /* [rank_count]: the shard, as each rank has it */
-    uint8_t *reduced;          /* one block; where the update finds its gradients */
-    uint8_t **copies;          /* [rank_count - 1]: other ranks' parameters */
-    const uint8_t *params;     /* own: where the update leaves them */
-    uint32_t param_bytes;      /* of one */
+    weft_reduce_t reduce;             /* of a block: of all ranks, into reduced */
+    const uint8_t **gradients;        /* [ranks]: the shard, as each rank has it */
+    void *reduced;                    /* one block; where the update finds its gradients */
+    uint8_t **copies;                 /* [ranks - 1]: other ranks' parameters */
+    const uint8_t *params;            /* own: where the update leaves them */
+    uint32_t param_bytes;             /* of one */
     wefti_bound_kernel_t block, last;
     wefti_sweep_operand_t *operands; /* inputs, then outputs */
     uint32_t input_count, output_count;
     void *scratch;
     void *memory;         /* of reduced and scratch */
-    const void **sources; /* [rank_count], of the block at hand */
+    const void **sources; /* [ranks], of the block at hand */
     const void **inputs;  /* likewise */
     void **outputs;
 } wefti_sweep_t;

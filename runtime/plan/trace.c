@@ -124,17 +124,6 @@ static void add_entry(wefti_json_t *json, const weft_session_t *session, uint32_
     }
 }
 
-/* Of the oldest entry that is still there. */
-static uint64_t oldest_index(const wefti_history_t *history)
-{
-    return history->count > history->capacity ? history->count - history->capacity : 0;
-}
-
-static const wefti_history_entry_t *entry_at(const wefti_history_t *history, uint64_t index)
-{
-    return &history->entries[index & (history->capacity - 1)];
-}
-
 static bool is_shown(const weft_session_t *session, const wefti_history_entry_t *entry,
                      uint64_t first_run)
 {
@@ -148,9 +137,10 @@ static uint64_t first_whole_run(const wefti_history_t *history)
     if (history->count <= history->capacity) {
         return 0;
     }
-    const wefti_history_entry_t *oldest = entry_at(history, oldest_index(history));
-    for (uint64_t j = oldest_index(history) + 1; j < history->count; j++) {
-        const wefti_history_entry_t *entry = entry_at(history, j);
+    uint64_t first = wefti_history_oldest(history);
+    const wefti_history_entry_t *oldest = wefti_history_at(history, first);
+    for (uint64_t j = first + 1; j < history->count; j++) {
+        const wefti_history_entry_t *entry = wefti_history_at(history, j);
         if (entry->run != oldest->run && (entry->step == 0 || entry->step != oldest->step)) {
             return entry->run;
         }
@@ -158,38 +148,25 @@ static uint64_t first_whole_run(const wefti_history_t *history)
     return (uint64_t)oldest->run + 1;
 }
 
-/* The lowest or highest step among this rank's entries of first_run and later; 0: none. */
-static uint64_t find_step(const weft_session_t *session, uint64_t first_run, bool highest)
+/* A walk over what all streams remember. */
+typedef struct walk {
+    uint32_t stream;
+    uint64_t next; /* entries of the stream that were seen */
+} walk_t;
+
+static const wefti_history_entry_t *next_entry(const weft_session_t *session, walk_t *walk)
 {
-    uint64_t found = 0;
-    for (uint32_t i = 0; i < session->plan->stream_count; i++) {
-        const wefti_history_t *history = &session->cursors[i].history;
-        for (uint64_t j = oldest_index(history); j < history->count; j++) {
-            const wefti_history_entry_t *entry = entry_at(history, j);
-            if (entry->run >= first_run && entry->step > 0 &&
-                (found == 0 || (highest ? entry->step > found : entry->step < found))) {
-                found = entry->step;
-            }
+    for (; walk->stream < session->plan->stream_count; walk->stream++, walk->next = 0) {
+        const wefti_history_t *history = &session->cursors[walk->stream].history;
+        uint64_t number = wefti_history_oldest(history) + walk->next++;
+        if (number < history->count) {
+            return wefti_history_at(history, number);
         }
     }
-    return found;
+    return NULL;
 }
 
-/* The first run of step or a later one. */
-static uint64_t find_run(const weft_session_t *session, uint64_t step)
-{
-    uint64_t found = UINT64_MAX;
-    for (uint32_t i = 0; i < session->plan->stream_count; i++) {
-        const wefti_history_t *history = &session->cursors[i].history;
-        for (uint64_t j = oldest_index(history); j < history->count; j++) {
-            const wefti_history_entry_t *entry = entry_at(history, j);
-            found = entry->step >= step && entry->run < found ? entry->run : found;
-        }
-    }
-    return found;
-}
-
-/* This rank's events, comma-separated, without the brackets. */
+/* This rank's events, comma-separated, in brackets. */
 static char *make_fragment(weft_session_t *session, const span_t *span)
 {
     wefti_text_t text;
@@ -201,8 +178,8 @@ static char *make_fragment(weft_session_t *session, const span_t *span)
     for (uint32_t i = 0; i < session->plan->stream_count; i++) {
         const wefti_history_t *history = &session->cursors[i].history;
         const wefti_history_entry_t *previous = NULL;
-        for (uint64_t j = oldest_index(history); j < history->count; j++) {
-            const wefti_history_entry_t *entry = entry_at(history, j);
+        for (uint64_t j = wefti_history_oldest(history); j < history->count; j++) {
+            const wefti_history_entry_t *entry = wefti_history_at(history, j);
             if (!is_shown(session, entry, span->first_run)) {
                 continue;
             }
@@ -216,155 +193,156 @@ static char *make_fragment(weft_session_t *session, const span_t *span)
         }
     }
     wefti_json_end_array(&json);
-    char *fragment = wefti_text_take(&text);
-    if (fragment == NULL) {
-        wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: cannot build the timeline of rank %u",
-                    session->endpoint->rank);
-    }
-    return fragment;
+    return wefti_text_take(&text);
 }
 
-/* Entries are in the order of their ends, so the first is not always the one that starts first. */
-static uint64_t oldest_ns(const weft_session_t *session, uint64_t first_run)
-{
-    uint64_t oldest = UINT64_MAX;
-    for (uint32_t i = 0; i < session->plan->stream_count; i++) {
-        const wefti_history_t *history = &session->cursors[i].history;
-        for (uint64_t j = oldest_index(history); j < history->count; j++) {
-            const wefti_history_entry_t *entry = entry_at(history, j);
-            if (is_shown(session, entry, first_run) && entry->start_ns < oldest) {
-                oldest = entry->start_ns;
-            }
-        }
-    }
-    return oldest;
-}
-
-static weft_status_t gather_extremes(weft_session_t *session, uint64_t own, uint64_t *all,
-                                     uint64_t *out_least, uint64_t *out_most)
-{
-    wefti_endpoint_t *endpoint = session->endpoint;
-    weft_status_t status = wefti_endpoint_all_gather(endpoint, &own, sizeof(own), all);
-    *out_least = UINT64_MAX;
-    *out_most = 0;
-    for (uint32_t rank = 0; status >= 0 && rank < endpoint->world_size; rank++) {
-        *out_least = all[rank] < *out_least ? all[rank] : *out_least;
-        *out_most = all[rank] > *out_most ? all[rank] : *out_most;
-    }
-    return status;
-}
+/* What a rank remembers in whole. */
+typedef struct memory {
+    uint64_t first_step, last_step; /* 0: none */
+    uint64_t forgot;                /* not 0: a part of its runs */
+} memory_t;
 
 /*
  * All ranks show the same steps: those that each rank remembers in whole. Where no step ran, a rank
  * shows what it remembers. Ranks of one host share CLOCK_MONOTONIC.
  */
-static weft_status_t agree_on_span(weft_session_t *session, uint64_t *all, span_t *out_span)
+static weft_status_t agree_on_span(weft_session_t *session, wefti_arena_t *arena,
+                                   weft_status_t status, span_t *out_span)
 {
-    uint64_t unused, first_run = 0;
+    uint32_t world = session->endpoint->world_size;
+    const wefti_history_entry_t *entry;
+    void *gathered;
+    uint64_t first_run = 0, origin_ns = UINT64_MAX;
     for (uint32_t i = 0; i < session->plan->stream_count; i++) {
         uint64_t whole = first_whole_run(&session->cursors[i].history);
         first_run = whole > first_run ? whole : first_run;
     }
-    /* Where nothing was forgotten, runs before the first step are shown, too: the program init. */
-    bool forgot = first_run > 0;
-    WEFT_RETURN_IF_ERROR(gather_extremes(session, find_step(session, first_run, false), all,
-                                         &unused, &out_span->first_step));
-    WEFT_RETURN_IF_ERROR(gather_extremes(session, find_step(session, first_run, true), all,
-                                         &out_span->last_step, &unused));
-    uint64_t any_forgot = 0;
-    WEFT_RETURN_IF_ERROR(gather_extremes(session, forgot, all, &unused, &any_forgot));
-    if (any_forgot > 0 && out_span->first_step > 0) {
-        uint64_t run = find_run(session, out_span->first_step);
+    memory_t own = {.forgot = first_run > 0}, all = {.last_step = UINT64_MAX};
+    for (walk_t walk = {0}; (entry = next_entry(session, &walk)) != NULL;) {
+        if (entry->run >= first_run && entry->step > 0) {
+            bool earlier = own.first_step == 0 || entry->step < own.first_step;
+            own.first_step = earlier ? entry->step : own.first_step;
+            own.last_step = entry->step > own.last_step ? entry->step : own.last_step;
+        }
+    }
+    WEFT_RETURN_IF_ERROR(
+        wefti_session_gather(session->endpoint, arena, status, &own, sizeof own, &gathered));
+    for (uint32_t rank = 0; rank < world; rank++) {
+        const memory_t *one = (const memory_t *)gathered + rank;
+        all.first_step = one->first_step > all.first_step ? one->first_step : all.first_step;
+        all.last_step = one->last_step < all.last_step ? one->last_step : all.last_step;
+        all.forgot |= one->forgot;
+    }
+    /* Where nothing was forgotten, runs before the first step are shown: the program init. */
+    if (all.forgot != 0 && all.first_step > 0) {
+        uint64_t run = UINT64_MAX;
+        for (walk_t walk = {0}; (entry = next_entry(session, &walk)) != NULL;) {
+            run = entry->step >= all.first_step && entry->run < run ? entry->run : run;
+        }
         first_run = run > first_run ? run : first_run;
     }
-    out_span->first_run = first_run;
-    return gather_extremes(session, oldest_ns(session, first_run), all, &out_span->origin_ns,
-                           &unused);
+    /* Entries are in the order of their ends: the first is not always the one that starts first. */
+    for (walk_t walk = {0}; (entry = next_entry(session, &walk)) != NULL;) {
+        if (is_shown(session, entry, first_run) && entry->start_ns < origin_ns) {
+            origin_ns = entry->start_ns;
+        }
+    }
+    WEFT_RETURN_IF_ERROR(wefti_session_gather(session->endpoint, arena, WEFT_OK, &origin_ns,
+                                              sizeof origin_ns, &gathered));
+    for (uint32_t rank = 0; rank < world; rank++) {
+        uint64_t ns = ((const uint64_t *)gathered)[rank];
+        origin_ns = ns < origin_ns ? ns : origin_ns;
+    }
+    *out_span = (span_t){first_run, all.first_step, all.last_step, origin_ns};
+    return WEFT_OK;
 }
 
-/* Gathers all fragments (brackets cut off) to rank 0, which writes the file. */
-static weft_status_t join(weft_session_t *session, const char *fragment, uint64_t *lengths,
+/* fragments NULL: out of memory. */
+static weft_status_t write_file(const weft_session_t *session, char *const *fragments,
+                                const uint64_t *lengths, const span_t *span, const char *path)
+{
+    wefti_text_t all;
+    wefti_text_init(&all, session->allocator);
+    wefti_text_add(&all, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"first_step\":");
+    wefti_text_printf(&all, "%" PRIu64 ",\"last_step\":%" PRIu64 "},\"traceEvents\":[",
+                      span->first_step, span->last_step);
+    for (uint32_t rank = 0; rank < session->endpoint->world_size; rank++) {
+        all.failed = all.failed || fragments[rank] == NULL || lengths[rank] < 2;
+        if (!all.failed) { /* without the brackets */
+            wefti_text_add(&all, rank > 0 ? ",\n" : "\n");
+            wefti_text_add_bytes(&all, fragments[rank] + 1, lengths[rank] - 2);
+        }
+    }
+    wefti_text_add(&all, "\n]}\n");
+    wefti_piece_t piece = {all.data, all.length};
+    weft_status_t status =
+        all.failed ? wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: cannot build the timeline")
+                   : wefti_file_write(path, &piece, 1);
+    wefti_text_deinit(&all);
+    return status;
+}
+
+/* Gathers all fragments to rank 0, which writes the file. */
+static weft_status_t join(weft_session_t *session, wefti_arena_t *arena, const char *fragment,
                           const span_t *span, const char *path)
 {
     wefti_endpoint_t *endpoint = session->endpoint;
     uint32_t world = endpoint->world_size;
-    uint64_t own = fragment != NULL ? strlen(fragment) : 0, longest = 0, done = 0;
-    wefti_text_t *texts = wefti_alloc(session->allocator, world * sizeof(*texts));
-    char *chunks = wefti_alloc(session->allocator, (size_t)world * CHUNK_BYTES + CHUNK_BYTES);
-    weft_status_t status = texts && chunks && fragment ? WEFT_OK : WEFT_ERR_NO_MEMORY;
-    WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), out);
-    WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, &own, sizeof(own), lengths), out);
+    uint64_t own = fragment != NULL ? strlen(fragment) : 0, longest = 0;
+    char **fragments = wefti_arena_array(arena, world, sizeof *fragments);
+    char *chunks = wefti_arena_array(arena, world + 1ul, CHUNK_BYTES); /* the last is this rank's */
+    void *gathered;
+    weft_status_t status = WEFT_OK;
+    if (fragment == NULL || fragments == NULL || chunks == NULL) {
+        status = wefti_error(WEFT_ERR_NO_MEMORY,
+                             "out of memory: cannot build the timeline of rank %u", endpoint->rank);
+    }
+    WEFT_RETURN_IF_ERROR(
+        wefti_session_gather(endpoint, arena, status, &own, sizeof(own), &gathered));
+    const uint64_t *lengths = gathered;
     for (uint32_t rank = 0; rank < world; rank++) {
         longest = lengths[rank] > longest ? lengths[rank] : longest;
-        wefti_text_init(&texts[rank], session->allocator);
+        fragments[rank] = endpoint->rank == 0 ? wefti_arena_alloc(arena, lengths[rank]) : NULL;
     }
-    for (; done < longest; done += CHUNK_BYTES) {
+    for (uint64_t done = 0; done < longest; done += CHUNK_BYTES) {
         char *mine = chunks + (size_t)world * CHUNK_BYTES;
         size_t left = own > done ? own - done : 0;
         memcpy(mine, fragment + (left > 0 ? done : 0), left < CHUNK_BYTES ? left : CHUNK_BYTES);
-        WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, mine, CHUNK_BYTES, chunks), out);
-        for (uint32_t rank = 0; rank < world && endpoint->rank == 0; rank++) {
+        WEFT_RETURN_IF_ERROR(wefti_endpoint_all_gather(endpoint, mine, CHUNK_BYTES, chunks));
+        for (uint32_t rank = 0; rank < world; rank++) {
             size_t take = lengths[rank] > done ? lengths[rank] - done : 0;
-            wefti_text_add_bytes(&texts[rank], chunks + (size_t)rank * CHUNK_BYTES,
-                                 take < CHUNK_BYTES ? take : CHUNK_BYTES);
+            if (fragments[rank] != NULL && take > 0) {
+                memcpy(fragments[rank] + done, chunks + (size_t)rank * CHUNK_BYTES,
+                       take < CHUNK_BYTES ? take : CHUNK_BYTES);
+            }
         }
     }
     if (endpoint->rank == 0) {
-        wefti_text_t all;
-        wefti_text_init(&all, session->allocator);
-        wefti_text_add(&all, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"first_step\":");
-        wefti_text_printf(&all, "%" PRIu64 ",\"last_step\":%" PRIu64 "},\"traceEvents\":[",
-                          span->first_step, span->last_step);
-        for (uint32_t rank = 0; rank < world; rank++) {
-            all.failed = all.failed || texts[rank].failed || texts[rank].length < 2;
-            if (!all.failed) {
-                wefti_text_add(&all, rank > 0 ? ",\n" : "\n");
-                wefti_text_add_bytes(&all, texts[rank].data + 1, texts[rank].length - 2);
-            }
-        }
-        wefti_text_add(&all, "\n]}\n");
-        wefti_piece_t piece = {all.data, all.length};
-        status = all.failed
-                     ? wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: cannot build the timeline")
-                     : wefti_file_write(path, &piece, 1);
-        wefti_text_deinit(&all);
+        status = write_file(session, fragments, lengths, span, path);
     }
-    status = wefti_endpoint_agree(endpoint, status);
-out:
-    for (uint32_t rank = 0; texts != NULL && rank < world; rank++) {
-        wefti_text_deinit(&texts[rank]);
-    }
-    wefti_free(session->allocator, texts);
-    wefti_free(session->allocator, chunks);
-    return status;
+    return wefti_endpoint_agree(endpoint, status);
 }
 
 weft_status_t weft_session_write_trace(weft_session_t *session, const char *path)
 {
     WEFT_CHECK_ARG(session);
-    wefti_endpoint_t *endpoint = session->endpoint;
+    WEFT_RETURN_IF_ERROR(wefti_fault_get(&session->fault));
     char *fragment = NULL;
-    span_t span = {0};
-    weft_status_t status = wefti_fault_get(&session->fault);
-    if (status < 0) {
-        return status;
-    }
-    uint64_t *all = wefti_alloc(session->allocator, endpoint->world_size * sizeof(*all));
-    if (all == NULL) {
-        status = WEFT_ERR_NO_MEMORY;
-    } else if (!session->trace) {
-        status = wefti_error(WEFT_ERR_STATE, "trace: the session was created without a trace");
-    } else if (path == NULL) {
-        status = wefti_error_null(__func__, "path");
-    }
-    WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), out);
-    WEFT_TRY(status, agree_on_span(session, all, &span), out);
+    span_t span;
+    wefti_arena_t arena;
+    wefti_arena_init(&arena, session->allocator, 0);
+    weft_status_t status =
+        !session->trace
+            ? wefti_error(WEFT_ERR_STATE, "trace: the session was created without a trace")
+        : path == NULL ? wefti_error_null(__func__, "path")
+                       : WEFT_OK;
+    WEFT_TRY(status, agree_on_span(session, &arena, status, &span), out);
     fragment = make_fragment(session, &span);
-    WEFT_TRY(status, join(session, fragment, all, &span, path), out);
+    WEFT_TRY(status, join(session, &arena, fragment, &span, path), out);
     session->timeline_first_step = span.first_step;
     session->timeline_last_step = span.last_step;
 out:
     wefti_free(session->allocator, fragment);
-    wefti_free(session->allocator, all);
+    wefti_arena_deinit(&arena);
     return status;
 }

@@ -180,6 +180,12 @@ static weft_status_t digest_contents(const wefti_safetensors_t *file, wefti_dige
     return WEFT_OK;
 }
 
+/* Puts the file's name before an error of its contents. */
+static weft_status_t named(const char *path, weft_status_t status)
+{
+    return status < 0 ? wefti_error_prefix(status, "%s", path) : WEFT_OK;
+}
+
 weft_status_t weft_checkpoint_check(const char *path, const weft_plan_t *plan,
                                     const weft_registry_t *registry,
                                     weft_checkpoint_info_t *out_info)
@@ -195,7 +201,7 @@ weft_status_t weft_checkpoint_check(const char *path, const weft_plan_t *plan,
     wefti_arena_init(&arena, NULL, 0);
     WEFT_TRY(status, wefti_report_check("out_info", out_info), done);
     WEFT_TRY(status, wefti_safetensors_open(path, NULL, &file), done);
-    WEFT_TRY(status, read_info(&file, &info), named);
+    WEFT_TRY(status, named(path, read_info(&file, &info)), done);
     if (plan != NULL && registry == NULL) {
         WEFT_TRY(status, weft_registry_create(NULL, &own_registry), done);
         registry = own_registry;
@@ -203,12 +209,9 @@ weft_status_t weft_checkpoint_check(const char *path, const weft_plan_t *plan,
     if (plan != NULL) {
         WEFT_TRY(status, wefti_state_map_build(plan, registry, &arena, &states), done);
         WEFT_TRY(status, wefti_checkpoint_tensors(plan, &states, &arena, &tensors), done);
-        WEFT_TRY(status, match_file(&file, plan, &tensors), named);
+        WEFT_TRY(status, named(path, match_file(&file, plan, &tensors)), done);
     }
     wefti_report_write(out_info, &info, sizeof info);
-    goto done;
-named:
-    status = wefti_error_prefix(status, "%s", path);
 done:
     wefti_safetensors_close(&file);
     weft_registry_destroy(own_registry);
@@ -250,20 +253,13 @@ static weft_status_t read_scalars(loader_t *loader)
 static weft_status_t read_file(loader_t *loader, const char *path)
 {
     weft_session_t *session = loader->session;
-    weft_status_t status;
-    WEFT_TRY(status, wefti_safetensors_open(path, session->allocator, &loader->file), done);
-    WEFT_TRY(status, read_info(&loader->file, &loader->info), named);
-    WEFT_TRY(
-        status,
-        wefti_checkpoint_tensors(session->plan, &session->states, &loader->arena, &loader->tensors),
-        done);
-    WEFT_TRY(status, match_file(&loader->file, session->plan, &loader->tensors), named);
-    WEFT_TRY(status, read_scalars(loader), named);
-    WEFT_TRY(status, digest_contents(&loader->file, &loader->digest), named);
-done:
-    return status;
-named:
-    return wefti_error_prefix(status, "%s", path);
+    WEFT_RETURN_IF_ERROR(wefti_safetensors_open(path, session->allocator, &loader->file));
+    WEFT_RETURN_IF_ERROR(named(path, read_info(&loader->file, &loader->info)));
+    WEFT_RETURN_IF_ERROR(wefti_checkpoint_tensors(session->plan, &session->states, &loader->arena,
+                                                  &loader->tensors));
+    WEFT_RETURN_IF_ERROR(named(path, match_file(&loader->file, session->plan, &loader->tensors)));
+    WEFT_RETURN_IF_ERROR(named(path, read_scalars(loader)));
+    return named(path, digest_contents(&loader->file, &loader->digest));
 }
 
 static weft_status_t agree_on_file(loader_t *loader, weft_status_t status)
@@ -310,27 +306,31 @@ static weft_status_t take_scalars(loader_t *loader)
     return WEFT_OK;
 }
 
+static weft_status_t load(loader_t *loader, const char *path, weft_checkpoint_info_t *out_info)
+{
+    const weft_session_t *session = loader->session;
+    if (path == NULL) {
+        return wefti_error_null("weft_session_load_checkpoint", "path");
+    }
+    WEFT_RETURN_IF_ERROR(wefti_report_check("out_info", out_info));
+    if (session->micro_count != 0) {
+        return wefti_error(
+            WEFT_ERR_STATE,
+            "session: cannot load a checkpoint within a step: %u of %u micro-batches are done",
+            session->micro_count, session->plan->accumulate);
+    }
+    return read_file(loader, path);
+}
+
 weft_status_t weft_session_load_checkpoint(weft_session_t *session, const char *path,
                                            weft_checkpoint_info_t *out_info)
 {
     WEFT_CHECK_ARG(session);
+    WEFT_RETURN_IF_ERROR(wefti_fault_get(&session->fault));
     loader_t loader = {.session = session};
-    weft_status_t status = wefti_fault_get(&session->fault);
+    weft_status_t status;
     wefti_arena_init(&loader.arena, session->allocator, 0);
-    WEFT_TRY(status, status, done);
-    if (path == NULL) {
-        status = wefti_error_null(__func__, "path");
-    } else if ((status = wefti_report_check("out_info", out_info)) < 0) {
-        /* agreed on below */
-    } else if (session->micro_count != 0) {
-        status = wefti_error(
-            WEFT_ERR_STATE,
-            "session: cannot load a checkpoint within a step: %u of %u micro-batches are done",
-            session->micro_count, session->plan->accumulate);
-    } else {
-        status = read_file(&loader, path);
-    }
-    WEFT_TRY(status, agree_on_file(&loader, status), done);
+    WEFT_TRY(status, agree_on_file(&loader, load(&loader, path, out_info)), done);
     status = take_tensors(&loader);
     status = status < 0 ? status : take_scalars(&loader);
     WEFT_TRY(status, wefti_endpoint_agree(session->endpoint, status), done);

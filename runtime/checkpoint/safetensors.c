@@ -135,14 +135,13 @@ static weft_status_t read_tensor(const wefti_safetensors_t *file, const wefti_js
         return wefti_error(WEFT_ERR_UNSUPPORTED, "tensor \"%.100s\": unknown dtype \"%.20s\"",
                            tensor->name, dtype->string);
     }
-    weft_status_t status = read_shape(&file->json, shape, tensor);
-    return status < 0 ? status : read_offsets(file, offsets, tensor);
+    WEFT_RETURN_IF_ERROR(read_shape(&file->json, shape, tensor));
+    return read_offsets(file, offsets, tensor);
 }
 
-static int by_name(const void *a, const void *b)
+int wefti_safetensors_by_name(const void *a, const void *b)
 {
-    return strcmp(((const wefti_stored_tensor_t *)a)->name,
-                  ((const wefti_stored_tensor_t *)b)->name);
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
 static int by_place(const void *a, const void *b)
@@ -152,11 +151,6 @@ static int by_place(const void *a, const void *b)
         return x->begin_bytes < y->begin_bytes ? -1 : 1;
     }
     return (x->end_bytes > y->end_bytes) - (x->end_bytes < y->end_bytes);
-}
-
-static int by_key(const void *a, const void *b)
-{
-    return strcmp(((const wefti_stored_text_t *)a)->key, ((const wefti_stored_text_t *)b)->key);
 }
 
 /* Tensors must be contiguous from the first byte to the last, with unique names. Sorts by name. */
@@ -177,7 +171,7 @@ static weft_status_t check_tensors(wefti_safetensors_t *file)
         return wefti_error(WEFT_ERR_FORMAT, "%llu trailing bytes after the last tensor",
                            (unsigned long long)(file->data_bytes - at));
     }
-    qsort(tensors, file->tensor_count, sizeof *tensors, by_name);
+    qsort(tensors, file->tensor_count, sizeof *tensors, wefti_safetensors_by_name);
     for (uint32_t i = 1; i < file->tensor_count; i++) {
         if (strcmp(tensors[i - 1].name, tensors[i].name) == 0) {
             return bad_tensor(tensors[i].name, "duplicate name");
@@ -192,9 +186,7 @@ static weft_status_t read_texts(wefti_safetensors_t *file, const wefti_json_node
         return wefti_error(WEFT_ERR_FORMAT, "__metadata__: expected one JSON object");
     }
     file->texts = wefti_alloc(file->allocator, (metadata->count + 1u) * sizeof *file->texts);
-    if (file->texts == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(file->texts);
     for (const wefti_json_node_t *node = wefti_json_first(&file->json, metadata); node != NULL;
          node = wefti_json_after(&file->json, node)) {
         if (node->kind != WEFTI_JSON_STRING) {
@@ -203,7 +195,7 @@ static weft_status_t read_texts(wefti_safetensors_t *file, const wefti_json_node
         }
         file->texts[file->text_count++] = (wefti_stored_text_t){node->key, node->string};
     }
-    qsort(file->texts, file->text_count, sizeof *file->texts, by_key);
+    qsort(file->texts, file->text_count, sizeof *file->texts, wefti_safetensors_by_name);
     for (uint32_t i = 1; i < file->text_count; i++) {
         if (strcmp(file->texts[i - 1].key, file->texts[i].key) == 0) {
             return wefti_error(WEFT_ERR_FORMAT, "__metadata__: duplicate key \"%.100s\"",
@@ -216,28 +208,21 @@ static weft_status_t read_texts(wefti_safetensors_t *file, const wefti_json_node
 static weft_status_t read_header(wefti_safetensors_t *file)
 {
     const wefti_json_node_t *top = file->json.nodes;
-    weft_status_t status = WEFT_OK;
     if (top->kind != WEFTI_JSON_OBJECT) {
         return wefti_error(WEFT_ERR_FORMAT, "header: not a JSON object");
     }
     file->tensors = wefti_alloc(file->allocator, (top->count + 1u) * sizeof *file->tensors);
-    if (file->tensors == NULL) {
-        return WEFT_ERR_NO_MEMORY;
+    WEFT_RETURN_IF_NO_MEMORY(file->tensors);
+    for (const wefti_json_node_t *node = wefti_json_first(&file->json, top); node != NULL;
+         node = wefti_json_after(&file->json, node)) {
+        WEFT_RETURN_IF_ERROR(strcmp(node->key, "__metadata__") == 0
+                                 ? read_texts(file, node)
+                                 : read_tensor(file, node, &file->tensors[file->tensor_count++]));
     }
-    for (const wefti_json_node_t *node = wefti_json_first(&file->json, top);
-         node != NULL && status >= 0; node = wefti_json_after(&file->json, node)) {
-        if (strcmp(node->key, "__metadata__") == 0) {
-            status = read_texts(file, node);
-        } else {
-            status = read_tensor(file, node, &file->tensors[file->tensor_count++]);
-        }
-    }
-    return status < 0 ? status : check_tensors(file);
+    return check_tensors(file);
 }
 
-/* The header's text. */
-static weft_status_t find_header(wefti_safetensors_t *file, const char **out_text,
-                                 size_t *out_bytes)
+static weft_status_t read_file(wefti_safetensors_t *file)
 {
     uint64_t length = 0;
     size_t size = file->mapping.size_bytes;
@@ -255,28 +240,19 @@ static weft_status_t find_header(wefti_safetensors_t *file, const char **out_tex
                            "the file has %zu bytes",
                            (unsigned long long)length, size);
     }
-    *out_text = (const char *)file->mapping.data + LENGTH_BYTES;
-    *out_bytes = (size_t)length;
+    const char *header = (const char *)file->mapping.data + LENGTH_BYTES;
     file->data = file->mapping.data + LENGTH_BYTES + length;
     file->data_bytes = size - LENGTH_BYTES - length;
-    return WEFT_OK;
+    weft_status_t status = wefti_json_parse(header, (size_t)length, file->allocator, &file->json);
+    return status < 0 ? wefti_error_prefix(status, "header") : read_header(file);
 }
 
 weft_status_t wefti_safetensors_open(const char *path, const weft_allocator_t *allocator,
                                      wefti_safetensors_t *out_file)
 {
-    const char *text = NULL;
-    size_t bytes = 0;
     *out_file = (wefti_safetensors_t){.allocator = allocator};
-    weft_status_t status = wefti_file_map(path, &out_file->mapping);
-    if (status < 0) {
-        return status;
-    }
-    status = find_header(out_file, &text, &bytes);
-    if (status >= 0) {
-        status = wefti_json_parse(text, bytes, allocator, &out_file->json);
-        status = status < 0 ? wefti_error_prefix(status, "header") : read_header(out_file);
-    }
+    WEFT_RETURN_IF_ERROR(wefti_file_map(path, &out_file->mapping));
+    weft_status_t status = read_file(out_file);
     if (status < 0) {
         wefti_safetensors_close(out_file);
         status = wefti_error_prefix(status, "%s", path);
@@ -297,8 +273,8 @@ const char *wefti_safetensors_text(const wefti_safetensors_t *file, const char *
 {
     const wefti_stored_text_t wanted = {.key = key};
     const wefti_stored_text_t *found =
-        file->text_count == 0
-            ? NULL
-            : bsearch(&wanted, file->texts, file->text_count, sizeof *file->texts, by_key);
+        file->text_count == 0 ? NULL
+                              : bsearch(&wanted, file->texts, file->text_count, sizeof *file->texts,
+                                        wefti_safetensors_by_name);
     return found != NULL ? found->value : NULL;
 }

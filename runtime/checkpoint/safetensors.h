@@ -57,6 +57,8 @@ const char *wefti_safetensors_text(const wefti_safetensors_t *file, const char *
 weft_status_t wefti_safetensors_layout(wefti_stored_tensor_t *tensors, uint32_t tensor_count,
                                        const wefti_stored_text_t *texts, uint32_t text_count,
                                        wefti_text_t *out_header);
+/* For qsort: the order of structs that begin with their name. */
+int wefti_safetensors_by_name(const void *a, const void *b);
 /* "f32" -> "F32"; WEFT_DTYPE_NONE for what has no counterpart. */
 const char *wefti_safetensors_dtype_name(weft_dtype_t dtype);
 weft_dtype_t wefti_safetensors_dtype(const char *name);

@@ -22,28 +22,22 @@ static bool is_utf8(const char *name)
     return true;
 }
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(((const wefti_stored_tensor_t *)a)->name,
-                  ((const wefti_stored_tensor_t *)b)->name);
-}
-
 /* Larger element types first, then by name. */
 static int by_type(const void *a, const void *b)
 {
     size_t x = weft_dtype_size_bytes(((const wefti_stored_tensor_t *)a)->desc.dtype);
     size_t y = weft_dtype_size_bytes(((const wefti_stored_tensor_t *)b)->desc.dtype);
-    return x != y ? (x < y) - (x > y) : by_name(a, b);
+    return x != y ? (x < y) - (x > y) : wefti_safetensors_by_name(a, b);
 }
 
 static weft_status_t check_names(const wefti_stored_tensor_t *tensors, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         const char *name = tensors[i].name;
-        const char *what = !is_utf8(name)                                        ? "is not UTF-8"
-                           : strcmp(name, "__metadata__") == 0                   ? "is reserved"
-                           : i > 0 && by_name(&tensors[i - 1], &tensors[i]) == 0 ? "is a duplicate"
-                                                                                 : NULL;
+        const char *what = !is_utf8(name)                                    ? "is not UTF-8"
+                           : strcmp(name, "__metadata__") == 0               ? "is reserved"
+                           : i > 0 && strcmp(tensors[i - 1].name, name) == 0 ? "is a duplicate"
+                                                                             : NULL;
         if (what != NULL) {
             return wefti_error(WEFT_ERR_UNSUPPORTED, "tensor \"%.100s\": the name %s", name, what);
         }
@@ -96,18 +90,13 @@ weft_status_t wefti_safetensors_layout(wefti_stored_tensor_t *tensors, uint32_t 
     wefti_json_t json;
     uint8_t length_bytes[LENGTH_BYTES] = {0};
     if (tensor_count > 0) {
-        qsort(tensors, tensor_count, sizeof *tensors, by_name);
+        qsort(tensors, tensor_count, sizeof *tensors, wefti_safetensors_by_name);
     }
-    weft_status_t status = check_names(tensors, tensor_count);
-    if (status >= 0) {
-        if (tensor_count > 0) {
-            qsort(tensors, tensor_count, sizeof *tensors, by_type);
-        }
-        status = place(tensors, tensor_count);
+    WEFT_RETURN_IF_ERROR(check_names(tensors, tensor_count));
+    if (tensor_count > 0) {
+        qsort(tensors, tensor_count, sizeof *tensors, by_type);
     }
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(place(tensors, tensor_count));
     wefti_text_add_bytes(out_header, length_bytes, LENGTH_BYTES); /* known at the end */
     wefti_json_init(&json, out_header, false);
     wefti_json_begin_object(&json, NULL);

@@ -90,11 +90,6 @@ static weft_status_t add_scalars(saver_t *saver)
     return WEFT_OK;
 }
 
-static int by_key(const void *a, const void *b)
-{
-    return strcmp(((const wefti_stored_text_t *)a)->key, ((const wefti_stored_text_t *)b)->key);
-}
-
 static weft_status_t describe(saver_t *saver, const weft_checkpoint_info_t *info)
 {
     const weft_session_t *session = saver->session;
@@ -118,7 +113,7 @@ static weft_status_t describe(saver_t *saver, const weft_checkpoint_info_t *info
     }
     WEFT_RETURN_IF_ERROR(add_scalars(saver));
     WEFT_RETURN_IF_NO_MEMORY(!saver->arena.failed);
-    qsort(saver->texts, saver->text_count, sizeof *saver->texts, by_key);
+    qsort(saver->texts, saver->text_count, sizeof *saver->texts, wefti_safetensors_by_name);
     return WEFT_OK;
 }
 
@@ -256,10 +251,12 @@ static weft_status_t write_checkpoint(saver_t *saver, const char *path,
     return status;
 }
 
-static weft_status_t check_call(const weft_session_t *session, const char *path,
-                                const weft_checkpoint_info_t *info, weft_checkpoint_info_t *own)
+/* What may fail before ranks meet. */
+static weft_status_t prepare(saver_t *saver, const char *path, const weft_checkpoint_info_t *info,
+                             weft_checkpoint_info_t *own)
 {
-    if (session->endpoint->rank == 0 && path == NULL) {
+    const weft_session_t *session = saver->session;
+    if (is_writer(saver) && path == NULL) {
         return wefti_error_null("weft_session_save_checkpoint", "path");
     }
     WEFT_RETURN_IF_ERROR(WEFTI_PARAMS_READ(info, own));
@@ -269,29 +266,23 @@ static weft_status_t check_call(const weft_session_t *session, const char *path,
             "session: cannot save a checkpoint within a step: %u of %u micro-batches are done",
             session->micro_count, session->plan->accumulate);
     }
-    return WEFT_OK;
+    WEFT_RETURN_IF_ERROR(
+        wefti_checkpoint_tensors(session->plan, &session->states, &saver->arena, &saver->tensors));
+    return make_room(saver);
 }
 
 weft_status_t weft_session_save_checkpoint(weft_session_t *session, const char *path,
                                            const weft_checkpoint_info_t *info)
 {
     WEFT_CHECK_ARG(session);
+    WEFT_RETURN_IF_ERROR(wefti_fault_get(&session->fault));
     saver_t saver = {.session = session};
     weft_checkpoint_info_t own = WEFT_CHECKPOINT_INFO_INIT;
     wefti_endpoint_t *endpoint = session->endpoint;
-    weft_status_t status = wefti_fault_get(&session->fault);
+    weft_status_t status;
     wefti_arena_init(&saver.arena, session->allocator, 0);
-    WEFT_TRY(status, status, done);
-    status = check_call(session, path, info, &own);
-    if (status >= 0) {
-        status =
-            wefti_checkpoint_tensors(session->plan, &session->states, &saver.arena, &saver.tensors);
-    }
-    if (status >= 0) {
-        status = make_room(&saver);
-    }
     /* No rank is in a step any more once all are here. */
-    WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), done);
+    WEFT_TRY(status, wefti_endpoint_agree(endpoint, prepare(&saver, path, info, &own)), done);
     WEFT_TRY(status, wefti_session_gather_weights(session), done);
     status = take_copies(&saver);
     if (status >= 0 && is_writer(&saver)) {

@@ -120,9 +120,8 @@ static weft_status_t build(weft_group_t *group, const wefti_schedule_key_t *key,
     WEFT_RETURN_IF_ERROR(wefti_algorithm_prove(group->context, key->algorithm, &params));
     weft_status_t status = check_resources(group, key->algorithm, &params);
     if (status == WEFT_OK) {
-        status = wefti_run_create(key->algorithm, &params,
-                                  links.put != NULL || key->hidden ? &links : NULL,
-                                  group->context->allocator, out_run);
+        status =
+            wefti_run_create(key->algorithm, &params, &links, group->context->allocator, out_run);
     }
     if (status == WEFT_ERR_INVALID_ARGUMENT) { /* of the algorithm: the same on all ranks */
         return wefti_error_prefix(WEFT_ERR_UNSUPPORTED, "%s %s",

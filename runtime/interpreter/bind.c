@@ -70,10 +70,14 @@ static size_t work_bytes_of(const wefti_run_t *run, const uint32_t *elem_bytes, 
     return total;
 }
 
-/* What a call moves in all: of the vector, or of its longest block; 0 also when sizes overflow. */
-static uint64_t total_of(const wefti_run_t *run, const wefti_counts_t *counts)
+/* What a call moves in all: of the vector, or of its longest block; 0 also when sizes overflow. Also
+ * completes its counts, and finds the bytes of one element of each buffer. */
+static uint64_t total_of(const wefti_run_t *run, weft_dtype_t dtype, weft_reduction_t reduction,
+                         wefti_counts_t *counts, uint32_t *elem_bytes)
 {
     wefti_slice_t whole;
+    elem_bytes_of(run, dtype, reduction, elem_bytes);
+    counts->elem_bytes = elem_bytes[WEFTI_SEND];
     return wefti_slice_init(&run->params, &run->schedule, counts, &whole) >= 0 ? whole.elem_count
                                                                                : 0;
 }
@@ -83,9 +87,7 @@ size_t wefti_run_work_bytes(const wefti_run_t *run, weft_dtype_t dtype, weft_red
 {
     uint32_t bytes[WEFTI_BUFFER_COUNT];
     wefti_counts_t typed = *counts;
-    elem_bytes_of(run, dtype, reduction, bytes);
-    typed.elem_bytes = bytes[WEFTI_SEND];
-    uint64_t total = total_of(run, &typed);
+    uint64_t total = total_of(run, dtype, reduction, &typed, bytes);
     chunk = chunk == 0 || chunk > total ? total : chunk;
     return work_bytes_of(run, bytes,
                          wefti_slice_slot_elems(&run->params, &run->schedule, &typed, chunk));
@@ -139,13 +141,10 @@ uint64_t wefti_run_chunk(const wefti_run_t *run, weft_dtype_t dtype, weft_reduct
 {
     uint32_t bytes[WEFTI_BUFFER_COUNT];
     wefti_counts_t typed = *counts;
-    elem_bytes_of(run, dtype, reduction, bytes);
-    typed.elem_bytes = bytes[WEFTI_SEND];
-    uint64_t total = total_of(run, &typed);
+    uint64_t total = total_of(run, dtype, reduction, &typed, bytes);
     return total == 0 ? 1 : chunk_of(run, bytes, &typed, total, work_bytes);
 }
 
-/* Peers' offsets come from outside: all that this run touches must be theirs. */
 weft_status_t wefti_group_bad_address(uint32_t world_rank)
 {
     return wefti_error(WEFT_ERR_FORMAT,
@@ -153,6 +152,7 @@ weft_status_t wefti_group_bad_address(uint32_t world_rank)
                        world_rank);
 }
 
+/* Peers' offsets come from outside: all that this run touches must be theirs. */
 static weft_status_t check_reach(const wefti_run_t *run)
 {
     const wefti_run_memory_t *memory = run->memory;
@@ -201,22 +201,17 @@ static void find_places(wefti_run_t *run)
 
 weft_status_t wefti_run_begin(wefti_run_t *run)
 {
-    weft_status_t status = WEFT_OK;
     uint64_t left = run->total - run->slice.at;
     uint64_t elem_count = left < run->chunk ? left : run->chunk;
     if (!run->resolved || elem_count != run->slice.elem_count || run->call.counts.counts != NULL) {
         run->slice.elem_count = elem_count;
         run->resolved = false;
-        status = wefti_tasks_resolve(&run->tasks, &run->params, &run->schedule, &run->call.counts,
-                                     &run->call.displacements, &run->slice);
-        run->resolved = status >= 0;
+        WEFT_RETURN_IF_ERROR(wefti_tasks_resolve(&run->tasks, &run->params, &run->schedule,
+                                                 &run->call.counts, &run->call.displacements,
+                                                 &run->slice));
+        run->resolved = true;
     }
-    if (status >= 0) {
-        status = check_reach(run);
-    }
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(check_reach(run));
     find_places(run);
     for (uint32_t lane = 0; lane < run->lanes; lane++) {
         run->lane[lane] =
@@ -267,10 +262,7 @@ static weft_status_t size_call(wefti_run_t *run, const wefti_run_memory_t *memor
         return wefti_error(WEFT_ERR_UNSUPPORTED, "dtype %s has no reductions",
                            weft_dtype_name(call->dtype));
     }
-    weft_status_t status = wefti_slice_init(&run->params, &run->schedule, &counts, &whole);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(wefti_slice_init(&run->params, &run->schedule, &counts, &whole));
     uint64_t most = chunk_of(run, run->elem_bytes, &counts, whole.elem_count, memory->work_bytes);
     run->chunk = call->chunk != 0 && call->chunk < most ? call->chunk : most;
     if (run->chunk == 0 && whole.elem_count > 0) {
@@ -292,12 +284,9 @@ static weft_status_t size_call(wefti_run_t *run, const wefti_run_memory_t *memor
 weft_status_t wefti_run_start(wefti_run_t *run, const wefti_run_memory_t *memory,
                               const wefti_run_call_t *call)
 {
-    weft_status_t status = check_memory(run, memory);
-    if (status >= 0 && !is_sized(run, memory, call)) {
-        status = size_call(run, memory, call);
-    }
-    if (status < 0) {
-        return status;
+    WEFT_RETURN_IF_ERROR(check_memory(run, memory));
+    if (!is_sized(run, memory, call)) {
+        WEFT_RETURN_IF_ERROR(size_call(run, memory, call));
     }
     run->memory = memory;
     run->call = *call;

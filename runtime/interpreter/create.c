@@ -37,35 +37,16 @@ weft_status_t wefti_run_counters_init(wefti_run_counters_t *counters, uint32_t g
     size_t count = (size_t)lanes * group_size;
     *counters =
         (wefti_run_counters_t){.allocator = allocator, .group_size = group_size, .lanes = lanes};
-    counters->sent = wefti_alloc(allocator, count * sizeof *counters->sent);
-    counters->arrived = wefti_alloc(allocator, count * sizeof *counters->arrived);
-    if (counters->sent == NULL || counters->arrived == NULL) {
-        wefti_run_counters_deinit(counters);
-        return WEFT_ERR_NO_MEMORY;
-    }
+    counters->sent = wefti_alloc(allocator, 2 * count * sizeof *counters->sent);
+    WEFT_RETURN_IF_NO_MEMORY(counters->sent);
+    counters->arrived = counters->sent + count;
     return WEFT_OK;
 }
 
 void wefti_run_counters_deinit(wefti_run_counters_t *counters)
 {
     wefti_free(counters->allocator, counters->sent);
-    wefti_free(counters->allocator, counters->arrived);
     *counters = (wefti_run_counters_t){0};
-}
-
-static bool restricts(const wefti_links_t *links, uint32_t ranks)
-{
-    for (size_t i = 0; links->put != NULL && i < (size_t)ranks * ranks; i++) {
-        if (links->put[i] != 0) {
-            return true;
-        }
-    }
-    for (uint32_t i = 0; links->hidden != NULL && i < ranks; i++) {
-        if (links->hidden[i] != 0) {
-            return true;
-        }
-    }
-    return false;
 }
 
 /* Signals that each lane sends in a run, of all ranks' schedules. */
@@ -73,11 +54,9 @@ static weft_status_t count_signals(wefti_run_t *run, const wefti_schedule_t *sch
 {
     uint32_t n = run->params.group_size, own = run->params.rank;
     size_t count = (size_t)run->lanes * n;
-    run->sent = wefti_alloc(run->allocator, count * sizeof *run->sent);
-    run->arrived = wefti_alloc(run->allocator, count * sizeof *run->arrived);
-    if (run->sent == NULL || run->arrived == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    run->sent = wefti_alloc(run->allocator, 2 * count * sizeof *run->sent);
+    WEFT_RETURN_IF_NO_MEMORY(run->sent);
+    run->arrived = run->sent + count;
     for (uint32_t rank = 0; rank < n; rank++) {
         for (size_t i = 0; i < schedules[rank].step_count; i++) {
             const wefti_step_t *step = &schedules[rank].steps[i];
@@ -95,37 +74,42 @@ static weft_status_t count_signals(wefti_run_t *run, const wefti_schedule_t *sch
     return WEFT_OK;
 }
 
-/* What the links need of all ranks' schedules; this rank's stays. */
-static weft_status_t build_lowered(wefti_run_t *run, const weft_algorithm_t *algorithm,
-                                   const weft_algo_params_t *params, const wefti_links_t *links)
+static uint32_t larger(uint32_t a, uint32_t b)
 {
-    uint32_t n = params->group_size;
-    wefti_schedule_t *schedules;
-    weft_status_t status = wefti_schedules_build(algorithm, params, run->allocator, &schedules);
-    if (status < 0) {
-        return status;
-    }
-    status = wefti_schedules_lower(params, links, run->allocator, schedules);
+    return a > b ? a : b;
+}
+
+/* What the links need of all ranks' schedules; this rank's stays. */
+static weft_status_t lower(wefti_run_t *run, const wefti_links_t *links,
+                           wefti_schedule_t *schedules)
+{
+    const weft_algo_params_t *params = &run->params;
+    WEFT_RETURN_IF_ERROR(wefti_schedules_lower(params, links, run->allocator, schedules));
     run->lanes = schedules[0].resources.lanes;
-    if (status >= 0 && links->put != NULL) {
-        status = count_signals(run, schedules);
+    if (links->put != NULL) {
+        WEFT_RETURN_IF_ERROR(count_signals(run, schedules));
+        WEFT_RETURN_IF_ERROR(wefti_run_find_lent(run, schedules));
     }
-    if (status >= 0 && links->put != NULL) {
-        status = wefti_run_find_lent(run, schedules);
+    for (uint32_t rank = 0; rank < params->group_size; rank++) {
+        run->stage_slots = larger(run->stage_slots, schedules[rank].stage_slots);
+        run->stage_wide_slots = larger(run->stage_wide_slots, schedules[rank].stage_wide_slots);
     }
-    if (status >= 0) {
-        for (uint32_t rank = 0; rank < n; rank++) {
-            const wefti_schedule_t *s = &schedules[rank];
-            run->stage_slots =
-                s->stage_slots > run->stage_slots ? s->stage_slots : run->stage_slots;
-            run->stage_wide_slots = s->stage_wide_slots > run->stage_wide_slots
-                                        ? s->stage_wide_slots
-                                        : run->stage_wide_slots;
-        }
-        run->schedule = schedules[params->rank];
-        schedules[params->rank] = (wefti_schedule_t){.allocator = run->allocator};
+    run->schedule = schedules[params->rank];
+    schedules[params->rank] = (wefti_schedule_t){.allocator = run->allocator};
+    return WEFT_OK;
+}
+
+static weft_status_t build(wefti_run_t *run, const weft_algorithm_t *algorithm,
+                           const wefti_links_t *links)
+{
+    wefti_schedule_t *schedules;
+    if (links->put == NULL && links->hidden == NULL) {
+        return wefti_schedule_build(algorithm, &run->params, run->allocator, &run->schedule);
     }
-    wefti_schedules_free(run->allocator, schedules, n);
+    WEFT_RETURN_IF_ERROR(
+        wefti_schedules_build(algorithm, &run->params, run->allocator, &schedules));
+    weft_status_t status = lower(run, links, schedules);
+    wefti_schedules_free(run->allocator, schedules, run->params.group_size);
     return status;
 }
 
@@ -151,15 +135,13 @@ static weft_status_t reserve_lists(wefti_run_t *run)
         most = sources > most ? sources : most;
         most = destinations > most ? destinations : most;
     }
+    size_t places = (size_t)WEFTI_BUFFER_COUNT * run->params.group_size;
     run->sources = wefti_alloc(run->allocator, most * sizeof *run->sources);
     run->wide = wefti_alloc(run->allocator, most * sizeof *run->wide);
     run->destinations = wefti_alloc(run->allocator, most * sizeof *run->destinations);
-    run->places = wefti_alloc(run->allocator, (size_t)WEFTI_BUFFER_COUNT * run->params.group_size *
-                                                  sizeof *run->places);
-    return run->sources != NULL && run->wide != NULL && run->destinations != NULL &&
-                   run->places != NULL
-               ? WEFT_OK
-               : WEFT_ERR_NO_MEMORY;
+    run->places = wefti_alloc(run->allocator, places * sizeof *run->places);
+    WEFT_RETURN_IF_NO_MEMORY(run->sources && run->wide && run->destinations && run->places);
+    return WEFT_OK;
 }
 
 weft_status_t wefti_run_create(const weft_algorithm_t *algorithm, const weft_algo_params_t *params,
@@ -169,33 +151,17 @@ weft_status_t wefti_run_create(const weft_algorithm_t *algorithm, const weft_alg
     weft_status_t status;
     *out_run = NULL;
     wefti_run_t *run = wefti_alloc(allocator, sizeof *run);
-    if (run == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(run);
     run->allocator = allocator;
     run->schedule.allocator = allocator;
     run->tasks.allocator = allocator;
     run->params = *params;
-    if (links != NULL && restricts(links, params->group_size)) {
-        status = build_lowered(run, algorithm, params, links);
-    } else {
-        status = wefti_schedule_build(algorithm, params, allocator, &run->schedule);
-    }
-    if (status >= 0) {
-        run->lanes = run->schedule.resources.lanes;
-        run->phases = run->schedule.resources.phases;
-        status = wefti_schedule_check(params, &run->schedule);
-    }
-    if (status >= 0) {
-        status = wefti_tasks_reserve(&run->tasks, params, &run->schedule);
-    }
-    if (status >= 0) {
-        status = reserve_lists(run);
-    }
-    if (status < 0) {
-        wefti_run_destroy(run);
-        return status;
-    }
+    WEFT_TRY(status, build(run, algorithm, links), fail);
+    run->lanes = run->schedule.resources.lanes;
+    run->phases = run->schedule.resources.phases;
+    WEFT_TRY(status, wefti_schedule_check(params, &run->schedule), fail);
+    WEFT_TRY(status, wefti_tasks_reserve(&run->tasks, params, &run->schedule), fail);
+    WEFT_TRY(status, reserve_lists(run), fail);
     /* Borrowed for building only. */
     run->params.order_sizes = run->params.host_sizes = NULL;
     run->params.order_size_count = run->params.host_count = 0;
@@ -203,6 +169,9 @@ weft_status_t wefti_run_create(const weft_algorithm_t *algorithm, const weft_alg
     run->params.host_of_count = 0;
     *out_run = run;
     return WEFT_OK;
+fail:
+    wefti_run_destroy(run);
+    return status;
 }
 
 void wefti_run_destroy(wefti_run_t *run)
@@ -214,7 +183,6 @@ void wefti_run_destroy(wefti_run_t *run)
     wefti_schedule_deinit(&run->schedule);
     wefti_tasks_deinit(&run->tasks);
     wefti_free(run->allocator, run->sent);
-    wefti_free(run->allocator, run->arrived);
     wefti_free(run->allocator, (void *)run->sources);
     wefti_free(run->allocator, run->wide);
     wefti_free(run->allocator, run->destinations);

@@ -24,7 +24,8 @@ struct wefti_run {
     wefti_schedule_t schedule;
     uint32_t lanes, phases;
     uint32_t stage_slots, stage_wide_slots; /* of the rank that has most */
-    /* Signals of one run: [lane * group_size + peer] from this rank, and to it; NULL: none. */
+    /* Signals of one run: [lane * group_size + peer] from this rank, and to it, in one allocation;
+     * NULL: none. */
     uint32_t *sent, *arrived;
     wefti_tasks_t tasks;
     bool settles_each; /* runs end when what they lent is back, and not one run later */

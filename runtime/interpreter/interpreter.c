@@ -349,18 +349,12 @@ weft_status_t wefti_run_advance(wefti_run_t *run, wefti_blocked_t *out_blocked)
     make_progress(run);
     for (;;) {
         status = run_lanes(run, out_blocked);
-        if (status == WEFT_OK) {
-            status = take_back(run, out_blocked);
-        }
+        status = status == WEFT_OK ? take_back(run, out_blocked) : status;
         if (status != WEFT_OK) {
             break;
         }
         end_run(run);
-        if (run->slice.at >= run->total) {
-            break;
-        }
-        status = wefti_run_begin(run);
-        if (status < 0) {
+        if (run->slice.at >= run->total || (status = wefti_run_begin(run)) < 0) {
             break;
         }
     }

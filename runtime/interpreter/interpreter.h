@@ -43,7 +43,7 @@ typedef struct wefti_run_counters {
     uint32_t group_size, lanes;       /* lanes: as many as an area has room for */
     uint32_t phase;                   /* what all lanes of all ranks have reached */
     uint32_t posted[WEFTI_MAX_LANES]; /* what this rank's counters really say */
-    uint32_t *sent, *arrived;         /* [lane * group_size + peer] */
+    uint32_t *sent, *arrived;         /* [lane * group_size + peer], in one allocation */
 } wefti_run_counters_t;
 
 /* Of the area on each rank: 64-byte aligned. Zero at first. A wefti_signal_line_t per lane, then a
@@ -91,8 +91,8 @@ typedef struct wefti_run_call {
 typedef struct wefti_run wefti_run_t;
 
 /*
- * The schedule of params->rank. links (may be NULL) are what the group's ranks can do with each
- * other's memory: the schedule is lowered to them, which builds the schedules of all ranks.
+ * The schedule of params->rank, lowered to links: what the group's ranks can do with each other's
+ * memory. Where it is not just shared, that builds the schedules of all ranks.
  */
 weft_status_t wefti_run_create(const weft_algorithm_t *algorithm, const weft_algo_params_t *params,
                                const wefti_links_t *links, const weft_allocator_t *allocator,

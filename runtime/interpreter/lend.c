@@ -13,9 +13,8 @@
 
 typedef struct lending {
     wefti_run_t *run;
-    wefti_schedule_t *schedules;
     wefti_schedule_t *own;
-    uint32_t rank, blocks;
+    uint32_t rank;
     uint32_t base[WEFTI_BUFFER_COUNT + 1]; /* of each buffer in lanes */
     uint32_t *lanes;                       /* [place]: bits of lanes whose puts read it */
     uint8_t *before;                       /* [place]: a put of this lane read it */
@@ -191,7 +190,7 @@ static bool lends_only_set(const lending_t *l)
 weft_status_t wefti_run_find_lent(wefti_run_t *run, wefti_schedule_t *schedules)
 {
     uint32_t rank = run->params.rank;
-    lending_t l = {.run = run, .schedules = schedules, .own = &schedules[rank], .rank = rank};
+    lending_t l = {.run = run, .own = &schedules[rank], .rank = rank};
     weft_status_t status = begin(&l);
     if (status >= 0) {
         mark_sources(&l, false);

@@ -10,14 +10,9 @@
 
 #define MAX_PROOFS 4096u /* kept; beyond, the same is proved again */
 
-typedef struct proof_key {
-    const weft_algorithm_t *algorithm;
-    uint32_t group_size, root, in_place, order;
-    uint64_t digest; /* of the order's blocks and the hosts */
-} proof_key_t;
-
 typedef struct proof {
-    proof_key_t key;
+    const weft_algorithm_t *algorithm;
+    uint64_t params; /* hash of what the proof was for */
     weft_status_t status;
     char text[400];
 } proof_t;
@@ -47,48 +42,34 @@ static const wefti_part_ops_t proofs_ops = {sizeof(proofs_t), proofs_init, proof
 
 static uint64_t hash_sizes(uint64_t hash, const uint32_t *sizes, uint32_t count)
 {
-    hash = wefti_hash_step(hash, count);
+    hash = wefti_hash_word(hash, count);
     for (uint32_t i = 0; i < count; i++) {
-        hash = wefti_hash_step(hash, sizes[i]);
+        hash = wefti_hash_word(hash, sizes[i]);
     }
     return hash;
 }
 
-static proof_key_t key_of(const weft_algorithm_t *algorithm, const weft_algo_params_t *params)
+static uint64_t hash_params(const weft_algo_params_t *params)
 {
-    proof_key_t key = {algorithm,
-                       params->group_size,
-                       params->root,
-                       params->in_place != 0,
-                       (uint32_t)params->order,
-                       WEFTI_HASH_START};
-    if (params->order == WEFT_ORDER_BLOCKS) {
-        key.digest = hash_sizes(key.digest, params->order_sizes, params->order_size_count);
-    }
-    key.digest = hash_sizes(key.digest, params->host_sizes, params->host_count);
-    if (params->host_of != NULL) {
-        key.digest = hash_sizes(key.digest, params->host_of, params->group_size);
-    }
-    if (params->rail_of != NULL) {
-        key.digest = hash_sizes(key.digest, params->rail_of, params->group_size);
-    }
-    return key;
-}
-
-static bool same_key(const proof_key_t *a, const proof_key_t *b)
-{
-    return a->algorithm == b->algorithm && a->group_size == b->group_size && a->root == b->root &&
-           a->in_place == b->in_place && a->order == b->order && a->digest == b->digest;
+    const uint64_t numbers[] = {params->group_size, params->root, params->in_place != 0,
+                                params->order};
+    bool blocks = params->order == WEFT_ORDER_BLOCKS;
+    uint64_t hash = wefti_hash_words(numbers, sizeof numbers / sizeof *numbers);
+    hash = hash_sizes(hash, params->order_sizes, blocks ? params->order_size_count : 0);
+    hash = hash_sizes(hash, params->host_sizes, params->host_count);
+    hash = hash_sizes(hash, params->host_of, params->host_of != NULL ? params->group_size : 0);
+    return hash_sizes(hash, params->rail_of, params->rail_of != NULL ? params->group_size : 0);
 }
 
 /* True when it is known already, with the status in *out_status. */
-static bool look_up(proofs_t *proofs, const proof_key_t *key, weft_status_t *out_status)
+static bool look_up(proofs_t *proofs, const weft_algorithm_t *algorithm, uint64_t params,
+                    weft_status_t *out_status)
 {
     bool found = false;
     pthread_mutex_lock(&proofs->lock);
     for (size_t i = 0; i < proofs->count && !found; i++) {
         const proof_t *proof = &proofs->list[i];
-        found = same_key(&proof->key, key);
+        found = proof->algorithm == algorithm && proof->params == params;
         if (found) {
             *out_status =
                 proof->status < 0 ? wefti_error(proof->status, "%s", proof->text) : WEFT_OK;
@@ -98,8 +79,8 @@ static bool look_up(proofs_t *proofs, const proof_key_t *key, weft_status_t *out
     return found;
 }
 
-static void keep(weft_context_t *context, proofs_t *proofs, const proof_key_t *key,
-                 weft_status_t status)
+static void keep(weft_context_t *context, proofs_t *proofs, const weft_algorithm_t *algorithm,
+                 uint64_t params, weft_status_t status)
 {
     char text[sizeof((proof_t *)0)->text];
     snprintf(text, sizeof text, "%s", status < 0 ? weft_last_error() : "");
@@ -108,8 +89,7 @@ static void keep(weft_context_t *context, proofs_t *proofs, const proof_key_t *k
         wefti_array_reserve(context->allocator, &proofs->list, &proofs->capacity, proofs->count + 1,
                             sizeof *proofs->list) == WEFT_OK) {
         proof_t *proof = &proofs->list[proofs->count++];
-        proof->key = *key;
-        proof->status = status;
+        *proof = (proof_t){.algorithm = algorithm, .params = params, .status = status};
         memcpy(proof->text, text, sizeof text);
     } /* no room: it is proved again next time */
     pthread_mutex_unlock(&proofs->lock);
@@ -126,12 +106,12 @@ weft_status_t wefti_algorithm_prove(weft_context_t *context, const weft_algorith
         params->group_size == 1) {
         return WEFT_OK;
     }
-    proof_key_t key = key_of(algorithm, params);
+    uint64_t hash = hash_params(params);
     proofs_t *proofs = wefti_part_get(context, WEFTI_PART_PROOFS, &proofs_ops);
     if (proofs == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    if (look_up(proofs, &key, &status)) {
+    if (look_up(proofs, algorithm, hash, &status)) {
         return status;
     }
     status = weft_algorithm_verify(algorithm, params);
@@ -140,7 +120,7 @@ weft_status_t wefti_algorithm_prove(weft_context_t *context, const weft_algorith
                                     weft_collective_name(algorithm->op), algorithm->name);
     }
     if (status == WEFT_OK || status == WEFT_ERR_UNSUPPORTED) {
-        keep(context, proofs, &key, status);
+        keep(context, proofs, algorithm, hash, status);
     }
     return status;
 }

@@ -110,36 +110,35 @@ static weft_status_t measure(const weft_session_t *session, wefti_arena_t *arena
     return WEFT_OK;
 }
 
-static void add_kernels(wefti_json_t *json, const weft_plan_t *plan, const double *ns)
+static void add_row(wefti_json_t *json, const char *name, const char *op, uint64_t bytes, double ns)
+{
+    wefti_json_begin_object(json, NULL);
+    wefti_json_string(json, "name", name);
+    wefti_json_string(json, "op", op);
+    if (bytes > 0) {
+        wefti_json_int(json, "bytes", (int64_t)bytes);
+    }
+    wefti_json_double(json, "ns", ns);
+    wefti_json_end_object(json);
+}
+
+/* Of other programs than step nothing may be known: 0. */
+static void add_rows(wefti_json_t *json, const weft_plan_t *plan, const double *ns)
 {
     wefti_json_begin_array(json, "kernels");
-    for (uint32_t i = 0; i < plan->kernel_count; i++) {
-        if (ns[i] > 0) { /* of other programs than step nothing may be known */
-            wefti_json_begin_object(json, NULL);
-            wefti_json_string(json, "name", plan->kernels[i].name);
-            wefti_json_string(json, "op", plan->kernels[i].op);
-            wefti_json_double(json, "ns", ns[i]);
-            wefti_json_end_object(json);
+    for (uint32_t i = 0; i < plan->kernel_count; i++, ns++) {
+        if (*ns > 0) {
+            add_row(json, plan->kernels[i].name, plan->kernels[i].op, 0, *ns);
         }
     }
     wefti_json_end_array(json);
-}
-
-static void add_collectives(wefti_json_t *json, const weft_plan_t *plan, const double *ns)
-{
     wefti_json_begin_array(json, "collectives");
-    for (uint32_t i = 0; i < plan->collective_count; i++) {
+    for (uint32_t i = 0; i < plan->collective_count; i++, ns++) {
         const wefti_plan_collective_t *collective = &plan->collectives[i];
-        if (ns[i] > 0 && collective->op == WEFT_COLLECTIVE_ALL_REDUCE &&
-            collective->update == WEFTI_PLAN_NONE) { /* a sweep's time is the update's, too */
-            wefti_json_begin_object(json, NULL);
-            wefti_json_string(json, "name", collective->name);
-            wefti_json_string(json, "op", "AllReduce");
-            wefti_json_int(
-                json, "bytes",
-                (int64_t)(collective->elem_count * weft_dtype_size_bytes(collective->dtype)));
-            wefti_json_double(json, "ns", ns[i]);
-            wefti_json_end_object(json);
+        if (*ns > 0 && collective->op == WEFT_COLLECTIVE_ALL_REDUCE &&
+            collective->update == WEFTI_PLAN_NONE) { /* a sweep's time is the update's as well */
+            add_row(json, collective->name, "AllReduce",
+                    collective->elem_count * weft_dtype_size_bytes(collective->dtype), *ns);
         }
     }
     wefti_json_end_array(json);
@@ -162,8 +161,7 @@ static weft_status_t write_file(const weft_session_t *session, const double *ns,
     wefti_json_int(&json, "steps", (int64_t)stats.steps);
     wefti_json_bool(&json, "inline_progress", stats.inline_progress != 0);
     wefti_json_double(&json, "step_ns", ns[plan->kernel_count + plan->collective_count]);
-    add_kernels(&json, plan, ns);
-    add_collectives(&json, plan, ns + plan->kernel_count);
+    add_rows(&json, plan, ns);
     wefti_json_end_object(&json);
     wefti_text_add(&text, "\n");
     wefti_piece_t piece = {text.data, text.length};

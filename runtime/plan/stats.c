@@ -36,15 +36,10 @@ weft_status_t weft_session_get_stats(const weft_session_t *session, weft_session
 {
     WEFT_CHECK_ARG(session);
     WEFT_CHECK_ARG(stats);
-    weft_status_t status = wefti_report_check("stats", stats);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(wefti_report_check("stats", stats));
     weft_session_stats_t own = WEFT_SESSION_STATS_INIT;
     float *scratch = wefti_alloc(session->allocator, WEFTI_STATS_STEPS * sizeof(float));
-    if (scratch == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(scratch);
     own.steps = session->steps;
     own.step_ms_p50 = median(session, offsetof(wefti_step_times_t, step_ms), scratch);
     own.step_ms_mean = session->steps > 0 ? session->step_ms_sum / (double)session->steps : 0;

@@ -125,7 +125,8 @@ static void bench_row(const row_t *row, uint8_t *const *bases, wefti_endpoint_t 
     uint64_t send[MOST_RANKS], recv[MOST_RANKS];
     wefti_run_counters_t counters;
     bench_t bench = {0};
-    if (algorithm == NULL || wefti_run_create(algorithm, &params, NULL, NULL, &bench.run) < 0 ||
+    if (algorithm == NULL ||
+        wefti_run_create(algorithm, &params, &(wefti_links_t){0}, NULL, &bench.run) < 0 ||
         wefti_run_counters_init(&counters, row->ranks, LANES, NULL) < 0) {
         fprintf(stderr, "%s %s: %s\n", weft_collective_name(row->op), row->algorithm,
                 weft_last_error());

@@ -775,11 +775,11 @@ static void test_what_cannot_run_is_refused(void **state)
     weft_algo_params_t params = {
         .struct_size = sizeof params, .op = WEFT_COLLECTIVE_ALL_REDUCE, .group_size = 2};
     assert_int_equal(wefti_run_counters_init(&counters, 2, 1, NULL), WEFT_OK);
-    assert_int_equal(
-        wefti_run_create(wefti_algorithm_find(params.op, "mesh"), &params, NULL, NULL, &mesh),
-        WEFT_OK);
-    assert_int_equal(wefti_run_create(wefti_algorithm_find(params.op, "doubling"), &params, NULL,
-                                      NULL, &doubling),
+    assert_int_equal(wefti_run_create(wefti_algorithm_find(params.op, "mesh"), &params,
+                                      &(wefti_links_t){0}, NULL, &mesh),
+                     WEFT_OK);
+    assert_int_equal(wefti_run_create(wefti_algorithm_find(params.op, "doubling"), &params,
+                                      &(wefti_links_t){0}, NULL, &doubling),
                      WEFT_OK);
     wefti_run_memory_t memory = {.endpoint = &endpoint,
                                  .ranks = ranks,
@@ -815,7 +815,8 @@ static void test_what_cannot_run_is_refused(void **state)
     assert_int_equal(wefti_run_start(mesh, &memory, &call), WEFT_ERR_INVALID_ARGUMENT);
     assert_non_null(strstr(weft_last_error(), "overflow"));
     wefti_run_destroy(mesh);
-    assert_int_equal(wefti_run_create(&laned[1], &params, NULL, NULL, &mesh), WEFT_OK);
+    assert_int_equal(wefti_run_create(&laned[1], &params, &(wefti_links_t){0}, NULL, &mesh),
+                     WEFT_OK);
     call.counts.elem_count = 10;
     assert_int_equal(wefti_run_start(mesh, &memory, &call), WEFT_ERR_UNSUPPORTED);
     assert_non_null(strstr(weft_last_error(), "too many lanes: 2, the group supports 1"));

@@ -75,29 +75,17 @@ static weft_status_t read_shape(const wefti_json_tree_t *json, const wefti_json_
     return WEFT_OK;
 }
 
-/* Bytes that type and shape ask for; false when they cannot be counted. */
-static bool count_bytes(const weft_tensor_desc_t *desc, uint64_t *out_bytes)
+bool wefti_safetensors_bytes(const weft_tensor_desc_t *desc, size_t *out_bytes)
 {
-    size_t bytes = weft_dtype_size_bytes(desc->dtype);
-    for (uint32_t i = 0; i < desc->rank; i++) {
-        if (desc->dims[i] == 0) {
-            *out_bytes = 0;
-            return true;
-        }
-    }
-    for (uint32_t i = 0; i < desc->rank; i++) {
-        if (!wefti_mul_size(bytes, (size_t)desc->dims[i], &bytes)) {
-            return false;
-        }
-    }
-    *out_bytes = bytes;
-    return true;
+    int64_t elems = weft_tensor_elem_count(desc);
+    return elems >= 0 &&
+           wefti_mul_size(weft_dtype_size_bytes(desc->dtype), (size_t)elems, out_bytes);
 }
 
 static weft_status_t read_offsets(const wefti_safetensors_t *file, const wefti_json_node_t *offsets,
                                   wefti_stored_tensor_t *tensor)
 {
-    uint64_t bytes;
+    size_t bytes;
     const wefti_json_node_t *begin = wefti_json_first(&file->json, offsets);
     if (offsets->kind != WEFTI_JSON_ARRAY || offsets->count != 2 ||
         !read_count(begin, &tensor->begin_bytes) ||
@@ -113,7 +101,8 @@ static weft_status_t read_offsets(const wefti_safetensors_t *file, const wefti_j
                            (unsigned long long)tensor->end_bytes,
                            (unsigned long long)file->data_bytes);
     }
-    if (!count_bytes(&tensor->desc, &bytes) || bytes != tensor->end_bytes - tensor->begin_bytes) {
+    if (!wefti_safetensors_bytes(&tensor->desc, &bytes) ||
+        bytes != tensor->end_bytes - tensor->begin_bytes) {
         return bad_tensor(tensor->name, "size mismatch: dtype and shape do not match data_offsets");
     }
     return WEFT_OK;

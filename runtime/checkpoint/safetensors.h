@@ -57,6 +57,8 @@ const char *wefti_safetensors_text(const wefti_safetensors_t *file, const char *
 weft_status_t wefti_safetensors_layout(wefti_stored_tensor_t *tensors, uint32_t tensor_count,
                                        const wefti_stored_text_t *texts, uint32_t text_count,
                                        wefti_text_t *out_header);
+/* Bytes that type and shape ask for; false when they cannot be counted. */
+bool wefti_safetensors_bytes(const weft_tensor_desc_t *desc, size_t *out_bytes);
 /* For qsort: the order of structs that begin with their name. */
 int wefti_safetensors_by_name(const void *a, const void *b);
 /* "f32" -> "F32"; WEFT_DTYPE_NONE for what has no counterpart. */

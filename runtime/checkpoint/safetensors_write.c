@@ -52,13 +52,10 @@ static weft_status_t check_names(const wefti_stored_tensor_t *tensors, uint32_t 
 
 static weft_status_t place(wefti_stored_tensor_t *tensors, uint32_t count)
 {
-    size_t at = 0;
+    size_t at = 0, bytes;
     for (uint32_t i = 0; i < count; i++) {
-        int64_t elems = weft_tensor_elem_count(&tensors[i].desc);
-        size_t bytes = weft_dtype_size_bytes(tensors[i].desc.dtype);
         tensors[i].begin_bytes = at;
-        if (elems < 0 || !wefti_mul_size(bytes, (size_t)elems, &bytes) ||
-            !wefti_add_size(at, bytes, &at)) {
+        if (!wefti_safetensors_bytes(&tensors[i].desc, &bytes) || !wefti_add_size(at, bytes, &at)) {
             return wefti_error(WEFT_ERR_UNSUPPORTED, "tensor \"%.100s\": too large to store",
                                tensors[i].name);
         }

@@ -22,32 +22,12 @@ static void elem_bytes_of(const wefti_run_t *run, weft_dtype_t dtype, weft_reduc
     bytes[WEFTI_SCRATCH] = bytes[WEFTI_STAGE_WIDE] = sum;
 }
 
-/* Slots of a buffer in one set, and how many sets. */
-static uint32_t slots_of(const wefti_run_t *run, uint32_t buffer, uint32_t *out_sets)
-{
-    const wefti_schedule_t *schedule = &run->schedule;
-    *out_sets = buffer == WEFTI_SCRATCH ? schedule->resources.scratch_sets : schedule->stage_sets;
-    *out_sets = *out_sets > 0 ? *out_sets : 1;
-    switch (buffer) {
-    case WEFTI_SCRATCH:
-        return schedule->resources.scratch_slots;
-    case WEFTI_STAGE:
-        return run->stage_slots;
-    case WEFTI_STAGE_WIDE:
-        return run->stage_wide_slots;
-    default:
-        return 0;
-    }
-}
-
 /* One set of a buffer, rounded up to cache lines; false: too many bytes. */
 static bool set_bytes(const wefti_run_t *run, uint32_t buffer, uint32_t elem_bytes,
                       uint64_t slot_elems, uint64_t *out_bytes)
 {
-    uint32_t sets;
     uint64_t bytes;
-    if (__builtin_mul_overflow((uint64_t)slots_of(run, buffer, &sets) * elem_bytes, slot_elems,
-                               &bytes) ||
+    if (__builtin_mul_overflow((uint64_t)run->slots[buffer] * elem_bytes, slot_elems, &bytes) ||
         bytes > INT64_MAX / 16) {
         return false;
     }
@@ -59,10 +39,8 @@ static size_t work_bytes_of(const wefti_run_t *run, const uint32_t *elem_bytes, 
 {
     uint64_t total = 0, bytes;
     for (uint32_t b = WEFTI_SCRATCH; b < WEFTI_BUFFER_COUNT; b++) {
-        uint32_t sets;
-        slots_of(run, b, &sets);
         if (!set_bytes(run, b, elem_bytes[b], slot_elems, &bytes) ||
-            __builtin_mul_overflow(bytes, sets, &bytes) ||
+            __builtin_mul_overflow(bytes, run->sets[b], &bytes) ||
             __builtin_add_overflow(total, bytes, &total) || total > SIZE_MAX / 2) {
             return SIZE_MAX;
         }
@@ -98,9 +76,8 @@ static uint64_t longest_slot(const wefti_run_t *run, const uint32_t *elem_bytes,
 {
     uint64_t per_elem = 0, padding = 0;
     for (uint32_t b = WEFTI_SCRATCH; b < WEFTI_BUFFER_COUNT; b++) {
-        uint32_t sets, slots = slots_of(run, b, &sets);
-        per_elem += (uint64_t)slots * sets * elem_bytes[b];
-        padding += slots > 0 ? (uint64_t)sets * (LINE_BYTES - 1) : 0;
+        per_elem += (uint64_t)run->slots[b] * run->sets[b] * elem_bytes[b];
+        padding += run->slots[b] > 0 ? (uint64_t)run->sets[b] * (LINE_BYTES - 1) : 0;
     }
     if (per_elem == 0) {
         return UINT64_MAX;
@@ -185,9 +162,9 @@ static void find_places(wefti_run_t *run)
         run->places[WEFTI_RECV * n + r] = base + run->call.recv[r] + skip;
     }
     for (uint32_t b = WEFTI_SCRATCH; b < WEFTI_BUFFER_COUNT; b++) {
-        uint32_t sets;
         uint64_t bytes = 0;
-        if (slots_of(run, b, &sets) == 0) {
+        uint32_t sets = run->sets[b];
+        if (run->slots[b] == 0) {
             continue;
         }
         set_bytes(run, b, run->elem_bytes[b], run->slice.slot_elems, &bytes);

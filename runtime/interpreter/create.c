@@ -91,8 +91,9 @@ static weft_status_t lower(wefti_run_t *run, const wefti_links_t *links,
         WEFT_RETURN_IF_ERROR(wefti_run_find_lent(run, schedules));
     }
     for (uint32_t rank = 0; rank < params->group_size; rank++) {
-        run->stage_slots = larger(run->stage_slots, schedules[rank].stage_slots);
-        run->stage_wide_slots = larger(run->stage_wide_slots, schedules[rank].stage_wide_slots);
+        run->slots[WEFTI_STAGE] = larger(run->slots[WEFTI_STAGE], schedules[rank].stage_slots);
+        run->slots[WEFTI_STAGE_WIDE] =
+            larger(run->slots[WEFTI_STAGE_WIDE], schedules[rank].stage_wide_slots);
     }
     run->schedule = schedules[params->rank];
     schedules[params->rank] = (wefti_schedule_t){.allocator = run->allocator};
@@ -113,6 +114,15 @@ static weft_status_t build(wefti_run_t *run, const weft_algorithm_t *algorithm,
     return status;
 }
 
+static size_t count_ranks(const wefti_operand_t *operands, uint32_t count)
+{
+    size_t ranks = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        ranks += operands[i].rank_count;
+    }
+    return ranks;
+}
+
 /* The longest list of places that one reduction has. */
 static weft_status_t reserve_lists(wefti_run_t *run)
 {
@@ -120,20 +130,14 @@ static weft_status_t reserve_lists(wefti_run_t *run)
     size_t most = 1;
     for (size_t i = 0; i < schedule->step_count; i++) {
         const wefti_step_t *step = &schedule->steps[i];
-        if (step->op != WEFTI_DO_REDUCE) {
-            continue;
+        if (step->op == WEFTI_DO_REDUCE) {
+            const wefti_operand_t *operands = schedule->operands + step->move.operand;
+            size_t sources = count_ranks(operands, step->move.source_count);
+            size_t destinations =
+                count_ranks(operands + step->move.source_count, step->move.destination_count);
+            most = sources > most ? sources : most;
+            most = destinations > most ? destinations : most;
         }
-        const wefti_operand_t *operands = schedule->operands + step->move.operand;
-        size_t sources = 0, destinations = 0;
-        for (uint32_t o = 0; o < step->move.source_count; o++) {
-            sources += operands[o].rank_count;
-        }
-        operands += step->move.source_count;
-        for (uint32_t o = 0; o < step->move.destination_count; o++) {
-            destinations += operands[o].rank_count;
-        }
-        most = sources > most ? sources : most;
-        most = destinations > most ? destinations : most;
     }
     size_t places = (size_t)WEFTI_BUFFER_COUNT * run->params.group_size;
     run->sources = wefti_alloc(run->allocator, most * sizeof *run->sources);
@@ -159,6 +163,9 @@ weft_status_t wefti_run_create(const weft_algorithm_t *algorithm, const weft_alg
     WEFT_TRY(status, build(run, algorithm, links), fail);
     run->lanes = run->schedule.resources.lanes;
     run->phases = run->schedule.resources.phases;
+    run->slots[WEFTI_SCRATCH] = run->schedule.resources.scratch_slots;
+    run->sets[WEFTI_SCRATCH] = larger(run->schedule.resources.scratch_sets, 1);
+    run->sets[WEFTI_STAGE] = run->sets[WEFTI_STAGE_WIDE] = larger(run->schedule.stage_sets, 1);
     WEFT_TRY(status, wefti_schedule_check(params, &run->schedule), fail);
     WEFT_TRY(status, wefti_tasks_reserve(&run->tasks, params, &run->schedule), fail);
     WEFT_TRY(status, reserve_lists(run), fail);

@@ -23,7 +23,8 @@ struct wefti_run {
     weft_algo_params_t params;
     wefti_schedule_t schedule;
     uint32_t lanes, phases;
-    uint32_t stage_slots, stage_wide_slots; /* of the rank that has most */
+    /* Of scratch and staging, as many as the rank has that has most: slots of one set, and sets. */
+    uint32_t slots[WEFTI_BUFFER_COUNT], sets[WEFTI_BUFFER_COUNT];
     /* Signals of one run: [lane * group_size + peer] from this rank, and to it, in one allocation;
      * NULL: none. */
     uint32_t *sent, *arrived;

@@ -22,11 +22,9 @@ static void settle(wefti_run_t *run)
     run->unsettled = 0;
 }
 
-static void post(wefti_run_t *run, uint32_t lane, uint32_t phase)
+static void set_counter(wefti_run_t *run, uint32_t lane, uint32_t value)
 {
-    wefti_run_counters_t *counters = run->memory->counters;
-    uint32_t value = counters->phase + phase;
-    counters->posted[lane] = value;
+    run->memory->counters->posted[lane] = value;
     wefti_signal_publish(wefti_run_lane_signal(run->area, lane), value);
     run->unsettled |= 1u << lane;
 }
@@ -174,7 +172,7 @@ static weft_status_t run_task(wefti_run_t *run, uint32_t lane, const wefti_task_
     size_t bytes;
     switch ((wefti_step_op_t)task->op) {
     case WEFTI_DO_POST:
-        post(run, lane, task->phase);
+        set_counter(run, lane, memory->counters->phase + task->phase);
         return WEFT_OK;
     case WEFTI_DO_WAIT:
     case WEFTI_DO_AWAIT:
@@ -319,9 +317,7 @@ static void refresh_counters(wefti_run_t *run)
     wefti_run_counters_t *counters = run->memory->counters;
     for (uint32_t lane = 0; lane < counters->lanes; lane++) {
         if (counters->posted[lane] != counters->phase) {
-            counters->posted[lane] = counters->phase;
-            wefti_signal_publish(wefti_run_lane_signal(run->area, lane), counters->phase);
-            run->unsettled |= 1u << lane;
+            set_counter(run, lane, counters->phase);
         }
     }
 }

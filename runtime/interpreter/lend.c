@@ -11,6 +11,8 @@
  */
 #include "runtime/interpreter/internal.h"
 
+#include <string.h>
+
 typedef struct lending {
     wefti_run_t *run;
     wefti_schedule_t *own;
@@ -62,9 +64,7 @@ static weft_status_t begin(lending_t *l)
 /* Sets the bits of all puts, or of those that lend. */
 static void mark_sources(lending_t *l, bool only_lending)
 {
-    for (uint32_t place = 0; place < l->base[WEFTI_BUFFER_COUNT]; place++) {
-        l->lanes[place] = 0;
-    }
+    memset(l->lanes, 0, l->base[WEFTI_BUFFER_COUNT] * sizeof *l->lanes);
     for (size_t s = 0; s < l->own->step_count; s++) {
         wefti_step_t *step = &l->own->steps[s];
         if (step->op != WEFTI_DO_PUT || (only_lending && !(step->flags & WEFTI_STEP_LEND))) {
@@ -148,9 +148,7 @@ static void look_at_writers(lending_t *l, const wefti_schedule_t *writer)
 static void mark_waits(lending_t *l)
 {
     for (uint32_t lane = 0; lane < l->own->resources.lanes; lane++) {
-        for (uint32_t place = 0; place < l->base[WEFTI_BUFFER_COUNT]; place++) {
-            l->before[place] = 0;
-        }
+        memset(l->before, 0, l->base[WEFTI_BUFFER_COUNT]);
         for (size_t s = l->own->lane_begin[lane]; s < l->own->lane_begin[lane + 1]; s++) {
             wefti_step_t *step = &l->own->steps[s];
             if (!is_move(step)) {

@@ -99,11 +99,17 @@ static const char *why_not(const weft_session_t *session, uint32_t collective,
                : NULL;
 }
 
-/* Algorithms of the caller's are proved before they run, once for each context. */
-static weft_status_t use(weft_session_t *session, uint32_t collective,
-                         const weft_algorithm_t *algorithm, bool records)
+/* Selects algorithm, unless *out_why becomes the reason why this session cannot run it. Algorithms
+ * of the caller's are proved before they run, once for each context. */
+static weft_status_t take(weft_session_t *session, uint32_t collective,
+                          const weft_algorithm_t *algorithm, const char **out_why)
 {
+    bool records;
     weft_algo_params_t params = wefti_bind_algo_params(session, collective);
+    *out_why = why_not(session, collective, algorithm, &records);
+    if (*out_why != NULL) {
+        return WEFT_OK;
+    }
     session->algorithms[collective] = algorithm;
     session->interpreted[collective] = !records;
     session->interprets = session->interprets || !records;
@@ -114,14 +120,13 @@ static weft_status_t use(weft_session_t *session, uint32_t collective,
 static weft_status_t use_wanted(weft_session_t *session, uint32_t collective,
                                 const weft_algorithm_t *wanted)
 {
-    bool records = false;
-    const char *reason = why_not(session, collective, wanted, &records);
-    if (reason != NULL) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: WEFT_ALGO selects %s algorithm \"%s\": %s",
-                           session->plan->collectives[collective].name,
-                           weft_collective_name(wanted->op), wanted->name, reason);
-    }
-    return use(session, collective, wanted, records);
+    const char *why;
+    WEFT_RETURN_IF_ERROR(take(session, collective, wanted, &why));
+    return why == NULL
+               ? WEFT_OK
+               : wefti_error(WEFT_ERR_UNSUPPORTED, "%s: WEFT_ALGO selects %s algorithm \"%s\": %s",
+                             session->plan->collectives[collective].name,
+                             weft_collective_name(wanted->op), wanted->name, why);
 }
 
 weft_status_t wefti_bind_cheapest(const weft_session_t *session, const weft_algo_params_t *params,
@@ -139,9 +144,9 @@ weft_status_t wefti_bind_cheapest(const weft_session_t *session, const weft_algo
 /*
  * A list that was made for one host has what is best in shared memory. If the plan was compiled
  * without a topology and ranks are on several hosts, the algorithm of least cost is used instead,
- * or the list if none of them can run. *out_used: an algorithm was chosen.
+ * or the list if none of them can run.
  */
-static weft_status_t use_cheapest(weft_session_t *session, uint32_t collective, bool *out_used)
+static weft_status_t use_cheapest(weft_session_t *session, uint32_t collective)
 {
     const wefti_plan_collective_t *planned = &session->plan->collectives[collective];
     weft_algo_params_t params = wefti_bind_algo_params(session, collective);
@@ -150,45 +155,36 @@ static weft_status_t use_cheapest(weft_session_t *session, uint32_t collective, 
     wefti_choice_t choice = {.registry = session->context->registry, .planned = true};
     wefti_candidate_t list[WEFTI_MAX_CANDIDATES];
     uint32_t count = 0;
-    *out_used = false;
     if (params.host_of == NULL || session->plan->topology[0] != '\0' ||
         planned->update != WEFTI_PLAN_NONE || planned->algorithm_count == 1) { /* asked for */
         return WEFT_OK;
     }
     WEFT_RETURN_IF_ERROR(wefti_bind_cheapest(session, &params, &counts, &choice, list, &count));
-    for (uint32_t i = 0; i < count && list[i].reason == NULL; i++) {
-        bool records = false;
-        if (why_not(session, collective, list[i].algorithm, &records) == NULL) {
-            *out_used = true;
-            return use(session, collective, list[i].algorithm, records);
-        }
+    const char *why = "";
+    for (uint32_t i = 0; i < count && list[i].reason == NULL && why != NULL; i++) {
+        WEFT_RETURN_IF_ERROR(take(session, collective, list[i].algorithm, &why));
     }
     return WEFT_OK;
 }
 
 static weft_status_t use_listed(weft_session_t *session, uint32_t collective, uint64_t common)
 {
-    bool used;
-    weft_status_t status = use_cheapest(session, collective, &used);
-    if (status < 0 || used) {
-        return status;
-    }
     const wefti_plan_collective_t *planned = &session->plan->collectives[collective];
     const char *why = "unknown algorithm, or not supported by the links"; /* of the last one */
-    for (uint32_t i = 0; i < planned->algorithm_count; i++) {
+    WEFT_RETURN_IF_ERROR(use_cheapest(session, collective));
+    for (uint32_t i = 0; i < planned->algorithm_count && session->algorithms[collective] == NULL;
+         i++) {
         const wefti_plan_algorithm_t *listed = &planned->algorithms[i];
         const weft_algorithm_t *algorithm =
             weft_registry_find_algorithm(session->registry, planned->op, listed->name);
         bool able = session->endpoint->world_size == 1 ||
                     (listed->capabilities & common) == listed->capabilities;
-        bool records = false;
         if (able && algorithm != NULL) {
-            const char *reason = why_not(session, collective, algorithm, &records);
-            if (reason == NULL) {
-                return use(session, collective, algorithm, records);
-            }
-            why = reason;
+            WEFT_RETURN_IF_ERROR(take(session, collective, algorithm, &why));
         }
+    }
+    if (session->algorithms[collective] != NULL) {
+        return WEFT_OK;
     }
     return wefti_error(WEFT_ERR_UNSUPPORTED,
                        "%s: none of its %u algorithms can run over %s on all ranks: %s",

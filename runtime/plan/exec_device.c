@@ -72,7 +72,7 @@ static weft_status_t enqueue_all(weft_session_t *session, wefti_bound_program_t 
                                           session->endpoint->rank, record->name);
             }
             if (record->flags & WEFTI_RECORD_FUSION_COPY) {
-                session->device_copied_bytes += record->copy.size_bytes;
+                session->cursors[i].copied_bytes += record->copy.size_bytes;
             }
         }
         WEFT_RETURN_IF_ERROR(ops->flush(session->queues[i]));

@@ -268,7 +268,8 @@ static void *worker_main(void *user)
         if (atomic_load_explicit(&worker->stop, memory_order_acquire)) {
             return NULL;
         }
-        weft_status_t status = run_worker_stream(session, &session->cursors[worker->stream]);
+        weft_status_t status =
+            run_worker_stream(session, &session->cursors[worker - session->workers]);
         if (status < 0) {
             wefti_session_fail(session, status);
         }
@@ -339,13 +340,11 @@ static weft_status_t start_worker(weft_session_t *session, uint32_t stream)
 {
     wefti_worker_t *worker = &session->workers[stream];
     worker->session = session;
-    worker->stream = stream;
     int error = pthread_create(&worker->thread, NULL, worker_main, worker);
     if (error != 0) {
         return wefti_error_errno(WEFT_ERR_SYSTEM, error, "stream \"%s\": cannot create its thread",
                                  session->plan->streams[stream].name);
     }
-    worker->running = true;
     session->on_worker[stream] = true;
     if (session->context->progress_cpu >= 0) {
         cpu_set_t cpus;
@@ -369,14 +368,13 @@ weft_status_t wefti_exec_host_open(weft_session_t *session)
 
 void wefti_exec_host_close(weft_session_t *session)
 {
-    for (uint32_t i = 0; session->workers != NULL && i < session->plan->stream_count; i++) {
+    for (uint32_t i = 0; session->on_worker != NULL && i < session->plan->stream_count; i++) {
         wefti_worker_t *worker = &session->workers[i];
-        if (worker->running && wefti_endpoint_owned(session->endpoint)) { /* not in a child */
+        if (session->on_worker[i] && wefti_endpoint_owned(session->endpoint)) { /* not in a child */
             /* release: the worker sees stop once it sees the start it waits for */
             atomic_store_explicit(&worker->stop, 1, memory_order_release);
             wefti_signal_post(&worker->start.signal, worker->asked + 1);
             pthread_join(worker->thread, NULL);
-            worker->running = false;
         }
     }
 }

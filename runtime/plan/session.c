@@ -148,7 +148,6 @@ static weft_status_t map_memory(weft_session_t *session)
     WEFT_RETURN_IF_ERROR(wefti_endpoint_agree(endpoint, count_bytes(session, &bytes)));
     WEFT_RETURN_IF_ERROR(wefti_region_alloc(endpoint, bytes > 0 ? bytes : 1, /* never none */
                                             &session->region_offset));
-    session->region_held = true;
     session->base = endpoint->region_of[endpoint->rank] + session->region_offset;
     wefti_bind_run_memory(session);
     return WEFT_OK;
@@ -247,7 +246,7 @@ void weft_session_destroy(weft_session_t *session)
     if (session->put_links != NULL && wefti_endpoint_owned(session->endpoint)) {
         wefti_endpoint_flush(session->endpoint); /* nothing of this rank's comes to it later */
     }
-    if (session->region_held) {
+    if (session->base != NULL) {
         wefti_region_free(session->endpoint, session->region_offset);
     }
     for (uint32_t i = 0; session->cursors != NULL && i < session->plan->stream_count; i++) {

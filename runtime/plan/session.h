@@ -62,8 +62,6 @@ typedef struct wefti_worker {
     wefti_signal_line_t start, done; /* number of the run asked for, and of the last one finished */
     uint32_t asked;                  /* the caller's copy of start */
     weft_session_t *session;
-    uint32_t stream;
-    bool running; /* the thread exists */
     pthread_t thread;
     _Atomic uint32_t stop;
 } wefti_worker_t;
@@ -93,11 +91,10 @@ struct weft_session {
     wefti_arena_t arena; /* everything bind makes */
     wefti_fault_t fault;
 
-    size_t region_offset; /* of the plan's arena; then signals of collectives, then of events */
-    bool region_held;
+    size_t region_offset;  /* of the plan's arena; then signals of collectives, then of events */
     size_t signals_offset; /* from region_offset */
     size_t events_offset;
-    uint8_t *base; /* own copy of the arena, an address on the device */
+    uint8_t *base; /* own copy of the arena, an address on the device; NULL: not mapped yet */
     wefti_bound_kernel_t *kernels;
     uint32_t *kernel_stream; /* the stream that runs a kernel */
     void **scratch;          /* per stream, on the device */
@@ -124,7 +121,7 @@ struct weft_session {
     uint64_t step_now;        /* number of the step that runs, from 1; 0: init, eval, flush */
     wefti_cursor_t *cursors;  /* per stream */
     wefti_worker_t *workers;  /* per stream; only those of communicating streams run */
-    bool *on_worker;          /* per stream */
+    bool *on_worker;          /* per stream: the thread of its worker exists */
     weft_queue_t **queues;    /* per stream, not on the CPU */
     weft_queue_t *copy_queue; /* inputs and outputs, not on the CPU */
 
@@ -137,7 +134,6 @@ struct weft_session {
     double step_ms_sum;
     wefti_step_times_t *times;                 /* ring of WEFTI_STATS_STEPS */
     wefti_step_times_t run_times, micro_times; /* of the last run; of this step's micro-batches */
-    uint64_t device_copied_bytes;
 };
 
 /* exec_fault.c: stores the first error and ends the world. Returns status. Any thread. */

@@ -244,31 +244,23 @@ static weft_status_t visit_kernel(mapper_t *mapper, const weft_registry_t *regis
     return WEFT_OK;
 }
 
-/* Shards of parameters. */
-static weft_status_t visit_shards(mapper_t *mapper)
-{
-    const weft_plan_t *plan = mapper->plan;
-    for (uint32_t i = 0; i < plan->buffer_count; i++) {
-        if (plan->buffers[i].whole_offset_bytes != 0) {
-            WEFT_RETURN_IF_ERROR(add_update(mapper, &(update_t){0, PARAMETER, i, i}));
-        }
-    }
-    return WEFT_OK;
-}
-
-/* Parameters that every rank has. */
+/* Where parameters lie: whole on every rank, or as shards. */
 static weft_status_t visit_params(mapper_t *mapper)
 {
-    const wefti_state_list_t *params = &mapper->map->params;
-    for (uint32_t p = 0; p < params->count; p++) {
-        const wefti_plan_buffer_t *param = params->tensors[p].param;
-        uint32_t id = (uint32_t)(param - mapper->plan->buffers);
-        wefti_state_piece_t piece = {.size_bytes = param->size_bytes,
-                                     .offset_bytes = param->offset_bytes,
-                                     .rank = WEFTI_ALL_RANKS};
-        if (param->offset_bytes < WEFTI_PLAN_NOWHERE) {
-            WEFT_RETURN_IF_ERROR(add_piece(mapper, &(update_t){0, PARAMETER, id, id}, p, &piece));
+    const weft_plan_t *plan = mapper->plan;
+    for (uint32_t i = 0, p = 0; i < plan->buffer_count; i++) {
+        const wefti_plan_buffer_t *buffer = &plan->buffers[i];
+        const update_t update = {.slot = PARAMETER, .param = i, .state = i};
+        if (buffer->whole_offset_bytes != 0) {
+            WEFT_RETURN_IF_ERROR(add_update(mapper, &update));
         }
+        if (buffer->kind == WEFTI_BUFFER_PARAM && buffer->offset_bytes < WEFTI_PLAN_NOWHERE) {
+            wefti_state_piece_t piece = {.size_bytes = buffer->size_bytes,
+                                         .offset_bytes = buffer->offset_bytes,
+                                         .rank = WEFTI_ALL_RANKS};
+            WEFT_RETURN_IF_ERROR(add_piece(mapper, &update, p, &piece));
+        }
+        p += buffer->kind == WEFTI_BUFFER_PARAM;
     }
     return WEFT_OK;
 }
@@ -332,16 +324,12 @@ static weft_status_t make_tensor(const mapper_t *mapper, const found_t *first, u
 static weft_status_t make_tensors(mapper_t *mapper, wefti_arena_t *arena)
 {
     const found_t *found = mapper->found;
-    size_t states = 1;
+    wefti_state_list_t *states = &mapper->map->states;
     if (mapper->found_count > 0) {
         qsort(mapper->found, mapper->found_count, sizeof *found, by_tensor);
     }
-    for (size_t i = 0; i < mapper->found_count; i++) {
-        states += found[i].update.slot != PARAMETER && found[i].update.slot != GRADIENT;
-    }
-    mapper->map->states.tensors =
-        wefti_arena_array(arena, states, sizeof *mapper->map->states.tensors);
-    WEFT_RETURN_IF_NO_MEMORY(mapper->map->states.tensors);
+    states->tensors = wefti_arena_array(arena, mapper->found_count, sizeof *states->tensors);
+    WEFT_RETURN_IF_NO_MEMORY(states->tensors);
     for (size_t i = 0, end; i < mapper->found_count; i = end) {
         for (end = i + 1; end < mapper->found_count && found[end].param == found[i].param &&
                           found[end].update.slot == found[i].update.slot;
@@ -369,7 +357,6 @@ weft_status_t wefti_state_map_build(const weft_plan_t *plan, const weft_registry
     for (uint32_t i = 0; i < plan->kernel_count; i++) {
         WEFT_TRY(status, visit_kernel(&mapper, registry, i), out);
     }
-    WEFT_TRY(status, visit_shards(&mapper), out);
     WEFT_TRY(status, visit_params(&mapper), out);
     status = make_tensors(&mapper, arena);
 out:

@@ -53,7 +53,6 @@ weft_status_t weft_session_get_stats(const weft_session_t *session, weft_session
     own.inline_progress = session->context->device == NULL;
     own.arena_bytes = session->plan->arena_bytes;
     own.kernels = wefti_kernels_name(session->context->settings.kernels);
-    own.fusion_copied_bytes = session->device_copied_bytes;
     own.scratch_bytes = session->sweep_bytes;
     for (uint32_t i = 0; i < session->plan->stream_count; i++) {
         own.inline_progress = own.inline_progress && !session->on_worker[i];

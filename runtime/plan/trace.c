@@ -47,10 +47,9 @@ static void begin_event(wefti_json_t *json, const weft_session_t *session, uint3
     wefti_json_int(json, "tid", thread_id(session, stream));
 }
 
+/* In microseconds, with the nanoseconds. */
 static void add_time(wefti_json_t *json, const char *key, uint64_t ns)
 {
-    /* microseconds with the nanoseconds kept: a double would round the clock of a long-running host
-     */
     wefti_json_double(json, key, (double)ns / 1e3);
 }
 

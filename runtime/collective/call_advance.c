@@ -13,34 +13,27 @@ static const wefti_path_t *const paths[] = {&wefti_path_posting, &wefti_path_sch
 /* All ranks' postings were seen: all ranks decide the same. */
 static weft_status_t choose_path(wefti_call_t *call)
 {
-    weft_status_t status = WEFT_OK;
+    weft_group_t *group = call->group;
+    const wefti_path_t *const *path = paths;
     call->schedule.algorithm = NULL;
     if (call->request.op == WEFT_COLLECTIVE_ALL_TO_ALL_V) {
-        status = wefti_call_check_table(call);
+        WEFT_RETURN_IF_ERROR(wefti_call_check_table(call));
     }
-    if (status == WEFT_OK) {
-        status = call->schedule.possible ? wefti_call_settle_algorithm(call) : WEFT_OK;
+    if (call->schedule.possible) {
+        WEFT_RETURN_IF_ERROR(wefti_call_settle_algorithm(call));
     }
     /* A peer that gave the call up may have freed what it posted. */
-    bool looks = (call->flags & WEFTI_POSTED_DATA) == 0 || call->group->put_peer_count > 0;
-    if (status == WEFT_OK && looks && wefti_group_broken(call->group)) {
-        status = wefti_group_check(call->group);
+    bool looks = (call->flags & WEFTI_POSTED_DATA) == 0 || group->put_peer_count > 0;
+    if (looks && wefti_group_broken(group)) {
+        WEFT_RETURN_IF_ERROR(wefti_group_check(group));
     }
-    if (status == WEFT_OK) {
-        const wefti_path_t *const *path = paths;
-        while (!(*path)->takes(call)) {
-            path++;
-        }
-        call->path = *path;
-        call->group->calls->path = (*path)->name;
-        call->group->calls->algorithm = "mesh";
-        status = call->path->start(call);
+    while (!(*path)->takes(call)) {
+        path++;
     }
-    /* Digests have a sequence number of their own: no rank may continue without posting it. */
-    if (call->state == WEFTI_CALL_REFUSED && !wefti_call_is_checked(call)) {
-        return status;
-    }
-    return status < 0 ? wefti_group_fail(call->group, status) : WEFT_OK;
+    call->path = *path;
+    group->calls->path = (*path)->name;
+    group->calls->algorithm = "mesh";
+    return (*path)->start(call);
 }
 
 static weft_status_t see_digests(wefti_call_t *call, wefti_blocked_t *out_blocked)
@@ -85,11 +78,11 @@ static weft_status_t begin(wefti_call_t *call, wefti_blocked_t *out_blocked)
     if (status == WEFT_OK && group->calls->deferred.open) {
         status = wefti_call_check_deferred(group, out_blocked);
     }
-    if (status == WEFT_OK) {
-        status = wefti_call_post(call);
-        status = status < 0 ? wefti_group_fail(group, status) : status;
+    if (status != WEFT_OK) {
+        return status;
     }
-    return status;
+    status = wefti_call_post(call);
+    return status < 0 ? wefti_group_fail(group, status) : status;
 }
 
 static weft_status_t exchange_pairs(wefti_call_t *call, wefti_blocked_t *out_blocked)
@@ -131,7 +124,14 @@ static weft_status_t advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
         return exchange_pairs(call, out_blocked);
     case WEFTI_CALL_POSTED:
         status = wefti_call_see_postings(call, out_blocked);
-        return status == WEFT_OK ? choose_path(call) : status;
+        if (status != WEFT_OK) {
+            return status;
+        }
+        status = choose_path(call);
+        /* Digests have a sequence number of their own: no rank may continue without posting it. */
+        return status < 0 && (call->state != WEFTI_CALL_REFUSED || wefti_call_is_checked(call))
+                   ? wefti_group_fail(call->group, status)
+                   : status;
     case WEFTI_CALL_MOVING:
     case WEFTI_CALL_ROUND:
     case WEFTI_CALL_RESULTS:

@@ -16,39 +16,36 @@
 #define PIECE_MAX_BYTES ((size_t)128 << 10)
 
 /*
- * Of what one rank moves at once, bytes from which on that pays: below, a system call and the
- * kernel's look at every page cost more than a second copy. Measured: two ranks on a core each;
+ * Of what one rank moves at once, KiB from which on that pays; 0: never. Below, a system call and
+ * the kernel's look at every page cost more than a second copy. Measured: two ranks on a core each;
  * four and eight on two cores, where what all ranks get alike is quicker out of one staged copy.
  */
+static const struct {
+    uint16_t pair, many;
+    bool spins; /* many only if ranks do not outnumber cores */
+} least_kib[WEFTI_OPS] = {
+    [WEFT_COLLECTIVE_ALL_REDUCE] = {64, 512, true},
+    [WEFT_COLLECTIVE_REDUCE] = {16, 512, true},
+    [WEFT_COLLECTIVE_REDUCE_SCATTER] = {1024, 512, true},
+    [WEFT_COLLECTIVE_REDUCE_SCATTER_V] = {1024, 512, true},
+    [WEFT_COLLECTIVE_BROADCAST] = {8, 512, true},
+    [WEFT_COLLECTIVE_ALL_GATHER] = {16, 512, true},
+    [WEFT_COLLECTIVE_ALL_GATHER_V] = {16, 512, true},
+    [WEFT_COLLECTIVE_ALL_TO_ALL] = {16, 64, false},
+    [WEFT_COLLECTIVE_ALL_TO_ALL_V] = {16, 64, false},
+    [WEFT_COLLECTIVE_GATHER] = {16, 64, false},
+    [WEFT_COLLECTIVE_SCATTER] = {16, 64, false},
+};
+
 static uint64_t least_bytes(const wefti_call_t *call, bool may_spin)
 {
-    const weft_group_t *group = call->group;
-    bool pair = group->size == 2;
-    uint64_t many = may_spin ? (uint64_t)512 << 10 : NEVER;
-    if (group->context->settings.attach == WEFTI_ATTACH_ALWAYS) {
-        return call->request.op == WEFT_COLLECTIVE_BARRIER ? NEVER : 0;
+    weft_collective_t op = call->request.op;
+    if (call->group->context->settings.attach == WEFTI_ATTACH_ALWAYS) {
+        return op == WEFT_COLLECTIVE_BARRIER ? NEVER : 0;
     }
-    switch (call->request.op) {
-    case WEFT_COLLECTIVE_ALL_REDUCE:
-        return pair ? 64u << 10 : many;
-    case WEFT_COLLECTIVE_REDUCE:
-        return pair ? 16u << 10 : many;
-    case WEFT_COLLECTIVE_REDUCE_SCATTER:
-    case WEFT_COLLECTIVE_REDUCE_SCATTER_V:
-        return pair ? 1u << 20 : many;
-    case WEFT_COLLECTIVE_BROADCAST:
-        return pair ? 8u << 10 : many;
-    case WEFT_COLLECTIVE_ALL_GATHER:
-    case WEFT_COLLECTIVE_ALL_GATHER_V:
-        return pair ? 16u << 10 : many;
-    case WEFT_COLLECTIVE_ALL_TO_ALL:
-    case WEFT_COLLECTIVE_ALL_TO_ALL_V:
-    case WEFT_COLLECTIVE_GATHER:
-    case WEFT_COLLECTIVE_SCATTER:
-        return pair ? 16u << 10 : 64u << 10;
-    default:
-        return NEVER;
-    }
+    bool pair = call->group->size == 2, pays = pair || may_spin || !least_kib[op].spins;
+    uint64_t kib = pair ? least_kib[op].pair : least_kib[op].many;
+    return pays && kib > 0 ? kib << 10 : NEVER;
 }
 
 bool wefti_call_post_addresses(const wefti_call_t *call, wefti_posting_t *posting)

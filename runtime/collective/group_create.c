@@ -91,10 +91,9 @@ static uint32_t find_channel(const members_t *members, uint32_t pool_count)
         for (uint32_t i = 0; i < members->count; i++) {
             used |= members->offers[i].channels.used[pool];
         }
-        for (uint32_t channel = 0; channel < WEFTI_POOL_CHANNELS; channel++) {
-            if ((used >> channel & 1u) == 0) {
-                return pool * WEFTI_POOL_CHANNELS + channel;
-            }
+        uint32_t lowest = (uint32_t)__builtin_ctz(~used);
+        if (lowest < WEFTI_POOL_CHANNELS) {
+            return pool * WEFTI_POOL_CHANNELS + lowest;
         }
     }
     return NO_CHANNEL;

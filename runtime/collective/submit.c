@@ -86,36 +86,32 @@ weft_status_t wefti_call_submit(wefti_call_t *call, weft_stream_t *stream)
 
 /* ---- on a stream, which holds a reference to the group ---- */
 
+/* group: of a call that has ended with status, or is still in flight. */
+static weft_status_t let_go(weft_group_t *group, weft_status_t status)
+{
+    if (status != WEFT_IN_PROGRESS) {
+        wefti_group_release(group);
+    }
+    return status;
+}
+
 static weft_status_t run_on_stream(void *user)
 {
     wefti_call_t *call = user;
-    weft_group_t *group = call->group;
-    weft_status_t status = wefti_call_run(call, WEFTI_WAITS_ON_STREAM);
-    wefti_group_release(group);
-    return status;
+    return let_go(call->group, wefti_call_run(call, WEFTI_WAITS_ON_STREAM));
 }
 
 static weft_status_t poll_on_stream(void *user, wefti_blocked_t *out_blocked)
 {
     wefti_call_t *call = user;
-    weft_group_t *group = call->group;
-    weft_status_t status = wefti_call_poll(call, out_blocked);
-    if (status != WEFT_IN_PROGRESS) {
-        wefti_group_release(group);
-    }
-    return status;
+    return let_go(call->group, wefti_call_poll(call, out_blocked));
 }
 
 static weft_status_t drop_on_stream(void *user, weft_status_t why)
 {
     wefti_call_t *call = user;
-    weft_group_t *group = call->group;
     (void)why;
-    weft_status_t status = drop(call);
-    if (status != WEFT_IN_PROGRESS) {
-        wefti_group_release(group);
-    }
-    return status;
+    return let_go(call->group, drop(call));
 }
 
 static const wefti_opaque_ops_t stream_ops = {run_on_stream, poll_on_stream, drop_on_stream,

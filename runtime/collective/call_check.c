@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
+#include "runtime/base/hash.h"
 #include "runtime/collective/call_late.h"
 #include "runtime/collective/call_steps.h"
 #include "runtime/group/mirror.h"
@@ -27,16 +28,12 @@ bool wefti_call_is_checked(const wefti_call_t *call)
 
 static uint64_t digest(const uint8_t *data, uint64_t bytes)
 {
-    uint64_t hash = 0x9e3779b97f4a7c15ull ^ bytes, word = 0;
+    uint64_t hash = WEFTI_HASH_START, word;
     for (; bytes >= sizeof word; bytes -= sizeof word, data += sizeof word) {
         memcpy(&word, data, sizeof word);
-        hash = (hash ^ word) * 0xbf58476d1ce4e5b9ull;
-        hash ^= hash >> 29;
+        hash = wefti_hash_word(hash, word);
     }
-    word = 0;
-    memcpy(&word, data, (size_t)bytes);
-    hash = (hash ^ word) * 0x94d049bb133111ebull;
-    return hash ^ hash >> 31;
+    return wefti_hash_bytes(hash, data, (size_t)bytes);
 }
 
 /* Elements [*out_first, *out_first + *out_count) of the result are piece number index. */

@@ -54,7 +54,7 @@ weft_status_t weft_group_set_order(weft_group_t *group, weft_order_t order,
 weft_order_t weft_group_order(const weft_group_t *group)
 {
     WEFT_CHECK_ARG_OR(group, WEFT_ORDER_TREE);
-    return group->calls->selection.order;
+    return group->calls->selection.params.order;
 }
 
 weft_status_t weft_group_set_algorithm(weft_group_t *group, weft_collective_t op, const char *name)

@@ -12,34 +12,6 @@
 
 /* ---- what a group asks for ---- */
 
-/* Hosts in the order of their first ranks in the group. Returns how many; 0: all ranks are on one. */
-static uint32_t find_hosts(const weft_group_t *group, uint32_t *host_of)
-{
-    const uint32_t *world_host = group->endpoint->host_of;
-    uint32_t count = 0;
-    for (uint32_t r = 0; r < group->size; r++) {
-        uint32_t first = 0;
-        while (world_host[group->ranks[first]] != world_host[group->ranks[r]]) {
-            first++;
-        }
-        host_of[r] = first < r ? host_of[first] : count++;
-    }
-    return count > 1 ? count : 0;
-}
-
-/* The same where the ranks of each host follow each other; 0: they do not. */
-static uint32_t count_runs(const uint32_t *host_of, uint32_t n, uint32_t hosts, uint32_t *sizes)
-{
-    for (uint32_t r = 0, last = 0; r < n && hosts > 0; r++) {
-        if (host_of[r] < last) {
-            return 0;
-        }
-        last = host_of[r];
-        sizes[last]++; /* all were 0 */
-    }
-    return hosts;
-}
-
 static uint16_t fold(uint64_t digest)
 {
     return (uint16_t)(digest ^ digest >> 16 ^ digest >> 32 ^ digest >> 48);
@@ -53,17 +25,18 @@ uint16_t wefti_select_hash(const char *name)
 /* What all this comes to in the signature of calls. */
 static void sign(wefti_selection_t *selection)
 {
+    const weft_algo_params_t *params = &selection->params;
     for (uint32_t op = 1; op < WEFTI_OPS; op++) {
         const weft_algorithm_t *wanted = selection->wanted.algorithm[op];
         uint64_t digest = 0;
-        if (selection->order == WEFT_ORDER_BLOCKS || wanted != NULL) {
-            digest = wefti_hash_bytes(WEFTI_HASH_START, selection->order_sizes,
-                                      selection->order_count * sizeof *selection->order_sizes);
+        if (params->order == WEFT_ORDER_BLOCKS || wanted != NULL) {
+            digest = wefti_hash_bytes(WEFTI_HASH_START, params->order_sizes,
+                                      params->order_size_count * sizeof *params->order_sizes);
             digest = wefti_hash_bytes(digest, wanted != NULL ? wanted->name : "",
                                       wanted != NULL ? strlen(wanted->name) : 0);
         }
         selection->digest[op] = digest;
-        selection->what[op] = (uint64_t)selection->order << WEFTI_WHAT_ORDER_SHIFT |
+        selection->what[op] = (uint64_t)params->order << WEFTI_WHAT_ORDER_SHIFT |
                               (wanted != NULL ? WEFTI_WHAT_WANTED : 0) |
                               (uint64_t)fold(digest) << WEFTI_WHAT_SELECTION_SHIFT;
     }
@@ -82,9 +55,10 @@ weft_status_t wefti_select_order(weft_group_t *group, weft_order_t order, const 
         memcpy(own, sizes, count * sizeof *own);
     }
     wefti_free(group->context->allocator, selection->order_sizes);
-    selection->order = order;
     selection->order_sizes = own;
-    selection->order_count = own != NULL ? count : 0;
+    selection->params.order = order;
+    selection->params.order_sizes = own;
+    selection->params.order_size_count = own != NULL ? count : 0;
     weft_algo_params_t params;
     wefti_select_params(group, WEFT_COLLECTIVE_ALL_REDUCE, 0, &params);
     selection->executors_reduce = wefti_needs_tree(&params) == NULL;
@@ -106,51 +80,69 @@ static bool same_ranks(const weft_group_t *a, const weft_group_t *b)
     return a->size == b->size && memcmp(a->ranks, b->ranks, a->size * sizeof *a->ranks) == 0;
 }
 
+/* Hosts are numbered in the order of their first ranks in the group. sizes: all 0. */
+static void find_hosts(weft_group_t *group, uint32_t *host_of, uint32_t *sizes)
+{
+    weft_algo_params_t *params = &group->calls->selection.params;
+    const uint32_t *world_host = group->endpoint->host_of;
+    uint32_t count = 0;
+    bool runs = true; /* ranks of each host follow each other */
+    for (uint32_t r = 0; r < group->size; r++) {
+        uint32_t first = 0;
+        while (world_host[group->ranks[first]] != world_host[group->ranks[r]]) {
+            first++;
+        }
+        host_of[r] = first < r ? host_of[first] : count++;
+        runs = runs && (r == 0 || host_of[r] >= host_of[r - 1]);
+        sizes[host_of[r]]++;
+    }
+    if (count > 1) {
+        params->host_of = host_of;
+        params->host_of_count = count;
+        params->host_sizes = runs ? sizes : NULL;
+        params->host_count = runs ? count : 0;
+    }
+}
+
 /* The NIC next to each rank, if some host has several. */
-static weft_status_t find_rails(weft_group_t *group)
+static weft_status_t find_rails(weft_group_t *group, uint32_t *rail_of)
 {
     const weft_context_t *context = group->context;
-    if (group->calls->selection.host_of_count == 0 || context->cluster.ranks == NULL) {
-        return WEFT_OK;
+    uint32_t *of_world =
+        wefti_alloc(context->allocator, group->endpoint->world_size * sizeof *of_world);
+    WEFT_RETURN_IF_NO_MEMORY(of_world != NULL);
+    if (wefti_place_rails(&context->cluster, of_world) > 1) {
+        for (uint32_t r = 0; r < group->size; r++) {
+            rail_of[r] = of_world[group->ranks[r]];
+        }
+        group->calls->selection.params.rail_of = rail_of;
     }
-    uint32_t *rail_of =
-        wefti_alloc(context->allocator, group->endpoint->world_size * sizeof *rail_of);
-    if (rail_of == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    if (wefti_place_rails(&context->cluster, rail_of) <= 1) {
-        wefti_free(context->allocator, rail_of);
-        return WEFT_OK;
-    }
-    group->calls->selection.rail_of =
-        wefti_alloc(context->allocator, group->size * sizeof *rail_of);
-    for (uint32_t r = 0; group->calls->selection.rail_of != NULL && r < group->size; r++) {
-        group->calls->selection.rail_of[r] = rail_of[group->ranks[r]];
-    }
-    wefti_free(context->allocator, rail_of);
-    return group->calls->selection.rail_of != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    wefti_free(context->allocator, of_world);
+    return WEFT_OK;
 }
 
 weft_status_t wefti_select_init(weft_group_t *group, const weft_group_t *parent)
 {
     wefti_selection_t *selection = &group->calls->selection;
-    selection->host_sizes = wefti_alloc(group->context->allocator, group->size * sizeof(uint32_t));
-    selection->host_of = wefti_alloc(group->context->allocator, group->size * sizeof(uint32_t));
-    WEFT_RETURN_IF_NO_MEMORY(selection->host_sizes != NULL && selection->host_of != NULL);
-    selection->host_of_count = find_hosts(group, selection->host_of);
-    selection->host_count = count_runs(selection->host_of, group->size, selection->host_of_count,
-                                       selection->host_sizes);
-    WEFT_RETURN_IF_ERROR(find_rails(group));
-    weft_algo_params_t params;
-    wefti_select_params(group, WEFT_COLLECTIVE_ALL_REDUCE, 0, &params);
-    group->calls->posting_bytes = wefti_cost_posting_bytes(&group->context->costs, &params);
+    weft_algo_params_t *params = &selection->params;
+    uint32_t n = group->size;
+    params->struct_size = sizeof *params;
+    params->group_size = n;
+    selection->lists = wefti_alloc(group->context->allocator, 3ul * n * sizeof *selection->lists);
+    WEFT_RETURN_IF_NO_MEMORY(selection->lists != NULL);
+    find_hosts(group, selection->lists, selection->lists + n);
+    if (params->host_of != NULL && group->context->cluster.ranks != NULL) {
+        WEFT_RETURN_IF_ERROR(find_rails(group, selection->lists + 2 * n));
+    }
+    weft_algo_params_t all_reduce;
+    wefti_select_params(group, WEFT_COLLECTIVE_ALL_REDUCE, 0, &all_reduce);
+    group->calls->posting_bytes = wefti_cost_posting_bytes(&group->context->costs, &all_reduce);
     if (parent != NULL) {
-        bool tree =
-            parent->calls->selection.order == WEFT_ORDER_BLOCKS && !same_ranks(group, parent);
-        selection->wanted = parent->calls->selection.wanted;
-        return wefti_select_order(group, tree ? WEFT_ORDER_TREE : parent->calls->selection.order,
-                                  parent->calls->selection.order_sizes,
-                                  parent->calls->selection.order_count);
+        const wefti_selection_t *theirs = &parent->calls->selection;
+        bool tree = theirs->params.order == WEFT_ORDER_BLOCKS && !same_ranks(group, parent);
+        selection->wanted = theirs->wanted;
+        return wefti_select_order(group, tree ? WEFT_ORDER_TREE : theirs->params.order,
+                                  theirs->params.order_sizes, theirs->params.order_size_count);
     }
     const wefti_order_setting_t *order = &group->context->settings.order;
     selection->wanted = group->context->wanted;
@@ -172,31 +164,16 @@ bool wefti_select_has_executors(const weft_group_t *group, weft_collective_t op)
 
 void wefti_select_deinit(weft_group_t *group)
 {
-    wefti_selection_t *selection = &group->calls->selection;
-    wefti_free(group->context->allocator, selection->order_sizes);
-    wefti_free(group->context->allocator, selection->host_sizes);
-    wefti_free(group->context->allocator, selection->host_of);
-    wefti_free(group->context->allocator, selection->rail_of);
+    wefti_free(group->context->allocator, group->calls->selection.order_sizes);
+    wefti_free(group->context->allocator, group->calls->selection.lists);
 }
 
 void wefti_select_params(const weft_group_t *group, weft_collective_t op, uint32_t root,
                          weft_algo_params_t *out_params)
 {
-    const wefti_selection_t *selection = &group->calls->selection;
-    *out_params = (weft_algo_params_t){
-        .struct_size = sizeof *out_params,
-        .op = op,
-        .group_size = group->size,
-        .root = root,
-        .order = selection->order,
-        .order_sizes = selection->order_sizes,
-        .order_size_count = selection->order_count,
-        .host_sizes = selection->host_count > 0 ? selection->host_sizes : NULL,
-        .host_count = selection->host_count,
-        .host_of = selection->host_of_count > 0 ? selection->host_of : NULL,
-        .host_of_count = selection->host_of_count,
-        .rail_of = selection->rail_of,
-    };
+    *out_params = group->calls->selection.params;
+    out_params->op = op;
+    out_params->root = root;
 }
 
 /* ---- text ---- */

@@ -18,13 +18,10 @@ struct weft_group;
 /* Part of a group. */
 typedef struct wefti_selection {
     wefti_wanted_t wanted;
-    weft_order_t order;
-    uint32_t *order_sizes; /* WEFT_ORDER_BLOCKS */
-    uint32_t order_count;
-    uint32_t *host_sizes, host_count; /* of runs of ranks that share memory; 0: one, or no runs */
-    uint32_t *host_of, host_of_count; /* [size]: ranks that share memory; 0: all do */
-    uint32_t *rail_of;     /* [size] as algorithms have it; NULL: hosts have one NIC each */
-    bool executors_reduce; /* the hand-written executors reduce in this order */
+    weft_algo_params_t params; /* order and hosts; operator, root, rank and in place are a call's */
+    uint32_t *order_sizes;     /* of params; WEFT_ORDER_BLOCKS */
+    uint32_t *lists;           /* [3 * size] of params: host_of, host_sizes, rail_of */
+    bool executors_reduce;     /* the hand-written executors reduce in this order */
     /* What calls say of all this in their signature, per operator: bits of wefti_what(), and all of
      * it, for postings without data. */
     uint64_t what[WEFTI_OPS];

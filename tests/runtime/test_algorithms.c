@@ -66,7 +66,7 @@ static void run_one(one_rank_t *one, const weft_algorithm_t *algorithm, uint64_t
 {
     weft_group_t *group = one->world->group;
     uint32_t n = one->world->size;
-    bool any = group->calls->selection.order == WEFT_ORDER_ANY;
+    bool any = weft_group_order(group) == WEFT_ORDER_ANY;
     for (int in_place = 0; in_place < 2; in_place++) {
         if (any) { /* no data of any bits at all */
             one->seed += one->seed % 3 == 2;
@@ -79,7 +79,7 @@ static void run_one(one_rank_t *one, const weft_algorithm_t *algorithm, uint64_t
 static void run_algorithm(one_rank_t *one, const sweep_t *sweep, const weft_algorithm_t *algorithm)
 {
     weft_group_t *group = one->world->group;
-    bool any = group->calls->selection.order == WEFT_ORDER_ANY;
+    bool any = weft_group_order(group) == WEFT_ORDER_ANY;
     RANK_OK(weft_group_set_algorithm(group, algorithm->op, algorithm->name));
     for (uint32_t c = 0; c < sweep->count_count; c++) {
         for (uint32_t t = WEFT_DTYPE_F64; t <= WEFT_DTYPE_U8; t++) {

@@ -228,11 +228,10 @@ weft_status_t wefti_recovery_admit(wefti_call_t *call)
         return WEFT_OK;
     }
     if (wefti_signal_reached(recovery->fail_until, call->number)) {
-        char text[sizeof link->text];
         pthread_mutex_lock(&link->lock);
-        memcpy(text, link->text, sizeof text);
+        weft_status_t status = wefti_error_adopt(WEFT_ERR_LINK, link->text);
         pthread_mutex_unlock(&link->lock);
-        return wefti_error_adopt(WEFT_ERR_LINK, text);
+        return status;
     }
     recovery->owes = false;
     return WEFT_OK;

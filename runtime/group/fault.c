@@ -44,23 +44,21 @@ void wefti_link_notice(weft_group_t *group)
 weft_status_t wefti_link_check(weft_group_t *group)
 {
     wefti_group_link_t *link = &group->link;
-    char text[sizeof link->text];
+    weft_status_t status = WEFT_OK;
     if (group->put_peer_count == 0) {
         return WEFT_OK;
     }
     pthread_mutex_lock(&link->lock);
     wefti_link_notice(group);
-    bool broken = atomic_load_explicit(&link->broken, memory_order_relaxed) != 0;
-    memcpy(text, link->text, sizeof text);
-    pthread_mutex_unlock(&link->lock);
-    if (!broken) {
-        return WEFT_OK;
+    if (atomic_load_explicit(&link->broken, memory_order_relaxed) != 0) {
+        status = wefti_error_adopt(WEFT_ERR_LINK, link->text);
     }
-    if (!group->recovers) {
-        wefti_fault_set(&group->fault, WEFT_ERR_LINK, text); /* there is no other path: it stays */
+    pthread_mutex_unlock(&link->lock);
+    if (status < 0 && !group->recovers) {
+        wefti_fault_set(&group->fault, status, weft_last_error()); /* no other path: it stays */
         return wefti_fault_get(&group->fault);
     }
-    return wefti_error_adopt(WEFT_ERR_LINK, text);
+    return status;
 }
 
 /* After a put failed: looks for the reason for a while. */

@@ -130,7 +130,7 @@ weft_status_t wefti_group_fail(weft_group_t *group, weft_status_t status)
         }
     }
     if (first) { /* else the rank that was first notifies them */
-        wefti_mirror_abort(group);
+        wefti_mirror_abort(group, status, text);
     }
     for (uint32_t r = 0; r < group->size; r++) {
         wake(group, r);

@@ -72,18 +72,18 @@ weft_status_t wefti_mirror_send(const weft_group_t *group, uint32_t peer, size_t
                              value, WEFTI_LANE_CHANNEL);
 }
 
-void wefti_mirror_abort(weft_group_t *group)
+void wefti_mirror_abort(weft_group_t *group, weft_status_t error, const char *text)
 {
-    const wefti_channel_t *own = group->channels[group->rank];
+    wefti_fault_t record = {0}; /* not the channel's, which other ranks look at */
     weft_status_t status = WEFT_OK;
+    wefti_fault_set(&record, error, text);
     for (uint32_t i = 0; i < group->put_peer_count && status == WEFT_OK; i++) {
-        status =
-            wefti_mirror_send(group, group->put_peers[i], offsetof(wefti_channel_t, abort),
-                              &own->abort, sizeof own->abort, offsetof(wefti_channel_t, alarm), 1);
+        status = wefti_mirror_send(group, group->put_peers[i], offsetof(wefti_channel_t, abort),
+                                   &record, sizeof record, offsetof(wefti_channel_t, alarm), 1);
     }
     if (status < 0) {
         /* The peers would never learn it otherwise. */
-        wefti_endpoint_abort(group->endpoint, (weft_status_t)own->abort.status, own->abort.text);
+        wefti_endpoint_abort(group->endpoint, error, text);
     }
 }
 

@@ -38,19 +38,13 @@ static weft_status_t choose_path(wefti_call_t *call)
 
 static weft_status_t see_digests(wefti_call_t *call, wefti_blocked_t *out_blocked)
 {
-    weft_group_t *group = call->group;
-    for (; call->peer < group->size; call->peer++) {
-        uint32_t r = wefti_group_nth_peer(group, call->peer);
-        wefti_signal_t *signal = &wefti_posting_of(group, r, call->number)->signal;
-        if (!wefti_signal_comes_soon(group->endpoint, signal, call->number)) {
-            return wefti_call_blocked_on(signal, call->number, out_blocked);
-        }
-        weft_status_t status = wefti_call_compare_digests(call, r);
-        if (status < 0) {
-            return wefti_group_fail(group, status);
-        }
+    size_t signal = offsetof(wefti_channel_t, postings[0].signal) +
+                    (call->number & 1) * sizeof(wefti_posting_t);
+    weft_status_t status = wefti_call_see_signals(call, signal, call->number, out_blocked);
+    for (uint32_t i = 1; i < call->group->size && status == WEFT_OK; i++) {
+        status = wefti_call_compare_digests(call, wefti_group_nth_peer(call->group, i));
     }
-    return WEFT_OK;
+    return status < 0 ? wefti_group_fail(call->group, status) : status;
 }
 
 /* ISSUED and RECOVERING: the calls before this one are done, and no link is broken any more. */

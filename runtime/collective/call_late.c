@@ -144,11 +144,8 @@ weft_status_t wefti_group_departed(wefti_call_t *call, uint64_t now)
     if (wefti_group_puts(group, r) && now - call->wait.departed_since_ns < WEFTI_ARRIVES_NS) {
         return WEFT_OK;
     }
-    weft_status_t status =
-        wefti_group_check(group); /* a rank that breaks the group does so before it leaves */
-    if (status < 0) {
-        return status;
-    }
+    /* a rank that breaks the group does so before it leaves */
+    WEFT_RETURN_IF_ERROR(wefti_group_check(group));
     char what[160];
     wefti_error(WEFT_ERR_PEER_DIED, "rank %u left the world while rank %u was waiting for it in %s",
                 group->ranks[r], group->ranks[group->rank],

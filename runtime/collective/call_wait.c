@@ -54,10 +54,7 @@ static weft_status_t look(void *user)
     if (call->group->endpoint->settings->late_ns != 0) {
         wefti_group_report_late(call, wefti_now_ns());
     }
-    weft_status_t status = look_for_departed(call);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(look_for_departed(call));
     return is_ready(call) ? WEFT_AGAIN : WEFT_OK;
 }
 
@@ -165,10 +162,7 @@ weft_status_t wefti_group_drain(weft_group_t *group)
 {
     while (!wefti_signal_has_reached(&group->calls->completed.signal, group->calls->issued)) {
         wefti_streams_progress(group->context, NULL);
-        weft_status_t status = wefti_group_check(group);
-        if (status < 0) {
-            return status;
-        }
+        WEFT_RETURN_IF_ERROR(wefti_group_check(group));
         wefti_signal_await(group->endpoint, &group->calls->completed.signal, group->calls->issued,
                            0, 1000000);
     }

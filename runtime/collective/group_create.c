@@ -274,16 +274,16 @@ weft_status_t weft_group_split(weft_group_t *parent, uint32_t color, int64_t key
 {
     WEFT_CHECK_OUT(out_group);
     WEFT_CHECK_ARG(parent);
-    weft_status_t status = check_parent(parent);
-    return status < 0 ? status : create(parent->context, parent, color, key, 0, out_group);
+    WEFT_RETURN_IF_ERROR(check_parent(parent));
+    return create(parent->context, parent, color, key, 0, out_group);
 }
 
 weft_status_t weft_group_duplicate(weft_group_t *group, weft_group_t **out_group)
 {
     WEFT_CHECK_OUT(out_group);
     WEFT_CHECK_ARG(group);
-    weft_status_t status = check_parent(group);
-    return status < 0 ? status : create(group->context, group, 0, 0, 0, out_group);
+    WEFT_RETURN_IF_ERROR(check_parent(group));
+    return create(group->context, group, 0, 0, 0, out_group);
 }
 
 weft_status_t weft_group_create_ranks(weft_group_t *parent, const uint32_t *ranks, uint32_t count,
@@ -292,10 +292,7 @@ weft_status_t weft_group_create_ranks(weft_group_t *parent, const uint32_t *rank
     WEFT_CHECK_OUT(out_group);
     WEFT_CHECK_ARG(parent);
     WEFT_CHECK_ARG(ranks);
-    weft_status_t status = check_parent(parent);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(check_parent(parent));
     if (count == 0 || count > parent->size) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "count: must be 1 to the group size %u: %u",
                            parent->size, count);

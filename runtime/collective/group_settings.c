@@ -9,19 +9,16 @@
 /* Waits for the calls in flight: they were issued under the present order. */
 static weft_status_t check_quiet(weft_group_t *group)
 {
-    weft_status_t status = wefti_recorder_check(group, "set its order or its algorithms");
-    status = status < 0 ? status : wefti_group_check_lasting(group);
-    return status < 0 ? status : wefti_group_drain(group);
+    WEFT_RETURN_IF_ERROR(wefti_recorder_check(group, "set its order or its algorithms"));
+    WEFT_RETURN_IF_ERROR(wefti_group_check_lasting(group));
+    return wefti_group_drain(group);
 }
 
 weft_status_t weft_group_set_order(weft_group_t *group, weft_order_t order,
                                    const uint32_t *block_sizes, uint32_t count)
 {
     WEFT_CHECK_ARG(group);
-    weft_status_t status = check_quiet(group);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(check_quiet(group));
     if ((uint32_t)order > WEFT_ORDER_ANY) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "order: invalid value %d: expected a weft_order_t", (int)order);
@@ -44,11 +41,9 @@ weft_status_t weft_group_set_order(weft_group_t *group, weft_order_t order,
                 (unsigned long long)wefti_select_sum(block_sizes, count), group->size);
         }
     }
-    status = wefti_select_order(group, order, block_sizes, count);
-    if (status == WEFT_OK) {
-        wefti_schedules_forget(group); /* built for the former order */
-    }
-    return status;
+    WEFT_RETURN_IF_ERROR(wefti_select_order(group, order, block_sizes, count));
+    wefti_schedules_forget(group); /* built for the former order */
+    return WEFT_OK;
 }
 
 weft_order_t weft_group_order(const weft_group_t *group)
@@ -60,10 +55,7 @@ weft_order_t weft_group_order(const weft_group_t *group)
 weft_status_t weft_group_set_algorithm(weft_group_t *group, weft_collective_t op, const char *name)
 {
     WEFT_CHECK_ARG(group);
-    weft_status_t status = check_quiet(group);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(check_quiet(group));
     if (!wefti_collective_known(op) || op == WEFT_COLLECTIVE_SEND_RECV) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "op: invalid value %d: not a collective with a choice of algorithms",

@@ -244,6 +244,5 @@ const wefti_transport_ops_t wefti_transport_inproc = {
     .region_grow = inproc_region_grow,
     .region_map = wefti_region_map_unsupported,
     .check_peers = wefti_mapped_all_alive,
-    .describe = wefti_mapped_describe,
     WEFTI_TRANSPORT_MAPPED,
 };

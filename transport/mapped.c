@@ -129,9 +129,9 @@ weft_status_t wefti_mapped_all_alive(wefti_endpoint_t *endpoint)
 void wefti_mapped_describe(wefti_endpoint_t *endpoint, uint32_t peer, char *name, size_t name_bytes,
                            char *reason, size_t reason_bytes)
 {
-    (void)peer;
+    bool threads = endpoint->control[peer]->pid == endpoint->control[endpoint->rank]->pid;
     snprintf(name, name_bytes, "%s", endpoint->ops->name);
-    snprintf(reason, reason_bytes, "%s", "");
+    snprintf(reason, reason_bytes, "%s", threads ? "" : "processes of one host");
 }
 
 void wefti_mapped_link_stats(wefti_endpoint_t *endpoint, uint32_t peer, wefti_link_stats_t *out)

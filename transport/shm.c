@@ -7,14 +7,18 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "runtime/base/error.h"
 
+#define POLL_BATCH 64u
 #define CONTROL_BYTES sizeof(wefti_mapped_control_t)
 
 typedef struct shm_endpoint {
@@ -64,7 +68,9 @@ static weft_status_t map_peer(shm_endpoint_t *shm, uint32_t rank)
     WEFT_TRY(status,
              wefti_range_map(&peer->range, peer->region_fd, endpoint->settings->reserve_bytes),
              done);
-    wefti_shm_watch(peer);
+#ifdef SYS_pidfd_open
+    peer->pid_fd = (int)syscall(SYS_pidfd_open, peer->pid, 0);
+#endif
 done:
     /* The mappings are enough. */
     wefti_close_fd(&peer->socket);
@@ -132,7 +138,7 @@ static void shm_close(wefti_endpoint_t *endpoint)
     wefti_free(endpoint->allocator, shm->peers);
 }
 
-/* ---- liveness ---- */
+/* ---- liveness: by pidfd, which cannot be fooled by reused numbers, else by /proc ---- */
 
 /* Also while ranks meet, when not all are mapped. */
 static bool has_left(const wefti_endpoint_t *endpoint, uint32_t rank)
@@ -140,22 +146,51 @@ static bool has_left(const wefti_endpoint_t *endpoint, uint32_t rank)
     return endpoint->control[rank] != NULL && wefti_endpoint_has_left(endpoint, rank);
 }
 
+/* A process that has ended but was not waited for still answers kill: its state tells. */
+static bool is_zombie(pid_t pid)
+{
+    char path[48], line[256];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL) {
+        return false;
+    }
+    bool zombie = false;
+    if (fgets(line, sizeof line, file) != NULL) {
+        /* The name before it may hold anything, also parentheses. */
+        const char *state = strrchr(line, ')');
+        zombie = state != NULL && (strncmp(state, ") Z", 3) == 0 || strncmp(state, ") X", 3) == 0);
+    }
+    fclose(file);
+    return zombie;
+}
+
+static bool pid_is_gone(pid_t pid)
+{
+    return (kill(pid, 0) != 0 && errno == ESRCH) || is_zombie(pid);
+}
+
 static weft_status_t shm_check_peers(wefti_endpoint_t *endpoint)
 {
-    shm_endpoint_t *shm = (shm_endpoint_t *)endpoint;
-    uint32_t count = endpoint->world_size;
-    for (uint32_t first = 0; first < count; first++) {
-        uint32_t own = endpoint->rank >= first ? endpoint->rank - first : count;
-        uint32_t dead = first + wefti_shm_find_dead(shm->peers + first, count - first, own);
-        if (dead >= count) {
-            return WEFT_OK;
+    const wefti_shm_peer_t *peers = ((shm_endpoint_t *)endpoint)->peers;
+    for (uint32_t first = 0; first < endpoint->world_size; first += POLL_BATCH) {
+        struct pollfd polls[POLL_BATCH];
+        uint32_t rest = endpoint->world_size - first, batch = rest < POLL_BATCH ? rest : POLL_BATCH;
+        for (uint32_t i = 0; i < batch; i++) {
+            polls[i] = (struct pollfd){.fd = peers[first + i].pid_fd, .events = POLLIN};
         }
-        if (!has_left(endpoint, dead)) {
-            char who[WEFTI_WHO_BYTES];
-            return wefti_error(WEFT_ERR_PEER_DIED, "%s died",
-                               wefti_endpoint_who(endpoint, dead, (int)shm->peers[dead].pid, who));
+        bool polled = poll(polls, batch, 0) > 0;
+        for (uint32_t i = 0; i < batch; i++) {
+            uint32_t r = first + i;
+            bool dead = peers[r].pid_fd >= 0
+                            ? polled && polls[i].revents != 0
+                            : r != endpoint->rank && peers[r].pid > 0 && pid_is_gone(peers[r].pid);
+            if (dead && !has_left(endpoint, r)) {
+                char who[WEFTI_WHO_BYTES];
+                return wefti_error(WEFT_ERR_PEER_DIED, "%s died",
+                                   wefti_endpoint_who(endpoint, r, (int)peers[r].pid, who));
+            }
         }
-        first = dead; /* ended after it had left: look at those behind it */
     }
     return WEFT_OK;
 }
@@ -189,13 +224,6 @@ static weft_status_t shm_region_map(wefti_endpoint_t *endpoint, size_t offset, s
     return wefti_memfd_map_over(shm->peers[endpoint->rank].region_fd, offset, bytes, address);
 }
 
-static void shm_describe(wefti_endpoint_t *endpoint, uint32_t peer, char *name, size_t name_bytes,
-                         char *reason, size_t reason_bytes)
-{
-    wefti_mapped_describe(endpoint, peer, name, name_bytes, reason, reason_bytes);
-    snprintf(reason, reason_bytes, "processes of one host");
-}
-
 const wefti_transport_ops_t wefti_transport_shm = {
     .name = "shm",
     .endpoint_bytes = sizeof(shm_endpoint_t),
@@ -204,6 +232,5 @@ const wefti_transport_ops_t wefti_transport_shm = {
     .region_grow = shm_region_grow,
     .region_map = shm_region_map,
     .check_peers = shm_check_peers,
-    .describe = shm_describe,
     WEFTI_TRANSPORT_MAPPED,
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shared-memory backend's parts: joining over a unix socket, packets, liveness, the transport
+/* The shared-memory backend's parts: joining over a unix socket, packets, the transport
  * itself. */
 #ifndef WEFT_TRANSPORT_SHM_H
 #define WEFT_TRANSPORT_SHM_H
@@ -69,11 +69,6 @@ weft_status_t wefti_shm_receive(int fd, wefti_shm_packet_t *packet, int fds[WEFT
 /* Waits until fd is ready for events, or hung up; false: not until deadline. */
 bool wefti_shm_poll(int fd, short events, uint64_t deadline);
 void wefti_close_fd(int *fd); /* accepts -1, leaves -1 */
-
-/* shm_liveness.c */
-void wefti_shm_watch(wefti_shm_peer_t *peer);
-/* True when the peer's process has ended. Several peers at once: the first index that has, or
- * count. */
-uint32_t wefti_shm_find_dead(const wefti_shm_peer_t *peers, uint32_t count, uint32_t own);
+void wefti_shm_close_fds(int fds[WEFTI_SHM_FDS]);
 
 #endif

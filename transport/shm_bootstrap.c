@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How processes of one host meet. Rank 0 listens on a unix socket; the others connect, say who they
- * are and hand over their memory. When all have come, rank 0 passes everybody's memory to
- * everybody. Whoever connects may be anything, so nothing a stranger sends ends rank 0's wait; only
- * a rank of this user that contradicts the world does.
+ * How processes of one host join. Rank 0 listens on a unix socket; the others connect, name
+ * themselves and pass their memory. When all have joined, rank 0 passes every rank's memory to all.
+ * Any process may connect, so nothing that an unauthenticated peer sends ends rank 0's wait; only a
+ * rank of this user that contradicts the world does.
  */
 #include "transport/shm.h"
 
@@ -108,8 +108,8 @@ static weft_status_t take_peer(wefti_endpoint_t *endpoint, const wefti_shm_packe
     return WEFT_OK;
 }
 
-/* Listens to rank 0 until the world is complete. WEFT_AGAIN: it went away before it had taken note
- * of us. */
+/* Reads rank 0's packets until the world is complete. WEFT_AGAIN: it disconnected before it had
+ * accepted this rank. */
 static weft_status_t await_world(wefti_endpoint_t *endpoint, wefti_shm_peer_t *peers,
                                  uint64_t deadline)
 {
@@ -148,8 +148,7 @@ static weft_status_t await_world(wefti_endpoint_t *endpoint, wefti_shm_peer_t *p
             status = wefti_error_adopt((weft_status_t)packet.status, packet.text);
         } else if (status == WEFT_OK && packet.kind == WEFTI_SHM_ACCEPTED) {
             accepted = true;
-            wefti_close_fd(&fds[0]);
-            wefti_close_fd(&fds[1]);
+            wefti_shm_close_fds(fds);
         } else if (status == WEFT_ERR_SYSTEM) {
             status = wefti_error_prefix(status, "rank %u",
                                         wefti_endpoint_number(endpoint, endpoint->rank));
@@ -160,29 +159,25 @@ static weft_status_t await_world(wefti_endpoint_t *endpoint, wefti_shm_peer_t *p
                 (int)peers[0].pid);
         }
         if (status < 0) {
-            wefti_close_fd(&fds[0]);
-            wefti_close_fd(&fds[1]);
+            wefti_shm_close_fds(fds);
             return status;
         }
     }
     return WEFT_OK;
 }
 
-static weft_status_t visit(wefti_endpoint_t *endpoint, const char *address, wefti_shm_peer_t *peers)
+static weft_status_t join(wefti_endpoint_t *endpoint, const char *address, wefti_shm_peer_t *peers)
 {
     struct sockaddr_un where;
     socklen_t length;
-    weft_status_t status = wefti_shm_parse_address(address, &where, &length);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(wefti_shm_parse_address(address, &where, &length));
     const uint64_t start = wefti_now_ns();
     uint64_t deadline = wefti_endpoint_deadline(endpoint);
     const wefti_shm_packet_t hello = wefti_shm_make_packet(endpoint, WEFTI_SHM_HELLO);
     const int fds[WEFTI_SHM_FDS] = {peers[endpoint->rank].control_fd,
                                     peers[endpoint->rank].region_fd};
     for (;;) {
-        status = connect_once(&where, length, address, &peers[0]);
+        weft_status_t status = connect_once(&where, length, address, &peers[0]);
         if (status == WEFT_OK &&
             wefti_shm_send(peers[0].socket, &hello, fds, deadline) == WEFT_OK) {
             /* Rank 0 keeps the time from here on, and names who is missing. */
@@ -226,5 +221,5 @@ weft_status_t wefti_shm_join(wefti_endpoint_t *endpoint, const char *address,
     peers[endpoint->rank].joined = true;
     peers[endpoint->rank].pid = getpid();
     return endpoint->rank == 0 ? wefti_shm_host(endpoint, address, peers)
-                               : visit(endpoint, address, peers);
+                               : join(endpoint, address, peers);
 }

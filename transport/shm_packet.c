@@ -19,6 +19,13 @@ void wefti_close_fd(int *fd)
     }
 }
 
+void wefti_shm_close_fds(int fds[WEFTI_SHM_FDS])
+{
+    for (uint32_t i = 0; i < WEFTI_SHM_FDS; i++) {
+        wefti_close_fd(&fds[i]);
+    }
+}
+
 bool wefti_shm_poll(int fd, short events, uint64_t deadline)
 {
     for (;;) {
@@ -119,24 +126,21 @@ weft_status_t wefti_shm_receive(int fd, wefti_shm_packet_t *packet, int fds[WEFT
         return errno == EAGAIN || errno == EWOULDBLOCK ? WEFT_AGAIN : WEFT_ERR_PEER_DIED;
     }
     size_t taken = take_fds(&message, fds);
+    weft_status_t status = WEFT_OK;
     if (got == 0) {
-        wefti_close_fd(&fds[0]);
-        wefti_close_fd(&fds[1]);
-        return WEFT_ERR_PEER_DIED;
-    }
-    if ((message.msg_flags & MSG_CTRUNC) != 0 && taken < WEFTI_SHM_FDS) {
+        status = WEFT_ERR_PEER_DIED;
+    } else if ((message.msg_flags & MSG_CTRUNC) != 0 && taken < WEFTI_SHM_FDS) {
         /* There was room in the message: it is this process that may not open more files. */
-        wefti_close_fd(&fds[0]);
-        wefti_close_fd(&fds[1]);
-        return wefti_error_errno(WEFT_ERR_SYSTEM, EMFILE,
-                                 "cannot receive another rank's memory descriptor; check the limit "
-                                 "of open files (ulimit -n)");
+        status = wefti_error_errno(WEFT_ERR_SYSTEM, EMFILE,
+                                   "cannot receive another rank's memory descriptor; check the "
+                                   "limit of open files (ulimit -n)");
+    } else if (got != (ssize_t)sizeof *packet || packet->magic != WEFTI_SHM_MAGIC ||
+               (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+        status = WEFT_ERR_FORMAT;
     }
-    if (got != (ssize_t)sizeof *packet || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
-        packet->magic != WEFTI_SHM_MAGIC) {
-        wefti_close_fd(&fds[0]);
-        wefti_close_fd(&fds[1]);
-        return WEFT_ERR_FORMAT;
+    if (status < 0) {
+        wefti_shm_close_fds(fds);
+        return status;
     }
     packet->text[sizeof packet->text - 1] = '\0';
     return WEFT_OK;

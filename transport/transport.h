@@ -90,9 +90,6 @@ typedef struct wefti_transport_ops {
                                 void *address);
     /* WEFT_OK, or WEFT_ERR_PEER_DIED naming the rank; cheap enough for the slow part of a wait. */
     weft_status_t (*check_peers)(wefti_endpoint_t *endpoint);
-    /* What this rank and the peer reach each other by, and why: "tcp", "10.0.0.1 eth0 -> ..". */
-    void (*describe)(wefti_endpoint_t *endpoint, uint32_t peer, char *name, size_t name_bytes,
-                     char *reason, size_t reason_bytes);
 
     /* What follows is WEFTI_TRANSPORT_MAPPED (endpoint.h) where the control blocks and regions of all
      * ranks are mapped. */
@@ -113,6 +110,9 @@ typedef struct wefti_transport_ops {
     /* As wefti_endpoint_progress and wefti_endpoint_yield_progress say. */
     void (*progress)(wefti_endpoint_t *endpoint);
     void (*yield_progress)(wefti_endpoint_t *endpoint);
+    /* What this rank and the peer reach each other by, and why: "tcp", "10.0.0.1 eth0 -> ..". */
+    void (*describe)(wefti_endpoint_t *endpoint, uint32_t peer, char *name, size_t name_bytes,
+                     char *reason, size_t reason_bytes);
     void (*link_stats)(wefti_endpoint_t *endpoint, uint32_t peer, wefti_link_stats_t *out);
     /* Binds the thread that makes progress in the background, if there is one. */
     void (*bind_progress)(wefti_endpoint_t *endpoint, const uint32_t *cpus, uint32_t cpu_count);

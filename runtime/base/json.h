@@ -25,7 +25,6 @@ void wefti_json_string(wefti_json_t *json, const char *key, const char *value); 
 void wefti_json_int(wefti_json_t *json, const char *key, int64_t value);
 void wefti_json_double(wefti_json_t *json, const char *key, double value); /* not finite: null */
 void wefti_json_bool(wefti_json_t *json, const char *key, bool value);
-void wefti_json_null(wefti_json_t *json, const char *key);
 
 typedef enum wefti_json_kind {
     WEFTI_JSON_NULL = 0,

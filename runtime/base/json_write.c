@@ -157,9 +157,3 @@ void wefti_json_bool(wefti_json_t *json, const char *key, bool value)
     begin_item(json, key);
     wefti_text_add(json->out, value ? "true" : "false");
 }
-
-void wefti_json_null(wefti_json_t *json, const char *key)
-{
-    begin_item(json, key);
-    wefti_text_add(json->out, "null");
-}

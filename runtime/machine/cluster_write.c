@@ -48,7 +48,7 @@ static void write_ranks(wefti_json_t *json, const wefti_cluster_t *cluster, uint
         for (uint32_t i = 0; i < host->rank_count; i++) {
             uint32_t card = cluster->ranks[host->ranks[i]].card;
             if (card == WEFTI_TOPO_NONE) {
-                wefti_json_null(json, NULL);
+                wefti_json_string(json, NULL, NULL);
             } else {
                 wefti_json_int(json, NULL, card);
             }

@@ -36,25 +36,22 @@ typedef struct block {
 
 /* Part of a context. */
 typedef struct memory {
-    block_t *blocks; /* sorted by address */
+    block_t *blocks;
     size_t count, capacity;
     weft_queue_t *queue;  /* of copies that wait, from the first one on */
     pthread_mutex_t lock; /* guards all of it */
 } memory_t;
 
-/* Index of the first block above address. */
-static size_t above(const memory_t *memory, const uint8_t *address)
+/* The block that has address, or NULL. */
+static block_t *find_block(const memory_t *memory, const uint8_t *address)
 {
-    size_t low = 0, high = memory->count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (memory->blocks[middle].address > address) {
-            high = middle;
-        } else {
-            low = middle + 1;
+    for (size_t i = 0; i < memory->count; i++) {
+        block_t *block = &memory->blocks[i];
+        if (address >= block->address && (size_t)(address - block->address) < block->bytes) {
+            return block;
         }
     }
-    return low;
+    return NULL;
 }
 
 static weft_status_t take(weft_context_t *context, size_t bytes, void **out_address)
@@ -135,28 +132,20 @@ weft_status_t weft_device_alloc(weft_context_t *context, size_t bytes, void **ou
 {
     WEFT_CHECK_OUT(out_address);
     WEFT_CHECK_ARG(context);
-    weft_status_t status = check_context(context);
-    if (status < 0 || bytes == 0) {
-        return status < 0 ? status
-                          : wefti_error(WEFT_ERR_INVALID_ARGUMENT, "bytes: must be at least 1: 0");
+    WEFT_RETURN_IF_ERROR(check_context(context));
+    if (bytes == 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "bytes: must be at least 1: 0");
     }
     memory_t *memory = memory_of(context);
     void *address = NULL;
-    if (memory == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(memory);
     pthread_mutex_lock(&memory->lock);
-    status = wefti_array_reserve(context->allocator, &memory->blocks, &memory->capacity,
-                                 memory->count + 1, sizeof *memory->blocks);
+    weft_status_t status =
+        wefti_array_reserve(context->allocator, &memory->blocks, &memory->capacity,
+                            memory->count + 1, sizeof *memory->blocks);
+    status = status == WEFT_OK ? take(context, bytes, &address) : status;
     if (status == WEFT_OK) {
-        status = take(context, bytes, &address);
-    }
-    if (status == WEFT_OK) {
-        size_t at = above(memory, address);
-        memmove(&memory->blocks[at + 1], &memory->blocks[at],
-                (memory->count - at) * sizeof *memory->blocks);
-        memory->blocks[at] = (block_t){address, bytes};
-        memory->count++;
+        memory->blocks[memory->count++] = (block_t){address, bytes};
         *out_address = address;
     }
     pthread_mutex_unlock(&memory->lock);
@@ -166,21 +155,17 @@ weft_status_t weft_device_alloc(weft_context_t *context, size_t bytes, void **ou
 weft_status_t weft_device_free(weft_context_t *context, void *address)
 {
     WEFT_CHECK_ARG(context);
-    weft_status_t status = check_context(context);
-    if (status < 0 || address == NULL) {
-        return status;
+    WEFT_RETURN_IF_ERROR(check_context(context));
+    if (address == NULL) {
+        return WEFT_OK;
     }
     memory_t *memory = memory_of(context);
-    if (memory == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(memory);
     pthread_mutex_lock(&memory->lock);
-    size_t at = above(memory, address);
-    bool found = at > 0 && memory->blocks[at - 1].address == address;
+    block_t *block = find_block(memory, address);
+    bool found = block != NULL && block->address == address;
     if (found) {
-        memmove(&memory->blocks[at - 1], &memory->blocks[at],
-                (memory->count - at) * sizeof *memory->blocks);
-        memory->count--;
+        *block = memory->blocks[--memory->count];
         give_back(context, address);
     }
     pthread_mutex_unlock(&memory->lock);
@@ -202,10 +187,7 @@ static weft_status_t wait_done(weft_context_t *context, weft_queue_t *queue)
             return status;
         }
         if (polls % CHECK_EVERY == 0) {
-            status = wefti_endpoint_check(context->endpoint);
-            if (status < 0) {
-                return status;
-            }
+            WEFT_RETURN_IF_ERROR(wefti_endpoint_check(context->endpoint));
             if (timeout_ns != 0 && wefti_now_ns() - start_ns > timeout_ns) {
                 return wefti_error(WEFT_ERR_TIMEOUT,
                                    "rank %u: waited %.3g s for device \"%s\" (WEFT_TIMEOUT)",
@@ -250,9 +232,7 @@ static weft_status_t run_and_wait(weft_context_t *context, void *dst, const void
     memory_t *memory = memory_of(context);
     uint8_t pattern[WEFTI_FILL_BYTES];
     weft_status_t status = WEFT_OK;
-    if (memory == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(memory);
     memset(pattern, value, sizeof pattern);
     pthread_mutex_lock(&memory->lock);
     if (memory->queue == NULL) {
@@ -283,9 +263,9 @@ static bool overlap(const uint8_t *a, const uint8_t *b, size_t bytes)
 weft_status_t weft_mem_copy(weft_context_t *context, void *dst, const void *src, size_t bytes)
 {
     WEFT_CHECK_ARG(context);
-    weft_status_t status = check_context(context);
-    if (status < 0 || bytes == 0) {
-        return status;
+    WEFT_RETURN_IF_ERROR(check_context(context));
+    if (bytes == 0) {
+        return WEFT_OK;
     }
     WEFT_CHECK_ARG(dst);
     WEFT_CHECK_ARG(src);
@@ -303,9 +283,9 @@ weft_status_t weft_mem_copy(weft_context_t *context, void *dst, const void *src,
 weft_status_t weft_mem_fill(weft_context_t *context, void *dst, uint8_t value, size_t bytes)
 {
     WEFT_CHECK_ARG(context);
-    weft_status_t status = check_context(context);
-    if (status < 0 || bytes == 0) {
-        return status;
+    WEFT_RETURN_IF_ERROR(check_context(context));
+    if (bytes == 0) {
+        return WEFT_OK;
     }
     WEFT_CHECK_ARG(dst);
     if (context->device != NULL) {
@@ -339,16 +319,14 @@ static bool find_device(weft_context_t *context, const uint8_t *address, weft_me
         return false;
     }
     pthread_mutex_lock(&memory->lock);
-    size_t at = above(memory, address);
-    const block_t *block = at > 0 ? &memory->blocks[at - 1] : NULL;
-    bool found = block != NULL && (size_t)(address - block->address) < block->bytes;
-    if (found) {
+    const block_t *block = find_block(memory, address);
+    if (block != NULL) {
         info->kind = WEFT_MEM_KIND_DEVICE;
         info->base = block->address;
         info->bytes = block->bytes;
     }
     pthread_mutex_unlock(&memory->lock);
-    return found;
+    return block != NULL;
 }
 
 weft_status_t weft_mem_query(weft_context_t *context, const void *address,
@@ -357,16 +335,13 @@ weft_status_t weft_mem_query(weft_context_t *context, const void *address,
     WEFT_CHECK_ARG(context);
     WEFT_CHECK_ARG(address);
     WEFT_CHECK_ARG(out_info);
-    weft_status_t status = check_context(context);
-    status = status < 0 ? status : wefti_report_check("out_info", out_info);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(check_context(context));
+    WEFT_RETURN_IF_ERROR(wefti_report_check("out_info", out_info));
     weft_mem_info_t info = {.host_access = 1};
     wefti_registered_t registered;
     if (find_device(context, address, &info) || find_peer(context, address, &info)) {
         info.host_access = host_reaches(context);
-    } else if (wefti_memory_registered(context, address, &registered)) {
+    } else if (wefti_memory_registered(context, address, true, &registered)) {
         info.kind = WEFT_MEM_KIND_REGISTERED;
         info.base = registered.address;
         info.bytes = registered.bytes;

@@ -24,12 +24,12 @@ typedef struct wefti_registered {
     uint8_t *address; /* as passed to weft_mem_register */
     size_t bytes;
     uint8_t *begin, *end;
-    size_t offset;
-    bool held; /* memory of the region belongs to it */
+    size_t offset; /* SIZE_MAX: no rank has whole pages, so it has no memory of the region */
 } wefti_registered_t;
 
-/* region.c: the allocation that has address; false: none. */
-bool wefti_memory_registered(const weft_context_t *context, const void *address,
+/* region.c: the allocation that begins at address or, with inside, has it; false: none. A copy, as
+ * another thread may unregister it. */
+bool wefti_memory_registered(const weft_context_t *context, const void *address, bool inside,
                              wefti_registered_t *out);
 /*
  * True when peers reach [address + *out_lead, address + bytes - *out_trail), which is at

@@ -90,16 +90,8 @@ static void set_count(registry_t *registry, size_t count)
     atomic_store_explicit(&registry->count, count, memory_order_relaxed);
 }
 
-static bool has(const wefti_registered_t *registered, const uint8_t *address)
-{
-    return address >= registered->address &&
-           (size_t)(address - registered->address) < registered->bytes;
-}
-
-/* What begins at address, or, with inside, has it. Another thread may unregister meanwhile, so it
- * is a copy. */
-static bool find(const weft_context_t *context, const uint8_t *address, bool inside,
-                 wefti_registered_t *out)
+bool wefti_memory_registered(const weft_context_t *context, const void *address, bool inside,
+                             wefti_registered_t *out)
 {
     registry_t *registry = find_registry(context);
     bool found = false;
@@ -109,16 +101,11 @@ static bool find(const weft_context_t *context, const uint8_t *address, bool ins
     pthread_mutex_lock(&registry->lock);
     for (size_t i = 0; !found && i < count_of(registry); i++) {
         *out = registry->list[i];
-        found = inside ? has(out, address) : out->address == address;
+        uintptr_t offset = (uintptr_t)address - (uintptr_t)out->address;
+        found = offset < (inside ? out->bytes : 1);
     }
     pthread_mutex_unlock(&registry->lock);
     return found;
-}
-
-bool wefti_memory_registered(const weft_context_t *context, const void *address,
-                             wefti_registered_t *out)
-{
-    return find(context, address, true, out);
 }
 
 /* Room for one more. */
@@ -149,14 +136,15 @@ static void add(registry_t *registry, const wefti_registered_t *registered)
 
 static void forget(registry_t *registry, const uint8_t *address)
 {
-    size_t kept = 0;
     pthread_mutex_lock(&registry->lock);
-    for (size_t i = 0; i < count_of(registry); i++) {
-        if (registry->list[i].address != address) {
-            registry->list[kept++] = registry->list[i];
+    size_t count = count_of(registry);
+    for (size_t i = 0; i < count; i++) {
+        if (registry->list[i].address == address) {
+            registry->list[i] = registry->list[count - 1];
+            set_count(registry, count - 1);
+            break;
         }
     }
-    set_count(registry, kept);
     pthread_mutex_unlock(&registry->lock);
 }
 
@@ -177,11 +165,9 @@ static weft_status_t take_region(weft_context_t *context, wefti_registered_t *re
         longest = all[r] > longest ? all[r] : longest;
     }
     wefti_free(context->allocator, all);
-    if (status == WEFT_OK && longest > 0) {
-        status = wefti_region_alloc(endpoint, longest, &registered->offset);
-        registered->held = status == WEFT_OK;
-    }
-    return status;
+    return status == WEFT_OK && longest > 0
+               ? wefti_region_alloc(endpoint, longest, &registered->offset)
+               : status;
 }
 
 static weft_status_t map_over(weft_context_t *context, const wefti_registered_t *registered)
@@ -238,11 +224,27 @@ static weft_status_t check_range(weft_context_t *context, const uint8_t *address
                            "bytes: the range exceeds the address space: %zu bytes at %p", bytes,
                            (const void *)address);
     }
-    if (find(context, address, false, &other)) {
+    if (wefti_memory_registered(context, address, false, &other)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "address: %p is already registered",
                            (const void *)address);
     }
     return WEFT_OK;
+}
+
+/* Takes the pages' place in the region and maps it over them. Collective. */
+static weft_status_t share_pages(weft_context_t *context, wefti_registered_t *registered)
+{
+    WEFT_RETURN_IF_ERROR(take_region(context, registered));
+    weft_status_t status = map_over(context, registered);
+    /* No rank may touch a peer's pages before they are mapped. */
+    weft_status_t agreed = wefti_endpoint_agree(context->endpoint, status);
+    if (agreed < 0) {
+        if (status == WEFT_OK) {
+            map_back(registered);
+        }
+        wefti_region_free(context->endpoint, registered->offset);
+    }
+    return agreed;
 }
 
 weft_status_t weft_mem_register(weft_context_t *context, void *address, size_t bytes)
@@ -254,39 +256,22 @@ weft_status_t weft_mem_register(weft_context_t *context, void *address, size_t b
                            "context: cannot register host memory with device \"%s\"",
                            context->device->ops->name);
     }
-    wefti_endpoint_t *endpoint = context->endpoint;
     weft_status_t status = check_range(context, address, bytes);
     if (status == WEFT_OK) {
         status = reserve(context, &registry);
     }
-    wefti_registered_t registered = {.address = address, .bytes = bytes};
     if (!reaches_all(context)) {
-        status = wefti_endpoint_agree(endpoint, status);
+        status = wefti_endpoint_agree(context->endpoint, status);
     }
-    if (status < 0) {
-        return status;
-    }
-    uintptr_t begin = ((uintptr_t)address + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1);
-    uintptr_t end = ((uintptr_t)address + bytes) & ~(PAGE_BYTES - 1);
-    registered.begin = (uint8_t *)address + (begin - (uintptr_t)address);
+    WEFT_RETURN_IF_ERROR(status);
+    uintptr_t from = (uintptr_t)address;
+    uintptr_t begin = (from + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1);
+    uintptr_t end = (from + bytes) & ~(PAGE_BYTES - 1);
+    wefti_registered_t registered = {.address = address, .bytes = bytes, .offset = SIZE_MAX};
+    registered.begin = registered.address + (begin - from);
     registered.end = end > begin ? registered.begin + (end - begin) : registered.begin;
     if (!reaches_all(context)) {
-        status = take_region(context, &registered);
-        if (status < 0) {
-            return status;
-        }
-        status = map_over(context, &registered);
-        /* No rank may touch a peer's pages before they are mapped. */
-        weft_status_t agreed = wefti_endpoint_agree(endpoint, status);
-        if (agreed < 0) {
-            if (status == WEFT_OK) {
-                map_back(&registered);
-            }
-            if (registered.held) {
-                wefti_region_free(endpoint, registered.offset);
-            }
-            return agreed;
-        }
+        WEFT_RETURN_IF_ERROR(share_pages(context, &registered));
     }
     add(registry, &registered);
     return WEFT_OK;
@@ -300,19 +285,14 @@ weft_status_t weft_mem_unregister(weft_context_t *context, void *address)
     if (!wefti_endpoint_owned(context->endpoint)) { /* a forked child has not inherited the pages */
         return wefti_endpoint_check(context->endpoint);
     }
-    if (!find(context, address, false, &registered)) {
+    if (!wefti_memory_registered(context, address, false, &registered)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "address: %p is not registered", address);
     }
     if (!reaches_all(context)) {
-        weft_status_t status = map_back(&registered);
-        if (status < 0) {
-            return status;
-        }
+        WEFT_RETURN_IF_ERROR(map_back(&registered));
     }
     forget(find_registry(context), address);
-    if (registered.held) {
-        wefti_region_free(context->endpoint, registered.offset);
-    }
+    wefti_region_free(context->endpoint, registered.offset);
     return WEFT_OK;
 }
 
@@ -330,8 +310,7 @@ static bool reach_pages(const wefti_registered_t *registered, const uint8_t *add
     }
     *out_lead = (uint32_t)(from - address);
     *out_trail = (uint32_t)(end - to);
-    /* Where address would be, if the pages before it were registered; wraps like addresses.
-     */
+    /* Where address would be, if the pages before it were registered; wraps like addresses. */
     *out_offset =
         registered->offset + (uint64_t)((uintptr_t)address - (uintptr_t)registered->begin);
     return true;

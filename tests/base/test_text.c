@@ -118,7 +118,7 @@ static void test_json_nests(void **in)
     wefti_json_end_object(&json);
     wefti_json_end_array(&json);
     wefti_json_bool(&json, "yes", true);
-    wefti_json_null(&json, "nothing");
+    wefti_json_string(&json, "nothing", NULL);
     wefti_json_end_object(&json);
     char *taken = wefti_text_take(&text);
     assert_string_equal(taken,

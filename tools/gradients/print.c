@@ -98,7 +98,7 @@ void wefti_gradients_json(const gradients_report_t *report, wefti_json_t *json)
         if (row->why == NULL) {
             wefti_json_begin_object(json, "worst");
             if (row->direction) {
-                wefti_json_null(json, "element"); /* all, by random signs */
+                wefti_json_string(json, "element", NULL); /* all, by random signs */
             } else {
                 wefti_json_int(json, "element", row->element);
             }

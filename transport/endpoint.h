@@ -75,7 +75,6 @@ weft_status_t wefti_signal_direct(wefti_endpoint_t *endpoint, uint32_t peer, siz
  * ranks are mapped: nothing waits to be sent, and no other thread moves it. */
 weft_status_t wefti_mapped_all_gather(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
                                       void *recv);
-weft_status_t wefti_mapped_barrier(wefti_endpoint_t *endpoint);
 void wefti_mapped_aborted(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
 void wefti_mapped_nothing(wefti_endpoint_t *endpoint);
 weft_status_t wefti_mapped_all_alive(wefti_endpoint_t *endpoint); /* where ranks are threads */
@@ -95,10 +94,10 @@ _Static_assert(sizeof(wefti_mapped_control_t) == 4 * WEFTI_PAGE_BYTES, "control 
 #define WEFTI_TRANSPORT_MAPPED                                                                     \
     .caps = WEFTI_CAP_DIRECT | WEFTI_CAP_PUT | WEFTI_CAP_SIGNAL, .mapped = true,                   \
     .put = wefti_put_direct, .signal = wefti_signal_direct, .flush = wefti_mapped_nothing,         \
-    .all_gather = wefti_mapped_all_gather, .barrier = wefti_mapped_barrier,                        \
-    .aborted = wefti_mapped_aborted, .progress = wefti_mapped_nothing,                             \
-    .yield_progress = wefti_mapped_nothing, .describe = wefti_mapped_describe,                     \
-    .link_stats = wefti_mapped_link_stats, .bind_progress = wefti_mapped_bind_progress
+    .all_gather = wefti_mapped_all_gather, .aborted = wefti_mapped_aborted,                        \
+    .progress = wefti_mapped_nothing, .yield_progress = wefti_mapped_nothing,                      \
+    .describe = wefti_mapped_describe, .link_stats = wefti_mapped_link_stats,                      \
+    .bind_progress = wefti_mapped_bind_progress
 
 /* What a value that has landed does to a counter. */
 void wefti_link_raise(wefti_signal_t *signal, uint32_t value);

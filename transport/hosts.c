@@ -44,23 +44,6 @@ static weft_status_t hosts_all_gather(wefti_endpoint_t *endpoint, const void *se
     return status;
 }
 
-static weft_status_t hosts_barrier(wefti_endpoint_t *endpoint)
-{
-    uint32_t epoch = ++endpoint->gather_epoch;
-    uint32_t *all = endpoint->verdicts; /* no agreement is under way meanwhile */
-    weft_status_t status = hosts_all_gather(endpoint, &epoch, sizeof epoch, all);
-    for (uint32_t r = 0; status == WEFT_OK && r < endpoint->world_size; r++) {
-        if (all[r] != epoch) {
-            status =
-                wefti_error(WEFT_ERR_MISMATCH,
-                            "barrier mismatch: rank %u is at barrier %u, rank %u is at barrier %u",
-                            r, all[r], endpoint->rank, epoch);
-            wefti_endpoint_abort(endpoint, status, weft_last_error());
-        }
-    }
-    return status;
-}
-
 static weft_status_t hosts_check_peers(wefti_endpoint_t *endpoint)
 {
     wefti_hosts_t *hosts = hosts_of(endpoint);
@@ -281,7 +264,6 @@ const wefti_transport_ops_t wefti_transport_hosts = {
     .put = wefti_hosts_put,
     .signal = wefti_hosts_signal,
     .flush = wefti_hosts_flush,
-    .barrier = hosts_barrier,
     .aborted = wefti_hosts_aborted,
     .progress = wefti_hosts_progress,
     .yield_progress = wefti_hosts_yield_progress,

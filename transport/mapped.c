@@ -54,15 +54,16 @@ static wefti_mapped_control_t *mapped_of(const wefti_endpoint_t *endpoint, uint3
     return (wefti_mapped_control_t *)(void *)endpoint->control[rank];
 }
 
-/* Publishes this rank's next piece and copies those of all ranks to recv; bytes: of a rank's part. */
-static weft_status_t gather_piece(wefti_endpoint_t *endpoint, const void *send, size_t piece_bytes,
-                                  size_t bytes, uint8_t *recv)
+/* Publishes this rank's piece from byte at on and copies those of all ranks to recv. */
+static weft_status_t gather_piece(wefti_endpoint_t *endpoint, const uint8_t *send, size_t bytes,
+                                  uint8_t *recv, size_t at)
 {
     uint32_t epoch = ++endpoint->gather_epoch, half = epoch % 2;
+    size_t piece = bytes - at < WEFTI_PIECE_BYTES ? bytes - at : WEFTI_PIECE_BYTES;
     wefti_mapped_control_t *own = mapped_of(endpoint, endpoint->rank);
     own->control.gather_bytes[half] = bytes;
-    if (piece_bytes > 0) {
-        memcpy(own->pieces[half], send, piece_bytes);
+    if (piece > 0) {
+        memcpy(own->pieces[half], send + at, piece);
     }
     wefti_signal_post(&own->control.gathered, epoch);
     for (uint32_t r = 0; r < endpoint->world_size; r++) {
@@ -76,8 +77,8 @@ static weft_status_t gather_piece(wefti_endpoint_t *endpoint, const void *send, 
                                (unsigned long long)peer->control.gather_bytes[half],
                                wefti_endpoint_number(endpoint, endpoint->rank), bytes);
         }
-        if (piece_bytes > 0) {
-            memcpy(recv + r * bytes, peer->pieces[half], piece_bytes);
+        if (piece > 0) {
+            memcpy(recv + r * bytes + at, peer->pieces[half], piece);
         }
     }
     return WEFT_OK;
@@ -92,22 +93,15 @@ weft_status_t wefti_mapped_all_gather(wefti_endpoint_t *endpoint, const void *se
 {
     weft_status_t status;
     size_t at = 0;
-    do { /* once for nothing: that is a barrier */
-        size_t piece = bytes - at < WEFTI_PIECE_BYTES ? bytes - at : WEFTI_PIECE_BYTES;
-        status =
-            gather_piece(endpoint, (const uint8_t *)send + at, piece, bytes, (uint8_t *)recv + at);
-        at += piece;
+    do { /* once if there are no bytes: that is a barrier */
+        status = gather_piece(endpoint, send, bytes, recv, at);
+        at += WEFTI_PIECE_BYTES;
     } while (status == WEFT_OK && at < bytes);
     if (status < 0) {
         /* The others would wait for pieces that this rank will not publish. */
         wefti_endpoint_abort(endpoint, status, weft_last_error());
     }
     return status;
-}
-
-weft_status_t wefti_mapped_barrier(wefti_endpoint_t *endpoint)
-{
-    return wefti_mapped_all_gather(endpoint, NULL, 0, NULL);
 }
 
 void wefti_mapped_aborted(wefti_endpoint_t *endpoint, weft_status_t status, const char *text)

@@ -119,14 +119,10 @@ weft_status_t wefti_range_grow(wefti_range_t *range, const wefti_endpoint_t *end
 /* "[advise]": huge pages come by page fault on advised ranges, but not by fallocate. */
 static bool huge_by_fault(void)
 {
-    char line[128] = "";
-    FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "re");
-    if (file == NULL) {
-        return false;
-    }
-    bool found = fgets(line, sizeof line, file) != NULL && strstr(line, "[advise]") != NULL;
-    fclose(file);
-    return found;
+    char line[128];
+    return wefti_read_line(line, sizeof line,
+                           "/sys/kernel/mm/transparent_hugepage/shmem_enabled") &&
+           strstr(line, "[advise]") != NULL;
 }
 
 /*

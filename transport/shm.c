@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "runtime/base/error.h"
+#include "runtime/machine/machine.h"
 
 #define POLL_BATCH 64u
 #define CONTROL_BYTES sizeof(wefti_mapped_control_t)
@@ -149,20 +150,13 @@ static bool has_left(const wefti_endpoint_t *endpoint, uint32_t rank)
 /* A process that has ended but was not waited for still answers kill: its state tells. */
 static bool is_zombie(pid_t pid)
 {
-    char path[48], line[256];
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    FILE *file = fopen(path, "re");
-    if (file == NULL) {
+    char line[256];
+    if (!wefti_read_line(line, sizeof line, "/proc/%d/stat", (int)pid)) {
         return false;
     }
-    bool zombie = false;
-    if (fgets(line, sizeof line, file) != NULL) {
-        /* The name before it may hold anything, also parentheses. */
-        const char *state = strrchr(line, ')');
-        zombie = state != NULL && (strncmp(state, ") Z", 3) == 0 || strncmp(state, ") X", 3) == 0);
-    }
-    fclose(file);
-    return zombie;
+    /* The name before it may contain anything, also parentheses. */
+    const char *state = strrchr(line, ')');
+    return state != NULL && (strncmp(state, ") Z", 3) == 0 || strncmp(state, ") X", 3) == 0);
 }
 
 static bool pid_is_gone(pid_t pid)

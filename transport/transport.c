@@ -279,15 +279,6 @@ weft_status_t wefti_endpoint_agree(wefti_endpoint_t *endpoint, weft_status_t sta
     return WEFT_OK;
 }
 
-weft_status_t wefti_endpoint_barrier(wefti_endpoint_t *endpoint)
-{
-    if (!wefti_endpoint_owned(endpoint)) {
-        return forked_error(endpoint);
-    }
-    weft_status_t status = wefti_endpoint_check(endpoint);
-    return status < 0 ? status : endpoint->ops->barrier(endpoint->host);
-}
-
 void wefti_endpoint_abort_here(wefti_endpoint_t *endpoint, weft_status_t status, const char *text)
 {
     for (uint32_t r = 0; r < endpoint->world_size; r++) {

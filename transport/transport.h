@@ -101,10 +101,9 @@ typedef struct wefti_transport_ops {
     weft_status_t (*signal)(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
                             uint32_t value, uint32_t lane);
     void (*flush)(wefti_endpoint_t *endpoint);
-    /* Of small data: when ranks join, bind and leave. */
+    /* Of small data, when ranks join, bind and leave; of no data: a barrier. */
     weft_status_t (*all_gather)(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
                                 void *recv);
-    weft_status_t (*barrier)(wefti_endpoint_t *endpoint);
     /* The world ended here: tells ranks whose control blocks are not mapped. */
     void (*aborted)(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
     /* As wefti_endpoint_progress and wefti_endpoint_yield_progress say. */
@@ -191,7 +190,10 @@ static inline bool wefti_endpoint_owned(const wefti_endpoint_t *endpoint)
  * thread. */
 weft_status_t wefti_endpoint_all_gather(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
                                         void *recv);
-weft_status_t wefti_endpoint_barrier(wefti_endpoint_t *endpoint);
+static inline weft_status_t wefti_endpoint_barrier(wefti_endpoint_t *endpoint)
+{
+    return wefti_endpoint_all_gather(endpoint, NULL, 0, NULL);
+}
 /*
  * Collective: WEFT_OK when status is WEFT_OK on all ranks, otherwise the lowest failing rank's
  * status with its message on every rank. For steps of bind that may fail on one rank only.

@@ -188,7 +188,8 @@ static weft_status_t hook_all_gather(wefti_endpoint_t *endpoint, const void *sen
                                      void *recv)
 {
     hook_t *hook = hook_of(endpoint);
-    weft_status_t status = count_call(hook, WEFTI_HOOK_ALL_GATHER, "all-gather");
+    weft_status_t status = bytes > 0 ? count_call(hook, WEFTI_HOOK_ALL_GATHER, "all-gather")
+                                     : count_call(hook, WEFTI_HOOK_BARRIER, "barrier");
     return status < 0 ? refuse(endpoint, status)
                       : hook->inner->all_gather(endpoint, send, bytes, recv);
 }
@@ -199,13 +200,6 @@ static weft_status_t hook_region_grow(wefti_endpoint_t *endpoint, size_t bytes)
     hook_t *hook = hook_of(endpoint);
     weft_status_t status = count_call(hook, WEFTI_HOOK_GROW, "growth");
     return status < 0 ? refuse(endpoint, status) : hook->inner->region_grow(endpoint, bytes);
-}
-
-static weft_status_t hook_barrier(wefti_endpoint_t *endpoint)
-{
-    hook_t *hook = hook_of(endpoint);
-    weft_status_t status = count_call(hook, WEFTI_HOOK_BARRIER, "barrier");
-    return status < 0 ? refuse(endpoint, status) : hook->inner->barrier(endpoint);
 }
 
 /* ---- making and unmaking ---- */
@@ -271,7 +265,6 @@ weft_status_t wefti_hook_attach(wefti_endpoint_t *endpoint, const wefti_hook_rul
     hook->ops.close = hook_close;
     hook->ops.all_gather = hook_all_gather;
     hook->ops.region_grow = hook_region_grow;
-    hook->ops.barrier = hook_barrier;
     hook->ops.put = hook_put;
     hook->ops.signal = hook_signal;
     hook->ops.flush = hook_flush;

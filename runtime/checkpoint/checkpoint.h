@@ -2,11 +2,6 @@
 /*
  * Checkpoints: which tensors a plan has one of, what the metadata say, and what is digested.
  *
-  *   save  state_map.c ──> wefti_checkpoint_tensors ──> pieces where they lie
- *                                                  ──> safetensors_write.c, wefti_file_write
- *   load  safetensors.c ──> the same list: every name, dtype, shape
- *                       ──> digest ──> all ranks agree ──> copied
- *
  * Metadata are texts: weft.format (1), weft.step, weft.seed, weft.epoch, weft.sample,
  * weft.sample_count, weft.global_batch, weft.world_size, weft.optimizer, weft.model, weft.lr,
  * weft.scalar.<name>, weft.digest. The digest is SHA-256 over the other "weft." texts by key (key,

@@ -6,12 +6,6 @@
 
 #include "runtime/base/error.h"
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp((*(const wefti_state_t *const *)a)->name,
-                  (*(const wefti_state_t *const *)b)->name);
-}
-
 static weft_status_t add_list(wefti_checkpoint_tensors_t *tensors, const wefti_state_list_t *list)
 {
     for (uint32_t i = 0; i < list->count; i++) {
@@ -35,9 +29,9 @@ weft_status_t wefti_checkpoint_tensors(const weft_plan_t *plan, const wefti_stat
     WEFT_RETURN_IF_NO_MEMORY(out->list);
     WEFT_RETURN_IF_ERROR(add_list(out, &map->params));
     WEFT_RETURN_IF_ERROR(add_list(out, &map->states));
-    qsort(out->list, out->count, sizeof *out->list, by_name);
+    qsort(out->list, out->count, sizeof *out->list, wefti_state_by_name);
     for (uint32_t i = 1; i < out->count; i++) {
-        if (by_name(&out->list[i - 1], &out->list[i]) == 0) {
+        if (strcmp(out->list[i - 1]->name, out->list[i]->name) == 0) {
             return wefti_error(WEFT_ERR_UNSUPPORTED, "checkpoint: duplicate tensor name \"%s\"",
                                out->list[i]->name);
         }

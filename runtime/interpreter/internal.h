@@ -1,12 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What the files of the interpreter share.
- *
- *   create.c       schedules of all ranks, memory, counters
- *   lend.c         zero-copy puts, and the steps that wait until they complete
- *   bind.c         one call: chunks, sizes, addresses
- *   interpreter.c  walking the tasks
- */
+/* What the files of the interpreter share. */
 #ifndef WEFT_RUNTIME_INTERPRETER_INTERNAL_H
 #define WEFT_RUNTIME_INTERPRETER_INTERNAL_H
 

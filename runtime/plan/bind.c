@@ -21,6 +21,7 @@ weft_status_t wefti_bind_kernel(wefti_lowering_t *lowering, uint32_t index)
     const void **inputs = wefti_arena_array(&session->arena, kernel->input_count, sizeof(*inputs));
     void **outputs = wefti_arena_array(&session->arena, kernel->output_count, sizeof(*outputs));
     WEFT_RETURN_IF_NO_MEMORY(inputs && outputs);
+    WEFT_RETURN_IF_ERROR(wefti_bind_use(session, index, lowering->stream));
     for (uint32_t i = 0; i < kernel->input_count; i++) {
         if (kernel->inputs[i] != WEFTI_PLAN_NONE) {
             inputs[i] = wefti_session_buffer(session, kernel->inputs[i]);
@@ -33,8 +34,8 @@ weft_status_t wefti_bind_kernel(wefti_lowering_t *lowering, uint32_t index)
     }
     wefti_record_t record = {.kind = WEFTI_RECORD_KERNEL, .name = kernel->name};
     record.kernel.kernel = bound->kernel;
-    record.kernel.call =
-        (weft_kernel_call_t){bound->state, inputs, outputs, session->scratch[lowering->stream]};
+    /* scratch follows when the needs of all kernels are known */
+    record.kernel.call = (weft_kernel_call_t){bound->state, inputs, outputs, NULL};
     record.kernel.input_count = kernel->input_count;
     record.kernel.output_count = kernel->output_count;
     return wefti_bind_add(lowering, &record);

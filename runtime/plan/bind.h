@@ -39,7 +39,9 @@ weft_status_t wefti_bind_wait(wefti_lowering_t *lowering, uint32_t first_rank, u
 /* Run number i of the use at hand. */
 weft_status_t wefti_bind_run(wefti_lowering_t *lowering, uint32_t i);
 
-/* bind_kernels.c: the kernel of plan's kernel index, for what desc says. */
+/* bind_kernels.c: prepares a kernel of the plan for records of stream, once. */
+weft_status_t wefti_bind_use(weft_session_t *session, uint32_t index, uint32_t stream);
+/* The same for what desc says. */
 weft_status_t wefti_bind_prepare(weft_session_t *session, uint32_t index,
                                  const weft_node_desc_t *desc, uint32_t threads,
                                  wefti_bound_kernel_t *bound);

@@ -10,45 +10,6 @@
 
 #define SCRATCH_ALIGNMENT 64u
 
-static weft_status_t find_stream(weft_session_t *session, uint32_t kernel, uint32_t stream)
-{
-    uint32_t *found = &session->kernel_stream[kernel];
-    if (*found != WEFTI_PLAN_NONE && *found != stream) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "kernel \"%s\": used by programs on different streams",
-                           session->plan->kernels[kernel].name);
-    }
-    *found = stream;
-    return WEFT_OK;
-}
-
-/* Which stream runs which kernel: a kernel may stand in several programs. Those of sweeps are not
- * here: they are prepared for blocks (bind_sweep.c). */
-static weft_status_t find_streams(weft_session_t *session)
-{
-    const weft_plan_t *plan = session->plan;
-    for (uint32_t i = 0; i < plan->kernel_count; i++) {
-        session->kernel_stream[i] = WEFTI_PLAN_NONE;
-    }
-    for (uint32_t p = 0; p < plan->program_count; p++) {
-        for (uint32_t s = 0; s < plan->stream_count; s++) {
-            const wefti_plan_stream_program_t *program = &plan->programs[p].streams[s];
-            for (uint32_t i = 0; i < program->step_count; i++) {
-                const wefti_plan_step_t *step = &program->steps[i];
-                if (step->kind == WEFTI_STEP_KERNEL) {
-                    WEFT_RETURN_IF_ERROR(find_stream(session, step->index, s));
-                } else if (step->kind == WEFTI_STEP_COLLECTIVE &&
-                           plan->collectives[step->index].update != WEFTI_PLAN_NONE &&
-                           !wefti_bind_sweeps(session, step->index)) {
-                    WEFT_RETURN_IF_ERROR(
-                        find_stream(session, plan->collectives[step->index].update, s));
-                }
-            }
-        }
-    }
-    return WEFT_OK;
-}
-
 static weft_status_t find_kernel(const weft_session_t *session, const wefti_plan_kernel_t *kernel,
                                  const char *family, const weft_kernel_t **out_found)
 {
@@ -125,8 +86,7 @@ static weft_status_t make_scratch(weft_session_t *session)
     weft_device_t *device = session->context->device;
     for (uint32_t i = 0; i < session->plan->kernel_count; i++) {
         uint32_t stream = session->kernel_stream[i];
-        if (stream != WEFTI_PLAN_NONE &&
-            session->kernels[i].scratch_bytes > session->scratch_bytes[stream]) {
+        if (session->kernels[i].scratch_bytes > session->scratch_bytes[stream]) {
             session->scratch_bytes[stream] = session->kernels[i].scratch_bytes;
         }
     }
@@ -153,18 +113,36 @@ static weft_status_t make_scratch(weft_session_t *session)
     return WEFT_OK;
 }
 
-weft_status_t wefti_bind_kernels(weft_session_t *session)
+weft_status_t wefti_bind_use(weft_session_t *session, uint32_t index, uint32_t stream)
 {
     weft_node_desc_t desc;
-    WEFT_RETURN_IF_ERROR(find_streams(session));
-    for (uint32_t i = 0; i < session->plan->kernel_count; i++) {
-        if (session->kernel_stream[i] != WEFTI_PLAN_NONE) {
-            WEFT_RETURN_IF_ERROR(wefti_plan_kernel_desc(session->plan, i, &session->arena, &desc));
-            WEFT_RETURN_IF_ERROR(wefti_bind_prepare(
-                session, i, &desc, session->context->kernel_threads, &session->kernels[i]));
+    wefti_bound_kernel_t *bound = &session->kernels[index];
+    if (bound->kernel == NULL) {
+        session->kernel_stream[index] = stream;
+        WEFT_RETURN_IF_ERROR(wefti_plan_kernel_desc(session->plan, index, &session->arena, &desc));
+        return wefti_bind_prepare(session, index, &desc, session->context->kernel_threads, bound);
+    }
+    return session->kernel_stream[index] == stream
+               ? WEFT_OK
+               : wefti_error(WEFT_ERR_UNSUPPORTED,
+                             "kernel \"%s\": used by programs on different streams",
+                             session->plan->kernels[index].name);
+}
+
+weft_status_t wefti_bind_scratch(weft_session_t *session)
+{
+    WEFT_RETURN_IF_ERROR(make_scratch(session));
+    for (uint32_t p = 0; p < session->plan->program_count; p++) {
+        for (uint32_t s = 0; s < session->plan->stream_count; s++) {
+            const wefti_stream_records_t *stream = &session->programs[p].streams[s];
+            for (uint32_t i = 0; i < stream->count; i++) {
+                if (stream->records[i].kind == WEFTI_RECORD_KERNEL) {
+                    stream->records[i].kernel.call.scratch = session->scratch[s];
+                }
+            }
         }
     }
-    return make_scratch(session);
+    return WEFT_OK;
 }
 
 void wefti_unprepare(wefti_bound_kernel_t *bound)

@@ -174,9 +174,9 @@ static weft_status_t agree_on_links(weft_session_t *session)
 /* What may fail on one rank only; ranks agree on it before any rank waits for another. */
 static weft_status_t bind_local(weft_session_t *session)
 {
-    WEFT_RETURN_IF_ERROR(wefti_bind_kernels(session));
     WEFT_RETURN_IF_ERROR(wefti_bind_updates(session));
     WEFT_RETURN_IF_ERROR(wefti_bind_records(session));
+    WEFT_RETURN_IF_ERROR(wefti_bind_scratch(session));
     WEFT_RETURN_IF_ERROR(session->context->device == NULL ? wefti_exec_host_open(session)
                                                           : wefti_exec_device_open(session));
     return wefti_session_load(session);

@@ -1,13 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The inside of a session.
- *
- *   plan ── bind_algorithms.c ──> which algorithm executes each collective
- *        ── bind_schedules.c ──> runs of the interpreter, where an algorithm needs one
- *        ── bind_kernels.c ──> prepared kernels, scratch
- *        ── bind_records.c ──> programs[p].streams[s]: flat arrays of records
- *   run  ── exec_host.c (CPU) or exec_device.c (any other device)
- */
+/* The inside of a session. README.md shows which file does what. */
 #ifndef WEFT_RUNTIME_SESSION_H
 #define WEFT_RUNTIME_SESSION_H
 
@@ -162,8 +154,8 @@ static inline uint8_t *wefti_session_buffer(const weft_session_t *session, uint3
            wefti_session_offset(&session->plan->buffers[id], session->endpoint->rank);
 }
 
-/* bind_kernels.c */
-weft_status_t wefti_bind_kernels(weft_session_t *session);
+/* bind_kernels.c: scratch for the kernels of all records. */
+weft_status_t wefti_bind_scratch(weft_session_t *session);
 void wefti_unbind_kernels(weft_session_t *session);
 /* bind_sweep.c: checks the updates of collectives, and prepares those that run as sweeps. */
 weft_status_t wefti_bind_updates(weft_session_t *session);

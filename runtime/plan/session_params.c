@@ -163,17 +163,8 @@ weft_status_t weft_session_get_gradient(weft_session_t *session, size_t index, v
                            "parameter \"%s\": the plan does not keep its whole gradient as %s",
                            param->name, weft_dtype_name(param->desc.dtype));
     }
-    if (bytes != gradient->size_bytes) {
-        return wefti_session_bad_size("gradient of", param->name, gradient->size_bytes, bytes);
-    }
-    WEFT_CHECK_ARG(data);
+    WEFT_RETURN_IF_ERROR(check_call(__func__, &session->states.gradients, index, data, bytes));
     return wefti_session_collect(session, gradient, data);
-}
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp((*(const wefti_state_t *const *)a)->name,
-                  (*(const wefti_state_t *const *)b)->name);
 }
 
 /* Plans may hold the same parameters in different orders. */
@@ -189,7 +180,7 @@ static const wefti_state_t **sort_params(const weft_session_t *session, size_t *
         *out_largest = bytes > *out_largest ? bytes : *out_largest;
     }
     if (sorted != NULL) {
-        qsort(sorted, params->count, sizeof *sorted, by_name);
+        qsort(sorted, params->count, sizeof *sorted, wefti_state_by_name);
     }
     return sorted;
 }

@@ -340,6 +340,12 @@ static weft_status_t make_tensors(mapper_t *mapper, wefti_arena_t *arena)
     return WEFT_OK;
 }
 
+int wefti_state_by_name(const void *a, const void *b)
+{
+    return strcmp((*(const wefti_state_t *const *)a)->name,
+                  (*(const wefti_state_t *const *)b)->name);
+}
+
 weft_status_t wefti_state_not_whole(const wefti_state_t *state)
 {
     return wefti_error(WEFT_ERR_UNSUPPORTED,
@@ -352,7 +358,8 @@ weft_status_t wefti_state_map_build(const weft_plan_t *plan, const weft_registry
 {
     mapper_t mapper = {.plan = plan, .map = out_map};
     weft_status_t status;
-    *out_map = (wefti_state_map_t){.params.kind = "parameter", .states.kind = "state"};
+    *out_map = (wefti_state_map_t){
+        .params.kind = "parameter", .gradients.kind = "gradient of", .states.kind = "state"};
     WEFT_TRY(status, list_params(&mapper, arena), out);
     for (uint32_t i = 0; i < plan->kernel_count; i++) {
         WEFT_TRY(status, visit_kernel(&mapper, registry, i), out);

@@ -38,7 +38,7 @@ typedef struct wefti_state {
 
 /* Tensors that programs address by number. */
 typedef struct wefti_state_list {
-    const char *kind; /* "parameter", "state": of one, in messages */
+    const char *kind; /* "parameter", "gradient of", "state": of one, in messages */
     wefti_state_t *tensors;
     uint32_t count;
     bool sharded; /* one of them is */
@@ -55,6 +55,8 @@ typedef struct wefti_state_map {
 weft_status_t wefti_state_map_build(const weft_plan_t *plan, const weft_registry_t *registry,
                                     wefti_arena_t *arena, wefti_state_map_t *out_map);
 
+/* For qsort: the order of pointers to tensors. */
+int wefti_state_by_name(const void *a, const void *b);
 /* The error of a tensor of which updates write only a part, or some elements twice. */
 weft_status_t wefti_state_not_whole(const wefti_state_t *state);
 

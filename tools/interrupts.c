@@ -26,7 +26,7 @@ int wefti_bind_interrupts(const char *command, uint32_t rank_count)
     wefti_arena_t arena;
     wefti_hardware_t hardware;
     wefti_interrupt_t *interrupts;
-    uint32_t count = 0, taken_count = 0, changed = 0;
+    uint32_t count = 0, taken_count = 0;
     wefti_arena_init(&arena, NULL, 0);
     weft_status_t status = wefti_hardware_discover(true, &arena, &hardware);
     uint32_t *taken = wefti_arena_array(&arena, hardware.cpu_count + 1ul, sizeof *taken);
@@ -38,8 +38,7 @@ int wefti_bind_interrupts(const char *command, uint32_t rank_count)
         status = wefti_interrupts_read("", &hardware, &arena, &interrupts, &count);
     }
     if (status >= 0) {
-        status =
-            wefti_interrupts_bind("", &hardware, taken, taken_count, interrupts, count, &changed);
+        status = wefti_interrupts_bind("", &hardware, taken, taken_count, interrupts, count);
     }
     wefti_arena_deinit(&arena);
     return status < 0 ? wefti_status_error(command, status) : EXIT_OK;

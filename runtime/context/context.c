@@ -166,19 +166,16 @@ static void divide_cores(weft_context_t *context)
         context->kernel_threads = spare ? cores - 1 : cores;
     }
     context->progress_cpu = -1;
-    wefti_arena_t arena;
-    uint32_t *cpus, count;
-    wefti_arena_init(&arena, NULL, 0);
+    uint32_t cpus[WEFTI_AFFINITY_CPUS];
     /* Keep a core only where the affinity is the rank's alone: others would be kept off theirs. */
     if (spare && !context->one_process && context->endpoint->local_rank_count > 1 &&
-        wefti_binding_read(&arena, &cpus, &count) == WEFT_OK && count == cores) {
+        wefti_binding_read(cpus) == cores) {
         const wefti_topo_rank_t *rank = &context->cluster.ranks[context->endpoint->rank];
         const wefti_hardware_t *hardware = context->cluster.hosts[rank->host].hardware;
         context->progress_cpu = (int)wefti_place_progress_cpu(
             hardware, rank->nic != WEFTI_TOPO_NONE ? &hardware->nics[rank->nic] : NULL, cpus,
-            count);
+            cores);
     }
-    wefti_arena_deinit(&arena);
 }
 
 static bool no_progress(weft_context_t *context)
@@ -260,7 +257,10 @@ weft_status_t weft_context_create(const weft_context_params_t *params, weft_cont
     WEFT_TRY(status, read_params(context, params, &job, &endpoint), fail);
     WEFT_TRY(status, wefti_endpoint_open(&endpoint, &context->endpoint), fail);
     status = wefti_context_find_algorithms(context);
-    status = status < 0 ? status : wefti_context_guess_cluster(context);
+    if (status >= 0) {
+        status =
+            wefti_cluster_guess(context->endpoint, &context->cluster, &context->cluster_digest);
+    }
     WEFT_TRY(status, meet(context, status < 0 ? status : use_device(context, params->device)),
              fail);
     WEFT_TRY(status, wefti_context_find_cluster(context), fail);

@@ -101,14 +101,13 @@ static inline bool wefti_context_progress(weft_context_t *context)
 /* algorithms.c: context->wanted of WEFT_ALGO, context->costs of WEFT_COSTS. */
 weft_status_t wefti_context_find_algorithms(weft_context_t *context);
 /* gather_cluster.c: which ranks share a host, as the endpoint reports. Local. Initialises *out. */
-weft_status_t wefti_cluster_guess(const wefti_endpoint_t *endpoint, wefti_cluster_t *out);
+weft_status_t wefti_cluster_guess(const wefti_endpoint_t *endpoint, wefti_cluster_t *out,
+                                  wefti_digest_t *out_digest);
 /* Collective: the world's cluster, from settings->topology or from what one rank of each machine
  * finds; checked to be the same on all ranks. Initialises *out. */
 weft_status_t wefti_cluster_gather(wefti_endpoint_t *endpoint, wefti_cluster_t *out,
                                    wefti_digest_t *out_digest);
-/* topology.c: context->cluster until ranks have found each other. */
-weft_status_t wefti_context_guess_cluster(weft_context_t *context);
-/* Binds the rank where WEFT_BIND says so, then finds out, with all ranks, what machines they are
+/* topology.c: binds the rank where WEFT_BIND says so, then finds out, with all ranks, what machines they are
  * on, where that matters or WEFT_TOPOLOGY says it. */
 weft_status_t wefti_context_find_cluster(weft_context_t *context);
 /* Says so when a plan was compiled for another placement of ranks than this one. */

@@ -62,17 +62,15 @@ static uint64_t machine_of_caller(void)
     return wefti_hash_text(hash, text);
 }
 
-static weft_status_t describe_own(exchange_t *x, card_t *own)
+static void describe_own(card_t *own)
 {
-    uint32_t *cpus, count;
+    uint32_t cpus[WEFTI_AFFINITY_CPUS];
     memset(own, 0, sizeof *own);
     own->machine = machine_of_caller();
-    WEFT_RETURN_IF_ERROR(wefti_binding_read(&x->scratch, &cpus, &count));
-    wefti_cpulist_format(cpus, count, own->cpus, sizeof own->cpus);
+    wefti_cpulist_format(cpus, wefti_binding_read(cpus), own->cpus, sizeof own->cpus);
     if (strstr(own->cpus, "..") != NULL) {
         own->cpus[0] = '\0';
     }
-    return WEFT_OK;
 }
 
 static uint32_t lowest_like(const exchange_t *x, uint32_t rank)
@@ -161,7 +159,7 @@ static weft_status_t find(exchange_t *x, weft_status_t status)
     found_t found = {0, 0};
     char *own, *texts = NULL;
     size_t most = 0;
-    status = status >= 0 ? describe_own(x, &card) : status;
+    describe_own(&card);
     x->cards = share(x, &card, sizeof card, &status);
     WEFT_RETURN_IF_ERROR(status);
     if (lowest_like(x, x->endpoint->rank) == x->endpoint->rank) {
@@ -231,7 +229,8 @@ static weft_status_t compare(exchange_t *x, weft_status_t status, wefti_digest_t
     return status;
 }
 
-weft_status_t wefti_cluster_guess(const wefti_endpoint_t *endpoint, wefti_cluster_t *out)
+weft_status_t wefti_cluster_guess(const wefti_endpoint_t *endpoint, wefti_cluster_t *out,
+                                  wefti_digest_t *out_digest)
 {
     wefti_cluster_init(out, endpoint->allocator);
     for (uint32_t h = 0; h < endpoint->host_count; h++) {
@@ -245,7 +244,8 @@ weft_status_t wefti_cluster_guess(const wefti_endpoint_t *endpoint, wefti_cluste
         }
         WEFT_RETURN_IF_ERROR(wefti_cluster_add_host(out, name, NULL));
     }
-    return wefti_cluster_set_ranks(out, endpoint->host_of, endpoint->world_size);
+    WEFT_RETURN_IF_ERROR(wefti_cluster_set_ranks(out, endpoint->host_of, endpoint->world_size));
+    return wefti_cluster_digest(out, out_digest);
 }
 
 weft_status_t wefti_cluster_gather(wefti_endpoint_t *endpoint, wefti_cluster_t *out,
@@ -258,7 +258,7 @@ weft_status_t wefti_cluster_gather(wefti_endpoint_t *endpoint, wefti_cluster_t *
     if (endpoint->settings->topology[0] != '\0') {
         status = read_file(endpoint, out);
     } else {
-        status = find(&exchange, wefti_cluster_guess(endpoint, out));
+        status = find(&exchange, wefti_cluster_guess(endpoint, out, out_digest));
     }
     status = compare(&exchange, status, out_digest);
     wefti_text_deinit(&exchange.text);

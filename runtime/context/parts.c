@@ -41,12 +41,13 @@ bool wefti_part_always_in_use(weft_context_t *context, void *part)
 
 bool wefti_parts_in_use(weft_context_t *context)
 {
-    bool in_use = false;
-    for (uint32_t i = 0; i < WEFTI_PARTS && !in_use; i++) {
+    for (uint32_t i = 0; i < WEFTI_PARTS; i++) {
         void *part = wefti_part_find(context, (wefti_part_t)i);
-        in_use = part != NULL && context->parts.ops[i]->in_use(context, part);
+        if (part != NULL && context->parts.ops[i]->in_use(context, part)) {
+            return true;
+        }
     }
-    return in_use;
+    return false;
 }
 
 void wefti_parts_destroy(weft_context_t *context)

@@ -18,13 +18,8 @@
 /* The launcher may have bound the ranks already: then each has its own cores. */
 static bool has_its_own(const wefti_endpoint_t *endpoint)
 {
-    wefti_arena_t arena;
-    uint32_t *cpus, count = 0;
-    wefti_arena_init(&arena, NULL, 0);
-    bool own =
-        wefti_binding_read(&arena, &cpus, &count) == WEFT_OK && count <= endpoint->free_cores + 1;
-    wefti_arena_deinit(&arena);
-    return own;
+    uint32_t cpus[WEFTI_AFFINITY_CPUS];
+    return wefti_binding_read(cpus) <= endpoint->free_cores + 1;
 }
 
 /* A rank that cannot be bound runs as well, if not as fast. */
@@ -52,27 +47,18 @@ static void bind_progress(const weft_context_t *context)
 {
     const wefti_topo_rank_t *rank = &context->cluster.ranks[context->endpoint->rank];
     const wefti_hardware_t *hardware = context->cluster.hosts[rank->host].hardware;
-    wefti_arena_t arena;
-    uint32_t *cpus, count, kept = 0;
-    wefti_arena_init(&arena, NULL, 0);
-    if (context->settings.topology[0] == '\0' && rank->nic != WEFTI_TOPO_NONE &&
-        wefti_binding_read(&arena, &cpus, &count) == WEFT_OK) {
-        for (uint32_t i = 0; i < count; i++) {
-            if (wefti_place_is_near(hardware, &hardware->nics[rank->nic], cpus[i])) {
-                cpus[kept++] = cpus[i];
-            }
-        }
-        if (kept > 0) {
-            context->endpoint->ops->bind_progress(context->endpoint, cpus, kept);
+    uint32_t cpus[WEFTI_AFFINITY_CPUS], kept = 0;
+    if (context->settings.topology[0] != '\0' || rank->nic == WEFTI_TOPO_NONE) {
+        return;
+    }
+    for (uint32_t i = 0, count = wefti_binding_read(cpus); i < count; i++) {
+        if (wefti_place_is_near(hardware, &hardware->nics[rank->nic], cpus[i])) {
+            cpus[kept++] = cpus[i];
         }
     }
-    wefti_arena_deinit(&arena);
-}
-
-weft_status_t wefti_context_guess_cluster(weft_context_t *context)
-{
-    WEFT_RETURN_IF_ERROR(wefti_cluster_guess(context->endpoint, &context->cluster));
-    return wefti_cluster_digest(&context->cluster, &context->cluster_digest);
+    if (kept > 0) {
+        context->endpoint->ops->bind_progress(context->endpoint, cpus, kept);
+    }
 }
 
 weft_status_t wefti_context_find_cluster(weft_context_t *context)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Threads and memory where they belong: what runtime/machine/place.h chooses, told to the system. */
-#include <errno.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,26 +10,22 @@
 #include "runtime/base/error.h"
 #include "runtime/machine/machine.h"
 
-#define MOST_CPUS 8192u /* that affinities are asked for */
 #define MOST_NODES 1024u
 #define POLICY_PREFERRED 1 /* MPOL_PREFERRED: another node rather than none */
 
-weft_status_t wefti_binding_read(wefti_arena_t *arena, uint32_t **out_cpus, uint32_t *out_count)
+uint32_t wefti_binding_read(uint32_t cpus[WEFTI_AFFINITY_CPUS])
 {
-    cpu_set_t set[MOST_CPUS / CPU_SETSIZE];
-    *out_count = 0;
-    *out_cpus = NULL;
+    cpu_set_t set[WEFTI_AFFINITY_CPUS / CPU_SETSIZE];
+    uint32_t count = 0;
     if (sched_getaffinity(0, sizeof set, set) != 0) {
-        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "sched_getaffinity failed");
+        return 0;
     }
-    *out_cpus = wefti_arena_array(arena, (size_t)CPU_COUNT_S(sizeof set, set), sizeof **out_cpus);
-    WEFT_RETURN_IF_NO_MEMORY(*out_cpus);
-    for (uint32_t cpu = 0; cpu < MOST_CPUS; cpu++) {
+    for (uint32_t cpu = 0; cpu < WEFTI_AFFINITY_CPUS; cpu++) {
         if (CPU_ISSET_S(cpu, sizeof set, set)) {
-            (*out_cpus)[(*out_count)++] = cpu;
+            cpus[count++] = cpu;
         }
     }
-    return WEFT_OK;
+    return count;
 }
 
 /* Without hwloc every processor is a core. */
@@ -57,9 +52,8 @@ static bool knows_all(const wefti_hardware_t *hardware, const uint32_t *cpus, ui
 weft_status_t wefti_binding_choose(uint32_t index, uint32_t count, wefti_bind_t bind,
                                    wefti_arena_t *arena, uint32_t **out_cpus, uint32_t *out_count)
 {
-    uint32_t *allowed, allowed_count;
+    uint32_t allowed[WEFTI_AFFINITY_CPUS], allowed_count = wefti_binding_read(allowed);
     wefti_hardware_t hardware;
-    WEFT_RETURN_IF_ERROR(wefti_binding_read(arena, &allowed, &allowed_count));
     if (wefti_hardware_discover(false, arena, &hardware) < 0 ||
         !knows_all(&hardware, allowed, allowed_count)) {
         WEFT_RETURN_IF_ERROR(plain_hardware(allowed, allowed_count, arena, &hardware));
@@ -70,7 +64,7 @@ weft_status_t wefti_binding_choose(uint32_t index, uint32_t count, wefti_bind_t 
 
 weft_status_t wefti_pin_thread(const uint32_t *cpus, uint32_t cpu_count)
 {
-    cpu_set_t set[MOST_CPUS / CPU_SETSIZE];
+    cpu_set_t set[WEFTI_AFFINITY_CPUS / CPU_SETSIZE];
     CPU_ZERO_S(sizeof set, set);
     for (uint32_t i = 0; i < cpu_count; i++) {
         if (cpus[i] >= CPU_SETSIZE && cpus[i] >= (uint32_t)sysconf(_SC_NPROCESSORS_CONF)) {
@@ -115,12 +109,12 @@ int wefti_binding_node(const char *root)
 {
     char text[4096];
     wefti_arena_t arena;
-    uint32_t *nodes, node_count = 0, *cpus, count, *list, length;
+    uint32_t *nodes, node_count = 0, cpus[WEFTI_AFFINITY_CPUS], count = 0, *list, length;
     int found = -1;
     wefti_arena_init(&arena, NULL, 0);
     if (wefti_read_line(text, sizeof text, "%s/devices/system/node/online", root) &&
         wefti_cpulist_parse(text, MOST_NODES, &arena, &nodes, &node_count) == WEFT_OK &&
-        node_count > 1 && wefti_binding_read(&arena, &cpus, &count) == WEFT_OK) {
+        node_count > 1 && (count = wefti_binding_read(cpus)) > 0) {
         for (uint32_t n = 0; n < node_count && found < 0; n++) {
             if (wefti_read_line(text, sizeof text, "%s/devices/system/node/node%u/cpulist", root,
                                 nodes[n]) &&

@@ -19,21 +19,9 @@ void wefti_cluster_init(wefti_cluster_t *cluster, const weft_allocator_t *alloca
 
 void wefti_cluster_deinit(wefti_cluster_t *cluster)
 {
+    wefti_free(cluster->arena.allocator, cluster->hosts);
     wefti_arena_deinit(&cluster->arena);
     *cluster = (wefti_cluster_t){.name = ""};
-}
-
-/* An array of an arena is replaced by one more than as long at every power of two. */
-static void *grown(wefti_arena_t *arena, void *array, uint32_t count, size_t elem_bytes)
-{
-    if (array != NULL && (count & (count - 1)) != 0) {
-        return array;
-    }
-    void *larger = wefti_arena_array(arena, count == 0 ? 1 : (size_t)count * 2, elem_bytes);
-    if (larger != NULL && count > 0) {
-        memcpy(larger, array, count * elem_bytes);
-    }
-    return larger;
 }
 
 weft_status_t wefti_cluster_add_host(wefti_cluster_t *cluster, const char *name,
@@ -43,11 +31,11 @@ weft_status_t wefti_cluster_add_host(wefti_cluster_t *cluster, const char *name,
     if (cluster->host_count == WEFTI_TOPO_MAX_HOSTS) {
         return wefti_error(WEFT_ERR_FORMAT, "too many hosts: at most %u", WEFTI_TOPO_MAX_HOSTS);
     }
-    wefti_topo_host_t *hosts =
-        grown(&cluster->arena, cluster->hosts, cluster->host_count, sizeof *hosts);
+    WEFT_RETURN_IF_ERROR(wefti_array_reserve(cluster->arena.allocator, &cluster->hosts,
+                                             &cluster->host_capacity, cluster->host_count + 1ul,
+                                             sizeof *cluster->hosts));
     char *copy = wefti_arena_strdup(&cluster->arena, name);
-    WEFT_RETURN_IF_NO_MEMORY(hosts && copy);
-    cluster->hosts = hosts;
+    WEFT_RETURN_IF_NO_MEMORY(copy);
     cluster->hosts[cluster->host_count++] =
         (wefti_topo_host_t){.name = copy, .hardware = hardware != NULL ? hardware : &unknown};
     return WEFT_OK;
@@ -130,17 +118,17 @@ static wefti_topo_link_t link_of(const wefti_hardware_t *hardware)
 
 wefti_topo_link_t wefti_cluster_link(const wefti_cluster_t *cluster, uint32_t a, uint32_t b)
 {
+    const wefti_topo_link_t *common = NULL;
     for (uint32_t i = 0; i < cluster->link_count; i++) {
         const wefti_topo_link_t *link = &cluster->links[i];
         if ((link->hosts[0] == a && link->hosts[1] == b) ||
             (link->hosts[0] == b && link->hosts[1] == a)) {
             return *link;
         }
+        common = link->hosts[0] == WEFTI_TOPO_NONE ? link : common;
     }
-    for (uint32_t i = 0; i < cluster->link_count; i++) {
-        if (cluster->links[i].hosts[0] == WEFTI_TOPO_NONE) {
-            return cluster->links[i];
-        }
+    if (common != NULL) {
+        return *common;
     }
     wefti_topo_link_t of_a = link_of(cluster->hosts[a].hardware),
                       of_b = link_of(cluster->hosts[b].hardware);

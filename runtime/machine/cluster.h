@@ -90,7 +90,8 @@ typedef struct wefti_cluster {
     wefti_arena_t arena;
     const char *name;
     uint32_t host_count, rank_count, link_count;
-    wefti_topo_host_t *hosts;
+    size_t host_capacity;
+    wefti_topo_host_t *hosts; /* [host_capacity]; all else is in the arena */
     wefti_topo_rank_t *ranks;
     wefti_topo_link_t *links;
 } wefti_cluster_t;
@@ -103,8 +104,8 @@ void wefti_cluster_deinit(wefti_cluster_t *cluster);
 typedef weft_status_t (*wefti_hardware_file_fn)(const char *path, wefti_arena_t *arena,
                                                 wefti_hardware_t *out);
 /* cluster_read.c. WEFT_ERR_FORMAT names the place. read_file NULL: files that name others are
- * refused. base: the folder that such names are relative to, or NULL. Initialises *out. */
-weft_status_t wefti_cluster_decode(const char *text, size_t bytes, const char *base,
+ * refused. path: of the file, which such names are relative to, or NULL. Initialises *out. */
+weft_status_t wefti_cluster_decode(const char *text, size_t bytes, const char *path,
                                    wefti_hardware_file_fn read_file,
                                    const weft_allocator_t *allocator, wefti_cluster_t *out);
 weft_status_t wefti_cluster_load(const char *path, wefti_hardware_file_fn read_file,

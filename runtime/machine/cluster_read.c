@@ -14,7 +14,7 @@
 typedef struct reader {
     const wefti_json_tree_t *tree;
     wefti_cluster_t *cluster;
-    const char *base;
+    const char *path; /* of the file, or NULL */
     wefti_hardware_file_fn read_file;
     uint32_t *host_of; /* [rank] */
     uint32_t rank_count;
@@ -74,9 +74,11 @@ static weft_status_t read_file(const reader_t *reader, const wefti_json_node_t *
                            file->string);
     }
     wefti_arena_t *arena = &reader->cluster->arena;
-    const char *path = file->string;
-    if (reader->base != NULL && path[0] != '/') {
-        path = wefti_arena_printf(arena, "%s/%s", reader->base, file->string);
+    const char *path = file->string,
+               *slash = reader->path != NULL ? strrchr(reader->path, '/') : NULL;
+    if (slash != NULL && path[0] != '/') {
+        path =
+            wefti_arena_printf(arena, "%.*s/%s", (int)(slash - reader->path), reader->path, path);
         WEFT_RETURN_IF_NO_MEMORY(path);
     }
     return reader->read_file(path, arena, out);
@@ -312,14 +314,14 @@ static weft_status_t read_cluster(reader_t *reader)
     return read_links(reader, top);
 }
 
-weft_status_t wefti_cluster_decode(const char *text, size_t bytes, const char *base,
+weft_status_t wefti_cluster_decode(const char *text, size_t bytes, const char *path,
                                    wefti_hardware_file_fn file, const weft_allocator_t *allocator,
                                    wefti_cluster_t *out)
 {
     wefti_json_tree_t tree;
     wefti_cluster_init(out, allocator);
     WEFT_RETURN_IF_ERROR(wefti_json_parse(text, bytes, allocator, &tree));
-    reader_t reader = {.tree = &tree, .cluster = out, .base = base, .read_file = file};
+    reader_t reader = {.tree = &tree, .cluster = out, .path = path, .read_file = file};
     weft_status_t status = read_cluster(&reader);
     wefti_json_tree_deinit(&tree);
     if (status < 0) {
@@ -332,15 +334,10 @@ weft_status_t wefti_cluster_load(const char *path, wefti_hardware_file_fn file,
                                  const weft_allocator_t *allocator, wefti_cluster_t *out)
 {
     wefti_mapping_t mapping;
-    char base[1024] = ".";
-    const char *slash = strrchr(path, '/');
     wefti_cluster_init(out, allocator);
     WEFT_RETURN_IF_ERROR(wefti_file_map(path, &mapping));
-    if (slash != NULL) {
-        snprintf(base, sizeof base, "%.*s", (int)(slash - path), path);
-    }
     weft_status_t status = wefti_cluster_decode((const char *)mapping.data, mapping.size_bytes,
-                                                base, file, allocator, out);
+                                                path, file, allocator, out);
     wefti_file_unmap(&mapping);
     return status < 0 ? wefti_error_prefix(status, "%s", path) : status;
 }

@@ -56,27 +56,23 @@ static void rule(pen_t *pen, const char *title)
     wefti_text_add(pen->out, "+\n");
 }
 
-/* The one rank, or the lowest of several, with a processor of the core. */
-static uint32_t rank_on(const pen_t *pen, const wefti_topo_core_t *core, uint32_t *out_count)
+/* The rank with a processor of the core, the lowest of several with a +, or a dot. */
+static void rank_on(const pen_t *pen, const wefti_topo_core_t *core, char *text, size_t bytes)
 {
-    uint32_t lowest = WEFTI_TOPO_NONE;
-    *out_count = 0;
-    for (uint32_t i = 0; i < pen->host->rank_count; i++) {
+    uint32_t count = 0;
+    snprintf(text, bytes, ".");
+    for (uint32_t i = 0; i < pen->host->rank_count && count < 2; i++) {
         const wefti_topo_rank_t *rank = &pen->cluster->ranks[pen->host->ranks[i]];
         bool here = false;
         for (uint32_t k = 0; k < rank->cpu_count * core->cpu_count && !here; k++) {
             here = rank->cpus[k / core->cpu_count] ==
                    pen->hardware->cpus[core->first_cpu + k % core->cpu_count];
         }
-        lowest = here && *out_count == 0 ? pen->host->ranks[i] : lowest;
-        *out_count += here;
+        if (here && ++count == 1) {
+            snprintf(text, bytes, "%u", pen->host->ranks[i]);
+        }
     }
-    return lowest;
-}
-
-static uint32_t digits(uint32_t number)
-{
-    return (uint32_t)snprintf(NULL, 0, "%u", number);
+    snprintf(text + strlen(text), bytes - strlen(text), "%s", count > 1 ? "+" : "");
 }
 
 static uint32_t cell_width(const pen_t *pen)
@@ -86,29 +82,26 @@ static uint32_t cell_width(const pen_t *pen)
         most = pen->hardware->cpus[i] > most ? pen->hardware->cpus[i] : most;
     }
     uint32_t rank = pen->host->rank_count > 0 ? pen->host->ranks[pen->host->rank_count - 1] : 0;
-    uint32_t width = digits(most), of_rank = digits(rank) + 1; /* "3+" */
-    return 1 + (width > of_rank ? width : of_rank);
+    int of_number = snprintf(NULL, 0, "%u", most), of_rank = snprintf(NULL, 0, "%u+", rank);
+    return 1 + (uint32_t)(of_number > of_rank ? of_number : of_rank);
 }
 
-/* One row of a run of cores: what 0: numbers, 1..: the nth hardware thread, UINT32_MAX: ranks. */
-static void core_row(pen_t *pen, uint32_t first, uint32_t end, uint32_t what, const char *label)
+/* One row of a run of cores: 0 has their numbers, 1 to threads the nth hardware thread of each, the
+ * last one ranks. */
+static void core_row(pen_t *pen, uint32_t first, uint32_t end, uint32_t row, uint32_t threads)
 {
     char line[512];
-    size_t used = (size_t)snprintf(line, sizeof line, "%-*s", (int)LABEL_WIDTH, label);
+    const char *label = row == 0 ? "core" : row > threads ? "rank" : row == 1 ? "cpu" : "";
+    size_t used = (size_t)snprintf(line, sizeof line, "      %-5s", label);
     for (uint32_t c = first; c < end && used + 16 < sizeof line; c++) {
         const wefti_topo_core_t *core = &pen->hardware->cores[c];
         char text[16] = "";
-        if (what == 0) {
+        if (row == 0) {
             snprintf(text, sizeof text, "%u", c);
-        } else if (what == UINT32_MAX) {
-            uint32_t count, rank = rank_on(pen, core, &count);
-            if (count > 0) {
-                snprintf(text, sizeof text, "%u%s", rank, count > 1 ? "+" : "");
-            } else {
-                snprintf(text, sizeof text, ".");
-            }
-        } else if (what <= core->cpu_count) {
-            snprintf(text, sizeof text, "%u", pen->hardware->cpus[core->first_cpu + what - 1]);
+        } else if (row > threads) {
+            rank_on(pen, core, text, sizeof text);
+        } else if (row <= core->cpu_count) {
+            snprintf(text, sizeof text, "%u", pen->hardware->cpus[core->first_cpu + row - 1]);
         }
         used += (size_t)snprintf(line + used, sizeof line - used, "%*s", (int)pen->cell, text);
     }
@@ -127,11 +120,9 @@ static void core_rows(pen_t *pen, uint32_t first, uint32_t end)
             uint32_t count = pen->hardware->cores[i].cpu_count;
             threads = count > threads ? count : threads;
         }
-        core_row(pen, c, to, 0, "      core");
-        for (uint32_t t = 1; t <= threads; t++) {
-            core_row(pen, c, to, t, t == 1 ? "      cpu" : "");
+        for (uint32_t row = 0; row < threads + 2; row++) {
+            core_row(pen, c, to, row, threads);
         }
-        core_row(pen, c, to, UINT32_MAX, "      rank");
     }
 }
 
@@ -164,16 +155,15 @@ static const char *ranks_with(const pen_t *pen, trait_t trait, uint32_t index, c
     return count > 0 ? ranks_text(list, count, buffer) : buffer;
 }
 
-static const char *speed_text(uint64_t bits_per_s, char *buffer, size_t bytes)
+static void speed_text(uint64_t bits_per_s, char *buffer, size_t bytes)
 {
+    bool giga = bits_per_s >= 1000000000;
     if (bits_per_s == 0) {
         snprintf(buffer, bytes, "speed unknown");
-    } else if (bits_per_s >= 1000000000) {
-        snprintf(buffer, bytes, "%g Gbit/s", (double)bits_per_s * 1e-9);
     } else {
-        snprintf(buffer, bytes, "%g Mbit/s", (double)bits_per_s * 1e-6);
+        snprintf(buffer, bytes, "%g %cbit/s", (double)bits_per_s * (giga ? 1e-9 : 1e-6),
+                 giga ? 'G' : 'M');
     }
-    return buffer;
 }
 
 static void draw_device(pen_t *pen, const char *indent, bool card, uint32_t index)

@@ -27,23 +27,17 @@ static weft_status_t read_size(const wefti_json_node_t *node, const wefti_field_
     return WEFT_OK;
 }
 
-static weft_status_t read_text(const wefti_json_node_t *node, const char *key, wefti_arena_t *arena,
-                               const char **out)
-{
-    if (node->kind != WEFTI_JSON_STRING || strlen(node->string) > 127) {
-        return wefti_error(WEFT_ERR_FORMAT, "key '%s': expected a string of at most 127 characters",
-                           key);
-    }
-    *out = wefti_arena_strdup(arena, node->string);
-    return *out != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
-}
-
 static weft_status_t read_field(const wefti_json_node_t *node, const wefti_field_t *field,
                                 wefti_arena_t *arena, void *to)
 {
     switch (field->kind) {
     case WEFTI_FIELD_TEXT:
-        return read_text(node, field->key, arena, to);
+        if (node->kind != WEFTI_JSON_STRING || strlen(node->string) > 127) {
+            return wefti_error(WEFT_ERR_FORMAT,
+                               "key '%s': expected a string of at most 127 characters", field->key);
+        }
+        *(const char **)to = wefti_arena_strdup(arena, node->string);
+        return *(const char **)to != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
     case WEFTI_FIELD_COUNT:
     case WEFTI_FIELD_INDEX:
         return wefti_json_whole(node, (uint32_t)field->most, to)

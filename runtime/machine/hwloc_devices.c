@@ -22,23 +22,16 @@ static hwloc_obj_t pci_of(hwloc_obj_t device)
 
 /* The bridge nearest to the processor, as its number among all: devices with the same one share a
  * switch, or a root port. */
-static uint32_t switch_of(hwloc_topology_t topology, hwloc_obj_t pci)
+static uint32_t switch_of(hwloc_obj_t pci)
 {
-    hwloc_obj_t top = NULL;
-    uint32_t number = 0;
+    uint32_t number = WEFTI_TOPO_NONE;
     for (hwloc_obj_t up = pci != NULL ? pci->parent : NULL;
          up != NULL && up->type == HWLOC_OBJ_BRIDGE; up = up->parent) {
         if (up->attr->bridge.upstream_type == HWLOC_OBJ_BRIDGE_PCI) {
-            top = up;
+            number = up->logical_index;
         }
     }
-    for (hwloc_obj_t bridge = NULL;
-         top != NULL && (bridge = hwloc_get_next_bridge(topology, bridge)) != NULL; number++) {
-        if (bridge == top) {
-            return number;
-        }
-    }
-    return WEFTI_TOPO_NONE;
+    return number;
 }
 
 /* The NUMA node and the socket that are nearer than others; none where several are. */
@@ -89,7 +82,7 @@ static weft_status_t add(hwloc_topology_t topology, hwloc_obj_t device, const ch
                                  .kind = wefti_arena_strdup(arena, kind),
                                  .rdma = "",
                                  .bus = wefti_arena_strdup(arena, bus),
-                                 .pci_switch = switch_of(topology, pci_of(device))};
+                                 .pci_switch = switch_of(pci_of(device))};
     out->bits_per_s = mbits > 0 && mbits < 1000000000 ? (uint64_t)mbits * 1000000 : 0;
     locate(topology, device, hardware, out);
     return arena->failed ? WEFT_ERR_NO_MEMORY : WEFT_OK;

@@ -151,8 +151,7 @@ weft_status_t wefti_interrupts_read(const char *root, const wefti_hardware_t *ha
     return WEFT_OK;
 }
 
-static weft_status_t write_affinity(const char *root, wefti_interrupt_t *it, uint32_t cpu,
-                                    uint32_t *changed)
+static weft_status_t write_affinity(const char *root, wefti_interrupt_t *it, uint32_t cpu)
 {
     char path[512], text[32];
     snprintf(path, sizeof path, "%s/proc/irq/%u/smp_affinity_list", root, it->number);
@@ -175,7 +174,6 @@ static weft_status_t write_affinity(const char *root, wefti_interrupt_t *it, uin
                                  it->number, it->interface);
     }
     snprintf(it->affinity, sizeof it->affinity, "%s", text);
-    (*changed)++;
     return WEFT_OK;
 }
 
@@ -213,19 +211,17 @@ static uint32_t find_near(const wefti_hardware_t *hardware, const wefti_topo_dev
 
 weft_status_t wefti_interrupts_bind(const char *root, const wefti_hardware_t *hardware,
                                     const uint32_t *avoid, uint32_t avoid_count,
-                                    wefti_interrupt_t *interrupts, uint32_t count,
-                                    uint32_t *out_changed)
+                                    wefti_interrupt_t *interrupts, uint32_t count)
 {
     weft_status_t status = WEFT_OK;
     uint32_t *cpus = wefti_alloc(NULL, (hardware->cpu_count + 1ul) * sizeof *cpus);
     WEFT_RETURN_IF_NO_MEMORY(cpus);
-    *out_changed = 0;
     for (uint32_t n = 0; n < hardware->nic_count; n++) {
         const wefti_topo_device_t *nic = &hardware->nics[n];
         uint32_t next = 0, near = find_near(hardware, nic, avoid, avoid_count, cpus);
         for (uint32_t i = 0; i < count && near > 0 && status >= 0; i++) {
             if (strcmp(interrupts[i].interface, nic->name) == 0) {
-                status = write_affinity(root, &interrupts[i], cpus[next++ % near], out_changed);
+                status = write_affinity(root, &interrupts[i], cpus[next++ % near]);
             }
         }
     }

@@ -26,8 +26,9 @@ weft_status_t wefti_hardware_from_xml(const char *path, wefti_arena_t *arena,
 weft_status_t wefti_interfaces_read(const char *root, wefti_arena_t *arena,
                                     wefti_hardware_t *hardware);
 
-/* binding.c: the calling thread's processors, growing, in arena. */
-weft_status_t wefti_binding_read(wefti_arena_t *arena, uint32_t **out_cpus, uint32_t *out_count);
+/* binding.c: the calling thread's processors, growing. Returns how many; 0 if they are unknown. */
+#define WEFTI_AFFINITY_CPUS 8192u
+uint32_t wefti_binding_read(uint32_t cpus[WEFTI_AFFINITY_CPUS]);
 /* Those of them that rank index of count of this host gets: the cores that ranks share evenly. */
 weft_status_t wefti_binding_choose(uint32_t index, uint32_t count, wefti_bind_t bind,
                                    wefti_arena_t *arena, uint32_t **out_cpus, uint32_t *out_count);
@@ -56,8 +57,7 @@ weft_status_t wefti_interrupts_read(const char *root, const wefti_hardware_t *ha
  * if there are no others. WEFT_ERR_SYSTEM without permission (it takes root). */
 weft_status_t wefti_interrupts_bind(const char *root, const wefti_hardware_t *hardware,
                                     const uint32_t *avoid, uint32_t avoid_count,
-                                    wefti_interrupt_t *interrupts, uint32_t count,
-                                    uint32_t *out_changed);
+                                    wefti_interrupt_t *interrupts, uint32_t count);
 
 /* kernel.c: the first line of a file, without its end; "" and false if there is none. */
 bool wefti_read_line(char *line, size_t bytes, const char *format, ...) WEFT_PRINTF(3, 4);

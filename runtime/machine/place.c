@@ -31,23 +31,22 @@ typedef struct share {
     uint32_t first, count;
 } share_t;
 
-static uint32_t part_of(const wefti_topo_core_t *core, level_t level)
+/* The part that slot at is in. */
+static uint32_t part_of(const placer_t *placer, level_t level, uint32_t at)
 {
+    const wefti_topo_core_t *core = &placer->hardware->cores[placer->slots[at].core];
     return level == SOCKETS ? core->socket
            : level == NUMAS ? core->numa
            : level == L3S   ? core->l3
-                            : core->l2;
+           : level == L2S   ? core->l2
+                            : placer->slots[at].core;
 }
 
-/* The end of the run of cores from at on that share a part. */
+/* The end of the run of slots from at on that share a part. */
 static uint32_t run_end(const placer_t *placer, level_t level, uint32_t at, uint32_t end)
 {
-    const wefti_topo_core_t *cores = placer->hardware->cores;
-    if (level == CORES) {
-        return at + 1;
-    }
-    uint32_t part = part_of(&cores[placer->slots[at].core], level), to = at + 1;
-    while (to < end && part_of(&cores[placer->slots[to].core], level) == part) {
+    uint32_t to = at + 1;
+    while (to < end && part_of(placer, level, to) == part_of(placer, level, at)) {
         to++;
     }
     return to;
@@ -66,11 +65,11 @@ static uint32_t run_count(const placer_t *placer, level_t level, share_t share)
 static bool step_into_run(const placer_t *placer, level_t level, share_t *share, uint32_t *index,
                           uint32_t *count)
 {
-    uint32_t end = share->first + share->count, total = share->count, base = share->first;
+    uint32_t end = share->first + share->count;
     for (uint32_t at = share->first, to; at < end; at = to) {
         to = run_end(placer, level, at, end);
-        uint32_t first = (uint32_t)((uint64_t)(at - base) * *count / total),
-                 next = (uint32_t)((uint64_t)(to - base) * *count / total);
+        uint32_t first = (uint32_t)((uint64_t)(at - share->first) * *count / share->count),
+                 next = (uint32_t)((uint64_t)(to - share->first) * *count / share->count);
         if (*index >= first && *index < next) {
             *share = (share_t){at, to - at};
             *index -= first;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Which cores, NUMA node and network interface each rank of a host gets. Pure functions of the
- * description, so that they can be tested on machines that nobody has.
- */
+/* Which cores and network interface each rank of a host gets. Pure functions of the description, so
+ * that any machine can be tested. */
 #ifndef WEFT_RUNTIME_MACHINE_PLACE_H
 #define WEFT_RUNTIME_MACHINE_PLACE_H
 
@@ -16,11 +14,9 @@ typedef enum wefti_bind {
 } wefti_bind_t;
 
 /*
- * Processors of rank `index` of `count` on a host, among those allowed (NULL: all of the host's);
- * growing, in arena. Every rank gets as many cores, so that none is slower by design: ranks are
- * spread over sockets, NUMA nodes and caches and stay within one of them where that costs at most a
- * quarter of the cores; what does not divide stays free. With more ranks than cores, second
- * hardware threads are given out, and with more ranks than those, they are shared.
+ * Processors of rank index of count on a host, among those allowed (NULL: all), growing, in arena.
+ * All ranks get equally many cores, in one socket, NUMA node or cache where that costs at most a
+ * quarter of the cores. More ranks than cores share them: first by second hardware threads.
  */
 weft_status_t wefti_place_cpus(const wefti_hardware_t *hardware, const uint32_t *allowed,
                                uint32_t allowed_count, uint32_t index, uint32_t count,
@@ -33,23 +29,18 @@ weft_status_t wefti_place_all(wefti_cluster_t *cluster, wefti_bind_t bind);
 void wefti_place_locate(const wefti_hardware_t *hardware, const uint32_t *cpus, uint32_t count,
                         uint32_t *out_socket, uint32_t *out_numa);
 
-/*
- * The network interface of each rank (wefti_topo_rank_t.nic): one behind the same switch as the
- * rank's card, on its NUMA node (or one of them), on its socket, or any, in this order; among
- * equals the fastest; ranks with the same choice take turns.
- */
+/* The network interface of each rank: behind the same switch as the rank's card, on its NUMA node (or
+ * one of them), on its socket, or any, in this order; then the fastest; then in turn. */
 void wefti_place_nics(wefti_cluster_t *cluster);
-/* "same PCI switch", "same NUMA node", "one of its NUMA nodes", "same socket", "other socket", or
- * "" where nobody knows.
- */
+/* How near it is: "same NUMA node", or "" if that is unknown. */
 const char *wefti_place_nic_why(const wefti_cluster_t *cluster, uint32_t rank);
 
-/* Which of its host's interfaces in use each rank has, counted from 0 on every host; into
- * rail_of[rank_count]. Returns how many the host with the most has; 1: nobody knows of several. */
+/* For each rank which of its host's interfaces in use it has, counted from 0. Returns how many the
+ * host with the most has, at least 1. */
 uint32_t wefti_place_rails(const wefti_cluster_t *cluster, uint32_t *rail_of);
 
-/* Of a rank's processors the one for its communication thread: next to the interface, the last
- * one. WEFTI_TOPO_NONE: it has none. */
+/* The last of a rank's processors that is next to the interface (NULL: the last one), for its
+ * communication thread. WEFTI_TOPO_NONE: it has no processors. */
 uint32_t wefti_place_progress_cpu(const wefti_hardware_t *hardware, const wefti_topo_device_t *nic,
                                   const uint32_t *cpus, uint32_t count);
 /* Is a processor of the host next to a device? All are where nobody knows. */

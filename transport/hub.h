@@ -22,20 +22,25 @@ typedef struct wefti_hub_fabric {
  * destroys the fabric, on failure too. */
 weft_status_t wefti_hub_set_fabric(weft_hub_t *hub, wefti_hub_fabric_t *fabric);
 
+/* What belongs to one rank of the current world. */
+typedef struct wefti_hub_seat {
+    _Alignas(128) wefti_mapped_control_t control;
+    wefti_range_t range;        /* its region */
+    wefti_endpoint_t *endpoint; /* NULL: not here, or gone */
+    bool joined;                /* stays true when it leaves */
+} wefti_hub_seat_t;
+
 struct weft_hub {
     uint32_t world_size;
-    pthread_mutex_t lock; /* guards everything below except the contents of controls and ranges */
+    pthread_mutex_t lock; /* guards everything below except control blocks and regions */
     pthread_cond_t changed;
-    wefti_mapped_control_t *controls; /* [world_size] */
-    wefti_range_t *ranges;            /* [world_size] */
-    bool *joined;                     /* [world_size] */
-    uint32_t joined_count;            /* ranks of the current world, present or gone */
-    uint32_t present_count;           /* of these, not yet gone */
-    bool complete;                    /* everybody has joined */
-    weft_status_t failure;            /* why the world did not come about */
+    wefti_hub_seat_t *seats; /* [world_size] */
+    uint32_t joined_count;   /* ranks of the current world, present or gone */
+    uint32_t present_count;  /* of these, not yet gone */
+    bool complete;           /* everybody has joined */
+    weft_status_t failure;   /* why the world did not come about */
     char failure_text[WEFTI_ERROR_TEXT_BYTES];
-    wefti_endpoint_t **endpoints; /* [world_size] of the ranks that are present */
-    wefti_hub_fabric_t *fabric;   /* not changed once a rank has joined */
+    wefti_hub_fabric_t *fabric; /* not changed once a rank has joined */
 };
 
 typedef struct wefti_hub_endpoint {

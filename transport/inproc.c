@@ -31,9 +31,16 @@ weft_status_t weft_hub_create(uint32_t world_size, weft_hub_t **out_hub)
                            WEFTI_MAX_WORLD);
     }
     weft_hub_t *hub = wefti_alloc(NULL, sizeof *hub);
-    if (hub == NULL) {
-        return WEFT_ERR_NO_MEMORY;
+    size_t seats_bytes = world_size * sizeof *hub->seats;
+    wefti_hub_seat_t *seats = aligned_alloc(_Alignof(wefti_hub_seat_t), seats_bytes);
+    if (hub == NULL || seats == NULL) {
+        wefti_free(NULL, hub);
+        free(seats);
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: cannot allocate a hub for %u ranks",
+                           world_size);
     }
+    memset(seats, 0, seats_bytes);
+    hub->seats = seats;
     hub->world_size = world_size;
     hub->fabric = &direct;
     pthread_mutex_init(&hub->lock, NULL);
@@ -41,17 +48,6 @@ weft_status_t weft_hub_create(uint32_t world_size, weft_hub_t **out_hub)
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&hub->changed, &attributes);
     pthread_condattr_destroy(&attributes);
-    hub->controls = aligned_alloc(128, world_size * sizeof *hub->controls);
-    hub->ranges = wefti_alloc(NULL, world_size * sizeof *hub->ranges);
-    hub->joined = wefti_alloc(NULL, world_size * sizeof *hub->joined);
-    hub->endpoints = wefti_alloc(NULL, world_size * sizeof *hub->endpoints);
-    if (hub->controls == NULL || hub->ranges == NULL || hub->joined == NULL ||
-        hub->endpoints == NULL) {
-        weft_hub_destroy(hub);
-        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: cannot allocate a hub for %u ranks",
-                           world_size);
-    }
-    memset(hub->controls, 0, world_size * sizeof *hub->controls);
     *out_hub = hub;
     return WEFT_OK;
 }
@@ -77,10 +73,9 @@ static void reset(weft_hub_t *hub)
 {
     hub->fabric->ended(hub->fabric);
     for (uint32_t r = 0; r < hub->world_size; r++) {
-        wefti_range_unmap(&hub->ranges[r]);
-        hub->joined[r] = false;
+        wefti_range_unmap(&hub->seats[r].range);
     }
-    memset(hub->controls, 0, hub->world_size * sizeof *hub->controls);
+    memset(hub->seats, 0, hub->world_size * sizeof *hub->seats);
     hub->joined_count = 0;
     hub->complete = false;
     hub->failure = WEFT_OK;
@@ -92,16 +87,11 @@ void weft_hub_destroy(weft_hub_t *hub)
     if (hub == NULL) {
         return;
     }
-    if (hub->controls != NULL && hub->ranges != NULL && hub->joined != NULL) {
-        reset(hub);
-    }
+    reset(hub);
     hub->fabric->destroy(hub->fabric);
     pthread_cond_destroy(&hub->changed);
     pthread_mutex_destroy(&hub->lock);
-    free(hub->controls);
-    wefti_free(NULL, hub->ranges);
-    wefti_free(NULL, hub->joined);
-    wefti_free(NULL, hub->endpoints);
+    free(hub->seats);
     wefti_free(NULL, hub);
 }
 
@@ -136,7 +126,7 @@ static weft_status_t missing_error(const weft_hub_t *hub)
     char names[160] = "";
     size_t used = 0;
     for (uint32_t r = 0; r < hub->world_size && used + 16 < sizeof names; r++) {
-        if (!hub->joined[r]) {
+        if (!hub->seats[r].joined) {
             used += (size_t)snprintf(names + used, sizeof names - used, " %u", r);
         }
     }
@@ -165,7 +155,8 @@ static weft_status_t take_place(weft_hub_t *hub, wefti_endpoint_t *endpoint,
         }
         return status;
     }
-    if (hub->joined[params->rank]) {
+    wefti_hub_seat_t *seat = &hub->seats[params->rank];
+    if (seat->joined) {
         weft_status_t status = wefti_error(
             WEFT_ERR_MISMATCH, "duplicate rank %u: two threads have the same rank", params->rank);
         if (!hub->complete) {
@@ -173,11 +164,11 @@ static weft_status_t take_place(weft_hub_t *hub, wefti_endpoint_t *endpoint,
         }
         return status;
     }
-    hub->joined[params->rank] = true;
-    hub->endpoints[params->rank] = endpoint;
+    seat->joined = true;
+    seat->endpoint = endpoint;
+    seat->control.control.pid = (uint32_t)getpid();
     hub->joined_count++;
     hub->present_count++;
-    hub->controls[params->rank].control.pid = (uint32_t)getpid();
     hub->complete = hub->joined_count == hub->world_size;
     pthread_cond_broadcast(&hub->changed);
     return WEFT_OK;
@@ -202,7 +193,7 @@ static weft_status_t inproc_open(wefti_endpoint_t *endpoint, const wefti_endpoin
     }
     pthread_mutex_unlock(&hub->lock);
     for (uint32_t r = 0; status == WEFT_OK && r < hub->world_size; r++) {
-        endpoint->control[r] = &hub->controls[r].control;
+        endpoint->control[r] = &hub->seats[r].control.control;
     }
     return status;
 }
@@ -214,7 +205,7 @@ static void inproc_close(wefti_endpoint_t *endpoint)
         return; /* a child may have been forked while another thread held the lock */
     }
     pthread_mutex_lock(&hub->lock);
-    hub->endpoints[endpoint->rank] = NULL;
+    hub->seats[endpoint->rank].endpoint = NULL;
     if (--hub->present_count == 0) {
         reset(hub);
     }
@@ -225,12 +216,12 @@ static void inproc_close(wefti_endpoint_t *endpoint)
 static weft_status_t inproc_region_grow(wefti_endpoint_t *endpoint, size_t bytes)
 {
     weft_hub_t *hub = wefti_hub_of(endpoint);
-    weft_status_t status = wefti_range_grow(&hub->ranges[endpoint->rank], endpoint, bytes);
+    weft_status_t status = wefti_range_grow(&hub->seats[endpoint->rank].range, endpoint, bytes);
     status = wefti_endpoint_agree(endpoint, status);
     for (uint32_t r = 0; status == WEFT_OK && r < endpoint->world_size; r++) {
         bool own_host = endpoint->host_of[r] == endpoint->host_of[endpoint->rank];
         if (endpoint->region_of[r] == NULL && own_host) { /* calls in flight may be looking */
-            endpoint->region_of[r] = hub->ranges[r].base;
+            endpoint->region_of[r] = hub->seats[r].range.base;
         }
     }
     return status;

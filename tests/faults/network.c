@@ -59,7 +59,7 @@ static weft_status_t send_parcel(wefti_endpoint_t *endpoint, wefti_parcel_t *par
                            endpoint->rank, parcel->to);
     }
     parcel->from = endpoint->rank;
-    parcel->place = (uintptr_t)(wefti_hub_of(endpoint)->ranges[parcel->to].base + offset);
+    parcel->place = (uintptr_t)(wefti_hub_of(endpoint)->seats[parcel->to].range.base + offset);
     return wefti_delays_send(network->delays, parcel, data, &network->delay);
 }
 
@@ -194,8 +194,9 @@ static void report_break(void *user)
 {
     break_news_t *news = user;
     for (uint32_t r = 0; r < news->hub->world_size; r++) {
-        if (news->hub->endpoints[r] != NULL) {
-            weft_status_t noted = wefti_endpoint_note_fault(news->hub->endpoints[r], &news->fault);
+        if (news->hub->seats[r].endpoint != NULL) {
+            weft_status_t noted =
+                wefti_endpoint_note_fault(news->hub->seats[r].endpoint, &news->fault);
             news->status = news->status == WEFT_OK ? noted : news->status;
         }
     }

@@ -139,7 +139,7 @@ static weft_status_t open_overlay(wefti_hosts_t *hosts, const wefti_endpoint_par
         .allocator = endpoint->allocator,
         .interrupt = endpoint->interrupt,
         .user = hosts,
-        .told = wefti_hosts_told,
+        .received = wefti_hosts_received,
         .left = wefti_hosts_left,
         .died = wefti_hosts_died,
     };

@@ -125,7 +125,8 @@ weft_status_t wefti_hosts_broken_error(wefti_hosts_t *hosts, uint32_t peer);
 void wefti_hosts_broken(void *owner, uint32_t peer, bool died, const char *text);
 void wefti_hosts_heard(void *owner, uint32_t peer);
 void wefti_hosts_parting(void *owner, uint32_t peer);
-void wefti_hosts_told(void *owner, uint32_t origin, uint32_t kind, const void *data, size_t bytes);
+void wefti_hosts_received(void *owner, uint32_t origin, uint32_t kind, const void *data,
+                          size_t bytes);
 void wefti_hosts_left(void *owner, uint32_t rank);
 void wefti_hosts_died(void *owner, uint32_t rank, const char *how);
 void wefti_hosts_aborted(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);

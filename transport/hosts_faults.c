@@ -265,7 +265,8 @@ static void receive_fault(wefti_hosts_t *hosts, const void *data, size_t bytes)
     }
 }
 
-void wefti_hosts_told(void *owner, uint32_t origin, uint32_t kind, const void *data, size_t bytes)
+void wefti_hosts_received(void *owner, uint32_t origin, uint32_t kind, const void *data,
+                          size_t bytes)
 {
     wefti_hosts_t *hosts = owner;
     if (origin == hosts->base.rank) {

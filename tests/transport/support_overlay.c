@@ -24,7 +24,7 @@ void reserve_address(char *address, size_t capacity)
     snprintf(address, capacity, "127.0.0.1:%u", ntohs(at.sin_port));
 }
 
-static void told(void *user, uint32_t origin, uint32_t kind, const void *data, size_t bytes)
+static void received(void *user, uint32_t origin, uint32_t kind, const void *data, size_t bytes)
 {
     seat_t *seat = user;
     (void)kind, (void)data, (void)bytes;
@@ -68,7 +68,7 @@ void seat_open(seat_t *seat)
                                            .settings = &seat->settings,
                                            .log = &log,
                                            .user = seat,
-                                           .told = told,
+                                           .received = received,
                                            .left = left,
                                            .died = died};
     seat->status = wefti_overlay_open(&params, &seat->overlay);

@@ -13,7 +13,7 @@
 
 #include "runtime/base/digest.h"
 #include "runtime/base/error.h"
-#include "transport/bootstrap/meet.h"
+#include "transport/bootstrap/rendezvous.h"
 
 #define SECOND_NS 1000000000ull
 
@@ -120,12 +120,13 @@ static void *impostor_main(void *argument)
     impostor_t *impostor = argument;
     static const uint8_t secret[] = "a secret that tests have";
     wefti_greeting_t greeting = {impostor->version, WEFTI_PURPOSE_MEET, 1, 3, {0}, {0}};
-    wefti_card_t card = {.count = 1};
+    wefti_endpoint_address_t address = {.count = 1};
     wefti_handshake_t shake;
     wefti_frame_t frame;
     int fd = connect_plain(impostor->address, NULL);
     fcntl(fd, F_SETFL, O_NONBLOCK);
-    wefti_handshake_init(&shake, fd, true, &greeting, &card, secret, sizeof secret, NULL);
+    wefti_handshake_init(&shake, fd, true, &greeting, secret, sizeof secret, NULL);
+    wefti_handshake_set_payload(&shake, &address);
     while ((impostor->status = wefti_handshake_step(&shake)) == WEFT_AGAIN) {
         usleep(1000);
     }
@@ -154,8 +155,8 @@ static void test_wrong_version(void **state)
     pthread_create(&thread, NULL, impostor_main, &impostor);
     seats_open(seats, 2);
     pthread_join(thread, NULL);
-    expect(&seats[0], WEFT_ERR_MISMATCH, "uses version 9, rank 0 uses version 1");
-    expect(&seats[1], WEFT_ERR_MISMATCH, "uses version 9, rank 0 uses version 1");
+    expect(&seats[0], WEFT_ERR_MISMATCH, "uses version 9, rank 0 uses version 2");
+    expect(&seats[1], WEFT_ERR_MISMATCH, "uses version 9, rank 0 uses version 2");
     assert_non_null(strstr(impostor.text, "uses version 9"));
     free(seats);
 }
@@ -304,8 +305,8 @@ static void test_random_bytes_to_a_host(void **state)
         uint8_t bytes[300];
         wefti_handshake_t shake;
         assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
-        assert_int_equal(
-            wefti_handshake_init(&shake, fds[0], false, &greeting, NULL, key, 32, NULL), WEFT_OK);
+        assert_int_equal(wefti_handshake_init(&shake, fds[0], false, &greeting, key, 32, NULL),
+                         WEFT_OK);
         for (size_t i = 0; i < sizeof bytes; i++) {
             seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
             bytes[i] = (uint8_t)seed;
@@ -343,23 +344,23 @@ static void test_only_data_connections_are_deferred(void **state)
     (void)state;
     for (uint32_t purpose = WEFTI_PURPOSE_MEET; purpose <= WEFTI_PURPOSE_DATA; purpose++) {
         const wefti_greeting_t greeting = {1, purpose, 0, 4, {0}, {0}};
-        wefti_handshake_t guest, host;
+        wefti_handshake_t initiator, acceptor;
         int fds[2];
         assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
-        assert_int_equal(wefti_handshake_init(&guest, fds[0], true, &greeting, NULL, key, 32, NULL),
+        assert_int_equal(wefti_handshake_init(&initiator, fds[0], true, &greeting, key, 32, NULL),
                          WEFT_OK);
-        assert_int_equal(wefti_handshake_init(&host, fds[1], false, &greeting, NULL, key, 32, NULL),
+        assert_int_equal(wefti_handshake_init(&acceptor, fds[1], false, &greeting, key, 32, NULL),
                          WEFT_OK);
-        host.withheld = true;
-        assert_int_equal(wefti_handshake_step(&guest), WEFT_AGAIN);
-        assert_int_equal(wefti_handshake_step(&host), WEFT_AGAIN);
-        assert_int_equal(wefti_handshake_step(&guest), WEFT_AGAIN);
-        assert_int_equal(wefti_handshake_step(&host), WEFT_OK);
-        assert_int_equal(wefti_handshake_defer(&host), WEFT_OK);
-        assert_int_equal(wefti_handshake_step(&guest),
+        acceptor.withheld = true;
+        assert_int_equal(wefti_handshake_step(&initiator), WEFT_AGAIN);
+        assert_int_equal(wefti_handshake_step(&acceptor), WEFT_AGAIN);
+        assert_int_equal(wefti_handshake_step(&initiator), WEFT_AGAIN);
+        assert_int_equal(wefti_handshake_step(&acceptor), WEFT_OK);
+        assert_int_equal(wefti_handshake_defer(&acceptor), WEFT_OK);
+        assert_int_equal(wefti_handshake_step(&initiator),
                          purpose == WEFTI_PURPOSE_DATA ? WEFT_ERR_STATE : WEFT_ERR_FORMAT);
-        wefti_handshake_deinit(&guest);
-        wefti_handshake_deinit(&host);
+        wefti_handshake_deinit(&initiator);
+        wefti_handshake_deinit(&acceptor);
     }
 }
 
@@ -525,11 +526,11 @@ static void test_file(void **state)
     static const char *const stale[] = {
         "",
         "something else\n",
-        "weft-rank-0 id=00 end\n",
-        "weft-rank-0 id=0011",
-        "weft-rank-0 ",
-        ("weft-rank-0 id=000102030405060708090a0b0c0d0e0f secret=00112233 at=127.0.0.1:9 "
-         "at=[::1]:9 at=example.invalid:7 end\n")};
+        "weft-rank-0;id:00;end\n",
+        "weft-rank-0;id:0011",
+        "weft-rank-0;",
+        ("weft-rank-0;id:000102030405060708090a0b0c0d0e0f;secret:00112233;at:127.0.0.1:9;"
+         "at:[::1]:9;at:example.invalid:7;end\n")};
     char address[128];
     struct stat info;
     (void)state;

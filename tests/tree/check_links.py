@@ -26,7 +26,6 @@ FOR_TESTS = {
     "wefti_graph_from_text",  # graphs as text
     "wefti_schedule_judge_graph",  # the cost of an order, compared with its plan
     "wefti_hub_set_fabric",  # simulated hosts
-    "wefti_overlay_stats",  # frames of the rendezvous
 }
 
 

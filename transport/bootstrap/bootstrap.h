@@ -2,13 +2,13 @@
 /*
  * How ranks that were started somewhere become a world.
  *
- *   wefti_job_probe      who am I, how many are we, where do we meet: arguments, then the variables
- *                        and services of launchers, in a fixed order
- *   wefti_overlay_open   meets: one rendezvous (rank 0 listens; host:port, or through a file, PMIx
- *                        or PMI), authenticated; then every rank has connections to the ranks at
- *                        distance +-1, +-2, +-4, ... and the rendezvous is over
- *   wefti_overlay_*      small things between all ranks in O(log n) messages per rank: all-gather,
- *                        floods (abort, link faults), who left, who died
+ *   wefti_job_probe      rank, world size and address: from arguments, then the variables and
+ *                        services of launchers, in a fixed order
+ *   wefti_overlay_open   one authenticated rendezvous (rank 0 listens at host:port, or publishes its
+ *                        address by a file, PMIx or PMI); then every rank has connections to the
+ *                        ranks at distance +-1, +-2, +-4, ...
+ *   wefti_overlay_*      control messages in O(log n) messages per rank: all-gather, floods (aborts,
+ *                        link faults), departures, deaths
  */
 #ifndef WEFT_TRANSPORT_BOOTSTRAP_BOOTSTRAP_H
 #define WEFT_TRANSPORT_BOOTSTRAP_BOOTSTRAP_H
@@ -27,9 +27,9 @@ typedef struct wefti_job {
     /* "unix:@name" or "unix:/path" (one host), "host:port" ("[v6]:port"), "file:///path", "pmix:",
      * "pmi-1:", "" (a world of one) */
     char address[512];
-    bool delivered; /* the address came from a launcher that keeps strangers out */
-    /* Others may own the port: it and further ones, which follow from id, are tried; or these only
-     * (the port belongs to the launcher). */
+    bool delivered; /* the address came from a launcher: it needs no secret */
+    /* ONE: the port is the user's. FIRST: it may belong to another program, so further ones that
+     * follow from id are tried. OTHERS: only those, as the port is the launcher's. */
     enum { WEFTI_PORT_ONE, WEFTI_PORT_FIRST, WEFTI_PORT_OTHERS } ports;
     uint8_t id[16]; /* tells jobs apart that could meet at one address; zero: it does not matter */
     uint8_t secret[WEFTI_SECRET_BYTES];
@@ -37,7 +37,7 @@ typedef struct wefti_job {
     struct wefti_service *service; /* of PMIx or PMI-1, until wefti_job_deinit */
 } wefti_job_t;
 
-/* What the caller says itself; -1 and NULL: nothing. */
+/* Arguments; -1 and NULL: not set. */
 typedef struct wefti_job_wish {
     int32_t rank, world_size;
     const char *address;
@@ -62,8 +62,8 @@ typedef struct wefti_overlay_params {
     const weft_allocator_t *allocator;
     wefti_interrupter_t interrupt; /* of opening; not where a launcher's service waits */
     void *user;
-    /* Called by whoever makes progress, without locks held. told: each flood once per rank. */
-    void (*told)(void *user, uint32_t origin, uint32_t kind, const void *data, size_t bytes);
+    /* Called by the thread that makes progress, without locks held. received: each flood once. */
+    void (*received)(void *user, uint32_t origin, uint32_t kind, const void *data, size_t bytes);
     void (*left)(void *user, uint32_t rank);
     void (*died)(void *user, uint32_t rank, const char *how); /* without having left */
 } wefti_overlay_params_t;
@@ -85,16 +85,13 @@ const char *wefti_overlay_local_address(const wefti_overlay_t *overlay);
 weft_status_t wefti_overlay_all_gather(wefti_overlay_t *overlay, const void *send, size_t bytes,
                                        void *recv, uint64_t deadline_ns,
                                        weft_status_t (*check)(void *user), void *user);
-/* Tells all ranks, by way of others; at most WEFTI_FLOOD_BYTES. Never blocks; any thread. */
+/* Sends to all ranks, over other ranks; at most WEFTI_FLOOD_BYTES. Never blocks; any thread. */
 void wefti_overlay_flood(wefti_overlay_t *overlay, uint32_t kind, const void *data, size_t bytes);
-/* What it took so far: frames sent and received by this rank, those of the rendezvous included. */
-void wefti_overlay_stats(const wefti_overlay_t *overlay, uint64_t *out_sent,
-                         uint64_t *out_received);
 /* Readable when there is something for progress. */
 int wefti_overlay_poll_fd(const wefti_overlay_t *overlay);
 /* Receives and forwards; never blocks, and returns at once while another thread is in it. */
 void wefti_overlay_progress(wefti_overlay_t *overlay);
-/* Says goodbye first. In a forked child (forked) only gives back descriptors. */
+/* Sends a goodbye first. In a forked child (forked) only closes descriptors. */
 void wefti_overlay_close(wefti_overlay_t *overlay, bool forked);
 
 #endif

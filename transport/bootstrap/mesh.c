@@ -13,14 +13,11 @@
 #include "runtime/base/sync.h"
 
 #define SECOND_NS 1000000000ull
-/* How long one attempt may take, and how long a visitor may take to prove itself. */
-#define ATTEMPT_NS (10 * SECOND_NS)
 #define CONNECT_NS (3 * SECOND_NS)
-/* A peer that is in the table listens: when all its addresses say no, it is not asked much longer.
- */
-#define HARD_NS (3 * SECOND_NS)
-#define LISTENER_TAG UINT32_MAX
-#define VISITOR_TAG 0x10000u
+#define ANSWER_NS (10 * SECOND_NS)
+/* All peers listen before they are in the table: one that refuses is not tried for longer. */
+#define REFUSED_NS (3 * SECOND_NS)
+#define PENDING_MAX 64u
 
 uint32_t wefti_mesh_neighbours(uint32_t rank, uint32_t world_size, uint32_t *out_ranks)
 {
@@ -41,175 +38,98 @@ uint32_t wefti_mesh_neighbours(uint32_t rank, uint32_t world_size, uint32_t *out
     return count;
 }
 
-weft_status_t wefti_mesh_init(wefti_mesh_t *mesh, uint32_t rank, uint32_t world_size,
-                              const wefti_log_t *log, const weft_allocator_t *allocator)
+static weft_status_t add_peers(wefti_mesh_t *mesh)
 {
+    const wefti_job_t *job = mesh->params->job;
     uint32_t ranks[WEFTI_MESH_PEERS_MAX];
-    *mesh = (wefti_mesh_t){.rank = rank,
-                           .world_size = world_size,
-                           .log = log,
-                           .allocator = allocator,
-                           .listener = -1,
-                           .greeting = {.version = WEFTI_BOOTSTRAP_VERSION,
-                                        .purpose = WEFTI_PURPOSE_LINK,
-                                        .rank = rank,
-                                        .world_size = world_size}};
-    mesh->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (mesh->epoll_fd < 0) {
-        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "epoll_create1 failed");
-    }
-    uint32_t count = wefti_mesh_neighbours(rank, world_size, ranks);
-    mesh->peers = wefti_alloc(allocator, count * sizeof *mesh->peers);
-    if (mesh->peers == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    uint32_t count = wefti_mesh_neighbours(job->rank, job->world_size, ranks);
+    mesh->peers = wefti_alloc(mesh->params->allocator, count * sizeof *mesh->peers);
+    WEFT_RETURN_IF_NO_MEMORY(mesh->peers != NULL);
     mesh->peer_count = count;
     for (uint32_t i = 0; i < count; i++) {
-        mesh->peers[i].rank = ranks[i];
-        mesh->peers[i].connects = rank < ranks[i];
-        mesh->peers[i].shake.wire.fd = -1;
+        mesh->peers[i] = (wefti_mesh_peer_t){
+            .rank = ranks[i], .connects = job->rank < ranks[i], .shake.wire.fd = -1, .wire.fd = -1};
     }
     return WEFT_OK;
 }
 
-static weft_status_t watch(const wefti_mesh_t *mesh, int operation, int fd, uint32_t events,
-                           uint32_t tag)
+weft_status_t wefti_mesh_listen(wefti_mesh_t *mesh, const wefti_overlay_params_t *params,
+                                const wefti_address_t *at, wefti_address_t *out_bound)
 {
-    struct epoll_event event = {.events = events, .data.u32 = tag};
-    return epoll_ctl(mesh->epoll_fd, operation, fd, &event) == 0
-               ? WEFT_OK
-               : wefti_error_errno(WEFT_ERR_SYSTEM, errno, "epoll_ctl failed");
-}
-
-weft_status_t wefti_mesh_listen(wefti_mesh_t *mesh, const wefti_address_t *at,
-                                wefti_address_t *out_bound)
-{
+    *mesh = (wefti_mesh_t){.params = params, .listener = -1};
+    mesh->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (mesh->epoll_fd < 0) {
+        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "epoll_create1 failed");
+    }
+    WEFT_RETURN_IF_ERROR(add_peers(mesh));
     weft_status_t status =
         wefti_address_listen(at, 0, (int)(2 * mesh->peer_count + 64), &mesh->listener, out_bound);
-    if (status == WEFT_AGAIN) {
-        status = wefti_error(WEFT_ERR_SYSTEM, "no free TCP port to listen on");
-    }
-    return status;
+    return status == WEFT_AGAIN ? wefti_error(WEFT_ERR_SYSTEM, "no free TCP port to listen on")
+                                : status;
 }
 
-weft_status_t wefti_mesh_begin(wefti_mesh_t *mesh, const uint8_t *key, const wefti_card_t *cards,
-                               uint64_t deadline_ns)
+weft_status_t wefti_mesh_begin(wefti_mesh_t *mesh, const uint8_t *key,
+                               const wefti_endpoint_address_t *addresses, uint64_t deadline_ns)
 {
     memcpy(mesh->key, key, sizeof mesh->key);
     mesh->began_ns = wefti_now_ns();
     mesh->deadline_ns = deadline_ns;
     for (uint32_t i = 0; i < mesh->peer_count; i++) {
-        mesh->peers[i].card = cards[i];
+        mesh->peers[i].address = addresses[i];
     }
-    return watch(mesh, EPOLL_CTL_ADD, mesh->listener, EPOLLIN, LISTENER_TAG);
+    mesh->acceptor = (wefti_acceptor_t){
+        .listener = mesh->listener,
+        .epoll_fd = mesh->epoll_fd,
+        .greeting = {.version = WEFTI_BOOTSTRAP_VERSION,
+                     .purpose = WEFTI_PURPOSE_LINK,
+                     .rank = mesh->params->job->rank,
+                     .world_size = mesh->params->job->world_size},
+        .key = mesh->key,
+        .key_bytes = sizeof mesh->key,
+        .log = mesh->params->log,
+        .allocator = mesh->params->allocator,
+        .capacity = PENDING_MAX,
+    };
+    return wefti_acceptor_open(&mesh->acceptor);
 }
 
-/* ---- ranks that connect to us ---- */
-
-static void dismiss(wefti_mesh_visitor_t *visitor)
+static void link_up(wefti_mesh_t *mesh, wefti_mesh_peer_t *peer, wefti_wire_t wire)
 {
-    wefti_handshake_deinit(&visitor->shake);
-    visitor->present = false;
-}
-
-static uint32_t find_seat(wefti_mesh_t *mesh)
-{
-    uint32_t oldest = 0;
-    for (uint32_t i = 0; i < WEFTI_MESH_VISITORS; i++) {
-        if (!mesh->visitors[i].present) {
-            return i;
-        }
-        if (mesh->visitors[i].since_ns < mesh->visitors[oldest].since_ns) {
-            oldest = i;
-        }
-    }
-    dismiss(&mesh->visitors[oldest]);
-    return oldest;
-}
-
-static weft_status_t accept_visitors(wefti_mesh_t *mesh)
-{
-    int fd;
-    while ((fd = accept4(mesh->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
-        uint32_t seat = find_seat(mesh);
-        wefti_mesh_visitor_t *visitor = &mesh->visitors[seat];
-        weft_status_t status =
-            wefti_handshake_init(&visitor->shake, fd, false, &mesh->greeting, NULL, mesh->key,
-                                 sizeof mesh->key, mesh->allocator);
-        if (status < 0) {
-            return status;
-        }
-        visitor->present = true;
-        visitor->since_ns = wefti_now_ns();
-        if ((status = watch(mesh, EPOLL_CTL_ADD, fd, EPOLLIN, VISITOR_TAG + seat)) < 0) {
-            return status;
-        }
-    }
-    if (errno == EMFILE || errno == ENFILE) {
-        return wefti_error_errno(
-            WEFT_ERR_SYSTEM, errno,
-            "rank %u: accept failed; check the limit of open files (ulimit -n)", mesh->rank);
-    }
-    return WEFT_OK;
-}
-
-static wefti_mesh_peer_t *peer_of(wefti_mesh_t *mesh, uint32_t rank)
-{
-    for (uint32_t i = 0; i < mesh->peer_count; i++) {
-        if (mesh->peers[i].rank == rank) {
-            return &mesh->peers[i];
-        }
-    }
-    return NULL;
-}
-
-static void came_up(wefti_mesh_t *mesh, wefti_mesh_peer_t *peer)
-{
-    epoll_ctl(mesh->epoll_fd, EPOLL_CTL_DEL, peer->shake.wire.fd, NULL);
+    epoll_ctl(mesh->epoll_fd, EPOLL_CTL_DEL, wire.fd, NULL);
+    mesh->up_count += !peer->up;
     peer->trying = false;
     peer->up = true;
-    mesh->up_count++;
+    wefti_wire_deinit(&peer->wire); /* of an attempt that the peer gave up */
+    peer->wire = wire;
 }
 
-static void hear_visitor(wefti_mesh_t *mesh, uint32_t seat)
+static void accept_peer(wefti_mesh_t *mesh, wefti_pending_t *pending)
 {
-    wefti_mesh_visitor_t *visitor = &mesh->visitors[seat];
-    if (!visitor->present) {
-        return;
+    const wefti_greeting_t *greeting = wefti_handshake_peer(&pending->shake);
+    for (uint32_t i = 0; i < mesh->peer_count; i++) {
+        wefti_mesh_peer_t *peer = &mesh->peers[i];
+        if (peer->rank == greeting->rank && !peer->connects &&
+            greeting->world_size == mesh->params->job->world_size) {
+            link_up(mesh, peer, wefti_pending_take(pending));
+            return;
+        }
     }
-    weft_status_t status = wefti_handshake_step(&visitor->shake);
-    if (status == WEFT_AGAIN) {
-        return;
-    }
-    const wefti_greeting_t *who = wefti_handshake_peer(&visitor->shake);
-    wefti_mesh_peer_t *peer = status == WEFT_OK ? peer_of(mesh, who->rank) : NULL;
-    if (peer == NULL || peer->connects || who->world_size != mesh->world_size) {
-        wefti_log(mesh->log, WEFT_LOG_LEVEL_DEBUG,
-                  "rank %u: rejected an unauthenticated connection", mesh->rank);
-        dismiss(visitor);
-        return;
-    }
-    if (peer->up) { /* it gave the first attempt up: this one counts */
-        wefti_handshake_deinit(&peer->shake);
-        mesh->up_count--;
-    }
-    peer->shake = visitor->shake;
-    visitor->present = false;
-    came_up(mesh, peer);
+    wefti_handshake_deinit(&pending->shake);
 }
 
-/* ---- ranks that we connect to ---- */
+/* ---- ranks that this rank connects to ---- */
 
-static void attempt_failed(wefti_mesh_peer_t *peer, const char *why)
+static void attempt_failed(wefti_mesh_peer_t *peer, bool refused, const char *why)
 {
     char text[WEFTI_ADDRESS_TEXT];
     uint64_t now = wefti_now_ns();
     snprintf(peer->why, sizeof peer->why, "%s: %s",
-             wefti_address_text(&peer->card.addresses[peer->at], true, text), why);
+             wefti_address_text(&peer->address.addresses[peer->at], true, text), why);
     wefti_handshake_deinit(&peer->shake);
-    peer->trying = peer->connected = false;
+    peer->trying = false;
+    peer->refused = refused;
     peer->next_ns = now;
-    if (++peer->at >= peer->card.count) {
+    if (++peer->at >= peer->address.count) {
         peer->at = 0;
         peer->next_ns = now + (peer->rounds < 5 ? 10000000ull << peer->rounds : SECOND_NS / 2);
         peer->rounds++;
@@ -218,61 +138,44 @@ static void attempt_failed(wefti_mesh_peer_t *peer, const char *why)
 
 static weft_status_t begin_attempt(wefti_mesh_t *mesh, wefti_mesh_peer_t *peer)
 {
-    int fd = -1;
-    uint32_t tag = (uint32_t)(peer - mesh->peers);
-    weft_status_t status = wefti_address_connect(&peer->card.addresses[peer->at], &fd);
+    weft_status_t status = wefti_handshake_connect(&peer->shake, &peer->address.addresses[peer->at],
+                                                   &mesh->acceptor.greeting, mesh->key,
+                                                   sizeof mesh->key, mesh->params->allocator);
     if (status == WEFT_AGAIN) {
-        peer->hard = true;
-        attempt_failed(peer, strerror(errno));
+        attempt_failed(peer, true, strerror(errno));
         return WEFT_OK;
     }
-    if (status < 0) {
-        return status;
-    }
-    status = wefti_handshake_init(&peer->shake, fd, true, &mesh->greeting, NULL, mesh->key,
-                                  sizeof mesh->key, mesh->allocator);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(status);
     peer->trying = true;
     peer->next_ns = wefti_now_ns() + CONNECT_NS;
-    return watch(mesh, EPOLL_CTL_ADD, fd, EPOLLOUT, tag);
+    return wefti_watch(mesh->epoll_fd, EPOLL_CTL_ADD, peer->shake.wire.fd, EPOLLOUT,
+                       (uint32_t)(peer - mesh->peers));
 }
 
-static void hear_peer(wefti_mesh_t *mesh, wefti_mesh_peer_t *peer)
+static weft_status_t step_attempt(wefti_mesh_t *mesh, wefti_mesh_peer_t *peer)
 {
-    int fd = peer->shake.wire.fd;
     if (!peer->trying) {
-        return;
+        return WEFT_OK;
     }
-    if (!peer->connected) {
-        int problem = wefti_address_connected(fd);
-        if (problem == EINPROGRESS) {
-            return;
-        }
-        if (problem != 0) {
-            peer->hard = true;
-            attempt_failed(peer, strerror(problem));
-            return;
-        }
-        peer->connected = true;
-        peer->next_ns = wefti_now_ns() + ATTEMPT_NS;
-        if (watch(mesh, EPOLL_CTL_MOD, fd, EPOLLIN, (uint32_t)(peer - mesh->peers)) < 0) {
-            attempt_failed(peer, weft_last_error());
-            return;
-        }
-    }
+    bool connecting = peer->shake.connecting;
     weft_status_t status = wefti_handshake_step(&peer->shake);
-    if (status == WEFT_AGAIN) {
-        return;
+    if (status == WEFT_IN_PROGRESS) {
+        peer->next_ns = wefti_now_ns() + ANSWER_NS;
+        WEFT_RETURN_IF_ERROR(wefti_watch(mesh->epoll_fd, EPOLL_CTL_MOD, peer->shake.wire.fd,
+                                         EPOLLIN, (uint32_t)(peer - mesh->peers)));
+        status = wefti_handshake_step(&peer->shake);
     }
-    const wefti_greeting_t *who = wefti_handshake_peer(&peer->shake);
-    if (status == WEFT_OK && who->rank == peer->rank && who->world_size == mesh->world_size) {
-        came_up(mesh, peer);
-    } else {
-        attempt_failed(peer, status == WEFT_ERR_PEER_DIED ? "connection closed"
-                                                          : "not a rank of this world");
+    const wefti_greeting_t *greeting = wefti_handshake_peer(&peer->shake);
+    if (status < 0) {
+        attempt_failed(peer, connecting, wefti_handshake_problem(&peer->shake, status));
+    } else if (status == WEFT_OK && (greeting->rank != peer->rank ||
+                                     greeting->world_size != mesh->params->job->world_size)) {
+        attempt_failed(peer, false, "not a rank of this world");
+    } else if (status == WEFT_OK) {
+        link_up(mesh, peer, peer->shake.wire);
+        peer->shake.wire = (wefti_wire_t){.fd = -1};
     }
+    return WEFT_OK;
 }
 
 static weft_status_t attend_peer(wefti_mesh_t *mesh, wefti_mesh_peer_t *peer, uint64_t now,
@@ -282,21 +185,17 @@ static weft_status_t attend_peer(wefti_mesh_t *mesh, wefti_mesh_peer_t *peer, ui
         return WEFT_OK;
     }
     if (peer->trying && now >= peer->next_ns) {
-        peer->hard = false;
-        attempt_failed(peer, "no answer before the timeout");
+        attempt_failed(peer, false, "no answer before the timeout");
     }
-    bool hopeless = peer->rounds >= 3 && peer->hard && now > mesh->began_ns + HARD_NS;
+    bool hopeless = peer->rounds >= 3 && peer->refused && now > mesh->began_ns + REFUSED_NS;
     if (!peer->trying && (hopeless || (now >= mesh->deadline_ns && peer->rounds > 0))) {
         return wefti_error(
             WEFT_ERR_TIMEOUT,
             "rank %u: cannot connect to rank %u: %s; WEFT_IFNAME selects the network interfaces",
-            mesh->rank, peer->rank, peer->why);
+            mesh->params->job->rank, peer->rank, peer->why);
     }
     if (!peer->trying && now >= peer->next_ns) {
-        weft_status_t status = begin_attempt(mesh, peer);
-        if (status < 0) {
-            return status;
-        }
+        WEFT_RETURN_IF_ERROR(begin_attempt(mesh, peer));
     }
     uint64_t wait = peer->next_ns > now ? peer->next_ns - now : 0;
     *wait_ns = wait < *wait_ns ? wait : *wait_ns;
@@ -309,31 +208,22 @@ weft_status_t wefti_mesh_step(wefti_mesh_t *mesh, uint64_t *out_wait_ns)
     int count = epoll_wait(mesh->epoll_fd, events, 64, 0);
     for (int i = 0; i < count; i++) {
         uint32_t tag = events[i].data.u32;
-        weft_status_t status = WEFT_OK;
-        if (tag == LISTENER_TAG) {
-            status = accept_visitors(mesh);
-        } else if (tag >= VISITOR_TAG) {
-            hear_visitor(mesh, tag - VISITOR_TAG);
-        } else {
-            hear_peer(mesh, &mesh->peers[tag]);
+        wefti_pending_t *pending = NULL;
+        if (tag < WEFTI_ACCEPTOR_TAG) {
+            WEFT_RETURN_IF_ERROR(step_attempt(mesh, &mesh->peers[tag]));
+            continue;
         }
-        if (status < 0) {
-            return status;
+        WEFT_RETURN_IF_ERROR(wefti_acceptor_step(&mesh->acceptor, tag, &pending));
+        if (pending != NULL) {
+            accept_peer(mesh, pending);
         }
     }
     uint64_t now = wefti_now_ns();
     *out_wait_ns = SECOND_NS;
     for (uint32_t i = 0; i < mesh->peer_count; i++) {
-        weft_status_t status = attend_peer(mesh, &mesh->peers[i], now, out_wait_ns);
-        if (status < 0) {
-            return status;
-        }
+        WEFT_RETURN_IF_ERROR(attend_peer(mesh, &mesh->peers[i], now, out_wait_ns));
     }
-    for (uint32_t i = 0; i < WEFTI_MESH_VISITORS; i++) {
-        if (mesh->visitors[i].present && now > mesh->visitors[i].since_ns + ATTEMPT_NS) {
-            dismiss(&mesh->visitors[i]);
-        }
-    }
+    wefti_acceptor_expire(&mesh->acceptor);
     return mesh->up_count == mesh->peer_count ? WEFT_OK : WEFT_IN_PROGRESS;
 }
 
@@ -341,21 +231,18 @@ void wefti_mesh_deinit(wefti_mesh_t *mesh)
 {
     for (uint32_t i = 0; i < mesh->peer_count; i++) {
         wefti_handshake_deinit(&mesh->peers[i].shake);
+        wefti_wire_deinit(&mesh->peers[i].wire);
     }
-    for (uint32_t i = 0; i < WEFTI_MESH_VISITORS; i++) {
-        if (mesh->visitors[i].present) {
-            dismiss(&mesh->visitors[i]);
-        }
-    }
+    wefti_acceptor_close(&mesh->acceptor);
     if (mesh->listener >= 0) {
         close(mesh->listener);
     }
     if (mesh->epoll_fd >= 0) {
         close(mesh->epoll_fd);
     }
-    wefti_free(mesh->allocator, mesh->peers);
+    if (mesh->params != NULL) {
+        wefti_free(mesh->params->allocator, mesh->peers);
+    }
     wefti_forget(mesh->key, sizeof mesh->key);
-    mesh->peers = NULL;
-    mesh->peer_count = 0;
-    mesh->listener = mesh->epoll_fd = -1;
+    *mesh = (wefti_mesh_t){.listener = -1, .epoll_fd = -1};
 }

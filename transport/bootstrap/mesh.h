@@ -1,66 +1,54 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The overlay's connections: every rank has one to the ranks at distance +-1, +-2, +-4, ...; the
- * lower rank connects. Both prove that they know the world's key, so strangers at the listening
- * socket are of no consequence.
+ * Opens the overlay's connections: every rank has one to the ranks at distance +-1, +-2, +-4, ...;
+ * the lower rank connects. Both prove that they know the world's key.
  */
 #ifndef WEFT_TRANSPORT_BOOTSTRAP_MESH_H
 #define WEFT_TRANSPORT_BOOTSTRAP_MESH_H
 
-#include "runtime/base/log.h"
-#include "transport/socket/handshake.h"
+#include "transport/bootstrap/bootstrap.h"
+#include "transport/socket/accept.h"
 
 #define WEFTI_WORLD_KEY_BYTES 32u
-#define WEFTI_MESH_VISITORS 64u
 #define WEFTI_MESH_PEERS_MAX 64u /* two per bit of a rank's number */
 
 typedef struct wefti_mesh_peer {
     uint32_t rank;
-    wefti_card_t card;
+    wefti_endpoint_address_t address;
     bool connects; /* this rank does; else the peer does */
     bool up;
-    bool trying, connected;  /* under way; the connection stands */
-    bool hard;               /* all of a round's addresses said no at once */
+    bool trying;
+    bool refused;            /* the latest attempt was, at once */
     uint32_t at, rounds;     /* address that is tried; rounds over all of them */
     uint64_t next_ns;        /* when to try again, or to give this attempt up */
-    wefti_handshake_t shake; /* up: its wire is the link */
+    wefti_handshake_t shake; /* this rank connects */
+    wefti_wire_t wire;       /* up: the link */
     char why[128];           /* the latest failure */
 } wefti_mesh_peer_t;
 
-typedef struct wefti_mesh_visitor {
-    wefti_handshake_t shake;
-    uint64_t since_ns;
-    bool present;
-} wefti_mesh_visitor_t;
-
 typedef struct wefti_mesh {
-    uint32_t rank, world_size;
-    const wefti_log_t *log;
-    const weft_allocator_t *allocator;
+    const wefti_overlay_params_t *params;
     uint8_t key[WEFTI_WORLD_KEY_BYTES];
-    wefti_greeting_t greeting;
     int listener, epoll_fd;
+    wefti_acceptor_t acceptor;
     wefti_mesh_peer_t *peers;
     uint32_t peer_count, up_count;
     uint64_t began_ns, deadline_ns;
-    wefti_mesh_visitor_t visitors[WEFTI_MESH_VISITORS];
-    uint64_t frames; /* of visitors that were turned away */
 } wefti_mesh_t;
 
 /* The ranks that rank is connected to, at most WEFTI_MESH_PEERS_MAX; returns how many. */
 uint32_t wefti_mesh_neighbours(uint32_t rank, uint32_t world_size, uint32_t *out_ranks);
 
-/* Listens at an address (NULL: all of them), on any port; *out_bound says which. */
-weft_status_t wefti_mesh_init(wefti_mesh_t *mesh, uint32_t rank, uint32_t world_size,
-                              const wefti_log_t *log, const weft_allocator_t *allocator);
-weft_status_t wefti_mesh_listen(wefti_mesh_t *mesh, const wefti_address_t *at,
-                                wefti_address_t *out_bound);
-/* cards of wefti_mesh_neighbours, in that order. */
-weft_status_t wefti_mesh_begin(wefti_mesh_t *mesh, const uint8_t *key, const wefti_card_t *cards,
-                               uint64_t deadline_ns);
-/* Without blocking: WEFT_OK when all connections are there, WEFT_IN_PROGRESS, or an error that
- * names the peer. *out_wait_ns: look again then, or when epoll_fd is readable. */
+/* Listens at an address (NULL: all of them) on any port; *out_bound has it. */
+weft_status_t wefti_mesh_listen(wefti_mesh_t *mesh, const wefti_overlay_params_t *params,
+                                const wefti_address_t *at, wefti_address_t *out_bound);
+/* addresses: of wefti_mesh_neighbours, in that order. */
+weft_status_t wefti_mesh_begin(wefti_mesh_t *mesh, const uint8_t *key,
+                               const wefti_endpoint_address_t *addresses, uint64_t deadline_ns);
+/* Without blocking: WEFT_OK when all connections are up, WEFT_IN_PROGRESS, or an error that names
+ * the peer. *out_wait_ns: call again then, or when epoll_fd is readable. */
 weft_status_t wefti_mesh_step(wefti_mesh_t *mesh, uint64_t *out_wait_ns);
+/* Also of one that is zero but for its descriptors, which are -1. */
 void wefti_mesh_deinit(wefti_mesh_t *mesh);
 
 #endif

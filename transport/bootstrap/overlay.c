@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The overlay as a whole: opening by way of the rendezvous, progress, closing. */
+/* The overlay as a whole: opening by a rendezvous, progress, closing. */
 #include "transport/bootstrap/overlay.h"
 
 #include <errno.h>
@@ -15,18 +15,18 @@
 
 #include "runtime/base/digest.h"
 #include "runtime/base/error.h"
-#include "transport/bootstrap/meet.h"
+#include "transport/bootstrap/rendezvous.h"
 
 #define SECOND_NS 1000000000ull
-/* Longest frame between ranks that have proved themselves. */
+/* Longest frame between authenticated ranks. */
 #define FRAME_BYTES ((size_t)1 << 31)
 #define TIMER_TAG UINT32_MAX
-/* How long closing may take to get the last words out. */
+/* How long closing may take to send what is queued. */
 #define FAREWELL_NS (2 * SECOND_NS)
 
 /* ---- opening ---- */
 
-/* A host that is cut off answers no probes: the kernel gives its connections up in time. */
+/* An unreachable host answers no probes: the kernel ends its connections in time. */
 static void set_liveness(int fd, uint64_t timeout_ns)
 {
     const int yes = 1;
@@ -49,53 +49,38 @@ static void set_liveness(int fd, uint64_t timeout_ns)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
 }
 
-static weft_status_t watch(const wefti_overlay_t *overlay, int operation, int fd, uint32_t events,
-                           uint32_t tag)
+/* Rank 0 listens. If its port is in use, that may be another rank 0. */
+static weft_status_t hold_place(wefti_rendezvous_t *rendezvous)
 {
-    struct epoll_event event = {.events = events, .data.u32 = tag};
-    return epoll_ctl(overlay->epoll_fd, operation, fd, &event) == 0
-               ? WEFT_OK
-               : wefti_error_errno(WEFT_ERR_SYSTEM, errno, "epoll_ctl failed");
-}
-
-/* Rank 0 opens the place; while it is taken, whoever holds it may be another rank 0. */
-static weft_status_t hold_place(wefti_meeting_t *meeting)
-{
+    wefti_place_t *place = &rendezvous->place;
     for (;;) {
-        weft_status_t status = wefti_place_open(&meeting->place);
+        weft_status_t status = wefti_place_open(place);
         if (status != WEFT_AGAIN) {
             return status;
         }
-        char why[sizeof meeting->place.why];
-        memcpy(why, meeting->place.why, sizeof why);
-        status = meeting->place.count > 0 ? wefti_meet_look(meeting) : WEFT_AGAIN;
-        if (status < 0) {
-            return status;
+        char why[sizeof place->why];
+        memcpy(why, place->why, sizeof why);
+        WEFT_RETURN_IF_ERROR(place->count > 0 ? wefti_rendezvous_try(rendezvous) : WEFT_AGAIN);
+        if (wefti_now_ns() >= rendezvous->deadline_ns) {
+            return wefti_error(WEFT_ERR_TIMEOUT, "rank 0: cannot listen at %s: %s", place->text,
+                               why);
         }
-        if (wefti_now_ns() >= meeting->deadline_ns) {
-            return wefti_error(WEFT_ERR_TIMEOUT, "rank 0: cannot listen at %s: %s",
-                               meeting->place.text, why);
-        }
-        if (wefti_interrupted(&meeting->interrupt)) {
-            return wefti_interrupt_error(meeting->rank);
+        if (wefti_interrupted(&rendezvous->params->interrupt)) {
+            return wefti_interrupt_error(0);
         }
         nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
     }
 }
 
-static weft_status_t meet(wefti_overlay_t *overlay, wefti_meeting_t *meeting,
-                          const wefti_overlay_params_t *params)
+static weft_status_t meet(wefti_rendezvous_t *rendezvous)
 {
-    WEFT_RETURN_IF_ERROR(wefti_place_init(&meeting->place, params->job, params->settings));
-    WEFT_RETURN_IF_ERROR(wefti_mesh_init(&meeting->mesh, overlay->rank, overlay->world_size,
-                                         overlay->log, overlay->allocator));
-    if (overlay->rank == 0) {
-        WEFT_RETURN_IF_ERROR(hold_place(meeting));
-        WEFT_RETURN_IF_ERROR(wefti_meet_host(meeting));
-    } else {
-        WEFT_RETURN_IF_ERROR(wefti_meet_guest(meeting));
+    const wefti_overlay_params_t *params = rendezvous->params;
+    WEFT_RETURN_IF_ERROR(wefti_place_init(&rendezvous->place, params->job, params->settings));
+    if (params->job->rank != 0) {
+        return wefti_rendezvous_join(rendezvous);
     }
-    return WEFT_OK;
+    WEFT_RETURN_IF_ERROR(hold_place(rendezvous));
+    return wefti_rendezvous_lead(rendezvous);
 }
 
 /* The mesh's connections become links. */
@@ -105,17 +90,15 @@ static weft_status_t take_links(wefti_overlay_t *overlay, wefti_mesh_t *mesh)
     for (uint32_t i = 0; i < mesh->peer_count; i++) {
         wefti_overlay_link_t *link = &overlay->links[i];
         link->rank = mesh->peers[i].rank;
-        link->wire = mesh->peers[i].shake.wire;
+        link->wire = mesh->peers[i].wire;
         link->wire.in_limit = FRAME_BYTES;
         link->up = true;
         link->last = &link->first;
-        mesh->peers[i].shake.wire = (wefti_wire_t){.fd = -1};
+        mesh->peers[i].wire = (wefti_wire_t){.fd = -1};
         overlay->link_count = i + 1;
-        set_liveness(link->wire.fd, overlay->settings->link_timeout_ns);
-        weft_status_t status = watch(overlay, EPOLL_CTL_ADD, link->wire.fd, EPOLLIN, i);
-        if (status < 0) {
-            return status;
-        }
+        set_liveness(link->wire.fd, overlay->params.settings->link_timeout_ns);
+        WEFT_RETURN_IF_ERROR(
+            wefti_watch(overlay->epoll_fd, EPOLL_CTL_ADD, link->wire.fd, EPOLLIN, i));
     }
     return WEFT_OK;
 }
@@ -123,14 +106,17 @@ static weft_status_t take_links(wefti_overlay_t *overlay, wefti_mesh_t *mesh)
 static weft_status_t prepare(wefti_overlay_t *overlay)
 {
     overlay->gone_words = (overlay->world_size + 63) / 64;
-    overlay->seen = wefti_alloc(overlay->allocator, overlay->world_size * sizeof *overlay->seen);
-    overlay->gone = wefti_alloc(overlay->allocator, 3 * overlay->gone_words * sizeof(uint64_t));
-    overlay->links = wefti_alloc(overlay->allocator, WEFTI_MESH_PEERS_MAX * sizeof *overlay->links);
+    overlay->seen =
+        wefti_alloc(overlay->params.allocator, overlay->world_size * sizeof *overlay->seen);
+    overlay->gone =
+        wefti_alloc(overlay->params.allocator, 3 * overlay->gone_words * sizeof(uint64_t));
+    overlay->links =
+        wefti_alloc(overlay->params.allocator, WEFTI_MESH_PEERS_MAX * sizeof *overlay->links);
     if (overlay->seen == NULL || overlay->gone == NULL || overlay->links == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     overlay->dead = overlay->gone + overlay->gone_words;
-    overlay->gone_told = overlay->dead + overlay->gone_words;
+    overlay->gone_reported = overlay->dead + overlay->gone_words;
     overlay->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     overlay->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     overlay->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -138,7 +124,7 @@ static weft_status_t prepare(wefti_overlay_t *overlay)
         return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "rank %u: cannot create descriptors",
                                  overlay->rank);
     }
-    return watch(overlay, EPOLL_CTL_ADD, overlay->timer_fd, EPOLLIN, TIMER_TAG);
+    return wefti_watch(overlay->epoll_fd, EPOLL_CTL_ADD, overlay->timer_fd, EPOLLIN, TIMER_TAG);
 }
 
 static weft_status_t check_params(const wefti_overlay_params_t *params)
@@ -154,12 +140,13 @@ static weft_status_t check_params(const wefti_overlay_params_t *params)
 
 static void overlay_free(wefti_overlay_t *overlay)
 {
+    const weft_allocator_t *allocator = overlay->params.allocator;
     for (uint32_t i = 0; i < overlay->link_count; i++) {
         wefti_overlay_link_t *link = &overlay->links[i];
         wefti_wire_deinit(&link->wire);
         while (link->first != NULL) {
             wefti_parcel_t *next = link->first->next;
-            wefti_free(overlay->allocator, link->first);
+            wefti_free(allocator, link->first);
             link->first = next;
         }
     }
@@ -169,69 +156,54 @@ static void overlay_free(wefti_overlay_t *overlay)
             close(fds[i]);
         }
     }
-    wefti_free(overlay->allocator, overlay->links);
-    wefti_free(overlay->allocator, overlay->seen);
-    wefti_free(overlay->allocator, overlay->gone);
+    wefti_free(allocator, overlay->links);
+    wefti_free(allocator, overlay->seen);
+    wefti_free(allocator, overlay->gone);
     wefti_forget(overlay->key, sizeof overlay->key);
     pthread_mutex_destroy(&overlay->lock);
-    wefti_free(overlay->allocator, overlay);
+    wefti_free(allocator, overlay);
 }
 
 weft_status_t wefti_overlay_open(const wefti_overlay_params_t *params,
                                  wefti_overlay_t **out_overlay)
 {
     *out_overlay = NULL;
-    weft_status_t status = check_params(params);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(check_params(params));
     wefti_overlay_t *overlay = wefti_alloc(params->allocator, sizeof *overlay);
-    wefti_meeting_t *meeting = wefti_alloc(params->allocator, sizeof *meeting);
-    if (overlay == NULL || meeting == NULL) {
+    wefti_rendezvous_t *rendezvous = wefti_alloc(params->allocator, sizeof *rendezvous);
+    if (overlay == NULL || rendezvous == NULL) {
         wefti_free(params->allocator, overlay);
-        wefti_free(params->allocator, meeting);
+        wefti_free(params->allocator, rendezvous);
         return WEFT_ERR_NO_MEMORY;
     }
     *overlay = (wefti_overlay_t){.rank = params->job->rank,
                                  .world_size = params->job->world_size,
-                                 .settings = params->settings,
-                                 .log = params->log,
-                                 .allocator = params->allocator,
-                                 .user = params->user,
-                                 .told = params->told,
-                                 .left = params->left,
-                                 .died = params->died,
+                                 .params = *params,
                                  .epoll_fd = -1,
                                  .timer_fd = -1,
                                  .wake_fd = -1};
+    overlay->params.job = NULL;
     pthread_mutex_init(&overlay->lock, NULL);
     uint64_t timeout = params->settings->connect_timeout_ns, now = wefti_now_ns();
-    *meeting = (wefti_meeting_t){
-        .rank = overlay->rank,
-        .world_size = overlay->world_size,
-        .settings = params->settings,
-        .log = params->log,
-        .allocator = params->allocator,
-        .interrupt = params->interrupt,
-        .began_ns = now,
+    *rendezvous = (wefti_rendezvous_t){
+        .params = params,
         .deadline_ns = timeout == 0 || timeout > UINT64_MAX / 2 ? UINT64_MAX : now + timeout,
         .place.listener = -1,
         .mesh = {.listener = -1, .epoll_fd = -1}};
+    weft_status_t status;
     WEFT_TRY(status, prepare(overlay), out);
-    WEFT_TRY(status, meet(overlay, meeting, params), out);
-    WEFT_TRY(status, take_links(overlay, &meeting->mesh), out);
-    wefti_address_text(&meeting->local, false, overlay->local_address);
-    overlay->meeting_sent = meeting->sent;
-    overlay->meeting_received = meeting->received;
-    wefti_log(overlay->log, WEFT_LOG_LEVEL_DEBUG,
+    WEFT_TRY(status, meet(rendezvous), out);
+    WEFT_TRY(status, take_links(overlay, &rendezvous->mesh), out);
+    wefti_address_text(&rendezvous->local, false, overlay->local_address);
+    wefti_log(params->log, WEFT_LOG_LEVEL_DEBUG,
               "rank %u of %u: rendezvous at %s took %.3f s, own address %s", overlay->rank,
-              overlay->world_size, meeting->place.text,
-              (double)(wefti_now_ns() - meeting->began_ns) * 1e-9, overlay->local_address);
+              overlay->world_size, rendezvous->place.text, (double)(wefti_now_ns() - now) * 1e-9,
+              overlay->local_address);
     *out_overlay = overlay;
 out:
-    wefti_mesh_deinit(&meeting->mesh);
-    wefti_place_deinit(&meeting->place);
-    wefti_free(params->allocator, meeting);
+    wefti_mesh_deinit(&rendezvous->mesh);
+    wefti_place_deinit(&rendezvous->place);
+    wefti_free(params->allocator, rendezvous);
     if (status < 0) {
         overlay_free(overlay);
     }
@@ -253,25 +225,15 @@ int wefti_overlay_poll_fd(const wefti_overlay_t *overlay)
     return overlay->epoll_fd;
 }
 
-void wefti_overlay_stats(const wefti_overlay_t *overlay, uint64_t *out_sent, uint64_t *out_received)
-{
-    *out_sent = overlay->meeting_sent;
-    *out_received = overlay->meeting_received;
-    for (uint32_t i = 0; i < overlay->link_count; i++) {
-        *out_sent += overlay->links[i].wire.sent;
-        *out_received += overlay->links[i].wire.received;
-    }
-}
-
 /* ---- progress ---- */
 
-/* The socket took all, or not: be told when it takes more. */
+/* Whether to watch for the socket to take more. */
 static void set_writing(wefti_overlay_t *overlay, wefti_overlay_link_t *link, bool writing)
 {
     if (link->up && link->writing != writing) {
         link->writing = writing;
-        watch(overlay, EPOLL_CTL_MOD, link->wire.fd, EPOLLIN | (writing ? EPOLLOUT : 0u),
-              (uint32_t)(link - overlay->links));
+        wefti_watch(overlay->epoll_fd, EPOLL_CTL_MOD, link->wire.fd,
+                    EPOLLIN | (writing ? EPOLLOUT : 0u), (uint32_t)(link - overlay->links));
     }
 }
 
@@ -284,30 +246,24 @@ void wefti_overlay_send(wefti_overlay_t *overlay, wefti_overlay_link_t *link, ui
     }
 }
 
-static void call_back(wefti_overlay_t *overlay, const wefti_event_t *event)
+static void call_back(const wefti_overlay_params_t *params, const wefti_event_t *event)
 {
     switch (event->kind) {
-    case WEFTI_EVENT_TOLD:
-        if (overlay->told != NULL) {
-            overlay->told(overlay->user, event->rank, event->what, event->data, event->bytes);
-        }
+    case WEFTI_EVENT_FLOOD:
+        params->received(params->user, event->rank, event->flood_kind, event->data, event->bytes);
         break;
     case WEFTI_EVENT_LEFT:
-        if (overlay->left != NULL) {
-            overlay->left(overlay->user, event->rank);
-        }
+        params->left(params->user, event->rank);
         break;
     case WEFTI_EVENT_DIED:
-        if (overlay->died != NULL) {
-            overlay->died(overlay->user, event->rank, (const char *)event->data);
-        }
+        params->died(params->user, event->rank, (const char *)event->data);
         break;
     }
 }
 
-/* One frame, or the end of the link. False: nothing more to hear. */
-static bool hear_frame(wefti_overlay_t *overlay, wefti_overlay_link_t *link, wefti_event_t *event,
-                       bool *has_event)
+/* One frame, or the end of the link. False: nothing more to receive. */
+static bool receive_frame(wefti_overlay_t *overlay, wefti_overlay_link_t *link,
+                          wefti_event_t *event, bool *has_event)
 {
     wefti_frame_t frame;
     if (!link->up) {
@@ -320,14 +276,14 @@ static bool hear_frame(wefti_overlay_t *overlay, wefti_overlay_link_t *link, wef
     if (status == WEFT_OK) {
         switch (frame.kind) {
         case WEFTI_FLOOD:
-            status = wefti_overlay_hear_flood(overlay, link, &frame, event, has_event);
+            status = wefti_overlay_receive_flood(overlay, link, &frame, event, has_event);
             break;
         case WEFTI_GATHER:
-            status = wefti_overlay_hear_parcel(overlay, link, &frame);
+            status = wefti_overlay_receive_parcel(overlay, link, &frame);
             break;
         case WEFTI_GONE:
         case WEFTI_BYE:
-            status = wefti_overlay_hear_gone(overlay, link, &frame);
+            status = wefti_overlay_receive_gone(overlay, link, &frame);
             break;
         default:
             status = WEFT_ERR_FORMAT;
@@ -339,16 +295,16 @@ static bool hear_frame(wefti_overlay_t *overlay, wefti_overlay_link_t *link, wef
     return link->up || *has_event;
 }
 
-/* Everything that has come over a link. Calls back between frames, with the lock let go. */
-static void hear_link(wefti_overlay_t *overlay, wefti_overlay_link_t *link, wefti_event_t *event)
+/* Everything that has arrived over a link. Calls back between frames, without the lock. */
+static void receive_link(wefti_overlay_t *overlay, wefti_overlay_link_t *link, wefti_event_t *event)
 {
     for (bool more = true; more;) {
         bool has_event = false;
         pthread_mutex_lock(&overlay->lock);
-        more = hear_frame(overlay, link, event, &has_event);
+        more = receive_frame(overlay, link, event, &has_event);
         pthread_mutex_unlock(&overlay->lock);
         if (has_event) {
-            call_back(overlay, event);
+            call_back(&overlay->params, event);
         }
     }
 }
@@ -380,7 +336,7 @@ void wefti_overlay_progress(wefti_overlay_t *overlay)
             continue;
         }
         write_link(overlay, &overlay->links[tag]);
-        hear_link(overlay, &overlay->links[tag], &event);
+        receive_link(overlay, &overlay->links[tag], &event);
     }
     if (count > 0) {
         bool more = true;
@@ -389,11 +345,11 @@ void wefti_overlay_progress(wefti_overlay_t *overlay)
             more = wefti_overlay_next_gone(overlay, &event);
             pthread_mutex_unlock(&overlay->lock);
             if (more) {
-                call_back(overlay, &event);
+                call_back(&overlay->params, &event);
             }
         }
         pthread_mutex_lock(&overlay->lock);
-        wefti_overlay_tell_gone(overlay);
+        wefti_overlay_send_gone(overlay);
         pthread_mutex_unlock(&overlay->lock);
     }
     atomic_store_explicit(&overlay->busy, 0, memory_order_release);
@@ -411,11 +367,11 @@ static bool unsent(const wefti_overlay_t *overlay)
     return false;
 }
 
-/* Gets the last words out; what still comes in is of no interest any more. */
+/* Sends what is queued, and the goodbye. What still arrives is dropped. */
 static void take_leave(wefti_overlay_t *overlay)
 {
     uint64_t until = wefti_now_ns() + FAREWELL_NS;
-    wefti_overlay_say_goodbye(overlay);
+    wefti_overlay_send_goodbye(overlay);
     while (unsent(overlay) && wefti_now_ns() < until) {
         struct pollfd fds[WEFTI_MESH_PEERS_MAX];
         for (uint32_t i = 0; i < overlay->link_count; i++) {
@@ -434,7 +390,7 @@ static void take_leave(wefti_overlay_t *overlay)
         if (fd < 0) {
             continue;
         }
-        /* Closing with something unread would take back what was sent last. */
+        /* Closing with unread data would discard what was sent last. */
         shutdown(fd, SHUT_WR);
         while (recv(fd, rest, sizeof rest, 0) > 0) {
         }

@@ -26,8 +26,8 @@ _Static_assert(sizeof(parcel_head_t) == 16, "parcels travel");
 /* Ranks are at most one all-gather apart, and each sends a rank at most two parcels of one. */
 #define PARCELS_MAX 64u
 
-weft_status_t wefti_overlay_hear_parcel(wefti_overlay_t *overlay, wefti_overlay_link_t *from,
-                                        const wefti_frame_t *frame)
+weft_status_t wefti_overlay_receive_parcel(wefti_overlay_t *overlay, wefti_overlay_link_t *from,
+                                           const wefti_frame_t *frame)
 {
     parcel_head_t head;
     uint32_t waiting = 0;
@@ -39,8 +39,9 @@ weft_status_t wefti_overlay_hear_parcel(wefti_overlay_t *overlay, wefti_overlay_
         waiting++;
     }
     size_t bytes = frame->bytes - sizeof head;
-    wefti_parcel_t *parcel =
-        waiting < PARCELS_MAX ? wefti_alloc(overlay->allocator, sizeof *parcel + bytes) : NULL;
+    wefti_parcel_t *parcel = waiting < PARCELS_MAX
+                                 ? wefti_alloc(overlay->params.allocator, sizeof *parcel + bytes)
+                                 : NULL;
     if (parcel == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
@@ -69,7 +70,7 @@ static wefti_overlay_link_t *link_to(wefti_overlay_t *overlay, uint32_t rank)
     return NULL;
 }
 
-/* Takes a parcel out of the link's list; NULL: it has not come. Under the lock. */
+/* Takes a parcel out of the link's list; NULL: it has not arrived. Under the lock. */
 static wefti_parcel_t *find_parcel(wefti_overlay_link_t *link, uint32_t sequence, uint32_t step)
 {
     for (wefti_parcel_t **at = &link->first; *at != NULL; at = &(*at)->next) {
@@ -125,7 +126,7 @@ static weft_status_t await_parcel(const gather_t *gather, wefti_overlay_link_t *
             return wefti_error(WEFT_ERR_TIMEOUT, "rank %u: timed out waiting for rank %u",
                                overlay->rank, link->rank);
         }
-        /* wake_fd: another thread that makes progress has taken the parcel in. */
+        /* wake_fd: another thread that makes progress has received the parcel. */
         struct pollfd fds[2] = {{.fd = overlay->epoll_fd, .events = POLLIN},
                                 {.fd = overlay->wake_fd, .events = POLLIN}};
         if (poll(fds, 2, status == WEFT_IN_PROGRESS ? BUSY_MS : LOOK_MS) > 0 &&
@@ -165,7 +166,7 @@ static weft_status_t run_steps(const gather_t *gather, uint8_t *blocks)
                             "rank %u has %llu",
                             overlay->rank, gather->bytes, from->rank, (unsigned long long)theirs);
         }
-        wefti_free(overlay->allocator, parcel);
+        wefti_free(overlay->params.allocator, parcel);
         if (status < 0) {
             return status;
         }
@@ -186,7 +187,7 @@ weft_status_t wefti_overlay_all_gather(wefti_overlay_t *overlay, const void *sen
     }
     const gather_t gather = {overlay, ++overlay->gather_sequence, bytes, deadline_ns, check, user};
     /* Blocks from this rank's on; turned to their places at the end. */
-    uint8_t *blocks = wefti_alloc(overlay->allocator, total > 0 ? total : 1);
+    uint8_t *blocks = wefti_alloc(overlay->params.allocator, total > 0 ? total : 1);
     if (blocks == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
@@ -202,6 +203,6 @@ weft_status_t wefti_overlay_all_gather(wefti_overlay_t *overlay, const void *sen
         memcpy(out + rank * bytes, blocks, (n - rank) * bytes);
         memcpy(out, blocks + (n - rank) * bytes, rank * bytes);
     }
-    wefti_free(overlay->allocator, blocks);
+    wefti_free(overlay->params.allocator, blocks);
     return status;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Addresses of the rendezvous: host:port, with other ports where that one may be somebody else's.
- */
-#include "transport/bootstrap/meet.h"
+/* Where rank 0 listens: host:port, with further ports if that one may belong to another program; or
+ * anywhere, published through a file or a launcher's service. */
+#include "transport/bootstrap/rendezvous.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -18,11 +18,6 @@
 #define WINDOW_FIRST 20000u
 #define WINDOW_SPAN 12000u
 #define WINDOW_STEP 389u
-
-static bool is_file(const char *address)
-{
-    return strncmp(address, "file://", 7) == 0;
-}
 
 weft_status_t wefti_place_init(wefti_place_t *place, const wefti_job_t *job,
                                const wefti_settings_t *settings)
@@ -72,11 +67,8 @@ static weft_status_t resolve(wefti_place_t *place, bool *out_literal)
     uint16_t port;
     wefti_address_t found[8];
     uint32_t found_count = 0;
-    weft_status_t status = wefti_address_split(place->job->address, host, &port);
-    if (status < 0) {
-        return status;
-    }
-    status = wefti_address_resolve(host, port, found, 8, &found_count, out_literal);
+    WEFT_RETURN_IF_ERROR(wefti_address_split(place->job->address, host, &port));
+    weft_status_t status = wefti_address_resolve(host, port, found, 8, &found_count, out_literal);
     if (status < 0) {
         snprintf(place->why, sizeof place->why, "%s", weft_last_error());
         return *out_literal ? status : WEFT_AGAIN; /* names may become known while we wait */
@@ -125,62 +117,43 @@ static weft_status_t open_host_port(wefti_place_t *place)
     return status;
 }
 
-/* ---- anywhere, for places that say where ---- */
+/* ---- anywhere, published by a notice ---- */
 
-weft_status_t wefti_place_listen_anywhere(wefti_place_t *place)
+/* Listens on all interfaces that WEFT_IFNAME selects, on any port. */
+static weft_status_t listen_anywhere(wefti_place_t *place)
 {
     wefti_address_t bound;
     wefti_interface_t found[6];
     uint32_t count = 0;
-    weft_status_t status = wefti_address_interfaces(place->settings->ifname, found, 6, &count);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(wefti_address_interfaces(place->settings->ifname, found, 6, &count));
     if (count == 0) {
         return wefti_error(
             WEFT_ERR_INVALID_ARGUMENT,
             "rank 0: WEFT_IFNAME=%s matches no network interface that is up and has an address",
             place->settings->ifname);
     }
-    place->count = count;
-    for (uint32_t i = 0; i < count; i++) {
-        place->candidates[i] = found[i].address;
-    }
-    status = wefti_address_listen(count == 1 ? &place->candidates[0] : NULL, 0, BACKLOG,
-                                  &place->listener, &bound);
+    weft_status_t status = wefti_address_listen(count == 1 ? &found[0].address : NULL, 0, BACKLOG,
+                                                &place->listener, &bound);
     if (status == WEFT_AGAIN) {
         return wefti_error(WEFT_ERR_SYSTEM, "no free TCP port to listen on");
     }
+    place->count = count;
     for (uint32_t i = 0; i < count; i++) {
+        place->candidates[i] = found[i].address;
         place->candidates[i].port = bound.port;
     }
     return status;
 }
 
-/* ---- what a launcher passes on ---- */
-
-/* Words of a notice have a space between them and a = in them, which launchers use themselves. */
-static void exchange(char *text, const char *from, const char *to)
+/* A job id of its own, and a secret unless the user set one. */
+static weft_status_t make_identity(wefti_place_t *place)
 {
-    for (; *text != '\0'; text++) {
-        const char *at = strchr(from, *text);
-        *text = at != NULL ? to[at - from] : *text;
+    WEFT_RETURN_IF_ERROR(wefti_random_bytes(place->id, sizeof place->id));
+    if (place->secret_bytes != 0) {
+        return WEFT_OK;
     }
-}
-
-static weft_status_t publish(wefti_place_t *place)
-{
-    wefti_service_t *service = place->job->service;
-    char notice[WEFTI_NOTICE_BYTES];
-    weft_status_t status;
-    WEFT_TRY(status, wefti_place_listen_anywhere(place), out);
-    WEFT_TRY(status, wefti_place_make_identity(place), out);
-    wefti_place_notice(place, notice);
-    exchange(notice, " =", ";~");
-    WEFT_TRY(status, service->ops->publish(service, place->turn, notice), out);
-out:
-    wefti_forget(notice, sizeof notice);
-    return status;
+    place->secret_bytes = 32;
+    return wefti_random_bytes(place->secret, place->secret_bytes);
 }
 
 static weft_status_t look_up(wefti_place_t *place)
@@ -188,9 +161,8 @@ static weft_status_t look_up(wefti_place_t *place)
     wefti_service_t *service = place->job->service;
     char notice[WEFTI_NOTICE_BYTES];
     weft_status_t status = service->ops->look_up(service, place->turn, notice, sizeof notice);
-    if (status == WEFT_OK) {
-        exchange(notice, ";~", " =");
-        status = wefti_place_read_notice(place, notice) ? WEFT_OK : WEFT_AGAIN;
+    if (status == WEFT_OK && !wefti_place_read_notice(place, notice)) {
+        status = WEFT_AGAIN;
     }
     if (status == WEFT_AGAIN) {
         snprintf(place->why, sizeof place->why, "it has not published its address yet");
@@ -199,18 +171,13 @@ static weft_status_t look_up(wefti_place_t *place)
     return status;
 }
 
-/* Places that name where rank 0 is get an identity of their own, and a secret if there is none. */
-weft_status_t wefti_place_make_identity(wefti_place_t *place)
-{
-    weft_status_t status = wefti_random_bytes(place->id, sizeof place->id);
-    if (status == WEFT_OK && place->secret_bytes == 0) {
-        place->secret_bytes = 32;
-        status = wefti_random_bytes(place->secret, place->secret_bytes);
-    }
-    return status;
-}
+/* ---- by the kind of address ---- */
 
-/* ---- the table of kinds ---- */
+static const char *file_of(const wefti_place_t *place)
+{
+    const char *address = place->job->address;
+    return strncmp(address, "file://", 7) == 0 ? address + 7 : NULL;
+}
 
 static bool is_service(const wefti_place_t *place)
 {
@@ -220,22 +187,26 @@ static bool is_service(const wefti_place_t *place)
 
 weft_status_t wefti_place_open(wefti_place_t *place)
 {
-    const char *address = place->job->address;
-    if (is_file(address)) {
-        return wefti_place_write_file(place, address + 7);
+    const char *path = file_of(place);
+    wefti_service_t *service = place->job->service;
+    if (path == NULL && !is_service(place)) {
+        return open_host_port(place);
     }
-    if (is_service(place)) {
-        return publish(place);
-    }
-    return open_host_port(place);
+    char notice[WEFTI_NOTICE_BYTES];
+    WEFT_RETURN_IF_ERROR(listen_anywhere(place));
+    WEFT_RETURN_IF_ERROR(make_identity(place));
+    wefti_place_write_notice(place, notice);
+    weft_status_t status = path != NULL ? wefti_place_write_file(place, path, notice)
+                                        : service->ops->publish(service, place->turn, notice);
+    wefti_forget(notice, sizeof notice);
+    return status;
 }
 
 weft_status_t wefti_place_find(wefti_place_t *place)
 {
-    const char *address = place->job->address;
     bool literal;
-    if (is_file(address)) {
-        return wefti_place_read_file(place, address + 7);
+    if (file_of(place) != NULL) {
+        return wefti_place_read_file(place, file_of(place));
     }
     if (is_service(place)) {
         return look_up(place);

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rendezvous through a file that all hosts see. Rank 0 writes where it listens, an identity that
- * no other job has, and (unless the user gave one) a secret; for its user's eyes only, complete or
- * not at all. What a former job left there leads nowhere, or to a host of another identity.
+ * Notices, and a rendezvous through a file that all hosts see. The file has mode 0600 and is replaced
+ * as a whole. The notice of an earlier job leads nowhere, or to a process with another job id.
  */
-#include "transport/bootstrap/meet.h"
+#include "transport/bootstrap/rendezvous.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,56 +17,44 @@
 
 #define NOTICE_MARK "weft-rank-0"
 
-static void add_hex(char *out, size_t capacity, const char *name, const uint8_t *bytes,
-                    size_t count)
+static void add_hex(char *out, const char *name, const uint8_t *bytes, size_t count)
 {
     size_t used = strlen(out);
-    used += (size_t)snprintf(out + used, capacity - used, " %s=", name);
-    for (size_t i = 0; i < count && used + 3 < capacity; i++) {
-        used += (size_t)snprintf(out + used, capacity - used, "%02x", bytes[i]);
+    used += (size_t)snprintf(out + used, WEFTI_NOTICE_BYTES - used, ";%s:", name);
+    for (size_t i = 0; i < count && used + 3 < WEFTI_NOTICE_BYTES; i++) {
+        used += (size_t)snprintf(out + used, WEFTI_NOTICE_BYTES - used, "%02x", bytes[i]);
     }
 }
 
-weft_status_t wefti_place_notice(const wefti_place_t *place, char *out)
+void wefti_place_write_notice(const wefti_place_t *place, char *out)
 {
     snprintf(out, WEFTI_NOTICE_BYTES, NOTICE_MARK);
-    add_hex(out, WEFTI_NOTICE_BYTES, "id", place->id, sizeof place->id);
+    add_hex(out, "id", place->id, sizeof place->id);
     if (place->job->secret_bytes == 0) {
-        add_hex(out, WEFTI_NOTICE_BYTES, "secret", place->secret, place->secret_bytes);
+        add_hex(out, "secret", place->secret, place->secret_bytes);
     }
     for (uint32_t i = 0; i < place->count; i++) {
         char text[WEFTI_ADDRESS_TEXT];
         size_t used = strlen(out);
         if (used + WEFTI_ADDRESS_TEXT + 8 < WEFTI_NOTICE_BYTES) {
-            snprintf(out + used, WEFTI_NOTICE_BYTES - used, " at=%s",
+            snprintf(out + used, WEFTI_NOTICE_BYTES - used, ";at:%s",
                      wefti_address_text(&place->candidates[i], true, text));
         }
     }
-    /* So that half of it is not taken for all. */
+    /* A part of it is not mistaken for all. */
     size_t used = strlen(out);
-    snprintf(out + used, WEFTI_NOTICE_BYTES - used, " end");
-    return WEFT_OK;
+    snprintf(out + used, WEFTI_NOTICE_BYTES - used, ";end");
 }
 
-static int hex_digit(char letter)
-{
-    return letter >= '0' && letter <= '9'   ? letter - '0'
-           : letter >= 'a' && letter <= 'f' ? letter - 'a' + 10
-                                            : -1;
-}
-
-/* How many bytes, 0 when it is no such thing. */
+/* The number of bytes; 0: not hexadecimal, or too long. */
 static uint32_t read_hex(const char *text, size_t length, uint8_t *out, uint32_t capacity)
 {
-    if (length % 2 != 0 || length / 2 > capacity) {
+    if (length % 2 != 0 || length / 2 > capacity || strspn(text, "0123456789abcdef") < length) {
         return 0;
     }
-    for (size_t i = 0; i < length; i += 2) {
-        int high = hex_digit(text[i]), low = hex_digit(text[i + 1]);
-        if (high < 0 || low < 0) {
-            return 0;
-        }
-        out[i / 2] = (uint8_t)(high << 4 | low);
+    for (size_t i = 0; i < length / 2; i++) {
+        const char digits[3] = {text[2 * i], text[2 * i + 1]};
+        out[i] = (uint8_t)strtoul(digits, NULL, 16);
     }
     return (uint32_t)(length / 2);
 }
@@ -91,34 +78,34 @@ static bool read_address(const char *text, size_t length, wefti_address_t *out)
 bool wefti_place_read_notice(wefti_place_t *place, const char *text)
 {
     wefti_place_t read = *place;
-    const char *at = text + strcspn(text, " \n");
+    const char *at = text + strcspn(text, ";\n");
     bool id = false, end = false;
     read.count = 0;
-    if (strncmp(text, NOTICE_MARK " ", sizeof NOTICE_MARK) != 0) {
+    if (strncmp(text, NOTICE_MARK ";", sizeof NOTICE_MARK) != 0) {
         return false;
     }
-    while (*at == ' ' && !end) {
+    while (*at == ';' && !end) {
         const char *word = at + 1;
-        size_t length = strcspn(word, " \n");
-        if (strncmp(word, "id=", 3) == 0) {
+        size_t length = strcspn(word, ";\n");
+        if (strncmp(word, "id:", 3) == 0) {
             id = read_hex(word + 3, length - 3, read.id, sizeof read.id) == sizeof read.id;
-        } else if (strncmp(word, "secret=", 7) == 0 && place->job->secret_bytes == 0) {
+        } else if (strncmp(word, "secret:", 7) == 0 && place->job->secret_bytes == 0) {
             read.secret_bytes = read_hex(word + 7, length - 7, read.secret, sizeof read.secret);
-        } else if (strncmp(word, "at=", 3) == 0 && read.count < WEFTI_PLACE_CANDIDATES) {
+        } else if (strncmp(word, "at:", 3) == 0 && read.count < WEFTI_PLACE_CANDIDATES) {
             read.count += read_address(word + 3, length - 3, &read.candidates[read.count]);
         }
         end = length == 3 && strncmp(word, "end", 3) == 0;
         at = word + length;
     }
-    if (id && end && read.count > 0) {
+    bool valid = id && end && read.count > 0;
+    if (valid) {
         *place = read;
     }
     wefti_forget(read.secret, sizeof read.secret);
-    return id && end && place->count > 0;
+    return valid;
 }
 
-/* The text into a new file beside path, then in path's place. */
-static weft_status_t put_in_place(wefti_place_t *place, const char *path, const char *text)
+weft_status_t wefti_place_write_file(wefti_place_t *place, const char *path, const char *notice)
 {
     char temporary[sizeof place->job->address + 16];
     snprintf(temporary, sizeof temporary, "%s.XXXXXX", path);
@@ -126,35 +113,16 @@ static weft_status_t put_in_place(wefti_place_t *place, const char *path, const 
     if (fd < 0) {
         return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "cannot write %s", temporary);
     }
-    size_t bytes = strlen(text);
-    if (write(fd, text, bytes) != (ssize_t)bytes || fsync(fd) != 0 ||
-        rename(temporary, path) != 0 || fstat(fd, &place->written) != 0) {
-        int error_number = errno;
+    bool written = write(fd, notice, strlen(notice)) == (ssize_t)strlen(notice) && fsync(fd) == 0 &&
+                   rename(temporary, path) == 0 && fstat(fd, &place->written) == 0;
+    int error_number = errno;
+    close(fd);
+    if (!written) {
         unlink(temporary);
-        close(fd);
         return wefti_error_errno(WEFT_ERR_SYSTEM, error_number, "cannot write %s", path);
     }
-    close(fd);
     place->path = path;
     return WEFT_OK;
-}
-
-weft_status_t wefti_place_write_file(wefti_place_t *place, const char *path)
-{
-    char notice[WEFTI_NOTICE_BYTES + 1];
-    weft_status_t status = wefti_place_listen_anywhere(place);
-    if (status == WEFT_OK) {
-        status = wefti_place_make_identity(place);
-    }
-    if (status == WEFT_OK) {
-        status = wefti_place_notice(place, notice);
-    }
-    if (status == WEFT_OK) {
-        strcat(notice, "\n");
-        status = put_in_place(place, path, notice);
-    }
-    wefti_forget(notice, sizeof notice);
-    return status;
 }
 
 weft_status_t wefti_place_read_file(wefti_place_t *place, const char *path)

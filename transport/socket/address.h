@@ -11,7 +11,7 @@
 #include <weft/types.h>
 
 #define WEFTI_ADDRESS_TEXT 64u
-#define WEFTI_CARD_ADDRESSES 5u
+#define WEFTI_ENDPOINT_ADDRESSES 5u
 
 /* Sent between ranks. */
 typedef struct wefti_address {
@@ -32,12 +32,17 @@ typedef struct wefti_interface {
 } wefti_interface_t;
 _Static_assert(sizeof(wefti_interface_t) == 44, "interfaces are sent between ranks");
 
-/* Where a rank listens, as it tells others. */
-typedef struct wefti_card {
+/* A rank's endpoint address: where it listens. Sent between ranks. */
+typedef struct wefti_endpoint_address {
     uint32_t count;
-    wefti_address_t addresses[WEFTI_CARD_ADDRESSES]; /* the likeliest first */
-} wefti_card_t;
-_Static_assert(sizeof(wefti_card_t) == 124, "cards travel");
+    wefti_address_t addresses[WEFTI_ENDPOINT_ADDRESSES]; /* the likeliest first */
+} wefti_endpoint_address_t;
+_Static_assert(sizeof(wefti_endpoint_address_t) == 124, "sent between ranks");
+/* Checks what a peer sent. */
+static inline bool wefti_endpoint_address_valid(const wefti_endpoint_address_t *address)
+{
+    return address->count > 0 && address->count <= WEFTI_ENDPOINT_ADDRESSES;
+}
 
 socklen_t wefti_address_to_socket(const wefti_address_t *address, struct sockaddr_storage *out);
 bool wefti_address_from_socket(const struct sockaddr_storage *from, wefti_address_t *out);

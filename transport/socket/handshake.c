@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "transport/socket/handshake.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "runtime/base/digest.h"
 #include "runtime/base/error.h"
 
-_Static_assert(sizeof(wefti_digest_t) + WEFTI_CARD_MAX <= WEFTI_STRANGER_BYTES,
+_Static_assert(sizeof(wefti_digest_t) + WEFTI_PAYLOAD_MAX <= WEFTI_UNAUTHENTICATED_BYTES,
                "proofs come from unauthenticated peers");
-_Static_assert(sizeof(wefti_card_t) <= WEFTI_CARD_MAX, "cards come with proofs");
+_Static_assert(sizeof(wefti_endpoint_address_t) <= WEFTI_PAYLOAD_MAX, "sent with proofs");
 
 static bool accept_all(const void *owner, const wefti_greeting_t *greeting)
 {
@@ -18,23 +19,18 @@ static bool accept_all(const void *owner, const wefti_greeting_t *greeting)
     return true;
 }
 
-weft_status_t wefti_handshake_init(wefti_handshake_t *shake, int fd, bool guest,
-                                   const wefti_greeting_t *own, const wefti_card_t *card,
-                                   const uint8_t *key, size_t key_bytes,
-                                   const weft_allocator_t *allocator)
+weft_status_t wefti_handshake_init(wefti_handshake_t *shake, int fd, bool initiator,
+                                   const wefti_greeting_t *own, const uint8_t *key,
+                                   size_t key_bytes, const weft_allocator_t *allocator)
 {
     *shake = (wefti_handshake_t){
-        .guest = guest, .accepts = accept_all, .key = key, .key_bytes = key_bytes};
-    wefti_wire_init(&shake->wire, fd, WEFTI_STRANGER_BYTES, allocator);
-    wefti_greeting_t *greeting = &shake->greeting[guest ? 0 : 1];
+        .initiator = initiator, .accepts = accept_all, .key = key, .key_bytes = key_bytes};
+    wefti_wire_init(&shake->wire, fd, WEFTI_UNAUTHENTICATED_BYTES, allocator);
+    wefti_greeting_t *greeting = &shake->greeting[initiator ? 0 : 1];
     *greeting = *own;
-    if (guest) {
+    if (initiator) {
         memcpy(shake->job, own->job, sizeof shake->job);
         memset(greeting->job, 0, sizeof greeting->job);
-    }
-    if (card != NULL) {
-        memcpy(shake->card, card, sizeof *card);
-        shake->card_bytes = sizeof *card;
     }
     weft_status_t status = wefti_random_bytes(greeting->nonce, sizeof greeting->nonce);
     if (status < 0) {
@@ -43,19 +39,39 @@ weft_status_t wefti_handshake_init(wefti_handshake_t *shake, int fd, bool guest,
     return status;
 }
 
+weft_status_t wefti_handshake_connect(wefti_handshake_t *shake, const wefti_address_t *to,
+                                      const wefti_greeting_t *own, const uint8_t *key,
+                                      size_t key_bytes, const weft_allocator_t *allocator)
+{
+    int fd;
+    weft_status_t status = wefti_address_connect(to, &fd);
+    if (status != WEFT_OK) {
+        return status;
+    }
+    status = wefti_handshake_init(shake, fd, true, own, key, key_bytes, allocator);
+    shake->connecting = true;
+    return status;
+}
+
 void wefti_handshake_deinit(wefti_handshake_t *shake)
 {
     wefti_wire_deinit(&shake->wire);
 }
 
-/* What either end proves: that it knows the key, for these two greetings and this card. */
-static weft_status_t make_proof(const wefti_handshake_t *shake, bool guest, wefti_digest_t *out)
+void wefti_handshake_set_payload(wefti_handshake_t *shake, const wefti_endpoint_address_t *payload)
 {
-    uint8_t said[sizeof shake->greeting + WEFTI_CARD_MAX];
+    memcpy(shake->payload, payload, sizeof *payload);
+    shake->payload_bytes = sizeof *payload;
+}
+
+/* What either end proves: that it knows the key, for these two greetings and this payload. */
+static weft_status_t make_proof(const wefti_handshake_t *shake, bool initiator, wefti_digest_t *out)
+{
+    uint8_t said[sizeof shake->greeting + WEFTI_PAYLOAD_MAX];
     memcpy(said, shake->greeting, sizeof shake->greeting);
-    memcpy(said + sizeof shake->greeting, shake->card, shake->card_bytes);
-    return wefti_hmac(shake->key, shake->key_bytes, guest ? "weft guest" : "weft host", said,
-                      sizeof shake->greeting + shake->card_bytes, out);
+    memcpy(said + sizeof shake->greeting, shake->payload, shake->payload_bytes);
+    return wefti_hmac(shake->key, shake->key_bytes, initiator ? "weft guest" : "weft host", said,
+                      sizeof shake->greeting + shake->payload_bytes, out);
 }
 
 static weft_status_t send_frame(wefti_handshake_t *shake, wefti_kind_t kind, const void *body,
@@ -88,16 +104,14 @@ static weft_status_t read_refusal(wefti_handshake_t *shake, const wefti_frame_t 
     return WEFT_ERR_MISMATCH;
 }
 
-/* The guest's after the answer, and the host's after the guest's. */
+/* The initiator's after the answer, and the acceptor's after the initiator's. */
 static weft_status_t send_proof(wefti_handshake_t *shake)
 {
     wefti_digest_t mac;
-    weft_status_t status = make_proof(shake, shake->guest, &mac);
-    if (status < 0) {
-        return status;
-    }
-    status = wefti_wire_send(&shake->wire, shake->guest ? WEFTI_PROOF : WEFTI_WELCOME, &mac,
-                             sizeof mac, shake->card, shake->guest ? shake->card_bytes : 0);
+    WEFT_RETURN_IF_ERROR(make_proof(shake, shake->initiator, &mac));
+    weft_status_t status =
+        wefti_wire_send(&shake->wire, shake->initiator ? WEFTI_PROOF : WEFTI_WELCOME, &mac,
+                        sizeof mac, shake->payload, shake->initiator ? shake->payload_bytes : 0);
     return status == WEFT_AGAIN ? WEFT_OK : status;
 }
 
@@ -105,16 +119,13 @@ static weft_status_t check_proof(wefti_handshake_t *shake, const wefti_frame_t *
 {
     wefti_digest_t expected, mac;
     memcpy(&mac, frame->body, sizeof mac);
-    if (!shake->guest) {
-        shake->card_bytes = frame->bytes - (uint32_t)sizeof mac;
-        memcpy(shake->card, frame->body + sizeof mac, shake->card_bytes);
+    if (!shake->initiator) {
+        shake->payload_bytes = frame->bytes - (uint32_t)sizeof mac;
+        memcpy(shake->payload, frame->body + sizeof mac, shake->payload_bytes);
     }
-    weft_status_t status = make_proof(shake, !shake->guest, &expected);
-    if (status < 0) {
-        return status;
-    }
+    WEFT_RETURN_IF_ERROR(make_proof(shake, !shake->initiator, &expected));
     if (!wefti_digest_equal(&mac, &expected)) {
-        if (!shake->guest) {
+        if (!shake->initiator) {
             return refuse(shake);
         }
         snprintf(shake->why, sizeof shake->why,
@@ -127,7 +138,7 @@ static weft_status_t check_proof(wefti_handshake_t *shake, const wefti_frame_t *
     return WEFT_OK;
 }
 
-static weft_status_t read_as_guest(wefti_handshake_t *shake, const wefti_frame_t *frame)
+static weft_status_t read_as_initiator(wefti_handshake_t *shake, const wefti_frame_t *frame)
 {
     bool answered = shake->greeting[1].version != 0;
     if (frame->kind == WEFTI_ANSWER && frame->bytes == sizeof(wefti_greeting_t) && !answered) {
@@ -151,7 +162,7 @@ static weft_status_t read_as_guest(wefti_handshake_t *shake, const wefti_frame_t
     return frame->kind == WEFTI_REFUSED ? read_refusal(shake, frame) : WEFT_ERR_FORMAT;
 }
 
-static weft_status_t read_as_host(wefti_handshake_t *shake, const wefti_frame_t *frame)
+static weft_status_t read_as_acceptor(wefti_handshake_t *shake, const wefti_frame_t *frame)
 {
     bool greeted = shake->greeting[0].version != 0;
     if (frame->kind == WEFTI_HELLO && frame->bytes == sizeof(wefti_greeting_t) && !greeted) {
@@ -164,7 +175,7 @@ static weft_status_t read_as_host(wefti_handshake_t *shake, const wefti_frame_t 
         return send_frame(shake, WEFTI_ANSWER, &shake->greeting[1], sizeof shake->greeting[1]);
     }
     if (frame->kind == WEFTI_PROOF && frame->bytes >= sizeof(wefti_digest_t) &&
-        frame->bytes <= sizeof(wefti_digest_t) + WEFTI_CARD_MAX && greeted) {
+        frame->bytes <= sizeof(wefti_digest_t) + WEFTI_PAYLOAD_MAX && greeted) {
         weft_status_t status = check_proof(shake, frame);
         return status == WEFT_OK && !shake->withheld ? send_proof(shake) : status;
     }
@@ -173,8 +184,17 @@ static weft_status_t read_as_host(wefti_handshake_t *shake, const wefti_frame_t 
 
 weft_status_t wefti_handshake_step(wefti_handshake_t *shake)
 {
+    if (shake->connecting) {
+        int error_number = wefti_address_connected(shake->wire.fd);
+        if (error_number == EINPROGRESS) {
+            return WEFT_AGAIN;
+        }
+        shake->connecting = false;
+        shake->wire.error = error_number;
+        return error_number == 0 ? WEFT_IN_PROGRESS : WEFT_ERR_PEER_DIED;
+    }
     weft_status_t status = wefti_wire_flush(&shake->wire);
-    if (shake->guest && !shake->hello_sent) {
+    if (shake->initiator && !shake->hello_sent) {
         shake->hello_sent = true;
         status = send_frame(shake, WEFTI_HELLO, &shake->greeting[0], sizeof shake->greeting[0]);
     }
@@ -184,9 +204,24 @@ weft_status_t wefti_handshake_step(wefti_handshake_t *shake)
         if (status != WEFT_OK) {
             return status;
         }
-        status = shake->guest ? read_as_guest(shake, &frame) : read_as_host(shake, &frame);
+        status =
+            shake->initiator ? read_as_initiator(shake, &frame) : read_as_acceptor(shake, &frame);
     }
     return status < 0 ? status : WEFT_OK;
+}
+
+const char *wefti_handshake_problem(const wefti_handshake_t *shake, weft_status_t status)
+{
+    switch (status) {
+    case WEFT_ERR_MISMATCH:
+        return shake->why;
+    case WEFT_ERR_NOT_FOUND:
+        return "rank 0 of another job";
+    case WEFT_ERR_PEER_DIED:
+        return shake->wire.error != 0 ? strerror(shake->wire.error) : "connection closed";
+    default:
+        return "not a rank of Weft";
+    }
 }
 
 weft_status_t wefti_handshake_welcome(wefti_handshake_t *shake)
@@ -205,13 +240,4 @@ int wefti_handshake_detach(wefti_handshake_t *shake)
     shake->wire.fd = -1;
     wefti_handshake_deinit(shake);
     return fd;
-}
-
-bool wefti_handshake_card(const wefti_handshake_t *shake, wefti_card_t *out_card)
-{
-    if (shake->card_bytes != sizeof *out_card) {
-        return false;
-    }
-    memcpy(out_card, shake->card, sizeof *out_card);
-    return out_card->count > 0 && out_card->count <= WEFTI_CARD_ADDRESSES;
 }

@@ -2,13 +2,13 @@
 /*
  * Both ends of a connection prove to each other that they know the same key:
  *
- *   guest                                        host
+ *   initiator                                    acceptor
  *     HELLO   version, rank, world, nonce ------>
  *             <------ ANSWER  version, rank, world, nonce, job
- *     PROOF   HMAC(key, "guest", both, card), card ------>    (REFUSED when it is wrong)
- *             <------ WELCOME HMAC(key, "host", both, card)
+ *     PROOF   HMAC(key, "guest", both, payload), payload ------>    (REFUSED when it is wrong)
+ *             <------ WELCOME HMAC(key, "host", both, payload)
  *
- * The guest, which connected, proves first: a process that only connects learns nothing that it
+ * The initiator, which connected, proves first: a process that only connects learns nothing that it
  * could test guesses with. Both nonces are in both proofs, so no recorded proof is valid again, and
  * neither end can return the other's proof as its own. What follows is neither encrypted nor signed.
  */
@@ -18,11 +18,11 @@
 #include "transport/socket/address.h"
 #include "transport/socket/wire.h"
 
-#define WEFTI_BOOTSTRAP_VERSION 1u
+#define WEFTI_BOOTSTRAP_VERSION 2u
 #define WEFTI_JOB_ID_BYTES 16u
 /* Longest frame from an unauthenticated peer. */
-#define WEFTI_STRANGER_BYTES 256u
-#define WEFTI_CARD_MAX 192u
+#define WEFTI_UNAUTHENTICATED_BYTES 256u
+#define WEFTI_PAYLOAD_MAX 192u
 
 typedef enum wefti_kind {
     WEFTI_HELLO = 1,
@@ -30,13 +30,13 @@ typedef enum wefti_kind {
     WEFTI_PROOF = 3,
     WEFTI_WELCOME = 4,
     WEFTI_REFUSED = 5,   /* text */
-    WEFTI_DEFERRED = 11, /* PURPOSE_DATA, in place of WELCOME: the guest tries again later */
-    /* the rendezvous, when both have proved themselves */
-    WEFTI_TABLE = 6,  /* whom to connect to: table_t and entries */
+    WEFTI_DEFERRED = 11, /* PURPOSE_DATA, in place of WELCOME: the initiator tries again later */
+    /* the rendezvous, once both ends are authenticated */
+    WEFTI_TABLE = 6,  /* seed of the world's key, endpoint addresses of the neighbours */
     WEFTI_READY = 7,  /* connected to all of them */
-    WEFTI_FAILED = 8, /* verdict_t: cannot be */
+    WEFTI_FAILED = 8, /* verdict_t: this rank failed */
     WEFTI_GO = 9,
-    WEFTI_ERROR = 10, /* verdict_t: the world does not come about */
+    WEFTI_ERROR = 10, /* verdict_t: the world failed */
     /* the overlay */
     WEFTI_GATHER = 32,
     WEFTI_FLOOD = 33,
@@ -54,58 +54,64 @@ typedef enum wefti_purpose {
 typedef struct wefti_greeting {
     uint32_t version, purpose, rank, world_size;
     uint8_t nonce[32];
-    /* Host: the job that it belongs to. Guest: zero; with PURPOSE_DATA which connection it is. */
+    /* Acceptor: its job. Initiator: zero; with PURPOSE_DATA which connection it is. */
     uint8_t job[WEFTI_JOB_ID_BYTES];
 } wefti_greeting_t;
 _Static_assert(sizeof(wefti_greeting_t) == 64, "greetings travel");
 
 typedef struct wefti_handshake {
     wefti_wire_t wire;
-    bool guest, hello_sent, proven;
-    bool withheld; /* host: the caller sends the welcome, after the guest's proof */
-    /* Host: false ends the handshake before the greeting is answered. Set by init to accept all. */
+    bool initiator, connecting, hello_sent, proven;
+    bool withheld; /* acceptor: the caller sends the welcome, after the initiator's proof */
+    /* Acceptor: false ends the handshake before the greeting is answered. Init: accepts all. */
     bool (*accepts)(const void *owner, const wefti_greeting_t *greeting);
     const void *owner;
-    uint8_t job[WEFTI_JOB_ID_BYTES]; /* guest: the job that the host must belong to */
-    wefti_greeting_t greeting[2];    /* the guest's, the host's */
-    char why[200];                   /* guest: with WEFT_ERR_MISMATCH */
-    /* The guest's, sent with its proof. Another version's may be longer, and is proven alike. */
-    uint8_t card[WEFTI_CARD_MAX];
-    uint32_t card_bytes;
+    uint8_t job[WEFTI_JOB_ID_BYTES]; /* initiator: the job that the acceptor must belong to */
+    wefti_greeting_t greeting[2];    /* the initiator's, the acceptor's */
+    char why[200];                   /* initiator: with WEFT_ERR_MISMATCH */
+    /* The initiator's, sent with its proof. Another version's may be longer, and is proven alike. */
+    uint8_t payload[WEFTI_PAYLOAD_MAX];
+    uint32_t payload_bytes;
     const uint8_t *key; /* borrowed */
     size_t key_bytes;
 } wefti_handshake_t;
 
-/* Takes fd over. own: without nonce; its job is the host's own, or the one that a guest looks for.
- * card NULL: no card. */
-weft_status_t wefti_handshake_init(wefti_handshake_t *shake, int fd, bool guest,
-                                   const wefti_greeting_t *own, const wefti_card_t *card,
-                                   const uint8_t *key, size_t key_bytes,
-                                   const weft_allocator_t *allocator);
+/* Takes ownership of fd, also on failure. own: without nonce; its job is the acceptor's own, or the
+ * one that an initiator looks for. */
+weft_status_t wefti_handshake_init(wefti_handshake_t *shake, int fd, bool initiator,
+                                   const wefti_greeting_t *own, const uint8_t *key,
+                                   size_t key_bytes, const weft_allocator_t *allocator);
+/* An initiator that begins to connect. WEFT_AGAIN with errno: nothing listens there. */
+weft_status_t wefti_handshake_connect(wefti_handshake_t *shake, const wefti_address_t *to,
+                                      const wefti_greeting_t *own, const uint8_t *key,
+                                      size_t key_bytes, const weft_allocator_t *allocator);
 void wefti_handshake_deinit(wefti_handshake_t *shake);
+/* Initiator, before its first step after connecting. */
+void wefti_handshake_set_payload(wefti_handshake_t *shake, const wefti_endpoint_address_t *payload);
 /*
- * Progresses without blocking and without recording an error message; a guest's first call is made
- * when it is connected. WEFT_AGAIN: wait for more. WEFT_OK: both have proved themselves; a host that
- * withholds its welcome: the guest has. WEFT_ERR_MISMATCH: another key; `why` says so.
- * WEFT_ERR_NOT_FOUND: a host of another job, to which nothing was proved. WEFT_ERR_STATE: deferred.
- * WEFT_ERR_FORMAT: the other end is not Weft, or not accepted. WEFT_ERR_PEER_DIED: disconnected.
+ * Progresses without blocking and without recording an error message. WEFT_AGAIN: wait until the
+ * socket is readable, or writable while `connecting`. WEFT_IN_PROGRESS: just connected; call again.
+ * WEFT_OK: both ends are authenticated; for an acceptor that withholds its welcome: the initiator is.
+ * WEFT_ERR_MISMATCH: another key; `why` has the text. WEFT_ERR_NOT_FOUND: an acceptor of another
+ * job, to which nothing was proved. WEFT_ERR_STATE: deferred. WEFT_ERR_FORMAT: the peer is not Weft,
+ * or not accepted. WEFT_ERR_PEER_DIED: disconnected.
  */
 weft_status_t wefti_handshake_step(wefti_handshake_t *shake);
-/* A host that withholds its welcome: one of both ends the handshake. */
+/* What is wrong, for an error of step. */
+const char *wefti_handshake_problem(const wefti_handshake_t *shake, weft_status_t status);
+/* An acceptor that withholds its welcome: one of both ends the handshake. */
 weft_status_t wefti_handshake_welcome(wefti_handshake_t *shake);
 weft_status_t wefti_handshake_defer(wefti_handshake_t *shake);
 /* Releases everything but the socket, which the caller owns now. */
 int wefti_handshake_detach(wefti_handshake_t *shake);
-/* Guest: its proof is sent, so the host may count the connection as made. */
+/* Initiator: its proof is sent, so the acceptor may count the connection as made. */
 static inline bool wefti_handshake_committed(const wefti_handshake_t *shake)
 {
     return shake->greeting[1].version != 0;
 }
-/* The guest's card, as a host of the same version reads it; false: it is malformed. */
-bool wefti_handshake_card(const wefti_handshake_t *shake, wefti_card_t *out_card);
 static inline const wefti_greeting_t *wefti_handshake_peer(const wefti_handshake_t *shake)
 {
-    return &shake->greeting[shake->guest ? 1 : 0];
+    return &shake->greeting[shake->initiator ? 1 : 0];
 }
 
 #endif

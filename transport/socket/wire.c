@@ -34,72 +34,75 @@ void wefti_wire_deinit(wefti_wire_t *wire)
     if (wire->fd >= 0) {
         close(wire->fd);
     }
-    wefti_free(wire->allocator, wire->in);
-    wefti_free(wire->allocator, wire->out);
-    *wire = (wefti_wire_t){
-        .fd = -1, .error = wire->error, .sent = wire->sent, .received = wire->received};
+    wefti_free(wire->allocator, wire->in.bytes);
+    wefti_free(wire->allocator, wire->out.bytes);
+    *wire = (wefti_wire_t){.fd = -1, .error = wire->error};
 }
 
 static weft_status_t broken(wefti_wire_t *wire, int error_number)
 {
-    wire->error = wire->error == 0 ? error_number : wire->error; /* what was heard first */
+    wire->error = wire->error == 0 ? error_number : wire->error;
     return WEFT_ERR_PEER_DIED;
 }
 
-/* Room for need bytes from *at on, moving what is there to the front. */
-static weft_status_t make_room(const weft_allocator_t *allocator, uint8_t **buffer, size_t *at,
-                               size_t *end, size_t *capacity, size_t need)
+/* Room for need bytes from at on. Moves unread bytes to the front. */
+static weft_status_t make_room(const wefti_wire_t *wire, wefti_wire_buffer_t *buffer, size_t need)
 {
-    size_t used = *end - *at;
-    if (*at + need <= *capacity) {
+    size_t used = buffer->end - buffer->at;
+    if (buffer->at + need <= buffer->capacity) {
         return WEFT_OK;
     }
-    if (need <= *capacity) {
-        memmove(*buffer, *buffer + *at, used);
-    } else {
-        size_t larger = need < GROW_BYTES ? 2 * need : need + need / 8;
-        uint8_t *fresh = wefti_alloc(allocator, larger);
-        if (fresh == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
-        if (used > 0) {
-            memcpy(fresh, *buffer + *at, used);
-        }
-        wefti_free(allocator, *buffer);
-        *buffer = fresh;
-        *capacity = larger;
+    uint8_t *old = buffer->bytes;
+    if (need > buffer->capacity) {
+        size_t capacity = need < GROW_BYTES ? 2 * need : need + need / 8;
+        uint8_t *larger = wefti_alloc(wire->allocator, capacity);
+        WEFT_RETURN_IF_NO_MEMORY(larger != NULL);
+        buffer->bytes = larger;
+        buffer->capacity = capacity;
     }
-    *at = 0;
-    *end = used;
+    if (used > 0) {
+        memmove(buffer->bytes, old + buffer->at, used);
+    }
+    if (old != buffer->bytes) {
+        wefti_free(wire->allocator, old);
+    }
+    buffer->at = 0;
+    buffer->end = used;
     return WEFT_OK;
 }
 
-static void give_back(const weft_allocator_t *allocator, uint8_t **buffer, size_t *at, size_t *end,
-                      size_t *capacity)
+static void release_if_empty(const wefti_wire_t *wire, wefti_wire_buffer_t *buffer)
 {
-    if (*at == *end) {
-        *at = *end = 0;
-        if (*capacity > KEEP_BYTES) {
-            wefti_free(allocator, *buffer);
-            *buffer = NULL;
-            *capacity = 0;
+    if (buffer->at == buffer->end) {
+        buffer->at = buffer->end = 0;
+        if (buffer->capacity > KEEP_BYTES) {
+            wefti_free(wire->allocator, buffer->bytes);
+            *buffer = (wefti_wire_buffer_t){0};
         }
     }
 }
 
-/* WEFT_OK when a whole frame is in the buffer; else *out_need: how many bytes there have to be. */
+static void append(wefti_wire_buffer_t *buffer, const void *bytes, size_t count)
+{
+    if (count > 0) {
+        memcpy(buffer->bytes + buffer->end, bytes, count);
+        buffer->end += count;
+    }
+}
+
+/* WEFT_OK when the buffer has a whole frame; else *out_need: how many bytes it must have. */
 static weft_status_t look(const wefti_wire_t *wire, header_t *header, size_t *out_need)
 {
-    size_t have = wire->in_end - wire->in_at;
+    size_t have = wire->in.end - wire->in.at;
     *out_need = sizeof *header;
     if (have < sizeof *header) {
         /* Other protocols are detected by their first bytes, before a header is complete. */
         static const uint32_t mark = MARK;
-        return have > 0 && memcmp(wire->in + wire->in_at, &mark, have < 4 ? have : 4) != 0
+        return have > 0 && memcmp(wire->in.bytes + wire->in.at, &mark, have < 4 ? have : 4) != 0
                    ? WEFT_ERR_FORMAT
                    : WEFT_AGAIN;
     }
-    memcpy(header, wire->in + wire->in_at, sizeof *header);
+    memcpy(header, wire->in.bytes + wire->in.at, sizeof *header);
     if (header->mark != MARK || header->zero != 0 || header->bytes > wire->in_limit) {
         return WEFT_ERR_FORMAT;
     }
@@ -109,53 +112,49 @@ static weft_status_t look(const wefti_wire_t *wire, header_t *header, size_t *ou
 
 weft_status_t wefti_wire_receive(wefti_wire_t *wire, wefti_frame_t *out_frame)
 {
+    wefti_wire_buffer_t *in = &wire->in;
     if (wire->fd < 0) {
         return WEFT_ERR_PEER_DIED;
     }
-    give_back(wire->allocator, &wire->in, &wire->in_at, &wire->in_end, &wire->in_capacity);
+    release_if_empty(wire, in);
     for (;;) {
         header_t header;
         size_t need;
         weft_status_t status = look(wire, &header, &need);
         if (status == WEFT_OK) {
             *out_frame =
-                (wefti_frame_t){header.kind, header.bytes, wire->in + wire->in_at + sizeof header};
-            wire->in_at += need;
-            wire->received++;
+                (wefti_frame_t){header.kind, header.bytes, in->bytes + in->at + sizeof header};
+            in->at += need;
         }
         if (status != WEFT_AGAIN) {
             return status;
         }
         size_t usual =
             IN_BYTES < sizeof header + wire->in_limit ? IN_BYTES : sizeof header + wire->in_limit;
-        status = make_room(wire->allocator, &wire->in, &wire->in_at, &wire->in_end,
-                           &wire->in_capacity, need < usual ? usual : need);
-        if (status < 0) {
-            return status;
-        }
-        size_t most = wire->exact ? wire->in_at + need : wire->in_capacity;
-        ssize_t got = recv(wire->fd, wire->in + wire->in_end, most - wire->in_end, 0);
+        WEFT_RETURN_IF_ERROR(make_room(wire, in, need < usual ? usual : need));
+        size_t most = wire->exact ? in->at + need : in->capacity;
+        ssize_t got = recv(wire->fd, in->bytes + in->end, most - in->end, 0);
         if (got == 0) {
             return broken(wire, 0);
         }
         if (got < 0 && errno != EINTR) {
             return errno == EAGAIN || errno == EWOULDBLOCK ? WEFT_AGAIN : broken(wire, errno);
         }
-        wire->in_end += got > 0 ? (size_t)got : 0;
+        in->end += got > 0 ? (size_t)got : 0;
     }
 }
 
 weft_status_t wefti_wire_flush(wefti_wire_t *wire)
 {
-    while (wire->fd >= 0 && wire->out_at < wire->out_end) {
-        ssize_t sent =
-            send(wire->fd, wire->out + wire->out_at, wire->out_end - wire->out_at, MSG_NOSIGNAL);
+    wefti_wire_buffer_t *out = &wire->out;
+    while (wire->fd >= 0 && wefti_wire_unsent(wire)) {
+        ssize_t sent = send(wire->fd, out->bytes + out->at, out->end - out->at, MSG_NOSIGNAL);
         if (sent < 0 && errno != EINTR) {
             return errno == EAGAIN || errno == EWOULDBLOCK ? WEFT_AGAIN : broken(wire, errno);
         }
-        wire->out_at += sent > 0 ? (size_t)sent : 0;
+        out->at += sent > 0 ? (size_t)sent : 0;
     }
-    give_back(wire->allocator, &wire->out, &wire->out_at, &wire->out_end, &wire->out_capacity);
+    release_if_empty(wire, out);
     return wire->fd >= 0 ? WEFT_OK : WEFT_ERR_PEER_DIED;
 }
 
@@ -166,22 +165,10 @@ weft_status_t wefti_wire_send(wefti_wire_t *wire, uint32_t kind, const void *hea
     if (wire->fd < 0) {
         return WEFT_ERR_PEER_DIED;
     }
-    size_t need = wire->out_end - wire->out_at + sizeof header + head_bytes + bytes;
-    weft_status_t status = make_room(wire->allocator, &wire->out, &wire->out_at, &wire->out_end,
-                                     &wire->out_capacity, need);
-    if (status < 0) {
-        return status;
-    }
-    memcpy(wire->out + wire->out_end, &header, sizeof header);
-    wire->out_end += sizeof header;
-    if (head_bytes > 0) {
-        memcpy(wire->out + wire->out_end, head, head_bytes);
-        wire->out_end += head_bytes;
-    }
-    if (bytes > 0) {
-        memcpy(wire->out + wire->out_end, data, bytes);
-        wire->out_end += bytes;
-    }
-    wire->sent++;
+    size_t need = wire->out.end - wire->out.at + sizeof header + head_bytes + bytes;
+    WEFT_RETURN_IF_ERROR(make_room(wire, &wire->out, need));
+    append(&wire->out, &header, sizeof header);
+    append(&wire->out, head, head_bytes);
+    append(&wire->out, data, bytes);
     return wefti_wire_flush(wire);
 }

@@ -32,9 +32,8 @@ weft_status_t wefti_tcp_greet(const tcp_t *tcp, int fd, const tcp_hello_t *hello
                                        .purpose = WEFTI_PURPOSE_DATA,
                                        .rank = tcp->params.rank,
                                        .world_size = tcp->params.world_size};
-    weft_status_t status =
-        wefti_handshake_init(out, fd, hello != NULL, &greeting, NULL, tcp->params.key,
-                             WEFTI_LINK_KEY_BYTES, tcp->params.allocator);
+    weft_status_t status = wefti_handshake_init(out, fd, hello != NULL, &greeting, tcp->params.key,
+                                                WEFTI_LINK_KEY_BYTES, tcp->params.allocator);
     out->wire.exact = true; /* the frames of data that follow are for receive.c */
     out->withheld = true;
     out->accepts = accepts;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * News that concern every rank. Floods are passed on by whoever sees them first, over all its
- * links, so they arrive although ranks on the way are gone. That a rank left is told by bitmaps of
- * all who left, not more often than every so many milliseconds: when all ranks leave at once, each
- * sends a few of them instead of one message per rank that left.
+ * Messages to all ranks. Each rank forwards a flood that it has not seen over all its other links, so
+ * it arrives although ranks on the way are gone. Departures travel as bitmaps of all ranks that left,
+ * at most one per link in GONE_NS: if all ranks leave at once, each sends a few bitmaps instead of
+ * one message per rank.
  */
 #include "transport/bootstrap/overlay.h"
 
@@ -15,8 +15,8 @@
 #include "runtime/base/error.h"
 #include "runtime/base/sync.h"
 
-#define NEWS_NS 20000000ull
-/* Kinds of our own, beside the callers'. */
+#define GONE_NS 20000000ull
+/* A kind of our own, next to the callers'. */
 #define KIND_DIED 0x80000000u
 
 typedef struct flood {
@@ -47,7 +47,7 @@ static bool first_sight(wefti_seen_t *seen, uint32_t sequence)
     return true;
 }
 
-static void pass_on(wefti_overlay_t *overlay, const wefti_overlay_link_t *from, const flood_t *head,
+static void forward(wefti_overlay_t *overlay, const wefti_overlay_link_t *from, const flood_t *head,
                     const void *data, size_t bytes)
 {
     for (uint32_t i = 0; i < overlay->link_count; i++) {
@@ -62,7 +62,7 @@ static void begin_flood(wefti_overlay_t *overlay, uint32_t kind, const void *dat
 {
     const flood_t head = {overlay->rank, ++overlay->flood_sequence, kind, 0};
     first_sight(&overlay->seen[overlay->rank], head.sequence);
-    pass_on(overlay, NULL, &head, data, bytes);
+    forward(overlay, NULL, &head, data, bytes);
 }
 
 void wefti_overlay_flood(wefti_overlay_t *overlay, uint32_t kind, const void *data, size_t bytes)
@@ -80,9 +80,9 @@ static void died_event(wefti_event_t *event, uint32_t rank, const char *how)
     snprintf((char *)event->data, sizeof event->data, "%s", how);
 }
 
-weft_status_t wefti_overlay_hear_flood(wefti_overlay_t *overlay, wefti_overlay_link_t *from,
-                                       const wefti_frame_t *frame, wefti_event_t *out_event,
-                                       bool *out_has_event)
+weft_status_t wefti_overlay_receive_flood(wefti_overlay_t *overlay, wefti_overlay_link_t *from,
+                                          const wefti_frame_t *frame, wefti_event_t *out_event,
+                                          bool *out_has_event)
 {
     flood_t head;
     if (frame->bytes < sizeof head || frame->bytes > sizeof head + WEFTI_FLOOD_BYTES) {
@@ -115,12 +115,14 @@ weft_status_t wefti_overlay_hear_flood(wefti_overlay_t *overlay, wefti_overlay_l
         died_event(out_event, death.rank, death.how);
         *out_has_event = true;
     } else {
-        *out_event = (wefti_event_t){
-            .kind = WEFTI_EVENT_TOLD, .rank = head.origin, .what = head.kind, .bytes = bytes};
+        *out_event = (wefti_event_t){.kind = WEFTI_EVENT_FLOOD,
+                                     .rank = head.origin,
+                                     .flood_kind = head.kind,
+                                     .bytes = bytes};
         memcpy(out_event->data, data, bytes);
         *out_has_event = true;
     }
-    pass_on(overlay, from, &head, data, bytes);
+    forward(overlay, from, &head, data, bytes);
     return WEFT_OK;
 }
 
@@ -138,7 +140,7 @@ bool wefti_overlay_lost(wefti_overlay_t *overlay, wefti_overlay_link_t *link,
         snprintf(death.how, sizeof death.how, "its process exited without leaving the world");
     } else if (problem == ETIMEDOUT || problem == EHOSTUNREACH || problem == ENETUNREACH) {
         snprintf(death.how, sizeof death.how, "its host did not answer for %.3g s: %s",
-                 (double)overlay->settings->link_timeout_ns * 1e-9, strerror(problem));
+                 (double)overlay->params.settings->link_timeout_ns * 1e-9, strerror(problem));
     } else {
         snprintf(death.how, sizeof death.how, "its connection broke: %s", strerror(problem));
     }
@@ -148,7 +150,7 @@ bool wefti_overlay_lost(wefti_overlay_t *overlay, wefti_overlay_link_t *link,
     return true;
 }
 
-/* ---- who left ---- */
+/* ---- departures ---- */
 
 static void set_timer(wefti_overlay_t *overlay, uint64_t wait_ns)
 {
@@ -157,21 +159,21 @@ static void set_timer(wefti_overlay_t *overlay, uint64_t wait_ns)
     overlay->timer_set = true;
 }
 
-void wefti_overlay_tell_gone(wefti_overlay_t *overlay)
+void wefti_overlay_send_gone(wefti_overlay_t *overlay)
 {
     uint64_t now = wefti_now_ns();
-    bool due = now >= overlay->news_ns + NEWS_NS;
+    bool due = now >= overlay->gone_sent_ns + GONE_NS;
     bool waiting = false;
     for (uint32_t i = 0; i < overlay->link_count; i++) {
         wefti_overlay_link_t *link = &overlay->links[i];
-        if (!link->up || !link->news) {
+        if (!link->up || !link->gone_due) {
             continue;
         }
         if (due) {
             wefti_overlay_send(overlay, link, WEFTI_GONE, overlay->gone,
                                overlay->gone_words * sizeof(uint64_t), NULL, 0);
-            overlay->news_ns = now;
-            link->news = false;
+            overlay->gone_sent_ns = now;
+            link->gone_due = false;
         } else {
             waiting = true;
         }
@@ -180,12 +182,12 @@ void wefti_overlay_tell_gone(wefti_overlay_t *overlay)
         overlay->timer_set = false;
     }
     if (waiting && !overlay->timer_set) {
-        set_timer(overlay, overlay->news_ns + NEWS_NS - now);
+        set_timer(overlay, overlay->gone_sent_ns + GONE_NS - now);
     }
 }
 
-weft_status_t wefti_overlay_hear_gone(wefti_overlay_t *overlay, wefti_overlay_link_t *from,
-                                      const wefti_frame_t *frame)
+weft_status_t wefti_overlay_receive_gone(wefti_overlay_t *overlay, wefti_overlay_link_t *from,
+                                         const wefti_frame_t *frame)
 {
     bool fresh = false;
     if (frame->bytes != overlay->gone_words * sizeof(uint64_t)) {
@@ -194,7 +196,7 @@ weft_status_t wefti_overlay_hear_gone(wefti_overlay_t *overlay, wefti_overlay_li
     for (uint32_t i = 0; i < overlay->gone_words; i++) {
         uint64_t word;
         memcpy(&word, frame->body + i * sizeof word, sizeof word);
-        /* Nobody else says when this rank leaves. */
+        /* Only this rank itself decides that it leaves. */
         if (overlay->rank / 64 == i) {
             word &= ~(1ull << (overlay->rank % 64));
         }
@@ -215,7 +217,7 @@ weft_status_t wefti_overlay_hear_gone(wefti_overlay_t *overlay, wefti_overlay_li
         wefti_wire_deinit(&from->wire);
     }
     for (uint32_t i = 0; fresh && i < overlay->link_count; i++) {
-        overlay->links[i].news = true;
+        overlay->links[i].gone_due = true;
     }
     return WEFT_OK;
 }
@@ -224,10 +226,10 @@ bool wefti_overlay_next_gone(wefti_overlay_t *overlay, wefti_event_t *out_event)
 {
     for (; overlay->gone_scan < overlay->gone_words; overlay->gone_scan++) {
         uint32_t i = overlay->gone_scan;
-        uint64_t fresh = overlay->gone[i] & ~overlay->gone_told[i];
+        uint64_t fresh = overlay->gone[i] & ~overlay->gone_reported[i];
         if (fresh != 0) {
             uint32_t bit = (uint32_t)__builtin_ctzll(fresh);
-            overlay->gone_told[i] |= 1ull << bit;
+            overlay->gone_reported[i] |= 1ull << bit;
             out_event->kind = WEFTI_EVENT_LEFT;
             out_event->rank = i * 64 + bit;
             return true;
@@ -236,7 +238,7 @@ bool wefti_overlay_next_gone(wefti_overlay_t *overlay, wefti_event_t *out_event)
     return false;
 }
 
-void wefti_overlay_say_goodbye(wefti_overlay_t *overlay)
+void wefti_overlay_send_goodbye(wefti_overlay_t *overlay)
 {
     pthread_mutex_lock(&overlay->lock);
     wefti_bit_set(overlay->gone, overlay->rank);

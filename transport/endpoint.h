@@ -25,7 +25,7 @@ static inline uint32_t wefti_endpoint_number(const wefti_endpoint_t *endpoint, u
 {
     return endpoint->numbers != NULL ? endpoint->numbers[rank] : rank;
 }
-/* "rank 3 (pid 77)" or "rank 3 (host b, pid 77)"; returns the buffer. */
+/* "rank 3 (host b, pid 77)": the host and pid that are known (pid 0: not); returns the buffer. */
 #define WEFTI_WHO_BYTES 128u
 const char *wefti_endpoint_who(const wefti_endpoint_t *endpoint, uint32_t rank, int32_t pid,
                                char *buffer);

@@ -35,10 +35,10 @@ static weft_status_t hosts_all_gather(wefti_endpoint_t *endpoint, const void *se
     weft_status_t status = wefti_overlay_all_gather(
         hosts->overlay, send, bytes, recv, wefti_endpoint_deadline(endpoint), check, endpoint);
     if (status < 0) {
-        /* A reason that somebody wrote down says more than a connection that closed. */
+        /* A recorded reason says more than a connection that closed. */
         weft_status_t known = wefti_endpoint_check(endpoint);
         status = known < 0 ? known : status;
-        /* What is still under way belongs to this call: nobody must go on. */
+        /* Messages in flight belong to this call: no rank may go on. */
         wefti_endpoint_abort(endpoint, status, weft_last_error());
     }
     return status;
@@ -94,8 +94,7 @@ static weft_status_t hosts_region_map(wefti_endpoint_t *endpoint, size_t offset,
 
 /* ---- opening and closing ---- */
 
-/* Control blocks of one's own for everybody: they are there before anybody has been met, and stay
- * for the ranks of other hosts. */
+/* Private control blocks for all ranks, from before the rendezvous; ranks of other hosts keep them. */
 static weft_status_t make_blocks(wefti_hosts_t *hosts)
 {
     wefti_endpoint_t *endpoint = &hosts->base;
@@ -150,7 +149,7 @@ static weft_status_t open_inner(wefti_hosts_t *hosts, const char *address, uint3
 {
     wefti_endpoint_t *endpoint = &hosts->base;
     hosts->inner_settings = *endpoint->settings;
-    /* All of them are there: who does not come now has died. */
+    /* All of them exist: one that does not join now has died. */
     if (hosts->inner_settings.connect_timeout_ns != 0) {
         hosts->inner_settings.timeout_ns = hosts->inner_settings.connect_timeout_ns;
     }
@@ -214,7 +213,7 @@ static weft_status_t hosts_open(wefti_endpoint_t *endpoint, const wefti_endpoint
     pthread_mutex_init(&hosts->lock, NULL);
     WEFT_TRY(status, make_blocks(hosts), done);
     WEFT_TRY(status, open_overlay(hosts, params), done);
-    WEFT_TRY(status, wefti_hosts_meet(hosts, address, &local_count), done);
+    WEFT_TRY(status, wefti_hosts_group(hosts, address, &local_count), done);
     status = open_inner(hosts, address, local_count);
     WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), done);
     WEFT_TRY(status, take_blocks(hosts), done);

@@ -21,15 +21,6 @@ typedef enum wefti_hosts_flood {
     WEFTI_HOSTS_FAULT = 2,
 } wefti_hosts_flood_t;
 
-/* What ranks tell each other first of all. */
-typedef struct wefti_hosts_card {
-    uint8_t key[32]; /* equal on ranks that share memory */
-    uint8_t token[16];
-    char name[64];
-    uint32_t shm; /* WEFT_TRANSPORT allows it */
-    uint32_t pid;
-} wefti_hosts_card_t;
-
 /* A link driver; its owner in the callbacks. */
 typedef struct wefti_hosts_driver {
     struct wefti_hosts *hosts;
@@ -43,8 +34,8 @@ typedef struct wefti_hosts_driver {
     uint32_t address_bytes, key_bytes, offer_bytes;
 } wefti_hosts_driver_t;
 
-/* A peer whose link closed without a word: dead, unless it turns out to have left. Without a text:
- * with a goodbye, which counts if nothing else is heard, such as why the world ended. */
+/* A peer whose link closed. With a text: without a goodbye, so the peer is dead unless it turns out
+ * to have left. Without one: after a goodbye, which counts unless the world ends for another reason. */
 typedef struct wefti_hosts_suspect {
     uint32_t rank;
     uint64_t since_ns;
@@ -67,7 +58,7 @@ typedef struct wefti_hosts {
     wefti_hosts_suspect_t *suspects;
     size_t suspect_count, suspect_capacity;
     _Atomic uint32_t suspect_any;
-    _Atomic uint32_t abort_told;
+    _Atomic uint32_t abort_sent;
 
     /* hosts_thread.c */
     pthread_t thread;
@@ -91,9 +82,9 @@ wefti_endpoint_t *wefti_hosts_detach_inner(wefti_endpoint_t *endpoint);
 /* True when the list (WEFT_TRANSPORT) has the name, or is "auto". */
 bool wefti_hosts_allows(const wefti_settings_t *settings, const char *name);
 
-/* hosts_meet.c: fills host_of, host_names, local_of, world_of; the address at which the ranks of
- * this host meet (of 64 bytes) and how many they are. Collective. */
-weft_status_t wefti_hosts_meet(wefti_hosts_t *hosts, char *out_address, uint32_t *out_local_count);
+/* hosts_group.c: fills host_of, host_names, local_of, world_of; the rendezvous address of the ranks of
+ * this host (64 bytes) and their number. Collective. */
+weft_status_t wefti_hosts_group(wefti_hosts_t *hosts, char *out_address, uint32_t *out_local_count);
 
 /* hosts_drivers.c. Collective. */
 weft_status_t wefti_hosts_links_open(wefti_hosts_t *hosts);
@@ -113,24 +104,21 @@ void wefti_hosts_flush(wefti_endpoint_t *endpoint);
 void wefti_hosts_describe(wefti_endpoint_t *endpoint, uint32_t peer, char *name, size_t name_bytes,
                           char *reason, size_t reason_bytes);
 void wefti_hosts_link_stats(wefti_endpoint_t *endpoint, uint32_t peer, wefti_link_stats_t *out);
-/* Turns every driver once: true when something moved. */
-bool wefti_hosts_turn(wefti_hosts_t *hosts);
+/* One progress call to every driver. */
+void wefti_hosts_turn(wefti_hosts_t *hosts);
 
-/* hosts_faults.c: "rank 3 (host b)". */
-#define WEFTI_HOSTS_WHO_BYTES 96u
-const char *wefti_hosts_who(const wefti_hosts_t *hosts, uint32_t rank, char *buffer);
-/* What a put gets whose link is broken. */
+/* hosts_faults.c: the error of a put whose link is broken. */
 weft_status_t wefti_hosts_broken_error(wefti_hosts_t *hosts, uint32_t peer);
-/* As the callbacks of drivers and overlay. */
+/* Callbacks of drivers and overlay. */
 void wefti_hosts_broken(void *owner, uint32_t peer, bool died, const char *text);
-void wefti_hosts_heard(void *owner, uint32_t peer);
-void wefti_hosts_parting(void *owner, uint32_t peer);
+void wefti_hosts_arriving(void *owner, uint32_t peer);
+void wefti_hosts_leaving(void *owner, uint32_t peer);
 void wefti_hosts_received(void *owner, uint32_t origin, uint32_t kind, const void *data,
                           size_t bytes);
 void wefti_hosts_left(void *owner, uint32_t rank);
 void wefti_hosts_died(void *owner, uint32_t rank, const char *how);
 void wefti_hosts_aborted(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
-/* WEFT_ERR_PEER_DIED when one who fell silent has not turned out to have left. */
+/* WEFT_ERR_PEER_DIED when a suspect has not turned out to have left. */
 weft_status_t wefti_hosts_check_suspects(wefti_hosts_t *hosts);
 
 /* hosts_thread.c */
@@ -141,7 +129,7 @@ void wefti_hosts_yield_progress(wefti_endpoint_t *endpoint);
 void wefti_hosts_wake(void *owner);
 void wefti_hosts_bind_progress(wefti_endpoint_t *endpoint, const uint32_t *cpus,
                                uint32_t cpu_count);
-/* Sleeps a moment, leaving progress to the thread. */
+/* Sleeps for a moment; the thread makes progress. */
 void wefti_hosts_back_off(wefti_hosts_t *hosts);
 
 #endif

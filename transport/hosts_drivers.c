@@ -83,8 +83,8 @@ static weft_status_t open_driver(wefti_hosts_t *hosts, wefti_hosts_driver_t *dri
         .key = wefti_overlay_key(hosts->overlay),
         .owner = driver,
         .broken = wefti_hosts_broken,
-        .heard = wefti_hosts_heard,
-        .left = wefti_hosts_parting,
+        .arriving = wefti_hosts_arriving,
+        .leaving = wefti_hosts_leaving,
         .wake = wefti_hosts_wake,
     };
     driver->hosts = hosts;
@@ -155,7 +155,7 @@ static void match_driver(wefti_hosts_t *hosts, const report_t *reports, uint32_t
 static weft_status_t no_common_driver(const wefti_hosts_t *hosts, uint32_t peer)
 {
     const wefti_endpoint_t *endpoint = &hosts->base;
-    char own[WEFTI_HOSTS_WHO_BYTES], other[WEFTI_HOSTS_WHO_BYTES], reasons[400] = "";
+    char own[WEFTI_WHO_BYTES], other[WEFTI_WHO_BYTES], reasons[400] = "";
     size_t at = 0;
     for (uint32_t d = 0; d < hosts->driver_count; d++) {
         const wefti_hosts_driver_t *driver = &hosts->drivers[d];
@@ -164,10 +164,10 @@ static weft_status_t no_common_driver(const wefti_hosts_t *hosts, uint32_t peer)
             driver->state == NULL ? driver->reason : "the other rank has no matching device");
         at = at + (size_t)length < sizeof reasons ? at + (size_t)length : sizeof reasons - 1;
     }
-    return wefti_error(WEFT_ERR_UNSUPPORTED,
-                       "no common transport for %s and %s (WEFT_TRANSPORT=%s): %s",
-                       wefti_hosts_who(hosts, endpoint->rank, own),
-                       wefti_hosts_who(hosts, peer, other), endpoint->settings->transport, reasons);
+    return wefti_error(
+        WEFT_ERR_UNSUPPORTED, "no common transport for %s and %s (WEFT_TRANSPORT=%s): %s",
+        wefti_endpoint_who(&hosts->base, endpoint->rank, 0, own),
+        wefti_endpoint_who(&hosts->base, peer, 0, other), endpoint->settings->transport, reasons);
 }
 
 static weft_status_t choose_drivers(wefti_hosts_t *hosts)

@@ -7,29 +7,17 @@
 
 #include "runtime/base/error.h"
 
-/* So long may the news that a rank has left take longer than the end of its connections. */
+/* A goodbye may arrive this much later than the end of the connections. */
 #define GRACE_NS 300000000ull
 
-typedef struct abort_news {
+typedef struct abort_message {
     int32_t status;
     uint32_t rank;
     char text[WEFTI_ERROR_TEXT_BYTES];
-} abort_news_t;
-_Static_assert(sizeof(abort_news_t) <= WEFTI_FLOOD_BYTES, "floods are short");
+} abort_message_t;
+_Static_assert(sizeof(abort_message_t) <= WEFTI_FLOOD_BYTES, "floods are short");
 
 _Static_assert(sizeof(wefti_link_fault_t) <= WEFTI_FLOOD_BYTES, "floods are short");
-
-const char *wefti_hosts_who(const wefti_hosts_t *hosts, uint32_t rank, char *buffer)
-{
-    const wefti_endpoint_t *endpoint = &hosts->base;
-    if (endpoint->host_names != NULL && endpoint->host_count > 1) {
-        snprintf(buffer, WEFTI_HOSTS_WHO_BYTES, "rank %u (host %s)", rank,
-                 endpoint->host_names[endpoint->host_of[rank]]);
-    } else {
-        snprintf(buffer, WEFTI_HOSTS_WHO_BYTES, "rank %u", rank);
-    }
-    return buffer;
-}
 
 /* ---- the end of the world ---- */
 
@@ -37,25 +25,25 @@ void wefti_hosts_aborted(wefti_endpoint_t *endpoint, weft_status_t status, const
 {
     wefti_hosts_t *hosts = (wefti_hosts_t *)endpoint;
     if (hosts->overlay == NULL ||
-        atomic_exchange_explicit(&hosts->abort_told, 1, memory_order_relaxed) != 0) {
+        atomic_exchange_explicit(&hosts->abort_sent, 1, memory_order_relaxed) != 0) {
         return;
     }
-    abort_news_t news = {.status = status, .rank = endpoint->rank};
-    snprintf(news.text, sizeof news.text, "%s", text);
-    wefti_overlay_flood(hosts->overlay, WEFTI_HOSTS_ABORT, &news, sizeof news);
+    abort_message_t message = {.status = status, .rank = endpoint->rank};
+    snprintf(message.text, sizeof message.text, "%s", text);
+    wefti_overlay_flood(hosts->overlay, WEFTI_HOSTS_ABORT, &message, sizeof message);
 }
 
-static void hear_abort(wefti_hosts_t *hosts, const void *data, size_t bytes)
+static void receive_abort(wefti_hosts_t *hosts, const void *data, size_t bytes)
 {
-    abort_news_t news;
-    if (bytes != sizeof news) {
+    abort_message_t message;
+    if (bytes != sizeof message) {
         return;
     }
-    memcpy(&news, data, sizeof news);
-    news.text[sizeof news.text - 1] = '\0';
-    /* All are told already. */
-    atomic_store_explicit(&hosts->abort_told, 1, memory_order_relaxed);
-    wefti_endpoint_abort_here(&hosts->base, (weft_status_t)news.status, news.text);
+    memcpy(&message, data, sizeof message);
+    message.text[sizeof message.text - 1] = '\0';
+    /* The flood reaches all ranks. */
+    atomic_store_explicit(&hosts->abort_sent, 1, memory_order_relaxed);
+    wefti_endpoint_abort_here(&hosts->base, (weft_status_t)message.status, message.text);
 }
 
 /* ---- who left, who died ---- */
@@ -72,8 +60,8 @@ void wefti_hosts_left(void *owner, uint32_t rank)
 
 static void report_dead(wefti_hosts_t *hosts, uint32_t rank, const char *how)
 {
-    char who[WEFTI_HOSTS_WHO_BYTES], text[WEFTI_ERROR_TEXT_BYTES];
-    snprintf(text, sizeof text, "%s died%s%s", wefti_hosts_who(hosts, rank, who),
+    char who[WEFTI_WHO_BYTES], text[WEFTI_ERROR_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s died%s%s", wefti_endpoint_who(&hosts->base, rank, 0, who),
              how[0] != '\0' ? ": " : "", how);
     wefti_endpoint_abort(&hosts->base, WEFT_ERR_PEER_DIED, text);
 }
@@ -127,25 +115,25 @@ weft_status_t wefti_hosts_check_suspects(wefti_hosts_t *hosts)
     if (dead.rank == WEFTI_HOSTS_FAR) {
         return WEFT_OK;
     }
-    char who[WEFTI_HOSTS_WHO_BYTES];
-    return wefti_error(WEFT_ERR_PEER_DIED, "%s died: %s", wefti_hosts_who(hosts, dead.rank, who),
-                       dead.text);
+    char who[WEFTI_WHO_BYTES];
+    return wefti_error(WEFT_ERR_PEER_DIED, "%s died: %s",
+                       wefti_endpoint_who(&hosts->base, dead.rank, 0, who), dead.text);
 }
 
 /* ---- links ---- */
 
 weft_status_t wefti_hosts_broken_error(wefti_hosts_t *hosts, uint32_t peer)
 {
-    char own[WEFTI_HOSTS_WHO_BYTES], other[WEFTI_HOSTS_WHO_BYTES], was[WEFTI_HOSTS_WHY_BYTES];
+    char own[WEFTI_WHO_BYTES], other[WEFTI_WHO_BYTES], was[WEFTI_HOSTS_WHY_BYTES];
     pthread_mutex_lock(&hosts->lock);
     snprintf(was, sizeof was, "%s", hosts->why[peer]);
     pthread_mutex_unlock(&hosts->lock);
     return wefti_error(WEFT_ERR_LINK, "the link between %s and %s is broken: %s",
-                       wefti_hosts_who(hosts, hosts->base.rank, own),
-                       wefti_hosts_who(hosts, peer, other), was);
+                       wefti_endpoint_who(&hosts->base, hosts->base.rank, 0, own),
+                       wefti_endpoint_who(&hosts->base, peer, 0, other), was);
 }
 
-/* Remembers a fault, once however many tell of it. False: it is known. */
+/* Records a fault once, though several ranks report it. False: it is known. */
 static bool record(wefti_hosts_t *hosts, const wefti_link_fault_t *fault)
 {
     wefti_endpoint_t *endpoint = &hosts->base;
@@ -166,11 +154,11 @@ static bool record(wefti_hosts_t *hosts, const wefti_link_fault_t *fault)
     return fresh;
 }
 
-/* Takes the pair's traffic to the next driver that both have; both ends do so by themselves. */
+/* Moves the pair's traffic to the next driver that both have. Both ends do so on their own. */
 static void switch_over(wefti_hosts_t *hosts, uint32_t peer, const wefti_link_fault_t *fault)
 {
     const wefti_endpoint_t *endpoint = &hosts->base;
-    char own[WEFTI_HOSTS_WHO_BYTES], other[WEFTI_HOSTS_WHO_BYTES];
+    char own[WEFTI_WHO_BYTES], other[WEFTI_WHO_BYTES];
     pthread_mutex_lock(&hosts->lock);
     uint8_t via = atomic_load_explicit(&hosts->via[peer], memory_order_relaxed);
     bool used =
@@ -186,7 +174,8 @@ static void switch_over(wefti_hosts_t *hosts, uint32_t peer, const wefti_link_fa
     }
     hosts->drivers[via].ops->drop(hosts->drivers[via].state, peer);
     wefti_log(endpoint->log, WEFT_LOG_LEVEL_WARN, "%s; %s and %s continue %s%s", fault->text,
-              wefti_hosts_who(hosts, endpoint->rank, own), wefti_hosts_who(hosts, peer, other),
+              wefti_endpoint_who(&hosts->base, endpoint->rank, 0, own),
+              wefti_endpoint_who(&hosts->base, peer, 0, other),
               next == WEFTI_HOSTS_NONE ? "without a link" : "over ",
               next == WEFTI_HOSTS_NONE ? "" : hosts->drivers[next].ops->name);
 }
@@ -197,18 +186,19 @@ static void link_fault(wefti_hosts_t *hosts, uint32_t peer, const char *driver, 
     const wefti_endpoint_t *endpoint = &hosts->base;
     uint32_t low = peer < endpoint->rank ? peer : endpoint->rank;
     uint32_t high = peer < endpoint->rank ? endpoint->rank : peer;
-    char first[WEFTI_HOSTS_WHO_BYTES], second[WEFTI_HOSTS_WHO_BYTES];
+    char first[WEFTI_WHO_BYTES], second[WEFTI_WHO_BYTES];
     wefti_link_fault_t fault = {.ranks = {low, high}};
     snprintf(fault.driver, sizeof fault.driver, "%s", driver);
     snprintf(fault.text, sizeof fault.text, "the %s link between %s and %s broke: %s", driver,
-             wefti_hosts_who(hosts, low, first), wefti_hosts_who(hosts, high, second), text);
+             wefti_endpoint_who(&hosts->base, low, 0, first),
+             wefti_endpoint_who(&hosts->base, high, 0, second), text);
     if (record(hosts, &fault)) {
         wefti_overlay_flood(hosts->overlay, WEFTI_HOSTS_FAULT, &fault, sizeof fault);
     }
     switch_over(hosts, peer, &fault);
 }
 
-void wefti_hosts_heard(void *owner, uint32_t peer)
+void wefti_hosts_arriving(void *owner, uint32_t peer)
 {
     wefti_hosts_driver_t *driver = owner;
     wefti_hosts_t *hosts = driver->hosts;
@@ -220,7 +210,7 @@ void wefti_hosts_heard(void *owner, uint32_t peer)
     }
 }
 
-void wefti_hosts_parting(void *owner, uint32_t peer)
+void wefti_hosts_leaving(void *owner, uint32_t peer)
 {
     wefti_hosts_t *hosts = ((wefti_hosts_driver_t *)owner)->hosts;
     if (peer < hosts->base.world_size && !wefti_endpoint_has_left(&hosts->base, peer)) {
@@ -273,7 +263,7 @@ void wefti_hosts_received(void *owner, uint32_t origin, uint32_t kind, const voi
         return;
     }
     if (kind == WEFTI_HOSTS_ABORT) {
-        hear_abort(hosts, data, bytes);
+        receive_abort(hosts, data, bytes);
     } else if (kind == WEFTI_HOSTS_FAULT) {
         receive_fault(hosts, data, bytes);
     }

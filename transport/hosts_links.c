@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What goes over the links between ranks of different hosts. */
+/* Puts and signals between ranks of different hosts. */
 #include "transport/hosts.h"
 
 #include <stdio.h>
@@ -10,14 +10,13 @@
 /* The driver of the peer's link; NULL: it is broken, and there is no other. */
 static wefti_hosts_driver_t *driver_of(wefti_hosts_t *hosts, uint32_t peer)
 {
-    /* Acquire: whatever was done about the link before is over. */
+    /* Acquire: the switch of the link is complete. */
     uint8_t via = atomic_load_explicit(&hosts->via[peer], memory_order_acquire);
     return via == WEFTI_HOSTS_NONE ? NULL : &hosts->drivers[via];
 }
 
-/* A driver that takes the peer for dead told the endpoint so. Whether it died, or left and its
- * goodbye is late, turns out in a moment, and whoever waits is told with its name; until then what
- * goes there is lost without harm. */
+/* The driver has reported the peer as dead. Whether it died, or left and its goodbye is late, is known
+ * after the grace, and waiters then get an error with its name. Until then data for it is dropped. */
 static weft_status_t lost_if_dead(weft_status_t status)
 {
     return status == WEFT_ERR_PEER_DIED ? WEFT_OK : status;
@@ -49,15 +48,13 @@ weft_status_t wefti_hosts_signal(wefti_endpoint_t *endpoint, uint32_t peer, size
                : lost_if_dead(driver->ops->signal(driver->state, peer, offset, value, lane));
 }
 
-bool wefti_hosts_turn(wefti_hosts_t *hosts)
+void wefti_hosts_turn(wefti_hosts_t *hosts)
 {
-    bool moved = false;
     for (uint32_t d = 0; d < hosts->driver_count; d++) {
         if (hosts->drivers[d].used) {
-            moved = hosts->drivers[d].ops->progress(hosts->drivers[d].state) || moved;
+            hosts->drivers[d].ops->progress(hosts->drivers[d].state);
         }
     }
-    return moved;
 }
 
 static bool flushed(const wefti_hosts_t *hosts)
@@ -70,7 +67,7 @@ static bool flushed(const wefti_hosts_t *hosts)
     return true;
 }
 
-/* What goes to ranks that have left never lands; they have flushed what comes from them. */
+/* Puts to ranks that have left never land; those ranks have flushed their own. */
 static void forget_left(wefti_hosts_t *hosts)
 {
     for (uint32_t r = 0; r < hosts->base.world_size; r++) {

@@ -9,7 +9,7 @@
 /* Less says nothing of a link. */
 #define LEAST_BYTES ((uint64_t)1 << 20)
 #define LEAST_NS 2000000ull
-/* Of the others' middle: a link this slow is named. */
+/* Of the median of the others: a link this slow is named. */
 #define SLOW_FRACTION 0.5
 #define PEERS_MAX 256u
 
@@ -38,7 +38,7 @@ double wefti_endpoint_link_rate(wefti_endpoint_t *endpoint, uint32_t peer)
                : (double)stats.bytes_sent * 1e9 / (double)stats.busy_ns;
 }
 
-/* The middle of the rates of links to others; 0: none can be measured. */
+/* The median rate of links to others; 0: none can be measured. */
 static double rate_of_others(wefti_endpoint_t *endpoint, uint32_t peer)
 {
     double rates[PEERS_MAX];

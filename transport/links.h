@@ -38,12 +38,12 @@ typedef struct wefti_link_params {
      * served the pair, the peer has given up that link, and this rank must know before it receives.
      * Called from progress; must not call this driver.
      */
-    void (*heard)(void *owner, uint32_t peer);
+    void (*arriving)(void *owner, uint32_t peer);
     /*
      * The peer sent a goodbye. The overlay may not deliver another: ranks on its way may have left.
      * Called from progress; must not call this driver.
      */
-    void (*left)(void *owner, uint32_t peer);
+    void (*leaving)(void *owner, uint32_t peer);
     /* Wakes the thread that makes progress in the background. Any thread. */
     void (*wake)(void *owner);
 } wefti_link_params_t;

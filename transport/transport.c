@@ -306,10 +306,20 @@ void wefti_endpoint_abort(wefti_endpoint_t *endpoint, weft_status_t status, cons
 const char *wefti_endpoint_who(const wefti_endpoint_t *endpoint, uint32_t rank, int32_t pid,
                                char *buffer)
 {
-    const char *host = endpoint->host_name;
-    snprintf(buffer, WEFTI_WHO_BYTES, "rank %u (%s%s%spid %d)",
-             wefti_endpoint_number(endpoint, rank), host != NULL ? "host " : "",
-             host != NULL ? host : "", host != NULL ? ", " : "", pid);
+    const char *host = endpoint->host_count > 1 && endpoint->host_names != NULL
+                           ? endpoint->host_names[endpoint->host_of[rank]]
+                           : endpoint->host_name;
+    char process[24] = "";
+    uint32_t number = wefti_endpoint_number(endpoint, rank);
+    if (pid > 0) {
+        snprintf(process, sizeof process, "%spid %d", host != NULL ? ", " : "", pid);
+    }
+    if (host == NULL && pid <= 0) {
+        snprintf(buffer, WEFTI_WHO_BYTES, "rank %u", number);
+    } else {
+        snprintf(buffer, WEFTI_WHO_BYTES, "rank %u (%s%s%s)", number, host != NULL ? "host " : "",
+                 host != NULL ? host : "", process);
+    }
     return buffer;
 }
 

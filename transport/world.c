@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ranks settle once they have joined: equal settings, and who has a core of its own. */
+/* Once the ranks have joined: compares settings, and finds out which ranks have a core of their own. */
 #include "transport/world.h"
 
 #include <sched.h>
@@ -12,59 +12,36 @@
 #include "runtime/machine/machine.h"
 #include "transport/endpoint.h"
 
-#define MASK_WORDS (CPU_SETSIZE / 64)
-
 typedef struct introduction {
     uint64_t reserve_bytes; /* the settings flagged collective */
     uint64_t kernels;
-    uint64_t machine;          /* whose processors they are, however its hosts are told apart */
-    uint64_t cpus[MASK_WORDS]; /* where this rank may run */
-    uint32_t quota_cpus;       /* processor time its control group may use, 0: no limit */
+    uint64_t machine;    /* whose processors they are, however its hosts are distinguished */
+    cpu_set_t cpus;      /* where this rank may run */
+    uint32_t quota_cpus; /* processor time its control group may use, 0: no limit */
     uint32_t pad;
 } introduction_t;
 
-static uint64_t read_machine(void)
-{
-    char text[64];
-    wefti_machine_key(text, sizeof text);
-    return wefti_hash_text(WEFTI_HASH_START, text);
-}
-
 static void introduce(const wefti_endpoint_t *endpoint, introduction_t *own)
 {
-    cpu_set_t set;
+    char machine[64];
     memset(own, 0, sizeof *own);
+    wefti_machine_key(machine, sizeof machine);
     own->reserve_bytes = endpoint->settings->reserve_bytes;
     own->kernels = endpoint->settings->kernels;
-    own->machine = read_machine();
+    own->machine = wefti_hash_text(WEFTI_HASH_START, machine);
     own->quota_cpus = wefti_machine_quota();
-    if (sched_getaffinity(0, sizeof set, &set) != 0) {
-        CPU_ZERO(&set);
-        CPU_SET(0, &set);
+    if (sched_getaffinity(0, sizeof own->cpus, &own->cpus) != 0) {
+        CPU_ZERO(&own->cpus);
+        CPU_SET(0, &own->cpus);
     }
+}
+
+/* Takes the lowest free processor that the rank may use. */
+static bool take_cpu(const cpu_set_t *cpus, cpu_set_t *taken)
+{
     for (uint32_t cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (CPU_ISSET(cpu, &set)) {
-            own->cpus[cpu / 64] |= 1ull << (cpu % 64);
-        }
-    }
-}
-
-static uint32_t count_bits(const uint64_t *mask)
-{
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < MASK_WORDS; i++) {
-        count += (uint32_t)__builtin_popcountll(mask[i]);
-    }
-    return count;
-}
-
-/* Gives the rank the lowest free processor it may use. */
-static bool take_cpu(const uint64_t *mask, uint64_t *taken)
-{
-    for (uint32_t i = 0; i < MASK_WORDS; i++) {
-        uint64_t available = mask[i] & ~taken[i];
-        if (available != 0) {
-            taken[i] |= available & (~available + 1);
+        if (CPU_ISSET(cpu, cpus) && !CPU_ISSET(cpu, taken)) {
+            CPU_SET(cpu, taken);
             return true;
         }
     }
@@ -77,13 +54,15 @@ static bool take_cpu(const uint64_t *mask, uint64_t *taken)
  */
 static bool cpus_for_all(const introduction_t *all, uint32_t count)
 {
-    uint64_t taken[MASK_WORDS] = {0};
-    for (uint32_t choices = 1, served = 0; served < count && choices <= CPU_SETSIZE; choices++) {
+    cpu_set_t taken;
+    CPU_ZERO(&taken);
+    uint32_t served = 0;
+    for (int choices = 1; served < count && choices <= CPU_SETSIZE; choices++) {
         for (uint32_t r = 0; r < count; r++) {
-            if (count_bits(all[r].cpus) != choices) {
+            if (CPU_COUNT(&all[r].cpus) != choices) {
                 continue;
             }
-            if (!take_cpu(all[r].cpus, taken)) {
+            if (!take_cpu(&all[r].cpus, &taken)) {
                 return false;
             }
             served++;
@@ -92,7 +71,7 @@ static bool cpus_for_all(const introduction_t *all, uint32_t count)
     return true;
 }
 
-/* The ranks on this rank's machine come first; returns how many they are. */
+/* The ranks on this rank's machine come first; returns their number. */
 static uint32_t gather_neighbours(const wefti_endpoint_t *endpoint, introduction_t *all)
 {
     uint64_t machine = all[endpoint->rank].machine;
@@ -107,18 +86,17 @@ static uint32_t gather_neighbours(const wefti_endpoint_t *endpoint, introduction
 
 static void share_cores(wefti_endpoint_t *endpoint, introduction_t *all)
 {
-    uint64_t together[MASK_WORDS] = {0};
     uint32_t count = gather_neighbours(endpoint, all);
+    cpu_set_t together;
+    CPU_ZERO(&together);
     endpoint->local_rank_count = count;
     if (endpoint->inner != NULL) {
-        endpoint->inner->local_rank_count = count; /* they share its memory, too */
+        endpoint->inner->local_rank_count = count; /* they share its memory as well */
     }
     for (uint32_t r = 0; r < count; r++) {
-        for (uint32_t i = 0; i < MASK_WORDS; i++) {
-            together[i] |= all[r].cpus[i];
-        }
+        CPU_OR(&together, &together, &all[r].cpus);
     }
-    uint32_t cpus = count_bits(together);
+    uint32_t cpus = (uint32_t)CPU_COUNT(&together);
     uint32_t quota = all[0].quota_cpus;
     cpus = quota != 0 && quota < cpus ? quota : cpus;
     endpoint->may_spin = cpus >= count && cpus_for_all(all, count);
@@ -152,18 +130,13 @@ weft_status_t wefti_world_agree(wefti_endpoint_t *endpoint)
 {
     introduction_t own;
     introduction_t *all = wefti_alloc(endpoint->allocator, endpoint->world_size * sizeof *all);
-    weft_status_t status =
-        wefti_endpoint_agree(endpoint, all == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK);
-    if (status == WEFT_OK) {
-        introduce(endpoint, &own);
-        status = wefti_endpoint_all_gather(endpoint, &own, sizeof own, all);
-    }
-    if (status == WEFT_OK) {
-        status = compare(endpoint, all);
-    }
-    if (status == WEFT_OK) {
-        share_cores(endpoint, all);
-    }
+    weft_status_t status = all == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+    introduce(endpoint, &own);
+    WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), done);
+    WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, &own, sizeof own, all), done);
+    WEFT_TRY(status, compare(endpoint, all), done);
+    share_cores(endpoint, all);
+done:
     wefti_free(endpoint->allocator, all);
     return status;
 }

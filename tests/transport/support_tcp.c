@@ -34,8 +34,8 @@ weft_status_t net_open_side(net_t *net, uint32_t rank)
                                   .key = net->keys[rank],
                                   .owner = side,
                                   .broken = on_broken,
-                                  .heard = on_other,
-                                  .left = on_other,
+                                  .arriving = on_other,
+                                  .leaving = on_other,
                                   .wake = wake};
     side->rank = rank;
     return wefti_link_tcp.open(&params, &side->driver, &net->addresses[rank]);

@@ -21,6 +21,11 @@ static void wake(void *owner)
     (void)owner;
 }
 
+static void ignore_peer(void *owner, uint32_t peer)
+{
+    (void)owner, (void)peer;
+}
+
 static void hear_log(void *user, weft_log_level_t level, const char *line)
 {
     verbs_world_t *world = user;
@@ -51,6 +56,8 @@ void verbs_world_init(verbs_world_t *world, uint32_t size)
             .key = key,
             .owner = rank,
             .broken = hear_break,
+            .arriving = ignore_peer,
+            .leaving = ignore_peer,
             .wake = wake,
         };
         rank->region =

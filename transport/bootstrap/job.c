@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who this rank is, and where the ranks meet: asked of the caller, the environment, and launchers,
- * in a fixed order. */
+/* Rank, world size and rendezvous address: from arguments, the environment and launchers, in a fixed
+ * order. */
 #include "transport/bootstrap/bootstrap.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@
 #include "transport/bootstrap/service.h"
 
 #define DEFAULT_PORT "29500"
-/* Shorter ones are found by trying. */
+/* Shorter ones can be guessed. */
 #define SECRET_LEAST 16u
 #define SECRET_FILE_BYTES 4096u
 
@@ -115,33 +115,34 @@ static weft_status_t read_secret(wefti_job_t *job)
     return path != NULL ? read_secret_file(job, path) : WEFT_OK;
 }
 
-/* ---- what the caller and our own variables say ---- */
+/* ---- arguments and WEFT_ variables ---- */
 
-typedef struct said {
+/* What they set; rank and world size go to the job. */
+typedef struct requested {
     bool rank, world_size;
     bool by_arguments;
     const char *address;
-} said_t;
+} requested_t;
 
-static weft_status_t read_said(const wefti_job_wish_t *wish, wefti_job_t *job, said_t *said)
+/* *out_set: the argument or the variable is set. */
+static weft_status_t read_count(int32_t argument, const char *name, uint32_t *out, bool *out_set)
 {
-    const char *rank = variable("WEFT_RANK"), *size = variable("WEFT_WORLD_SIZE");
-    weft_status_t status = WEFT_OK;
-    *said = (said_t){.rank = wish->rank >= 0 || rank != NULL,
-                     .world_size = wish->world_size >= 0 || size != NULL,
-                     .by_arguments = wish->world_size >= 0 || wish->address != NULL,
-                     .address = wish->address != NULL ? wish->address : variable("WEFT_ADDRESS")};
-    if (wish->rank >= 0) {
-        job->rank = (uint32_t)wish->rank;
-    } else if (rank != NULL) {
-        status = read_number("WEFT_RANK", rank, &job->rank);
+    const char *text = variable(name);
+    *out_set = argument >= 0 || text != NULL;
+    if (argument >= 0) {
+        *out = (uint32_t)argument;
+        return WEFT_OK;
     }
-    if (wish->world_size >= 0) {
-        job->world_size = (uint32_t)wish->world_size;
-    } else if (size != NULL && status == WEFT_OK) {
-        status = read_number("WEFT_WORLD_SIZE", size, &job->world_size);
-    }
-    return status;
+    return text != NULL ? read_number(name, text, out) : WEFT_OK;
+}
+
+static weft_status_t read_requested(const wefti_job_wish_t *wish, wefti_job_t *job,
+                                    requested_t *out)
+{
+    out->by_arguments = wish->world_size >= 0 || wish->address != NULL;
+    out->address = wish->address != NULL ? wish->address : variable("WEFT_ADDRESS");
+    WEFT_RETURN_IF_ERROR(read_count(wish->rank, "WEFT_RANK", &job->rank, &out->rank));
+    return read_count(wish->world_size, "WEFT_WORLD_SIZE", &job->world_size, &out->world_size);
 }
 
 static void set_launcher(wefti_job_t *job, const char *name)
@@ -165,17 +166,14 @@ static weft_status_t join_group(wefti_job_t *job, const char *name)
     return set_address(job, address);
 }
 
-/* Rank and world size are said. */
-static weft_status_t use_said(wefti_job_t *job, const said_t *said)
+/* Rank and world size are set. */
+static weft_status_t use_requested(wefti_job_t *job, const requested_t *set)
 {
     const char *group = variable("WEFT_GROUP");
-    weft_status_t status = check_rank(job);
-    set_launcher(job, said->by_arguments ? "arguments" : "environment");
-    if (status < 0) {
-        return status;
-    }
-    if (said->address != NULL) {
-        return set_address(job, said->address);
+    WEFT_RETURN_IF_ERROR(check_rank(job));
+    set_launcher(job, set->by_arguments ? "arguments" : "environment");
+    if (set->address != NULL) {
+        return set_address(job, set->address);
     }
     if (job->world_size == 1) {
         return WEFT_OK;
@@ -234,25 +232,17 @@ static weft_status_t use_master(wefti_job_t *job, bool torchrun)
                                names[i], torchrun ? "; torchrun sets all four" : "");
         }
     }
-    weft_status_t status = read_number(names[0], values[0], &job->rank);
-    if (status == WEFT_OK) {
-        status = read_number(names[1], values[1], &job->world_size);
-    }
-    if (status == WEFT_OK) {
-        status = check_rank(job);
-    }
-    if (status == WEFT_OK) {
-        status = set_host_port(job, values[2], values[3] != NULL ? values[3] : DEFAULT_PORT);
-    }
-    if (status == WEFT_OK) {
-        const char *restart = variable("TORCHELASTIC_RESTART_COUNT");
-        status = set_id(job, torchrun ? variable("TORCHELASTIC_RUN_ID") : "plain",
-                        torchrun && restart != NULL ? restart : "");
-    }
+    const char *restart = variable("TORCHELASTIC_RESTART_COUNT");
+    WEFT_RETURN_IF_ERROR(read_number(names[0], values[0], &job->rank));
+    WEFT_RETURN_IF_ERROR(read_number(names[1], values[1], &job->world_size));
+    WEFT_RETURN_IF_ERROR(check_rank(job));
+    WEFT_RETURN_IF_ERROR(
+        set_host_port(job, values[2], values[3] != NULL ? values[3] : DEFAULT_PORT));
     job->delivered = true;
     job->ports = torchrun ? WEFTI_PORT_OTHERS : WEFTI_PORT_FIRST;
     set_launcher(job, torchrun ? "torchrun" : "plain");
-    return status;
+    return set_id(job, torchrun ? variable("TORCHELASTIC_RUN_ID") : "plain",
+                  torchrun && restart != NULL ? restart : "");
 }
 
 /* WEFT_AGAIN: none of them started us. */
@@ -272,42 +262,37 @@ static weft_status_t ask_launchers(wefti_job_t *job, const wefti_log_t *log)
     if (status == WEFT_OK) {
         set_launcher(job, job->service->ops->launcher);
         job->delivered = true;
-        status = set_address(job, job->service->ops->address);
-        return status == WEFT_OK ? check_rank(job) : status;
+        WEFT_RETURN_IF_ERROR(set_address(job, job->service->ops->address));
+        return check_rank(job);
     }
     return status == WEFT_AGAIN ? use_master(job, false) : status;
 }
 
 static weft_status_t probe(const wefti_job_wish_t *wish, const wefti_log_t *log, wefti_job_t *job)
 {
-    said_t said;
-    weft_status_t status = read_said(wish, job, &said);
-    if (status < 0 || (status = read_secret(job)) < 0) {
-        return status;
+    requested_t set;
+    WEFT_RETURN_IF_ERROR(read_requested(wish, job, &set));
+    WEFT_RETURN_IF_ERROR(read_secret(job));
+    if (set.world_size && (set.rank || job->world_size == 1)) {
+        return use_requested(job, &set);
     }
-    if (said.world_size && (said.rank || job->world_size == 1)) {
-        return use_said(job, &said);
-    }
-    if (said.rank || said.world_size) {
+    if (set.rank || set.world_size) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s is set, but %s is not",
-                           said.rank ? "the rank (WEFT_RANK)" : "the world size (WEFT_WORLD_SIZE)",
-                           said.rank ? "the world size (WEFT_WORLD_SIZE)" : "the rank (WEFT_RANK)");
+                           set.rank ? "the rank (WEFT_RANK)" : "the world size (WEFT_WORLD_SIZE)",
+                           set.rank ? "the world size (WEFT_WORLD_SIZE)" : "the rank (WEFT_RANK)");
     }
-    status = ask_launchers(job, log);
-    if (status < 0) {
-        return status;
-    }
-    if (status == WEFT_OK && said.address != NULL) {
-        /* A launcher that counts, an address of the user's. */
+    weft_status_t status = ask_launchers(job, log);
+    if (status == WEFT_OK && set.address != NULL) {
+        /* The launcher numbers the ranks; the address is the user's. */
         job->delivered = false;
         job->ports = WEFTI_PORT_ONE;
         memset(job->id, 0, sizeof job->id);
-        return set_address(job, said.address);
+        return set_address(job, set.address);
     }
-    if (status == WEFT_OK) {
+    if (status != WEFT_AGAIN) {
         return status;
     }
-    const char *half = said.address != NULL             ? "WEFT_ADDRESS"
+    const char *half = set.address != NULL              ? "WEFT_ADDRESS"
                        : variable("WEFT_GROUP") != NULL ? "WEFT_GROUP"
                                                         : NULL;
     if (half != NULL) {

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * PMI-1 as MPICH's hydra speaks it: lines of text over the descriptor PMI_FD. Names are published
- * and looked up, which needs no barrier, so a rank that never comes is found out by us and named.
- * Where that is not offered: put, barrier, get. We never say init, which an MPI in the same process
- * may want to say itself.
+ * PMI-1 as MPICH's hydra implements it: lines of text over the descriptor PMI_FD. Publishing and
+ * looking up names needs no barrier, so the rendezvous can name missing ranks. Launchers without
+ * names: put, barrier, get. "init" is left to an MPI of the same process.
  */
 #include "transport/bootstrap/service.h"
 
@@ -65,7 +64,7 @@ static weft_status_t receive_line(const pmi_service_t *service, char *line)
         if (poll(&poll_fd, 1, 1000) <= 0) {
             continue;
         }
-        /* By bytes: what follows the line is not ours to take. */
+        /* By bytes: what follows the line may be for an MPI of this process. */
         ssize_t got = read(service->fd, line + have, 1);
         if (got == 0 || (got < 0 && errno != EINTR && errno != EAGAIN)) {
             return broken("is gone");
@@ -76,13 +75,13 @@ static weft_status_t receive_line(const pmi_service_t *service, char *line)
         }
         have += got > 0;
     }
-    return broken("says more than it should");
+    return broken("sent a line that is too long");
 }
 
 static weft_status_t ask(const pmi_service_t *service, char *line)
 {
-    weft_status_t status = send_line(service, line);
-    return status == WEFT_OK ? receive_line(service, line) : status;
+    WEFT_RETURN_IF_ERROR(send_line(service, line));
+    return receive_line(service, line);
 }
 
 /* The value of name in "cmd=x name=value ...", or false. */
@@ -111,45 +110,44 @@ static bool succeeded(const char *line)
                                                      : strstr(line, "info=ok") != NULL;
 }
 
-/* *out_done: it was new. */
-static weft_status_t publish_name(const pmi_service_t *service, const char *name, const char *text,
-                                  bool *out_done)
+/* "weft.<turn>" for rank 0's text, "weft-open.<rank>.<turn>"; published names are unique per job. */
+static void make_name(const pmi_service_t *service, const char *prefix, uint32_t turn, char *name)
 {
-    char line[LINE_BYTES];
-    snprintf(line, sizeof line, "cmd=publish_name service=%s port=%s\n", name, text);
-    weft_status_t status = ask(service, line);
-    *out_done = status == WEFT_OK && succeeded(line);
-    return status;
+    snprintf(name, NAME_BYTES, "%s%s%s.%u", prefix, service->barrier ? "" : ".",
+             service->barrier ? "" : service->space, turn);
 }
 
-static weft_status_t look_up_name(const pmi_service_t *service, const char *name, char *out,
-                                  size_t capacity)
+/* WEFT_AGAIN: the name is published already, or names cannot be published. */
+static weft_status_t store(const pmi_service_t *service, const char *name, const char *text)
 {
     char line[LINE_BYTES];
-    snprintf(line, sizeof line, "cmd=lookup_name service=%s\n", name);
-    weft_status_t status = ask(service, line);
-    return status != WEFT_OK                                            ? status
-           : succeeded(line) && find_value(line, "port", out, capacity) ? WEFT_OK
-                                                                        : WEFT_AGAIN;
+    if (service->barrier) {
+        snprintf(line, sizeof line, "cmd=put kvsname=%s key=%s value=%s\n", service->space, name,
+                 text);
+    } else {
+        snprintf(line, sizeof line, "cmd=publish_name service=%s port=%s\n", name, text);
+    }
+    WEFT_RETURN_IF_ERROR(ask(service, line));
+    if (succeeded(line)) {
+        return WEFT_OK;
+    }
+    return service->barrier ? broken("refuses to publish a key") : WEFT_AGAIN;
 }
 
-static weft_status_t put(const pmi_service_t *service, const char *key, const char *text)
+/* WEFT_AGAIN: nothing is stored under the name. */
+static weft_status_t load(const pmi_service_t *service, const char *name, char *out,
+                          size_t capacity)
 {
     char line[LINE_BYTES];
-    snprintf(line, sizeof line, "cmd=put kvsname=%s key=%s value=%s\n", service->space, key, text);
-    weft_status_t status = ask(service, line);
-    return status == WEFT_OK && !succeeded(line) ? broken("does not take what ranks publish")
-                                                 : status;
-}
-
-static weft_status_t get(const pmi_service_t *service, const char *key, char *out, size_t capacity)
-{
-    char line[LINE_BYTES];
-    snprintf(line, sizeof line, "cmd=get kvsname=%s key=%s\n", service->space, key);
-    weft_status_t status = ask(service, line);
-    return status != WEFT_OK                                             ? status
-           : succeeded(line) && find_value(line, "value", out, capacity) ? WEFT_OK
-                                                                         : WEFT_AGAIN;
+    if (service->barrier) {
+        snprintf(line, sizeof line, "cmd=get kvsname=%s key=%s\n", service->space, name);
+    } else {
+        snprintf(line, sizeof line, "cmd=lookup_name service=%s\n", name);
+    }
+    WEFT_RETURN_IF_ERROR(ask(service, line));
+    return succeeded(line) && find_value(line, service->barrier ? "value" : "port", out, capacity)
+               ? WEFT_OK
+               : WEFT_AGAIN;
 }
 
 static weft_status_t pass_barrier(pmi_service_t *service)
@@ -160,69 +158,61 @@ static weft_status_t pass_barrier(pmi_service_t *service)
     return status;
 }
 
-/* Each rank leaves a name of its own behind for every world it opens, which this counts. */
+/* WEFT_AGAIN: an earlier world of this process has claimed the turn. */
+static weft_status_t claim_turn(pmi_service_t *service, uint32_t turn)
+{
+    char prefix[32], name[NAME_BYTES], other[LINE_BYTES];
+    snprintf(prefix, sizeof prefix, "weft-open.%u", service->rank);
+    make_name(service, prefix, turn, name);
+    if (!service->barrier) {
+        weft_status_t status = store(service, name, "-");
+        if (status != WEFT_AGAIN) {
+            return status;
+        }
+        status = load(service, name, other, sizeof other);
+        if (status != WEFT_AGAIN) {
+            return status < 0 ? status : WEFT_AGAIN;
+        }
+        service->barrier = true; /* refused, but not there: names cannot be published */
+        make_name(service, prefix, turn, name);
+    }
+    weft_status_t status = load(service, name, other, sizeof other);
+    return status == WEFT_AGAIN ? store(service, name, "-") : status < 0 ? status : WEFT_AGAIN;
+}
+
 static weft_status_t pmi_begin(wefti_service_t *base, uint32_t *out_turn)
 {
-    pmi_service_t *service = (pmi_service_t *)base;
-    char name[NAME_BYTES + 64], other[LINE_BYTES];
     for (uint32_t turn = 0; turn < TURNS_MAX; turn++) {
-        bool done = false;
-        weft_status_t status = WEFT_OK;
-        *out_turn = turn;
-        if (!service->barrier) {
-            snprintf(name, sizeof name, "weft-open.%s.%u.%u", service->space, service->rank, turn);
-            status = publish_name(service, name, "-", &done);
-            if (status == WEFT_OK && !done &&
-                look_up_name(service, name, other, sizeof other) != WEFT_OK) {
-                service->barrier = true; /* not taken, not there before: not offered */
-            }
-        }
-        if (service->barrier && status == WEFT_OK) {
-            snprintf(name, sizeof name, "weft-open.%u.%u", service->rank, turn);
-            status = get(service, name, other, sizeof other);
-            done = status == WEFT_AGAIN;
-            status = done ? put(service, name, "-") : status;
-        }
-        if (done || status < 0) {
+        weft_status_t status = claim_turn((pmi_service_t *)base, turn);
+        if (status != WEFT_AGAIN) {
+            *out_turn = turn;
             return status;
         }
     }
     return wefti_error(WEFT_ERR_STATE, "this process has already created %u worlds", TURNS_MAX);
 }
 
-static void make_name(const pmi_service_t *service, uint32_t turn, char *name)
-{
-    if (service->barrier) {
-        snprintf(name, NAME_BYTES, "weft.%u", turn);
-    } else {
-        snprintf(name, NAME_BYTES, "weft.%s.%u", service->space, turn);
-    }
-}
-
 static weft_status_t pmi_publish(wefti_service_t *base, uint32_t turn, const char *text)
 {
     pmi_service_t *service = (pmi_service_t *)base;
     char name[NAME_BYTES];
-    bool done = false;
-    make_name(service, turn, name);
-    if (service->barrier) {
-        weft_status_t status = put(service, name, text);
-        return status == WEFT_OK ? pass_barrier(service) : status;
+    make_name(service, "weft", turn, name);
+    weft_status_t status = store(service, name, text);
+    if (status == WEFT_AGAIN) {
+        return broken("refuses to publish a name");
     }
-    weft_status_t status = publish_name(service, name, text, &done);
-    return status == WEFT_OK && !done ? broken("does not take what ranks publish") : status;
+    return status == WEFT_OK && service->barrier ? pass_barrier(service) : status;
 }
 
 static weft_status_t pmi_look_up(wefti_service_t *base, uint32_t turn, char *out, size_t capacity)
 {
     pmi_service_t *service = (pmi_service_t *)base;
     char name[NAME_BYTES];
-    make_name(service, turn, name);
-    if (!service->barrier) {
-        return look_up_name(service, name, out, capacity);
+    make_name(service, "weft", turn, name);
+    if (service->barrier) {
+        WEFT_RETURN_IF_ERROR(pass_barrier(service));
     }
-    weft_status_t status = pass_barrier(service);
-    return status == WEFT_OK ? get(service, name, out, capacity) : status;
+    return load(service, name, out, capacity);
 }
 
 static void pmi_close(wefti_service_t *base)
@@ -231,17 +221,11 @@ static void pmi_close(wefti_service_t *base)
 }
 
 /*
- * hydra takes a process that has spoken to it and ends without "finalize" for one that crashed, and
- * kills the others; after "finalize" it listens no more. So that is said when the process ends: a
- * second world, or MPI, may need it until then. That this process has spoken is noted as the owner
- * of the descriptor, which a forked child is not.
+ * If a process that has used PMI ends without "finalize", hydra takes it for crashed and kills the
+ * others. After "finalize" hydra answers no more, but a second world or MPI may need it, so it is sent
+ * when the process ends. Use is recorded as the owner of the descriptor, which a forked child is not.
  */
-static void note_spoken(int fd)
-{
-    fcntl(fd, F_SETOWN, getpid());
-}
-
-__attribute__((destructor)) static void say_finalize(void)
+__attribute__((destructor)) static void send_finalize(void)
 {
     static const char line[] = "cmd=finalize\n";
     const char *text = getenv("PMI_FD");
@@ -250,7 +234,7 @@ __attribute__((destructor)) static void say_finalize(void)
     if (fd > 2 && fcntl(fd, F_GETOWN) == getpid() &&
         send(fd, line, sizeof line - 1, MSG_NOSIGNAL | MSG_DONTWAIT) > 0) {
         struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
-        if (poll(&poll_fd, 1, 1000) > 0) { /* it is told off if it cannot answer */
+        if (poll(&poll_fd, 1, 1000) > 0) { /* hydra complains if it cannot answer */
             ssize_t got = read(fd, answer, sizeof answer);
             (void)got;
         }
@@ -296,7 +280,7 @@ weft_status_t wefti_service_pmi_1(const wefti_log_t *log, wefti_service_t **out_
         return WEFT_ERR_NO_MEMORY;
     }
     char line[LINE_BYTES] = "cmd=get_my_kvsname\n";
-    note_spoken((int)fd);
+    fcntl((int)fd, F_SETOWN, getpid());
     *service = (pmi_service_t){.base.ops = &pmi_ops, .log = log, .fd = (int)fd, .rank = *out_rank};
     if (ask(service, line) < 0 ||
         !find_value(line, "kvsname", service->space, sizeof service->space)) {

@@ -273,7 +273,7 @@ void wefti_tcp_connected(tcp_connection_t *connection, int fd)
         wefti_tcp_peer_report(peer, false, "out of memory: cannot allocate a receive buffer");
         return;
     }
-    tcp->params.heard(tcp->params.owner, peer->rank);
+    tcp->params.arriving(tcp->params.owner, peer->rank);
     pthread_mutex_lock(&peer->lock);
     wefti_tcp_connection_watch(connection);
     wefti_address_local(fd, &connection->local);

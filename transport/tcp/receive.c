@@ -208,7 +208,7 @@ static bool parse(tcp_connection_t *connection)
     } else if (outcome == OUTCOME_BYE) {
         const wefti_link_params_t *params = &connection->peer->tcp->params;
         wefti_tcp_peer_disconnect(connection->peer, TCP_PEER_LEFT);
-        params->left(params->owner, connection->peer->rank);
+        params->leaving(params->owner, connection->peer->rank);
     }
     return outcome != OUTCOME_WRONG && outcome != OUTCOME_BYE;
 }

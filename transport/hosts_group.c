@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who is on which host. */
+/* Which rank is on which host. */
 #include "transport/hosts.h"
 
 #include <stdio.h>
@@ -11,6 +11,14 @@
 #include "runtime/base/digest.h"
 #include "runtime/base/error.h"
 #include "runtime/machine/machine.h"
+
+/* A rank's report of its place. */
+typedef struct placement {
+    uint8_t key[32]; /* equal on ranks that share memory */
+    uint8_t token[16];
+    char name[64];
+    uint32_t shm; /* WEFT_TRANSPORT allows it */
+} placement_t;
 
 bool wefti_hosts_allows(const wefti_settings_t *settings, const char *name)
 {
@@ -61,21 +69,20 @@ static weft_status_t host_key(const wefti_hosts_t *hosts, uint8_t key[32])
     return status;
 }
 
-static weft_status_t introduce(const wefti_hosts_t *hosts, wefti_hosts_card_t *card)
+static weft_status_t introduce(const wefti_hosts_t *hosts, placement_t *own)
 {
     const wefti_settings_t *settings = hosts->base.settings;
-    memset(card, 0, sizeof *card);
+    memset(own, 0, sizeof *own);
     if (settings->host_id[0] != '\0') {
-        snprintf(card->name, sizeof card->name, "%s", settings->host_id);
-    } else if (gethostname(card->name, sizeof card->name - 1) != 0 || card->name[0] == '\0') {
-        snprintf(card->name, sizeof card->name, "%s", wefti_overlay_local_address(hosts->overlay));
+        snprintf(own->name, sizeof own->name, "%s", settings->host_id);
+    } else if (gethostname(own->name, sizeof own->name - 1) != 0 || own->name[0] == '\0') {
+        snprintf(own->name, sizeof own->name, "%s", wefti_overlay_local_address(hosts->overlay));
     }
-    card->shm = wefti_hosts_allows(settings, "shm");
-    card->pid = (uint32_t)getpid();
-    if (getrandom(card->token, sizeof card->token, 0) != (ssize_t)sizeof card->token) {
+    own->shm = wefti_hosts_allows(settings, "shm");
+    if (getrandom(own->token, sizeof own->token, 0) != (ssize_t)sizeof own->token) {
         return wefti_error(WEFT_ERR_SYSTEM, "getrandom failed");
     }
-    return host_key(hosts, card->key);
+    return host_key(hosts, own->key);
 }
 
 /* Names come from peers and go into messages. */
@@ -89,15 +96,15 @@ static void clean_name(char name[64])
     }
 }
 
-/* Two hosts of one name are told apart by a number: "node", "node#2". */
-static void name_hosts(wefti_endpoint_t *endpoint, const wefti_hosts_card_t *cards,
+/* Hosts with the same name get numbers: "node", "node#2". */
+static void name_hosts(wefti_endpoint_t *endpoint, const placement_t *placements,
                        const uint32_t *firsts)
 {
     for (uint32_t h = 0; h < endpoint->host_count; h++) {
-        const char *name = cards[firsts[h]].name;
+        const char *name = placements[firsts[h]].name;
         uint32_t number = 1;
         for (uint32_t earlier = 0; earlier < h; earlier++) {
-            number += strcmp(cards[firsts[earlier]].name, name) == 0;
+            number += strcmp(placements[firsts[earlier]].name, name) == 0;
         }
         if (number == 1) {
             snprintf(endpoint->host_names[h], 64, "%s", name);
@@ -108,7 +115,7 @@ static void name_hosts(wefti_endpoint_t *endpoint, const wefti_hosts_card_t *car
 }
 
 /* Hosts are numbered by their first ranks. */
-static weft_status_t group_by_host(wefti_hosts_t *hosts, wefti_hosts_card_t *cards)
+static weft_status_t group_by_host(wefti_hosts_t *hosts, placement_t *placements)
 {
     wefti_endpoint_t *endpoint = &hosts->base;
     uint32_t count = endpoint->world_size, host_count = 0;
@@ -118,8 +125,8 @@ static weft_status_t group_by_host(wefti_hosts_t *hosts, wefti_hosts_card_t *car
     }
     for (uint32_t r = 0; r < count; r++) {
         uint32_t h = 0;
-        while (h < host_count && !(cards[r].shm && cards[firsts[h]].shm &&
-                                   memcmp(cards[firsts[h]].key, cards[r].key, 32) == 0)) {
+        while (h < host_count && !(placements[r].shm && placements[firsts[h]].shm &&
+                                   memcmp(placements[firsts[h]].key, placements[r].key, 32) == 0)) {
             h++;
         }
         if (h == host_count) {
@@ -131,10 +138,10 @@ static weft_status_t group_by_host(wefti_hosts_t *hosts, wefti_hosts_card_t *car
     endpoint->host_names =
         wefti_alloc(endpoint->allocator, host_count * sizeof *endpoint->host_names);
     for (uint32_t r = 0; r < count; r++) {
-        clean_name(cards[r].name);
+        clean_name(placements[r].name);
     }
     if (endpoint->host_names != NULL) {
-        name_hosts(endpoint, cards, firsts);
+        name_hosts(endpoint, placements, firsts);
     }
     wefti_free(endpoint->allocator, firsts);
     return endpoint->host_names != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
@@ -153,22 +160,22 @@ static uint32_t number_locally(wefti_hosts_t *hosts)
     return local_count;
 }
 
-weft_status_t wefti_hosts_meet(wefti_hosts_t *hosts, char *out_address, uint32_t *out_local_count)
+weft_status_t wefti_hosts_group(wefti_hosts_t *hosts, char *out_address, uint32_t *out_local_count)
 {
     wefti_endpoint_t *endpoint = &hosts->base;
-    wefti_hosts_card_t own;
-    wefti_hosts_card_t *cards =
-        wefti_alloc(endpoint->allocator, endpoint->world_size * sizeof *cards);
-    weft_status_t status = cards == NULL ? WEFT_ERR_NO_MEMORY : introduce(hosts, &own);
+    placement_t own;
+    placement_t *placements =
+        wefti_alloc(endpoint->allocator, endpoint->world_size * sizeof *placements);
+    weft_status_t status = placements == NULL ? WEFT_ERR_NO_MEMORY : introduce(hosts, &own);
     WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), done);
-    WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, &own, sizeof own, cards), done);
-    WEFT_TRY(status, wefti_endpoint_agree(endpoint, group_by_host(hosts, cards)), done);
+    WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, &own, sizeof own, placements), done);
+    WEFT_TRY(status, wefti_endpoint_agree(endpoint, group_by_host(hosts, placements)), done);
     *out_local_count = number_locally(hosts);
     char *at = out_address + snprintf(out_address, 64, "unix:@weft-");
     for (uint32_t i = 0; i < 16; i++) {
-        at += snprintf(at, 3, "%02x", cards[hosts->world_of[0]].token[i]);
+        at += snprintf(at, 3, "%02x", placements[hosts->world_of[0]].token[i]);
     }
 done:
-    wefti_free(endpoint->allocator, cards);
+    wefti_free(endpoint->allocator, placements);
     return status;
 }

@@ -100,18 +100,14 @@ static weft_status_t make_blocks(wefti_hosts_t *hosts)
     wefti_endpoint_t *endpoint = &hosts->base;
     uint32_t count = endpoint->world_size;
     const weft_allocator_t *allocator = endpoint->allocator;
-    hosts->far = wefti_alloc(allocator, count * sizeof *hosts->far);
+    hosts->peers = wefti_alloc(allocator, count * sizeof *hosts->peers);
     hosts->local_of = wefti_alloc(allocator, count * sizeof *hosts->local_of);
     hosts->world_of = wefti_alloc(allocator, count * sizeof *hosts->world_of);
     hosts->via = wefti_alloc(allocator, count * sizeof *hosts->via);
-    hosts->why = wefti_alloc(allocator, count * sizeof *hosts->why);
-    hosts->suspects = wefti_alloc(allocator, count * sizeof *hosts->suspects);
-    if (hosts->far == NULL || hosts->local_of == NULL || hosts->world_of == NULL ||
-        hosts->via == NULL || hosts->why == NULL || hosts->suspects == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(hosts->peers != NULL && hosts->local_of != NULL &&
+                             hosts->world_of != NULL && hosts->via != NULL);
     for (uint32_t r = 0; r < count; r++) {
-        endpoint->control[r] = &hosts->far[r];
+        endpoint->control[r] = &hosts->peers[r].control;
         hosts->local_of[r] = WEFTI_HOSTS_FAR;
         atomic_init(&hosts->via[r], WEFTI_HOSTS_NONE);
     }
@@ -184,7 +180,7 @@ static weft_status_t take_blocks(wefti_hosts_t *hosts)
         }
     }
     /* Whatever ended the world meanwhile was written into the own block of before. */
-    wefti_control_t *before = &hosts->far[endpoint->rank];
+    wefti_control_t *before = &hosts->peers[endpoint->rank].control;
     weft_status_t status = wefti_fault_get(&before->abort);
     if (status < 0) {
         wefti_endpoint_abort_here(endpoint, status, weft_last_error());
@@ -242,12 +238,10 @@ static void hosts_close(wefti_endpoint_t *endpoint)
     if (!forked) {
         pthread_mutex_destroy(&hosts->lock);
     }
-    wefti_free(allocator, hosts->suspects);
-    wefti_free(allocator, hosts->why);
     wefti_free(allocator, (void *)hosts->via);
     wefti_free(allocator, hosts->world_of);
     wefti_free(allocator, hosts->local_of);
-    wefti_free(allocator, hosts->far);
+    wefti_free(allocator, hosts->peers);
 }
 
 const wefti_transport_ops_t wefti_transport_hosts = {

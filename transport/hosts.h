@@ -34,29 +34,27 @@ typedef struct wefti_hosts_driver {
     uint32_t address_bytes, key_bytes, offer_bytes;
 } wefti_hosts_driver_t;
 
-/* A peer whose link closed. With a text: without a goodbye, so the peer is dead unless it turns out
- * to have left. Without one: after a goodbye, which counts unless the world ends for another reason. */
-typedef struct wefti_hosts_suspect {
-    uint32_t rank;
-    uint64_t since_ns;
-    char text[160];
-} wefti_hosts_suspect_t;
+/* What is rarely needed of a rank. */
+typedef struct wefti_hosts_peer {
+    wefti_control_t control;         /* in use if its memory is elsewhere */
+    char why[WEFTI_HOSTS_WHY_BYTES]; /* how the link to it broke */
+    /* When its link closed; 0: not. With a text: without a goodbye, so the rank is dead unless it turns
+     * out to have left. Without: after a goodbye, which counts unless the world ends otherwise. */
+    uint64_t suspect_ns;
+    char suspicion[160];
+} wefti_hosts_peer_t;
 
 typedef struct wefti_hosts {
     wefti_endpoint_t base;
     wefti_overlay_t *overlay;
     wefti_settings_t inner_settings;
-    uint32_t *local_of;   /* [world_size] the rank's number inside its host, if it is ours */
-    uint32_t *world_of;   /* [local count] */
-    wefti_control_t *far; /* [world_size] control blocks of those whose memory is elsewhere */
+    uint32_t *local_of;        /* [world_size] the rank's number on this host, or FAR */
+    uint32_t *world_of;        /* [local count] */
+    wefti_hosts_peer_t *peers; /* [world_size] */
     wefti_hosts_driver_t drivers[WEFTI_HOSTS_DRIVERS];
     uint32_t driver_count;
-    _Atomic uint8_t *via;               /* [world_size] index of the driver that serves the peer */
-    char (*why)[WEFTI_HOSTS_WHY_BYTES]; /* [world_size] what the link to the peer was before it
-                                           broke */
-    pthread_mutex_t lock;               /* faults, suspects, why */
-    wefti_hosts_suspect_t *suspects;
-    size_t suspect_count, suspect_capacity;
+    _Atomic uint8_t *via; /* [world_size] index of the driver that serves the peer */
+    pthread_mutex_t lock; /* faults; why, suspect_ns and suspicion of peers */
     _Atomic uint32_t suspect_any;
     _Atomic uint32_t abort_sent;
 

@@ -76,16 +76,11 @@ void wefti_hosts_died(void *owner, uint32_t rank, const char *how)
 
 static void suspect(wefti_hosts_t *hosts, uint32_t rank, const char *text)
 {
+    wefti_hosts_peer_t *peer = &hosts->peers[rank];
     pthread_mutex_lock(&hosts->lock);
-    bool known = false;
-    for (size_t i = 0; i < hosts->suspect_count; i++) {
-        known = known || hosts->suspects[i].rank == rank;
-    }
-    if (!known && hosts->suspect_count < hosts->base.world_size) {
-        wefti_hosts_suspect_t *entry = &hosts->suspects[hosts->suspect_count++];
-        entry->rank = rank;
-        entry->since_ns = wefti_now_ns();
-        snprintf(entry->text, sizeof entry->text, "%s", text);
+    if (peer->suspect_ns == 0) {
+        peer->suspect_ns = wefti_now_ns();
+        snprintf(peer->suspicion, sizeof peer->suspicion, "%s", text);
         atomic_store_explicit(&hosts->suspect_any, 1, memory_order_relaxed);
     }
     pthread_mutex_unlock(&hosts->lock);
@@ -93,31 +88,28 @@ static void suspect(wefti_hosts_t *hosts, uint32_t rank, const char *text)
 
 weft_status_t wefti_hosts_check_suspects(wefti_hosts_t *hosts)
 {
-    wefti_hosts_suspect_t dead = {.rank = WEFTI_HOSTS_FAR};
     if (atomic_load_explicit(&hosts->suspect_any, memory_order_relaxed) == 0) {
         return WEFT_OK;
     }
+    char who[WEFTI_WHO_BYTES];
+    weft_status_t status = WEFT_OK;
     uint64_t now = wefti_now_ns();
     pthread_mutex_lock(&hosts->lock);
-    for (size_t i = 0; i < hosts->suspect_count; i++) {
-        const wefti_hosts_suspect_t *entry = &hosts->suspects[i];
-        if (wefti_endpoint_has_left(&hosts->base, entry->rank) ||
-            now - entry->since_ns < GRACE_NS) {
+    for (uint32_t r = 0; status == WEFT_OK && r < hosts->base.world_size; r++) {
+        const wefti_hosts_peer_t *peer = &hosts->peers[r];
+        if (peer->suspect_ns == 0 || wefti_endpoint_has_left(&hosts->base, r) ||
+            now - peer->suspect_ns < GRACE_NS) {
             continue;
         }
-        if (entry->text[0] != '\0') {
-            dead = *entry;
-            break;
+        if (peer->suspicion[0] != '\0') {
+            status = wefti_error(WEFT_ERR_PEER_DIED, "%s died: %s",
+                                 wefti_endpoint_who(&hosts->base, r, 0, who), peer->suspicion);
+        } else {
+            wefti_hosts_left(hosts, r);
         }
-        wefti_hosts_left(hosts, entry->rank);
     }
     pthread_mutex_unlock(&hosts->lock);
-    if (dead.rank == WEFTI_HOSTS_FAR) {
-        return WEFT_OK;
-    }
-    char who[WEFTI_WHO_BYTES];
-    return wefti_error(WEFT_ERR_PEER_DIED, "%s died: %s",
-                       wefti_endpoint_who(&hosts->base, dead.rank, 0, who), dead.text);
+    return status;
 }
 
 /* ---- links ---- */
@@ -126,7 +118,7 @@ weft_status_t wefti_hosts_broken_error(wefti_hosts_t *hosts, uint32_t peer)
 {
     char own[WEFTI_WHO_BYTES], other[WEFTI_WHO_BYTES], was[WEFTI_HOSTS_WHY_BYTES];
     pthread_mutex_lock(&hosts->lock);
-    snprintf(was, sizeof was, "%s", hosts->why[peer]);
+    snprintf(was, sizeof was, "%s", hosts->peers[peer].why);
     pthread_mutex_unlock(&hosts->lock);
     return wefti_error(WEFT_ERR_LINK, "the link between %s and %s is broken: %s",
                        wefti_endpoint_who(&hosts->base, hosts->base.rank, 0, own),
@@ -165,7 +157,7 @@ static void switch_over(wefti_hosts_t *hosts, uint32_t peer, const wefti_link_fa
         via != WEFTI_HOSTS_NONE && strcmp(hosts->drivers[via].ops->name, fault->driver) == 0;
     uint8_t next = used ? wefti_hosts_next_driver(hosts, peer, via + 1u) : via;
     if (used) {
-        snprintf(hosts->why[peer], sizeof hosts->why[peer], "%s", fault->text);
+        snprintf(hosts->peers[peer].why, sizeof hosts->peers[peer].why, "%s", fault->text);
         atomic_store_explicit(&hosts->via[peer], next, memory_order_release);
     }
     pthread_mutex_unlock(&hosts->lock);

@@ -116,7 +116,7 @@ void wefti_hosts_describe(wefti_endpoint_t *endpoint, uint32_t peer, char *name,
     wefti_hosts_driver_t *driver = driver_of(hosts, peer);
     char path[128] = "", was[WEFTI_HOSTS_WHY_BYTES];
     pthread_mutex_lock(&hosts->lock);
-    snprintf(was, sizeof was, "%s", hosts->why[peer]);
+    snprintf(was, sizeof was, "%s", hosts->peers[peer].why);
     pthread_mutex_unlock(&hosts->lock);
     if (driver == NULL) {
         snprintf(name, name_bytes, "none");

@@ -20,12 +20,12 @@ bool wefti_endpoint_reports_late(wefti_endpoint_t *endpoint, uint64_t waited_ns)
         return false;
     }
     uint64_t now = wefti_now_ns();
-    uint64_t told = atomic_load_explicit(&endpoint->late_told_ns, memory_order_relaxed);
-    if (told != 0 && now - told < late_ns) {
+    uint64_t last = atomic_load_explicit(&endpoint->late_reported_ns, memory_order_relaxed);
+    if (last != 0 && now - last < late_ns) {
         return false;
     }
     /* Of several threads one reports. */
-    return atomic_compare_exchange_strong_explicit(&endpoint->late_told_ns, &told, now,
+    return atomic_compare_exchange_strong_explicit(&endpoint->late_reported_ns, &last, now,
                                                    memory_order_relaxed, memory_order_relaxed);
 }
 

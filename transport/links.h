@@ -3,14 +3,14 @@
  * What moves bytes between hosts: drivers behind the hosts backend (transport/hosts.c), which owns
  * the control plane, the region and the thread that makes progress.
  *
- *   open      this rank's side: devices, listening sockets. A driver that has nothing to work with
- *             says why, and another one is taken
- *   card      what peers must know to connect; all-gathered
- *   join      the peers it is chosen for (the first driver of the list that both have). Connections
- *             may be made now (verbs) or at the first put (tcp)
- *   offer     what each peer alone must know of this rank (queue pairs): handed to it as offered
+ *   open      this rank's devices and listening sockets. Without a usable device it returns the
+ *             reason, and another driver serves
+ *   address   the endpoint address: what peers need to connect; all-gathered
+ *   join      the peers that the driver serves (the first driver that both ends have). It connects now
+ *             (verbs) or at the first put (tcp)
+ *   offer     what one peer alone needs of this rank (queue pairs); that peer gets it by offered
  *   grow      the own region has memory in [from, to): registers it; keys are all-gathered
- *   put, signal, progress   by any thread, at any time; drivers lock for themselves
+ *   put, signal, progress   any thread, at any time; drivers lock for themselves
  */
 #ifndef WEFT_TRANSPORT_LINKS_H
 #define WEFT_TRANSPORT_LINKS_H

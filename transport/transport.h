@@ -156,14 +156,14 @@ struct wefti_endpoint {
     pthread_mutex_t blocks_lock;
     wefti_region_block_t *blocks;
     size_t block_count, block_capacity;
-    bool region_kept;              /* stays mapped when the endpoint is closed */
-    void *verdicts;                /* scratch of wefti_endpoint_agree */
-    const uint32_t *owner_word;    /* a page of its own that reads 0 in a forked child */
-    uint32_t gather_epoch;         /* all-gathers, or pieces of them, that this rank has begun */
-    _Atomic uint64_t late_told_ns; /* when a late rank was last reported */
+    bool region_kept;           /* stays mapped when the endpoint is closed */
+    void *verdicts;             /* scratch of wefti_endpoint_agree */
+    const uint32_t *owner_word; /* a page of its own that reads 0 in a forked child */
+    uint32_t gather_epoch;      /* all-gathers, or pieces of them, that this rank has begun */
+    _Atomic uint64_t late_reported_ns; /* when a late rank was last reported */
     uint32_t free_cores;   /* cores per local rank beyond the first, 0 when ranks share cores */
     bool may_spin;         /* false when ranks outnumber cores */
-    _Atomic bool departed; /* some rank has left: whoever waits looks whether it is for that one */
+    _Atomic bool departed; /* some rank has left: waits look whether it is theirs */
 };
 
 /* Chooses the backend (hub: inproc; world of one: null; else shm) and joins the world. Collective.
@@ -274,7 +274,7 @@ static inline void wefti_endpoint_progress(wefti_endpoint_t *endpoint)
     }
 }
 
-/* The caller stops looking (it sleeps, or computes for long): somebody else must make progress. */
+/* The caller stops polling (it sleeps, or computes for long): another thread must make progress. */
 static inline void wefti_endpoint_yield_progress(wefti_endpoint_t *endpoint)
 {
     if (!endpoint->ops->mapped) {
@@ -283,11 +283,10 @@ static inline void wefti_endpoint_yield_progress(wefti_endpoint_t *endpoint)
 }
 
 /*
- * A link between two live ranks that broke. What is on its way over it is lost, so every group with
- * both of them fails with WEFT_ERR_LINK and text, once; later puts take another path, or fail where
- * WEFT_FALLBACK says so. All ranks learn of it, each fault once. Who gets what was put or signalled
- * over the other path has learned of the fault before: a signal may come though what was put before
- * it is lost, so whoever acts on what came looks at link_faults first.
+ * A link that broke between two live ranks. Its data in flight is lost, so every group with both ranks
+ * fails once with WEFT_ERR_LINK and text. Later puts take another path, or fail if WEFT_FALLBACK is
+ * off. All ranks receive each fault once. A signal may arrive over the other path although earlier
+ * puts are lost; the fault is recorded before it, so check link_faults before acting on a signal.
  */
 typedef struct wefti_link_fault {
     uint32_t ranks[2]; /* the lower one first */

@@ -7,7 +7,7 @@
  *   sleep    on the futex, in slices; between slices abort word, peers and deadline are checked,
  *            so no watchdog is needed to end a wait
  *
- * Between hosts whoever waits makes progress itself while it spins and yields, and hands that over
+ * Between hosts the waiting thread makes progress while it spins and yields, and hands that over
  * (wefti_endpoint_yield_progress) when it sleeps.
  */
 #include "transport/transport.h"
@@ -101,7 +101,7 @@ static weft_status_t yield(const waiting_t *wait)
 /* The rank in whose memory the signal lies, which is the one to post it; world_size: none. */
 static uint32_t owner_of(const wefti_endpoint_t *endpoint, const wefti_signal_t *signal)
 {
-    /* relaxed: it may grow meanwhile, but not to where a signal lies that somebody waits for */
+    /* relaxed: it may grow meanwhile, but the signal lies below */
     size_t bytes = atomic_load_explicit(&endpoint->region_bytes, memory_order_relaxed);
     for (uint32_t r = 0; r < endpoint->world_size; r++) {
         uintptr_t base = (uintptr_t)endpoint->region_of[r];
@@ -152,7 +152,7 @@ static weft_status_t timed_out(const waiting_t *wait)
 /* Why the wait cannot succeed any more, or WEFT_OK. */
 static weft_status_t look_around(const waiting_t *wait, uint64_t now, uint64_t deadline)
 {
-    /* In this order: whoever ended the world did so before it left. */
+    /* In this order: a rank that ended the world did so before it left. */
     const wefti_endpoint_t *endpoint = wait->endpoint;
     bool deserted = wefti_endpoint_deserted(wait->endpoint);
     uint32_t owner = owner_of(endpoint, wait->signal);

@@ -13,11 +13,25 @@
 #include "transport/bootstrap/service.h"
 
 #define BACKLOG 4096
+#define TURNS_MAX 100000u
 #define WINDOW_PORTS 16u
 /* Below the ports that systems hand out themselves. */
 #define WINDOW_FIRST 20000u
 #define WINDOW_SPAN 12000u
 #define WINDOW_STEP 389u
+
+/* Finds the number of this world in its process. */
+static weft_status_t claim_turn(wefti_place_t *place)
+{
+    wefti_service_t *service = place->job->service;
+    for (; place->turn < TURNS_MAX; place->turn++) {
+        weft_status_t status = service->ops->claim(service, place->turn);
+        if (status != WEFT_AGAIN) {
+            return status;
+        }
+    }
+    return wefti_error(WEFT_ERR_STATE, "this process has already created %u worlds", TURNS_MAX);
+}
 
 weft_status_t wefti_place_init(wefti_place_t *place, const wefti_job_t *job,
                                const wefti_settings_t *settings)
@@ -27,7 +41,7 @@ weft_status_t wefti_place_init(wefti_place_t *place, const wefti_job_t *job,
     memcpy(place->secret, job->secret, sizeof place->secret);
     place->secret_bytes = job->secret_bytes;
     snprintf(place->text, sizeof place->text, "%s", job->address);
-    return job->service != NULL ? job->service->ops->begin(job->service, &place->turn) : WEFT_OK;
+    return job->service != NULL ? claim_turn(place) : WEFT_OK;
 }
 
 /* ---- host:port ---- */

@@ -21,7 +21,6 @@
 #define LINE_BYTES 2048u
 #define NAME_BYTES 300u
 #define ANSWER_NS 60000000000ull
-#define TURNS_MAX 100000u
 
 typedef struct pmi_service {
     wefti_service_t base;
@@ -158,9 +157,9 @@ static weft_status_t pass_barrier(pmi_service_t *service)
     return status;
 }
 
-/* WEFT_AGAIN: an earlier world of this process has claimed the turn. */
-static weft_status_t claim_turn(pmi_service_t *service, uint32_t turn)
+static weft_status_t pmi_claim(wefti_service_t *base, uint32_t turn)
 {
+    pmi_service_t *service = (pmi_service_t *)base;
     char prefix[32], name[NAME_BYTES], other[LINE_BYTES];
     snprintf(prefix, sizeof prefix, "weft-open.%u", service->rank);
     make_name(service, prefix, turn, name);
@@ -178,18 +177,6 @@ static weft_status_t claim_turn(pmi_service_t *service, uint32_t turn)
     }
     weft_status_t status = load(service, name, other, sizeof other);
     return status == WEFT_AGAIN ? store(service, name, "-") : status < 0 ? status : WEFT_AGAIN;
-}
-
-static weft_status_t pmi_begin(wefti_service_t *base, uint32_t *out_turn)
-{
-    for (uint32_t turn = 0; turn < TURNS_MAX; turn++) {
-        weft_status_t status = claim_turn((pmi_service_t *)base, turn);
-        if (status != WEFT_AGAIN) {
-            *out_turn = turn;
-            return status;
-        }
-    }
-    return wefti_error(WEFT_ERR_STATE, "this process has already created %u worlds", TURNS_MAX);
 }
 
 static weft_status_t pmi_publish(wefti_service_t *base, uint32_t turn, const char *text)
@@ -244,7 +231,7 @@ __attribute__((destructor)) static void send_finalize(void)
 static const wefti_service_ops_t pmi_ops = {
     .launcher = "pmi-1",
     .address = "pmi-1:",
-    .begin = pmi_begin,
+    .claim = pmi_claim,
     .publish = pmi_publish,
     .look_up = pmi_look_up,
     .close = pmi_close,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * PMIx: mpirun and prterun of Open MPI, srun --mpi=pmix. The library is loaded when its variables
- * are there. No fence: a rank that never comes would hold up all others without anybody being able
- * to say which one it is. Getting what rank 0 put waits for rank 0 alone.
+ * PMIx: mpirun and prterun of Open MPI, srun --mpi=pmix. The library is loaded if its variables are
+ * set. No fence: a missing rank would block all others, and PMIx does not name it. Getting rank 0's
+ * key waits for rank 0 only.
  */
 #include "transport/bootstrap/service.h"
 
@@ -21,7 +21,6 @@
 #define LIBRARY "libpmix.so.2"
 /* One wait for rank 0's text; the caller asks again. */
 #define LOOK_SECONDS 1
-#define TURNS_MAX 100000u
 
 typedef struct pmix_service {
     wefti_service_t base;
@@ -95,27 +94,24 @@ static void release(pmix_value_t *value)
     free(value);
 }
 
-/* Every world that a rank opens leaves a key behind, which this counts. */
-static weft_status_t pmix_begin(wefti_service_t *base, uint32_t *out_turn)
+/* Each world that a rank opens leaves a key of that rank. */
+static weft_status_t pmix_claim(wefti_service_t *base, uint32_t turn)
 {
     pmix_service_t *service = (pmix_service_t *)base;
     pmix_info_t local;
+    pmix_value_t *value = NULL;
     char key[PMIX_MAX_KEYLEN + 1];
     memset(&local, 0, sizeof local);
-    snprintf(local.key, sizeof local.key, "%s", PMIX_OPTIONAL); /* asks nobody else */
+    snprintf(local.key, sizeof local.key, "%s", PMIX_OPTIONAL); /* asks this process only */
     local.value.type = PMIX_BOOL;
     local.value.data.flag = true;
-    for (uint32_t turn = 0; turn < TURNS_MAX; turn++) {
-        pmix_value_t *value = NULL;
-        make_key(key, turn);
-        if (service->get(&service->self, key, &local, 1, &value) != PMIX_SUCCESS) {
-            *out_turn = turn;
-            /* Rank 0's says where it is, and is put then. */
-            return service->self.rank == 0 ? WEFT_OK : put_text(service, key, "-");
-        }
+    make_key(key, turn);
+    if (service->get(&service->self, key, &local, 1, &value) == PMIX_SUCCESS) {
         release(value);
+        return WEFT_AGAIN;
     }
-    return wefti_error(WEFT_ERR_STATE, "this process has already created %u worlds", TURNS_MAX);
+    /* Rank 0's key has its address, and is put by publish. */
+    return service->self.rank == 0 ? WEFT_OK : put_text(service, key, "-");
 }
 
 static weft_status_t pmix_publish(wefti_service_t *base, uint32_t turn, const char *text)
@@ -150,7 +146,7 @@ static weft_status_t pmix_look_up(wefti_service_t *base, uint32_t turn, char *ou
 static const wefti_service_ops_t pmix_ops = {
     .launcher = "pmix",
     .address = "pmix:",
-    .begin = pmix_begin,
+    .claim = pmix_claim,
     .publish = pmix_publish,
     .look_up = pmix_look_up,
     .close = pmix_close,

@@ -10,14 +10,15 @@
 
 typedef struct wefti_service wefti_service_t;
 
+/* Texts by number of the world in this process, the turn; names of one job do not meet another's. */
 typedef struct wefti_service_ops {
-    const char *launcher; /* as weft_context_launcher says */
+    const char *launcher; /* as weft_context_launcher reports it */
     const char *address;  /* "pmix:" */
-    /* Which world of this process the next one is: 0, 1, ...; counted by the launcher. */
-    weft_status_t (*begin)(wefti_service_t *service, uint32_t *out_turn);
+    /* This rank opens the world. WEFT_AGAIN: an earlier world of this process has the turn. */
+    weft_status_t (*claim)(wefti_service_t *service, uint32_t turn);
     /* Rank 0. text: one line without spaces, at most 700 bytes. */
     weft_status_t (*publish)(wefti_service_t *service, uint32_t turn, const char *text);
-    /* Others. WEFT_AGAIN: it is not there yet; waits a little for it. */
+    /* Others. WEFT_AGAIN: not published yet, after a short wait. */
     weft_status_t (*look_up)(wefti_service_t *service, uint32_t turn, char *out, size_t capacity);
     void (*close)(wefti_service_t *service);
 } wefti_service_ops_t;

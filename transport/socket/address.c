@@ -175,44 +175,41 @@ bool wefti_interface_wanted(const char *patterns, const char *name)
     return patterns[0] == '^' ? !matches_one(patterns + 1, name) : matches_one(patterns, name);
 }
 
-static uint8_t prefix_bits(const struct ifaddrs *entry, int family)
+static bool read_socket_address(const struct sockaddr *from, wefti_address_t *out)
 {
-    uint8_t mask[16], bits = 0;
-    const size_t bytes = family == AF_INET ? 4 : 16;
-    const struct sockaddr *netmask = entry->ifa_netmask;
-    if (netmask == NULL) {
-        return (uint8_t)(8 * bytes);
+    struct sockaddr_storage storage = {0};
+    if (from == NULL || (from->sa_family != AF_INET && from->sa_family != AF_INET6)) {
+        return false;
     }
-    memcpy(mask,
-           family == AF_INET
-               ? (const void *)&((const struct sockaddr_in *)(const void *)netmask)->sin_addr
-               : (const void *)&((const struct sockaddr_in6 *)(const void *)netmask)->sin6_addr,
-           bytes);
-    for (size_t i = 0; i < bytes; i++) {
-        bits = (uint8_t)(bits + __builtin_popcount(mask[i]));
+    memcpy(&storage, from,
+           from->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
+    return wefti_address_from_socket(&storage, out);
+}
+
+static uint8_t prefix_bits(const struct ifaddrs *entry, uint8_t family)
+{
+    wefti_address_t mask;
+    int bits = 0;
+    if (!read_socket_address(entry->ifa_netmask, &mask)) {
+        return family == 4 ? 32 : 128;
     }
-    return bits;
+    for (size_t i = 0; i < sizeof mask.bytes; i++) {
+        bits += __builtin_popcount(mask.bytes[i]);
+    }
+    return (uint8_t)bits;
 }
 
 /* False: peers cannot use it. */
 static bool read_interface(const struct ifaddrs *entry, wefti_interface_t *out)
 {
-    struct sockaddr_storage storage = {0};
     wefti_address_t *address = &out->address;
     *out = (wefti_interface_t){.running = (entry->ifa_flags & IFF_RUNNING) != 0};
-    if (entry->ifa_addr == NULL || (entry->ifa_flags & IFF_UP) == 0) {
+    if ((entry->ifa_flags & IFF_UP) == 0 || !read_socket_address(entry->ifa_addr, address)) {
         return false;
     }
-    int family = entry->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) {
-        return false;
-    }
-    memcpy(&storage, entry->ifa_addr,
-           family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
-    wefti_address_from_socket(&storage, address);
     address->port = 0;
     address->loopback = (entry->ifa_flags & IFF_LOOPBACK) != 0;
-    out->prefix_bits = prefix_bits(entry, family);
+    out->prefix_bits = prefix_bits(entry, address->family);
     snprintf(out->name, sizeof out->name, "%s", entry->ifa_name);
     /* A link-local address is valid only together with an interface number of the other host. */
     return address->scope == 0 && !(address->family == 6 && address->bytes[0] == 0xfe &&
@@ -250,7 +247,6 @@ weft_status_t wefti_address_listen(const wefti_address_t *at, uint16_t port, int
 {
     wefti_address_t any = {.family = 6, .port = port};
     struct sockaddr_storage storage;
-    socklen_t length = sizeof storage;
     const int yes = 1, no = 0;
     int fd = open_socket(at != NULL && at->family == 4 ? AF_INET : AF_INET6);
     if (at == NULL && fd < 0) {
@@ -266,9 +262,9 @@ weft_status_t wefti_address_listen(const wefti_address_t *at, uint16_t port, int
         any = *at;
         any.port = port;
     }
-    /* What is accepted inherits it: answers of a few bytes must not wait for one another. */
+    /* Accepted sockets inherit it: answers of a few bytes must not wait for each other. */
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-    /* Connections of a former job that are not forgotten yet must not be in the way. */
+    /* Closed connections of an earlier job must not keep the port. */
     if (port != 0) {
         setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
     }
@@ -288,8 +284,7 @@ weft_status_t wefti_address_listen(const wefti_address_t *at, uint16_t port, int
         return wefti_error_errno(WEFT_ERR_SYSTEM, error_number, "cannot listen at %s",
                                  wefti_address_text(&any, true, text));
     }
-    if (getsockname(fd, (struct sockaddr *)&storage, &length) != 0 ||
-        !wefti_address_from_socket(&storage, out_bound)) {
+    if (!wefti_address_local(fd, out_bound)) {
         close(fd);
         return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "getsockname failed");
     }

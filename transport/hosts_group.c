@@ -4,7 +4,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,7 +14,6 @@
 /* A rank's report of its place. */
 typedef struct placement {
     uint8_t key[32]; /* equal on ranks that share memory */
-    uint8_t token[16];
     char name[64];
     uint32_t shm; /* WEFT_TRANSPORT allows it */
 } placement_t;
@@ -79,9 +77,6 @@ static weft_status_t introduce(const wefti_hosts_t *hosts, placement_t *own)
         snprintf(own->name, sizeof own->name, "%s", wefti_overlay_local_address(hosts->overlay));
     }
     own->shm = wefti_hosts_allows(settings, "shm");
-    if (getrandom(own->token, sizeof own->token, 0) != (ssize_t)sizeof own->token) {
-        return wefti_error(WEFT_ERR_SYSTEM, "getrandom failed");
-    }
     return host_key(hosts, own->key);
 }
 
@@ -160,6 +155,19 @@ static uint32_t number_locally(wefti_hosts_t *hosts)
     return local_count;
 }
 
+/* Other worlds cannot guess it. */
+static weft_status_t choose_address(const wefti_hosts_t *hosts, char *out_address)
+{
+    const wefti_endpoint_t *endpoint = &hosts->base;
+    uint32_t host = endpoint->host_of[endpoint->rank];
+    wefti_digest_t digest;
+    char hex[65];
+    WEFT_RETURN_IF_ERROR(wefti_hmac(wefti_overlay_key(hosts->overlay), WEFTI_LINK_KEY_BYTES,
+                                    "weft shm", &host, sizeof host, &digest));
+    snprintf(out_address, 64, "unix:@weft-%.32s", wefti_digest_hex(&digest, hex));
+    return WEFT_OK;
+}
+
 weft_status_t wefti_hosts_group(wefti_hosts_t *hosts, char *out_address, uint32_t *out_local_count)
 {
     wefti_endpoint_t *endpoint = &hosts->base;
@@ -171,10 +179,7 @@ weft_status_t wefti_hosts_group(wefti_hosts_t *hosts, char *out_address, uint32_
     WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, &own, sizeof own, placements), done);
     WEFT_TRY(status, wefti_endpoint_agree(endpoint, group_by_host(hosts, placements)), done);
     *out_local_count = number_locally(hosts);
-    char *at = out_address + snprintf(out_address, 64, "unix:@weft-");
-    for (uint32_t i = 0; i < 16; i++) {
-        at += snprintf(at, 3, "%02x", placements[hosts->world_of[0]].token[i]);
-    }
+    WEFT_TRY(status, choose_address(hosts, out_address), done);
 done:
     wefti_free(endpoint->allocator, placements);
     return status;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who makes progress between hosts. Callers that wait do it themselves: nothing is quicker than
- * the thread that needs the data receiving it. When they sleep or compute, one thread does.
+ * Progress between hosts. Waiting callers make it themselves: it is fastest when the thread that
+ * needs the data receives it. When they sleep or compute, one background thread does.
  *
  *   caller   progress: marks "polled", turns the drivers
  *            yield_progress: takes the mark away and wakes the thread, then sleeps on its own signal
@@ -26,9 +26,9 @@
 
 #define REST_NS 1000000ull
 #define NAP_NS 100000
-/* Timers of drivers and suspicions are looked at this often, whatever comes. */
+/* Timers of drivers and suspects are checked this often at least. */
 #define TICK_MS 100
-/* A driver without a descriptor is asked again and again. */
+/* A driver without a descriptor is polled this often. */
 #define POLL_MS 1
 #define EVENTS 8
 
@@ -70,9 +70,7 @@ void wefti_hosts_wake(void *owner)
 {
     wefti_hosts_t *hosts = ((wefti_hosts_driver_t *)owner)->hosts;
     if (atomic_load_explicit(&hosts->waiting, memory_order_seq_cst) != 0) {
-        uint64_t one = 1;
-        ssize_t written = write(hosts->event_fd, &one, sizeof one);
-        (void)written; /* full: it is awake anyway */
+        (void)eventfd_write(hosts->event_fd, 1); /* full: it is awake anyway */
     }
 }
 
@@ -92,14 +90,7 @@ static bool arm_drivers(const wefti_hosts_t *hosts, bool *out_poll)
     return armed;
 }
 
-static void drain(wefti_hosts_t *hosts)
-{
-    uint64_t count;
-    ssize_t got = read(hosts->event_fd, &count, sizeof count);
-    (void)got;
-}
-
-/* Callers look after the drivers; the overlay is for this thread. */
+/* Callers poll the drivers; this thread the overlay. */
 static void rest(wefti_hosts_t *hosts, uint32_t yields)
 {
     atomic_store_explicit(&hosts->resting, 1, memory_order_seq_cst);
@@ -116,8 +107,9 @@ static void sleep_until_ready(wefti_hosts_t *hosts)
     if (arm_drivers(hosts, &poll)) {
         int count = epoll_wait(hosts->epoll_fd, events, EVENTS, poll ? POLL_MS : TICK_MS);
         for (int i = 0; i < count; i++) {
+            uint64_t wakes;
             if (events[i].data.fd == hosts->event_fd) {
-                drain(hosts);
+                (void)eventfd_read(hosts->event_fd, &wakes);
             }
         }
     }
@@ -141,7 +133,7 @@ static void *make_progress(void *user)
             wefti_hosts_turn(hosts);
         }
         if (atomic_load_explicit(&hosts->suspect_any, memory_order_relaxed) != 0) {
-            /* Ends the world when one of them is dead, whether anybody waits or not. */
+            /* Ends the world when one of them is dead, whether a caller waits or not. */
             wefti_endpoint_check(&hosts->base);
         }
     }
@@ -173,7 +165,7 @@ weft_status_t wefti_hosts_thread_start(wefti_hosts_t *hosts)
                 watch(hosts, hosts->drivers[d].ops->poll_fd(hosts->drivers[d].state)));
         }
     }
-    /* Signals are the caller's threads' business. */
+    /* Signals go to the caller's threads. */
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -206,9 +198,7 @@ void wefti_hosts_thread_stop(wefti_hosts_t *hosts, bool forked)
 {
     if (hosts->thread_runs && !forked) {
         atomic_store_explicit(&hosts->stop, 1, memory_order_release);
-        uint64_t one = 1;
-        ssize_t written = write(hosts->event_fd, &one, sizeof one);
-        (void)written;
+        (void)eventfd_write(hosts->event_fd, 1);
         atomic_store_explicit(&hosts->polled, 0, memory_order_relaxed);
         atomic_fetch_add_explicit(&hosts->yields, 1, memory_order_seq_cst);
         wefti_futex_wake_all(&hosts->yields);

@@ -93,7 +93,6 @@ static weft_status_t take_links(wefti_overlay_t *overlay, wefti_mesh_t *mesh)
         link->wire = mesh->peers[i].wire;
         link->wire.in_limit = FRAME_BYTES;
         link->up = true;
-        link->last = &link->first;
         mesh->peers[i].wire = (wefti_wire_t){.fd = -1};
         overlay->link_count = i + 1;
         set_liveness(link->wire.fd, overlay->params.settings->link_timeout_ns);
@@ -144,10 +143,10 @@ static void overlay_free(wefti_overlay_t *overlay)
     for (uint32_t i = 0; i < overlay->link_count; i++) {
         wefti_overlay_link_t *link = &overlay->links[i];
         wefti_wire_deinit(&link->wire);
-        while (link->first != NULL) {
-            wefti_parcel_t *next = link->first->next;
-            wefti_free(allocator, link->first);
-            link->first = next;
+        while (link->parcels != NULL) {
+            wefti_parcel_t *next = link->parcels->next;
+            wefti_free(allocator, link->parcels);
+            link->parcels = next;
         }
     }
     const int fds[3] = {overlay->epoll_fd, overlay->timer_fd, overlay->wake_fd};

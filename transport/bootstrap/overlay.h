@@ -32,7 +32,7 @@ typedef struct wefti_overlay_link {
     bool up;       /* neither left nor broken */
     bool writing;  /* waits until the socket takes more */
     bool gone_due; /* the bitmap of ranks that left has changed since it was sent here */
-    wefti_parcel_t *first, **last;
+    wefti_parcel_t *parcels;
 } wefti_overlay_link_t;
 
 /* Which floods of a rank were seen: the highest number, and the 64 up to it. */

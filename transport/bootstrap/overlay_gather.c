@@ -9,7 +9,7 @@
 
 #include <poll.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/eventfd.h>
 
 #include "runtime/base/error.h"
 #include "runtime/base/sync.h"
@@ -35,7 +35,7 @@ weft_status_t wefti_overlay_receive_parcel(wefti_overlay_t *overlay, wefti_overl
         return WEFT_ERR_FORMAT;
     }
     memcpy(&head, frame->body, sizeof head);
-    for (const wefti_parcel_t *parcel = from->first; parcel != NULL; parcel = parcel->next) {
+    for (const wefti_parcel_t *parcel = from->parcels; parcel != NULL; parcel = parcel->next) {
         waiting++;
     }
     size_t bytes = frame->bytes - sizeof head;
@@ -45,17 +45,15 @@ weft_status_t wefti_overlay_receive_parcel(wefti_overlay_t *overlay, wefti_overl
     if (parcel == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    parcel->sequence = head.sequence;
-    parcel->step = head.step;
-    parcel->block_bytes = head.block_bytes;
-    parcel->bytes = bytes;
+    *parcel = (wefti_parcel_t){.next = from->parcels,
+                               .sequence = head.sequence,
+                               .step = head.step,
+                               .block_bytes = head.block_bytes,
+                               .bytes = bytes};
     memcpy(parcel->data, frame->body + sizeof head, bytes);
-    *from->last = parcel;
-    from->last = &parcel->next;
+    from->parcels = parcel;
     if (overlay->gather_waits) {
-        const uint64_t one = 1;
-        ssize_t written = write(overlay->wake_fd, &one, sizeof one);
-        (void)written; /* the counter does not overflow */
+        (void)eventfd_write(overlay->wake_fd, 1); /* the counter does not overflow */
     }
     return WEFT_OK;
 }
@@ -73,13 +71,10 @@ static wefti_overlay_link_t *link_to(wefti_overlay_t *overlay, uint32_t rank)
 /* Takes a parcel out of the link's list; NULL: it has not arrived. Under the lock. */
 static wefti_parcel_t *find_parcel(wefti_overlay_link_t *link, uint32_t sequence, uint32_t step)
 {
-    for (wefti_parcel_t **at = &link->first; *at != NULL; at = &(*at)->next) {
+    for (wefti_parcel_t **at = &link->parcels; *at != NULL; at = &(*at)->next) {
         wefti_parcel_t *parcel = *at;
         if (parcel->sequence == sequence && parcel->step == step) {
             *at = parcel->next;
-            if (link->last == &parcel->next) {
-                link->last = at;
-            }
             return parcel;
         }
     }
@@ -131,9 +126,8 @@ static weft_status_t await_parcel(const gather_t *gather, wefti_overlay_link_t *
                                 {.fd = overlay->wake_fd, .events = POLLIN}};
         if (poll(fds, 2, status == WEFT_IN_PROGRESS ? BUSY_MS : LOOK_MS) > 0 &&
             fds[1].revents != 0) {
-            uint64_t count;
-            ssize_t got = read(overlay->wake_fd, &count, sizeof count);
-            (void)got;
+            uint64_t wakes;
+            (void)eventfd_read(overlay->wake_fd, &wakes);
         }
     }
 }

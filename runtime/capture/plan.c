@@ -55,9 +55,7 @@ static weft_status_t add_call(weft_capture_t *capture, wefti_arena_t *arena, gra
                                : request->op == WEFT_COLLECTIVE_BARRIER ? &barrier_def
                                                                         : &call_def;
     char *name = wefti_arena_printf(arena, "call %u", i);
-    if (name == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_NO_MEMORY(name != NULL);
     for (uint32_t k = 0; k < 3; k++) {
         g->values[3 * i + k] =
             (weft_view_value_t){.name = name,

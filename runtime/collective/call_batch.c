@@ -177,9 +177,7 @@ static weft_status_t prepare(wefti_call_t *call, const wefti_batch_t *batch,
     bool in_place = is_packed_in_place(request.op);
     if (call->fused_kept == NULL) {
         call->fused_kept = wefti_alloc(allocator, sizeof *call->fused_kept);
-        if (call->fused_kept == NULL) {
-            return WEFT_ERR_NO_MEMORY;
-        }
+        WEFT_RETURN_IF_NO_MEMORY(call->fused_kept != NULL);
     }
     wefti_fused_t *fused = call->fused_kept;
     request.count = 0;
@@ -193,16 +191,15 @@ static weft_status_t prepare(wefti_call_t *call, const wefti_batch_t *batch,
     size_t block = (size_t)request.count * weft_dtype_size_bytes(request.dtype);
     size_t send_bytes = wefti_align_up(block * wefti_side_blocks(op->send, call->group->size), 64);
     size_t recv_bytes = in_place ? 0 : block * wefti_side_blocks(op->recv, call->group->size);
-    weft_status_t status = wefti_fused_reserve(allocator, fused, send_bytes + recv_bytes + 64);
-    if (status == WEFT_OK) {
-        request.send = fused->packed;
-        request.recv = in_place ? fused->packed : fused->packed + send_bytes;
-        wefti_request_fill(call, &request);
-        call->what |= WEFTI_WHAT_FUSED;
-        call->posted_count = hash;
-        call->fused = fused;
-    }
-    return status;
+    WEFT_RETURN_IF_ERROR(wefti_array_reserve(allocator, &fused->packed, &fused->capacity,
+                                             send_bytes + recv_bytes + 64, 1));
+    request.send = fused->packed;
+    request.recv = in_place ? fused->packed : fused->packed + send_bytes;
+    wefti_request_fill(call, &request);
+    call->what |= WEFTI_WHAT_FUSED;
+    call->posted_count = hash;
+    call->fused = fused;
+    return WEFT_OK;
 }
 
 static weft_status_t submit_fused(weft_group_t *group, wefti_batch_t *batch,

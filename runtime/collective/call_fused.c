@@ -8,19 +8,6 @@
 
 #include "runtime/base/error.h"
 
-weft_status_t wefti_fused_reserve(const weft_allocator_t *allocator, wefti_fused_t *fused,
-                                  size_t bytes)
-{
-    if (fused->capacity >= bytes) {
-        return WEFT_OK;
-    }
-    wefti_free(allocator, fused->packed);
-    fused->capacity = 0;
-    fused->packed = wefti_alloc(allocator, bytes);
-    fused->capacity = fused->packed != NULL ? bytes : 0;
-    return fused->packed != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
-}
-
 void wefti_fused_free(const weft_allocator_t *allocator, wefti_fused_t *fused)
 {
     if (fused != NULL) {
@@ -29,38 +16,35 @@ void wefti_fused_free(const weft_allocator_t *allocator, wefti_fused_t *fused)
     }
 }
 
-void wefti_fused_pack(const wefti_call_t *call)
+/* Block by block, between the members' buffers and packed. */
+static inline void move(const wefti_call_t *call, uint8_t *packed, uint32_t blocks, bool out)
 {
     const wefti_fused_t *fused = call->fused;
-    uint8_t *to = fused->packed;
-    uint32_t blocks = wefti_call_send_shape(call).blocks;
     for (uint32_t block = 0; block < blocks; block++) {
         for (uint32_t i = 0; i < fused->count; i++) {
             const wefti_fused_member_t *member = &fused->members[i];
-            size_t bytes = (size_t)member->count * call->elem_bytes;
-            if (bytes > 0) {
-                memcpy(to, member->send + block * bytes, bytes);
-                to += bytes;
+            const size_t bytes = (size_t)member->count * call->elem_bytes;
+            if (bytes == 0) {
+                continue;
             }
+            if (out) {
+                memcpy(member->recv + block * bytes, packed, bytes);
+            } else {
+                memcpy(packed, member->send + block * bytes, bytes);
+            }
+            packed += bytes;
         }
     }
 }
 
+void wefti_fused_pack(const wefti_call_t *call)
+{
+    move(call, call->fused->packed, wefti_call_send_shape(call).blocks, false);
+}
+
 void wefti_fused_unpack(const wefti_call_t *call)
 {
-    const wefti_fused_t *fused = call->fused;
-    const uint8_t *from = call->request.recv;
-    uint32_t blocks = wefti_call_recv_shape(call).blocks;
-    for (uint32_t block = 0; block < blocks; block++) {
-        for (uint32_t i = 0; i < fused->count; i++) {
-            const wefti_fused_member_t *member = &fused->members[i];
-            size_t bytes = (size_t)member->count * call->elem_bytes;
-            if (bytes > 0) {
-                memcpy(member->recv + block * bytes, from, bytes);
-                from += bytes;
-            }
-        }
-    }
+    move(call, call->request.recv, wefti_call_recv_shape(call).blocks, true);
 }
 
 void wefti_fused_post(const wefti_call_t *call, wefti_posting_t *posting)

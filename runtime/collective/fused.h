@@ -62,9 +62,6 @@ void wefti_fused_post(const wefti_call_t *call, wefti_posting_t *posting);
 bool wefti_fused_difference(const wefti_posting_t *low, uint32_t low_rank,
                             const wefti_posting_t *high, uint32_t high_rank, char *text,
                             size_t bytes);
-/* Room for bytes in packed. */
-weft_status_t wefti_fused_reserve(const weft_allocator_t *allocator, wefti_fused_t *fused,
-                                  size_t bytes);
 void wefti_fused_free(const weft_allocator_t *allocator, wefti_fused_t *fused);
 
 #endif

@@ -26,16 +26,11 @@ weft_status_t wefti_stream_push(weft_stream_t *stream, const wefti_slot_t *slot)
                                wefti_mark_counter(slot->mark), sizeof(uint32_t));
         }
         break;
-    case WEFTI_RECORD_COPY:
-        if (slot->record.copy.src == NULL) { /* a fill */
-            status = wefti_device_fill(ops, stream->queue, slot->record.copy.dst,
-                                       (const void *)slot->pointers, slot->record.copy.size_bytes);
-            break;
-        }
-        status = wefti_record_enqueue(&slot->record, 0, ops, stream->queue);
-        break;
     default:
-        status = wefti_record_enqueue(&slot->record, 0, ops, stream->queue);
+        status = slot->record.kind == WEFTI_RECORD_COPY && slot->record.copy.src == NULL
+                     ? wefti_device_fill(ops, stream->queue, slot->record.copy.dst,
+                                         (const void *)slot->pointers, slot->record.copy.size_bytes)
+                     : wefti_record_enqueue(&slot->record, 0, ops, stream->queue);
         break;
     }
     if (status >= 0) {

@@ -1,19 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Events and notifies: a counter each, which records raise and waits compare with. */
+/* Events and notifies: a mark each, which records raise and waits compare with. */
 #include "runtime/stream/stream.h"
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 
 struct weft_event {
-    wefti_mark_t *mark;
-    _Atomic uint32_t recorded;       /* value of the latest record */
-    _Atomic(weft_stream_t *) stream; /* which recorded it; only looked into on a device */
+    wefti_mark_t mark;
 };
 
 struct weft_notify {
-    wefti_mark_t *mark;
-    _Atomic uint32_t recorded, waited;
+    wefti_mark_t mark;
 };
 
 /* Enqueues a SIGNAL or WAIT of mark at value. */
@@ -37,44 +34,40 @@ static weft_status_t enqueue(weft_stream_t *stream, wefti_record_kind_t kind, we
     return wefti_stream_commit(stream, slot);
 }
 
+/* Enqueues the next record of mark. */
+static weft_status_t record(wefti_mark_t *mark, weft_stream_t *stream)
+{
+    /* relaxed: threads that use an event synchronise anyway; only one stream records a notify */
+    uint32_t value = atomic_load_explicit(&mark->recorded, memory_order_relaxed) + 1;
+    weft_status_t status = enqueue(stream, WEFTI_RECORD_SIGNAL, mark, value);
+    if (status == WEFT_OK) {
+        atomic_store_explicit(&mark->recorded, value, memory_order_relaxed);
+    }
+    return status;
+}
+
 weft_status_t weft_event_create(weft_context_t *context, weft_event_t **out_event)
 {
     WEFT_CHECK_OUT(out_event);
     WEFT_CHECK_ARG(context);
-    weft_event_t *event = wefti_alloc(context->allocator, sizeof(*event));
-    if (event == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    weft_status_t status = wefti_mark_create(context, &event->mark);
-    if (status < 0) {
-        wefti_free(context->allocator, event);
-        return status;
-    }
-    *out_event = event;
+    wefti_mark_t *mark;
+    WEFT_RETURN_IF_ERROR(wefti_mark_create(context, &mark));
+    *out_event = (weft_event_t *)mark;
     return WEFT_OK;
 }
 
 void weft_event_destroy(weft_event_t *event)
 {
-    if (event != NULL) {
-        weft_context_t *context = event->mark->context;
-        weft_context_retain(context); /* its allocator is needed after the mark */
-        wefti_mark_release(event->mark);
-        wefti_free(context->allocator, event);
-        weft_context_release(context);
-    }
+    wefti_mark_release(event != NULL ? &event->mark : NULL);
 }
 
 weft_status_t weft_event_record(weft_event_t *event, weft_stream_t *stream)
 {
     WEFT_CHECK_ARG(event);
     WEFT_CHECK_ARG(stream);
-    uint32_t value = atomic_load_explicit(&event->recorded, memory_order_relaxed) + 1;
-    weft_status_t status = enqueue(stream, WEFTI_RECORD_SIGNAL, event->mark, value);
+    weft_status_t status = record(&event->mark, stream);
     if (status == WEFT_OK) {
-        /* relaxed: a thread that uses the event must synchronise with this call anyway */
-        atomic_store_explicit(&event->stream, stream, memory_order_relaxed);
-        atomic_store_explicit(&event->recorded, value, memory_order_relaxed);
+        atomic_store_explicit(&event->mark.stream, stream, memory_order_relaxed);
     }
     return status;
 }
@@ -83,26 +76,26 @@ weft_status_t weft_stream_wait_event(weft_stream_t *stream, weft_event_t *event)
 {
     WEFT_CHECK_ARG(stream);
     WEFT_CHECK_ARG(event);
-    uint32_t value = atomic_load_explicit(&event->recorded, memory_order_relaxed);
-    return value == 0 ? WEFT_OK : enqueue(stream, WEFTI_RECORD_WAIT, event->mark, value);
+    uint32_t value = atomic_load_explicit(&event->mark.recorded, memory_order_relaxed);
+    return value == 0 ? WEFT_OK : enqueue(stream, WEFTI_RECORD_WAIT, &event->mark, value);
 }
 
 weft_status_t weft_event_query(weft_event_t *event)
 {
     WEFT_CHECK_ARG(event);
-    uint32_t value = atomic_load_explicit(&event->recorded, memory_order_relaxed);
+    uint32_t value = atomic_load_explicit(&event->mark.recorded, memory_order_relaxed);
     if (value == 0) {
         return WEFT_OK;
     }
-    wefti_streams_progress(event->mark->context, NULL);
-    weft_status_t status = wefti_fault_get(&event->mark->fault);
-    if (status < 0 || wefti_mark_reached(event->mark, value)) {
+    wefti_streams_progress(event->mark.context, NULL);
+    weft_status_t status = wefti_fault_get(&event->mark.fault);
+    if (status < 0 || wefti_mark_reached(&event->mark, value)) {
         return status;
     }
-    if (event->mark->context->device != NULL) {
+    if (event->mark.context->device != NULL) {
         /* not gone: a stream that is has posted its marks or left its error in them */
-        status = wefti_stream_poll(atomic_load_explicit(&event->stream, memory_order_relaxed));
-        return status < 0 || wefti_mark_reached(event->mark, value) ? status : WEFT_IN_PROGRESS;
+        status = wefti_stream_poll(atomic_load_explicit(&event->mark.stream, memory_order_relaxed));
+        return status < 0 || wefti_mark_reached(&event->mark, value) ? status : WEFT_IN_PROGRESS;
     }
     return WEFT_IN_PROGRESS;
 }
@@ -110,14 +103,14 @@ weft_status_t weft_event_query(weft_event_t *event)
 weft_status_t weft_event_wait(weft_event_t *event, uint64_t timeout_ns)
 {
     WEFT_CHECK_ARG(event);
-    uint32_t value = atomic_load_explicit(&event->recorded, memory_order_relaxed);
+    uint32_t value = atomic_load_explicit(&event->mark.recorded, memory_order_relaxed);
     if (value == 0) {
         return WEFT_OK;
     }
-    weft_stream_t *stream = atomic_load_explicit(&event->stream, memory_order_relaxed);
-    weft_status_t status = wefti_stream_wait_for(event->mark->context, event->mark, stream, value,
+    weft_stream_t *stream = atomic_load_explicit(&event->mark.stream, memory_order_relaxed);
+    weft_status_t status = wefti_stream_wait_for(event->mark.context, &event->mark, stream, value,
                                                  "an event", timeout_ns);
-    return status != WEFT_OK ? status : wefti_fault_get(&event->mark->fault);
+    return status != WEFT_OK ? status : wefti_fault_get(&event->mark.fault);
 }
 
 weft_status_t weft_event_synchronize(weft_event_t *event)
@@ -130,16 +123,16 @@ weft_status_t weft_event_time_ns(weft_event_t *event, uint64_t *out_time_ns)
 {
     WEFT_CHECK_ARG(event);
     WEFT_CHECK_ARG(out_time_ns);
-    uint32_t value = atomic_load_explicit(&event->recorded, memory_order_relaxed);
-    if (event->mark->context->device != NULL) {
+    uint32_t value = atomic_load_explicit(&event->mark.recorded, memory_order_relaxed);
+    if (event->mark.context->device != NULL) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "event: device \"%s\" does not support event times",
-                           event->mark->context->device->ops->name);
+                           event->mark.context->device->ops->name);
     }
-    if (value == 0 || !wefti_mark_reached(event->mark, value)) {
+    if (value == 0 || !wefti_mark_reached(&event->mark, value)) {
         return wefti_error(WEFT_ERR_STATE, "event: not reached yet");
     }
-    *out_time_ns = atomic_load_explicit(&event->mark->time_ns, memory_order_relaxed);
+    *out_time_ns = atomic_load_explicit(&event->mark.time_ns, memory_order_relaxed);
     return WEFT_OK;
 }
 
@@ -147,43 +140,32 @@ weft_status_t weft_notify_create(weft_context_t *context, weft_notify_t **out_no
 {
     WEFT_CHECK_OUT(out_notify);
     WEFT_CHECK_ARG(context);
-    weft_notify_t *notify = wefti_alloc(context->allocator, sizeof(*notify));
-    if (notify == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    weft_status_t status = wefti_mark_create(context, &notify->mark);
-    if (status < 0) {
-        wefti_free(context->allocator, notify);
-        return status;
-    }
-    *out_notify = notify;
+    wefti_mark_t *mark;
+    WEFT_RETURN_IF_ERROR(wefti_mark_create(context, &mark));
+    *out_notify = (weft_notify_t *)mark;
     return WEFT_OK;
 }
 
 /* It can no longer be recorded: streams that still wait for a record fail. */
-static void give_up_waits(weft_notify_t *notify)
+static void give_up_waits(wefti_mark_t *mark)
 {
-    uint32_t waited = atomic_load_explicit(&notify->waited, memory_order_relaxed);
-    uint32_t recorded = atomic_load_explicit(&notify->recorded, memory_order_relaxed);
+    uint32_t waited = atomic_load_explicit(&mark->waited, memory_order_relaxed);
+    uint32_t recorded = atomic_load_explicit(&mark->recorded, memory_order_relaxed);
     if (wefti_signal_reached(recorded, waited)) {
         return;
     }
-    wefti_fault_set(&notify->mark->fault, WEFT_ERR_ABORTED,
+    wefti_fault_set(&mark->fault, WEFT_ERR_ABORTED,
                     "notify was destroyed while a stream was waiting for it");
-    if (notify->mark->context->device == NULL) { /* on a device, streams look at the fault */
-        wefti_signal_raise(notify->mark->signal, waited);
+    if (mark->context->device == NULL) { /* on a device, streams look at the fault */
+        wefti_signal_raise(mark->signal, waited);
     }
 }
 
 void weft_notify_destroy(weft_notify_t *notify)
 {
     if (notify != NULL) {
-        weft_context_t *context = notify->mark->context;
-        weft_context_retain(context);
-        give_up_waits(notify);
-        wefti_mark_release(notify->mark);
-        wefti_free(context->allocator, notify);
-        weft_context_release(context);
+        give_up_waits(&notify->mark);
+        wefti_mark_release(&notify->mark);
     }
 }
 
@@ -191,23 +173,18 @@ weft_status_t weft_notify_record(weft_notify_t *notify, weft_stream_t *stream)
 {
     WEFT_CHECK_ARG(notify);
     WEFT_CHECK_ARG(stream);
-    /* one recording and one waiting stream, each used by one thread: plain counting */
-    uint32_t value = atomic_load_explicit(&notify->recorded, memory_order_relaxed) + 1;
-    weft_status_t status = enqueue(stream, WEFTI_RECORD_SIGNAL, notify->mark, value);
-    if (status == WEFT_OK) {
-        atomic_store_explicit(&notify->recorded, value, memory_order_relaxed);
-    }
-    return status;
+    return record(&notify->mark, stream);
 }
 
 weft_status_t weft_notify_wait(weft_notify_t *notify, weft_stream_t *stream)
 {
     WEFT_CHECK_ARG(notify);
     WEFT_CHECK_ARG(stream);
-    uint32_t value = atomic_load_explicit(&notify->waited, memory_order_relaxed) + 1;
-    weft_status_t status = enqueue(stream, WEFTI_RECORD_WAIT, notify->mark, value);
+    /* relaxed: one stream waits, used by one thread */
+    uint32_t value = atomic_load_explicit(&notify->mark.waited, memory_order_relaxed) + 1;
+    weft_status_t status = enqueue(stream, WEFTI_RECORD_WAIT, &notify->mark, value);
     if (status == WEFT_OK) {
-        atomic_store_explicit(&notify->waited, value, memory_order_relaxed);
+        atomic_store_explicit(&notify->mark.waited, value, memory_order_relaxed);
     }
     return status;
 }

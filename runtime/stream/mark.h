@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A counter that streams post and others wait for, with its fault. Counted, because queued records
- * may outlive the event they belong to.
+ * A counter that streams post and others wait for, with its fault: what events and notifies are.
+ * Counted, because queued records may outlive the program's handle.
  */
 #ifndef WEFT_RUNTIME_MARK_H
 #define WEFT_RUNTIME_MARK_H
@@ -14,9 +14,12 @@ typedef struct wefti_mark {
     wefti_signal_t *signal;    /* &local, or on the device */
     weft_context_t *context;
     _Atomic uint32_t references;
-    _Atomic uint32_t seen;    /* the device's counter as last copied to the host */
-    _Atomic uint64_t time_ns; /* when the last record was reached */
-    wefti_fault_t fault;      /* of the stream that recorded it; stays */
+    _Atomic uint32_t seen;           /* the device's counter as last copied to the host */
+    _Atomic uint64_t time_ns;        /* when the last record was reached */
+    wefti_fault_t fault;             /* of the stream that recorded it; stays */
+    _Atomic uint32_t recorded;       /* value of the latest record */
+    _Atomic uint32_t waited;         /* a notify: value of the latest wait */
+    _Atomic(weft_stream_t *) stream; /* an event: which recorded it; looked into on devices only */
 } wefti_mark_t;
 
 weft_status_t wefti_mark_create(weft_context_t *context, wefti_mark_t **out_mark);

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Public collectives: arguments are checked here once, then a call is filled in and submitted. */
+/* The public calls: arguments are checked here once, then a call is filled in and submitted. */
 #include <weft/collective.h>
-
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
@@ -14,39 +10,36 @@
 
 #define SUM WEFT_REDUCTION_SUM /* operators that do not reduce */
 
-WEFT_PRINTF(2, 3)
-static weft_status_t bad_argument(const wefti_request_t *request, const char *format, ...)
-{
-    char text[160];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: %s", weft_collective_name(request->op),
-                       text);
-}
+/* ---- arguments: callers add the name of the call to messages ---- */
 
 /* blocks of count elements must be addressable. */
+static weft_status_t check_elements(weft_dtype_t dtype, uint64_t count, uint64_t blocks)
+{
+    size_t elem_bytes = weft_dtype_size_bytes(dtype), bytes;
+    if (elem_bytes == 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "invalid dtype %d: expected a weft_dtype_t",
+                           (int)dtype);
+    }
+    if (!wefti_mul_size((size_t)count, elem_bytes, &bytes) ||
+        !wefti_mul_size(bytes, (size_t)blocks, &bytes) || bytes > SIZE_MAX / 2) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "count too large: %llu x %s exceeds the address space",
+                           (unsigned long long)count, weft_dtype_name(dtype));
+    }
+    return WEFT_OK;
+}
+
 static weft_status_t check_types(const wefti_request_t *request, uint64_t blocks)
 {
-    size_t elem_bytes = weft_dtype_size_bytes(request->dtype);
     bool reduces = wefti_collectives[request->op].reduces;
-    size_t bytes;
-    if (elem_bytes == 0) {
-        return bad_argument(request, "invalid dtype %d: expected a weft_dtype_t",
-                            (int)request->dtype);
-    }
+    WEFT_RETURN_IF_ERROR(check_elements(request->dtype, request->count, blocks));
     if (reduces && request->dtype == WEFT_DTYPE_BOOL) {
-        return bad_argument(request, "dtype bool cannot be reduced");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "dtype bool cannot be reduced");
     }
     if (reduces && (uint32_t)request->reduction > WEFT_REDUCTION_MAX) {
-        return bad_argument(request, "invalid reduction %d: expected a weft_reduction_t",
-                            (int)request->reduction);
-    }
-    if (!wefti_mul_size((size_t)request->count, elem_bytes, &bytes) ||
-        !wefti_mul_size(bytes, (size_t)blocks, &bytes) || bytes > SIZE_MAX / 2) {
-        return bad_argument(request, "count too large: %llu x %s exceeds the address space",
-                            (unsigned long long)request->count, weft_dtype_name(request->dtype));
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "invalid reduction %d: expected a weft_reduction_t",
+                           (int)request->reduction);
     }
     return WEFT_OK;
 }
@@ -67,9 +60,9 @@ static weft_status_t copy_counts(const wefti_request_t *request, const counts_t 
         uint64_t count = from->counts[r];
         uint64_t at = from->displacements != NULL ? from->displacements[r] : next;
         if (count > limit || at > limit || at + count > limit) {
-            return bad_argument(request,
-                                "counts[%u] too large: %llu x %s exceeds the address space", r,
-                                (unsigned long long)count, weft_dtype_name(request->dtype));
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "counts[%u] too large: %llu x %s exceeds the address space", r,
+                               (unsigned long long)count, weft_dtype_name(request->dtype));
         }
         counts[r] = count;
         counts[n + r] = at;
@@ -96,8 +89,8 @@ static weft_status_t check(const wefti_request_t *request, const counts_t *send,
     bool is_vector = op->send.extent == WEFT_EXTENT_VECTOR;
     WEFT_RETURN_IF_ERROR(check_types(request, is_vector || op->variable ? 1 : group->size));
     if (request->root >= group->size) {
-        return bad_argument(request, "invalid root %u for group size %u", request->root,
-                            group->size);
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "invalid root %u for group size %u",
+                           request->root, group->size);
     }
     bool needs_send = request->count > 0 && wefti_side_is_on(op->send, is_root);
     bool needs_recv = request->count > 0 && wefti_side_is_on(op->recv, is_root);
@@ -106,18 +99,18 @@ static weft_status_t check(const wefti_request_t *request, const counts_t *send,
         needs_recv = recv != NULL ? any(recv->counts, group->size) : send->counts[group->rank] > 0;
     }
     if (needs_send && request->send == NULL) {
-        return bad_argument(request, "send is NULL");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "send is NULL");
     }
     if (needs_recv && request->recv == NULL) {
-        return bad_argument(request, "recv is NULL");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "recv is NULL");
     }
     if (request->op == WEFT_COLLECTIVE_ALL_TO_ALL_V && group->size > WEFTI_TABLE_RANKS) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "AllToAllV: group too large: %u ranks, at most %u",
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "group too large: %u ranks, at most %u",
                            group->size, WEFTI_TABLE_RANKS);
     }
     if (!op->in_place && request->send == request->recv && request->send != NULL) {
-        return bad_argument(request,
-                            "send and recv are the same buffer; in place is not supported");
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "send and recv are the same buffer; in place is not supported");
     }
     return WEFT_OK;
 }
@@ -191,7 +184,9 @@ static weft_status_t submit_v(const wefti_request_t *request, const counts_t *se
     }
     if (status < 0) {
         wefti_free(group->context->allocator, recorded);
-        return status;
+        return status == WEFT_ERR_NO_MEMORY
+                   ? status
+                   : wefti_error_prefix(status, "%s", weft_collective_name(request->op));
     }
     if (recorder != NULL) {
         return recorder->ops->record(group, request, recorded);
@@ -331,4 +326,57 @@ weft_status_t wefti_request_submit(const wefti_batched_t *batched, weft_group_t 
     counts_t incoming = {batched->counts + 2 * n, batched->counts + 3 * n};
     return submit_v(request, wefti_collective_gathers(request->op) ? NULL : &outgoing,
                     wefti_collective_scatters(request->op) ? NULL : &incoming, group, stream);
+}
+
+/* ---- sends and receives ---- */
+
+static weft_status_t check_pair(const wefti_pair_t *pair, const weft_group_t *group)
+{
+    if (pair->peer >= group->size || pair->peer == group->rank) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "invalid peer %u for rank %u of a group of %u ranks", pair->peer,
+                           group->rank, group->size);
+    }
+    WEFT_RETURN_IF_ERROR(check_elements(pair->dtype, pair->count, 1));
+    return pair->data == NULL && pair->count > 0
+               ? wefti_error(WEFT_ERR_INVALID_ARGUMENT, "data is NULL")
+               : WEFT_OK;
+}
+
+static weft_status_t submit_pair(wefti_pair_t *pair, weft_group_t *group, weft_stream_t *stream)
+{
+    const wefti_recorder_t *recorder = group->calls->recorder;
+    wefti_call_t *call = NULL;
+    weft_status_t status = recorder != NULL ? recorder->ops->record_pair(group, NULL)
+                                            : wefti_call_reserve(group, stream, &call);
+    if (status != WEFT_OK) {
+        return status;
+    }
+    status = check_pair(pair, group);
+    if (status < 0) {
+        return wefti_error_prefix(status, pair->sends ? "Send" : "Recv");
+    }
+    pair->bytes = pair->count * weft_dtype_size_bytes(pair->dtype);
+    if (recorder != NULL) {
+        return recorder->ops->record_pair(group, pair);
+    }
+    call->pairs.single = *pair;
+    wefti_pairs_fill(call, &call->pairs.single, 1);
+    return wefti_call_submit(call, stream);
+}
+
+weft_status_t weft_send(const void *data, uint64_t count, weft_dtype_t dtype, uint32_t peer,
+                        weft_group_t *group, weft_stream_t *stream)
+{
+    WEFT_CHECK_ARG(group);
+    wefti_pair_t pair = {.peer = peer, .dtype = dtype, .data = data, .count = count, .sends = true};
+    return submit_pair(&pair, group, stream);
+}
+
+weft_status_t weft_recv(void *data, uint64_t count, weft_dtype_t dtype, uint32_t peer,
+                        weft_group_t *group, weft_stream_t *stream)
+{
+    WEFT_CHECK_ARG(group);
+    wefti_pair_t pair = {.peer = peer, .dtype = dtype, .data = data, .count = count};
+    return submit_pair(&pair, group, stream);
 }

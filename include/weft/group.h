@@ -30,7 +30,7 @@ WEFT_EXTERN_C_BEGIN
  * @param[in]  context   retained by the group
  * @param[out] out_group the group; the caller destroys it
  * @return on all ranks: WEFT_ERR_NO_MEMORY, WEFT_ERR_INVALID_ARGUMENT if the setting WEFT_ORDER
- *         does not fit the world, or the error that ended the world
+ *         does not fit the world, WEFT_ERR_MISMATCH as weft_group_split, or what ended the world
  *
  * Equivalent to: MPI_Comm_dup(MPI_COMM_WORLD), ncclCommInitRank
  */
@@ -41,9 +41,9 @@ WEFT_API weft_status_t weft_group_create_world(weft_context_t *context, weft_gro
  * @param[in]  color     ranks with equal colours form a group; WEFT_COLOR_NONE: no group
  * @param[in]  key       order of the ranks in their group; equal keys keep the order of parent
  * @param[out] out_group the group, which the caller destroys; NULL for WEFT_COLOR_NONE
- * @return WEFT_ERR_NO_MEMORY, on all ranks, if parent is not the world and the memory for groups of
- *         such parents is used up: create the group from the world, or destroy one; WEFT_ERR_STATE
- *         if a batch or a capture of parent is open; the error that broke parent
+ * @return WEFT_ERR_MISMATCH, on all ranks, if they create it in different ways; WEFT_ERR_NO_MEMORY,
+ *         on all ranks, if the memory for groups of parents other than the world is used up: create
+ *         it from the world; WEFT_ERR_STATE if a batch or capture is open; parent's error
  *
  * Equivalent to: MPI_Comm_split, ncclCommSplit
  */
@@ -57,7 +57,7 @@ WEFT_API weft_status_t weft_group_split(weft_group_t *parent, uint32_t color, in
  * @param[in]  count     1 to the size of parent
  * @param[out] out_group the group, which the caller destroys; NULL on ranks outside the list
  * @return WEFT_ERR_INVALID_ARGUMENT for an empty list, an unknown rank or a duplicate, on this rank
- *         alone; WEFT_ERR_MISMATCH if lists differ, on all ranks; else as weft_group_split
+ *         alone; WEFT_ERR_MISMATCH also if lists differ; else as weft_group_split
  *
  * Equivalent to: MPI_Comm_create
  */

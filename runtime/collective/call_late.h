@@ -15,6 +15,14 @@ void wefti_group_report_late(wefti_call_t *call, uint64_t now);
 
 /* call_mismatch.c: "all_reduce with 100 x f32 (sum)"; buffer holds 160 bytes. Returns buffer. */
 const char *wefti_what_text(uint64_t what, uint64_t count, char *buffer);
+/* One side of a disagreement: "group_split", " with 3 ranks". */
+typedef struct wefti_caller {
+    uint32_t rank; /* in the world */
+    const char *function, *arguments;
+} wefti_caller_t;
+/* The error of ranks that called different things: "rank 1 called all_reduce with 4 x f32, rank 0
+ * with 8 x f32". */
+weft_status_t wefti_mismatch(const wefti_caller_t *high, const wefti_caller_t *low);
 /* Breaks the group: the posting of peer differs from what this rank posted. */
 weft_status_t wefti_group_mismatch(weft_group_t *group, const wefti_deferred_t *own, uint32_t peer);
 

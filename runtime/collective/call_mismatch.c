@@ -66,15 +66,20 @@ typedef struct side { /* of a disagreement */
     uint64_t what, count;
 } side_t;
 
-/* "rank 1 called all_reduce with 2048 x f32, rank 0 with 1024 x f32": what they have in common is
- * said once, if at all. */
-static void difference_text(const weft_group_t *group, const side_t *high, const side_t *low,
-                            char *out, size_t bytes)
+weft_status_t wefti_mismatch(const wefti_caller_t *high, const wefti_caller_t *low)
+{
+    bool same = strcmp(high->function, low->function) == 0;
+    return wefti_error(WEFT_ERR_MISMATCH, "rank %u called %s%s, rank %u%s%s%s", high->rank,
+                       high->function, high->arguments, low->rank, same ? "" : " called ",
+                       same ? "" : low->function, low->arguments);
+}
+
+/* What they have in common is said once, if at all. */
+static weft_status_t differ(const weft_group_t *group, const side_t *high, const side_t *low)
 {
     uint64_t differs = high->what ^ low->what;
-    bool same_op = (differs & 0xff) == 0;
     uint64_t hidden = 0;
-    if (same_op) {
+    if ((differs & 0xff) == 0) {
         hidden =
             (differs & WHAT_REDUCTION ? 0 : WHAT_REDUCTION) | (differs & WHAT_ROOT ? 0 : WHAT_ROOT);
     }
@@ -85,9 +90,8 @@ static void difference_text(const weft_group_t *group, const side_t *high, const
         wefti_select_text(group->context, high->what, high_text + strlen(high_text), 80);
         wefti_select_text(group->context, low->what, low_text + strlen(low_text), 80);
     }
-    snprintf(out, bytes, "rank %u called %s%s, rank %u%s%s%s", high->rank,
-             function_name(high->what), high_text, low->rank, same_op ? "" : " called ",
-             same_op ? "" : function_name(low->what), low_text);
+    return wefti_mismatch(&(wefti_caller_t){high->rank, function_name(high->what), high_text},
+                          &(wefti_caller_t){low->rank, function_name(low->what), low_text});
 }
 
 weft_status_t wefti_group_mismatch(weft_group_t *group, const wefti_deferred_t *own, uint32_t peer)
@@ -107,9 +111,6 @@ weft_status_t wefti_group_mismatch(weft_group_t *group, const wefti_deferred_t *
     }
     const side_t ours = {group->ranks[group->rank], own->what, own->count};
     const side_t other = {group->ranks[peer], theirs->what, theirs->count};
-    char text[600];
     /* The higher rank first, so that both sides report the same text. */
-    difference_text(group, first ? &other : &ours, first ? &ours : &other, text, sizeof text);
-    wefti_error(WEFT_ERR_MISMATCH, "%s", text);
-    return wefti_group_fail(group, WEFT_ERR_MISMATCH);
+    return wefti_group_fail(group, differ(group, first ? &other : &ours, first ? &ours : &other));
 }

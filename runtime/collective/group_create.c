@@ -13,6 +13,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
 #include "runtime/collective/agree.h"
+#include "runtime/collective/call_late.h"
 #include "runtime/collective/call_steps.h"
 #include "runtime/collective/recorder.h"
 #include "runtime/group/attach.h"
@@ -21,9 +22,20 @@
 #define NAME_BYTES 64u
 #define NO_CHANNEL UINT32_MAX
 
+/* How a rank makes a group: the same on all ranks, but for colour and key. */
+typedef enum making { MAKES_WORLD, MAKES_SPLIT, MAKES_DUPLICATE, MAKES_RANKS } making_t;
+
+typedef struct signature {
+    uint32_t making;
+    uint32_t parent;    /* its channel, which is its own on every rank; NO_CHANNEL: the world */
+    uint64_t selection; /* what the new group inherits of it: a digest of order and algorithms */
+    uint64_t list;      /* of MAKES_RANKS: a digest of the ranks */
+    uint64_t list_count;
+} signature_t;
+
 typedef struct offer {
+    signature_t signature;
     int64_t key;
-    uint64_t digest; /* of the list of ranks, where there is one */
     wefti_attach_offer_t attach;
     bool attaches; /* to all ranks of its colour */
     uint32_t color, world_rank, parent_rank;
@@ -131,13 +143,56 @@ static void reclaim_channels(weft_context_t *context, offer_t *offers, uint32_t 
     }
 }
 
-static weft_status_t check_offers(const offer_t *offers, uint32_t count)
+static signature_t sign(making_t making, const weft_group_t *parent)
 {
-    for (uint32_t i = 0; i < count; i++) {
-        if (offers[i].digest != offers[0].digest) {
-            return wefti_error(WEFT_ERR_MISMATCH,
-                               "new group: ranks %u and %u passed different lists of ranks",
-                               offers[0].world_rank, offers[i].world_rank);
+    signature_t signature = {.making = making, .parent = NO_CHANNEL};
+    if (parent != NULL) {
+        const wefti_selection_t *selection = &parent->calls->selection;
+        signature.parent = parent->channel;
+        signature.selection = wefti_hash_words(selection->what, WEFTI_OPS) ^
+                              3 * wefti_hash_words(selection->digest, WEFTI_OPS);
+    }
+    return signature;
+}
+
+static const char *function_of(const signature_t *signature)
+{
+    static const char *const functions[] = {"group_create_world", "group_split", "group_duplicate",
+                                            "group_create_ranks"};
+    return signature->making <= MAKES_RANKS ? functions[signature->making] : "an unknown function";
+}
+
+/* Of two that differ: what is different, as arguments of the function. */
+static void arguments_text(const signature_t *own, const signature_t *other, char *out,
+                           size_t bytes)
+{
+    out[0] = '\0';
+    if (own->making != other->making) {
+        return;
+    }
+    if (own->parent != other->parent) {
+        snprintf(out, bytes, " of the group in channel %u", own->parent);
+    } else if (own->selection != other->selection) {
+        snprintf(out, bytes, " of a group with order and algorithms %016llx",
+                 (unsigned long long)own->selection);
+    } else {
+        snprintf(out, bytes, " with %llu ranks (list %016llx)", (unsigned long long)own->list_count,
+                 (unsigned long long)own->list);
+    }
+}
+
+/* All ranks have the same offers, so all find the same. */
+static weft_status_t compare_signatures(const offer_t *offers, uint32_t count)
+{
+    for (uint32_t i = 1; i < count; i++) {
+        const signature_t *low = &offers[0].signature, *high = &offers[i].signature;
+        if (memcmp(high, low, sizeof *high) != 0) {
+            char high_text[80], low_text[80];
+            arguments_text(high, low, high_text, sizeof high_text);
+            arguments_text(low, high, low_text, sizeof low_text);
+            return wefti_mismatch(
+                &(wefti_caller_t){offers[i].world_rank, function_of(high), high_text},
+                &(wefti_caller_t){offers[0].world_rank, function_of(low), low_text});
         }
     }
     return WEFT_OK;
@@ -179,7 +234,6 @@ static weft_status_t choose_and_build(weft_context_t *context, weft_group_t *par
                                       weft_group_t **out_group)
 {
     wefti_channels_t *channels = wefti_channels_of(context);
-    WEFT_RETURN_IF_ERROR(check_offers(offers, count));
     qsort(offers, count, sizeof *offers, by_color_and_key);
     if (!all_find_channels(offers, count, channels->pool_count)) {
         if (!is_world(parent)) {
@@ -220,12 +274,14 @@ static weft_status_t agree_on_attach(weft_context_t *context, weft_group_t *pare
     return WEFT_OK;
 }
 
-static weft_status_t create(weft_context_t *context, weft_group_t *parent, uint32_t color,
-                            int64_t key, uint64_t digest, weft_group_t **out_group)
+static weft_status_t create(weft_context_t *context, weft_group_t *parent,
+                            const signature_t *signature, uint32_t color, int64_t key,
+                            weft_group_t **out_group)
 {
     wefti_endpoint_t *endpoint = context->endpoint;
     uint32_t count = parent != NULL ? parent->size : endpoint->world_size;
-    offer_t own = {.key = key, .digest = digest, .color = color, .world_rank = endpoint->rank};
+    offer_t own = {
+        .signature = *signature, .key = key, .color = color, .world_rank = endpoint->rank};
     own.parent_rank = parent != NULL ? parent->rank : endpoint->rank;
     offer_t *offers = wefti_alloc(context->allocator, count * sizeof *offers);
     bool made = wefti_channels_get(context) != NULL && offers != NULL;
@@ -235,6 +291,7 @@ static weft_status_t create(weft_context_t *context, weft_group_t *parent, uint3
     own.channels = wefti_channels_use(context);
     wefti_attach_offer(context, &own.attach);
     WEFT_TRY(status, exchange(context, parent, &own, offers), out);
+    WEFT_TRY(status, compare_signatures(offers, count), out);
     if (is_world(parent)) {
         reclaim_channels(context, offers, count);
     }
@@ -258,7 +315,8 @@ weft_status_t weft_group_create_world(weft_context_t *context, weft_group_t **ou
 {
     WEFT_CHECK_OUT(out_group);
     WEFT_CHECK_ARG(context);
-    return create(context, NULL, 0, 0, 0, out_group);
+    const signature_t signature = sign(MAKES_WORLD, NULL);
+    return create(context, NULL, &signature, 0, 0, out_group);
 }
 
 /* A group to create others from: not NULL, not broken, and not in a forked child. */
@@ -275,7 +333,8 @@ weft_status_t weft_group_split(weft_group_t *parent, uint32_t color, int64_t key
     WEFT_CHECK_OUT(out_group);
     WEFT_CHECK_ARG(parent);
     WEFT_RETURN_IF_ERROR(check_parent(parent));
-    return create(parent->context, parent, color, key, 0, out_group);
+    const signature_t signature = sign(MAKES_SPLIT, parent);
+    return create(parent->context, parent, &signature, color, key, out_group);
 }
 
 weft_status_t weft_group_duplicate(weft_group_t *group, weft_group_t **out_group)
@@ -283,7 +342,8 @@ weft_status_t weft_group_duplicate(weft_group_t *group, weft_group_t **out_group
     WEFT_CHECK_OUT(out_group);
     WEFT_CHECK_ARG(group);
     WEFT_RETURN_IF_ERROR(check_parent(group));
-    return create(group->context, group, 0, 0, 0, out_group);
+    const signature_t signature = sign(MAKES_DUPLICATE, group);
+    return create(group->context, group, &signature, 0, 0, out_group);
 }
 
 weft_status_t weft_group_create_ranks(weft_group_t *parent, const uint32_t *ranks, uint32_t count,
@@ -299,7 +359,9 @@ weft_status_t weft_group_create_ranks(weft_group_t *parent, const uint32_t *rank
     }
     uint32_t color = WEFT_COLOR_NONE;
     int64_t key = 0;
-    uint64_t digest = WEFTI_HASH_START;
+    signature_t signature = sign(MAKES_RANKS, parent);
+    signature.list = WEFTI_HASH_START;
+    signature.list_count = count;
     for (uint32_t i = 0; i < count; i++) {
         if (ranks[i] >= parent->size) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
@@ -313,13 +375,13 @@ weft_status_t weft_group_create_ranks(weft_group_t *parent, const uint32_t *rank
                                    j, i);
             }
         }
-        digest = wefti_hash_step(digest, ranks[i]);
+        signature.list = wefti_hash_step(signature.list, ranks[i]);
         if (ranks[i] == parent->rank) {
             color = 0;
             key = i;
         }
     }
-    return create(parent->context, parent, color, key, digest, out_group);
+    return create(parent->context, parent, &signature, color, key, out_group);
 }
 
 weft_status_t weft_group_create_named(const char *name, uint32_t size, uint32_t rank,

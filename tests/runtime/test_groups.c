@@ -102,6 +102,101 @@ static void test_groups_reuse_channels(void **state)
     unsetenv("WEFT_STAGING_BYTES");
 }
 
+/* ---- ranks that make a group in different ways ---- */
+
+typedef enum way {
+    WAY_WORLD,
+    WAY_SPLIT,
+    WAY_DUPLICATE,
+    WAY_DUPLICATE_OTHER, /* whose ranks are in another order */
+    WAY_RANKS,
+    WAY_RANKS_TURNED,
+    WAY_COUNT,
+} way_t;
+static const char *const way_names[] = {"group_create_world", "group_split",
+                                        "group_duplicate",    "group_duplicate",
+                                        "group_create_ranks", "group_create_ranks"};
+
+static weft_status_t make_group(way_t way, weft_context_t *context, weft_group_t *parent,
+                                weft_group_t *other, weft_group_t **out_group)
+{
+    static const uint32_t ranks[] = {0, 1, 2}, turned[] = {2, 1, 0};
+    switch (way) {
+    case WAY_WORLD:
+        return weft_group_create_world(context, out_group);
+    case WAY_SPLIT:
+        return weft_group_split(parent, 0, -(int64_t)weft_group_rank(parent), out_group);
+    case WAY_DUPLICATE:
+        return weft_group_duplicate(parent, out_group);
+    case WAY_DUPLICATE_OTHER:
+        return weft_group_duplicate(other, out_group);
+    case WAY_RANKS:
+        return weft_group_create_ranks(parent, ranks, 3, out_group);
+    default:
+        return weft_group_create_ranks(parent, turned, 3, out_group);
+    }
+}
+
+/* The rank odd makes it in another way than the others: all of them are told who did what. */
+static void check_ways(way_t way, way_t other_way, uint32_t odd, weft_context_t *context,
+                       weft_group_t *parent, weft_group_t *other)
+{
+    char text[80];
+    uint32_t rank = weft_group_rank(parent);
+    uint32_t high = odd == 0 ? 1 : odd; /* the first rank that differs from rank 0 */
+    weft_group_t *group = NULL;
+    weft_status_t status =
+        make_group(rank == odd ? other_way : way, context, parent, other, &group);
+    RANK_CHECK(status == WEFT_ERR_MISMATCH && group == NULL);
+    snprintf(text, sizeof text, "rank %u called %s", weft_group_world_rank(parent, high),
+             way_names[odd == 0 ? way : other_way]);
+    RANK_CHECK(strncmp(weft_last_error(), text, strlen(text)) == 0);
+    snprintf(text, sizeof text, ", rank %u", weft_group_world_rank(parent, 0));
+    RANK_CHECK(strstr(weft_last_error(), text) != NULL);
+    RANK_CHECK(strstr(weft_last_error(), way_names[odd == 0 ? other_way : way]) != NULL);
+    check_sum(parent, NULL); /* and nothing is broken */
+}
+
+static void run_ways(rank_world_t *world)
+{
+    weft_group_t *turned = NULL, *part = NULL, *group = NULL;
+    RANK_OK(weft_group_split(world->group, 0, -(int64_t)world->rank, &turned));
+    RANK_OK(weft_group_split(world->group, world->rank == 0 ? WEFT_COLOR_NONE : 0, 0, &part));
+    uint32_t odd = 0;
+    for (way_t way = 0; way < WAY_COUNT; way++) {
+        for (way_t other = way + 1; other < WAY_COUNT; other++, odd++) {
+            check_ways(way, other, odd % world->size, world->context, world->group, turned);
+            bool in_part =
+                way != WAY_WORLD && way != WAY_DUPLICATE_OTHER && other != WAY_DUPLICATE_OTHER;
+            if (in_part && part != NULL) {
+                check_ways(way, other, odd % weft_group_size(part), world->context, part, NULL);
+            }
+        }
+    }
+    for (way_t way = 0; way < WAY_COUNT; way++) { /* together it works */
+        RANK_OK(make_group(way, world->context, world->group, turned, &group));
+        if (group != NULL) {
+            check_sum(group, NULL);
+        }
+        weft_group_destroy(group);
+    }
+    /* A group inherits the order: so it is a part of how it is made. */
+    if (world->rank == 2) {
+        RANK_OK(weft_group_set_order(turned, WEFT_ORDER_ANY, NULL, 0));
+    }
+    RANK_CHECK(weft_group_duplicate(turned, &group) == WEFT_ERR_MISMATCH && group == NULL);
+    RANK_CHECK(strstr(weft_last_error(), "order and algorithms") != NULL);
+    weft_group_destroy(part);
+    weft_group_destroy(turned);
+}
+
+static void test_groups_made_in_different_ways(void **state)
+{
+    (void)state;
+    support_rank_threads(4, run_ways, NULL);
+    assert_true(support_rank_processes(4, run_ways, NULL));
+}
+
 static void run_bad_arguments(rank_world_t *world)
 {
     weft_group_t *group = NULL;
@@ -865,6 +960,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_groups_split),
         cmocka_unit_test(test_groups_reuse_channels),
+        cmocka_unit_test(test_groups_made_in_different_ways),
         cmocka_unit_test(test_bad_arguments),
         cmocka_unit_test(test_streams),
         cmocka_unit_test(test_calls_in_flight),

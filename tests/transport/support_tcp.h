@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tcp driver by itself: several instances as ranks of one process, addresses exchanged by hand. */
+/* The tcp driver alone: several instances as ranks of one process, which exchange addresses. */
 #ifndef WEFT_TESTS_TRANSPORT_SUPPORT_TCP_H
 #define WEFT_TESTS_TRANSPORT_SUPPORT_TCP_H
 

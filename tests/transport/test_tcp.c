@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tcp driver: data, order, connecting from both ends, lent memory, links that end. */
+/* The tcp driver: data, order, connecting from both ends, zero-copy, links that end. */
 #include "support_tcp.h"
 
 #include <ifaddrs.h>
@@ -174,10 +174,10 @@ static void test_congestion_control(void **state)
 
 /* ---- memory of the caller ---- */
 
-static void test_lent_data_comes_back_once_it_was_read(void **state)
+static void test_zero_copy_data_comes_back_once_it_was_read(void **state)
 {
     net_t net;
-    wefti_signal_t lent = {0};
+    wefti_signal_t in_use = {0};
     size_t bytes = 3u << 20; /* in stripes, and more than a socket holds */
     uint8_t *data = malloc(bytes);
     (void)state;
@@ -187,12 +187,12 @@ static void test_lent_data_comes_back_once_it_was_read(void **state)
     }
     for (uint32_t round = 1; round <= 4; round++) {
         data[17] = (uint8_t)round;
-        assert_int_equal(tcp->put(net.sides[0].driver, 1, 4096, data, bytes, 5, &lent), WEFT_OK);
-        assert_int_equal(tcp->put(net.sides[0].driver, 1, 4096 + bytes, data, 40000, 5, &lent),
+        assert_int_equal(tcp->put(net.sides[0].driver, 1, 4096, data, bytes, 5, &in_use), WEFT_OK);
+        assert_int_equal(tcp->put(net.sides[0].driver, 1, 4096 + bytes, data, 40000, 5, &in_use),
                          WEFT_OK);
-        assert_false(wefti_signal_reached(atomic_load(&lent.value), 0) && round == 1);
+        assert_false(wefti_signal_reached(atomic_load(&in_use.value), 0) && round == 1);
         assert_int_equal(tcp->signal(net.sides[0].driver, 1, 0, round, 5), WEFT_OK);
-        UNTIL(&net, wefti_signal_reached(atomic_load(&lent.value), 0));
+        UNTIL(&net, wefti_signal_reached(atomic_load(&in_use.value), 0));
         UNTIL(&net, net_value(&net.sides[1], 0) == round);
         assert_memory_equal(net.sides[1].region + 4096, data, bytes);
         assert_memory_equal(net.sides[1].region + 4096 + bytes, data, 40000);
@@ -245,17 +245,17 @@ static void test_time_spent_waiting_for_the_link_is_counted(void **state)
     free(data);
 }
 
-static void test_lent_data_comes_back_when_the_link_is_dropped(void **state)
+static void test_zero_copy_data_comes_back_when_the_link_is_dropped(void **state)
 {
     net_t net;
-    wefti_signal_t lent = {0};
+    wefti_signal_t in_use = {0};
     uint8_t *data = calloc(1, 1 << 20);
     (void)state;
     net_open(&net, 2, 1, "lo");
-    assert_int_equal(tcp->put(net.sides[0].driver, 1, 4096, data, 1 << 20, 0, &lent), WEFT_OK);
-    assert_false(wefti_signal_reached(atomic_load(&lent.value), 0));
+    assert_int_equal(tcp->put(net.sides[0].driver, 1, 4096, data, 1 << 20, 0, &in_use), WEFT_OK);
+    assert_false(wefti_signal_reached(atomic_load(&in_use.value), 0));
     tcp->drop(net.sides[0].driver, 1);
-    assert_true(wefti_signal_reached(atomic_load(&lent.value), 0));
+    assert_true(wefti_signal_reached(atomic_load(&in_use.value), 0));
     assert_int_equal(tcp->put(net.sides[0].driver, 1, 4096, data, 10, 0, NULL), WEFT_ERR_LINK);
     assert_true(tcp->flushed(net.sides[0].driver));
     net_close(&net);
@@ -331,7 +331,7 @@ static bool wait_value(talker_t *talker, size_t offset, uint32_t target)
     return true;
 }
 
-static void send_round(talker_t *talker, uint32_t round, uint8_t *data, wefti_signal_t *lent)
+static void send_round(talker_t *talker, uint32_t round, uint8_t *data, wefti_signal_t *in_use)
 {
     net_t *net = talker->net;
     void *driver = net->sides[talker->rank].driver;
@@ -341,16 +341,16 @@ static void send_round(talker_t *talker, uint32_t round, uint8_t *data, wefti_si
             continue;
         }
         size_t bytes = content(talker->seed, talker->rank, to, lane, round, data);
-        bool lend = (mix(talker->seed + k + round) & 1) != 0;
+        bool zero_copy = (mix(talker->seed + k + round) & 1) != 0;
         size_t cut = bytes / 3; /* two puts, one signal for both */
         size_t at = slot_at(talker->rank, lane, round & 1);
-        if (tcp->put(driver, to, at, data, cut, lane, lend ? lent : NULL) != WEFT_OK ||
-            tcp->put(driver, to, at + cut, data + cut, bytes - cut, lane, lend ? lent : NULL) !=
-                WEFT_OK ||
+        if (tcp->put(driver, to, at, data, cut, lane, zero_copy ? in_use : NULL) != WEFT_OK ||
+            tcp->put(driver, to, at + cut, data + cut, bytes - cut, lane,
+                     zero_copy ? in_use : NULL) != WEFT_OK ||
             tcp->signal(driver, to, data_counter(talker->rank, lane), round, lane) != WEFT_OK) {
             talker->wrong = "put or signal failed";
         }
-        while (!wefti_signal_reached(atomic_load(&lent->value), 0)) {
+        while (!wefti_signal_reached(atomic_load(&in_use->value), 0)) {
             tcp->progress(driver);
         }
         memset(data, 0xaa, bytes);
@@ -381,9 +381,9 @@ static void *talk(void *argument)
 {
     talker_t *talker = argument;
     uint8_t *data = malloc(LARGE_SLOT);
-    wefti_signal_t lent = {0};
+    wefti_signal_t in_use = {0};
     for (uint32_t round = 1; round <= ROUNDS && talker->wrong == NULL; round++) {
-        send_round(talker, round, data, &lent);
+        send_round(talker, round, data, &in_use);
         check_round(talker, round, data);
     }
     while (talker->wrong == NULL && !tcp->flushed(talker->net->sides[talker->rank].driver)) {
@@ -480,7 +480,8 @@ static void test_a_proof_is_not_taken_back(void **state)
     const tcp_t *other = net.sides[1].driver;
     const tcp_connection_t *attempt = &wefti_tcp_peer(net.sides[0].driver, 1)->connections[0];
     assert_int_equal(tcp->signal(net.sides[0].driver, 1, 0, 1, 0), WEFT_OK);
-    UNTIL(&net, other->pending != NULL && other->pending->shake.greeting[0].version != 0);
+    UNTIL(&net,
+          other->acceptor.used > 0 && other->acceptor.pending[0].shake.greeting[0].version != 0);
     tcp_step_t step = attempt->step;
     uint64_t end = wefti_now_ns() + NET_WAIT_NS;
     while (attempt->step == step && wefti_now_ns() < end) { /* the other one is stopped */
@@ -515,13 +516,13 @@ static void test_leaving_is_no_fault(void **state)
 static void test_a_connection_cut_in_the_middle_is_a_link_fault(void **state)
 {
     net_t net;
-    wefti_signal_t lent = {0};
+    wefti_signal_t in_use = {0};
     uint8_t *data = calloc(1, 4u << 20);
     (void)state;
     net_open(&net, 2, 2, "lo");
     assert_int_equal(tcp->signal(net.sides[0].driver, 1, 0, 1, 0), WEFT_OK);
     UNTIL(&net, net_flushed(&net));
-    assert_int_equal(tcp->put(net.sides[0].driver, 1, 4096, data, 4u << 20, 0, &lent), WEFT_OK);
+    assert_int_equal(tcp->put(net.sides[0].driver, 1, 4096, data, 4u << 20, 0, &in_use), WEFT_OK);
     tcp_peer_t *peer = wefti_tcp_peer(net.sides[0].driver, 1);
     shutdown(peer->connections[1].source.fd, SHUT_RDWR);
     UNTIL(&net, atomic_load(&net.sides[0].broken) == 1 && atomic_load(&net.sides[1].broken) == 1);
@@ -530,7 +531,7 @@ static void test_a_connection_cut_in_the_middle_is_a_link_fault(void **state)
         assert_int_equal(atomic_load(&net.sides[r].broken_peer), 1 - r);
         assert_non_null(strstr(net.sides[r].text, "127.0.0.1"));
     }
-    assert_true(wefti_signal_reached(atomic_load(&lent.value), 0));
+    assert_true(wefti_signal_reached(atomic_load(&in_use.value), 0));
     assert_int_equal(tcp->put(net.sides[0].driver, 1, 4096, data, 8, 0, NULL), WEFT_ERR_LINK);
     net_progress(&net);
     assert_int_equal(atomic_load(&net.sides[0].broken), 1); /* said once */
@@ -585,7 +586,7 @@ static void test_a_process_that_dies(void **state)
 static void test_nobody_to_connect_to(void **state)
 {
     net_t net;
-    wefti_signal_t lent = {0};
+    wefti_signal_t in_use = {0};
     static uint8_t data[65536];
     (void)state;
     net_init(&net, 2, 2, "lo");
@@ -595,10 +596,10 @@ static void test_nobody_to_connect_to(void **state)
     tcp->close(net.sides[1].driver, false);
     net.sides[1].driver = NULL;
     net_join_side(&net, 0);
-    assert_int_equal(tcp->put(net.sides[0].driver, 1, 0, data, sizeof data, 0, &lent), WEFT_OK);
+    assert_int_equal(tcp->put(net.sides[0].driver, 1, 0, data, sizeof data, 0, &in_use), WEFT_OK);
     UNTIL(&net, atomic_load(&net.sides[0].broken) == 1);
     assert_non_null(strstr(net.sides[0].text, "cannot connect to "));
-    assert_true(wefti_signal_reached(atomic_load(&lent.value), 0));
+    assert_true(wefti_signal_reached(atomic_load(&in_use.value), 0));
     net_close(&net);
 }
 
@@ -633,10 +634,10 @@ int main(void)
         cmocka_unit_test(test_ipv6),
         cmocka_unit_test(test_interfaces_that_are_not_there),
         cmocka_unit_test(test_congestion_control),
-        cmocka_unit_test(test_lent_data_comes_back_once_it_was_read),
+        cmocka_unit_test(test_zero_copy_data_comes_back_once_it_was_read),
         cmocka_unit_test(test_data_is_free_when_put_returns),
         cmocka_unit_test(test_time_spent_waiting_for_the_link_is_counted),
-        cmocka_unit_test(test_lent_data_comes_back_when_the_link_is_dropped),
+        cmocka_unit_test(test_zero_copy_data_comes_back_when_the_link_is_dropped),
         cmocka_unit_test(test_random_traffic_from_several_threads),
         cmocka_unit_test(test_both_ends_may_connect_at_once),
         cmocka_unit_test(test_a_proof_is_not_taken_back),

@@ -101,6 +101,15 @@ static int shake_hands(net_t *net, uint32_t as, uint32_t index, const uint8_t *k
     return fd;
 }
 
+static uint32_t pending_count(const tcp_t *driver)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < driver->acceptor.used; i++) {
+        count += driver->acceptor.pending[i].shake.wire.fd >= 0;
+    }
+    return count;
+}
+
 static void test_garbage_ends_the_visit_and_nothing_else(void **state)
 {
     net_t net;
@@ -134,7 +143,7 @@ static void test_a_forked_child_leaves_no_event(void **state)
     net_open(&net, 2, 2, "lo");
     tcp_t *driver = net.sides[0].driver;
     int fd = visit(&net, 0);
-    UNTIL(&net, driver->pending_count == 1);
+    UNTIL(&net, pending_count(driver) == 1);
     assert_int_equal(pipe(ends), 0);
     pid_t child = fork();
     if (child == 0) {
@@ -144,7 +153,7 @@ static void test_a_forked_child_leaves_no_event(void **state)
     close(ends[0]);
     assert_true(child > 0);
     say(fd, noise, sizeof noise);
-    UNTIL(&net, driver->pending_count == 0);
+    UNTIL(&net, pending_count(driver) == 0);
     for (uint32_t i = 0; i < 100; i++) {
         (void)send(fd, noise, sizeof noise, MSG_NOSIGNAL);
         net_progress(&net);
@@ -300,12 +309,12 @@ static void test_slow_pending_connections_take_no_room_and_no_time(void **state)
     }
     require_working(&net, 1);
     const tcp_t *driver = net.sides[0].driver;
-    assert_true(driver->pending_count <= TCP_PENDING_MAX + 4);
+    assert_true(pending_count(driver) <= TCP_PENDING_MAX + 4);
     assert_true(open_fd_count() <= before + 300 + (int)TCP_PENDING_MAX + 4 + 8);
     for (uint32_t i = 0; i < 300; i++) {
         close(visitors[i]);
     }
-    UNTIL(&net, driver->pending_count == 0);
+    UNTIL(&net, pending_count(driver) == 0);
     require_working(&net, 2);
     net_close(&net);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Puts and signals of the verbs driver over a card made of memory: bytes, order, flow, doorbells.
+/* Puts and signals of the verbs driver over a NIC made of memory: bytes, order, flow, doorbells.
  */
 #include "verbs_world.h"
 
@@ -22,9 +22,9 @@ static uint64_t new_seed(void)
 }
 
 static weft_status_t put(verbs_world_t *world, uint32_t from, uint32_t to, size_t offset,
-                         const void *data, size_t bytes, uint32_t lane, wefti_signal_t *lent)
+                         const void *data, size_t bytes, uint32_t lane, wefti_signal_t *in_use)
 {
-    return wefti_link_verbs.put(world->ranks[from].driver, to, offset, data, bytes, lane, lent);
+    return wefti_link_verbs.put(world->ranks[from].driver, to, offset, data, bytes, lane, in_use);
 }
 
 static weft_status_t signal_to(verbs_world_t *world, uint32_t from, uint32_t to, size_t offset,
@@ -48,8 +48,8 @@ static size_t some_size(uint64_t *state)
     return test_next_random(state) % 2 == 0 ? 1 + test_next_random(state) % size : size - less;
 }
 
-/* One message: a few puts and a signal, checked when the signal is there. Data that is not lent is
- * overwritten at once. */
+/* One message: a few puts and a signal, checked when the signal is there. Data of puts without
+ * zero-copy is overwritten at once. */
 static void exchange(verbs_world_t *world, uint32_t from, uint32_t to, uint32_t round,
                      uint64_t *state, uint8_t *scratch)
 {
@@ -58,15 +58,15 @@ static void exchange(verbs_world_t *world, uint32_t from, uint32_t to, uint32_t 
     size_t slot = COUNTERS + from * SLOT, own = COUNTERS + (size_t)(VERBS_RANKS + to) % 7 * SLOT;
     size_t at = test_next_random(state) % 64;
     size_t bytes = some_size(state);
-    bool lends = test_next_random(state) % 2 == 0, in_region = test_next_random(state) % 2 == 0;
+    bool zero_copy = test_next_random(state) % 2 == 0, in_region = test_next_random(state) % 2 == 0;
     uint8_t *data = in_region ? world->ranks[from].region + own + (5 + from) % 7 : scratch;
-    wefti_signal_t lent = {0};
+    wefti_signal_t in_use = {0};
     for (size_t i = 0; i < bytes; i++) {
         data[i] = (uint8_t)(round * 7 + from * 3 + i * 13 + (i >> 9));
     }
-    assert_int_equal(put(world, from, to, slot + at, data, bytes, lane, lends ? &lent : NULL),
+    assert_int_equal(put(world, from, to, slot + at, data, bytes, lane, zero_copy ? &in_use : NULL),
                      WEFT_OK);
-    if (!lends) {
+    if (!zero_copy) {
         memset(data, 0xee, bytes);
     }
     uint32_t value = value_of(world, to, counter) + 1;
@@ -81,13 +81,13 @@ static void exchange(verbs_world_t *world, uint32_t from, uint32_t to, uint32_t 
         wrong += got[i] != (uint8_t)(round * 7 + from * 3 + i * 13 + (i >> 9));
     }
     assert_int_equal(wrong, 0);
-    for (uint64_t end = wefti_now_ns() + PATIENCE_NS; atomic_load(&lent.value) != 0;) {
+    for (uint64_t end = wefti_now_ns() + PATIENCE_NS; atomic_load(&in_use.value) != 0;) {
         assert_true(wefti_now_ns() < end);
         verbs_world_turn(world);
     }
 }
 
-/* Any size, lent or not, from the region or not, over the ends of registered pieces. */
+/* Any size, zero-copy or not, from the region or not, over the ends of registered pieces. */
 static void test_puts_land_before_their_signal(void **state)
 {
     uint64_t seed = new_seed();
@@ -110,7 +110,7 @@ static void test_puts_land_before_their_signal(void **state)
                 (from + 1 + (uint32_t)(test_next_random(&seed) % (world.size - 1))) % world.size;
             exchange(&world, from, to, round, &seed, scratch);
         }
-        verbs_world_settle(&world);
+        verbs_world_flush(&world);
         assert_int_equal(nic.not_ready, 0);
         free(scratch);
         verbs_world_close(&world);
@@ -147,7 +147,7 @@ static void test_counters_take_any_value(void **state)
             verbs_world_turn(&world);
         }
     }
-    verbs_world_settle(&world);
+    verbs_world_flush(&world);
     for (uint32_t i = 0; i < 512; i++) {
         assert_int_equal(value_of(&world, 1, (size_t)i * 128), expected[i]);
     }
@@ -191,7 +191,7 @@ static void test_senders_never_wait(void **state)
         assert_int_equal(world.ranks[1].region[5 * SLOT], 5);
         assert_int_equal(world.ranks[1].region[7 * SLOT - 1], 5);
         assert_int_equal(world.ranks[1].region[5 * SLOT - 1], 4);
-        verbs_world_settle(&world);
+        verbs_world_flush(&world);
         assert_int_equal(nic.not_ready, 0);
         wefti_link_stats_t stats;
         wefti_link_verbs.stats(world.ranks[0].driver, 1, &stats);
@@ -217,7 +217,7 @@ static void test_batches_ring_once(void **state)
     assert_int_equal(verbs_world_open(&world), WEFT_OK);
     assert_int_equal(verbs_world_grow(&world, VERBS_REGION), WEFT_OK);
     assert_int_equal(signal_to(&world, 0, 1, 64, 1, 2), WEFT_OK);
-    verbs_world_settle(&world);
+    verbs_world_flush(&world);
 
     uint32_t requests = nic.requests, bells = nic.calls[NIC_POST_SEND];
     assert_int_equal(put(&world, 0, 1, 8192, words, 8, 2, NULL), WEFT_OK);
@@ -243,7 +243,7 @@ static void test_batches_ring_once(void **state)
     verbs_world_turn(&world);
     assert_int_equal(nic.requests, requests + 12);
     assert_memory_equal(world.ranks[1].region + 16384, words, 8);
-    verbs_world_settle(&world);
+    verbs_world_flush(&world);
     verbs_world_close(&world);
 }
 
@@ -252,7 +252,7 @@ static void test_batches_ring_once(void **state)
 static void test_lent_puts_are_not_copied(void **state)
 {
     verbs_world_t world;
-    wefti_signal_t lent = {0};
+    wefti_signal_t in_use = {0};
     (void)state;
     verbs_world_init(&world, 2);
     nic.max_msg_sz = 1u << 20;
@@ -261,16 +261,16 @@ static void test_lent_puts_are_not_copied(void **state)
     uint8_t *data = world.ranks[0].region + ((size_t)4 << 20);
     nic.held = true;
     memset(data, 1, (size_t)3 << 20);
-    assert_int_equal(put(&world, 0, 1, 4096, data, (size_t)3 << 20, 0, &lent), WEFT_OK);
+    assert_int_equal(put(&world, 0, 1, 4096, data, (size_t)3 << 20, 0, &in_use), WEFT_OK);
     assert_int_equal(signal_to(&world, 0, 1, 64, 1, 0), WEFT_OK);
     assert_int_equal(nic.requests, 4);
     verbs_world_turn(&world);
-    assert_true((int32_t)atomic_load(&lent.value) < 0);
+    assert_true((int32_t)atomic_load(&in_use.value) < 0);
     assert_false(wefti_link_verbs.flushed(world.ranks[0].driver));
     memset(data, 2, (size_t)3 << 20); /* what a copy would not see */
     nic.held = false;
-    verbs_world_settle(&world);
-    assert_int_equal(atomic_load(&lent.value), 0);
+    verbs_world_flush(&world);
+    assert_int_equal(atomic_load(&in_use.value), 0);
     assert_int_equal(world.ranks[1].region[4096 + ((size_t)3 << 20) - 1], 2);
     verbs_world_close(&world);
 }
@@ -302,7 +302,7 @@ static void test_armed_sleepers_wake(void **state)
         assert_false(wefti_link_verbs.arm(sleeper));
         assert_int_equal(value_of(&world, 1, 128), i);
     }
-    verbs_world_settle(&world);
+    verbs_world_flush(&world);
     verbs_world_close(&world);
 }
 
@@ -362,7 +362,7 @@ static void test_threads_share_a_driver(void **state)
         pthread_join(threads[i], NULL);
         assert_int_equal(talkers[i].failures, 0);
     }
-    verbs_world_settle(&world);
+    verbs_world_flush(&world);
     verbs_world_close(&world);
 }
 

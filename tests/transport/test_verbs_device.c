@@ -31,7 +31,7 @@ static void expect_path(verbs_world_t *world, const char *path)
     }
     assert_int_equal(verbs_world_grow(world, 65536), WEFT_OK);
     assert_int_equal(wefti_link_verbs.signal(world->ranks[0].driver, 1, 64, 1, 0), WEFT_OK);
-    verbs_world_settle(world);
+    verbs_world_flush(world);
     assert_int_equal(atomic_load(&verbs_counter(world, 1, 64)->value), 1);
     verbs_world_close(world);
 }

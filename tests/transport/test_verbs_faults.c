@@ -11,9 +11,9 @@
 #include "runtime/base/error.h"
 
 static weft_status_t put(verbs_world_t *world, uint32_t from, uint32_t to, size_t offset,
-                         const void *data, size_t bytes, wefti_signal_t *lent)
+                         const void *data, size_t bytes, wefti_signal_t *in_use)
 {
-    return wefti_link_verbs.put(world->ranks[from].driver, to, offset, data, bytes, 0, lent);
+    return wefti_link_verbs.put(world->ranks[from].driver, to, offset, data, bytes, 0, in_use);
 }
 
 static weft_status_t signal_to(verbs_world_t *world, uint32_t from, uint32_t to, size_t offset,
@@ -30,7 +30,7 @@ static void open_world(verbs_world_t *world, uint32_t size)
     assert_int_equal(verbs_world_grow(world, VERBS_REGION), WEFT_OK);
     assert_int_equal(signal_to(world, 0, 1, 64, 1), WEFT_OK);
     assert_int_equal(signal_to(world, 1, 0, 64, 1), WEFT_OK);
-    verbs_world_settle(world);
+    verbs_world_flush(world);
 }
 
 /* Every call that makes something fails once: an error with a reason, and nothing is left behind.
@@ -135,14 +135,14 @@ static void test_memory_is_refused(void **state)
     uint64_t word = 99;
     assert_int_equal(put(&world, 0, 1, 100000, &word, sizeof word, NULL), WEFT_OK);
     assert_int_equal(signal_to(&world, 0, 1, 64, 1), WEFT_OK);
-    verbs_world_settle(&world);
+    verbs_world_flush(&world);
     assert_memory_equal(world.ranks[1].region + 100000, &word, sizeof word);
     verbs_world_close(&world);
 }
 
-/* Rank 0's link to rank 1 is broken, once told, and everything lent is back; rank 2 is reached as
+/* Rank 0's link to rank 1 is broken, once told, and all sources are released; rank 2 is reached as
  * before. */
-static void check_broken(verbs_world_t *world, const wefti_signal_t *lent, const char *text)
+static void check_broken(verbs_world_t *world, const wefti_signal_t *in_use, const char *text)
 {
     assert_int_equal(world->ranks[0].breaks, 1);
     assert_int_equal(world->ranks[0].broken_peer, 1);
@@ -150,7 +150,7 @@ static void check_broken(verbs_world_t *world, const wefti_signal_t *lent, const
     if (text != NULL) {
         assert_non_null(strstr(world->ranks[0].text, text));
     }
-    assert_int_equal(atomic_load(&lent->value), 0);
+    assert_int_equal(atomic_load(&in_use->value), 0);
     uint64_t word = 5;
     assert_int_equal(put(world, 0, 1, 8192, &word, sizeof word, NULL), WEFT_ERR_LINK);
     assert_int_equal(signal_to(world, 0, 1, 64, 9), WEFT_ERR_LINK);
@@ -160,17 +160,17 @@ static void check_broken(verbs_world_t *world, const wefti_signal_t *lent, const
         assert_int_equal(signal_to(world, 0, 2, 64, i), WEFT_OK);
         verbs_world_turn(world);
     }
-    verbs_world_settle(world);
+    verbs_world_flush(world);
     assert_int_equal(atomic_load(&verbs_counter(world, 2, 64)->value), 199);
     assert_int_equal(world->ranks[0].breaks, 1);
 }
 
-static void put_much(verbs_world_t *world, wefti_signal_t *lent)
+static void put_much(verbs_world_t *world, wefti_signal_t *in_use)
 {
     static uint8_t elsewhere[600000];
     for (uint32_t i = 1; i <= 30; i++) {
-        (void)put(world, 0, 1, 8192, world->ranks[0].region + (4u << 20), 100000, lent);
-        (void)put(world, 0, 1, 8192, elsewhere, sizeof elsewhere, i % 2 == 0 ? lent : NULL);
+        (void)put(world, 0, 1, 8192, world->ranks[0].region + (4u << 20), 100000, in_use);
+        (void)put(world, 0, 1, 8192, elsewhere, sizeof elsewhere, i % 2 == 0 ? in_use : NULL);
         (void)signal_to(world, 0, 1, 128, i);
     }
 }
@@ -183,19 +183,19 @@ static void test_requests_fail(void **state)
     (void)state;
     for (uint32_t i = 0; i < 12; i++) {
         verbs_world_t world;
-        wefti_signal_t lent = {0};
+        wefti_signal_t in_use = {0};
         char text[160];
         open_world(&world, 3);
         nic.lazy = i % 2 == 1;
         nic.bad_request_at = 1 + i * i;
         nic.bad_status = bad[i % 4];
-        put_much(&world, &lent);
+        put_much(&world, &in_use);
         for (uint32_t turn = 0; world.ranks[0].breaks == 0 && turn < 100000; turn++) {
             verbs_world_turn(&world);
         }
         snprintf(text, sizeof text, "send: %s (completion status %d, vendor error 129)",
                  ibv_wc_status_str(bad[i % 4]), (int)bad[i % 4]);
-        check_broken(&world, &lent, text);
+        check_broken(&world, &in_use, text);
         assert_non_null(strstr(world.ranks[0].text, "queue pair 0 (0x"));
         verbs_world_close(&world);
     }
@@ -207,21 +207,21 @@ static void test_queue_pairs_are_killed(void **state)
     (void)state;
     for (uint32_t i = 0; i < 8; i++) {
         verbs_world_t world;
-        wefti_signal_t lent = {0};
+        wefti_signal_t in_use = {0};
         open_world(&world, 2);
         nic.lazy = i % 2 == 1;
         nic.held = i % 4 >= 2;
-        put_much(&world, &lent);
+        put_much(&world, &in_use);
         nic_kill_queue_pairs(0);
         nic.held = false;
         for (uint32_t turn = 0; world.ranks[0].breaks == 0 && turn < 1000; turn++) {
             verbs_world_turn(&world);
         }
         assert_int_equal(world.ranks[0].breaks, 1);
-        assert_int_equal(atomic_load(&lent.value), 0);
+        assert_int_equal(atomic_load(&in_use.value), 0);
         /* The other end hears of it by its owner. */
         wefti_link_verbs.drop(world.ranks[1].driver, 0);
-        verbs_world_settle(&world);
+        verbs_world_flush(&world);
         assert_int_equal(world.ranks[1].breaks, 0);
         assert_int_equal(signal_to(&world, 1, 0, 64, 2), WEFT_ERR_LINK);
         verbs_world_close(&world);
@@ -236,14 +236,14 @@ static void test_calls_fail_while_running(void **state)
     (void)state;
     for (uint32_t i = 0; i < 12; i++) {
         verbs_world_t world;
-        wefti_signal_t lent = {0};
+        wefti_signal_t in_use = {0};
         open_world(&world, 2);
         nic.fail_call = calls[i % 4];
         nic.fail_at = 1 + i / 4 * 7;
         nic.fail_errno = EIO;
         for (uint32_t turn = 0; turn < 50; turn++) {
             if (world.ranks[0].breaks == 0 && world.ranks[1].breaks == 0) {
-                put_much(&world, &lent);
+                put_much(&world, &in_use);
             }
             verbs_world_turn(&world);
             (void)wefti_link_verbs.arm(world.ranks[turn % 2].driver);
@@ -252,7 +252,7 @@ static void test_calls_fail_while_running(void **state)
         assert_true(world.ranks[0].breaks + world.ranks[1].breaks >= 1);
         wefti_link_verbs.drop(world.ranks[0].driver, 1);
         wefti_link_verbs.drop(world.ranks[1].driver, 0);
-        assert_int_equal(atomic_load(&lent.value), 0);
+        assert_int_equal(atomic_load(&in_use.value), 0);
         verbs_world_close(&world);
     }
 }
@@ -349,7 +349,7 @@ static void test_forked_children(void **state)
     }
     assert_int_equal(wait_for(child), 0);
     assert_int_equal(signal_to(&world, 0, 1, 64, 2), WEFT_OK);
-    verbs_world_settle(&world);
+    verbs_world_flush(&world);
     assert_int_equal(atomic_load(&verbs_counter(&world, 1, 64)->value), 2);
     verbs_world_close(&world);
 }

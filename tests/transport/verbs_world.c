@@ -144,7 +144,7 @@ bool verbs_world_turn(verbs_world_t *world)
     return moved;
 }
 
-void verbs_world_settle(verbs_world_t *world)
+void verbs_world_flush(verbs_world_t *world)
 {
     for (uint64_t end = wefti_now_ns() + 300000000000ull; wefti_now_ns() < end;) {
         bool done = true;

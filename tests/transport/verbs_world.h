@@ -32,7 +32,7 @@ typedef struct verbs_world {
     size_t grown;
 } verbs_world_t;
 
-/* The model of the card may be changed between init and open. */
+/* The model of the NIC may be changed between init and open. */
 void verbs_world_init(verbs_world_t *world, uint32_t size);
 /* Opens, joins, offers: WEFT_OK, or the first rank's failure. */
 weft_status_t verbs_world_open(verbs_world_t *world);
@@ -42,7 +42,7 @@ void verbs_world_close(verbs_world_t *world);
 /* Every rank makes progress once. True: something moved. */
 bool verbs_world_turn(verbs_world_t *world);
 /* Until nothing is on its way any more; fails the test when that never comes. */
-void verbs_world_settle(verbs_world_t *world);
+void verbs_world_flush(verbs_world_t *world);
 wefti_signal_t *verbs_counter(verbs_world_t *world, uint32_t rank, size_t offset);
 
 #endif

@@ -89,6 +89,7 @@ weft_status_t wefti_mesh_begin(wefti_mesh_t *mesh, const uint8_t *key,
         .log = mesh->params->log,
         .allocator = mesh->params->allocator,
         .capacity = PENDING_MAX,
+        .patience_ns = 2 * ANSWER_NS,
     };
     return wefti_acceptor_open(&mesh->acceptor);
 }

@@ -391,6 +391,7 @@ static weft_status_t open_root(root_t *root)
         .log = rendezvous->params->log,
         .allocator = rendezvous->params->allocator,
         .capacity = root->job->world_size + SPARE_PENDING,
+        .patience_ns = 20 * SECOND_NS,
     };
     memcpy(root->acceptor.greeting.job, place->id, sizeof place->id);
     return wefti_acceptor_open(&root->acceptor);

@@ -11,8 +11,8 @@
 #include "runtime/base/memory.h"
 #include "runtime/base/sync.h"
 
-#define PATIENCE_NS 20000000000ull
-#define LISTENER_TAG UINT32_MAX
+#define ACCEPTS_AT_ONCE 16u
+#define LISTENER_TAG 0xc0000000u /* and the descriptor */
 
 weft_status_t wefti_watch(int epoll_fd, int operation, int fd, uint32_t events, uint32_t tag)
 {
@@ -27,49 +27,72 @@ weft_status_t wefti_acceptor_open(wefti_acceptor_t *acceptor)
     acceptor->pending =
         wefti_alloc(acceptor->allocator, acceptor->capacity * sizeof *acceptor->pending);
     WEFT_RETURN_IF_NO_MEMORY(acceptor->pending != NULL);
-    for (uint32_t i = 0; i < acceptor->capacity; i++) {
-        acceptor->pending[i].shake.wire.fd = -1;
+    return acceptor->listener < 0 ? WEFT_OK : wefti_acceptor_listen(acceptor, acceptor->listener);
+}
+
+weft_status_t wefti_acceptor_listen(wefti_acceptor_t *acceptor, int listener)
+{
+    return wefti_watch(acceptor->epoll_fd, EPOLL_CTL_ADD, listener, EPOLLIN,
+                       LISTENER_TAG + (uint32_t)listener);
+}
+
+void wefti_acceptor_dismiss(wefti_acceptor_t *acceptor, wefti_pending_t *pending)
+{
+    if (pending->shake.wire.fd >= 0) { /* close alone leaves it there while a child has a copy */
+        (void)epoll_ctl(acceptor->epoll_fd, EPOLL_CTL_DEL, pending->shake.wire.fd, NULL);
     }
-    return wefti_watch(acceptor->epoll_fd, EPOLL_CTL_ADD, acceptor->listener, EPOLLIN,
-                       LISTENER_TAG);
+    wefti_handshake_deinit(&pending->shake);
 }
 
 void wefti_acceptor_close(wefti_acceptor_t *acceptor)
 {
-    for (uint32_t i = 0; acceptor->pending != NULL && i < acceptor->capacity; i++) {
-        wefti_handshake_deinit(&acceptor->pending[i].shake);
+    for (uint32_t i = 0; i < acceptor->used; i++) {
+        wefti_acceptor_dismiss(acceptor, &acceptor->pending[i]);
     }
     wefti_free(acceptor->allocator, acceptor->pending);
     acceptor->pending = NULL;
+    acceptor->used = 0;
 }
 
 static wefti_pending_t *find_entry(wefti_acceptor_t *acceptor)
 {
     wefti_pending_t *oldest = &acceptor->pending[0];
-    for (uint32_t i = 0; i < acceptor->capacity; i++) {
+    for (uint32_t i = 0; i < acceptor->used; i++) {
         wefti_pending_t *pending = &acceptor->pending[i];
         if (pending->shake.wire.fd < 0) {
             return pending;
         }
         oldest = pending->since_ns < oldest->since_ns ? pending : oldest;
     }
-    wefti_handshake_deinit(&oldest->shake);
+    if (acceptor->used < acceptor->capacity) {
+        return &acceptor->pending[acceptor->used++];
+    }
+    wefti_acceptor_dismiss(acceptor, oldest);
     return oldest;
 }
 
-static weft_status_t accept_all(wefti_acceptor_t *acceptor)
+static weft_status_t accept_some(wefti_acceptor_t *acceptor, int listener)
 {
-    int fd;
-    while ((fd = accept4(acceptor->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+    for (uint32_t i = 0; i < ACCEPTS_AT_ONCE; i++) {
+        int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0) {
+            break;
+        }
         wefti_pending_t *pending = find_entry(acceptor);
         WEFT_RETURN_IF_ERROR(wefti_handshake_init(&pending->shake, fd, false, &acceptor->greeting,
                                                   acceptor->key, acceptor->key_bytes,
                                                   acceptor->allocator));
+        if (acceptor->accepts != NULL) {
+            pending->shake.accepts = acceptor->accepts;
+            pending->shake.owner = acceptor->owner;
+            pending->shake.withheld = pending->shake.wire.exact = true;
+        }
         pending->since_ns = wefti_now_ns();
         wefti_address_peer(fd, &pending->from);
         WEFT_RETURN_IF_ERROR(
             wefti_watch(acceptor->epoll_fd, EPOLL_CTL_ADD, fd, EPOLLIN,
                         WEFTI_ACCEPTOR_TAG + (uint32_t)(pending - acceptor->pending)));
+        errno = 0;
     }
     if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         return wefti_error_errno(WEFT_ERR_SYSTEM, errno,
@@ -94,15 +117,15 @@ static void reject(wefti_acceptor_t *acceptor, wefti_pending_t *pending, weft_st
                   "rank %u: rejected the connection from %s: %s", acceptor->greeting.rank, at,
                   why == WEFT_ERR_MISMATCH ? "authentication failed" : "not a rank of Weft");
     }
-    wefti_handshake_deinit(&pending->shake);
+    wefti_acceptor_dismiss(acceptor, pending);
 }
 
 weft_status_t wefti_acceptor_step(wefti_acceptor_t *acceptor, uint32_t tag,
                                   wefti_pending_t **out_peer)
 {
     *out_peer = NULL;
-    if (tag == LISTENER_TAG) {
-        return accept_all(acceptor);
+    if (tag >= LISTENER_TAG) {
+        return accept_some(acceptor, (int)(tag - LISTENER_TAG));
     }
     wefti_pending_t *pending = &acceptor->pending[tag - WEFTI_ACCEPTOR_TAG];
     if (pending->shake.wire.fd < 0) { /* closed since the event was reported */
@@ -117,13 +140,17 @@ weft_status_t wefti_acceptor_step(wefti_acceptor_t *acceptor, uint32_t tag,
     return WEFT_OK;
 }
 
-void wefti_acceptor_expire(wefti_acceptor_t *acceptor)
+uint64_t wefti_acceptor_expire(wefti_acceptor_t *acceptor)
 {
-    uint64_t now = wefti_now_ns();
-    for (uint32_t i = 0; i < acceptor->capacity; i++) {
+    uint64_t now = wefti_now_ns(), next = UINT64_MAX;
+    for (uint32_t i = 0; i < acceptor->used; i++) {
         wefti_pending_t *pending = &acceptor->pending[i];
-        if (pending->shake.wire.fd >= 0 && now > pending->since_ns + PATIENCE_NS) {
+        uint64_t end = pending->since_ns + acceptor->patience_ns;
+        if (pending->shake.wire.fd >= 0 && now > end) {
             reject(acceptor, pending, WEFT_ERR_FORMAT);
+        } else if (pending->shake.wire.fd >= 0) {
+            next = end < next ? end : next;
         }
     }
+    return next;
 }

@@ -18,15 +18,20 @@ typedef struct wefti_pending {
 
 /* The first fields are the caller's. */
 typedef struct wefti_acceptor {
-    int listener, epoll_fd; /* both borrowed */
+    int listener, epoll_fd; /* both borrowed; listener -1: see wefti_acceptor_listen */
     wefti_greeting_t greeting;
     const uint8_t *key; /* borrowed */
     size_t key_bytes;
     const wefti_log_t *log;
     const weft_allocator_t *allocator;
     uint32_t capacity;
+    uint64_t patience_ns;
+    /* As in wefti_handshake_t; not NULL: the welcome is withheld, and the socket handed on. */
+    bool (*accepts)(const void *owner, const wefti_greeting_t *greeting);
+    const void *owner;
 
     wefti_pending_t *pending; /* [capacity] */
+    uint32_t used;            /* entries that were ever used */
     char failed[200];         /* the latest failed authentication, or "" */
 } wefti_acceptor_t;
 
@@ -34,6 +39,8 @@ typedef struct wefti_acceptor {
 #define WEFTI_ACCEPTOR_TAG 0x80000000u
 
 weft_status_t wefti_acceptor_open(wefti_acceptor_t *acceptor);
+/* Adds a listener. */
+weft_status_t wefti_acceptor_listen(wefti_acceptor_t *acceptor, int listener);
 /* For an event. *out_peer: an authenticated peer, whose wire the caller takes or closes; or NULL. An
  * error is one of this process. */
 weft_status_t wefti_acceptor_step(wefti_acceptor_t *acceptor, uint32_t tag,
@@ -44,8 +51,10 @@ static inline wefti_wire_t wefti_pending_take(wefti_pending_t *pending)
     pending->shake.wire = (wefti_wire_t){.fd = -1};
     return wire;
 }
-/* Closes connections that are pending for too long. */
-void wefti_acceptor_expire(wefti_acceptor_t *acceptor);
+/* Closes connections that are pending for too long. Returns when the next one will be. */
+uint64_t wefti_acceptor_expire(wefti_acceptor_t *acceptor);
+/* Closes one of them. */
+void wefti_acceptor_dismiss(wefti_acceptor_t *acceptor, wefti_pending_t *pending);
 void wefti_acceptor_close(wefti_acceptor_t *acceptor);
 
 /* epoll_ctl with a tag; an error has a message. */

@@ -45,18 +45,20 @@ static weft_status_t broken(wefti_wire_t *wire, int error_number)
     return WEFT_ERR_PEER_DIED;
 }
 
-/* Room for need bytes from at on. Moves unread bytes to the front. */
-static weft_status_t make_room(const wefti_wire_t *wire, wefti_wire_buffer_t *buffer, size_t need)
+bool wefti_wire_buffer_reserve(const weft_allocator_t *allocator, wefti_wire_buffer_t *buffer,
+                               size_t more)
 {
-    size_t used = buffer->end - buffer->at;
-    if (buffer->at + need <= buffer->capacity) {
-        return WEFT_OK;
+    size_t used = buffer->end - buffer->at, need = used + more;
+    if (buffer->capacity - buffer->end >= more) {
+        return true;
     }
     uint8_t *old = buffer->bytes;
-    if (need > buffer->capacity) {
+    if (need > buffer->capacity / 2) { /* moving within the buffer would soon be repeated */
         size_t capacity = need < GROW_BYTES ? 2 * need : need + need / 8;
-        uint8_t *larger = wefti_alloc(wire->allocator, capacity);
-        WEFT_RETURN_IF_NO_MEMORY(larger != NULL);
+        uint8_t *larger = wefti_alloc(allocator, capacity);
+        if (larger == NULL) {
+            return false;
+        }
         buffer->bytes = larger;
         buffer->capacity = capacity;
     }
@@ -64,25 +66,25 @@ static weft_status_t make_room(const wefti_wire_t *wire, wefti_wire_buffer_t *bu
         memmove(buffer->bytes, old + buffer->at, used);
     }
     if (old != buffer->bytes) {
-        wefti_free(wire->allocator, old);
+        wefti_free(allocator, old);
     }
     buffer->at = 0;
     buffer->end = used;
-    return WEFT_OK;
+    return true;
 }
 
-static void release_if_empty(const wefti_wire_t *wire, wefti_wire_buffer_t *buffer)
+void wefti_wire_buffer_trim(const weft_allocator_t *allocator, wefti_wire_buffer_t *buffer)
 {
     if (buffer->at == buffer->end) {
         buffer->at = buffer->end = 0;
         if (buffer->capacity > KEEP_BYTES) {
-            wefti_free(wire->allocator, buffer->bytes);
+            wefti_free(allocator, buffer->bytes);
             *buffer = (wefti_wire_buffer_t){0};
         }
     }
 }
 
-static void append(wefti_wire_buffer_t *buffer, const void *bytes, size_t count)
+void wefti_wire_buffer_append(wefti_wire_buffer_t *buffer, const void *bytes, size_t count)
 {
     if (count > 0) {
         memcpy(buffer->bytes + buffer->end, bytes, count);
@@ -116,7 +118,7 @@ weft_status_t wefti_wire_receive(wefti_wire_t *wire, wefti_frame_t *out_frame)
     if (wire->fd < 0) {
         return WEFT_ERR_PEER_DIED;
     }
-    release_if_empty(wire, in);
+    wefti_wire_buffer_trim(wire->allocator, in);
     for (;;) {
         header_t header;
         size_t need;
@@ -131,7 +133,8 @@ weft_status_t wefti_wire_receive(wefti_wire_t *wire, wefti_frame_t *out_frame)
         }
         size_t usual =
             IN_BYTES < sizeof header + wire->in_limit ? IN_BYTES : sizeof header + wire->in_limit;
-        WEFT_RETURN_IF_ERROR(make_room(wire, in, need < usual ? usual : need));
+        size_t more = (need < usual ? usual : need) - (in->end - in->at);
+        WEFT_RETURN_IF_NO_MEMORY(wefti_wire_buffer_reserve(wire->allocator, in, more));
         size_t most = wire->exact ? in->at + need : in->capacity;
         ssize_t got = recv(wire->fd, in->bytes + in->end, most - in->end, 0);
         if (got == 0) {
@@ -154,7 +157,7 @@ weft_status_t wefti_wire_flush(wefti_wire_t *wire)
         }
         out->at += sent > 0 ? (size_t)sent : 0;
     }
-    release_if_empty(wire, out);
+    wefti_wire_buffer_trim(wire->allocator, out);
     return wire->fd >= 0 ? WEFT_OK : WEFT_ERR_PEER_DIED;
 }
 
@@ -165,10 +168,10 @@ weft_status_t wefti_wire_send(wefti_wire_t *wire, uint32_t kind, const void *hea
     if (wire->fd < 0) {
         return WEFT_ERR_PEER_DIED;
     }
-    size_t need = wire->out.end - wire->out.at + sizeof header + head_bytes + bytes;
-    WEFT_RETURN_IF_ERROR(make_room(wire, &wire->out, need));
-    append(&wire->out, &header, sizeof header);
-    append(&wire->out, head, head_bytes);
-    append(&wire->out, data, bytes);
+    WEFT_RETURN_IF_NO_MEMORY(
+        wefti_wire_buffer_reserve(wire->allocator, &wire->out, sizeof header + head_bytes + bytes));
+    wefti_wire_buffer_append(&wire->out, &header, sizeof header);
+    wefti_wire_buffer_append(&wire->out, head, head_bytes);
+    wefti_wire_buffer_append(&wire->out, data, bytes);
     return wefti_wire_flush(wire);
 }

@@ -13,11 +13,18 @@
 
 #include <weft/types.h>
 
-/* Bytes that are neither read nor sent yet: [at, end). */
+/* Bytes that are neither read nor sent yet: [at, end). Empty when zeroed. */
 typedef struct wefti_wire_buffer {
     uint8_t *bytes;
     size_t at, end, capacity;
 } wefti_wire_buffer_t;
+/* Makes room for more bytes at the end. False: no memory. */
+bool wefti_wire_buffer_reserve(const weft_allocator_t *allocator, wefti_wire_buffer_t *buffer,
+                               size_t more);
+/* There is room. */
+void wefti_wire_buffer_append(wefti_wire_buffer_t *buffer, const void *bytes, size_t count);
+/* After taking bytes at the front: an empty buffer starts again, and a large one is freed. */
+void wefti_wire_buffer_trim(const weft_allocator_t *allocator, wefti_wire_buffer_t *buffer);
 
 typedef struct wefti_wire {
     int fd; /* -1: closed */

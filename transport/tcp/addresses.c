@@ -35,12 +35,27 @@ static void name_interfaces(char *text, size_t bytes)
     }
 }
 
+/* Equal on ranks of one network namespace of one machine: they share the loopback interface. */
+static void name_network(uint8_t out_name[16])
+{
+    char machine[64], text[128];
+    struct stat info = {0};
+    wefti_digest_t digest = {{0}};
+    wefti_machine_key(machine, sizeof machine);
+    (void)stat("/proc/self/ns/net", &info);
+    snprintf(text, sizeof text, "%s %llu %llu", machine, (unsigned long long)info.st_dev,
+             (unsigned long long)info.st_ino);
+    (void)wefti_digest_of(text, strlen(text), &digest);
+    memcpy(out_name, digest.bytes, 16);
+}
+
 weft_status_t wefti_tcp_addresses_find(tcp_t *tcp)
 {
     const char *patterns = tcp->params.settings->ifname;
     tcp_address_t *address = &tcp->own;
     wefti_interface_t found[INTERFACES_MAX];
     uint32_t count;
+    name_network(address->network);
     if (wefti_address_interfaces(patterns, found, INTERFACES_MAX, &count) < 0) {
         return wefti_error_prefix(WEFT_ERR_UNSUPPORTED, "tcp");
     }
@@ -65,20 +80,6 @@ weft_status_t wefti_tcp_addresses_find(tcp_t *tcp)
                        "WEFT_IFNAME=%s matches no network interface that is up and has an "
                        "address; available: %s",
                        patterns, names);
-}
-
-/* Equal on ranks of one network namespace of one machine: they share the loopback interface. */
-void wefti_tcp_network_name(uint8_t *out_name)
-{
-    char machine[64], text[128];
-    struct stat info = {0};
-    wefti_digest_t digest = {{0}};
-    wefti_machine_key(machine, sizeof machine);
-    (void)stat("/proc/self/ns/net", &info);
-    snprintf(text, sizeof text, "%s %llu %llu", machine, (unsigned long long)info.st_dev,
-             (unsigned long long)info.st_ino);
-    (void)wefti_digest_of(text, strlen(text), &digest);
-    memcpy(out_name, digest.bytes, 16);
 }
 
 /* ---- ways to a peer ---- */

@@ -3,9 +3,9 @@
  * The connecting end: each connection of a peer tries the peer's addresses until one of them
  * authenticates itself or the time is over.
  *
- * Both ends may connect at once, and the listening end decides. A lower rank that has sent its proof
- * defers the other connection, because its own may be made already; any other rank ends its own
- * attempt for the connection that arrived. So exactly one of the two is taken.
+ * Both ends may connect at once, and the listening end decides. A lower rank that has sent its
+ * proof defers the other connection, because its own may be made already; any other rank ends its
+ * own attempt for the connection that arrived. So exactly one of the two is taken.
  */
 #include "transport/tcp/tcp.h"
 
@@ -46,7 +46,6 @@ void wefti_tcp_attempt_end(tcp_connection_t *connection)
     if (is_trying(connection)) {
         close_socket(connection);
         connection->step = TCP_IDLE;
-        connection->peer->tcp->attempt_count--;
     }
 }
 
@@ -90,15 +89,22 @@ static void succeed(tcp_connection_t *connection)
         return;
     }
     int fd = connection->source.fd;
+    (void)epoll_ctl(connection->peer->tcp->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
     connection->source.fd = -1;
     wefti_tcp_attempt_end(connection);
     wefti_tcp_connected(connection, fd);
 }
 
-static void continue_handshake(tcp_connection_t *connection)
+static bool attempt_ready(tcp_t *tcp, tcp_source_t *source, uint32_t events)
 {
+    tcp_connection_t *connection = (tcp_connection_t *)source;
+    (void)events;
     weft_status_t status = wefti_handshake_step(connection->shake);
-    if (status == WEFT_AGAIN && connection->step == TCP_GREET && !connection->probe &&
+    if (status == WEFT_IN_PROGRESS) { /* just connected */
+        wefti_tcp_rewatch(tcp, &connection->source, EPOLLIN);
+        status = wefti_handshake_step(connection->shake);
+    }
+    if (status == WEFT_AGAIN && connection->step == TCP_TRY && !connection->probe &&
         wefti_handshake_committed(connection->shake)) {
         /* From here on the other end may have taken this connection: giving it up because the
          * answer is late (either process was stopped, say) would break the link there. */
@@ -116,71 +122,51 @@ static void continue_handshake(tcp_connection_t *connection)
     } else if (status != WEFT_AGAIN) {
         fail(connection, status == WEFT_ERR_NO_MEMORY ? ENOMEM : EPROTO);
     }
+    return true;
 }
 
-/* The socket is writable: connected, or failed. */
-static void begin_handshake(tcp_connection_t *connection)
+/* Connects to remote. An errno, or 0. */
+static int begin(tcp_connection_t *connection)
 {
     tcp_t *tcp = connection->peer->tcp;
     const tcp_hello_t hello = {.to = connection->peer->rank,
                                .index = (uint16_t)connection->index,
                                .sockets = (uint16_t)tcp->sockets,
                                .probe = connection->probe};
-    int problem = wefti_address_connected(connection->source.fd);
-    if (problem == EINPROGRESS) {
-        return; /* an event of an earlier socket */
+    int *fd = &connection->source.fd;
+    connection->source.ready = attempt_ready;
+    if (wefti_address_connect(&connection->remote, fd) != WEFT_OK) {
+        return errno;
     }
-    connection->shake =
-        problem == 0 ? wefti_alloc(tcp->params.allocator, sizeof *connection->shake) : NULL;
+    (void)wefti_tcp_socket_tune(tcp, *fd);
+    connection->shake = wefti_alloc(tcp->params.allocator, sizeof *connection->shake);
     if (connection->shake == NULL) {
-        fail(connection, problem != 0 ? problem : ENOMEM);
-        return;
+        return ENOMEM;
     }
-    if (wefti_tcp_greet(tcp, connection->source.fd, &hello, connection->shake) < 0) {
-        connection->source.fd = -1; /* closed */
-        fail(connection, EAGAIN);
-        return;
+    if (wefti_tcp_greet(tcp, *fd, &hello, connection->shake) < 0) {
+        *fd = -1; /* closed */
+        return EAGAIN;
     }
-    connection->step = TCP_GREET;
-    wefti_tcp_rewatch(tcp, &connection->source, EPOLLIN);
-    continue_handshake(connection);
-}
-
-static bool attempt_ready(tcp_t *tcp, tcp_source_t *source, uint32_t events)
-{
-    tcp_connection_t *connection = (tcp_connection_t *)source;
-    (void)tcp, (void)events;
-    if (connection->step == TCP_CONNECT) {
-        begin_handshake(connection);
-    } else {
-        continue_handshake(connection);
-    }
-    return true;
+    connection->shake->connecting = true;
+    return wefti_tcp_watch(tcp, &connection->source, EPOLLOUT) ? 0 : errno;
 }
 
 static void try_address(tcp_connection_t *connection)
 {
-    tcp_t *tcp = connection->peer->tcp;
     const wefti_address_t *addresses[TCP_ADDRESSES_MAX];
-    uint32_t count =
-        wefti_tcp_candidates(tcp, connection->peer->rank, connection->index, addresses);
-    if (count == 0) {
-        fail(connection, ENETUNREACH);
-        return;
+    uint32_t count = wefti_tcp_candidates(connection->peer->tcp, connection->peer->rank,
+                                          connection->index, addresses);
+    int error = ENETUNREACH;
+    connection->step = TCP_TRY;
+    if (count > 0) {
+        connection->remote = *addresses[connection->candidate % count];
+        error = begin(connection);
     }
-    connection->remote = *addresses[connection->candidate % count];
-    connection->step = TCP_CONNECT;
-    connection->source.ready = attempt_ready;
-    if (wefti_address_connect(&connection->remote, &connection->source.fd) != WEFT_OK) {
-        fail(connection, errno);
-        return;
+    if (error != 0) {
+        fail(connection, error);
+    } else {
+        set_until(connection, connection->probe ? PROBE_NS : STEP_NS);
     }
-    (void)wefti_tcp_socket_tune(tcp, connection->source.fd);
-    if (!wefti_tcp_watch(tcp, &connection->source, EPOLLOUT)) {
-        fail(connection, errno);
-        return;
-    }
-    set_until(connection, connection->probe ? PROBE_NS : STEP_NS);
 }
 
 /* This address failed: the next one, after a pause when all were tried. */
@@ -228,15 +214,13 @@ void wefti_tcp_connect_peer(tcp_peer_t *peer, bool probe)
         connection->probe = probe;
         connection->give_up_ns = timeout_ns != 0 ? wefti_now_ns() + timeout_ns : UINT64_MAX;
         connection->step = TCP_PAUSE;
-        tcp->attempt_count++;
         try_address(connection);
     }
 }
 
 void wefti_tcp_attempts_expire(tcp_t *tcp, uint64_t now_ns, uint64_t *next_ns)
 {
-    tcp_peer_t *peer = tcp->attempt_count > 0 ? wefti_tcp_peers(tcp) : NULL;
-    for (; peer != NULL; peer = peer->next) {
+    for (tcp_peer_t *peer = wefti_tcp_peers(tcp); peer != NULL; peer = peer->next) {
         for (uint32_t i = 0; i < tcp->sockets; i++) {
             tcp_connection_t *connection = &peer->connections[i];
             if (connection->step == TCP_PAUSE && connection->until_ns <= now_ns) {
@@ -268,14 +252,13 @@ void wefti_tcp_connected(tcp_connection_t *connection, int fd)
         connection->in = wefti_alloc(tcp->params.allocator, TCP_IN_BYTES);
     }
     connection->source = (tcp_source_t){fd, wefti_tcp_connection_ready};
-    if (connection->in == NULL) {
+    if (connection->in == NULL || !wefti_tcp_watch(tcp, &connection->source, EPOLLIN)) {
         wefti_tcp_peer_disconnect(peer, TCP_PEER_BROKEN);
-        wefti_tcp_peer_report(peer, false, "out of memory: cannot allocate a receive buffer");
+        wefti_tcp_peer_report(peer, false, "out of memory: cannot add a connection");
         return;
     }
     tcp->params.arriving(tcp->params.owner, peer->rank);
     pthread_mutex_lock(&peer->lock);
-    wefti_tcp_connection_watch(connection);
     wefti_address_local(fd, &connection->local);
     wefti_address_peer(fd, &connection->remote);
     peer->state = TCP_PEER_LINKED;

@@ -6,6 +6,8 @@
 #include <netinet/tcp.h>
 #include <string.h>
 
+#include "runtime/base/error.h"
+
 #define VERSION 2u
 
 tcp_hello_t wefti_tcp_hello_of(const wefti_greeting_t *greeting)
@@ -15,7 +17,7 @@ tcp_hello_t wefti_tcp_hello_of(const wefti_greeting_t *greeting)
     return hello;
 }
 
-static bool accepts(const void *owner, const wefti_greeting_t *greeting)
+bool wefti_tcp_accepts(const void *owner, const wefti_greeting_t *greeting)
 {
     const tcp_t *tcp = owner;
     const tcp_hello_t hello = wefti_tcp_hello_of(greeting);
@@ -25,23 +27,23 @@ static bool accepts(const void *owner, const wefti_greeting_t *greeting)
            hello.sockets == tcp->sockets && hello.probe <= 1;
 }
 
+wefti_greeting_t wefti_tcp_greeting(const tcp_t *tcp)
+{
+    return (wefti_greeting_t){.version = VERSION,
+                              .purpose = WEFTI_PURPOSE_DATA,
+                              .rank = tcp->params.rank,
+                              .world_size = tcp->params.world_size};
+}
+
 weft_status_t wefti_tcp_greet(const tcp_t *tcp, int fd, const tcp_hello_t *hello,
                               wefti_handshake_t *out)
 {
-    const wefti_greeting_t greeting = {.version = VERSION,
-                                       .purpose = WEFTI_PURPOSE_DATA,
-                                       .rank = tcp->params.rank,
-                                       .world_size = tcp->params.world_size};
-    weft_status_t status = wefti_handshake_init(out, fd, hello != NULL, &greeting, tcp->params.key,
-                                                WEFTI_LINK_KEY_BYTES, tcp->params.allocator);
+    const wefti_greeting_t greeting = wefti_tcp_greeting(tcp);
+    WEFT_RETURN_IF_ERROR(wefti_handshake_init(out, fd, true, &greeting, tcp->params.key,
+                                              WEFTI_LINK_KEY_BYTES, tcp->params.allocator));
     out->wire.exact = true; /* the frames of data that follow are for receive.c */
-    out->withheld = true;
-    out->accepts = accepts;
-    out->owner = tcp;
-    if (hello != NULL) {
-        memcpy(out->greeting[0].job, hello, sizeof *hello);
-    }
-    return status;
+    memcpy(out->greeting[0].job, hello, sizeof *hello);
+    return WEFT_OK;
 }
 
 /* bbr measures the link while data flows, but collectives pause often: several of its connections

@@ -16,56 +16,24 @@
 #include "runtime/base/error.h"
 
 #define IOV_COUNT 32u
-#define FIFO_BYTES 4096u       /* a new one has room for */
 #define SEND_NOW_BYTES 262144u /* zero-copy data that does not wait for its signal */
 
 /* ---- the queue ---- */
 
-static bool fifo_reserve(const weft_allocator_t *allocator, tcp_fifo_t *fifo, size_t more)
+static void take(const weft_allocator_t *allocator, wefti_wire_buffer_t *buffer, size_t bytes)
 {
-    size_t used = fifo->end - fifo->at;
-    if (fifo->capacity - fifo->end >= more) {
-        return true;
-    }
-    if (used + more <= fifo->capacity / 2) {
-        memmove(fifo->data, fifo->data + fifo->at, used);
-    } else {
-        size_t capacity = 2 * (used + more) > FIFO_BYTES ? 2 * (used + more) : FIFO_BYTES;
-        uint8_t *data = wefti_alloc(allocator, capacity);
-        if (data == NULL) {
-            return false;
-        }
-        if (used > 0) {
-            memcpy(data, fifo->data + fifo->at, used);
-        }
-        wefti_free(allocator, fifo->data);
-        fifo->data = data;
-        fifo->capacity = capacity;
-    }
-    fifo->at = 0;
-    fifo->end = used;
-    return true;
-}
-
-static void fifo_take(const weft_allocator_t *allocator, tcp_fifo_t *fifo, size_t bytes)
-{
-    fifo->at += bytes;
-    if (fifo->at == fifo->end && fifo->capacity > TCP_KEEP_BYTES) {
-        wefti_free(allocator, fifo->data);
-        *fifo = (tcp_fifo_t){0};
-    } else if (fifo->at == fifo->end) {
-        fifo->at = fifo->end = 0;
-    }
+    buffer->at += bytes;
+    wefti_wire_buffer_trim(allocator, buffer);
 }
 
 static tcp_segment_t *first_segment(const tcp_connection_t *connection)
 {
-    return (tcp_segment_t *)(void *)(connection->queue.data + connection->queue.at);
+    return (tcp_segment_t *)(void *)(connection->queue.bytes + connection->queue.at);
 }
 
 static tcp_segment_t *end_segment(const tcp_connection_t *connection)
 {
-    return (tcp_segment_t *)(void *)(connection->queue.data + connection->queue.end);
+    return (tcp_segment_t *)(void *)(connection->queue.bytes + connection->queue.end);
 }
 
 /* There is room. */
@@ -80,14 +48,8 @@ static void add_segment(tcp_connection_t *connection, tcp_segment_t segment)
 static bool reserve(tcp_connection_t *connection, size_t bytes)
 {
     const weft_allocator_t *allocator = connection->peer->tcp->params.allocator;
-    return fifo_reserve(allocator, &connection->queue, 2 * sizeof(tcp_segment_t)) &&
-           fifo_reserve(allocator, &connection->copied, bytes);
-}
-
-static void copy(tcp_connection_t *connection, const void *data, size_t bytes)
-{
-    memcpy(connection->copied.data + connection->copied.end, data, bytes);
-    connection->copied.end += bytes;
+    return wefti_wire_buffer_reserve(allocator, &connection->queue, 2 * sizeof(tcp_segment_t)) &&
+           wefti_wire_buffer_reserve(allocator, &connection->copied, bytes);
 }
 
 bool wefti_tcp_queue_frame(tcp_connection_t *connection, const tcp_frame_t *frame, const void *more,
@@ -97,10 +59,8 @@ bool wefti_tcp_queue_frame(tcp_connection_t *connection, const tcp_frame_t *fram
     if (!reserve(connection, bytes)) {
         return false;
     }
-    copy(connection, frame, sizeof *frame);
-    if (more_bytes > 0) {
-        copy(connection, more, more_bytes);
-    }
+    wefti_wire_buffer_append(&connection->copied, frame, sizeof *frame);
+    wefti_wire_buffer_append(&connection->copied, more, more_bytes);
     if (connection->queued_bytes > 0 && end_segment(connection)[-1].data == NULL) {
         end_segment(connection)[-1].bytes += bytes;
         connection->queued_bytes += bytes;
@@ -121,13 +81,13 @@ static void queue_take(tcp_connection_t *connection, size_t bytes)
         bytes -= now;
         segment->bytes -= now;
         if (segment->data == NULL) {
-            fifo_take(allocator, &connection->copied, now);
+            take(allocator, &connection->copied, now);
         } else {
             segment->data += now;
         }
         if (segment->bytes == 0) {
             wefti_signal_t *in_use = segment->in_use;
-            fifo_take(allocator, &connection->queue, sizeof *segment);
+            take(allocator, &connection->queue, sizeof *segment);
             if (in_use != NULL) {
                 wefti_source_release(in_use, 1);
             }
@@ -170,7 +130,7 @@ static ssize_t send_once(tcp_connection_t *connection, size_t *out_bytes)
 {
     struct iovec iov[IOV_COUNT];
     const tcp_segment_t *segment = first_segment(connection), *end = end_segment(connection);
-    uint8_t *copied = connection->copied.data + connection->copied.at;
+    uint8_t *copied = connection->copied.bytes + connection->copied.at;
     size_t total = 0, count = 0;
     for (; segment < end && count < IOV_COUNT; segment++, count++) {
         bool is_copied = segment->data == NULL;
@@ -295,7 +255,7 @@ static weft_status_t keep_rest(tcp_connection_t *connection)
         return WEFT_ERR_NO_MEMORY;
     }
     last = end_segment(connection) - 1;
-    copy(connection, last->data, last->bytes);
+    wefti_wire_buffer_append(&connection->copied, last->data, last->bytes);
     last->data = NULL;
     return WEFT_OK;
 }

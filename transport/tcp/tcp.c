@@ -64,12 +64,12 @@ void wefti_tcp_timer(tcp_t *tcp, uint64_t at_ns)
 
 static bool timer_ready(tcp_t *tcp, tcp_source_t *source, uint32_t events)
 {
-    uint64_t next = UINT64_MAX, expirations, now = wefti_now_ns();
+    uint64_t expirations, now = wefti_now_ns(), next;
     (void)events;
     ssize_t got = read(source->fd, &expirations, sizeof expirations);
     (void)got;
     tcp->timer_ns = 0;
-    wefti_tcp_pending_expire(tcp, now, &next);
+    next = wefti_acceptor_expire(&tcp->acceptor);
     wefti_tcp_attempts_expire(tcp, now, &next);
     if (next != UINT64_MAX) {
         wefti_tcp_timer(tcp, next);
@@ -90,11 +90,10 @@ static bool look_around(tcp_t *tcp)
             moved = source->ready(tcp, source, events[i].events) || moved;
         }
     }
-    wefti_tcp_pending_free(tcp);
     return moved;
 }
 
-/* Connects to peers to which something is queued, and ends connections whose sender saw an error. */
+/* Connects to peers to which data is queued, and ends connections whose sender saw an error. */
 static void give_attention(tcp_t *tcp)
 {
     if (!atomic_load_explicit(&tcp->attention, memory_order_relaxed) ||
@@ -183,11 +182,6 @@ static void enter(tcp_t *tcp)
     }
 }
 
-static void leave(tcp_t *tcp)
-{
-    atomic_store_explicit(&tcp->busy, false, memory_order_release);
-}
-
 /* ---- peers ---- */
 
 static tcp_peer_t *peer_make(tcp_t *tcp, uint32_t rank)
@@ -235,7 +229,7 @@ static void tcp_drop(void *driver, uint32_t rank)
     if (peer != NULL) {
         wefti_tcp_peer_disconnect(peer, TCP_PEER_FORGOTTEN);
     }
-    leave(tcp);
+    atomic_store_explicit(&tcp->busy, false, memory_order_release);
 }
 
 /* ---- opening ---- */
@@ -254,7 +248,6 @@ static weft_status_t open_all(tcp_t *tcp)
         return wefti_error_errno(WEFT_ERR_UNSUPPORTED, errno, "tcp: cannot create descriptors");
     }
     WEFT_RETURN_IF_ERROR(wefti_tcp_addresses_find(tcp));
-    wefti_tcp_network_name(tcp->own.network);
     return wefti_tcp_listen(tcp);
 }
 
@@ -265,12 +258,10 @@ static weft_status_t tcp_open(const wefti_link_params_t *params, void **out_driv
     *out_driver = NULL;
     WEFT_RETURN_IF_NO_MEMORY(tcp);
     tcp->params = *params;
-    tcp->sockets = params->settings->sockets < 1 ? 1 : params->settings->sockets;
-    tcp->sockets = tcp->sockets > TCP_SOCKETS_MAX ? TCP_SOCKETS_MAX : tcp->sockets;
-    tcp->own.sockets = tcp->sockets;
-    tcp->epoll_fd = tcp->timer.fd = -1;
+    tcp->own.sockets = tcp->sockets = params->settings->sockets; /* 1 to TCP_SOCKETS_MAX */
+    tcp->epoll_fd = tcp->timer.fd = tcp->pending.fd = -1;
     for (uint32_t i = 0; i < TCP_ADDRESSES_MAX; i++) {
-        tcp->listeners[i].fd = -1;
+        tcp->listeners[i] = -1;
     }
     pthread_mutex_init(&tcp->make_lock, NULL);
     weft_status_t status = open_all(tcp);
@@ -429,8 +420,8 @@ static void peer_free(tcp_peer_t *peer)
     say_goodbye(peer);
     wefti_tcp_peer_disconnect(peer, TCP_PEER_FORGOTTEN);
     for (uint32_t i = 0; i < TCP_SOCKETS_MAX; i++) {
-        wefti_free(allocator, peer->connections[i].queue.data);
-        wefti_free(allocator, peer->connections[i].copied.data);
+        wefti_free(allocator, peer->connections[i].queue.bytes);
+        wefti_free(allocator, peer->connections[i].copied.bytes);
         wefti_free(allocator, peer->connections[i].in);
     }
     pthread_mutex_destroy(&peer->lock);
@@ -451,11 +442,16 @@ static void close_descriptors(tcp_t *tcp)
         }
     }
     for (uint32_t i = 0; i < TCP_ADDRESSES_MAX; i++) {
-        wefti_tcp_source_close(tcp, &tcp->listeners[i]);
+        if (tcp->listeners[i] >= 0) {
+            close(tcp->listeners[i]);
+        }
     }
-    for (tcp_pending_t *pending = tcp->pending; pending != NULL; pending = pending->next) {
-        wefti_tcp_source_close(tcp, &pending->source);
+    for (uint32_t i = 0; i < tcp->acceptor.used; i++) {
+        if (tcp->acceptor.pending[i].shake.wire.fd >= 0) {
+            close(tcp->acceptor.pending[i].shake.wire.fd);
+        }
     }
+    wefti_tcp_source_close(tcp, &tcp->pending);
     wefti_tcp_source_close(tcp, &tcp->timer);
 }
 
@@ -463,14 +459,12 @@ static void tcp_close(void *driver, bool forked)
 {
     tcp_t *tcp = driver;
     const weft_allocator_t *allocator = tcp->params.allocator;
-    uint64_t next = UINT64_MAX;
     if (forked) {
         close_descriptors(tcp);
         return;
     }
     enter(tcp);
-    wefti_tcp_pending_expire(tcp, UINT64_MAX, &next);
-    wefti_tcp_pending_free(tcp);
+    wefti_acceptor_close(&tcp->acceptor);
     for (tcp_peer_t *peer = wefti_tcp_peers(tcp), *following; peer != NULL; peer = following) {
         following = peer->next;
         peer_free(peer);

@@ -13,12 +13,11 @@
 #include <sys/socket.h>
 
 #include "transport/links.h"
-#include "transport/socket/handshake.h"
+#include "transport/socket/accept.h"
 
 #define TCP_SOCKETS_MAX 8u
 #define TCP_ADDRESSES_MAX 8u
 #define TCP_IN_BYTES 16384u       /* receive buffer of a connection */
-#define TCP_KEEP_BYTES 65536u     /* buffers that grew larger are freed when they are empty */
 #define TCP_HOLD_BYTES 8192u      /* small puts that wait for their signal or for progress */
 #define TCP_COPY_BYTES 2048u      /* zero-copy puts up to here are copied: that is cheaper */
 #define TCP_STRIPE_BYTES 1048576u /* puts from here on go over all sockets */
@@ -53,7 +52,7 @@ typedef struct tcp_frame {
 } tcp_frame_t;
 _Static_assert(sizeof(tcp_frame_t) == 16, "frames travel");
 
-/* Which connection a greeting is for: the guest's `job` of a greeting. */
+/* Which connection a greeting is for: the initiator's `job` of a greeting. */
 typedef struct tcp_hello {
     uint32_t to;
     uint16_t index, sockets;
@@ -74,12 +73,6 @@ typedef struct tcp_source {
     bool (*ready)(tcp_t *tcp, struct tcp_source *source, uint32_t events);
 } tcp_source_t;
 
-/* Bytes that are added at end and taken from at. */
-typedef struct tcp_fifo {
-    uint8_t *data;
-    size_t at, end, capacity;
-} tcp_fifo_t;
-
 /* Bytes to be sent; an element of a connection's queue. */
 typedef struct tcp_segment {
     size_t bytes;
@@ -88,16 +81,15 @@ typedef struct tcp_segment {
 } tcp_segment_t;
 
 /*
- *   IDLE --> CONNECT --> GREET --> WELCOME --> UP
- *              |  ^        |          |
- *              v  |        |          |       an address failed: the next one, after a pause
- *             PAUSE <------+----------+
+ *   IDLE --> TRY --> WELCOME --> UP
+ *            | ^        |
+ *            v |        |       an address failed: the next one, after a pause
+ *           PAUSE <-----+
  */
 typedef enum tcp_step {
     TCP_IDLE = 0,
     TCP_PAUSE,
-    TCP_CONNECT, /* until the socket is writable */
-    TCP_GREET,   /* the hello is sent, the answer awaited */
+    TCP_TRY,     /* connects, and waits for the answer to the hello */
     TCP_WELCOME, /* the proof is sent */
     TCP_UP,
 } tcp_step_t;
@@ -108,14 +100,14 @@ typedef struct tcp_connection {
     uint32_t index;
 
     /* under the peer's lock */
-    tcp_fifo_t queue;    /* of tcp_segment_t */
-    tcp_fifo_t copied;   /* the bytes of segments without data, in the order of the queue */
-    size_t queued_bytes; /* 0: the queue is empty */
-    bool ready;          /* up, and no error was seen */
-    bool blocked;        /* the kernel's buffer is full: armed for EPOLLOUT */
-    bool sent_mark;      /* a mark is in flight */
-    int send_errno;      /* the error that a sender saw */
-    uint64_t frames;     /* queued so far */
+    wefti_wire_buffer_t queue;  /* of tcp_segment_t */
+    wefti_wire_buffer_t copied; /* the bytes of segments without data, in the order of the queue */
+    size_t queued_bytes;        /* 0: the queue is empty */
+    bool ready;                 /* up, and no error was seen */
+    bool blocked;               /* the kernel's buffer is full: armed for EPOLLOUT */
+    bool sent_mark;             /* a mark is in flight */
+    int send_errno;             /* the error that a sender saw */
+    uint64_t frames;            /* queued so far */
     uint64_t acknowledged;
     wefti_address_t local, remote;
 
@@ -125,7 +117,7 @@ typedef struct tcp_connection {
     uint32_t candidate;       /* of the peer's addresses, in order */
     uint64_t until_ns;        /* the end of this step */
     uint64_t give_up_ns;      /* the end of all attempts */
-    wefti_handshake_t *shake; /* TCP_GREET, TCP_WELCOME; its wire has the same descriptor */
+    wefti_handshake_t *shake; /* TCP_TRY, TCP_WELCOME; its wire has the same descriptor */
 
     /* under busy: receiving */
     uint8_t *in; /* [TCP_IN_BYTES] */
@@ -169,21 +161,13 @@ struct tcp_peer {
     uint32_t stripes_landed[WEFTI_LINK_LANES][TCP_SOCKETS_MAX];
 };
 
-/* A connection from a peer that has not authenticated itself yet; under busy. */
-typedef struct tcp_pending {
-    tcp_source_t source;
-    struct tcp_pending *next;
-    uint64_t until_ns;
-    wefti_handshake_t shake; /* its wire has the same descriptor */
-} tcp_pending_t;
-
 struct tcp {
     wefti_link_params_t params;
     uint32_t sockets;
     _Atomic bool busy;
     int epoll_fd;
-    tcp_source_t timer;
-    tcp_source_t listeners[TCP_ADDRESSES_MAX];
+    tcp_source_t timer, pending; /* pending: the epoll set of the acceptor */
+    int listeners[TCP_ADDRESSES_MAX];
     tcp_address_t own;
     tcp_address_t *addresses;        /* [world_size], from join on */
     _Atomic(tcp_peer_t *) *peers;    /* [world_size], made at first use, kept until close */
@@ -196,11 +180,8 @@ struct tcp {
     _Atomic bool attention;     /* a peer needs connections, or a sender saw an error */
 
     /* under busy */
-    tcp_pending_t *pending; /* the newest first */
-    uint32_t pending_count; /* of those with a descriptor; the others are freed after the events */
-    bool pending_closed;    /* there are others */
-    uint32_t attempt_count; /* connections from TCP_PAUSE to TCP_WELCOME */
-    uint64_t timer_ns;      /* set to; 0: off */
+    wefti_acceptor_t acceptor;
+    uint64_t timer_ns;           /* set to; 0: off */
     tcp_connection_t *favourite; /* the last one that received something */
     uint32_t polls;
     uint32_t paused_count;
@@ -209,13 +190,15 @@ struct tcp {
 
 /* ---- addresses.c ---- */
 weft_status_t wefti_tcp_addresses_find(tcp_t *tcp);
-void wefti_tcp_network_name(uint8_t *out_name);
 /* The peer's addresses in the order to be tried for a socket; returns how many. */
 uint32_t wefti_tcp_candidates(const tcp_t *tcp, uint32_t peer, uint32_t socket_index,
                               const wefti_address_t **out);
 
 /* ---- hello.c ---- */
-/* hello NULL: the listening end. fd is closed on failure. */
+wefti_greeting_t wefti_tcp_greeting(const tcp_t *tcp);
+/* For the listening end; owner: the driver. */
+bool wefti_tcp_accepts(const void *owner, const wefti_greeting_t *greeting);
+/* For the connecting end. fd is closed on failure. */
 weft_status_t wefti_tcp_greet(const tcp_t *tcp, int fd, const tcp_hello_t *hello,
                               wefti_handshake_t *out);
 tcp_hello_t wefti_tcp_hello_of(const wefti_greeting_t *greeting);
@@ -224,10 +207,6 @@ bool wefti_tcp_socket_tune(const tcp_t *tcp, int fd);
 
 /* ---- listen.c; under busy ---- */
 weft_status_t wefti_tcp_listen(tcp_t *tcp);
-/* Closes pending connections whose time has passed; *next_ns becomes the end of the others. */
-void wefti_tcp_pending_expire(tcp_t *tcp, uint64_t now_ns, uint64_t *next_ns);
-/* Frees those that are closed. Not while events may name them. */
-void wefti_tcp_pending_free(tcp_t *tcp);
 
 /* ---- connect.c; under busy ---- */
 void wefti_tcp_connect_peer(tcp_peer_t *peer, bool probe);
@@ -237,7 +216,7 @@ bool wefti_tcp_attempt_yield(tcp_connection_t *connection);
 void wefti_tcp_attempts_expire(tcp_t *tcp, uint64_t now_ns, uint64_t *next_ns);
 /* A connection that the peer made may become this one. */
 bool wefti_tcp_connectable(tcp_connection_t *connection);
-/* Both ends have authenticated themselves; fd is in the epoll set. */
+/* Both ends have authenticated themselves. */
 void wefti_tcp_connected(tcp_connection_t *connection, int fd);
 
 /* ---- send.c ---- */

@@ -182,8 +182,7 @@ class Failures(Case):
         self.first_line = run.stderr.readline()
         self.assertIn("epoch", self.first_line)
         ranks = children(run.pid)
-        self.sockets = set().union(*map(socket_inodes, ranks))
-        self.assertTrue(self.sockets)
+        self.sockets = set().union(*map(socket_inodes, ranks))  # none over shared memory
         return run, ranks
 
     def assert_gone(self, pids):
@@ -204,6 +203,10 @@ class Failures(Case):
         self.assertRegex(err, r"rank 1 \(pid \d+\) was killed by signal 9")
         self.assertRegex(err, r"(?m)^weft run: .*rank 1")
         self.assert_gone(ranks)
+
+    def test_a_killed_rank_is_named_soon_over_tcp(self):
+        self.kill_one({"WEFT_TRANSPORT": "tcp"})
+        self.assertTrue(self.sockets)
 
     def test_a_killed_rank_is_named_soon_inline(self):
         self.kill_one({"WEFT_PROGRESS": "inline"})

@@ -135,6 +135,9 @@ static weft_status_t check_buffer(const weft_plan_t *plan, uint32_t id)
         buffer->rank_stride_bytes != 0) {
         return bad_buffer(plan, id, "what is fed lies at one place on all ranks");
     }
+    if (buffer->kind == WEFTI_BUFFER_PARAM && buffer->rank_stride_bytes != 0) {
+        return bad_buffer(plan, id, "a parameter lies at one place on all ranks");
+    }
     status = check_place(plan, id);
     return status == WEFT_OK ? check_contents(plan, id) : status;
 }

@@ -419,6 +419,7 @@ static void test_plan_refuses_what_is_wrong(void **in)
     REFUSES(b[LOGITS].rank_stride_bytes, 128, "arena size");
     REFUSES(b[GRAD_W].rank_stride_bytes, 64, "overlap");
     REFUSES(b[X].rank_stride_bytes, 64, "one place");
+    REFUSES(b[W].rank_stride_bytes, 64, "one place");
     REFUSES(b[SHAPE].rank_data_stride_bytes, 64, "weights section");
     REFUSES(b[SHAPE].rank_data_stride_bytes, UINT64_MAX, "weights section");
     REFUSES(b[SHAPE].rank_data_stride_bytes, 16, "the plan's do not");

@@ -75,6 +75,7 @@ static weft_status_t prove_schedule(schedule_t *schedule, const weft_registry_t 
                                  .order = WEFT_ORDER_TREE};
     wefti_sweep_t sweep = {.op = schedule->op,
                            .algorithm = schedule->algorithm,
+                           .root = &schedule->root,
                            .links = ranks > MAX_RANKS ? WEFTI_SWEEP_DIRECT : WEFTI_SWEEP_ALL,
                            .cell_limit = ranks > MAX_RANKS ? MAX_CELLS : 0,
                            .placed = ""};

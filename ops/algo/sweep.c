@@ -251,8 +251,9 @@ weft_status_t wefti_sweep_size(wefti_sweep_t *sweep, uint32_t group_size)
         }
         sweep->last_op = weft_collective_name(algorithm->op);
         sweep->last_algorithm = algorithm->name;
-        const uint32_t roots[] = {0, 1, group_size - 1};
-        uint32_t root_count = wefti_collective_rooted(algorithm->op) ? 3 : 1;
+        bool rooted = wefti_collective_rooted(algorithm->op), one = rooted && sweep->root != NULL;
+        const uint32_t roots[] = {one ? *sweep->root : 0, 1, group_size - 1};
+        uint32_t root_count = rooted && !one ? 3 : 1;
         for (uint32_t r = 0; r < root_count && status >= 0; r++) {
             if (roots[r] >= group_size || (r == 2 && group_size <= 2)) {
                 continue;

@@ -18,6 +18,7 @@ typedef struct wefti_sweep {
     const weft_allocator_t *allocator;
     weft_collective_t op;  /* 0: all */
     const char *algorithm; /* NULL: all */
+    const uint32_t *root;  /* of those with one; NULL: the first two and the last */
     uint64_t cell_limit;   /* cases with more blocks than this are left out; 0: none are */
     wefti_sweep_links_t links;
     uint64_t proved, left_out, steps, accesses;

@@ -56,6 +56,25 @@ static void test_sweep_proves_groups_of_32_33_64(void **state)
     prove_sizes(sizes, sizeof sizes / sizeof *sizes, WEFTI_SWEEP_MIXED, 600);
 }
 
+static uint64_t count_cases(const uint32_t *root)
+{
+    wefti_sweep_t sweep = {
+        .op = WEFT_COLLECTIVE_BROADCAST, .algorithm = "hierarchical", .root = root};
+    assert_int_equal(wefti_sweep_size(&sweep, 8), WEFT_OK);
+    return sweep.proved;
+}
+
+/* A plan's schedule is proved for its own root, which may be none of those that stand for all. */
+static void test_sweep_proves_the_root_that_is_asked_for(void **state)
+{
+    (void)state;
+    const uint32_t first = 0, second = 1, last = 7, other = 5, none = 8;
+    assert_true(count_cases(&other) > 0);
+    assert_int_equal(count_cases(&none), 0);
+    assert_int_equal(count_cases(NULL),
+                     count_cases(&first) + count_cases(&second) + count_cases(&last));
+}
+
 /* The same bits need the same tree: who cannot follow the order must say so. */
 static void test_order_decides_who_is_eligible(void **state)
 {
@@ -145,6 +164,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sweep_proves_every_small_group),
         cmocka_unit_test(test_sweep_proves_groups_of_32_33_64),
+        cmocka_unit_test(test_sweep_proves_the_root_that_is_asked_for),
         cmocka_unit_test(test_order_decides_who_is_eligible),
         cmocka_unit_test(test_every_operator_has_algorithms_with_unique_names),
         cmocka_unit_test(test_build_names_what_is_wrong),

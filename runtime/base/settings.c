@@ -100,7 +100,9 @@ static weft_status_t parse_whole(const char *text, const wefti_setting_def_t *de
     char *rest = NULL;
     errno = 0;
     long value = strtol(text, &rest, 10);
-    if (rest == text || *rest != '\0' || errno != 0 || value < def->least || value > def->most) {
+    const char *digits = text + (*text == '-' && def->least < 0); /* strtol takes " 1" and "+1" */
+    if (*digits < '0' || *digits > '9' || *rest != '\0' || errno != 0 || value < def->least ||
+        value > def->most) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "expected a whole number between %d and %d",
                            def->least, def->most);
     }

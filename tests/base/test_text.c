@@ -186,6 +186,12 @@ static void test_settings_parse_or_name_the_variable(void **in)
         {"WEFT_THREADS", "4", 1},
         {"WEFT_THREADS", "4097", 0},
         {"WEFT_THREADS", "two", 0},
+        {"WEFT_THREADS", " 4", 0},
+        {"WEFT_THREADS", "+4", 0},
+        {"WEFT_THREADS", "-0", 0},
+        {"WEFT_VERBS_GID_INDEX", "-1", 1},
+        {"WEFT_VERBS_GID_INDEX", "-", 0},
+        {"WEFT_VERBS_GID_INDEX", "-2", 0},
         {"WEFT_THREADS", "", 1}, /* empty is unset */
         {"WEFT_KERNELS", "onednn", 1},
         {"WEFT_KERNELS", "fast", 0},

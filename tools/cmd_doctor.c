@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/machine/machine.h"
 #include "tools/doctor.h"
 #include "tools/output.h"
 #include "tools/tool.h"
@@ -119,7 +120,7 @@ static int run_doctor_command(int argc, char **argv)
     wefti_arena_init(&arena, NULL, 0);
     weft_status_t status = wefti_settings_load(&settings);
     if (status >= 0) {
-        status = wefti_doctor_read(&arena, &hardware);
+        status = wefti_hardware_discover(true, &arena, &hardware);
     }
     code = status < 0 ? wefti_status_error("doctor", status) : EXIT_OK;
     if (status >= 0) {

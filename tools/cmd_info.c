@@ -221,7 +221,7 @@ static int run_info_command(int argc, char **argv)
         return wefti_usage_error("info", "unexpected argument '%s'", argv[1]);
     }
     wefti_arena_init(&arena, NULL, 0);
-    weft_status_t status = wefti_doctor_read(&arena, &hardware);
+    weft_status_t status = wefti_hardware_discover(true, &arena, &hardware);
     if (status >= 0 && as_json) {
         print_json(&hardware);
     } else if (status >= 0) {

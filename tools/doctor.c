@@ -523,9 +523,3 @@ doctor_result_t wefti_doctor_run(const char *name, const doctor_machine_t *machi
     check->run(machine, &result);
     return result;
 }
-
-weft_status_t wefti_doctor_read(wefti_arena_t *arena, wefti_hardware_t *out_hardware)
-{
-    weft_status_t status = wefti_hardware_discover(true, arena, out_hardware);
-    return status < 0 ? status : wefti_interfaces_read("/sys", arena, out_hardware);
-}

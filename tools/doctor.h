@@ -38,8 +38,6 @@ typedef struct doctor_check {
 extern const doctor_check_t wefti_doctor_checks[];
 /* What the check of that name finds. */
 doctor_result_t wefti_doctor_run(const char *name, const doctor_machine_t *machine);
-/* This machine's hardware with devices and interfaces, into arena. */
-weft_status_t wefti_doctor_read(wefti_arena_t *arena, wefti_hardware_t *out_hardware);
 
 /* "ok", "hint", "warning" or "error". */
 const char *wefti_doctor_level_name(doctor_level_t level);

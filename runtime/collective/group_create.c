@@ -69,6 +69,17 @@ static weft_status_t agree(weft_context_t *context, weft_group_t *parent, weft_s
                             : wefti_group_agree(parent, status);
 }
 
+/* The first of these steps: parent may be full. It waits for the calls before it in any case. */
+static weft_status_t agree_after_calls(weft_context_t *context, weft_group_t *parent,
+                                       weft_status_t status)
+{
+    weft_status_t agreed;
+    while ((agreed = agree(context, parent, status)) == WEFT_AGAIN) {
+        WEFT_RETURN_IF_ERROR(wefti_group_drain(parent));
+    }
+    return agreed;
+}
+
 /* Colours one after the other, each in the order of its group. */
 static int by_color_and_key(const void *a, const void *b)
 {
@@ -285,8 +296,8 @@ static weft_status_t create(weft_context_t *context, weft_group_t *parent,
     own.parent_rank = parent != NULL ? parent->rank : endpoint->rank;
     offer_t *offers = wefti_alloc(context->allocator, count * sizeof *offers);
     bool made = wefti_channels_get(context) != NULL && offers != NULL;
-    weft_status_t status = agree(context, parent, made ? WEFT_OK : WEFT_ERR_NO_MEMORY);
-    WEFT_TRY(status, status, out);
+    weft_status_t status;
+    WEFT_TRY(status, agree_after_calls(context, parent, made ? WEFT_OK : WEFT_ERR_NO_MEMORY), out);
     own.fault_count = atomic_load_explicit(&endpoint->link_faults, memory_order_acquire);
     own.channels = wefti_channels_use(context);
     wefti_attach_offer(context, &own.attach);

@@ -197,6 +197,45 @@ static void test_groups_made_in_different_ways(void **state)
     assert_true(support_rank_processes(4, run_ways, NULL));
 }
 
+/* Groups made of one that has as many calls in flight as there may be. */
+static void run_full_parent(rank_world_t *world)
+{
+    weft_group_t *part = NULL, *made[2] = {NULL, NULL};
+    weft_stream_t *stream = NULL;
+    float x[64];
+    RANK_OK(weft_group_split(world->group, world->rank % 2, 0, &part));
+    RANK_OK(weft_stream_create(world->context, NULL, &stream));
+    for (uint32_t way = 0; way < 2; way++) {
+        weft_status_t status = WEFT_OK;
+        /* the calls of some ranks are all in flight when they make the group, of others none */
+        for (uint32_t i = 0; i < 64 && status == WEFT_OK; i++) {
+            x[i] = (float)i;
+            status = weft_all_reduce(&x[i], &x[i], 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, part,
+                                     world->rank < 2 ? stream : NULL);
+        }
+        RANK_OK(status);
+        RANK_OK(way == 0 ? weft_group_duplicate(part, &made[way])
+                         : weft_group_split(part, 0, 0, &made[way]));
+        RANK_OK(weft_stream_synchronize(stream));
+        for (uint32_t i = 0; i < 64; i++) {
+            RANK_CHECK(x[i] == (float)(i * weft_group_size(part)));
+        }
+        check_sum(made[way], NULL);
+    }
+    weft_group_destroy(made[0]);
+    weft_group_destroy(made[1]);
+    weft_stream_destroy(stream);
+    weft_group_destroy(part);
+    check_sum(world->group, NULL);
+}
+
+static void test_groups_of_a_full_parent(void **state)
+{
+    (void)state;
+    support_rank_threads(5, run_full_parent, NULL);
+    assert_true(support_rank_processes(3, run_full_parent, NULL));
+}
+
 static void run_bad_arguments(rank_world_t *world)
 {
     weft_group_t *group = NULL;
@@ -961,6 +1000,7 @@ int main(void)
         cmocka_unit_test(test_groups_split),
         cmocka_unit_test(test_groups_reuse_channels),
         cmocka_unit_test(test_groups_made_in_different_ways),
+        cmocka_unit_test(test_groups_of_a_full_parent),
         cmocka_unit_test(test_bad_arguments),
         cmocka_unit_test(test_streams),
         cmocka_unit_test(test_calls_in_flight),

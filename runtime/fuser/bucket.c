@@ -120,6 +120,46 @@ weft_status_t wefti_fuser_cut(weft_fuser_t *fuser, wefti_fuser_bucket_t *bucket)
 
 /* ---- the log ---- */
 
+/* When the first of these entries that is a tensor was added; UINT64_MAX: none is. */
+static uint64_t first_added_ns(const uint8_t *entries, size_t bytes)
+{
+    wefti_fuser_entry_t entry;
+    for (size_t at = 0; at < bytes; at += sizeof entry + entry.name_bytes) {
+        memcpy(&entry, entries + at, sizeof entry);
+        if (entry.name_bytes > 0) {
+            return entry.time_ns;
+        }
+    }
+    return UINT64_MAX;
+}
+
+uint64_t wefti_fuser_oldest(const weft_fuser_t *fuser)
+{
+    uint64_t oldest = fuser->open != NULL ? fuser->open->opened_ns : UINT64_MAX;
+    if (oldest == UINT64_MAX && fuser->phase == WEFTI_FUSER_FRAME_DUE) {
+        oldest = first_added_ns(fuser->frame.entries, fuser->frame.bytes);
+    }
+    if (oldest == UINT64_MAX && fuser->log_bytes > fuser->sent_bytes) {
+        oldest =
+            first_added_ns(fuser->log + fuser->sent_bytes, fuser->log_bytes - fuser->sent_bytes);
+    }
+    return oldest;
+}
+
+/* The log ends with a time, which a later one replaces: however often a program asks, the log grows
+ * with its tensors only. */
+static bool replace_end(weft_fuser_t *fuser, uint64_t ends_ns)
+{
+    wefti_fuser_entry_t entry;
+    if (!fuser->log_ends_with_time || fuser->log_bytes == fuser->sent_bytes) {
+        return false;
+    }
+    memcpy(&entry, fuser->log + fuser->log_bytes - sizeof entry, sizeof entry);
+    entry.ends_ns = ends_ns > entry.ends_ns ? ends_ns : entry.ends_ns;
+    memcpy(fuser->log + fuser->log_bytes - sizeof entry, &entry, sizeof entry);
+    return true;
+}
+
 weft_status_t wefti_fuser_log(weft_fuser_t *fuser, const wefti_fuser_tensor_t *tensor,
                               uint64_t ends_ns, uint64_t now_ns)
 {
@@ -130,6 +170,9 @@ weft_status_t wefti_fuser_log(weft_fuser_t *fuser, const wefti_fuser_tensor_t *t
         entry.name_bytes = (uint32_t)strlen(tensor->name);
         entry.dtype = (uint16_t)tensor->dtype;
         entry.reduction = (uint16_t)tensor->reduction;
+    }
+    if (tensor == NULL && replace_end(fuser, ends_ns)) {
+        return WEFT_OK;
     }
     const size_t bytes = sizeof entry + entry.name_bytes;
     if (fuser->sent_bytes == fuser->log_bytes) {
@@ -142,6 +185,7 @@ weft_status_t wefti_fuser_log(weft_fuser_t *fuser, const wefti_fuser_tensor_t *t
         memcpy(fuser->log + fuser->log_bytes + sizeof entry, tensor->name, entry.name_bytes);
     }
     fuser->log_bytes += bytes;
+    fuser->log_ends_with_time = tensor == NULL;
     return WEFT_OK;
 }
 

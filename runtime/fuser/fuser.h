@@ -107,6 +107,7 @@ struct weft_fuser {
 
     uint8_t *log; /* rank 0: entries; those from sent_bytes on are not in a frame yet */
     size_t log_bytes, log_capacity, sent_bytes;
+    bool log_ends_with_time;   /* its last entry has no tensor */
     wefti_fuser_frame_t frame; /* that at hand */
 
     weft_fuser_stats_t stats;
@@ -141,6 +142,9 @@ weft_status_t wefti_fuser_new_tensor(weft_fuser_t *fuser, const char *name, size
 /* Rank 0, first step: buckets opened at or before ends_ns end; then tensor, if not NULL, is placed. */
 weft_status_t wefti_fuser_log(weft_fuser_t *fuser, const wefti_fuser_tensor_t *tensor,
                               uint64_t ends_ns, uint64_t now_ns);
+/* Rank 0, first step: when the oldest bucket was opened that is open or that tensors open which no
+ * rank has read of; UINT64_MAX: none. */
+uint64_t wefti_fuser_oldest(const weft_fuser_t *fuser);
 /* Rank 0: as much of the log as fits becomes the frame at hand. */
 void wefti_fuser_fill_frame(weft_fuser_t *fuser);
 /* All ranks: does what the frame at hand says. It is a peer's and not trusted. */

@@ -159,14 +159,13 @@ weft_status_t weft_fuser_add(weft_fuser_t *fuser, void *tensor, uint64_t count, 
     return status < 0 ? broken(fuser, status) : progress(fuser);
 }
 
-/* Rank 0, first step: buckets opened at or before this time end; those of tensors in the log and in
- * a frame that is under way may be among them. */
+/* Rank 0, first step: buckets opened at or before this time end; those that tensors in the log or in
+ * a frame that is under way open may be among them. */
 static weft_status_t end_buckets(weft_fuser_t *fuser, uint64_t opened_ns)
 {
-    const bool any = fuser->log_bytes > fuser->sent_bytes ||
-                     fuser->phase == WEFTI_FUSER_FRAME_DUE ||
-                     (fuser->open != NULL && fuser->open->opened_ns <= opened_ns);
-    return decides(fuser) && any ? wefti_fuser_log(fuser, NULL, opened_ns, 0) : WEFT_OK;
+    const uint64_t oldest = decides(fuser) ? wefti_fuser_oldest(fuser) : UINT64_MAX;
+    return oldest != UINT64_MAX && oldest <= opened_ns ? wefti_fuser_log(fuser, NULL, opened_ns, 0)
+                                                       : WEFT_OK;
 }
 
 weft_status_t weft_fuser_flush(weft_fuser_t *fuser)

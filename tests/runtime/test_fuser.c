@@ -359,6 +359,54 @@ static void test_bucket_edges(void **state)
     assert_true(support_rank_processes(2, run_early, NULL));
 }
 
+typedef struct polls {
+    uint64_t window_ns;
+    _Atomic uint32_t done; /* rank 0 has asked often enough */
+} polls_t;
+
+/* Rank 0 asks over and over while its second frame waits for another rank, then all do: neither the
+ * log nor the calls grow with that. */
+static void run_polls(rank_world_t *world)
+{
+    polls_t *polls = world->user;
+    weft_fuser_t *fuser = make(world, 0, polls->window_ns);
+    const wefti_calls_t *calls = fuser->runner.group->calls;
+    const uint32_t before = calls->issued;
+    float x[2][100];
+    for (uint32_t i = 0; i < 100; i++) {
+        x[0][i] = x[1][i] = (float)(world->rank + i);
+    }
+    while (world->rank != 0 && atomic_load(&polls->done) == 0) {
+        sched_yield();
+    }
+    RANK_OK(add_f32(fuser, x[0], 100, "a"));
+    RANK_OK(add_f32(fuser, x[1], 100, "b"));
+    for (uint32_t i = 0; world->rank == 0 && i < 20000; i++) {
+        RANK_CHECK(weft_fuser_query(fuser) >= WEFT_OK);
+    }
+    RANK_CHECK(fuser->log_bytes < 1000);
+    atomic_store(&polls->done, 1);
+    for (uint32_t i = 0; i < 2000; i++) {
+        RANK_CHECK(weft_fuser_query(fuser) >= WEFT_OK);
+    }
+    RANK_CHECK(calls->issued - before < 20);
+    RANK_OK(weft_fuser_wait(fuser));
+    for (uint32_t i = 0; i < 100; i++) {
+        RANK_CHECK(x[0][i] == (float)(2 * i + 1) && x[1][i] == x[0][i]);
+    }
+    weft_fuser_destroy(fuser);
+}
+
+static void test_polling_says_nothing_new(void **state)
+{
+    (void)state;
+    static const uint64_t windows[] = {WEFT_FUSER_WINDOW_NONE, 1};
+    for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
+        polls_t polls = {.window_ns = windows[i]};
+        support_rank_threads(2, run_polls, &polls);
+    }
+}
+
 /* ---- no copies, no allocations ---- */
 
 #define PARTS 37u
@@ -889,6 +937,7 @@ int main(void)
         cmocka_unit_test(test_large_buckets),
         cmocka_unit_test(test_thousands_of_tensors),
         cmocka_unit_test(test_bucket_edges),
+        cmocka_unit_test(test_polling_says_nothing_new),
         cmocka_unit_test(test_zero_copies),
         cmocka_unit_test(test_part_of_the_world),
         cmocka_unit_test(test_bad_arguments),

@@ -117,17 +117,25 @@ static weft_status_t parse_string(parser_t *p, const char **out)
     return WEFT_OK;
 }
 
+/* A host program may have set a locale with a decimal comma: strtod then stops at a point, and takes
+ * the comma behind a number. */
 static weft_status_t parse_number(parser_t *p, double *out)
 {
-    char *end;
+    char *stop = p->at + strspn(p->at, "+-.0123456789eE"), after = *stop, *end;
     if (*p->at != '-' && (*p->at < '0' || *p->at > '9')) {
         return wrong(p, "a value is expected");
     }
+    *stop = '\0';
     *out = strtod(p->at, &end);
-    if (end == p->at || !isfinite(*out)) {
+    if (*end == '.') {
+        *end = ',';
+        *out = strtod(p->at, &end);
+    }
+    *stop = after;
+    if (end != stop || !isfinite(*out)) {
         return wrong(p, "a number is malformed or too large");
     }
-    p->at = end;
+    p->at = stop;
     return WEFT_OK;
 }
 

@@ -1,8 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/json.h"
 #include "tests/support/support.h"
+
+/* As strtod in a locale with a decimal comma, which few machines have. */
+static bool decimal_comma;
+double __real_strtod(const char *text, char **end);
+double __wrap_strtod(const char *text, char **end);
+double __wrap_strtod(const char *text, char **end)
+{
+    char copy[128], *stop;
+    if (!decimal_comma) {
+        return __real_strtod(text, end);
+    }
+    snprintf(copy, sizeof copy, "%s", text);
+    for (char *c = copy; *c != '\0'; c++) {
+        *c = *c == '.' ? ';' : *c == ',' ? '.' : *c;
+    }
+    double value = __real_strtod(copy, &stop);
+    if (end != NULL) {
+        *end = (char *)(uintptr_t)text + (stop - copy);
+    }
+    return value;
+}
 
 static weft_status_t parse(const char *text, wefti_json_tree_t *tree)
 {
@@ -70,11 +93,34 @@ static void test_structure(void **state)
     expect_error("", "a value is expected");
 }
 
+/* Ranks send each other JSON, and headers of checkpoints are JSON, in every locale. */
+static void test_numbers_in_a_locale_with_a_decimal_comma(void **state)
+{
+    wefti_json_tree_t tree;
+    (void)state;
+    decimal_comma = true;
+    weft_status_t status = parse("{\"a\": [0,24, 2.5,-1e-1], \"b\":8,\"c\": 1}", &tree);
+    decimal_comma = false;
+    assert_int_equal(status, WEFT_OK);
+    const wefti_json_node_t *a = wefti_json_get(&tree, tree.nodes, "a");
+    assert_int_equal(a->count, 4);
+    static const double numbers[] = {0, 24, 2.5, -0.1};
+    const wefti_json_node_t *node = wefti_json_first(&tree, a);
+    for (size_t i = 0; node != NULL; node = wefti_json_after(&tree, node), i++) {
+        assert_true(node->number >= numbers[i] && node->number <= numbers[i]);
+    }
+    assert_true(wefti_json_get(&tree, tree.nodes, "b")->number > 7.9);
+    wefti_json_tree_deinit(&tree);
+    expect_error("[1.2.3]", "malformed");
+    expect_error("[0x10]", "comma or the closing bracket");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_escapes),
         cmocka_unit_test(test_structure),
+        cmocka_unit_test(test_numbers_in_a_locale_with_a_decimal_comma),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

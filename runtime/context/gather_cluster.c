@@ -140,10 +140,12 @@ static weft_status_t add_hardware(exchange_t *x, const char *texts, size_t bytes
 /* Where a rank may run. Anywhere on a host that it shares counts as not bound. */
 static weft_status_t add_binding(exchange_t *x, uint32_t index)
 {
+    char cpus[sizeof x->cards->cpus + 1]; /* a peer's text may have no end */
+    snprintf(cpus, sizeof cpus, "%.*s", (int)sizeof x->cards->cpus, x->cards[index].cpus);
     wefti_topo_rank_t *rank = &x->cluster->ranks[index];
     const wefti_topo_host_t *host = &x->cluster->hosts[rank->host];
-    WEFT_RETURN_IF_ERROR(wefti_cpulist_parse(x->cards[index].cpus, WEFTI_TOPO_MAX_CPUS,
-                                             &x->cluster->arena, &rank->cpus, &rank->cpu_count));
+    WEFT_RETURN_IF_ERROR(wefti_cpulist_parse(cpus, WEFTI_TOPO_MAX_CPUS, &x->cluster->arena,
+                                             &rank->cpus, &rank->cpu_count));
     if (host->hardware->cpu_count > 0 && rank->cpu_count >= host->hardware->cpu_count &&
         host->rank_count > 1) {
         rank->cpu_count = 0;

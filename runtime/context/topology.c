@@ -123,7 +123,7 @@ static void path_between(void *user, uint32_t a, uint32_t b, wefti_topo_path_t *
 {
     const world_t *world = user;
     const uint8_t *link = world->links + ((size_t)a * world->count + b) * world->link_bytes;
-    const char *real = transports[*link];
+    const char *real = transports[*link < sizeof transports / sizeof *transports ? *link : 0];
     if (strcmp(real, out->transport) != 0) {
         out->why[0] = '\0'; /* was only a guess */
     }
@@ -132,7 +132,7 @@ static void path_between(void *user, uint32_t a, uint32_t b, wefti_topo_path_t *
     }
     snprintf(out->transport, sizeof out->transport, "%s", real);
     if (world->link_bytes > 1 && link[1] != '\0') {
-        snprintf(out->why, sizeof out->why, "%s", (const char *)link + 1);
+        snprintf(out->why, sizeof out->why, "%.*s", (int)REASON_BYTES, (const char *)link + 1);
     }
 }
 

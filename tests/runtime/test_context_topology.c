@@ -52,6 +52,33 @@ static void test_all_ranks_tell_the_same(void **state)
     assert_true(support_rank_processes(2, tell, NULL));
 }
 
+/* Others than rank 0 tell of links that no build knows, in texts without an end. */
+static void tell_nonsense(rank_world_t *world)
+{
+    uint8_t own[3 * 161], all[3 * sizeof own];
+    char *text = NULL;
+    if (world->rank == 0) {
+        RANK_OK(weft_context_topology(world->context, WEFT_FORMAT_JSON, 0, &text));
+        RANK_CHECK(strstr(text, "\"transport\": \"?\"") != NULL);
+        free(text);
+        return;
+    }
+    wefti_endpoint_t *endpoint = world->context->endpoint;
+    wefti_cluster_t cluster;
+    wefti_digest_t digest;
+    memset(own, 0xff, sizeof own);
+    RANK_OK(wefti_cluster_gather(endpoint, &cluster, &digest));
+    RANK_OK(wefti_endpoint_agree(endpoint, WEFT_OK));
+    RANK_OK(wefti_endpoint_all_gather(endpoint, own, sizeof own, all));
+    wefti_cluster_deinit(&cluster);
+}
+
+static void test_what_ranks_tell_is_not_trusted(void **state)
+{
+    (void)state;
+    support_rank_threads(3, tell_nonsense, NULL);
+}
+
 /* Ranks that take turns on two hosts. */
 static void look(rank_world_t *world)
 {
@@ -99,6 +126,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_ranks_tell_the_same),
+        cmocka_unit_test(test_what_ranks_tell_is_not_trusted),
         cmocka_unit_test(test_contexts_know_their_hosts),
         cmocka_unit_test(test_a_file_overrides),
     };

@@ -56,7 +56,8 @@ static void refresh_counters(wefti_call_t *call)
     wefti_mirror_done(group, call->number - 1);
 }
 
-/* Known from earlier calls of this size: executors carry it out, whatever the memory is. */
+/* Known from earlier calls of this size: executors carry it out, whatever the memory is. An
+ * all-to-all-v has its size from all postings only. */
 static bool only_executors(const wefti_call_t *call)
 {
     uint32_t elem = (uint32_t)__builtin_ctz(call->elem_bytes);
@@ -64,7 +65,7 @@ static bool only_executors(const wefti_call_t *call)
     const weft_algorithm_t *const *by_cost =
         call->group->calls->selection.by_cost[call->request.op][elem][size];
     return by_cost[0] == &wefti_executors && by_cost[1] == &wefti_executors &&
-           call->schedule.wanted == NULL;
+           call->schedule.wanted == NULL && call->request.op != WEFT_COLLECTIVE_ALL_TO_ALL_V;
 }
 
 weft_status_t wefti_call_post(wefti_call_t *call)

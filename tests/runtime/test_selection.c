@@ -577,6 +577,52 @@ static void test_cost_tables(void **state)
     unsetenv("WEFT_COSTS");
 }
 
+/* An all-to-all-v of which some ranks send little, which executors do, and one much, which a schedule
+ * does: all ranks select by the longest block of any. */
+static void run_uneven(rank_world_t *world)
+{
+    enum { LITTLE = 16, MUCH = 5000, RANKS = 3 };
+    const weft_algorithm_t *pairwise =
+        wefti_algorithm_find(WEFT_COLLECTIVE_ALL_TO_ALL_V, "pairwise");
+    const weft_algorithm_t *(*by_cost)[2] =
+        world->group->calls->selection.by_cost[WEFT_COLLECTIVE_ALL_TO_ALL_V][2];
+    for (uint32_t size = 0; size < 64; size++) { /* as a cost table might have it */
+        by_cost[size][0] = by_cost[size][1] = size < 10 ? &wefti_executors : pairwise;
+    }
+    float *send = calloc(RANKS * MUCH, sizeof *send), *recv = calloc(RANKS * MUCH, sizeof *recv);
+    RANK_CHECK(send != NULL && recv != NULL);
+    for (uint32_t much = 0; much <= RANKS; much++) { /* this rank sends much to the next one */
+        uint64_t out[RANKS], in[RANKS];
+        for (uint32_t r = 0; r < RANKS; r++) {
+            out[r] = world->rank == much && r == (much + 1) % RANKS ? MUCH : LITTLE;
+            in[r] = r == much && world->rank == (much + 1) % RANKS ? MUCH : LITTLE;
+        }
+        for (uint32_t i = 0; i < RANKS * MUCH; i++) {
+            send[i] = (float)world->rank;
+        }
+        RANK_OK(
+            weft_all_to_all_v(send, out, NULL, recv, in, NULL, WEFT_DTYPE_F32, world->group, NULL));
+        RANK_CHECK(last_was(world->group, much < RANKS ? "schedule" : "staged",
+                            much < RANKS ? "pairwise" : "mesh"));
+        for (uint64_t r = 0, at = 0; r < RANKS; at += in[r++]) {
+            RANK_CHECK(recv[at] == (float)r && recv[at + in[r] - 1] == (float)r);
+        }
+    }
+    free(send);
+    free(recv);
+}
+
+static void test_uneven_blocks(void **state)
+{
+    (void)state;
+    setenv("WEFT_TIMEOUT", "60", 1);
+    setenv("WEFT_ATTACH", "off", 1);
+    support_rank_threads(3, run_uneven, NULL);
+    assert_true(support_rank_processes(3, run_uneven, NULL));
+    unsetenv("WEFT_ATTACH");
+    unsetenv("WEFT_TIMEOUT");
+}
+
 /* ---- ranks that ask for different things ---- */
 
 typedef struct wish {
@@ -1027,6 +1073,7 @@ int main(void)
         cmocka_unit_test(test_executors_by_default),
         cmocka_unit_test(test_settings_choose),
         cmocka_unit_test(test_cost_tables),
+        cmocka_unit_test(test_uneven_blocks),
         cmocka_unit_test(test_disagreement),
         cmocka_unit_test(test_disagreement_names_both),
         cmocka_unit_test(test_names_do_not_collide),

@@ -69,13 +69,22 @@ static weft_status_t agree(weft_context_t *context, weft_group_t *parent, weft_s
                             : wefti_group_agree(parent, status);
 }
 
-/* The first of these steps: parent may be full. It waits for the calls before it in any case. */
-static weft_status_t agree_after_calls(weft_context_t *context, weft_group_t *parent,
-                                       weft_status_t status)
+static weft_status_t look_for_room(void *user)
+{
+    weft_group_t *parent = user;
+    wefti_context_progress(parent->context);
+    return wefti_group_broken(parent) ? wefti_group_check(parent) : WEFT_OK;
+}
+
+/* The first of these steps, for which parent may have no room yet. */
+static weft_status_t agree_when_there_is_room(weft_context_t *context, weft_group_t *parent,
+                                              weft_status_t status)
 {
     weft_status_t agreed;
     while ((agreed = agree(context, parent, status)) == WEFT_AGAIN) {
-        WEFT_RETURN_IF_ERROR(wefti_group_drain(parent));
+        WEFT_RETURN_IF_ERROR(wefti_wait_signal(context->endpoint, &parent->calls->completed.signal,
+                                               parent->calls->issued - (WEFTI_CALLS - 1),
+                                               "a call of a group", look_for_room, parent));
     }
     return agreed;
 }
@@ -297,7 +306,8 @@ static weft_status_t create(weft_context_t *context, weft_group_t *parent,
     offer_t *offers = wefti_alloc(context->allocator, count * sizeof *offers);
     bool made = wefti_channels_get(context) != NULL && offers != NULL;
     weft_status_t status;
-    WEFT_TRY(status, agree_after_calls(context, parent, made ? WEFT_OK : WEFT_ERR_NO_MEMORY), out);
+    WEFT_TRY(status, agree_when_there_is_room(context, parent, made ? WEFT_OK : WEFT_ERR_NO_MEMORY),
+             out);
     own.fault_count = atomic_load_explicit(&endpoint->link_faults, memory_order_acquire);
     own.channels = wefti_channels_use(context);
     wefti_attach_offer(context, &own.attach);

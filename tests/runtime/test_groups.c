@@ -229,11 +229,40 @@ static void run_full_parent(rank_world_t *world)
     check_sum(world->group, NULL);
 }
 
+/* Nothing lets the calls go on. */
+static void run_stuck_parent(rank_world_t *world)
+{
+    weft_group_t *part = NULL, *made = NULL;
+    weft_stream_t *stream = NULL;
+    weft_notify_t *notify = NULL;
+    float x[64] = {0};
+    RANK_OK(weft_group_split(world->group, world->rank == 2, 0, &part));
+    RANK_OK(weft_stream_create(world->context, NULL, &stream));
+    RANK_OK(weft_notify_create(world->context, &notify));
+    if (world->rank < 2) {
+        RANK_OK(weft_notify_wait(notify, stream));
+        for (uint32_t i = 0; i < 64; i++) {
+            RANK_OK(
+                weft_all_reduce(&x[i], &x[i], 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, part, stream));
+        }
+        weft_status_t status = weft_group_duplicate(part, &made);
+        /* the calls of who has waited in vain are cancelled, which the other may learn first */
+        RANK_CHECK(status == WEFT_ERR_TIMEOUT || status == WEFT_ERR_ABORTED);
+        RANK_CHECK(made == NULL);
+    }
+    weft_notify_destroy(notify);
+    weft_stream_destroy(stream);
+    weft_group_destroy(part);
+}
+
 static void test_groups_of_a_full_parent(void **state)
 {
     (void)state;
     support_rank_threads(5, run_full_parent, NULL);
     assert_true(support_rank_processes(3, run_full_parent, NULL));
+    setenv("WEFT_TIMEOUT", "1", 1);
+    support_rank_threads(3, run_stuck_parent, NULL);
+    unsetenv("WEFT_TIMEOUT");
 }
 
 static void run_bad_arguments(rank_world_t *world)

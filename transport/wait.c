@@ -122,11 +122,12 @@ static void report_late(const waiting_t *wait, uint64_t waited_ns)
     char facts[200] = "", whose[32] = "";
     uint32_t owner = owner_of(endpoint, wait->signal);
     if (owner != endpoint->world_size && owner != endpoint->rank) {
-        snprintf(whose, sizeof whose, "rank %u at ", owner);
+        snprintf(whose, sizeof whose, "rank %u at ", wefti_endpoint_number(endpoint, owner));
         wefti_endpoint_late_facts(endpoint, owner, facts, sizeof facts);
     }
     wefti_log(endpoint->log, WEFT_LOG_LEVEL_WARN, "rank %u has waited %.3g s for %s%s%s",
-              endpoint->rank, (double)waited_ns * 1e-9, whose, wait->what, facts);
+              wefti_endpoint_number(endpoint, endpoint->rank), (double)waited_ns * 1e-9, whose,
+              wait->what, facts);
 }
 
 static weft_status_t timed_out(const waiting_t *wait)
@@ -135,16 +136,18 @@ static weft_status_t timed_out(const waiting_t *wait)
     char left[64] = "", whose[32] = "", facts[200] = "";
     uint32_t owner = owner_of(endpoint, wait->signal);
     if (owner != endpoint->world_size && owner != endpoint->rank) {
-        snprintf(whose, sizeof whose, "rank %u at ", owner);
+        snprintf(whose, sizeof whose, "rank %u at ", wefti_endpoint_number(endpoint, owner));
         wefti_endpoint_late_facts(wait->endpoint, owner, facts, sizeof facts);
     }
     for (uint32_t r = 0; r < endpoint->world_size; r++) {
         if (wefti_endpoint_has_left(endpoint, r)) {
-            snprintf(left, sizeof left, " (rank %u has left the world)", r);
+            snprintf(left, sizeof left, " (rank %u has left the world)",
+                     wefti_endpoint_number(endpoint, r));
             break;
         }
     }
-    return wefti_error(WEFT_ERR_TIMEOUT, "rank %u waited %.3g s for %s%s%s%s", endpoint->rank,
+    return wefti_error(WEFT_ERR_TIMEOUT, "rank %u waited %.3g s for %s%s%s%s",
+                       wefti_endpoint_number(endpoint, endpoint->rank),
                        (double)endpoint->settings->timeout_ns * 1e-9, whose, wait->what, left,
                        facts);
 }
@@ -172,12 +175,13 @@ static weft_status_t look_around(const waiting_t *wait, uint64_t now, uint64_t d
     if (left || (deserted && endpoint->world_size == 2)) {
         return wefti_error(WEFT_ERR_PEER_DIED,
                            "rank %u is waiting for %s, but rank %u has left the world",
-                           endpoint->rank, wait->what, left ? owner : 1 - endpoint->rank);
+                           wefti_endpoint_number(endpoint, endpoint->rank), wait->what,
+                           wefti_endpoint_number(endpoint, left ? owner : 1 - endpoint->rank));
     }
     if (deserted) {
         return wefti_error(WEFT_ERR_PEER_DIED,
                            "rank %u is waiting for %s, but all other ranks have left the world",
-                           endpoint->rank, wait->what);
+                           wefti_endpoint_number(endpoint, endpoint->rank), wait->what);
     }
     return now >= deadline ? timed_out(wait) : WEFT_OK;
 }

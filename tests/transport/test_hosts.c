@@ -475,6 +475,34 @@ static void test_hosts_agree(void **state)
     run_hosts(&shape);
 }
 
+/* Timeouts among the ranks of one host have the world's numbers, too. */
+static int waits_among_its_host(wefti_endpoint_t *endpoint, void *user)
+{
+    static wefti_settings_t settings;
+    wefti_signal_t never = {0};
+    (void)user;
+    if (endpoint->rank < 2) {
+        return 0;
+    }
+    if (endpoint->rank == 2) {
+        settings = *endpoint->inner->settings;
+        settings.timeout_ns = 50000000ull;
+        endpoint->inner->settings = &settings;
+        EXPECT(wefti_endpoint_barrier(endpoint->inner) == WEFT_ERR_TIMEOUT);
+    } else { /* until the other one ends the world */
+        EXPECT(wefti_wait_signal(endpoint, &never, 1, "nothing", NULL, NULL) == WEFT_ERR_TIMEOUT);
+    }
+    EXPECT(strstr(weft_last_error(), "rank 2 waited 0.05 s for rank 3 in ") != NULL);
+    return 0;
+}
+
+static void test_hosts_timeout_within(void **state)
+{
+    (void)state;
+    const shape_t shape = {4, 2, "auto", waits_among_its_host, NULL, UINT32_MAX};
+    run_hosts(&shape);
+}
+
 /* ---- ends ---- */
 
 /* Waits for what never comes; returns the status that ended the wait, and how long it took. */
@@ -753,6 +781,7 @@ int main(void)
         cmocka_unit_test(test_hosts_background_progress),
         cmocka_unit_test(test_hosts_region_growth),
         cmocka_unit_test(test_hosts_agree),
+        cmocka_unit_test(test_hosts_timeout_within),
         cmocka_unit_test(test_hosts_abort),
         cmocka_unit_test(test_hosts_killed_rank_is_named),
         cmocka_unit_test(test_hosts_left_rank_is_named),

@@ -111,6 +111,7 @@ static int connect_plain(const char *address, _Atomic uint32_t *over)
 typedef struct impostor {
     const char *address;
     uint32_t version;
+    const wefti_verdict_t *reports; /* FAILED, with this; or NULL */
     weft_status_t status;
     char text[512];
 } impostor_t;
@@ -129,6 +130,10 @@ static void *impostor_main(void *argument)
     wefti_handshake_set_payload(&shake, &address);
     while ((impostor->status = wefti_handshake_step(&shake)) == WEFT_AGAIN) {
         usleep(1000);
+    }
+    if (impostor->reports != NULL) {
+        wefti_wire_send(&shake.wire, WEFTI_FAILED, impostor->reports, sizeof *impostor->reports,
+                        NULL, 0);
     }
     shake.wire.in_limit = 4096;
     while ((impostor->status = wefti_wire_receive(&shake.wire, &frame)) == WEFT_AGAIN) {
@@ -158,6 +163,26 @@ static void test_wrong_version(void **state)
     expect(&seats[0], WEFT_ERR_MISMATCH, "uses version 9, rank 0 uses version 2");
     expect(&seats[1], WEFT_ERR_MISMATCH, "uses version 9, rank 0 uses version 2");
     assert_non_null(strstr(impostor.text, "uses version 9"));
+    free(seats);
+}
+
+/* Only rank 0 says "again". From another rank it is a failure like any other. */
+static void test_failure_with_again(void **state)
+{
+    char address[64];
+    pthread_t thread;
+    (void)state;
+    reserve_address(address, sizeof address);
+    const wefti_verdict_t verdict = {WEFT_ERR_SYSTEM, 1, "rank 1: no room"};
+    impostor_t impostor = {
+        .address = address, .version = WEFTI_BOOTSTRAP_VERSION, .reports = &verdict};
+    seat_t *seats = new_seats(3, 3, address, 300);
+    seats[1].job.rank = 2;
+    pthread_create(&thread, NULL, impostor_main, &impostor);
+    seats_open(seats, 2);
+    pthread_join(thread, NULL);
+    expect(&seats[0], WEFT_ERR_SYSTEM, "rank 1: no room");
+    expect(&seats[1], WEFT_ERR_SYSTEM, "rank 1: no room");
     free(seats);
 }
 
@@ -605,6 +630,7 @@ int main(void)
         cmocka_unit_test(test_rank_zero_twice),
         cmocka_unit_test(test_world_sizes_differ),
         cmocka_unit_test(test_wrong_version),
+        cmocka_unit_test(test_failure_with_again),
         cmocka_unit_test(test_missing_ranks),
         cmocka_unit_test(test_no_rank_zero),
         cmocka_unit_test(test_wrong_secret),

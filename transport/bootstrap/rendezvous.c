@@ -109,7 +109,7 @@ weft_status_t wefti_verdict_adopt(const wefti_frame_t *frame, uint32_t from)
     }
     memcpy(&verdict, frame->body, sizeof verdict);
     verdict.text[sizeof verdict.text - 1] = '\0';
-    if (verdict.again != 0) {
+    if (verdict.again != 0 && from == 0) { /* only rank 0 can send a rank on to another one */
         return WEFT_AGAIN;
     }
     return wefti_error_adopt(verdict.status < 0 ? (weft_status_t)verdict.status : WEFT_ERR_INTERNAL,

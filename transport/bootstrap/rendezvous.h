@@ -68,7 +68,7 @@ typedef struct wefti_verdict {
 
 /* Of status and this thread's message. */
 wefti_verdict_t wefti_verdict_of(weft_status_t status);
-/* The verdict as this thread's error; WEFT_AGAIN. */
+/* The verdict as this thread's error; from rank 0 also WEFT_AGAIN. */
 weft_status_t wefti_verdict_adopt(const wefti_frame_t *frame, uint32_t from);
 
 /* Body of TABLE; the endpoint addresses of wefti_mesh_neighbours follow. */

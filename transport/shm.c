@@ -102,16 +102,18 @@ static weft_status_t shm_open_endpoint(wefti_endpoint_t *endpoint,
         peer->socket = peer->control_fd = peer->region_fd = peer->pid_fd = -1;
     }
     WEFT_RETURN_IF_ERROR(create_own(shm));
-    WEFT_RETURN_IF_ERROR(wefti_shm_join(endpoint, params->address, shm->peers));
+    weft_status_t status = wefti_shm_join(endpoint, params->address, shm->peers);
     wefti_close_fd(&shm->peers[endpoint->rank].control_fd);
-    for (uint32_t r = 0; r < endpoint->world_size; r++) {
-        weft_status_t status = r == endpoint->rank ? WEFT_OK : map_peer(shm, r);
+    for (uint32_t r = 0; status == WEFT_OK && r < endpoint->world_size; r++) {
+        status = r == endpoint->rank ? WEFT_OK : map_peer(shm, r);
         if (status < 0) {
-            /* Ranks cannot agree without all control blocks: the others find this record. */
             wefti_error_prefix(status, "rank %u", wefti_endpoint_number(endpoint, endpoint->rank));
-            wefti_endpoint_abort(endpoint, status, weft_last_error());
-            return status;
         }
+    }
+    if (status < 0) {
+        /* Ranks cannot agree without all control blocks: the others find this record. */
+        wefti_endpoint_abort(endpoint, status, weft_last_error());
+        return status;
     }
     return wefti_endpoint_barrier(endpoint);
 }

@@ -212,6 +212,43 @@ static void test_failure_file_size_limit(void **state)
     run_processes(&(world_t){.size = 3, .fn = under_file_size_limit, .settings = test_settings()});
 }
 
+/* One rank may not open enough files for the memory of all: the others learn why it left. */
+static void test_failure_few_descriptors(void **state)
+{
+    (void)state;
+    board_t *board = board_create(0);
+    char address[64];
+    pid_t pids[3];
+    const wefti_settings_t settings = test_settings();
+    new_address(address, sizeof address);
+    for (uint32_t r = 0; r < 3; r++) {
+        fflush(NULL);
+        pids[r] = fork();
+        if (pids[r] == 0) {
+            wefti_endpoint_t *endpoint;
+            int next = dup(0);
+            close(next);
+            if (r == 2) { /* the own memory, the socket, the memory of one rank */
+                const struct rlimit limit = {(rlim_t)next + 5, (rlim_t)next + 5};
+                setrlimit(RLIMIT_NOFILE, &limit);
+            }
+            board->status[r] = open_rank(r, 3, address, NULL, &settings, &endpoint);
+            snprintf(board->text[r], sizeof board->text[r], "%s", weft_last_error());
+            _exit(0);
+        }
+    }
+    for (uint32_t r = 0; r < 3; r++) {
+        assert_int_equal(wait_for(pids[r]), 0);
+    }
+    for (uint32_t r = 0; r < 3; r++) {
+        if (board->status[r] != WEFT_ERR_SYSTEM ||
+            strstr(board->text[r], "rank 2: cannot receive another rank's memory") == NULL) {
+            fail_msg("rank %u: %d %s", r, board->status[r], board->text[r]);
+        }
+    }
+    munmap(board, sizeof *board);
+}
+
 static void test_failure_more_than_the_machine(void **state)
 {
     (void)state;
@@ -258,6 +295,7 @@ int main(void)
         cmocka_unit_test(test_failure_killed_rank),
         cmocka_unit_test(test_failure_killed_anywhere),
         cmocka_unit_test(test_failure_file_size_limit),
+        cmocka_unit_test(test_failure_few_descriptors),
         cmocka_unit_test(test_failure_more_than_the_machine),
         cmocka_unit_test(test_failure_forked_child),
     };

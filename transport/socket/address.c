@@ -285,8 +285,9 @@ weft_status_t wefti_address_listen(const wefti_address_t *at, uint16_t port, int
                                  wefti_address_text(&any, true, text));
     }
     if (!wefti_address_local(fd, out_bound)) {
+        int error_number = errno;
         close(fd);
-        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "getsockname failed");
+        return wefti_error_errno(WEFT_ERR_SYSTEM, error_number, "getsockname failed");
     }
     *out_fd = fd;
     return WEFT_OK;

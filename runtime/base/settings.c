@@ -11,6 +11,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/suggest.h"
+#include "runtime/base/text.h"
 
 /*
  * Parsers record what they expect; wefti_settings_load puts "invalid value 'x' for WEFT_Y: " before
@@ -59,9 +60,8 @@ static weft_status_t parse_isa(const char *text, const wefti_setting_def_t *def,
 static weft_status_t parse_time(const char *text, const wefti_setting_def_t *def, void *field)
 {
     const double most = 0x1p62;
-    char *rest = NULL;
-    double value = strtod(text, &rest);
-    if (rest == text || *rest != '\0' || !isfinite(value) || value < 0) {
+    double value;
+    if (!wefti_double_parse(text, &value) || !isfinite(value) || value < 0) {
         return expected("a number of at least 0");
     }
     if (value * def->scale > most) {

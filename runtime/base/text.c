@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/memory.h"
@@ -125,6 +126,22 @@ char *wefti_text_take(wefti_text_t *text)
     text->length = 0;
     text->capacity = 0;
     return data;
+}
+
+bool wefti_double_parse(const char *text, double *out)
+{
+    char digits[64], *end;
+    size_t length = strlen(text);
+    if (length == 0 || length >= sizeof digits) {
+        return false;
+    }
+    memcpy(digits, text, length + 1);
+    *out = strtod(digits, &end);
+    if (*end == '.') { /* only a decimal comma stops there */
+        *end = ',';
+        *out = strtod(digits, &end);
+    }
+    return end != digits && *end == '\0';
 }
 
 const char *wefti_format_bytes(uint64_t bytes, char *buffer)

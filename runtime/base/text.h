@@ -30,6 +30,9 @@ bool wefti_utf8_control(const unsigned char *text, size_t length);
 /* Hands the string over (free with the allocator), "" included; NULL if anything failed. */
 char *wefti_text_take(wefti_text_t *text);
 
+/* A number with a decimal point, also where the host program has set a locale with a comma. False:
+ * text is none, or has more than 63 characters. */
+bool wefti_double_parse(const char *text, double *out);
 /* "1.5 MiB", "312 B"; buffer of at least 32 bytes, returned. */
 const char *wefti_format_bytes(uint64_t bytes, char *buffer);
 

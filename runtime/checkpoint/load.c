@@ -11,6 +11,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/params.h"
+#include "runtime/base/text.h"
 #include "runtime/plan/session_state.h"
 
 #define MAX_STEPS ((uint64_t)1 << 53) /* steps are handed to kernels as floating point */
@@ -40,21 +41,14 @@ static weft_status_t read_number(const wefti_safetensors_t *file, const char *ke
     return WEFT_OK;
 }
 
-/* Written with a point; read so that a host program's locale with a comma does not matter. */
 static weft_status_t read_real(const wefti_safetensors_t *file, const char *key, double *out_value)
 {
-    char buffer[40], *end;
+    double value;
     const char *text = wefti_safetensors_text(file, key);
     if (text == NULL) {
         return WEFT_OK;
     }
-    snprintf(buffer, sizeof buffer, "%s", text);
-    double value = strtod(buffer, &end);
-    if (*end == '.') {
-        *end = ',';
-        value = strtod(buffer, &end);
-    }
-    if (end == buffer || *end != '\0' || !(value == value)) {
+    if (!wefti_double_parse(text, &value) || !(value == value)) {
         return wefti_error(WEFT_ERR_FORMAT, "metadata \"%s\": invalid number '%.40s'", key, text);
     }
     *out_value = value;

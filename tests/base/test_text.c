@@ -13,6 +13,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/settings.h"
 #include "tests/support/support.h"
+#include "tests/support/support_comma.h"
 
 static void test_text_grows_and_is_handed_over(void **in)
 {
@@ -228,6 +229,19 @@ static void test_settings_parse_or_name_the_variable(void **in)
     }
 }
 
+static void test_settings_in_a_locale_with_a_decimal_comma(void **in)
+{
+    (void)in;
+    wefti_settings_t settings;
+    setenv("WEFT_TIMEOUT", "0.5", 1);
+    decimal_comma = true;
+    weft_status_t status = wefti_settings_load(&settings);
+    decimal_comma = false;
+    unsetenv("WEFT_TIMEOUT");
+    assert_int_equal(status, WEFT_OK);
+    assert_true(settings.timeout_ns == 500000000);
+}
+
 typedef struct directory {
     char path[64], file[96];
 } directory_t;
@@ -329,6 +343,7 @@ int main(void)
         cmocka_unit_test(test_json_fails_when_too_deep),
         cmocka_unit_test(test_settings_have_defaults),
         cmocka_unit_test(test_settings_parse_or_name_the_variable),
+        cmocka_unit_test(test_settings_in_a_locale_with_a_decimal_comma),
         cmocka_unit_test_setup_teardown(test_file_is_written_and_mapped, setup, teardown),
         cmocka_unit_test_setup_teardown(test_file_errors_name_the_path, setup, teardown),
         cmocka_unit_test_setup_teardown(test_file_that_does_not_fit_leaves_the_old_one, setup,

@@ -1,31 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/json.h"
 #include "tests/support/support.h"
-
-/* As strtod in a locale with a decimal comma, which few machines have. */
-static bool decimal_comma;
-double __real_strtod(const char *text, char **end);
-double __wrap_strtod(const char *text, char **end);
-double __wrap_strtod(const char *text, char **end)
-{
-    char copy[128], *stop;
-    if (!decimal_comma) {
-        return __real_strtod(text, end);
-    }
-    snprintf(copy, sizeof copy, "%s", text);
-    for (char *c = copy; *c != '\0'; c++) {
-        *c = *c == '.' ? ';' : *c == ',' ? '.' : *c;
-    }
-    double value = __real_strtod(copy, &stop);
-    if (end != NULL) {
-        *end = (char *)(uintptr_t)text + (stop - copy);
-    }
-    return value;
-}
+#include "tests/support/support_comma.h"
 
 static weft_status_t parse(const char *text, wefti_json_tree_t *tree)
 {

@@ -82,9 +82,13 @@ static weft_status_t agree_when_there_is_room(weft_context_t *context, weft_grou
 {
     weft_status_t agreed;
     while ((agreed = agree(context, parent, status)) == WEFT_AGAIN) {
-        WEFT_RETURN_IF_ERROR(wefti_wait_signal(context->endpoint, &parent->calls->completed.signal,
-                                               parent->calls->issued - (WEFTI_CALLS - 1),
-                                               "a call of a group", look_for_room, parent));
+        wefti_signal_t *completed = &parent->calls->completed.signal;
+        uint32_t next = atomic_load_explicit(&completed->value, memory_order_relaxed) + 1;
+        WEFT_RETURN_IF_ERROR(look_for_room(parent));
+        if (next != parent->calls->issued + 1) { /* else a device is about to end the last one */
+            WEFT_RETURN_IF_ERROR(wefti_wait_signal(context->endpoint, completed, next,
+                                                   "a call of a group", look_for_room, parent));
+        }
     }
     return agreed;
 }

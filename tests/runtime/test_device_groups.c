@@ -500,6 +500,47 @@ static void test_device_groups_of_groups(void **state)
     support_card_threads(5, run_groups, NULL);
 }
 
+/* A group of one that has as many calls in flight as a device has places for. */
+static void run_full_parent(rank_world_t *world)
+{
+    enum { COUNT = 100, CALLS = 16 };
+    weft_group_t *half = NULL, *copy = NULL;
+    weft_stream_t *stream = NULL;
+    buffer_t a = buffer_of(world, COUNT);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        a.host[i] = (int32_t)i;
+    }
+    upload(&a);
+    RANK_OK(weft_group_split(world->group, world->rank & 1, 0, &half));
+    RANK_OK(weft_stream_create(world->context, NULL, &stream));
+    for (uint32_t round = 0; round < 10; round++) {
+        for (uint32_t call = 0; call < CALLS;) {
+            weft_status_t status = weft_all_reduce(a.device, a.device, COUNT, WEFT_DTYPE_I32,
+                                                   WEFT_REDUCTION_MAX, half, stream);
+            RANK_CHECK(status >= WEFT_OK);
+            call += status == WEFT_OK;
+        }
+        RANK_OK(weft_group_duplicate(half, &copy));
+        RANK_OK(weft_all_reduce(a.device, a.device, COUNT, WEFT_DTYPE_I32, WEFT_REDUCTION_MAX, copy,
+                                stream));
+        RANK_OK(weft_stream_synchronize(stream));
+        weft_group_destroy(copy);
+    }
+    download(&a);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        RANK_CHECK(a.host[i] == (int32_t)i);
+    }
+    weft_stream_destroy(stream);
+    weft_group_destroy(half);
+    buffer_free(&a);
+}
+
+static void test_device_groups_of_full_groups(void **state)
+{
+    (void)state;
+    support_card_threads(5, run_full_parent, NULL);
+}
+
 /* ---- the same bits as on the CPU device ---- */
 
 typedef struct bits {
@@ -847,6 +888,7 @@ int main(void)
         cmocka_unit_test(test_device_groups_operators),
         cmocka_unit_test(test_device_groups_streams),
         cmocka_unit_test(test_device_groups_of_groups),
+        cmocka_unit_test(test_device_groups_of_full_groups),
         cmocka_unit_test(test_device_groups_same_bits),
         cmocka_unit_test(test_device_groups_disagreement),
         cmocka_unit_test(test_device_groups_abort),

@@ -7,7 +7,7 @@ import stat
 import support
 from support import Case, MODELS, SOURCE
 
-COMMANDS = ("compile", "check", "explain", "run", "bench", "ops", "algos", "verify", "tune", "topo", "info")
+COMMANDS = ("compile", "check", "explain", "run", "bench", "ops", "algos", "verify", "tune", "topo", "doctor", "info")
 
 
 class Help(Case):

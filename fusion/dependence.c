@@ -125,8 +125,8 @@ void wefti_dependence_fuse(wefti_dependence_t *dependence, uint32_t a, uint32_t 
         row_a[w] |= row_b[w];
         row_b[w] = row_a[w];
     }
-    /* Members of one fusion have equal rows, and equal bits in every row: a candidate that reaches a
-     * or b reaches both, and all that they reach. */
+    /* Members of one fusion have equal rows, and equal bits in every row: a candidate that reaches
+     * a or b reaches both, and all that they reach. */
     for (uint32_t i = 0; i < dependence->count; i++) {
         uint64_t *row = dependence->reach + i * words;
         if (has(dependence, i, a) || has(dependence, i, b)) {

@@ -232,7 +232,8 @@ typedef struct wefti_lower_params {
     const wefti_bucket_cost_t *bucket_cost; /* NULL: nothing is predicted */
     bool infer;                             /* no training: programs init and step, no eval */
     uint32_t flags;                         /* of the plan: WEFTI_PLAN_SPLIT_BATCH */
-    /* One graph per rank, equal but for contents, the first of which is the graph; 0: one for all. */
+    /* One graph per rank, equal but for contents, the first of which is the graph; 0: one for all.
+     */
     const wefti_graph_t *const *rank_graphs;
     uint32_t rank_graph_count;
     bool shard;    /* the graph went through wefti_pass_shard */

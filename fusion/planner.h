@@ -10,7 +10,8 @@
  * schedule of the channel ends before the maximum over j of r_j + T(s_j + ... + s_n), the lower
  * bound: bytes that are ready from j on must be sent after r_j. Where several tensors are copied to
  * lie side by side, a bucket of one costs less than T, and the optimum is chosen: fewer buckets are
- * not cheaper then. All in integers, so every rank decides the same. Optimum, choice and bound are part of every plan, not of its structure digest.
+ * not cheaper then. All in integers, so every rank decides the same. Optimum, choice and bound are
+ * part of every plan, not of its structure digest.
  */
 #ifndef WEFT_FUSION_PLANNER_H
 #define WEFT_FUSION_PLANNER_H

@@ -255,12 +255,12 @@ uint32_t *wefti_id_map(wefti_arena_t *arena, size_t count);
 size_t wefti_value_bytes(const wefti_value_t *value);                          /* 0 when unknown */
 uint32_t wefti_graph_find_value(const wefti_graph_t *graph, const char *name); /* or WEFTI_NONE */
 
-/* The end of a pass that adds, replaces or removes nodes: a topological order of the live nodes that
- * keeps the present order where it can, has inserted nodes in their places, and honours constraints
- * and in-place updates. Programs follow it. A cycle is an error naming nodes on it. */
+/* The end of a pass that adds, replaces or removes nodes: a topological order of the live nodes
+ * that keeps the present order where it can, has inserted nodes in their places, and honours
+ * constraints and in-place updates. Programs follow it. A cycle is an error naming nodes on it. */
 weft_status_t wefti_graph_sort(wefti_graph_t *graph);
-/* The same with a key per node (of graph->node_count) in place of positions and places: small keys go
- * first. */
+/* The same with a key per node (of graph->node_count) in place of positions and places: small keys
+ * go first. */
 weft_status_t wefti_graph_reorder(wefti_graph_t *graph, const uint64_t *keys);
 /* graph/order_edges.c: node before runs before node after. */
 weft_status_t wefti_graph_add_constraint(wefti_graph_t *graph, uint32_t before, uint32_t after);

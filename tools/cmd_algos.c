@@ -324,7 +324,7 @@ static weft_status_t show_op(algos_command_t *command, weft_collective_t op)
     }
     if (status >= 0 && !command->json) {
         print_reasons(list, count);
-        uint64_t posted = wefti_cost_posting_bytes(&command->costs, &params);
+        uint64_t posted = wefti_cost_slot_bytes(&command->costs, &params);
         if (posted != UINT64_MAX && posted > 0) {
             char text[32];
             printf("  blocks up to %s are sent together with the call's signature\n",

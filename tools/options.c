@@ -268,8 +268,8 @@ static bool is_option(const char *name, bool only_passed)
     return false;
 }
 
-/* " (--world)": the option that sets the field of the last error; "" if there is none. Of --batch and
- * --split-batch, which set one field, it is the one that was passed. */
+/* " (--world)": the option that sets the field of the last error; "" if there is none. Of --batch
+ * and --split-batch, which set one field, it is the one that was passed. */
 static const char *field_note(char *out, size_t bytes)
 {
     const char *field = weft_last_error_field(), *name = field;

@@ -17,8 +17,8 @@ wefti_json_t *wefti_output_begin(output_object_t *object);
 /* Closes and prints the object; false, and "{}", if memory ran out. */
 bool wefti_output_end(output_object_t *object);
 
-/* Writes a number as an element of dtype: value if that is a floating point type, else the low bytes
- * of bits. */
+/* Writes a number as an element of dtype: value if that is a floating point type, else the low
+ * bytes of bits. */
 void wefti_put_number(uint8_t *at, weft_dtype_t dtype, double value, uint64_t bits);
 /* The next binding from *index on that has one of the roles (bits 1 << role); false at the end. */
 bool wefti_next_binding(const weft_plan_t *plan, uint32_t roles, size_t *index,

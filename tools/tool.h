@@ -41,13 +41,14 @@ typedef struct command {
 /* All commands, ended by NULL (main.c). */
 extern const command_t *const wefti_commands[];
 
-/* help.c. Prints words up to the terminal's width (at most 100; 80 in a file): the first line goes on
- * at column, the others start at indent. */
+/* help.c. Prints words up to the terminal's width (at most 100; 80 in a file): the first line goes
+ * on at column, the others start at indent. */
 void wefti_print_wrapped(FILE *out, const char *text, size_t column, size_t indent);
 /* The text of `weft COMMAND --help`, and of `weft help`. */
 void wefti_print_command_help(const command_t *command);
 void wefti_print_help(FILE *out);
-/* Every command, option, exit status and setting as one JSON object: the source of the reference. */
+/* Every command, option, exit status and setting as one JSON object: the source of the reference.
+ */
 int wefti_print_help_json(void);
 
 /* Handles one parsed option; returns EXIT_OK to go on. value is NULL for options without argument.
@@ -112,21 +113,22 @@ typedef struct compile_options {
 } compile_options_t;
 
 #define COMPILE_OPTIONS_MAX 48u
-/* Written by wefti_compile_options_load before any command runs. The options of `weft compile` alone
- * come first, then --world, then those of every command that compiles. */
+/* Written by wefti_compile_options_load before any command runs. The options of `weft compile`
+ * alone come first, then --world, then those of every command that compiles. */
 extern option_def_t wefti_compile_option_defs[COMPILE_OPTIONS_MAX + 1];
 #define COMPILE_OPTIONS_CHECK (wefti_compile_option_defs + 4) /* from --world on */
 #define COMPILE_OPTIONS_RUN (wefti_compile_option_defs + 5)   /* after --world */
 void wefti_compile_options_load(void);
 int wefti_compile_options_init(compile_options_t *options);
 void wefti_compile_options_deinit(compile_options_t *options);
-/* Handles one of wefti_compile_option_defs; EXIT_BAD_INPUT with one line printed if it is invalid. */
+/* Handles one of wefti_compile_option_defs; EXIT_BAD_INPUT with one line printed if it is invalid.
+ */
 int wefti_compile_option(compile_options_t *options, const char *command, int key,
                          const char *value);
 /*
  * calibration.c. Sets params.costs_path: --costs, else WEFT_COSTS, else the calibration of this
- * machine, which is measured if none is cached, else default costs. alone: this process compiles for
- * all ranks; else only what is equal on all hosts is used.
+ * machine, which is measured if none is cached, else default costs. alone: this process compiles
+ * for all ranks; else only what is equal on all hosts is used.
  */
 weft_status_t wefti_compile_choose_costs(compile_options_t *options, const char *command,
                                          bool alone);

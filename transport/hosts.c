@@ -94,7 +94,8 @@ static weft_status_t hosts_region_map(wefti_endpoint_t *endpoint, size_t offset,
 
 /* ---- opening and closing ---- */
 
-/* Private control blocks for all ranks, from before the rendezvous; ranks of other hosts keep them. */
+/* Private control blocks for all ranks, from before the rendezvous; ranks of other hosts keep them.
+ */
 static weft_status_t make_blocks(wefti_hosts_t *hosts)
 {
     wefti_endpoint_t *endpoint = &hosts->base;

@@ -38,8 +38,9 @@ typedef struct wefti_hosts_driver {
 typedef struct wefti_hosts_peer {
     wefti_control_t control;         /* in use if its memory is elsewhere */
     char why[WEFTI_HOSTS_WHY_BYTES]; /* how the link to it broke */
-    /* When its link closed; 0: not. With a text: without a goodbye, so the rank is dead unless it turns
-     * out to have left. Without: after a goodbye, which counts unless the world ends otherwise. */
+    /* When its link closed; 0: not. With a text: without a goodbye, so the rank is dead unless it
+     * turns out to have left. Without: after a goodbye, which counts unless the world ends
+     * otherwise. */
     uint64_t suspect_ns;
     char suspicion[160];
 } wefti_hosts_peer_t;
@@ -80,8 +81,8 @@ wefti_endpoint_t *wefti_hosts_detach_inner(wefti_endpoint_t *endpoint);
 /* True when the list (WEFT_TRANSPORT) has the name, or is "auto". */
 bool wefti_hosts_allows(const wefti_settings_t *settings, const char *name);
 
-/* hosts_group.c: fills host_of, host_names, local_of, world_of; the rendezvous address of the ranks of
- * this host (64 bytes) and their number. Collective. */
+/* hosts_group.c: fills host_of, host_names, local_of, world_of; the rendezvous address of the ranks
+ * of this host (64 bytes) and their number. Collective. */
 weft_status_t wefti_hosts_group(wefti_hosts_t *hosts, char *out_address, uint32_t *out_local_count);
 
 /* hosts_drivers.c. Collective. */

@@ -15,8 +15,9 @@ static wefti_hosts_driver_t *driver_of(wefti_hosts_t *hosts, uint32_t peer)
     return via == WEFTI_HOSTS_NONE ? NULL : &hosts->drivers[via];
 }
 
-/* The driver has reported the peer as dead. Whether it died, or left and its goodbye is late, is known
- * after the grace, and waiters then get an error with its name. Until then data for it is dropped. */
+/* The driver has reported the peer as dead. Whether it died, or left and its goodbye is late, is
+ * known after the grace, and waiters then get an error with its name. Until then data for it is
+ * dropped. */
 static weft_status_t lost_if_dead(weft_status_t status)
 {
     return status == WEFT_ERR_PEER_DIED ? WEFT_OK : status;

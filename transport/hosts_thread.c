@@ -4,7 +4,7 @@
  * needs the data receives it. When they sleep or compute, one background thread does.
  *
  *   caller   progress: marks "polled", turns the drivers
- *            yield_progress: takes the mark away and wakes the thread, then sleeps on its own signal
+ *            yield_progress: takes the mark away, wakes the thread, then sleeps on its own signal
  *   thread   marked: rests 1 ms at most (a timed sleep), and looks again
  *            not marked: sleeps until a socket has something, then turns drivers and overlay
  *
@@ -25,7 +25,7 @@
 #include "runtime/machine/machine.h"
 
 #define REST_NS 1000000ull
-#define NAP_NS 100000
+#define PAUSE_NS 100000
 /* Timers of drivers and suspects are checked this often at least. */
 #define TICK_MS 100
 /* A driver without a descriptor is polled this often. */
@@ -63,7 +63,7 @@ void wefti_hosts_yield_progress(wefti_endpoint_t *endpoint)
 void wefti_hosts_back_off(wefti_hosts_t *hosts)
 {
     wefti_hosts_yield_progress(&hosts->base);
-    nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+    nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
 }
 
 void wefti_hosts_wake(void *owner)

@@ -6,8 +6,8 @@
  *   open      this rank's devices and listening sockets. Without a usable device it returns the
  *             reason, and another driver serves
  *   address   the endpoint address: what peers need to connect; all-gathered
- *   join      the peers that the driver serves (the first driver that both ends have). It connects now
- *             (verbs) or at the first put (tcp)
+ *   join      the peers that the driver serves (the first driver that both ends have). It connects
+ *             now (verbs) or at the first put (tcp)
  *   offer     what one peer alone needs of this rank (queue pairs); that peer gets it by offered
  *   grow      the own region has memory in [from, to): registers it; keys are all-gathered
  *   put, signal, progress   any thread, at any time; drivers lock for themselves

@@ -85,8 +85,8 @@ static weft_status_t gather_piece(wefti_endpoint_t *endpoint, const uint8_t *sen
 }
 
 /*
- * Two pieces per rank are enough: a rank publishes piece k + 2 only after it saw all ranks at k + 1,
- * and a rank is at k + 1 only after it copied all pieces k.
+ * Two pieces per rank are enough: a rank publishes piece k + 2 only after it saw all ranks at k +
+ * 1, and a rank is at k + 1 only after it copied all pieces k.
  */
 weft_status_t wefti_mapped_all_gather(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
                                       void *recv)

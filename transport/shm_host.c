@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rank 0's side of joining: accepts connections, admits ranks, and passes the memory of each to all. */
+/* Rank 0's side of joining: accepts connections, admits ranks, and passes the memory of each to
+ * all. */
 #include "transport/shm.h"
 
 #include <errno.h>

@@ -43,7 +43,8 @@ typedef struct wefti_control {
     uint32_t pid;
     _Atomic uint32_t left; /* 1: released its context, so the end of its process is no death */
     uint8_t pad[16];
-    /* mapped.c: pieces of all-gathers that this rank has published, and its bytes in the last two. */
+    /* mapped.c: pieces of all-gathers that this rank has published, and its bytes in the last two.
+     */
     wefti_signal_t gathered;
     uint64_t gather_bytes[2];
     uint8_t pad2[104];
@@ -91,8 +92,8 @@ typedef struct wefti_transport_ops {
     /* WEFT_OK, or WEFT_ERR_PEER_DIED naming the rank; cheap enough for the slow part of a wait. */
     weft_status_t (*check_peers)(wefti_endpoint_t *endpoint);
 
-    /* What follows is WEFTI_TRANSPORT_MAPPED (endpoint.h) where the control blocks and regions of all
-     * ranks are mapped. */
+    /* What follows is WEFTI_TRANSPORT_MAPPED (endpoint.h) where the control blocks and regions of
+     * all ranks are mapped. */
     uint64_t caps;
     bool mapped; /* progress and yield_progress have nothing to do, and are not called */
     /* As wefti_put_zero_copy and wefti_signal_peer say; the arguments are checked. */
@@ -226,14 +227,14 @@ static inline bool wefti_endpoint_direct(const wefti_endpoint_t *endpoint, uint3
  * link.c: writing to a peer's region without loads and stores. Host memory only. Any thread may
  * call these functions; they return at once, whatever the peer does.
  *
- * A put copies bytes from data to offset of the peer's region; any alignment. The caller learns only
- * by a later signal on the same lane that the put has landed. Puts may overtake each other and
+ * A put copies bytes from data to offset of the peer's region; any alignment. The caller learns
+ * only by a later signal on the same lane that the put has landed. Puts may overtake each other and
  * earlier signals, so the destination must be free when the put is called.
  *
  * Zero copy: data stays in use until the counter in_use has returned to 0
  * (wefti_signal_reached(value, 0)), which is independent of landing and also happens if the link
- * breaks. The waiter makes progress, or sleeps as on any signal. in_use NULL: data is copied, and may
- * be reused on return.
+ * breaks. The waiter makes progress, or sleeps as on any signal. in_use NULL: data is copied, and
+ * may be reused on return.
  */
 weft_status_t wefti_put_zero_copy(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
                                   const void *data, size_t bytes, uint32_t lane,
@@ -245,15 +246,16 @@ static inline weft_status_t wefti_put(wefti_endpoint_t *endpoint, uint32_t peer,
 }
 /*
  * Raises a counter (value and waiters of a wefti_signal_t at offset of the peer's region, aligned
- * to 8) to value and wakes its waiters, once all earlier puts to this peer on this lane have landed.
- * Signals of one lane to one peer arrive in order. Lanes are independent, so a counter is raised on
- * one lane of one rank only. A value that the counter has reached already changes nothing.
+ * to 8) to value and wakes its waiters, once all earlier puts to this peer on this lane have
+ * landed. Signals of one lane to one peer arrive in order. Lanes are independent, so a counter is
+ * raised on one lane of one rank only. A value that the counter has reached already changes
+ * nothing.
  */
 weft_status_t wefti_signal_peer(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
                                 uint32_t value, uint32_t lane);
 
-/* For backends and drivers, on any thread: a zero-copy put takes parts from in_use before it returns,
- * so that it lies below 0, and gives them back when data is no longer needed. */
+/* For backends and drivers, on any thread: a zero-copy put takes parts from in_use before it
+ * returns, so that it lies below 0, and gives them back when data is no longer needed. */
 static inline void wefti_source_acquire(wefti_signal_t *in_use, uint32_t parts)
 {
     /* relaxed: the release comes after it by other means */
@@ -283,10 +285,11 @@ static inline void wefti_endpoint_yield_progress(wefti_endpoint_t *endpoint)
 }
 
 /*
- * A link that broke between two live ranks. Its data in flight is lost, so every group with both ranks
- * fails once with WEFT_ERR_LINK and text. Later puts take another path, or fail if WEFT_FALLBACK is
- * off. All ranks receive each fault once. A signal may arrive over the other path although earlier
- * puts are lost; the fault is recorded before it, so check link_faults before acting on a signal.
+ * A link that broke between two live ranks. Its data in flight is lost, so every group with both
+ * ranks fails once with WEFT_ERR_LINK and text. Later puts take another path, or fail if
+ * WEFT_FALLBACK is off. All ranks receive each fault once. A signal may arrive over the other path
+ * although earlier puts are lost; the fault is recorded before it, so check link_faults before
+ * acting on a signal.
  */
 typedef struct wefti_link_fault {
     uint32_t ranks[2]; /* the lower one first */
@@ -333,8 +336,8 @@ static inline bool wefti_endpoint_meanwhile(const wefti_endpoint_t *endpoint)
     return endpoint->meanwhile != NULL && endpoint->meanwhile(endpoint->meanwhile_user);
 }
 
-/* Writes the abort record of every rank (first writer wins) and wakes everybody who waits here; text
- * "": names this rank. */
+/* Writes the abort record of every rank (first writer wins) and wakes everybody who waits here;
+ * text "": names this rank. */
 void wefti_endpoint_abort(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
 /* WEFT_OK; the abort record, adopted as this thread's message; or WEFT_ERR_PEER_DIED, or
  * WEFT_ERR_ABORTED when this rank is interrupted (which then abort). */

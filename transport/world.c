@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Once the ranks have joined: compares settings, and finds out which ranks have a core of their own. */
+/* Once the ranks have joined: compares settings, and finds out which ranks have a core of their
+ * own. */
 #include "transport/world.h"
 
 #include <sched.h>

@@ -29,8 +29,8 @@
  *
  * index and percent apply to the first kind that the graph has; other kinds stay unfused. Bytes are
  * counted as sent, whole ranges, padded to 64; of reduce-scatters and all-gathers every block is
- * padded. Produces one collective per bucket (FUSE edits) with the reason for its end. A tensor of U
- * units of 64 bytes above a cap of C units becomes ceil(U / C) pieces (SPLIT), at most 65,536. A
+ * padded. Produces one collective per bucket (FUSE edits) with the reason for its end. A tensor of
+ * U units of 64 bytes above a cap of C units becomes ceil(U / C) pieces (SPLIT), at most 65,536. A
  * piece of a gradient is a range of its memory, so no byte is copied and no bit changes. An
  * element-wise update also runs per piece, while the next one is sent; other readers wait for the
  * last piece. What becomes of blocks: pack.c.

@@ -11,8 +11,8 @@
  *   x1 = | a0 | a1 |, x2 = | b0 | b1 |     packed = | a0 b0 | a1 b1 |     rank 0 gets | a0 b0 |
  *
  * Rank r's block of the packed tensor is block r of every tensor, so each element is reduced in the
- * same order as before and no bit changes. A split tensor is taken apart in the same way: piece i is
- * a range of every block. Tensors that do not divide into equal blocks stay: lowering runs one
+ * same order as before and no bit changes. A split tensor is taken apart in the same way: piece i
+ * is a range of every block. Tensors that do not divide into equal blocks stay: lowering runs one
  * collective per tensor.
  */
 #include <string.h>

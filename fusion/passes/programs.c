@@ -224,8 +224,8 @@ static bool *mark_sharded(maker_t *m)
     return sharded;
 }
 
-/* A Broadcast of all weights that are whole, in front of all other nodes: it reads the weights, which updates
- * overwrite. */
+/* A Broadcast of all weights that are whole, in front of all other nodes: it reads the weights,
+ * which updates overwrite. */
 static weft_status_t add_broadcast(maker_t *m)
 {
     wefti_graph_t *graph = m->graph;

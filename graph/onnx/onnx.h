@@ -20,11 +20,13 @@ typedef struct wefti_onnx_import_params {
     size_t budget_bytes; /* memory for structure, 0: a multiple of the file's size */
     bool loss_optional; /* a model without a loss is fine: loss, logits and label stay WEFTI_NONE */
     bool may_lack_loss; /* a model without a loss node is fine, one with several is not */
-    /* Properties of the file, where it holds a compiled graph: the graph comes out with types, states and updates. */
+    /* Properties of the file, where it holds a compiled graph: the graph comes out with types,
+     * states and updates. */
     const wefti_onnx_property_t *compiled;
     uint32_t compiled_count;
     bool holes; /* initializers without contents are fine: their data is NULL */
-    /* Eval model: parameters whose contents are left out; NULL: every floating-point initializer. */
+    /* Eval model: parameters whose contents are left out; NULL: every floating-point initializer.
+     */
     const char *const *trained;
     size_t trained_count;
 } wefti_onnx_import_params_t;

@@ -209,7 +209,7 @@ WEFT_API weft_status_t weft_pass_algorithms(const weft_graph_view_t *view,
                                             const weft_algorithms_params_t *params,
                                             weft_edit_list_t **out_edits);
 /**
- * Orders collectives as a plan does: each is issued as soon as the operators have run that it needs;
+ * Orders collectives as a plan does: each is issued once the operators that it needs have run;
  * those that become ready together keep the view's order. Returns ORDER edges from each operator of
  * WEFT_ORDERING_GROUP (or with WEFT_EFFECT_COMMUNICATES, if its definition states no ordering) to
  * the next one in that order, unless values or edges already connect them. A program that issues
@@ -244,8 +244,8 @@ WEFT_API weft_status_t weft_pass_start_wait(const weft_graph_view_t *view,
  * the new one is at most 0.1 % faster and the old one keeps the bounds. A result reuses the memory
  * of an input that dies, if the operator's in-place rule allows it. Memory that a collective
  * accesses lives until compute has waited for that collective or a later one. Operators that update
- * in place stay last. The bound on collectives in flight always holds; the report states whether the
- * bound on memory does.
+ * in place stay last. The bound on collectives in flight always holds; the report states whether
+ * the bound on memory does.
  * @param[in]  view       the graph
  * @param[in]  params     times and bounds
  * @param[out] out_edits  the caller destroys them

@@ -174,7 +174,7 @@ const weft_algorithm_t *wefti_cost_few_steps(const weft_algo_params_t *params)
     return NULL;
 }
 
-uint64_t wefti_cost_posting_bytes(const wefti_costs_t *costs, const weft_algo_params_t *params)
+uint64_t wefti_cost_slot_bytes(const wefti_costs_t *costs, const weft_algo_params_t *params)
 {
     const wefti_link_cost_t *net = &costs->level[WEFTI_LEVEL_NET];
     uint32_t n = params->group_size, hosts = wefti_placement_hosts(params);

@@ -143,11 +143,11 @@ typedef struct wefti_choice {
 /* NULL: nothing that needs few is eligible. */
 const weft_algorithm_t *wefti_cost_few_steps(const weft_algo_params_t *params);
 /*
- * How long blocks may be that go with the postings of a call: these go from every rank to every
+ * How long blocks may be that go with the call slots of a call: these go from every rank to every
  * rank of other hosts, so what a host's card sends in all is to take no longer than a message.
  * UINT64_MAX: on one host, as long as fit.
  */
-uint64_t wefti_cost_posting_bytes(const wefti_costs_t *costs, const weft_algo_params_t *params);
+uint64_t wefti_cost_slot_bytes(const wefti_costs_t *costs, const weft_algo_params_t *params);
 /* Whether the runtime has hand-written code for it, where ranks load and store. */
 bool wefti_cost_has_executor(const weft_algorithm_t *algorithm);
 

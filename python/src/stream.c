@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define NAP_NS 50000ull
+#define PAUSE_NS 50000ull
 #define PATIENCE_NAPS 10000u /* of 100 us: what calls in flight get when the program ends */
 
 PyObject *wp_stream_closed(wp_state_t *state)
@@ -62,7 +62,7 @@ void wp_stream_event_back(wp_stream_t *stream, weft_event_t *event, bool broken)
 static void finish_soon(const wp_context_t *context, weft_stream_t *stream)
 {
     for (uint32_t i = 0; i < PATIENCE_NAPS && weft_stream_query(stream) == WEFT_IN_PROGRESS; i++) {
-        nap(2 * NAP_NS);
+        nap(2 * PAUSE_NS);
     }
     if (weft_stream_query(stream) == WEFT_IN_PROGRESS && context->context != NULL) {
         char text[80];
@@ -95,7 +95,7 @@ static void destroy(wp_stream_t *self)
     while (self->users > 0 &&
            !forked) { /* what they wait for has come, or never will: they are on their way */
         thread = PyEval_SaveThread();
-        nap(NAP_NS);
+        nap(PAUSE_NS);
         PyEval_RestoreThread(thread);
     }
     thread = PyEval_SaveThread();
@@ -283,7 +283,7 @@ int wp_make_room(wp_state_t *state, wp_group_t *group)
     weft_status_t status;
     wp_stream_t *stream = wp_group_stream(state, group);
     /* All streams of the context without a thread go on when one of them is looked at. */
-    return stream != NULL && ask(stream, weft_stream_query, &status) ? wp_pause(NAP_NS) : -1;
+    return stream != NULL && ask(stream, weft_stream_query, &status) ? wp_pause(PAUSE_NS) : -1;
 }
 
 /* ---- methods ---- */
@@ -320,7 +320,7 @@ static PyObject *enqueue(wp_stream_t *self, enqueue_fn fn, weft_event_t *event)
             Py_RETURN_NONE;
         } else if (status != WEFT_AGAIN) {
             wp_raise(state, status);
-        } else if (wp_pause(NAP_NS) == 0) {
+        } else if (wp_pause(PAUSE_NS) == 0) {
             continue;
         }
         return NULL;

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#define NAP_NS 1000000
+#define PAUSE_NS 1000000
 #define NAPS 400
 
 /* Seconds or None; -1: an exception is set. */
@@ -40,7 +40,7 @@ static int read_timeout(PyObject *object, uint64_t *out_ns)
  * and until it has, the work's memory may be in use. */
 static weft_status_t query_failed(weft_event_t *event)
 {
-    const struct timespec nap = {0, NAP_NS};
+    const struct timespec nap = {0, PAUSE_NS};
     weft_status_t seen = weft_event_query(event);
     for (int naps = 0; seen == WEFT_IN_PROGRESS && naps < NAPS; naps++) {
         nanosleep(&nap, NULL);

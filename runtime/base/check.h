@@ -22,7 +22,8 @@ weft_status_t wefti_error_format(const char *function, int format);
 #define WEFT_UNLIKELY(condition) (condition)
 #endif
 
-/* In a function that returns weft_status_t: returns WEFT_ERR_INVALID_ARGUMENT if pointer is NULL. */
+/* In a function that returns weft_status_t: returns WEFT_ERR_INVALID_ARGUMENT if pointer is NULL.
+ */
 #define WEFT_CHECK_ARG(pointer)                                                                    \
     do {                                                                                           \
         if (WEFT_UNLIKELY((pointer) == NULL)) {                                                    \

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One failure, one line: the place that first decides an error calls wefti_error; callers pass it up. */
+/* One failure, one line: the place that first decides an error calls wefti_error; callers pass it
+ * up. */
 #ifndef WEFT_RUNTIME_BASE_ERROR_H
 #define WEFT_RUNTIME_BASE_ERROR_H
 

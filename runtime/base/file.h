@@ -10,7 +10,8 @@ typedef struct wefti_mapping {
     size_t size_bytes;
 } wefti_mapping_t;
 
-/* Maps a regular file read-only. WEFT_ERR_NOT_FOUND, WEFT_ERR_SYSTEM, with a message naming path. */
+/* Maps a regular file read-only. WEFT_ERR_NOT_FOUND, WEFT_ERR_SYSTEM, with a message naming path.
+ */
 weft_status_t wefti_file_map(const char *path, wefti_mapping_t *out_mapping);
 void wefti_file_unmap(wefti_mapping_t *mapping);
 

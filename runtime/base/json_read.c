@@ -117,8 +117,8 @@ static weft_status_t parse_string(parser_t *p, const char **out)
     return WEFT_OK;
 }
 
-/* A host program may have set a locale with a decimal comma: strtod then stops at a point, and takes
- * the comma behind a number. */
+/* A host program may have set a locale with a decimal comma: strtod then stops at a point, and
+ * takes the comma behind a number. */
 static weft_status_t parse_number(parser_t *p, double *out)
 {
     char *stop = p->at + strspn(p->at, "+-.0123456789eE"), after = *stop, *end;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Allocation: the caller's allocator, growing arrays, and arenas for what lives and dies together. */
+/* Allocation: the caller's allocator, growing arrays, and arenas for what lives and dies together.
+ */
 #ifndef WEFT_RUNTIME_BASE_MEMORY_H
 #define WEFT_RUNTIME_BASE_MEMORY_H
 

@@ -100,8 +100,8 @@ static void execute_as_worker(team_t *team, uint32_t epoch)
     const void *job;
     for (int64_t part; (part = claim_part(team, epoch, &fn, &job)) >= 0;) {
         fn(job, part);
-        /* Sequentially consistent as in wefti_signal_post: no wake-up is lost. It also releases what
-         * the part wrote. */
+        /* Sequentially consistent as in wefti_signal_post: no wake-up is lost. It also releases
+         * what the part wrote. */
         wefti_signal_t *done = &team->done.signal;
         atomic_fetch_add_explicit(&done->value, 1, memory_order_seq_cst);
         if (atomic_load_explicit(&done->waiters, memory_order_seq_cst) != 0) {

@@ -34,7 +34,7 @@ void wefti_futex_wake_all(_Atomic uint32_t *word)
     syscall(SYS_futex, (uintptr_t)word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-void wefti_nap(uint64_t ns)
+void wefti_sleep_ns(uint64_t ns)
 {
     nanosleep(
         &(struct timespec){.tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S)},

@@ -16,7 +16,7 @@ void wefti_futex_wait(const _Atomic uint32_t *word, uint32_t expected, uint64_t 
 /* Wakes all threads that sleep on word. */
 void wefti_futex_wake_all(_Atomic uint32_t *word);
 /* Sleeps for ns; may wake early. */
-void wefti_nap(uint64_t ns);
+void wefti_sleep_ns(uint64_t ns);
 
 /*
  * For a thread that works little and often while others compute on the same core: requests short

@@ -15,7 +15,8 @@
  *   piece  one call of a bucket                          in place | packed | in place
  *
  * The planner is fusion's, by weft/passes.h: a captured sequence is a small graph, and this folder
- * is its host compiler. The runtime knows only the recorder of a group (runtime/collective/recorder.h).
+ * is its host compiler. The runtime knows only the recorder of a group
+ * (runtime/collective/recorder.h).
  */
 #ifndef WEFT_CAPTURE_CAPTURE_H
 #define WEFT_CAPTURE_CAPTURE_H

@@ -7,8 +7,8 @@
 /* As wefti_endpoint_agree, by calls of the group: WEFT_OK when status is WEFT_OK on all ranks, else
  * the lowest failing rank's error on all. */
 weft_status_t wefti_group_agree(weft_group_t *group, weft_status_t status);
-/* The same; then what all ranks have, bytes of each. out_all: a pointer, which the caller frees with
- * the allocator of the context; NULL on failure. */
+/* The same; then what all ranks have, bytes of each. out_all: a pointer, which the caller frees
+ * with the allocator of the context; NULL on failure. */
 weft_status_t wefti_group_gather(weft_group_t *group, weft_status_t status, const void *own,
                                  size_t bytes, void *out_all);
 

@@ -68,8 +68,8 @@ typedef struct wefti_bucket_cursor {
     uint64_t at; /* devices: elements of the piece for which copies were enqueued */
 } wefti_bucket_cursor_t;
 
-/* The next phase of a piece, to stream (NULL: at once). WEFT_AGAIN: the stream or the group is full.
- * Never blocks. */
+/* The next phase of a piece, to stream (NULL: at once). WEFT_AGAIN: the stream or the group is
+ * full. Never blocks. */
 weft_status_t wefti_bucket_advance(const wefti_bucket_t *bucket, wefti_bucket_cursor_t *cursor,
                                    weft_group_t *group, weft_stream_t *stream);
 

@@ -11,7 +11,7 @@ static void settle(weft_group_t *group, uint32_t number, uint32_t unsettled)
     wefti_channel_t *own = group->channels[group->rank];
     wefti_fence();
     if (unsettled & WEFTI_UNSETTLED_POSTING) {
-        wefti_signal_settle(&own->postings[number & 1].signal);
+        wefti_signal_settle(&own->slots[number & 1].signal);
     }
     if (unsettled & WEFTI_UNSETTLED_ROUND) {
         wefti_signal_settle(&own->staged.signal);

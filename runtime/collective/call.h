@@ -21,7 +21,7 @@
  *               addresses
  *   RECOVERING  waits for all ranks to recover the group (call_recover.c)
  *   PAIRS       sends and receives: waits for mailboxes
- *   POSTED      waits for the postings of all peers: the same signature, or the group is broken.
+ *   POSTED      waits for the call slots of all peers: the same signature, or the group is broken.
  *               All ranks know the same then, and take the same path
  *   MOVING      in its path; the staged path alternates between the next two
  *   ROUND       waits for what peers staged
@@ -101,12 +101,12 @@ struct wefti_call {
     uint64_t *counts;
 
     uint32_t elem_bytes;
-    /* What ranks post of it, and learn from the postings. */
+    /* What ranks post of it, and learn from the call slots. */
     uint64_t what, posted_count;
-    uint32_t flags;    /* of all ranks' postings, and-ed */
+    uint32_t flags;    /* of all ranks' call slots, and-ed */
     bool certain;      /* all ranks post data: nothing of them needs to be known to say so */
     uint64_t longest;  /* bytes of the longest block of any rank */
-    size_t area_bytes; /* data that this rank posts, if it fits a posting */
+    size_t area_bytes; /* data that this rank posts, if it fits a call slot */
     struct {           /* all-reduce: elements at both ends that some peer does not reach */
         uint64_t lead, trail;
     } ends;
@@ -117,7 +117,7 @@ struct wefti_call {
         bool two_shot;
     } staged;
     struct {                                /* path schedule */
-        bool possible;                      /* postings carry what it needs */
+        bool possible;                      /* call slots carry what it needs */
         const weft_algorithm_t *wanted;     /* requested by name, or NULL */
         const weft_algorithm_t *by_cost[2]; /* memory that is reached, plain; NULL: executors */
         const weft_algorithm_t *algorithm;  /* NULL: executors */
@@ -142,9 +142,9 @@ struct wefti_call {
 _Static_assert(sizeof(wefti_call_t) == 384, "every small call reads most of it");
 
 /*
- * A call that ended before this rank saw all peers' postings, because it needed nothing of them.
+ * A call that ended before this rank saw all peers' call slots, because it needed nothing of them.
  * They are looked at before the next call posts: until then peers may read this rank's former
- * posting, and a disagreement is found there.
+ * call slot, and a disagreement is found there.
  */
 typedef struct wefti_deferred {
     bool open;
@@ -186,7 +186,7 @@ typedef struct wefti_calls {
     const weft_algorithm_t *labelled; /* whose label it is */
 
     wefti_selection_t selection;       /* orders, algorithms */
-    uint64_t posting_bytes;            /* blocks up to this go with the postings */
+    uint64_t slot_bytes;               /* blocks up to this go with the call slots */
     struct wefti_schedules *schedules; /* schedule_cache.h; NULL until one is needed */
 
     struct wefti_batch *batch;               /* call_batch.c; with the first batch */

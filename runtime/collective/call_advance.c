@@ -10,7 +10,7 @@ static const wefti_path_t *const paths[] = {&wefti_path_posting, &wefti_path_sch
                                             &wefti_path_direct, &wefti_path_attached,
                                             &wefti_path_staged};
 
-/* All ranks' postings were seen: all ranks decide the same. */
+/* All ranks' call slots were seen: all ranks decide the same. */
 static weft_status_t choose_path(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
@@ -38,8 +38,8 @@ static weft_status_t choose_path(wefti_call_t *call)
 
 static weft_status_t see_digests(wefti_call_t *call, wefti_blocked_t *out_blocked)
 {
-    size_t signal = offsetof(wefti_channel_t, postings[0].signal) +
-                    (call->number & 1) * sizeof(wefti_posting_t);
+    size_t signal =
+        offsetof(wefti_channel_t, slots[0].signal) + (call->number & 1) * sizeof(wefti_call_slot_t);
     weft_status_t status = wefti_call_see_signals(call, signal, call->number, out_blocked);
     for (uint32_t i = 1; i < call->group->size && status == WEFT_OK; i++) {
         status = wefti_call_compare_digests(call, wefti_group_nth_peer(call->group, i));
@@ -97,7 +97,7 @@ static weft_status_t post_digests(wefti_call_t *call, wefti_blocked_t *out_block
     weft_status_t status =
         group->calls->deferred.open ? wefti_call_check_deferred(group, out_blocked) : WEFT_OK;
     if (status == WEFT_OK) {
-        wefti_call_settle(call); /* the former posting's sleepers, before number moves on */
+        wefti_call_settle(call); /* the former call slot's sleepers, before number moves on */
         call->number++;
         wefti_call_post_digests(call);
         call->unsettled |= WEFTI_UNSETTLED_POSTING;
@@ -122,7 +122,7 @@ static weft_status_t advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
             return status;
         }
         status = choose_path(call);
-        /* Digests have a sequence number of their own: no rank may continue without posting it. */
+        /* Digests have a sequence number of their own: a rank posts its own before it continues. */
         return status < 0 && (call->state != WEFTI_CALL_REFUSED || wefti_call_is_checked(call))
                    ? wefti_group_fail(call->group, status)
                    : status;

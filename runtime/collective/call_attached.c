@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path attached: moving plain memory between processes in one copy, by cross-memory attach. Postings
- * carry the addresses of buffers in their own process. As on path direct, posting says that the send
- * buffer is ready and the receive buffer may be written, and a call ends when all peers are done.
- * Copies go straight to where they belong; what is reduced is read, piece by piece, into this
- * rank's staging buffers, which stay in cache and which no rank reads during such a call.
+ * Path attached: moving plain memory between processes in one copy, by cross-memory attach. Call
+ * slots carry the addresses of buffers in their own process. As on path direct, a published slot
+ * means that the send buffer is ready and the receive buffer may be written, and a call ends when
+ * all peers are done. Copies go straight to where they belong; what is reduced is read, piece by
+ * piece, into this rank's staging buffers, which stay in cache and which no rank reads during such
+ * a call.
  */
 #include "runtime/base/error.h"
 #include "runtime/collective/call_move.h"
@@ -48,10 +49,10 @@ static uint64_t least_bytes(const wefti_call_t *call, bool may_spin)
     return pays && kib > 0 ? kib << 10 : NEVER;
 }
 
-bool wefti_call_post_addresses(const wefti_call_t *call, wefti_posting_t *posting)
+bool wefti_call_post_addresses(const wefti_call_t *call, wefti_call_slot_t *slot)
 {
     const weft_group_t *group = call->group;
-    wefti_addresses_t *addresses = wefti_posting_addresses(posting);
+    wefti_addresses_t *addresses = wefti_call_slot_addresses(slot);
     if (!group->attach ||
         (call->request.op == WEFT_COLLECTIVE_ALL_TO_ALL &&
          call->request.send == call->request.recv) ||
@@ -66,16 +67,16 @@ bool wefti_call_post_addresses(const wefti_call_t *call, wefti_posting_t *postin
 static weft_status_t fetch(wefti_call_t *call, uint32_t rank, uint64_t from, void *to,
                            uint64_t bytes)
 {
-    wefti_posting_t *posting = wefti_posting_of(call->group, rank, call->number);
-    uint64_t address = wefti_posting_addresses(posting)->send + from;
+    wefti_call_slot_t *slot = wefti_call_slot_of(call->group, rank, call->number);
+    uint64_t address = wefti_call_slot_addresses(slot)->send + from;
     return wefti_attach_move(call->group, rank, address, to, bytes, false);
 }
 
 static weft_status_t push(wefti_call_t *call, uint32_t rank, uint64_t to, const void *from,
                           uint64_t bytes)
 {
-    wefti_posting_t *posting = wefti_posting_of(call->group, rank, call->number);
-    uint64_t address = wefti_posting_addresses(posting)->recv + to;
+    wefti_call_slot_t *slot = wefti_call_slot_of(call->group, rank, call->number);
+    uint64_t address = wefti_call_slot_addresses(slot)->recv + to;
     return wefti_attach_move(call->group, rank, address, (void *)(uintptr_t)from, bytes, true);
 }
 

@@ -121,10 +121,10 @@ weft_status_t weft_batch_cancel(weft_group_t *group)
 /* ---- small calls of a kind as one ---- */
 
 /*
- * Packed, a block has at most this much: with the list it fits a posting, so that the whole batch
+ * Packed, a block has at most this much: with the list it fits a call slot, so that the whole batch
  * costs one wait. Beyond that copies cost as much as calls (tests/bench/bench_fuser.c).
  */
-#define FUSED_MAX_BYTES (WEFTI_POSTING_DATA - WEFTI_FUSED_LIST_BYTES)
+#define FUSED_MAX_BYTES (WEFTI_SLOT_DATA - WEFTI_FUSED_LIST_BYTES)
 
 /* One packed buffer serves both sides. */
 static bool is_packed_in_place(weft_collective_t op)

@@ -13,7 +13,7 @@
 #include "runtime/collective/call_steps.h"
 #include "runtime/group/mirror.h"
 
-#define PIECES ((uint64_t)(WEFTI_POSTING_DATA / sizeof(uint64_t)))
+#define PIECES ((uint64_t)(WEFTI_SLOT_DATA / sizeof(uint64_t)))
 
 bool wefti_call_is_checked(const wefti_call_t *call)
 {
@@ -58,7 +58,7 @@ static uint64_t piece(const wefti_call_t *call, uint64_t index, uint64_t *out_fi
 void wefti_call_post_digests(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
-    wefti_posting_t *own = wefti_posting_of(group, group->rank, call->number);
+    wefti_call_slot_t *own = wefti_call_slot_of(group, group->rank, call->number);
     uint64_t *digests = (uint64_t *)(void *)own->data;
     uint64_t first, count, pieces = piece(call, 0, &first, &count);
     for (uint64_t i = 0; i < pieces; i++) {
@@ -68,16 +68,16 @@ void wefti_call_post_digests(wefti_call_t *call)
     }
     own->what = call->what;
     own->count = call->posted_count;
-    wefti_posting_publish(group, own, call->number, (size_t)pieces * sizeof *digests);
+    wefti_call_slot_publish(group, own, call->number, (size_t)pieces * sizeof *digests);
 }
 
 weft_status_t wefti_call_compare_digests(wefti_call_t *call, uint32_t peer)
 {
     weft_group_t *group = call->group;
     const uint64_t *own =
-        (const uint64_t *)(const void *)wefti_posting_of(group, group->rank, call->number)->data;
+        (const uint64_t *)(const void *)wefti_call_slot_of(group, group->rank, call->number)->data;
     const uint64_t *theirs =
-        (const uint64_t *)(const void *)wefti_posting_of(group, peer, call->number)->data;
+        (const uint64_t *)(const void *)wefti_call_slot_of(group, peer, call->number)->data;
     uint64_t first, count, pieces = piece(call, 0, &first, &count);
     char text[160];
     for (uint64_t i = 0; i < pieces; i++) {

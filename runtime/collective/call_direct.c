@@ -14,7 +14,7 @@
 #include "runtime/interpreter/interpreter.h"
 
 #define CHUNK_BYTES ((size_t)64 << 10) /* stays in the second-level cache */
-#define HELP_MIN_BYTES 3072u /* below, data in postings needs as many turns, and less besides */
+#define HELP_MIN_BYTES 3072u /* below, data in call slots needs as many turns, and less besides */
 
 /* ---- the memory of peers ---- */
 
@@ -31,8 +31,8 @@ static const uint8_t *send_of(const wefti_call_t *call, uint32_t rank, uint64_t 
     if (rank == group->rank) {
         return call->request.send + from;
     }
-    const wefti_posting_t *posting = wefti_posting_of(group, rank, call->number);
-    return wefti_memory_of_peer(group, rank, posting->at.send + from, bytes);
+    const wefti_call_slot_t *slot = wefti_call_slot_of(group, rank, call->number);
+    return wefti_memory_of_peer(group, rank, slot->at.send + from, bytes);
 }
 
 static uint8_t *recv_of(const wefti_call_t *call, uint32_t rank, uint64_t from, uint64_t bytes)
@@ -41,8 +41,8 @@ static uint8_t *recv_of(const wefti_call_t *call, uint32_t rank, uint64_t from, 
     if (rank == group->rank) {
         return call->request.recv + from;
     }
-    const wefti_posting_t *posting = wefti_posting_of(group, rank, call->number);
-    return wefti_memory_of_peer(group, rank, posting->at.recv + from, bytes);
+    const wefti_call_slot_t *slot = wefti_call_slot_of(group, rank, call->number);
+    return wefti_memory_of_peer(group, rank, slot->at.recv + from, bytes);
 }
 
 static weft_status_t fetch(wefti_call_t *call, uint32_t rank, uint64_t from, void *to,

@@ -47,10 +47,10 @@ void wefti_fused_unpack(const wefti_call_t *call)
     move(call, call->request.recv, wefti_call_recv_shape(call).blocks, true);
 }
 
-void wefti_fused_post(const wefti_call_t *call, wefti_posting_t *posting)
+void wefti_fused_post(const wefti_call_t *call, wefti_call_slot_t *slot)
 {
     const wefti_fused_t *fused = call->fused;
-    wefti_fused_list_t *list = (wefti_fused_list_t *)(void *)posting->data;
+    wefti_fused_list_t *list = (wefti_fused_list_t *)(void *)slot->data;
     list->count = fused->count;
     for (uint32_t i = 0; i < fused->count; i++) {
         list->members[i] = (uint64_t)fused->members[i].index << 32 | fused->members[i].count;
@@ -59,8 +59,8 @@ void wefti_fused_post(const wefti_call_t *call, wefti_posting_t *posting)
 
 /* ---- when ranks disagree ---- */
 
-bool wefti_fused_difference(const wefti_posting_t *low, uint32_t low_rank,
-                            const wefti_posting_t *high, uint32_t high_rank, char *text,
+bool wefti_fused_difference(const wefti_call_slot_t *low, uint32_t low_rank,
+                            const wefti_call_slot_t *high, uint32_t high_rank, char *text,
                             size_t bytes)
 {
     /* A peer's memory: values read from it are only printed. */

@@ -31,8 +31,8 @@ static uint32_t poster_of(const weft_group_t *group, const wefti_signal_t *signa
 
 static bool has_posted(const weft_group_t *group, uint32_t rank, uint32_t number)
 {
-    wefti_posting_t *posting = wefti_posting_of(group, rank, number);
-    return wefti_signal_has_reached(&posting->signal, number);
+    wefti_call_slot_t *slot = wefti_call_slot_of(group, rank, number);
+    return wefti_signal_has_reached(&slot->signal, number);
 }
 
 /* " 3 5"; *out_first: one of them, in the world, or UINT32_MAX. */
@@ -100,8 +100,8 @@ void wefti_group_report_late(wefti_call_t *call, uint64_t now)
 }
 
 /*
- * Whether the call waits for rank r of its group: for its posting, its side of a pair, or a signal
- * of its. Asked when r is known to have left: what it left for others has come then.
+ * Whether the call waits for rank r of its group: for its slot, its side of a pair, or its signal.
+ * Asked when r is known to have left: what it left for others has come then.
  */
 static bool waits_for(const wefti_call_t *call, uint32_t r)
 {

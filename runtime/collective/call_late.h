@@ -23,7 +23,7 @@ typedef struct wefti_caller {
 /* The error of ranks that called different things: "rank 1 called all_reduce with 4 x f32, rank 0
  * with 8 x f32". */
 weft_status_t wefti_mismatch(const wefti_caller_t *high, const wefti_caller_t *low);
-/* Breaks the group: the posting of peer differs from what this rank posted. */
+/* Breaks the group: the call slot of peer differs from what this rank posted. */
 weft_status_t wefti_group_mismatch(weft_group_t *group, const wefti_deferred_t *own, uint32_t peer);
 
 /* call_recover.c: ranks that a recovering call waits for: " 3 5". */

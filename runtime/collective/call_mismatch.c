@@ -96,10 +96,10 @@ static weft_status_t differ(const weft_group_t *group, const side_t *high, const
 
 weft_status_t wefti_group_mismatch(weft_group_t *group, const wefti_deferred_t *own, uint32_t peer)
 {
-    const wefti_posting_t *theirs = wefti_posting_of(group, peer, own->number);
+    const wefti_call_slot_t *theirs = wefti_call_slot_of(group, peer, own->number);
     bool first = group->rank < peer;
     if (own->what & theirs->what & WEFTI_WHAT_FUSED) {
-        const wefti_posting_t *mine = wefti_posting_of(group, group->rank, own->number);
+        const wefti_call_slot_t *mine = wefti_call_slot_of(group, group->rank, own->number);
         char where[160], text[160];
         if (wefti_fused_difference(first ? mine : theirs, first ? group->rank : peer,
                                    first ? theirs : mine, first ? peer : group->rank, where,

@@ -8,17 +8,17 @@
 
 /*
  * One way of moving a call's data. Paths are asked in the order of the table in call_advance.c; the
- * answer may depend only on what all ranks know alike once they saw all postings: the signature,
- * flags (which are and-ed: a rank says in its posting what it can do) and what else postings
+ * answer may depend only on what all ranks know alike once they saw all call slots: the signature,
+ * flags (which are and-ed: a rank says in its call slot what it can do) and what else call slots
  * merged. One more path is one more row there, and a flag WEFTI_POSTED_* where it needs something
  * of a rank.
  */
 struct wefti_path {
     const char *name; /* weft_group_last_path */
     bool (*takes)(const wefti_call_t *call);
-    /* Ends in wefti_call_complete, or in state MOVING with more to come. Names the algorithm that it
-     * executes, if that is not the mesh. An error breaks the group, which the caller of start and
-     * advance sees to. */
+    /* Ends in wefti_call_complete, or in state MOVING with more to come. Names the algorithm that
+     * it executes, if that is not the mesh. An error breaks the group, which the caller of start
+     * and advance sees to. */
     weft_status_t (*start)(wefti_call_t *call);
     /* WEFT_OK: again, unless the call is complete; WEFT_IN_PROGRESS: blocked. */
     weft_status_t (*advance)(wefti_call_t *call, wefti_blocked_t *out_blocked);
@@ -87,7 +87,7 @@ weft_status_t wefti_call_move_blocks(wefti_call_t *call, const wefti_access_t *a
 bool wefti_call_fits_posting(const wefti_call_t *call);
 /* All-reduce: whether its rounds are a mesh (two shots) and not one-shot. */
 bool wefti_call_stages_two_shots(const wefti_call_t *call);
-/* This rank's part of the round at hand, to area: its own, in the posting or in staging. */
+/* This rank's part of the round at hand, to area: its own, in the call slot or in staging. */
 void wefti_call_stage(const wefti_call_t *call, uint8_t *area);
 /* All-reduce: the few elements at the ends that some peers do not reach. */
 void wefti_call_stage_ends(wefti_call_t *call);
@@ -100,18 +100,18 @@ uint32_t wefti_call_offer_help(const wefti_call_t *call);
 
 /* ---- call_attached.c ---- */
 
-/* Addresses of this rank's buffers into posting; false when peers may not attach, or must not,
+/* Addresses of this rank's buffers into its slot; false when peers may not attach, or must not,
  * because the call overwrites what they would read. */
-bool wefti_call_post_addresses(const wefti_call_t *call, wefti_posting_t *posting);
+bool wefti_call_post_addresses(const wefti_call_t *call, wefti_call_slot_t *slot);
 
-/* ---- call_offer.c: what a posting says of the rank's buffers ---- */
+/* ---- call_offer.c: what a call slot says of the rank's buffers ---- */
 
-/* Whether peers reach what they need of this rank, said in posting. */
-bool wefti_call_reach(wefti_call_t *call, wefti_posting_t *posting);
-/* For schedules: flags of what this rank's buffers allow, and their places into posting. */
-uint32_t wefti_call_offer(wefti_call_t *call, wefti_posting_t *posting);
-/* What another rank's posting says of all that. */
-void wefti_call_merge_offer(wefti_call_t *call, const wefti_posting_t *theirs);
+/* Whether peers reach what they need of this rank, as it says in its call slot. */
+bool wefti_call_reach(wefti_call_t *call, wefti_call_slot_t *slot);
+/* For schedules: flags of what this rank's buffers allow, and their places into its call slot. */
+uint32_t wefti_call_offer(wefti_call_t *call, wefti_call_slot_t *slot);
+/* What another rank's call slot says of all that. */
+void wefti_call_merge_offer(wefti_call_t *call, const wefti_call_slot_t *theirs);
 /* Where the block that rank has in both buffers when in place begins, from the longer one's begin.
  */
 uint64_t wefti_call_alias_at(const wefti_call_t *call, uint32_t rank);
@@ -119,10 +119,11 @@ uint64_t wefti_call_alias_at(const wefti_call_t *call, uint32_t rank);
 bool wefti_call_is_in_place(const wefti_call_t *call);
 
 /* AllToAllV: for each rank, bytes and place of its block in the send buffer of who posts it. */
-#define WEFTI_TABLE_RANKS (WEFTI_POSTING_ADDRESSES / 16)
+#define WEFTI_TABLE_RANKS (WEFTI_SLOT_ADDRESSES / 16)
 static inline const uint64_t *wefti_call_table(const wefti_call_t *call, uint32_t rank)
 {
-    return (const uint64_t *)(const void *)wefti_posting_of(call->group, rank, call->number)->data;
+    return (const uint64_t *)(const void *)wefti_call_slot_of(call->group, rank, call->number)
+        ->data;
 }
 /* What every rank sends here is what is expected. */
 weft_status_t wefti_call_check_table(const wefti_call_t *call);

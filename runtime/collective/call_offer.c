@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a rank says of its buffers in its posting: whether peers reach what they need of them; where
+ * What a rank posts of its buffers: whether peers reach what they need of them; where
  * every rank finds its block of an all-to-all-v; and, for calls that may run as a schedule, whether
  * the buffers are in place and peers reach all of them.
  */
@@ -30,40 +30,40 @@ static void buffer_bytes(const wefti_call_t *call, uint64_t *out_send, uint64_t 
 /* ---- what the operator needs ---- */
 
 /* All-reduce: what all ranks can show of the buffers is done in place, the rest through staging. */
-static void merge_ends(wefti_call_t *call, const wefti_posting_t *posting)
+static void merge_ends(wefti_call_t *call, const wefti_call_slot_t *slot)
 {
-    uint64_t lead = (posting->at.lead + call->elem_bytes - 1) / call->elem_bytes;
-    uint64_t trail = (posting->at.trail + call->elem_bytes - 1) / call->elem_bytes;
+    uint64_t lead = (slot->at.lead + call->elem_bytes - 1) / call->elem_bytes;
+    uint64_t trail = (slot->at.trail + call->elem_bytes - 1) / call->elem_bytes;
     call->ends.lead = lead > call->ends.lead ? lead : call->ends.lead;
     call->ends.trail = trail > call->ends.trail ? trail : call->ends.trail;
 }
 
 /* Pages at the ends of an adopted buffer may be missing: the most that is missing of either. */
-static bool reach_all_reduce(wefti_call_t *call, wefti_posting_t *posting)
+static bool reach_all_reduce(wefti_call_t *call, wefti_call_slot_t *slot)
 {
     weft_context_t *context = call->group->context;
     uint32_t lead, trail, recv_lead, recv_trail;
     size_t bytes = (size_t)call->longest;
-    if (!wefti_memory_reach(context, call->request.send, bytes, &posting->at.send, &lead, &trail) ||
-        !wefti_memory_reach(context, call->request.recv, bytes, &posting->at.recv, &recv_lead,
+    if (!wefti_memory_reach(context, call->request.send, bytes, &slot->at.send, &lead, &trail) ||
+        !wefti_memory_reach(context, call->request.recv, bytes, &slot->at.recv, &recv_lead,
                             &recv_trail)) {
         return false;
     }
-    posting->at.lead = lead > recv_lead ? lead : recv_lead;
-    posting->at.trail = trail > recv_trail ? trail : recv_trail;
-    merge_ends(call, posting);
+    slot->at.lead = lead > recv_lead ? lead : recv_lead;
+    slot->at.trail = trail > recv_trail ? trail : recv_trail;
+    merge_ends(call, slot);
     return true;
 }
 
-static void post_table(const wefti_call_t *call, wefti_posting_t *posting)
+static void post_table(const wefti_call_t *call, wefti_call_slot_t *slot)
 {
     uint32_t n = call->group->size;
-    uint64_t *table = (uint64_t *)(void *)posting->data;
+    uint64_t *table = (uint64_t *)(void *)slot->data;
     for (uint32_t r = 0; r < n; r++) {
         table[2 * r] = call->counts[r] * call->elem_bytes;
         table[2 * r + 1] = call->counts[n + r] * call->elem_bytes;
     }
-    posting->at.longest = call->longest;
+    slot->at.longest = call->longest;
 }
 
 weft_status_t wefti_call_check_table(const wefti_call_t *call)
@@ -83,13 +83,13 @@ weft_status_t wefti_call_check_table(const wefti_call_t *call)
     return WEFT_OK;
 }
 
-bool wefti_call_reach(wefti_call_t *call, wefti_posting_t *posting)
+bool wefti_call_reach(wefti_call_t *call, wefti_call_slot_t *slot)
 {
     const wefti_request_t *request = &call->request;
     uint64_t send_bytes, recv_bytes;
-    posting->at.lead = posting->at.trail = 0;
+    slot->at.lead = slot->at.trail = 0;
     if (request->op == WEFT_COLLECTIVE_ALL_REDUCE) {
-        return reach_all_reduce(call, posting);
+        return reach_all_reduce(call, slot);
     }
     /* In place, peers of an all-to-all would read what is overwritten. */
     if (request->op == WEFT_COLLECTIVE_BARRIER ||
@@ -97,15 +97,15 @@ bool wefti_call_reach(wefti_call_t *call, wefti_posting_t *posting)
         return false;
     }
     if (request->op == WEFT_COLLECTIVE_ALL_TO_ALL_V) {
-        post_table(call, posting);
+        post_table(call, slot);
     }
-    /* Peers write what a broadcast, a reduction to the root and a gather receive; they read what all
-     * but a gather send. */
+    /* Peers write what a broadcast, a reduction to the root and a gather receive; they read what
+     * all but a gather send. */
     bool reads = request->op != WEFT_COLLECTIVE_GATHER;
     bool writes = wefti_collective_rooted(request->op) && request->op != WEFT_COLLECTIVE_SCATTER;
     buffer_bytes(call, &send_bytes, &recv_bytes);
-    return (!reads || reach(call, request->send, send_bytes, &posting->at.send)) &&
-           (!writes || reach(call, request->recv, recv_bytes, &posting->at.recv));
+    return (!reads || reach(call, request->send, send_bytes, &slot->at.send)) &&
+           (!writes || reach(call, request->recv, recv_bytes, &slot->at.recv));
 }
 
 /* ---- what schedules need ---- */
@@ -157,13 +157,13 @@ static bool is_packed(const wefti_buffer_shape_t *shape)
     return true;
 }
 
-uint32_t wefti_call_offer(wefti_call_t *call, wefti_posting_t *posting)
+uint32_t wefti_call_offer(wefti_call_t *call, wefti_call_slot_t *slot)
 {
     uint64_t send_bytes, recv_bytes, send, recv;
     uint32_t flags = place_flags(call);
     if (wefti_collective_has_shared_counts(call->request.op)) {
         uint32_t n = call->group->size;
-        posting->at.longest = wefti_hash_words(wefti_call_blocks(call) + n, n);
+        slot->at.longest = wefti_hash_words(wefti_call_blocks(call) + n, n);
     }
     if (call->request.op == WEFT_COLLECTIVE_ALL_TO_ALL_V) {
         wefti_buffer_shape_t shape = wefti_call_recv_shape(call);
@@ -174,16 +174,16 @@ uint32_t wefti_call_offer(wefti_call_t *call, wefti_posting_t *posting)
     buffer_bytes(call, &send_bytes, &recv_bytes);
     if (reach(call, call->request.send, send_bytes, &send) &&
         reach(call, call->request.recv, recv_bytes, &recv)) {
-        posting->at.send = send;
-        posting->at.recv = recv;
+        slot->at.send = send;
+        slot->at.recv = recv;
         flags |= WEFTI_POSTED_OPEN;
     }
     return flags;
 }
 
-void wefti_call_merge_offer(wefti_call_t *call, const wefti_posting_t *theirs)
+void wefti_call_merge_offer(wefti_call_t *call, const wefti_call_slot_t *theirs)
 {
-    const wefti_posting_t *own = wefti_posting_of(call->group, call->group->rank, call->number);
+    const wefti_call_slot_t *own = wefti_call_slot_of(call->group, call->group->rank, call->number);
     weft_collective_t op = call->request.op;
     /* Peers' blocks are looked for where the own ones are. */
     if ((call->flags & WEFTI_POSTED_OPEN) && wefti_collective_has_shared_counts(op) &&

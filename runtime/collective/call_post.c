@@ -10,7 +10,7 @@
 #define DIRECT_MIN_BYTES 2048u   /* from here on one copy less is worth one more signal */
 #define REFRESH_CALLS (1u << 24) /* counters lag by no more */
 
-/* Of a block, from where on moving it in place is tried although it fits a posting. */
+/* Of a block, from where on moving it in place is tried although it fits a call slot. */
 static uint64_t least_direct(const wefti_call_t *call)
 {
     const weft_group_t *group = call->group;
@@ -21,15 +21,15 @@ static uint64_t least_direct(const wefti_call_t *call)
         return DIRECT_MIN_BYTES;
     }
     /* One more signal is one more change of processes, unless ranks help each other. */
-    return wefti_call_offer_help(call) != 0 ? 0 : WEFTI_POSTING_DATA;
+    return wefti_call_offer_help(call) != 0 ? 0 : WEFTI_SLOT_DATA;
 }
 
-/* Of the posting's data. */
+/* Of the call slot's data. */
 static size_t posted_bytes(const wefti_call_t *call)
 {
     size_t list_bytes = wefti_fused_list_bytes(call);
     if (call->flags & WEFTI_POSTED_DATA) {
-        return list_bytes + (call->area_bytes > WEFTI_POSTING_TINY ? call->area_bytes : 0);
+        return list_bytes + (call->area_bytes > WEFTI_SLOT_TINY ? call->area_bytes : 0);
     }
     /* The table. */
     return call->request.op == WEFT_COLLECTIVE_ALL_TO_ALL_V
@@ -51,13 +51,13 @@ static void refresh_counters(wefti_call_t *call)
         return;
     }
     wefti_signal_publish(&own->done.signal, call->number - 1);
-    /* relaxed: published with the posting */
+    /* relaxed: published with the call slot */
     atomic_store_explicit(&own->claimed, call->number - 1, memory_order_relaxed);
     wefti_mirror_done(group, call->number - 1);
 }
 
 /* Known from earlier calls of this size: executors carry it out, whatever the memory is. An
- * all-to-all-v has its size from all postings only. */
+ * all-to-all-v has its size from all call slots only. */
 static bool only_executors(const wefti_call_t *call)
 {
     uint32_t elem = (uint32_t)__builtin_ctz(call->elem_bytes);
@@ -76,10 +76,10 @@ weft_status_t wefti_call_post(wefti_call_t *call)
         WEFT_RETURN_IF_ERROR(wefti_call_consider(call, &may_post));
     }
     weft_group_t *group = call->group;
-    wefti_posting_t *own = wefti_posting_of(group, group->rank, call->number);
+    wefti_call_slot_t *own = wefti_call_slot_of(group, group->rank, call->number);
     uint64_t direct_min = least_direct(call);
     bool fits =
-        may_post && call->longest <= group->calls->posting_bytes && wefti_call_fits_posting(call);
+        may_post && call->longest <= group->calls->slot_bytes && wefti_call_fits_posting(call);
     if (call->fused != NULL) {
         wefti_fused_pack(call);
         wefti_fused_post(call, own);
@@ -94,7 +94,7 @@ weft_status_t wefti_call_post(wefti_call_t *call)
     }
     if (fits && call->flags == 0) {
         call->staged.piece_bytes = (size_t)call->longest; /* one round */
-        wefti_call_stage(call, wefti_call_posting_area(call, own));
+        wefti_call_stage(call, wefti_call_slot_area(call, own));
         call->flags = WEFTI_POSTED_DATA;
     } else {
         call->flags |= call->schedule.possible ? wefti_call_offer(call, own) : 0;
@@ -103,7 +103,7 @@ weft_status_t wefti_call_post(wefti_call_t *call)
     own->what = call->what | (uint64_t)call->flags << WEFTI_WHAT_FLAGS_SHIFT;
     own->count = call->posted_count;
     refresh_counters(call);
-    wefti_posting_publish(group, own, call->number, posted_bytes(call));
+    wefti_call_slot_publish(group, own, call->number, posted_bytes(call));
     call->unsettled |= WEFTI_UNSETTLED_POSTING;
     call->peer = 1;
     call->state = WEFTI_CALL_POSTED;
@@ -112,22 +112,22 @@ weft_status_t wefti_call_post(wefti_call_t *call)
     return WEFT_OK;
 }
 
-static bool same_call(const wefti_deferred_t *own, const wefti_posting_t *theirs)
+static bool same_call(const wefti_deferred_t *own, const wefti_call_slot_t *theirs)
 {
     return ((theirs->what ^ own->what) & ~WEFTI_WHAT_FLAGS_MASK) == 0 &&
            theirs->count == own->count;
 }
 
 /* All of what was asked for, which what has but a digest of. */
-static bool same_selection(const wefti_call_t *call, const wefti_posting_t *theirs)
+static bool same_selection(const wefti_call_t *call, const wefti_call_slot_t *theirs)
 {
     const weft_group_t *group = call->group;
-    const wefti_posting_t *own = wefti_posting_of(group, group->rank, call->number);
+    const wefti_call_slot_t *own = wefti_call_slot_of(group, group->rank, call->number);
     uint32_t flags = (uint32_t)((own->what | theirs->what) >> WEFTI_WHAT_FLAGS_SHIFT);
     return (flags & WEFTI_POSTED_DATA) != 0 || theirs->at.selection == own->at.selection;
 }
 
-/* Whether this rank cannot go on without rank r's posting. */
+/* Whether this rank cannot go on without rank r's call slot. */
 static bool needs(const wefti_call_t *call, uint32_t r)
 {
     const wefti_collective_t *op = wefti_call_op(call);
@@ -147,7 +147,7 @@ weft_status_t wefti_call_see_postings(wefti_call_t *call, wefti_blocked_t *out_b
         if (!needs(call, r)) {
             continue; /* seen before the next call */
         }
-        wefti_posting_t *theirs = wefti_posting_of(group, r, call->number);
+        wefti_call_slot_t *theirs = wefti_call_slot_of(group, r, call->number);
         wefti_signal_t *signal = &theirs->signal;
         if (!wefti_signal_comes_soon(group->endpoint, signal, call->number)) {
             return wefti_call_blocked_on(signal, call->number, out_blocked);
@@ -171,7 +171,7 @@ weft_status_t wefti_call_check_deferred(weft_group_t *group, wefti_blocked_t *ou
     wefti_deferred_t *deferred = &group->calls->deferred;
     for (; deferred->peer < group->size; deferred->peer++) {
         uint32_t r = wefti_group_nth_peer(group, deferred->peer);
-        wefti_posting_t *theirs = wefti_posting_of(group, r, deferred->number);
+        wefti_call_slot_t *theirs = wefti_call_slot_of(group, r, deferred->number);
         if (!wefti_signal_comes_soon(group->endpoint, &theirs->signal, deferred->number)) {
             return wefti_call_blocked_on(&theirs->signal, deferred->number, out_blocked);
         }

@@ -3,12 +3,12 @@
  * The path of algorithms as data: whatever the hand-written executors do not do, or do more slowly,
  * or were told not to do.
  *
-  *   before the posting   select.c chooses by the call's size. If the choice may be a schedule, the
- *                        posting tells whether this rank can run it in place or out of place, and
- *                        whether peers reach its buffers
- *   after all postings   every rank decides the same: algorithm, in place or not, hidden buffers or
- *                        not; the schedule comes from the cache or is built
- *   MOVING               the interpreter executes it
+ *   before a call is posted   select.c chooses by the call's size. If the choice may be a schedule,
+ *                             the call slot holds whether this rank can run it in place or out of
+ *                             place, and whether peers reach its buffers
+ *   after all slots are read  every rank decides the same: algorithm, in place or not, hidden
+ *                             buffers or not; the schedule comes from the cache or is built
+ *   MOVING                    the interpreter executes it
  */
 #include <stdio.h>
 #include <string.h>
@@ -35,7 +35,7 @@ static bool executors_can(const wefti_call_t *call)
     return wefti_select_has_executors(call->group, call->request.op);
 }
 
-/* Postings that carry data are the executor of one-shot, and of mesh where nothing is cut. They also
+/* Call slots with data are the executor of one-shot, and of mesh where nothing is cut. They also
  * reach ranks behind put links. */
 static bool posting_is_wanted(const wefti_call_t *call)
 {
@@ -62,7 +62,7 @@ weft_status_t wefti_call_consider(wefti_call_t *call, bool *out_may_post)
     const weft_algorithm_t **by_cost = call->schedule.by_cost;
     weft_collective_t op = call->request.op;
     by_cost[0] = by_cost[1] = NULL;
-    /* What ranks have for each other is known after the postings only. */
+    /* What ranks have for each other is known after the call slots only. */
     for (int plain = 0;
          plain < 2 && call->schedule.wanted == NULL && op != WEFT_COLLECTIVE_ALL_TO_ALL_V;
          plain++) {
@@ -157,9 +157,9 @@ static void collect_places(const wefti_call_t *call, bool in_place)
     wefti_schedules_t *all = group->calls->schedules;
     const uint8_t *base = group->bases[group->rank];
     for (uint32_t r = 0; r < group->size; r++) {
-        const wefti_posting_t *posting = wefti_posting_of(group, r, call->number);
-        all->send[r] = posting->at.send;
-        all->recv[r] = posting->at.recv;
+        const wefti_call_slot_t *slot = wefti_call_slot_of(group, r, call->number);
+        all->send[r] = slot->at.send;
+        all->recv[r] = slot->at.recv;
         if (in_place && can_be_made_in_place(call)) {
             all->send[r] = all->recv[r] + wefti_call_alias_at(call, r);
         }
@@ -168,7 +168,7 @@ static void collect_places(const wefti_call_t *call, bool in_place)
     all->recv[group->rank] = (uint64_t)((uintptr_t)call->request.recv - (uintptr_t)base);
 }
 
-/* All ranks' counts, from their postings. */
+/* All ranks' counts, from their call slots. */
 static weft_status_t read_matrix(const wefti_call_t *call, wefti_run_call_t *out)
 {
     weft_group_t *group = call->group;

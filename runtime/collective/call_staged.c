@@ -2,12 +2,12 @@
 /*
  * Moving data through memory that the group owns.
  *
- *   path posting  it came with the postings
+ *   path posting  it came with the call slots
  *   path staged   anything else: through the staging buffers, round after round
  *
  * The areas of a rank hold what it shows its peers of one round: of its one block the same piece to
- * all, or for each peer a piece of that peer's block. A posting is one round. Two staging areas take
- * turns: a rank fills one for the second time only after all peers have published the round in
+ * all, or for each peer a piece of that peer's block. A call slot is one round. Two staging areas
+ * take turns: a rank fills one for the second time only after all peers have published the round in
  * between, so are done with the first. Users' buffers are never touched by peers here. All parts of
  * a round are staged before any of it is taken, and blocks advance side by side, which is what lets
  * calls be in place.
@@ -35,7 +35,7 @@ static uint64_t piece_at(uint64_t bytes, uint64_t at, size_t piece_bytes)
 
 bool wefti_call_fits_posting(const wefti_call_t *call)
 {
-    return call->area_bytes <= WEFTI_POSTING_DATA - wefti_fused_list_bytes(call) &&
+    return call->area_bytes <= WEFTI_SLOT_DATA - wefti_fused_list_bytes(call) &&
            call->request.op != WEFT_COLLECTIVE_ALL_TO_ALL_V;
 }
 
@@ -57,7 +57,7 @@ static uint8_t *staging_of(const wefti_call_t *call, uint32_t rank)
 static const uint8_t *area_of(const wefti_call_t *call, uint32_t rank)
 {
     return (call->flags & WEFTI_POSTED_DATA) != 0
-               ? wefti_call_posting_area(call, wefti_posting_of(call->group, rank, call->number))
+               ? wefti_call_slot_area(call, wefti_call_slot_of(call->group, rank, call->number))
                : staging_of(call, rank);
 }
 
@@ -169,7 +169,7 @@ static void take_results(wefti_call_t *call)
     }
 }
 
-/* ---- the posting ---- */
+/* ---- data in call slots ---- */
 
 static void name_algorithm(const wefti_call_t *call)
 {

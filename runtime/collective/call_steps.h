@@ -16,12 +16,12 @@ weft_status_t wefti_call_advance(wefti_call_t *call, wefti_blocked_t *out_blocke
 
 weft_status_t wefti_call_post(wefti_call_t *call);
 weft_status_t wefti_call_see_postings(wefti_call_t *call, wefti_blocked_t *out_blocked);
-/* The postings of the call before that this rank has not read yet (wefti_deferred_t). */
+/* The call slots of the call before that this rank has not read yet (wefti_deferred_t). */
 weft_status_t wefti_call_check_deferred(weft_group_t *group, wefti_blocked_t *out_blocked);
 
-/* call_schedule.c. Before the posting: what its size and the user ask for. */
+/* call_schedule.c. Before a call is posted: what its size and the user ask for. */
 weft_status_t wefti_call_consider(wefti_call_t *call, bool *out_may_post);
-/* After all postings: the algorithm to run as a schedule, or none. */
+/* After all call slots were read: the algorithm to run as a schedule, or none. */
 weft_status_t wefti_call_settle_algorithm(wefti_call_t *call);
 
 /* ---- CHECK, COMPARE: call_check.c ---- */

@@ -161,7 +161,7 @@ void wefti_request_fill(wefti_call_t *call, const wefti_request_t *request)
     call->longest = (op->variable ? fill_v(call) : request->count) * call->elem_bytes;
     uint64_t blocks = op->send.extent == WEFT_EXTENT_BLOCKS ? call->group->size : 1;
     call->area_bytes =
-        call->longest > WEFTI_POSTING_DATA ? SIZE_MAX : (size_t)(blocks * call->longest);
+        call->longest > WEFTI_SLOT_DATA ? SIZE_MAX : (size_t)(blocks * call->longest);
 }
 
 /* send, recv: as check has them. */

@@ -8,7 +8,7 @@
 #include "runtime/collective/call.h"
 
 #define HOST_CAPACITY (4u * WEFTI_DEVICE_CALLS) /* of H: a call takes three */
-#define NAP_NS 50000ull
+#define PAUSE_NS 50000ull
 
 /* ---- places ---- */
 
@@ -233,7 +233,7 @@ static weft_status_t submit(wefti_device_calls_t *calls, wefti_call_t *call, wef
         /* The peers count on this call: H finds the fault, and the group breaks. */
         break_stream(stream, status, weft_last_error());
         while (wefti_stream_poll(stream) == WEFT_IN_PROGRESS) {
-            wefti_nap(NAP_NS); /* until then the device may access the place */
+            wefti_sleep_ns(PAUSE_NS); /* until then the device may access the place */
         }
         status = wefti_fault_get(&stream->fault);
         wefti_fault_set(&place->mark->fault, status, weft_last_error());
@@ -284,7 +284,7 @@ static void drain(wefti_device_calls_t *calls)
             }
             wefti_streams_progress(calls->group->context, NULL);
             poll_stream_of(place);
-            wefti_nap(NAP_NS);
+            wefti_sleep_ns(PAUSE_NS);
         }
     }
 }

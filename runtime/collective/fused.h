@@ -8,7 +8,7 @@
  *                                                                 small ones of a kind as one call
  *
  * A fused call has the members' data packed one after the other, block by block. Its signature is a
- * hash of the members' counts, and its posting lists them ahead of the data, so that ranks that
+ * hash of the members' counts, and its call slot lists them ahead of the data, so that ranks that
  * disagree can say where.
  */
 #ifndef WEFT_RUNTIME_FUSED_H
@@ -34,7 +34,7 @@ typedef struct wefti_fused {
     size_t capacity;
 } wefti_fused_t;
 
-/* In a posting's data, ahead of everything else; a whole number of lines. */
+/* In a call slot's data, ahead of everything else; a whole number of lines. */
 typedef struct wefti_fused_list {
     uint32_t count, reserved;
     uint64_t members[WEFTI_FUSED_MEMBERS]; /* index << 32 | count */
@@ -48,19 +48,19 @@ static inline size_t wefti_fused_list_bytes(const wefti_call_t *call)
                                                 64);
 }
 
-static inline uint8_t *wefti_call_posting_area(const wefti_call_t *call, wefti_posting_t *posting)
+static inline uint8_t *wefti_call_slot_area(const wefti_call_t *call, wefti_call_slot_t *slot)
 {
-    return call->area_bytes <= WEFTI_POSTING_TINY ? posting->tiny
-                                                  : posting->data + wefti_fused_list_bytes(call);
+    return call->area_bytes <= WEFTI_SLOT_TINY ? slot->tiny
+                                               : slot->data + wefti_fused_list_bytes(call);
 }
 
-/* call_fused.c. Before the posting, and after the end, of a fused call. */
+/* call_fused.c. Before a fused call is posted, and after its end. */
 void wefti_fused_pack(const wefti_call_t *call);
 void wefti_fused_unpack(const wefti_call_t *call);
-void wefti_fused_post(const wefti_call_t *call, wefti_posting_t *posting);
-/* Where two postings of fused calls differ; false when they do not. Text holds bytes. */
-bool wefti_fused_difference(const wefti_posting_t *low, uint32_t low_rank,
-                            const wefti_posting_t *high, uint32_t high_rank, char *text,
+void wefti_fused_post(const wefti_call_t *call, wefti_call_slot_t *slot);
+/* Where two call slots of fused calls differ; false when they do not. Text holds bytes. */
+bool wefti_fused_difference(const wefti_call_slot_t *low, uint32_t low_rank,
+                            const wefti_call_slot_t *high, uint32_t high_rank, char *text,
                             size_t bytes);
 void wefti_fused_free(const weft_allocator_t *allocator, wefti_fused_t *fused);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups: what they allocate, how they end, what they tell of themselves. group_create.c makes them. */
+/* Groups: what they allocate, how they end, what they tell of themselves. group_create.c makes
+ * them. */
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/collective/device_call.h"

@@ -136,7 +136,7 @@ weft_status_t wefti_select_init(weft_group_t *group, const weft_group_t *parent)
     }
     weft_algo_params_t all_reduce;
     wefti_select_params(group, WEFT_COLLECTIVE_ALL_REDUCE, 0, &all_reduce);
-    group->calls->posting_bytes = wefti_cost_posting_bytes(&group->context->costs, &all_reduce);
+    group->calls->slot_bytes = wefti_cost_slot_bytes(&group->context->costs, &all_reduce);
     if (parent != NULL) {
         const wefti_selection_t *theirs = &parent->calls->selection;
         bool tree = theirs->params.order == WEFT_ORDER_BLOCKS && !same_ranks(group, parent);

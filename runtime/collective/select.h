@@ -4,7 +4,7 @@
  * resources, build, submit): what the user asked for, else what the cost table says.
  *
  * Whatever goes into it is known to all ranks alike before the call (the signature, which also says
- * what was asked for) or after the postings, so all choose the same.
+ * what was asked for) or after the call slots, so all choose the same.
  */
 #ifndef WEFT_RUNTIME_SELECT_H
 #define WEFT_RUNTIME_SELECT_H
@@ -23,7 +23,7 @@ typedef struct wefti_selection {
     uint32_t *lists;           /* [3 * size] of params: host_of, host_sizes, rail_of */
     bool executors_reduce;     /* the hand-written executors reduce in this order */
     /* What calls say of all this in their signature, per operator: bits of wefti_what(), and all of
-     * it, for postings without data. */
+     * it, for call slots without data. */
     uint64_t what[WEFTI_OPS];
     uint64_t digest[WEFTI_OPS];
     /* By cost: [operator][log2 of the element][log2 of the bytes][plain memory]; NULL: not chosen

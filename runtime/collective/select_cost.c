@@ -73,7 +73,7 @@ static weft_status_t choose(weft_group_t *group, weft_collective_t op, uint32_t 
                             uint64_t bytes, bool plain, const weft_algorithm_t **out_algorithm)
 {
     *out_algorithm = NULL;
-    if (group->size == 1 || op == WEFT_COLLECTIVE_BARRIER) { /* a barrier is nothing but postings */
+    if (group->size == 1 || op == WEFT_COLLECTIVE_BARRIER) { /* a barrier needs call slots only */
         return WEFT_OK;
     }
     if (group->size <= WEFTI_MAX_PREDICTED_RANKS || group->context->costs.measured_count > 0) {

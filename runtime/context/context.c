@@ -78,8 +78,8 @@ static weft_status_t read_params(weft_context_t *context, const weft_context_par
     return WEFT_OK;
 }
 
-/* Of a table of costs what matters is what it says; of a description of the cluster, too, but that is
- * compared when it has been read. */
+/* Of a table of costs what matters is what it says; of a description of the cluster, too, but that
+ * is compared when it has been read. */
 static uint32_t collective_settings(const weft_context_t *context, uint64_t *hashes,
                                     const char **names)
 {
@@ -303,7 +303,8 @@ weft_status_t weft_context_set_device(weft_context_t *context, weft_device_t *de
     if (!wefti_endpoint_owned(context->endpoint)) {
         return wefti_endpoint_check(context->endpoint);
     }
-    /* acquire: sees everything the last holder did. Streams, events, groups and sessions retain it. */
+    /* acquire: sees everything the last holder did. Streams, events, groups and sessions retain it.
+     */
     if (atomic_load_explicit(&context->references, memory_order_acquire) != 1 ||
         context->memory->block_count > 0 || wefti_parts_in_use(context)) {
         return wefti_error(WEFT_ERR_STATE, "the context's device is in use; set it before creating "

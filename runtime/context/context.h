@@ -107,8 +107,8 @@ weft_status_t wefti_cluster_guess(const wefti_endpoint_t *endpoint, wefti_cluste
  * finds; checked to be the same on all ranks. Initialises *out. */
 weft_status_t wefti_cluster_gather(wefti_endpoint_t *endpoint, wefti_cluster_t *out,
                                    wefti_digest_t *out_digest);
-/* topology.c: binds the rank where WEFT_BIND says so, then finds out, with all ranks, what machines they are
- * on, where that matters or WEFT_TOPOLOGY says it. */
+/* topology.c: binds the rank where WEFT_BIND says so, then finds out, with all ranks, what machines
+ * they are on, where that matters or WEFT_TOPOLOGY says it. */
 weft_status_t wefti_context_find_cluster(weft_context_t *context);
 /* Says so when a plan was compiled for another placement of ranks than this one. */
 void wefti_context_compare_placement(const weft_context_t *context, const weft_plan_t *plan);

@@ -2,7 +2,8 @@
 /*
  * The world's cluster, put together by all ranks. Every rank sends the processors that it may run
  * on. The lowest rank of each machine then queries hwloc, which takes some 50 ms, and sends a
- * digest of what it found. Last come the descriptions, of which only the first of each kind is read.
+ * digest of what it found. Last come the descriptions, of which only the first of each kind is
+ * read.
  */
 #include "runtime/context/context.h"
 

@@ -13,9 +13,9 @@
  *   first step   frame | buckets that it closes | frame | .. | last frame | buckets | barrier
  *   later steps  bucket 0 | bucket 1 | ..
  *
- * Rank 0 logs the tensors that it adds and the times at which buckets end. Frames carry the log. All
- * ranks, rank 0 too, fill buckets by what they read in frames, so they have the same buckets in the
- * same order. A bucket goes as pieces: runtime/collective/bucket.h.
+ * Rank 0 logs the tensors that it adds and the times at which buckets end. Frames carry the log.
+ * All ranks, rank 0 too, fill buckets by what they read in frames, so they have the same buckets in
+ * the same order. A bucket goes as pieces: runtime/collective/bucket.h.
  */
 #ifndef WEFT_RUNTIME_FUSER_H
 #define WEFT_RUNTIME_FUSER_H
@@ -139,7 +139,8 @@ weft_status_t wefti_fuser_new_tensor(weft_fuser_t *fuser, const char *name, size
                                      wefti_fuser_tensor_t **out_tensor);
 
 /* bucket.c */
-/* Rank 0, first step: buckets opened at or before ends_ns end; then tensor, if not NULL, is placed. */
+/* Rank 0, first step: buckets opened at or before ends_ns end; then tensor, if not NULL, is placed.
+ */
 weft_status_t wefti_fuser_log(weft_fuser_t *fuser, const wefti_fuser_tensor_t *tensor,
                               uint64_t ends_ns, uint64_t now_ns);
 /* Rank 0, first step: when the oldest bucket was opened that is open or that tensors open which no

@@ -159,8 +159,8 @@ weft_status_t weft_fuser_add(weft_fuser_t *fuser, void *tensor, uint64_t count, 
     return status < 0 ? broken(fuser, status) : progress(fuser);
 }
 
-/* Rank 0, first step: buckets opened at or before this time end; those that tensors in the log or in
- * a frame that is under way open may be among them. */
+/* Rank 0, first step: buckets opened at or before this time end; those that tensors in the log or
+ * in a frame that is under way open may be among them. */
 static weft_status_t end_buckets(weft_fuser_t *fuser, uint64_t opened_ns)
 {
     const uint64_t oldest = decides(fuser) ? wefti_fuser_oldest(fuser) : UINT64_MAX;

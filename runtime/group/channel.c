@@ -122,8 +122,8 @@ static void reset(wefti_channel_t *channel, uint32_t number)
     set(&channel->alarm, 0);
     set(&channel->staged.signal, 0);
     set(&channel->done.signal, number);
-    set(&channel->postings[0].signal, number);
-    set(&channel->postings[1].signal, number);
+    set(&channel->slots[0].signal, number);
+    set(&channel->slots[1].signal, number);
 }
 
 static void reset_mailbox(wefti_mailbox_t *mailbox)

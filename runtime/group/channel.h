@@ -3,7 +3,7 @@
  * The memory that ranks of a group share, which is the same in every rank's region, and the pool
  * that it comes from.
  *
- *   channel    two postings, counters, the first error   wefti_channel_t
+ *   channel    two call slots, counters, the first error   wefti_channel_t
  *   staging    two halves, which take turns
  *   mailboxes  one per rank of the world, with two buffers each
  *   area       counters of schedules
@@ -17,8 +17,8 @@
 
 #include "runtime/context/context.h"
 
-#define WEFTI_POSTING_DATA 8192u
-#define WEFTI_POSTING_TINY 40u
+#define WEFTI_SLOT_DATA 8192u
+#define WEFTI_SLOT_TINY 40u
 
 /*
  * What a rank says when it enters a call: the call's number, which is what others wait for, what it
@@ -26,7 +26,7 @@
  * rank overwrites one only when all peers have said that they are at the next call, so are done
  * with this one.
  */
-typedef struct wefti_posting {
+typedef struct wefti_call_slot {
     wefti_signal_t signal; /* the number of the call */
     uint64_t what;         /* operator, type, reduction, order, flags, root: wefti_what() */
     uint64_t count;        /* elements; a hash of the counts where there are many */
@@ -38,26 +38,26 @@ typedef struct wefti_posting {
                                      forms: a hash of where blocks are */
             uint64_t selection;   /* what was asked for, where what says so: selection.digest */
         } at;
-        uint8_t tiny[WEFTI_POSTING_TINY]; /* data that fits beside the flag */
+        uint8_t tiny[WEFTI_SLOT_TINY]; /* data that fits beside the flag */
     };
-    uint8_t data[WEFTI_POSTING_DATA];
-} wefti_posting_t;
-_Static_assert(sizeof(wefti_posting_t) == 64 + WEFTI_POSTING_DATA, "postings are shared memory");
+    uint8_t data[WEFTI_SLOT_DATA];
+} wefti_call_slot_t;
+_Static_assert(sizeof(wefti_call_slot_t) == 64 + WEFTI_SLOT_DATA, "call slots are shared memory");
 
 /* The buffers in the rank's own process, for peers that attach to it; in the last line of data. */
 typedef struct wefti_addresses {
     uint64_t send, recv;
 } wefti_addresses_t;
-#define WEFTI_POSTING_ADDRESSES (WEFTI_POSTING_DATA - 64u)
+#define WEFTI_SLOT_ADDRESSES (WEFTI_SLOT_DATA - 64u)
 
-static inline wefti_addresses_t *wefti_posting_addresses(wefti_posting_t *posting)
+static inline wefti_addresses_t *wefti_call_slot_addresses(wefti_call_slot_t *slot)
 {
-    return (wefti_addresses_t *)(void *)(posting->data + WEFTI_POSTING_ADDRESSES);
+    return (wefti_addresses_t *)(void *)(slot->data + WEFTI_SLOT_ADDRESSES);
 }
 
 #define WEFTI_POSTED_REACHABLE (1u << 0)  /* what the operator needs of this rank can be reached */
-#define WEFTI_POSTED_DATA (1u << 1)       /* data is in the posting */
-#define WEFTI_POSTED_ATTACHABLE (1u << 2) /* addresses are in the posting */
+#define WEFTI_POSTED_DATA (1u << 1)       /* data is in the call slot */
+#define WEFTI_POSTED_ATTACHABLE (1u << 2) /* addresses are in the call slot */
 #define WEFTI_POSTED_OPEN (1u << 3)       /* peers reach all of the rank's buffers */
 #define WEFTI_POSTED_IN_PLACE (1u << 4)   /* they can be taken for in place, */
 #define WEFTI_POSTED_OUT_OF_PLACE (1u << 5) /* or for out of place; where one is empty for both */
@@ -78,7 +78,7 @@ static inline wefti_addresses_t *wefti_posting_addresses(wefti_posting_t *postin
 /*
  * What one rank shares with the others of a group: at the same offset of every rank's region.
  *
- * Two postings are enough: a rank posts call k + 2 only after it saw all peers at k + 1, and a peer
+ * Two slots are enough: a rank posts call k + 2 only after it saw all peers at k + 1, and a peer
  * is at k + 1 only after it finished k. The same holds for the halves of the staging buffers, so
  * nothing is acknowledged.
  */
@@ -89,9 +89,9 @@ typedef struct wefti_channel {
     wefti_signal_t alarm;     /* in mirrors: 1 says that abort is readable */
     _Atomic uint32_t claimed; /* the last call in which some rank took this rank's share upon it */
     uint8_t pad[12];
-    wefti_posting_t postings[2];
+    wefti_call_slot_t slots[2];
 } wefti_channel_t;
-_Static_assert(offsetof(wefti_channel_t, postings) == 768, "channels are shared memory");
+_Static_assert(offsetof(wefti_channel_t, slots) == 768, "channels are shared memory");
 
 /* From s to d: in s's channel, number d. Followed by two buffers. */
 typedef struct wefti_mailbox {
@@ -154,7 +154,7 @@ void wefti_channels_take(weft_group_t *group, uint32_t channel);
 /* number: of the group's last call. broken: the channel stays in use until all ranks retired it. */
 void wefti_channels_give_back(const weft_group_t *group, uint32_t number, bool broken);
 wefti_channel_use_t wefti_channels_use(weft_context_t *context);
-/* All channels of the pool but busy ones become free: all ranks that used them have retired them. */
+/* All channels of the pool but busy ones become free: their ranks have retired them. */
 void wefti_channels_reclaim(weft_context_t *context, uint32_t pool, uint16_t busy);
 
 /* The context's, made at the first call. NULL: out of memory. */

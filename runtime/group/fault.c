@@ -69,7 +69,7 @@ static weft_status_t await_reason(weft_group_t *group)
     while ((status = wefti_link_check(group)) == WEFT_OK && group->put_peer_count > 0 &&
            wefti_now_ns() < end) {
         wefti_endpoint_progress(group->endpoint);
-        wefti_nap(100000);
+        wefti_sleep_ns(100000);
     }
     return status;
 }
@@ -92,8 +92,8 @@ static void wake_area(uint8_t *area, uint32_t world_size)
 static void wake(const weft_group_t *group, uint32_t rank)
 {
     wefti_channel_t *channel = group->channels[rank];
-    wefti_futex_wake_all(&channel->postings[0].signal.value);
-    wefti_futex_wake_all(&channel->postings[1].signal.value);
+    wefti_futex_wake_all(&channel->slots[0].signal.value);
+    wefti_futex_wake_all(&channel->slots[1].signal.value);
     wefti_futex_wake_all(&channel->staged.signal.value);
     wefti_futex_wake_all(&channel->done.signal.value);
     if (!wefti_group_puts(group, rank)) { /* mirrors have none */

@@ -56,10 +56,10 @@ static inline void wefti_group_release(weft_group_t *group)
     }
 }
 
-static inline wefti_posting_t *wefti_posting_of(const weft_group_t *group, uint32_t rank,
-                                                uint32_t number)
+static inline wefti_call_slot_t *wefti_call_slot_of(const weft_group_t *group, uint32_t rank,
+                                                    uint32_t number)
 {
-    return &group->channels[rank]->postings[number & 1];
+    return &group->channels[rank]->slots[number & 1];
 }
 
 /* The peer's bytes at offset, or NULL when they are not within its region. */

@@ -5,11 +5,11 @@
  * itself, so that readers do not distinguish hosts.
  *
  *   rank a                                   rank b, on another host
- *   own channel: posting, done, mailboxes    channel: mirrors[a]: the same of a
+ *   own channel: call slot, done, mailboxes    channel: mirrors[a]: the same of a
  *        |                                                ^
  *        '---- put what changed, then signal ------------'
  *
- * Mirrored are postings, done, the abort record and the mailboxes between the two; staging is not.
+ * Mirrored are call slots, done, the abort record and the mailboxes of the two; staging is not.
  */
 #ifndef WEFT_RUNTIME_MIRROR_H
 #define WEFT_RUNTIME_MIRROR_H
@@ -38,8 +38,8 @@ void wefti_mirror_abort(weft_group_t *group, weft_status_t error, const char *te
 
 /* mirror_put.c: what changed in this rank's channel to all peers over put links. An error breaks
  * the group. */
-void wefti_mirror_posting(weft_group_t *group, const wefti_posting_t *own, uint32_t number,
-                          size_t data_bytes);
+void wefti_mirror_slot(weft_group_t *group, const wefti_call_slot_t *own, uint32_t number,
+                       size_t data_bytes);
 void wefti_mirror_done(weft_group_t *group, uint32_t number);
 /* To one peer, what the mailboxes of the two say: a piece (head and bytes at data) was put in; a
  * piece was taken out. */
@@ -63,12 +63,12 @@ static inline size_t wefti_mailbox_bytes(const wefti_channel_layout_t *layout)
     return (layout->pair_bytes - sizeof(wefti_mailbox_t)) / 2 / 64 * 64;
 }
 
-/* The same for a posting with data_bytes in its data, to ranks behind put links, too. */
-static inline void wefti_posting_publish(weft_group_t *group, wefti_posting_t *own, uint32_t number,
-                                         size_t data_bytes)
+/* The same for a call slot with data_bytes in its data, to ranks behind put links, too. */
+static inline void wefti_call_slot_publish(weft_group_t *group, wefti_call_slot_t *own,
+                                           uint32_t number, size_t data_bytes)
 {
     if (group->put_peer_count > 0) {
-        wefti_mirror_posting(group, own, number, data_bytes);
+        wefti_mirror_slot(group, own, number, data_bytes);
     }
     wefti_signal_publish(&own->signal, number);
 }

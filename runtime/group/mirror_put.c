@@ -2,7 +2,7 @@
 /* Keeps mirrors up to date. A put that fails breaks the group. */
 #include "runtime/group/mirror.h"
 
-/* To all peers over put links: bytes at offset from of this rank's channel, if any, then a counter. */
+/* To all peers over put links: bytes of this rank's channel from offset from, then a counter. */
 static void put_to_all(weft_group_t *group, size_t from, size_t bytes, size_t counter,
                        uint32_t value)
 {
@@ -17,13 +17,13 @@ static void put_to_all(weft_group_t *group, size_t from, size_t bytes, size_t co
     }
 }
 
-void wefti_mirror_posting(weft_group_t *group, const wefti_posting_t *own, uint32_t number,
-                          size_t data_bytes)
+void wefti_mirror_slot(weft_group_t *group, const wefti_call_slot_t *own, uint32_t number,
+                       size_t data_bytes)
 {
     /* Which of the two it is: at the same place in every channel and mirror. */
     size_t at = (size_t)((const uint8_t *)own - (const uint8_t *)group->channels[group->rank]);
-    size_t from = offsetof(wefti_posting_t, what);
-    put_to_all(group, at + from, offsetof(wefti_posting_t, data) + data_bytes - from, at, number);
+    size_t from = offsetof(wefti_call_slot_t, what);
+    put_to_all(group, at + from, offsetof(wefti_call_slot_t, data) + data_bytes - from, at, number);
 }
 
 void wefti_mirror_done(weft_group_t *group, uint32_t number)

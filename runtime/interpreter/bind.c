@@ -48,8 +48,8 @@ static size_t work_bytes_of(const wefti_run_t *run, const uint32_t *elem_bytes, 
     return total;
 }
 
-/* What a call moves in all: of the vector, or of its longest block; 0 also when sizes overflow. Also
- * completes its counts, and finds the bytes of one element of each buffer. */
+/* What a call moves in all: of the vector, or of its longest block; 0 also when sizes overflow.
+ * Also completes its counts, and finds the bytes of one element of each buffer. */
 static uint64_t total_of(const wefti_run_t *run, weft_dtype_t dtype, weft_reduction_t reduction,
                          wefti_counts_t *counts, uint32_t *elem_bytes)
 {

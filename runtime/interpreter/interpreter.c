@@ -10,7 +10,7 @@
  * date at least this often. */
 #define REFRESH_PHASES (1u << 28)
 #define LEND_BYTES ((size_t)16 << 10) /* copying less is cheaper than looking after it */
-#define SETTLE_NAP_NS 1000000ull
+#define SOURCE_WAIT_NS 1000000ull
 
 /* Wakes who sleeps on what was posted; see wefti_fence. */
 static void settle(wefti_run_t *run)
@@ -306,7 +306,7 @@ void wefti_run_settle(wefti_run_t *run)
             wefti_endpoint_yield_progress(run->memory->endpoint);
             wefti_futex_wait(&run->lent[i].signal.value,
                              atomic_load_explicit(&run->lent[i].signal.value, memory_order_relaxed),
-                             SETTLE_NAP_NS);
+                             SOURCE_WAIT_NS);
         }
     }
 }

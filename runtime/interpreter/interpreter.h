@@ -21,13 +21,13 @@
  * and the signals of (rank, lane) to a peer by their number in one run, whatever the call was:
  * wefti_run_counters_t keeps where they stand between runs of different schedules.
  *
- * Large puts lend their source (wefti_put_zero_copy) where it lies in the rank's region; whoever writes
- * there waits until it is back, and so does the end of a call.
+ * Large puts lend their source (wefti_put_zero_copy) where it lies in the rank's region; whoever
+ * writes there waits until it is back, and so does the end of a call.
  *
  * A wait that reaches back before the first run of a call is satisfied at once: a call starts when
  * all ranks are known to have finished the one before (they posted this one). Where calls follow
- * each other without postings, as in plans, calls say so (`follows`), and waits reach back into the
- * last call.
+ * each other without call slots, as in plans, calls say so (`follows`), and waits reach back into
+ * the last call.
  */
 #ifndef WEFT_RUNTIME_INTERPRETER_H
 #define WEFT_RUNTIME_INTERPRETER_H

@@ -3,8 +3,8 @@
  * Which puts may lend their source instead of having it copied, and which steps must then wait
  * until everything lent is back: found once, from the schedules of all ranks.
  *
- *   a put lends      when no other task writes what it reads, but for the rank it goes to, after the
- *                    data has come there
+ *   a put lends      when no other task writes what it reads, but for the rank it goes to, after
+ *                    the data has come there
  *   a move waits     when it writes on the own rank what a put before it, or of another lane, lends
  *   the end waits    for the run before (interpreter.c): its data is other elements of the users'
  *                    buffers and another set of slots, so two runs may be under way

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads and memory where they belong: what runtime/machine/place.h chooses, told to the system. */
+/* Threads and memory where they belong: what runtime/machine/place.h chooses, told to the system.
+ */
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -139,7 +139,8 @@ static const char *ranks_text(const uint32_t *ranks, uint32_t count, char *buffe
 
 typedef enum trait { HAS_CARD, HAS_NIC, IS_UNBOUND } trait_t;
 
-/* The ranks of the host with that card or interface, or not bound to cores: "" if there are none. */
+/* The ranks of the host with that card or interface, or not bound to cores: "" if there are none.
+ */
 static const char *ranks_with(const pen_t *pen, trait_t trait, uint32_t index, char *buffer)
 {
     uint32_t list[256] = {0}, count = 0;

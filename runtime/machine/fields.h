@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* JSON of clusters: members that are fields of a structure, in one table for reading and writing. */
+/* JSON of clusters: members that are fields of a structure, in one table for reading and writing.
+ */
 #ifndef WEFT_RUNTIME_MACHINE_FIELDS_H
 #define WEFT_RUNTIME_MACHINE_FIELDS_H
 

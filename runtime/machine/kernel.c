@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of the system; the running kernel, and limits of the control group (version 2) that this process runs in. */
+/* Files of the system; the running kernel, and limits of the control group (version 2) that this
+ * process runs in. */
 #include "runtime/machine/machine.h"
 
 #include <dirent.h>

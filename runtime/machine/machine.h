@@ -39,8 +39,8 @@ weft_status_t wefti_binding_apply(uint32_t index, uint32_t count, wefti_bind_t b
 /* Requests that untouched memory comes from the NUMA node that the calling thread is bound to. Does
  * nothing for threads of several nodes, and where the system refuses. */
 void wefti_binding_prefer_near(void *address, size_t bytes);
-/* The system's number of that node; -1: several nodes, or a machine with one. root: "/sys" except in
- * tests. */
+/* The system's number of that node; -1: several nodes, or a machine with one. root: "/sys" except
+ * in tests. */
 int wefti_binding_node(const char *root);
 
 /* interrupts.c: interrupts of network interfaces. root: "" but in tests. */
@@ -53,15 +53,16 @@ typedef struct wefti_interrupt {
 weft_status_t wefti_interrupts_read(const char *root, const wefti_hardware_t *hardware,
                                     wefti_arena_t *arena, wefti_interrupt_t **out,
                                     uint32_t *out_count);
-/* Binds each of them to one of the processors next to its interface, in turn; to those in avoid only
- * if there are no others. WEFT_ERR_SYSTEM without permission (it takes root). */
+/* Binds each of them to one of the processors next to its interface, in turn; to those in avoid
+ * only if there are no others. WEFT_ERR_SYSTEM without permission (it takes root). */
 weft_status_t wefti_interrupts_bind(const char *root, const wefti_hardware_t *hardware,
                                     const uint32_t *avoid, uint32_t avoid_count,
                                     wefti_interrupt_t *interrupts, uint32_t count);
 
 /* kernel.c: the first line of a file, without its end; "" and false if there is none. */
 bool wefti_read_line(char *line, size_t bytes, const char *format, ...) WEFT_PRINTF(3, 4);
-/* Names in a folder, sorted, so that a machine always looks the same; none if there is no folder. */
+/* Names in a folder, sorted, so that a machine always looks the same; none if there is no folder.
+ */
 weft_status_t wefti_list_folder(wefti_arena_t *arena, const char ***out_names, uint32_t *out_count,
                                 const char *format, ...) WEFT_PRINTF(4, 5);
 /* A name of the running kernel, the same in all of its containers. */

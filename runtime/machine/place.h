@@ -29,8 +29,8 @@ weft_status_t wefti_place_all(wefti_cluster_t *cluster, wefti_bind_t bind);
 void wefti_place_locate(const wefti_hardware_t *hardware, const uint32_t *cpus, uint32_t count,
                         uint32_t *out_socket, uint32_t *out_numa);
 
-/* The network interface of each rank: behind the same switch as the rank's card, on its NUMA node (or
- * one of them), on its socket, or any, in this order; then the fastest; then in turn. */
+/* The network interface of each rank: behind the same switch as the rank's card, on its NUMA node
+ * (or one of them), on its socket, or any, in this order; then the fastest; then in turn. */
 void wefti_place_nics(wefti_cluster_t *cluster);
 /* How near it is: "same NUMA node", or "" if that is unknown. */
 const char *wefti_place_nic_why(const wefti_cluster_t *cluster, uint32_t rank);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that peers reach: parts of the region, and registered pages that were mapped over by parts of
- * it. */
+/* Memory that peers reach: parts of the region, and registered pages that were mapped over by parts
+ * of it. */
 #include "runtime/memory/memory.h"
 
 #include <errno.h>

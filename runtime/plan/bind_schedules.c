@@ -16,8 +16,8 @@
 
 #define LINE_BYTES 64u
 
-/* Where all ranks have a buffer, or, with the bytes of a shard, its own shard of it: offsets from the
- * session's memory for now. */
+/* Where all ranks have a buffer, or, with the bytes of a shard, its own shard of it: offsets from
+ * the session's memory for now. */
 static void find_offsets(const weft_session_t *session, uint32_t buffer, uint64_t shard_bytes,
                          uint64_t *offsets)
 {
@@ -26,7 +26,8 @@ static void find_offsets(const weft_session_t *session, uint32_t buffer, uint64_
     }
 }
 
-/* The run of one use, whose call is filled in but for its offsets, and its memory: offsets for now. */
+/* The run of one use, whose call is filled in but for its offsets, and its memory: offsets for now.
+ */
 static weft_status_t make_run(weft_session_t *session, wefti_bound_run_t *bound,
                               const wefti_plan_collective_t *planned,
                               const weft_algorithm_t *algorithm, const weft_algo_params_t *params,

@@ -83,7 +83,8 @@ static void pack_shard(const wefti_state_t *state, uint32_t rank, uint8_t *raw, 
     }
 }
 
-/* Every rank sends its shard over the bootstrap channel: links without shared memory, and devices. */
+/* Every rank sends its shard over the bootstrap channel: links without shared memory, and devices.
+ */
 static weft_status_t exchange_shards(weft_session_t *session, const wefti_state_t *state,
                                      uint8_t *raw)
 {

@@ -3,7 +3,7 @@
 
 #include "runtime/base/error.h"
 
-#define DROP_NAP_NS 1000000ull
+#define DROP_PAUSE_NS 1000000ull
 
 static weft_status_t run_opaque(weft_stream_t *stream, const wefti_record_t *record)
 {
@@ -21,7 +21,7 @@ static weft_status_t drop_opaque(weft_stream_t *stream, const wefti_record_t *re
         if (status != WEFT_IN_PROGRESS || !stream->threaded) {
             return status;
         }
-        wefti_nap(DROP_NAP_NS);
+        wefti_sleep_ns(DROP_PAUSE_NS);
     }
 }
 

@@ -392,7 +392,7 @@ static void nap_beside_device(weft_context_t *context, const wefti_stream_block_
         wefti_signal_await(context->endpoint, blocked->signal, blocked->target, 0, slice_ns);
     } else {
         wefti_endpoint_yield_progress(context->endpoint);
-        wefti_nap(slice_ns);
+        wefti_sleep_ns(slice_ns);
     }
 }
 

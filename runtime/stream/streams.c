@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The streams of a context: those that make progress while a thread waits, and who hears of ends. */
+/* The streams of a context: those that make progress while a thread waits, and who hears of ends.
+ */
 #include "runtime/stream/stream.h"
 
 /* Part of a context. */

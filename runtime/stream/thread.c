@@ -4,18 +4,18 @@
 #include "runtime/base/error.h"
 
 #define CHECK_NS 10000000ull /* between two looks at the other ranks while blocked */
-#define DEVICE_NAP_MIN_NS 20000ull
-#define DEVICE_NAP_MAX_NS 1000000ull
+#define DEVICE_PAUSE_MIN_NS 20000ull
+#define DEVICE_PAUSE_MAX_NS 1000000ull
 
 /* A device raises its marks without waking a thread: poll them, ever less often. */
 static void await_device(weft_stream_t *stream, const wefti_slot_t *slot)
 {
-    uint64_t nap_ns = DEVICE_NAP_MIN_NS;
+    uint64_t pause_ns = DEVICE_PAUSE_MIN_NS;
     while (!wefti_mark_reached(slot->mark, slot->value) &&
            wefti_fault_get(&slot->mark->fault) == WEFT_OK &&
            wefti_fault_get(&stream->fault) == WEFT_OK) {
-        wefti_nap(nap_ns);
-        nap_ns = nap_ns * 2 < DEVICE_NAP_MAX_NS ? nap_ns * 2 : DEVICE_NAP_MAX_NS;
+        wefti_sleep_ns(pause_ns);
+        pause_ns = pause_ns * 2 < DEVICE_PAUSE_MAX_NS ? pause_ns * 2 : DEVICE_PAUSE_MAX_NS;
         wefti_streams_progress(stream->context, NULL); /* finds queues that broke */
         weft_status_t status = wefti_endpoint_check(stream->context->endpoint);
         if (status < 0) {

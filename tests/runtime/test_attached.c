@@ -73,8 +73,7 @@ static bool attaches(weft_collective_t op, uint64_t block_bytes, bool in_place)
     bool v = op == WEFT_COLLECTIVE_ALL_GATHER_V || op == WEFT_COLLECTIVE_REDUCE_SCATTER_V ||
              op == WEFT_COLLECTIVE_ALL_TO_ALL_V ||
              op == WEFT_COLLECTIVE_BARRIER; /* lengths are by chance */
-    return !v && block_bytes > WEFTI_POSTING_DATA &&
-           !(op == WEFT_COLLECTIVE_ALL_TO_ALL && in_place);
+    return !v && block_bytes > WEFTI_SLOT_DATA && !(op == WEFT_COLLECTIVE_ALL_TO_ALL && in_place);
 }
 
 static void run_operators(rank_world_t *world)

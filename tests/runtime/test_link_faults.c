@@ -332,7 +332,7 @@ static void run_late(rank_world_t *world)
     RANK_OK(weft_context_barrier(world->context));
     if (world->rank == 2) {
         while ((status = weft_group_status(world->group)) == WEFT_ERR_LINK) {
-            wefti_nap(1000000);
+            wefti_sleep_ns(1000000);
         }
     } else {
         status = weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL);
@@ -499,7 +499,7 @@ static void run_warned(rank_world_t *world)
     keep_lines(world, &lines);
     RANK_OK(weft_context_barrier(world->context));
     if (world->rank == 1) { /* this is what it is late by */
-        wefti_nap(250000000);
+        wefti_sleep_ns(250000000);
     }
     RANK_OK(weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL));
     if (world->rank != 1) { /* not at every look */

@@ -405,7 +405,7 @@ static void test_small_calls_are_one_message_each_way(void **state)
 static void run_posted_sizes(rank_world_t *world)
 {
     static float x[MAX_RANKS][2048];
-    RANK_CHECK(world->group->calls->posting_bytes < 8192);
+    RANK_CHECK(world->group->calls->slot_bytes < 8192);
     RANK_OK(weft_all_reduce(x[world->rank], x[world->rank], 2, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM,
                             world->group, NULL));
     RANK_CHECK(strcmp(weft_group_last_path(world->group), "posting") == 0);

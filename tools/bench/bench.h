@@ -101,8 +101,8 @@ bool wefti_bench_floor_shows(uint64_t bytes);
 weft_status_t wefti_bench_floor_time(bench_rank_t *self, uint64_t bytes, bool shows, uint64_t warm,
                                      uint64_t iterations, uint64_t *wrong);
 
-/* data.c: pattern_init fills in the pattern; produce writes the elements that this rank sends; check
- * counts wrong elements that it received. */
+/* data.c: pattern_init fills in the pattern; produce writes the elements that this rank sends;
+ * check counts wrong elements that it received. */
 weft_status_t wefti_bench_pattern_init(bench_rank_t *self);
 void wefti_bench_produce(const bench_rank_t *self, const bench_case_t *size, uint64_t call);
 uint64_t wefti_bench_check(const bench_rank_t *self, const bench_case_t *size, uint64_t call);

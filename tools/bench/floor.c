@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The floor: the least data movement of an operator, on the same pinned ranks, without the library.
- * There is no agreement and no error handling; ranks wait only for owners of memory that they read or
- * write, with one flag per step. Small data travels next to a flag; other data is moved in place,
- * between two flags. The faster way is the floor. Sums are of 32-bit integers for all types, since
- * memory access dominates.
+ * There is no agreement and no error handling; ranks wait only for owners of memory that they read
+ * or write, with one flag per step. Small data travels next to a flag; other data is moved in
+ * place, between two flags. The faster way is the floor. Sums are of 32-bit integers for all types,
+ * since memory access dominates.
  *
- * In place, the work has one part per rank. If ranks share cores, a running rank takes the next part,
- * since the others may not be scheduled.
+ * In place, the work has one part per rank. If ranks share cores, a running rank takes the next
+ * part, since the others may not be scheduled.
  */
 #include <sched.h>
 #include <stdlib.h>

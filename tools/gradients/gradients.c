@@ -233,15 +233,16 @@ static double gradient_along(const checker_t *checker)
     return sum;
 }
 
-/* A corner at 0 looks the same with a fraction of the step. Another corner would be out of the range,
- * or have less effect. */
+/* A corner at 0 looks the same with a fraction of the step. Another corner would be out of the
+ * range, or have less effect. */
 static bool is_corner(const slope_t *slope, const slope_t *closer)
 {
     return closer->step < slope->step / 3 && closer->spread > 0.6 * slope->spread &&
            closer->spread > 4 * closer->error;
 }
 
-/* One line through the weights. A gradient that seems wrong is compared again, with smaller steps. */
+/* One line through the weights. A gradient that seems wrong is compared again, with smaller steps.
+ */
 static weft_status_t check_line(checker_t *checker, gradient_report_t *row, double *worst)
 {
     const checked_param_t *param = &checker->params[checker->param];

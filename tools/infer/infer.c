@@ -165,8 +165,8 @@ static weft_status_t compare_outputs(inferrer_t *inferrer)
     return status;
 }
 
-/* One file if all ranks have equal contents, else one in each rank's folder. A file of an earlier run
- * in the other place is removed. */
+/* One file if all ranks have equal contents, else one in each rank's folder. A file of an earlier
+ * run in the other place is removed. */
 static weft_status_t write_outputs(const inferrer_t *inferrer)
 {
     const infer_options_t *options = inferrer->options;

@@ -35,8 +35,9 @@ typedef struct infer_feed {
 } infer_feed_t;
 
 /*
- * Reads the inputs of ranks first to first + count - 1 into feeds[count]. An error names a file that
- * is missing or has another type or shape. If the plan splits the batch, only rank 0 has inputs.
+ * Reads the inputs of ranks first to first + count - 1 into feeds[count]. An error names a file
+ * that is missing or has another type or shape. If the plan splits the batch, only rank 0 has
+ * inputs.
  */
 weft_status_t wefti_infer_load(const infer_options_t *options, uint32_t first, uint32_t count,
                                infer_feed_t *feeds);

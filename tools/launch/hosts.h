@@ -19,12 +19,12 @@ typedef struct host_plan {
     uint32_t *rank_array; /* of all hosts */
 } host_plan_t;
 
-/* "a:4,b:4" (a is a name, an address, or [address]; one slot by default), or a file with one host per
- * line: "a:4", "a slots=4" or "a 4"; # begins a comment. Slots of a repeated host are added. Prints
- * an error. */
+/* "a:4,b:4" (a is a name, an address, or [address]; one slot by default), or a file with one host
+ * per line: "a:4", "a slots=4" or "a 4"; # begins a comment. Slots of a repeated host are added.
+ * Prints an error. */
 int wefti_host_plan_parse(const char *command, const char *text, host_plan_t *out_plan);
-/* Places ranks 0 .. world_size - 1 (0: one per slot): all slots of a host, then the next host; or one
- * slot of each host in turn. Hosts without ranks are not used. */
+/* Places ranks 0 .. world_size - 1 (0: one per slot): all slots of a host, then the next host; or
+ * one slot of each host in turn. Hosts without ranks are not used. */
 int wefti_host_plan_place(const char *command, host_plan_t *plan, uint32_t world_size,
                           bool round_robin);
 void wefti_host_plan_deinit(host_plan_t *plan);

@@ -69,7 +69,8 @@ static void rank_main(const rank_set_t *set, uint32_t index, int report_fd, cons
                       pid_t parent)
 {
     uint32_t rank = set->ranks[index].rank;
-    /* The terminal's Ctrl-C is the launcher's to handle; it ends us by SIGTERM, and passes it on to programs. */
+    /* The terminal's Ctrl-C is the launcher's to handle; it ends us by SIGTERM, and passes it on to
+     * programs. */
     signal(SIGINT, set->program ? SIG_DFL : SIG_IGN);
     if (set->capture) {
         signal(SIGPIPE, SIG_DFL); /* as an agent does not have it */

@@ -36,7 +36,8 @@ typedef struct remote_host {
 int wefti_remote_start(const launch_t *launch, remote_host_t *remote);
 /* "ssh", for messages; buffer of 64 bytes, returned. */
 const char *wefti_remote_program(const launch_t *launch, const remote_host_t *remote, char *buffer);
-/* The job of an agent: ranks, directory, WEFT_ variables with the secret. False if it cannot be sent.
+/* The job of an agent: ranks, directory, WEFT_ variables with the secret. False if it cannot be
+ * sent.
  */
 bool wefti_remote_send_job(remote_host_t *remote, frame_t *frame, uint32_t world_size,
                            bool one_host);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The image trainer of `weft run --data`: one rank feeds batches of a data set to a session, steps,
- * evaluates, saves and reports. A program that trains on other data uses weft/session.h the same way.
+ * evaluates, saves and reports. A program that trains on other data uses weft/session.h the same
+ * way.
  */
 #ifndef WEFT_TOOLS_TRAIN_H
 #define WEFT_TOOLS_TRAIN_H
@@ -63,8 +64,8 @@ typedef struct train_report {
 /* Checks that plan and data fit; called once, before ranks start. */
 weft_status_t wefti_train_bind(const train_options_t *options, train_binding_t *out_binding);
 /* resume.c: checks that training can continue from options->resume_path: tensors fit the plan, the
- * position fits data, seed and global batch, and steps are left. Seed and learning rate come from the
- * checkpoint unless the command line sets them. */
+ * position fits data, seed and global batch, and steps are left. Seed and learning rate come from
+ * the checkpoint unless the command line sets them. */
 weft_status_t wefti_train_resume(train_options_t *options, const train_binding_t *binding,
                                  bool seed_given, bool lr_given);
 /* Steps of a pass over the data, and of the whole training. */
@@ -74,7 +75,8 @@ uint64_t wefti_train_steps(const train_options_t *options, const train_binding_t
 /* The position in the data after done steps. */
 weft_checkpoint_info_t wefti_train_position(const train_options_t *options,
                                             const train_binding_t *binding, uint64_t done);
-/* Trains one rank; world_size, rank and address come from the launcher (unused with options->world). */
+/* Trains one rank; world_size, rank and address come from the launcher (unused with
+ * options->world). */
 weft_status_t wefti_train_rank(const train_options_t *options, int32_t rank, int32_t world_size,
                                const char *address);
 

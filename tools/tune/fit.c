@@ -54,9 +54,9 @@ void wefti_tune_set_links(wefti_costs_t *costs, const tune_result_t *result)
 
 /*
  * Calls of the smallest size take a times the link's alpha, b times the interpreter's step and c
- * times the start of an interpreted call, plus the cost of a few bytes. Least squares of the relative
- * error over all algorithms. Each coefficient has a lower bound, since waits may hide steps, which
- * would then seem free.
+ * times the start of an interpreted call, plus the cost of a few bytes. Least squares of the
+ * relative error over all algorithms. Each coefficient has a lower bound, since waits may hide
+ * steps, which would then seem free.
  */
 typedef struct equations {
     double square[3][3], right[3];

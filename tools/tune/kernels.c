@@ -51,8 +51,8 @@ static void *operand(const weft_tensor_desc_t *desc)
     return data;
 }
 
-/* Among the fastest of the calls that fit the budget: disturbances only add time. After the deadline,
- * which only a busy machine reaches, every kernel is called once more. */
+/* Among the fastest of the calls that fit the budget: disturbances only add time. After the
+ * deadline, which only a busy machine reaches, every kernel is called once more. */
 static double time_calls(const subject_t *subject, const weft_kernel_t *kernel,
                          const weft_kernel_call_t *call)
 {

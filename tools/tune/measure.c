@@ -93,8 +93,8 @@ static void show_progress(const tune_run_t *run, uint32_t done, const weft_algor
 
 /*
  * The fastest round, since disturbances only add time. Where every rank has a core, undisturbed
- * calls take equal times, and the first quartile is one of them. Where ranks share cores, times vary
- * by nature, and the median is kept.
+ * calls take equal times, and the first quartile is one of them. Where ranks share cores, times
+ * vary by nature, and the median is kept.
  */
 static void keep(wefti_cost_point_t *point, const bench_row_t *row, size_t elem_bytes, bool shared)
 {

@@ -4,11 +4,11 @@
  *
  *   wefti_job_probe      rank, world size and address: from arguments, then the variables and
  *                        services of launchers, in a fixed order
- *   wefti_overlay_open   one authenticated rendezvous (rank 0 listens at host:port, or publishes its
- *                        address by a file, PMIx or PMI); then every rank has connections to the
+ *   wefti_overlay_open   one authenticated rendezvous (rank 0 listens at host:port, or publishes
+ *                        its address by a file, PMIx or PMI); then every rank has connections to the
  *                        ranks at distance +-1, +-2, +-4, ...
- *   wefti_overlay_*      control messages in O(log n) messages per rank: all-gather, floods (aborts,
- *                        link faults), departures, deaths
+ *   wefti_overlay_*      control messages in O(log n) messages per rank: all-gather, floods
+ *                        (aborts, link faults), departures, deaths
  */
 #ifndef WEFT_TRANSPORT_BOOTSTRAP_BOOTSTRAP_H
 #define WEFT_TRANSPORT_BOOTSTRAP_BOOTSTRAP_H
@@ -80,7 +80,8 @@ const uint8_t *wefti_overlay_key(const wefti_overlay_t *overlay);
 const char *wefti_overlay_local_address(const wefti_overlay_t *overlay);
 /*
  * Collective; bytes equal on all ranks (WEFT_ERR_MISMATCH otherwise). Waits with check(user) now
- * and then, whose error ends it (WEFT_IN_PROGRESS: it is to be called again soon). ceil(log2 n) messages.
+ * and then, whose error ends it (WEFT_IN_PROGRESS: it is to be called again soon). ceil(log2 n)
+ * messages.
  */
 weft_status_t wefti_overlay_all_gather(wefti_overlay_t *overlay, const void *send, size_t bytes,
                                        void *recv, uint64_t deadline_ns,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rank, world size and rendezvous address: from arguments, the environment and launchers, in a fixed
- * order. */
+/* Rank, world size and rendezvous address: from arguments, the environment and launchers, in a
+ * fixed order. */
 #include "transport/bootstrap/bootstrap.h"
 
 #include <errno.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Messages to all ranks. Each rank forwards a flood that it has not seen over all its other links, so
- * it arrives although ranks on the way are gone. Departures travel as bitmaps of all ranks that left,
- * at most one per link in GONE_NS: if all ranks leave at once, each sends a few bitmaps instead of
- * one message per rank.
+ * Messages to all ranks. Each rank forwards a flood that it has not seen over all its other links,
+ * so it arrives although ranks on the way are gone. Departures travel as bitmaps of all ranks that
+ * left, at most one per link in GONE_NS: if all ranks leave at once, each sends a few bitmaps
+ * instead of one message per rank.
  */
 #include "transport/bootstrap/overlay.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Notices, and a rendezvous through a file that all hosts see. The file has mode 0600 and is replaced
- * as a whole. The notice of an earlier job leads nowhere, or to a process with another job id.
+ * Notices, and a rendezvous through a file that all hosts see. The file has mode 0600 and is
+ * replaced as a whole. The notice of an earlier job leads nowhere, or to a process with another job
+ * id.
  */
 #include "transport/bootstrap/rendezvous.h"
 

@@ -109,7 +109,8 @@ static bool succeeded(const char *line)
                                                      : strstr(line, "info=ok") != NULL;
 }
 
-/* "weft.<turn>" for rank 0's text, "weft-open.<rank>.<turn>"; published names are unique per job. */
+/* "weft.<turn>" for rank 0's text, "weft-open.<rank>.<turn>"; published names are unique per job.
+ */
 static void make_name(const pmi_service_t *service, const char *prefix, uint32_t turn, char *name)
 {
     snprintf(name, NAME_BYTES, "%s%s%s.%u", prefix, service->barrier ? "" : ".",
@@ -209,8 +210,9 @@ static void pmi_close(wefti_service_t *base)
 
 /*
  * If a process that has used PMI ends without "finalize", hydra takes it for crashed and kills the
- * others. After "finalize" hydra answers no more, but a second world or MPI may need it, so it is sent
- * when the process ends. Use is recorded as the owner of the descriptor, which a forked child is not.
+ * others. After "finalize" hydra answers no more, but a second world or MPI may need it, so it is
+ * sent when the process ends. Use is recorded as the owner of the descriptor, which a forked child
+ * is not.
  */
 __attribute__((destructor)) static void send_finalize(void)
 {

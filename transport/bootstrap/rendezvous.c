@@ -25,8 +25,8 @@ static void add_address(wefti_endpoint_address_t *out, const wefti_address_t *ad
     }
 }
 
-/* The address that reached rank 0 first: it is known to work. Loopback last, for ranks of this host,
- * unless the whole world is here. */
+/* The address that reached rank 0 first: it is known to work. Loopback last, for ranks of this
+ * host, unless the whole world is here. */
 static weft_status_t choose_addresses(const wefti_rendezvous_t *rendezvous,
                                       const wefti_address_t *local, wefti_endpoint_address_t *out)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rank 0 of the rendezvous. Any process may connect; only one that has proved to know the secret and
- * contradicts the world can end it.
+ * Rank 0 of the rendezvous. Any process may connect; only one that has proved to know the secret
+ * and contradicts the world can end it.
  */
 #include "transport/bootstrap/rendezvous.h"
 

@@ -10,7 +10,8 @@
 
 typedef struct wefti_service wefti_service_t;
 
-/* Texts by number of the world in this process, the turn; names of one job do not meet another's. */
+/* Texts by number of the world in this process, the turn; names of one job do not meet another's.
+ */
 typedef struct wefti_service_ops {
     const char *launcher; /* as weft_context_launcher reports it */
     const char *address;  /* "pmix:" */

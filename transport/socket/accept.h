@@ -41,8 +41,8 @@ typedef struct wefti_acceptor {
 weft_status_t wefti_acceptor_open(wefti_acceptor_t *acceptor);
 /* Adds a listener. */
 weft_status_t wefti_acceptor_listen(wefti_acceptor_t *acceptor, int listener);
-/* For an event. *out_peer: an authenticated peer, whose wire the caller takes or closes; or NULL. An
- * error is one of this process. */
+/* For an event. *out_peer: an authenticated peer, whose wire the caller takes or closes; or NULL.
+ * An error is one of this process. */
 weft_status_t wefti_acceptor_step(wefti_acceptor_t *acceptor, uint32_t tag,
                                   wefti_pending_t **out_peer);
 static inline wefti_wire_t wefti_pending_take(wefti_pending_t *pending)

@@ -10,7 +10,8 @@
  *
  * The initiator, which connected, proves first: a process that only connects learns nothing that it
  * could test guesses with. Both nonces are in both proofs, so no recorded proof is valid again, and
- * neither end can return the other's proof as its own. What follows is neither encrypted nor signed.
+ * neither end can return the other's proof as its own. What follows is neither encrypted nor
+ * signed.
  */
 #ifndef WEFT_TRANSPORT_SOCKET_HANDSHAKE_H
 #define WEFT_TRANSPORT_SOCKET_HANDSHAKE_H
@@ -69,7 +70,8 @@ typedef struct wefti_handshake {
     uint8_t job[WEFTI_JOB_ID_BYTES]; /* initiator: the job that the acceptor must belong to */
     wefti_greeting_t greeting[2];    /* the initiator's, the acceptor's */
     char why[200];                   /* initiator: with WEFT_ERR_MISMATCH */
-    /* The initiator's, sent with its proof. Another version's may be longer, and is proven alike. */
+    /* The initiator's, sent with its proof. Another version's may be longer, and is proven alike.
+     */
     uint8_t payload[WEFTI_PAYLOAD_MAX];
     uint32_t payload_bytes;
     const uint8_t *key; /* borrowed */
@@ -91,10 +93,10 @@ void wefti_handshake_set_payload(wefti_handshake_t *shake, const wefti_endpoint_
 /*
  * Progresses without blocking and without recording an error message. WEFT_AGAIN: wait until the
  * socket is readable, or writable while `connecting`. WEFT_IN_PROGRESS: just connected; call again.
- * WEFT_OK: both ends are authenticated; for an acceptor that withholds its welcome: the initiator is.
- * WEFT_ERR_MISMATCH: another key; `why` has the text. WEFT_ERR_NOT_FOUND: an acceptor of another
- * job, to which nothing was proved. WEFT_ERR_STATE: deferred. WEFT_ERR_FORMAT: the peer is not Weft,
- * or not accepted. WEFT_ERR_PEER_DIED: disconnected.
+ * WEFT_OK: both ends are authenticated; for an acceptor that withholds its welcome: the initiator
+ * is. WEFT_ERR_MISMATCH: another key; `why` has the text. WEFT_ERR_NOT_FOUND: an acceptor of
+ * another job, to which nothing was proved. WEFT_ERR_STATE: deferred. WEFT_ERR_FORMAT: the peer is
+ * not Weft, or not accepted. WEFT_ERR_PEER_DIED: disconnected.
  */
 weft_status_t wefti_handshake_step(wefti_handshake_t *shake);
 /* What is wrong, for an error of step. */

@@ -180,7 +180,9 @@ static weft_status_t begin_writer(wefti_lowering_t *l, const wefti_program_t *pr
     for (uint32_t i = 0; i < program->node_count; i++) {
         uint32_t node = program->nodes[i], of = wefti_graph_variant_of(l->graph, node);
         w->runs[of != WEFTI_NONE ? of : node] = node;
-        w->bound = l->order->item_of[node] != WEFTI_NONE ? l->params->in_flight : w->bound;
+        bool ordered = l->order->item_of[node] != WEFTI_NONE ||
+                       l->order->command_of[node] != WEFTI_NONE; /* no node of init is */
+        w->bound = ordered ? l->params->in_flight : w->bound;
     }
     return WEFT_OK;
 }

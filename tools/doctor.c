@@ -61,17 +61,7 @@ static void advise(doctor_result_t *out, const char *format, ...)
 /* First line of a file; false and "" if it cannot be read. */
 static bool read_line(const doctor_machine_t *machine, const char *path, char *line, size_t bytes)
 {
-    char full[512];
-    snprintf(full, sizeof full, "%s%s", machine->root, path);
-    line[0] = '\0';
-    FILE *file = fopen(full, "re");
-    if (file == NULL) {
-        return false;
-    }
-    bool found = fgets(line, (int)bytes, file) != NULL;
-    fclose(file);
-    line[strcspn(line, "\n")] = '\0';
-    return found;
+    return wefti_read_line(line, bytes, "%s%s", machine->root, path);
 }
 
 static void check_cores(const doctor_machine_t *machine, doctor_result_t *out)

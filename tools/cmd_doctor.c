@@ -124,7 +124,7 @@ static int run_doctor_command(int argc, char **argv)
     }
     code = status < 0 ? wefti_status_error("doctor", status) : EXIT_OK;
     if (status >= 0) {
-        const doctor_machine_t machine = {"", &settings, &hardware};
+        const doctor_machine_t machine = {"", &settings, &hardware, &arena};
         code = report(&machine, as_json) > 0 ? EXIT_RUN_FAILED : EXIT_OK;
     }
     wefti_arena_deinit(&arena);

@@ -103,9 +103,9 @@ static void print_launcher_json(wefti_json_t *json)
     wefti_job_deinit(&job);
 }
 
-static void print_transports(const wefti_hardware_t *hardware)
+static void print_transports(const wefti_hardware_t *hardware, wefti_arena_t *arena)
 {
-    const doctor_machine_t machine = {"", NULL, hardware};
+    const doctor_machine_t machine = {"", NULL, hardware, arena};
     printf("transports\n");
     for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
         const transport_row_t *row = &transports[i];
@@ -130,7 +130,7 @@ static const char *cpu_name(const wefti_hardware_t *hardware)
     return hardware->cpu[0] != '\0' ? hardware->cpu : "unknown";
 }
 
-static void print_text(const wefti_hardware_t *hardware)
+static void print_text(const wefti_hardware_t *hardware, wefti_arena_t *arena)
 {
     char l2[32];
     char l3[32];
@@ -144,7 +144,7 @@ static void print_text(const wefti_hardware_t *hardware)
     printf("caches     L2 %s, L3 %s; memory %s\n\n", wefti_format_bytes(hardware->l2_bytes, l2),
            wefti_format_bytes(hardware->l3_bytes, l3), wefti_format_bytes(memory_bytes(), memory));
     print_launcher();
-    print_transports(hardware);
+    print_transports(hardware, arena);
     puts("\nsettings (environment variables; = equal on all ranks)");
     for (size_t i = 0; i < count; i++) {
         const char *value = setting_value(&defs[i]);
@@ -225,7 +225,7 @@ static int run_info_command(int argc, char **argv)
     if (status >= 0 && as_json) {
         print_json(&hardware);
     } else if (status >= 0) {
-        print_text(&hardware);
+        print_text(&hardware, &arena);
     }
     wefti_arena_deinit(&arena);
     if (status < 0) {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/doctor.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -297,32 +296,21 @@ static void check_descriptors(const doctor_machine_t *machine, doctor_result_t *
     }
 }
 
-/* Names in a folder of /sys, at most capacity. */
-static uint32_t list(const doctor_machine_t *machine, const char *folder, char (*names)[64],
-                     uint32_t capacity)
+/* Names in a folder of /sys; none if there is no folder. */
+static uint32_t list(const doctor_machine_t *machine, const char *folder, const char ***out_names)
 {
-    char path[512];
-    struct dirent **entries = NULL;
-    uint32_t count = 0;
-    snprintf(path, sizeof path, "%s%s", machine->root, folder);
-    int found = scandir(path, &entries, NULL, alphasort);
-    for (int i = 0; i < found; i++) {
-        if (entries[i]->d_name[0] != '.' && count < capacity) {
-            snprintf(names[count++], sizeof *names, "%.63s", entries[i]->d_name);
-        }
-        free(entries[i]);
-    }
-    free(entries);
-    return count;
+    uint32_t count;
+    weft_status_t status =
+        wefti_list_folder(machine->arena, out_names, &count, "%s%s", machine->root, folder);
+    return status < 0 ? 0 : count;
 }
-
-#define RDMA_DEVICES 16u
 
 static void check_locked_memory(const doctor_machine_t *machine, doctor_result_t *out)
 {
-    char text[32], names[RDMA_DEVICES][64];
+    const char **names;
+    char text[32];
     struct rlimit limit;
-    if (list(machine, "/sys/class/infiniband", names, RDMA_DEVICES) == 0) {
+    if (list(machine, "/sys/class/infiniband", &names) == 0) {
         find(out, DOCTOR_OK, "not needed without an RDMA device");
     } else if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
         find(out, DOCTOR_OK, "no limit");
@@ -337,9 +325,10 @@ static void check_locked_memory(const doctor_machine_t *machine, doctor_result_t
 /* An active port of a device? */
 static bool is_active(const doctor_machine_t *machine, const char *device)
 {
-    char folder[256], path[512], line[64], ports[8][64];
+    const char **ports;
+    char folder[256], path[512], line[64];
     snprintf(folder, sizeof folder, "/sys/class/infiniband/%s/ports", device);
-    uint32_t count = list(machine, folder, ports, 8);
+    uint32_t count = list(machine, folder, &ports);
     for (uint32_t i = 0; i < count; i++) {
         snprintf(path, sizeof path, "%s/%s/state", folder, ports[i]);
         if (read_line(machine, path, line, sizeof line) && strstr(line, "ACTIVE") != NULL) {
@@ -352,8 +341,9 @@ static bool is_active(const doctor_machine_t *machine, const char *device)
 /* May this process open the device nodes? */
 static bool may_open(const doctor_machine_t *machine)
 {
-    char names[RDMA_DEVICES][64], path[512];
-    uint32_t count = list(machine, "/dev/infiniband", names, RDMA_DEVICES), nodes = 0;
+    const char **names;
+    char path[512];
+    uint32_t count = list(machine, "/dev/infiniband", &names), nodes = 0;
     for (uint32_t i = 0; i < count; i++) {
         if (strncmp(names[i], "uverbs", 6) == 0) {
             snprintf(path, sizeof path, "%s/dev/infiniband/%s", machine->root, names[i]);
@@ -368,8 +358,9 @@ static bool may_open(const doctor_machine_t *machine)
 
 static void check_rdma(const doctor_machine_t *machine, doctor_result_t *out)
 {
-    char names[RDMA_DEVICES][64], active[256] = "";
-    uint32_t count = list(machine, "/sys/class/infiniband", names, RDMA_DEVICES);
+    const char **names;
+    char active[256] = "";
+    uint32_t count = list(machine, "/sys/class/infiniband", &names);
     for (uint32_t i = 0; i < count; i++) {
         size_t used = strlen(active);
         if (is_active(machine, names[i])) {
@@ -463,12 +454,10 @@ static const char *crowded(const wefti_interrupt_t *interrupts, uint32_t count)
 
 static void check_interrupts(const doctor_machine_t *machine, doctor_result_t *out)
 {
-    wefti_arena_t arena;
     wefti_interrupt_t *interrupts;
     uint32_t count = 0;
-    wefti_arena_init(&arena, NULL, 0);
-    weft_status_t status =
-        wefti_interrupts_read(machine->root, machine->hardware, &arena, &interrupts, &count);
+    weft_status_t status = wefti_interrupts_read(machine->root, machine->hardware, machine->arena,
+                                                 &interrupts, &count);
     const char *interface = status >= 0 ? crowded(interrupts, count) : NULL;
     if (status < 0) {
         find(out, DOCTOR_WARNING, "%s", weft_last_error());
@@ -478,7 +467,6 @@ static void check_interrupts(const doctor_machine_t *machine, doctor_result_t *o
     } else {
         find(out, DOCTOR_OK, "%u of network interfaces", count);
     }
-    wefti_arena_deinit(&arena);
 }
 
 const doctor_check_t wefti_doctor_checks[] = {

@@ -26,6 +26,7 @@ typedef struct doctor_machine {
     const char *root; /* before /proc and /sys; "" except in tests */
     const wefti_settings_t *settings;
     const wefti_hardware_t *hardware; /* with devices */
+    wefti_arena_t *arena;             /* for names that a check reads */
 } doctor_machine_t;
 
 typedef struct doctor_check {

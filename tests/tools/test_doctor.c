@@ -26,8 +26,11 @@ static wefti_hardware_t hardware = {
 
 static doctor_result_t run(const char *root, const char *name)
 {
-    doctor_machine_t machine = {root, &settings, &hardware};
+    wefti_arena_t arena;
+    doctor_machine_t machine = {root, &settings, &hardware, &arena};
+    wefti_arena_init(&arena, NULL, 0);
     doctor_result_t result = wefti_doctor_run(name, &machine);
+    wefti_arena_deinit(&arena);
     assert_true(result.found[0] != '\0');
     /* Everything that is wrong can be fixed, or is a fact of this machine. */
     assert_true(result.level < DOCTOR_WARNING || result.remedy[0] != '\0');

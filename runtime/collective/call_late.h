@@ -13,9 +13,7 @@ weft_status_t wefti_group_departed(wefti_call_t *call, uint64_t now);
 /* Warns of the late ranks once a call has waited for WEFT_LATE; for its polls. */
 void wefti_group_report_late(wefti_call_t *call, uint64_t now);
 
-/* call_mismatch.c: "all_reduce with 100 x f32 (sum)"; buffer holds 160 bytes. Returns buffer. */
-const char *wefti_what_text(uint64_t what, uint64_t count, char *buffer);
-/* One side of a disagreement: "group_split", " with 3 ranks". */
+/* call_mismatch.c. One side of a disagreement: "group_split", " with 3 ranks". */
 typedef struct wefti_caller {
     uint32_t rank; /* in the world */
     const char *function, *arguments;

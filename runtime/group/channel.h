@@ -15,6 +15,7 @@
 
 #include <weft/collective.h>
 
+#include "ops/signature.h"
 #include "runtime/context/context.h"
 
 #define WEFTI_SLOT_DATA 8192u
@@ -61,19 +62,7 @@ static inline wefti_addresses_t *wefti_call_slot_addresses(wefti_call_slot_t *sl
 #define WEFTI_POSTED_OPEN (1u << 3)       /* peers reach all of the rank's buffers */
 #define WEFTI_POSTED_IN_PLACE (1u << 4)   /* they can be taken for in place, */
 #define WEFTI_POSTED_OUT_OF_PLACE (1u << 5) /* or for out of place; where one is empty for both */
-
-/* what: operator 8, type 8, reduction 4, order 2, asked for 1, flags 8 (from 24), root 16, and 16
- * bits of the digest of what was asked for */
-#define WEFTI_WHAT_ORDER_SHIFT 20
-#define WEFTI_WHAT_WANTED (1u << 22)
-#define WEFTI_WHAT_FUSED (1u << 23) /* several of a batch; count is a hash of theirs */
-#define WEFTI_WHAT_ROOT_SHIFT 32
-#define WEFTI_WHAT_SELECTION_SHIFT 48
-#define WEFTI_WHAT_SELECTION_MASK                                                                  \
-    (0xffffull << WEFTI_WHAT_SELECTION_SHIFT | 7ull << WEFTI_WHAT_ORDER_SHIFT)
-#define WEFTI_POSTED_HELPS (1u << 6) /* ranks outnumber cores: any rank may do any share */
-#define WEFTI_WHAT_FLAGS_SHIFT 24
-#define WEFTI_WHAT_FLAGS_MASK ((uint64_t)0xff << WEFTI_WHAT_FLAGS_SHIFT)
+#define WEFTI_POSTED_HELPS (1u << 6)        /* ranks outnumber cores: any rank may do any share */
 
 /*
  * What one rank shares with the others of a group: at the same offset of every rank's region.

@@ -135,7 +135,8 @@ WEFT_API weft_status_t weft_event_create(weft_context_t *context, weft_event_t *
  */
 WEFT_API void weft_event_destroy(weft_event_t *event);
 /**
- * Marks this point of the stream's timeline. A new record replaces the old one. Non-blocking.
+ * Marks this point of the stream's timeline. A new record replaces the old one for later calls;
+ * who waits for the old one goes on waiting for it. Non-blocking.
  * @param[in] event  the event
  * @param[in] stream the stream
  * @return WEFT_AGAIN if the stream is full; WEFT_ERR_INVALID_ARGUMENT for a stream of another
@@ -145,8 +146,8 @@ WEFT_API void weft_event_destroy(weft_event_t *event);
  */
 WEFT_API weft_status_t weft_event_record(weft_event_t *event, weft_stream_t *stream);
 /**
- * Makes later work of stream wait for the latest record of event; for nothing if there is none.
- * Non-blocking.
+ * Makes later work of stream wait for what is the latest record of event now, whether or not event
+ * is recorded again; for nothing if there is none. Non-blocking.
  * @param[in] stream the stream that waits
  * @param[in] event  the event
  * @return WEFT_AGAIN if the stream is full; WEFT_ERR_INVALID_ARGUMENT for an event of another

@@ -14,8 +14,8 @@ weft_status_t wefti_stream_push(weft_stream_t *stream, const wefti_slot_t *slot)
         break;
     case WEFTI_RECORD_SIGNAL:
         /*
-         * The device cannot raise, only store: earlier records of the mark, maybe on other streams,
-         * come first. The copy behind it shows the counter to the host.
+         * The device cannot raise, only store: earlier records of a notify, maybe on other streams,
+         * come first. The copy after it shows the counter to the host.
          */
         status = ops->wait(stream->queue, wefti_mark_counter(slot->mark), slot->value - 1);
         if (status >= 0) {

@@ -1,12 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Events and notifies: a mark each, which records raise and waits compare with. */
+/*
+ * Events and notifies: marks, which records raise and waits compare with.
+ *
+ * A notify has one mark. So does an event that only one stream records. A mark counts, so it orders
+ * its records: a record on another stream while the last one has not been reached goes to another
+ * mark, and whoever waits for the last one still does.
+ *
+ *   record on A   mark 1 = 1    a stream that waits now waits for mark 1 >= 1,
+ *   record on B   mark 2 = 1    whichever of A and B gets there first
+ */
 #include "runtime/stream/stream.h"
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 
 struct weft_event {
-    wefti_mark_t mark;
+    wefti_mark_t *marks;            /* as many as streams were to reach a record at one time */
+    _Atomic(wefti_mark_t *) latest; /* of these: the latest record's */
 };
 
 struct weft_notify {
@@ -46,28 +56,87 @@ static weft_status_t record(wefti_mark_t *mark, weft_stream_t *stream)
     return status;
 }
 
+static weft_status_t add_mark(weft_event_t *event, weft_context_t *context, wefti_mark_t **out_mark)
+{
+    WEFT_RETURN_IF_ERROR(wefti_mark_create(context, out_mark));
+    (*out_mark)->next = event->marks;
+    event->marks = *out_mark;
+    return WEFT_OK;
+}
+
 weft_status_t weft_event_create(weft_context_t *context, weft_event_t **out_event)
 {
     WEFT_CHECK_OUT(out_event);
     WEFT_CHECK_ARG(context);
     wefti_mark_t *mark;
-    WEFT_RETURN_IF_ERROR(wefti_mark_create(context, &mark));
-    *out_event = (weft_event_t *)mark;
+    weft_event_t *event = wefti_alloc(context->allocator, sizeof *event);
+    WEFT_RETURN_IF_NO_MEMORY(event != NULL);
+    weft_status_t status = add_mark(event, context, &mark);
+    if (status < 0) {
+        wefti_free(context->allocator, event);
+        return status;
+    }
+    atomic_init(&event->latest, mark);
+    *out_event = event;
     return WEFT_OK;
 }
 
 void weft_event_destroy(weft_event_t *event)
 {
-    wefti_mark_release(event != NULL ? &event->mark : NULL);
+    if (event == NULL) {
+        return;
+    }
+    wefti_mark_t *mark = event->marks;
+    wefti_free(mark->context->allocator, event); /* the marks keep the context */
+    while (mark != NULL) {
+        wefti_mark_t *next = mark->next;
+        wefti_mark_release(mark);
+        mark = next;
+    }
+}
+
+/* acquire: what record wrote to the mark before */
+static wefti_mark_t *latest(weft_event_t *event)
+{
+    return atomic_load_explicit(&event->latest, memory_order_acquire);
+}
+
+static uint32_t recorded(const wefti_mark_t *mark)
+{
+    return atomic_load_explicit(&mark->recorded, memory_order_relaxed);
+}
+
+/* A record on stream comes after all that the mark has, and none of these failed. */
+static bool is_in_order(const wefti_mark_t *mark, const weft_stream_t *stream)
+{
+    return atomic_load_explicit(&mark->fault.state, memory_order_relaxed) == 0 &&
+           (atomic_load_explicit(&mark->stream, memory_order_relaxed) == stream ||
+            wefti_mark_reached(mark, recorded(mark)));
+}
+
+static weft_status_t mark_for(weft_event_t *event, const weft_stream_t *stream,
+                              wefti_mark_t **out_mark)
+{
+    wefti_mark_t *mark = latest(event);
+    if (!is_in_order(mark, stream)) {
+        for (mark = event->marks; mark != NULL && !is_in_order(mark, stream);) {
+            mark = mark->next;
+        }
+    }
+    *out_mark = mark;
+    return mark != NULL ? WEFT_OK : add_mark(event, event->marks->context, out_mark);
 }
 
 weft_status_t weft_event_record(weft_event_t *event, weft_stream_t *stream)
 {
     WEFT_CHECK_ARG(event);
     WEFT_CHECK_ARG(stream);
-    weft_status_t status = record(&event->mark, stream);
+    wefti_mark_t *mark;
+    WEFT_RETURN_IF_ERROR(mark_for(event, stream, &mark));
+    weft_status_t status = record(mark, stream);
     if (status == WEFT_OK) {
-        atomic_store_explicit(&event->mark.stream, stream, memory_order_relaxed);
+        atomic_store_explicit(&mark->stream, stream, memory_order_relaxed);
+        atomic_store_explicit(&event->latest, mark, memory_order_release);
     }
     return status;
 }
@@ -76,26 +145,28 @@ weft_status_t weft_stream_wait_event(weft_stream_t *stream, weft_event_t *event)
 {
     WEFT_CHECK_ARG(stream);
     WEFT_CHECK_ARG(event);
-    uint32_t value = atomic_load_explicit(&event->mark.recorded, memory_order_relaxed);
-    return value == 0 ? WEFT_OK : enqueue(stream, WEFTI_RECORD_WAIT, &event->mark, value);
+    wefti_mark_t *mark = latest(event);
+    uint32_t value = recorded(mark);
+    return value == 0 ? WEFT_OK : enqueue(stream, WEFTI_RECORD_WAIT, mark, value);
 }
 
 weft_status_t weft_event_query(weft_event_t *event)
 {
     WEFT_CHECK_ARG(event);
-    uint32_t value = atomic_load_explicit(&event->mark.recorded, memory_order_relaxed);
+    wefti_mark_t *mark = latest(event);
+    uint32_t value = recorded(mark);
     if (value == 0) {
         return WEFT_OK;
     }
-    wefti_streams_progress(event->mark.context, NULL);
-    weft_status_t status = wefti_fault_get(&event->mark.fault);
-    if (status < 0 || wefti_mark_reached(&event->mark, value)) {
+    wefti_streams_progress(mark->context, NULL);
+    weft_status_t status = wefti_fault_get(&mark->fault);
+    if (status < 0 || wefti_mark_reached(mark, value)) {
         return status;
     }
-    if (event->mark.context->device != NULL) {
+    if (mark->context->device != NULL) {
         /* not gone: a stream that is has posted its marks or left its error in them */
-        status = wefti_stream_poll(atomic_load_explicit(&event->mark.stream, memory_order_relaxed));
-        return status < 0 || wefti_mark_reached(&event->mark, value) ? status : WEFT_IN_PROGRESS;
+        status = wefti_stream_poll(atomic_load_explicit(&mark->stream, memory_order_relaxed));
+        return status < 0 || wefti_mark_reached(mark, value) ? status : WEFT_IN_PROGRESS;
     }
     return WEFT_IN_PROGRESS;
 }
@@ -103,14 +174,15 @@ weft_status_t weft_event_query(weft_event_t *event)
 weft_status_t weft_event_wait(weft_event_t *event, uint64_t timeout_ns)
 {
     WEFT_CHECK_ARG(event);
-    uint32_t value = atomic_load_explicit(&event->mark.recorded, memory_order_relaxed);
+    wefti_mark_t *mark = latest(event);
+    uint32_t value = recorded(mark);
     if (value == 0) {
         return WEFT_OK;
     }
-    weft_stream_t *stream = atomic_load_explicit(&event->mark.stream, memory_order_relaxed);
-    weft_status_t status = wefti_stream_wait_for(event->mark.context, &event->mark, stream, value,
-                                                 "an event", timeout_ns);
-    return status != WEFT_OK ? status : wefti_fault_get(&event->mark.fault);
+    weft_stream_t *stream = atomic_load_explicit(&mark->stream, memory_order_relaxed);
+    weft_status_t status =
+        wefti_stream_wait_for(mark->context, mark, stream, value, "an event", timeout_ns);
+    return status != WEFT_OK ? status : wefti_fault_get(&mark->fault);
 }
 
 weft_status_t weft_event_synchronize(weft_event_t *event)
@@ -123,16 +195,17 @@ weft_status_t weft_event_time_ns(weft_event_t *event, uint64_t *out_time_ns)
 {
     WEFT_CHECK_ARG(event);
     WEFT_CHECK_ARG(out_time_ns);
-    uint32_t value = atomic_load_explicit(&event->mark.recorded, memory_order_relaxed);
-    if (event->mark.context->device != NULL) {
+    wefti_mark_t *mark = latest(event);
+    uint32_t value = recorded(mark);
+    if (mark->context->device != NULL) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "event: device \"%s\" does not support event times",
-                           event->mark.context->device->ops->name);
+                           mark->context->device->ops->name);
     }
-    if (value == 0 || !wefti_mark_reached(&event->mark, value)) {
+    if (value == 0 || !wefti_mark_reached(mark, value)) {
         return wefti_error(WEFT_ERR_STATE, "event: not reached yet");
     }
-    *out_time_ns = atomic_load_explicit(&event->mark.time_ns, memory_order_relaxed);
+    *out_time_ns = atomic_load_explicit(&mark->time_ns, memory_order_relaxed);
     return WEFT_OK;
 }
 

@@ -20,6 +20,7 @@ typedef struct wefti_mark {
     _Atomic uint32_t recorded;       /* value of the latest record */
     _Atomic uint32_t waited;         /* a notify: value of the latest wait */
     _Atomic(weft_stream_t *) stream; /* an event: which recorded it; looked into on devices only */
+    struct wefti_mark *next;         /* an event: another one of its marks */
 } wefti_mark_t;
 
 weft_status_t wefti_mark_create(weft_context_t *context, wefti_mark_t **out_mark);

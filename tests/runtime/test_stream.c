@@ -240,6 +240,46 @@ static void test_event_moves_between_streams(void **state)
     weft_stream_destroy(b);
 }
 
+/* What waits for a record waits for that one, also when another stream reaches a later one first. */
+static void check_recorded_again(weft_context_t *context, weft_stream_t *const *streams)
+{
+    weft_stream_t *slow = streams[0], *quick = streams[1], *waiting = streams[2];
+    weft_event_t *event = NULL;
+    weft_notify_t *go = NULL;
+    assert_int_equal(weft_event_create(context, &event), WEFT_OK);
+    assert_int_equal(weft_notify_create(context, &go), WEFT_OK);
+    for (int round = 0; round < 5; round++) {
+        assert_int_equal(weft_notify_wait(go, slow), WEFT_OK);
+        assert_int_equal(weft_event_record(event, slow), WEFT_OK);
+        assert_int_equal(weft_stream_wait_event(waiting, event), WEFT_OK);
+        for (int again = 0; again < 3; again++) {
+            assert_int_equal(weft_event_record(event, quick), WEFT_OK);
+            assert_int_equal(weft_event_synchronize(event), WEFT_OK); /* the latest */
+        }
+        assert_int_equal(weft_stream_query(waiting), WEFT_IN_PROGRESS);
+        assert_int_equal(weft_stream_wait_event(quick, event), WEFT_OK);
+        assert_int_equal(weft_stream_synchronize(quick), WEFT_OK);
+        assert_int_equal(weft_stream_query(waiting), WEFT_IN_PROGRESS);
+        assert_int_equal(weft_notify_record(go, quick), WEFT_OK);
+        assert_int_equal(weft_stream_synchronize(waiting), WEFT_OK);
+    }
+    weft_event_destroy(event);
+    weft_notify_destroy(go);
+    for (int i = 0; i < 3; i++) {
+        weft_stream_destroy(streams[i]);
+    }
+}
+
+static void test_event_recorded_again_while_waited_for(void **state)
+{
+    fixture_t *fixture = *state;
+    weft_stream_t *streams[3];
+    for (int i = 0; i < 3; i++) {
+        streams[i] = make_stream(fixture, 0);
+    }
+    check_recorded_again(fixture->context, streams);
+}
+
 static void test_notify_wait_consumes_one_record(void **state)
 {
     fixture_t *fixture = *state;
@@ -475,6 +515,11 @@ static void test_stream_on_the_fake_card(void **state)
         assert_memory_equal(there, back, sizeof(there));
         assert_int_equal(weft_stream_synchronize(a), WEFT_OK);
     }
+    weft_stream_t *streams[3] = {NULL};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(weft_stream_create(context, NULL, &streams[i]), WEFT_OK);
+    }
+    check_recorded_again(context, streams);
     assert_int_equal(weft_event_time_ns(event, &time_ns), WEFT_ERR_UNSUPPORTED);
     assert_int_equal(weft_stream_launch_host(a, add_one, &time_ns), WEFT_ERR_UNSUPPORTED);
     weft_event_destroy(event);
@@ -499,6 +544,7 @@ int main(void)
         BOTH(test_event_orders_streams),
         BOTH(test_event_states),
         BOTH(test_event_moves_between_streams),
+        BOTH(test_event_recorded_again_while_waited_for),
         BOTH(test_notify_wait_consumes_one_record),
         BOTH(test_stream_full_says_again),
         BOTH(test_stream_error_breaks_dependents),

@@ -23,8 +23,7 @@
  * In place. send == recv for all-reduce, broadcast, reduce and all-to-all. For all-gather and
  * gather, send is this rank's block of recv. For reduce-scatter and scatter, recv is this rank's
  * block of send. Otherwise buffers must not overlap; apart from weft_all_to_all_v the library does
- * not check this. Either all ranks call in place or none does: a reduce-scatter of which only some
- * ranks are in place may be WEFT_ERR_UNSUPPORTED.
+ * not check this. Each rank may be in place or not, whatever the others do.
  *
  * Bits. Reductions combine ranks in the group's order (weft_group_set_order; the in-order tree by
  * default). Bits then depend neither on the algorithm, nor on the data path, nor on timing, except
@@ -205,7 +204,8 @@ WEFT_API weft_status_t weft_all_to_all(const void *send, void *recv, uint64_t co
  * @param[in]  send          counts[rank] elements; may be this rank's block of recv (in place)
  * @param[out] recv          rank r's block has counts[r] elements and starts at displacements[r]
  * @param[in]  counts        [size] elements per block, equal on all ranks, copied
- * @param[in]  displacements [size] elements, copied; NULL: one block after the other
+ * @param[in]  displacements [size] elements, of this rank only, copied; NULL: one block after the
+ *                           other
  * @param[in]  dtype         type of the elements
  * @param[in]  group         the group, of size ranks
  * @param[in]  stream        NULL: blocking
@@ -222,7 +222,8 @@ WEFT_API weft_status_t weft_all_gather_v(const void *send, void *recv, const uin
  * @param[in]  send          block r has counts[r] elements and starts at displacements[r]
  * @param[out] recv          counts[rank] elements; may be this rank's block of send (in place)
  * @param[in]  counts        [size] elements per block, equal on all ranks, copied
- * @param[in]  displacements [size] elements, copied; NULL: one block after the other
+ * @param[in]  displacements [size] elements, of this rank only, copied; NULL: one block after the
+ *                           other
  * @param[in]  dtype         type of the elements
  * @param[in]  reduction     operation
  * @param[in]  group         the group, of size ranks

@@ -108,6 +108,9 @@ bool wefti_call_post_addresses(const wefti_call_t *call, wefti_call_slot_t *slot
 
 /* Whether peers reach what they need of this rank, as it says in its call slot. */
 bool wefti_call_reach(wefti_call_t *call, wefti_call_slot_t *slot);
+/* V forms with shared counts: where this rank's blocks are, which peers rely on if they reach them.
+ */
+void wefti_call_post_places(const wefti_call_t *call, wefti_call_slot_t *slot);
 /* For schedules: flags of what this rank's buffers allow, and their places into its call slot. */
 uint32_t wefti_call_offer(wefti_call_t *call, wefti_call_slot_t *slot);
 /* What another rank's call slot says of all that. */

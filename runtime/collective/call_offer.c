@@ -157,14 +157,18 @@ static bool is_packed(const wefti_buffer_shape_t *shape)
     return true;
 }
 
-uint32_t wefti_call_offer(wefti_call_t *call, wefti_call_slot_t *slot)
+void wefti_call_post_places(const wefti_call_t *call, wefti_call_slot_t *slot)
 {
-    uint64_t send_bytes, recv_bytes, send, recv;
-    uint32_t flags = place_flags(call);
     if (wefti_collective_has_shared_counts(call->request.op)) {
         uint32_t n = call->group->size;
         slot->at.longest = wefti_hash_words(wefti_call_blocks(call) + n, n);
     }
+}
+
+uint32_t wefti_call_offer(wefti_call_t *call, wefti_call_slot_t *slot)
+{
+    uint64_t send_bytes, recv_bytes, send, recv;
+    uint32_t flags = place_flags(call);
     if (call->request.op == WEFT_COLLECTIVE_ALL_TO_ALL_V) {
         wefti_buffer_shape_t shape = wefti_call_recv_shape(call);
         if (!is_packed(&shape)) {
@@ -185,10 +189,10 @@ void wefti_call_merge_offer(wefti_call_t *call, const wefti_call_slot_t *theirs)
 {
     const wefti_call_slot_t *own = wefti_call_slot_of(call->group, call->group->rank, call->number);
     weft_collective_t op = call->request.op;
-    /* Peers' blocks are looked for where the own ones are. */
-    if ((call->flags & WEFTI_POSTED_OPEN) && wefti_collective_has_shared_counts(op) &&
-        theirs->at.longest != own->at.longest) {
-        call->flags &= ~WEFTI_POSTED_OPEN;
+    /* Peers' blocks are looked for where the own ones are; of an all-gather-v only by schedules. */
+    if (wefti_collective_has_shared_counts(op) && theirs->at.longest != own->at.longest) {
+        uint32_t paths = WEFTI_POSTED_REACHABLE | WEFTI_POSTED_ATTACHABLE;
+        call->flags &= ~(WEFTI_POSTED_OPEN | (wefti_collective_scatters(op) ? paths : 0));
     }
     if (op == WEFT_COLLECTIVE_ALL_TO_ALL_V) {
         call->longest = theirs->at.longest > call->longest ? theirs->at.longest : call->longest;

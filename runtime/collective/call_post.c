@@ -97,6 +97,7 @@ weft_status_t wefti_call_post(wefti_call_t *call)
         wefti_call_stage(call, wefti_call_slot_area(call, own));
         call->flags = WEFTI_POSTED_DATA;
     } else {
+        wefti_call_post_places(call, own);
         call->flags |= call->schedule.possible ? wefti_call_offer(call, own) : 0;
         own->at.selection = group->calls->selection.digest[call->request.op];
     }

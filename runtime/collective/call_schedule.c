@@ -113,12 +113,12 @@ static bool is_mixed(const wefti_call_t *call)
     return (call->flags & (WEFTI_POSTED_IN_PLACE | WEFTI_POSTED_OUT_OF_PLACE)) == 0;
 }
 
-/* Ranks out of place can do as if they were in place: one copy, and the send buffer is left alone.
- */
+/* Of mixed calls, ranks out of place act as if in place: one copy, and the send buffer is left
+ * alone. Where ranks receive one block only, ranks in place act as if out of place instead. Rooted
+ * operators are never mixed: only the root has both buffers. */
 static bool can_be_made_in_place(const wefti_call_t *call)
 {
-    const wefti_collective_t *op = wefti_collective_of(call->request.op);
-    return op->in_place && !op->rooted && op->recv.extent != WEFT_EXTENT_BLOCK;
+    return !wefti_collective_scatters(call->request.op);
 }
 
 static bool schedule_takes(const wefti_call_t *call)
@@ -147,6 +147,26 @@ static void make_in_place(wefti_call_t *call)
         memcpy(call->request.recv + wefti_call_alias_at(call, rank), call->request.send,
                (size_t)bytes);
         call->request.send = call->request.recv + wefti_call_alias_at(call, rank);
+    }
+}
+
+/* The result comes to memory that no peer reaches, then to its place. */
+static weft_status_t make_out_of_place(wefti_call_t *call)
+{
+    uint64_t bytes = call->request.count * call->elem_bytes;
+    return bytes > 0 && wefti_call_is_in_place(call)
+               ? wefti_schedules_spare(call->group, (size_t)bytes, &call->request.recv)
+               : WEFT_OK;
+}
+
+static void take_from_spare(wefti_call_t *call)
+{
+    const uint8_t *spare = call->group->calls->schedules->spare;
+    if (spare != NULL && call->request.recv == spare) {
+        uint8_t *own =
+            (uint8_t *)(uintptr_t)call->request.send + wefti_call_alias_at(call, call->group->rank);
+        wefti_call_copy(own, spare, call->request.count * call->elem_bytes);
+        call->request.recv = own;
     }
 }
 
@@ -265,24 +285,20 @@ static void name_algorithm(const wefti_call_t *call)
 static weft_status_t schedule_start(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
-    bool mixed = is_mixed(call);
+    bool mixed = is_mixed(call), joins = mixed && can_be_made_in_place(call);
     name_algorithm(call);
-    bool in_place = (call->flags & WEFTI_POSTED_OUT_OF_PLACE) == 0;
+    bool in_place = mixed ? joins : (call->flags & WEFTI_POSTED_OUT_OF_PLACE) == 0;
     wefti_schedule_key_t key = {call->schedule.algorithm, call->request.root, in_place,
-                                (call->flags & WEFTI_POSTED_OPEN) == 0};
-    if (mixed && !can_be_made_in_place(call)) {
-        call->state = WEFTI_CALL_REFUSED;
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "%s %s: some ranks called it in place and others out of place",
-                           weft_collective_name(call->request.op), call->schedule.algorithm->name);
-    }
+                                (call->flags & WEFTI_POSTED_OPEN) == 0 || (mixed && !joins)};
     weft_status_t status = wefti_schedules_get(group, &key, &call->schedule.run);
     if (status < 0) {
         call->state = status == WEFT_ERR_UNSUPPORTED ? WEFTI_CALL_REFUSED : call->state;
         return status;
     }
-    if (mixed) {
+    if (joins) {
         make_in_place(call);
+    } else if (mixed) {
+        WEFT_RETURN_IF_ERROR(make_out_of_place(call));
     }
     call->state = WEFTI_CALL_MOVING;
     return start_run(call, in_place);
@@ -292,6 +308,7 @@ static weft_status_t schedule_advance(wefti_call_t *call, wefti_blocked_t *out_b
 {
     weft_status_t status = wefti_run_advance(call->schedule.run, out_blocked);
     if (status == WEFT_OK) {
+        take_from_spare(call);
         wefti_call_complete(call);
     }
     return status;

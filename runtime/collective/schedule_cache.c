@@ -26,6 +26,7 @@ void wefti_schedules_destroy(weft_group_t *group)
         wefti_free(allocator, all->recv);
         wefti_free(allocator, all->matrix);
         wefti_free(allocator, all->hidden);
+        wefti_free(allocator, all->spare);
         wefti_free(allocator, all);
         group->calls->schedules = NULL;
     }
@@ -159,4 +160,17 @@ weft_status_t wefti_schedules_matrix(weft_group_t *group, uint64_t **out_matrix)
     }
     *out_matrix = all->matrix;
     return all->matrix != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
+weft_status_t wefti_schedules_spare(weft_group_t *group, size_t bytes, uint8_t **out_spare)
+{
+    const weft_allocator_t *allocator = group->context->allocator;
+    wefti_schedules_t *all = group->calls->schedules;
+    if (all->spare_bytes < bytes) {
+        wefti_free(allocator, all->spare);
+        all->spare = wefti_alloc(allocator, bytes);
+        all->spare_bytes = all->spare != NULL ? bytes : 0;
+    }
+    *out_spare = all->spare;
+    return all->spare != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }

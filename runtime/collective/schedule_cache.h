@@ -36,6 +36,8 @@ typedef struct wefti_schedules {
     uint64_t *send, *recv; /* [size] offsets of a call */
     uint64_t *matrix;      /* all-to-all-v: counts, displacements to and from: [3 * size * size] */
     uint8_t *hidden;       /* [size] all 1 */
+    uint8_t *spare; /* a block that is received, of calls that only some ranks made in place */
+    size_t spare_bytes;
     uint64_t clock;
     wefti_cached_schedule_t entries[WEFTI_SCHEDULES];
 } wefti_schedules_t;
@@ -49,6 +51,8 @@ weft_status_t wefti_schedules_get(weft_group_t *group, const wefti_schedule_key_
                                   wefti_run_t **out_run);
 /* The matrix, for all-to-all-v. */
 weft_status_t wefti_schedules_matrix(weft_group_t *group, uint64_t **out_matrix);
+/* Memory for such a block; kept, as the calls of a group follow each other. */
+weft_status_t wefti_schedules_spare(weft_group_t *group, size_t bytes, uint8_t **out_spare);
 /* Calls that are under way must not use any of them. */
 void wefti_schedules_forget(weft_group_t *group);
 void wefti_schedules_destroy(weft_group_t *group);

@@ -91,20 +91,36 @@ static weft_status_t exchange_pairs(wefti_call_t *call, wefti_blocked_t *out_blo
     return status;
 }
 
+/* To the slot for digests. */
+static void next_slot(wefti_call_t *call)
+{
+    wefti_call_settle(call); /* the former call slot's sleepers, before number moves on */
+    call->number++;
+    call->unsettled |= WEFTI_UNSETTLED_POSTING;
+}
+
 static weft_status_t post_digests(wefti_call_t *call, wefti_blocked_t *out_blocked)
 {
     weft_group_t *group = call->group;
     weft_status_t status =
         group->calls->deferred.open ? wefti_call_check_deferred(group, out_blocked) : WEFT_OK;
     if (status == WEFT_OK) {
-        wefti_call_settle(call); /* the former call slot's sleepers, before number moves on */
-        call->number++;
+        next_slot(call);
         wefti_call_post_digests(call);
-        call->unsettled |= WEFTI_UNSETTLED_POSTING;
         call->peer = 1;
         call->state = WEFTI_CALL_COMPARE;
     }
     return status;
+}
+
+/* Digests have a sequence number of their own, also those of a call without a result: its slot says
+ * so, and the next call waits until all ranks have come there. */
+static void refuse(wefti_call_t *call)
+{
+    if (wefti_call_is_checked(call)) {
+        next_slot(call);
+        wefti_call_post_no_digests(call);
+    }
 }
 
 static weft_status_t advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
@@ -122,10 +138,11 @@ static weft_status_t advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
             return status;
         }
         status = choose_path(call);
-        /* Digests have a sequence number of their own: a rank posts its own before it continues. */
-        return status < 0 && (call->state != WEFTI_CALL_REFUSED || wefti_call_is_checked(call))
-                   ? wefti_group_fail(call->group, status)
-                   : status;
+        if (call->state == WEFTI_CALL_REFUSED) {
+            refuse(call);
+            return status;
+        }
+        return status < 0 ? wefti_group_fail(call->group, status) : status;
     case WEFTI_CALL_MOVING:
     case WEFTI_CALL_ROUND:
     case WEFTI_CALL_RESULTS:

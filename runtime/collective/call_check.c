@@ -55,6 +55,21 @@ static uint64_t piece(const wefti_call_t *call, uint64_t index, uint64_t *out_fi
     return (total + each - 1) / each;
 }
 
+static void publish(wefti_call_t *call, wefti_call_slot_t *own, uint64_t pieces)
+{
+    own->what = call->what;
+    own->count = call->posted_count;
+    wefti_call_slot_publish(call->group, own, call->number, (size_t)pieces * sizeof(uint64_t));
+}
+
+void wefti_call_post_no_digests(wefti_call_t *call)
+{
+    weft_group_t *group = call->group;
+    publish(call, wefti_call_slot_of(group, group->rank, call->number), 0);
+    group->calls->deferred =
+        (wefti_deferred_t){true, call->number, 1, call->what, call->posted_count};
+}
+
 void wefti_call_post_digests(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
@@ -66,9 +81,7 @@ void wefti_call_post_digests(wefti_call_t *call)
         const uint8_t *at = count > 0 ? call->request.recv + first * call->elem_bytes : own->data;
         digests[i] = digest(at, count * call->elem_bytes);
     }
-    own->what = call->what;
-    own->count = call->posted_count;
-    wefti_call_slot_publish(group, own, call->number, (size_t)pieces * sizeof *digests);
+    publish(call, own, pieces);
 }
 
 weft_status_t wefti_call_compare_digests(wefti_call_t *call, uint32_t peer)

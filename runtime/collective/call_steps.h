@@ -29,6 +29,8 @@ weft_status_t wefti_call_settle_algorithm(wefti_call_t *call);
 /* The result must be equal on all ranks, and WEFT_CHECK asks for it to be. */
 bool wefti_call_is_checked(const wefti_call_t *call);
 void wefti_call_post_digests(wefti_call_t *call);
+/* Of a call that all ranks refuse: they are checked to be there before the next call posts. */
+void wefti_call_post_no_digests(wefti_call_t *call);
 weft_status_t wefti_call_compare_digests(wefti_call_t *call, uint32_t peer);
 
 /* ---- RECOVERING: call_recover.c ---- */

@@ -113,11 +113,13 @@ typedef struct parting { /* from one rank of the group */
     uint64_t gone_since_ns; /* it has left the world, and its word has not come; 0: no */
 } parting_t;
 
-/* Whose word comes by puts is not known by where that lies, so it is looked for here. */
+/* Whose word comes by puts is not known by where that lies, so it is looked for here. Other ranks
+ * may need the work on inline streams before they destroy the group. */
 static weft_status_t poll_parting(void *user)
 {
     parting_t *parting = user;
     weft_group_t *group = parting->group;
+    wefti_context_progress(group->context);
     if (wefti_group_broken(group)) {
         return wefti_group_check(group);
     }

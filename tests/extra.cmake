@@ -96,6 +96,7 @@ if(TARGET weft_python)
 endif()
 
 include(hosts/hosts.cmake)
+include(faults/matrix/matrix.cmake)
 
 # An installed Weft is found by CMake and by pkg-config, and exports public symbols only.
 if(NOT WEFT_SANITIZE)

@@ -1,0 +1,409 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The injection matrix: worlds of 2 to 6 processes in random legal work, one of which suffers a fault at a random moment.
+
+Every survivor must get an error that names the faulty rank within WEFT_TIMEOUT, and its process must end soon after that.
+Nothing may be left: no process, no file, no socket, no descriptor. A case is made of the seed and its number only.
+
+usage: matrix.py [--build DIR] [--cases N] [--seed N] [--only N] [--seconds N] [--timeout S] [--slack S] [--fault KIND]
+                 [--layout shm|tcp|mixed] [--tolerate KIND] [--keep DIR] [--json FILE] [-v]
+"""
+import argparse
+import collections
+import ctypes
+import dataclasses
+import json
+import os
+import pathlib
+import random
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+PR_SET_CHILD_SUBREAPER = 36
+DEATHS = ("kill", "segv", "abort", "exit", "quit", "exec", "orphan", "leave")
+LATE = ("stop",)  # found by the deadline only
+FAULTS = (*DEATHS, *LATE * 2, "pause")
+ANSWERS = {"ERR_PEER_DIED", "ERR_TIMEOUT", "ERR_ABORTED"}
+# A rank that hangs is given up after this many seconds more than it may take.
+GUARD = 60
+MODEL = pathlib.Path(__file__).resolve().parents[3] / "samples" / "models" / "mlp.onnx"
+
+
+@dataclasses.dataclass
+class Case:
+    """What a case is made of."""
+    number: int
+    size: int
+    hosts: str  # a letter per rank, equal on ranks of one host
+    over_tcp: bool
+    address: str
+    fault: str
+    rank: int
+    at: int
+    after_us: int
+    ends: list
+    ops: int
+    settings: dict
+    wakes: bool  # a stopped rank continues in the end; else it is killed
+
+    def __str__(self):
+        where = f"hosts {self.hosts}" if self.over_tcp else "one host"
+        extra = " ".join(f"{k}={v}" for k, v in self.settings.items())
+        return (f"case {self.number}: {self.size} ranks, {where}, {self.fault} of rank {self.rank} at operation {self.at}"
+                f"+{self.after_us} us; {self.address.split(':')[0]} {extra}".rstrip())
+
+
+def draw_case(seed, number, args):
+    """Case number of a seed."""
+    r = random.Random(f"{seed}/{number}")
+    size = r.randint(2, args.ranks)
+    layout = args.layout or r.choice(("shm", "shm", "tcp", "mixed"))
+    hosts = "a" * size
+    if layout == "tcp":
+        hosts = "abcdefgh"[:size]
+    elif layout == "mixed":
+        hosts = "".join(r.choice("ab") for _ in range(size))
+    over_tcp = layout != "shm"
+    fault = r.choice(FAULTS)
+    fault = args.fault or fault
+    at = r.choice((0, 1, 2 + r.randrange(10), 2 + r.randrange(60), 2 + r.randrange(60)))
+    after_us = r.choice((0, r.randrange(300), r.randrange(5000), r.randrange(50000)))
+    settings = {}
+    if r.random() < 0.5:
+        settings["WEFT_PROGRESS"] = r.choice(("inline", "thread"))
+    if r.random() < 0.2:
+        settings["WEFT_ATTACH"] = r.choice(("off", "always"))
+    if r.random() < 0.2:
+        settings["WEFT_CHECK"] = "results"
+    if r.random() < 0.2:
+        settings["WEFT_ORDER"] = "any"
+    return Case(number, size, hosts, over_tcp, r.choice(("tcp:", "file:")) if over_tcp else "unix:", fault, r.randrange(size), at,
+                after_us, [r.choice(("destroy", "destroy", "leave", "exit")) for _ in range(size)],
+                at + 30 if fault == "pause" else 1000000, settings, r.random() < 0.5)
+
+
+class Rank:
+    """A process and what it reported."""
+
+    def __init__(self, process, folder, number):
+        self.process, self.number = process, number
+        self.path, self.error_path = folder / f"out.{number}", folder / f"err.{number}"
+        self.code, self.ended_ns, self.late_stack = None, 0, ""
+
+    def read(self):
+        """Its events: name -> (nanoseconds, fields)."""
+        self.events = {}
+        for line in self.path.read_text(errors="replace").splitlines():
+            name, at, *fields = line.split("\t")
+            self.events.setdefault(name, (int(at), fields))
+        self.log = self.error_path.read_text(errors="replace")
+
+    def stack(self):
+        """Where its threads are, if gdb tells."""
+        done = subprocess.run(["gdb", "-p", str(self.process.pid), "-batch", "-ex", "thread apply all bt 14"],
+                              capture_output=True, text=True) if shutil.which("gdb") else None
+        return done.stdout if done else ""
+
+
+def children_of(pid):
+    """Processes that the kernel lists as children of this one."""
+    found = []
+    for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += [int(p) for p in path.read_text().split()]
+        except OSError:
+            pass
+    return found
+
+
+def free_port():
+    import socket
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def named_ranks(message):
+    """Ranks that a message names."""
+    found = set()
+    for numbers in re.findall(r"\branks?:? (\d+(?:(?:, | and | )\d+)*)", message):
+        found |= {int(n) for n in re.findall(r"\d+", numbers)}
+    return found
+
+
+class Matrix:
+    """Runs cases and counts their results."""
+
+    def __init__(self, args):
+        self.args = args
+        self.plans = {}
+        self.base = pathlib.Path(tempfile.mkdtemp(prefix="weft-matrix-"))
+        self.results = collections.Counter()
+        self.faults = collections.Counter()
+        self.answer_ms = []
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+    def plan(self, size):
+        """A plan for that many ranks, compiled once."""
+        if size not in self.plans:
+            self.plans[size] = self.base / f"plan.{size}"
+            subprocess.run([f"{self.args.build}/weft", "compile", MODEL, "-o", self.plans[size], "--world", str(size), "--batch", "2"],
+                           check=True, capture_output=True, env={**os.environ, "WEFT_CALIBRATE": "off"})
+        return self.plans[size]
+
+    # ---- one case ----
+
+    def start(self, case, folder):
+        address = {"unix:": f"unix:@weft-matrix-{os.getpid()}-{case.number}", "file:": f"file://{folder}/meeting",
+                   "tcp:": f"127.0.0.1:{free_port() if case.address == 'tcp:' else 0}"}[case.address]
+        ranks = []
+        (folder / "tmp").mkdir()
+        for number in range(case.size):
+            env = {**os.environ, **case.settings, "WEFT_RANK": str(number), "WEFT_WORLD_SIZE": str(case.size),
+                   "WEFT_ADDRESS": address, "TMPDIR": str(folder / "tmp"), "WEFT_CALIBRATE": "off"}
+            for name in ("WEFT_TIMEOUT", "WEFT_CONNECT_TIMEOUT", "WEFT_LINK_TIMEOUT"):
+                env[name] = str(self.args.timeout)
+            if case.over_tcp:
+                env["WEFT_HOST_ID"] = f"host-{case.hosts[number]}"
+            if case.ends[number] == "exit":  # without destroying anything
+                env["ASAN_OPTIONS"] = "detect_leaks=0"
+            command = [f"{self.args.build}/tests/fault_rank", f"seed={self.args.seed * 1000003 + case.number}", f"ops={case.ops}",
+                       f"end={case.ends[number]}", f"folder={folder}", f"plan={self.plan(case.size)}"]
+            if number == case.rank:
+                command += [f"fault={case.fault}", f"at={case.at}", f"after_us={case.after_us}"]
+            with open(folder / f"out.{number}", "w") as out, open(folder / f"err.{number}", "w") as err:
+                ranks.append(Rank(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env,
+                                                   start_new_session=True), folder, number))
+        return ranks
+
+    def wait(self, ranks, until):
+        """Until all of them have ended; returns those that have not at that time. Late ones show their stacks."""
+        left = [r for r in ranks if r.code is None]
+        late = until - GUARD + 2
+        while left and time.monotonic() < until:
+            for rank in left:
+                rank.code = rank.process.poll()
+                rank.ended_ns = time.monotonic_ns()
+            left = [r for r in left if r.code is None]
+            if left and late < time.monotonic():
+                late = until
+                for rank in left:
+                    rank.late_stack = rank.stack()
+            if left:
+                time.sleep(0.002)
+        return left
+
+    def wait_stopped(self, rank, until):
+        """Until the process of a rank has stopped; false if it ended."""
+        while time.monotonic() < until and rank.process.poll() is None:
+            try:
+                if re.search(r"^State:\s+T", pathlib.Path(f"/proc/{rank.process.pid}/status").read_text(), re.M):
+                    return True
+            except OSError:
+                return False
+            time.sleep(0.002)
+        return False
+
+    def run(self, case):
+        """Runs a case; returns its faults: (kind, detail)."""
+        folder = self.base / f"case.{case.number}"
+        folder.mkdir()
+        self.plan(case.size)
+        shm = set(os.listdir("/dev/shm"))
+        ranks = self.start(case, folder)
+        faulty, found = ranks[case.rank], []
+        guard = time.monotonic() + 2 * self.args.timeout + self.args.slack + GUARD
+        others = [r for r in ranks if r is not faulty]
+        if case.fault == "pause":
+            if self.wait_stopped(faulty, guard):
+                time.sleep(0.1)
+                os.kill(faulty.process.pid, signal.SIGCONT)
+            hung = self.wait(ranks, guard)
+        elif case.fault == "stop":
+            hung = self.wait(others, guard)
+            woken_ns = time.monotonic_ns()
+            if self.wait_stopped(faulty, guard):
+                os.kill(faulty.process.pid, signal.SIGCONT if case.wakes else signal.SIGKILL)
+            hung += self.wait([faulty], time.monotonic() + 2 * self.args.timeout + self.args.slack + GUARD)
+            if case.wakes and faulty.ended_ns - woken_ns > (self.args.timeout + self.args.slack) * 1e9:
+                found.append(("late end", f"rank {faulty.number} ended {(faulty.ended_ns - woken_ns) / 1e9:.2f} s after SIGCONT"))
+        else:
+            hung = self.wait(others, guard)
+            if case.fault == "exec":
+                faulty.process.kill()
+            hung += self.wait([faulty], time.monotonic() + GUARD)
+        for rank in hung:
+            found.append(("hang", f"rank {rank.number} has not ended; its threads:\n{rank.late_stack}"))
+            rank.process.kill()
+            rank.process.wait()
+        self.clean_up(case, found)
+        for rank in ranks:
+            rank.read()
+        for rank in ranks:
+            self.judge(case, rank, faulty, found)
+        self.look_around(case, folder, shm, found)
+        keep = found and self.args.keep
+        if keep:
+            shutil.copytree(folder, pathlib.Path(self.args.keep) / f"case.{self.args.seed}.{case.number}", dirs_exist_ok=True)
+        shutil.rmtree(folder)
+        return found
+
+    def clean_up(self, case, found):
+        """Ends the processes that are left: the child of an orphan may, others are faults."""
+        for _ in range(100):
+            left = children_of(os.getpid())
+            if len(left) == 0 or len(left) == 1 and case.fault == "orphan":
+                break
+            time.sleep(0.01)
+            while True:  # zombies
+                try:
+                    if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                        break
+                except ChildProcessError:
+                    break
+        else:
+            found.append(("process left", str(left)))
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+    def look_around(self, case, folder, shm, found):
+        """Files and sockets of this case."""
+        pids = [f"weft-matrix-{os.getpid()}-{case.number}"]
+        left = [f"/dev/shm/{name}" for name in set(os.listdir("/dev/shm")) - shm if "weft" in name]
+        left += [str(path) for path in (folder / "tmp").iterdir()]
+        left += [name for name in os.listdir(folder) if not re.fullmatch(r"(out|err)\.\d+|tmp|checkpoint", name)
+                 # killed while it wrote a checkpoint, or before it removed the address that it wrote
+                 and not (case.rank == 0 and case.fault != "pause")]
+        with open("/proc/net/unix") as sockets:
+            left += [line.split()[-1] for line in sockets if any(p in line for p in pids)]
+        if left:
+            found.append(("left", " ".join(left)))
+
+    # ---- judgement ----
+
+    def judge(self, case, rank, faulty, found):
+        """What is wrong with the end of one rank."""
+        def fault(kind, detail=""):
+            found.append((kind, f"rank {rank.number}: {detail}"))
+        if re.search(r"Sanitizer|runtime error:", rank.log) and (rank is not faulty or case.fault in ("pause", "stop")):
+            fault("sanitizer", rank.log[:2000])
+        if "wrong" in rank.events:
+            fault("wrong result", " ".join(rank.events["wrong"][1]))
+        if rank is faulty and case.fault != "pause":
+            if case.fault == "stop" and case.wakes and rank.code != 0:
+                fault("crash", f"code {rank.code} after SIGCONT")
+            if case.fault == "leave" and rank.code != 0:
+                fault("crash", f"code {rank.code}")
+            return
+        if rank.code != 0:
+            fault("crash", f"code {rank.code}: {rank.log[-500:]}")
+            return
+        if "ended" in rank.events:
+            before, after, threads = map(int, rank.events["ended"][1])
+            if after > before:
+                fault("descriptors left", f"{before} before, {after} after")
+            if threads > 1:
+                fault("threads left", str(threads))
+        if case.fault == "pause":
+            if "error" in rank.events:
+                fault("error without a fault", " ".join(rank.events["error"][1]))
+            return
+        self.judge_answer(case, rank, faulty, fault)
+
+    def judge_answer(self, case, rank, faulty, fault):
+        """Whether a survivor's error comes in time and names the faulty rank."""
+        if "error" not in rank.events:
+            fault("no error")
+            return
+        if "fault" not in faulty.events:  # it did not come to that
+            fault("error before the fault", " ".join(rank.events["error"][1]))
+            return
+        at_ns, (op, name, status, message) = rank.events["error"]
+        begin_ns = max(faulty.events["fault"][0], rank.events["start"][0])
+        limit_ns = begin_ns + (self.args.timeout + self.args.slack) * 1e9
+        self.answer_ms.append((at_ns - begin_ns) / 1e6)
+        text = f"{(at_ns - begin_ns) / 1e9:.2f} s after the fault: operation {op} {name}: {status}: {message}"
+        if at_ns > limit_ns:
+            fault("late answer", text)
+        if rank.ended_ns > max(limit_ns, at_ns + self.args.slack * 1e9):
+            fault("late end", f"{(rank.ended_ns - at_ns) / 1e9:.2f} s after its error ({case.ends[rank.number]}); {text}"
+                  f"\n{rank.late_stack}".rstrip())
+        if status not in ANSWERS:
+            fault("status", text)
+        if case.rank not in named_ranks(message):
+            fault("wrong name", text)
+        late = named_ranks(message.rpartition("late: ")[2]) if "late: " in message else set()
+        if late - {case.rank}:
+            fault("names others", text)
+
+    # ---- all cases ----
+
+    def all(self):
+        args, begin = self.args, time.monotonic()
+        numbers = [args.only] if args.only is not None else range(args.first, args.first + args.cases)
+        count = perfect = 0
+        for number in numbers:
+            if args.seconds and time.monotonic() - begin > args.seconds:
+                break
+            case = draw_case(args.seed, number, args)
+            found = self.run(case)
+            count += 1
+            perfect += not found
+            self.faults[case.fault] += 1
+            for kind in {kind for kind, _ in found}:
+                self.results[kind] += 1
+            if found or args.verbose:
+                print(f"{case}: {'' if found else 'ok'}", flush=True)
+                for kind, detail in found:
+                    print(f"  {kind}: {detail}", flush=True)
+            if found:
+                print(f"  again: {self.again(number)}", flush=True)
+            elif count % 50 == 0:
+                print(f"{count} cases, {perfect} perfect, {time.monotonic() - begin:.0f} s", flush=True)
+        print(f"seed {args.seed}: {count} cases in {time.monotonic() - begin:.0f} s, {perfect} perfect; "
+              + ", ".join(f"{n} {kind}" for kind, n in self.results.most_common()))
+        print("faults: " + ", ".join(f"{n} {kind}" for kind, n in sorted(self.faults.items())))
+        if self.answer_ms:
+            ordered = sorted(self.answer_ms)
+            print(f"answers: {len(ordered)}, median {ordered[len(ordered) // 2]:.0f} ms, most {ordered[-1]:.0f} ms")
+        shutil.rmtree(self.base, ignore_errors=True)
+        if args.json:
+            pathlib.Path(args.json).write_text(json.dumps({"seed": args.seed, "cases": count, "perfect": perfect,
+                                                           "left": dict(self.results), "faults": dict(self.faults)}))
+        return not set(self.results) - set(args.tolerate)
+
+    def again(self, number):
+        kept = [a for name in ("build", "timeout", "slack", "seed", "ranks", "fault", "layout")
+                if (value := getattr(self.args, name)) is not None for a in (f"--{name}", str(value))]
+        return shlex.join([sys.argv[0], *kept, "--only", str(number)])
+
+
+def main():
+    parser = argparse.ArgumentParser(description="injects faults into worlds of processes")
+    parser.add_argument("--build", default="build", help="build folder, with weft and tests/fault_rank")
+    parser.add_argument("--cases", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--seed", type=int, default=int(os.environ.get("WEFT_TEST_SEED", "1")))
+    parser.add_argument("--only", type=int, help="this case only")
+    parser.add_argument("--seconds", type=float, help="no new case after this time")
+    parser.add_argument("--timeout", type=float, default=3, help="WEFT_TIMEOUT of the ranks")
+    parser.add_argument("--slack", type=float, default=2, help="seconds after the deadline")
+    parser.add_argument("--ranks", type=int, default=6, help="most ranks of a world")
+    parser.add_argument("--fault", choices=sorted(set(FAULTS)))
+    parser.add_argument("--layout", choices=("shm", "tcp", "mixed"))
+    parser.add_argument("--keep", help="folder for the output of ranks of failed cases")
+    parser.add_argument("--tolerate", action="append", default=[], help="count this kind of fault, but do not fail")
+    parser.add_argument("--json", help="file for the counts")
+    parser.add_argument("-v", "--verbose", action="store_true")
+    sys.exit(not Matrix(parser.parse_args()).all())
+
+
+if __name__ == "__main__":
+    main()

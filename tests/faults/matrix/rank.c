@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One rank of a case of the injection matrix (matrix.py): random legal work until a call fails, and
+ * on one rank a fault at a given moment.
+ *
+ *   rank seed=N ops=N end=destroy|leave|exit folder=DIR [plan=FILE] [fault=KIND at=OP after_us=N]
+ *
+ * Operation 0 is weft_context_create, operation 1 the start of the work (work_begin). Standard
+ * output has one line per event: name, CLOCK_MONOTONIC in nanoseconds, details, with tabs between.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "work.h"
+
+typedef struct fault {
+    const char *kind; /* NULL: none */
+    uint64_t at;
+    uint32_t after_us; /* later than the start of the operation, from another thread; 0: before */
+} fault_t;
+
+static void report(const char *event, const char *format, ...)
+{
+    char line[4096];
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    int used = snprintf(line, sizeof line, "%s\t%lld\t", event,
+                        (long long)now.tv_sec * 1000000000 + now.tv_nsec);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line + used, sizeof line - (size_t)used - 1, format, args);
+    va_end(args);
+    strcat(line, "\n");
+    if (write(STDOUT_FILENO, line, strlen(line)) < 0) {
+        _exit(4);
+    }
+}
+
+static uint32_t count_entries(const char *path)
+{
+    uint32_t count = 0;
+    DIR *folder = opendir(path);
+    while (folder != NULL && readdir(folder) != NULL) {
+        count++;
+    }
+    if (folder != NULL) {
+        closedir(folder);
+    }
+    return count;
+}
+
+/* ---- faults ---- */
+
+static void die_with_child(void)
+{
+    if (fork() == 0) {
+        while (true) {
+            pause();
+        }
+    }
+    kill(getpid(), SIGKILL);
+}
+
+static void act(const char *kind)
+{
+    report("fault", "%s", kind);
+    if (strcmp(kind, "kill") == 0) {
+        kill(getpid(), SIGKILL);
+    } else if (strcmp(kind, "stop") == 0 || strcmp(kind, "pause") == 0) {
+        kill(getpid(), SIGSTOP);
+    } else if (strcmp(kind, "segv") == 0) {
+        kill(getpid(), SIGSEGV);
+    } else if (strcmp(kind, "abort") == 0) {
+        abort();
+    } else if (strcmp(kind, "exit") == 0) {
+        exit(3);
+    } else if (strcmp(kind, "quit") == 0) {
+        _exit(3);
+    } else if (strcmp(kind, "exec") == 0) {
+        execl("/bin/sleep", "sleep", "1000", (char *)NULL);
+    } else if (strcmp(kind, "orphan") == 0) {
+        die_with_child();
+    }
+}
+
+static void *act_later(void *user)
+{
+    const fault_t *fault = user;
+    struct timespec wait = {fault->after_us / 1000000, fault->after_us % 1000000 * 1000};
+    nanosleep(&wait, NULL);
+    act(fault->kind);
+    return NULL;
+}
+
+/* Returns true if this rank is to leave in good order. */
+static bool inject(fault_t *fault, uint64_t op)
+{
+    pthread_t thread;
+    if (fault->kind == NULL || fault->at != op) {
+        return false;
+    }
+    if (strcmp(fault->kind, "leave") == 0) {
+        report("fault", "leave");
+        return true;
+    }
+    if (fault->after_us == 0) {
+        act(fault->kind);
+    } else if (pthread_create(&thread, NULL, act_later, fault) == 0) {
+        pthread_detach(thread);
+    }
+    return false;
+}
+
+/* ---- main ---- */
+
+static const char *option(char **argv, const char *name)
+{
+    for (size_t length = strlen(name); *argv != NULL; argv++) {
+        if (strncmp(*argv, name, length) == 0 && (*argv)[length] == '=') {
+            return *argv + length + 1;
+        }
+    }
+    return NULL;
+}
+
+static uint64_t number(char **argv, const char *name)
+{
+    const char *text = option(argv, name);
+    return text == NULL ? 0 : strtoull(text, NULL, 10);
+}
+
+static weft_status_t run_operation(work_t *work, uint64_t op, const char **name)
+{
+    weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
+    weft_status_t status;
+    switch (op) {
+    case 0:
+        *name = "context_create";
+        status = weft_context_create(&params, &work->context);
+        if (status == WEFT_OK) {
+            work->rank = weft_context_rank(work->context);
+            work->size = weft_context_world_size(work->context);
+            report("joined", "");
+        }
+        return status;
+    case 1:
+        *name = "begin";
+        return work_begin(work);
+    default:
+        return work_run(work, op, name);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static work_t work;
+    fault_t fault = {option(argv, "fault"), number(argv, "at"), (uint32_t)number(argv, "after_us")};
+    const char *end = option(argv, "end"), *name = "";
+    uint64_t ops = number(argv, "ops"), op = 0;
+    weft_status_t status = WEFT_OK;
+    bool leaves = false;
+    (void)argc;
+    setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+    work.seed = number(argv, "seed");
+    work.folder = option(argv, "folder");
+    work.plan_path = option(argv, "plan");
+    uint32_t descriptors = count_entries("/proc/self/fd");
+    report("start", "");
+    for (; op < ops && status == WEFT_OK && work.wrong[0] == '\0'; op++) {
+        leaves = inject(&fault, op);
+        if (leaves) {
+            break;
+        }
+        status = run_operation(&work, op, &name);
+    }
+    if (status != WEFT_OK) {
+        report("error", "%llu\t%s\t%s\t%s", (unsigned long long)op - 1, name,
+               weft_status_name(status), weft_last_error());
+    } else if (work.wrong[0] != '\0') {
+        report("wrong", "%llu\t%s\t%s", (unsigned long long)op - 1, name, work.wrong);
+    } else {
+        report("finished", "%llu", (unsigned long long)op);
+    }
+    if (strcmp(end, "exit") == 0) {
+        return 0;
+    }
+    work_end(&work, leaves || strcmp(end, "leave") == 0);
+    report("ended", "%u\t%u\t%u", descriptors, count_entries("/proc/self/fd"),
+           count_entries("/proc/self/task") - 2);
+    return 0;
+}

@@ -40,14 +40,18 @@ typedef struct wefti_range {
  * committed. */
 weft_status_t wefti_range_map(wefti_range_t *range, int fd, size_t bytes);
 void wefti_range_unmap(wefti_range_t *range);
-/* Makes range, private memory for the endpoint's region, bytes long and faults it in. */
-weft_status_t wefti_range_grow(wefti_range_t *range, const wefti_endpoint_t *endpoint,
-                               size_t bytes);
+/* Makes range, private memory for the endpoint's region, bytes long; as region_grow. */
+weft_status_t wefti_range_grow(wefti_range_t *range, const wefti_endpoint_t *endpoint, size_t bytes,
+                               bool later);
+/* As region_commit, of memory that range_grow left for later. */
+weft_status_t wefti_range_commit(const wefti_range_t *range, const wefti_endpoint_t *endpoint,
+                                 size_t from, size_t to);
 /* Faults [from, to) in; failures do not matter, it only makes the first touch cheap. */
 void wefti_range_populate(const wefti_range_t *range, size_t from, size_t to);
-/* Reserves [from, to) of a memfd mapped at range, faulted in; lack of room is an error, never a
- * signal. */
-weft_status_t wefti_memfd_grow(int fd, const wefti_range_t *range, size_t from, size_t to);
+/* Makes a memfd mapped at range bytes long, without memory. */
+weft_status_t wefti_memfd_extend(int fd, const wefti_range_t *range, size_t bytes);
+/* Memory for [from, to) of it, faulted in; lack of room is an error, never a signal. */
+weft_status_t wefti_memfd_commit(int fd, const wefti_range_t *range, size_t from, size_t to);
 /* A memfd that cannot shrink under its users. */
 weft_status_t wefti_memfd_create(const char *name, size_t bytes, int *out_fd);
 /* WEFT_ERR_NO_MEMORY when each of count ranks asking for bytes would be more than the machine has.

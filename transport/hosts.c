@@ -58,13 +58,13 @@ static weft_status_t hosts_check_peers(wefti_endpoint_t *endpoint)
 
 /* ---- memory ---- */
 
-static weft_status_t inner_grow(wefti_hosts_t *hosts, size_t bytes)
+static weft_status_t inner_grow(wefti_hosts_t *hosts, size_t bytes, bool later)
 {
     wefti_endpoint_t *endpoint = &hosts->base, *inner = endpoint->inner;
     if (bytes <= inner->region_bytes) {
         return WEFT_OK; /* an earlier growth had come so far when a driver refused it */
     }
-    weft_status_t status = inner->ops->region_grow(inner, bytes);
+    weft_status_t status = inner->ops->region_grow(inner, bytes, later);
     if (status < 0) {
         return status;
     }
@@ -78,12 +78,17 @@ static weft_status_t inner_grow(wefti_hosts_t *hosts, size_t bytes)
     return WEFT_OK;
 }
 
-static weft_status_t hosts_region_grow(wefti_endpoint_t *endpoint, size_t bytes)
+static weft_status_t hosts_region_grow(wefti_endpoint_t *endpoint, size_t bytes, bool later)
 {
     wefti_hosts_t *hosts = hosts_of(endpoint);
     size_t from = endpoint->region_bytes;
-    weft_status_t status = wefti_endpoint_agree(endpoint, inner_grow(hosts, bytes));
+    weft_status_t status = wefti_endpoint_agree(endpoint, inner_grow(hosts, bytes, later));
     return status < 0 ? status : wefti_hosts_links_grow(hosts, from, bytes);
+}
+
+static weft_status_t hosts_region_commit(wefti_endpoint_t *endpoint, size_t offset, size_t bytes)
+{
+    return endpoint->inner->ops->region_commit(endpoint->inner, offset, bytes);
 }
 
 static weft_status_t hosts_region_map(wefti_endpoint_t *endpoint, size_t offset, size_t bytes,
@@ -253,6 +258,7 @@ const wefti_transport_ops_t wefti_transport_hosts = {
     .close = hosts_close,
     .all_gather = hosts_all_gather,
     .region_grow = hosts_region_grow,
+    .region_commit = hosts_region_commit,
     .region_map = hosts_region_map,
     .check_peers = hosts_check_peers,
     .put = wefti_hosts_put,

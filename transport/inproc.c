@@ -213,10 +213,11 @@ static void inproc_close(wefti_endpoint_t *endpoint)
     pthread_mutex_unlock(&hub->lock);
 }
 
-static weft_status_t inproc_region_grow(wefti_endpoint_t *endpoint, size_t bytes)
+static weft_status_t inproc_region_grow(wefti_endpoint_t *endpoint, size_t bytes, bool later)
 {
     weft_hub_t *hub = wefti_hub_of(endpoint);
-    weft_status_t status = wefti_range_grow(&hub->seats[endpoint->rank].range, endpoint, bytes);
+    weft_status_t status =
+        wefti_range_grow(&hub->seats[endpoint->rank].range, endpoint, bytes, later);
     status = wefti_endpoint_agree(endpoint, status);
     for (uint32_t r = 0; status == WEFT_OK && r < endpoint->world_size; r++) {
         bool own_host = endpoint->host_of[r] == endpoint->host_of[endpoint->rank];
@@ -227,12 +228,19 @@ static weft_status_t inproc_region_grow(wefti_endpoint_t *endpoint, size_t bytes
     return status;
 }
 
+static weft_status_t inproc_region_commit(wefti_endpoint_t *endpoint, size_t offset, size_t bytes)
+{
+    const wefti_range_t *range = &wefti_hub_of(endpoint)->seats[endpoint->rank].range;
+    return wefti_range_commit(range, endpoint, offset, offset + bytes);
+}
+
 const wefti_transport_ops_t wefti_transport_inproc = {
     .name = "inproc",
     .endpoint_bytes = sizeof(wefti_hub_endpoint_t),
     .open = inproc_open,
     .close = inproc_close,
     .region_grow = inproc_region_grow,
+    .region_commit = inproc_region_commit,
     .region_map = wefti_region_map_unsupported,
     .check_peers = wefti_mapped_all_alive,
     WEFTI_TRANSPORT_MAPPED,

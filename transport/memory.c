@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -98,22 +99,28 @@ void wefti_range_populate(const wefti_range_t *range, size_t from, size_t to)
     }
 }
 
-weft_status_t wefti_range_grow(wefti_range_t *range, const wefti_endpoint_t *endpoint, size_t bytes)
+weft_status_t wefti_range_commit(const wefti_range_t *range, const wefti_endpoint_t *endpoint,
+                                 size_t from, size_t to)
+{
+    WEFT_RETURN_IF_ERROR(wefti_memory_check(to - from, endpoint->world_size));
+    wefti_binding_prefer_near(range->base + from, to - from);
+    wefti_range_populate(range, from, to);
+    return WEFT_OK;
+}
+
+weft_status_t wefti_range_grow(wefti_range_t *range, const wefti_endpoint_t *endpoint, size_t bytes,
+                               bool later)
 {
     char text[32];
     if (range->base == NULL) {
         WEFT_RETURN_IF_ERROR(wefti_range_map(range, -1, endpoint->settings->reserve_bytes));
     }
-    uint8_t *from = range->base + endpoint->region_bytes;
-    size_t more = bytes - endpoint->region_bytes;
-    WEFT_RETURN_IF_ERROR(wefti_memory_check(more, endpoint->world_size));
-    if (mprotect(from, more, PROT_READ | PROT_WRITE) != 0) {
+    size_t from = endpoint->region_bytes;
+    if (mprotect(range->base + from, bytes - from, PROT_READ | PROT_WRITE) != 0) {
         return wefti_error_errno(WEFT_ERR_NO_MEMORY, errno, "out of memory: cannot grow by %s",
-                                 wefti_format_bytes(more, text));
+                                 wefti_format_bytes(bytes - from, text));
     }
-    wefti_binding_prefer_near(from, more);
-    wefti_range_populate(range, endpoint->region_bytes, bytes);
-    return WEFT_OK;
+    return later ? WEFT_OK : wefti_range_commit(range, endpoint, from, bytes);
 }
 
 /* "[advise]": huge pages come by page fault on advised ranges, but not by fallocate. */
@@ -152,27 +159,34 @@ static int resize_quietly(int fd, size_t from, size_t to, bool only_length)
     return error_number;
 }
 
-weft_status_t wefti_memfd_grow(int fd, const wefti_range_t *range, size_t from, size_t to)
+static weft_status_t no_room(int error_number, size_t bytes)
 {
     char text[32];
-    int error_number = 0;
-    if (to <= range->bytes) {
-        wefti_binding_prefer_near(range->base + from, to - from); /* before there are any pages */
+    return wefti_error_errno(
+        WEFT_ERR_NO_MEMORY, error_number, "out of shared memory: cannot grow by %s%s",
+        wefti_format_bytes(bytes, text),
+        error_number == EFBIG ? "; raise the file size limit (ulimit -f)" : "");
+}
+
+weft_status_t wefti_memfd_extend(int fd, const wefti_range_t *range, size_t bytes)
+{
+    struct stat info;
+    if (fstat(fd, &info) == 0 && (size_t)info.st_size >= bytes) {
+        return WEFT_OK; /* an earlier growth, which another rank could not do */
     }
-    if (to > range->bytes) {
-        error_number = ENOMEM;
-    } else if (huge_by_fault() && resize_quietly(fd, from, to, true) == 0) {
+    int error_number = bytes <= range->bytes ? resize_quietly(fd, 0, bytes, true) : ENOMEM;
+    return error_number == 0 ? WEFT_OK : no_room(error_number, bytes);
+}
+
+weft_status_t wefti_memfd_commit(int fd, const wefti_range_t *range, size_t from, size_t to)
+{
+    wefti_binding_prefer_near(range->base + from, to - from); /* before there are any pages */
+    if (huge_by_fault()) {
         madvise(range->base + from, to - from, MADV_POPULATE_WRITE); /* best effort */
     }
-    if (error_number == 0) {
-        error_number = resize_quietly(fd, from, to, false);
-    }
+    int error_number = resize_quietly(fd, from, to, false);
     if (error_number != 0) {
-        bool limited = error_number == EFBIG;
-        return wefti_error_errno(WEFT_ERR_NO_MEMORY, error_number,
-                                 "out of shared memory: cannot grow by %s%s",
-                                 wefti_format_bytes(to - from, text),
-                                 limited ? "; raise the file size limit (ulimit -f)" : "");
+        return no_room(error_number, to - from);
     }
     wefti_range_populate(range, from, to);
     return WEFT_OK;

@@ -31,12 +31,18 @@ static void null_close(wefti_endpoint_t *endpoint)
     wefti_free(endpoint->allocator, endpoint->control[0]);
 }
 
-static weft_status_t null_region_grow(wefti_endpoint_t *endpoint, size_t bytes)
+static weft_status_t null_region_grow(wefti_endpoint_t *endpoint, size_t bytes, bool later)
 {
     null_endpoint_t *null = (null_endpoint_t *)endpoint;
-    weft_status_t status = wefti_range_grow(&null->range, endpoint, bytes);
+    weft_status_t status = wefti_range_grow(&null->range, endpoint, bytes, later);
     endpoint->region_of[0] = null->range.base;
     return wefti_endpoint_agree(endpoint, status);
+}
+
+static weft_status_t null_region_commit(wefti_endpoint_t *endpoint, size_t offset, size_t bytes)
+{
+    return wefti_range_commit(&((null_endpoint_t *)endpoint)->range, endpoint, offset,
+                              offset + bytes);
 }
 
 const wefti_transport_ops_t wefti_transport_null = {
@@ -45,6 +51,7 @@ const wefti_transport_ops_t wefti_transport_null = {
     .open = null_open,
     .close = null_close,
     .region_grow = null_region_grow,
+    .region_commit = null_region_commit,
     .region_map = wefti_region_map_unsupported,
     .check_peers = wefti_mapped_all_alive,
     WEFTI_TRANSPORT_MAPPED,

@@ -87,7 +87,7 @@ static weft_status_t exchange_requests(wefti_endpoint_t *endpoint, const request
     return status;
 }
 
-static weft_status_t grow(wefti_endpoint_t *endpoint, size_t end)
+static weft_status_t grow(wefti_endpoint_t *endpoint, size_t end, bool later)
 {
     if (end <= endpoint->region_bytes) {
         return WEFT_OK;
@@ -105,7 +105,7 @@ static weft_status_t grow(wefti_endpoint_t *endpoint, size_t end)
     }
     size_t bytes = wefti_align_up(end, GROW_BYTES);
     bytes = bytes < reserve ? bytes : reserve;
-    weft_status_t status = endpoint->ops->region_grow(endpoint, bytes);
+    weft_status_t status = endpoint->ops->region_grow(endpoint, bytes, later);
     if (status == WEFT_OK) { /* calls in flight may be looking */
         atomic_store_explicit(&endpoint->region_bytes, bytes, memory_order_relaxed);
     }
@@ -143,7 +143,9 @@ static void insert_block(wefti_endpoint_t *endpoint, size_t offset, size_t bytes
     }
 }
 
-weft_status_t wefti_region_alloc(wefti_endpoint_t *endpoint, size_t bytes, size_t *out_offset)
+/* Memory of it is there at once, or later. */
+static weft_status_t allocate(wefti_endpoint_t *endpoint, size_t bytes, bool later,
+                              size_t *out_offset)
 {
     weft_status_t status;
     request_t own = {.bytes = bytes};
@@ -166,7 +168,7 @@ weft_status_t wefti_region_alloc(wefti_endpoint_t *endpoint, size_t bytes, size_
         return wefti_error(WEFT_ERR_NO_MEMORY, "%zu bytes exceed the address space", bytes);
     }
     /* The same on all ranks up to here, and grow agrees inside where ranks can differ. */
-    status = grow(endpoint, end);
+    status = grow(endpoint, end, later);
     if (status < 0) {
         return status;
     }
@@ -180,6 +182,21 @@ weft_status_t wefti_region_alloc(wefti_endpoint_t *endpoint, size_t bytes, size_
     pthread_mutex_unlock(&endpoint->blocks_lock);
     *out_offset = (size_t)own.offset;
     return WEFT_OK;
+}
+
+weft_status_t wefti_region_alloc(wefti_endpoint_t *endpoint, size_t bytes, size_t *out_offset)
+{
+    return allocate(endpoint, bytes, false, out_offset);
+}
+
+weft_status_t wefti_region_reserve(wefti_endpoint_t *endpoint, size_t bytes, size_t *out_offset)
+{
+    return allocate(endpoint, bytes, true, out_offset);
+}
+
+weft_status_t wefti_region_commit(wefti_endpoint_t *endpoint, size_t offset, size_t bytes)
+{
+    return endpoint->ops->region_commit(endpoint, offset, bytes);
 }
 
 void wefti_region_keep(wefti_endpoint_t *endpoint)

@@ -193,19 +193,28 @@ static weft_status_t shm_check_peers(wefti_endpoint_t *endpoint)
 
 /* ---- regions ---- */
 
-static weft_status_t shm_region_grow(wefti_endpoint_t *endpoint, size_t bytes)
+static weft_status_t shm_region_commit(wefti_endpoint_t *endpoint, size_t offset, size_t bytes)
+{
+    wefti_shm_peer_t *own = &((shm_endpoint_t *)endpoint)->peers[endpoint->rank];
+    WEFT_RETURN_IF_ERROR(wefti_memory_check(bytes, endpoint->local_rank_count));
+    return wefti_memfd_commit(own->region_fd, &own->range, offset, offset + bytes);
+}
+
+static weft_status_t shm_region_grow(wefti_endpoint_t *endpoint, size_t bytes, bool later)
 {
     shm_endpoint_t *shm = (shm_endpoint_t *)endpoint;
     wefti_shm_peer_t *own = &shm->peers[endpoint->rank];
     size_t from = endpoint->region_bytes;
-    weft_status_t status = wefti_memory_check(bytes - from, endpoint->local_rank_count);
-    if (status == WEFT_OK) {
-        status = wefti_memfd_grow(own->region_fd, &own->range, from, bytes);
+    weft_status_t status = wefti_memfd_extend(own->region_fd, &own->range, bytes);
+    if (status == WEFT_OK && !later) {
+        status = shm_region_commit(endpoint, from, bytes - from);
     }
     /* Nobody touches a peer's range before that peer's memory is there. */
     status = wefti_endpoint_agree(endpoint, status);
     for (uint32_t r = 0; status == WEFT_OK && r < endpoint->world_size; r++) {
-        wefti_range_populate(&shm->peers[r].range, from, bytes);
+        if (!later) {
+            wefti_range_populate(&shm->peers[r].range, from, bytes);
+        }
         if (endpoint->region_of[r] == NULL) { /* calls in flight may be looking */
             endpoint->region_of[r] = shm->peers[r].range.base;
         }
@@ -226,6 +235,7 @@ const wefti_transport_ops_t wefti_transport_shm = {
     .open = shm_open_endpoint,
     .close = shm_close,
     .region_grow = shm_region_grow,
+    .region_commit = shm_region_commit,
     .region_map = shm_region_map,
     .check_peers = shm_check_peers,
     WEFTI_TRANSPORT_MAPPED,

@@ -82,9 +82,11 @@ typedef struct wefti_transport_ops {
     /* Also after a failed open, and in a forked child (then it gives back the child's copies only).
      */
     void (*close)(wefti_endpoint_t *endpoint);
-    /* Host memory only: makes the own region at least bytes long (pre-faulted) and maps all peers'.
-     * Collective. */
-    weft_status_t (*region_grow)(wefti_endpoint_t *endpoint, size_t bytes);
+    /* Host memory only: makes the own region bytes long and maps all peers'. later: what is new
+     * has addresses only; else memory too, faulted in. Collective. */
+    weft_status_t (*region_grow)(wefti_endpoint_t *endpoint, size_t bytes, bool later);
+    /* Memory for [offset, offset + bytes) of the own region, faulted in. Any thread. */
+    weft_status_t (*region_commit)(wefti_endpoint_t *endpoint, size_t offset, size_t bytes);
     /* Host memory only: puts the own region's [offset, offset + bytes) in place of the pages at
      * address, which then are the same memory. Not where ranks share an address space. */
     weft_status_t (*region_map)(wefti_endpoint_t *endpoint, size_t offset, size_t bytes,
@@ -209,6 +211,13 @@ weft_status_t wefti_endpoint_agree(wefti_endpoint_t *endpoint, weft_status_t sta
  * block starts there.
  */
 weft_status_t wefti_region_alloc(wefti_endpoint_t *endpoint, size_t bytes, size_t *out_offset);
+/*
+ * The same without memory, which comes by wefti_region_commit, piece by piece: a rank commits
+ * before it or a peer touches a piece of its region. Host memory only, and never freed.
+ */
+weft_status_t wefti_region_reserve(wefti_endpoint_t *endpoint, size_t bytes, size_t *out_offset);
+/* Pages of this rank's region. WEFT_ERR_NO_MEMORY on this rank alone. Local; any thread. */
+weft_status_t wefti_region_commit(wefti_endpoint_t *endpoint, size_t offset, size_t bytes);
 bool wefti_region_free(wefti_endpoint_t *endpoint, size_t offset);
 /* The own region stays mapped when the endpoint is closed, until the process ends; contents stay.
  */

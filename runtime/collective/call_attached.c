@@ -83,13 +83,13 @@ static weft_status_t push(wefti_call_t *call, uint32_t rank, uint64_t to, const 
 /* Two staging halves: no rank reads them during such a call. */
 static uint8_t *own_staging(const weft_group_t *group)
 {
-    return (uint8_t *)group->channels[group->rank] + group->layout.staging;
+    return wefti_group_staging(group, group->rank);
 }
 
 /* Bytes of each rank that are reduced at once: all of them fit this rank's staging buffers. */
 static size_t reduced_piece_bytes(const weft_group_t *group)
 {
-    size_t piece = 2 * group->layout.staging_bytes / group->size / LINE_BYTES * LINE_BYTES;
+    size_t piece = 2 * group->staging.half_bytes / group->size / LINE_BYTES * LINE_BYTES;
     return piece < PIECE_MAX_BYTES ? piece : PIECE_MAX_BYTES;
 }
 
@@ -191,6 +191,12 @@ static bool takes(const wefti_call_t *call)
 static weft_status_t start(wefti_call_t *call)
 {
     call->ends.lead = call->ends.trail = 0;
+    if (wefti_collective_reduces(call->request.op)) {
+        size_t bytes = call->group->size * reduced_piece_bytes(call->group);
+        size_t half_bytes = call->group->staging.half_bytes;
+        WEFT_RETURN_IF_ERROR(
+            wefti_group_commit_staging(call->group, bytes < half_bytes ? bytes : half_bytes));
+    }
     WEFT_RETURN_IF_ERROR(move(call));
     wefti_call_publish_done(call);
     call->peer = 1;

@@ -190,7 +190,7 @@ static bool takes(const wefti_call_t *call)
     uint64_t ends = call->ends.lead + call->ends.trail;
     return (call->flags & WEFTI_POSTED_REACHABLE) != 0 && call->group->put_links == NULL &&
            ends <= call->request.count &&
-           ends * call->elem_bytes <= call->group->layout.staging_bytes;
+           ends * call->elem_bytes <= call->group->staging.half_bytes;
 }
 
 static weft_status_t move(wefti_call_t *call)
@@ -209,7 +209,7 @@ static weft_status_t move(wefti_call_t *call)
 static weft_status_t start(wefti_call_t *call)
 {
     if (call->ends.lead + call->ends.trail > 0) {
-        wefti_call_stage_ends(call);
+        WEFT_RETURN_IF_ERROR(wefti_call_stage_ends(call));
     }
     bool helps = (call->flags & WEFTI_POSTED_HELPS) != 0;
     WEFT_RETURN_IF_ERROR(helps ? reduce_helping(call) : move(call));

@@ -90,7 +90,7 @@ bool wefti_call_stages_two_shots(const wefti_call_t *call);
 /* This rank's part of the round at hand, to area: its own, in the call slot or in staging. */
 void wefti_call_stage(const wefti_call_t *call, uint8_t *area);
 /* All-reduce: the few elements at the ends that some peers do not reach. */
-void wefti_call_stage_ends(wefti_call_t *call);
+weft_status_t wefti_call_stage_ends(wefti_call_t *call);
 weft_status_t wefti_call_take_ends(wefti_call_t *call);
 
 /* ---- call_direct.c ---- */

@@ -50,8 +50,7 @@ bool wefti_call_stages_two_shots(const wefti_call_t *call)
 static uint8_t *staging_of(const wefti_call_t *call, uint32_t rank)
 {
     const weft_group_t *group = call->group;
-    return (uint8_t *)group->channels[rank] + group->layout.staging +
-           (group->calls->area & 1u) * group->layout.staging_bytes;
+    return wefti_group_staging(group, rank) + (group->calls->area & 1u) * group->staging.half_bytes;
 }
 
 static const uint8_t *area_of(const wefti_call_t *call, uint32_t rank)
@@ -208,14 +207,16 @@ static void stage_round(wefti_call_t *call)
     call->state = WEFTI_CALL_ROUND;
 }
 
-void wefti_call_stage_ends(wefti_call_t *call)
+weft_status_t wefti_call_stage_ends(wefti_call_t *call)
 {
     uint64_t lead = call->ends.lead * call->elem_bytes, trail = call->ends.trail * call->elem_bytes;
+    WEFT_RETURN_IF_ERROR(wefti_group_commit_staging(call->group, (size_t)(lead + trail)));
     call->group->calls->area++;
     uint8_t *area = staging_of(call, call->group->rank);
     wefti_call_copy(area, call->request.send, lead);
     wefti_call_copy(area + lead, call->request.send + call->longest - trail, trail);
     publish_round(call);
+    return WEFT_OK;
 }
 
 weft_status_t wefti_call_take_ends(wefti_call_t *call)
@@ -239,10 +240,14 @@ static bool staged_takes(const wefti_call_t *call)
 static weft_status_t plan_rounds(wefti_call_t *call)
 {
     uint32_t n = call->group->size;
-    size_t room = call->group->layout.staging_bytes;
+    size_t room = call->group->staging.half_bytes;
     call->staged.two_shot = wefti_call_stages_two_shots(call);
-    if (!is_shared(call) || call->staged.two_shot) {
-        room /= n;
+    uint32_t areas = is_shared(call) && !call->staged.two_shot ? 1 : n;
+    uint64_t part = call->staged.two_shot ? call->longest / n + 1 : call->longest | 1;
+    room /= areas;
+    if (part < room) { /* one round, in no more memory than it needs */
+        size_t needed = wefti_align_up((size_t)part, LINE_BYTES);
+        room = needed < room ? needed : room;
     }
     if (wefti_call_op(call)->send.holder == WEFT_HOLDER_ROOT) {
         /* One way only: in pieces, the root fills one half while the others empty the other. */
@@ -256,12 +261,12 @@ static weft_status_t plan_rounds(wefti_call_t *call)
         return wefti_error(
             WEFT_ERR_NO_MEMORY,
             "staging buffers too small for %u ranks: %zu bytes; increase WEFT_STAGING_BYTES", n,
-            call->group->layout.staging_bytes);
+            call->group->staging.half_bytes);
     }
     uint64_t per_round =
         call->staged.two_shot ? n * (uint64_t)call->staged.piece_bytes : call->staged.piece_bytes;
     call->staged.rounds = call->longest / per_round + (call->longest % per_round != 0);
-    return WEFT_OK;
+    return wefti_group_commit_staging(call->group, areas * call->staged.piece_bytes);
 }
 
 static weft_status_t staged_start(wefti_call_t *call)

@@ -31,6 +31,7 @@ typedef struct signature {
     uint64_t selection; /* what the new group inherits of it: a digest of order and algorithms */
     uint64_t list;      /* of MAKES_RANKS: a digest of the ranks */
     uint64_t list_count;
+    uint64_t staging_bytes; /* 0: by the setting */
 } signature_t;
 
 typedef struct offer {
@@ -119,11 +120,15 @@ static members_t find_members(const offer_t *offers, uint32_t count, uint32_t co
     return (members_t){offers + first, end - first};
 }
 
-/* The lowest channel that is free on all members, or NO_CHANNEL. */
-static uint32_t find_channel(const members_t *members, uint32_t pool_count)
+/* The lowest channel with such staging that is free on all members, or NO_CHANNEL. */
+static uint32_t find_channel(const wefti_channels_t *channels, size_t half_bytes,
+                             const members_t *members)
 {
-    for (uint32_t pool = 0; pool < pool_count; pool++) {
+    for (uint32_t pool = 0; pool < channels->pool_count; pool++) {
         uint32_t used = 0;
+        if (channels->pools[pool].half_bytes != half_bytes) {
+            continue;
+        }
         for (uint32_t i = 0; i < members->count; i++) {
             used |= members->offers[i].channels.used[pool];
         }
@@ -135,12 +140,13 @@ static uint32_t find_channel(const members_t *members, uint32_t pool_count)
     return NO_CHANNEL;
 }
 
-static bool all_find_channels(const offer_t *offers, uint32_t count, uint32_t pool_count)
+static bool all_find_channels(const wefti_channels_t *channels, size_t half_bytes,
+                              const offer_t *offers, uint32_t count)
 {
     for (uint32_t i = 0; i < count;) {
         members_t members = find_members(offers, count, offers[i].color);
         if (offers[i].color != WEFT_COLOR_NONE &&
-            find_channel(&members, pool_count) == NO_CHANNEL) {
+            find_channel(channels, half_bytes, &members) == NO_CHANNEL) {
             return false;
         }
         i += members.count;
@@ -258,20 +264,21 @@ static weft_status_t choose_and_build(weft_context_t *context, weft_group_t *par
                                       weft_group_t **out_group)
 {
     wefti_channels_t *channels = wefti_channels_of(context);
+    size_t half_bytes = wefti_channels_half_bytes(context, offers->signature.staging_bytes);
     qsort(offers, count, sizeof *offers, by_color_and_key);
-    if (!all_find_channels(offers, count, channels->pool_count)) {
+    if (!all_find_channels(channels, half_bytes, offers, count)) {
         if (!is_world(parent)) {
             return wefti_error(WEFT_ERR_NO_MEMORY,
                                "too many groups: no free channel; create it from the "
                                "world group, or destroy a group");
         }
-        WEFT_RETURN_IF_ERROR(wefti_channels_grow(context));
+        WEFT_RETURN_IF_ERROR(wefti_channels_grow(context, half_bytes));
     }
     if (color == WEFT_COLOR_NONE) {
         return WEFT_OK;
     }
     members_t members = find_members(offers, count, color);
-    return build(context, &members, find_channel(&members, channels->pool_count), parent,
+    return build(context, &members, find_channel(channels, half_bytes, &members), parent,
                  out_group);
 }
 

@@ -39,8 +39,8 @@ static void share_memory(weft_group_t *group, wefti_schedules_t *all)
         .ranks = group->ranks,
         .bases = group->bases,
         .area = group->channel_offset + group->layout.area,
-        .work = group->channel_offset + group->layout.staging,
-        .work_bytes = 2 * group->layout.staging_bytes,
+        .work = group->staging.offset,
+        .work_bytes = 2 * group->staging.half_bytes,
         .counters = &all->counters,
         .isa = group->context->settings.isa,
     };

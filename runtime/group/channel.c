@@ -8,19 +8,15 @@
 #include "runtime/base/error.h"
 
 #define PAGE_BYTES 4096u
+#define COMMIT_MIN_BYTES ((size_t)256 << 10)
 #define PAIRS_BYTES ((size_t)128 << 10) /* all mailboxes of a rank, where that is enough */
 #define PAIR_MIN_BYTES (sizeof(wefti_mailbox_t) + 2 * 512u)
 
-static void lay_out(wefti_channel_layout_t *layout, const wefti_endpoint_t *endpoint,
-                    size_t staging_bytes)
+static void lay_out(wefti_channel_layout_t *layout, const wefti_endpoint_t *endpoint)
 {
     size_t n = endpoint->world_size;
-    size_t half = staging_bytes / 2 / PAGE_BYTES * PAGE_BYTES;
-    size_t least = wefti_align_up(n * 64, PAGE_BYTES); /* at least a line for every rank's block */
     size_t pair = PAIRS_BYTES / n / 128 * 128;
-    layout->staging = wefti_align_up(sizeof(wefti_channel_t), PAGE_BYTES);
-    layout->staging_bytes = half > least ? half : least;
-    layout->pairs = layout->staging + 2 * layout->staging_bytes;
+    layout->pairs = wefti_align_up(sizeof(wefti_channel_t), PAGE_BYTES);
     layout->pair_bytes = pair > PAIR_MIN_BYTES ? pair : PAIR_MIN_BYTES;
     layout->area = wefti_align_up(layout->pairs + n * layout->pair_bytes, 64);
     size_t end = layout->area + wefti_run_area_bytes((uint32_t)n, wefti_area_lanes((uint32_t)n));
@@ -33,34 +29,72 @@ static void lay_out(wefti_channel_layout_t *layout, const wefti_endpoint_t *endp
     layout->total_bytes = wefti_align_up(end, PAGE_BYTES);
 }
 
-weft_status_t wefti_channels_grow(weft_context_t *context)
+size_t wefti_channels_half_bytes(const weft_context_t *context, uint64_t staging_bytes)
+{
+    size_t bytes =
+        staging_bytes != 0 ? (size_t)staging_bytes : wefti_context_staging_bytes(context);
+    size_t half = bytes / 2 / PAGE_BYTES * PAGE_BYTES;
+    /* at least a line for every rank's block */
+    size_t least = wefti_align_up((size_t)context->endpoint->world_size * 64, PAGE_BYTES);
+    return half > least ? half : least;
+}
+
+weft_status_t wefti_channels_grow(weft_context_t *context, size_t half_bytes)
 {
     wefti_channels_t *channels = wefti_channels_of(context);
+    wefti_pool_t *pool = &channels->pools[channels->pool_count];
+    size_t staging_bytes;
     if (channels->pool_count == WEFTI_POOLS) {
         return wefti_error(
             WEFT_ERR_NO_MEMORY,
             "too many groups: at most %u can exist at the same time; destroy a group",
             WEFTI_POOLS * WEFTI_POOL_CHANNELS);
     }
-    size_t offset;
-    weft_status_t status = wefti_region_alloc(
-        context->endpoint, WEFTI_POOL_CHANNELS * channels->layout.total_bytes, &offset);
-    if (status == WEFT_OK) {
-        channels->offsets[channels->pool_count++] = offset;
+    if (!wefti_mul_size(half_bytes, (size_t)2 * WEFTI_POOL_CHANNELS, &staging_bytes)) {
+        return wefti_error(WEFT_ERR_NO_MEMORY, "staging of %zu bytes exceeds the address space",
+                           half_bytes);
     }
-    return status;
+    WEFT_RETURN_IF_ERROR(wefti_region_reserve(context->endpoint, staging_bytes, &pool->staging));
+    WEFT_RETURN_IF_ERROR(wefti_region_alloc(
+        context->endpoint, WEFTI_POOL_CHANNELS * channels->layout.total_bytes, &pool->channels));
+    pool->half_bytes = half_bytes;
+    channels->pool_count++;
+    return WEFT_OK;
 }
 
 void wefti_channels_take(weft_group_t *group, uint32_t channel)
 {
     wefti_channels_t *channels = wefti_channels_of(group->context);
-    uint32_t pool = channel / WEFTI_POOL_CHANNELS, bit = channel % WEFTI_POOL_CHANNELS;
+    uint32_t number = channel / WEFTI_POOL_CHANNELS, index = channel % WEFTI_POOL_CHANNELS;
+    const wefti_pool_t *pool = &channels->pools[number];
     group->layout = channels->layout;
     group->channel = channel;
-    group->channel_offset = channels->offsets[pool] + bit * channels->layout.total_bytes;
+    group->channel_offset = pool->channels + index * channels->layout.total_bytes;
+    group->staging.offset = pool->staging + index * 2 * pool->half_bytes;
+    group->staging.half_bytes = pool->half_bytes;
+    /* relaxed: memory that another group of this rank committed */
+    group->staging.committed = atomic_load_explicit(&pool->committed[index], memory_order_relaxed);
     pthread_mutex_lock(&group->context->lock);
-    channels->use.used[pool] |= (uint16_t)(1u << bit);
+    channels->use.used[number] |= (uint16_t)(1u << index);
     pthread_mutex_unlock(&group->context->lock);
+}
+
+weft_status_t wefti_group_commit(weft_group_t *group, size_t bytes)
+{
+    size_t from = group->staging.committed, half_bytes = group->staging.half_bytes;
+    size_t to = 2 * from > bytes ? 2 * from : bytes; /* seldom */
+    to = wefti_align_up(to > COMMIT_MIN_BYTES ? to : COMMIT_MIN_BYTES, PAGE_BYTES);
+    to = to < half_bytes ? to : half_bytes;
+    for (size_t half = 0; half < 2; half++) {
+        WEFT_RETURN_IF_ERROR(wefti_region_commit(
+            group->endpoint, group->staging.offset + half * half_bytes + from, to - from));
+    }
+    wefti_pool_t *pool =
+        &wefti_channels_of(group->context)->pools[group->channel / WEFTI_POOL_CHANNELS];
+    atomic_store_explicit(&pool->committed[group->channel % WEFTI_POOL_CHANNELS], to,
+                          memory_order_relaxed);
+    group->staging.committed = to;
+    return WEFT_OK;
 }
 
 void wefti_channels_give_back(const weft_group_t *group, uint32_t number, bool broken)
@@ -97,8 +131,7 @@ void wefti_channels_reclaim(weft_context_t *context, uint32_t pool, uint16_t bus
 
 static void channels_init(weft_context_t *context, void *part)
 {
-    lay_out(&((wefti_channels_t *)part)->layout, context->endpoint,
-            wefti_context_staging_bytes(context));
+    lay_out(&((wefti_channels_t *)part)->layout, context->endpoint);
 }
 
 wefti_channels_t *wefti_channels_get(weft_context_t *context)

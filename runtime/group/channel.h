@@ -4,11 +4,13 @@
  * that it comes from.
  *
  *   channel    two call slots, counters, the first error   wefti_channel_t
- *   staging    two halves, which take turns
  *   mailboxes  one per rank of the world, with two buffers each
  *   area       counters of schedules
  *   mirrors    of ranks whose memory is not mapped (mirror.h)
  *   recovery   one record per rank of the world
+ *
+ * and, elsewhere in the region, staging: two halves, which take turns. Each rank commits memory to
+ * its own when a call needs it.
  */
 #ifndef WEFT_RUNTIME_CHANNEL_H
 #define WEFT_RUNTIME_CHANNEL_H
@@ -107,11 +109,10 @@ _Static_assert(sizeof(wefti_recovery_report_t) == 64, "reports are shared memory
 
 /* Where the parts of a channel are, from its start; equal on all ranks of a context. */
 typedef struct wefti_channel_layout {
-    size_t staging, staging_bytes; /* two halves of staging_bytes */
-    size_t pairs, pair_bytes;      /* world_size mailboxes with their buffers */
-    size_t area;                   /* counters of schedules; wefti_area_lanes() lanes */
-    size_t mirrors, mirror_bytes;  /* world_size mirrors (mirror.c); 0: no rank needs one */
-    size_t reports;                /* world_size of wefti_recovery_report_t, if there are mirrors */
+    size_t pairs, pair_bytes;     /* world_size mailboxes with their buffers */
+    size_t area;                  /* counters of schedules; wefti_area_lanes() lanes */
+    size_t mirrors, mirror_bytes; /* world_size mirrors (mirror.c); 0: no rank needs one */
+    size_t reports;               /* world_size of wefti_recovery_report_t, if there are mirrors */
     size_t total_bytes;
 } wefti_channel_layout_t;
 
@@ -126,18 +127,26 @@ typedef struct wefti_channel_use {
     uint32_t last_number;     /* highest number that a destroyed group's calls had */
 } wefti_channel_use_t;
 
+typedef struct wefti_pool {
+    size_t channels, staging; /* offsets in the region, of WEFTI_POOL_CHANNELS each */
+    size_t half_bytes;        /* of the staging of one channel */
+    _Atomic size_t committed[WEFTI_POOL_CHANNELS]; /* of it, bytes with memory on this rank */
+} wefti_pool_t;
+
 /* Where the context's groups take their channels from. Created with its first group. */
 typedef struct wefti_channels {
     wefti_channel_layout_t layout;
-    size_t offsets[WEFTI_POOLS]; /* of each pool in the region */
+    wefti_pool_t pools[WEFTI_POOLS];
     uint32_t pool_count;
     /* Under the context's lock: a stream's thread may be the last one that holds a broken group. */
     wefti_channel_use_t use;
     uint64_t attach_nonce; /* attach.c */
 } wefti_channels_t;
 
-/* One more pool. Collective over the world. */
-weft_status_t wefti_channels_grow(weft_context_t *context);
+/* Bytes of each of the two halves, if a group asks for staging_bytes; 0: by the setting. */
+size_t wefti_channels_half_bytes(const weft_context_t *context, uint64_t staging_bytes);
+/* One more pool, with such halves. Collective over the world. */
+weft_status_t wefti_channels_grow(weft_context_t *context, size_t half_bytes);
 /* Channel is pool * WEFTI_POOL_CHANNELS + its number there. */
 void wefti_channels_take(weft_group_t *group, uint32_t channel);
 /* number: of the group's last call. broken: the channel stays in use until all ranks retired it. */

@@ -42,6 +42,10 @@ struct weft_group {
     uint32_t *put_peers;        /* [put_peer_count] to whom this rank has put links */
     uint32_t put_peer_count;
     wefti_channel_layout_t layout;
+    struct {
+        size_t offset, half_bytes; /* in every rank's region: two halves, which take turns */
+        size_t committed; /* bytes from the start of each of this rank's that have memory */
+    } staging;
     bool attach; /* all ranks may read and write each other's plain memory: attach.h */
     wefti_fault_t fault;
     wefti_group_link_t link;
@@ -60,6 +64,19 @@ static inline wefti_call_slot_t *wefti_call_slot_of(const weft_group_t *group, u
                                                     uint32_t number)
 {
     return &group->channels[rank]->slots[number & 1];
+}
+
+/* channel.c: memory for the first bytes of both halves of this rank's staging, before it or a peer
+ * touches them. */
+weft_status_t wefti_group_commit(weft_group_t *group, size_t bytes);
+static inline weft_status_t wefti_group_commit_staging(weft_group_t *group, size_t bytes)
+{
+    return bytes <= group->staging.committed ? WEFT_OK : wefti_group_commit(group, bytes);
+}
+/* Of a rank whose region is mapped here. */
+static inline uint8_t *wefti_group_staging(const weft_group_t *group, uint32_t rank)
+{
+    return group->bases[rank] + group->staging.offset;
 }
 
 /* The peer's bytes at offset, or NULL when they are not within its region. */

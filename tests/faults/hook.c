@@ -195,11 +195,11 @@ static weft_status_t hook_all_gather(wefti_endpoint_t *endpoint, const void *sen
 }
 
 /* The rank that fails says so to the others, who wait for its part in the growth. */
-static weft_status_t hook_region_grow(wefti_endpoint_t *endpoint, size_t bytes)
+static weft_status_t hook_region_grow(wefti_endpoint_t *endpoint, size_t bytes, bool later)
 {
     hook_t *hook = hook_of(endpoint);
     weft_status_t status = count_call(hook, WEFTI_HOOK_GROW, "growth");
-    return status < 0 ? refuse(endpoint, status) : hook->inner->region_grow(endpoint, bytes);
+    return status < 0 ? refuse(endpoint, status) : hook->inner->region_grow(endpoint, bytes, later);
 }
 
 /* ---- making and unmaking ---- */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file checkpoint.h
- * Training state in one file.
+ * Training state in one file, or in the memory of the ranks.
  *
  * A checkpoint is a safetensors file. It holds weights by the names of their parameters and
  * optimizer state as "<parameter>.<slot>" ("fc1.weight.momentum"; adam: "fc1.weight.moment1",
@@ -9,10 +9,15 @@
  * bucket policy or the sharding of the run that wrote it. A run that differs in these can load it,
  * and so can any reader of safetensors. Its metadata ("weft.step", "weft.seed", ...) hold the
  * fields of weft_checkpoint_info_t, the scalar inputs and a digest of the contents.
+ *
+ * A snapshot holds the same contents in memory, so that ranks that survive the death of others
+ * continue from their last step. Each rank keeps its own part, and with sharded state also the
+ * shards of the rank before it (rank r - 1; of rank 0: the last rank).
  */
 #ifndef WEFT_CHECKPOINT_H
 #define WEFT_CHECKPOINT_H
 
+#include <weft/group.h>
 #include <weft/session.h>
 
 /** Position of a training run. Weft stores it; the caller that feeds the data uses it. */
@@ -34,6 +39,23 @@ typedef struct weft_checkpoint_info {
 /** Initial value of weft_checkpoint_info_t. */
 #define WEFT_CHECKPOINT_INFO_INIT                                                                  \
     WEFT_STRUCT_INIT(weft_checkpoint_info_t, 0, 0, 0, 0, 0, 0, 0, 0, {0}, 0)
+
+/** Training state of the last two steps in the memory of a process. It outlives sessions, groups
+ * and contexts. */
+typedef struct weft_snapshot weft_snapshot_t;
+
+/** What a snapshot holds on this rank. */
+typedef struct weft_snapshot_info {
+    size_t struct_size;    /**< size of this struct */
+    uint64_t step;         /**< steps done in the newest complete version */
+    uint32_t versions;     /**< complete versions: 0, 1 or 2 */
+    uint64_t memory_bytes; /**< memory of all versions */
+    uint64_t copied_bytes; /**< of one version: copied from this rank's session */
+    uint64_t sent_bytes;   /**< of one version: sent to the next rank */
+} weft_snapshot_info_t;
+
+/** Initial value of weft_snapshot_info_t. */
+#define WEFT_SNAPSHOT_INFO_INIT WEFT_STRUCT_INIT(weft_snapshot_info_t, 0, 0, 0, 0, 0)
 
 WEFT_EXTERN_C_BEGIN
 /**
@@ -75,6 +97,59 @@ WEFT_API weft_status_t weft_session_load_checkpoint(weft_session_t *session, con
 WEFT_API weft_status_t weft_checkpoint_check(const char *path, const weft_plan_t *plan,
                                              const weft_registry_t *registry,
                                              weft_checkpoint_info_t *out_info);
+/**
+ * Creates an empty snapshot. Local.
+ * @param[out] out_snapshot the snapshot; the caller destroys it
+ * @return WEFT_ERR_NO_MEMORY
+ */
+WEFT_API weft_status_t weft_snapshot_create(weft_snapshot_t **out_snapshot);
+/**
+ * Destroys a snapshot. Local.
+ * @param[in] snapshot NULL: nothing happens
+ */
+WEFT_API void weft_snapshot_destroy(weft_snapshot_t *snapshot);
+/**
+ * Copies weights, optimizer state, scalar inputs, the number of steps and info into the snapshot,
+ * and sends this rank's shards to the next rank. The version of the step before is kept, because
+ * ranks may have ended different steps when one dies. Weights of a decoupled plan are flushed.
+ * Allocates in the first two calls for a plan only. Collective, blocking, between steps.
+ * @param[in] snapshot the snapshot; one thread at a time uses it
+ * @param[in] session  the session
+ * @param[in] group    all ranks of the session's world, in their order (weft_group_create_world)
+ * @param[in] info     position in the data; NULL: position and seed are 0
+ * @return WEFT_ERR_INVALID_ARGUMENT if group is another one; WEFT_ERR_STATE between the
+ *         micro-batches of a step; WEFT_ERR_UNSUPPORTED for plans that do not train;
+ *         WEFT_ERR_NO_MEMORY; else as weft_session_step and weft_send. After an error the version
+ *         of the last complete call remains.
+ */
+WEFT_API weft_status_t weft_snapshot_take(weft_snapshot_t *snapshot, weft_session_t *session,
+                                          weft_group_t *group, const weft_checkpoint_info_t *info);
+/**
+ * Sets a session of the same model to the newest version that the ranks of its world hold together,
+ * then takes it (weft_snapshot_take). The session may be of another plan, another number of ranks
+ * and another context than the one that was taken; ranks may have other numbers than then, and a
+ * rank with an empty snapshot receives everything. Nothing is lost if rank r or rank r + 1 of the
+ * old world is left for every r, or any rank if nothing was sharded. Collective, blocking, between
+ * steps.
+ * @param[in]  snapshot the snapshot
+ * @param[in]  session  the session; after an error its contents are undefined, the snapshot's are
+ *                      those before the call
+ * @param[in]  group    all ranks of the session's world, in their order
+ * @param[out] out_info set struct_size before the call; NULL: not needed
+ * @return on all ranks: WEFT_ERR_NOT_FOUND if no version is left, naming the ranks that are
+ *         missing; WEFT_ERR_FORMAT if the session is one of another model; else as
+ *         weft_snapshot_take
+ */
+WEFT_API weft_status_t weft_snapshot_restore(weft_snapshot_t *snapshot, weft_session_t *session,
+                                             weft_group_t *group, weft_checkpoint_info_t *out_info);
+/**
+ * Describes what a snapshot holds on this rank. Local.
+ * @param[in]  snapshot the snapshot
+ * @param[out] info     set struct_size before the call
+ * @return WEFT_ERR_INVALID_ARGUMENT
+ */
+WEFT_API weft_status_t weft_snapshot_get_info(const weft_snapshot_t *snapshot,
+                                              weft_snapshot_info_t *info);
 WEFT_EXTERN_C_END
 
 #endif

@@ -28,6 +28,15 @@ static void rearrange(const weft_tensor_desc_t *desc, const uint8_t *src, uint8_
     }
 }
 
+void wefti_state_to_plain(const wefti_state_t *state, const uint8_t *raw, uint8_t *plain)
+{
+    if (wefti_layout_is_plain(&state->desc)) {
+        memcpy(plain, raw, state->size_bytes);
+    } else {
+        rearrange(&state->desc, raw, plain, true);
+    }
+}
+
 bool wefti_session_sees_all(const weft_session_t *session)
 {
     return session->context->device == NULL && session->put_links == NULL;

@@ -45,4 +45,7 @@ void support_rank_threads_over(uint32_t size, rank_fn run, void *user,
 /* True when every process ended well. */
 bool support_rank_processes(uint32_t size, rank_fn run, void *user);
 
+/* All weights and states by name and contents, in whatever order the plan has them. Collective. */
+void support_digest_state(weft_session_t *session, char digest[65]);
+
 #endif

@@ -71,36 +71,6 @@ static void compile(job_t *job)
     }
 }
 
-static uint64_t mix(uint64_t sum, const void *data, size_t bytes)
-{
-    const uint8_t *from = data;
-    for (size_t k = 0; k < bytes; k++) {
-        sum = (sum ^ from[k]) * 1099511628211u;
-    }
-    return sum;
-}
-
-/* All weights and states by name and contents, in whatever order the plan has them. */
-static void digest_tensors(weft_session_t *session, char digest[65])
-{
-    uint64_t sum = 0;
-    size_t params = weft_session_param_count(session);
-    for (size_t i = 0; i < params + weft_session_state_count(session); i++) {
-        weft_tensor_desc_t desc;
-        const char *name = NULL;
-        RANK_OK(i < params ? weft_session_param_info(session, i, &name, &desc)
-                           : weft_session_state_info(session, i - params, &name, &desc));
-        size_t bytes = (size_t)weft_tensor_elem_count(&desc) * weft_dtype_size_bytes(desc.dtype);
-        uint8_t *data = malloc(bytes + 1);
-        RANK_CHECK(data != NULL);
-        RANK_OK(i < params ? weft_session_get_param(session, i, data, bytes)
-                           : weft_session_get_state(session, i - params, data, bytes));
-        sum += mix(mix(1469598103934665603u, name, strlen(name)), data, bytes);
-        free(data);
-    }
-    snprintf(digest, 65, "%016llx", (unsigned long long)sum);
-}
-
 static void train(rank_world_t *world)
 {
     job_t *job = world->user;
@@ -133,7 +103,7 @@ static void train(rank_world_t *world)
         }
     }
     RANK_OK(weft_session_param_digest(session, digest));
-    digest_tensors(session, tensors);
+    support_digest_state(session, tensors);
     if (world->rank == 0) {
         memcpy(job->digest, digest, sizeof digest);
         memcpy(job->tensors, tensors, sizeof tensors);

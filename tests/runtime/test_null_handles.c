@@ -76,6 +76,7 @@ static struct any {
     size_t size;
     uint32_t sizes[8];
     weft_stream_t *stream;
+    weft_snapshot_info_t snapshot_info;
     weft_stream_params_t stream_params;
     weft_tensor_desc_t tensor_desc;
     char *text;
@@ -224,6 +225,27 @@ static void call_checkpoint(const fixture_t *f)
     OPTIONAL(weft_checkpoint_check, plan);
     OPTIONAL(weft_checkpoint_check, registry);
     OPTIONAL(weft_checkpoint_check, out_info);
+    weft_snapshot_t *snapshot = NULL;
+    FAILS(weft_snapshot_create, out_snapshot, weft_snapshot_create(NULL));
+    assert_int_equal(weft_snapshot_create(&snapshot), WEFT_OK);
+    FAILS(weft_snapshot_take, snapshot,
+          weft_snapshot_take(NULL, f->session, f->group, &any.checkpoint_info));
+    FAILS(weft_snapshot_take, session,
+          weft_snapshot_take(snapshot, NULL, f->group, &any.checkpoint_info));
+    FAILS(weft_snapshot_take, group,
+          weft_snapshot_take(snapshot, f->session, NULL, &any.checkpoint_info));
+    OPTIONAL(weft_snapshot_take, info);
+    FAILS(weft_snapshot_restore, snapshot,
+          weft_snapshot_restore(NULL, f->session, f->group, &any.checkpoint_info));
+    FAILS(weft_snapshot_restore, session,
+          weft_snapshot_restore(snapshot, NULL, f->group, &any.checkpoint_info));
+    FAILS(weft_snapshot_restore, group,
+          weft_snapshot_restore(snapshot, f->session, NULL, &any.checkpoint_info));
+    OPTIONAL(weft_snapshot_restore, out_info);
+    FAILS(weft_snapshot_get_info, snapshot, weft_snapshot_get_info(NULL, &any.snapshot_info));
+    FAILS(weft_snapshot_get_info, info, weft_snapshot_get_info(snapshot, NULL));
+    ACCEPTS(weft_snapshot_destroy, snapshot, weft_snapshot_destroy(NULL));
+    weft_snapshot_destroy(snapshot);
 }
 
 static void call_collective(const fixture_t *f)

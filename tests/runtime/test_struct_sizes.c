@@ -26,6 +26,7 @@ static weft_session_t *session;
 static weft_plan_t *plan;
 static weft_registry_t *registry;
 static weft_edit_list_t *edits;
+static weft_snapshot_t *snapshot;
 static char checkpoint_path[64];
 
 static const weft_op_def_t make_def = {.domain = "test", .name = "Make"};
@@ -69,6 +70,8 @@ static void make(void)
     assert_int_equal(weft_edit_list_create(NULL, &edits), WEFT_OK);
     snprintf(checkpoint_path, sizeof checkpoint_path, "/tmp/weft-struct-sizes-%d", (int)getpid());
     assert_int_equal(weft_session_save_checkpoint(session, checkpoint_path, NULL), WEFT_OK);
+    assert_int_equal(weft_snapshot_create(&snapshot), WEFT_OK);
+    assert_int_equal(weft_snapshot_take(snapshot, session, group, NULL), WEFT_OK);
     algo_params.group_size = 2;
     bucket_params.world_size = 2;
     algorithms_params.group_sizes = two_ranks;
@@ -86,6 +89,7 @@ static void make(void)
 static void unmake(void)
 {
     remove(checkpoint_path);
+    weft_snapshot_destroy(snapshot);
     weft_edit_list_destroy(edits);
     weft_session_destroy(session);
     weft_registry_destroy(registry);
@@ -122,6 +126,9 @@ CALLS(weft_session_save_checkpoint, info,
       weft_session_save_checkpoint(session, checkpoint_path, info))
 CALLS(weft_session_load_checkpoint, out_info,
       weft_session_load_checkpoint(session, checkpoint_path, out_info))
+CALLS(weft_snapshot_take, info, weft_snapshot_take(snapshot, session, group, info))
+CALLS(weft_snapshot_restore, out_info, weft_snapshot_restore(snapshot, session, group, out_info))
+CALLS(weft_snapshot_get_info, info, weft_snapshot_get_info(snapshot, info))
 CALLS(weft_checkpoint_check, out_info,
       weft_checkpoint_check(checkpoint_path, plan, registry, out_info))
 CALLS(weft_compile_option_set, params, weft_compile_option_set(params, "batch", "4"))
@@ -230,6 +237,9 @@ static const row_t rows[] = {
     READS(weft_session_save_checkpoint, info, checkpoint_info, STEP),
     WRITES(weft_session_load_checkpoint, out_info, weft_checkpoint_info_t),
     WRITES(weft_checkpoint_check, out_info, weft_checkpoint_info_t),
+    READS(weft_snapshot_take, info, checkpoint_info, STEP),
+    WRITES(weft_snapshot_restore, out_info, weft_checkpoint_info_t),
+    WRITES(weft_snapshot_get_info, info, weft_snapshot_info_t),
     READS(weft_compile, params, compile_params, UP_TO(weft_compile_params_t, shapes)),
     READS(weft_model_check, params, compile_params, UP_TO(weft_compile_params_t, shapes)),
     READS(weft_context_create, params, context_params, 2 * STEP),

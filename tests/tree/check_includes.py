@@ -21,7 +21,8 @@ RUNTIME = {
                    "context", "memory", "stream", "interpreter", "group"),
     "fuser": ("small calls, fused as they come", "context", "memory", "stream", "group", "collective"),
     "plan": ("sessions: a plan bound to a rank, and its replay", "context", "stream", "interpreter"),
-    "checkpoint": ("checkpoints of sessions, safetensors", "context", "plan"),
+    "checkpoint": ("checkpoints and snapshots of sessions, safetensors",
+                   "context", "memory", "stream", "interpreter", "group", "collective", "plan"),
     "capture": ("captured calls, planned by the compiler", "context", "memory", "stream", "group", "collective"),
 }
 # folder -> what it holds, and the path prefixes (of root-relative includes) that it may use beside <weft/..>; the longest

@@ -851,11 +851,39 @@ static void run_late(rank_world_t *world)
     RANK_CHECK(strstr(weft_last_error(), "late: rank 1") != NULL);
 }
 
+static weft_status_t rest(void *user)
+{
+    struct timespec nap = {0, 300000000};
+    (void)user;
+    nanosleep(&nap, NULL);
+    return WEFT_OK;
+}
+
+/* So does a wait for a stream, which began before the call: the call's deadline comes first. */
+static void run_late_on_streams(rank_world_t *world)
+{
+    weft_stream_params_t params = WEFT_STREAM_PARAMS_INIT;
+    weft_stream_t *stream = NULL;
+    float x = 1;
+    params.flags = world->rank == 0 ? WEFT_STREAM_INLINE : WEFT_STREAM_THREAD;
+    if (world->rank == 1) {
+        run_late(world);
+        return;
+    }
+    RANK_OK(weft_stream_create(world->context, &params, &stream));
+    RANK_OK(weft_stream_launch_host(stream, rest, NULL));
+    RANK_OK(weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, stream));
+    RANK_CHECK(weft_stream_synchronize(stream) == WEFT_ERR_TIMEOUT);
+    RANK_CHECK(strstr(weft_last_error(), "late: rank 1") != NULL);
+    weft_stream_destroy(stream);
+}
+
 static void test_late_rank(void **state)
 {
     (void)state;
     setenv("WEFT_TIMEOUT", "2", 1);
     support_rank_threads(3, run_late, NULL);
+    support_rank_threads(3, run_late_on_streams, NULL);
     unsetenv("WEFT_TIMEOUT");
 }
 

@@ -197,6 +197,7 @@ weft_status_t weft_capture_end(weft_group_t *group, weft_capture_t **out_capture
     wefti_recording_t *recording = take_recording(group);
     weft_status_t status = weft_group_duplicate(group, &own);
     if (status == WEFT_OK) {
+        wefti_group_own_calls(own, true);
         status = build(own, recording, &capture);
         if (capture == NULL) { /* the others learn it as an error of the group made for this */
             wefti_group_fail(own, status);
@@ -213,6 +214,7 @@ weft_status_t weft_capture_end(weft_group_t *group, weft_capture_t **out_capture
         weft_group_destroy(own);
         return status;
     }
+    wefti_group_own_calls(own, false);
     *out_capture = capture;
     return WEFT_OK;
 }

@@ -4,11 +4,21 @@
 #include <stdio.h>
 
 #include "runtime/base/error.h"
+#include "runtime/collective/call.h"
 
 typedef struct outcome {
     int32_t status;
     char text[396];
 } outcome_t;
+
+weft_status_t wefti_group_all_gather(weft_group_t *group, const void *own, size_t bytes,
+                                     void *out_all)
+{
+    bool before = wefti_group_own_calls(group, true);
+    weft_status_t status = weft_all_gather(own, out_all, bytes, WEFT_DTYPE_U8, group, NULL);
+    wefti_group_own_calls(group, before);
+    return status;
+}
 
 weft_status_t wefti_group_agree(weft_group_t *group, weft_status_t status)
 {
@@ -18,7 +28,7 @@ weft_status_t wefti_group_agree(weft_group_t *group, weft_status_t status)
     if (all == NULL) {
         return wefti_group_fail(group, WEFT_ERR_NO_MEMORY);
     }
-    weft_status_t gathered = weft_all_gather(&own, all, sizeof own, WEFT_DTYPE_U8, group, NULL);
+    weft_status_t gathered = wefti_group_all_gather(group, &own, sizeof own, all);
     for (uint32_t r = 0; gathered == WEFT_OK && r < group->size; r++) {
         if (all[r].status < 0) {
             all[r].text[sizeof all[r].text - 1] = '\0';
@@ -39,7 +49,7 @@ weft_status_t wefti_group_gather(weft_group_t *group, weft_status_t status, cons
     status =
         wefti_group_agree(group, status == WEFT_OK && all == NULL ? WEFT_ERR_NO_MEMORY : status);
     if (status == WEFT_OK) {
-        status = weft_all_gather(own, all, bytes, WEFT_DTYPE_U8, group, NULL);
+        status = wefti_group_all_gather(group, own, bytes, all);
     }
     if (status != WEFT_OK) {
         wefti_free(allocator, all);

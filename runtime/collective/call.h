@@ -180,8 +180,10 @@ typedef struct wefti_calls {
     wefti_deferred_t deferred;
     wefti_recovery_t recovery;
     struct wefti_recorder *recorder; /* takes calls instead of the group; NULL: none is open */
-    const char *path;                /* of the last collective, for weft_group_last_path */
-    const char *algorithm;           /* likewise */
+    bool
+        own; /* calls that are issued now are the library's: what the program set is not for them */
+    const char *path;      /* of the last collective, for weft_group_last_path */
+    const char *algorithm; /* likewise */
     char label[64];
     const weft_algorithm_t *labelled; /* whose label it is */
 
@@ -207,6 +209,15 @@ static inline uint32_t wefti_group_nth_peer(const weft_group_t *group, uint32_t 
 {
     uint32_t r = group->rank + n;
     return r < group->size ? r : r - group->size;
+}
+
+/* From here on (own) or no more, calls on group are the library's own: the algorithms that the
+ * program asked for do not apply to them, nor must ranks agree on these. Returns what was before. */
+static inline bool wefti_group_own_calls(weft_group_t *group, bool own)
+{
+    bool before = group->calls->own;
+    group->calls->own = own;
+    return before;
 }
 
 /* ---- what a call is ---- */

@@ -61,7 +61,7 @@ static weft_status_t exchange(weft_context_t *context, weft_group_t *parent, con
 {
     return is_world(parent)
                ? wefti_endpoint_all_gather(context->endpoint, own, sizeof *own, out_offers)
-               : weft_all_gather(own, out_offers, sizeof *own, WEFT_DTYPE_U8, parent, NULL);
+               : wefti_group_all_gather(parent, own, sizeof *own, out_offers);
 }
 
 static weft_status_t agree(weft_context_t *context, weft_group_t *parent, weft_status_t status)

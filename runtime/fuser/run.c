@@ -22,10 +22,11 @@ static weft_status_t start_frame(weft_fuser_t *fuser)
         }
         wefti_fuser_fill_frame(fuser);
     }
-    weft_status_t status = handed(fuser,
-                                  weft_broadcast(&fuser->frame, &fuser->frame, sizeof fuser->frame,
-                                                 WEFT_DTYPE_U8, 0, runner->group, runner->stream),
-                                  WEFTI_FUSER_FRAME_DUE);
+    wefti_group_own_calls(runner->group, true);
+    weft_status_t status = weft_broadcast(&fuser->frame, &fuser->frame, sizeof fuser->frame,
+                                          WEFT_DTYPE_U8, 0, runner->group, runner->stream);
+    wefti_group_own_calls(runner->group, false);
+    status = handed(fuser, status, WEFTI_FUSER_FRAME_DUE);
     if (status == WEFT_OK && runner->group->rank == 0) {
         fuser->sent_bytes += fuser->frame.bytes;
     }

@@ -265,6 +265,41 @@ static void test_groups_of_a_full_parent(void **state)
     unsetenv("WEFT_TIMEOUT");
 }
 
+/* What the library itself calls to make groups, captures and fusers does not take the algorithms
+ * that the program asked for, which may not be eligible. */
+static void run_asking_parent(rank_world_t *world)
+{
+    static const weft_collective_t ops[] = {WEFT_COLLECTIVE_ALL_GATHER, WEFT_COLLECTIVE_ALL_REDUCE,
+                                            WEFT_COLLECTIVE_BROADCAST,
+                                            WEFT_COLLECTIVE_ALL_GATHER_V};
+    weft_group_t *parent = NULL, *child = NULL;
+    weft_capture_params_t params = WEFT_CAPTURE_PARAMS_INIT;
+    weft_capture_t *capture = NULL;
+    float x = 1;
+    RANK_OK(weft_group_duplicate(world->group, &parent));
+    for (uint32_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+        RANK_OK(weft_group_set_algorithm(parent, ops[i], "hierarchical")); /* one host */
+    }
+    RANK_OK(weft_group_set_order(parent, WEFT_ORDER_ANY, NULL, 0));
+    RANK_OK(weft_group_duplicate(parent, &child));
+    RANK_CHECK(weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, child, NULL) ==
+               WEFT_ERR_UNSUPPORTED); /* that of a child still does */
+    weft_group_destroy(child);
+    RANK_OK(weft_group_split(parent, world->rank % 2, 0, &child));
+    weft_group_destroy(child);
+    RANK_OK(weft_capture_begin(parent, &params));
+    RANK_OK(weft_barrier(parent, NULL));
+    RANK_OK(weft_capture_end(parent, &capture));
+    weft_capture_destroy(capture);
+    weft_group_destroy(parent);
+}
+
+static void test_groups_of_a_parent_that_asks(void **state)
+{
+    (void)state;
+    support_rank_threads(3, run_asking_parent, NULL);
+}
+
 static void run_bad_arguments(rank_world_t *world)
 {
     weft_group_t *group = NULL;
@@ -1058,6 +1093,7 @@ int main(void)
         cmocka_unit_test(test_groups_reuse_channels),
         cmocka_unit_test(test_groups_made_in_different_ways),
         cmocka_unit_test(test_groups_of_a_full_parent),
+        cmocka_unit_test(test_groups_of_a_parent_that_asks),
         cmocka_unit_test(test_bad_arguments),
         cmocka_unit_test(test_streams),
         cmocka_unit_test(test_calls_in_flight),

@@ -113,12 +113,12 @@ static bool is_mixed(const wefti_call_t *call)
     return (call->flags & (WEFTI_POSTED_IN_PLACE | WEFTI_POSTED_OUT_OF_PLACE)) == 0;
 }
 
-/* Of mixed calls, ranks out of place act as if in place: one copy, and the send buffer is left
- * alone. Where ranks receive one block only, ranks in place act as if out of place instead. Rooted
- * operators are never mixed: only the root has both buffers. */
-static bool can_be_made_in_place(const wefti_call_t *call)
+/* In place, a rank's send buffer is part of its receive buffer: of all ranks, as no rooted operator
+ * is. Ranks that are out of place can act so, too: one copy, and the send buffer is left alone. */
+static bool joins_receive_buffers(const wefti_call_t *call)
 {
-    return !wefti_collective_scatters(call->request.op);
+    weft_collective_t op = call->request.op;
+    return !wefti_collective_rooted(op) && !wefti_collective_scatters(op);
 }
 
 static bool schedule_takes(const wefti_call_t *call)
@@ -150,7 +150,8 @@ static void make_in_place(wefti_call_t *call)
     }
 }
 
-/* The result comes to memory that no peer reaches, then to its place. */
+/* Of a mixed call whose ranks receive one block each: it comes to memory that no peer reaches, then
+ * to its place. */
 static weft_status_t make_out_of_place(wefti_call_t *call)
 {
     uint64_t bytes = call->request.count * call->elem_bytes;
@@ -180,7 +181,7 @@ static void collect_places(const wefti_call_t *call, bool in_place)
         const wefti_call_slot_t *slot = wefti_call_slot_of(group, r, call->number);
         all->send[r] = slot->at.send;
         all->recv[r] = slot->at.recv;
-        if (in_place && can_be_made_in_place(call)) {
+        if (in_place && joins_receive_buffers(call)) {
             all->send[r] = all->recv[r] + wefti_call_alias_at(call, r);
         }
     }
@@ -285,7 +286,7 @@ static void name_algorithm(const wefti_call_t *call)
 static weft_status_t schedule_start(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
-    bool mixed = is_mixed(call), joins = mixed && can_be_made_in_place(call);
+    bool mixed = is_mixed(call), joins = mixed && joins_receive_buffers(call);
     name_algorithm(call);
     bool in_place = mixed ? joins : (call->flags & WEFTI_POSTED_OUT_OF_PLACE) == 0;
     wefti_schedule_key_t key = {call->schedule.algorithm, call->request.root, in_place,

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random groups and random calls on them. Groups are made in every way, also from each other, and
+ * Random groups and random calls on them (support_random_calls.h), alone, in batches and on streams
+ * that wait for each other's events. Groups are made in every way, also from each other, and
  * destroyed at once or kept for a while, so that channels are used again while slow ranks are still
  * in the calls before. Ranks are threads over a simulated network (tests/faults/network.h), which
  * delays and reorders, then processes of one to eight simulated hosts, over shared memory and TCP.
  *
- * What a rank contributes depends on the rank, the group, the call and the element. Every result is
- * compared with the exact one; a wrong one names the contribution of another call that would
- * explain it. All ranks draw from the same seed, so that nothing has to be agreed; each rank also
- * has delays of its own.
+ * All ranks draw from the same seed, so that nothing has to be agreed; each rank also has delays and
+ * streams of its own.
  *
  *   WEFT_TEST_SEED=N     the seed
  *   WEFT_TEST_SECONDS=N  how long, in each of the two ways; else 4
@@ -23,39 +22,22 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "support_ranks.h"
+#include "support_random_calls.h"
 
+#include "ops/algo/table.h"
 #include "runtime/base/sync.h"
 #include "tests/support/support.h"
 
-#define MAX_RANKS 16u
-#define MAX_COUNT 6000u
 #define KEPT 96u
 #define IN_FLIGHT 6u
-#define ROOM ((size_t)MAX_RANKS * MAX_COUNT * 8)
+#define STREAMS 3u
+#define EVENTS 2u
+#define TICKETS 32u
 
 typedef struct totals { /* of all ranks of all worlds; shared memory */
-    _Atomic uint64_t groups, calls, worlds;
+    _Atomic uint64_t groups, calls, worlds, refused, waits;
 } totals_t;
 static totals_t *totals;
-
-typedef enum op {
-    OP_REDUCE_SCATTER,
-    OP_REDUCE_SCATTER_V,
-    OP_ALL_REDUCE,
-    OP_ALL_GATHER,
-    OP_ALL_GATHER_V,
-    OP_ALL_TO_ALL,
-    OP_REDUCE,
-    OP_BROADCAST,
-    OP_GATHER,
-    OP_SCATTER,
-    OP_BARRIER,
-    OP_COUNT,
-} op_t;
-static const char *const op_names[] = {
-    "reduce_scatter", "reduce_scatter_v", "all_reduce", "all_gather", "all_gather_v", "all_to_all",
-    "reduce",         "broadcast",        "gather",     "scatter",    "barrier"};
 
 typedef struct member {
     weft_group_t *group;
@@ -64,18 +46,6 @@ typedef struct member {
     uint32_t ends_at; /* round */
     bool asks;        /* for algorithms: a call that one cannot do would break a stream */
 } member_t;
-
-typedef struct call { /* one in flight */
-    op_t op;
-    weft_dtype_t dtype;
-    uint32_t root, index;
-    uint64_t count; /* of each block */
-    bool in_place;
-    weft_status_t status;
-    uint64_t counts[MAX_RANKS], displacements[MAX_RANKS];
-    uint8_t *send, *recv; /* as the call got them */
-    uint8_t *memory[2];
-} call_t;
 
 typedef struct plan { /* of one world */
     const char *layout;
@@ -86,322 +56,26 @@ typedef struct plan { /* of one world */
 typedef struct sweep {
     rank_world_t *world;
     const char *layout;
-    uint64_t seed, noise;
+    uint64_t seed, noise; /* noise: this rank's own */
     uint32_t round;
-    weft_stream_t *stream;
+    weft_stream_t *streams[STREAMS];
+    struct {
+        weft_event_t *event;
+        _Atomic uint32_t *reached; /* by its latest record */
+    } events[EVENTS];
+    _Atomic uint32_t tickets[TICKETS]; /* each becomes 1 right before a record of an event */
+    uint32_t ticket_count;
     member_t kept[KEPT]; /* in the order in which they were made, which is the same on all ranks */
     uint32_t kept_count;
-    call_t calls[IN_FLIGHT];
+    random_call_t calls[IN_FLIGHT];
 } sweep_t;
 
 static uint64_t mix(uint64_t a, uint64_t b)
 {
-    uint64_t state = a * 0x9e3779b97f4a7c15ull + b;
-    return test_next_random(&state);
+    return support_random_mix(a, b);
 }
 
-/* ---- what ranks contribute, and what must come out ---- */
-
-/* Small enough for exact sums of 16 ranks in every type, but for those that wrap. */
-static uint64_t value_of(uint64_t id, uint32_t call, uint32_t rank, uint64_t element)
-{
-    return mix(mix(id, call), (uint64_t)rank << 32 | element) % 50021;
-}
-
-static void store(uint8_t *at, weft_dtype_t dtype, uint64_t index, uint64_t value)
-{
-    at += index * weft_dtype_size_bytes(dtype);
-    if (dtype == WEFT_DTYPE_F32) {
-        float x = (float)value;
-        memcpy(at, &x, sizeof x);
-    } else if (dtype == WEFT_DTYPE_F64) {
-        double x = (double)value;
-        memcpy(at, &x, sizeof x);
-    } else {
-        memcpy(at, &value, weft_dtype_size_bytes(dtype)); /* little end first; wraps */
-    }
-}
-
-static uint64_t load(const uint8_t *at, weft_dtype_t dtype, uint64_t index)
-{
-    uint64_t value = 0;
-    at += index * weft_dtype_size_bytes(dtype);
-    if (dtype == WEFT_DTYPE_F32) {
-        float x;
-        memcpy(&x, at, sizeof x);
-        return (uint64_t)(int64_t)x;
-    }
-    if (dtype == WEFT_DTYPE_F64) {
-        double x;
-        memcpy(&x, at, sizeof x);
-        return (uint64_t)(int64_t)x;
-    }
-    memcpy(&value, at, weft_dtype_size_bytes(dtype));
-    return value;
-}
-
-static uint64_t wrapped(uint64_t value, weft_dtype_t dtype)
-{
-    size_t bytes = weft_dtype_size_bytes(dtype);
-    return dtype == WEFT_DTYPE_F32 || dtype == WEFT_DTYPE_F64 || bytes == 8
-               ? value
-               : value & ((1ull << 8 * bytes) - 1);
-}
-
-static uint64_t sum_of(const member_t *member, const call_t *call, uint64_t element)
-{
-    uint64_t sum = 0;
-    for (uint32_t r = 0; r < weft_group_size(member->group); r++) {
-        sum += value_of(member->id, call->index, r, element);
-    }
-    return sum;
-}
-
-static uint64_t total_of(const call_t *call, uint32_t size)
-{
-    uint64_t total = 0;
-    for (uint32_t r = 0; r < size; r++) {
-        total += call->counts[r];
-    }
-    return total;
-}
-
-/* Elements of this rank's buffers, and which element of its contribution is the first of send. */
-static uint64_t send_count(const call_t *call, uint32_t rank, uint32_t size)
-{
-    switch (call->op) {
-    case OP_REDUCE_SCATTER_V:
-        return total_of(call, size);
-    case OP_ALL_GATHER_V:
-        return call->counts[rank];
-    case OP_REDUCE_SCATTER:
-    case OP_ALL_TO_ALL:
-        return call->count * size;
-    case OP_SCATTER:
-        return rank == call->root ? call->count * size : 0;
-    case OP_BROADCAST:
-        return rank == call->root ? call->count : 0;
-    case OP_BARRIER:
-        return 0;
-    default:
-        return call->count;
-    }
-}
-
-static uint64_t recv_count(const call_t *call, uint32_t rank, uint32_t size)
-{
-    switch (call->op) {
-    case OP_REDUCE_SCATTER_V:
-        return call->counts[rank];
-    case OP_ALL_GATHER_V:
-        return total_of(call, size);
-    case OP_ALL_GATHER:
-    case OP_ALL_TO_ALL:
-        return call->count * size;
-    case OP_GATHER:
-        return rank == call->root ? call->count * size : 0;
-    case OP_REDUCE:
-        return rank == call->root ? call->count : 0;
-    case OP_BARRIER:
-        return 0;
-    default:
-        return call->count;
-    }
-}
-
-/* Element of recv. */
-static uint64_t expected(const member_t *member, const call_t *call, uint64_t element)
-{
-    uint32_t size = weft_group_size(member->group), rank = weft_group_rank(member->group), from = 0;
-    switch (call->op) {
-    case OP_REDUCE_SCATTER:
-        return sum_of(member, call, rank * call->count + element);
-    case OP_REDUCE_SCATTER_V:
-        return sum_of(member, call, call->displacements[rank] + element);
-    case OP_ALL_REDUCE:
-    case OP_REDUCE:
-        return sum_of(member, call, element);
-    case OP_ALL_GATHER:
-    case OP_GATHER:
-        return value_of(member->id, call->index, (uint32_t)(element / call->count),
-                        element % call->count);
-    case OP_ALL_GATHER_V:
-        while (from + 1 < size && element >= call->displacements[from + 1]) {
-            from++;
-        }
-        return value_of(member->id, call->index, from, element - call->displacements[from]);
-    case OP_ALL_TO_ALL:
-        return value_of(member->id, call->index, (uint32_t)(element / call->count),
-                        rank * call->count + element % call->count);
-    case OP_BROADCAST:
-        return value_of(member->id, call->index, call->root, element);
-    default: /* scatter */
-        return value_of(member->id, call->index, call->root, rank * call->count + element);
-    }
-}
-
-/* Which element of every rank's contribution the sum is of. */
-static uint64_t summed_element(const member_t *member, const call_t *call, uint64_t element)
-{
-    uint32_t rank = weft_group_rank(member->group);
-    return element + (call->op == OP_REDUCE_SCATTER     ? rank * call->count
-                      : call->op == OP_REDUCE_SCATTER_V ? call->displacements[rank]
-                                                        : 0);
-}
-
-static void explain_sum(const member_t *member, const call_t *call, uint64_t element, uint64_t got)
-{
-    uint64_t at = summed_element(member, call, element), sum = sum_of(member, call, at);
-    for (uint32_t r = 0; r < weft_group_size(member->group); r++) {
-        uint64_t own = value_of(member->id, call->index, r, at);
-        if (wrapped(sum - own, call->dtype) == got) {
-            fprintf(stderr, "  as if rank %u had contributed 0\n", r);
-        }
-        for (uint32_t c = 0; c < call->index + 8; c++) {
-            if (c != call->index &&
-                wrapped(sum - own + value_of(member->id, c, r, at), call->dtype) == got) {
-                fprintf(stderr, "  as if rank %u had contributed to call %u\n", r, c);
-            }
-        }
-    }
-}
-
-static void wrong(const sweep_t *sweep, const member_t *member, const call_t *call,
-                  uint64_t element, uint64_t got, uint64_t want)
-{
-    const weft_group_t *group = member->group;
-    fprintf(
-        stderr,
-        "seed %llu layout %s round %u: rank %u, which is %u of %u in group %llx: call %u: %s of "
-        "%llu x %s%s (root %u): element %llu is %llu, not %llu; path %s, %s\n",
-        (unsigned long long)sweep->seed, sweep->layout, sweep->round, sweep->world->rank,
-        weft_group_rank(group), weft_group_size(group), (unsigned long long)member->id, call->index,
-        op_names[call->op], (unsigned long long)call->count, weft_dtype_name(call->dtype),
-        call->in_place ? " in place" : "", call->root, (unsigned long long)element,
-        (unsigned long long)got, (unsigned long long)want, weft_group_last_path(group),
-        weft_group_last_algorithm(group));
-    fprintf(stderr, "  world ranks:");
-    for (uint32_t r = 0; r < weft_group_size(group); r++) {
-        fprintf(stderr, " %u", weft_group_world_rank(group, r));
-    }
-    fprintf(stderr, "\n");
-    if (call->op <= OP_ALL_REDUCE || call->op == OP_REDUCE) {
-        explain_sum(member, call, element, got);
-    }
-    fflush(NULL);
-    _exit(1);
-}
-
-static void check_result(const sweep_t *sweep, const member_t *member, const call_t *call)
-{
-    uint64_t count =
-        recv_count(call, weft_group_rank(member->group), weft_group_size(member->group));
-    for (uint64_t i = 0; i < count; i++) {
-        uint64_t got = load(call->recv, call->dtype, i);
-        uint64_t want = wrapped(expected(member, call, i), call->dtype);
-        if (got != want) {
-            wrong(sweep, member, call, i, got, want);
-        }
-    }
-}
-
-/* ---- one call ---- */
-
-static void draw_call(call_t *call, uint64_t *draws, uint32_t size)
-{
-    static const weft_dtype_t dtypes[] = {WEFT_DTYPE_I32, WEFT_DTYPE_I32, WEFT_DTYPE_F32,
-                                          WEFT_DTYPE_F64, WEFT_DTYPE_I64, WEFT_DTYPE_U8};
-    uint32_t kind = test_draw(draws, 20);
-    call->op = test_draw(draws, 2) == 0 ? OP_REDUCE_SCATTER : (op_t)test_draw(draws, OP_COUNT);
-    call->dtype = dtypes[test_draw(draws, 6)];
-    call->root = test_draw(draws, size);
-    call->in_place = test_draw(draws, 3) == 0;
-    call->count = kind < 12   ? 1 + test_draw(draws, 3)
-                  : kind < 17 ? 1 + test_draw(draws, 60)
-                  : kind < 19 ? 1 + test_draw(draws, 900)
-                              : 1 + test_draw(draws, MAX_COUNT - 1);
-    for (uint32_t r = 0; r < size; r++) {
-        call->counts[r] = test_draw(draws, (uint32_t)call->count + 1);
-        call->displacements[r] = r == 0 ? 0 : call->displacements[r - 1] + call->counts[r - 1];
-    }
-}
-
-/* Sets send and recv, and this rank's contribution. */
-static void prepare(const member_t *member, call_t *call)
-{
-    uint32_t size = weft_group_size(member->group), rank = weft_group_rank(member->group);
-    size_t elem = weft_dtype_size_bytes(call->dtype);
-    call->send = call->memory[0];
-    call->recv = call->memory[1];
-    if (call->in_place) {
-        switch (call->op) {
-        case OP_REDUCE_SCATTER:
-            call->recv = call->send + rank * call->count * elem;
-            break;
-        case OP_REDUCE_SCATTER_V:
-            call->recv = call->send + call->displacements[rank] * elem;
-            break;
-        case OP_ALL_GATHER:
-            call->send = call->recv + rank * call->count * elem;
-            break;
-        case OP_ALL_GATHER_V:
-            call->send = call->recv + call->displacements[rank] * elem;
-            break;
-        case OP_GATHER:
-            call->send = rank == call->root ? call->recv + rank * call->count * elem : call->send;
-            break;
-        case OP_SCATTER:
-            call->recv = rank == call->root ? call->send + rank * call->count * elem : call->recv;
-            break;
-        case OP_BROADCAST:
-        case OP_REDUCE:
-            call->recv = rank == call->root ? call->send : call->recv;
-            break;
-        default:
-            call->recv = call->send;
-        }
-    }
-    memset(call->recv, 0x5a, recv_count(call, rank, size) * elem);
-    for (uint64_t i = 0; i < send_count(call, rank, size); i++) {
-        store(call->send, call->dtype, i, value_of(member->id, call->index, rank, i));
-    }
-}
-
-static weft_status_t submit(const member_t *member, const call_t *call, weft_stream_t *stream)
-{
-    weft_group_t *g = member->group;
-    weft_reduction_t sum = WEFT_REDUCTION_SUM;
-    switch (call->op) {
-    case OP_REDUCE_SCATTER:
-        return weft_reduce_scatter(call->send, call->recv, call->count, call->dtype, sum, g,
-                                   stream);
-    case OP_REDUCE_SCATTER_V:
-        return weft_reduce_scatter_v(call->send, call->recv, call->counts, NULL, call->dtype, sum,
-                                     g, stream);
-    case OP_ALL_REDUCE:
-        return weft_all_reduce(call->send, call->recv, call->count, call->dtype, sum, g, stream);
-    case OP_ALL_GATHER:
-        return weft_all_gather(call->send, call->recv, call->count, call->dtype, g, stream);
-    case OP_ALL_GATHER_V:
-        return weft_all_gather_v(call->send, call->recv, call->counts, NULL, call->dtype, g,
-                                 stream);
-    case OP_ALL_TO_ALL:
-        return weft_all_to_all(call->send, call->recv, call->count, call->dtype, g, stream);
-    case OP_REDUCE:
-        return weft_reduce(call->send, call->recv, call->count, call->dtype, sum, call->root, g,
-                           stream);
-    case OP_BROADCAST:
-        return weft_broadcast(call->send, call->recv, call->count, call->dtype, call->root, g,
-                              stream);
-    case OP_GATHER:
-        return weft_gather(call->send, call->recv, call->count, call->dtype, call->root, g, stream);
-    case OP_SCATTER:
-        return weft_scatter(call->send, call->recv, call->count, call->dtype, call->root, g,
-                            stream);
-    default:
-        return weft_barrier(g, stream);
-    }
-}
+/* ---- calls ---- */
 
 /* This rank alone is late. */
 static void dawdle(sweep_t *sweep)
@@ -416,30 +90,116 @@ static void dawdle(sweep_t *sweep)
     }
 }
 
+static weft_status_t reach(void *user)
+{
+    atomic_store((_Atomic uint32_t *)user, 1);
+    return WEFT_OK;
+}
+
+static weft_status_t expect_reached(void *user)
+{
+    return atomic_load((_Atomic uint32_t *)user) != 0 ? WEFT_OK : WEFT_ERR_INTERNAL;
+}
+
+/* Records an event, or has a stream wait for what is its latest record now. */
+static void use_event(sweep_t *sweep)
+{
+    uint32_t i = test_draw(&sweep->noise, EVENTS);
+    weft_stream_t *stream = sweep->streams[test_draw(&sweep->noise, STREAMS)];
+    weft_event_t *event = sweep->events[i].event;
+    if (sweep->events[i].reached != NULL && test_draw(&sweep->noise, 2) == 0) {
+        RANK_OK(weft_stream_wait_event(stream, event));
+        RANK_OK(weft_stream_launch_host(stream, expect_reached, (void *)sweep->events[i].reached));
+        totals->waits++;
+    } else if (sweep->ticket_count < TICKETS) {
+        _Atomic uint32_t *ticket = &sweep->tickets[sweep->ticket_count++];
+        atomic_store(ticket, 0);
+        RANK_OK(weft_stream_launch_host(stream, reach, (void *)ticket));
+        RANK_OK(weft_event_record(event, stream));
+        sweep->events[i].reached = ticket;
+    }
+}
+
+/* All that is on streams is done. */
+static void synchronize(sweep_t *sweep)
+{
+    for (uint32_t i = 0; i < STREAMS; i++) {
+        RANK_OK(weft_stream_synchronize(sweep->streams[i]));
+    }
+    for (uint32_t i = 0; i < EVENTS; i++) {
+        sweep->events[i].reached = NULL;
+    }
+    sweep->ticket_count = 0;
+}
+
+/* NULL: the caller. Ranks need not choose alike. */
+static weft_stream_t *draw_stream(sweep_t *sweep)
+{
+    uint32_t i = test_draw(&sweep->noise, STREAMS + 1);
+    return i < STREAMS ? sweep->streams[i] : NULL;
+}
+
+typedef enum manner { ALONE, ON_STREAMS, IN_BATCH } manner_t;
+static const char *const manners[] = {"alone", "on streams", "in a batch"};
+
+/* Several calls, of which none waits for the one before on this rank. */
+static void call_together(sweep_t *sweep, member_t *member, uint32_t together, manner_t manner,
+                          uint64_t *draws)
+{
+    bool batch = manner == IN_BATCH;
+    if (batch) {
+        RANK_OK(weft_batch_begin(member->group));
+    }
+    for (uint32_t i = 0; i < together; i++) {
+        random_call_t *call = &sweep->calls[i];
+        do { /* pairs are a batch of their own */
+            support_random_draw(call, member->group, member->id, member->calls, draws);
+        } while (batch && call->op == WEFT_COLLECTIVE_SEND_RECV);
+        member->calls++;
+        dawdle(sweep);
+        if (manner == ON_STREAMS && test_draw(&sweep->noise, 3) == 0) {
+            use_event(sweep);
+        }
+        weft_stream_t *stream = manner == ON_STREAMS ? draw_stream(sweep) : NULL;
+        call->status = support_random_submit(call, member->group, stream);
+        if (call->status != WEFT_ERR_UNSUPPORTED || !member->asks) {
+            RANK_OK(call->status);
+        }
+        totals->refused += call->status < 0;
+    }
+    if (batch) {
+        RANK_OK(weft_batch_end(member->group, draw_stream(sweep)));
+    }
+    if (manner != ALONE) {
+        synchronize(sweep);
+    }
+}
+
 static void make_calls(sweep_t *sweep, member_t *member, uint64_t *draws)
 {
-    uint32_t size = weft_group_size(member->group), left = test_draw(draws, 7);
+    uint32_t left = test_draw(draws, 16);
     while (left > 0) {
-        uint32_t together = test_draw(draws, 4) == 0 ? 1 + test_draw(draws, IN_FLIGHT) : 1;
-        bool streams = (together > 1 || test_draw(draws, 8) == 0) && !member->asks;
-        together = streams ? together : 1;
-        together = together < left ? together : left;
+        uint32_t together = test_draw(draws, 3) == 0 ? 1 + test_draw(draws, IN_FLIGHT) : 1;
+        manner_t manner = test_draw(draws, 4) == 0   ? IN_BATCH
+                          : together > 1             ? ON_STREAMS
+                          : test_draw(draws, 8) == 0 ? ON_STREAMS
+                                                     : ALONE;
+        manner = member->asks ? ALONE : manner;
+        together = manner == ALONE ? 1 : together < left ? together : left;
         left -= together;
+        call_together(sweep, member, together, manner, draws);
         for (uint32_t i = 0; i < together; i++) {
-            call_t *call = &sweep->calls[i];
-            draw_call(call, draws, size);
-            call->index = member->calls++;
-            prepare(member, call);
-            dawdle(sweep);
-            call->status = submit(member, call, streams ? sweep->stream : NULL);
-            if (call->status != WEFT_ERR_UNSUPPORTED) { /* an algorithm that cannot */
-                RANK_OK(call->status);
+            const random_call_t *call = &sweep->calls[i];
+            if (call->status == WEFT_OK && !support_random_check(call, member->group)) {
+                fprintf(stderr, "  %s; seed %llu layout %s round %u: world rank %u\n",
+                        manners[manner], (unsigned long long)sweep->seed, sweep->layout,
+                        sweep->round, sweep->world->rank);
+                for (uint32_t k = 0; k < together; k++) {
+                    support_random_show(&sweep->calls[k]);
+                }
+                fflush(NULL);
+                _exit(1);
             }
-        }
-        weft_status_t status = streams ? weft_stream_synchronize(sweep->stream) : WEFT_OK;
-        RANK_OK(status);
-        for (uint32_t i = 0; i < together && sweep->calls[i].status == WEFT_OK; i++) {
-            check_result(sweep, member, &sweep->calls[i]);
         }
         totals->calls += together;
     }
@@ -485,8 +245,8 @@ static uint32_t draw_ranks(uint64_t *draws, uint32_t size, uint32_t *ranks)
 static void make_group(sweep_t *sweep, weft_group_t *parent, uint64_t parent_id, uint64_t *draws,
                        member_t *out)
 {
-    uint32_t ranks[MAX_RANKS], colors[MAX_RANKS], size = weft_group_size(parent);
-    int64_t keys[MAX_RANKS];
+    uint32_t ranks[RANDOM_RANKS], colors[RANDOM_RANKS], size = weft_group_size(parent);
+    int64_t keys[RANDOM_RANKS];
     uint32_t rank = weft_group_rank(parent), kind = test_draw(draws, 8), color = 0;
     uint64_t number = test_next_random(draws);
     uint32_t count = draw_ranks(draws, size, ranks), color_count = 1 + test_draw(draws, 3);
@@ -520,25 +280,21 @@ static void make_group(sweep_t *sweep, weft_group_t *parent, uint64_t parent_id,
 /* What calls of the group ask for, and so the paths that they take. */
 static void draw_selection(member_t *member, uint64_t *draws)
 {
-    static const char *const names[] = {"mesh",     "ring",     "hierarchical",     "log-step",
-                                        "halving",  "binomial", "halving-doubling", "bruck",
-                                        "one-shot", "rails"};
-    static const weft_collective_t ops[] = {
-        WEFT_COLLECTIVE_REDUCE_SCATTER, WEFT_COLLECTIVE_REDUCE_SCATTER_V,
-        WEFT_COLLECTIVE_ALL_REDUCE,     WEFT_COLLECTIVE_ALL_GATHER_V,
-        WEFT_COLLECTIVE_ALL_TO_ALL,     WEFT_COLLECTIVE_REDUCE,
-        WEFT_COLLECTIVE_BROADCAST,      WEFT_COLLECTIVE_GATHER,
-        WEFT_COLLECTIVE_SCATTER};
-    if (test_draw(draws, 3) == 0) {
-        RANK_OK(weft_group_set_order(member->group, WEFT_ORDER_ANY, NULL, 0));
+    uint32_t size = weft_group_size(member->group), first = 1 + test_draw(draws, size);
+    uint32_t blocks[2] = {first, size - first}, algorithms = 0;
+    weft_order_t order = (weft_order_t)test_draw(draws, 3);
+    if (test_draw(draws, 2) == 0) {
+        RANK_OK(weft_group_set_order(member->group, order, blocks, first < size ? 2 : 1));
+    }
+    while (wefti_algorithm_at(algorithms) != NULL) {
+        algorithms++;
     }
     bool some = test_draw(draws, 2) == 0;
     member->asks = member->asks || some;
-    for (uint32_t i = 0; i < sizeof ops / sizeof *ops; i++) {
-        const char *name = names[test_draw(draws, 10)];
-        if (some && test_draw(draws, 2) == 0) {
-            weft_status_t status = weft_group_set_algorithm(member->group, ops[i], name);
-            RANK_CHECK(status == WEFT_OK || status == WEFT_ERR_INVALID_ARGUMENT);
+    for (uint32_t i = 0; some && i < 12; i++) {
+        const weft_algorithm_t *algorithm = wefti_algorithm_at(test_draw(draws, algorithms));
+        if (algorithm->op != WEFT_COLLECTIVE_SEND_RECV) {
+            RANK_OK(weft_group_set_algorithm(member->group, algorithm->op, algorithm->name));
         }
     }
 }
@@ -602,6 +358,28 @@ static void run_off(sweep_t *sweep)
 
 /* ---- worlds ---- */
 
+static void open_streams(sweep_t *sweep)
+{
+    weft_stream_params_t params = WEFT_STREAM_PARAMS_INIT;
+    for (uint32_t i = 0; i < STREAMS; i++) {
+        params.flags = i == 0 ? WEFT_STREAM_THREAD : WEFT_STREAM_INLINE;
+        RANK_OK(weft_stream_create(sweep->world->context, &params, &sweep->streams[i]));
+    }
+    for (uint32_t i = 0; i < EVENTS; i++) {
+        RANK_OK(weft_event_create(sweep->world->context, &sweep->events[i].event));
+    }
+}
+
+static void close_streams(sweep_t *sweep)
+{
+    for (uint32_t i = 0; i < STREAMS; i++) {
+        weft_stream_destroy(sweep->streams[i]);
+    }
+    for (uint32_t i = 0; i < EVENTS; i++) {
+        weft_event_destroy(sweep->events[i].event);
+    }
+}
+
 static void run_rounds(rank_world_t *world)
 {
     const plan_t *plan = world->user;
@@ -611,16 +389,9 @@ static void run_rounds(rank_world_t *world)
     sweep->layout = plan->layout;
     sweep->seed = plan->seed;
     sweep->noise = mix(plan->seed, 1000 + world->rank);
-    RANK_OK(weft_stream_create(world->context, NULL, &sweep->stream));
-    for (uint32_t i = 0; i < IN_FLIGHT; i++) {
-        for (uint32_t side = 0; side < 2; side++) { /* half of them are memory that peers reach */
-            void *memory = i % 2 == 0 ? malloc(ROOM) : NULL;
-            if (i % 2 != 0) {
-                RANK_OK(weft_mem_alloc(world->context, ROOM, &memory));
-            }
-            RANK_CHECK(memory != NULL);
-            sweep->calls[i].memory[side] = memory;
-        }
+    open_streams(sweep);
+    for (uint32_t i = 0; i < IN_FLIGHT; i++) { /* half of them are memory that peers reach */
+        support_random_init(&sweep->calls[i], world->context, i % 2 != 0);
     }
     for (; sweep->round < plan->rounds; sweep->round++) {
         uint64_t draws = mix(plan->seed, sweep->round);
@@ -638,22 +409,41 @@ static void run_rounds(rank_world_t *world)
     } else {
         run_off(sweep);
     }
-    weft_stream_destroy(sweep->stream);
+    close_streams(sweep);
     for (uint32_t i = 0; i < IN_FLIGHT; i++) {
-        for (uint32_t side = 0; side < 2; side++) {
-            if (i % 2 == 0) {
-                free(sweep->calls[i].memory[side]);
-            }
-        }
+        support_random_deinit(&sweep->calls[i], world->context, i % 2 != 0);
     }
     free(sweep);
+}
+
+/* Settings of the world, where the environment has none. */
+static void draw_settings(uint64_t seed)
+{
+    static const char *const staging[] = {"16K", "32K", "128K"};
+    static const char *const attach[] = {"auto", "always", "off"};
+    static bool own[3], known;
+    uint64_t draws = mix(seed, 77);
+    own[0] = known ? own[0] : getenv("WEFT_STAGING_BYTES") == NULL;
+    own[1] = known ? own[1] : getenv("WEFT_ATTACH") == NULL;
+    own[2] = known ? own[2] : getenv("WEFT_CHECK") == NULL;
+    known = true;
+    if (own[0]) {
+        setenv("WEFT_STAGING_BYTES", staging[test_draw(&draws, 3)], 1);
+    }
+    if (own[1]) {
+        setenv("WEFT_ATTACH", attach[test_draw(&draws, 3)], 1);
+    }
+    if (own[2]) {
+        setenv("WEFT_CHECK", test_draw(&draws, 4) == 0 ? "results" : "off", 1);
+    }
 }
 
 static bool run_world(const char *layout, uint64_t seed, uint32_t rounds, bool threads)
 {
     plan_t plan = {layout, seed, rounds};
-    uint32_t size = (uint32_t)strlen(layout), host_of[MAX_RANKS];
+    uint32_t size = (uint32_t)strlen(layout), host_of[RANDOM_RANKS];
     totals->worlds++;
+    draw_settings(seed);
     if (threads) { /* a simulated network, which reorders as much as links may */
         for (uint32_t r = 0; r < size; r++) {
             host_of[r] = (uint32_t)(layout[r] - 'a');
@@ -673,10 +463,25 @@ static bool run_world(const char *layout, uint64_t seed, uint32_t rounds, bool t
     return good;
 }
 
-static const char *const layouts[] = {
-    "aabbbccc",     "aaaabbbb", "aab",      "abcabcabc",        "aaaaa",
-    "abbbbbbb",     "ab",       "aabbc",    "aaaaaaaabbbbbbbb", "abababab",
-    "aaabbbcccddd", "aaaaabcc", "abcdefgh", "aaaabbbbbbbbbccc", "aaaaaaabbbb"};
+static const char *const layouts[] = {"aabbbccc",
+                                      "aaaabbbb",
+                                      "aab",
+                                      "abcabcabc",
+                                      "aaaaa",
+                                      "abbbbbbb",
+                                      "ab",
+                                      "aabbc",
+                                      "aaaaaaaabbbbbbbb",
+                                      "abababab",
+                                      "aaabbbcccddd",
+                                      "aaaaabcc",
+                                      "abcdefgh",
+                                      "aaaabbbbbbbbbccc",
+                                      "aaaaaaabbbb",
+                                      "a",
+                                      "aa",
+                                      "aaaa",
+                                      "aaaaaaaa"};
 
 static void sweep_worlds(bool threads)
 {
@@ -686,16 +491,18 @@ static void sweep_worlds(bool threads)
     uint64_t until = wefti_now_ns() + span_ns * 1000000000ull;
     totals = mmap(NULL, sizeof *totals, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(totals != MAP_FAILED);
-    setenv("WEFT_STAGING_BYTES", "32K", 0);
     bool good = true;
     for (uint32_t i = 0; good && (i == 0 || wefti_now_ns() < until); i++) {
-        const char *layout = only != NULL ? only : layouts[i % (sizeof layouts / sizeof *layouts)];
+        const char *layout =
+            only != NULL ? only : layouts[(seed + i) % (sizeof layouts / sizeof *layouts)];
         good = run_world(layout, seed + i,
                          rounds != NULL ? (uint32_t)atoi(rounds) : 10 + i % 4 * 20, threads);
     }
-    printf("%llu worlds, %llu groups, %llu calls, counted on every rank\n",
+    printf("%llu worlds; counted on every rank: %llu groups, %llu calls (%llu refused), %llu waits "
+           "for events\n",
            (unsigned long long)totals->worlds, (unsigned long long)totals->groups,
-           (unsigned long long)totals->calls);
+           (unsigned long long)totals->calls, (unsigned long long)totals->refused,
+           (unsigned long long)totals->waits);
     munmap(totals, sizeof *totals);
     assert_true(good);
 }

@@ -294,7 +294,7 @@ void wefti_bucket_runner_leave(wefti_bucket_runner_t *runner, const char *what)
 {
     wefti_group_leave_stream(runner->group, runner->stream, runner->target, what);
     /* Peers of a broken group may still write to the buffer, so it is never reused. */
-    if (weft_barrier(runner->group, NULL) < 0 && runner->reachable) {
+    if (weft_barrier(runner->group, NULL) < 0 && (runner->reachable || runner->group->attach)) {
         runner->buffer = NULL;
     }
 }

@@ -105,6 +105,7 @@ struct wefti_call {
     uint64_t what, posted_count;
     uint32_t flags;    /* of all ranks' call slots, and-ed */
     bool certain;      /* all ranks post data: nothing of them needs to be known to say so */
+    bool own;          /* the library's, see wefti_group_own_calls */
     uint64_t longest;  /* bytes of the longest block of any rank */
     size_t area_bytes; /* data that this rank posts, if it fits a call slot */
     struct {           /* all-reduce: elements at both ends that some peer does not reach */
@@ -212,7 +213,8 @@ static inline uint32_t wefti_group_nth_peer(const weft_group_t *group, uint32_t 
 }
 
 /* From here on (own) or no more, calls on group are the library's own: the algorithms that the
- * program asked for do not apply to them, nor must ranks agree on these. Returns what was before. */
+ * program asked for do not apply to them, nor must ranks agree on these. Peers do not attach to
+ * their memory, so it may be freed after an error. Returns what was before. */
 static inline bool wefti_group_own_calls(weft_group_t *group, bool own)
 {
     bool before = group->calls->own;

@@ -53,7 +53,7 @@ bool wefti_call_post_addresses(const wefti_call_t *call, wefti_call_slot_t *slot
 {
     const weft_group_t *group = call->group;
     wefti_addresses_t *addresses = wefti_call_slot_addresses(slot);
-    if (!group->attach ||
+    if (!group->attach || call->own ||
         (call->request.op == WEFT_COLLECTIVE_ALL_TO_ALL &&
          call->request.send == call->request.recv) ||
         least_bytes(call, group->endpoint->may_spin) == NEVER) {

@@ -70,6 +70,7 @@ static void issue(wefti_call_t *call)
     weft_collective_t op = call->request.op;
     atomic_store_explicit(&calls->issued, call->order, memory_order_relaxed);
     if (call->pairs.count == 0) {
+        call->own = calls->own;
         call->schedule.wanted = calls->own ? NULL : calls->selection.wanted.algorithm[op];
         call->what |= calls->own ? 0 : calls->selection.what[op];
         call->number = atomic_load_explicit(&calls->number, memory_order_relaxed) + 1;

@@ -15,8 +15,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/group/attach.h"
+#include "runtime/base/error.h"
 #include "runtime/base/sync.h"
+#include "runtime/collective/agree.h"
+#include "runtime/collective/bucket.h"
+#include "runtime/group/attach.h"
 #include "support_collectives.h"
 #include "tests/support/support.h"
 
@@ -336,6 +339,42 @@ static void test_death(void **state)
     }
 }
 
+/* Peers may be about to write to memory whose owner gave its call up: of the library's own memory,
+ * none that is freed. */
+static void run_own_memory(rank_world_t *world)
+{
+    uint32_t ranks[] = {0, 1};
+    weft_group_t *pair = NULL;
+    uint8_t *send = calloc(1, MIB), *recv = calloc(world->size, MIB);
+    RANK_CHECK(send != NULL && recv != NULL);
+    RANK_OK(weft_group_create_ranks(world->group, ranks, 2, &pair));
+    RANK_OK(weft_all_gather(send, recv, MIB, WEFT_DTYPE_U8, world->group, NULL));
+    check_path(world, "attached");
+    RANK_OK(wefti_group_all_gather(world->group, send, MIB, recv));
+    check_path(world, "staged");
+    if (pair != NULL) { /* not of the whole world: a bucket's buffer is plain memory */
+        wefti_bucket_runner_t runner;
+        RANK_OK(wefti_bucket_runner_init(&runner, pair, NULL, "test"));
+        RANK_OK(wefti_bucket_runner_alloc(&runner, MIB));
+        RANK_CHECK(!runner.reachable && runner.buffer != NULL);
+        wefti_error(WEFT_ERR_ABORTED, "by the test");
+        wefti_group_fail(pair, WEFT_ERR_ABORTED);
+        wefti_bucket_runner_leave(&runner, "nothing");
+        RANK_CHECK(runner.buffer == NULL);
+        wefti_bucket_runner_deinit(&runner);
+        weft_group_destroy(pair);
+    }
+    free(send);
+    free(recv);
+}
+
+static void test_own_memory(void **state)
+{
+    (void)state;
+    setting("always");
+    assert_true(support_rank_processes(3, run_own_memory, NULL));
+}
+
 int main(void)
 {
     alarm(540); /* a hang is a failure */
@@ -343,7 +382,7 @@ int main(void)
         cmocka_unit_test(test_every_operator), cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_mixed_memory),   cmocka_unit_test(test_refused_at_creation),
         cmocka_unit_test(test_refused_later),  cmocka_unit_test(test_unreadable_buffer),
-        cmocka_unit_test(test_death),
+        cmocka_unit_test(test_death),          cmocka_unit_test(test_own_memory),
     };
     if (!system_allows()) {
         printf("cross-memory attach is not allowed between processes here\n");

@@ -32,6 +32,9 @@ typedef struct wefti_hub_seat {
 
 struct weft_hub {
     uint32_t world_size;
+    weft_hub_t *first;    /* the program's hub: this one, or the one that this one succeeds */
+    weft_hub_t *next;     /* of the first hub's successors, under the first one's lock */
+    uint32_t generation;  /* of a successor */
     pthread_mutex_t lock; /* guards everything below except control blocks and regions */
     pthread_cond_t changed;
     wefti_hub_seat_t *seats; /* [world_size] */
@@ -48,6 +51,13 @@ typedef struct wefti_hub_endpoint {
     weft_hub_t *hub; /* NULL until this rank has joined */
 } wefti_hub_endpoint_t;
 _Static_assert(offsetof(wefti_hub_endpoint_t, base) == 0, "the base is member 0");
+
+/* Of a rank that is a thread; else NULL. */
+weft_hub_t *wefti_endpoint_hub(wefti_endpoint_t *endpoint);
+/* Where the survivors of a hub's ranks meet: the same for all of them. It ends with its world, or
+ * with the hub of the program. */
+weft_status_t wefti_hub_successor(weft_hub_t *hub, uint32_t generation, uint32_t world_size,
+                                  weft_hub_t **out_hub);
 
 static inline weft_hub_t *wefti_hub_of(wefti_endpoint_t *endpoint)
 {

@@ -42,6 +42,7 @@ weft_status_t weft_hub_create(uint32_t world_size, weft_hub_t **out_hub)
     memset(seats, 0, seats_bytes);
     hub->seats = seats;
     hub->world_size = world_size;
+    hub->first = hub;
     hub->fabric = &direct;
     pthread_mutex_init(&hub->lock, NULL);
     pthread_condattr_init(&attributes);
@@ -87,12 +88,61 @@ void weft_hub_destroy(weft_hub_t *hub)
     if (hub == NULL) {
         return;
     }
+    while (hub->next != NULL) {
+        weft_hub_t *successor = hub->next;
+        hub->next = successor->next;
+        successor->next = NULL;
+        weft_hub_destroy(successor);
+    }
     reset(hub);
     hub->fabric->destroy(hub->fabric);
     pthread_cond_destroy(&hub->changed);
     pthread_mutex_destroy(&hub->lock);
     free(hub->seats);
     wefti_free(NULL, hub);
+}
+
+weft_hub_t *wefti_endpoint_hub(wefti_endpoint_t *endpoint)
+{
+    bool thread = endpoint->ops != &wefti_transport_null && endpoint->ops != &wefti_transport_shm &&
+                  endpoint->ops != &wefti_transport_hosts;
+    return thread ? wefti_hub_of(endpoint) : NULL;
+}
+
+weft_status_t wefti_hub_successor(weft_hub_t *hub, uint32_t generation, uint32_t world_size,
+                                  weft_hub_t **out_hub)
+{
+    weft_hub_t *first = hub->first;
+    weft_status_t status = WEFT_OK;
+    pthread_mutex_lock(&first->lock);
+    weft_hub_t *found = first->next;
+    while (found != NULL && found->generation != generation) {
+        found = found->next;
+    }
+    if (found == NULL && (status = weft_hub_create(world_size, &found)) == WEFT_OK) {
+        found->first = first;
+        found->generation = generation;
+        found->next = first->next;
+        first->next = found;
+    }
+    pthread_mutex_unlock(&first->lock);
+    *out_hub = found;
+    return status;
+}
+
+/* All ranks have left a successor. */
+static void successor_destroy(weft_hub_t *hub)
+{
+    weft_hub_t *first = hub->first;
+    pthread_mutex_lock(&first->lock);
+    weft_hub_t **link = &first->next;
+    while (*link != hub) {
+        link = &(*link)->next;
+    }
+    *link = hub->next;
+    hub->next = NULL;
+    pthread_mutex_unlock(&first->lock);
+    weft_hub_destroy(hub);
 }
 
 /* Waits for a change, at most one slice; called with the lock held. False: the deadline has passed.
@@ -185,6 +235,8 @@ static weft_status_t inproc_open(wefti_endpoint_t *endpoint, const wefti_endpoin
         while (!hub->complete && hub->failure == WEFT_OK) {
             if (!wait_slice(hub, deadline)) {
                 fail_join(hub, missing_error(hub));
+            } else if (wefti_interrupted(&endpoint->interrupt)) {
+                fail_join(hub, wefti_interrupt_error(endpoint->rank));
             }
         }
         if (!hub->complete) {
@@ -206,11 +258,16 @@ static void inproc_close(wefti_endpoint_t *endpoint)
     }
     pthread_mutex_lock(&hub->lock);
     hub->seats[endpoint->rank].endpoint = NULL;
-    if (--hub->present_count == 0) {
+    bool ended = --hub->present_count == 0;
+    bool last = ended && hub->complete && hub->first != hub;
+    if (ended) {
         reset(hub);
     }
     pthread_cond_broadcast(&hub->changed);
     pthread_mutex_unlock(&hub->lock);
+    if (last) {
+        successor_destroy(hub);
+    }
 }
 
 static weft_status_t inproc_region_grow(wefti_endpoint_t *endpoint, size_t bytes, bool later)

@@ -248,6 +248,78 @@ WEFT_API weft_status_t weft_context_all_gather(weft_context_t *context, const vo
  * Equivalent to: MPI_Abort without the exit, ncclCommAbort
  */
 WEFT_API void weft_context_abort(weft_context_t *context, const char *message);
+
+/**
+ * Creates a world of the ranks that are left. A rank that dies ends its world: every call of the
+ * others fails, for good. Then every survivor calls this function. They agree on who is left, also
+ * if more ranks die meanwhile, and join a new world, which has a context of its own:
+ *
+ *   - Ranks are 0 to n - 1 in the order of the former ranks; weft_context_member tells which
+ *     process is which.
+ *   - Settings, device, log, allocator, registry and interrupt function are those of the former
+ *     context. A WEFT_ORDER of blocks becomes the tree.
+ *   - The former context and all that was made from it (groups, streams, events, memory, sessions,
+ *     fusers, captures) keep the former world's error. They are destroyed or released as usual, in
+ *     any order, before or after the new ones; until then they keep their memory and connections.
+ *
+ * Collective over the ranks that live, blocking. The former world ends with the first call, if it
+ * has not ended yet: calls of ranks that still wait in it return WEFT_ERR_ABORTED. A rank counts as
+ * lost when its process has ended or it has released its context. A rank that lives but does not
+ * call is waited for until WEFT_TIMEOUT; then the others leave it behind if they are more than half
+ * of the ranks that may live, or half of them with the lowest one. If a rank dies after this call
+ * has returned on some ranks and not yet on others, the former find the new world broken and call
+ * weft_context_shrink on it, where they meet the latter.
+ *
+ * Not over WEFT_ADDRESS again: the survivors know each other. Ranks on other hosts must reach the
+ * ports that this rank listens on (WEFT_IFNAME selects interfaces).
+ * @param[in]  context     a context whose world has ended, or not; it stays valid
+ * @param[out] out_context the new context, with one reference; the caller releases it
+ * @return WEFT_ERR_TIMEOUT naming the ranks that live but did not call; WEFT_ERR_STATE if the
+ *         context has been shrunk or grown into another one that is still a member of the world
+ *         (call it on that one), or in a forked child; WEFT_ERR_NO_MEMORY; WEFT_ERR_SYSTEM
+ *
+ * Equivalent to: MPIX_Comm_revoke and MPIX_Comm_shrink of MPI_COMM_WORLD (ULFM)
+ */
+WEFT_API weft_status_t weft_context_shrink(weft_context_t *context, weft_context_t **out_context);
+/**
+ * Creates a larger world: the ranks of this one, which keep their numbers, and ranks that join.
+ * Collective over the world, blocking, between any two calls that all ranks agree on. The processes
+ * that join call weft_context_create with the same address and world_size, the same secret
+ * (WEFT_SECRET) and the remaining ranks, before or after.
+ *
+ * The new world has a context of its own, as after weft_context_shrink. The former world continues
+ * until its contexts are released: groups and calls of it still work, and it is whole if growing
+ * fails, for instance because a rank did not join.
+ * @param[in]  context     the world to grow
+ * @param[in]  params      where to meet: world_size, more than now; address, or hub for ranks that
+ *                         are threads, of that many ranks; rank is -1 or this rank; other fields
+ *                         are unused, as the context has them
+ * @param[out] out_context the new context, with one reference; the caller releases it
+ * @return on all ranks: WEFT_ERR_INVALID_ARGUMENT naming the field; WEFT_ERR_MISMATCH if ranks
+ *         passed different sizes or addresses, or a joining rank contradicts them;
+ *         WEFT_ERR_TIMEOUT naming the ranks that did not join; the error that ended the world
+ *
+ * Equivalent to: MPI_Comm_spawn or MPI_Comm_accept, then MPI_Intercomm_merge
+ */
+WEFT_API weft_status_t weft_context_grow(weft_context_t *context,
+                                         const weft_context_params_t *params,
+                                         weft_context_t **out_context);
+/**
+ * Identifies the process of a rank over worlds: a number that it keeps when the world shrinks or
+ * grows. In the first world it is the rank; processes that join later get the next numbers, and no
+ * number is used twice. Local; any thread.
+ * @param[in] context the context
+ * @param[in] rank    a rank of the context
+ * @return the member number; UINT32_MAX if rank is not in the world or context is NULL
+ */
+WEFT_API uint32_t weft_context_member(const weft_context_t *context, uint32_t rank);
+/**
+ * Returns how many times the world has been replaced by a smaller or larger one. It grows with each
+ * and is the same on all ranks. Local; any thread.
+ * @param[in] context the context
+ * @return 0 for a world that weft_context_create joined; 0 if context is NULL
+ */
+WEFT_API uint32_t weft_context_generation(const weft_context_t *context);
 WEFT_EXTERN_C_END
 
 #endif

@@ -87,6 +87,40 @@ WEFT_API weft_status_t weft_group_duplicate(weft_group_t *group, weft_group_t **
 WEFT_API weft_status_t weft_group_create_named(const char *name, uint32_t size, uint32_t rank,
                                                weft_group_t **out_group);
 /**
+ * Creates a group of the ranks of a group that are left, after a rank has died (or been
+ * interrupted, or the world aborted). Collective over the ranks of the world that live, blocking:
+ * each passes a group that it is in; several groups at once are possible where no rank is in two of
+ * them. The world is
+ * replaced by one of its survivors (weft_context_shrink describes how, and what becomes of what was
+ * made before), and the group by one of its survivors, in their order, with a context of its own
+ * (weft_group_context), which the group retains. Reduction order and algorithms are inherited as by
+ * weft_group_split. The former group stays broken; destroy it at any time.
+ * @param[in]  group     the group, broken or not
+ * @param[out] out_group the new group; the caller destroys it
+ * @return as weft_context_shrink; WEFT_ERR_MISMATCH, on all ranks, if ranks passed groups that share
+ *         some of their ranks but not all. After an error other than WEFT_ERR_TIMEOUT no rank has a
+ *         new group. If a rank dies at the end of the call, a rank may get a group that is broken
+ *         already: it calls weft_group_shrink again with that one
+ *
+ * Equivalent to: MPIX_Comm_revoke and MPIX_Comm_shrink (ULFM)
+ */
+WEFT_API weft_status_t weft_group_shrink(weft_group_t *group, weft_group_t **out_group);
+/**
+ * Creates a group of all ranks of a larger world: the ranks of the world, which keep their numbers,
+ * and ranks that join. Collective over the world, blocking: all of its ranks pass a group of all of
+ * them. The processes that join call weft_context_create, then weft_group_create_world as their
+ * first call. The new group has a context of its own (weft_group_context), which it retains, and
+ * the reduction order and algorithms of the settings; the former one still works.
+ * @param[in]  group     a group of all ranks of the world, in their order
+ * @param[in]  params    where to meet, as weft_context_grow describes
+ * @param[out] out_group the new group; the caller destroys it
+ * @return as weft_context_grow; WEFT_ERR_INVALID_ARGUMENT also if ranks are missing in group
+ *
+ * Equivalent to: MPI_Comm_spawn or MPI_Comm_accept, then MPI_Intercomm_merge
+ */
+WEFT_API weft_status_t weft_group_grow(weft_group_t *group, const weft_context_params_t *params,
+                                       weft_group_t **out_group);
+/**
  * Destroys a group. Collective, blocking: waits until this rank's calls are done and all ranks have
  * called it, unless the group is broken. Streams may still be in use, but not for calls of this
  * group.

@@ -15,6 +15,7 @@
 #include "runtime/collective/agree.h"
 #include "runtime/collective/call_late.h"
 #include "runtime/collective/call_steps.h"
+#include "runtime/collective/group_create.h"
 #include "runtime/collective/recorder.h"
 #include "runtime/group/attach.h"
 #include "runtime/group/mirror.h"
@@ -228,9 +229,10 @@ static weft_status_t compare_signatures(const offer_t *offers, uint32_t count)
     return WEFT_OK;
 }
 
-/* *out_group is set, unless there is no memory for it: the caller releases it after an error. */
+/* model: whose order and algorithms it has; NULL: those of the settings. *out_group is set, unless
+ * there is no memory for it: the caller releases it after an error. */
 static weft_status_t build(weft_context_t *context, const members_t *members, uint32_t channel,
-                           const weft_group_t *parent, weft_group_t **out_group)
+                           const weft_group_t *model, weft_group_t **out_group)
 {
     wefti_endpoint_t *endpoint = context->endpoint;
     uint32_t fault_count = 0, number = members->offers[0].channels.last_number;
@@ -255,13 +257,13 @@ static weft_status_t build(weft_context_t *context, const members_t *members, ui
     wefti_link_init(group, fault_count);
     wefti_group_reset_channel(group, number + 2);
     group->calls->number = number + 2;
-    return wefti_select_init(group, parent);
+    return wefti_select_init(group, model);
 }
 
 /* offers: of all ranks of parent. */
 static weft_status_t choose_and_build(weft_context_t *context, weft_group_t *parent,
                                       offer_t *offers, uint32_t count, uint32_t color,
-                                      weft_group_t **out_group)
+                                      const weft_group_t *model, weft_group_t **out_group)
 {
     wefti_channels_t *channels = wefti_channels_of(context);
     size_t half_bytes = wefti_channels_half_bytes(context, offers->signature.staging_bytes);
@@ -278,8 +280,7 @@ static weft_status_t choose_and_build(weft_context_t *context, weft_group_t *par
         return WEFT_OK;
     }
     members_t members = find_members(offers, count, color);
-    return build(context, &members, find_channel(channels, half_bytes, &members), parent,
-                 out_group);
+    return build(context, &members, find_channel(channels, half_bytes, &members), model, out_group);
 }
 
 /* Attaching is for groups in which every rank may attach to every other. group NULL: this rank is
@@ -307,7 +308,7 @@ static weft_status_t agree_on_attach(weft_context_t *context, weft_group_t *pare
 
 static weft_status_t create(weft_context_t *context, weft_group_t *parent,
                             const signature_t *signature, uint32_t color, int64_t key,
-                            weft_group_t **out_group)
+                            const weft_group_t *model, weft_group_t **out_group)
 {
     wefti_endpoint_t *endpoint = context->endpoint;
     uint32_t count = parent != NULL ? parent->size : endpoint->world_size;
@@ -327,7 +328,7 @@ static weft_status_t create(weft_context_t *context, weft_group_t *parent,
     if (is_world(parent)) {
         reclaim_channels(context, offers, count);
     }
-    status = choose_and_build(context, parent, offers, count, color, out_group);
+    status = choose_and_build(context, parent, offers, count, color, model, out_group);
     /* Also the point from which on the others may use this rank's channel. */
     status = agree(context, parent, status);
     if (status == WEFT_OK && wefti_attach_wanted(context)) {
@@ -343,12 +344,18 @@ out:
     return status;
 }
 
+weft_status_t wefti_group_create(weft_context_t *context, uint32_t color, int64_t key,
+                                 const weft_group_t *model, weft_group_t **out_group)
+{
+    const signature_t signature = sign(MAKES_WORLD, NULL);
+    return create(context, NULL, &signature, color, key, model, out_group);
+}
+
 weft_status_t weft_group_create_world(weft_context_t *context, weft_group_t **out_group)
 {
     WEFT_CHECK_OUT(out_group);
     WEFT_CHECK_ARG(context);
-    const signature_t signature = sign(MAKES_WORLD, NULL);
-    return create(context, NULL, &signature, 0, 0, out_group);
+    return wefti_group_create(context, 0, 0, NULL, out_group);
 }
 
 /* A group to create others from: not NULL, not broken, and not in a forked child. */
@@ -366,7 +373,7 @@ weft_status_t weft_group_split(weft_group_t *parent, uint32_t color, int64_t key
     WEFT_CHECK_ARG(parent);
     WEFT_RETURN_IF_ERROR(check_parent(parent));
     const signature_t signature = sign(MAKES_SPLIT, parent);
-    return create(parent->context, parent, &signature, color, key, out_group);
+    return create(parent->context, parent, &signature, color, key, parent, out_group);
 }
 
 weft_status_t weft_group_duplicate(weft_group_t *group, weft_group_t **out_group)
@@ -375,7 +382,7 @@ weft_status_t weft_group_duplicate(weft_group_t *group, weft_group_t **out_group
     WEFT_CHECK_ARG(group);
     WEFT_RETURN_IF_ERROR(check_parent(group));
     const signature_t signature = sign(MAKES_DUPLICATE, group);
-    return create(group->context, group, &signature, 0, 0, out_group);
+    return create(group->context, group, &signature, 0, 0, group, out_group);
 }
 
 weft_status_t weft_group_create_ranks(weft_group_t *parent, const uint32_t *ranks, uint32_t count,
@@ -413,7 +420,7 @@ weft_status_t weft_group_create_ranks(weft_group_t *parent, const uint32_t *rank
             key = i;
         }
     }
-    return create(parent->context, parent, &signature, color, key, out_group);
+    return create(parent->context, parent, &signature, color, key, parent, out_group);
 }
 
 weft_status_t weft_group_create_named(const char *name, uint32_t size, uint32_t rank,

@@ -70,9 +70,6 @@ static weft_status_t read_params(weft_context_t *context, const weft_context_par
     endpoint->address = job->address;
     endpoint->job = job;
     endpoint->hub = params->hub;
-    endpoint->settings = &context->settings;
-    endpoint->log = &context->log;
-    endpoint->allocator = context->allocator;
     endpoint->interrupt.fn = params->interrupt;
     endpoint->interrupt.user = params->interrupt_user;
     return WEFT_OK;
@@ -196,9 +193,14 @@ static void context_destroy(weft_context_t *context)
     if (context->memory != context->endpoint) {
         wefti_endpoint_device_side_close(context->memory);
     }
+    wefti_membership_leave(&context->membership);
     wefti_endpoint_close(context->endpoint);
     wefti_costs_deinit(&context->costs);
     wefti_cluster_deinit(&context->cluster);
+    if (context->watch != NULL) {
+        pthread_mutex_destroy(&context->watch->lock);
+        wefti_free(context->allocator, context->watch);
+    }
     pthread_mutex_destroy(&context->lock);
     weft_allocator_t allocator = context->own_allocator;
     wefti_free(context->allocator != NULL ? &allocator : NULL, context);
@@ -232,6 +234,55 @@ static weft_status_t use_device(weft_context_t *context, weft_device_t *device)
     return WEFT_OK;
 }
 
+weft_context_t *wefti_context_new(const weft_allocator_t *allocator)
+{
+    weft_context_t *context = wefti_alloc(allocator, sizeof(*context));
+    if (context == NULL) {
+        return NULL;
+    }
+    atomic_init(&context->references, 1);
+    if (allocator != NULL) {
+        context->own_allocator = *allocator;
+        context->allocator = &context->own_allocator;
+    }
+    atomic_init(&context->progress, no_progress);
+    pthread_mutex_init(&context->lock, NULL);
+    return context;
+}
+
+weft_status_t wefti_context_join(weft_context_t *context, const wefti_endpoint_params_t *params,
+                                 weft_device_t *device, const wefti_membership_t *former,
+                                 uint32_t generation)
+{
+    wefti_endpoint_params_t own = *params;
+    own.settings = &context->settings;
+    own.log = &context->log;
+    own.allocator = context->allocator;
+    context->one_process = params->hub != NULL;
+    WEFT_RETURN_IF_ERROR(wefti_endpoint_open(&own, &context->endpoint));
+    weft_status_t status = wefti_context_find_algorithms(context);
+    if (status >= 0) {
+        status =
+            wefti_cluster_guess(context->endpoint, &context->cluster, &context->cluster_digest);
+    }
+    if (status >= 0) {
+        status = use_device(context, device);
+    }
+    WEFT_RETURN_IF_ERROR(meet(context, status));
+    WEFT_RETURN_IF_ERROR(
+        wefti_membership_join(context->endpoint, former, generation, &context->membership));
+    WEFT_RETURN_IF_ERROR(wefti_context_find_cluster(context));
+    divide_cores(context);
+    wefti_endpoint_while_waiting(context->endpoint, progress, context);
+    wefti_context_enter_thread(context);
+    wefti_log(&context->log, WEFT_LOG_LEVEL_DEBUG,
+              "rank %u of %u: transport %s, isa %s, progress %s, %u kernel threads", params->rank,
+              params->world_size, context->endpoint->ops->name,
+              wefti_isa_name(context->settings.isa), context->progress_thread ? "thread" : "inline",
+              context->kernel_threads);
+    return WEFT_OK;
+}
+
 weft_status_t weft_context_create(const weft_context_params_t *params, weft_context_t **out_context)
 {
     WEFT_CHECK_OUT(out_context);
@@ -243,41 +294,17 @@ weft_status_t weft_context_create(const weft_context_params_t *params, weft_cont
     WEFT_RETURN_IF_ERROR(WEFTI_PARAMS_READ(params, &own));
     params = &own;
     WEFT_RETURN_IF_ERROR(check_device(params->device));
-    weft_context_t *context = wefti_alloc(params->allocator, sizeof(*context));
+    weft_context_t *context = wefti_context_new(params->allocator);
     WEFT_RETURN_IF_NO_MEMORY(context);
-    atomic_init(&context->references, 1);
-    if (params->allocator != NULL) {
-        context->own_allocator = *params->allocator;
-        context->allocator = &context->own_allocator;
-    }
     context->registry = params->registry;
-    context->one_process = params->hub != NULL;
-    atomic_init(&context->progress, no_progress);
-    pthread_mutex_init(&context->lock, NULL);
     WEFT_TRY(status, read_params(context, params, &job, &endpoint), fail);
-    WEFT_TRY(status, wefti_endpoint_open(&endpoint, &context->endpoint), fail);
-    status = wefti_context_find_algorithms(context);
-    if (status >= 0) {
-        status =
-            wefti_cluster_guess(context->endpoint, &context->cluster, &context->cluster_digest);
-    }
-    WEFT_TRY(status, meet(context, status < 0 ? status : use_device(context, params->device)),
-             fail);
-    WEFT_TRY(status, wefti_context_find_cluster(context), fail);
-    divide_cores(context);
-    wefti_endpoint_while_waiting(context->endpoint, progress, context);
-    wefti_context_enter_thread(context);
-    wefti_log(&context->log, WEFT_LOG_LEVEL_DEBUG,
-              "rank %u of %u: transport %s, isa %s, progress %s, %u kernel threads", endpoint.rank,
-              endpoint.world_size, context->endpoint->ops->name,
-              wefti_isa_name(context->settings.isa), context->progress_thread ? "thread" : "inline",
-              context->kernel_threads);
+    WEFT_TRY(status, wefti_context_join(context, &endpoint, params->device, NULL, 0), fail);
     wefti_job_deinit(&job);
     *out_context = context;
     return WEFT_OK;
 fail:
     wefti_job_deinit(&job);
-    context_destroy(context);
+    weft_context_release(context);
     return status;
 }
 

@@ -15,6 +15,7 @@
 #include "runtime/base/memory.h"
 #include "runtime/base/settings.h"
 #include "runtime/machine/place.h"
+#include "transport/membership.h"
 #include "transport/transport.h"
 
 /* WEFT_ALGO, looked up. */
@@ -68,6 +69,9 @@ struct weft_context {
     uint32_t kernel_threads;
     int progress_cpu; /* a core to keep for the progress thread, or -1 */
 
+    wefti_membership_t membership; /* who the ranks are, beyond this world */
+    struct wefti_watch *watch;     /* replace.c: of a context that replaces another one, or NULL */
+
     wefti_parts_t parts;
     bool one_process; /* ranks are threads: any address reaches */
 
@@ -97,6 +101,23 @@ static inline bool wefti_context_progress(weft_context_t *context)
     /* acquire: the function finds the part of the context that it works on */
     return atomic_load_explicit(&context->progress, memory_order_acquire)(context);
 }
+
+/* context.c: a context without a world: settings, log and registry are the caller's to set. NULL:
+ * out of memory. It is released as any other. */
+weft_context_t *wefti_context_new(const weft_allocator_t *allocator);
+/* Joins a world. params: rank, world size, where to meet, interrupt. former, generation: as
+ * wefti_membership_join describes. Collective. */
+weft_status_t wefti_context_join(weft_context_t *context, const wefti_endpoint_params_t *params,
+                                 weft_device_t *device, const wefti_membership_t *former,
+                                 uint32_t generation);
+
+/* replace.c: what ends waits while a context replaces another one, beside the program's interrupt.
+ */
+typedef struct wefti_watch {
+    wefti_interrupter_t program;
+    pthread_mutex_t lock;      /* other */
+    wefti_interrupter_t other; /* until the context has replaced the former one */
+} wefti_watch_t;
 
 /* algorithms.c: context->wanted of WEFT_ALGO, context->costs of WEFT_COSTS. */
 weft_status_t wefti_context_find_algorithms(weft_context_t *context);

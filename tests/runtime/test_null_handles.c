@@ -393,6 +393,13 @@ static void call_context(const fixture_t *f)
     FAILS(weft_context_all_gather, recv, weft_context_all_gather(f->context, any.bytes, 4, NULL));
     RETURNS(weft_context_abort, context, weft_context_abort(NULL, "x"));
     OPTIONAL(weft_context_abort, message);
+    FAILS(weft_context_shrink, context, weft_context_shrink(NULL, &any.context));
+    FAILS(weft_context_shrink, out_context, weft_context_shrink(f->context, NULL));
+    FAILS(weft_context_grow, context, weft_context_grow(NULL, &any.context_params, &any.context));
+    FAILS(weft_context_grow, params, weft_context_grow(f->context, NULL, &any.context));
+    FAILS(weft_context_grow, out_context, weft_context_grow(f->context, &any.context_params, NULL));
+    GIVES(weft_context_member, context, weft_context_member(NULL, 0), UINT32_MAX);
+    GIVES(weft_context_generation, context, weft_context_generation(NULL), 0);
 }
 
 static void call_fuser(const fixture_t *f)
@@ -439,6 +446,11 @@ static void call_group(const fixture_t *f)
     FAILS(weft_group_duplicate, out_group, weft_group_duplicate(f->group, NULL));
     FAILS(weft_group_create_named, name, weft_group_create_named(NULL, 0, 0, &any.group));
     FAILS(weft_group_create_named, out_group, weft_group_create_named("x", 0, 0, NULL));
+    FAILS(weft_group_shrink, group, weft_group_shrink(NULL, &any.group));
+    FAILS(weft_group_shrink, out_group, weft_group_shrink(f->group, NULL));
+    FAILS(weft_group_grow, group, weft_group_grow(NULL, &any.context_params, &any.group));
+    FAILS(weft_group_grow, params, weft_group_grow(f->group, NULL, &any.group));
+    FAILS(weft_group_grow, out_group, weft_group_grow(f->group, &any.context_params, NULL));
     ACCEPTS(weft_group_destroy, group, weft_group_destroy(NULL));
     ACCEPTS(weft_group_leave, group, weft_group_leave(NULL));
     GIVES(weft_group_size, group, weft_group_size(NULL), 0);

@@ -5,6 +5,8 @@
  * argument; such an argument in include/weft without a row fails the test.
  */
 #include <ctype.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +39,9 @@ static const uint32_t zeros[4], two_ranks[1] = {2};
 static const uint64_t op_ns[1] = {1};
 static uint64_t ready_ns[1];
 
+static char grow_address[64];
 static weft_context_params_t context_params = WEFT_CONTEXT_PARAMS_INIT;
+static weft_context_params_t grow_params = WEFT_CONTEXT_PARAMS_INIT;
 static weft_session_params_t session_params = WEFT_SESSION_PARAMS_INIT;
 static weft_algo_params_t algo_params = WEFT_ALGO_PARAMS_INIT;
 static weft_bucket_params_t bucket_params = WEFT_BUCKET_PARAMS_INIT;
@@ -55,6 +59,9 @@ static void make(void)
     training_t training = {.world = 1, .steps = 1, .buckets = 2};
     context_params.rank = 0;
     context_params.world_size = 1;
+    snprintf(grow_address, sizeof grow_address, "unix:@weft-struct-sizes-%d", (int)getpid());
+    grow_params.world_size = 2;
+    grow_params.address = grow_address;
     assert_int_equal(weft_context_create(&context_params, &context), WEFT_OK);
     assert_int_equal(weft_group_create_world(context, &group), WEFT_OK);
     assert_int_equal(weft_fuser_create(group, NULL, &fuser), WEFT_OK);
@@ -210,6 +217,76 @@ static weft_status_t weft_registry_add_op_facts(void *facts)
     return status;
 }
 
+/* A world of one grows by a thread that joins; if it refuses, the thread gives up. */
+static _Atomic int refused;
+
+static int is_refused(void *user)
+{
+    (void)user;
+    return atomic_load(&refused);
+}
+
+static void *join_grown(void *user)
+{
+    weft_context_params_t params = grow_params;
+    weft_context_t *joined = NULL;
+    (void)user;
+    params.rank = 1;
+    params.interrupt = is_refused;
+    weft_context_create(&params, &joined);
+    weft_context_release(joined);
+    return NULL;
+}
+
+static weft_status_t weft_context_grow_params(void *params)
+{
+    pthread_t thread;
+    weft_context_t *alone = NULL, *made = NULL;
+    atomic_store(&refused, 0);
+    assert_int_equal(weft_context_create(&context_params, &alone), WEFT_OK);
+    assert_int_equal(pthread_create(&thread, NULL, join_grown, NULL), 0);
+    weft_status_t status = weft_context_grow(alone, params, &made);
+    atomic_store(&refused, status < 0);
+    weft_context_release(made);
+    weft_context_release(alone);
+    pthread_join(thread, NULL);
+    return status;
+}
+
+static void *join_grown_group(void *user)
+{
+    weft_context_params_t params = grow_params;
+    weft_context_t *joined = NULL;
+    weft_group_t *theirs = NULL;
+    (void)user;
+    params.rank = 1;
+    params.interrupt = is_refused;
+    if (weft_context_create(&params, &joined) == WEFT_OK) {
+        weft_group_create_world(joined, &theirs);
+    }
+    weft_group_destroy(theirs);
+    weft_context_release(joined);
+    return NULL;
+}
+
+static weft_status_t weft_group_grow_params(void *params)
+{
+    pthread_t thread;
+    weft_context_t *alone = NULL;
+    weft_group_t *own = NULL, *made = NULL;
+    atomic_store(&refused, 0);
+    assert_int_equal(weft_context_create(&context_params, &alone), WEFT_OK);
+    assert_int_equal(weft_group_create_world(alone, &own), WEFT_OK);
+    assert_int_equal(pthread_create(&thread, NULL, join_grown_group, NULL), 0);
+    weft_status_t status = weft_group_grow(own, params, &made);
+    atomic_store(&refused, status < 0);
+    weft_group_destroy(made);
+    weft_group_destroy(own);
+    weft_context_release(alone);
+    pthread_join(thread, NULL);
+    return status;
+}
+
 /* ---- the table ---- */
 
 typedef struct row {
@@ -243,6 +320,8 @@ static const row_t rows[] = {
     READS(weft_compile, params, compile_params, UP_TO(weft_compile_params_t, shapes)),
     READS(weft_model_check, params, compile_params, UP_TO(weft_compile_params_t, shapes)),
     READS(weft_context_create, params, context_params, 2 * STEP),
+    READS(weft_context_grow, params, grow_params, UP_TO(weft_context_params_t, hub)),
+    READS(weft_group_grow, params, grow_params, UP_TO(weft_context_params_t, hub)),
     WRITES(weft_context_peer_info, out_info, weft_peer_info_t),
     WRITES(weft_context_link_stats, out_stats, weft_link_stats_t),
     READS(weft_fuser_create, params, fuser_params, STEP),

@@ -78,6 +78,8 @@ weft_status_t wefti_overlay_open(const wefti_overlay_params_t *params,
 const uint8_t *wefti_overlay_key(const wefti_overlay_t *overlay);
 /* The address that the connection to rank 0 (or, on rank 0, its listening) goes by: "10.0.0.2". */
 const char *wefti_overlay_local_address(const wefti_overlay_t *overlay);
+/* Where other ranks reach this one (transport/socket/address.h); the ports are closed by now. */
+const struct wefti_endpoint_address *wefti_overlay_address(const wefti_overlay_t *overlay);
 /*
  * Collective; bytes equal on all ranks (WEFT_ERR_MISMATCH otherwise). Waits with check(user) now
  * and then, whose error ends it (WEFT_IN_PROGRESS: it is to be called again soon). ceil(log2 n)

@@ -193,7 +193,8 @@ weft_status_t wefti_overlay_open(const wefti_overlay_params_t *params,
     WEFT_TRY(status, prepare(overlay), out);
     WEFT_TRY(status, meet(rendezvous), out);
     WEFT_TRY(status, take_links(overlay, &rendezvous->mesh), out);
-    wefti_address_text(&rendezvous->local, false, overlay->local_address);
+    overlay->address = rendezvous->address;
+    wefti_address_text(&overlay->address.addresses[0], false, overlay->local_address);
     wefti_log(params->log, WEFT_LOG_LEVEL_DEBUG,
               "rank %u of %u: rendezvous at %s took %.3f s, own address %s", overlay->rank,
               overlay->world_size, rendezvous->place.text, (double)(wefti_now_ns() - now) * 1e-9,
@@ -217,6 +218,11 @@ const uint8_t *wefti_overlay_key(const wefti_overlay_t *overlay)
 const char *wefti_overlay_local_address(const wefti_overlay_t *overlay)
 {
     return overlay->local_address;
+}
+
+const wefti_endpoint_address_t *wefti_overlay_address(const wefti_overlay_t *overlay)
+{
+    return &overlay->address;
 }
 
 int wefti_overlay_poll_fd(const wefti_overlay_t *overlay)

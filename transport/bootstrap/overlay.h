@@ -53,6 +53,7 @@ struct wefti_overlay {
     uint32_t rank, world_size;
     wefti_overlay_params_t params; /* but for the job */
     uint8_t key[WEFTI_WORLD_KEY_BYTES];
+    wefti_endpoint_address_t address;
     char local_address[WEFTI_ADDRESS_TEXT];
     int epoll_fd, timer_fd;
     int wake_fd; /* readable when a parcel arrived that another thread waits for */

@@ -74,7 +74,7 @@ weft_status_t wefti_rendezvous_listen(wefti_rendezvous_t *rendezvous, const weft
     for (uint32_t i = 0; i < out_address->count; i++) {
         out_address->addresses[i].port = bound.port;
     }
-    rendezvous->local = out_address->addresses[0];
+    rendezvous->address = *out_address;
     return WEFT_OK;
 }
 

@@ -81,7 +81,7 @@ typedef struct wefti_rendezvous {
     uint64_t deadline_ns;
     wefti_place_t place;
     wefti_mesh_t mesh;
-    wefti_address_t local; /* this rank as others reach it */
+    wefti_endpoint_address_t address; /* this rank as others reach it */
 } wefti_rendezvous_t;
 
 /* Both end with the mesh complete on all ranks, or the same error on all ranks that joined. */

@@ -38,6 +38,11 @@ typedef enum wefti_kind {
     WEFTI_FAILED = 8, /* verdict_t: this rank failed */
     WEFTI_GO = 9,
     WEFTI_ERROR = 10, /* verdict_t: the world failed */
+    /* survivors of a world (transport/survivors.c) */
+    WEFTI_ARRIVED = 16, /* number and generation of a member */
+    WEFTI_MEMBERS = 17, /* who is left; or verdict_t: nobody agreed */
+    WEFTI_NOTICE = 18,  /* where the new world meets */
+    WEFTI_JOINED = 19,  /* the sender is in it */
     /* the overlay */
     WEFTI_GATHER = 32,
     WEFTI_FLOOD = 33,
@@ -46,9 +51,10 @@ typedef enum wefti_kind {
 } wefti_kind_t;
 
 typedef enum wefti_purpose {
-    WEFTI_PURPOSE_MEET = 1, /* the rendezvous at rank 0 */
-    WEFTI_PURPOSE_LINK = 2, /* a connection of the overlay */
-    WEFTI_PURPOSE_DATA = 3, /* a connection of the tcp driver */
+    WEFTI_PURPOSE_MEET = 1,      /* the rendezvous at rank 0 */
+    WEFTI_PURPOSE_LINK = 2,      /* a connection of the overlay */
+    WEFTI_PURPOSE_DATA = 3,      /* a connection of the tcp driver */
+    WEFTI_PURPOSE_SURVIVORS = 4, /* to the survivor that leads */
 } wefti_purpose_t;
 
 /* How both ends introduce themselves. The layout is the same in all versions. */

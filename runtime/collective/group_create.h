@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Groups of a world. */
+#ifndef WEFT_RUNTIME_COLLECTIVE_GROUP_CREATE_H
+#define WEFT_RUNTIME_COLLECTIVE_GROUP_CREATE_H
+
+#include "runtime/collective/call.h"
+
+/* As weft_group_split of a group of the world. model: whose order and algorithms the group has;
+ * NULL: those of the settings. */
+weft_status_t wefti_group_create(weft_context_t *context, uint32_t color, int64_t key,
+                                 const weft_group_t *model, weft_group_t **out_group);
+
+#endif

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Groups of a world that replaces a group's: of its survivors, or with ranks that join. */
+#include "runtime/base/check.h"
+#include "runtime/base/error.h"
+#include "runtime/base/hash.h"
+#include "runtime/collective/group_create.h"
+#include "runtime/group/group.h"
+
+#include <string.h>
+
+/* Which group a rank has passed: a digest of its members, and how many of them are left. */
+typedef struct passed {
+    uint64_t digest;
+    uint32_t size, left;
+} passed_t;
+
+static bool survives(const weft_context_t *context, uint32_t member)
+{
+    for (uint32_t r = 0; r < context->membership.count; r++) {
+        if (wefti_membership_number(&context->membership, r) == member) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The colour of this rank's group: the lowest rank that passed the same one. */
+static weft_status_t find_color(const weft_group_t *group, weft_context_t *context,
+                                uint32_t *out_color)
+{
+    wefti_endpoint_t *endpoint = context->endpoint;
+    passed_t own = {.digest = WEFTI_HASH_START, .size = group->size};
+    for (uint32_t i = 0; i < group->size; i++) {
+        uint32_t member = weft_context_member(group->context, group->ranks[i]);
+        own.digest = wefti_hash_step(own.digest, member);
+        own.left += survives(context, member);
+    }
+    passed_t *all = wefti_alloc(context->allocator, endpoint->world_size * sizeof *all);
+    weft_status_t status =
+        wefti_endpoint_agree(endpoint, all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
+    WEFT_TRY(status, status, out);
+    WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, &own, sizeof own, all), out);
+    for (uint32_t r = 0; r < endpoint->world_size && status == WEFT_OK; r++) {
+        uint32_t same = 0;
+        for (uint32_t other = endpoint->world_size; other-- > 0;) {
+            if (memcmp(&all[other], &all[r], sizeof *all) == 0) {
+                same++;
+                *out_color = r == endpoint->rank ? other : *out_color;
+            }
+        }
+        if (same != all[r].left) {
+            status = wefti_error(WEFT_ERR_MISMATCH,
+                                 "weft_group_shrink: rank %u passed a group of which %u ranks are "
+                                 "left, and %u of them passed it",
+                                 r, all[r].left, same);
+        }
+    }
+out:
+    wefti_free(context->allocator, all);
+    return status;
+}
+
+static weft_status_t create_like(const weft_group_t *group, weft_context_t *context,
+                                 weft_group_t **out_group)
+{
+    uint32_t color = 0;
+    WEFT_RETURN_IF_ERROR(find_color(group, context, &color));
+    return wefti_group_create(context, color, group->rank, group, out_group);
+}
+
+weft_status_t weft_group_shrink(weft_group_t *group, weft_group_t **out_group)
+{
+    WEFT_CHECK_OUT(out_group);
+    WEFT_CHECK_ARG(group);
+    weft_context_t *context = group->context;
+    weft_status_t status;
+    weft_context_retain(context);
+    do {
+        weft_context_t *next = NULL;
+        status = weft_context_shrink(context, &next);
+        weft_context_release(context);
+        context = next;
+        status = status < 0 ? status : create_like(group, context, out_group);
+    } while (status == WEFT_ERR_PEER_DIED && context != NULL); /* another one */
+    weft_context_release(context);                             /* the group keeps it */
+    return status;
+}
+
+weft_status_t weft_group_grow(weft_group_t *group, const weft_context_params_t *params,
+                              weft_group_t **out_group)
+{
+    WEFT_CHECK_OUT(out_group);
+    WEFT_CHECK_ARG(group);
+    WEFT_CHECK_ARG(params);
+    weft_context_t *context = NULL;
+    weft_status_t status = WEFT_OK;
+    WEFT_RETURN_IF_ERROR(wefti_group_check_lasting(group));
+    if (group->size != group->endpoint->world_size || group->rank != group->endpoint->rank) {
+        status = wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "group",
+                                   "must have all %u ranks of the world in their order: it has %u",
+                                   group->endpoint->world_size, group->size);
+    }
+    WEFT_RETURN_IF_ERROR(status);
+    WEFT_RETURN_IF_ERROR(weft_context_grow(group->context, params, &context));
+    status = wefti_group_create(context, 0, 0, NULL, out_group);
+    weft_context_release(context); /* the group keeps it */
+    return status;
+}

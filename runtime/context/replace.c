@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Contexts that replace others: a smaller world of survivors, a larger one with ranks that join.
+ * Nothing of a broken world is repaired, since its ranks stopped anywhere. A context of another
+ * world takes its place, and the former one stays as it is until the program releases it.
+ */
+#include "runtime/context/context.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/check.h"
+#include "runtime/base/error.h"
+#include "runtime/base/hash.h"
+#include "runtime/base/params.h"
+#include "transport/bootstrap/bootstrap.h"
+
+/* What ranks pass to weft_context_grow. */
+typedef struct growth {
+    uint32_t world_size;
+    uint32_t threads;
+    uint64_t address; /* a hash */
+} growth_t;
+
+/* ---- a context in place of another one ---- */
+
+static int interrupted(void *user)
+{
+    wefti_watch_t *watch = user;
+    if (wefti_interrupted(&watch->program)) {
+        return 1;
+    }
+    pthread_mutex_lock(&watch->lock);
+    bool ends = wefti_interrupted(&watch->other);
+    pthread_mutex_unlock(&watch->lock);
+    return ends;
+}
+
+static void watch_no_longer(weft_context_t *context)
+{
+    pthread_mutex_lock(&context->watch->lock);
+    context->watch->other.fn = NULL;
+    pthread_mutex_unlock(&context->watch->lock);
+}
+
+static const wefti_interrupter_t *program_of(const weft_context_t *context)
+{
+    return context->watch != NULL ? &context->watch->program : &context->endpoint->interrupt;
+}
+
+/* As former, but for its world. */
+static weft_context_t *create_like(const weft_context_t *former, uint32_t world_size,
+                                   wefti_interrupter_t other)
+{
+    weft_context_t *context = wefti_context_new(former->allocator);
+    wefti_watch_t *watch = wefti_alloc(former->allocator, sizeof *watch);
+    if (context == NULL || watch == NULL) {
+        wefti_free(former->allocator, watch);
+        weft_context_release(context);
+        return NULL;
+    }
+    watch->program = *program_of(former);
+    watch->other = other;
+    pthread_mutex_init(&watch->lock, NULL);
+    context->watch = watch;
+    context->settings = former->settings;
+    context->log = former->log;
+    context->registry = former->registry;
+    memcpy(context->launcher, former->launcher, sizeof context->launcher);
+    wefti_order_setting_t *order = &context->settings.order;
+    uint64_t ranks = 0;
+    for (uint32_t i = 0; i < order->count; i++) {
+        ranks += order->sizes[i];
+    }
+    if (order->order == WEFT_ORDER_BLOCKS && ranks != world_size) {
+        order->order = WEFT_ORDER_TREE;
+    }
+    return context;
+}
+
+static weft_status_t join(weft_context_t *context, const weft_context_t *former,
+                          wefti_endpoint_params_t *params, uint32_t generation)
+{
+    params->interrupt = (wefti_interrupter_t){interrupted, context->watch};
+    weft_status_t status =
+        wefti_context_join(context, params, former->device, &former->membership, generation);
+    if (status < 0 && context->endpoint != NULL) {
+        wefti_endpoint_abort(context->endpoint, status, weft_last_error()); /* others may wait */
+    }
+    return status;
+}
+
+/* ---- survivors ---- */
+
+static weft_status_t join_survivors(weft_context_t *former, wefti_meeting_t *meeting,
+                                    weft_context_t **out_context)
+{
+    wefti_endpoint_params_t params = {0};
+    WEFT_RETURN_IF_ERROR(wefti_meeting_params(meeting, &params));
+    weft_context_t *context = create_like(former, params.world_size,
+                                          (wefti_interrupter_t){wefti_meeting_broken, meeting});
+    WEFT_RETURN_IF_NO_MEMORY(context != NULL);
+    weft_status_t status = join(context, former, &params, wefti_meeting_generation(meeting));
+    status = status < 0 ? status : wefti_endpoint_barrier(context->endpoint);
+    watch_no_longer(context);
+    if (status < 0) {
+        weft_context_release(context);
+        return status;
+    }
+    wefti_membership_commit(&context->membership);
+    *out_context = context;
+    return WEFT_OK;
+}
+
+weft_status_t weft_context_shrink(weft_context_t *context, weft_context_t **out_context)
+{
+    WEFT_CHECK_OUT(out_context);
+    WEFT_CHECK_ARG(context);
+    if (!wefti_endpoint_owned(context->endpoint)) {
+        return wefti_endpoint_check(context->endpoint);
+    }
+    WEFT_RETURN_IF_ERROR(wefti_membership_check(&context->membership));
+    wefti_meeting_t *meeting = NULL, *before = NULL;
+    char text[WEFTI_ERROR_TEXT_BYTES];
+    uint32_t generation = context->membership.generation;
+    weft_status_t status, failure = WEFT_OK;
+    snprintf(text, sizeof text, "rank %u shrinks the world", context->endpoint->rank);
+    wefti_endpoint_abort(context->endpoint, WEFT_ERR_ABORTED, text);
+    for (;;) {
+        WEFT_TRY(status,
+                 wefti_meeting_hold(&context->membership, context->endpoint, generation, &meeting),
+                 out);
+        if (before != NULL && wefti_meeting_same(before, meeting)) {
+            status = wefti_error_adopt(failure, text); /* not because some rank died */
+            break;
+        }
+        status = join_survivors(context, meeting, out_context);
+        if (status == WEFT_OK || wefti_interrupted(program_of(context))) {
+            break;
+        }
+        failure = status;
+        snprintf(text, sizeof text, "%s", weft_last_error());
+        generation = wefti_meeting_generation(meeting);
+        wefti_meeting_leave(meeting, false);
+        wefti_meeting_free(before);
+        before = meeting;
+        meeting = NULL;
+    }
+    wefti_meeting_leave(meeting, status == WEFT_OK);
+out:
+    wefti_meeting_free(meeting);
+    wefti_meeting_free(before);
+    return status;
+}
+
+/* ---- ranks that join ---- */
+
+static int former_ended(void *user)
+{
+    weft_context_t *former = user;
+    return wefti_endpoint_check(former->endpoint) < 0;
+}
+
+static weft_status_t read_growth(const weft_context_t *context, const weft_context_params_t *params,
+                                 wefti_job_t *job, growth_t *out)
+{
+    const wefti_endpoint_t *endpoint = context->endpoint;
+    if (params->rank != -1 && params->rank != (int32_t)endpoint->rank) {
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "rank",
+                                 "a rank keeps its number %u when the world grows: %d",
+                                 endpoint->rank, (int)params->rank);
+    }
+    if (params->world_size <= (int32_t)endpoint->world_size) {
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "world_size",
+                                 "must be more than the %u ranks of the world: %d",
+                                 endpoint->world_size, (int)params->world_size);
+    }
+    if (params->hub == NULL && params->address == NULL) {
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "address",
+                                 "ranks that join need an address or a hub");
+    }
+    out->world_size = (uint32_t)params->world_size;
+    out->threads = params->hub != NULL;
+    out->address = wefti_hash_text(WEFTI_HASH_START, params->hub != NULL ? "hub" : params->address);
+    const wefti_job_wish_t wish = {(int32_t)endpoint->rank, params->world_size,
+                                   params->hub != NULL ? "hub:" : params->address};
+    return wefti_job_probe(&wish, &context->log, job);
+}
+
+static weft_status_t agree_on_growth(weft_context_t *context, const growth_t *own)
+{
+    wefti_endpoint_t *endpoint = context->endpoint;
+    growth_t *all = wefti_alloc(context->allocator, endpoint->world_size * sizeof *all);
+    weft_status_t status =
+        wefti_endpoint_agree(endpoint, all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
+    WEFT_TRY(status, status, out);
+    WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, own, sizeof *own, all), out);
+    for (uint32_t r = 1; r < endpoint->world_size && status == WEFT_OK; r++) {
+        if (all[r].world_size != all[0].world_size) {
+            status =
+                wefti_error(WEFT_ERR_MISMATCH,
+                            "growing the world: rank 0 passed world_size %u, rank %u passed %u",
+                            all[0].world_size, r, all[r].world_size);
+        } else if (all[r].address != all[0].address || all[r].threads != all[0].threads) {
+            status = wefti_error(WEFT_ERR_MISMATCH,
+                                 "growing the world: ranks 0 and %u passed different addresses", r);
+        }
+    }
+out:
+    wefti_free(context->allocator, all);
+    return status;
+}
+
+static weft_status_t grow(weft_context_t *former, const weft_context_params_t *params,
+                          const wefti_job_t *job, weft_context_t **out_context)
+{
+    wefti_endpoint_params_t endpoint = {.rank = job->rank,
+                                        .world_size = job->world_size,
+                                        .address = job->address,
+                                        .job = job,
+                                        .hub = params->hub};
+    weft_context_t *context =
+        create_like(former, job->world_size, (wefti_interrupter_t){former_ended, former});
+    weft_status_t status =
+        wefti_endpoint_agree(former->endpoint, context != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
+    if (status >= 0) {
+        status = join(context, former, &endpoint, former->membership.generation + 1);
+        status = wefti_endpoint_agree(former->endpoint, status);
+    }
+    if (context != NULL) {
+        watch_no_longer(context);
+    }
+    if (status < 0) {
+        if (context != NULL && context->endpoint != NULL) {
+            wefti_endpoint_abort(context->endpoint, status, weft_last_error());
+        }
+        weft_context_release(context);
+        return status;
+    }
+    wefti_membership_commit(&context->membership);
+    *out_context = context;
+    return WEFT_OK;
+}
+
+weft_status_t weft_context_grow(weft_context_t *context, const weft_context_params_t *params,
+                                weft_context_t **out_context)
+{
+    WEFT_CHECK_OUT(out_context);
+    WEFT_CHECK_ARG(context);
+    WEFT_CHECK_ARG(params);
+    weft_context_params_t own = WEFT_CONTEXT_PARAMS_INIT;
+    wefti_job_t job = {0};
+    growth_t growth = {0};
+    WEFT_RETURN_IF_ERROR(WEFTI_PARAMS_READ(params, &own));
+    WEFT_RETURN_IF_ERROR(wefti_endpoint_check(context->endpoint));
+    WEFT_RETURN_IF_ERROR(wefti_membership_check(&context->membership));
+    weft_status_t status =
+        wefti_endpoint_agree(context->endpoint, read_growth(context, &own, &job, &growth));
+    status = status < 0 ? status : agree_on_growth(context, &growth);
+    status = status < 0 ? status : grow(context, &own, &job, out_context);
+    wefti_job_deinit(&job);
+    return status;
+}
+
+/* ---- who is who ---- */
+
+uint32_t weft_context_member(const weft_context_t *context, uint32_t rank)
+{
+    WEFT_CHECK_ARG_OR(context, UINT32_MAX);
+    return rank < context->membership.count ? wefti_membership_number(&context->membership, rank)
+                                            : UINT32_MAX;
+}
+
+uint32_t weft_context_generation(const weft_context_t *context)
+{
+    WEFT_CHECK_ARG_OR(context, 0);
+    return context->membership.generation;
+}

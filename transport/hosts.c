@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "runtime/base/error.h"
+#include "runtime/base/hash.h"
 
 static wefti_hosts_t *hosts_of(wefti_endpoint_t *endpoint)
 {
@@ -19,11 +20,36 @@ static wefti_hosts_t *hosts_of(wefti_endpoint_t *endpoint)
 
 /* ---- what all ranks do together ---- */
 
+/* An all-gather that this rank waits in. */
+typedef struct gather_wait {
+    wefti_endpoint_t *endpoint;
+    uint32_t kind; /* wefti_control_kind_t */
+    uint64_t since_ns;
+    wefti_waiter_t waiter;
+} gather_wait_t;
+
+static bool describe(void *user, wefti_wait_t *out)
+{
+    const gather_wait_t *wait = user;
+    out->kind = WEFTI_WAIT_CONTROL;
+    out->channel = WEFTI_WAIT_WORLD;
+    out->late_count = 1;
+    out->since_ns = wait->since_ns;
+    snprintf(out->text, sizeof out->text, "%s", wefti_control_name(wait->kind));
+    return wefti_overlay_gather_waits(hosts_of(wait->endpoint)->overlay, &out->late[0],
+                                      &out->number);
+}
+
 /* WEFT_IN_PROGRESS: there is something to be done meanwhile. */
 static weft_status_t check(void *user)
 {
-    bool busy = wefti_endpoint_meanwhile(user);
-    weft_status_t status = wefti_endpoint_check(user);
+    gather_wait_t *wait = user;
+    uint64_t now = wefti_now_ns();
+    bool busy = wefti_endpoint_meanwhile(wait->endpoint);
+    weft_status_t status = wefti_endpoint_check(wait->endpoint);
+    if (status == WEFT_OK && now - wait->since_ns >= WEFTI_WAITS_AFTER_NS) {
+        wefti_waits_look(&wait->waiter, wait->endpoint, describe, wait, now);
+    }
     return status == WEFT_OK && busy ? WEFT_IN_PROGRESS : status;
 }
 
@@ -32,8 +58,12 @@ static weft_status_t hosts_all_gather(wefti_endpoint_t *endpoint, const void *se
 {
     wefti_hosts_t *hosts = hosts_of(endpoint);
     wefti_hosts_yield_progress(endpoint);
-    weft_status_t status = wefti_overlay_all_gather(
-        hosts->overlay, send, bytes, recv, wefti_endpoint_deadline(endpoint), check, endpoint);
+    gather_wait_t wait = {
+        .endpoint = endpoint, .kind = wefti_control_kind(), .since_ns = wefti_now_ns()};
+    weft_status_t status =
+        wefti_overlay_all_gather(hosts->overlay, wait.kind, send, bytes, recv,
+                                 wefti_endpoint_deadline(endpoint), check, &wait);
+    wefti_waits_end(&wait.waiter);
     if (status < 0) {
         /* A recorded reason says more than a connection that closed. */
         weft_status_t known = wefti_endpoint_check(endpoint);
@@ -42,6 +72,11 @@ static weft_status_t hosts_all_gather(wefti_endpoint_t *endpoint, const void *se
         wefti_endpoint_abort(endpoint, status, weft_last_error());
     }
     return status;
+}
+
+static bool hosts_control_sent(wefti_endpoint_t *endpoint, uint32_t number)
+{
+    return wefti_overlay_gather_sent(hosts_of(endpoint)->overlay, number);
 }
 
 static weft_status_t hosts_check_peers(wefti_endpoint_t *endpoint)
@@ -215,6 +250,8 @@ static weft_status_t hosts_open(wefti_endpoint_t *endpoint, const wefti_endpoint
     pthread_mutex_init(&hosts->lock, NULL);
     WEFT_TRY(status, make_blocks(hosts), done);
     WEFT_TRY(status, open_overlay(hosts, params), done);
+    endpoint->world_key =
+        wefti_hash_bytes(WEFTI_HASH_START, wefti_overlay_key(hosts->overlay), WEFTI_LINK_KEY_BYTES);
     WEFT_TRY(status, wefti_hosts_group(hosts, address, &local_count), done);
     status = open_inner(hosts, address, local_count);
     WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), done);
@@ -270,4 +307,6 @@ const wefti_transport_ops_t wefti_transport_hosts = {
     .describe = wefti_hosts_describe,
     .link_stats = wefti_hosts_link_stats,
     .bind_progress = wefti_hosts_bind_progress,
+    .waits_posted = wefti_hosts_waits_posted,
+    .control_sent = hosts_control_sent,
 };

@@ -19,6 +19,7 @@
 typedef enum wefti_hosts_flood {
     WEFTI_HOSTS_ABORT = 1,
     WEFTI_HOSTS_FAULT = 2,
+    WEFTI_HOSTS_WAITS = 3,
 } wefti_hosts_flood_t;
 
 /* A link driver; its owner in the callbacks. */
@@ -58,6 +59,10 @@ typedef struct wefti_hosts {
     pthread_mutex_t lock; /* faults; why, suspect_ns and suspicion of peers */
     _Atomic uint32_t suspect_any;
     _Atomic uint32_t abort_sent;
+    struct { /* of the records of this rank that were sent last; under the lock of waits.c */
+        uint32_t generation, moves;
+        uint64_t agreed;
+    } waits_sent;
 
     /* hosts_thread.c */
     pthread_t thread;
@@ -117,6 +122,7 @@ void wefti_hosts_received(void *owner, uint32_t origin, uint32_t kind, const voi
 void wefti_hosts_left(void *owner, uint32_t rank);
 void wefti_hosts_died(void *owner, uint32_t rank, const char *how);
 void wefti_hosts_aborted(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
+void wefti_hosts_waits_posted(wefti_endpoint_t *endpoint);
 /* WEFT_ERR_PEER_DIED when a suspect has not turned out to have left. */
 weft_status_t wefti_hosts_check_suspects(wefti_hosts_t *hosts);
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
+#include "transport/deadlock.h"
 
 /* A goodbye may arrive this much later than the end of the connections. */
 #define GRACE_NS 300000000ull
@@ -44,6 +45,57 @@ static void receive_abort(wefti_hosts_t *hosts, const void *data, size_t bytes)
     /* The flood reaches all ranks. */
     atomic_store_explicit(&hosts->abort_sent, 1, memory_order_relaxed);
     wefti_endpoint_abort_here(&hosts->base, (weft_status_t)message.status, message.text);
+}
+
+/* ---- what ranks wait in ---- */
+
+typedef struct waits_message {
+    uint32_t generation, count, moves, zero;
+    uint64_t agreed;
+    wefti_wait_t list[WEFTI_WAITS];
+} waits_message_t;
+_Static_assert(sizeof(waits_message_t) <= WEFTI_FLOOD_BYTES, "floods are short");
+
+void wefti_hosts_waits_posted(wefti_endpoint_t *endpoint)
+{
+    wefti_hosts_t *hosts = (wefti_hosts_t *)endpoint;
+    const wefti_waits_block_t *own = &endpoint->control[endpoint->rank]->waits;
+    wefti_waits_view_t view;
+    waits_message_t message = {.count = wefti_waits_load(own, &view)};
+    message.generation = view.generation;
+    message.moves = atomic_load_explicit(&own->moves, memory_order_relaxed);
+    message.agreed = atomic_load_explicit(&own->agreed, memory_order_relaxed);
+    if (message.generation == hosts->waits_sent.generation &&
+        message.moves == hosts->waits_sent.moves && message.agreed == hosts->waits_sent.agreed) {
+        return;
+    }
+    hosts->waits_sent.generation = message.generation;
+    hosts->waits_sent.moves = message.moves;
+    hosts->waits_sent.agreed = message.agreed;
+    memcpy(message.list, view.list, message.count * sizeof *view.list);
+    wefti_overlay_flood(hosts->overlay, WEFTI_HOSTS_WAITS, &message,
+                        offsetof(waits_message_t, list) + message.count * sizeof *view.list);
+}
+
+/* Floods may overtake each other: an older one is dropped. By the thread that makes progress. */
+static void receive_waits(wefti_hosts_t *hosts, uint32_t origin, const void *data, size_t bytes)
+{
+    waits_message_t message;
+    if (bytes < offsetof(waits_message_t, list) || bytes > sizeof message ||
+        origin >= hosts->base.world_size || !wefti_hosts_is_far(hosts, origin)) {
+        return;
+    }
+    memcpy(&message, data, bytes);
+    wefti_waits_block_t *waits = &hosts->base.control[origin]->waits;
+    uint32_t known = atomic_load_explicit(&waits->generation, memory_order_relaxed);
+    if (message.count > WEFTI_WAITS || (message.generation & 1) != 0 ||
+        bytes != offsetof(waits_message_t, list) + message.count * sizeof *message.list ||
+        !wefti_signal_reached(message.generation, known)) {
+        return;
+    }
+    wefti_waits_store(waits, message.generation, message.list, message.count);
+    atomic_store_explicit(&waits->moves, message.moves, memory_order_relaxed);
+    atomic_store_explicit(&waits->agreed, message.agreed, memory_order_release);
 }
 
 /* ---- who left, who died ---- */
@@ -258,5 +310,7 @@ void wefti_hosts_received(void *owner, uint32_t origin, uint32_t kind, const voi
         receive_abort(hosts, data, bytes);
     } else if (kind == WEFTI_HOSTS_FAULT) {
         receive_fault(hosts, data, bytes);
+    } else if (kind == WEFTI_HOSTS_WAITS) {
+        receive_waits(hosts, origin, data, bytes);
     }
 }

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "runtime/base/error.h"
+#include "runtime/base/threads.h"
 #include "runtime/machine/machine.h"
 
 #define REST_NS 1000000ull
@@ -121,6 +122,8 @@ static void *make_progress(void *user)
     wefti_hosts_t *hosts = user;
     pthread_setname_np(pthread_self(), "weft-links");
     wefti_thread_be_prompt();
+    wefti_own_thread_t self;
+    wefti_own_thread_begin(&self, NULL);
     while (atomic_load_explicit(&hosts->stop, memory_order_acquire) == 0) {
         uint32_t yields = atomic_load_explicit(&hosts->yields, memory_order_seq_cst);
         if (atomic_exchange_explicit(&hosts->polled, 0, memory_order_seq_cst) != 0) {
@@ -137,6 +140,7 @@ static void *make_progress(void *user)
             wefti_endpoint_check(&hosts->base);
         }
     }
+    wefti_own_thread_end(&self);
     return NULL;
 }
 

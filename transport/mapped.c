@@ -12,7 +12,26 @@ typedef struct gather_wait {
     wefti_endpoint_t *endpoint;
     uint32_t peer;
     uint32_t epoch;
+    uint32_t kind; /* wefti_control_kind_t */
+    uint64_t since_ns;
 } gather_wait_t;
+
+static bool describe(void *user, wefti_wait_t *out)
+{
+    const gather_wait_t *wait = user;
+    const wefti_endpoint_t *endpoint = wait->endpoint;
+    out->kind = WEFTI_WAIT_CONTROL;
+    out->channel = WEFTI_WAIT_WORLD;
+    out->number = wait->epoch;
+    out->since_ns = wait->since_ns;
+    snprintf(out->text, sizeof out->text, "%s", wefti_control_name(wait->kind));
+    for (uint32_t r = 0; r < endpoint->world_size && out->late_count < WEFTI_WAIT_RANKS; r++) {
+        if (!wefti_signal_has_reached(&endpoint->control[r]->gathered, wait->epoch)) {
+            out->late[out->late_count++] = r;
+        }
+    }
+    return !wefti_signal_has_reached(&endpoint->control[wait->peer]->gathered, wait->epoch);
+}
 
 /* The wait is for one rank, so its departure is found at once. */
 static weft_status_t poll_peer(void *user)
@@ -45,8 +64,8 @@ static weft_status_t await_piece(wefti_endpoint_t *endpoint, uint32_t peer, uint
     char what[64];
     snprintf(what, sizeof what, "rank %u in a control all-gather or barrier",
              wefti_endpoint_number(endpoint, peer));
-    gather_wait_t wait = {endpoint, peer, epoch};
-    return wefti_wait_signal(endpoint, gathered, epoch, what, poll_peer, &wait);
+    gather_wait_t wait = {endpoint, peer, epoch, wefti_control_kind(), wefti_now_ns()};
+    return wefti_wait_signal_described(endpoint, gathered, epoch, what, poll_peer, describe, &wait);
 }
 
 static wefti_mapped_control_t *mapped_of(const wefti_endpoint_t *endpoint, uint32_t rank)
@@ -62,6 +81,7 @@ static weft_status_t gather_piece(wefti_endpoint_t *endpoint, const uint8_t *sen
     size_t piece = bytes - at < WEFTI_PIECE_BYTES ? bytes - at : WEFTI_PIECE_BYTES;
     wefti_mapped_control_t *own = mapped_of(endpoint, endpoint->rank);
     own->control.gather_bytes[half] = bytes;
+    own->control.gather_kind[half] = wefti_control_kind();
     if (piece > 0) {
         memcpy(own->pieces[half], send + at, piece);
     }
@@ -69,6 +89,9 @@ static weft_status_t gather_piece(wefti_endpoint_t *endpoint, const uint8_t *sen
     for (uint32_t r = 0; r < endpoint->world_size; r++) {
         const wefti_mapped_control_t *peer = mapped_of(endpoint, r);
         WEFT_RETURN_IF_ERROR(await_piece(endpoint, r, epoch));
+        if (peer->control.gather_kind[half] != wefti_control_kind()) {
+            return wefti_control_mismatch(endpoint, r, peer->control.gather_kind[half]);
+        }
         if (peer->control.gather_bytes[half] != bytes) {
             return wefti_error(WEFT_ERR_MISMATCH,
                                "control all-gather: size mismatch: rank %u has %llu bytes, rank %u "
@@ -112,6 +135,11 @@ void wefti_mapped_aborted(wefti_endpoint_t *endpoint, weft_status_t status, cons
 void wefti_mapped_nothing(wefti_endpoint_t *endpoint)
 {
     (void)endpoint;
+}
+
+bool wefti_mapped_control_sent(wefti_endpoint_t *endpoint, uint32_t number)
+{
+    return wefti_signal_has_reached(&endpoint->control[endpoint->rank]->gathered, number);
 }
 
 weft_status_t wefti_mapped_all_alive(wefti_endpoint_t *endpoint)

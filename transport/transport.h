@@ -24,6 +24,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/memory.h"
 #include "runtime/base/settings.h"
+#include "transport/waits.h"
 
 #include <pthread.h>
 
@@ -47,11 +48,11 @@ typedef struct wefti_control {
      */
     wefti_signal_t gathered;
     uint64_t gather_bytes[2];
-    uint8_t pad2[104];
+    uint32_t gather_kind[2]; /* wefti_control_kind_t, likewise */
+    uint8_t pad2[96];
+    wefti_waits_block_t waits; /* what this rank waits in */
 } wefti_control_t;
-_Static_assert(sizeof(wefti_control_t) == 640, "control blocks are laid out in shared memory");
-
-typedef struct wefti_endpoint wefti_endpoint_t;
+_Static_assert(offsetof(wefti_control_t, waits) == 640, "control blocks lie in shared memory");
 
 typedef struct wefti_endpoint_params {
     uint32_t rank, world_size;
@@ -116,6 +117,11 @@ typedef struct wefti_transport_ops {
     void (*describe)(wefti_endpoint_t *endpoint, uint32_t peer, char *name, size_t name_bytes,
                      char *reason, size_t reason_bytes);
     void (*link_stats)(wefti_endpoint_t *endpoint, uint32_t peer, wefti_link_stats_t *out);
+    /* waits.h: what this rank waits in has been posted: goes to ranks whose control blocks are not
+     * mapped. Under the lock of waits.c. */
+    void (*waits_posted)(wefti_endpoint_t *endpoint);
+    /* This rank has sent its part of the control all-gather that another rank waits for. */
+    bool (*control_sent)(wefti_endpoint_t *endpoint, uint32_t number);
     /* Binds the thread that makes progress in the background, if there is one. */
     void (*bind_progress)(wefti_endpoint_t *endpoint, const uint32_t *cpus, uint32_t cpu_count);
 } wefti_transport_ops_t;
@@ -163,6 +169,8 @@ struct wefti_endpoint {
     void *verdicts;             /* scratch of wefti_endpoint_agree */
     const uint32_t *owner_word; /* a page of its own that reads 0 in a forked child */
     uint32_t gather_epoch;      /* all-gathers, or pieces of them, that this rank has begun */
+    wefti_waits_hooks_t waits_hooks;
+    uint64_t world_key; /* of ranks that do not map each other's control blocks, else 0 */
     _Atomic uint64_t late_reported_ns; /* when a late rank was last reported */
     uint32_t free_cores;   /* cores per local rank beyond the first, 0 when ranks share cores */
     bool may_spin;         /* false when ranks outnumber cores */
@@ -369,6 +377,12 @@ bool wefti_endpoint_deserted(wefti_endpoint_t *endpoint);
  */
 weft_status_t wefti_wait_signal(wefti_endpoint_t *endpoint, wefti_signal_t *signal, uint32_t target,
                                 const char *what, weft_status_t (*poll)(void *user), void *user);
+/* The same for callers with a poll function that know more than what and whose the signal is, for
+ * the records of waits.h: describe, of user. */
+weft_status_t wefti_wait_signal_described(wefti_endpoint_t *endpoint, wefti_signal_t *signal,
+                                          uint32_t target, const char *what,
+                                          weft_status_t (*poll)(void *user), wefti_wait_fn describe,
+                                          void *user);
 /*
  * The same without looking at peers or for errors, for what this process posts: spins spin_ns,
  * yields, then sleeps. False when timeout_ns (UINT64_MAX: never) passed first. endpoint: makes its

@@ -36,7 +36,8 @@ typedef struct waiting {
     uint32_t target;
     const char *what;
     weft_status_t (*poll)(void *user);
-    void *user;
+    wefti_wait_fn describe; /* NULL: nothing is known of it */
+    void *user;             /* of both */
 } waiting_t;
 
 static bool reached(const waiting_t *wait)
@@ -207,7 +208,32 @@ static void sleep_once(wefti_endpoint_t *endpoint, wefti_signal_t *signal, uint3
     wefti_signal_sleep(signal, target, ns);
 }
 
-static weft_status_t sleep_until_reached(const waiting_t *wait)
+/* Of callers without a function of their own: as report_late tells it. */
+static bool describe(void *user, wefti_wait_t *out)
+{
+    const waiting_t *wait = user;
+    const wefti_endpoint_t *endpoint = wait->endpoint;
+    uint32_t owner = owner_of(endpoint, wait->signal);
+    bool local = owner == endpoint->world_size || owner == endpoint->rank;
+    out->kind = local ? WEFTI_WAIT_LOCAL : WEFTI_WAIT_DATA;
+    out->channel = WEFTI_WAIT_WORLD;
+    out->late[0] = local ? endpoint->rank : owner;
+    out->late_count = 1;
+    snprintf(out->text, sizeof out->text, "%s", wait->what);
+    return !reached(wait);
+}
+
+/* Once every few milliseconds. Nothing is posted of waits that poll and do not describe. */
+static void post(waiting_t *wait, wefti_waiter_t *waiter, uint64_t now)
+{
+    if (wait->describe != NULL) {
+        wefti_waits_look(waiter, wait->endpoint, wait->describe, wait->user, now);
+    } else if (wait->poll == NULL) {
+        wefti_waits_look(waiter, wait->endpoint, describe, wait, now);
+    }
+}
+
+static weft_status_t sleep_posted(waiting_t *wait, wefti_waiter_t *waiter)
 {
     uint64_t deadline = wefti_endpoint_deadline(wait->endpoint);
     uint64_t slice = wait->poll != NULL ? POLL_SLICE_MIN_NS : WEFTI_SLICE_NS;
@@ -218,6 +244,9 @@ static weft_status_t sleep_until_reached(const waiting_t *wait)
         if (now >= next_check || now >= deadline) {
             status = look_around(wait, now, deadline);
             report_late(wait, now - since);
+            if (status == WEFT_OK && now - since >= WEFTI_WAITS_AFTER_NS) {
+                post(wait, waiter, now);
+            }
             next_check = now + CHECK_EVERY_NS;
         }
         if (status == WEFT_OK) {
@@ -237,13 +266,23 @@ static weft_status_t sleep_until_reached(const waiting_t *wait)
     }
 }
 
-weft_status_t wefti_wait_signal(wefti_endpoint_t *endpoint, wefti_signal_t *signal, uint32_t target,
-                                const char *what, weft_status_t (*poll)(void *user), void *user)
+static weft_status_t sleep_until_reached(waiting_t *wait)
+{
+    wefti_waiter_t waiter = {0};
+    weft_status_t status = sleep_posted(wait, &waiter);
+    wefti_waits_end(&waiter);
+    return status;
+}
+
+weft_status_t wefti_wait_signal_described(wefti_endpoint_t *endpoint, wefti_signal_t *signal,
+                                          uint32_t target, const char *what,
+                                          weft_status_t (*poll)(void *user),
+                                          wefti_wait_fn describe_fn, void *user)
 {
     if (!wefti_endpoint_owned(endpoint)) {
         return wefti_endpoint_check(endpoint);
     }
-    waiting_t wait = {endpoint, signal, target, what, poll, user};
+    waiting_t wait = {endpoint, signal, target, what, poll, describe_fn, user};
     if (reached(&wait)) {
         return WEFT_OK;
     }
@@ -255,6 +294,12 @@ weft_status_t wefti_wait_signal(wefti_endpoint_t *endpoint, wefti_signal_t *sign
         status = yield(&wait);
     }
     return status == WEFT_IN_PROGRESS ? sleep_until_reached(&wait) : status;
+}
+
+weft_status_t wefti_wait_signal(wefti_endpoint_t *endpoint, wefti_signal_t *signal, uint32_t target,
+                                const char *what, weft_status_t (*poll)(void *user), void *user)
+{
+    return wefti_wait_signal_described(endpoint, signal, target, what, poll, NULL, user);
 }
 
 /* ---- without looking at peers ---- */

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 
 #include "runtime/base/sync.h"
+#include "runtime/base/threads.h"
 
 #define PART_BITS 16u
 #define PART_MASK 0xffffu
@@ -113,10 +114,15 @@ static void execute_as_worker(team_t *team, uint32_t epoch)
 static void *work(void *context)
 {
     team_t *team = context;
+    wefti_own_thread_t self;
+    wefti_own_thread_begin(&self, &team->epoch.signal);
     for (uint32_t epoch = 0;;) {
+        wefti_own_thread_idle(&self, epoch + 1);
         await_change(&team->epoch, epoch, WORKER_SPIN_NS);
+        wefti_own_thread_busy(&self);
         epoch = value_of(&team->epoch);
         if (atomic_load_explicit(&team->quit, memory_order_acquire)) {
+            wefti_own_thread_end(&self);
             return NULL;
         }
         execute_as_worker(team, epoch);

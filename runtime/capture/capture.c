@@ -195,6 +195,7 @@ weft_status_t weft_capture_end(weft_group_t *group, weft_capture_t **out_capture
     weft_capture_t *capture = NULL;
     WEFT_RETURN_IF_ERROR(check_end(group));
     wefti_recording_t *recording = take_recording(group);
+    WEFTI_IN_CONTROL(group->endpoint, CAPTURE_END);
     weft_status_t status = weft_group_duplicate(group, &own);
     if (status == WEFT_OK) {
         wefti_group_own_calls(own, true);

@@ -320,6 +320,7 @@ weft_status_t weft_session_load_checkpoint(weft_session_t *session, const char *
                                            weft_checkpoint_info_t *out_info)
 {
     WEFT_CHECK_ARG(session);
+    WEFTI_IN_CONTROL(session->endpoint, CHECKPOINT_LOAD);
     WEFT_RETURN_IF_ERROR(wefti_fault_get(&session->fault));
     loader_t loader = {.session = session};
     weft_status_t status;

@@ -275,6 +275,7 @@ weft_status_t weft_session_save_checkpoint(weft_session_t *session, const char *
                                            const weft_checkpoint_info_t *info)
 {
     WEFT_CHECK_ARG(session);
+    WEFTI_IN_CONTROL(session->endpoint, CHECKPOINT_SAVE);
     WEFT_RETURN_IF_ERROR(wefti_fault_get(&session->fault));
     saver_t saver = {.session = session};
     weft_checkpoint_info_t own = WEFT_CHECKPOINT_INFO_INIT;

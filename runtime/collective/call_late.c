@@ -35,34 +35,36 @@ static bool has_posted(const weft_group_t *group, uint32_t rank, uint32_t number
     return wefti_signal_has_reached(&slot->signal, number);
 }
 
-/* " 3 5"; *out_first: one of them, in the world, or UINT32_MAX. */
+#define LATE_RANKS 32u
+
+/* " 3 5": those that keep the call waiting in the end; *out_first: one of them, in the world, or
+ * UINT32_MAX. */
 static void late_ranks(const wefti_call_t *call, char *late, size_t bytes, uint32_t *out_first)
 {
     const weft_group_t *group = call->group;
     uint32_t number = group->calls->deferred.open ? group->calls->deferred.number : call->number;
-    size_t used = 0;
+    uint32_t ranks[LATE_RANKS], count = 0;
     late[0] = '\0';
     *out_first = UINT32_MAX;
     if (call->state == WEFTI_CALL_RECOVERING) {
         wefti_recovery_late(group, late, bytes);
         return;
     }
-    if (call->pairs.count > 0) {
-        *out_first = group->ranks[call->pairs.list[0].peer];
-        snprintf(late, bytes, " %u", *out_first);
-        return;
-    }
-    for (uint32_t r = 0; r < group->size && used + 24 < bytes; r++) {
-        if (!has_posted(group, r, number)) {
-            *out_first = used == 0 ? group->ranks[r] : *out_first;
-            used += (size_t)snprintf(late + used, bytes - used, " %u", group->ranks[r]);
+    for (uint32_t i = 0; i < call->pairs.count && count < LATE_RANKS; i++) {
+        if (!wefti_pair_is_done(&call->pairs.list[i])) {
+            ranks[count++] = group->ranks[call->pairs.list[i].peer];
         }
     }
-    uint32_t poster = used == 0 ? poster_of(group, call->wait.signal) : group->size;
-    if (poster != group->size) {
-        *out_first = group->ranks[poster];
-        snprintf(late, bytes, " %u", *out_first);
+    for (uint32_t r = 0; call->pairs.count == 0 && r < group->size && count < LATE_RANKS; r++) {
+        if (!has_posted(group, r, number)) {
+            ranks[count++] = group->ranks[r];
+        }
     }
+    uint32_t poster = count == 0 ? poster_of(group, call->wait.signal) : group->size;
+    if (poster != group->size) {
+        ranks[count++] = group->ranks[poster];
+    }
+    *out_first = wefti_waits_causes(group->endpoint, ranks, count, late, bytes);
 }
 
 static void describe(const wefti_call_t *call, uint64_t waited_ns, char *text, size_t bytes)
@@ -78,6 +80,79 @@ static void describe(const wefti_call_t *call, uint64_t waited_ns, char *text, s
                  ? "recovery from a link failure"
                  : wefti_what_text(call->what, call->posted_count, what),
              late[0] != '\0' ? late : " unknown", facts);
+}
+
+bool wefti_call_is_ready(const wefti_call_t *call)
+{
+    const weft_group_t *group = call->group;
+    switch (call->state) {
+    case WEFTI_CALL_RECOVERING: /* another link broke meanwhile: recovery begins again */
+        return atomic_load_explicit(&group->endpoint->link_faults, memory_order_relaxed) >
+               atomic_load_explicit(&group->link.seen, memory_order_relaxed);
+    case WEFTI_CALL_PAIRS:
+        return wefti_pairs_ready(call);
+    default:
+        return wefti_call_runs_schedule(call) && wefti_run_ready(call->schedule.run);
+    }
+}
+
+static void add_late(wefti_wait_t *wait, const weft_group_t *group, uint32_t r)
+{
+    if (wait->late_count < WEFTI_WAIT_RANKS) {
+        wait->late[wait->late_count++] = group->ranks[r];
+    }
+}
+
+/* Ranks that have to come before the call can go on. None where any of several could let it. */
+static void add_all_late(const wefti_call_t *call, wefti_wait_t *wait)
+{
+    const weft_group_t *group = call->group;
+    wait->number = group->calls->deferred.open ? group->calls->deferred.number : call->number;
+    wait->kind = WEFTI_WAIT_DATA;
+    if (call->wait.signal == &group->calls->completed.signal) {
+        wait->kind = WEFTI_WAIT_LOCAL;
+        add_late(wait, group, group->rank);
+        return;
+    }
+    for (uint32_t i = 0; i < call->pairs.count; i++) {
+        if (!wefti_pair_is_done(&call->pairs.list[i])) {
+            add_late(wait, group, call->pairs.list[i].peer);
+        }
+    }
+    if (call->pairs.count > 0 || wefti_call_runs_schedule(call) ||
+        call->state == WEFTI_CALL_RECOVERING) {
+        return;
+    }
+    for (uint32_t r = 0; r < group->size; r++) {
+        if (!has_posted(group, r, wait->number)) {
+            wait->kind = WEFTI_WAIT_CALL;
+            add_late(wait, group, r);
+        }
+    }
+    uint32_t poster = wait->late_count == 0 ? poster_of(group, call->wait.signal) : group->size;
+    if (poster != group->size) {
+        add_late(wait, group, poster);
+    }
+}
+
+bool wefti_call_describe(wefti_call_t *call, wefti_wait_t *out)
+{
+    char what[160];
+    if (call->wait.signal == NULL ||
+        wefti_signal_has_reached(call->wait.signal, call->wait.target) ||
+        wefti_call_is_ready(call)) {
+        return false;
+    }
+    call->wait.since_ns =
+        call->wait.since_ns == 0 ? wefti_now_ns() - WEFTI_WAITS_AFTER_NS : call->wait.since_ns;
+    out->since_ns = call->wait.since_ns;
+    out->channel = call->group->channel;
+    add_all_late(call, out);
+    snprintf(out->text, sizeof out->text, "%s (call %u of group %u)",
+             call->pairs.count > 0 ? "send or receive"
+                                   : wefti_what_text(call->what, call->posted_count, what),
+             call->order, out->channel);
+    return true;
 }
 
 weft_status_t wefti_group_late(wefti_call_t *call, weft_status_t status)

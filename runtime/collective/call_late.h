@@ -10,6 +10,10 @@ weft_status_t wefti_group_late(wefti_call_t *call, weft_status_t status);
 /* An error for all ranks, when one that the call waits for has left the world without what it waits
  * for; else WEFT_OK. For polls of waits, once endpoint->departed says that some rank has left. */
 weft_status_t wefti_group_departed(wefti_call_t *call, uint64_t now);
+/* Whether it can go on, though not with what it waits for. */
+bool wefti_call_is_ready(const wefti_call_t *call);
+/* What the call waits for, for transport/waits.h; false: it may go on. */
+bool wefti_call_describe(wefti_call_t *call, wefti_wait_t *out);
 /* Warns of the late ranks once a call has waited for WEFT_LATE; for its polls. */
 void wefti_group_report_late(wefti_call_t *call, uint64_t now);
 

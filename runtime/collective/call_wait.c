@@ -3,7 +3,6 @@
 #include "runtime/base/error.h"
 #include "runtime/collective/call_late.h"
 #include "runtime/collective/call_steps.h"
-#include "runtime/interpreter/interpreter.h"
 #include "runtime/stream/stream.h"
 
 #define CHECK_NS 10000000ull
@@ -19,21 +18,6 @@ static bool is_broken(const wefti_call_t *call)
 {
     return call->state == WEFTI_CALL_RECOVERING ? wefti_group_ended(call->group)
                                                 : wefti_group_broken(call->group);
-}
-
-/* Whether it can go on, though not with what it waits for. */
-static bool is_ready(const wefti_call_t *call)
-{
-    const weft_group_t *group = call->group;
-    switch (call->state) {
-    case WEFTI_CALL_RECOVERING: /* another link broke meanwhile: recovery begins again */
-        return atomic_load_explicit(&group->endpoint->link_faults, memory_order_relaxed) >
-               atomic_load_explicit(&group->link.seen, memory_order_relaxed);
-    case WEFTI_CALL_PAIRS:
-        return wefti_pairs_ready(call);
-    default:
-        return wefti_call_runs_schedule(call) && wefti_run_ready(call->schedule.run);
-    }
 }
 
 static weft_status_t look_for_departed(wefti_call_t *call)
@@ -55,7 +39,7 @@ static weft_status_t look(void *user)
         wefti_group_report_late(call, wefti_now_ns());
     }
     WEFT_RETURN_IF_ERROR(look_for_departed(call));
-    return is_ready(call) ? WEFT_AGAIN : WEFT_OK;
+    return wefti_call_is_ready(call) ? WEFT_AGAIN : WEFT_OK;
 }
 
 /*
@@ -70,15 +54,20 @@ static weft_status_t look_and_progress(void *user)
     return look(user);
 }
 
+static bool describe(void *call, wefti_wait_t *out)
+{
+    return wefti_call_describe(call, out);
+}
+
 static weft_status_t wait_for(wefti_call_t *call, wefti_waits_t waits,
                               const wefti_blocked_t *blocked)
 {
     weft_group_t *group = call->group;
     bool progresses =
         waits == WEFTI_WAITS_ON_CALLER || blocked->signal == &group->calls->completed.signal;
-    weft_status_t status =
-        wefti_wait_signal(group->endpoint, blocked->signal, blocked->target, "a collective",
-                          progresses ? look_and_progress : look, call);
+    weft_status_t status = wefti_wait_signal_described(
+        group->endpoint, blocked->signal, blocked->target, "a collective",
+        progresses ? look_and_progress : look, describe, call);
     if (status == WEFT_AGAIN) {
         return WEFT_OK;
     }
@@ -160,11 +149,21 @@ void wefti_group_leave_stream(weft_group_t *group, weft_stream_t *stream, uint32
 
 weft_status_t wefti_group_drain(weft_group_t *group)
 {
-    while (!wefti_signal_has_reached(&group->calls->completed.signal, group->calls->issued)) {
+    wefti_signal_t *completed = &group->calls->completed.signal;
+    uint32_t issued = group->calls->issued;
+    wefti_local_wait_t wait = {.endpoint = group->endpoint,
+                               .signal = completed,
+                               .target = issued,
+                               .what = "the calls of a group to end"};
+    weft_status_t status = WEFT_OK;
+    while (status == WEFT_OK && !wefti_signal_has_reached(completed, issued)) {
         wefti_streams_progress(group->context, NULL);
-        WEFT_RETURN_IF_ERROR(wefti_group_check(group));
-        wefti_signal_await(group->endpoint, &group->calls->completed.signal, group->calls->issued,
-                           0, 1000000);
+        status = wefti_group_check(group);
+        if (status == WEFT_OK) {
+            wefti_signal_await(group->endpoint, completed, issued, 0, 1000000);
+            wefti_waits_look_local(&wait);
+        }
     }
-    return WEFT_OK;
+    wefti_waits_end_local(&wait);
+    return status;
 }

@@ -118,7 +118,8 @@ static weft_status_t enqueue_device_part(void *user, const weft_device_ops_t *op
 }
 
 static const wefti_opaque_ops_t device_part_ops = {wefti_opaque_not_run, wefti_opaque_not_polled,
-                                                   wefti_opaque_not_dropped, enqueue_device_part};
+                                                   wefti_opaque_not_dropped, enqueue_device_part,
+                                                   NULL};
 
 static void break_stream(weft_stream_t *stream, weft_status_t status, const char *text)
 {
@@ -157,7 +158,7 @@ static weft_status_t poll_host_end(void *user, wefti_blocked_t *out_blocked)
 }
 
 static const wefti_opaque_ops_t host_end_ops = {run_host_end, poll_host_end, end_host_part,
-                                                wefti_opaque_not_enqueued};
+                                                wefti_opaque_not_enqueued, NULL};
 
 /* ---- submitting ---- */
 

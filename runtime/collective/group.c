@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Groups: what they allocate, how they end, what they tell of themselves. group_create.c makes
  * them. */
+#include <stdio.h>
+
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/collective/device_call.h"
@@ -113,6 +115,23 @@ typedef struct parting { /* from one rank of the group */
     uint64_t gone_since_ns; /* it has left the world, and its word has not come; 0: no */
 } parting_t;
 
+static bool describe_parting(void *user, wefti_wait_t *out)
+{
+    const parting_t *parting = user;
+    const weft_group_t *group = parting->group;
+    uint32_t number = group->calls->number;
+    out->kind = WEFTI_WAIT_LEAVE;
+    out->channel = group->channel;
+    out->number = number;
+    for (uint32_t r = 0; r < group->size && out->late_count < WEFTI_WAIT_RANKS; r++) {
+        if (!wefti_signal_has_reached(&group->channels[r]->done.signal, number)) {
+            out->late[out->late_count++] = group->ranks[r];
+        }
+    }
+    snprintf(out->text, sizeof out->text, "group_destroy of group %u", out->channel);
+    return !wefti_signal_has_reached(&group->channels[parting->rank]->done.signal, number);
+}
+
 /* Whose word comes by puts is not known by where that lies, so it is looked for here. Other ranks
  * may need the work on inline streams before they destroy the group. */
 static weft_status_t poll_parting(void *user)
@@ -149,8 +168,9 @@ static bool part(weft_group_t *group)
     wefti_signal_post(&group->channels[group->rank]->done.signal, number);
     for (uint32_t r = 0; r < group->size; r++) {
         parting_t parting = {group, r, 0};
-        if (wefti_wait_signal(group->endpoint, &group->channels[r]->done.signal, number,
-                              "a group's ranks to destroy it", poll_parting, &parting) < 0) {
+        if (wefti_wait_signal_described(group->endpoint, &group->channels[r]->done.signal, number,
+                                        "a group's ranks to destroy it", poll_parting,
+                                        describe_parting, &parting) < 0) {
             return false;
         }
     }

@@ -318,6 +318,7 @@ static weft_status_t create(weft_context_t *context, weft_group_t *parent,
     offer_t *offers = wefti_alloc(context->allocator, count * sizeof *offers);
     bool made = wefti_channels_get(context) != NULL && offers != NULL;
     weft_status_t status;
+    WEFTI_IN_CONTROL(endpoint, GROUP);
     WEFT_TRY(status, agree_when_there_is_room(context, parent, made ? WEFT_OK : WEFT_ERR_NO_MEMORY),
              out);
     own.fault_count = atomic_load_explicit(&endpoint->link_faults, memory_order_acquire);

@@ -3,6 +3,7 @@
 #include "runtime/collective/submit.h"
 
 #include "runtime/base/error.h"
+#include "runtime/collective/call_late.h"
 #include "runtime/collective/call_steps.h"
 
 static weft_status_t drop(wefti_call_t *call)
@@ -115,8 +116,15 @@ static weft_status_t drop_on_stream(void *user, weft_status_t why)
     return let_go(call->group, drop(call));
 }
 
+/* Before its first poll nothing is known of what it waits for. */
+static bool describe_on_stream(void *user, wefti_wait_t *out)
+{
+    wefti_call_t *call = user;
+    return call->wait.since_ns != 0 && wefti_call_describe(call, out);
+}
+
 static const wefti_opaque_ops_t stream_ops = {run_on_stream, poll_on_stream, drop_on_stream,
-                                              wefti_opaque_not_enqueued};
+                                              wefti_opaque_not_enqueued, describe_on_stream};
 
 weft_status_t wefti_call_submit_host(wefti_call_t *call, weft_stream_t *stream)
 {

@@ -291,6 +291,7 @@ weft_status_t weft_context_create(const weft_context_params_t *params, weft_cont
     wefti_endpoint_params_t endpoint = {0};
     wefti_job_t job = {0};
     weft_context_params_t own = WEFT_CONTEXT_PARAMS_INIT;
+    WEFTI_IN_CONTROL(NULL, CONTEXT_CREATE);
     WEFT_RETURN_IF_ERROR(WEFTI_PARAMS_READ(params, &own));
     params = &own;
     WEFT_RETURN_IF_ERROR(check_device(params->device));
@@ -361,6 +362,7 @@ uint32_t weft_context_world_size(const weft_context_t *context)
 weft_status_t weft_context_barrier(weft_context_t *context)
 {
     WEFT_CHECK_ARG(context);
+    WEFTI_IN_CONTROL(context->endpoint, BARRIER);
     return wefti_endpoint_barrier(context->endpoint);
 }
 
@@ -372,6 +374,7 @@ weft_status_t weft_context_all_gather(weft_context_t *context, const void *send,
         WEFT_CHECK_ARG(send);
         WEFT_CHECK_ARG(recv);
     }
+    WEFTI_IN_CONTROL(context->endpoint, ALL_GATHER);
     return wefti_endpoint_all_gather(context->endpoint, send, bytes, recv);
 }
 

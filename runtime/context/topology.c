@@ -183,6 +183,7 @@ weft_status_t weft_context_topology(weft_context_t *context, weft_format_t forma
     WEFT_CHECK_OUT(out_text);
     WEFT_CHECK_ARG(context);
     WEFT_CHECK_FORMAT(format);
+    WEFTI_IN_CONTROL(context->endpoint, TOPOLOGY);
     wefti_text_t text;
     wefti_cluster_t fresh;
     wefti_digest_t digest;

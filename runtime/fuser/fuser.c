@@ -98,6 +98,7 @@ weft_status_t weft_fuser_create(weft_group_t *group, const weft_fuser_params_t *
     weft_fuser_t *fuser = NULL;
     WEFT_RETURN_IF_ERROR(WEFTI_PARAMS_READ(params, &own_params));
     WEFT_RETURN_IF_ERROR(check_params(group, &own_params));
+    WEFTI_IN_CONTROL(group->endpoint, FUSER);
     WEFT_RETURN_IF_ERROR(weft_group_duplicate(group, &own));
     weft_status_t status = build(own, &own_params, &fuser);
     WEFT_TRY(status, agree(own, fuser, status), fail);

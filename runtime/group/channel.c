@@ -129,8 +129,30 @@ void wefti_channels_reclaim(weft_context_t *context, uint32_t pool, uint16_t bus
     pthread_mutex_unlock(&context->lock);
 }
 
+/* wefti_waits_hooks_t: calls post to a slot, the end of a group counts as a call that is done. A
+ * channel that is in another group's use by now has higher numbers. */
+static bool has_come(void *user, const wefti_wait_t *wait)
+{
+    const weft_context_t *context = user;
+    const wefti_channels_t *channels = wefti_channels_of(context);
+    uint32_t pool = wait->channel / WEFTI_POOL_CHANNELS;
+    if (channels == NULL || pool >= channels->pool_count) {
+        return true;
+    }
+    size_t offset = channels->pools[pool].channels +
+                    wait->channel % WEFTI_POOL_CHANNELS * channels->layout.total_bytes;
+    const wefti_channel_t *channel =
+        (const void *)(context->endpoint->region_of[context->endpoint->rank] + offset);
+    const wefti_signal_t *signal = wait->kind == WEFTI_WAIT_LEAVE
+                                       ? &channel->done.signal
+                                       : &channel->slots[wait->number & 1].signal;
+    return wefti_signal_has_reached(signal, wait->number);
+}
+
 static void channels_init(weft_context_t *context, void *part)
 {
+    wefti_waits_hook(context->endpoint,
+                     &(wefti_waits_hooks_t){.user = context, .has_come = has_come});
     lay_out(&((wefti_channels_t *)part)->layout, context->endpoint);
 }
 

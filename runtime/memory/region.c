@@ -20,6 +20,7 @@ weft_status_t weft_mem_alloc(weft_context_t *context, size_t bytes, void **out_a
     if (bytes == 0) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "bytes: must be at least 1: 0");
     }
+    WEFTI_IN_CONTROL(context->endpoint, MEM_ALLOC);
     weft_status_t status = wefti_region_alloc(context->memory, bytes, &offset);
     if (status == WEFT_OK) {
         *out_address = context->memory->region_of[context->endpoint->rank] + offset;
@@ -250,6 +251,7 @@ static weft_status_t share_pages(weft_context_t *context, wefti_registered_t *re
 weft_status_t weft_mem_register(weft_context_t *context, void *address, size_t bytes)
 {
     WEFT_CHECK_ARG(context);
+    WEFTI_IN_CONTROL(context->endpoint, MEM_REGISTER);
     registry_t *registry = NULL;
     if (context->device != NULL) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,

@@ -7,6 +7,7 @@
 #include "runtime/plan/session.h"
 
 #include "runtime/base/error.h"
+#include "runtime/base/threads.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -23,12 +24,20 @@ static uint64_t idle_spin_ns(const weft_session_t *session)
 static weft_status_t block_local(weft_session_t *session, wefti_signal_t *signal, uint32_t target)
 {
     uint64_t spin_ns = idle_spin_ns(session);
-    while (!wefti_signal_await(session->endpoint, signal, target, spin_ns, FAULT_SLICE_NS)) {
-        WEFT_RETURN_IF_ERROR(wefti_fault_get(&session->fault));
-        WEFT_RETURN_IF_ERROR(wefti_endpoint_check(session->endpoint));
+    weft_status_t status = WEFT_OK;
+    wefti_local_wait_t wait = {.endpoint = session->endpoint,
+                               .signal = signal,
+                               .target = target,
+                               .what = "another stream of its session"};
+    while (status == WEFT_OK &&
+           !wefti_signal_await(session->endpoint, signal, target, spin_ns, FAULT_SLICE_NS)) {
+        wefti_waits_look_local(&wait);
+        status = wefti_fault_get(&session->fault);
+        status = status == WEFT_OK ? wefti_endpoint_check(session->endpoint) : status;
         spin_ns = 0;
     }
-    return WEFT_OK;
+    wefti_waits_end_local(&wait);
+    return status;
 }
 
 /* Whether cursor is blocked on several things, only one of which is waited for. */
@@ -172,6 +181,30 @@ static weft_status_t poll_watch(void *user)
     return watch->alternatives && others_moved(session, watch->cursor) ? WEFT_AGAIN : WEFT_OK;
 }
 
+/* For transport/waits.h. Where one of several signals lets the thread go on, they are all to come
+ * from one rank; else it is not said for which. */
+static bool describe(void *user, wefti_wait_t *out)
+{
+    const watch_t *watch = user;
+    const weft_session_t *session = watch->session;
+    const wefti_cursor_t *waiting = watch->cursor;
+    uint32_t target, late = late_rank(session, waiting);
+    const wefti_signal_t *signal = wefti_cursor_blocked_on(waiting, &target);
+    bool one = !is_blocked_on_lanes(waiting);
+    for (uint32_t i = 0; watch->alternatives && i < session->plan->stream_count; i++) {
+        const wefti_cursor_t *cursor = &session->cursors[i];
+        if (!session->on_worker[i] && cursor != waiting && blocked_on_others(session, cursor)) {
+            one = one && !is_blocked_on_lanes(cursor) && late_rank(session, cursor) == late;
+        }
+    }
+    out->kind = WEFTI_WAIT_DATA;
+    out->channel = WEFTI_WAIT_WORLD;
+    out->late[0] = late;
+    out->late_count = one && late < session->endpoint->world_size;
+    snprintf(out->text, sizeof out->text, "%s of a session", waiting->records[waiting->next].name);
+    return !wefti_signal_has_reached(signal, target) && !others_moved(session, waiting);
+}
+
 /* Waits for what cursor is blocked on, or for alternatives. */
 static weft_status_t block(weft_session_t *session, const wefti_cursor_t *cursor, bool alternatives)
 {
@@ -183,8 +216,8 @@ static weft_status_t block(weft_session_t *session, const wefti_cursor_t *cursor
     }
     watch_t watch = {.session = session, .cursor = cursor, .alternatives = alternatives};
     bool watches = alternatives || session->put_links != NULL;
-    return wefti_wait_signal(session->endpoint, signal, target, record->name,
-                             watches ? poll_watch : NULL, &watch);
+    return wefti_wait_signal_described(session->endpoint, signal, target, record->name,
+                                       watches ? poll_watch : NULL, describe, &watch);
 }
 
 static weft_status_t block_caller(weft_session_t *session)
@@ -262,10 +295,15 @@ static void *worker_main(void *user)
 {
     wefti_worker_t *worker = user;
     weft_session_t *session = worker->session;
+    wefti_own_thread_t self;
     wefti_context_enter_thread(session->context);
+    wefti_own_thread_begin(&self, &worker->start.signal);
     for (uint32_t run = 1;; run++) {
+        wefti_own_thread_idle(&self, run);
         wefti_signal_await(NULL, &worker->start.signal, run, idle_spin_ns(session), UINT64_MAX);
+        wefti_own_thread_busy(&self);
         if (atomic_load_explicit(&worker->stop, memory_order_acquire)) {
+            wefti_own_thread_end(&self);
             return NULL;
         }
         weft_status_t status =
@@ -281,14 +319,20 @@ static void *worker_main(void *user)
 static void await_worker(weft_session_t *session, wefti_worker_t *worker)
 {
     uint64_t spin_ns = idle_spin_ns(session);
+    wefti_local_wait_t wait = {.endpoint = session->endpoint,
+                               .signal = &worker->done.signal,
+                               .target = worker->asked,
+                               .what = "a stream of its session"};
     while (!wefti_signal_await(session->endpoint, &worker->done.signal, worker->asked, spin_ns,
                                FAULT_SLICE_NS)) {
         spin_ns = 0;
+        wefti_waits_look_local(&wait);
         weft_status_t status = wefti_endpoint_check(session->endpoint);
         if (status < 0) {
             wefti_session_fail(session, status); /* ends the worker's waits, too */
         }
     }
+    wefti_waits_end_local(&wait);
 }
 
 weft_status_t wefti_exec_host_run(weft_session_t *session, wefti_bound_program_t *program)

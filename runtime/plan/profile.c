@@ -193,6 +193,7 @@ static weft_status_t write_profile(weft_session_t *session, wefti_arena_t *arena
 weft_status_t weft_session_write_profile(weft_session_t *session, const char *path)
 {
     WEFT_CHECK_ARG(session);
+    WEFTI_IN_CONTROL(session->endpoint, SESSION_PROFILE);
     WEFT_RETURN_IF_ERROR(wefti_fault_get(&session->fault));
     wefti_arena_t arena;
     wefti_arena_init(&arena, session->allocator, 0);

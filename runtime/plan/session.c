@@ -210,6 +210,7 @@ weft_status_t weft_session_create(const weft_session_params_t *params, weft_sess
         own.plan == NULL  ? wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "plan", "must not be NULL")
         : session == NULL ? WEFT_ERR_NO_MEMORY
                           : WEFT_OK;
+    WEFTI_IN_CONTROL(endpoint, SESSION_CREATE);
     status = wefti_endpoint_agree(endpoint, status);
     if (status < 0) {
         wefti_free(allocator, session);

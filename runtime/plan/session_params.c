@@ -104,6 +104,7 @@ weft_status_t weft_session_get_param(weft_session_t *session, size_t index, void
                                      size_t bytes)
 {
     WEFT_CHECK_ARG(session);
+    WEFTI_IN_CONTROL(session->endpoint, SESSION_GET_PARAM);
     return get_tensor(__func__, session, &session->states.params, index, data, bytes);
 }
 
@@ -111,6 +112,7 @@ weft_status_t weft_session_set_param(weft_session_t *session, size_t index, cons
                                      size_t bytes)
 {
     WEFT_CHECK_ARG(session);
+    WEFTI_IN_CONTROL(session->endpoint, SESSION_SET_PARAM);
     return set_tensor(__func__, session, &session->states.params, index, data, bytes);
 }
 
@@ -131,6 +133,7 @@ weft_status_t weft_session_get_state(weft_session_t *session, size_t index, void
                                      size_t bytes)
 {
     WEFT_CHECK_ARG(session);
+    WEFTI_IN_CONTROL(session->endpoint, SESSION_GET_STATE);
     return get_tensor(__func__, session, &session->states.states, index, data, bytes);
 }
 
@@ -138,6 +141,7 @@ weft_status_t weft_session_set_state(weft_session_t *session, size_t index, cons
                                      size_t bytes)
 {
     WEFT_CHECK_ARG(session);
+    WEFTI_IN_CONTROL(session->endpoint, SESSION_SET_STATE);
     return set_tensor(__func__, session, &session->states.states, index, data, bytes);
 }
 
@@ -145,6 +149,7 @@ weft_status_t weft_session_get_gradient(weft_session_t *session, size_t index, v
                                         size_t bytes)
 {
     WEFT_CHECK_ARG(session);
+    WEFTI_IN_CONTROL(session->endpoint, SESSION_GET_GRADIENT);
     WEFT_RETURN_IF_ERROR(wefti_fault_get(&session->fault));
     const wefti_state_t *param = find(&session->states.params, index);
     if (param == NULL) {
@@ -188,6 +193,7 @@ static const wefti_state_t **sort_params(const weft_session_t *session, size_t *
 weft_status_t weft_session_param_digest(weft_session_t *session, char *buffer)
 {
     WEFT_CHECK_ARG(session);
+    WEFTI_IN_CONTROL(session->endpoint, SESSION_DIGEST);
     WEFT_RETURN_IF_ERROR(wefti_fault_get(&session->fault));
     const wefti_state_list_t *params = &session->states.params;
     wefti_hasher_t *hasher = NULL;

@@ -325,6 +325,7 @@ static weft_status_t join(weft_session_t *session, wefti_arena_t *arena, const c
 weft_status_t weft_session_write_trace(weft_session_t *session, const char *path)
 {
     WEFT_CHECK_ARG(session);
+    WEFTI_IN_CONTROL(session->endpoint, SESSION_TRACE);
     WEFT_RETURN_IF_ERROR(wefti_fault_get(&session->fault));
     char *fragment = NULL;
     span_t span;

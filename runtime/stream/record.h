@@ -31,6 +31,9 @@ typedef struct wefti_opaque_ops {
     weft_status_t (*drop)(void *user, weft_status_t status);
     /* Commands in its place. */
     weft_status_t (*enqueue)(void *user, const weft_device_ops_t *ops, weft_queue_t *queue);
+    /* After poll was blocked: what it waits for, for transport/waits.h; false: it may go on. NULL:
+     * it is not known. */
+    bool (*describe)(void *user, wefti_wait_t *out);
 } wefti_opaque_ops_t;
 
 typedef enum wefti_record_kind {

@@ -433,13 +433,13 @@ static void nap(weft_context_t *context, wefti_signal_t *signal, uint32_t target
     }
 }
 
-weft_status_t wefti_stream_wait_for(weft_context_t *context, wefti_mark_t *mark,
-                                    weft_stream_t *stream, uint32_t target, const char *what,
-                                    uint64_t patience_ns)
+static weft_status_t wait_for(weft_context_t *context, wefti_mark_t *mark, weft_stream_t *stream,
+                              const char *what, uint64_t patience_ns, wefti_local_wait_t *wait)
 {
     wefti_endpoint_t *endpoint = context->endpoint;
     uint64_t slice_ns = SLICE_MIN_NS, start_ns = wefti_now_ns(), checked_ns = start_ns;
     wefti_signal_t *signal = mark != NULL ? mark->signal : &stream->done.signal;
+    uint32_t target = wait->target;
     wefti_stream_block_t last = {0}; /* only compared */
     if (!wefti_endpoint_owned(endpoint)) {
         return wefti_endpoint_check(endpoint);
@@ -474,6 +474,9 @@ weft_status_t wefti_stream_wait_for(weft_context_t *context, wefti_mark_t *mark,
             continue;
         }
         checked_ns = now_ns;
+        if (patience_ns == UINT64_MAX && context->device == NULL) {
+            wefti_waits_look_local(wait);
+        }
         weft_status_t status = wefti_endpoint_check(endpoint);
         if (status < 0) { /* once more: what was waited for may have come before */
             wefti_streams_progress(context, NULL);
@@ -488,6 +491,19 @@ weft_status_t wefti_stream_wait_for(weft_context_t *context, wefti_mark_t *mark,
                                endpoint->rank, (double)limit_ns * 1e-9, what);
         }
     }
+}
+
+weft_status_t wefti_stream_wait_for(weft_context_t *context, wefti_mark_t *mark,
+                                    weft_stream_t *stream, uint32_t target, const char *what,
+                                    uint64_t patience_ns)
+{
+    wefti_local_wait_t wait = {.endpoint = context->endpoint,
+                               .signal = mark != NULL ? mark->signal : &stream->done.signal,
+                               .target = target,
+                               .what = what};
+    weft_status_t status = wait_for(context, mark, stream, what, patience_ns, &wait);
+    wefti_waits_end_local(&wait);
+    return status;
 }
 
 weft_status_t wefti_stream_wait(weft_context_t *context, wefti_mark_t *mark, weft_stream_t *stream,

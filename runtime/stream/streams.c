@@ -3,6 +3,8 @@
  */
 #include "runtime/stream/stream.h"
 
+#include <stdio.h>
+
 /* Part of a context. */
 typedef struct streams {
     pthread_mutex_t lock; /* only creating, destroying and walking take it */
@@ -42,6 +44,54 @@ static bool progress_inline(weft_context_t *context)
            wefti_streams_progress(context, NULL);
 }
 
+/* On a device: work is queued that may have failed, of which later work must learn. */
+static bool is_unsettled(const weft_stream_t *stream)
+{
+    return atomic_load_explicit(&stream->done.signal.value, memory_order_relaxed) !=
+           atomic_load_explicit(&stream->tail.signal.value, memory_order_acquire);
+}
+
+/* What the head of an inline stream is blocked on; the caller holds busy. */
+static bool describe_head(weft_stream_t *stream, wefti_wait_t *out)
+{
+    uint32_t done = atomic_load_explicit(&stream->done.signal.value, memory_order_relaxed);
+    const wefti_slot_t *slot = &stream->slots[done & (stream->capacity - 1)];
+    const wefti_opaque_ops_t *ops = slot->record.opaque.ops;
+    if (slot->record.kind == WEFTI_RECORD_OPAQUE) {
+        return ops->describe != NULL && ops->describe(slot->record.opaque.user, out);
+    }
+    out->kind = WEFTI_WAIT_LOCAL;
+    out->channel = WEFTI_WAIT_WORLD;
+    out->late_count = 1;
+    out->late[0] = stream->context->endpoint->rank;
+    snprintf(out->text, sizeof out->text, "stream \"%s\"", stream->name);
+    return slot->record.kind == WEFTI_RECORD_WAIT && !wefti_mark_reached(slot->mark, slot->value);
+}
+
+/* wefti_waits_hooks_t. Threads of streams wait as other threads do. */
+static int32_t describe_streams(void *user, wefti_wait_t *list, uint32_t room)
+{
+    streams_t *streams = find_streams(user);
+    uint32_t count = 0;
+    bool waits = true;
+    pthread_mutex_lock(&streams->lock);
+    for (size_t i = 0; i < streams->count && waits; i++) {
+        weft_stream_t *stream = streams->list[i];
+        if (stream->threaded || !is_unsettled(stream)) {
+            continue;
+        }
+        if (stream->queue != NULL || count == room ||
+            atomic_flag_test_and_set_explicit(&stream->busy, memory_order_acquire)) {
+            waits = false;
+        } else {
+            waits = !is_unsettled(stream) || describe_head(stream, &list[count++]);
+            atomic_flag_clear_explicit(&stream->busy, memory_order_release);
+        }
+    }
+    pthread_mutex_unlock(&streams->lock);
+    return waits ? (int32_t)count : -1;
+}
+
 weft_status_t wefti_streams_add(weft_context_t *context, weft_stream_t *stream)
 {
     static const wefti_part_ops_t ops = {sizeof(streams_t), streams_init, streams_deinit,
@@ -50,6 +100,8 @@ weft_status_t wefti_streams_add(weft_context_t *context, weft_stream_t *stream)
     if (streams == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
+    wefti_waits_hook(context->endpoint,
+                     &(wefti_waits_hooks_t){.user = context, .streams = describe_streams});
     pthread_mutex_lock(&streams->lock);
     weft_status_t status = wefti_array_reserve(
         context->allocator, &streams->list, &streams->capacity, streams->count + 1, sizeof(stream));
@@ -134,13 +186,6 @@ static void note_blocked(weft_stream_t *stream, wefti_stream_block_t *out)
         out->signal = stream->blocked.signal;
         out->target = stream->blocked.target;
     }
-}
-
-/* On a device: work is queued that may have failed, of which later work must learn. */
-static bool is_unsettled(const weft_stream_t *stream)
-{
-    return atomic_load_explicit(&stream->done.signal.value, memory_order_relaxed) !=
-           atomic_load_explicit(&stream->tail.signal.value, memory_order_acquire);
 }
 
 bool wefti_streams_progress(weft_context_t *context, wefti_stream_block_t *out_block)

@@ -94,7 +94,7 @@ static bool run_rank(uint32_t rank, uint32_t size, uint16_t port, result_t *resu
     result->open_ns = wefti_now_ns();
     uint64_t own[8] = {rank}, *all = calloc(size, sizeof own);
     bool good = all != NULL &&
-                wefti_overlay_all_gather(overlay, own, sizeof own, all,
+                wefti_overlay_all_gather(overlay, 0, own, sizeof own, all,
                                          wefti_now_ns() + 30000000000ull, NULL, NULL) == WEFT_OK;
     for (uint32_t r = 0; r < size && good; r++) {
         good = all[8 * r] == r;
@@ -107,7 +107,7 @@ static bool run_rank(uint32_t rank, uint32_t size, uint16_t port, result_t *resu
     }
     result->flood_ns = wefti_now_ns();
     /* Whoever leaves takes the paths of the flood with it. */
-    good = wefti_overlay_all_gather(overlay, own, 0, all, wefti_now_ns() + 30000000000ull, NULL,
+    good = wefti_overlay_all_gather(overlay, 0, own, 0, all, wefti_now_ns() + 30000000000ull, NULL,
                                     NULL) == WEFT_OK &&
            good;
     wefti_overlay_close(overlay, false);

@@ -66,6 +66,7 @@ static void tell_nonsense(rank_world_t *world)
     wefti_endpoint_t *endpoint = world->context->endpoint;
     wefti_cluster_t cluster;
     wefti_digest_t digest;
+    WEFTI_IN_CONTROL(endpoint, TOPOLOGY);
     memset(own, 0xff, sizeof own);
     RANK_OK(wefti_cluster_gather(endpoint, &cluster, &digest));
     RANK_OK(wefti_endpoint_agree(endpoint, WEFT_OK));

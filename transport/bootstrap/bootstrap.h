@@ -81,13 +81,19 @@ const char *wefti_overlay_local_address(const wefti_overlay_t *overlay);
 /* Where other ranks reach this one (transport/socket/address.h); the ports are closed by now. */
 const struct wefti_endpoint_address *wefti_overlay_address(const wefti_overlay_t *overlay);
 /*
- * Collective; bytes equal on all ranks (WEFT_ERR_MISMATCH otherwise). Waits with check(user) now
+ * Collective; bytes and kind equal on all ranks (WEFT_ERR_MISMATCH otherwise). Waits with check(user) now
  * and then, whose error ends it (WEFT_IN_PROGRESS: it is to be called again soon). ceil(log2 n)
  * messages.
  */
-weft_status_t wefti_overlay_all_gather(wefti_overlay_t *overlay, const void *send, size_t bytes,
-                                       void *recv, uint64_t deadline_ns,
+weft_status_t wefti_overlay_all_gather(wefti_overlay_t *overlay, uint32_t kind, const void *send,
+                                       size_t bytes, void *recv, uint64_t deadline_ns,
                                        weft_status_t (*check)(void *user), void *user);
+/* A thread waits in an all-gather: for the part of *out_rank with *out_position, which numbers the
+ * parts that a rank sends. Any thread. */
+bool wefti_overlay_gather_waits(wefti_overlay_t *overlay, uint32_t *out_rank,
+                                uint32_t *out_position);
+/* This rank has sent its part with this position. */
+bool wefti_overlay_gather_sent(wefti_overlay_t *overlay, uint32_t position);
 /* Sends to all ranks, over other ranks; at most WEFTI_FLOOD_BYTES. Never blocks; any thread. */
 void wefti_overlay_flood(wefti_overlay_t *overlay, uint32_t kind, const void *data, size_t bytes);
 /* Readable when there is something for progress. */

@@ -20,7 +20,7 @@
 /* A part of an all-gather that arrived before this rank needs it. */
 typedef struct wefti_parcel {
     struct wefti_parcel *next;
-    uint32_t sequence, step;
+    uint32_t sequence, step, kind;
     uint64_t block_bytes;
     size_t bytes;
     uint8_t data[];
@@ -73,7 +73,9 @@ struct wefti_overlay {
     uint64_t gone_sent_ns; /* when bitmaps were sent last */
     /* overlay_gather.c */
     uint32_t gather_sequence;
-    bool gather_waits; /* a thread sleeps until a parcel arrives */
+    bool gather_waits;                     /* a thread sleeps until a parcel arrives */
+    uint32_t gather_peer, gather_position; /* whose, and which */
+    uint32_t gather_sent;                  /* the position of the last parcel that was sent */
 };
 
 static inline bool wefti_bit(const uint64_t *bits, uint32_t index)

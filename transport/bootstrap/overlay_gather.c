@@ -13,15 +13,24 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/sync.h"
+#include "transport/waits.h"
 
 #define LOOK_MS 50
 #define BUSY_MS 1
 
 typedef struct parcel_head {
     uint32_t sequence, step;
+    uint32_t kind, zero;
     uint64_t block_bytes;
 } parcel_head_t;
-_Static_assert(sizeof(parcel_head_t) == 16, "parcels travel");
+_Static_assert(sizeof(parcel_head_t) == 24, "parcels travel");
+
+/* Parcels of one rank, in the order in which it sends them. */
+#define STEPS 16u /* in an all-gather, at most */
+static uint32_t position_of(uint32_t sequence, uint32_t step)
+{
+    return sequence * STEPS + step;
+}
 
 /* Ranks are at most one all-gather apart, and each sends a rank at most two parcels of one. */
 #define PARCELS_MAX 64u
@@ -48,6 +57,7 @@ weft_status_t wefti_overlay_receive_parcel(wefti_overlay_t *overlay, wefti_overl
     *parcel = (wefti_parcel_t){.next = from->parcels,
                                .sequence = head.sequence,
                                .step = head.step,
+                               .kind = head.kind,
                                .block_bytes = head.block_bytes,
                                .bytes = bytes};
     memcpy(parcel->data, frame->body + sizeof head, bytes);
@@ -83,7 +93,7 @@ static wefti_parcel_t *find_parcel(wefti_overlay_link_t *link, uint32_t sequence
 
 typedef struct gather {
     wefti_overlay_t *overlay;
-    uint32_t sequence;
+    uint32_t sequence, kind;
     size_t bytes;
     uint64_t deadline_ns;
     weft_status_t (*check)(void *user);
@@ -101,6 +111,8 @@ static weft_status_t await_parcel(const gather_t *gather, wefti_overlay_link_t *
         wefti_parcel_t *parcel = find_parcel(link, gather->sequence, step);
         bool up = link->up, left = wefti_bit(overlay->gone, link->rank);
         overlay->gather_waits = parcel == NULL && up;
+        overlay->gather_peer = link->rank;
+        overlay->gather_position = position_of(gather->sequence, step);
         pthread_mutex_unlock(&overlay->lock);
         if (parcel != NULL) {
             *out_parcel = parcel;
@@ -132,6 +144,41 @@ static weft_status_t await_parcel(const gather_t *gather, wefti_overlay_link_t *
     }
 }
 
+/* The higher rank first, so that both sides report the same text. */
+static weft_status_t mismatch(const gather_t *gather, uint32_t peer, uint32_t kind)
+{
+    uint32_t own = gather->overlay->rank;
+    bool high = peer > own;
+    return wefti_error(WEFT_ERR_MISMATCH, "rank %u called %s, rank %u called %s", high ? peer : own,
+                       wefti_control_name(high ? kind : gather->kind), high ? own : peer,
+                       wefti_control_name(high ? gather->kind : kind));
+}
+
+bool wefti_overlay_gather_waits(wefti_overlay_t *overlay, uint32_t *out_rank,
+                                uint32_t *out_position)
+{
+    pthread_mutex_lock(&overlay->lock);
+    bool waits = overlay->gather_waits;
+    uint32_t sequence = overlay->gather_position / STEPS, step = overlay->gather_position % STEPS;
+    const wefti_overlay_link_t *link = waits ? link_to(overlay, overlay->gather_peer) : NULL;
+    for (const wefti_parcel_t *at = link != NULL ? link->parcels : NULL; at != NULL;
+         at = at->next) {
+        waits = waits && !(at->sequence == sequence && at->step == step);
+    }
+    *out_rank = overlay->gather_peer;
+    *out_position = overlay->gather_position;
+    pthread_mutex_unlock(&overlay->lock);
+    return waits;
+}
+
+bool wefti_overlay_gather_sent(wefti_overlay_t *overlay, uint32_t position)
+{
+    pthread_mutex_lock(&overlay->lock);
+    bool sent = wefti_signal_reached(overlay->gather_sent, position);
+    pthread_mutex_unlock(&overlay->lock);
+    return sent;
+}
+
 static weft_status_t run_steps(const gather_t *gather, uint8_t *blocks)
 {
     wefti_overlay_t *overlay = gather->overlay;
@@ -140,18 +187,21 @@ static weft_status_t run_steps(const gather_t *gather, uint8_t *blocks)
         uint32_t more = have < n - have ? have : n - have;
         wefti_overlay_link_t *to = link_to(overlay, (overlay->rank + n - have) % n);
         wefti_overlay_link_t *from = link_to(overlay, (overlay->rank + have) % n);
-        const parcel_head_t head = {gather->sequence, step, gather->bytes};
+        const parcel_head_t head = {gather->sequence, step, gather->kind, 0, gather->bytes};
         wefti_parcel_t *parcel = NULL;
         pthread_mutex_lock(&overlay->lock);
         wefti_overlay_send(overlay, to, WEFTI_GATHER, &head, sizeof head, blocks,
                            more * gather->bytes);
+        overlay->gather_sent = position_of(gather->sequence, step);
         pthread_mutex_unlock(&overlay->lock);
         weft_status_t status = await_parcel(gather, from, step, &parcel);
         if (status < 0) {
             return status;
         }
         uint64_t theirs = parcel->block_bytes;
-        if (theirs == gather->bytes && parcel->bytes == more * gather->bytes) {
+        if (parcel->kind != gather->kind) {
+            status = mismatch(gather, from->rank, parcel->kind);
+        } else if (theirs == gather->bytes && parcel->bytes == more * gather->bytes) {
             memcpy(blocks + have * gather->bytes, parcel->data, parcel->bytes);
         } else {
             status =
@@ -168,8 +218,8 @@ static weft_status_t run_steps(const gather_t *gather, uint8_t *blocks)
     return WEFT_OK;
 }
 
-weft_status_t wefti_overlay_all_gather(wefti_overlay_t *overlay, const void *send, size_t bytes,
-                                       void *recv, uint64_t deadline_ns,
+weft_status_t wefti_overlay_all_gather(wefti_overlay_t *overlay, uint32_t kind, const void *send,
+                                       size_t bytes, void *recv, uint64_t deadline_ns,
                                        weft_status_t (*check)(void *user), void *user)
 {
     uint32_t n = overlay->world_size, rank = overlay->rank;
@@ -179,7 +229,8 @@ weft_status_t wefti_overlay_all_gather(wefti_overlay_t *overlay, const void *sen
                            "control all-gather: %zu bytes from each of %u ranks exceed 2 GiB",
                            bytes, n);
     }
-    const gather_t gather = {overlay, ++overlay->gather_sequence, bytes, deadline_ns, check, user};
+    const gather_t gather = {overlay, ++overlay->gather_sequence, kind, bytes, deadline_ns, check,
+                             user};
     /* Blocks from this rank's on; turned to their places at the end. */
     uint8_t *blocks = wefti_alloc(overlay->params.allocator, total > 0 ? total : 1);
     if (blocks == NULL) {

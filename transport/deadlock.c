@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Finds ranks that can never go on: each thread of each of them waits for ranks among them.
+ *
+ *   rank 0: all_reduce, waits for rank 1          rank 1: mem_alloc, waits for rank 0
+ *
+ * Every rank looks by itself, from the records of the ranks that it waits for, of those that these
+ * wait for, and so on. A circle is the largest set of them in which every record is for a rank of
+ * the set. Records may be old, so its ranks agree in two rounds before the world ends:
+ *
+ *   1  the rank has seen the records of all others of the circle; afterwards its own are as posted,
+ *      and no thread of it can run before one of its waits ends. It posts a digest of the circle.
+ *   2  it has seen that all have done so; afterwards its own records still are as posted.
+ *
+ * A wait that is not over in round 2 was not over before. So when the last rank came to round 1, all
+ * of them were at rest, each waiting for others of the circle: nothing will ever move. Nothing here
+ * depends on how fast anything is.
+ */
+#include "transport/deadlock.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/error.h"
+#include "runtime/base/hash.h"
+#include "transport/endpoint.h"
+
+#define MEMBERS 64u
+#define NAMED 4u /* ranks of a circle in its message */
+/* In a digest: the rank is in round 2. */
+#define SECOND_ROUND 1ull
+
+typedef struct member {
+    uint32_t rank;
+    bool in;
+    uint64_t agreed;
+    wefti_waits_view_t view;
+} member_t;
+
+/* Of the rank at hand; its looks hold the lock of waits.c. */
+typedef struct circle {
+    member_t members[MEMBERS]; /* 0: this rank */
+    uint32_t count;
+} circle_t;
+
+static member_t *find(circle_t *circle, uint32_t rank)
+{
+    for (uint32_t i = 0; i < circle->count; i++) {
+        if (circle->members[i].rank == rank) {
+            return &circle->members[i];
+        }
+    }
+    return NULL;
+}
+
+static void add(circle_t *circle, const wefti_endpoint_t *endpoint, uint32_t rank)
+{
+    if (rank >= endpoint->world_size || circle->count == MEMBERS || find(circle, rank) != NULL) {
+        return;
+    }
+    const wefti_waits_block_t *waits = &endpoint->control[rank]->waits;
+    member_t *member = &circle->members[circle->count];
+    /* before the records: what it agreed to may be old, but is not newer than they are */
+    member->agreed = atomic_load_explicit(&waits->agreed, memory_order_acquire);
+    if (wefti_waits_load(waits, &member->view) > 0 &&
+        atomic_load_explicit(&waits->moves, memory_order_relaxed) != member->view.generation) {
+        member->rank = rank;
+        member->in = true;
+        circle->count++;
+    }
+}
+
+/* Whether a record is for a rank that is in; for another one than its own. */
+static uint32_t next_of(circle_t *circle, const member_t *member, const wefti_wait_t *wait)
+{
+    for (uint32_t l = 0; l < wait->late_count; l++) {
+        const member_t *late = find(circle, wait->late[l]);
+        if (late != NULL && late->in && late != member) {
+            return late->rank;
+        }
+    }
+    return UINT32_MAX;
+}
+
+static bool stays(circle_t *circle, const member_t *member)
+{
+    bool others = false;
+    for (uint32_t w = 0; w < member->view.count; w++) {
+        const wefti_wait_t *wait = &member->view.list[w];
+        bool for_others = next_of(circle, member, wait) != UINT32_MAX;
+        others = others || for_others;
+        if (!for_others && wait->kind != WEFTI_WAIT_LOCAL) {
+            return false;
+        }
+    }
+    return others;
+}
+
+/* Everything that can be reached, then without what may still move. */
+static bool find_circle(circle_t *circle, const wefti_endpoint_t *endpoint)
+{
+    for (uint32_t i = 0; i < circle->count; i++) {
+        for (uint32_t w = 0; w < circle->members[i].view.count; w++) {
+            const wefti_wait_t *wait = &circle->members[i].view.list[w];
+            for (uint32_t l = 0; l < wait->late_count; l++) {
+                add(circle, endpoint, wait->late[l]);
+            }
+        }
+    }
+    for (bool removed = true; removed;) {
+        removed = false;
+        for (uint32_t i = 0; i < circle->count; i++) {
+            member_t *member = &circle->members[i];
+            if (member->in && !stays(circle, member)) {
+                member->in = false;
+                removed = true;
+            }
+        }
+    }
+    return circle->members[0].in;
+}
+
+/*
+ * What ranks on other hosts wait for may be on its way to them: this rank knows what it has sent.
+ * Data is not looked into.
+ */
+static bool is_awaited(const wefti_endpoint_t *endpoint, const circle_t *circle)
+{
+    uint32_t own_host = endpoint->host_of[endpoint->rank];
+    for (uint32_t i = 1; i < circle->count; i++) {
+        const member_t *member = &circle->members[i];
+        if (!member->in || endpoint->host_of[member->rank] == own_host) {
+            continue;
+        }
+        for (uint32_t w = 0; w < member->view.count; w++) {
+            const wefti_wait_t *wait = &member->view.list[w];
+            bool for_this = false;
+            for (uint32_t l = 0; l < wait->late_count; l++) {
+                for_this = for_this || wait->late[l] == endpoint->rank;
+            }
+            if (for_this && wefti_waits_has_come(endpoint, wait)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* In the order of ranks, so that all compute the same; 0 is none, the lowest bit is the round. */
+static uint64_t digest_of(const circle_t *circle)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < circle->count; i++) {
+        const member_t *member = &circle->members[i];
+        if (member->in) {
+            const uint64_t words[2] = {member->rank + 1ull, member->view.generation};
+            sum += wefti_hash_words(words, 2);
+        }
+    }
+    return (sum | 2) & ~SECOND_ROUND;
+}
+
+/* All of its ranks are in this round. */
+static bool all_agree(const circle_t *circle, uint64_t own, uint64_t digest, uint64_t round)
+{
+    for (uint32_t i = 0; i < circle->count; i++) {
+        uint64_t agreed = i == 0 ? own : circle->members[i].agreed;
+        if (circle->members[i].in && agreed != (digest | SECOND_ROUND) &&
+            (round != 0 || agreed != digest)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* "rank 0 waits for rank 1 in all_reduce with 4 x f32 (sum), rank 1 for rank 0 in mem_alloc" */
+static void explain(circle_t *circle, char *text)
+{
+    uint32_t at = UINT32_MAX;
+    size_t used = 0, bytes = WEFTI_ERROR_TEXT_BYTES;
+    for (uint32_t i = 0; i < circle->count; i++) {
+        const member_t *member = &circle->members[i];
+        at = member->in && member->rank < at ? member->rank : at;
+    }
+    uint32_t first = at;
+    for (uint32_t n = 0; n < NAMED && used < bytes; n++) {
+        const member_t *member = find(circle, at);
+        uint32_t next = UINT32_MAX, w = 0;
+        for (; w < member->view.count; w++) {
+            next = next_of(circle, member, &member->view.list[w]);
+            if (next != UINT32_MAX) {
+                break;
+            }
+        }
+        if (next == UINT32_MAX) {
+            break;
+        }
+        used += (size_t)snprintf(text + used, bytes - used, "%srank %u %s rank %u in %s",
+                                 n == 0 ? "" : ", ", at, n == 0 ? "waits for" : "for", next,
+                                 member->view.list[w].text);
+        at = next;
+        if (at == first) {
+            break;
+        }
+    }
+    if (used < bytes) {
+        snprintf(text + used, bytes - used, ": none of them can continue");
+    }
+}
+
+wefti_deadlock_t wefti_deadlock_look(wefti_endpoint_t *endpoint, char *text)
+{
+    static circle_t circle;
+    wefti_waits_block_t *own = &endpoint->control[endpoint->rank]->waits;
+    member_t *self = &circle.members[0];
+    wefti_waits_view_t now;
+    bool waits = wefti_waits_refresh(endpoint, &self->view);
+    uint64_t agreed = atomic_load_explicit(&own->agreed, memory_order_relaxed);
+    self->rank = endpoint->rank;
+    self->in = true;
+    circle.count = 1;
+    if (!waits || !find_circle(&circle, endpoint) || !is_awaited(endpoint, &circle)) {
+        atomic_store_explicit(&own->agreed, 0, memory_order_relaxed);
+        return WEFTI_DEADLOCK_NONE;
+    }
+    uint64_t digest = digest_of(&circle);
+    /* from here on it counts that the others were looked at before */
+    if (!wefti_waits_refresh(endpoint, &now) || now.generation != self->view.generation) {
+        return WEFTI_DEADLOCK_MAYBE;
+    }
+    if ((agreed & ~SECOND_ROUND) != digest) {
+        bool rests = wefti_waits_rest(endpoint);
+        atomic_store_explicit(&own->moves, rests ? 0 : now.generation, memory_order_relaxed);
+        atomic_store_explicit(&own->agreed, rests ? digest : 0, memory_order_release);
+        return rests ? WEFTI_DEADLOCK_MAYBE : WEFTI_DEADLOCK_NONE;
+    }
+    if (!all_agree(&circle, agreed, digest, 0)) {
+        return WEFTI_DEADLOCK_MAYBE;
+    }
+    agreed = digest | SECOND_ROUND;
+    atomic_store_explicit(&own->agreed, agreed, memory_order_release);
+    if (!all_agree(&circle, agreed, digest, SECOND_ROUND)) {
+        return WEFTI_DEADLOCK_MAYBE;
+    }
+    explain(&circle, text);
+    return WEFTI_DEADLOCK;
+}

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What each rank waits in, for all ranks to read: reports of late ranks, and the end of worlds whose
+ * ranks wait for each other in different calls.
+ *
+ *   waits.c      records in the control blocks: posting, reading
+ *   deadlock.c   ranks that wait for each other in a circle: the world ends, naming their calls
+ *
+ * A thread that waits for longer than WEFTI_WAITS_AFTER_NS posts a record; calls on inline streams
+ * are asked for theirs. No wait that is shorter than that touches anything of this.
+ */
+#ifndef WEFT_TRANSPORT_WAITS_H
+#define WEFT_TRANSPORT_WAITS_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/base/sync.h"
+
+typedef struct wefti_endpoint wefti_endpoint_t;
+
+#define WEFTI_WAITS 4u      /* records of one rank: threads and streams that wait */
+#define WEFTI_WAIT_RANKS 6u /* of the ranks that one wait is for */
+#define WEFTI_WAITS_AFTER_NS 10000000ull
+
+/* ---- control calls: collectives of the whole world by the endpoint's all-gather ---- */
+
+/* name, its public function for messages */
+#define WEFTI_CONTROL_MAP(X)                                                                       \
+    X(NONE, "a control all-gather")                                                                \
+    X(CONTEXT_CREATE, "context_create")                                                            \
+    X(BARRIER, "context_barrier")                                                                  \
+    X(ALL_GATHER, "context_all_gather")                                                            \
+    X(TOPOLOGY, "context_topology")                                                                \
+    X(MEM_ALLOC, "mem_alloc")                                                                      \
+    X(MEM_REGISTER, "mem_register")                                                                \
+    X(GROUP, "group creation")                                                                     \
+    X(FUSER, "fuser_create")                                                                       \
+    X(CAPTURE_END, "capture_end")                                                                  \
+    X(SESSION_CREATE, "session_create")                                                            \
+    X(SESSION_GET_PARAM, "session_get_param")                                                      \
+    X(SESSION_SET_PARAM, "session_set_param")                                                      \
+    X(SESSION_GET_STATE, "session_get_state")                                                      \
+    X(SESSION_SET_STATE, "session_set_state")                                                      \
+    X(SESSION_GET_GRADIENT, "session_get_gradient")                                                \
+    X(SESSION_DIGEST, "session_param_digest")                                                      \
+    X(SESSION_TRACE, "session_write_trace")                                                        \
+    X(SESSION_PROFILE, "session_write_profile")                                                    \
+    X(CHECKPOINT_SAVE, "session_save_checkpoint")                                                  \
+    X(CHECKPOINT_LOAD, "session_load_checkpoint")
+
+typedef enum wefti_control_kind {
+#define WEFTI_CONTROL_ENUM(id, text) WEFTI_CONTROL_##id,
+    WEFTI_CONTROL_MAP(WEFTI_CONTROL_ENUM)
+#undef WEFTI_CONTROL_ENUM
+        WEFTI_CONTROL_KINDS
+} wefti_control_kind_t;
+
+/* "mem_alloc"; of a number from a peer too. */
+const char *wefti_control_name(uint32_t kind);
+
+/*
+ * Until the end of the block the calling thread is in a collective of this kind: all control
+ * all-gathers, and those that groups make for it, belong to that. Inside another such block, to the
+ * outer one's. endpoint: NULL while ranks join.
+ */
+typedef struct wefti_control_scope {
+    wefti_endpoint_t *endpoint;
+    uint32_t before;
+} wefti_control_scope_t;
+/* Of the calling thread. */
+uint32_t wefti_control_kind(void);
+wefti_control_scope_t wefti_control_enter(wefti_endpoint_t *endpoint, wefti_control_kind_t kind);
+void wefti_control_leave(wefti_control_scope_t *scope);
+#define WEFTI_IN_CONTROL(endpoint, kind)                                                           \
+    __attribute__((cleanup(wefti_control_leave), unused)) wefti_control_scope_t control_scope =    \
+        wefti_control_enter(endpoint, WEFTI_CONTROL_##kind)
+
+/* WEFT_ERR_MISMATCH: peer is in a control call of another kind than this rank. */
+weft_status_t wefti_control_mismatch(const wefti_endpoint_t *endpoint, uint32_t peer,
+                                     uint32_t kind);
+
+/* ---- records ---- */
+
+typedef enum wefti_wait_kind {
+    WEFTI_WAIT_NONE = 0,
+    WEFTI_WAIT_CONTROL, /* for ranks to come to the control all-gather with this number */
+    WEFTI_WAIT_CALL,    /* for ranks to come to the call of a group with this number */
+    WEFTI_WAIT_LEAVE,   /* for ranks to leave a group after its calls up to this number */
+    WEFTI_WAIT_DATA,    /* for what ranks send in a call or step that they are in, or before */
+    WEFTI_WAIT_LOCAL,   /* for another thread or stream of this rank */
+} wefti_wait_kind_t;
+
+#define WEFTI_WAIT_WORLD UINT32_MAX
+
+typedef struct wefti_wait {
+    uint32_t kind;                   /* wefti_wait_kind_t */
+    uint32_t channel;                /* of the group, WEFTI_WAIT_WORLD: of no group */
+    uint32_t number;                 /* as the kind says */
+    uint32_t late_count;             /* ranks that it is for */
+    uint32_t late[WEFTI_WAIT_RANKS]; /* the first of them, in the world */
+    uint64_t since_ns;               /* by the monotonic clock of the rank's host */
+    char text[112];                  /* "all_reduce with 4 x f32 (sum)" */
+} wefti_wait_t;
+_Static_assert(sizeof(wefti_wait_t) == 160, "records lie in shared memory and travel");
+
+#define WEFTI_WAIT_WORDS (sizeof(wefti_wait_t) / 8)
+
+/* In the control block of each rank, which alone writes it; zero at first. */
+typedef struct wefti_waits_block {
+    _Atomic uint32_t generation; /* odd while it is written; another one whenever records change */
+    _Atomic uint32_t count;
+    _Atomic uint32_t moves; /* the generation in which something of the rank was seen to move */
+    _Atomic uint32_t pad;
+    _Atomic uint64_t agreed; /* deadlock.c: the circle that the rank found itself in; 0: none */
+    uint8_t pad2[40];
+    _Atomic uint64_t words[WEFTI_WAITS][WEFTI_WAIT_WORDS];
+} wefti_waits_block_t;
+_Static_assert(sizeof(wefti_waits_block_t) == 64 + WEFTI_WAITS * sizeof(wefti_wait_t),
+               "shared memory");
+
+/* What rank waits in; list: [WEFTI_WAITS]. Returns how many; 0: nothing, or not for long yet. Of
+ * ranks on other hosts: what they reported last. Any thread. */
+uint32_t wefti_waits_read(const wefti_endpoint_t *endpoint, uint32_t rank, wefti_wait_t *list);
+
+/*
+ * The ranks that keep this one waiting in the end: from those in late on, each one that waits itself
+ * stands for those that it waits for. text becomes " 3 5": ranks that wait for nobody; late itself
+ * if there are none. Returns the first of them.
+ */
+uint32_t wefti_waits_causes(const wefti_endpoint_t *endpoint, const uint32_t *late,
+                            uint32_t late_count, char *text, size_t bytes);
+
+/* ---- posting ---- */
+
+/* Fills in kind to late, since_ns and text, as it is now. False: it does not wait any more. Any
+ * thread of the rank may call it, until wefti_waits_end. */
+typedef bool (*wefti_wait_fn)(void *user, wefti_wait_t *out);
+
+/* One thread that waits, usually on its stack; all of it is zero at first. */
+typedef struct wefti_waiter {
+    struct wefti_waiter *next;
+    wefti_endpoint_t *endpoint;
+    wefti_wait_fn describe;
+    void *user;
+    int32_t thread;
+    bool posted;
+    uint64_t first_ns, next_ns, pause_ns; /* when it looked first, when it does again */
+} wefti_waiter_t;
+
+/*
+ * Called now and then by a thread that has waited for WEFTI_WAITS_AFTER_NS: posts what it waits in,
+ * and ends the world when that can never come because ranks wait for each other.
+ */
+void wefti_waits_look(wefti_waiter_t *waiter, wefti_endpoint_t *endpoint, wefti_wait_fn describe,
+                      void *user, uint64_t now);
+/* The wait is over; before the thread does anything that others wait for. */
+void wefti_waits_end(wefti_waiter_t *waiter);
+
+/* For what another thread or stream of this rank posts; where that is all there is to know. Zero but
+ * for the first fields at first. */
+typedef struct wefti_local_wait {
+    wefti_endpoint_t *endpoint;
+    const wefti_signal_t *signal;
+    uint32_t target;
+    const char *what; /* "an event" */
+    uint64_t since_ns;
+    wefti_waiter_t waiter;
+} wefti_local_wait_t;
+/* As wefti_waits_look, also when it has not waited for long. */
+void wefti_waits_look_local(wefti_local_wait_t *wait);
+static inline void wefti_waits_end_local(wefti_local_wait_t *wait)
+{
+    wefti_waits_end(&wait->waiter);
+}
+
+/* This rank has done its part of what a rank on another host waits for; also where it cannot tell. */
+bool wefti_waits_has_come(const wefti_endpoint_t *endpoint, const wefti_wait_t *wait);
+
+/* What rooms above know of a rank's waits; both functions get the context. */
+typedef struct wefti_waits_hooks {
+    void *user;
+    /* What is blocked on inline streams: fills list, returns how many; -1: something may move. */
+    int32_t (*streams)(void *user, wefti_wait_t *list, uint32_t room);
+    /* This rank has done its part of what a rank on another host waits for in a call of a group. */
+    bool (*has_come)(void *user, const wefti_wait_t *wait);
+} wefti_waits_hooks_t;
+/* Sets those that are not NULL. Any thread. */
+void wefti_waits_hook(wefti_endpoint_t *endpoint, const wefti_waits_hooks_t *hooks);
+
+#endif

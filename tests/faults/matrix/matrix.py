@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The injection matrix: worlds of 2 to 6 processes in random legal work, one of which suffers a fault at a random moment.
+"""The injection matrix: worlds of 2 to 6 processes in random legal work, one of which suffers a fault at a random moment, or
+which disagree about an operation.
 
 Every survivor must get an error that names the faulty rank within WEFT_TIMEOUT, and its process must end soon after that.
-Nothing may be left: no process, no file, no socket, no descriptor. A case is made of the seed and its number only.
+Ranks that disagree must all get an error that names both sides within a second, however long WEFT_TIMEOUT is. Nothing may be
+left: no process, no file, no socket, no descriptor. A case is made of the seed and its number only.
 
-usage: matrix.py [--build DIR] [--cases N] [--seed N] [--only N] [--seconds N] [--timeout S] [--slack S] [--fault KIND]
-                 [--layout shm|tcp|mixed] [--tolerate KIND] [--keep DIR] [--json FILE] [-v]
+usage: matrix.py [--build DIR] [--cases N] [--seed N] [--only N] [--seconds N] [--timeout S] [--slack S]
+                 [--fault KIND] [--differ KIND] [--layout shm|tcp|mixed] [--tolerate KIND] [--keep DIR] [--json FILE] [-v]
 """
 import argparse
 import collections
@@ -29,6 +31,9 @@ PR_SET_CHILD_SUBREAPER = 36
 DEATHS = ("kill", "segv", "abort", "exit", "quit", "exec", "orphan", "leave")
 LATE = ("stop",)  # found by the deadline only
 FAULTS = (*DEATHS, *LATE * 2, "pause")
+# Kinds of disagreements: disagree.c; "setting" is one before they join.
+DIFFERENCES = ("dtype", "count", "reduction", "root", "kind", "group", "order", "algorithm", "creation", "destroy", "operation",
+               "swapped", "bytes", "fuser", "capture", "plan", "fewer", "setting")
 ANSWERS = {"ERR_PEER_DIED", "ERR_TIMEOUT", "ERR_ABORTED"}
 # A rank that hangs is given up after this many seconds more than it may take.
 GUARD = 60
@@ -51,12 +56,16 @@ class Case:
     ops: int
     settings: dict
     wakes: bool  # a stopped rank continues in the end; else it is killed
+    differ: str  # what ranks disagree about; None: there is a fault
+    odd: list  # the ranks of one side
+    leaves: bool  # these ranks leave after the operation
 
     def __str__(self):
         where = f"hosts {self.hosts}" if self.over_tcp else "one host"
         extra = " ".join(f"{k}={v}" for k, v in self.settings.items())
-        return (f"case {self.number}: {self.size} ranks, {where}, {self.fault} of rank {self.rank} at operation {self.at}"
-                f"+{self.after_us} us; {self.address.split(':')[0]} {extra}".rstrip())
+        what = (f"{self.differ} differs on {self.odd}{', which leave,' if self.leaves else ''} at operation {self.at}" if self.differ
+                else f"{self.fault} of rank {self.rank} at operation {self.at}+{self.after_us} us")
+        return f"case {self.number}: {self.size} ranks, {where}, {what}; {self.address.split(':')[0]} {extra}".rstrip()
 
 
 def draw_case(seed, number, args):
@@ -83,9 +92,16 @@ def draw_case(seed, number, args):
         settings["WEFT_CHECK"] = "results"
     if r.random() < 0.2:
         settings["WEFT_ORDER"] = "any"
+    differ = r.choice(DIFFERENCES) if r.random() < 0.4 else None
+    if args.fault or args.differ:
+        differ = r.choice(DIFFERENCES) if args.differ == "any" else args.differ
+    odd = r.sample(range(size), r.randrange(1, size))
+    if differ:
+        fault, at = None, 0 if differ == "setting" else 2 + r.randrange(12)
     return Case(number, size, hosts, over_tcp, r.choice(("tcp:", "file:")) if over_tcp else "unix:", fault, r.randrange(size), at,
                 after_us, [r.choice(("destroy", "destroy", "leave", "exit")) for _ in range(size)],
-                at + 30 if fault == "pause" else 1000000, settings, r.random() < 0.5)
+                at + 30 if fault == "pause" else 1000000, settings, r.random() < 0.5, differ, sorted(odd),
+                differ == "fewer" and r.random() < 0.3)
 
 
 class Rank:
@@ -146,15 +162,16 @@ class Matrix:
         self.base = pathlib.Path(tempfile.mkdtemp(prefix="weft-matrix-"))
         self.results = collections.Counter()
         self.faults = collections.Counter()
-        self.answer_ms = []
+        self.answer_ms, self.disagreement_ms, self.last_ns = [], [], 0
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     def plan(self, size):
         """A plan for that many ranks, compiled once."""
         if size not in self.plans:
             self.plans[size] = self.base / f"plan.{size}"
-            subprocess.run([f"{self.args.build}/weft", "compile", MODEL, "-o", self.plans[size], "--world", str(size), "--batch", "2"],
-                           check=True, capture_output=True, env={**os.environ, "WEFT_CALIBRATE": "off"})
+            for path, batch in ((self.plans[size], "2"), (f"{self.plans[size]}.other", "3")):
+                subprocess.run([f"{self.args.build}/weft", "compile", MODEL, "-o", path, "--world", str(size), "--batch", batch],
+                               check=True, capture_output=True, env={**os.environ, "WEFT_CALIBRATE": "off"})
         return self.plans[size]
 
     # ---- one case ----
@@ -167,15 +184,21 @@ class Matrix:
         for number in range(case.size):
             env = {**os.environ, **case.settings, "WEFT_RANK": str(number), "WEFT_WORLD_SIZE": str(case.size),
                    "WEFT_ADDRESS": address, "TMPDIR": str(folder / "tmp"), "WEFT_CALIBRATE": "off"}
+            timeout = self.args.timeout if case.fault else self.args.differ_timeout
             for name in ("WEFT_TIMEOUT", "WEFT_CONNECT_TIMEOUT", "WEFT_LINK_TIMEOUT"):
-                env[name] = str(self.args.timeout)
+                env[name] = str(timeout)
             if case.over_tcp:
                 env["WEFT_HOST_ID"] = f"host-{case.hosts[number]}"
             if case.ends[number] == "exit":  # without destroying anything
                 env["ASAN_OPTIONS"] = "detect_leaks=0"
             command = [f"{self.args.build}/tests/fault_rank", f"seed={self.args.seed * 1000003 + case.number}", f"ops={case.ops}",
                        f"end={case.ends[number]}", f"folder={folder}", f"plan={self.plan(case.size)}"]
-            if number == case.rank:
+            if case.differ == "setting":
+                env["WEFT_SOCKETS"] = "3" if number in case.odd else "2"
+            elif case.differ:
+                command += [f"differ={case.differ}", f"at={case.at}"] + (["odd=1"] if number in case.odd else [])
+                command += ["then=leave"] if number in case.odd and case.leaves else []
+            elif number == case.rank:
                 command += [f"fault={case.fault}", f"at={case.at}", f"after_us={case.after_us}"]
             with open(folder / f"out.{number}", "w") as out, open(folder / f"err.{number}", "w") as err:
                 ranks.append(Rank(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env,
@@ -199,6 +222,13 @@ class Matrix:
                 time.sleep(0.002)
         return left
 
+    def last_call(self, ranks):
+        """When the last rank was in the call that it, or another one, must not make. A rank may have gone on to another one."""
+        errors = [r.events["error"] for r in ranks if "error" in r.events]
+        first_ns = min((at_ns for at_ns, _ in errors), default=0)
+        begun = [r.events[name][0] for r in ranks for name in ("start", "call") if name in r.events]
+        return max(begun + [int(fields[3]) for _, fields in errors if int(fields[3]) < first_ns])
+
     def wait_stopped(self, rank, until):
         """Until the process of a rank has stopped; false if it ended."""
         while time.monotonic() < until and rank.process.poll() is None:
@@ -217,10 +247,13 @@ class Matrix:
         self.plan(case.size)
         shm = set(os.listdir("/dev/shm"))
         ranks = self.start(case, folder)
-        faulty, found = ranks[case.rank], []
-        guard = time.monotonic() + 2 * self.args.timeout + self.args.slack + GUARD
+        faulty, found = None if case.differ else ranks[case.rank], []
+        timeout = self.args.differ_timeout if case.differ else self.args.timeout
+        guard = time.monotonic() + 2 * timeout + self.args.slack + GUARD
         others = [r for r in ranks if r is not faulty]
-        if case.fault == "pause":
+        if case.differ:
+            hung = self.wait(ranks, guard)
+        elif case.fault == "pause":
             if self.wait_stopped(faulty, guard):
                 time.sleep(0.1)
                 os.kill(faulty.process.pid, signal.SIGCONT)
@@ -245,6 +278,7 @@ class Matrix:
         self.clean_up(case, found)
         for rank in ranks:
             rank.read()
+        self.last_ns = self.last_call(ranks)
         for rank in ranks:
             self.judge(case, rank, faulty, found)
         self.look_around(case, folder, shm, found)
@@ -280,7 +314,7 @@ class Matrix:
         left += [str(path) for path in (folder / "tmp").iterdir()]
         left += [name for name in os.listdir(folder) if not re.fullmatch(r"(out|err)\.\d+|tmp|checkpoint", name)
                  # killed while it wrote a checkpoint, or before it removed the address that it wrote
-                 and not (case.rank == 0 and case.fault != "pause")]
+                 and not (case.rank == 0 and case.fault not in (None, "pause"))]
         with open("/proc/net/unix") as sockets:
             left += [line.split()[-1] for line in sockets if any(p in line for p in pids)]
         if left:
@@ -296,7 +330,7 @@ class Matrix:
             fault("sanitizer", rank.log[:2000])
         if "wrong" in rank.events:
             fault("wrong result", " ".join(rank.events["wrong"][1]))
-        if rank is faulty and case.fault != "pause":
+        if rank is faulty and case.fault not in (None, "pause"):
             if case.fault == "stop" and case.wakes and rank.code != 0:
                 fault("crash", f"code {rank.code} after SIGCONT")
             if case.fault == "leave" and rank.code != 0:
@@ -315,7 +349,31 @@ class Matrix:
             if "error" in rank.events:
                 fault("error without a fault", " ".join(rank.events["error"][1]))
             return
-        self.judge_answer(case, rank, faulty, fault)
+        if case.differ:
+            self.judge_disagreement(case, rank, fault)
+        else:
+            self.judge_answer(case, rank, faulty, fault)
+
+    def judge_disagreement(self, case, rank, fault):
+        """Whether a rank learns at once that ranks disagree, and about which ones."""
+        if case.leaves and rank.number in case.odd:
+            return  # it need not learn anything
+        if "error" not in rank.events:
+            fault("no error")
+            return
+        at_ns, (op, name, status, began_ns, message) = rank.events["error"]
+        waited = (at_ns - self.last_ns) / 1e9
+        self.disagreement_ms.append(waited * 1e3)
+        text = f"{waited:.2f} s after the last call: operation {op} {name}: {status}: {message}"
+        named = named_ranks(message)
+        if waited > self.args.differ_timeout * 0.9:
+            fault("disagreement: at the deadline", text)
+        elif waited > 1:
+            fault("disagreement: late", text)
+        if status != "ERR_MISMATCH" and not (status == "ERR_PEER_DIED" and case.leaves):
+            fault("disagreement: status", text)
+        elif not named or case.differ != "fuser" and not case.leaves and len({n in case.odd for n in named}) < 2:
+            fault("disagreement: one side named", text)
 
     def judge_answer(self, case, rank, faulty, fault):
         """Whether a survivor's error comes in time and names the faulty rank."""
@@ -325,7 +383,7 @@ class Matrix:
         if "fault" not in faulty.events:  # it did not come to that
             fault("error before the fault", " ".join(rank.events["error"][1]))
             return
-        at_ns, (op, name, status, message) = rank.events["error"]
+        at_ns, (op, name, status, _, message) = rank.events["error"]
         begin_ns = max(faulty.events["fault"][0], rank.events["start"][0])
         limit_ns = begin_ns + (self.args.timeout + self.args.slack) * 1e9
         self.answer_ms.append((at_ns - begin_ns) / 1e6)
@@ -356,7 +414,7 @@ class Matrix:
             found = self.run(case)
             count += 1
             perfect += not found
-            self.faults[case.fault] += 1
+            self.faults[case.fault or case.differ] += 1
             for kind in {kind for kind, _ in found}:
                 self.results[kind] += 1
             if found or args.verbose:
@@ -370,17 +428,18 @@ class Matrix:
         print(f"seed {args.seed}: {count} cases in {time.monotonic() - begin:.0f} s, {perfect} perfect; "
               + ", ".join(f"{n} {kind}" for kind, n in self.results.most_common()))
         print("faults: " + ", ".join(f"{n} {kind}" for kind, n in sorted(self.faults.items())))
-        if self.answer_ms:
-            ordered = sorted(self.answer_ms)
-            print(f"answers: {len(ordered)}, median {ordered[len(ordered) // 2]:.0f} ms, most {ordered[-1]:.0f} ms")
+        for name, times in (("answers", self.answer_ms), ("disagreements", self.disagreement_ms)):
+            if times:
+                ordered = sorted(times)
+                print(f"{name}: {len(ordered)}, median {ordered[len(ordered) // 2]:.0f} ms, most {ordered[-1]:.0f} ms")
         shutil.rmtree(self.base, ignore_errors=True)
         if args.json:
             pathlib.Path(args.json).write_text(json.dumps({"seed": args.seed, "cases": count, "perfect": perfect,
                                                            "left": dict(self.results), "faults": dict(self.faults)}))
-        return not set(self.results) - set(args.tolerate)
+        return all(kind.startswith(tuple(args.tolerate)) for kind in self.results)
 
     def again(self, number):
-        kept = [a for name in ("build", "timeout", "slack", "seed", "ranks", "fault", "layout")
+        kept = [a for name in ("build", "timeout", "slack", "seed", "ranks", "fault", "differ", "layout")
                 if (value := getattr(self.args, name)) is not None for a in (f"--{name}", str(value))]
         return shlex.join([sys.argv[0], *kept, "--only", str(number)])
 
@@ -397,9 +456,11 @@ def main():
     parser.add_argument("--slack", type=float, default=2, help="seconds after the deadline")
     parser.add_argument("--ranks", type=int, default=6, help="most ranks of a world")
     parser.add_argument("--fault", choices=sorted(set(FAULTS)))
+    parser.add_argument("--differ", choices=("any", *DIFFERENCES), help="disagreements only")
+    parser.add_argument("--differ-timeout", type=float, default=10, help="WEFT_TIMEOUT of ranks that disagree")
     parser.add_argument("--layout", choices=("shm", "tcp", "mixed"))
     parser.add_argument("--keep", help="folder for the output of ranks of failed cases")
-    parser.add_argument("--tolerate", action="append", default=[], help="count this kind of fault, but do not fail")
+    parser.add_argument("--tolerate", action="append", default=[], help="kinds of findings, by their first words, that are counted only")
     parser.add_argument("--json", help="file for the counts")
     parser.add_argument("-v", "--verbose", action="store_true")
     sys.exit(not Matrix(parser.parse_args()).all())

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One rank of a case of the injection matrix (matrix.py): random legal work until a call fails, and
- * on one rank a fault at a given moment.
+ * One rank of a case of the injection matrix (matrix.py): random legal work until a call fails. On
+ * one rank there is a fault at a given moment, or ranks disagree about an operation.
  *
  *   rank seed=N ops=N end=destroy|leave|exit folder=DIR [plan=FILE] [fault=KIND at=OP after_us=N]
+ *        [differ=KIND at=OP [odd=1 [then=leave]]]
  *
  * Operation 0 is weft_context_create, operation 1 the start of the work (work_begin). Standard
  * output has one line per event: name, CLOCK_MONOTONIC in nanoseconds, details, with tabs between.
@@ -20,7 +21,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "work.h"
+#include "tests/faults/matrix/disagree.h"
+#include "tests/faults/matrix/work.h"
 
 typedef struct fault {
     const char *kind; /* NULL: none */
@@ -28,13 +30,17 @@ typedef struct fault {
     uint32_t after_us; /* later than the start of the operation, from another thread; 0: before */
 } fault_t;
 
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
 static void report(const char *event, const char *format, ...)
 {
     char line[4096];
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    int used = snprintf(line, sizeof line, "%s\t%lld\t", event,
-                        (long long)now.tv_sec * 1000000000 + now.tv_nsec);
+    int used = snprintf(line, sizeof line, "%s\t%lld\t", event, (long long)now_ns());
     va_list args;
     va_start(args, format);
     vsnprintf(line + used, sizeof line - (size_t)used - 1, format, args);
@@ -160,11 +166,22 @@ static weft_status_t run_operation(work_t *work, uint64_t op, const char **name)
     }
 }
 
+/* Sets when the rank reaches the operation. */
+static weft_status_t run_disagreement(work_t *work, uint64_t op, char **argv, int64_t *began_ns)
+{
+    draw_t d = draw_begin(work->seed, op);
+    weft_status_t status = disagree_prepare(work);
+    *began_ns = now_ns();
+    report("call", "");
+    return status == WEFT_OK ? disagree_run(work, option(argv, "differ"), number(argv, "odd"), &d)
+                             : status;
+}
+
 int main(int argc, char **argv)
 {
     static work_t work;
     fault_t fault = {option(argv, "fault"), number(argv, "at"), (uint32_t)number(argv, "after_us")};
-    const char *end = option(argv, "end"), *name = "";
+    const char *end = option(argv, "end"), *differ = option(argv, "differ"), *name = "";
     uint64_t ops = number(argv, "ops"), op = 0;
     weft_status_t status = WEFT_OK;
     bool leaves = false;
@@ -174,17 +191,22 @@ int main(int argc, char **argv)
     work.folder = option(argv, "folder");
     work.plan_path = option(argv, "plan");
     uint32_t descriptors = count_entries("/proc/self/fd");
+    int64_t began_ns = 0;
     report("start", "");
-    for (; op < ops && status == WEFT_OK && work.wrong[0] == '\0'; op++) {
+    for (; op < ops && status == WEFT_OK && work.wrong[0] == '\0' && !leaves; op++) {
         leaves = inject(&fault, op);
-        if (leaves) {
-            break;
+        began_ns = now_ns();
+        if (differ != NULL && op == fault.at) {
+            status = run_disagreement(&work, op, argv, &began_ns);
+            name = differ;
+            leaves = option(argv, "then") != NULL;
+        } else if (!leaves) {
+            status = run_operation(&work, op, &name);
         }
-        status = run_operation(&work, op, &name);
     }
     if (status != WEFT_OK) {
-        report("error", "%llu\t%s\t%s\t%s", (unsigned long long)op - 1, name,
-               weft_status_name(status), weft_last_error());
+        report("error", "%llu\t%s\t%s\t%lld\t%s", (unsigned long long)op - 1, name,
+               weft_status_name(status), (long long)began_ns, weft_last_error());
     } else if (work.wrong[0] != '\0') {
         report("wrong", "%llu\t%s\t%s", (unsigned long long)op - 1, name, work.wrong);
     } else {

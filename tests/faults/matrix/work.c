@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "work.h"
+#include "tests/faults/matrix/work.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -32,14 +32,6 @@ uint32_t draw(draw_t *self, uint32_t below)
 }
 
 /* ---- collectives ---- */
-
-typedef struct call {
-    weft_collective_t kind;
-    weft_dtype_t dtype;
-    weft_reduction_t reduction;
-    uint32_t root, rank, size, slot, salt;
-    uint64_t count;
-} call_t;
 
 static const weft_dtype_t dtypes[] = {WEFT_DTYPE_F32, WEFT_DTYPE_F64, WEFT_DTYPE_I32,
                                       WEFT_DTYPE_I64, WEFT_DTYPE_U8};
@@ -145,7 +137,7 @@ static bool has_blocks(const call_t *call)
            call->kind == WEFT_COLLECTIVE_ALL_TO_ALL_V;
 }
 
-static void fill(work_t *work, const call_t *call)
+void work_fill(work_t *work, const call_t *call)
 {
     uint64_t elems = call->count * call->size + 3 * call->size;
     for (uint64_t i = 0; i < elems; i++) {
@@ -171,7 +163,7 @@ static void check_block(work_t *work, const call_t *call, uint32_t from, uint64_
     }
 }
 
-static void check(work_t *work, const call_t *call)
+void work_check(work_t *work, const call_t *call)
 {
     uint64_t at = 0;
     if (!is_received(call)) {
@@ -207,8 +199,8 @@ static weft_status_t issue_v(const call_t *call, const uint8_t *send, uint8_t *r
     }
 }
 
-static weft_status_t issue(work_t *work, const call_t *call, weft_group_t *group,
-                           weft_stream_t *stream)
+weft_status_t work_issue(work_t *work, const call_t *call, weft_group_t *group,
+                         weft_stream_t *stream)
 {
     const uint8_t *send = work->send[call->slot];
     uint8_t *recv = work->recv[call->slot];
@@ -245,6 +237,9 @@ static weft_status_t issue(work_t *work, const call_t *call, weft_group_t *group
 static const work_group_t *pick_group(const work_t *work, draw_t *d)
 {
     uint32_t made = 0, at = 0;
+    if (work->over_world) {
+        return &work->groups[0];
+    }
     for (uint32_t i = 0; i < WORK_GROUPS; i++) {
         made += work->groups[i].is_made;
     }
@@ -256,7 +251,7 @@ static const work_group_t *pick_group(const work_t *work, draw_t *d)
     }
 }
 
-static call_t pick_call(draw_t *d, const weft_group_t *group, uint32_t slot)
+call_t work_pick_call(draw_t *d, const weft_group_t *group, uint32_t slot)
 {
     static const uint32_t below[] = {16, 200, 3000, 20000, 80000};
     call_t call = {.slot = slot};
@@ -279,14 +274,14 @@ static call_t pick_call(draw_t *d, const weft_group_t *group, uint32_t slot)
 static weft_status_t run_call(work_t *work, draw_t *d)
 {
     weft_group_t *group = pick_group(work, d)->group;
-    call_t call = pick_call(d, group, draw(d, WORK_SLOTS));
+    call_t call = work_pick_call(d, group, draw(d, WORK_SLOTS));
     if (group == NULL) {
         return WEFT_OK;
     }
-    fill(work, &call);
-    weft_status_t status = issue(work, &call, group, NULL);
+    work_fill(work, &call);
+    weft_status_t status = work_issue(work, &call, group, NULL);
     if (status == WEFT_OK) {
-        check(work, &call);
+        work_check(work, &call);
     }
     return status;
 }
@@ -299,10 +294,10 @@ static weft_status_t run_stream(work_t *work, draw_t *d)
     weft_status_t status = WEFT_OK;
     for (uint32_t slot = 0; slot < WORK_SLOTS && status == WEFT_OK; slot++) {
         weft_group_t *group = pick_group(work, d)->group;
-        calls[slot] = pick_call(d, group, slot);
+        calls[slot] = work_pick_call(d, group, slot);
         if (group != NULL) {
-            fill(work, &calls[slot]);
-            status = issue(work, &calls[slot], group, stream);
+            work_fill(work, &calls[slot]);
+            status = work_issue(work, &calls[slot], group, stream);
             is_made[slot] = true;
         }
     }
@@ -311,7 +306,7 @@ static weft_status_t run_stream(work_t *work, draw_t *d)
     }
     for (uint32_t slot = 0; slot < WORK_SLOTS && status == WEFT_OK; slot++) {
         if (is_made[slot]) {
-            check(work, &calls[slot]);
+            work_check(work, &calls[slot]);
         }
     }
     return status;
@@ -324,14 +319,14 @@ static weft_status_t run_batch(work_t *work, draw_t *d)
     weft_status_t status = group == NULL ? WEFT_OK : weft_batch_begin(group);
     for (uint32_t slot = 0; slot < WORK_SLOTS && status == WEFT_OK; slot++) {
         call_t *call = &calls[slot];
-        *call = pick_call(d, group, slot);
+        *call = work_pick_call(d, group, slot);
         call->count %= 2000;
         if (group == NULL) {
             continue;
         }
         if (slot == 0 && call->size > 1) { /* around a ring */
             call->kind = WEFT_COLLECTIVE_SEND_RECV;
-            fill(work, call);
+            work_fill(work, call);
             status = weft_send(work->send[slot], call->count, call->dtype,
                                (call->rank + 1) % call->size, group, NULL);
             if (status == WEFT_OK) {
@@ -339,15 +334,15 @@ static weft_status_t run_batch(work_t *work, draw_t *d)
                                    (call->rank + call->size - 1) % call->size, group, NULL);
             }
         } else {
-            fill(work, call);
-            status = issue(work, call, group, NULL);
+            work_fill(work, call);
+            status = work_issue(work, call, group, NULL);
         }
     }
     if (group != NULL && status == WEFT_OK) {
         status = weft_batch_end(group, NULL);
     }
     for (uint32_t slot = 0; slot < WORK_SLOTS && status == WEFT_OK && group != NULL; slot++) {
-        check(work, &calls[slot]);
+        work_check(work, &calls[slot]);
     }
     return status;
 }
@@ -475,7 +470,7 @@ static weft_status_t run_fuser(work_t *work, draw_t *d)
     weft_fuser_t *fuser = NULL;
     weft_status_t status = WEFT_OK;
     for (uint32_t slot = 0; slot < WORK_SLOTS; slot++) {
-        calls[slot] = pick_call(d, group, slot);
+        calls[slot] = work_pick_call(d, group, slot);
         calls[slot].kind = WEFT_COLLECTIVE_ALL_REDUCE;
     }
     if (group == NULL || (status = weft_fuser_create(group, NULL, &fuser)) != WEFT_OK) {
@@ -485,7 +480,7 @@ static weft_status_t run_fuser(work_t *work, draw_t *d)
         for (uint32_t slot = 0; slot < WORK_SLOTS && status == WEFT_OK; slot++) {
             call_t *call = &calls[slot];
             char name[] = {(char)('a' + slot), '\0'};
-            fill(work, call);
+            work_fill(work, call);
             memcpy(work->recv[slot], work->send[slot],
                    call->count * weft_dtype_size_bytes(call->dtype));
             status = weft_fuser_add(fuser, work->recv[slot], call->count, call->dtype,
@@ -495,7 +490,7 @@ static weft_status_t run_fuser(work_t *work, draw_t *d)
             status = weft_fuser_wait(fuser);
         }
         for (uint32_t slot = 0; slot < WORK_SLOTS && status == WEFT_OK; slot++) {
-            check(work, &calls[slot]);
+            work_check(work, &calls[slot]);
         }
     }
     weft_fuser_destroy(fuser);
@@ -511,14 +506,14 @@ static weft_status_t run_capture(work_t *work, draw_t *d)
     call_t calls[WORK_SLOTS];
     weft_status_t status = WEFT_OK;
     for (uint32_t slot = 0; slot < WORK_SLOTS; slot++) {
-        calls[slot] = pick_call(d, group, slot);
+        calls[slot] = work_pick_call(d, group, slot);
     }
     params.no_times = 1;
     if (group == NULL || (status = weft_capture_begin(group, &params)) != WEFT_OK) {
         return status;
     }
     for (uint32_t slot = 0; slot < WORK_SLOTS && status == WEFT_OK; slot++) {
-        status = issue(work, &calls[slot], group, NULL);
+        status = work_issue(work, &calls[slot], group, NULL);
     }
     if (status == WEFT_OK) {
         status = weft_capture_end(group, &capture);
@@ -529,20 +524,20 @@ static weft_status_t run_capture(work_t *work, draw_t *d)
         return status;
     }
     for (uint32_t slot = 0; slot < WORK_SLOTS; slot++) {
-        fill(work, &calls[slot]);
+        work_fill(work, &calls[slot]);
     }
     status = weft_capture_launch(capture, stream);
     if (status == WEFT_OK) {
         status = weft_stream_synchronize(stream);
     }
     for (uint32_t slot = 0; slot < WORK_SLOTS && status == WEFT_OK; slot++) {
-        check(work, &calls[slot]);
+        work_check(work, &calls[slot]);
     }
     weft_capture_destroy(capture);
     return status;
 }
 
-static weft_status_t open_session(work_t *work, weft_session_t **out_session)
+weft_status_t work_open_session(work_t *work, weft_session_t **out_session)
 {
     weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
     weft_status_t status = WEFT_OK;
@@ -558,7 +553,7 @@ static weft_status_t run_session(work_t *work, draw_t *d)
 {
     weft_session_t *session = NULL;
     uint32_t steps = 1 + draw(d, 3);
-    weft_status_t status = work->plan_path == NULL ? WEFT_OK : open_session(work, &session);
+    weft_status_t status = work->plan_path == NULL ? WEFT_OK : work_open_session(work, &session);
     for (uint32_t step = 0; step < steps && status == WEFT_OK && session != NULL; step++) {
         status = weft_session_step(session);
     }
@@ -570,7 +565,7 @@ static weft_status_t run_checkpoint(work_t *work, draw_t *d)
 {
     weft_session_t *session = NULL;
     char path[4096];
-    weft_status_t status = work->plan_path == NULL ? WEFT_OK : open_session(work, &session);
+    weft_status_t status = work->plan_path == NULL ? WEFT_OK : work_open_session(work, &session);
     (void)d;
     snprintf(path, sizeof path, "%s/checkpoint", work->folder);
     if (status == WEFT_OK && session != NULL) {
@@ -597,6 +592,16 @@ static const struct {
     {"fuser", run_fuser, 4},         {"capture", run_capture, 4},
     {"session", run_session, 3},     {"checkpoint", run_checkpoint, 1},
 };
+
+const char *work_operation_name(uint32_t index)
+{
+    return index < COUNT_OF(operations) ? operations[index].name : NULL;
+}
+
+weft_status_t work_run_operation(work_t *work, uint32_t index, draw_t *d)
+{
+    return operations[index].run(work, d);
+}
 
 weft_status_t work_run(work_t *work, uint64_t number, const char **name)
 {

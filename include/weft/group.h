@@ -24,7 +24,36 @@ typedef struct weft_group weft_group_t;
 /** Colour of weft_group_split: no group for this rank. Equivalent to: MPI_UNDEFINED. */
 #define WEFT_COLOR_NONE UINT32_MAX
 
+/** Parameters of weft_group_create. Start from WEFT_GROUP_PARAMS_INIT. */
+typedef struct weft_group_params {
+    size_t struct_size;   /**< size of this struct */
+    weft_group_t *parent; /**< the group to split; NULL: all ranks of the context */
+    int64_t key;          /**< as in weft_group_split */
+    /**
+     * Bytes that this rank keeps for collectives on memory that is not registered, equal on all
+     * ranks; 0: the setting WEFT_STAGING_BYTES. Larger buffers mean fewer rounds. Memory is taken
+     * by the first call that needs it.
+     */
+    uint64_t staging_bytes;
+    uint32_t color; /**< as in weft_group_split */
+} weft_group_params_t;
+/** Defaults of weft_group_params_t. */
+#define WEFT_GROUP_PARAMS_INIT WEFT_STRUCT_INIT(weft_group_params_t, 0, 0, 0, 0)
+
 WEFT_EXTERN_C_BEGIN
+/**
+ * Creates one group per colour from the ranks that passed it, with parameters. Collective over the
+ * parent, blocking.
+ * @param[in]  context   the context of the parent
+ * @param[in]  params    NULL: the defaults, a group of all ranks
+ * @param[out] out_group the group, which the caller destroys; NULL for WEFT_COLOR_NONE
+ * @return WEFT_ERR_INVALID_ARGUMENT for a parent of another context, on this rank alone; else as
+ *         weft_group_split
+ *
+ * Equivalent to: MPI_Comm_split with MPI_Info, ncclCommSplit with ncclConfig_t
+ */
+WEFT_API weft_status_t weft_group_create(weft_context_t *context, const weft_group_params_t *params,
+                                         weft_group_t **out_group);
 /**
  * Creates a group of all ranks of the context, in their order. Collective over the world, blocking.
  * @param[in]  context   retained by the group

@@ -237,21 +237,32 @@ static PyObject *new_group(PyObject *module, PyObject *const *args, Py_ssize_t c
 
 PyObject *wp_group_split(PyObject *object, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"color", "key", NULL};
+    static char *names[] = {"color", "key", "staging_bytes", NULL};
     wp_group_t *self = (wp_group_t *)object;
     PyObject *color_object;
     long long key = self->rank;
-    uint32_t color = WEFT_COLOR_NONE;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|L:split", names, &color_object, &key) ||
-        (color_object != Py_None && wp_index(color_object, "color", INT32_MAX, &color) < 0)) {
+    Py_ssize_t staging_bytes = 0;
+    weft_group_params_t params = WEFT_GROUP_PARAMS_INIT;
+    params.color = WEFT_COLOR_NONE;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|Ln:split", names, &color_object, &key,
+                                     &staging_bytes) ||
+        (color_object != Py_None &&
+         wp_index(color_object, "color", INT32_MAX, &params.color) < 0)) {
         return NULL;
     }
-    weft_group_t *group = wp_group_open(self), *made = NULL;
-    if (group == NULL) {
+    if (staging_bytes < 0) {
+        return PyErr_Format(PyExc_ValueError, "staging_bytes must not be negative: %zd",
+                            staging_bytes);
+    }
+    weft_group_t *made = NULL;
+    params.parent = wp_group_open(self);
+    if (params.parent == NULL) {
         return NULL;
     }
+    params.key = key;
+    params.staging_bytes = (uint64_t)staging_bytes;
     PyThreadState *thread = PyEval_SaveThread();
-    weft_status_t status = weft_group_split(group, color, key, &made);
+    weft_status_t status = weft_group_create(weft_group_context(params.parent), &params, &made);
     pthread_mutex_unlock(&self->lock);
     PyEval_RestoreThread(thread);
     return status < 0 ? wp_raise(self->context->state, status) : group_or_none(self, made);

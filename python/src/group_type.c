@@ -168,10 +168,11 @@ static PyMethodDef methods[] = {
      "A Group of the same ranks with calls of its own, for another thread. Collective over\n"
      "the group."},
     {"split", (PyCFunction)(void (*)(void))wp_group_split, METH_VARARGS | METH_KEYWORDS,
-     "split($self, color, key=None)\n--\n\n"
+     "split($self, color, key=None, staging_bytes=0)\n--\n\n"
      "One Group per color, of the ranks that gave it, ordered by key (None: the rank) and\n"
-     "then by rank; color None: no group for this rank, which gets None. Collective over the\n"
-     "group."},
+     "then by rank; color None: no group for this rank, which gets None. staging_bytes: of\n"
+     "buffers for arrays that peers do not reach (0: WEFT_STAGING_BYTES). Collective over\n"
+     "the group."},
     {"set_order", (PyCFunction)(void (*)(void))set_order, METH_VARARGS | METH_KEYWORDS,
      "set_order($self, order, block_sizes=None)\n--\n\n"
      "In which order reductions combine ranks, and so their bits, from the next call on:\n"

@@ -218,8 +218,8 @@ static const wefti_setting_def_t defs[] = {
      "allocated",
      true, FIELD(reserve_bytes), PARSED(parse_bytes)},
     {"WEFT_STAGING_BYTES", "512K", "bytes",
-     "staging buffers per group and rank, for collectives on memory that is not registered; "
-     "four times as large if ranks are on several hosts",
+     "the most that staging buffers per group and rank take, for collectives on memory that is not "
+     "registered; four times as large if ranks are on several hosts",
      true, FIELD(staging_bytes), PARSED(parse_bytes)},
     {"WEFT_ATTACH", "auto", "",
      "how peers access memory that is not registered: auto (cross-memory attach where the "

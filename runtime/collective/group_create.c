@@ -12,6 +12,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
+#include "runtime/base/params.h"
 #include "runtime/collective/agree.h"
 #include "runtime/collective/call_late.h"
 #include "runtime/collective/call_steps.h"
@@ -24,7 +25,7 @@
 #define NO_CHANNEL UINT32_MAX
 
 /* How a rank makes a group: the same on all ranks, but for colour and key. */
-typedef enum making { MAKES_WORLD, MAKES_SPLIT, MAKES_DUPLICATE, MAKES_RANKS } making_t;
+typedef enum making { MAKES_WORLD, MAKES_SPLIT, MAKES_DUPLICATE, MAKES_RANKS, MAKES } making_t;
 
 typedef struct signature {
     uint32_t making;
@@ -189,8 +190,8 @@ static signature_t sign(making_t making, const weft_group_t *parent)
 static const char *function_of(const signature_t *signature)
 {
     static const char *const functions[] = {"group_create_world", "group_split", "group_duplicate",
-                                            "group_create_ranks"};
-    return signature->making <= MAKES_RANKS ? functions[signature->making] : "an unknown function";
+                                            "group_create_ranks", "group_create"};
+    return signature->making <= MAKES ? functions[signature->making] : "an unknown function";
 }
 
 /* Of two that differ: what is different, as arguments of the function. */
@@ -206,6 +207,8 @@ static void arguments_text(const signature_t *own, const signature_t *other, cha
     } else if (own->selection != other->selection) {
         snprintf(out, bytes, " of a group with order and algorithms %016llx",
                  (unsigned long long)own->selection);
+    } else if (own->staging_bytes != other->staging_bytes) {
+        snprintf(out, bytes, " with %llu bytes of staging", (unsigned long long)own->staging_bytes);
     } else {
         snprintf(out, bytes, " with %llu ranks (list %016llx)", (unsigned long long)own->list_count,
                  (unsigned long long)own->list);
@@ -375,6 +378,25 @@ weft_status_t weft_group_split(weft_group_t *parent, uint32_t color, int64_t key
     WEFT_RETURN_IF_ERROR(check_parent(parent));
     const signature_t signature = sign(MAKES_SPLIT, parent);
     return create(parent->context, parent, &signature, color, key, parent, out_group);
+}
+
+weft_status_t weft_group_create(weft_context_t *context, const weft_group_params_t *params,
+                                weft_group_t **out_group)
+{
+    WEFT_CHECK_OUT(out_group);
+    WEFT_CHECK_ARG(context);
+    weft_group_params_t own = WEFT_GROUP_PARAMS_INIT;
+    WEFT_RETURN_IF_ERROR(WEFTI_PARAMS_READ(params, &own));
+    if (own.parent != NULL) {
+        if (own.parent->context != context) {
+            return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "parent",
+                                     "parent: a group of another context");
+        }
+        WEFT_RETURN_IF_ERROR(check_parent(own.parent));
+    }
+    signature_t signature = sign(MAKES, own.parent);
+    signature.staging_bytes = own.staging_bytes;
+    return create(context, own.parent, &signature, own.color, own.key, own.parent, out_group);
 }
 
 weft_status_t weft_group_duplicate(weft_group_t *group, weft_group_t **out_group)

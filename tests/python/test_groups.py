@@ -55,6 +55,10 @@ class Groups(ranks.RankCase):
                 group.split(bad)
         with self.assertRaises(TypeError):
             group.split("red")
+        with self.assertRaisesRegex(ValueError, "staging_bytes"):
+            group.split(0, staging_bytes=-1)
+        large = group.split(0, staging_bytes=8 << 20)
+        np.testing.assert_array_equal(weft.all_reduce(np.ones(1 << 20, np.float32), group=large)[:3], self.size)
 
     def test_duplicate_and_destroy(self):
         group = weft.new_group(range(self.size))

@@ -436,6 +436,9 @@ static void call_group(const fixture_t *f)
 {
     FAILS(weft_group_create_world, context, weft_group_create_world(NULL, &any.group));
     FAILS(weft_group_create_world, out_group, weft_group_create_world(f->context, NULL));
+    OPTIONAL(weft_group_create, params);
+    FAILS(weft_group_create, context, weft_group_create(NULL, NULL, &any.group));
+    FAILS(weft_group_create, out_group, weft_group_create(f->context, NULL, NULL));
     FAILS(weft_group_split, parent, weft_group_split(NULL, 0, 0, &any.group));
     FAILS(weft_group_split, out_group, weft_group_split(f->group, 0, 0, NULL));
     FAILS(weft_group_create_ranks, parent, weft_group_create_ranks(NULL, any.sizes, 1, &any.group));

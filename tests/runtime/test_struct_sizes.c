@@ -52,6 +52,7 @@ static weft_graph_view_t graph_view = WEFT_GRAPH_VIEW_INIT;
 static const weft_capture_params_t capture_params = WEFT_CAPTURE_PARAMS_INIT;
 static const weft_checkpoint_info_t checkpoint_info = WEFT_CHECKPOINT_INFO_INIT;
 static const weft_fuser_params_t fuser_params = WEFT_FUSER_PARAMS_INIT;
+static const weft_group_params_t group_params = WEFT_GROUP_PARAMS_INIT;
 static const weft_stream_params_t stream_params = WEFT_STREAM_PARAMS_INIT;
 
 static void make(void)
@@ -146,6 +147,8 @@ CALLS(weft_context_peer_info, out_info, weft_context_peer_info(context, 0, out_i
 CALLS(weft_context_link_stats, out_stats, weft_context_link_stats(context, 0, out_stats))
 CREATES(weft_fuser_create, params, weft_fuser_t, weft_fuser_create(group, params, &made),
         weft_fuser_destroy)
+CREATES(weft_group_create, params, weft_group_t, weft_group_create(context, params, &made),
+        weft_group_destroy)
 CALLS(weft_fuser_get_stats, stats, weft_fuser_get_stats(fuser, stats))
 CALLS(weft_mem_query, out_info, weft_mem_query(context, values, out_info))
 CALLS(weft_pass_ready_times, view, weft_pass_ready_times(view, op_ns, ready_ns))
@@ -325,6 +328,7 @@ static const row_t rows[] = {
     WRITES(weft_context_peer_info, out_info, weft_peer_info_t),
     WRITES(weft_context_link_stats, out_stats, weft_link_stats_t),
     READS(weft_fuser_create, params, fuser_params, STEP),
+    READS(weft_group_create, params, group_params, STEP),
     WRITES(weft_fuser_get_stats, stats, weft_fuser_stats_t),
     WRITES(weft_mem_query, out_info, weft_mem_info_t),
     READS(weft_pass_ready_times, view, graph_view, UP_TO(weft_graph_view_t, edge_count)),

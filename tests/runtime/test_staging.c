@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Staging buffers: as large as asked for, by setting or by group, with memory when a call needs it.
+ */
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "support_ranks.h"
+#include "tests/support/support.h"
+
+#define STAGING_BYTES ((size_t)200 << 20)
+#define POOL_BYTES ((size_t)64 << 20) /* more than all the rest of the channels of a pool */
+
+/* Of this rank's region; 0: over sockets it may have another name, or none. */
+static size_t region_bytes(void)
+{
+    size_t most = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    RANK_CHECK(folder != NULL);
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        char name[64] = "";
+        struct stat info;
+        if (readlinkat(dirfd(folder), entry->d_name, name, sizeof name - 1) > 0 &&
+            strstr(name, "memfd:weft-region") != NULL && fstat(atoi(entry->d_name), &info) == 0) {
+            size_t bytes = (size_t)info.st_blocks * 512;
+            most = bytes > most ? bytes : most;
+        }
+    }
+    closedir(folder);
+    return most;
+}
+
+/* Plain memory, which goes through staging. */
+static void sum(weft_group_t *group, size_t count, const char *path)
+{
+    int32_t *data = malloc(count * sizeof *data);
+    RANK_CHECK(data != NULL);
+    for (size_t i = 0; i < count; i++) {
+        data[i] = (int32_t)i;
+    }
+    RANK_OK(weft_all_reduce(data, data, count, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM, group, NULL));
+    RANK_CHECK(path == NULL || strcmp(weft_group_last_path(group), path) == 0);
+    for (size_t i = 0; i < count; i++) {
+        RANK_CHECK(data[i] == (int32_t)i * (int32_t)weft_group_size(group));
+    }
+    free(data);
+}
+
+static void run_on_demand(rank_world_t *world)
+{
+    size_t before = region_bytes();
+    RANK_CHECK(before < POOL_BYTES);
+    sum(world->group, 4, "posting");
+    RANK_CHECK(region_bytes() == before);
+    sum(world->group, (size_t)1 << 19, "staged");
+    size_t after = region_bytes();
+    RANK_CHECK(before == 0 || (after > before && after < before + ((size_t)8 << 20)));
+    sum(world->group, (size_t)3 << 20, "staged");
+    sum(world->group, (size_t)1 << 19, "staged");
+    weft_group_t *group = NULL;
+    RANK_OK(weft_group_duplicate(world->group, &group));
+    sum(group, 100000, "staged");
+    weft_group_destroy(group);
+    RANK_CHECK(region_bytes() < POOL_BYTES);
+}
+
+static void test_staging_takes_memory_on_demand(void **state)
+{
+    (void)state;
+    setenv("WEFT_STAGING_BYTES", "200M", 1);
+    setenv("WEFT_ATTACH", "off", 1);
+    assert_true(support_rank_processes(3, run_on_demand, NULL));
+    support_rank_threads(2, run_on_demand, NULL);
+    unsetenv("WEFT_ATTACH");
+    unsetenv("WEFT_STAGING_BYTES");
+}
+
+static weft_status_t make(rank_world_t *world, weft_group_t *parent, uint64_t staging_bytes,
+                          uint32_t color, weft_group_t **out_group)
+{
+    weft_group_params_t params = WEFT_GROUP_PARAMS_INIT;
+    params.parent = parent;
+    params.color = color;
+    params.key = -(int64_t)world->rank;
+    params.staging_bytes = staging_bytes;
+    return weft_group_create(world->context, &params, out_group);
+}
+
+static void run_by_group(rank_world_t *world)
+{
+    static const uint64_t sizes[] = {1, 4096, 100001, (uint64_t)8 << 20, 0, STAGING_BYTES};
+    weft_group_t *groups[6], *half = NULL, *none = NULL;
+    for (int i = 0; i < 6; i++) {
+        RANK_OK(make(world, NULL, sizes[i], 0, &groups[i]));
+        RANK_CHECK(weft_group_rank(groups[i]) == world->size - 1 - world->rank);
+    }
+    for (int i = 0; i < 6; i++) {
+        sum(groups[i], (size_t)1 << 18, NULL);
+        sum(groups[5 - i], 5000, NULL);
+        sum(world->group, 70000, NULL);
+    }
+    RANK_OK(make(world, groups[3], (uint64_t)8 << 20, world->rank % 2, &half));
+    sum(half, (size_t)1 << 18, NULL);
+    weft_group_destroy(half);
+    RANK_OK(make(world, groups[0], 0, world->rank == 0 ? 0 : WEFT_COLOR_NONE, &none));
+    RANK_CHECK((none != NULL) == (world->rank == 0));
+    weft_group_destroy(none);
+    for (int i = 0; i < 6; i++) {
+        weft_group_destroy(groups[i]);
+    }
+    sum(world->group, 70000, NULL);
+}
+
+static void test_staging_by_group(void **state)
+{
+    (void)state;
+    assert_true(support_rank_processes(4, run_by_group, NULL));
+    setenv("WEFT_ATTACH", "off", 1);
+    assert_true(support_rank_processes(2, run_by_group, NULL));
+    unsetenv("WEFT_ATTACH");
+    support_rank_threads(3, run_by_group, NULL);
+}
+
+static void run_disagreement(rank_world_t *world)
+{
+    weft_group_t *group = NULL;
+    uint64_t bytes = world->rank == 1 ? 65536 : 131072;
+    RANK_CHECK(make(world, NULL, bytes, 0, &group) == WEFT_ERR_MISMATCH && group == NULL);
+    RANK_CHECK(strstr(weft_last_error(), "65536 bytes of staging") != NULL);
+    RANK_CHECK(make(world, NULL, UINT64_MAX, 0, &group) == WEFT_ERR_NO_MEMORY && group == NULL);
+    RANK_CHECK(make(world, NULL, (uint64_t)1 << 50, 0, &group) == WEFT_ERR_NO_MEMORY);
+    RANK_OK(make(world, NULL, 65536, 0, &group));
+    sum(group, 70000, NULL);
+    weft_group_destroy(group);
+}
+
+static void test_staging_that_ranks_disagree_on(void **state)
+{
+    (void)state;
+    assert_true(support_rank_processes(3, run_disagreement, NULL));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_staging_takes_memory_on_demand),
+        cmocka_unit_test(test_staging_by_group),
+        cmocka_unit_test(test_staging_that_ranks_disagree_on),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

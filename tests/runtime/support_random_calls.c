@@ -241,8 +241,10 @@ static void prepare(random_call_t *call, uint64_t *own)
 
 static weft_collective_t draw_op(uint64_t *draws, uint32_t size)
 {
+    const char *only = getenv("WEFT_TEST_OP");
     uint32_t op = test_draw(draws, 4) == 0 ? WEFT_COLLECTIVE_REDUCE_SCATTER
                                            : 1 + test_draw(draws, WEFTI_OPS - 1);
+    op = only != NULL ? wefti_collective_from_name(only) : op;
     return op == WEFT_COLLECTIVE_SEND_RECV && size == 1 ? WEFT_COLLECTIVE_BARRIER
                                                         : (weft_collective_t)op;
 }

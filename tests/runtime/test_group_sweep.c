@@ -12,6 +12,7 @@
  *   WEFT_TEST_SEED=N     the seed
  *   WEFT_TEST_SECONDS=N  how long, in each of the two ways; else 4
  *   WEFT_TEST_ROUNDS=N   of each world; few: more worlds, which are new; many: more groups of each
+ *   WEFT_TEST_OP=NAME    only this collective, such as ReduceScatter
  *   WEFT_TEST_LAYOUT=L   only this layout: one character per rank, equal on ranks of one host
  */
 #include <sched.h>

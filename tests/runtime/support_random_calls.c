@@ -206,6 +206,15 @@ static void draw_side(const random_call_t *call, bool sends, random_side_t *side
     place_blocks(side, op->variable && shape.extent == WEFT_EXTENT_BLOCKS, own);
 }
 
+/* kind: that of all ranks, or RANDOM_KINDS: whatever this rank takes. */
+static void choose_memory(random_call_t *call, uint32_t kind, uint64_t *own)
+{
+    for (int side = 0; side < 2; side++) {
+        call->memory[side] =
+            call->kinds[side][kind < RANDOM_KINDS ? kind : test_draw(own, RANDOM_KINDS)];
+    }
+}
+
 /* This rank's buffers of a call, within its memory, with what it contributes. */
 static void prepare(random_call_t *call, uint64_t *own)
 {
@@ -272,8 +281,10 @@ void support_random_draw(random_call_t *call, const weft_group_t *group, uint64_
                   : kind < 19 ? 1 + test_draw(draws, 900)
                               : 1 + test_draw(draws, RANDOM_COUNT - 1);
     uint32_t places = test_draw(draws, 4); /* in place: nobody, all, some */
+    uint32_t memory = test_draw(draws, RANDOM_KINDS + 1);
     uint64_t own = support_random_mix(call->shape, 1 + call->rank);
     call->in_place = places == 1 || (places > 1 && test_draw(&own, 2) == 0);
+    choose_memory(call, memory, &own);
     prepare(call, &own);
 }
 
@@ -437,29 +448,29 @@ bool support_random_check(const random_call_t *call, const weft_group_t *group)
 
 /* ---- memory ---- */
 
-void support_random_init(random_call_t *call, weft_context_t *context, bool reached)
+void support_random_init(random_call_t *call, weft_context_t *context)
 {
     for (int side = 0; side < 2; side++) {
-        void *memory = NULL;
-        if (reached) {
-            RANK_OK(weft_mem_alloc(context, ROOM, &memory));
-        } else {
-            memory = malloc(ROOM);
-        }
-        call->memory[side] = memory;
+        uint8_t **kinds = call->kinds[side];
+        void *reached = NULL;
+        RANK_OK(weft_mem_alloc(context, ROOM, &reached));
+        kinds[RANDOM_REACHED] = reached;
+        kinds[RANDOM_PLAIN] = malloc(ROOM);
+        kinds[RANDOM_ADOPTED] = malloc(ROOM); /* neither begins nor ends with a page */
         call->image[side] = malloc(ROOM);
-        RANK_CHECK(memory != NULL && call->image[side] != NULL);
+        RANK_CHECK(kinds[RANDOM_PLAIN] != NULL && kinds[RANDOM_ADOPTED] != NULL &&
+                   call->image[side] != NULL);
+        RANK_OK(weft_mem_register(context, kinds[RANDOM_ADOPTED], ROOM));
     }
 }
 
-void support_random_deinit(random_call_t *call, weft_context_t *context, bool reached)
+void support_random_deinit(random_call_t *call, weft_context_t *context)
 {
     for (int side = 0; side < 2; side++) {
+        RANK_OK(weft_mem_free(context, call->kinds[side][RANDOM_REACHED]));
+        RANK_OK(weft_mem_unregister(context, call->kinds[side][RANDOM_ADOPTED]));
+        free(call->kinds[side][RANDOM_PLAIN]);
+        free(call->kinds[side][RANDOM_ADOPTED]);
         free(call->image[side]);
-        if (reached) {
-            RANK_OK(weft_mem_free(context, call->memory[side]));
-        } else {
-            free(call->memory[side]);
-        }
     }
 }

@@ -15,6 +15,13 @@
 #define RANDOM_RANKS 16u
 #define RANDOM_COUNT 6000u
 
+typedef enum random_kind {
+    RANDOM_PLAIN,
+    RANDOM_REACHED,
+    RANDOM_ADOPTED,
+    RANDOM_KINDS
+} random_kind_t;
+
 typedef struct random_side { /* one of this rank's buffers */
     uint8_t *at;
     uint32_t blocks;
@@ -32,16 +39,17 @@ typedef struct random_call {
     bool in_place;                    /* on this rank */
     random_side_t send, recv;
     weft_status_t status;
-    uint8_t *memory[2], *image[2]; /* buffers; what they must be afterwards */
+    uint8_t *memory[2], *image[2]; /* where the buffers are; what that must be afterwards */
     size_t bytes[2];
+    uint8_t *kinds[2][RANDOM_KINDS]; /* memory to choose from */
 } random_call_t;
 
 /* a and b as one number that looks like neither. */
 uint64_t support_random_mix(uint64_t a, uint64_t b);
 
-/* memory that peers reach, or plain. Freed by deinit, before the context's end. */
-void support_random_init(random_call_t *call, weft_context_t *context, bool reached);
-void support_random_deinit(random_call_t *call, weft_context_t *context, bool reached);
+/* Collective. Freed by deinit, before the context's end; no call is under way then. */
+void support_random_init(random_call_t *call, weft_context_t *context);
+void support_random_deinit(random_call_t *call, weft_context_t *context);
 /* The next call of group id, alike on all ranks but for this rank's buffers, which are filled. */
 void support_random_draw(random_call_t *call, const weft_group_t *group, uint64_t id,
                          uint32_t index, uint64_t *draws);

@@ -391,8 +391,8 @@ static void run_rounds(rank_world_t *world)
     sweep->seed = plan->seed;
     sweep->noise = mix(plan->seed, 1000 + world->rank);
     open_streams(sweep);
-    for (uint32_t i = 0; i < IN_FLIGHT; i++) { /* half of them are memory that peers reach */
-        support_random_init(&sweep->calls[i], world->context, i % 2 != 0);
+    for (uint32_t i = 0; i < IN_FLIGHT; i++) {
+        support_random_init(&sweep->calls[i], world->context);
     }
     for (; sweep->round < plan->rounds; sweep->round++) {
         uint64_t draws = mix(plan->seed, sweep->round);
@@ -412,7 +412,7 @@ static void run_rounds(rank_world_t *world)
     }
     close_streams(sweep);
     for (uint32_t i = 0; i < IN_FLIGHT; i++) {
-        support_random_deinit(&sweep->calls[i], world->context, i % 2 != 0);
+        support_random_deinit(&sweep->calls[i], world->context);
     }
     free(sweep);
 }

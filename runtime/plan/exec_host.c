@@ -13,15 +13,29 @@
 #include <stdio.h>
 
 #define FAULT_SLICE_NS 10000000ull /* how late a thread notices that another one failed */
+#define INLINE_SLICE_NS 500000ull  /* how late an inline stream notices that it can go on */
 
 static uint64_t idle_spin_ns(const weft_session_t *session)
 {
     return session->endpoint->may_spin ? session->context->settings.spin_ns : 0;
 }
 
+/* Moves inline streams on, since other ranks may need their work before they come here: only the
+ * thread that runs the session may. False: there are none. */
+static bool progress_inline(const weft_session_t *session, bool is_caller)
+{
+    return is_caller && wefti_context_progress(session->context);
+}
+
+static uint64_t slice_ns(const weft_session_t *session, bool is_caller)
+{
+    return progress_inline(session, is_caller) ? INLINE_SLICE_NS : FAULT_SLICE_NS;
+}
+
 /* Waits for what another thread of this rank posts: that thread watches the other ranks, but an
  * interrupt may be for this one only. */
-static weft_status_t block_local(weft_session_t *session, wefti_signal_t *signal, uint32_t target)
+static weft_status_t block_local(weft_session_t *session, wefti_signal_t *signal, uint32_t target,
+                                 bool is_caller)
 {
     uint64_t spin_ns = idle_spin_ns(session);
     weft_status_t status = WEFT_OK;
@@ -29,8 +43,8 @@ static weft_status_t block_local(weft_session_t *session, wefti_signal_t *signal
                                .signal = signal,
                                .target = target,
                                .what = "another stream of its session"};
-    while (status == WEFT_OK &&
-           !wefti_signal_await(session->endpoint, signal, target, spin_ns, FAULT_SLICE_NS)) {
+    while (status == WEFT_OK && !wefti_signal_await(session->endpoint, signal, target, spin_ns,
+                                                    slice_ns(session, is_caller))) {
         wefti_waits_look_local(&wait);
         status = wefti_fault_get(&session->fault);
         status = status == WEFT_OK ? wefti_endpoint_check(session->endpoint) : status;
@@ -87,6 +101,7 @@ typedef struct watch {
     weft_session_t *session;
     const wefti_cursor_t *cursor; /* the one whose signal is waited for */
     bool alternatives;            /* something else that this thread runs may go on earlier */
+    bool is_caller;               /* this thread, unlike a worker, also runs inline streams */
     uint64_t since_ns;
     uint64_t gone_since_ns; /* whom it waits for has left the world; 0: no */
 } watch_t;
@@ -160,6 +175,7 @@ static weft_status_t poll_watch(void *user)
     watch_t *watch = user;
     weft_session_t *session = watch->session;
     wefti_endpoint_t *endpoint = session->endpoint;
+    progress_inline(session, watch->is_caller);
     if (wefti_session_lost_link(session)) {
         return wefti_session_check_links(session);
     }
@@ -211,11 +227,14 @@ static weft_status_t block(weft_session_t *session, const wefti_cursor_t *cursor
     uint32_t target;
     const wefti_record_t *record = &cursor->records[cursor->next];
     wefti_signal_t *signal = wefti_cursor_blocked_on(cursor, &target);
+    bool is_caller = !session->on_worker[cursor - session->cursors];
     if (record->source != UINT16_MAX && !alternatives) {
-        return block_local(session, signal, target);
+        return block_local(session, signal, target, is_caller);
     }
-    watch_t watch = {.session = session, .cursor = cursor, .alternatives = alternatives};
-    bool watches = alternatives || session->put_links != NULL;
+    watch_t watch = {
+        .session = session, .cursor = cursor, .alternatives = alternatives, .is_caller = is_caller};
+    bool watches =
+        alternatives || session->put_links != NULL || progress_inline(session, is_caller);
     return wefti_wait_signal_described(session->endpoint, signal, target, record->name,
                                        watches ? poll_watch : NULL, describe, &watch);
 }
@@ -324,7 +343,7 @@ static void await_worker(weft_session_t *session, wefti_worker_t *worker)
                                .target = worker->asked,
                                .what = "a stream of its session"};
     while (!wefti_signal_await(session->endpoint, &worker->done.signal, worker->asked, spin_ns,
-                               FAULT_SLICE_NS)) {
+                               slice_ns(session, true))) {
         spin_ns = 0;
         wefti_waits_look_local(&wait);
         weft_status_t status = wefti_endpoint_check(session->endpoint);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "support.h"
 #include "support_ranks.h"
 #include "tests/support/support.h"
 
@@ -19,6 +20,9 @@ typedef struct scene {
     weft_stream_t *stream, *other;
     float *data;
     void *registered;
+    weft_registry_t *registry;
+    weft_plan_t *plan;
+    weft_session_t *session;
 } scene_t;
 
 static void wait_barrier(scene_t *scene)
@@ -111,6 +115,22 @@ static void wait_event(scene_t *scene)
     weft_event_destroy(event);
 }
 
+static void wait_session(scene_t *scene)
+{
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    weft_session_t *session = NULL;
+    params.context = scene->world->context;
+    params.plan = scene->plan;
+    params.registry = scene->registry;
+    RANK_OK(weft_session_create(&params, &session));
+    weft_session_destroy(session);
+}
+
+static void wait_step(scene_t *scene)
+{
+    RANK_OK(weft_session_step(scene->session));
+}
+
 static const struct {
     const char *name;
     void (*wait)(scene_t *scene);
@@ -128,6 +148,8 @@ static const struct {
     {"recv", wait_pair},
     {"stream_synchronize", wait_stream},
     {"event_synchronize", wait_event},
+    {"session_create", wait_session},
+    {"session_step", wait_step},
 };
 
 static void reduce(scene_t *scene, uint64_t count, weft_stream_t *stream)
@@ -147,6 +169,25 @@ static void check_sums(const scene_t *scene, uint64_t count)
     }
 }
 
+static void open_session(scene_t *scene)
+{
+    training_t training = {.world = scene->world->size, .buckets = 3};
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    RANK_OK(support_registry(true, &scene->registry));
+    RANK_OK(support_plan(&training, false, &scene->plan));
+    params.context = scene->world->context;
+    params.plan = scene->plan;
+    params.registry = scene->registry;
+    RANK_OK(weft_session_create(&params, &scene->session));
+}
+
+static void close_session(scene_t *scene)
+{
+    weft_session_destroy(scene->session);
+    weft_plan_release(scene->plan);
+    weft_registry_destroy(scene->registry);
+}
+
 static void run_waits(rank_world_t *world)
 {
     static const uint64_t counts[] = {5, MOST};
@@ -157,6 +198,7 @@ static void run_waits(rank_world_t *world)
     RANK_OK(weft_stream_create(world->context, NULL, &scene.stream));
     RANK_OK(weft_stream_create(world->context, NULL, &scene.other));
     RANK_OK(weft_group_duplicate(world->group, &scene.parent));
+    open_session(&scene);
     for (size_t w = 0; w < sizeof waits / sizeof *waits; w++) {
         for (uint32_t c = 0; c < 2; c++) {
             if (waits[w].wait == wait_register && c > 0) {
@@ -174,6 +216,7 @@ static void run_waits(rank_world_t *world)
             weft_group_destroy(scene.doomed);
         }
     }
+    close_session(&scene);
     RANK_OK(weft_mem_unregister(world->context, scene.registered));
     weft_group_destroy(scene.parent);
     weft_stream_destroy(scene.stream);
@@ -182,18 +225,26 @@ static void run_waits(rank_world_t *world)
     free(scene.data);
 }
 
+static const char *const progress[] = {"inline", "thread"};
+
 static void test_threads(void **state)
 {
     (void)state;
-    support_rank_threads(2, run_waits, NULL);
-    support_rank_threads(3, run_waits, NULL);
+    for (int i = 0; i < 2; i++) {
+        setenv("WEFT_PROGRESS", progress[i], 1);
+        support_rank_threads(2, run_waits, NULL);
+        support_rank_threads(3, run_waits, NULL);
+    }
 }
 
 static void test_processes(void **state)
 {
     (void)state;
-    assert_true(support_rank_processes(2, run_waits, NULL));
-    assert_true(support_rank_processes(3, run_waits, NULL));
+    for (int i = 0; i < 2; i++) {
+        setenv("WEFT_PROGRESS", progress[i], 1);
+        assert_true(support_rank_processes(2, run_waits, NULL));
+        assert_true(support_rank_processes(3, run_waits, NULL));
+    }
 }
 
 static void test_hosts(void **state)
@@ -208,7 +259,6 @@ static void test_hosts(void **state)
 
 int main(void)
 {
-    setenv("WEFT_PROGRESS", "inline", 1);
     setenv("WEFT_TIMEOUT", "120", 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_threads),

@@ -109,24 +109,7 @@ add_test(NAME graph_onnx_saved COMMAND ${WEFT_INTERPRETER} ${CMAKE_CURRENT_SOURC
   $<TARGET_FILE:graph_onnx_eval> ${PROJECT_SOURCE_DIR})
 set_tests_properties(graph_onnx_saved PROPERTIES LABELS multi TIMEOUT 600 SKIP_RETURN_CODE 77)
 
-# Damaged models through the whole compiler.
-add_executable(fuzz_compile fusion/fuzz_compile.c)
-target_link_libraries(fuzz_compile PRIVATE weft_test_support)
-add_test(NAME fusion_fuzz_compile COMMAND fuzz_compile 2
-  ${CMAKE_CURRENT_SOURCE_DIR}/data/given_gradients.onnx ${CMAKE_CURRENT_SOURCE_DIR}/data/compiled_graph.onnx)
-set_tests_properties(fusion_fuzz_compile PROPERTIES LABELS fuzz TIMEOUT 600)
-
-# The readers of graphs under fuzzing: two seconds of damaged files; run them longer by hand.
-file(GLOB models CONFIGURE_DEPENDS data/*.onnx)
-file(GLOB texts CONFIGURE_DEPENDS data/*.graph)
-foreach(reader onnx text)
-  add_executable(fuzz_${reader} graph/fuzz_${reader}.c)
-  target_link_libraries(fuzz_${reader} PRIVATE weft_test_support)
-endforeach()
-add_test(NAME graph_fuzz_onnx COMMAND fuzz_onnx 2 ${models})
-add_test(NAME graph_fuzz_text COMMAND fuzz_text 2 ${texts})
-set_tests_properties(graph_fuzz_onnx graph_fuzz_text PROPERTIES LABELS fuzz TIMEOUT 600)
-
+include(fuzz/fuzz.cmake)
 include(docs/docs.cmake)
 
 if(TARGET weft_sample_streams)

@@ -53,7 +53,8 @@ weft_status_t wefti_onnx_read_properties(const void *data, size_t size_bytes, we
                                          uint32_t *out_count)
 {
     weft_status_t status = WEFT_OK;
-    wefti_onnx_cursor_t in = {data, (const uint8_t *)data + size_bytes};
+    /* An empty file has no address to count from. */
+    wefti_onnx_cursor_t in = {data, size_bytes > 0 ? (const uint8_t *)data + size_bytes : data};
     wefti_onnx_field_t field;
     size_t capacity = 0;
     wefti_onnx_property_t *found = NULL;

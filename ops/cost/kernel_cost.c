@@ -58,6 +58,9 @@ static curve_t next_curve(const wefti_costs_t *costs, wefti_kernel_kind_t kind, 
     while (from < costs->kernel_count && costs->kernels[from].kind != kind) {
         from++;
     }
+    if (from == costs->kernel_count) { /* there may be no array to point into */
+        return (curve_t){NULL, 0};
+    }
     for (end = from; end < costs->kernel_count && costs->kernels[end].kind == kind &&
                      costs->kernels[end].threads == costs->kernels[from].threads;) {
         end++;

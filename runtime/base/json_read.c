@@ -110,7 +110,13 @@ static weft_status_t parse_string(parser_t *p, const char **out)
             p->at += 2;
             continue;
         }
-        *to++ = *p->at++;
+        size_t length = wefti_utf8_length((const unsigned char *)p->at);
+        if (length == 0) { /* it would be written as another text */
+            return wrong(p, "a string is not UTF-8");
+        }
+        memmove(to, p->at, length);
+        to += length;
+        p->at += length;
     }
     p->at++;
     *to = '\0';

@@ -6,13 +6,11 @@
 #include <hwloc.h>
 
 #include "runtime/base/error.h"
-#include "runtime/base/file.h"
 
 #if HWLOC_API_VERSION < 0x00020000
 #error "hwloc 2 is needed: before it NUMA nodes and devices were elsewhere in the tree"
 #endif
 
-#define MAX_XML_BYTES (64u << 20)
 /* Machines of the same make differ in some megabytes; they are to look the same. */
 #define MEMORY_GRAIN ((uint64_t)256 << 20)
 
@@ -186,26 +184,14 @@ weft_status_t wefti_hardware_discover(bool devices, wefti_arena_t *arena, wefti_
     return status;
 }
 
-weft_status_t wefti_hardware_from_xml(const char *path, wefti_arena_t *arena, wefti_hardware_t *out)
+weft_status_t wefti_hwloc_read_xml(const char *path, wefti_arena_t *arena, wefti_hardware_t *out)
 {
     hwloc_topology_t topology;
-    wefti_mapping_t file;
-    *out = (wefti_hardware_t){.cpu = ""};
-    WEFT_RETURN_IF_ERROR(wefti_file_map(path, &file));
-    size_t bytes = file.size_bytes;
-    wefti_file_unmap(&file);
-    if (bytes == 0 || bytes > MAX_XML_BYTES) {
-        return wefti_error(WEFT_ERR_FORMAT, "%s: not an hwloc XML file", path);
-    }
     WEFT_RETURN_IF_ERROR(begin(true, &topology));
     weft_status_t status =
         hwloc_topology_set_xml(topology, path) == 0 && hwloc_topology_load(topology) == 0
             ? fill(topology, true, arena, out)
             : wefti_error(WEFT_ERR_FORMAT, "invalid hwloc XML");
     hwloc_topology_destroy(topology);
-    if (status < 0) {
-        *out = (wefti_hardware_t){.cpu = ""};
-        return wefti_error_prefix(status, "%s", path);
-    }
-    return WEFT_OK;
+    return status;
 }

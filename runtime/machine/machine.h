@@ -16,10 +16,13 @@ weft_status_t wefti_hwloc_devices(struct hwloc_topology *topology, wefti_arena_t
                                   wefti_hardware_t *out);
 /* hwloc.c: this machine's cores and, if wanted, devices (that takes longer). */
 weft_status_t wefti_hardware_discover(bool devices, wefti_arena_t *arena, wefti_hardware_t *out);
-/* Another one's, from a file that lstopo or hwloc wrote; a wefti_hardware_file_fn. Speeds of
- * interfaces are what hwloc-annotate added as "Speed", in Mbit/s. */
+/* hwloc_xml.c: another one's, from a file that lstopo or hwloc wrote; a wefti_hardware_file_fn.
+ * Speeds of interfaces are what hwloc-annotate added as "Speed", in Mbit/s. The file need not be
+ * trusted: a child process reads it, with limits. */
 weft_status_t wefti_hardware_from_xml(const char *path, wefti_arena_t *arena,
                                       wefti_hardware_t *out);
+/* hwloc.c: the same in this process, which a damaged file can end. */
+weft_status_t wefti_hwloc_read_xml(const char *path, wefti_arena_t *arena, wefti_hardware_t *out);
 
 /* interfaces.c: adds what /sys reports to the interfaces that hwloc found, and adds others: all
  * devices, or if there are none, virtual interfaces that are up. root: "/sys" except in tests. */

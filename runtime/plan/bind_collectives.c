@@ -101,8 +101,8 @@ static weft_status_t add_schedule(wefti_lowering_t *lowering, uint32_t index)
         wefti_schedule_resolve(&params, &schedule, &counts, session->allocator, &tasks);
     for (size_t i = 0; i < tasks.task_count && status >= 0; i++) {
         const wefti_task_t *task = &tasks.tasks[i];
-        status = add_task(lowering, collective, task, tasks.ranges + task->range,
-                          schedule.resources.phases);
+        const wefti_extent_t *ranges = tasks.range_count > 0 ? tasks.ranges + task->range : NULL;
+        status = add_task(lowering, collective, task, ranges, schedule.resources.phases);
     }
     wefti_tasks_deinit(&tasks);
     wefti_schedule_deinit(&schedule);

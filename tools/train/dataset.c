@@ -17,6 +17,7 @@
 #define IDX_UBYTE 0x0800u
 #define MAX_ITEMS 10000000u
 #define MAX_SIDE 4096u
+#define MAX_RATIO 1032u /* of deflate: 258 bytes for two bits */
 
 static uint32_t big_endian(const uint8_t *bytes)
 {
@@ -36,9 +37,11 @@ static weft_status_t find_file(const char *directory, const char *name, char *pa
     return WEFT_ERR_NOT_FOUND;
 }
 
-static weft_status_t open_gz(const char *path, gzFile *out_file)
+/* *out_limit: what the file can hold at most, compressed or not. */
+static weft_status_t open_gz(const char *path, gzFile *out_file, size_t *out_limit)
 {
     struct stat facts;
+    *out_limit = 0;
     /* O_NONBLOCK: opening a named pipe must not wait for its writer. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
@@ -48,6 +51,7 @@ static weft_status_t open_gz(const char *path, gzFile *out_file)
         close(fd);
         return wefti_error(WEFT_ERR_SYSTEM, "%s: not a regular file", path);
     }
+    *out_limit = (size_t)facts.st_size * MAX_RATIO;
     *out_file = gzdopen(fd, "rb");
     if (*out_file == NULL) {
         close(fd);
@@ -80,7 +84,8 @@ static weft_status_t read_idx(const char *path, uint32_t rank, uint32_t *dims, u
     size_t bytes = 1;
     *out_data = NULL;
     gzFile file = NULL;
-    status = open_gz(path, &file);
+    size_t limit;
+    status = open_gz(path, &file, &limit);
     if (status < 0) {
         return status;
     }
@@ -99,6 +104,11 @@ static weft_status_t read_idx(const char *path, uint32_t rank, uint32_t *dims, u
                                  dims[i]);
             goto done;
         }
+    }
+    if (bytes > limit) {
+        status = wefti_error(WEFT_ERR_FORMAT, "%s: truncated: its header promises %zu bytes", path,
+                             bytes);
+        goto done;
     }
     *out_data = malloc(bytes);
     if (*out_data == NULL) {

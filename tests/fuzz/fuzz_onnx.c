@@ -3,15 +3,13 @@
 #include "fusion/passes/passes.h"
 #include "tests/support/support_fuzz.h"
 
-static weft_registry_t *registry; /* of the process */
-
 /* As the compiler reads it: with the gradients and collectives that it brings along. */
 static void read_to_compile(const uint8_t *data, size_t size)
 {
     wefti_onnx_import_params_t params = {.bytes = data, .size_bytes = size, .loss_optional = true};
     wefti_graph_t *graph = NULL;
     wefti_log_t silent = {.level = WEFT_LOG_LEVEL_ERROR};
-    if (wefti_onnx_import(&params, NULL, registry, &graph) == WEFT_OK &&
+    if (wefti_onnx_import(&params, NULL, fuzz_registry(), &graph) == WEFT_OK &&
         wefti_pass_normalize_collectives(graph, 2, false) == WEFT_OK &&
         wefti_pass_given_gradients(graph, NULL, &silent) == WEFT_OK) {
         fuzz_check(wefti_graph_verify(graph) == WEFT_OK, "a normalized graph breaks a rule");
@@ -37,7 +35,7 @@ static void read_compiled(const uint8_t *data, size_t size)
     (void)wefti_onnx_read_properties(data, size, &arena, &properties, &count);
     wefti_onnx_import_params_t params = {
         .bytes = data, .size_bytes = size, .compiled = properties, .compiled_count = count};
-    if (count > 0 && wefti_onnx_import(&params, NULL, registry, &graph) == WEFT_OK &&
+    if (count > 0 && wefti_onnx_import(&params, NULL, fuzz_registry(), &graph) == WEFT_OK &&
         wefti_graph_infer_shapes(graph) == WEFT_OK && wefti_graph_verify(graph) == WEFT_OK) {
         (void)wefti_onnx_emit_begin(graph, NULL, &emit);
     }
@@ -52,10 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     wefti_graph_t *graph = NULL;
     void *blob = NULL;
     size_t blob_size = 0;
-    if (registry == NULL) {
-        fuzz_check(weft_registry_create(NULL, &registry) == WEFT_OK, "no registry");
-    }
-    weft_status_t status = wefti_onnx_import(&params, NULL, registry, &graph);
+    weft_status_t status = wefti_onnx_import(&params, NULL, fuzz_registry(), &graph);
     fuzz_check((status == WEFT_OK) == (graph != NULL), "status and graph disagree");
     if (graph != NULL) {
         fuzz_check(wefti_graph_verify(graph) == WEFT_OK, "an imported graph breaks a rule");
@@ -65,7 +60,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     read_to_compile(data, size);
     read_compiled(data, size);
     params.loss_optional = false;
-    status = wefti_onnx_eval_model(&params, NULL, registry, &blob, &blob_size);
+    status = wefti_onnx_eval_model(&params, NULL, fuzz_registry(), &blob, &blob_size);
     fuzz_check((status == WEFT_OK) == (blob != NULL), "status and evaluation model disagree");
     wefti_free(NULL, blob);
     return 0;

@@ -3,12 +3,8 @@
  * The compiler under damaged models: graphs that bring gradients and collectives, and compiled
  * graphs, whose properties say what the compiler would otherwise have decided itself.
  */
-#include <stdlib.h>
-#include <unistd.h>
-
 #include <weft/weft.h>
 
-#include "runtime/base/file.h"
 #include "tests/support/support_fuzz.h"
 
 static void silence(void *user, weft_log_level_t level, const char *text)
@@ -34,13 +30,8 @@ static void compile(const char *path, uint32_t world_size)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    char path[] = "/tmp/weft-fuzz-XXXXXX";
-    int fd = mkstemp(path);
-    wefti_piece_t piece = {data, size};
-    fuzz_check(fd >= 0 && wefti_file_write(path, &piece, 1) == WEFT_OK, "cannot write");
+    const char *path = fuzz_file(data, size);
     compile(path, 0);
     compile(path, 2);
-    close(fd);
-    unlink(path);
     return 0;
 }

@@ -17,11 +17,8 @@ static char *print(const wefti_graph_t *graph)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static weft_registry_t *registry; /* of the process */
     wefti_graph_t *graph, *again;
-    if (registry == NULL) {
-        fuzz_check(weft_registry_create(NULL, &registry) == WEFT_OK, "no registry");
-    }
+    const weft_registry_t *registry = fuzz_registry();
     weft_status_t status = wefti_graph_from_text((const char *)data, size, NULL, registry, &graph);
     fuzz_check((status == WEFT_OK) == (graph != NULL), "status and graph disagree");
     fuzz_check(status != WEFT_ERR_INTERNAL, "an error of our own");

@@ -7,8 +7,9 @@ usage: scripts/test.sh [--quick] [-h | --help]
 
 Installs the missing packages (Debian 12, as root or with sudo), builds Weft and runs its tests: with clang (warnings are
 errors, build only), under ThreadSanitizer (the threaded part), under AddressSanitizer and UndefinedBehaviorSanitizer
-(all), and with gcc (all). The end of the output lists what was left out and skipped, each with its reason, and then
-ctest's summary.
+(all), and with gcc (all). Alongside these, where they leave processors idle, every program of tests/fuzz reads damaged
+input for 60 s. The end of the output lists what was left out and skipped, each with its reason, and then ctest's
+summary.
 
   --quick   gcc only
 
@@ -72,7 +73,7 @@ run_suite() { # run_suite TITLE PRESET DIR LABELS; PRESET: of CMakePresets.json;
     results+=("$title: built, $(minutes $((SECONDS - began)))")
     return
   fi
-  [ -n "$next" ] && $next &
+  [ -z "$next" ] || { $next & ahead=$!; }
   next=
   ctest --test-dir "$dir" --output-on-failure --timeout 300 -j "$((jobs + 1))" "${only[@]}" 2>&1 | tee "$dir/ctest.log"
   status=${PIPESTATUS[0]}
@@ -83,22 +84,42 @@ run_suite() { # run_suite TITLE PRESET DIR LABELS; PRESET: of CMakePresets.json;
   gcc_summary=$(sed -n '/ tests passed, /,$p' "$dir/ctest.log")
 }
 
+# Alongside all suites, on processors that are idle.
+# shellcheck disable=SC2317
+fuzz() {
+  chrt --idle -p 0 "$BASHPID" 2>/dev/null || renice -n 19 "$BASHPID" >/dev/null
+  quiet=1
+  configure_and_build build/fuzz weft_fuzzers --preset fuzz && tests/fuzz/run.py --jobs 2
+}
+
 # Alongside tests, which leave much of the processors idle. A failure is reported when this suite's turn comes.
+# shellcheck disable=SC2317
 build_ahead() {
   renice -n 19 "$BASHPID" >/dev/null
   quiet=1
   configure_and_build build all --preset gcc >/dev/null 2>&1
 }
 next=
+ahead=
+fuzzing=
 
 if [ $quick -eq 0 ]; then
   run_suite "clang, warnings are errors" clang build/clang none
+  mkdir -p build/fuzz
+  fuzz >build/fuzz/fuzz.log 2>&1 &
+  fuzzing=$!
   run_suite "ThreadSanitizer, the threaded part" tsan build/tsan threads
   next=build_ahead
   run_suite "AddressSanitizer and UndefinedBehaviorSanitizer" asan build/asan all
-  wait
+  [ -z "$ahead" ] || wait "$ahead"
 fi
 run_suite "gcc" gcc build all
+if [ -n "$fuzzing" ]; then
+  say "fuzzing"
+  wait "$fuzzing" || failed=1
+  cat build/fuzz/fuzz.log
+  results+=("fuzzing: $(tail -n 1 build/fuzz/fuzz.log)")
+fi
 
 say "left out and skipped"
 if [ -s build/left_out.txt ]; then grep . build/left_out.txt; fi

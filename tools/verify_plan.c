@@ -17,6 +17,8 @@
 #define MAX_RANKS 64u        /* beyond, schedules are proved over shared memory only, */
 #define MAX_CELLS (1u << 20) /* up to this size */
 #define MAX_CASES 256u
+/* A schedule has steps for every pair of ranks; a file of a kilobyte can claim a million ranks. */
+#define MAX_PROVED_RANKS 1024u
 
 /* A schedule that a collective of the plan may run. */
 typedef struct schedule {
@@ -79,8 +81,8 @@ static weft_status_t prove_schedule(schedule_t *schedule, const weft_registry_t 
                            .links = ranks > MAX_RANKS ? WEFTI_SWEEP_DIRECT : WEFTI_SWEEP_ALL,
                            .cell_limit = ranks > MAX_RANKS ? MAX_CELLS : 0,
                            .placed = ""};
-    if (algorithm == NULL) {
-        schedule->left_out = "unknown algorithm";
+    if (algorithm == NULL || ranks > MAX_PROVED_RANKS) {
+        schedule->left_out = algorithm == NULL ? "unknown algorithm" : "too large";
         return WEFT_OK;
     }
     const char *reason = algorithm->eligible(&params);

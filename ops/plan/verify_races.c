@@ -17,7 +17,10 @@
 
 #include "runtime/base/error.h"
 
-/* Segments visited and clock entries kept; plans of real models need thousands of times less. */
+/* Segments visited, which a plan may have by its size; and clock entries kept. Plans of real models
+ * need thousands of times less. */
+#define WORK_LEAST ((uint64_t)1 << 20)
+#define WORK_OF_ITEM ((uint64_t)1 << 10) /* a buffer, or a step */
 #define WORK_LIMIT ((uint64_t)1 << 27)
 #define CLOCK_LIMIT ((uint64_t)1 << 24)
 
@@ -56,8 +59,22 @@ typedef struct races {
     uint32_t *clocks;       /* by stream and stream: what the first knows of the second */
     uint32_t *event_clocks; /* by event and stream; tick 0 is "before everything" */
     uint8_t *recorded;
-    uint64_t work;
+    uint64_t work, work_limit;
 } races_t;
+
+/* By the size of the plan, so that a small file is verified in milliseconds. */
+static uint64_t work_limit(const weft_plan_t *plan)
+{
+    uint64_t items = plan->buffer_count;
+    for (uint32_t p = 0; p < plan->program_count; p++) {
+        for (uint32_t s = 0; s < plan->stream_count; s++) {
+            items += plan->programs[p].streams[s].step_count;
+        }
+    }
+    uint64_t limit =
+        items < WORK_LIMIT / WORK_OF_ITEM ? WORK_LEAST + items * WORK_OF_ITEM : WORK_LIMIT;
+    return limit < WORK_LIMIT ? limit : WORK_LIMIT;
+}
 
 /* Edges are the ends of all buffers; every buffer learns its first segment and that behind it. */
 static weft_status_t find_edges(races_t *races)
@@ -143,7 +160,7 @@ static weft_status_t cut_segments(races_t *races, wefti_arena_t *arena)
     }
     for (uint32_t i = 0; i < plan->buffer_count; i++) {
         races->work += races->end[i] - races->first[i];
-        if (races->work > WORK_LIMIT) {
+        if (races->work > races->work_limit) {
             return wefti_error(WEFT_ERR_UNSUPPORTED, "too many overlapping buffers to verify");
         }
         mark_segments(races, i);
@@ -281,7 +298,7 @@ static weft_status_t access_buffer(races_t *races, const wefti_plan_program_t *p
         return WEFT_OK;
     }
     races->work += races->end[buffer] - races->first[buffer];
-    if (races->work > WORK_LIMIT) {
+    if (races->work > races->work_limit) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "programs too long to verify");
     }
     if (races->plan->world_size <= 1) { /* its own is all there is, and nothing is reduced */
@@ -497,7 +514,7 @@ weft_status_t wefti_plan_run_races(const weft_plan_t *plan, uint64_t *out_access
 {
     weft_status_t status;
     wefti_arena_t arena;
-    races_t races = {.plan = plan};
+    races_t races = {.plan = plan, .work_limit = work_limit(plan)};
     wefti_arena_init(&arena, plan->arena.allocator, 0);
     WEFT_TRY(status, prepare(&races, &arena), done);
     WEFT_TRY(status, run_init(&races), done);

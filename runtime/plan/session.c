@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* What ranks must agree on before anything is mapped. */
 typedef struct identity {
@@ -133,6 +134,12 @@ static weft_status_t count_bytes(weft_session_t *session, size_t *out_bytes)
 {
     size_t arena_bytes = session->plan->arena_bytes;
     bool fits = arena_bytes < SIZE_MAX - sizeof(wefti_signal_line_t);
+    uint64_t host_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    if (session->context->device == NULL && arena_bytes > host_bytes) { /* all of it is touched */
+        return wefti_error(WEFT_ERR_NO_MEMORY,
+                           "plan: arena too large: %zu bytes, this host has %llu bytes of memory",
+                           arena_bytes, (unsigned long long)host_bytes);
+    }
     session->signals_offset = fits ? wefti_align_up(arena_bytes, sizeof(wefti_signal_line_t)) : 0;
     if (!fits ||
         !wefti_add_size(session->signals_offset, wefti_bind_signal_bytes(session), out_bytes)) {

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Parsers under damaged input. fuzz/fuzz_<input>.c becomes the program fuzz_<input>: with libFuzzer where the compiler
-# instruments for it (preset clang), else with the driver of support/support_fuzz.c. Its test reads the files of
+# instruments for it (preset fuzz), else with the driver of support/support_fuzz.c. Its test reads the files of
 # fuzz/corpus/<input> and damaged copies of them for a second; fuzz/run.py runs it for longer.
 set(fuzz_files_onnx data)
 set(fuzz_files_compile data)

@@ -76,7 +76,7 @@ static void start(void)
     join_world(0, 2);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+void fuzz_one(const uint8_t *data, size_t size)
 {
     wefti_section_t sections[WEFTI_SECTION_COUNT];
     wefti_digest_t structure, weights;
@@ -86,7 +86,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         started = true;
     }
     if (wefti_container_read(data, size, sections, &structure, &weights) != WEFT_OK) {
-        return 0;
+        return;
     }
     fuzz_check(wefti_plan_create(NULL, &plan) == WEFT_OK, "no plan");
     if (wefti_plan_decode_structure(plan, sections[0].data, sections[0].size_bytes) == WEFT_OK) {
@@ -108,5 +108,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         }
     }
     weft_plan_release(plan);
-    return 0;
 }

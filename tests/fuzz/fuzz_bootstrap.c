@@ -190,7 +190,7 @@ static void split_address(const char *text)
     free(host);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+void fuzz_one(const uint8_t *data, size_t size)
 {
     size_t count;
     const uint8_t *first = fuzz_take(&data, &size, 1, &count);
@@ -222,5 +222,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         split_address(text);
     }
     free(text);
-    return 0;
 }

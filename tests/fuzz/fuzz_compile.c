@@ -28,10 +28,9 @@ static void compile(const char *path, uint32_t world_size)
     weft_plan_release(plan);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+void fuzz_one(const uint8_t *data, size_t size)
 {
     const char *path = fuzz_file(data, size);
     compile(path, 0);
     compile(path, 2);
-    return 0;
 }

@@ -34,7 +34,7 @@ static void write_file(int file, const uint8_t *data, size_t size)
                "cannot write");
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+void fuzz_one(const uint8_t *data, size_t size)
 {
     static bool made;
     dataset_t dataset;
@@ -54,5 +54,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         fuzz_check(dataset.train.labels[i] < dataset.class_count, "a label is out of range");
     }
     wefti_dataset_free(&dataset);
-    return 0;
 }

@@ -3,7 +3,7 @@
 #include "fusion/fusion.h"
 #include "tests/support/support_fuzz.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+void fuzz_one(const uint8_t *data, size_t size)
 {
     wefti_arena_t arena;
     wefti_gradient_map_t map = {0};
@@ -14,5 +14,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         fuzz_check(map.entries[i].param != NULL && map.entries[i].grad != NULL, "no name");
     }
     wefti_arena_deinit(&arena);
-    return 0;
 }

@@ -44,7 +44,7 @@ static void read_compiled(const uint8_t *data, size_t size)
     wefti_arena_deinit(&arena);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+void fuzz_one(const uint8_t *data, size_t size)
 {
     wefti_onnx_import_params_t params = {.bytes = data, .size_bytes = size, .loss_optional = true};
     wefti_graph_t *graph = NULL;
@@ -63,5 +63,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     status = wefti_onnx_eval_model(&params, NULL, fuzz_registry(), &blob, &blob_size);
     fuzz_check((status == WEFT_OK) == (blob != NULL), "status and evaluation model disagree");
     wefti_free(NULL, blob);
-    return 0;
 }

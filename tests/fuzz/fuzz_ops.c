@@ -4,7 +4,7 @@
 
 #include "tests/support/support_fuzz.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+void fuzz_one(const uint8_t *data, size_t size)
 {
     weft_registry_t *registry;
     fuzz_check(weft_registry_create(NULL, &registry) == WEFT_OK, "no registry");
@@ -13,5 +13,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                    status == WEFT_ERR_INVALID_ARGUMENT,
                "an error of another kind");
     weft_registry_destroy(registry);
-    return 0;
 }

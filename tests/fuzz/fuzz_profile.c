@@ -3,7 +3,7 @@
 #include "fusion/profile.h"
 #include "tests/support/support_fuzz.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+void fuzz_one(const uint8_t *data, size_t size)
 {
     wefti_arena_t arena;
     wefti_profile_t profile;
@@ -16,5 +16,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                    "a kernel is not found");
     }
     wefti_arena_deinit(&arena);
-    return 0;
 }

@@ -3,7 +3,7 @@
 #include "runtime/checkpoint/safetensors.h"
 #include "tests/support/support_fuzz.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+void fuzz_one(const uint8_t *data, size_t size)
 {
     wefti_safetensors_t file;
     weft_status_t status = wefti_safetensors_open(fuzz_file(data, size), NULL, &file);
@@ -24,5 +24,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         (void)wefti_safetensors_text(&file, "format");
         wefti_safetensors_close(&file);
     }
-    return 0;
 }

@@ -7,7 +7,7 @@
 
 #include "tests/support/support_fuzz.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+void fuzz_one(const uint8_t *data, size_t size)
 {
     weft_tensor_desc_t desc;
     void *contents;
@@ -18,5 +18,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         fuzz_check(weft_tensor_elem_count(&desc) >= 0, "the shape cannot be counted");
         free(contents);
     }
-    return 0;
 }

@@ -15,7 +15,7 @@ static char *print(const wefti_graph_t *graph)
     return wefti_text_take(&text);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+void fuzz_one(const uint8_t *data, size_t size)
 {
     wefti_graph_t *graph, *again;
     const weft_registry_t *registry = fuzz_registry();
@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_check((status == WEFT_OK) == (graph != NULL), "status and graph disagree");
     fuzz_check(status != WEFT_ERR_INTERNAL, "an error of our own");
     if (graph == NULL) {
-        return 0;
+        return;
     }
     fuzz_check(wefti_graph_verify(graph) == WEFT_OK, "a graph from text breaks a rule");
     char *text = print(graph);
@@ -34,5 +34,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     free(second);
     wefti_graph_destroy(graph);
     wefti_graph_destroy(again);
-    return 0;
 }

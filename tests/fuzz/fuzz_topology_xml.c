@@ -3,7 +3,7 @@
 #include "runtime/machine/machine.h"
 #include "tests/support/support_fuzz.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+void fuzz_one(const uint8_t *data, size_t size)
 {
     wefti_arena_t arena;
     wefti_hardware_t hardware;
@@ -14,5 +14,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_check(status < 0 ? hardware.core_count == 0 : wefti_hardware_check(&hardware) == WEFT_OK,
                "a machine that cannot be");
     wefti_arena_deinit(&arena);
-    return 0;
 }

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the fuzz programs of a build folder, one after the other.
+"""Runs the fuzz programs of a build folder.
 
-    tests/fuzz/run.py [--build BUILD] [--seconds N] [--runs N] [NAME..]
+    tests/fuzz/run.py [--build BUILD] [--jobs N] [--seconds N] [--runs N] [NAME..]
 
-BUILD is build/clang by default. Every program runs for N seconds (60) or N executions. Inputs that reach new code are
-kept in BUILD/fuzz/NAME, where the next run begins; inputs that fail in BUILD/fuzz/NAME.failed. Prints a line per program,
-and what failed. Exit status 1: something failed."""
+BUILD is build/fuzz by default. Every program runs for N seconds (60) or N executions, one after the other, or as many at
+once as --jobs says. Inputs that reach new code are kept in BUILD/inputs/NAME, where the next run begins; inputs that fail
+in BUILD/inputs/NAME.failed. Prints a line per program, and what failed. Exit status 1: something failed."""
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -17,7 +18,8 @@ import sys
 import time
 
 MEGABYTES = 4096  # of memory, and of one allocation: more is a finding
-SLOW = 25  # seconds that one input may take
+HANGS = 900  # seconds: a guard; support_fuzz.c bounds the processor time of an input
+MAX_BYTES = 20000  # of an input
 
 
 def commands(build):
@@ -29,14 +31,14 @@ def commands(build):
 
 
 def run(build, name, command, seconds, runs):
-    kept, failed = build / "fuzz" / name, build / "fuzz" / f"{name}.failed"
+    kept, failed = build / "inputs" / name, build / "inputs" / f"{name}.failed"
     for folder in (kept, failed):
         folder.mkdir(parents=True, exist_ok=True)
     folders = [part for part in command[1:] if not part.startswith("-")]
     options = [f"-runs={runs}"] if runs else [f"-max_total_time={seconds}"]
-    options += [f"-artifact_prefix={failed}/", f"-rss_limit_mb={MEGABYTES}", f"-timeout={SLOW}", "-print_final_stats=1",
-                "-max_len=20000", "-verbosity=1"]
-    log = build / "fuzz" / f"{name}.log"
+    options += [f"-artifact_prefix={failed}/", f"-rss_limit_mb={MEGABYTES}", f"-timeout={HANGS}", "-print_final_stats=1",
+                f"-max_len={MAX_BYTES}"]
+    log = build / "inputs" / f"{name}.log"
     environment = dict(os.environ, WEFT_CALIBRATE="off")
     began = time.monotonic()
     with open(log, "w") as out:
@@ -50,24 +52,27 @@ def run(build, name, command, seconds, runs):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default="build/clang", type=pathlib.Path)
+    parser.add_argument("--build", default="build/fuzz", type=pathlib.Path)
     parser.add_argument("names", nargs="*")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--runs", type=int)
     args = parser.parse_args()
     build = args.build.resolve()
+    chosen = {name: command for name, command in commands(build).items() if not args.names or name in args.names}
     total, bad = 0, 0
-    for name, command in commands(build).items():
-        if args.names and name not in args.names:
-            continue
-        status, count, seconds, text = run(build, name, command, args.seconds, args.runs)
-        total += count
-        bad += status != 0
-        print(f"{name:14} {count:10} executions {seconds:6.0f} s{'' if status == 0 else '   FAILED'}", flush=True)
-        if status != 0:
-            lines = [line for line in text.splitlines() if not line.startswith(("#", "\tNEW_FUNC"))]
-            print("\n".join(lines[-40:]), flush=True)
-    print(f"{'total':14} {total:10} executions")
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        done = {name: pool.submit(run, build, name, command, args.seconds, args.runs) for name, command in chosen.items()}
+        for name, result in done.items():
+            status, count, seconds, text = result.result()
+            total += count
+            bad += status != 0
+            print(f"{name:14} {count:10} executions {seconds:6.0f} s{'' if status == 0 else '   FAILED'}", flush=True)
+            if status != 0:
+                lines = [line for line in text.splitlines() if not line.startswith(("#", "\tNEW_FUNC"))]
+                print("\n".join(lines[-40:]), flush=True)
+    failed = f", {bad} program{'s' if bad > 1 else ''} failed" if bad else ", none failed"
+    print(f"{total} executions of {len(chosen)} programs{failed}")
     return 1 if bad else 0
 
 

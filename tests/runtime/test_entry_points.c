@@ -293,6 +293,27 @@ static void test_a_decoupled_plan_without_flush_says_so(void **state)
     play(plan, miss_flush);
 }
 
+static void expect_no_memory(rank_world_t *world)
+{
+    const script_t *script = world->user;
+    weft_session_t *session = NULL;
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    params.context = world->context;
+    params.plan = script->plan;
+    RANK_CHECK(weft_session_create(&params, &session) == WEFT_ERR_NO_MEMORY && session == NULL);
+    RANK_CHECK(strstr(weft_last_error(), "this host has") != NULL);
+}
+
+/* A file of a kilobyte can claim any arena, which would be touched until the host has no memory. */
+static void test_an_arena_that_no_host_has_is_refused(void **state)
+{
+    (void)state;
+    script_t script = {.plan = make_plan(2, 1, 0)};
+    script.plan->arena_bytes = script.plan->live_bytes = (uint64_t)1 << 48;
+    support_rank_threads(2, expect_no_memory, &script);
+    weft_plan_release(script.plan);
+}
+
 #define WEIGHTS 24u
 
 /* Rank r's weights are 1000 r and on; what all have begins at 500000. */
@@ -353,6 +374,7 @@ int main(void)
         cmocka_unit_test(test_weights_left_behind_are_gathered_before_they_are_read),
         cmocka_unit_test(test_weights_left_behind_are_gathered_for_the_first_micro_batch),
         cmocka_unit_test(test_a_decoupled_plan_without_flush_says_so),
+        cmocka_unit_test(test_an_arena_that_no_host_has_is_refused),
         cmocka_unit_test(test_ranks_have_weights_of_their_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

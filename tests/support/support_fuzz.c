@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <weft/status.h>
@@ -24,6 +25,21 @@ void fuzz_check(bool good, const char *what)
         fprintf(stderr, "%s (%s)\n", what, weft_last_error());
         abort();
     }
+}
+
+static double processor_seconds(void)
+{
+    struct timespec used;
+    fuzz_check(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used) == 0, "clock_gettime");
+    return (double)used.tv_sec + 1e-9 * (double)used.tv_nsec;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    double began = processor_seconds();
+    fuzz_one(data, size);
+    fuzz_check(processor_seconds() - began < FUZZ_MOST_SECONDS, "it takes too long");
+    return 0;
 }
 
 const weft_registry_t *fuzz_registry(void)

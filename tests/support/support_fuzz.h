@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the programs of tests/fuzz share. Each defines LLVMFuzzerTestOneInput. libFuzzer drives them
- * where the compiler has it; elsewhere support_fuzz.c does, with these options of libFuzzer:
+ * What the programs of tests/fuzz share. Each defines fuzz_one. libFuzzer drives them where the
+ * compiler has it; elsewhere support_fuzz.c does, with these options of libFuzzer:
  *
  *   fuzz_<input> [-runs=N] [-max_total_time=SECONDS] [-seed=N] FILE_OR_FOLDER...
  *
@@ -17,6 +17,10 @@
 
 #include <weft/registry.h>
 
+/* The program's: reads one input. An input that takes FUZZ_MOST_SECONDS of processor time fails. */
+void fuzz_one(const uint8_t *data, size_t size);
+#define FUZZ_MOST_SECONDS 10.0
+/* libFuzzer's name of it. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* Stops with the library's message. */

@@ -112,6 +112,10 @@ class Verify(Case):
         text = self.weft("verify", plan, code=1).stdout
         self.assertTrue(text.endswith(f"\nnot proved: {len(skipped)} schedule{plural} skipped\n"), text)
 
+    def test_no_schedules_are_built_for_a_world_that_only_the_file_claims(self):
+        found = self.weft_json("verify", self.compile("mlp.onnx", "p.weft", 2048, 4), code=1)
+        self.assertEqual({schedule["left_out"] for schedule in found["schedules"]}, {"too large"})
+
     def test_algorithms_for_several_hosts_are_proved(self):
         (self.dir / "t.json").write_text('{"format": 1, "hosts": [4, 4]}')
         plan = self.compile("mlp.onnx", "p.weft", 8, 4, "--topology", self.dir / "t.json")

@@ -29,7 +29,8 @@ class Train(Case):
 
     def test_bits_do_not_depend_on_policy_progress_instruction_set_or_run(self):
         digests = {}
-        for policy in ("bytes:25M", "bytes:1M,time:5ms", "bytes:256K", "index:0,4", "percent:60,40", "one", "none"):
+        policies = ("bytes:25M", "bytes:1M,time:5ms", "bytes:256K", "index:0,4", "percent:60,40", "one", "none")
+        for policy in policies[-2:] if support.SANITIZED else policies:
             plan = self.compile("mlp.onnx", "p.weft", 2, 32, "--bucket", policy)
             digests[policy] = self.train(plan)["param_digest"]
         for name, env in (("again", {}), ("inline", {"WEFT_PROGRESS": "inline"}),
@@ -67,9 +68,12 @@ class Train(Case):
             self.assertEqual(len(digests), 1)
 
     def test_lenet_with_adam_learns(self):
+        steps = ("25", "--no-eval") if support.SANITIZED else ("150",)
         report = self.weft_json("run", MODELS / "lenet.onnx", "-n", 2, "--batch", 64, "--optimizer", "adam",
-                                "--data", support.DATA, "--steps", 150)
-        self.assertGreater(report["test_accuracy"], 0.65)
+                                "--data", support.DATA, "--steps", *steps)
+        self.assertLess(report["loss_last"], 0.7 * report["loss_first"])
+        if not support.SANITIZED:
+            self.assertGreater(report["test_accuracy"], 0.65)
 
     def test_sgd_model_run_and_seed(self):
         runs = [self.weft_json("run", MODELS / "mlp.onnx", "-n", 2, "--batch", 16, "--no-eval", "--optimizer", "sgd", "--lr",

@@ -254,6 +254,7 @@ weft_status_t wefti_context_join(weft_context_t *context, const wefti_endpoint_p
                                  weft_device_t *device, const wefti_membership_t *former,
                                  uint32_t generation)
 {
+    WEFTI_IN_CONTROL(NULL, CONTEXT_CREATE); /* also where a world shrinks or grows */
     wefti_endpoint_params_t own = *params;
     own.settings = &context->settings;
     own.log = &context->log;
@@ -291,7 +292,6 @@ weft_status_t weft_context_create(const weft_context_params_t *params, weft_cont
     wefti_endpoint_params_t endpoint = {0};
     wefti_job_t job = {0};
     weft_context_params_t own = WEFT_CONTEXT_PARAMS_INIT;
-    WEFTI_IN_CONTROL(NULL, CONTEXT_CREATE);
     WEFT_RETURN_IF_ERROR(WEFTI_PARAMS_READ(params, &own));
     params = &own;
     WEFT_RETURN_IF_ERROR(check_device(params->device));
@@ -300,6 +300,7 @@ weft_status_t weft_context_create(const weft_context_params_t *params, weft_cont
     context->registry = params->registry;
     WEFT_TRY(status, read_params(context, params, &job, &endpoint), fail);
     WEFT_TRY(status, wefti_context_join(context, &endpoint, params->device, NULL, 0), fail);
+    wefti_membership_commit(&context->membership);
     wefti_job_deinit(&job);
     *out_context = context;
     return WEFT_OK;

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Worlds of processes in which one rank suffers a fault: half a minute of random cases, longer by hand.
-add_executable(fault_rank faults/matrix/rank.c faults/matrix/work.c faults/matrix/disagree.c)
+add_executable(fault_rank faults/matrix/rank.c faults/matrix/work.c faults/matrix/disagree.c
+  faults/matrix/elastic.c faults/matrix/events.c)
 target_include_directories(fault_rank PRIVATE ${PROJECT_SOURCE_DIR})
 target_compile_definitions(fault_rank PRIVATE _GNU_SOURCE)
 target_link_libraries(fault_rank PRIVATE weft::weft)

@@ -5,15 +5,13 @@
  *
  *   rank seed=N ops=N end=destroy|leave|exit folder=DIR [plan=FILE] [fault=KIND at=OP after_us=N]
  *        [differ=KIND at=OP [odd=1 [then=leave]]]
+ *   rank seed=N folder=DIR [plan=FILE] grows_at=ADDRESS    a rank that goes on (elastic.c)
  *
  * Operation 0 is weft_context_create, operation 1 the start of the work (work_begin). Standard
  * output has one line per event: name, CLOCK_MONOTONIC in nanoseconds, details, with tabs between.
  */
-#include <dirent.h>
-#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +20,8 @@
 #include <unistd.h>
 
 #include "tests/faults/matrix/disagree.h"
+#include "tests/faults/matrix/elastic.h"
+#include "tests/faults/matrix/events.h"
 #include "tests/faults/matrix/work.h"
 
 typedef struct fault {
@@ -29,40 +29,6 @@ typedef struct fault {
     uint64_t at;
     uint32_t after_us; /* later than the start of the operation, from another thread; 0: before */
 } fault_t;
-
-static int64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
-static void report(const char *event, const char *format, ...)
-{
-    char line[4096];
-    int used = snprintf(line, sizeof line, "%s\t%lld\t", event, (long long)now_ns());
-    va_list args;
-    va_start(args, format);
-    vsnprintf(line + used, sizeof line - (size_t)used - 1, format, args);
-    va_end(args);
-    strcat(line, "\n");
-    if (write(STDOUT_FILENO, line, strlen(line)) < 0) {
-        _exit(4);
-    }
-}
-
-static uint32_t count_entries(const char *path)
-{
-    uint32_t count = 0;
-    DIR *folder = opendir(path);
-    while (folder != NULL && readdir(folder) != NULL) {
-        count++;
-    }
-    if (folder != NULL) {
-        closedir(folder);
-    }
-    return count;
-}
 
 /* ---- faults ---- */
 
@@ -78,7 +44,7 @@ static void die_with_child(void)
 
 static void act(const char *kind)
 {
-    report("fault", "%s", kind);
+    event_report("fault", "%s", kind);
     if (strcmp(kind, "kill") == 0) {
         kill(getpid(), SIGKILL);
     } else if (strcmp(kind, "stop") == 0 || strcmp(kind, "pause") == 0) {
@@ -115,7 +81,7 @@ static bool inject(fault_t *fault, uint64_t op)
         return false;
     }
     if (strcmp(fault->kind, "leave") == 0) {
-        report("fault", "leave");
+        event_report("fault", "leave");
         return true;
     }
     if (fault->after_us == 0) {
@@ -128,22 +94,6 @@ static bool inject(fault_t *fault, uint64_t op)
 
 /* ---- main ---- */
 
-static const char *option(char **argv, const char *name)
-{
-    for (size_t length = strlen(name); *argv != NULL; argv++) {
-        if (strncmp(*argv, name, length) == 0 && (*argv)[length] == '=') {
-            return *argv + length + 1;
-        }
-    }
-    return NULL;
-}
-
-static uint64_t number(char **argv, const char *name)
-{
-    const char *text = option(argv, name);
-    return text == NULL ? 0 : strtoull(text, NULL, 10);
-}
-
 static weft_status_t run_operation(work_t *work, uint64_t op, const char **name)
 {
     weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
@@ -155,7 +105,7 @@ static weft_status_t run_operation(work_t *work, uint64_t op, const char **name)
         if (status == WEFT_OK) {
             work->rank = weft_context_rank(work->context);
             work->size = weft_context_world_size(work->context);
-            report("joined", "");
+            event_report("joined", "%s", "");
         }
         return status;
     case 1:
@@ -171,52 +121,58 @@ static weft_status_t run_disagreement(work_t *work, uint64_t op, char **argv, in
 {
     draw_t d = draw_begin(work->seed, op);
     weft_status_t status = disagree_prepare(work);
-    *began_ns = now_ns();
-    report("call", "");
-    return status == WEFT_OK ? disagree_run(work, option(argv, "differ"), number(argv, "odd"), &d)
-                             : status;
+    *began_ns = event_now_ns();
+    event_report("call", "%s", "");
+    return status == WEFT_OK
+               ? disagree_run(work, event_option(argv, "differ"), event_number(argv, "odd"), &d)
+               : status;
 }
 
 int main(int argc, char **argv)
 {
     static work_t work;
-    fault_t fault = {option(argv, "fault"), number(argv, "at"), (uint32_t)number(argv, "after_us")};
-    const char *end = option(argv, "end"), *differ = option(argv, "differ"), *name = "";
-    uint64_t ops = number(argv, "ops"), op = 0;
+    fault_t fault = {event_option(argv, "fault"), event_number(argv, "at"),
+                     (uint32_t)event_number(argv, "after_us")};
+    const char *end = event_option(argv, "end"), *differ = event_option(argv, "differ"), *name = "";
+    uint64_t ops = event_number(argv, "ops"), op = 0;
     weft_status_t status = WEFT_OK;
     bool leaves = false;
     (void)argc;
     setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
-    work.seed = number(argv, "seed");
-    work.folder = option(argv, "folder");
-    work.plan_path = option(argv, "plan");
-    uint32_t descriptors = count_entries("/proc/self/fd");
+    work.seed = event_number(argv, "seed");
+    work.folder = event_option(argv, "folder");
+    work.plan_path = event_option(argv, "plan");
+    work.address = event_option(argv, "grows_at");
+    if (work.address != NULL) {
+        return elastic_run(&work);
+    }
+    uint32_t descriptors = event_count_entries("/proc/self/fd");
     int64_t began_ns = 0;
-    report("start", "");
+    event_report("start", "%s", "");
     for (; op < ops && status == WEFT_OK && work.wrong[0] == '\0' && !leaves; op++) {
         leaves = inject(&fault, op);
-        began_ns = now_ns();
+        began_ns = event_now_ns();
         if (differ != NULL && op == fault.at) {
             status = run_disagreement(&work, op, argv, &began_ns);
             name = differ;
-            leaves = option(argv, "then") != NULL;
+            leaves = event_option(argv, "then") != NULL;
         } else if (!leaves) {
             status = run_operation(&work, op, &name);
         }
     }
     if (status != WEFT_OK) {
-        report("error", "%llu\t%s\t%s\t%lld\t%s", (unsigned long long)op - 1, name,
-               weft_status_name(status), (long long)began_ns, weft_last_error());
+        event_report("error", "%llu\t%s\t%s\t%lld\t%s", (unsigned long long)op - 1, name,
+                     weft_status_name(status), (long long)began_ns, weft_last_error());
     } else if (work.wrong[0] != '\0') {
-        report("wrong", "%llu\t%s\t%s", (unsigned long long)op - 1, name, work.wrong);
+        event_report("wrong", "%llu\t%s\t%s", (unsigned long long)op - 1, name, work.wrong);
     } else {
-        report("finished", "%llu", (unsigned long long)op);
+        event_report("finished", "%llu", (unsigned long long)op);
     }
     if (strcmp(end, "exit") == 0) {
         return 0;
     }
     work_end(&work, leaves || strcmp(end, "leave") == 0);
-    report("ended", "%u\t%u\t%u", descriptors, count_entries("/proc/self/fd"),
-           count_entries("/proc/self/task") - 2);
+    event_report("ended", "%u\t%u\t%u", descriptors, event_count_entries("/proc/self/fd"),
+                 event_count_entries("/proc/self/task") - 2);
     return 0;
 }

@@ -33,6 +33,7 @@ typedef struct work {
     uint8_t *send[WORK_SLOTS], *recv[WORK_SLOTS];
     void *peer_memory; /* half of the slots: memory that peers access */
     const char *plan_path, *folder;
+    const char *address; /* start of those where new ranks join */
     weft_plan_t *plan;
     bool over_world; /* operations are over the world, and have rows for new groups */
     char wrong[256]; /* the first wrong result; "" */

@@ -82,6 +82,7 @@ weft_status_t wefti_mapped_all_gather(wefti_endpoint_t *endpoint, const void *se
 void wefti_mapped_aborted(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
 void wefti_mapped_nothing(wefti_endpoint_t *endpoint);
 bool wefti_mapped_control_sent(wefti_endpoint_t *endpoint, uint32_t number);
+bool wefti_mapped_flush(wefti_endpoint_t *endpoint);
 weft_status_t wefti_mapped_all_alive(wefti_endpoint_t *endpoint); /* where ranks are threads */
 void wefti_mapped_describe(wefti_endpoint_t *endpoint, uint32_t peer, char *name, size_t name_bytes,
                            char *reason, size_t reason_bytes);
@@ -98,7 +99,7 @@ _Static_assert(sizeof(wefti_mapped_control_t) == 4 * WEFTI_PAGE_BYTES, "control 
 
 #define WEFTI_TRANSPORT_MAPPED                                                                     \
     .caps = WEFTI_CAP_DIRECT | WEFTI_CAP_PUT | WEFTI_CAP_SIGNAL, .mapped = true,                   \
-    .put = wefti_put_direct, .signal = wefti_signal_direct, .flush = wefti_mapped_nothing,         \
+    .put = wefti_put_direct, .signal = wefti_signal_direct, .flush = wefti_mapped_flush,           \
     .all_gather = wefti_mapped_all_gather, .aborted = wefti_mapped_aborted,                        \
     .progress = wefti_mapped_nothing, .yield_progress = wefti_mapped_nothing,                      \
     .waits_posted = wefti_mapped_nothing, .control_sent = wefti_mapped_control_sent,               \

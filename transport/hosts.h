@@ -104,7 +104,7 @@ weft_status_t wefti_hosts_put(wefti_endpoint_t *endpoint, uint32_t peer, size_t 
                               wefti_signal_t *in_use);
 weft_status_t wefti_hosts_signal(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
                                  uint32_t value, uint32_t lane);
-void wefti_hosts_flush(wefti_endpoint_t *endpoint);
+bool wefti_hosts_flush(wefti_endpoint_t *endpoint);
 void wefti_hosts_describe(wefti_endpoint_t *endpoint, uint32_t peer, char *name, size_t name_bytes,
                           char *reason, size_t reason_bytes);
 void wefti_hosts_link_stats(wefti_endpoint_t *endpoint, uint32_t peer, wefti_link_stats_t *out);

@@ -80,19 +80,22 @@ static void forget_left(wefti_hosts_t *hosts)
     }
 }
 
-void wefti_hosts_flush(wefti_endpoint_t *endpoint)
+bool wefti_hosts_flush(wefti_endpoint_t *endpoint)
 {
     wefti_hosts_t *hosts = (wefti_hosts_t *)endpoint;
-    uint64_t deadline = wefti_endpoint_deadline(endpoint);
-    uint64_t now = wefti_now_ns(), next_check = now + FLUSH_CHECK_NS;
+    uint64_t start = wefti_now_ns(), now = start, next_check = now + FLUSH_CHECK_NS;
     uint64_t spin_until = endpoint->may_spin ? now + endpoint->settings->spin_ns : now;
     while (!flushed(hosts)) {
         wefti_endpoint_progress(endpoint);
         now = wefti_now_ns();
         if (now >= next_check) {
             /* A world that ended lands nothing any more. */
-            if (wefti_endpoint_check(endpoint) < 0 || now >= deadline) {
-                return;
+            if (wefti_endpoint_check(endpoint) < 0) {
+                return true;
+            }
+            if (now - start >= wefti_endpoint_patience(endpoint)) {
+                wefti_endpoint_spend_patience(endpoint, now - start);
+                return false;
             }
             next_check = now + FLUSH_CHECK_NS;
             forget_left(hosts);
@@ -103,6 +106,7 @@ void wefti_hosts_flush(wefti_endpoint_t *endpoint)
             wefti_hosts_back_off(hosts);
         }
     }
+    return true;
 }
 
 void wefti_hosts_describe(wefti_endpoint_t *endpoint, uint32_t peer, char *name, size_t name_bytes,

@@ -93,9 +93,7 @@ weft_status_t wefti_signal_direct(wefti_endpoint_t *endpoint, uint32_t peer, siz
     return WEFT_OK;
 }
 
-void wefti_endpoint_flush(wefti_endpoint_t *endpoint)
+bool wefti_endpoint_flush(wefti_endpoint_t *endpoint)
 {
-    if (wefti_endpoint_owned(endpoint)) {
-        endpoint->ops->flush(endpoint->host);
-    }
+    return !wefti_endpoint_owned(endpoint) || endpoint->ops->flush(endpoint->host);
 }

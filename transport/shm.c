@@ -21,6 +21,9 @@
 
 #define POLL_BATCH 64u
 #define CONTROL_BYTES sizeof(wefti_mapped_control_t)
+/* Ranks that share cores fault in at most this much of their peers' memory before it is used: all
+ * of them together have that work for every pair. */
+#define FAULT_IN_SHARED_BYTES ((size_t)64 << 20)
 
 typedef struct shm_endpoint {
     wefti_endpoint_t base;
@@ -200,6 +203,14 @@ static weft_status_t shm_region_commit(wefti_endpoint_t *endpoint, size_t offset
     return wefti_memfd_commit(own->region_fd, &own->range, offset, offset + bytes);
 }
 
+/* Whether the peers' memory is mapped page by page now, rather than at first touch. */
+static bool faults_in_peers(const wefti_endpoint_t *endpoint, size_t more)
+{
+    return endpoint->may_spin ||
+           more <=
+               FAULT_IN_SHARED_BYTES / (endpoint->world_size > 1 ? endpoint->world_size - 1 : 1);
+}
+
 static weft_status_t shm_region_grow(wefti_endpoint_t *endpoint, size_t bytes, bool later)
 {
     shm_endpoint_t *shm = (shm_endpoint_t *)endpoint;
@@ -211,8 +222,9 @@ static weft_status_t shm_region_grow(wefti_endpoint_t *endpoint, size_t bytes, b
     }
     /* Nobody touches a peer's range before that peer's memory is there. */
     status = wefti_endpoint_agree(endpoint, status);
+    bool fault_in = !later && faults_in_peers(endpoint, bytes - from);
     for (uint32_t r = 0; status == WEFT_OK && r < endpoint->world_size; r++) {
-        if (!later) {
+        if (fault_in && r != endpoint->rank) { /* the own part is there */
             wefti_range_populate(&shm->peers[r].range, from, bytes);
         }
         if (endpoint->region_of[r] == NULL) { /* calls in flight may be looking */

@@ -31,6 +31,34 @@ uint64_t wefti_endpoint_deadline(const wefti_endpoint_t *endpoint)
     return timeout == 0 || timeout > UINT64_MAX - now ? UINT64_MAX : now + timeout;
 }
 
+uint64_t wefti_endpoint_patience(const wefti_endpoint_t *endpoint)
+{
+    /* relaxed, here and below: nothing else depends on it */
+    return atomic_load_explicit(&endpoint->host->patience_ns, memory_order_relaxed);
+}
+
+static void limit_patience(wefti_endpoint_t *endpoint, uint64_t limit_ns)
+{
+    _Atomic uint64_t *patience = &endpoint->host->patience_ns;
+    uint64_t now = atomic_load_explicit(patience, memory_order_relaxed);
+    while (now > limit_ns &&
+           !atomic_compare_exchange_weak_explicit(patience, &now, limit_ns, memory_order_relaxed,
+                                                  memory_order_relaxed)) {
+    }
+}
+
+void wefti_endpoint_lose_patience(wefti_endpoint_t *endpoint)
+{
+    limit_patience(endpoint, WEFTI_FAREWELL_NS);
+}
+
+void wefti_endpoint_spend_patience(wefti_endpoint_t *endpoint, uint64_t waited_ns)
+{
+    uint64_t left = wefti_endpoint_patience(endpoint);
+    left = left < WEFTI_FAREWELL_NS ? left : WEFTI_FAREWELL_NS;
+    limit_patience(endpoint, waited_ns < left ? left - waited_ns : 0);
+}
+
 static weft_status_t forked_error(const wefti_endpoint_t *endpoint)
 {
     return wefti_error(WEFT_ERR_STATE,
@@ -131,6 +159,8 @@ static weft_status_t endpoint_alloc(const wefti_endpoint_params_t *params,
     endpoint->log = params->log;
     endpoint->allocator = params->allocator;
     endpoint->interrupt = params->interrupt;
+    uint64_t timeout = params->settings->timeout_ns;
+    atomic_init(&endpoint->patience_ns, timeout != 0 ? timeout : UINT64_MAX);
     endpoint->peer_caps = wefti_alloc(params->allocator, count * sizeof *endpoint->peer_caps);
     endpoint->control = wefti_alloc(params->allocator, count * sizeof *endpoint->control);
     endpoint->region_of = wefti_alloc(params->allocator, count * sizeof *endpoint->region_of);

@@ -104,7 +104,8 @@ typedef struct wefti_transport_ops {
                          size_t bytes, uint32_t lane, wefti_signal_t *in_use);
     weft_status_t (*signal)(wefti_endpoint_t *endpoint, uint32_t peer, size_t offset,
                             uint32_t value, uint32_t lane);
-    void (*flush)(wefti_endpoint_t *endpoint);
+    /* False: not within wefti_endpoint_patience. */
+    bool (*flush)(wefti_endpoint_t *endpoint);
     /* Of small data, when ranks join, bind and leave; of no data: a barrier. */
     weft_status_t (*all_gather)(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
                                 void *recv);
@@ -175,6 +176,7 @@ struct wefti_endpoint {
     uint32_t free_cores;   /* cores per local rank beyond the first, 0 when ranks share cores */
     bool may_spin;         /* false when ranks outnumber cores */
     _Atomic bool departed; /* some rank has left: waits look whether it is theirs */
+    _Atomic uint64_t patience_ns; /* as wefti_endpoint_patience returns it */
 };
 
 /* Chooses the backend (hub: inproc; world of one: null; else shm) and joins the world. Collective.
@@ -338,9 +340,24 @@ double wefti_endpoint_link_rate(wefti_endpoint_t *endpoint, uint32_t peer);
 void wefti_endpoint_describe(wefti_endpoint_t *endpoint, uint32_t peer, char *name,
                              size_t name_bytes, char *reason, size_t reason_bytes);
 
-/* Waits until everything that this rank has put and signalled has landed, or never will. Before
- * memory that it went to is used for something else, and before the rank leaves. */
-void wefti_endpoint_flush(wefti_endpoint_t *endpoint);
+/*
+ * Waits until everything that this rank has put and signalled has landed, or never will. Before
+ * memory that it went to is used for something else, and before the rank leaves. False: a peer did
+ * not answer within wefti_endpoint_patience, so the memory must not get another use.
+ */
+bool wefti_endpoint_flush(wefti_endpoint_t *endpoint);
+
+/*
+ * How long leaving may wait for a peer: destroying a group, flushing, closing. As long as any wait
+ * (WEFT_TIMEOUT) until a peer did not answer; from then on WEFTI_FAREWELL_NS in all, so that
+ * whatever a program destroys after that, it ends.
+ */
+#define WEFTI_FAREWELL_NS 750000000ull
+uint64_t wefti_endpoint_patience(const wefti_endpoint_t *endpoint);
+/* A peer did not answer, or what this rank shared with it is broken. Any thread. */
+void wefti_endpoint_lose_patience(wefti_endpoint_t *endpoint);
+/* A wait under wefti_endpoint_patience was in vain after waited_ns. Any thread. */
+void wefti_endpoint_spend_patience(wefti_endpoint_t *endpoint, uint64_t waited_ns);
 
 /*
  * What threads that wait in all-gathers and barriers do meanwhile, since other ranks may need it to

@@ -64,10 +64,9 @@ static void group_free(weft_group_t *group)
 {
     weft_context_t *context = group->context;
     const weft_allocator_t *allocator = context->allocator;
-    if (group->retires) {
-        /* This rank neither looks at the channel nor writes to the peers' any more, and nothing of
-         * it comes to them later. */
-        wefti_endpoint_flush(group->endpoint);
+    /* This rank neither looks at the channel nor writes to the peers' any more, and nothing of it
+     * comes to them later; else the channel stays in use. */
+    if (group->retires && wefti_endpoint_flush(group->endpoint)) {
         wefti_channels_give_back(group, group->calls->number, true);
     }
     calls_free(group);
@@ -112,6 +111,7 @@ weft_status_t wefti_group_alloc(weft_context_t *context, uint32_t size, weft_gro
 typedef struct parting { /* from one rank of the group */
     weft_group_t *group;
     uint32_t rank;
+    uint64_t deadline_ns;   /* for all ranks of the group */
     uint64_t gone_since_ns; /* it has left the world, and its word has not come; 0: no */
 } parting_t;
 
@@ -142,6 +142,9 @@ static weft_status_t poll_parting(void *user)
     if (wefti_group_broken(group)) {
         return wefti_group_check(group);
     }
+    if (wefti_now_ns() >= parting->deadline_ns) {
+        return WEFT_ERR_TIMEOUT;
+    }
     if (!wefti_group_puts(group, parting->rank) ||
         !wefti_endpoint_has_left(group->endpoint, group->ranks[parting->rank])) {
         return WEFT_OK;
@@ -151,30 +154,40 @@ static weft_status_t poll_parting(void *user)
     return now - parting->gone_since_ns < WEFTI_ARRIVES_NS ? WEFT_OK : WEFT_ERR_PEER_DIED;
 }
 
-/* Waits for this rank's calls, then for all ranks; false when the group is broken. */
-static bool part(weft_group_t *group)
+static uint64_t parting_deadline(const weft_group_t *group)
+{
+    uint64_t now = wefti_now_ns(), patience = wefti_endpoint_patience(group->endpoint);
+    return patience < UINT64_MAX - now ? now + patience : UINT64_MAX;
+}
+
+/* Waits for this rank's calls, then for all ranks; an error when the group is broken, or a rank
+ * does not come. */
+static weft_status_t part(weft_group_t *group)
 {
     if (!wefti_endpoint_owned(group->endpoint)) {
-        return false; /* a forked child must not run what its parent has in flight */
+        return WEFT_ERR_STATE; /* a forked child must not run what its parent has in flight */
     }
-    if (wefti_group_drain(group) < 0 || wefti_group_check(group) < 0) {
-        return false;
-    }
+    WEFT_RETURN_IF_ERROR(wefti_group_drain(group));
+    WEFT_RETURN_IF_ERROR(wefti_group_check(group));
     uint32_t number = ++group->calls->number;
     if (group->put_peer_count > 0) {
         wefti_endpoint_flush(group->endpoint); /* nothing of this rank's comes later */
         wefti_mirror_done(group, number);
     }
     wefti_signal_post(&group->channels[group->rank]->done.signal, number);
+    uint64_t since = wefti_now_ns(), deadline = parting_deadline(group);
     for (uint32_t r = 0; r < group->size; r++) {
-        parting_t parting = {group, r, 0};
-        if (wefti_wait_signal_described(group->endpoint, &group->channels[r]->done.signal, number,
+        parting_t parting = {group, r, deadline, 0};
+        weft_status_t status =
+            wefti_wait_signal_described(group->endpoint, &group->channels[r]->done.signal, number,
                                         "a group's ranks to destroy it", poll_parting,
-                                        describe_parting, &parting) < 0) {
-            return false;
+                                        describe_parting, &parting);
+        if (status < 0) {
+            wefti_endpoint_spend_patience(group->endpoint, wefti_now_ns() - since);
+            return status;
         }
     }
-    return true;
+    return WEFT_OK;
 }
 
 /* parted: all ranks got here; else the channel is not used again before all have retired it. */
@@ -184,9 +197,6 @@ static void end(weft_group_t *group, bool parted)
     if (parted) {
         wefti_channels_give_back(group, group->calls->number, false);
     } else if (wefti_endpoint_owned(group->endpoint)) {
-        if (group->put_peer_count > 0) {
-            wefti_endpoint_flush(group->endpoint); /* nothing of this rank's comes later */
-        }
         group->retires = true; /* peers may still look at it */
     }
     wefti_group_release(group); /* calls on broken streams may still hold it */
@@ -195,7 +205,11 @@ static void end(weft_group_t *group, bool parted)
 void weft_group_destroy(weft_group_t *group)
 {
     if (group != NULL) {
-        end(group, part(group));
+        weft_status_t status = part(group);
+        if (status == WEFT_ERR_TIMEOUT || status == WEFT_ERR_PEER_DIED) {
+            wefti_endpoint_lose_patience(group->endpoint);
+        }
+        end(group, status == WEFT_OK);
     }
 }
 

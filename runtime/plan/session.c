@@ -251,10 +251,9 @@ void weft_session_destroy(weft_session_t *session)
     wefti_unbind_updates(session);
     wefti_unbind_kernels(session);
     wefti_unbind_schedules(session);
-    if (session->put_links != NULL && wefti_endpoint_owned(session->endpoint)) {
-        wefti_endpoint_flush(session->endpoint); /* nothing of this rank's comes to it later */
-    }
-    if (session->base != NULL) {
+    /* Nothing of this rank's comes to it later; else the memory gets no other use. */
+    bool flushed = session->put_links == NULL || wefti_endpoint_flush(session->endpoint);
+    if (session->base != NULL && flushed) {
         wefti_region_free(session->endpoint, session->region_offset);
     }
     for (uint32_t i = 0; session->cursors != NULL && i < session->plan->stream_count; i++) {

@@ -153,13 +153,13 @@ static weft_status_t hook_signal(wefti_endpoint_t *endpoint, uint32_t peer, size
     return hook->inner->signal(endpoint, peer, offset, value, lane);
 }
 
-static void hook_flush(wefti_endpoint_t *endpoint)
+static bool hook_flush(wefti_endpoint_t *endpoint)
 {
     hook_t *hook = hook_of(endpoint);
     if (hook->delays != NULL) {
         wefti_delays_flush(hook->delays, endpoint->rank);
     }
-    hook->inner->flush(endpoint);
+    return hook->inner->flush(endpoint);
 }
 
 static void hook_link_stats(wefti_endpoint_t *endpoint, uint32_t peer, wefti_link_stats_t *out)

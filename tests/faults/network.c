@@ -88,11 +88,12 @@ static void network_link_stats(wefti_endpoint_t *endpoint, uint32_t peer, wefti_
     }
 }
 
-static void network_flush(wefti_endpoint_t *endpoint)
+static bool network_flush(wefti_endpoint_t *endpoint)
 {
     if (wefti_hub_of(endpoint) != NULL) {
         wefti_delays_flush(network_of(endpoint)->delays, endpoint->rank);
     }
+    return true;
 }
 
 /* ---- worlds ---- */

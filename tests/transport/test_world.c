@@ -2,6 +2,7 @@
 /* What worlds do beside what every transport must: test_conformance.c. */
 #include "support.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -51,9 +52,55 @@ static void test_world_single_needs_nothing(void **state)
     assert_null(endpoint);
 }
 
+/* Pages of shared memory that this process has mapped. */
+static long shared_pages(void)
+{
+    long total = 0, resident = 0, shared = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    int read = file != NULL ? fscanf(file, "%ld %ld %ld", &total, &resident, &shared) : 0;
+    if (file != NULL) {
+        fclose(file);
+    }
+    return read == 3 ? shared : -1;
+}
+
+#define CROWD_BYTES ((size_t)16 << 20)
+
+/* The work of mapping the memory of all ranks on each is quadratic. */
+static int maps_on_demand(wefti_endpoint_t *endpoint, void *user)
+{
+    (void)user;
+    size_t offset;
+    long before = shared_pages();
+    EXPECT(!endpoint->may_spin);
+    EXPECT(wefti_region_alloc(endpoint, CROWD_BYTES, &offset) == WEFT_OK);
+    long mapped = shared_pages() - before;
+    EXPECT(before >= 0 && mapped < (long)(2 * CROWD_BYTES / 4096));
+    uint32_t next = (endpoint->rank + 1) % endpoint->world_size;
+    endpoint->region_of[next][offset + CROWD_BYTES - 1] = 1; /* it is there when it is used */
+    return wefti_endpoint_barrier(endpoint) == WEFT_OK ? 0 : 99;
+}
+
+static void test_world_shared_cores_map_on_demand(void **state)
+{
+    (void)state;
+    cpu_set_t before, one;
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    CPU_ZERO(&one);
+    for (int cpu = 0; CPU_COUNT(&one) == 0; cpu++) {
+        if (CPU_ISSET(cpu, &before)) {
+            CPU_SET(cpu, &one);
+        }
+    }
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    run_processes(&(world_t){.size = 6, .fn = maps_on_demand, .settings = test_settings()});
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_world_shared_cores_map_on_demand),
         cmocka_unit_test(test_world_garbled_abort_record),
         cmocka_unit_test(test_world_single_needs_nothing),
     };

@@ -22,7 +22,7 @@
 #define FRAME_BYTES ((size_t)1 << 31)
 #define TIMER_TAG UINT32_MAX
 /* How long closing may take to send what is queued. */
-#define FAREWELL_NS (2 * SECOND_NS)
+#define FAREWELL_NS SECOND_NS
 
 /* ---- opening ---- */
 
@@ -382,6 +382,9 @@ static void take_leave(wefti_overlay_t *overlay)
         for (uint32_t i = 0; i < overlay->link_count; i++) {
             wefti_overlay_link_t *link = &overlay->links[i];
             bool wait = link->up && wefti_wire_unsent(&link->wire);
+            if (wait && wefti_bit(overlay->dead, link->rank)) { /* its sockets may live on */
+                link->up = wait = false;
+            }
             if (wait && wefti_wire_flush(&link->wire) < 0) {
                 link->up = wait = false;
             }

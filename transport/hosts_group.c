@@ -9,6 +9,7 @@
 
 #include "runtime/base/digest.h"
 #include "runtime/base/error.h"
+#include "runtime/base/hash.h"
 #include "runtime/machine/machine.h"
 
 /* A rank's report of its place. */
@@ -16,6 +17,8 @@ typedef struct placement {
     uint8_t key[32]; /* equal on ranks that share memory */
     char name[64];
     uint32_t shm; /* WEFT_TRANSPORT allows it */
+    int32_t pid;
+    uint64_t processes; /* equal on ranks that see each other's processes */
 } placement_t;
 
 bool wefti_hosts_allows(const wefti_settings_t *settings, const char *name)
@@ -70,7 +73,12 @@ static weft_status_t host_key(const wefti_hosts_t *hosts, uint8_t key[32])
 static weft_status_t introduce(const wefti_hosts_t *hosts, placement_t *own)
 {
     const wefti_settings_t *settings = hosts->base.settings;
+    unsigned long long processes = namespace_of("/proc/self/ns/pid");
+    char machine[64];
     memset(own, 0, sizeof *own);
+    wefti_machine_key(machine, sizeof machine);
+    own->processes = wefti_hash_step(wefti_hash_text(WEFTI_HASH_START, machine), processes);
+    own->pid = processes != 0 ? (int32_t)getpid() : 0;
     if (settings->host_id[0] != '\0') {
         snprintf(own->name, sizeof own->name, "%s", settings->host_id);
     } else if (gethostname(own->name, sizeof own->name - 1) != 0 || own->name[0] == '\0') {
@@ -142,6 +150,17 @@ static weft_status_t group_by_host(wefti_hosts_t *hosts, placement_t *placements
     return endpoint->host_names != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
 
+static void watch_processes(wefti_hosts_t *hosts, const placement_t *placements)
+{
+    const placement_t *own = &placements[hosts->base.rank];
+    for (uint32_t r = 0; r < hosts->base.world_size; r++) {
+        const placement_t *peer = &placements[r];
+        if (peer != own && peer->processes == own->processes && peer->pid > 0) {
+            wefti_overlay_watch_process(hosts->overlay, r, (pid_t)peer->pid);
+        }
+    }
+}
+
 static uint32_t number_locally(wefti_hosts_t *hosts)
 {
     const wefti_endpoint_t *endpoint = &hosts->base;
@@ -177,6 +196,7 @@ weft_status_t wefti_hosts_group(wefti_hosts_t *hosts, char *out_address, uint32_
     weft_status_t status = placements == NULL ? WEFT_ERR_NO_MEMORY : introduce(hosts, &own);
     WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), done);
     WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, &own, sizeof own, placements), done);
+    watch_processes(hosts, placements);
     WEFT_TRY(status, wefti_endpoint_agree(endpoint, group_by_host(hosts, placements)), done);
     *out_local_count = number_locally(hosts);
     WEFT_TRY(status, choose_address(hosts, out_address), done);

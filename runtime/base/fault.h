@@ -3,7 +3,7 @@
  * The first error of an object that several threads or processes use: the first writer wins, later
  * errors are dropped. Zero at first; all of it may lie in shared memory.
  *
- *   0 none  -->  1 being written  -->  2 readable
+ *   0 none  -->  4 * pid + 1 being written  -->  2 readable
  */
 #ifndef WEFT_RUNTIME_BASE_FAULT_H
 #define WEFT_RUNTIME_BASE_FAULT_H
@@ -30,7 +30,7 @@ weft_status_t wefti_fault_adopt(const wefti_fault_t *fault);
 /*
  * WEFT_OK, or the stored error, adopted as the calling thread's message. Nothing that another
  * process wrote is trusted, and it may have ended in the middle: WEFT_ERR_ABORTED if the record was
- * not readable for a while.
+ * not readable for a while, which is longer if its writer lives.
  */
 static inline weft_status_t wefti_fault_get(const wefti_fault_t *fault)
 {

@@ -178,10 +178,9 @@ static weft_status_t part(weft_group_t *group)
     uint64_t since = wefti_now_ns(), deadline = parting_deadline(group);
     for (uint32_t r = 0; r < group->size; r++) {
         parting_t parting = {group, r, deadline, 0};
-        weft_status_t status =
-            wefti_wait_signal_described(group->endpoint, &group->channels[r]->done.signal, number,
-                                        "a group's ranks to destroy it", poll_parting,
-                                        describe_parting, &parting);
+        weft_status_t status = wefti_wait_signal_described(
+            group->endpoint, &group->channels[r]->done.signal, number,
+            "a group's ranks to destroy it", poll_parting, describe_parting, &parting);
         if (status < 0) {
             wefti_endpoint_spend_patience(group->endpoint, wefti_now_ns() - since);
             return status;
@@ -206,6 +205,13 @@ void weft_group_destroy(weft_group_t *group)
 {
     if (group != NULL) {
         weft_status_t status = part(group);
+        if (status == WEFT_ERR_LINK && group->recovers) { /* the others recover it, or will */
+            char why[WEFTI_ERROR_TEXT_BYTES];
+            snprintf(why, sizeof why, "%s", weft_last_error());
+            wefti_error(WEFT_ERR_ABORTED, "rank %u destroyed a group that had not recovered: %s",
+                        group->ranks[group->rank], why);
+            wefti_group_fail(group, WEFT_ERR_ABORTED);
+        }
         if (status == WEFT_ERR_TIMEOUT || status == WEFT_ERR_PEER_DIED) {
             wefti_endpoint_lose_patience(group->endpoint);
         }

@@ -23,6 +23,7 @@
 
 #define NAME_BYTES 64u
 #define NO_CHANNEL UINT32_MAX
+#define HEARSAY_NS 5000000000ull /* a flood takes its way */
 
 /* How a rank makes a group: the same on all ranks, but for colour and key. */
 typedef enum making { MAKES_WORLD, MAKES_SPLIT, MAKES_DUPLICATE, MAKES_RANKS, MAKES } making_t;
@@ -232,6 +233,29 @@ static weft_status_t compare_signatures(const offer_t *offers, uint32_t count)
     return WEFT_OK;
 }
 
+/* Links that broke for a member break for this rank too, before it uses the group: those faults
+ * count as past there. */
+static weft_status_t hear_of_faults(weft_context_t *context, const offer_t *offers, uint32_t count)
+{
+    wefti_endpoint_t *endpoint = context->endpoint;
+    uint64_t end = wefti_now_ns() + HEARSAY_NS;
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        most = offers[i].fault_count > most ? offers[i].fault_count : most;
+    }
+    while (atomic_load_explicit(&endpoint->link_faults, memory_order_acquire) < most) {
+        WEFT_RETURN_IF_ERROR(wefti_endpoint_check(endpoint));
+        if (wefti_now_ns() >= end) {
+            return wefti_error(WEFT_ERR_LINK,
+                               "rank %u does not learn which %u links of the world broke",
+                               endpoint->rank, most);
+        }
+        wefti_endpoint_progress(endpoint);
+        wefti_sleep_ns(100000);
+    }
+    return WEFT_OK;
+}
+
 /* model: whose order and algorithms it has; NULL: those of the settings. *out_group is set, unless
  * there is no memory for it: the caller releases it after an error. */
 static weft_status_t build(weft_context_t *context, const members_t *members, uint32_t channel,
@@ -332,7 +356,10 @@ static weft_status_t create(weft_context_t *context, weft_group_t *parent,
     if (is_world(parent)) {
         reclaim_channels(context, offers, count);
     }
-    status = choose_and_build(context, parent, offers, count, color, model, out_group);
+    status = hear_of_faults(context, offers, count);
+    if (status == WEFT_OK) {
+        status = choose_and_build(context, parent, offers, count, color, model, out_group);
+    }
     /* Also the point from which on the others may use this rank's channel. */
     status = agree(context, parent, status);
     if (status == WEFT_OK && wefti_attach_wanted(context)) {

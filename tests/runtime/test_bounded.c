@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,6 +28,7 @@ typedef struct outcome {
 
 /* Shared with the ranks. */
 typedef struct board {
+    _Atomic uint32_t over;
     pid_t pids[RANKS];
     outcome_t outcomes[RANKS];
 } board_t;
@@ -34,16 +36,44 @@ typedef struct board {
 typedef struct fault {
     const char *name;
     uint32_t ranks_per_host;
-    size_t count;         /* elements of each call */
-    void (*strike)(void); /* what happens to the victim */
-    bool idle;            /* it happens while nothing is in flight */
-    weft_status_t status; /* of the others' next call */
-    const char *text;     /* part of its message */
+    size_t count;                   /* elements of each call */
+    void (*strike)(board_t *board); /* what happens to the victim */
+    bool idle;                      /* it happens while nothing is in flight */
+    weft_status_t status;           /* of the others' next call */
+    const char *text;               /* part of its message */
 } fault_t;
 
-static void stop(void)
+static void stop(board_t *board)
 {
+    (void)board;
     raise(SIGSTOP);
+}
+
+/* In a child that keeps what its parent had until the test is over. */
+static void live_on(const board_t *board)
+{
+    alarm(300);
+    while (atomic_load(&board->over) == 0) {
+        wefti_sleep_ns(10000000);
+    }
+    _exit(0);
+}
+
+static void fork_and_die(board_t *board)
+{
+    if (fork() == 0) {
+        live_on(board);
+    }
+    raise(SIGKILL);
+}
+
+/* No handler runs: the child has the sockets. */
+static void clone_and_die(board_t *board)
+{
+    if (syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) == 0) {
+        live_on(board);
+    }
+    raise(SIGKILL);
 }
 
 static void fail_rank(const char *what)
@@ -61,8 +91,9 @@ static void reduce(weft_group_t *group, size_t count, outcome_t *out)
     free(values);
 }
 
-static void run_rank(const fault_t *fault, uint32_t rank, const char *address, outcome_t *out)
+static void run_rank(const fault_t *fault, uint32_t rank, const char *address, board_t *board)
 {
+    outcome_t *out = &board->outcomes[rank];
     char host[16];
     weft_context_t *context;
     weft_group_t *groups[GROUPS];
@@ -87,7 +118,7 @@ static void run_rank(const fault_t *fault, uint32_t rank, const char *address, o
         }
     }
     if (rank == VICTIM) {
-        fault->strike();
+        fault->strike(board);
         _exit(0);
     }
     uint64_t start = wefti_now_ns();
@@ -117,7 +148,7 @@ static board_t *begin_fault(const fault_t *fault)
     for (uint32_t r = 0; r < RANKS; r++) {
         pid_t pid = fork();
         if (pid == 0) {
-            run_rank(fault, r, address, &board->outcomes[r]);
+            run_rank(fault, r, address, board);
         }
         board->pids[r] = pid;
     }
@@ -135,6 +166,7 @@ static void end_fault(const fault_t *fault, board_t *board)
     }
     kill(board->pids[VICTIM], SIGKILL);
     waitpid(board->pids[VICTIM], NULL, 0);
+    atomic_store(&board->over, 1);
     for (uint32_t r = 0; r < RANKS; r++) {
         const outcome_t *out = &board->outcomes[r];
         if (r == VICTIM) {
@@ -160,6 +192,11 @@ static void test_bounded_leaving(void **state)
         {"mixed", 2, 300000, stop, false, WEFT_ERR_TIMEOUT, "late: rank 2"},
         {"idle-tcp", 1, 300000, stop, true, WEFT_OK, ""},
         {"idle-shm", RANKS, 4, stop, true, WEFT_OK, ""},
+        {"forked-tcp", 1, 4, fork_and_die, false, WEFT_ERR_PEER_DIED, "rank 2 (host host-2) died"},
+        {"forked-shm", RANKS, 4, fork_and_die, false, WEFT_ERR_PEER_DIED, "rank 2 (pid "},
+        {"cloned-tcp", 1, 300000, clone_and_die, false, WEFT_ERR_PEER_DIED,
+         "rank 2 (host host-2) died"},
+        {"cloned-mixed", 2, 4, clone_and_die, false, WEFT_ERR_PEER_DIED, "rank 2 (host host-1"},
     };
     enum { FAULTS = sizeof faults / sizeof faults[0] };
     board_t *boards[FAULTS];

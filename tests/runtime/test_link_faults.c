@@ -3,6 +3,7 @@
  * Links that break under groups: what is in flight ends with an error that names the link, on all
  * ranks, and calls after that work again. Ranks stay in step by the count of their calls.
  */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -352,6 +353,80 @@ static void test_mending_waits_for_all(void **state)
     unsetenv("WEFT_TIMEOUT");
 }
 
+/* A rank that gives the group up instead ends it for those who recover it. */
+static void run_given_up(rank_world_t *world)
+{
+    float x = 1;
+    RANK_OK(weft_barrier(world->group, NULL));
+    RANK_OK(weft_context_barrier(world->context)); /* it is over everywhere */
+    if (world->rank == 0) {
+        RANK_OK(wefti_fault_break_link(world->context->endpoint, 1, "the link is cut"));
+    }
+    RANK_OK(weft_context_barrier(world->context));
+    if (world->rank == 2) {
+        RANK_CHECK(weft_group_status(world->group) == WEFT_ERR_LINK);
+        weft_group_destroy(world->group);
+        world->group = NULL;
+        RANK_OK(weft_context_barrier(world->context)); /* it does not leave the world */
+        return;
+    }
+    weft_status_t status;
+    do { /* once for the link */
+        status = weft_all_reduce(&x, &x, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL);
+    } while (status == WEFT_ERR_LINK);
+    RANK_CHECK(status == WEFT_ERR_ABORTED);
+    RANK_CHECK(strstr(weft_last_error(), "rank 2 destroyed a group") != NULL);
+    RANK_CHECK(strstr(weft_last_error(), "the link is cut") != NULL);
+    RANK_OK(weft_context_barrier(world->context));
+}
+
+static void test_destroying_ends_recovery(void **state)
+{
+    (void)state;
+    wefti_hub_links_t links = {.host_of = apart, .seed = 9, .max_delay_ns = 30000};
+    support_rank_threads_over(3, run_given_up, NULL, &links);
+}
+
+static void *hear_later(void *user)
+{
+    rank_world_t *world = user;
+    const wefti_link_fault_t fault = {.ranks = {0, 1}, .driver = "test", .text = "it broke"};
+    wefti_sleep_ns(200000000);
+    (void)wefti_endpoint_note_fault(world->context->endpoint, &fault);
+    return NULL;
+}
+
+/* One rank knows of a fault, the other does not yet: the new group has it behind it on both. */
+static void run_hearsay(rank_world_t *world)
+{
+    weft_group_t *group;
+    pthread_t thread;
+    const wefti_link_fault_t fault = {.ranks = {0, 1}, .driver = "test", .text = "it broke"};
+    weft_group_destroy(world->group);
+    world->group = NULL;
+    if (world->rank == 0) {
+        RANK_OK(wefti_endpoint_note_fault(world->context->endpoint, &fault));
+    }
+    RANK_OK(weft_context_barrier(world->context));
+    if (world->rank == 1) {
+        RANK_CHECK(pthread_create(&thread, NULL, hear_later, world) == 0);
+    }
+    RANK_OK(weft_group_create_world(world->context, &group));
+    RANK_CHECK(world->context->endpoint->link_faults == 1);
+    if (world->rank == 1) {
+        pthread_join(thread, NULL);
+    }
+    RANK_OK(weft_group_status(group));
+    weft_group_destroy(group);
+}
+
+static void test_new_groups_know_all_faults(void **state)
+{
+    (void)state;
+    wefti_hub_links_t links = {.host_of = apart, .seed = 10, .max_delay_ns = 30000};
+    support_rank_threads_over(2, run_hearsay, NULL, &links);
+}
+
 /* ---- sessions ---- */
 
 /* Trains from the start; the status of the first step that failed. */
@@ -553,6 +628,8 @@ int main(void)
         cmocka_unit_test(test_sends_begin_anew),
         cmocka_unit_test(test_without_fallback_the_group_stays_broken),
         cmocka_unit_test(test_mending_waits_for_all),
+        cmocka_unit_test(test_destroying_ends_recovery),
+        cmocka_unit_test(test_new_groups_know_all_faults),
         cmocka_unit_test(test_a_new_session_goes_on),
         cmocka_unit_test(test_session_with_a_rank_that_left),
         cmocka_unit_test(test_late_ranks_are_reported),

@@ -112,6 +112,7 @@ typedef struct impostor {
     const char *address;
     uint32_t version;
     const wefti_verdict_t *reports; /* FAILED, with this; or NULL */
+    wefti_address_t listens;        /* where others are to connect to it */
     weft_status_t status;
     char text[512];
 } impostor_t;
@@ -121,7 +122,7 @@ static void *impostor_main(void *argument)
     impostor_t *impostor = argument;
     static const uint8_t secret[] = "a secret that tests have";
     wefti_greeting_t greeting = {impostor->version, WEFTI_PURPOSE_MEET, 1, 3, {0}, {0}};
-    wefti_endpoint_address_t address = {.count = 1};
+    wefti_endpoint_address_t address = {.count = 1, .addresses = {impostor->listens}};
     wefti_handshake_t shake;
     wefti_frame_t frame;
     int fd = connect_plain(impostor->address, NULL);
@@ -136,7 +137,8 @@ static void *impostor_main(void *argument)
                         NULL, 0);
     }
     shake.wire.in_limit = 4096;
-    while ((impostor->status = wefti_wire_receive(&shake.wire, &frame)) == WEFT_AGAIN) {
+    while ((impostor->status = wefti_wire_receive(&shake.wire, &frame)) == WEFT_AGAIN ||
+           (impostor->status == WEFT_OK && frame.kind == WEFTI_TABLE)) {
         usleep(1000);
     }
     if (impostor->status == WEFT_OK && frame.kind == WEFTI_ERROR) {
@@ -160,8 +162,8 @@ static void test_wrong_version(void **state)
     pthread_create(&thread, NULL, impostor_main, &impostor);
     seats_open(seats, 2);
     pthread_join(thread, NULL);
-    expect(&seats[0], WEFT_ERR_MISMATCH, "uses version 9, rank 0 uses version 2");
-    expect(&seats[1], WEFT_ERR_MISMATCH, "uses version 9, rank 0 uses version 2");
+    expect(&seats[0], WEFT_ERR_MISMATCH, "uses version 9, rank 0 uses version 3");
+    expect(&seats[1], WEFT_ERR_MISMATCH, "uses version 9, rank 0 uses version 3");
     assert_non_null(strstr(impostor.text, "uses version 9"));
     free(seats);
 }
@@ -203,6 +205,31 @@ static void test_missing_ranks(void **state)
         expect(&seats[i], WEFT_ERR_TIMEOUT, "within 2 s; missing ranks: 2-3, 5-8");
     }
     assert_true(took >= 2 * SECOND_NS);
+    free(seats);
+}
+
+/* A rank stops when it has joined. The others wait for it, and are not named. */
+static void test_joined_and_stopped(void **state)
+{
+    char address[64];
+    pthread_t thread;
+    int listener;
+    (void)state;
+    reserve_address(address, sizeof address);
+    impostor_t impostor = {.address = address, .version = WEFTI_BOOTSTRAP_VERSION};
+    const wefti_address_t loopback = {
+        .family = 4, .loopback = 1, .bytes = {127, 0, 0, 1}}; /* of any port */
+    assert_int_equal(wefti_address_listen(&loopback, 0, 16, &listener, &impostor.listens), WEFT_OK);
+    seat_t *seats = new_seats(2, 3, address, 2);
+    seats[1].job.rank = 2;
+    pthread_create(&thread, NULL, impostor_main, &impostor);
+    seats_open(seats, 2);
+    pthread_join(thread, NULL);
+    for (int i = 0; i < 2; i++) {
+        expect(&seats[i], WEFT_ERR_TIMEOUT,
+               "1 of 3 ranks did not connect to their neighbours within 2 s: 1");
+    }
+    close(listener);
     free(seats);
 }
 
@@ -632,6 +659,7 @@ int main(void)
         cmocka_unit_test(test_wrong_version),
         cmocka_unit_test(test_failure_with_again),
         cmocka_unit_test(test_missing_ranks),
+        cmocka_unit_test(test_joined_and_stopped),
         cmocka_unit_test(test_no_rank_zero),
         cmocka_unit_test(test_wrong_secret),
         cmocka_unit_test(test_secret_and_none),

@@ -7,11 +7,13 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "runtime/base/error.h"
 #include "transport/endpoint.h"
+#include "transport/socket/fork.h"
 
 #define MAX_RANKS 8u
 
@@ -289,6 +291,33 @@ static void test_failure_forked_child(void **state)
     run_processes(&(world_t){.size = 2, .fn = forks, .settings = test_settings()});
 }
 
+/* A child that lives longer than its parent does not keep the parent's connections. */
+static void test_failure_child_gives_sockets_up(void **state)
+{
+    (void)state;
+    int ends[2], stays[2];
+    char byte;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, stays), 0);
+    wefti_socket_guard(ends[0]);
+    int before = open_fd_count();
+    pid_t pid = fork();
+    if (pid == 0) {
+        int wrong = open_fd_count() != before || write(ends[0], "x", 1) != 1;
+        wefti_socket_close(ends[0]);
+        wrong |= open_fd_count() != before - 1;
+        close(stays[1]);
+        wrong |= read(stays[0], &byte, 1) != 0; /* until the test is over */
+        _exit(wrong);
+    }
+    close(stays[0]);
+    wefti_socket_close(ends[0]);
+    assert_int_equal(read(ends[1], &byte, 1), 0); /* the end, and not what the child wrote */
+    close(ends[1]);
+    close(stays[1]);
+    assert_int_equal(wait_for(pid), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -298,6 +327,7 @@ int main(void)
         cmocka_unit_test(test_failure_few_descriptors),
         cmocka_unit_test(test_failure_more_than_the_machine),
         cmocka_unit_test(test_failure_forked_child),
+        cmocka_unit_test(test_failure_child_gives_sockets_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

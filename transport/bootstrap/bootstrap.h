@@ -13,6 +13,8 @@
 #ifndef WEFT_TRANSPORT_BOOTSTRAP_BOOTSTRAP_H
 #define WEFT_TRANSPORT_BOOTSTRAP_BOOTSTRAP_H
 
+#include <sys/types.h>
+
 #include "runtime/base/interrupt.h"
 #include "runtime/base/log.h"
 #include "runtime/base/memory.h"
@@ -96,6 +98,9 @@ bool wefti_overlay_gather_waits(wefti_overlay_t *overlay, uint32_t *out_rank,
 bool wefti_overlay_gather_sent(wefti_overlay_t *overlay, uint32_t position);
 /* Sends to all ranks, over other ranks; at most WEFTI_FLOOD_BYTES. Never blocks; any thread. */
 void wefti_overlay_flood(wefti_overlay_t *overlay, uint32_t kind, const void *data, size_t bytes);
+/* Before others use the overlay: a neighbour's process runs under this kernel, so that its end is
+ * seen although a forked child keeps its sockets. Of another rank: nothing. */
+void wefti_overlay_watch_process(wefti_overlay_t *overlay, uint32_t rank, pid_t pid);
 /* Readable when there is something for progress. */
 int wefti_overlay_poll_fd(const wefti_overlay_t *overlay);
 /* Receives and forwards; never blocks, and returns at once while another thread is in it. */

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,6 +22,7 @@
 /* Longest frame between authenticated ranks. */
 #define FRAME_BYTES ((size_t)1 << 31)
 #define TIMER_TAG UINT32_MAX
+#define PROCESS_TAG 0x40000000u /* and the link */
 /* How long closing may take to send what is queued. */
 #define FAREWELL_NS SECOND_NS
 
@@ -92,6 +94,7 @@ static weft_status_t take_links(wefti_overlay_t *overlay, wefti_mesh_t *mesh)
         link->rank = mesh->peers[i].rank;
         link->wire = mesh->peers[i].wire;
         link->wire.in_limit = FRAME_BYTES;
+        link->pid_fd = -1;
         link->up = true;
         mesh->peers[i].wire = (wefti_wire_t){.fd = -1};
         overlay->link_count = i + 1;
@@ -143,6 +146,9 @@ static void overlay_free(wefti_overlay_t *overlay)
     for (uint32_t i = 0; i < overlay->link_count; i++) {
         wefti_overlay_link_t *link = &overlay->links[i];
         wefti_wire_deinit(&link->wire);
+        if (link->pid_fd >= 0) {
+            close(link->pid_fd);
+        }
         while (link->parcels != NULL) {
             wefti_parcel_t *next = link->parcels->next;
             wefti_free(allocator, link->parcels);
@@ -223,6 +229,24 @@ const char *wefti_overlay_local_address(const wefti_overlay_t *overlay)
 const wefti_endpoint_address_t *wefti_overlay_address(const wefti_overlay_t *overlay)
 {
     return &overlay->address;
+}
+
+void wefti_overlay_watch_process(wefti_overlay_t *overlay, uint32_t rank, pid_t pid)
+{
+#ifdef SYS_pidfd_open
+    for (uint32_t i = 0; i < overlay->link_count; i++) {
+        wefti_overlay_link_t *link = &overlay->links[i];
+        if (link->rank == rank && link->pid_fd < 0) {
+            link->pid_fd = (int)syscall(SYS_pidfd_open, pid, 0);
+            if (link->pid_fd >= 0) { /* else its connection is all there is */
+                (void)wefti_watch(overlay->epoll_fd, EPOLL_CTL_ADD, link->pid_fd, EPOLLIN,
+                                  PROCESS_TAG | i);
+            }
+        }
+    }
+#else
+    (void)overlay, (void)rank, (void)pid;
+#endif
 }
 
 int wefti_overlay_poll_fd(const wefti_overlay_t *overlay)
@@ -314,6 +338,21 @@ static void receive_link(wefti_overlay_t *overlay, wefti_overlay_link_t *link, w
     }
 }
 
+/* The link's process has ended, and all that it sent has been received: without a goodbye it died,
+ * although a forked child of it may keep the connection. */
+static void process_ended(wefti_overlay_t *overlay, wefti_overlay_link_t *link,
+                          wefti_event_t *event)
+{
+    pthread_mutex_lock(&overlay->lock);
+    close(link->pid_fd);
+    link->pid_fd = -1;
+    bool has_event = link->up && wefti_overlay_lost(overlay, link, event);
+    pthread_mutex_unlock(&overlay->lock);
+    if (has_event) {
+        call_back(&overlay->params, event);
+    }
+}
+
 static void write_link(wefti_overlay_t *overlay, wefti_overlay_link_t *link)
 {
     pthread_mutex_lock(&overlay->lock);
@@ -340,8 +379,12 @@ void wefti_overlay_progress(wefti_overlay_t *overlay)
             (void)got;
             continue;
         }
-        write_link(overlay, &overlay->links[tag]);
-        receive_link(overlay, &overlay->links[tag], &event);
+        wefti_overlay_link_t *link = &overlay->links[tag & ~PROCESS_TAG];
+        write_link(overlay, link);
+        receive_link(overlay, link, &event);
+        if ((tag & PROCESS_TAG) != 0) {
+            process_ended(overlay, link, &event);
+        }
     }
     if (count > 0) {
         bool more = true;

@@ -29,6 +29,7 @@ typedef struct wefti_parcel {
 typedef struct wefti_overlay_link {
     uint32_t rank;
     wefti_wire_t wire;
+    int pid_fd;    /* of its process, if that runs under this kernel; -1: none */
     bool up;       /* neither left nor broken */
     bool writing;  /* waits until the socket takes more */
     bool gone_due; /* the bitmap of ranks that left has changed since it was sent here */

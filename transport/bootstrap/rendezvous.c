@@ -10,8 +10,6 @@
 #include "runtime/base/sync.h"
 
 #define INTERFACES_MAX 16u
-/* The last rank to join gets this long to connect. */
-#define CONNECT_LEAST_NS 5000000000ull
 
 static void add_address(wefti_endpoint_address_t *out, const wefti_address_t *address)
 {
@@ -82,7 +80,7 @@ weft_status_t wefti_rendezvous_connect(wefti_rendezvous_t *rendezvous, const uin
                                        const wefti_endpoint_address_t *addresses)
 {
     wefti_digest_t key;
-    uint64_t least = wefti_now_ns() + CONNECT_LEAST_NS;
+    uint64_t least = wefti_now_ns() + WEFTI_CONNECT_LEAST_NS;
     weft_status_t status = wefti_hmac(rendezvous->place.secret, rendezvous->place.secret_bytes,
                                       "weft world", seed, 32, &key);
     if (status == WEFT_OK) {

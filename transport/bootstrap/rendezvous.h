@@ -66,6 +66,9 @@ typedef struct wefti_verdict {
     char text[WEFTI_VERDICT_TEXT];
 } wefti_verdict_t;
 
+/* The last rank to join gets this long to connect. */
+#define WEFTI_CONNECT_LEAST_NS 5000000000ull
+
 /* Of status and this thread's message. */
 wefti_verdict_t wefti_verdict_of(weft_status_t status);
 /* The verdict as this thread's error; from rank 0 also WEFT_AGAIN. */

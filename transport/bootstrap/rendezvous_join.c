@@ -18,6 +18,8 @@
 /* First patience with an address whose port may belong to another program. */
 #define SCAN_NS SECOND_NS
 #define ANSWER_NS (20 * SECOND_NS)
+/* A rank that is not connected by then tells rank 0 that it tries: others keep it waiting. */
+#define WAITING_NS SECOND_NS
 /* The tables of the largest worlds. */
 #define TABLE_BYTES 16384u
 
@@ -171,10 +173,12 @@ static weft_status_t follow_root(joining_t *joining)
     wefti_rendezvous_t *rendezvous = joining->rendezvous;
     wefti_mesh_t *mesh = &rendezvous->mesh;
     wefti_wire_t *wire = &joining->shake.wire;
-    bool ready = false, failed = false;
-    /* Rank 0 keeps the time from here on, and names the missing ranks. */
+    bool ready = false, failed = false, waiting = false;
+    /* Rank 0 keeps the time from here on, and names the missing ranks. It began before this. */
     uint64_t timeout = rendezvous->params->settings->connect_timeout_ns;
-    uint64_t patience = timeout == 0 ? UINT64_MAX : wefti_now_ns() + 2 * timeout + 10 * SECOND_NS;
+    uint64_t patience = timeout == 0 || timeout > UINT64_MAX / 4
+                            ? UINT64_MAX
+                            : wefti_now_ns() + timeout + WEFTI_CONNECT_LEAST_NS + SECOND_NS;
     wire->in_limit = TABLE_BYTES;
     for (;;) {
         uint64_t wait_ns = SECOND_NS;
@@ -191,6 +195,10 @@ static weft_status_t follow_root(joining_t *joining)
             } else if (status == WEFT_OK) {
                 ready = true;
                 wefti_wire_send(wire, WEFTI_READY, NULL, 0, NULL, 0);
+            } else if (!waiting && wefti_now_ns() - mesh->began_ns >=
+                                       least(WAITING_NS, timeout != 0 ? timeout / 4 : SECOND_NS)) {
+                waiting = true;
+                wefti_wire_send(wire, WEFTI_WAITING, NULL, 0, NULL, 0);
             }
         }
         if (wefti_now_ns() >= patience) {

@@ -31,7 +31,8 @@ typedef struct joined {
     wefti_wire_t wire; /* closed: the rank has not joined */
     wefti_address_t from;
     wefti_endpoint_address_t address;
-    bool ready; /* connected to its neighbours */
+    bool ready;   /* connected to its neighbours */
+    bool waiting; /* it said that it tries */
 } joined_t;
 
 typedef struct root {
@@ -170,6 +171,8 @@ static void receive_from(root_t *root, uint32_t rank)
         if (frame.kind == WEFTI_READY && root->tables_sent) {
             root->ready_count += !joined->ready;
             joined->ready = true;
+        } else if (frame.kind == WEFTI_WAITING && root->tables_sent) {
+            joined->waiting = true;
         } else if (frame.kind == WEFTI_FAILED) {
             fail(root, wefti_verdict_adopt(&frame, rank));
         } else {
@@ -217,16 +220,32 @@ static void attend(root_t *root, uint64_t wait_ns)
     }
 }
 
-/* "3, 5-7": ranks that have not joined, or after the tables those that are not connected. */
-static uint32_t list_missing(const root_t *root, char *text, size_t capacity)
+static bool has_joined(const joined_t *joined)
+{
+    return joined->wire.fd >= 0;
+}
+
+static bool is_ready(const joined_t *joined)
+{
+    return joined->ready;
+}
+
+/* One that is not, and did not say that others keep it waiting, keeps others waiting. */
+static bool is_busy(const joined_t *joined)
+{
+    return joined->ready || joined->waiting;
+}
+
+/* "3, 5-7": ranks that are not good. */
+static uint32_t list_missing(const root_t *root, bool (*good)(const joined_t *joined), char *text,
+                             size_t capacity)
 {
     uint32_t count = 0, world_size = root->job->world_size;
     size_t used = 0;
     text[0] = '\0';
     for (uint32_t r = 1; r < world_size; r++) {
         uint32_t last = r;
-        while (last < world_size &&
-               (root->ranks[last].wire.fd < 0 || (root->tables_sent && !root->ranks[last].ready))) {
+        while (last < world_size && !good(&root->ranks[last])) {
             last++;
         }
         if (last == r) {
@@ -250,8 +269,12 @@ static weft_status_t timed_out(const root_t *root)
     const char *note = root->acceptor.failed[0] != '\0' ? root->acceptor.failed : root->note;
     char names[160];
     double seconds = (double)root->rendezvous->params->settings->connect_timeout_ns * 1e-9;
-    uint32_t count = list_missing(root, names, sizeof names);
+    uint32_t count =
+        list_missing(root, root->tables_sent ? is_busy : has_joined, names, sizeof names);
     if (root->tables_sent) {
+        if (count == 0) { /* all of them wait, for rank 0 or for one that stopped later */
+            count = list_missing(root, is_ready, names, sizeof names);
+        }
         return wefti_error(WEFT_ERR_TIMEOUT,
                            "%u of %u ranks did not connect to their neighbours within %.3g s: %s",
                            count, root->job->world_size, seconds, names);

@@ -24,9 +24,6 @@ weft_status_t wefti_watch(int epoll_fd, int operation, int fd, uint32_t events, 
 
 weft_status_t wefti_acceptor_open(wefti_acceptor_t *acceptor)
 {
-    acceptor->pending =
-        wefti_alloc(acceptor->allocator, acceptor->capacity * sizeof *acceptor->pending);
-    WEFT_RETURN_IF_NO_MEMORY(acceptor->pending != NULL);
     return acceptor->listener < 0 ? WEFT_OK : wefti_acceptor_listen(acceptor, acceptor->listener);
 }
 
@@ -51,12 +48,13 @@ void wefti_acceptor_close(wefti_acceptor_t *acceptor)
     }
     wefti_free(acceptor->allocator, acceptor->pending);
     acceptor->pending = NULL;
-    acceptor->used = 0;
+    acceptor->allocated = acceptor->used = 0;
 }
 
+/* NULL: no memory for the first one. */
 static wefti_pending_t *find_entry(wefti_acceptor_t *acceptor)
 {
-    wefti_pending_t *oldest = &acceptor->pending[0];
+    wefti_pending_t *oldest = acceptor->pending;
     for (uint32_t i = 0; i < acceptor->used; i++) {
         wefti_pending_t *pending = &acceptor->pending[i];
         if (pending->shake.wire.fd < 0) {
@@ -64,10 +62,14 @@ static wefti_pending_t *find_entry(wefti_acceptor_t *acceptor)
         }
         oldest = pending->since_ns < oldest->since_ns ? pending : oldest;
     }
-    if (acceptor->used < acceptor->capacity) {
+    if (acceptor->used < acceptor->capacity &&
+        wefti_array_reserve(acceptor->allocator, &acceptor->pending, &acceptor->allocated,
+                            acceptor->used + 1, sizeof *acceptor->pending) == WEFT_OK) {
         return &acceptor->pending[acceptor->used++];
     }
-    wefti_acceptor_dismiss(acceptor, oldest);
+    if (oldest != NULL) {
+        wefti_acceptor_dismiss(acceptor, oldest);
+    }
     return oldest;
 }
 
@@ -79,6 +81,10 @@ static weft_status_t accept_some(wefti_acceptor_t *acceptor, int listener)
             break;
         }
         wefti_pending_t *pending = find_entry(acceptor);
+        if (pending == NULL) {
+            close(fd);
+            return WEFT_ERR_NO_MEMORY;
+        }
         WEFT_RETURN_IF_ERROR(wefti_handshake_init(&pending->shake, fd, false, &acceptor->greeting,
                                                   acceptor->key, acceptor->key_bytes,
                                                   acceptor->allocator));

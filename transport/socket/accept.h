@@ -30,9 +30,10 @@ typedef struct wefti_acceptor {
     bool (*accepts)(const void *owner, const wefti_greeting_t *greeting);
     const void *owner;
 
-    wefti_pending_t *pending; /* [capacity] */
-    uint32_t used;            /* entries that were ever used */
-    char failed[200];         /* the latest failed authentication, or "" */
+    wefti_pending_t *pending; /* [allocated], at most capacity: as many as were ever needed */
+    size_t allocated;
+    uint32_t used;    /* entries that were ever used */
+    char failed[200]; /* the latest failed authentication, or "" */
 } wefti_acceptor_t;
 
 /* Tags of its events in the epoll set are this one and larger. */

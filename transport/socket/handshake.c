@@ -7,6 +7,7 @@
 
 #include "runtime/base/digest.h"
 #include "runtime/base/error.h"
+#include "transport/socket/fork.h"
 
 _Static_assert(sizeof(wefti_digest_t) + WEFTI_PAYLOAD_MAX <= WEFTI_UNAUTHENTICATED_BYTES,
                "proofs come from unauthenticated peers");
@@ -26,6 +27,7 @@ weft_status_t wefti_handshake_init(wefti_handshake_t *shake, int fd, bool initia
     *shake = (wefti_handshake_t){
         .initiator = initiator, .accepts = accept_all, .key = key, .key_bytes = key_bytes};
     wefti_wire_init(&shake->wire, fd, WEFTI_UNAUTHENTICATED_BYTES, allocator);
+    wefti_socket_guard(fd);
     wefti_greeting_t *greeting = &shake->greeting[initiator ? 0 : 1];
     *greeting = *own;
     if (initiator) {

@@ -19,7 +19,7 @@
 #include "transport/socket/address.h"
 #include "transport/socket/wire.h"
 
-#define WEFTI_BOOTSTRAP_VERSION 2u
+#define WEFTI_BOOTSTRAP_VERSION 3u
 #define WEFTI_JOB_ID_BYTES 16u
 /* Longest frame from an unauthenticated peer. */
 #define WEFTI_UNAUTHENTICATED_BYTES 256u
@@ -37,7 +37,8 @@ typedef enum wefti_kind {
     WEFTI_READY = 7,  /* connected to all of them */
     WEFTI_FAILED = 8, /* verdict_t: this rank failed */
     WEFTI_GO = 9,
-    WEFTI_ERROR = 10, /* verdict_t: the world failed */
+    WEFTI_ERROR = 10,   /* verdict_t: the world failed */
+    WEFTI_WAITING = 12, /* this rank is not connected to all of its neighbours yet, but tries */
     /* survivors of a world (transport/survivors.c) */
     WEFTI_ARRIVED = 16, /* number and generation of a member */
     WEFTI_MEMBERS = 17, /* who is left; or verdict_t: nobody agreed */

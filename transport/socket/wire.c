@@ -8,6 +8,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/memory.h"
+#include "transport/socket/fork.h"
 
 #define MARK 0x74665765u /* "eWft": bytes of other protocols rarely look like it */
 #define IN_BYTES 4096u
@@ -32,7 +33,7 @@ void wefti_wire_init(wefti_wire_t *wire, int fd, size_t in_limit, const weft_all
 void wefti_wire_deinit(wefti_wire_t *wire)
 {
     if (wire->fd >= 0) {
-        close(wire->fd);
+        wefti_socket_close(wire->fd);
     }
     wefti_free(wire->allocator, wire->in.bytes);
     wefti_free(wire->allocator, wire->out.bytes);

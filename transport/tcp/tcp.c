@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "runtime/base/error.h"
+#include "transport/socket/fork.h"
 
 #define EVENTS_AT_ONCE 32
 #define LOOK_AROUND 16u /* polls of the favourite connection between looks at the others */
@@ -39,7 +40,7 @@ void wefti_tcp_source_close(tcp_t *tcp, tcp_source_t *source)
 {
     if (source->fd >= 0) {
         (void)epoll_ctl(tcp->epoll_fd, EPOLL_CTL_DEL, source->fd, NULL);
-        close(source->fd);
+        wefti_socket_close(source->fd);
         source->fd = -1;
     }
 }
@@ -448,7 +449,7 @@ static void close_descriptors(tcp_t *tcp)
     }
     for (uint32_t i = 0; i < tcp->acceptor.used; i++) {
         if (tcp->acceptor.pending[i].shake.wire.fd >= 0) {
-            close(tcp->acceptor.pending[i].shake.wire.fd);
+            wefti_socket_close(tcp->acceptor.pending[i].shake.wire.fd);
         }
     }
     wefti_tcp_source_close(tcp, &tcp->pending);

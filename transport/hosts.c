@@ -63,7 +63,11 @@ static weft_status_t hosts_all_gather(wefti_endpoint_t *endpoint, const void *se
     weft_status_t status =
         wefti_overlay_all_gather(hosts->overlay, wait.kind, send, bytes, recv,
                                  wefti_endpoint_deadline(endpoint), check, &wait);
-    wefti_waits_end(&wait.waiter);
+    wefti_wait_t late = {0};
+    if (status == WEFT_ERR_TIMEOUT) {
+        (void)describe(&wait, &late); /* false: it does not wait any more */
+        status = wefti_waits_timed_out(endpoint, &late);
+    }
     if (status < 0) {
         /* A recorded reason says more than a connection that closed. */
         weft_status_t known = wefti_endpoint_check(endpoint);
@@ -71,6 +75,7 @@ static weft_status_t hosts_all_gather(wefti_endpoint_t *endpoint, const void *se
         /* Messages in flight belong to this call: no rank may go on. */
         wefti_endpoint_abort(endpoint, status, weft_last_error());
     }
+    wefti_waits_end(&wait.waiter); /* after the abort: others look for the causes until then */
     return status;
 }
 

@@ -135,6 +135,10 @@ static weft_status_t timed_out(const waiting_t *wait)
 {
     const wefti_endpoint_t *endpoint = wait->endpoint;
     char left[64] = "", whose[32] = "", facts[200] = "";
+    wefti_wait_t known = {0};
+    if (wait->describe != NULL && wait->describe(wait->user, &known) && known.late_count > 0) {
+        return wefti_waits_timed_out(wait->endpoint, &known);
+    }
     uint32_t owner = owner_of(endpoint, wait->signal);
     if (owner != endpoint->world_size && owner != endpoint->rank) {
         snprintf(whose, sizeof whose, "rank %u at ", wefti_endpoint_number(endpoint, owner));

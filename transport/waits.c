@@ -193,6 +193,26 @@ uint32_t wefti_waits_causes(const wefti_endpoint_t *endpoint, const uint32_t *la
     return causes[0];
 }
 
+weft_status_t wefti_waits_timed_out(wefti_endpoint_t *endpoint, const wefti_wait_t *wait)
+{
+    char late[200], facts[200] = "";
+    if (endpoint->numbers != NULL) { /* one host's part of a world: nothing is posted there */
+        uint32_t ranks[WEFTI_WAIT_RANKS];
+        for (uint32_t i = 0; i < wait->late_count; i++) {
+            ranks[i] = wefti_endpoint_number(endpoint, wait->late[i]);
+        }
+        list_ranks(ranks, wait->late_count, late, sizeof late);
+    } else {
+        uint32_t first =
+            wefti_waits_causes(endpoint, wait->late, wait->late_count, late, sizeof late);
+        wefti_endpoint_late_facts(endpoint, first, facts, sizeof facts);
+    }
+    return wefti_error(WEFT_ERR_TIMEOUT, "rank %u waited %.3g s in %s; late: rank%s%s",
+                       wefti_endpoint_number(endpoint, endpoint->rank),
+                       (double)endpoint->settings->timeout_ns * 1e-9, wait->text,
+                       wait->late_count > 0 ? late : " unknown", facts);
+}
+
 /* ---- posting ---- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

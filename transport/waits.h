@@ -133,6 +133,9 @@ uint32_t wefti_waits_read(const wefti_endpoint_t *endpoint, uint32_t rank, wefti
 uint32_t wefti_waits_causes(const wefti_endpoint_t *endpoint, const uint32_t *late,
                             uint32_t late_count, char *text, size_t bytes);
 
+/* WEFT_ERR_TIMEOUT: this rank waited in vain, for the causes of wait->late. */
+weft_status_t wefti_waits_timed_out(wefti_endpoint_t *endpoint, const wefti_wait_t *wait);
+
 /* ---- posting ---- */
 
 /* Fills in kind to late, since_ns and text, as it is now. False: it does not wait any more. Any

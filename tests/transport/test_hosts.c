@@ -492,7 +492,8 @@ static int waits_among_its_host(wefti_endpoint_t *endpoint, void *user)
     } else { /* until the other one ends the world */
         EXPECT(wefti_wait_signal(endpoint, &never, 1, "nothing", NULL, NULL) == WEFT_ERR_TIMEOUT);
     }
-    EXPECT(strstr(weft_last_error(), "rank 2 waited 0.05 s for rank 3 in ") != NULL);
+    EXPECT(strstr(weft_last_error(),
+                  "rank 2 waited 0.05 s in a control all-gather; late: rank 3") != NULL);
     return 0;
 }
 
@@ -500,6 +501,33 @@ static void test_hosts_timeout_within(void **state)
 {
     (void)state;
     const shape_t shape = {4, 2, "auto", waits_among_its_host, NULL, UINT32_MAX};
+    run_hosts(&shape);
+}
+
+/* In an all-gather ranks wait for their neighbours. The one that is named is not one of those that
+ * wait themselves. */
+static int names_the_cause(wefti_endpoint_t *endpoint, void *user)
+{
+    static wefti_settings_t settings;
+    (void)user;
+    settings = *endpoint->settings;
+    settings.timeout_ns = 4000000000ull;
+    endpoint->settings = &settings;
+    if (endpoint->rank == 3) {
+        while (wefti_endpoint_check(endpoint) == WEFT_OK) {
+            wefti_sleep_ns(1000000);
+        }
+    } else {
+        EXPECT(wefti_endpoint_barrier(endpoint) == WEFT_ERR_TIMEOUT);
+    }
+    EXPECT(strstr(weft_last_error(), "waited 4 s in a control all-gather; late: rank 3;") != NULL);
+    return 0;
+}
+
+static void test_hosts_name_the_cause(void **state)
+{
+    (void)state;
+    const shape_t shape = {5, 1, "tcp", names_the_cause, NULL, UINT32_MAX};
     run_hosts(&shape);
 }
 
@@ -782,6 +810,7 @@ int main(void)
         cmocka_unit_test(test_hosts_region_growth),
         cmocka_unit_test(test_hosts_agree),
         cmocka_unit_test(test_hosts_timeout_within),
+        cmocka_unit_test(test_hosts_name_the_cause),
         cmocka_unit_test(test_hosts_abort),
         cmocka_unit_test(test_hosts_killed_rank_is_named),
         cmocka_unit_test(test_hosts_left_rank_is_named),

@@ -31,6 +31,8 @@ typedef struct wefti_endpoint wefti_endpoint_t;
 #define WEFTI_CONTROL_MAP(X)                                                                       \
     X(NONE, "a control all-gather")                                                                \
     X(CONTEXT_CREATE, "context_create")                                                            \
+    X(CONTEXT_SHRINK, "context_shrink")                                                            \
+    X(CONTEXT_GROW, "context_grow")                                                                \
     X(BARRIER, "context_barrier")                                                                  \
     X(ALL_GATHER, "context_all_gather")                                                            \
     X(TOPOLOGY, "context_topology")                                                                \

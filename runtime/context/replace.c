@@ -92,6 +92,13 @@ static weft_status_t join(weft_context_t *context, const weft_context_t *former,
 
 /* ---- survivors ---- */
 
+/* All survivors are in the new world. */
+static weft_status_t meet(weft_context_t *context)
+{
+    WEFTI_IN_CONTROL(context->endpoint, CONTEXT_SHRINK);
+    return wefti_endpoint_barrier(context->endpoint);
+}
+
 static weft_status_t join_survivors(weft_context_t *former, wefti_meeting_t *meeting,
                                     weft_context_t **out_context)
 {
@@ -101,7 +108,7 @@ static weft_status_t join_survivors(weft_context_t *former, wefti_meeting_t *mee
                                           (wefti_interrupter_t){wefti_meeting_broken, meeting});
     WEFT_RETURN_IF_NO_MEMORY(context != NULL);
     weft_status_t status = join(context, former, &params, wefti_meeting_generation(meeting));
-    status = status < 0 ? status : wefti_endpoint_barrier(context->endpoint);
+    status = status < 0 ? status : meet(context);
     watch_no_longer(context);
     if (status < 0) {
         weft_context_release(context);
@@ -187,10 +194,17 @@ static weft_status_t read_growth(const weft_context_t *context, const weft_conte
     return wefti_job_probe(&wish, &context->log, job);
 }
 
+static weft_status_t agree(weft_context_t *context, weft_status_t status)
+{
+    WEFTI_IN_CONTROL(context->endpoint, CONTEXT_GROW);
+    return wefti_endpoint_agree(context->endpoint, status);
+}
+
 static weft_status_t agree_on_growth(weft_context_t *context, const growth_t *own)
 {
     wefti_endpoint_t *endpoint = context->endpoint;
     growth_t *all = wefti_alloc(context->allocator, endpoint->world_size * sizeof *all);
+    WEFTI_IN_CONTROL(endpoint, CONTEXT_GROW);
     weft_status_t status =
         wefti_endpoint_agree(endpoint, all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
     WEFT_TRY(status, status, out);
@@ -221,11 +235,10 @@ static weft_status_t grow(weft_context_t *former, const weft_context_params_t *p
                                         .hub = params->hub};
     weft_context_t *context =
         create_like(former, job->world_size, (wefti_interrupter_t){former_ended, former});
-    weft_status_t status =
-        wefti_endpoint_agree(former->endpoint, context != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
+    weft_status_t status = agree(former, context != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
     if (status >= 0) {
         status = join(context, former, &endpoint, former->membership.generation + 1);
-        status = wefti_endpoint_agree(former->endpoint, status);
+        status = agree(former, status);
     }
     if (context != NULL) {
         watch_no_longer(context);
@@ -254,8 +267,7 @@ weft_status_t weft_context_grow(weft_context_t *context, const weft_context_para
     WEFT_RETURN_IF_ERROR(WEFTI_PARAMS_READ(params, &own));
     WEFT_RETURN_IF_ERROR(wefti_endpoint_check(context->endpoint));
     WEFT_RETURN_IF_ERROR(wefti_membership_check(&context->membership));
-    weft_status_t status =
-        wefti_endpoint_agree(context->endpoint, read_growth(context, &own, &job, &growth));
+    weft_status_t status = agree(context, read_growth(context, &own, &job, &growth));
     status = status < 0 ? status : agree_on_growth(context, &growth);
     status = status < 0 ? status : grow(context, &own, &job, out_context);
     wefti_job_deinit(&job);

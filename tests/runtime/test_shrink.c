@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -79,6 +80,7 @@ static bool play(scene_t *scene)
         pids[r] = fork();
         assert_true(pids[r] >= 0);
         if (pids[r] == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
             join(scene, r, address);
             scene->act(scene, r);
             weft_group_destroy(scene->group);
@@ -539,6 +541,7 @@ static pid_t start_changing(const changing_t *changing, uint32_t slot, uint32_t 
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         changing_rank(changing, slot, rank, address);
         fflush(NULL);
         _exit(0);
@@ -630,6 +633,14 @@ static void test_shrink_and_grow_under_load(void **state)
     change(&changing, cycles_or(20));
 }
 
+static void test_shrink_and_grow_over_hosts(void **state)
+{
+    (void)state;
+    changing_t changing = {
+        .shared = all, .kind = "file:///tmp/weft-changing", .hosts = "aabb", .full = 4};
+    change(&changing, cycles_or(8));
+}
+
 int main(void)
 {
     setenv("WEFT_SECRET", "of no consequence", 1);
@@ -648,6 +659,7 @@ int main(void)
         cmocka_unit_test(test_shrink_and_objects_of_before),
         cmocka_unit_test(test_shrink_leaves_late_ranks_behind),
         cmocka_unit_test(test_shrink_and_grow_under_load),
+        cmocka_unit_test(test_shrink_and_grow_over_hosts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -256,7 +256,6 @@ weft_status_t wefti_context_join(weft_context_t *context, const wefti_endpoint_p
 {
     WEFTI_IN_CONTROL(NULL, CONTEXT_CREATE); /* also where a world shrinks or grows */
     wefti_endpoint_params_t own = *params;
-    WEFTI_IN_CONTROL(NULL, CONTEXT_CREATE); /* ranks that join meet ranks that grow the world */
     own.settings = &context->settings;
     own.log = &context->log;
     own.allocator = context->allocator;

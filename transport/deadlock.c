@@ -122,23 +122,23 @@ static bool find_circle(circle_t *circle, const wefti_endpoint_t *endpoint)
 
 /*
  * What ranks on other hosts wait for may be on its way to them: this rank knows what it has sent.
- * Data is not looked into.
+ * So may what control calls exchange, which goes by sockets to ranks of the own host also. Data is
+ * not looked into.
  */
 static bool is_awaited(const wefti_endpoint_t *endpoint, const circle_t *circle)
 {
     uint32_t own_host = endpoint->host_of[endpoint->rank];
     for (uint32_t i = 1; i < circle->count; i++) {
         const member_t *member = &circle->members[i];
-        if (!member->in || endpoint->host_of[member->rank] == own_host) {
-            continue;
-        }
-        for (uint32_t w = 0; w < member->view.count; w++) {
+        bool far = endpoint->host_of[member->rank] != own_host;
+        for (uint32_t w = 0; member->in && w < member->view.count; w++) {
             const wefti_wait_t *wait = &member->view.list[w];
             bool for_this = false;
             for (uint32_t l = 0; l < wait->late_count; l++) {
                 for_this = for_this || wait->late[l] == endpoint->rank;
             }
-            if (for_this && wefti_waits_has_come(endpoint, wait)) {
+            bool travels = far || wait->kind == WEFTI_WAIT_CONTROL;
+            if (for_this && travels && wefti_waits_has_come(endpoint, wait)) {
                 return false;
             }
         }

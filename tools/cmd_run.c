@@ -32,6 +32,7 @@ enum {
     KEY_CHECKPOINT,
     KEY_CHECKPOINT_EVERY,
     KEY_RESUME,
+    KEY_ELASTIC,
 };
 
 static const option_def_t own_options[] = {
@@ -50,7 +51,11 @@ static const option_def_t own_options[] = {
     {KEY_CHECKPOINT_EVERY, "checkpoint-every", "N",
      "training: also write the checkpoint after every N steps; each replaces the last one"},
     {KEY_RESUME, "resume", "FILE",
-     "training: continue from a checkpoint; --steps and --epochs count from the start of training"},
+     "training: continue from a checkpoint, which may be of another number of ranks; --steps and "
+     "--epochs count from the start of training; auto: from that of --checkpoint if there is one"},
+    {KEY_ELASTIC, "elastic", "MIN:MAX",
+     "training a model: start with MAX ranks (or -n), and continue with those that are left when "
+     "ranks die, at least MIN"},
     {KEY_INPUTS, "inputs", "DIR",
      "inference: directory with one file per input, <input>.pb or input_<i>.pb (TensorProto); "
      "files in DIR/rank<r> are for rank r"},
@@ -86,6 +91,16 @@ const command_t wefti_run_command = {
         "is that of the first rank that fails. Options before -- are -n, --hosts, "
         "--round-robin, --rsh, --remote-weft, --bind-irqs and --tag-output.\n"
         "\n"
+        "With --elastic each rank keeps the training state of the last two steps in memory, and "
+        "its "
+        "shards on the next rank too. When ranks die, the others compile the model for their "
+        "number "
+        "and continue after the last step that all have, with --batch samples per rank, or with "
+        "the "
+        "same global batch if --global-micro-batches is set. Ranks that this number does not "
+        "divide end. If too few are left, or two neighbours that had shards die at once, the run "
+        "ends; a checkpoint continues it.\n"
+        "\n"
         "A process that mpirun, srun, mpiexec or torchrun has started, or that has "
         "WEFT_RANK, WEFT_WORLD_SIZE and WEFT_ADDRESS set, runs as that one rank.",
     .epilogue =
@@ -97,6 +112,9 @@ const command_t wefti_run_command = {
         "examples:\n"
         "  weft run mlp.weft -n 2 --data /usr/share/datasets/fashion-mnist --epochs 2\n"
         "  weft run mlp.weft --hosts node1:4,node2:4 --data /usr/share/datasets/fashion-mnist\n"
+        "  weft run mlp.onnx --elastic 2:4 --batch 64 --data /usr/share/datasets/fashion-mnist\n"
+        "  weft run mlp.weft --data DIR --checkpoint state.safetensors --checkpoint-every 100 "
+        "--resume auto\n"
         "  weft run tp.weft --inputs in --outputs out --repeat 1000\n"
         "  weft run -n 2 -- python3 train.py\n"
         "  weft run --hosts node1:4,node2:4 -- weft bench all_reduce\n",
@@ -116,6 +134,8 @@ typedef struct run_command {
     dataset_t data;
     const char *data_path;
     uint32_t ranks;
+    uint32_t max_ranks;  /* elastic; 0: not */
+    bool resumes_if_any; /* --resume auto */
     bool compiles_alone; /* for all ranks; else every rank or host compiles */
     bool seed_given, lr_given, epochs_given;
     bool not_for_program; /* an option was set that a program after -- ignores */
@@ -129,6 +149,25 @@ static int parse_count(const char *option, const char *value, long long high, ui
         *out_count = (uint64_t)number;
     }
     return code;
+}
+
+/* MIN:MAX */
+static int parse_elastic(run_command_t *command, const char *value)
+{
+    char low[16] = "";
+    const char *colon = strchr(value, ':');
+    long long min = 0, max = 0;
+    if (colon != NULL && colon - value < (long)sizeof low) {
+        memcpy(low, value, (size_t)(colon - value));
+    }
+    if (!wefti_parse_int(low, 1, LAUNCH_MAX_RANKS, &min) ||
+        !wefti_parse_int(colon + 1, min, LAUNCH_MAX_RANKS, &max)) {
+        return wefti_usage_error("run", "--elastic %s: must be MIN:MAX, 1 <= MIN <= MAX <= %u",
+                                 value, LAUNCH_MAX_RANKS);
+    }
+    command->launch.min_ranks = command->train.min_ranks = (uint32_t)min;
+    command->max_ranks = (uint32_t)max;
+    return EXIT_OK;
 }
 
 static int handle(void *user, int key, const char *value)
@@ -168,8 +207,11 @@ static int handle(void *user, int key, const char *value)
     case KEY_CHECKPOINT_EVERY:
         return parse_count("--checkpoint-every", value, 100000000, &train->checkpoint_every);
     case KEY_RESUME:
+        command->resumes_if_any = strcmp(value, "auto") == 0;
         train->resume_path = value;
         return EXIT_OK;
+    case KEY_ELASTIC:
+        return parse_elastic(command, value);
     case KEY_TRACE:
         train->trace_path = value;
         return EXIT_OK;
@@ -255,6 +297,14 @@ static weft_status_t is_plan_file(const char *path, bool *out_is_plan)
     return WEFT_OK;
 }
 
+/* The model again, for fewer ranks: in a process of its own. */
+static weft_status_t compile_for(void *user, uint32_t world_size, weft_plan_t **out_plan)
+{
+    run_command_t *command = user;
+    command->compile.params.world_size = world_size;
+    return weft_compile(&command->compile.params, out_plan);
+}
+
 static weft_status_t load_or_compile(run_command_t *command, const char *path)
 {
     weft_compile_params_t *params = &command->compile.params;
@@ -265,6 +315,11 @@ static weft_status_t load_or_compile(run_command_t *command, const char *path)
     }
     command->train.lr = -1;
     command->lr_given = params->lr > 0;
+    if (is_plan && command->max_ranks != 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "%s is a plan for one number of ranks: --elastic requires the model",
+                           path);
+    }
     if (is_plan) {
         command->train.lr = params->lr > 0 ? params->lr : -1;
         params->lr = 0;
@@ -278,6 +333,8 @@ static weft_status_t load_or_compile(run_command_t *command, const char *path)
     params->model_path = path;
     params->infer = params->infer || means_inference(command);
     params->world_size = command->ranks != 0 ? command->ranks : 1;
+    command->train.replan = compile_for;
+    command->train.replan_user = command;
     status = wefti_compile_choose_costs(&command->compile, "run", command->compiles_alone);
     return status < 0 ? status : wefti_compile_with_progress(params, &command->train.plan);
 }
@@ -344,6 +401,7 @@ static weft_status_t prepare_inference(run_command_t *command)
                            : train->linear_lr               ? "--lr-schedule"
                            : train->checkpoint_path != NULL ? "--checkpoint"
                            : train->resume_path != NULL     ? "--resume"
+                           : command->max_ranks != 0        ? "--elastic"
                                                             : NULL;
     if (training != NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
@@ -367,6 +425,30 @@ static weft_status_t prepare_inference(run_command_t *command)
     return WEFT_OK;
 }
 
+static weft_status_t resume(run_command_t *command, const train_binding_t *binding)
+{
+    const train_options_t *train = &command->train;
+    uint64_t steps = 0;
+    WEFT_RETURN_IF_ERROR(wefti_train_resume(&command->train, binding, command->seed_given,
+                                            command->lr_given, &steps));
+    if (train->resume.step < steps) {
+        return WEFT_OK;
+    }
+    if (!command->resumes_if_any) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "%s: written after %llu steps, but training ends after %llu; --epochs "
+                           "and --steps count from the start of training",
+                           train->resume_path, (unsigned long long)train->resume.step,
+                           (unsigned long long)steps);
+    }
+    /* A job that is started once more: files and the report are written again. */
+    if (command->own_rank <= 0) {
+        fprintf(stderr, "weft run: %s: training has ended after %llu steps\n", train->resume_path,
+                (unsigned long long)train->resume.step);
+    }
+    return WEFT_OK;
+}
+
 /* Finds every error that can be found before ranks start; each is reported once. */
 static weft_status_t prepare(run_command_t *command, const char *path)
 {
@@ -378,6 +460,13 @@ static weft_status_t prepare(run_command_t *command, const char *path)
     WEFT_TRY(status, weft_plan_get_info(command->train.plan, &info), done);
     if (command->ranks == 0) {
         command->ranks = info.world_size;
+    }
+    if (command->max_ranks != 0 &&
+        (command->ranks < command->train.min_ranks || command->ranks > command->max_ranks)) {
+        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                             "--elastic %u:%u does not include %u rank%s", command->train.min_ranks,
+                             command->max_ranks, command->ranks, wefti_plural(command->ranks));
+        goto done;
     }
     if (command->ranks != info.world_size) {
         status = wefti_error(
@@ -397,10 +486,13 @@ static weft_status_t prepare(run_command_t *command, const char *path)
     }
     WEFT_TRY(status, wefti_dataset_load(command->data_path, &command->data), done);
     command->train.data = &command->data;
-    WEFT_TRY(status, wefti_train_bind(&command->train, &binding), done);
+    WEFT_TRY(status, wefti_train_bind(&command->train, command->train.plan, &binding), done);
+    if (command->resumes_if_any) {
+        bool exists = access(command->train.checkpoint_path, F_OK) == 0;
+        command->train.resume_path = exists ? command->train.checkpoint_path : NULL;
+    }
     if (command->train.resume_path != NULL) {
-        status =
-            wefti_train_resume(&command->train, &binding, command->seed_given, command->lr_given);
+        status = resume(command, &binding);
     }
 done:
     return status;
@@ -462,6 +554,7 @@ static int run_launched(run_command_t *command, const char *path)
 static int run(run_command_t *command, const char *path)
 {
     const launch_t *launch = &command->launch;
+    command->ranks = command->ranks != 0 ? command->ranks : command->max_ranks;
     command->train.registry = command->compile.registry;
     command->train.command = "run";
     if (command->train.epochs == 0 && command->train.steps == 0) {
@@ -529,6 +622,8 @@ static int run_run_command(int argc, char **argv)
     } else if (code == EXIT_OK && command.train.checkpoint_every != 0 &&
                command.train.checkpoint_path == NULL) {
         code = wefti_usage_error("run", "--checkpoint-every requires --checkpoint FILE");
+    } else if (code == EXIT_OK && command.resumes_if_any && command.train.checkpoint_path == NULL) {
+        code = wefti_usage_error("run", "--resume auto requires --checkpoint FILE");
     } else if (code == EXIT_OK) {
         code = run(&command, argv[1]);
     }

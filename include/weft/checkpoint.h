@@ -143,6 +143,14 @@ WEFT_API weft_status_t weft_snapshot_take(weft_snapshot_t *snapshot, weft_sessio
 WEFT_API weft_status_t weft_snapshot_restore(weft_snapshot_t *snapshot, weft_session_t *session,
                                              weft_group_t *group, weft_checkpoint_info_t *out_info);
 /**
+ * Gives every rank the whole newest version, so that any of them may leave: where a world continues
+ * on fewer ranks than are left. Needs memory for all weights and states. Collective, blocking.
+ * @param[in] snapshot the snapshot
+ * @param[in] group    all ranks of its world, in their order
+ * @return on all ranks: WEFT_ERR_STATE if a rank holds no part of it; else as weft_snapshot_restore
+ */
+WEFT_API weft_status_t weft_snapshot_gather(weft_snapshot_t *snapshot, weft_group_t *group);
+/**
  * Describes what a snapshot holds on this rank. Local.
  * @param[in]  snapshot the snapshot
  * @param[out] info     set struct_size before the call

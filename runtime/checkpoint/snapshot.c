@@ -33,10 +33,10 @@ static uint32_t rank_before(const wefti_version_t *version)
 wefti_section_t wefti_version_section(const wefti_version_t *version,
                                       const wefti_state_piece_t *piece)
 {
-    return piece->rank == WEFTI_ALL_RANKS        ? WEFTI_SECTION_ALL
-           : piece->rank == version->rank        ? WEFTI_SECTION_OWN
-           : piece->rank == rank_before(version) ? WEFTI_SECTION_BEFORE
-                                                 : WEFTI_SECTION_COUNT;
+    return piece->rank == WEFTI_ALL_RANKS || version->whole ? WEFTI_SECTION_ALL
+           : piece->rank == version->rank                   ? WEFTI_SECTION_OWN
+           : piece->rank == rank_before(version)            ? WEFTI_SECTION_BEFORE
+                                                            : WEFTI_SECTION_COUNT;
 }
 
 uint8_t *wefti_version_begin(const wefti_version_t *version, wefti_section_t section)
@@ -56,7 +56,7 @@ static bool is_newer(const wefti_version_t *a, const wefti_version_t *b)
 
 bool wefti_version_is_sharded(const wefti_version_t *version)
 {
-    return version->states.params.sharded || version->states.states.sharded;
+    return !version->whole && (version->states.params.sharded || version->states.states.sharded);
 }
 
 /* ---- a version ---- */
@@ -94,7 +94,8 @@ static weft_status_t count_bytes(wefti_version_t *version)
 /* Makes a version one of the session's plan. */
 static weft_status_t shape(wefti_version_t *version, const weft_session_t *session)
 {
-    if (version->plan == session->plan && version->rank == session->endpoint->rank) {
+    if (version->plan == session->plan && version->rank == session->endpoint->rank &&
+        !version->whole) {
         return WEFT_OK;
     }
     clear(version);

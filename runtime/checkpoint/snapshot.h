@@ -16,6 +16,7 @@ typedef enum wefti_section {
 
 typedef struct wefti_version {
     bool complete;
+    bool whole; /* every piece of every rank is here, in section ALL */
     uint64_t generation;
     weft_checkpoint_info_t info;
     weft_plan_t *plan;                 /* NULL: nothing is allocated yet */
@@ -37,6 +38,7 @@ struct weft_snapshot {
 wefti_section_t wefti_version_section(const wefti_version_t *version,
                                       const wefti_state_piece_t *piece);
 uint8_t *wefti_version_begin(const wefti_version_t *version, wefti_section_t section);
+/* Does it need the shards of other ranks? */
 bool wefti_version_is_sharded(const wefti_version_t *version);
 /* Is group all ranks of the session's world, between steps? */
 weft_status_t wefti_snapshot_check(const weft_session_t *session, const weft_group_t *group);

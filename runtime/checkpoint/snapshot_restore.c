@@ -13,6 +13,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/memory.h"
 #include "runtime/base/params.h"
 #include "runtime/plan/session_state.h"
 
@@ -32,8 +33,9 @@ typedef struct holdings {
 
 typedef struct restorer {
     weft_snapshot_t *snapshot;
-    weft_session_t *session;
+    weft_session_t *session; /* NULL: the version is made whole where it is */
     weft_group_t *group;
+    wefti_endpoint_t *endpoint;
     weft_status_t status; /* of this rank's arguments */
     wefti_arena_t arena;
     wefti_checkpoint_tensors_t tensors; /* of the session */
@@ -62,7 +64,7 @@ static const held_t *held_by(const restorer_t *restorer, uint32_t rank, const he
 static uint32_t source_of(const restorer_t *restorer, const held_t *version, uint32_t old)
 {
     uint32_t found = NO_RANK;
-    for (uint32_t r = 0; r < restorer->session->endpoint->world_size; r++) {
+    for (uint32_t r = 0; r < restorer->endpoint->world_size; r++) {
         const held_t *held = held_by(restorer, r, version);
         if (held != NULL && held->rank == old) {
             return r;
@@ -89,7 +91,7 @@ static weft_status_t choose(restorer_t *restorer)
 {
     const held_t *newest = NULL, *best = NULL;
     uint32_t lost = NO_RANK;
-    for (uint32_t r = 0; r < restorer->session->endpoint->world_size; r++) {
+    for (uint32_t r = 0; r < restorer->endpoint->world_size; r++) {
         for (uint32_t i = 0; i < WEFTI_SNAPSHOT_VERSIONS; i++) {
             const held_t *held = &restorer->all[r].versions[i];
             if (!held->complete) {
@@ -118,7 +120,7 @@ static weft_status_t choose(restorer_t *restorer)
 
 static void find_own(restorer_t *restorer)
 {
-    uint32_t world_size = restorer->session->endpoint->world_size;
+    uint32_t world_size = restorer->endpoint->world_size;
     restorer->everywhere = true;
     restorer->first = NO_RANK;
     for (uint32_t r = 0; r < world_size; r++) {
@@ -168,7 +170,7 @@ static weft_status_t make_room(restorer_t *restorer)
     for (uint32_t old = 0; old < restorer->chosen.world_size; old++) {
         restorer->sources[old] = source_of(restorer, &restorer->chosen, old);
     }
-    return restorer->version != NULL ? match_tensors(restorer) : WEFT_OK;
+    return WEFT_OK;
 }
 
 /* Of a tensor, what this rank is the source of (alone: all that it holds); the rest is 0. */
@@ -176,7 +178,7 @@ static void gather_pieces(const restorer_t *restorer, const wefti_state_t *tenso
                           const uint8_t **at)
 {
     const wefti_version_t *version = restorer->version;
-    uint32_t own = restorer->session->endpoint->rank;
+    uint32_t own = restorer->endpoint->rank;
     memset(restorer->raw, 0, tensor->size_bytes);
     for (uint32_t k = 0; k < tensor->piece_count; k++) {
         const wefti_state_piece_t *piece = &tensor->pieces[k];
@@ -193,23 +195,31 @@ static void gather_pieces(const restorer_t *restorer, const wefti_state_t *tenso
     }
 }
 
+/* Every rank's part of a tensor, in raw. from: NULL if this rank holds none. */
+static weft_status_t put_together(const restorer_t *restorer, const wefti_state_t *from,
+                                  uint64_t bytes, const uint8_t **at)
+{
+    /* A rank that holds nothing does not know which tensors were sharded. */
+    bool exchanged = restorer->chosen.sharded && (!restorer->everywhere || from->sharded);
+    if (from != NULL) {
+        gather_pieces(restorer, from, !exchanged, at);
+    } else {
+        memset(restorer->raw, 0, bytes);
+    }
+    /* Each byte comes from one rank, and is 0 on the others. */
+    return exchanged && bytes > 0
+               ? weft_all_reduce(restorer->raw, restorer->raw, bytes, WEFT_DTYPE_U8,
+                                 WEFT_REDUCTION_SUM, restorer->group, NULL)
+               : WEFT_OK;
+}
+
 static weft_status_t restore_tensor(const restorer_t *restorer, uint32_t index, const uint8_t **at)
 {
     const wefti_state_t *to = restorer->tensors.list[index];
     const wefti_state_t *from =
         restorer->version != NULL ? restorer->version->tensors.list[index] : NULL;
     uint64_t bytes = to->size_bytes;
-    /* A rank that holds nothing does not know which tensors were sharded. */
-    bool exchanged = restorer->everywhere ? from->sharded : restorer->chosen.sharded;
-    if (from != NULL) {
-        gather_pieces(restorer, from, !exchanged, at);
-    } else {
-        memset(restorer->raw, 0, bytes);
-    }
-    if (exchanged && bytes > 0) { /* each byte comes from one rank, and is 0 on the others */
-        WEFT_RETURN_IF_ERROR(weft_all_reduce(restorer->raw, restorer->raw, bytes, WEFT_DTYPE_U8,
-                                             WEFT_REDUCTION_SUM, restorer->group, NULL));
-    }
+    WEFT_RETURN_IF_ERROR(put_together(restorer, from, bytes, at));
     if (from != NULL) {
         wefti_state_to_plain(from, restorer->raw, restorer->plain);
     }
@@ -220,13 +230,19 @@ static weft_status_t restore_tensor(const restorer_t *restorer, uint32_t index, 
     return bytes > 0 ? wefti_session_distribute(restorer->session, to, restorer->plain) : WEFT_OK;
 }
 
+static void begin_sections(const restorer_t *restorer, const uint8_t **at)
+{
+    for (uint32_t s = 0; s < WEFTI_SECTION_COUNT; s++) {
+        at[s] = restorer->version != NULL
+                    ? wefti_version_begin(restorer->version, (wefti_section_t)s)
+                    : NULL;
+    }
+}
+
 static weft_status_t restore_tensors(const restorer_t *restorer)
 {
-    const wefti_version_t *version = restorer->version;
-    const uint8_t *at[WEFTI_SECTION_COUNT] = {NULL};
-    for (uint32_t s = 0; s < WEFTI_SECTION_COUNT && version != NULL; s++) {
-        at[s] = wefti_version_begin(version, (wefti_section_t)s);
-    }
+    const uint8_t *at[WEFTI_SECTION_COUNT];
+    begin_sections(restorer, at);
     for (uint32_t i = 0; i < restorer->tensors.count; i++) {
         WEFT_RETURN_IF_ERROR(restore_tensor(restorer, i, at));
     }
@@ -275,8 +291,8 @@ static weft_status_t share_info(restorer_t *restorer, weft_checkpoint_info_t *in
     if (restorer->version != NULL) {
         own = restorer->version->info;
     }
-    WEFT_RETURN_IF_ERROR(wefti_session_gather(restorer->session->endpoint, &restorer->arena,
-                                              WEFT_OK, &own, sizeof own, &gathered));
+    WEFT_RETURN_IF_ERROR(wefti_session_gather(restorer->endpoint, &restorer->arena, WEFT_OK, &own,
+                                              sizeof own, &gathered));
     *info = ((const weft_checkpoint_info_t *)gathered)[restorer->first];
     return WEFT_OK;
 }
@@ -284,13 +300,13 @@ static weft_status_t share_info(restorer_t *restorer, weft_checkpoint_info_t *in
 /* Tells the others what this rank holds, and decides with them which version counts. */
 static weft_status_t meet(restorer_t *restorer)
 {
-    weft_session_t *session = restorer->session;
+    const weft_snapshot_t *snapshot = restorer->snapshot;
     holdings_t own;
     void *gathered;
     memset(&own, 0, sizeof own);
-    own.generation = restorer->snapshot->generation;
+    own.generation = snapshot->generation;
     for (uint32_t i = 0; i < WEFTI_SNAPSHOT_VERSIONS; i++) {
-        const wefti_version_t *version = &restorer->snapshot->versions[i];
+        const wefti_version_t *version = &snapshot->versions[i];
         if (version->complete) {
             own.versions[i] = (held_t){.generation = version->generation,
                                        .step = version->info.step,
@@ -300,25 +316,19 @@ static weft_status_t meet(restorer_t *restorer)
                                        .sharded = wefti_version_is_sharded(version)};
         }
     }
-    weft_status_t status = restorer->status;
-    status = status < 0 ? status : wefti_snapshot_check(session, restorer->group);
-    if (status >= 0) {
-        status = wefti_checkpoint_tensors(session->plan, &session->states, &restorer->arena,
-                                          &restorer->tensors);
-    }
-    WEFT_RETURN_IF_ERROR(wefti_session_gather(session->endpoint, &restorer->arena, status, &own,
-                                              sizeof own, &gathered));
+    WEFT_RETURN_IF_ERROR(wefti_session_gather(restorer->endpoint, &restorer->arena,
+                                              restorer->status, &own, sizeof own, &gathered));
     restorer->all = gathered;
     WEFT_RETURN_IF_ERROR(choose(restorer));
     find_own(restorer);
-    return wefti_endpoint_agree(session->endpoint, make_room(restorer));
+    return WEFT_OK;
 }
 
 /* What is restored is the only version then, until it is taken again in the new generation. */
 static void begin_generation(const restorer_t *restorer)
 {
     weft_snapshot_t *snapshot = restorer->snapshot;
-    for (uint32_t r = 0; r < restorer->session->endpoint->world_size; r++) {
+    for (uint32_t r = 0; r < restorer->endpoint->world_size; r++) {
         uint64_t generation = restorer->all[r].generation;
         snapshot->generation =
             generation > snapshot->generation ? generation : snapshot->generation;
@@ -330,15 +340,29 @@ static void begin_generation(const restorer_t *restorer)
     }
 }
 
+/* What fits the session; before ranks meet. */
+static weft_status_t prepare(restorer_t *restorer)
+{
+    const weft_session_t *session = restorer->session;
+    WEFT_RETURN_IF_ERROR(restorer->status);
+    WEFT_RETURN_IF_ERROR(wefti_snapshot_check(session, restorer->group));
+    return wefti_checkpoint_tensors(session->plan, &session->states, &restorer->arena,
+                                    &restorer->tensors);
+}
+
 static weft_status_t restore(restorer_t *restorer, weft_checkpoint_info_t *info)
 {
     weft_session_t *session = restorer->session;
+    restorer->status = prepare(restorer);
     WEFT_RETURN_IF_ERROR(meet(restorer));
+    weft_status_t status = restorer->version != NULL ? match_tensors(restorer) : WEFT_OK;
+    status = status < 0 ? status : make_room(restorer);
+    WEFT_RETURN_IF_ERROR(wefti_endpoint_agree(restorer->endpoint, status));
     WEFT_RETURN_IF_ERROR(share_info(restorer, info));
-    weft_status_t status = restore_tensors(restorer);
-    status = wefti_endpoint_agree(session->endpoint, status);
+    status = restore_tensors(restorer);
+    status = wefti_endpoint_agree(restorer->endpoint, status);
     status = status < 0 ? status : restore_scalars(restorer);
-    WEFT_RETURN_IF_ERROR(wefti_endpoint_agree(session->endpoint, status));
+    WEFT_RETURN_IF_ERROR(wefti_endpoint_agree(restorer->endpoint, status));
     session->behind = false;                             /* all ranks have all weights */
     session->steps_before = info->step - session->steps; /* their sum counts */
     begin_generation(restorer);
@@ -352,7 +376,8 @@ weft_status_t weft_snapshot_restore(weft_snapshot_t *snapshot, weft_session_t *s
     WEFT_CHECK_ARG(session);
     WEFT_CHECK_ARG(group);
     WEFT_RETURN_IF_ERROR(wefti_fault_get(&session->fault));
-    restorer_t restorer = {.snapshot = snapshot, .session = session, .group = group};
+    restorer_t restorer = {
+        .snapshot = snapshot, .session = session, .group = group, .endpoint = session->endpoint};
     restorer.status = wefti_report_check("out_info", out_info);
     weft_checkpoint_info_t info = WEFT_CHECKPOINT_INFO_INIT;
     wefti_arena_init(&restorer.arena, NULL, 0);
@@ -360,6 +385,70 @@ weft_status_t weft_snapshot_restore(weft_snapshot_t *snapshot, weft_session_t *s
     if (status >= 0) {
         wefti_report_write(out_info, &info, sizeof info);
     }
+    wefti_arena_deinit(&restorer.arena);
+    return status;
+}
+
+/* ---- making a version whole ---- */
+
+static weft_status_t gather_tensors(const restorer_t *restorer, uint8_t *to)
+{
+    const wefti_version_t *version = restorer->version;
+    const uint8_t *at[WEFTI_SECTION_COUNT];
+    begin_sections(restorer, at);
+    for (uint32_t i = 0; i < version->tensors.count; i++) {
+        const wefti_state_t *tensor = version->tensors.list[i];
+        WEFT_RETURN_IF_ERROR(put_together(restorer, tensor, tensor->size_bytes, at));
+        memcpy(to, restorer->raw, tensor->size_bytes); /* pieces cover it, in their order */
+        to += tensor->size_bytes;
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t gather(restorer_t *restorer, uint8_t **out_data)
+{
+    size_t total = 0;
+    WEFT_RETURN_IF_ERROR(meet(restorer));
+    if (!restorer->everywhere) { /* the same on all ranks */
+        return wefti_error(WEFT_ERR_STATE, "snapshot: not all ranks hold a part of it");
+    }
+    restorer->tensors = restorer->version->tensors;
+    for (uint32_t i = 0; i < restorer->tensors.count; i++) {
+        total += restorer->tensors.list[i]->size_bytes;
+    }
+    weft_status_t status = make_room(restorer);
+    *out_data = wefti_alloc(NULL, total + 1);
+    status = status >= 0 && *out_data == NULL ? WEFT_ERR_NO_MEMORY : status;
+    WEFT_RETURN_IF_ERROR(wefti_endpoint_agree(restorer->endpoint, status));
+    status = gather_tensors(restorer, *out_data);
+    WEFT_RETURN_IF_ERROR(wefti_endpoint_agree(restorer->endpoint, status));
+    begin_generation(restorer);
+    wefti_version_t *version = restorer->version;
+    wefti_free(NULL, version->data);
+    version->data = *out_data;
+    *out_data = NULL;
+    version->whole = true;
+    version->generation = restorer->snapshot->generation;
+    memset(version->bytes, 0, sizeof version->bytes);
+    version->bytes[WEFTI_SECTION_ALL] = total;
+    return WEFT_OK;
+}
+
+weft_status_t weft_snapshot_gather(weft_snapshot_t *snapshot, weft_group_t *group)
+{
+    WEFT_CHECK_ARG(snapshot);
+    WEFT_CHECK_ARG(group);
+    restorer_t restorer = {
+        .snapshot = snapshot, .group = group, .endpoint = weft_group_context(group)->memory};
+    uint8_t *data = NULL;
+    if (weft_group_size(group) != restorer.endpoint->world_size ||
+        weft_group_rank(group) != restorer.endpoint->rank) {
+        restorer.status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                                      "group: must be all ranks of the world in their order");
+    }
+    wefti_arena_init(&restorer.arena, NULL, 0);
+    weft_status_t status = gather(&restorer, &data);
+    wefti_free(NULL, data);
     wefti_arena_deinit(&restorer.arena);
     return status;
 }

@@ -242,6 +242,8 @@ static void call_checkpoint(const fixture_t *f)
     FAILS(weft_snapshot_restore, group,
           weft_snapshot_restore(snapshot, f->session, NULL, &any.checkpoint_info));
     OPTIONAL(weft_snapshot_restore, out_info);
+    FAILS(weft_snapshot_gather, snapshot, weft_snapshot_gather(NULL, f->group));
+    FAILS(weft_snapshot_gather, group, weft_snapshot_gather(snapshot, NULL));
     FAILS(weft_snapshot_get_info, snapshot, weft_snapshot_get_info(NULL, &any.snapshot_info));
     FAILS(weft_snapshot_get_info, info, weft_snapshot_get_info(snapshot, NULL));
     ACCEPTS(weft_snapshot_destroy, snapshot, weft_snapshot_destroy(NULL));

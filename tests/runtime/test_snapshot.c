@@ -302,6 +302,33 @@ static void test_one_after_the_other(void **state)
     }
 }
 
+static void gather(rank_world_t *world)
+{
+    job_t *job = world->user;
+    RANK_OK(weft_snapshot_gather(job->snapshots[world->rank], world->group));
+}
+
+/* Rank 0 dies; the others give each other everything, and any one of them continues. */
+static void test_every_rank_may_leave_after_a_gather(void **state)
+{
+    (void)state;
+    for (size_t k = 0; k < KINDS; k++) {
+        for (uint32_t one = 1; one < 4; one++) {
+            job_t before = {.until = STEPS}, left = {0}, after = {.restores = true};
+            create_snapshots(&before, 4);
+            run(&before, &kinds[k], train, 4);
+            memcpy(left.snapshots, before.snapshots + 1, 3 * sizeof(void *));
+            run(&left, &kinds[k], gather, 3);
+            after.snapshots[0] = before.snapshots[one];
+            before.snapshots[one] = NULL;
+            run(&after, &kinds[k], train, 1);
+            assert_string_equal(after.digests[STEPS], before.digests[STEPS]);
+            destroy_snapshots(&before);
+            destroy_snapshots(&after);
+        }
+    }
+}
+
 static void test_an_empty_one_changes_nothing(void **state)
 {
     job_t job = {.empty = true};
@@ -350,6 +377,7 @@ int main(void)
         cmocka_unit_test(test_plans_may_differ_and_new_ranks_join),
         cmocka_unit_test(test_ranks_agree_on_the_newest_version_of_all),
         cmocka_unit_test(test_one_after_the_other),
+        cmocka_unit_test(test_every_rank_may_leave_after_a_gather),
         cmocka_unit_test(test_an_empty_one_changes_nothing),
         cmocka_unit_test(test_mistakes),
     };

@@ -109,6 +109,34 @@ class Checkpoint(Case):
         self.resumed(plans[2], [(plans[n], n) for n in (1, 2, 4)], until=6, at=3)
         self.resumed(plans[4], [(plans[1], 1)], world=4, until=6, at=3)
 
+    def test_the_number_of_ranks_may_change_with_the_global_batch(self):
+        """As after a restart with other nodes: 167 images are 5 steps of 2 ranks with 16 each, and 3 of 3 ranks."""
+        data = self.dir / "data"
+        door_models.write_data(data, 167)
+        plans = {n: self.compile("mlp.onnx", f"{n}.weft", n, 16) for n in (2, 3)}
+        self.train(plans[2], "--checkpoint", self.file, data=data, steps=7)  # 103 images of the second epoch are left
+        run = ("run", plans[3], "-n", 3, "--data", data, "--no-eval", "--json", "--epochs", 4, "--resume", self.file)
+        done = self.weft(*run, "--checkpoint", self.file)
+        self.assertIn("written with a global batch of 32 (2 ranks), continues with 48 (3 ranks)", done.stderr)
+        report, metadata = json.loads(done.stdout), read_safetensors(self.file)[1]
+        self.assertEqual((report["first_step"], report["steps"]), (7, 2 + 3 + 3))
+        self.assertEqual([metadata[f"weft.{key}"] for key in ("step", "epoch", "sample", "global_batch")], ["15", "4", "0", "48"])
+
+    def test_auto_begins_or_continues(self):
+        plan = self.compile("mlp.onnx", "plan.weft", 2, 16)
+        whole = self.digest(plan, steps=8)
+        auto = ("--checkpoint", self.file, "--checkpoint-every", 1, "--resume", "auto")
+        first = self.train(plan, *auto, steps=3)
+        self.assertEqual((first["first_step"], first["steps"]), (0, 3))
+        second = self.train(plan, *auto, steps=8)
+        self.assertEqual((second["first_step"], second["steps"], second["param_digest"]), (3, 5, whole))
+        done = self.weft("run", plan, "-n", 2, "--data", DATA, "--steps", 8, "--no-eval", *auto)  # a job that is started once more
+        self.assertIn(f"{self.file}: training has ended after 8 steps", done.stderr)
+        self.file.write_bytes(b"damaged")
+        self.weft("run", plan, "-n", 2, "--data", DATA, "--steps", 8, *auto, code=2)
+        done = self.weft("run", plan, "-n", 2, "--data", DATA, "--steps", 8, "--resume", "auto", code=2)
+        self.assertIn("--resume auto requires --checkpoint FILE", done.stderr)
+
     def test_the_epoch_goes_on_where_it_was(self):
         """Across the end of an epoch, at it and behind it: 167 images are 5 steps of 2 ranks with 16 each."""
         data = self.dir / "data"
@@ -142,7 +170,7 @@ class Checkpoint(Case):
         self.train(plan, "--checkpoint", self.file, steps=4)
         self.refused(self.compile("mlp.onnx", "batch.weft", 2, 32),
                      words="written with a global batch of 32 (2 ranks), but this run has 64")
-        self.refused(self.compile("mlp.onnx", "ranks.weft", 4, 16), words="change --world or --batch", world=4)
+        self.refused(self.compile("mlp.onnx", "both.weft", 4, 32), words="change --world or --batch", world=4)
         self.refused(self.compile("mlp.onnx", "adam.weft", 2, 16, "--optimizer", "adam"),
                      words='optimizer mismatch: the checkpoint has "momentum", the plan "adam"')
         self.refused(self.compile("lenet.onnx", "lenet.weft", 2, 16), words="tensor")
@@ -151,7 +179,7 @@ class Checkpoint(Case):
         tensors, metadata = read_safetensors(self.file)
         good = self.file.read_bytes()
         for change, words in (({"weft.sample_count": "59999"}, "written with 59999 training images"),
-                              ({"weft.sample": "65"}, "does not match 4 steps of 32 samples"),
+                              ({"weft.sample": "60000"}, "sample 60000 is out of range: the data set has 60000"),
                               ({"weft.format": "9"}, "checkpoint format 9"),
                               ({"weft.lr": "inf"}, '"weft.lr": not finite'),
                               ({"weft.step": "x"}, '"weft.step": invalid number')):

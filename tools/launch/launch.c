@@ -187,7 +187,8 @@ static int report(const rank_set_t *set, int code)
         return EXIT_INTERRUPTED;
     }
     return code != EXIT_OK ? code
-                           : wefti_ranks_report(set->command, set->ranks, set->count, set->program);
+                           : wefti_ranks_report(set->command, set->ranks, set->count,
+                                                set->min_ranks, set->program);
 }
 
 static int run_here(rank_set_t *set)
@@ -221,6 +222,7 @@ int wefti_launch(const launch_t *launch, uint32_t world_size, rank_fn run, void 
 {
     rank_set_t set = {.command = launch->command,
                       .world_size = world_size,
+                      .min_ranks = launch->min_ranks,
                       .count = launch->agent != NULL ? launch->rank_count : world_size,
                       .run = run,
                       .user = user,

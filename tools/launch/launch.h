@@ -34,7 +34,8 @@ typedef struct launch {
     const char *rsh;         /* NULL: ssh */
     const char *remote_weft; /* NULL: the same path as here */
     bool tag_output, round_robin, bind_irqs;
-    char **program; /* NULL, or what follows "--" */
+    uint32_t min_ranks; /* 0: the run ends when a rank dies; else when fewer than these are left */
+    char **program;     /* NULL, or what follows "--" */
     int argument_count;
     char **arguments;      /* before parsing, for the agents; owned */
     launch_agent_t *agent; /* not NULL: this process is the agent of a host */
@@ -68,7 +69,7 @@ int wefti_launch_remote(const launch_t *launch, uint32_t world_size);
 /*
  * Forks the ranks of this host, binds each to its share of the cores and waits for all. Ctrl-C,
  * SIGTERM or the death of the launcher ends every rank; when a rank dies the others get two seconds
- * to notice by themselves. Prints one line per distinct failure as "weft COMMAND: ...". Returns an
+ * to notice by themselves, unless launch->min_ranks are left. Prints one line per distinct failure as "weft COMMAND: ...". Returns an
  * exit code of tool.h. launch may be on the stack with a command only.
  */
 int wefti_launch(const launch_t *launch, uint32_t world_size, rank_fn run, void *user);

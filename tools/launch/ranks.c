@@ -232,7 +232,8 @@ static void take_end(rank_set_t *set, rank_process_t *rank)
     }
     close_rank(rank);
     bool failed = !WIFEXITED(rank->wait_status) || WEXITSTATUS(rank->wait_status) != 0;
-    if (failed && set->decides && set->deadline_ns == 0) {
+    if (failed && set->decides && set->deadline_ns == 0 &&
+        wefti_ranks_must_end(set->ranks, set->count, set->min_ranks)) {
         set->deadline_ns = wefti_now_ns() + (WIFSIGNALED(rank->wait_status) ? LAUNCH_DEATH_GRACE_NS
                                                                             : LAUNCH_GRACE_NS);
     }

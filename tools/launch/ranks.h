@@ -37,6 +37,7 @@ typedef struct rank_process {
 typedef struct rank_set {
     const char *command;
     uint32_t world_size, count;
+    uint32_t min_ranks;    /* as in launch_t */
     rank_process_t *ranks; /* of this host */
     const char *address;
     rank_fn run;
@@ -68,9 +69,11 @@ void wefti_ranks_signal(rank_set_t *set, int signal_number);
 /* Until all have ended. */
 void wefti_ranks_watch(rank_set_t *set);
 
-/* report.c. Prints what went wrong, root causes only where there are any; the exit code. */
+/* report.c. Is a rank that has failed the end of the run? min_ranks as in launch_t. */
+bool wefti_ranks_must_end(const rank_process_t *ranks, uint32_t count, uint32_t min_ranks);
+/* Prints what went wrong, root causes only where there are any; the exit code. */
 int wefti_ranks_report(const char *command, const rank_process_t *ranks, uint32_t count,
-                       bool program);
+                       uint32_t min_ranks, bool program);
 
 /* Lines of ranks as they come, or each behind its rank's number. */
 typedef struct rank_lines rank_lines_t;

@@ -65,7 +65,9 @@ static void lose_host(remote_launcher_t *self, remote_host_t *remote)
             rank->ended = rank->lost = true;
         }
     }
-    if (self->deadline_ns == 0) {
+    if (self->deadline_ns == 0 &&
+        (!self->started ||
+         wefti_ranks_must_end(self->ranks, self->world_size, self->launch->min_ranks))) {
         end_by(self, self->started ? LAUNCH_GRACE_NS
                                    : LAUNCH_GRACE_NS / 4); /* time for reports of others */
     }
@@ -104,7 +106,8 @@ static void take_rank_end(remote_launcher_t *self, const remote_host_t *remote)
     wefti_frame_get_text(frame, rank->report.message, sizeof rank->report.message);
     rank->ended = true;
     rank->ended_as = ++self->ended_count;
-    if (rank->wait_status != 0 && self->deadline_ns == 0) {
+    if (rank->wait_status != 0 && self->deadline_ns == 0 &&
+        wefti_ranks_must_end(self->ranks, self->world_size, self->launch->min_ranks)) {
         end_by(self, WIFSIGNALED(rank->wait_status) ? LAUNCH_DEATH_GRACE_NS : LAUNCH_GRACE_NS);
     }
 }
@@ -421,10 +424,12 @@ static int report(remote_launcher_t *self)
         return EXIT_INTERRUPTED;
     }
     int hosts = report_hosts(self);
-    int ranks = self->started ? wefti_ranks_report(self->launch->command, self->ranks,
-                                                   self->world_size, self->launch->program != NULL)
-                              : EXIT_OK;
-    return ranks != EXIT_OK ? ranks : hosts;
+    int ranks = self->started
+                    ? wefti_ranks_report(self->launch->command, self->ranks, self->world_size,
+                                         self->launch->min_ranks, self->launch->program != NULL)
+                    : EXIT_OK;
+    /* An elastic run that has ended well has done so without the hosts that were lost. */
+    return ranks != EXIT_OK || (self->started && self->launch->min_ranks > 0) ? ranks : hosts;
 }
 
 static int prepare(remote_launcher_t *self, uint32_t world_size)

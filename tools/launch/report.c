@@ -126,9 +126,45 @@ static int report_programs(const char *command, const rank_process_t *ranks, uin
     return WEXITSTATUS(first->wait_status);
 }
 
-int wefti_ranks_report(const char *command, const rank_process_t *ranks, uint32_t count,
-                       bool program)
+/* Ranks that have ended well, and those that run. */
+static void count_good(const rank_process_t *ranks, uint32_t count, uint32_t *out_done,
+                       uint32_t *out_running)
 {
+    *out_done = *out_running = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const rank_process_t *rank = &ranks[i];
+        *out_running += !rank->ended;
+        *out_done += rank->ended && !rank->lost && rank->wait_status == 0;
+    }
+}
+
+/* Why ranks have ended that the others did without; they have reported that they did. */
+static void report_dropped(const char *command, const rank_process_t *ranks, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (ranks[i].report.status < 0 && !is_echo(&ranks[i])) {
+            fprintf(stderr, "weft %s: rank %u: %s\n", command, ranks[i].rank,
+                    ranks[i].report.message);
+        }
+    }
+}
+
+bool wefti_ranks_must_end(const rank_process_t *ranks, uint32_t count, uint32_t min_ranks)
+{
+    uint32_t done, running;
+    count_good(ranks, count, &done, &running);
+    return min_ranks == 0 || done + running < min_ranks;
+}
+
+int wefti_ranks_report(const char *command, const rank_process_t *ranks, uint32_t count,
+                       uint32_t min_ranks, bool program)
+{
+    uint32_t done, running;
+    count_good(ranks, count, &done, &running);
+    if (min_ranks > 0 && done >= min_ranks) {
+        report_dropped(command, ranks, count);
+        return EXIT_OK;
+    }
     return program ? report_programs(command, ranks, count) : report_ranks(command, ranks, count);
 }
 

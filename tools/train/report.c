@@ -79,6 +79,32 @@ void wefti_progress_log(void *user, weft_log_level_t level, const char *line)
     fprintf(stderr, "\r\033[Kweft: %s: %s\n", index < 5 ? names[index] : "log", line);
 }
 
+static void print_recoveries(const train_options_t *options, const train_report_t *report,
+                             wefti_json_t *json)
+{
+    if (options->min_ranks == 0) {
+        return;
+    }
+    wefti_json_begin_object(json, "snapshot");
+    wefti_json_int(json, "copied_bytes", (int64_t)report->snapshot.copied_bytes);
+    wefti_json_int(json, "sent_bytes", (int64_t)report->snapshot.sent_bytes);
+    wefti_json_int(json, "memory_bytes", (int64_t)report->snapshot.memory_bytes);
+    wefti_json_double(json, "ms_mean", report->snapshot_ms);
+    wefti_json_end_object(json);
+    wefti_json_begin_array(json, "recoveries");
+    for (uint32_t i = 0; i < report->recovery_count; i++) {
+        const train_recovery_t *recovery = &report->recoveries[i];
+        wefti_json_begin_object(json, NULL);
+        wefti_json_string(json, "dead", recovery->dead);
+        wefti_json_int(json, "dead_count", recovery->dead_count);
+        wefti_json_int(json, "step", (int64_t)recovery->step);
+        wefti_json_int(json, "world", recovery->world_size);
+        wefti_json_double(json, "seconds", recovery->seconds);
+        wefti_json_end_object(json);
+    }
+    wefti_json_end_array(json);
+}
+
 static void print_json(const train_options_t *options, const train_report_t *report,
                        const weft_context_t *context)
 {
@@ -106,6 +132,7 @@ static void print_json(const train_options_t *options, const train_report_t *rep
     wefti_json_int(json, "scratch_bytes", (int64_t)stats->scratch_bytes);
     wefti_json_int(json, "rss_bytes", (int64_t)report->rss_bytes);
     wefti_json_string(json, "param_digest", report->param_digest);
+    print_recoveries(options, report, json);
     wefti_json_string(json, "input", "pixels / 255");
     wefti_launched_print_json(context, json);
     wefti_links_print_json(&report->links, context, json);

@@ -3,42 +3,60 @@
 #include "runtime/base/error.h"
 #include "tools/train/train.h"
 
-uint64_t wefti_train_steps_per_epoch(const train_options_t *options, const train_binding_t *binding)
+weft_checkpoint_info_t wefti_train_begin(const train_options_t *options,
+                                         const train_binding_t *binding)
 {
-    return options->data->train.count / binding->global_batch;
-}
-
-uint64_t wefti_train_steps(const train_options_t *options, const train_binding_t *binding)
-{
-    return options->steps != 0 ? options->steps
-                               : options->epochs * wefti_train_steps_per_epoch(options, binding);
-}
-
-weft_checkpoint_info_t wefti_train_position(const train_options_t *options,
-                                            const train_binding_t *binding, uint64_t done)
-{
-    uint64_t per_epoch = wefti_train_steps_per_epoch(options, binding);
     return (weft_checkpoint_info_t){.struct_size = sizeof(weft_checkpoint_info_t),
                                     .seed = options->seed,
-                                    .epoch = done / per_epoch,
-                                    .sample = done % per_epoch * binding->global_batch,
                                     .sample_count = options->data->train.count,
-                                    .lr = options->lr >= 0 ? options->lr : binding->lr,
-                                    .step = done,
-                                    .global_batch = binding->global_batch};
+                                    .lr = options->lr >= 0 ? options->lr : binding->lr};
 }
 
-/* Seed and length determine the order of the data, the global batch the position. */
-static weft_status_t check_data(const train_options_t *options, const train_binding_t *binding)
+void wefti_train_fit(const train_options_t *options, const train_binding_t *binding,
+                     weft_checkpoint_info_t *at)
+{
+    if (at->sample + binding->global_batch > options->data->train.count) {
+        at->epoch++;
+        at->sample = 0;
+    }
+}
+
+void wefti_train_advance(const train_options_t *options, const train_binding_t *binding,
+                         weft_checkpoint_info_t *at)
+{
+    at->step++;
+    at->sample += binding->global_batch;
+    wefti_train_fit(options, binding, at);
+}
+
+uint64_t wefti_train_steps(const train_options_t *options, const train_binding_t *binding,
+                           const weft_checkpoint_info_t *at)
+{
+    uint64_t count = options->data->train.count, batch = binding->global_batch;
+    if (options->steps != 0) {
+        return options->steps > at->step ? options->steps : at->step;
+    }
+    return at->epoch >= options->epochs ? at->step
+                                        : at->step + (count - at->sample) / batch +
+                                              (options->epochs - at->epoch - 1) * (count / batch);
+}
+
+/* Seed and length determine the order of the data. The number of ranks may differ, and with it the
+ * global batch; another batch of each rank would be a mistake. */
+static weft_status_t check_data(const train_options_t *options, const train_binding_t *binding,
+                                uint32_t world_size)
 {
     const weft_checkpoint_info_t *info = &options->resume;
-    if (info->global_batch != binding->global_batch) {
-        return wefti_error(
-            WEFT_ERR_INVALID_ARGUMENT,
-            "%s: written with a global batch of %llu (%u rank%s), but this run has %llu; "
-            "change --world or --batch",
-            options->resume_path, (unsigned long long)info->global_batch, info->world_size,
-            info->world_size == 1 ? "" : "s", (unsigned long long)binding->global_batch);
+    if (info->global_batch != binding->global_batch &&
+        info->global_batch * world_size != binding->global_batch * info->world_size) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "%s: written with a global batch of %llu (%u rank%s), but this run has "
+                           "%llu (%u rank%s); "
+                           "change --world or --batch",
+                           options->resume_path, (unsigned long long)info->global_batch,
+                           info->world_size, info->world_size == 1 ? "" : "s",
+                           (unsigned long long)binding->global_batch, world_size,
+                           world_size == 1 ? "" : "s");
     }
     if (info->sample_count != options->data->train.count) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
@@ -46,27 +64,24 @@ static weft_status_t check_data(const train_options_t *options, const train_bind
                            options->resume_path, (unsigned long long)info->sample_count,
                            options->data->train.count);
     }
-    weft_checkpoint_info_t expected = wefti_train_position(options, binding, info->step);
-    if (info->epoch != expected.epoch || info->sample != expected.sample) {
-        return wefti_error(WEFT_ERR_FORMAT,
-                           "%s: epoch %llu, sample %llu does not match %llu steps of %llu samples",
-                           options->resume_path, (unsigned long long)info->epoch,
-                           (unsigned long long)info->sample, (unsigned long long)info->step,
-                           (unsigned long long)binding->global_batch);
+    if (info->sample >= info->sample_count) {
+        return wefti_error(WEFT_ERR_FORMAT, "%s: sample %llu is out of range: the data set has %u",
+                           options->resume_path, (unsigned long long)info->sample,
+                           options->data->train.count);
     }
     return WEFT_OK;
 }
 
 weft_status_t wefti_train_resume(train_options_t *options, const train_binding_t *binding,
-                                 bool seed_given, bool lr_given)
+                                 bool seed_given, bool lr_given, uint64_t *out_steps)
 {
     weft_checkpoint_info_t *info = &options->resume;
+    weft_plan_info_t plan = WEFT_PLAN_INFO_INIT;
     info->struct_size = sizeof *info;
     weft_status_t status =
         weft_checkpoint_check(options->resume_path, options->plan, options->registry, info);
-    if (status >= 0) {
-        status = check_data(options, binding);
-    }
+    status = status < 0 ? status : weft_plan_get_info(options->plan, &plan);
+    status = status < 0 ? status : check_data(options, binding, plan.world_size);
     if (status < 0) {
         return status;
     }
@@ -79,13 +94,8 @@ weft_status_t wefti_train_resume(train_options_t *options, const train_binding_t
     if (!lr_given && info->lr > 0) {
         options->lr = info->lr;
     }
-    uint64_t steps = wefti_train_steps(options, binding);
-    if (info->step >= steps) {
-        return wefti_error(
-            WEFT_ERR_INVALID_ARGUMENT,
-            "%s: written after %llu steps, but training ends after %llu; --epochs and "
-            "--steps count from the start of training",
-            options->resume_path, (unsigned long long)info->step, (unsigned long long)steps);
-    }
+    weft_checkpoint_info_t at = *info;
+    wefti_train_fit(options, binding, &at);
+    *out_steps = options->steps != 0 ? options->steps : wefti_train_steps(options, binding, &at);
     return WEFT_OK;
 }

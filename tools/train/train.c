@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/train/train.h"
+#include "tools/train/trainer.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -17,140 +17,6 @@
 
 #define PIXEL_SCALE "pixels / 255" /* by wefti_dataset_gather */
 
-typedef struct trainer {
-    const train_options_t *options;
-    train_binding_t binding;
-    weft_context_t *context;
-    weft_session_t *session;
-    uint32_t rank, world_size;
-    float *images;   /* the input's own memory */
-    int64_t *labels; /* likewise */
-    uint32_t *order; /* of the current epoch */
-    float *logits;
-    double *step_ms;
-    uint64_t first_step; /* steps before this run */
-    uint64_t steps, steps_per_epoch;
-    progress_t progress;
-    train_report_t report;
-    weft_status_t failed; /* the status of a file that could not be written */
-    char failure[1024];
-} trainer_t;
-
-static int64_t elems_per_sample(const weft_tensor_desc_t *desc)
-{
-    int64_t count = weft_tensor_elem_count(desc);
-    return desc->rank == 0 || desc->dims[0] <= 0 ? -1 : count / desc->dims[0];
-}
-
-/* Names the first label that is not a class of the model. */
-static weft_status_t name_foreign_label(const dataset_t *data, int64_t class_count)
-{
-    const image_set_t *sets[] = {&data->train, &data->test};
-    for (size_t s = 0; s < 2; s++) {
-        for (uint32_t i = 0; i < sets[s]->count; i++) {
-            if (sets[s]->labels[i] >= class_count) {
-                return wefti_error(
-                    WEFT_ERR_INVALID_ARGUMENT,
-                    "%s: label %u at index %u is out of range: the model has %lld classes",
-                    sets[s]->label_path, sets[s]->labels[i], i, (long long)class_count);
-            }
-        }
-    }
-    return WEFT_OK;
-}
-
-weft_status_t wefti_train_bind(const train_options_t *options, train_binding_t *out_binding)
-{
-    const image_set_t *set = &options->data->train;
-    weft_binding_t binding;
-    memset(out_binding, 0, sizeof *out_binding);
-    for (size_t i = 0; wefti_next_binding(options->plan, UINT32_MAX, &i, &binding);) {
-        if (binding.role == WEFT_BINDING_ROLE_INPUT) {
-            int64_t wanted = (int64_t)set->height * set->width;
-            if (out_binding->image_name != NULL) {
-                return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                                   "input '%s': the data set has one input: '%s' takes its images",
-                                   binding.name, out_binding->image_name);
-            }
-            if (binding.desc.dtype != WEFT_DTYPE_F32 || elems_per_sample(&binding.desc) != wanted) {
-                return wefti_error(
-                    WEFT_ERR_INVALID_ARGUMENT,
-                    "input '%s': type mismatch: %lld %s per sample, but images of the "
-                    "data set are %ux%u f32",
-                    binding.name, (long long)elems_per_sample(&binding.desc),
-                    weft_dtype_name(binding.desc.dtype), set->height, set->width);
-            }
-            out_binding->image_name = binding.name;
-            out_binding->batch = binding.desc.dims[0];
-        } else if (binding.role == WEFT_BINDING_ROLE_LABEL) {
-            if (binding.desc.dtype != WEFT_DTYPE_I64 || elems_per_sample(&binding.desc) != 1) {
-                return wefti_error(
-                    WEFT_ERR_INVALID_ARGUMENT,
-                    "label input '%s': type mismatch: %lld %s per sample, but labels "
-                    "of the data set are one i64",
-                    binding.name, (long long)elems_per_sample(&binding.desc),
-                    weft_dtype_name(binding.desc.dtype));
-            }
-            out_binding->label_name = binding.name;
-        } else if (binding.role == WEFT_BINDING_ROLE_LOGITS && binding.desc.rank > 0) {
-            out_binding->class_count = binding.desc.dims[binding.desc.rank - 1];
-        } else if (binding.role == WEFT_BINDING_ROLE_SCALAR && strcmp(binding.name, "lr") == 0) {
-            out_binding->has_lr = true;
-            out_binding->lr = binding.default_value;
-        } else if (binding.role == WEFT_BINDING_ROLE_SCALAR && strcmp(binding.name, "seed") == 0) {
-            out_binding->has_seed = true;
-        }
-    }
-    if (out_binding->image_name == NULL || out_binding->label_name == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the plan has no %s input",
-                           out_binding->image_name == NULL ? "image" : "label");
-    }
-    weft_status_t status = name_foreign_label(options->data, out_binding->class_count);
-    if (status < 0) {
-        return status;
-    }
-    weft_plan_info_t info = WEFT_PLAN_INFO_INIT;
-    status = weft_plan_get_info(options->plan, &info);
-    if (status >= 0 && !info.has_eval && !options->no_eval) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "the forward pass communicates: a rank cannot evaluate its share of the "
-                           "test set alone; use --no-eval");
-    }
-    out_binding->accumulate = info.accumulate;
-    out_binding->global_batch =
-        (uint64_t)out_binding->batch * info.world_size * out_binding->accumulate;
-    if (status >= 0 && set->count < out_binding->global_batch) {
-        status = wefti_error(
-            WEFT_ERR_INVALID_ARGUMENT,
-            "data set too small: %u training images, but a global batch is %u x %lld%s", set->count,
-            info.world_size * info.accumulate, (long long)out_binding->batch,
-            info.accumulate > 1 ? " (micro-batches of all ranks)" : "");
-    }
-    return status;
-}
-
-/* Input memory in the arena; the sizes were checked by wefti_train_bind. */
-static weft_status_t map_inputs(trainer_t *trainer)
-{
-    void *data = NULL;
-    size_t bytes = 0;
-    weft_status_t status =
-        weft_session_input_memory(trainer->session, trainer->binding.image_name, &data, &bytes);
-    trainer->images = data;
-    if (status >= 0) {
-        status =
-            weft_session_input_memory(trainer->session, trainer->binding.label_name, &data, &bytes);
-        trainer->labels = data;
-    }
-    return status;
-}
-
-/* Scalars are set as a double, which holds 53 bits exactly: the others are folded in. */
-static double scalar_seed(uint64_t seed)
-{
-    return (double)((seed ^ (seed >> 53)) & (((uint64_t)1 << 53) - 1));
-}
-
 /* The file was checked before the ranks started, and may have been replaced since. */
 static weft_status_t load_checkpoint(trainer_t *trainer)
 {
@@ -163,60 +29,77 @@ static weft_status_t load_checkpoint(trainer_t *trainer)
         status = wefti_error(WEFT_ERR_STATE, "%s: checkpoint changed while the ranks started",
                              options->resume_path);
     }
+    trainer->at.step = info.step;
+    trainer->at.epoch = info.epoch;
+    trainer->at.sample = info.sample;
     return status;
+}
+
+/* After the world has changed, more or fewer steps may be left. */
+weft_status_t wefti_trainer_plan_steps(trainer_t *trainer)
+{
+    wefti_train_fit(trainer->options, &trainer->binding, &trainer->at);
+    trainer->steps = wefti_train_steps(trainer->options, &trainer->binding, &trainer->at);
+    return wefti_array_reserve(NULL, &trainer->step_ms, &trainer->step_capacity,
+                               trainer->steps - trainer->first_step + 1, sizeof *trainer->step_ms);
+}
+
+static void note_batch(const trainer_t *trainer)
+{
+    const train_options_t *options = trainer->options;
+    if (trainer->rank == 0 && options->resume.global_batch != trainer->binding.global_batch) {
+        fprintf(stderr,
+                "weft %s: %s: written with a global batch of %llu (%u rank%s), continues with %llu "
+                "(%u rank%s)\n",
+                options->command, options->resume_path,
+                (unsigned long long)options->resume.global_batch, options->resume.world_size,
+                wefti_plural(options->resume.world_size),
+                (unsigned long long)trainer->binding.global_batch, trainer->world_size,
+                wefti_plural(trainer->world_size));
+    }
 }
 
 static weft_status_t trainer_open(trainer_t *trainer, int32_t rank, int32_t world_size,
                                   const char *address)
 {
     const train_options_t *options = trainer->options;
-    const image_set_t *set = &options->data->train;
     weft_log_fn log = isatty(STDERR_FILENO) == 1 ? wefti_progress_log : NULL;
     weft_status_t status;
-    WEFT_TRY(status, wefti_train_bind(options, &trainer->binding), done);
+    trainer->plan = options->plan;
+    weft_plan_retain(trainer->plan);
+    WEFT_TRY(status, wefti_train_bind(options, trainer->plan, &trainer->binding), done);
     WEFT_TRY(status,
              wefti_launched_open(options->world, rank, world_size, address, log, &trainer->context),
              done);
-    trainer->rank = weft_context_rank(trainer->context);
-    trainer->world_size = weft_context_world_size(trainer->context);
-    trainer->steps_per_epoch = wefti_train_steps_per_epoch(options, &trainer->binding);
-    trainer->steps = wefti_train_steps(options, &trainer->binding);
-    trainer->first_step = options->resume_path != NULL ? options->resume.step : 0;
-    trainer->order = malloc(set->count * sizeof *trainer->order);
-    trainer->step_ms = malloc((trainer->steps - trainer->first_step) * sizeof *trainer->step_ms);
-    trainer->logits = malloc((size_t)(trainer->binding.batch * trainer->binding.class_count) *
-                             sizeof *trainer->logits);
-    if (trainer->order == NULL || trainer->step_ms == NULL || trainer->logits == NULL) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: %llu steps",
-                           (unsigned long long)trainer->steps);
-    }
-    weft_session_params_t session_params = {.struct_size = sizeof session_params,
-                                            .context = trainer->context,
-                                            .plan = options->plan,
-                                            .registry = options->registry,
-                                            .trace = options->trace_path != NULL ||
-                                                     options->profile_path != NULL};
-    WEFT_TRY(status, weft_session_create(&session_params, &trainer->session), done);
+    WEFT_TRY(status, wefti_trainer_enter(trainer), done);
+    trainer->at = wefti_train_begin(options, &trainer->binding);
     if (options->resume_path != NULL) {
         WEFT_TRY(status, load_checkpoint(trainer), done);
+        note_batch(trainer);
     }
-    if (trainer->binding.has_seed) {
-        WEFT_TRY(status,
-                 weft_session_set_scalar(trainer->session, "seed", scalar_seed(options->seed)),
-                 done);
+    trainer->first_step = trainer->at.step;
+    trainer->order_epoch = UINT64_MAX;
+    trainer->order = malloc(options->data->train.count * sizeof *trainer->order);
+    if (trainer->order == NULL) {
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: the order of %u samples",
+                           options->data->train.count);
     }
-    status = map_inputs(trainer);
+    WEFT_TRY(status, wefti_trainer_plan_steps(trainer), done);
+    status = wefti_trainer_keep(trainer);
 done:
     return status;
 }
 
 static void trainer_close(trainer_t *trainer)
 {
-    weft_session_destroy(trainer->session);
+    wefti_trainer_leave(trainer);
+    weft_snapshot_destroy(trainer->snapshot);
     weft_context_release(trainer->context);
+    weft_plan_release(trainer->plan);
     free(trainer->order);
-    free(trainer->step_ms);
+    wefti_free(NULL, trainer->step_ms);
     free(trainer->logits);
+    free(trainer->report.recoveries);
 }
 
 static double scheduled_lr(const trainer_t *trainer, uint64_t step)
@@ -228,7 +111,8 @@ static double scheduled_lr(const trainer_t *trainer, uint64_t step)
     return lr;
 }
 
-static void show_progress(trainer_t *trainer, uint64_t step, double loss)
+/* at: where the step began that has ended with this loss. */
+static void show_progress(trainer_t *trainer, const weft_checkpoint_info_t *at, double loss)
 {
     uint64_t now = wefti_now_ns();
     if (!wefti_progress_due(&trainer->progress, now)) {
@@ -238,12 +122,13 @@ static void show_progress(trainer_t *trainer, uint64_t step, double loss)
     if (weft_session_get_stats(trainer->session, &stats) < 0) {
         return;
     }
-    uint64_t per_epoch = trainer->steps_per_epoch;
-    uint64_t left = trainer->steps - step / per_epoch * per_epoch; /* of this epoch and on */
-    wefti_progress_show(&trainer->progress, now, (uint32_t)(step / per_epoch) + 1,
-                        (uint32_t)((trainer->steps + per_epoch - 1) / per_epoch),
-                        step % per_epoch + 1, left < per_epoch ? left : per_epoch, loss,
-                        stats.exposed_comm_ms_p50);
+    uint64_t batch = trainer->binding.global_batch;
+    uint64_t per_epoch = trainer->options->data->train.count / batch;
+    uint64_t step = at->sample / batch;
+    uint64_t left = trainer->steps - at->step + step; /* of this epoch and on */
+    wefti_progress_show(&trainer->progress, now, (uint32_t)at->epoch + 1,
+                        (uint32_t)(at->epoch + (left + per_epoch - 1) / per_epoch), step + 1,
+                        left < per_epoch ? left : per_epoch, loss, stats.exposed_comm_ms_p50);
 }
 
 /* The rank's micro-batch of the step that begins at sample first of the epoch. The micro-batches of
@@ -265,29 +150,29 @@ static weft_status_t train_micro_batch(trainer_t *trainer, uint64_t first, uint3
 }
 
 /* The loss is the mean over the rank's micro-batches. */
-static weft_status_t train_step(trainer_t *trainer, uint64_t step, double *out_loss)
+static weft_status_t train_step(trainer_t *trainer, double *out_loss)
 {
     const image_set_t *set = &trainer->options->data->train;
-    uint64_t in_epoch = step % trainer->steps_per_epoch;
+    const weft_checkpoint_info_t *at = &trainer->at;
     uint32_t count = trainer->binding.accumulate;
     double sum = 0;
-    if (in_epoch == 0 || step == trainer->first_step) {
+    if (trainer->order_epoch != at->epoch) {
         wefti_dataset_shuffle(trainer->order, set->count, trainer->options->seed,
-                              (uint32_t)(step / trainer->steps_per_epoch));
+                              (uint32_t)at->epoch);
+        trainer->order_epoch = at->epoch;
     }
     uint64_t started = wefti_now_ns();
     if (trainer->binding.has_lr) {
         WEFT_RETURN_IF_ERROR(
-            weft_session_set_scalar(trainer->session, "lr", scheduled_lr(trainer, step)));
+            weft_session_set_scalar(trainer->session, "lr", scheduled_lr(trainer, at->step)));
     }
     for (uint32_t i = 0; i < count; i++) {
         float loss = 0;
-        WEFT_RETURN_IF_ERROR(
-            train_micro_batch(trainer, in_epoch * trainer->binding.global_batch, i, &loss));
+        WEFT_RETURN_IF_ERROR(train_micro_batch(trainer, at->sample, i, &loss));
         sum += (double)loss;
     }
     *out_loss = sum / count;
-    trainer->step_ms[step - trainer->first_step] = (double)(wefti_now_ns() - started) * 1e-6;
+    trainer->step_ms[at->step - trainer->first_step] = (double)(wefti_now_ns() - started) * 1e-6;
     trainer->progress.images_done += trainer->binding.global_batch;
     return WEFT_OK;
 }
@@ -308,49 +193,50 @@ static weft_status_t keep_failure(trainer_t *trainer, weft_status_t status)
     return WEFT_OK;
 }
 
-static weft_status_t save_checkpoint(trainer_t *trainer, uint64_t done)
+static weft_status_t save_checkpoint(trainer_t *trainer)
 {
-    const train_options_t *options = trainer->options;
-    weft_checkpoint_info_t info = wefti_train_position(options, &trainer->binding, done);
-    return keep_failure(
-        trainer, weft_session_save_checkpoint(trainer->session, options->checkpoint_path, &info));
+    return keep_failure(trainer, weft_session_save_checkpoint(trainer->session,
+                                                              trainer->options->checkpoint_path,
+                                                              &trainer->at));
 }
 
-/* Is a checkpoint due after done steps? The last one is written by write_files. */
-static bool is_checkpoint_due(const trainer_t *trainer, uint64_t done)
+/* The last one is written by write_files. */
+static bool is_checkpoint_due(const trainer_t *trainer)
 {
     const train_options_t *options = trainer->options;
+    uint64_t done = trainer->at.step;
     return options->checkpoint_path != NULL && done != trainer->steps &&
            options->checkpoint_every != 0 && done % options->checkpoint_every == 0;
 }
 
-static weft_status_t train(trainer_t *trainer)
+/* One step, and what follows it. */
+static weft_status_t advance(trainer_t *trainer)
 {
+    const weft_checkpoint_info_t began = trainer->at;
     double loss = 0;
-    for (uint64_t step = trainer->first_step; step < trainer->steps; step++) {
-        weft_status_t status = train_step(trainer, step, &loss);
-        if (status < 0) {
-            return status;
-        }
-        if (!isfinite(loss)) {
-            return wefti_error(WEFT_ERR_STATE,
-                               "training diverged: the loss is %f at step %llu; try a lower --lr",
-                               loss, (unsigned long long)step + 1);
-        }
-        if (step == trainer->first_step) {
-            trainer->report.loss_first = loss;
-        }
-        if (trainer->rank == 0) {
-            show_progress(trainer, step, loss);
-        }
-        status = is_checkpoint_due(trainer, step + 1)
-                     ? keep_failure(trainer, save_checkpoint(trainer, step + 1))
-                     : WEFT_OK;
-        if (status < 0) {
-            return status;
-        }
+    WEFT_RETURN_IF_ERROR(train_step(trainer, &loss));
+    if (!isfinite(loss)) {
+        return wefti_error(WEFT_ERR_STATE,
+                           "training diverged: the loss is %f at step %llu; try a lower --lr", loss,
+                           (unsigned long long)began.step + 1);
+    }
+    wefti_train_advance(trainer->options, &trainer->binding, &trainer->at);
+    if (began.step == trainer->first_step) {
+        trainer->report.loss_first = loss;
     }
     trainer->report.loss_last = loss;
+    if (trainer->rank == 0) {
+        show_progress(trainer, &began, loss);
+    }
+    WEFT_RETURN_IF_ERROR(wefti_trainer_keep(trainer));
+    return is_checkpoint_due(trainer) ? save_checkpoint(trainer) : WEFT_OK;
+}
+
+static weft_status_t train(trainer_t *trainer)
+{
+    while (trainer->at.step < trainer->steps) {
+        WEFT_RETURN_IF_ERROR(advance(trainer));
+    }
     return WEFT_OK;
 }
 
@@ -428,7 +314,7 @@ static weft_status_t exchange_summaries(trainer_t *trainer, const rank_summary_t
 static void summarise_times(trainer_t *trainer)
 {
     train_report_t *report = &trainer->report;
-    uint64_t steps = trainer->steps - trainer->first_step;
+    uint64_t steps = trainer->at.step - trainer->first_step;
     double total = 0;
     for (uint64_t i = 0; i < steps; i++) {
         total += trainer->step_ms[i];
@@ -437,8 +323,14 @@ static void summarise_times(trainer_t *trainer)
     report->steps = steps;
     report->first_step = trainer->first_step;
     report->step_ms_p50 = trainer->step_ms[steps / 2];
-    report->step_ms_mean = total / (double)steps;
-    report->images_per_s = (double)trainer->binding.global_batch * 1e3 / report->step_ms_mean;
+    report->step_ms_mean = steps > 0 ? total / (double)steps : 0;
+    report->images_per_s = report->step_ms_mean > 0
+                               ? (double)trainer->binding.global_batch * 1e3 / report->step_ms_mean
+                               : 0;
+    if (trainer->snapshot != NULL) {
+        report->snapshot_ms = (double)trainer->snapshot_ns * 1e-6 / (double)(steps + 1);
+        (void)weft_snapshot_get_info(trainer->snapshot, &report->snapshot);
+    }
 }
 
 /* All ranks read the weights, of which each may have a shard; rank 0 writes the model. */
@@ -468,8 +360,8 @@ static weft_status_t save_model(trainer_t *trainer)
     snprintf(key, sizeof key, "input.%.60s", trainer->binding.image_name);
     const wefti_onnx_property_t scale = {key, PIXEL_SCALE};
     if (trainer->rank == 0) {
-        status = wefti_model_save(trainer->options->plan, tensors, count, &scale, 1,
-                                  trainer->options->save_path);
+        status =
+            wefti_model_save(trainer->plan, tensors, count, &scale, 1, trainer->options->save_path);
     }
 done:
     for (size_t i = 0; i < count; i++) {
@@ -513,7 +405,7 @@ static weft_status_t write_files(trainer_t *trainer)
         WEFT_TRY(status, keep_failure(trainer, status), done);
     }
     if (options->checkpoint_path != NULL) {
-        status = save_checkpoint(trainer, trainer->steps);
+        status = save_checkpoint(trainer);
         trainer->report.checkpointed = status >= 0;
         WEFT_TRY(status, keep_failure(trainer, status), done);
     }
@@ -539,6 +431,7 @@ static weft_status_t finish(trainer_t *trainer)
                           .loss_last = trainer->report.loss_last};
     trainer->report.world_size = trainer->world_size;
     trainer->report.stats.struct_size = sizeof trainer->report.stats;
+    trainer->report.snapshot.struct_size = sizeof trainer->report.snapshot;
     summarise_times(trainer);
     /* Before eval: its steps are not training steps. */
     WEFT_TRY(status, weft_session_get_stats(trainer->session, &trainer->report.stats), done);
@@ -564,17 +457,24 @@ done:
     return status;
 }
 
+static weft_status_t train_and_finish(trainer_t *trainer)
+{
+    weft_status_t status = train(trainer);
+    wefti_progress_end(&trainer->progress);
+    return status < 0 ? status : finish(trainer);
+}
+
 weft_status_t wefti_train_rank(const train_options_t *options, int32_t rank, int32_t world_size,
                                const char *address)
 {
-    trainer_t trainer = {.options = options};
-    weft_status_t status = WEFT_OK;
+    trainer_t trainer = {.options = options, .report = {.loss_first = NAN, .loss_last = NAN}};
+    weft_status_t status;
     WEFT_TRY(status, trainer_open(&trainer, rank, world_size, address), done);
     wefti_progress_begin(&trainer.progress, options->json || trainer.rank != 0);
-    status = train(&trainer);
-    wefti_progress_end(&trainer.progress);
-    if (status >= 0) {
-        status = finish(&trainer);
+    status = train_and_finish(&trainer);
+    while (status < 0) {
+        WEFT_TRY(status, wefti_trainer_recover(&trainer, status), done);
+        status = train_and_finish(&trainer);
     }
 done:
     trainer_close(&trainer);

@@ -32,6 +32,10 @@ typedef struct train_options {
     uint64_t checkpoint_every;     /* steps; 0: at the end only */
     const char *resume_path;       /* NULL: from the beginning */
     weft_checkpoint_info_t resume; /* of resume_path, set by wefti_train_resume */
+    uint32_t min_ranks;            /* 0: the run ends when a rank dies; else with fewer ranks */
+    /* Elastic: makes the plan for another number of ranks. */
+    weft_status_t (*replan)(void *user, uint32_t world_size, weft_plan_t **out_plan);
+    void *replan_user;
 } train_options_t;
 
 /* The plan's inputs for the data set. */
@@ -44,6 +48,15 @@ typedef struct train_binding {
     bool has_lr, has_seed;
     double lr; /* the plan's default */
 } train_binding_t;
+
+/* The death of ranks, and how the others continued. */
+typedef struct train_recovery {
+    char dead[128]; /* their numbers, such as "1, 3" */
+    uint32_t dead_count;
+    uint64_t step;       /* steps done before those that were lost */
+    uint32_t world_size; /* ranks that continue */
+    double seconds;      /* from the error of the step to the next step */
+} train_recovery_t;
 
 /* The final report. */
 typedef struct train_report {
@@ -59,22 +72,32 @@ typedef struct train_report {
     links_report_t links;
     bool saved, checkpointed, traced; /* the files that were written */
     timeline_t timeline;
+    train_recovery_t *recoveries;
+    uint32_t recovery_count;
+    weft_snapshot_info_t snapshot; /* elastic */
+    double snapshot_ms;            /* mean per step */
 } train_report_t;
 
-/* Checks that plan and data fit; called once, before ranks start. */
-weft_status_t wefti_train_bind(const train_options_t *options, train_binding_t *out_binding);
-/* resume.c: checks that training can continue from options->resume_path: tensors fit the plan, the
- * position fits data, seed and global batch, and steps are left. Seed and learning rate come from
- * the checkpoint unless the command line sets them. */
+/* bind.c: checks that plan and data fit. */
+weft_status_t wefti_train_bind(const train_options_t *options, const weft_plan_t *plan,
+                               train_binding_t *out_binding);
+/* resume.c: checks that training can continue from options->resume_path: tensors fit the plan, and
+ * the position fits data, seed and batch. Seed and learning rate come from the checkpoint unless
+ * the command line sets them. *out_steps: at the end of training; no more than were done if it has
+ * ended. */
 weft_status_t wefti_train_resume(train_options_t *options, const train_binding_t *binding,
-                                 bool seed_given, bool lr_given);
-/* Steps of a pass over the data, and of the whole training. */
-uint64_t wefti_train_steps_per_epoch(const train_options_t *options,
-                                     const train_binding_t *binding);
-uint64_t wefti_train_steps(const train_options_t *options, const train_binding_t *binding);
-/* The position in the data after done steps. */
-weft_checkpoint_info_t wefti_train_position(const train_options_t *options,
-                                            const train_binding_t *binding, uint64_t done);
+                                 bool seed_given, bool lr_given, uint64_t *out_steps);
+/* Positions in the data: the first one; after one more step; the begin of the next step, which is
+ * in the next epoch if this one has too few samples left. */
+weft_checkpoint_info_t wefti_train_begin(const train_options_t *options,
+                                         const train_binding_t *binding);
+void wefti_train_advance(const train_options_t *options, const train_binding_t *binding,
+                         weft_checkpoint_info_t *at);
+void wefti_train_fit(const train_options_t *options, const train_binding_t *binding,
+                     weft_checkpoint_info_t *at);
+/* The number of steps at the end of training, from a position on. */
+uint64_t wefti_train_steps(const train_options_t *options, const train_binding_t *binding,
+                           const weft_checkpoint_info_t *at);
 /* Trains one rank; world_size, rank and address come from the launcher (unused with
  * options->world). */
 weft_status_t wefti_train_rank(const train_options_t *options, int32_t rank, int32_t world_size,

@@ -1,0 +1,240 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`weft run --elastic`: ranks are killed while they train; the others go on after the last step that was whole, with the
+bits of a run that began there on their number of ranks."""
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+
+import door_models
+import support
+from cli_checkpoint import read_safetensors
+from cli_failures import children
+from support import Case, DATA, MODELS, NEED_DATA, SANITIZED, WEFT
+
+MODES = {"plain": (), "sharded": ("--shard-optimizer",), "parameters": ("--shard-parameters",), "decoupled": ("--decouple",)}
+RSH = """#!/bin/sh
+WEFT_HOST_ID=$1 exec sh -c "$2"
+"""
+
+
+def ranks_of(pid):
+    """Processes of ranks: leaves of the tree of the launcher."""
+    below = children(pid)
+    return [rank for child in below for rank in ranks_of(child)] if below else [pid]
+
+
+@NEED_DATA
+class Elastic(Case):
+    @classmethod
+    def setUpClass(cls):
+        cls.seed = int(os.environ.get("WEFT_TEST_SEED", random.randrange(1 << 32)))
+        print("WEFT_TEST_SEED", cls.seed, flush=True)
+        cls.random = random.Random(cls.seed)
+
+    def setUp(self):
+        super().setUp()
+        self.file = self.dir / "watched.safetensors"
+        self.model = MODELS / "mlp.onnx"
+
+    def start(self, *args, steps=60, data=DATA, env=None, keep=False, evaluate=False):
+        """A run that writes a checkpoint after each step, by which the test sees how far it is."""
+        if not keep:
+            self.file.unlink(missing_ok=True)
+        more = (() if steps is None else ("--steps", steps)) + (() if evaluate else ("--no-eval",))
+        return subprocess.Popen([WEFT, *map(str, ("run", self.model, "--data", data, "--json", "--checkpoint",
+                                                  self.file, "--checkpoint-every", 1, *more, *args))], text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self.dir, env={**os.environ, **(env or {})})
+
+    def wait_for_step(self, run, step):
+        while run.poll() is None:
+            try:
+                if int(read_safetensors(self.file)[1]["weft.step"]) >= step:
+                    return
+            except FileNotFoundError:
+                pass
+            time.sleep(0.001)
+        self.fail(f"the run has ended: {run.communicate()}")
+
+    def kill(self, run, *victims):
+        ranks = ranks_of(run.pid)
+        for victim in victims:
+            os.kill(ranks[victim], signal.SIGKILL)
+
+    def end(self, run, code=0):
+        """Its report and what it said."""
+        out, err = run.communicate(timeout=support.PROMPT)
+        self.assertEqual(run.returncode, code, err)
+        return json.loads(out) if out else None, err
+
+    def oracle(self, report, world, options, total, data=DATA):
+        """The digest of runs without a death: N ranks up to the step, then those that were left."""
+        state, at, count = None, 0, world
+        for recovery in report["recoveries"]:
+            if recovery["step"] > at:
+                state = self.run_until(state, recovery["step"], count, options, data)
+            at, count = recovery["step"], recovery["world"]
+        return self.run_until(state, total, count, options, data, digest=True)
+
+    def run_until(self, state, steps, world, options, data, digest=False):
+        path = self.dir / f"oracle-{steps}.safetensors"
+        resume = () if state is None else ("--resume", state)
+        done = self.weft("run", self.model, "-n", world, "--data", data, "--no-eval", "--json", "--steps", steps,
+                         "--checkpoint", path, *resume, *options)
+        return json.loads(done.stdout)["param_digest"] if digest else path
+
+    def check(self, world, low, deaths, *options, args=(), total=24, **kwargs):
+        """deaths: lists of ranks, of those that are left, which are killed together. Returns the report."""
+        run = self.start("--elastic", f"{low}:{world}", *options, *args, steps=total, **kwargs)
+        step = 0
+        for victims in deaths:
+            step += self.random.randrange(1, 8)
+            self.wait_for_step(run, step)
+            self.kill(run, *victims)
+            if victims is not deaths[-1]:
+                line = ""
+                while "continue" not in line:  # until the others have gone on
+                    line = run.stderr.readline()
+                    self.assertNotEqual(line, "", "the run has ended")
+        report, err = self.end(run)
+        self.assertEqual(sum(r["dead_count"] for r in report["recoveries"]), sum(map(len, deaths)), report["recoveries"])
+        self.assertEqual(report["param_digest"], self.oracle(report, world, options, total), (report["recoveries"], err))
+        return report
+
+    def test_any_rank_may_die_at_any_step(self):
+        for mode in ("plain",) if SANITIZED else MODES:
+            with self.subTest(mode):
+                world = self.random.choice((2, 3, 4))
+                optimizer = self.random.choice(("momentum", "adam"))
+                report = self.check(world, 1, [[self.random.randrange(world)]], "--batch", 16, "--optimizer", optimizer,
+                                    *MODES[mode])
+                self.assertEqual((report["world"], report["steps"]), (world - 1, 24))
+                self.assertEqual(report["snapshot"]["sent_bytes"] > 0, mode in ("sharded", "parameters", "decoupled") and
+                                 world > 2)
+
+    def test_a_fixed_global_batch_gives_the_bits_of_any_number_of_ranks(self):
+        """Four micro-batches on four ranks, then on two: the digest is that of one rank that is never disturbed."""
+        options = ("--batch", 16, "--global-micro-batches", 4, "--shard-optimizer")
+        report = self.check(4, 1, [[self.random.choice((1, 3))]], *options)
+        self.assertEqual(report["world"], 2)  # three do not divide four: one has left
+        whole = self.weft_json("run", self.model, "-n", 1, "--data", DATA, "--no-eval", "--steps", 24, "--batch", 16,
+                               "--global-micro-batches", 4)
+        self.assertEqual(report["param_digest"], whole["param_digest"])
+
+    def test_one_after_the_other_and_two_at_once(self):
+        report = self.check(4, 1, [[2], [self.random.randrange(3)]], "--batch", 8, "--shard-optimizer")
+        self.assertEqual(report["world"], 2)
+        report = self.check(4, 2, [[0, 2]], "--batch", 8, "--shard-optimizer")  # no neighbours
+        self.assertEqual(report["world"], 2)
+        report = self.check(4, 1, [[1, 2, 3]], "--batch", 8)  # nothing is sharded
+        self.assertEqual(report["world"], 1)
+
+    def test_over_hosts(self):
+        rsh = self.dir / "rsh"
+        rsh.write_text(RSH)
+        rsh.chmod(0o755)
+        args = ("--hosts", "a:2,b:2", "--rsh", rsh)
+        for mode in ("plain", "sharded"):
+            self.check(4, 2, [[self.random.randrange(4)]], "--batch", 16, *MODES[mode], args=args)
+
+    def test_the_data_go_on_where_they_were(self):
+        """Across epochs: 167 images are 5 steps of 2 ranks with 16 each, and 10 of one."""
+        data = self.dir / "data"
+        door_models.write_data(data, 167)
+        run = self.start("--elastic", "1:2", "--batch", 16, "--epochs", 4, steps=None, data=data)
+        self.wait_for_step(run, self.random.randrange(1, 14))
+        self.kill(run, 1)
+        report, _ = self.end(run)
+        step = report["recoveries"][0]["step"]
+        epoch, sample = divmod(step, 5)
+        left = (167 - 32 * sample) // 16
+        self.assertEqual(report["steps"], step + left + (4 - epoch - 1) * 10)
+        metadata = read_safetensors(self.file)[1]
+        self.assertEqual((metadata["weft.epoch"], metadata["weft.sample"]), ("4", "0"))
+        options = ("--batch", 16)
+        self.assertEqual(report["param_digest"], self.oracle(report, 2, options, report["steps"], data=data))
+
+    def restart(self, world, env, *args):
+        """Starts the ranks of a job as torchrun starts its workers: by variables, and again with --resume auto."""
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            port = taken.getsockname()[1]
+        variables = {"WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "LOCAL_WORLD_SIZE": world, **env}
+        return [self.start(*args, env={**{k: str(v) for k, v in variables.items()}, "RANK": str(r), "LOCAL_RANK": str(r)},
+                           keep=True) for r in range(world)]
+
+    def test_a_restart_on_other_ranks(self):
+        """torchrun elastic, Slurm's requeue: all ranks are started again, in another number."""
+        options = ("--batch", 16, "--shard-optimizer", "--optimizer", "adam")
+        elastic = {"TORCHELASTIC_RUN_ID": "test", "TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 3}
+        runs = self.restart(3, elastic, *options, "--resume", "auto")
+        self.wait_for_step(runs[0], self.random.randrange(1, 20))
+        runs[1].kill()
+        for run in runs:
+            run.communicate(timeout=support.PROMPT)
+            self.assertNotEqual(run.returncode, 0)
+        step = int(read_safetensors(self.file)[1]["weft.step"])
+        runs = self.restart(2, {**elastic, "TORCHELASTIC_RESTART_COUNT": 1}, *options, "--resume", "auto")
+        done = [self.end(run) for run in runs]
+        report = done[0][0]
+        self.assertEqual((report["first_step"], report["steps"]), (step, 60 - step))
+        self.assertIn("written with a global batch of 48 (3 ranks), continues with 32 (2 ranks)", done[0][1])
+        recoveries = {"recoveries": [{"step": step, "world": 2}]}
+        self.assertEqual(report["param_digest"], self.oracle(recoveries, 3, options, 60))
+
+    def test_a_death_after_the_last_step(self):
+        """While the test set is evaluated: nothing is trained again, and all of the set counts."""
+        report = {"recoveries": []}
+        while not report["recoveries"]:  # until the kill comes before the end
+            run = self.start("--elastic", "1:3", "--batch", 16, "--shard-optimizer", steps=12, evaluate=True)
+            self.wait_for_step(run, 12)
+            try:
+                self.kill(run, 0)
+            except (ProcessLookupError, IndexError):
+                pass
+            report, _ = self.end(run)
+        self.assertEqual([(r["step"], r["world"]) for r in report["recoveries"]], [(12, 2)])
+        self.assertGreater(report["test_accuracy"], 0.2)
+        self.assertEqual(report["param_digest"], self.run_until(None, 12, 3, ("--batch", 16), DATA, digest=True))
+
+    def test_too_few_are_left(self):
+        run = self.start("--elastic", "2:3", "--batch", 16, steps=100000)
+        self.wait_for_step(run, 3)
+        self.kill(run, 0, 2)
+        _, err = self.end(run, code=1)
+        self.assertRegex(err, r"weft run: elastic: 1 rank is left, fewer than 2: ranks 0, 2 died in step \d+")
+        self.assertRegex(err, r"weft run: rank 2 \(pid \d+\) was killed by signal 9")
+
+    def test_neighbours_with_shards(self):
+        run = self.start("--elastic", "1:3", "--batch", 16, "--shard-optimizer", steps=100000)
+        self.wait_for_step(run, 3)
+        self.kill(run, 1, 2)
+        _, err = self.end(run, code=1)
+        self.assertRegex(err, "weft run: elastic: snapshot: the shards of rank 1 of 3 are lost: neither it nor rank 2 is left; "
+                              "continue from a checkpoint")
+
+    def test_the_line_and_no_plan(self):
+        run = self.start("--elastic", "1:2", "--batch", 16, steps=200)
+        self.wait_for_step(run, 2)
+        self.kill(run, 0)
+        report, err = self.end(run)
+        step = report["recoveries"][0]["step"]
+        self.assertRegex(err, rf"weft run: rank 0 died in step {step + 1}; 1 rank continues after step {step} "
+                              r"\(recovery took \d+\.\d+ s\)")
+        self.assertEqual(report["recoveries"][0]["dead"], "0")
+        for args, words in ((("--elastic", "3"), "must be MIN:MAX"), (("--elastic", "3:2"), "must be MIN:MAX"),
+                            (("--elastic", "2:3", "-n", 4), "--elastic 2:3 does not include 4 ranks"),
+                            (("--elastic", "1:2", "--infer"), "training only")):
+            done = self.weft("run", self.model, "--data", DATA, "--batch", 16, *args, code=2)
+            self.assertIn(words, done.stderr)
+        plan = self.compile()
+        done = self.weft("run", plan, "--data", DATA, "--elastic", "1:2", code=2)
+        self.assertIn("--elastic requires the model", done.stderr)
+
+
+if __name__ == "__main__":
+    support.main()

@@ -57,19 +57,21 @@ gcc_summary=
 
 minutes() { printf '%d min %02d s' $(($1 / 60)) $(($1 % 60)); }
 
-run_suite() { # run_suite TITLE PRESET DIR LABELS; PRESET: of CMakePresets.json; LABELS: threads, all or none
+run_suite() { # run_suite TITLE PRESET DIR LABELS; PRESET: of CMakePresets.json; LABELS: threads, all, fuzz or none
   local title=$1 preset=$2 dir=$3 labels=$4 target=all only=() status began=$SECONDS
   say "$title"
   if [ "$labels" = threads ]; then
     target=weft_threaded_tests
     only=(-L threads)
+  elif [ "$labels" = fuzz ]; then
+    target=weft_fuzzers
   fi
   if ! configure_and_build "$dir" "$target" --preset "$preset"; then
     failed=1
     results+=("$title: does not build")
     return
   fi
-  if [ "$labels" = none ]; then
+  if [ "$labels" = none ] || [ "$labels" = fuzz ]; then
     results+=("$title: built, $(minutes $((SECONDS - began)))")
     return
   fi
@@ -84,12 +86,11 @@ run_suite() { # run_suite TITLE PRESET DIR LABELS; PRESET: of CMakePresets.json;
   gcc_summary=$(sed -n '/ tests passed, /,$p' "$dir/ctest.log")
 }
 
-# Alongside all suites, on processors that are idle.
+# Alongside the suites that follow, on processors that are idle. It takes as long on a busy machine.
 # shellcheck disable=SC2317
 fuzz() {
   chrt --idle -p 0 "$BASHPID" 2>/dev/null || renice -n 19 "$BASHPID" >/dev/null
-  quiet=1
-  configure_and_build build/fuzz weft_fuzzers --preset fuzz && tests/fuzz/run.py --jobs 2
+  tests/fuzz/run.py --jobs 2
 }
 
 # Alongside tests, which leave much of the processors idle. A failure is reported when this suite's turn comes.
@@ -105,9 +106,11 @@ fuzzing=
 
 if [ $quick -eq 0 ]; then
   run_suite "clang, warnings are errors" clang build/clang none
-  mkdir -p build/fuzz
-  fuzz >build/fuzz/fuzz.log 2>&1 &
-  fuzzing=$!
+  run_suite "clang, fuzz programs with AddressSanitizer and UndefinedBehaviorSanitizer" fuzz build/fuzz fuzz
+  if [ $failed -eq 0 ]; then
+    fuzz >build/fuzz/fuzz.log 2>&1 &
+    fuzzing=$!
+  fi
   run_suite "ThreadSanitizer, the threaded part" tsan build/tsan threads
   next=build_ahead
   run_suite "AddressSanitizer and UndefinedBehaviorSanitizer" asan build/asan all

@@ -248,6 +248,22 @@ WEFT_API weft_status_t weft_context_all_gather(weft_context_t *context, const vo
  * Equivalent to: MPI_Abort without the exit, ncclCommAbort
  */
 WEFT_API void weft_context_abort(weft_context_t *context, const char *message);
+/**
+ * Writes the flight recorder of this rank as JSON: its last 4096 calls, of groups, sends and
+ * receives, steps of sessions, each with group, sequence number, signature, stream, state and
+ * times. Recording is always on. `weft analyze` compares the dumps of all ranks. With the setting
+ * WEFT_DUMP, every rank writes one when a call fails or the world ends, and on SIGUSR1; the
+ * program need not be in a call then. Local; any thread.
+ * @param[in] context the context
+ * @param[in] path    file, replaced if it exists; a folder: weft-rank3-HOST-PID.json in it; NULL:
+ *                    the same in the folder of WEFT_DUMP
+ * @return WEFT_ERR_INVALID_ARGUMENT if path is NULL and WEFT_DUMP is not set;
+ *         WEFT_ERR_NOT_FOUND without the folder of the file; WEFT_ERR_SYSTEM if it cannot be
+ *         written; WEFT_ERR_NO_MEMORY; in a forked child WEFT_ERR_STATE
+ *
+ * Equivalent to: ncclCommDump, torch.distributed's NCCL flight recorder
+ */
+WEFT_API weft_status_t weft_context_dump(weft_context_t *context, const char *path);
 
 /**
  * Creates a world of the ranks that are left. A rank that dies ends its world: every call of the

@@ -93,6 +93,28 @@ static PyObject *context_topology(PyObject *self, PyObject *args, PyObject *keyw
     return result;
 }
 
+static PyObject *context_dump(PyObject *self, PyObject *args)
+{
+    PyObject *path = NULL;
+    wp_context_t *object = (wp_context_t *)self;
+    if (!PyArg_ParseTuple(args, "|O&:dump", PyUnicode_FSConverter, &path)) {
+        return NULL;
+    }
+    weft_context_t *context = wp_context_open(object);
+    if (context == NULL) {
+        Py_XDECREF(path);
+        return NULL;
+    }
+    weft_context_retain(context); /* another thread may close it, as soon as it has the GIL */
+    PyThreadState *thread = PyEval_SaveThread();
+    weft_status_t status = weft_context_dump(context, path != NULL ? PyBytes_AsString(path) : NULL);
+    PyEval_RestoreThread(thread);
+    PyObject *result = status < 0 ? wp_raise(object->state, status) : Py_NewRef(Py_None);
+    Py_XDECREF(path);
+    wp_context_release(context);
+    return result;
+}
+
 static PyObject *context_peer(PyObject *self, PyObject *number)
 {
     wp_context_t *object = (wp_context_t *)self;
@@ -182,6 +204,10 @@ static PyMethodDef methods[] = {
      "topology($self, json=False, *, width=0)\n--\n\n"
      "Describes hosts, cores, caches, cards and links of the world as text, in lines of\n"
      "width (0: 100), or as JSON. Collective; all ranks get the same."},
+    {"dump", context_dump, METH_VARARGS,
+     "dump($self, path=..., /)\n--\n\n"
+     "Writes the last calls of this rank as JSON, for weft analyze: to a file, to a folder\n"
+     "(weft-rank3-HOST-PID.json), or without path to the folder that WEFT_DUMP names."},
     {"peer", context_peer, METH_O,
      "peer($self, rank, /)\n--\n\n"
      "How this rank and another one reach each other: a dict of host, host_name, transport\n"

@@ -276,6 +276,11 @@ static const wefti_setting_def_t defs[] = {
     {"WEFT_LATE", "10", "s",
      "time after which a warning names the ranks and links that a call waits for; 0: never", false,
      FIELD(late_ns), SECONDS},
+    {"WEFT_DUMP", "", "",
+     "folder to which ranks dump their last calls after an error, and on SIGUSR1 if the program "
+     "leaves that signal alone; files are named by rank, host and process; `weft analyze` reads "
+     "them",
+     false, FIELD(dump), TEXT},
     {"WEFT_SOCKETS", "2", "", "tcp: sockets per pair of ranks, 1 to 8", true, FIELD(sockets),
      WHOLE(1, 8)},
     {"WEFT_TCP_CONGESTION", "auto", "",

@@ -28,7 +28,7 @@ void wefti_call_settle(wefti_call_t *call)
     call->unsettled = 0;
 }
 
-void wefti_call_finish(wefti_call_t *call)
+void wefti_call_finish(wefti_call_t *call, weft_status_t status)
 {
     weft_group_t *group = call->group;
     uint32_t number = call->number, unsettled = call->unsettled;
@@ -37,6 +37,7 @@ void wefti_call_finish(wefti_call_t *call)
     }
     call->unsettled = 0;
     call->state = WEFTI_CALL_DONE;
+    wefti_call_record_end(call, status);
     /* From here on another thread may have the place in the ring for a call of its own. */
     wefti_signal_publish(&group->calls->completed.signal, call->order);
     settle(group, number, unsettled);
@@ -47,7 +48,7 @@ void wefti_call_give_up(wefti_call_t *call, weft_status_t status)
     if (status == WEFT_ERR_LINK) {
         wefti_recovery_note(call);
     }
-    wefti_call_finish(call);
+    wefti_call_finish(call, status);
 }
 
 /* ---- while calls are recorded ---- */

@@ -66,6 +66,7 @@ typedef struct wefti_pair {
     wefti_blocked_t blocked; /* signal NULL: it is not */
     bool sends, direct;
     uint8_t state;
+    uint32_t record; /* of the flight recorder */
 } wefti_pair_t;
 
 /* The arguments of a collective. */
@@ -91,6 +92,7 @@ struct wefti_call {
     weft_group_t *group;
     wefti_call_state_t state;
     uint32_t number, order;
+    uint32_t record; /* of the flight recorder; of pairs: theirs */
     const wefti_path_t *path;
     uint32_t peer;      /* how many peers were seen in this state */
     uint32_t unsettled; /* WEFTI_UNSETTLED_* */
@@ -169,8 +171,9 @@ typedef struct wefti_recovery {
 typedef struct wefti_calls {
     wefti_call_t ring[WEFTI_CALLS]; /* by order */
     /* Written by the issuing thread, one store each; recovery reads them on others. */
-    _Atomic uint32_t number;       /* of the last collective; the same on all ranks */
-    _Atomic uint32_t issued;       /* calls so far, sends and receives too */
+    _Atomic uint32_t number; /* of the last collective; the same on all ranks */
+    _Atomic uint32_t issued; /* calls so far, sends and receives too */
+    wefti_flight_writer_t flight;
     wefti_signal_line_t completed; /* of these: calls run in the order in which they were issued */
     uint32_t staged;               /* how often rounds were published */
     uint32_t area;                 /* which half of the staging buffers, by its lowest bit */
@@ -194,6 +197,7 @@ typedef struct wefti_calls {
 
     struct wefti_batch *batch;               /* call_batch.c; with the first batch */
     uint32_t *sent, *received;               /* pieces so far, per peer */
+    uint32_t *pair_seq;                      /* [2 * size] sends to each, then receives from each */
     struct wefti_device_calls *device_calls; /* on a device, from the first call on; else NULL */
 } wefti_calls_t;
 
@@ -285,9 +289,15 @@ void wefti_group_leave_stream(weft_group_t *group, weft_stream_t *stream, uint32
 /* Wakes the ranks that sleep on what this call published; see wefti_fence. */
 void wefti_call_settle(wefti_call_t *call);
 /* The call is complete, with or without an error; the next call of the group may run. */
-void wefti_call_finish(wefti_call_t *call);
-/* The same after an error. */
+void wefti_call_finish(wefti_call_t *call, weft_status_t status);
+/* The same, where links may have broken. */
 void wefti_call_give_up(wefti_call_t *call, weft_status_t status);
+
+/* ---- call_flight.c: its record in the flight recorder ---- */
+
+void wefti_call_record(wefti_call_t *call, const weft_stream_t *stream);
+void wefti_call_record_blocked(const wefti_call_t *call);
+void wefti_call_record_end(const wefti_call_t *call, weft_status_t status);
 
 /* ---- call_pair.c ---- */
 

@@ -171,6 +171,7 @@ weft_status_t wefti_call_advance(wefti_call_t *call, wefti_blocked_t *out_blocke
     if (status == WEFT_IN_PROGRESS) {
         call->wait.signal = out_blocked->signal;
         call->wait.target = out_blocked->target;
+        wefti_call_record_blocked(call);
         if (call->unsettled != 0) {
             wefti_call_settle(call);
         }

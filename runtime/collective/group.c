@@ -30,6 +30,8 @@ static void calls_free(weft_group_t *group)
     wefti_batch_free(group);
     wefti_schedules_destroy(group);
     wefti_select_deinit(group);
+    wefti_flight_remove_group(&group->context->flight, &calls->flight);
+    wefti_free(allocator, calls->pair_seq);
     wefti_free(allocator, calls->sent);
     wefti_free(allocator, calls->received);
     wefti_free(allocator, calls->sources);
@@ -55,8 +57,9 @@ static bool calls_alloc(weft_group_t *group)
     calls->destinations = wefti_alloc(allocator, size * sizeof *calls->destinations);
     calls->sent = wefti_alloc(allocator, size * sizeof *calls->sent);
     calls->received = wefti_alloc(allocator, size * sizeof *calls->received);
+    calls->pair_seq = wefti_alloc(allocator, 2 * size * sizeof *calls->pair_seq);
     return calls->sources != NULL && calls->destinations != NULL && calls->sent != NULL &&
-           calls->received != NULL;
+           calls->received != NULL && calls->pair_seq != NULL;
 }
 
 /* The last reference is gone: accepts half-built groups. */

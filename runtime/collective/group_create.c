@@ -280,6 +280,9 @@ static weft_status_t build(weft_context_t *context, const members_t *members, ui
         }
         group->rank = offer->world_rank == endpoint->rank ? i : group->rank;
     }
+    group->calls->flight =
+        wefti_flight_add_group(&context->flight, group->ranks, group->size, group->rank, channel,
+                               &group->channels[group->rank]->abort);
     WEFT_RETURN_IF_ERROR(wefti_mirror_link(group));
     wefti_link_init(group, fault_count);
     wefti_group_reset_channel(group, number + 2);

@@ -31,7 +31,7 @@ static weft_status_t drop(wefti_call_t *call)
                              group->ranks[group->rank]);
     }
     wefti_group_fail(group, status);
-    wefti_call_finish(call);
+    wefti_call_finish(call, status);
     return WEFT_OK;
 }
 
@@ -65,7 +65,7 @@ weft_status_t wefti_call_reserve(weft_group_t *group, weft_stream_t *stream,
 }
 
 /* relaxed stores: the call that recovers the group was issued later */
-static void issue(wefti_call_t *call)
+static void issue(wefti_call_t *call, const weft_stream_t *stream)
 {
     wefti_calls_t *calls = call->group->calls;
     weft_collective_t op = call->request.op;
@@ -79,6 +79,7 @@ static void issue(wefti_call_t *call)
         atomic_store_explicit(&calls->number, call->number + wefti_call_is_checked(call),
                               memory_order_relaxed);
     }
+    wefti_call_record(call, stream);
 }
 
 weft_status_t wefti_call_submit(wefti_call_t *call, weft_stream_t *stream)
@@ -130,7 +131,7 @@ weft_status_t wefti_call_submit_host(wefti_call_t *call, weft_stream_t *stream)
 {
     wefti_slot_t *slot;
     if (stream == NULL) {
-        issue(call);
+        issue(call, stream);
         return wefti_call_run(call, WEFTI_WAITS_ON_CALLER);
     }
     weft_status_t status = wefti_stream_reserve(stream, &slot);
@@ -141,7 +142,7 @@ weft_status_t wefti_call_submit_host(wefti_call_t *call, weft_stream_t *stream)
     slot->record.name = "collective";
     slot->record.opaque.ops = &stream_ops;
     slot->record.opaque.user = call;
-    issue(call);
+    issue(call, stream);
     atomic_fetch_add_explicit(&call->group->references, 1, memory_order_relaxed);
     return wefti_stream_commit(stream, slot);
 }

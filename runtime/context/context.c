@@ -68,6 +68,7 @@ static weft_status_t read_params(weft_context_t *context, const weft_context_par
     endpoint->rank = job->rank;
     endpoint->world_size = job->world_size;
     endpoint->address = job->address;
+    snprintf(context->world, sizeof context->world, "%s", job->address);
     endpoint->job = job;
     endpoint->hub = params->hub;
     endpoint->interrupt.fn = params->interrupt;
@@ -190,6 +191,7 @@ static void context_destroy(weft_context_t *context)
 {
     atomic_store_explicit(&context->progress, no_progress, memory_order_relaxed);
     wefti_parts_destroy(context);
+    wefti_flight_deinit(&context->flight);
     if (context->memory != context->endpoint) {
         wefti_endpoint_device_side_close(context->memory);
     }
@@ -261,7 +263,11 @@ weft_status_t wefti_context_join(weft_context_t *context, const wefti_endpoint_p
     own.allocator = context->allocator;
     context->one_process = params->hub != NULL;
     WEFT_RETURN_IF_ERROR(wefti_endpoint_open(&own, &context->endpoint));
-    weft_status_t status = wefti_context_find_algorithms(context);
+    weft_status_t status =
+        wefti_flight_init(&context->flight, context->endpoint, context->world, context->launcher);
+    if (status >= 0) {
+        status = wefti_context_find_algorithms(context);
+    }
     if (status >= 0) {
         status =
             wefti_cluster_guess(context->endpoint, &context->cluster, &context->cluster_digest);
@@ -382,8 +388,25 @@ weft_status_t weft_context_all_gather(weft_context_t *context, const void *send,
 void weft_context_abort(weft_context_t *context, const char *message)
 {
     WEFT_CHECK_ARG_VOID(context);
-    wefti_endpoint_abort(context->endpoint, WEFT_ERR_ABORTED,
-                         message != NULL ? message : "weft_context_abort was called");
+    message = message != NULL ? message : "weft_context_abort was called";
+    wefti_endpoint_abort(context->endpoint, WEFT_ERR_ABORTED, message);
+    wefti_error(WEFT_ERR_ABORTED, "%s", message);
+    wefti_flight_note(&context->flight, WEFT_ERR_ABORTED);
+}
+
+weft_status_t weft_context_dump(weft_context_t *context, const char *path)
+{
+    WEFT_CHECK_ARG(context);
+    const char *folder = context->settings.dump;
+    if (!wefti_endpoint_owned(context->endpoint)) {
+        return wefti_endpoint_check(context->endpoint);
+    }
+    if (path == NULL && folder[0] == '\0') {
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "path",
+                                 "must not be NULL unless WEFT_DUMP names a folder");
+    }
+    return path != NULL ? wefti_flight_dump(context->flight.image, path, "weft_context_dump")
+                        : wefti_flight_dump_in(context->flight.image, folder, "weft_context_dump");
 }
 
 void wefti_context_enter_thread(const weft_context_t *context)

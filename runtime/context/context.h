@@ -14,6 +14,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/memory.h"
 #include "runtime/base/settings.h"
+#include "runtime/flight/flight.h"
 #include "runtime/machine/place.h"
 #include "transport/membership.h"
 #include "transport/transport.h"
@@ -56,12 +57,14 @@ struct weft_context {
     weft_allocator_t own_allocator;
     wefti_settings_t settings;
     wefti_log_t log;
+    char world[128];               /* where its first ranks met; for the flight recorder */
     char launcher[24];             /* what started the ranks */
     wefti_cluster_t cluster;       /* hosts and ranks; of one host alone no hardware is known */
     wefti_digest_t cluster_digest; /* of it */
     wefti_wanted_t wanted;         /* WEFT_ALGO */
     wefti_costs_t costs;           /* WEFT_COSTS */
     wefti_endpoint_t *endpoint;
+    wefti_flight_t flight;
     weft_device_t *device;    /* NULL: the CPU device */
     wefti_endpoint_t *memory; /* its region is memory of the device; CPU device: the endpoint */
     const weft_registry_t *registry; /* algorithms of the user's own, or NULL */

@@ -67,6 +67,7 @@ static weft_context_t *create_like(const weft_context_t *former, uint32_t world_
     context->log = former->log;
     context->registry = former->registry;
     memcpy(context->launcher, former->launcher, sizeof context->launcher);
+    memcpy(context->world, former->world, sizeof context->world);
     wefti_order_setting_t *order = &context->settings.order;
     uint64_t ranks = 0;
     for (uint32_t i = 0; i < order->count; i++) {

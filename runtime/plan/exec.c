@@ -34,12 +34,8 @@ static void print_history(weft_session_t *session)
     }
 }
 
-weft_status_t wefti_exec_run(weft_session_t *session, uint32_t program)
+static weft_status_t run(weft_session_t *session, uint32_t program)
 {
-    WEFT_RETURN_IF_ERROR(wefti_fault_get(&session->fault));
-    if (!wefti_endpoint_owned(session->endpoint)) {
-        return wefti_endpoint_check(session->endpoint); /* a forked child: says so */
-    }
     wefti_bound_program_t *bound = &session->programs[program];
     weft_status_t status = wefti_session_check_links(session);
     if (status < 0) {
@@ -58,4 +54,18 @@ weft_status_t wefti_exec_run(weft_session_t *session, uint32_t program)
         return wefti_fault_get(&session->fault);
     }
     return WEFT_OK;
+}
+
+weft_status_t wefti_exec_run(weft_session_t *session, uint32_t program)
+{
+    WEFT_RETURN_IF_ERROR(wefti_fault_get(&session->fault));
+    if (!wefti_endpoint_owned(session->endpoint)) {
+        return wefti_endpoint_check(session->endpoint); /* a forked child: says so */
+    }
+    bool in_step = session->step_now != 0;
+    wefti_flight_t *flight = &session->context->flight;
+    uint32_t record =
+        wefti_flight_enter(flight, in_step ? WEFTI_FLIGHT_SESSION_STEP : WEFTI_FLIGHT_SESSION_RUN,
+                           in_step ? session->step_now : program);
+    return wefti_flight_leave(flight, record, run(session, program));
 }

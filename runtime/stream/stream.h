@@ -32,6 +32,7 @@ struct weft_stream {
     wefti_signal_line_t done; /* how many are done */
     weft_context_t *context;
     char name[48];
+    uint32_t number;   /* of the streams of its context, from 1 on; for the flight recorder */
     uint32_t capacity; /* a power of two */
     wefti_slot_t *slots;
     wefti_fault_t fault;

@@ -10,6 +10,7 @@ typedef struct streams {
     pthread_mutex_t lock; /* only creating, destroying and walking take it */
     weft_stream_t **list;
     size_t count, capacity;
+    uint16_t made;
     _Atomic uint32_t inline_count; /* of them: run by the thread that waits */
     wefti_stream_listener_t *listeners;
 } streams_t;
@@ -107,6 +108,7 @@ weft_status_t wefti_streams_add(weft_context_t *context, weft_stream_t *stream)
         context->allocator, &streams->list, &streams->capacity, streams->count + 1, sizeof(stream));
     if (status >= 0) {
         streams->list[streams->count++] = stream;
+        stream->number = ++streams->made;
         /* release: a thread that calls it finds the part */
         atomic_store_explicit(&context->progress, progress_inline, memory_order_release);
         /* relaxed: every thread that enqueues on the stream sees it */

@@ -3,6 +3,7 @@
 """Contexts and groups as objects: how they are made, what they say, how they end; calls from signal handlers."""
 import gc
 import json
+import pathlib
 import signal
 import sys
 import time
@@ -207,13 +208,17 @@ class Contexts(ranks.RankCase):
             context.peer(2)
         self.assertIn("2 ranks", context.topology())
         self.assertIn("pairs", json.loads(context.topology(json=True)))
+        context.dump(pathlib.Path(self.dir) / f"{self.rank}.json")
+        self.assertEqual(json.loads((pathlib.Path(self.dir) / f"{self.rank}.json").read_text())["rank"], self.rank)
+        with self.assertRaisesRegex(ValueError, "path"):
+            context.dump()
         context.barrier()
         context.close()
         context.close()
         self.assertIn("closed", repr(context))
         self.assertTrue(context.closed)
         for call in (context.barrier, context.topology, lambda: context.peer(0), lambda: context.world,
-                     lambda: context.abort("x"), context.__enter__, lambda: weft.empty(3, context=context)):
+                     lambda: context.abort("x"), lambda: context.dump("x"), context.__enter__, lambda: weft.empty(3, context=context)):
             with self.assertRaisesRegex(weft.WeftStateError, "closed"):
                 call()
 

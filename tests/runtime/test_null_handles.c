@@ -395,6 +395,8 @@ static void call_context(const fixture_t *f)
     FAILS(weft_context_all_gather, recv, weft_context_all_gather(f->context, any.bytes, 4, NULL));
     RETURNS(weft_context_abort, context, weft_context_abort(NULL, "x"));
     OPTIONAL(weft_context_abort, message);
+    FAILS(weft_context_dump, context, weft_context_dump(NULL, "x"));
+    OPTIONAL(weft_context_dump, path);
     FAILS(weft_context_shrink, context, weft_context_shrink(NULL, &any.context));
     FAILS(weft_context_shrink, out_context, weft_context_shrink(f->context, NULL));
     FAILS(weft_context_grow, context, weft_context_grow(NULL, &any.context_params, &any.context));

@@ -12,15 +12,16 @@ import sys
 
 # room of the runtime -> what it holds, and the rooms that it may use beside base: those before it
 RUNTIME = {
-    "context": ("a rank: its settings, endpoint and place in the cluster",),
+    "flight": ("the flight recorder of a rank",),
+    "context": ("a rank: its settings, endpoint and place in the cluster", "flight"),
     "memory": ("memory of devices, memory that peers map", "context"),
     "stream": ("records, streams, events", "context", "memory"),
     "interpreter": ("runs schedules of algorithms, verifies algorithms", "context"),
     "group": ("groups of ranks: channels, faults, links", "context", "memory", "stream", "interpreter"),
     "collective": ("calls of groups, and the algorithm of each",
-                   "context", "memory", "stream", "interpreter", "group"),
+                   "flight", "context", "memory", "stream", "interpreter", "group"),
     "fuser": ("small calls, fused as they come", "context", "memory", "stream", "group", "collective"),
-    "plan": ("sessions: a plan bound to a rank, and its replay", "context", "stream", "interpreter"),
+    "plan": ("sessions: a plan bound to a rank, and its replay", "flight", "context", "stream", "interpreter"),
     "checkpoint": ("checkpoints and snapshots of sessions, safetensors",
                    "context", "memory", "stream", "interpreter", "group", "collective", "plan"),
     "capture": ("captured calls, planned by the compiler", "context", "memory", "stream", "group", "collective"),
@@ -40,7 +41,7 @@ FOLDERS = {
                                    *(f"runtime/{r}/" for r in [*uses, room])])
        for room, (holds, *uses) in RUNTIME.items()},
     "tools": ("the command `weft`", [
-        "runtime/base/", "transport/transport.h", "transport/bootstrap/bootstrap.h", "runtime/machine/",
+        "runtime/base/", "transport/transport.h", "transport/bootstrap/bootstrap.h", "runtime/machine/", "runtime/flight/",
         "ops/algo/", "ops/collective.h", "ops/cost/", "ops/op_facts.h", "ops/plan/prove.h", "graph/onnx/onnx.h",
         "tools/"]),
     "python/src": ("the Python extension", ["python/src/"]),

@@ -147,6 +147,10 @@ target_link_libraries(break_plan PRIVATE weft_testing)
 add_executable(launched tools/launched.c)
 target_link_libraries(launched PRIVATE weft_testing)
 
+# Ranks whose flight recorders cli_ps.py and cli_analyze.py read.
+add_executable(recorded tools/recorded.c)
+target_link_libraries(recorded PRIVATE weft_testing)
+
 # A plugin whose gradients are wrong, for tools/cli_gradients.py.
 add_library(faulty_gradients MODULE tools/faulty_gradients.c)
 target_include_directories(faulty_gradients PRIVATE ${PROJECT_SOURCE_DIR}/include)

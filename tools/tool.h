@@ -150,6 +150,8 @@ extern const command_t wefti_verify_command;
 extern const command_t wefti_tune_command;
 extern const command_t wefti_topo_command;
 extern const command_t wefti_doctor_command;
+extern const command_t wefti_ps_command;
+extern const command_t wefti_analyze_command;
 extern const command_t wefti_info_command;
 
 #endif

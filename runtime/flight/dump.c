@@ -160,3 +160,16 @@ weft_status_t wefti_flight_dump_in(const wefti_flight_image_t *image, const char
                ? wefti_flight_dump(image, path, reason)
                : wefti_error(WEFT_ERR_INVALID_ARGUMENT, "path: too long: %d characters", length);
 }
+
+void wefti_flight_dump_due(wefti_flight_t *flight, const char *reason, uint64_t quiet_ns)
+{
+    pthread_mutex_lock(&flight->lock); /* until it is written: who comes next may end the process */
+    uint64_t now = wefti_now_ns();
+    if (flight->dumped_ns == 0 || now - flight->dumped_ns >= quiet_ns) {
+        if (wefti_flight_dump_in(flight->image, flight->folder, reason) < 0) {
+            wefti_log(flight->log, WEFT_LOG_LEVEL_WARN, "WEFT_DUMP: %s", weft_last_error());
+        }
+        flight->dumped_ns = wefti_now_ns();
+    }
+    pthread_mutex_unlock(&flight->lock);
+}

@@ -223,16 +223,3 @@ void wefti_flight_note(wefti_flight_t *flight, weft_status_t status)
     }
     wefti_error_adopt(status, text);
 }
-
-void wefti_flight_dump_due(wefti_flight_t *flight, const char *reason, uint64_t quiet_ns)
-{
-    pthread_mutex_lock(&flight->lock); /* until it is written: who comes next may end the process */
-    uint64_t now = wefti_now_ns();
-    if (flight->dumped_ns == 0 || now - flight->dumped_ns >= quiet_ns) {
-        if (wefti_flight_dump_in(flight->image, flight->folder, reason) < 0) {
-            wefti_log(flight->log, WEFT_LOG_LEVEL_WARN, "WEFT_DUMP: %s", weft_last_error());
-        }
-        flight->dumped_ns = wefti_now_ns();
-    }
-    pthread_mutex_unlock(&flight->lock);
-}

@@ -144,9 +144,6 @@ weft_status_t wefti_flight_leave(wefti_flight_t *flight, uint32_t serial, weft_s
  * WEFT_DUMP says so, unless the caller alone is at fault. */
 void wefti_flight_note(wefti_flight_t *flight, weft_status_t status);
 
-/* To the folder of WEFT_DUMP, unless it was done less than quiet_ns ago. */
-void wefti_flight_dump_due(wefti_flight_t *flight, const char *reason, uint64_t quiet_ns);
-
 /* ---- read.c ---- */
 
 /* A copy of a record, with times in nanoseconds since the context was created. */
@@ -171,8 +168,6 @@ wefti_flight_clock_t wefti_flight_clock(const wefti_flight_image_t *image);
 int64_t wefti_flight_now(const wefti_flight_clock_t *clock);
 /* All records, the oldest first. out: [WEFTI_FLIGHT_CALLS]; returns how many. */
 uint32_t wefti_flight_records(const wefti_flight_image_t *image, wefti_flight_record_t *out);
-/* The place of a group, or NULL. */
-const wefti_flight_group_t *wefti_flight_group(const wefti_flight_image_t *image, uint32_t id);
 bool wefti_flight_is_member(const wefti_flight_image_t *image, const wefti_flight_group_t *group,
                             uint32_t rank);
 const char *wefti_flight_kind_name(const wefti_flight_record_t *record);
@@ -192,6 +187,9 @@ weft_status_t wefti_flight_dump(const wefti_flight_image_t *image, const char *p
 /* To weft-rank3-HOST-PID.json in folder, which is made if it does not exist. */
 weft_status_t wefti_flight_dump_in(const wefti_flight_image_t *image, const char *folder,
                                    const char *reason);
+
+/* To the folder of WEFT_DUMP, unless it was done less than quiet_ns ago. */
+void wefti_flight_dump_due(wefti_flight_t *flight, const char *reason, uint64_t quiet_ns);
 
 /* ---- watch.c ---- */
 

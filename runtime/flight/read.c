@@ -95,17 +95,6 @@ uint32_t wefti_flight_records(const wefti_flight_image_t *image, wefti_flight_re
     return count;
 }
 
-const wefti_flight_group_t *wefti_flight_group(const wefti_flight_image_t *image, uint32_t id)
-{
-    for (uint32_t i = 0; i < WEFTI_FLIGHT_GROUPS; i++) {
-        /* acquire: its facts are written */
-        if (atomic_load_explicit(&image->groups[i].id, memory_order_acquire) == id) {
-            return &image->groups[i];
-        }
-    }
-    return NULL;
-}
-
 bool wefti_flight_is_member(const wefti_flight_image_t *image, const wefti_flight_group_t *group,
                             uint32_t rank)
 {

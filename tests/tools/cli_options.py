@@ -7,7 +7,8 @@ import stat
 import support
 from support import Case, MODELS, SOURCE
 
-COMMANDS = ("compile", "check", "explain", "run", "bench", "ops", "algos", "verify", "tune", "topo", "doctor", "info")
+COMMANDS = ("compile", "check", "explain", "run", "bench", "ops", "algos", "verify", "tune", "topo", "doctor", "ps", "analyze",
+            "info")
 
 
 class Help(Case):

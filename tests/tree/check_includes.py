@@ -42,7 +42,7 @@ FOLDERS = {
        for room, (holds, *uses) in RUNTIME.items()},
     "tools": ("the command `weft`", [
         "runtime/base/", "transport/transport.h", "transport/bootstrap/bootstrap.h", "runtime/machine/", "runtime/flight/",
-        "ops/algo/", "ops/collective.h", "ops/cost/", "ops/op_facts.h", "ops/plan/prove.h", "graph/onnx/onnx.h",
+        "ops/algo/", "ops/collective.h", "ops/cost/", "ops/op_facts.h", "ops/signature.h", "ops/plan/prove.h", "graph/onnx/onnx.h",
         "tools/"]),
     "python/src": ("the Python extension", ["python/src/"]),
     "samples": ("programs a user might start from", []),

@@ -313,5 +313,6 @@ const wefti_transport_ops_t wefti_transport_hosts = {
     .link_stats = wefti_hosts_link_stats,
     .bind_progress = wefti_hosts_bind_progress,
     .waits_posted = wefti_hosts_waits_posted,
+    .error_noted = wefti_hosts_error_noted,
     .control_sent = hosts_control_sent,
 };

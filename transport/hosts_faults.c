@@ -22,6 +22,14 @@ _Static_assert(sizeof(wefti_link_fault_t) <= WEFTI_FLOOD_BYTES, "floods are shor
 
 /* ---- the end of the world ---- */
 
+static abort_message_t message_of(const wefti_endpoint_t *endpoint, weft_status_t status,
+                                  const char *text)
+{
+    abort_message_t message = {.status = status, .rank = endpoint->rank};
+    snprintf(message.text, sizeof message.text, "%s", text);
+    return message;
+}
+
 void wefti_hosts_aborted(wefti_endpoint_t *endpoint, weft_status_t status, const char *text)
 {
     wefti_hosts_t *hosts = (wefti_hosts_t *)endpoint;
@@ -29,8 +37,7 @@ void wefti_hosts_aborted(wefti_endpoint_t *endpoint, weft_status_t status, const
         atomic_exchange_explicit(&hosts->abort_sent, 1, memory_order_relaxed) != 0) {
         return;
     }
-    abort_message_t message = {.status = status, .rank = endpoint->rank};
-    snprintf(message.text, sizeof message.text, "%s", text);
+    const abort_message_t message = message_of(endpoint, status, text);
     wefti_overlay_flood(hosts->overlay, WEFTI_HOSTS_ABORT, &message, sizeof message);
 }
 
@@ -96,6 +103,30 @@ static void receive_waits(wefti_hosts_t *hosts, uint32_t origin, const void *dat
     wefti_waits_store(waits, message.generation, message.list, message.count);
     atomic_store_explicit(&waits->moves, message.moves, memory_order_relaxed);
     atomic_store_explicit(&waits->agreed, message.agreed, memory_order_release);
+}
+
+/* ---- errors of groups ---- */
+
+void wefti_hosts_error_noted(wefti_endpoint_t *endpoint)
+{
+    wefti_hosts_t *hosts = (wefti_hosts_t *)endpoint;
+    const wefti_fault_t *cause = &endpoint->control[endpoint->rank]->cause;
+    if (hosts->overlay != NULL) {
+        const abort_message_t message = message_of(endpoint, cause->status, cause->text);
+        wefti_overlay_flood(hosts->overlay, WEFTI_HOSTS_CAUSE, &message, sizeof message);
+    }
+}
+
+static void receive_cause(wefti_hosts_t *hosts, uint32_t origin, const void *data, size_t bytes)
+{
+    abort_message_t message;
+    if (bytes != sizeof message || origin >= hosts->base.world_size ||
+        !wefti_hosts_is_far(hosts, origin)) {
+        return;
+    }
+    memcpy(&message, data, sizeof message);
+    message.text[sizeof message.text - 1] = '\0';
+    wefti_fault_set(&hosts->base.control[origin]->cause, message.status, message.text);
 }
 
 /* ---- who left, who died ---- */
@@ -312,5 +343,7 @@ void wefti_hosts_received(void *owner, uint32_t origin, uint32_t kind, const voi
         receive_fault(hosts, data, bytes);
     } else if (kind == WEFTI_HOSTS_WAITS) {
         receive_waits(hosts, origin, data, bytes);
+    } else if (kind == WEFTI_HOSTS_CAUSE) {
+        receive_cause(hosts, origin, data, bytes);
     }
 }

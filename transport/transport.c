@@ -329,6 +329,12 @@ void wefti_endpoint_abort(wefti_endpoint_t *endpoint, weft_status_t status, cons
     snprintf(silent, sizeof silent, "rank %u aborted the world",
              wefti_endpoint_number(endpoint, endpoint->rank));
     text = text[0] != '\0' ? text : silent;
+    char caused[WEFTI_ERROR_TEXT_BYTES];
+    if (status == WEFT_ERR_PEER_DIED) {
+        snprintf(caused, sizeof caused, "%s", text);
+        wefti_endpoint_add_cause(endpoint, caused, sizeof caused);
+        text = caused;
+    }
     wefti_endpoint_abort_here(endpoint, status, text);
     endpoint->ops->aborted(endpoint->host, status, text);
 }

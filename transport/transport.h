@@ -51,6 +51,7 @@ typedef struct wefti_control {
     uint32_t gather_kind[2]; /* wefti_control_kind_t, likewise */
     uint8_t pad2[96];
     wefti_waits_block_t waits; /* what this rank waits in */
+    wefti_fault_t cause;       /* cause.c: the first error of one of its groups */
 } wefti_control_t;
 _Static_assert(offsetof(wefti_control_t, waits) == 640, "control blocks lie in shared memory");
 
@@ -121,6 +122,8 @@ typedef struct wefti_transport_ops {
     /* waits.h: what this rank waits in has been posted: goes to ranks whose control blocks are not
      * mapped. Under the lock of waits.c. */
     void (*waits_posted)(wefti_endpoint_t *endpoint);
+    /* The cause in this rank's control block is set: the same. */
+    void (*error_noted)(wefti_endpoint_t *endpoint);
     /* This rank has sent its part of the control all-gather that another rank waits for. */
     bool (*control_sent)(wefti_endpoint_t *endpoint, uint32_t number);
     /* Binds the thread that makes progress in the background, if there is one. */
@@ -376,6 +379,11 @@ void wefti_endpoint_abort(wefti_endpoint_t *endpoint, weft_status_t status, cons
 /* WEFT_OK; the abort record, adopted as this thread's message; or WEFT_ERR_PEER_DIED, or
  * WEFT_ERR_ABORTED when this rank is interrupted (which then abort). */
 weft_status_t wefti_endpoint_check(wefti_endpoint_t *endpoint);
+/* An error of a group of this rank: ranks that it leaves waiting elsewhere will report it. The
+ * first one counts. */
+void wefti_endpoint_note_error(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
+/* Adds to a text that a rank has left or died what error that rank had before, if any. */
+void wefti_endpoint_add_cause(const wefti_endpoint_t *endpoint, char *text, size_t bytes);
 /* True when the rank has released its context: it posts nothing more, but what it sent may still be
  * on its way. */
 bool wefti_endpoint_has_left(const wefti_endpoint_t *endpoint, uint32_t rank);

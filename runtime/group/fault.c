@@ -120,6 +120,9 @@ weft_status_t wefti_group_fail(weft_group_t *group, weft_status_t status)
         wefti_link_check(group) < 0) { /* what came may not be what was sent */
         return wefti_group_check(group);
     }
+    if (status == WEFT_ERR_PEER_DIED) {
+        wefti_endpoint_add_cause(group->endpoint, text, sizeof text);
+    }
     wefti_error_adopt(status, text);
     /* This rank's record first: a second writer adopts what the first one wrote. */
     bool first = wefti_fault_set(&group->channels[group->rank]->abort, status, text);
@@ -129,6 +132,7 @@ weft_status_t wefti_group_fail(weft_group_t *group, weft_status_t status)
             wefti_fault_set(&group->channels[r]->abort, status, text);
         }
     }
+    wefti_endpoint_note_error(group->endpoint, status, text);
     if (first) { /* else the rank that was first notifies them */
         wefti_mirror_abort(group, status, text);
     }
@@ -163,6 +167,7 @@ weft_status_t wefti_group_check_lasting(weft_group_t *group)
     }
     if (status < 0) {
         wefti_fault_set(&group->fault, status, weft_last_error());
+        wefti_endpoint_note_error(group->endpoint, status, weft_last_error());
     }
     return wefti_fault_get(&group->fault);
 }

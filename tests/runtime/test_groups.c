@@ -965,6 +965,36 @@ static void run_early_leave(rank_world_t *world)
     weft_group_destroy(rest);
 }
 
+/* Ranks 1 and 2 disagree in a group without rank 0, and leave. Rank 0, which waits for them in
+ * another one, learns why. */
+static void run_leave_after_error(rank_world_t *world)
+{
+    static const uint32_t pair[] = {1, 2};
+    float x[2] = {0};
+    weft_group_t *group;
+    RANK_OK(weft_group_create_ranks(world->group, pair, 2, &group));
+    if (world->rank == 0) {
+        RANK_CHECK(weft_barrier(world->group, NULL) == WEFT_ERR_PEER_DIED);
+        RANK_CHECK(strstr(weft_last_error(), "had an error before: rank 2 called all_reduce") !=
+                   NULL);
+        return;
+    }
+    RANK_CHECK(weft_all_reduce(x, x, world->rank, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group,
+                               NULL) == WEFT_ERR_MISMATCH);
+    weft_group_destroy(group);
+    weft_group_leave(world->group);
+    weft_context_release(world->context);
+    world->group = NULL;
+    world->context = NULL;
+}
+
+static void test_leave_after_error(void **state)
+{
+    (void)state;
+    support_rank_threads(3, run_leave_after_error, NULL);
+    assert_true(support_rank_processes(3, run_leave_after_error, NULL));
+}
+
 static void test_early_leave(void **state)
 {
     (void)state;
@@ -1106,6 +1136,7 @@ int main(void)
         cmocka_unit_test(test_broken_stream),
         cmocka_unit_test(test_disagreement_on_counts),
         cmocka_unit_test(test_early_leave),
+        cmocka_unit_test(test_leave_after_error),
         cmocka_unit_test(test_damaged_result),
         cmocka_unit_test(test_late_rank),
         cmocka_unit_test(test_given_up_calls_write_nothing),

@@ -461,7 +461,7 @@ class Soak:
         self.folder = matrix.base / "soak"
         (self.folder / "tmp").mkdir(parents=True)
         self.ranks, self.found = [], []
-        self.dead = set()  # (generation, rank) of processes that were killed
+        self.errors = []  # not judged yet
         self.kills, self.count, self.worlds, self.grown, self.failed = 0, 0, {}, 0, 0
         self.back_ms = []  # from a death to the next world
 
@@ -480,6 +480,7 @@ class Soak:
         with open(self.folder / f"out.{name}", "w") as out, open(self.folder / f"err.{name}", "w") as err:
             rank = Rank(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env,
                                          start_new_session=True), self.folder, name)
+        rank.worlds = []
         rank.file, rank.rest, rank.heard, rank.world, rank.killed_ns = open(rank.path), "", time.monotonic(), None, 0
         self.ranks.append(rank)
 
@@ -497,6 +498,7 @@ class Soak:
             if name == "world":
                 generation, number, size, descriptors, threads = map(int, fields)
                 rank.world = (generation, number)
+                rank.worlds.append(rank.world)
                 self.worlds[generation] = size
                 limits = rank.__dict__.setdefault("limits", {}).setdefault(size, [descriptors, threads, 0])
                 limits[2] += 1
@@ -510,15 +512,19 @@ class Soak:
                 for joining in range(int(fields[0]), int(fields[1])):
                     self.start(joining, int(fields[1]), fields[2])
                 self.grown += 1
-            elif name == "error" and rank.killed_ns == 0:
-                generation, operation, status, message = fields
-                if rank.world is None:  # it was to join a world that broke meanwhile
-                    generation = max(self.worlds, default=0)
-                gone = {number for at, number in self.dead if at == int(generation)}
-                if status not in ANSWERS or not gone & named_ranks(message):
-                    self.fault(rank, "wrong name", f"gone are {sorted(gone)}: {operation}: {status}: {message}")
+            elif name == "error" and rank.killed_ns == 0 and rank.world:
+                self.errors.append((time.monotonic(), rank, *fields))
             elif name in ("wrong", "lost") and rank.killed_ns == 0:
                 self.fault(rank, name, " ".join(fields))
+
+    def judge(self, before):
+        """Errors that are old enough for all reports of that world to be here: they must name a rank that is gone."""
+        for error in [e for e in self.errors if e[0] < before]:
+            self.errors.remove(error)
+            _, rank, generation, operation, status, message = error
+            alive = {number for r in self.alive() for at, number in r.worlds if at == int(generation)}
+            if status not in ANSWERS or not named_ranks(message) - alive:
+                self.fault(rank, "wrong name", f"generation {generation}, alive are {sorted(alive)}: {operation}: {status}: {message}")
 
     def alive(self):
         return [r for r in self.ranks if r.process.poll() is None and r.killed_ns == 0]
@@ -529,7 +535,6 @@ class Soak:
         for rank in self.random.sample(inside, min(len(inside) - 1, self.random.choice((1, 1, 1, 2)))):
             self.hear(rank)
             rank.killed_ns = time.monotonic_ns()
-            self.dead.add(rank.world)
             self.last_kill_ns, self.kill_generation = rank.killed_ns, max(self.worlds)
             rank.process.kill()
             self.kills += 1
@@ -553,11 +558,11 @@ class Soak:
                     if rank.world is None and rank.process.returncode == 0:
                         self.failed += 1
                         continue
-                    self.dead.add(rank.world)
                     self.fault(rank, "ended", f"code {rank.process.returncode}: {rank.error_path.read_text()[-1500:]}")
                 elif rank.killed_ns == 0 and time.monotonic() - rank.heard > limit:
                     self.fault(rank, "hang", rank.stack())
                     rank.process.kill()
+            self.judge(time.monotonic() - 1)
             for rank in [r for r in self.ranks if r.process.poll() is not None]:
                 rank.file.close()
                 self.ranks.remove(rank)

@@ -15,6 +15,15 @@ struct wefti_hasher {
     int failed; /* libcrypto refused: the digest is then all ones, which no data has */
 };
 
+/*
+ * A process may end while a thread of the library computes an HMAC, for a peer that connects.
+ * libcrypto must not free its locks under that thread.
+ */
+__attribute__((constructor)) static void keep_until_the_end(void)
+{
+    OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL);
+}
+
 weft_status_t wefti_hasher_create(wefti_hasher_t **out_hasher)
 {
     wefti_hasher_t *hasher = wefti_alloc(NULL, sizeof *hasher);

@@ -101,7 +101,7 @@ def draw_case(seed, number, args):
         fault, at = None, 0 if differ == "setting" else 2 + r.randrange(12)
     return Case(number, size, hosts, over_tcp, r.choice(("tcp:", "file:")) if over_tcp else "unix:", fault, r.randrange(size), at,
                 after_us, [r.choice(("destroy", "destroy", "leave", "exit")) for _ in range(size)],
-                at + 30 if fault == "pause" else 1000000, settings, r.random() < 0.5, differ, sorted(odd),
+                at + 30 if fault == "pause" else at + 300 if differ else 1000000, settings, r.random() < 0.5, differ, sorted(odd),
                 differ == "fewer" and r.random() < 0.3)
 
 

@@ -216,6 +216,15 @@ static wp_context_t *context_alloc(wp_state_t *state)
     return context;
 }
 
+/* Takes over the group of all ranks. */
+static int set_world(wp_context_t *context, weft_group_t *world)
+{
+    context->rank = weft_context_rank(context->context);
+    context->size = weft_context_world_size(context->context);
+    context->world = wp_group_new(context, world);
+    return context->world != NULL ? 0 : -1;
+}
+
 wp_context_t *wp_context_new(wp_state_t *state, PyObject *const *places)
 {
     weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
@@ -240,15 +249,64 @@ wp_context_t *wp_context_new(wp_state_t *state, PyObject *const *places)
         Py_CLEAR(context);
         goto done;
     }
-    context->rank = weft_context_rank(context->context);
-    context->size = weft_context_world_size(context->context);
-    context->world = wp_group_new(context, world);
-    if (context->world == NULL) {
+    if (set_world(context, world) < 0) {
         Py_CLEAR(context);
     }
 done:
     Py_XDECREF(text);
     return context;
+}
+
+/* The world of a context that takes the place of former's; larger: NULL, or its params. */
+static PyObject *replace(wp_context_t *former, const weft_context_params_t *larger)
+{
+    weft_group_t *world = NULL;
+    weft_context_t *before = wp_context_open(former);
+    wp_context_t *context = before != NULL ? context_alloc(former->state) : NULL;
+    if (context == NULL) {
+        return NULL;
+    }
+    weft_context_retain(before); /* another thread may close it, as soon as it has the GIL */
+    PyThreadState *thread = PyEval_SaveThread();
+    weft_status_t status = larger != NULL ? weft_context_grow(before, larger, &context->context)
+                                          : weft_context_shrink(before, &context->context);
+    status = status < 0 ? status : weft_group_create_world(context->context, &world);
+    while (larger == NULL && status == WEFT_ERR_PEER_DIED) { /* another one: once more */
+        weft_context_t *broken = context->context;
+        context->context = NULL;
+        status = weft_context_shrink(broken, &context->context);
+        weft_context_release(broken);
+        status = status < 0 ? status : weft_group_create_world(context->context, &world);
+    }
+    weft_context_release(before);
+    PyEval_RestoreThread(thread);
+    if (status < 0) {
+        wp_raise(former->state, status);
+        Py_CLEAR(context);
+    } else if (set_world(context, world) < 0) {
+        Py_CLEAR(context);
+    }
+    return (PyObject *)context;
+}
+
+PyObject *wp_context_shrink(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return replace((wp_context_t *)self, NULL);
+}
+
+PyObject *wp_context_grow(PyObject *self, PyObject *args)
+{
+    PyObject *places[4] = {NULL, NULL, NULL, NULL}, *text = NULL, *result = NULL;
+    weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
+    if (!PyArg_ParseTuple(args, "OO:grow", &places[1], &places[2])) {
+        return NULL;
+    }
+    if (read_params(places, &params, &text) == 0) {
+        result = replace((wp_context_t *)self, &params);
+    }
+    Py_XDECREF(text);
+    return result;
 }
 
 int wp_context_traverse(PyObject *self, visitproc visit, void *arg)

@@ -7,6 +7,9 @@
 
 /* Joins a world. places: rank, size, address, progress, each of which may be NULL or None. */
 wp_context_t *wp_context_new(wp_state_t *state, PyObject *const *places);
+/* Methods of the type's table: a Context of the survivors; of a larger world. */
+PyObject *wp_context_shrink(PyObject *self, PyObject *unused);
+PyObject *wp_context_grow(PyObject *self, PyObject *args);
 /*
  * Leaves the world. Others need not be there; memory that arrays use stays mapped. In a forked
  * child nothing happens, and not yet in a signal handler that runs inside a call.

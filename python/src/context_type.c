@@ -179,6 +179,21 @@ static PyObject *get_hosts(PyObject *self, void *unused)
     return context != NULL ? PyLong_FromUnsignedLong(weft_context_host_count(context)) : NULL;
 }
 
+static PyObject *get_members(PyObject *self, void *unused)
+{
+    (void)unused;
+    wp_context_t *object = (wp_context_t *)self;
+    weft_context_t *context = wp_context_open(object);
+    PyObject *list = context != NULL ? PyList_New((Py_ssize_t)object->size) : NULL;
+    for (uint32_t r = 0; list != NULL && r < object->size; r++) {
+        PyObject *member = PyLong_FromUnsignedLong(weft_context_member(context, r));
+        if (member == NULL || PyList_SetItem(list, (Py_ssize_t)r, member) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
 static PyObject *context_repr(PyObject *self)
 {
     wp_context_t *context = (wp_context_t *)self;
@@ -200,6 +215,17 @@ static PyMethodDef methods[] = {
     {"barrier", context_barrier, METH_NOARGS,
      "barrier($self)\n--\n\n"
      "Waits for all ranks of the world: for start and end; weft.barrier is quicker."},
+    {"shrink", wp_context_shrink, METH_NOARGS,
+     "shrink($self)\n--\n\n"
+     "After a rank has died: a Context of the ranks that are left, which all of them call.\n"
+     "Ranks are numbered anew, in their order (members tells which is which). This one keeps\n"
+     "its error, with its groups and streams: close it. Raises WeftTimeoutError naming ranks\n"
+     "that live but do not come."},
+    {"grow", wp_context_grow, METH_VARARGS,
+     "grow($self, size, address, /)\n--\n\n"
+     "A Context of size ranks: all of this one, which call it together and keep their\n"
+     "numbers, and processes that join by Context(rank, size, address) with the same\n"
+     "WEFT_SECRET. This one goes on working, also when it fails."},
     {"topology", (PyCFunction)(void (*)(void))context_topology, METH_VARARGS | METH_KEYWORDS,
      "topology($self, json=False, *, width=0)\n--\n\n"
      "Describes hosts, cores, caches, cards and links of the world as text, in lines of\n"
@@ -226,6 +252,10 @@ static PyGetSetDef attributes[] = {
     {"launcher", get_launcher, NULL,
      "What started the ranks: 'arguments', 'environment', 'torchrun', 'pmix', 'pmi-1', 'plain', "
      "'group', 'alone'.",
+     NULL},
+    {"members", get_members, NULL,
+     "Of each rank the number that its process keeps when the world shrinks or grows; ranks of "
+     "the first world have their own.",
      NULL},
     {"hosts", get_hosts, NULL, "Number of hosts that the world's ranks are on.", NULL},
     {NULL, NULL, NULL, NULL, NULL},

@@ -233,6 +233,61 @@ class Wrong(ranks.RankCase):
             weft.all_reduce_(torch.ones(1), group=native)
 
 
+class Survivors(ranks.RankCase):
+    """The ranks that are left go on, also without the rank that has torch's store."""
+    RANKS = 4
+
+    @classmethod
+    def set_up_ranks(cls):
+        dist.init_process_group("weft", init_method="weft://", timeout=datetime.timedelta(seconds=300))
+
+    def lose(self, dead, group=None):
+        self.meet()
+        if self.rank == dead:
+            self.die()
+        with self.raises_within(weft.WeftPeerDiedError, seconds=10):
+            dist.all_reduce(torch.ones(1), group=group)
+
+    def check(self, group, members):
+        self.assertEqual(dist.get_world_size(group), len(members))
+        self.assertEqual(dist.get_rank(group), members.index(self.rank))
+        x = torch.full((1000,), float(self.rank))
+        dist.all_reduce(x, group=group)
+        self.assertEqual(x.tolist(), [float(sum(members))] * 1000)
+        y = torch.full((3,), float(self.rank))
+        dist.broadcast(y, members[-1], group=group)
+        self.assertEqual(y.tolist(), [float(members[-1])] * 3)
+        everything = [None] * len(members)
+        dist.all_gather_object(everything, {"rank": self.rank}, group=group)
+        self.assertEqual([one["rank"] for one in everything], members)
+
+    @ranks.fresh(dies=[0, 2])
+    def test_one_after_the_other(self):
+        self.lose(0)
+        left = weft.torch.shrink()
+        self.check(left, [1, 2, 3])
+        if self.rank == 2:
+            self.die()
+        with self.raises_within(weft.WeftPeerDiedError, seconds=10):
+            dist.all_reduce(torch.ones(1), group=left)
+        self.check(weft.torch.shrink(left), [1, 3])
+
+    @ranks.fresh(dies=[1])
+    def test_native(self):
+        self.meet()
+        if self.rank == 1:
+            self.die()
+        context = weft.torch.group_of().context
+        with self.raises_within(weft.WeftPeerDiedError, seconds=10):
+            weft.all_reduce(torch.ones(1), group=context.world)
+        self.assertEqual(context.members, [0, 1, 2, 3])
+        with context.shrink() as left:
+            self.assertEqual(left.members, [0, 2, 3])
+            self.assertEqual(weft.all_reduce(torch.ones(2), group=left.world).tolist(), [3, 3])
+            with self.assertRaises(weft.WeftStateError):
+                context.shrink()
+
+
 class Again(ranks.RankCase):
     """The default group ends and begins again; without torch's variables env:// is Weft's way to meet."""
     RANKS = (1, 2)

@@ -14,10 +14,10 @@ sends and receives. What is particular (tags, wildcards, bitwise reductions) is 
 from weft.torch.ddp import Buckets, ddp_hook
 from weft.torch.meeting import install_rendezvous
 from weft.torch.memory import empty
-from weft.torch.process_group import ProcessGroupWeft, group_of, install_backend
+from weft.torch.process_group import ProcessGroupWeft, group_of, install_backend, shrink
 from weft.torch.works import Work
 
-__all__ = ["Buckets", "ProcessGroupWeft", "Work", "ddp_hook", "empty", "group_of"]
+__all__ = ["Buckets", "ProcessGroupWeft", "Work", "ddp_hook", "empty", "group_of", "shrink"]
 
 install_backend()
 install_rendezvous()

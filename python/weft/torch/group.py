@@ -56,6 +56,7 @@ class Group(dist.ProcessGroup):
         self.buckets = None
         self.adoption = Adoption(self.weft_context)
         self._barriers = 0
+        self.global_ranks = None  # of the members of a world that has shrunk
         works.process_groups.add(self)
 
     # ---- life ----

@@ -15,6 +15,7 @@ import torch.distributed as dist
 import weft
 
 _environment_lock = threading.Lock()
+_given = threading.local()
 
 
 # ---- the world of a process group ----
@@ -24,6 +25,9 @@ def join(store, rank, size, timeout):
     Rank 0 learns from all which host they are on and says where to meet: on one host at an abstract socket, else at
     a port of rank 0's, with a secret that only those who can read the store know.
     """
+    context = getattr(_given, "context", None)
+    if context is not None:
+        return context
     if size == 1:
         return weft.Context(0, 1)
     store.set(f"weft/rank/{rank}", json.dumps(_card()))
@@ -33,6 +37,19 @@ def join(store, rank, size, timeout):
     place = json.loads(store.get("weft/meet"))
     with _environment(timeout, place["secret"]):
         return weft.Context(rank, size, place["address"])
+
+
+@contextlib.contextmanager
+def given(context):
+    """The next process group of this thread has this context, and is made without torch's store: who is in it has
+    been agreed on, and the rank that has the store may be dead."""
+    module = dist.distributed_c10d
+    barrier = module._store_based_barrier
+    _given.context, module._store_based_barrier = context, lambda *_, **__: None
+    try:
+        yield
+    finally:
+        _given.context, module._store_based_barrier = None, barrier
 
 
 def _card():

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 import weft
 from torch._C import _distributed_c10d as c10d
-from weft.torch import layout
+from weft.torch import layout, meeting
 from weft.torch.adoption import LEAST_BYTES
 from weft.torch.group import Group, single
 from weft.torch.works import Done, Several, Work, called_by_backward
@@ -40,6 +40,23 @@ def group_of(group=None):
     """The weft.Group under a torch process group (None: the default one), for calling weft.all_reduce_ and others
     directly: they take a microsecond or two less than torch.distributed's."""
     return _weft_group(group).weft_group
+
+
+def shrink(group=None):
+    """A process group of the ranks of group (None: the default one) that are left, after one has died. All of them
+    call it. They agree on who is left; torch's store is not needed. Each keeps its global rank; the former group
+    keeps its error."""
+    former = _weft_group(group)
+    ranks = former.global_ranks
+    if ranks is None:
+        default = former is _weft_group(None)
+        ranks = [rank if default else dist.distributed_c10d._get_global_rank(group, rank)
+                 for rank in range(former.size())]
+    context = former.weft_context.shrink()
+    with meeting.given(context):
+        made = dist.new_group([ranks[member] for member in context.members], backend="weft")
+    _weft_group(made).global_ranks = ranks
+    return made
 
 
 def _weft_group(group):

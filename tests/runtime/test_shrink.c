@@ -642,6 +642,102 @@ static void test_shrink_and_grow_over_hosts(void **state)
     change(&changing, cycles_or(8));
 }
 
+/* ---- ranks that are threads ---- */
+
+/* A thread dies by leaving the world. */
+static void thread_leaves(rank_world_t *world)
+{
+    const uint32_t *leaver = world->user;
+    static const uint32_t all_ranks = 0xf;
+    weft_stream_t *stream = NULL;
+    int32_t in = 1 << world->rank, out = 0;
+    weft_status_t status = WEFT_OK;
+    RANK_OK(weft_all_reduce(&in, &out, 1, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM, world->group, NULL));
+    if (world->rank == *leaver) {
+        weft_group_leave(world->group);
+        weft_context_release(world->context);
+        world->group = NULL;
+        world->context = NULL;
+        return;
+    }
+    RANK_OK(weft_stream_create(world->context, NULL, &stream));
+    while (status == WEFT_OK) {
+        status =
+            weft_all_reduce(&in, &out, 1, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM, world->group, stream);
+        status = status < 0 ? status : weft_stream_synchronize(stream);
+    }
+    uint32_t left = all_ranks & ~(1u << *leaver);
+    for (uint32_t i = 0; i < 3; i++) { /* also where nobody has left */
+        weft_group_t *next = NULL;
+        RANK_OK(weft_group_shrink(world->group, &next));
+        weft_context_t *context = weft_group_context(next);
+        weft_context_retain(context);
+        weft_group_destroy(world->group);
+        weft_context_release(world->context);
+        world->group = next;
+        world->context = context;
+        RANK_CHECK(weft_group_size(next) == bits(left));
+        RANK_OK(weft_all_reduce(&in, &out, 1, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM, next, NULL));
+        RANK_CHECK(out == (int32_t)left);
+        RANK_OK(weft_context_barrier(context));
+    }
+    weft_stream_destroy(stream);
+}
+
+static void test_shrink_by_threads(void **state)
+{
+    (void)state;
+    for (uint32_t leaver = 0; leaver < 4; leaver += 3) {
+        support_rank_threads(4, thread_leaves, &leaver);
+    }
+}
+
+/* ---- worlds that do not grow ---- */
+
+static weft_status_t grow(scene_t *scene, const char *address, int32_t size, weft_group_t **out)
+{
+    weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
+    params.world_size = size;
+    params.address = address;
+    return weft_group_grow(scene->group, &params, out);
+}
+
+static void growing_fails(scene_t *scene, uint32_t rank)
+{
+    char address[96], other[96];
+    weft_group_t *next = NULL;
+    snprintf(address, sizeof address, "unix:@weft-no-growth-%d", (int)getppid());
+    snprintf(other, sizeof other, "unix:@weft-no-growth-%d-%u", (int)getppid(), rank);
+    RANK_CHECK(grow(scene, address, (int32_t)scene->ranks, &next) == WEFT_ERR_INVALID_ARGUMENT);
+    RANK_CHECK(strstr(weft_last_error(), "world_size: must be more than the 2 ranks") != NULL);
+    RANK_CHECK(grow(scene, NULL, 3, &next) == WEFT_ERR_INVALID_ARGUMENT);
+    RANK_CHECK(grow(scene, other, 3, &next) == WEFT_ERR_MISMATCH);
+    RANK_CHECK(strstr(weft_last_error(), "passed different addresses") != NULL);
+    RANK_CHECK(grow(scene, address, 3 + (int32_t)rank, &next) == WEFT_ERR_MISMATCH);
+    RANK_CHECK(strstr(weft_last_error(), "rank 0 passed world_size 3, rank 1 passed 4") != NULL);
+    check_group(scene->group, 3);
+    RANK_CHECK(grow(scene, address, 3, &next) == WEFT_ERR_TIMEOUT && next == NULL);
+    RANK_CHECK(strstr(weft_last_error(), "missing ranks: 2") != NULL);
+    check_group(scene->group, 3);
+    if (rank == 1) { /* it dies while the world waits for a rank that joins */
+        die();
+    }
+    RANK_CHECK(grow(scene, address, 3, &next) < 0 && next == NULL);
+    RANK_OK(weft_group_shrink(scene->group, &next));
+    check_group(next, 1);
+    replace_by(scene, next);
+}
+
+static void test_world_that_does_not_grow(void **state)
+{
+    (void)state;
+    scene_t scene = {.ranks = 2, .deadly = 2, .act = growing_fails};
+    setenv("WEFT_TIMEOUT", "3", 1);
+    bool good = play(&scene);
+    unsetenv("WEFT_TIMEOUT");
+    assert_true(good);
+}
+
 int main(void)
 {
     setenv("WEFT_SECRET", "of no consequence", 1);
@@ -661,6 +757,8 @@ int main(void)
         cmocka_unit_test(test_shrink_leaves_late_ranks_behind),
         cmocka_unit_test(test_shrink_and_grow_under_load),
         cmocka_unit_test(test_shrink_and_grow_over_hosts),
+        cmocka_unit_test(test_shrink_by_threads),
+        cmocka_unit_test(test_world_that_does_not_grow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

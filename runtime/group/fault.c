@@ -165,9 +165,12 @@ weft_status_t wefti_group_check_lasting(weft_group_t *group)
     if (status == WEFT_OK) {
         status = wefti_endpoint_check(group->endpoint);
     }
+    bool noted = status < 0 && wefti_fault_set(&group->fault, status, weft_last_error());
     if (status < 0) {
-        wefti_fault_set(&group->fault, status, weft_last_error());
         wefti_endpoint_note_error(group->endpoint, status, weft_last_error());
+    }
+    if (noted && status == WEFT_ERR_TIMEOUT) { /* of what is destroyed next, also other groups */
+        wefti_endpoint_lose_patience(group->endpoint);
     }
     return wefti_fault_get(&group->fault);
 }

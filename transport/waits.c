@@ -181,7 +181,7 @@ uint32_t wefti_waits_causes(const wefti_endpoint_t *endpoint, const uint32_t *la
                 add(ranks, &count, list[w].late[l]);
             }
         }
-        if (waits == 0) {
+        if (waits == 0 && ranks[i] != endpoint->rank) { /* this one waits, or did until now */
             add(causes, &cause_count, ranks[i]);
         }
     }
@@ -403,6 +403,10 @@ void wefti_waits_end(wefti_waiter_t *waiter)
         wefti_waits_block_t *own = &endpoint->control[endpoint->rank]->waits;
         wefti_waits_store(own, 2 + atomic_load_explicit(&own->generation, memory_order_relaxed),
                           NULL, 0);
+    }
+    /* It was reported to other hosts, which must not take it for the rank's state for ever. */
+    if (endpoint->host_count > 1 && wefti_now_ns() - waiter->first_ns >= FAR_AFTER_NS) {
+        endpoint->ops->waits_posted(endpoint);
     }
     pthread_mutex_unlock(&lock);
 }

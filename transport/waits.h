@@ -50,6 +50,7 @@ typedef struct wefti_endpoint wefti_endpoint_t;
     X(SESSION_DIGEST, "session_param_digest")                                                      \
     X(SESSION_TRACE, "session_write_trace")                                                        \
     X(SESSION_PROFILE, "session_write_profile")                                                    \
+    X(SESSION_CHECK, "session_step (WEFT_CHECK)")                                                  \
     X(CHECKPOINT_SAVE, "session_save_checkpoint")                                                  \
     X(CHECKPOINT_LOAD, "session_load_checkpoint")
 

@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define WEFTI_HASH_START 0xcbf29ce484222325ull
 
@@ -44,6 +45,17 @@ static inline uint64_t wefti_hash_words(const uint64_t *words, size_t count)
         hash = wefti_hash_word(hash, words[i]);
     }
     return hash;
+}
+
+/* Of memory, word by word. */
+static inline uint64_t wefti_hash_memory(uint64_t hash, const uint8_t *data, uint64_t bytes)
+{
+    uint64_t word;
+    for (; bytes >= sizeof word; bytes -= sizeof word, data += sizeof word) {
+        memcpy(&word, data, sizeof word);
+        hash = wefti_hash_word(hash, word);
+    }
+    return wefti_hash_bytes(hash, data, (size_t)bytes);
 }
 
 #endif

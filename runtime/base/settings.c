@@ -94,6 +94,33 @@ static weft_status_t parse_bytes(const char *text, const wefti_setting_def_t *de
     return WEFT_OK;
 }
 
+static weft_status_t parse_check(const char *text, const wefti_setting_def_t *def, void *field)
+{
+    static const char results[] = "results";
+    size_t length = sizeof results - 1;
+    uint32_t *every = field;
+    (void)def;
+    if (strcmp(text, "off") == 0) {
+        *every = 0;
+        return WEFT_OK;
+    }
+    if (strcmp(text, results) == 0) {
+        *every = 1;
+        return WEFT_OK;
+    }
+    char *rest = NULL;
+    unsigned long number = 0;
+    if (strncmp(text, "results:", length + 1) == 0 && text[length + 1] >= '0' &&
+        text[length + 1] <= '9') {
+        number = strtoul(text + length + 1, &rest, 10);
+    }
+    if (number == 0 || number > INT32_MAX || *rest != '\0') {
+        return expected("'off', 'results' or 'results:N' with N at least 1");
+    }
+    *every = (uint32_t)number;
+    return WEFT_OK;
+}
+
 /* Fields are uint32_t or int32_t. */
 static weft_status_t parse_whole(const char *text, const wefti_setting_def_t *def, void *field)
 {
@@ -227,8 +254,9 @@ static const wefti_setting_def_t defs[] = {
      "buffers)",
      true, FIELD(attach), CHOICE(0, "off", "auto", "always")},
     {"WEFT_CHECK", "off", "",
-     "results: compare digests of every collective's result between ranks; off: no check", true,
-     FIELD(check), CHOICE(0, "off", "results")},
+     "results: check the result of every collective between ranks, also of plans; results:N: of "
+     "every Nth call, and in every Nth run of a plan; off: no check",
+     true, FIELD(check_every), PARSED(parse_check)},
     {"WEFT_LOG", "warn", "", "log level: error, warn, info, debug or trace", false,
      FIELD(log_level), CHOICE(0, "error", "warn", "info", "debug", "trace")},
     {"WEFT_THREADS", "0", "threads", "kernel threads per rank; 0: the number of cores of the rank",

@@ -28,11 +28,6 @@ typedef enum wefti_calibrate {
     WEFTI_CALIBRATE_AUTO = 2,   /* the same, measured and cached if there is none */
 } wefti_calibrate_t;
 
-typedef enum wefti_check {
-    WEFTI_CHECK_OFF = 0,
-    WEFTI_CHECK_RESULTS = 1, /* compare digests of collectives' results over the ranks */
-} wefti_check_t;
-
 typedef enum wefti_fallback {
     WEFTI_FALLBACK_OFF = 0,
     WEFTI_FALLBACK_TCP = 1, /* a broken verbs link goes on over tcp, with a warning */
@@ -68,7 +63,7 @@ typedef struct wefti_settings {
     uint64_t staging_bytes;   /* WEFT_STAGING_BYTES: a group's buffers for memory that peers do not
                                   reach */
     uint32_t attach;          /* WEFT_ATTACH: off, auto, always */
-    uint32_t check;           /* WEFT_CHECK: off or results */
+    uint32_t check_every;     /* WEFT_CHECK: of so many calls one is checked; 0: none */
     uint32_t log_level;       /* WEFT_LOG: error, warn, info, debug, trace; default warn */
     uint32_t threads;         /* WEFT_THREADS: kernel threads per rank, 0: the rank's cores */
     wefti_kernels_t kernels;  /* WEFT_KERNELS: exact, onednn */

@@ -88,6 +88,14 @@ typedef struct wefti_call wefti_call_t;
 #define WEFTI_UNSETTLED_ROUND (1u << 1)
 #define WEFTI_UNSETTLED_DONE (1u << 2)
 
+/* How the result is checked: call_check.c. */
+typedef enum wefti_check {
+    WEFTI_CHECK_NOTHING,
+    WEFTI_CHECK_EQUAL,
+    WEFTI_CHECK_MOVED,
+    WEFTI_CHECK_REDUCED,
+} wefti_check_t;
+
 struct wefti_call {
     weft_group_t *group;
     wefti_call_state_t state;
@@ -108,6 +116,7 @@ struct wefti_call {
     uint32_t flags;    /* of all ranks' call slots, and-ed */
     bool certain;      /* all ranks post data: nothing of them needs to be known to say so */
     bool own;          /* the library's, see wefti_group_own_calls */
+    uint8_t check;     /* wefti_check_t */
     uint64_t longest;  /* bytes of the longest block of any rank */
     size_t area_bytes; /* data that this rank posts, if it fits a call slot */
     struct {           /* all-reduce: elements at both ends that some peer does not reach */
@@ -192,6 +201,7 @@ typedef struct wefti_calls {
     const weft_algorithm_t *labelled; /* whose label it is */
 
     wefti_selection_t selection;       /* orders, algorithms */
+    uint8_t *kept;                     /* for each place of the ring, with WEFT_CHECK; else NULL */
     uint64_t slot_bytes;               /* blocks up to this go with the call slots */
     struct wefti_schedules *schedules; /* schedule_cache.h; NULL until one is needed */
 

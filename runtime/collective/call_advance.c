@@ -36,13 +36,13 @@ static weft_status_t choose_path(wefti_call_t *call)
     return (*path)->start(call);
 }
 
-static weft_status_t see_digests(wefti_call_t *call, wefti_blocked_t *out_blocked)
+static weft_status_t compare(wefti_call_t *call, wefti_blocked_t *out_blocked)
 {
     size_t signal =
         offsetof(wefti_channel_t, slots[0].signal) + (call->number & 1) * sizeof(wefti_call_slot_t);
     weft_status_t status = wefti_call_see_signals(call, signal, call->number, out_blocked);
-    for (uint32_t i = 1; i < call->group->size && status == WEFT_OK; i++) {
-        status = wefti_call_compare_digests(call, wefti_group_nth_peer(call->group, i));
+    if (status == WEFT_OK) {
+        status = wefti_call_compare(call);
     }
     return status < 0 ? wefti_group_fail(call->group, status) : status;
 }
@@ -99,27 +99,27 @@ static void next_slot(wefti_call_t *call)
     call->unsettled |= WEFTI_UNSETTLED_POSTING;
 }
 
-static weft_status_t post_digests(wefti_call_t *call, wefti_blocked_t *out_blocked)
+static weft_status_t post_check(wefti_call_t *call, wefti_blocked_t *out_blocked)
 {
     weft_group_t *group = call->group;
     weft_status_t status =
         group->calls->deferred.open ? wefti_call_check_deferred(group, out_blocked) : WEFT_OK;
     if (status == WEFT_OK) {
         next_slot(call);
-        wefti_call_post_digests(call);
+        wefti_call_post_check(call);
         call->peer = 1;
         call->state = WEFTI_CALL_COMPARE;
     }
     return status;
 }
 
-/* Digests have a sequence number of their own, also those of a call without a result: its slot says
+/* A check has a sequence number of its own, also that of a call without a result: its slot says
  * so, and the next call waits until all ranks have come there. */
 static void refuse(wefti_call_t *call)
 {
     if (wefti_call_is_checked(call)) {
         next_slot(call);
-        wefti_call_post_no_digests(call);
+        wefti_call_post_no_check(call);
     }
 }
 
@@ -149,9 +149,9 @@ static weft_status_t advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
         status = call->path->advance(call, out_blocked);
         return status < 0 ? wefti_group_fail(call->group, status) : status;
     case WEFTI_CALL_CHECK:
-        return post_digests(call, out_blocked);
+        return post_check(call, out_blocked);
     case WEFTI_CALL_COMPARE:
-        status = see_digests(call, out_blocked);
+        status = compare(call, out_blocked);
         call->state = status == WEFT_OK ? WEFTI_CALL_DONE : call->state;
         return status;
     case WEFTI_CALL_FREE:

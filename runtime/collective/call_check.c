@@ -1,8 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * WEFT_CHECK=results: after a call whose result must be equal on all ranks, they post digests of
- * pieces of it and compare. For finding memory that somebody else writes to, or a machine that
- * computes wrongly.
+ * WEFT_CHECK=results: after a call, ranks post what its result can be compared with. For finding
+ * memory that somebody else writes to, or a machine that computes wrongly.
+ *
+ *   EQUAL     all ranks have the same result     digests of pieces of it
+ *   MOVED     blocks go from rank to rank        a digest of each block, taken before it was sent
+ *   REDUCED   each rank reduces another part     a window of each part, taken before the call; the
+ *                                                rank that has the part reduces the window again
+ *
+ * The window is elsewhere in every call. What is taken before a call is kept beside the ring.
  */
 #include <stdio.h>
 #include <string.h>
@@ -10,33 +16,45 @@
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
 #include "runtime/collective/call_late.h"
+#include "runtime/collective/call_move.h"
 #include "runtime/collective/call_steps.h"
 #include "runtime/group/mirror.h"
 
-#define PIECES ((uint64_t)(WEFTI_SLOT_DATA / sizeof(uint64_t)))
+#define WORDS ((uint64_t)(WEFTI_SLOT_DATA / sizeof(uint64_t)))
 
-bool wefti_call_is_checked(const wefti_call_t *call)
+static bool is_float(weft_dtype_t dtype)
 {
-    if (call->group->context->settings.check != WEFTI_CHECK_RESULTS) {
-        return false;
-    }
+    return dtype == WEFT_DTYPE_F32 || dtype == WEFT_DTYPE_F64 || dtype == WEFT_DTYPE_F16 ||
+           dtype == WEFT_DTYPE_BF16;
+}
+
+wefti_check_t wefti_call_check_of(const wefti_call_t *call)
+{
+    const weft_group_t *group = call->group;
     const wefti_collective_t *op = wefti_collective_of(call->request.op);
-    bool equal = op->recv.holder == WEFT_HOLDER_ALL &&
-                 (op->send.extent == WEFT_EXTENT_VECTOR || op->send.extent == WEFT_EXTENT_BLOCK);
-    return equal && (!op->variable || call->group->size <= PIECES);
-}
-
-static uint64_t digest(const uint8_t *data, uint64_t bytes)
-{
-    uint64_t hash = WEFTI_HASH_START, word;
-    for (; bytes >= sizeof word; bytes -= sizeof word, data += sizeof word) {
-        memcpy(&word, data, sizeof word);
-        hash = wefti_hash_word(hash, word);
+    uint32_t every = group->context->settings.check_every;
+    if (every == 0 || call->order % every != 0 || op->send.extent == WEFT_EXTENT_NOTHING) {
+        return WEFTI_CHECK_NOTHING;
     }
-    return wefti_hash_bytes(hash, data, (size_t)bytes);
+    bool fits = group->size <= WORDS;
+    if (op->recv.holder == WEFT_HOLDER_ALL && op->send.extent != WEFT_EXTENT_BLOCKS) {
+        return fits || !op->variable ? WEFTI_CHECK_EQUAL : WEFTI_CHECK_NOTHING;
+    }
+    if (!fits || group->size == 1) {
+        return WEFTI_CHECK_NOTHING;
+    }
+    if (!op->reduces) {
+        return WEFTI_CHECK_MOVED;
+    }
+    /* Sums of floats in other orders have other bits. */
+    return group->calls->selection.executors_reduce || !is_float(call->request.dtype)
+               ? WEFTI_CHECK_REDUCED
+               : WEFTI_CHECK_NOTHING;
 }
 
-/* Elements [*out_first, *out_first + *out_count) of the result are piece number index. */
+/* ---- what is compared ---- */
+
+/* EQUAL: elements [*out_first, *out_first + *out_count) of the result are piece number index. */
 static uint64_t piece(const wefti_call_t *call, uint64_t index, uint64_t *out_first,
                       uint64_t *out_count)
 {
@@ -48,21 +66,80 @@ static uint64_t piece(const wefti_call_t *call, uint64_t index, uint64_t *out_fi
     }
     uint64_t total =
         wefti_collective_gathers(call->request.op) ? call->request.count * n : call->request.count;
-    uint64_t each = (total + PIECES - 1) / PIECES;
+    uint64_t each = (total + WORDS - 1) / WORDS;
     each = each > 64 ? each : 64;
     *out_first = index * each < total ? index * each : total;
     *out_count = total - *out_first < each ? total - *out_first : each;
     return (total + each - 1) / each;
 }
 
-static void publish(wefti_call_t *call, wefti_call_slot_t *own, uint64_t pieces)
+static bool is_whole(const wefti_call_t *call) /* REDUCED: one rank has all of it */
+{
+    return wefti_collective_is_vector(call->request.op);
+}
+
+/* REDUCED: bytes of a call slot for the window of one part. */
+static size_t room(const wefti_call_t *call)
+{
+    return is_whole(call) ? WEFTI_SLOT_DATA : WEFTI_SLOT_DATA / call->group->size / 8 * 8;
+}
+
+/* REDUCED: the window of a part. */
+static wefti_block_t window(const wefti_call_t *call, wefti_block_t part)
+{
+    uint64_t elems = part.bytes / call->elem_bytes, most = room(call) / call->elem_bytes;
+    uint64_t count = elems < most ? elems : most;
+    uint64_t first = wefti_hash_word(WEFTI_HASH_START, call->order) % (elems - count + 1);
+    return (wefti_block_t){part.at + first * call->elem_bytes, count * call->elem_bytes};
+}
+
+/* ---- before the call ---- */
+
+static uint8_t *kept(const wefti_call_t *call)
+{
+    const wefti_calls_t *calls = call->group->calls;
+    return calls->kept + (size_t)(call - calls->ring) * WEFTI_SLOT_DATA;
+}
+
+static void keep_digests(const wefti_call_t *call, uint64_t *digests)
+{
+    bool blocks = wefti_call_op(call)->send.extent == WEFT_EXTENT_BLOCKS;
+    for (uint32_t to = 0; to < call->group->size; to++) {
+        wefti_block_t block = wefti_call_send_block(call, to);
+        digests[to] =
+            block.bytes == 0 ? 0
+            : to == 0 || blocks
+                ? wefti_hash_memory(WEFTI_HASH_START, call->request.send + block.at, block.bytes)
+                : digests[0];
+    }
+}
+
+void wefti_call_keep_for_check(const wefti_call_t *call)
+{
+    uint8_t *to = kept(call);
+    if (call->check == WEFTI_CHECK_MOVED) {
+        keep_digests(call, (uint64_t *)(void *)to);
+    } else if (call->check == WEFTI_CHECK_REDUCED) {
+        uint32_t parts = is_whole(call) ? 1 : call->group->size;
+        for (uint32_t owner = 0; owner < parts; owner++, to += room(call)) {
+            wefti_block_t part = window(call, wefti_call_send_block(call, owner));
+            if (part.bytes > 0) {
+                memcpy(to, call->request.send + part.at, (size_t)part.bytes);
+            }
+        }
+    }
+}
+
+/* ---- after the call ---- */
+
+static void publish(wefti_call_t *call, wefti_call_slot_t *own, size_t bytes)
 {
     own->what = call->what;
     own->count = call->posted_count;
-    wefti_call_slot_publish(call->group, own, call->number, (size_t)pieces * sizeof(uint64_t));
+    wefti_call_slot_publish(call->group, own, call->number, bytes);
 }
 
-void wefti_call_post_no_digests(wefti_call_t *call)
+void wefti_call_post_no_check(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
     publish(call, wefti_call_slot_of(group, group->rank, call->number), 0);
@@ -70,40 +147,155 @@ void wefti_call_post_no_digests(wefti_call_t *call)
         (wefti_deferred_t){true, call->number, 1, call->what, call->posted_count};
 }
 
-void wefti_call_post_digests(wefti_call_t *call)
+void wefti_call_post_check(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
     wefti_call_slot_t *own = wefti_call_slot_of(group, group->rank, call->number);
-    uint64_t *digests = (uint64_t *)(void *)own->data;
-    uint64_t first, count, pieces = piece(call, 0, &first, &count);
-    for (uint64_t i = 0; i < pieces; i++) {
-        piece(call, i, &first, &count);
-        const uint8_t *at = count > 0 ? call->request.recv + first * call->elem_bytes : own->data;
-        digests[i] = digest(at, count * call->elem_bytes);
+    size_t bytes = WEFTI_SLOT_DATA;
+    if (call->check == WEFTI_CHECK_EQUAL) {
+        uint64_t *digests = (uint64_t *)(void *)own->data;
+        uint64_t first, count, pieces = piece(call, 0, &first, &count);
+        for (uint64_t i = 0; i < pieces; i++) {
+            piece(call, i, &first, &count);
+            const uint8_t *at =
+                count > 0 ? call->request.recv + first * call->elem_bytes : own->data;
+            digests[i] = wefti_hash_memory(WEFTI_HASH_START, at, count * call->elem_bytes);
+        }
+        bytes = (size_t)pieces * sizeof *digests;
+    } else {
+        bytes = call->check == WEFTI_CHECK_MOVED ? group->size * sizeof(uint64_t) : bytes;
+        memcpy(own->data, kept(call), bytes);
     }
-    publish(call, own, pieces);
+    publish(call, own, bytes);
 }
 
-weft_status_t wefti_call_compare_digests(wefti_call_t *call, uint32_t peer)
+static const uint8_t *posted_by(const wefti_call_t *call, uint32_t rank)
 {
-    weft_group_t *group = call->group;
-    const uint64_t *own =
-        (const uint64_t *)(const void *)wefti_call_slot_of(group, group->rank, call->number)->data;
-    const uint64_t *theirs =
-        (const uint64_t *)(const void *)wefti_call_slot_of(group, peer, call->number)->data;
-    uint64_t first, count, pieces = piece(call, 0, &first, &count);
-    char text[160];
-    for (uint64_t i = 0; i < pieces; i++) {
-        if (own[i] != theirs[i]) {
-            uint32_t a = group->rank < peer ? group->rank : peer;
-            piece(call, i, &first, &count);
-            return wefti_error(WEFT_ERR_MISMATCH,
-                               "call %u of the group, %s: results of ranks %u and %u differ in "
-                               "elements %llu to %llu",
-                               call->order, wefti_what_text(call->what, call->posted_count, text),
-                               a, group->rank + peer - a, (unsigned long long)first,
-                               (unsigned long long)(first + count - 1));
+    return wefti_call_slot_of(call->group, rank, call->number)->data;
+}
+
+static const char *call_text(const wefti_call_t *call, char text[200])
+{
+    char what[160];
+    snprintf(text, 200, "call %u of the group, %s", call->order,
+             wefti_what_text(call->what, call->posted_count, what));
+    return text;
+}
+
+static weft_status_t compare_equal(const wefti_call_t *call)
+{
+    const weft_group_t *group = call->group;
+    const uint64_t *own = (const uint64_t *)(const void *)posted_by(call, group->rank);
+    for (uint32_t k = 1; k < group->size; k++) {
+        uint32_t peer = wefti_group_nth_peer(group, k);
+        const uint64_t *theirs = (const uint64_t *)(const void *)posted_by(call, peer);
+        uint64_t first, count, pieces = piece(call, 0, &first, &count);
+        for (uint64_t i = 0; i < pieces; i++) {
+            if (own[i] != theirs[i]) {
+                uint32_t low = group->rank < peer ? group->rank : peer;
+                char text[200];
+                piece(call, i, &first, &count);
+                return wefti_error(WEFT_ERR_MISMATCH,
+                                   "%s: results of ranks %u and %u differ in elements %llu to %llu",
+                                   call_text(call, text), low, group->rank + peer - low,
+                                   (unsigned long long)first,
+                                   (unsigned long long)(first + count - 1));
+            }
         }
     }
     return WEFT_OK;
+}
+
+static weft_status_t compare_moved(const wefti_call_t *call)
+{
+    const weft_group_t *group = call->group;
+    for (uint32_t from = 0; from < group->size; from++) {
+        wefti_block_t block = wefti_call_recv_block(call, from);
+        const uint64_t *sent = (const uint64_t *)(const void *)posted_by(call, from);
+        if (block.bytes > 0 && wefti_hash_memory(WEFTI_HASH_START, call->request.recv + block.at,
+                                                 block.bytes) != sent[group->rank]) {
+            char text[200];
+            uint64_t first = block.at / call->elem_bytes;
+            return wefti_error(
+                WEFT_ERR_MISMATCH,
+                "%s: elements %llu to %llu of rank %u's result are not what rank %u sent",
+                call_text(call, text), (unsigned long long)first,
+                (unsigned long long)(first + block.bytes / call->elem_bytes - 1), group->rank,
+                from);
+        }
+    }
+    return WEFT_OK;
+}
+
+static bool is_nan(weft_dtype_t dtype, const uint8_t *at)
+{
+    uint64_t wide;
+    uint32_t word;
+    uint16_t half;
+    memcpy(&half, at, sizeof half);
+    switch (dtype) {
+    case WEFT_DTYPE_F16:
+        return (half & 0x7fffu) > 0x7c00u;
+    case WEFT_DTYPE_BF16:
+        return (half & 0x7fffu) > 0x7f80u;
+    case WEFT_DTYPE_F32:
+        memcpy(&word, at, sizeof word);
+        return (word & 0x7fffffffu) > 0x7f800000u;
+    case WEFT_DTYPE_F64:
+        memcpy(&wide, at, sizeof wide);
+        return (wide & INT64_MAX) > 0x7ff0000000000000u;
+    default:
+        return false;
+    }
+}
+
+/* Payloads of NaN may differ. */
+static bool same_element(const wefti_call_t *call, const uint8_t *a, const uint8_t *b)
+{
+    weft_dtype_t dtype = call->request.dtype;
+    return memcmp(a, b, call->elem_bytes) == 0 ||
+           (is_float(dtype) && is_nan(dtype, a) && is_nan(dtype, b));
+}
+
+static weft_status_t compare_reduced(wefti_call_t *call)
+{
+    _Alignas(64) uint8_t again[WEFTI_SLOT_DATA];
+    weft_group_t *group = call->group;
+    if (!wefti_side_is_on(wefti_call_op(call)->recv, group->rank == call->request.root)) {
+        return WEFT_OK;
+    }
+    wefti_block_t part = wefti_call_send_block(call, group->rank);
+    wefti_block_t compared = window(call, part);
+    size_t at = is_whole(call) ? 0 : group->rank * room(call);
+    for (uint32_t r = 0; r < group->size; r++) {
+        group->calls->sources[r] = posted_by(call, r) + at;
+    }
+    group->calls->destinations[0] = again;
+    WEFT_RETURN_IF_ERROR(wefti_call_reduce(call, 1, compared.bytes));
+    const uint8_t *result = call->request.recv + (compared.at - part.at);
+    for (uint64_t i = 0; i < compared.bytes; i += call->elem_bytes) {
+        if (!same_element(call, again + i, result + i)) {
+            char text[200];
+            return wefti_error(
+                WEFT_ERR_MISMATCH,
+                "%s: element %llu of rank %u's result is not the reduction of what ranks sent",
+                call_text(call, text),
+                (unsigned long long)((compared.at - part.at + i) / call->elem_bytes), group->rank);
+        }
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_call_compare(wefti_call_t *call)
+{
+    switch (call->check) {
+    case WEFTI_CHECK_EQUAL:
+        return compare_equal(call);
+    case WEFTI_CHECK_MOVED:
+        return compare_moved(call);
+    case WEFTI_CHECK_REDUCED:
+        return compare_reduced(call);
+    default:
+        return WEFT_OK;
+    }
 }

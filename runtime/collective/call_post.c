@@ -84,6 +84,9 @@ weft_status_t wefti_call_post(wefti_call_t *call)
         wefti_fused_pack(call);
         wefti_fused_post(call, own);
     }
+    if (wefti_call_is_checked(call)) {
+        wefti_call_keep_for_check(call);
+    }
     call->flags = 0;
     if (!fits || call->longest >= direct_min) {
         call->flags =

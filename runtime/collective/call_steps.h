@@ -26,12 +26,19 @@ weft_status_t wefti_call_settle_algorithm(wefti_call_t *call);
 
 /* ---- CHECK, COMPARE: call_check.c ---- */
 
-/* The result must be equal on all ranks, and WEFT_CHECK asks for it to be. */
-bool wefti_call_is_checked(const wefti_call_t *call);
-void wefti_call_post_digests(wefti_call_t *call);
+/* When it is issued: what WEFT_CHECK asks for. */
+wefti_check_t wefti_call_check_of(const wefti_call_t *call);
+static inline bool wefti_call_is_checked(const wefti_call_t *call)
+{
+    return call->check != WEFTI_CHECK_NOTHING;
+}
+/* Before this rank's data may change. */
+void wefti_call_keep_for_check(const wefti_call_t *call);
+void wefti_call_post_check(wefti_call_t *call);
 /* Of a call that all ranks refuse: they are checked to be there before the next call posts. */
-void wefti_call_post_no_digests(wefti_call_t *call);
-weft_status_t wefti_call_compare_digests(wefti_call_t *call, uint32_t peer);
+void wefti_call_post_no_check(wefti_call_t *call);
+/* With what the peers have posted. */
+weft_status_t wefti_call_compare(wefti_call_t *call);
 
 /* ---- RECOVERING: call_recover.c ---- */
 

@@ -32,6 +32,7 @@ static void calls_free(weft_group_t *group)
     wefti_select_deinit(group);
     wefti_flight_remove_group(&group->context->flight, &calls->flight);
     wefti_free(allocator, calls->pair_seq);
+    wefti_free(allocator, calls->kept);
     wefti_free(allocator, calls->sent);
     wefti_free(allocator, calls->received);
     wefti_free(allocator, calls->sources);
@@ -58,7 +59,11 @@ static bool calls_alloc(weft_group_t *group)
     calls->sent = wefti_alloc(allocator, size * sizeof *calls->sent);
     calls->received = wefti_alloc(allocator, size * sizeof *calls->received);
     calls->pair_seq = wefti_alloc(allocator, 2 * size * sizeof *calls->pair_seq);
-    return calls->sources != NULL && calls->destinations != NULL && calls->sent != NULL &&
+    if (group->context->settings.check_every != 0) {
+        calls->kept = wefti_alloc(allocator, (size_t)WEFTI_CALLS * WEFTI_SLOT_DATA);
+    }
+    return (calls->kept != NULL || group->context->settings.check_every == 0) &&
+           calls->sources != NULL && calls->destinations != NULL && calls->sent != NULL &&
            calls->received != NULL && calls->pair_seq != NULL;
 }
 

@@ -59,6 +59,7 @@ weft_status_t wefti_call_reserve(weft_group_t *group, weft_stream_t *stream,
     call->wait.since_ns = call->wait.late_since_ns = call->wait.departed_since_ns = 0;
     call->staged.two_shot = false;
     call->pairs.count = 0;
+    call->check = WEFTI_CHECK_NOTHING;
     call->fused = NULL;
     *out_call = call;
     return WEFT_OK;
@@ -74,8 +75,9 @@ static void issue(wefti_call_t *call, const weft_stream_t *stream)
         call->own = calls->own;
         call->schedule.wanted = calls->own ? NULL : calls->selection.wanted.algorithm[op];
         call->what |= calls->own ? 0 : calls->selection.what[op];
+        call->check = (uint8_t)wefti_call_check_of(call);
         call->number = atomic_load_explicit(&calls->number, memory_order_relaxed) + 1;
-        /* digests have a number of their own */
+        /* a check has a number of its own */
         atomic_store_explicit(&calls->number, call->number + wefti_call_is_checked(call),
                               memory_order_relaxed);
     }

@@ -58,5 +58,8 @@ uint8_t *wefti_bind_shard_at(const weft_session_t *session,
 weft_status_t wefti_bind_update(wefti_lowering_t *lowering, uint32_t collective);
 /* bind_collectives.c: the next use, in the order of all programs. */
 weft_status_t wefti_bind_collective(wefti_lowering_t *lowering, uint32_t collective);
+/* check.c: room for the checks of as many uses of collectives; a record after the collective at hand. */
+weft_status_t wefti_bind_checks(weft_session_t *session, size_t uses);
+weft_status_t wefti_bind_check(wefti_lowering_t *lowering, uint32_t collective);
 
 #endif

@@ -144,6 +144,7 @@ weft_status_t wefti_bind_records(weft_session_t *session)
                            session->plan->stream_count, UINT16_MAX - 1u);
     }
     wefti_lowering_t lowering = {.session = session};
+    WEFT_RETURN_IF_ERROR(wefti_bind_checks(session, wefti_bind_count_collectives(session->plan)));
     weft_status_t status = lower_programs(&lowering);
     wefti_free(session->allocator, lowering.records);
     return status;

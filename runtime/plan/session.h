@@ -69,6 +69,16 @@ typedef struct wefti_bound_run {
     bool started;
 } wefti_bound_run_t;
 
+/* The result of a collective at one place of a program: check.c. */
+typedef struct wefti_result_check {
+    weft_session_t *session;
+    const uint8_t *data;
+    size_t bytes;
+    const char *name;
+    uint32_t program;
+    uint64_t digest; /* of the last run that was checked */
+} wefti_result_check_t;
+
 typedef struct wefti_step_times {
     float step_ms, compute_ms, comm_ms, exposed_ms;
 } wefti_step_times_t;
@@ -102,6 +112,11 @@ struct weft_session {
     uint32_t *run_ranks;    /* [world_size] 0, 1, .. */
     wefti_sweep_t **sweeps; /* per collective; NULL: no fused update */
     size_t sweep_bytes;     /* their memory */
+
+    wefti_result_check_t *checks; /* NULL: WEFT_CHECK is off */
+    uint32_t check_count;
+    bool checks_now;   /* in this run */
+    uint64_t *digests; /* [(1 + world_size) * check_count] this rank's, then all ranks' */
 
     wefti_bound_program_t *programs;
     /* WEFTI_PLAN_NONE where the plan has none */
@@ -183,6 +198,9 @@ size_t wefti_bind_signal_bytes(weft_session_t *session);
 uint32_t wefti_bind_count_collectives(const weft_plan_t *plan);
 weft_status_t wefti_bind_records(weft_session_t *session);
 
+/* check.c: around a run. */
+void wefti_checks_begin(weft_session_t *session);
+weft_status_t wefti_checks_compare(weft_session_t *session, uint32_t program);
 /* exec.c: one program, to completion, on the device at hand. */
 weft_status_t wefti_exec_run(weft_session_t *session, uint32_t program);
 /* exec_host.c */

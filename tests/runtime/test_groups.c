@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Groups, their streams, adopted memory, and what happens when ranks disagree, are late, or die. */
+#include <math.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -819,17 +820,22 @@ static void test_disagreement_on_counts(void **state)
     support_rank_threads(2, run_mixed_pair, NULL);
 }
 
-static bool damages; /* rank 1's result of one call */
+/* What is done to a result before it is checked. */
+static struct damage {
+    bool on;
+    uint32_t call, rank;
+    size_t at; /* byte */
+} damage;
 
 /* Linked in place of the library's function (--wrap). */
-void __real_wefti_call_post_digests(wefti_call_t *call);
-void __wrap_wefti_call_post_digests(wefti_call_t *call);
-void __wrap_wefti_call_post_digests(wefti_call_t *call)
+void __real_wefti_call_post_check(wefti_call_t *call);
+void __wrap_wefti_call_post_check(wefti_call_t *call);
+void __wrap_wefti_call_post_check(wefti_call_t *call)
 {
-    if (damages && call->group->rank == 1 && call->order == 7) {
-        call->request.recv[4 * 1234] ^= 1;
+    if (damage.on && call->group->rank == damage.rank && call->order == damage.call) {
+        call->request.recv[damage.at] ^= 1;
     }
-    __real_wefti_call_post_digests(call);
+    __real_wefti_call_post_check(call);
 }
 
 /* WEFT_CHECK=results: the first call and range that differ are named; nothing else is. */
@@ -862,10 +868,95 @@ static void test_damaged_result(void **state)
 {
     (void)state;
     setenv("WEFT_CHECK", "results", 1);
-    damages = true;
+    damage = (struct damage){true, 7, 1, 4 * 1234};
     support_rank_threads(3, run_damaged, NULL);
     assert_true(support_rank_processes(3, run_damaged, NULL));
-    damages = false;
+    damage.on = false;
+    unsetenv("WEFT_CHECK");
+}
+
+/* Operators whose result is another one on every rank. */
+static const weft_collective_t parted[] = {
+    WEFT_COLLECTIVE_REDUCE,       WEFT_COLLECTIVE_REDUCE_SCATTER, WEFT_COLLECTIVE_REDUCE_SCATTER_V,
+    WEFT_COLLECTIVE_GATHER,       WEFT_COLLECTIVE_SCATTER,        WEFT_COLLECTIVE_ALL_TO_ALL,
+    WEFT_COLLECTIVE_ALL_TO_ALL_V,
+};
+#define PARTED (sizeof parted / sizeof *parted)
+
+/* Reductions small enough for the window to be all of it. */
+static weft_status_t call_parted(weft_collective_t op, weft_group_t *group, const float *x,
+                                 float *y)
+{
+    static const uint64_t counts[3] = {700, 2, 5000};
+    const uint64_t to[3] = {10, 20, 5000};
+    const weft_dtype_t type = WEFT_DTYPE_F32;
+    const weft_reduction_t sum = WEFT_REDUCTION_SUM;
+    uint32_t rank = weft_group_rank(group);
+    const uint64_t from[3] = {to[rank], to[rank], to[rank]};
+    switch (op) {
+    case WEFT_COLLECTIVE_REDUCE:
+        return weft_reduce(x, y, 1500, type, sum, 1, group, NULL);
+    case WEFT_COLLECTIVE_REDUCE_SCATTER:
+        return weft_reduce_scatter(x, y, 600, type, sum, group, NULL);
+    case WEFT_COLLECTIVE_REDUCE_SCATTER_V:
+        return weft_reduce_scatter_v(x, y, counts, NULL, type, sum, group, NULL);
+    case WEFT_COLLECTIVE_GATHER:
+        return weft_gather(x, y, 1500, type, 1, group, NULL);
+    case WEFT_COLLECTIVE_SCATTER:
+        return weft_scatter(x, y, 1500, type, 0, group, NULL);
+    case WEFT_COLLECTIVE_ALL_TO_ALL:
+        return weft_all_to_all(x, y, 1500, type, group, NULL);
+    default:
+        return weft_all_to_all_v(x, to, NULL, y, from, NULL, type, group, NULL);
+    }
+}
+
+static void run_parted(rank_world_t *world)
+{
+    float *x = calloc(3 * 5000, sizeof *x), *y = calloc(3 * 5000, sizeof *y);
+    RANK_CHECK(x != NULL && y != NULL);
+    for (uint32_t i = 0; i < 3 * 5000; i++) {
+        x[i] = (float)(i % 1000 + world->rank);
+    }
+    x[3] = NAN;
+    for (uint32_t i = 0; i < PARTED; i++) {
+        weft_group_t *group = NULL;
+        RANK_OK(weft_group_duplicate(world->group, &group));
+        for (uint32_t k = 1; k < damage.call; k++) {
+            RANK_OK(call_parted(parted[i], group, x, y));
+        }
+        weft_status_t status = call_parted(parted[i], group, x, y);
+        if (damage.on) {
+            /* Ranks that saw nothing wrong learn it later. */
+            RANK_CHECK(status == WEFT_ERR_MISMATCH || world->rank != damage.rank);
+            while (status == WEFT_OK) {
+                status = weft_barrier(group, NULL);
+            }
+            RANK_CHECK(status == WEFT_ERR_MISMATCH);
+            RANK_CHECK(strstr(weft_last_error(), "call 3 of the group") != NULL);
+            RANK_CHECK(strstr(weft_last_error(), "of rank 1's result") != NULL);
+        } else {
+            RANK_OK(status);
+        }
+        weft_group_destroy(group);
+    }
+    free(x);
+    free(y);
+}
+
+/* The damage is found whatever the operator; and nothing where there is none. */
+static void test_damaged_parts(void **state)
+{
+    (void)state;
+    setenv("WEFT_CHECK", "results", 1);
+    for (int on = 0; on < 2; on++) {
+        damage = (struct damage){on == 1, 3, 1, 4};
+        support_rank_threads(3, run_parted, NULL);
+        assert_true(support_rank_processes(3, run_parted, NULL));
+    }
+    setenv("WEFT_CHECK", "results:3", 1);
+    support_rank_threads(3, run_parted, NULL);
+    damage.on = false;
     unsetenv("WEFT_CHECK");
 }
 
@@ -1138,6 +1229,7 @@ int main(void)
         cmocka_unit_test(test_early_leave),
         cmocka_unit_test(test_leave_after_error),
         cmocka_unit_test(test_damaged_result),
+        cmocka_unit_test(test_damaged_parts),
         cmocka_unit_test(test_late_rank),
         cmocka_unit_test(test_given_up_calls_write_nothing),
         cmocka_unit_test(test_death),

@@ -810,14 +810,14 @@ static void test_names_do_not_collide(void **state)
 static bool damages; /* rank 1's result of one call */
 
 /* Linked in place of the library's function (--wrap). */
-void __real_wefti_call_post_digests(wefti_call_t *call);
-void __wrap_wefti_call_post_digests(wefti_call_t *call);
-void __wrap_wefti_call_post_digests(wefti_call_t *call)
+void __real_wefti_call_post_check(wefti_call_t *call);
+void __wrap_wefti_call_post_check(wefti_call_t *call);
+void __wrap_wefti_call_post_check(wefti_call_t *call)
 {
     if (damages && call->group->rank == 1 && call->order == 3) {
         call->request.recv[4 * 1234] ^= 1;
     }
-    __real_wefti_call_post_digests(call);
+    __real_wefti_call_post_check(call);
 }
 
 static void run_damaged(rank_world_t *world)

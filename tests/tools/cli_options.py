@@ -212,7 +212,8 @@ class Settings(Case):
 
     def test_invalid_values(self):
         for name, value, words in (("WEFT_ISA", "neon", "expected 'auto', 'portable', 'avx2' or 'avx512'"),
-                                   ("WEFT_CHECK", "x", "expected 'off' or 'results'"),
+                                   ("WEFT_CHECK", "x", "expected 'off', 'results' or 'results:N'"),
+                                   ("WEFT_CHECK", "results:0", "expected 'off', 'results' or 'results:N'"),
                                    ("WEFT_TIMEOUT", "-1", "expected a number of at least 0"),
                                    ("WEFT_SOCKETS", "9", "expected a whole number between 1 and 8"),
                                    ("WEFT_TRANSPORT", "shm,", "expected 'auto', or one or more of")):

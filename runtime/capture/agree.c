@@ -109,6 +109,68 @@ static weft_status_t compare(weft_capture_t *capture, signature_t *own, summary_
     return WEFT_OK;
 }
 
+/* Of a call whose counts only pairs of ranks share: its counts, else NULL. */
+static const uint64_t *exchanged(const wefti_captured_t *call)
+{
+    return wefti_collective_exchanges(call->batched.request.op) ? call->batched.counts : NULL;
+}
+
+/* What the other ranks send is what this one expects. exchanges: how many such calls there are, on
+ * every rank; theirs: [rank][exchange] */
+static weft_status_t check_exchanges(const weft_capture_t *capture, uint32_t exchanges,
+                                     const uint64_t *theirs)
+{
+    const weft_group_t *group = capture->runner.group;
+    for (uint32_t i = 0; i < capture->call_count; i++) {
+        const uint64_t *counts = exchanged(&capture->calls[i]);
+        for (uint32_t r = 0; counts != NULL && r < group->size; r++) {
+            const uint64_t sent = theirs[(size_t)r * exchanges],
+                           wanted = counts[2 * group->size + r];
+            if (sent != wanted) {
+                return wefti_error(
+                    WEFT_ERR_MISMATCH,
+                    "capture: ranks captured different calls: in call %u (of %u), AllToAllV, rank "
+                    "%u sends %llu elements to rank %u, which expects %llu",
+                    i, capture->call_count, group->ranks[r], (unsigned long long)sent,
+                    group->ranks[group->rank], (unsigned long long)wanted);
+            }
+        }
+        theirs += counts != NULL;
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t compare_exchanges(weft_capture_t *capture)
+{
+    weft_group_t *group = capture->runner.group;
+    uint32_t exchanges = 0, next = 0;
+    for (uint32_t i = 0; i < capture->call_count; i++) {
+        exchanges += exchanged(&capture->calls[i]) != NULL;
+    }
+    if (exchanges == 0) {
+        return WEFT_OK;
+    }
+    size_t words = (size_t)group->size * exchanges;
+    uint64_t *own = wefti_arena_array(&capture->arena, 2 * words, sizeof *own);
+    uint64_t *theirs = own != NULL ? own + words : NULL;
+    weft_status_t status = wefti_group_agree(group, own != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
+    if (status != WEFT_OK) {
+        return status;
+    }
+    for (uint32_t i = 0; i < capture->call_count; i++) {
+        const uint64_t *counts = exchanged(&capture->calls[i]);
+        for (uint32_t r = 0; counts != NULL && r < group->size; r++) {
+            own[(size_t)r * exchanges + next] = counts[r];
+        }
+        next += counts != NULL;
+    }
+    status = weft_all_to_all(own, theirs, exchanges, WEFT_DTYPE_U64, group, NULL);
+    if (status != WEFT_OK) {
+        return status;
+    }
+    return wefti_group_agree(group, check_exchanges(capture, exchanges, theirs));
+}
+
 static weft_status_t summarize(weft_capture_t *capture, const wefti_recording_t *recording,
                                signature_t *list, summary_t *out)
 {
@@ -133,6 +195,7 @@ weft_status_t wefti_capture_compare(weft_capture_t *capture, const wefti_recordi
     if (status == WEFT_OK) {
         status = compare(capture, list, all);
         wefti_free(capture->context->allocator, all);
+        status = status < 0 ? status : compare_exchanges(capture);
     }
     return status;
 }

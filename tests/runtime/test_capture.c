@@ -626,6 +626,13 @@ static void differ(rank_world_t *world)
     RANK_OK(weft_capture_begin(world->group, &params));
     expect(weft_capture_end(world->group, &capture), WEFT_ERR_MISMATCH,
            "rank 0 bucket \"none\", rank 1 bucket \"one\"");
+    const uint64_t expected[] = {1, 1}, sent[] = {odd ? 2 : 1, 1};
+    RANK_OK(weft_capture_begin(world->group, NULL));
+    RANK_OK(weft_barrier(world->group, NULL));
+    RANK_OK(weft_all_to_all_v(data, sent, NULL, data + 4, expected, NULL, WEFT_DTYPE_F32,
+                              world->group, NULL));
+    expect(weft_capture_end(world->group, &capture), WEFT_ERR_MISMATCH,
+           "in call 1 (of 2), AllToAllV, rank 1 sends 2 elements to rank 0, which expects 1");
     params.bucket = "index:7";
     RANK_OK(weft_capture_begin(world->group, &params));
     RANK_OK(weft_all_reduce(data, data, 4, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL));

@@ -38,8 +38,8 @@ void wefti_what_arguments(uint64_t what, uint64_t count, uint64_t hidden, char *
         snprintf(out, bytes, " of %s", dtype);
     } else { /* count is a block's where a rank gives one to each */
         bool blocks = op->send.extent == WEFT_EXTENT_BLOCKS;
-        snprintf(out, bytes, " with %llu x %s%s", (unsigned long long)count, dtype,
-                 blocks ? " per rank" : "");
+        snprintf(out, bytes, " with %llu x %s%s", (unsigned long long)(count & WEFTI_COUNT_MASK),
+                 dtype, blocks ? " per rank" : "");
     }
     size_t end = strlen(out);
     snprintf(out + end, bytes - end, "%s%s%s%s", used > 0 ? " (" : "", used > 0 ? notes + 2 : "",

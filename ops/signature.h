@@ -20,6 +20,10 @@
 #define WEFTI_WHAT_REDUCTION_MASK (0xfull << 16)
 #define WEFTI_WHAT_ROOT_MASK (0xffffull << WEFTI_WHAT_ROOT_SHIFT)
 
+/* Of counts of elements: no more fit memory; above it is a digest of the tensor's shape, 0: none. */
+#define WEFTI_COUNT_SHAPE_SHIFT 48
+#define WEFTI_COUNT_MASK ((1ull << WEFTI_COUNT_SHAPE_SHIFT) - 1)
+
 /* "all_reduce": what the function is called, without its prefix. */
 const char *wefti_what_function(uint64_t what);
 /* What follows the name: " with 16 x f32 (sum, root 1)"; hidden: bits of what that need not be

@@ -210,6 +210,19 @@ WEFT_API weft_context_t *weft_group_context(const weft_group_t *group);
  */
 WEFT_API weft_status_t weft_group_status(weft_group_t *group);
 /**
+ * Names the shape of the tensors of the next collective that the caller issues on a group, for
+ * bindings of languages that have shapes. Local. Ranks compare it as they compare counts: (32, 32)
+ * on one rank and (1024) or (16, 64) on another is WEFT_ERR_MISMATCH on all ranks. A shape of fewer
+ * than two dimensions is the same as none. Calls with counts per rank, sends, receives and calls in
+ * a batch or a capture do not compare it.
+ * @param[in] group the group
+ * @param[in] dims  [rank] dimensions; may be NULL if rank is less than 2
+ * @param[in] rank  number of dimensions
+ * @return WEFT_ERR_INVALID_ARGUMENT if dims is needed and NULL
+ */
+WEFT_API weft_status_t weft_group_set_shape(weft_group_t *group, const int64_t *dims,
+                                            uint32_t rank);
+/**
  * Sets the order in which reductions of a group combine ranks, from the next call on. Local. The
  * order is part of the bits of the results. All ranks set it alike, between the same calls; calls
  * of ranks that differ are an error. A new group of the world has the order of the setting

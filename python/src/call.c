@@ -63,11 +63,29 @@ static weft_status_t issue(const wp_call_t *call, weft_stream_t *stream)
     }
 }
 
+/* Ranks compare shapes where each of them gives a tensor of the same one. */
+static bool compares_shape(const wp_call_t *call)
+{
+    switch (call->op) {
+    case WEFT_COLLECTIVE_ALL_REDUCE:
+    case WEFT_COLLECTIVE_REDUCE_SCATTER:
+    case WEFT_COLLECTIVE_ALL_GATHER:
+    case WEFT_COLLECTIVE_BROADCAST:
+    case WEFT_COLLECTIVE_REDUCE:
+    case WEFT_COLLECTIVE_ALL_TO_ALL:
+        return true;
+    default:
+        return false;
+    }
+}
+
 weft_status_t wp_call_issue(const wp_call_t *call, weft_stream_t *stream)
 {
     if (call->group->notes) { /* another thread's batch would have it when its memory is gone */
         return weft_batch_begin(call->group->group); /* which says so */
     }
+    weft_group_set_shape(call->group->group, call->send.dims,
+                         compares_shape(call) ? call->send.rank : 0);
     return issue(call, stream);
 }
 

@@ -162,7 +162,7 @@ static PyObject *all_reduce_(PyObject *module, PyObject *const *args, Py_ssize_t
         return NULL;
     }
     wp_call_begin(&call, WEFT_COLLECTIVE_ALL_REDUCE, &options);
-    if (wp_array_get(options.state, places[0], "tensor", WP_WRITE, &call.send) < 0 ||
+    if (wp_array_get(options.state, places[0], "tensor", WP_WRITE | WP_SHAPE, &call.send) < 0 ||
         wp_call_reduction(&call, places[1]) < 0) {
         return wp_call_fail(&call);
     }
@@ -183,7 +183,7 @@ static PyObject *all_reduce(PyObject *module, PyObject *const *args, Py_ssize_t 
         return NULL;
     }
     wp_call_begin(&call, WEFT_COLLECTIVE_ALL_REDUCE, &options);
-    if (wp_array_get(options.state, places[0], "tensor", WP_READ, &call.send) < 0 ||
+    if (wp_array_get(options.state, places[0], "tensor", WP_SHAPE, &call.send) < 0 ||
         wp_call_reduction(&call, places[1]) < 0 ||
         wp_call_result(options.state, &call, places[3], 0, NULL, call.send.count) < 0 ||
         wp_call_overlap(&call, call.send.count, call.send.count, 0) < 0) {
@@ -209,7 +209,7 @@ static PyObject *broadcast(PyObject *module, PyObject *const *args, Py_ssize_t c
         return wp_call_fail(&call);
     }
     wp_array_flags_t flags = options.group->rank == call.root ? WP_READ : WP_WRITE;
-    if (wp_array_get(options.state, places[0], "tensor", flags, &call.send) < 0) {
+    if (wp_array_get(options.state, places[0], "tensor", flags | WP_SHAPE, &call.send) < 0) {
         return wp_call_fail(&call);
     }
     call.recv.data = call.send.data;
@@ -234,7 +234,7 @@ static PyObject *reduce(PyObject *module, PyObject *const *args, Py_ssize_t coun
         return wp_call_fail(&call);
     }
     bool root = options.group->rank == call.root;
-    if (wp_array_get(options.state, places[0], "tensor", WP_READ, &call.send) < 0 ||
+    if (wp_array_get(options.state, places[0], "tensor", WP_SHAPE, &call.send) < 0 ||
         wp_call_reduction(&call, places[2]) < 0) {
         return wp_call_fail(&call);
     }
@@ -304,7 +304,7 @@ static PyMethodDef functions[] = {
     {"all_reduce", WP_FUNCTION(all_reduce), METH_FASTCALL | METH_KEYWORDS,
      "all_reduce($module, tensor, op='sum', group=None, *, out=None, " WP_ASYNC_SIGNATURE
      "The reduction over all ranks of their tensors, on every rank.\n\n"
-     "tensor: any shape; as many elements, of the same type, on every rank. Read only.\n"
+     "tensor: of any shape and type, the same on every rank. Read only.\n"
      "op: 'sum', 'avg' (divides once, at the end), 'max', 'min', 'prod'.\n"
      "out: memory of as many elements for the result, may be tensor itself; None: a new\n"
      "array like tensor.\n"
@@ -317,7 +317,7 @@ static PyMethodDef functions[] = {
     {"broadcast", WP_FUNCTION(broadcast), METH_FASTCALL | METH_KEYWORDS,
      "broadcast($module, tensor, root=0, group=None, *, " WP_ASYNC_SIGNATURE
      "root's tensor, on every rank, in place.\n\n"
-     "tensor: any shape; as many elements, of the same type, on every rank. Read on root,\n"
+     "tensor: of any shape and type, the same on every rank. Read on root,\n"
      "written on the others.\n"
      "root: a rank of group. Returns tensor." WP_ASYNC_DOC WP_ERRORS_DOC},
     {"reduce", WP_FUNCTION(reduce), METH_FASTCALL | METH_KEYWORDS,

@@ -116,8 +116,7 @@ static PyObject *all_gather(PyObject *module, PyObject *const *args, Py_ssize_t 
     bool out = places[2] != NULL && places[2] != Py_None;
     uint32_t size = options.group->size;
     wp_call_begin(&call, WEFT_COLLECTIVE_ALL_GATHER, &options);
-    if (wp_array_get(options.state, places[0], "tensor", out ? WP_READ : WP_SHAPE, &call.send) <
-        0) {
+    if (wp_array_get(options.state, places[0], "tensor", WP_SHAPE, &call.send) < 0) {
         return wp_call_fail(&call);
     }
     bool now = !options.async && options.stream == NULL && options.group->batch == NULL;

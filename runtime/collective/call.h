@@ -176,6 +176,15 @@ typedef struct wefti_recovery {
     uint32_t peer;          /* how many were seen in this step */
 } wefti_recovery_t;
 
+/* What weft_group_set_shape said; also in the slot of a call, behind its addresses. */
+#define WEFTI_SHAPE_DIMS 10u
+typedef struct wefti_shape_note {
+    uint32_t tag; /* 16 bits that are not 0; 0: none */
+    uint32_t rank;
+    uint32_t dims[WEFTI_SHAPE_DIMS]; /* the first of them; large ones are cut */
+} wefti_shape_note_t;
+_Static_assert(sizeof(wefti_shape_note_t) == 48, "lies in call slots");
+
 /* What a group keeps for its calls. */
 typedef struct wefti_calls {
     wefti_call_t ring[WEFTI_CALLS]; /* by order */
@@ -188,10 +197,12 @@ typedef struct wefti_calls {
     uint32_t area;                 /* which half of the staging buffers, by its lowest bit */
     /* Hands a call to a stream: wefti_call_submit_host, or device_call.h. */
     weft_status_t (*submit)(wefti_call_t *call, weft_stream_t *stream);
-    const void **sources; /* [size] */
-    void **destinations;  /* [size] */
+    wefti_shape_note_t posted_shape; /* of the last call that had one */
+    const void **sources;            /* [size] */
+    void **destinations;             /* [size] */
     wefti_deferred_t deferred;
     wefti_recovery_t recovery;
+    wefti_shape_note_t shape;        /* of the next collective */
     struct wefti_recorder *recorder; /* takes calls instead of the group; NULL: none is open */
     bool
         own; /* calls that are issued now are the library's: what the program set is not for them */
@@ -274,6 +285,15 @@ static inline uint64_t wefti_request_what(const wefti_request_t *request)
     return (uint64_t)request->op | (uint64_t)request->dtype << 8 |
            (uint64_t)request->reduction << 16 | (uint64_t)request->root << WEFTI_WHAT_ROOT_SHIFT;
 }
+
+/* ---- call_shape.c ---- */
+
+/* The call is the one that a shape was set for. */
+void wefti_call_take_shape(wefti_call_t *call);
+/* To its slot, for the message of ranks that differ. */
+void wefti_call_post_shape(const wefti_call_t *call, wefti_call_slot_t *slot);
+/* " of shape (32, 32)"; slot: of the rank that posted count. */
+void wefti_shape_text(uint64_t count, const wefti_call_slot_t *slot, char *out, size_t bytes);
 
 /* ---- group.c ---- */
 

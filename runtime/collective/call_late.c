@@ -76,9 +76,8 @@ static void describe(const wefti_call_t *call, uint64_t waited_ns, char *text, s
     wefti_endpoint_late_facts(group->endpoint, first, facts, sizeof facts);
     snprintf(text, bytes, "rank %u waited %.3g s in %s; late: rank%s%s", group->ranks[group->rank],
              (double)waited_ns * 1e-9,
-             call->state == WEFTI_CALL_RECOVERING
-                 ? "recovery from a link failure"
-                 : wefti_what_text(call->what, call->posted_count, what),
+             call->state == WEFTI_CALL_RECOVERING ? "recovery from a link failure"
+                                                  : wefti_call_text(call, what),
              late[0] != '\0' ? late : " unknown", facts);
 }
 
@@ -149,9 +148,8 @@ bool wefti_call_describe(wefti_call_t *call, wefti_wait_t *out)
     out->channel = call->group->channel;
     add_all_late(call, out);
     snprintf(out->text, sizeof out->text, "%s (call %u of group %u)",
-             call->pairs.count > 0 ? "send or receive"
-                                   : wefti_what_text(call->what, call->posted_count, what),
-             call->order, out->channel);
+             call->pairs.count > 0 ? "send or receive" : wefti_call_text(call, what), call->order,
+             out->channel);
     return true;
 }
 
@@ -223,7 +221,6 @@ weft_status_t wefti_group_departed(wefti_call_t *call, uint64_t now)
     WEFT_RETURN_IF_ERROR(wefti_group_check(group));
     char what[160];
     wefti_error(WEFT_ERR_PEER_DIED, "rank %u left the world while rank %u was waiting for it in %s",
-                group->ranks[r], group->ranks[group->rank],
-                wefti_what_text(call->what, call->posted_count, what));
+                group->ranks[r], group->ranks[group->rank], wefti_call_text(call, what));
     return wefti_group_fail(group, WEFT_ERR_PEER_DIED);
 }

@@ -17,6 +17,9 @@ bool wefti_call_describe(wefti_call_t *call, wefti_wait_t *out);
 /* Warns of the late ranks once a call has waited for WEFT_LATE; for its polls. */
 void wefti_group_report_late(wefti_call_t *call, uint64_t now);
 
+/* call_mismatch.c: "all_reduce with 100 x f32 (sum)"; calls of the library itself: what they are for.
+ * buffer holds 160 bytes. */
+const char *wefti_call_text(const wefti_call_t *call, char *buffer);
 /* call_mismatch.c. One side of a disagreement: "group_split", " with 3 ranks". */
 typedef struct wefti_caller {
     uint32_t rank; /* in the world */

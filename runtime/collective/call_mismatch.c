@@ -8,10 +8,36 @@
 
 #include "runtime/base/error.h"
 
+/* All-gathers that the library makes are named after the function that they are for. */
+static const char *own_call(uint64_t what)
+{
+    uint32_t kind = (uint32_t)((what & WEFTI_WHAT_ROOT_MASK) >> WEFTI_WHAT_ROOT_SHIFT);
+    return (what & 0xff) == WEFT_COLLECTIVE_ALL_GATHER && kind != 0 ? wefti_control_name(kind)
+                                                                    : NULL;
+}
+
+const char *wefti_call_text(const wefti_call_t *call, char *buffer)
+{
+    const char *own = own_call(call->what);
+    return own != NULL ? own : wefti_what_text(call->what, call->posted_count, buffer);
+}
+
 typedef struct side { /* of a disagreement */
     uint32_t rank;    /* in the world */
     uint64_t what, count;
+    const wefti_call_slot_t *slot;
 } side_t;
+
+/* The name of what a side called, and in text what follows it. */
+static const char *name_side(const side_t *side, uint64_t hidden, char *text, size_t bytes)
+{
+    const char *own = own_call(side->what);
+    text[0] = '\0';
+    if (own == NULL) {
+        wefti_what_arguments(side->what, side->count, hidden, text, bytes);
+    }
+    return own != NULL ? own : wefti_what_function(side->what);
+}
 
 weft_status_t wefti_mismatch(const wefti_caller_t *high, const wefti_caller_t *low)
 {
@@ -31,22 +57,27 @@ static weft_status_t differ(const weft_group_t *group, const side_t *high, const
                  (differs & WEFTI_WHAT_ROOT_MASK ? 0 : WEFTI_WHAT_ROOT_MASK);
     }
     char high_text[240], low_text[240];
-    wefti_what_arguments(high->what, high->count, hidden, high_text, 160);
-    wefti_what_arguments(low->what, low->count, hidden, low_text, 160);
+    const char *high_name = name_side(high, hidden, high_text, 160);
+    const char *low_name = name_side(low, hidden, low_text, 160);
     if ((differs & WEFTI_WHAT_SELECTION_MASK) != 0) {
         wefti_select_text(group->context, high->what, high_text + strlen(high_text), 80);
         wefti_select_text(group->context, low->what, low_text + strlen(low_text), 80);
     }
-    return wefti_mismatch(&(wefti_caller_t){high->rank, wefti_what_function(high->what), high_text},
-                          &(wefti_caller_t){low->rank, wefti_what_function(low->what), low_text});
+    if ((differs & ~WEFTI_WHAT_FLAGS_MASK) == 0 && high->count != low->count &&
+        ((high->count ^ low->count) & WEFTI_COUNT_MASK) == 0) {
+        wefti_shape_text(high->count, high->slot, high_text + strlen(high_text), 80);
+        wefti_shape_text(low->count, low->slot, low_text + strlen(low_text), 80);
+    }
+    return wefti_mismatch(&(wefti_caller_t){high->rank, high_name, high_text},
+                          &(wefti_caller_t){low->rank, low_name, low_text});
 }
 
 weft_status_t wefti_group_mismatch(weft_group_t *group, const wefti_deferred_t *own, uint32_t peer)
 {
     const wefti_call_slot_t *theirs = wefti_call_slot_of(group, peer, own->number);
+    const wefti_call_slot_t *mine = wefti_call_slot_of(group, group->rank, own->number);
     bool first = group->rank < peer;
     if (own->what & theirs->what & WEFTI_WHAT_FUSED) {
-        const wefti_call_slot_t *mine = wefti_call_slot_of(group, group->rank, own->number);
         char where[160], text[160];
         if (wefti_fused_difference(first ? mine : theirs, first ? group->rank : peer,
                                    first ? theirs : mine, first ? peer : group->rank, where,
@@ -56,8 +87,8 @@ weft_status_t wefti_group_mismatch(weft_group_t *group, const wefti_deferred_t *
             return wefti_group_fail(group, WEFT_ERR_MISMATCH);
         }
     }
-    const side_t ours = {group->ranks[group->rank], own->what, own->count};
-    const side_t other = {group->ranks[peer], theirs->what, theirs->count};
+    const side_t ours = {group->ranks[group->rank], own->what, own->count, mine};
+    const side_t other = {group->ranks[peer], theirs->what, theirs->count, theirs};
     /* The higher rank first, so that both sides report the same text. */
     return wefti_group_fail(group, differ(group, first ? &other : &ours, first ? &ours : &other));
 }

@@ -109,6 +109,9 @@ weft_status_t wefti_call_post(wefti_call_t *call)
     }
     own->what = call->what | (uint64_t)call->flags << WEFTI_WHAT_FLAGS_SHIFT;
     own->count = call->posted_count;
+    if (call->posted_count > WEFTI_COUNT_MASK && !wefti_call_op(call)->variable) {
+        wefti_call_post_shape(call, own);
+    }
     refresh_counters(call);
     wefti_call_slot_publish(group, own, call->number, posted_bytes(call));
     call->unsettled |= WEFTI_UNSETTLED_POSTING;

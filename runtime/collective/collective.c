@@ -192,6 +192,13 @@ static weft_status_t submit_v(const wefti_request_t *request, const counts_t *se
         return recorder->ops->record(group, request, recorded);
     }
     wefti_request_fill(call, request);
+    if (group->calls->shape.tag != 0 && !group->calls->own) {
+        wefti_call_take_shape(call);
+    }
+    if (group->calls->own && request->op == WEFT_COLLECTIVE_ALL_GATHER) {
+        /* the library's own: named after what it is for */
+        call->what |= (uint64_t)wefti_control_kind() << WEFTI_WHAT_ROOT_SHIFT;
+    }
     return wefti_call_submit(call, stream);
 }
 

@@ -227,6 +227,17 @@ class Disagreement(ranks.RankCase):
                 self.disagree([lambda g: call(g, 3 * big), lambda g: call(g, 2 * big)],
                               self.both(rf"{3 * big} x float32", rf"{2 * big} x float32"))
 
+    def test_shapes(self):
+        """As many elements, of other shapes."""
+        for call in (lambda g, *shape: weft.all_reduce(ones(*shape), group=g),
+                     lambda g, *shape: weft.all_reduce_(ones(*shape), group=g),
+                     lambda g, *shape: weft.broadcast(ones(*shape), 1, g),
+                     lambda g, *shape: weft.reduce(ones(*shape), 1, group=g)):
+            self.disagree([lambda g: call(g, 1024), lambda g: call(g, 32, 32)],
+                          self.both(r"\(1024\)", r"\(32, 32\)"))
+            self.disagree([lambda g: call(g, 1024, 8), lambda g: call(g, 8, 1024)],
+                          self.both(r"\(1024, 8\)", r"\(8, 1024\)"))
+
     def test_types(self):
         self.disagree([lambda g: weft.all_reduce(ones(8), group=g),
                        lambda g: weft.all_reduce(ones(8, dtype="int64"), group=g)], self.both("float32", "int64"))

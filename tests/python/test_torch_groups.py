@@ -186,6 +186,11 @@ class Wrong(ranks.RankCase):
         dist.all_reduce(x)  # other groups are not concerned
         self.assertEqual(x.item(), 2)
 
+    def test_ranks_disagree_on_shapes(self):
+        group = dist.new_group([0, 1])
+        with self.raises_within(weft.WeftMismatchError, r"\(32, 32\)"):
+            dist.all_reduce(torch.ones((1024,) if self.rank == 0 else (32, 32)), group=group)
+
     def test_errors_of_works(self):
         group = dist.new_group([0, 1])
         work = dist.all_reduce(torch.ones(10 + self.rank), group=group, async_op=True)

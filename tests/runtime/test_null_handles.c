@@ -471,6 +471,8 @@ static void call_group(const fixture_t *f)
     FAILS(weft_group_set_algorithm, group,
           weft_group_set_algorithm(NULL, WEFT_COLLECTIVE_ALL_REDUCE, "x"));
     OPTIONAL(weft_group_set_algorithm, name);
+    FAILS(weft_group_set_shape, group, weft_group_set_shape(NULL, NULL, 0));
+    OPTIONAL(weft_group_set_shape, dims);
     GIVES_TEXT(weft_group_last_algorithm, group, weft_group_last_algorithm(NULL), "none");
     GIVES_TEXT(weft_group_last_path, group, weft_group_last_path(NULL), "none");
 }

@@ -192,6 +192,61 @@ static void test_every_pair_of_kinds(void **state)
     unsetenv("WEFT_TIMEOUT");
 }
 
+/* ---- in one group ---- */
+
+static void expect(weft_status_t status, const char *first, const char *second)
+{
+    RANK_CHECK(status == WEFT_ERR_MISMATCH);
+    RANK_CHECK(strstr(weft_last_error(), first) != NULL);
+    RANK_CHECK(strstr(weft_last_error(), second) != NULL);
+}
+
+/* Making a group of a part of the world takes calls of that group, which are named after it. */
+static void run_creation_in_part(rank_world_t *world)
+{
+    weft_group_t *part = NULL, *group = NULL;
+    float x[COUNT] = {0}, all[2 * COUNT];
+    RANK_OK(weft_group_split(world->group, world->rank / 2, 0, &part));
+    if (world->rank == 0) {
+        expect(weft_all_gather(x, all, COUNT, WEFT_DTYPE_F32, part, NULL), "group creation",
+               "all_gather with 8 x f32");
+    } else if (world->rank == 1) {
+        expect(weft_group_duplicate(part, &group), "group creation", "all_gather with 8 x f32");
+    }
+    weft_group_destroy(part);
+}
+
+static void run_shapes(rank_world_t *world)
+{
+    static const int64_t shapes[][2] = {{32, 32}, {16, 64}};
+    static float x[1024];
+    for (uint32_t i = 0; i < 3; i++) {
+        weft_group_t *group = NULL;
+        RANK_OK(weft_group_duplicate(world->group, &group));
+        for (uint32_t k = 0; k < 2; k++) { /* alike, and none again in the next call */
+            RANK_OK(weft_group_set_shape(group, shapes[k], k == 0 ? 2 : 0));
+            RANK_OK(weft_all_reduce(x, x, 1024, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL));
+        }
+        RANK_OK(weft_group_set_shape(group, shapes[0], 2));
+        if (world->rank == 1) {
+            RANK_OK(weft_group_set_shape(group, shapes[1], i == 0 ? 2 : i == 1 ? 1 : 0));
+        }
+        expect(weft_all_reduce(x, x, 1024, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL),
+               "of shape (32, 32)", i == 0 ? "of shape (16, 64)" : "of shape (1024)");
+        weft_group_destroy(group);
+    }
+}
+
+static void test_in_one_group(void **state)
+{
+    (void)state;
+    setenv("WEFT_TIMEOUT", "300", 1);
+    support_rank_threads(3, run_creation_in_part, NULL);
+    support_rank_threads(2, run_shapes, NULL);
+    assert_true(support_rank_processes(3, run_shapes, NULL));
+    unsetenv("WEFT_TIMEOUT");
+}
+
 /* ---- programs that are right ---- */
 
 #define STEPS 12u
@@ -371,9 +426,8 @@ static void test_kinds_between_hosts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_pair_of_kinds),
-        cmocka_unit_test(test_kinds_between_processes),
-        cmocka_unit_test(test_kinds_between_hosts),
+        cmocka_unit_test(test_every_pair_of_kinds), cmocka_unit_test(test_kinds_between_processes),
+        cmocka_unit_test(test_kinds_between_hosts), cmocka_unit_test(test_in_one_group),
         cmocka_unit_test(test_legal_programs),
     };
     return cmocka_run_group_tests_name("runtime waits", tests, NULL, NULL);

@@ -77,7 +77,7 @@ static weft_status_t wait_for(wefti_call_t *call, wefti_waits_t waits,
     if (status == WEFT_ERR_TIMEOUT) {
         return wefti_group_late(call, status);
     }
-    if (status < 0 && wefti_fault_set(&group->fault, status, weft_last_error())) {
+    if (status < 0 && wefti_fault_get(&group->fault) == WEFT_OK) {
         wefti_group_fail(group, status);
     }
     return status < 0 ? check(call) : status;

@@ -213,6 +213,7 @@ typedef struct wefti_calls {
 
     wefti_selection_t selection;       /* orders, algorithms */
     uint8_t *kept;                     /* for each place of the ring, with WEFT_CHECK; else NULL */
+    uint32_t turns;                    /* with WEFT_CHECK: collectives that were issued */
     uint64_t slot_bytes;               /* blocks up to this go with the call slots */
     struct wefti_schedules *schedules; /* schedule_cache.h; NULL until one is needed */
 

@@ -28,12 +28,16 @@ static bool is_float(weft_dtype_t dtype)
            dtype == WEFT_DTYPE_BF16;
 }
 
-wefti_check_t wefti_call_check_of(const wefti_call_t *call)
+/* Ranks decide alike: not by order, which also counts the sends and receives of this rank. */
+wefti_check_t wefti_call_choose_check(const wefti_call_t *call)
 {
     const weft_group_t *group = call->group;
     const wefti_collective_t *op = wefti_collective_of(call->request.op);
     uint32_t every = group->context->settings.check_every;
-    if (every == 0 || call->order % every != 0 || op->send.extent == WEFT_EXTENT_NOTHING) {
+    if (every == 0) {
+        return WEFTI_CHECK_NOTHING;
+    }
+    if (++group->calls->turns % every != 0 || op->send.extent == WEFT_EXTENT_NOTHING) {
         return WEFTI_CHECK_NOTHING;
     }
     bool fits = group->size <= WORDS;
@@ -84,12 +88,12 @@ static size_t room(const wefti_call_t *call)
     return is_whole(call) ? WEFTI_SLOT_DATA : WEFTI_SLOT_DATA / call->group->size / 8 * 8;
 }
 
-/* REDUCED: the window of a part. */
-static wefti_block_t window(const wefti_call_t *call, wefti_block_t part)
+/* REDUCED: the window of a part. number: the call's own, not that of its check. */
+static wefti_block_t window(const wefti_call_t *call, wefti_block_t part, uint32_t number)
 {
     uint64_t elems = part.bytes / call->elem_bytes, most = room(call) / call->elem_bytes;
     uint64_t count = elems < most ? elems : most;
-    uint64_t first = wefti_hash_word(WEFTI_HASH_START, call->order) % (elems - count + 1);
+    uint64_t first = wefti_hash_word(WEFTI_HASH_START, number) % (elems - count + 1);
     return (wefti_block_t){part.at + first * call->elem_bytes, count * call->elem_bytes};
 }
 
@@ -122,7 +126,7 @@ void wefti_call_keep_for_check(const wefti_call_t *call)
     } else if (call->check == WEFTI_CHECK_REDUCED) {
         uint32_t parts = is_whole(call) ? 1 : call->group->size;
         for (uint32_t owner = 0; owner < parts; owner++, to += room(call)) {
-            wefti_block_t part = window(call, wefti_call_send_block(call, owner));
+            wefti_block_t part = window(call, wefti_call_send_block(call, owner), call->number);
             if (part.bytes > 0) {
                 memcpy(to, call->request.send + part.at, (size_t)part.bytes);
             }
@@ -265,7 +269,7 @@ static weft_status_t compare_reduced(wefti_call_t *call)
         return WEFT_OK;
     }
     wefti_block_t part = wefti_call_send_block(call, group->rank);
-    wefti_block_t compared = window(call, part);
+    wefti_block_t compared = window(call, part, call->number - 1);
     size_t at = is_whole(call) ? 0 : group->rank * room(call);
     for (uint32_t r = 0; r < group->size; r++) {
         group->calls->sources[r] = posted_by(call, r) + at;

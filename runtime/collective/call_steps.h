@@ -26,8 +26,8 @@ weft_status_t wefti_call_settle_algorithm(wefti_call_t *call);
 
 /* ---- CHECK, COMPARE: call_check.c ---- */
 
-/* When it is issued: what WEFT_CHECK asks for. */
-wefti_check_t wefti_call_check_of(const wefti_call_t *call);
+/* When a collective is issued: what WEFT_CHECK asks for. */
+wefti_check_t wefti_call_choose_check(const wefti_call_t *call);
 static inline bool wefti_call_is_checked(const wefti_call_t *call)
 {
     return call->check != WEFTI_CHECK_NOTHING;

@@ -960,6 +960,40 @@ static void test_damaged_parts(void **state)
     unsetenv("WEFT_CHECK");
 }
 
+/* Sends are calls of two ranks: the others check the same collectives, in the same places. */
+static void run_checked_after_sends(rank_world_t *world)
+{
+    enum { COUNT = 20000 };
+    int32_t *x = calloc(3 * COUNT, sizeof *x), *y = calloc(COUNT, sizeof *y), sent = 0;
+    RANK_CHECK(x != NULL && y != NULL);
+    for (int32_t i = 0; i < 3 * COUNT; i++) {
+        x[i] = i + (int32_t)world->rank;
+    }
+    for (int round = 0; round < 6; round++) {
+        if (world->rank == 0) {
+            RANK_OK(weft_send(&sent, 1, WEFT_DTYPE_I32, 1, world->group, NULL));
+        } else if (world->rank == 1) {
+            RANK_OK(weft_recv(&sent, 1, WEFT_DTYPE_I32, 0, world->group, NULL));
+        }
+        RANK_OK(weft_reduce_scatter(x, y, COUNT, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM, world->group,
+                                    NULL));
+        RANK_CHECK(y[COUNT - 1] == 3 * (((int32_t)world->rank + 1) * COUNT - 1) + 3);
+        RANK_OK(weft_barrier(world->group, NULL));
+    }
+    free(x);
+    free(y);
+}
+
+static void test_checked_after_sends(void **state)
+{
+    (void)state;
+    setenv("WEFT_CHECK", "results", 1);
+    support_rank_threads(3, run_checked_after_sends, NULL);
+    setenv("WEFT_CHECK", "results:2", 1);
+    support_rank_threads(3, run_checked_after_sends, NULL);
+    unsetenv("WEFT_CHECK");
+}
+
 /* One rank calls nothing: the others say who is late, and it learns. */
 static void run_late(rank_world_t *world)
 {
@@ -1230,6 +1264,7 @@ int main(void)
         cmocka_unit_test(test_leave_after_error),
         cmocka_unit_test(test_damaged_result),
         cmocka_unit_test(test_damaged_parts),
+        cmocka_unit_test(test_checked_after_sends),
         cmocka_unit_test(test_late_rank),
         cmocka_unit_test(test_given_up_calls_write_nothing),
         cmocka_unit_test(test_death),

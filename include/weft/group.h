@@ -31,8 +31,9 @@ typedef struct weft_group_params {
     int64_t key;          /**< as in weft_group_split */
     /**
      * Bytes that this rank keeps for collectives on memory that is not registered, equal on all
-     * ranks; 0: the setting WEFT_STAGING_BYTES. Larger buffers mean fewer rounds. Memory is taken
-     * by the first call that needs it.
+     * ranks; 0: as parent has, without one by the setting WEFT_STAGING_BYTES. Larger buffers mean
+     * fewer rounds. Memory is taken by the first call that needs it. Groups that are split from
+     * this one, or duplicate or shrink it, have as much.
      */
     uint64_t staging_bytes;
     uint32_t color; /**< as in weft_group_split */
@@ -122,8 +123,8 @@ WEFT_API weft_status_t weft_group_create_named(const char *name, uint32_t size, 
  * them. The world is
  * replaced by one of its survivors (weft_context_shrink describes how, and what becomes of what was
  * made before), and the group by one of its survivors, in their order, with a context of its own
- * (weft_group_context), which the group retains. Reduction order and algorithms are inherited as by
- * weft_group_split. The former group stays broken; destroy it at any time.
+ * (weft_group_context), which the group retains. Reduction order, algorithms and staging_bytes (of
+ * several groups the largest) are inherited as by weft_group_split. The former group stays broken; destroy it at any time.
  * @param[in]  group     the group, broken or not
  * @param[out] out_group the new group; the caller destroys it
  * @return as weft_context_shrink; WEFT_ERR_MISMATCH, on all ranks, if ranks passed groups that share

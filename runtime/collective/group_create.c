@@ -182,6 +182,7 @@ static signature_t sign(making_t making, const weft_group_t *parent)
     if (parent != NULL) {
         const wefti_selection_t *selection = &parent->calls->selection;
         signature.parent = parent->channel;
+        signature.staging_bytes = wefti_group_staging_bytes(parent);
         signature.selection = wefti_hash_words(selection->what, WEFTI_OPS) ^
                               3 * wefti_hash_words(selection->digest, WEFTI_OPS);
     }
@@ -379,9 +380,11 @@ out:
 }
 
 weft_status_t wefti_group_create(weft_context_t *context, uint32_t color, int64_t key,
-                                 const weft_group_t *model, weft_group_t **out_group)
+                                 uint64_t staging_bytes, const weft_group_t *model,
+                                 weft_group_t **out_group)
 {
-    const signature_t signature = sign(MAKES_WORLD, NULL);
+    signature_t signature = sign(MAKES_WORLD, NULL);
+    signature.staging_bytes = staging_bytes;
     return create(context, NULL, &signature, color, key, model, out_group);
 }
 
@@ -389,7 +392,7 @@ weft_status_t weft_group_create_world(weft_context_t *context, weft_group_t **ou
 {
     WEFT_CHECK_OUT(out_group);
     WEFT_CHECK_ARG(context);
-    return wefti_group_create(context, 0, 0, NULL, out_group);
+    return wefti_group_create(context, 0, 0, 0, NULL, out_group);
 }
 
 /* A group to create others from: not NULL, not broken, and not in a forked child. */
@@ -425,7 +428,9 @@ weft_status_t weft_group_create(weft_context_t *context, const weft_group_params
         WEFT_RETURN_IF_ERROR(check_parent(own.parent));
     }
     signature_t signature = sign(MAKES, own.parent);
-    signature.staging_bytes = own.staging_bytes;
+    if (own.staging_bytes != 0) {
+        signature.staging_bytes = own.staging_bytes;
+    }
     return create(context, own.parent, &signature, own.color, own.key, own.parent, out_group);
 }
 

@@ -12,6 +12,7 @@
 typedef struct passed {
     uint64_t digest;
     uint32_t size, left;
+    uint64_t staging_bytes;
 } passed_t;
 
 static bool survives(const weft_context_t *context, uint32_t member)
@@ -24,12 +25,15 @@ static bool survives(const weft_context_t *context, uint32_t member)
     return false;
 }
 
-/* The colour of this rank's group: the lowest rank that passed the same one. */
+/* The colour of this rank's group: the lowest rank that passed the same one. Staging is that of the
+ * group, or the largest of several. */
 static weft_status_t find_color(const weft_group_t *group, weft_context_t *context,
-                                uint32_t *out_color)
+                                uint32_t *out_color, uint64_t *out_staging_bytes)
 {
     wefti_endpoint_t *endpoint = context->endpoint;
-    passed_t own = {.digest = WEFTI_HASH_START, .size = group->size};
+    passed_t own = {.digest = WEFTI_HASH_START,
+                    .size = group->size,
+                    .staging_bytes = wefti_group_staging_bytes(group)};
     for (uint32_t i = 0; i < group->size; i++) {
         uint32_t member = weft_context_member(group->context, group->ranks[i]);
         own.digest = wefti_hash_step(own.digest, member);
@@ -42,6 +46,8 @@ static weft_status_t find_color(const weft_group_t *group, weft_context_t *conte
     WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, &own, sizeof own, all), out);
     for (uint32_t r = 0; r < endpoint->world_size && status == WEFT_OK; r++) {
         uint32_t same = 0;
+        uint64_t bytes = all[r].staging_bytes;
+        *out_staging_bytes = bytes > *out_staging_bytes ? bytes : *out_staging_bytes;
         for (uint32_t other = endpoint->world_size; other-- > 0;) {
             if (memcmp(&all[other], &all[r], sizeof *all) == 0) {
                 same++;
@@ -64,8 +70,9 @@ static weft_status_t create_like(const weft_group_t *group, weft_context_t *cont
                                  weft_group_t **out_group)
 {
     uint32_t color = 0;
-    WEFT_RETURN_IF_ERROR(find_color(group, context, &color));
-    return wefti_group_create(context, color, group->rank, group, out_group);
+    uint64_t staging_bytes = 0;
+    WEFT_RETURN_IF_ERROR(find_color(group, context, &color, &staging_bytes));
+    return wefti_group_create(context, color, group->rank, staging_bytes, group, out_group);
 }
 
 weft_status_t weft_group_shrink(weft_group_t *group, weft_group_t **out_group)
@@ -102,7 +109,7 @@ weft_status_t weft_group_grow(weft_group_t *group, const weft_context_params_t *
     }
     WEFT_RETURN_IF_ERROR(status);
     WEFT_RETURN_IF_ERROR(weft_context_grow(group->context, params, &context));
-    status = wefti_group_create(context, 0, 0, NULL, out_group);
+    status = wefti_group_create(context, 0, 0, 0, NULL, out_group);
     weft_context_release(context); /* the group keeps it */
     return status;
 }

@@ -73,6 +73,11 @@ static inline weft_status_t wefti_group_commit_staging(weft_group_t *group, size
 {
     return bytes <= group->staging.committed ? WEFT_OK : wefti_group_commit(group, bytes);
 }
+/* As weft_group_params_t asks for it. */
+static inline uint64_t wefti_group_staging_bytes(const weft_group_t *group)
+{
+    return 2 * (uint64_t)group->staging.half_bytes;
+}
 /* Of a rank whose region is mapped here. */
 static inline uint8_t *wefti_group_staging(const weft_group_t *group, uint32_t rank)
 {

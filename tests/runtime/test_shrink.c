@@ -2,6 +2,7 @@
 /* Worlds that go on without the ranks that died, and with ranks that join. */
 #include "support.h"
 
+#include "runtime/group/group.h"
 #include "support_ranks.h"
 
 #include <dirent.h>
@@ -264,12 +265,18 @@ static void halves_shrink(scene_t *scene, uint32_t rank)
 {
     weft_group_t *half = NULL, *next = NULL, *world = NULL;
     uint32_t own = rank & 1, mask = (own == 0 ? 0x15u : 0x2au) & ~scene->deadly;
-    RANK_OK(weft_group_split(scene->group, own, -(int64_t)rank, &half));
+    weft_group_params_t params = WEFT_GROUP_PARAMS_INIT;
+    params.parent = scene->group;
+    params.color = own;
+    params.key = -(int64_t)rank;
+    params.staging_bytes = (uint64_t)16 << 20;
+    RANK_OK(weft_group_create(scene->context, &params, &half));
     RANK_OK(weft_group_set_order(half, WEFT_ORDER_ANY, NULL, 0));
     reduce_until_broken(scene, scene->group, (scene->deadly >> rank & 1) != 0, 5);
     RANK_OK(weft_group_shrink(half, &next));
     RANK_CHECK(weft_group_size(next) == bits(mask));
     RANK_CHECK(weft_group_order(next) == WEFT_ORDER_ANY);
+    RANK_CHECK(next->staging.half_bytes == (size_t)8 << 20);
     weft_context_t *context = weft_group_context(next);
     for (uint32_t r = 0; r < weft_group_size(next); r++) { /* in the order of the half */
         uint32_t member = weft_context_member(context, weft_group_world_rank(next, r));

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/group/group.h"
 #include "support_ranks.h"
 #include "tests/support/support.h"
 
@@ -98,6 +99,13 @@ static void run_by_group(rank_world_t *world)
         RANK_CHECK(weft_group_rank(groups[i]) == world->size - 1 - world->rank);
     }
     for (int i = 0; i < 6; i++) {
+        weft_group_t *same = NULL, *all = NULL;
+        RANK_OK(weft_group_duplicate(groups[i], &same));
+        RANK_CHECK(same->staging.half_bytes == groups[i]->staging.half_bytes);
+        RANK_OK(weft_group_split(same, 0, 0, &all));
+        RANK_CHECK(all->staging.half_bytes == groups[i]->staging.half_bytes);
+        weft_group_destroy(all);
+        weft_group_destroy(same);
         sum(groups[i], (size_t)1 << 18, NULL);
         sum(groups[5 - i], 5000, NULL);
         sum(world->group, 70000, NULL);

@@ -11,6 +11,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "runtime/base/hash.h"
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static wefti_own_thread_t *list; /* under lock */
 
@@ -38,7 +40,7 @@ void wefti_own_thread_begin(wefti_own_thread_t *thread, const wefti_signal_t *si
     thread->id = wefti_thread_id();
     thread->signal = signal;
     atomic_init(&thread->target, 0);
-    atomic_init(&thread->idle, 0);
+    atomic_init(&thread->turns, 0);
     pthread_mutex_lock(&lock);
     thread->next = list;
     list = thread;
@@ -58,7 +60,7 @@ void wefti_own_thread_end(wefti_own_thread_t *thread)
 }
 
 /* One that was woken but has not run yet is not idle. */
-static bool idles(int32_t id)
+static bool idles(int32_t id, uint64_t *out_turns)
 {
     bool idle = false;
     pthread_mutex_lock(&lock);
@@ -66,8 +68,10 @@ static bool idles(int32_t id)
         if (thread->id != id) {
             continue;
         }
+        uint32_t turns = atomic_load_explicit(&thread->turns, memory_order_acquire);
+        *out_turns = turns;
         idle = thread->signal == NULL ||
-               (atomic_load_explicit(&thread->idle, memory_order_acquire) != 0 &&
+               ((turns & 1) != 0 &&
                 !wefti_signal_reached(
                     atomic_load_explicit(&thread->signal->value, memory_order_acquire),
                     atomic_load_explicit(&thread->target, memory_order_relaxed)));
@@ -84,43 +88,69 @@ static bool is_own_thread(unsigned long long id)
     return id != 0 && access(path, F_OK) == 0;
 }
 
-/* "202 0x7f.. 0x80 0x2 0x0 ..": in a futex call, until another thread of this process wakes it. */
-static bool sleeps_for_others(int32_t id)
+/* The text of /proc/self/task/ID/NAME. */
+static bool read_fact(int32_t id, const char *name, char *text, size_t bytes)
 {
-    char path[48], text[160];
-    snprintf(path, sizeof path, "/proc/self/task/%d/syscall", id);
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/task/%d/%s", id, name);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
         return false;
     }
-    ssize_t length = read(fd, text, sizeof text - 1);
+    ssize_t length = read(fd, text, bytes - 1);
     close(fd);
-    if (length <= 0) {
-        return false;
-    }
-    text[length] = '\0';
+    text[length > 0 ? length : 0] = '\0';
+    return length > 0;
+}
+
+/* "202 0x7f.. 0x80 0x2 0x0 ..": in a futex call, until another thread of this process wakes it.
+ * out_turns: how often it has gone to sleep. */
+static bool sleeps_for_others(int32_t id, uint64_t *out_turns)
+{
+    static const char switches[] = "\nvoluntary_ctxt_switches:";
+    char text[4096];
     unsigned long long word, operation, value, limit;
     long number;
-    if (sscanf(text, "%ld %llx %llx %llx %llx", &number, &word, &operation, &value, &limit) != 5 ||
+    if (!read_fact(id, "syscall", text, sizeof text) ||
+        sscanf(text, "%ld %llx %llx %llx %llx", &number, &word, &operation, &value, &limit) != 5 ||
         number != SYS_futex || limit != 0) {
         return false;
     }
     unsigned int command = (unsigned int)operation & FUTEX_CMD_MASK;
-    return (command == FUTEX_WAIT || command == FUTEX_WAIT_BITSET || command == FUTEX_LOCK_PI) &&
-           ((operation & FUTEX_PRIVATE_FLAG) != 0 || is_own_thread(value));
+    if ((command != FUTEX_WAIT && command != FUTEX_WAIT_BITSET && command != FUTEX_LOCK_PI) ||
+        ((operation & FUTEX_PRIVATE_FLAG) == 0 && !is_own_thread(value)) ||
+        !read_fact(id, "status", text, sizeof text)) {
+        return false;
+    }
+    const char *found = strstr(text, switches);
+    *out_turns = found != NULL ? strtoull(found + sizeof switches - 1, NULL, 10) : 0;
+    return found != NULL;
 }
 
-bool wefti_threads_rest(bool (*waits)(void *user, int32_t id), void *user)
+/* out_digest: of the threads, and of how often each has begun to rest. */
+static bool all_rest(bool (*waits)(void *user, int32_t id), void *user, uint64_t *out_digest)
 {
     DIR *folder = opendir("/proc/self/task");
     const struct dirent *entry;
     bool rest = folder != NULL;
+    *out_digest = 0;
     while (rest && (entry = readdir(folder)) != NULL) {
         int32_t id = (int32_t)strtol(entry->d_name, NULL, 10);
-        rest = id <= 0 || waits(user, id) || idles(id) || sleeps_for_others(id);
+        uint64_t words[2] = {(uint64_t)id, 0};
+        rest =
+            id <= 0 || waits(user, id) || idles(id, &words[1]) || sleeps_for_others(id, &words[1]);
+        *out_digest += wefti_hash_words(words, 2); /* in any order */
     }
     if (folder != NULL) {
         closedir(folder);
     }
     return rest;
+}
+
+bool wefti_threads_rest(bool (*waits)(void *user, int32_t id), void *user)
+{
+    uint64_t before, after;
+    /* A thread may wake one that has been looked at, and sleep when its own turn comes. What rests
+     * for the same time in both looks did so between them. */
+    return all_rest(waits, user, &before) && all_rest(waits, user, &after) && before == after;
 }

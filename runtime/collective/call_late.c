@@ -106,13 +106,14 @@ static void add_late(wefti_wait_t *wait, const weft_group_t *group, uint32_t r)
 static void add_all_late(const wefti_call_t *call, wefti_wait_t *wait)
 {
     const weft_group_t *group = call->group;
-    wait->number = group->calls->deferred.open ? group->calls->deferred.number : call->number;
-    wait->kind = WEFTI_WAIT_DATA;
     if (call->wait.signal == &group->calls->completed.signal) {
         wait->kind = WEFTI_WAIT_LOCAL;
+        wait->number = call->number;
         add_late(wait, group, group->rank);
-        return;
+        return; /* the rest belongs to the call that goes first */
     }
+    wait->number = group->calls->deferred.open ? group->calls->deferred.number : call->number;
+    wait->kind = WEFTI_WAIT_DATA;
     for (uint32_t i = 0; i < call->pairs.count; i++) {
         if (!wefti_pair_is_done(&call->pairs.list[i])) {
             add_late(wait, group, call->pairs.list[i].peer);

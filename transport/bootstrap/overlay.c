@@ -344,6 +344,8 @@ static void process_ended(wefti_overlay_t *overlay, wefti_overlay_link_t *link,
                           wefti_event_t *event)
 {
     pthread_mutex_lock(&overlay->lock);
+    /* closing is not enough: a forked child of this process has a copy */
+    (void)epoll_ctl(overlay->epoll_fd, EPOLL_CTL_DEL, link->pid_fd, NULL);
     close(link->pid_fd);
     link->pid_fd = -1;
     bool has_event = link->up && wefti_overlay_lost(overlay, link, event);

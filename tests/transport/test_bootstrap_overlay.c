@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -227,6 +228,46 @@ static void test_all_learn_who_died(void **state)
     }
 }
 
+/* Rank 0 has a forked child, which keeps copies of its descriptors, when rank 1 dies. */
+static int die_or_become_quiet(seat_t *seat, void *user)
+{
+    int32_t pid = (int32_t)getpid(), pids[2];
+    (void)user;
+    SEAT_CHECK(wefti_overlay_all_gather(seat->overlay, 0, &pid, sizeof pid, pids, soon(20), NULL,
+                                        NULL) == WEFT_OK);
+    if (seat->job.rank == 1) {
+        pause();
+    }
+    wefti_overlay_watch_process(seat->overlay, 1, (pid_t)pids[1]);
+    pid_t child = fork();
+    if (child == 0) {
+        pause();
+        _exit(0);
+    }
+    kill((pid_t)pids[1], SIGKILL);
+    bool died = await_events(seat, 0, 0, 1);
+    struct pollfd poll_fd = {.fd = wefti_overlay_poll_fd(seat->overlay), .events = POLLIN};
+    uint64_t end = soon(20);
+    for (uint32_t quiet = 0; quiet < 20 && wefti_now_ns() < end;) {
+        quiet = poll(&poll_fd, 1, 1) > 0 ? 0 : quiet + 1;
+        wefti_overlay_progress(seat->overlay);
+    }
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    SEAT_CHECK(died && wefti_now_ns() < end);
+    return 0;
+}
+
+static void test_nothing_is_left_to_do_for_the_dead(void **state)
+{
+    (void)state;
+    int results[2];
+    overlay_world_t world = {.size = 2, .fn = die_or_become_quiet};
+    run_overlay_processes(&world, results);
+    assert_int_equal(results[0], 0);
+    assert_int_equal(results[1], -SIGKILL);
+}
+
 /* ---- many ---- */
 
 /* Links, and so messages, grow with the logarithm of the world. */
@@ -318,6 +359,7 @@ int main(void)
         cmocka_unit_test(test_floods_arrive_once),
         cmocka_unit_test(test_all_learn_who_left),
         cmocka_unit_test(test_all_learn_who_died),
+        cmocka_unit_test(test_nothing_is_left_to_do_for_the_dead),
         cmocka_unit_test(test_many_processes),
         cmocka_unit_test(test_keys_and_descriptors),
     };

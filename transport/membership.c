@@ -10,6 +10,7 @@
 #include "runtime/base/digest.h"
 #include "runtime/base/error.h"
 #include "transport/hosts.h"
+#include "transport/socket/fork.h"
 
 #define BACKLOG 4096
 
@@ -35,7 +36,7 @@ static void stop_listening(wefti_identity_t *identity)
     int *const sockets[] = {&identity->local, &identity->tcp};
     for (uint32_t i = 0; i < 2; i++) {
         if (*sockets[i] >= 0) {
-            close(*sockets[i]);
+            wefti_socket_close(*sockets[i]);
         }
         *sockets[i] = -1;
     }
@@ -74,6 +75,7 @@ static weft_status_t listen_here(wefti_identity_t *identity)
         return wefti_error(WEFT_ERR_INTERNAL, "the kernel chose a name of %zu bytes", bytes);
     }
     memcpy(identity->self.name, address.sun_path + 1, bytes);
+    wefti_socket_guard(fd);
     identity->local = fd;
     return WEFT_OK;
 }
@@ -87,6 +89,7 @@ static weft_status_t listen_tcp(wefti_identity_t *identity, const wefti_endpoint
     if (status != WEFT_OK) {
         return status < 0 ? status : wefti_error(WEFT_ERR_SYSTEM, "no free TCP port to listen on");
     }
+    wefti_socket_guard(identity->tcp); /* a forked child that listened would look like this rank */
     *address = *reached;
     for (uint32_t i = 0; i < address->count; i++) {
         address->addresses[i].port = bound.port;

@@ -27,6 +27,7 @@
 typedef struct shared {
     _Atomic uint32_t gone_on, late_done;
     _Atomic uint32_t progress[RANKS_MAX], generation, left, stop;
+    _Atomic int32_t child; /* that outlives a rank */
 } shared_t;
 
 static shared_t *all; /* of a test */
@@ -206,6 +207,33 @@ static void test_shrink_over_hosts(void **state)
             .ranks = 4, .hosts = worlds[i].hosts, .deadly = worlds[i].deadly, .act = some_die};
         assert_true(play(&scene));
     }
+}
+
+static void parent_dies(scene_t *scene, uint32_t rank)
+{
+    if ((scene->deadly >> rank & 1) != 0) {
+        pid_t child = fork();
+        if (child == 0) {
+            pause();
+            _exit(0);
+        }
+        atomic_store(&scene->shared->child, (int32_t)child);
+    }
+    some_die(scene, rank);
+}
+
+/* A rank is gone although its forked child lives; the other one could not go on without it. */
+static void test_shrink_without_a_living_child(void **state)
+{
+    (void)state;
+    scene_t scene = {.ranks = 2, .hosts = "ab", .deadly = 1, .act = parent_dies};
+    setenv("WEFT_TIMEOUT", "100", 1);
+    bool good = play(&scene);
+    unsetenv("WEFT_TIMEOUT");
+    if (atomic_load(&all->child) > 0) {
+        kill((pid_t)atomic_load(&all->child), SIGKILL);
+    }
+    assert_true(good);
 }
 
 /* ---- deaths while the survivors agree ---- */
@@ -757,6 +785,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shrink_by_any_rank),
         cmocka_unit_test(test_shrink_over_hosts),
+        cmocka_unit_test(test_shrink_without_a_living_child),
         cmocka_unit_test(test_shrink_while_more_die),
         cmocka_unit_test(test_shrink_several_groups),
         cmocka_unit_test(test_shrink_needs_equal_groups),

@@ -14,6 +14,8 @@
 #include "runtime/flight/image.h"
 #include "tools/tool.h"
 
+#define WORLD_SIZE_MAX 16384u /* the analysis has a matrix of ranks */
+
 /* ---- one dump ---- */
 
 static const char *text_of(const dump_t *dump, const wefti_json_node_t *object, const char *key)
@@ -69,6 +71,10 @@ static weft_status_t read_dump(dumps_t *dumps, dump_t *dump)
     const wefti_json_node_t *error = wefti_json_get(&dump->tree, top, "error");
     dump->rank = whole_of(dump, top, "rank", DUMP_NO_RANK);
     dump->world_size = whole_of(dump, top, "world_size", 0);
+    if (dump->world_size > WORLD_SIZE_MAX) {
+        return wefti_error(WEFT_ERR_FORMAT, "world_size: too large: %u, at most %u",
+                           dump->world_size, WORLD_SIZE_MAX);
+    }
     if (whole_of(dump, top, "weft_dump", 0) != 1 || dump->rank >= dump->world_size ||
         calls == NULL || calls->kind != WEFTI_JSON_ARRAY) {
         return wefti_error(WEFT_ERR_FORMAT, "not a dump of weft_context_dump");
@@ -165,13 +171,13 @@ static int by_rank(const void *a, const void *b)
 
 int wefti_dumps_complete(dumps_t *dumps, const char *command)
 {
-    size_t kept = 0;
-    qsort(dumps->list, dumps->count, sizeof *dumps->list, by_rank);
-    for (size_t i = 0; i < dumps->count; i++) {
-        dump_t *dump = &dumps->list[i];
-        const dump_t *first = &dumps->list[0];
+    const dump_t *first = &dumps->list[0];
+    size_t count = dumps->count;
+    qsort(dumps->list, count, sizeof *dumps->list, by_rank);
+    const char *theirs = first->world != NULL ? first->world : "";
+    for (size_t i = 1; i < count; i++) {
+        const dump_t *dump = &dumps->list[i];
         const char *ours = dump->world != NULL ? dump->world : "";
-        const char *theirs = first->world != NULL ? first->world : "";
         if (dump->world_size != first->world_size || strcmp(ours, theirs) != 0) {
             return wefti_usage_error(command,
                                      "dumps of different worlds: %s is of \"%s\" with %u ranks, %s "
@@ -179,14 +185,17 @@ int wefti_dumps_complete(dumps_t *dumps, const char *command)
                                      first->path, theirs, first->world_size, dump->path, ours,
                                      dump->world_size);
         }
-        if (kept > 0 && dumps->list[kept - 1].rank == dump->rank) {
+    }
+    dumps->world_size = first->world_size;
+    dumps->count = 1;
+    for (size_t i = 1; i < count; i++) {
+        dump_t *dump = &dumps->list[i];
+        if (dumps->list[dumps->count - 1].rank == dump->rank) {
             dump_deinit(dump);
         } else {
-            dumps->list[kept++] = *dump;
+            dumps->list[dumps->count++] = *dump;
         }
     }
-    dumps->count = kept;
-    dumps->world_size = dumps->list[0].world_size;
     return EXIT_OK;
 }
 
@@ -276,7 +285,9 @@ const char *wefti_dumps_group_name(const dumps_t *dumps, uint32_t group, char *o
     size_t used = (size_t)snprintf(out, bytes, "the group of rank%s", wefti_plural(ranks->count));
     const wefti_json_node_t *at = wefti_json_first(&dump->tree, ranks);
     for (; at != NULL && used + 40 < bytes; at = wefti_json_after(&dump->tree, at)) {
-        used += (size_t)snprintf(out + used, bytes - used, " %.0f", at->number);
+        if (at->kind == WEFTI_JSON_NUMBER && at->number >= 0 && at->number < dumps->world_size) {
+            used += (size_t)snprintf(out + used, bytes - used, " %u", (uint32_t)at->number);
+        }
     }
     snprintf(out + used, bytes - used, "%s (channel %u)", at != NULL ? " .." : "", channel);
     return out;

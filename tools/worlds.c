@@ -52,7 +52,9 @@ static live_rank_t *find_inode(const live_ranks_t *ranks, ino_t inode)
 static bool map_image(int fd, live_rank_t *out)
 {
     struct stat facts;
-    if (fstat(fd, &facts) != 0 || facts.st_size < (off_t)sizeof *out->image) {
+    int seals = fcntl(fd, F_GET_SEALS); /* memory that may shrink cannot be read safely */
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd, &facts) != 0 ||
+        facts.st_size < (off_t)sizeof *out->image) {
         return false;
     }
     out->bytes = (size_t)facts.st_size;

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """weft ps: worlds, ranks and their calls, read from outside of the processes."""
+import fcntl
 import json
 import os
+import struct
 import subprocess
 import unittest
 
@@ -41,6 +43,27 @@ class Ps(support.Case):
         done = self.weft("ps", "--json")
         self.assertIn("worlds", json.loads(done.stdout))
         self.assertEqual(done.stderr, "")
+
+    def recorder(self, seals):
+        """Memory like a recorder's: a good header, and then nothing but ones. The name of its world."""
+        size, world = 1 << 20, f"garbage-{os.getpid()}-{seals}"
+        fd = os.memfd_create("weft-flight", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.addCleanup(os.close, fd)
+        header = struct.pack("<QQIIIIQQQ64s128s16s24s", 0x3174666c74666577, size, 0, 2, os.getpid(), 1, 0, 0, 0, b"h",
+                             world.encode(), b"shm", b"none")
+        os.pwrite(fd, header + b"\xff" * (size - len(header)), 0)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+        return world
+
+    def test_damaged_memory(self):
+        """Of a process with a recorder that is none: it is read; memory that may shrink meanwhile is not."""
+        sealed, open_ = self.recorder(fcntl.F_SEAL_SHRINK), self.recorder(fcntl.F_SEAL_GROW)
+        worlds = [world["world"] for world in self.weft_json("ps", os.getpid(), "--dump", "dumps")["worlds"]]
+        self.assertIn(sealed, worlds)
+        self.assertNotIn(open_, worlds)
+        self.weft("ps", os.getpid())
+        self.assertEqual(len(list((self.dir / "dumps").iterdir())), 1)
+        self.weft("analyze", "dumps", code=1)
 
     def test_rates(self):
         """Ranks that never stop calling."""

@@ -109,6 +109,13 @@ static void find_late(analysis_t *analysis, uint32_t rank)
     }
 }
 
+/* Its dump was written when its call failed. A call that begins after the failure has no record. */
+static bool has_failed(const dump_t *dump)
+{
+    return dump != NULL && dump->error != NULL && dump->reason != NULL &&
+           strcmp(dump->error, dump->reason) == 0;
+}
+
 /* Follows who waits for whom: a rank that is waited for and does not wait is a cause. */
 static void find_causes(analysis_t *analysis)
 {
@@ -131,7 +138,8 @@ static void find_causes(analysis_t *analysis)
             waits |= analysis->late[(size_t)r * n + i];
             waited_for |= analysis->late[(size_t)i * n + r];
         }
-        analysis->cause[r] = waited_for && !waits;
+        analysis->cause[r] =
+            waited_for && !waits && !has_failed(wefti_dumps_find(analysis->dumps, r));
         analysis->circle[r] = reach[(size_t)r * n + r];
     }
     free(reach);

@@ -42,7 +42,11 @@ weft_status_t wefti_call_reserve(weft_group_t *group, weft_stream_t *stream,
     if (!wefti_endpoint_owned(group->endpoint) ||
         atomic_load_explicit(&group->fault.state, memory_order_relaxed) != 0 ||
         wefti_group_ended(group)) {
-        WEFT_RETURN_IF_ERROR(wefti_group_check_lasting(group));
+        weft_status_t status = wefti_group_check_lasting(group);
+        if (status < 0 && wefti_endpoint_owned(group->endpoint)) {
+            wefti_flight_note_failed(&group->context->flight, &group->calls->flight, status);
+        }
+        WEFT_RETURN_IF_ERROR(status);
     }
     uint32_t order = atomic_load_explicit(&group->calls->issued, memory_order_relaxed) + 1;
     /* acquire: the ring's place is free, and its last user has finished with it */

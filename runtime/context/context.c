@@ -405,8 +405,12 @@ weft_status_t weft_context_dump(weft_context_t *context, const char *path)
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "path",
                                  "must not be NULL unless WEFT_DUMP names a folder");
     }
-    return path != NULL ? wefti_flight_dump(context->flight.image, path, "weft_context_dump")
-                        : wefti_flight_dump_in(context->flight.image, folder, "weft_context_dump");
+    pthread_mutex_lock(&context->flight.lock); /* no group is described meanwhile */
+    weft_status_t status =
+        path != NULL ? wefti_flight_dump(context->flight.image, path, "weft_context_dump")
+                     : wefti_flight_dump_in(context->flight.image, folder, "weft_context_dump");
+    pthread_mutex_unlock(&context->flight.lock);
+    return status;
 }
 
 void wefti_context_enter_thread(const weft_context_t *context)

@@ -165,13 +165,18 @@ void wefti_flight_remove_group(wefti_flight_t *flight, const wefti_flight_writer
     if (writer->image == NULL || !wefti_endpoint_owned(flight->endpoint)) {
         return;
     }
+    bool failed = false;
     pthread_mutex_lock(&flight->lock);
     uint32_t place = find_place(flight->image, writer->group);
     if (place < WEFTI_FLIGHT_GROUPS && flight->image->groups[place].id == writer->group) {
         flight->image->groups[place].open = 0; /* its calls stay in the ring for a while */
+        failed = wefti_flight_take_fault(flight, place);
         flight->faults[place] = NULL;
     }
     pthread_mutex_unlock(&flight->lock);
+    if (failed && flight->folder[0] != '\0') { /* the watcher has not seen it yet */
+        wefti_flight_dump_due(flight, "a group has failed", WEFTI_FLIGHT_QUIET_NS);
+    }
 }
 
 /* ---- records ---- */
@@ -217,9 +222,22 @@ void wefti_flight_note(wefti_flight_t *flight, weft_status_t status)
     }
     char text[WEFTI_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", weft_last_error());
-    wefti_fault_set(&flight->image->header.fault, status, text);
-    if (flight->folder[0] != '\0') {
-        wefti_flight_dump_due(flight, text, WEFTI_FLIGHT_QUIET_NS);
+    bool first = wefti_fault_set(&flight->image->header.fault, status, text);
+    if (flight->folder[0] != '\0') { /* the first one also after a dump of the watcher */
+        wefti_flight_dump_due(flight, text, first ? 0 : WEFTI_FLIGHT_QUIET_NS);
     }
     wefti_error_adopt(status, text);
+}
+
+void wefti_flight_note_failed(wefti_flight_t *flight, const wefti_flight_writer_t *writer,
+                              weft_status_t status)
+{
+    pthread_mutex_lock(&flight->lock);
+    uint32_t place = find_place(flight->image, writer->group);
+    bool is_news = place < WEFTI_FLIGHT_GROUPS && wefti_flight_take_fault(flight, place);
+    pthread_mutex_unlock(&flight->lock);
+    const wefti_fault_t *first = &flight->image->header.fault;
+    if (is_news || atomic_load_explicit(&first->state, memory_order_relaxed) == 0) {
+        wefti_flight_note(flight, status);
+    }
 }

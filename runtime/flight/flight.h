@@ -144,6 +144,19 @@ weft_status_t wefti_flight_leave(wefti_flight_t *flight, uint32_t serial, weft_s
  * WEFT_DUMP says so, unless the caller alone is at fault. */
 void wefti_flight_note(wefti_flight_t *flight, weft_status_t status);
 
+/* A call has not begun, since its group had failed before: as wefti_flight_note, once. */
+void wefti_flight_note_failed(wefti_flight_t *flight, const wefti_flight_writer_t *writer,
+                              weft_status_t status);
+
+/* Under the lock: whether the group of a place has failed, and nobody has asked since. */
+static inline bool wefti_flight_take_fault(wefti_flight_t *flight, uint32_t place)
+{
+    const _Atomic uint32_t *state = flight->faults[place];
+    bool failed = state != NULL && atomic_load_explicit(state, memory_order_relaxed) == 2;
+    flight->faults[place] = failed ? NULL : state;
+    return failed;
+}
+
 /* ---- read.c ---- */
 
 /* A copy of a record, with times in nanoseconds since the context was created. */

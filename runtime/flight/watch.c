@@ -2,44 +2,38 @@
 /*
  * With WEFT_DUMP, one thread per process dumps what the rank's own threads cannot: on SIGUSR1, and
  * when a group or the world has failed while this rank is busy elsewhere, in the program or a
- * kernel. The handler of the signal writes to an eventfd; a program that has set a handler of its
- * own, or ignores the signal, keeps it.
+ * kernel. The handler of the signal posts a semaphore, which is never destroyed: a handler may
+ * still run while the thread ends. A program that has set a handler of its own, or ignores the signal,
+ * keeps it; a forked child has neither the thread nor the handler.
  */
 #include "runtime/flight/flight.h"
 
 #include <errno.h>
-#include <poll.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
+#include <time.h>
 
 #include "runtime/base/error.h"
 
-#define LOOK_MS 200
+#define LOOK_NS 200000000ull
 
 static struct {
     pthread_mutex_t making; /* held while the thread is started and stopped */
     pthread_mutex_t lock;   /* guards list */
     wefti_flight_t *list;
     pthread_t thread;
-    _Atomic int event; /* -1: no thread */
-    _Atomic pid_t pid; /* of the process that has the thread: forked children have not */
+    sem_t wake; /* posted by SIGUSR1 and stop */
     _Atomic bool stop;
     bool handles; /* SIGUSR1 */
-} watcher = {.making = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .event = -1};
+} watcher = {.making = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* Async-signal-safe. */
 static void on_signal(int signal_number)
 {
     (void)signal_number;
     int error_number = errno;
-    const uint64_t one = 1;
-    int event = atomic_load_explicit(&watcher.event, memory_order_relaxed);
-    bool own = getpid() == atomic_load_explicit(&watcher.pid, memory_order_relaxed);
-    if (own && event >= 0 && write(event, &one, sizeof one) < 0) {
-        /* full: it is awake already */
-    }
+    sem_post(&watcher.wake);
     errno = error_number;
 }
 
@@ -66,32 +60,48 @@ static const char *look(wefti_flight_t *flight)
     }
     pthread_mutex_lock(&flight->lock);
     for (uint32_t i = 0; i < WEFTI_FLIGHT_GROUPS; i++) {
-        const _Atomic uint32_t *state = flight->faults[i];
-        if (state != NULL && atomic_load_explicit(state, memory_order_relaxed) == 2) {
-            flight->faults[i] = NULL;
-            reason = "a group has failed";
-        }
+        reason = wefti_flight_take_fault(flight, i) ? "a group has failed" : reason;
     }
     pthread_mutex_unlock(&flight->lock);
     return reason;
 }
 
+static void forget_posts(void)
+{
+    while (sem_trywait(&watcher.wake) == 0) {
+    }
+}
+
+/* Until the semaphore is posted (true), or it is time to look. Posts until now count as one. */
+static bool wait_a_while(void)
+{
+    uint64_t until = wefti_now_ns() + LOOK_NS;
+    const struct timespec end = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
+    bool posted = sem_clockwait(&watcher.wake, CLOCK_MONOTONIC, &end) == 0;
+    forget_posts();
+    return posted;
+}
+
+static void look_and_dump(wefti_flight_t *flight)
+{
+    const char *reason = look(flight);
+    if (reason != NULL) {
+        wefti_flight_dump_due(flight, reason, WEFTI_FLIGHT_QUIET_NS);
+    }
+}
+
 static void *watch(void *unused)
 {
     (void)unused;
-    struct pollfd event = {.fd = watcher.event, .events = POLLIN};
     while (!atomic_load_explicit(&watcher.stop, memory_order_acquire)) {
-        uint64_t count = 0;
-        poll(&event, 1, LOOK_MS);
-        bool asked = read(event.fd, &count, sizeof count) > 0;
+        bool asked = wait_a_while();
         pthread_mutex_lock(&watcher.lock);
         if (asked && !atomic_load_explicit(&watcher.stop, memory_order_acquire)) {
             dump_all();
         }
         for (wefti_flight_t *flight = watcher.list; flight != NULL; flight = flight->next) {
-            const char *reason = wefti_endpoint_owned(flight->endpoint) ? look(flight) : NULL;
-            if (reason != NULL) {
-                wefti_flight_dump_due(flight, reason, WEFTI_FLIGHT_QUIET_NS);
+            if (wefti_endpoint_owned(flight->endpoint)) {
+                look_and_dump(flight);
             }
         }
         pthread_mutex_unlock(&watcher.lock);
@@ -129,49 +139,41 @@ static int start_thread(void)
     return error_number;
 }
 
+/* In a forked child: the thread, and what it watches, are the parent's. */
+static void forget(void)
+{
+    pthread_mutex_init(&watcher.making, NULL);
+    pthread_mutex_init(&watcher.lock, NULL);
+    watcher.list = NULL;
+    give_signal_back();
+}
+
+static void init_once(void)
+{
+    sem_init(&watcher.wake, 0, 0);
+    pthread_atfork(NULL, NULL, forget);
+}
+
 static weft_status_t start(void)
 {
-    int event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (event < 0) {
-        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "WEFT_DUMP: eventfd failed");
-    }
-    atomic_store_explicit(&watcher.event, event, memory_order_relaxed);
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, init_once);
+    forget_posts(); /* of an earlier thread's end */
     atomic_store_explicit(&watcher.stop, false, memory_order_relaxed);
     int error_number = start_thread();
     if (error_number != 0) {
-        atomic_store_explicit(&watcher.event, -1, memory_order_relaxed);
-        close(event);
         return wefti_error_errno(WEFT_ERR_SYSTEM, error_number, "WEFT_DUMP: pthread_create failed");
     }
-    atomic_store_explicit(&watcher.pid, getpid(), memory_order_relaxed);
     take_signal();
     return WEFT_OK;
 }
 
 static void stop(void)
 {
-    const uint64_t one = 1;
-    int event = atomic_load_explicit(&watcher.event, memory_order_relaxed);
     give_signal_back();
-    /* a handler that still runs finds no descriptor */
-    atomic_store_explicit(&watcher.event, -1, memory_order_relaxed);
     atomic_store_explicit(&watcher.stop, true, memory_order_release);
-    if (write(event, &one, sizeof one) < 0) {
-        /* then it wakes by itself */
-    }
+    sem_post(&watcher.wake);
     pthread_join(watcher.thread, NULL);
-    close(event);
-}
-
-/* In a forked child: what it has inherited is the parent's. */
-static void forget(void)
-{
-    int event = atomic_load_explicit(&watcher.event, memory_order_relaxed);
-    if (event >= 0 && atomic_load_explicit(&watcher.pid, memory_order_relaxed) != getpid()) {
-        close(event);
-        atomic_store_explicit(&watcher.event, -1, memory_order_relaxed);
-        watcher.list = NULL;
-    }
 }
 
 /* Returns whether the list was empty before. */
@@ -203,7 +205,6 @@ weft_status_t wefti_flight_watch(wefti_flight_t *flight)
 {
     weft_status_t status = WEFT_OK;
     pthread_mutex_lock(&watcher.making);
-    forget();
     if (add(flight)) {
         status = start();
     }
@@ -220,5 +221,6 @@ void wefti_flight_unwatch(wefti_flight_t *flight)
     if (drop(flight)) {
         stop();
     }
+    look_and_dump(flight); /* at what has happened since the thread looked */
     pthread_mutex_unlock(&watcher.making);
 }

@@ -4,10 +4,12 @@
  * threads; dumps of a rank are written by another thread, as they are when a rank is stuck.
  */
 #include <dirent.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <weft/weft.h>
@@ -205,12 +207,26 @@ static void folder_make(folder_t *folder)
     setenv("WEFT_DUMP", folder->path, 1);
 }
 
+static const char *folder_file(const folder_t *folder, uint32_t rank, char *out, size_t bytes)
+{
+    char host[64] = "";
+    gethostname(host, sizeof host - 1);
+    snprintf(out, bytes, "%s/weft-rank%u-%s-%d.json", folder->path, rank, host, getpid());
+    return out;
+}
+
+/* There is a dump of rank now. */
+static void folder_expect(const folder_t *folder, uint32_t rank)
+{
+    char path[300];
+    assert_int_equal(access(folder_file(folder, rank, path, sizeof path), F_OK), 0);
+}
+
 /* Waits for the dump of rank whose reason is, or begins so; any: "". */
 static void folder_await(const folder_t *folder, uint32_t rank, const char *reason)
 {
-    char path[300], host[64] = "";
-    gethostname(host, sizeof host - 1);
-    snprintf(path, sizeof path, "%s/weft-rank%u-%s-%d.json", folder->path, rank, host, getpid());
+    char path[300];
+    folder_file(folder, rank, path, sizeof path);
     for (bool found = false; !found; wefti_sleep_ns(PAUSE_NS)) {
         dump_t dump;
         if (dump_parse(path, &dump)) {
@@ -275,6 +291,31 @@ static void test_mismatch_dumps_all_ranks(void **state)
     folder_clear(&folder);
 }
 
+/* Rank 0's call comes after rank 1 has ended the world: it has no record. */
+static void call_too_late(rank_world_t *world)
+{
+    float data[4] = {0};
+    if (world->rank == 1) {
+        weft_context_abort(world->context, "enough");
+    }
+    weft_status_t status = WEFT_OK;
+    while (status == WEFT_OK && world->rank == 0) {
+        status =
+            weft_all_reduce(data, data, 1, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL);
+    }
+}
+
+static void test_failed_ranks_have_dumped_when_they_end(void **state)
+{
+    folder_t folder;
+    (void)state;
+    folder_make(&folder);
+    support_rank_threads(2, call_too_late, NULL);
+    folder_expect(&folder, 0);
+    folder_expect(&folder, 1);
+    folder_clear(&folder);
+}
+
 static void signal_ranks(rank_world_t *world)
 {
     reduce(world, 1, NULL);
@@ -326,6 +367,58 @@ static void test_handler_of_the_program_stays(void **state)
     signal(SIGUSR1, SIG_DFL);
 }
 
+static void fork_and_raise(rank_world_t *world)
+{
+    int how = 0;
+    (void)world;
+    pid_t pid = fork();
+    if (pid == 0) {
+        raise(SIGUSR1);
+        _exit(0);
+    }
+    RANK_CHECK(waitpid(pid, &how, 0) == pid);
+    RANK_CHECK(WIFSIGNALED(how) && WTERMSIG(how) == SIGUSR1);
+}
+
+static void test_forked_children_have_no_handler(void **state)
+{
+    folder_t folder;
+    (void)state;
+    folder_make(&folder);
+    support_rank_threads(1, fork_and_raise, NULL);
+    assert_int_equal(rmdir(folder.path), 0); /* empty: nothing was dumped */
+    unsetenv("WEFT_DUMP");
+}
+
+static void *dump_again(void *user)
+{
+    for (int i = 0; i < 20; i++) {
+        dump_t dump;
+        dump_take(user, &dump);
+        wefti_json_tree_deinit(&dump.tree);
+    }
+    return NULL;
+}
+
+/* Another thread dumps meanwhile. */
+static void make_groups(rank_world_t *world)
+{
+    pthread_t thread;
+    RANK_CHECK(pthread_create(&thread, NULL, dump_again, world->context) == 0);
+    for (int i = 0; i < 20; i++) {
+        weft_group_t *group;
+        RANK_OK(weft_group_duplicate(world->group, &group));
+        weft_group_destroy(group);
+    }
+    pthread_join(thread, NULL);
+}
+
+static void test_dumps_while_groups_are_made(void **state)
+{
+    (void)state;
+    support_rank_threads(1, make_groups, NULL);
+}
+
 static void refuse(rank_world_t *world)
 {
     RANK_CHECK(weft_context_dump(world->context, NULL) == WEFT_ERR_INVALID_ARGUMENT);
@@ -347,8 +440,11 @@ int main(void)
         cmocka_unit_test(test_waiting_call_names_the_late_rank),
         cmocka_unit_test(test_abort_dumps_all_ranks),
         cmocka_unit_test(test_mismatch_dumps_all_ranks),
+        cmocka_unit_test(test_failed_ranks_have_dumped_when_they_end),
         cmocka_unit_test(test_signal_dumps_all_ranks),
         cmocka_unit_test(test_handler_of_the_program_stays),
+        cmocka_unit_test(test_forked_children_have_no_handler),
+        cmocka_unit_test(test_dumps_while_groups_are_made),
         cmocka_unit_test(test_dump_refuses_paths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -25,8 +25,8 @@ static void wait_for_ever(void)
     }
 }
 
-/* late: rank 2 stays in the program. stopped: in a stopped process. dead: it dies. mismatch: it
- * brings more data. chain: it waits for rank 1, which stays in the program. busy: all call for ever. */
+/* late: rank 2 stays in the program. stopped: in a stopped process. mismatch: it brings more
+ * data. chain: it waits for rank 1, which stays in the program. busy: all call for ever. */
 static weft_status_t play(const char *scene, uint32_t rank, weft_group_t *world)
 {
     uint64_t count = 8;
@@ -35,9 +35,6 @@ static weft_status_t play(const char *scene, uint32_t rank, weft_group_t *world)
     }
     if (rank == 2 && strcmp(scene, "stopped") == 0) {
         raise(SIGSTOP);
-    }
-    if (rank == 2 && strcmp(scene, "dead") == 0) {
-        raise(SIGKILL);
     }
     if (rank == 2 && strcmp(scene, "mismatch") == 0) {
         count = 9;

@@ -108,8 +108,11 @@ if [ $quick -eq 0 ]; then
   run_suite "clang, warnings are errors" clang build/clang none
   run_suite "clang, fuzz programs with AddressSanitizer and UndefinedBehaviorSanitizer" fuzz build/fuzz fuzz
   if [ $failed -eq 0 ]; then
+    set -m # a process group of its own
     fuzz >build/fuzz/fuzz.log 2>&1 &
+    set +m
     fuzzing=$!
+    trap 'kill -- "-$fuzzing" 2>/dev/null' EXIT # where this script is interrupted
   fi
   run_suite "ThreadSanitizer, the threaded part" tsan build/tsan threads
   next=build_ahead

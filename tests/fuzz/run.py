@@ -59,7 +59,12 @@ def main():
     parser.add_argument("--runs", type=int)
     args = parser.parse_args()
     build = args.build.resolve()
-    chosen = {name: command for name, command in commands(build).items() if not args.names or name in args.names}
+    known = commands(build)
+    chosen = {name: known[name] for name in args.names or known if name in known}
+    if not chosen or len(chosen) < len(set(args.names)):
+        unknown = " ".join(sorted(set(args.names) - set(known)))
+        print(f"unknown fuzz program: {unknown}" if unknown else f"no fuzz programs in {build}", file=sys.stderr)
+        return 1
     total, bad = 0, 0
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         done = {name: pool.submit(run, build, name, command, args.seconds, args.runs) for name, command in chosen.items()}

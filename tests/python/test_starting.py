@@ -126,11 +126,11 @@ class Programs(unittest.TestCase):
     def test_interrupt(self):
         """Ctrl-C ends a call that waits, and the others hear of it."""
         done, took = self.both(
-            "import signal, threading\nif r == 1:\n"
+            "import signal, threading\ngroup = weft.new_group(range(3))\nif r == 1:\n"
             "    signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
-            "    try:\n        signal.setitimer(signal.ITIMER_REAL, 0.2)\n        weft.recv(np.ones(4), 0)\n    except KeyboardInterrupt:\n        print('interrupted')\n"
-            "else:\n    try:\n        weft.recv(np.ones(4), 1)\n    except weft.WeftError as error:\n"
-            "        print(type(error).__name__)\n")
+            "    try:\n        signal.setitimer(signal.ITIMER_REAL, 0.2)\n        weft.recv(np.ones(4), 2)\n    except KeyboardInterrupt:\n        print('interrupted')\n"
+            "else:\n    try:\n        if r == 0: weft.recv(np.ones(4), 1)\n        while True: group.check(); time.sleep(0.01)\n"
+            "    except weft.WeftError as error:\n        print(type(error).__name__)\n", ranks=3)
         self.assertIn("interrupted", done.stdout, done.stderr)
         self.assertRegex(done.stdout, "Weft(Aborted|PeerDied)Error")
         self.assertLess(took, ranks.PROMPT)

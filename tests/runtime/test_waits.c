@@ -219,7 +219,7 @@ static void run_creation_in_part(rank_world_t *world)
 static void run_shapes(rank_world_t *world)
 {
     static const int64_t shapes[][2] = {{32, 32}, {16, 64}};
-    static float x[1024];
+    float x[1024] = {0};
     for (uint32_t i = 0; i < 3; i++) {
         weft_group_t *group = NULL;
         RANK_OK(weft_group_duplicate(world->group, &group));

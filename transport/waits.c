@@ -363,7 +363,9 @@ static bool describe_local(void *user, wefti_wait_t *out)
 void wefti_waits_look_local(wefti_local_wait_t *wait)
 {
     uint64_t now = wefti_now_ns();
-    wait->since_ns = wait->since_ns == 0 ? now : wait->since_ns;
+    if (wait->since_ns == 0) { /* once: other threads read it as soon as it is posted */
+        wait->since_ns = now;
+    }
     if (now - wait->since_ns >= WEFTI_WAITS_AFTER_NS) {
         wefti_waits_look(&wait->waiter, wait->endpoint, describe_local, wait, now);
     }

@@ -48,7 +48,7 @@ typedef struct weft_snapshot weft_snapshot_t;
 typedef struct weft_snapshot_info {
     size_t struct_size;    /**< size of this struct */
     uint64_t step;         /**< steps done in the newest complete version */
-    uint32_t versions;     /**< complete versions: 0, 1 or 2 */
+    uint64_t versions;     /**< complete versions: 0, 1 or 2 */
     uint64_t memory_bytes; /**< memory of all versions */
     uint64_t copied_bytes; /**< of one version: copied from this rank's session */
     uint64_t sent_bytes;   /**< of one version: sent to the next rank */

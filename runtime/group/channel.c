@@ -54,9 +54,13 @@ weft_status_t wefti_channels_grow(weft_context_t *context, size_t half_bytes)
         return wefti_error(WEFT_ERR_NO_MEMORY, "staging of %zu bytes exceeds the address space",
                            half_bytes);
     }
-    WEFT_RETURN_IF_ERROR(wefti_region_reserve(context->endpoint, staging_bytes, &pool->staging));
     WEFT_RETURN_IF_ERROR(wefti_region_alloc(
         context->endpoint, WEFTI_POOL_CHANNELS * channels->layout.total_bytes, &pool->channels));
+    weft_status_t status = wefti_region_reserve(context->endpoint, staging_bytes, &pool->staging);
+    if (status < 0) {
+        wefti_region_free(context->endpoint, pool->channels);
+        return status;
+    }
     pool->half_bytes = half_bytes;
     channels->pool_count++;
     return WEFT_OK;

@@ -704,8 +704,14 @@ static void run_gone(rank_world_t *world)
     }
     weft_status_t status =
         weft_all_reduce(x, x, 3000, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL);
-    RANK_CHECK(status == WEFT_ERR_MISMATCH);
-    RANK_CHECK(strstr(weft_last_error(), "group_destroy") != NULL);
+    /* Ranks 0 and 1 wait for each other. Where that is not noticed (ThreadSanitizer has a thread
+     * of its own, which never rests), rank 1 is late for one and gone for the other. */
+    if (status == WEFT_ERR_MISMATCH) {
+        RANK_CHECK(strstr(weft_last_error(), "group_destroy") != NULL);
+    } else {
+        RANK_CHECK(status == WEFT_ERR_TIMEOUT || status == WEFT_ERR_PEER_DIED);
+        RANK_CHECK(strstr(weft_last_error(), "rank 1") != NULL);
+    }
 }
 
 static void test_abort_and_gone(void **state)

@@ -363,14 +363,16 @@ static void objects_end(scene_t *scene, uint32_t rank)
     RANK_OK(weft_event_create(scene->context, &event));
     RANK_OK(weft_fuser_create(scene->group, NULL, &fuser));
     RANK_OK(weft_mem_alloc(scene->context, 1 << 20, &memory));
-    RANK_OK(weft_group_duplicate(scene->group, &duplicate));
+    /* A rank that is done with it may die or shrink the world before another one is. */
+    weft_status_t made = weft_group_duplicate(scene->group, &duplicate);
+    RANK_CHECK(made == WEFT_OK || made == WEFT_ERR_PEER_DIED || made == WEFT_ERR_ABORTED);
     if ((scene->deadly >> rank & 1) != 0) {
         die();
     }
     for (uint32_t i = 0; i < 8; i++) {
-        weft_status_t status =
-            weft_all_reduce(in, out, COUNT, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM, duplicate, stream);
-        RANK_CHECK(status == WEFT_OK || status == WEFT_ERR_PEER_DIED);
+        weft_status_t status = weft_all_reduce(in, out, COUNT, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM,
+                                               made == WEFT_OK ? duplicate : scene->group, stream);
+        RANK_CHECK(status == WEFT_OK || status == WEFT_ERR_PEER_DIED || status == WEFT_ERR_ABORTED);
     }
     weft_event_record(event, stream);
     RANK_OK(weft_group_shrink(scene->group, &next));

@@ -626,7 +626,7 @@ static void differ(rank_world_t *world)
     RANK_OK(weft_capture_begin(world->group, &params));
     expect(weft_capture_end(world->group, &capture), WEFT_ERR_MISMATCH,
            "rank 0 bucket \"none\", rank 1 bucket \"one\"");
-    const uint64_t expected[] = {1, 1}, sent[] = {odd ? 2 : 1, 1};
+    const uint64_t expected[] = {1, 1, 1}, sent[] = {odd ? 2 : 1, 1, 1};
     RANK_OK(weft_capture_begin(world->group, NULL));
     RANK_OK(weft_barrier(world->group, NULL));
     RANK_OK(weft_all_to_all_v(data, sent, NULL, data + 4, expected, NULL, WEFT_DTYPE_F32,

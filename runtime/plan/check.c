@@ -68,11 +68,11 @@ void wefti_checks_begin(weft_session_t *session)
 weft_status_t wefti_checks_compare(weft_session_t *session, uint32_t program)
 {
     wefti_endpoint_t *endpoint = session->endpoint;
-    uint64_t *own = session->digests, *all = own + session->check_count;
     if (!session->checks_now) {
         return WEFT_OK;
     }
     uint32_t count = session->check_count;
+    uint64_t *own = session->digests, *all = own + count;
     for (uint32_t i = 0; i < count; i++) {
         own[i] = session->checks[i].program == program ? session->checks[i].digest : 0;
     }

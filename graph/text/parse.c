@@ -223,6 +223,10 @@ static void scan_outputs(parser_t *p, statement_t *node)
 static void scan_operator(parser_t *p, wefti_node_params_t *params)
 {
     const char *name = wefti_scan_name(&p->scan, "an operator");
+    const char *colon = strchr(name, ':');
+    if (colon != NULL && (colon[1] != ':' || strchr(colon + 2, ':') != NULL)) {
+        FAIL(p, "invalid operator name: %s", name);
+    }
     params->domain = "";
     params->op = name;
     for (const char *at = strstr(name, "::"); at; at = strstr(at + 2, "::")) {

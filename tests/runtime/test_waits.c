@@ -390,20 +390,29 @@ static void test_legal_programs(void **state)
     unsetenv("WEFT_TIMEOUT");
 }
 
-/* Ranks that are processes, and on hosts of their own. */
-static void test_kinds_between_processes(void **state)
+/* Some pairs of kinds; links: between ranks that are threads, NULL: ranks are processes. */
+static void run_some_pairs(const wefti_hub_links_t *links)
 {
-    (void)state;
+    static const uint32_t pairs[4][2] = {{0, 4}, {2, 0}, {4, 5}, {9, 1}};
     if (!CIRCLES) {
         skip();
     }
     setenv("WEFT_TIMEOUT", "300", 1);
     for (uint32_t i = 0; i < 4; i++) {
-        static const uint32_t pairs[4][2] = {{0, 4}, {2, 0}, {4, 5}, {9, 1}};
         pair_t pair = {&kinds[pairs[i][0]], &kinds[pairs[i][1]], i % 3};
-        assert_true(support_rank_processes(3, run_pair, &pair));
+        if (links != NULL) {
+            support_rank_threads_over(3, run_pair, &pair, links);
+        } else {
+            assert_true(support_rank_processes(3, run_pair, &pair));
+        }
     }
     unsetenv("WEFT_TIMEOUT");
+}
+
+static void test_kinds_between_processes(void **state)
+{
+    (void)state;
+    run_some_pairs(NULL);
 }
 
 static void test_kinds_between_hosts(void **state)
@@ -411,16 +420,7 @@ static void test_kinds_between_hosts(void **state)
     const uint32_t host_of[3] = {0, 1, 2};
     const wefti_hub_links_t links = {.host_of = host_of};
     (void)state;
-    if (!CIRCLES) {
-        skip();
-    }
-    setenv("WEFT_TIMEOUT", "300", 1);
-    for (uint32_t i = 0; i < 4; i++) {
-        static const uint32_t pairs[4][2] = {{0, 4}, {2, 0}, {4, 5}, {9, 1}};
-        pair_t pair = {&kinds[pairs[i][0]], &kinds[pairs[i][1]], i % 3};
-        support_rank_threads_over(3, run_pair, &pair, &links);
-    }
-    unsetenv("WEFT_TIMEOUT");
+    run_some_pairs(&links);
 }
 
 int main(void)

@@ -1,22 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Constant folding, mostly of the shape arithmetic that exporters write. Definitions have the
- * functions (weft_op_facts_t.fold). Results are small, and their sum is bounded.
+ * Constant folding: operators whose inputs are constants run while the graph is compiled, by their
+ * kernels. Exporters write such operators around shapes and masks. Results and work are bounded;
+ * what exceeds the bounds, or fails, stays in the graph. Parameters are not constants.
  */
 #include <inttypes.h>
 
 #include "graph/ir.h"
 #include "ops/op_facts.h"
+#include "ops/op_infer.h"
 #include "runtime/base/error.h"
 
-#define RESULT_MAX_ELEMS 4096
+#define RESULT_MAX_BYTES ((size_t)4 << 20) /* of one node: a mask of 1024 x 1024 f32 */
+#define NODE_MAX_FLOPS 1e7
 #define DIMS_PRODUCT_MAX ((int64_t)1 << 31)
-
-static bool can_read(weft_dtype_t dtype)
-{
-    return dtype == WEFT_DTYPE_F32 || dtype == WEFT_DTYPE_F64 || dtype == WEFT_DTYPE_I64 ||
-           dtype == WEFT_DTYPE_I32 || dtype == WEFT_DTYPE_BOOL;
-}
+#define ALIGNMENT 64
 
 /* Products of any of the dimensions stay far from overflow, also where another one is 0. */
 static bool is_small(const weft_tensor_desc_t *type)
@@ -34,7 +32,7 @@ static bool is_small(const weft_tensor_desc_t *type)
     return true;
 }
 
-/* Constants of readable types. */
+/* Are all inputs constants? */
 static bool inputs_constant(const wefti_graph_t *graph, const wefti_node_t *node)
 {
     for (uint32_t i = 0; i < node->input_count; i++) {
@@ -43,56 +41,140 @@ static bool inputs_constant(const wefti_graph_t *graph, const wefti_node_t *node
         }
         const wefti_value_t *value = &graph->values[node->inputs[i]];
         if (value->kind != WEFTI_VALUE_CONST || value->type.data == NULL ||
-            !can_read(value->type.dtype) || weft_tensor_elem_count(&value->type) < 0) {
+            weft_tensor_elem_count(&value->type) < 0) {
             return false;
         }
     }
     return true;
 }
 
-static void become_constant(wefti_graph_t *graph, uint32_t node, const void *data)
+static void become_constant(wefti_graph_t *graph, uint32_t value, const void *data)
 {
-    wefti_value_t *value = &graph->values[graph->nodes[node].outputs[0]];
-    value->kind = WEFTI_VALUE_CONST;
-    value->producer = value->producer_output = WEFTI_NONE;
-    value->type.data = data;
-    graph->nodes[node].dead = true;
+    wefti_value_t *v = &graph->values[value];
+    v->kind = WEFTI_VALUE_CONST;
+    v->producer = v->producer_output = WEFTI_NONE;
+    v->type.data = data;
 }
 
-/* One node whose types are known; a result larger than *budget_bytes is not folded. */
+static void *aligned(wefti_arena_t *arena, size_t bytes)
+{
+    uint8_t *memory = wefti_arena_alloc(arena, bytes + ALIGNMENT);
+    return memory == NULL ? NULL : memory + (-(uintptr_t)memory & (ALIGNMENT - 1));
+}
+
+/* Runs a kernel on constants; contents may lie unaligned in a file. */
+static weft_status_t run_kernel(const weft_kernel_t *kernel, const weft_node_desc_t *desc,
+                                void *const *outputs, wefti_arena_t *scratch)
+{
+    weft_kernel_env_t env = WEFT_KERNEL_ENV_INIT;
+    void *state = NULL;
+    size_t scratch_bytes = 0;
+    const void **inputs = wefti_arena_array(scratch, desc->input_count + 1, sizeof(*inputs));
+    WEFT_RETURN_IF_NO_MEMORY(inputs);
+    for (uint32_t i = 0; i < desc->input_count; i++) {
+        const weft_tensor_desc_t *x = &desc->inputs[i];
+        inputs[i] = x->data;
+        if (x->data != NULL && (uintptr_t)x->data % weft_dtype_size_bytes(x->dtype) != 0) {
+            size_t bytes = (size_t)weft_tensor_elem_count(x) * weft_dtype_size_bytes(x->dtype);
+            void *copy = aligned(scratch, bytes);
+            WEFT_RETURN_IF_NO_MEMORY(copy);
+            inputs[i] = memcpy(copy, x->data, bytes);
+        }
+    }
+    WEFT_RETURN_IF_ERROR(kernel->prepare(desc, &env, &state, &scratch_bytes));
+    weft_status_t status = WEFT_ERR_NO_MEMORY;
+    void *memory = scratch_bytes <= RESULT_MAX_BYTES ? aligned(scratch, scratch_bytes) : NULL;
+    if (memory != NULL) {
+        weft_kernel_call_t call = {state, inputs, outputs, memory};
+        status = kernel->run(&call);
+    }
+    if (kernel->destroy != NULL) {
+        kernel->destroy(state);
+    }
+    return status;
+}
+
+/* The bytes of all outputs, and whether they and the work are small enough to run now. */
+static bool is_cheap(const wefti_graph_t *graph, const weft_node_desc_t *desc,
+                     const weft_op_def_t *def, const wefti_node_t *node, size_t budget_bytes,
+                     size_t *out_bytes)
+{
+    double flops = 0.0, moved = 0.0;
+    *out_bytes = 0;
+    for (uint32_t i = 0; i < node->output_count; i++) {
+        if (node->outputs[i] == WEFTI_NONE) {
+            continue;
+        }
+        const weft_tensor_desc_t *type = &graph->values[node->outputs[i]].type;
+        if (type->dtype == WEFT_DTYPE_NONE || !is_small(type)) {
+            return false;
+        }
+        *out_bytes += (size_t)weft_tensor_elem_count(type) * weft_dtype_size_bytes(type->dtype);
+        if (*out_bytes > RESULT_MAX_BYTES || *out_bytes > budget_bytes) {
+            return false;
+        }
+    }
+    bool reads_shape = wefti_op_has(def, WEFT_FACT_READS_SHAPE);
+    for (uint32_t i = 0; i < desc->input_count && !reads_shape; i++) {
+        if (desc->inputs[i].dtype != WEFT_DTYPE_NONE && !is_small(&desc->inputs[i])) {
+            return false;
+        }
+    }
+    wefti_op_cost(def, desc, &flops, &moved);
+    return flops <= NODE_MAX_FLOPS;
+}
+
+/* One node whose types are known; results larger than *budget_bytes are not folded. */
 static weft_status_t fold_node(wefti_graph_t *graph, uint32_t node, size_t *budget_bytes,
                                bool *out_folded)
 {
     const wefti_node_t *at = &graph->nodes[node];
-    const weft_op_facts_t facts = wefti_op_facts(at->def);
-    *out_folded = false;
-    if (facts.fold == NULL || at->output_count != 1 || at->outputs[0] == WEFTI_NONE ||
-        ((facts.flags & WEFT_FACT_READS_SHAPE) == 0 && !inputs_constant(graph, at))) {
-        return WEFT_OK;
-    }
-    const weft_tensor_desc_t *type = &graph->values[at->outputs[0]].type;
-    const weft_attr_t *value = wefti_node_attr(at, "value");
-    if (at->input_count == 0 && value != NULL && value->type == WEFT_ATTR_TYPE_TENSOR &&
-        value->tensor->data != NULL) { /* of any size and type: nothing is copied */
-        become_constant(graph, node, value->tensor->data);
-        *out_folded = true;
-        return WEFT_OK;
-    }
-    int64_t count = weft_tensor_elem_count(type);
-    size_t bytes = count < 0 ? 0 : (size_t)count * weft_dtype_size_bytes(type->dtype);
-    if (!is_small(type) || count > RESULT_MAX_ELEMS || bytes > *budget_bytes ||
-        !can_read(type->dtype)) {
-        return WEFT_OK;
-    }
     weft_node_desc_t desc;
-    void *result = wefti_arena_alloc(&graph->arena, bytes);
-    WEFT_RETURN_IF_NO_MEMORY(result);
-    WEFT_RETURN_IF_ERROR(wefti_graph_scratch_desc(graph, node, &desc));
-    *budget_bytes -= bytes;
-    if (facts.fold(&desc, result) != 0) {
-        become_constant(graph, node, result);
-        *out_folded = true;
+    size_t bytes;
+    *out_folded = false;
+    if (at->def->effects != WEFT_EFFECT_PURE ||
+        (!wefti_op_has(at->def, WEFT_FACT_READS_SHAPE) && !inputs_constant(graph, at))) {
+        return WEFT_OK;
     }
+    const weft_attr_t *value = wefti_node_attr(at, "value");
+    if (at->input_count == 0 && at->output_count == 1 && at->outputs[0] != WEFTI_NONE &&
+        value != NULL && value->type == WEFT_ATTR_TYPE_TENSOR &&
+        value->tensor->data != NULL) { /* of any size: nothing is copied */
+        become_constant(graph, at->outputs[0], value->tensor->data);
+        *out_folded = graph->nodes[node].dead = true;
+        return WEFT_OK;
+    }
+    const weft_kernel_t *kernel =
+        weft_registry_find_kernel(graph->registry, at->def->domain, at->def->name, at->version);
+    if (kernel == NULL) {
+        return WEFT_OK;
+    }
+    WEFT_RETURN_IF_ERROR(wefti_graph_scratch_desc(graph, node, &desc));
+    if (!is_cheap(graph, &desc, at->def, at, *budget_bytes, &bytes)) {
+        return WEFT_OK;
+    }
+    void **outputs = wefti_arena_array(&graph->arena, at->output_count, sizeof(*outputs));
+    WEFT_RETURN_IF_NO_MEMORY(outputs);
+    for (uint32_t i = 0; i < at->output_count; i++) {
+        if (at->outputs[i] != WEFTI_NONE) {
+            outputs[i] = aligned(&graph->arena, wefti_value_bytes(&graph->values[at->outputs[i]]));
+            WEFT_RETURN_IF_NO_MEMORY(outputs[i]);
+        }
+    }
+    wefti_arena_t scratch;
+    wefti_arena_init(&scratch, graph->arena.allocator, 0);
+    weft_status_t status = run_kernel(kernel, &desc, outputs, &scratch);
+    wefti_arena_deinit(&scratch);
+    if (status < 0) { /* the kernel reports it when the plan is bound or runs */
+        return WEFT_OK;
+    }
+    *budget_bytes -= bytes;
+    for (uint32_t i = 0; i < at->output_count; i++) {
+        if (at->outputs[i] != WEFTI_NONE) {
+            become_constant(graph, at->outputs[i], outputs[i]);
+        }
+    }
+    *out_folded = graph->nodes[node].dead = true;
     return WEFT_OK;
 }
 

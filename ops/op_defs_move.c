@@ -208,41 +208,54 @@ static int64_t clamp(int64_t value, int64_t low, int64_t high)
 }
 
 /* Elements that start:end:step takes of size, as in numpy. */
-static int64_t slice_size(int64_t size, int64_t start, int64_t end, int64_t step)
+static int64_t slice_size(int64_t size, int64_t start, int64_t end, int64_t step,
+                          int64_t *out_first)
 {
     start = start < 0 && start >= -size ? start + size : start;
     end = end < 0 && end >= -size ? end + size : end;
     if (step > 0) {
-        start = clamp(start, 0, size);
+        *out_first = start = clamp(start, 0, size);
         end = clamp(end, 0, size);
         return end > start ? (end - start - 1) / step + 1 : 0;
     }
-    start = clamp(start, -1, size - 1);
+    *out_first = start = clamp(start, -1, size - 1);
     end = clamp(end, -1, size - 1);
     /* A step of INT64_MIN cannot be negated: no size is large enough for a second element. */
     return start > end ? (start - end - 1) / (step == INT64_MIN ? INT64_MAX : -step) + 1 : 0;
 }
 
-static weft_status_t infer_slice(weft_node_desc_t *node)
+weft_status_t wefti_slice_resolve(const weft_node_desc_t *node, wefti_slice_range_t *out_slice)
 {
     slice_t s;
     WEFT_RETURN_IF_ERROR(wefti_infer_need(node, node->version < 10 ? 1 : 3));
     WEFT_RETURN_IF_ERROR(read_slice(node, &s));
-    weft_tensor_desc_t y = node->inputs[0];
-    for (uint32_t d = 0; !s.known && d < y.rank; d++) {
-        y.dims[d] = -1;
+    const weft_tensor_desc_t *x = &node->inputs[0];
+    out_slice->known = s.known;
+    for (uint32_t d = 0; d < x->rank; d++) {
+        out_slice->first[d] = 0;
+        out_slice->step[d] = 1;
+        out_slice->size[d] = s.known ? x->dims[d] : -1;
     }
     for (uint32_t i = 0; s.known && i < s.count; i++) {
         uint32_t axis;
-        WEFT_RETURN_IF_ERROR(wefti_infer_axis(s.axes[i], y.rank, "axis", &axis));
+        WEFT_RETURN_IF_ERROR(wefti_infer_axis(s.axes[i], x->rank, "axis", &axis));
         if (s.steps[i] == 0) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "step %u is 0", i);
         }
-        if (y.dims[axis] >= 0) {
-            y.dims[axis] = slice_size(y.dims[axis], s.starts[i], s.ends[i], s.steps[i]);
+        if (x->dims[axis] >= 0) {
+            out_slice->step[axis] = s.steps[i];
+            out_slice->size[axis] = slice_size(x->dims[axis], s.starts[i], s.ends[i], s.steps[i],
+                                               &out_slice->first[axis]);
         }
     }
-    wefti_infer_set_like(node, 0, &y);
+    return WEFT_OK;
+}
+
+static weft_status_t infer_slice(weft_node_desc_t *node)
+{
+    wefti_slice_range_t slice;
+    WEFT_RETURN_IF_ERROR(wefti_slice_resolve(node, &slice));
+    wefti_infer_set(node, 0, node->inputs[0].dtype, node->inputs[0].rank, slice.size);
     return WEFT_OK;
 }
 
@@ -306,15 +319,15 @@ static const weft_op_def_t defs[] = {
     ROW("Transpose", 1, 1, 1, LIST(transpose_attrs), infer_transpose, "exchanges dimensions",
         .linear_inputs = 1u, .gradient = WEFT_GRADIENT_PERMUTATION),
     ROW("Concat", 1, 1, WEFT_VARIADIC, LIST(concat1_attrs), infer_concat, "joins along an axis",
-        .mixing = WEFT_MIXING_AXIS, .fold = wefti_fold_concat),
+        .mixing = WEFT_MIXING_AXIS),
     ROW("Concat", 4, 1, WEFT_VARIADIC, LIST(concat4_attrs), infer_concat, "joins along an axis",
-        .mixing = WEFT_MIXING_AXIS, .fold = wefti_fold_concat),
+        .mixing = WEFT_MIXING_AXIS),
     ROW("Gather", 1, 2, 2, LIST(gather_attrs), infer_gather, "selects slices by index",
-        .linear_inputs = 1u, .mixing = WEFT_MIXING_AXIS, .fold = wefti_fold_gather),
+        .linear_inputs = 1u, .mixing = WEFT_MIXING_AXIS, .gradient = WEFT_GRADIENT_SELECTED),
     ROW("Slice", 1, 1, 1, LIST(slice1_attrs), infer_slice, "a range of some dimensions",
-        .linear_inputs = 1u, .fold = wefti_fold_slice),
+        .linear_inputs = 1u, .gradient = WEFT_GRADIENT_RANGE),
     ROW("Slice", 10, 3, 5, NULL, 0, infer_slice, "a range of some dimensions, with steps",
-        .linear_inputs = 1u, .fold = wefti_fold_slice),
+        .linear_inputs = 1u, .gradient = WEFT_GRADIENT_RANGE),
 };
 
 wefti_op_family_t wefti_op_defs_move(void)

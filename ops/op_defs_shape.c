@@ -284,6 +284,14 @@ static weft_status_t infer_cast(weft_node_desc_t *node)
     return WEFT_OK;
 }
 
+/* Like input 0, with the type of input 1. */
+static weft_status_t infer_cast_like(weft_node_desc_t *node)
+{
+    WEFT_RETURN_IF_ERROR(wefti_infer_need(node, 2));
+    wefti_infer_set(node, 0, node->inputs[1].dtype, node->inputs[0].rank, node->inputs[0].dims);
+    return WEFT_OK;
+}
+
 static const weft_attr_def_t reshape1_attrs[] = {
     {.name = "shape",
      .type = WEFT_ATTR_TYPE_INTS,
@@ -339,7 +347,7 @@ static const weft_attr_def_t cast6_attrs[] = {
 /* Kernels that copy; with a channels-last tensor on one side they permute. */
 #define RESHAPES(shapes)                                                                           \
     WEFTI_FACTS(.flags = WEFT_FACT_VIEW, .linear_inputs = 1u, .shape_inputs = shapes,              \
-                .layout = {1u, 1u, 0, 0, 500}, .fold = wefti_fold_copy)
+                .layout = {1u, 1u, 0, 0, 500})
 #define ATTRS(list) .attrs = list, .attr_count = WEFTI_COUNT(list)
 
 static const weft_op_def_t defs[] = {
@@ -352,30 +360,31 @@ static const weft_op_def_t defs[] = {
     {SHAPE("Flatten", 1, 1, 1, 0, infer_flatten, wefti_cost_copy, "a matrix: split at axis"),
      ATTRS(flatten_attrs), RESHAPES(0)},
     {SHAPE("Identity", 1, 1, 1, 0, wefti_infer_same, wefti_cost_copy, "Y = X"),
-     WEFTI_FACTS(.flags = WEFT_FACT_VIEW | WEFT_FACT_ELEMENTWISE, .linear_inputs = 1u,
-                 .fold = wefti_fold_copy)},
+     WEFTI_FACTS(.flags = WEFT_FACT_VIEW | WEFT_FACT_ELEMENTWISE, .linear_inputs = 1u)},
     {SHAPE("Constant", 1, 0, 0, -1, infer_constant, wefti_cost_free, "a constant"),
-     ATTRS(constant1_attrs), WEFTI_FACTS(.fold = wefti_fold_constant)},
+     ATTRS(constant1_attrs)},
     {SHAPE("Constant", 12, 0, 0, -1, infer_constant, wefti_cost_free, "a constant"),
-     ATTRS(constant12_attrs), WEFTI_FACTS(.fold = wefti_fold_constant)},
+     ATTRS(constant12_attrs)},
     {SHAPE("Shape", 1, 1, 1, -1, infer_shape, wefti_cost_free, "the dimensions of X"),
-     WEFTI_FACTS(.flags = WEFT_FACT_READS_SHAPE, .fold = wefti_fold_shape)},
+     WEFTI_FACTS(.flags = WEFT_FACT_READS_SHAPE)},
     {SHAPE("Shape", 15, 1, 1, -1, infer_shape, wefti_cost_free, "some dimensions of X"),
-     ATTRS(shape15_attrs), WEFTI_FACTS(.flags = WEFT_FACT_READS_SHAPE, .fold = wefti_fold_shape)},
+     ATTRS(shape15_attrs), WEFTI_FACTS(.flags = WEFT_FACT_READS_SHAPE)},
     {SHAPE("Squeeze", 1, 1, 1, 0, infer_squeeze, wefti_cost_copy, "drops dimensions of size 1"),
-     ATTRS(squeeze_attrs),
-     WEFTI_FACTS(.flags = WEFT_FACT_VIEW, .linear_inputs = 1u, .fold = wefti_fold_copy)},
+     ATTRS(squeeze_attrs), WEFTI_FACTS(.flags = WEFT_FACT_VIEW, .linear_inputs = 1u)},
     {SHAPE("Squeeze", 13, 1, 2, 0, infer_squeeze, wefti_cost_copy, "drops dimensions of size 1"),
-     WEFTI_FACTS(.flags = WEFT_FACT_VIEW, .linear_inputs = 1u, .fold = wefti_fold_copy)},
+     WEFTI_FACTS(.flags = WEFT_FACT_VIEW, .linear_inputs = 1u)},
     {SHAPE("Unsqueeze", 1, 1, 1, 0, infer_unsqueeze, wefti_cost_copy, "adds dimensions of size 1"),
-     ATTRS(unsqueeze_attrs),
-     WEFTI_FACTS(.flags = WEFT_FACT_VIEW, .linear_inputs = 1u, .fold = wefti_fold_copy)},
+     ATTRS(unsqueeze_attrs), WEFTI_FACTS(.flags = WEFT_FACT_VIEW, .linear_inputs = 1u)},
     {SHAPE("Unsqueeze", 13, 2, 2, 0, infer_unsqueeze, wefti_cost_copy, "adds dimensions of size 1"),
-     WEFTI_FACTS(.flags = WEFT_FACT_VIEW, .linear_inputs = 1u, .fold = wefti_fold_copy)},
+     WEFTI_FACTS(.flags = WEFT_FACT_VIEW, .linear_inputs = 1u)},
     {SHAPE("Cast", 1, 1, 1, -1, infer_cast, wefti_cost_elementwise, "another type"),
-     ATTRS(cast1_attrs), WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE, .fold = wefti_fold_cast)},
+     ATTRS(cast1_attrs), WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE)},
     {SHAPE("Cast", 6, 1, 1, -1, infer_cast, wefti_cost_elementwise, "another type"),
-     ATTRS(cast6_attrs), WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE, .fold = wefti_fold_cast)},
+     ATTRS(cast6_attrs),
+     WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE, .gradient = WEFT_GRADIENT_CONVERSION)},
+    {SHAPE("CastLike", 15, 2, 2, -1, infer_cast_like, wefti_cost_elementwise,
+           "the type of input 1"),
+     WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE, .gradient = WEFT_GRADIENT_CONVERSION)},
 };
 
 wefti_op_family_t wefti_op_defs_shape(void)

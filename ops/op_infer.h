@@ -82,6 +82,20 @@ weft_status_t wefti_window_resolve(const weft_node_desc_t *node, uint32_t rank, 
  * not constant. */
 weft_status_t wefti_pad_amounts(const weft_node_desc_t *node, int64_t *out_pads, bool *out_known);
 
+/* The range of a Slice node in each dimension of input 0, as in numpy. */
+typedef struct wefti_slice_range {
+    int64_t first[WEFT_MAX_DIMS], step[WEFT_MAX_DIMS], size[WEFT_MAX_DIMS];
+    bool known; /* false: not constant, the sizes come later; size is -1 */
+} wefti_slice_range_t;
+weft_status_t wefti_slice_resolve(const weft_node_desc_t *node, wefti_slice_range_t *out_slice);
+/* The shape that input index gives; -1 where it is not constant. */
+weft_status_t wefti_shape_input(const weft_node_desc_t *node, uint32_t index, int64_t *out_dims,
+                                uint32_t *out_rank);
+#define WEFTI_SPLIT_MAX 255
+/* The axis of a Split node, and the size of each output along it; -1: not known. */
+weft_status_t wefti_split_sizes(const weft_node_desc_t *node, uint32_t *out_axis,
+                                int64_t *out_sizes);
+
 /* Shape rules that gradient operators share with their forward operators. */
 weft_status_t wefti_infer_pool(weft_node_desc_t *node);
 
@@ -123,19 +137,6 @@ void wefti_op_cost(const weft_op_def_t *def, const weft_node_desc_t *node, doubl
         .struct_size = sizeof(weft_op_facts_t), __VA_ARGS__                                        \
     }
 
-/* op_fold.c: weft_op_facts_t.fold of the built-in operators. */
-int wefti_fold_copy(const weft_node_desc_t *node, void *out);
-int wefti_fold_shape(const weft_node_desc_t *node, void *out);
-int wefti_fold_constant(const weft_node_desc_t *node, void *out);
-int wefti_fold_cast(const weft_node_desc_t *node, void *out);
-int wefti_fold_gather(const weft_node_desc_t *node, void *out);
-int wefti_fold_concat(const weft_node_desc_t *node, void *out);
-int wefti_fold_slice(const weft_node_desc_t *node, void *out);
-int wefti_fold_add(const weft_node_desc_t *node, void *out);
-int wefti_fold_subtract(const weft_node_desc_t *node, void *out);
-int wefti_fold_multiply(const weft_node_desc_t *node, void *out);
-int wefti_fold_divide(const weft_node_desc_t *node, void *out);
-
 #define WEFTI_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 /* A family's rows; op_defs.c joins them. */
@@ -155,5 +156,8 @@ wefti_op_family_t wefti_op_defs_pack(void);
 wefti_op_family_t wefti_op_defs_collective(void);
 wefti_op_family_t wefti_op_defs_microsoft(void);
 wefti_op_family_t wefti_op_defs_shard(void);
+wefti_op_family_t wefti_op_defs_logic(void);
+wefti_op_family_t wefti_op_defs_index(void);
+wefti_op_family_t wefti_op_defs_create(void);
 
 #endif

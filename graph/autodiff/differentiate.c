@@ -24,6 +24,12 @@ static wefti_diff_fn find_rule(const weft_op_def_t *def)
         [WEFT_GRADIENT_PADDING] = wefti_diff_pad,
         [WEFT_GRADIENT_CROSS_ENTROPY] = wefti_diff_cross_entropy,
         [WEFT_GRADIENT_DROPOUT] = wefti_diff_dropout,
+        [WEFT_GRADIENT_SELECTED] = wefti_diff_gather,
+        [WEFT_GRADIENT_RANGE] = wefti_diff_slice,
+        [WEFT_GRADIENT_PARTS] = wefti_diff_split,
+        [WEFT_GRADIENT_CHOICE] = wefti_diff_where,
+        [WEFT_GRADIENT_REPEATED] = wefti_diff_expand,
+        [WEFT_GRADIENT_CONVERSION] = wefti_diff_cast,
     };
     static const wefti_diff_fn arithmetic[] = {
         [WEFT_ARITHMETIC_ADD] = wefti_diff_add,

@@ -95,6 +95,12 @@ weft_status_t wefti_diff_same_elements(wefti_diff_t *diff);
 weft_status_t wefti_diff_transpose(wefti_diff_t *diff);
 weft_status_t wefti_diff_cross_entropy(wefti_diff_t *diff);
 weft_status_t wefti_diff_dropout(wefti_diff_t *diff);
+weft_status_t wefti_diff_gather(wefti_diff_t *diff);
+weft_status_t wefti_diff_slice(wefti_diff_t *diff);
+weft_status_t wefti_diff_split(wefti_diff_t *diff);
+weft_status_t wefti_diff_where(wefti_diff_t *diff);
+weft_status_t wefti_diff_expand(wefti_diff_t *diff);
+weft_status_t wefti_diff_cast(wefti_diff_t *diff);
 weft_status_t wefti_diff_generic(wefti_diff_t *diff);
 
 #endif

@@ -132,6 +132,12 @@ typedef enum weft_gradient {
     WEFT_GRADIENT_PADDING = 9,        /**< Pad */
     WEFT_GRADIENT_CROSS_ENTROPY = 10, /**< SoftmaxCrossEntropyLoss */
     WEFT_GRADIENT_DROPOUT = 11,       /**< Dropout */
+    WEFT_GRADIENT_SELECTED = 32,      /**< Gather */
+    WEFT_GRADIENT_RANGE = 33,         /**< Slice */
+    WEFT_GRADIENT_PARTS = 34,         /**< Split */
+    WEFT_GRADIENT_CHOICE = 35,        /**< Where */
+    WEFT_GRADIENT_REPEATED = 36,      /**< Expand */
+    WEFT_GRADIENT_CONVERSION = 37,    /**< Cast, CastLike */
 } weft_gradient_t;
 
 /** The measured cost curve that predicts an operator. */
@@ -197,21 +203,14 @@ typedef struct weft_op_facts {
     weft_op_ref_t result_grad;  /**< gradient from the gradients of all outputs and output 0 */
     weft_op_ref_t evaluation;   /**< runs outside training in its place, on input 0 alone */
     weft_layout_facts_t layout; /**< see weft_layout_facts_t */
-    /**
-     * Computes output 0 from constant inputs, in plain layout and host memory.
-     * @param[in]  node inputs with data, types f32, f64, i64, i32 or bool; type of output 0
-     * @param[out] out  elements of output 0
-     * @return 1: done; 0: not possible; the node stays in the graph
-     */
-    int (*fold)(const weft_node_desc_t *node, void *out);
-    weft_range_role_t range; /**< see weft_range_role_t */
+    weft_range_role_t range;    /**< see weft_range_role_t */
 } weft_op_facts_t;
 
 /** Initial value of weft_op_facts_t: nothing is known. */
 #define WEFT_OP_FACTS_INIT                                                                         \
     WEFT_STRUCT_INIT(weft_op_facts_t, 0, 0, 0, WEFT_MIXING_UNKNOWN, WEFT_ARITHMETIC_NONE,          \
                      WEFT_GRADIENT_DEFAULT, WEFT_COST_CURVE_MOVE, WEFT_COLLECTIVE_NONE,            \
-                     WEFT_HALF_NONE, 0, {0, 0}, {0, 0}, {0, 0, 0, 0, 0}, 0, WEFT_RANGE_ROLE_NONE)
+                     WEFT_HALF_NONE, 0, {0, 0}, {0, 0}, {0, 0, 0, 0, 0}, WEFT_RANGE_ROLE_NONE)
 
 /** One operator: all facts that the importer, the passes, the documentation and another compiler
  * need. */

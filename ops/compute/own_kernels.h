@@ -8,6 +8,17 @@
 extern const weft_kernel_t wefti_kernel_relu, wefti_kernel_relu_grad;
 extern const weft_kernel_t wefti_kernel_tanh, wefti_kernel_tanh_grad;
 extern const weft_kernel_t wefti_kernel_add, wefti_kernel_sub, wefti_kernel_mul, wefti_kernel_div;
+extern const weft_kernel_t wefti_kernel_max, wefti_kernel_min, wefti_kernel_where;
+extern const weft_kernel_t wefti_kernel_equal, wefti_kernel_less, wefti_kernel_less_or_equal;
+extern const weft_kernel_t wefti_kernel_greater, wefti_kernel_greater_or_equal;
+extern const weft_kernel_t wefti_kernel_and, wefti_kernel_or, wefti_kernel_xor, wefti_kernel_not;
+extern const weft_kernel_t wefti_kernel_is_nan, wefti_kernel_cast, wefti_kernel_cast_like;
+extern const weft_kernel_t wefti_kernel_constant, wefti_kernel_shape, wefti_kernel_size;
+extern const weft_kernel_t wefti_kernel_constant_of_shape, wefti_kernel_range;
+extern const weft_kernel_t wefti_kernel_gather, wefti_kernel_gather_grad;
+extern const weft_kernel_t wefti_kernel_gather_elements, wefti_kernel_slice;
+extern const weft_kernel_t wefti_kernel_slice_grad, wefti_kernel_split, wefti_kernel_concat;
+extern const weft_kernel_t wefti_kernel_expand, wefti_kernel_trilu;
 extern const weft_kernel_t wefti_kernel_dropout, wefti_kernel_dropout_mask;
 extern const weft_kernel_t wefti_kernel_dropout_grad;
 extern const weft_kernel_t wefti_kernel_sum_to;

@@ -91,6 +91,27 @@ void wefti_strides(const weft_tensor_desc_t *desc, int64_t *out_strides)
     }
 }
 
+weft_status_t wefti_broadcast_strides(const weft_tensor_desc_t *from, const weft_tensor_desc_t *to,
+                                      const char *what, int64_t *out_strides)
+{
+    int64_t strides[WEFT_MAX_DIMS];
+    if (from->rank > to->rank) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s has more dimensions than the result",
+                           what);
+    }
+    wefti_strides(from, strides);
+    for (uint32_t d = 0; d < to->rank; d++) {
+        uint32_t skipped = to->rank - from->rank;
+        int64_t size = d < skipped ? 1 : from->dims[d - skipped];
+        if (size != 1 && size != to->dims[d]) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s cannot be broadcast to the result",
+                               what);
+        }
+        out_strides[d] = size == 1 ? 0 : strides[d - skipped];
+    }
+    return WEFT_OK;
+}
+
 void wefti_nest_init(wefti_nest_t *nest)
 {
     memset(nest, 0, sizeof(*nest));
@@ -100,23 +121,28 @@ void wefti_nest_init(wefti_nest_t *nest)
 
 void wefti_nest_add(wefti_nest_t *nest, int64_t size, int64_t stride_a, int64_t stride_b)
 {
+    wefti_nest_add3(nest, size, stride_a, stride_b, 0);
+}
+
+void wefti_nest_add3(wefti_nest_t *nest, int64_t size, int64_t stride_a, int64_t stride_b,
+                     int64_t stride_c)
+{
     uint32_t last = nest->rank - 1;
     nest->empty = nest->empty || size == 0;
     if (size == 1) {
         return;
     }
+    bool merges = nest->a[last] == stride_a * size && nest->b[last] == stride_b * size &&
+                  nest->c[last] == stride_c * size;
     if (nest->dims[last] == 1) { /* nothing added yet */
         nest->dims[last] = size;
-        nest->a[last] = stride_a;
-        nest->b[last] = stride_b;
-    } else if (nest->a[last] == stride_a * size && nest->b[last] == stride_b * size) {
+    } else if (merges) {
         nest->dims[last] *= size;
-        nest->a[last] = stride_a;
-        nest->b[last] = stride_b;
     } else {
-        nest->dims[nest->rank] = size;
-        nest->a[nest->rank] = stride_a;
-        nest->b[nest->rank] = stride_b;
-        nest->rank++;
+        last = nest->rank++;
+        nest->dims[last] = size;
     }
+    nest->a[last] = stride_a;
+    nest->b[last] = stride_b;
+    nest->c[last] = stride_c;
 }

@@ -70,33 +70,42 @@ void wefti_state_free(void *state);
 /* Order in which dimensions lie in memory, outermost first, and the stride of each dimension. */
 void wefti_memory_order(const weft_tensor_desc_t *desc, uint32_t *out_order);
 void wefti_strides(const weft_tensor_desc_t *desc, int64_t *out_strides);
+/* The stride of from for each dimension of to, 0 where it is broadcast. what: from, for the error. */
+weft_status_t wefti_broadcast_strides(const weft_tensor_desc_t *from, const weft_tensor_desc_t *to,
+                                      const char *what, int64_t *out_strides);
 
-/* A nest of loops over two operands with strides; dimensions of size 1 are gone, mergeable ones
- * merged. */
+/* A nest of loops over up to three operands with strides; dimensions of size 1 are gone, mergeable
+ * ones merged. */
 typedef struct wefti_nest {
     uint32_t rank; /* at least 1 */
-    int64_t dims[WEFT_MAX_DIMS], a[WEFT_MAX_DIMS], b[WEFT_MAX_DIMS];
+    int64_t dims[WEFT_MAX_DIMS], a[WEFT_MAX_DIMS], b[WEFT_MAX_DIMS], c[WEFT_MAX_DIMS];
     bool empty; /* no elements at all */
 } wefti_nest_t;
 void wefti_nest_init(wefti_nest_t *nest);
 /* Adds a dimension inside those added before. */
 void wefti_nest_add(wefti_nest_t *nest, int64_t size, int64_t stride_a, int64_t stride_b);
+void wefti_nest_add3(wefti_nest_t *nest, int64_t size, int64_t stride_a, int64_t stride_b,
+                     int64_t stride_c);
+/* Copies elements from a to b; strides are in elements, and elements lie elem_bytes apart. */
+void wefti_nest_copy(const wefti_nest_t *nest, const void *a, void *b, size_t elem_bytes);
 
 /* The odometer over all but the innermost dimension. */
 typedef struct wefti_nest_at {
     int64_t index[WEFT_MAX_DIMS];
-    int64_t a, b; /* offsets of the innermost loop's first element */
+    int64_t a, b, c; /* offsets of the innermost loop's first element */
 } wefti_nest_at_t;
 static inline bool wefti_nest_next(const wefti_nest_t *nest, wefti_nest_at_t *at)
 {
     for (uint32_t d = nest->rank - 1; d-- > 0;) {
         at->a += nest->a[d];
         at->b += nest->b[d];
+        at->c += nest->c[d];
         if (++at->index[d] < nest->dims[d]) {
             return true;
         }
         at->a -= nest->a[d] * nest->dims[d];
         at->b -= nest->b[d] * nest->dims[d];
+        at->c -= nest->c[d] * nest->dims[d];
         at->index[d] = 0;
     }
     return false;

@@ -1,69 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Transpose of plain tensors of any type; matrices go in tiles so that both sides stay in cache. */
+/* Transpose of plain tensors of any type. */
 #include "ops/compute/own_kernels.h"
-
-#include <string.h>
 
 #include "ops/compute/support.h"
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
-
-#define TILE 32
 
 typedef struct {
     wefti_nest_t nest; /* over the output; a: stride in the input, b: in the output */
     size_t elem_bytes;
 } state_t;
 
-/* y[i] = x[i * stride] */
-static void copy_run(const char *x, int64_t stride, char *y, int64_t count, size_t elem)
-{
-    if (stride == 1) {
-        memcpy(y, x, (size_t)count * elem);
-    } else if (elem == 4) {
-        for (int64_t i = 0; i < count; i++) {
-            memcpy(y + 4 * i, x + 4 * i * stride, 4);
-        }
-    } else {
-        for (int64_t i = 0; i < count; i++) {
-            memcpy(y + (int64_t)elem * i, x + (int64_t)elem * i * stride, elem);
-        }
-    }
-}
-
-static void copy_tiles(const wefti_nest_t *nest, const char *x, char *y, size_t elem)
-{
-    int64_t rows = nest->dims[0], columns = nest->dims[1], size = (int64_t)elem;
-    for (int64_t r0 = 0; r0 < rows; r0 += TILE) {
-        for (int64_t c0 = 0; c0 < columns; c0 += TILE) {
-            int64_t width = columns - c0 < TILE ? columns - c0 : TILE;
-            for (int64_t r = r0; r < rows && r < r0 + TILE; r++) {
-                copy_run(x + size * (r * nest->a[0] + c0 * nest->a[1]), nest->a[1],
-                         y + size * (r * columns + c0), width, elem);
-            }
-        }
-    }
-}
-
 static weft_status_t run(const weft_kernel_call_t *call)
 {
     const state_t *s = call->state;
-    const wefti_nest_t *nest = &s->nest;
-    const char *x = call->inputs[0];
-    char *y = call->outputs[0];
-    wefti_nest_at_t at = {0};
-    uint32_t last = nest->rank - 1;
-    if (nest->empty) {
-        return WEFT_OK;
-    }
-    if (nest->rank == 2) {
-        copy_tiles(nest, x, y, s->elem_bytes);
-        return WEFT_OK;
-    }
-    do {
-        copy_run(x + (int64_t)s->elem_bytes * at.a, nest->dims[last] == 1 ? 1 : nest->a[last],
-                 y + (int64_t)s->elem_bytes * at.b, nest->dims[last], s->elem_bytes);
-    } while (wefti_nest_next(nest, &at));
+    wefti_nest_copy(&s->nest, call->inputs[0], call->outputs[0], s->elem_bytes);
     return WEFT_OK;
 }
 

@@ -405,6 +405,41 @@ static void shared_and_skipped(void **state)
     finish_with_loss(&f, c);
 }
 
+static void parts(void **state)
+{
+    static const uint8_t bits[] = {1, 0, 0, 1};
+    fixture_t f;
+    (void)state;
+    start(&f);
+    wefti_graph_t *g = f.graph;
+    weft_attr_t axis[] = {ATTR_INT("axis", 1)};
+    /* Rows 1 and -2 (which is 2) twice; row 0 never. */
+    uint32_t rows = test_ints(g, "rows", 5, (const int64_t[]){1, -2, 3, 2, 1});
+    uint32_t table = test_param(g, "table", DIMS(4, 6));
+    uint32_t x = test_node(g, "Gather", "x", INPUTS(table, rows), NULL, 0);
+    uint32_t columns = test_ints(g, "columns", 3, (const int64_t[]){4, 0, 4});
+    uint32_t y = test_node(g, "Gather", "y", INPUTS(x, columns), axis, 1);
+    y = test_node(g, "Add", "z",
+                  INPUTS(y, test_node(g, "Slice", "steps",
+                                      INPUTS(x, test_ints(g, "from", 2, (const int64_t[]){-1, 5}),
+                                             test_ints(g, "to", 2, (const int64_t[]){-9, 0}),
+                                             test_ints(g, "axes", 2, (const int64_t[]){0, 1}),
+                                             test_ints(g, "step", 2, (const int64_t[]){-1, -2})),
+                                      NULL, 0)),
+                  NULL, 0);
+    uint32_t sizes = test_ints(g, "sizes", 3, (const int64_t[]){1, 3, 2});
+    uint32_t split =
+        test_node_outputs(g, "", "Split", "split", INPUTS(x, sizes), 3, axis, 1); /* 0, 2: unread */
+    y = test_node(g, "Mul", "m", INPUTS(y, g->nodes[split].outputs[1]), NULL, 0);
+    uint32_t wide = test_ints(g, "wide", 3, (const int64_t[]){2, 5, 1});
+    y = test_node(g, "Expand", "e", INPUTS(y, wide), NULL, 0);
+    uint32_t choice =
+        test_value(g, "choice", WEFTI_VALUE_CONST, WEFT_DTYPE_BOOL, DIMS(2, 2, 1, 1), bits);
+    y = test_node(g, "Where", "w", INPUTS(choice, y, test_param(g, "other", DIMS(5, 1))), NULL, 0);
+    weft_attr_t same[] = {ATTR_INT("to", 1)};
+    finish_with_loss(&f, test_node(g, "Cast", "c", INPUTS(y), same, 1));
+}
+
 /* Masks stay as they are while seed, step and rank do. */
 static void dropout(void **state)
 {
@@ -468,6 +503,7 @@ int main(void)
         cmocka_unit_test(pooling),
         cmocka_unit_test(pad),
         cmocka_unit_test(cross_entropy),
+        cmocka_unit_test(parts),
         cmocka_unit_test(dropout),
         cmocka_unit_test(lenet),
         cmocka_unit_test(shared_and_skipped),

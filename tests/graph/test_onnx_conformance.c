@@ -96,7 +96,7 @@ static void test_onnx_conformance_imports(void **state)
     print_message("%zu models: %zu imported, the rest refused by name\n", tally.models,
                   tally.imported);
     assert_true(tally.models > 1000);
-    assert_true(tally.imported >= 270);
+    assert_true(tally.imported >= 417);
 }
 
 /* Reads FOLDER/test_data_set_0/KIND_INDEX.pb. */
@@ -106,6 +106,14 @@ static weft_status_t read_tensor(const char *folder, const char *kind, uint32_t 
     char path[1200];
     snprintf(path, sizeof(path), "%s/test_data_set_0/%s_%u.pb", folder, kind, index);
     return wefti_onnx_read_tensor(path, arena, out);
+}
+
+/* Recorded tensors have u16 for bf16. */
+static void recorded_bf16(const weft_tensor_desc_t *declared, weft_tensor_desc_t *recorded)
+{
+    if (declared->dtype == WEFT_DTYPE_BF16 && recorded->dtype == WEFT_DTYPE_U16) {
+        recorded->dtype = WEFT_DTYPE_BF16;
+    }
 }
 
 /* Inputs get their recorded contents and shapes; integers become constants, so that shapes given as
@@ -122,6 +130,7 @@ static weft_status_t bind_inputs(wefti_graph_t *graph, const char *folder, wefti
             return status;
         }
         bool floating = type.dtype == WEFT_DTYPE_F32 || type.dtype == WEFT_DTYPE_F64;
+        recorded_bf16(&graph->values[id].type, &type);
         data[id] = (void *)(uintptr_t)type.data;
         graph->values[id].type = type;
         if (floating) {
@@ -242,6 +251,9 @@ static outcome_t run_case(wefti_graph_t *graph, const char *folder, const char *
         if (read_tensor(folder, "output", i, arena, &want) != WEFT_OK) {
             fail_msg("%s: %s", name, weft_last_error());
         }
+        if (graph->values[graph->outputs[i]].type.dtype == WEFT_DTYPE_BF16) {
+            return OTHER_TYPE; /* the recorded tensors were truncated instead of rounded */
+        }
         compare(name, &graph->values[graph->outputs[i]].type, data[graph->outputs[i]], &want);
     }
     return RAN;
@@ -280,7 +292,7 @@ static void test_onnx_conformance_runs(void **state)
                   "kernel, %zu lack a "
                   "kernel, %zu a shape\n",
                   tally.run, tally.refused, tally.other_type, tally.no_kernel, tally.no_shape);
-    assert_true(tally.run >= 190);
+    assert_true(tally.run >= 354);
 }
 
 static int setup(void **state)

@@ -18,7 +18,8 @@
 #include "runtime/base/sync.h"
 
 /*
- * inputs: "f2x3" random f32, "p2x3" random and positive, "m2x3" random u8 of 0 and 1, "i2" i64 of 0,
+ * inputs: "f2x3" random f32, "p2x3" random and positive, "m2x3" random u8 of 0 and 1, "b2x3" random
+ * bool, "i2" i64 of 0,
  * "=4,-1" a constant list of i64, "#1" one f32 of 1, "-" absent. attrs: "axis=1 pads=0,1,0,1";
  * "ratio=f0.5" is a float, "mode=sconstant" a string, "kernel_shape=2,2" a list; "n:" marks a list of
  * one.
@@ -38,6 +39,36 @@ static const row_t rows[] = {
     {"", "Div", 7, "f2x3x4x5 p2x3x4x5", "", 1},
     {"", "Relu", 1, "f2x3x4x5", "", 1},
     {"", "Tanh", 1, "f2x3x4x5", "", 1},
+    {"", "Max", 8, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"", "Min", 8, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"", "Equal", 7, "b2x3x4x5 b2x3x4x5", "", 1},
+    {"", "Less", 7, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"", "LessOrEqual", 12, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"", "Greater", 7, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"", "GreaterOrEqual", 12, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"", "And", 7, "b2x3x4x5 b2x3x4x5", "", 1},
+    {"", "Or", 7, "b2x3x4x5 b2x3x4x5", "", 1},
+    {"", "Xor", 7, "b2x3x4x5 b2x3x4x5", "", 1},
+    {"", "Not", 1, "b2x3x4x5", "", 1},
+    {"", "IsNaN", 9, "f2x3x4x5", "", 1},
+    {"", "Where", 9, "b2x3x4x5 f2x3x4x5 f2x3x4x5", "", 1},
+    {"", "Cast", 6, "f2x3x4x5", "to=11", 1},
+    {"", "CastLike", 15, "f2x3x4x5 b2x3x4x5", "", 1},
+    {"", "Shape", 15, "f2x3x4x5", "", 1},
+    {"", "Size", 1, "f2x3x4x5", "", 1},
+    {"", "Gather", 1, "f4x5x3 i2", "axis=1", 1},
+    {"weft", "GatherGrad", 1, "f4x2x3 i2", "axis=1 input_shape=4,5,3", 1},
+    {"", "GatherElements", 11, "f4x5x3 i4x2x3", "axis=1", 1},
+    {"", "Slice", 1, "f4x5x3", "starts=0,1,1 ends=4,4,-1", 1},
+    {"", "Slice", 10, "f4x5x3 =1 =4 =1 =2", "", 1},
+    {"weft", "SliceGrad", 1, "f4x2x3", "starts=0,1,0 steps=1,2,1 input_shape=4,5,3", 1},
+    {"", "Split", 2, "f4x6x3", "axis=1", 3},
+    {"", "Split", 13, "f4x6x3 =2,4", "axis=1", 2},
+    {"", "Split", 18, "f4x5x3", "axis=1", 2},
+    {"", "Concat", 1, "f4x2x3 f4x5x3", "axis=1", 1},
+    {"", "Concat", 4, "f4x2x3 f4x5x3", "axis=1", 1},
+    {"", "Expand", 8, "f4x1x3 =4,5,3", "", 1},
+    {"", "Trilu", 14, "f4x5x3", "", 1},
     {"", "Gemm", 11, "f3x4 f4x5 f5", "", 1},
     {"", "MatMul", 1, "f2x3x4 f4x5", "", 1},
     {MS, "FusedMatMul", 1, "f2x3x4 f2x3x5", "transA=1", 1},
@@ -117,6 +148,7 @@ static void add_input(op_case_t *c, const char *text)
         return;
     }
     weft_dtype_t dtype = text[0] == 'i'   ? WEFT_DTYPE_I64
+                         : text[0] == 'b' ? WEFT_DTYPE_BOOL
                          : text[0] == 'm' ? WEFT_DTYPE_U8
                                           : WEFT_DTYPE_F32;
     void *data = case_input_typed(c, dtype, WEFT_LAYOUT_PLAIN, dims);
@@ -126,7 +158,7 @@ static void add_input(op_case_t *c, const char *text)
     } else {
         memset(data, 0, (size_t)elems * weft_dtype_size_bytes(dtype));
     }
-    for (int64_t i = 0; text[0] == 'm' && i < elems; i++) {
+    for (int64_t i = 0; (text[0] == 'm' || text[0] == 'b') && i < elems; i++) {
         ((uint8_t *)data)[i] = (uint8_t)random_below(2);
     }
 }
@@ -396,20 +428,6 @@ static void check_evaluation(subject_t *s)
     free(c.out[0]);
 }
 
-static void check_fold(subject_t *s)
-{
-    for (uint32_t i = 0; i < s->c.input_count; i++) {
-        s->c.inputs[i].data = s->c.in[i];
-    }
-    weft_node_desc_t node = case_node(&s->c);
-    size_t bytes = bytes_of(&s->c.outputs[0]);
-    void *folded = malloc(bytes + 1);
-    run(s);
-    assert_int_equal(s->facts.fold(&node, folded), 1);
-    assert_memory_equal(folded, s->c.out[0], bytes);
-    free(folded);
-}
-
 /* dims of plain data as channels-last; both have rank 4. */
 static void permute(float *data, weft_tensor_desc_t *desc, weft_layout_t layout)
 {
@@ -494,7 +512,6 @@ static void check_row(const row_t *row)
     EACH((facts.flags & WEFT_FACT_LOSS) != 0, assert_int_equal(s.c.outputs[0].rank, 0))
     EACH(facts.mixing != WEFT_MIXING_UNKNOWN, check_mixing(row, &s))
     EACH(facts.evaluation.name != NULL, check_evaluation(&s))
-    EACH(facts.fold != NULL, check_fold(&s))
     EACH(facts.layout.inputs != 0, check_layout(&s))
     for (uint32_t i = 0; i < 32; i++) {
         EACH((facts.linear_inputs >> i & 1) != 0, check_linear(&s, i))
@@ -523,7 +540,7 @@ static bool has_row(const weft_op_def_t *def)
         if (wefti_op_same(tested, def)) {
             weft_op_facts_t a = wefti_op_facts(tested), b = wefti_op_facts(def);
             if (a.flags == b.flags && a.linear_inputs == b.linear_inputs && a.mixing == b.mixing &&
-                a.fold == b.fold && a.evaluation.name == b.evaluation.name &&
+                a.evaluation.name == b.evaluation.name &&
                 memcmp(&a.layout, &b.layout, sizeof(a.layout)) == 0) {
                 return true;
             }
@@ -556,7 +573,7 @@ static int check_definition(const weft_op_def_t *def, void *user)
         assert_string_equal(def->name, weft_collective_name((weft_collective_t)facts.collective));
     }
     bool values = facts.flags != 0 || facts.linear_inputs != 0 || facts.mixing != 0 ||
-                  facts.layout.inputs != 0 || facts.evaluation.name != NULL || facts.fold != NULL;
+                  facts.layout.inputs != 0 || facts.evaluation.name != NULL;
     bool kernel = weft_registry_find_kernel(case_registry(), def->domain, def->name,
                                             def->since_version) != NULL;
     if (values && kernel && !has_row(def)) {
@@ -570,33 +587,6 @@ static void test_every_definition_with_facts_is_tested(void **state)
 {
     (void)state;
     weft_op_registry_visit(case_registry(), check_definition, NULL);
-}
-
-/* Operators without a kernel exist while a graph is compiled only: folding is their execution. */
-static void test_folding_reads_shapes_constants_and_lists(void **state)
-{
-    int64_t out[4] = {0}, indices[] = {2, -1};
-    (void)state;
-    op_case_t c = case_make("", "Shape", 1);
-    case_input(&c, DIMS(4, 7));
-    case_output(&c, WEFT_DTYPE_I64, WEFT_LAYOUT_PLAIN, DIMS(2));
-    weft_node_desc_t node = case_node(&c);
-    assert_true(wefti_op_has(case_def(&c), WEFT_FACT_READS_SHAPE));
-    assert_int_equal(wefti_op_facts(case_def(&c)).fold(&node, out), 1); /* without data */
-    assert_memory_equal(out, ((int64_t[]){4, 7}), 2 * sizeof(*out));
-    case_free(&c);
-    c = case_make("", "Gather", 1);
-    int64_t *list = case_input_typed(&c, WEFT_DTYPE_I64, WEFT_LAYOUT_PLAIN, DIMS(3));
-    memcpy(list, (int64_t[]){5, 6, 7}, 3 * sizeof(*list));
-    memcpy(case_input_typed(&c, WEFT_DTYPE_I64, WEFT_LAYOUT_PLAIN, DIMS(2)), indices,
-           sizeof(indices));
-    case_output(&c, WEFT_DTYPE_I64, WEFT_LAYOUT_PLAIN, DIMS(2));
-    c.inputs[0].data = c.in[0];
-    c.inputs[1].data = c.in[1];
-    node = case_node(&c);
-    assert_int_equal(wefti_op_facts(case_def(&c)).fold(&node, out), 1);
-    assert_memory_equal(out, ((int64_t[]){7, 7}), 2 * sizeof(*out));
-    case_free(&c);
 }
 
 /* Definitions that were compiled with another header. */
@@ -641,7 +631,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kernels_have_the_declared_facts),
         cmocka_unit_test(test_every_definition_with_facts_is_tested),
-        cmocka_unit_test(test_folding_reads_shapes_constants_and_lists),
         cmocka_unit_test(test_facts_of_older_and_newer_headers),
     };
     random_seed(14);

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Cast and CastLike between all types. Elements go through f64 if one side is floating, else
+ * through i64, in blocks that stay in cache. Floats that no integer represents become the nearest
+ * one, NaN becomes 0. 16-bit floats are rounded from f32.
+ */
+#include "ops/compute/own_kernels.h"
+
+#include <string.h>
+
+#include "ops/compute/support.h"
+#include "ops/op_infer.h"
+#include "runtime/base/error.h"
+#include "runtime/base/half.h"
+
+#define BLOCK 512
+
+typedef struct {
+    weft_dtype_t from, to;
+    int64_t count;
+    bool floating; /* the values between are f64 */
+} state_t;
+
+typedef union block {
+    double f[BLOCK];
+    int64_t i[BLOCK];
+} block_t;
+
+#define EACH(expression)                                                                           \
+    for (int64_t i = 0; i < count; i++) {                                                          \
+        expression;                                                                                \
+    }                                                                                              \
+    break
+#define LOAD(name, type)                                                                           \
+    case WEFT_DTYPE_##name:                                                                        \
+        if (floating) {                                                                            \
+            EACH(out->f[i] = (double)((const type *)x)[i]);                                        \
+        }                                                                                          \
+        EACH(out->i[i] = (int64_t)((const type *)x)[i])
+
+static void load(weft_dtype_t from, bool floating, const void *x, int64_t count, block_t *out)
+{
+    switch (from) {
+        LOAD(I64, int64_t);
+        LOAD(I32, int32_t);
+        LOAD(I16, int16_t);
+        LOAD(I8, int8_t);
+        LOAD(U64, uint64_t);
+        LOAD(U32, uint32_t);
+        LOAD(U16, uint16_t);
+        LOAD(U8, uint8_t);
+    case WEFT_DTYPE_BOOL:
+        if (floating) {
+            EACH(out->f[i] = ((const uint8_t *)x)[i] != 0);
+        }
+        EACH(out->i[i] = ((const uint8_t *)x)[i] != 0);
+    case WEFT_DTYPE_F64:
+        EACH(out->f[i] = ((const double *)x)[i]);
+    case WEFT_DTYPE_F32:
+        EACH(out->f[i] = (double)((const float *)x)[i]);
+    case WEFT_DTYPE_F16:
+        EACH(out->f[i] = (double)wefti_f16_to_f32(((const uint16_t *)x)[i]));
+    case WEFT_DTYPE_BF16:
+        EACH(out->f[i] = (double)wefti_bf16_to_f32(((const uint16_t *)x)[i]));
+    case WEFT_DTYPE_NONE:
+        break;
+    }
+}
+
+/* Towards zero, into [low, high]; high is the first float beyond. */
+static inline int64_t whole(double x, double low, double high, int64_t least, int64_t most)
+{
+    return x != x ? 0 : x <= low ? least : x >= high ? most : (int64_t)x;
+}
+
+#define STORE(name, type, least, most)                                                             \
+    case WEFT_DTYPE_##name:                                                                        \
+        if (floating) {                                                                            \
+            EACH(((type *)y)[i] =                                                                  \
+                     (type)whole(in->f[i], (double)(least), (double)(most), least, most));         \
+        }                                                                                          \
+        EACH(((type *)y)[i] = (type)in->i[i])
+
+static void store(weft_dtype_t to, bool floating, const block_t *in, int64_t count, void *y)
+{
+    switch (to) {
+        STORE(I64, int64_t, INT64_MIN, INT64_MAX);
+        STORE(I32, int32_t, INT32_MIN, INT32_MAX);
+        STORE(I16, int16_t, INT16_MIN, INT16_MAX);
+        STORE(I8, int8_t, INT8_MIN, INT8_MAX);
+        STORE(U32, uint32_t, 0, UINT32_MAX);
+        STORE(U16, uint16_t, 0, UINT16_MAX);
+        STORE(U8, uint8_t, 0, UINT8_MAX);
+    case WEFT_DTYPE_U64:
+        if (floating) {
+            EACH(((uint64_t *)y)[i] = !(in->f[i] > 0.0)    ? 0
+                                      : in->f[i] >= 0x1p64 ? UINT64_MAX
+                                                           : (uint64_t)in->f[i]);
+        }
+        EACH(((uint64_t *)y)[i] = (uint64_t)in->i[i]);
+    case WEFT_DTYPE_BOOL:
+        if (floating) {
+            EACH(((uint8_t *)y)[i] = in->f[i] != 0.0);
+        }
+        EACH(((uint8_t *)y)[i] = in->i[i] != 0);
+    case WEFT_DTYPE_F64:
+        EACH(((double *)y)[i] = in->f[i]);
+    case WEFT_DTYPE_F32:
+        EACH(((float *)y)[i] = (float)in->f[i]);
+    case WEFT_DTYPE_F16:
+        EACH(((uint16_t *)y)[i] = wefti_f16_from_f32((float)in->f[i]));
+    case WEFT_DTYPE_BF16:
+        EACH(((uint16_t *)y)[i] = wefti_bf16_from_f32((float)in->f[i]));
+    case WEFT_DTYPE_NONE:
+        break;
+    }
+}
+
+static weft_status_t run(const weft_kernel_call_t *call)
+{
+    const state_t *s = call->state;
+    size_t from_bytes = weft_dtype_size_bytes(s->from), to_bytes = weft_dtype_size_bytes(s->to);
+    const char *x = call->inputs[0];
+    char *y = call->outputs[0];
+    block_t block;
+    if (s->from == s->to) {
+        if (x != y && s->count > 0) {
+            memcpy(y, x, (size_t)s->count * to_bytes);
+        }
+        return WEFT_OK;
+    }
+    for (int64_t at = 0; at < s->count; at += BLOCK) {
+        int64_t count = s->count - at < BLOCK ? s->count - at : BLOCK;
+        load(s->from, s->floating, x + (size_t)at * from_bytes, count, &block);
+        store(s->to, s->floating, &block, count, y + (size_t)at * to_bytes);
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                             void **out_state, size_t *out_scratch_bytes)
+{
+    (void)env;
+    WEFT_RETURN_IF_ERROR(wefti_need_known(wefti_infer_input(node, 0), "input", 0));
+    WEFT_RETURN_IF_ERROR(wefti_need_known(wefti_node_output(node, 0), "output", 0));
+    const weft_tensor_desc_t *x = &node->inputs[0], *y = &node->outputs[0];
+    if (!wefti_same_shape(x, y)) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "the input and the output differ in shape or layout");
+    }
+    state_t *state = wefti_state_alloc(sizeof(*state));
+    if (state == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    state->from = x->dtype;
+    state->to = y->dtype;
+    state->floating =
+        ((WEFT_DTYPE_BIT(x->dtype) | WEFT_DTYPE_BIT(y->dtype)) & WEFTI_BIT_FLOATS) != 0;
+    state->count = weft_tensor_elem_count(x);
+    *out_state = state;
+    *out_scratch_bytes = 0;
+    return WEFT_OK;
+}
+
+WEFTI_KERNEL(wefti_kernel_cast, "", "Cast", prepare, run);
+WEFTI_KERNEL(wefti_kernel_cast_like, "", "CastLike", prepare, run);

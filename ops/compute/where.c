@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where: an element of X or of Y, by a condition; all three broadcast. */
+#include "ops/compute/own_kernels.h"
+
+#include <string.h>
+
+#include "ops/compute/support.h"
+#include "ops/op_infer.h"
+#include "runtime/base/error.h"
+
+typedef struct {
+    wefti_nest_t nest; /* a: the condition, b: X, c: Y */
+    size_t elem_bytes;
+    weft_isa_t isa;
+} state_t;
+
+WEFTI_INLINE void select_f32_body(const uint8_t *c, int64_t sc, const float *x, int64_t sx,
+                                  const float *y, int64_t sy, float *z, int64_t count)
+{
+    if (sc == 1 && sx == 1 && sy == 1) {
+        WEFTI_INDEPENDENT
+        for (int64_t i = 0; i < count; i++) {
+            float a = x[i], b = y[i];
+            z[i] = c[i] ? a : b;
+        }
+    } else if (sc == 1 && sx == 1 && sy == 0) {
+        float b = y[0];
+        WEFTI_INDEPENDENT
+        for (int64_t i = 0; i < count; i++) {
+            float a = x[i];
+            z[i] = c[i] ? a : b;
+        }
+    } else if (sc == 1 && sx == 0 && sy == 1) {
+        float a = x[0];
+        WEFTI_INDEPENDENT
+        for (int64_t i = 0; i < count; i++) {
+            float b = y[i];
+            z[i] = c[i] ? a : b;
+        }
+    } else {
+        for (int64_t i = 0; i < count; i++) {
+            z[i] = c[i * sc] ? x[i * sx] : y[i * sy];
+        }
+    }
+}
+WEFTI_CLONES(select_f32,
+             (const uint8_t *c, int64_t sc, const float *x, int64_t sx, const float *y, int64_t sy,
+              float *z, int64_t count),
+             (c, sc, x, sx, y, sy, z, count));
+
+static void select_bytes(const uint8_t *c, int64_t sc, const char *x, int64_t sx, const char *y,
+                         int64_t sy, char *z, int64_t count, size_t elem)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const char *from = c[i * sc] ? x + (int64_t)elem * i * sx : y + (int64_t)elem * i * sy;
+        memmove(z + (int64_t)elem * i, from, elem);
+    }
+}
+
+static weft_status_t run(const weft_kernel_call_t *call)
+{
+    const state_t *s = call->state;
+    const wefti_nest_t *n = &s->nest;
+    char *z = call->outputs[0];
+    uint32_t last = n->rank - 1;
+    int64_t elem = (int64_t)s->elem_bytes, count = n->dims[last];
+    wefti_nest_at_t at = {0};
+    if (n->empty) {
+        return WEFT_OK;
+    }
+    do {
+        const uint8_t *c = (const uint8_t *)call->inputs[0] + at.a;
+        const void *x = (const char *)call->inputs[1] + elem * at.b;
+        const void *y = (const char *)call->inputs[2] + elem * at.c;
+        if (elem == sizeof(float)) {
+            select_f32[s->isa](c, n->a[last], x, n->b[last], y, n->c[last], (float *)(void *)z,
+                               count);
+        } else {
+            select_bytes(c, n->a[last], x, n->b[last], y, n->c[last], z, count, s->elem_bytes);
+        }
+        z += elem * count;
+    } while (wefti_nest_next(n, &at));
+    return WEFT_OK;
+}
+
+static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                             void **out_state, size_t *out_scratch_bytes)
+{
+    int64_t strides[3][WEFT_MAX_DIMS];
+    for (uint32_t i = 0; i < 3; i++) {
+        WEFT_RETURN_IF_ERROR(wefti_need_known(wefti_infer_input(node, i), "input", i));
+    }
+    WEFT_RETURN_IF_ERROR(wefti_need_known(wefti_node_output(node, 0), "output", 0));
+    const weft_tensor_desc_t *z = &node->outputs[0];
+    if (node->inputs[0].dtype != WEFT_DTYPE_BOOL || node->inputs[1].dtype != z->dtype ||
+        node->inputs[2].dtype != z->dtype) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "Where: the condition must be bool, and X, Y and the result one type");
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        if (node->inputs[i].layout != WEFT_LAYOUT_PLAIN || z->layout != WEFT_LAYOUT_PLAIN) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED, "Where: all tensors must have plain layout");
+        }
+        WEFT_RETURN_IF_ERROR(
+            wefti_broadcast_strides(&node->inputs[i], z, "an input of Where", strides[i]));
+    }
+    state_t *state = wefti_state_alloc(sizeof(*state));
+    if (state == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    wefti_nest_init(&state->nest);
+    for (uint32_t d = 0; d < z->rank; d++) {
+        wefti_nest_add3(&state->nest, z->dims[d], strides[0][d], strides[1][d], strides[2][d]);
+    }
+    state->elem_bytes = weft_dtype_size_bytes(z->dtype);
+    state->isa = wefti_kernel_isa(env);
+    *out_state = state;
+    *out_scratch_bytes = 0;
+    return WEFT_OK;
+}
+
+WEFTI_KERNEL(wefti_kernel_where, "", "Where", prepare, run);

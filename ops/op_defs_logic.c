@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Comparisons, logic, choices: Equal, And, Not, IsNaN, Where, Max, Min. */
+#include <string.h>
+
+#include "ops/op_infer.h"
+#include "runtime/base/error.h"
+
+#define BIT_BOOL WEFT_DTYPE_BIT(WEFT_DTYPE_BOOL)
+
+/* All inputs have one type; the result has the type, or WEFT_DTYPE_NONE: that of the inputs. */
+static weft_status_t infer_broadcast_all(weft_node_desc_t *node, weft_dtype_t dtype)
+{
+    WEFT_RETURN_IF_ERROR(wefti_infer_need(node, node->input_count));
+    WEFT_RETURN_IF_ERROR(wefti_infer_need(node, 1));
+    weft_tensor_desc_t y = node->inputs[0];
+    for (uint32_t i = 1; i < node->input_count; i++) {
+        int64_t dims[WEFT_MAX_DIMS];
+        if (node->inputs[i].dtype != y.dtype) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "inputs have types %s and %s",
+                               weft_dtype_name(y.dtype), weft_dtype_name(node->inputs[i].dtype));
+        }
+        WEFT_RETURN_IF_ERROR(wefti_infer_broadcast(&y, &node->inputs[i], &y.rank, dims));
+        memcpy(y.dims, dims, y.rank * sizeof(dims[0]));
+    }
+    wefti_infer_set(node, 0, dtype == WEFT_DTYPE_NONE ? y.dtype : dtype, y.rank, y.dims);
+    return WEFT_OK;
+}
+
+static weft_status_t infer_compare(weft_node_desc_t *node)
+{
+    return infer_broadcast_all(node, WEFT_DTYPE_BOOL);
+}
+
+static weft_status_t infer_extreme(weft_node_desc_t *node)
+{
+    return infer_broadcast_all(node, WEFT_DTYPE_NONE);
+}
+
+static weft_status_t infer_test(weft_node_desc_t *node)
+{
+    WEFT_RETURN_IF_ERROR(wefti_infer_need(node, 1));
+    wefti_infer_set(node, 0, WEFT_DTYPE_BOOL, node->inputs[0].rank, node->inputs[0].dims);
+    return WEFT_OK;
+}
+
+static weft_status_t infer_where(weft_node_desc_t *node)
+{
+    int64_t dims[WEFT_MAX_DIMS];
+    WEFT_RETURN_IF_ERROR(wefti_infer_need(node, 3));
+    const weft_tensor_desc_t *c = &node->inputs[0], *x = &node->inputs[1], *y = &node->inputs[2];
+    weft_tensor_desc_t z = *x;
+    if (c->dtype != WEFT_DTYPE_BOOL || x->dtype != y->dtype) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "inputs have types %s, %s and %s: expected bool and two equal types",
+                           weft_dtype_name(c->dtype), weft_dtype_name(x->dtype),
+                           weft_dtype_name(y->dtype));
+    }
+    WEFT_RETURN_IF_ERROR(wefti_infer_broadcast(x, y, &z.rank, dims));
+    memcpy(z.dims, dims, z.rank * sizeof(dims[0]));
+    WEFT_RETURN_IF_ERROR(wefti_infer_broadcast(c, &z, &z.rank, dims));
+    wefti_infer_set(node, 0, x->dtype, z.rank, dims);
+    return WEFT_OK;
+}
+
+#define PAIR(op, version, types, text, ...)                                                        \
+    {                                                                                              \
+        .domain = "", .name = op, .since_version = version, .inputs_min = 2, .inputs_max = 2,      \
+        .outputs_min = 1, .outputs_max = 1, .dtypes = types, .in_place = WEFTI_IN_PLACE_NONE,      \
+        .infer = infer_compare, .cost = wefti_cost_elementwise, .doc = text,                       \
+        WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE __VA_ARGS__)                                    \
+    }
+#define COMMUTES | WEFT_FACT_COMMUTATIVE
+#define TEST(op, version, types, text)                                                             \
+    {                                                                                              \
+        .domain = "", .name = op, .since_version = version, .inputs_min = 1, .inputs_max = 1,      \
+        .outputs_min = 1, .outputs_max = 1, .dtypes = types, .in_place = WEFTI_IN_PLACE_NONE,      \
+        .infer = infer_test, .cost = wefti_cost_elementwise, .doc = text,                          \
+        WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE)                                                \
+    }
+#define EXTREME(op, text)                                                                          \
+    {                                                                                              \
+        .domain = "", .name = op, .since_version = 8, .inputs_min = 1,                             \
+        .inputs_max = WEFT_VARIADIC, .outputs_min = 1, .outputs_max = 1,                           \
+        .dtypes = WEFTI_BIT_NUMBERS, .in_place = {0, -1, -1, -1}, .infer = infer_extreme,          \
+        .cost = wefti_cost_elementwise, .doc = text, WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE)   \
+    }
+
+static const weft_op_def_t defs[] = {
+    PAIR("Equal", 7, WEFTI_BIT_ALL, "A = B, broadcasting", COMMUTES),
+    PAIR("Less", 7, WEFTI_BIT_NUMBERS, "A < B, broadcasting", ),
+    PAIR("LessOrEqual", 12, WEFTI_BIT_NUMBERS, "A <= B, broadcasting", ),
+    PAIR("Greater", 7, WEFTI_BIT_NUMBERS, "A > B, broadcasting", ),
+    PAIR("GreaterOrEqual", 12, WEFTI_BIT_NUMBERS, "A >= B, broadcasting", ),
+    PAIR("And", 7, BIT_BOOL, "A and B, broadcasting", COMMUTES),
+    PAIR("Or", 7, BIT_BOOL, "A or B, broadcasting", COMMUTES),
+    PAIR("Xor", 7, BIT_BOOL, "A or B but not both, broadcasting", COMMUTES),
+    TEST("Not", 1, BIT_BOOL, "not X"),
+    TEST("IsNaN", 9, WEFTI_BIT_FLOATS, "X is not a number"),
+    EXTREME("Max", "the maximum of all inputs, broadcasting"),
+    EXTREME("Min", "the minimum of all inputs, broadcasting"),
+    {.domain = "",
+     .name = "Where",
+     .since_version = 9,
+     .inputs_min = 3,
+     .inputs_max = 3,
+     .outputs_min = 1,
+     .outputs_max = 1,
+     .dtypes = BIT_BOOL,
+     .in_place = WEFTI_IN_PLACE_NONE,
+     .infer = infer_where,
+     .cost = wefti_cost_elementwise,
+     .doc = "X where the condition holds, else Y, broadcasting",
+     WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE, .gradient = WEFT_GRADIENT_CHOICE)},
+};
+
+wefti_op_family_t wefti_op_defs_logic(void)
+{
+    return (wefti_op_family_t){defs, WEFTI_COUNT(defs)};
+}

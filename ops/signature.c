@@ -6,6 +6,13 @@
 
 #include "ops/collective.h"
 
+uint32_t wefti_what_control(uint64_t what)
+{
+    return (what & 0xff) == WEFT_COLLECTIVE_ALL_GATHER
+               ? (uint32_t)((what & WEFTI_WHAT_ROOT_MASK) >> WEFTI_WHAT_ROOT_SHIFT)
+               : 0;
+}
+
 const char *wefti_what_function(uint64_t what)
 {
     return wefti_collective_function((weft_collective_t)(what & 0xff));

@@ -24,6 +24,9 @@
 #define WEFTI_COUNT_SHAPE_SHIFT 48
 #define WEFTI_COUNT_MASK ((1ull << WEFTI_COUNT_SHAPE_SHIFT) - 1)
 
+/* Of all-gathers that the library makes for a function: its wefti_control_kind_t, by which they are
+ * named; else 0. */
+uint32_t wefti_what_control(uint64_t what);
 /* "all_reduce": what the function is called, without its prefix. */
 const char *wefti_what_function(uint64_t what);
 /* What follows the name: " with 16 x f32 (sum, root 1)"; hidden: bits of what that need not be

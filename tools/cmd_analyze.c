@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
+#include "runtime/flight/image.h"
 #include "tools/dumps.h"
 #include "tools/output.h"
 #include "tools/tool.h"
@@ -58,7 +59,7 @@ static const dump_call_t *find_open(const dump_t *dump)
 {
     for (uint32_t i = 0; i < dump->call_count; i++) {
         const dump_call_t *call = &dump->calls[i];
-        if (wefti_dump_is_open(call) && !call->queued) {
+        if (wefti_dump_is_open(call) && !call->queued && call->group != WEFTI_FLIGHT_ALONE) {
             return call;
         }
     }
@@ -182,7 +183,8 @@ static disagreement_t find_disagreement(const dumps_t *dumps, sample_t **out_sam
     for (size_t i = 0; samples != NULL && i < dumps->count; i++) {
         const dump_t *dump = &dumps->list[i];
         for (uint32_t k = 0; k < dump->call_count; k++) {
-            if (dump->calls[k].kind == DUMP_COLLECTIVE) {
+            if (dump->calls[k].kind == DUMP_COLLECTIVE &&
+                dump->calls[k].group != WEFTI_FLIGHT_ALONE) {
                 samples[count++] = (sample_t){dump->rank, &dump->calls[k]};
             }
         }

@@ -241,7 +241,10 @@ bool wefti_dumps_is_member(const dumps_t *dumps, uint32_t group, uint32_t rank)
 {
     const dump_t *dump = NULL;
     const wefti_json_node_t *found = find_group(dumps, group, &dump);
-    if (found == NULL && group != WEFTI_FLIGHT_WORLD) {
+    if (group == WEFTI_FLIGHT_ALONE) {
+        return false;
+    }
+    if (found == NULL && group > WEFTI_FLIGHT_ALONE) {
         dump = wefti_dumps_find(dumps, rank);
         for (uint32_t i = 0; dump != NULL && i < dump->call_count; i++) {
             if (dump->calls[i].group == group) {
@@ -268,8 +271,10 @@ const char *wefti_dumps_group_name(const dumps_t *dumps, uint32_t group, char *o
 {
     const dump_t *dump = NULL;
     const wefti_json_node_t *found = find_group(dumps, group, &dump);
-    if (group == WEFTI_FLIGHT_WORLD) {
-        snprintf(out, bytes, "the world");
+    if (group <= WEFTI_FLIGHT_ALONE) {
+        static const char *const names[] = {"no group", "the world", "the world's control calls",
+                                            "the rank's own control calls"};
+        snprintf(out, bytes, "%s", names[group]);
         return out;
     }
     if (found == NULL) {

@@ -267,8 +267,11 @@ weft_status_t wefti_endpoint_all_gather(wefti_endpoint_t *endpoint, const void *
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "control all-gather: invalid buffers for %zu bytes", bytes);
     }
-    weft_status_t status = wefti_endpoint_check(endpoint);
-    return status < 0 ? status : endpoint->ops->all_gather(endpoint->host, send, bytes, recv);
+    WEFT_RETURN_IF_ERROR(wefti_endpoint_check(endpoint));
+    wefti_control_meets(endpoint->host);
+    weft_status_t status = endpoint->ops->all_gather(endpoint->host, send, bytes, recv);
+    wefti_control_met(endpoint->host);
+    return status;
 }
 
 /* Every rank's text, which only a failure is worth gathering. */

@@ -180,6 +180,8 @@ struct wefti_endpoint {
     bool may_spin;         /* false when ranks outnumber cores */
     _Atomic bool departed; /* some rank has left: waits look whether it is theirs */
     _Atomic uint64_t patience_ns; /* as wefti_endpoint_patience returns it */
+    wefti_control_log_t control_log;
+    uint32_t control_count; /* all-gathers that this rank has begun, for records of control calls */
 };
 
 /* Chooses the backend (hub: inproc; world of one: null; else shm) and joins the world. Collective.

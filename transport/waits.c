@@ -34,6 +34,8 @@ const char *wefti_control_name(uint32_t kind)
 }
 
 static _Thread_local uint32_t kind_of_thread;
+static _Thread_local uint32_t record_of_thread; /* of its call, or 0 */
+static _Thread_local bool has_met;              /* that call: other ranks, in an all-gather */
 
 uint32_t wefti_control_kind(void)
 {
@@ -53,11 +55,19 @@ weft_status_t wefti_control_mismatch(const wefti_endpoint_t *endpoint, uint32_t 
                                     own_name, peer, name);
 }
 
-wefti_control_scope_t wefti_control_enter(wefti_endpoint_t *endpoint, wefti_control_kind_t kind)
+wefti_control_scope_t wefti_control_enter(wefti_endpoint_t *endpoint, wefti_control_kind_t kind,
+                                          wefti_control_kind_t name)
 {
-    wefti_control_scope_t scope = {endpoint, kind_of_thread};
+    wefti_control_scope_t scope = {endpoint, kind_of_thread, 0};
     if (kind_of_thread == WEFTI_CONTROL_NONE) {
         kind_of_thread = kind;
+        if (endpoint != NULL && endpoint->host->control_log.begin != NULL) {
+            scope.endpoint = endpoint->host;
+            scope.record =
+                endpoint->host->control_log.begin(endpoint->host->control_log.user, name);
+        }
+        record_of_thread = scope.record;
+        has_met = false;
     }
     return scope;
 }
@@ -65,6 +75,27 @@ wefti_control_scope_t wefti_control_enter(wefti_endpoint_t *endpoint, wefti_cont
 void wefti_control_leave(wefti_control_scope_t *scope)
 {
     kind_of_thread = scope->before;
+    if (scope->record != 0) {
+        record_of_thread = 0;
+        scope->endpoint->control_log.end(scope->endpoint->control_log.user, scope->record);
+    }
+}
+
+void wefti_control_meets(wefti_endpoint_t *endpoint)
+{
+    endpoint->control_count++;
+    if (record_of_thread != 0 && endpoint->control_log.meets != NULL) {
+        endpoint->control_log.meets(endpoint->control_log.user, record_of_thread,
+                                    has_met ? 0 : endpoint->control_count);
+        has_met = true;
+    }
+}
+
+void wefti_control_met(wefti_endpoint_t *endpoint)
+{
+    if (record_of_thread != 0 && endpoint->control_log.met != NULL) {
+        endpoint->control_log.met(endpoint->control_log.user, record_of_thread);
+    }
 }
 
 /* ---- records ---- */

@@ -39,6 +39,11 @@ typedef struct wefti_endpoint wefti_endpoint_t;
     X(MEM_ALLOC, "mem_alloc")                                                                      \
     X(MEM_REGISTER, "mem_register")                                                                \
     X(GROUP, "group creation")                                                                     \
+    X(GROUP_CREATE_WORLD, "group_create_world")                                                    \
+    X(GROUP_SPLIT, "group_split")                                                                  \
+    X(GROUP_DUPLICATE, "group_duplicate")                                                          \
+    X(GROUP_CREATE_RANKS, "group_create_ranks")                                                    \
+    X(GROUP_CREATE, "group_create")                                                                \
     X(FUSER, "fuser_create")                                                                       \
     X(CAPTURE_END, "capture_end")                                                                  \
     X(SESSION_CREATE, "session_create")                                                            \
@@ -72,14 +77,31 @@ const char *wefti_control_name(uint32_t kind);
 typedef struct wefti_control_scope {
     wefti_endpoint_t *endpoint;
     uint32_t before;
+    uint32_t record; /* 0: none */
 } wefti_control_scope_t;
+/* Who keeps records of the outer ones, where ranks have joined. Functions may be NULL. */
+typedef struct wefti_control_log {
+    void *user;
+    uint32_t (*begin)(void *user, wefti_control_kind_t name); /* returns record */
+    /* An all-gather of the world begins, and is over. number: of the first one of the call, which
+     * all ranks number alike; 0: a later one. */
+    void (*meets)(void *user, uint32_t record, uint32_t number);
+    void (*met)(void *user, uint32_t record);
+    void (*end)(void *user, uint32_t record);
+} wefti_control_log_t;
+/* The calling thread begins an all-gather of the world, and has ended it. */
+void wefti_control_meets(wefti_endpoint_t *endpoint);
+void wefti_control_met(wefti_endpoint_t *endpoint);
 /* Of the calling thread. */
 uint32_t wefti_control_kind(void);
-wefti_control_scope_t wefti_control_enter(wefti_endpoint_t *endpoint, wefti_control_kind_t kind);
+/* name: what a record of it is called; ways of one kind are compared by their caller. */
+wefti_control_scope_t wefti_control_enter(wefti_endpoint_t *endpoint, wefti_control_kind_t kind,
+                                          wefti_control_kind_t name);
 void wefti_control_leave(wefti_control_scope_t *scope);
-#define WEFTI_IN_CONTROL(endpoint, kind)                                                           \
+#define WEFTI_IN_CONTROL_AS(endpoint, kind, name)                                                  \
     __attribute__((cleanup(wefti_control_leave), unused)) wefti_control_scope_t control_scope =    \
-        wefti_control_enter(endpoint, WEFTI_CONTROL_##kind)
+        wefti_control_enter(endpoint, WEFTI_CONTROL_##kind, name)
+#define WEFTI_IN_CONTROL(endpoint, kind) WEFTI_IN_CONTROL_AS(endpoint, kind, WEFTI_CONTROL_##kind)
 
 /* WEFT_ERR_MISMATCH: peer is in a control call of another kind than this rank. */
 weft_status_t wefti_control_mismatch(const wefti_endpoint_t *endpoint, uint32_t peer,

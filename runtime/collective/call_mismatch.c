@@ -8,12 +8,10 @@
 
 #include "runtime/base/error.h"
 
-/* All-gathers that the library makes are named after the function that they are for. */
 static const char *own_call(uint64_t what)
 {
-    uint32_t kind = (uint32_t)((what & WEFTI_WHAT_ROOT_MASK) >> WEFTI_WHAT_ROOT_SHIFT);
-    return (what & 0xff) == WEFT_COLLECTIVE_ALL_GATHER && kind != 0 ? wefti_control_name(kind)
-                                                                    : NULL;
+    uint32_t kind = wefti_what_control(what);
+    return kind != 0 ? wefti_control_name(kind) : NULL;
 }
 
 const char *wefti_call_text(const wefti_call_t *call, char *buffer)

@@ -26,13 +26,11 @@
 #define HEARSAY_NS 5000000000ull /* a flood takes its way */
 
 /* How a rank makes a group: the same on all ranks, but for colour and key. */
-typedef enum making { MAKES_WORLD, MAKES_SPLIT, MAKES_DUPLICATE, MAKES_RANKS, MAKES } making_t;
-
 typedef struct signature {
-    uint32_t making;
+    uint32_t making;    /* wefti_control_kind_t */
     uint32_t parent;    /* its channel, which is its own on every rank; NO_CHANNEL: the world */
     uint64_t selection; /* what the new group inherits of it: a digest of order and algorithms */
-    uint64_t list;      /* of MAKES_RANKS: a digest of the ranks */
+    uint64_t list;      /* of create_ranks: a digest of the ranks */
     uint64_t list_count;
     uint64_t staging_bytes; /* 0: by the setting */
 } signature_t;
@@ -176,7 +174,7 @@ static void reclaim_channels(weft_context_t *context, offer_t *offers, uint32_t 
     }
 }
 
-static signature_t sign(making_t making, const weft_group_t *parent)
+static signature_t sign(wefti_control_kind_t making, const weft_group_t *parent)
 {
     signature_t signature = {.making = making, .parent = NO_CHANNEL};
     if (parent != NULL) {
@@ -187,13 +185,6 @@ static signature_t sign(making_t making, const weft_group_t *parent)
                               3 * wefti_hash_words(selection->digest, WEFTI_OPS);
     }
     return signature;
-}
-
-static const char *function_of(const signature_t *signature)
-{
-    static const char *const functions[] = {"group_create_world", "group_split", "group_duplicate",
-                                            "group_create_ranks", "group_create"};
-    return signature->making <= MAKES ? functions[signature->making] : "an unknown function";
 }
 
 /* Of two that differ: what is different, as arguments of the function. */
@@ -227,8 +218,9 @@ static weft_status_t compare_signatures(const offer_t *offers, uint32_t count)
             arguments_text(high, low, high_text, sizeof high_text);
             arguments_text(low, high, low_text, sizeof low_text);
             return wefti_mismatch(
-                &(wefti_caller_t){offers[i].world_rank, function_of(high), high_text},
-                &(wefti_caller_t){offers[0].world_rank, function_of(low), low_text});
+                &(wefti_caller_t){offers[i].world_rank, wefti_control_name(high->making),
+                                  high_text},
+                &(wefti_caller_t){offers[0].world_rank, wefti_control_name(low->making), low_text});
         }
     }
     return WEFT_OK;
@@ -349,7 +341,7 @@ static weft_status_t create(weft_context_t *context, weft_group_t *parent,
     offer_t *offers = wefti_alloc(context->allocator, count * sizeof *offers);
     bool made = wefti_channels_get(context) != NULL && offers != NULL;
     weft_status_t status;
-    WEFTI_IN_CONTROL(endpoint, GROUP);
+    WEFTI_IN_CONTROL_AS(endpoint, GROUP, (wefti_control_kind_t)signature->making);
     WEFT_TRY(status, agree_when_there_is_room(context, parent, made ? WEFT_OK : WEFT_ERR_NO_MEMORY),
              out);
     own.fault_count = atomic_load_explicit(&endpoint->link_faults, memory_order_acquire);
@@ -383,7 +375,7 @@ weft_status_t wefti_group_create(weft_context_t *context, uint32_t color, int64_
                                  uint64_t staging_bytes, const weft_group_t *model,
                                  weft_group_t **out_group)
 {
-    signature_t signature = sign(MAKES_WORLD, NULL);
+    signature_t signature = sign(WEFTI_CONTROL_GROUP_CREATE_WORLD, NULL);
     signature.staging_bytes = staging_bytes;
     return create(context, NULL, &signature, color, key, model, out_group);
 }
@@ -409,7 +401,7 @@ weft_status_t weft_group_split(weft_group_t *parent, uint32_t color, int64_t key
     WEFT_CHECK_OUT(out_group);
     WEFT_CHECK_ARG(parent);
     WEFT_RETURN_IF_ERROR(check_parent(parent));
-    const signature_t signature = sign(MAKES_SPLIT, parent);
+    const signature_t signature = sign(WEFTI_CONTROL_GROUP_SPLIT, parent);
     return create(parent->context, parent, &signature, color, key, parent, out_group);
 }
 
@@ -427,7 +419,7 @@ weft_status_t weft_group_create(weft_context_t *context, const weft_group_params
         }
         WEFT_RETURN_IF_ERROR(check_parent(own.parent));
     }
-    signature_t signature = sign(MAKES, own.parent);
+    signature_t signature = sign(WEFTI_CONTROL_GROUP_CREATE, own.parent);
     if (own.staging_bytes != 0) {
         signature.staging_bytes = own.staging_bytes;
     }
@@ -439,7 +431,7 @@ weft_status_t weft_group_duplicate(weft_group_t *group, weft_group_t **out_group
     WEFT_CHECK_OUT(out_group);
     WEFT_CHECK_ARG(group);
     WEFT_RETURN_IF_ERROR(check_parent(group));
-    const signature_t signature = sign(MAKES_DUPLICATE, group);
+    const signature_t signature = sign(WEFTI_CONTROL_GROUP_DUPLICATE, group);
     return create(group->context, group, &signature, 0, 0, group, out_group);
 }
 
@@ -456,7 +448,7 @@ weft_status_t weft_group_create_ranks(weft_group_t *parent, const uint32_t *rank
     }
     uint32_t color = WEFT_COLOR_NONE;
     int64_t key = 0;
-    signature_t signature = sign(MAKES_RANKS, parent);
+    signature_t signature = sign(WEFTI_CONTROL_GROUP_CREATE_RANKS, parent);
     signature.list = WEFTI_HASH_START;
     signature.list_count = count;
     for (uint32_t i = 0; i < count; i++) {

@@ -36,6 +36,63 @@ static void describe(wefti_flight_header_t *header, const wefti_endpoint_t *endp
     snprintf(header->launcher, sizeof header->launcher, "%s", launcher);
 }
 
+static uint32_t begin(wefti_flight_t *flight, wefti_flight_kind_t kind, uint64_t what,
+                      uint64_t count, uint32_t group, _Atomic uint32_t *numbers)
+{
+    /* relaxed: each number is taken once */
+    uint32_t serial = atomic_fetch_add_explicit(&flight->image->next, 1, memory_order_relaxed);
+    uint32_t seq = atomic_fetch_add_explicit(numbers, 1, memory_order_relaxed) + 1;
+    wefti_flight_fill(flight->image, serial, kind, what, count, group, seq, WEFTI_FLIGHT_NO_RANK);
+    return serial;
+}
+
+static uint32_t begin_control(void *user, wefti_control_kind_t name)
+{
+    wefti_flight_t *flight = user;
+    if (!wefti_endpoint_owned(flight->endpoint)) {
+        return 0;
+    }
+    return begin(flight, WEFTI_FLIGHT_CONTROL, name, 0, WEFTI_FLIGHT_ALONE, &flight->alone_seq);
+}
+
+static void control_meets(void *user, uint32_t record, uint32_t number)
+{
+    wefti_flight_image_t *image = ((wefti_flight_t *)user)->image;
+    wefti_flight_call_t *call = wefti_flight_find(image, record);
+    if (call != NULL && number != 0) {
+        atomic_store_explicit(&call->serial, 0, memory_order_relaxed);
+        /* a reader that sees any of the following sees that the record is being written */
+        atomic_thread_fence(memory_order_release);
+        atomic_store_explicit(&call->group, WEFTI_FLIGHT_CONTROLS, memory_order_relaxed);
+        atomic_store_explicit(&call->seq, number, memory_order_relaxed);
+        atomic_store_explicit(&call->serial, record, memory_order_release);
+    }
+    wefti_flight_block(image, record, WEFTI_FLIGHT_WAITING, WEFTI_FLIGHT_NO_RANK);
+}
+
+static void control_met(void *user, uint32_t record)
+{
+    wefti_flight_image_t *image = ((wefti_flight_t *)user)->image;
+    wefti_flight_block(image, record, WEFTI_FLIGHT_RUNNING, WEFTI_FLIGHT_NO_RANK);
+}
+
+/* The status of the call is not known here. The error that ended the world is, and the message that
+ * the caller is about to return stays. */
+static void end_control(void *user, uint32_t record)
+{
+    wefti_flight_t *flight = user;
+    const wefti_endpoint_t *endpoint = flight->endpoint;
+    const wefti_fault_t *abort = &endpoint->control[endpoint->rank]->abort;
+    char text[WEFTI_ERROR_TEXT_BYTES];
+    if (atomic_load_explicit(&abort->state, memory_order_relaxed) == 0) {
+        wefti_flight_leave(flight, record, WEFT_OK);
+        return;
+    }
+    snprintf(text, sizeof text, "%s", weft_last_error());
+    weft_status_t status = wefti_flight_leave(flight, record, wefti_fault_get(abort));
+    wefti_error_adopt(status, text);
+}
+
 weft_status_t wefti_flight_init(wefti_flight_t *flight, wefti_endpoint_t *endpoint,
                                 const char *world, const char *launcher)
 {
@@ -69,6 +126,8 @@ weft_status_t wefti_flight_init(wefti_flight_t *flight, wefti_endpoint_t *endpoi
     /* what a tool finds by it is written */
     atomic_thread_fence(memory_order_release);
     flight->image->header.magic = WEFTI_FLIGHT_MAGIC;
+    endpoint->control_log =
+        (wefti_control_log_t){flight, begin_control, control_meets, control_met, end_control};
     weft_status_t status = flight->folder[0] != '\0' ? wefti_flight_watch(flight) : WEFT_OK;
     flight->watched = flight->folder[0] != '\0' && status == WEFT_OK;
     return status;
@@ -86,6 +145,7 @@ void wefti_flight_deinit(wefti_flight_t *flight)
     if (owned) {
         munmap(flight->image, flight->bytes);
     }
+    flight->endpoint->control_log = (wefti_control_log_t){.user = NULL};
     if (flight->fd >= 0) {
         close(flight->fd);
     }
@@ -102,7 +162,7 @@ static uint32_t identify(const uint32_t *ranks, uint32_t size, uint32_t channel)
         hash = wefti_hash_word(hash, ranks[i]);
     }
     uint32_t id = (uint32_t)(hash ^ hash >> 32);
-    return id > WEFTI_FLIGHT_WORLD ? id : id + 2;
+    return id > WEFTI_FLIGHT_ALONE ? id : id + WEFTI_FLIGHT_ALONE + 1;
 }
 
 /* A place with this id, else a free one, else one of a group that was destroyed, else none. */
@@ -190,11 +250,7 @@ void wefti_flight_take(wefti_flight_writer_t *writer)
 
 uint32_t wefti_flight_enter(wefti_flight_t *flight, wefti_flight_kind_t kind, uint64_t count)
 {
-    /* relaxed: each number is taken once */
-    uint32_t serial = atomic_fetch_add_explicit(&flight->image->next, 1, memory_order_relaxed);
-    uint32_t seq = atomic_fetch_add_explicit(&flight->world_seq, 1, memory_order_relaxed) + 1;
-    wefti_flight_fill(flight->image, serial, kind, 0, count, WEFTI_FLIGHT_WORLD, seq,
-                      WEFTI_FLIGHT_NO_RANK);
+    uint32_t serial = begin(flight, kind, 0, count, WEFTI_FLIGHT_WORLD, &flight->world_seq);
     wefti_flight_block(flight->image, serial, WEFTI_FLIGHT_MOVING, WEFTI_FLIGHT_NO_RANK);
     return serial;
 }

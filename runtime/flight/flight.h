@@ -31,7 +31,7 @@ typedef struct wefti_flight {
     wefti_flight_image_t *image;
     size_t bytes;
     int fd; /* -1: memory of this process only */
-    _Atomic uint32_t world_seq;
+    _Atomic uint32_t world_seq, alone_seq;
     const wefti_log_t *log;
     wefti_endpoint_t *endpoint;
     pthread_mutex_t lock; /* guards groups, faults, dumped_ns, and files while they are written */

@@ -26,7 +26,10 @@
 #define WEFTI_FLIGHT_MAGIC 0x3174666c74666577ull /* "weftlft1" */
 #define WEFTI_FLIGHT_CALLS 4096u                 /* a power of two */
 #define WEFTI_FLIGHT_GROUPS 128u
-#define WEFTI_FLIGHT_WORLD 1u /* the id of the world in calls that no group is needed for */
+/* Ids of calls that are not of a group. */
+#define WEFTI_FLIGHT_WORLD 1u    /* steps and runs, in the order in which a rank makes them */
+#define WEFTI_FLIGHT_CONTROLS 2u /* control calls, numbered by the world's all-gathers */
+#define WEFTI_FLIGHT_ALONE 3u    /* control calls without one, which each rank counts for itself */
 #define WEFTI_FLIGHT_NO_RANK UINT32_MAX
 
 /* What a record is of: name as the public function's, without prefix. */
@@ -34,15 +37,7 @@
     X(COLLECTIVE, "collective")                                                                    \
     X(SEND, "send")                                                                                \
     X(RECV, "recv")                                                                                \
-    X(BARRIER, "context_barrier")                                                                  \
-    X(ALL_GATHER, "context_all_gather")                                                            \
-    X(MEM_ALLOC, "mem_alloc")                                                                      \
-    X(MEM_REGISTER, "mem_register")                                                                \
-    X(GROUP_CREATE_WORLD, "group_create_world")                                                    \
-    X(GROUP_SPLIT, "group_split")                                                                  \
-    X(GROUP_DUPLICATE, "group_duplicate")                                                          \
-    X(GROUP_CREATE_RANKS, "group_create_ranks")                                                    \
-    X(SESSION_CREATE, "session_create")                                                            \
+    X(CONTROL, "control call")                                                                     \
     X(SESSION_STEP, "session_step")                                                                \
     X(SESSION_RUN, "session_run")
 
@@ -69,7 +64,7 @@ typedef struct wefti_flight_call {
     _Atomic uint32_t seq;    /* within its group; of sends and receives: to or from their peer */
     _Atomic uint64_t issued; /* ticks */
     _Atomic uint64_t ended;  /* ticks; 0: not yet, or at once: a small call that did not wait */
-    _Atomic uint64_t what;   /* of collectives: the signature, as in call slots */
+    _Atomic uint64_t what;   /* of collectives: the signature; of control calls: their kind */
     _Atomic uint64_t count;  /* elements; bytes of memory */
     _Atomic uint32_t group;  /* id */
     _Atomic uint32_t kind;   /* wefti_flight_kind_t, and from bit 16 on the stream; 0: none */

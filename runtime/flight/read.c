@@ -110,8 +110,16 @@ const char *wefti_flight_kind_name(const wefti_flight_record_t *record)
         WEFTI_FLIGHT_KINDS(WEFTI_FLIGHT_KIND)
 #undef WEFTI_FLIGHT_KIND
     };
-    return record->kind == WEFTI_FLIGHT_COLLECTIVE ? wefti_what_function(record->what)
-                                                   : names[record->kind];
+    switch (record->kind) {
+    case WEFTI_FLIGHT_COLLECTIVE:
+        return wefti_what_control(record->what) != 0
+                   ? wefti_control_name(wefti_what_control(record->what))
+                   : wefti_what_function(record->what);
+    case WEFTI_FLIGHT_CONTROL:
+        return wefti_control_name((uint32_t)record->what);
+    default:
+        return names[record->kind];
+    }
 }
 
 const char *wefti_flight_state_name(wefti_flight_state_t state)
@@ -127,16 +135,15 @@ const char *wefti_flight_text(const wefti_flight_record_t *record, char *out)
     const char *dtype = weft_dtype_name((weft_dtype_t)(record->what >> 8 & 0xff));
     switch (record->kind) {
     case WEFTI_FLIGHT_COLLECTIVE:
-        return wefti_what_text(record->what, record->count, out);
+        if (wefti_what_control(record->what) == 0) {
+            return wefti_what_text(record->what, record->count, out);
+        }
+        snprintf(out, 160, "%s", name);
+        break;
     case WEFTI_FLIGHT_SEND:
     case WEFTI_FLIGHT_RECV:
         snprintf(out, 160, "%s of %llu x %s %s rank %u", name, (unsigned long long)record->count,
                  dtype, record->kind == WEFTI_FLIGHT_SEND ? "to" : "from", record->peer);
-        break;
-    case WEFTI_FLIGHT_ALL_GATHER:
-    case WEFTI_FLIGHT_MEM_ALLOC:
-    case WEFTI_FLIGHT_MEM_REGISTER:
-        snprintf(out, 160, "%s of %llu bytes", name, (unsigned long long)record->count);
         break;
     case WEFTI_FLIGHT_SESSION_STEP:
         snprintf(out, 160, "%s %llu", name, (unsigned long long)record->count);

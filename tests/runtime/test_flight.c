@@ -142,6 +142,60 @@ static void test_dump_holds_calls(void **state)
     support_rank_threads(2, hold_calls, NULL);
 }
 
+/* Number of a control call that all ranks make; -1: it is not one of those. */
+static double number_of_control(const dump_t *dump, const char *call)
+{
+    const wefti_json_node_t *found = find(dump, call);
+    RANK_CHECK(found != NULL && strcmp(text_of(dump, found, "state"), "done") == 0);
+    return number_of(dump, found, "group") == WEFTI_FLIGHT_CONTROLS ? number_of(dump, found, "seq")
+                                                                    : -1;
+}
+
+/* Calls that some ranks make alone change no number of those that all make. */
+static void hold_control_calls(rank_world_t *world)
+{
+    weft_group_t *half = NULL, *part = NULL;
+    weft_fuser_t *fuser = NULL;
+    float tensor[16] = {0};
+    void *memory = NULL;
+    dump_t dump;
+    RANK_OK(weft_group_split(world->group, world->rank / 2, 0, &half));
+    if (world->rank < 2) {
+        RANK_OK(weft_group_duplicate(half, &part));
+    }
+    RANK_OK(weft_mem_alloc(world->context, 4096, &memory));
+    RANK_OK(weft_context_barrier(world->context));
+    RANK_OK(weft_fuser_create(world->group, NULL, &fuser));
+    for (int step = 0; step < 2; step++) { /* two buckets, or one, and their calls */
+        RANK_OK(weft_fuser_add(fuser, tensor, 8, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, "a"));
+        RANK_OK(weft_fuser_add(fuser, tensor + 8, 8, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, "b"));
+        RANK_OK(weft_fuser_wait(fuser));
+    }
+    dump_take(world->context, &dump);
+    double split = number_of_control(&dump, "group_split");
+    double alloc = number_of_control(&dump, "mem_alloc");
+    double numbers[3] = {split, alloc, number_of_control(&dump, "context_barrier")}, all[4][3];
+    RANK_CHECK(split > 0 && alloc > split && numbers[2] > alloc);
+    RANK_CHECK(world->rank >= 2 || number_of_control(&dump, "group_duplicate") < 0);
+    RANK_OK(weft_context_all_gather(world->context, numbers, sizeof numbers, all));
+    for (uint32_t r = 0; r < world->size; r++) {
+        RANK_CHECK(memcmp(all[r], numbers, sizeof numbers) == 0);
+    }
+    check_call(&dump, "fuser_create", "done");
+    check_call(&dump, "all_reduce with 16 x f32 (sum)", "done"); /* the bucket */
+    wefti_json_tree_deinit(&dump.tree);
+    weft_fuser_destroy(fuser);
+    RANK_OK(weft_mem_free(world->context, memory));
+    weft_group_destroy(part);
+    weft_group_destroy(half);
+}
+
+static void test_dump_holds_control_calls(void **state)
+{
+    (void)state;
+    support_rank_threads(4, hold_control_calls, NULL);
+}
+
 static void hold_the_last(rank_world_t *world)
 {
     dump_t dump;
@@ -436,6 +490,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dump_holds_calls),
+        cmocka_unit_test(test_dump_holds_control_calls),
         cmocka_unit_test(test_dump_holds_the_last_calls),
         cmocka_unit_test(test_waiting_call_names_the_late_rank),
         cmocka_unit_test(test_abort_dumps_all_ranks),

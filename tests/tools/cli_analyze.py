@@ -57,6 +57,18 @@ class RealWorlds(support.Case):
         self.assertEqual([line[:14] for line in text.splitlines() if line.startswith("behind")], ["behind: rank 1"])
         self.assertRegex(text, r"waiting: rank 2 waits for rank 1, after .* s: recv of 3 x f32 from rank 1, number 1 of ")
 
+    def test_a_control_call(self):
+        """The others make a group without rank 2; making one of half of the world was a call of that."""
+        with recorded.Ranks(self, "split") as ranks:
+            waits = ("waiting", "group_split")
+            ranks.await_calls({0: waits, 1: waits, 2: ("idle", LAST), 3: waits})
+            self.weft("ps", ranks.pids()[0], "--dump", "dumps")
+        text = self.analyze("dumps")
+        self.assertRegex(text, r"behind: rank 2 \(.*\): in no call for ")
+        self.assertRegex(text, r"waiting: ranks 0 1 3 wait for rank 2, after .* s: group_split, number \d+ of the world's "
+                               r"control calls\n")
+        self.assertNotIn("disagree", text)
+
     def test_a_mismatch(self):
         with recorded.Ranks(self, "mismatch", WEFT_DUMP=str(self.dir / "dumps")) as ranks:
             ranks.wait()

@@ -4,6 +4,7 @@
  * after calls that all of them make. usage: recorded SCENE
  */
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 #include <weft/weft.h>
 
 static float data[16];
+static weft_group_t *made;
 
 static weft_status_t reduce(weft_group_t *group, uint64_t count)
 {
@@ -25,13 +27,17 @@ static void wait_for_ever(void)
     }
 }
 
-/* late: rank 2 stays in the program. stopped: in a stopped process. mismatch: it brings more
+/* late: rank 2 stays in the program. split: the others make a group meanwhile. stopped: in a stopped process. mismatch: it brings more
  * data. chain: it waits for rank 1, which stays in the program. busy: all call for ever. */
 static weft_status_t play(const char *scene, uint32_t rank, weft_group_t *world)
 {
     uint64_t count = 8;
-    if (rank == 2 && strcmp(scene, "late") == 0) {
+    bool splits = strcmp(scene, "split") == 0;
+    if (rank == 2 && (splits || strcmp(scene, "late") == 0)) {
         wait_for_ever();
+    }
+    if (splits) {
+        return weft_group_split(world, 0, 0, &made);
     }
     if (rank == 2 && strcmp(scene, "stopped") == 0) {
         raise(SIGSTOP);
@@ -75,6 +81,7 @@ int main(int argc, char **argv)
     if (status < 0) {
         fprintf(stderr, "rank %u: %s\n", rank, weft_last_error());
     }
+    weft_group_leave(made);
     weft_group_leave(half);
     weft_group_leave(world);
     weft_context_release(context);

@@ -208,6 +208,8 @@ def stub_section(data):
         seen.add(name)
         if option["choices"]:
             kind = "Literal[" + ", ".join(f'"{choice}"' for choice in option["choices"]) + "]"
+        if option["list"]:
+            kind = "str | Sequence[str]"
         given.append(f"{name}: Any, *" if option["positional"] else f"{name}: bool = False" if option["type"] == "flag"
                      else f"{name}: {kind} | None = None")
     lines, line = [], "   "

@@ -4,8 +4,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "fusion/fusion.h"
+#include "fusion/passes/passes.h"
 #include "graph/onnx/onnx.h"
+#include "ops/plan/explain.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
@@ -20,6 +21,8 @@ typedef struct check {
     const char *stop_after; /* the last pass that ran without an error, so there is no plan */
     uint64_t param_bytes;
     uint32_t param_count, bucket_count;
+    wefti_plan_parameter_t *parameters; /* of the plan, else of the survey */
+    uint32_t parameter_count;
 } check_t;
 
 static const char *yes(bool value)
@@ -98,6 +101,7 @@ static void write_text(check_t *check, wefti_text_t *out)
         }
         wefti_text_add(out, "\n");
     }
+    wefti_plan_explain_parameters(check->parameters, check->parameter_count, out);
     if (check->stop_after != NULL) {
         wefti_text_printf(out, "\ncompiles up to pass '%s'\n", check->stop_after);
         return;
@@ -161,6 +165,7 @@ static void write_json(check_t *check, wefti_text_t *out)
         wefti_json_end_object(&json);
     }
     wefti_json_end_array(&json);
+    wefti_plan_explain_parameters_json(check->parameters, check->parameter_count, &json);
     wefti_json_bool(&json, "compiles", check->plan != NULL || check->stop_after != NULL);
     if (check->stop_after != NULL) {
         wefti_json_string(&json, "stop_after", check->stop_after);
@@ -189,6 +194,26 @@ static void count_params(check_t *check)
     if (weft_plan_get_info(plan, &info) >= 0) {
         check->bucket_count = info.bucket_count;
     }
+}
+
+/* The plan knows also what no gradient reaches. */
+static weft_status_t list_parameters(const weft_compile_params_t *params, check_t *check)
+{
+    wefti_onnx_survey_t *survey = &check->survey;
+    if (check->plan != NULL) {
+        check->parameters = check->plan->parameters;
+        check->parameter_count = check->plan->parameter_count;
+        return WEFT_OK;
+    }
+    if (params->infer) {
+        return WEFT_OK;
+    }
+    /* Patterns that match nothing are the error of the compilation. */
+    wefti_parameters_decide(survey->parameters, survey->parameter_count, params->train,
+                            params->freeze, params->allocator);
+    check->parameter_count = survey->parameter_count;
+    return wefti_parameters_of_plan(survey->parameters, survey->parameter_count, &check->arena,
+                                    &check->parameters);
 }
 
 static weft_status_t look(const weft_compile_params_t *params, check_t *check)
@@ -226,6 +251,7 @@ static weft_status_t look(const weft_compile_params_t *params, check_t *check)
     } else {
         check->stop_after = params->stop_after;
     }
+    status = status < 0 ? status : list_parameters(params, check);
 done:
     /* Definitions may go: texts were copied, and the plan is only looked at. */
     weft_registry_destroy(own);

@@ -4,10 +4,14 @@
 
 #include <string.h>
 
+#include "fusion/passes/passes.h"
 #include "runtime/base/error.h"
 
 /* With shard_parameters: an all-gather and a reduce-scatter. */
 #define SHARDED_IN_FLIGHT 2u
+
+/* Of parameters, in a warning. */
+#define NAMES_SHOWN 4u
 
 /* The evaluation model is an opaque section of the plan. */
 static weft_status_t add_eval_model(wefti_compiler_t *c, weft_plan_t *plan)
@@ -19,6 +23,7 @@ static weft_status_t add_eval_model(wefti_compiler_t *c, weft_plan_t *plan)
                                          .compiled_count = c->compiled.count};
     void *bytes = NULL;
     size_t size = 0;
+    bool fixed = false;
     if (c->graph->loss == WEFTI_NONE) {
         return WEFT_OK; /* a graph with gradients and without a loss: nothing says what it makes */
     }
@@ -35,11 +40,87 @@ static weft_status_t add_eval_model(wefti_compiler_t *c, weft_plan_t *plan)
     }
     params.trained = trained;
     WEFT_RETURN_IF_ERROR(
-        wefti_onnx_eval_model(&params, c->allocator, c->params.registry, &bytes, &size));
+        wefti_onnx_eval_model(&params, c->allocator, c->params.registry, &bytes, &size, &fixed));
+    if (fixed) {
+        wefti_log(&c->log, WEFT_LOG_LEVEL_WARN,
+                  "the evaluation model is for the batch size in the file only: %s",
+                  weft_last_error());
+    }
     plan->eval_model = wefti_arena_memdup(&plan->arena, bytes, size);
     plan->eval_model_bytes = size;
     wefti_free(c->allocator, bytes);
     return plan->eval_model == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+}
+
+/* Training does not need it: a model without one trains, and saving it reports why it cannot. */
+static weft_status_t try_eval_model(wefti_compiler_t *c, weft_plan_t *plan)
+{
+    weft_status_t status = add_eval_model(c, plan);
+    if (status >= 0 || status == WEFT_ERR_NO_MEMORY) {
+        return status;
+    }
+    plan->no_eval_model = wefti_arena_strdup(&plan->arena, weft_last_error());
+    WEFT_RETURN_IF_NO_MEMORY(plan->no_eval_model);
+    wefti_log(&c->log, WEFT_LOG_LEVEL_WARN,
+              "no evaluation model, so the trained model cannot be saved as ONNX: %s",
+              plan->no_eval_model);
+    return WEFT_OK;
+}
+
+/* A warning that names the first parameters that are chosen. */
+static void warn(const wefti_compiler_t *c, bool (*chosen)(const wefti_parameter_t *),
+                 const char *what, const char *advice)
+{
+    wefti_text_t names;
+    uint32_t count = 0;
+    wefti_text_init(&names, c->allocator);
+    for (uint32_t i = 0; i < c->graph->parameter_count; i++) {
+        const wefti_parameter_t *parameter = &c->graph->parameters[i];
+        if (chosen(parameter) && count++ < NAMES_SHOWN) {
+            wefti_text_add(&names, count > 1 ? ", " : "");
+            wefti_text_add_printable(&names, parameter->name);
+        }
+    }
+    if (count > 0) {
+        wefti_log(&c->log, WEFT_LOG_LEVEL_WARN, "%s: %u %s: %s%s; %s", c->model->path, count, what,
+                  names.data != NULL ? names.data : "", count > NAMES_SHOWN ? ", .." : "", advice);
+    }
+    wefti_text_deinit(&names);
+}
+
+static bool is_guessed(const wefti_parameter_t *parameter)
+{
+    return parameter->guess && parameter->trained;
+}
+
+static bool is_left_out(const wefti_parameter_t *parameter)
+{
+    return parameter->guess && !parameter->trained;
+}
+
+static bool is_missing(const wefti_parameter_t *parameter)
+{
+    return parameter->value == WEFTI_NONE;
+}
+
+/* The list of what is trained: a parameter that no gradient reaches is a constant by now. */
+static weft_status_t add_parameters(wefti_compiler_t *c, weft_plan_t *plan)
+{
+    wefti_graph_t *graph = c->graph;
+    for (uint32_t i = 0; i < graph->parameter_count; i++) {
+        wefti_parameter_t *parameter = &graph->parameters[i];
+        if (parameter->trained && graph->values[parameter->value].kind != WEFTI_VALUE_PARAM) {
+            parameter->trained = parameter->guess = false;
+            parameter->why = "no gradient reaches it";
+        }
+    }
+    warn(c, is_guessed, "trained by a guess", "set train or freeze");
+    warn(c, is_left_out, "not trained by a guess", "set train or freeze");
+    warn(c, is_missing, "missing, folded or merged by the exporter",
+         "export with optimize=False to train all parameters");
+    plan->parameter_count = graph->parameter_count;
+    return wefti_parameters_of_plan(graph->parameters, graph->parameter_count, &plan->arena,
+                                    &plan->parameters);
 }
 
 static weft_status_t use_inference(wefti_compiler_t *c, wefti_lower_params_t *params)
@@ -112,7 +193,8 @@ weft_status_t wefti_compile_lower(wefti_compiler_t *c, weft_plan_t **out_plan)
     WEFT_TRY(status, wefti_lower(c->graph, &params, &plan), fail);
     WEFT_TRY(status, check_limit(c, plan), fail);
     if (!c->params.infer) {
-        WEFT_TRY(status, add_eval_model(c, plan), fail);
+        WEFT_TRY(status, add_parameters(c, plan), fail);
+        WEFT_TRY(status, try_eval_model(c, plan), fail);
     }
     WEFT_TRY(status, wefti_plan_seal(plan), fail);
     WEFT_TRY(status, wefti_plan_verify(plan, c->params.registry), fail);

@@ -103,6 +103,16 @@ static const weft_compile_option_t table[] = {
     {FIELD(grads_path), WEFT_OPTION_TYPE_PATH,
      WEFT_OPTION_FLAG_TRAINING | WEFT_OPTION_FLAG_IN_GRAPH, "grads", "MAP.json",
      .help = "read which tensor of the graph is the gradient of which parameter"},
+    {FIELD(train), WEFT_OPTION_TYPE_TEXT,
+     WEFT_OPTION_FLAG_TRAINING | WEFT_OPTION_FLAG_IN_GRAPH | WEFT_OPTION_FLAG_LIST, "train",
+     "PATTERN",
+     .help =
+         "train the initializers whose names match, whatever the model states; weft check lists "
+         "what is trained, and why"},
+    {FIELD(freeze), WEFT_OPTION_TYPE_TEXT,
+     WEFT_OPTION_FLAG_TRAINING | WEFT_OPTION_FLAG_IN_GRAPH | WEFT_OPTION_FLAG_LIST, "freeze",
+     "PATTERN",
+     .help = "do not train the initializers whose names match; where both match, they are trained"},
     {FIELD(in_flight), WEFT_OPTION_TYPE_U32, WEFT_OPTION_FLAG_RECORDED, "in_flight", "K", .low = 1,
      .high = UINT32_MAX, .by_default = "no bound; 2 with sharded parameters",
      .help = "maximum number of collectives in flight"},

@@ -92,6 +92,8 @@ static const wefti_pass_t passes[] = {
      wefti_apply_normalize_collectives},
     {"given-gradients", "finds gradients that the model contains", TRAINING, NULL,
      wefti_apply_given_gradients},
+    {"parameters", "decides which initializers are trained", TRAINING, NULL,
+     wefti_apply_parameters},
     {"bind-shapes", "dimensions of inputs become numbers", BOTH | MODELS, NULL,
      wefti_apply_bind_shapes},
     {"fold", "infers all types and evaluates operators on constants", BOTH | MODELS, NULL,

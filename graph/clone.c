@@ -61,6 +61,8 @@ weft_status_t wefti_graph_clone(const wefti_graph_t *graph, wefti_graph_t **out_
     COPY(programs, program_count, program_capacity);
     WEFT_TRY(status, wefti_name_index_copy(&graph->value_names, &copy->value_names), fail);
     WEFT_TRY(status, wefti_name_index_copy(&graph->node_names, &copy->node_names), fail);
+    copy->parameters = graph->parameters;
+    copy->parameter_count = graph->parameter_count;
     copy->name = graph->name;
     copy->opset = graph->opset;
     copy->batch = graph->batch;

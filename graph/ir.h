@@ -97,6 +97,16 @@ typedef struct wefti_constraint {
     uint32_t before, after;
 } wefti_constraint_t;
 
+/* A floating-point initializer of a model, or a parameter that the exporter left out of it. */
+typedef struct wefti_parameter {
+    const char *name;
+    const char *why;         /* it is trained, or not */
+    uint32_t value;          /* WEFTI_NONE: the model lacks it */
+    weft_tensor_desc_t type; /* without contents */
+    bool trained;
+    bool guess; /* the model does not state it */
+} wefti_parameter_t;
+
 typedef struct wefti_program {
     const char *name; /* init, micro_step, micro_step.1 .., step, flush, eval */
     uint32_t *nodes;  /* ids, in the order of order[] */
@@ -127,6 +137,8 @@ typedef struct wefti_graph {
     wefti_constraint_t *constraints;
     uint32_t constraint_count;
     size_t constraint_capacity;
+    wefti_parameter_t *parameters; /* of an imported model, in file order */
+    uint32_t parameter_count;
     wefti_program_t *programs;
     uint32_t program_count;
     size_t program_capacity;

@@ -2,8 +2,10 @@
 /* The options of compiling, for `weft compile`, `check` and `run MODEL.onnx`: the rows of
  * weft_compile_option that have a name. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/text.h"
 #include "tools/tool.h"
 
 enum { KEY_FIRST = 300 }; /* + index of weft_compile_option */
@@ -13,7 +15,7 @@ option_def_t wefti_compile_option_defs[COMPILE_OPTIONS_MAX + 1];
 static bool is_list(const weft_compile_option_t *option)
 {
     return option->type == WEFT_OPTION_TYPE_SHAPES || option->type == WEFT_OPTION_TYPE_OPS ||
-           option->type == WEFT_OPTION_TYPE_PLUGINS;
+           option->type == WEFT_OPTION_TYPE_PLUGINS || (option->flags & WEFT_OPTION_FLAG_LIST) != 0;
 }
 
 void wefti_compile_options_load(void)
@@ -64,6 +66,10 @@ int wefti_compile_options_init(compile_options_t *options)
 
 void wefti_compile_options_deinit(compile_options_t *options)
 {
+    for (size_t i = 0; i < COMPILE_OPTIONS_MAX; i++) {
+        free(options->lists[i]);
+        options->lists[i] = NULL;
+    }
     weft_registry_destroy(options->registry);
     options->registry = NULL;
 }
@@ -131,6 +137,24 @@ static void note_use(compile_options_t *options, const weft_compile_option_t *op
     }
 }
 
+/* One more entry of a list. */
+static weft_status_t add_entry(compile_options_t *options, const weft_compile_option_t *option,
+                               const char *value)
+{
+    size_t index = 0;
+    wefti_text_t text;
+    while (weft_compile_option(index) != option) {
+        index++;
+    }
+    char **list = &options->lists[index];
+    wefti_text_init(&text, NULL);
+    wefti_text_printf(&text, "%s%s%s", *list != NULL ? *list : "", *list != NULL ? "," : "", value);
+    free(*list);
+    *list = wefti_text_take(&text);
+    return *list == NULL ? WEFT_ERR_NO_MEMORY
+                         : weft_compile_option_set(&options->params, option->name, *list);
+}
+
 int wefti_compile_option(compile_options_t *options, const char *command, int key,
                          const char *value)
 {
@@ -147,6 +171,8 @@ int wefti_compile_option(compile_options_t *options, const char *command, int ke
         status = weft_registry_load_ops(options->registry, value);
     } else if (option->type == WEFT_OPTION_TYPE_PLUGINS) {
         status = weft_registry_load_plugin(options->registry, value);
+    } else if ((option->flags & WEFT_OPTION_FLAG_LIST) != 0) {
+        status = add_entry(options, option, value);
     } else {
         status = weft_compile_option_set(&options->params, option->name, value);
     }

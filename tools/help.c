@@ -206,7 +206,7 @@ static void write_compile_options(wefti_json_t *json)
     static const char *const types[] = {"flag", "u32",    "i64",    "bytes", "f64",     "text",
                                         "path", "shapes", "models", "ops",   "plugins", "object"};
     static const char *const flags[] = {"training", "inference",  "recorded", "in_graph",
-                                        "zero",     "positional", "reported"};
+                                        "zero",     "positional", "reported", "list"};
     const weft_compile_option_t *option;
     char help[512];
     wefti_json_begin_array(json, "compile_options");

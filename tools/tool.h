@@ -100,10 +100,13 @@ int wefti_parse_size(const char *command, const char *option, const char *text,
                      uint64_t *out_bytes);
 
 /* The options of compiling, shared by `compile` and `run MODEL.onnx`. */
+#define COMPILE_OPTIONS_MAX 48u
+
 typedef struct compile_options {
     weft_compile_params_t params;
     weft_input_shape_t shapes[16];
     char shape_names[16][128];
+    char *lists[COMPILE_OPTIONS_MAX]; /* texts that several options of one name give together */
     weft_registry_t *registry;
     const weft_compile_option_t *batch_option; /* that set the batch; NULL: none */
     const char *used;        /* an option that a plan does not take was passed; NULL: none */
@@ -112,7 +115,6 @@ typedef struct compile_options {
     bool interrupted;        /* Ctrl-C while calibrating: no message is due, EXIT_INTERRUPTED is */
 } compile_options_t;
 
-#define COMPILE_OPTIONS_MAX 48u
 /* Written by wefti_compile_options_load before any command runs. The options of `weft compile`
  * alone come first, then --world, then those of every command that compiles. */
 extern option_def_t wefti_compile_option_defs[COMPILE_OPTIONS_MAX + 1];

@@ -10,6 +10,7 @@
 
 weft_status_t wefti_apply_normalize_collectives(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_given_gradients(wefti_compiler_t *compiler);
+weft_status_t wefti_apply_parameters(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_bind_shapes(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_fold(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_tidy_collectives(wefti_compiler_t *compiler);
@@ -42,6 +43,15 @@ weft_status_t wefti_pass_normalize_collectives(wefti_graph_t *graph, uint32_t wo
 /* map NULL: by name. log: weights without a gradient. */
 weft_status_t wefti_pass_given_gradients(wefti_graph_t *graph, const wefti_gradient_map_t *map,
                                          const wefti_log_t *log);
+/* train, freeze: as in weft_compile_params_t. */
+weft_status_t wefti_pass_parameters(wefti_graph_t *graph, const char *train, const char *freeze);
+/* The same for a list alone. */
+weft_status_t wefti_parameters_decide(wefti_parameter_t *parameters, uint32_t count,
+                                      const char *train, const char *freeze,
+                                      const weft_allocator_t *allocator);
+/* A copy for a plan: texts are in arena. */
+weft_status_t wefti_parameters_of_plan(const wefti_parameter_t *parameters, uint32_t count,
+                                       wefti_arena_t *arena, wefti_plan_parameter_t **out);
 weft_status_t wefti_pass_tidy_collectives(wefti_graph_t *graph, uint32_t world_size);
 weft_status_t wefti_pass_settle_gradients(wefti_graph_t *graph);
 weft_status_t wefti_pass_expand_dropout(wefti_graph_t *graph, bool infer);

@@ -6,6 +6,7 @@
  */
 #include "graph/onnx/internal.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "runtime/base/error.h"
@@ -18,7 +19,9 @@ typedef struct eval {
     wefti_graph_t *graph; /* the same file, for types */
     wefti_name_index_t needed, trained;
     const char *logits;
-    int64_t batch; /* the file's, 0: symbolic */
+    int64_t batch;    /* the file's, 0: symbolic */
+    bool fixed;       /* for the batch of the file only */
+    bool batch_leads; /* the first dimension of the logits is the batch */
 } eval_t;
 
 /* The batch is the first dimension of the label, or else of the first input. */
@@ -143,7 +146,7 @@ static weft_status_t set_output(eval_t *eval, const weft_tensor_desc_t *type)
     outputs[0] = info;
     graph->output = outputs;
     graph->n_output = 1;
-    if (type->rank > 0 && type->dims[0] < 0) {
+    if (type->rank > 0 && type->dims[0] < 0 && eval->batch_leads) {
         name_batch(info);
     }
     return WEFT_OK;
@@ -195,48 +198,51 @@ static bool only_batch_is_open(const wefti_graph_t *graph)
 static weft_status_t bind_at(eval_t *eval, wefti_graph_t *graph, int64_t batch,
                              weft_tensor_desc_t *type)
 {
-    WEFT_RETURN_IF_ERROR(wefti_graph_bind_shapes(graph, batch, NULL, 0));
+    weft_status_t status = !eval->fixed && only_batch_is_open(graph)
+                               ? wefti_graph_bind_shapes(graph, batch, NULL, 0)
+                               : wefti_graph_infer_shapes(graph);
     *type = graph->values[wefti_graph_find_value(graph, eval->logits)].type;
-    if (type->rank < 1 || type->dims[0] != batch) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "logits '%s': first dimension is %lld, expected the batch size %lld",
-                           eval->logits, type->rank < 1 ? 0 : (long long)type->dims[0],
-                           (long long)batch);
-    }
-    type->dims[0] = -1;
-    return WEFT_OK;
-}
-
-/* Binds graph to another batch size: a constant that still holds the old one fails here. Sets the
- * type of the logits with a symbolic batch. */
-static weft_status_t try_batch(eval_t *eval, wefti_graph_t *graph, int64_t batch,
-                               weft_tensor_desc_t *out_type)
-{
-    weft_status_t status;
-    if (only_batch_is_open(graph)) {
-        status = bind_at(eval, graph, batch, out_type);
-    } else {
-        status = wefti_graph_infer_shapes(graph);
-        *out_type = graph->values[wefti_graph_find_value(graph, eval->logits)].type;
-    }
-    return status >= 0
+    return status >= 0 || eval->fixed
                ? status
                : wefti_error_prefix(status, "%s: evaluation model depends on the batch size",
                                     eval->file.label);
 }
 
-static weft_status_t check_any_batch(eval_t *eval, const uint8_t *bytes, size_t size_bytes,
-                                     weft_tensor_desc_t *out_type)
+/* Dimensions that depend on the batch become symbolic; there is one, or a constant holds the old
+ * batch. */
+static weft_status_t open_dims(const eval_t *eval, const weft_tensor_desc_t *other,
+                               weft_tensor_desc_t *type)
+{
+    bool open = type->rank != other->rank;
+    for (uint32_t d = 0; d < type->rank && type->rank == other->rank; d++) {
+        open = open || type->dims[d] < 0 || type->dims[d] != other->dims[d];
+        type->dims[d] = type->dims[d] == other->dims[d] ? type->dims[d] : -1;
+    }
+    return open && type->rank == other->rank
+               ? WEFT_OK
+               : wefti_error(WEFT_ERR_UNSUPPORTED,
+                             "%s: logits '%s': the shape does not depend on the batch size",
+                             eval->file.label, eval->logits);
+}
+
+/* Binds the model to two batch sizes: a constant that still holds the old one fails here. Sets the
+ * type of the logits with symbolic dimensions. */
+static weft_status_t check_batches(eval_t *eval, const uint8_t *bytes, size_t size_bytes,
+                                   weft_tensor_desc_t *out_type)
 {
     weft_status_t status;
     wefti_graph_t *graph = NULL, *copy = NULL;
+    weft_tensor_desc_t other;
     WEFT_TRY(status, import_packed(eval, bytes, size_bytes, &graph), done);
     WEFT_TRY(status, wefti_graph_clone(graph, &copy), done);
-    WEFT_TRY(status, try_batch(eval, copy, 3, out_type), done);
-    WEFT_TRY(status, try_batch(eval, graph, 5, out_type), done);
+    WEFT_TRY(status, bind_at(eval, copy, 3, &other), done);
+    WEFT_TRY(status, bind_at(eval, graph, 5, out_type), done);
+    eval->batch_leads = other.rank > 0 && other.dims[0] == 3;
     if (out_type->dtype == WEFT_DTYPE_NONE) {
         status = wefti_error(WEFT_ERR_UNSUPPORTED, "%s: cannot infer the shape of logits '%s'",
                              eval->file.label, eval->logits);
+    } else if (!eval->fixed) {
+        status = open_dims(eval, &other, out_type);
     }
 done:
     wefti_graph_destroy(copy);
@@ -253,7 +259,7 @@ static weft_status_t pack_with_output(eval_t *eval, uint8_t **out_bytes, size_t 
     WEFT_TRY(status, set_output(eval, &type), done);
     type = (weft_tensor_desc_t){0};
     WEFT_TRY(status, wefti_onnx_pack(&eval->file, &bytes, &size_bytes), done);
-    status = check_any_batch(eval, bytes, size_bytes, &type);
+    status = check_batches(eval, bytes, size_bytes, &type);
     wefti_free(eval->allocator, bytes);
     bytes = NULL;
     if (status < 0) {
@@ -298,7 +304,9 @@ static weft_status_t edit(eval_t *eval)
                            "%s: input '%s' of the loss is not the output of a node",
                            eval->file.label, eval->logits);
     }
-    find_batch(eval);
+    if (!eval->fixed) {
+        find_batch(eval);
+    }
     if (eval->batch > 0) {
         WEFT_TRY(status, wefti_graph_infer_shapes(eval->graph), fail_labelled);
         WEFT_TRY(status, wefti_graph_fold_constants(eval->graph), fail_labelled);
@@ -318,30 +326,48 @@ fail:
     return status;
 }
 
+static weft_status_t make(eval_t *eval, void **out_bytes, size_t *out_size_bytes)
+{
+    uint8_t *bytes = NULL;
+    weft_status_t status;
+    const wefti_onnx_import_params_t *params = eval->params;
+    /* The import has checked all that the edits below rely on: names, order, attributes. */
+    WEFT_TRY(status, wefti_onnx_import(params, eval->allocator, eval->registry, &eval->graph),
+             fail);
+    WEFT_TRY(status, wefti_onnx_file_open(params, eval->allocator, &eval->file), fail);
+    eval->file.registry = eval->registry;
+    wefti_name_index_init(&eval->needed, eval->file.arena.allocator);
+    wefti_name_index_init(&eval->trained, eval->file.arena.allocator);
+    status = edit(eval);
+    if (status == WEFT_OK) {
+        status = pack_with_output(eval, &bytes, out_size_bytes);
+    }
+    *out_bytes = bytes;
+    wefti_name_index_deinit(&eval->needed);
+    wefti_name_index_deinit(&eval->trained);
+    wefti_onnx_file_close(&eval->file);
+fail:
+    wefti_graph_destroy(eval->graph);
+    return status;
+}
+
 weft_status_t wefti_onnx_eval_model(const wefti_onnx_import_params_t *params,
                                     const weft_allocator_t *allocator,
                                     const weft_registry_t *registry, void **out_bytes,
-                                    size_t *out_size_bytes)
+                                    size_t *out_size_bytes, bool *out_fixed)
 {
     eval_t eval = {.params = params, .allocator = allocator, .registry = registry};
-    uint8_t *bytes = NULL;
-    weft_status_t status;
     *out_bytes = NULL;
-    /* The import has checked all that the edits below rely on: names, order, attributes. */
-    WEFT_TRY(status, wefti_onnx_import(params, allocator, registry, &eval.graph), fail);
-    WEFT_TRY(status, wefti_onnx_file_open(params, allocator, &eval.file), fail);
-    eval.file.registry = registry;
-    wefti_name_index_init(&eval.needed, eval.file.arena.allocator);
-    wefti_name_index_init(&eval.trained, eval.file.arena.allocator);
-    status = edit(&eval);
-    if (status == WEFT_OK) {
-        status = pack_with_output(&eval, &bytes, out_size_bytes);
+    *out_fixed = false;
+    weft_status_t status = make(&eval, out_bytes, out_size_bytes);
+    if (status == WEFT_OK || status == WEFT_ERR_NO_MEMORY || eval.batch == 0) {
+        return status;
     }
-    *out_bytes = bytes;
-    wefti_name_index_deinit(&eval.needed);
-    wefti_name_index_deinit(&eval.trained);
-    wefti_onnx_file_close(&eval.file);
-fail:
-    wefti_graph_destroy(eval.graph);
-    return status;
+    char why[WEFTI_ERROR_TEXT_BYTES];
+    snprintf(why, sizeof why, "%s", weft_last_error());
+    eval = (eval_t){.params = params, .allocator = allocator, .registry = registry, .fixed = true};
+    weft_status_t again = make(&eval, out_bytes, out_size_bytes);
+    *out_fixed = again == WEFT_OK;
+    wefti_error(status, "%s", why);
+    return again == WEFT_OK || again == WEFT_ERR_NO_MEMORY ? again : status;
 }

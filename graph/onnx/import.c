@@ -295,6 +295,20 @@ static weft_status_t mark_loss(import_t *import)
     return WEFT_OK;
 }
 
+static weft_status_t list_parameters(const import_t *import)
+{
+    wefti_graph_t *graph = import->graph;
+    WEFT_RETURN_IF_ERROR(wefti_onnx_parameters(import->file, &graph->arena, &graph->parameters,
+                                               &graph->parameter_count));
+    for (uint32_t i = 0; i < graph->parameter_count; i++) {
+        wefti_parameter_t *parameter = &graph->parameters[i];
+        if (parameter->value != WEFTI_NONE) {
+            parameter->value = wefti_graph_find_value(graph, parameter->name);
+        }
+    }
+    return WEFT_OK;
+}
+
 /* A compiled graph: the nodes of the updates follow the others. */
 static weft_status_t join_updates(import_t *import)
 {
@@ -335,6 +349,7 @@ static weft_status_t convert(import_t *import)
         return wefti_onnx_file_give_mappings(import->file, graph);
     }
     WEFT_RETURN_IF_ERROR(mark_loss(import));
+    WEFT_RETURN_IF_ERROR(list_parameters(import));
     return wefti_onnx_file_give_mappings(import->file, graph);
 }
 

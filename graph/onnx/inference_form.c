@@ -65,9 +65,25 @@ static weft_status_t relax_normalization(wefti_onnx_file_t *file, Onnx__NodeProt
     return WEFT_OK;
 }
 
-/* The shape in the folded graph, if it is a constant list that begins with the batch; else NULL. */
-static const int64_t *batch_shape(const wefti_graph_t *graph, const Onnx__NodeProto *node,
-                                  int64_t batch, uint32_t *out_count)
+/* The number in place of the first one of a constant shape that holds the batch: 0, which is "as in
+ * the input", or -1, "what is left", if the batch was merged with other dimensions, else 1. */
+static int64_t free_first(const weft_tensor_desc_t *data, const int64_t *shape, uint32_t count,
+                          int64_t batch)
+{
+    if (shape[0] == batch && data->dims[0] == batch) {
+        return 0;
+    }
+    bool whole = shape[0] > 0 && shape[0] % batch == 0;
+    for (uint32_t i = 0; i < count; i++) {
+        whole = whole && shape[i] > 0;
+    }
+    return whole ? -1 : 1;
+}
+
+/* The shape in the folded graph, if it is a constant list that holds the batch, with its first
+ * number replaced; else NULL. In arena. */
+static int64_t *batch_shape(wefti_onnx_file_t *file, const wefti_graph_t *graph,
+                            const Onnx__NodeProto *node, int64_t batch, uint32_t *out_count)
 {
     uint32_t output = wefti_graph_find_value(graph, node->output[0]);
     if (output == WEFTI_NONE || graph->values[output].producer == WEFTI_NONE) {
@@ -83,26 +99,28 @@ static const int64_t *batch_shape(const wefti_graph_t *graph, const Onnx__NodePr
         shape->dims[0] < 1 || shape->dims[0] > WEFT_MAX_DIMS || data->rank < 1) {
         return NULL;
     }
-    int64_t first;
-    memcpy(&first, shape->data, sizeof(first)); /* maybe unaligned */
     *out_count = (uint32_t)shape->dims[0];
-    return first == batch && data->dims[0] == batch ? shape->data : NULL;
+    int64_t *copy = wefti_arena_memdup(&file->arena, shape->data, *out_count * sizeof(*copy));
+    if (copy == NULL) {
+        return NULL; /* the arena has failed: the next allocation reports it */
+    }
+    int64_t first = free_first(data, copy, *out_count, batch);
+    copy[0] = first;
+    return first != 1 ? copy : NULL;
 }
 
-/* A new initializer with shape, its first number 0: "as in the input". */
-static weft_status_t add_shape(wefti_onnx_file_t *file, const wefti_graph_t *graph,
-                               const int64_t *shape, uint32_t count, const char *output,
-                               char **out_name)
+/* A new initializer with shape. */
+static weft_status_t add_shape(wefti_onnx_file_t *file, const wefti_graph_t *graph, int64_t *shape,
+                               uint32_t count, const char *output, char **out_name)
 {
     Onnx__GraphProto *proto = file->model->graph;
     Onnx__TensorProto *tensor = wefti_arena_alloc(&file->arena, sizeof(*tensor));
     int64_t *dims = wefti_arena_array(&file->arena, 1, sizeof(*dims));
-    int64_t *data = wefti_arena_memdup(&file->arena, shape, count * sizeof(*data));
     char *name = wefti_arena_printf(&file->arena, "%s.shape", output);
     for (uint32_t i = 2; name != NULL && wefti_graph_find_value(graph, name) != WEFTI_NONE; i++) {
         name = wefti_arena_printf(&file->arena, "%s.shape.%u", output, i);
     }
-    WEFT_RETURN_IF_NO_MEMORY(tensor && dims && data && name);
+    WEFT_RETURN_IF_NO_MEMORY(tensor && dims && name);
     onnx__tensor_proto__init(tensor);
     tensor->name = name;
     tensor->has_data_type = 1;
@@ -110,9 +128,8 @@ static weft_status_t add_shape(wefti_onnx_file_t *file, const wefti_graph_t *gra
     tensor->n_dims = 1;
     tensor->dims = dims;
     dims[0] = count;
-    data[0] = 0;
     tensor->n_int64_data = count;
-    tensor->int64_data = data;
+    tensor->int64_data = shape;
     proto->initializer[proto->n_initializer++] = tensor;
     if (file->model->ir_version < 4) {
         file->model->ir_version = 4; /* older versions list every initializer as an input */
@@ -124,14 +141,21 @@ static weft_status_t add_shape(wefti_onnx_file_t *file, const wefti_graph_t *gra
 static weft_status_t free_batch(wefti_onnx_file_t *file, const wefti_graph_t *graph,
                                 Onnx__NodeProto *node, int64_t batch)
 {
-    const Onnx__AttributeProto *allow_zero = find_attribute(node, "allowzero");
+    Onnx__AttributeProto *allow_zero = find_attribute(node, "allowzero");
     uint32_t count = 0;
-    if (node->n_input < 2 || node->n_output < 1 || (allow_zero != NULL && allow_zero->i != 0)) {
-        return WEFT_OK;
-    }
-    const int64_t *shape = batch_shape(graph, node, batch, &count);
+    int64_t *shape = node->n_input > 1 && node->n_output > 0
+                         ? batch_shape(file, graph, node, batch, &count)
+                         : NULL;
     if (shape == NULL) {
         return WEFT_OK;
+    }
+    if (allow_zero != NULL && allow_zero->i != 0) { /* a zero would be a dimension of size zero */
+        for (uint32_t i = 1; i < count; i++) {
+            if (shape[i] == 0) {
+                return WEFT_OK;
+            }
+        }
+        allow_zero->i = 0;
     }
     return add_shape(file, graph, shape, count, node->output[0], &node->input[1]);
 }

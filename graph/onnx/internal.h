@@ -155,6 +155,11 @@ weft_status_t wefti_onnx_inference_form(wefti_onnx_file_t *file, const wefti_gra
 weft_status_t wefti_onnx_foreign(wefti_onnx_file_t *file, wefti_graph_t *graph,
                                  const weft_op_def_t ***out_defs, uint32_t *out_count);
 
+/* parameters.c: floating-point initializers in file order, then parameters that the file lacks. A
+ * value of an entry is the index of the initializer. In arena. */
+weft_status_t wefti_onnx_parameters(const wefti_onnx_file_t *file, wefti_arena_t *arena,
+                                    wefti_parameter_t **out_parameters, uint32_t *out_count);
+
 /* compiled.c: reading a compiled graph back. */
 typedef struct wefti_onnx_compiled {
     size_t main_nodes, main_initializers; /* of ModelProto.graph; those of the updates follow */

@@ -44,12 +44,13 @@ weft_status_t wefti_onnx_import(const wefti_onnx_import_params_t *params,
 /*
  * The evaluation model as one serialized ModelProto without the trained weights: the label and the
  * loss are dropped, the logits are the output, the batch is symbolic ("batch"). *out_bytes is from
- * allocator.
+ * allocator. A model that works for the batch in the file only keeps it: *out_fixed is then true,
+ * and weft_last_error names what depends on it.
  */
 weft_status_t wefti_onnx_eval_model(const wefti_onnx_import_params_t *params,
                                     const weft_allocator_t *allocator,
                                     const weft_registry_t *registry, void **out_bytes,
-                                    size_t *out_size_bytes);
+                                    size_t *out_size_bytes, bool *out_fixed);
 
 /*
  * A compiled graph as a file: what ONNX has words for as ONNX, everything else in metadata_props,
@@ -106,6 +107,8 @@ typedef struct wefti_onnx_survey {
     uint32_t op_count, input_count;
     wefti_onnx_op_use_t *ops; /* most used first */
     wefti_onnx_input_t *inputs;
+    wefti_parameter_t *parameters; /* which initializers are trained */
+    uint32_t parameter_count;
 } wefti_onnx_survey_t;
 
 /* Everything in *out lives in arena. Errors only for files that are no models. */

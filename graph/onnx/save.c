@@ -227,7 +227,9 @@ weft_status_t wefti_model_save(const weft_plan_t *plan, const weft_named_tensor_
     size_t size_bytes = 0;
     weft_status_t status;
     if (plan->eval_model == NULL || plan->eval_model_bytes == 0) {
-        return wefti_error(WEFT_ERR_STATE, "plan: no evaluation model");
+        const char *why = plan->no_eval_model;
+        return wefti_error(WEFT_ERR_STATE, "plan: no evaluation model%s%s",
+                           why[0] != '\0' ? ": " : "", why);
     }
     wefti_onnx_import_params_t params = {.bytes = plan->eval_model,
                                          .size_bytes = (size_t)plan->eval_model_bytes};

@@ -116,12 +116,19 @@ typedef struct weft_compile_params {
      * shard_optimizer. Without in_flight at most 2 collectives are in flight, which bounds the
      * gathered weights in memory. All ranks evaluate and read weights together. */
     int shard_parameters;
+    /** Training. Names of floating-point initializers that are trained whatever the model states:
+     * patterns of fnmatch(3) separated by commas, such as "head.*". NULL: none. */
+    const char *train;
+    /** The same for initializers that are not trained; train takes precedence, so freeze "*" with
+     * train "head.*" trains the head alone. Without both, what the exporter marks is trained, or
+     * what looks like a parameter by its name and place (`weft check` lists them). NULL: none. */
+    const char *freeze;
 } weft_compile_params_t;
 
 /** Defaults of weft_compile_params_t; model_path and world_size must be set. */
 #define WEFT_COMPILE_PARAMS_INIT                                                                   \
     WEFT_STRUCT_INIT(weft_compile_params_t, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  \
-                     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+                     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 /** What a field of weft_compile_params_t holds. */
 typedef enum weft_option_type {
@@ -155,6 +162,8 @@ typedef uint32_t weft_option_flags_t;
 #define WEFT_OPTION_FLAG_POSITIONAL (1u << 5)
 /** For on_pass: C programs and the command. */
 #define WEFT_OPTION_FLAG_REPORTED (1u << 6)
+/** A text of entries separated by commas: the command takes it several times, Python a list. */
+#define WEFT_OPTION_FLAG_LIST (1u << 7)
 
 /** One field of weft_compile_params_t as an option of programs. Unused texts are NULL. */
 typedef struct weft_compile_option {

@@ -241,6 +241,31 @@ static weft_status_t decode_programs(weft_plan_t *plan, const Weft__Plan__Plan *
     return status;
 }
 
+/* Older files have none. Nothing but reports reads them. */
+static weft_status_t decode_parameters(weft_plan_t *plan, const Weft__Plan__Plan *message)
+{
+    plan->parameters =
+        wefti_arena_array(&plan->arena, message->n_parameters, sizeof *plan->parameters);
+    WEFT_RETURN_IF_NO_MEMORY(plan->parameters);
+    for (size_t i = 0; i < message->n_parameters; i++) {
+        const Weft__Plan__Parameter *in = message->parameters[i];
+        wefti_plan_parameter_t *out = &plan->parameters[plan->parameter_count++];
+        if (in->n_dims > WEFT_MAX_DIMS) {
+            return wefti_error(WEFT_ERR_FORMAT,
+                               "parameter '%s': too many dimensions: %zu, limit %d", in->name,
+                               in->n_dims, WEFT_MAX_DIMS);
+        }
+        *out = (wefti_plan_parameter_t){.name = in->name,
+                                        .why = in->why,
+                                        .dtype = (weft_dtype_t)in->dtype,
+                                        .rank = (uint32_t)in->n_dims,
+                                        .trained = in->trained != 0,
+                                        .guess = in->guess != 0};
+        memcpy(out->dims, in->dims, in->n_dims * sizeof *out->dims);
+    }
+    return WEFT_OK;
+}
+
 /* Older files have none. */
 static weft_status_t decode_forecast(weft_plan_t *plan, const Weft__Plan__Forecast *in)
 {
@@ -317,10 +342,12 @@ weft_status_t wefti_plan_decode_structure(weft_plan_t *plan, const uint8_t *data
     plan->clip_norm = message->clip_norm;
     plan->topology = message->topology;
     plan->placement = message->placement;
+    plan->no_eval_model = message->no_eval_model;
     WEFT_RETURN_IF_ERROR(decode_buffers(plan, message));
     WEFT_RETURN_IF_ERROR(decode_kernels(plan, message));
     WEFT_RETURN_IF_ERROR(decode_collectives(plan, message));
     WEFT_RETURN_IF_ERROR(decode_programs(plan, message));
+    WEFT_RETURN_IF_ERROR(decode_parameters(plan, message));
     return decode_forecast(plan, message->forecast);
 }
 

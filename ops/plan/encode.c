@@ -302,6 +302,28 @@ static weft_status_t encode_forecast(const weft_plan_t *plan, wefti_arena_t *are
     return WEFT_OK;
 }
 
+static weft_status_t encode_parameters(const weft_plan_t *plan, wefti_arena_t *arena,
+                                       Weft__Plan__Plan *message)
+{
+    Weft__Plan__Parameter *parameters;
+    message->n_parameters = plan->parameter_count;
+    message->parameters =
+        pointer_array(arena, plan->parameter_count, sizeof *parameters, &parameters);
+    WEFT_RETURN_IF_NO_MEMORY(message->parameters);
+    for (uint32_t i = 0; i < plan->parameter_count; i++) {
+        wefti_plan_parameter_t *in = &plan->parameters[i];
+        weft__plan__parameter__init(&parameters[i]);
+        parameters[i].name = text_of(in->name);
+        parameters[i].why = text_of(in->why);
+        parameters[i].dtype = (uint32_t)in->dtype;
+        parameters[i].n_dims = in->rank;
+        parameters[i].dims = in->dims;
+        parameters[i].trained = in->trained;
+        parameters[i].guess = in->guess;
+    }
+    return WEFT_OK;
+}
+
 weft_status_t wefti_plan_encode_structure(const weft_plan_t *plan, wefti_arena_t *arena,
                                           const uint8_t **out_data, size_t *out_bytes)
 {
@@ -321,12 +343,14 @@ weft_status_t wefti_plan_encode_structure(const weft_plan_t *plan, wefti_arena_t
     message.clip_norm = plan->clip_norm;
     message.topology = text_of(plan->topology);
     message.placement = text_of(plan->placement);
+    message.no_eval_model = text_of(plan->no_eval_model);
     WEFT_RETURN_IF_ERROR(encode_buffers(plan, arena, &message));
     WEFT_RETURN_IF_ERROR(encode_kernels(plan, arena, &message));
     WEFT_RETURN_IF_ERROR(encode_collectives(plan, arena, &message));
     WEFT_RETURN_IF_ERROR(encode_programs(plan, arena, &message));
     WEFT_RETURN_IF_ERROR(encode_bindings(plan, arena, &message));
     WEFT_RETURN_IF_ERROR(encode_forecast(plan, arena, &message));
+    WEFT_RETURN_IF_ERROR(encode_parameters(plan, arena, &message));
     *out_bytes = weft__plan__plan__get_packed_size(&message);
     if (*out_bytes > WEFTI_PLAN_MAX_STRUCTURE_BYTES) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,

@@ -256,6 +256,7 @@ weft_status_t wefti_plan_explain_text(const weft_plan_t *plan, wefti_text_t *out
     wefti_plan_explain_forecast(&plan->forecast, out);
     add_streams(out, plan);
     add_memory(out, plan, &summary);
+    wefti_plan_explain_parameters(plan->parameters, plan->parameter_count, out);
     wefti_plan_pieces_deinit(plan, &pieces);
     return WEFT_OK;
 }

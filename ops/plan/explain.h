@@ -23,6 +23,11 @@ void wefti_plan_explain_policies(const wefti_plan_forecast_t *forecast, wefti_te
 /* explain_collectives.c: those that are no buckets. */
 void wefti_plan_explain_collectives(const weft_plan_t *plan, wefti_text_t *out);
 void wefti_plan_explain_collectives_json(const weft_plan_t *plan, wefti_json_t *json);
+/* explain_parameters.c: what is trained; nothing where the list is empty. */
+void wefti_plan_explain_parameters(const wefti_plan_parameter_t *parameters, uint32_t count,
+                                   wefti_text_t *out);
+void wefti_plan_explain_parameters_json(const wefti_plan_parameter_t *parameters, uint32_t count,
+                                        wefti_json_t *json);
 /* explain_why.c: why a gradient's communication ends when it ends. WEFT_ERR_NOT_FOUND: no such
  * gradient. */
 weft_status_t wefti_plan_explain_why(const weft_plan_t *plan, const char *tensor,

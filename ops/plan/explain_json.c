@@ -159,6 +159,7 @@ weft_status_t wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out
     wefti_json_int(&json, "events", plan->event_count);
     wefti_json_int(&json, "kernels", plan->kernel_count);
     add_memory(&json, plan, &summary);
+    wefti_plan_explain_parameters_json(plan->parameters, plan->parameter_count, &json);
     wefti_json_string(&json, "structure_digest", wefti_digest_hex(&plan->structure_digest, hex));
     wefti_json_string(&json, "weights_digest", wefti_digest_hex(&plan->weights_digest, hex));
     wefti_json_end_object(&json);

@@ -19,6 +19,7 @@ weft_status_t wefti_plan_create(const weft_allocator_t *allocator, weft_plan_t *
     plan->references = 1;
     wefti_arena_init(&plan->arena, allocator, 0);
     plan->model_name = "";
+    plan->no_eval_model = "";
     plan->policy = "";
     plan->optimizer = "";
     plan->topology = "";

@@ -197,6 +197,15 @@ typedef struct wefti_plan_forecast {
     wefti_plan_forecast_gradient_t *gradients;
 } wefti_plan_forecast_t;
 
+/* A floating-point initializer of the model, or one that the exporter left out. */
+typedef struct wefti_plan_parameter {
+    const char *name, *why;
+    weft_dtype_t dtype; /* NONE: the model lacks it */
+    uint32_t rank;
+    int64_t dims[WEFT_MAX_DIMS];
+    bool trained, guess;
+} wefti_plan_parameter_t;
+
 struct weft_plan {
     uint32_t references;
     wefti_arena_t arena;
@@ -230,12 +239,17 @@ struct weft_plan {
     wefti_plan_program_t *programs;
     wefti_plan_binding_t *bindings;
 
+    /* What is trained, and why; for people. None where the model was a compiled graph. */
+    wefti_plan_parameter_t *parameters;
+    uint32_t parameter_count;
+
     wefti_plan_forecast_t forecast; /* not part of the structure digest */
 
     const uint8_t *weights; /* section: contents of PARAM and CONST buffers */
     uint64_t weights_bytes;
     const uint8_t *eval_model; /* section: ONNX of the evaluation model without trained weights */
     uint64_t eval_model_bytes;
+    const char *no_eval_model; /* why there is none, or "" */
 
     wefti_digest_t
         structure_digest; /* without names, reasons, predictions, model_name and policy text */

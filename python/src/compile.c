@@ -238,6 +238,13 @@ static const char *text_of(reader_t *reader, const weft_compile_option_t *option
         const char *text = path != NULL ? PyBytes_AsString(path) : NULL;
         return keep(reader, path) < 0 ? NULL : text;
     }
+    if ((option->flags & WEFT_OPTION_FLAG_LIST) != 0 &&
+        (PyList_Check(object) || PyTuple_Check(object))) {
+        PyObject *comma = PyUnicode_FromString(",");
+        PyObject *joined = comma != NULL ? PyUnicode_Join(comma, object) : NULL;
+        Py_XDECREF(comma);
+        return joined != NULL ? keep_text(reader, joined) : NULL;
+    }
     if (unicode &&
         (option->type == WEFT_OPTION_TYPE_TEXT || option->type == WEFT_OPTION_TYPE_BYTES)) {
         return keep_text(reader, Py_NewRef(object));

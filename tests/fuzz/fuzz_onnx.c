@@ -50,6 +50,7 @@ void fuzz_one(const uint8_t *data, size_t size)
     wefti_graph_t *graph = NULL;
     void *blob = NULL;
     size_t blob_size = 0;
+    bool fixed;
     weft_status_t status = wefti_onnx_import(&params, NULL, fuzz_registry(), &graph);
     fuzz_check((status == WEFT_OK) == (graph != NULL), "status and graph disagree");
     if (graph != NULL) {
@@ -60,7 +61,7 @@ void fuzz_one(const uint8_t *data, size_t size)
     read_to_compile(data, size);
     read_compiled(data, size);
     params.loss_optional = false;
-    status = wefti_onnx_eval_model(&params, NULL, fuzz_registry(), &blob, &blob_size);
+    status = wefti_onnx_eval_model(&params, NULL, fuzz_registry(), &blob, &blob_size, &fixed);
     fuzz_check((status == WEFT_OK) == (blob != NULL), "status and evaluation model disagree");
     wefti_free(NULL, blob);
 }

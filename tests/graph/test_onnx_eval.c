@@ -25,6 +25,7 @@ typedef struct model {
     weft_plan_t *plan;
     void *blob;
     size_t blob_size;
+    bool fixed;
     weft_named_tensor_t *tensors; /* every parameter */
     size_t tensor_count;
 } model_t;
@@ -33,7 +34,8 @@ static weft_status_t open_model(const wefti_onnx_import_params_t *params, model_
 {
     weft_status_t status = wefti_onnx_import(params, NULL, registry, &model->graph);
     if (status == WEFT_OK) {
-        status = wefti_onnx_eval_model(params, NULL, registry, &model->blob, &model->blob_size);
+        status = wefti_onnx_eval_model(params, NULL, registry, &model->blob, &model->blob_size,
+                                       &model->fixed);
     }
     if (status == WEFT_OK) {
         status = wefti_plan_create(NULL, &model->plan);
@@ -160,7 +162,7 @@ static void test_onnx_eval_model_keeps_what_is_not_trained(void **state)
     close_model(&model);
 }
 
-static void test_onnx_eval_model_refuses_a_batch_it_cannot_free(void **state)
+static void test_onnx_eval_model_keeps_a_batch_it_cannot_free(void **state)
 {
     (void)state;
     /* image [4, 6] + constant [4, 6]: the constant says four samples. */
@@ -180,10 +182,64 @@ static void test_onnx_eval_model_refuses_a_batch_it_cannot_free(void **state)
     wefti_onnx_import_params_t params = {.bytes = wire.data, .size_bytes = wire.size};
     void *blob = NULL;
     size_t size = 0;
-    assert_true(wefti_onnx_eval_model(&params, NULL, registry, &blob, &size) < 0);
-    assert_null(blob);
+    bool fixed = false;
+    assert_int_equal(wefti_onnx_eval_model(&params, NULL, registry, &blob, &size, &fixed), WEFT_OK);
+    assert_true(fixed);
     assert_non_null(strstr(weft_last_error(), "depends on the batch size"));
     assert_non_null(strstr(weft_last_error(), "shift"));
+    wefti_onnx_import_params_t again = {
+        .bytes = blob, .size_bytes = size, .loss_optional = true, .holes = true};
+    wefti_graph_t *graph_of = NULL;
+    assert_int_equal(wefti_onnx_import(&again, NULL, registry, &graph_of), WEFT_OK);
+    assert_int_equal(graph_of->values[graph_of->inputs[0]].type.dims[0], 4);
+    wefti_graph_destroy(graph_of);
+    free(blob);
+    wire_free(&wire);
+}
+
+/* A language model: positions are merged with the batch for the loss, and the exporter wrote the
+ * batch into shapes of which a zero would be a dimension of size zero. */
+static void test_onnx_eval_model_frees_merged_dimensions(void **state)
+{
+    (void)state;
+    static const float values[24];
+    static const int64_t split[3] = {4, 2, 2}, merged[2] = {8, 2}, flat[1] = {8};
+    wire_t graph = {0}, tensor, attributes[2] = {{0}, {0}};
+    onnx_attribute_int(&attributes[0], "allowzero", 1);
+    onnx_attribute_int(&attributes[1], "allowzero", 1);
+    onnx_node(&graph, "Gemm", "fc", "text,w", "h", NULL);
+    onnx_node(&graph, "Reshape", "split", "h,s3", "positions", &attributes[0]);
+    onnx_node(&graph, "Reshape", "merge", "positions,s2", "logits", &attributes[1]);
+    onnx_node(&graph, "Reshape", "flat", "label,s1", "labels", NULL);
+    onnx_node(&graph, "SoftmaxCrossEntropyLoss", "ce", "logits,labels", "loss", NULL);
+    tensor = onnx_tensor("w", ONNX_FLOAT, 2, (int64_t[]){6, 4}, values, 96);
+    wire_message(&graph, 5, &tensor);
+    tensor = onnx_tensor("s3", ONNX_INT64, 1, (int64_t[]){3}, split, sizeof(split));
+    wire_message(&graph, 5, &tensor);
+    tensor = onnx_tensor("s2", ONNX_INT64, 1, (int64_t[]){2}, merged, sizeof(merged));
+    wire_message(&graph, 5, &tensor);
+    tensor = onnx_tensor("s1", ONNX_INT64, 1, (int64_t[]){1}, flat, sizeof(flat));
+    wire_message(&graph, 5, &tensor);
+    onnx_value(&graph, 11, "text", ONNX_FLOAT, 2, (int64_t[]){4, 6});
+    onnx_value(&graph, 11, "label", ONNX_INT64, 2, (int64_t[]){4, 2});
+    onnx_value(&graph, 12, "loss", ONNX_FLOAT, 0, NULL);
+    wire_t wire = onnx_model(&graph, 14);
+    wefti_onnx_import_params_t params = {.bytes = wire.data, .size_bytes = wire.size};
+    void *blob = NULL;
+    size_t size = 0;
+    bool fixed = true;
+    assert_int_equal(wefti_onnx_eval_model(&params, NULL, registry, &blob, &size, &fixed), WEFT_OK);
+    assert_false(fixed);
+    wefti_onnx_import_params_t again = {
+        .bytes = blob, .size_bytes = size, .loss_optional = true, .holes = true};
+    wefti_graph_t *eval = NULL;
+    assert_int_equal(wefti_onnx_import(&again, NULL, registry, &eval), WEFT_OK);
+    assert_int_equal(wefti_graph_bind_shapes(eval, 7, NULL, 0), WEFT_OK);
+    const wefti_value_t *logits = &eval->values[wefti_graph_find_value(eval, "logits")];
+    assert_int_equal(logits->type.dims[0], 14);
+    assert_int_equal(logits->type.dims[1], 2);
+    wefti_graph_destroy(eval);
+    free(blob);
     wire_free(&wire);
 }
 
@@ -518,7 +574,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_onnx_eval_model_drops_label_and_loss),
         cmocka_unit_test(test_onnx_eval_model_frees_a_baked_batch),
         cmocka_unit_test(test_onnx_eval_model_keeps_what_is_not_trained),
-        cmocka_unit_test(test_onnx_eval_model_refuses_a_batch_it_cannot_free),
+        cmocka_unit_test(test_onnx_eval_model_frees_merged_dimensions),
+        cmocka_unit_test(test_onnx_eval_model_keeps_a_batch_it_cannot_free),
         cmocka_unit_test(test_onnx_eval_model_takes_training_forms_away),
         cmocka_unit_test(test_onnx_save_writes_given_weights),
         cmocka_unit_test(test_onnx_save_computes_the_same_logits),

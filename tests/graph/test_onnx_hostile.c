@@ -137,7 +137,8 @@ static weft_status_t eval_once(const weft_allocator_t *allocator, void *user)
 {
     void *blob;
     size_t size;
-    weft_status_t status = wefti_onnx_eval_model(user, allocator, registry, &blob, &size);
+    bool fixed;
+    weft_status_t status = wefti_onnx_eval_model(user, allocator, registry, &blob, &size, &fixed);
     assert_true((status == WEFT_OK) == (blob != NULL));
     wefti_free(allocator, blob);
     return status;

@@ -305,6 +305,136 @@ static void test_onnx_import_finds_the_loss_asked_for(void **state)
     wire_free(&model);
 }
 
+static void add_floats(wire_t *graph, const char *name, uint32_t rank, int64_t dim)
+{
+    static const float values[16];
+    size_t count = rank == 0 ? 1 : rank == 1 ? (size_t)dim : (size_t)(dim * dim);
+    wire_t tensor =
+        onnx_tensor(name, ONNX_FLOAT, rank, (int64_t[]){dim, dim}, values, count * sizeof(float));
+    wire_message(graph, 5, &tensor);
+}
+
+/* One of metadata_props, in field of outer. */
+static void add_metadata(wire_t *outer, uint32_t field, const char *key, const char *value)
+{
+    wire_t entry = {0};
+    wire_string(&entry, 1, key);
+    wire_string(&entry, 2, value);
+    wire_message(outer, field, &entry);
+}
+
+/* A value_info of an initializer with a mark, as torch.onnx writes it. */
+static void add_mark(wire_t *graph, const char *name, const char *key, const char *value)
+{
+    wire_t info = {0};
+    wire_string(&info, 1, name);
+    add_metadata(&info, 4, key, value);
+    wire_message(graph, 13, &info);
+}
+
+/* "w+ b+ k-": names of what is trained and what not, with ? where it is a guess. */
+static void check_parameters(wire_t *model, const char *expected)
+{
+    wefti_onnx_import_params_t params = {
+        .bytes = model->data, .size_bytes = model->size, .loss_optional = true};
+    wefti_graph_t *graph = NULL;
+    wefti_text_t text;
+    assert_int_equal(wefti_onnx_import(&params, NULL, registry, &graph), WEFT_OK);
+    wefti_text_init(&text, NULL);
+    for (uint32_t i = 0; i < graph->parameter_count; i++) {
+        const wefti_parameter_t *parameter = &graph->parameters[i];
+        wefti_text_printf(&text, "%s%s%s%s%s", i > 0 ? " " : "", parameter->name,
+                          parameter->trained ? "+" : "-", parameter->guess ? "?" : "",
+                          parameter->value == WEFTI_NONE ? "!" : "");
+    }
+    assert_string_equal(text.data, expected);
+    wefti_text_deinit(&text);
+    wefti_graph_destroy(graph);
+    wire_free(model);
+}
+
+/* Without marks: TorchScript and others. */
+static void test_parameters_by_name_and_place(void **state)
+{
+    (void)state;
+    wire_t graph = {0};
+    onnx_node(&graph, "MatMul", NULL, "x,onnx::MatMul_12", "a", NULL);
+    onnx_node(&graph, "Add", NULL, "a,b1", "b", NULL);
+    onnx_node(&graph, "Mul", NULL, "b,onnx::Mul_14", "c", NULL);
+    onnx_node(&graph, "Mul", NULL, "c,scale", "d", NULL);
+    onnx_node(&graph, "Mul", NULL, "d,net.temperature", "e", NULL);
+    onnx_node(&graph, "Mul", NULL, "e,mask", "f", NULL);
+    onnx_node(&graph, "Mul", NULL, "f,one", "g", NULL);
+    onnx_node(&graph, "Transpose", NULL, "w2", "w2t", NULL);
+    onnx_node(&graph, "Mul", NULL, "g,rope.inv_freq", "h", NULL);
+    onnx_node(&graph, "MatMul", NULL, "h,w2t", "y", NULL);
+    add_floats(&graph, "onnx::MatMul_12", 2, 4);
+    add_floats(&graph, "b1", 1, 4);
+    add_floats(&graph, "onnx::Mul_14", 0, 0);
+    add_floats(&graph, "scale", 0, 0);
+    add_floats(&graph, "net.temperature", 0, 0);
+    add_floats(&graph, "mask", 1, 4);
+    add_floats(&graph, "one", 1, 1);
+    add_floats(&graph, "w2", 2, 4);
+    add_floats(&graph, "rope.inv_freq", 1, 4);
+    onnx_value(&graph, 11, "x", ONNX_FLOAT, 2, (int64_t[]){4, 4});
+    onnx_value(&graph, 12, "y", ONNX_FLOAT, 2, (int64_t[]){4, 4});
+    wire_t model = onnx_model(&graph, 13);
+    check_parameters(&model, "onnx::MatMul_12+ b1+ onnx::Mul_14- scale- net.temperature+ mask+? "
+                             "one-? w2+ rope.inv_freq-");
+}
+
+/* Two files of torch.export: one as it is, one whose optimizer folded parameters. */
+static void test_parameters_by_marks_of_torch(void **state)
+{
+    static const char kind[] = "pkg.torch.export.graph_signature.InputSpec.kind";
+    static const char signature[] = "pkg.torch.export.ExportedProgram.graph_signature";
+    static const char from[] = "pkg.onnxscript.optimizer.folded_from";
+    (void)state;
+    for (int folded = 0; folded < 2; folded++) {
+        wire_t graph = {0};
+        onnx_node(&graph, "MatMul", NULL, folded ? "x,val_7" : "x,fc.weight", "a", NULL);
+        onnx_node(&graph, "Mul", NULL, "a,val_3", "b", NULL);
+        onnx_node(&graph, "Add", NULL, "b,shift", "c", NULL);
+        onnx_node(&graph, "Add", NULL, folded ? "c,expand" : "c,fc.bias", "y", NULL);
+        add_floats(&graph, folded ? "val_7" : "fc.weight", 2, 4);
+        add_floats(&graph, "val_3", 1, 4);
+        add_floats(&graph, "shift", 1, 4);
+        add_floats(&graph, folded ? "expand" : "fc.bias", 1, 4);
+        add_mark(&graph, "shift", kind, "BUFFER");
+        if (folded) {
+            add_mark(&graph, "val_7", from, "['fc.weight']");
+            add_mark(&graph, "expand", from, "['fc.bias', 'val_2']");
+        } else {
+            add_mark(&graph, "fc.weight", kind, "PARAMETER");
+        }
+        add_metadata(
+            &graph, 16, signature,
+            "\n# inputs\np_w: PARAMETER target='fc.weight'\np_b: PARAMETER target='fc.bias'\n"
+            "b_s: BUFFER target='shift' persistent=True\n");
+        onnx_value(&graph, 11, "x", ONNX_FLOAT, 2, (int64_t[]){4, 4});
+        onnx_value(&graph, 12, "y", ONNX_FLOAT, 2, (int64_t[]){4, 4});
+        wire_t model = onnx_model(&graph, 13);
+        check_parameters(&model, folded ? "val_7+ val_3- shift- expand-? fc.bias-!"
+                                        : "fc.weight+ val_3- shift- fc.bias+");
+    }
+}
+
+static void test_parameters_that_weft_export_lists(void **state)
+{
+    (void)state;
+    wire_t graph = {0};
+    onnx_node(&graph, "MatMul", NULL, "x,head.weight", "a", NULL);
+    onnx_node(&graph, "MatMul", NULL, "a,body.weight", "y", NULL);
+    add_floats(&graph, "head.weight", 2, 4);
+    add_floats(&graph, "body.weight", 2, 4);
+    onnx_value(&graph, 11, "x", ONNX_FLOAT, 2, (int64_t[]){4, 4});
+    onnx_value(&graph, 12, "y", ONNX_FLOAT, 2, (int64_t[]){4, 4});
+    wire_t model = onnx_model(&graph, 13);
+    add_metadata(&model, 14, "weft.trained", "head.weight,head.bias");
+    check_parameters(&model, "head.weight+ body.weight-");
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -330,6 +460,9 @@ int main(void)
         cmocka_unit_test(test_onnx_import_turns_constants_into_values),
         cmocka_unit_test(test_onnx_import_maps_external_data),
         cmocka_unit_test(test_onnx_import_finds_the_loss_asked_for),
+        cmocka_unit_test(test_parameters_by_name_and_place),
+        cmocka_unit_test(test_parameters_by_marks_of_torch),
+        cmocka_unit_test(test_parameters_that_weft_export_lists),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -47,6 +47,45 @@ class Check(support.Case):
         report = self.weft("check", path, "--json", code=2).stdout
         self.assertIn('"compiles": false', report)
 
+    def lifted(self):
+        """w and a mask of the shape of a bias, scaled by a number that an exporter lifted; and a loss."""
+        nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Mul", ["a", "mask"], ["b"]),
+                 helper.make_node("Mul", ["b", "onnx::Mul_7"], ["c"]),
+                 helper.make_node("SoftmaxCrossEntropyLoss", ["c", "label"], ["loss"])]
+        graph = helper.make_graph(
+            nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4]),
+                         helper.make_tensor_value_info("label", TensorProto.INT64, ["batch"])],
+            [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
+            [helper.make_tensor("w", TensorProto.FLOAT, [4, 4], [0.5] * 16),
+             helper.make_tensor("mask", TensorProto.FLOAT, [4], [1, 0, 1, 1]),
+             helper.make_tensor("onnx::Mul_7", TensorProto.FLOAT, [], [0.125])])
+        path = self.dir / "lifted.onnx"
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+        return path
+
+    def trained(self, report):
+        return [entry["name"] for entry in report["parameter_list"] if entry["trained"]]
+
+    def test_what_is_trained(self):
+        path = self.lifted()
+        done = self.weft("check", path, "--batch", 4)
+        self.assertIn("parameters: 2 trained, 1 not", done.stdout)
+        self.assertRegex(done.stdout, r"trained +w +f32 \[4, 4\] +a weight by its place")
+        self.assertRegex(done.stdout, r"trained +mask +f32 \[4\] +guess: ")
+        self.assertRegex(done.stdout, r"- +onnx::Mul_7 +f32 \[\] +of an expression")
+        self.assertRegex(done.stderr, r"1 trained by a guess: mask; set train or freeze")
+        done = self.weft("check", path, "--batch", 4, "--freeze", "mask", "--json")
+        self.assertEqual((self.trained(support.json.loads(done.stdout)), done.stderr), (["w"], ""))
+        report = self.weft_json("check", path, "--batch", 4, "--freeze", "*", "--train", "m*", "--train", "onnx::*")
+        self.assertEqual(self.trained(report), ["mask", "onnx::Mul_7"])
+        self.assertEqual(report["parameters"], 2)
+        plan = self.dir / "lifted.weft"
+        self.weft("compile", path, "-o", plan, "-n", 2, "--batch", 4, "--freeze", "mask")
+        self.assertRegex(self.weft("explain", plan).stdout, r"- +mask +f32 \[4\] +matches freeze")
+        self.assertEqual(self.trained(self.weft_json("explain", plan)), ["w"])
+        done = self.weft("compile", path, "-o", plan, "-n", 2, "--batch", 4, "--freeze", "layer*", code=2)
+        self.assertIn("'layer*' matches no floating-point initializer", done.stderr)
+
     def test_what_is_in_the_way_is_said(self):
         """No loss; then a batch that cannot be."""
         path = self.model([helper.make_node("MatMul", ["x", "w"], ["y"], "one")])

@@ -1,0 +1,548 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which floating-point initializers are trained.
+ *
+ *   1. What the exporter marks: "weft.trained" of weft.export; with torch.export the kind of each
+ *      value (PARAMETER, BUFFER) and the signature of the program, which also tells which
+ *      parameters were folded into others or left out.
+ *   2. Without marks, names and places: "layer1.0.weight" is a tensor of a module, "onnx::Mul_12"
+ *      a number of an expression, the second input of a MatMul a weight.
+ *   3. Otherwise a guess.
+ *
+ * Marks are fields of ONNX 1.16, read from the bytes of the file, so that they do not depend on the
+ * .proto file of the build.
+ */
+#include "graph/onnx/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+enum { MODEL_GRAPH = 7, MODEL_METADATA = 14 };
+enum { GRAPH_VALUE_INFO = 13, GRAPH_METADATA = 16 };
+enum { INFO_NAME = 1, INFO_METADATA = 4 };
+enum { ENTRY_KEY = 1, ENTRY_VALUE = 2 };
+
+#define TORCH_KIND "pkg.torch.export.graph_signature.InputSpec.kind"
+#define TORCH_SIGNATURE "pkg.torch.export.ExportedProgram.graph_signature"
+#define FOLDED_FROM "pkg.onnxscript.optimizer.folded_from"
+#define TRAINED "weft.trained"
+
+/* How a value is used, the strongest last. */
+typedef enum place { PLACE_NONE, PLACE_BIAS, PLACE_WEIGHT, PLACE_STATISTIC } place_t;
+
+typedef enum mark { MARK_NONE, MARK_PARAMETER, MARK_BUFFER } mark_t;
+
+typedef struct params {
+    const wefti_onnx_file_t *file;
+    wefti_arena_t *arena; /* of the result */
+    wefti_arena_t scratch;
+    wefti_name_index_t initializers; /* name -> index */
+    wefti_name_index_t places;       /* name -> place_t */
+    wefti_name_index_t products;     /* outputs of matrix products and convolutions */
+    wefti_name_index_t signature;    /* name -> mark_t, of torch.export */
+    wefti_name_index_t trained;      /* names of weft.trained */
+    bool listed, signed_;            /* the file has weft.trained, a signature */
+    bool folded;                     /* the exporter's optimizer ran */
+    mark_t *marks;                   /* by initializer */
+    char **sources;                  /* by initializer: what it was folded from */
+} params_t;
+
+/* ---- marks in the bytes of the file ---- */
+
+static char *copy_text(params_t *p, const wefti_onnx_field_t *field)
+{
+    char *text = wefti_arena_alloc(&p->scratch, field->size_bytes + 1);
+    if (text != NULL) {
+        memcpy(text, field->payload, field->size_bytes);
+        text[field->size_bytes] = '\0';
+    }
+    return text;
+}
+
+static wefti_onnx_cursor_t inside(const wefti_onnx_field_t *field)
+{
+    return (wefti_onnx_cursor_t){field->payload, field->payload + field->size_bytes};
+}
+
+static bool next_message(wefti_onnx_cursor_t *in, wefti_onnx_field_t *field)
+{
+    while (in->at < in->end && wefti_onnx_next_field(in, field) == NULL) {
+        if (field->wire == 2) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The texts of an entry of metadata_props; an absent one is an empty field. */
+static void read_entry(const wefti_onnx_field_t *entry, wefti_onnx_field_t *key,
+                       wefti_onnx_field_t *value)
+{
+    wefti_onnx_cursor_t in = inside(entry);
+    wefti_onnx_field_t field;
+    *key = *value = (wefti_onnx_field_t){.payload = (const uint8_t *)""};
+    while (next_message(&in, &field)) {
+        if (field.id == ENTRY_KEY || field.id == ENTRY_VALUE) {
+            *(field.id == ENTRY_KEY ? key : value) = field;
+        }
+    }
+}
+
+static bool is_text(const wefti_onnx_field_t *field, const char *text)
+{
+    return field->size_bytes == strlen(text) &&
+           memcmp(field->payload, text, field->size_bytes) == 0;
+}
+
+static weft_status_t add_name(params_t *p, wefti_name_index_t *index, const char *name, uint32_t id)
+{
+    const char *unique;
+    return wefti_name_index_find(index, name) != WEFTI_NONE
+               ? WEFT_OK
+               : wefti_name_index_add(index, &p->scratch, name, id, &unique);
+}
+
+/* Lines such as "p_fc_weight: PARAMETER target='fc.weight'". */
+static weft_status_t read_signature(params_t *p, char *text)
+{
+    p->signed_ = true;
+    for (char *line; (line = strsep(&text, "\n")) != NULL;) {
+        static const char target[] = " target='";
+        char *at = strstr(line, target);
+        char *end = at != NULL ? strchr(at + sizeof target - 1, '\'') : NULL;
+        if (end == NULL) {
+            continue;
+        }
+        mark_t mark = strstr(line, ": PARAMETER ") != NULL ? MARK_PARAMETER : MARK_BUFFER;
+        *end = '\0';
+        WEFT_RETURN_IF_ERROR(add_name(p, &p->signature, at + sizeof target - 1, (uint32_t)mark));
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t read_trained(params_t *p, char *text)
+{
+    p->listed = true;
+    for (char *name; (name = strsep(&text, ",")) != NULL;) {
+        WEFT_RETURN_IF_ERROR(add_name(p, &p->trained, name, 0));
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t read_value_info(params_t *p, const wefti_onnx_field_t *info)
+{
+    wefti_onnx_cursor_t in = inside(info);
+    wefti_onnx_field_t field, key, value, name = {0}, kind = {0}, source = {0};
+    while (next_message(&in, &field)) {
+        if (field.id == INFO_NAME) {
+            name = field;
+        } else if (field.id == INFO_METADATA) {
+            read_entry(&field, &key, &value);
+            kind = is_text(&key, TORCH_KIND) ? value : kind;
+            source = is_text(&key, FOLDED_FROM) ? value : source;
+        }
+    }
+    p->folded = p->folded || source.payload != NULL;
+    if (name.payload == NULL || (kind.payload == NULL && source.payload == NULL)) {
+        return WEFT_OK;
+    }
+    const char *text = copy_text(p, &name);
+    WEFT_RETURN_IF_NO_MEMORY(text);
+    uint32_t index = wefti_name_index_find(&p->initializers, text);
+    if (index != WEFTI_NONE && kind.payload != NULL) {
+        p->marks[index] = is_text(&kind, "PARAMETER") ? MARK_PARAMETER : MARK_BUFFER;
+    }
+    if (index != WEFTI_NONE && source.payload != NULL) {
+        p->sources[index] = copy_text(p, &source);
+        WEFT_RETURN_IF_NO_MEMORY(p->sources[index]);
+    }
+    return WEFT_OK;
+}
+
+/* An entry of metadata_props, if it has key. */
+static weft_status_t read_property(params_t *p, const wefti_onnx_field_t *entry, const char *key,
+                                   weft_status_t (*read)(params_t *p, char *text))
+{
+    wefti_onnx_field_t found, value;
+    read_entry(entry, &found, &value);
+    if (!is_text(&found, key)) {
+        return WEFT_OK;
+    }
+    char *text = copy_text(p, &value);
+    WEFT_RETURN_IF_NO_MEMORY(text);
+    return read(p, text);
+}
+
+static weft_status_t read_graph(params_t *p, const wefti_onnx_field_t *graph)
+{
+    wefti_onnx_cursor_t in = inside(graph);
+    wefti_onnx_field_t field;
+    while (next_message(&in, &field)) {
+        if (field.id == GRAPH_VALUE_INFO) {
+            WEFT_RETURN_IF_ERROR(read_value_info(p, &field));
+        } else if (field.id == GRAPH_METADATA) {
+            WEFT_RETURN_IF_ERROR(read_property(p, &field, TORCH_SIGNATURE, read_signature));
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t read_marks(params_t *p)
+{
+    wefti_onnx_cursor_t in = {p->file->data, p->file->data + p->file->size_bytes};
+    wefti_onnx_field_t field;
+    while (next_message(&in, &field)) {
+        if (field.id == MODEL_GRAPH) {
+            WEFT_RETURN_IF_ERROR(read_graph(p, &field));
+        } else if (field.id == MODEL_METADATA) {
+            WEFT_RETURN_IF_ERROR(read_property(p, &field, TRAINED, read_trained));
+        }
+    }
+    return WEFT_OK;
+}
+
+/* ---- places ---- */
+
+typedef struct op_places {
+    const char *op;
+    bool product;    /* its output is one: an addend of it is a bias */
+    uint8_t weights; /* bits of inputs */
+    uint8_t statistics;
+} op_places_t;
+
+static const op_places_t *places_of(const Onnx__NodeProto *node)
+{
+    static const op_places_t table[] = {
+        {"MatMul", true, 3, 0},
+        {"Gemm", true, 7, 0},
+        {"Conv", true, 6, 0},
+        {"ConvTranspose", true, 6, 0},
+        {"Gather", false, 1, 0},
+        {"BatchNormalization", false, 6, 24},
+        {"LayerNormalization", false, 6, 0},
+        {"InstanceNormalization", false, 6, 0},
+        {"GroupNormalization", false, 6, 0},
+        {"RMSNormalization", false, 2, 0},
+        {"PRelu", false, 2, 0},
+        {"LSTM", false, 14, 0},
+        {"GRU", false, 14, 0},
+        {"RNN", false, 14, 0},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        if (node->op_type != NULL && wefti_onnx_domain(node->domain)[0] == '\0' &&
+            strcmp(node->op_type, table[i].op) == 0) {
+            return &table[i];
+        }
+    }
+    return NULL;
+}
+
+static bool is_one_of(const char *text, const char *const *words)
+{
+    while (*words != NULL && strcmp(*words, text) != 0) {
+        words++;
+    }
+    return *words != NULL;
+}
+
+/* Its first input is used as its output is. */
+static bool passes_on(const Onnx__NodeProto *node)
+{
+    static const char *const ops[] = {"Transpose", "Reshape",   "Identity", "Cast", "CastLike",
+                                      "Flatten",   "Unsqueeze", "Squeeze",  NULL};
+    return node->op_type != NULL && is_one_of(node->op_type, ops);
+}
+
+static weft_status_t raise_place(params_t *p, const char *name, place_t place)
+{
+    uint32_t has = wefti_name_index_find(&p->places, name);
+    if (name[0] == '\0' || place == PLACE_NONE || (has != WEFTI_NONE && has >= (uint32_t)place)) {
+        return WEFT_OK;
+    }
+    if (has != WEFTI_NONE) {
+        wefti_name_index_remove(&p->places, name);
+    }
+    return add_name(p, &p->places, name, (uint32_t)place);
+}
+
+static place_t place_of(const params_t *p, const char *name)
+{
+    uint32_t place = wefti_name_index_find(&p->places, name);
+    return place == WEFTI_NONE ? PLACE_NONE : (place_t)place;
+}
+
+static weft_status_t visit_inputs(params_t *p, const Onnx__NodeProto *node)
+{
+    const op_places_t *known = places_of(node);
+    bool passes = known == NULL && passes_on(node) && node->n_output > 0;
+    bool adds = node->op_type != NULL && strcmp(node->op_type, "Add") == 0 && node->n_input == 2;
+    for (size_t k = 0; k < node->n_input && k < 8; k++) {
+        place_t place = PLACE_NONE;
+        if (known != NULL) {
+            place = known->statistics >> k & 1 ? PLACE_STATISTIC
+                    : known->weights >> k & 1  ? PLACE_WEIGHT
+                                               : PLACE_NONE;
+        } else if (adds && wefti_name_index_find(&p->products, node->input[1 - k]) != WEFTI_NONE) {
+            place = PLACE_BIAS;
+        } else if (passes && k == 0) {
+            place = place_of(p, node->output[0]);
+        }
+        WEFT_RETURN_IF_ERROR(raise_place(p, node->input[k], place));
+    }
+    return WEFT_OK;
+}
+
+/* Nodes are in topological order: from the end, readers come before producers. */
+static weft_status_t find_places(params_t *p)
+{
+    const Onnx__GraphProto *graph = p->file->model->graph;
+    for (size_t i = 0; i < graph->n_node; i++) {
+        const op_places_t *known = places_of(graph->node[i]);
+        if (known != NULL && known->product && graph->node[i]->n_output > 0) {
+            WEFT_RETURN_IF_ERROR(add_name(p, &p->products, graph->node[i]->output[0], 0));
+        }
+    }
+    for (size_t i = graph->n_node; i-- > 0;) {
+        WEFT_RETURN_IF_ERROR(visit_inputs(p, graph->node[i]));
+    }
+    return WEFT_OK;
+}
+
+/* ---- names ---- */
+
+static bool ends_in_number(const char *name, const char *prefix)
+{
+    size_t length = strlen(prefix);
+    return strncmp(name, prefix, length) == 0 && name[length] != '\0' &&
+           strspn(name + length, "0123456789") == strlen(name + length);
+}
+
+/* Names that exporters make up for numbers of expressions and for tensors that they computed:
+ * "/layer/Constant_output_0", "onnx::Mul_12", "val_12". */
+static bool is_made_up(const char *name)
+{
+    return name[0] == '/' || strncmp(name, "onnx::", 6) == 0 ||
+           strncmp(name, "Constant_", 9) == 0 || strncmp(name, "const_fold_opt__", 16) == 0 ||
+           ends_in_number(name, "val_") || ends_in_number(name, "_tensor_constant") ||
+           ends_in_number(name, "lifted_tensor_") || ends_in_number(name, "c_lifted_tensor_");
+}
+
+/* "layer1.0.weight" */
+static bool is_module_path(const char *name)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
+    const char *last = strrchr(name, '.');
+    for (const char *at = name; last != NULL;) {
+        size_t length = strspn(at, letters);
+        if (length == 0 || (at[length] != '.' && at[length] != '\0')) {
+            return false;
+        }
+        if (at[length] == '\0') {
+            break;
+        }
+        at += length + 1;
+    }
+    return last != NULL && strspn(last + 1, "0123456789") < strlen(last + 1);
+}
+
+/* What modules of torch and Keras keep without training it. */
+static bool is_buffer_name(const char *name)
+{
+    static const char *const names[] = {"running_mean", "running_var",     "inv_freq",
+                                        "moving_mean",  "moving_variance", NULL};
+    const char *dot = strrchr(name, '.'), *slash = strrchr(name, '/');
+    const char *last = dot > slash ? dot + 1 : slash != NULL ? slash + 1 : name;
+    return is_one_of(last, names);
+}
+
+/* ---- verdicts ---- */
+
+static void set(wefti_parameter_t *out, bool trained, bool guess, const char *why)
+{
+    out->trained = trained;
+    out->guess = guess;
+    out->why = why;
+}
+
+/* The first parameter among "['fc.weight', 'val_3']", or NULL. Takes the text apart. */
+static const char *folded_parameter(const params_t *p, char *text)
+{
+    for (char *part; (part = strsep(&text, "'")) != NULL;) {
+        if (wefti_name_index_find(&p->signature, part) == MARK_PARAMETER) {
+            return part;
+        }
+    }
+    return NULL;
+}
+
+static void judge_signed(params_t *p, wefti_parameter_t *out, uint32_t index, place_t place)
+{
+    const char *from = folded_parameter(p, p->sources[index]);
+    uint32_t mark = p->marks[index] != MARK_NONE ? (uint32_t)p->marks[index]
+                                                 : wefti_name_index_find(&p->signature, out->name);
+    if (mark == MARK_PARAMETER) {
+        set(out, true, false, "the exporter marks it as a parameter");
+    } else if (mark == MARK_BUFFER) {
+        set(out, false, false, "the exporter marks it as a buffer or constant");
+    } else if (from != NULL) {
+        /* One that exists beside its source would be trained apart from it. */
+        bool weight = place == PLACE_WEIGHT;
+        bool moved = weight && wefti_name_index_find(&p->initializers, from) == WEFTI_NONE;
+        if (moved) {
+            wefti_name_index_remove(&p->signature, from); /* it is not missing */
+        }
+        set(out, weight, !moved,
+            wefti_arena_printf(p->arena, "the exporter computed it from '%.200s'", from));
+    } else if (place == PLACE_WEIGHT) {
+        set(out, true, true, "the exporter does not mark it, but it is in the place of a weight");
+    } else {
+        set(out, false, false, "the exporter does not mark it as a parameter");
+    }
+}
+
+static void judge_named(wefti_parameter_t *out, place_t place)
+{
+    const weft_tensor_desc_t *type = &out->type;
+    bool one = type->rank == 0;
+    for (uint32_t d = 0; d < type->rank; d++) {
+        one = (d == 0 || one) && type->dims[d] == 1;
+    }
+    if (place == PLACE_STATISTIC || is_buffer_name(out->name)) {
+        set(out, false, false, "a running statistic or buffer");
+    } else if (is_made_up(out->name)) {
+        bool weight = place == PLACE_WEIGHT && type->rank > 0;
+        set(out, weight, false,
+            weight ? "a weight by its place, which the exporter computed" : "of an expression");
+    } else if (is_module_path(out->name)) {
+        set(out, true, false, "named as a tensor of a module");
+    } else if (type->rank == 0) {
+        set(out, false, false, "a single number");
+    } else if (place != PLACE_NONE) {
+        set(out, true, false,
+            place == PLACE_BIAS ? "a bias by its place" : "a weight by its place");
+    } else if (one) {
+        set(out, false, true, "a single number");
+    } else {
+        set(out, true, true, "neither name nor place state what it is");
+    }
+}
+
+static weft_status_t judge(params_t *p, uint32_t index, wefti_parameter_t *out)
+{
+    const Onnx__TensorProto *tensor = p->file->model->graph->initializer[index];
+    const char *name = tensor->name != NULL ? tensor->name : "";
+    place_t place = place_of(p, name);
+    *out = (wefti_parameter_t){.name = wefti_arena_strdup(p->arena, name), .value = index};
+    WEFT_RETURN_IF_NO_MEMORY(out->name);
+    out->type.dtype = wefti_onnx_dtype(tensor->data_type);
+    out->type.rank = (uint32_t)(tensor->n_dims < WEFT_MAX_DIMS ? tensor->n_dims : WEFT_MAX_DIMS);
+    for (uint32_t d = 0; d < out->type.rank; d++) { /* the import checks them, a survey does not */
+        out->type.dims[d] = tensor->dims[d];
+    }
+    if (p->listed) {
+        bool trained = wefti_name_index_find(&p->trained, name) != WEFTI_NONE;
+        set(out, trained, false,
+            trained ? "the exporter lists it as trained"
+                    : "the exporter does not list it as trained");
+    } else if (p->signed_) {
+        judge_signed(p, out, index, place);
+    } else {
+        judge_named(out, place);
+    }
+    return out->why != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
+/* A parameter of the signature that the optimizer of the exporter removed. */
+static bool is_missing(const params_t *p, const wefti_name_entry_t *entry)
+{
+    return p->folded && !p->listed && entry->name != NULL && entry->id == MARK_PARAMETER &&
+           wefti_name_index_find(&p->initializers, entry->name) == WEFTI_NONE;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const wefti_parameter_t *)a)->name, ((const wefti_parameter_t *)b)->name);
+}
+
+static weft_status_t add_missing(params_t *p, wefti_parameter_t *parameters, uint32_t *count)
+{
+    uint32_t first = *count;
+    for (size_t i = 0; i < p->signature.capacity; i++) {
+        const wefti_name_entry_t *entry = &p->signature.entries[i];
+        if (is_missing(p, entry)) {
+            wefti_parameter_t *out = &parameters[(*count)++];
+            *out =
+                (wefti_parameter_t){.name = wefti_arena_strdup(p->arena, entry->name),
+                                    .value = WEFTI_NONE,
+                                    .why = "missing: the exporter folded it into another tensor, "
+                                           "or merged equal ones"};
+            WEFT_RETURN_IF_NO_MEMORY(out->name);
+        }
+    }
+    if (*count > first) { /* the index has no order */
+        qsort(&parameters[first], *count - first, sizeof *parameters, by_name);
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t index_initializers(params_t *p)
+{
+    const Onnx__GraphProto *graph = p->file->model->graph;
+    p->marks = wefti_arena_array(&p->scratch, graph->n_initializer + 1, sizeof *p->marks);
+    p->sources = wefti_arena_array(&p->scratch, graph->n_initializer + 1, sizeof *p->sources);
+    WEFT_RETURN_IF_NO_MEMORY(p->marks && p->sources);
+    for (size_t i = 0; i < graph->n_initializer; i++) {
+        const char *name = graph->initializer[i]->name;
+        if (name != NULL) {
+            WEFT_RETURN_IF_ERROR(add_name(p, &p->initializers, name, (uint32_t)i));
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t judge_all(params_t *p, wefti_parameter_t **out_parameters, uint32_t *out_count)
+{
+    const Onnx__GraphProto *graph = p->file->model->graph;
+    size_t missing = 0;
+    for (size_t i = 0; i < p->signature.capacity; i++) {
+        missing += is_missing(p, &p->signature.entries[i]);
+    }
+    wefti_parameter_t *parameters =
+        wefti_arena_array(p->arena, graph->n_initializer + missing + 1, sizeof *parameters);
+    uint32_t count = 0;
+    WEFT_RETURN_IF_NO_MEMORY(parameters);
+    for (size_t i = 0; i < graph->n_initializer; i++) {
+        if (wefti_dtype_is_floating(wefti_onnx_dtype(graph->initializer[i]->data_type))) {
+            WEFT_RETURN_IF_ERROR(judge(p, (uint32_t)i, &parameters[count++]));
+        }
+    }
+    WEFT_RETURN_IF_ERROR(add_missing(p, parameters, &count));
+    *out_parameters = parameters;
+    *out_count = count;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_onnx_parameters(const wefti_onnx_file_t *file, wefti_arena_t *arena,
+                                    wefti_parameter_t **out_parameters, uint32_t *out_count)
+{
+    weft_status_t status;
+    params_t p = {.file = file, .arena = arena};
+    wefti_name_index_t *const indexes[] = {&p.initializers, &p.places, &p.products, &p.signature,
+                                           &p.trained};
+    wefti_arena_init(&p.scratch, file->allocator, 0);
+    for (size_t i = 0; i < sizeof indexes / sizeof *indexes; i++) {
+        wefti_name_index_init(indexes[i], p.scratch.allocator);
+    }
+    WEFT_TRY(status, index_initializers(&p), done);
+    WEFT_TRY(status, read_marks(&p), done);
+    WEFT_TRY(status, find_places(&p), done);
+    WEFT_TRY(status, judge_all(&p, out_parameters, out_count), done);
+done:
+    for (size_t i = 0; i < sizeof indexes / sizeof *indexes; i++) {
+        wefti_name_index_deinit(indexes[i]);
+    }
+    wefti_arena_deinit(&p.scratch);
+    return status;
+}

@@ -66,6 +66,8 @@ run_suite() { # run_suite TITLE PRESET DIR LABELS; PRESET: of CMakePresets.json;
   elif [ "$labels" = fuzz ]; then
     target=weft_fuzzers
   fi
+  [ -z "$ahead" ] || wait "$ahead"
+  ahead=
   if ! configure_and_build "$dir" "$target" --preset "$preset"; then
     failed=1
     results+=("$title: does not build")
@@ -75,9 +77,10 @@ run_suite() { # run_suite TITLE PRESET DIR LABELS; PRESET: of CMakePresets.json;
     results+=("$title: built, $(minutes $((SECONDS - began)))")
     return
   fi
-  [ -z "$next" ] || { $next & ahead=$!; }
-  next=
-  ctest --test-dir "$dir" --output-on-failure --timeout 300 -j "$((jobs + 1))" "${only[@]}" 2>&1 | tee "$dir/ctest.log"
+  [ ${#next[@]} -eq 0 ] || { build_ahead "${next[@]}" & ahead=$!; }
+  next=()
+  # Many tests wait more than they compute.
+  ctest --test-dir "$dir" --output-on-failure --timeout 300 -j "$((jobs * 2))" "${only[@]}" 2>&1 | tee "$dir/ctest.log"
   status=${PIPESTATUS[0]}
   [ "$status" -eq 0 ] || failed=1
   suites+=("$title=$dir")
@@ -94,14 +97,13 @@ fuzz() {
 }
 
 # Alongside tests, which leave much of the processors idle. A failure is reported when this suite's turn comes.
-# shellcheck disable=SC2317
-build_ahead() {
+build_ahead() { # build_ahead PRESET DIR
   renice -n 19 "$BASHPID" >/dev/null
   quiet=1
-  configure_and_build build all --preset gcc >/dev/null 2>&1
+  configure_and_build "$2" all --preset "$1" >/dev/null 2>&1
 }
-next=
-ahead=
+next=() # what is built while the tests of the suite run
+ahead=  # the process that builds it
 fuzzing=
 
 if [ $quick -eq 0 ]; then
@@ -114,10 +116,11 @@ if [ $quick -eq 0 ]; then
     fuzzing=$!
     trap 'kill -- "-$fuzzing" 2>/dev/null' EXIT # where this script is interrupted
   fi
+  next=(asan build/asan)
   run_suite "ThreadSanitizer, the threaded part" tsan build/tsan threads
-  next=build_ahead
+  next=(gcc build)
   run_suite "AddressSanitizer and UndefinedBehaviorSanitizer" asan build/asan all
-  [ -z "$ahead" ] || wait "$ahead"
+  next=()
 fi
 run_suite "gcc" gcc build all
 if [ -n "$fuzzing" ]; then

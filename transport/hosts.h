@@ -57,7 +57,7 @@ typedef struct wefti_hosts {
     wefti_hosts_driver_t drivers[WEFTI_HOSTS_DRIVERS];
     uint32_t driver_count;
     _Atomic uint8_t *via; /* [world_size] index of the driver that serves the peer */
-    pthread_mutex_t lock; /* faults; why, suspect_ns and suspicion of peers */
+    pthread_mutex_t lock; /* faults, changes of via; why, suspect_ns and suspicion of peers */
     _Atomic uint32_t suspect_any;
     _Atomic uint32_t abort_sent;
     struct { /* of the records of this rank that were sent last; under the lock of waits.c */

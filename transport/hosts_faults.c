@@ -208,51 +208,82 @@ weft_status_t wefti_hosts_broken_error(wefti_hosts_t *hosts, uint32_t peer)
                        wefti_endpoint_who(&hosts->base, peer, 0, other), was);
 }
 
-/* Records a fault once, though several ranks report it. False: it is known. */
-static bool record(wefti_hosts_t *hosts, const wefti_link_fault_t *fault)
+/* Records a fault once, though several ranks report it. False: it is known. Under the lock. */
+static bool record(wefti_endpoint_t *endpoint, const wefti_link_fault_t *fault,
+                   weft_status_t *out_status)
 {
-    wefti_endpoint_t *endpoint = &hosts->base;
-    bool fresh = true;
-    pthread_mutex_lock(&hosts->lock);
     uint32_t count = atomic_load_explicit(&endpoint->link_faults, memory_order_relaxed);
     for (uint32_t i = 0; i < count; i++) {
         const wefti_link_fault_t *known = &endpoint->faults[i];
-        fresh =
-            fresh && !(known->ranks[0] == fault->ranks[0] && known->ranks[1] == fault->ranks[1] &&
-                       strcmp(known->driver, fault->driver) == 0);
+        if (known->ranks[0] == fault->ranks[0] && known->ranks[1] == fault->ranks[1] &&
+            strcmp(known->driver, fault->driver) == 0) {
+            return false;
+        }
     }
-    weft_status_t status = fresh ? wefti_endpoint_note_fault(endpoint, fault) : WEFT_OK;
-    pthread_mutex_unlock(&hosts->lock);
-    if (status < 0) {
-        wefti_endpoint_abort(endpoint, status, weft_last_error());
-    }
-    return fresh;
+    *out_status = wefti_endpoint_note_fault(endpoint, fault);
+    return true;
 }
 
-/* Moves the pair's traffic to the next driver that both have. Both ends do so on their own. */
-static void switch_over(wefti_hosts_t *hosts, uint32_t peer, const wefti_link_fault_t *fault)
+/* The other end, if the link is this rank's to a rank on another host. */
+static uint32_t far_end(const wefti_hosts_t *hosts, const wefti_link_fault_t *fault)
+{
+    uint32_t end = fault->ranks[0] == hosts->base.rank ? 1 : 0, peer = fault->ranks[end];
+    bool own = fault->ranks[1 - end] == hosts->base.rank;
+    return own && wefti_hosts_is_far(hosts, peer) ? peer : WEFTI_HOSTS_FAR;
+}
+
+/* Moves the pair's traffic to the next driver that both have; both ends do so on their own. Returns
+ * the driver before. NULL: the pair does not use the fault's driver. Under the lock. */
+static wefti_hosts_driver_t *switch_over(wefti_hosts_t *hosts, uint32_t peer,
+                                         const wefti_link_fault_t *fault)
+{
+    uint8_t via = peer != WEFTI_HOSTS_FAR
+                      ? atomic_load_explicit(&hosts->via[peer], memory_order_relaxed)
+                      : WEFTI_HOSTS_NONE;
+    if (via == WEFTI_HOSTS_NONE || strcmp(hosts->drivers[via].ops->name, fault->driver) != 0) {
+        return NULL;
+    }
+    snprintf(hosts->peers[peer].why, sizeof hosts->peers[peer].why, "%s", fault->text);
+    atomic_store_explicit(&hosts->via[peer], wefti_hosts_next_driver(hosts, peer, via + 1u),
+                          memory_order_release);
+    return &hosts->drivers[via];
+}
+
+static void log_switch(wefti_hosts_t *hosts, uint32_t peer, const wefti_link_fault_t *fault)
 {
     const wefti_endpoint_t *endpoint = &hosts->base;
     char own[WEFTI_WHO_BYTES], other[WEFTI_WHO_BYTES];
-    pthread_mutex_lock(&hosts->lock);
     uint8_t via = atomic_load_explicit(&hosts->via[peer], memory_order_relaxed);
-    bool used =
-        via != WEFTI_HOSTS_NONE && strcmp(hosts->drivers[via].ops->name, fault->driver) == 0;
-    uint8_t next = used ? wefti_hosts_next_driver(hosts, peer, via + 1u) : via;
-    if (used) {
-        snprintf(hosts->peers[peer].why, sizeof hosts->peers[peer].why, "%s", fault->text);
-        atomic_store_explicit(&hosts->via[peer], next, memory_order_release);
-    }
-    pthread_mutex_unlock(&hosts->lock);
-    if (!used) {
-        return;
-    }
-    hosts->drivers[via].ops->drop(hosts->drivers[via].state, peer);
     wefti_log(endpoint->log, WEFT_LOG_LEVEL_WARN, "%s; %s and %s continue %s%s", fault->text,
-              wefti_endpoint_who(&hosts->base, endpoint->rank, 0, own),
-              wefti_endpoint_who(&hosts->base, peer, 0, other),
-              next == WEFTI_HOSTS_NONE ? "without a link" : "over ",
-              next == WEFTI_HOSTS_NONE ? "" : hosts->drivers[next].ops->name);
+              wefti_endpoint_who(endpoint, endpoint->rank, 0, own),
+              wefti_endpoint_who(endpoint, peer, 0, other),
+              via == WEFTI_HOSTS_NONE ? "without a link" : "over ",
+              via == WEFTI_HOSTS_NONE ? "" : hosts->drivers[via].ops->name);
+}
+
+/*
+ * A fault that this rank noticed (told: false) or received. The record comes first: whatever
+ * arrives over the next driver comes after it. One section of the lock has both, so that
+ * wefti_hosts_flush can wait for the switch of a fault that it sees.
+ */
+static void take_fault(wefti_hosts_t *hosts, const wefti_link_fault_t *fault, bool told)
+{
+    uint32_t peer = far_end(hosts, fault);
+    weft_status_t status = WEFT_OK;
+    pthread_mutex_lock(&hosts->lock);
+    bool fresh = record(&hosts->base, fault, &status);
+    wefti_hosts_driver_t *before = switch_over(hosts, peer, fault);
+    pthread_mutex_unlock(&hosts->lock);
+    if (status < 0) {
+        wefti_endpoint_abort(&hosts->base, status, weft_last_error());
+    }
+    if (fresh && !told) {
+        wefti_overlay_flood(hosts->overlay, WEFTI_HOSTS_FAULT, fault, sizeof *fault);
+    }
+    if (before != NULL) {
+        before->ops->drop(before->state, peer);
+        log_switch(hosts, peer, fault);
+    }
 }
 
 /* One driver of this rank lost its link to peer. */
@@ -267,10 +298,7 @@ static void link_fault(wefti_hosts_t *hosts, uint32_t peer, const char *driver, 
     snprintf(fault.text, sizeof fault.text, "the %s link between %s and %s broke: %s", driver,
              wefti_endpoint_who(&hosts->base, low, 0, first),
              wefti_endpoint_who(&hosts->base, high, 0, second), text);
-    if (record(hosts, &fault)) {
-        wefti_overlay_flood(hosts->overlay, WEFTI_HOSTS_FAULT, &fault, sizeof fault);
-    }
-    switch_over(hosts, peer, &fault);
+    take_fault(hosts, &fault, false);
 }
 
 void wefti_hosts_arriving(void *owner, uint32_t peer)
@@ -321,13 +349,7 @@ static void receive_fault(wefti_hosts_t *hosts, const void *data, size_t bytes)
     if (fault.ranks[0] >= fault.ranks[1] || fault.ranks[1] >= hosts->base.world_size) {
         return;
     }
-    record(hosts, &fault);
-    for (uint32_t i = 0; i < 2; i++) {
-        uint32_t peer = fault.ranks[1 - i];
-        if (fault.ranks[i] == hosts->base.rank && hosts->local_of[peer] == WEFTI_HOSTS_FAR) {
-            switch_over(hosts, peer, &fault);
-        }
-    }
+    take_fault(hosts, &fault, true);
 }
 
 void wefti_hosts_received(void *owner, uint32_t origin, uint32_t kind, const void *data,

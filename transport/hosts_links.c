@@ -85,6 +85,9 @@ bool wefti_hosts_flush(wefti_endpoint_t *endpoint)
     wefti_hosts_t *hosts = (wefti_hosts_t *)endpoint;
     uint64_t start = wefti_now_ns(), now = start, next_check = now + FLUSH_CHECK_NS;
     uint64_t spin_until = endpoint->may_spin ? now + endpoint->settings->spin_ns : now;
+    /* Puts that follow take the new path around each fault that the caller has seen. */
+    pthread_mutex_lock(&hosts->lock);
+    pthread_mutex_unlock(&hosts->lock);
     while (!flushed(hosts)) {
         wefti_endpoint_progress(endpoint);
         now = wefti_now_ns();

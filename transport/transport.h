@@ -313,7 +313,8 @@ static inline void wefti_endpoint_yield_progress(wefti_endpoint_t *endpoint)
  * ranks fails once with WEFT_ERR_LINK and text. Later puts take another path, or fail if
  * WEFT_FALLBACK is off. All ranks receive each fault once. A signal may arrive over the other path
  * although earlier puts are lost; the fault is recorded before it, so check link_faults before
- * acting on a signal.
+ * acting on a signal. Puts after wefti_endpoint_flush take the other path around each fault that was
+ * recorded before it.
  */
 typedef struct wefti_link_fault {
     uint32_t ranks[2]; /* the lower one first */

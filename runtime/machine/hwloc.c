@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 #include <hwloc.h>
+#include <pthread.h>
 
 #include "runtime/base/error.h"
 
@@ -13,6 +14,18 @@
 
 /* Machines of the same make differ in some megabytes; they are to look the same. */
 #define MEMORY_GRAIN ((uint64_t)256 << 20)
+
+static pthread_mutex_t use = PTHREAD_MUTEX_INITIALIZER; /* held while a topology exists */
+
+void wefti_hwloc_lock(void)
+{
+    pthread_mutex_lock(&use);
+}
+
+void wefti_hwloc_unlock(void)
+{
+    pthread_mutex_unlock(&use);
+}
 
 /* Parts of hwloc that start whole driver stacks to learn names of cards, which are found on PCI
  * anyway, and one that runs on every processor to learn what Linux says, too. */
@@ -41,8 +54,11 @@ static void hold_libraries(void)
     }
 }
 
+/* Ends with end(), also after an error. */
 static weft_status_t begin(bool devices, hwloc_topology_t *out_topology)
 {
+    *out_topology = NULL;
+    wefti_hwloc_lock();
     if (hwloc_get_api_version() >> 16 != HWLOC_API_VERSION >> 16) {
         return wefti_error(WEFT_ERR_SYSTEM,
                            "hwloc version mismatch: runtime API version %x differs from the one "
@@ -51,6 +67,7 @@ static weft_status_t begin(bool devices, hwloc_topology_t *out_topology)
     }
     hold_libraries();
     if (hwloc_topology_init(out_topology) != 0) {
+        *out_topology = NULL;
         return wefti_error(WEFT_ERR_SYSTEM, "hwloc_topology_init failed");
     }
     if (devices) {
@@ -58,6 +75,14 @@ static weft_status_t begin(bool devices, hwloc_topology_t *out_topology)
     }
     leave_out(*out_topology);
     return WEFT_OK;
+}
+
+static void end(hwloc_topology_t topology)
+{
+    if (topology != NULL) {
+        hwloc_topology_destroy(topology);
+    }
+    wefti_hwloc_unlock();
 }
 
 static uint32_t count_of(hwloc_topology_t topology, hwloc_obj_type_t type)
@@ -172,12 +197,13 @@ weft_status_t wefti_hardware_discover(bool devices, wefti_arena_t *arena, wefti_
 {
     hwloc_topology_t topology;
     *out = (wefti_hardware_t){.cpu = ""};
-    WEFT_RETURN_IF_ERROR(begin(devices, &topology));
-    weft_status_t status =
-        hwloc_topology_load(topology) == 0
-            ? fill(topology, devices, arena, out)
-            : wefti_error(WEFT_ERR_SYSTEM, "hwloc_topology_load failed for this machine");
-    hwloc_topology_destroy(topology);
+    weft_status_t status = begin(devices, &topology);
+    if (status >= 0) {
+        status = hwloc_topology_load(topology) == 0
+                     ? fill(topology, devices, arena, out)
+                     : wefti_error(WEFT_ERR_SYSTEM, "hwloc_topology_load failed for this machine");
+    }
+    end(topology);
     if (status >= 0 && devices) {
         status = wefti_interfaces_read("/sys", arena, out);
     }
@@ -187,11 +213,12 @@ weft_status_t wefti_hardware_discover(bool devices, wefti_arena_t *arena, wefti_
 weft_status_t wefti_hwloc_read_xml(const char *path, wefti_arena_t *arena, wefti_hardware_t *out)
 {
     hwloc_topology_t topology;
-    WEFT_RETURN_IF_ERROR(begin(true, &topology));
-    weft_status_t status =
-        hwloc_topology_set_xml(topology, path) == 0 && hwloc_topology_load(topology) == 0
-            ? fill(topology, true, arena, out)
-            : wefti_error(WEFT_ERR_FORMAT, "invalid hwloc XML");
-    hwloc_topology_destroy(topology);
+    weft_status_t status = begin(true, &topology);
+    if (status >= 0) {
+        status = hwloc_topology_set_xml(topology, path) == 0 && hwloc_topology_load(topology) == 0
+                     ? fill(topology, true, arena, out)
+                     : wefti_error(WEFT_ERR_FORMAT, "invalid hwloc XML");
+    }
+    end(topology);
     return status;
 }

@@ -5,6 +5,11 @@
  *
  *   parent    fork, waits for the pipe's end ---------------------> decodes and checks
  *   child     limits itself, wefti_hwloc_read_xml, reply_t + text -> pipe, _exit
+ *
+ * The process may have other threads. A lock that one of them holds during fork() is held in the
+ * child for ever: there is no such thread. fork() waits until none of ours uses libhwloc. The
+ * allocator of a sanitizer and the program's own libraries have locks as well, so the parent kills
+ * a child that only sleeps, and forks again.
  */
 #include "runtime/machine/machine.h"
 
@@ -28,6 +33,9 @@
 #define CHILD_BYTES ((rlim_t)2 << 30) /* of memory, beyond what the parent has */
 #define CHILD_SECONDS 20u             /* of processor time */
 #define WAIT_NS 300000000000ull       /* a guard: the child gets no processor */
+#define LOOK_MS 100                   /* between two looks at a silent child */
+#define ASLEEP_LOOKS 20u              /* so many in a row: the child waits for a lost thread */
+#define TRIES 5u                      /* the last one has WAIT_NS: files may come slowly */
 
 /* What the child sends first; a message, or the hardware, follows. */
 typedef struct reply {
@@ -96,20 +104,34 @@ static void run_child(const char *path, int fd)
     _exit(write_all(fd, &reply, sizeof reply) && write_all(fd, data, reply.bytes) ? 0 : 1);
 }
 
-/* Everything until the pipe's end. */
-static weft_status_t receive(int fd, wefti_text_t *out)
+/* A child that needs a processor or a disk is in another state. */
+static bool is_asleep(pid_t child)
+{
+    char line[1024];
+    const char *state =
+        wefti_read_line(line, sizeof line, "/proc/%d/stat", (int)child) ? strrchr(line, ')') : NULL;
+    return state != NULL && strncmp(state, ") S", 3) == 0;
+}
+
+/* Everything until the pipe's end. WEFT_AGAIN: the child sent nothing and only sleeps. */
+static weft_status_t receive(int fd, pid_t child, bool last_try, wefti_text_t *out)
 {
     char part[4096];
     uint64_t end_ns = wefti_now_ns() + WAIT_NS;
+    uint32_t asleep = 0; /* looks in a row */
     for (;;) {
         struct pollfd wait_for = {.fd = fd, .events = POLLIN};
-        int ready = poll(&wait_for, 1, 1000);
+        int ready = poll(&wait_for, 1, LOOK_MS);
         ssize_t got = ready > 0 ? read(fd, part, sizeof part) : -1;
         if (got == 0) {
             return out->failed ? WEFT_ERR_NO_MEMORY : WEFT_OK;
         }
         if (got > 0) {
             wefti_text_add_bytes(out, part, (size_t)got);
+        }
+        asleep = ready == 0 && out->length == 0 && is_asleep(child) ? asleep + 1 : 0;
+        if (asleep >= ASLEEP_LOOKS && !last_try) {
+            return WEFT_AGAIN;
         }
         if (out->length > MAX_REPLY_BYTES || wefti_now_ns() > end_ns ||
             (ready > 0 && got < 0 && errno != EINTR)) {
@@ -139,32 +161,36 @@ static weft_status_t take_reply(const wefti_text_t *text, int ended, wefti_arena
     return wefti_hardware_check(out);
 }
 
-static weft_status_t read_in_child(const char *path, wefti_arena_t *arena, wefti_hardware_t *out)
+/* WEFT_AGAIN: the child met a lock that nobody will release. */
+static weft_status_t read_in_child(const char *path, bool last_try, wefti_arena_t *arena,
+                                   wefti_hardware_t *out)
 {
     int ends[2], ended = 0;
     wefti_text_t text;
     if (pipe2(ends, O_CLOEXEC) != 0) {
         return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "pipe2 failed");
     }
+    wefti_hwloc_lock();
     pid_t child = fork();
+    int error_number = errno;
+    wefti_hwloc_unlock(); /* the child's copy as well */
     if (child == 0) {
         run_child(path, ends[1]);
     }
-    int error_number = errno;
     close(ends[1]);
     if (child < 0) {
         close(ends[0]);
         return wefti_error_errno(WEFT_ERR_SYSTEM, error_number, "fork failed");
     }
     wefti_text_init(&text, arena->allocator);
-    weft_status_t status = receive(ends[0], &text);
+    weft_status_t status = receive(ends[0], child, last_try, &text);
     close(ends[0]);
-    if (status < 0) {
+    if (status != WEFT_OK) {
         (void)kill(child, SIGKILL);
     }
     while (waitpid(child, &ended, 0) < 0 && errno == EINTR) { /* ECHILD: the program ignores them */
     }
-    status = status >= 0 ? take_reply(&text, ended, arena, out) : status;
+    status = status == WEFT_OK ? take_reply(&text, ended, arena, out) : status;
     wefti_text_deinit(&text);
     return status;
 }
@@ -179,7 +205,10 @@ weft_status_t wefti_hardware_from_xml(const char *path, wefti_arena_t *arena, we
     if (bytes == 0 || bytes > MAX_XML_BYTES) {
         return wefti_error(WEFT_ERR_FORMAT, "%s: not an hwloc XML file", path);
     }
-    weft_status_t status = read_in_child(path, arena, out);
+    weft_status_t status = WEFT_AGAIN;
+    for (uint32_t try = 1; status == WEFT_AGAIN; try++) {
+        status = read_in_child(path, try == TRIES, arena, out);
+    }
     if (status < 0) {
         *out = (wefti_hardware_t){.cpu = ""};
         return wefti_error_prefix(status, "%s", path);

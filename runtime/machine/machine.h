@@ -23,6 +23,9 @@ weft_status_t wefti_hardware_from_xml(const char *path, wefti_arena_t *arena,
                                       wefti_hardware_t *out);
 /* hwloc.c: the same in this process, which a damaged file can end. */
 weft_status_t wefti_hwloc_read_xml(const char *path, wefti_arena_t *arena, wefti_hardware_t *out);
+/* hwloc.c: while this is locked, no thread of Weft is inside libhwloc. */
+void wefti_hwloc_lock(void);
+void wefti_hwloc_unlock(void);
 
 /* interfaces.c: adds what /sys reports to the interfaces that hwloc found, and adds others: all
  * devices, or if there are none, virtual interfaces that are up. root: "/sys" except in tests. */

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# usage: run.sh SOURCE_DIR BINARY_DIR
+# usage: run.sh SOURCE_DIR BINARY_DIR [speed]
 # RDMA for real, in emulated machines: see README.md. Exit status 77, with the reason: not possible here.
 set -euo pipefail
 
@@ -31,6 +31,6 @@ for ranks in 2 4; do
 done >"$binary/rdma.log"
 
 echo "==== one machine, two devices"
-"$here/vm.sh" -t 900 -l "$binary/rdma.log" "$image" "$here/suite.sh" "$binary" "$plans"
+"$here/vm.sh" -t 900 -l "$binary/rdma.log" "$image" "$here/suite.sh" "$binary" "$plans" "${@:3}"
 echo "==== two machines"
-"$here/vm.sh" -2 -t 900 -l "$binary/rdma.log" "$image" "$here/suite.sh" "$binary" "$plans"
+"$here/vm.sh" -2 -t 900 -l "$binary/rdma.log" "$image" "$here/suite.sh" "$binary" "$plans" "${@:3}"

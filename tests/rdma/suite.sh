@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# usage: suite.sh BINARY_DIR PLANS      in the emulated machine, or in both of two
+# usage: suite.sh BINARY_DIR PLANS [speed]      in the emulated machine, or in both of two
 # Runs what is to be proved over RDMA devices. PLANS has mlp<N>.weft and mlp<N>.digest for N ranks on one host.
+# speed: measures instead.
 set -euo pipefail
 
-bin=$1 plans=$2
+bin=$1 plans=$2 what=${3-}
 : "${WEFT_VM_HOSTS:?}" "${WEFT_VM_RANK:?}"
 data=/usr/share/datasets/fashion-mnist
 tests=$bin/tests
@@ -100,7 +101,6 @@ one_machine() {
   grep -q 'hosts over verbs, 4 ranks' "$scratch/conformance" # not skipped
 
   export WEFT_TRANSPORT=verbs
-  hosts=2
   title "collectives on 2 ranks"
   ranks 2 "$tests/rdma_world" collectives
   title "collectives on 4 ranks"
@@ -114,7 +114,6 @@ one_machine() {
   ranks 2 "$tests/rdma_world" broken
   title "a queue pair dies, nothing may follow"
   WEFT_FALLBACK=off ranks 2 "$tests/rdma_world" broken
-  speed
 }
 
 two_machines() {
@@ -124,8 +123,11 @@ two_machines() {
   title "collectives on 4 ranks, two of them on each machine"
   ranks 4 "$tests/rdma_world" collectives
   train 2
-  speed
 }
 
-if [ "$WEFT_VM_HOSTS" = 1 ]; then one_machine; else two_machines; fi
+hosts=2
+if [ "$what" = speed ]; then
+  export WEFT_TRANSPORT=verbs
+  speed
+elif [ "$WEFT_VM_HOSTS" = 1 ]; then one_machine; else two_machines; fi
 title "good"

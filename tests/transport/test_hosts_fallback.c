@@ -5,6 +5,9 @@
  */
 #include "support.h"
 
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -235,6 +238,57 @@ static void test_fallback_to_tcp(void **state)
     run(&(options_t){3, WEFTI_FALLBACK_TCP, goes_on_over_tcp});
 }
 
+/* ---- a call that begins while another thread tells of the fault ---- */
+
+static _Atomic bool telling, may_tell;
+
+void __real_wefti_overlay_flood(wefti_overlay_t *overlay, uint32_t kind, const void *data,
+                                size_t bytes);
+void __wrap_wefti_overlay_flood(wefti_overlay_t *overlay, uint32_t kind, const void *data,
+                                size_t bytes);
+void __wrap_wefti_overlay_flood(wefti_overlay_t *overlay, uint32_t kind, const void *data,
+                                size_t bytes)
+{
+    while (atomic_load(&telling) && !atomic_load(&may_tell)) {
+        sched_yield();
+    }
+    __real_wefti_overlay_flood(overlay, kind, data, bytes);
+}
+
+static void *breaks_link(void *unused)
+{
+    (void)unused;
+    best_params.broken(best_params.owner, 1, false, "it is cut");
+    return NULL;
+}
+
+static int has_switched_after_flush(wefti_endpoint_t *endpoint, void *user)
+{
+    (void)user;
+    char reason[200];
+    pthread_t breaker;
+    EXPECT(wefti_endpoint_barrier(endpoint) == WEFT_OK);
+    if (endpoint->rank == 0) {
+        atomic_store(&telling, true);
+        EXPECT(pthread_create(&breaker, NULL, breaks_link, NULL) == 0);
+    }
+    EXPECT(await_faults(endpoint, 1) == 0);
+    EXPECT(wefti_endpoint_flush(endpoint));
+    const char *way = way_to(endpoint, 1 - endpoint->rank, reason, sizeof reason);
+    if (endpoint->rank == 0) {
+        atomic_store(&may_tell, true);
+        EXPECT(pthread_join(breaker, NULL) == 0);
+    }
+    EXPECT(strcmp(way, "tcp") == 0);
+    return wefti_endpoint_barrier(endpoint) == WEFT_OK ? 0 : 99;
+}
+
+static void test_fallback_before_the_next_call(void **state)
+{
+    (void)state;
+    run(&(options_t){2, WEFTI_FALLBACK_TCP, has_switched_after_flush});
+}
+
 static int stays_broken(wefti_endpoint_t *endpoint, void *user)
 {
     (void)user;
@@ -334,6 +388,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fallback_to_tcp),
+        cmocka_unit_test(test_fallback_before_the_next_call),
         cmocka_unit_test(test_fallback_off),
         cmocka_unit_test(test_fallback_driver_missing_on_one),
         cmocka_unit_test(test_fallback_registration_fails),

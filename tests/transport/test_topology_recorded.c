@@ -11,8 +11,11 @@
 #include "transport/socket/address.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -207,6 +210,38 @@ static void test_rails_are_numbered_alike(void **state)
     wefti_topo_link_t link = wefti_cluster_link(&cluster, 0, 1);
     assert_true(link.rails == 4 && link.bits_per_s == 800000000000ull);
     wefti_cluster_deinit(&cluster);
+}
+
+/* ---- XML that a child reads ---- */
+
+static _Atomic uint32_t *sleepers; /* so many children to come never get further than fork() */
+
+static void sleep_in_child(void)
+{
+    if (sleepers != NULL && atomic_load(sleepers) > 0) {
+        atomic_fetch_sub(sleepers, 1);
+        for (;;) {
+            pause();
+        }
+    }
+}
+
+/* As a child does that needs a lock which another thread held during fork(). */
+static void test_child_that_sleeps_is_replaced(void **state)
+{
+    (void)state;
+    wefti_arena_t arena;
+    wefti_hardware_t hardware;
+    sleepers =
+        mmap(NULL, sizeof *sleepers, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(sleepers != MAP_FAILED);
+    assert_int_equal(pthread_atfork(NULL, NULL, sleep_in_child), 0);
+    atomic_store(sleepers, 2);
+    wefti_arena_init(&arena, NULL, 0);
+    assert_int_equal(wefti_hardware_from_xml(FOLDER "one-socket.xml", &arena, &hardware), WEFT_OK);
+    assert_int_equal(hardware.core_count, 4);
+    assert_int_equal(atomic_load(sleepers), 0);
+    wefti_arena_deinit(&arena);
 }
 
 static void test_damaged_xml_is_refused(void **state)
@@ -476,11 +511,6 @@ static int reads_file(wefti_endpoint_t *endpoint, void *user)
 static void test_a_file_stands_in_for_discovery(void **state)
 {
     (void)state;
-#if defined(__SANITIZE_THREAD__)
-    print_message("skipped: XML is read in a forked child, which ThreadSanitizer's runtime does "
-                  "not support in a process with threads\n");
-    skip();
-#endif
     world_t world = {.size = 10, .fn = reads_file, .settings = test_settings()};
     snprintf(world.settings.topology, sizeof world.settings.topology, FOLDER "uneven.json");
     run_threads(&world);
@@ -499,6 +529,7 @@ int main(void)
         cmocka_unit_test(test_shares_are_equal_and_apart),
         cmocka_unit_test(test_binding_to_nodes_and_to_what_is_allowed),
         cmocka_unit_test(test_rails_are_numbered_alike),
+        cmocka_unit_test(test_child_that_sleeps_is_replaced),
         cmocka_unit_test(test_damaged_xml_is_refused),
         cmocka_unit_test_setup_teardown(test_interfaces_of_a_system, test_folder_make,
                                         test_folder_drop),

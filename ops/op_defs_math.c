@@ -130,7 +130,7 @@ weft_status_t wefti_softmax_axis(const weft_node_desc_t *node, int64_t *out_oute
                                  int64_t *out_length, int64_t *out_inner)
 {
     const weft_tensor_desc_t *x = &node->inputs[0];
-    bool old = node->version < 13;
+    bool old = node->version < 13 && node->domain[0] == '\0'; /* gradients have the new form */
     uint32_t axis;
     int64_t given = weft_node_attr_int(node, "axis", old ? 1 : -1);
     /* The old form may name the end; a negative axis counts from the last dimension in both. */
@@ -215,7 +215,8 @@ static const weft_attr_def_t softmax_attrs[] = {
         .outputs_min = 1, .outputs_max = 1, .dtypes = WEFTI_BIT_FLOATS,                            \
         .in_place = {0, -1, -1, -1}, .attrs = list, .attr_count = WEFTI_COUNT(list),               \
         .infer = infer_softmax, .cost = cost_softmax, .doc = text,                                 \
-        WEFTI_FACTS(.mixing = mixes, .cost_curve = WEFT_COST_CURVE_EXP)                            \
+        WEFTI_FACTS(.mixing = mixes, .cost_curve = WEFT_COST_CURVE_EXP,                            \
+                    .gradient = WEFT_GRADIENT_SOFTMAX, .result_grad = {"weft", op "Grad"})         \
     }
 
 static const weft_op_def_t defs[] = {

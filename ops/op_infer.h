@@ -159,5 +159,7 @@ wefti_op_family_t wefti_op_defs_shard(void);
 wefti_op_family_t wefti_op_defs_logic(void);
 wefti_op_family_t wefti_op_defs_index(void);
 wefti_op_family_t wefti_op_defs_create(void);
+wefti_op_family_t wefti_op_defs_rows(void);
+wefti_op_family_t wefti_op_defs_unary(void);
 
 #endif

@@ -117,7 +117,8 @@ static weft_status_t check_def(const weft_op_def_t *def)
         return status;
     }
     weft_op_ref_t refs[] = {wefti_op_facts(def).result_grad, wefti_op_facts(def).evaluation};
-    bool of_result = wefti_op_facts(def).gradient == WEFT_GRADIENT_OF_RESULT;
+    const weft_gradient_t gradient = wefti_op_facts(def).gradient;
+    bool of_result = gradient == WEFT_GRADIENT_OF_RESULT || gradient == WEFT_GRADIENT_OF_INPUTS;
     if ((of_result && refs[0].name == NULL) || (refs[0].name != NULL && refs[0].domain == NULL) ||
         (refs[1].name != NULL && refs[1].domain == NULL)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,

@@ -24,12 +24,17 @@ static wefti_diff_fn find_rule(const weft_op_def_t *def)
         [WEFT_GRADIENT_PADDING] = wefti_diff_pad,
         [WEFT_GRADIENT_CROSS_ENTROPY] = wefti_diff_cross_entropy,
         [WEFT_GRADIENT_DROPOUT] = wefti_diff_dropout,
+        [WEFT_GRADIENT_OF_INPUTS] = wefti_diff_of_inputs,
         [WEFT_GRADIENT_SELECTED] = wefti_diff_gather,
         [WEFT_GRADIENT_RANGE] = wefti_diff_slice,
         [WEFT_GRADIENT_PARTS] = wefti_diff_split,
         [WEFT_GRADIENT_CHOICE] = wefti_diff_where,
         [WEFT_GRADIENT_REPEATED] = wefti_diff_expand,
         [WEFT_GRADIENT_CONVERSION] = wefti_diff_cast,
+        [WEFT_GRADIENT_ROW_NORM] = wefti_diff_layer_norm,
+        [WEFT_GRADIENT_SOFTMAX] = wefti_diff_softmax,
+        [WEFT_GRADIENT_POWER] = wefti_diff_power,
+        [WEFT_GRADIENT_NEGATION] = wefti_diff_negate,
     };
     static const wefti_diff_fn arithmetic[] = {
         [WEFT_ARITHMETIC_ADD] = wefti_diff_add,

@@ -84,6 +84,7 @@ weft_status_t wefti_diff_sub(wefti_diff_t *diff);
 weft_status_t wefti_diff_div(wefti_diff_t *diff);
 weft_status_t wefti_diff_mul(wefti_diff_t *diff);
 weft_status_t wefti_diff_of_result(wefti_diff_t *diff);
+weft_status_t wefti_diff_of_inputs(wefti_diff_t *diff);
 weft_status_t wefti_diff_gemm(wefti_diff_t *diff);
 weft_status_t wefti_diff_matmul(wefti_diff_t *diff);
 weft_status_t wefti_diff_conv(wefti_diff_t *diff);
@@ -101,6 +102,10 @@ weft_status_t wefti_diff_split(wefti_diff_t *diff);
 weft_status_t wefti_diff_where(wefti_diff_t *diff);
 weft_status_t wefti_diff_expand(wefti_diff_t *diff);
 weft_status_t wefti_diff_cast(wefti_diff_t *diff);
+weft_status_t wefti_diff_layer_norm(wefti_diff_t *diff);
+weft_status_t wefti_diff_softmax(wefti_diff_t *diff);
+weft_status_t wefti_diff_power(wefti_diff_t *diff);
+weft_status_t wefti_diff_negate(wefti_diff_t *diff);
 weft_status_t wefti_diff_generic(wefti_diff_t *diff);
 
 #endif

@@ -65,11 +65,56 @@ weft_status_t wefti_diff_div(wefti_diff_t *diff)
     return wefti_diff_each_input(diff, div_input);
 }
 
+/* dX of the operator that the definition names, with the attributes if that has any. */
+static weft_status_t of_operator(wefti_diff_t *diff, const uint32_t *inputs, uint32_t count)
+{
+    const wefti_node_t *forward = wefti_diff_node(diff);
+    const weft_op_ref_t rule = wefti_op_facts(forward->def).result_grad;
+    const weft_op_def_t *def =
+        weft_registry_find_op(diff->graph->registry, rule.domain, rule.name, INT32_MAX);
+    wefti_diff_op_t op = {.domain = rule.domain,
+                          .op = rule.name,
+                          .inputs = inputs,
+                          .input_count = count,
+                          .attrs = forward->attrs,
+                          .attr_count =
+                              def != NULL && def->attr_count > 0 ? forward->attr_count : 0};
+    return wefti_diff_give_op(diff, 0, &op);
+}
+
 weft_status_t wefti_diff_of_result(wefti_diff_t *diff)
 {
     uint32_t inputs[] = {wefti_diff_output_grad(diff, 0), wefti_diff_output(diff, 0)};
-    const weft_op_ref_t rule = wefti_op_facts(wefti_diff_node(diff)->def).result_grad;
-    wefti_diff_op_t op = {
-        .domain = rule.domain, .op = rule.name, .inputs = inputs, .input_count = 2};
+    return of_operator(diff, inputs, 2);
+}
+
+weft_status_t wefti_diff_of_inputs(wefti_diff_t *diff)
+{
+    uint32_t count = wefti_diff_node(diff)->input_count;
+    uint32_t *inputs = wefti_arena_array(&diff->graph->arena, (size_t)count + 1, sizeof(*inputs));
+    WEFT_RETURN_IF_NO_MEMORY(inputs);
+    inputs[0] = wefti_diff_output_grad(diff, 0);
+    for (uint32_t i = 0; i < count; i++) {
+        inputs[i + 1] = wefti_diff_input(diff, i);
+    }
+    return of_operator(diff, inputs, count + 1);
+}
+
+/* Y = X ^ E: dX = dY E X ^ (E - 1). Exponents are not trained. */
+weft_status_t wefti_diff_power(wefti_diff_t *diff)
+{
+    uint32_t inputs[] = {wefti_diff_output_grad(diff, 0), wefti_diff_input(diff, 0),
+                         wefti_diff_input(diff, 1)};
+    wefti_diff_op_t op = {.domain = "weft", .op = "PowGrad", .inputs = inputs, .input_count = 3};
+    if (wefti_diff_wants(diff, 1)) {
+        return wefti_diff_unsupported(diff, "an exponent that is trained");
+    }
+    return wefti_diff_give_op(diff, 0, &op);
+}
+
+weft_status_t wefti_diff_negate(wefti_diff_t *diff)
+{
+    uint32_t grad = wefti_diff_output_grad(diff, 0);
+    wefti_diff_op_t op = {.domain = "", .op = "Neg", .inputs = &grad, .input_count = 1};
     return wefti_diff_give_op(diff, 0, &op);
 }

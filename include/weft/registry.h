@@ -132,12 +132,18 @@ typedef enum weft_gradient {
     WEFT_GRADIENT_PADDING = 9,        /**< Pad */
     WEFT_GRADIENT_CROSS_ENTROPY = 10, /**< SoftmaxCrossEntropyLoss */
     WEFT_GRADIENT_DROPOUT = 11,       /**< Dropout */
-    WEFT_GRADIENT_SELECTED = 32,      /**< Gather */
-    WEFT_GRADIENT_RANGE = 33,         /**< Slice */
-    WEFT_GRADIENT_PARTS = 34,         /**< Split */
-    WEFT_GRADIENT_CHOICE = 35,        /**< Where */
-    WEFT_GRADIENT_REPEATED = 36,      /**< Expand */
-    WEFT_GRADIENT_CONVERSION = 37,    /**< Cast, CastLike */
+    /** Operator weft_op_facts_t.result_grad(dY, inputs ..): Clip; input 0 alone has a gradient. */
+    WEFT_GRADIENT_OF_INPUTS = 12,
+    WEFT_GRADIENT_SELECTED = 32,   /**< Gather */
+    WEFT_GRADIENT_RANGE = 33,      /**< Slice */
+    WEFT_GRADIENT_PARTS = 34,      /**< Split */
+    WEFT_GRADIENT_CHOICE = 35,     /**< Where */
+    WEFT_GRADIENT_REPEATED = 36,   /**< Expand */
+    WEFT_GRADIENT_CONVERSION = 37, /**< Cast, CastLike */
+    WEFT_GRADIENT_ROW_NORM = 38,   /**< LayerNormalization */
+    WEFT_GRADIENT_SOFTMAX = 39,    /**< operator result_grad(dY, Y) along an axis: Softmax */
+    WEFT_GRADIENT_POWER = 40,      /**< Pow */
+    WEFT_GRADIENT_NEGATION = 41,   /**< Neg */
 } weft_gradient_t;
 
 /** The measured cost curve that predicts an operator. */
@@ -200,7 +206,9 @@ typedef struct weft_op_facts {
     /** Operator of domain weft that an import replaces this one by; "": there is none, and an
      * import refuses it; NULL: it stays. */
     const char *imported_as;
-    weft_op_ref_t result_grad;  /**< gradient from the gradients of all outputs and output 0 */
+    /** Gradient operator of WEFT_GRADIENT_OF_RESULT and WEFT_GRADIENT_OF_INPUTS. It has the
+     * attributes of this operator if its definition has any. */
+    weft_op_ref_t result_grad;
     weft_op_ref_t evaluation;   /**< runs outside training in its place, on input 0 alone */
     weft_layout_facts_t layout; /**< see weft_layout_facts_t */
     weft_range_role_t range;    /**< see weft_range_role_t */

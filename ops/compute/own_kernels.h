@@ -19,6 +19,15 @@ extern const weft_kernel_t wefti_kernel_gather, wefti_kernel_gather_grad;
 extern const weft_kernel_t wefti_kernel_gather_elements, wefti_kernel_slice;
 extern const weft_kernel_t wefti_kernel_slice_grad, wefti_kernel_split, wefti_kernel_concat;
 extern const weft_kernel_t wefti_kernel_expand, wefti_kernel_trilu;
+extern const weft_kernel_t wefti_kernel_neg, wefti_kernel_exp, wefti_kernel_log;
+extern const weft_kernel_t wefti_kernel_sqrt, wefti_kernel_reciprocal, wefti_kernel_erf;
+extern const weft_kernel_t wefti_kernel_gelu, wefti_kernel_cos, wefti_kernel_sin;
+extern const weft_kernel_t wefti_kernel_sqrt_grad, wefti_kernel_reciprocal_grad,
+    wefti_kernel_erf_grad;
+extern const weft_kernel_t wefti_kernel_gelu_grad, wefti_kernel_pow, wefti_kernel_pow_grad;
+extern const weft_kernel_t wefti_kernel_layer_norm, wefti_kernel_layer_norm_grad,
+    wefti_kernel_softmax_grad;
+extern const weft_kernel_t wefti_kernel_log_softmax_grad;
 extern const weft_kernel_t wefti_kernel_dropout, wefti_kernel_dropout_mask;
 extern const weft_kernel_t wefti_kernel_dropout_grad;
 extern const weft_kernel_t wefti_kernel_sum_to;

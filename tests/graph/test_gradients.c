@@ -440,6 +440,62 @@ static void parts(void **state)
     finish_with_loss(&f, test_node(g, "Cast", "c", INPUTS(y), same, 1));
 }
 
+/* Functions of positive numbers (exp(p)) and of any. */
+static void functions(void **state)
+{
+    static const char *const ops[] = {"Neg",        "Exp", "Log",  "Sqrt",
+                                      "Reciprocal", "Erf", "Gelu", "Gelu"};
+    static const float exponents[] = {2, 3, 0.5f, -0.5f, -1, 1, 1.75f, 0};
+    (void)state;
+    for (size_t i = 0; i < 8; i++) {
+        fixture_t f;
+        start(&f);
+        const weft_attr_t approximate = ATTR_STRING("approximate", "tanh");
+        uint32_t p = test_param(f.graph, "p", DIMS(4, 5));
+        uint32_t positive = test_node(f.graph, "Exp", "e", INPUTS(p), NULL, 0);
+        bool any = i == 0 || i == 1 || i >= 5;
+        uint32_t y = test_node(f.graph, ops[i], "y", INPUTS(any ? p : positive), &approximate,
+                               i == 7 ? 1 : 0);
+        uint32_t exponent = test_value(f.graph, "exponent", WEFTI_VALUE_CONST, WEFT_DTYPE_F32,
+                                       DIMS(1), &exponents[i]);
+        uint32_t z = test_node(f.graph, "Pow", "z", INPUTS(positive, exponent), NULL, 0);
+        finish_with_loss(&f, test_node(f.graph, "Add", "sum", INPUTS(y, z), NULL, 0));
+    }
+}
+
+/* Softmax in both forms, and rows of one and of several dimensions. */
+static void rows(void **state)
+{
+    static const char *const ops[] = {"Softmax", "LogSoftmax", "LayerNormalization"};
+    (void)state;
+    for (int i = 0; i < 12; i++) {
+        fixture_t f;
+        start(&f);
+        int kind = i % 3, axis = i / 3 % 2 + 1;
+        wefti_graph_t *g = f.graph;
+        const weft_attr_t attrs[] = {ATTR_INT("axis", axis)};
+        uint32_t p = test_param(g, "p", DIMS(3, 4, 5));
+        uint32_t scale = test_param(g, "scale", axis == 1 ? DIMS(4, 5) : DIMS(5)), node, y;
+        if (kind == 2) {
+            uint32_t bias =
+                i < 6 ? test_param(g, "bias", axis == 1 ? DIMS(4, 5) : DIMS(5)) : WEFTI_NONE;
+            y = test_node(g, ops[2], "y", INPUTS(p, scale, bias), attrs, 1);
+        } else {
+            const uint32_t inputs[] = {p};
+            wefti_node_params_t params = {.op = ops[kind],
+                                          .version = i < 6 ? 13 : 11,
+                                          .inputs = inputs,
+                                          .input_count = 1,
+                                          .output_count = 1,
+                                          .attrs = attrs,
+                                          .attr_count = 1};
+            CHECK(wefti_graph_add_node(g, &params, &node));
+            y = test_node(g, "Mul", "scaled", INPUTS(g->nodes[node].outputs[0], scale), NULL, 0);
+        }
+        finish_with_loss(&f, test_node(g, "Mul", "twice", INPUTS(y, y), NULL, 0));
+    }
+}
+
 /* Masks stay as they are while seed, step and rank do. */
 static void dropout(void **state)
 {
@@ -504,6 +560,8 @@ int main(void)
         cmocka_unit_test(pad),
         cmocka_unit_test(cross_entropy),
         cmocka_unit_test(parts),
+        cmocka_unit_test(functions),
+        cmocka_unit_test(rows),
         cmocka_unit_test(dropout),
         cmocka_unit_test(lenet),
         cmocka_unit_test(shared_and_skipped),

@@ -292,7 +292,7 @@ static void test_onnx_conformance_runs(void **state)
                   "kernel, %zu lack a "
                   "kernel, %zu a shape\n",
                   tally.run, tally.refused, tally.other_type, tally.no_kernel, tally.no_shape);
-    assert_true(tally.run >= 354);
+    assert_true(tally.run >= 380);
 }
 
 static int setup(void **state)

@@ -89,8 +89,12 @@ static void observe(const live_rank_t *rank, wefti_flight_record_t *calls, activ
     int64_t now = wefti_flight_now(&clock);
     const wefti_flight_record_t *call = NULL, *last = count > 0 ? &calls[count - 1] : NULL;
     *out = (activity_t){.state = "idle", .awaits = WEFTI_FLIGHT_NO_RANK};
-    for (uint32_t i = 0; i < count && call == NULL; i++) {
-        call = calls[i].state != WEFTI_FLIGHT_DONE ? &calls[i] : NULL;
+    for (uint32_t i = 0; i < count; i++) {
+        /* a call of a group says more than the one of this rank that it is for */
+        if (calls[i].state != WEFTI_FLIGHT_DONE &&
+            (call == NULL || call->group == WEFTI_FLIGHT_ALONE)) {
+            call = &calls[i];
+        }
     }
     if (call != NULL) {
         out->in_call = true;
@@ -154,13 +158,17 @@ static void print_world(const live_ranks_t *ranks, size_t first)
     wefti_flight_clock_t clock = wefti_flight_clock(ranks->list[first].image);
     size_t here = ranks_here(ranks, first);
     char up[24], of[32] = "";
+    wefti_text_t world; /* the name may hold anything */
+    wefti_text_init(&world, NULL);
+    wefti_text_add_printable(&world, header->world);
     if (here < header->world_size) {
         snprintf(of, sizeof of, " of %u", header->world_size);
     }
     printf("%sworld %s: %zu%s rank%s, transport %s, up %s\n", first > 0 ? "\n" : "",
-           header->world[0] != '\0' ? header->world : "without an address", here, of,
+           world.length > 0 ? world.data : "without an address", here, of,
            wefti_plural(header->world_size), header->transport,
            duration((double)wefti_flight_now(&clock) * 1e-9, up, sizeof up));
+    wefti_text_deinit(&world);
     printf("%6s %8s %-10s %8s %8s %8s %8s  %s\n", "RANK", "PID", "STATE", "FOR", "CALLS/S",
            "BYTES/S", "MEMORY", "CALL");
 }

@@ -18,10 +18,29 @@
 
 /* ---- one dump ---- */
 
+/* In place: what a file holds must not control a terminal. */
+static void make_printable(char *string)
+{
+    for (unsigned char *at = (unsigned char *)string; *at != '\0';) {
+        size_t length = wefti_utf8_length(at);
+        bool shown = length > 0 && !wefti_utf8_control(at, length);
+        length = length > 0 ? length : 1;
+        if (!shown) {
+            memset(at, '?', length);
+        }
+        at += length;
+    }
+}
+
+/* The tree is the dump's own. */
 static const char *text_of(const dump_t *dump, const wefti_json_node_t *object, const char *key)
 {
     const wefti_json_node_t *node = wefti_json_get(&dump->tree, object, key);
-    return node != NULL && node->kind == WEFTI_JSON_STRING ? node->string : NULL;
+    if (node == NULL || node->kind != WEFTI_JSON_STRING) {
+        return NULL;
+    }
+    make_printable((char *)(uintptr_t)node->string);
+    return node->string;
 }
 
 static double number_of(const dump_t *dump, const wefti_json_node_t *object, const char *key,

@@ -30,6 +30,12 @@ static inline uint32_t wefti_endpoint_number(const wefti_endpoint_t *endpoint, u
 const char *wefti_endpoint_who(const wefti_endpoint_t *endpoint, uint32_t rank, int32_t pid,
                                char *buffer);
 
+/* stacks.c: logs the stack of rank, process pid of this host, or why there is none. Blocks for some
+ * seconds. */
+void wefti_stacks_log(const wefti_endpoint_t *endpoint, uint32_t rank, int32_t pid);
+/* WEFT_LATE_STACKS: other processes of this user may trace this one. */
+void wefti_stacks_allow(void);
+
 /* transport/memory.c: a range of address space that memory is put into step by step. */
 typedef struct wefti_range {
     uint8_t *base; /* aligned to 2 MiB; NULL: none */

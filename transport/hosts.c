@@ -48,7 +48,11 @@ static weft_status_t check(void *user)
     bool busy = wefti_endpoint_meanwhile(wait->endpoint);
     weft_status_t status = wefti_endpoint_check(wait->endpoint);
     if (status == WEFT_OK && now - wait->since_ns >= WEFTI_WAITS_AFTER_NS) {
+        wefti_wait_t known = {0};
         wefti_waits_look(&wait->waiter, wait->endpoint, describe, wait, now);
+        if (describe(wait, &known)) {
+            wefti_endpoint_report_late(wait->endpoint, &known, now - wait->since_ns);
+        }
     }
     return status == WEFT_OK && busy ? WEFT_IN_PROGRESS : status;
 }

@@ -59,6 +59,7 @@ static void receive_abort(wefti_hosts_t *hosts, const void *data, size_t bytes)
 typedef struct waits_message {
     uint32_t generation, count, moves, zero;
     uint64_t agreed;
+    uint64_t sent_ns; /* by the clock that since_ns is of */
     wefti_wait_t list[WEFTI_WAITS];
 } waits_message_t;
 _Static_assert(sizeof(waits_message_t) <= WEFTI_FLOOD_BYTES, "floods are short");
@@ -68,7 +69,7 @@ void wefti_hosts_waits_posted(wefti_endpoint_t *endpoint)
     wefti_hosts_t *hosts = (wefti_hosts_t *)endpoint;
     const wefti_waits_block_t *own = &endpoint->control[endpoint->rank]->waits;
     wefti_waits_view_t view;
-    waits_message_t message = {.count = wefti_waits_load(own, &view)};
+    waits_message_t message = {.count = wefti_waits_load(own, &view), .sent_ns = wefti_now_ns()};
     message.generation = view.generation;
     message.moves = atomic_load_explicit(&own->moves, memory_order_relaxed);
     message.agreed = atomic_load_explicit(&own->agreed, memory_order_relaxed);
@@ -99,6 +100,11 @@ static void receive_waits(wefti_hosts_t *hosts, uint32_t origin, const void *dat
         bytes != offsetof(waits_message_t, list) + message.count * sizeof *message.list ||
         !wefti_signal_reached(message.generation, known)) {
         return;
+    }
+    uint64_t now = wefti_now_ns();
+    for (uint32_t i = 0; i < message.count; i++) {
+        uint64_t waited = message.sent_ns - message.list[i].since_ns;
+        message.list[i].since_ns = waited < now ? now - waited : 1;
     }
     wefti_waits_store(waits, message.generation, message.list, message.count);
     atomic_store_explicit(&waits->moves, message.moves, memory_order_relaxed);

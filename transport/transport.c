@@ -159,6 +159,9 @@ static weft_status_t endpoint_alloc(const wefti_endpoint_params_t *params,
     endpoint->log = params->log;
     endpoint->allocator = params->allocator;
     endpoint->interrupt = params->interrupt;
+    if (params->settings->late_stacks != 0) {
+        wefti_stacks_allow();
+    }
     uint64_t timeout = params->settings->timeout_ns;
     atomic_init(&endpoint->patience_ns, timeout != 0 ? timeout : UINT64_MAX);
     endpoint->peer_caps = wefti_alloc(params->allocator, count * sizeof *endpoint->peer_caps);

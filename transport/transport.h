@@ -339,6 +339,13 @@ bool wefti_endpoint_reports_late(wefti_endpoint_t *endpoint, uint64_t waited_ns)
 /* "; rank 3 is on host b", and, where its link is measurably slower than those to others, "; the
  * tcp link to rank 3 runs at 11.9 MB/s, others at 118 MB/s"; may be empty. */
 void wefti_endpoint_late_facts(wefti_endpoint_t *endpoint, uint32_t rank, char *text, size_t bytes);
+/*
+ * This rank has waited in wait for waited_ns, which may be less than WEFT_LATE. The lowest rank that
+ * waits so reports for the world: who waits, for whom, and what those do instead. Where ranks wait
+ * for each other's data each reports for itself, since each knows its own link.
+ */
+void wefti_endpoint_report_late(wefti_endpoint_t *endpoint, const wefti_wait_t *wait,
+                                uint64_t waited_ns);
 /* Bytes a second that the link to peer carried while it was busy; 0: not enough to say. */
 double wefti_endpoint_link_rate(wefti_endpoint_t *endpoint, uint32_t peer);
 

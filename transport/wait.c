@@ -113,24 +113,6 @@ static uint32_t owner_of(const wefti_endpoint_t *endpoint, const wefti_signal_t 
     return endpoint->world_size;
 }
 
-/* Callers with a poll function know more, and report by themselves. */
-static void report_late(const waiting_t *wait, uint64_t waited_ns)
-{
-    wefti_endpoint_t *endpoint = wait->endpoint;
-    if (wait->poll != NULL || !wefti_endpoint_reports_late(endpoint, waited_ns)) {
-        return;
-    }
-    char facts[200] = "", whose[32] = "";
-    uint32_t owner = owner_of(endpoint, wait->signal);
-    if (owner != endpoint->world_size && owner != endpoint->rank) {
-        snprintf(whose, sizeof whose, "rank %u at ", wefti_endpoint_number(endpoint, owner));
-        wefti_endpoint_late_facts(endpoint, owner, facts, sizeof facts);
-    }
-    wefti_log(endpoint->log, WEFT_LOG_LEVEL_WARN, "rank %u has waited %.3g s for %s%s%s",
-              wefti_endpoint_number(endpoint, endpoint->rank), (double)waited_ns * 1e-9, whose,
-              wait->what, facts);
-}
-
 static weft_status_t timed_out(const waiting_t *wait)
 {
     const wefti_endpoint_t *endpoint = wait->endpoint;
@@ -212,7 +194,7 @@ static void sleep_once(wefti_endpoint_t *endpoint, wefti_signal_t *signal, uint3
     wefti_signal_sleep(signal, target, ns);
 }
 
-/* Of callers without a function of their own: as report_late tells it. */
+/* Of callers without a function of their own. */
 static bool describe(void *user, wefti_wait_t *out)
 {
     const waiting_t *wait = user;
@@ -228,12 +210,18 @@ static bool describe(void *user, wefti_wait_t *out)
 }
 
 /* Once every few milliseconds. Nothing is posted of waits that poll and do not describe. */
-static void post(waiting_t *wait, wefti_waiter_t *waiter, uint64_t now)
+static void post(waiting_t *wait, wefti_waiter_t *waiter, uint64_t now, uint64_t since)
 {
-    if (wait->describe != NULL) {
-        wefti_waits_look(waiter, wait->endpoint, wait->describe, wait->user, now);
-    } else if (wait->poll == NULL) {
-        wefti_waits_look(waiter, wait->endpoint, describe, wait, now);
+    wefti_wait_fn fn = wait->describe != NULL ? wait->describe : describe;
+    void *user = wait->describe != NULL ? wait->user : wait;
+    uint64_t late_ns = wait->endpoint->settings->late_ns;
+    if (wait->describe == NULL && wait->poll != NULL) {
+        return;
+    }
+    wefti_waits_look(waiter, wait->endpoint, fn, user, now);
+    wefti_wait_t known = {0};
+    if (late_ns != 0 && now - since >= late_ns && fn(user, &known)) {
+        wefti_endpoint_report_late(wait->endpoint, &known, now - since);
     }
 }
 
@@ -247,9 +235,8 @@ static weft_status_t sleep_posted(waiting_t *wait, wefti_waiter_t *waiter)
         uint64_t now = wefti_now_ns();
         if (now >= next_check || now >= deadline) {
             status = look_around(wait, now, deadline);
-            report_late(wait, now - since);
             if (status == WEFT_OK && now - since >= WEFTI_WAITS_AFTER_NS) {
-                post(wait, waiter, now);
+                post(wait, waiter, now, since);
             }
             next_check = now + CHECK_EVERY_NS;
         }

@@ -297,7 +297,9 @@ static bool describe_all(wefti_endpoint_t *endpoint, wefti_waits_view_t *out)
         }
         wefti_wait_t *wait = &out->list[out->count];
         memset(wait, 0, sizeof *wait);
-        if (waiter->describe(waiter->user, wait)) {
+        bool goes_on = !waiter->describe(waiter->user, wait);
+        wait->since_ns = wait->since_ns > waiter->first_ns ? wait->since_ns : waiter->first_ns;
+        if (!goes_on) {
             out->count++;
         } else {
             waits = false;

@@ -126,7 +126,7 @@ typedef struct wefti_wait {
     uint32_t number;                 /* as the kind says */
     uint32_t late_count;             /* ranks that it is for */
     uint32_t late[WEFTI_WAIT_RANKS]; /* the first of them, in the world */
-    uint64_t since_ns;               /* by the monotonic clock of the rank's host */
+    uint64_t since_ns;               /* by the monotonic clock of the reader's host */
     char text[112];                  /* "all_reduce with 4 x f32 (sum)" */
 } wefti_wait_t;
 _Static_assert(sizeof(wefti_wait_t) == 160, "records lie in shared memory and travel");

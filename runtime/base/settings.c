@@ -304,6 +304,10 @@ static const wefti_setting_def_t defs[] = {
     {"WEFT_LATE", "10", "s",
      "time after which a warning names the ranks and links that a call waits for; 0: never", false,
      FIELD(late_ns), SECONDS},
+    {"WEFT_LATE_STACKS", "off", "",
+     "on: reports of WEFT_LATE come with stacks of the late ranks, by gdb, eu-stack or gstack on "
+     "their hosts; processes of this user may then trace the ranks",
+     false, FIELD(late_stacks), CHOICE(0, "off", "on")},
     {"WEFT_DUMP", "", "",
      "folder to which ranks dump their last calls after an error, and on SIGUSR1 if the program "
      "leaves that signal alone; files are named by rank, host and process; `weft analyze` reads "

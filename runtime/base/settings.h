@@ -78,6 +78,7 @@ typedef struct wefti_settings {
     uint64_t connect_timeout_ns; /* WEFT_CONNECT_TIMEOUT: seconds until all ranks have come */
     uint64_t link_timeout_ns;    /* WEFT_LINK_TIMEOUT: seconds without an answer of a host */
     uint64_t late_ns;            /* WEFT_LATE: seconds until a wait is reported; 0: never */
+    uint32_t late_stacks;        /* WEFT_LATE_STACKS: with the stacks of late ranks */
     char dump[1024];             /* WEFT_DUMP: folder of dumps of the flight recorder; "": none */
     uint32_t sockets;            /* WEFT_SOCKETS: per pair of ranks */
     uint32_t fallback;           /* WEFT_FALLBACK: off, tcp */

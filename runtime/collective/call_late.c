@@ -164,12 +164,17 @@ weft_status_t wefti_group_late(wefti_call_t *call, weft_status_t status)
 
 void wefti_group_report_late(wefti_call_t *call, uint64_t now)
 {
-    if (call->wait.late_since_ns == 0) {
+    wefti_wait_t wait = {0};
+    uint64_t late_ns = call->group->endpoint->settings->late_ns;
+    uint64_t since = call->wait.late_since_ns;
+    if (since == 0) { /* the whole call counts, also where its data trickles in */
         call->wait.late_since_ns = now;
-    } else if (wefti_endpoint_reports_late(call->group->endpoint, now - call->wait.late_since_ns)) {
-        char text[WEFTI_ERROR_TEXT_BYTES];
-        describe(call, now - call->wait.late_since_ns, text, sizeof text);
-        wefti_log(&call->group->context->log, WEFT_LOG_LEVEL_WARN, "%s", text);
+    } else if (late_ns != 0 && now - since >= late_ns && wefti_call_describe(call, &wait)) {
+        uint32_t poster = poster_of(call->group, call->wait.signal);
+        if (wait.late_count == 0 && poster != call->group->size) { /* one of several */
+            add_late(&wait, call->group, poster);
+        }
+        wefti_endpoint_report_late(call->group->endpoint, &wait, now - since);
     }
 }
 

@@ -14,7 +14,7 @@ weft_status_t wefti_group_departed(wefti_call_t *call, uint64_t now);
 bool wefti_call_is_ready(const wefti_call_t *call);
 /* What the call waits for, for transport/waits.h; false: it may go on. */
 bool wefti_call_describe(wefti_call_t *call, wefti_wait_t *out);
-/* Warns of the late ranks once a call has waited for WEFT_LATE; for its polls. */
+/* Warns of the late ranks once a call has waited for WEFT_LATE; where it is polled. */
 void wefti_group_report_late(wefti_call_t *call, uint64_t now);
 
 /* call_mismatch.c: "all_reduce with 100 x f32 (sum)"; calls of the library itself: what they are for.

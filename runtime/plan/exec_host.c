@@ -102,8 +102,7 @@ typedef struct watch {
     const wefti_cursor_t *cursor; /* the one whose signal is waited for */
     bool alternatives;            /* something else that this thread runs may go on earlier */
     bool is_caller;               /* this thread, unlike a worker, also runs inline streams */
-    uint64_t since_ns;
-    uint64_t gone_since_ns; /* whom it waits for has left the world; 0: no */
+    uint64_t gone_since_ns;       /* whom it waits for has left the world; 0: no */
 } watch_t;
 
 /* True when the calling thread is not the one that posts what cursor is blocked on. */
@@ -174,25 +173,11 @@ static weft_status_t poll_watch(void *user)
 {
     watch_t *watch = user;
     weft_session_t *session = watch->session;
-    wefti_endpoint_t *endpoint = session->endpoint;
     progress_inline(session, watch->is_caller);
     if (wefti_session_lost_link(session)) {
         return wefti_session_check_links(session);
     }
     uint64_t now = wefti_now_ns();
-    watch->since_ns = watch->since_ns == 0 ? now : watch->since_ns;
-    if (wefti_endpoint_reports_late(endpoint, now - watch->since_ns)) {
-        char facts[200];
-        uint32_t late = late_rank(session, watch->cursor);
-        wefti_endpoint_late_facts(endpoint, late, facts, sizeof facts);
-        char who[24] = "";
-        if (late < endpoint->world_size) {
-            snprintf(who, sizeof who, "; late: rank %u", late);
-        }
-        wefti_log(endpoint->log, WEFT_LOG_LEVEL_WARN, "rank %u waited %.3g s in %s%s%s",
-                  endpoint->rank, (double)(now - watch->since_ns) * 1e-9,
-                  watch->cursor->records[watch->cursor->next].name, who, facts);
-    }
     WEFT_RETURN_IF_ERROR(look_for_departed(watch, now));
     return watch->alternatives && others_moved(session, watch->cursor) ? WEFT_AGAIN : WEFT_OK;
 }

@@ -168,6 +168,11 @@ class MadeUpWorlds(support.Case):
         done = self.weft("analyze", self.dump(0, size=10**6), code=2)
         self.assertIn("world_size: too large: 1000000, at most 16384", done.stderr)
 
+    def test_names_do_not_control_the_terminal(self):
+        text = self.weft("analyze", self.dump(0, (1, "barrier\x1b[2J", "waiting"), world="w\x1b]0;x\x07\x9b"), code=1).stdout
+        self.assertEqual([c for c in text if c < " " and c != "\n" or "\x7f" <= c < "\xa0"], [])
+        self.assertIn("of world w?]0;x", text)
+
     def test_wrong_files(self):
         (self.dir / "empty").mkdir()
         (self.dir / "x.json").write_text("{}")

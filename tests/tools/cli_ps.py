@@ -46,7 +46,7 @@ class Ps(support.Case):
 
     def recorder(self, seals):
         """Memory like a recorder's: a good header, and then nothing but ones. The name of its world."""
-        size, world = 1 << 20, f"garbage-{os.getpid()}-{seals}"
+        size, world = 1 << 20, f"garbage-\x1b[31m-{os.getpid()}-{seals}"
         fd = os.memfd_create("weft-flight", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self.addCleanup(os.close, fd)
         header = struct.pack("<QQIIIIQQQ64s128s16s24s", 0x3174666c74666577, size, 0, 2, os.getpid(), 1, 0, 0, 0, b"h",
@@ -61,7 +61,7 @@ class Ps(support.Case):
         worlds = [world["world"] for world in self.weft_json("ps", os.getpid(), "--dump", "dumps")["worlds"]]
         self.assertIn(sealed, worlds)
         self.assertNotIn(open_, worlds)
-        self.weft("ps", os.getpid())
+        self.assertIn("world " + sealed.replace("\x1b", "?"), self.weft("ps", os.getpid()).stdout)
         self.assertEqual(len(list((self.dir / "dumps").iterdir())), 1)
         self.weft("analyze", "dumps", code=1)
 

@@ -27,14 +27,19 @@ static void wait_for_ever(void)
     }
 }
 
-/* late: rank 2 stays in the program. split: the others make a group meanwhile. stopped: in a stopped process. mismatch: it brings more
+/* late: rank 2 stays in the program. stall: and ranks 1 and 3 are stopped until they are continued.
+ * split: the others make a group meanwhile. stopped: in a stopped process. mismatch: it brings more
  * data. chain: it waits for rank 1, which stays in the program. busy: all call for ever. */
 static weft_status_t play(const char *scene, uint32_t rank, weft_group_t *world)
 {
     uint64_t count = 8;
     bool splits = strcmp(scene, "split") == 0;
-    if (rank == 2 && (splits || strcmp(scene, "late") == 0)) {
+    bool stalls = strcmp(scene, "stall") == 0;
+    if (rank == 2 && (splits || stalls || strcmp(scene, "late") == 0)) {
         wait_for_ever();
+    }
+    if (rank % 2 == 1 && stalls) {
+        raise(SIGSTOP);
     }
     if (splits) {
         return weft_group_split(world, 0, 0, &made);

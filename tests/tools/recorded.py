@@ -13,12 +13,14 @@ WORLD = 4
 class Ranks:
     """Starts them; on leaving the block all are killed."""
 
-    def __init__(self, case, scene, **env):
-        self.case, self.address = case, f"unix:@{case.dir.name}"
+    def __init__(self, case, scene, hosts="", **env):
+        """hosts: a letter per rank for simulated hosts."""
+        self.case, self.address = case, f"file://{case.dir}/meet" if hosts else f"unix:@{case.dir.name}"
         self.processes = [
             subprocess.Popen([support.BINARY / "tests" / "recorded", scene], stderr=subprocess.PIPE, text=True,
                              env={**os.environ, "WEFT_RANK": str(rank), "WEFT_WORLD_SIZE": str(WORLD),
-                                  "WEFT_ADDRESS": self.address, **env})
+                                  "WEFT_ADDRESS": self.address,
+                                  **({"WEFT_HOST_ID": hosts[rank]} if hosts else {}), **env})
             for rank in range(WORLD)]
 
     def __enter__(self):

@@ -169,6 +169,13 @@ static void print_world(const live_ranks_t *ranks, size_t first)
            wefti_plural(header->world_size), header->transport,
            duration((double)wefti_flight_now(&clock) * 1e-9, up, sizeof up));
     wefti_text_deinit(&world);
+    if (here < header->world_size) {
+        uint32_t others = header->world_size - (uint32_t)here;
+        printf(
+            "%u rank%s not on this host, of another user, or ended: weft ps on other hosts lists "
+            "theirs\n",
+            others, wefti_plural(others));
+    }
     printf("%6s %8s %-10s %8s %8s %8s %8s  %s\n", "RANK", "PID", "STATE", "FOR", "CALLS/S",
            "BYTES/S", "MEMORY", "CALL");
 }

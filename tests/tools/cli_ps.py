@@ -61,7 +61,9 @@ class Ps(support.Case):
         worlds = [world["world"] for world in self.weft_json("ps", os.getpid(), "--dump", "dumps")["worlds"]]
         self.assertIn(sealed, worlds)
         self.assertNotIn(open_, worlds)
-        self.assertIn("world " + sealed.replace("\x1b", "?"), self.weft("ps", os.getpid()).stdout)
+        text = self.weft("ps", os.getpid()).stdout
+        self.assertIn("world " + sealed.replace("\x1b", "?") + ": 1 of 2 ranks", text)
+        self.assertIn("1 rank not on this host, of another user, or ended: weft ps on other hosts lists theirs\n", text)
         self.assertEqual(len(list((self.dir / "dumps").iterdir())), 1)
         self.weft("analyze", "dumps", code=1)
 

@@ -18,6 +18,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/sync.h"
 #include "runtime/context/context.h"
+#include "support_cards.h"
 #include "support_ranks.h"
 #include "tests/support/support.h"
 
@@ -194,6 +195,34 @@ static void test_dump_holds_control_calls(void **state)
 {
     (void)state;
     support_rank_threads(4, hold_control_calls, NULL);
+}
+
+/* On a card, with a stream and without. */
+static void hold_device_calls(rank_world_t *world)
+{
+    weft_stream_t *stream;
+    float *data = NULL;
+    dump_t dump;
+    RANK_OK(weft_device_alloc(world->context, 64 * sizeof *data, (void **)&data));
+    RANK_OK(weft_stream_create(world->context, NULL, &stream));
+    RANK_OK(
+        weft_all_reduce(data, data, 32, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, stream));
+    RANK_OK(weft_stream_synchronize(stream));
+    RANK_OK(
+        weft_all_reduce(data, data, 64, WEFT_DTYPE_F32, WEFT_REDUCTION_MAX, world->group, NULL));
+    dump_take(world->context, &dump);
+    check_call(&dump, "all_reduce with 32 x f32 (sum)", "done");
+    check_call(&dump, "all_reduce with 64 x f32 (max)", "done");
+    RANK_CHECK(number_of(&dump, find(&dump, "all_reduce with 32 x f32 (sum)"), "stream") > 0);
+    wefti_json_tree_deinit(&dump.tree);
+    weft_stream_destroy(stream);
+    RANK_OK(weft_device_free(world->context, data));
+}
+
+static void test_dump_holds_device_calls(void **state)
+{
+    (void)state;
+    support_card_threads(2, hold_device_calls, NULL);
 }
 
 static void hold_the_last(rank_world_t *world)
@@ -491,6 +520,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dump_holds_calls),
         cmocka_unit_test(test_dump_holds_control_calls),
+        cmocka_unit_test(test_dump_holds_device_calls),
         cmocka_unit_test(test_dump_holds_the_last_calls),
         cmocka_unit_test(test_waiting_call_names_the_late_rank),
         cmocka_unit_test(test_abort_dumps_all_ranks),

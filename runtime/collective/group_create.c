@@ -125,7 +125,8 @@ static members_t find_members(const offer_t *offers, uint32_t count, uint32_t co
 static uint32_t find_channel(const wefti_channels_t *channels, size_t half_bytes,
                              const members_t *members)
 {
-    for (uint32_t pool = 0; pool < channels->pool_count; pool++) {
+    uint32_t count = atomic_load_explicit(&channels->pool_count, memory_order_relaxed);
+    for (uint32_t pool = 0; pool < count; pool++) {
         uint32_t used = 0;
         if (channels->pools[pool].half_bytes != half_bytes) {
             continue;

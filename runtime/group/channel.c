@@ -42,9 +42,11 @@ size_t wefti_channels_half_bytes(const weft_context_t *context, uint64_t staging
 weft_status_t wefti_channels_grow(weft_context_t *context, size_t half_bytes)
 {
     wefti_channels_t *channels = wefti_channels_of(context);
-    wefti_pool_t *pool = &channels->pools[channels->pool_count];
+    /* relaxed: only the thread that creates a group adds pools */
+    uint32_t count = atomic_load_explicit(&channels->pool_count, memory_order_relaxed);
+    wefti_pool_t *pool = &channels->pools[count];
     size_t staging_bytes;
-    if (channels->pool_count == WEFTI_POOLS) {
+    if (count == WEFTI_POOLS) {
         return wefti_error(
             WEFT_ERR_NO_MEMORY,
             "too many groups: at most %u can exist at the same time; destroy a group",
@@ -62,7 +64,8 @@ weft_status_t wefti_channels_grow(weft_context_t *context, size_t half_bytes)
         return status;
     }
     pool->half_bytes = half_bytes;
-    channels->pool_count++;
+    /* Release: the pool is whole before it is counted. */
+    atomic_store_explicit(&channels->pool_count, count + 1, memory_order_release);
     return WEFT_OK;
 }
 
@@ -140,7 +143,9 @@ static bool has_come(void *user, const wefti_wait_t *wait)
     const weft_context_t *context = user;
     const wefti_channels_t *channels = wefti_channels_of(context);
     uint32_t pool = wait->channel / WEFTI_POOL_CHANNELS;
-    if (channels == NULL || pool >= channels->pool_count) {
+    /* Acquire: a pool that is counted is whole. */
+    if (channels == NULL ||
+        pool >= atomic_load_explicit(&channels->pool_count, memory_order_acquire)) {
         return true;
     }
     size_t offset = channels->pools[pool].channels +

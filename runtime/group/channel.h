@@ -137,7 +137,7 @@ typedef struct wefti_pool {
 typedef struct wefti_channels {
     wefti_channel_layout_t layout;
     wefti_pool_t pools[WEFTI_POOLS];
-    uint32_t pool_count;
+    _Atomic uint32_t pool_count; /* the thread that looks for circles of waits reads it */
     /* Under the context's lock: a stream's thread may be the last one that holds a broken group. */
     wefti_channel_use_t use;
     uint64_t attach_nonce; /* attach.c */

@@ -39,6 +39,12 @@ static weft_status_t import_model(wefti_compiler_t *c, wefti_model_t *model)
         wefti_onnx_import(&params, c->allocator, c->params.registry, &model->graph);
     if (status >= 0) {
         name_fences(c, model->graph, model->path);
+        if (model->graph->device_configurations > 0) {
+            wefti_log(&c->log, WEFT_LOG_LEVEL_WARN,
+                      "%s: %u device configurations and sharding specifications are ignored: each "
+                      "rank runs the whole graph",
+                      model->path, model->graph->device_configurations);
+        }
         wefti_log(&c->log, WEFT_LOG_LEVEL_DEBUG, "%s: %u operators imported", model->path,
                   model->graph->order_count);
     }

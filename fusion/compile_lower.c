@@ -192,6 +192,7 @@ weft_status_t wefti_compile_lower(wefti_compiler_t *c, weft_plan_t **out_plan)
     WEFT_TRY(status, wefti_compile_lower_params(c, &params), fail);
     WEFT_TRY(status, wefti_lower(c->graph, &params, &plan), fail);
     WEFT_TRY(status, check_limit(c, plan), fail);
+    WEFT_TRY(status, wefti_compile_check_kernels(c, plan), fail);
     if (!c->params.infer) {
         WEFT_TRY(status, add_parameters(c, plan), fail);
         WEFT_TRY(status, try_eval_model(c, plan), fail);

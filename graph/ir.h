@@ -104,7 +104,8 @@ typedef struct wefti_parameter {
     uint32_t value;          /* WEFTI_NONE: the model lacks it */
     weft_tensor_desc_t type; /* without contents */
     bool trained;
-    bool guess; /* the model does not state it */
+    bool guess;   /* the model does not state it */
+    bool running; /* a statistic that steps update: not trained, but no constant */
 } wefti_parameter_t;
 
 typedef struct wefti_program {
@@ -139,6 +140,7 @@ typedef struct wefti_graph {
     size_t constraint_capacity;
     wefti_parameter_t *parameters; /* of an imported model, in file order */
     uint32_t parameter_count;
+    uint32_t device_configurations; /* annotations of the model for several devices */
     wefti_program_t *programs;
     uint32_t program_count;
     size_t program_capacity;

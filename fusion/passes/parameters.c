@@ -86,7 +86,7 @@ weft_status_t wefti_parameters_decide(wefti_parameter_t *parameters, uint32_t co
     WEFT_TRY(status, split(train, "train", &arena, &trains), done);
     WEFT_TRY(status, split(freeze, "freeze", &arena, &freezes), done);
     for (uint32_t i = 0; i < count; i++) {
-        if (parameters[i].value != WEFTI_NONE) {
+        if (parameters[i].value != WEFTI_NONE && !parameters[i].running) {
             decide(&parameters[i], &trains, &freezes);
         }
     }
@@ -125,7 +125,7 @@ weft_status_t wefti_pass_parameters(wefti_graph_t *graph, const char *train, con
                                                  freeze, graph->arena.allocator));
     for (uint32_t i = 0; i < graph->parameter_count; i++) {
         const wefti_parameter_t *parameter = &graph->parameters[i];
-        if (parameter->value != WEFTI_NONE && !parameter->trained) {
+        if (parameter->value != WEFTI_NONE && !parameter->trained && !parameter->running) {
             graph->values[parameter->value].kind = WEFTI_VALUE_CONST;
         }
     }

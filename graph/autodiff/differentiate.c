@@ -60,6 +60,9 @@ bool wefti_is_differentiable(const weft_op_def_t *def)
     return find_rule(def) != NULL;
 }
 
+/* Operators in an error. */
+#define MOST_NAMED 16u
+
 /* Each operator once, whatever its versions. */
 typedef struct rule_list {
     wefti_text_t text;
@@ -77,16 +80,48 @@ static int list_op(const weft_op_def_t *def, void *user)
     return 0;
 }
 
-static weft_status_t no_rule(const wefti_graph_t *graph, const wefti_node_t *node)
+/* Does the gradient of an output of a forward node depend on a rule that does not exist? */
+static bool lacks_rule(const wefti_diff_t *diff, const wefti_node_t *node)
 {
+    bool wanted = false;
+    for (uint32_t k = 0; k < node->output_count; k++) {
+        wanted = wanted ||
+                 (node->outputs[k] != WEFTI_NONE && node->outputs[k] < diff->forward_value_count &&
+                  diff->wanted[node->outputs[k]]);
+    }
+    return wanted && find_rule(node->def) == NULL;
+}
+
+/* Names the node, and the other operators before it that lack a rule. */
+static weft_status_t no_rule(const wefti_diff_t *diff, uint32_t position)
+{
+    const wefti_graph_t *graph = diff->graph;
+    const wefti_node_t *node = &graph->nodes[graph->order[position]];
     rule_list_t list = {.last = NULL};
+    wefti_text_t others;
+    const weft_op_def_t *named[MOST_NAMED] = {node->def};
+    uint32_t count = 1;
     wefti_text_init(&list.text, graph->arena.allocator);
+    wefti_text_init(&others, graph->arena.allocator);
+    for (uint32_t i = position; i-- > 0 && count < MOST_NAMED;) {
+        const wefti_node_t *other = &graph->nodes[graph->order[i]];
+        uint32_t n = 0;
+        while (n < count && !wefti_op_same(named[n], other->def)) {
+            n++;
+        }
+        if (n == count && lacks_rule(diff, other)) {
+            named[count++] = other->def;
+            wefti_text_printf(&others, "%snode '%s' (%s)", count == 2 ? "; nor have " : ", ",
+                              other->name, other->def->name);
+        }
+    }
     weft_op_registry_visit(graph->registry, list_op, &list);
     weft_status_t status =
         wefti_error(WEFT_ERR_UNSUPPORTED,
-                    "node '%s' (%s%s%s): operator has no gradient rule; operators with one: %s",
+                    "node '%s' (%s%s%s): operator has no gradient rule%s; operators with one: %s",
                     node->name, node->def->domain, *node->def->domain ? "::" : "", node->def->name,
-                    list.text.data ? list.text.data : "");
+                    others.data ? others.data : "", list.text.data ? list.text.data : "");
+    wefti_text_deinit(&others);
     wefti_text_deinit(&list.text);
     return status;
 }
@@ -153,7 +188,7 @@ static weft_status_t run_rules(wefti_diff_t *diff, uint32_t forward_count)
         }
         wefti_diff_fn rule = find_rule(node->def);
         if (!rule) {
-            return no_rule(diff->graph, node);
+            return no_rule(diff, i);
         }
         WEFT_RETURN_IF_ERROR(rule(diff));
     }

@@ -12,7 +12,6 @@
 #include "runtime/base/error.h"
 
 #define IR_VERSION 8 /* the first with what is used here */
-#define NEWEST_OPSET 21
 
 static char *unconst(const char *text)
 {
@@ -188,7 +187,7 @@ static weft_status_t choose_opset(const wefti_graph_t *graph, int32_t *out_opset
 {
     const wefti_node_t *odd = NULL;
     int32_t first = graph->opset > 0 ? graph->opset : 1;
-    for (int32_t opset = first; opset <= NEWEST_OPSET; opset++) {
+    for (int32_t opset = first; opset <= WEFTI_ONNX_NEWEST_OPSET; opset++) {
         bool valid = true;
         for (uint32_t i = 0; i < graph->order_count && valid; i++) {
             const wefti_node_t *node = &graph->nodes[graph->order[i]];
@@ -203,12 +202,12 @@ static weft_status_t choose_opset(const wefti_graph_t *graph, int32_t *out_opset
     if (odd == NULL) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "unsupported opset %d: the newest that can be written is %d", first,
-                           NEWEST_OPSET);
+                           WEFTI_ONNX_NEWEST_OPSET);
     }
     return wefti_error(WEFT_ERR_UNSUPPORTED,
                        "node '%s' (%s): not expressible in opset %d, and no opset up to %d has all "
                        "operators of the graph in their versions",
-                       odd->name, odd->def->name, first, NEWEST_OPSET);
+                       odd->name, odd->def->name, first, WEFTI_ONNX_NEWEST_OPSET);
 }
 
 static void add_opset(wefti_onnx_emit_t *emit, const char *domain, int64_t version)

@@ -97,6 +97,8 @@ weft_status_t wefti_onnx_find_loss(const wefti_onnx_file_t *file, const char *wa
                                    wefti_onnx_loss_t *out_loss);
 
 /* model.c */
+/* The newest opset whose changes are handled: 22 to 24 add element types, and operators. */
+#define WEFTI_ONNX_NEWEST_OPSET 24
 /* "node 3 'fc1' (Gemm)"; buffer of WEFTI_ONNX_LABEL_BYTES, returned. */
 #define WEFTI_ONNX_LABEL_BYTES 192
 const char *wefti_onnx_node_label(const Onnx__NodeProto *node, size_t index, char *buffer);
@@ -133,6 +135,13 @@ typedef struct wefti_onnx_field {
 /* The field at the cursor, which moves past it. Returns NULL, or what is wrong with it. */
 const char *wefti_onnx_next_field(wefti_onnx_cursor_t *cursor, wefti_onnx_field_t *out);
 
+/* The next field that is a message, a text or bytes; false: none, or damage. */
+bool wefti_onnx_next_message(wefti_onnx_cursor_t *cursor, wefti_onnx_field_t *out);
+static inline wefti_onnx_cursor_t wefti_onnx_inside(const wefti_onnx_field_t *field)
+{
+    return (wefti_onnx_cursor_t){field->payload, field->payload + field->size_bytes};
+}
+
 /* pack.c: editing and writing messages; everything new comes from the file's arena. */
 /* A graph input or output; name is borrowed, a negative dimension has no value. NULL: no memory. */
 Onnx__ValueInfoProto *wefti_onnx_make_info(wefti_arena_t *arena, const char *name,
@@ -154,6 +163,9 @@ weft_status_t wefti_onnx_inference_form(wefti_onnx_file_t *file, const wefti_gra
  * the file lacks types of their outputs. */
 weft_status_t wefti_onnx_foreign(wefti_onnx_file_t *file, wefti_graph_t *graph,
                                  const weft_op_def_t ***out_defs, uint32_t *out_count);
+
+/* model.c: nodes, and the model, with configurations of several devices (ONNX 1.18). */
+uint32_t wefti_onnx_count_device_configurations(const wefti_onnx_file_t *file);
 
 /* parameters.c: floating-point initializers in file order, then parameters that the file lacks. A
  * value of an entry is the index of the initializer. In arena. */

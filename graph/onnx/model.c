@@ -9,8 +9,8 @@
 #include "runtime/base/error.h"
 #include "runtime/base/suggest.h"
 
-/* The newest opset whose changes this importer handles. */
-#define NEWEST_OPSET 21
+/* Operators in an error. */
+#define MOST_NAMED 24u
 /* A linear search per node. */
 #define MOST_DOMAINS 100
 
@@ -62,11 +62,11 @@ weft_status_t wefti_onnx_check_model(const wefti_onnx_file_t *file)
                                "%s: opset_import[%zu] '%s': version must be between 1 and %d: %lld",
                                file->label, i, domain, INT32_MAX, (long long)version);
         }
-        if (domain[0] == '\0' && version > NEWEST_OPSET) {
+        if (domain[0] == '\0' && version > WEFTI_ONNX_NEWEST_OPSET) {
             return wefti_error(WEFT_ERR_UNSUPPORTED,
                                "%s: unsupported opset %lld: the newest supported is %d; export the "
                                "model with that one",
-                               file->label, (long long)version, NEWEST_OPSET);
+                               file->label, (long long)version, WEFTI_ONNX_NEWEST_OPSET);
         }
     }
     if (wefti_onnx_opset(model, "") == 0 && model->n_opset_import == 0) {
@@ -97,6 +97,30 @@ weft_status_t wefti_onnx_check_model(const wefti_onnx_file_t *file)
                            graph->n_node, graph->n_initializer, UINT32_MAX / 4);
     }
     return WEFT_OK;
+}
+
+enum { MODEL_GRAPH = 7, MODEL_CONFIGURATION = 26, GRAPH_NODE = 1, NODE_CONFIGURATION = 10 };
+
+/* Fields of ONNX 1.18, read from the bytes of the file. */
+uint32_t wefti_onnx_count_device_configurations(const wefti_onnx_file_t *file)
+{
+    uint32_t count = 0;
+    wefti_onnx_cursor_t in = {file->data, file->data + file->size_bytes};
+    wefti_onnx_field_t field, node, part;
+    while (wefti_onnx_next_message(&in, &field)) {
+        count += field.id == MODEL_CONFIGURATION;
+        if (field.id != MODEL_GRAPH) {
+            continue;
+        }
+        wefti_onnx_cursor_t graph = wefti_onnx_inside(&field);
+        while (wefti_onnx_next_message(&graph, &node)) {
+            wefti_onnx_cursor_t parts = wefti_onnx_inside(&node);
+            while (node.id == GRAPH_NODE && wefti_onnx_next_message(&parts, &part)) {
+                count += part.id == NODE_CONFIGURATION;
+            }
+        }
+    }
+    return count;
 }
 
 /* Names close to a wanted one, best first. */
@@ -160,6 +184,58 @@ static int visit_lowest(const weft_op_def_t *def, void *user)
     return 0;
 }
 
+/* One operator that the registry does not have, and how often the model uses it. */
+typedef struct missing {
+    const Onnx__NodeProto *node;
+    uint32_t count;
+} missing_t;
+
+static bool same_operator(const Onnx__NodeProto *a, const Onnx__NodeProto *b)
+{
+    return strcmp(wefti_onnx_domain(a->domain), wefti_onnx_domain(b->domain)) == 0 &&
+           strcmp(a->op_type, b->op_type) == 0;
+}
+
+/* ", also Expand (16 nodes), CastLike (8 nodes)": the operators after the one of node index. */
+static void add_others(const wefti_onnx_file_t *file, size_t index, const weft_registry_t *registry,
+                       wefti_text_t *out)
+{
+    const Onnx__GraphProto *graph = file->model->graph;
+    missing_t others[MOST_NAMED + 1];
+    uint32_t count = 0, more = 0;
+    for (size_t i = index + 1; i < graph->n_node; i++) {
+        const Onnx__NodeProto *node = graph->node[i];
+        const char *domain = wefti_onnx_domain(node->domain);
+        int64_t version = wefti_onnx_opset(file->model, domain);
+        bool own = domain[0] == '\0' || strcmp(domain, "weft") == 0; /* foreign.c has the others */
+        if (!own || node->op_type == NULL || same_operator(node, graph->node[index]) ||
+            version == 0 || (domain[0] == '\0' && strcmp(node->op_type, "Constant") == 0) ||
+            weft_registry_find_op(registry, domain, node->op_type, (int32_t)version) != NULL) {
+            continue;
+        }
+        uint32_t at = 0;
+        while (at < count && !same_operator(others[at].node, node)) {
+            at++;
+        }
+        if (at == MOST_NAMED) {
+            more++;
+            continue;
+        }
+        others[at] = at == count ? (missing_t){node, 0} : others[at];
+        count += at == count;
+        others[at].count++;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const char *domain = wefti_onnx_domain(others[i].node->domain);
+        wefti_text_printf(out, "%s%.40s%s%.60s (%u node%s)", i == 0 ? "; also " : ", ", domain,
+                          domain[0] != '\0' ? "::" : "", others[i].node->op_type, others[i].count,
+                          others[i].count == 1 ? "" : "s");
+    }
+    if (more > 0) {
+        wefti_text_printf(out, ", and others (%u nodes)", more);
+    }
+}
+
 weft_status_t wefti_onnx_unknown_operator(const wefti_onnx_file_t *file,
                                           const Onnx__NodeProto *node, size_t index,
                                           const weft_registry_t *registry)
@@ -168,25 +244,34 @@ weft_status_t wefti_onnx_unknown_operator(const wefti_onnx_file_t *file,
     const char *op = node->op_type != NULL ? node->op_type : "";
     const char *domain = wefti_onnx_domain(node->domain);
     near_t near = {.domain = domain, .wanted = op};
+    wefti_text_t others;
+    weft_status_t status;
     wefti_onnx_node_label(node, index, label);
     lowest_t lowest = {.domain = domain, .op = op};
     weft_op_registry_visit(registry, visit_lowest, &lowest);
+    wefti_text_init(&others, file->allocator);
+    add_others(file, index, registry, &others);
+    const char *also = others.data != NULL ? others.data : "";
     if (lowest.version != 0) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "%s: %s: operator %s needs opset %d or newer, the model imports %lld",
-                           file->label, label, op, lowest.version,
-                           (long long)wefti_onnx_opset(file->model, domain));
+        status = wefti_error(
+            WEFT_ERR_UNSUPPORTED,
+            "%s: %s: operator %s needs opset %d or newer, the model imports %lld%s", file->label,
+            label, op, lowest.version, (long long)wefti_onnx_opset(file->model, domain), also);
+        goto done;
     }
     weft_op_registry_visit(registry, visit_near, &near);
     for (uint32_t i = 0, used = 0; i < near.count && used < sizeof(names); i++) {
         used += (uint32_t)snprintf(names + used, sizeof(names) - used, "%s%s", i == 0 ? "" : ", ",
                                    near.names[i]);
     }
-    return wefti_error(
+    status = wefti_error(
         WEFT_ERR_UNSUPPORTED,
-        "%s: %s: unsupported operator %s%s%.80s%s%s%s; 'weft ops' lists the supported ones",
+        "%s: %s: unsupported operator %s%s%.80s%s%s%s%s; 'weft ops' lists the supported ones",
         file->label, label, domain, domain[0] != '\0' ? "::" : "", op,
-        near.count > 0 ? " (did you mean " : "", names, near.count > 0 ? "?)" : "");
+        near.count > 0 ? " (did you mean " : "", names, near.count > 0 ? "?)" : "", also);
+done:
+    wefti_text_deinit(&others);
+    return status;
 }
 
 weft_status_t wefti_onnx_value_type(const wefti_onnx_file_t *file, const Onnx__ValueInfoProto *info,

@@ -30,7 +30,13 @@ enum { ENTRY_KEY = 1, ENTRY_VALUE = 2 };
 #define TRAINED "weft.trained"
 
 /* How a value is used, the strongest last. */
-typedef enum place { PLACE_NONE, PLACE_BIAS, PLACE_WEIGHT, PLACE_STATISTIC } place_t;
+typedef enum place {
+    PLACE_NONE,
+    PLACE_BIAS,
+    PLACE_WEIGHT,
+    PLACE_STATISTIC,
+    PLACE_RUNNING, /* a statistic that a step updates */
+} place_t;
 
 typedef enum mark { MARK_NONE, MARK_PARAMETER, MARK_BUFFER } mark_t;
 
@@ -61,29 +67,14 @@ static char *copy_text(params_t *p, const wefti_onnx_field_t *field)
     return text;
 }
 
-static wefti_onnx_cursor_t inside(const wefti_onnx_field_t *field)
-{
-    return (wefti_onnx_cursor_t){field->payload, field->payload + field->size_bytes};
-}
-
-static bool next_message(wefti_onnx_cursor_t *in, wefti_onnx_field_t *field)
-{
-    while (in->at < in->end && wefti_onnx_next_field(in, field) == NULL) {
-        if (field->wire == 2) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* The texts of an entry of metadata_props; an absent one is an empty field. */
 static void read_entry(const wefti_onnx_field_t *entry, wefti_onnx_field_t *key,
                        wefti_onnx_field_t *value)
 {
-    wefti_onnx_cursor_t in = inside(entry);
+    wefti_onnx_cursor_t in = wefti_onnx_inside(entry);
     wefti_onnx_field_t field;
     *key = *value = (wefti_onnx_field_t){.payload = (const uint8_t *)""};
-    while (next_message(&in, &field)) {
+    while (wefti_onnx_next_message(&in, &field)) {
         if (field.id == ENTRY_KEY || field.id == ENTRY_VALUE) {
             *(field.id == ENTRY_KEY ? key : value) = field;
         }
@@ -133,9 +124,9 @@ static weft_status_t read_trained(params_t *p, char *text)
 
 static weft_status_t read_value_info(params_t *p, const wefti_onnx_field_t *info)
 {
-    wefti_onnx_cursor_t in = inside(info);
+    wefti_onnx_cursor_t in = wefti_onnx_inside(info);
     wefti_onnx_field_t field, key, value, name = {0}, kind = {0}, source = {0};
-    while (next_message(&in, &field)) {
+    while (wefti_onnx_next_message(&in, &field)) {
         if (field.id == INFO_NAME) {
             name = field;
         } else if (field.id == INFO_METADATA) {
@@ -177,9 +168,9 @@ static weft_status_t read_property(params_t *p, const wefti_onnx_field_t *entry,
 
 static weft_status_t read_graph(params_t *p, const wefti_onnx_field_t *graph)
 {
-    wefti_onnx_cursor_t in = inside(graph);
+    wefti_onnx_cursor_t in = wefti_onnx_inside(graph);
     wefti_onnx_field_t field;
-    while (next_message(&in, &field)) {
+    while (wefti_onnx_next_message(&in, &field)) {
         if (field.id == GRAPH_VALUE_INFO) {
             WEFT_RETURN_IF_ERROR(read_value_info(p, &field));
         } else if (field.id == GRAPH_METADATA) {
@@ -193,7 +184,7 @@ static weft_status_t read_marks(params_t *p)
 {
     wefti_onnx_cursor_t in = {p->file->data, p->file->data + p->file->size_bytes};
     wefti_onnx_field_t field;
-    while (next_message(&in, &field)) {
+    while (wefti_onnx_next_message(&in, &field)) {
         if (field.id == MODEL_GRAPH) {
             WEFT_RETURN_IF_ERROR(read_graph(p, &field));
         } else if (field.id == MODEL_METADATA) {
@@ -255,6 +246,18 @@ static bool passes_on(const Onnx__NodeProto *node)
     return node->op_type != NULL && is_one_of(node->op_type, ops);
 }
 
+/* Does BatchNormalization compute statistics of the batch? Before opset 14 its outputs tell. */
+static bool trains_statistics(const params_t *p, const Onnx__NodeProto *node)
+{
+    for (size_t i = 0; i < node->n_attribute; i++) {
+        const char *name = node->attribute[i]->name;
+        if (name != NULL && strcmp(name, "training_mode") == 0) {
+            return node->attribute[i]->i != 0;
+        }
+    }
+    return wefti_onnx_opset(p->file->model, "") < 14 && node->n_output > 1;
+}
+
 static weft_status_t raise_place(params_t *p, const char *name, place_t place)
 {
     uint32_t has = wefti_name_index_find(&p->places, name);
@@ -277,11 +280,12 @@ static weft_status_t visit_inputs(params_t *p, const Onnx__NodeProto *node)
 {
     const op_places_t *known = places_of(node);
     bool passes = known == NULL && passes_on(node) && node->n_output > 0;
+    place_t statistic = trains_statistics(p, node) ? PLACE_RUNNING : PLACE_STATISTIC;
     bool adds = node->op_type != NULL && strcmp(node->op_type, "Add") == 0 && node->n_input == 2;
     for (size_t k = 0; k < node->n_input && k < 8; k++) {
         place_t place = PLACE_NONE;
         if (known != NULL) {
-            place = known->statistics >> k & 1 ? PLACE_STATISTIC
+            place = known->statistics >> k & 1 ? statistic
                     : known->weights >> k & 1  ? PLACE_WEIGHT
                                                : PLACE_NONE;
         } else if (adds && wefti_name_index_find(&p->products, node->input[1 - k]) != WEFTI_NONE) {
@@ -441,7 +445,10 @@ static weft_status_t judge(params_t *p, uint32_t index, wefti_parameter_t *out)
     for (uint32_t d = 0; d < out->type.rank; d++) { /* the import checks them, a survey does not */
         out->type.dims[d] = tensor->dims[d];
     }
-    if (p->listed) {
+    if (place == PLACE_RUNNING) {
+        out->running = true;
+        set(out, false, false, "a running statistic, which every step updates");
+    } else if (p->listed) {
         bool trained = wefti_name_index_find(&p->trained, name) != WEFTI_NONE;
         set(out, trained, false,
             trained ? "the exporter lists it as trained"

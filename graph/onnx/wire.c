@@ -119,6 +119,16 @@ const char *wefti_onnx_next_field(wefti_onnx_cursor_t *cursor, wefti_onnx_field_
     return NULL;
 }
 
+bool wefti_onnx_next_message(wefti_onnx_cursor_t *cursor, wefti_onnx_field_t *out)
+{
+    while (cursor->at < cursor->end && wefti_onnx_next_field(cursor, out) == NULL) {
+        if (out->wire == WIRE_BYTES) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static weft_status_t read_field(const walker_t *walker, wefti_onnx_cursor_t *cursor,
                                 wefti_onnx_field_t *out)
 {

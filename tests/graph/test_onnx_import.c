@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "graph/onnx/internal.h"
 #include "graph/onnx/onnx.h"
 #include "tests/graph/support_onnx.h"
 #include "tests/support/support.h"
@@ -435,6 +436,53 @@ static void test_parameters_that_weft_export_lists(void **state)
     check_parameters(&model, "head.weight+ body.weight-");
 }
 
+/* Statistics that BatchNormalization updates are neither trained nor constants. */
+static void test_parameters_of_batch_normalization(void **state)
+{
+    (void)state;
+    for (int training = 0; training < 2; training++) {
+        wire_t graph = {0}, attributes = {0};
+        onnx_attribute_int(&attributes, "training_mode", training);
+        onnx_node(&graph, "MatMul", NULL, "x,w", "y", NULL);
+        onnx_node(&graph, "BatchNormalization", NULL, "x,s,b,m,v", "n", &attributes);
+        add_floats(&graph, "w", 2, 4);
+        add_floats(&graph, "s", 1, 4);
+        add_floats(&graph, "m", 1, 4);
+        wire_t model = {0};
+        wire_message(&model, 7, &graph);
+        wire_number(&model, 1, 8);
+        wefti_onnx_file_t file;
+        wefti_onnx_import_params_t params = {.bytes = model.data, .size_bytes = model.size};
+        wefti_parameter_t *list;
+        uint32_t count;
+        wefti_arena_t arena;
+        wefti_arena_init(&arena, NULL, 0);
+        assert_int_equal(wefti_onnx_file_open(&params, NULL, &file), WEFT_OK);
+        assert_int_equal(wefti_onnx_parameters(&file, &arena, &list, &count), WEFT_OK);
+        assert_int_equal(count, 3);
+        assert_true(list[0].trained && list[1].trained && !list[2].trained);
+        assert_int_equal(list[2].running, training);
+        wefti_onnx_file_close(&file);
+        wefti_arena_deinit(&arena);
+        wire_free(&model);
+    }
+}
+
+static void test_onnx_import_counts_device_configurations(void **state)
+{
+    (void)state;
+    wire_t model = onnx_small_mlp(), configuration = {0};
+    wefti_onnx_import_params_t params;
+    wefti_graph_t *graph = NULL;
+    wire_string(&configuration, 1, "two devices");
+    wire_message(&model, 26, &configuration);
+    params = (wefti_onnx_import_params_t){.bytes = model.data, .size_bytes = model.size};
+    assert_int_equal(wefti_onnx_import(&params, NULL, registry, &graph), WEFT_OK);
+    assert_int_equal(graph->device_configurations, 1);
+    wefti_graph_destroy(graph);
+    wire_free(&model);
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -463,6 +511,8 @@ int main(void)
         cmocka_unit_test(test_parameters_by_name_and_place),
         cmocka_unit_test(test_parameters_by_marks_of_torch),
         cmocka_unit_test(test_parameters_that_weft_export_lists),
+        cmocka_unit_test(test_parameters_of_batch_normalization),
+        cmocka_unit_test(test_onnx_import_counts_device_configurations),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

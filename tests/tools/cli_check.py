@@ -47,6 +47,12 @@ class Check(support.Case):
         report = self.weft("check", path, "--json", code=2).stdout
         self.assertIn('"compiles": false', report)
 
+    def test_one_message_names_all_unsupported_operators(self):
+        path = self.model([helper.make_node("Hardmax", ["x"], ["a"], "one"), helper.make_node("Det", ["a"], ["b"], "two"),
+                           helper.make_node("Det", ["b"], ["y"], "three")], opsets=(("", 24),))
+        done = self.weft("compile", path, "-o", self.dir / "m.weft", "-n", 2, "--batch", 4, code=2)
+        self.assertRegex(done.stderr, r"node 0 'one' \(Hardmax\): unsupported operator Hardmax.*; also Det \(2 nodes\); 'weft ops'")
+
     def lifted(self):
         """w and a mask of the shape of a bias, scaled by a number that an exporter lifted; and a loss."""
         nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Mul", ["a", "mask"], ["b"]),

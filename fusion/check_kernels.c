@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every kernel of a plan can be prepared: types and attributes that no kernel implements are an
+ * error of the compilation, of all nodes at once. Operators of other domains may get their kernels
+ * from a plugin where the plan runs.
+ */
+#include "fusion/compile.h"
+
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+#define MOST_REASONS 16u
+
+typedef struct reason {
+    const wefti_plan_kernel_t *first;
+    const char *text;
+    uint32_t count;
+} reason_t;
+
+typedef struct report {
+    wefti_arena_t arena;
+    reason_t reasons[MOST_REASONS];
+    uint32_t count, nodes;
+} report_t;
+
+static weft_status_t note(report_t *report, const wefti_plan_kernel_t *kernel, const char *text)
+{
+    uint32_t i = 0;
+    report->nodes++;
+    while (i < report->count && (strcmp(report->reasons[i].first->op, kernel->op) != 0 ||
+                                 strcmp(report->reasons[i].text, text) != 0)) {
+        i++;
+    }
+    if (i == MOST_REASONS) {
+        return WEFT_OK;
+    }
+    if (i == report->count) {
+        report->reasons[i] = (reason_t){kernel, wefti_arena_strdup(&report->arena, text), 0};
+        WEFT_RETURN_IF_NO_MEMORY(report->reasons[i].text);
+        report->count++;
+    }
+    report->reasons[i].count++;
+    return WEFT_OK;
+}
+
+static weft_status_t check(const weft_plan_t *plan, uint32_t index, const weft_registry_t *registry,
+                           report_t *report)
+{
+    const wefti_plan_kernel_t *kernel = &plan->kernels[index];
+    const weft_kernel_env_t env = WEFT_KERNEL_ENV_INIT;
+    weft_node_desc_t desc;
+    void *state = NULL;
+    size_t scratch_bytes = 0;
+    const weft_kernel_t *found =
+        weft_registry_find_kernel(registry, kernel->domain, kernel->op, kernel->version);
+    if (found == NULL) {
+        return kernel->domain[0] == '\0' ? note(report, kernel, "it has no kernel") : WEFT_OK;
+    }
+    if (found->prepare == NULL || found->abi_version != WEFT_KERNEL_ABI_VERSION) {
+        return WEFT_OK;
+    }
+    WEFT_RETURN_IF_ERROR(wefti_plan_kernel_desc(plan, index, &report->arena, &desc));
+    weft_status_t status = found->prepare(&desc, &env, &state, &scratch_bytes);
+    if (status >= 0 && found->destroy != NULL) {
+        found->destroy(state);
+    }
+    return status == WEFT_ERR_UNSUPPORTED ? note(report, kernel, weft_last_error())
+           : status == WEFT_ERR_NO_MEMORY ? status
+                                          : WEFT_OK; /* binding reports it */
+}
+
+static weft_status_t refuse(const wefti_compiler_t *c, const report_t *report)
+{
+    wefti_text_t text;
+    wefti_text_init(&text, c->allocator);
+    for (uint32_t i = 0; i < report->count; i++) {
+        const reason_t *reason = &report->reasons[i];
+        wefti_text_printf(&text, "%snode '%.80s' (%.60s): %.200s", i > 0 ? "; " : "",
+                          reason->first->name, reason->first->op, reason->text);
+        if (reason->count > 1) {
+            wefti_text_printf(&text, " (%u nodes)", reason->count);
+        }
+    }
+    weft_status_t status = wefti_error(
+        WEFT_ERR_UNSUPPORTED, "%s: %u node%s without a kernel: %s", c->params.model_path,
+        report->nodes, report->nodes == 1 ? "" : "s", text.data != NULL ? text.data : "");
+    wefti_text_deinit(&text);
+    return status;
+}
+
+weft_status_t wefti_compile_check_kernels(const wefti_compiler_t *c, const weft_plan_t *plan)
+{
+    weft_status_t status = WEFT_OK;
+    report_t report = {.count = 0};
+    wefti_arena_init(&report.arena, c->allocator, 0);
+    for (uint32_t i = 0; i < plan->kernel_count; i++) {
+        WEFT_TRY(status, check(plan, i, c->params.registry, &report), done);
+    }
+    if (report.nodes > 0) {
+        status = refuse(c, &report);
+    }
+done:
+    wefti_arena_deinit(&report.arena);
+    return status;
+}

@@ -14,6 +14,7 @@ Memory         empty zeros register unregister: arrays that peers reach directly
 Training       compile Plan Session
 Errors         WeftError and those below it
 
+`weft.export.export` and `python -m weft.export` write torch modules as ONNX files that train.
 `import weft.torch` adds a backend to torch.distributed; `python -m weft.bench` shows what calls cost.
 All of it is C, in weft._core; the types are in __init__.pyi.
 """

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exports a torch module with its loss as an ONNX file that `weft compile` trains.
+
+    import weft.export
+    weft.export.export(model, images, labels, "model.onnx")
+
+or, where a function returns (module, inputs, labels):
+
+    python -m weft.export package.module:function model.onnx
+
+This is torch.onnx.export with what training needs: the loss is a part of the model; Dropout and BatchNormalization keep
+their training form; nothing is folded, so that parameters keep their names; the first dimension is the batch. The file
+lists the parameters that are trained, those with requires_grad, as property weft.trained.
+"""
+import argparse
+import importlib
+import inspect
+import os
+import sys
+import warnings
+
+__all__ = ["export"]
+
+TRAINED = "weft.trained"
+
+
+def _varint(value):
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _field(number, payload):
+    return _varint(number << 3 | 2) + _varint(len(payload)) + payload
+
+
+def _add_property(path, key, value):
+    """One more entry of ModelProto.metadata_props: fields of a message may follow in any order, so it is appended."""
+    with open(path, "ab") as file:
+        file.write(_field(14, _field(1, key.encode()) + _field(2, value.encode())))
+
+
+def _cross_entropy(logits, labels):
+    import torch
+
+    if logits.dim() == labels.dim() + 1 and logits.dim() > 2:  # a language model: classes are the last dimension
+        logits, labels = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
+    return torch.nn.functional.cross_entropy(logits, labels)
+
+
+def _with_loss(model, loss):
+    import torch
+
+    class WithLoss(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, *tensors):
+            output = self.model(*tensors[:-1])
+            logits = output.logits if hasattr(output, "logits") else output  # of transformers
+            return loss(logits, tensors[-1]), logits
+
+    return WithLoss()
+
+
+def _torchscript(module, tensors, path, opset, axes, names):
+    import torch
+
+    options = {"dynamo": False} if "dynamo" in inspect.signature(torch.onnx.export).parameters else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(module, tensors, path, opset_version=opset or 17, training=torch.onnx.TrainingMode.TRAINING,
+                          do_constant_folding=False, input_names=names, output_names=["loss", "logits"],
+                          dynamic_axes={name: {0: "batch"} for name in names} if axes else None, **options)
+
+
+def _dynamo(module, tensors, path, opset, axes, names):
+    import torch
+
+    shapes = None
+    if axes:
+        batch = torch.export.Dim("batch")
+        shapes = (tuple({0: batch} for _ in tensors),)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(module, tensors, path, opset_version=opset or 20, dynamo=True, optimize=False, verbose=False,
+                          external_data=False, input_names=names, output_names=["loss", "logits"], dynamic_shapes=shapes)
+
+
+EXPORTERS = {"torchscript": _torchscript, "dynamo": _dynamo}
+
+
+def export(model, inputs, labels, path, *, loss=None, opset=None, exporter="torchscript", fixed_batch=False, input_names=None):
+    """Writes model with its loss to path.
+
+    model        a torch.nn.Module; its training mode is restored
+    inputs       an example tensor, or a tuple of them, whose first dimension is the batch
+    labels       the example labels
+    loss         a function of (logits, labels); default: cross entropy, of every position with a language model
+    opset        default: 17 with torchscript, 20 with dynamo
+    exporter     "torchscript", which keeps BatchNormalization and Dropout in training form, or "dynamo", for models that the
+                 other one cannot trace
+    fixed_batch  True: the file has the batch of the examples
+    input_names  default: input (input0, input1, ..); the labels are label
+
+    In the file, names of parameters begin with "model.". Returns the names of the parameters that are trained.
+    """
+    if exporter not in EXPORTERS:
+        raise ValueError(f"exporter must be one of {', '.join(EXPORTERS)}: {exporter!r}")
+    inputs = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
+    names = list(input_names or (["input"] if len(inputs) == 1 else [f"input{i}" for i in range(len(inputs))]))
+    if len(names) != len(inputs):
+        raise ValueError(f"input_names has {len(names)} names for {len(inputs)} inputs")
+    module = _with_loss(model, loss or _cross_entropy)
+    trained = [name for name, parameter in module.named_parameters(remove_duplicate=False) if parameter.requires_grad]
+    training = model.training
+    try:
+        EXPORTERS[exporter](module.train(), (*inputs, labels), os.fspath(path), opset, not fixed_batch, names + ["label"])
+    finally:
+        model.train(training)
+    _add_property(path, TRAINED, ",".join(trained))
+    return trained
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="python -m weft.export", description=__doc__.splitlines()[0])
+    parser.add_argument("function", metavar="MODULE:FUNCTION", help="returns (torch module, inputs, labels)")
+    parser.add_argument("output", metavar="OUT.onnx")
+    parser.add_argument("--opset", type=int, metavar="N", help="default: 17 with torchscript, 20 with dynamo")
+    parser.add_argument("--exporter", choices=EXPORTERS, default="torchscript", help="default: torchscript")
+    parser.add_argument("--fixed-batch", action="store_true", help="the file has the batch of the inputs")
+    args = parser.parse_args(arguments)
+    module, _, function = args.function.partition(":")
+    if not function:
+        parser.error(f"{args.function}: expected MODULE:FUNCTION")
+    sys.path.insert(0, "")  # a module of the current folder
+    model, inputs, labels = getattr(importlib.import_module(module), function)()
+    trained = export(model, inputs, labels, args.output, opset=args.opset, exporter=args.exporter, fixed_batch=args.fixed_batch)
+    print(f"{args.output}: {os.path.getsize(args.output)} bytes, {len(trained)} parameters trained")
+
+
+if __name__ == "__main__":
+    main()

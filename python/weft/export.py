@@ -116,7 +116,8 @@ def export(model, inputs, labels, path, *, loss=None, opset=None, exporter="torc
     if len(names) != len(inputs):
         raise ValueError(f"input_names has {len(names)} names for {len(inputs)} inputs")
     module = _with_loss(model, loss or _cross_entropy)
-    trained = [name for name, parameter in module.named_parameters(remove_duplicate=False) if parameter.requires_grad]
+    trained = [f"{path_of}.{name}" for path_of, part in module.named_modules(remove_duplicate=False)  # tied ones by all names
+               for name, parameter in part.named_parameters(recurse=False) if parameter.requires_grad]
     training = model.training
     try:
         EXPORTERS[exporter](module.train(), (*inputs, labels), os.fspath(path), opset, not fixed_batch, names + ["label"])

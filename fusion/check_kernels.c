@@ -13,6 +13,7 @@
 #define MOST_REASONS 16u
 
 typedef struct reason {
+    const weft_op_def_t *def;
     const wefti_plan_kernel_t *first;
     const char *text;
     uint32_t count;
@@ -24,19 +25,22 @@ typedef struct report {
     uint32_t count, nodes;
 } report_t;
 
-static weft_status_t note(report_t *report, const wefti_plan_kernel_t *kernel, const char *text)
+static weft_status_t note(report_t *report, const weft_registry_t *registry,
+                          const wefti_plan_kernel_t *kernel, const char *text)
 {
+    const weft_op_def_t *def =
+        weft_registry_find_op(registry, kernel->domain, kernel->op, kernel->version);
     uint32_t i = 0;
     report->nodes++;
-    while (i < report->count && (strcmp(report->reasons[i].first->op, kernel->op) != 0 ||
-                                 strcmp(report->reasons[i].text, text) != 0)) {
+    while (i < report->count &&
+           (report->reasons[i].def != def || strcmp(report->reasons[i].text, text) != 0)) {
         i++;
     }
     if (i == MOST_REASONS) {
         return WEFT_OK;
     }
     if (i == report->count) {
-        report->reasons[i] = (reason_t){kernel, wefti_arena_strdup(&report->arena, text), 0};
+        report->reasons[i] = (reason_t){def, kernel, wefti_arena_strdup(&report->arena, text), 0};
         WEFT_RETURN_IF_NO_MEMORY(report->reasons[i].text);
         report->count++;
     }
@@ -55,7 +59,8 @@ static weft_status_t check(const weft_plan_t *plan, uint32_t index, const weft_r
     const weft_kernel_t *found =
         weft_registry_find_kernel(registry, kernel->domain, kernel->op, kernel->version);
     if (found == NULL) {
-        return kernel->domain[0] == '\0' ? note(report, kernel, "it has no kernel") : WEFT_OK;
+        return kernel->domain[0] == '\0' ? note(report, registry, kernel, "it has no kernel")
+                                         : WEFT_OK;
     }
     if (found->prepare == NULL || found->abi_version != WEFT_KERNEL_ABI_VERSION) {
         return WEFT_OK;
@@ -65,7 +70,7 @@ static weft_status_t check(const weft_plan_t *plan, uint32_t index, const weft_r
     if (status >= 0 && found->destroy != NULL) {
         found->destroy(state);
     }
-    return status == WEFT_ERR_UNSUPPORTED ? note(report, kernel, weft_last_error())
+    return status == WEFT_ERR_UNSUPPORTED ? note(report, registry, kernel, weft_last_error())
            : status == WEFT_ERR_NO_MEMORY ? status
                                           : WEFT_OK; /* binding reports it */
 }

@@ -675,6 +675,25 @@ class Lifetime(Case):
         with weft.Session(self.compile(), weft.new_group(range(self.size))) as session:  # the context of a group
             session.step(x, y)
 
+    def test_bert_of_torch(self):
+        """A BERT as torch exports it: one step's gradients are torch's in double precision, to 1e-5 of their norm."""
+        folder = ranks.SOURCE / "tests" / "data"
+        expected = json.loads((folder / "torch_bert.json").read_text(encoding="utf-8"))
+        plan = weft.compile(str(folder / "torch_bert.onnx"), world=1, batch=2, optimizer="sgd", lr=1e-3, loss="loss")
+        with weft.Context(0, 1) as alone, weft.Session(plan, alone) as session:
+            words, labels = np.array(expected["words"]), np.array(expected["labels"])
+            self.assertAlmostEqual(session.step(words, labels), expected["loss"], places=5)
+            gradients = {name: np.asarray(value).astype(np.float64).ravel()
+                         for name, value in session.gradients.items()}
+            self.assertEqual(sorted(gradients), sorted(expected["gradients"]))
+            for name, (norm, product) in expected["gradients"].items():
+                grad, bound = gradients[name], 1e-5 * norm + 1e-9
+                self.assertLess(abs(np.linalg.norm(grad) - norm), bound, name)
+                self.assertLess(abs(grad @ np.cos(np.arange(len(grad))) - product), bound * len(grad) ** 0.5, name)
+            for _ in range(20):
+                loss = session.step(words, labels)
+            self.assertLess(loss, expected["loss"])
+
     def test_two_sessions(self):
         x, y = self.batches(1)[0][self.rank]
         plan = self.compile()

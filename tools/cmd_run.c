@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* weft run: trains or infers with a plan, or a model compiled on the spot; starts programs. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,8 @@
 #include "tools/launch/world.h"
 #include "tools/tool.h"
 #include "tools/train/train.h"
+
+#define DEFAULT_RESTARTS 3u
 
 enum {
     KEY_DATA = 256,
@@ -33,6 +36,7 @@ enum {
     KEY_CHECKPOINT_EVERY,
     KEY_RESUME,
     KEY_ELASTIC,
+    KEY_RESTARTS,
 };
 
 static const option_def_t own_options[] = {
@@ -54,8 +58,11 @@ static const option_def_t own_options[] = {
      "training: continue from a checkpoint, which may be of another number of ranks; --steps and "
      "--epochs count from the start of training; auto: from that of --checkpoint if there is one"},
     {KEY_ELASTIC, "elastic", "MIN:MAX",
-     "training a model: start with MAX ranks (or -n), and continue with those that are left when "
-     "ranks die, at least MIN"},
+     "training: start with MAX ranks (or -n), and continue with those that are left when ranks "
+     "die, at least MIN"},
+    {KEY_RESTARTS, "restarts", "K",
+     "with --elastic: start up to K processes in place of ranks that die (default 3; with --hosts "
+     "0)"},
     {KEY_INPUTS, "inputs", "DIR",
      "inference: directory with one file per input, <input>.pb or input_<i>.pb (TensorProto); "
      "files in DIR/rank<r> are for rank r"},
@@ -95,8 +102,12 @@ const command_t wefti_run_command = {
         "its shards on the next rank too. When ranks die, the others compile the model for their "
         "number and continue after the last step that all have, with --batch samples per rank. "
         "With --global-micro-batches the batch stays the same; ranks end until their number "
-        "divides it. The run ends if a rank dies before the first step, if fewer than MIN ranks "
-        "are left, or if two neighbours that had shards die at once; a checkpoint continues it.\n"
+        "divides it. On one host a new process takes the place of each dead rank, up to "
+        "--restarts times: it joins between two steps and receives the state; if fewer than MIN "
+        "ranks are left, they wait for it. If a rank dies before all have joined, all start "
+        "again. The run ends if fewer than MIN ranks are left and no process takes a place, or if "
+        "two neighbours that had shards die at once; a checkpoint continues it. A plan instead of "
+        "the model requires MIN = MAX.\n"
         "\n"
         "A process that mpirun, srun, mpiexec or torchrun has started, or that has "
         "WEFT_RANK, WEFT_WORLD_SIZE and WEFT_ADDRESS set, runs as that one rank.",
@@ -132,6 +143,7 @@ typedef struct run_command {
     const char *data_path;
     uint32_t ranks;
     uint32_t max_ranks;  /* elastic; 0: not */
+    long long restarts;  /* -1: not set */
     bool resumes_if_any; /* --resume auto */
     bool compiles_alone; /* for all ranks; else every rank or host compiles */
     bool seed_given, lr_given, epochs_given;
@@ -163,7 +175,7 @@ static int parse_elastic(run_command_t *command, const char *value)
                                  value, LAUNCH_MAX_RANKS);
     }
     command->launch.min_ranks = command->train.min_ranks = (uint32_t)min;
-    command->max_ranks = (uint32_t)max;
+    command->max_ranks = command->train.max_ranks = (uint32_t)max;
     return EXIT_OK;
 }
 
@@ -209,6 +221,9 @@ static int handle(void *user, int key, const char *value)
         return EXIT_OK;
     case KEY_ELASTIC:
         return parse_elastic(command, value);
+    case KEY_RESTARTS:
+        code = wefti_option_int("run", "--restarts", value, 0, 1000000, &command->restarts);
+        return code;
     case KEY_TRACE:
         train->trace_path = value;
         return EXIT_OK;
@@ -294,10 +309,17 @@ static weft_status_t is_plan_file(const char *path, bool *out_is_plan)
     return WEFT_OK;
 }
 
-/* The model again, for fewer ranks: in a process of its own. */
-static weft_status_t compile_for(void *user, uint32_t world_size, weft_plan_t **out_plan)
+/* For another number of ranks than at first, compiles the model again: in a process of its own. */
+static weft_status_t plan_for(void *user, uint32_t world_size, weft_plan_t **out_plan)
 {
     run_command_t *command = user;
+    weft_plan_info_t info = WEFT_PLAN_INFO_INIT;
+    WEFT_RETURN_IF_ERROR(weft_plan_get_info(command->train.plan, &info));
+    if (info.world_size == world_size) {
+        weft_plan_retain(command->train.plan);
+        *out_plan = command->train.plan;
+        return WEFT_OK;
+    }
     command->compile.params.world_size = world_size;
     return weft_compile(&command->compile.params, out_plan);
 }
@@ -312,10 +334,13 @@ static weft_status_t load_or_compile(run_command_t *command, const char *path)
     }
     command->train.lr = -1;
     command->lr_given = params->lr > 0;
-    if (is_plan && command->max_ranks != 0) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "%s is a plan for one number of ranks: --elastic requires the model",
-                           path);
+    command->train.replan = plan_for;
+    command->train.replan_user = command;
+    if (is_plan && command->train.min_ranks != command->max_ranks) {
+        return wefti_error(
+            WEFT_ERR_INVALID_ARGUMENT,
+            "%s is a plan for one number of ranks: --elastic %u:%u requires the model", path,
+            command->train.min_ranks, command->max_ranks);
     }
     if (is_plan) {
         command->train.lr = params->lr > 0 ? params->lr : -1;
@@ -330,8 +355,6 @@ static weft_status_t load_or_compile(run_command_t *command, const char *path)
     params->model_path = path;
     params->infer = params->infer || means_inference(command);
     params->world_size = command->ranks != 0 ? command->ranks : 1;
-    command->train.replan = compile_for;
-    command->train.replan_user = command;
     status = wefti_compile_choose_costs(&command->compile, "run", command->compiles_alone);
     return status < 0 ? status : wefti_compile_with_progress(params, &command->train.plan);
 }
@@ -548,6 +571,20 @@ static int run_launched(run_command_t *command, const char *path)
     return code != EXIT_OK ? code : run_joined(command);
 }
 
+/* For processes in place of ranks that die. */
+static int make_board(run_command_t *command)
+{
+    uint32_t restarts = command->restarts >= 0 ? (uint32_t)command->restarts : DEFAULT_RESTARTS;
+    if (command->max_ranks == 0 || restarts == 0 || command->launch.agent != NULL) {
+        return EXIT_OK;
+    }
+    launch_board_t *board = wefti_board_create(command->ranks, restarts);
+    command->launch.board = command->train.board = board;
+    return board != NULL
+               ? EXIT_OK
+               : wefti_usage_error("run", "cannot allocate shared memory: %s", strerror(errno));
+}
+
 static int run(run_command_t *command, const char *path)
 {
     const launch_t *launch = &command->launch;
@@ -568,8 +605,11 @@ static int run(run_command_t *command, const char *path)
     }
     command->compiles_alone = launch->agent == NULL;
     weft_status_t status = prepare(command, path);
-    return status < 0 ? wefti_compile_error(&command->compile, "run", status)
-                      : wefti_launch(launch, command->ranks, run_rank, command);
+    if (status < 0) {
+        return wefti_compile_error(&command->compile, "run", status);
+    }
+    int code = make_board(command);
+    return code != EXIT_OK ? code : wefti_launch(launch, command->ranks, run_rank, command);
 }
 
 /* weft run -- PROGRAM */
@@ -592,7 +632,7 @@ static int run_program(run_command_t *command, int positional)
 
 static int run_run_command(int argc, char **argv)
 {
-    run_command_t command = {.own_rank = -1};
+    run_command_t command = {.own_rank = -1, .restarts = -1};
     int positional = 0;
     int code = wefti_launch_init(&command.launch, "run", &argc, argv);
     if (code == EXIT_OK) {
@@ -621,6 +661,10 @@ static int run_run_command(int argc, char **argv)
         code = wefti_usage_error("run", "--checkpoint-every requires --checkpoint FILE");
     } else if (code == EXIT_OK && command.resumes_if_any && command.train.checkpoint_path == NULL) {
         code = wefti_usage_error("run", "--resume auto requires --checkpoint FILE");
+    } else if (code == EXIT_OK && command.restarts >= 0 && command.max_ranks == 0) {
+        code = wefti_usage_error("run", "--restarts requires --elastic MIN:MAX");
+    } else if (code == EXIT_OK && command.restarts > 0 && command.launch.hosts != NULL) {
+        code = wefti_usage_error("run", "--restarts applies to ranks of one host, not to --hosts");
     } else if (code == EXIT_OK) {
         code = run(&command, argv[1]);
     }
@@ -628,6 +672,7 @@ static int run_run_command(int argc, char **argv)
     wefti_infer_unload(command.feeds, command.feeds != NULL ? command.ranks : 0);
     free(command.feeds);
     wefti_dataset_free(&command.data);
+    wefti_board_destroy(command.train.board);
     weft_context_release(command.world);
     wefti_compile_options_deinit(&command.compile);
     wefti_launch_deinit(&command.launch, code < 0 ? EXIT_OK : code);

@@ -308,12 +308,13 @@ WEFT_API weft_status_t weft_context_shrink(weft_context_t *context, weft_context
  * fails, for instance because a rank did not join.
  * @param[in]  context     the world to grow
  * @param[in]  params      where to meet: world_size, more than now; address, or hub for ranks that
- *                         are threads, of that many ranks; rank is -1 or this rank; other fields
- *                         are unused, as the context has them
+ *                         are threads, of that many ranks; rank is -1 or this rank; interrupt ends
+ *                         this call only; other fields are unused, as the context has them
  * @param[out] out_context the new context, with one reference; the caller releases it
  * @return on all ranks: WEFT_ERR_INVALID_ARGUMENT naming the field; WEFT_ERR_MISMATCH if ranks
  *         passed different sizes or addresses, or a joining rank contradicts them;
- *         WEFT_ERR_TIMEOUT naming the ranks that did not join; the error that ended the world
+ *         WEFT_ERR_TIMEOUT naming the ranks that did not join; WEFT_ERR_ABORTED if a rank's interrupt
+ *         ended the call; the error that ended the world
  *
  * Equivalent to: MPI_Comm_spawn or MPI_Comm_accept, then MPI_Intercomm_merge
  */

@@ -163,10 +163,17 @@ out:
 
 /* ---- ranks that join ---- */
 
-static int former_ended(void *user)
+/* Of one call. */
+typedef struct growing {
+    const weft_context_t *former;
+    wefti_interrupter_t caller;
+} growing_t;
+
+static int growing_ends(void *user)
 {
-    weft_context_t *former = user;
-    return wefti_endpoint_check(former->endpoint) < 0;
+    const growing_t *growing = user;
+    return wefti_endpoint_check(growing->former->endpoint) < 0 ||
+           wefti_interrupted(&growing->caller);
 }
 
 static weft_status_t read_growth(const weft_context_t *context, const weft_context_params_t *params,
@@ -234,8 +241,9 @@ static weft_status_t grow(weft_context_t *former, const weft_context_params_t *p
                                         .address = job->address,
                                         .job = job,
                                         .hub = params->hub};
+    growing_t growing = {former, {params->interrupt, params->interrupt_user}};
     weft_context_t *context =
-        create_like(former, job->world_size, (wefti_interrupter_t){former_ended, former});
+        create_like(former, job->world_size, (wefti_interrupter_t){growing_ends, &growing});
     weft_status_t status = agree(former, context != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
     if (status >= 0) {
         status = join(context, former, &endpoint, former->membership.generation + 1);

@@ -739,6 +739,12 @@ static weft_status_t grow(scene_t *scene, const char *address, int32_t size, wef
     return weft_group_grow(scene->group, &params, out);
 }
 
+static int always(void *user)
+{
+    (void)user;
+    return 1;
+}
+
 static void growing_fails(scene_t *scene, uint32_t rank)
 {
     char address[96], other[96];
@@ -755,6 +761,13 @@ static void growing_fails(scene_t *scene, uint32_t rank)
     check_group(scene->group, 3);
     RANK_CHECK(grow(scene, address, 3, &next) == WEFT_ERR_TIMEOUT && next == NULL);
     RANK_CHECK(strstr(weft_last_error(), "missing ranks: 2") != NULL);
+    check_group(scene->group, 3);
+    weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
+    params.world_size = 3;
+    params.address = address;
+    params.interrupt = rank == 0 ? always : NULL; /* of this call only */
+    RANK_CHECK(weft_group_grow(scene->group, &params, &next) == WEFT_ERR_ABORTED && next == NULL);
+    RANK_CHECK(strstr(weft_last_error(), "rank 0 was interrupted") != NULL);
     check_group(scene->group, 3);
     if (rank == 1) { /* it dies while the world waits for a rank that joins */
         die();

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """`weft run --elastic`: ranks are killed while they train; the others go on after the last step that was whole, with the
-bits of a run that began there on their number of ranks."""
+bits of a run that began there on their number of ranks. So do the processes that take the places of the dead."""
 import json
 import os
 import random
@@ -41,13 +41,16 @@ class Elastic(Case):
         self.file = self.dir / "watched.safetensors"
         self.model = MODELS / "mlp.onnx"
 
-    def start(self, *args, steps=60, data=DATA, env=None, keep=False, evaluate=False):
-        """A run that writes a checkpoint after each step, by which the test sees how far it is."""
+    def start(self, *args, steps=60, data=DATA, env=None, keep=False, evaluate=False, model=None):
+        """A run that writes a checkpoint after each step, by which the test sees how far it is. Nothing takes the place of the
+        dead unless args have --restarts."""
+        if "--elastic" in args and "--restarts" not in args:
+            args += "--restarts", 0
         if not keep:
             self.file.unlink(missing_ok=True)
         more = (() if steps is None else ("--steps", steps)) + (() if evaluate else ("--no-eval",))
-        return subprocess.Popen([WEFT, *map(str, ("run", self.model, "--data", data, "--json", "--checkpoint",
-                                                  self.file, "--checkpoint-every", 1, *more, *args))], text=True,
+        return subprocess.Popen([WEFT, *map(str, ("run", model or self.model, "--data", data, "--json",
+                                                  "--checkpoint", self.file, "--checkpoint-every", 1, *more, *args))], text=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self.dir, env={**os.environ, **(env or {})})
 
     def wait_for_step(self, run, step):
@@ -102,6 +105,8 @@ class Elastic(Case):
                     self.assertNotEqual(line, "", "the run has ended")
         report, err = self.end(run)
         self.assertEqual(sum(r["dead_count"] for r in report["recoveries"]), sum(map(len, deaths)), report["recoveries"])
+        if "--restarts" in args:
+            self.assertEqual(sum(r["joined_count"] for r in report["recoveries"]), report["world"] - world + sum(map(len, deaths)))
         self.assertEqual(report["param_digest"], self.oracle(report, world, options, total), (report["recoveries"], err))
         return report
 
@@ -186,6 +191,70 @@ class Elastic(Case):
         recoveries = {"recoveries": [{"step": step, "world": 2}]}
         self.assertEqual(report["param_digest"], self.oracle(recoveries, 3, options, 60))
 
+    def test_processes_take_the_places_of_the_dead(self):
+        """As many ranks as before, with the bits of an undisturbed run: MIN ranks wait for the process that takes the place."""
+        for mode in ("plain",) if SANITIZED else MODES:
+            with self.subTest(mode):
+                world = self.random.choice((2, 3, 4))
+                options = ("--batch", 16, "--optimizer", self.random.choice(("momentum", "adam")), *MODES[mode])
+                report = self.check(world, world, [[self.random.randrange(world)]], *options, args=("--restarts", 1))
+                self.assertEqual((report["world"], report["first_step"], report["steps"]), (world, 0, 24))
+                self.assertEqual(report["param_digest"], self.run_until(None, 24, world, options, DATA, digest=True))
+
+    def test_ranks_join_while_the_others_go_on(self):
+        """More than one step on fewer ranks, and another death after the first: the oracle knows the numbers of ranks."""
+        report = self.check(3, 1, [[self.random.randrange(3)], [0]], "--batch", 16, "--shard-optimizer", args=("--restarts", 5),
+                            total=200)
+        self.assertGreater(report["world"], 1)
+
+    def test_none_of_the_first_ranks_is_left(self):
+        """One after the other: the last report is of a rank that has joined, and has the history."""
+        run = self.start("--elastic", "2:2", "--batch", 16, "--restarts", 2, steps=40)
+        first = None
+        for victim in (0, 1):
+            self.wait_for_step(run, 5 * victim + 3)
+            first = first or ranks_of(run.pid)
+            os.kill(first[victim], signal.SIGKILL)
+            while "joined" not in run.stderr.readline():
+                self.assertIsNone(run.poll())
+        report, _ = self.end(run)
+        self.assertEqual([(r["dead"], r["joined"], r["world"]) for r in report["recoveries"]], [("0", "2", 2), ("1", "3", 2)])
+        self.assertEqual((report["first_step"], report["steps"]), (0, 40))
+        self.assertEqual(report["param_digest"], self.run_until(None, 40, 2, ("--batch", 16), DATA, digest=True))
+
+    def test_no_restart_is_left(self):
+        run = self.start("--elastic", "2:2", "--batch", 16, "--restarts", 1, steps=10000)
+        self.wait_for_step(run, 3)
+        self.kill(run, 1)
+        self.assertRegex(run.stderr.readline(), r"rank 1 \(pid \d+\) was killed by signal 9 \(Killed\); pid \d+ takes its "
+                                                r"place \(restart 1 of 1\)")
+        while "joined" not in run.stderr.readline():
+            self.assertIsNone(run.poll())
+        self.kill(run, 1)
+        _, err = self.end(run, code=1)
+        self.assertRegex(err, "weft run: elastic: 1 rank is left, fewer than 2: rank [12] died in step")
+
+    def test_a_death_before_the_first_step(self):
+        """While ranks join, make sessions, take the first snapshot: with all bits, from the beginning."""
+        whole = self.run_until(None, 12, 3, ("--batch", 16), DATA, digest=True)
+        for _ in range(2 if SANITIZED else 6):
+            run = self.start("--elastic", "3:3", "--batch", 16, "--restarts", 1, steps=12)
+            while len(children(run.pid)) < 3:
+                self.assertIsNone(run.poll())
+            time.sleep(self.random.random() * 0.05)  # anywhere on the way
+            self.kill(run, self.random.randrange(3))
+            report, err = self.end(run)
+            self.assertEqual((report["world"], report["param_digest"]), (3, whole), err)
+
+    def test_a_plan_for_a_number_that_stays(self):
+        plan = self.compile(batch=16)
+        run = self.start("--elastic", "2:2", "--restarts", 1, steps=30, model=plan)
+        self.wait_for_step(run, 2)
+        self.kill(run, 1)
+        report, _ = self.end(run)
+        self.assertEqual((report["world"], report["recoveries"][0]["joined"]), (2, "2"))
+        self.assertEqual(report["param_digest"], self.run_until(None, 30, 2, ("--batch", 16), DATA, digest=True))
+
     def test_a_death_after_the_last_step(self):
         """While the test set is evaluated: nothing is trained again, and all of the set counts."""
         report = {"recoveries": []}
@@ -228,12 +297,14 @@ class Elastic(Case):
         self.assertEqual(report["recoveries"][0]["dead"], "0")
         for args, words in ((("--elastic", "3"), "must be MIN:MAX"), (("--elastic", "3:2"), "must be MIN:MAX"),
                             (("--elastic", "2:3", "-n", 4), "--elastic 2:3 does not include 4 ranks"),
-                            (("--elastic", "1:2", "--infer"), "training only")):
+                            (("--elastic", "1:2", "--infer"), "training only"),
+                            (("--restarts", 1), "--restarts requires --elastic MIN:MAX"),
+                            (("--elastic", "1:2", "--restarts", 1, "--hosts", "a:2"), "not to --hosts")):
             done = self.weft("run", self.model, "--data", DATA, "--batch", 16, *args, code=2)
             self.assertIn(words, done.stderr)
         plan = self.compile()
         done = self.weft("run", plan, "--data", DATA, "--elastic", "1:2", code=2)
-        self.assertIn("--elastic requires the model", done.stderr)
+        self.assertIn("a plan for one number of ranks: --elastic 1:2 requires the model", done.stderr)
 
 
 if __name__ == "__main__":

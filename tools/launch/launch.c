@@ -205,11 +205,13 @@ static int run_here(rank_set_t *set)
         set->decides = true;
         set->owner = lines;
         set->output = print_output;
-        if (wefti_ranks_start(set, &failed) < 0) {
-            code = wefti_usage_error(set->command, "cannot start rank %u of %u: %s", failed,
-                                     set->world_size, strerror(errno));
-        }
-        wefti_ranks_watch(set);
+        do {
+            if (wefti_ranks_start(set, &failed) < 0) {
+                code = wefti_usage_error(set->command, "cannot start rank %u of %u: %s", failed,
+                                         set->world_size, strerror(errno));
+            }
+            wefti_ranks_watch(set);
+        } while (code == EXIT_OK && wefti_ranks_start_over(set));
     }
     wefti_rank_lines_destroy(lines);
     if (port_fd >= 0) {
@@ -223,6 +225,7 @@ int wefti_launch(const launch_t *launch, uint32_t world_size, rank_fn run, void 
     rank_set_t set = {.command = launch->command,
                       .world_size = world_size,
                       .min_ranks = launch->min_ranks,
+                      .board = launch->board,
                       .count = launch->agent != NULL ? launch->rank_count : world_size,
                       .run = run,
                       .user = user,

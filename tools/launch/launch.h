@@ -10,12 +10,14 @@
  *   agent.c    the agent: `weft COMMAND --agent ...` at the other end of ssh
  *   address.c  an address of rank 0 that all hosts reach
  *   frames.c   messages between launcher and agents
+ *   board.c    processes that take the place of dead ranks
  *   report.c   each failure printed once; the exit code
  *   program.c  `weft run -- PROGRAM`
  */
 #ifndef WEFT_TOOLS_LAUNCH_H
 #define WEFT_TOOLS_LAUNCH_H
 
+#include "tools/launch/board.h"
 #include "tools/tool.h"
 
 #define LAUNCH_MAX_RANKS 1024u
@@ -35,7 +37,8 @@ typedef struct launch {
     const char *remote_weft; /* NULL: the same path as here */
     bool tag_output, round_robin, bind_irqs;
     uint32_t min_ranks; /* 0: the run ends when a rank dies; else when fewer than these are left */
-    char **program;     /* NULL, or what follows "--" */
+    launch_board_t *board; /* elastic: for processes in place of ranks that die; NULL: none */
+    char **program;        /* NULL, or what follows "--" */
     int argument_count;
     char **arguments;      /* before parsing, for the agents; owned */
     launch_agent_t *agent; /* not NULL: this process is the agent of a host */

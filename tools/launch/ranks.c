@@ -218,6 +218,94 @@ static void read_output(rank_set_t *set, rank_process_t *rank, int stream)
     }
 }
 
+static bool has_failed(const rank_process_t *rank)
+{
+    return !WIFEXITED(rank->wait_status) || WEXITSTATUS(rank->wait_status) != 0;
+}
+
+/* A rank that was killed or left behind, or that failed before it was one; other errors would come
+ * again. */
+static bool is_replaceable(const rank_process_t *rank, bool was_member)
+{
+    weft_status_t status = (weft_status_t)rank->report.status;
+    return !rank->killed && has_failed(rank) &&
+           (!was_member || status == WEFT_OK || status == WEFT_ERR_PEER_DIED ||
+            status == WEFT_ERR_TIMEOUT);
+}
+
+/* Ranks that run and are in the world, which new ones can join. */
+static uint32_t count_members(rank_set_t *set)
+{
+    uint32_t members = 0;
+    bool over = false; /* training has ended */
+    for (uint32_t i = 0; i < set->count; i++) {
+        rank_process_t *rank = &set->ranks[i];
+        rank->joins = !rank->ended && wefti_board_is_joining(set->board, rank->rank);
+        members += !rank->ended && !rank->joins;
+        over = over || (rank->ended && !has_failed(rank));
+    }
+    return over ? 0 : members;
+}
+
+/* Starts a process in place of one that has died. */
+static bool take_place(rank_set_t *set, rank_process_t *rank, bool was_member)
+{
+    char what[96];
+    launch_board_t *board = set->board;
+    wefti_board_vacate(board, rank->rank);
+    uint32_t members = count_members(set);
+    if (members == 0) {
+        wefti_board_close(board);
+    }
+    if (members == 0 || !wefti_board_has_world(board) || !is_replaceable(rank, was_member) ||
+        set->interrupted || set->deadline_ns != 0 || wefti_board_restarts_left(board) == 0) {
+        return false;
+    }
+    const rank_process_t before = *rank;
+    wefti_board_offer(board, rank->rank);
+    wefti_board_restart(board);
+    *rank = (rank_process_t){
+        .rank = before.rank, .joins = true, .report_fd = -1, .output_fds = {-1, -1}};
+    if (start_rank(set, (uint32_t)(rank - set->ranks)) < 0) {
+        close_rank(rank);
+        *rank = before;
+        wefti_board_vacate(board, rank->rank);
+        return false;
+    }
+    set->restarts++;
+    snprintf(what, sizeof what, "; pid %d takes its place (restart %u of %u)", (int)rank->pid,
+             set->restarts, set->restarts + wefti_board_restarts_left(board));
+    wefti_rank_report_end(set->command, &before, what);
+    return true;
+}
+
+bool wefti_ranks_start_over(rank_set_t *set)
+{
+    const rank_process_t *dead = NULL;
+    for (uint32_t i = 0; i < set->count; i++) {
+        rank_process_t *rank = &set->ranks[i];
+        bool died = has_failed(rank) && !rank->killed && rank->report.status == WEFT_OK;
+        dead = died && (dead == NULL || rank->ended_as < dead->ended_as) ? rank : dead;
+    }
+    if (dead == NULL || set->board == NULL || set->interrupted ||
+        wefti_board_has_world(set->board) || wefti_board_restarts_left(set->board) == 0) {
+        return false;
+    }
+    char what[96];
+    wefti_board_restart(set->board);
+    set->restarts++;
+    snprintf(what, sizeof what, " before all ranks had joined; all start again (restart %u of %u)",
+             set->restarts, set->restarts + wefti_board_restarts_left(set->board));
+    wefti_rank_report_end(set->command, dead, what);
+    for (uint32_t i = 0; i < set->count; i++) {
+        set->ranks[i] =
+            (rank_process_t){.rank = set->ranks[i].rank, .report_fd = -1, .output_fds = {-1, -1}};
+    }
+    set->ended_count = 0;
+    set->deadline_ns = 0;
+    return true;
+}
+
 static void take_end(rank_set_t *set, rank_process_t *rank)
 {
     rank->ended = true;
@@ -227,11 +315,15 @@ static void take_end(rank_set_t *set, rank_process_t *rank)
         memset(&rank->report, 0, sizeof rank->report);
     }
     rank->report.message[sizeof rank->report.message - 1] = '\0';
+    bool was_member = set->board != NULL && wefti_board_is_taken(set->board, rank->rank);
     for (int stream = 0; stream < 2; stream++) {
         read_output(set, rank, stream);
     }
     close_rank(rank);
-    bool failed = !WIFEXITED(rank->wait_status) || WEXITSTATUS(rank->wait_status) != 0;
+    if (set->board != NULL && take_place(set, rank, was_member)) {
+        return;
+    }
+    bool failed = has_failed(rank);
     if (failed && set->decides && set->deadline_ns == 0 &&
         wefti_ranks_must_end(set->ranks, set->count, set->min_ranks)) {
         set->deadline_ns = wefti_now_ns() + (WIFSIGNALED(rank->wait_status) ? LAUNCH_DEATH_GRACE_NS
@@ -267,6 +359,7 @@ static uint32_t reap(rank_set_t *set)
             continue;
         }
         take_end(set, rank);
+        running += !rank->ended;
     }
     return running;
 }

@@ -29,6 +29,7 @@ typedef struct rank_process {
     bool ended;
     bool killed; /* by us, because it did not end by itself */
     bool lost;   /* its host does not answer any more; not known how it ended */
+    bool joins;  /* it has taken a dead rank's place, and is not in the world yet */
     int wait_status;
     rank_report_t report; /* message "" when it left none */
     uint32_t ended_as;    /* the how manieth to end, from 1 */
@@ -38,6 +39,8 @@ typedef struct rank_set {
     const char *command;
     uint32_t world_size, count;
     uint32_t min_ranks;    /* as in launch_t */
+    launch_board_t *board; /* likewise */
+    uint32_t restarts;     /* processes that were started in place of others */
     rank_process_t *ranks; /* of this host */
     const char *address;
     rank_fn run;
@@ -66,11 +69,16 @@ void wefti_ranks_deinit(rank_set_t *set);
 /* Starts all; at the first failure ends those started, with errno as it was. */
 weft_status_t wefti_ranks_start(rank_set_t *set, uint32_t *out_failed);
 void wefti_ranks_signal(rank_set_t *set, int signal_number);
-/* Until all have ended. */
+/* Until all have ended. With a board, starts others in place of those that die. */
 void wefti_ranks_watch(rank_set_t *set);
+
+/* Some died before there was a world: prepares to start all of them again. */
+bool wefti_ranks_start_over(rank_set_t *set);
 
 /* report.c. Is a rank that has failed the end of the run? min_ranks as in launch_t. */
 bool wefti_ranks_must_end(const rank_process_t *ranks, uint32_t count, uint32_t min_ranks);
+/* Prints how a rank has ended, and what follows. */
+void wefti_rank_report_end(const char *command, const rank_process_t *rank, const char *what);
 /* Prints what went wrong, root causes only where there are any; the exit code. */
 int wefti_ranks_report(const char *command, const rank_process_t *ranks, uint32_t count,
                        uint32_t min_ranks, bool program);

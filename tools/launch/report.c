@@ -42,13 +42,25 @@ static void name_deaths(const char *command, const rank_process_t *ranks, uint32
         if (!was_signalled(rank) || rank->killed != by_us) {
             continue;
         }
-        print_who(command, rank);
         if (by_us) {
+            print_who(command, rank);
             fputs("stopped responding and was killed\n", stderr);
         } else {
-            fprintf(stderr, "was killed by signal %d (%s)\n", WTERMSIG(rank->wait_status),
-                    strsignal(WTERMSIG(rank->wait_status)));
+            wefti_rank_report_end(command, rank, "");
         }
+    }
+}
+
+void wefti_rank_report_end(const char *command, const rank_process_t *rank, const char *what)
+{
+    print_who(command, rank);
+    if (was_signalled(rank)) {
+        fprintf(stderr, "was killed by signal %d (%s)%s\n", WTERMSIG(rank->wait_status),
+                strsignal(WTERMSIG(rank->wait_status)), what);
+    } else if (rank->report.status < 0) {
+        fprintf(stderr, "failed: %s%s\n", rank->report.message, what);
+    } else {
+        fprintf(stderr, "exited with status %d%s\n", WEXITSTATUS(rank->wait_status), what);
     }
 }
 
@@ -116,24 +128,20 @@ static int report_programs(const char *command, const rank_process_t *ranks, uin
         fprintf(stderr, "weft %s: %s\n", command, first->report.message);
         return (int)wefti_exit_code((weft_status_t)first->report.status);
     }
-    print_who(command, first);
-    if (WIFSIGNALED(first->wait_status)) {
-        fprintf(stderr, "was killed by signal %d (%s)\n", WTERMSIG(first->wait_status),
-                strsignal(WTERMSIG(first->wait_status)));
-        return 128 + WTERMSIG(first->wait_status); /* as in a shell */
-    }
-    fprintf(stderr, "exited with status %d\n", WEXITSTATUS(first->wait_status));
-    return WEXITSTATUS(first->wait_status);
+    wefti_rank_report_end(command, first, "");
+    return WIFSIGNALED(first->wait_status) ? 128 + WTERMSIG(first->wait_status) /* as in a shell */
+                                           : WEXITSTATUS(first->wait_status);
 }
 
-/* Ranks that have ended well, and those that run. */
+/* Ranks that have ended well, those that run, and processes that are about to join them. */
 static void count_good(const rank_process_t *ranks, uint32_t count, uint32_t *out_done,
-                       uint32_t *out_running)
+                       uint32_t *out_running, uint32_t *out_joining)
 {
-    *out_done = *out_running = 0;
+    *out_done = *out_running = *out_joining = 0;
     for (uint32_t i = 0; i < count; i++) {
         const rank_process_t *rank = &ranks[i];
-        *out_running += !rank->ended;
+        *out_running += !rank->ended && !rank->joins;
+        *out_joining += !rank->ended && rank->joins;
         *out_done += rank->ended && !rank->lost && rank->wait_status == 0;
     }
 }
@@ -151,16 +159,16 @@ static void report_dropped(const char *command, const rank_process_t *ranks, uin
 
 bool wefti_ranks_must_end(const rank_process_t *ranks, uint32_t count, uint32_t min_ranks)
 {
-    uint32_t done, running;
-    count_good(ranks, count, &done, &running);
-    return min_ranks == 0 || done + running < min_ranks;
+    uint32_t done, running, joining;
+    count_good(ranks, count, &done, &running, &joining);
+    return min_ranks == 0 || done + running == 0 || done + running + joining < min_ranks;
 }
 
 int wefti_ranks_report(const char *command, const rank_process_t *ranks, uint32_t count,
                        uint32_t min_ranks, bool program)
 {
-    uint32_t done, running;
-    count_good(ranks, count, &done, &running);
+    uint32_t done, running, joining;
+    count_good(ranks, count, &done, &running, &joining);
     if (min_ranks > 0 && done >= min_ranks) {
         report_dropped(command, ranks, count);
         return EXIT_OK;

@@ -20,11 +20,8 @@
 
 weft_status_t wefti_trainer_keep(trainer_t *trainer)
 {
-    if (trainer->options->min_ranks == 0) {
-        return WEFT_OK;
-    }
     if (trainer->snapshot == NULL) {
-        WEFT_RETURN_IF_ERROR(weft_snapshot_create(&trainer->snapshot));
+        return WEFT_OK;
     }
     uint64_t started = wefti_now_ns();
     weft_status_t status =
@@ -49,17 +46,16 @@ static bool is_member(const weft_context_t *context, uint32_t member)
     return false;
 }
 
-/* Of the first count ranks, by the numbers that they began with. */
-static void list_dead(train_recovery_t *recovery, const weft_context_t *before, uint32_t count,
-                      const weft_context_t *after)
+void wefti_trainer_list_members(const weft_context_t *context, uint32_t count,
+                                const weft_context_t *other, char *out, size_t bytes,
+                                uint32_t *out_count)
 {
     for (uint32_t r = 0; r < count; r++) {
-        uint32_t member = weft_context_member(before, r);
-        size_t used = strlen(recovery->dead);
-        if (!is_member(after, member)) {
-            snprintf(recovery->dead + used, sizeof recovery->dead - used, "%s%u",
-                     used > 0 ? ", " : "", member);
-            recovery->dead_count++;
+        uint32_t member = weft_context_member(context, r);
+        size_t used = strlen(out);
+        if (!is_member(other, member)) {
+            snprintf(out + used, bytes - used, "%s%u", used > 0 ? ", " : "", member);
+            ++*out_count;
         }
     }
 }
@@ -72,25 +68,24 @@ static weft_status_t shrink(trainer_t *trainer, uint32_t count, train_recovery_t
     if (weft_context_shrink(trainer->context, &next) < 0) {
         return wefti_error_prefix(WEFT_ERR_STATE, "elastic"); /* no world is left to try again */
     }
-    list_dead(recovery, trainer->context, count, next);
+    wefti_trainer_list_members(trainer->context, count, next, recovery->dead, sizeof recovery->dead,
+                               &recovery->dead_count);
     weft_context_release(trainer->context);
     trainer->context = next;
     return WEFT_OK;
 }
 
-/* The plan for as many ranks as possible; all ranks come to the same. */
-static weft_status_t replan(trainer_t *trainer, uint32_t *out_size)
+weft_status_t wefti_trainer_replan(const trainer_t *trainer, uint32_t low, uint32_t high,
+                                   weft_plan_t **out_plan, uint32_t *out_size)
 {
     const train_options_t *options = trainer->options;
-    uint32_t size = weft_context_world_size(trainer->context);
     char reason[512] = "";
-    for (*out_size = size; *out_size >= options->min_ranks; --*out_size) {
+    for (*out_size = high; *out_size >= low; --*out_size) {
         weft_plan_t *plan = NULL;
         train_binding_t binding;
         weft_status_t status = options->replan(options->replan_user, *out_size, &plan);
         if (status >= 0 && wefti_train_bind(options, plan, &binding) >= 0) {
-            weft_plan_release(trainer->plan);
-            trainer->plan = plan;
+            *out_plan = plan;
             return WEFT_OK;
         }
         if (reason[0] == '\0') {
@@ -98,8 +93,8 @@ static weft_status_t replan(trainer_t *trainer, uint32_t *out_size)
         }
         weft_plan_release(plan);
     }
-    return wefti_error(WEFT_ERR_STATE, "elastic: no plan for %u to %u ranks: %s",
-                       options->min_ranks, size, reason);
+    return wefti_error(WEFT_ERR_STATE, "elastic: no plan for %u to %u ranks: %s", low, high,
+                       reason);
 }
 
 /* Shards that no rank has are no bad input. */
@@ -108,17 +103,37 @@ static weft_status_t name_loss(weft_status_t status)
     return status == WEFT_ERR_NOT_FOUND ? wefti_error_prefix(WEFT_ERR_STATE, "elastic") : status;
 }
 
-static weft_status_t restore(trainer_t *trainer)
+/* Has no rank done a step? */
+static weft_status_t agree_on_beginning(trainer_t *trainer, bool *out_first)
+{
+    uint8_t own = trainer->started;
+    uint8_t *all = calloc(trainer->world_size, 1);
+    WEFT_RETURN_IF_NO_MEMORY(all);
+    weft_status_t status = weft_context_all_gather(trainer->context, &own, 1, all);
+    *out_first = memchr(all, 1, trainer->world_size) == NULL;
+    free(all);
+    return status;
+}
+
+weft_status_t wefti_trainer_restore(trainer_t *trainer)
 {
     weft_checkpoint_info_t info = WEFT_CHECKPOINT_INFO_INIT;
+    bool first = false;
     WEFT_RETURN_IF_ERROR(wefti_trainer_enter(trainer));
     weft_status_t status =
         weft_snapshot_restore(trainer->snapshot, trainer->session, trainer->group, &info);
+    if (status == WEFT_ERR_NOT_FOUND) { /* on all ranks */
+        WEFT_RETURN_IF_ERROR(agree_on_beginning(trainer, &first));
+    }
+    if (first) {
+        return wefti_trainer_begin(trainer);
+    }
     WEFT_RETURN_IF_ERROR(name_loss(status));
+    trainer->at = wefti_train_begin(trainer->options, &trainer->binding);
     trainer->at.step = info.step;
     trainer->at.epoch = info.epoch;
     trainer->at.sample = info.sample;
-    return wefti_trainer_plan_steps(trainer);
+    return WEFT_OK;
 }
 
 /* Before ranks leave that may be the only ones with some shards. */
@@ -131,22 +146,36 @@ static weft_status_t gather(trainer_t *trainer)
     return name_loss(status);
 }
 
+static weft_status_t refuse_few(const trainer_t *trainer, const train_recovery_t *recovery)
+{
+    uint32_t left = weft_context_world_size(trainer->context);
+    return wefti_error(WEFT_ERR_STATE,
+                       "elastic: %u rank%s left, fewer than %u: rank%s %s died in step %llu", left,
+                       left == 1 ? " is" : "s are", trainer->options->min_ranks,
+                       wefti_plural(recovery->dead_count), recovery->dead,
+                       (unsigned long long)trainer->at.step + 1);
+}
+
 /* Ranks for which there is no room leave; the others do without them. */
 static weft_status_t continue_with_rest(trainer_t *trainer, train_recovery_t *recovery,
                                         bool *out_spare)
 {
     const train_options_t *options = trainer->options;
+    weft_plan_t *plan = NULL;
     uint32_t size = 0;
+    bool grown = false;
     WEFT_RETURN_IF_ERROR(shrink(trainer, weft_context_world_size(trainer->context), recovery));
+    WEFT_RETURN_IF_ERROR(wefti_trainer_admit(trainer, options->min_ranks, recovery, &grown));
+    if (grown) {
+        return wefti_trainer_restore(trainer);
+    }
     uint32_t left = weft_context_world_size(trainer->context);
     if (left < options->min_ranks) {
-        return wefti_error(WEFT_ERR_STATE,
-                           "elastic: %u rank%s left, fewer than %u: rank%s %s died in step %llu",
-                           left, left == 1 ? " is" : "s are", options->min_ranks,
-                           wefti_plural(recovery->dead_count), recovery->dead,
-                           (unsigned long long)trainer->at.step + 1);
+        return refuse_few(trainer, recovery);
     }
-    WEFT_RETURN_IF_ERROR(replan(trainer, &size));
+    WEFT_RETURN_IF_ERROR(wefti_trainer_replan(trainer, options->min_ranks, left, &plan, &size));
+    weft_plan_release(trainer->plan);
+    trainer->plan = plan;
     WEFT_RETURN_IF_ERROR(size < left ? gather(trainer) : WEFT_OK);
     if (weft_context_rank(trainer->context) >= size) {
         *out_spare = true;
@@ -158,11 +187,30 @@ static weft_status_t continue_with_rest(trainer_t *trainer, train_recovery_t *re
     while (size < weft_context_world_size(trainer->context)) {
         WEFT_RETURN_IF_ERROR(shrink(trainer, size, recovery));
     }
-    return size == weft_context_world_size(trainer->context) ? restore(trainer)
+    return size == weft_context_world_size(trainer->context) ? wefti_trainer_restore(trainer)
                                                              : WEFT_ERR_PEER_DIED;
 }
 
-static weft_status_t add_recovery(trainer_t *trainer, train_recovery_t *recovery)
+static void print_change(const trainer_t *trainer, const train_recovery_t *recovery)
+{
+    fprintf(stderr, "%sweft %s: ", isatty(STDERR_FILENO) == 1 ? "\r\033[K" : "",
+            trainer->options->command);
+    if (recovery->dead_count > 0) {
+        fprintf(stderr, "rank%s %s died in step %llu; ", wefti_plural(recovery->dead_count),
+                recovery->dead, (unsigned long long)recovery->step + 1);
+    }
+    if (recovery->joined_count > 0) {
+        fprintf(stderr, "rank%s %s joined; ", wefti_plural(recovery->joined_count),
+                recovery->joined);
+    }
+    fprintf(stderr, "%u rank%s continue%s after step %llu (%s took %.3f s)\n", recovery->world_size,
+            wefti_plural(recovery->world_size), recovery->world_size == 1 ? "s" : "",
+            (unsigned long long)recovery->step, recovery->dead_count > 0 ? "recovery" : "joining",
+            recovery->seconds);
+}
+
+weft_status_t wefti_trainer_note(trainer_t *trainer, train_recovery_t *recovery,
+                                 uint64_t started_ns)
 {
     train_report_t *report = &trainer->report;
     train_recovery_t *grown =
@@ -170,21 +218,15 @@ static weft_status_t add_recovery(trainer_t *trainer, train_recovery_t *recovery
     WEFT_RETURN_IF_NO_MEMORY(grown);
     recovery->step = trainer->at.step;
     recovery->world_size = trainer->world_size;
+    recovery->seconds = (double)(wefti_now_ns() - started_ns) * 1e-9;
     report->recoveries = grown;
     grown[report->recovery_count++] = *recovery;
+    WEFT_RETURN_IF_ERROR(wefti_trainer_share(trainer));
+    trainer->progress.quiet = trainer->options->json || trainer->rank != 0;
+    if (trainer->rank == 0) {
+        print_change(trainer, recovery);
+    }
     return WEFT_OK;
-}
-
-static void print_recovery(const trainer_t *trainer, const train_recovery_t *recovery)
-{
-    fprintf(stderr,
-            "%sweft %s: rank%s %s died in step %llu; %u rank%s continue%s after step %llu "
-            "(recovery took %.3f s)\n",
-            isatty(STDERR_FILENO) == 1 ? "\r\033[K" : "", trainer->options->command,
-            wefti_plural(recovery->dead_count), recovery->dead,
-            (unsigned long long)recovery->step + 1, recovery->world_size,
-            wefti_plural(recovery->world_size), recovery->world_size == 1 ? "s" : "",
-            (unsigned long long)recovery->step, recovery->seconds);
 }
 
 weft_status_t wefti_trainer_recover(trainer_t *trainer, weft_status_t cause)
@@ -200,11 +242,5 @@ weft_status_t wefti_trainer_recover(trainer_t *trainer, weft_status_t cause)
         cause = continue_with_rest(trainer, &recovery, &spare);
     }
     WEFT_RETURN_IF_ERROR(cause);
-    recovery.seconds = (double)(wefti_now_ns() - started) * 1e-9;
-    WEFT_RETURN_IF_ERROR(add_recovery(trainer, &recovery));
-    trainer->progress.quiet = trainer->options->json || trainer->rank != 0;
-    if (trainer->rank == 0) {
-        print_recovery(trainer, &recovery);
-    }
-    return WEFT_OK;
+    return wefti_trainer_note(trainer, &recovery, started);
 }

@@ -97,6 +97,8 @@ static void print_recoveries(const train_options_t *options, const train_report_
         wefti_json_begin_object(json, NULL);
         wefti_json_string(json, "dead", recovery->dead);
         wefti_json_int(json, "dead_count", recovery->dead_count);
+        wefti_json_string(json, "joined", recovery->joined);
+        wefti_json_int(json, "joined_count", recovery->joined_count);
         wefti_json_int(json, "step", (int64_t)recovery->step);
         wefti_json_int(json, "world", recovery->world_size);
         wefti_json_double(json, "seconds", recovery->seconds);

@@ -64,30 +64,42 @@ static weft_status_t trainer_open(trainer_t *trainer, int32_t rank, int32_t worl
 {
     const train_options_t *options = trainer->options;
     weft_log_fn log = isatty(STDERR_FILENO) == 1 ? wefti_progress_log : NULL;
-    weft_status_t status;
+    launch_board_t *board = options->board;
     trainer->plan = options->plan;
     weft_plan_retain(trainer->plan);
-    WEFT_TRY(status, wefti_train_bind(options, trainer->plan, &trainer->binding), done);
-    WEFT_TRY(status,
-             wefti_launched_open(options->world, rank, world_size, address, log, &trainer->context),
-             done);
-    WEFT_TRY(status, wefti_trainer_enter(trainer), done);
-    trainer->at = wefti_train_begin(options, &trainer->binding);
-    if (options->resume_path != NULL) {
-        WEFT_TRY(status, load_checkpoint(trainer), done);
-        note_batch(trainer);
-    }
-    trainer->first_step = trainer->at.step;
     trainer->order_epoch = UINT64_MAX;
     trainer->order = malloc(options->data->train.count * sizeof *trainer->order);
     if (trainer->order == NULL) {
         return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: the order of %u samples",
                            options->data->train.count);
     }
-    WEFT_TRY(status, wefti_trainer_plan_steps(trainer), done);
-    status = wefti_trainer_keep(trainer);
-done:
-    return status;
+    if (options->min_ranks > 0) {
+        WEFT_RETURN_IF_ERROR(weft_snapshot_create(&trainer->snapshot));
+    }
+    if (board != NULL && wefti_board_is_joining(board, (uint32_t)rank)) {
+        trainer->joined = true;
+        return wefti_trainer_join(trainer, (uint32_t)rank, log);
+    }
+    WEFT_RETURN_IF_ERROR(wefti_train_bind(options, trainer->plan, &trainer->binding));
+    WEFT_RETURN_IF_ERROR(
+        wefti_launched_open(options->world, rank, world_size, address, log, &trainer->context));
+    if (board != NULL) {
+        wefti_board_take(board, (uint32_t)rank);
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_trainer_begin(trainer_t *trainer)
+{
+    const train_options_t *options = trainer->options;
+    trainer->at = wefti_train_begin(options, &trainer->binding);
+    if (options->resume_path != NULL) {
+        WEFT_RETURN_IF_ERROR(load_checkpoint(trainer));
+        note_batch(trainer);
+    }
+    trainer->first_step = trainer->at.step;
+    WEFT_RETURN_IF_ERROR(wefti_trainer_plan_steps(trainer));
+    return wefti_trainer_keep(trainer);
 }
 
 static void trainer_close(trainer_t *trainer)
@@ -228,6 +240,7 @@ static weft_status_t advance(trainer_t *trainer)
     if (trainer->rank == 0) {
         show_progress(trainer, &began, loss);
     }
+    trainer->started = true;
     WEFT_RETURN_IF_ERROR(wefti_trainer_keep(trainer));
     return is_checkpoint_due(trainer) ? save_checkpoint(trainer) : WEFT_OK;
 }
@@ -236,6 +249,7 @@ static weft_status_t train(trainer_t *trainer)
 {
     while (trainer->at.step < trainer->steps) {
         WEFT_RETURN_IF_ERROR(advance(trainer));
+        WEFT_RETURN_IF_ERROR(wefti_trainer_admit_waiting(trainer));
     }
     return WEFT_OK;
 }
@@ -457,6 +471,16 @@ done:
     return status;
 }
 
+static weft_status_t start(trainer_t *trainer)
+{
+    if (trainer->joined) {
+        WEFT_RETURN_IF_ERROR(wefti_trainer_restore(trainer));
+        return wefti_trainer_share(trainer);
+    }
+    WEFT_RETURN_IF_ERROR(wefti_trainer_enter(trainer));
+    return wefti_trainer_begin(trainer);
+}
+
 static weft_status_t train_and_finish(trainer_t *trainer)
 {
     weft_status_t status = train(trainer);
@@ -470,13 +494,21 @@ weft_status_t wefti_train_rank(const train_options_t *options, int32_t rank, int
     trainer_t trainer = {.options = options, .report = {.loss_first = NAN, .loss_last = NAN}};
     weft_status_t status;
     WEFT_TRY(status, trainer_open(&trainer, rank, world_size, address), done);
+    trainer.rank = weft_context_rank(trainer.context);
     wefti_progress_begin(&trainer.progress, options->json || trainer.rank != 0);
-    status = train_and_finish(&trainer);
+    status = start(&trainer);
+    status = status < 0 ? status : train_and_finish(&trainer);
     while (status < 0) {
         WEFT_TRY(status, wefti_trainer_recover(&trainer, status), done);
         status = train_and_finish(&trainer);
     }
 done:
+    if (status < 0) { /* others may leave with errors of their own meanwhile */
+        char cause[WEFTI_ERROR_TEXT_BYTES];
+        snprintf(cause, sizeof cause, "%s", weft_last_error());
+        trainer_close(&trainer);
+        return wefti_error_adopt(status, cause);
+    }
     trainer_close(&trainer);
     return status;
 }

@@ -11,6 +11,7 @@
 
 #include <weft/weft.h>
 
+#include "tools/launch/board.h"
 #include "tools/train/dataset.h"
 #include "tools/links_report.h"
 #include "tools/timeline.h"
@@ -36,6 +37,8 @@ typedef struct train_options {
     /* Elastic: makes the plan for another number of ranks. */
     weft_status_t (*replan)(void *user, uint32_t world_size, weft_plan_t **out_plan);
     void *replan_user;
+    uint32_t max_ranks;
+    launch_board_t *board; /* elastic: processes that wait to join; NULL: none do */
 } train_options_t;
 
 /* The plan's inputs for the data set. */
@@ -49,13 +52,13 @@ typedef struct train_binding {
     double lr; /* the plan's default */
 } train_binding_t;
 
-/* The death of ranks, and how the others continued. */
+/* Ranks that died or joined, and how training continued. */
 typedef struct train_recovery {
-    char dead[128]; /* their numbers, such as "1, 3" */
-    uint32_t dead_count;
+    char dead[128], joined[128]; /* their member numbers, such as "1, 3" */
+    uint32_t dead_count, joined_count;
     uint64_t step;       /* steps done before those that were lost */
     uint32_t world_size; /* ranks that continue */
-    double seconds;      /* from the error of the step to the next step */
+    double seconds;      /* between two steps */
 } train_recovery_t;
 
 /* The final report. */
@@ -99,7 +102,7 @@ void wefti_train_fit(const train_options_t *options, const train_binding_t *bind
 uint64_t wefti_train_steps(const train_options_t *options, const train_binding_t *binding,
                            const weft_checkpoint_info_t *at);
 /* Trains one rank; world_size, rank and address come from the launcher (unused with
- * options->world). */
+ * options->world). A process in place of a dead rank joins the world first. */
 weft_status_t wefti_train_rank(const train_options_t *options, int32_t rank, int32_t world_size,
                                const char *address);
 

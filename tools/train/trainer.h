@@ -18,6 +18,10 @@ typedef struct trainer {
     int64_t *labels; /* likewise */
     float *logits;
 
+    bool joined;               /* it has taken a dead rank's place */
+    uint32_t seat;             /* then, on the board */
+    bool started;              /* it has done a step, or received the state of one */
+    uint32_t refused;          /* processes that wait, but with which no plan suits */
     weft_snapshot_t *snapshot; /* elastic: the state after the last steps */
     uint64_t snapshot_ns;      /* time in all snapshots */
     weft_checkpoint_info_t at; /* steps done, and where in the data the next one begins */
@@ -36,11 +40,37 @@ typedef struct trainer {
 /* bind.c: session, group and inputs of the context and plan. */
 weft_status_t wefti_trainer_enter(trainer_t *trainer);
 void wefti_trainer_leave(trainer_t *trainer);
-/* train.c: the number of steps from the position on, and room for their times. */
+/* train.c: the first position, from options->resume_path if it is set; the first snapshot. */
+weft_status_t wefti_trainer_begin(trainer_t *trainer);
+/* The number of steps from the position on, and room for their times. */
 weft_status_t wefti_trainer_plan_steps(trainer_t *trainer);
 /* elastic.c: keeps the state after a step, if the run is elastic. */
 weft_status_t wefti_trainer_keep(trainer_t *trainer);
-/* After cause, an error of a step: if it is the death of ranks and enough are left, the trainer
+/* The largest plan for low to high ranks; the same on all of them. */
+weft_status_t wefti_trainer_replan(const trainer_t *trainer, uint32_t low, uint32_t high,
+                                   weft_plan_t **out_plan, uint32_t *out_size);
+/* Session and state in a new world. */
+weft_status_t wefti_trainer_restore(trainer_t *trainer);
+/* The ranks of context, up to count, that other does not have. */
+void wefti_trainer_list_members(const weft_context_t *context, uint32_t count,
+                                const weft_context_t *other, char *out, size_t bytes,
+                                uint32_t *out_count);
+/* Adds a change of the world to the report, shares it and prints it. */
+weft_status_t wefti_trainer_note(trainer_t *trainer, train_recovery_t *recovery,
+                                 uint64_t started_ns);
+/* join.c: between two steps: lets processes join that wait for it. */
+weft_status_t wefti_trainer_admit_waiting(trainer_t *trainer);
+/* The same without a session; low: waits for as many ranks. *out_grown: the trainer has their
+ * context and plan, and no session. */
+weft_status_t wefti_trainer_admit(trainer_t *trainer, uint32_t low, train_recovery_t *recovery,
+                                  bool *out_grown);
+/* After a change of the world: plans the steps; ranks that have joined receive what the report has
+ * of those before. */
+weft_status_t wefti_trainer_share(trainer_t *trainer);
+/* In place of a dead rank: context and plan of the world that it joins. WEFT_ERR_ABORTED: the run
+ * has ended without it. */
+weft_status_t wefti_trainer_join(trainer_t *trainer, uint32_t seat, weft_log_fn log);
+/* elastic.c: after cause, an error of a step: if it is the death of ranks and enough are left, the trainer
  * continues with them after the last step that is whole. Else returns cause, or why not. */
 weft_status_t wefti_trainer_recover(trainer_t *trainer, weft_status_t cause);
 

@@ -32,6 +32,7 @@ static weft_status_t import_model(wefti_compiler_t *c, wefti_model_t *model)
         .path = model->path,
         .loss = c->params.loss,
         .loss_optional = c->params.infer != 0,
+        .training_form = c->params.training_form != 0,
         .may_lack_loss = true, /* the pass given-gradients decides whether a loss is necessary */
         .compiled = c->compiled.known ? c->compiled.properties : NULL,
         .compiled_count = c->compiled.count};

@@ -103,6 +103,10 @@ static const weft_compile_option_t table[] = {
     {FIELD(grads_path), WEFT_OPTION_TYPE_PATH,
      WEFT_OPTION_FLAG_TRAINING | WEFT_OPTION_FLAG_IN_GRAPH, "grads", "MAP.json",
      .help = "read which tensor of the graph is the gradient of which parameter"},
+    {FIELD(training_form), WEFT_OPTION_TYPE_FLAG,
+     WEFT_OPTION_FLAG_TRAINING | WEFT_OPTION_FLAG_IN_GRAPH, "training_form",
+     .help = "BatchNormalization and Dropout that the exporter wrote in the form for inference "
+             "compute as in training"},
     {FIELD(train), WEFT_OPTION_TYPE_TEXT,
      WEFT_OPTION_FLAG_TRAINING | WEFT_OPTION_FLAG_IN_GRAPH | WEFT_OPTION_FLAG_LIST, "train",
      "PATTERN",

@@ -330,6 +330,9 @@ static weft_status_t convert(import_t *import)
     if (import->params->compiled != NULL) {
         WEFT_RETURN_IF_ERROR(join_updates(import));
     }
+    if (import->params->training_form) {
+        WEFT_RETURN_IF_ERROR(wefti_onnx_training_form(import->file));
+    }
     graph->opset = (int32_t)wefti_onnx_opset(model, "");
     graph->name =
         wefti_arena_strdup(&graph->arena, model->graph->name != NULL ? model->graph->name : "");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Turns training forms of operators into those for inference. */
+/* Turns training forms of operators into those for inference, and back. */
 #include "graph/onnx/internal.h"
 
 #include <string.h>
@@ -17,10 +17,10 @@ static Onnx__AttributeProto *find_attribute(const Onnx__NodeProto *node, const c
     return NULL;
 }
 
-/* is_test of the oldest opsets. */
-static weft_status_t set_is_test(wefti_onnx_file_t *file, Onnx__NodeProto *node)
+/* Sets an integer attribute to 1; name is a literal. */
+static weft_status_t set_attribute(wefti_onnx_file_t *file, Onnx__NodeProto *node, const char *name)
 {
-    Onnx__AttributeProto *attribute = find_attribute(node, "is_test");
+    Onnx__AttributeProto *attribute = find_attribute(node, name);
     if (attribute == NULL) {
         Onnx__AttributeProto **attributes =
             wefti_arena_array(&file->arena, node->n_attribute + 1, sizeof(Onnx__AttributeProto *));
@@ -30,7 +30,7 @@ static weft_status_t set_is_test(wefti_onnx_file_t *file, Onnx__NodeProto *node)
             memcpy(attributes, node->attribute, node->n_attribute * sizeof(void *));
         }
         onnx__attribute_proto__init(attribute);
-        attribute->name = (char *)(uintptr_t) "is_test";
+        attribute->name = (char *)(uintptr_t)name;
         attributes[node->n_attribute++] = attribute;
         node->attribute = attributes;
     }
@@ -44,7 +44,7 @@ static weft_status_t set_is_test(wefti_onnx_file_t *file, Onnx__NodeProto *node)
 static weft_status_t relax_dropout(wefti_onnx_file_t *file, Onnx__NodeProto *node, int64_t opset)
 {
     if (opset < 7) {
-        return set_is_test(file, node);
+        return set_attribute(file, node, "is_test");
     }
     /* Without its third input, training_mode, it is the identity. */
     node->n_input = node->n_input > 1 ? 1 : node->n_input;
@@ -55,7 +55,7 @@ static weft_status_t relax_normalization(wefti_onnx_file_t *file, Onnx__NodeProt
                                          int64_t opset)
 {
     if (opset < 7) {
-        WEFT_RETURN_IF_ERROR(set_is_test(file, node));
+        WEFT_RETURN_IF_ERROR(set_attribute(file, node, "is_test"));
     }
     Onnx__AttributeProto *training = find_attribute(node, "training_mode");
     if (training != NULL) {
@@ -213,4 +213,68 @@ weft_status_t wefti_onnx_inference_form(wefti_onnx_file_t *file, const wefti_gra
         }
     }
     return status;
+}
+
+/* A boolean initializer that is true; *out_name is its name. */
+static weft_status_t add_true(wefti_onnx_file_t *file, char **out_name)
+{
+    Onnx__GraphProto *proto = file->model->graph;
+    Onnx__TensorProto *tensor = wefti_arena_alloc(&file->arena, sizeof(*tensor));
+    int32_t *data = wefti_arena_array(&file->arena, 1, sizeof(*data));
+    WEFT_RETURN_IF_ERROR(reserve_shapes(file));
+    WEFT_RETURN_IF_NO_MEMORY(tensor && data);
+    onnx__tensor_proto__init(tensor);
+    data[0] = 1;
+    *out_name = tensor->name = (char *)(uintptr_t)WEFTI_ONNX_TRAINING_MODE;
+    tensor->has_data_type = 1;
+    tensor->data_type = wefti_onnx_data_type(WEFT_DTYPE_BOOL);
+    tensor->n_int32_data = 1;
+    tensor->int32_data = data;
+    proto->initializer[proto->n_initializer++] = tensor;
+    return WEFT_OK;
+}
+
+/* ratio stays; training_mode is the third input. */
+static weft_status_t train_dropout(wefti_onnx_file_t *file, Onnx__NodeProto *node, char *mode)
+{
+    char **inputs = wefti_arena_array(&file->arena, 3, sizeof(char *));
+    WEFT_RETURN_IF_NO_MEMORY(inputs);
+    for (size_t i = 0; i < 2; i++) {
+        inputs[i] = i < node->n_input ? node->input[i] : (char *)(uintptr_t) "";
+    }
+    inputs[2] = mode;
+    node->input = inputs;
+    node->n_input = 3;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_onnx_training_form(wefti_onnx_file_t *file)
+{
+    Onnx__GraphProto *proto = file->model->graph;
+    int64_t opset = wefti_onnx_opset(file->model, "");
+    char *mode = NULL;
+    for (size_t i = 0; i < proto->n_node; i++) {
+        Onnx__NodeProto *node = proto->node[i];
+        const char *op = node->op_type != NULL ? node->op_type : "";
+        char label[WEFTI_ONNX_LABEL_BYTES];
+        if (wefti_onnx_domain(node->domain)[0] != '\0') {
+            continue;
+        }
+        if (strcmp(op, "BatchNormalization") == 0 && opset < 14) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED,
+                               "%s: %s: the training form needs opset 14 or newer, the model "
+                               "imports %lld",
+                               file->label, wefti_onnx_node_label(node, i, label),
+                               (long long)opset);
+        }
+        if (strcmp(op, "BatchNormalization") == 0) {
+            WEFT_RETURN_IF_ERROR(set_attribute(file, node, "training_mode"));
+        } else if (strcmp(op, "Dropout") == 0 && opset >= 12) { /* older ones drop in training */
+            if (mode == NULL) {
+                WEFT_RETURN_IF_ERROR(add_true(file, &mode));
+            }
+            WEFT_RETURN_IF_ERROR(train_dropout(file, node, mode));
+        }
+    }
+    return WEFT_OK;
 }

@@ -159,6 +159,10 @@ weft_status_t wefti_onnx_pack(wefti_onnx_file_t *file, uint8_t **out_bytes, size
 weft_status_t wefti_onnx_inference_form(wefti_onnx_file_t *file, const wefti_graph_t *graph,
                                         int64_t batch);
 
+/* The same file: BatchNormalization and Dropout compute as in training. Adds an initializer. */
+weft_status_t wefti_onnx_training_form(wefti_onnx_file_t *file);
+#define WEFTI_ONNX_TRAINING_MODE "weft.training_mode"
+
 /* foreign.c: definitions of opaque operators, by node; NULL where the registry has one. An error if
  * the file lacks types of their outputs. */
 weft_status_t wefti_onnx_foreign(wefti_onnx_file_t *file, wefti_graph_t *graph,

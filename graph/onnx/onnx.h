@@ -24,7 +24,8 @@ typedef struct wefti_onnx_import_params {
      * states and updates. */
     const wefti_onnx_property_t *compiled;
     uint32_t compiled_count;
-    bool holes; /* initializers without contents are fine: their data is NULL */
+    bool training_form; /* BatchNormalization and Dropout compute as in training */
+    bool holes;         /* initializers without contents are fine: their data is NULL */
     /* Eval model: parameters whose contents are left out; NULL: every floating-point initializer.
      */
     const char *const *trained;

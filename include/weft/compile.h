@@ -123,12 +123,15 @@ typedef struct weft_compile_params {
      * train "head.*" trains the head alone. Without both, what the exporter marks is trained, or
      * what looks like a parameter by its name and place (`weft check` lists them). NULL: none. */
     const char *freeze;
+    /** Training. 1: BatchNormalization and Dropout that the model has in the form for inference, as
+     * torch.onnx writes them, compute as in training. */
+    int training_form;
 } weft_compile_params_t;
 
 /** Defaults of weft_compile_params_t; model_path and world_size must be set. */
 #define WEFT_COMPILE_PARAMS_INIT                                                                   \
     WEFT_STRUCT_INIT(weft_compile_params_t, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  \
-                     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+                     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 /** What a field of weft_compile_params_t holds. */
 typedef enum weft_option_type {

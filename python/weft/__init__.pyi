@@ -343,9 +343,9 @@ def compile(
     profile: _Path | None = None, topology: _Path | None = None, shard_optimizer: bool = False, decouple: bool = False,
     shard_parameters: bool = False, accumulate: int | None = None, global_micro_batches: int | None = None,
     wire: Literal["f32", "bf16"] | None = None, clip: float | None = None, grads: _Path | None = None,
-    train: str | Sequence[str] | None = None, freeze: str | Sequence[str] | None = None, in_flight: int | None = None,
-    arena_limit: int | str | None = None, infer: bool = False, split_batch: bool = False, ops: _Path | None = None,
-    kernels: _Path | Sequence[_Path] | None = None,
+    training_form: bool = False, train: str | Sequence[str] | None = None, freeze: str | Sequence[str] | None = None,
+    in_flight: int | None = None, arena_limit: int | str | None = None, infer: bool = False, split_batch: bool = False,
+    ops: _Path | None = None, kernels: _Path | Sequence[_Path] | None = None,
 ) -> Plan: ...
 # end: compile
 

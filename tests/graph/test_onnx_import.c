@@ -468,6 +468,38 @@ static void test_parameters_of_batch_normalization(void **state)
     }
 }
 
+/* Both operators in the form for inference; afterwards statistics are updated, and Dropout drops. */
+static void test_training_form(void **state)
+{
+    (void)state;
+    wire_t graph = {0}, opset = {0}, model = {0};
+    onnx_node(&graph, "BatchNormalization", NULL, "x,s,b,m,v", "n", NULL);
+    onnx_node(&graph, "Dropout", NULL, "n", "d", NULL);
+    add_floats(&graph, "m", 1, 4);
+    wire_number(&opset, 2, 20);
+    wire_message(&model, 7, &graph);
+    wire_message(&model, 8, &opset);
+    wire_number(&model, 1, 8);
+    wefti_onnx_file_t file;
+    wefti_onnx_import_params_t params = {.bytes = model.data, .size_bytes = model.size};
+    wefti_parameter_t *list;
+    uint32_t count;
+    wefti_arena_t arena;
+    wefti_arena_init(&arena, NULL, 0);
+    assert_int_equal(wefti_onnx_file_open(&params, NULL, &file), WEFT_OK);
+    assert_int_equal(wefti_onnx_training_form(&file), WEFT_OK);
+    assert_int_equal(wefti_onnx_parameters(&file, &arena, &list, &count), WEFT_OK);
+    assert_int_equal(count, 1);
+    assert_true(list[0].running);
+    const Onnx__NodeProto *dropout = file.model->graph->node[1];
+    assert_int_equal(dropout->n_input, 3);
+    assert_string_equal(dropout->input[1], "");
+    assert_string_equal(dropout->input[2], file.model->graph->initializer[1]->name);
+    wefti_onnx_file_close(&file);
+    wefti_arena_deinit(&arena);
+    wire_free(&model);
+}
+
 static void test_onnx_import_counts_device_configurations(void **state)
 {
     (void)state;
@@ -512,6 +544,7 @@ int main(void)
         cmocka_unit_test(test_parameters_by_marks_of_torch),
         cmocka_unit_test(test_parameters_that_weft_export_lists),
         cmocka_unit_test(test_parameters_of_batch_normalization),
+        cmocka_unit_test(test_training_form),
         cmocka_unit_test(test_onnx_import_counts_device_configurations),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

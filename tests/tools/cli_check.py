@@ -72,6 +72,23 @@ class Check(support.Case):
     def trained(self, report):
         return [entry["name"] for entry in report["parameter_list"] if entry["trained"]]
 
+    def test_training_form(self):
+        """Dropout in the form for inference is the identity, unless training_form is set."""
+        nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Dropout", ["a"], ["b"]),
+                 helper.make_node("SoftmaxCrossEntropyLoss", ["b", "label"], ["loss"])]
+        graph = helper.make_graph(
+            nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4]),
+                         helper.make_tensor_value_info("label", TensorProto.INT64, ["batch"])],
+            [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
+            [helper.make_tensor("w", TensorProto.FLOAT, [4, 4], [0.5] * 16)])
+        path = self.dir / "dropout.onnx"
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+        common = ("compile", path, "-n", 2, "--batch", 4, "--stop-after", "differentiate")
+        self.assertNotIn("DropoutMask", self.weft(*common).stdout)
+        self.assertIn("DropoutMask", self.weft(*common, "--training-form").stdout)
+        plan = self.dir / "dropout.weft"
+        self.weft("compile", path, "-o", plan, "-n", 2, "--batch", 4, "--training-form")
+
     def test_what_is_trained(self):
         path = self.lifted()
         done = self.weft("check", path, "--batch", 4)

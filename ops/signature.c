@@ -15,7 +15,8 @@ uint32_t wefti_what_control(uint64_t what)
 
 const char *wefti_what_function(uint64_t what)
 {
-    return wefti_collective_function((weft_collective_t)(what & 0xff));
+    return what == WEFTI_WHAT_REFUSED ? "a refused call"
+                                      : wefti_collective_function((weft_collective_t)(what & 0xff));
 }
 
 void wefti_what_arguments(uint64_t what, uint64_t count, uint64_t hidden, char *out, size_t bytes)
@@ -37,7 +38,7 @@ void wefti_what_arguments(uint64_t what, uint64_t count, uint64_t hidden, char *
         used += (size_t)snprintf(notes + used, sizeof notes - used, ", counts %016llx",
                                  (unsigned long long)count);
     }
-    if (value == WEFT_COLLECTIVE_BARRIER) {
+    if (value == WEFT_COLLECTIVE_BARRIER || what == WEFTI_WHAT_REFUSED) {
         out[0] = '\0';
         return;
     }

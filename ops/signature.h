@@ -27,6 +27,11 @@
 /* Of all-gathers that the library makes for a function: its wefti_control_kind_t, by which they are
  * named; else 0. */
 uint32_t wefti_what_control(uint64_t what);
+
+/* The operator of the call slot of a rank that refused its call: count is the status, negated, the
+ * data is the message. */
+#define WEFTI_WHAT_REFUSED 0xffull
+
 /* "all_reduce": what the function is called, without its prefix. */
 const char *wefti_what_function(uint64_t what);
 /* What follows the name: " with 16 x f32 (sum, root 1)"; hidden: bits of what that need not be

@@ -29,12 +29,16 @@
  * default). Bits then depend neither on the algorithm, nor on the data path, nor on timing, except
  * with WEFT_ORDER_ANY. The algorithm is chosen by cost or set by weft_group_set_algorithm.
  *
- * Status of every call. The first two concern this rank alone: the call was not issued, the group
- * is as before, and the other ranks wait for the corrected call.
- * - WEFT_AGAIN: the stream or the group (64 calls in flight) is full; retry after progress
+ * Status of every call.
+ * - WEFT_AGAIN: the stream or the group (64 calls in flight) is full; nothing was issued: retry
+ *   after progress
  * - WEFT_ERR_INVALID_ARGUMENT: a NULL buffer, an unknown type, reduction or rank, a reduction of
  *   WEFT_DTYPE_BOOL, a size beyond the address space, or a stream of another context
  * - WEFT_ERR_NO_MEMORY
+ *   Both are told to the other ranks (weft_group_refuse): their call returns the same status with
+ *   "rank <number>: <message>". The call counts on all ranks, and the group stays usable. A wrong
+ *   argument of a send or receive, and in a batch or capture, is an error on this rank only, whose
+ *   call was not issued.
  * - WEFT_ERR_UNSUPPORTED, on all ranks: the algorithm that was set is not eligible; the group stays
  *   usable
  * - WEFT_ERR_MISMATCH, on all ranks: operators, counts, types, reductions, roots, orders or

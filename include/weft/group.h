@@ -224,6 +224,26 @@ WEFT_API weft_status_t weft_group_status(weft_group_t *group);
 WEFT_API weft_status_t weft_group_set_shape(weft_group_t *group, const int64_t *dims,
                                             uint32_t rank);
 /**
+ * Takes the place of this rank's next collective of a group with an error, for bindings and
+ * libraries that find a wrong argument before they call Weft. The other ranks' call at that place
+ * ends with the error and "rank <number in the world>: <message>"; the group stays usable. A rank
+ * of a rooted call of at most 8 KiB that needs nothing of this rank completes the call. Collectives
+ * do the same with their own wrong arguments (collective.h). Non-blocking, except that without a
+ * stream it waits for this rank's earlier calls, and until the others have begun the call before a
+ * rooted or refused one. In a batch or capture, and in a group of one rank, nobody is told. With
+ * WEFT_CHECK=results the group is broken instead.
+ * @param[in] group   the group
+ * @param[in] error   a negative status
+ * @param[in] message why, at most 511 bytes are kept
+ * @param[in] stream  that of the call, or NULL
+ * @return error, with message as weft_last_error(); WEFT_AGAIN if the stream or the group is full;
+ *         the error of a broken group
+ *
+ * Equivalent to: nothing in MPI or NCCL, where the other ranks wait
+ */
+WEFT_API weft_status_t weft_group_refuse(weft_group_t *group, weft_status_t error,
+                                         const char *message, weft_stream_t *stream);
+/**
  * Sets the order in which reductions of a group combine ranks, from the next call on. Local. The
  * order is part of the bits of the results. All ranks set it alike, between the same calls; calls
  * of ranks that differ are an error. A new group of the world has the order of the setting

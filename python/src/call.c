@@ -150,6 +150,53 @@ int wp_call_run_entered(wp_state_t *state, const wp_call_t *call)
     }
 }
 
+weft_status_t wp_refuse_entered(wp_group_t *group, weft_status_t error, const char *text)
+{
+    weft_status_t status;
+    do {
+        PyThreadState *thread = PyEval_SaveThread();
+        status = weft_group_refuse(group->group, error, text, NULL);
+        PyEval_RestoreThread(thread);
+    } while (status == WEFT_AGAIN && wp_make_room(group->context->state, group) == 0);
+    return status;
+}
+
+/* "all_reduce: tensor is not contiguous", as UTF-8; NULL without memory. */
+static PyObject *text_of(const wp_call_t *call, PyObject *error)
+{
+    const char *function = wp_ops[call->op].function;
+    PyObject *text = error != NULL ? PyUnicode_FromFormat("%s: %S", function, error) : NULL;
+    PyObject *bytes = text != NULL ? PyUnicode_AsUTF8String(text) : NULL;
+    Py_XDECREF(text);
+    return bytes;
+}
+
+void wp_call_refuse(const wp_call_t *call, bool entered)
+{
+    wp_group_t *group = call->group;
+    PyObject *kind, *value, *trace;
+    if (group->size == 1 || group->batch != NULL || call->told ||
+        call->op == WEFT_COLLECTIVE_SEND_RECV) {
+        return;
+    }
+    weft_status_t error =
+        PyErr_ExceptionMatches(PyExc_MemoryError) ? WEFT_ERR_NO_MEMORY : WEFT_ERR_INVALID_ARGUMENT;
+    PyErr_Fetch(&kind, &value, &trace);
+    PyErr_NormalizeException(&kind, &value, &trace);
+    PyObject *bytes = text_of(call, value);
+    const char *text = bytes != NULL ? PyBytes_AsString(bytes) : NULL;
+    if (entered || wp_group_enter(group->context->state, group) == 0) {
+        if (!group->notes) { /* another thread's batch */
+            wp_refuse_entered(group, error, text != NULL ? text : wp_ops[call->op].function);
+        }
+        if (!entered) {
+            wp_group_exit(group);
+        }
+    }
+    Py_XDECREF(bytes);
+    PyErr_Restore(kind, value, trace);
+}
+
 /* What the call returns, or NULL when there is an exception; all else that it owns is given back.
  */
 static PyObject *conclude(wp_call_t *call, bool failed)

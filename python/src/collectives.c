@@ -66,6 +66,7 @@ PyObject *wp_call_end(wp_call_t *call, const wp_options_t *options)
 
 PyObject *wp_call_fail(wp_call_t *call)
 {
+    wp_call_refuse(call, false);
     wp_call_release(call);
     return NULL;
 }

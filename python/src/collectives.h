@@ -14,7 +14,8 @@
     "call would have; stream puts the call on a Stream: what is returned is done after\n"          \
     "stream.synchronize(). Before that arguments must not be written, nor results used.\n"
 #define WP_ERRORS_DOC                                                                              \
-    "Raises TypeError or ValueError for an argument, on the caller only;\n"                        \
+    "Raises TypeError or ValueError for an argument; the other ranks then get a\n"                 \
+    "WeftArgumentError that names this rank, and the group stays usable;\n"                        \
     "WeftMismatchError on all ranks when they call different things; WeftPeerDiedError,\n"         \
     "WeftTimeoutError, WeftAbortedError, WeftLinkError."
 
@@ -37,8 +38,8 @@ int wp_open(PyObject *module, const char *function, PyObject *const *args, Py_ss
             PyObject *keywords, const char *const *names, int required, int positional,
             PyObject **places, wp_options_t *out);
 void wp_call_begin(wp_call_t *call, weft_collective_t op, const wp_options_t *options);
-/* To its end, or given up with the exception that is set. */
 PyObject *wp_call_end(wp_call_t *call, const wp_options_t *options);
+/* The exception that is set is told to the other ranks: wp_call_refuse. */
 PyObject *wp_call_fail(wp_call_t *call);
 /* The reduction, and that dtype has it: after call->send is there. */
 int wp_call_reduction(wp_call_t *call, PyObject *op);
@@ -79,11 +80,6 @@ int wp_exchange_rows(wp_state_t *state, wp_group_t *group, const char *function,
 int wp_exchange_root(wp_state_t *state, wp_group_t *group, uint32_t root, wp_shape_t *shape);
 /* From each rank the number that it has for this one. The group is entered. */
 int wp_exchange_counts(wp_state_t *state, wp_group_t *group, const uint64_t *send, uint64_t *recv);
-/*
- * This rank cannot make the call that the others make now (an exception says why, and stays): ends
- * the world rather than keep them waiting.
- */
-void wp_exchange_broken(wp_group_t *group, const char *function);
 
 /* ---- gather.c, scatter.c ---- */
 int wp_gather_init(PyObject *module);

@@ -80,8 +80,9 @@ static PyObject *differs(wp_state_t *state, wp_group_t *group, const char *funct
     char first[160], other[160];
     wp_shape_t *all = malloc(group->size * sizeof *all);
     if (all == NULL) {
+        const wp_call_t call = {.op = WEFT_COLLECTIVE_ALL_GATHER, .group = group};
         PyErr_NoMemory();
-        wp_exchange_broken(group, function);
+        wp_call_refuse(&call, true);
         return NULL;
     }
     if (exchange(state, WEFT_COLLECTIVE_ALL_GATHER, group, own, all, sizeof *own / 8, 0) < 0) {
@@ -157,23 +158,4 @@ int wp_exchange_root(wp_state_t *state, wp_group_t *group, uint32_t root, wp_sha
 int wp_exchange_counts(wp_state_t *state, wp_group_t *group, const uint64_t *send, uint64_t *recv)
 {
     return exchange(state, WEFT_COLLECTIVE_ALL_TO_ALL, group, send, recv, 1, 0);
-}
-
-void wp_exchange_broken(wp_group_t *group, const char *function)
-{
-    PyObject *kind, *value, *trace;
-    PyErr_Fetch(&kind, &value, &trace);
-    PyErr_NormalizeException(&kind, &value, &trace);
-    PyObject *said = value != NULL ? PyUnicode_FromFormat("rank %u cannot go on with %s: %R",
-                                                          (unsigned)group->rank, function, value)
-                                   : NULL;
-    PyObject *bytes = said != NULL ? PyUnicode_AsUTF8String(said) : NULL;
-    const char *text = bytes != NULL ? PyBytes_AsString(bytes) : NULL;
-    if (group->group != NULL) {
-        weft_context_abort(weft_group_context(group->group),
-                           text != NULL ? text : "a rank has no memory for its result");
-    }
-    Py_XDECREF(bytes);
-    Py_XDECREF(said);
-    PyErr_Restore(kind, value, trace);
 }

@@ -89,7 +89,7 @@ static PyObject *gather_rows(wp_state_t *state, wp_call_t *call)
         sum_rows(rows, group->size, wp_shape_row(&shape), &shape.dims[0], &equal) < 0) {
         wp_call_release(call);
     } else if (fill_blocks(state, call, &shape, rows, equal) < 0) {
-        wp_exchange_broken(group, "all_gather");
+        wp_call_refuse(call, true);
         wp_call_release(call);
     } else {
         result = wp_call_finish_entered(state, call);

@@ -304,6 +304,29 @@ PyObject *wp_group_destroy(PyObject *object, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+PyObject *wp_group_refuse(PyObject *object, PyObject *message)
+{
+    wp_group_t *self = (wp_group_t *)object;
+    if (!PyUnicode_Check(message)) {
+        PyErr_Format(PyExc_TypeError, "message must be a string, not %R",
+                     (PyObject *)Py_TYPE(message));
+        return NULL;
+    }
+    PyObject *bytes = PyUnicode_AsUTF8String(message);
+    const char *text = bytes != NULL ? PyBytes_AsString(bytes) : NULL;
+    if (text == NULL || wp_group_enter(self->context->state, self) < 0) {
+        Py_XDECREF(bytes);
+        return NULL;
+    }
+    wp_refuse_entered(self, WEFT_ERR_INVALID_ARGUMENT, text);
+    wp_group_exit(self);
+    Py_DECREF(bytes);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
 /* ---- functions ---- */
 static wp_group_t *only_group(PyObject *module, const char *function, PyObject *const *args,
                               Py_ssize_t count, PyObject *keywords)

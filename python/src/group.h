@@ -18,6 +18,7 @@ int wp_group_clear(PyObject *object);
 void wp_group_dealloc(PyObject *object);
 PyObject *wp_group_split(PyObject *object, PyObject *args, PyObject *keywords);
 PyObject *wp_group_duplicate(PyObject *object, PyObject *unused);
+PyObject *wp_group_refuse(PyObject *object, PyObject *message);
 PyObject *wp_group_destroy(PyObject *object, PyObject *unused);
 
 int wp_group_type_init(PyObject *module, wp_state_t *state);

@@ -163,6 +163,12 @@ static PyMethodDef methods[] = {
      "destroy($self)\n--\n\n"
      "Gives the group back. Collective over it: waits until all its ranks got here. A group\n"
      "that is only dropped keeps its share of the context's memory until the end."},
+    {"refuse", wp_group_refuse, METH_O,
+     "refuse($self, message, /)\n--\n\n"
+     "Takes the place of this rank's next call with an error, for code that finds a wrong\n"
+     "argument before it calls Weft: the other ranks' call raises a WeftArgumentError with\n"
+     "message, which names this rank. The group stays usable. Calls of this module do this\n"
+     "with their own wrong arguments."},
     {"duplicate", wp_group_duplicate, METH_NOARGS,
      "duplicate($self)\n--\n\n"
      "A Group of the same ranks with calls of its own, for another thread. Collective over\n"

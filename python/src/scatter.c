@@ -129,7 +129,7 @@ static PyObject *scatter_shaped(wp_state_t *state, wp_call_t *call, int64_t rows
     call->send.dtype = (weft_dtype_t)shape.dtype;
     call->count = (uint64_t)shape.dims[0] * wp_shape_row(&shape);
     if (wp_call_result(state, call, NULL, shape.rank, shape.dims, 0) < 0) {
-        wp_exchange_broken(group, "scatter");
+        wp_call_refuse(call, true);
         wp_call_release(call);
     } else {
         result = wp_call_finish_entered(state, call);
@@ -239,6 +239,7 @@ static int ask_counts(wp_state_t *state, wp_call_t *call, uint64_t *out_total)
         wp_group_exit(group);
     }
     Py_DECREF((PyObject *)group);
+    call->told = result < 0;
     *out_total = 0;
     for (uint32_t r = 0; result == 0 && r < size; r++) {
         *out_total += call->counts[size + r];
@@ -268,9 +269,9 @@ static int uneven(wp_state_t *state, wp_call_t *call, PyObject *send_counts, PyO
                      (unsigned long long)sent, (long long)shape.dims[0]);
         return -1;
     }
-    bool asked = !given(recv_counts);
-    if (asked ? ask_counts(state, call, &received) < 0
-              : read_counts(recv_counts, "recv_counts", size, call->counts + size, &received) < 0) {
+    if (given(recv_counts)
+            ? read_counts(recv_counts, "recv_counts", size, call->counts + size, &received) < 0
+            : ask_counts(state, call, &received) < 0) {
         return -1;
     }
     uint64_t row = wp_shape_row(&shape);
@@ -286,9 +287,6 @@ static int uneven(wp_state_t *state, wp_call_t *call, PyObject *send_counts, PyO
     shape.dims[0] = (int64_t)received;
     if (overflow || wp_call_result(state, call, out, shape.rank, shape.dims, received * row) < 0 ||
         wp_call_overlap(call, call->send.count, received * row, UINT32_MAX) < 0) {
-        if (asked) {
-            wp_exchange_broken(call->group, "all_to_all");
-        }
         return -1;
     }
     return 0;
@@ -305,17 +303,16 @@ static PyObject *all_to_all(PyObject *module, PyObject *const *args, Py_ssize_t 
     if (wp_open(module, "all_to_all", args, count, keywords, names, 1, 2, places, &options) < 0) {
         return NULL;
     }
-    if (given(places[4]) && !given(places[3])) {
-        PyErr_SetString(PyExc_ValueError, "recv_counts: send_counts is required as well");
-        return NULL;
-    }
-    if (given(places[3]) && !given(places[4]) && options.group->batch != NULL) {
-        PyErr_SetString(PyExc_ValueError,
-                        "all_to_all: in a batch, send_counts requires recv_counts");
-        return NULL;
-    }
     int64_t rows = 0;
     wp_call_begin(&call, WEFT_COLLECTIVE_ALL_TO_ALL, &options);
+    if (given(places[4]) && !given(places[3])) {
+        PyErr_SetString(PyExc_ValueError, "recv_counts: send_counts is required as well");
+        return wp_call_fail(&call);
+    }
+    if (given(places[3]) && !given(places[4]) && options.group->batch != NULL) {
+        PyErr_SetString(PyExc_ValueError, "in a batch, send_counts requires recv_counts");
+        return wp_call_fail(&call);
+    }
     if (wp_array_get(options.state, places[0], "tensor", WP_SHAPE, &call.send) < 0) {
         return wp_call_fail(&call);
     }

@@ -252,6 +252,7 @@ typedef struct wp_call {
     uint64_t *counts; /* with *_v: from malloc, freed by wp_call_release; size elements, two times
                          for all_to_all_v */
     PyObject *result; /* what the call returns; owned; NULL: None */
+    bool told;        /* its exception comes from a call that all ranks made */
 } wp_call_t;
 
 /* Issues it: stream NULL runs it to completion. Without the GIL, the group's lock held. */
@@ -274,6 +275,11 @@ int wp_call_run_entered(wp_state_t *state, const wp_call_t *call);
 /* And its end, as that of wp_call_finish. */
 PyObject *wp_call_finish_entered(wp_state_t *state, wp_call_t *call);
 void wp_call_release(wp_call_t *call);
+/* The other ranks' call ends with the exception that is set, and stays: this rank cannot make it.
+ * entered: the group is. */
+void wp_call_refuse(const wp_call_t *call, bool entered);
+/* The same without a call: Group.refuse. */
+weft_status_t wp_refuse_entered(wp_group_t *group, weft_status_t error, const char *text);
 
 /* ---- work.c, stream.c ---- */
 struct wp_stream {

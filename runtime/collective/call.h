@@ -26,7 +26,8 @@
  *   MOVING      in its path; the staged path alternates between the next two
  *   ROUND       waits for what peers staged
  *   RESULTS     two-shot: waits for the shards that peers reduced
- *   REFUSED     all ranks return the same error, and the group stays usable
+ *   REFUSED     all ranks return the same error, and the group stays usable: no algorithm can run
+ *               the call, or a rank refused its arguments (call_refuse.c)
  *   CHECK       WEFT_CHECK=results: the result is complete, its digests are to be posted
  *   COMPARE     waits for the digests of all peers
  *
@@ -41,6 +42,7 @@
 #include "runtime/group/group.h"
 
 #define WEFTI_CALLS 64u /* in flight per group; a power of two */
+#define WEFTI_REFUSAL_BYTES 512u
 
 typedef enum wefti_call_state {
     WEFTI_CALL_FREE = 0,
@@ -117,6 +119,7 @@ struct wefti_call {
     bool certain;      /* all ranks post data: nothing of them needs to be known to say so */
     bool own;          /* the library's, see wefti_group_own_calls */
     uint8_t check;     /* wefti_check_t */
+    bool refuses;      /* this rank only posts that it does not make the call: call_refuse.c */
     uint64_t longest;  /* bytes of the longest block of any rank */
     size_t area_bytes; /* data that this rank posts, if it fits a call slot */
     struct {           /* all-reduce: elements at both ends that some peer does not reach */
@@ -211,7 +214,8 @@ typedef struct wefti_calls {
     char label[64];
     const weft_algorithm_t *labelled; /* whose label it is */
 
-    wefti_selection_t selection;       /* orders, algorithms */
+    wefti_selection_t selection;           /* orders, algorithms */
+    char (*refusals)[WEFTI_REFUSAL_BYTES]; /* [WEFTI_CALLS], from the first refused call on */
     uint8_t *kept;                     /* for each place of the ring, with WEFT_CHECK; else NULL */
     uint32_t turns;                    /* with WEFT_CHECK: collectives that were issued */
     uint64_t slot_bytes;               /* blocks up to this go with the call slots */

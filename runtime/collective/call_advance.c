@@ -75,6 +75,10 @@ static weft_status_t begin(wefti_call_t *call, wefti_blocked_t *out_blocked)
     if (status != WEFT_OK) {
         return status;
     }
+    if (call->refuses) {
+        wefti_call_post_refusal(call);
+        return WEFT_OK;
+    }
     status = wefti_call_post(call);
     return status < 0 ? wefti_group_fail(group, status) : status;
 }

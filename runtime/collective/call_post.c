@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a rank says of a call before anything moves, and what it learns from the others. */
+#include <string.h>
+
 #include "runtime/base/error.h"
 #include "runtime/collective/call_late.h"
 #include "runtime/collective/call_move.h"
@@ -68,6 +70,17 @@ static bool only_executors(const wefti_call_t *call)
            call->schedule.wanted == NULL && call->request.op != WEFT_COLLECTIVE_ALL_TO_ALL_V;
 }
 
+void wefti_call_publish(wefti_call_t *call, size_t data_bytes)
+{
+    weft_group_t *group = call->group;
+    refresh_counters(call);
+    wefti_call_slot_publish(group, wefti_call_slot_of(group, group->rank, call->number),
+                            call->number, data_bytes);
+    call->unsettled |= WEFTI_UNSETTLED_POSTING;
+    call->peer = 1;
+    call->state = WEFTI_CALL_POSTED;
+}
+
 weft_status_t wefti_call_post(wefti_call_t *call)
 {
     bool may_post = true;
@@ -112,15 +125,40 @@ weft_status_t wefti_call_post(wefti_call_t *call)
     if (call->posted_count > WEFTI_COUNT_MASK && !wefti_call_op(call)->variable) {
         wefti_call_post_shape(call, own);
     }
-    refresh_counters(call);
-    wefti_call_slot_publish(group, own, call->number, posted_bytes(call));
-    call->unsettled |= WEFTI_UNSETTLED_POSTING;
-    call->peer = 1;
-    call->state = WEFTI_CALL_POSTED;
+    wefti_call_publish(call, posted_bytes(call));
     /* Small enough that all ranks post data, whatever their memory is. */
     call->certain = fits && call->longest < direct_min;
     return WEFT_OK;
 }
+
+/* ---- a rank that refuses the call ---- */
+
+void wefti_call_post_refusal(wefti_call_t *call)
+{
+    weft_group_t *group = call->group;
+    wefti_call_slot_t *own = wefti_call_slot_of(group, group->rank, call->number);
+    own->what = call->what;
+    own->count = call->posted_count;
+    memcpy(own->data, group->calls->refusals[call - group->calls->ring], WEFTI_REFUSAL_BYTES);
+    wefti_call_publish(call, WEFTI_REFUSAL_BYTES);
+    group->calls->deferred =
+        (wefti_deferred_t){true, call->number, 1, call->what, call->posted_count};
+    call->state = WEFTI_CALL_DONE;
+}
+
+weft_status_t wefti_call_refused(wefti_call_t *call, uint32_t r)
+{
+    weft_group_t *group = call->group;
+    const wefti_call_slot_t *theirs = wefti_call_slot_of(group, r, call->number);
+    weft_status_t status = (weft_status_t) - (int64_t)(theirs->count & INT8_MAX);
+    call->state = WEFTI_CALL_REFUSED;
+    group->calls->deferred =
+        (wefti_deferred_t){true, call->number, 1, call->what, call->posted_count};
+    return wefti_error(status < 0 ? status : WEFT_ERR_INVALID_ARGUMENT, "rank %u: %.*s",
+                       group->ranks[r], (int)WEFTI_REFUSAL_BYTES - 1, (const char *)theirs->data);
+}
+
+/* ---- what others posted ---- */
 
 static bool same_call(const wefti_deferred_t *own, const wefti_call_slot_t *theirs)
 {
@@ -164,7 +202,8 @@ weft_status_t wefti_call_see_postings(wefti_call_t *call, wefti_blocked_t *out_b
         }
         if (!same_call(&own, theirs) ||
             ((call->what & WEFTI_WHAT_SELECTION_MASK) != 0 && !same_selection(call, theirs))) {
-            return wefti_group_mismatch(group, &own, r);
+            return theirs->what == WEFTI_WHAT_REFUSED ? wefti_call_refused(call, r)
+                                                      : wefti_group_mismatch(group, &own, r);
         }
         call->flags &= (uint32_t)(theirs->what >> WEFTI_WHAT_FLAGS_SHIFT) & 0xffu;
         if ((call->flags & WEFTI_POSTED_DATA) == 0) {
@@ -185,7 +224,8 @@ weft_status_t wefti_call_check_deferred(weft_group_t *group, wefti_blocked_t *ou
         if (!wefti_signal_comes_soon(group->endpoint, &theirs->signal, deferred->number)) {
             return wefti_call_blocked_on(&theirs->signal, deferred->number, out_blocked);
         }
-        if (!same_call(deferred, theirs)) {
+        bool refused = deferred->what == WEFTI_WHAT_REFUSED || theirs->what == WEFTI_WHAT_REFUSED;
+        if (!same_call(deferred, theirs) && !refused) {
             return wefti_group_mismatch(group, deferred, r);
         }
     }

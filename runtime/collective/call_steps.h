@@ -19,6 +19,14 @@ weft_status_t wefti_call_see_postings(wefti_call_t *call, wefti_blocked_t *out_b
 /* The call slots of the call before that this rank has not read yet (wefti_deferred_t). */
 weft_status_t wefti_call_check_deferred(weft_group_t *group, wefti_blocked_t *out_blocked);
 
+/* The call slot is filled in. */
+void wefti_call_publish(wefti_call_t *call, size_t data_bytes);
+
+/* Instead of posting: the call is done on this rank. */
+void wefti_call_post_refusal(wefti_call_t *call);
+/* The error of a call that rank r refused; the group stays usable. */
+weft_status_t wefti_call_refused(wefti_call_t *call, uint32_t r);
+
 /* call_schedule.c. Before a call is posted: what its size and the user ask for. */
 weft_status_t wefti_call_consider(wefti_call_t *call, bool *out_may_post);
 /* After all call slots were read: the algorithm to run as a schedule, or none. */

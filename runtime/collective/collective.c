@@ -173,7 +173,7 @@ static weft_status_t submit_v(const wefti_request_t *request, const counts_t *se
     if (recorder == NULL) {
         weft_status_t status = wefti_call_reserve(group, stream, &call);
         if (status != WEFT_OK) {
-            return status;
+            return status < 0 ? wefti_call_refuse(group, stream, status) : status;
         }
     }
     /* Once per place in the ring, and for every one that is recorded. */
@@ -184,9 +184,10 @@ static weft_status_t submit_v(const wefti_request_t *request, const counts_t *se
     }
     if (status < 0) {
         wefti_free(group->context->allocator, recorded);
-        return status == WEFT_ERR_NO_MEMORY
-                   ? status
-                   : wefti_error_prefix(status, "%s", weft_collective_name(request->op));
+        if (status != WEFT_ERR_NO_MEMORY) {
+            wefti_error_prefix(status, "%s", weft_collective_name(request->op));
+        }
+        return wefti_call_refuse(group, stream, status);
     }
     if (recorder != NULL) {
         return recorder->ops->record(group, request, recorded);
@@ -283,12 +284,19 @@ weft_status_t weft_barrier(weft_group_t *group, weft_stream_t *stream)
     return submit(&request, group, stream);
 }
 
+#define REFUSE_IF_NULL(list)                                                                       \
+    do {                                                                                           \
+        if (WEFT_UNLIKELY((list) == NULL)) {                                                       \
+            return wefti_call_refuse(group, stream, wefti_error_null(__func__, #list));            \
+        }                                                                                          \
+    } while (0)
+
 weft_status_t weft_all_gather_v(const void *send, void *recv, const uint64_t *counts,
                                 const uint64_t *displacements, weft_dtype_t dtype,
                                 weft_group_t *group, weft_stream_t *stream)
 {
-    WEFT_CHECK_ARG(counts);
     WEFT_CHECK_ARG(group);
+    REFUSE_IF_NULL(counts);
     wefti_request_t request = {WEFT_COLLECTIVE_ALL_GATHER_V, dtype, SUM, 0, send, recv, 0};
     counts_t blocks = {counts, displacements};
     return submit_v(&request, NULL, &blocks, group, stream);
@@ -299,8 +307,8 @@ weft_status_t weft_reduce_scatter_v(const void *send, void *recv, const uint64_t
                                     weft_reduction_t reduction, weft_group_t *group,
                                     weft_stream_t *stream)
 {
-    WEFT_CHECK_ARG(counts);
     WEFT_CHECK_ARG(group);
+    REFUSE_IF_NULL(counts);
     wefti_request_t request = {
         WEFT_COLLECTIVE_REDUCE_SCATTER_V, dtype, reduction, 0, send, recv, 0};
     counts_t blocks = {counts, displacements};
@@ -312,9 +320,9 @@ weft_status_t weft_all_to_all_v(const void *send, const uint64_t *send_counts,
                                 const uint64_t *recv_counts, const uint64_t *recv_displacements,
                                 weft_dtype_t dtype, weft_group_t *group, weft_stream_t *stream)
 {
-    WEFT_CHECK_ARG(send_counts);
-    WEFT_CHECK_ARG(recv_counts);
     WEFT_CHECK_ARG(group);
+    REFUSE_IF_NULL(send_counts);
+    REFUSE_IF_NULL(recv_counts);
     wefti_request_t request = {WEFT_COLLECTIVE_ALL_TO_ALL_V, dtype, SUM, 0, send, recv, 0};
     counts_t outgoing = {send_counts, send_displacements};
     counts_t incoming = {recv_counts, recv_displacements};

@@ -33,6 +33,7 @@ static void calls_free(weft_group_t *group)
     wefti_flight_remove_group(&group->context->flight, &calls->flight);
     wefti_free(allocator, calls->pair_seq);
     wefti_free(allocator, calls->kept);
+    wefti_free(allocator, calls->refusals);
     wefti_free(allocator, calls->sent);
     wefti_free(allocator, calls->received);
     wefti_free(allocator, calls->sources);

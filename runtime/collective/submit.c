@@ -64,6 +64,7 @@ weft_status_t wefti_call_reserve(weft_group_t *group, weft_stream_t *stream,
     call->staged.two_shot = false;
     call->pairs.count = 0;
     call->check = WEFTI_CHECK_NOTHING;
+    call->refuses = false;
     call->fused = NULL;
     *out_call = call;
     return WEFT_OK;

@@ -16,6 +16,12 @@ weft_status_t wefti_call_submit(wefti_call_t *call, weft_stream_t *stream);
 /* The same for host memory, whatever the context's device is; stream runs on the host. */
 weft_status_t wefti_call_submit_host(wefti_call_t *call, weft_stream_t *stream);
 
+/*
+ * call_refuse.c: this rank cannot make the next call of the group because of status, whose message
+ * is the last error. The other ranks learn of it in that call. Returns status, or WEFT_AGAIN.
+ */
+weft_status_t wefti_call_refuse(weft_group_t *group, weft_stream_t *stream, weft_status_t status);
+
 /* collective.c: into an empty call. */
 void wefti_request_fill(wefti_call_t *call, const wefti_request_t *request);
 

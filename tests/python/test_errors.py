@@ -16,7 +16,7 @@ def ones(*shape, dtype="float32"):
 
 
 class Local(ranks.RankCase):
-    """What is found before anything is sent: only the caller gets it, and its next call is the others' next call."""
+    """What is found before anything is sent: every rank's call ends with it, and the next call is as any other."""
 
     def refused(self, pattern, function, *args, error=BAD, **keywords):
         with self.subTest(function=getattr(function, "__name__", "?"), args=str(args)[:80], keywords=str(keywords)):
@@ -27,15 +27,27 @@ class Local(ranks.RankCase):
         if weft.is_initialized():
             np.testing.assert_array_equal(weft.all_reduce(ones(3)), ones(3) * self.size)
 
-    def test_only_the_caller(self):
-        """One rank's wrong call does not count: the others wait for the right one."""
+    def test_one_rank_tells_the_others(self):
         for wrong in (lambda: weft.all_reduce(ones(4, 4).T), lambda: weft.all_reduce(ones(4), "median"),
                       lambda: weft.broadcast(ones(4), 7), lambda: weft.reduce_scatter(ones(self.size + 1)),
-                      lambda: weft.all_gather("text"), lambda: weft.all_reduce(ones(4), nothing=1)):
+                      lambda: weft.all_gather("text"), lambda: weft.all_to_all(ones(2), send_counts=[-1, 3])):
             if self.rank == 1:
                 with self.raises_within(BAD):
                     wrong()
+            else:
+                with self.raises_within(weft.WeftArgumentError, "^rank 1: "):
+                    weft.all_reduce(ones(4))
             np.testing.assert_array_equal(weft.all_reduce(ones(4)), ones(4) * self.size)
+
+    def test_refuse(self):
+        world = weft.new_group(range(self.size)).context.world
+        if self.rank == 0:
+            self.assertIsNone(world.refuse("no array at hand"))
+            with self.raises_within(TypeError, "message"):
+                world.refuse(3)
+        else:
+            with self.raises_within(weft.WeftArgumentError, "^rank 0: no array at hand$"):
+                weft.barrier()
 
     def test_words(self):
         x = ones(4)

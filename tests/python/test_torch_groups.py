@@ -158,7 +158,7 @@ class Wrong(ranks.RankCase):
         dist.init_process_group("weft", init_method="weft://", timeout=datetime.timedelta(seconds=300))
 
     def test_in_itself(self):
-        """The caller gets it at once, the others nothing, and the group goes on."""
+        """The caller gets it at once, and the group goes on."""
         for wrong in (lambda: dist.all_gather([torch.empty(2)], torch.ones(2)),
                       lambda: dist.all_gather([torch.empty(2)] * 2, torch.ones(3)),
                       lambda: dist.all_gather_into_tensor(torch.empty(3), torch.ones(2)),
@@ -174,6 +174,18 @@ class Wrong(ranks.RankCase):
         self.meet()
         x = torch.ones(1)
         dist.all_reduce(x)
+        self.assertEqual(x.item(), 2)
+
+    def test_one_rank_tells_the_others(self):
+        group = dist.new_group([0, 1])
+        if self.rank == 1:
+            with self.raises_within(ValueError, "allgather: the output has 3 elements"):
+                dist.all_gather_into_tensor(torch.empty(3), torch.ones(2), group=group)
+        else:
+            with self.raises_within(RuntimeError, "rank 1: allgather: the output has 3 elements"):
+                dist.all_gather_into_tensor(torch.empty(4), torch.ones(2), group=group)
+        x = torch.ones(1)
+        dist.all_reduce(x, group=group)
         self.assertEqual(x.item(), 2)
 
     def test_ranks_disagree(self):

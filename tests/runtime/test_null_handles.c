@@ -473,6 +473,9 @@ static void call_group(const fixture_t *f)
     OPTIONAL(weft_group_set_algorithm, name);
     FAILS(weft_group_set_shape, group, weft_group_set_shape(NULL, NULL, 0));
     OPTIONAL(weft_group_set_shape, dims);
+    FAILS(weft_group_refuse, group, weft_group_refuse(NULL, WEFT_ERR_STATE, "x", NULL));
+    FAILS(weft_group_refuse, message, weft_group_refuse(f->group, WEFT_ERR_STATE, NULL, NULL));
+    OPTIONAL(weft_group_refuse, stream);
     GIVES_TEXT(weft_group_last_algorithm, group, weft_group_last_algorithm(NULL), "none");
     GIVES_TEXT(weft_group_last_path, group, weft_group_last_path(NULL), "none");
 }

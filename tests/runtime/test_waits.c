@@ -237,6 +237,177 @@ static void run_shapes(rank_world_t *world)
     }
 }
 
+/* ---- calls that one rank refuses ---- */
+
+#define LARGE 20000u /* elements: more than a call slot has */
+
+typedef struct refused {
+    rank_world_t *world;
+    weft_stream_t *stream, *foreign; /* of another context; NULL without one */
+    float *x, *y;                    /* [size * LARGE] */
+    bool wrong;                      /* this rank has the wrong argument */
+} refused_t;
+
+static weft_status_t refuse_null(refused_t *r)
+{
+    return weft_all_reduce(r->wrong ? NULL : r->x, r->y, COUNT, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM,
+                           r->world->group, NULL);
+}
+
+static weft_status_t refuse_large(refused_t *r)
+{
+    return weft_all_gather(r->x, r->wrong ? NULL : r->y, LARGE, WEFT_DTYPE_F32, r->world->group,
+                           NULL);
+}
+
+static weft_status_t refuse_count(refused_t *r)
+{
+    return weft_reduce_scatter(r->x, r->y, r->wrong ? (uint64_t)-1 : COUNT, WEFT_DTYPE_F32,
+                               WEFT_REDUCTION_SUM, r->world->group, NULL);
+}
+
+static weft_status_t refuse_type(refused_t *r)
+{
+    return weft_all_to_all(r->x, r->y, COUNT, r->wrong ? (weft_dtype_t)77 : WEFT_DTYPE_F32,
+                           r->world->group, NULL);
+}
+
+static weft_status_t refuse_list(refused_t *r)
+{
+    const uint64_t counts[4] = {1, 2, 3, 4};
+    return weft_all_gather_v(r->x, r->y, r->wrong ? NULL : counts, NULL, WEFT_DTYPE_F32,
+                             r->world->group, NULL);
+}
+
+static weft_status_t refuse_root(refused_t *r)
+{
+    return weft_broadcast(r->x, r->x, LARGE, WEFT_DTYPE_F32, r->wrong ? 99 : 0, r->world->group,
+                          NULL);
+}
+
+/* The call before it is still on the stream. */
+static weft_status_t refuse_on_stream(refused_t *r)
+{
+    RANK_OK(weft_all_reduce(r->x, r->y, LARGE, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, r->world->group,
+                            r->wrong ? r->stream : NULL));
+    weft_status_t status =
+        weft_all_reduce(r->x, r->wrong ? NULL : r->y, COUNT, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM,
+                        r->world->group, r->wrong ? r->stream : NULL);
+    if (r->wrong) {
+        RANK_OK(weft_stream_synchronize(r->stream));
+        RANK_CHECK(strstr(weft_last_error(), "recv is NULL") != NULL);
+    }
+    return status;
+}
+
+static weft_status_t refuse_foreign(refused_t *r)
+{
+    return weft_barrier(r->world->group, r->wrong ? r->foreign : NULL);
+}
+
+static weft_status_t refuse_by_name(refused_t *r)
+{
+    return r->wrong ? weft_group_refuse(r->world->group, WEFT_ERR_FORMAT, "no array", NULL)
+                    : weft_barrier(r->world->group, NULL);
+}
+
+static const struct {
+    weft_status_t (*call)(refused_t *r);
+    weft_status_t status;
+    const char *text;
+} refusals[] = {
+    {refuse_null, WEFT_ERR_INVALID_ARGUMENT, "AllReduce: send is NULL"},
+    {refuse_large, WEFT_ERR_INVALID_ARGUMENT, "AllGather: recv is NULL"},
+    {refuse_count, WEFT_ERR_INVALID_ARGUMENT, "ReduceScatter: count too large"},
+    {refuse_type, WEFT_ERR_INVALID_ARGUMENT, "AllToAll: invalid dtype 77"},
+    {refuse_list, WEFT_ERR_INVALID_ARGUMENT, "weft_all_gather_v: counts is NULL"},
+    {refuse_root, WEFT_ERR_INVALID_ARGUMENT, "Broadcast: invalid root 99"},
+    {refuse_on_stream, WEFT_ERR_INVALID_ARGUMENT, "AllReduce: recv is NULL"},
+    {refuse_foreign, WEFT_ERR_INVALID_ARGUMENT, "stream"},
+    {refuse_by_name, WEFT_ERR_FORMAT, "no array"},
+};
+
+static void check_sum(refused_t *r, uint64_t count)
+{
+    r->x[0] = (float)(r->world->rank + 1);
+    RANK_OK(weft_all_reduce(r->x, r->y, count, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, r->world->group,
+                            NULL));
+    RANK_CHECK(r->y[0] == (float)(r->world->size * (r->world->size + 1) / 2));
+}
+
+/* Every rank in turn, then every rank but one. */
+static void run_refused(rank_world_t *world)
+{
+    refused_t r = {.world = world};
+    weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
+    weft_context_t *other = NULL;
+    params.world_size = 1;
+    r.x = calloc(world->size * LARGE, sizeof *r.x);
+    r.y = calloc(world->size * LARGE, sizeof *r.y);
+    RANK_CHECK(r.x != NULL && r.y != NULL);
+    RANK_OK(weft_stream_create(world->context, NULL, &r.stream));
+    RANK_OK(weft_context_create(&params, &other));
+    RANK_OK(weft_stream_create(other, NULL, &r.foreign));
+    for (uint32_t i = 0; i < 2 * world->size * sizeof refusals / sizeof *refusals; i++) {
+        uint32_t kind = i / 2 / world->size, victim = i % world->size;
+        bool many = i / world->size % 2 != 0;
+        r.wrong = (world->rank == victim) != many;
+        weft_status_t status = refusals[kind].call(&r);
+        RANK_CHECK(status == refusals[kind].status);
+        if (kind != 6 || !r.wrong) {
+            char prefix[16];
+            snprintf(prefix, sizeof prefix, "rank %u: ", victim);
+            RANK_CHECK(strstr(weft_last_error(), refusals[kind].text) != NULL);
+            RANK_CHECK(r.wrong == (strncmp(weft_last_error(), "rank ", 5) != 0));
+            RANK_CHECK(r.wrong || many || strncmp(weft_last_error(), prefix, 8) == 0);
+        }
+        if (i % 3 != 0) { /* else the next call is the next one to be refused */
+            check_sum(&r, i % 3 == 1 ? COUNT : LARGE);
+        }
+    }
+    /* a small broadcast needs nothing of ranks that only receive */
+    weft_status_t status = weft_broadcast(r.x, world->rank == 1 ? NULL : r.x, COUNT, WEFT_DTYPE_F32,
+                                          0, world->group, NULL);
+    RANK_CHECK(status == (world->rank == 1 ? WEFT_ERR_INVALID_ARGUMENT : WEFT_OK));
+    check_sum(&r, COUNT);
+    weft_stream_destroy(r.stream);
+    weft_stream_destroy(r.foreign);
+    weft_context_release(other);
+    free(r.x);
+    free(r.y);
+}
+
+/* With WEFT_CHECK the group ends, and other groups do not. */
+static void run_refused_checked(rank_world_t *world)
+{
+    float x[COUNT] = {0};
+    weft_group_t *group = NULL;
+    RANK_OK(weft_group_duplicate(world->group, &group));
+    for (int i = 0; i < 2; i++) {
+        weft_status_t status = weft_all_reduce(world->rank == 1 && i == 0 ? NULL : x, x, COUNT,
+                                               WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL);
+        RANK_CHECK(status == WEFT_ERR_INVALID_ARGUMENT);
+        RANK_CHECK(strstr(weft_last_error(), "rank 1: AllReduce: send is NULL") != NULL);
+    }
+    RANK_OK(weft_barrier(world->group, NULL));
+    weft_group_destroy(group);
+}
+
+static void test_refused(void **state)
+{
+    const uint32_t host_of[3] = {0, 1, 1};
+    const wefti_hub_links_t links = {.host_of = host_of};
+    (void)state;
+    setenv("WEFT_TIMEOUT", "300", 1);
+    support_rank_threads(3, run_refused, NULL);
+    support_rank_threads_over(3, run_refused, NULL, &links);
+    assert_true(support_rank_processes(2, run_refused, NULL));
+    setenv("WEFT_CHECK", "results", 1);
+    support_rank_threads(2, run_refused_checked, NULL);
+    unsetenv("WEFT_CHECK");
+    unsetenv("WEFT_TIMEOUT");
+}
+
 static void test_in_one_group(void **state)
 {
     (void)state;
@@ -426,8 +597,11 @@ static void test_kinds_between_hosts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_pair_of_kinds), cmocka_unit_test(test_kinds_between_processes),
-        cmocka_unit_test(test_kinds_between_hosts), cmocka_unit_test(test_in_one_group),
+        cmocka_unit_test(test_every_pair_of_kinds),
+        cmocka_unit_test(test_kinds_between_processes),
+        cmocka_unit_test(test_kinds_between_hosts),
+        cmocka_unit_test(test_in_one_group),
+        cmocka_unit_test(test_refused),
         cmocka_unit_test(test_legal_programs),
     };
     return cmocka_run_group_tests_name("runtime waits", tests, NULL, NULL);

@@ -59,6 +59,11 @@ class Group(dist.ProcessGroup):
         self.global_ranks = None  # of the members of a world that has shrunk
         works.process_groups.add(self)
 
+    def _refused(self, error):
+        """error, which ends the other ranks' call also: this rank cannot make it."""
+        self.weft_group.refuse(str(error))
+        return error
+
     # ---- life ----
     def getBackendName(self):
         return "weft"
@@ -196,4 +201,4 @@ class Group(dist.ProcessGroup):
 
     def _count(self, tensors, what):
         if len(tensors) != self._size:
-            raise ValueError(f"{len(tensors)} {what} for {self._size} ranks")
+            raise self._refused(ValueError(f"{len(tensors)} {what} for {self._size} ranks"))

@@ -83,20 +83,21 @@ class ProcessGroupWeft(Group):
         op = opts.reduceOp if hasattr(opts, "reduceOp") else opts
         word = _NAMES.get(hash(op))
         if word is None:
-            raise RuntimeError("weft: unsupported reduction: expected SUM, AVG, PRODUCT, MIN or MAX; for"
-                               " all_reduce and reduce also BAND, BOR or BXOR")
+            raise self._refused(RuntimeError(
+                "weft: unsupported reduction: expected SUM, AVG, PRODUCT, MIN or MAX; for"
+                " all_reduce and reduce also BAND, BOR or BXOR"))
         if tensor.dtype is torch.bool:
             word = _OF_BOOLS.get(word)
             if word is None:
-                raise RuntimeError("weft: unsupported average of torch.bool")
+                raise self._refused(RuntimeError("weft: unsupported average of torch.bool"))
         elif tensor.is_complex() and word not in ("sum", "avg"):
-            raise RuntimeError(f"weft: unsupported {word} of {tensor.dtype}")
+            raise self._refused(RuntimeError(f"weft: unsupported {word} of {tensor.dtype}"))
         return word
 
     def _bitwise(self, tensor, function, outputs, here=True):
         """Weft has no bitwise reductions: everybody gets all, and combines them."""
         if tensor.is_floating_point() or tensor.is_complex():
-            raise RuntimeError(f"weft: unsupported bitwise reduction of {tensor.dtype}")
+            raise self._refused(RuntimeError(f"weft: unsupported bitwise reduction of {tensor.dtype}"))
         own = layout.dense(tensor).view(-1)
         everything = torch.empty(self._size * own.numel(), dtype=own.dtype)
         handle = weft.all_gather(own, self.weft_group, out=everything, async_op=True)
@@ -135,7 +136,7 @@ class ProcessGroupWeft(Group):
     def _sparse(self, tensor, word, outputs):
         """The sum of sparse tensors has the entries of all. Waits: how many there are is known only then."""
         if word != "sum":
-            raise RuntimeError(f"weft: sparse tensors support sum only, not {word}")
+            raise self._refused(RuntimeError(f"weft: sparse tensors support sum only, not {word}"))
         own = tensor.detach().coalesce()
         # A row for each entry; their number may differ.
         indices = weft.all_gather(own.indices().t().contiguous(), self.weft_group)
@@ -185,8 +186,9 @@ class ProcessGroupWeft(Group):
         data = layout.dense(tensor)
         lengths = [output.numel() for output in outputs]
         if lengths[self._rank] != data.numel():
-            raise ValueError(f"allgather: this rank gives {data.numel()} elements, and its output tensor has"
-                             f" {lengths[self._rank]}")
+            raise self._refused(ValueError(
+                f"allgather: this rank gives {data.numel()} elements, and its output tensor has"
+                f" {lengths[self._rank]}"))
         longest = max(lengths)
         if min(lengths) == longest:
             whole, finish = layout.room(outputs, data)
@@ -203,8 +205,9 @@ class ProcessGroupWeft(Group):
     def _allgather_base(self, output, tensor, opts=None):
         """All ranks' tensors one behind the other in output."""
         if output.numel() != tensor.numel() * self._size:
-            raise ValueError(f"allgather: the output has {output.numel()} elements, and {self._size} ranks give"
-                             f" {tensor.numel()} each")
+            raise self._refused(ValueError(
+                f"allgather: the output has {output.numel()} elements, and {self._size} ranks give"
+                f" {tensor.numel()} each"))
         data = layout.dense(tensor)
         whole, finish = layout.room([output], data)
         return Work(self, weft.all_gather(data, self.weft_group, out=whole, async_op=True), [output], finish)
@@ -231,8 +234,9 @@ class ProcessGroupWeft(Group):
         self._count(inputs, "input tensors")
         lengths = [tensor.numel() for tensor in inputs]
         if lengths[self._rank] != output.numel():
-            raise ValueError(f"reduce_scatter: the output has {output.numel()} elements, and this rank's input tensor"
-                             f" {lengths[self._rank]}")
+            raise self._refused(ValueError(
+                f"reduce_scatter: the output has {output.numel()} elements, and this rank's input tensor"
+                f" {lengths[self._rank]}"))
         word = self._reduction(opts, output)
         longest = max(lengths)
         if min(lengths) == longest:
@@ -250,8 +254,9 @@ class ProcessGroupWeft(Group):
     def _reduce_scatter_base(self, output, tensor, opts=dist.ReduceOp.SUM):
         """This rank gets its block of the reduction of tensor."""
         if tensor.numel() != output.numel() * self._size:
-            raise ValueError(f"reduce_scatter: the input has {tensor.numel()} elements, and {self._size} ranks get"
-                             f" {output.numel()} each")
+            raise self._refused(ValueError(
+                f"reduce_scatter: the input has {tensor.numel()} elements, and {self._size} ranks get"
+                f" {output.numel()} each"))
         word = self._reduction(opts, output)
         data = layout.dense(tensor)
         block, finish = layout.room([output], data)
@@ -271,8 +276,9 @@ class ProcessGroupWeft(Group):
         if not output_split_sizes and not input_split_sizes:
             for what, size in (("input", tensor.shape[:1]), ("output", output.shape[:1])):
                 if sum(size) % self._size != 0:
-                    raise RuntimeError(f"alltoall: the {what}'s first dimension is {sum(size)}, which {self._size}"
-                                       " ranks cannot share evenly")
+                    raise self._refused(RuntimeError(
+                        f"alltoall: the {what}'s first dimension is {sum(size)}, which {self._size}"
+                        " ranks cannot share evenly"))
             if output.numel() == tensor.numel():
                 whole, finish = layout.room([output], data)
                 return Work(self, weft.all_to_all(data, self.weft_group, out=whole, async_op=True), [output],
@@ -289,9 +295,10 @@ class ProcessGroupWeft(Group):
         if not rows:
             return [tensor.numel() // self._size] * self._size
         if len(rows) != self._size:
-            raise RuntimeError(f"alltoall: {len(rows)} {what} splits for {self._size} ranks")
+            raise self._refused(RuntimeError(f"alltoall: {len(rows)} {what} splits for {self._size} ranks"))
         if sum(rows) != tensor.shape[0] or min(rows) < 0:
-            raise RuntimeError(f"alltoall: the {what} splits {list(rows)} are not its {tensor.shape[0]} rows")
+            raise self._refused(RuntimeError(
+                f"alltoall: the {what} splits {list(rows)} are not its {tensor.shape[0]} rows"))
         row = layout.wire(tensor).numel() // max(1, tensor.shape[0])
         return [count * row for count in rows]
 
@@ -347,11 +354,12 @@ class ProcessGroupWeft(Group):
             self._count(outputs, "output tensors")
             for output in outputs:
                 if layout.wire(output).numel() != data.numel():
-                    raise ValueError(f"gather: an output tensor has {output.numel()} elements, and every rank gives"
-                                     f" {inputs[0].numel()}")
+                    raise self._refused(ValueError(
+                        f"gather: an output tensor has {output.numel()} elements, and every rank gives"
+                        f" {inputs[0].numel()}"))
             whole, finish = layout.room(outputs, data)
         elif output_lists and output_lists[0]:
-            raise ValueError("gather: only the root has output tensors")
+            raise self._refused(ValueError("gather: only the root has output tensors"))
         return Work(self, weft.gather(data, root, self.weft_group, out=whole, async_op=True), output_lists, finish)
 
     def gather_single(self, output, tensor, opts=0):
@@ -361,8 +369,9 @@ class ProcessGroupWeft(Group):
         whole = finish = None
         if root == self._rank:
             if output.numel() != tensor.numel() * self._size:
-                raise ValueError(f"gather: the output has {output.numel()} elements, and {self._size} ranks give"
-                                 f" {tensor.numel()} each")
+                raise self._refused(ValueError(
+                    f"gather: the output has {output.numel()} elements, and {self._size} ranks give"
+                    f" {tensor.numel()} each"))
             whole, finish = layout.room([output], data)
         return Work(self, weft.gather(data, root, self.weft_group, out=whole, async_op=True), [output], finish)
 
@@ -380,11 +389,12 @@ class ProcessGroupWeft(Group):
             self._count(inputs, "input tensors")
             for tensor in inputs:
                 if tensor.numel() != output.numel():
-                    raise ValueError(f"scatter: an input tensor has {tensor.numel()} elements, and every rank gets"
-                                     f" {output.numel()}")
+                    raise self._refused(ValueError(
+                        f"scatter: an input tensor has {tensor.numel()} elements, and every rank gets"
+                        f" {output.numel()}"))
             whole = layout.packed(inputs)
         elif input_lists and input_lists[0]:
-            raise ValueError("scatter: only the root has input tensors")
+            raise self._refused(ValueError("scatter: only the root has input tensors"))
         block, finish = layout.room([output], layout.wire(output))
         return Work(self, weft.scatter(whole, root, self.weft_group, out=block, async_op=True), outputs, finish)
 

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A rank that cannot make a call, mostly because of an argument. Its call slot has the error instead
+ * of a signature. The rank itself does not wait for the others: they are at this call before it
+ * posts the next one (wefti_deferred_t).
+ *
+ *   rank 0   all_reduce(send = NULL)   slot: REFUSED "all_reduce: send is NULL"   returns
+ *   rank 1   all_reduce(send, ..)      sees rank 0's slot                         returns it, too
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/check.h"
+#include "runtime/base/error.h"
+#include "runtime/collective/call_steps.h"
+#include "runtime/collective/submit.h"
+
+/* Sequence numbers would differ: a checked call has two, and whether this one would have been
+ * checked follows from arguments that are wrong. */
+static bool must_end_group(const weft_group_t *group)
+{
+    return group->context->settings.check_every != 0;
+}
+
+static weft_status_t end_group(weft_group_t *group, weft_status_t status, const char *text)
+{
+    wefti_error(status, "rank %u: %s", group->ranks[group->rank], text);
+    return wefti_group_fail(group, status);
+}
+
+weft_status_t wefti_call_refuse(weft_group_t *group, weft_stream_t *stream, weft_status_t status)
+{
+    wefti_calls_t *calls = group->calls;
+    wefti_call_t *call = NULL;
+    char text[WEFTI_REFUSAL_BYTES] = "";
+    snprintf(text, sizeof text, "%s", weft_last_error());
+    if (group->size == 1 || calls->recorder != NULL) { /* nothing is submitted before its end */
+        return status;
+    }
+    if (group->context->device != NULL || (stream != NULL && stream->context != group->context)) {
+        stream = NULL;
+    }
+    weft_status_t reserved = wefti_call_reserve(group, stream, &call);
+    if (reserved != WEFT_OK) {
+        return reserved;
+    }
+    if (calls->refusals == NULL) {
+        calls->refusals =
+            wefti_alloc(group->context->allocator, WEFTI_CALLS * sizeof *calls->refusals);
+    }
+    if (must_end_group(group) || calls->refusals == NULL) {
+        return end_group(group, status, text);
+    }
+    memcpy(calls->refusals[call - calls->ring], text, sizeof text);
+    call->request = (wefti_request_t){.op = WEFT_COLLECTIVE_BARRIER, .dtype = WEFT_DTYPE_U8};
+    call->elem_bytes = 1;
+    call->longest = call->area_bytes = 0;
+    call->what = WEFTI_WHAT_REFUSED;
+    call->posted_count = (uint64_t) - (int64_t)status;
+    call->refuses = true;
+    calls->shape.tag = 0;
+    reserved = wefti_call_submit_host(call, stream);
+    return reserved == WEFT_OK ? wefti_error_adopt(status, text) : reserved;
+}
+
+weft_status_t weft_group_refuse(weft_group_t *group, weft_status_t error, const char *message,
+                                weft_stream_t *stream)
+{
+    WEFT_CHECK_ARG(group);
+    WEFT_CHECK_ARG(message);
+    if (error >= 0 || error < INT8_MIN) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "group_refuse: invalid error %d: expected a negative weft_status_t",
+                           (int)error);
+    }
+    wefti_error_adopt(error, message);
+    return wefti_call_refuse(group, stream, error);
+}

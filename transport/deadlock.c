@@ -73,7 +73,8 @@ static void add(circle_t *circle, const wefti_endpoint_t *endpoint, uint32_t ran
 /* Whether a record is for a rank that is in; for another one than its own. */
 static uint32_t next_of(circle_t *circle, const member_t *member, const wefti_wait_t *wait)
 {
-    for (uint32_t l = 0; l < wait->late_count; l++) {
+    bool first_only = wait->kind == WEFTI_WAIT_RECV || wait->kind == WEFTI_WAIT_SEND;
+    for (uint32_t l = 0; l < (first_only ? 1 : wait->late_count); l++) {
         const member_t *late = find(circle, wait->late[l]);
         if (late != NULL && late->in && late != member) {
             return late->rank;
@@ -89,7 +90,7 @@ static bool stays(circle_t *circle, const member_t *member)
         const wefti_wait_t *wait = &member->view.list[w];
         bool for_others = next_of(circle, member, wait) != UINT32_MAX;
         others = others || for_others;
-        if (!for_others && wait->kind != WEFTI_WAIT_LOCAL) {
+        if (wait->kind == WEFTI_WAIT_DATA || (!for_others && wait->kind != WEFTI_WAIT_LOCAL)) {
             return false;
         }
     }
@@ -177,7 +178,7 @@ static bool all_agree(const circle_t *circle, uint64_t own, uint64_t digest, uin
 static void explain(circle_t *circle, char *text)
 {
     uint32_t at = UINT32_MAX;
-    size_t used = 0, bytes = WEFTI_ERROR_TEXT_BYTES;
+    size_t used = 0, bytes = sizeof((wefti_own_circle_t *)NULL)->text;
     for (uint32_t i = 0; i < circle->count; i++) {
         const member_t *member = &circle->members[i];
         at = member->in && member->rank < at ? member->rank : at;
@@ -208,7 +209,62 @@ static void explain(circle_t *circle, char *text)
     }
 }
 
-wefti_deadlock_t wefti_deadlock_look(wefti_endpoint_t *endpoint, char *text)
+/* Every rank waits in calls of groups. Control calls of the world cannot end on their own: their
+ * parts could not be matched afterwards. */
+static bool is_of_groups(const circle_t *circle)
+{
+    for (uint32_t i = 0; i < circle->count; i++) {
+        const wefti_waits_view_t *view = &circle->members[i].view;
+        for (uint32_t w = 0; circle->members[i].in && w < view->count; w++) {
+            uint32_t kind = view->list[w].kind;
+            if (kind != WEFTI_WAIT_CALL && kind != WEFTI_WAIT_RECV && kind != WEFTI_WAIT_SEND &&
+                kind != WEFTI_WAIT_LOCAL) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* Another rank of the circle that this one agreed to was certain first. It may have gone on since,
+ * so the circle cannot be seen any more. */
+static bool is_concluded(const wefti_endpoint_t *endpoint)
+{
+    uint64_t digest = endpoint->circle.digest;
+    for (uint32_t r = 0; digest != 0 && r < endpoint->world_size; r++) {
+        const wefti_waits_block_t *waits = &endpoint->control[r]->waits;
+        if (r != endpoint->rank &&
+            atomic_load_explicit(&waits->concluded, memory_order_relaxed) == digest) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void remember(wefti_endpoint_t *endpoint, circle_t *circle, uint64_t digest)
+{
+    wefti_own_circle_t *own = &endpoint->circle;
+    own->digest = digest;
+    own->groups_only = is_of_groups(circle);
+    own->ended = false;
+    own->view = circle->members[0].view;
+    explain(circle, own->text);
+}
+
+static wefti_deadlock_t conclude(wefti_endpoint_t *endpoint)
+{
+    wefti_own_circle_t *own = &endpoint->circle;
+    if (!own->groups_only) {
+        return WEFTI_DEADLOCK;
+    }
+    wefti_waits_block_t *waits = &endpoint->control[endpoint->rank]->waits;
+    atomic_store_explicit(&waits->concluded, own->digest, memory_order_relaxed);
+    own->digest = 0;
+    own->ended = true;
+    return WEFTI_DEADLOCK_GROUPS;
+}
+
+wefti_deadlock_t wefti_deadlock_look(wefti_endpoint_t *endpoint)
 {
     static circle_t circle;
     wefti_waits_block_t *own = &endpoint->control[endpoint->rank]->waits;
@@ -219,6 +275,9 @@ wefti_deadlock_t wefti_deadlock_look(wefti_endpoint_t *endpoint, char *text)
     self->rank = endpoint->rank;
     self->in = true;
     circle.count = 1;
+    if (is_concluded(endpoint)) {
+        return conclude(endpoint);
+    }
     if (!waits || !find_circle(&circle, endpoint) || !is_awaited(endpoint, &circle)) {
         atomic_store_explicit(&own->agreed, 0, memory_order_relaxed);
         return WEFTI_DEADLOCK_NONE;
@@ -230,6 +289,9 @@ wefti_deadlock_t wefti_deadlock_look(wefti_endpoint_t *endpoint, char *text)
     }
     if ((agreed & ~SECOND_ROUND) != digest) {
         bool rests = wefti_waits_rest(endpoint);
+        if (rests) {
+            remember(endpoint, &circle, digest);
+        }
         atomic_store_explicit(&own->moves, rests ? 0 : now.generation, memory_order_relaxed);
         atomic_store_explicit(&own->agreed, rests ? digest : 0, memory_order_release);
         return rests ? WEFTI_DEADLOCK_MAYBE : WEFTI_DEADLOCK_NONE;
@@ -242,6 +304,5 @@ wefti_deadlock_t wefti_deadlock_look(wefti_endpoint_t *endpoint, char *text)
     if (!all_agree(&circle, agreed, digest, SECOND_ROUND)) {
         return WEFTI_DEADLOCK_MAYBE;
     }
-    explain(&circle, text);
-    return WEFTI_DEADLOCK;
+    return conclude(endpoint);
 }

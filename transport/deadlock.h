@@ -5,16 +5,11 @@
 
 #include "transport/transport.h"
 
-/* A copy of a rank's records. */
-typedef struct wefti_waits_view {
-    uint32_t generation, count;
-    wefti_wait_t list[WEFTI_WAITS];
-} wefti_waits_view_t;
-
 typedef enum wefti_deadlock {
     WEFTI_DEADLOCK_NONE,
-    WEFTI_DEADLOCK_MAYBE, /* a circle; not all of its ranks have agreed that it is one */
-    WEFTI_DEADLOCK,
+    WEFTI_DEADLOCK_MAYBE,  /* a circle; not all of its ranks have agreed that it is one */
+    WEFTI_DEADLOCK_GROUPS, /* all ranks have agreed, and wait in calls of groups */
+    WEFTI_DEADLOCK,        /* all ranks have agreed; some wait in calls of the world */
 } wefti_deadlock_t;
 
 /* waits.c, under its lock. */
@@ -29,7 +24,7 @@ bool wefti_waits_refresh(wefti_endpoint_t *endpoint, wefti_waits_view_t *out);
 bool wefti_waits_rest(wefti_endpoint_t *endpoint);
 
 /* deadlock.c, under the lock of waits.c: posts what this rank waits in, looks for a circle, agrees.
- * text: [WEFTI_ERROR_TEXT_BYTES] names the calls of the circle. */
-wefti_deadlock_t wefti_deadlock_look(wefti_endpoint_t *endpoint, char *text);
+ * endpoint->circle.text names the calls of the circle. */
+wefti_deadlock_t wefti_deadlock_look(wefti_endpoint_t *endpoint);
 
 #endif

@@ -62,7 +62,7 @@ typedef struct wefti_hosts {
     _Atomic uint32_t abort_sent;
     struct { /* of the records of this rank that were sent last; under the lock of waits.c */
         uint32_t generation, moves;
-        uint64_t agreed;
+        uint64_t agreed, concluded;
     } waits_sent;
 
     /* hosts_thread.c */

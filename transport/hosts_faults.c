@@ -58,7 +58,7 @@ static void receive_abort(wefti_hosts_t *hosts, const void *data, size_t bytes)
 
 typedef struct waits_message {
     uint32_t generation, count, moves, zero;
-    uint64_t agreed;
+    uint64_t agreed, concluded;
     uint64_t sent_ns; /* by the clock that since_ns is of */
     wefti_wait_t list[WEFTI_WAITS];
 } waits_message_t;
@@ -73,13 +73,16 @@ void wefti_hosts_waits_posted(wefti_endpoint_t *endpoint)
     message.generation = view.generation;
     message.moves = atomic_load_explicit(&own->moves, memory_order_relaxed);
     message.agreed = atomic_load_explicit(&own->agreed, memory_order_relaxed);
+    message.concluded = atomic_load_explicit(&own->concluded, memory_order_relaxed);
     if (message.generation == hosts->waits_sent.generation &&
-        message.moves == hosts->waits_sent.moves && message.agreed == hosts->waits_sent.agreed) {
+        message.moves == hosts->waits_sent.moves && message.agreed == hosts->waits_sent.agreed &&
+        message.concluded == hosts->waits_sent.concluded) {
         return;
     }
     hosts->waits_sent.generation = message.generation;
     hosts->waits_sent.moves = message.moves;
     hosts->waits_sent.agreed = message.agreed;
+    hosts->waits_sent.concluded = message.concluded;
     memcpy(message.list, view.list, message.count * sizeof *view.list);
     wefti_overlay_flood(hosts->overlay, WEFTI_HOSTS_WAITS, &message,
                         offsetof(waits_message_t, list) + message.count * sizeof *view.list);
@@ -108,6 +111,7 @@ static void receive_waits(wefti_hosts_t *hosts, uint32_t origin, const void *dat
     }
     wefti_waits_store(waits, message.generation, message.list, message.count);
     atomic_store_explicit(&waits->moves, message.moves, memory_order_relaxed);
+    atomic_store_explicit(&waits->concluded, message.concluded, memory_order_relaxed);
     atomic_store_explicit(&waits->agreed, message.agreed, memory_order_release);
 }
 

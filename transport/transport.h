@@ -174,6 +174,7 @@ struct wefti_endpoint {
     const uint32_t *owner_word; /* a page of its own that reads 0 in a forked child */
     uint32_t gather_epoch;      /* all-gathers, or pieces of them, that this rank has begun */
     wefti_waits_hooks_t waits_hooks;
+    wefti_own_circle_t circle;
     uint64_t world_key; /* of ranks that do not map each other's control blocks, else 0 */
     _Atomic uint64_t late_reported_ns; /* when a late rank was last reported */
     uint32_t free_cores;   /* cores per local rank beyond the first, 0 when ranks share cores */

@@ -201,7 +201,7 @@ static bool describe(void *user, wefti_wait_t *out)
     const wefti_endpoint_t *endpoint = wait->endpoint;
     uint32_t owner = owner_of(endpoint, wait->signal);
     bool local = owner == endpoint->world_size || owner == endpoint->rank;
-    out->kind = local ? WEFTI_WAIT_LOCAL : WEFTI_WAIT_DATA;
+    out->kind = local ? WEFTI_WAIT_LOCAL : WEFTI_WAIT_STEP;
     out->channel = WEFTI_WAIT_WORLD;
     out->late[0] = local ? endpoint->rank : owner;
     out->late_count = 1;
@@ -210,19 +210,20 @@ static bool describe(void *user, wefti_wait_t *out)
 }
 
 /* Once every few milliseconds. Nothing is posted of waits that poll and do not describe. */
-static void post(waiting_t *wait, wefti_waiter_t *waiter, uint64_t now, uint64_t since)
+static weft_status_t post(waiting_t *wait, wefti_waiter_t *waiter, uint64_t now, uint64_t since)
 {
     wefti_wait_fn fn = wait->describe != NULL ? wait->describe : describe;
     void *user = wait->describe != NULL ? wait->user : wait;
     uint64_t late_ns = wait->endpoint->settings->late_ns;
     if (wait->describe == NULL && wait->poll != NULL) {
-        return;
+        return WEFT_OK;
     }
-    wefti_waits_look(waiter, wait->endpoint, fn, user, now);
+    weft_status_t status = wefti_waits_look(waiter, wait->endpoint, fn, user, now);
     wefti_wait_t known = {0};
     if (late_ns != 0 && now - since >= late_ns && fn(user, &known)) {
         wefti_endpoint_report_late(wait->endpoint, &known, now - since);
     }
+    return status;
 }
 
 static weft_status_t sleep_posted(waiting_t *wait, wefti_waiter_t *waiter)
@@ -236,7 +237,7 @@ static weft_status_t sleep_posted(waiting_t *wait, wefti_waiter_t *waiter)
         if (now >= next_check || now >= deadline) {
             status = look_around(wait, now, deadline);
             if (status == WEFT_OK && now - since >= WEFTI_WAITS_AFTER_NS) {
-                post(wait, waiter, now, since);
+                status = post(wait, waiter, now, since);
             }
             next_check = now + CHECK_EVERY_NS;
         }

@@ -166,6 +166,8 @@ bool wefti_waits_has_come(const wefti_endpoint_t *endpoint, const wefti_wait_t *
         return endpoint->ops->control_sent(endpoint->host, wait->number);
     case WEFTI_WAIT_CALL:
     case WEFTI_WAIT_LEAVE:
+    case WEFTI_WAIT_RECV:
+    case WEFTI_WAIT_SEND:
         return hooks->has_come == NULL || hooks->has_come(hooks->user, wait);
     default:
         return true;
@@ -356,29 +358,74 @@ static void begin(wefti_waiter_t *waiter, wefti_endpoint_t *endpoint, wefti_wait
     waiters = waiter;
 }
 
-void wefti_waits_look(wefti_waiter_t *waiter, wefti_endpoint_t *endpoint, wefti_wait_fn describe,
-                      void *user, uint64_t now)
+/* Whether a record of this rank was in a circle that ended. Under the lock. */
+static bool is_ended(const wefti_endpoint_t *endpoint, const wefti_wait_t *wait)
 {
+    const wefti_own_circle_t *circle = &endpoint->circle;
+    for (uint32_t i = 0; circle->ended && i < circle->view.count; i++) {
+        const wefti_wait_t *dead = &circle->view.list[i];
+        if (wait->kind != WEFTI_WAIT_LOCAL && wait->kind == dead->kind &&
+            wait->channel == dead->channel && wait->number == dead->number &&
+            wait->since_ns == dead->since_ns) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static weft_status_t end_of(wefti_endpoint_t *endpoint, wefti_wait_fn describe, void *user)
+{
+    wefti_wait_t wait = {0};
+    return describe(user, &wait) && is_ended(endpoint, &wait)
+               ? wefti_error_adopt(WEFT_ERR_MISMATCH, endpoint->circle.text)
+               : WEFT_OK;
+}
+
+weft_status_t wefti_waits_ended(wefti_endpoint_t *endpoint, wefti_wait_fn describe, void *user)
+{
+    endpoint = endpoint->host;
+    if (endpoint->world_size == 1) {
+        return WEFT_OK;
+    }
+    /* relaxed: asked again soon. The caller may have locks that a look takes after this one. */
+    if (!atomic_load_explicit(&endpoint->circle.ended, memory_order_relaxed) ||
+        pthread_mutex_trylock(&lock) != 0) {
+        return WEFT_OK;
+    }
+    weft_status_t status = end_of(endpoint, describe, user);
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+weft_status_t wefti_waits_look(wefti_waiter_t *waiter, wefti_endpoint_t *endpoint,
+                               wefti_wait_fn describe, void *user, uint64_t now)
+{
+    weft_status_t status = WEFT_OK;
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     endpoint = endpoint->host;
     if (now < waiter->next_ns || endpoint->numbers != NULL || endpoint->world_size == 1) {
-        return; /* a host's part of a world is only waited in while ranks join */
+        return WEFT_OK; /* a host's part of a world is only waited in while ranks join */
     }
-    char text[WEFTI_ERROR_TEXT_BYTES];
     pthread_once(&once, init_once);
     pthread_mutex_lock(&lock);
     if (!waiter->posted) {
         begin(waiter, endpoint, describe, user, now);
     }
-    wefti_deadlock_t found = wefti_deadlock_look(endpoint, text);
+    wefti_deadlock_t found = wefti_deadlock_look(endpoint);
     if (endpoint->host_count > 1 && now - waiter->first_ns >= FAR_AFTER_NS) {
         endpoint->ops->waits_posted(endpoint);
     }
+    if (endpoint->circle.ended) {
+        status = end_of(endpoint, describe, user);
+    }
+    char text[sizeof endpoint->circle.text];
+    memcpy(text, endpoint->circle.text, sizeof text);
     pthread_mutex_unlock(&lock);
-    set_next(waiter, now, found == WEFTI_DEADLOCK_MAYBE);
+    set_next(waiter, now, found >= WEFTI_DEADLOCK_MAYBE);
     if (found == WEFTI_DEADLOCK) {
         wefti_endpoint_abort(endpoint, WEFT_ERR_MISMATCH, text);
     }
+    return status;
 }
 
 static bool describe_local(void *user, wefti_wait_t *out)

@@ -114,7 +114,10 @@ typedef enum wefti_wait_kind {
     WEFTI_WAIT_CONTROL, /* for ranks to come to the control all-gather with this number */
     WEFTI_WAIT_CALL,    /* for ranks to come to the call of a group with this number */
     WEFTI_WAIT_LEAVE,   /* for ranks to leave a group after its calls up to this number */
-    WEFTI_WAIT_DATA,    /* for what ranks send in a call or step that they are in, or before */
+    WEFTI_WAIT_DATA,    /* for data of a call that all its ranks are in: it comes by itself */
+    WEFTI_WAIT_STEP,    /* for a rank's part of a session's step */
+    WEFTI_WAIT_RECV,    /* for late[0] to send piece number */
+    WEFTI_WAIT_SEND,    /* for late[0] to take piece number */
     WEFTI_WAIT_LOCAL,   /* for another thread or stream of this rank */
 } wefti_wait_kind_t;
 
@@ -123,11 +126,12 @@ typedef enum wefti_wait_kind {
 typedef struct wefti_wait {
     uint32_t kind;                   /* wefti_wait_kind_t */
     uint32_t channel;                /* of the group, WEFTI_WAIT_WORLD: of no group */
-    uint32_t number;                 /* as the kind says */
-    uint32_t late_count;             /* ranks that it is for */
-    uint32_t late[WEFTI_WAIT_RANKS]; /* the first of them, in the world */
+    uint32_t number;                 /* sequence number, by kind */
+    uint32_t late_count;             /* ranks that this rank waits for */
+    uint32_t late[WEFTI_WAIT_RANKS]; /* the first of these ranks, in the world */
     uint64_t since_ns;               /* by the monotonic clock of the reader's host */
-    char text[112];                  /* "all_reduce with 4 x f32 (sum)" */
+    uint32_t waiter;                 /* RECV, SEND: this rank in the group */
+    char text[108];                  /* "all_reduce with 4 x f32 (sum)" */
 } wefti_wait_t;
 _Static_assert(sizeof(wefti_wait_t) == 160, "records lie in shared memory and travel");
 
@@ -139,12 +143,28 @@ typedef struct wefti_waits_block {
     _Atomic uint32_t count;
     _Atomic uint32_t moves; /* the generation in which something of the rank was seen to move */
     _Atomic uint32_t pad;
-    _Atomic uint64_t agreed; /* deadlock.c: the circle that the rank found itself in; 0: none */
-    uint8_t pad2[40];
+    _Atomic uint64_t agreed;    /* deadlock.c: the circle that the rank is in; 0: none */
+    _Atomic uint64_t concluded; /* the last circle that was certain, and ended groups only */
+    uint8_t pad2[32];
     _Atomic uint64_t words[WEFTI_WAITS][WEFTI_WAIT_WORDS];
 } wefti_waits_block_t;
 _Static_assert(sizeof(wefti_waits_block_t) == 64 + WEFTI_WAITS * sizeof(wefti_wait_t),
                "shared memory");
+
+/* A copy of a rank's records. */
+typedef struct wefti_waits_view {
+    uint32_t generation, count;
+    wefti_wait_t list[WEFTI_WAITS];
+} wefti_waits_view_t;
+
+/* Of one endpoint, under the lock of waits.c. */
+typedef struct wefti_own_circle {
+    uint64_t digest;         /* the circle that this rank agreed to */
+    bool groups_only;        /* all its ranks wait in calls of groups */
+    _Atomic bool ended;      /* it is certain: waits in view return the error */
+    wefti_waits_view_t view; /* this rank's records then */
+    char text[512];
+} wefti_own_circle_t;
 
 /* What rank waits in; list: [WEFTI_WAITS]. Returns how many; 0: nothing, or not for long yet. Of
  * ranks on other hosts: what they reported last. Any thread. */
@@ -179,11 +199,14 @@ typedef struct wefti_waiter {
 } wefti_waiter_t;
 
 /*
- * Called now and then by a thread that has waited for WEFTI_WAITS_AFTER_NS: posts what it waits in,
- * and ends the world when that can never come because ranks wait for each other.
+ * Called now and then by a thread that has waited for WEFTI_WAITS_AFTER_NS: posts its record and
+ * looks for a circle. WEFT_ERR_MISMATCH: the group that the thread waits in must end, because its
+ * ranks wait for each other. If the circle is not of groups only, the world has ended instead.
  */
-void wefti_waits_look(wefti_waiter_t *waiter, wefti_endpoint_t *endpoint, wefti_wait_fn describe,
-                      void *user, uint64_t now);
+weft_status_t wefti_waits_look(wefti_waiter_t *waiter, wefti_endpoint_t *endpoint,
+                               wefti_wait_fn describe, void *user, uint64_t now);
+/* The same answer for a call that no thread waits in: it is on an inline stream. Any thread. */
+weft_status_t wefti_waits_ended(wefti_endpoint_t *endpoint, wefti_wait_fn describe, void *user);
 /* The wait is over; before the thread does anything that others wait for. */
 void wefti_waits_end(wefti_waiter_t *waiter);
 

@@ -115,9 +115,16 @@ static void add_all_late(const wefti_call_t *call, wefti_wait_t *wait)
     wait->number = group->calls->deferred.open ? group->calls->deferred.number : call->number;
     wait->kind = WEFTI_WAIT_DATA;
     for (uint32_t i = 0; i < call->pairs.count; i++) {
-        if (!wefti_pair_is_done(&call->pairs.list[i])) {
-            add_late(wait, group, call->pairs.list[i].peer);
+        const wefti_pair_t *pair = &call->pairs.list[i];
+        if (wefti_pair_is_done(pair)) {
+            continue;
         }
+        if (wait->late_count == 0 && pair->blocked.signal != NULL) {
+            wait->kind = pair->sends ? WEFTI_WAIT_SEND : WEFTI_WAIT_RECV;
+            wait->number = pair->blocked.target;
+            wait->waiter = group->rank;
+        }
+        add_late(wait, group, pair->peer);
     }
     if (call->pairs.count > 0 || wefti_call_runs_schedule(call) ||
         call->state == WEFTI_CALL_RECOVERING) {

@@ -124,6 +124,10 @@ weft_status_t wefti_call_poll(wefti_call_t *call, wefti_blocked_t *out_blocked)
         wefti_endpoint_deserted(group->endpoint); /* notes whether some rank has left */
         status = check(call);
         status = status == WEFT_OK ? look_for_departed(call) : status;
+        if (status == WEFT_OK) {
+            status = wefti_waits_ended(group->endpoint, describe, call);
+            status = status < 0 ? wefti_group_fail(group, status) : status;
+        }
         status = status == WEFT_OK ? WEFT_IN_PROGRESS : status;
     }
     if (status < 0) {

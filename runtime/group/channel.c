@@ -136,8 +136,27 @@ void wefti_channels_reclaim(weft_context_t *context, uint32_t pool, uint16_t bus
     pthread_mutex_unlock(&context->lock);
 }
 
+/* What this rank has done of what another one waits for. */
+static const wefti_signal_t *signal_of(const wefti_channels_t *channels,
+                                       const wefti_channel_t *channel, const wefti_wait_t *wait)
+{
+    const wefti_mailbox_t *mailbox =
+        (const void *)((const uint8_t *)channel + channels->layout.pairs +
+                       wait->waiter * channels->layout.pair_bytes);
+    switch (wait->kind) {
+    case WEFTI_WAIT_LEAVE:
+        return &channel->done.signal;
+    case WEFTI_WAIT_RECV:
+        return &mailbox->posted.signal;
+    case WEFTI_WAIT_SEND:
+        return &mailbox->consumed.signal;
+    default:
+        return &channel->slots[wait->number & 1].signal;
+    }
+}
+
 /* wefti_waits_hooks_t: calls post to a slot, the end of a group counts as a call that is done. A
- * channel that is in another group's use by now has higher numbers. */
+ * channel that another group uses now has higher numbers. */
 static bool has_come(void *user, const wefti_wait_t *wait)
 {
     const weft_context_t *context = user;
@@ -145,17 +164,15 @@ static bool has_come(void *user, const wefti_wait_t *wait)
     uint32_t pool = wait->channel / WEFTI_POOL_CHANNELS;
     /* Acquire: a pool that is counted is whole. */
     if (channels == NULL ||
-        pool >= atomic_load_explicit(&channels->pool_count, memory_order_acquire)) {
+        pool >= atomic_load_explicit(&channels->pool_count, memory_order_acquire) ||
+        wait->waiter >= context->endpoint->world_size) {
         return true;
     }
     size_t offset = channels->pools[pool].channels +
                     wait->channel % WEFTI_POOL_CHANNELS * channels->layout.total_bytes;
     const wefti_channel_t *channel =
         (const void *)(context->endpoint->region_of[context->endpoint->rank] + offset);
-    const wefti_signal_t *signal = wait->kind == WEFTI_WAIT_LEAVE
-                                       ? &channel->done.signal
-                                       : &channel->slots[wait->number & 1].signal;
-    return wefti_signal_has_reached(signal, wait->number);
+    return wefti_signal_has_reached(signal_of(channels, channel, wait), wait->number);
 }
 
 static void channels_init(weft_context_t *context, void *part)

@@ -43,7 +43,7 @@ void wefti_mirror_slot(weft_group_t *group, const wefti_call_slot_t *own, uint32
 void wefti_mirror_done(weft_group_t *group, uint32_t number);
 /* To one peer, what the mailboxes of the two say: a piece (head and bytes at data) was put in; a
  * piece was taken out. */
-weft_status_t wefti_mirror_posted(weft_group_t *group, uint32_t peer, const wefti_mailbox_t *own,
+weft_status_t wefti_mirror_posted(weft_group_t *group, uint32_t peer, wefti_mailbox_t *own,
                                   uint32_t piece, const void *data, size_t bytes);
 weft_status_t wefti_mirror_consumed(weft_group_t *group, uint32_t peer, uint32_t piece);
 

@@ -31,13 +31,15 @@ void wefti_mirror_done(weft_group_t *group, uint32_t number)
     put_to_all(group, 0, 0, offsetof(wefti_channel_t, done), number);
 }
 
-weft_status_t wefti_mirror_posted(weft_group_t *group, uint32_t peer, const wefti_mailbox_t *own,
+weft_status_t wefti_mirror_posted(weft_group_t *group, uint32_t peer, wefti_mailbox_t *own,
                                   uint32_t piece, const void *data, size_t bytes)
 {
     size_t head = offsetof(wefti_mailbox_t, head) + (piece & 1u) * sizeof own->head[0];
     size_t buffer = sizeof(wefti_mailbox_t) + (piece & 1u) * wefti_mailbox_bytes(&group->layout);
     weft_status_t status = wefti_mirror_put(group, peer, WEFTI_MIRROR_MAILBOX + head,
                                             &own->head[piece & 1u], sizeof own->head[0]);
+    /* before it is sent: a rank must not be taken for one that has not sent it */
+    wefti_signal_publish(&own->posted.signal, piece);
     if (status == WEFT_OK) {
         status = wefti_mirror_send(group, peer, WEFTI_MIRROR_MAILBOX + buffer, data, bytes,
                                    WEFTI_MIRROR_MAILBOX + offsetof(wefti_mailbox_t, posted), piece);
@@ -47,6 +49,7 @@ weft_status_t wefti_mirror_posted(weft_group_t *group, uint32_t peer, const weft
 
 weft_status_t wefti_mirror_consumed(weft_group_t *group, uint32_t peer, uint32_t piece)
 {
+    wefti_signal_publish(&wefti_mailbox_of(group, group->rank, peer)->consumed.signal, piece);
     weft_status_t status = wefti_mirror_send(
         group, peer, 0, NULL, 0, WEFTI_MIRROR_MAILBOX + offsetof(wefti_mailbox_t, consumed), piece);
     return status < 0 ? wefti_group_fail(group, status) : WEFT_OK;

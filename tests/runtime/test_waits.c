@@ -25,10 +25,23 @@
 /* What ranks have for their calls. */
 typedef struct things {
     weft_group_t *second; /* of all ranks */
-    weft_group_t *part;   /* of all ranks but the last, or of the last alone */
+    weft_group_t *third;  /* of all ranks; not in use when ranks disagree */
     weft_stream_t *stream;
     float x[COUNT];
 } things_t;
+
+/* Worlds of processes from here on: ranks by host; NULL: one host. */
+static void over_sockets(const char *hosts)
+{
+    if (hosts != NULL) {
+        setenv("WEFT_TEST_TRANSPORT", "tcp", 1);
+        setenv("WEFT_TEST_HOSTS", hosts, 1);
+    } else {
+        unsetenv("WEFT_TEST_TRANSPORT");
+        unsetenv("WEFT_TEST_HOSTS");
+        unsetenv("WEFT_TRANSPORT");
+    }
+}
 
 /* ---- kinds ---- */
 
@@ -123,22 +136,23 @@ static weft_status_t call_recv(rank_world_t *world, things_t *things)
 
 typedef struct kind {
     const char *name; /* what messages call it */
+    bool in_group;    /* a call of a group: other groups go on */
     weft_status_t (*call)(rank_world_t *world, things_t *things);
 } kind_t;
 
 static const kind_t kinds[] = {
-    {"all_reduce", call_all_reduce},
-    {"barrier", call_barrier},
-    {"all_reduce", call_second},
-    {"all_gather", call_on_stream},
-    {"mem_alloc", call_mem_alloc},
-    {"context_barrier", call_context_barrier},
-    {"context_all_gather", call_context_all_gather},
-    {"context_topology", call_topology},
-    {"group creation", call_duplicate},
-    {"fuser_create", call_fuser},
-    {"capture_end", call_capture},
-    {"receive", call_recv},
+    {"all_reduce", true, call_all_reduce},
+    {"barrier", true, call_barrier},
+    {"all_reduce", true, call_second},
+    {"all_gather", true, call_on_stream},
+    {"mem_alloc", false, call_mem_alloc},
+    {"context_barrier", false, call_context_barrier},
+    {"context_all_gather", false, call_context_all_gather},
+    {"context_topology", false, call_topology},
+    {"group creation", false, call_duplicate},
+    {"fuser_create", false, call_fuser},
+    {"capture_end", false, call_capture},
+    {"receive", true, call_recv},
 };
 #define KINDS (sizeof kinds / sizeof kinds[0])
 
@@ -155,6 +169,7 @@ static void run_pair(rank_world_t *world)
     const kind_t *kind = world->rank == pair->victim ? pair->odd : pair->others;
     things_t things = {0};
     RANK_OK(weft_group_duplicate(world->group, &things.second));
+    RANK_OK(weft_group_duplicate(world->group, &things.third));
     RANK_OK(weft_stream_create(world->context, NULL, &things.stream));
     RANK_OK(weft_context_barrier(world->context));
     weft_status_t status = kind->call(world, &things);
@@ -170,8 +185,13 @@ static void run_pair(rank_world_t *world)
     RANK_CHECK(strstr(weft_last_error(), victim) != NULL);
     RANK_CHECK(strstr(weft_last_error(), pair->odd->name) != NULL);
     RANK_CHECK(strstr(weft_last_error(), pair->others->name) != NULL);
+    if (pair->odd->in_group && pair->others->in_group) {
+        RANK_OK(weft_barrier(things.third, NULL));
+        RANK_OK(weft_context_barrier(world->context));
+    }
     weft_stream_destroy(things.stream);
     weft_group_destroy(things.second);
+    weft_group_destroy(things.third);
 }
 
 static void test_every_pair_of_kinds(void **state)
@@ -474,7 +494,14 @@ static void second_call(worker_t *worker, uint32_t step)
 {
     const rank_world_t *world = worker->world;
     float x[COUNT] = {1}, all[4 * COUNT];
-    if (step % 2 == 0) {
+    if (step % 3 == 2) { /* around a ring */
+        RANK_OK(weft_batch_begin(worker->group));
+        RANK_OK(weft_send(x, COUNT, WEFT_DTYPE_F32, (world->rank + 1) % world->size, worker->group,
+                          NULL));
+        RANK_OK(weft_recv(all, COUNT, WEFT_DTYPE_F32, (world->rank + world->size - 1) % world->size,
+                          worker->group, NULL));
+        RANK_OK(weft_batch_end(worker->group, NULL));
+    } else if (step % 2 == 0) {
         RANK_OK(
             weft_all_reduce(x, x, COUNT, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, worker->group, NULL));
         RANK_CHECK(x[0] == (float)world->size);
@@ -555,21 +582,24 @@ static void test_legal_programs(void **state)
         if (w % 2 == 0) {
             support_rank_threads(2 + w % 3, run_legal, &legal);
         } else {
+            over_sockets(w % 6 == 3 ? "abcd" : w % 6 == 5 ? "aabb" : NULL);
             assert_true(support_rank_processes(2 + w % 3, run_legal, &legal));
         }
     }
+    over_sockets(NULL);
     unsetenv("WEFT_TIMEOUT");
 }
 
 /* Some pairs of kinds; links: between ranks that are threads, NULL: ranks are processes. */
 static void run_some_pairs(const wefti_hub_links_t *links)
 {
-    static const uint32_t pairs[4][2] = {{0, 4}, {2, 0}, {4, 5}, {9, 1}};
+    static const uint32_t pairs[][2] = {{0, 4},  {2, 0},  {4, 5},  {9, 1},
+                                        {11, 0}, {0, 11}, {11, 4}, {3, 11}};
     if (!CIRCLES) {
         skip();
     }
     setenv("WEFT_TIMEOUT", "300", 1);
-    for (uint32_t i = 0; i < 4; i++) {
+    for (uint32_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         pair_t pair = {&kinds[pairs[i][0]], &kinds[pairs[i][1]], i % 3};
         if (links != NULL) {
             support_rank_threads_over(3, run_pair, &pair, links);
@@ -592,6 +622,11 @@ static void test_kinds_between_hosts(void **state)
     const wefti_hub_links_t links = {.host_of = host_of};
     (void)state;
     run_some_pairs(&links);
+    over_sockets("abc");
+    run_some_pairs(NULL);
+    over_sockets("aab");
+    run_some_pairs(NULL);
+    over_sockets(NULL);
 }
 
 int main(void)

@@ -1,20 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds ranks that can never go on: each thread of each of them waits for ranks among them.
+ * Finds ranks that can never continue: each of their threads waits for other ranks of the same set.
  *
  *   rank 0: all_reduce, waits for rank 1          rank 1: mem_alloc, waits for rank 0
  *
- * Every rank looks by itself, from the records of the ranks that it waits for, of those that these
- * wait for, and so on. A circle is the largest set of them in which every record is for a rank of
- * the set. Records may be old, so its ranks agree in two rounds before the world ends:
+ * Every rank searches alone. It starts with its own records and follows the ranks that they name. A
+ * circle is the largest set of ranks in which every record names a rank of the set. Records may be
+ * old, so the ranks of a circle agree in two rounds:
  *
- *   1  the rank has seen the records of all others of the circle; afterwards its own are as posted,
- *      and no thread of it can run before one of its waits ends. It posts a digest of the circle.
- *   2  it has seen that all have done so; afterwards its own records still are as posted.
+ *   1  The rank has read the records of all other ranks of the circle. Afterwards its own records
+ *      are unchanged, and none of its threads can run before one of its waits ends. It posts a
+ *      digest of the circle.
+ *   2  It has read this digest from all other ranks. Afterwards its own records are unchanged.
  *
- * A wait that is not over in round 2 was not over before. So when the last rank came to round 1, all
- * of them were at rest, each waiting for others of the circle: nothing will ever move. Nothing here
- * depends on how fast anything is.
+ * A wait that has not ended in round 2 had not ended before. So when the last rank came to round 1,
+ * all ranks were at rest, each waiting for others of the circle: none of them will ever move. The
+ * proof does not depend on time.
+ *
+ * The circle ends the groups in which its ranks wait. If a rank waits in a call of the world, the
+ * circle ends the world.
+ *
+ * Records of kind DATA are never part of a circle: all ranks are in that call, and will send. Such a
+ * record names one of several ranks, any of which may let the call move.
  */
 #include "transport/deadlock.h"
 
@@ -70,7 +77,7 @@ static void add(circle_t *circle, const wefti_endpoint_t *endpoint, uint32_t ran
     }
 }
 
-/* Whether a record is for a rank that is in; for another one than its own. */
+/* The first other rank of the circle that a record names; UINT32_MAX: none. */
 static uint32_t next_of(circle_t *circle, const member_t *member, const wefti_wait_t *wait)
 {
     bool first_only = wait->kind == WEFTI_WAIT_RECV || wait->kind == WEFTI_WAIT_SEND;
@@ -97,7 +104,7 @@ static bool stays(circle_t *circle, const member_t *member)
     return others;
 }
 
-/* Everything that can be reached, then without what may still move. */
+/* Collects all ranks that records lead to, then removes those that may still move. */
 static bool find_circle(circle_t *circle, const wefti_endpoint_t *endpoint)
 {
     for (uint32_t i = 0; i < circle->count; i++) {

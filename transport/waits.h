@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What each rank waits in, for all ranks to read: reports of late ranks, and the end of worlds whose
- * ranks wait for each other in different calls.
+ * Records of waits, which all ranks can read. They serve reports of late ranks, and find ranks that
+ * wait for each other in different calls.
  *
  *   waits.c      records in the control blocks: posting, reading
- *   deadlock.c   ranks that wait for each other in a circle: the world ends, naming their calls
+ *   deadlock.c   ranks that wait for each other in a circle
  *
- * A thread that waits for longer than WEFTI_WAITS_AFTER_NS posts a record; calls on inline streams
- * are asked for theirs. No wait that is shorter than that touches anything of this.
+ * A thread that waits for longer than WEFTI_WAITS_AFTER_NS posts a record. Calls on inline streams
+ * are described by a hook. A shorter wait costs nothing.
  */
 #ifndef WEFT_TRANSPORT_WAITS_H
 #define WEFT_TRANSPORT_WAITS_H
@@ -166,25 +166,25 @@ typedef struct wefti_own_circle {
     char text[512];
 } wefti_own_circle_t;
 
-/* What rank waits in; list: [WEFTI_WAITS]. Returns how many; 0: nothing, or not for long yet. Of
- * ranks on other hosts: what they reported last. Any thread. */
+/* Copies the records of a rank to list, [WEFTI_WAITS], and returns their number. 0: the rank does not
+ * wait, or not for long. The records of ranks on other hosts are those of the last flood. Any
+ * thread. */
 uint32_t wefti_waits_read(const wefti_endpoint_t *endpoint, uint32_t rank, wefti_wait_t *list);
 
 /*
- * The ranks that keep this one waiting in the end: from those in late on, each one that waits itself
- * stands for those that it waits for. text becomes " 3 5": ranks that wait for nobody; late itself
- * if there are none. Returns the first of them.
+ * Follows records from the ranks in late to ranks that do not wait: they cause the delay. text
+ * becomes " 3 5". Without such ranks the answer is late. Returns the first rank.
  */
 uint32_t wefti_waits_causes(const wefti_endpoint_t *endpoint, const uint32_t *late,
                             uint32_t late_count, char *text, size_t bytes);
 
-/* WEFT_ERR_TIMEOUT: this rank waited in vain, for the causes of wait->late. */
+/* The error of a wait that reached its deadline: WEFT_ERR_TIMEOUT, naming the causes. */
 weft_status_t wefti_waits_timed_out(wefti_endpoint_t *endpoint, const wefti_wait_t *wait);
 
 /* ---- posting ---- */
 
-/* Fills in kind to late, since_ns and text, as it is now. False: it does not wait any more. Any
- * thread of the rank may call it, until wefti_waits_end. */
+/* Describes a wait: fills in all fields. False: the wait has ended. Any thread of the rank may call
+ * it, until wefti_waits_end. */
 typedef bool (*wefti_wait_fn)(void *user, wefti_wait_t *out);
 
 /* One thread that waits, usually on its stack; all of it is zero at first. */
@@ -207,11 +207,11 @@ weft_status_t wefti_waits_look(wefti_waiter_t *waiter, wefti_endpoint_t *endpoin
                                wefti_wait_fn describe, void *user, uint64_t now);
 /* The same answer for a call that no thread waits in: it is on an inline stream. Any thread. */
 weft_status_t wefti_waits_ended(wefti_endpoint_t *endpoint, wefti_wait_fn describe, void *user);
-/* The wait is over; before the thread does anything that others wait for. */
+/* The wait has ended. Called before the thread does anything that other ranks wait for. */
 void wefti_waits_end(wefti_waiter_t *waiter);
 
-/* For what another thread or stream of this rank posts; where that is all there is to know. Zero but
- * for the first fields at first. */
+/* A wait for another thread or stream of this rank. Fields after the first four are zero at
+ * first. */
 typedef struct wefti_local_wait {
     wefti_endpoint_t *endpoint;
     const wefti_signal_t *signal;
@@ -227,15 +227,15 @@ static inline void wefti_waits_end_local(wefti_local_wait_t *wait)
     wefti_waits_end(&wait->waiter);
 }
 
-/* This rank has done its part of what a rank on another host waits for; also where it cannot tell. */
+/* Whether this rank has done its part of a wait of a rank on another host. True if unknown. */
 bool wefti_waits_has_come(const wefti_endpoint_t *endpoint, const wefti_wait_t *wait);
 
 /* What rooms above know of a rank's waits; both functions get the context. */
 typedef struct wefti_waits_hooks {
     void *user;
-    /* What is blocked on inline streams: fills list, returns how many; -1: something may move. */
+    /* Describes the calls that block inline streams. Returns their number; -1: a stream may move. */
     int32_t (*streams)(void *user, wefti_wait_t *list, uint32_t room);
-    /* This rank has done its part of what a rank on another host waits for in a call of a group. */
+    /* The same as wefti_waits_has_come, for calls of groups. */
     bool (*has_come)(void *user, const wefti_wait_t *wait);
 } wefti_waits_hooks_t;
 /* Sets those that are not NULL. Any thread. */

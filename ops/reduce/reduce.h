@@ -21,6 +21,9 @@
  */
 weft_status_t wefti_reduce(const weft_reduce_t *reduce, weft_isa_t isa);
 
+/* Two results of one reduction: the same bits, or both NaN, whose payloads may differ. */
+bool wefti_same_element(weft_dtype_t dtype, const uint8_t *a, const uint8_t *b);
+
 /*
  * One step of a reduction that several steps carry out. Between steps a value is *wide*: of the
  * type in which it is accumulated, not rounded and not divided yet, so that any way of cutting the

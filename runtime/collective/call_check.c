@@ -231,36 +231,6 @@ static weft_status_t compare_moved(const wefti_call_t *call)
     return WEFT_OK;
 }
 
-static bool is_nan(weft_dtype_t dtype, const uint8_t *at)
-{
-    uint64_t wide;
-    uint32_t word;
-    uint16_t half;
-    memcpy(&half, at, sizeof half);
-    switch (dtype) {
-    case WEFT_DTYPE_F16:
-        return (half & 0x7fffu) > 0x7c00u;
-    case WEFT_DTYPE_BF16:
-        return (half & 0x7fffu) > 0x7f80u;
-    case WEFT_DTYPE_F32:
-        memcpy(&word, at, sizeof word);
-        return (word & 0x7fffffffu) > 0x7f800000u;
-    case WEFT_DTYPE_F64:
-        memcpy(&wide, at, sizeof wide);
-        return (wide & INT64_MAX) > 0x7ff0000000000000u;
-    default:
-        return false;
-    }
-}
-
-/* Payloads of NaN may differ. */
-static bool same_element(const wefti_call_t *call, const uint8_t *a, const uint8_t *b)
-{
-    weft_dtype_t dtype = call->request.dtype;
-    return memcmp(a, b, call->elem_bytes) == 0 ||
-           (is_float(dtype) && is_nan(dtype, a) && is_nan(dtype, b));
-}
-
 static weft_status_t compare_reduced(wefti_call_t *call)
 {
     _Alignas(64) uint8_t again[WEFTI_SLOT_DATA];
@@ -278,7 +248,7 @@ static weft_status_t compare_reduced(wefti_call_t *call)
     WEFT_RETURN_IF_ERROR(wefti_call_reduce(call, 1, compared.bytes));
     const uint8_t *result = call->request.recv + (compared.at - part.at);
     for (uint64_t i = 0; i < compared.bytes; i += call->elem_bytes) {
-        if (!same_element(call, again + i, result + i)) {
+        if (!wefti_same_element(call->request.dtype, again + i, result + i)) {
             char text[200];
             return wefti_error(
                 WEFT_ERR_MISMATCH,

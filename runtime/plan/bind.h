@@ -20,6 +20,7 @@ typedef struct wefti_lowering {
     uint32_t next_collective; /* of all programs: its number picks the counter */
     wefti_record_t *records;  /* of the stream so far */
     size_t count, capacity;
+    wefti_result_check_t *checked; /* of the collective at hand: check.c */
 } wefti_lowering_t;
 
 /* Address of rank's copy of what lies at offset of the session's memory. */
@@ -58,8 +59,9 @@ uint8_t *wefti_bind_shard_at(const weft_session_t *session,
 weft_status_t wefti_bind_update(wefti_lowering_t *lowering, uint32_t collective);
 /* bind_collectives.c: the next use, in the order of all programs. */
 weft_status_t wefti_bind_collective(wefti_lowering_t *lowering, uint32_t collective);
-/* check.c: room for the checks of as many uses of collectives; a record after the collective at hand. */
+/* check.c: room for the checks of as many uses of collectives; records before and after one. */
 weft_status_t wefti_bind_checks(weft_session_t *session, size_t uses);
+weft_status_t wefti_bind_check_before(wefti_lowering_t *lowering, uint32_t collective);
 weft_status_t wefti_bind_check(wefti_lowering_t *lowering, uint32_t collective);
 
 #endif

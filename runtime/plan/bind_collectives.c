@@ -133,6 +133,7 @@ weft_status_t wefti_bind_collective(wefti_lowering_t *lowering, uint32_t collect
 {
     const weft_session_t *session = lowering->session;
     const wefti_plan_collective_t *planned = &session->plan->collectives[collective];
+    WEFT_RETURN_IF_ERROR(wefti_bind_check_before(lowering, collective));
     size_t first = lowering->count;
     WEFT_RETURN_IF_ERROR(planned->update != WEFTI_PLAN_NONE
                              ? wefti_bind_update(lowering, collective)

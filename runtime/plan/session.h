@@ -72,11 +72,16 @@ typedef struct wefti_bound_run {
 /* The result of a collective at one place of a program: check.c. */
 typedef struct wefti_result_check {
     weft_session_t *session;
-    const uint8_t *data;
-    size_t bytes;
-    const char *name;
+    const wefti_plan_collective_t *planned;
+    const uint8_t *data; /* the result */
+    size_t bytes;        /* of it; of each part */
     uint32_t program;
     uint64_t digest; /* of the last run that was checked */
+    uint32_t parts;  /* of a reduction; 0: results are equal */
+    bool owns;       /* this rank has a part of the result */
+    size_t window;   /* bytes that are compared */
+    const uint8_t *source;
+    uint8_t *kept; /* [parts + 1] windows of what this rank reduces, then of the result */
 } wefti_result_check_t;
 
 typedef struct wefti_step_times {
@@ -115,8 +120,8 @@ struct weft_session {
 
     wefti_result_check_t *checks; /* NULL: WEFT_CHECK is off */
     uint32_t check_count;
-    bool checks_now;   /* in this run */
-    uint64_t *digests; /* [(1 + world_size) * check_count] this rank's, then all ranks' */
+    bool checks_now;    /* in this run */
+    uint8_t *exchanged; /* what this rank sends of the checks, then what all ranks send */
 
     wefti_bound_program_t *programs;
     /* WEFTI_PLAN_NONE where the plan has none */

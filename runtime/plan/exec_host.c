@@ -198,7 +198,7 @@ static bool describe(void *user, wefti_wait_t *out)
             one = one && !is_blocked_on_lanes(cursor) && late_rank(session, cursor) == late;
         }
     }
-    out->kind = WEFTI_WAIT_DATA;
+    out->kind = WEFTI_WAIT_STEP;
     out->channel = WEFTI_WAIT_WORLD;
     out->late[0] = late;
     out->late_count = one && late < session->endpoint->world_size;

@@ -365,8 +365,7 @@ static bool is_ended(const wefti_endpoint_t *endpoint, const wefti_wait_t *wait)
     for (uint32_t i = 0; circle->ended && i < circle->view.count; i++) {
         const wefti_wait_t *dead = &circle->view.list[i];
         if (wait->kind != WEFTI_WAIT_LOCAL && wait->kind == dead->kind &&
-            wait->channel == dead->channel && wait->number == dead->number &&
-            wait->since_ns == dead->since_ns) {
+            wait->channel == dead->channel && wait->number == dead->number) {
             return true;
         }
     }

@@ -146,37 +146,6 @@ static weft_status_t infer_shape(weft_node_desc_t *node)
     return WEFT_OK;
 }
 
-/* The axes of Squeeze and Unsqueeze: an attribute before opset 13, an input since. */
-static weft_status_t read_axes(const weft_node_desc_t *node, uint32_t rank, uint32_t *out_mask,
-                               bool *out_given)
-{
-    int64_t axes[WEFT_MAX_DIMS];
-    uint32_t count = 0;
-    weft_status_t status = WEFT_OK;
-    *out_mask = 0;
-    *out_given = false;
-    if (node->version < 13) {
-        *out_given = weft_node_attr(node, "axes") != NULL;
-        status = wefti_attr_ints(node, "axes", axes, WEFT_MAX_DIMS, &count);
-    } else if (wefti_infer_input(node, 1) != NULL) {
-        *out_given = true;
-        if (!wefti_const_ints(&node->inputs[1], axes, WEFT_MAX_DIMS, &count)) {
-            return wefti_error(WEFT_ERR_UNSUPPORTED, "axes must be a constant list of integers");
-        }
-    }
-    for (uint32_t i = 0; status >= 0 && i < count; i++) {
-        uint32_t axis;
-        status = wefti_infer_axis(axes[i], rank, "axis", &axis);
-        if (status >= 0 && (*out_mask & (1u << axis)) != 0) {
-            status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "duplicate axis %u", axis);
-        }
-        if (status >= 0) {
-            *out_mask |= 1u << axis;
-        }
-    }
-    return status;
-}
-
 static weft_status_t infer_unsqueeze(weft_node_desc_t *node)
 {
     weft_status_t status = wefti_infer_need(node, node->version < 13 ? 1 : 2);
@@ -202,7 +171,7 @@ static weft_status_t infer_unsqueeze(weft_node_desc_t *node)
     }
     uint32_t rank = x->rank + added, from = 0;
     int64_t dims[WEFT_MAX_DIMS];
-    status = read_axes(node, rank, &mask, &given);
+    status = wefti_infer_axes(node, rank, node->version >= 13, &mask, &given);
     if (status < 0) {
         return status;
     }
@@ -223,7 +192,7 @@ static weft_status_t infer_squeeze(weft_node_desc_t *node)
         return status;
     }
     const weft_tensor_desc_t *x = &node->inputs[0];
-    status = read_axes(node, x->rank, &mask, &given);
+    status = wefti_infer_axes(node, x->rank, node->version >= 13, &mask, &given);
     if (status < 0) {
         return status;
     }

@@ -141,6 +141,36 @@ weft_status_t wefti_infer_axis(int64_t axis, uint32_t rank, const char *what, ui
     return WEFT_OK;
 }
 
+weft_status_t wefti_infer_axes(const weft_node_desc_t *node, uint32_t rank, bool from_input,
+                               uint32_t *out_mask, bool *out_given)
+{
+    int64_t axes[WEFT_MAX_DIMS];
+    uint32_t count = 0;
+    weft_status_t status = WEFT_OK;
+    *out_mask = 0;
+    *out_given = false;
+    if (!from_input) {
+        *out_given = weft_node_attr(node, "axes") != NULL;
+        status = wefti_attr_ints(node, "axes", axes, WEFT_MAX_DIMS, &count);
+    } else if (wefti_infer_input(node, 1) != NULL) {
+        *out_given = true;
+        if (!wefti_const_ints(&node->inputs[1], axes, WEFT_MAX_DIMS, &count)) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED, "axes must be a constant list of integers");
+        }
+    }
+    for (uint32_t i = 0; status >= 0 && i < count; i++) {
+        uint32_t axis = 0;
+        status = wefti_infer_axis(axes[i], rank, "axis", &axis);
+        if (status >= 0 && (*out_mask & (1u << axis)) != 0) {
+            status = wefti_error(WEFT_ERR_INVALID_ARGUMENT, "duplicate axis %u", axis);
+        }
+        if (status >= 0) {
+            *out_mask |= 1u << axis;
+        }
+    }
+    return status;
+}
+
 bool wefti_const_ints(const weft_tensor_desc_t *desc, int64_t *out, uint32_t max,
                       uint32_t *out_count)
 {

@@ -46,6 +46,9 @@ weft_status_t wefti_infer_broadcast(const weft_tensor_desc_t *a, const weft_tens
                                     uint32_t *out_rank, int64_t *out_dims);
 /* The index of axis in [-rank, rank); what: its name, for the error. */
 weft_status_t wefti_infer_axis(int64_t axis, uint32_t rank, const char *what, uint32_t *out_axis);
+/* The dimensions in the list axes, one bit each: input 1, which must be constant, or an attribute. */
+weft_status_t wefti_infer_axes(const weft_node_desc_t *node, uint32_t rank, bool from_input,
+                               uint32_t *out_mask, bool *out_given);
 /* True when desc is a constant list (or scalar) of i64 or i32 of at most max elements. */
 bool wefti_const_ints(const weft_tensor_desc_t *desc, int64_t *out, uint32_t max,
                       uint32_t *out_count);
@@ -99,6 +102,9 @@ weft_status_t wefti_split_sizes(const weft_node_desc_t *node, uint32_t *out_axis
 /* Shape rules that gradient operators share with their forward operators. */
 weft_status_t wefti_infer_pool(weft_node_desc_t *node);
 
+/* The dimensions that a ReduceSum or ReduceMean reduces, one bit each. */
+weft_status_t wefti_reduce_axes(const weft_node_desc_t *node, uint32_t *out_mask);
+
 /* Softmax of opset 13 on, or the older form that sees the input as a matrix split at axis. */
 weft_status_t wefti_softmax_axis(const weft_node_desc_t *node, int64_t *out_outer,
                                  int64_t *out_length, int64_t *out_inner);
@@ -145,6 +151,8 @@ typedef struct wefti_op_family {
     size_t count;
 } wefti_op_family_t;
 wefti_op_family_t wefti_op_defs_math(void);
+wefti_op_family_t wefti_op_defs_activation(void);
+wefti_op_family_t wefti_op_defs_reduce(void);
 wefti_op_family_t wefti_op_defs_nn(void);
 wefti_op_family_t wefti_op_defs_pool(void);
 wefti_op_family_t wefti_op_defs_shape(void);

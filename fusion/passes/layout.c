@@ -85,6 +85,12 @@ static void must_be_plain(layout_sets_t *sets, const uint32_t *values, uint32_t 
     }
 }
 
+/* The bit of tensor index in mask; the last bit counts for all further tensors. */
+static bool accepts(uint32_t mask, uint32_t index)
+{
+    return (mask >> (index < 32 ? index : 31) & 1) != 0;
+}
+
 /* Can all activations of the node be channels-last? Shapes may only differ where windows change
  * them. */
 static bool fits(const wefti_graph_t *graph, const wefti_node_t *node,
@@ -96,14 +102,14 @@ static bool fits(const wefti_graph_t *graph, const wefti_node_t *node,
     for (uint32_t i = 0; i < node->input_count; i++) {
         const weft_tensor_desc_t *in =
             node->inputs[i] == WEFTI_NONE ? NULL : &graph->values[node->inputs[i]].type;
-        if (i < 32 && (rule->inputs >> i & 1) != 0 && in != NULL &&
+        if (accepts(rule->inputs, i) && in != NULL &&
             (in->rank != 4 || (broadcasts && out != NULL &&
                                memcmp(in->dims, out->dims, 4 * sizeof(in->dims[0])) != 0))) {
             return false;
         }
     }
     for (uint32_t i = 0; i < node->output_count; i++) {
-        if (node->outputs[i] != WEFTI_NONE && (rule->outputs >> i & 1) != 0 &&
+        if (node->outputs[i] != WEFTI_NONE && accepts(rule->outputs, i) &&
             graph->values[node->outputs[i]].type.rank != 4) {
             return false;
         }
@@ -129,7 +135,7 @@ static void visit_values(layout_sets_t *sets, const wefti_graph_t *graph,
         if (values[i] == WEFTI_NONE) {
             continue;
         }
-        if ((mask >> i & 1) == 0) {
+        if (!accepts(mask, i)) {
             sets->plain[root_of(sets, values[i])] = true; /* weights, index outputs, shapes */
             continue;
         }

@@ -35,6 +35,9 @@ static wefti_diff_fn find_rule(const weft_op_def_t *def)
         [WEFT_GRADIENT_SOFTMAX] = wefti_diff_softmax,
         [WEFT_GRADIENT_POWER] = wefti_diff_power,
         [WEFT_GRADIENT_NEGATION] = wefti_diff_negate,
+        [WEFT_GRADIENT_JOIN] = wefti_diff_concat,
+        [WEFT_GRADIENT_SUM] = wefti_diff_reduce_sum,
+        [WEFT_GRADIENT_MEAN] = wefti_diff_reduce_mean,
     };
     static const wefti_diff_fn arithmetic[] = {
         [WEFT_ARITHMETIC_ADD] = wefti_diff_add,

@@ -59,6 +59,9 @@ weft_status_t wefti_diff_give_each(wefti_diff_t *diff, wefti_diff_op_t *op);
 /* Reshape of value to a shape; value itself if it has that shape. */
 weft_status_t wefti_diff_reshape(wefti_diff_t *diff, uint32_t value, const int64_t *dims,
                                  uint32_t rank, uint32_t *out_value);
+/* A constant list, named after the forward node. */
+weft_status_t wefti_diff_ints(wefti_diff_t *diff, const char *name, const int64_t *list,
+                              uint32_t count, uint32_t *out_value);
 /* Sum over broadcast dimensions; value itself if it has that shape. */
 weft_status_t wefti_diff_sum_to(wefti_diff_t *diff, uint32_t value, const int64_t *dims,
                                 uint32_t rank, uint32_t *out_value);
@@ -85,6 +88,9 @@ weft_status_t wefti_diff_div(wefti_diff_t *diff);
 weft_status_t wefti_diff_mul(wefti_diff_t *diff);
 weft_status_t wefti_diff_of_result(wefti_diff_t *diff);
 weft_status_t wefti_diff_of_inputs(wefti_diff_t *diff);
+weft_status_t wefti_diff_concat(wefti_diff_t *diff);
+weft_status_t wefti_diff_reduce_sum(wefti_diff_t *diff);
+weft_status_t wefti_diff_reduce_mean(wefti_diff_t *diff);
 weft_status_t wefti_diff_gemm(wefti_diff_t *diff);
 weft_status_t wefti_diff_matmul(wefti_diff_t *diff);
 weft_status_t wefti_diff_conv(wefti_diff_t *diff);

@@ -35,3 +35,26 @@ weft_status_t wefti_diff_transpose(wefti_diff_t *diff)
                           .attr_count = 1};
     return wefti_diff_give_op(diff, 0, &op);
 }
+
+weft_status_t wefti_diff_concat(wefti_diff_t *diff)
+{
+    const wefti_node_t *forward = wefti_diff_node(diff);
+    uint32_t count = forward->input_count, inputs[] = {wefti_diff_output_grad(diff, 0), WEFTI_NONE};
+    int64_t axis = wefti_node_int(forward, "axis");
+    int64_t *sizes = wefti_arena_array(&diff->graph->arena, count, sizeof(*sizes));
+    WEFT_RETURN_IF_NO_MEMORY(sizes);
+    for (uint32_t i = 0; i < count; i++) {
+        const weft_tensor_desc_t *type = &diff->graph->values[forward->inputs[i]].type;
+        sizes[i] = type->dims[axis < 0 ? axis + type->rank : axis];
+    }
+    WEFT_RETURN_IF_ERROR(wefti_diff_ints(diff, "sizes", sizes, count, &inputs[1]));
+    const weft_attr_t attr = {.name = "axis", .type = WEFT_ATTR_TYPE_INT, .i = axis};
+    wefti_diff_op_t op = {.domain = "",
+                          .op = "Split",
+                          .inputs = inputs,
+                          .input_count = 2,
+                          .attrs = &attr,
+                          .attr_count = 1,
+                          .output_count = count};
+    return wefti_diff_give_each(diff, &op);
+}

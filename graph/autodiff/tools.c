@@ -144,21 +144,27 @@ weft_status_t wefti_diff_give_each(wefti_diff_t *diff, wefti_diff_op_t *op)
     return WEFT_OK;
 }
 
+weft_status_t wefti_diff_ints(wefti_diff_t *diff, const char *name, const int64_t *list,
+                              uint32_t count, uint32_t *out_value)
+{
+    char full[300];
+    weft_tensor_desc_t type = {.dtype = WEFT_DTYPE_I64, .rank = 1, .dims = {count}};
+    type.data = wefti_arena_memdup(&diff->graph->arena, list, count * sizeof(*list));
+    WEFT_RETURN_IF_NO_MEMORY(type.data);
+    snprintf(full, sizeof(full), "%.280s/%s", wefti_diff_node(diff)->name, name);
+    return wefti_graph_add_value(diff->graph, full, WEFTI_VALUE_CONST, &type, out_value);
+}
+
 weft_status_t wefti_diff_reshape(wefti_diff_t *diff, uint32_t value, const int64_t *dims,
                                  uint32_t rank, uint32_t *out_value)
 {
     wefti_graph_t *graph = diff->graph;
-    char name[300];
     if (has_shape(&graph->values[value].type, dims, rank)) {
         *out_value = value;
         return WEFT_OK;
     }
-    weft_tensor_desc_t type = {.dtype = WEFT_DTYPE_I64, .rank = 1, .dims = {rank}};
-    type.data = wefti_arena_memdup(&graph->arena, dims, rank * sizeof(*dims));
-    WEFT_RETURN_IF_NO_MEMORY(type.data);
     uint32_t inputs[] = {value, WEFTI_NONE};
-    snprintf(name, sizeof(name), "%.280s/shape", wefti_diff_node(diff)->name);
-    WEFT_RETURN_IF_ERROR(wefti_graph_add_value(graph, name, WEFTI_VALUE_CONST, &type, &inputs[1]));
+    WEFT_RETURN_IF_ERROR(wefti_diff_ints(diff, "shape", dims, rank, &inputs[1]));
     wefti_diff_op_t op = {.domain = "", .op = "Reshape", .inputs = inputs, .input_count = 2};
     return wefti_diff_emit_value(diff, &op, out_value);
 }

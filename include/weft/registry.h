@@ -134,6 +134,9 @@ typedef enum weft_gradient {
     WEFT_GRADIENT_DROPOUT = 11,       /**< Dropout */
     /** Operator weft_op_facts_t.result_grad(dY, inputs ..): Clip; input 0 alone has a gradient. */
     WEFT_GRADIENT_OF_INPUTS = 12,
+    WEFT_GRADIENT_JOIN = 13,       /**< Concat */
+    WEFT_GRADIENT_SUM = 14,        /**< ReduceSum */
+    WEFT_GRADIENT_MEAN = 15,       /**< ReduceMean */
     WEFT_GRADIENT_SELECTED = 32,   /**< Gather */
     WEFT_GRADIENT_RANGE = 33,      /**< Slice */
     WEFT_GRADIENT_PARTS = 34,      /**< Split */

@@ -7,6 +7,11 @@
 
 extern const weft_kernel_t wefti_kernel_relu, wefti_kernel_relu_grad;
 extern const weft_kernel_t wefti_kernel_tanh, wefti_kernel_tanh_grad;
+extern const weft_kernel_t wefti_kernel_sigmoid, wefti_kernel_sigmoid_grad;
+extern const weft_kernel_t wefti_kernel_hard_sigmoid, wefti_kernel_hard_sigmoid_grad;
+extern const weft_kernel_t wefti_kernel_hard_swish, wefti_kernel_hard_swish_grad;
+extern const weft_kernel_t wefti_kernel_clip, wefti_kernel_clip_grad;
+extern const weft_kernel_t wefti_kernel_reduce_sum, wefti_kernel_reduce_mean;
 extern const weft_kernel_t wefti_kernel_add, wefti_kernel_sub, wefti_kernel_mul, wefti_kernel_div;
 extern const weft_kernel_t wefti_kernel_max, wefti_kernel_min, wefti_kernel_where;
 extern const weft_kernel_t wefti_kernel_equal, wefti_kernel_less, wefti_kernel_less_or_equal;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * SumTo: sums over broadcast dimensions. Rows that are summed away use the fixed shape of
- * sum_f32.h; rows that stay are added up in order. Column sums [B, N] -> [N] are the gradient of a
- * bias and so run in every step: they keep a tile of columns in registers.
+ * SumTo, ReduceSum, ReduceMean: sums over dimensions. Rows that are summed away use the fixed shape
+ * of sum_f32.h; rows that stay are added up in order. Column sums [B, N] -> [N] are the gradient of
+ * a bias and so run in every step: they keep a tile of columns in registers.
  */
 #include "ops/compute/own_kernels.h"
 
@@ -10,6 +10,7 @@
 
 #include "ops/compute/sum_f32.h"
 #include "ops/compute/support.h"
+#include "ops/op_infer.h"
 #include "runtime/base/error.h"
 
 #define TILE 64
@@ -69,54 +70,114 @@ WEFTI_INLINE void sum_body(const wefti_nest_t *nest, const float *x, float *y)
 WEFTI_CLONES(sum, (const wefti_nest_t *nest, const float *x, float *y), (nest, x, y));
 
 typedef struct {
-    wefti_nest_t nest; /* a: dY, b: dX */
+    wefti_nest_t nest; /* a: X, b: Y */
     int64_t out_count;
+    float divisor;
     sum_fn sum;
 } state_t;
+
+/* Y keeps the dimensions of X with a bit in kept; strides has theirs in Y. */
+static weft_status_t make_state(const weft_tensor_desc_t *x, const weft_tensor_desc_t *y,
+                                uint32_t kept, const int64_t *strides, bool mean,
+                                const weft_kernel_env_t *env, void **out_state)
+{
+    int64_t from[WEFT_MAX_DIMS], reduced = 1;
+    uint32_t order[WEFT_MAX_DIMS];
+    state_t *state = wefti_state_alloc(sizeof(*state));
+    if (state == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    wefti_strides(x, from);
+    wefti_memory_order(x, order);
+    wefti_nest_init(&state->nest);
+    for (uint32_t i = 0; i < x->rank; i++) {
+        uint32_t d = order[i];
+        bool stays = (kept >> d & 1) != 0;
+        wefti_nest_add(&state->nest, x->dims[d], from[d], stays ? strides[d] : 0);
+        reduced *= stays ? 1 : x->dims[d];
+    }
+    state->out_count = weft_tensor_elem_count(y);
+    state->divisor = mean ? (float)reduced : 1.0f;
+    state->sum = sum[wefti_kernel_isa(env)];
+    *out_state = state;
+    return WEFT_OK;
+}
 
 static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env_t *env,
                              void **out_state, size_t *out_scratch_bytes)
 {
-    int64_t from[WEFT_MAX_DIMS], to[WEFT_MAX_DIMS];
-    uint32_t order[WEFT_MAX_DIMS];
+    int64_t to[WEFT_MAX_DIMS], strides[WEFT_MAX_DIMS];
+    uint32_t kept = 0;
     WEFT_RETURN_IF_ERROR(wefti_need_f32(node, 0));
     WEFT_RETURN_IF_ERROR(wefti_need_f32_output(node, 0));
     const weft_tensor_desc_t *x = &node->inputs[0], *y = &node->outputs[0];
     if (y->rank > x->rank) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "dX has more dimensions than dY");
     }
-    wefti_strides(x, from);
     wefti_strides(y, to);
-    wefti_memory_order(x, order);
-    state_t *state = wefti_state_alloc(sizeof(*state));
-    if (state == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    wefti_nest_init(&state->nest);
-    for (uint32_t i = 0; i < x->rank; i++) {
-        uint32_t d = order[i], skipped = x->rank - y->rank;
-        bool kept = d >= skipped && y->dims[d - skipped] == x->dims[d];
-        if (!kept && d >= skipped && y->dims[d - skipped] != 1) {
-            wefti_state_free(state);
+    for (uint32_t d = x->rank - y->rank, i = 0; i < y->rank; d++, i++) {
+        if (y->dims[i] != 1 && y->dims[i] != x->dims[d]) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "dX cannot be broadcast to dY");
         }
-        wefti_nest_add(&state->nest, x->dims[d], from[d], kept ? to[d - skipped] : 0);
+        kept |= y->dims[i] == x->dims[d] ? 1u << d : 0;
+        strides[d] = to[i];
     }
-    state->out_count = weft_tensor_elem_count(y);
-    state->sum = sum[wefti_kernel_isa(env)];
-    *out_state = state;
     *out_scratch_bytes = 0;
-    return WEFT_OK;
+    return make_state(x, y, kept, strides, false, env, out_state);
+}
+
+static weft_status_t prepare_reduce(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                                    bool mean, void **out_state, size_t *out_scratch_bytes)
+{
+    int64_t to[WEFT_MAX_DIMS], strides[WEFT_MAX_DIMS];
+    uint32_t reduced, i = 0;
+    WEFT_RETURN_IF_ERROR(wefti_need_f32(node, 0));
+    WEFT_RETURN_IF_ERROR(wefti_need_f32_output(node, 0));
+    WEFT_RETURN_IF_ERROR(wefti_reduce_axes(node, &reduced));
+    const weft_tensor_desc_t *x = &node->inputs[0], *y = &node->outputs[0];
+    bool keep = weft_node_attr_int(node, "keepdims", 1) != 0, fits = true;
+    wefti_strides(y, to);
+    for (uint32_t d = 0; d < x->rank && fits; d++) {
+        bool gone = (reduced >> d & 1) != 0;
+        if (!gone || keep) {
+            fits = i < y->rank && y->dims[i] == (gone ? 1 : x->dims[d]);
+            strides[d] = fits ? to[i++] : 0;
+        }
+    }
+    if (!fits || i != y->rank) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "the shape of the output does not match axes");
+    }
+    *out_scratch_bytes = 0;
+    return make_state(x, y, ~reduced, strides, mean, env, out_state);
+}
+
+static weft_status_t prepare_sum(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                                 void **out_state, size_t *out_scratch_bytes)
+{
+    return prepare_reduce(node, env, false, out_state, out_scratch_bytes);
+}
+
+static weft_status_t prepare_mean(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                                  void **out_state, size_t *out_scratch_bytes)
+{
+    return prepare_reduce(node, env, true, out_state, out_scratch_bytes);
 }
 
 static weft_status_t run(const weft_kernel_call_t *call)
 {
     const state_t *state = call->state;
-    memset(call->outputs[0], 0, (size_t)state->out_count * sizeof(float));
+    float *y = call->outputs[0];
+    memset(y, 0, (size_t)state->out_count * sizeof(float));
     if (!state->nest.empty) {
-        state->sum(&state->nest, call->inputs[0], call->outputs[0]);
+        state->sum(&state->nest, call->inputs[0], y);
+    }
+    for (int64_t i = 0; state->divisor != 1.0f && i < state->out_count; i++) {
+        y[i] /= state->divisor;
     }
     return WEFT_OK;
 }
 
 WEFTI_KERNEL(wefti_kernel_sum_to, "weft", "SumTo", prepare, run);
+WEFTI_KERNEL(wefti_kernel_reduce_sum, "", "ReduceSum", prepare_sum, run);
+WEFTI_KERNEL(wefti_kernel_reduce_mean, "", "ReduceMean", prepare_mean, run);

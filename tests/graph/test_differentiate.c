@@ -117,8 +117,7 @@ static void refusals(void **state)
     uint32_t y = test_node(graph, "Sin", "wave",
                            INPUTS(test_node(graph, "Add", "s", INPUTS(x, w), NULL, 0)), NULL, 0);
     test_loss(graph, y, DIMS(2));
-    test_expect_error(wefti_graph_differentiate(graph), WEFT_ERR_UNSUPPORTED,
-                      "node 'wave' (Sin)");
+    test_expect_error(wefti_graph_differentiate(graph), WEFT_ERR_UNSUPPORTED, "node 'wave' (Sin)");
     assert_non_null(strstr(weft_last_error(), "Gemm, GlobalAveragePool"));
     test_expect_error(wefti_pass_optimizer(graph, &momentum, WEFTI_NONE), WEFT_ERR_INVALID_ARGUMENT,
                       "no gradients");

@@ -249,12 +249,84 @@ static void division(void **state)
 static void unary(void **state)
 {
     (void)state;
-    static const char *const ops[] = {"Relu", "Tanh", "Identity", "Flatten", "Transpose"};
+    static const char *const ops[] = {"Relu",      "Tanh",      "Identity",  "Flatten",
+                                      "Transpose", "Sigmoid",   "HardSwish", "HardSigmoid",
+                                      "ReduceSum", "ReduceMean"};
     for (size_t op = 0; op < sizeof(ops) / sizeof(ops[0]); op++) {
         fixture_t f;
         start(&f);
         uint32_t a = test_param(f.graph, "a", DIMS(2, 3, 4));
         finish_with_loss(&f, test_node(f.graph, ops[op], "y", INPUTS(a), NULL, 0));
+    }
+}
+
+/* Bounds as attributes and as inputs, of which one is absent. */
+static void clip(void **state)
+{
+    static const float high = 0.5f;
+    (void)state;
+    for (int form = 0; form < 2; form++) {
+        fixture_t f;
+        start(&f);
+        const weft_attr_t attrs[] = {ATTR_FLOAT("min", -0.25f), ATTR_FLOAT("max", 0.5f)};
+        uint32_t a = test_param(f.graph, "a", DIMS(4, 6));
+        uint32_t y;
+        if (form == 0) {
+            y = test_node(f.graph, "HardSigmoid", "h", INPUTS(a),
+                          (weft_attr_t[]){ATTR_FLOAT("alpha", 0.75f), ATTR_FLOAT("beta", 0.25f)},
+                          2);
+            wefti_node_params_t node = {.domain = "",
+                                        .op = "Clip",
+                                        .version = 6,
+                                        .inputs = &y,
+                                        .input_count = 1,
+                                        .output_count = 1,
+                                        .attrs = attrs,
+                                        .attr_count = 2};
+            uint32_t id;
+            assert_int_equal(wefti_graph_add_node(f.graph, &node, &id), WEFT_OK);
+            y = f.graph->nodes[id].outputs[0];
+        } else {
+            weft_tensor_desc_t type = {.dtype = WEFT_DTYPE_F32, .data = &high};
+            uint32_t bound;
+            assert_int_equal(
+                wefti_graph_add_value(f.graph, "high", WEFTI_VALUE_CONST, &type, &bound), WEFT_OK);
+            y = test_node(f.graph, "Clip", "y", INPUTS(a, WEFTI_NONE, bound), NULL, 0);
+        }
+        finish_with_loss(&f, y);
+    }
+}
+
+static void reductions(void **state)
+{
+    (void)state;
+    static const char *const ops[] = {"ReduceSum", "ReduceMean"};
+    static const int64_t lists[][2] = {{0, -1}, {1, 2}, {-2, -2}};
+    for (int form = 0; form < 12; form++) {
+        fixture_t f;
+        start(&f);
+        const int64_t *list = lists[form / 4];
+        uint32_t axes = test_ints(f.graph, "axes", list[0] == list[1] ? 1 : 2, list);
+        const weft_attr_t attrs[] = {ATTR_INT("keepdims", form >> 1 & 1)};
+        uint32_t a = test_param(f.graph, "a", DIMS(2, 3, 4));
+        finish_with_loss(&f, test_node(f.graph, ops[form & 1], "y", INPUTS(a, axes), attrs, 1));
+    }
+}
+
+/* One part has no gradient, one is there twice. */
+static void concat(void **state)
+{
+    (void)state;
+    for (int64_t axis = -2; axis < 2; axis++) {
+        fixture_t f;
+        start(&f);
+        const weft_attr_t attrs[] = {ATTR_INT("axis", axis)};
+        bool rows = axis == 0 || axis == -2;
+        uint32_t x = test_input(f.graph, "x", DIMS(2, 3));
+        uint32_t a = test_param(f.graph, "a", rows ? DIMS(4, 3) : DIMS(2, 5));
+        uint32_t b = test_param(f.graph, "b", DIMS(2, 3));
+        uint32_t t = test_node(f.graph, "Tanh", "t", INPUTS(b), NULL, 0);
+        finish_with_loss(&f, test_node(f.graph, "Concat", "y", INPUTS(b, a, x, t, b), attrs, 1));
     }
 }
 
@@ -554,6 +626,9 @@ int main(void)
         cmocka_unit_test(broadcast_binary),
         cmocka_unit_test(division),
         cmocka_unit_test(unary),
+        cmocka_unit_test(clip),
+        cmocka_unit_test(reductions),
+        cmocka_unit_test(concat),
         cmocka_unit_test(shapes),
         cmocka_unit_test(conv),
         cmocka_unit_test(pooling),

@@ -91,6 +91,50 @@ static void test_tanh_gradient_is_the_slope(void **state)
     case_free(&g);
 }
 
+/* y of a kernel at points up to 12, against double precision. */
+static void check_function(const char *op, int32_t version, double (*want)(double))
+{
+    const int64_t count = 10007;
+    op_case_t c = case_make("", op, version);
+    float *x = case_input(&c, DIMS(count));
+    for (int64_t i = 0; i < count; i++) {
+        x[i] = i < 9 ? special(i) : (float)((double)(i - 9) / (double)count * 24.0 - 12.0);
+    }
+    assert_int_equal(case_infer(&c, 1, WEFT_LAYOUT_PLAIN), WEFT_OK);
+    case_run(&c);
+    case_run_in_place(&c);
+    for (int64_t i = 0; i < count; i++) {
+        double y = want((double)x[i]), got = ((float *)c.out[0])[i];
+        if (isnan(y) ? !isnan(got) : !(fabs(got - y) <= 4e-7 * fabs(y) + 1e-7) && got != y) {
+            fail_msg("%s(%.9g) is %.9g, expected %.9g", op, (double)x[i], got, y);
+        }
+    }
+    case_free(&c);
+}
+
+static double sigmoid(double x)
+{
+    return 1.0 / (1.0 + exp(-x));
+}
+
+static double hard_sigmoid(double x)
+{
+    return isnan(x) ? x : fmax(0.0, fmin(1.0, (double)0.2f * x + 0.5));
+}
+
+static double hard_swish(double x)
+{
+    return isnan(x) || x == -INFINITY ? NAN : x * fmax(0.0, fmin(1.0, x / 6.0 + 0.5));
+}
+
+static void test_activations_are_accurate(void **state)
+{
+    (void)state;
+    check_function("Sigmoid", 13, sigmoid);
+    check_function("HardSigmoid", 6, hard_sigmoid);
+    check_function("HardSwish", 14, hard_swish);
+}
+
 /* Offset of output index (as digits) in an operand of shape dims, broadcasting; plain layout. */
 static int64_t broadcast_offset(const weft_tensor_desc_t *t, const weft_tensor_desc_t *y,
                                 int64_t index)
@@ -221,6 +265,7 @@ int main(void)
         cmocka_unit_test(test_relu_and_its_gradient),
         cmocka_unit_test(test_tanh_is_accurate),
         cmocka_unit_test(test_tanh_gradient_is_the_slope),
+        cmocka_unit_test(test_activations_are_accurate),
         cmocka_unit_test(test_binary_broadcasts),
         cmocka_unit_test(test_binary_accepts_channels_last),
         cmocka_unit_test(test_sum_to_undoes_broadcasting),

@@ -288,7 +288,6 @@ static weft_status_t gather_ranks(rendezvous_t *meet)
         }
         if (meet->failure == WEFT_OK && wefti_interrupted(&endpoint->interrupt)) {
             fail(meet, wefti_interrupt_error(wefti_endpoint_number(endpoint, 0)));
-            break;
         }
         poll_once(meet);
     }

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Arguments whose methods take away what a call works with, and threads that do: an exception, never a crash."""
+import contextlib
 import copy
 import gc
 import os
@@ -323,11 +324,8 @@ class Disagreement(ranks.RankCase):
         many = np.empty((2**62, 0), "int8")
         for call in (lambda: weft.all_gather(many, async_op=True), lambda: weft.gather(many),
                      lambda: weft.reduce_scatter(np.empty((2**63 - 1, 0), "int8"), pad=True)):
-            with self.assertRaises(EXPECTED):
-                if self.rank == 0:
-                    call()
-                else:
-                    raise ValueError
+            with self.assertRaises(EXPECTED) if self.rank == 0 else contextlib.suppress(EXPECTED):
+                call()  # rank 1 has nothing to refuse in a gather to rank 0
         weft.barrier()
 
 

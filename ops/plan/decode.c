@@ -261,7 +261,9 @@ static weft_status_t decode_parameters(weft_plan_t *plan, const Weft__Plan__Plan
                                         .rank = (uint32_t)in->n_dims,
                                         .trained = in->trained != 0,
                                         .guess = in->guess != 0};
-        memcpy(out->dims, in->dims, in->n_dims * sizeof *out->dims);
+        for (size_t d = 0; d < in->n_dims; d++) {
+            out->dims[d] = in->dims[d];
+        }
     }
     return WEFT_OK;
 }

@@ -5,16 +5,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ops/collective.h"
-#include "ops/signature.h"
 #include "runtime/base/error.h"
 #include "tools/output.h"
 #include "tools/tool.h"
 #include "tools/worlds.h"
 
 enum { KEY_JSON = 256, KEY_WATCH, KEY_DUMP };
-
-#define WINDOW_NS 1000000000ll /* of rates */
 
 static const option_def_t own_options[] = {
     {KEY_WATCH, "watch", "S", "print again every S seconds, until Ctrl-C"},
@@ -46,77 +42,6 @@ const command_t wefti_ps_command = {
     .run = run_ps_command,
 };
 
-/* What a rank is doing. */
-typedef struct activity {
-    const char *state;
-    char call[200]; /* the current call, or the last one; "" if there is none */
-    double seconds; /* in the call, or without one */
-    bool in_call;
-    uint32_t awaits; /* or WEFTI_FLIGHT_NO_RANK */
-    double calls_per_s, bytes_per_s;
-} activity_t;
-
-/* Of this rank's data; fused calls do not count. */
-static double bytes_of(const wefti_flight_record_t *call)
-{
-    bool counts = call->kind <= WEFTI_FLIGHT_RECV && (call->what & WEFTI_WHAT_FUSED) == 0;
-    weft_collective_t op = (weft_collective_t)(call->what & 0xff);
-    counts =
-        counts && (call->kind != WEFTI_FLIGHT_COLLECTIVE || wefti_collective_has_one_count(op));
-    return counts ? (double)call->count *
-                        (double)weft_dtype_size_bytes((weft_dtype_t)(call->what >> 8 & 0xff))
-                  : 0;
-}
-
-static void rates(const wefti_flight_record_t *calls, uint32_t count, int64_t now, activity_t *out)
-{
-    uint32_t recent = 0;
-    int64_t window = WINDOW_NS;
-    for (uint32_t i = count; i > 0 && calls[i - 1].issued_ns > now - WINDOW_NS; i--) {
-        recent++;
-        out->bytes_per_s += bytes_of(&calls[i - 1]);
-        window = recent == count && count == WEFTI_FLIGHT_CALLS ? now - calls[0].issued_ns : window;
-    }
-    double seconds = (double)(window > 0 ? window : 1) * 1e-9;
-    out->calls_per_s = recent / seconds;
-    out->bytes_per_s /= seconds;
-}
-
-static void observe(const live_rank_t *rank, wefti_flight_record_t *calls, activity_t *out)
-{
-    wefti_flight_clock_t clock = wefti_flight_clock(rank->image);
-    uint32_t count = wefti_flight_records(rank->image, calls);
-    int64_t now = wefti_flight_now(&clock);
-    const wefti_flight_record_t *call = NULL, *last = count > 0 ? &calls[count - 1] : NULL;
-    *out = (activity_t){.state = "idle", .awaits = WEFTI_FLIGHT_NO_RANK};
-    for (uint32_t i = 0; i < count; i++) {
-        /* a call of a group says more than the one of this rank that it is for */
-        if (calls[i].state != WEFTI_FLIGHT_DONE &&
-            (call == NULL || call->group == WEFTI_FLIGHT_ALONE)) {
-            call = &calls[i];
-        }
-    }
-    if (call != NULL) {
-        out->in_call = true;
-        out->state = wefti_flight_state_name(call->state);
-        out->awaits = call->awaits;
-        out->seconds = (double)(now - call->issued_ns) * 1e-9;
-    } else if (last != NULL) {
-        int64_t end = last->ended_ns >= 0 ? last->ended_ns : last->issued_ns;
-        out->state = last->status < 0 ? "failed" : "idle";
-        out->seconds = (double)(now - end) * 1e-9;
-    } else {
-        out->seconds = (double)now * 1e-9;
-    }
-    if (rank->state == 'T' || rank->state == 't') {
-        out->state = "stopped";
-    }
-    if (call != NULL || last != NULL) {
-        wefti_flight_text(call != NULL ? call : last, out->call);
-    }
-    rates(calls, count, now, out);
-}
-
 /* "3.2 s", "2 min", "5 h" */
 static const char *duration(double seconds, char *out, size_t bytes)
 {
@@ -143,7 +68,7 @@ static const char *scaled(double value, char *out, size_t bytes)
     return out;
 }
 
-static size_t ranks_here(const live_ranks_t *ranks, size_t first)
+static size_t ranks_here(const wefti_live_ranks_t *ranks, size_t first)
 {
     size_t count = 1;
     while (first + count < ranks->count && wefti_worlds_continues(ranks, first + count)) {
@@ -152,7 +77,7 @@ static size_t ranks_here(const live_ranks_t *ranks, size_t first)
     return count;
 }
 
-static void print_world(const live_ranks_t *ranks, size_t first)
+static void print_world(const wefti_live_ranks_t *ranks, size_t first)
 {
     const wefti_flight_header_t *header = &ranks->list[first].image->header;
     wefti_flight_clock_t clock = wefti_flight_clock(ranks->list[first].image);
@@ -180,14 +105,14 @@ static void print_world(const live_ranks_t *ranks, size_t first)
            "BYTES/S", "MEMORY", "CALL");
 }
 
-static void print_rank(const live_rank_t *rank, const activity_t *does)
+static void print_rank(const wefti_activity_t *does)
 {
     char since[24], calls[24], data[24], memory[24];
-    printf("%6u %8d %-10s %8s %8s %8s %8s  ", rank->image->header.rank, (int)rank->pid, does->state,
+    printf("%6u %8d %-10s %8s %8s %8s %8s  ", does->rank, (int)does->pid, does->state,
            duration(does->seconds, since, sizeof since),
            scaled(does->calls_per_s, calls, sizeof calls),
            scaled(does->bytes_per_s, data, sizeof data),
-           scaled((double)rank->memory_bytes, memory, sizeof memory));
+           scaled((double)does->memory_bytes, memory, sizeof memory));
     if (!does->in_call) {
         printf("%s%s%s\n", does->call[0] != '\0' ? "(last: " : "", does->call,
                does->call[0] != '\0' ? ")" : "");
@@ -198,27 +123,26 @@ static void print_rank(const live_rank_t *rank, const activity_t *does)
     }
 }
 
-static void print_text(const live_ranks_t *ranks, wefti_flight_record_t *calls)
+static void print_text(const wefti_live_ranks_t *ranks, wefti_flight_record_t *calls)
 {
     if (ranks->count == 0) {
         printf("no ranks found: this user has none on this host\n");
     }
     for (size_t i = 0; i < ranks->count; i++) {
-        activity_t does;
-        observe(&ranks->list[i], calls, &does);
+        wefti_activity_t does;
+        wefti_live_rank_observe(&ranks->list[i], calls, &does);
         if (!wefti_worlds_continues(ranks, i)) {
             print_world(ranks, i);
         }
-        print_rank(&ranks->list[i], &does);
+        print_rank(&does);
     }
 }
 
-static void json_rank(const live_rank_t *rank, const activity_t *does, wefti_json_t *json)
+static void json_rank(const wefti_activity_t *does, wefti_json_t *json)
 {
-    const wefti_flight_header_t *header = &rank->image->header;
     wefti_json_begin_object(json, NULL);
-    wefti_json_int(json, "rank", header->rank);
-    wefti_json_int(json, "pid", rank->pid);
+    wefti_json_int(json, "rank", does->rank);
+    wefti_json_int(json, "pid", does->pid);
     wefti_json_string(json, "state", does->state);
     wefti_json_string(json, does->in_call ? "call" : "last_call",
                       does->call[0] != '\0' ? does->call : NULL);
@@ -228,19 +152,19 @@ static void json_rank(const live_rank_t *rank, const activity_t *does, wefti_jso
     }
     wefti_json_double(json, "calls_per_s", does->calls_per_s);
     wefti_json_double(json, "bytes_per_s", does->bytes_per_s);
-    wefti_json_int(json, "memory_bytes", (int64_t)rank->memory_bytes);
+    wefti_json_int(json, "memory_bytes", (int64_t)does->memory_bytes);
     wefti_json_end_object(json);
 }
 
-static void print_json(const live_ranks_t *ranks, wefti_flight_record_t *calls)
+static void print_json(const wefti_live_ranks_t *ranks, wefti_flight_record_t *calls)
 {
     output_object_t object;
     wefti_json_t *json = wefti_output_begin(&object);
     wefti_json_begin_array(json, "worlds");
     for (size_t i = 0; i < ranks->count; i++) {
         const wefti_flight_header_t *header = &ranks->list[i].image->header;
-        activity_t does;
-        observe(&ranks->list[i], calls, &does);
+        wefti_activity_t does;
+        wefti_live_rank_observe(&ranks->list[i], calls, &does);
         if (!wefti_worlds_continues(ranks, i)) {
             wefti_json_begin_object(json, NULL);
             wefti_json_string(json, "world", header->world);
@@ -250,7 +174,7 @@ static void print_json(const live_ranks_t *ranks, wefti_flight_record_t *calls)
             wefti_json_string(json, "host", header->host);
             wefti_json_begin_array(json, "ranks");
         }
-        json_rank(&ranks->list[i], &does, json);
+        json_rank(&does, json);
         if (i + 1 == ranks->count || !wefti_worlds_continues(ranks, i + 1)) {
             wefti_json_end_array(json);
             wefti_json_end_object(json);
@@ -280,7 +204,7 @@ static int handle(void *user, int key, const char *value)
     return EXIT_OK;
 }
 
-static bool is_wanted(const void *user, const live_rank_t *rank)
+static bool is_wanted(const void *user, const wefti_live_rank_t *rank)
 {
     const ps_options_t *options = user;
     bool wanted = options->pid_count == 0;
@@ -292,7 +216,7 @@ static bool is_wanted(const void *user, const live_rank_t *rank)
 
 static int show(const ps_options_t *options, wefti_flight_record_t *calls)
 {
-    live_ranks_t ranks;
+    wefti_live_ranks_t ranks;
     weft_status_t status = wefti_worlds_find(&ranks);
     if (status == WEFT_OK) {
         wefti_worlds_keep(&ranks, is_wanted, options);
@@ -301,7 +225,7 @@ static int show(const ps_options_t *options, wefti_flight_record_t *calls)
         status = wefti_flight_dump_in(ranks.list[i].image, options->folder, "weft ps --dump");
     }
     if (status < 0) {
-        wefti_worlds_deinit(&ranks);
+        wefti_live_ranks_deinit(&ranks);
         return wefti_status_error("ps", status);
     }
     if (options->json) {
@@ -309,7 +233,7 @@ static int show(const ps_options_t *options, wefti_flight_record_t *calls)
     } else {
         print_text(&ranks, calls);
     }
-    wefti_worlds_deinit(&ranks);
+    wefti_live_ranks_deinit(&ranks);
     return EXIT_OK;
 }
 

@@ -29,9 +29,7 @@ static double gradient_bytes(const wefti_graph_t *graph)
  * or the reduce-scatter alone: updates and gathers come later. */
 static weft_status_t planned_cost(wefti_compiler_t *c, wefti_bucket_cost_t *out_cost)
 {
-    double states = c->optimizer.kind == WEFTI_OPTIMIZER_ADAM       ? 2
-                    : c->optimizer.kind == WEFTI_OPTIMIZER_MOMENTUM ? 1
-                                                                    : 0;
+    double states = wefti_optimizers[c->optimizer.kind].state_count;
     double touched = (1 + 2 * states) / c->params.world_size; /* bytes per byte of the bucket */
     *out_cost = c->sharded ? c->shard_cost.reduce_scatter : c->bucket_cost;
     if (!wefti_compile_may_fuse(c)) {

@@ -12,10 +12,10 @@
 static void read_optimizer(const weft_compile_params_t *params, wefti_optimizer_params_t *out)
 {
     *out = (wefti_optimizer_params_t){.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8};
-    out->kind = strcmp(params->optimizer, "sgd") == 0    ? WEFTI_OPTIMIZER_SGD
-                : strcmp(params->optimizer, "adam") == 0 ? WEFTI_OPTIMIZER_ADAM
-                                                         : WEFTI_OPTIMIZER_MOMENTUM;
-    out->lr = params->lr != 0 ? params->lr : out->kind == WEFTI_OPTIMIZER_ADAM ? 0.001 : 0.05;
+    while (strcmp(wefti_optimizers[out->kind].name, params->optimizer) != 0) {
+        out->kind++; /* options.c allows names of the table only */
+    }
+    out->lr = params->lr != 0 ? params->lr : wefti_optimizers[out->kind].lr;
     out->momentum = params->momentum;
     out->weight_decay = params->weight_decay;
 }

@@ -15,6 +15,7 @@
 #include "graph/ir.h"
 #include "graph/onnx/onnx.h"
 #include "ops/cost/cost.h"
+#include "ops/optimizers.h"
 #include "ops/plan/plan.h"
 
 typedef enum wefti_policy_kind {
@@ -157,11 +158,6 @@ weft_status_t wefti_bucket_cost_scale(const wefti_bucket_cost_t *cost, double fa
  * values. */
 weft_status_t wefti_pass_layout(wefti_graph_t *graph);
 
-typedef enum wefti_optimizer {
-    WEFTI_OPTIMIZER_SGD = 0,
-    WEFTI_OPTIMIZER_MOMENTUM,
-    WEFTI_OPTIMIZER_ADAM,
-} wefti_optimizer_t;
 typedef struct wefti_optimizer_params {
     wefti_optimizer_t kind;
     double lr;                    /* default of the scalar input "lr" */

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ops/optimizers.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/params.h"
@@ -27,7 +28,8 @@
 #define TRAINING (WEFT_OPTION_FLAG_TRAINING | WEFT_OPTION_FLAG_RECORDED)
 #define INFERENCE (WEFT_OPTION_FLAG_INFERENCE | WEFT_OPTION_FLAG_RECORDED)
 
-static const char *const optimizers[] = {"sgd", "momentum", "adam", NULL};
+#define OPTIMIZER_NAME(kind, name, ...) name,
+static const char *const optimizers[] = {WEFTI_OPTIMIZER_MAP(OPTIMIZER_NAME) NULL};
 static const char *const wires[] = {"f32", "bf16", NULL};
 
 /* In the order of help texts. Rows without a name are set by C programs only. */
@@ -57,8 +59,8 @@ static const weft_compile_option_t table[] = {
      "loss", "NAME", .help = "the loss output; needed if the model has several loss nodes"},
     {FIELD(optimizer), WEFT_OPTION_TYPE_TEXT, TRAINING, "optimizer", "NAME", .choices = optimizers,
      .by_default = "momentum", .help = "update rule of the weights"},
-    {FIELD(lr), WEFT_OPTION_TYPE_F64, TRAINING, "lr", "X", .by_default = "0.05, with adam 0.001",
-     .help = "learning rate"},
+    {FIELD(lr), WEFT_OPTION_TYPE_F64, TRAINING, "lr", "X",
+     .by_default = "0.05, with adam and adamw 0.001", .help = "learning rate"},
     {FIELD(momentum), WEFT_OPTION_TYPE_F64, TRAINING, "momentum", "X", .high = 1,
      .by_default = "0.9", .help = "momentum coefficient"},
     {FIELD(weight_decay), WEFT_OPTION_TYPE_F64, TRAINING | WEFT_OPTION_FLAG_ZERO, "weight_decay",

@@ -83,20 +83,25 @@ static const weft_attr_def_t momentum_attrs[] = {
     DECAY,
     DIVISOR,
 };
-static const weft_attr_def_t adam_attrs[] = {
-    {.name = "beta1",
+#define ADAM                                                                                       \
+    {.name = "beta1",                                                                              \
+     .type = WEFT_ATTR_TYPE_FLOAT,                                                                 \
+     .default_f = 0.9f,                                                                            \
+     .doc = "share of M that stays"},                                                              \
+        {.name = "beta2",                                                                          \
+         .type = WEFT_ATTR_TYPE_FLOAT,                                                             \
+         .default_f = 0.999f,                                                                      \
+         .doc = "share of V that stays"},                                                          \
+    {                                                                                              \
+        .name = "epsilon", .type = WEFT_ATTR_TYPE_FLOAT, .default_f = 1e-8f,                       \
+        .doc = "added to the root"                                                                 \
+    }
+static const weft_attr_def_t adam_attrs[] = {ADAM, DECAY, DIVISOR};
+static const weft_attr_def_t adamw_attrs[] = {
+    ADAM,
+    {.name = "weight_decay",
      .type = WEFT_ATTR_TYPE_FLOAT,
-     .default_f = 0.9f,
-     .doc = "share of M that stays"},
-    {.name = "beta2",
-     .type = WEFT_ATTR_TYPE_FLOAT,
-     .default_f = 0.999f,
-     .doc = "share of V that stays"},
-    {.name = "epsilon",
-     .type = WEFT_ATTR_TYPE_FLOAT,
-     .default_f = 1e-8f,
-     .doc = "added to the root"},
-    DECAY,
+     .doc = "lr weight_decay P is taken from P"},
     DIVISOR,
 };
 
@@ -122,6 +127,8 @@ static const weft_op_def_t defs[] = {
            "M' = momentum M + G + weight_decay P; P' = P - lr M'"),
     UPDATE("Adam", 6, 3, PLACES(0, 2, 3, -1), adam_attrs, infer_adam,
            "Adam with bias correction, weight decay added to the gradient"),
+    UPDATE("AdamW", 6, 3, PLACES(0, 2, 3, -1), adamw_attrs, infer_adam,
+           "Adam with bias correction of P - lr weight_decay P"),
 };
 
 wefti_op_family_t wefti_op_defs_optimizer(void)

@@ -2,11 +2,14 @@
 /*
  * optimizer: the updates of parameters as operators of the graph.
  *
- * Matches values with grad_of. Produces one SGD, Momentum or Adam (phase UPDATE) per gradient, in
+ * Matches values with grad_of. Produces one update (phase UPDATE; ops/optimizers.h) per gradient, in
  * the order in which gradients become ready, with states as values and scalars "lr" and "step". The
  * gradient input is the value that has grad_of at this point: the result of a collective.
  */
 #include "fusion/passes/passes.h"
+
+#include <stddef.h>
+#include <string.h>
 
 #include "runtime/base/error.h"
 
@@ -31,51 +34,63 @@ static weft_status_t add_state(wefti_graph_t *graph, uint32_t param, const char 
     return status;
 }
 
+/* Settings by the name of the attribute; an update takes those that its operator has. */
+static const struct {
+    const char *attr;
+    size_t offset;
+} settings[] = {
+    {"weight_decay", offsetof(wefti_optimizer_params_t, weight_decay)},
+    {"momentum", offsetof(wefti_optimizer_params_t, momentum)},
+    {"beta1", offsetof(wefti_optimizer_params_t, beta1)},
+    {"beta2", offsetof(wefti_optimizer_params_t, beta2)},
+    {"epsilon", offsetof(wefti_optimizer_params_t, epsilon)},
+};
+#define SETTING_COUNT (sizeof settings / sizeof *settings)
+
+static uint32_t add_settings(const updater_t *updater, const weft_op_def_t *def, weft_attr_t *attrs)
+{
+    uint32_t count = 0;
+    for (size_t i = 0; i < SETTING_COUNT; i++) {
+        double value = *(const double *)((const char *)updater->params + settings[i].offset);
+        for (uint32_t k = 0; k < def->attr_count; k++) {
+            if (strcmp(def->attrs[k].name, settings[i].attr) == 0) {
+                attrs[count++] = (weft_attr_t){
+                    .name = settings[i].attr, .type = WEFT_ATTR_TYPE_FLOAT, .f = (float)value};
+            }
+        }
+    }
+    return count;
+}
+
 /* Inputs and attributes of one update; in and attrs have room for the largest. */
 static weft_status_t describe(const updater_t *updater, uint32_t param, uint32_t grad, uint32_t *in,
                               weft_attr_t *attrs, wefti_node_params_t *node)
 {
     const wefti_optimizer_params_t *p = updater->params;
-    uint32_t n = 0, a = 0;
+    const wefti_optimizer_row_t *row = &wefti_optimizers[p->kind];
+    const weft_op_def_t *def = weft_registry_find_op(updater->graph->registry, "weft", row->op, 1);
+    uint32_t n = 0, a;
+    if (def == NULL) {
+        return wefti_error(WEFT_ERR_NOT_FOUND, "unknown operator weft.%s", row->op);
+    }
     in[n++] = param;
     in[n++] = grad;
-    attrs[a++] = (weft_attr_t){
-        .name = "weight_decay", .type = WEFT_ATTR_TYPE_FLOAT, .f = (float)p->weight_decay};
-    switch (p->kind) {
-    case WEFTI_OPTIMIZER_SGD:
-        node->op = "SGD";
-        break;
-    case WEFTI_OPTIMIZER_MOMENTUM:
-        node->op = "Momentum";
-        WEFT_RETURN_IF_ERROR(add_state(updater->graph, param, "momentum", &in[n++]));
-        attrs[a++] = (weft_attr_t){
-            .name = "momentum", .type = WEFT_ATTR_TYPE_FLOAT, .f = (float)p->momentum};
-        break;
-    case WEFTI_OPTIMIZER_ADAM:
-        node->op = "Adam";
-        WEFT_RETURN_IF_ERROR(add_state(updater->graph, param, "moment1", &in[n++]));
-        WEFT_RETURN_IF_ERROR(add_state(updater->graph, param, "moment2", &in[n++]));
-        attrs[a++] =
-            (weft_attr_t){.name = "beta1", .type = WEFT_ATTR_TYPE_FLOAT, .f = (float)p->beta1};
-        attrs[a++] =
-            (weft_attr_t){.name = "beta2", .type = WEFT_ATTR_TYPE_FLOAT, .f = (float)p->beta2};
-        attrs[a++] =
-            (weft_attr_t){.name = "epsilon", .type = WEFT_ATTR_TYPE_FLOAT, .f = (float)p->epsilon};
-        break;
-    default:
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "unknown optimizer %d", (int)p->kind);
-    }
-    if (p->divisor > 1) {
-        attrs[a++] = (weft_attr_t){.name = "divisor", .type = WEFT_ATTR_TYPE_INT, .i = p->divisor};
+    for (uint32_t i = 0; i < row->state_count; i++) {
+        WEFT_RETURN_IF_ERROR(add_state(updater->graph, param, row->states[i], &in[n++]));
     }
     node->output_count = n - 1; /* the parameter and its states */
     in[n++] = updater->lr;
-    if (p->kind == WEFTI_OPTIMIZER_ADAM) {
+    if (updater->step != WEFTI_NONE) {
         in[n++] = updater->step;
     }
     if (updater->scale != WEFTI_NONE) {
         in[n++] = updater->scale;
     }
+    a = add_settings(updater, def, attrs);
+    if (p->divisor > 1) {
+        attrs[a++] = (weft_attr_t){.name = "divisor", .type = WEFT_ATTR_TYPE_INT, .i = p->divisor};
+    }
+    node->op = row->op;
     node->inputs = in;
     node->input_count = n;
     node->attrs = attrs;
@@ -87,7 +102,7 @@ static weft_status_t add_update(const updater_t *updater, uint32_t param, uint32
 {
     wefti_graph_t *graph = updater->graph;
     uint32_t in[7], node;
-    weft_attr_t attrs[5];
+    weft_attr_t attrs[SETTING_COUNT + 1];
     const char *output_names[3] = {NULL, NULL, NULL};
     wefti_node_params_t params = {
         .domain = "weft", .phase = WEFTI_PHASE_UPDATE, .output_names = output_names};
@@ -116,7 +131,7 @@ weft_status_t wefti_pass_optimizer(wefti_graph_t *graph, const wefti_optimizer_p
     uint32_t node_count = graph->order_count, update_count = 0;
     WEFT_RETURN_IF_ERROR(
         wefti_graph_need_scalar(graph, "lr", WEFT_DTYPE_F32, params->lr, &updater.lr));
-    if (params->kind == WEFTI_OPTIMIZER_ADAM) {
+    if (wefti_optimizers[params->kind].state_count == 2) { /* moments, corrected by the step */
         WEFT_RETURN_IF_ERROR(
             wefti_graph_need_scalar(graph, "step", WEFT_DTYPE_F32, 1.0, &updater.step));
     }

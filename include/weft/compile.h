@@ -46,8 +46,8 @@ typedef struct weft_compile_params {
     const weft_input_shape_t *shapes;  /**< [shape_count] shapes of inputs; NULL: from the file */
     uint32_t shape_count;              /**< length of shapes */
     const char *loss;                  /**< loss output; NULL: that of the only loss node */
-    const char *optimizer;             /**< "sgd", "momentum" (default) or "adam" */
-    double lr;                         /**< default of scalar "lr"; 0: 0.05, adam 0.001 */
+    const char *optimizer;             /**< "sgd", "momentum" (default), "adam" or "adamw" */
+    double lr;                         /**< default of scalar "lr"; 0: 0.05, adam, adamw 0.001 */
     double momentum;                   /**< momentum; 0: 0.9 */
     double weight_decay;               /**< weight decay; 0: none */
     const char *bucket;                /**< see weft_bucket_policy_check; NULL: "auto" */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * SGD, Momentum and Adam. One call covers a whole bucket, so each is one pass over memory that
+ * SGD, Momentum, Adam and AdamW. One call covers a whole bucket, so each is one pass over memory that
  * reads and writes every element once. State and parameters are updated in place or written to
  * outputs of their own.
  */
@@ -25,6 +25,7 @@ typedef struct {
     float momentum;                                       /* Momentum */
     float beta1, one_minus_beta1, beta2, one_minus_beta2; /* Adam */
     float step_size, root_bias, epsilon;                  /* Adam */
+    float kept;                                           /* AdamW: the share of P that stays */
 } update_t;
 
 typedef void (*update_fn)(const update_t *u);
@@ -113,27 +114,46 @@ WEFTI_INLINE void momentum_loop(const update_t *u, int flags)
 
 WEFTI_INLINE void momentum_body(const update_t *u){DISPATCH(momentum_loop, u)}
 
+/* Element i of Adam with gradient g, where p is the parameter before. */
+WEFTI_INLINE void adam_element(const update_t *u, int64_t i, float g, float p)
+{
+    float m = u->beta1 * u->m[i] + u->one_minus_beta1 * g;
+    float v = u->beta2 * u->v[i] + u->one_minus_beta2 * (g * g);
+    p = p - u->step_size * m / (sqrtf(v) / u->root_bias + u->epsilon);
+    u->m_out[i] = m;
+    u->v_out[i] = v;
+    u->p_out[i] = p;
+}
+
 WEFTI_INLINE void adam_loop(const update_t *u, int flags)
 {
     const update_t local = *u;
     WEFTI_INDEPENDENT
     for (int64_t i = 0; i < local.count; i++) {
-        float g = gradient(&local, i, flags);
-        float m = local.beta1 * local.m[i] + local.one_minus_beta1 * g;
-        float v = local.beta2 * local.v[i] + local.one_minus_beta2 * (g * g);
-        float p = local.p[i] - local.step_size * m / (sqrtf(v) / local.root_bias + local.epsilon);
-        local.m_out[i] = m;
-        local.v_out[i] = v;
-        local.p_out[i] = p;
+        adam_element(&local, i, gradient(&local, i, flags), local.p[i]);
     }
 }
 
 WEFTI_INLINE void adam_body(const update_t *u){DISPATCH(adam_loop, u)}
 
+/* The parameter decays, not the gradient. */
+WEFTI_INLINE void adamw_loop(const update_t *u, int flags)
+{
+    const update_t local = *u;
+    WEFTI_INDEPENDENT
+    for (int64_t i = 0; i < local.count; i++) {
+        float p = (flags & DECAYS) != 0 ? local.p[i] * local.kept : local.p[i];
+        adam_element(&local, i, gradient(&local, i, flags & ~DECAYS), p);
+    }
+}
+
+WEFTI_INLINE void adamw_body(const update_t *u){DISPATCH(adamw_loop, u)}
+
 #define PARAMS (const update_t *u)
 WEFTI_CLONES(sgd, PARAMS, (u));
 WEFTI_CLONES(momentum, PARAMS, (u));
 WEFTI_CLONES(adam, PARAMS, (u));
+WEFTI_CLONES(adamw, PARAMS, (u));
 
 static weft_status_t check_operands(const weft_node_desc_t *node, uint32_t tensors,
                                     uint32_t scalars)
@@ -252,6 +272,7 @@ static weft_status_t run_adam(const weft_kernel_call_t *call)
     u.one_minus_beta2 = (float)(1.0 - (double)state->beta2);
     u.step_size = (float)((double)lr / bias1);
     u.root_bias = (float)sqrt(bias2);
+    u.kept = (float)(1.0 - (double)lr * (double)state->decay);
     state->update(&u);
     return WEFT_OK;
 }
@@ -266,7 +287,9 @@ static weft_status_t run_adam(const weft_kernel_call_t *call)
 PREPARE(prepare_sgd, 2, 1, sgd)
 PREPARE(prepare_momentum, 3, 1, momentum)
 PREPARE(prepare_adam, 4, 2, adam)
+PREPARE(prepare_adamw, 4, 2, adamw)
 
 WEFTI_KERNEL(wefti_kernel_sgd, "weft", "SGD", prepare_sgd, run_sgd);
 WEFTI_KERNEL(wefti_kernel_momentum, "weft", "Momentum", prepare_momentum, run_momentum);
 WEFTI_KERNEL(wefti_kernel_adam, "weft", "Adam", prepare_adam, run_adam);
+WEFTI_KERNEL(wefti_kernel_adamw, "weft", "AdamW", prepare_adamw, run_adam);

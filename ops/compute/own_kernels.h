@@ -45,7 +45,8 @@ extern const weft_kernel_t wefti_kernel_average_pool, wefti_kernel_average_pool_
 extern const weft_kernel_t wefti_kernel_global_average_pool;
 extern const weft_kernel_t wefti_kernel_softmax, wefti_kernel_log_softmax;
 extern const weft_kernel_t wefti_kernel_loss, wefti_kernel_loss_grad;
-extern const weft_kernel_t wefti_kernel_sgd, wefti_kernel_momentum, wefti_kernel_adam;
+extern const weft_kernel_t wefti_kernel_sgd, wefti_kernel_momentum, wefti_kernel_adam,
+    wefti_kernel_adamw;
 extern const weft_kernel_t wefti_kernel_tree_fold;
 extern const weft_kernel_t wefti_kernel_pack, wefti_kernel_unpack;
 extern const weft_kernel_t wefti_kernel_square_sum, wefti_kernel_clip_scale;

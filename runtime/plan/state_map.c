@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ops/optimizer_slot.h"
+#include "ops/optimizers.h"
 #include "runtime/base/error.h"
 
 #define GRADIENT 0u

@@ -250,7 +250,7 @@ static void optimizers_train(void **state)
 {
     (void)state;
     test_random_t random = {test_seed()};
-    for (int kind = WEFTI_OPTIMIZER_SGD; kind <= WEFTI_OPTIMIZER_ADAM; kind++) {
+    for (int kind = WEFTI_OPTIMIZER_SGD; kind < WEFTI_OPTIMIZER_COUNT; kind++) {
         weft_registry_t *registry;
         wefti_graph_t *graph = test_graph(&registry);
         wefti_optimizer_params_t params = {.kind = (wefti_optimizer_t)kind,

@@ -90,7 +90,7 @@ class Checkpoint(Case):
             self.assertEqual((done["steps"], done["first_step"]), (until - at, at))
 
     def test_resumed_and_uninterrupted_runs_give_one_digest(self):
-        for optimizer in ("adam",) if SANITIZED else ("sgd", "momentum", "adam"):
+        for optimizer in ("adam",) if SANITIZED else ("sgd", "momentum", "adamw"):
             with self.subTest(optimizer):
                 plan = self.compile("lenet.onnx", f"{optimizer}.weft", 2, 16, "--optimizer", optimizer)
                 self.resumed(plan, [(plan, 2)])

@@ -114,7 +114,7 @@ class Elastic(Case):
         for mode in ("plain",) if SANITIZED else MODES:
             with self.subTest(mode):
                 world = self.random.choice((2, 3, 4))
-                optimizer = self.random.choice(("momentum", "adam"))
+                optimizer = self.random.choice(("momentum", "adam", "adamw"))
                 report = self.check(world, 1, [[self.random.randrange(world)]], "--batch", 16, "--optimizer", optimizer,
                                     *MODES[mode])
                 self.assertEqual((report["world"], report["steps"]), (world - 1, 24))
@@ -196,7 +196,7 @@ class Elastic(Case):
         for mode in ("plain",) if SANITIZED else MODES:
             with self.subTest(mode):
                 world = self.random.choice((2, 3, 4))
-                options = ("--batch", 16, "--optimizer", self.random.choice(("momentum", "adam")), *MODES[mode])
+                options = ("--batch", 16, "--optimizer", self.random.choice(("momentum", "adam", "adamw")), *MODES[mode])
                 report = self.check(world, world, [[self.random.randrange(world)]], *options, args=("--restarts", 1))
                 self.assertEqual((report["world"], report["first_step"], report["steps"]), (world, 0, 24))
                 self.assertEqual(report["param_digest"], self.run_until(None, 24, world, options, DATA, digest=True))

@@ -25,7 +25,7 @@ OPTIONS = (
     ("--momentum", "0.7", "--weight-decay", "0.01", "--lr", "0.3"),
     ("--bucket", "one"), ("--bucket", "none", "--optimizer", "adam"), ("--bucket", "bytes:8K"),
     ("--bucket", "mgwfbp"), ("--bucket", "percent:50,50"), ("--bucket", "auto:64K", "--optimizer", "sgd"),
-    ("--shard-optimizer",), ("--shard-optimizer", "--optimizer", "adam", "--bucket", "bytes:64K"),
+    ("--shard-optimizer",), ("--shard-optimizer", "--optimizer", "adamw", "--weight-decay", "0.01", "--bucket", "bytes:64K"),
     ("--decouple",), ("--decouple", "--accumulate", "2"), ("--accumulate", "3", "--optimizer", "sgd"),
     ("--global-micro-batches", "8"), ("--wire", "bf16"), ("--clip", "1.5"),
     ("--in-flight", "1"), ("--in-flight", "1", "--decouple", "--bucket", "none"), ("--arena-limit", "64M"),

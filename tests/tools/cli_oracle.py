@@ -48,12 +48,16 @@ def weights_of(path):
 class Update:
     """One optimizer in the notation of its paper, for anything with numpy's arithmetic."""
 
-    def __init__(self, kind):
-        self.kind, self.first, self.second, self.step = kind, {}, {}, 0
+    def __init__(self, kind, decay=0.0):
+        self.kind, self.decay, self.first, self.second, self.step = kind, decay, {}, {}, 0
 
     def __call__(self, weights, gradients, lr):
         self.step += 1
         for name, gradient in gradients.items():
+            if self.kind == "adamw":
+                weights[name] = weights[name] * (1 - lr * self.decay)
+            else:
+                gradient = gradient + self.decay * weights[name]
             if self.kind == "sgd":
                 change = gradient
             elif self.kind == "momentum":
@@ -108,10 +112,10 @@ class Oracle(Case):
         cls.labels = read_idx("train-labels-idx1-ubyte.gz").astype(np.int64)
         cls.order = shuffled(SEED, 0)
 
-    def expected(self, model, network, optimizer, lr, steps, convert):
+    def expected(self, model, network, optimizer, lr, steps, convert, decay):
         """Loss of every step, and the weights after the last one, of all ranks' samples as one batch."""
         weights = {name: convert(value.astype(np.float64)) for name, value in weights_of(MODELS / model).items()}
-        update, losses = Update(optimizer), []
+        update, losses = Update(optimizer, decay), []
         for step in range(steps):
             part = self.order[step * WORLD * BATCH:(step + 1) * WORLD * BATCH]
             loss, gradients = network(weights, self.images[part], self.labels[part])
@@ -119,15 +123,15 @@ class Oracle(Case):
             update(weights, gradients, lr * (1 - step / steps))  # --lr-schedule linear
         return losses, {name: np.asarray(value) for name, value in weights.items()}
 
-    def compare(self, model, network, optimizer, lr, steps, tolerance, convert=lambda value: value):
+    def compare(self, model, network, optimizer, lr, steps, tolerance, convert=lambda value: value, decay=0.0):
         start = weights_of(MODELS / model)
         # Runs of several lengths: the last loss of each is a point of a curve.
         for length in (1, steps // 3, steps):
             saved = self.dir / "saved.onnx"
             report = self.weft_json("run", MODELS / model, "-n", WORLD, "--batch", BATCH, "--data", DATA, "--no-eval", "--steps",
                                     length, "--seed", SEED, "--optimizer", optimizer, "--lr", lr, "--lr-schedule",
-                                    "linear", "--bucket", "none", "--save", saved)
-            losses, weights = self.expected(model, network, optimizer, lr, length, convert)
+                                    "linear", "--bucket", "none", "--weight-decay", decay, "--save", saved)
+            losses, weights = self.expected(model, network, optimizer, lr, length, convert, decay)
             self.assertAlmostEqual(report["loss_first"], losses[0], delta=2e-6)
             self.assertAlmostEqual(report["loss_last"], losses[-1], delta=tolerance)
             for name, value in weights_of(saved).items():
@@ -144,6 +148,22 @@ class Oracle(Case):
 
     def test_mlp_adam(self):
         self.compare("mlp.onnx", mlp, "adam", 0.001, 30, 5e-3)
+
+    def test_mlp_adamw(self):
+        self.compare("mlp.onnx", mlp, "adamw", 0.001, 30, 1e-2, decay=0.5)
+
+    @unittest.skipIf(torch is None, "python3-torch is missing")
+    def test_updates_are_those_of_torch(self):
+        for kind, make in (("sgd", torch.optim.SGD), ("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW),
+                           ("momentum", lambda leaves, **more: torch.optim.SGD(leaves, momentum=0.9, **more))):
+            leaf = torch.linspace(-1, 1, 7, dtype=torch.float64, requires_grad=True)
+            theirs, update = make([leaf], lr=0.1, weight_decay=0.2), Update(kind, 0.2)
+            ours = {"w": leaf.detach().clone()}
+            for step in range(5):
+                leaf.grad = torch.cos(leaf.detach() + step)
+                update(ours, {"w": leaf.grad.clone()}, 0.1)
+                theirs.step()
+                self.assertLess((ours["w"] - leaf.detach()).abs().max().item(), 1e-12, (kind, step))
 
     @unittest.skipIf(torch is None, "python3-torch is missing")
     def test_lenet_momentum(self):

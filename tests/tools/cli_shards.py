@@ -25,7 +25,7 @@ class Shards(Case):
 
     @NEED_DATA
     def test_same_bits_for_all_optimizers_and_policies(self):
-        rows = (2, "sgd", "none"), (3, "momentum", "bytes:100K"), (4, "adam", "index:1,4")
+        rows = (2, "sgd", "none"), (3, "momentum", "bytes:100K"), (4, "adam", "index:1,4"), (2, "adamw", "auto")
         for world, optimizer, policy in rows[1:2] if SANITIZED else rows:
             self.assert_equal_digests("--optimizer", optimizer, "--weight-decay", "0.01", "--bucket", policy,
                                       world=world)

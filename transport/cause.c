@@ -33,22 +33,29 @@ static bool is_gone(const wefti_endpoint_t *endpoint, uint32_t r, const char *te
            (sscanf(text, "rank %u", &first) == 1 && first == wefti_endpoint_number(endpoint, r));
 }
 
+weft_status_t wefti_endpoint_add_error_of(const wefti_endpoint_t *endpoint, uint32_t rank,
+                                          char *text, size_t bytes)
+{
+    const wefti_control_t *control = endpoint->control[rank];
+    weft_status_t status = control != NULL ? wefti_fault_get(&control->cause) : WEFT_OK;
+    if (status != WEFT_OK) {
+        const char *error = weft_last_error(), *before = strstr(error, MARK);
+        snprintf(text, bytes, "; rank %u" MARK "%s", wefti_endpoint_number(endpoint, rank),
+                 before != NULL ? before + strlen(MARK) : error);
+    }
+    return status;
+}
+
 void wefti_endpoint_add_cause(const wefti_endpoint_t *endpoint, char *text, size_t bytes)
 {
     if (strstr(text, MARK) != NULL) {
         return;
     }
     for (uint32_t r = 0; r < endpoint->world_size; r++) {
-        const wefti_control_t *control = endpoint->control[r];
-        if (r == endpoint->rank || control == NULL || !is_gone(endpoint, r, text) ||
-            wefti_fault_get(&control->cause) == WEFT_OK) {
-            continue;
-        }
-        const char *error = weft_last_error(), *before = strstr(error, MARK);
         size_t used = strlen(text);
-        snprintf(text + used, bytes - used, "; rank %u" MARK "%s",
-                 wefti_endpoint_number(endpoint, r),
-                 before != NULL ? before + strlen(MARK) : error);
-        return;
+        if (r != endpoint->rank && endpoint->control[r] != NULL && is_gone(endpoint, r, text) &&
+            wefti_endpoint_add_error_of(endpoint, r, text + used, bytes - used) != WEFT_OK) {
+            return;
+        }
     }
 }

@@ -248,6 +248,23 @@ static bool is_concluded(const wefti_endpoint_t *endpoint)
     return false;
 }
 
+/* One of them may wait for the others since it had an error that they do not know. */
+static weft_status_t add_cause(const circle_t *circle, const wefti_endpoint_t *endpoint, char *text,
+                               size_t bytes)
+{
+    size_t used = strlen(text);
+    for (uint32_t i = 0; i < circle->count; i++) {
+        weft_status_t status = circle->members[i].in
+                                   ? wefti_endpoint_add_error_of(endpoint, circle->members[i].rank,
+                                                                 text + used, bytes - used)
+                                   : WEFT_OK;
+        if (status != WEFT_OK) {
+            return wefti_error_is_shared(status) ? status : WEFT_ERR_MISMATCH;
+        }
+    }
+    return WEFT_ERR_MISMATCH;
+}
+
 static void remember(wefti_endpoint_t *endpoint, circle_t *circle, uint64_t digest)
 {
     wefti_own_circle_t *own = &endpoint->circle;
@@ -256,6 +273,7 @@ static void remember(wefti_endpoint_t *endpoint, circle_t *circle, uint64_t dige
     own->ended = false;
     own->view = circle->members[0].view;
     explain(circle, own->text);
+    own->status = add_cause(circle, endpoint, own->text, sizeof own->text);
 }
 
 static wefti_deadlock_t conclude(wefti_endpoint_t *endpoint)

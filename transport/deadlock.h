@@ -17,6 +17,9 @@ typedef enum wefti_deadlock {
 uint32_t wefti_waits_load(const wefti_waits_block_t *waits, wefti_waits_view_t *out);
 void wefti_waits_store(wefti_waits_block_t *waits, uint32_t generation, const wefti_wait_t *list,
                        uint32_t count);
+/* When the rank of the block gave up waiting, for whom. Any thread of it. */
+void wefti_waits_store_vain(wefti_waits_block_t *waits, uint64_t at_ns, const uint32_t *late,
+                            uint32_t count);
 /* Posts what this rank waits in now, if that has changed, and copies it. False: something of the
  * rank moves. */
 bool wefti_waits_refresh(wefti_endpoint_t *endpoint, wefti_waits_view_t *out);
@@ -24,7 +27,8 @@ bool wefti_waits_refresh(wefti_endpoint_t *endpoint, wefti_waits_view_t *out);
 bool wefti_waits_rest(wefti_endpoint_t *endpoint);
 
 /* deadlock.c, under the lock of waits.c: posts what this rank waits in, looks for a circle, agrees.
- * endpoint->circle.text names the calls of the circle. */
+ * endpoint->circle has its error: the calls of the circle and, if its ranks went different ways after
+ * an error, that error. */
 wefti_deadlock_t wefti_deadlock_look(wefti_endpoint_t *endpoint);
 
 #endif

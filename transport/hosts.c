@@ -69,7 +69,7 @@ static weft_status_t hosts_all_gather(wefti_endpoint_t *endpoint, const void *se
                                  wefti_endpoint_deadline(endpoint), check, &wait);
     wefti_wait_t late = {0};
     if (status == WEFT_ERR_TIMEOUT) {
-        (void)describe(&wait, &late); /* false: it does not wait any more */
+        (void)describe(&wait, &late); /* false: the parcel has come since */
         status = wefti_waits_timed_out(endpoint, &late);
     }
     if (status < 0) {
@@ -110,7 +110,12 @@ static weft_status_t inner_grow(wefti_hosts_t *hosts, size_t bytes, bool later)
     }
     weft_status_t status = inner->ops->region_grow(inner, bytes, later);
     if (status < 0) {
-        return status;
+        /* If the inner endpoint has ended the world, other hosts do not know. */
+        weft_status_t ended = wefti_endpoint_check(endpoint);
+        if (ended < 0) {
+            wefti_endpoint_abort(endpoint, ended, weft_last_error());
+        }
+        return ended < 0 ? ended : status;
     }
     atomic_store_explicit(&inner->region_bytes, bytes, memory_order_relaxed);
     for (uint32_t i = 0; i < inner->world_size; i++) {

@@ -57,9 +57,11 @@ static void receive_abort(wefti_hosts_t *hosts, const void *data, size_t bytes)
 /* ---- what ranks wait in ---- */
 
 typedef struct waits_message {
-    uint32_t generation, count, moves, zero;
+    uint32_t generation, count, moves, vain_count;
     uint64_t agreed, concluded;
-    uint64_t sent_ns; /* by the clock that since_ns is of */
+    uint64_t sent_ns; /* by the clock that since_ns and vain_ns are of */
+    uint64_t vain_ns;
+    uint32_t vain_late[WEFTI_WAIT_RANKS];
     wefti_wait_t list[WEFTI_WAITS];
 } waits_message_t;
 _Static_assert(sizeof(waits_message_t) <= WEFTI_FLOOD_BYTES, "floods are short");
@@ -74,6 +76,12 @@ void wefti_hosts_waits_posted(wefti_endpoint_t *endpoint)
     message.moves = atomic_load_explicit(&own->moves, memory_order_relaxed);
     message.agreed = atomic_load_explicit(&own->agreed, memory_order_relaxed);
     message.concluded = atomic_load_explicit(&own->concluded, memory_order_relaxed);
+    /* acquire: the rest is of this count */
+    message.vain_count = atomic_load_explicit(&own->vain_count, memory_order_acquire);
+    message.vain_ns = atomic_load_explicit(&own->vain_ns, memory_order_relaxed);
+    for (uint32_t i = 0; i < WEFTI_WAIT_RANKS; i++) {
+        message.vain_late[i] = atomic_load_explicit(&own->vain_late[i], memory_order_relaxed);
+    }
     if (message.generation == hosts->waits_sent.generation &&
         message.moves == hosts->waits_sent.moves && message.agreed == hosts->waits_sent.agreed &&
         message.concluded == hosts->waits_sent.concluded) {
@@ -86,6 +94,13 @@ void wefti_hosts_waits_posted(wefti_endpoint_t *endpoint)
     memcpy(message.list, view.list, message.count * sizeof *view.list);
     wefti_overlay_flood(hosts->overlay, WEFTI_HOSTS_WAITS, &message,
                         offsetof(waits_message_t, list) + message.count * sizeof *view.list);
+}
+
+/* A time of another host, by the clock of this one, without the time that the message took. */
+static uint64_t here(uint64_t time_ns, uint64_t sent_ns, uint64_t now)
+{
+    uint64_t age_ns = sent_ns - time_ns;
+    return age_ns < now ? now - age_ns : 1;
 }
 
 /* Floods may overtake each other: an older one is dropped. By the thread that makes progress. */
@@ -106,9 +121,10 @@ static void receive_waits(wefti_hosts_t *hosts, uint32_t origin, const void *dat
     }
     uint64_t now = wefti_now_ns();
     for (uint32_t i = 0; i < message.count; i++) {
-        uint64_t waited = message.sent_ns - message.list[i].since_ns;
-        message.list[i].since_ns = waited < now ? now - waited : 1;
+        message.list[i].since_ns = here(message.list[i].since_ns, message.sent_ns, now);
     }
+    wefti_waits_store_vain(waits, here(message.vain_ns, message.sent_ns, now), message.vain_late,
+                           message.vain_count);
     wefti_waits_store(waits, message.generation, message.list, message.count);
     atomic_store_explicit(&waits->moves, message.moves, memory_order_relaxed);
     atomic_store_explicit(&waits->concluded, message.concluded, memory_order_relaxed);

@@ -58,10 +58,11 @@ void wefti_hosts_turn(wefti_hosts_t *hosts)
     }
 }
 
-static bool flushed(const wefti_hosts_t *hosts)
+static bool flushed(const wefti_hosts_t *hosts, uint32_t *out_peer)
 {
     for (uint32_t d = 0; d < hosts->driver_count; d++) {
-        if (hosts->drivers[d].used && !hosts->drivers[d].ops->flushed(hosts->drivers[d].state)) {
+        if (hosts->drivers[d].used &&
+            !hosts->drivers[d].ops->flushed(hosts->drivers[d].state, out_peer)) {
             return false;
         }
     }
@@ -80,15 +81,34 @@ static void forget_left(wefti_hosts_t *hosts)
     }
 }
 
-bool wefti_hosts_flush(wefti_endpoint_t *endpoint)
+typedef struct flush_wait {
+    _Atomic uint32_t peer;
+    uint64_t since_ns;
+} flush_wait_t;
+
+static bool describe_flush(void *user, wefti_wait_t *out)
+{
+    flush_wait_t *wait = user;
+    out->kind = WEFTI_WAIT_DATA;
+    out->channel = WEFTI_WAIT_WORLD;
+    out->since_ns = wait->since_ns;
+    out->late_count = 1;
+    /* relaxed: it is only reported */
+    out->late[0] = atomic_load_explicit(&wait->peer, memory_order_relaxed);
+    snprintf(out->text, sizeof out->text, "sending what is left");
+    return true;
+}
+
+static bool flush_posted(wefti_endpoint_t *endpoint, flush_wait_t *wait, wefti_waiter_t *waiter)
 {
     wefti_hosts_t *hosts = (wefti_hosts_t *)endpoint;
-    uint64_t start = wefti_now_ns(), now = start, next_check = now + FLUSH_CHECK_NS;
+    uint64_t start = wait->since_ns, now = start, next_check = now + FLUSH_CHECK_NS;
     uint64_t spin_until = endpoint->may_spin ? now + endpoint->settings->spin_ns : now;
+    uint32_t peer = endpoint->rank;
     /* Puts that follow take the new path around each fault that the caller has seen. */
     pthread_mutex_lock(&hosts->lock);
     pthread_mutex_unlock(&hosts->lock);
-    while (!flushed(hosts)) {
+    while (!flushed(hosts, &peer)) {
         wefti_endpoint_progress(endpoint);
         now = wefti_now_ns();
         if (now >= next_check) {
@@ -98,7 +118,12 @@ bool wefti_hosts_flush(wefti_endpoint_t *endpoint)
             }
             if (now - start >= wefti_endpoint_patience(endpoint)) {
                 wefti_endpoint_spend_patience(endpoint, now - start);
+                wefti_waits_gave_up(endpoint, &peer, 1);
                 return false;
+            }
+            atomic_store_explicit(&wait->peer, peer, memory_order_relaxed);
+            if (now - start >= WEFTI_WAITS_AFTER_NS) {
+                wefti_waits_look(waiter, endpoint, describe_flush, wait, now);
             }
             next_check = now + FLUSH_CHECK_NS;
             forget_left(hosts);
@@ -110,6 +135,15 @@ bool wefti_hosts_flush(wefti_endpoint_t *endpoint)
         }
     }
     return true;
+}
+
+bool wefti_hosts_flush(wefti_endpoint_t *endpoint)
+{
+    flush_wait_t wait = {.since_ns = wefti_now_ns()};
+    wefti_waiter_t waiter = {0};
+    bool done = flush_posted(endpoint, &wait, &waiter);
+    wefti_waits_end(&waiter);
+    return done;
 }
 
 void wefti_hosts_describe(wefti_endpoint_t *endpoint, uint32_t peer, char *name, size_t name_bytes,

@@ -81,8 +81,9 @@ typedef struct wefti_link_driver {
     /* Before a thread sleeps on poll_fd, every time. Asking a device for events costs more than
      * polling it. False: call progress again instead of sleeping. */
     bool (*arm)(void *driver);
-    /* True when all that was put and signalled has landed, or never will. Without blocking. */
-    bool (*flushed)(void *driver);
+    /* True when all that was put and signalled has landed, or never will; else out_peer has not
+     * acknowledged something. Without blocking. */
+    bool (*flushed)(void *driver, uint32_t *out_peer);
     /* A broken link is not used any more (or was never): forget the peer. */
     void (*drop)(void *driver, uint32_t peer);
     void (*describe)(void *driver, uint32_t peer, char *text, size_t bytes);

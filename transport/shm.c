@@ -18,8 +18,11 @@
 
 #include "runtime/base/error.h"
 #include "runtime/machine/machine.h"
+#include "transport/socket/fork.h"
 
 #define POLL_BATCH 64u
+/* A process that ends has this long between its sockets and its pidfd. */
+#define CLOSED_NS 100000000ull
 #define CONTROL_BYTES sizeof(wefti_mapped_control_t)
 /* Ranks that share cores fault in at most this much of their peers' memory before it is used: all
  * of them together have that work for every pair. */
@@ -76,8 +79,10 @@ static weft_status_t map_peer(shm_endpoint_t *shm, uint32_t rank)
     peer->pid_fd = (int)syscall(SYS_pidfd_open, peer->pid, 0);
 #endif
 done:
-    /* The mappings are enough. */
-    wefti_close_fd(&peer->socket);
+    /* The mappings are enough; the socket tells of the end. */
+    if (peer->socket >= 0) {
+        wefti_socket_guard(peer->socket);
+    }
     wefti_close_fd(&peer->control_fd);
     wefti_close_fd(&peer->region_fd);
     return status;
@@ -136,7 +141,9 @@ static void shm_close(wefti_endpoint_t *endpoint)
                 munmap(endpoint->control[r], CONTROL_BYTES);
             }
         }
-        wefti_close_fd(&peer->socket);
+        if (peer->socket >= 0) {
+            wefti_socket_close(peer->socket);
+        }
         wefti_close_fd(&peer->control_fd);
         wefti_close_fd(&peer->region_fd);
         wefti_close_fd(&peer->pid_fd);
@@ -164,30 +171,49 @@ static bool is_zombie(pid_t pid)
     return state != NULL && (strncmp(state, ") Z", 3) == 0 || strncmp(state, ") X", 3) == 0);
 }
 
-static bool pid_is_gone(pid_t pid)
+bool wefti_shm_is_gone(pid_t pid)
 {
     return (kill(pid, 0) != 0 && errno == ESRCH) || is_zombie(pid);
 }
 
+/* The socket of a process that ends closes a moment before the pidfd tells; one that executes
+ * another program lives on. */
+static bool has_closed(wefti_shm_peer_t *peer, bool closed)
+{
+    if (!closed) {
+        return false;
+    }
+    /* relaxed: threads that look at the same time may differ by the time of a look */
+    uint64_t now = wefti_now_ns();
+    uint64_t since = atomic_load_explicit(&peer->closed_ns, memory_order_relaxed);
+    if (since == 0) {
+        atomic_store_explicit(&peer->closed_ns, now, memory_order_relaxed);
+    }
+    return since != 0 && now - since >= CLOSED_NS;
+}
+
 static weft_status_t shm_check_peers(wefti_endpoint_t *endpoint)
 {
-    const wefti_shm_peer_t *peers = ((shm_endpoint_t *)endpoint)->peers;
+    wefti_shm_peer_t *peers = ((shm_endpoint_t *)endpoint)->peers;
     for (uint32_t first = 0; first < endpoint->world_size; first += POLL_BATCH) {
-        struct pollfd polls[POLL_BATCH];
+        struct pollfd polls[2 * POLL_BATCH]; /* pidfds, sockets */
         uint32_t rest = endpoint->world_size - first, batch = rest < POLL_BATCH ? rest : POLL_BATCH;
         for (uint32_t i = 0; i < batch; i++) {
             polls[i] = (struct pollfd){.fd = peers[first + i].pid_fd, .events = POLLIN};
+            polls[batch + i] = (struct pollfd){.fd = peers[first + i].socket};
         }
-        bool polled = poll(polls, batch, 0) > 0;
+        bool polled = poll(polls, 2 * batch, 0) > 0;
         for (uint32_t i = 0; i < batch; i++) {
             uint32_t r = first + i;
-            bool dead = peers[r].pid_fd >= 0
-                            ? polled && polls[i].revents != 0
-                            : r != endpoint->rank && peers[r].pid > 0 && pid_is_gone(peers[r].pid);
-            if (dead && !has_left(endpoint, r)) {
+            bool dead = peers[r].pid_fd >= 0 ? polled && polls[i].revents != 0
+                                             : r != endpoint->rank && peers[r].pid > 0 &&
+                                                   wefti_shm_is_gone(peers[r].pid);
+            bool closed = has_closed(&peers[r], polled && polls[batch + i].revents != 0);
+            if ((dead || closed) && !has_left(endpoint, r)) {
                 char who[WEFTI_WHO_BYTES];
-                return wefti_error(WEFT_ERR_PEER_DIED, "%s died",
-                                   wefti_endpoint_who(endpoint, r, (int)peers[r].pid, who));
+                return wefti_error(WEFT_ERR_PEER_DIED, "%s died%s",
+                                   wefti_endpoint_who(endpoint, r, (int)peers[r].pid, who),
+                                   dead ? "" : ": its process executes another program");
             }
         }
     }

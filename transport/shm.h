@@ -4,6 +4,7 @@
 #ifndef WEFT_TRANSPORT_SHM_H
 #define WEFT_TRANSPORT_SHM_H
 
+#include <stdatomic.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/un.h>
@@ -12,11 +13,13 @@
 
 /* What one rank knows of another (and of itself) once the world has met. */
 typedef struct wefti_shm_peer {
-    int socket;     /* until all have joined: of rank 0 to others, and to rank 0; else -1 */
+    int socket;     /* of rank 0 to others, and to rank 0; else -1. It closes with the process, also
+                     * when that executes another program, which keeps its pid */
     int control_fd; /* memfds; -1 once mapped, only the own region's stays open, to grow it */
     int region_fd;
     int pid_fd; /* -1: none, pid is asked instead */
     pid_t pid;
+    _Atomic uint64_t closed_ns; /* when the socket was seen to be closed; 0: not yet */
     bool joined;
     wefti_range_t range; /* the region, mapped here */
 } wefti_shm_peer_t;
@@ -56,6 +59,8 @@ weft_status_t wefti_shm_parse_address(const char *address, struct sockaddr_un *o
                                       socklen_t *out_length);
 /* Who is at the other end; false when it is another user. */
 bool wefti_shm_peer_credentials(int fd, pid_t *out_pid);
+/* The process has ended, or is a zombie. */
+bool wefti_shm_is_gone(pid_t pid);
 wefti_shm_packet_t wefti_shm_make_packet(const wefti_endpoint_t *endpoint, wefti_shm_kind_t kind);
 
 /* fds NULL: none. Waits for room until deadline. WEFT_ERR_PEER_DIED when the other end is gone. */

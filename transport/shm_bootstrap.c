@@ -19,6 +19,8 @@
 #include "runtime/base/error.h"
 
 #define RETRY_NS 2000000
+/* More than rank 0's own time-out for its report of that to arrive. */
+#define ANSWER_NS 1000000000ull
 
 weft_status_t wefti_shm_parse_address(const char *address, struct sockaddr_un *out,
                                       socklen_t *out_length)
@@ -108,12 +110,20 @@ static weft_status_t take_peer(wefti_endpoint_t *endpoint, const wefti_shm_packe
     return WEFT_OK;
 }
 
+/* Rank 0 began before this rank found it. It keeps the time from here on, and names who is missing.
+ */
+static uint64_t answer_deadline(const wefti_endpoint_t *endpoint)
+{
+    uint64_t deadline = wefti_endpoint_deadline(endpoint);
+    return deadline < UINT64_MAX - ANSWER_NS ? deadline + ANSWER_NS : deadline;
+}
+
 /* Reads rank 0's packets until the world is complete. WEFT_AGAIN: it disconnected before it had
  * accepted this rank. */
-static weft_status_t await_world(wefti_endpoint_t *endpoint, wefti_shm_peer_t *peers,
-                                 uint64_t deadline)
+static weft_status_t await_world(wefti_endpoint_t *endpoint, wefti_shm_peer_t *peers)
 {
     bool accepted = false;
+    uint64_t deadline = answer_deadline(endpoint);
     for (uint32_t known = 0; known < endpoint->world_size - 1;) {
         wefti_shm_packet_t packet;
         int fds[WEFTI_SHM_FDS];
@@ -124,6 +134,11 @@ static weft_status_t await_world(wefti_endpoint_t *endpoint, wefti_shm_peer_t *p
                 wefti_shm_poll(peers[0].socket, POLLIN, slice < deadline ? slice : deadline);
             if (!ready && wefti_interrupted(&endpoint->interrupt)) {
                 return wefti_interrupt_error(wefti_endpoint_number(endpoint, endpoint->rank));
+            }
+            if (!ready && wefti_shm_is_gone(peers[0].pid)) { /* a forked child has its socket */
+                return wefti_error(WEFT_ERR_PEER_DIED,
+                                   "rank %u (pid %d) died while other ranks were still joining",
+                                   wefti_endpoint_number(endpoint, 0), (int)peers[0].pid);
             }
             if (!ready && now >= deadline) {
                 return wefti_error(
@@ -143,6 +158,7 @@ static weft_status_t await_world(wefti_endpoint_t *endpoint, wefti_shm_peer_t *p
         }
         if (status == WEFT_OK && packet.kind == WEFTI_SHM_PEER) {
             status = take_peer(endpoint, &packet, fds, peers);
+            deadline = answer_deadline(endpoint);
             known++;
         } else if (status == WEFT_OK && packet.kind == WEFTI_SHM_ERROR && packet.status < 0) {
             status = wefti_error_adopt((weft_status_t)packet.status, packet.text);
@@ -180,11 +196,7 @@ static weft_status_t join(wefti_endpoint_t *endpoint, const char *address, wefti
         weft_status_t status = connect_once(&where, length, address, &peers[0]);
         if (status == WEFT_OK &&
             wefti_shm_send(peers[0].socket, &hello, fds, deadline) == WEFT_OK) {
-            /* Rank 0 keeps the time from here on, and names who is missing. */
-            uint64_t patience = wefti_endpoint_deadline(endpoint);
-            patience =
-                patience < UINT64_MAX / 4 ? patience + (patience - wefti_now_ns()) : UINT64_MAX;
-            status = await_world(endpoint, peers, patience);
+            status = await_world(endpoint, peers);
             if (status != WEFT_AGAIN) {
                 return status;
             }

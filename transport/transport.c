@@ -238,6 +238,7 @@ void wefti_endpoint_close(wefti_endpoint_t *endpoint)
     if (endpoint == NULL) {
         return;
     }
+    endpoint->waits_hooks = (wefti_waits_hooks_t){0}; /* their owner is going */
     if (wefti_endpoint_owned(endpoint)) {
         endpoint->ops->flush(endpoint);
         wefti_control_t *control = endpoint->control[endpoint->rank];
@@ -341,8 +342,10 @@ void wefti_endpoint_abort(wefti_endpoint_t *endpoint, weft_status_t status, cons
         wefti_endpoint_add_cause(endpoint, caused, sizeof caused);
         text = caused;
     }
-    wefti_endpoint_abort_here(endpoint, status, text);
+    /* To other hosts first: a rank of this one may leave as soon as it sees the record, and its
+     * goodbye must not come before the reason. */
     endpoint->ops->aborted(endpoint->host, status, text);
+    wefti_endpoint_abort_here(endpoint, status, text);
 }
 
 const char *wefti_endpoint_who(const wefti_endpoint_t *endpoint, uint32_t rank, int32_t pid,

@@ -393,6 +393,9 @@ weft_status_t wefti_endpoint_check(wefti_endpoint_t *endpoint);
 /* An error of a group of this rank: ranks that it leaves waiting elsewhere will report it. The
  * first one counts. */
 void wefti_endpoint_note_error(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
+/* text: "; rank 3 had an error before: .." and that error's status; WEFT_OK and no text: none. */
+weft_status_t wefti_endpoint_add_error_of(const wefti_endpoint_t *endpoint, uint32_t rank,
+                                          char *text, size_t bytes);
 /* Adds to a text that a rank has left or died what error that rank had before, if any. */
 void wefti_endpoint_add_cause(const wefti_endpoint_t *endpoint, char *text, size_t bytes);
 /* True when the rank has released its context: it posts nothing more, but what it sent may still be

@@ -125,6 +125,7 @@ static weft_status_t timed_out(const waiting_t *wait)
     if (owner != endpoint->world_size && owner != endpoint->rank) {
         snprintf(whose, sizeof whose, "rank %u at ", wefti_endpoint_number(endpoint, owner));
         wefti_endpoint_late_facts(wait->endpoint, owner, facts, sizeof facts);
+        wefti_waits_gave_up(wait->endpoint, &owner, 1);
     }
     for (uint32_t r = 0; r < endpoint->world_size; r++) {
         if (wefti_endpoint_has_left(endpoint, r)) {

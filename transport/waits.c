@@ -58,13 +58,13 @@ weft_status_t wefti_control_mismatch(const wefti_endpoint_t *endpoint, uint32_t 
 wefti_control_scope_t wefti_control_enter(wefti_endpoint_t *endpoint, wefti_control_kind_t kind,
                                           wefti_control_kind_t name)
 {
-    wefti_control_scope_t scope = {endpoint, kind_of_thread, 0};
+    weft_status_t status;
+    endpoint = endpoint != NULL ? endpoint->host : NULL;
+    wefti_control_scope_t scope = {endpoint, kind_of_thread, 0, wefti_error_count(&status)};
     if (kind_of_thread == WEFTI_CONTROL_NONE) {
         kind_of_thread = kind;
-        if (endpoint != NULL && endpoint->host->control_log.begin != NULL) {
-            scope.endpoint = endpoint->host;
-            scope.record =
-                endpoint->host->control_log.begin(endpoint->host->control_log.user, name);
+        if (endpoint != NULL && endpoint->control_log.begin != NULL) {
+            scope.record = endpoint->control_log.begin(endpoint->control_log.user, name);
         }
         record_of_thread = scope.record;
         has_met = false;
@@ -74,7 +74,12 @@ wefti_control_scope_t wefti_control_enter(wefti_endpoint_t *endpoint, wefti_cont
 
 void wefti_control_leave(wefti_control_scope_t *scope)
 {
+    weft_status_t status;
     kind_of_thread = scope->before;
+    if (scope->endpoint != NULL && wefti_error_count(&status) != scope->errors &&
+        status == WEFT_ERR_MISMATCH) {
+        wefti_endpoint_note_error(scope->endpoint, status, weft_last_error());
+    }
     if (scope->record != 0) {
         record_of_thread = 0;
         scope->endpoint->control_log.end(scope->endpoint->control_log.user, scope->record);
@@ -115,6 +120,18 @@ void wefti_waits_store(wefti_waits_block_t *waits, uint32_t generation, const we
         }
     }
     atomic_store_explicit(&waits->generation, generation, memory_order_release);
+}
+
+void wefti_waits_store_vain(wefti_waits_block_t *waits, uint64_t at_ns, const uint32_t *late,
+                            uint32_t count)
+{
+    count = count < WEFTI_WAIT_RANKS ? count : WEFTI_WAIT_RANKS;
+    atomic_store_explicit(&waits->vain_ns, at_ns, memory_order_relaxed);
+    for (uint32_t i = 0; i < count; i++) {
+        atomic_store_explicit(&waits->vain_late[i], late[i], memory_order_relaxed);
+    }
+    /* release: readers of the count see the rest */
+    atomic_store_explicit(&waits->vain_count, count, memory_order_release);
 }
 
 uint32_t wefti_waits_load(const wefti_waits_block_t *waits, wefti_waits_view_t *out)
@@ -199,6 +216,27 @@ static void list_ranks(const uint32_t *ranks, uint32_t count, char *text, size_t
     }
 }
 
+/* While this rank waited, rank did as well, but gave up: adds those that it waited for. */
+static bool add_given_up(const wefti_endpoint_t *endpoint, uint32_t rank, uint32_t *ranks,
+                         uint32_t *count)
+{
+    if (rank >= endpoint->world_size) {
+        return false;
+    }
+    const wefti_waits_block_t *waits = &endpoint->control[rank]->waits;
+    /* acquire: the ranks are those of this count; another process wrote them */
+    uint32_t late_count = atomic_load_explicit(&waits->vain_count, memory_order_acquire);
+    uint64_t at_ns = atomic_load_explicit(&waits->vain_ns, memory_order_relaxed);
+    if (late_count == 0 || late_count > WEFTI_WAIT_RANKS ||
+        wefti_now_ns() - at_ns > endpoint->settings->timeout_ns) {
+        return false;
+    }
+    for (uint32_t l = 0; l < late_count; l++) {
+        add(ranks, count, atomic_load_explicit(&waits->vain_late[l], memory_order_relaxed));
+    }
+    return true;
+}
+
 uint32_t wefti_waits_causes(const wefti_endpoint_t *endpoint, const uint32_t *late,
                             uint32_t late_count, char *text, size_t bytes)
 {
@@ -214,7 +252,8 @@ uint32_t wefti_waits_causes(const wefti_endpoint_t *endpoint, const uint32_t *la
                 add(ranks, &count, list[w].late[l]);
             }
         }
-        if (waits == 0 && ranks[i] != endpoint->rank) { /* this one waits, or did until now */
+        if (waits == 0 && ranks[i] != endpoint->rank && /* this one waits, or did until now */
+            !add_given_up(endpoint, ranks[i], ranks, &count)) {
             add(causes, &cause_count, ranks[i]);
         }
     }
@@ -226,9 +265,19 @@ uint32_t wefti_waits_causes(const wefti_endpoint_t *endpoint, const uint32_t *la
     return causes[0];
 }
 
+void wefti_waits_gave_up(wefti_endpoint_t *endpoint, const uint32_t *late, uint32_t late_count)
+{
+    endpoint = endpoint->host;
+    if (endpoint->numbers == NULL && late_count > 0) {
+        wefti_waits_block_t *own = &endpoint->control[endpoint->rank]->waits;
+        wefti_waits_store_vain(own, wefti_now_ns(), late, late_count);
+    }
+}
+
 weft_status_t wefti_waits_timed_out(wefti_endpoint_t *endpoint, const wefti_wait_t *wait)
 {
     char late[200], facts[200] = "";
+    wefti_waits_gave_up(endpoint, wait->late, wait->late_count);
     if (endpoint->numbers != NULL) { /* one host's part of a world: nothing is posted there */
         uint32_t ranks[WEFTI_WAIT_RANKS];
         for (uint32_t i = 0; i < wait->late_count; i++) {
@@ -376,7 +425,7 @@ static weft_status_t end_of(wefti_endpoint_t *endpoint, wefti_wait_fn describe, 
 {
     wefti_wait_t wait = {0};
     return describe(user, &wait) && is_ended(endpoint, &wait)
-               ? wefti_error_adopt(WEFT_ERR_MISMATCH, endpoint->circle.text)
+               ? wefti_error_adopt(endpoint->circle.status, endpoint->circle.text)
                : WEFT_OK;
 }
 
@@ -417,12 +466,13 @@ weft_status_t wefti_waits_look(wefti_waiter_t *waiter, wefti_endpoint_t *endpoin
     if (endpoint->circle.ended) {
         status = end_of(endpoint, describe, user);
     }
+    weft_status_t circle_status = endpoint->circle.status;
     char text[sizeof endpoint->circle.text];
     memcpy(text, endpoint->circle.text, sizeof text);
     pthread_mutex_unlock(&lock);
     set_next(waiter, now, found >= WEFTI_DEADLOCK_MAYBE);
     if (found == WEFTI_DEADLOCK) {
-        wefti_endpoint_abort(endpoint, WEFT_ERR_MISMATCH, text);
+        wefti_endpoint_abort(endpoint, circle_status, text);
     }
     return status;
 }

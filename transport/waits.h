@@ -72,12 +72,14 @@ const char *wefti_control_name(uint32_t kind);
 /*
  * Until the end of the block the calling thread is in a collective of this kind: all control
  * all-gathers, and those that groups make for it, belong to that. Inside another such block, to the
- * outer one's. endpoint: NULL while ranks join.
+ * outer one's. endpoint: NULL while ranks join. If the ranks turn out to disagree, that is noted: a
+ * rank that ends after its error may do so before others have found it.
  */
 typedef struct wefti_control_scope {
     wefti_endpoint_t *endpoint;
     uint32_t before;
     uint32_t record; /* 0: none */
+    uint32_t errors; /* of the thread at its start */
 } wefti_control_scope_t;
 /* Who keeps records of the outer ones, where ranks have joined. Functions may be NULL. */
 typedef struct wefti_control_log {
@@ -142,10 +144,12 @@ typedef struct wefti_waits_block {
     _Atomic uint32_t generation; /* odd while it is written; another one whenever records change */
     _Atomic uint32_t count;
     _Atomic uint32_t moves; /* the generation in which something of the rank was seen to move */
-    _Atomic uint32_t pad;
+    /* Its last wait that ended at the deadline: others may reach theirs a moment later. */
+    _Atomic uint32_t vain_count;
     _Atomic uint64_t agreed;    /* deadlock.c: the circle that the rank is in; 0: none */
     _Atomic uint64_t concluded; /* the last circle that was certain, and ended groups only */
-    uint8_t pad2[32];
+    _Atomic uint64_t vain_ns;   /* when, by the clock of the reader's host */
+    _Atomic uint32_t vain_late[WEFTI_WAIT_RANKS]; /* the ranks that it waited for */
     _Atomic uint64_t words[WEFTI_WAITS][WEFTI_WAIT_WORDS];
 } wefti_waits_block_t;
 _Static_assert(sizeof(wefti_waits_block_t) == 64 + WEFTI_WAITS * sizeof(wefti_wait_t),
@@ -163,6 +167,7 @@ typedef struct wefti_own_circle {
     bool groups_only;        /* all its ranks wait in calls of groups */
     _Atomic bool ended;      /* it is certain: waits in view return the error */
     wefti_waits_view_t view; /* this rank's records then */
+    weft_status_t status;    /* of an error before it that is in text, or WEFT_ERR_MISMATCH */
     char text[512];
 } wefti_own_circle_t;
 
@@ -172,13 +177,18 @@ typedef struct wefti_own_circle {
 uint32_t wefti_waits_read(const wefti_endpoint_t *endpoint, uint32_t rank, wefti_wait_t *list);
 
 /*
- * Follows records from the ranks in late to ranks that do not wait: they cause the delay. text
- * becomes " 3 5". Without such ranks the answer is late. Returns the first rank.
+ * Follows records from the ranks in late to ranks that do not wait: they cause the delay. A rank that
+ * waited until its deadline counts as one that waits. text becomes " 3 5". Without such ranks the
+ * answer is late. Returns the first rank.
  */
 uint32_t wefti_waits_causes(const wefti_endpoint_t *endpoint, const uint32_t *late,
                             uint32_t late_count, char *text, size_t bytes);
 
-/* The error of a wait that reached its deadline: WEFT_ERR_TIMEOUT, naming the causes. */
+/* This rank has waited for these ranks until its deadline, and does not any more. */
+void wefti_waits_gave_up(wefti_endpoint_t *endpoint, const uint32_t *late, uint32_t late_count);
+
+/* The error of a wait that reached its deadline: WEFT_ERR_TIMEOUT, naming the causes. The rank has
+ * given up. */
 weft_status_t wefti_waits_timed_out(wefti_endpoint_t *endpoint, const wefti_wait_t *wait);
 
 /* ---- posting ---- */
@@ -200,7 +210,7 @@ typedef struct wefti_waiter {
 
 /*
  * Called now and then by a thread that has waited for WEFTI_WAITS_AFTER_NS: posts its record and
- * looks for a circle. WEFT_ERR_MISMATCH: the group that the thread waits in must end, because its
+ * looks for a circle. An error: the group that the thread waits in must end, because its
  * ranks wait for each other. If the circle is not of groups only, the world has ended instead.
  */
 weft_status_t wefti_waits_look(wefti_waiter_t *waiter, wefti_endpoint_t *endpoint,

@@ -4,6 +4,9 @@
 #ifndef WEFT_RUNTIME_BASE_ERROR_H
 #define WEFT_RUNTIME_BASE_ERROR_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #include <weft/status.h>
 
 #define WEFTI_ERROR_TEXT_BYTES 480u /* a message kept for later */
@@ -52,6 +55,16 @@ weft_status_t wefti_error_errno(weft_status_t status, int error_number, const ch
 
 /* Puts "prefix: " before the recorded message, to add the place (file, node) on the way up. */
 weft_status_t wefti_error_prefix(weft_status_t status, const char *format, ...) WEFT_PRINTF(2, 3);
+
+/* Errors that mean the same on all ranks, whichever had them first. */
+static inline bool wefti_error_is_shared(weft_status_t status)
+{
+    return status == WEFT_ERR_MISMATCH || status == WEFT_ERR_PEER_DIED ||
+           status == WEFT_ERR_TIMEOUT || status == WEFT_ERR_LINK;
+}
+
+/* Messages that the calling thread has recorded so far; out_status: of the last one. */
+uint32_t wefti_error_count(weft_status_t *out_status);
 
 /* Records a message that another thread or rank produced. */
 weft_status_t wefti_error_adopt(weft_status_t status, const char *message);

@@ -14,6 +14,9 @@
 static _Thread_local char message[MESSAGE_BYTES];
 static _Thread_local char field[64]; /* the parameter that message is about, or "" */
 
+static _Thread_local weft_status_t recorded_status;
+static _Thread_local uint32_t recorded_count;
+
 const char *weft_version(void)
 {
     return WEFT_VERSION_STRING;
@@ -116,7 +119,15 @@ weft_status_t wefti_error_adopt(weft_status_t status, const char *text)
 {
     record(text);
     field[0] = '\0';
+    recorded_status = status;
+    recorded_count++;
     return status;
+}
+
+uint32_t wefti_error_count(weft_status_t *out_status)
+{
+    *out_status = recorded_status;
+    return recorded_count;
 }
 
 weft_status_t wefti_error_format(const char *function, int format)

@@ -2,6 +2,7 @@
 /* Capturing: from the begin, when a group's calls are noted, to a capture that can be replayed. */
 #include "runtime/capture/capture.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include <weft/compile.h>
@@ -209,11 +210,13 @@ weft_status_t weft_capture_end(weft_group_t *group, weft_capture_t **out_capture
     }
     free_recording(group->context->allocator, recording);
     if (status < 0) {
+        char text[WEFTI_ERROR_TEXT_BYTES];
+        snprintf(text, sizeof text, "%s", weft_last_error());
         if (capture != NULL) {
             release(capture);
         }
-        weft_group_destroy(own);
-        return status;
+        weft_group_destroy(own); /* may find that other ranks have ended since */
+        return wefti_error_adopt(status, text);
     }
     wefti_group_own_calls(own, false);
     *out_capture = capture;

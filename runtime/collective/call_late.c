@@ -164,7 +164,12 @@ bool wefti_call_describe(wefti_call_t *call, wefti_wait_t *out)
 weft_status_t wefti_group_late(wefti_call_t *call, weft_status_t status)
 {
     char text[WEFTI_ERROR_TEXT_BYTES];
+    wefti_wait_t wait = {0};
     describe(call, call->group->endpoint->settings->timeout_ns, text, sizeof text);
+    add_all_late(call, &wait);
+    if (wait.kind != WEFTI_WAIT_LOCAL) {
+        wefti_waits_gave_up(call->group->endpoint, wait.late, wait.late_count);
+    }
     wefti_error_adopt(status, text);
     return wefti_group_fail(call->group, status);
 }

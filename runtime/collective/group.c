@@ -191,6 +191,10 @@ static weft_status_t part(weft_group_t *group)
             group->endpoint, &group->channels[r]->done.signal, number,
             "a group's ranks to destroy it", poll_parting, describe_parting, &parting);
         if (status < 0) {
+            wefti_wait_t wait = {0};
+            if (status == WEFT_ERR_TIMEOUT && describe_parting(&parting, &wait)) {
+                wefti_waits_gave_up(group->endpoint, wait.late, wait.late_count);
+            }
             wefti_endpoint_spend_patience(group->endpoint, wefti_now_ns() - since);
             return status;
         }

@@ -2,12 +2,17 @@
 /* A call's place in the ring of its group, and how it gets there. */
 #include "runtime/collective/submit.h"
 
+#include <stdio.h>
+
 #include "runtime/base/error.h"
 #include "runtime/collective/call_late.h"
 #include "runtime/collective/call_steps.h"
 
-static weft_status_t drop(wefti_call_t *call)
+/* why: its stream has failed with that, and its message is the calling thread's. */
+static weft_status_t drop(wefti_call_t *call, weft_status_t why)
 {
+    char reason[WEFTI_ERROR_TEXT_BYTES];
+    snprintf(reason, sizeof reason, "%s", weft_last_error());
     weft_group_t *group = call->group;
     if (call->state == WEFTI_CALL_DONE) {
         return WEFT_OK;
@@ -25,10 +30,11 @@ static weft_status_t drop(wefti_call_t *call)
         }
     }
     /* Its peers wait for it, and the group's later calls are in its order. What broke the group or
-     * the world is the reason, where something did. */
+     * the world is the reason, where something did, else what broke the stream. */
     if (status == WEFT_OK) {
-        status = wefti_error(WEFT_ERR_ABORTED, "rank %u: call cancelled: its stream has failed",
-                             group->ranks[group->rank]);
+        status = wefti_error(wefti_error_is_shared(why) ? why : WEFT_ERR_ABORTED,
+                             "rank %u: call cancelled: its stream has failed: %s",
+                             group->ranks[group->rank], reason);
     }
     wefti_group_fail(group, status);
     wefti_call_finish(call, status);
@@ -120,8 +126,7 @@ static weft_status_t poll_on_stream(void *user, wefti_blocked_t *out_blocked)
 static weft_status_t drop_on_stream(void *user, weft_status_t why)
 {
     wefti_call_t *call = user;
-    (void)why;
-    return let_go(call->group, drop(call));
+    return let_go(call->group, drop(call, why));
 }
 
 /* Before its first poll nothing is known of what it waits for. */

@@ -10,6 +10,8 @@
 
 /* Between two pieces a broken group is noticed; longer ones are no quicker. */
 #define PIECE_BYTES ((size_t)1 << 20)
+#define EXEC_LOOKS 500u
+#define EXEC_LOOK_NS 1000000ull
 
 static pid_t pid_of(const weft_context_t *context, uint32_t world_rank)
 {
@@ -66,6 +68,11 @@ bool wefti_attach_works(const weft_context_t *context, uint32_t world_rank,
 static weft_status_t refused(weft_group_t *group, uint32_t rank, int number, bool to_peer)
 {
     weft_status_t status = wefti_endpoint_check(group->endpoint);
+    /* exec drops the memory of a process a moment before its connections */
+    for (uint32_t i = 0; status == WEFT_OK && number == EFAULT && i < EXEC_LOOKS; i++) {
+        wefti_sleep_ns(EXEC_LOOK_NS);
+        status = wefti_endpoint_check(group->endpoint);
+    }
     if (status < 0) {
         return status; /* the peer is gone, or the world is */
     }

@@ -563,10 +563,12 @@ static void changing_rank(const changing_t *changing, uint32_t slot, uint32_t ra
         params.address = where;
         RANK_OK(weft_group_grow(own.group, &params, &next));
         replace_by(&own, next);
-        uint32_t now = open_descriptors();
+        /* On one host rank 0 has a socket to each rank, the others have one to rank 0. */
+        uint32_t links = weft_context_rank(own.context) == 0 ? changing->full - 2 : 0;
+        uint32_t now = open_descriptors() - (changing->hosts == NULL ? links : 0);
         descriptors = descriptors == 0 ? now : descriptors;
         /* Sockets between hosts are opened when they are first used. */
-        RANK_CHECK(now <= descriptors + (changing->hosts != NULL ? 12 : 0));
+        RANK_CHECK(now <= descriptors + (changing->hosts != NULL ? 12 + changing->full : 0));
     }
     weft_group_destroy(own.group);
     weft_context_release(own.context);

@@ -108,8 +108,9 @@ uint32_t net_value(const side_t *side, size_t offset)
 bool net_flushed(net_t *net)
 {
     bool all = true;
+    uint32_t peer;
     for (uint32_t r = 0; r < net->size; r++) {
-        all = wefti_link_tcp.flushed(net->sides[r].driver) && all;
+        all = wefti_link_tcp.flushed(net->sides[r].driver, &peer) && all;
     }
     return all;
 }

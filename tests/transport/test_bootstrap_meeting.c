@@ -162,8 +162,8 @@ static void test_wrong_version(void **state)
     pthread_create(&thread, NULL, impostor_main, &impostor);
     seats_open(seats, 2);
     pthread_join(thread, NULL);
-    expect(&seats[0], WEFT_ERR_MISMATCH, "uses version 9, rank 0 uses version 3");
-    expect(&seats[1], WEFT_ERR_MISMATCH, "uses version 9, rank 0 uses version 3");
+    expect(&seats[0], WEFT_ERR_MISMATCH, "uses version 9, rank 0 uses version 4");
+    expect(&seats[1], WEFT_ERR_MISMATCH, "uses version 9, rank 0 uses version 4");
     assert_non_null(strstr(impostor.text, "uses version 9"));
     free(seats);
 }
@@ -227,7 +227,7 @@ static void test_joined_and_stopped(void **state)
     pthread_join(thread, NULL);
     for (int i = 0; i < 2; i++) {
         expect(&seats[i], WEFT_ERR_TIMEOUT,
-               "1 of 3 ranks did not connect to their neighbours within 2 s: 1");
+               "1 of 3 ranks did not connect to their neighbours within 2 s; missing ranks: 1");
     }
     close(listener);
     free(seats);

@@ -26,7 +26,8 @@ typedef struct board {
     char text[MAX_RANKS][256];
     wefti_signal_t ready; /* counts ranks that are about to wait */
     _Atomic uint32_t ready_count;
-    int how; /* 0 signal, 1 barrier, 2 all-gather */
+    int how;       /* 0 signal, 1 barrier, 2 all-gather */
+    bool executes; /* the victim executes another program, and keeps its pid */
 } board_t;
 
 static board_t *board_create(int how)
@@ -51,6 +52,9 @@ static int wait_while_one_dies(wefti_endpoint_t *endpoint, void *user)
         EXPECT(wefti_wait_signal(endpoint, &board->ready, victim, "the others", NULL, NULL) ==
                WEFT_OK);
         atomic_store(&board->killed_at_ns, wefti_now_ns());
+        if (board->executes) {
+            execl("/bin/sleep", "sleep", "1000", (char *)NULL);
+        }
         kill(getpid(), SIGKILL);
     }
     uint32_t ready = atomic_fetch_add(&board->ready_count, 1) + 1;
@@ -68,11 +72,12 @@ static int wait_while_one_dies(wefti_endpoint_t *endpoint, void *user)
     return 0;
 }
 
-static void check_kill(uint32_t size, int how)
+static void check_kill(uint32_t size, int how, bool executes)
 {
-    char address[64], expected[64];
+    char address[64], expected[128];
     pid_t pids[MAX_RANKS];
     board_t *board = board_create(how);
+    board->executes = executes;
     world_t world = {
         .size = size, .fn = wait_while_one_dies, .user = board, .settings = test_settings()};
     new_address(address, sizeof address);
@@ -83,8 +88,10 @@ static void check_kill(uint32_t size, int how)
     for (uint32_t r = 0; r < size - 1; r++) {
         assert_int_equal(wait_for(pids[r]), 0);
     }
+    kill(pids[size - 1], SIGKILL); /* the other program */
     assert_int_equal(wait_for(pids[size - 1]), -SIGKILL);
-    snprintf(expected, sizeof expected, "rank %u (pid %d) died", size - 1, (int)pids[size - 1]);
+    snprintf(expected, sizeof expected, "rank %u (pid %d) died%s", size - 1, (int)pids[size - 1],
+             executes ? ": its process executes another program" : "");
     uint64_t slowest = 0;
     for (uint32_t r = 0; r < size - 1; r++) {
         uint64_t took = board->returned_at_ns[r] - board->killed_at_ns;
@@ -94,8 +101,8 @@ static void check_kill(uint32_t size, int how)
         }
         assert_true(took < 300000000000ull); /* half of the time-out */
     }
-    print_message("%u ranks, one killed: the slowest returned after %.1f ms\n", size,
-                  (double)slowest * 1e-6);
+    print_message("%u ranks, one %s: the slowest returned after %.1f ms\n", size,
+                  executes ? "executes" : "killed", (double)slowest * 1e-6);
     munmap(board, sizeof *board);
 }
 
@@ -103,9 +110,17 @@ static void test_failure_killed_rank(void **state)
 {
     (void)state;
     for (int how = 0; how < 3; how++) {
-        check_kill(3, how);
-        check_kill(5, how);
-        check_kill(2, how);
+        check_kill(3, how, false);
+        check_kill(5, how, false);
+        check_kill(2, how, false);
+    }
+}
+
+static void test_failure_executes_another_program(void **state)
+{
+    (void)state;
+    for (int how = 0; how < 3; how++) {
+        check_kill(3, how, true);
     }
 }
 
@@ -322,6 +337,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_failure_killed_rank),
+        cmocka_unit_test(test_failure_executes_another_program),
         cmocka_unit_test(test_failure_killed_anywhere),
         cmocka_unit_test(test_failure_file_size_limit),
         cmocka_unit_test(test_failure_few_descriptors),

@@ -253,6 +253,7 @@ static void test_lent_puts_are_not_copied(void **state)
 {
     verbs_world_t world;
     wefti_signal_t in_use = {0};
+    uint32_t peer = 0;
     (void)state;
     verbs_world_init(&world, 2);
     nic.max_msg_sz = 1u << 20;
@@ -266,7 +267,8 @@ static void test_lent_puts_are_not_copied(void **state)
     assert_int_equal(nic.requests, 4);
     verbs_world_turn(&world);
     assert_true((int32_t)atomic_load(&in_use.value) < 0);
-    assert_false(wefti_link_verbs.flushed(world.ranks[0].driver));
+    assert_false(wefti_link_verbs.flushed(world.ranks[0].driver, &peer));
+    assert_int_equal(peer, 1);
     memset(data, 2, (size_t)3 << 20); /* what a copy would not see */
     nic.held = false;
     verbs_world_flush(&world);

@@ -140,6 +140,34 @@ static int wake_each_other(wefti_endpoint_t *endpoint, void *user)
     return wefti_endpoint_barrier(endpoint) == WEFT_OK ? 0 : 99;
 }
 
+/* Rank 1 has given up waiting for rank 2 when rank 0 asks who keeps rank 1. */
+static int ask_for_causes(wefti_endpoint_t *endpoint, void *user)
+{
+    const uint32_t one = 1, two = 2;
+    char text[64];
+    (void)user;
+    if (endpoint->rank == 1) {
+        wefti_waits_gave_up(endpoint, &two, 1);
+    }
+    EXPECT(wefti_endpoint_barrier(endpoint) == WEFT_OK);
+    if (endpoint->rank == 0) {
+        EXPECT(wefti_waits_causes(endpoint, &one, 1, text, sizeof text) == 2);
+        EXPECT(strcmp(text, " 2") == 0);
+        /* earlier than this rank can have begun to wait: that was another wait */
+        atomic_store(&endpoint->control[1]->waits.vain_ns,
+                     wefti_now_ns() - endpoint->settings->timeout_ns - 1);
+        EXPECT(wefti_waits_causes(endpoint, &one, 1, text, sizeof text) == 1);
+    }
+    return wefti_endpoint_barrier(endpoint) == WEFT_OK ? 0 : 1;
+}
+
+static void test_wait_names_no_rank_that_gave_up(void **state)
+{
+    (void)state;
+    const world_t world = {.size = 3, .fn = ask_for_causes, .settings = test_settings()};
+    run_threads(&world);
+}
+
 static void test_wait_loses_no_wakeup(void **state)
 {
     (void)state;
@@ -159,6 +187,7 @@ int main(void)
         cmocka_unit_test(test_wait_yields_when_cores_are_shared),
         cmocka_unit_test(test_wait_counters_wrap),
         cmocka_unit_test(test_wait_asks_the_caller_before_it_gives_up),
+        cmocka_unit_test(test_wait_names_no_rank_that_gave_up),
         cmocka_unit_test(test_wait_loses_no_wakeup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

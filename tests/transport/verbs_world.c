@@ -148,9 +148,10 @@ void verbs_world_flush(verbs_world_t *world)
 {
     for (uint64_t end = wefti_now_ns() + 300000000000ull; wefti_now_ns() < end;) {
         bool done = true;
+        uint32_t peer;
         verbs_world_turn(world);
         for (uint32_t r = 0; r < world->size; r++) {
-            done = wefti_link_verbs.flushed(world->ranks[r].driver) && done;
+            done = wefti_link_verbs.flushed(world->ranks[r].driver, &peer) && done;
         }
         if (done) {
             verbs_world_turn(world);

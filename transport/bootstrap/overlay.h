@@ -74,7 +74,7 @@ struct wefti_overlay {
     uint64_t gone_sent_ns; /* when bitmaps were sent last */
     /* overlay_gather.c */
     uint32_t gather_sequence;
-    bool gather_waits;                     /* a thread sleeps until a parcel arrives */
+    bool gather_waits;                     /* for a parcel; also after it gave up */
     uint32_t gather_peer, gather_position; /* whose, and which */
     uint32_t gather_sent;                  /* the position of the last parcel that was sent */
 };

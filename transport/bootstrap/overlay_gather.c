@@ -240,9 +240,11 @@ weft_status_t wefti_overlay_all_gather(wefti_overlay_t *overlay, uint32_t kind, 
         memcpy(blocks, send, bytes);
     }
     weft_status_t status = run_steps(&gather, blocks);
-    pthread_mutex_lock(&overlay->lock);
-    overlay->gather_waits = false;
-    pthread_mutex_unlock(&overlay->lock);
+    if (status == WEFT_OK) { /* else others still look for the causes */
+        pthread_mutex_lock(&overlay->lock);
+        overlay->gather_waits = false;
+        pthread_mutex_unlock(&overlay->lock);
+    }
     if (status == WEFT_OK && bytes > 0) {
         uint8_t *out = recv;
         memcpy(out + rank * bytes, blocks, (n - rank) * bytes);

@@ -9,6 +9,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/sync.h"
 
+#define SECOND_NS 1000000000ull
 #define INTERFACES_MAX 16u
 
 static void add_address(wefti_endpoint_address_t *out, const wefti_address_t *address)
@@ -76,11 +77,19 @@ weft_status_t wefti_rendezvous_listen(wefti_rendezvous_t *rendezvous, const weft
     return WEFT_OK;
 }
 
+uint64_t wefti_connect_least_ns(const wefti_settings_t *settings)
+{
+    uint64_t part = settings->connect_timeout_ns / 4;
+    return settings->connect_timeout_ns == 0 || part > 5 * SECOND_NS ? 5 * SECOND_NS
+           : part < SECOND_NS                                        ? SECOND_NS
+                                                                     : part;
+}
+
 weft_status_t wefti_rendezvous_connect(wefti_rendezvous_t *rendezvous, const uint8_t *seed,
                                        const wefti_endpoint_address_t *addresses)
 {
     wefti_digest_t key;
-    uint64_t least = wefti_now_ns() + WEFTI_CONNECT_LEAST_NS;
+    uint64_t least = wefti_now_ns() + wefti_connect_least_ns(rendezvous->params->settings);
     weft_status_t status = wefti_hmac(rendezvous->place.secret, rendezvous->place.secret_bytes,
                                       "weft world", seed, 32, &key);
     if (status == WEFT_OK) {

@@ -67,7 +67,7 @@ typedef struct wefti_verdict {
 } wefti_verdict_t;
 
 /* The last rank to join gets this long to connect. */
-#define WEFTI_CONNECT_LEAST_NS 5000000000ull
+uint64_t wefti_connect_least_ns(const wefti_settings_t *settings);
 
 /* Of status and this thread's message. */
 wefti_verdict_t wefti_verdict_of(weft_status_t status);

@@ -19,7 +19,7 @@
 #define SCAN_NS SECOND_NS
 #define ANSWER_NS (20 * SECOND_NS)
 /* A rank that is not connected by then tells rank 0 that it tries: others keep it waiting. */
-#define WAITING_NS SECOND_NS
+#define WAITING_NS (SECOND_NS / 2)
 /* The tables of the largest worlds. */
 #define TABLE_BYTES 16384u
 
@@ -176,9 +176,8 @@ static weft_status_t follow_root(joining_t *joining)
     bool ready = false, failed = false, waiting = false;
     /* Rank 0 keeps the time from here on, and names the missing ranks. It began before this. */
     uint64_t timeout = rendezvous->params->settings->connect_timeout_ns;
-    uint64_t patience = timeout == 0 || timeout > UINT64_MAX / 4
-                            ? UINT64_MAX
-                            : wefti_now_ns() + timeout + WEFTI_CONNECT_LEAST_NS + SECOND_NS;
+    bool limited = timeout != 0 && timeout <= UINT64_MAX / 4;
+    uint64_t patience = limited ? wefti_now_ns() + timeout + SECOND_NS : UINT64_MAX;
     wire->in_limit = TABLE_BYTES;
     for (;;) {
         uint64_t wait_ns = SECOND_NS;
@@ -187,6 +186,10 @@ static weft_status_t follow_root(joining_t *joining)
             return status;
         }
         bool connecting = mesh->began_ns != 0 && !ready && !failed;
+        if (limited && mesh->began_ns != 0) { /* then rank 0 does so anew */
+            uint64_t until = mesh->deadline_ns + SECOND_NS;
+            patience = patience < until ? until : patience;
+        }
         if (connecting) {
             status = wefti_mesh_step(mesh, &wait_ns);
             if (status < 0) {
@@ -196,7 +199,7 @@ static weft_status_t follow_root(joining_t *joining)
                 ready = true;
                 wefti_wire_send(wire, WEFTI_READY, NULL, 0, NULL, 0);
             } else if (!waiting && wefti_now_ns() - mesh->began_ns >=
-                                       least(WAITING_NS, timeout != 0 ? timeout / 4 : SECOND_NS)) {
+                                       least(WAITING_NS, timeout != 0 ? timeout / 8 : SECOND_NS)) {
                 waiting = true;
                 wefti_wire_send(wire, WEFTI_WAITING, NULL, 0, NULL, 0);
             }

@@ -276,7 +276,8 @@ static weft_status_t timed_out(const root_t *root)
             count = list_missing(root, is_ready, names, sizeof names);
         }
         return wefti_error(WEFT_ERR_TIMEOUT,
-                           "%u of %u ranks did not connect to their neighbours within %.3g s: %s",
+                           "%u of %u ranks did not connect to their neighbours within %.3g s; "
+                           "missing ranks: %s",
                            count, root->job->world_size, seconds, names);
     }
     return wefti_error(WEFT_ERR_TIMEOUT,

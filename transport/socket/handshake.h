@@ -19,7 +19,7 @@
 #include "transport/socket/address.h"
 #include "transport/socket/wire.h"
 
-#define WEFTI_BOOTSTRAP_VERSION 3u
+#define WEFTI_BOOTSTRAP_VERSION 4u
 #define WEFTI_JOB_ID_BYTES 16u
 /* Longest frame from an unauthenticated peer. */
 #define WEFTI_UNAUTHENTICATED_BYTES 256u

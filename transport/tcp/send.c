@@ -394,14 +394,17 @@ static bool connection_flushed(tcp_connection_t *connection)
     return false;
 }
 
-bool wefti_tcp_flushed(void *driver)
+bool wefti_tcp_flushed(void *driver, uint32_t *out_peer)
 {
     tcp_t *tcp = driver;
     bool flushed = true;
     for (tcp_peer_t *peer = wefti_tcp_peers(tcp); peer != NULL; peer = peer->next) {
         pthread_mutex_lock(&peer->lock);
         for (uint32_t i = 0; i < tcp->sockets && peer->state == TCP_PEER_LINKED; i++) {
-            flushed = connection_flushed(&peer->connections[i]) && flushed;
+            if (!connection_flushed(&peer->connections[i])) {
+                *out_peer = peer->rank;
+                flushed = false;
+            }
         }
         pthread_mutex_unlock(&peer->lock);
     }

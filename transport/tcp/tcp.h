@@ -232,7 +232,7 @@ bool wefti_tcp_queue_frame(tcp_connection_t *connection, const tcp_frame_t *fram
 void wefti_tcp_queue_clear(tcp_connection_t *connection);
 /* Sends the data that is held back for any peer. Any thread. */
 bool wefti_tcp_send_held(tcp_t *tcp);
-bool wefti_tcp_flushed(void *driver);
+bool wefti_tcp_flushed(void *driver, uint32_t *out_peer);
 
 /* ---- receive.c; under busy ---- */
 /* The source of a connection that is up. */

@@ -201,7 +201,7 @@ bool wefti_verbs_arm(void *driver)
     return !moved;
 }
 
-bool wefti_verbs_flushed(void *driver)
+bool wefti_verbs_flushed(void *driver, uint32_t *out_peer)
 {
     wefti_verbs_t *verbs = driver;
     bool done = true;
@@ -209,8 +209,10 @@ bool wefti_verbs_flushed(void *driver)
     (void)look(verbs);
     for (uint32_t i = 0;
          verbs->queue_pairs != NULL && i < verbs->params.world_size * verbs->per_peer; i++) {
-        if (verbs->queue_pairs[i] != NULL) {
-            done = wefti_verbs_pair_flushed(verbs, verbs->queue_pairs[i]) && done;
+        if (verbs->queue_pairs[i] != NULL &&
+            !wefti_verbs_pair_flushed(verbs, verbs->queue_pairs[i])) {
+            *out_peer = i / verbs->per_peer;
+            done = false;
         }
     }
     wefti_verbs_unlock(verbs);

@@ -233,7 +233,7 @@ bool wefti_verbs_receive(wefti_verbs_t *verbs, wefti_verbs_queue_pair_t *pair, u
 /* progress.c */
 bool wefti_verbs_progress(void *driver);
 bool wefti_verbs_arm(void *driver);
-bool wefti_verbs_flushed(void *driver);
+bool wefti_verbs_flushed(void *driver, uint32_t *out_peer);
 weft_status_t wefti_verbs_events_open(wefti_verbs_t *verbs);
 void wefti_verbs_unlock(wefti_verbs_t *verbs); /* and reports broken links */
 

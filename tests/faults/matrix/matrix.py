@@ -8,7 +8,7 @@ Ranks that disagree must all get an error that names both sides within a second,
 left: no process, no file, no socket, no descriptor. A case is made of the seed and its number only.
 
 usage: matrix.py [--build DIR] [--cases N] [--seed N] [--only N] [--seconds N] [--timeout S] [--slack S]
-                 [--fault KIND] [--differ KIND] [--layout shm|tcp|mixed] [--tolerate KIND] [--keep DIR] [--json FILE] [-v]
+                 [--fault KIND] [--differ KIND] [--layout shm|tcp|mixed] [--tolerate KIND] [--keep DIR] [--jobs N] [--log FILE] [-v]
        matrix.py --soak SECONDS [--kills N] [--kill-every SECONDS] [--layout ..] ..   one world that shrinks and grows
 """
 import argparse
@@ -99,8 +99,11 @@ def draw_case(seed, number, args):
     odd = r.sample(range(size), r.randrange(1, size))
     if differ:
         fault, at = None, 0 if differ == "setting" else 2 + r.randrange(12)
-    return Case(number, size, hosts, over_tcp, r.choice(("tcp:", "file:")) if over_tcp else "unix:", fault, r.randrange(size), at,
-                after_us, [r.choice(("destroy", "destroy", "leave", "exit")) for _ in range(size)],
+    address, rank = r.choice(("tcp:", "file:")) if over_tcp else "unix:", r.randrange(size)
+    ends = [r.choice(("destroy", "destroy", "leave", "exit")) for _ in range(size)]
+    if fault == "pause":  # others may still be in the last operation when a rank has finished it
+        ends = [end.replace("exit", "destroy") for end in ends]
+    return Case(number, size, hosts, over_tcp, address, fault, rank, at, after_us, ends,
                 at + 30 if fault == "pause" else at + 300 if differ else 1000000, settings, r.random() < 0.5, differ, sorted(odd),
                 differ == "fewer" and r.random() < 0.3)
 
@@ -146,6 +149,28 @@ def free_port():
         return s.getsockname()[1]
 
 
+def read_log(path, seed):
+    """Records of the cases of a seed that have been run."""
+    records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [record for record in records if record["seed"] == seed]
+
+
+def summary(records, args, seconds):
+    """Prints what was found; returns whether all of it is tolerated."""
+    kinds = collections.Counter(kind for record in records for kind in {kind for kind, _ in record["found"]})
+    perfect = sum(not record["found"] for record in records)
+    print(f"seed {args.seed}: {len(records)} cases in {seconds:.0f} s, {perfect} perfect; "
+          + ", ".join(f"{n} {kind}" for kind, n in kinds.most_common()))
+    drawn = collections.Counter(record["kind"] for record in records)
+    print("faults: " + ", ".join(f"{n} {kind}" for kind, n in sorted(drawn.items())))
+    for name in ("answers", "disagreements"):
+        times = sorted(ms for record in records for ms in record[name])
+        if times:
+            print(f"{name}: {len(times)}, median {times[len(times) // 2]:.0f} ms, 99 % {times[len(times) * 99 // 100]:.0f} ms, "
+                  f"most {times[-1]:.0f} ms")
+    return all(kind.startswith(tuple(args.tolerate)) for kind in kinds)
+
+
 def named_ranks(message):
     """Ranks that a message names."""
     found = set()
@@ -155,16 +180,13 @@ def named_ranks(message):
 
 
 class Matrix:
-    """Runs cases and counts their results."""
+    """Runs cases."""
 
     def __init__(self, args):
         self.args = args
         self.plans = {}
         self.base = pathlib.Path(tempfile.mkdtemp(prefix="weft-matrix-"))
-        self.results = collections.Counter()
-        self.faults = collections.Counter()
-        self.answer_ms, self.disagreement_ms, self.last_ns = [], [], 0
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self.answer_ms, self.disagreement_ms, self.last_ns = [], [], 0  # of the present case
 
     def plan(self, size):
         """A plan for that many ranks, compiled once."""
@@ -282,6 +304,8 @@ class Matrix:
         self.last_ns = self.last_call(ranks)
         for rank in ranks:
             self.judge(case, rank, faulty, found)
+        if case.differ == "swapped" and not any("error" in rank.events for rank in ranks):
+            found = []  # neither operation waited for what the other side did first
         self.look_around(case, folder, shm, found)
         keep = found and self.args.keep
         if keep:
@@ -412,39 +436,40 @@ class Matrix:
     # ---- all cases ----
 
     def all(self):
+        """Runs all cases that the log does not have yet; returns whether it has findings that are not tolerated."""
         args, begin = self.args, time.monotonic()
+        log = pathlib.Path(args.log or self.base / "log")
+        known = {record["case"] for record in read_log(log, args.seed)}
         numbers = [args.only] if args.only is not None else range(args.first, args.first + args.cases)
-        count = perfect = 0
-        for number in numbers:
+        numbers = [n for n in numbers if n not in known]
+        for job in range(args.jobs):
+            if os.fork() == 0:
+                self.base = self.base / f"job.{job}"
+                self.base.mkdir()
+                self.work(numbers[job::args.jobs], log, begin)
+                os._exit(0)
+        crashed = sum(os.wait()[1] != 0 for _ in range(args.jobs))
+        return summary(read_log(log, args.seed), args, time.monotonic() - begin) and not crashed
+
+    def work(self, numbers, log, begin):
+        """Runs cases and adds a line to the log for each."""
+        args = self.args
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        for count, number in enumerate(numbers):
             if args.seconds and time.monotonic() - begin > args.seconds:
                 break
             case = draw_case(args.seed, number, args)
+            self.answer_ms, self.disagreement_ms = [], []
             found = self.run(case)
-            count += 1
-            perfect += not found
-            self.faults[case.fault or case.differ] += 1
-            for kind in {kind for kind, _ in found}:
-                self.results[kind] += 1
+            record = {"seed": args.seed, "case": number, "kind": case.fault or case.differ, "found": found,
+                      "answers": self.answer_ms, "disagreements": self.disagreement_ms}
+            with open(log, "a") as file:
+                file.write(json.dumps(record) + "\n")
             if found or args.verbose:
-                print(f"{case}: {'' if found else 'ok'}", flush=True)
-                for kind, detail in found:
-                    print(f"  {kind}: {detail}", flush=True)
-            if found:
-                print(f"  again: {self.again(number)}", flush=True)
-            elif count % 50 == 0:
-                print(f"{count} cases, {perfect} perfect, {time.monotonic() - begin:.0f} s", flush=True)
-        print(f"seed {args.seed}: {count} cases in {time.monotonic() - begin:.0f} s, {perfect} perfect; "
-              + ", ".join(f"{n} {kind}" for kind, n in self.results.most_common()))
-        print("faults: " + ", ".join(f"{n} {kind}" for kind, n in sorted(self.faults.items())))
-        for name, times in (("answers", self.answer_ms), ("disagreements", self.disagreement_ms)):
-            if times:
-                ordered = sorted(times)
-                print(f"{name}: {len(ordered)}, median {ordered[len(ordered) // 2]:.0f} ms, most {ordered[-1]:.0f} ms")
-        shutil.rmtree(self.base, ignore_errors=True)
-        if args.json:
-            pathlib.Path(args.json).write_text(json.dumps({"seed": args.seed, "cases": count, "perfect": perfect,
-                                                           "left": dict(self.results), "faults": dict(self.faults)}))
-        return all(kind.startswith(tuple(args.tolerate)) for kind in self.results)
+                lines = [f"{case}: {'' if found else 'ok'}", *(f"  {kind}: {detail}" for kind, detail in found)]
+                print("\n".join(lines + [f"  again: {self.again(number)}"] * (len(found) > 0)), flush=True)
+            elif count % 50 == 49:
+                print(f"{count + 1} cases, {time.monotonic() - begin:.0f} s", flush=True)
 
     def again(self, number):
         kept = [a for name in ("build", "timeout", "slack", "seed", "ranks", "fault", "differ", "layout")
@@ -615,7 +640,8 @@ def main():
     parser.add_argument("--kill-every", type=float, default=2, help="with --soak: mean seconds between two")
     parser.add_argument("--keep", help="folder for the output of ranks of failed cases")
     parser.add_argument("--tolerate", action="append", default=[], help="kinds of findings, by their first words, that are counted only")
-    parser.add_argument("--json", help="file for the counts")
+    parser.add_argument("--jobs", type=int, default=1, help="cases at a time")
+    parser.add_argument("--log", help="file with a line of JSON per case; the cases that it has are not run again")
     parser.add_argument("-v", "--verbose", action="store_true")
     args = parser.parse_args()
     matrix = Matrix(args)
@@ -623,7 +649,9 @@ def main():
         found = matrix.soak()
         shutil.rmtree(matrix.base, ignore_errors=True)
         sys.exit(len(found) > 0)
-    sys.exit(not matrix.all())
+    passed = matrix.all()
+    shutil.rmtree(matrix.base, ignore_errors=True)
+    sys.exit(not passed)
 
 
 if __name__ == "__main__":

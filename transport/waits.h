@@ -57,7 +57,8 @@ typedef struct wefti_endpoint wefti_endpoint_t;
     X(SESSION_PROFILE, "session_write_profile")                                                    \
     X(SESSION_CHECK, "session_step (WEFT_CHECK)")                                                  \
     X(CHECKPOINT_SAVE, "session_save_checkpoint")                                                  \
-    X(CHECKPOINT_LOAD, "session_load_checkpoint")
+    X(CHECKPOINT_LOAD, "session_load_checkpoint")                                                  \
+    X(SNAPSHOT_TAKE, "snapshot_take")
 
 typedef enum wefti_control_kind {
 #define WEFTI_CONTROL_ENUM(id, text) WEFTI_CONTROL_##id,

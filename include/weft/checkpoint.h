@@ -117,10 +117,10 @@ WEFT_API void weft_snapshot_destroy(weft_snapshot_t *snapshot);
  * @param[in] session  the session
  * @param[in] group    all ranks of the session's world, in their order (weft_group_create_world)
  * @param[in] info     position in the data; NULL: position and seed are 0
- * @return WEFT_ERR_INVALID_ARGUMENT if group is another one; WEFT_ERR_STATE between the
- *         micro-batches of a step; WEFT_ERR_UNSUPPORTED for plans that do not train;
- *         WEFT_ERR_NO_MEMORY; else as weft_session_step and weft_send. After an error the version
- *         of the last complete call remains.
+ * @return on all ranks, naming the rank: WEFT_ERR_INVALID_ARGUMENT if group is another one;
+ *         WEFT_ERR_STATE between the micro-batches of a step; WEFT_ERR_UNSUPPORTED for plans that
+ *         do not train; WEFT_ERR_NO_MEMORY; else as weft_session_step and weft_send. After an error
+ *         the version of the last complete call remains.
  */
 WEFT_API weft_status_t weft_snapshot_take(weft_snapshot_t *snapshot, weft_session_t *session,
                                           weft_group_t *group, const weft_checkpoint_info_t *info);

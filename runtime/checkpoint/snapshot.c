@@ -222,15 +222,11 @@ weft_status_t wefti_snapshot_take(weft_snapshot_t *snapshot, weft_session_t *ses
     wefti_version_t *version =
         !v[0].complete || (v[1].complete && is_newer(&v[1], &v[0])) ? &v[0] : &v[1];
     weft_status_t status = wefti_snapshot_check(session, group);
-    version->complete = version->complete && status < 0;
     status = status < 0 ? status : shape(version, session);
-    /* Both versions have memory after the second call, and later ones cannot fail on one rank. */
-    if (session->snapshot_count < WEFTI_SNAPSHOT_VERSIONS) {
-        status = wefti_endpoint_agree(session->endpoint, status);
-    }
-    WEFT_RETURN_IF_ERROR(status);
+    WEFTI_IN_CONTROL(session->endpoint, SNAPSHOT_TAKE);
+    WEFT_RETURN_IF_ERROR(wefti_endpoint_agree(session->endpoint, status));
+    version->complete = false;
     WEFT_RETURN_IF_ERROR(fill(version, session, group, info));
-    session->snapshot_count += session->snapshot_count < WEFTI_SNAPSHOT_VERSIONS;
     version->generation = snapshot->generation;
     version->complete = true;
     return WEFT_OK;

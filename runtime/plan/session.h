@@ -128,7 +128,6 @@ struct weft_session {
     uint32_t step_program, eval_program, flush_program;
     uint32_t micro_programs[WEFTI_MICRO_PROGRAMS]; /* [t]: folds with the t newest partial sums */
     uint32_t micro_count;                          /* micro-batches since the last step */
-    uint32_t snapshot_count;                       /* snapshots taken, counted up to 2 */
     bool behind; /* other ranks' shards of the weights are those of the step before */
     uint64_t run_count;
     uint64_t step_now;        /* number of the step that runs, from 1; 0: init, eval, flush */

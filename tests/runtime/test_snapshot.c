@@ -367,6 +367,43 @@ static void test_mistakes(void **state)
     destroy_snapshots(&job);
 }
 
+/* Of one rank, in any call: all ranks hear of it at once, and what they have taken remains. */
+static void one_passes_another_group(rank_world_t *world)
+{
+    job_t *job = world->user;
+    weft_snapshot_t *snapshot = job->snapshots[world->rank];
+    weft_session_t *session = NULL;
+    weft_group_t *other = NULL;
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    weft_snapshot_info_t held = WEFT_SNAPSHOT_INFO_INIT;
+    params.context = world->context;
+    params.plan = job->plan;
+    RANK_OK(weft_session_create(&params, &session));
+    RANK_OK(weft_group_split(world->group, 0, -(int64_t)world->rank, &other));
+    for (uint32_t call = 0; call < 5; call++) {
+        weft_group_t *group = call % 2 == 0 && world->rank == 1 ? other : world->group;
+        weft_status_t status = weft_snapshot_take(snapshot, session, group, NULL);
+        RANK_CHECK(status == (call % 2 == 0 ? WEFT_ERR_INVALID_ARGUMENT : WEFT_OK));
+        RANK_CHECK(status == WEFT_OK || strstr(weft_last_error(), "rank 1") != NULL ||
+                   world->rank == 1);
+    }
+    RANK_OK(weft_snapshot_get_info(snapshot, &held));
+    RANK_CHECK(held.versions == 2);
+    weft_group_destroy(other);
+    weft_session_destroy(session);
+}
+
+static void test_one_passes_another_group(void **state)
+{
+    job_t job = {.until = 0};
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        create_snapshots(&job, 2);
+        run(&job, &kinds[i], one_passes_another_group, 2);
+        destroy_snapshots(&job);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -380,6 +417,7 @@ int main(void)
         cmocka_unit_test(test_every_rank_may_leave_after_a_gather),
         cmocka_unit_test(test_an_empty_one_changes_nothing),
         cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_one_passes_another_group),
     };
     setenv("WEFT_THREADS", "1", 1); /* ranks are threads already */
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -103,13 +103,16 @@ weft_status_t wefti_apply_bucket(wefti_compiler_t *c)
     WEFT_TRY(status, wefti_predict_ready(c->graph, &c->profile, &c->rates, &c->arena, &ready_ns),
              fail);
     add_micro_batches(c, ready_ns);
+    bool *undecayed;
     wefti_bucket_cost_t cost;
+    WEFT_TRY(status, wefti_find_undecayed(c->graph, &c->optimizer, &c->arena, &undecayed), fail);
     WEFT_TRY(status, planned_cost(c, &cost), fail);
     WEFT_TRY(status, wire_cost(c, &cost), fail);
     wefti_bucket_params_t params = {.policy = &c->policy,
                                     .ready_ns = ready_ns,
                                     .cost = &cost,
                                     .allocator = c->allocator,
+                                    .apart = c->sharded ? undecayed : NULL,
                                     .forecast_arena = &c->arena};
     wefti_shard_cost_t alone, packed;
     if (has_blocks(c->graph)) {

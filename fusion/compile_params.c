@@ -18,6 +18,8 @@ static void read_optimizer(const weft_compile_params_t *params, wefti_optimizer_
     out->lr = params->lr != 0 ? params->lr : wefti_optimizers[out->kind].lr;
     out->momentum = params->momentum;
     out->weight_decay = params->weight_decay;
+    out->no_decay = params->no_decay;
+    out->sharded = params->shard_optimizer != 0;
 }
 
 static weft_status_t check_shapes(const weft_compile_params_t *params)

@@ -87,6 +87,7 @@ typedef struct wefti_bucket_params {
     wefti_arena_t *forecast_arena;        /* where the forecast's rows live */
     const wefti_shard_cost_t *shard_cost; /* of the other kinds; needed as cost is */
     const wefti_shard_cost_t *alone_cost; /* of a bucket of one tensor; NULL: shard_cost */
+    const bool *apart; /* by value: gradients of these parameters have buckets of their own */
 } wefti_bucket_params_t;
 
 /* bucket.c: FUSE edits by policy, SPLIT edits for what is larger than the cap. out_forecast may be
@@ -164,9 +165,10 @@ typedef struct wefti_optimizer_params {
     double momentum;              /* momentum: 0.9 */
     double beta1, beta2, epsilon; /* adam: 0.9, 0.999, 1e-8 */
     double weight_decay;
-    uint32_t divisor; /* 0: gradients are averages; else sums, which updates divide by it */
-    double clip_norm; /* 0: not clipped */
-    bool sharded;     /* clip_norm: a rank has only its shards of the gradients */
+    uint32_t divisor;     /* 0: gradients are averages; else sums, which updates divide by it */
+    double clip_norm;     /* 0: not clipped */
+    bool sharded;         /* shard_optimizer: updates see shards of parameters */
+    const char *no_decay; /* patterns of parameters without weight decay; NULL: none */
 } wefti_optimizer_params_t;
 
 /* gradient_params.c: what becomes of gradients before they are used. */
@@ -179,6 +181,10 @@ typedef struct wefti_gradient_params {
 } wefti_gradient_params_t;
 weft_status_t wefti_read_gradient_params(const weft_compile_params_t *params,
                                          wefti_gradient_params_t *out_params);
+/* passes/optimizer.c: by value: is it a parameter without weight decay? In arena. */
+weft_status_t wefti_find_undecayed(const wefti_graph_t *graph,
+                                   const wefti_optimizer_params_t *params, wefti_arena_t *arena,
+                                   bool **out_undecayed);
 /* collective_cost.c: the cost where only this share of a gradient's bytes travels. */
 weft_status_t wefti_bucket_cost_shrink(const wefti_bucket_cost_t *cost, double share,
                                        wefti_arena_t *arena, wefti_bucket_cost_t *out_cost);

@@ -105,15 +105,27 @@ static const weft_attr_def_t adamw_attrs[] = {
     DIVISOR,
 };
 
+static const weft_attr_def_t lamb_attrs[] = {
+    ADAM,
+    {.name = "weight_decay",
+     .type = WEFT_ATTR_TYPE_FLOAT,
+     .doc = "adds weight_decay P to the direction"},
+    {.name = "adapt",
+     .type = WEFT_ATTR_TYPE_INT,
+     .default_i = 1,
+     .doc = "0: |P| / |U| counts as 1"},
+    DIVISOR,
+};
+
 /* All of them take one more, optional input: grad_scale, one f32 that G / divisor is multiplied
  * by. */
-#define UPDATE(op, in, out, places, list, rule, text)                                              \
+#define UPDATE(op, in, out, places, list, rule, facts, text)                                       \
     {                                                                                              \
         .domain = "weft", .name = op, .since_version = 1, .inputs_min = in, .inputs_max = in + 1,  \
         .outputs_min = out, .outputs_max = out, .dtypes = WEFT_DTYPE_BIT(WEFT_DTYPE_F32),          \
         .effects = WEFT_EFFECT_UPDATES, .in_place = places, .attrs = list,                         \
         .attr_count = WEFTI_COUNT(list), .infer = rule, .cost = cost_update, .doc = text,          \
-        WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE, .cost_curve = WEFT_COST_CURVE_UPDATE)          \
+        WEFTI_FACTS(.flags = facts, .cost_curve = WEFT_COST_CURVE_UPDATE)                          \
     }
 #define PLACES(...)                                                                                \
     {                                                                                              \
@@ -121,14 +133,17 @@ static const weft_attr_def_t adamw_attrs[] = {
     }
 
 static const weft_op_def_t defs[] = {
-    UPDATE("SGD", 3, 1, PLACES(0, -1, -1, -1), sgd_attrs, infer_sgd,
+    UPDATE("SGD", 3, 1, PLACES(0, -1, -1, -1), sgd_attrs, infer_sgd, WEFT_FACT_ELEMENTWISE,
            "G = G / divisor * grad_scale; P' = P - lr (G + weight_decay P)"),
     UPDATE("Momentum", 4, 2, PLACES(0, 2, -1, -1), momentum_attrs, infer_momentum,
-           "M' = momentum M + G + weight_decay P; P' = P - lr M'"),
-    UPDATE("Adam", 6, 3, PLACES(0, 2, 3, -1), adam_attrs, infer_adam,
+           WEFT_FACT_ELEMENTWISE, "M' = momentum M + G + weight_decay P; P' = P - lr M'"),
+    UPDATE("Adam", 6, 3, PLACES(0, 2, 3, -1), adam_attrs, infer_adam, WEFT_FACT_ELEMENTWISE,
            "Adam with bias correction, weight decay added to the gradient"),
-    UPDATE("AdamW", 6, 3, PLACES(0, 2, 3, -1), adamw_attrs, infer_adam,
+    UPDATE("AdamW", 6, 3, PLACES(0, 2, 3, -1), adamw_attrs, infer_adam, WEFT_FACT_ELEMENTWISE,
            "Adam with bias correction of P - lr weight_decay P"),
+    UPDATE("Lamb", 6, 3, PLACES(0, 2, 3, -1), lamb_attrs, infer_adam, 0,
+           "U = Adam's direction with bias correction + weight_decay P; P' = P - lr |P| / |U| U, "
+           "where a norm of 0 counts as |P| / |U| = 1"),
 };
 
 wefti_op_family_t wefti_op_defs_optimizer(void)

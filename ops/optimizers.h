@@ -16,7 +16,8 @@
     X(SGD, "sgd", "SGD", 0, 0.05, NULL, NULL)                                                      \
     X(MOMENTUM, "momentum", "Momentum", 1, 0.05, "momentum", NULL)                                 \
     X(ADAM, "adam", "Adam", 2, 0.001, "moment1", "moment2")                                        \
-    X(ADAMW, "adamw", "AdamW", 2, 0.001, "moment1", "moment2")
+    X(ADAMW, "adamw", "AdamW", 2, 0.001, "moment1", "moment2")                                     \
+    X(LAMB, "lamb", "Lamb", 2, 0.001, "moment1", "moment2")
 
 typedef enum wefti_optimizer {
 #define WEFTI_OPTIMIZER_KIND(kind, ...) WEFTI_OPTIMIZER_##kind,

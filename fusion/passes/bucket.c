@@ -27,7 +27,11 @@
  *   percent:60,40       at the tensor nearest to each share of the bytes, never empty
  *   one, none           with the last tensor; with every tensor
  *
- * index and percent apply to the first kind that the graph has; other kinds stay unfused. Bytes are
+ * Gradients that are updated with other settings have buckets of their own where updates run on
+ * shards: they come after the others, by the same policy.
+ *
+ * index and percent apply to the first kind that the graph has; other kinds stay unfused, gradients
+ * with other settings are one bucket. Bytes are
  * counted as sent, whole ranges, padded to 64; of reduce-scatters and all-gathers every block is
  * padded. Produces one collective per bucket (FUSE edits) with the reason for its end. A tensor of
  * U units of 64 bytes above a cap of C units becomes ceil(U / C) pieces (SPLIT), at most 65,536. A
@@ -266,7 +270,7 @@ static wefti_policy_t policy_of(const wefti_bucketing_t *b, const wefti_policy_t
         own.cap_bytes = own.cap_bytes < unit ? unit : own.cap_bytes;
     }
     if (b->base > 0 && (own.kind == WEFTI_POLICY_INDEX || own.kind == WEFTI_POLICY_PERCENT)) {
-        own.kind = WEFTI_POLICY_NONE;
+        own.kind = b->candidates[0].apart ? WEFTI_POLICY_ONE : WEFTI_POLICY_NONE;
     }
     return own;
 }
@@ -294,7 +298,7 @@ static const wefti_bucket_cost_t *cost_of(const wefti_shard_cost_t *cost, weft_c
                                                     : &cost->all_gather;
 }
 
-/* The candidates of one kind after another. The forecast is that of the first kind. */
+/* The candidates of one kind after another, those apart by themselves. The forecast is that of the first kind. */
 static weft_status_t bucket_kinds(wefti_bucketing_t *b, const wefti_bucket_params_t *params,
                                   wefti_plan_forecast_t *out_forecast)
 {
@@ -302,7 +306,9 @@ static weft_status_t bucket_kinds(wefti_bucketing_t *b, const wefti_bucket_param
     for (; b->base < count; b->base += b->count, b->candidates += b->count) {
         weft_collective_t kind = b->candidates[0].kind;
         bool reduces = kind == WEFT_COLLECTIVE_ALL_REDUCE;
-        for (b->count = 1; b->base + b->count < count && b->candidates[b->count].kind == kind;) {
+        bool apart = b->candidates[0].apart;
+        for (b->count = 1; b->base + b->count < count && b->candidates[b->count].kind == kind &&
+                           b->candidates[b->count].apart == apart;) {
             b->count++;
         }
         b->cost = reduces ? params->cost : cost_of(params->shard_cost, kind);
@@ -329,7 +335,7 @@ weft_status_t wefti_pass_bucket(const weft_graph_view_t *view, const wefti_bucke
     }
     wefti_arena_init(&b.arena, allocator, 0);
     WEFT_TRY(status, weft_edit_list_create(allocator, &b.edits), done);
-    WEFT_TRY(status, wefti_bucket_collect(&b, params->ready_ns), done);
+    WEFT_TRY(status, wefti_bucket_collect(&b, params), done);
     WEFT_TRY(status, bucket_kinds(&b, params, out_forecast), done);
     *out_edits = b.edits;
     b.edits = NULL;

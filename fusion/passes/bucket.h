@@ -27,6 +27,7 @@ typedef struct wefti_bucket_candidate {
     uint32_t bucket;     /* which one it got */
     uint32_t
         first_with; /* the first candidate that may share a bucket with it and all in between */
+    bool apart;     /* see wefti_bucket_params_t */
     bool taken;
 } wefti_bucket_candidate_t;
 
@@ -39,7 +40,7 @@ typedef struct wefti_bucketing {
     const wefti_bucket_cost_t *cost;  /* NULL: nothing is predicted */
     const wefti_bucket_cost_t *alone; /* of a bucket of one tensor; NULL: the same */
     wefti_arena_t arena;
-    wefti_bucket_candidate_t *candidates; /* of one kind */
+    wefti_bucket_candidate_t *candidates; /* of one kind, apart or not */
     uint32_t count;
     uint32_t base; /* of the first candidate, in dependence */
     wefti_dependence_t dependence;
@@ -60,7 +61,7 @@ weft_status_t wefti_bucket_cut_by_percent(wefti_bucketing_t *b);
 unsigned wefti_bucket_percent(const wefti_policy_t *policy, uint32_t segment);
 
 /* bucket_collect.c: finds and sorts the candidates of all kinds. */
-weft_status_t wefti_bucket_collect(wefti_bucketing_t *b, const uint64_t *ready_ns);
+weft_status_t wefti_bucket_collect(wefti_bucketing_t *b, const wefti_bucket_params_t *params);
 /* What messages call a candidate: "gradient" or "tensor". */
 const char *wefti_bucket_noun(const wefti_bucketing_t *b);
 /* bucket_cut.c: into how many pieces a cap (0: none) cuts a tensor. */

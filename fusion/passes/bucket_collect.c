@@ -10,6 +10,12 @@
 
 #define MAX_BLOCKS 65536u
 
+/* The parameter whose gradient an all-reduce of one tensor reduces. */
+static uint32_t grad_of(const weft_graph_view_t *view, uint32_t op)
+{
+    return view->values[view->op_outputs[view->ops[op].first_output]].grad_of;
+}
+
 static bool is_candidate(const weft_graph_view_t *view, const weft_view_op_t *op,
                          weft_collective_t *out_kind)
 {
@@ -22,7 +28,7 @@ static bool is_candidate(const weft_graph_view_t *view, const weft_view_op_t *op
              view->values[view->op_outputs[op->first_output]].grad_of != UINT32_MAX));
 }
 
-/* By kind. All-gathers: the one that is needed last comes first. */
+/* By kind, those apart last. All-gathers: the one that is needed last comes first. */
 static int compare_candidates(const void *a, const void *b)
 {
     const wefti_bucket_candidate_t *x = a, *y = b;
@@ -32,6 +38,9 @@ static int compare_candidates(const void *a, const void *b)
                           {x->op, y->op}};
     if (x->kind != y->kind) {
         return x->kind < y->kind ? -1 : 1;
+    }
+    if (x->apart != y->apart) {
+        return x->apart ? 1 : -1;
     }
     for (size_t k = 0; k < sizeof(keys) / sizeof(keys[0]); k++) {
         if (keys[k][0] != keys[k][1]) {
@@ -142,7 +151,7 @@ static wefti_bucket_candidate_t make_candidate(const places_t *p, uint32_t id,
     return candidate;
 }
 
-weft_status_t wefti_bucket_collect(wefti_bucketing_t *b, const uint64_t *ready_ns)
+weft_status_t wefti_bucket_collect(wefti_bucketing_t *b, const wefti_bucket_params_t *params)
 {
     const weft_graph_view_t *view = b->view;
     weft_collective_t kind;
@@ -151,11 +160,14 @@ weft_status_t wefti_bucket_collect(wefti_bucketing_t *b, const uint64_t *ready_n
     b->candidates = wefti_arena_array(&b->arena, view->op_count, sizeof(*b->candidates));
     b->members = wefti_arena_array(&b->arena, view->op_count, sizeof(*b->members));
     WEFT_RETURN_IF_NO_MEMORY(ops && b->candidates && b->members);
-    WEFT_RETURN_IF_ERROR(find_places(b, ready_ns, &places));
+    WEFT_RETURN_IF_ERROR(find_places(b, params->ready_ns, &places));
     b->end_ns = places.end_ns;
     for (uint32_t i = 0; i < view->order_count; i++) {
         if (is_candidate(view, &view->ops[view->order[i]], &kind)) {
-            b->candidates[b->count++] = make_candidate(&places, view->order[i], kind);
+            wefti_bucket_candidate_t *c = &b->candidates[b->count++];
+            *c = make_candidate(&places, view->order[i], kind);
+            c->apart = kind == WEFT_COLLECTIVE_ALL_REDUCE && params->apart != NULL &&
+                       params->apart[grad_of(view, view->order[i])];
         }
     }
     qsort(b->candidates, b->count, sizeof(*b->candidates), compare_candidates);

@@ -11,13 +11,19 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "fusion/patterns.h"
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
+
+#define VECTORS "1d" /* in no_decay: all parameters with at most one dimension */
 
 typedef struct updater {
     wefti_graph_t *graph;
     const wefti_optimizer_params_t *params;
     uint32_t lr, step; /* scalar inputs */
     uint32_t scale;    /* of gradients, or WEFTI_NONE */
+    const weft_op_def_t *def;
+    bool *undecayed; /* by value */
 } updater_t;
 
 static weft_status_t add_state(wefti_graph_t *graph, uint32_t param, const char *suffix,
@@ -45,19 +51,37 @@ static const struct {
     {"beta2", offsetof(wefti_optimizer_params_t, beta2)},
     {"epsilon", offsetof(wefti_optimizer_params_t, epsilon)},
 };
+#define DECAY 0 /* its row */
 #define SETTING_COUNT (sizeof settings / sizeof *settings)
 
-static uint32_t add_settings(const updater_t *updater, const weft_op_def_t *def, weft_attr_t *attrs)
+static bool has_attr(const weft_op_def_t *def, const char *name)
+{
+    uint32_t k = 0;
+    while (k < def->attr_count && strcmp(def->attrs[k].name, name) != 0) {
+        k++;
+    }
+    return k < def->attr_count;
+}
+
+/* An undecayed parameter has no weight decay, and with lamb no step size of its own. */
+static uint32_t add_settings(const updater_t *updater, uint32_t param, weft_attr_t *attrs)
 {
     uint32_t count = 0;
+    bool undecayed = updater->undecayed[param];
     for (size_t i = 0; i < SETTING_COUNT; i++) {
         double value = *(const double *)((const char *)updater->params + settings[i].offset);
-        for (uint32_t k = 0; k < def->attr_count; k++) {
-            if (strcmp(def->attrs[k].name, settings[i].attr) == 0) {
-                attrs[count++] = (weft_attr_t){
-                    .name = settings[i].attr, .type = WEFT_ATTR_TYPE_FLOAT, .f = (float)value};
-            }
+        if (has_attr(updater->def, settings[i].attr)) {
+            attrs[count++] = (weft_attr_t){.name = settings[i].attr,
+                                           .type = WEFT_ATTR_TYPE_FLOAT,
+                                           .f = undecayed && i == DECAY ? 0 : (float)value};
         }
+    }
+    if (undecayed && has_attr(updater->def, "adapt")) {
+        attrs[count++] = (weft_attr_t){.name = "adapt", .type = WEFT_ATTR_TYPE_INT, .i = 0};
+    }
+    if (updater->params->divisor > 1) {
+        attrs[count++] = (weft_attr_t){
+            .name = "divisor", .type = WEFT_ATTR_TYPE_INT, .i = updater->params->divisor};
     }
     return count;
 }
@@ -66,13 +90,8 @@ static uint32_t add_settings(const updater_t *updater, const weft_op_def_t *def,
 static weft_status_t describe(const updater_t *updater, uint32_t param, uint32_t grad, uint32_t *in,
                               weft_attr_t *attrs, wefti_node_params_t *node)
 {
-    const wefti_optimizer_params_t *p = updater->params;
-    const wefti_optimizer_row_t *row = &wefti_optimizers[p->kind];
-    const weft_op_def_t *def = weft_registry_find_op(updater->graph->registry, "weft", row->op, 1);
-    uint32_t n = 0, a;
-    if (def == NULL) {
-        return wefti_error(WEFT_ERR_NOT_FOUND, "unknown operator weft.%s", row->op);
-    }
+    const wefti_optimizer_row_t *row = &wefti_optimizers[updater->params->kind];
+    uint32_t n = 0;
     in[n++] = param;
     in[n++] = grad;
     for (uint32_t i = 0; i < row->state_count; i++) {
@@ -86,15 +105,11 @@ static weft_status_t describe(const updater_t *updater, uint32_t param, uint32_t
     if (updater->scale != WEFTI_NONE) {
         in[n++] = updater->scale;
     }
-    a = add_settings(updater, def, attrs);
-    if (p->divisor > 1) {
-        attrs[a++] = (weft_attr_t){.name = "divisor", .type = WEFT_ATTR_TYPE_INT, .i = p->divisor};
-    }
     node->op = row->op;
     node->inputs = in;
     node->input_count = n;
     node->attrs = attrs;
-    node->attr_count = a;
+    node->attr_count = add_settings(updater, param, attrs);
     return WEFT_OK;
 }
 
@@ -102,7 +117,7 @@ static weft_status_t add_update(const updater_t *updater, uint32_t param, uint32
 {
     wefti_graph_t *graph = updater->graph;
     uint32_t in[7], node;
-    weft_attr_t attrs[SETTING_COUNT + 1];
+    weft_attr_t attrs[SETTING_COUNT + 2];
     const char *output_names[3] = {NULL, NULL, NULL};
     wefti_node_params_t params = {
         .domain = "weft", .phase = WEFTI_PHASE_UPDATE, .output_names = output_names};
@@ -118,6 +133,39 @@ static weft_status_t add_update(const updater_t *updater, uint32_t param, uint32
     return wefti_graph_add_node(graph, &params, &node);
 }
 
+weft_status_t wefti_find_undecayed(const wefti_graph_t *graph,
+                                   const wefti_optimizer_params_t *params, wefti_arena_t *arena,
+                                   bool **out_undecayed)
+{
+    wefti_patterns_t patterns;
+    bool *undecayed = wefti_arena_array(arena, graph->value_count, sizeof *undecayed);
+    *out_undecayed = undecayed;
+    WEFT_RETURN_IF_NO_MEMORY(undecayed);
+    WEFT_RETURN_IF_ERROR(wefti_patterns_read(params->no_decay, "no_decay", arena, &patterns));
+    for (uint32_t v = 0; v < graph->value_count; v++) {
+        const wefti_value_t *value = &graph->values[v];
+        undecayed[v] =
+            value->kind == WEFTI_VALUE_PARAM &&
+            wefti_patterns_match(&patterns, value->name, value->type.rank < 2 ? VECTORS : NULL);
+    }
+    return wefti_patterns_check_used(&patterns, "trained parameter");
+}
+
+static weft_status_t find_operator(updater_t *updater)
+{
+    const wefti_optimizer_row_t *row = &wefti_optimizers[updater->params->kind];
+    updater->def = weft_registry_find_op(updater->graph->registry, "weft", row->op, 1);
+    if (updater->def == NULL) {
+        return wefti_error(WEFT_ERR_NOT_FOUND, "unknown operator weft.%s", row->op);
+    }
+    return updater->params->sharded && !wefti_op_has(updater->def, WEFT_FACT_ELEMENTWISE)
+               ? wefti_error_field(WEFT_ERR_UNSUPPORTED, "shard_optimizer",
+                                   "excludes optimizer %s: it takes norms of whole parameters, of "
+                                   "which a rank would update a shard",
+                                   row->name)
+               : WEFT_OK;
+}
+
 weft_status_t wefti_error_no_gradients(void)
 {
     return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "graph has no gradients to train with");
@@ -129,6 +177,8 @@ weft_status_t wefti_pass_optimizer(wefti_graph_t *graph, const wefti_optimizer_p
     updater_t updater = {
         .graph = graph, .params = params, .lr = WEFTI_NONE, .step = WEFTI_NONE, .scale = scale};
     uint32_t node_count = graph->order_count, update_count = 0;
+    WEFT_RETURN_IF_ERROR(find_operator(&updater));
+    WEFT_RETURN_IF_ERROR(wefti_find_undecayed(graph, params, &graph->arena, &updater.undecayed));
     WEFT_RETURN_IF_ERROR(
         wefti_graph_need_scalar(graph, "lr", WEFT_DTYPE_F32, params->lr, &updater.lr));
     if (wefti_optimizers[params->kind].state_count == 2) { /* moments, corrected by the step */

@@ -9,65 +9,16 @@
  */
 #include "fusion/passes/passes.h"
 
-#include <fnmatch.h>
 #include <string.h>
 
+#include "fusion/patterns.h"
 #include "runtime/base/error.h"
 
-typedef struct patterns {
-    const char *field;
-    char **list;
-    bool *used; /* by pattern: it matches a name */
-    uint32_t count;
-} patterns_t;
-
-/* A name that contains special characters also matches itself. */
-static bool matches(const patterns_t *patterns, const char *name)
+static void decide(wefti_parameter_t *parameter, const wefti_patterns_t *train,
+                   const wefti_patterns_t *freeze)
 {
-    bool any = false;
-    for (uint32_t i = 0; i < patterns->count; i++) {
-        const char *pattern = patterns->list[i];
-        bool match = strcmp(pattern, name) == 0 || fnmatch(pattern, name, 0) == 0;
-        patterns->used[i] = patterns->used[i] || match;
-        any = any || match;
-    }
-    return any;
-}
-
-static weft_status_t split(const char *text, const char *field, wefti_arena_t *arena,
-                           patterns_t *out)
-{
-    char *rest = text != NULL ? wefti_arena_strdup(arena, text) : NULL;
-    size_t most = text != NULL ? strlen(text) + 1 : 1;
-    *out = (patterns_t){.field = field,
-                        .list = wefti_arena_array(arena, most, sizeof *out->list),
-                        .used = wefti_arena_array(arena, most, sizeof *out->used)};
-    WEFT_RETURN_IF_NO_MEMORY(out->list && out->used && (text == NULL || rest != NULL));
-    for (char *pattern; (pattern = strsep(&rest, ",")) != NULL;) {
-        if (pattern[0] == '\0') {
-            return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, field, "empty pattern in '%s'",
-                                     text);
-        }
-        out->list[out->count++] = pattern;
-    }
-    return WEFT_OK;
-}
-
-static weft_status_t check_used(const patterns_t *patterns)
-{
-    for (uint32_t i = 0; i < patterns->count; i++) {
-        if (!patterns->used[i]) {
-            return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, patterns->field,
-                                     "'%s' matches no floating-point initializer of the model",
-                                     patterns->list[i]);
-        }
-    }
-    return WEFT_OK;
-}
-
-static void decide(wefti_parameter_t *parameter, const patterns_t *train, const patterns_t *freeze)
-{
-    bool trains = matches(train, parameter->name), freezes = matches(freeze, parameter->name);
+    bool trains = wefti_patterns_match(train, parameter->name, NULL);
+    bool freezes = wefti_patterns_match(freeze, parameter->name, NULL);
     if (trains || freezes) {
         parameter->trained = trains;
         parameter->guess = false;
@@ -79,19 +30,20 @@ weft_status_t wefti_parameters_decide(wefti_parameter_t *parameters, uint32_t co
                                       const char *train, const char *freeze,
                                       const weft_allocator_t *allocator)
 {
+    static const char noun[] = "floating-point initializer of the model";
     weft_status_t status;
     wefti_arena_t arena;
-    patterns_t trains, freezes;
+    wefti_patterns_t trains, freezes;
     wefti_arena_init(&arena, allocator, 0);
-    WEFT_TRY(status, split(train, "train", &arena, &trains), done);
-    WEFT_TRY(status, split(freeze, "freeze", &arena, &freezes), done);
+    WEFT_TRY(status, wefti_patterns_read(train, "train", &arena, &trains), done);
+    WEFT_TRY(status, wefti_patterns_read(freeze, "freeze", &arena, &freezes), done);
     for (uint32_t i = 0; i < count; i++) {
         if (parameters[i].value != WEFTI_NONE && !parameters[i].running) {
             decide(&parameters[i], &trains, &freezes);
         }
     }
-    WEFT_TRY(status, check_used(&trains), done);
-    WEFT_TRY(status, check_used(&freezes), done);
+    WEFT_TRY(status, wefti_patterns_check_used(&trains, noun), done);
+    WEFT_TRY(status, wefti_patterns_check_used(&freezes, noun), done);
 done:
     wefti_arena_deinit(&arena);
     return status;

@@ -46,8 +46,8 @@ typedef struct weft_compile_params {
     const weft_input_shape_t *shapes;  /**< [shape_count] shapes of inputs; NULL: from the file */
     uint32_t shape_count;              /**< length of shapes */
     const char *loss;                  /**< loss output; NULL: that of the only loss node */
-    const char *optimizer;             /**< "sgd", "momentum" (default), "adam" or "adamw" */
-    double lr;                         /**< default of scalar "lr"; 0: 0.05, adam, adamw 0.001 */
+    const char *optimizer;             /**< "sgd", "momentum" (default), "adam", "adamw", "lamb" */
+    double lr;                         /**< scalar "lr"; 0: 0.05, adam, adamw, lamb 0.001 */
     double momentum;                   /**< momentum; 0: 0.9 */
     double weight_decay;               /**< weight decay; 0: none */
     const char *bucket;                /**< see weft_bucket_policy_check; NULL: "auto" */
@@ -126,12 +126,17 @@ typedef struct weft_compile_params {
     /** Training. 1: BatchNormalization and Dropout that the model has in the form for inference, as
      * torch.onnx writes them, compute as in training. */
     int training_form;
+    /** Training. Parameters without weight decay: patterns as in train; "1d" matches all with at
+     * most one dimension, which are biases and the scales of normalizations. With shard_optimizer
+     * their gradients have buckets of their own; with lamb they also have no trust ratio. Requires
+     * weight_decay. NULL: all parameters decay. */
+    const char *no_decay;
 } weft_compile_params_t;
 
 /** Defaults of weft_compile_params_t; model_path and world_size must be set. */
 #define WEFT_COMPILE_PARAMS_INIT                                                                   \
     WEFT_STRUCT_INIT(weft_compile_params_t, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  \
-                     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+                     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 /** What a field of weft_compile_params_t holds. */
 typedef enum weft_option_type {

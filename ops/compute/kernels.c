@@ -106,6 +106,7 @@ const weft_kernel_t *const *wefti_compute_kernels(size_t *out_count)
         &wefti_kernel_momentum,
         &wefti_kernel_adam,
         &wefti_kernel_adamw,
+        &wefti_kernel_lamb,
         &wefti_kernel_tree_fold,
         &wefti_kernel_pack,
         &wefti_kernel_unpack,

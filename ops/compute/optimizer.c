@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * SGD, Momentum, Adam and AdamW. One call covers a whole bucket, so each is one pass over memory that
- * reads and writes every element once. State and parameters are updated in place or written to
+ * SGD, Momentum, Adam and AdamW: one call covers a whole bucket, so each is one pass over memory
+ * that reads and writes every element once. Lamb takes norms of one parameter and reads it twice. State and parameters are updated in place or written to
  * outputs of their own.
  */
 #include "ops/compute/own_kernels.h"
@@ -26,6 +26,8 @@ typedef struct {
     float beta1, one_minus_beta1, beta2, one_minus_beta2; /* Adam */
     float step_size, root_bias, epsilon;                  /* Adam */
     float kept;                                           /* AdamW: the share of P that stays */
+    float bias1;                                          /* Lamb */
+    bool adapt;                                           /* Lamb */
 } update_t;
 
 typedef void (*update_fn)(const update_t *u);
@@ -36,6 +38,7 @@ typedef struct {
     uint32_t scale_input; /* index of grad_scale; 0: absent */
     bool half;            /* the gradient is bf16 */
     float divisor;
+    bool adapt;
     float decay, momentum, beta1, beta2, epsilon;
 } state_t;
 
@@ -149,11 +152,66 @@ WEFTI_INLINE void adamw_loop(const update_t *u, int flags)
 
 WEFTI_INLINE void adamw_body(const update_t *u){DISPATCH(adamw_loop, u)}
 
+/* What Lamb takes from parameter i, before its norm. */
+WEFTI_INLINE float lamb_direction(const update_t *u, int64_t i, float m, float v)
+{
+    float d = m / u->bias1 / (sqrtf(v) / u->root_bias + u->epsilon);
+    return u->decay != 0.0f ? d + u->decay * u->p[i] : d;
+}
+
+/* Moments of at most 16 elements, and the sums of squares of P and U in one fixed tree. */
+WEFTI_INLINE void lamb_unit(const update_t *u, int64_t begin, int64_t count, int flags,
+                            double *sums)
+{
+    double p[16] = {0}, d[16] = {0};
+    WEFTI_INDEPENDENT
+    for (int64_t k = 0; k < count; k++) {
+        int64_t i = begin + k;
+        float g = gradient(u, i, flags & ~DECAYS);
+        float m = u->beta1 * u->m[i] + u->one_minus_beta1 * g;
+        float v = u->beta2 * u->v[i] + u->one_minus_beta2 * (g * g);
+        float direction = lamb_direction(u, i, m, v);
+        u->m_out[i] = m;
+        u->v_out[i] = v;
+        p[k] = (double)u->p[i] * (double)u->p[i];
+        d[k] = (double)direction * (double)direction;
+    }
+    for (int half = 8; half > 0; half /= 2) {
+        for (int k = 0; k < half; k++) {
+            p[k] += p[k + half];
+            d[k] += d[k + half];
+        }
+    }
+    sums[0] += p[0];
+    sums[1] += d[0];
+}
+
+WEFTI_INLINE void lamb_loop(const update_t *u, int flags)
+{
+    const update_t local = *u;
+    double sums[2] = {0, 0};
+    int64_t i = 0;
+    for (; i + 16 <= local.count; i += 16) {
+        lamb_unit(&local, i, 16, flags, sums);
+    }
+    lamb_unit(&local, i, local.count - i, flags, sums);
+    bool adapts = local.adapt && sums[0] > 0 && sums[1] > 0;
+    float lr = adapts ? (float)((double)local.lr * sqrt(sums[0]) / sqrt(sums[1])) : local.lr;
+    WEFTI_INDEPENDENT
+    for (i = 0; i < local.count; i++) {
+        local.p_out[i] =
+            local.p[i] - lr * lamb_direction(&local, i, local.m_out[i], local.v_out[i]);
+    }
+}
+
+WEFTI_INLINE void lamb_body(const update_t *u){DISPATCH(lamb_loop, u)}
+
 #define PARAMS (const update_t *u)
 WEFTI_CLONES(sgd, PARAMS, (u));
 WEFTI_CLONES(momentum, PARAMS, (u));
 WEFTI_CLONES(adam, PARAMS, (u));
 WEFTI_CLONES(adamw, PARAMS, (u));
+WEFTI_CLONES(lamb, PARAMS, (u));
 
 static weft_status_t check_operands(const weft_node_desc_t *node, uint32_t tensors,
                                     uint32_t scalars)
@@ -200,6 +258,7 @@ static weft_status_t prepare(const weft_node_desc_t *node, uint32_t tensors, uin
     state->scale_input = wefti_infer_input(node, tensors + scalars) != NULL ? tensors + scalars : 0;
     state->half = node->inputs[1].dtype == WEFT_DTYPE_BF16;
     state->divisor = (float)weft_node_attr_int(node, "divisor", 1);
+    state->adapt = weft_node_attr_int(node, "adapt", 1) != 0;
     state->decay = weft_node_attr_float(node, "weight_decay", 0.0f);
     state->momentum = weft_node_attr_float(node, "momentum", 0.9f);
     state->beta1 = weft_node_attr_float(node, "beta1", 0.9f);
@@ -272,6 +331,9 @@ static weft_status_t run_adam(const weft_kernel_call_t *call)
     u.one_minus_beta2 = (float)(1.0 - (double)state->beta2);
     u.step_size = (float)((double)lr / bias1);
     u.root_bias = (float)sqrt(bias2);
+    u.lr = lr;
+    u.bias1 = (float)bias1;
+    u.adapt = state->adapt;
     u.kept = (float)(1.0 - (double)lr * (double)state->decay);
     state->update(&u);
     return WEFT_OK;
@@ -288,8 +350,10 @@ PREPARE(prepare_sgd, 2, 1, sgd)
 PREPARE(prepare_momentum, 3, 1, momentum)
 PREPARE(prepare_adam, 4, 2, adam)
 PREPARE(prepare_adamw, 4, 2, adamw)
+PREPARE(prepare_lamb, 4, 2, lamb)
 
 WEFTI_KERNEL(wefti_kernel_sgd, "weft", "SGD", prepare_sgd, run_sgd);
 WEFTI_KERNEL(wefti_kernel_momentum, "weft", "Momentum", prepare_momentum, run_momentum);
 WEFTI_KERNEL(wefti_kernel_adam, "weft", "Adam", prepare_adam, run_adam);
 WEFTI_KERNEL(wefti_kernel_adamw, "weft", "AdamW", prepare_adamw, run_adam);
+WEFTI_KERNEL(wefti_kernel_lamb, "weft", "Lamb", prepare_lamb, run_adam);

@@ -46,7 +46,7 @@ extern const weft_kernel_t wefti_kernel_global_average_pool;
 extern const weft_kernel_t wefti_kernel_softmax, wefti_kernel_log_softmax;
 extern const weft_kernel_t wefti_kernel_loss, wefti_kernel_loss_grad;
 extern const weft_kernel_t wefti_kernel_sgd, wefti_kernel_momentum, wefti_kernel_adam,
-    wefti_kernel_adamw;
+    wefti_kernel_adamw, wefti_kernel_lamb;
 extern const weft_kernel_t wefti_kernel_tree_fold;
 extern const weft_kernel_t wefti_kernel_pack, wefti_kernel_unpack;
 extern const weft_kernel_t wefti_kernel_square_sum, wefti_kernel_clip_scale;

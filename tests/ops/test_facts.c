@@ -141,6 +141,7 @@ static const row_t rows[] = {
     {"weft", "Momentum", 1, "f4x5 f4x5 f4x5 #1", "", 2},
     {"weft", "Adam", 1, "f4x5 f4x5 f4x5 p4x5 #1 #1", "", 3},
     {"weft", "AdamW", 1, "f4x5 f4x5 f4x5 p4x5 #1 #1", "weight_decay=f0.1", 3},
+    {"weft", "Lamb", 1, "f4x5 f4x5 f4x5 p4x5 #1 #1", "weight_decay=f0.1", 3},
     {"weft", "Pack", 1, "f4x5 f2x3", "blocks=2", 1},
     {"weft", "Unpack", 1, "f26", "blocks=2 shapes=2,4,5,1,6", 2},
     {"weft", "TreeFold", 1, "f4x5 f4x5 f4x5", "", 1},

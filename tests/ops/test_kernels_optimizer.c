@@ -5,8 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-typedef enum { SGD, MOMENTUM, ADAM, ADAMW, KINDS } kind_t;
-static const char *const names[] = {"SGD", "Momentum", "Adam", "AdamW"};
+typedef enum { SGD, MOMENTUM, ADAM, ADAMW, LAMB, KINDS } kind_t;
+static const char *const names[] = {"SGD", "Momentum", "Adam", "AdamW", "Lamb"};
 
 /* P, G and the states. */
 static uint32_t tensors_of(kind_t kind)
@@ -16,6 +16,7 @@ static uint32_t tensors_of(kind_t kind)
 
 typedef struct {
     double p, m, v;
+    double direction; /* lamb */
 } element_t;
 
 /* One step of torch.optim.SGD (dampening 0, no Nesterov), torch.optim.Adam or torch.optim.AdamW. */
@@ -24,7 +25,7 @@ static void reference(kind_t kind, element_t *e, double g, double lr, double dec
     const double beta1 = 0.9f, beta2 = 0.999f;
     if (kind == ADAMW) {
         e->p -= lr * decay * e->p;
-    } else {
+    } else if (kind != LAMB) {
         g += decay * e->p;
     }
     if (kind == SGD) {
@@ -36,11 +37,25 @@ static void reference(kind_t kind, element_t *e, double g, double lr, double dec
         e->m = beta1 * e->m + (1 - beta1) * g;
         e->v = beta2 * e->v + (1 - beta2) * g * g;
         double m_hat = e->m / (1 - pow(beta1, step)), v_hat = e->v / (1 - pow(beta2, step));
-        e->p -= lr * m_hat / (sqrt(v_hat) + 1e-8f);
+        e->direction = m_hat / (sqrt(v_hat) + 1e-8f) + (kind == LAMB ? decay * e->p : 0);
+        e->p -= kind == LAMB ? 0 : lr * e->direction;
     }
 }
 
-static void check(kind_t kind, int64_t count, float decay)
+/* Lamb, after the directions of all elements are known. */
+static void apply_directions(element_t *all, int64_t count, double lr, bool adapt)
+{
+    double p = 0, d = 0;
+    for (int64_t i = 0; i < count; i++) {
+        p += all[i].p * all[i].p;
+        d += all[i].direction * all[i].direction;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        all[i].p -= lr * (adapt && p > 0 && d > 0 ? sqrt(p / d) : 1) * all[i].direction;
+    }
+}
+
+static void check(kind_t kind, int64_t count, float decay, bool adapt)
 {
     enum { STEPS = 12 };
     static element_t want[5000];
@@ -56,10 +71,13 @@ static void check(kind_t kind, int64_t count, float decay)
     if (kind == MOMENTUM) {
         case_float(&c, "momentum", 0.8f);
     }
+    if (!adapt) {
+        case_int(&c, "adapt", 0);
+    }
     assert_int_equal(case_infer(&c, tensor_count - 1, WEFT_LAYOUT_PLAIN), WEFT_OK);
     random_fill(tensors[0], count, -1.0f, 1.0f);
     for (int64_t i = 0; i < count; i++) {
-        want[i] = (element_t){tensors[0][i], 0, 0};
+        want[i] = (element_t){.p = tensors[0][i]};
     }
     for (int s = 1; s <= STEPS; s++) {
         random_fill(tensors[1], count, -1.0f, 1.0f);
@@ -71,6 +89,11 @@ static void check(kind_t kind, int64_t count, float decay)
         case_run_in_place(&c);
         for (int64_t i = 0; i < count; i++) {
             reference(kind, &want[i], tensors[1][i], *lr, decay, s);
+        }
+        if (kind == LAMB) {
+            apply_directions(want, count, *lr, adapt);
+        }
+        for (int64_t i = 0; i < count; i++) {
             assert_close(((float *)c.out[0])[i], want[i].p, 3e-6, "P", i);
         }
         memcpy(tensors[0], c.out[0], (size_t)count * sizeof(float));
@@ -91,9 +114,10 @@ static void test_optimizers_follow_the_formulas(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
         for (int kind = SGD; kind < KINDS; kind++) {
-            check((kind_t)kind, counts[i], 0.0f);
-            check((kind_t)kind, counts[i], 0.01f);
+            check((kind_t)kind, counts[i], 0.0f, true);
+            check((kind_t)kind, counts[i], 0.01f, true);
         }
+        check(LAMB, counts[i], 0.01f, false);
     }
 }
 
@@ -101,7 +125,7 @@ static void test_a_bucket_is_its_members(void **state)
 {
     /* The same elements updated in one range or in two pieces give the same bits. */
     (void)state;
-    for (int kind = SGD; kind < KINDS; kind++) {
+    for (int kind = SGD; kind < LAMB; kind++) { /* all that are element-wise */
         op_case_t parts[3];
         const uint32_t tensors = tensors_of((kind_t)kind);
         const int64_t sizes[3] = {1000, 37, 963};

@@ -31,6 +31,7 @@ OPTIONS = (
     ("--in-flight", "1"), ("--in-flight", "1", "--decouple", "--bucket", "none"), ("--arena-limit", "64M"),
     ("--clip", "0.5", "--shard-optimizer", "--accumulate", "2", "--optimizer", "adam"),
     ("--shard-parameters",), ("--shard-parameters", "--bucket", "bytes:20K", "--wire", "bf16"),
+    ("--optimizer", "lamb", "--weight-decay", "0.1", "--no-decay", "1d"),
     ("--shard-parameters", "--bucket", "none", "--clip", "0.5", "--accumulate", "2", "--in-flight", "1"),
 )
 

@@ -46,18 +46,22 @@ def weights_of(path):
 
 
 class Update:
-    """One optimizer in the notation of its paper, for anything with numpy's arithmetic."""
+    """One optimizer in the notation of its paper, for anything with numpy's arithmetic. Biases do not decay if only
+    weights do."""
 
-    def __init__(self, kind, decay=0.0):
+    def __init__(self, kind, decay=0.0, only_weights=False):
         self.kind, self.decay, self.first, self.second, self.step = kind, decay, {}, {}, 0
+        self.only_weights = only_weights
 
     def __call__(self, weights, gradients, lr):
         self.step += 1
         for name, gradient in gradients.items():
+            spared = self.only_weights and name.endswith("bias")
+            decay = 0 if spared else self.decay
             if self.kind == "adamw":
-                weights[name] = weights[name] * (1 - lr * self.decay)
-            else:
-                gradient = gradient + self.decay * weights[name]
+                weights[name] = weights[name] * (1 - lr * decay)
+            elif self.kind != "lamb":
+                gradient = gradient + decay * weights[name]
             if self.kind == "sgd":
                 change = gradient
             elif self.kind == "momentum":
@@ -67,6 +71,10 @@ class Update:
                 self.second[name] = 0.999 * self.second.get(name, 0.0) + 0.001 * gradient * gradient
                 mean = self.first[name] / (1 - 0.9 ** self.step)
                 change = mean / ((self.second[name] / (1 - 0.999 ** self.step)) ** 0.5 + 1e-8)
+            if self.kind == "lamb":
+                change = change + decay * weights[name]
+                norms = [(x * x).sum() ** 0.5 for x in (weights[name], change)]
+                change = change * (norms[0] / norms[1] if all(norms) and not spared else 1)
             weights[name] = weights[name] - lr * change
 
 
@@ -112,10 +120,10 @@ class Oracle(Case):
         cls.labels = read_idx("train-labels-idx1-ubyte.gz").astype(np.int64)
         cls.order = shuffled(SEED, 0)
 
-    def expected(self, model, network, optimizer, lr, steps, convert, decay):
+    def expected(self, model, network, optimizer, lr, steps, convert, decay, more):
         """Loss of every step, and the weights after the last one, of all ranks' samples as one batch."""
         weights = {name: convert(value.astype(np.float64)) for name, value in weights_of(MODELS / model).items()}
-        update, losses = Update(optimizer, decay), []
+        update, losses = Update(optimizer, decay, "--no-decay" in more), []
         for step in range(steps):
             part = self.order[step * WORLD * BATCH:(step + 1) * WORLD * BATCH]
             loss, gradients = network(weights, self.images[part], self.labels[part])
@@ -123,15 +131,15 @@ class Oracle(Case):
             update(weights, gradients, lr * (1 - step / steps))  # --lr-schedule linear
         return losses, {name: np.asarray(value) for name, value in weights.items()}
 
-    def compare(self, model, network, optimizer, lr, steps, tolerance, convert=lambda value: value, decay=0.0):
+    def compare(self, model, network, optimizer, lr, steps, tolerance, convert=lambda value: value, decay=0.0, more=()):
         start = weights_of(MODELS / model)
         # Runs of several lengths: the last loss of each is a point of a curve.
         for length in (1, steps // 3, steps):
             saved = self.dir / "saved.onnx"
             report = self.weft_json("run", MODELS / model, "-n", WORLD, "--batch", BATCH, "--data", DATA, "--no-eval", "--steps",
                                     length, "--seed", SEED, "--optimizer", optimizer, "--lr", lr, "--lr-schedule",
-                                    "linear", "--bucket", "none", "--weight-decay", decay, "--save", saved)
-            losses, weights = self.expected(model, network, optimizer, lr, length, convert, decay)
+                                    "linear", "--bucket", "none", "--weight-decay", decay, *more, "--save", saved)
+            losses, weights = self.expected(model, network, optimizer, lr, length, convert, decay, more)
             self.assertAlmostEqual(report["loss_first"], losses[0], delta=2e-6)
             self.assertAlmostEqual(report["loss_last"], losses[-1], delta=tolerance)
             for name, value in weights_of(saved).items():
@@ -150,7 +158,10 @@ class Oracle(Case):
         self.compare("mlp.onnx", mlp, "adam", 0.001, 30, 5e-3)
 
     def test_mlp_adamw(self):
-        self.compare("mlp.onnx", mlp, "adamw", 0.001, 30, 1e-2, decay=0.5)
+        self.compare("mlp.onnx", mlp, "adamw", 0.001, 30, 1e-2, decay=0.5, more=("--no-decay", "*.bias"))
+
+    def test_mlp_lamb(self):
+        self.compare("mlp.onnx", mlp, "lamb", 0.005, 30, 1e-2, decay=0.5, more=("--no-decay", "1d"))
 
     @unittest.skipIf(torch is None, "python3-torch is missing")
     def test_updates_are_those_of_torch(self):

@@ -31,6 +31,26 @@ class Shards(Case):
                                       world=world)
 
     @NEED_DATA
+    def test_parameters_without_decay_have_buckets_of_their_own(self):
+        options = ("--weight-decay", "0.1", "--no-decay", "1d")
+        rows = (("auto", "adamw"), ("percent:60,40", "momentum"), ("none", "adam"))
+        for policy, optimizer in rows[:1] if SANITIZED else rows:
+            self.assert_equal_digests(*options, "--optimizer", optimizer, "--bucket", policy)
+        for policy, count in (("one", 2), ("none", 6), ("index:0", 3)):
+            plan = self.weft_json("explain", self.plans(*options, "--bucket", policy)[1])
+            members = [bucket["members"] for bucket in plan["buckets"]]
+            self.assertEqual(len(members), count, policy)
+            for names in members:
+                self.assertEqual(len({name.endswith("bias") for name in names}), 1, names)
+                self.assertNotIn("not sharded", str(plan))
+
+    def test_lamb_needs_whole_parameters(self):
+        for mode in ("--shard-optimizer", "--decouple", "--shard-parameters"):
+            refused = self.weft("compile", MODELS / "mlp.onnx", "-o", self.dir / "p.weft", "--world", 2, "--batch", 4,
+                                "--optimizer", "lamb", mode, code=2)
+            self.assertIn("excludes optimizer lamb: it takes norms of whole parameters", refused.stderr)
+
+    @NEED_DATA
     def test_same_bits_of_convolutions_and_split_tensors(self):
         self.assert_equal_digests("--bucket", "auto:10000", model="lenet.onnx")
 

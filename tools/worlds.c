@@ -2,9 +2,12 @@
 #include "tools/worlds.h"
 
 #include <dirent.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+
+#include "runtime/base/error.h"
 
 static int by_world(const wefti_live_rank_t *a, const wefti_live_rank_t *b)
 {
@@ -78,4 +81,109 @@ void wefti_worlds_keep(wefti_live_ranks_t *ranks, wefti_live_rank_fn wanted, con
 bool wefti_worlds_continues(const wefti_live_ranks_t *ranks, size_t index)
 {
     return index > 0 && by_world(&ranks->list[index - 1], &ranks->list[index]) == 0;
+}
+
+/* ---- other hosts ---- */
+
+/* Takes what a rank answered; what is known of ranks here is newer. True: all are known. */
+static bool take_answer(void *user, const void *data, size_t bytes)
+{
+    live_world_t *world = user;
+    bool all = true;
+    for (size_t at = 0; at + sizeof(wefti_activity_t) <= bytes; at += sizeof(wefti_activity_t)) {
+        wefti_activity_t does;
+        memcpy(&does, (const char *)data + at, sizeof does);
+        does.state[sizeof does.state - 1] = '\0';
+        does.host[sizeof does.host - 1] = '\0';
+        does.call[sizeof does.call - 1] = '\0';
+        if (does.rank < world->count && !wefti_activity_is_known(&world->ranks[does.rank])) {
+            world->ranks[does.rank] = does;
+        }
+    }
+    for (size_t i = 0; i < world->count; i++) {
+        all = all && wefti_activity_is_known(&world->ranks[i]);
+    }
+    return all;
+}
+
+/* By ranks of this host that are not stopped. */
+static weft_status_t ask_others(live_world_t *world, const wefti_live_rank_t *ranks, double wait_s)
+{
+    wefti_asked_rank_t *asked = malloc(world->here * sizeof *asked);
+    uint32_t count = 0;
+    WEFT_RETURN_IF_NO_MEMORY(asked != NULL);
+    for (size_t i = 0; i < world->here; i++) {
+        const char *name = ranks[i].image->header.ask_name;
+        if (name[0] != '\0' && ranks[i].state != 'T' && ranks[i].state != 't') {
+            asked[count++] = (wefti_asked_rank_t){name, ranks[i].pid};
+        }
+    }
+    weft_status_t status = wefti_ask(asked, count, (uint64_t)(wait_s * 1e9), take_answer, world);
+    snprintf(world->fail, sizeof world->fail, "%s",
+             count == 0   ? "all of its ranks here are stopped"
+             : status < 0 ? weft_last_error()
+                          : "");
+    free(asked);
+    return WEFT_OK;
+}
+
+weft_status_t wefti_world_init(const wefti_live_ranks_t *ranks, size_t first, double wait_s,
+                               live_world_t *out)
+{
+    const wefti_live_rank_t *list = &ranks->list[first];
+    const wefti_flight_header_t *header = &list->image->header;
+    wefti_flight_clock_t clock = wefti_flight_clock(list->image);
+    wefti_flight_record_t *calls = malloc(WEFTI_FLIGHT_CALLS * sizeof *calls);
+    *out = (live_world_t){
+        .header = header, .seconds = (double)wefti_flight_now(&clock) * 1e-9, .here = 1};
+    while (first + out->here < ranks->count && wefti_worlds_continues(ranks, first + out->here)) {
+        out->here++;
+    }
+    out->asked = wait_s > 0 && header->ask_name[0] != '\0' && out->here < header->world_size;
+    out->count = out->asked ? header->world_size : out->here;
+    out->ranks = calloc(out->count, sizeof *out->ranks);
+    for (size_t i = 0; calls != NULL && out->ranks != NULL && i < out->here; i++) {
+        size_t place = out->asked ? list[i].image->header.rank : i;
+        wefti_live_rank_observe(&list[i], calls, &out->ranks[place]);
+    }
+    bool whole = calls != NULL && out->ranks != NULL;
+    free(calls);
+    if (!whole) {
+        wefti_world_deinit(out);
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory");
+    }
+    for (size_t i = 0; i < out->count; i++) {
+        out->ranks[i].rank = out->asked ? (uint32_t)i : out->ranks[i].rank;
+    }
+    weft_status_t status = out->asked ? ask_others(out, list, wait_s) : WEFT_OK;
+    if (status < 0) {
+        wefti_world_deinit(out);
+    }
+    return status;
+}
+
+void wefti_world_deinit(live_world_t *world)
+{
+    free(world->ranks);
+    world->ranks = NULL;
+}
+
+static bool is_silent_on(const live_world_t *world, size_t rank, const char *host)
+{
+    return !wefti_activity_is_known(&world->ranks[rank]) &&
+           strcmp(world->ranks[rank].host, host) == 0;
+}
+
+size_t wefti_world_next_silent(const live_world_t *world, const char *host, size_t from)
+{
+    while (from < world->count && !is_silent_on(world, from, host)) {
+        from++;
+    }
+    return from;
+}
+
+bool wefti_world_first_silent(const live_world_t *world, size_t rank)
+{
+    return !wefti_activity_is_known(&world->ranks[rank]) &&
+           wefti_world_next_silent(world, world->ranks[rank].host, 0) == rank;
 }

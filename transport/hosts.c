@@ -170,6 +170,12 @@ static weft_status_t make_blocks(wefti_hosts_t *hosts)
     return WEFT_OK;
 }
 
+static void *answer(void *user, bool relays, uint32_t turn, size_t *out_bytes)
+{
+    const wefti_endpoint_t *endpoint = &((wefti_hosts_t *)user)->base;
+    return endpoint->answer != NULL ? endpoint->answer(endpoint, relays, turn, out_bytes) : NULL;
+}
+
 static weft_status_t open_overlay(wefti_hosts_t *hosts, const wefti_endpoint_params_t *params)
 {
     wefti_endpoint_t *endpoint = &hosts->base;
@@ -192,6 +198,7 @@ static weft_status_t open_overlay(wefti_hosts_t *hosts, const wefti_endpoint_par
         .received = wefti_hosts_received,
         .left = wefti_hosts_left,
         .died = wefti_hosts_died,
+        .answer = answer,
     };
     return wefti_overlay_open(&overlay, &hosts->overlay);
 }
@@ -274,6 +281,9 @@ static weft_status_t hosts_open(wefti_endpoint_t *endpoint, const wefti_endpoint
         return WEFT_OK;
     }
     WEFT_TRY(status, wefti_hosts_links_open(hosts), done);
+    if (wefti_overlay_listen(hosts->overlay, endpoint->ask_name) < 0) {
+        endpoint->ask_name[0] = '\0'; /* weft ps does without */
+    }
     status = wefti_endpoint_agree(endpoint, wefti_hosts_thread_start(hosts));
 done:
     return status;

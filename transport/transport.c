@@ -159,6 +159,7 @@ static weft_status_t endpoint_alloc(const wefti_endpoint_params_t *params,
     endpoint->log = params->log;
     endpoint->allocator = params->allocator;
     endpoint->interrupt = params->interrupt;
+    endpoint->answer = params->answer;
     if (params->settings->late_stacks != 0) {
         wefti_stacks_allow();
     }

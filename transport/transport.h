@@ -55,6 +55,12 @@ typedef struct wefti_control {
 } wefti_control_t;
 _Static_assert(offsetof(wefti_control_t, waits) == 640, "control blocks lie in shared memory");
 
+/* What a rank answers to a process that asks what the ranks of the world do: memory that
+ * wefti_free(endpoint->allocator, ..) frees, or NULL. relays: that process asks by this rank. turn:
+ * its question is asked again, with the next number, where a host does not answer. */
+typedef void *(*wefti_answer_fn)(const wefti_endpoint_t *endpoint, bool relays, uint32_t turn,
+                                 size_t *out_bytes);
+
 typedef struct wefti_endpoint_params {
     uint32_t rank, world_size;
     const char *address;         /* shm: "unix:@name" or "unix:/path"; others: see job */
@@ -67,6 +73,7 @@ typedef struct wefti_endpoint_params {
     const uint32_t *numbers; /* one host's part of a world: the ranks' numbers there; borrowed */
     const char *host_name;   /* likewise; NULL: one host */
     wefti_interrupter_t interrupt;
+    wefti_answer_fn answer; /* NULL: none */
 } wefti_endpoint_params_t;
 
 /* What went over a link that puts since it was opened; for reports of slow links and tests. */
@@ -183,6 +190,8 @@ struct wefti_endpoint {
     _Atomic uint64_t patience_ns; /* as wefti_endpoint_patience returns it */
     wefti_control_log_t control_log;
     uint32_t control_count; /* all-gathers that this rank has begun, for records of control calls */
+    wefti_answer_fn answer;
+    char ask_name[16]; /* where processes of this host ask about the ranks of others; "": nowhere */
 };
 
 /* Chooses the backend (hub: inproc; world of one: null; else shm) and joins the world. Collective.

@@ -5,6 +5,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/params.h"
+#include "runtime/flight/live.h"
 #include "runtime/machine/machine.h"
 #include "transport/bootstrap/bootstrap.h"
 
@@ -261,6 +262,7 @@ weft_status_t wefti_context_join(weft_context_t *context, const wefti_endpoint_p
     own.settings = &context->settings;
     own.log = &context->log;
     own.allocator = context->allocator;
+    own.answer = wefti_live_answer;
     context->one_process = params->hub != NULL;
     WEFT_RETURN_IF_ERROR(wefti_endpoint_open(&own, &context->endpoint));
     weft_status_t status =

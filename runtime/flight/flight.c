@@ -34,6 +34,8 @@ static void describe(wefti_flight_header_t *header, const wefti_endpoint_t *endp
     snprintf(header->world, sizeof header->world, "%s", world);
     snprintf(header->transport, sizeof header->transport, "%s", endpoint->ops->name);
     snprintf(header->launcher, sizeof header->launcher, "%s", launcher);
+    header->world_key = endpoint->world_key;
+    memcpy(header->ask_name, endpoint->ask_name, sizeof header->ask_name);
 }
 
 static uint32_t begin(wefti_flight_t *flight, wefti_flight_kind_t kind, uint64_t what,

@@ -23,7 +23,7 @@
 #endif
 
 #define WEFTI_FLIGHT_NAME "weft-flight"
-#define WEFTI_FLIGHT_MAGIC 0x3174666c74666577ull /* "weftlft1" */
+#define WEFTI_FLIGHT_MAGIC 0x3274666c74666577ull /* "weftlft2" */
 #define WEFTI_FLIGHT_CALLS 4096u                 /* a power of two */
 #define WEFTI_FLIGHT_GROUPS 128u
 /* Ids of calls that are not of a group. */
@@ -91,6 +91,8 @@ typedef struct wefti_flight_header {
     uint32_t member_words;                 /* uint64_t per group */
     uint64_t ticks, monotonic_ns, unix_us; /* one moment */
     char host[64], world[128], transport[16], launcher[24];
+    uint64_t world_key;  /* equal on all ranks of a world of several hosts; else 0 */
+    char ask_name[16];   /* as the endpoint's */
     wefti_fault_t fault; /* the first error that ended a call */
 } wefti_flight_header_t;
 

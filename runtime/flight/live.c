@@ -2,7 +2,9 @@
 #include "runtime/flight/live.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -207,4 +209,78 @@ void wefti_live_rank_observe(const wefti_live_rank_t *rank, wefti_flight_record_
         wefti_flight_text(call != NULL ? call : last, out->call);
     }
     rates(calls, count, now, out);
+}
+
+/* ---- answers to other hosts ---- */
+
+/* A rank of this host, by what is known without its recorder. */
+static const char *state_without_recorder(const wefti_endpoint_t *endpoint, uint32_t rank)
+{
+    pid_t pid = (pid_t)endpoint->control[rank]->pid;
+    return wefti_endpoint_has_left(endpoint, rank)          ? "left"
+           : pid > 0 && kill(pid, 0) != 0 && errno == ESRCH ? "ended"
+                                                            : "unknown";
+}
+
+static void observe_local(const wefti_endpoint_t *endpoint, wefti_live_ranks_t *ranks,
+                          wefti_flight_record_t *calls, uint32_t rank, wefti_activity_t *out)
+{
+    pid_t pid = (pid_t)endpoint->control[rank]->pid;
+    (void)wefti_live_ranks_add(ranks, pid); /* no memory: as without a recorder */
+    for (size_t i = 0; i < ranks->count; i++) {
+        const wefti_flight_header_t *header = &ranks->list[i].image->header;
+        if (ranks->list[i].pid == pid && header->world_key == endpoint->world_key &&
+            header->rank == rank) {
+            wefti_live_rank_observe(&ranks->list[i], calls, out);
+        }
+    }
+    if (!wefti_activity_is_known(out)) {
+        out->pid = (uint32_t)pid;
+        snprintf(out->state, sizeof out->state, "%s", state_without_recorder(endpoint, rank));
+    }
+}
+
+/* Does this rank answer for its host in this turn? */
+static bool has_turn(const wefti_endpoint_t *endpoint, uint32_t turn)
+{
+    uint32_t here = 0, before = 0;
+    for (uint32_t r = 0; r < endpoint->world_size; r++) {
+        bool same = endpoint->host_of[r] == endpoint->host_of[endpoint->rank];
+        here += same;
+        before += same && r < endpoint->rank;
+    }
+    return turn % here == before;
+}
+
+void *wefti_live_answer(const wefti_endpoint_t *endpoint, bool relays, uint32_t turn,
+                        size_t *out_bytes)
+{
+    wefti_live_ranks_t ranks = {0};
+    uint32_t count = 0;
+    if (!relays && !has_turn(endpoint, turn)) {
+        return NULL;
+    }
+    wefti_activity_t *list = wefti_alloc(endpoint->allocator, endpoint->world_size * sizeof *list);
+    wefti_flight_record_t *calls = wefti_alloc(NULL, WEFTI_FLIGHT_CALLS * sizeof *calls);
+    for (uint32_t r = 0; r < endpoint->world_size && list != NULL && calls != NULL; r++) {
+        uint32_t host = endpoint->host_of[r];
+        bool here = host == endpoint->host_of[endpoint->rank];
+        if (!here && !relays) {
+            continue;
+        }
+        wefti_activity_t *out = &list[count++];
+        *out = (wefti_activity_t){.rank = r, .awaits = WEFTI_FLIGHT_NO_RANK};
+        if (here) {
+            observe_local(endpoint, &ranks, calls, r, out);
+        } else if (wefti_endpoint_has_left(endpoint, r)) {
+            snprintf(out->state, sizeof out->state, "left");
+        }
+        if (endpoint->host_names != NULL) {
+            snprintf(out->host, sizeof out->host, "%s", endpoint->host_names[host]);
+        }
+    }
+    wefti_free(NULL, calls);
+    wefti_live_ranks_deinit(&ranks);
+    *out_bytes = count * sizeof *list;
+    return list;
 }

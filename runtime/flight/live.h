@@ -41,4 +41,18 @@ typedef struct wefti_activity {
 void wefti_live_rank_observe(const wefti_live_rank_t *rank, wefti_flight_record_t *calls,
                              wefti_activity_t *out);
 
+/* False: nobody has said yet what the rank does. */
+static inline bool wefti_activity_is_known(const wefti_activity_t *activity)
+{
+    return activity->state[0] != '\0';
+}
+
+/*
+ * The answer to weft ps on another host (wefti_answer_fn): activities of the ranks of this host, by
+ * one of them, which is another one in the next turn. A rank that relays a question answers at once
+ * with all ranks of the world; the state of those on other hosts is "", or "left".
+ */
+void *wefti_live_answer(const wefti_endpoint_t *endpoint, bool relays, uint32_t turn,
+                        size_t *out_bytes);
+
 #endif

@@ -21,7 +21,8 @@ bool wefti_flight_is_image(const wefti_flight_image_t *image, size_t bytes)
            memchr(header->host, '\0', sizeof header->host) != NULL &&
            memchr(header->world, '\0', sizeof header->world) != NULL &&
            memchr(header->transport, '\0', sizeof header->transport) != NULL &&
-           memchr(header->launcher, '\0', sizeof header->launcher) != NULL;
+           memchr(header->launcher, '\0', sizeof header->launcher) != NULL &&
+           memchr(header->ask_name, '\0', sizeof header->ask_name) != NULL;
 }
 
 wefti_flight_clock_t wefti_flight_clock(const wefti_flight_image_t *image)

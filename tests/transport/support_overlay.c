@@ -70,7 +70,9 @@ void seat_open(seat_t *seat)
                                            .user = seat,
                                            .received = received,
                                            .left = left,
-                                           .died = died};
+                                           .died = died,
+                                           .answer =
+                                               seat->world != NULL ? seat->world->answer : NULL};
     seat->status = wefti_overlay_open(&params, &seat->overlay);
     if (seat->status < 0) {
         snprintf(seat->text, sizeof seat->text, "%s", weft_last_error());

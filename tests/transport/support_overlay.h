@@ -34,6 +34,7 @@ typedef struct overlay_world {
     uint32_t size;
     seat_fn fn;
     void *user;
+    void *(*answer)(void *seat, bool relays, uint32_t turn, size_t *out_bytes); /* or NULL */
 } overlay_world_t;
 
 /* "127.0.0.1:port" of a port that is free, or was a moment ago. */

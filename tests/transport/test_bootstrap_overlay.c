@@ -8,7 +8,10 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <stddef.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -173,6 +176,111 @@ static void test_floods_arrive_once(void **state)
     (void)state;
     overlay_world_t world = {.size = 11, .fn = flood_all};
     run_overlay_threads(&world);
+}
+
+/* ---- questions ---- */
+
+#define ASKED 9u
+#define LONG_WORDS (1u << 20) /* more than sockets take at once */
+
+typedef struct question {
+    char name[WEFTI_ASK_NAME_BYTES];
+    uint32_t answers[ASKED], relays; /* how often each rank answered */
+    atomic_bool listens, done;
+} question_t;
+
+/* Its number, at the front of a long answer where the number is odd; rank 5 is slow to answer. */
+static void *answer(void *user, bool relays, uint32_t turn, size_t *out_bytes)
+{
+    seat_t *seat = user;
+    uint32_t words = seat->job.rank % 2 == 1 ? LONG_WORDS : 1;
+    if (seat->job.rank == 5 && turn == 0) {
+        return NULL;
+    }
+    ((question_t *)seat->world->user)->relays += relays;
+    uint32_t *data = calloc(words, sizeof *data);
+    data[0] = seat->job.rank;
+    *out_bytes = words * sizeof *data;
+    return data;
+}
+
+static bool take_answer(void *user, const void *data, size_t bytes)
+{
+    question_t *question = user;
+    uint32_t rank, heard = 0;
+    memcpy(&rank, data, sizeof rank);
+    bool whole = rank < ASKED && bytes == (rank % 2 == 1 ? LONG_WORDS : 1) * sizeof rank;
+    question->answers[whole ? rank : 0]++;
+    for (uint32_t r = 0; r < ASKED; r++) {
+        heard += question->answers[r] > 0;
+    }
+    return heard == ASKED;
+}
+
+static int connect_to(const char *name)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    memcpy(address.sun_path + 1, name, strlen(name));
+    if (connect(fd, (struct sockaddr *)&address,
+                (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name))) != 0) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+/* After processes that are silent or send something else; then one that does not read. */
+static void *ask_main(void *argument)
+{
+    question_t *question = argument;
+    static const char garbage[100] = "GET / HTTP/1.1";
+    int fds[6];
+    await_flag(&question->listens);
+    for (uint32_t i = 0; i < 6; i++) {
+        fds[i] = connect_to(question->name);
+        (void)!send(fds[i], garbage, i * 10, MSG_NOSIGNAL);
+    }
+    const wefti_asked_rank_t nobody[] = {{question->name, 1}, {"nowhere", getpid()}};
+    const wefti_asked_rank_t asked[] = {{"nowhere", getpid()}, {question->name, getpid()}};
+    weft_status_t refused = wefti_ask(nobody, 2, 1000000, take_answer, question);
+    weft_status_t status = wefti_ask(asked, 2, 300000000000ull, take_answer, question);
+    atomic_store(&question->done, true);
+    for (uint32_t i = 0; i < 6; i++) {
+        close(fds[i]);
+    }
+    return refused == WEFT_ERR_SYSTEM && status == WEFT_OK ? question : NULL;
+}
+
+static int serve_questions(seat_t *seat, void *user)
+{
+    question_t *question = user;
+    struct pollfd poll_fd = {.fd = wefti_overlay_poll_fd(seat->overlay), .events = POLLIN};
+    if (seat->job.rank == 3) {
+        SEAT_CHECK(wefti_overlay_listen(seat->overlay, question->name) == WEFT_OK);
+        atomic_store(&question->listens, true);
+    }
+    while (!atomic_load(&question->done)) {
+        poll(&poll_fd, 1, 1);
+        wefti_overlay_progress(seat->overlay);
+    }
+    return 0;
+}
+
+static void test_questions_of_other_processes(void **state)
+{
+    (void)state;
+    pthread_t asker;
+    void *all;
+    question_t question = {.relays = 0};
+    overlay_world_t world = {
+        .size = ASKED, .fn = serve_questions, .user = &question, .answer = answer};
+    assert_int_equal(pthread_create(&asker, NULL, ask_main, &question), 0);
+    run_overlay_threads(&world);
+    pthread_join(asker, &all);
+    assert_ptr_equal(all, &question);
+    assert_true(question.relays > 0);
+    assert_int_equal(question.answers[5], 1); /* in the second turn */
 }
 
 /* ---- leaving ---- */
@@ -357,6 +465,7 @@ int main(void)
         cmocka_unit_test(test_all_gather_ends),
         cmocka_unit_test(test_all_gather_completed_before_an_abort),
         cmocka_unit_test(test_floods_arrive_once),
+        cmocka_unit_test(test_questions_of_other_processes),
         cmocka_unit_test(test_all_learn_who_left),
         cmocka_unit_test(test_all_learn_who_died),
         cmocka_unit_test(test_nothing_is_left_to_do_for_the_dead),

@@ -68,6 +68,9 @@ typedef struct wefti_overlay_params {
     void (*received)(void *user, uint32_t origin, uint32_t kind, const void *data, size_t bytes);
     void (*left)(void *user, uint32_t rank);
     void (*died)(void *user, uint32_t rank, const char *how); /* without having left */
+    /* What this rank answers to a question; wefti_free(allocator, ..) frees it. NULL: nothing.
+     * relays: the process that asks is connected to this rank. */
+    void *(*answer)(void *user, bool relays, uint32_t turn, size_t *out_bytes);
 } wefti_overlay_params_t;
 
 #define WEFTI_FLOOD_BYTES 768u
@@ -101,6 +104,26 @@ void wefti_overlay_flood(wefti_overlay_t *overlay, uint32_t kind, const void *da
 /* Before others use the overlay: a neighbour's process runs under this kernel, so that its end is
  * seen although a forked child keeps its sockets. Of another rank: nothing. */
 void wefti_overlay_watch_process(wefti_overlay_t *overlay, uint32_t rank, pid_t pid);
+
+/*
+ * Questions about the world, by other processes of the same user or root on this host: a question
+ * goes to all ranks, and each may answer. overlay_ask.c
+ */
+#define WEFTI_ASK_NAME_BYTES 16u
+/* Listens for processes that ask; *out_name: the abstract address. */
+weft_status_t wefti_overlay_listen(wefti_overlay_t *overlay, char out_name[WEFTI_ASK_NAME_BYTES]);
+typedef struct wefti_asked_rank {
+    const char *name; /* as wefti_overlay_listen returned it */
+    pid_t pid;        /* of the rank, which is on this host */
+} wefti_asked_rank_t;
+/*
+ * Asks all ranks of a world by some of its ranks: by another one, with a higher turn, where the
+ * first does not answer. Calls answered for what each rank answers until that returns true, or time
+ * has passed (WEFT_AGAIN). Errors: no rank could be asked.
+ */
+weft_status_t wefti_ask(const wefti_asked_rank_t *ranks, uint32_t count, uint64_t wait_ns,
+                        bool (*answered)(void *user, const void *data, size_t bytes), void *user);
+
 /* Readable when there is something for progress. */
 int wefti_overlay_poll_fd(const wefti_overlay_t *overlay);
 /* Receives and forwards; never blocks, and returns at once while another thread is in it. */

@@ -155,6 +155,7 @@ static void overlay_free(wefti_overlay_t *overlay)
             link->parcels = next;
         }
     }
+    wefti_overlay_stop_serving(overlay);
     const int fds[3] = {overlay->epoll_fd, overlay->timer_fd, overlay->wake_fd};
     for (int i = 0; i < 3; i++) {
         if (fds[i] >= 0) {
@@ -186,7 +187,11 @@ weft_status_t wefti_overlay_open(const wefti_overlay_params_t *params,
                                  .params = *params,
                                  .epoll_fd = -1,
                                  .timer_fd = -1,
-                                 .wake_fd = -1};
+                                 .wake_fd = -1,
+                                 .ask_fd = -1};
+    for (uint32_t i = 0; i < WEFTI_ASKERS; i++) {
+        overlay->askers[i].wire.fd = -1;
+    }
     overlay->params.job = NULL;
     pthread_mutex_init(&overlay->lock, NULL);
     uint64_t timeout = params->settings->connect_timeout_ns, now = wefti_now_ns();
@@ -275,8 +280,10 @@ void wefti_overlay_send(wefti_overlay_t *overlay, wefti_overlay_link_t *link, ui
     }
 }
 
-static void call_back(const wefti_overlay_params_t *params, const wefti_event_t *event)
+static void call_back(wefti_overlay_t *overlay, const wefti_event_t *event)
 {
+    const wefti_overlay_params_t *params = &overlay->params;
+    uint32_t turn;
     switch (event->kind) {
     case WEFTI_EVENT_FLOOD:
         params->received(params->user, event->rank, event->flood_kind, event->data, event->bytes);
@@ -286,6 +293,10 @@ static void call_back(const wefti_overlay_params_t *params, const wefti_event_t 
         break;
     case WEFTI_EVENT_DIED:
         params->died(params->user, event->rank, (const char *)event->data);
+        break;
+    case WEFTI_EVENT_ASKED:
+        memcpy(&turn, event->data, sizeof turn);
+        wefti_overlay_asked(overlay, event->rank, event->sequence, turn);
         break;
     }
 }
@@ -314,6 +325,9 @@ static bool receive_frame(wefti_overlay_t *overlay, wefti_overlay_link_t *link,
         case WEFTI_BYE:
             status = wefti_overlay_receive_gone(overlay, link, &frame);
             break;
+        case WEFTI_REPLY:
+            status = wefti_overlay_receive_answer(overlay, &frame);
+            break;
         default:
             status = WEFT_ERR_FORMAT;
         }
@@ -333,7 +347,7 @@ static void receive_link(wefti_overlay_t *overlay, wefti_overlay_link_t *link, w
         more = receive_frame(overlay, link, event, &has_event);
         pthread_mutex_unlock(&overlay->lock);
         if (has_event) {
-            call_back(&overlay->params, event);
+            call_back(overlay, event);
         }
     }
 }
@@ -351,7 +365,7 @@ static void process_ended(wefti_overlay_t *overlay, wefti_overlay_link_t *link,
     bool has_event = link->up && wefti_overlay_lost(overlay, link, event);
     pthread_mutex_unlock(&overlay->lock);
     if (has_event) {
-        call_back(&overlay->params, event);
+        call_back(overlay, event);
     }
 }
 
@@ -381,6 +395,10 @@ void wefti_overlay_progress(wefti_overlay_t *overlay)
             (void)got;
             continue;
         }
+        if ((tag & WEFTI_ASK_TAG) != 0) {
+            wefti_overlay_serve(overlay, tag & ~WEFTI_ASK_TAG);
+            continue;
+        }
         wefti_overlay_link_t *link = &overlay->links[tag & ~PROCESS_TAG];
         write_link(overlay, link);
         receive_link(overlay, link, &event);
@@ -395,7 +413,7 @@ void wefti_overlay_progress(wefti_overlay_t *overlay)
             more = wefti_overlay_next_gone(overlay, &event);
             pthread_mutex_unlock(&overlay->lock);
             if (more) {
-                call_back(&overlay->params, &event);
+                call_back(overlay, &event);
             }
         }
         pthread_mutex_lock(&overlay->lock);

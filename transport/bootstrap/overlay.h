@@ -5,6 +5,7 @@
  *   overlay.c         opening, progress, closing
  *   overlay_gather.c  all-gather
  *   overlay_flood.c   floods, departures, deaths
+ *   overlay_ask.c     questions from other processes
  *
  * lock guards everything below it; callbacks run without it. busy is held by the thread that makes
  * progress: it alone receives and calls back.
@@ -42,10 +43,26 @@ typedef struct wefti_seen {
     uint64_t mask;
 } wefti_seen_t;
 
+/* Another process, which asks. */
+typedef struct wefti_asker {
+    wefti_wire_t wire;
+    uint32_t first, last; /* sequence numbers of its questions; 0: none */
+    bool writing;         /* waits until the socket takes more */
+} wefti_asker_t;
+
+/* By which link a question of another rank came: its answers go back there. */
+typedef struct wefti_route {
+    uint32_t origin, sequence;
+    wefti_overlay_link_t *link; /* NULL: none */
+} wefti_route_t;
+
+#define WEFTI_ASKERS 4u
+#define WEFTI_ROUTES 32u
+
 /* A callback that is due once the lock is released. */
 typedef struct wefti_event {
-    enum { WEFTI_EVENT_FLOOD, WEFTI_EVENT_LEFT, WEFTI_EVENT_DIED } kind;
-    uint32_t rank, flood_kind;
+    enum { WEFTI_EVENT_FLOOD, WEFTI_EVENT_LEFT, WEFTI_EVENT_DIED, WEFTI_EVENT_ASKED } kind;
+    uint32_t rank, flood_kind, sequence;
     uint32_t bytes;
     uint8_t data[WEFTI_FLOOD_BYTES];
 } wefti_event_t;
@@ -77,6 +94,11 @@ struct wefti_overlay {
     bool gather_waits;                     /* for a parcel; also after it gave up */
     uint32_t gather_peer, gather_position; /* whose, and which */
     uint32_t gather_sent;                  /* the position of the last parcel that was sent */
+    /* overlay_ask.c */
+    int ask_fd; /* listens; -1: no */
+    wefti_asker_t askers[WEFTI_ASKERS];
+    wefti_route_t routes[WEFTI_ROUTES];
+    uint32_t next_asker, next_route;
 };
 
 static inline bool wefti_bit(const uint64_t *bits, uint32_t index)
@@ -104,10 +126,21 @@ weft_status_t wefti_overlay_receive_parcel(wefti_overlay_t *overlay, wefti_overl
 /* A link broke without a goodbye. True: its rank was not known to be dead or gone. */
 bool wefti_overlay_lost(wefti_overlay_t *overlay, wefti_overlay_link_t *link,
                         wefti_event_t *out_event);
+/* Sends a question to all ranks; returns its sequence number. */
+uint32_t wefti_overlay_flood_question(wefti_overlay_t *overlay, uint32_t turn);
+weft_status_t wefti_overlay_receive_answer(wefti_overlay_t *overlay, const wefti_frame_t *frame);
 /* The next rank that left and has not been reported. */
 bool wefti_overlay_next_gone(wefti_overlay_t *overlay, wefti_event_t *out_event);
 /* Sends bitmaps that are due, or sets the timer. */
 void wefti_overlay_send_gone(wefti_overlay_t *overlay);
 void wefti_overlay_send_goodbye(wefti_overlay_t *overlay);
+
+/* overlay_ask.c, by the thread that makes progress, without the lock: an event of ask_fd (place
+ * WEFTI_ASKERS) or of an asker; a question arrived. */
+#define WEFTI_ASK_TAG 0x20000000u /* and the place */
+void wefti_overlay_serve(wefti_overlay_t *overlay, uint32_t place);
+void wefti_overlay_asked(wefti_overlay_t *overlay, uint32_t origin, uint32_t sequence,
+                         uint32_t turn);
+void wefti_overlay_stop_serving(wefti_overlay_t *overlay);
 
 #endif

@@ -16,8 +16,10 @@
 #include "runtime/base/sync.h"
 
 #define GONE_NS 20000000ull
-/* A kind of our own, next to the callers'. */
-#define KIND_DIED 0x80000000u
+/* Kinds of our own, next to the callers'. */
+#define KIND_OWN 0x80000000u
+#define KIND_DIED KIND_OWN
+#define KIND_ASK (KIND_OWN | 1u)
 
 typedef struct flood {
     uint32_t origin, sequence, kind, zero;
@@ -69,8 +71,14 @@ void wefti_overlay_flood(wefti_overlay_t *overlay, uint32_t kind, const void *da
 {
     bytes = bytes < WEFTI_FLOOD_BYTES ? bytes : WEFTI_FLOOD_BYTES;
     pthread_mutex_lock(&overlay->lock);
-    begin_flood(overlay, kind & ~KIND_DIED, data, bytes);
+    begin_flood(overlay, kind & ~KIND_OWN, data, bytes);
     pthread_mutex_unlock(&overlay->lock);
+}
+
+uint32_t wefti_overlay_flood_question(wefti_overlay_t *overlay, uint32_t turn)
+{
+    begin_flood(overlay, KIND_ASK, &turn, sizeof turn);
+    return overlay->flood_sequence;
 }
 
 static void died_event(wefti_event_t *event, uint32_t rank, const char *how)
@@ -113,6 +121,16 @@ weft_status_t wefti_overlay_receive_flood(wefti_overlay_t *overlay, wefti_overla
         }
         wefti_bit_set(overlay->dead, death.rank);
         died_event(out_event, death.rank, death.how);
+        *out_has_event = true;
+    } else if (head.kind == KIND_ASK) {
+        if (bytes != sizeof(uint32_t)) {
+            return WEFT_ERR_FORMAT;
+        }
+        overlay->routes[overlay->next_route++ % WEFTI_ROUTES] =
+            (wefti_route_t){head.origin, head.sequence, from};
+        *out_event = (wefti_event_t){
+            .kind = WEFTI_EVENT_ASKED, .rank = head.origin, .sequence = head.sequence};
+        memcpy(out_event->data, data, bytes);
         *out_has_event = true;
     } else {
         *out_event = (wefti_event_t){.kind = WEFTI_EVENT_FLOOD,

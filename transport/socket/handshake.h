@@ -49,6 +49,8 @@ typedef enum wefti_kind {
     WEFTI_FLOOD = 33,
     WEFTI_GONE = 34, /* bitmap of the ranks that left */
     WEFTI_BYE = 35,  /* the same, and the sender leaves too */
+    WEFTI_ASK = 36,  /* from another process: what do the ranks do? */
+    WEFTI_REPLY = 37,
 } wefti_kind_t;
 
 typedef enum wefti_purpose {

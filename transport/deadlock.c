@@ -77,17 +77,21 @@ static void add(circle_t *circle, const wefti_endpoint_t *endpoint, uint32_t ran
     }
 }
 
-/* The first other rank of the circle that a record names; UINT32_MAX: none. */
+/* The first other rank of the circle that a record names; UINT32_MAX: none, or one of another rank is
+ * enough for it to go on. */
 static uint32_t next_of(circle_t *circle, const member_t *member, const wefti_wait_t *wait)
 {
     bool first_only = wait->kind == WEFTI_WAIT_RECV || wait->kind == WEFTI_WAIT_SEND;
+    uint32_t next = UINT32_MAX;
     for (uint32_t l = 0; l < (first_only ? 1 : wait->late_count); l++) {
         const member_t *late = find(circle, wait->late[l]);
         if (late != NULL && late->in && late != member) {
-            return late->rank;
+            next = next == UINT32_MAX ? late->rank : next;
+        } else if (wait->kind == WEFTI_WAIT_STEP) {
+            return UINT32_MAX;
         }
     }
-    return UINT32_MAX;
+    return next;
 }
 
 static bool stays(circle_t *circle, const member_t *member)

@@ -118,7 +118,8 @@ static weft_status_t timed_out(const waiting_t *wait)
     const wefti_endpoint_t *endpoint = wait->endpoint;
     char left[64] = "", whose[32] = "", facts[200] = "";
     wefti_wait_t known = {0};
-    if (wait->describe != NULL && wait->describe(wait->user, &known) && known.late_count > 0) {
+    if (wait->describe != NULL && wait->describe(wait->user, &known) && known.late_count > 0 &&
+        known.kind != WEFTI_WAIT_LOCAL) {
         return wefti_waits_timed_out(wait->endpoint, &known);
     }
     uint32_t owner = owner_of(endpoint, wait->signal);

@@ -186,6 +186,8 @@ bool wefti_waits_has_come(const wefti_endpoint_t *endpoint, const wefti_wait_t *
     case WEFTI_WAIT_RECV:
     case WEFTI_WAIT_SEND:
         return hooks->has_come == NULL || hooks->has_come(hooks->user, wait);
+    case WEFTI_WAIT_STEP:
+        return hooks->has_signaled == NULL || hooks->has_signaled(hooks->user, wait);
     default:
         return true;
     }
@@ -507,6 +509,7 @@ void wefti_waits_hook(wefti_endpoint_t *endpoint, const wefti_waits_hooks_t *hoo
     own->user = hooks->user;
     own->streams = hooks->streams != NULL ? hooks->streams : own->streams;
     own->has_come = hooks->has_come != NULL ? hooks->has_come : own->has_come;
+    own->has_signaled = hooks->has_signaled != NULL ? hooks->has_signaled : own->has_signaled;
     pthread_mutex_unlock(&lock);
 }
 

@@ -118,7 +118,7 @@ typedef enum wefti_wait_kind {
     WEFTI_WAIT_CALL,    /* for ranks to come to the call of a group with this number */
     WEFTI_WAIT_LEAVE,   /* for ranks to leave a group after its calls up to this number */
     WEFTI_WAIT_DATA,    /* for data of a call that all its ranks are in: it comes by itself */
-    WEFTI_WAIT_STEP,    /* for a rank's part of a session's step */
+    WEFTI_WAIT_STEP,    /* for one of the ranks late to go on with a session's step */
     WEFTI_WAIT_RECV,    /* for late[0] to send piece number */
     WEFTI_WAIT_SEND,    /* for late[0] to take piece number */
     WEFTI_WAIT_LOCAL,   /* for another thread or stream of this rank */
@@ -127,14 +127,15 @@ typedef enum wefti_wait_kind {
 #define WEFTI_WAIT_WORLD UINT32_MAX
 
 typedef struct wefti_wait {
-    uint32_t kind;                   /* wefti_wait_kind_t */
-    uint32_t channel;                /* of the group, WEFTI_WAIT_WORLD: of no group */
-    uint32_t number;                 /* sequence number, by kind */
-    uint32_t late_count;             /* ranks that this rank waits for */
+    uint32_t kind;       /* wefti_wait_kind_t */
+    uint32_t channel;    /* of the group; STEP: of the session; WEFTI_WAIT_WORLD: none */
+    uint32_t number;     /* sequence number, by kind */
+    uint32_t late_count; /* ranks that this rank waits for */
     uint32_t late[WEFTI_WAIT_RANKS]; /* the first of these ranks, in the world */
     uint64_t since_ns;               /* by the monotonic clock of the reader's host */
-    uint32_t waiter;                 /* RECV, SEND: this rank in the group */
-    char text[108];                  /* "all_reduce with 4 x f32 (sum)" */
+    uint32_t waiter;                 /* this rank, RECV, SEND: in the group; STEP: in the world */
+    uint32_t came[WEFTI_WAIT_RANKS]; /* STEP: signals that late[i] has sent to it in the session */
+    char text[84];                   /* "all_reduce with 4 x f32 (sum)" */
 } wefti_wait_t;
 _Static_assert(sizeof(wefti_wait_t) == 160, "records lie in shared memory and travel");
 
@@ -246,8 +247,9 @@ typedef struct wefti_waits_hooks {
     void *user;
     /* Describes the calls that block inline streams. Returns their number; -1: a stream may move. */
     int32_t (*streams)(void *user, wefti_wait_t *list, uint32_t room);
-    /* The same as wefti_waits_has_come, for calls of groups. */
+    /* The same as wefti_waits_has_come, for calls of groups, and for steps. */
     bool (*has_come)(void *user, const wefti_wait_t *wait);
+    bool (*has_signaled)(void *user, const wefti_wait_t *wait);
 } wefti_waits_hooks_t;
 /* Sets those that are not NULL. Any thread. */
 void wefti_waits_hook(wefti_endpoint_t *endpoint, const wefti_waits_hooks_t *hooks);

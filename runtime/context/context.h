@@ -34,6 +34,7 @@ typedef enum wefti_part {
     WEFTI_PART_REGISTERED,    /* memory/region.c */
     WEFTI_PART_PROOFS,        /* interpreter/proof.c */
     WEFTI_PART_CHANNELS,      /* group/channel.c */
+    WEFTI_PART_SESSIONS,      /* plan/waits.c */
     WEFTI_PARTS,
 } wefti_part_t;
 

@@ -22,6 +22,27 @@ bool wefti_run_arrives_from(const wefti_run_counters_t *counters, const uint8_t 
     return false;
 }
 
+uint32_t wefti_run_signaled(const wefti_run_counters_t *counters, uint32_t peer)
+{
+    uint32_t sum = 0;
+    for (uint32_t lane = 0; lane < counters->lanes; lane++) {
+        size_t to = (size_t)lane * counters->group_size + peer;
+        sum += atomic_load_explicit(&counters->signaled[to], memory_order_relaxed);
+    }
+    return sum;
+}
+
+uint32_t wefti_run_came(const wefti_run_counters_t *counters, uint8_t *area, uint32_t peer)
+{
+    uint32_t sum = 0;
+    for (uint32_t lane = 0; lane < counters->lanes; lane++) {
+        wefti_signal_t *signal =
+            (wefti_signal_t *)(void *)(area + wefti_run_arrival(counters, lane, peer));
+        sum += atomic_load_explicit(&signal->value, memory_order_relaxed);
+    }
+    return sum;
+}
+
 void wefti_run_area_clear(void *area, uint32_t group_size, uint32_t lanes)
 {
     size_t bytes = wefti_run_area_bytes(group_size, lanes);
@@ -40,12 +61,15 @@ weft_status_t wefti_run_counters_init(wefti_run_counters_t *counters, uint32_t g
     counters->sent = wefti_alloc(allocator, 2 * count * sizeof *counters->sent);
     WEFT_RETURN_IF_NO_MEMORY(counters->sent);
     counters->arrived = counters->sent + count;
+    counters->signaled = wefti_alloc(allocator, count * sizeof *counters->signaled);
+    WEFT_RETURN_IF_NO_MEMORY(counters->signaled);
     return WEFT_OK;
 }
 
 void wefti_run_counters_deinit(wefti_run_counters_t *counters)
 {
     wefti_free(counters->allocator, counters->sent);
+    wefti_free(counters->allocator, counters->signaled);
     *counters = (wefti_run_counters_t){0};
 }
 

@@ -29,17 +29,23 @@ static void set_counter(wefti_run_t *run, uint32_t lane, uint32_t value)
     run->unsettled |= 1u << lane;
 }
 
-/* The counter of a WAIT's rank number i, and what it must reach; NULL: this lane itself. Ranks
- * start with their neighbour, so that they do not all read one counter at once. */
+/* A WAIT's rank number i. Ranks start with their neighbour, so that they do not all read one counter
+ * at once. */
+static uint32_t waited_rank(const wefti_run_t *run, const wefti_task_t *task, uint32_t i)
+{
+    uint32_t count = task->wait.rank_count;
+    uint32_t skew = run->params.rank - task->wait.first_rank;
+    i += skew < count ? skew + 1 : 0;
+    return task->wait.first_rank + (i < count ? i : i - count);
+}
+
+/* That rank's counter, and what it must reach; NULL: this lane itself. */
 static wefti_signal_t *waited_for(const wefti_run_t *run, uint32_t lane, const wefti_task_t *task,
                                   uint32_t i, uint32_t *out_target)
 {
     const wefti_run_memory_t *memory = run->memory;
-    uint32_t own = run->params.rank, count = task->wait.rank_count;
-    uint32_t skew = own - task->wait.first_rank;
-    i += skew < count ? skew + 1 : 0;
-    uint32_t rank = task->wait.first_rank + (i < count ? i : i - count);
-    if (rank == own && task->wait.lane == lane) {
+    uint32_t rank = waited_rank(run, task, i);
+    if (rank == run->params.rank && task->wait.lane == lane) {
         return NULL;
     }
     *out_target = memory->counters->phase + task->wait.phase - task->wait.back * run->phases;
@@ -180,6 +186,9 @@ static weft_status_t run_task(wefti_run_t *run, uint32_t lane, const wefti_task_
     case WEFTI_DO_SIGNAL: {
         const wefti_run_counters_t *counters = memory->counters;
         size_t to = (size_t)lane * counters->group_size + task->signal.peer;
+        /* relaxed: a thread that reads it looks again when this one rests */
+        atomic_store_explicit(&counters->signaled[to], counters->sent[to] + task->signal.index,
+                              memory_order_relaxed);
         return wefti_signal_peer(memory->endpoint, memory->ranks[task->signal.peer],
                                  memory->area + wefti_run_arrival(counters, lane, run->params.rank),
                                  counters->sent[to] + task->signal.index, lane);
@@ -388,4 +397,23 @@ bool wefti_run_ready(const wefti_run_t *run)
         }
     }
     return ended && still_lent(run) == NULL;
+}
+
+bool wefti_run_late(const wefti_run_t *run, uint32_t ranks[WEFTI_MAX_LANES], uint32_t *out_count)
+{
+    *out_count = 0;
+    for (uint32_t lane = 0; lane < run->lanes; lane++) {
+        const wefti_run_lane_t *own = &run->lane[lane];
+        const wefti_task_t *task = &run->tasks.tasks[own->at];
+        if (own->at == own->end) {
+            continue;
+        }
+        if (task->op != WEFTI_DO_WAIT && task->op != WEFTI_DO_AWAIT) {
+            return false;
+        }
+        uint32_t rank =
+            task->op == WEFTI_DO_WAIT ? waited_rank(run, task, own->seen) : task->signal.peer;
+        ranks[(*out_count)++] = run->memory->ranks[rank];
+    }
+    return *out_count > 0;
 }

@@ -44,6 +44,7 @@ typedef struct wefti_run_counters {
     uint32_t phase;                   /* what all lanes of all ranks have reached */
     uint32_t posted[WEFTI_MAX_LANES]; /* what this rank's counters really say */
     uint32_t *sent, *arrived;         /* [lane * group_size + peer], in one allocation */
+    _Atomic uint32_t *signaled;       /* likewise, of sent: the last one; other threads read it */
 } wefti_run_counters_t;
 
 /* Of the area on each rank: 64-byte aligned. Zero at first. A wefti_signal_line_t per lane, then a
@@ -56,6 +57,10 @@ void wefti_run_counters_deinit(wefti_run_counters_t *counters);
 /* Whether signal is a counter of this rank's area that peer raises. */
 bool wefti_run_arrives_from(const wefti_run_counters_t *counters, const uint8_t *area,
                             uint32_t peer, const wefti_signal_t *signal);
+/* Signals over all lanes, modulo 2^32: that this rank has sent to peer, and that have come from it.
+ * Any thread. */
+uint32_t wefti_run_signaled(const wefti_run_counters_t *counters, uint32_t peer);
+uint32_t wefti_run_came(const wefti_run_counters_t *counters, uint8_t *area, uint32_t peer);
 /* Makes a used area like new; before any peer can run a schedule on it. */
 void wefti_run_area_clear(void *area, uint32_t group_size, uint32_t lanes);
 
@@ -129,5 +134,8 @@ weft_status_t wefti_run_advance(wefti_run_t *run, wefti_blocked_t *out_blocked);
 void wefti_run_settle(wefti_run_t *run);
 /* Whether a lane could go on: cheap, for the poll function of a wait. */
 bool wefti_run_ready(const wefti_run_t *run);
+/* The ranks in the world that its lanes wait for, which may be this one. False: it waits for nothing
+ * that a rank does. While no thread advances it. */
+bool wefti_run_late(const wefti_run_t *run, uint32_t ranks[WEFTI_MAX_LANES], uint32_t *out_count);
 
 #endif

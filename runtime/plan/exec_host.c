@@ -69,33 +69,6 @@ static bool lanes_moved(const wefti_cursor_t *cursor)
            wefti_run_ready(cursor->records[cursor->next].schedule.bound->run);
 }
 
-/* The rank that is to signal what cursor waits for; world_size: unknown. */
-static uint32_t late_rank(const weft_session_t *session, const wefti_cursor_t *cursor)
-{
-    const wefti_record_t *record = &cursor->records[cursor->next];
-    uint32_t target, r = 0, count = session->endpoint->world_size;
-    const wefti_signal_t *signal = wefti_cursor_blocked_on(cursor, &target);
-    /* relaxed: it may grow meanwhile, but not to where a signal lies that a rank waits for */
-    size_t bytes = atomic_load_explicit(&session->endpoint->region_bytes, memory_order_relaxed);
-    for (; r < count; r++) {
-        uintptr_t base = (uintptr_t)session->endpoint->region_of[r];
-        if (r == session->endpoint->rank) {
-            continue;
-        }
-        if (base != 0 && (uintptr_t)signal - base < bytes) {
-            break;
-        }
-        if (record->kind == WEFTI_RECORD_SCHEDULE) {
-            const wefti_bound_run_t *bound = record->schedule.bound;
-            const uint8_t *own = bound->memory.bases[session->endpoint->rank] + bound->memory.area;
-            if (wefti_run_arrives_from(&bound->counters, own, r, signal)) {
-                break;
-            }
-        }
-    }
-    return r;
-}
-
 /* A wait for other ranks, and what is looked at meanwhile. */
 typedef struct watch {
     weft_session_t *session;
@@ -152,7 +125,7 @@ static weft_status_t look_for_departed(watch_t *watch, uint64_t now)
     if (!atomic_load_explicit(&endpoint->departed, memory_order_relaxed)) {
         return WEFT_OK;
     }
-    uint32_t target, late = late_rank(session, watch->cursor);
+    uint32_t target, late = wefti_session_late(session, watch->cursor);
     wefti_signal_t *signal = wefti_cursor_blocked_on(watch->cursor, &target);
     if (late >= endpoint->world_size || !wefti_endpoint_has_left(endpoint, late) ||
         wefti_signal_has_reached(signal, target)) {
@@ -182,26 +155,26 @@ static weft_status_t poll_watch(void *user)
     return watch->alternatives && others_moved(session, watch->cursor) ? WEFT_AGAIN : WEFT_OK;
 }
 
-/* For transport/waits.h. Where one of several signals lets the thread go on, they are all to come
- * from one rank; else it is not said for which. */
+/* For transport/waits.h. */
 static bool describe(void *user, wefti_wait_t *out)
 {
     const watch_t *watch = user;
     const weft_session_t *session = watch->session;
     const wefti_cursor_t *waiting = watch->cursor;
-    uint32_t target, late = late_rank(session, waiting);
+    uint32_t target;
     const wefti_signal_t *signal = wefti_cursor_blocked_on(waiting, &target);
-    bool one = !is_blocked_on_lanes(waiting);
+    out->kind = WEFTI_WAIT_STEP;
+    wefti_session_add_late(session, waiting, out);
     for (uint32_t i = 0; watch->alternatives && i < session->plan->stream_count; i++) {
         const wefti_cursor_t *cursor = &session->cursors[i];
         if (!session->on_worker[i] && cursor != waiting && blocked_on_others(session, cursor)) {
-            one = one && !is_blocked_on_lanes(cursor) && late_rank(session, cursor) == late;
+            wefti_session_add_late(session, cursor, out);
         }
     }
-    out->kind = WEFTI_WAIT_STEP;
-    out->channel = WEFTI_WAIT_WORLD;
-    out->late[0] = late;
-    out->late_count = one && late < session->endpoint->world_size;
+    if (out->kind == WEFTI_WAIT_STEP && out->late_count == 0) {
+        out->kind = WEFTI_WAIT_LOCAL;
+        out->late[out->late_count++] = session->endpoint->rank;
+    }
     snprintf(out->text, sizeof out->text, "%s of a session", waiting->records[waiting->next].name);
     return !wefti_signal_has_reached(signal, target) && !others_moved(session, waiting);
 }

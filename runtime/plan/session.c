@@ -191,12 +191,15 @@ static weft_status_t bind_local(weft_session_t *session)
 
 static weft_status_t bind(weft_session_t *session)
 {
+    weft_status_t status;
     WEFT_RETURN_IF_ERROR(agree_on_plan(session, make_tables(session)));
     find_entries(session);
     WEFT_RETURN_IF_ERROR(wefti_bind_algorithms(session));
     WEFT_RETURN_IF_ERROR(map_memory(session));
     WEFT_RETURN_IF_ERROR(agree_on_links(session));
-    WEFT_RETURN_IF_ERROR(wefti_endpoint_agree(session->endpoint, bind_local(session)));
+    status = wefti_session_enlist(session);
+    status = status < 0 ? status : bind_local(session);
+    WEFT_RETURN_IF_ERROR(wefti_endpoint_agree(session->endpoint, status));
     uint32_t init = find_program(session->plan, "init");
     return init != WEFTI_PLAN_NONE ? wefti_exec_run(session, init) : WEFT_OK;
 }
@@ -246,6 +249,7 @@ void weft_session_destroy(weft_session_t *session)
     if (session == NULL) {
         return;
     }
+    wefti_session_delist(session);
     wefti_exec_host_close(session);
     wefti_exec_device_close(session);
     wefti_unbind_updates(session);

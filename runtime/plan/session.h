@@ -89,6 +89,7 @@ typedef struct wefti_step_times {
 } wefti_step_times_t;
 
 struct weft_session {
+    weft_session_t *next; /* waits.c */
     weft_context_t *context;
     weft_plan_t *plan;
     weft_registry_t *own_registry; /* when the caller gave none */
@@ -228,6 +229,16 @@ weft_status_t wefti_session_copy(weft_session_t *session, void *dst, const void 
 /* The error of a caller's buffer whose size is not the tensor's. kind: "input", "parameter", ... */
 weft_status_t wefti_session_bad_size(const char *kind, const char *name, uint64_t tensor_bytes,
                                      size_t buffer_bytes);
+
+/* waits.c: of sessions over put links */
+weft_status_t wefti_session_enlist(weft_session_t *session);
+void wefti_session_delist(weft_session_t *session);
+/* The rank that is to signal what cursor waits for; world_size: unknown. */
+uint32_t wefti_session_late(const weft_session_t *session, const wefti_cursor_t *cursor);
+/* Adds the ranks that may let a blocked cursor go on to a wait of kind STEP, or makes it one of DATA:
+ * not only ranks may. */
+void wefti_session_add_late(const weft_session_t *session, const wefti_cursor_t *cursor,
+                            wefti_wait_t *out);
 
 /* agree.c: all ranks' copies of own, in arena. Collective: an error of one rank is that of all. */
 weft_status_t wefti_session_gather(wefti_endpoint_t *endpoint, wefti_arena_t *arena,

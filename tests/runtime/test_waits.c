@@ -8,6 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <weft/compile.h>
+#include <weft/session.h>
+
 #include "runtime/base/sync.h"
 #include "support_ranks.h"
 
@@ -27,8 +30,34 @@ typedef struct things {
     weft_group_t *second; /* of all ranks */
     weft_group_t *third;  /* of all ranks; not in use when ranks disagree */
     weft_stream_t *stream;
+    weft_session_t *session; /* NULL: no call is of it */
     float x[COUNT];
 } things_t;
+
+/* Of a session for all ranks of the world at hand. */
+static weft_plan_t *plan;
+
+static void compile(uint32_t world)
+{
+    weft_compile_params_t params = WEFT_COMPILE_PARAMS_INIT;
+    params.model_path = WEFT_SOURCE_DIR "/tests/data/torch_mlp_batch4.onnx";
+    params.world_size = world;
+    assert_int_equal(weft_compile(&params, &plan), WEFT_OK);
+}
+
+static void release_plan(void)
+{
+    weft_plan_release(plan);
+    plan = NULL;
+}
+
+static void open_session(const rank_world_t *world, things_t *things)
+{
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    params.context = world->context;
+    params.plan = plan;
+    RANK_OK(weft_session_create(&params, &things->session));
+}
 
 /* Worlds of processes from here on: ranks by host; NULL: one host. */
 static void over_sockets(const char *hosts)
@@ -134,6 +163,12 @@ static weft_status_t call_recv(rank_world_t *world, things_t *things)
                      things->second, NULL);
 }
 
+static weft_status_t call_step(rank_world_t *world, things_t *things)
+{
+    (void)world;
+    return weft_session_step(things->session);
+}
+
 typedef struct kind {
     const char *name; /* what messages call it */
     bool in_group;    /* a call of a group: other groups go on */
@@ -153,6 +188,7 @@ static const kind_t kinds[] = {
     {"fuser_create", false, call_fuser},
     {"capture_end", false, call_capture},
     {"receive", true, call_recv},
+    {"of a session", false, call_step},
 };
 #define KINDS (sizeof kinds / sizeof kinds[0])
 
@@ -171,6 +207,9 @@ static void run_pair(rank_world_t *world)
     RANK_OK(weft_group_duplicate(world->group, &things.second));
     RANK_OK(weft_group_duplicate(world->group, &things.third));
     RANK_OK(weft_stream_create(world->context, NULL, &things.stream));
+    if (pair->odd->call == call_step || pair->others->call == call_step) {
+        open_session(world, &things);
+    }
     RANK_OK(weft_context_barrier(world->context));
     weft_status_t status = kind->call(world, &things);
     char victim[32];
@@ -189,6 +228,7 @@ static void run_pair(rank_world_t *world)
         RANK_OK(weft_barrier(things.third, NULL));
         RANK_OK(weft_context_barrier(world->context));
     }
+    weft_session_destroy(things.session);
     weft_stream_destroy(things.stream);
     weft_group_destroy(things.second);
     weft_group_destroy(things.third);
@@ -201,6 +241,7 @@ static void test_every_pair_of_kinds(void **state)
         skip();
     }
     setenv("WEFT_TIMEOUT", "300", 1);
+    compile(3);
     for (uint32_t a = 0; a < KINDS; a++) {
         for (uint32_t b = 0; b < KINDS; b++) {
             pair_t pair = {&kinds[a], &kinds[b], (a + b) % 3};
@@ -209,6 +250,7 @@ static void test_every_pair_of_kinds(void **state)
             }
         }
     }
+    release_plan();
     unsetenv("WEFT_TIMEOUT");
 }
 
@@ -466,7 +508,7 @@ static void first_call(worker_t *worker, uint32_t step)
 {
     rank_world_t *world = worker->world;
     things_t *things = worker->things;
-    switch (step % 6) {
+    switch (step % 7) {
     case 0:
         RANK_OK(call_all_reduce(world, things));
         break;
@@ -481,6 +523,9 @@ static void first_call(worker_t *worker, uint32_t step)
         break;
     case 4:
         RANK_OK(weft_stream_synchronize(things->stream));
+        break;
+    case 5:
+        RANK_OK(call_step(world, things));
         break;
     default: {
         weft_group_t *group = NULL;
@@ -540,6 +585,7 @@ static void run_legal(rank_world_t *world)
     RANK_OK(weft_group_duplicate(world->group, &things.second));
     RANK_OK(weft_group_duplicate(world->group, &group));
     RANK_OK(weft_stream_create(world->context, NULL, &things.stream));
+    open_session(world, &things);
     worker_t first = {world, &things, legal, group, 0, legal->seed * 31 + world->rank + 1};
     worker_t second = {world, &things, legal, group, 1, legal->seed * 37 + world->rank + 1};
     if (world->rank == 0) {
@@ -556,6 +602,7 @@ static void run_legal(rank_world_t *world)
     }
     RANK_OK(weft_stream_synchronize(things.stream));
     RANK_OK(weft_context_barrier(world->context));
+    weft_session_destroy(things.session);
     weft_stream_destroy(things.stream);
     weft_group_destroy(group);
     weft_group_destroy(things.second);
@@ -573,18 +620,20 @@ static void test_legal_programs(void **state)
         legal_t legal = {.seed = test_next_random(&random)};
         uint32_t left[2] = {STEPS, STEPS};
         for (uint32_t i = 0; i < 2 * STEPS; i++) {
-            legal.steps[i / STEPS][i % STEPS] = (uint32_t)(test_next_random(&random) % 6);
+            legal.steps[i / STEPS][i % STEPS] = (uint32_t)(test_next_random(&random) % 7);
             uint32_t list = (uint32_t)(test_next_random(&random) % 2);
             list = left[list] > 0 ? list : 1 - list;
             legal.merged[i] = list;
             left[list]--;
         }
+        compile(2 + w % 3);
         if (w % 2 == 0) {
             support_rank_threads(2 + w % 3, run_legal, &legal);
         } else {
             over_sockets(w % 6 == 3 ? "abcd" : w % 6 == 5 ? "aabb" : NULL);
             assert_true(support_rank_processes(2 + w % 3, run_legal, &legal));
         }
+        release_plan();
     }
     over_sockets(NULL);
     unsetenv("WEFT_TIMEOUT");
@@ -593,12 +642,13 @@ static void test_legal_programs(void **state)
 /* Some pairs of kinds; links: between ranks that are threads, NULL: ranks are processes. */
 static void run_some_pairs(const wefti_hub_links_t *links)
 {
-    static const uint32_t pairs[][2] = {{0, 4},  {2, 0},  {4, 5},  {9, 1},
-                                        {11, 0}, {0, 11}, {11, 4}, {3, 11}};
+    static const uint32_t pairs[][2] = {{0, 4},  {2, 0},  {4, 5},  {9, 1},  {11, 0},
+                                        {0, 11}, {11, 4}, {3, 11}, {12, 2}, {4, 12}};
     if (!CIRCLES) {
         skip();
     }
     setenv("WEFT_TIMEOUT", "300", 1);
+    compile(3);
     for (uint32_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         pair_t pair = {&kinds[pairs[i][0]], &kinds[pairs[i][1]], i % 3};
         if (links != NULL) {
@@ -607,6 +657,7 @@ static void run_some_pairs(const wefti_hub_links_t *links)
             assert_true(support_rank_processes(3, run_pair, &pair));
         }
     }
+    release_plan();
     unsetenv("WEFT_TIMEOUT");
 }
 

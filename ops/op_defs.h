@@ -7,8 +7,8 @@
 
 /* Stores up to capacity built-in definitions, any order. @return how many there are. */
 size_t wefti_op_defs(const weft_op_def_t **out_defs, size_t capacity);
-/* All built-in kernels (ops/compute). */
-const weft_kernel_t *const *wefti_compute_kernels(size_t *out_count);
+/* Stores up to capacity built-in kernels (ops/compute). @return how many there are. */
+size_t wefti_compute_kernels(const weft_kernel_t **out_kernels, size_t capacity);
 
 /* registry.c: adds all definitions of from (or NULL) that registry lacks; they must outlive it. */
 weft_status_t wefti_registry_add_defs(weft_registry_t *registry, const weft_registry_t *from);

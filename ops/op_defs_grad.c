@@ -6,16 +6,6 @@
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
 
-static weft_status_t infer_unary_grad(weft_node_desc_t *node)
-{
-    weft_status_t status;
-    WEFT_TRY(status, wefti_infer_need(node, 2), out);
-    WEFT_TRY(status, wefti_infer_match(node, 0, 1), out);
-    status = wefti_infer_same(node);
-out:
-    return status;
-}
-
 static weft_status_t infer_pad_grad(weft_node_desc_t *node)
 {
     int64_t pads[2 * WEFT_MAX_DIMS];
@@ -81,32 +71,6 @@ static const weft_attr_def_t sum_to_attrs[] = {
 };
 
 static const weft_op_def_t defs[] = {
-    {.domain = "com.microsoft",
-     .name = "ReluGrad",
-     .since_version = 1,
-     .inputs_min = 2,
-     .inputs_max = 2,
-     .outputs_min = 1,
-     .outputs_max = 1,
-     .dtypes = WEFTI_BIT_FLOATS,
-     .in_place = {0, -1, -1, -1},
-     .infer = infer_unary_grad,
-     .cost = wefti_cost_elementwise,
-     .doc = "dX = dY where Y > 0, else 0",
-     WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE, .linear_inputs = 1u, .layout = {3u, 1u, 1, 0, 0})},
-    {.domain = "weft",
-     .name = "TanhGrad",
-     .since_version = 1,
-     .inputs_min = 2,
-     .inputs_max = 2,
-     .outputs_min = 1,
-     .outputs_max = 1,
-     .dtypes = WEFTI_BIT_FLOATS,
-     .in_place = {0, -1, -1, -1},
-     .infer = infer_unary_grad,
-     .cost = wefti_cost_elementwise,
-     .doc = "dX = dY (1 - Y^2)",
-     WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE, .linear_inputs = 1u, .layout = {3u, 1u, 1, 0, 0})},
     {.domain = "weft",
      .name = "PadGrad",
      .since_version = 1,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Comparisons, logic, choices: Equal, And, Not, IsNaN, Where, Max, Min. */
+/* Operators of several tensors, element by element: comparisons, logic, bits, remainders, extremes,
+ * sums, choices. */
 #include <string.h>
 
 #include "ops/op_infer.h"
@@ -36,13 +37,6 @@ static weft_status_t infer_extreme(weft_node_desc_t *node)
     return infer_broadcast_all(node, WEFT_DTYPE_NONE);
 }
 
-static weft_status_t infer_test(weft_node_desc_t *node)
-{
-    WEFT_RETURN_IF_ERROR(wefti_infer_need(node, 1));
-    wefti_infer_set(node, 0, WEFT_DTYPE_BOOL, node->inputs[0].rank, node->inputs[0].dims);
-    return WEFT_OK;
-}
-
 static weft_status_t infer_where(weft_node_desc_t *node)
 {
     int64_t dims[WEFT_MAX_DIMS];
@@ -70,20 +64,27 @@ static weft_status_t infer_where(weft_node_desc_t *node)
         WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE __VA_ARGS__)                                    \
     }
 #define COMMUTES | WEFT_FACT_COMMUTATIVE
-#define TEST(op, version, types, text)                                                             \
-    {                                                                                              \
-        .domain = "", .name = op, .since_version = version, .inputs_min = 1, .inputs_max = 1,      \
-        .outputs_min = 1, .outputs_max = 1, .dtypes = types, .in_place = WEFTI_IN_PLACE_NONE,      \
-        .infer = infer_test, .cost = wefti_cost_elementwise, .doc = text,                          \
-        WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE)                                                \
-    }
-#define EXTREME(op, text)                                                                          \
-    {                                                                                              \
-        .domain = "", .name = op, .since_version = 8, .inputs_min = 1,                             \
-        .inputs_max = WEFT_VARIADIC, .outputs_min = 1, .outputs_max = 1,                           \
-        .dtypes = WEFTI_BIT_NUMBERS, .in_place = {0, -1, -1, -1}, .infer = infer_extreme,          \
-        .cost = wefti_cost_elementwise, .doc = text, WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE)   \
-    }
+/* Of one type: a result of that type. */
+#define SEVERAL(op, version, least, most, types, text, ...)                                        \
+    .domain = "", .name = op, .since_version = version, .inputs_min = least, .inputs_max = most,   \
+    .outputs_min = 1, .outputs_max = 1, .dtypes = types, .in_place = {0, -1, -1, -1},              \
+    .infer = infer_extreme, .cost = wefti_cost_elementwise, .doc = text,                           \
+    WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE, __VA_ARGS__)
+#define VARIADIC(op, text, rule)                                                                   \
+    SEVERAL(op, 8, 1, WEFT_VARIADIC, WEFTI_BIT_NUMBERS, text, .gradient = rule)
+#define INTEGERS (WEFTI_BIT_SIGNED | WEFTI_BIT_UNSIGNED)
+#define TWO(op, version, types, text)                                                              \
+    SEVERAL(op, version, 2, 2, types, text, .gradient = WEFT_GRADIENT_DEFAULT)
+#define ATTRS(name) .attrs = name, .attr_count = WEFTI_COUNT(name)
+
+static const weft_attr_def_t mod_attrs[] = {
+    {.name = "fmod",
+     .type = WEFT_ATTR_TYPE_INT,
+     .doc = "0: the sign of the divisor, 1: that of the dividend"},
+};
+static const weft_attr_def_t shift_attrs[] = {
+    {.name = "direction", .type = WEFT_ATTR_TYPE_STRING, .required = 1, .doc = "LEFT or RIGHT"},
+};
 
 static const weft_op_def_t defs[] = {
     PAIR("Equal", 7, WEFTI_BIT_ALL, "A = B, broadcasting", COMMUTES),
@@ -94,10 +95,17 @@ static const weft_op_def_t defs[] = {
     PAIR("And", 7, BIT_BOOL, "A and B, broadcasting", COMMUTES),
     PAIR("Or", 7, BIT_BOOL, "A or B, broadcasting", COMMUTES),
     PAIR("Xor", 7, BIT_BOOL, "A or B but not both, broadcasting", COMMUTES),
-    TEST("Not", 1, BIT_BOOL, "not X"),
-    TEST("IsNaN", 9, WEFTI_BIT_FLOATS, "X is not a number"),
-    EXTREME("Max", "the maximum of all inputs, broadcasting"),
-    EXTREME("Min", "the minimum of all inputs, broadcasting"),
+    {TWO("Mod", 10, WEFTI_BIT_NUMBERS, "the remainder of A / B, broadcasting"), ATTRS(mod_attrs)},
+    {TWO("BitShift", 11, WEFTI_BIT_UNSIGNED, "A shifted by B bits"), ATTRS(shift_attrs)},
+    {TWO("BitwiseAnd", 18, INTEGERS, "bits of A and B, broadcasting")},
+    {TWO("BitwiseOr", 18, INTEGERS, "bits of A or B, broadcasting")},
+    {TWO("BitwiseXor", 18, INTEGERS, "bits of A or B but not both, broadcasting")},
+    {SEVERAL("PRelu", 7, 2, 2, WEFTI_BIT_NUMBERS, "X, where negative X slope, broadcasting",
+             .gradient = WEFT_GRADIENT_SLOPE)},
+    {VARIADIC("Max", "the maximum of all inputs, broadcasting", WEFT_GRADIENT_EXTREME)},
+    {VARIADIC("Min", "the minimum of all inputs, broadcasting", WEFT_GRADIENT_EXTREME)},
+    {VARIADIC("Sum", "the sum of all inputs, broadcasting", WEFT_GRADIENT_TOTAL)},
+    {VARIADIC("Mean", "the mean of all inputs, broadcasting", WEFT_GRADIENT_AVERAGE)},
     {.domain = "",
      .name = "Where",
      .since_version = 9,

@@ -191,15 +191,6 @@ static const weft_attr_def_t softmax_attrs[] = {
         .in_place = {0, -1, -1, -1}, .infer = infer_binary, .cost = wefti_cost_elementwise,        \
         .doc = text, WEFTI_FACTS(__VA_ARGS__)                                                      \
     }
-#define UNARY(op, text, ...)                                                                       \
-    {                                                                                              \
-        .domain = "", .name = op, .since_version = 1, .inputs_min = 1, .inputs_max = 1,            \
-        .outputs_min = 1, .outputs_max = 1, .dtypes = WEFTI_BIT_FLOATS,                            \
-        .in_place = {0, -1, -1, -1}, .infer = wefti_infer_same, .cost = wefti_cost_elementwise,    \
-        .doc = text,                                                                               \
-        WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE, .layout = {1u, 1u, 1, 0, 0},                   \
-                    .gradient = WEFT_GRADIENT_OF_RESULT, __VA_ARGS__)                              \
-    }
 #define GEMM(version, least)                                                                       \
     {                                                                                              \
         .domain = "", .name = "Gemm", .since_version = version, .inputs_min = least,               \
@@ -229,8 +220,6 @@ static const weft_op_def_t defs[] = {
            .arithmetic = WEFT_ARITHMETIC_MULTIPLY, .linear_inputs = 3u),
     BINARY("Div", "Y = A / B element by element, broadcasting", .flags = WEFT_FACT_ELEMENTWISE,
            .arithmetic = WEFT_ARITHMETIC_DIVIDE, .linear_inputs = 1u),
-    UNARY("Relu", "Y = max(X, 0)", .result_grad = {"com.microsoft", "ReluGrad"}),
-    UNARY("Tanh", "Y = tanh(X)", .result_grad = {"weft", "TanhGrad"}),
     GEMM(7, 3),
     GEMM(11, 2),
     {.domain = "",

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums and means over dimensions. */
+/* Reductions over dimensions. */
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
-
-#define AXES_INPUT_SUM 13 /* versions since which axes is an input */
-#define AXES_INPUT_MEAN 18
 
 weft_status_t wefti_reduce_axes(const weft_node_desc_t *node, uint32_t *out_mask)
 {
@@ -56,22 +53,33 @@ static const weft_attr_def_t reduce_attrs[] = {
      .type = WEFT_ATTR_TYPE_INT,
      .doc = "1: without axes Y = X; 0: without axes all dimensions are reduced"},
 };
-#define REDUCE(op, version, inputs, list, rule, text)                                              \
+#define REDUCE(op, version, inputs, list, linear, rule, text)                                      \
     {                                                                                              \
         .domain = "", .name = op, .since_version = version, .inputs_min = 1, .inputs_max = inputs, \
         .outputs_min = 1, .outputs_max = 1, .dtypes = WEFTI_BIT_NUMBERS,                           \
         .in_place = WEFTI_IN_PLACE_NONE, .attrs = list, .attr_count = WEFTI_COUNT(list),           \
         .infer = infer_reduce, .cost = cost_reduce, .doc = text,                                   \
-        WEFTI_FACTS(.linear_inputs = 1u, .gradient = rule, .layout = {1u, 1u, 0, 0, 0})            \
+        WEFTI_FACTS(.linear_inputs = linear, .gradient = rule, .layout = {1u, 1u, 0, 0, 0})        \
     }
 
+/* Both forms: axes are an attribute, or since version an input. */
+#define BOTH(op, version, linear, rule, text)                                                      \
+    REDUCE(op, 1, 1, reduce_attrs_old, linear, rule, text),                                        \
+        REDUCE(op, version, 2, reduce_attrs, linear, rule, text "; axes are an input")
+
 static const weft_op_def_t defs[] = {
-    REDUCE("ReduceSum", 1, 1, reduce_attrs_old, WEFT_GRADIENT_SUM, "sum over dimensions"),
-    REDUCE("ReduceSum", AXES_INPUT_SUM, 2, reduce_attrs, WEFT_GRADIENT_SUM,
-           "sum over dimensions; axes are an input"),
-    REDUCE("ReduceMean", 1, 1, reduce_attrs_old, WEFT_GRADIENT_MEAN, "mean over dimensions"),
-    REDUCE("ReduceMean", AXES_INPUT_MEAN, 2, reduce_attrs, WEFT_GRADIENT_MEAN,
-           "mean over dimensions; axes are an input"),
+    BOTH("ReduceSum", 13, 1u, WEFT_GRADIENT_SUM, "sum over dimensions"),
+    BOTH("ReduceMean", 18, 1u, WEFT_GRADIENT_MEAN, "mean over dimensions"),
+    BOTH("ReduceMax", 18, 0u, WEFT_GRADIENT_REDUCED_EXTREME, "maximum over dimensions"),
+    BOTH("ReduceMin", 18, 0u, WEFT_GRADIENT_REDUCED_EXTREME, "minimum over dimensions"),
+    BOTH("ReduceProd", 18, 0u, WEFT_GRADIENT_DEFAULT, "product over dimensions"),
+    BOTH("ReduceSumSquare", 18, 0u, WEFT_GRADIENT_REDUCED_SQUARES,
+         "sum of squares over dimensions"),
+    BOTH("ReduceL1", 18, 0u, WEFT_GRADIENT_NORM_1, "sum of absolute values over dimensions"),
+    BOTH("ReduceL2", 18, 0u, WEFT_GRADIENT_NORM_2, "root of the sum of squares over dimensions"),
+    BOTH("ReduceLogSum", 18, 0u, WEFT_GRADIENT_LOG_SUM, "log of the sum over dimensions"),
+    BOTH("ReduceLogSumExp", 18, 0u, WEFT_GRADIENT_LOG_SUM_EXP,
+         "log of the sum of exp(X) over dimensions"),
 };
 
 wefti_op_family_t wefti_op_defs_reduce(void)

@@ -151,7 +151,6 @@ typedef struct wefti_op_family {
     size_t count;
 } wefti_op_family_t;
 wefti_op_family_t wefti_op_defs_math(void);
-wefti_op_family_t wefti_op_defs_activation(void);
 wefti_op_family_t wefti_op_defs_reduce(void);
 wefti_op_family_t wefti_op_defs_nn(void);
 wefti_op_family_t wefti_op_defs_pool(void);

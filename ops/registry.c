@@ -228,14 +228,16 @@ weft_status_t weft_registry_add_kernel(weft_registry_t *registry, const weft_ker
 static weft_status_t add_built_in(weft_registry_t *registry)
 {
     weft_status_t status = WEFT_OK;
-    size_t kernel_count;
-    const weft_kernel_t *const *kernels = wefti_compute_kernels(&kernel_count);
-    size_t def_count = wefti_op_defs(NULL, 0);
+    size_t def_count = wefti_op_defs(NULL, 0), kernel_count = wefti_compute_kernels(NULL, 0);
     const weft_op_def_t **defs = wefti_alloc(registry->allocator, def_count * sizeof(*defs));
-    if (defs == NULL) {
-        return WEFT_ERR_NO_MEMORY;
+    const weft_kernel_t **kernels =
+        wefti_alloc(registry->allocator, kernel_count * sizeof(*kernels));
+    if (defs == NULL || kernels == NULL) {
+        status = WEFT_ERR_NO_MEMORY;
+        goto out;
     }
     wefti_op_defs(defs, def_count);
+    wefti_compute_kernels(kernels, kernel_count);
     for (size_t i = 0; i < def_count; i++) {
         WEFT_TRY(status, weft_registry_add_op(registry, defs[i]), out);
     }
@@ -244,6 +246,7 @@ static weft_status_t add_built_in(weft_registry_t *registry)
     }
 out:
     wefti_free(registry->allocator, defs);
+    wefti_free(registry->allocator, kernels);
     return status;
 }
 

@@ -38,6 +38,17 @@ static wefti_diff_fn find_rule(const weft_op_def_t *def)
         [WEFT_GRADIENT_JOIN] = wefti_diff_concat,
         [WEFT_GRADIENT_SUM] = wefti_diff_reduce_sum,
         [WEFT_GRADIENT_MEAN] = wefti_diff_reduce_mean,
+        [WEFT_GRADIENT_ZERO] = wefti_diff_zero,
+        [WEFT_GRADIENT_EXTREME] = wefti_diff_extreme,
+        [WEFT_GRADIENT_TOTAL] = wefti_diff_total,
+        [WEFT_GRADIENT_AVERAGE] = wefti_diff_average,
+        [WEFT_GRADIENT_SLOPE] = wefti_diff_slope,
+        [WEFT_GRADIENT_REDUCED_EXTREME] = wefti_diff_reduce_extreme,
+        [WEFT_GRADIENT_REDUCED_SQUARES] = wefti_diff_reduce_squares,
+        [WEFT_GRADIENT_NORM_1] = wefti_diff_norm_1,
+        [WEFT_GRADIENT_NORM_2] = wefti_diff_norm_2,
+        [WEFT_GRADIENT_LOG_SUM] = wefti_diff_log_sum,
+        [WEFT_GRADIENT_LOG_SUM_EXP] = wefti_diff_log_sum_exp,
     };
     static const wefti_diff_fn arithmetic[] = {
         [WEFT_ARITHMETIC_ADD] = wefti_diff_add,

@@ -68,6 +68,12 @@ weft_status_t wefti_diff_sum_to(wefti_diff_t *diff, uint32_t value, const int64_
 /* value times a number; value itself for 1. */
 weft_status_t wefti_diff_scale(wefti_diff_t *diff, uint32_t value, double factor,
                                uint32_t *out_value);
+/* The result of an ONNX operator on a and b; b may be WEFTI_NONE. */
+weft_status_t wefti_diff_two(wefti_diff_t *diff, const char *op, uint32_t a, uint32_t b,
+                             uint32_t *out_value);
+/* a where condition holds, else b. */
+weft_status_t wefti_diff_choose(wefti_diff_t *diff, uint32_t condition, uint32_t a, uint32_t b,
+                                uint32_t *out_value);
 /* A constant of a floating type; all elements are number. */
 weft_status_t wefti_diff_constant(wefti_graph_t *graph, const char *name,
                                   const weft_tensor_desc_t *like, double number,
@@ -112,6 +118,17 @@ weft_status_t wefti_diff_layer_norm(wefti_diff_t *diff);
 weft_status_t wefti_diff_softmax(wefti_diff_t *diff);
 weft_status_t wefti_diff_power(wefti_diff_t *diff);
 weft_status_t wefti_diff_negate(wefti_diff_t *diff);
+weft_status_t wefti_diff_zero(wefti_diff_t *diff);
+weft_status_t wefti_diff_extreme(wefti_diff_t *diff);
+weft_status_t wefti_diff_total(wefti_diff_t *diff);
+weft_status_t wefti_diff_average(wefti_diff_t *diff);
+weft_status_t wefti_diff_slope(wefti_diff_t *diff);
+weft_status_t wefti_diff_reduce_extreme(wefti_diff_t *diff);
+weft_status_t wefti_diff_reduce_squares(wefti_diff_t *diff);
+weft_status_t wefti_diff_norm_1(wefti_diff_t *diff);
+weft_status_t wefti_diff_norm_2(wefti_diff_t *diff);
+weft_status_t wefti_diff_log_sum(wefti_diff_t *diff);
+weft_status_t wefti_diff_log_sum_exp(wefti_diff_t *diff);
 weft_status_t wefti_diff_generic(wefti_diff_t *diff);
 
 #endif

@@ -118,3 +118,80 @@ weft_status_t wefti_diff_negate(wefti_diff_t *diff)
     wefti_diff_op_t op = {.domain = "", .op = "Neg", .inputs = &grad, .input_count = 1};
     return wefti_diff_give_op(diff, 0, &op);
 }
+
+/* The inputs of Sum or Mean. */
+static weft_status_t addends(wefti_diff_t *diff, double factor)
+{
+    uint32_t grad = wefti_diff_output_grad(diff, 0), count = wefti_diff_node(diff)->input_count;
+    WEFT_RETURN_IF_ERROR(wefti_diff_scale(diff, grad, factor, &grad));
+    for (uint32_t i = 0; i < count; i++) {
+        WEFT_RETURN_IF_ERROR(wefti_diff_give(diff, i, grad));
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_diff_total(wefti_diff_t *diff)
+{
+    return addends(diff, 1.0);
+}
+
+weft_status_t wefti_diff_average(wefti_diff_t *diff)
+{
+    return addends(diff, 1.0 / wefti_diff_node(diff)->input_count);
+}
+
+weft_status_t wefti_diff_zero(wefti_diff_t *diff)
+{
+    (void)diff;
+    return WEFT_OK;
+}
+
+/* Max, Min: inputs that are equal share the gradient, as in torch. */
+weft_status_t wefti_diff_extreme(wefti_diff_t *diff)
+{
+    uint32_t count = wefti_diff_node(diff)->input_count, shares = WEFTI_NONE, zero, one;
+    uint32_t grad = wefti_diff_output_grad(diff, 0), y = wefti_diff_output(diff, 0);
+    uint32_t *equal = wefti_arena_array(&diff->graph->arena, count, sizeof(*equal));
+    WEFT_RETURN_IF_NO_MEMORY(equal);
+    weft_tensor_desc_t scalar = {.dtype = diff->graph->values[grad].type.dtype};
+    WEFT_RETURN_IF_ERROR(wefti_diff_constant(diff->graph, "zero", &scalar, 0.0, &zero));
+    WEFT_RETURN_IF_ERROR(wefti_diff_constant(diff->graph, "one", &scalar, 1.0, &one));
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t term;
+        WEFT_RETURN_IF_ERROR(
+            wefti_diff_two(diff, "Equal", wefti_diff_input(diff, i), y, &equal[i]));
+        WEFT_RETURN_IF_ERROR(wefti_diff_choose(diff, equal[i], one, zero, &term));
+        if (i == 0) {
+            shares = term;
+        } else {
+            WEFT_RETURN_IF_ERROR(wefti_diff_two(diff, "Add", shares, term, &shares));
+        }
+    }
+    WEFT_RETURN_IF_ERROR(wefti_diff_two(diff, "Div", grad, shares, &grad));
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t part;
+        WEFT_RETURN_IF_ERROR(wefti_diff_choose(diff, equal[i], grad, zero, &part));
+        WEFT_RETURN_IF_ERROR(wefti_diff_give(diff, i, part));
+    }
+    return WEFT_OK;
+}
+
+/* PRelu: dY where X > 0, else dY slope; the slope gets dY X elsewhere. */
+static weft_status_t prelu_input(wefti_diff_t *diff, uint32_t index)
+{
+    uint32_t grad = wefti_diff_output_grad(diff, 0), zero, positive, product;
+    weft_tensor_desc_t scalar = {.dtype = diff->graph->values[grad].type.dtype};
+    WEFT_RETURN_IF_ERROR(wefti_diff_constant(diff->graph, "zero", &scalar, 0.0, &zero));
+    WEFT_RETURN_IF_ERROR(
+        wefti_diff_two(diff, "Greater", wefti_diff_input(diff, 0), zero, &positive));
+    WEFT_RETURN_IF_ERROR(
+        wefti_diff_two(diff, "Mul", grad, wefti_diff_input(diff, 1 - index), &product));
+    WEFT_RETURN_IF_ERROR(
+        wefti_diff_choose(diff, positive, index == 0 ? grad : zero, product, &product));
+    return wefti_diff_give(diff, index, product);
+}
+
+weft_status_t wefti_diff_slope(wefti_diff_t *diff)
+{
+    return wefti_diff_each_input(diff, prelu_input);
+}

@@ -97,10 +97,10 @@ static weft_status_t where_input(wefti_diff_t *diff, uint32_t index)
     uint32_t grad = wefti_diff_output_grad(diff, 0), zero;
     weft_tensor_desc_t scalar = {.dtype = diff->graph->values[grad].type.dtype};
     WEFT_RETURN_IF_ERROR(wefti_diff_constant(diff->graph, "zero", &scalar, 0.0, &zero));
-    uint32_t inputs[] = {wefti_diff_input(diff, 0), index == 1 ? grad : zero,
-                         index == 1 ? zero : grad};
-    wefti_diff_op_t op = {.domain = "", .op = "Where", .inputs = inputs, .input_count = 3};
-    return wefti_diff_give_op(diff, index, &op);
+    WEFT_RETURN_IF_ERROR(wefti_diff_choose(diff, wefti_diff_input(diff, 0),
+                                           index == 1 ? grad : zero, index == 1 ? zero : grad,
+                                           &grad));
+    return wefti_diff_give(diff, index, grad);
 }
 
 weft_status_t wefti_diff_where(wefti_diff_t *diff)

@@ -240,6 +240,23 @@ weft_status_t wefti_diff_scale(wefti_diff_t *diff, uint32_t value, double factor
     return wefti_diff_emit_value(diff, &op, out_value);
 }
 
+weft_status_t wefti_diff_two(wefti_diff_t *diff, const char *op, uint32_t a, uint32_t b,
+                             uint32_t *out_value)
+{
+    uint32_t inputs[] = {a, b};
+    wefti_diff_op_t node = {
+        .domain = "", .op = op, .inputs = inputs, .input_count = b == WEFTI_NONE ? 1 : 2};
+    return wefti_diff_emit_value(diff, &node, out_value);
+}
+
+weft_status_t wefti_diff_choose(wefti_diff_t *diff, uint32_t condition, uint32_t a, uint32_t b,
+                                uint32_t *out_value)
+{
+    uint32_t inputs[] = {condition, a, b};
+    wefti_diff_op_t node = {.domain = "", .op = "Where", .inputs = inputs, .input_count = 3};
+    return wefti_diff_emit_value(diff, &node, out_value);
+}
+
 weft_status_t wefti_diff_unsupported(const wefti_diff_t *diff, const char *what)
 {
     const wefti_node_t *node = wefti_diff_node(diff);

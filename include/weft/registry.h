@@ -134,19 +134,38 @@ typedef enum weft_gradient {
     WEFT_GRADIENT_DROPOUT = 11,       /**< Dropout */
     /** Operator weft_op_facts_t.result_grad(dY, inputs ..): Clip; input 0 alone has a gradient. */
     WEFT_GRADIENT_OF_INPUTS = 12,
-    WEFT_GRADIENT_JOIN = 13,       /**< Concat */
-    WEFT_GRADIENT_SUM = 14,        /**< ReduceSum */
-    WEFT_GRADIENT_MEAN = 15,       /**< ReduceMean */
-    WEFT_GRADIENT_SELECTED = 32,   /**< Gather */
-    WEFT_GRADIENT_RANGE = 33,      /**< Slice */
-    WEFT_GRADIENT_PARTS = 34,      /**< Split */
-    WEFT_GRADIENT_CHOICE = 35,     /**< Where */
-    WEFT_GRADIENT_REPEATED = 36,   /**< Expand */
-    WEFT_GRADIENT_CONVERSION = 37, /**< Cast, CastLike */
-    WEFT_GRADIENT_ROW_NORM = 38,   /**< LayerNormalization */
-    WEFT_GRADIENT_SOFTMAX = 39,    /**< operator result_grad(dY, Y) along an axis: Softmax */
-    WEFT_GRADIENT_POWER = 40,      /**< Pow */
-    WEFT_GRADIENT_NEGATION = 41,   /**< Neg */
+    WEFT_GRADIENT_JOIN = 13,              /**< Concat */
+    WEFT_GRADIENT_SUM = 14,               /**< ReduceSum */
+    WEFT_GRADIENT_MEAN = 15,              /**< ReduceMean */
+    WEFT_GRADIENT_SELECTED = 32,          /**< Gather */
+    WEFT_GRADIENT_RANGE = 33,             /**< Slice */
+    WEFT_GRADIENT_PARTS = 34,             /**< Split */
+    WEFT_GRADIENT_CHOICE = 35,            /**< Where */
+    WEFT_GRADIENT_REPEATED = 36,          /**< Expand */
+    WEFT_GRADIENT_CONVERSION = 37,        /**< Cast, CastLike */
+    WEFT_GRADIENT_ROW_NORM = 38,          /**< LayerNormalization */
+    WEFT_GRADIENT_SOFTMAX = 39,           /**< operator result_grad(dY, Y) along an axis: Softmax */
+    WEFT_GRADIENT_POWER = 40,             /**< Pow */
+    WEFT_GRADIENT_NEGATION = 41,          /**< Neg */
+    WEFT_GRADIENT_ZERO = 64,              /**< no input gets a gradient: Sign, Floor */
+    WEFT_GRADIENT_EXTREME = 65,           /**< Max, Min; equal inputs share the gradient */
+    WEFT_GRADIENT_TOTAL = 66,             /**< Sum */
+    WEFT_GRADIENT_AVERAGE = 67,           /**< Mean */
+    WEFT_GRADIENT_SLOPE = 68,             /**< PRelu */
+    WEFT_GRADIENT_REDUCED_EXTREME = 69,   /**< ReduceMax, ReduceMin; as WEFT_GRADIENT_EXTREME */
+    WEFT_GRADIENT_REDUCED_SQUARES = 70,   /**< ReduceSumSquare */
+    WEFT_GRADIENT_NORM_1 = 71,            /**< ReduceL1 */
+    WEFT_GRADIENT_NORM_2 = 72,            /**< ReduceL2 */
+    WEFT_GRADIENT_LOG_SUM = 73,           /**< ReduceLogSum */
+    WEFT_GRADIENT_LOG_SUM_EXP = 74,       /**< ReduceLogSumExp */
+    WEFT_GRADIENT_SELECTED_SLICES = 75,   /**< GatherND */
+    WEFT_GRADIENT_SELECTED_ELEMENTS = 76, /**< GatherElements */
+    WEFT_GRADIENT_REPLACED_SLICES = 77,   /**< ScatterND */
+    WEFT_GRADIENT_REPLACED_ELEMENTS = 78, /**< ScatterElements */
+    WEFT_GRADIENT_RUNNING_SUM = 79,       /**< CumSum */
+    WEFT_GRADIENT_TILES = 80,             /**< Tile */
+    WEFT_GRADIENT_LARGEST = 81,           /**< TopK */
+    WEFT_GRADIENT_TRIANGLE = 82,          /**< Trilu */
 } weft_gradient_t;
 
 /** The measured cost curve that predicts an operator. */

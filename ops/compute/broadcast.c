@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Operators of two tensors, element by element with broadcasting: arithmetic, comparisons, logic,
- * and Max and Min of any number of tensors. The table below has one row per operator and one loop
- * per type. Integers wrap around.
+ * and Max, Min, Sum and Mean of any number of tensors. The table below has one row per operator and
+ * one loop per type. Integers wrap around.
  */
 #include "ops/compute/own_kernels.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "ops/compute/support.h"
+#include "ops/compute/widen.h"
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
 
@@ -65,34 +67,50 @@ typedef void (*inner_fn)(const void *a, int64_t sa, const void *b, int64_t sb, v
     }                                                                                              \
     WEFTI_CLONES(name, PARAMS, ARGS);
 
-#define ARITHMETIC(name, floating, unsigned_)                                                      \
+#define NUMBERS(name, floating, signed_, unsigned_)                                                \
     LOOP_F32(name##_f32, floating)                                                                 \
     LOOP(name##_f64, double, double, floating)                                                     \
-    LOOP(name##_i64, uint64_t, uint64_t, unsigned_)                                                \
-    LOOP(name##_i32, uint32_t, uint32_t, unsigned_)
-ARITHMETIC(add, a + b, a + b)
-ARITHMETIC(sub, a - b, a - b)
-ARITHMETIC(mul, a *b, a *b)
-LOOP_F32(div_f32, a / b)
-LOOP(div_f64, double, double, a / b)
-/* run() has checked the divisors. */
-LOOP(div_i64, int64_t, int64_t, b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b)
-LOOP(div_i32, int32_t, int32_t, b == -1 ? (int32_t)(0 - (uint32_t)a) : a / b)
+    LOOP(name##_i64, int64_t, int64_t, signed_)                                                    \
+    LOOP(name##_u64, uint64_t, uint64_t, unsigned_)
+#define WRAP(a, operation, b) ((uint64_t)(a)operation(uint64_t)(b))
+NUMBERS(add, a + b, WRAP(a, +, b), a + b)
+NUMBERS(sub, a - b, WRAP(a, -, b), a - b)
+NUMBERS(mul, a *b, WRAP(a, *, b), a *b)
+/* run() has checked the divisors of integers. */
+NUMBERS(div, a / b, b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b, a / b)
+NUMBERS(prelu, a < 0 ? a * b : a, a < 0 ? WRAP(a, *, b) : (uint64_t)a, ((void)b, a))
+
+/* The sign of the divisor, or with fmod that of the dividend. */
+static inline int64_t remainder_i64(int64_t a, int64_t b)
+{
+    int64_t rest = b == -1 ? 0 : a % b;
+    return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
+static inline double remainder_f64(double a, double b)
+{
+    double rest = fmod(a, b);
+    return rest != 0.0 && (rest < 0.0) != (b < 0.0) ? rest + b : rest;
+}
+LOOP_F32(mod_f32, (float)remainder_f64((double)a, (double)b))
+LOOP(mod_f64, double, double, remainder_f64(a, b))
+LOOP(mod_i64, int64_t, int64_t, remainder_i64(a, b))
+LOOP(mod_u64, uint64_t, uint64_t, a % b)
+LOOP_F32(fmod_f32, (float)fmod((double)a, (double)b))
+LOOP(fmod_f64, double, double, fmod(a, b))
+LOOP(fmod_i64, int64_t, int64_t, b == -1 ? 0 : a % b)
 
 /* NaN wins, in either place. */
 #define EXTREME(name, compare)                                                                     \
-    LOOP_F32(name##_f32, (a compare b || a != a) ? a : b)                                          \
-    LOOP(name##_f64, double, double, (a compare b || a != a) ? a : b)                              \
-    LOOP(name##_i64, int64_t, int64_t, a compare b ? a : b)                                        \
-    LOOP(name##_i32, int32_t, int32_t, a compare b ? a : b)
+    NUMBERS(name, (a compare b || a != a) ? a : b, a compare b ? a : b, a compare b ? a : b)
 EXTREME(max, >)
 EXTREME(min, <)
 
 #define COMPARE(name, compare)                                                                     \
-    LOOP(name##_f32, float, uint8_t, a compare b)                                                  \
+    LOOP(name##_f32_one, float, uint8_t, a compare b)                                              \
+    static const inner_fn name##_f32[3] = {name##_f32_one, name##_f32_one, name##_f32_one};        \
     LOOP(name##_f64, double, uint8_t, a compare b)                                                 \
     LOOP(name##_i64, int64_t, uint8_t, a compare b)                                                \
-    LOOP(name##_i32, int32_t, uint8_t, a compare b)
+    LOOP(name##_u64, uint64_t, uint8_t, a compare b)
 COMPARE(equal, ==)
 COMPARE(less, <)
 COMPARE(less_equal, <=)
@@ -101,37 +119,55 @@ LOOP(and_bool, uint8_t, uint8_t, a &&b)
 LOOP(or_bool, uint8_t, uint8_t, a || b)
 LOOP(xor_bool, uint8_t, uint8_t, !a != !b)
 
+#define BITS(name, operator) LOOP(name##_u64, uint64_t, uint64_t, a operator b)
+BITS(bits_and, &)
+BITS(bits_or, |)
+BITS(bits_xor, ^)
+LOOP(shift_left_u64, uint64_t, uint64_t, b < 64 ? a << b : 0)
+LOOP(shift_right_u64, uint64_t, uint64_t, b < 64 ? a >> b : 0)
+
+/* The result is bool; the loop is of (B, A); integers are divided; the result is divided by the
+ * number of inputs. */
+enum { COMPARES = 1, SWAPS = 2, DIVIDES = 4, MEAN = 8 };
+#define L_NUMBERS(name) name##_f32, name##_f64, name##_i64, name##_u64, NULL
+#define L_BOOL(name) NULL, NULL, NULL, NULL, name
+#define L_BITS(name) NULL, NULL, name, name, NULL
+
+/* ROW(operator, form, flags, loops); form is fmod or a direction, if the operator has several */
+#define BROADCAST(ROW)                                                                             \
+    ROW("Add", "", 0, L_NUMBERS(add))                                                              \
+    ROW("Sum", "", 0, L_NUMBERS(add))                                                              \
+    ROW("Mean", "", MEAN, add_f32, add_f64, NULL, NULL, NULL)                                      \
+    ROW("Sub", "", 0, L_NUMBERS(sub))                                                              \
+    ROW("Mul", "", 0, L_NUMBERS(mul))                                                              \
+    ROW("Div", "", DIVIDES, L_NUMBERS(div))                                                        \
+    ROW("Mod", "", DIVIDES, L_NUMBERS(mod))                                                        \
+    ROW("PRelu", "", 0, L_NUMBERS(prelu))                                                          \
+    ROW("Max", "", 0, L_NUMBERS(max))                                                              \
+    ROW("Min", "", 0, L_NUMBERS(min))                                                              \
+    ROW("Equal", "", COMPARES, equal_f32, equal_f64, equal_i64, equal_u64, equal_bool)             \
+    ROW("Less", "", COMPARES, L_NUMBERS(less))                                                     \
+    ROW("LessOrEqual", "", COMPARES, L_NUMBERS(less_equal))                                        \
+    ROW("Greater", "", COMPARES | SWAPS, L_NUMBERS(less))                                          \
+    ROW("GreaterOrEqual", "", COMPARES | SWAPS, L_NUMBERS(less_equal))                             \
+    ROW("And", "", COMPARES, L_BOOL(and_bool))                                                     \
+    ROW("Or", "", COMPARES, L_BOOL(or_bool))                                                       \
+    ROW("Xor", "", COMPARES, L_BOOL(xor_bool))                                                     \
+    ROW("BitwiseAnd", "", 0, L_BITS(bits_and_u64))                                                 \
+    ROW("BitwiseOr", "", 0, L_BITS(bits_or_u64))                                                   \
+    ROW("BitwiseXor", "", 0, L_BITS(bits_xor_u64))                                                 \
+    ROW("BitShift", "LEFT", 0, L_BITS(shift_left_u64))
+
 typedef struct row {
-    const char *op;
-    const inner_fn *f32; /* by instruction set */
-    inner_fn f64, i64, i32, boolean;
-    bool compares; /* the result is bool */
-    bool swaps;    /* the loop is of (B, A) */
-    bool divides;
+    const char *op, *form;
+    uint32_t flags;
+    const inner_fn *f32;             /* by instruction set; also of f16 and bf16 */
+    inner_fn f64, i64, u64, boolean; /* i64: also of narrower integers */
 } row_t;
-
-static const inner_fn equal_f32_all[3] = {equal_f32, equal_f32, equal_f32};
-static const inner_fn less_f32_all[3] = {less_f32, less_f32, less_f32};
-static const inner_fn less_equal_f32_all[3] = {less_equal_f32, less_equal_f32, less_equal_f32};
-
-#define NUMBERS(name) name##_f32, name##_f64, name##_i64, name##_i32
+#define ROW_OF(...) {__VA_ARGS__},
 static const row_t rows[] = {
-    {"Add", NUMBERS(add), NULL, false, false, false},
-    {"Sub", NUMBERS(sub), NULL, false, false, false},
-    {"Mul", NUMBERS(mul), NULL, false, false, false},
-    {"Div", NUMBERS(div), NULL, false, false, true},
-    {"Max", NUMBERS(max), NULL, false, false, false},
-    {"Min", NUMBERS(min), NULL, false, false, false},
-    {"Equal", equal_f32_all, equal_f64, equal_i64, equal_i32, equal_bool, true, false, false},
-    {"Less", less_f32_all, less_f64, less_i64, less_i32, NULL, true, false, false},
-    {"LessOrEqual", less_equal_f32_all, less_equal_f64, less_equal_i64, less_equal_i32, NULL, true,
-     false, false},
-    {"Greater", less_f32_all, less_f64, less_i64, less_i32, NULL, true, true, false},
-    {"GreaterOrEqual", less_equal_f32_all, less_equal_f64, less_equal_i64, less_equal_i32, NULL,
-     true, true, false},
-    {"And", NULL, NULL, NULL, NULL, and_bool, true, false, false},
-    {"Or", NULL, NULL, NULL, NULL, or_bool, true, false, false},
-    {"Xor", NULL, NULL, NULL, NULL, xor_bool, true, false, false},
+    BROADCAST(ROW_OF){"Mod", "fmod", DIVIDES, fmod_f32, fmod_f64, fmod_i64, mod_u64, NULL},
+    {"BitShift", "RIGHT", 0, L_BITS(shift_right_u64)},
 };
 
 /* The first pass computes (input 0, input 1), each further one (result so far, next input). */
@@ -139,28 +175,43 @@ typedef struct {
     inner_fn inner;
     size_t in_bytes, out_bytes; /* of an element */
     int64_t out_count, b_count;
-    weft_dtype_t checks; /* I64 or I32: input 1 has divisors of this type */
-    bool swaps, alone;   /* alone: there is one input */
+    weft_dtype_t in, out;
+    bool widens;  /* inner is a loop of a wider type */
+    bool divides; /* input 1 has divisors that are integers */
+    bool swaps;
+    float mean; /* the number of inputs to divide by, or 0 */
     uint32_t pass_count;
     wefti_nest_t passes[];
 } binary_t;
 
 static inner_fn find_loop(const row_t *row, weft_dtype_t dtype, weft_isa_t isa)
 {
-    switch (dtype) {
+    switch (wefti_wide_dtype(dtype)) {
     case WEFT_DTYPE_F32:
         return row->f32 != NULL ? row->f32[isa] : NULL;
     case WEFT_DTYPE_F64:
         return row->f64;
     case WEFT_DTYPE_I64:
         return row->i64;
-    case WEFT_DTYPE_I32:
-        return row->i32;
+    case WEFT_DTYPE_U64:
+        return row->u64;
     case WEFT_DTYPE_BOOL:
         return row->boolean;
     default:
         return NULL;
     }
+}
+
+static const row_t *find_row(const weft_node_desc_t *node)
+{
+    const char *form = weft_node_attr_int(node, "fmod", 0) != 0 ? "fmod" : "";
+    form = weft_node_attr_string(node, "direction", form);
+    for (size_t i = 0; i < WEFTI_COUNT(rows); i++) {
+        if (strcmp(rows[i].op, node->op) == 0 && strcmp(rows[i].form, form) == 0) {
+            return &rows[i];
+        }
+    }
+    return NULL;
 }
 
 static weft_status_t check_types(const weft_node_desc_t *node, const row_t *row)
@@ -176,7 +227,7 @@ static weft_status_t check_types(const weft_node_desc_t *node, const row_t *row)
                                weft_dtype_name(dtype), weft_dtype_name(x->dtype));
         }
     }
-    if (node->outputs[0].dtype != (row->compares ? WEFT_DTYPE_BOOL : dtype)) {
+    if (node->outputs[0].dtype != ((row->flags & COMPARES) != 0 ? WEFT_DTYPE_BOOL : dtype)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the result has type %s",
                            weft_dtype_name(node->outputs[0].dtype));
     }
@@ -202,13 +253,10 @@ static weft_status_t fill_pass(const weft_node_desc_t *node, uint32_t second, we
 static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env_t *env,
                              void **out_state, size_t *out_scratch_bytes)
 {
-    const row_t *row = NULL;
+    const row_t *row = find_row(node);
     weft_status_t status = WEFT_OK;
-    for (size_t i = 0; i < WEFTI_COUNT(rows); i++) {
-        row = strcmp(rows[i].op, node->op) == 0 ? &rows[i] : row;
-    }
     if (row == NULL) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "unknown operator '%s'", node->op);
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: unknown form", node->op);
     }
     WEFT_RETURN_IF_ERROR(check_types(node, row));
     weft_dtype_t dtype = node->inputs[0].dtype;
@@ -217,29 +265,34 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
         return wefti_error(WEFT_ERR_UNSUPPORTED, "%s has no kernel for type %s", row->op,
                            weft_dtype_name(dtype));
     }
-    /* One input only (Max, Min): the maximum with itself. */
-    uint32_t pass_count = node->input_count > 1 ? node->input_count - 1 : 1;
+    uint32_t pass_count = node->input_count - 1; /* one input only is copied */
+    if (pass_count == 0 && !wefti_same_shape(&node->inputs[0], &node->outputs[0])) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "the input and the output differ in layout");
+    }
     binary_t *state = wefti_state_alloc(sizeof(*state) + pass_count * sizeof(state->passes[0]));
     if (state == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t i = 0; status >= 0 && i < pass_count; i++) {
-        status = fill_pass(node, node->input_count > 1 ? i + 1 : 0, &state->passes[i]);
+        status = fill_pass(node, i + 1, &state->passes[i]);
     }
     if (status < 0) {
         wefti_state_free(state);
         return status;
     }
+    const bool floating = (WEFT_DTYPE_BIT(dtype) & WEFTI_BIT_FLOATS) != 0;
     state->inner = inner;
-    state->swaps = row->swaps;
+    state->in = dtype;
+    state->out = node->outputs[0].dtype;
+    state->widens = wefti_wide_dtype(dtype) != dtype;
+    state->swaps = (row->flags & SWAPS) != 0;
+    state->mean = (row->flags & MEAN) != 0 ? (float)node->input_count : 0.0f;
     state->pass_count = pass_count;
-    state->alone = node->input_count == 1;
     state->in_bytes = weft_dtype_size_bytes(dtype);
-    state->out_bytes = weft_dtype_size_bytes(node->outputs[0].dtype);
+    state->out_bytes = weft_dtype_size_bytes(state->out);
     state->out_count = weft_tensor_elem_count(&node->outputs[0]);
-    if (row->divides && node->input_count > 1 &&
-        (dtype == WEFT_DTYPE_I64 || dtype == WEFT_DTYPE_I32)) {
-        state->checks = dtype;
+    if ((row->flags & DIVIDES) != 0 && node->input_count > 1 && !floating) {
+        state->divides = true;
         state->b_count = weft_tensor_elem_count(&node->inputs[1]);
     }
     *out_state = state;
@@ -247,14 +300,59 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
     return WEFT_OK;
 }
 
-static bool has_zero(const binary_t *state, const void *b)
+static bool has_zero(const binary_t *state, const char *b)
 {
-    bool zero = false;
+    static const char zero[8] = {0};
     for (int64_t i = 0; i < state->b_count; i++) {
-        zero |= state->checks == WEFT_DTYPE_I64 ? ((const int64_t *)b)[i] == 0
-                                                : ((const int32_t *)b)[i] == 0;
+        if (memcmp(b + (size_t)i * state->in_bytes, zero, state->in_bytes) == 0) {
+            return true;
+        }
     }
-    return zero;
+    return false;
+}
+
+/* Elements from x on with a stride, as the wide type; the stride of the result is 1 or 0. */
+static int64_t widen(const binary_t *s, const char *x, int64_t stride, int64_t count,
+                     wefti_wide_t *out)
+{
+    if (stride == 1 || stride == 0) {
+        wefti_widen(s->in, x, stride == 1 ? count : 1, out);
+        return stride;
+    }
+    wefti_wide_t one;
+    const bool wide = wefti_wide_dtype(s->in) == WEFT_DTYPE_I64;
+    for (int64_t i = 0; i < count; i++) {
+        wefti_widen(s->in, x + i * stride * (int64_t)s->in_bytes, 1, &one);
+        if (wide) {
+            out->i64[i] = one.i64[0];
+        } else {
+            out->f32[i] = one.f32[0];
+        }
+    }
+    return 1;
+}
+
+static void run_row(const binary_t *s, const char *a, int64_t sa, const char *b, int64_t sb,
+                    char *y, int64_t count)
+{
+    if (!s->widens) {
+        s->inner(a, sa, b, sb, y, count);
+        return;
+    }
+    for (int64_t at = 0; at < count; at += WEFTI_WIDE_BLOCK) {
+        int64_t size = (int64_t)s->in_bytes, left = count - at;
+        int64_t part = left < WEFTI_WIDE_BLOCK ? left : WEFTI_WIDE_BLOCK;
+        wefti_wide_t p, q, z;
+        int64_t sp = widen(s, a + at * sa * size, sa, part, &p);
+        int64_t sq = widen(s, b + at * sb * size, sb, part, &q);
+        char *to = y + at * (int64_t)s->out_bytes;
+        if (s->in != s->out) { /* a comparison */
+            s->inner(&p, sp, &q, sq, to, part);
+        } else {
+            s->inner(&p, sp, &q, sq, &z, part);
+            wefti_narrow(s->out, &z, part, to);
+        }
+    }
 }
 
 static void run_pass(const binary_t *state, const wefti_nest_t *nest, const char *a, const char *b,
@@ -265,41 +363,56 @@ static void run_pass(const binary_t *state, const wefti_nest_t *nest, const char
     wefti_nest_at_t at = {0};
     do {
         if (state->swaps) {
-            state->inner(b + size * at.b, nest->b[last], a + size * at.a, nest->a[last], y,
-                         nest->dims[last]);
+            run_row(state, b + size * at.b, nest->b[last], a + size * at.a, nest->a[last], y,
+                    nest->dims[last]);
         } else {
-            state->inner(a + size * at.a, nest->a[last], b + size * at.b, nest->b[last], y,
-                         nest->dims[last]);
+            run_row(state, a + size * at.a, nest->a[last], b + size * at.b, nest->b[last], y,
+                    nest->dims[last]);
         }
         y += (int64_t)state->out_bytes * nest->dims[last];
     } while (wefti_nest_next(nest, &at));
 }
 
+/* Mean: the sum divided by the number of inputs. */
+static void divide(const binary_t *s, char *y)
+{
+    wefti_wide_t wide;
+    for (int64_t i = 0; s->out == WEFT_DTYPE_F64 && i < s->out_count; i++) {
+        ((double *)y)[i] /= (double)s->mean;
+    }
+    for (int64_t i = 0; s->out == WEFT_DTYPE_F32 && i < s->out_count; i++) {
+        ((float *)y)[i] /= s->mean;
+    }
+    for (int64_t i = 0; s->widens && i < s->out_count; i++, y += s->out_bytes) {
+        wefti_widen(s->out, y, 1, &wide);
+        wide.f32[0] /= s->mean;
+        wefti_narrow(s->out, &wide, 1, y);
+    }
+}
+
 static weft_status_t run(const weft_kernel_call_t *call)
 {
     const binary_t *state = call->state;
-    if (state->checks != WEFT_DTYPE_NONE && has_zero(state, call->inputs[1])) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "Div: division of integers by zero");
+    if (state->divides && has_zero(state, call->inputs[1])) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "division of integers by zero");
+    }
+    if (state->out_count > 0 && state->pass_count == 0 && call->outputs[0] != call->inputs[0]) {
+        memcpy(call->outputs[0], call->inputs[0], (size_t)state->out_count * state->in_bytes);
     }
     for (uint32_t i = 0; i < state->pass_count && state->out_count > 0; i++) {
         const char *a = i == 0 ? call->inputs[0] : call->outputs[0];
-        run_pass(state, &state->passes[i], a, call->inputs[state->alone ? 0 : i + 1],
-                 call->outputs[0]);
+        run_pass(state, &state->passes[i], a, call->inputs[i + 1], call->outputs[0]);
+    }
+    if (state->mean > 1.0f) {
+        divide(state, call->outputs[0]);
     }
     return WEFT_OK;
 }
 
-WEFTI_KERNEL(wefti_kernel_add, "", "Add", prepare, run);
-WEFTI_KERNEL(wefti_kernel_sub, "", "Sub", prepare, run);
-WEFTI_KERNEL(wefti_kernel_mul, "", "Mul", prepare, run);
-WEFTI_KERNEL(wefti_kernel_div, "", "Div", prepare, run);
-WEFTI_KERNEL(wefti_kernel_max, "", "Max", prepare, run);
-WEFTI_KERNEL(wefti_kernel_min, "", "Min", prepare, run);
-WEFTI_KERNEL(wefti_kernel_equal, "", "Equal", prepare, run);
-WEFTI_KERNEL(wefti_kernel_less, "", "Less", prepare, run);
-WEFTI_KERNEL(wefti_kernel_less_or_equal, "", "LessOrEqual", prepare, run);
-WEFTI_KERNEL(wefti_kernel_greater, "", "Greater", prepare, run);
-WEFTI_KERNEL(wefti_kernel_greater_or_equal, "", "GreaterOrEqual", prepare, run);
-WEFTI_KERNEL(wefti_kernel_and, "", "And", prepare, run);
-WEFTI_KERNEL(wefti_kernel_or, "", "Or", prepare, run);
-WEFTI_KERNEL(wefti_kernel_xor, "", "Xor", prepare, run);
+#define KERNEL_OF(name, ...) WEFTI_KERNEL_VALUE("", name, prepare, run),
+static const weft_kernel_t kernels[] = {BROADCAST(KERNEL_OF)};
+
+wefti_kernel_family_t wefti_kernels_broadcast(void)
+{
+    return (wefti_kernel_family_t){kernels, WEFTI_COUNT(kernels)};
+}

@@ -9,22 +9,18 @@
 #include <string.h>
 
 #include "ops/compute/support.h"
+#include "ops/compute/widen.h"
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
 #include "runtime/base/half.h"
 
-#define BLOCK 512
+#define BLOCK WEFTI_WIDE_BLOCK
 
 typedef struct {
     weft_dtype_t from, to;
     int64_t count;
     bool floating; /* the values between are f64 */
 } state_t;
-
-typedef union block {
-    double f[BLOCK];
-    int64_t i[BLOCK];
-} block_t;
 
 #define EACH(expression)                                                                           \
     for (int64_t i = 0; i < count; i++) {                                                          \
@@ -34,11 +30,11 @@ typedef union block {
 #define LOAD(name, type)                                                                           \
     case WEFT_DTYPE_##name:                                                                        \
         if (floating) {                                                                            \
-            EACH(out->f[i] = (double)((const type *)x)[i]);                                        \
+            EACH(out->f64[i] = (double)((const type *)x)[i]);                                      \
         }                                                                                          \
-        EACH(out->i[i] = (int64_t)((const type *)x)[i])
+        EACH(out->i64[i] = (int64_t)((const type *)x)[i])
 
-static void load(weft_dtype_t from, bool floating, const void *x, int64_t count, block_t *out)
+static void load(weft_dtype_t from, bool floating, const void *x, int64_t count, wefti_wide_t *out)
 {
     switch (from) {
         LOAD(I64, int64_t);
@@ -51,17 +47,17 @@ static void load(weft_dtype_t from, bool floating, const void *x, int64_t count,
         LOAD(U8, uint8_t);
     case WEFT_DTYPE_BOOL:
         if (floating) {
-            EACH(out->f[i] = ((const uint8_t *)x)[i] != 0);
+            EACH(out->f64[i] = ((const uint8_t *)x)[i] != 0);
         }
-        EACH(out->i[i] = ((const uint8_t *)x)[i] != 0);
+        EACH(out->i64[i] = ((const uint8_t *)x)[i] != 0);
     case WEFT_DTYPE_F64:
-        EACH(out->f[i] = ((const double *)x)[i]);
+        EACH(out->f64[i] = ((const double *)x)[i]);
     case WEFT_DTYPE_F32:
-        EACH(out->f[i] = (double)((const float *)x)[i]);
+        EACH(out->f64[i] = (double)((const float *)x)[i]);
     case WEFT_DTYPE_F16:
-        EACH(out->f[i] = (double)wefti_f16_to_f32(((const uint16_t *)x)[i]));
+        EACH(out->f64[i] = (double)wefti_f16_to_f32(((const uint16_t *)x)[i]));
     case WEFT_DTYPE_BF16:
-        EACH(out->f[i] = (double)wefti_bf16_to_f32(((const uint16_t *)x)[i]));
+        EACH(out->f64[i] = (double)wefti_bf16_to_f32(((const uint16_t *)x)[i]));
     case WEFT_DTYPE_NONE:
         break;
     }
@@ -77,11 +73,11 @@ static inline int64_t whole(double x, double low, double high, int64_t least, in
     case WEFT_DTYPE_##name:                                                                        \
         if (floating) {                                                                            \
             EACH(((type *)y)[i] =                                                                  \
-                     (type)whole(in->f[i], (double)(least), (double)(most), least, most));         \
+                     (type)whole(in->f64[i], (double)(least), (double)(most), least, most));       \
         }                                                                                          \
-        EACH(((type *)y)[i] = (type)in->i[i])
+        EACH(((type *)y)[i] = (type)in->i64[i])
 
-static void store(weft_dtype_t to, bool floating, const block_t *in, int64_t count, void *y)
+static void store(weft_dtype_t to, bool floating, const wefti_wide_t *in, int64_t count, void *y)
 {
     switch (to) {
         STORE(I64, int64_t, INT64_MIN, INT64_MAX);
@@ -93,26 +89,54 @@ static void store(weft_dtype_t to, bool floating, const block_t *in, int64_t cou
         STORE(U8, uint8_t, 0, UINT8_MAX);
     case WEFT_DTYPE_U64:
         if (floating) {
-            EACH(((uint64_t *)y)[i] = !(in->f[i] > 0.0)    ? 0
-                                      : in->f[i] >= 0x1p64 ? UINT64_MAX
-                                                           : (uint64_t)in->f[i]);
+            EACH(((uint64_t *)y)[i] = !(in->f64[i] > 0.0)    ? 0
+                                      : in->f64[i] >= 0x1p64 ? UINT64_MAX
+                                                             : (uint64_t)in->f64[i]);
         }
-        EACH(((uint64_t *)y)[i] = (uint64_t)in->i[i]);
+        EACH(((uint64_t *)y)[i] = (uint64_t)in->i64[i]);
     case WEFT_DTYPE_BOOL:
         if (floating) {
-            EACH(((uint8_t *)y)[i] = in->f[i] != 0.0);
+            EACH(((uint8_t *)y)[i] = in->f64[i] != 0.0);
         }
-        EACH(((uint8_t *)y)[i] = in->i[i] != 0);
+        EACH(((uint8_t *)y)[i] = in->i64[i] != 0);
     case WEFT_DTYPE_F64:
-        EACH(((double *)y)[i] = in->f[i]);
+        EACH(((double *)y)[i] = in->f64[i]);
     case WEFT_DTYPE_F32:
-        EACH(((float *)y)[i] = (float)in->f[i]);
+        EACH(((float *)y)[i] = (float)in->f64[i]);
     case WEFT_DTYPE_F16:
-        EACH(((uint16_t *)y)[i] = wefti_f16_from_f32((float)in->f[i]));
+        EACH(((uint16_t *)y)[i] = wefti_f16_from_f32((float)in->f64[i]));
     case WEFT_DTYPE_BF16:
-        EACH(((uint16_t *)y)[i] = wefti_bf16_from_f32((float)in->f[i]));
+        EACH(((uint16_t *)y)[i] = wefti_bf16_from_f32((float)in->f64[i]));
     case WEFT_DTYPE_NONE:
         break;
+    }
+}
+
+void wefti_widen(weft_dtype_t dtype, const void *x, int64_t count, wefti_wide_t *out)
+{
+    const uint16_t *half = x;
+    for (int64_t i = 0; dtype == WEFT_DTYPE_F16 && i < count; i++) {
+        out->f32[i] = wefti_f16_to_f32(half[i]);
+    }
+    for (int64_t i = 0; dtype == WEFT_DTYPE_BF16 && i < count; i++) {
+        out->f32[i] = wefti_bf16_to_f32(half[i]);
+    }
+    if (wefti_wide_dtype(dtype) == WEFT_DTYPE_I64) {
+        load(dtype, false, x, count, out);
+    }
+}
+
+void wefti_narrow(weft_dtype_t dtype, const wefti_wide_t *in, int64_t count, void *y)
+{
+    uint16_t *half = y;
+    for (int64_t i = 0; dtype == WEFT_DTYPE_F16 && i < count; i++) {
+        half[i] = wefti_f16_from_f32(in->f32[i]);
+    }
+    for (int64_t i = 0; dtype == WEFT_DTYPE_BF16 && i < count; i++) {
+        half[i] = wefti_bf16_from_f32(in->f32[i]);
+    }
+    if (wefti_wide_dtype(dtype) == WEFT_DTYPE_I64) {
+        store(dtype, false, in, count, y);
     }
 }
 
@@ -122,7 +146,7 @@ static weft_status_t run(const weft_kernel_call_t *call)
     size_t from_bytes = weft_dtype_size_bytes(s->from), to_bytes = weft_dtype_size_bytes(s->to);
     const char *x = call->inputs[0];
     char *y = call->outputs[0];
-    block_t block;
+    wefti_wide_t block;
     if (s->from == s->to) {
         if (x != y && s->count > 0) {
             memcpy(y, x, (size_t)s->count * to_bytes);

@@ -2,30 +2,64 @@
 /* What kernels of element-wise operators share. */
 #include "ops/compute/elementwise.h"
 
+#include "ops/compute/widen.h"
+#include "ops/op_infer.h"
 #include "runtime/base/error.h"
 
-weft_status_t wefti_elementwise_prepare(const weft_node_desc_t *node, uint32_t tensors,
-                                        const wefti_elementwise_number_t *numbers,
-                                        wefti_elementwise_fn loop, void **out_state,
+static wefti_elementwise_fn find_loop(const wefti_elementwise_loops_t *loops, weft_dtype_t dtype,
+                                      weft_isa_t isa)
+{
+    switch (dtype) {
+    case WEFT_DTYPE_F32:
+        return loops->f32 != NULL ? loops->f32[isa] : NULL;
+    case WEFT_DTYPE_F64:
+        return loops->f64;
+    case WEFT_DTYPE_I64:
+        return loops->i64;
+    case WEFT_DTYPE_BOOL:
+        return loops->boolean;
+    default:
+        return NULL;
+    }
+}
+
+weft_status_t wefti_elementwise_prepare(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                                        uint32_t tensors, const wefti_elementwise_number_t *numbers,
+                                        const wefti_elementwise_loops_t *loops, void **out_state,
                                         size_t *out_scratch_bytes)
 {
-    WEFT_RETURN_IF_ERROR(wefti_need_f32_output(node, 0));
+    WEFT_RETURN_IF_ERROR(wefti_need_known(wefti_node_output(node, 0), "output", 0));
+    const weft_tensor_desc_t *y = &node->outputs[0];
     for (uint32_t i = 0; i < tensors; i++) {
-        WEFT_RETURN_IF_ERROR(wefti_need_f32(node, i));
-        if (!wefti_same_shape(&node->inputs[i], &node->outputs[0])) {
+        WEFT_RETURN_IF_ERROR(wefti_need_known(wefti_infer_input(node, i), "input", i));
+        if (node->inputs[i].dtype != (loops->tests ? node->inputs[0].dtype : y->dtype) ||
+            !wefti_same_shape(&node->inputs[i], y)) {
             return wefti_error(WEFT_ERR_UNSUPPORTED,
-                               "input %u and the output differ in shape or layout", i);
+                               "input %u and the output differ in type, shape or layout", i);
         }
+    }
+    weft_dtype_t in = node->inputs[0].dtype, wide = wefti_wide_dtype(in);
+    wefti_elementwise_fn loop = find_loop(loops, wide, wefti_kernel_isa(env));
+    if (loop == NULL || (loops->tests && y->dtype != WEFT_DTYPE_BOOL)) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: no kernel for type %s", node->op,
+                           weft_dtype_name(in));
     }
     wefti_elementwise_t *state = wefti_state_alloc(sizeof(*state));
     if (state == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    state->loop = loop;
-    state->count = weft_tensor_elem_count(&node->outputs[0]);
-    state->tensors = tensors;
-    for (int i = 0; numbers != NULL && i < 2; i++) {
-        state->p[i] = weft_node_attr_float(node, numbers[i].attr, numbers[i].default_value);
+    *state = (wefti_elementwise_t){.loop = loop,
+                                   .count = weft_tensor_elem_count(y),
+                                   .tensors = tensors,
+                                   .in = in,
+                                   .out = y->dtype,
+                                   .widens = wide != in};
+    for (int i = 0; numbers != NULL && i < 2 && numbers[i].attr != NULL; i++) {
+        const weft_attr_t *attr = weft_node_attr(node, numbers[i].attr);
+        state->p[i] =
+            attr != NULL && attr->type == WEFT_ATTR_TYPE_INT
+                ? (double)attr->i
+                : (double)weft_node_attr_float(node, numbers[i].attr, numbers[i].default_value);
     }
     *out_state = state;
     *out_scratch_bytes = 0;
@@ -34,8 +68,25 @@ weft_status_t wefti_elementwise_prepare(const weft_node_desc_t *node, uint32_t t
 
 weft_status_t wefti_elementwise_run(const weft_kernel_call_t *call)
 {
-    const wefti_elementwise_t *state = call->state;
-    state->loop(call->inputs[0], call->inputs[state->tensors - 1], state->p, call->outputs[0],
-                state->count);
+    const wefti_elementwise_t *s = call->state;
+    const char *a = call->inputs[0], *b = call->inputs[s->tensors - 1];
+    char *y = call->outputs[0];
+    if (!s->widens) {
+        s->loop(a, b, s->p, y, s->count);
+        return WEFT_OK;
+    }
+    size_t in = weft_dtype_size_bytes(s->in), out = weft_dtype_size_bytes(s->out);
+    for (int64_t at = 0; at < s->count; at += WEFTI_WIDE_BLOCK) {
+        int64_t left = s->count - at, count = left < WEFTI_WIDE_BLOCK ? left : WEFTI_WIDE_BLOCK;
+        wefti_wide_t x[2], z;
+        wefti_widen(s->in, a + (size_t)at * in, count, &x[0]);
+        wefti_widen(s->in, b + (size_t)at * in, count, &x[1]);
+        if (s->in != s->out) { /* a test */
+            s->loop(&x[0], &x[1], s->p, y + (size_t)at * out, count);
+        } else {
+            s->loop(&x[0], &x[1], s->p, &z, count);
+            wefti_narrow(s->out, &z, count, y + (size_t)at * out);
+        }
+    }
     return WEFT_OK;
 }

@@ -1,68 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every built-in kernel. */
+/* Every built-in kernel: families that are tables, then single ones. */
 #include "ops/op_defs.h"
 
 #include "ops/compute/onednn_kernels.h"
 #include "ops/compute/own_kernels.h"
 #include "ops/compute/product_kernels.h"
 
-const weft_kernel_t *const *wefti_compute_kernels(size_t *out_count)
+size_t wefti_compute_kernels(const weft_kernel_t **out_kernels, size_t capacity)
 {
+    const wefti_kernel_family_t families[] = {
+        wefti_kernels_functions(),
+        wefti_kernels_broadcast(),
+        wefti_kernels_reduce(),
+    };
     static const weft_kernel_t *const kernels[] = {
         &wefti_kernel_gemm,
         &wefti_kernel_matmul,
         &wefti_kernel_fused_matmul,
         &wefti_kernel_conv,
         &wefti_kernel_conv_grad,
-        &wefti_kernel_relu,
-        &wefti_kernel_relu_grad,
-        &wefti_kernel_tanh,
-        &wefti_kernel_tanh_grad,
-        &wefti_kernel_sigmoid,
-        &wefti_kernel_sigmoid_grad,
-        &wefti_kernel_hard_sigmoid,
-        &wefti_kernel_hard_sigmoid_grad,
-        &wefti_kernel_hard_swish,
-        &wefti_kernel_hard_swish_grad,
         &wefti_kernel_clip,
         &wefti_kernel_clip_grad,
         &wefti_kernel_reduce_sum,
         &wefti_kernel_reduce_mean,
-        &wefti_kernel_add,
-        &wefti_kernel_sub,
-        &wefti_kernel_mul,
-        &wefti_kernel_div,
-        &wefti_kernel_max,
-        &wefti_kernel_min,
-        &wefti_kernel_equal,
-        &wefti_kernel_less,
-        &wefti_kernel_less_or_equal,
-        &wefti_kernel_greater,
-        &wefti_kernel_greater_or_equal,
-        &wefti_kernel_and,
-        &wefti_kernel_or,
-        &wefti_kernel_xor,
-        &wefti_kernel_not,
-        &wefti_kernel_neg,
-        &wefti_kernel_exp,
-        &wefti_kernel_log,
-        &wefti_kernel_sqrt,
-        &wefti_kernel_reciprocal,
-        &wefti_kernel_erf,
-        &wefti_kernel_gelu,
-        &wefti_kernel_cos,
-        &wefti_kernel_sin,
-        &wefti_kernel_sqrt_grad,
-        &wefti_kernel_reciprocal_grad,
-        &wefti_kernel_erf_grad,
-        &wefti_kernel_gelu_grad,
         &wefti_kernel_pow,
         &wefti_kernel_pow_grad,
         &wefti_kernel_layer_norm,
         &wefti_kernel_layer_norm_grad,
         &wefti_kernel_softmax_grad,
         &wefti_kernel_log_softmax_grad,
-        &wefti_kernel_is_nan,
         &wefti_kernel_where,
         &wefti_kernel_cast,
         &wefti_kernel_cast_like,
@@ -119,6 +85,18 @@ const weft_kernel_t *const *wefti_compute_kernels(size_t *out_count)
         &wefti_onednn_conv,
         &wefti_onednn_conv_grad,
     };
-    *out_count = sizeof(kernels) / sizeof(kernels[0]);
-    return kernels;
+    size_t count = 0;
+    for (size_t f = 0; f < sizeof(families) / sizeof(families[0]); f++) {
+        for (size_t i = 0; i < families[f].count; i++, count++) {
+            if (count < capacity) {
+                out_kernels[count] = &families[f].kernels[i];
+            }
+        }
+    }
+    for (size_t i = 0; i < sizeof(kernels) / sizeof(kernels[0]); i++, count++) {
+        if (count < capacity) {
+            out_kernels[count] = kernels[i];
+        }
+    }
+    return count;
 }

@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include "ops/compute/reduce.h"
 #include "ops/compute/sum_f32.h"
 #include "ops/compute/support.h"
 #include "ops/op_infer.h"
@@ -70,11 +71,14 @@ WEFTI_INLINE void sum_body(const wefti_nest_t *nest, const float *x, float *y)
 WEFTI_CLONES(sum, (const wefti_nest_t *nest, const float *x, float *y), (nest, x, y));
 
 typedef struct {
+    wefti_reduce_fn run;
     wefti_nest_t nest; /* a: X, b: Y */
     int64_t out_count;
     float divisor;
     sum_fn sum;
 } state_t;
+
+static weft_status_t run(const weft_kernel_call_t *call);
 
 /* Y keeps the dimensions of X with a bit in kept; strides has theirs in Y. */
 static weft_status_t make_state(const weft_tensor_desc_t *x, const weft_tensor_desc_t *y,
@@ -96,6 +100,7 @@ static weft_status_t make_state(const weft_tensor_desc_t *x, const weft_tensor_d
         wefti_nest_add(&state->nest, x->dims[d], from[d], stays ? strides[d] : 0);
         reduced *= stays ? 1 : x->dims[d];
     }
+    state->run = run;
     state->out_count = weft_tensor_elem_count(y);
     state->divisor = mean ? (float)reduced : 1.0f;
     state->sum = sum[wefti_kernel_isa(env)];
@@ -126,30 +131,42 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
     return make_state(x, y, kept, strides, false, env, out_state);
 }
 
-static weft_status_t prepare_reduce(const weft_node_desc_t *node, const weft_kernel_env_t *env,
-                                    bool mean, void **out_state, size_t *out_scratch_bytes)
+weft_status_t wefti_reduce_strides(const weft_node_desc_t *node, uint32_t *out_mask,
+                                   int64_t *out_strides)
 {
-    int64_t to[WEFT_MAX_DIMS], strides[WEFT_MAX_DIMS];
-    uint32_t reduced, i = 0;
-    WEFT_RETURN_IF_ERROR(wefti_need_f32(node, 0));
-    WEFT_RETURN_IF_ERROR(wefti_need_f32_output(node, 0));
-    WEFT_RETURN_IF_ERROR(wefti_reduce_axes(node, &reduced));
+    int64_t to[WEFT_MAX_DIMS];
+    uint32_t i = 0;
+    WEFT_RETURN_IF_ERROR(wefti_reduce_axes(node, out_mask));
     const weft_tensor_desc_t *x = &node->inputs[0], *y = &node->outputs[0];
-    bool keep = weft_node_attr_int(node, "keepdims", 1) != 0, fits = true;
+    bool keep = weft_node_attr_int(node, "keepdims", 1) != 0, fits = x->dtype == y->dtype;
     wefti_strides(y, to);
     for (uint32_t d = 0; d < x->rank && fits; d++) {
-        bool gone = (reduced >> d & 1) != 0;
+        bool gone = (*out_mask >> d & 1) != 0;
         if (!gone || keep) {
             fits = i < y->rank && y->dims[i] == (gone ? 1 : x->dims[d]);
-            strides[d] = fits ? to[i++] : 0;
+            out_strides[d] = fits ? to[i++] : 0;
         }
     }
     if (!fits || i != y->rank) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "the shape of the output does not match axes");
+                           "the type or shape of the output does not match the input and axes");
     }
+    return WEFT_OK;
+}
+
+static weft_status_t prepare_reduce(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                                    bool mean, void **out_state, size_t *out_scratch_bytes)
+{
+    int64_t strides[WEFT_MAX_DIMS];
+    uint32_t reduced;
+    WEFT_RETURN_IF_ERROR(wefti_need_known(wefti_infer_input(node, 0), "input", 0));
+    WEFT_RETURN_IF_ERROR(wefti_need_known(wefti_node_output(node, 0), "output", 0));
+    if (node->inputs[0].dtype != WEFT_DTYPE_F32) {
+        return wefti_reduce_prepare(node, out_state, out_scratch_bytes);
+    }
+    WEFT_RETURN_IF_ERROR(wefti_reduce_strides(node, &reduced, strides));
     *out_scratch_bytes = 0;
-    return make_state(x, y, ~reduced, strides, mean, env, out_state);
+    return make_state(&node->inputs[0], &node->outputs[0], ~reduced, strides, mean, env, out_state);
 }
 
 static weft_status_t prepare_sum(const weft_node_desc_t *node, const weft_kernel_env_t *env,
@@ -178,6 +195,11 @@ static weft_status_t run(const weft_kernel_call_t *call)
     return WEFT_OK;
 }
 
+static weft_status_t run_either(const weft_kernel_call_t *call)
+{
+    return (*(const wefti_reduce_fn *)call->state)(call);
+}
+
 WEFTI_KERNEL(wefti_kernel_sum_to, "weft", "SumTo", prepare, run);
-WEFTI_KERNEL(wefti_kernel_reduce_sum, "", "ReduceSum", prepare_sum, run);
-WEFTI_KERNEL(wefti_kernel_reduce_mean, "", "ReduceMean", prepare_mean, run);
+WEFTI_KERNEL(wefti_kernel_reduce_sum, "", "ReduceSum", prepare_sum, run_either);
+WEFTI_KERNEL(wefti_kernel_reduce_mean, "", "ReduceMean", prepare_mean, run_either);

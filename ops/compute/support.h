@@ -111,13 +111,12 @@ static inline bool wefti_nest_next(const wefti_nest_t *nest, wefti_nest_at_t *at
     return false;
 }
 
+#define WEFTI_KERNEL_VALUE(space, operator, prepare_fn, run_fn)                                    \
+    {                                                                                              \
+        .abi_version = WEFT_KERNEL_ABI_VERSION, .domain = space, .op = operator,                   \
+        .since_version = 1, .prepare = prepare_fn, .run = run_fn, .destroy = wefti_state_free      \
+    }
 #define WEFTI_KERNEL(symbol, space, operator, prepare_fn, run_fn)                                  \
-    const weft_kernel_t symbol = {.abi_version = WEFT_KERNEL_ABI_VERSION,                          \
-                                  .domain = space,                                                 \
-                                  .op = operator,                                                  \
-                                  .since_version = 1,                                              \
-                                  .prepare = prepare_fn,                                           \
-                                  .run = run_fn,                                                   \
-                                  .destroy = wefti_state_free}
+    const weft_kernel_t symbol = WEFTI_KERNEL_VALUE(space, operator, prepare_fn, run_fn)
 
 #endif

@@ -300,16 +300,18 @@ static void clip(void **state)
 static void reductions(void **state)
 {
     (void)state;
-    static const char *const ops[] = {"ReduceSum", "ReduceMean"};
+    static const char *const ops[] = {"ReduceSum",       "ReduceMean",     "ReduceMax",
+                                      "ReduceMin",       "ReduceL1",       "ReduceL2",
+                                      "ReduceSumSquare", "ReduceLogSumExp"};
     static const int64_t lists[][2] = {{0, -1}, {1, 2}, {-2, -2}};
-    for (int form = 0; form < 12; form++) {
+    for (int form = 0; form < 48; form++) {
         fixture_t f;
         start(&f);
-        const int64_t *list = lists[form / 4];
+        const int64_t *list = lists[form / 16];
         uint32_t axes = test_ints(f.graph, "axes", list[0] == list[1] ? 1 : 2, list);
-        const weft_attr_t attrs[] = {ATTR_INT("keepdims", form >> 1 & 1)};
+        const weft_attr_t attrs[] = {ATTR_INT("keepdims", form >> 3 & 1)};
         uint32_t a = test_param(f.graph, "a", DIMS(2, 3, 4));
-        finish_with_loss(&f, test_node(f.graph, ops[form & 1], "y", INPUTS(a, axes), attrs, 1));
+        finish_with_loss(&f, test_node(f.graph, ops[form & 7], "y", INPUTS(a, axes), attrs, 1));
     }
 }
 
@@ -512,26 +514,54 @@ static void parts(void **state)
     finish_with_loss(&f, test_node(g, "Cast", "c", INPUTS(y), same, 1));
 }
 
-/* Functions of positive numbers (exp(p)) and of any. */
+/* Functions of positive numbers (exp(p)) and of any; form: attribute approximate. */
 static void functions(void **state)
 {
-    static const char *const ops[] = {"Neg",        "Exp", "Log",  "Sqrt",
-                                      "Reciprocal", "Erf", "Gelu", "Gelu"};
+    static const struct {
+        const char *op, *form;
+        bool positive;
+    } rows[] = {
+        {"Neg", NULL, false},       {"Exp", NULL, false},       {"Log", NULL, true},
+        {"Sqrt", NULL, true},       {"Reciprocal", NULL, true}, {"Erf", NULL, false},
+        {"Gelu", NULL, false},      {"Gelu", "tanh", false},    {"Abs", NULL, false},
+        {"Cos", NULL, false},       {"Sin", NULL, false},       {"Atan", NULL, false},
+        {"Elu", NULL, false},       {"Selu", NULL, false},      {"Celu", NULL, false},
+        {"LeakyRelu", NULL, false}, {"Softplus", NULL, false},  {"Softsign", NULL, false},
+        {"Mish", NULL, false},      {"Swish", NULL, false},     {"ThresholdedRelu", NULL, true},
+    };
     static const float exponents[] = {2, 3, 0.5f, -0.5f, -1, 1, 1.75f, 0};
     (void)state;
-    for (size_t i = 0; i < 8; i++) {
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         fixture_t f;
         start(&f);
-        const weft_attr_t approximate = ATTR_STRING("approximate", "tanh");
+        const weft_attr_t approximate = ATTR_STRING("approximate", rows[i].form);
         uint32_t p = test_param(f.graph, "p", DIMS(4, 5));
         uint32_t positive = test_node(f.graph, "Exp", "e", INPUTS(p), NULL, 0);
-        bool any = i == 0 || i == 1 || i >= 5;
-        uint32_t y = test_node(f.graph, ops[i], "y", INPUTS(any ? p : positive), &approximate,
-                               i == 7 ? 1 : 0);
+        uint32_t y = test_node(f.graph, rows[i].op, "y", INPUTS(rows[i].positive ? positive : p),
+                               &approximate, rows[i].form != NULL ? 1 : 0);
         uint32_t exponent = test_value(f.graph, "exponent", WEFTI_VALUE_CONST, WEFT_DTYPE_F32,
-                                       DIMS(1), &exponents[i]);
+                                       DIMS(1), &exponents[i % 8]);
         uint32_t z = test_node(f.graph, "Pow", "z", INPUTS(positive, exponent), NULL, 0);
+        uint32_t flat = test_node(f.graph, i % 2 ? "Sign" : "Floor", "flat", INPUTS(p), NULL, 0);
+        z = test_node(f.graph, "Add", "stairs", INPUTS(z, flat), NULL, 0);
         finish_with_loss(&f, test_node(f.graph, "Add", "sum", INPUTS(y, z), NULL, 0));
+    }
+}
+
+/* Operators of several tensors that broadcast; an input may be there twice. */
+static void several(void **state)
+{
+    static const char *const ops[] = {"Max", "Min", "Sum", "Mean", "PRelu"};
+    (void)state;
+    for (size_t i = 0; i < 5; i++) {
+        fixture_t f;
+        start(&f);
+        uint32_t p = test_param(f.graph, "p", DIMS(4, 5)), q = test_param(f.graph, "q", DIMS(5));
+        uint32_t y =
+            i == 4 ? test_node(f.graph, ops[i], "y", INPUTS(p, q), NULL, 0)
+                   : test_node(f.graph, ops[i], "y",
+                               INPUTS(q, p, test_param(f.graph, "r", DIMS(4, 1)), p), NULL, 0);
+        finish_with_loss(&f, y);
     }
 }
 
@@ -636,6 +666,7 @@ int main(void)
         cmocka_unit_test(cross_entropy),
         cmocka_unit_test(parts),
         cmocka_unit_test(functions),
+        cmocka_unit_test(several),
         cmocka_unit_test(rows),
         cmocka_unit_test(dropout),
         cmocka_unit_test(lenet),

@@ -58,6 +58,53 @@ static const row_t rows[] = {
     {MS, "LayerNormalizationGrad", 1, "f4x5x3 f4x5x3 f3 f4x5x1 p4x5x1", "axis=2", 3},
     {"weft", "SoftmaxGrad", 1, "f3x4x5 f3x4x5", "axis=1", 1},
     {"weft", "LogSoftmaxGrad", 1, "f3x4x5 f3x4x5", "axis=1", 1},
+    {"", "Abs", 1, "f2x3x4x5", "", 1},
+    {"", "Sign", 9, "f2x3x4x5", "", 1},
+    {"", "Floor", 1, "f2x3x4x5", "", 1},
+    {"", "Ceil", 1, "f2x3x4x5", "", 1},
+    {"", "Round", 11, "f2x3x4x5", "", 1},
+    {"", "Tan", 7, "f2x3x4x5", "", 1},
+    {"", "Acos", 7, "f2x3x4x5", "", 1},
+    {"", "Asin", 7, "f2x3x4x5", "", 1},
+    {"", "Atan", 7, "f2x3x4x5", "", 1},
+    {"", "Cosh", 9, "f2x3x4x5", "", 1},
+    {"", "Sinh", 9, "f2x3x4x5", "", 1},
+    {"", "Acosh", 9, "p2x3x4x5", "", 1},
+    {"", "Asinh", 9, "f2x3x4x5", "", 1},
+    {"", "Atanh", 9, "f2x3x4x5", "", 1},
+    {"", "Elu", 1, "f2x3x4x5", "", 1},
+    {"", "Selu", 1, "f2x3x4x5", "", 1},
+    {"", "Celu", 12, "f2x3x4x5", "", 1},
+    {"", "LeakyRelu", 1, "f2x3x4x5", "", 1},
+    {"", "ThresholdedRelu", 10, "f2x3x4x5", "", 1},
+    {"", "Shrink", 9, "f2x3x4x5", "", 1},
+    {"", "Softplus", 1, "f2x3x4x5", "", 1},
+    {"", "Softsign", 1, "f2x3x4x5", "", 1},
+    {"", "Mish", 18, "f2x3x4x5", "", 1},
+    {"", "Swish", 24, "f2x3x4x5", "", 1},
+    {"", "IsInf", 10, "f2x3x4x5", "", 1},
+    {"", "BitwiseNot", 18, "m2x3x4x5", "", 1},
+    {"weft", "AbsGrad", 1, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"weft", "CosGrad", 1, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"weft", "SinGrad", 1, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"weft", "AtanGrad", 1, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"weft", "EluGrad", 1, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"weft", "SeluGrad", 1, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"weft", "CeluGrad", 1, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"weft", "LeakyReluGrad", 1, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"weft", "ThresholdedReluGrad", 1, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"weft", "SoftplusGrad", 1, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"weft", "SoftsignGrad", 1, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"weft", "MishGrad", 1, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"weft", "SwishGrad", 1, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"", "Mod", 10, "f2x3x4x5 p2x3x4x5", "fmod=1", 1},
+    {"", "PRelu", 7, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"", "Sum", 8, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"", "Mean", 8, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"", "BitwiseAnd", 18, "m2x3x4x5 m2x3x4x5", "", 1},
+    {"", "BitwiseOr", 18, "m2x3x4x5 m2x3x4x5", "", 1},
+    {"", "BitwiseXor", 18, "m2x3x4x5 m2x3x4x5", "", 1},
+    {"", "BitShift", 11, "m2x3x4x5 m2x3x4x5", "direction=sLEFT", 1},
     {"", "Max", 8, "f2x3x4x5 f2x3x4x5", "", 1},
     {"", "Min", 8, "f2x3x4x5 f2x3x4x5", "", 1},
     {"", "Equal", 7, "b2x3x4x5 b2x3x4x5", "", 1},
@@ -101,6 +148,22 @@ static const row_t rows[] = {
     {"", "ReduceSum", 13, "f2x3x4x5 =1", "", 1},
     {"", "ReduceMean", 1, "f2x3x4x5", "axes=2,3", 1},
     {"", "ReduceMean", 18, "f2x3x4x5 =1", "", 1},
+    {"", "ReduceMax", 1, "p2x3x4x5", "axes=2,3", 1},
+    {"", "ReduceMax", 18, "p2x3x4x5 =1", "", 1},
+    {"", "ReduceMin", 1, "p2x3x4x5", "axes=2,3", 1},
+    {"", "ReduceMin", 18, "p2x3x4x5 =1", "", 1},
+    {"", "ReduceProd", 1, "p2x3x4x5", "axes=2,3", 1},
+    {"", "ReduceProd", 18, "p2x3x4x5 =1", "", 1},
+    {"", "ReduceSumSquare", 1, "p2x3x4x5", "axes=2,3", 1},
+    {"", "ReduceSumSquare", 18, "p2x3x4x5 =1", "", 1},
+    {"", "ReduceL1", 1, "p2x3x4x5", "axes=2,3", 1},
+    {"", "ReduceL1", 18, "p2x3x4x5 =1", "", 1},
+    {"", "ReduceL2", 1, "p2x3x4x5", "axes=2,3", 1},
+    {"", "ReduceL2", 18, "p2x3x4x5 =1", "", 1},
+    {"", "ReduceLogSum", 1, "p2x3x4x5", "axes=2,3", 1},
+    {"", "ReduceLogSum", 18, "p2x3x4x5 =1", "", 1},
+    {"", "ReduceLogSumExp", 1, "p2x3x4x5", "axes=2,3", 1},
+    {"", "ReduceLogSumExp", 18, "p2x3x4x5 =1", "", 1},
     {"", "Gemm", 11, "f3x4 f4x5 f5", "", 1},
     {"", "MatMul", 1, "f2x3x4 f4x5", "", 1},
     {MS, "FusedMatMul", 1, "f2x3x4 f2x3x5", "transA=1", 1},
@@ -197,15 +260,15 @@ static void add_input(op_case_t *c, const char *text)
     }
 }
 
-static void add_attr(op_case_t *c, char *text, char **names)
+static void add_attr(op_case_t *c, const char *text, char **names)
 {
     int64_t list[2 * WEFT_MAX_DIMS + 1];
-    char *value = strchr(text, '=');
+    char *name = names[c->attr_count] = strdup(text), *value = strchr(name, '=');
     assert_non_null(value);
     *value++ = '\0';
-    names[c->attr_count] = strdup(text);
-    const char *name = names[c->attr_count];
-    if (*value == 'f') {
+    if (*value == 's') {
+        case_string(c, name, value + 1);
+    } else if (*value == 'f') {
         case_float(c, name, strtof(value + 1, NULL));
     } else if (strchr(value, ',') != NULL || *value == 'n') {
         read_list(*value == 'n' ? value + 2 : value, list);
@@ -492,7 +555,7 @@ static void check_layout(subject_t *s)
     bool any = false;
     take_outputs(s, before);
     for (uint32_t k = 0; k < s->c.input_count; k++) {
-        any |= (s->facts.layout.inputs >> k & 1) != 0 && turns(&s->c.inputs[k]);
+        any |= (s->facts.layout.inputs >> k & 1) != 0 && s->c.inputs[k].rank == 4;
         if ((s->facts.layout.inputs >> k & 1) == 0) {
             continue;
         }

@@ -104,7 +104,7 @@ static void check_function(const char *op, int32_t version, double (*want)(doubl
     case_run(&c);
     case_run_in_place(&c);
     for (int64_t i = 0; i < count; i++) {
-        double y = want((double)x[i]), got = ((float *)c.out[0])[i];
+        double y = (double)(float)want((double)x[i]), got = ((float *)c.out[0])[i];
         if (isnan(y) ? !isnan(got) : !(fabs(got - y) <= 4e-7 * fabs(y) + 1e-7) && got != y) {
             fail_msg("%s(%.9g) is %.9g, expected %.9g", op, (double)x[i], got, y);
         }
@@ -127,12 +127,99 @@ static double hard_swish(double x)
     return isnan(x) || x == -INFINITY ? NAN : x * fmax(0.0, fmin(1.0, x / 6.0 + 0.5));
 }
 
-static void test_activations_are_accurate(void **state)
+static double reciprocal_of(double x)
 {
+    return 1.0 / x;
+}
+
+static double elu(double x)
+{
+    return x < 0.0 ? expm1(x) : x;
+}
+
+static double softplus(double x)
+{
+    return x > 30.0 ? x : log1p(exp(x));
+}
+
+static double softsign(double x)
+{
+    return x / (1.0 + fabs(x));
+}
+
+static double mish(double x)
+{
+    return x * tanh(softplus(x));
+}
+
+static double swish(double x)
+{
+    return x * sigmoid(x);
+}
+
+static void test_functions_are_accurate(void **state)
+{
+    static const struct {
+        const char *op;
+        int32_t version;
+        double (*want)(double);
+    } rows[] = {
+        {"Sigmoid", 13, sigmoid},
+        {"HardSigmoid", 6, hard_sigmoid},
+        {"HardSwish", 14, hard_swish},
+        {"Abs", 13, fabs},
+        {"Floor", 13, floor},
+        {"Ceil", 13, ceil},
+        {"Round", 11, rint},
+        {"Reciprocal", 13, reciprocal_of},
+        {"Log", 13, log},
+        {"Sin", 7, sin},
+        {"Cos", 7, cos},
+        {"Tan", 7, tan},
+        {"Asin", 7, asin},
+        {"Acos", 7, acos},
+        {"Atan", 7, atan},
+        {"Sinh", 9, sinh},
+        {"Cosh", 9, cosh},
+        {"Asinh", 9, asinh},
+        {"Acosh", 9, acosh},
+        {"Atanh", 9, atanh},
+        {"Elu", 6, elu},
+        {"Softplus", 1, softplus},
+        {"Softsign", 1, softsign},
+        {"Mish", 18, mish},
+        {"Swish", 24, swish},
+    };
     (void)state;
-    check_function("Sigmoid", 13, sigmoid);
-    check_function("HardSigmoid", 6, hard_sigmoid);
-    check_function("HardSwish", 14, hard_swish);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        check_function(rows[i].op, rows[i].version, rows[i].want);
+    }
+}
+
+/* Narrow types have the results of the wide ones, integers modulo their range. */
+static void test_narrow_types(void **state)
+{
+    static const char *const ops[] = {"Add", "Mul", "Div", "Mod", "Max", "Min"};
+    static const int8_t a[] = {100, -100, -5, 126, -128}, b[] = {100, 3, -3, -2, -1};
+    (void)state;
+    for (size_t o = 0; o < sizeof(ops) / sizeof(ops[0]); o++) {
+        op_case_t c = case_make("", ops[o], 14);
+        memcpy(case_input_typed(&c, WEFT_DTYPE_I8, WEFT_LAYOUT_PLAIN, DIMS(5)), a, 5);
+        memcpy(case_input_typed(&c, WEFT_DTYPE_I8, WEFT_LAYOUT_PLAIN, DIMS(5)), b, 5);
+        assert_int_equal(case_infer(&c, 1, WEFT_LAYOUT_PLAIN), WEFT_OK);
+        case_run(&c);
+        for (int i = 0; i < 5; i++) {
+            int x = a[i], y = b[i], rest = x % y;
+            int want = o == 0   ? x + y
+                       : o == 1 ? x * y
+                       : o == 2 ? x / y
+                       : o == 3 ? (rest != 0 && (rest < 0) != (y < 0) ? rest + y : rest)
+                       : o == 4 ? (x > y ? x : y)
+                                : (x < y ? x : y);
+            assert_int_equal(((int8_t *)c.out[0])[i], (int8_t)want);
+        }
+        case_free(&c);
+    }
 }
 
 /* Offset of output index (as digits) in an operand of shape dims, broadcasting; plain layout. */
@@ -265,7 +352,8 @@ int main(void)
         cmocka_unit_test(test_relu_and_its_gradient),
         cmocka_unit_test(test_tanh_is_accurate),
         cmocka_unit_test(test_tanh_gradient_is_the_slope),
-        cmocka_unit_test(test_activations_are_accurate),
+        cmocka_unit_test(test_functions_are_accurate),
+        cmocka_unit_test(test_narrow_types),
         cmocka_unit_test(test_binary_broadcasts),
         cmocka_unit_test(test_binary_accepts_channels_last),
         cmocka_unit_test(test_sum_to_undoes_broadcasting),

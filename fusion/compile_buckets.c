@@ -93,6 +93,22 @@ static weft_status_t block_costs(wefti_compiler_t *c, wefti_shard_cost_t *out_al
                                  &out_packed->all_gather);
 }
 
+/* Where updates differ: running statistics, and in shards parameters without decay. */
+static weft_status_t find_apart(wefti_compiler_t *c, const uint8_t **out_apart)
+{
+    bool *undecayed;
+    uint8_t *apart = wefti_arena_array(&c->arena, c->graph->value_count, sizeof *apart);
+    WEFT_RETURN_IF_NO_MEMORY(apart);
+    WEFT_RETURN_IF_ERROR(wefti_find_undecayed(c->graph, &c->optimizer, &c->arena, &undecayed));
+    for (uint32_t v = 0; v < c->graph->value_count; v++) {
+        bool statistic = c->graph->values[v].kind == WEFTI_VALUE_PARAM &&
+                         wefti_graph_statistic_of(c->graph, v) != WEFTI_NONE;
+        apart[v] = statistic ? 2 : c->sharded && undecayed[v] ? 1 : 0;
+    }
+    *out_apart = apart;
+    return WEFT_OK;
+}
+
 weft_status_t wefti_apply_bucket(wefti_compiler_t *c)
 {
     weft_status_t status;
@@ -103,16 +119,16 @@ weft_status_t wefti_apply_bucket(wefti_compiler_t *c)
     WEFT_TRY(status, wefti_predict_ready(c->graph, &c->profile, &c->rates, &c->arena, &ready_ns),
              fail);
     add_micro_batches(c, ready_ns);
-    bool *undecayed;
+    const uint8_t *apart;
     wefti_bucket_cost_t cost;
-    WEFT_TRY(status, wefti_find_undecayed(c->graph, &c->optimizer, &c->arena, &undecayed), fail);
+    WEFT_TRY(status, find_apart(c, &apart), fail);
     WEFT_TRY(status, planned_cost(c, &cost), fail);
     WEFT_TRY(status, wire_cost(c, &cost), fail);
     wefti_bucket_params_t params = {.policy = &c->policy,
                                     .ready_ns = ready_ns,
                                     .cost = &cost,
                                     .allocator = c->allocator,
-                                    .apart = c->sharded ? undecayed : NULL,
+                                    .apart = apart,
                                     .forecast_arena = &c->arena};
     wefti_shard_cost_t alone, packed;
     if (has_blocks(c->graph)) {

@@ -87,7 +87,7 @@ typedef struct wefti_bucket_params {
     wefti_arena_t *forecast_arena;        /* where the forecast's rows live */
     const wefti_shard_cost_t *shard_cost; /* of the other kinds; needed as cost is */
     const wefti_shard_cost_t *alone_cost; /* of a bucket of one tensor; NULL: shard_cost */
-    const bool *apart; /* by value: gradients of these parameters have buckets of their own */
+    const uint8_t *apart;                 /* by parameter: only equal ones share a bucket */
 } wefti_bucket_params_t;
 
 /* bucket.c: FUSE edits by policy, SPLIT edits for what is larger than the cap. out_forecast may be

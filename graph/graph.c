@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 weft_status_t wefti_graph_create(const weft_allocator_t *allocator, const weft_registry_t *registry,
@@ -231,4 +232,16 @@ bool wefti_graph_has_gradients(const wefti_graph_t *graph)
 weft_status_t wefti_error_empty_param(const char *name)
 {
     return wefti_error(WEFT_ERR_UNSUPPORTED, "parameter '%s': no elements to train", name);
+}
+
+uint32_t wefti_graph_statistic_of(const wefti_graph_t *graph, uint32_t param)
+{
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        const wefti_node_t *node = &graph->nodes[graph->order[i]];
+        if (wefti_op_has(node->def, WEFT_FACT_STATISTICS) && node->input_count >= 5 &&
+            (node->inputs[3] == param || node->inputs[4] == param)) {
+            return graph->order[i];
+        }
+    }
+    return WEFTI_NONE;
 }

@@ -47,6 +47,11 @@ static weft_status_t infer_sgd(weft_node_desc_t *node)
     return infer_update(node, 2, 1);
 }
 
+static weft_status_t infer_moving_average(weft_node_desc_t *node)
+{
+    return infer_update(node, 2, 0);
+}
+
 static weft_status_t infer_momentum(weft_node_desc_t *node)
 {
     return infer_update(node, 3, 1);
@@ -81,6 +86,13 @@ static const weft_attr_def_t momentum_attrs[] = {
      .default_f = 0.9f,
      .doc = "share of M that stays"},
     DECAY,
+    DIVISOR,
+};
+static const weft_attr_def_t average_attrs[] = {
+    {.name = "momentum",
+     .type = WEFT_ATTR_TYPE_FLOAT,
+     .default_f = 0.9f,
+     .doc = "share of P that stays"},
     DIVISOR,
 };
 #define ADAM                                                                                       \
@@ -137,6 +149,9 @@ static const weft_op_def_t defs[] = {
            "G = G / divisor * grad_scale; P' = P - lr (G + weight_decay P)"),
     UPDATE("Momentum", 4, 2, PLACES(0, 2, -1, -1), momentum_attrs, infer_momentum,
            WEFT_FACT_ELEMENTWISE, "M' = momentum M + G + weight_decay P; P' = P - lr M'"),
+    UPDATE("MovingAverage", 2, 1, PLACES(0, -1, -1, -1), average_attrs, infer_moving_average,
+           WEFT_FACT_ELEMENTWISE,
+           "P' = momentum P + (1 - momentum) G / divisor, of running statistics"),
     UPDATE("Adam", 6, 3, PLACES(0, 2, 3, -1), adam_attrs, infer_adam, WEFT_FACT_ELEMENTWISE,
            "Adam with bias correction, weight decay added to the gradient"),
     UPDATE("AdamW", 6, 3, PLACES(0, 2, 3, -1), adamw_attrs, infer_adam, WEFT_FACT_ELEMENTWISE,

@@ -13,6 +13,7 @@ static const struct {
     {WEFT_FACT_READS_SHAPE, "reads_shape"},
     {WEFT_FACT_DROPOUT, "dropout"},
     {WEFT_FACT_LOSS, "loss"},
+    {WEFT_FACT_STATISTICS, "statistics"},
 };
 
 static const char *const mixings[] = {

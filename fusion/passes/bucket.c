@@ -270,7 +270,7 @@ static wefti_policy_t policy_of(const wefti_bucketing_t *b, const wefti_policy_t
         own.cap_bytes = own.cap_bytes < unit ? unit : own.cap_bytes;
     }
     if (b->base > 0 && (own.kind == WEFTI_POLICY_INDEX || own.kind == WEFTI_POLICY_PERCENT)) {
-        own.kind = b->candidates[0].apart ? WEFTI_POLICY_ONE : WEFTI_POLICY_NONE;
+        own.kind = b->candidates[0].apart != 0 ? WEFTI_POLICY_ONE : WEFTI_POLICY_NONE;
     }
     return own;
 }
@@ -298,7 +298,8 @@ static const wefti_bucket_cost_t *cost_of(const wefti_shard_cost_t *cost, weft_c
                                                     : &cost->all_gather;
 }
 
-/* The candidates of one kind after another, those apart by themselves. The forecast is that of the first kind. */
+/* The candidates of one kind after another, those apart by themselves. The forecast is that of the
+ * first kind. */
 static weft_status_t bucket_kinds(wefti_bucketing_t *b, const wefti_bucket_params_t *params,
                                   wefti_plan_forecast_t *out_forecast)
 {
@@ -306,7 +307,7 @@ static weft_status_t bucket_kinds(wefti_bucketing_t *b, const wefti_bucket_param
     for (; b->base < count; b->base += b->count, b->candidates += b->count) {
         weft_collective_t kind = b->candidates[0].kind;
         bool reduces = kind == WEFT_COLLECTIVE_ALL_REDUCE;
-        bool apart = b->candidates[0].apart;
+        uint8_t apart = b->candidates[0].apart;
         for (b->count = 1; b->base + b->count < count && b->candidates[b->count].kind == kind &&
                            b->candidates[b->count].apart == apart;) {
             b->count++;

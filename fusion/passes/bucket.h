@@ -27,7 +27,7 @@ typedef struct wefti_bucket_candidate {
     uint32_t bucket;     /* which one it got */
     uint32_t
         first_with; /* the first candidate that may share a bucket with it and all in between */
-    bool apart;     /* see wefti_bucket_params_t */
+    uint8_t apart;  /* see wefti_bucket_params_t */
     bool taken;
 } wefti_bucket_candidate_t;
 

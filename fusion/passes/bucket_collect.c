@@ -40,7 +40,7 @@ static int compare_candidates(const void *a, const void *b)
         return x->kind < y->kind ? -1 : 1;
     }
     if (x->apart != y->apart) {
-        return x->apart ? 1 : -1;
+        return x->apart < y->apart ? -1 : 1;
     }
     for (size_t k = 0; k < sizeof(keys) / sizeof(keys[0]); k++) {
         if (keys[k][0] != keys[k][1]) {
@@ -166,8 +166,9 @@ weft_status_t wefti_bucket_collect(wefti_bucketing_t *b, const wefti_bucket_para
         if (is_candidate(view, &view->ops[view->order[i]], &kind)) {
             wefti_bucket_candidate_t *c = &b->candidates[b->count++];
             *c = make_candidate(&places, view->order[i], kind);
-            c->apart = kind == WEFT_COLLECTIVE_ALL_REDUCE && params->apart != NULL &&
-                       params->apart[grad_of(view, view->order[i])];
+            c->apart = kind == WEFT_COLLECTIVE_ALL_REDUCE && params->apart != NULL
+                           ? params->apart[grad_of(view, view->order[i])]
+                           : 0;
         }
     }
     qsort(b->candidates, b->count, sizeof(*b->candidates), compare_candidates);

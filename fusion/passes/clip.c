@@ -39,13 +39,14 @@ static weft_status_t add_square_sum(clipper_t *c)
     return status;
 }
 
-/* The gradients among a node's outputs. */
+/* The gradients among a node's outputs; statistics do not count. */
 static void collect(clipper_t *c, uint32_t id)
 {
     const wefti_node_t *node = &c->graph->nodes[id];
     for (uint32_t k = 0; k < node->output_count; k++) {
         uint32_t v = node->outputs[k];
-        if (v != WEFTI_NONE && c->graph->values[v].grad_of != WEFTI_NONE) {
+        if (v != WEFTI_NONE && c->graph->values[v].grad_of != WEFTI_NONE &&
+            wefti_graph_statistic_of(c->graph, c->graph->values[v].grad_of) == WEFTI_NONE) {
             c->values[c->count++] = v;
         }
     }

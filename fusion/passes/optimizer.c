@@ -4,7 +4,8 @@
  *
  * Matches values with grad_of. Produces one update (phase UPDATE; ops/optimizers.h) per gradient, in
  * the order in which gradients become ready, with states as values and scalars "lr" and "step". The
- * gradient input is the value that has grad_of at this point: the result of a collective.
+ * gradient input is the value that has grad_of at this point: the result of a collective. Running
+ * statistics get a MovingAverage.
  */
 #include "fusion/passes/passes.h"
 
@@ -113,6 +114,25 @@ static weft_status_t describe(const updater_t *updater, uint32_t param, uint32_t
     return WEFT_OK;
 }
 
+/* A running statistic takes in the statistic of the step. */
+static void describe_average(const updater_t *updater, uint32_t of, uint32_t param, uint32_t grad,
+                             uint32_t *in, weft_attr_t *attrs, wefti_node_params_t *node)
+{
+    in[0] = param;
+    in[1] = grad;
+    attrs[0] = (weft_attr_t){.name = "momentum",
+                             .type = WEFT_ATTR_TYPE_FLOAT,
+                             .f = wefti_node_float(&updater->graph->nodes[of], "momentum")};
+    attrs[1] =
+        (weft_attr_t){.name = "divisor", .type = WEFT_ATTR_TYPE_INT, .i = updater->params->divisor};
+    node->op = "MovingAverage";
+    node->inputs = in;
+    node->input_count = 2;
+    node->output_count = 1;
+    node->attrs = attrs;
+    node->attr_count = updater->params->divisor > 1 ? 2 : 1;
+}
+
 static weft_status_t add_update(const updater_t *updater, uint32_t param, uint32_t grad)
 {
     wefti_graph_t *graph = updater->graph;
@@ -121,7 +141,12 @@ static weft_status_t add_update(const updater_t *updater, uint32_t param, uint32
     const char *output_names[3] = {NULL, NULL, NULL};
     wefti_node_params_t params = {
         .domain = "weft", .phase = WEFTI_PHASE_UPDATE, .output_names = output_names};
-    WEFT_RETURN_IF_ERROR(describe(updater, param, grad, in, attrs, &params));
+    uint32_t of = wefti_graph_statistic_of(graph, param);
+    if (of != WEFTI_NONE) {
+        describe_average(updater, of, param, grad, in, attrs, &params);
+    } else {
+        WEFT_RETURN_IF_ERROR(describe(updater, param, grad, in, attrs, &params));
+    }
     params.name = wefti_arena_printf(&graph->arena, "%s/update", graph->values[param].name);
     for (uint32_t i = 0; i < params.output_count; i++) {
         /* in[] without the gradient: what the output replaces */

@@ -301,17 +301,21 @@ static weft_status_t add_eval_node(maker_t *m, uint32_t id, const weft_op_def_t 
     char *output = wefti_arena_printf(&m->arena, "%s.eval", graph->values[node->outputs[0]].name);
     WEFT_RETURN_IF_NO_MEMORY(name && output);
     const char *names[] = {output};
-    uint32_t of = node->outputs[0], input = node->inputs[0];
-    wefti_node_params_t params = {.def = def,
-                                  .name = name,
-                                  .version = graph->opset,
-                                  .phase = node->phase,
-                                  .inputs = &input,
-                                  .input_count = 1,
-                                  .output_names = names,
-                                  .output_count = 1,
-                                  .attrs = node->attrs,
-                                  .attr_count = def->attr_count == 0 ? 0 : node->attr_count};
+    uint32_t of = node->outputs[0];
+    uint32_t *inputs =
+        wefti_arena_memdup(&m->arena, node->inputs, node->input_count * sizeof(*inputs));
+    WEFT_RETURN_IF_NO_MEMORY(inputs);
+    wefti_node_params_t params = {
+        .def = def,
+        .name = name,
+        .version = graph->opset,
+        .phase = node->phase,
+        .inputs = inputs,
+        .input_count = node->input_count < def->inputs_max ? node->input_count : def->inputs_max,
+        .output_names = names,
+        .output_count = 1,
+        .attrs = node->attrs,
+        .attr_count = def->attr_count == 0 ? 0 : node->attr_count};
     WEFT_RETURN_IF_ERROR(wefti_graph_add_node(graph, &params, &m->variant[id]));
     graph->values[graph->nodes[m->variant[id]].outputs[0]].alias_of = of;
     return WEFT_OK;

@@ -7,6 +7,8 @@
  *           or a TreeFold of the gradients alone. The collective then reduces bf16; updates and
  *           square sums read bf16.
  *
+ * Refused where a step has running statistics (BatchNormalization): they need all bits of f32.
+ *
  * A rank rounds its sum once. Weights, states and partial sums stay f32. No other node may read the
  * reduced gradient.
  */
@@ -79,6 +81,13 @@ static weft_status_t round_reductions(wefti_graph_t *graph, wefti_arena_t *arena
     for (uint32_t i = 0; i < count; i++) {
         const wefti_node_t *collective = &graph->nodes[collectives[i]];
         uint32_t producer = graph->values[collective->inputs[0]].producer;
+        uint32_t param = graph->values[collective->outputs[0]].grad_of;
+        if (wefti_graph_statistic_of(graph, param) != WEFTI_NONE) {
+            status = wefti_error_field(WEFT_ERR_UNSUPPORTED, "wire",
+                                       "bf16 is not possible: '%s' is a running statistic",
+                                       graph->values[param].name);
+            goto fail;
+        }
         if (wefti_graph_is_fold(graph, producer)) {
             WEFT_TRY(status, wefti_graph_set_attr(graph, producer, &type), fail);
         } else {

@@ -49,6 +49,7 @@ static wefti_diff_fn find_rule(const weft_op_def_t *def)
         [WEFT_GRADIENT_NORM_2] = wefti_diff_norm_2,
         [WEFT_GRADIENT_LOG_SUM] = wefti_diff_log_sum,
         [WEFT_GRADIENT_LOG_SUM_EXP] = wefti_diff_log_sum_exp,
+        [WEFT_GRADIENT_BATCH_NORM] = wefti_diff_batch_norm,
     };
     static const wefti_diff_fn arithmetic[] = {
         [WEFT_ARITHMETIC_ADD] = wefti_diff_add,

@@ -97,6 +97,7 @@ weft_status_t wefti_diff_of_inputs(wefti_diff_t *diff);
 weft_status_t wefti_diff_concat(wefti_diff_t *diff);
 weft_status_t wefti_diff_reduce_sum(wefti_diff_t *diff);
 weft_status_t wefti_diff_reduce_mean(wefti_diff_t *diff);
+weft_status_t wefti_diff_batch_norm(wefti_diff_t *diff);
 weft_status_t wefti_diff_gemm(wefti_diff_t *diff);
 weft_status_t wefti_diff_matmul(wefti_diff_t *diff);
 weft_status_t wefti_diff_conv(wefti_diff_t *diff);

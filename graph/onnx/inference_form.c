@@ -188,7 +188,8 @@ static void use_evaluation_form(const wefti_onnx_file_t *file, Onnx__NodeProto *
     node->domain = (char *)(uintptr_t)form.domain;
     node->op_type = (char *)(uintptr_t)form.name;
     node->n_attribute = def != NULL && def->attr_count == 0 ? 0 : node->n_attribute;
-    node->n_input = node->n_input > 1 ? 1 : node->n_input;
+    size_t most = def != NULL ? def->inputs_max : 1;
+    node->n_input = node->n_input > most ? most : node->n_input;
     node->n_output = node->n_output > 1 ? 1 : node->n_output;
 }
 

@@ -96,6 +96,9 @@ typedef uint32_t weft_fact_flags_t;
 #define WEFT_FACT_DROPOUT (1u << 5)
 /** Output 0 is a loss of scores (input 0) and labels (input 1). */
 #define WEFT_FACT_LOSS (1u << 6)
+/** Outputs 1 and 2 are statistics of this execution. Inputs 3 and 4 are their moving averages, of
+ * which attribute momentum stays in each step. */
+#define WEFT_FACT_STATISTICS (1u << 7)
 
 /** Along which dimensions of input 0 an operator lets elements of different places meet. */
 typedef enum weft_mixing {
@@ -137,6 +140,7 @@ typedef enum weft_gradient {
     WEFT_GRADIENT_JOIN = 13,              /**< Concat */
     WEFT_GRADIENT_SUM = 14,               /**< ReduceSum */
     WEFT_GRADIENT_MEAN = 15,              /**< ReduceMean */
+    WEFT_GRADIENT_BATCH_NORM = 16,        /**< BatchNormalization */
     WEFT_GRADIENT_SELECTED = 32,          /**< Gather */
     WEFT_GRADIENT_RANGE = 33,             /**< Slice */
     WEFT_GRADIENT_PARTS = 34,             /**< Split */
@@ -231,7 +235,7 @@ typedef struct weft_op_facts {
     /** Gradient operator of WEFT_GRADIENT_OF_RESULT and WEFT_GRADIENT_OF_INPUTS. It has the
      * attributes of this operator if its definition has any. */
     weft_op_ref_t result_grad;
-    weft_op_ref_t evaluation;   /**< runs outside training in its place, on input 0 alone */
+    weft_op_ref_t evaluation;   /**< runs outside training in its place, on as many inputs */
     weft_layout_facts_t layout; /**< see weft_layout_facts_t */
     weft_range_role_t range;    /**< see weft_range_role_t */
 } weft_op_facts_t;

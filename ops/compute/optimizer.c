@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * SGD, Momentum, Adam and AdamW: one call covers a whole bucket, so each is one pass over memory
- * that reads and writes every element once. Lamb takes norms of one parameter and reads it twice. State and parameters are updated in place or written to
- * outputs of their own.
+ * SGD, Momentum, Adam, AdamW and MovingAverage: one call covers a whole bucket, so each is one pass
+ * over memory that reads and writes every element once. Lamb takes norms of one parameter and reads
+ * it twice. State and parameters are updated in place or written to outputs of their own.
  */
 #include "ops/compute/own_kernels.h"
 
@@ -22,7 +22,7 @@ typedef struct {
     int64_t count;
     float divisor, grad_scale;
     float decay, lr;
-    float momentum;                                       /* Momentum */
+    float momentum;                                       /* Momentum, MovingAverage */
     float beta1, one_minus_beta1, beta2, one_minus_beta2; /* Adam */
     float step_size, root_bias, epsilon;                  /* Adam */
     float kept;                                           /* AdamW: the share of P that stays */
@@ -102,6 +102,18 @@ WEFTI_INLINE void sgd_loop(const update_t *u, int flags)
 }
 
 WEFTI_INLINE void sgd_body(const update_t *u){DISPATCH(sgd_loop, u)}
+
+WEFTI_INLINE void average_loop(const update_t *u, int flags)
+{
+    const update_t local = *u;
+    const float rest = 1.0f - local.momentum;
+    WEFTI_INDEPENDENT
+    for (int64_t i = 0; i < local.count; i++) {
+        local.p_out[i] = local.momentum * local.p[i] + rest * gradient(&local, i, flags);
+    }
+}
+
+WEFTI_INLINE void average_body(const update_t *u){DISPATCH(average_loop, u)}
 
 WEFTI_INLINE void momentum_loop(const update_t *u, int flags)
 {
@@ -209,6 +221,7 @@ WEFTI_INLINE void lamb_body(const update_t *u){DISPATCH(lamb_loop, u)}
 #define PARAMS (const update_t *u)
 WEFTI_CLONES(sgd, PARAMS, (u));
 WEFTI_CLONES(momentum, PARAMS, (u));
+WEFTI_CLONES(average, PARAMS, (u));
 WEFTI_CLONES(adam, PARAMS, (u));
 WEFTI_CLONES(adamw, PARAMS, (u));
 WEFTI_CLONES(lamb, PARAMS, (u));
@@ -299,6 +312,15 @@ static weft_status_t run_sgd(const weft_kernel_call_t *call)
     return WEFT_OK;
 }
 
+static weft_status_t run_average(const weft_kernel_call_t *call)
+{
+    const state_t *state = call->state;
+    update_t u = describe(call);
+    u.momentum = state->momentum;
+    state->update(&u);
+    return WEFT_OK;
+}
+
 static weft_status_t run_momentum(const weft_kernel_call_t *call)
 {
     const state_t *state = call->state;
@@ -351,9 +373,11 @@ PREPARE(prepare_momentum, 3, 1, momentum)
 PREPARE(prepare_adam, 4, 2, adam)
 PREPARE(prepare_adamw, 4, 2, adamw)
 PREPARE(prepare_lamb, 4, 2, lamb)
+PREPARE(prepare_average, 2, 0, average)
 
 WEFTI_KERNEL(wefti_kernel_sgd, "weft", "SGD", prepare_sgd, run_sgd);
 WEFTI_KERNEL(wefti_kernel_momentum, "weft", "Momentum", prepare_momentum, run_momentum);
 WEFTI_KERNEL(wefti_kernel_adam, "weft", "Adam", prepare_adam, run_adam);
 WEFTI_KERNEL(wefti_kernel_adamw, "weft", "AdamW", prepare_adamw, run_adam);
 WEFTI_KERNEL(wefti_kernel_lamb, "weft", "Lamb", prepare_lamb, run_adam);
+WEFTI_KERNEL(wefti_kernel_moving_average, "weft", "MovingAverage", prepare_average, run_average);

@@ -18,6 +18,8 @@ extern const weft_kernel_t wefti_kernel_clip, wefti_kernel_clip_grad, wefti_kern
 extern const weft_kernel_t wefti_kernel_reduce_mean, wefti_kernel_where, wefti_kernel_cast;
 extern const weft_kernel_t wefti_kernel_cast_like, wefti_kernel_constant, wefti_kernel_shape;
 extern const weft_kernel_t wefti_kernel_size, wefti_kernel_constant_of_shape, wefti_kernel_range;
+extern const weft_kernel_t wefti_kernel_batch_norm, wefti_kernel_batch_norm_training;
+extern const weft_kernel_t wefti_kernel_batch_norm_grad, wefti_kernel_moving_average;
 extern const weft_kernel_t wefti_kernel_gather, wefti_kernel_gather_grad;
 extern const weft_kernel_t wefti_kernel_gather_elements, wefti_kernel_slice;
 extern const weft_kernel_t wefti_kernel_slice_grad, wefti_kernel_split, wefti_kernel_concat;

@@ -424,6 +424,29 @@ static void pooling(void **state)
     }
 }
 
+/* Both forms; rows that are short and long. Statistics of the batch are gradients of the running
+ * ones, which the loss does not depend on. */
+static void batch_norm(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][5] = {{6, 3}, {2, 3, 2, 2}, {2, 3, 5, 5}};
+    for (int form = 0; form < 6; form++) {
+        fixture_t f;
+        start(&f);
+        const weft_attr_t attrs[] = {ATTR_FLOAT("epsilon", 0.01f),
+                                     ATTR_INT("training_mode", form & 1)};
+        float zero[3] = {0.1f, -0.2f, 0.0f}, one[3] = {1.0f, 0.5f, 2.0f};
+        uint32_t x = test_param(f.graph, "x", shapes[form / 2]);
+        uint32_t scale = test_param(f.graph, "scale", DIMS(3)),
+                 b = test_param(f.graph, "b", DIMS(3));
+        uint32_t mean =
+            test_value(f.graph, "mean", WEFTI_VALUE_CONST, WEFT_DTYPE_F32, DIMS(3), zero);
+        uint32_t var = test_value(f.graph, "var", WEFTI_VALUE_CONST, WEFT_DTYPE_F32, DIMS(3), one);
+        finish_with_loss(&f, test_node(f.graph, "BatchNormalization", "y",
+                                       INPUTS(x, scale, b, mean, var), attrs, 2));
+    }
+}
+
 static void pad(void **state)
 {
     (void)state;
@@ -662,6 +685,7 @@ int main(void)
         cmocka_unit_test(shapes),
         cmocka_unit_test(conv),
         cmocka_unit_test(pooling),
+        cmocka_unit_test(batch_norm),
         cmocka_unit_test(pad),
         cmocka_unit_test(cross_entropy),
         cmocka_unit_test(parts),

@@ -164,6 +164,9 @@ static const row_t rows[] = {
     {"", "ReduceLogSum", 18, "p2x3x4x5 =1", "", 1},
     {"", "ReduceLogSumExp", 1, "p2x3x4x5", "axes=2,3", 1},
     {"", "ReduceLogSumExp", 18, "p2x3x4x5 =1", "", 1},
+    {"weft", "BatchNormTraining", 1, "f4x3x4x5 f3 f3 f3 f3", "", 3},
+    {"weft", "BatchNormGrad", 1, "f4x3x4x5 f4x3x4x5 f3 f3 p3", "", 3},
+    {"weft", "MovingAverage", 1, "f4x5 f4x5", "momentum=f0.75", 1},
     {"", "Gemm", 11, "f3x4 f4x5 f5", "", 1},
     {"", "MatMul", 1, "f2x3x4 f4x5", "", 1},
     {MS, "FusedMatMul", 1, "f2x3x4 f2x3x5", "transA=1", 1},
@@ -514,10 +517,15 @@ static void check_evaluation(subject_t *s)
 {
     op_case_t c = s->c;
     run(s);
+    for (uint32_t i = 1; i < 3 && (s->facts.flags & WEFT_FACT_STATISTICS) != 0; i++) {
+        memcpy(s->c.in[i + 2], s->c.out[i], bytes_of(&s->c.outputs[i]));
+    }
     c.domain = s->facts.evaluation.domain;
     c.op = s->facts.evaluation.name;
     c.version = INT32_MAX;
-    c.input_count = c.output_count = 1;
+    c.output_count = 1;
+    c.input_count =
+        c.input_count < case_def(&c)->inputs_max ? c.input_count : case_def(&c)->inputs_max;
     c.attr_count = case_def(&c)->attr_count == 0 ? 0 : c.attr_count;
     c.out[0] = malloc(bytes_of(&c.outputs[0]));
     assert_int_equal(case_run_isa(&c, 0), WEFT_OK);

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * BatchNormalization in both forms, and its gradient, of plain tensors: [N, C, S], S pixels.
+ *
+ * One channel after the other: two passes for mean and variance, one for Y. Its rows stay in cache
+ * in between where they fit. Sums have one shape: BLOCK elements by sum_f32.h's tree in f32, blocks
+ * in f64 in their order. Where rows are short, sums run over all channels at once, in f64.
+ */
+#include "ops/compute/own_kernels.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "ops/compute/sum_f32.h"
+#include "ops/compute/support.h"
+#include "ops/op_infer.h"
+#include "runtime/base/error.h"
+
+#define BLOCK 1024
+#define SHORT_ROW 8 /* pixels: rows up to it are summed for all channels at once */
+
+typedef struct {
+    int64_t samples, channels, pixels;
+    float epsilon, momentum;
+    uint32_t output_count;
+    bool training; /* statistics are those of X */
+    bool blends;   /* outputs 1 and 2 are running statistics; others the statistics of X */
+    bool frozen;   /* gradient: statistics do not depend on X */
+    weft_isa_t isa;
+} state_t;
+
+/* What is summed of element a, with element b of another tensor. */
+typedef enum { SUM_OF_A, SUM_OF_SQUARES, SUM_OF_PRODUCTS } term_t;
+
+WEFTI_INLINE float term(term_t kind, float a, float b, float mean)
+{
+    return kind == SUM_OF_A ? a : kind == SUM_OF_SQUARES ? (a - mean) * (a - mean) : a * (b - mean);
+}
+
+WEFTI_INLINE float sum_block(term_t kind, const float *a, const float *b, float mean, int64_t count)
+{
+    float acc[WEFTI_SUM_LANES] = {0};
+    int64_t i = 0;
+    for (; i + WEFTI_SUM_LANES <= count; i += WEFTI_SUM_LANES) {
+        for (int j = 0; j < WEFTI_SUM_LANES; j++) {
+            acc[j] += term(kind, a[i + j], b[i + j], mean);
+        }
+    }
+    for (int j = 0; i + j < count; j++) {
+        acc[j] += term(kind, a[i + j], b[i + j], mean);
+    }
+    for (int width = WEFTI_SUM_LANES / 2; width > 0; width /= 2) {
+        for (int j = 0; j < width; j++) {
+            acc[j] += acc[j + width];
+        }
+    }
+    return acc[0];
+}
+
+/* out[c]: the sum over a channel, of all channels. */
+WEFTI_INLINE void sum_channels(term_t kind, const state_t *s, const float *a, const float *b,
+                               const float *mean, double *out)
+{
+    memset(out, 0, (size_t)s->channels * sizeof(*out));
+    for (int64_t n = 0; n < s->samples; n++) {
+        for (int64_t p = 0; p < s->pixels && s->pixels <= SHORT_ROW; p++) {
+            WEFTI_INDEPENDENT
+            for (int64_t c = 0; c < s->channels; c++) {
+                int64_t at = c * s->pixels + p;
+                out[c] += (double)term(kind, a[at], b[at], mean[c]);
+            }
+        }
+        for (int64_t c = 0; c < s->channels && s->pixels > SHORT_ROW; c++) {
+            for (int64_t p = 0; p < s->pixels; p += BLOCK) {
+                int64_t at = c * s->pixels + p, rest = s->pixels - p;
+                out[c] +=
+                    (double)sum_block(kind, a + at, b + at, mean[c], rest < BLOCK ? rest : BLOCK);
+            }
+        }
+        a += s->channels * s->pixels;
+        b += s->channels * s->pixels;
+    }
+}
+
+#define SUM_PARAMS                                                                                 \
+    (const state_t *s, const float *a, const float *b, const float *mean, double *out)
+#define SUM_ARGS (s, a, b, mean, out)
+WEFTI_INLINE void sum_body SUM_PARAMS
+{
+    sum_channels(SUM_OF_A, s, a, b, mean, out);
+}
+WEFTI_INLINE void squares_body SUM_PARAMS
+{
+    sum_channels(SUM_OF_SQUARES, s, a, b, mean, out);
+}
+WEFTI_INLINE void products_body SUM_PARAMS
+{
+    sum_channels(SUM_OF_PRODUCTS, s, a, b, mean, out);
+}
+WEFTI_CLONES(sum, SUM_PARAMS, SUM_ARGS);
+WEFTI_CLONES(squares, SUM_PARAMS, SUM_ARGS);
+WEFTI_CLONES(products, SUM_PARAMS, SUM_ARGS);
+
+/* y = (x - mean) factor + shift by channel. */
+WEFTI_INLINE void normalize_body(const state_t *s, const float *x, const float *mean,
+                                 const float *factor, const float *shift, float *y)
+{
+    for (int64_t n = 0; n < s->samples; n++) {
+        for (int64_t c = 0; c < s->channels; c++) {
+            const float m = mean[c], f = factor[c], b = shift[c];
+            WEFTI_INDEPENDENT
+            for (int64_t p = 0; p < s->pixels; p++) {
+                y[p] = (x[p] - m) * f + b;
+            }
+            x += s->pixels;
+            y += s->pixels;
+        }
+    }
+}
+WEFTI_CLONES(normalize,
+             (const state_t *s, const float *x, const float *mean, const float *factor,
+              const float *shift, float *y),
+             (s, x, mean, factor, shift, y));
+
+/* dx = factor (dy - mean_dy - (x - mean) slope) by channel. */
+WEFTI_INLINE void input_grad_body(const state_t *s, const float *dy, const float *x,
+                                  const float *mean, const float *factor, const float *mean_dy,
+                                  const float *slope, float *dx)
+{
+    for (int64_t n = 0; n < s->samples; n++) {
+        for (int64_t c = 0; c < s->channels; c++) {
+            const float m = mean[c], f = factor[c], d = mean_dy[c], k = slope[c];
+            WEFTI_INDEPENDENT
+            for (int64_t p = 0; p < s->pixels; p++) {
+                dx[p] = f * (dy[p] - d - (x[p] - m) * k);
+            }
+            dy += s->pixels;
+            x += s->pixels;
+            dx += s->pixels;
+        }
+    }
+}
+WEFTI_CLONES(input_grad,
+             (const state_t *s, const float *dy, const float *x, const float *mean,
+              const float *factor, const float *mean_dy, const float *slope, float *dx),
+             (s, dy, x, mean, factor, mean_dy, slope, dx));
+
+/* Scratch: one f64 and four f32 per channel. */
+typedef struct {
+    double *sums;
+    float *a, *b, *c, *d;
+} scratch_t;
+
+static size_t scratch_bytes(const state_t *s)
+{
+    return (size_t)s->channels * (sizeof(double) + 4 * sizeof(float));
+}
+
+static scratch_t divide(const state_t *s, void *memory)
+{
+    scratch_t t = {.sums = memory};
+    t.a = (float *)(t.sums + s->channels);
+    t.b = t.a + s->channels;
+    t.c = t.b + s->channels;
+    t.d = t.c + s->channels;
+    return t;
+}
+
+static void find_moments(const state_t *s, const float *x, const scratch_t *t, float *mean,
+                         float *var)
+{
+    const double count = (double)s->samples * (double)s->pixels;
+    memset(mean, 0, (size_t)s->channels * sizeof(*mean));
+    sum[s->isa](s, x, x, mean, t->sums);
+    for (int64_t c = 0; c < s->channels; c++) {
+        mean[c] = (float)(t->sums[c] / count);
+    }
+    squares[s->isa](s, x, x, mean, t->sums);
+    for (int64_t c = 0; c < s->channels; c++) {
+        var[c] = (float)(t->sums[c] / count);
+    }
+}
+
+static weft_status_t run(const weft_kernel_call_t *call)
+{
+    const state_t *s = call->state;
+    const float *x = call->inputs[0], *scale = call->inputs[1], *shift = call->inputs[2];
+    const float *mean = call->inputs[3], *var = call->inputs[4];
+    const scratch_t t = divide(s, call->scratch);
+    if (s->training) {
+        find_moments(s, x, &t, t.a, t.b);
+        mean = t.a;
+        var = t.b;
+    }
+    for (int64_t c = 0; c < s->channels; c++) {
+        t.c[c] = scale[c] / sqrtf(var[c] + s->epsilon);
+    }
+    normalize[s->isa](s, x, mean, t.c, shift, call->outputs[0]);
+    for (uint32_t i = 1; i < s->output_count && s->training; i++) {
+        float *out = call->outputs[i];
+        const float *now = i % 2 == 1 ? mean : var;
+        const float *before = s->blends && i < 3 ? call->inputs[i + 2] : NULL;
+        for (int64_t c = 0; c < s->channels && out != NULL; c++) {
+            out[c] =
+                before != NULL ? before[c] * s->momentum + now[c] * (1.0f - s->momentum) : now[c];
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t run_grad(const weft_kernel_call_t *call)
+{
+    const state_t *s = call->state;
+    const float *dy = call->inputs[0], *x = call->inputs[1], *scale = call->inputs[2];
+    const float *mean = call->inputs[3], *var = call->inputs[4];
+    float *dx = call->outputs[0], *dscale = call->outputs[1], *db = call->outputs[2];
+    const double count = (double)s->samples * (double)s->pixels;
+    const scratch_t t = divide(s, call->scratch);
+    sum[s->isa](s, dy, x, mean, t.sums);
+    for (int64_t c = 0; c < s->channels; c++) {
+        t.b[c] = s->frozen ? 0.0f : (float)(t.sums[c] / count);
+        if (db != NULL) {
+            db[c] = (float)t.sums[c];
+        }
+    }
+    products[s->isa](s, dy, x, mean, t.sums);
+    for (int64_t c = 0; c < s->channels; c++) {
+        double inverse = 1.0 / sqrt((double)var[c] + (double)s->epsilon);
+        t.a[c] = (float)((double)scale[c] * inverse);
+        t.c[c] = s->frozen ? 0.0f : (float)(t.sums[c] * inverse * inverse / count);
+        if (dscale != NULL) {
+            dscale[c] = (float)(t.sums[c] * inverse);
+        }
+    }
+    if (dx != NULL) {
+        input_grad[s->isa](s, dy, x, mean, t.a, t.b, t.c, dx);
+    }
+    return WEFT_OK;
+}
+
+/* x: index of X; the inputs after it are per channel, as are outputs 1 and 2. */
+static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env_t *env, uint32_t x,
+                             state_t **out_state, size_t *out_scratch_bytes)
+{
+    for (uint32_t i = 0; i < 5; i++) {
+        WEFT_RETURN_IF_ERROR(wefti_need_f32(node, i));
+    }
+    const weft_tensor_desc_t *in = &node->inputs[x];
+    bool fits =
+        in->rank >= 2 && in->layout == WEFT_LAYOUT_PLAIN && wefti_same_shape(in, node->inputs);
+    for (uint32_t i = x + 1; i < 5 && fits; i++) {
+        fits = node->inputs[i].rank == 1 && node->inputs[i].dims[0] == in->dims[1];
+    }
+    for (uint32_t i = 0; i < node->output_count && fits; i++) {
+        const weft_tensor_desc_t *out = wefti_node_output(node, i);
+        fits = out == NULL || (out->dtype == WEFT_DTYPE_F32 &&
+                               wefti_same_shape(out, i == 0 ? in : &node->inputs[x + 1]));
+    }
+    if (!fits) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "shapes, types or layouts of the tensors do not match X");
+    }
+    state_t *s = wefti_state_alloc(sizeof(*s));
+    if (s == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    s->samples = in->dims[0];
+    s->channels = in->dims[1];
+    s->pixels = 1;
+    for (uint32_t d = 2; d < in->rank; d++) {
+        s->pixels *= in->dims[d];
+    }
+    s->epsilon = weft_node_attr_float(node, "epsilon", 1e-5f);
+    s->momentum = weft_node_attr_float(node, "momentum", 0.9f);
+    s->output_count = node->output_count;
+    s->isa = wefti_kernel_isa(env);
+    *out_state = s;
+    *out_scratch_bytes = scratch_bytes(s);
+    return WEFT_OK;
+}
+
+static weft_status_t prepare_norm(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                                  void **out_state, size_t *out_scratch_bytes)
+{
+    state_t *s;
+    WEFT_RETURN_IF_ERROR(wefti_need_f32_output(node, 0));
+    WEFT_RETURN_IF_ERROR(prepare(node, env, 0, &s, out_scratch_bytes));
+    s->training = node->version < 14 ? node->output_count > 1
+                                     : weft_node_attr_int(node, "training_mode", 0) != 0;
+    s->blends = true;
+    *out_state = s;
+    return WEFT_OK;
+}
+
+static weft_status_t prepare_training(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                                      void **out_state, size_t *out_scratch_bytes)
+{
+    state_t *s;
+    WEFT_RETURN_IF_ERROR(wefti_need_f32_output(node, 0));
+    WEFT_RETURN_IF_ERROR(prepare(node, env, 0, &s, out_scratch_bytes));
+    s->training = true;
+    *out_state = s;
+    return WEFT_OK;
+}
+
+static weft_status_t prepare_grad(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                                  void **out_state, size_t *out_scratch_bytes)
+{
+    state_t *s;
+    WEFT_RETURN_IF_ERROR(prepare(node, env, 1, &s, out_scratch_bytes));
+    s->frozen = weft_node_attr_int(node, "frozen", 0) != 0;
+    *out_state = s;
+    return WEFT_OK;
+}
+
+WEFTI_KERNEL(wefti_kernel_batch_norm, "", "BatchNormalization", prepare_norm, run);
+WEFTI_KERNEL(wefti_kernel_batch_norm_training, "weft", "BatchNormTraining", prepare_training, run);
+WEFTI_KERNEL(wefti_kernel_batch_norm_grad, "weft", "BatchNormGrad", prepare_grad, run_grad);

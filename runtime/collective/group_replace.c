@@ -93,6 +93,11 @@ weft_status_t weft_group_shrink(weft_group_t *group, weft_group_t **out_group)
     return status;
 }
 
+static weft_status_t create_world(void *user, weft_context_t *context)
+{
+    return wefti_group_create(context, 0, 0, 0, NULL, user);
+}
+
 weft_status_t weft_group_grow(weft_group_t *group, const weft_context_params_t *params,
                               weft_group_t **out_group)
 {
@@ -108,8 +113,11 @@ weft_status_t weft_group_grow(weft_group_t *group, const weft_context_params_t *
                                    group->endpoint->world_size, group->size);
     }
     WEFT_RETURN_IF_ERROR(status);
-    WEFT_RETURN_IF_ERROR(weft_context_grow(group->context, params, &context));
-    status = wefti_group_create(context, 0, 0, 0, NULL, out_group);
+    status = wefti_context_grow(group->context, params, create_world, out_group, &context);
     weft_context_release(context); /* the group keeps it */
+    if (status < 0) {              /* on another rank */
+        weft_group_destroy(*out_group);
+        *out_group = NULL;
+    }
     return status;
 }

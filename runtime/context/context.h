@@ -115,6 +115,13 @@ weft_status_t wefti_context_join(weft_context_t *context, const wefti_endpoint_p
                                  weft_device_t *device, const wefti_membership_t *former,
                                  uint32_t generation);
 
+/* replace.c: weft_context_grow. grown: what this rank does in the new world before that replaces the
+ * former one, or NULL; where it fails on one rank the world does not grow. Each rank may have done
+ * it when others fail. */
+typedef weft_status_t (*wefti_grown_fn)(void *user, weft_context_t *context);
+weft_status_t wefti_context_grow(weft_context_t *context, const weft_context_params_t *params,
+                                 wefti_grown_fn grown, void *user, weft_context_t **out_context);
+
 /* replace.c: what ends waits while a context replaces another one, beside the program's interrupt.
  */
 typedef struct wefti_watch {

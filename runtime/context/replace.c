@@ -236,7 +236,8 @@ out:
 }
 
 static weft_status_t grow(weft_context_t *former, const weft_context_params_t *params,
-                          const wefti_job_t *job, weft_context_t **out_context)
+                          const wefti_job_t *job, wefti_grown_fn grown, void *user,
+                          weft_context_t **out_context)
 {
     wefti_endpoint_params_t endpoint = {.rank = job->rank,
                                         .world_size = job->world_size,
@@ -249,6 +250,7 @@ static weft_status_t grow(weft_context_t *former, const weft_context_params_t *p
     weft_status_t status = agree(former, context != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
     if (status >= 0) {
         status = join(context, former, &endpoint, former->membership.generation + 1);
+        status = status >= 0 && grown != NULL ? grown(user, context) : status;
         status = agree(former, status);
     }
     if (context != NULL) {
@@ -266,12 +268,9 @@ static weft_status_t grow(weft_context_t *former, const weft_context_params_t *p
     return WEFT_OK;
 }
 
-weft_status_t weft_context_grow(weft_context_t *context, const weft_context_params_t *params,
-                                weft_context_t **out_context)
+weft_status_t wefti_context_grow(weft_context_t *context, const weft_context_params_t *params,
+                                 wefti_grown_fn grown, void *user, weft_context_t **out_context)
 {
-    WEFT_CHECK_OUT(out_context);
-    WEFT_CHECK_ARG(context);
-    WEFT_CHECK_ARG(params);
     weft_context_params_t own = WEFT_CONTEXT_PARAMS_INIT;
     wefti_job_t job = {0};
     growth_t growth = {0};
@@ -280,9 +279,18 @@ weft_status_t weft_context_grow(weft_context_t *context, const weft_context_para
     WEFT_RETURN_IF_ERROR(wefti_membership_check(&context->membership));
     weft_status_t status = agree(context, read_growth(context, &own, &job, &growth));
     status = status < 0 ? status : agree_on_growth(context, &growth);
-    status = status < 0 ? status : grow(context, &own, &job, out_context);
+    status = status < 0 ? status : grow(context, &own, &job, grown, user, out_context);
     wefti_job_deinit(&job);
     return status;
+}
+
+weft_status_t weft_context_grow(weft_context_t *context, const weft_context_params_t *params,
+                                weft_context_t **out_context)
+{
+    WEFT_CHECK_OUT(out_context);
+    WEFT_CHECK_ARG(context);
+    WEFT_CHECK_ARG(params);
+    return wefti_context_grow(context, params, NULL, NULL, out_context);
 }
 
 /* ---- who is who ---- */

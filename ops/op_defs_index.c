@@ -159,7 +159,8 @@ static const weft_attr_def_t trilu_attrs[] = {
 static const weft_op_def_t defs[] = {
     {ROW("", "GatherElements", 11, 2, 2, 1, WEFTI_BIT_ALL, infer_gather_elements,
          "selects elements by an index for each"),
-     ATTRS(axis_attrs), WEFTI_FACTS(.linear_inputs = 1u)},
+     ATTRS(axis_attrs),
+     WEFTI_FACTS(.linear_inputs = 1u, .gradient = WEFT_GRADIENT_SELECTED_ELEMENTS)},
     {ROW("weft", "GatherGrad", 1, 2, 2, 1, WEFTI_BIT_FLOATS, infer_input_shape,
          "dX of Gather from dY and the indices: rows of one index are added in order"),
      ATTRS(gather_grad_attrs), WEFTI_FACTS(.linear_inputs = 1u)},
@@ -178,7 +179,7 @@ static const weft_op_def_t defs[] = {
      WEFTI_FACTS(.linear_inputs = 1u, .gradient = WEFT_GRADIENT_REPEATED)},
     {ROW("", "Trilu", 14, 1, 2, 1, WEFTI_BIT_ALL, wefti_infer_same,
          "a triangle of matrices, 0 elsewhere; k is its diagonal"),
-     ATTRS(trilu_attrs), WEFTI_FACTS(.linear_inputs = 1u)},
+     ATTRS(trilu_attrs), WEFTI_FACTS(.linear_inputs = 1u, .gradient = WEFT_GRADIENT_TRIANGLE)},
 };
 
 wefti_op_family_t wefti_op_defs_index(void)

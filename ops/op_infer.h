@@ -153,6 +153,7 @@ typedef struct wefti_op_family {
 wefti_op_family_t wefti_op_defs_math(void);
 wefti_op_family_t wefti_op_defs_reduce(void);
 wefti_op_family_t wefti_op_defs_norm(void);
+wefti_op_family_t wefti_op_defs_axis(void);
 wefti_op_family_t wefti_op_defs_nn(void);
 wefti_op_family_t wefti_op_defs_pool(void);
 wefti_op_family_t wefti_op_defs_shape(void);

@@ -50,6 +50,14 @@ static wefti_diff_fn find_rule(const weft_op_def_t *def)
         [WEFT_GRADIENT_LOG_SUM] = wefti_diff_log_sum,
         [WEFT_GRADIENT_LOG_SUM_EXP] = wefti_diff_log_sum_exp,
         [WEFT_GRADIENT_BATCH_NORM] = wefti_diff_batch_norm,
+        [WEFT_GRADIENT_SELECTED_SLICES] = wefti_diff_gather_nd,
+        [WEFT_GRADIENT_SELECTED_ELEMENTS] = wefti_diff_gather_elements,
+        [WEFT_GRADIENT_REPLACED_SLICES] = wefti_diff_scatter_nd,
+        [WEFT_GRADIENT_REPLACED_ELEMENTS] = wefti_diff_scatter_elements,
+        [WEFT_GRADIENT_RUNNING_SUM] = wefti_diff_running_sum,
+        [WEFT_GRADIENT_TILES] = wefti_diff_tiles,
+        [WEFT_GRADIENT_LARGEST] = wefti_diff_top,
+        [WEFT_GRADIENT_TRIANGLE] = wefti_diff_triangle,
     };
     static const wefti_diff_fn arithmetic[] = {
         [WEFT_ARITHMETIC_ADD] = wefti_diff_add,

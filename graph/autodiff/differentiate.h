@@ -130,6 +130,14 @@ weft_status_t wefti_diff_norm_1(wefti_diff_t *diff);
 weft_status_t wefti_diff_norm_2(wefti_diff_t *diff);
 weft_status_t wefti_diff_log_sum(wefti_diff_t *diff);
 weft_status_t wefti_diff_log_sum_exp(wefti_diff_t *diff);
+weft_status_t wefti_diff_gather_nd(wefti_diff_t *diff);
+weft_status_t wefti_diff_gather_elements(wefti_diff_t *diff);
+weft_status_t wefti_diff_scatter_nd(wefti_diff_t *diff);
+weft_status_t wefti_diff_scatter_elements(wefti_diff_t *diff);
+weft_status_t wefti_diff_running_sum(wefti_diff_t *diff);
+weft_status_t wefti_diff_tiles(wefti_diff_t *diff);
+weft_status_t wefti_diff_top(wefti_diff_t *diff);
+weft_status_t wefti_diff_triangle(wefti_diff_t *diff);
 weft_status_t wefti_diff_generic(wefti_diff_t *diff);
 
 #endif

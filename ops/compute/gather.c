@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gather, its gradient, and GatherElements. The gradient adds rows in the order of the indices: the
+ * Gather and its gradient. The gradient adds rows in the order of the indices: the
  * same bits in every run.
  *
  *   X [outer, length, inner], indices [count]  ->  Y [outer, count, inner]
@@ -159,53 +159,5 @@ static weft_status_t prepare_grad(const weft_node_desc_t *node, const weft_kerne
     return keep(&s, out_state, out_scratch_bytes);
 }
 
-/* Y [outer, count, inner] = X [outer, indices[outer, count, inner], inner], the other dimensions of
- * indices as large as those of X. */
-static weft_status_t run_elements(const weft_kernel_call_t *call)
-{
-    const state_t *s = call->state;
-    const char *x = call->inputs[0];
-    char *y = call->outputs[0];
-    int64_t at = 0;
-    WEFT_RETURN_IF_ERROR(check_indices(s, call->inputs[1], s->outer * s->count * s->inner));
-    for (int64_t o = 0; o < s->outer; o++) {
-        for (int64_t k = 0; k < s->count; k++) {
-            for (int64_t i = 0; i < s->inner; i++, at++) {
-                int64_t row = o * s->length + index_at(s, call->inputs[1], at);
-                memcpy(y + (size_t)at * s->elem_bytes,
-                       x + (size_t)(row * s->inner + i) * s->elem_bytes, s->elem_bytes);
-            }
-        }
-    }
-    return WEFT_OK;
-}
-
-static weft_status_t prepare_elements(const weft_node_desc_t *node, const weft_kernel_env_t *env,
-                                      void **out_state, size_t *out_scratch_bytes)
-{
-    state_t s;
-    WEFT_RETURN_IF_ERROR(wefti_need_known(wefti_infer_input(node, 0), "input", 0));
-    WEFT_RETURN_IF_ERROR(wefti_need_known(wefti_node_output(node, 0), "output", 0));
-    WEFT_RETURN_IF_ERROR(read_node(node, env, &node->inputs[0], &node->outputs[0], &s));
-    const weft_tensor_desc_t *x = &node->inputs[0], *indices = &node->inputs[1];
-    uint32_t axis;
-    WEFT_RETURN_IF_ERROR(
-        wefti_infer_axis(weft_node_attr_int(node, "axis", 0), x->rank, "axis", &axis));
-    if (!wefti_same_shape(indices, &node->outputs[0]) || indices->rank != x->rank) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "indices, X and the result do not match");
-    }
-    for (uint32_t d = 0; d < x->rank; d++) {
-        if (d != axis && x->dims[d] != indices->dims[d]) {
-            return wefti_error(WEFT_ERR_UNSUPPORTED,
-                               "GatherElements: dimension %u of the indices is %" PRId64
-                               ", X has %" PRId64,
-                               d, indices->dims[d], x->dims[d]);
-        }
-    }
-    s.count = indices->dims[axis];
-    return keep(&s, out_state, out_scratch_bytes);
-}
-
 WEFTI_KERNEL(wefti_kernel_gather, "", "Gather", prepare_gather, run_gather);
 WEFTI_KERNEL(wefti_kernel_gather_grad, "weft", "GatherGrad", prepare_grad, run_grad);
-WEFTI_KERNEL(wefti_kernel_gather_elements, "", "GatherElements", prepare_elements, run_elements);

@@ -9,9 +9,8 @@
 size_t wefti_compute_kernels(const weft_kernel_t **out_kernels, size_t capacity)
 {
     const wefti_kernel_family_t families[] = {
-        wefti_kernels_functions(),
-        wefti_kernels_broadcast(),
-        wefti_kernels_reduce(),
+        wefti_kernels_functions(), wefti_kernels_broadcast(),  wefti_kernels_reduce(),
+        wefti_kernels_scatter(),   wefti_kernels_along_axis(), wefti_kernels_rearrange(),
     };
     static const weft_kernel_t *const kernels[] = {
         &wefti_kernel_gemm,
@@ -43,7 +42,6 @@ size_t wefti_compute_kernels(const weft_kernel_t **out_kernels, size_t capacity)
         &wefti_kernel_range,
         &wefti_kernel_gather,
         &wefti_kernel_gather_grad,
-        &wefti_kernel_gather_elements,
         &wefti_kernel_slice,
         &wefti_kernel_slice_grad,
         &wefti_kernel_split,

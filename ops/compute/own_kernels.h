@@ -13,6 +13,9 @@ typedef struct wefti_kernel_family {
 wefti_kernel_family_t wefti_kernels_functions(void);
 wefti_kernel_family_t wefti_kernels_broadcast(void);
 wefti_kernel_family_t wefti_kernels_reduce(void);
+wefti_kernel_family_t wefti_kernels_scatter(void);
+wefti_kernel_family_t wefti_kernels_along_axis(void);
+wefti_kernel_family_t wefti_kernels_rearrange(void);
 
 extern const weft_kernel_t wefti_kernel_clip, wefti_kernel_clip_grad, wefti_kernel_reduce_sum;
 extern const weft_kernel_t wefti_kernel_reduce_mean, wefti_kernel_where, wefti_kernel_cast;
@@ -21,7 +24,7 @@ extern const weft_kernel_t wefti_kernel_size, wefti_kernel_constant_of_shape, we
 extern const weft_kernel_t wefti_kernel_batch_norm, wefti_kernel_batch_norm_training;
 extern const weft_kernel_t wefti_kernel_batch_norm_grad, wefti_kernel_moving_average;
 extern const weft_kernel_t wefti_kernel_gather, wefti_kernel_gather_grad;
-extern const weft_kernel_t wefti_kernel_gather_elements, wefti_kernel_slice;
+extern const weft_kernel_t wefti_kernel_slice;
 extern const weft_kernel_t wefti_kernel_slice_grad, wefti_kernel_split, wefti_kernel_concat;
 extern const weft_kernel_t wefti_kernel_expand, wefti_kernel_trilu, wefti_kernel_pow;
 extern const weft_kernel_t wefti_kernel_pow_grad, wefti_kernel_layer_norm;

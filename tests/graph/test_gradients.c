@@ -537,6 +537,57 @@ static void parts(void **state)
     finish_with_loss(&f, test_node(g, "Cast", "c", INPUTS(y), same, 1));
 }
 
+/* Selections and replacements by index, where some elements are selected twice; running sums,
+ * copies, triangles, the largest elements. */
+static void indexed(void **state)
+{
+    static const int64_t places[] = {1, -1, 0, 1, 2, 2}, tuples[] = {3, 0, -1, 1, 3, 0};
+    (void)state;
+    for (int form = 0; form < 10; form++) {
+        fixture_t f;
+        start(&f);
+        wefti_graph_t *g = f.graph;
+        const weft_attr_t axis[] = {ATTR_INT("axis", 1)};
+        const weft_attr_t adds[] = {ATTR_STRING("reduction", "add")};
+        const weft_attr_t sums[] = {ATTR_INT("exclusive", form & 1),
+                                    ATTR_INT("reverse", form >> 1)};
+        uint32_t p = test_param(g, "p", DIMS(4, 3));
+        uint32_t elements =
+            test_value(g, "places", WEFTI_VALUE_CONST, WEFT_DTYPE_I64, DIMS(2, 3), places);
+        uint32_t pairs =
+            test_value(g, "tuples", WEFTI_VALUE_CONST, WEFT_DTYPE_I64, DIMS(3, 2), tuples);
+        const bool slices = form == 5 || form == 6;
+        uint32_t other = form < 5 || form == 9
+                             ? WEFTI_NONE
+                             : test_param(g, "other", slices ? DIMS(3) : DIMS(2, 3));
+        uint32_t y;
+        if (form < 4) {
+            y = test_node(g, "CumSum", "y", INPUTS(p, test_ints(g, "at", 1, (const int64_t[]){-2})),
+                          sums, 2);
+        } else if (form == 4) {
+            y = test_node(g, "GatherElements", "y", INPUTS(p, elements), axis, 1);
+        } else if (form == 5) {
+            y = test_node(g, "GatherND", "y", INPUTS(p, pairs), NULL, 0);
+            y = test_node(g, "Mul", "z", INPUTS(y, other), NULL, 0);
+        } else if (form == 6) {
+            y = test_node(g, "ScatterND", "y", INPUTS(p, pairs, other), adds, 1);
+        } else if (form == 7) {
+            y = test_node(g, "ScatterElements", "y", INPUTS(p, elements, other), adds, 1);
+        } else if (form == 8) {
+            uint32_t one = test_value(g, "one", WEFTI_VALUE_CONST, WEFT_DTYPE_I64, DIMS(2, 1),
+                                      (const int64_t[]){2, 0});
+            y = test_node(g, "ScatterND", "y", INPUTS(p, one, other), NULL, 0);
+        } else {
+            uint32_t k = test_ints(g, "k", 1, (const int64_t[]){2});
+            uint32_t top = test_node_outputs(g, "", "TopK", "top", INPUTS(p, k), 2, NULL, 0);
+            uint32_t repeats = test_ints(g, "repeats", 2, (const int64_t[]){3, 2});
+            y = test_node(g, "Tile", "t", INPUTS(g->nodes[top].outputs[0], repeats), NULL, 0);
+            y = test_node(g, "Trilu", "y", INPUTS(y), NULL, 0);
+        }
+        finish_with_loss(&f, y);
+    }
+}
+
 /* Functions of positive numbers (exp(p)) and of any; form: attribute approximate. */
 static void functions(void **state)
 {
@@ -690,6 +741,7 @@ int main(void)
         cmocka_unit_test(cross_entropy),
         cmocka_unit_test(parts),
         cmocka_unit_test(functions),
+        cmocka_unit_test(indexed),
         cmocka_unit_test(several),
         cmocka_unit_test(rows),
         cmocka_unit_test(dropout),

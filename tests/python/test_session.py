@@ -675,14 +675,14 @@ class Lifetime(Case):
         with weft.Session(self.compile(), weft.new_group(range(self.size))) as session:  # the context of a group
             session.step(x, y)
 
-    def test_bert_of_torch(self):
-        """A BERT as torch exports it: one step's gradients are torch's in double precision, to 1e-5 of their norm."""
+    def check_torch_model(self, name):
+        """One step's gradients are torch's in double precision, to 1e-5 of their norm; the loss falls."""
         folder = ranks.SOURCE / "tests" / "data"
-        expected = json.loads((folder / "torch_bert.json").read_text(encoding="utf-8"))
-        plan = weft.compile(str(folder / "torch_bert.onnx"), world=1, batch=2, optimizer="sgd", lr=1e-3, loss="loss")
+        expected = json.loads((folder / f"torch_{name}.json").read_text(encoding="utf-8"))
+        plan = weft.compile(str(folder / f"torch_{name}.onnx"), world=1, batch=2, optimizer="sgd", lr=1e-3, loss="loss")
         with weft.Context(0, 1) as alone, weft.Session(plan, alone) as session:
-            words, labels = np.array(expected["words"]), np.array(expected["labels"])
-            self.assertAlmostEqual(session.step(words, labels), expected["loss"], places=5)
+            tensors = [np.array(tensor) for tensor in expected["inputs"] + [expected["labels"]]]
+            self.assertAlmostEqual(session.step(*tensors), expected["loss"], places=5)
             gradients = {name: np.asarray(value).astype(np.float64).ravel()
                          for name, value in session.gradients.items()}
             self.assertEqual(sorted(gradients), sorted(expected["gradients"]))
@@ -691,8 +691,16 @@ class Lifetime(Case):
                 self.assertLess(abs(np.linalg.norm(grad) - norm), bound, name)
                 self.assertLess(abs(grad @ np.cos(np.arange(len(grad))) - product), bound * len(grad) ** 0.5, name)
             for _ in range(20):
-                loss = session.step(words, labels)
+                loss = session.step(*tensors)
             self.assertLess(loss, expected["loss"])
+
+    def test_bert_of_torch(self):
+        self.check_torch_model("bert")
+
+    def test_llama_of_torch(self):
+        """As both exporters write it: rotary embeddings, grouped queries, causal attention."""
+        self.check_torch_model("llama")
+        self.check_torch_model("llama_script")
 
     def test_two_sessions(self):
         x, y = self.batches(1)[0][self.rank]

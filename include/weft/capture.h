@@ -29,7 +29,8 @@
  *
  * Agreement. All ranks capture the same operators, types, counts, reductions and roots in the same
  * order. Otherwise weft_capture_end returns WEFT_ERR_MISMATCH on all of them and names the call and
- * both sides. A call that uses a buffer that an earlier call writes (on any rank) runs after it.
+ * both sides. If a captured call had a wrong argument on one rank, weft_capture_end returns that
+ * error on all of them, and the group stays usable. A call that uses a buffer that an earlier call writes (on any rank) runs after it.
  * Other calls may be reordered and fused: all-reduces of one type and reduction become buckets. A
  * barrier keeps its place. The planner takes the times between the captured calls, the longest of
  * all ranks, as the times at which data is ready; so capture a typical step. Results have the bits

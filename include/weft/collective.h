@@ -36,9 +36,9 @@
  *   WEFT_DTYPE_BOOL, a size beyond the address space, or a stream of another context
  * - WEFT_ERR_NO_MEMORY
  *   Both are told to the other ranks (weft_group_refuse): their call returns the same status with
- *   "rank <number>: <message>". The call counts on all ranks, and the group stays usable. A wrong
- *   argument of a send or receive, and in a batch or capture, is an error on this rank only, whose
- *   call was not issued.
+ *   "rank <number>: <message>". The call counts on all ranks, and the group stays usable. In a batch
+ *   or capture, its end returns that status on all ranks (weft_batch_begin). A wrong argument of a
+ *   send or receive is an error on this rank only, whose call was not issued.
  * - WEFT_ERR_UNSUPPORTED, on all ranks: the algorithm that was set is not eligible; the group stays
  *   usable
  * - WEFT_ERR_MISMATCH, on all ranks: operators, counts, types, reductions, roots, orders or
@@ -312,6 +312,11 @@ WEFT_API weft_status_t weft_barrier(weft_group_t *group, weft_stream_t *stream);
  * the same operator, type, reduction and root become one call; the others follow one by one. All
  * ranks issue the same collectives in the same order. A mismatch names the call by its index among
  * the collectives of the batch, from 0. Bits are those without a batch, except with WEFT_ORDER_ANY.
+ *
+ * A call with a wrong argument ends its batch: none of this rank's calls are made, and
+ * weft_batch_end returns the status of that call, on the other ranks with "rank <number>:
+ * <message>". They learn it when this rank ends or cancels its batch. The group stays usable, unless
+ * the batch has sends or receives, or the other ranks end theirs on a stream.
  * @param[in] group the group
  * @return WEFT_ERR_STATE if a batch or a capture is open; WEFT_ERR_NO_MEMORY
  *
@@ -331,7 +336,8 @@ WEFT_API weft_status_t weft_batch_begin(weft_group_t *group);
 WEFT_API weft_status_t weft_batch_end(weft_group_t *group, weft_stream_t *stream);
 /**
  * Drops the calls of a batch instead of submitting them, for a caller that detects an error in
- * between. Local: the caller must know whether the other ranks still make these calls.
+ * between. Local, unless one of the calls had a wrong argument, which the other ranks learn: the
+ * caller must know whether they still make these calls.
  * @param[in] group the group
  * @return WEFT_ERR_STATE if no batch is open, or if weft_batch_end returned WEFT_AGAIN after it
  *         submitted part of it

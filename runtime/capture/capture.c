@@ -201,6 +201,9 @@ weft_status_t weft_capture_end(weft_group_t *group, weft_capture_t **out_capture
     if (status == WEFT_OK) {
         wefti_group_own_calls(own, true);
         status = build(own, recording, &capture);
+        if (status == WEFT_OK && recording->recorder.refused != WEFT_OK) {
+            status = wefti_error_adopt(recording->recorder.refused, recording->recorder.why);
+        }
         if (capture == NULL) { /* the others learn it as an error of the group made for this */
             wefti_group_fail(own, status);
         } else {

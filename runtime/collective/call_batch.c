@@ -62,7 +62,27 @@ static void close_batch(weft_group_t *group)
     batch->count = 0;
     batch->pair_count = 0;
     batch->pairs_submitted = false;
+    batch->recorder.refused = WEFT_OK;
     group->calls->recorder = NULL;
+}
+
+/* Of a batch with a call that this rank refused none is made. The others learn it in the first
+ * collective of theirs. Their sends and receives, which come before, cannot tell. */
+static weft_status_t refuse_batch(weft_group_t *group, weft_stream_t *stream)
+{
+    wefti_batch_t *batch = group->calls->batch;
+    wefti_recorder_t *recorder = &batch->recorder;
+    group->calls->recorder = NULL;
+    weft_status_t status = wefti_error_adopt(recorder->refused, recorder->why);
+    status = group->size > 1 && (batch->pair_count > 0 || recorder->refused_pair)
+                 ? wefti_call_end_group(group, status, recorder->why)
+                 : wefti_call_refuse(group, stream, status);
+    if (status == WEFT_AGAIN) {
+        group->calls->recorder = recorder;
+    } else {
+        close_batch(group);
+    }
+    return status;
 }
 
 weft_status_t weft_batch_begin(weft_group_t *group)
@@ -113,6 +133,11 @@ weft_status_t weft_batch_cancel(weft_group_t *group)
     if (submitted) {
         return wefti_error(WEFT_ERR_STATE, "batch: some of its calls are already submitted; call "
                                            "weft_batch_end again");
+    }
+    const wefti_recorder_t *recorder = &group->calls->batch->recorder;
+    bool told = recorder->refused == WEFT_OK || refuse_batch(group, NULL) != WEFT_AGAIN;
+    if (!told) { /* there is no room for the call that says so */
+        wefti_call_end_group(group, recorder->refused, recorder->why);
     }
     close_batch(group);
     return WEFT_OK;
@@ -264,6 +289,9 @@ weft_status_t weft_batch_end(weft_group_t *group, weft_stream_t *stream)
         return status;
     }
     wefti_batch_t *batch = group->calls->batch;
+    if (batch->recorder.refused != WEFT_OK) {
+        return refuse_batch(group, stream);
+    }
     group->calls->recorder = NULL; /* what is submitted now is not recorded again */
     if (batch->pair_count > 0 && !batch->pairs_submitted) {
         status = submit_pairs(group, batch, stream);

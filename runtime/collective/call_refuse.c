@@ -22,10 +22,20 @@ static bool must_end_group(const weft_group_t *group)
     return group->context->settings.check_every != 0;
 }
 
-static weft_status_t end_group(weft_group_t *group, weft_status_t status, const char *text)
+weft_status_t wefti_call_end_group(weft_group_t *group, weft_status_t status, const char *text)
 {
     wefti_error(status, "rank %u: %s", group->ranks[group->rank], text);
     return wefti_group_fail(group, status);
+}
+
+weft_status_t wefti_recorder_refuse(wefti_recorder_t *recorder, bool is_pair, weft_status_t status)
+{
+    if (recorder->refused == WEFT_OK) {
+        recorder->refused = status;
+        recorder->refused_pair = is_pair;
+        snprintf(recorder->why, sizeof recorder->why, "%s", weft_last_error());
+    }
+    return status;
 }
 
 weft_status_t wefti_call_refuse(weft_group_t *group, weft_stream_t *stream, weft_status_t status)
@@ -34,7 +44,10 @@ weft_status_t wefti_call_refuse(weft_group_t *group, weft_stream_t *stream, weft
     wefti_call_t *call = NULL;
     char text[WEFTI_REFUSAL_BYTES] = "";
     snprintf(text, sizeof text, "%s", weft_last_error());
-    if (group->size == 1 || calls->recorder != NULL) { /* nothing is submitted before its end */
+    if (calls->recorder != NULL) { /* nothing is submitted before its end */
+        return wefti_recorder_refuse(calls->recorder, false, status);
+    }
+    if (group->size == 1) {
         return status;
     }
     if (group->context->device != NULL || (stream != NULL && stream->context != group->context)) {
@@ -49,7 +62,7 @@ weft_status_t wefti_call_refuse(weft_group_t *group, weft_stream_t *stream, weft
             wefti_alloc(group->context->allocator, WEFTI_CALLS * sizeof *calls->refusals);
     }
     if (must_end_group(group) || calls->refusals == NULL) {
-        return end_group(group, status, text);
+        return wefti_call_end_group(group, status, text);
     }
     memcpy(calls->refusals[call - calls->ring], text, sizeof text);
     call->request = (wefti_request_t){.op = WEFT_COLLECTIVE_BARRIER, .dtype = WEFT_DTYPE_U8};

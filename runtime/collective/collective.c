@@ -190,7 +190,8 @@ static weft_status_t submit_v(const wefti_request_t *request, const counts_t *se
         return wefti_call_refuse(group, stream, status);
     }
     if (recorder != NULL) {
-        return recorder->ops->record(group, request, recorded);
+        status = recorder->ops->record(group, request, recorded);
+        return status < 0 ? wefti_call_refuse(group, stream, status) : status;
     }
     wefti_request_fill(call, request);
     if (group->calls->shape.tag != 0 && !group->calls->own) {
@@ -369,7 +370,9 @@ static weft_status_t submit_pair(wefti_pair_t *pair, weft_group_t *group, weft_s
     }
     status = check_pair(pair, group);
     if (status < 0) {
-        return wefti_error_prefix(status, pair->sends ? "Send" : "Recv");
+        wefti_error_prefix(status, pair->sends ? "Send" : "Recv");
+        return recorder != NULL ? wefti_recorder_refuse(group->calls->recorder, true, status)
+                                : status;
     }
     pair->bytes = pair->count * weft_dtype_size_bytes(pair->dtype);
     if (recorder != NULL) {

@@ -27,7 +27,14 @@ typedef struct wefti_recorder_ops {
 /* Member 0 of a recorder's own struct. */
 typedef struct wefti_recorder {
     const wefti_recorder_ops_t *ops;
+    weft_status_t
+        refused;       /* of the first call that this rank could not make: the end tells others */
+    bool refused_pair; /* it is a send or receive */
+    char why[WEFTI_REFUSAL_BYTES];
 } wefti_recorder_t;
+
+/* call_refuse.c: notes that, with the last error. Returns status. */
+weft_status_t wefti_recorder_refuse(wefti_recorder_t *recorder, bool is_pair, weft_status_t status);
 
 /* call.c: WEFT_OK, or the error of a call that cannot be made while calls are recorded. */
 weft_status_t wefti_recorder_check(const weft_group_t *group, const char *call);

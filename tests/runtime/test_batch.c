@@ -263,7 +263,12 @@ static void run_wrong_arguments(rank_world_t *world)
     RANK_CHECK(weft_group_duplicate(group, &other) == WEFT_ERR_STATE);
     RANK_CHECK(strstr(weft_last_error(), "a batch is open") != NULL);
     RANK_OK(weft_all_reduce(x, x, 4, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL));
-    RANK_OK(weft_batch_end(group, NULL)); /* those were not noted */
+    RANK_CHECK(weft_batch_end(group, NULL) ==
+               WEFT_ERR_INVALID_ARGUMENT); /* for the first of them */
+    RANK_CHECK(strstr(weft_last_error(), "AllReduce: send is NULL") != NULL && x[0] == 1);
+    RANK_OK(weft_batch_begin(group));
+    RANK_OK(weft_all_reduce(x, x, 4, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL));
+    RANK_OK(weft_batch_end(group, NULL));
     RANK_CHECK(x[0] == (float)world->size && x[3] == x[0]);
     RANK_CHECK(weft_batch_cancel(group) == WEFT_ERR_STATE);
     RANK_OK(weft_batch_begin(group)); /* dropped by all, with a send that nobody receives */

@@ -150,8 +150,6 @@ bool wefti_call_describe(wefti_call_t *call, wefti_wait_t *out)
         wefti_call_is_ready(call)) {
         return false;
     }
-    call->wait.since_ns =
-        call->wait.since_ns == 0 ? wefti_now_ns() - WEFTI_WAITS_AFTER_NS : call->wait.since_ns;
     out->since_ns = call->wait.since_ns;
     out->channel = call->group->channel;
     add_all_late(call, out);

@@ -185,7 +185,8 @@ static void test_floods_arrive_once(void **state)
 
 typedef struct question {
     char name[WEFTI_ASK_NAME_BYTES];
-    uint32_t answers[ASKED], relays; /* how often each rank answered */
+    uint32_t answers[ASKED]; /* how often each rank answered */
+    atomic_uint relays;
     atomic_bool listens, done;
 } question_t;
 

@@ -19,6 +19,11 @@ static void read_optimizer(const weft_compile_params_t *params, wefti_optimizer_
     out->momentum = params->momentum;
     out->weight_decay = params->weight_decay;
     out->no_decay = params->no_decay;
+    out->schedule = params->lr_schedule;
+    out->schedule_steps = params->lr_steps;
+    out->warmup_steps = params->warmup_steps;
+    out->min_lr = params->min_lr;
+    out->gamma = params->lr_gamma;
     out->sharded = params->shard_optimizer != 0;
 }
 
@@ -76,6 +81,21 @@ static weft_status_t check_ranks(const weft_compile_params_t *p)
     return WEFT_OK;
 }
 
+static weft_status_t check_schedule(const weft_compile_params_t *p)
+{
+    bool drops = strcmp(p->lr_schedule, "step") == 0;
+    if (drops && p->lr_steps == 0) {
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "lr_steps",
+                                 "must be set with lr_schedule step");
+    }
+    if (!drops && p->lr_steps > 0 && p->warmup_steps >= p->lr_steps) {
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "warmup_steps",
+                                 "must be below lr_steps: %u, lr_steps %u", p->warmup_steps,
+                                 p->lr_steps);
+    }
+    return WEFT_OK;
+}
+
 weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_params_t *params)
 {
     if (params == NULL) {
@@ -104,6 +124,7 @@ weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_
     WEFT_RETURN_IF_ERROR(wefti_options_complete(&c->params));
     WEFT_RETURN_IF_ERROR(check_ranks(&c->params));
     WEFT_RETURN_IF_ERROR(check_shapes(&c->params));
+    WEFT_RETURN_IF_ERROR(check_schedule(&c->params));
     read_optimizer(&c->params, &c->optimizer);
     WEFT_RETURN_IF_ERROR(wefti_read_gradient_params(&c->params, &c->gradient_params));
     c->optimizer.divisor = c->gradient_params.divisor;

@@ -30,6 +30,7 @@
 
 #define OPTIMIZER_NAME(kind, name, ...) name,
 static const char *const optimizers[] = {WEFTI_OPTIMIZER_MAP(OPTIMIZER_NAME) NULL};
+static const char *const schedules[] = {"constant", "linear", "cosine", "step", NULL};
 static const char *const wires[] = {"f32", "bf16", NULL};
 
 /* In the order of help texts. Rows without a name are set by C programs only. */
@@ -61,6 +62,22 @@ static const weft_compile_option_t table[] = {
      .by_default = "momentum", .help = "update rule of the weights"},
     {FIELD(lr), WEFT_OPTION_TYPE_F64, TRAINING, "lr", "X",
      .by_default = "0.05, with adam, adamw and lamb 0.001", .help = "learning rate"},
+    {FIELD(lr_schedule), WEFT_OPTION_TYPE_TEXT, TRAINING, "lr_schedule", "NAME",
+     .choices = schedules, .by_default = "constant",
+     .help = "how the learning rate changes, step by step"},
+    {FIELD(lr_steps), WEFT_OPTION_TYPE_U32, TRAINING, "lr_steps", "N", .low = 1,
+     .high = MAX_MICRO_BATCHES, .needs = "lr_schedule", .reason = "a constant rate has no end",
+     .help = "linear, cosine: number of steps after which the rate is min_lr (weft run: all steps "
+             "unless set); step: number of steps from one drop to the next"},
+    {FIELD(warmup_steps), WEFT_OPTION_TYPE_U32, TRAINING, "warmup_steps", "N", .low = 1,
+     .high = MAX_MICRO_BATCHES, .by_default = "none",
+     .help = "number of first steps in which the learning rate rises linearly to lr"},
+    {FIELD(min_lr), WEFT_OPTION_TYPE_F64, TRAINING | WEFT_OPTION_FLAG_ZERO, "min_lr", "X",
+     .by_default = "0", .needs = "lr_schedule", .reason = "a constant rate does not fall",
+     .help = "lowest learning rate of linear, cosine and step"},
+    {FIELD(lr_gamma), WEFT_OPTION_TYPE_F64, TRAINING, "lr_gamma", "X", .high = 1,
+     .by_default = "0.1", .needs = "lr_schedule", .reason = "a constant rate does not fall",
+     .help = "step: factor of each drop of the learning rate"},
     {FIELD(momentum), WEFT_OPTION_TYPE_F64, TRAINING, "momentum", "X", .high = 1,
      .by_default = "0.9", .help = "momentum coefficient"},
     {FIELD(weight_decay), WEFT_OPTION_TYPE_F64, TRAINING | WEFT_OPTION_FLAG_ZERO, "weight_decay",
@@ -108,6 +125,10 @@ static const weft_compile_option_t table[] = {
      .help = "data type in which gradients are sent; each rank's sum is rounded to it"},
     {FIELD(clip_norm), WEFT_OPTION_TYPE_F64, TRAINING, "clip", "NORM",
      .help = "scale gradients down if their global norm is above NORM"},
+    {FIELD(label_smoothing), WEFT_OPTION_TYPE_F64,
+     WEFT_OPTION_FLAG_TRAINING | WEFT_OPTION_FLAG_ZERO | WEFT_OPTION_FLAG_IN_GRAPH,
+     "label_smoothing", "E", .high = 1, .by_default = "0",
+     .help = "share of each label that all classes get alike in the loss"},
     {FIELD(grads_path), WEFT_OPTION_TYPE_PATH,
      WEFT_OPTION_FLAG_TRAINING | WEFT_OPTION_FLAG_IN_GRAPH, "grads", "MAP.json",
      .help = "read which tensor of the graph is the gradient of which parameter"},

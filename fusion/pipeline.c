@@ -28,6 +28,11 @@ static bool splits_batch(const wefti_compiler_t *c)
     return c->params.split_batch != 0;
 }
 
+static bool smooths(const wefti_compiler_t *c)
+{
+    return c->params.label_smoothing > 0;
+}
+
 static bool clips(const wefti_compiler_t *c)
 {
     return c->optimizer.clip_norm > 0;
@@ -104,6 +109,8 @@ static const wefti_pass_t passes[] = {
      holds_gradients, wefti_apply_settle_gradients},
     {"expand-dropout", "decides which Dropout operators drop", BOTH | MODELS, NULL,
      wefti_apply_expand_dropout},
+    {"label-smoothing", "losses of smoothed labels", TRAINING, smooths,
+     wefti_apply_label_smoothing},
     {"inference-form", "removes the loss and unused operators", INFERENCE | MODELS, NULL,
      wefti_apply_inference_form},
     {"compare-models", "the models of all ranks differ only in contents", INFERENCE,

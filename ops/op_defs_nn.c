@@ -284,15 +284,21 @@ static const weft_attr_def_t dropout_grad_attrs[] = {
      .default_f = 0.5f,
      .doc = "as the forward operator"},
 };
-static const weft_attr_def_t loss_attrs[] = {
-    {.name = "ignore_index",
-     .type = WEFT_ATTR_TYPE_INT,
-     .default_s = "none",
-     .doc = "label that counts for nothing"},
-    {.name = "reduction",
-     .type = WEFT_ATTR_TYPE_STRING,
-     .default_s = "mean",
-     .doc = "mean, sum or none"},
+#define LOSS_ATTRS                                                                                 \
+    {.name = "ignore_index",                                                                       \
+     .type = WEFT_ATTR_TYPE_INT,                                                                   \
+     .default_s = "none",                                                                          \
+     .doc = "label that counts for nothing"},                                                      \
+    {                                                                                              \
+        .name = "reduction", .type = WEFT_ATTR_TYPE_STRING, .default_s = "mean",                   \
+        .doc = "mean, sum or none"                                                                 \
+    }
+static const weft_attr_def_t loss_attrs[] = {LOSS_ATTRS};
+static const weft_attr_def_t smooth_loss_attrs[] = {
+    LOSS_ATTRS,
+    {.name = "label_smoothing",
+     .type = WEFT_ATTR_TYPE_FLOAT,
+     .doc = "share of each label that all classes get alike"},
 };
 
 static const weft_op_def_t defs[] = {
@@ -408,6 +414,22 @@ static const weft_op_def_t defs[] = {
      .doc = "cross entropy of softmax(scores) and labels; second output: log probabilities",
      WEFTI_FACTS(.flags = WEFT_FACT_LOSS, .gradient = WEFT_GRADIENT_CROSS_ENTROPY,
                  .cost_curve = WEFT_COST_CURVE_EXP)},
+    {.domain = "weft",
+     .name = "SoftmaxCrossEntropyLoss",
+     .since_version = 1,
+     .inputs_min = 2,
+     .inputs_max = 3,
+     .outputs_min = 1,
+     .outputs_max = 2,
+     .dtypes = WEFTI_BIT_FLOATS,
+     .in_place = WEFTI_IN_PLACE_NONE,
+     .attrs = smooth_loss_attrs,
+     .attr_count = WEFTI_COUNT(smooth_loss_attrs),
+     .infer = infer_loss,
+     .cost = cost_loss,
+     .doc = "the same with smoothed labels, as torch.nn.CrossEntropyLoss",
+     WEFTI_FACTS(.flags = WEFT_FACT_LOSS, .gradient = WEFT_GRADIENT_CROSS_ENTROPY,
+                 .cost_curve = WEFT_COST_CURVE_EXP)},
     {.domain = "com.microsoft",
      .name = "SoftmaxCrossEntropyLossGrad",
      .since_version = 1,
@@ -417,8 +439,8 @@ static const weft_op_def_t defs[] = {
      .outputs_max = 1,
      .dtypes = WEFTI_BIT_FLOATS,
      .in_place = {1, -1, -1, -1},
-     .attrs = loss_attrs,
-     .attr_count = WEFTI_COUNT(loss_attrs),
+     .attrs = smooth_loss_attrs,
+     .attr_count = WEFTI_COUNT(smooth_loss_attrs),
      .infer = infer_loss_grad,
      .cost = cost_loss,
      .doc = "gradient of the scores from dLoss, log probabilities, labels and weights",

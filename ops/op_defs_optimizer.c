@@ -144,7 +144,53 @@ static const weft_attr_def_t lamb_attrs[] = {
         __VA_ARGS__                                                                                \
     }
 
+static weft_status_t infer_learning_rate(weft_node_desc_t *node)
+{
+    WEFT_RETURN_IF_ERROR(wefti_infer_need(node, 2));
+    for (uint32_t i = 0; i < node->input_count; i++) {
+        const weft_tensor_desc_t *s = wefti_infer_input(node, i);
+        if (s != NULL && s->dtype != WEFT_DTYPE_F32) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "input %u: expected type f32", i);
+        }
+    }
+    wefti_infer_set(node, 0, WEFT_DTYPE_F32, 0, NULL);
+    return WEFT_OK;
+}
+
+static const weft_attr_def_t learning_rate_attrs[] = {
+    {.name = "schedule",
+     .type = WEFT_ATTR_TYPE_STRING,
+     .default_s = "constant",
+     .doc = "constant, linear, cosine or step"},
+    {.name = "warmup",
+     .type = WEFT_ATTR_TYPE_INT,
+     .doc = "steps in which the rate rises linearly to lr"},
+    {.name = "steps",
+     .type = WEFT_ATTR_TYPE_INT,
+     .doc = "linear, cosine: of the schedule with its warm-up; step: from drop to drop; 0: input "
+            "steps"},
+    {.name = "min_lr", .type = WEFT_ATTR_TYPE_FLOAT, .doc = "lowest rate after the warm-up"},
+    {.name = "gamma",
+     .type = WEFT_ATTR_TYPE_FLOAT,
+     .default_f = 0.1f,
+     .doc = "step: factor of each drop"},
+};
+
 static const weft_op_def_t defs[] = {
+    {.domain = "weft",
+     .name = "LearningRate",
+     .since_version = 1,
+     .inputs_min = 2,
+     .inputs_max = 3,
+     .outputs_min = 1,
+     .outputs_max = 1,
+     .dtypes = WEFT_DTYPE_BIT(WEFT_DTYPE_F32),
+     .in_place = WEFTI_IN_PLACE_NONE,
+     .attrs = learning_rate_attrs,
+     .attr_count = WEFTI_COUNT(learning_rate_attrs),
+     .infer = infer_learning_rate,
+     .cost = wefti_cost_elementwise,
+     .doc = "lr, step, steps?: the learning rate of step 1 and on"},
     UPDATE("SGD", 3, 1, PLACES(0, -1, -1, -1), sgd_attrs, infer_sgd, WEFT_FACT_ELEMENTWISE,
            "G = G / divisor * grad_scale; P' = P - lr (G + weight_decay P)"),
     UPDATE("Momentum", 4, 2, PLACES(0, 2, -1, -1), momentum_attrs, infer_momentum,

@@ -36,13 +36,13 @@ weft=build/weft
 mkdir -p demo
 
 say "compiling samples/models/mlp.onnx for 2 ranks"
-$weft compile samples/models/mlp.onnx -o demo/mlp.weft --world 2 --batch 64 --optimizer momentum --lr 0.05
+$weft compile samples/models/mlp.onnx -o demo/mlp.weft --world 2 --batch 64 --optimizer momentum --lr 0.05 --lr-schedule linear
 
 say "what the plan does (weft explain demo/mlp.weft)"
 $weft explain demo/mlp.weft
 
 say "training on Fashion-MNIST, 2 ranks, 2 epochs"
-$weft run demo/mlp.weft -n 2 --data "$data" --epochs 2 --lr-schedule linear --seed 1 \
+$weft run demo/mlp.weft -n 2 --data "$data" --epochs 2 --seed 1 \
   --save demo/mlp-trained.onnx --trace demo/timeline.json
 
 cat <<TEXT

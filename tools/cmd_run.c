@@ -21,7 +21,6 @@ enum {
     KEY_DATA = 256,
     KEY_EPOCHS,
     KEY_STEPS,
-    KEY_SCHEDULE,
     KEY_SAVE,
     KEY_TRACE,
     KEY_WRITE_PROFILE,
@@ -45,8 +44,6 @@ static const option_def_t own_options[] = {
     {KEY_DATA, "data", "DIR", "training: directory with IDX image files"},
     {KEY_EPOCHS, "epochs", "E", "training: passes over the data (default 1)"},
     {KEY_STEPS, "steps", "S", "training: number of steps, in place of --epochs"},
-    {KEY_SCHEDULE, "lr-schedule", "NAME",
-     "training: constant (default), or linear (the learning rate falls to 0)"},
     {KEY_SEED, "seed", "K", "training: seed of the order of samples and of dropout (default 0)"},
     {KEY_NO_EVAL, "no-eval", NULL, "training: do not evaluate the test set at the end"},
     {KEY_SAVE, "save", "TRAINED.onnx", "training: write the trained model"},
@@ -183,10 +180,8 @@ static int handle(void *user, int key, const char *value)
 {
     run_command_t *command = user;
     train_options_t *train = &command->train;
-    static const char *const schedules[] = {"constant", "linear"};
     uint64_t count = 0;
     long long seed = 0;
-    size_t index = 0;
     int code = EXIT_OK;
     command->not_for_program =
         command->not_for_program || (key != 'n' && !wefti_is_launch_option(key));
@@ -203,10 +198,6 @@ static int handle(void *user, int key, const char *value)
         return code;
     case KEY_STEPS:
         return parse_count("--steps", value, 100000000, &train->steps);
-    case KEY_SCHEDULE:
-        code = wefti_option_choice("run", "--lr-schedule", value, schedules, 2, &index);
-        train->linear_lr = index == 1;
-        return code;
     case KEY_SAVE:
         train->save_path = value;
         return EXIT_OK;
@@ -418,7 +409,6 @@ static weft_status_t prepare_inference(run_command_t *command)
                            : train->steps > 0               ? "--steps"
                            : command->epochs_given          ? "--epochs"
                            : command->lr_given              ? "--lr"
-                           : train->linear_lr               ? "--lr-schedule"
                            : train->checkpoint_path != NULL ? "--checkpoint"
                            : train->resume_path != NULL     ? "--resume"
                            : command->max_ranks != 0        ? "--elastic"

@@ -137,6 +137,19 @@ typedef struct triple {
     uint32_t scatter, shard, update, gather;
 } triple_t;
 
+/* Is it a scalar input, or computed from such alone? */
+static bool is_known_at_start(const wefti_graph_t *graph, uint32_t value)
+{
+    uint32_t producer = value == WEFTI_NONE ? WEFTI_NONE : graph->values[value].producer;
+    for (uint32_t k = 0; producer != WEFTI_NONE && k < graph->nodes[producer].input_count; k++) {
+        uint32_t input = graph->nodes[producer].inputs[k];
+        if (input != WEFTI_NONE && graph->values[input].kind != WEFTI_VALUE_SCALAR) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* Fused, new weights are written as soon as gradients are reduced: nothing else may be computed
  * first, and every other reader of the weights must be a kernel, which the collective can wait
  * for. */
@@ -157,8 +170,7 @@ static bool find_triple(const fuser_t *f, uint32_t scatter, triple_t *out)
         return false;
     }
     for (uint32_t j = 2; j < node->input_count; j++) {
-        if (node->inputs[j] != WEFTI_NONE &&
-            graph->values[node->inputs[j]].producer != WEFTI_NONE) {
+        if (!is_known_at_start(graph, node->inputs[j])) {
             return false;
         }
     }

@@ -176,6 +176,45 @@ weft_status_t wefti_find_undecayed(const wefti_graph_t *graph,
     return wefti_patterns_check_used(&patterns, "trained parameter");
 }
 
+/* The learning rate that updates read: the scalar, or what the schedule makes of it. */
+static weft_status_t add_schedule(updater_t *updater)
+{
+    const wefti_optimizer_params_t *p = updater->params;
+    wefti_graph_t *graph = updater->graph;
+    bool constant = p->schedule == NULL || strcmp(p->schedule, "constant") == 0;
+    uint32_t inputs[3] = {updater->lr}, count = 2, node;
+    const char *names[] = {"learning_rate"};
+    if (constant && p->warmup_steps == 0) {
+        return WEFT_OK;
+    }
+    WEFT_RETURN_IF_ERROR(wefti_graph_need_scalar(graph, "step", WEFT_DTYPE_F32, 1.0, &inputs[1]));
+    if (!constant && p->schedule_steps == 0) {
+        WEFT_RETURN_IF_ERROR(
+            wefti_graph_need_scalar(graph, "lr_steps", WEFT_DTYPE_F32, 0.0, &inputs[count++]));
+    }
+    const weft_attr_t attrs[] = {
+        {.name = "schedule",
+         .type = WEFT_ATTR_TYPE_STRING,
+         .s = constant ? "constant" : p->schedule},
+        {.name = "warmup", .type = WEFT_ATTR_TYPE_INT, .i = p->warmup_steps},
+        {.name = "steps", .type = WEFT_ATTR_TYPE_INT, .i = p->schedule_steps},
+        {.name = "min_lr", .type = WEFT_ATTR_TYPE_FLOAT, .f = (float)p->min_lr},
+        {.name = "gamma", .type = WEFT_ATTR_TYPE_FLOAT, .f = (float)p->gamma}};
+    const wefti_node_params_t params = {.domain = "weft",
+                                        .op = "LearningRate",
+                                        .name = "learning_rate",
+                                        .phase = WEFTI_PHASE_COMM,
+                                        .inputs = inputs,
+                                        .input_count = count,
+                                        .output_names = names,
+                                        .output_count = 1,
+                                        .attrs = attrs,
+                                        .attr_count = sizeof attrs / sizeof *attrs};
+    WEFT_RETURN_IF_ERROR(wefti_graph_add_node(graph, &params, &node));
+    updater->lr = graph->nodes[node].outputs[0];
+    return WEFT_OK;
+}
+
 static weft_status_t find_operator(updater_t *updater)
 {
     const wefti_optimizer_row_t *row = &wefti_optimizers[updater->params->kind];
@@ -210,6 +249,7 @@ weft_status_t wefti_pass_optimizer(wefti_graph_t *graph, const wefti_optimizer_p
         WEFT_RETURN_IF_ERROR(
             wefti_graph_need_scalar(graph, "step", WEFT_DTYPE_F32, 1.0, &updater.step));
     }
+    WEFT_RETURN_IF_ERROR(add_schedule(&updater));
     for (uint32_t i = 0; i < node_count; i++) {
         uint32_t id = graph->order[i];
         for (uint32_t k = 0; k < graph->nodes[id].output_count; k++) {

@@ -16,6 +16,7 @@ weft_status_t wefti_apply_fold(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_tidy_collectives(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_settle_gradients(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_expand_dropout(wefti_compiler_t *compiler);
+weft_status_t wefti_apply_label_smoothing(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_inference_form(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_compare_models(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_split_batch(wefti_compiler_t *compiler);
@@ -55,6 +56,7 @@ weft_status_t wefti_parameters_of_plan(const wefti_parameter_t *parameters, uint
 weft_status_t wefti_pass_tidy_collectives(wefti_graph_t *graph, uint32_t world_size);
 weft_status_t wefti_pass_settle_gradients(wefti_graph_t *graph);
 weft_status_t wefti_pass_expand_dropout(wefti_graph_t *graph, bool infer);
+weft_status_t wefti_pass_label_smoothing(wefti_graph_t *graph, double smoothing);
 weft_status_t wefti_pass_inference_form(wefti_graph_t *graph);
 /* labels: of the graphs, for messages. */
 weft_status_t wefti_pass_compare_models(const wefti_graph_t *const *graphs,

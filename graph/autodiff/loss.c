@@ -13,8 +13,8 @@ weft_status_t wefti_diff_cross_entropy(wefti_diff_t *diff)
     if (wefti_diff_output_grad(diff, 1) != WEFTI_NONE || inputs[0] == WEFTI_NONE) {
         return wefti_diff_unsupported(diff, "log probabilities that the loss depends on");
     }
-    WEFT_RETURN_IF_ERROR(
-        wefti_diff_need_output(diff, "", "SoftmaxCrossEntropyLoss", 1, &inputs[1]));
+    const weft_op_def_t *def = wefti_diff_node(diff)->def;
+    WEFT_RETURN_IF_ERROR(wefti_diff_need_output(diff, def->domain, def->name, 1, &inputs[1]));
     const wefti_node_t *forward = wefti_diff_node(diff);
     wefti_diff_op_t op = {.domain = "com.microsoft",
                           .op = "SoftmaxCrossEntropyLossGrad",

@@ -131,12 +131,27 @@ typedef struct weft_compile_params {
      * their gradients have buckets of their own; with lamb they also have no trust ratio. Requires
      * weight_decay. NULL: all parameters decay. */
     const char *no_decay;
+
+    /** Training. Share of each label that all classes get alike, below 1: the loss of
+     * torch.nn.CrossEntropyLoss(label_smoothing). 0: none. */
+    double label_smoothing;
+    /** Training. How the learning rate changes, from the scalar "lr" on: "constant" (default),
+     * "linear", "cosine" or "step". The step computes it, so it is the same on all ranks and
+     * continues after a checkpoint. */
+    const char *lr_schedule;
+    /** linear, cosine: the step, counted from 1, after which the rate is min_lr; 0: scalar
+     * "lr_steps", which `weft run` sets. step: from one drop to the next. */
+    uint32_t lr_steps;
+    uint32_t warmup_steps; /**< first steps, in which the rate rises linearly to "lr"; 0: none */
+    double min_lr;         /**< lowest rate of linear, cosine and step; 0: 0 */
+    double lr_gamma;       /**< step: factor of each drop; 0: 0.1 */
 } weft_compile_params_t;
 
 /** Defaults of weft_compile_params_t; model_path and world_size must be set. */
 #define WEFT_COMPILE_PARAMS_INIT                                                                   \
     WEFT_STRUCT_INIT(weft_compile_params_t, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  \
-                     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+                     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+                     0, 0, 0, 0, 0, 0)
 
 /** What a field of weft_compile_params_t holds. */
 typedef enum weft_option_type {

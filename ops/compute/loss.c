@@ -22,6 +22,7 @@ typedef struct {
     int64_t ignored;
     weft_isa_t isa;
     bool has_weights, has_log_prob;
+    float smoothing; /* E of torch.nn.CrossEntropyLoss */
 } state_t;
 
 static int64_t label_at(const state_t *s, const void *labels, int64_t index)
@@ -82,6 +83,21 @@ WEFTI_CLONES(log_prob_of,
              (const state_t *s, const float *x, float *log_prob, float *row, float *exps),
              (s, x, log_prob, row, exps));
 
+/* The loss of a row: of the label, and with smoothing also E / C of every class. */
+static float row_loss(const state_t *s, const float *log_prob, const float *weights, int64_t label)
+{
+    float one = -log_prob[label * s->inner] * weight_of(s, weights, label);
+    double all = 0.0;
+    if (s->smoothing == 0.0f) {
+        return one;
+    }
+    for (int64_t k = 0; k < s->c; k++) {
+        all -= (double)log_prob[k * s->inner] * (double)(weights == NULL ? 1.0f : weights[k]);
+    }
+    return (float)((1.0 - (double)s->smoothing) * (double)one +
+                   (double)s->smoothing / (double)s->c * all);
+}
+
 static weft_status_t run_loss(const weft_kernel_call_t *call)
 {
     const state_t *s = call->state;
@@ -100,8 +116,7 @@ static weft_status_t run_loss(const weft_kernel_call_t *call)
             int64_t at = n * s->inner + i, label = label_at(s, labels, at);
             bool counts = !(s->ignores && label == s->ignored);
             float one =
-                counts ? -log_prob[(n * s->c + label) * s->inner + i] * weight_of(s, weights, label)
-                       : 0.0f;
+                counts ? row_loss(s, log_prob + n * s->c * s->inner + i, weights, label) : 0.0f;
             if (s->reduce == REDUCE_NONE) {
                 loss[at] = one;
             }
@@ -135,6 +150,23 @@ WEFTI_CLONES(grad_row,
               float scale),
              (log_prob, d, count, stride, label, scale));
 
+/* d = incoming (sum(q) exp(log_prob) - q), where q are the smoothed weights of the classes. */
+static void smooth_grad_row(const state_t *s, const float *log_prob, const float *weights, float *d,
+                            int64_t label, double incoming)
+{
+    double of_label = (1.0 - (double)s->smoothing) * (double)weight_of(s, weights, label);
+    double share = (double)s->smoothing / (double)s->c, sum = of_label;
+    for (int64_t k = 0; k < s->c; k++) {
+        sum += share * (double)(weights == NULL ? 1.0f : weights[k]);
+    }
+    for (int64_t k = 0; k < s->c; k++) {
+        double q =
+            share * (double)(weights == NULL ? 1.0f : weights[k]) + (k == label ? of_label : 0.0);
+        d[k * s->inner] =
+            (float)(incoming * (sum * (double)wefti_exp_f32(log_prob[k * s->inner]) - q));
+    }
+}
+
 static weft_status_t run_grad(const weft_kernel_call_t *call)
 {
     const state_t *s = call->state;
@@ -158,6 +190,11 @@ static weft_status_t run_grad(const weft_kernel_call_t *call)
                 continue;
             }
             float incoming = dloss[s->reduce == REDUCE_NONE ? at : 0];
+            if (s->smoothing != 0.0f) {
+                smooth_grad_row(s, log_prob + first, weights, d + first, label,
+                                (double)incoming / divisor);
+                continue;
+            }
             float scale = (float)((double)incoming * weight_of(s, weights, label) / divisor);
             grad_row[s->isa](log_prob + first, d + first, s->c, s->inner, label, scale);
         }
@@ -201,6 +238,11 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
                 : strcmp(reduce, "sum") == 0 ? REDUCE_SUM
                                              : REDUCE_MEAN;
     s->ignores = weft_node_attr(node, "ignore_index") != NULL;
+    s->smoothing = weft_node_attr_float(node, "label_smoothing", 0.0f);
+    if (!(s->smoothing >= 0.0f && s->smoothing <= 1.0f)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "attribute label_smoothing must be between 0 and 1");
+    }
     s->ignored = weft_node_attr_int(node, "ignore_index", 0);
     s->wide_labels = label->dtype == WEFT_DTYPE_I64;
     s->has_weights = weights != NULL;
@@ -262,3 +304,4 @@ static weft_status_t prepare_grad(const weft_node_desc_t *node, const weft_kerne
 WEFTI_KERNEL(wefti_kernel_loss, "", "SoftmaxCrossEntropyLoss", prepare_loss, run_loss);
 WEFTI_KERNEL(wefti_kernel_loss_grad, "com.microsoft", "SoftmaxCrossEntropyLossGrad", prepare_grad,
              run_grad);
+WEFTI_KERNEL(wefti_kernel_smooth_loss, "weft", "SoftmaxCrossEntropyLoss", prepare_loss, run_loss);

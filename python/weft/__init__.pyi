@@ -340,14 +340,16 @@ def compile(
     model: Any, *, verify_each: bool = False, emit_onnx: _Path | None = None, world: int | None = None,
     batch: int | None = None, shape: dict[str, Sequence[int]] | None = None, loss: str | None = None,
     optimizer: Literal["sgd", "momentum", "adam", "adamw", "lamb"] | None = None, lr: float | None = None,
+    lr_schedule: Literal["constant", "linear", "cosine", "step"] | None = None, lr_steps: int | None = None,
+    warmup_steps: int | None = None, min_lr: float | None = None, lr_gamma: float | None = None,
     momentum: float | None = None, weight_decay: float | None = None, no_decay: str | Sequence[str] | None = None,
     bucket: str | None = None, costs: _Path | None = None, profile: _Path | None = None, topology: _Path | None = None,
     shard_optimizer: bool = False, decouple: bool = False, shard_parameters: bool = False,
     accumulate: int | None = None, global_micro_batches: int | None = None, wire: Literal["f32", "bf16"] | None = None,
-    clip: float | None = None, grads: _Path | None = None, training_form: bool = False,
-    train: str | Sequence[str] | None = None, freeze: str | Sequence[str] | None = None, in_flight: int | None = None,
-    arena_limit: int | str | None = None, infer: bool = False, split_batch: bool = False, ops: _Path | None = None,
-    kernels: _Path | Sequence[_Path] | None = None,
+    clip: float | None = None, label_smoothing: float | None = None, grads: _Path | None = None,
+    training_form: bool = False, train: str | Sequence[str] | None = None, freeze: str | Sequence[str] | None = None,
+    in_flight: int | None = None, arena_limit: int | str | None = None, infer: bool = False, split_batch: bool = False,
+    ops: _Path | None = None, kernels: _Path | Sequence[_Path] | None = None,
 ) -> Plan: ...
 # end: compile
 

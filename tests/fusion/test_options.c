@@ -335,6 +335,9 @@ static void test_recorded_options_go_through_a_file(void **state)
             (option->flags & WEFT_OPTION_FLAG_INFERENCE) != 0) {
             continue; /* the model has a loss; tests/tools/cli_emit.py has others */
         }
+        if (option->needs != NULL) {
+            set_any(&params, field_row(option->needs));
+        }
         set_any(&params, option);
         params.emit_path = path;
         if (weft_compile(&params, &plan) < 0) {

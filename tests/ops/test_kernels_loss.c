@@ -11,21 +11,25 @@ typedef struct {
     const char *reduction;
     bool weighted, narrow;
     int64_t ignored; /* -1000: attribute absent */
+    float smoothing; /* as in torch.nn.CrossEntropyLoss */
 } loss_t;
 
 #define NO_IGNORE -1000
 
 static const loss_t losses[] = {
-    {64, 10, 0, "mean", false, false, NO_IGNORE},
-    {64, 10, 0, "sum", false, true, NO_IGNORE},
-    {7, 33, 0, "none", true, false, NO_IGNORE},
-    {1, 1, 0, "mean", false, false, NO_IGNORE},
-    {1, 2, 0, "mean", true, true, 1},
-    {9, 5, 0, "mean", true, false, 2},
-    {9, 5, 4, "mean", true, false, -100},
-    {3, 4, 6, "none", false, true, 0},
-    {3, 4, 6, "sum", true, false, NO_IGNORE},
-    {0, 4, 0, "sum", false, false, NO_IGNORE},
+    {64, 10, 0, "mean", false, false, NO_IGNORE, 0},
+    {64, 10, 0, "sum", false, true, NO_IGNORE, 0},
+    {7, 33, 0, "none", true, false, NO_IGNORE, 0},
+    {1, 1, 0, "mean", false, false, NO_IGNORE, 0},
+    {9, 2, 0, "mean", true, true, 1, 0},
+    {9, 5, 0, "mean", true, false, 2, 0},
+    {9, 5, 4, "mean", true, false, -100, 0},
+    {3, 4, 6, "none", false, true, 0, 0},
+    {3, 4, 6, "sum", true, false, NO_IGNORE, 0},
+    {0, 4, 0, "sum", false, false, NO_IGNORE, 0},
+    {64, 10, 0, "mean", false, false, NO_IGNORE, 0.1f},
+    {9, 5, 4, "mean", true, false, -100, 0.25f},
+    {3, 4, 6, "none", true, true, 0, 0.5f},
 };
 
 static void set_label(void *labels, bool narrow, int64_t i, int64_t label)
@@ -47,6 +51,9 @@ static void add_attrs(op_case_t *c, const loss_t *l)
     case_string(c, "reduction", l->reduction);
     if (l->ignored != NO_IGNORE) {
         case_int(c, "ignore_index", l->ignored);
+    }
+    if (l->smoothing != 0) {
+        case_float(c, "label_smoothing", l->smoothing);
     }
 }
 
@@ -71,7 +78,8 @@ static const int64_t *shape(const loss_t *l, bool with_classes, int64_t *dims)
 
 static op_case_t make_loss(const loss_t *l)
 {
-    op_case_t c = case_make("", "SoftmaxCrossEntropyLoss", 13);
+    bool smooth = l->smoothing != 0;
+    op_case_t c = case_make(smooth ? "weft" : "", "SoftmaxCrossEntropyLoss", smooth ? 1 : 13);
     int64_t dims[4];
     float *x = case_input(&c, shape(l, true, dims));
     random_fill(x, case_count(&c.inputs[0]), -4.0f, 4.0f);
@@ -109,7 +117,11 @@ static double reference(const loss_t *l, const op_case_t *c, double *want_log, d
         }
         bool ignore = l->ignored != NO_IGNORE && label == l->ignored;
         double weight = ignore ? 0 : weights == NULL ? 1 : weights[label];
-        want[row] = ignore ? 0 : -weight * want_log[first + label * inner];
+        want[row] = ignore ? 0 : -(1 - l->smoothing) * weight * want_log[first + label * inner];
+        for (int64_t k = 0; k < l->c && !ignore; k++) {
+            want[row] -= l->smoothing / (double)l->c * (weights == NULL ? 1 : weights[k]) *
+                         want_log[first + k * inner];
+        }
         total += want[row];
         weight_total += weight;
     }
@@ -182,7 +194,7 @@ static void test_gradient_matches_finite_differences(void **state)
 static void test_labels_outside_are_an_error(void **state)
 {
     static const int64_t bad[] = {-1, 10, INT32_MAX, INT32_MIN};
-    const loss_t l = {4, 10, 0, "mean", true, false, -100};
+    const loss_t l = {4, 10, 0, "mean", true, false, -100, 0};
     (void)state;
     for (size_t i = 0; i < 4; i++) {
         op_case_t c = make_loss(&l),

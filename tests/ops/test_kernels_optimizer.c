@@ -156,6 +156,56 @@ static void test_a_bucket_is_its_members(void **state)
     }
 }
 
+/* The schedules of torch.optim.lr_scheduler, after a linear warm-up; step counts from 1. */
+static double reference_rate(const char *schedule, double lr, double low, int step, int warmup,
+                             int steps)
+{
+    double past = step - 1 - warmup, p = fmin(1.0, past / (steps - warmup));
+    if (step <= warmup) {
+        return lr * step / warmup;
+    }
+    return strcmp(schedule, "linear") == 0 ? low + (lr - low) * (1 - p)
+           : strcmp(schedule, "cosine") == 0
+               ? low + (lr - low) * (1 + cos(3.14159265358979 * p)) / 2
+           : strcmp(schedule, "step") == 0 ? fmax(low, lr * pow(0.5, floor(past / steps)))
+                                           : lr;
+}
+
+static void test_learning_rates_follow_the_formulas(void **state)
+{
+    static const char *const schedules[] = {"constant", "linear", "cosine", "step"};
+    (void)state;
+    for (int form = 0; form < 4 * 3 * 2; form++) {
+        const char *schedule = schedules[form & 3];
+        int warmup = 5 * (form / 4 % 3), steps = 40;
+        bool by_input = form >= 12 && strcmp(schedule, "constant") != 0;
+        op_case_t c = case_make("weft", "LearningRate", 1);
+        *case_input(&c, SCALAR) = 0.3f;
+        float *step = case_input(&c, SCALAR);
+        float *total = by_input ? case_input(&c, SCALAR) : NULL;
+        case_string(&c, "schedule", schedule);
+        case_int(&c, "warmup", warmup);
+        case_int(&c, "steps", by_input ? 0 : steps);
+        case_float(&c, "min_lr", 0.02f);
+        case_float(&c, "gamma", 0.5f);
+        assert_int_equal(case_infer(&c, 1, WEFT_LAYOUT_PLAIN), WEFT_OK);
+        for (int s = 1; s <= 100; s++) {
+            *step = (float)s;
+            if (by_input) {
+                *total = (float)steps;
+            }
+            case_run(&c);
+            double want = reference_rate(schedule, (double)0.3f, (double)0.02f, s, warmup, steps);
+            assert_close(((float *)c.out[0])[0], want, 1e-7, schedule, s);
+        }
+        if (by_input) { /* nobody has set it */
+            *total = 0;
+            assert_int_equal(case_run_isa(&c, 0), WEFT_ERR_STATE);
+        }
+        case_free(&c);
+    }
+}
+
 static void test_scalars_must_be_one_element(void **state)
 {
     op_case_t c = case_make("weft", "SGD", 1);
@@ -174,6 +224,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_optimizers_follow_the_formulas),
         cmocka_unit_test(test_a_bucket_is_its_members),
+        cmocka_unit_test(test_learning_rates_follow_the_formulas),
         cmocka_unit_test(test_scalars_must_be_one_element),
     };
     random_seed(3);

@@ -112,6 +112,41 @@ class Training(Case):
             self.assert_same(session.param_digest())
             self.assertEqual(session.stats()["steps"], 3)
 
+    @unittest.skipIf(torch is None, "python3-torch is missing")
+    def test_optimizers_schedules_and_smoothing_are_those_of_torch(self):
+        optim, nn, steps = torch.optim, torch.nn, 8
+        batches = self.batches(steps)
+        undecayed = [name for name, value in doors.weights().items() if value.ndim < 2]
+        schedules = {
+            "linear": lambda o: optim.lr_scheduler.LambdaLR(o, lambda t: 0.1 + 0.9 * (1 - min(t / steps, 1))),
+            "cosine": lambda o: optim.lr_scheduler.CosineAnnealingLR(o, steps, eta_min=0.002),
+            "step": lambda o: optim.lr_scheduler.StepLR(o, 3, gamma=0.5)}
+        more = {"linear": dict(lr_steps=steps, min_lr=0.002), "cosine": dict(min_lr=0.002),
+                "step": dict(lr_steps=3, lr_gamma=0.5)}
+        for (kind, make), schedule in zip((("momentum", lambda p, **k: optim.SGD(p, momentum=0.9, **k)),
+                                           ("adam", optim.Adam), ("adamw", optim.AdamW)), schedules):
+            leaves = {k: torch.tensor(v, dtype=torch.float64, requires_grad=True) for k, v in doors.weights().items()}
+            groups = [dict(params=[leaves[k] for k in leaves if k not in undecayed], weight_decay=0.5),
+                      dict(params=[leaves[k] for k in undecayed], weight_decay=0.0)]
+            theirs = make(groups, lr=0.02)
+            rates = schedules[schedule](theirs)
+            plan = self.compile(optimizer=kind, lr=0.02, weight_decay=0.5, no_decay="1d", label_smoothing=0.1,
+                                lr_schedule=schedule, shard_optimizer=kind == "adamw", **more[schedule])
+            with weft.Session(plan) as session:
+                if schedule == "cosine":
+                    session.scalars["lr_steps"] = steps
+                for batch in batches:
+                    x, y = (torch.tensor(np.concatenate(part)) for part in zip(*batch))
+                    h = torch.relu(x.double().flatten(1) @ leaves["fc1.weight"].T + leaves["fc1.bias"])
+                    theirs.zero_grad()
+                    nn.functional.cross_entropy(h @ leaves["fc2.weight"].T + leaves["fc2.bias"], y,
+                                                label_smoothing=0.1).backward()
+                    theirs.step()
+                    rates.step()
+                    session.step(*batch[self.rank])
+                    for name, leaf in leaves.items():
+                        np.testing.assert_allclose(session.params[name], leaf.detach(), atol=3e-4, err_msg=(kind, name))
+
     def test_gradients(self):
         batches = self.batches(1)
         parts = [doors.gradients(doors.weights(), x, y)[1] for x, y in batches[0]]

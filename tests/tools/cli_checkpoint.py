@@ -95,6 +95,13 @@ class Checkpoint(Case):
                 plan = self.compile("lenet.onnx", f"{optimizer}.weft", 2, 16, "--optimizer", optimizer)
                 self.resumed(plan, [(plan, 2)])
 
+    def test_a_schedule_continues_at_its_step(self):
+        """The number of steps is that of the whole training: it is part of the schedule."""
+        for schedule in ("step", "cosine"):
+            plan = self.compile("mlp.onnx", f"{schedule}.weft", 2, 16, "--lr-schedule", schedule, "--lr-steps", 4,
+                                "--warmup-steps", 2)
+            self.resumed(plan, [(plan, 2)], until=6, at=3)
+
     def test_bucket_policies_and_shards_may_change(self):
         adam = ("--optimizer", "adam")
         plans = [self.compile("mlp.onnx", f"{i}.weft", 2, 16, *adam, *extra)

@@ -579,9 +579,9 @@ class Refusals(Infer):
     def test_options_without_effect(self):
         self.weft("compile", self.net, "-o", "p.weft", "--infer", "--world", 2, "--batch", 2)
         for option in (("--infer",), ("--in-flight", 1), ("--arena-limit", "1M"), ("--decouple",), ("--clip", 1),
-                       ("--accumulate", 2), ("--costs", "c.json"), ("--bucket", "one")):
+                       ("--accumulate", 2), ("--costs", "c.json"), ("--bucket", "one"), ("--lr-schedule", "linear")):
             self.says("p.weft is a plan", "run", "p.weft", "--inputs", "in", *option)
-        for option in (("--epochs", 2), ("--lr", 1), ("--lr-schedule", "linear"), ("--steps", 1)):
+        for option in (("--epochs", 2), ("--lr", 1), ("--steps", 1)):
             self.says(f"{option[0]} applies to training only", "run", "p.weft", "--inputs", "in", *option)
 
     def test_files(self):

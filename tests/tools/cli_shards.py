@@ -32,7 +32,7 @@ class Shards(Case):
 
     @NEED_DATA
     def test_parameters_without_decay_have_buckets_of_their_own(self):
-        options = ("--weight-decay", "0.1", "--no-decay", "1d")
+        options = ("--weight-decay", "0.1", "--no-decay", "1d", "--lr-schedule", "cosine", "--warmup-steps", "1")
         rows = (("auto", "adamw"), ("percent:60,40", "momentum"), ("none", "adam"))
         for policy, optimizer in rows[:1] if SANITIZED else rows:
             self.assert_equal_digests(*options, "--optimizer", optimizer, "--bucket", policy)

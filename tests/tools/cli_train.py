@@ -20,7 +20,7 @@ KEYS = ("world steps loss_first loss_last test_accuracy step_ms_p50 step_ms_mean
 @NEED_DATA
 class Train(Case):
     def test_report_has_its_keys(self):
-        report = self.train(self.compile(), "--lr-schedule", "linear", steps=100, evaluate=True)
+        report = self.train(self.compile("mlp.onnx", "p.weft", 2, 64, "--lr-schedule", "linear"), steps=100, evaluate=True)
         self.assertEqual([k for k in KEYS if k not in report], [])
         self.assertEqual((report["world"], report["steps"], report["fusion_copied_bytes"]), (2, 100, 0))
         self.assertLess(report["loss_last"], 0.6 * report["loss_first"])

@@ -70,6 +70,9 @@ weft_status_t wefti_train_bind(const train_options_t *options, const weft_plan_t
         } else if (binding.role == WEFT_BINDING_ROLE_SCALAR && strcmp(binding.name, "lr") == 0) {
             out_binding->has_lr = true;
             out_binding->lr = binding.default_value;
+        } else if (binding.role == WEFT_BINDING_ROLE_SCALAR &&
+                   strcmp(binding.name, "lr_steps") == 0) {
+            out_binding->has_lr_steps = true;
         } else if (binding.role == WEFT_BINDING_ROLE_SCALAR && strcmp(binding.name, "seed") == 0) {
             out_binding->has_seed = true;
         }

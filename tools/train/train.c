@@ -114,13 +114,16 @@ static void trainer_close(trainer_t *trainer)
     free(trainer->report.recoveries);
 }
 
-static double scheduled_lr(const trainer_t *trainer, uint64_t step)
+/* The plan makes a schedule of both, if it has one. */
+static weft_status_t set_learning_rate(trainer_t *trainer)
 {
     double lr = trainer->options->lr >= 0 ? trainer->options->lr : trainer->binding.lr;
-    if (trainer->options->linear_lr) {
-        lr *= 1.0 - (double)step / (double)trainer->steps;
+    if (trainer->binding.has_lr) {
+        WEFT_RETURN_IF_ERROR(weft_session_set_scalar(trainer->session, "lr", lr));
     }
-    return lr;
+    return trainer->binding.has_lr_steps
+               ? weft_session_set_scalar(trainer->session, "lr_steps", (double)trainer->steps)
+               : WEFT_OK;
 }
 
 /* at: where the step began that has ended with this loss. */
@@ -174,10 +177,7 @@ static weft_status_t train_step(trainer_t *trainer, double *out_loss)
         trainer->order_epoch = at->epoch;
     }
     uint64_t started = wefti_now_ns();
-    if (trainer->binding.has_lr) {
-        WEFT_RETURN_IF_ERROR(
-            weft_session_set_scalar(trainer->session, "lr", scheduled_lr(trainer, at->step)));
-    }
+    WEFT_RETURN_IF_ERROR(set_learning_rate(trainer));
     for (uint32_t i = 0; i < count; i++) {
         float loss = 0;
         WEFT_RETURN_IF_ERROR(train_micro_batch(trainer, at->sample, i, &loss));

@@ -24,7 +24,6 @@ typedef struct train_options {
     weft_context_t *world; /* the context if a launcher started this process, else NULL; borrowed */
     uint32_t epochs;       /* 0: steps decides */
     uint64_t steps;        /* 0: epochs decides */
-    bool linear_lr;        /* the learning rate falls linearly to 0 */
     double lr;             /* negative: the plan's default */
     uint64_t seed;
     bool no_eval; /* do not evaluate the test set */
@@ -48,7 +47,7 @@ typedef struct train_binding {
     uint32_t accumulate;   /* micro-batches of a rank and step */
     uint64_t global_batch; /* samples of all ranks per step */
     int64_t class_count;   /* of the logits */
-    bool has_lr, has_seed;
+    bool has_lr, has_seed, has_lr_steps;
     double lr; /* the plan's default */
 } train_binding_t;
 

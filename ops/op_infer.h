@@ -81,6 +81,18 @@ typedef struct wefti_window {
 weft_status_t wefti_window_resolve(const weft_node_desc_t *node, uint32_t rank, const int64_t *in,
                                    const int64_t *kernel, wefti_window_t *out_window);
 
+/* The same of ConvTranspose: out is the larger side, pads are taken from it. A convolution of the
+ * output with these pads has the shape of the input. */
+weft_status_t wefti_window_resolve_transposed(const weft_node_desc_t *node, uint32_t rank,
+                                              const int64_t *in, const int64_t *kernel,
+                                              wefti_window_t *out_window);
+
+#define WEFTI_CONV_ATTRS 4
+/* group, strides, dilations and pads as attributes, which point to window and pads. Returns how
+ * many. */
+uint32_t wefti_window_conv_attrs(const wefti_window_t *window, int64_t group, int64_t *pads,
+                                 weft_attr_t *attrs);
+
 /* The pads of a Pad node, begins then ends, two per dimension; *out_known is false when they are
  * not constant. */
 weft_status_t wefti_pad_amounts(const weft_node_desc_t *node, int64_t *out_pads, bool *out_known);
@@ -154,6 +166,7 @@ wefti_op_family_t wefti_op_defs_math(void);
 wefti_op_family_t wefti_op_defs_reduce(void);
 wefti_op_family_t wefti_op_defs_norm(void);
 wefti_op_family_t wefti_op_defs_axis(void);
+wefti_op_family_t wefti_op_defs_transposed(void);
 wefti_op_family_t wefti_op_defs_nn(void);
 wefti_op_family_t wefti_op_defs_pool(void);
 wefti_op_family_t wefti_op_defs_shape(void);

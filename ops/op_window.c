@@ -111,25 +111,32 @@ static weft_status_t resolve_dim(const char *auto_pad, bool ceil_mode, int64_t i
     return WEFT_OK;
 }
 
-weft_status_t wefti_window_resolve(const weft_node_desc_t *node, uint32_t rank, const int64_t *in,
-                                   const int64_t *kernel, wefti_window_t *out_window)
+/* Reads the attributes of a window over in, an input of rank dimensions. */
+static weft_status_t read_window(const weft_node_desc_t *node, uint32_t rank, const int64_t *kernel,
+                                 wefti_window_t *window, const char **out_auto_pad)
 {
-    wefti_window_t window = {0};
-    weft_status_t status;
     if (rank < 3 || rank > 2 + WEFTI_MAX_SPATIAL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "input 0 has %u dimensions, expected 3 to %d",
                            rank, 2 + WEFTI_MAX_SPATIAL);
     }
-    window.spatial = rank - 2;
-    status = read_attributes(node, kernel, &window);
-    if (status < 0) {
-        return status;
-    }
+    window->spatial = rank - 2;
+    WEFT_RETURN_IF_ERROR(read_attributes(node, kernel, window));
     const char *auto_pad = weft_node_attr_string(node, "auto_pad", "NOTSET");
     if (strcmp(auto_pad, "NOTSET") != 0 && strcmp(auto_pad, "VALID") != 0 &&
         strcmp(auto_pad, "SAME_UPPER") != 0 && strcmp(auto_pad, "SAME_LOWER") != 0) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "attribute auto_pad is \"%s\"", auto_pad);
     }
+    *out_auto_pad = auto_pad;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_window_resolve(const weft_node_desc_t *node, uint32_t rank, const int64_t *in,
+                                   const int64_t *kernel, wefti_window_t *out_window)
+{
+    wefti_window_t window = {0};
+    weft_status_t status;
+    const char *auto_pad;
+    WEFT_RETURN_IF_ERROR(read_window(node, rank, kernel, &window, &auto_pad));
     bool ceil_mode = weft_node_attr_int(node, "ceil_mode", 0) != 0;
     for (uint32_t d = 0; d < window.spatial; d++) {
         status = resolve_dim(auto_pad, ceil_mode, in[2 + d], d, &window);
@@ -139,4 +146,83 @@ weft_status_t wefti_window_resolve(const weft_node_desc_t *node, uint32_t rank, 
     }
     *out_window = window;
     return WEFT_OK;
+}
+
+/* One dimension. wanted: the output size, or 0; extra: the output padding. */
+static weft_status_t resolve_transposed_dim(const char *auto_pad, int64_t in, int64_t wanted,
+                                            int64_t extra, uint32_t d, wefti_window_t *w)
+{
+    w->out[d] = -1;
+    if (in < 0 || w->kernel[d] < 0) {
+        return WEFT_OK;
+    }
+    if (in < 1 || in > MAX_EXTENT || w->kernel[d] < 1 || w->kernel[d] > MAX_EXTENT) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "size %" PRId64 " with a window of %" PRId64 " is out of range", in,
+                           w->kernel[d]);
+    }
+    int64_t covered = (in - 1) * w->stride[d] + (w->kernel[d] - 1) * w->dilation[d] + 1;
+    bool upper = strcmp(auto_pad, "SAME_UPPER") == 0;
+    if (strcmp(auto_pad, "VALID") == 0) {
+        w->pad_begin[d] = w->pad_end[d] = 0;
+    }
+    if (wanted == 0 && strncmp(auto_pad, "SAME_", 5) == 0) {
+        wanted = in * w->stride[d];
+    }
+    if (wanted != 0) {
+        int64_t total = covered + extra - wanted;
+        total = total < 0 ? 0 : total;
+        w->pad_begin[d] = upper ? total / 2 : total - total / 2;
+        w->pad_end[d] = total - w->pad_begin[d];
+        extra = wanted + total - covered;
+    }
+    w->out[d] = covered + extra - w->pad_begin[d] - w->pad_end[d];
+    if (w->out[d] < 1 || extra < 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "padding %" PRId64 " and %" PRId64 " leaves nothing of %" PRId64
+                           " elements",
+                           w->pad_begin[d], w->pad_end[d], covered + extra);
+    }
+    if (extra >= w->stride[d]) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "output padding %" PRId64 " must be less than the stride %" PRId64,
+                           extra, w->stride[d]);
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_window_resolve_transposed(const weft_node_desc_t *node, uint32_t rank,
+                                              const int64_t *in, const int64_t *kernel,
+                                              wefti_window_t *out_window)
+{
+    wefti_window_t window = {0};
+    const char *auto_pad;
+    int64_t wanted[WEFTI_MAX_SPATIAL], extra[WEFTI_MAX_SPATIAL];
+    WEFT_RETURN_IF_ERROR(read_window(node, rank, kernel, &window, &auto_pad));
+    WEFT_RETURN_IF_ERROR(read_list(node, "output_shape", window.spatial, 0, 0, wanted));
+    WEFT_RETURN_IF_ERROR(read_list(node, "output_padding", window.spatial, 0, 0, extra));
+    for (uint32_t d = 0; d < window.spatial; d++) {
+        WEFT_RETURN_IF_ERROR(
+            resolve_transposed_dim(auto_pad, in[2 + d], wanted[d], extra[d], d, &window));
+    }
+    *out_window = window;
+    return WEFT_OK;
+}
+
+uint32_t wefti_window_conv_attrs(const wefti_window_t *window, int64_t group, int64_t *pads,
+                                 weft_attr_t *attrs)
+{
+    const uint32_t n = window->spatial;
+    for (uint32_t d = 0; d < n; d++) {
+        pads[d] = window->pad_begin[d];
+        pads[n + d] = window->pad_end[d];
+    }
+    attrs[0] = (weft_attr_t){.name = "group", .type = WEFT_ATTR_TYPE_INT, .i = group};
+    attrs[1] = (weft_attr_t){
+        .name = "strides", .type = WEFT_ATTR_TYPE_INTS, .ints = window->stride, .count = n};
+    attrs[2] = (weft_attr_t){
+        .name = "dilations", .type = WEFT_ATTR_TYPE_INTS, .ints = window->dilation, .count = n};
+    attrs[3] =
+        (weft_attr_t){.name = "pads", .type = WEFT_ATTR_TYPE_INTS, .ints = pads, .count = 2 * n};
+    return WEFTI_CONV_ATTRS;
 }

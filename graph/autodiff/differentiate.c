@@ -49,6 +49,7 @@ static wefti_diff_fn find_rule(const weft_op_def_t *def)
         [WEFT_GRADIENT_NORM_2] = wefti_diff_norm_2,
         [WEFT_GRADIENT_LOG_SUM] = wefti_diff_log_sum,
         [WEFT_GRADIENT_LOG_SUM_EXP] = wefti_diff_log_sum_exp,
+        [WEFT_GRADIENT_CONVOLUTION_TRANSPOSED] = wefti_diff_conv_transpose,
         [WEFT_GRADIENT_BATCH_NORM] = wefti_diff_batch_norm,
         [WEFT_GRADIENT_SELECTED_SLICES] = wefti_diff_gather_nd,
         [WEFT_GRADIENT_SELECTED_ELEMENTS] = wefti_diff_gather_elements,

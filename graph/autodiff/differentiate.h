@@ -45,7 +45,7 @@ typedef struct wefti_diff_op {
     uint32_t output_count; /* 0: 1 */
 } wefti_diff_op_t;
 
-/* Appends a backward node with one output: returns its value. */
+/* Appends a backward node with one output that is not absent: returns its value. */
 weft_status_t wefti_diff_emit_value(wefti_diff_t *diff, const wefti_diff_op_t *op,
                                     uint32_t *out_value);
 /* grad is a contribution to the gradient of input index; it is summed to the shape of the input if
@@ -101,6 +101,7 @@ weft_status_t wefti_diff_batch_norm(wefti_diff_t *diff);
 weft_status_t wefti_diff_gemm(wefti_diff_t *diff);
 weft_status_t wefti_diff_matmul(wefti_diff_t *diff);
 weft_status_t wefti_diff_conv(wefti_diff_t *diff);
+weft_status_t wefti_diff_conv_transpose(wefti_diff_t *diff);
 weft_status_t wefti_diff_max_pool(wefti_diff_t *diff);
 weft_status_t wefti_diff_average_pool(wefti_diff_t *diff);
 weft_status_t wefti_diff_global_average_pool(wefti_diff_t *diff);

@@ -69,7 +69,11 @@ weft_status_t wefti_diff_emit_value(wefti_diff_t *diff, const wefti_diff_op_t *o
     uint32_t node;
     weft_status_t status = emit(diff, op, &node);
     if (status >= 0) {
-        *out_value = diff->graph->nodes[node].outputs[0];
+        const uint32_t *output = diff->graph->nodes[node].outputs;
+        while (*output == WEFTI_NONE) {
+            output++;
+        }
+        *out_value = *output;
     }
     return status;
 }

@@ -21,6 +21,52 @@ weft_status_t wefti_diff_conv(wefti_diff_t *diff)
     return wefti_diff_give_each(diff, &op);
 }
 
+/* By the convolution whose input has the shape of Y: dX is that convolution of dY, dW its gradient
+ * of the weights. */
+weft_status_t wefti_diff_conv_transpose(wefti_diff_t *diff)
+{
+    weft_node_desc_t desc;
+    wefti_window_t window;
+    weft_attr_t attrs[WEFTI_CONV_ATTRS];
+    int64_t pads[2 * WEFTI_MAX_SPATIAL];
+    uint32_t dy = wefti_diff_output_grad(diff, 0), x = wefti_diff_input(diff, 0),
+             w = wefti_diff_input(diff, 1), db = wefti_diff_input(diff, 2);
+    WEFT_RETURN_IF_ERROR(wefti_graph_scratch_desc(diff->graph, diff->node, &desc));
+    WEFT_RETURN_IF_ERROR(wefti_window_resolve_transposed(
+        &desc, desc.inputs[0].rank, desc.inputs[0].dims, desc.inputs[1].dims + 2, &window));
+    const uint32_t count =
+        wefti_window_conv_attrs(&window, weft_node_attr_int(&desc, "group", 1), pads, attrs);
+    if (wefti_diff_wants(diff, 1)) {
+        static const bool absent[] = {true, false};
+        const wefti_diff_op_t dw = {.domain = "com.microsoft",
+                                    .op = "ConvGrad",
+                                    .inputs = (uint32_t[]){x, dy, w},
+                                    .input_count = 3,
+                                    .attrs = attrs,
+                                    .attr_count = count,
+                                    .output_absent = absent,
+                                    .output_count = 2};
+        WEFT_RETURN_IF_ERROR(wefti_diff_give_op(diff, 1, &dw));
+    }
+    if (db != WEFTI_NONE && wefti_diff_wants(diff, 2)) {
+        const weft_tensor_desc_t y = diff->graph->values[dy].type;
+        int64_t column[WEFT_MAX_DIMS] = {y.dims[1]};
+        for (uint32_t d = 1; d + 1 < y.rank; d++) {
+            column[d] = 1;
+        }
+        WEFT_RETURN_IF_ERROR(wefti_diff_sum_to(diff, dy, column, y.rank - 1, &db));
+        WEFT_RETURN_IF_ERROR(wefti_diff_reshape(diff, db, column, 1, &db));
+        WEFT_RETURN_IF_ERROR(wefti_diff_give(diff, 2, db));
+    }
+    const wefti_diff_op_t dx = {.domain = "",
+                                .op = "Conv",
+                                .inputs = (uint32_t[]){dy, w},
+                                .input_count = 2,
+                                .attrs = attrs,
+                                .attr_count = count};
+    return wefti_diff_give_op(diff, 0, &dx);
+}
+
 /* A gradient operator of domain weft with the forward attributes and input_shape. */
 static weft_status_t pool_grad(wefti_diff_t *diff, const char *name, const uint32_t *inputs,
                                uint32_t input_count)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Conv and ConvGrad; X and Y in either layout, weights plain. */
+/* Conv, ConvGrad and ConvTranspose; X and Y in either layout, weights plain. */
 #include "ops/compute/conv_lanes.h"
 #include "ops/compute/kernel_check.h"
 #include "ops/compute/product_kernels.h"
+#include "ops/op_infer.h"
 #include "runtime/base/error.h"
 #include "runtime/base/memory.h"
 
@@ -123,6 +124,37 @@ static weft_status_t describe_grad(const weft_node_desc_t *node, const weft_kern
     return WEFT_OK;
 }
 
+/* The convolution of Y, which is in the place of its input, with the shape of X. */
+static weft_status_t describe_transposed(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                                         conv_state_t *state, size_t *out_scratch_bytes)
+{
+    if (!wefti_node_has_input(node, 0) || !wefti_node_has_input(node, 1) ||
+        !wefti_node_has_output(node, 0)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "ConvTranspose: expected two inputs and one output");
+    }
+    const weft_tensor_desc_t *x = &node->inputs[0], *w = &node->inputs[1], *y = &node->outputs[0];
+    wefti_window_t window;
+    WEFT_RETURN_IF_ERROR(
+        wefti_window_resolve_transposed(node, x->rank, x->dims, w->dims + 2, &window));
+    weft_attr_t attrs[WEFTI_CONV_ATTRS];
+    int64_t pads[2 * WEFTI_MAX_SPATIAL];
+    weft_node_desc_t conv = *node;
+    conv.attrs = attrs;
+    conv.attr_count =
+        wefti_window_conv_attrs(&window, weft_node_attr_int(node, "group", 1), pads, attrs);
+    WEFT_RETURN_IF_ERROR(wefti_conv_describe(&conv, y, w, x, env, &state->conv));
+    state->has_bias = wefti_node_has_input(node, 2);
+    if (state->has_bias) {
+        WEFT_RETURN_IF_ERROR(
+            check_bias(node, &node->inputs[2], "input 2", state->conv.in_channels));
+    }
+    int64_t elems = 0;
+    WEFT_RETURN_IF_ERROR(plan_data_grad(&state->conv, weft_tensor_elem_count(w), state, &elems));
+    *out_scratch_bytes = (size_t)elems * sizeof(float);
+    return WEFT_OK;
+}
+
 typedef weft_status_t (*describe_fn)(const weft_node_desc_t *node, const weft_kernel_env_t *env,
                                      conv_state_t *state, size_t *out_scratch_bytes);
 
@@ -185,6 +217,19 @@ static void turn_weights(const wefti_conv_t *c, const float *w, float *dst)
     }
 }
 
+/* bias may be NULL. */
+static void run_data_grad(const conv_state_t *state, const float *dy, const float *w,
+                          const float *bias, float *dx, float *scratch)
+{
+    if (state->use_lanes) {
+        wefti_conv_lanes_run(&state->lanes, dy, w, bias, dx, scratch);
+    } else {
+        float *turned = scratch + state->pass.scratch_elems * state->pass.threads;
+        turn_weights(&state->conv, w, turned);
+        wefti_conv_pass_run(&state->pass, dy, turned, bias, dx, scratch);
+    }
+}
+
 static weft_status_t grad_run(const weft_kernel_call_t *call)
 {
     const conv_state_t *state = call->state;
@@ -195,13 +240,23 @@ static weft_status_t grad_run(const weft_kernel_call_t *call)
     } else {
         wefti_conv_dw_run(&state->dw, x, dy, call->outputs[1], db, call->scratch);
     }
-    if (state->want_dx && state->use_lanes) {
-        wefti_conv_lanes_run(&state->lanes, dy, w, NULL, call->outputs[0], call->scratch);
-    } else if (state->want_dx) {
-        float *turned = (float *)call->scratch + state->pass.scratch_elems * state->pass.threads;
-        turn_weights(&state->conv, w, turned);
-        wefti_conv_pass_run(&state->pass, dy, turned, NULL, call->outputs[0], call->scratch);
+    if (state->want_dx) {
+        run_data_grad(state, dy, w, NULL, call->outputs[0], call->scratch);
     }
+    return WEFT_OK;
+}
+
+static weft_status_t transposed_prepare(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                                        void **out_state, size_t *out_scratch_bytes)
+{
+    return prepare(node, env, describe_transposed, out_state, out_scratch_bytes);
+}
+
+static weft_status_t transposed_run(const weft_kernel_call_t *call)
+{
+    const conv_state_t *state = call->state;
+    run_data_grad(state, call->inputs[0], call->inputs[1], state->has_bias ? call->inputs[2] : NULL,
+                  call->outputs[0], call->scratch);
     return WEFT_OK;
 }
 
@@ -223,6 +278,17 @@ const weft_kernel_t wefti_kernel_conv_grad = {
     .since_version = 1,
     .prepare = grad_prepare,
     .run = grad_run,
+    .destroy = destroy,
+    .implementation = implementation,
+};
+
+const weft_kernel_t wefti_kernel_conv_transpose = {
+    .abi_version = WEFT_KERNEL_ABI_VERSION,
+    .domain = "",
+    .op = "ConvTranspose",
+    .since_version = 1,
+    .prepare = transposed_prepare,
+    .run = transposed_run,
     .destroy = destroy,
     .implementation = implementation,
 };

@@ -18,6 +18,7 @@ size_t wefti_compute_kernels(const weft_kernel_t **out_kernels, size_t capacity)
         &wefti_kernel_fused_matmul,
         &wefti_kernel_conv,
         &wefti_kernel_conv_grad,
+        &wefti_kernel_conv_transpose,
         &wefti_kernel_clip,
         &wefti_kernel_clip_grad,
         &wefti_kernel_batch_norm,

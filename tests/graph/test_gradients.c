@@ -424,6 +424,33 @@ static void pooling(void **state)
     }
 }
 
+static void conv_transpose(void **state)
+{
+    (void)state;
+    const weft_attr_t group = ATTR_INT("group", 2), strides = ATTR_INTS("strides", 2, 2, 3),
+                      pads = ATTR_INTS("pads", 4, 1, 0, 0, 1);
+    const weft_attr_t sets[][4] = {
+        {ATTR_INT("group", 1)},
+        {strides, pads, ATTR_INTS("output_padding", 2, 1, 2), group},
+        {ATTR_INTS("dilations", 2, 2, 3), pads, ATTR_INTS("kernel_shape", 2, 3, 2)},
+        {strides, ATTR_STRING("auto_pad", "SAME_UPPER")},
+        {strides, ATTR_INTS("output_shape", 2, 9, 7)},
+    };
+    for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]); i++) {
+        fixture_t f;
+        start(&f);
+        uint32_t count = 1;
+        while (count < 4 && sets[i][count].name != NULL) {
+            count++;
+        }
+        uint32_t x = test_param(f.graph, "x", DIMS(2, 4, 4, 3));
+        uint32_t w = test_param(f.graph, "w", DIMS(4, 2, 3, 2));
+        uint32_t b = test_param(f.graph, "b", DIMS(i == 1 ? 4 : 2));
+        finish_with_loss(&f,
+                         test_node(f.graph, "ConvTranspose", "y", INPUTS(x, w, b), sets[i], count));
+    }
+}
+
 /* Both forms; rows that are short and long. Statistics of the batch are gradients of the running
  * ones, which the loss does not depend on. */
 static void batch_norm(void **state)
@@ -736,6 +763,7 @@ int main(void)
         cmocka_unit_test(shapes),
         cmocka_unit_test(conv),
         cmocka_unit_test(pooling),
+        cmocka_unit_test(conv_transpose),
         cmocka_unit_test(batch_norm),
         cmocka_unit_test(pad),
         cmocka_unit_test(cross_entropy),

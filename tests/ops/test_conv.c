@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Conv and ConvGrad against plain loops in double precision, bit for bit across instruction sets,
- * threads and layouts. */
+/* Conv, ConvGrad and ConvTranspose against plain loops in double precision, bit for bit across
+ * instruction sets, threads and layouts. */
 #include <malloc.h>
 #include <math.h>
 #include <stdio.h>
@@ -157,6 +157,50 @@ static void run_node(const weft_kernel_t *kernel, const weft_node_desc_t *node, 
     kernel->destroy(state);
 }
 
+/* ConvTranspose of dY is the gradient of the input, plus a bias. grad: the ConvGrad node. */
+static void check_transposed(const weft_node_desc_t *grad, weft_isa_t isa, uint32_t threads,
+                             const void *const *inputs, weft_tensor_desc_t *y, const float *dx)
+{
+    const int64_t *dims = y->dims, count = weft_tensor_elem_count(y);
+    const weft_tensor_desc_t *w = &grad->inputs[2];
+    const int64_t *stride = grad->attrs[1].ints, *dilation = grad->attrs[2].ints;
+    const int64_t *pads = grad->attrs[3].ints;
+    int64_t extra[2];
+    weft_attr_t attrs[6];
+    memcpy(attrs, grad->attrs, 5 * sizeof *attrs);
+    for (int d = 0; d < 2; d++) {
+        int64_t covered = (w->dims[d + 2] - 1) * dilation[d] + 1;
+        extra[d] = (dims[d + 2] + pads[d] + pads[d + 2] - covered) % stride[d];
+    }
+    attrs[5] = (weft_attr_t){
+        .name = "output_padding", .type = WEFT_ATTR_TYPE_INTS, .count = 2, .ints = extra};
+    weft_tensor_desc_t in[3] = {grad->inputs[0], *w,
+                                tensor(1, (int64_t[]){dims[1]}, WEFT_LAYOUT_PLAIN)};
+    weft_node_desc_t node = {.domain = "",
+                             .op = "ConvTranspose",
+                             .version = 11,
+                             .name = "t",
+                             .input_count = 2,
+                             .inputs = in,
+                             .output_count = 1,
+                             .outputs = y,
+                             .attr_count = 6,
+                             .attrs = attrs};
+    float *got = malloc((size_t)count * sizeof *got), *bias = random_elems(dims[1]);
+    run_node(&wefti_kernel_conv_transpose, &node, isa, threads, inputs, (void *[]){got});
+    assert_memory_equal(got, dx, (size_t)count * sizeof *got);
+    node.input_count = 3;
+    run_node(&wefti_kernel_conv_transpose, &node, isa, threads,
+             (const void *[]){inputs[0], inputs[1], bias}, (void *[]){got});
+    const bool last = y->layout == WEFT_LAYOUT_CHANNELS_LAST;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t c = last ? i % dims[1] : i / (dims[2] * dims[3]) % dims[1];
+        assert_true(fabsf(got[i] - dx[i] - bias[c]) <= 1e-5f * (1 + fabsf(dx[i])));
+    }
+    free(got);
+    free(bias);
+}
+
 static void check(const problem_t *p, weft_isa_t isa, uint32_t threads, int x_last, int y_last,
                   float **bits)
 {
@@ -203,6 +247,7 @@ static void check(const problem_t *p, weft_isa_t isa, uint32_t threads, int x_la
     node.output_count = 3;
     run_node(&wefti_kernel_conv_grad, &node, isa, threads, (const void *[]){dys, xs, p->w},
              (void *[]){got[1], got[2], got[3]});
+    check_transposed(&node, isa, threads, (const void *[]){dys, p->w}, &x, got[1]);
     for (int i = 0; i < 2; i++) {
         if (i == 0 ? y_last : x_last) {
             float *plain =

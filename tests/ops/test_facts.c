@@ -182,6 +182,7 @@ static const row_t rows[] = {
     {"", "Softmax", 13, "f3x4x5", "axis=1", 1},
     {"", "LogSoftmax", 1, "f3x4x5x2", "axis=2", 1},
     {"", "LogSoftmax", 13, "f3x4x5", "axis=1", 1},
+    {"", "ConvTranspose", 1, "f4x3x6x5 f3x2x3x3", "pads=1,1,1,1", 1},
     {"", "Conv", 1, "f4x3x6x5 f2x3x3x3", "pads=1,1,1,1", 1},
     {MS, "ConvGrad", 1, "f4x2x6x5 f4x3x6x5 f2x3x3x3", "pads=1,1,1,1", 3},
     {"", "Dropout", 7, "f4x5", "", 1},

@@ -27,6 +27,15 @@ static const infer_case_t cases[] = {
     {"Conv", 11, "1,3,32,33 8,3,4,4", "s:auto_pad=VALID l:strides=3,2", "", "1,8,10,15"},
     {"Conv", 11, "1,8,20 4,2,3", "i:group=4 l:dilations=2", "", "1,4,16"},
     {"Conv", 11, "1,2,8,9,10 4,2,3,3,3", "l:pads=1,0,1,0,1,0 l:dilations=1,2,1", "", "1,4,7,6,9"},
+    {"ConvTranspose", 11, "1,1,3,3 1,2,3,3", "", "", "1,2,5,5"},
+    {"ConvTranspose", 11, "2,4,3,3 4,2,3,3 4", "i:group=2 l:strides=3,2 l:pads=1,2,1,2", "",
+     "2,4,7,3"},
+    {"ConvTranspose", 11, "1,1,3,3 1,2,3,3", "l:strides=3,2 l:output_shape=10,8", "", "1,2,10,8"},
+    {"ConvTranspose", 11, "1,1,3,3 1,2,3,3", "l:strides=3,2 l:output_padding=1,1", "", "1,2,10,8"},
+    {"ConvTranspose", 11, "1,1,3,3 1,2,3,3", "s:auto_pad=SAME_LOWER l:strides=2,2", "", "1,2,6,6"},
+    {"ConvTranspose", 11, "1,1,3,3 1,1,2,2", "l:dilations=2,2", "", "1,1,5,5"},
+    {"ConvTranspose", 11, "1,1,3 1,2,3", "", "", "1,2,5"},
+    {"BatchNormalization", 14, "2,3,4 3 3 3 3", "", "", "2,3,4"},
     {"MaxPool", 12, "1,3,32,32", "l:kernel_shape=2,2 l:strides=2,2", "", "1,3,16,16"},
     {"MaxPool", 12, "1,3,31", "l:kernel_shape=3 l:strides=2 s:auto_pad=SAME_UPPER", "", "1,3,16"},
     {"MaxPool", 12, "1,3,10,10", "l:kernel_shape=3,3 l:strides=2,2 i:ceil_mode=1", "", "1,3,5,5"},
@@ -103,6 +112,11 @@ static const infer_case_t own_cases[] = {
 };
 
 static const infer_case_t wrong[] = {
+    {"ConvTranspose", 11, "1,3,3,3 2,2,3,3", "", "", ""},
+    {"ConvTranspose", 11, "1,1,3,3 1,2,3,3 3", "", "", ""},
+    {"ConvTranspose", 11, "1,1,3,3 1,2,3,3", "l:output_padding=1,1", "", ""},
+    {"ConvTranspose", 11, "1,1,3,3 1,2,3,3", "l:pads=3,3,3,3", "", ""},
+    {"BatchNormalization", 14, "2,3,4 3 3 3 4", "", "", ""},
     {"Conv", 11, "1,3,32,32 8,4,3,3", "", "", ""},
     {"Conv", 11, "1,3,32,32 8,3,3", "", "", ""},
     {"Conv", 11, "1,3,2,2 8,3,3,3", "", "", ""},

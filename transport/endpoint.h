@@ -109,8 +109,9 @@ _Static_assert(sizeof(wefti_mapped_control_t) == 4 * WEFTI_PAGE_BYTES, "control 
     .all_gather = wefti_mapped_all_gather, .aborted = wefti_mapped_aborted,                        \
     .progress = wefti_mapped_nothing, .yield_progress = wefti_mapped_nothing,                      \
     .waits_posted = wefti_mapped_nothing, .error_noted = wefti_mapped_nothing,                     \
-    .control_sent = wefti_mapped_control_sent, .describe = wefti_mapped_describe,                  \
-    .link_stats = wefti_mapped_link_stats, .bind_progress = wefti_mapped_bind_progress
+    .gave_up = wefti_mapped_nothing, .control_sent = wefti_mapped_control_sent,                    \
+    .describe = wefti_mapped_describe, .link_stats = wefti_mapped_link_stats,                      \
+    .bind_progress = wefti_mapped_bind_progress
 
 /* What a value that has landed does to a counter. */
 void wefti_link_raise(wefti_signal_t *signal, uint32_t value);

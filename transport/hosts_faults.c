@@ -155,6 +155,26 @@ static void receive_cause(wefti_hosts_t *hosts, uint32_t origin, const void *dat
     wefti_fault_set(&hosts->base.control[origin]->cause, message.status, message.text);
 }
 
+/* ---- attempts outside of the world ---- */
+
+void wefti_hosts_gave_up(wefti_endpoint_t *endpoint)
+{
+    wefti_hosts_t *hosts = (wefti_hosts_t *)endpoint;
+    uint32_t attempt =
+        atomic_load_explicit(&endpoint->control[endpoint->rank]->gave_up, memory_order_relaxed);
+    wefti_overlay_flood(hosts->overlay, WEFTI_HOSTS_GAVE_UP, &attempt, sizeof attempt);
+}
+
+static void receive_gave_up(wefti_hosts_t *hosts, uint32_t origin, const void *data, size_t bytes)
+{
+    uint32_t attempt;
+    if (bytes == sizeof attempt && origin < hosts->base.world_size &&
+        wefti_hosts_is_far(hosts, origin)) {
+        memcpy(&attempt, data, sizeof attempt);
+        atomic_store_explicit(&hosts->base.control[origin]->gave_up, attempt, memory_order_relaxed);
+    }
+}
+
 /* ---- who left, who died ---- */
 
 void wefti_hosts_left(void *owner, uint32_t rank)
@@ -393,5 +413,7 @@ void wefti_hosts_received(void *owner, uint32_t origin, uint32_t kind, const voi
         receive_waits(hosts, origin, data, bytes);
     } else if (kind == WEFTI_HOSTS_CAUSE) {
         receive_cause(hosts, origin, data, bytes);
+    } else if (kind == WEFTI_HOSTS_GAVE_UP) {
+        receive_gave_up(hosts, origin, data, bytes);
     }
 }

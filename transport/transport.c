@@ -317,6 +317,26 @@ weft_status_t wefti_endpoint_agree(wefti_endpoint_t *endpoint, weft_status_t sta
     return WEFT_OK;
 }
 
+bool wefti_endpoint_given_up(const wefti_endpoint_t *endpoint, uint32_t attempt)
+{
+    for (uint32_t r = 0; r < endpoint->world_size; r++) {
+        /* relaxed: what the rank has done is told by agreeing */
+        if (atomic_load_explicit(&endpoint->control[r]->gave_up, memory_order_relaxed) == attempt) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool wefti_endpoint_give_up(wefti_endpoint_t *endpoint, uint32_t attempt)
+{
+    bool first = !wefti_endpoint_given_up(endpoint, attempt);
+    atomic_store_explicit(&endpoint->control[endpoint->rank]->gave_up, attempt,
+                          memory_order_relaxed);
+    endpoint->ops->gave_up(endpoint);
+    return first;
+}
+
 void wefti_endpoint_abort_here(wefti_endpoint_t *endpoint, weft_status_t status, const char *text)
 {
     for (uint32_t r = 0; r < endpoint->world_size; r++) {

@@ -42,8 +42,9 @@
 typedef struct wefti_control {
     wefti_fault_t abort;
     uint32_t pid;
-    _Atomic uint32_t left; /* 1: released its context, so the end of its process is no death */
-    uint8_t pad[16];
+    _Atomic uint32_t left;    /* 1: released its context, so the end of its process is no death */
+    _Atomic uint32_t gave_up; /* the last attempt that this rank has given up */
+    uint8_t pad[12];
     /* mapped.c: pieces of all-gathers that this rank has published, and its bytes in the last two.
      */
     wefti_signal_t gathered;
@@ -131,6 +132,8 @@ typedef struct wefti_transport_ops {
     void (*waits_posted)(wefti_endpoint_t *endpoint);
     /* The cause in this rank's control block is set: the same. */
     void (*error_noted)(wefti_endpoint_t *endpoint);
+    /* So has gave_up. */
+    void (*gave_up)(wefti_endpoint_t *endpoint);
     /* This rank has sent its part of the control all-gather that another rank waits for. */
     bool (*control_sent)(wefti_endpoint_t *endpoint, uint32_t number);
     /* Binds the thread that makes progress in the background, if there is one. */
@@ -227,6 +230,15 @@ static inline weft_status_t wefti_endpoint_barrier(wefti_endpoint_t *endpoint)
  * status with its message on every rank. For steps of bind that may fail on one rank only.
  */
 weft_status_t wefti_endpoint_agree(wefti_endpoint_t *endpoint, weft_status_t status);
+/*
+ * For an attempt that ranks of this world make outside of it, and on which they agree afterwards: a
+ * rank that fails says so at once, for those that would wait for it. Attempts have numbers other
+ * than 0 that are equal on all ranks. False: another rank was first, so this one's error follows
+ * from that rank's.
+ */
+bool wefti_endpoint_give_up(wefti_endpoint_t *endpoint, uint32_t attempt);
+/* Has a rank given it up? */
+bool wefti_endpoint_given_up(const wefti_endpoint_t *endpoint, uint32_t attempt);
 
 /*
  * Zeroed memory at the same offset in every rank's region; aligned to 4096. Collective: all ranks

@@ -168,6 +168,7 @@ out:
 /* Of one call. */
 typedef struct growing {
     const weft_context_t *former;
+    uint32_t attempt; /* equal on all ranks of the former world */
     wefti_interrupter_t caller;
 } growing_t;
 
@@ -175,6 +176,7 @@ static int growing_ends(void *user)
 {
     const growing_t *growing = user;
     return wefti_endpoint_check(growing->former->endpoint) < 0 ||
+           wefti_endpoint_given_up(growing->former->endpoint, growing->attempt) ||
            wefti_interrupted(&growing->caller);
 }
 
@@ -235,6 +237,15 @@ out:
     return status;
 }
 
+/* A rank whose join failed tells those that may look for it. */
+static weft_status_t agree_on_attempt(weft_context_t *former, uint32_t attempt,
+                                      weft_status_t status)
+{
+    bool follows = status < 0 && !wefti_endpoint_give_up(former->endpoint, attempt);
+    weft_status_t agreed = agree(former, follows ? WEFT_OK : status);
+    return agreed < 0 ? agreed : status;
+}
+
 static weft_status_t grow(weft_context_t *former, const weft_context_params_t *params,
                           const wefti_job_t *job, wefti_grown_fn grown, void *user,
                           weft_context_t **out_context)
@@ -244,14 +255,15 @@ static weft_status_t grow(weft_context_t *former, const weft_context_params_t *p
                                         .address = job->address,
                                         .job = job,
                                         .hub = params->hub};
-    growing_t growing = {former, {params->interrupt, params->interrupt_user}};
+    growing_t growing = {
+        former, former->endpoint->control_count, {params->interrupt, params->interrupt_user}};
     weft_context_t *context =
         create_like(former, job->world_size, (wefti_interrupter_t){growing_ends, &growing});
     weft_status_t status = agree(former, context != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
     if (status >= 0) {
         status = join(context, former, &endpoint, former->membership.generation + 1);
         status = status >= 0 && grown != NULL ? grown(user, context) : status;
-        status = agree(former, status);
+        status = agree_on_attempt(former, growing.attempt, status);
     }
     if (context != NULL) {
         watch_no_longer(context);

@@ -243,6 +243,36 @@ static void test_two_with_one_number(void **state)
     }
 }
 
+/* Rank 0 fails before rank 1 can have found it: rank 1 does not look for it any longer. */
+static void grow_nowhere(const scene_t *scene, uint32_t rank)
+{
+    static const scene_t nowhere = {.kind = "file:///tmp/weft-grow-no-folder/x"};
+    weft_group_t *group = NULL, *next = NULL;
+    RANK_OK(enter(scene, 0, rank, 3, &group));
+    for (uint32_t i = 0; i < 2; i++) {
+        weft_status_t status = grow(&nowhere, 1, 4, group, &next);
+        RANK_CHECK(status < 0 && status != WEFT_ERR_TIMEOUT && next == NULL);
+        RANK_CHECK(strstr(weft_last_error(), "weft-grow-no-folder") != NULL);
+        RANK_OK(use(group));
+    }
+    leave(group);
+}
+
+static void test_where_no_rank_can_meet(void **state)
+{
+    (void)state;
+    for (uint32_t k = 0; k < 2; k++) {
+        pid_t pids[3];
+        for (uint32_t r = 0; r < 3; r++) {
+            pids[r] = start(&kinds[k], grow_nowhere, r);
+        }
+        for (uint32_t r = 0; r < 3; r++) {
+            assert_true(ends_well(pids[r]));
+        }
+        remove_files(&kinds[k]);
+    }
+}
+
 /* ---- ranks that die while they join ---- */
 
 /* Whatever becomes of that, the world is whole, and grows when another process joins. */
@@ -450,6 +480,7 @@ int main(void)
         cmocka_unit_test(test_two_join_at_once),
         cmocka_unit_test(test_a_wrong_secret),
         cmocka_unit_test(test_two_with_one_number),
+        cmocka_unit_test(test_where_no_rank_can_meet),
         cmocka_unit_test(test_one_dies_while_it_joins),
         cmocka_unit_test(test_objects_of_the_former_world),
     };

@@ -157,17 +157,19 @@ static void hold_control_calls(rank_world_t *world)
 {
     weft_group_t *half = NULL, *part = NULL;
     weft_fuser_t *fuser = NULL;
+    weft_fuser_params_t in_one_bucket = WEFT_FUSER_PARAMS_INIT;
     float tensor[16] = {0};
     void *memory = NULL;
     dump_t dump;
+    in_one_bucket.window_ns = 300000000000ull;
     RANK_OK(weft_group_split(world->group, world->rank / 2, 0, &half));
     if (world->rank < 2) {
         RANK_OK(weft_group_duplicate(half, &part));
     }
     RANK_OK(weft_mem_alloc(world->context, 4096, &memory));
     RANK_OK(weft_context_barrier(world->context));
-    RANK_OK(weft_fuser_create(world->group, NULL, &fuser));
-    for (int step = 0; step < 2; step++) { /* two buckets, or one, and their calls */
+    RANK_OK(weft_fuser_create(world->group, &in_one_bucket, &fuser));
+    for (int step = 0; step < 2; step++) {
         RANK_OK(weft_fuser_add(fuser, tensor, 8, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, "a"));
         RANK_OK(weft_fuser_add(fuser, tensor + 8, 8, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, "b"));
         RANK_OK(weft_fuser_wait(fuser));

@@ -113,6 +113,10 @@ static const weft_compile_option_t table[] = {
      .reason = "weights are gathered before each pass, not after their update",
      .help = "each rank stores only its shard of the weights, their reduced gradients and the "
              "optimizer state; a bucket's weights are gathered before each pass that reads them"},
+    {FIELD(sync_batch_norm), WEFT_OPTION_TYPE_FLAG,
+     WEFT_OPTION_FLAG_TRAINING | WEFT_OPTION_FLAG_IN_GRAPH, "sync_batchnorm",
+     .help = "BatchNormalization takes mean and variance over the batches of all ranks, by one "
+             "all-reduce per layer and direction"},
     {FIELD(accumulate), WEFT_OPTION_TYPE_U32, TRAINING, "accumulate", "K", .low = 1,
      .high = MAX_MICRO_BATCHES, .by_default = "1", .help = "micro-batches per rank and step"},
     {FIELD(global_micro_batches), WEFT_OPTION_TYPE_U32, TRAINING, "global_micro_batches", "V",

@@ -33,6 +33,11 @@ static bool smooths(const wefti_compiler_t *c)
     return c->params.label_smoothing > 0;
 }
 
+static bool synchronizes(const wefti_compiler_t *c)
+{
+    return c->params.sync_batch_norm != 0 && c->params.world_size > 1;
+}
+
 static bool clips(const wefti_compiler_t *c)
 {
     return c->optimizer.clip_norm > 0;
@@ -119,6 +124,8 @@ static const wefti_pass_t passes[] = {
      wefti_apply_split_batch},
     {"differentiate", "appends the backward pass", TRAINING, lacks_gradients,
      wefti_apply_differentiate},
+    {"sync-batchnorm", "statistics of BatchNormalization are those of all ranks", TRAINING,
+     synchronizes, wefti_apply_sync_batch_norm},
     {"insert-collectives", "an AllReduce on every local gradient", TRAINING, NULL,
      wefti_apply_insert_collectives},
     {"bucket", "fuses collectives into buckets, splits large ones", BOTH, NULL, wefti_apply_bucket},

@@ -297,7 +297,7 @@ weft_status_t wefti_graph_refresh_programs(wefti_graph_t *graph);
 weft_status_t wefti_graph_join_programs(wefti_graph_t *graph, uint32_t node);
 /* Completes needed[], by node id, by what the needed nodes need. An update among them is an
  * error. */
-weft_status_t wefti_graph_mark_needed(const wefti_graph_t *graph, bool *needed);
+weft_status_t wefti_graph_mark_needed(const wefti_graph_t *graph, bool *needed, bool evaluates);
 /* Is it weft::TreeFold? */
 bool wefti_graph_is_fold(const wefti_graph_t *graph, uint32_t node);
 /* Does it only run in other programs than step: is an output an alias, or a partial sum? */

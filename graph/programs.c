@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "graph/ir.h"
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 uint32_t wefti_graph_variant_of(const wefti_graph_t *graph, uint32_t node)
@@ -37,7 +38,7 @@ bool wefti_graph_is_fold(const wefti_graph_t *graph, uint32_t node)
     return graph->nodes[node].def == graph->fold;
 }
 
-weft_status_t wefti_graph_mark_needed(const wefti_graph_t *graph, bool *needed)
+weft_status_t wefti_graph_mark_needed(const wefti_graph_t *graph, bool *needed, bool evaluates)
 {
     for (uint32_t i = graph->order_count; i-- > 0;) {
         const wefti_node_t *node = &graph->nodes[graph->order[i]];
@@ -49,7 +50,9 @@ weft_status_t wefti_graph_mark_needed(const wefti_graph_t *graph, bool *needed)
                                "node '%s': an output of the forward pass depends on this update",
                                node->name);
         }
-        for (uint32_t k = 0; k < node->input_count; k++) {
+        /* Evaluation reads running statistics, not moments of the batch. */
+        bool running = evaluates && wefti_op_has(node->def, WEFT_FACT_STATISTICS);
+        for (uint32_t k = 0; k < node->input_count && !(running && k == 5); k++) {
             uint32_t producer = wefti_producer(graph, node->inputs[k]);
             if (producer != WEFTI_NONE) {
                 needed[producer] = true;

@@ -79,30 +79,57 @@ static const weft_attr_def_t grad_attrs[] = {
     {.name = "frozen", .type = WEFT_ATTR_TYPE_INT, .doc = "1: mean and variance are constants"},
 };
 
-#define NORM(space, op, version, outputs, list, text, ...)                                         \
+/* Both moments of each channel; f64, because a variance is a difference of them. */
+static weft_status_t infer_moments(weft_node_desc_t *node)
+{
+    WEFT_RETURN_IF_ERROR(wefti_infer_need(node, 1));
+    WEFT_RETURN_IF_ERROR(check_channels(node, 0, 1, 0));
+    if (wefti_infer_input(node, 1) != NULL || wefti_infer_input(node, 2) != NULL) {
+        WEFT_RETURN_IF_ERROR(wefti_infer_need(node, 3));
+        WEFT_RETURN_IF_ERROR(check_channels(node, 0, 1, 1));
+        WEFT_RETURN_IF_ERROR(wefti_infer_match(node, 0, 2));
+    }
+    const int64_t dims[] = {2, node->inputs[0].dims[1]};
+    wefti_infer_set(node, 0, WEFT_DTYPE_F64, 2, dims);
+    return WEFT_OK;
+}
+
+#define NORM(space, op, version, most, outputs, list, text, ...)                                   \
     {                                                                                              \
-        .domain = space, .name = op, .since_version = version, .inputs_min = 5, .inputs_max = 5,   \
-        .outputs_min = 1, .outputs_max = outputs, .dtypes = WEFTI_BIT_FLOATS,                      \
+        .domain = space, .name = op, .since_version = version, .inputs_min = 5,                    \
+        .inputs_max = most, .outputs_min = 1, .outputs_max = outputs, .dtypes = WEFTI_BIT_FLOATS,  \
         .in_place = WEFTI_IN_PLACE_NONE, .attrs = list, .attr_count = WEFTI_COUNT(list),           \
         .infer = infer_batch_norm, .cost = cost_batch_norm, .doc = text, WEFTI_FACTS(__VA_ARGS__)  \
     }
 
 static const weft_op_def_t defs[] = {
-    NORM("", "BatchNormalization", 7, 5, norm7_attrs,
+    NORM("", "BatchNormalization", 7, 5, 5, norm7_attrs,
          "Y = scale (X - mean) / sqrt(var + epsilon) + B; with 2 outputs or more: training",
          .gradient = WEFT_GRADIENT_BATCH_NORM),
-    NORM("", "BatchNormalization", 14, 3, norm14_attrs,
+    NORM("", "BatchNormalization", 14, 5, 3, norm14_attrs,
          "Y = scale (X - mean) / sqrt(var + epsilon) + B; outputs 1 and 2: running statistics",
          .gradient = WEFT_GRADIENT_BATCH_NORM),
-    NORM("weft", "BatchNormTraining", 1, 5, norm7_attrs,
+    NORM("weft", "BatchNormTraining", 1, 6, 5, norm7_attrs,
          "BatchNormalization by mean and variance of X, which are outputs 1 and 2 (and 3 and 4)",
          .flags = WEFT_FACT_STATISTICS, .gradient = WEFT_GRADIENT_BATCH_NORM,
-         .evaluation = {"", "BatchNormalization"}),
+         .result_grad = {"weft", "BatchNormGrad"}, .evaluation = {"", "BatchNormalization"}),
+    {.domain = "weft",
+     .name = "BatchNormMoments",
+     .since_version = 1,
+     .inputs_min = 1,
+     .inputs_max = 3,
+     .outputs_min = 1,
+     .outputs_max = 1,
+     .dtypes = WEFTI_BIT_FLOATS,
+     .in_place = WEFTI_IN_PLACE_NONE,
+     .infer = infer_moments,
+     .cost = cost_batch_norm,
+     .doc = "means of X and X^2 by channel; with mean and dY: of dY and dY (X - mean)"},
     {.domain = "weft",
      .name = "BatchNormGrad",
      .since_version = 1,
      .inputs_min = 5,
-     .inputs_max = 5,
+     .inputs_max = 6,
      .outputs_min = 1,
      .outputs_max = 3,
      .dtypes = WEFTI_BIT_FLOATS,
@@ -111,8 +138,7 @@ static const weft_op_def_t defs[] = {
      .attr_count = WEFTI_COUNT(grad_attrs),
      .infer = infer_batch_norm_grad,
      .cost = cost_batch_norm,
-     .doc = "dX, dScale and dB from dY, X, scale, mean and variance; each output may be absent",
-     WEFTI_FACTS(.linear_inputs = 1u)},
+     .doc = "dX, dScale and dB from dY, X, scale, mean and variance; each output may be absent"},
 };
 
 wefti_op_family_t wefti_op_defs_norm(void)

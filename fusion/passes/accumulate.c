@@ -248,7 +248,7 @@ static weft_status_t add_program(accumulator_t *a, uint32_t level, const uint32_
     for (uint32_t i = 0; i < maker_count; i++) {
         needed[makers[i]] = true;
     }
-    WEFT_RETURN_IF_ERROR(wefti_graph_mark_needed(graph, needed));
+    WEFT_RETURN_IF_ERROR(wefti_graph_mark_needed(graph, needed, false));
     for (uint32_t i = 0; i < graph->node_count; i++) {
         if (needed[i]) {
             bool varies = level == 0 && a->variant[i] != WEFTI_NONE;

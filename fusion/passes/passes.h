@@ -21,6 +21,7 @@ weft_status_t wefti_apply_inference_form(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_compare_models(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_split_batch(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_differentiate(wefti_compiler_t *compiler);
+weft_status_t wefti_apply_sync_batch_norm(wefti_compiler_t *c);
 weft_status_t wefti_apply_insert_collectives(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_bucket(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_pack(wefti_compiler_t *compiler);

@@ -333,7 +333,7 @@ static weft_status_t find_eval(maker_t *m, bool *out_alone)
     for (uint32_t i = 0; graph->loss == WEFTI_NONE && i < graph->output_count; i++) {
         need_producer(m, graph->outputs[i]);
     }
-    WEFT_RETURN_IF_ERROR(wefti_graph_mark_needed(graph, m->needed));
+    WEFT_RETURN_IF_ERROR(wefti_graph_mark_needed(graph, m->needed, true));
     *out_alone = true;
     for (uint32_t i = 0; i < graph->order_count; i++) {
         uint32_t id = graph->order[i];

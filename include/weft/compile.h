@@ -145,13 +145,18 @@ typedef struct weft_compile_params {
     uint32_t warmup_steps; /**< first steps, in which the rate rises linearly to "lr"; 0: none */
     double min_lr;         /**< lowest rate of linear, cosine and step; 0: 0 */
     double lr_gamma;       /**< step: factor of each drop; 0: 0.1 */
+    /** Training. 1: BatchNormalization takes mean and variance of a step over the batches of all
+     * ranks, by one all-reduce per layer and direction, as torch.nn.SyncBatchNorm does; with
+     * micro-batches, over those that ranks compute at the same time. 0: each rank takes those of
+     * its own batch. Running statistics are averages over ranks in both cases. */
+    int sync_batch_norm;
 } weft_compile_params_t;
 
 /** Defaults of weft_compile_params_t; model_path and world_size must be set. */
 #define WEFT_COMPILE_PARAMS_INIT                                                                   \
     WEFT_STRUCT_INIT(weft_compile_params_t, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  \
                      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-                     0, 0, 0, 0, 0, 0)
+                     0, 0, 0, 0, 0, 0, 0)
 
 /** What a field of weft_compile_params_t holds. */
 typedef enum weft_option_type {

@@ -23,6 +23,7 @@ typedef struct {
     int64_t samples, channels, pixels;
     float epsilon, momentum;
     uint32_t output_count;
+    bool given;    /* input 5 has the moments; of moments themselves: they are of dY */
     bool training; /* statistics are those of X */
     bool blends;   /* outputs 1 and 2 are running statistics; others the statistics of X */
     bool frozen;   /* gradient: statistics do not depend on X */
@@ -166,6 +167,16 @@ static scratch_t divide(const state_t *s, void *memory)
     return t;
 }
 
+/* Mean and mean square, by channel, of the ranks' batches as one. */
+static void use_moments(const state_t *s, const double *moments, float *mean, float *var)
+{
+    for (int64_t c = 0; c < s->channels; c++) {
+        double m = moments[c], v = moments[s->channels + c] - m * m;
+        mean[c] = (float)m;
+        var[c] = v > 0 ? (float)v : 0.0f;
+    }
+}
+
 static void find_moments(const state_t *s, const float *x, const scratch_t *t, float *mean,
                          float *var)
 {
@@ -188,7 +199,11 @@ static weft_status_t run(const weft_kernel_call_t *call)
     const float *mean = call->inputs[3], *var = call->inputs[4];
     const scratch_t t = divide(s, call->scratch);
     if (s->training) {
-        find_moments(s, x, &t, t.a, t.b);
+        if (s->given) {
+            use_moments(s, call->inputs[5], t.a, t.b);
+        } else {
+            find_moments(s, x, &t, t.a, t.b);
+        }
         mean = t.a;
         var = t.b;
     }
@@ -213,12 +228,13 @@ static weft_status_t run_grad(const weft_kernel_call_t *call)
     const state_t *s = call->state;
     const float *dy = call->inputs[0], *x = call->inputs[1], *scale = call->inputs[2];
     const float *mean = call->inputs[3], *var = call->inputs[4];
+    const double *given = s->given ? call->inputs[5] : NULL;
     float *dx = call->outputs[0], *dscale = call->outputs[1], *db = call->outputs[2];
     const double count = (double)s->samples * (double)s->pixels;
     const scratch_t t = divide(s, call->scratch);
     sum[s->isa](s, dy, x, mean, t.sums);
     for (int64_t c = 0; c < s->channels; c++) {
-        t.b[c] = s->frozen ? 0.0f : (float)(t.sums[c] / count);
+        t.b[c] = s->frozen ? 0.0f : (float)(given != NULL ? given[c] : t.sums[c] / count);
         if (db != NULL) {
             db[c] = (float)t.sums[c];
         }
@@ -227,7 +243,8 @@ static weft_status_t run_grad(const weft_kernel_call_t *call)
     for (int64_t c = 0; c < s->channels; c++) {
         double inverse = 1.0 / sqrt((double)var[c] + (double)s->epsilon);
         t.a[c] = (float)((double)scale[c] * inverse);
-        t.c[c] = s->frozen ? 0.0f : (float)(t.sums[c] * inverse * inverse / count);
+        double slope = given != NULL ? given[s->channels + c] : t.sums[c] / count;
+        t.c[c] = s->frozen ? 0.0f : (float)(slope * inverse * inverse);
         if (dscale != NULL) {
             dscale[c] = (float)(t.sums[c] * inverse);
         }
@@ -235,6 +252,26 @@ static weft_status_t run_grad(const weft_kernel_call_t *call)
     if (dx != NULL) {
         input_grad[s->isa](s, dy, x, mean, t.a, t.b, t.c, dx);
     }
+    return WEFT_OK;
+}
+
+/* The shape of X. */
+static weft_status_t make_state(const weft_tensor_desc_t *in, const weft_kernel_env_t *env,
+                                state_t **out_state, size_t *out_scratch_bytes)
+{
+    state_t *s = wefti_state_alloc(sizeof(*s));
+    if (s == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    s->samples = in->dims[0];
+    s->channels = in->dims[1];
+    s->pixels = 1;
+    for (uint32_t d = 2; d < in->rank; d++) {
+        s->pixels *= in->dims[d];
+    }
+    s->isa = wefti_kernel_isa(env);
+    *out_state = s;
+    *out_scratch_bytes = scratch_bytes(s);
     return WEFT_OK;
 }
 
@@ -256,26 +293,21 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
         fits = out == NULL || (out->dtype == WEFT_DTYPE_F32 &&
                                wefti_same_shape(out, i == 0 ? in : &node->inputs[x + 1]));
     }
+    const weft_tensor_desc_t *moments = wefti_infer_input(node, 5);
+    if (moments != NULL) {
+        fits = fits && moments->dtype == WEFT_DTYPE_F64 && moments->rank == 2 &&
+               moments->dims[0] == 2 && moments->dims[1] == in->dims[1];
+    }
     if (!fits) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "shapes, types or layouts of the tensors do not match X");
     }
-    state_t *s = wefti_state_alloc(sizeof(*s));
-    if (s == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    s->samples = in->dims[0];
-    s->channels = in->dims[1];
-    s->pixels = 1;
-    for (uint32_t d = 2; d < in->rank; d++) {
-        s->pixels *= in->dims[d];
-    }
+    WEFT_RETURN_IF_ERROR(make_state(in, env, out_state, out_scratch_bytes));
+    state_t *s = *out_state;
+    s->given = moments != NULL;
+    s->output_count = node->output_count;
     s->epsilon = weft_node_attr_float(node, "epsilon", 1e-5f);
     s->momentum = weft_node_attr_float(node, "momentum", 0.9f);
-    s->output_count = node->output_count;
-    s->isa = wefti_kernel_isa(env);
-    *out_state = s;
-    *out_scratch_bytes = scratch_bytes(s);
     return WEFT_OK;
 }
 
@@ -313,6 +345,59 @@ static weft_status_t prepare_grad(const weft_node_desc_t *node, const weft_kerne
     return WEFT_OK;
 }
 
+static weft_status_t prepare_moments(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                                     void **out_state, size_t *out_scratch_bytes)
+{
+    const weft_tensor_desc_t *in = &node->inputs[0], *out = wefti_node_output(node, 0);
+    WEFT_RETURN_IF_ERROR(wefti_need_f32(node, 0));
+    const bool grad = wefti_infer_input(node, 2) != NULL;
+    bool fits = in->rank >= 2 && in->layout == WEFT_LAYOUT_PLAIN && out != NULL &&
+                out->dtype == WEFT_DTYPE_F64 && out->rank == 2 && out->dims[0] == 2 &&
+                out->dims[1] == in->dims[1];
+    if (grad) {
+        WEFT_RETURN_IF_ERROR(wefti_need_f32(node, 1));
+        WEFT_RETURN_IF_ERROR(wefti_need_f32(node, 2));
+        fits = fits && node->inputs[1].rank == 1 && node->inputs[1].dims[0] == in->dims[1] &&
+               node->inputs[2].layout == WEFT_LAYOUT_PLAIN &&
+               wefti_same_shape(&node->inputs[2], in);
+    }
+    if (!fits) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "shapes, types or layouts of the tensors do not match X");
+    }
+    state_t *s;
+    WEFT_RETURN_IF_ERROR(make_state(in, env, &s, out_scratch_bytes));
+    s->given = grad;
+    *out_state = s;
+    return WEFT_OK;
+}
+
+static weft_status_t run_moments(const weft_kernel_call_t *call)
+{
+    const state_t *s = call->state;
+    const float *x = call->inputs[0], *dy = s->given ? call->inputs[2] : NULL;
+    double *first = call->outputs[0], *second = first + s->channels;
+    const double count = (double)s->samples * (double)s->pixels;
+    const scratch_t t = divide(s, call->scratch);
+    sum[s->isa](s, dy != NULL ? dy : x, x, t.d, first);
+    for (int64_t c = 0; c < s->channels; c++) {
+        first[c] /= count;
+        t.a[c] = (float)first[c];
+    }
+    if (dy != NULL) {
+        products[s->isa](s, dy, x, call->inputs[1], second);
+    } else {
+        squares[s->isa](s, x, x, t.a, second);
+    }
+    for (int64_t c = 0; c < s->channels; c++) {
+        double a = dy != NULL ? 0.0 : (double)t.a[c];
+        second[c] = second[c] / count + a * (2 * first[c] - a);
+    }
+    return WEFT_OK;
+}
+
+WEFTI_KERNEL(wefti_kernel_batch_norm_moments, "weft", "BatchNormMoments", prepare_moments,
+             run_moments);
 WEFTI_KERNEL(wefti_kernel_batch_norm, "", "BatchNormalization", prepare_norm, run);
 WEFTI_KERNEL(wefti_kernel_batch_norm_training, "weft", "BatchNormTraining", prepare_training, run);
 WEFTI_KERNEL(wefti_kernel_batch_norm_grad, "weft", "BatchNormGrad", prepare_grad, run_grad);

@@ -344,7 +344,7 @@ def compile(
     warmup_steps: int | None = None, min_lr: float | None = None, lr_gamma: float | None = None,
     momentum: float | None = None, weight_decay: float | None = None, no_decay: str | Sequence[str] | None = None,
     bucket: str | None = None, costs: _Path | None = None, profile: _Path | None = None, topology: _Path | None = None,
-    shard_optimizer: bool = False, decouple: bool = False, shard_parameters: bool = False,
+    shard_optimizer: bool = False, decouple: bool = False, shard_parameters: bool = False, sync_batchnorm: bool = False,
     accumulate: int | None = None, global_micro_batches: int | None = None, wire: Literal["f32", "bf16"] | None = None,
     clip: float | None = None, label_smoothing: float | None = None, grads: _Path | None = None,
     training_form: bool = False, train: str | Sequence[str] | None = None, freeze: str | Sequence[str] | None = None,

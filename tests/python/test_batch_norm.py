@@ -160,6 +160,25 @@ class BatchNorm(ranks.RankCase):
         with self.assertRaisesRegex(weft.WeftUnsupportedError, "wire: .* is not possible: 'running_.*' is a running statistic"):
             self.compile(wire="bf16")
 
+    def test_synchronized(self):
+        """Statistics of all ranks' batches as one: what one rank computes of the whole batch."""
+        batches = self.batches(self.size)
+        whole = [[(np.concatenate([x for x, _ in step]), np.concatenate([y for _, y in step]))] for step in batches]
+        for arguments in (dict(), dict(shard_optimizer=True), dict(bucket="none", in_flight=1)):
+            with weft.Session(self.compile(sync_batchnorm=True, **arguments)) as session:
+                self.train(session, batches)
+                self.assert_near(session, self.expected(whole))
+                self.assertEqual(len(set(self.exchange(session.param_digest()))), 1)
+                w = {name: np.asarray(value, np.float64) for name, value in session.params.items()}
+                x = batches[0][0][0]
+                want = logits(w, x.astype(np.float64), w["running_mean"], w["running_var"])[0]
+                np.testing.assert_allclose(session.eval(x), want, atol=1e-5)
+        pairs = self.batches(2 * self.size)  # micro-batch k of all ranks as one
+        with weft.Session(self.compile(sync_batchnorm=True, accumulate=2)) as session:
+            self.train(session, pairs)
+            whole = [[tuple(np.concatenate(part) for part in zip(*step[k::2])) for k in range(2)] for step in pairs]
+            self.assert_near(session, self.expected(whole))
+
     def test_saved_and_continued(self):
         batches = self.batches(self.size)
         plan = self.compile(optimizer="momentum")

@@ -19,6 +19,8 @@
 
 enum {
     KEY_DATA = 256,
+    KEY_TEST_DATA,
+    KEY_TOKENS,
     KEY_EPOCHS,
     KEY_STEPS,
     KEY_SAVE,
@@ -41,7 +43,14 @@ enum {
 static const option_def_t own_options[] = {
     {'n', "world", "N",
      "number of ranks (default: the world size of the plan, or the slots of --hosts)"},
-    {KEY_DATA, "data", "DIR", "training: directory with IDX image files"},
+    {KEY_DATA, "data", "PATH",
+     "training: a directory with IDX image files or <input>.npy, a file .npz or .safetensors with "
+     "an array per input, or a token file .bin"},
+    {KEY_TEST_DATA, "test-data", "PATH",
+     "training: .npz or .safetensors for the test accuracy at the end"},
+    {KEY_TOKENS, "tokens", "TYPE",
+     "training: type of a token file: u16 (default) or u32, little-endian; the inputs of the model "
+     "give the length of a sequence"},
     {KEY_EPOCHS, "epochs", "E", "training: passes over the data (default 1)"},
     {KEY_STEPS, "steps", "S", "training: number of steps, in place of --epochs"},
     {KEY_SEED, "seed", "K", "training: seed of the order of samples and of dropout (default 0)"},
@@ -137,7 +146,8 @@ typedef struct run_command {
     weft_context_t *world; /* NULL, or this process is one rank that something else launched */
     long long own_rank;    /* of such a process, if it is known; else -1 */
     dataset_t data;
-    const char *data_path;
+    const char *data_path, *test_path;
+    weft_dtype_t token_dtype;
     uint32_t ranks;
     uint32_t max_ranks;  /* elastic; 0: not */
     long long restarts;  /* -1: not set */
@@ -180,7 +190,9 @@ static int handle(void *user, int key, const char *value)
 {
     run_command_t *command = user;
     train_options_t *train = &command->train;
+    static const char *const token_types[] = {"u16", "u32"};
     uint64_t count = 0;
+    size_t index = 0;
     long long seed = 0;
     int code = EXIT_OK;
     command->not_for_program =
@@ -191,6 +203,13 @@ static int handle(void *user, int key, const char *value)
     case KEY_DATA:
         command->data_path = value;
         return EXIT_OK;
+    case KEY_TEST_DATA:
+        command->test_path = value;
+        return EXIT_OK;
+    case KEY_TOKENS:
+        code = wefti_option_choice("run", "--tokens", value, token_types, 2, &index);
+        command->token_dtype = index == 1 ? WEFT_DTYPE_U32 : WEFT_DTYPE_U16;
+        return code;
     case KEY_EPOCHS:
         code = parse_count("--epochs", value, 1000000, &count);
         train->epochs = (uint32_t)count;
@@ -459,6 +478,19 @@ static weft_status_t resume(run_command_t *command, const train_binding_t *bindi
     return WEFT_OK;
 }
 
+/* What the inputs of the plan need. */
+static weft_status_t load_data(run_command_t *command)
+{
+    train_binding_t binding;
+    WEFT_RETURN_IF_ERROR(wefti_train_inputs(command->train.plan, &binding));
+    const data_request_t request = {.path = command->data_path,
+                                    .test_path = command->test_path,
+                                    .token_dtype = command->token_dtype,
+                                    .inputs = binding.inputs,
+                                    .input_count = binding.input_count};
+    return wefti_dataset_load(&request, &command->data);
+}
+
 /* Finds every error that can be found before ranks start; each is reported once. */
 static weft_status_t prepare(run_command_t *command, const char *path)
 {
@@ -494,7 +526,7 @@ static weft_status_t prepare(run_command_t *command, const char *path)
                              "%s: a plan for training requires --data DIR, not --inputs", path);
         goto done;
     }
-    WEFT_TRY(status, wefti_dataset_load(command->data_path, &command->data), done);
+    WEFT_TRY(status, load_data(command), done);
     command->train.data = &command->data;
     WEFT_TRY(status, wefti_train_bind(&command->train, command->train.plan, &binding), done);
     if (command->resumes_if_any) {
@@ -622,7 +654,7 @@ static int run_program(run_command_t *command, int positional)
 
 static int run_run_command(int argc, char **argv)
 {
-    run_command_t command = {.own_rank = -1, .restarts = -1};
+    run_command_t command = {.own_rank = -1, .restarts = -1, .token_dtype = WEFT_DTYPE_U16};
     int positional = 0;
     int code = wefti_launch_init(&command.launch, "run", &argc, argv);
     if (code == EXIT_OK) {

@@ -7,12 +7,14 @@
 Files whose names begin with "found-" are inputs that failed once; they stay as they are. ONNX models, graphs in text
 form and hwloc files are those of tests/data, which the programs also read."""
 import gzip
+import io
 import json
 import pathlib
 import struct
 import subprocess
 import sys
 import tempfile
+import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 DATA = HERE.parent / "data"
@@ -101,6 +103,32 @@ def tensors():
         write(f"dataset/{name}", struct.pack("<H", len(parts[0])) + parts[0] + parts[1])
 
 
+def npy(dtype, shape, contents):
+    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}"
+    header += " " * (-(len(header) + 11) % 64) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + contents
+
+
+def arrays():
+    members = {"image.npy": npy("<f4", "(2, 1, 2, 2)", struct.pack("<8f", *range(8))),
+               "label.npy": npy("|u1", "(2,)", b"\x00\x01")}
+    for name, method in (("stored", zipfile.ZIP_STORED), ("deflated", zipfile.ZIP_DEFLATED)):
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w", method) as archive:
+            for member, contents in members.items():
+                info = zipfile.ZipInfo(member)
+                info.compress_type = method
+                with archive.open(info, "w", force_zip64=True) as file:
+                    file.write(contents)
+        write(f"arrays/{name}", b"\x00" + out.getvalue())
+    write("arrays/npy", b"\x01" + npy("<f8", "(3, 4)", struct.pack("<12d", *range(12))))
+    header = json.dumps({"image": {"dtype": "F32", "shape": [2, 4], "data_offsets": [0, 32]},
+                         "label": {"dtype": "I64", "shape": [2], "data_offsets": [32, 48]}}).encode()
+    header += b" " * (-len(header) % 8)
+    write("arrays/safetensors", b"\x02" + struct.pack("<Q", len(header)) + header + bytes(48))
+    write("arrays/tokens", b"\x03" + struct.pack("<13H", *range(13)))
+
+
 def frames():
     def launcher(kind, body):
         return struct.pack("<2I", kind, len(body)) + body
@@ -140,5 +168,5 @@ def frames():
           tcp(0xa7, 0, 0, 0))
 
 
-for make in (plans, jsons, tensors, frames):
+for make in (plans, jsons, tensors, arrays, frames):
     make()

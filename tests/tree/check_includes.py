@@ -43,7 +43,7 @@ FOLDERS = {
     "tools": ("the command `weft`", [
         "runtime/base/", "transport/transport.h", "transport/bootstrap/bootstrap.h", "runtime/machine/", "runtime/flight/",
         "ops/algo/", "ops/collective.h", "ops/cost/", "ops/op_facts.h", "ops/signature.h", "ops/plan/prove.h", "graph/onnx/onnx.h",
-        "tools/"]),
+        "runtime/checkpoint/safetensors.h", "tools/"]),
     "python/src": ("the Python extension", ["python/src/"]),
     "samples": ("programs a user might start from", []),
 }

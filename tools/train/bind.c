@@ -8,65 +8,70 @@
 #include "tools/tool.h"
 #include "tools/train/trainer.h"
 
-static int64_t elems_per_sample(const weft_tensor_desc_t *desc)
-{
-    int64_t count = weft_tensor_elem_count(desc);
-    return desc->rank == 0 || desc->dims[0] <= 0 ? -1 : count / desc->dims[0];
-}
-
 /* Names the first label that is not a class of the model. */
-static weft_status_t name_foreign_label(const dataset_t *data, int64_t class_count)
+static weft_status_t name_foreign_label(const dataset_t *data, uint32_t column, int64_t class_count)
 {
-    const image_set_t *sets[] = {&data->train, &data->test};
+    const data_set_t *sets[] = {&data->train, &data->test};
     for (size_t s = 0; s < 2; s++) {
         for (uint32_t i = 0; i < sets[s]->count; i++) {
-            if (sets[s]->labels[i] >= class_count) {
+            int64_t label = wefti_dataset_integer(sets[s], column, i);
+            if (label < 0 || label >= class_count) {
                 return wefti_error(
                     WEFT_ERR_INVALID_ARGUMENT,
-                    "%s: label %u at index %u is out of range: the model has %lld classes",
-                    sets[s]->label_path, sets[s]->labels[i], i, (long long)class_count);
+                    "%s: label %lld at index %u is out of range: the model has %lld classes",
+                    sets[s]->sources[column], (long long)label, i, (long long)class_count);
             }
         }
     }
     return WEFT_OK;
 }
 
-weft_status_t wefti_train_bind(const train_options_t *options, const weft_plan_t *plan,
-                               train_binding_t *out_binding)
+/* The first dimension of inputs is the batch; labels may have it in another shape. */
+static weft_status_t add_input(const weft_binding_t *binding, train_binding_t *out)
 {
-    const image_set_t *set = &options->data->train;
+    bool is_label = binding->role == WEFT_BINDING_ROLE_LABEL;
+    if (out->input_count == DATA_MAX_INPUTS) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "too many inputs: at most %u", DATA_MAX_INPUTS);
+    }
+    if (is_label) {
+        out->label = out->input_count;
+    } else if (out->batch == 0) {
+        out->batch = binding->desc.rank > 0 ? binding->desc.dims[0] : 1;
+    }
+    out->inputs[out->input_count++] =
+        (data_input_t){.name = binding->name,
+                       .dtype = binding->desc.dtype,
+                       .elems = weft_tensor_elem_count(&binding->desc),
+                       .is_label = is_label};
+    return WEFT_OK;
+}
+
+/* Of the whole batch until now. */
+static weft_status_t divide_by_batch(train_binding_t *out)
+{
+    for (uint32_t i = 0; i < out->input_count; i++) {
+        data_input_t *input = &out->inputs[i];
+        if (out->batch < 1 || input->elems < out->batch || input->elems % out->batch != 0) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "input '%s': %lld elements are not %lld samples", input->name,
+                               (long long)input->elems, (long long)out->batch);
+        }
+        input->elems /= out->batch;
+    }
+    out->label = out->label < out->input_count ? out->label : out->input_count;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_train_inputs(const weft_plan_t *plan, train_binding_t *out_binding)
+{
     weft_binding_t binding;
     memset(out_binding, 0, sizeof *out_binding);
+    out_binding->label = DATA_MAX_INPUTS;
     for (size_t i = 0; wefti_next_binding(plan, UINT32_MAX, &i, &binding);) {
-        if (binding.role == WEFT_BINDING_ROLE_INPUT) {
-            int64_t wanted = (int64_t)set->height * set->width;
-            if (out_binding->image_name != NULL) {
-                return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                                   "input '%s': the data set has one input: '%s' takes its images",
-                                   binding.name, out_binding->image_name);
-            }
-            if (binding.desc.dtype != WEFT_DTYPE_F32 || elems_per_sample(&binding.desc) != wanted) {
-                return wefti_error(
-                    WEFT_ERR_INVALID_ARGUMENT,
-                    "input '%s': type mismatch: %lld %s per sample, but images of the "
-                    "data set are %ux%u f32",
-                    binding.name, (long long)elems_per_sample(&binding.desc),
-                    weft_dtype_name(binding.desc.dtype), set->height, set->width);
-            }
-            out_binding->image_name = binding.name;
-            out_binding->batch = binding.desc.dims[0];
-        } else if (binding.role == WEFT_BINDING_ROLE_LABEL) {
-            if (binding.desc.dtype != WEFT_DTYPE_I64 || elems_per_sample(&binding.desc) != 1) {
-                return wefti_error(
-                    WEFT_ERR_INVALID_ARGUMENT,
-                    "label input '%s': type mismatch: %lld %s per sample, but labels "
-                    "of the data set are one i64",
-                    binding.name, (long long)elems_per_sample(&binding.desc),
-                    weft_dtype_name(binding.desc.dtype));
-            }
-            out_binding->label_name = binding.name;
-        } else if (binding.role == WEFT_BINDING_ROLE_LOGITS && binding.desc.rank > 0) {
-            out_binding->class_count = binding.desc.dims[binding.desc.rank - 1];
+        if (binding.role == WEFT_BINDING_ROLE_INPUT || binding.role == WEFT_BINDING_ROLE_LABEL) {
+            WEFT_RETURN_IF_ERROR(add_input(&binding, out_binding));
+        } else if (binding.role == WEFT_BINDING_ROLE_LOGITS && binding.desc.rank == 2) {
+            out_binding->class_count = binding.desc.dims[1];
         } else if (binding.role == WEFT_BINDING_ROLE_SCALAR && strcmp(binding.name, "lr") == 0) {
             out_binding->has_lr = true;
             out_binding->lr = binding.default_value;
@@ -77,17 +82,33 @@ weft_status_t wefti_train_bind(const train_options_t *options, const weft_plan_t
             out_binding->has_seed = true;
         }
     }
-    if (out_binding->image_name == NULL || out_binding->label_name == NULL) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "the plan has no %s input",
-                           out_binding->image_name == NULL ? "image" : "label");
-    }
-    weft_status_t status = name_foreign_label(options->data, out_binding->class_count);
-    if (status < 0) {
-        return status;
+    return divide_by_batch(out_binding);
+}
+
+/* One label per sample, and a row of logits. */
+static bool classifies(const train_binding_t *binding)
+{
+    return binding->label < binding->input_count && binding->class_count > 0 &&
+           binding->inputs[binding->label].elems == 1;
+}
+
+weft_status_t wefti_train_bind(const train_options_t *options, const weft_plan_t *plan,
+                               train_binding_t *out_binding)
+{
+    const data_set_t *set = &options->data->train;
+    WEFT_RETURN_IF_ERROR(wefti_train_inputs(plan, out_binding));
+    if (classifies(out_binding)) {
+        WEFT_RETURN_IF_ERROR(
+            name_foreign_label(options->data, out_binding->label, out_binding->class_count));
+        out_binding->evaluates = !options->no_eval && options->data->test.count > 0;
+    } else if (options->data->test.count > 0 && !options->no_eval) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "a test set is for models with one label and one row of logits per "
+                           "sample; use --no-eval");
     }
     weft_plan_info_t info = WEFT_PLAN_INFO_INIT;
-    status = weft_plan_get_info(plan, &info);
-    if (status >= 0 && !info.has_eval && !options->no_eval) {
+    weft_status_t status = weft_plan_get_info(plan, &info);
+    if (status >= 0 && !info.has_eval && out_binding->evaluates) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "the forward pass communicates: a rank cannot evaluate its share of the "
                            "test set alone; use --no-eval");
@@ -96,11 +117,12 @@ weft_status_t wefti_train_bind(const train_options_t *options, const weft_plan_t
     out_binding->global_batch =
         (uint64_t)out_binding->batch * info.world_size * out_binding->accumulate;
     if (status >= 0 && set->count < out_binding->global_batch) {
-        status = wefti_error(
-            WEFT_ERR_INVALID_ARGUMENT,
-            "data set too small: %u training images, but a global batch is %u x %lld%s", set->count,
-            info.world_size * info.accumulate, (long long)out_binding->batch,
-            info.accumulate > 1 ? " (micro-batches of all ranks)" : "");
+        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                             "data set too small: %u training %ss, but a global batch is %u x "
+                             "%lld%s",
+                             set->count, options->data->noun, info.world_size * info.accumulate,
+                             (long long)out_binding->batch,
+                             info.accumulate > 1 ? " (micro-batches of all ranks)" : "");
     }
     return status;
 }
@@ -108,15 +130,11 @@ weft_status_t wefti_train_bind(const train_options_t *options, const weft_plan_t
 /* Input memory in the arena; the sizes were checked by wefti_train_bind. */
 static weft_status_t map_inputs(trainer_t *trainer)
 {
-    void *data = NULL;
-    size_t bytes = 0;
-    weft_status_t status =
-        weft_session_input_memory(trainer->session, trainer->binding.image_name, &data, &bytes);
-    trainer->images = data;
-    if (status >= 0) {
-        status =
-            weft_session_input_memory(trainer->session, trainer->binding.label_name, &data, &bytes);
-        trainer->labels = data;
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 0; i < trainer->binding.input_count && status >= 0; i++) {
+        size_t bytes = 0;
+        status = weft_session_input_memory(trainer->session, trainer->binding.inputs[i].name,
+                                           &trainer->inputs[i], &bytes);
     }
     return status;
 }
@@ -136,7 +154,8 @@ weft_status_t wefti_trainer_enter(trainer_t *trainer)
     WEFT_TRY(status, wefti_train_bind(options, trainer->plan, &trainer->binding), done);
     free(trainer->logits);
     trainer->logits = malloc((size_t)(trainer->binding.batch * trainer->binding.class_count) *
-                             sizeof *trainer->logits);
+                                 sizeof *trainer->logits +
+                             1);
     if (trainer->logits == NULL) {
         return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: logits of a batch");
     }

@@ -18,8 +18,9 @@
 #define TERMINAL_INTERVAL_NS 100000000ull
 #define LOG_INTERVAL_NS 1000000000ull
 
-void wefti_progress_begin(progress_t *progress, bool quiet)
+void wefti_progress_begin(progress_t *progress, bool quiet, const char *noun)
 {
+    progress->noun = noun;
     progress->quiet = quiet;
     progress->terminal = isatty(STDERR_FILENO) == 1;
     progress->started_ns = wefti_now_ns();
@@ -50,9 +51,9 @@ void wefti_progress_show(progress_t *progress, uint64_t now_ns, uint32_t epoch, 
     size_t width = line_width(progress);
     char line[256];
     snprintf(line, sizeof line,
-             "epoch %u/%u  step %llu/%llu  loss %.4f  %.0f images/s  exposed comm %.3f ms", epoch,
+             "epoch %u/%u  step %llu/%llu  loss %.4f  %.0f %ss/s  exposed comm %.3f ms", epoch,
              epochs, (unsigned long long)step, (unsigned long long)steps, loss,
-             (double)progress->images_done / seconds, exposed_ms);
+             (double)progress->images_done / seconds, progress->noun, exposed_ms);
     if (width < sizeof line) {
         line[width] = '\0';
     }
@@ -155,10 +156,11 @@ static void print_text(const train_options_t *options, const train_report_t *rep
     if (report->test_accuracy >= 0) {
         printf(", test accuracy %.4f", report->test_accuracy);
     }
-    printf("\n%.3f ms per step (median), %.0f images/s; compute %.3f ms, communication %.3f ms, "
+    printf("\n%.3f ms per step (median), %.0f %ss/s; compute %.3f ms, communication %.3f ms, "
            "exposed %.3f ms (%s)\n",
-           report->step_ms_p50, report->images_per_s, stats->compute_ms_p50, stats->comm_ms_p50,
-           stats->exposed_comm_ms_p50, stats->inline_progress ? "inline" : "on its own thread");
+           report->step_ms_p50, report->images_per_s, options->data->noun, stats->compute_ms_p50,
+           stats->comm_ms_p50, stats->exposed_comm_ms_p50,
+           stats->inline_progress ? "inline" : "on its own thread");
     printf("arena %s, peak memory %s per rank, %llu bytes copied to fuse, weights %.16s\n",
            wefti_format_bytes(stats->arena_bytes, arena),
            wefti_format_bytes(report->rss_bytes, rss),
@@ -168,7 +170,9 @@ static void print_text(const train_options_t *options, const train_report_t *rep
         printf("resumed after %llu step%s from %s\n", (unsigned long long)report->first_step,
                wefti_plural(report->first_step), options->resume_path);
     }
-    puts("input: pixels were divided by 255");
+    if (options->data->train.columns[0].pixels) {
+        puts("input: pixels were divided by 255");
+    }
     if (report->saved) {
         printf("trained model: %s\n", options->save_path);
     }

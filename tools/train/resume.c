@@ -60,9 +60,9 @@ static weft_status_t check_data(const train_options_t *options, const train_bind
     }
     if (info->sample_count != options->data->train.count) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "%s: written with %llu training images, but the data set has %u",
+                           "%s: written with %llu training %ss, but the data set has %u",
                            options->resume_path, (unsigned long long)info->sample_count,
-                           options->data->train.count);
+                           options->data->noun, options->data->train.count);
     }
     if (info->sample >= info->sample_count) {
         return wefti_error(WEFT_ERR_FORMAT, "%s: sample %llu is out of range: the data set has %u",

@@ -146,6 +146,15 @@ static void show_progress(trainer_t *trainer, const weft_checkpoint_info_t *at, 
                         left < per_epoch ? left : per_epoch, loss, stats.exposed_comm_ms_p50);
 }
 
+/* Fills the inputs with a batch of samples. */
+static void gather(trainer_t *trainer, const data_set_t *set, const uint32_t *samples)
+{
+    for (uint32_t i = 0; i < trainer->binding.input_count; i++) {
+        wefti_dataset_gather(set, i, samples, (size_t)trainer->binding.batch,
+                             trainer->binding.inputs[i].dtype, trainer->inputs[i]);
+    }
+}
+
 /* The rank's micro-batch of the step that begins at sample first of the epoch. The micro-batches of
  * all ranks are consecutive, so the global number of one determines its samples. */
 static weft_status_t train_micro_batch(trainer_t *trainer, uint64_t first, uint32_t index,
@@ -155,8 +164,7 @@ static weft_status_t train_micro_batch(trainer_t *trainer, uint64_t first, uint3
     size_t batch = (size_t)trainer->binding.batch;
     const uint32_t *samples =
         trainer->order + first + ((uint64_t)trainer->rank * count + index) * batch;
-    wefti_dataset_gather(&trainer->options->data->train, samples, batch, trainer->images,
-                         trainer->labels);
+    gather(trainer, &trainer->options->data->train, samples);
     weft_status_t status = index + 1 < count ? weft_session_micro_step(trainer->session)
                                              : weft_session_step(trainer->session);
     return status < 0 ? status
@@ -167,7 +175,7 @@ static weft_status_t train_micro_batch(trainer_t *trainer, uint64_t first, uint3
 /* The loss is the mean over the rank's micro-batches. */
 static weft_status_t train_step(trainer_t *trainer, double *out_loss)
 {
-    const image_set_t *set = &trainer->options->data->train;
+    const data_set_t *set = &trainer->options->data->train;
     const weft_checkpoint_info_t *at = &trainer->at;
     uint32_t count = trainer->binding.accumulate;
     double sum = 0;
@@ -258,7 +266,7 @@ static weft_status_t train(trainer_t *trainer)
  * ranks evaluate equally often: where weights are sharded they gather them together. */
 static weft_status_t count_correct(trainer_t *trainer, uint64_t *out_correct)
 {
-    const image_set_t *set = &trainer->options->data->test;
+    const data_set_t *set = &trainer->options->data->test;
     size_t batch = (size_t)trainer->binding.batch;
     size_t classes = (size_t)trainer->binding.class_count;
     uint64_t first = (uint64_t)set->count * trainer->rank / trainer->world_size;
@@ -275,7 +283,7 @@ static weft_status_t count_correct(trainer_t *trainer, uint64_t *out_correct)
         for (size_t k = 0; k < batch; k++) {
             samples[k] = (uint32_t)(k < valid ? i + k : first); /* repeats fill the rest */
         }
-        wefti_dataset_gather(set, samples, batch, trainer->images, trainer->labels);
+        gather(trainer, set, samples);
         WEFT_TRY(status, weft_session_eval(trainer->session), done);
         WEFT_TRY(status,
                  weft_session_get_output(trainer->session, "logits", trainer->logits,
@@ -287,7 +295,8 @@ static weft_status_t count_correct(trainer_t *trainer, uint64_t *out_correct)
             for (size_t c = 1; c < classes; c++) {
                 best = row[c] > row[best] ? c : best;
             }
-            *out_correct += best == set->labels[samples[k]];
+            *out_correct +=
+                (int64_t)best == wefti_dataset_integer(set, trainer->binding.label, samples[k]);
         }
     }
 done:
@@ -319,7 +328,7 @@ static weft_status_t exchange_summaries(trainer_t *trainer, const rank_summary_t
             all[r].rss_bytes > report->rss_bytes ? all[r].rss_bytes : report->rss_bytes;
         correct += all[r].correct;
     }
-    uint32_t tested = trainer->options->no_eval ? 0 : trainer->options->data->test.count;
+    uint32_t tested = trainer->binding.evaluates ? trainer->options->data->test.count : 0;
     report->test_accuracy = tested > 0 ? (double)correct / tested : -1;
     free(all);
     return status;
@@ -371,11 +380,17 @@ static weft_status_t save_model(trainer_t *trainer)
         WEFT_TRY(status, weft_session_get_param(trainer->session, i, data, bytes), done);
     }
     char key[80];
-    snprintf(key, sizeof key, "input.%.60s", trainer->binding.image_name);
     const wefti_onnx_property_t scale = {key, PIXEL_SCALE};
+    uint32_t input = 0;
+    while (input < trainer->binding.input_count &&
+           !trainer->options->data->train.columns[input].pixels) {
+        input++;
+    }
+    bool pixels = input < trainer->binding.input_count;
+    snprintf(key, sizeof key, "input.%.60s", pixels ? trainer->binding.inputs[input].name : "");
     if (trainer->rank == 0) {
-        status =
-            wefti_model_save(trainer->plan, tensors, count, &scale, 1, trainer->options->save_path);
+        status = wefti_model_save(trainer->plan, tensors, count, &scale, pixels ? 1 : 0,
+                                  trainer->options->save_path);
     }
 done:
     for (size_t i = 0; i < count; i++) {
@@ -452,7 +467,7 @@ static weft_status_t finish(trainer_t *trainer)
     WEFT_TRY(status, weft_session_param_digest(trainer->session, own.param_digest), done);
     WEFT_TRY(status, compare_weights(trainer, own.param_digest), done);
     WEFT_TRY(status, write_files(trainer), done);
-    if (!trainer->options->no_eval) {
+    if (trainer->binding.evaluates) {
         WEFT_TRY(status, count_correct(trainer, &own.correct), done);
     }
     getrusage(RUSAGE_SELF, &usage);
@@ -495,7 +510,8 @@ weft_status_t wefti_train_rank(const train_options_t *options, int32_t rank, int
     weft_status_t status;
     WEFT_TRY(status, trainer_open(&trainer, rank, world_size, address), done);
     trainer.rank = weft_context_rank(trainer.context);
-    wefti_progress_begin(&trainer.progress, options->json || trainer.rank != 0);
+    wefti_progress_begin(&trainer.progress, options->json || trainer.rank != 0,
+                         options->data->noun);
     status = start(&trainer);
     status = status < 0 ? status : train_and_finish(&trainer);
     while (status < 0) {

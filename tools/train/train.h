@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The image trainer of `weft run --data`: one rank feeds batches of a data set to a session, steps,
+ * The trainer of `weft run --data`: one rank feeds batches of a data set to a session, steps,
  * evaluates, saves and reports. A program that trains on other data uses weft/session.h the same
  * way.
  */
@@ -42,7 +42,10 @@ typedef struct train_options {
 
 /* The plan's inputs for the data set. */
 typedef struct train_binding {
-    const char *image_name, *label_name;
+    data_input_t inputs[DATA_MAX_INPUTS];
+    uint32_t input_count;
+    uint32_t label;        /* index of the labels among them; input_count: none */
+    bool evaluates;        /* logits are compared with the labels of a test set */
     int64_t batch;         /* samples of a rank's micro-batch */
     uint32_t accumulate;   /* micro-batches of a rank and step */
     uint64_t global_batch; /* samples of all ranks per step */
@@ -80,7 +83,9 @@ typedef struct train_report {
     double snapshot_ms;            /* mean per step */
 } train_report_t;
 
-/* bind.c: checks that plan and data fit. */
+/* bind.c: the inputs of a plan, per sample. */
+weft_status_t wefti_train_inputs(const weft_plan_t *plan, train_binding_t *out_binding);
+/* Checks that plan and data fit. */
 weft_status_t wefti_train_bind(const train_options_t *options, const weft_plan_t *plan,
                                train_binding_t *out_binding);
 /* resume.c: checks that training can continue from options->resume_path: tensors fit the plan, and
@@ -111,10 +116,11 @@ weft_status_t wefti_report_print(const train_options_t *options, const train_rep
 /* Progress on standard error: a live line on a terminal, else a line per second. */
 typedef struct progress {
     bool terminal, quiet;
+    const char *noun; /* of a sample */
     uint64_t next_ns, started_ns;
     uint64_t images_done;
 } progress_t;
-void wefti_progress_begin(progress_t *progress, bool quiet);
+void wefti_progress_begin(progress_t *progress, bool quiet, const char *noun);
 bool wefti_progress_due(const progress_t *progress, uint64_t now_ns);
 void wefti_progress_show(progress_t *progress, uint64_t now_ns, uint32_t epoch, uint32_t epochs,
                          uint64_t step, uint64_t steps, double loss, double exposed_ms);

@@ -14,8 +14,7 @@ typedef struct trainer {
     weft_session_t *session;
     weft_group_t *group; /* elastic: all ranks */
     uint32_t rank, world_size;
-    float *images;   /* the input's own memory */
-    int64_t *labels; /* likewise */
+    void *inputs[DATA_MAX_INPUTS]; /* the inputs' own memory */
     float *logits;
 
     bool joined;               /* it has taken a dead rank's place */

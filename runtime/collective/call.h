@@ -68,6 +68,7 @@ typedef struct wefti_pair {
     wefti_blocked_t blocked; /* signal NULL: it is not */
     bool sends, direct;
     uint8_t state;
+    int8_t refused;  /* 0, or the error of the sender: data is its message */
     uint32_t record; /* of the flight recorder */
 } wefti_pair_t;
 

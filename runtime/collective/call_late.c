@@ -102,7 +102,24 @@ static void add_late(wefti_wait_t *wait, const weft_group_t *group, uint32_t r)
     }
 }
 
-/* Ranks that have to come before the call can go on. None where any of several could let it. */
+/* Any of them lets the call go on, which is of kind DATA: they are only reported. */
+static void add_late_of_lanes(const wefti_call_t *call, wefti_wait_t *wait)
+{
+    const weft_group_t *group = call->group;
+    uint32_t ranks[WEFTI_MAX_LANES], count = 0;
+    bool known = wefti_run_late(call->schedule.run, ranks, &count);
+    for (uint32_t i = 0; known && i < count; i++) {
+        bool listed = ranks[i] == group->ranks[group->rank];
+        for (uint32_t l = 0; l < wait->late_count; l++) {
+            listed = listed || wait->late[l] == ranks[i];
+        }
+        if (!listed && wait->late_count < WEFTI_WAIT_RANKS) {
+            wait->late[wait->late_count++] = ranks[i];
+        }
+    }
+}
+
+/* Ranks that have to come before the call can go on. */
 static void add_all_late(const wefti_call_t *call, wefti_wait_t *wait)
 {
     const weft_group_t *group = call->group;
@@ -126,8 +143,11 @@ static void add_all_late(const wefti_call_t *call, wefti_wait_t *wait)
         }
         add_late(wait, group, pair->peer);
     }
-    if (call->pairs.count > 0 || wefti_call_runs_schedule(call) ||
-        call->state == WEFTI_CALL_RECOVERING) {
+    if (call->pairs.count == 0 && wefti_call_runs_schedule(call)) {
+        add_late_of_lanes(call, wait);
+        return;
+    }
+    if (call->pairs.count > 0 || call->state == WEFTI_CALL_RECOVERING) {
         return;
     }
     for (uint32_t r = 0; r < group->size; r++) {
@@ -159,15 +179,20 @@ bool wefti_call_describe(wefti_call_t *call, wefti_wait_t *out)
     return true;
 }
 
-weft_status_t wefti_group_late(wefti_call_t *call, weft_status_t status)
+void wefti_call_gave_up(const wefti_call_t *call)
 {
-    char text[WEFTI_ERROR_TEXT_BYTES];
     wefti_wait_t wait = {0};
-    describe(call, call->group->endpoint->settings->timeout_ns, text, sizeof text);
     add_all_late(call, &wait);
     if (wait.kind != WEFTI_WAIT_LOCAL) {
         wefti_waits_gave_up(call->group->endpoint, wait.late, wait.late_count);
     }
+}
+
+weft_status_t wefti_group_late(wefti_call_t *call, weft_status_t status)
+{
+    char text[WEFTI_ERROR_TEXT_BYTES];
+    describe(call, call->group->endpoint->settings->timeout_ns, text, sizeof text);
+    wefti_call_gave_up(call);
     wefti_error_adopt(status, text);
     return wefti_group_fail(call->group, status);
 }

@@ -7,6 +7,8 @@
 
 /* call_late.c: the error of a call that waited too long, for all ranks. */
 weft_status_t wefti_group_late(wefti_call_t *call, weft_status_t status);
+/* Others that wait for this rank follow what it waited for. */
+void wefti_call_gave_up(const wefti_call_t *call);
 /* An error for all ranks, when one that the call waits for has left the world without what it waits
  * for; else WEFT_OK. For polls of waits, once endpoint->departed says that some rank has left. */
 weft_status_t wefti_group_departed(wefti_call_t *call, uint64_t now);

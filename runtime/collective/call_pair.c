@@ -7,14 +7,16 @@
  */
 #include <weft/collective.h>
 
+#include <stdio.h>
 #include <string.h>
 
 #include "runtime/base/error.h"
-#include "runtime/collective/call.h"
+#include "runtime/collective/call_steps.h"
 #include "runtime/interpreter/interpreter.h"
 #include "runtime/group/mirror.h"
 
 #define FLAG_DIRECT ((uint64_t)1 << 63)
+#define FLAG_REFUSED ((uint64_t)1 << 62) /* the rest is an error, the data its message */
 
 enum { PAIR_FIRST = 0, PAIR_MOVING, PAIR_EMPTYING, PAIR_DONE };
 
@@ -60,13 +62,14 @@ static weft_status_t advance_send(weft_group_t *group, wefti_pair_t *pair, wefti
         if (pair->state == PAIR_FIRST) {
             uint32_t lead, trail;
             uint64_t offset = 0;
-            pair->direct = !wefti_group_puts(group, pair->peer) &&
+            pair->direct = pair->refused == 0 && !wefti_group_puts(group, pair->peer) &&
                            pair->bytes > wefti_mailbox_bytes(&group->layout) &&
                            wefti_memory_reach(group->context, pair->data, (size_t)pair->bytes,
                                               &offset, &lead, &trail) &&
                            lead + trail == 0;
             mailbox->head[piece & 1u].what =
-                (uint64_t)pair->dtype | (pair->direct ? FLAG_DIRECT : 0);
+                pair->refused != 0 ? (uint64_t)-pair->refused | FLAG_REFUSED
+                                   : (uint64_t)pair->dtype | (pair->direct ? FLAG_DIRECT : 0);
             mailbox->head[piece & 1u].count = pair->count;
             mailbox->head[piece & 1u].send = offset;
         }
@@ -136,8 +139,33 @@ static weft_status_t take_piece(weft_group_t *group, wefti_pair_t *pair, wefti_m
     return WEFT_OK;
 }
 
-static weft_status_t advance_recv(weft_group_t *group, wefti_pair_t *pair, wefti_blocked_t *blocked)
+/* The sender could not send. Its message stays with the call, whose other pairs go on. */
+static weft_status_t take_refusal(wefti_call_t *call, wefti_pair_t *pair,
+                                  const wefti_mailbox_t *mailbox, uint32_t piece)
 {
+    weft_group_t *group = call->group;
+    char text[WEFTI_REFUSAL_BYTES];
+    const uint8_t *from =
+        (const uint8_t *)(mailbox + 1) + (piece & 1u) * wefti_mailbox_bytes(&group->layout);
+    uint64_t error = mailbox->head[piece & 1u].what & INT8_MAX;
+    snprintf(text, sizeof text, "rank %u: %.*s", group->ranks[pair->peer], (int)(sizeof text - 20),
+             (const char *)from);
+    pair->refused = error != 0 ? (int8_t) - (int64_t)error : WEFT_ERR_INVALID_ARGUMENT;
+    pair->bytes = 0;
+    return wefti_call_keep_refusal(call, text, sizeof text) ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
+static weft_status_t take_first(wefti_call_t *call, wefti_pair_t *pair,
+                                const wefti_mailbox_t *mailbox, uint32_t piece)
+{
+    return (mailbox->head[piece & 1u].what & FLAG_REFUSED) != 0
+               ? take_refusal(call, pair, mailbox, piece)
+               : check_head(call->group, pair, mailbox, piece);
+}
+
+static weft_status_t advance_recv(wefti_call_t *call, wefti_pair_t *pair, wefti_blocked_t *blocked)
+{
+    weft_group_t *group = call->group;
     wefti_mailbox_t *mailbox = wefti_mailbox_of(group, pair->peer, group->rank);
     while (pair->state != PAIR_DONE) {
         uint32_t piece = group->calls->received[pair->peer] + 1;
@@ -148,7 +176,7 @@ static weft_status_t advance_recv(weft_group_t *group, wefti_pair_t *pair, wefti
         }
         weft_status_t status = WEFT_OK;
         if (pair->state == PAIR_FIRST) {
-            status = check_head(group, pair, mailbox, piece);
+            status = take_first(call, pair, mailbox, piece);
         }
         if (status == WEFT_OK) {
             status = take_piece(group, pair, mailbox, piece);
@@ -199,7 +227,7 @@ weft_status_t wefti_pairs_advance(wefti_call_t *call, wefti_blocked_t *out_block
             uint64_t before = pair->moved + pair->state;
             pair->blocked.signal = NULL;
             weft_status_t status = pair->sends ? advance_send(group, pair, out_blocked)
-                                               : advance_recv(group, pair, out_blocked);
+                                               : advance_recv(call, pair, out_blocked);
             if (status < 0) {
                 return status;
             }
@@ -210,6 +238,13 @@ weft_status_t wefti_pairs_advance(wefti_call_t *call, wefti_blocked_t *out_block
             moved |= before != pair->moved + pair->state;
         }
     } while (open && moved);
+    for (uint32_t i = 0; !open && i < call->pairs.count; i++) {
+        const wefti_pair_t *pair = &call->pairs.list[i];
+        if (pair->refused != 0 && !pair->sends) {
+            return wefti_error_adopt((weft_status_t)pair->refused,
+                                     group->calls->refusals[call - group->calls->ring]);
+        }
+    }
     return open ? WEFT_IN_PROGRESS : WEFT_OK;
 }
 

@@ -14,6 +14,7 @@
 #include "runtime/base/error.h"
 #include "runtime/collective/call_steps.h"
 #include "runtime/collective/submit.h"
+#include "runtime/group/mirror.h"
 
 /* Sequence numbers would differ: a checked call has two, and whether this one would have been
  * checked follows from arguments that are wrong. */
@@ -57,14 +58,9 @@ weft_status_t wefti_call_refuse(weft_group_t *group, weft_stream_t *stream, weft
     if (reserved != WEFT_OK) {
         return reserved;
     }
-    if (calls->refusals == NULL) {
-        calls->refusals =
-            wefti_alloc(group->context->allocator, WEFTI_CALLS * sizeof *calls->refusals);
-    }
-    if (must_end_group(group) || calls->refusals == NULL) {
+    if (must_end_group(group) || !wefti_call_keep_refusal(call, text, sizeof text)) {
         return wefti_call_end_group(group, status, text);
     }
-    memcpy(calls->refusals[call - calls->ring], text, sizeof text);
     call->request = (wefti_request_t){.op = WEFT_COLLECTIVE_BARRIER, .dtype = WEFT_DTYPE_U8};
     call->elem_bytes = 1;
     call->longest = call->area_bytes = 0;
@@ -74,6 +70,35 @@ weft_status_t wefti_call_refuse(weft_group_t *group, weft_stream_t *stream, weft
     calls->shape.tag = 0;
     reserved = wefti_call_submit_host(call, stream);
     return reserved == WEFT_OK ? wefti_error_adopt(status, text) : reserved;
+}
+
+weft_status_t wefti_pair_refuse(wefti_call_t *call, const wefti_pair_t *pair, weft_stream_t *stream,
+                                weft_status_t status)
+{
+    weft_group_t *group = call->group;
+    char text[WEFTI_REFUSAL_BYTES] = "";
+    size_t room = wefti_mailbox_bytes(&group->layout);
+    snprintf(text, sizeof text < room ? sizeof text : room, "%s", weft_last_error());
+    if (!pair->sends || pair->peer >= group->size || pair->peer == group->rank) {
+        return status; /* who waits is not known, or may have sent already */
+    }
+    if (!wefti_call_keep_refusal(call, text, sizeof text)) {
+        return wefti_call_end_group(group, status, text);
+    }
+    if (group->context->device != NULL) {
+        stream = NULL;
+    }
+    call->pairs.single =
+        (wefti_pair_t){.peer = pair->peer,
+                       .dtype = WEFT_DTYPE_U8,
+                       .data = (uint8_t *)group->calls->refusals[call - group->calls->ring],
+                       .count = strlen(text) + 1,
+                       .bytes = strlen(text) + 1,
+                       .sends = true,
+                       .refused = (int8_t)status};
+    wefti_pairs_fill(call, &call->pairs.single, 1);
+    weft_status_t submitted = wefti_call_submit_host(call, stream);
+    return submitted == WEFT_OK ? wefti_error_adopt(status, text) : submitted;
 }
 
 weft_status_t weft_group_refuse(weft_group_t *group, weft_status_t error, const char *message,

@@ -6,6 +6,8 @@
 #ifndef WEFT_RUNTIME_CALL_STEPS_H
 #define WEFT_RUNTIME_CALL_STEPS_H
 
+#include <string.h>
+
 #include "runtime/collective/call.h"
 
 /* call_advance.c. WEFT_OK: done; WEFT_IN_PROGRESS: blocked on *out_blocked (signal NULL: on an
@@ -43,6 +45,19 @@ static inline bool wefti_call_is_checked(const wefti_call_t *call)
 /* Before this rank's data may change. */
 void wefti_call_keep_for_check(const wefti_call_t *call);
 void wefti_call_post_check(wefti_call_t *call);
+/* Keeps the message of a refusal with the call. False: out of memory. */
+static inline bool wefti_call_keep_refusal(wefti_call_t *call, const char *text, size_t bytes)
+{
+    wefti_calls_t *calls = call->group->calls;
+    if (calls->refusals == NULL) {
+        calls->refusals =
+            wefti_alloc(call->group->context->allocator, WEFTI_CALLS * sizeof *calls->refusals);
+    }
+    if (calls->refusals != NULL) {
+        memcpy(calls->refusals[call - calls->ring], text, bytes);
+    }
+    return calls->refusals != NULL;
+}
 /* Of a call that all ranks refuse: they are checked to be there before the next call posts. */
 void wefti_call_post_no_check(wefti_call_t *call);
 /* With what the peers have posted. */

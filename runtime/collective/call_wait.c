@@ -7,11 +7,17 @@
 
 #define CHECK_NS 10000000ull
 
-/* Why a call cannot continue: a broken link does not stop a call that performs link recovery. */
+/* Why a call cannot continue: a broken link does not stop a call that performs link recovery. The
+ * time-out of another rank ends the wait of this one also. */
 static weft_status_t check(const wefti_call_t *call)
 {
-    return call->state == WEFTI_CALL_RECOVERING ? wefti_group_check_lasting(call->group)
-                                                : wefti_group_check(call->group);
+    weft_status_t status = call->state == WEFTI_CALL_RECOVERING
+                               ? wefti_group_check_lasting(call->group)
+                               : wefti_group_check(call->group);
+    if (status == WEFT_ERR_TIMEOUT) {
+        wefti_call_gave_up(call);
+    }
+    return status;
 }
 
 static bool is_broken(const wefti_call_t *call)

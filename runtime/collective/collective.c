@@ -372,7 +372,7 @@ static weft_status_t submit_pair(wefti_pair_t *pair, weft_group_t *group, weft_s
     if (status < 0) {
         wefti_error_prefix(status, pair->sends ? "Send" : "Recv");
         return recorder != NULL ? wefti_recorder_refuse(group->calls->recorder, true, status)
-                                : status;
+                                : wefti_pair_refuse(call, pair, stream, status);
     }
     pair->bytes = pair->count * weft_dtype_size_bytes(pair->dtype);
     if (recorder != NULL) {

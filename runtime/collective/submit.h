@@ -21,6 +21,9 @@ weft_status_t wefti_call_submit_host(wefti_call_t *call, weft_stream_t *stream);
  * is the last error. The other ranks learn of it in that call. Returns status, or WEFT_AGAIN.
  */
 weft_status_t wefti_call_refuse(weft_group_t *group, weft_stream_t *stream, weft_status_t status);
+/* The same for a reserved call that would have sent or received: a receiver learns it in its call. */
+weft_status_t wefti_pair_refuse(wefti_call_t *call, const wefti_pair_t *pair, weft_stream_t *stream,
+                                weft_status_t status);
 /* The same where others cannot tell by their calls which one it is: all calls end. */
 weft_status_t wefti_call_end_group(weft_group_t *group, weft_status_t status, const char *text);
 

@@ -373,6 +373,36 @@ static weft_status_t refuse_by_name(refused_t *r)
                     : weft_barrier(r->world->group, NULL);
 }
 
+/* Rank 1 cannot send to rank 2. */
+static void run_refused_sends(rank_world_t *world)
+{
+    float x[LARGE] = {0}, y[LARGE];
+    weft_group_t *group = world->group;
+    uint32_t to = (world->rank + 1) % world->size,
+             from = (world->rank + world->size - 1) % world->size;
+    for (uint32_t i = 0; i < 6; i++) { /* alone, then in a batch of the receiver */
+        uint64_t count = i % 2 == 0 ? COUNT : LARGE;
+        if (world->rank == 1) {
+            weft_status_t status = weft_send(NULL, count, WEFT_DTYPE_F32, 2, group, NULL);
+            RANK_CHECK(status == WEFT_ERR_INVALID_ARGUMENT);
+            RANK_CHECK(strcmp(weft_last_error(), "Send: data is NULL") == 0);
+        } else if (world->rank == 2) {
+            RANK_OK(i > 3 ? weft_batch_begin(group) : WEFT_OK);
+            weft_status_t status = weft_recv(y, count, WEFT_DTYPE_F32, 1, group, NULL);
+            status = i > 3 ? weft_batch_end(group, NULL) : status;
+            RANK_CHECK(status == WEFT_ERR_INVALID_ARGUMENT);
+            RANK_CHECK(strcmp(weft_last_error(), "rank 1: Send: data is NULL") == 0);
+        }
+        /* the group is as before */
+        x[count - 1] = (float)(world->rank + i);
+        RANK_OK(weft_batch_begin(group));
+        RANK_OK(weft_send(x, count, WEFT_DTYPE_F32, to, group, NULL));
+        RANK_OK(weft_recv(y, count, WEFT_DTYPE_F32, from, group, NULL));
+        RANK_OK(weft_batch_end(group, NULL));
+        RANK_CHECK(y[count - 1] == (float)(from + i));
+    }
+}
+
 static weft_status_t refuse_in_batch(refused_t *r)
 {
     RANK_OK(weft_batch_begin(r->world->group));
@@ -501,6 +531,9 @@ static void test_refused(void **state)
     (void)state;
     setenv("WEFT_TIMEOUT", "300", 1);
     support_rank_threads(3, run_refused, NULL);
+    support_rank_threads(3, run_refused_sends, NULL);
+    support_rank_threads_over(3, run_refused_sends, NULL, &links);
+    assert_true(support_rank_processes(3, run_refused_sends, NULL));
     support_rank_threads_over(3, run_refused, NULL, &links);
     assert_true(support_rank_processes(2, run_refused, NULL));
     setenv("WEFT_CHECK", "results", 1);

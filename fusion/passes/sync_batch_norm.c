@@ -63,14 +63,15 @@ static weft_status_t synchronize(wefti_graph_t *graph, uint32_t id, const uint32
     return WEFT_OK;
 }
 
-/* The gradient operator of a forward node: the one that reads its mean. */
+/* The gradient operator of a forward node: the one that reads its mean. Only dX depends on other
+ * ranks; dScale and dB are reduced as all gradients are. */
 static weft_status_t synchronize_gradient(wefti_graph_t *graph, uint32_t forward, uint32_t count)
 {
     const weft_op_ref_t grad = wefti_op_facts(graph->nodes[forward].def).result_grad;
     for (uint32_t i = 0; i < count; i++) {
         const wefti_node_t *node = &graph->nodes[graph->order[i]];
         if (node->phase == WEFTI_PHASE_BACKWARD && node->input_count == 5 &&
-            node->inputs[3] == graph->nodes[forward].outputs[1] &&
+            node->outputs[0] != WEFTI_NONE && node->inputs[3] == graph->nodes[forward].outputs[1] &&
             weft_registry_find_op(graph->registry, grad.domain, grad.name, 1) == node->def) {
             const uint32_t inputs[] = {node->inputs[1], node->inputs[3], node->inputs[0]};
             WEFT_RETURN_IF_ERROR(synchronize(graph, graph->order[i], inputs, 3));
@@ -79,18 +80,23 @@ static weft_status_t synchronize_gradient(wefti_graph_t *graph, uint32_t forward
     return WEFT_OK;
 }
 
-weft_status_t wefti_apply_sync_batch_norm(wefti_compiler_t *c)
+weft_status_t wefti_pass_sync_batch_norm(wefti_graph_t *graph)
 {
-    wefti_graph_t *graph = c->graph;
     const uint32_t count = graph->order_count;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t id = graph->order[i];
         if (wefti_op_has(graph->nodes[id].def, WEFT_FACT_STATISTICS) &&
-            graph->nodes[id].input_count == 5) {
+            graph->nodes[id].input_count == 5 && graph->nodes[id].output_count > 1 &&
+            wefti_op_facts(graph->nodes[id].def).result_grad.name != NULL) {
             const uint32_t x = graph->nodes[id].inputs[0];
             WEFT_RETURN_IF_ERROR(synchronize_gradient(graph, id, count));
             WEFT_RETURN_IF_ERROR(synchronize(graph, id, &x, 1));
         }
     }
     return graph->order_count > count ? wefti_graph_sort(graph) : WEFT_OK;
+}
+
+weft_status_t wefti_apply_sync_batch_norm(wefti_compiler_t *c)
+{
+    return wefti_pass_sync_batch_norm(c->graph);
 }

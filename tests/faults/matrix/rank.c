@@ -128,6 +128,17 @@ static weft_status_t run_disagreement(work_t *work, uint64_t op, char **argv, in
                : status;
 }
 
+/* A thread that has been joined, or that was to act later, may take a moment to end. */
+static uint32_t count_threads(void)
+{
+    uint32_t threads = event_count_entries("/proc/self/task") - 2;
+    for (uint32_t i = 0; threads > 1 && i < 1000; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        threads = event_count_entries("/proc/self/task") - 2;
+    }
+    return threads;
+}
+
 int main(int argc, char **argv)
 {
     static work_t work;
@@ -172,7 +183,7 @@ int main(int argc, char **argv)
         return 0;
     }
     work_end(&work, leaves || strcmp(end, "leave") == 0);
-    event_report("ended", "%u\t%u\t%u", descriptors, event_count_entries("/proc/self/fd"),
-                 event_count_entries("/proc/self/task") - 2);
+    uint32_t threads = count_threads();
+    event_report("ended", "%u\t%u\t%u", descriptors, event_count_entries("/proc/self/fd"), threads);
     return 0;
 }

@@ -108,6 +108,8 @@ static const wefti_pass_t passes[] = {
      wefti_apply_bind_shapes},
     {"fold", "infers all types and evaluates operators on constants", BOTH | MODELS, NULL,
      wefti_apply_fold},
+    {"expand", "operators that ONNX defines by others become these", BOTH | MODELS, NULL,
+     wefti_apply_expand},
     {"tidy-collectives", "collectives absorb divisions and transpositions", BOTH | MODELS, NULL,
      wefti_apply_tidy_collectives},
     {"settle-gradients", "each given gradient becomes a tensor of its own", TRAINING,

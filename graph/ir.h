@@ -339,6 +339,10 @@ weft_status_t wefti_graph_infer_shapes(wefti_graph_t *graph);
 weft_status_t wefti_graph_fold_constants(wefti_graph_t *graph);
 /* The same for a graph whose inputs are bound: a type that stays unknown is an error. */
 weft_status_t wefti_graph_fold(wefti_graph_t *graph);
+
+/* graph/expand.c: operators that ONNX defines by others, and that have no kernel, become these. */
+weft_status_t wefti_graph_expand(wefti_graph_t *graph);
+bool wefti_is_expanded(const weft_op_def_t *def);
 #define WEFTI_FOLD_BUDGET_BYTES ((size_t)64 << 20) /* of all folded values of a graph */
 
 /* graph/bind_shapes.c */

@@ -167,6 +167,7 @@ wefti_op_family_t wefti_op_defs_reduce(void);
 wefti_op_family_t wefti_op_defs_norm(void);
 wefti_op_family_t wefti_op_defs_axis(void);
 wefti_op_family_t wefti_op_defs_transposed(void);
+wefti_op_family_t wefti_op_defs_composed(void);
 wefti_op_family_t wefti_op_defs_nn(void);
 wefti_op_family_t wefti_op_defs_pool(void);
 wefti_op_family_t wefti_op_defs_shape(void);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bind-shapes and fold: every dimension becomes a number, because memory is planned at compile
+ * bind-shapes, fold and expand: every dimension becomes a number, because memory is planned at compile
  * time.
  *
  * bind-shapes matches symbolic dimensions of inputs, and a batch that the exporter fixed. Produces
  * the numbers of shapes and batch. fold matches operators in order: it infers the types of their
  * results and, where all inputs are constants, produces a constant (graph/fold.c). One walk does
- * both, because exporters compute shapes with operators.
+ * both, because exporters compute shapes with operators. expand matches operators without a kernel
+ * that ONNX defines by others, such as Attention, and produces these (graph/expand.c).
  */
 #include "fusion/passes/passes.h"
 
@@ -33,6 +34,11 @@ weft_status_t wefti_apply_bind_shapes(wefti_compiler_t *c)
                   c->graph->batch == 1 ? "sample per rank" : "samples per rank");
     }
     return WEFT_OK;
+}
+
+weft_status_t wefti_apply_expand(wefti_compiler_t *c)
+{
+    return wefti_graph_expand(c->graph);
 }
 
 weft_status_t wefti_apply_fold(wefti_compiler_t *c)

@@ -13,6 +13,7 @@ weft_status_t wefti_apply_given_gradients(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_parameters(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_bind_shapes(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_fold(wefti_compiler_t *compiler);
+weft_status_t wefti_apply_expand(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_tidy_collectives(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_settle_gradients(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_expand_dropout(wefti_compiler_t *compiler);

@@ -81,7 +81,7 @@ static wefti_diff_fn find_rule(const weft_op_def_t *def)
 
 bool wefti_is_differentiable(const weft_op_def_t *def)
 {
-    return find_rule(def) != NULL;
+    return find_rule(def) != NULL || wefti_is_expanded(def);
 }
 
 /* Operators in an error. */

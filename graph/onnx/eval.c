@@ -200,7 +200,7 @@ static weft_status_t bind_at(eval_t *eval, wefti_graph_t *graph, int64_t batch,
 {
     weft_status_t status = !eval->fixed && only_batch_is_open(graph)
                                ? wefti_graph_bind_shapes(graph, batch, NULL, 0)
-                               : wefti_graph_infer_shapes(graph);
+                               : wefti_graph_fold_constants(graph);
     *type = graph->values[wefti_graph_find_value(graph, eval->logits)].type;
     return status >= 0 || eval->fixed
                ? status
@@ -308,7 +308,6 @@ static weft_status_t edit(eval_t *eval)
         find_batch(eval);
     }
     if (eval->batch > 0) {
-        WEFT_TRY(status, wefti_graph_infer_shapes(eval->graph), fail_labelled);
         WEFT_TRY(status, wefti_graph_fold_constants(eval->graph), fail_labelled);
     }
     WEFT_TRY(status, wefti_onnx_inference_form(&eval->file, eval->graph, eval->batch), fail);

@@ -326,6 +326,7 @@ static weft_status_t convert(import_t *import)
     const Onnx__ModelProto *model = import->file->model;
     wefti_graph_t *graph = import->graph;
     import->file->compiled = import->params->compiled != NULL;
+    WEFT_RETURN_IF_ERROR(wefti_onnx_inline_functions(import->file));
     WEFT_RETURN_IF_ERROR(wefti_onnx_check_model(import->file));
     if (import->params->compiled != NULL) {
         WEFT_RETURN_IF_ERROR(join_updates(import));

@@ -111,7 +111,9 @@ static inline const char *wefti_onnx_tensor_name(const Onnx__TensorProto *tensor
 const char *wefti_onnx_domain(const char *domain);
 /* Opset version the file imports for domain, 0 if it does not. */
 int64_t wefti_onnx_opset(const Onnx__ModelProto *model, const char *domain);
-/* Refuses what no part of Weft reads: functions, sparse initializers, training info, versions. */
+/* inline.c: nodes that call functions of the model become the nodes of their bodies. */
+weft_status_t wefti_onnx_inline_functions(wefti_onnx_file_t *file);
+/* Refuses what no part of Weft reads: sparse initializers, training info, versions. */
 weft_status_t wefti_onnx_check_model(const wefti_onnx_file_t *file);
 /* An error for an operator that is not in the registry, with names that are close. */
 weft_status_t wefti_onnx_unknown_operator(const wefti_onnx_file_t *file,

@@ -96,6 +96,7 @@ static void check_and_free(fixture_t *f, uint32_t classes)
 {
     wefti_graph_t *graph = f->graph;
     CHECK(wefti_pass_expand_dropout(graph, false));
+    CHECK(wefti_graph_expand(graph));
     CHECK(wefti_graph_differentiate(graph));
     CHECK(wefti_graph_verify(graph));
     test_interpreter_t interpreter;
@@ -615,6 +616,64 @@ static void indexed(void **state)
     }
 }
 
+/* Operators that become others. */
+static void expanded(void **state)
+{
+    static const char *const equations[] = {"ij,kj->ik", "bij,bjk", "...ij,jk->k...i", "ij->j"};
+    static const uint8_t seen[] = {1, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0}; /* a query sees no key */
+    (void)state;
+    for (int form = 0; form < 14; form++) {
+        fixture_t f;
+        start(&f);
+        wefti_graph_t *g = f.graph;
+        uint32_t x = form < 10 ? test_param(g, "x", DIMS(2, 4, 3, 2)) : WEFTI_NONE, y;
+        const weft_attr_t groups[] = {ATTR_INT("num_groups", 2)};
+        const weft_attr_t causal[] = {ATTR_INT("is_causal", form & 1), ATTR_FLOAT("softcap", 2.0f),
+                                      ATTR_INT("q_num_heads", 4), ATTR_INT("kv_num_heads", 2)};
+        if (form < 4) {
+            const char *op = form == 0 ? "InstanceNormalization" : "GroupNormalization";
+            const int64_t *channels = DIMS(form == 3 ? 2 : 4);
+            const uint32_t inputs[] = {x, test_param(g, "scale", channels),
+                                       test_param(g, "bias", channels)};
+            wefti_node_params_t params = {.op = op,
+                                          .version = form == 3 ? 18 : 0,
+                                          .inputs = inputs,
+                                          .input_count = 3,
+                                          .output_count = 1,
+                                          .attrs = groups,
+                                          .attr_count = form == 0 ? 0 : 1};
+            uint32_t node;
+            CHECK(wefti_graph_add_node(g, &params, &node));
+            y = g->nodes[node].outputs[0];
+            y = test_node(g, "Mul", "square", INPUTS(y, y), NULL, 0);
+        } else if (form < 8) {
+            uint32_t mask =
+                test_value(g, "seen", WEFTI_VALUE_CONST, WEFT_DTYPE_BOOL, DIMS(3, 4), seen);
+            uint32_t key = test_param(g, "key", DIMS(2, 2, 4, 2));
+            uint32_t value = test_param(g, "value", DIMS(2, 2, 4, 3));
+            y = test_node(g, "Attention", "y", INPUTS(x, key, value, form < 6 ? mask : WEFTI_NONE),
+                          causal, form < 7 ? 2 : 1);
+        } else if (form == 8) {
+            y = test_node(g, "RMSNormalization", "y", INPUTS(x, test_param(g, "s", DIMS(2))), NULL,
+                          0);
+        } else if (form == 9) {
+            uint32_t cosines = test_param(g, "cosines", DIMS(2, 3, 1));
+            y = test_node(g, "RotaryEmbedding", "y",
+                          INPUTS(x, cosines, test_param(g, "sines", DIMS(2, 3, 1))), NULL, 0);
+        } else {
+            const weft_attr_t equation[] = {ATTR_STRING("equation", equations[form - 10])};
+            uint32_t a = test_param(g, "a", form == 10 || form == 13 ? DIMS(3, 4) : DIMS(2, 3, 4));
+            uint32_t b = form == 13   ? WEFTI_NONE
+                         : form == 10 ? test_param(g, "b", DIMS(5, 4))
+                         : form == 11 ? test_param(g, "b", DIMS(2, 4, 5))
+                                      : test_param(g, "b", DIMS(4, 5));
+            y = test_node(g, "Einsum", "y", form == 13 ? INPUTS(a) : INPUTS(a, b), equation, 1);
+            y = form == 13 ? test_node(g, "Mul", "z", INPUTS(y, a), NULL, 0) : y;
+        }
+        finish_with_loss(&f, y);
+    }
+}
+
 /* Functions of positive numbers (exp(p)) and of any; form: attribute approximate. */
 static void functions(void **state)
 {
@@ -769,6 +828,7 @@ int main(void)
         cmocka_unit_test(cross_entropy),
         cmocka_unit_test(parts),
         cmocka_unit_test(functions),
+        cmocka_unit_test(expanded),
         cmocka_unit_test(indexed),
         cmocka_unit_test(several),
         cmocka_unit_test(rows),

@@ -425,9 +425,16 @@ static void test_onnx_hostile_models(void **state)
 {
     (void)state;
     wire_t model = onnx_small_mlp(), part = {0};
-    wire_string(&part, 1, "helper");
+    wire_string(&part, 1, "Relu"); /* calls itself */
+    wire_string(&part, 4, "x");
+    wire_string(&part, 5, "y");
+    wire_t body = {0};
+    onnx_node(&body, "Relu", "again", "x", "y", NULL);
+    body.data[0] = 7 << 3 | 2; /* a node of a function instead of a graph */
+    wire_raw(&part, body.data, body.size);
+    wire_free(&body);
     wire_message(&model, 25, &part);
-    check_refused(&model, WEFT_ERR_UNSUPPORTED, "function 'helper'", NULL);
+    check_refused(&model, WEFT_ERR_FORMAT, "function 'Relu'", "calls itself");
     model = onnx_small_mlp();
     wire_message(&model, 20, &part);
     check_refused(&model, WEFT_ERR_UNSUPPORTED, "training_info", NULL);

@@ -500,6 +500,68 @@ static void test_training_form(void **state)
     wire_free(&model);
 }
 
+/* A node of a function's body (field 7). */
+static void body_node(wire_t *function, const char *op, const char *inputs, const char *outputs,
+                      wire_t *attributes)
+{
+    wire_t graph = {0};
+    onnx_node(&graph, op, NULL, inputs, outputs, attributes);
+    graph.data[0] = 7 << 3 | 2; /* instead of field 1 */
+    wire_raw(function, graph.data, graph.size);
+    wire_free(&graph);
+}
+
+/* Outer(x) = Inner(Inner(x)), Inner(x) = LeakyRelu(x) + x with the caller's alpha or the usual one. */
+static void test_onnx_import_inlines_functions(void **state)
+{
+    (void)state;
+    wire_t graph = {0}, inner = {0}, outer = {0}, attributes = {0}, attribute = {0};
+    onnx_value(&graph, 11, "x", ONNX_FLOAT, 1, (int64_t[]){4});
+    wire_string(&attribute, 1, "slope");
+    wire_raw(&attribute, "\x15\0\0\0\x3f", 5); /* field 2: 0.5f */
+    wire_number(&attribute, 20, 1);
+    wire_message(&attributes, 5, &attribute);
+    onnx_node(&graph, "Outer", "call", "x", "y", &attributes);
+    onnx_node(&graph, "Outer", NULL, "y", "z", NULL);
+    onnx_value(&graph, 12, "z", ONNX_FLOAT, 1, (int64_t[]){4});
+    wire_t model = onnx_model(&graph, 16);
+    wire_string(&inner, 1, "Inner");
+    wire_string(&inner, 4, "a");
+    wire_string(&inner, 5, "c");
+    wire_string(&inner, 6, "alpha");
+    wire_string(&attribute, 1, "alpha");
+    wire_string(&attribute, 21, "alpha");
+    wire_number(&attribute, 20, 1);
+    wire_message(&attributes, 5, &attribute);
+    body_node(&inner, "LeakyRelu", "a", "b", &attributes);
+    body_node(&inner, "Add", "b,a", "c", NULL);
+    wire_message(&model, 25, &inner);
+    wire_string(&outer, 1, "Outer");
+    wire_string(&outer, 4, "a");
+    wire_string(&outer, 5, "b");
+    wire_string(&outer, 6, "slope");
+    wire_string(&attribute, 1, "alpha");
+    wire_string(&attribute, 21, "slope");
+    wire_number(&attribute, 20, 1);
+    wire_message(&attributes, 5, &attribute);
+    body_node(&outer, "Inner", "a", "t", &attributes);
+    body_node(&outer, "Inner", "t", "b", NULL);
+    wire_message(&model, 25, &outer);
+    wefti_graph_t *imported = import_wire(&model);
+    static const char *const ops[] = {"LeakyRelu", "Add"};
+    assert_int_equal(imported->order_count, 8);
+    for (uint32_t i = 0; i < 8; i++) {
+        const wefti_node_t *node = &imported->nodes[imported->order[i]];
+        const weft_attr_t *alpha = wefti_node_attr(node, "alpha");
+        assert_string_equal(node->def->name, ops[i % 2]);
+        assert_true(i == 0 ? alpha != NULL && alpha->f == 0.5f : alpha == NULL);
+    }
+    assert_int_equal(value_of(imported, "y")->producer, imported->order[3]);
+    assert_int_equal(value_of(imported, "z")->producer, imported->order[7]);
+    wefti_graph_destroy(imported);
+    wire_free(&model);
+}
+
 static void test_onnx_import_counts_device_configurations(void **state)
 {
     (void)state;
@@ -545,6 +607,7 @@ int main(void)
         cmocka_unit_test(test_parameters_that_weft_export_lists),
         cmocka_unit_test(test_parameters_of_batch_normalization),
         cmocka_unit_test(test_training_form),
+        cmocka_unit_test(test_onnx_import_inlines_functions),
         cmocka_unit_test(test_onnx_import_counts_device_configurations),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "graph/ir.h"
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 /* Nodes are appended until one fails; then nothing happens any more. */
@@ -550,24 +551,17 @@ typedef uint32_t (*expand_fn)(expander_t *e);
 
 static expand_fn find_expansion(const weft_op_def_t *def)
 {
-    static const struct {
-        const char *op;
-        expand_fn fn;
-    } rows[] = {
-        {"Attention", attention},
-        {"Einsum", einsum},
-        {"GroupNormalization", group_norm},
-        {"InstanceNormalization", instance_norm},
-        {"MeanVarianceNormalization", mean_variance_norm},
-        {"RMSNormalization", rms_norm},
-        {"RotaryEmbedding", rotary},
+    static const expand_fn rows[] = {
+        [WEFT_EXPANSION_ATTENTION] = attention,
+        [WEFT_EXPANSION_EINSUM] = einsum,
+        [WEFT_EXPANSION_GROUP_NORM] = group_norm,
+        [WEFT_EXPANSION_INSTANCE_NORM] = instance_norm,
+        [WEFT_EXPANSION_MEAN_VARIANCE] = mean_variance_norm,
+        [WEFT_EXPANSION_RMS_NORM] = rms_norm,
+        [WEFT_EXPANSION_ROTARY] = rotary,
     };
-    for (size_t i = 0; def->domain[0] == '\0' && i < sizeof(rows) / sizeof(rows[0]); i++) {
-        if (strcmp(rows[i].op, def->name) == 0) {
-            return rows[i].fn;
-        }
-    }
-    return NULL;
+    const size_t row = (size_t)wefti_op_facts(def).expansion;
+    return row < sizeof(rows) / sizeof(rows[0]) ? rows[row] : NULL;
 }
 
 /* The producer of value gets output index of the node as its result, and the node value. */

@@ -196,32 +196,33 @@ static const weft_attr_def_t einsum_attrs[] = {
     {.name = "equation", .type = WEFT_ATTR_TYPE_STRING, .required = 1, .doc = "such as ij,jk->ik"},
 };
 
-#define ROW(op, version, least, most, out, list, rule, price, text)                                \
+#define ROW(op, version, least, most, out, list, rule, price, becomes, text)                       \
     {                                                                                              \
         .domain = "", .name = op, .since_version = version, .inputs_min = least,                   \
         .inputs_max = most, .outputs_min = 1, .outputs_max = out, .dtypes = WEFTI_BIT_FLOATS,      \
         .in_place = WEFTI_IN_PLACE_NONE, .attrs = list, .attr_count = WEFTI_COUNT(list),           \
-        .infer = rule, .cost = price, .doc = text                                                  \
+        .infer = rule, .cost = price, .doc = text,                                                 \
+        WEFTI_FACTS(.expansion = WEFT_EXPANSION_##becomes)                                         \
     }
 
 static const weft_op_def_t defs[] = {
-    ROW("Attention", 23, 3, 6, 4, attention_attrs, infer_attention, cost_attention,
+    ROW("Attention", 23, 3, 6, 4, attention_attrs, infer_attention, cost_attention, ATTENTION,
         "softmax(scale Q K' + mask) V; heads of Q may share those of K and V"),
-    ROW("Attention", 24, 3, 7, 4, attention_attrs, infer_attention, cost_attention,
+    ROW("Attention", 24, 3, 7, 4, attention_attrs, infer_attention, cost_attention, ATTENTION,
         "as of version 23; nonpad_kv_seqlen is not supported"),
-    ROW("Einsum", 12, 1, 2, 1, einsum_attrs, infer_einsum, cost_rows,
+    ROW("Einsum", 12, 1, 2, 1, einsum_attrs, infer_einsum, cost_rows, EINSUM,
         "a product or sum by labels of dimensions, of one or two operands without diagonals"),
-    ROW("GroupNormalization", 18, 3, 3, 1, group_attrs, infer_channels, cost_rows,
+    ROW("GroupNormalization", 18, 3, 3, 1, group_attrs, infer_channels, cost_rows, GROUP_NORM,
         "groups of channels by mean and variance, scaled; scale and bias per group"),
-    ROW("GroupNormalization", 21, 3, 3, 1, group_attrs, infer_channels, cost_rows,
+    ROW("GroupNormalization", 21, 3, 3, 1, group_attrs, infer_channels, cost_rows, GROUP_NORM,
         "groups of channels by mean and variance, scaled"),
     ROW("InstanceNormalization", 6, 3, 3, 1, instance_attrs, infer_channels, cost_rows,
-        "each channel of a sample by mean and variance, scaled"),
+        INSTANCE_NORM, "each channel of a sample by mean and variance, scaled"),
     ROW("MeanVarianceNormalization", 9, 1, 1, 1, mean_attrs, wefti_infer_same, cost_rows,
-        "X by mean and deviation over dimensions"),
-    ROW("RMSNormalization", 23, 2, 2, 1, rms_attrs, infer_scaled, cost_rows,
+        MEAN_VARIANCE, "X by mean and deviation over dimensions"),
+    ROW("RMSNormalization", 23, 2, 2, 1, rms_attrs, infer_scaled, cost_rows, RMS_NORM,
         "rows by the root of the mean of squares, scaled"),
-    ROW("RotaryEmbedding", 23, 3, 4, 1, rotary_attrs, infer_scaled, cost_rows,
+    ROW("RotaryEmbedding", 23, 3, 4, 1, rotary_attrs, infer_scaled, cost_rows, ROTARY,
         "pairs of elements turned by angles of their positions"),
 };
 

@@ -111,6 +111,15 @@ weft_status_t wefti_shape_input(const weft_node_desc_t *node, uint32_t index, in
 weft_status_t wefti_split_sizes(const weft_node_desc_t *node, uint32_t *out_axis,
                                 int64_t *out_sizes);
 
+/* The sizes and scales of a Resize or Upsample node whose X is input x_input. */
+typedef struct wefti_resize {
+    int64_t size[WEFT_MAX_DIMS]; /* of the result; -1: not known */
+    double scale[WEFT_MAX_DIMS];
+    bool known; /* false: scales or sizes are not constant */
+} wefti_resize_t;
+weft_status_t wefti_resize_resolve(const weft_node_desc_t *node, uint32_t x_input,
+                                   wefti_resize_t *out);
+
 /* Shape rules that gradient operators share with their forward operators. */
 weft_status_t wefti_infer_pool(weft_node_desc_t *node);
 
@@ -167,6 +176,7 @@ wefti_op_family_t wefti_op_defs_reduce(void);
 wefti_op_family_t wefti_op_defs_norm(void);
 wefti_op_family_t wefti_op_defs_axis(void);
 wefti_op_family_t wefti_op_defs_transposed(void);
+wefti_op_family_t wefti_op_defs_resize(void);
 wefti_op_family_t wefti_op_defs_composed(void);
 wefti_op_family_t wefti_op_defs_nn(void);
 wefti_op_family_t wefti_op_defs_pool(void);

@@ -11,16 +11,13 @@
 
 #define NAMES_BYTES 300
 
-/* By its definition; NegativeLogLikelihoodLoss has none yet. */
 static bool is_loss_operator(const wefti_onnx_file_t *file, const Onnx__NodeProto *node)
 {
     const char *domain = wefti_onnx_domain(node->domain);
     const weft_op_def_t *def =
         weft_registry_find_op(file->registry, domain, node->op_type != NULL ? node->op_type : "",
                               (int32_t)wefti_onnx_opset(file->model, domain));
-    return (def != NULL && wefti_op_has(def, WEFT_FACT_LOSS)) ||
-           (domain[0] == '\0' && node->op_type != NULL &&
-            strcmp(node->op_type, "NegativeLogLikelihoodLoss") == 0);
+    return def != NULL && wefti_op_has(def, WEFT_FACT_LOSS);
 }
 
 static bool produces(const Onnx__NodeProto *node, const char *name)

@@ -199,6 +199,19 @@ typedef enum weft_range_role {
     WEFT_RANGE_ROLE_REDUCE_UPDATE = 3, /**< reduces gradients, updates and gathers parameters */
 } weft_range_role_t;
 
+/** The other operators that an operator without a kernel is replaced by; the comments name those of
+ * ONNX whose inputs and attributes are read. */
+typedef enum weft_expansion {
+    WEFT_EXPANSION_NONE = 0,          /**< it stays */
+    WEFT_EXPANSION_ATTENTION = 1,     /**< Attention */
+    WEFT_EXPANSION_EINSUM = 2,        /**< Einsum */
+    WEFT_EXPANSION_GROUP_NORM = 3,    /**< GroupNormalization */
+    WEFT_EXPANSION_INSTANCE_NORM = 4, /**< InstanceNormalization */
+    WEFT_EXPANSION_MEAN_VARIANCE = 5, /**< MeanVarianceNormalization */
+    WEFT_EXPANSION_RMS_NORM = 6,      /**< RMSNormalization */
+    WEFT_EXPANSION_ROTARY = 7,        /**< RotaryEmbedding */
+} weft_expansion_t;
+
 /** An operator, by name. */
 typedef struct weft_op_ref {
     const char *domain; /**< "" is ai.onnx */
@@ -239,13 +252,15 @@ typedef struct weft_op_facts {
     weft_op_ref_t evaluation;   /**< runs outside training in its place, on as many inputs */
     weft_layout_facts_t layout; /**< see weft_layout_facts_t */
     weft_range_role_t range;    /**< see weft_range_role_t */
+    weft_expansion_t expansion; /**< see weft_expansion_t */
 } weft_op_facts_t;
 
 /** Initial value of weft_op_facts_t: nothing is known. */
 #define WEFT_OP_FACTS_INIT                                                                         \
     WEFT_STRUCT_INIT(weft_op_facts_t, 0, 0, 0, WEFT_MIXING_UNKNOWN, WEFT_ARITHMETIC_NONE,          \
                      WEFT_GRADIENT_DEFAULT, WEFT_COST_CURVE_MOVE, WEFT_COLLECTIVE_NONE,            \
-                     WEFT_HALF_NONE, 0, {0, 0}, {0, 0}, {0, 0, 0, 0, 0}, WEFT_RANGE_ROLE_NONE)
+                     WEFT_HALF_NONE, 0, {0, 0}, {0, 0}, {0, 0, 0, 0, 0}, WEFT_RANGE_ROLE_NONE,     \
+                     WEFT_EXPANSION_NONE)
 
 /** One operator: all facts that the importer, the passes, the documentation and another compiler
  * need. */

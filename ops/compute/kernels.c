@@ -11,6 +11,7 @@ size_t wefti_compute_kernels(const weft_kernel_t **out_kernels, size_t capacity)
     const wefti_kernel_family_t families[] = {
         wefti_kernels_functions(), wefti_kernels_broadcast(),  wefti_kernels_reduce(),
         wefti_kernels_scatter(),   wefti_kernels_along_axis(), wefti_kernels_rearrange(),
+        wefti_kernels_resize(),
     };
     static const weft_kernel_t *const kernels[] = {
         &wefti_kernel_gemm,
@@ -70,6 +71,8 @@ size_t wefti_compute_kernels(const weft_kernel_t **out_kernels, size_t capacity)
         &wefti_kernel_dropout_grad,
         &wefti_kernel_softmax,
         &wefti_kernel_log_softmax,
+        &wefti_kernel_nll,
+        &wefti_kernel_nll_grad,
         &wefti_kernel_loss,
         &wefti_kernel_loss_grad,
         &wefti_kernel_smooth_loss,

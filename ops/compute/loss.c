@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * SoftmaxCrossEntropyLoss and its gradient. Scores are [N, C, inner...], labels [N, inner...].
+ * SoftmaxCrossEntropyLoss, NegativeLogLikelihoodLoss and their gradients. Scores are
+ * [N, C, inner...], labels [N, inner...].
  * Losses are added up in double, in order. A label outside of [0, C) that is not ignore_index is an
  * error of the call.
  */
@@ -23,6 +24,7 @@ typedef struct {
     weft_isa_t isa;
     bool has_weights, has_log_prob;
     float smoothing; /* E of torch.nn.CrossEntropyLoss */
+    bool given;      /* the scores are log probabilities */
 } state_t;
 
 static int64_t label_at(const state_t *s, const void *labels, int64_t index)
@@ -104,13 +106,16 @@ static weft_status_t run_loss(const weft_kernel_call_t *call)
     const void *labels = call->inputs[1];
     const float *weights = s->has_weights ? call->inputs[2] : NULL;
     float *loss = call->outputs[0], *row = call->scratch, *exps = row + s->c;
-    float *log_prob = s->has_log_prob ? call->outputs[1] : exps + s->c;
+    float *made = s->has_log_prob ? call->outputs[1] : exps + s->c;
+    const float *log_prob = s->given ? call->inputs[0] : made;
     double total = 0.0;
     weft_status_t status = check_labels(s, labels);
     if (status < 0) {
         return status;
     }
-    log_prob_of[s->isa](s, call->inputs[0], log_prob, row, exps);
+    if (!s->given) {
+        log_prob_of[s->isa](s, call->inputs[0], made, row, exps);
+    }
     for (int64_t n = 0; n < s->n; n++) {
         for (int64_t i = 0; i < s->inner; i++) {
             int64_t at = n * s->inner + i, label = label_at(s, labels, at);
@@ -196,6 +201,12 @@ static weft_status_t run_grad(const weft_kernel_call_t *call)
                 continue;
             }
             float scale = (float)((double)incoming * weight_of(s, weights, label) / divisor);
+            if (s->given) {
+                for (int64_t k = 0; k < s->c; k++) {
+                    d[first + k * s->inner] = k == label ? -scale : 0.0f;
+                }
+                continue;
+            }
             grad_row[s->isa](log_prob + first, d + first, s->c, s->inner, label, scale);
         }
     }
@@ -246,6 +257,7 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
     s->ignored = weft_node_attr_int(node, "ignore_index", 0);
     s->wide_labels = label->dtype == WEFT_DTYPE_I64;
     s->has_weights = weights != NULL;
+    s->given = strncmp(node->op, "NegativeLogLikelihoodLoss", 25) == 0;
     s->isa = wefti_kernel_isa(env);
     return WEFT_OK;
 }
@@ -301,6 +313,9 @@ static weft_status_t prepare_grad(const weft_node_desc_t *node, const weft_kerne
     return WEFT_OK;
 }
 
+WEFTI_KERNEL(wefti_kernel_nll, "", "NegativeLogLikelihoodLoss", prepare_loss, run_loss);
+WEFTI_KERNEL(wefti_kernel_nll_grad, "weft", "NegativeLogLikelihoodLossGrad", prepare_grad,
+             run_grad);
 WEFTI_KERNEL(wefti_kernel_loss, "", "SoftmaxCrossEntropyLoss", prepare_loss, run_loss);
 WEFTI_KERNEL(wefti_kernel_loss_grad, "com.microsoft", "SoftmaxCrossEntropyLossGrad", prepare_grad,
              run_grad);

@@ -16,6 +16,7 @@ wefti_kernel_family_t wefti_kernels_reduce(void);
 wefti_kernel_family_t wefti_kernels_scatter(void);
 wefti_kernel_family_t wefti_kernels_along_axis(void);
 wefti_kernel_family_t wefti_kernels_rearrange(void);
+wefti_kernel_family_t wefti_kernels_resize(void);
 
 extern const weft_kernel_t wefti_kernel_clip, wefti_kernel_clip_grad, wefti_kernel_reduce_sum;
 extern const weft_kernel_t wefti_kernel_reduce_mean, wefti_kernel_where, wefti_kernel_cast;
@@ -39,6 +40,7 @@ extern const weft_kernel_t wefti_kernel_max_pool, wefti_kernel_max_pool_mask;
 extern const weft_kernel_t wefti_kernel_max_pool_grad, wefti_kernel_average_pool;
 extern const weft_kernel_t wefti_kernel_average_pool_grad, wefti_kernel_global_average_pool;
 extern const weft_kernel_t wefti_kernel_softmax, wefti_kernel_log_softmax, wefti_kernel_loss;
+extern const weft_kernel_t wefti_kernel_nll, wefti_kernel_nll_grad;
 extern const weft_kernel_t wefti_kernel_loss_grad, wefti_kernel_sgd, wefti_kernel_momentum;
 extern const weft_kernel_t wefti_kernel_adam, wefti_kernel_adamw, wefti_kernel_lamb;
 extern const weft_kernel_t wefti_kernel_learning_rate, wefti_kernel_smooth_loss;

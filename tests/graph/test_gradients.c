@@ -616,6 +616,35 @@ static void indexed(void **state)
     }
 }
 
+/* Resize in all modes, and blocks of pixels. */
+static void resampled(void **state)
+{
+    static const float scales[] = {1.0f, 1.0f, 1.6f, 0.7f};
+    static const char *const modes[] = {"nearest", "linear", "cubic"};
+    (void)state;
+    for (int form = 0; form < 8; form++) {
+        fixture_t f;
+        start(&f);
+        wefti_graph_t *g = f.graph;
+        uint32_t x = test_param(g, "x", DIMS(2, 4, 3, 5)), y;
+        const weft_attr_t attrs[] = {
+            ATTR_STRING("mode", modes[form % 3]),
+            ATTR_STRING("coordinate_transformation_mode",
+                        form < 3 ? "half_pixel" : "align_corners"),
+        };
+        const weft_attr_t block[] = {ATTR_INT("blocksize", 2), ATTR_STRING("mode", "CRD")};
+        if (form < 6) {
+            uint32_t by =
+                test_value(g, "scales", WEFTI_VALUE_CONST, WEFT_DTYPE_F32, DIMS(4), scales);
+            y = test_node(g, "Resize", "y", INPUTS(x, WEFTI_NONE, by), attrs, 2);
+        } else {
+            y = test_node(g, "DepthToSpace", "y", INPUTS(x), block, form == 6 ? 1 : 2);
+            y = test_node(g, "Mul", "z", INPUTS(y, test_param(g, "w", DIMS(6, 10))), NULL, 0);
+        }
+        finish_with_loss(&f, y);
+    }
+}
+
 /* Operators that become others. */
 static void expanded(void **state)
 {
@@ -829,6 +858,7 @@ int main(void)
         cmocka_unit_test(parts),
         cmocka_unit_test(functions),
         cmocka_unit_test(expanded),
+        cmocka_unit_test(resampled),
         cmocka_unit_test(indexed),
         cmocka_unit_test(several),
         cmocka_unit_test(rows),

@@ -317,7 +317,7 @@ static void test_one_dies_while_it_joins(void **state)
 {
     (void)state;
     uint64_t random = support_seed() | 1;
-    for (uint32_t i = 0; i < 12; i++) {
+    for (uint32_t i = 0; i < 8; i++) {
         const scene_t *scene = &kinds[i % 2];
         pid_t pids[3];
         atomic_store(&all->done, 0);

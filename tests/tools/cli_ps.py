@@ -102,10 +102,9 @@ class Hosts(support.Case):
         for host in self.a, self.b:
             host.await_calls(*calls)
         self.b.run("kill -STOP $rank3")
-        silent = []
-        while not silent:  # until it has stopped
-            silent = self.a.world("--wait", 0.5)["no_answer"]
-        self.assertEqual(silent, [{"host": "b", "ranks": [2, 3]}])
+        while [rank["state"] for rank in self.b.world("--wait", 0)["ranks"]] != ["stopped", "stopped"]:
+            time.sleep(0.01)
+        self.assertEqual(self.a.world("--wait", 0.5)["no_answer"], [{"host": "b", "ranks": [2, 3]}])
         self.assertIn("no answer from host b within 0.5 s: ranks 2 3\n", self.a.ps("--wait", 0.5))
         world = self.b.world()
         self.assertEqual(world["no_answer"],

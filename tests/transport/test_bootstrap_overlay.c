@@ -198,7 +198,9 @@ static void *answer(void *user, bool relays, uint32_t turn, size_t *out_bytes)
     if (seat->job.rank == 5 && turn == 0) {
         return NULL;
     }
-    ((question_t *)seat->world->user)->relays += relays;
+    if (relays) { /* one rank */
+        ((question_t *)seat->world->user)->relays++;
+    }
     uint32_t *data = calloc(words, sizeof *data);
     data[0] = seat->job.rank;
     *out_bytes = words * sizeof *data;

@@ -4,7 +4,7 @@
  * address for processes of its user and of root.
  *
  *   a process ─ ASK turn ─> rank 3 ─ a flood ─> all ranks
- *             <─ ANSWER ─── rank 3 <─ ANSWER ── each rank that answers, over the links by which
+ *             <── REPLY ─── rank 3 <── REPLY ── each rank that answers, over the links by which
  *                                               the question came
  *
  * Nobody waits for an answer: a rank or host that is stopped, or gone, sends none, and the process

@@ -48,6 +48,9 @@ static weft_status_t expose_statistics(wefti_diff_t *diff)
         uint32_t statistic;
         WEFT_RETURN_IF_ERROR(
             wefti_diff_need_output(diff, "weft", "BatchNormTraining", i, &statistic));
+        if (statistic == WEFTI_NONE) {
+            return wefti_diff_unsupported(diff, "one of two running statistics");
+        }
     }
     return WEFT_OK;
 }

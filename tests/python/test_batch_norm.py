@@ -179,6 +179,30 @@ class BatchNorm(ranks.RankCase):
             whole = [[tuple(np.concatenate(part) for part in zip(*step[k::2])) for k in range(2)] for step in pairs]
             self.assert_near(session, self.expected(whole))
 
+    def test_what_is_refused(self):
+        """Running statistics that are shared, read in the step, or of which there is one."""
+        def share(graph):
+            again = onnx.NodeProto()
+            again.CopyFrom(graph.node[0])
+            again.name, again.input[0] = "again", "n"
+            again.output[:] = ["m", "newer_mean", "newer_var"]
+            graph.node[1].input[0] = "m"
+            graph.node.insert(1, again)
+
+        def read(graph):
+            graph.node.insert(1, helper.make_node("ReduceSum", ["new_mean"], ["sum"]))
+            graph.node.insert(2, helper.make_node("Add", ["n", "sum"], ["m"]))
+            graph.node[3].input[0] = "m"
+
+        def omit(graph):
+            graph.node[0].output[1] = ""
+
+        for change, text in (share, "that two nodes share"), (read, "that other nodes read"), (omit, "one of two running"):
+            changed = model()
+            change(changed.graph)
+            with self.assertRaisesRegex(weft.WeftUnsupportedError, text):
+                weft.compile(changed, batch=MICRO, world=self.size)
+
     def test_saved_and_continued(self):
         batches = self.batches(self.size)
         plan = self.compile(optimizer="momentum")

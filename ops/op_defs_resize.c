@@ -59,7 +59,7 @@ weft_status_t wefti_resize_resolve(const weft_node_desc_t *node, uint32_t x_inpu
         }
     }
     out->known = const_floats(scales, factors, &factor_count);
-    if (attr != NULL && attr->type == WEFT_ATTR_TYPE_FLOATS && attr->count <= WEFT_MAX_DIMS) {
+    if (attr != NULL && attr->floats != NULL && attr->count <= WEFT_MAX_DIMS) {
         factor_count = (uint32_t)attr->count;
         memcpy(factors, attr->floats, factor_count * sizeof(factors[0]));
     }

@@ -38,7 +38,8 @@ typedef struct form {
 static double place_in(const form_t *form, int64_t i, double scale, int64_t in, int64_t out)
 {
     if (strcmp(form->coordinates, "align_corners") == 0) {
-        return out > 1 ? (double)i * (double)(in - 1) / (double)(out - 1) : 0.0;
+        double last = scale * (double)in - 1.0; /* as ONNX defines it: not rounded to elements */
+        return last != 0.0 ? (double)i * (double)(in - 1) / last : 0.0;
     }
     if (strcmp(form->coordinates, "asymmetric") == 0) {
         return (double)i / scale;

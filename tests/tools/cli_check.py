@@ -35,12 +35,12 @@ class Check(support.Case):
 
     def test_every_unsupported_operator_is_listed(self):
         path = self.model([helper.make_node("MatMul", ["x", "w"], ["a"], "one"),
-                           helper.make_node("Hardmax", ["a"], ["b"], "two"),
+                           helper.make_node("MaxUnpool", ["a"], ["b"], "two"),
                            helper.make_node("Frobnicate", ["b"], ["c"], "three", domain="com.example"),
-                           helper.make_node("Hardmax", ["c"], ["y"], "four")],
+                           helper.make_node("MaxUnpool", ["c"], ["y"], "four")],
                           opsets=(("", 13), ("com.example", 1)))
         done = self.weft("check", path, code=2)
-        self.assertRegex(done.stdout, r"2  - +- +- +Hardmax +unsupported, first at node 1 'two'")
+        self.assertRegex(done.stdout, r"2  - +- +- +MaxUnpool +unsupported, first at node 1 'two'")
         self.assertRegex(done.stdout, r"1  - +- +- +com.example::Frobnicate +unsupported, first at node 2 'three'")
         self.assertIn("does not compile", done.stdout)
         self.assertEqual(done.stderr, "")
@@ -48,10 +48,10 @@ class Check(support.Case):
         self.assertIn('"compiles": false', report)
 
     def test_one_message_names_all_unsupported_operators(self):
-        path = self.model([helper.make_node("Hardmax", ["x"], ["a"], "one"), helper.make_node("Det", ["a"], ["b"], "two"),
+        path = self.model([helper.make_node("MaxUnpool", ["x"], ["a"], "one"), helper.make_node("Det", ["a"], ["b"], "two"),
                            helper.make_node("Det", ["b"], ["y"], "three")], opsets=(("", 24),))
         done = self.weft("compile", path, "-o", self.dir / "m.weft", "-n", 2, "--batch", 4, code=2)
-        self.assertRegex(done.stderr, r"node 0 'one' \(Hardmax\): unsupported operator Hardmax.*; also Det \(2 nodes\); 'weft ops'")
+        self.assertRegex(done.stderr, r"node 0 'one' \(MaxUnpool\): unsupported operator MaxUnpool.*; also Det \(2 nodes\); 'weft ops'")
 
     def lifted(self):
         """w and a mask of the shape of a bias, scaled by a number that an exporter lifted; and a loss."""

@@ -10,7 +10,7 @@
 #include "runtime/base/error.h"
 
 #define MOST_DEPTH 32u
-#define MOST_NODES 4000000u
+#define MOST_NODES 200000u /* and calls */
 
 typedef struct inliner {
     wefti_onnx_file_t *file;
@@ -131,10 +131,6 @@ static weft_status_t resolve_attributes(inliner_t *in, const call_t *call, Onnx_
 
 static weft_status_t push(inliner_t *in, Onnx__NodeProto *node)
 {
-    if (in->count >= MOST_NODES) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: functions make more than %u nodes",
-                           in->file->label, MOST_NODES);
-    }
     WEFT_RETURN_IF_ERROR(wefti_array_reserve(in->file->allocator, &in->nodes, &in->capacity,
                                              in->count + 1, sizeof(in->nodes[0])));
     in->nodes[in->count++] = node;
@@ -153,7 +149,11 @@ static weft_status_t add(inliner_t *in, Onnx__NodeProto *node, uint32_t depth)
                            "nested more than %u deep",
                            in->file->label, call.function->name, MOST_DEPTH);
     }
-    in->calls++;
+    if (++in->calls > MOST_NODES || in->count > MOST_NODES) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "%s: function '%s': more than %u calls or nodes of functions",
+                           in->file->label, call.function->name, MOST_NODES);
+    }
     for (size_t i = 0; i < call.function->n_node; i++) {
         Onnx__NodeProto *copy = wefti_arena_memdup(&in->file->arena, call.function->node[i],
                                                    sizeof(*call.function->node[i]));

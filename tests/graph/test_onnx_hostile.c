@@ -436,6 +436,23 @@ static void test_onnx_hostile_models(void **state)
     wire_message(&model, 25, &part);
     check_refused(&model, WEFT_ERR_FORMAT, "function 'Relu'", "calls itself");
     model = onnx_small_mlp();
+    for (int i = 0; i < 30; i++) { /* each calls the next one twice: 2^30 calls */
+        char name[16], next[16];
+        snprintf(name, sizeof(name), i == 0 ? "Relu" : "F%d", i);
+        snprintf(next, sizeof(next), "F%d", i + 1);
+        wire_string(&part, 1, name);
+        wire_string(&part, 4, "x");
+        wire_string(&part, 5, "y");
+        for (int k = 0; k < 2; k++) {
+            onnx_node(&body, next, NULL, k == 0 ? "x" : "t", k == 0 ? "t" : "y", NULL);
+            body.data[0] = 7 << 3 | 2;
+            wire_raw(&part, body.data, body.size);
+            wire_free(&body);
+        }
+        wire_message(&model, 25, &part);
+    }
+    check_refused(&model, WEFT_ERR_UNSUPPORTED, "function 'F", "more than");
+    model = onnx_small_mlp();
     wire_message(&model, 20, &part);
     check_refused(&model, WEFT_ERR_UNSUPPORTED, "training_info", NULL);
     model = onnx_small_mlp();

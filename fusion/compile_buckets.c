@@ -98,11 +98,12 @@ static weft_status_t find_apart(wefti_compiler_t *c, const uint8_t **out_apart)
 {
     bool *undecayed;
     uint8_t *apart = wefti_arena_array(&c->arena, c->graph->value_count, sizeof *apart);
-    WEFT_RETURN_IF_NO_MEMORY(apart);
+    const uint32_t *statistic_of = wefti_graph_statistics(c->graph, &c->arena);
+    WEFT_RETURN_IF_NO_MEMORY(apart && statistic_of);
     WEFT_RETURN_IF_ERROR(wefti_find_undecayed(c->graph, &c->optimizer, &c->arena, &undecayed));
     for (uint32_t v = 0; v < c->graph->value_count; v++) {
-        bool statistic = c->graph->values[v].kind == WEFTI_VALUE_PARAM &&
-                         wefti_graph_statistic_of(c->graph, v) != WEFTI_NONE;
+        bool statistic =
+            c->graph->values[v].kind == WEFTI_VALUE_PARAM && statistic_of[v] != WEFTI_NONE;
         apart[v] = statistic ? 2 : c->sharded && undecayed[v] ? 1 : 0;
     }
     *out_apart = apart;

@@ -17,9 +17,14 @@ typedef struct expander {
     uint32_t node; /* that is replaced */
     uint32_t last; /* that was added */
     weft_status_t status;
+    struct {
+        int64_t queries, keys, offset;
+        uint32_t value; /* NONE: no node needed one yet */
+    } causal;           /* the last mask; layers of a model have the same */
 } expander_t;
 
 #define NONE WEFTI_NONE
+#define CAUSAL_ELEMENTS ((int64_t)1 << 28) /* 1 GiB */
 
 static weft_tensor_desc_t type_of(const expander_t *e, uint32_t value)
 {
@@ -279,7 +284,18 @@ static uint32_t heads_of(expander_t *e, uint32_t x, int64_t heads)
 static uint32_t causal(expander_t *e, int64_t queries, int64_t keys, int64_t offset)
 {
     const weft_tensor_desc_t type = {.dtype = WEFT_DTYPE_F32, .rank = 2, .dims = {queries, keys}};
-    size_t bytes = (size_t)(queries * keys) * sizeof(float);
+    int64_t count = 0;
+    if (e->causal.value != NONE && e->causal.queries == queries && e->causal.keys == keys &&
+        e->causal.offset == offset) {
+        return e->causal.value;
+    }
+    if (e->status >= 0 &&
+        (__builtin_mul_overflow(queries, keys, &count) || count > CAUSAL_ELEMENTS)) {
+        e->status = wefti_error(WEFT_ERR_UNSUPPORTED,
+                                "a causal mask of %lld x %lld elements, limit %lld in all",
+                                (long long)queries, (long long)keys, (long long)CAUSAL_ELEMENTS);
+    }
+    size_t bytes = e->status < 0 ? 0 : (size_t)count * sizeof(float);
     float *mask = e->status < 0 ? NULL : wefti_arena_alloc(&e->graph->arena, bytes + 1);
     for (int64_t i = 0; mask != NULL && i < queries; i++) {
         for (int64_t j = 0; j < keys; j++) {
@@ -290,7 +306,10 @@ static uint32_t causal(expander_t *e, int64_t queries, int64_t keys, int64_t off
         e->status = e->status < 0 ? e->status : WEFT_ERR_NO_MEMORY;
         return 0;
     }
-    return constant(e, &type, mask, bytes);
+    e->causal.queries = queries;
+    e->causal.keys = keys;
+    e->causal.offset = offset;
+    return e->causal.value = constant(e, &type, mask, bytes);
 }
 
 /* What is added to the scores, or NONE. *out_guarded: rows that see no key, or NONE. */
@@ -300,6 +319,15 @@ static uint32_t attention_bias(expander_t *e, uint32_t q, int64_t queries, int64
     const int64_t last = -1;
     uint32_t mask = input(e, 3), bias = NONE;
     *out_unseen = NONE;
+    if (mask != NONE && e->status >= 0 && e->graph->nodes[e->node].version >= 24) {
+        const weft_tensor_desc_t type = type_of(e, mask);
+        if (type.rank == 0 || type.dims[type.rank - 1] != keys) {
+            e->status = wefti_error(WEFT_ERR_UNSUPPORTED,
+                                    "Attention: a mask whose last dimension is not that of the "
+                                    "keys, %lld",
+                                    (long long)keys);
+        }
+    }
     if (mask != NONE) {
         uint32_t zero = number(e, 0.0, q), never = number(e, -INFINITY, q);
         bias = type_of(e, mask).dtype == WEFT_DTYPE_BOOL ? choose(e, mask, zero, never) : mask;
@@ -518,19 +546,21 @@ static uint32_t einsum(expander_t *e)
     const wefti_node_t *node = &e->graph->nodes[e->node];
     const weft_attr_t *attr = wefti_node_attr(node, "equation");
     const char *text = attr != NULL && attr->s != NULL ? attr->s : "";
-    labels_t in[2], out;
+    labels_t in[2], out = {.count = 0};
     uint32_t dots = 0, most = 0;
     bool known = node->input_count <= 2;
     for (uint32_t i = 0; i < node->input_count && known; i++) {
         known = read_labels(&text, type_of(e, input(e, i)).rank, &dots, &in[i]);
         most = dots > most ? dots : most;
-        text += *text == ',';
+        text += *text == ',' && i + 1 < node->input_count;
     }
     if (known && text[0] == '-' && text[1] == '>') {
         text += 2;
         known = read_labels(&text, -1, &most, &out);
-    } else if (known) {
+    } else if (known && text[0] == '\0') {
         implied_labels(in, node->input_count, most, &out);
+    } else {
+        known = false;
     }
     for (uint32_t i = 0; i < out.count && known; i++) {
         known = has(&in[0], out.at[i]) || (node->input_count > 1 && has(&in[1], out.at[i]));
@@ -568,8 +598,10 @@ static expand_fn find_expansion(const weft_op_def_t *def)
 static void exchange(wefti_graph_t *graph, uint32_t node, uint32_t index, uint32_t value)
 {
     uint32_t output = graph->nodes[node].outputs[index];
-    wefti_graph_take_output(graph, graph->values[value].producer, 0, output);
-    wefti_graph_take_output(graph, node, index, value);
+    if (output != NONE) {
+        wefti_graph_take_output(graph, graph->values[value].producer, 0, output);
+        wefti_graph_take_output(graph, node, index, value);
+    }
 }
 
 static void give(expander_t *e, uint32_t index, uint32_t value)
@@ -577,7 +609,7 @@ static void give(expander_t *e, uint32_t index, uint32_t value)
     const wefti_node_t *node = &e->graph->nodes[e->node];
     if (e->status < 0 || value == NONE || index >= node->output_count ||
         node->outputs[index] == NONE) {
-        return;
+        return; /* before a node is added for it */
     }
     value = one(e, "Identity", value); /* it has further readers */
     if (e->status >= 0) {
@@ -593,13 +625,14 @@ bool wefti_is_expanded(const weft_op_def_t *def)
 weft_status_t wefti_graph_expand(wefti_graph_t *graph)
 {
     bool any = false;
+    expander_t e = {.graph = graph, .causal.value = NONE};
     for (uint32_t i = 0, count = graph->order_count; i < count; i++) {
         uint32_t id = graph->order[i];
         expand_fn fn = find_expansion(graph->nodes[id].def);
         if (fn == NULL) {
             continue;
         }
-        expander_t e = {.graph = graph, .node = id, .last = id};
+        e.node = e.last = id;
         uint32_t y = fn(&e);
         if (e.status < 0) {
             return wefti_error_prefix(e.status, "node '%s' (%s)", graph->nodes[id].name,

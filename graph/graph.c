@@ -234,14 +234,16 @@ weft_status_t wefti_error_empty_param(const char *name)
     return wefti_error(WEFT_ERR_UNSUPPORTED, "parameter '%s': no elements to train", name);
 }
 
-uint32_t wefti_graph_statistic_of(const wefti_graph_t *graph, uint32_t param)
+uint32_t *wefti_graph_statistics(const wefti_graph_t *graph, wefti_arena_t *arena)
 {
-    for (uint32_t i = 0; i < graph->order_count; i++) {
+    uint32_t *of = wefti_id_map(arena, graph->value_count);
+    for (uint32_t i = 0; i < graph->order_count && of != NULL; i++) {
         const wefti_node_t *node = &graph->nodes[graph->order[i]];
-        if (wefti_op_has(node->def, WEFT_FACT_STATISTICS) && node->input_count >= 5 &&
-            (node->inputs[3] == param || node->inputs[4] == param)) {
-            return graph->order[i];
+        for (uint32_t k = 3; k < 5 && wefti_op_has(node->def, WEFT_FACT_STATISTICS); k++) {
+            if (k < node->input_count && node->inputs[k] != WEFTI_NONE) {
+                of[node->inputs[k]] = graph->order[i];
+            }
         }
     }
-    return WEFTI_NONE;
+    return of;
 }

@@ -372,9 +372,10 @@ weft_status_t wefti_reachability_create(const weft_graph_view_t *view,
 bool wefti_reachable(wefti_reachability_t *reachability, uint32_t from_op, uint32_t to_op);
 void wefti_reachability_destroy(wefti_reachability_t *reachability);
 
-/* graph/graph.c: the node of which a parameter is a running statistic (WEFT_FACT_STATISTICS), or
- * WEFTI_NONE. Its gradient is the statistic of a step, averaged over ranks and micro-batches. */
-uint32_t wefti_graph_statistic_of(const wefti_graph_t *graph, uint32_t param);
+/* graph/graph.c: by value, the node of which a parameter is a running statistic
+ * (WEFT_FACT_STATISTICS), or WEFTI_NONE. Its gradient is the statistic of a step, averaged over ranks
+ * and micro-batches. NULL: no memory. */
+uint32_t *wefti_graph_statistics(const wefti_graph_t *graph, wefti_arena_t *arena);
 /* graph/graph.c: does a value have grad_of? */
 bool wefti_graph_has_gradients(const wefti_graph_t *graph);
 

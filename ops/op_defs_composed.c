@@ -79,6 +79,14 @@ static weft_status_t infer_attention(weft_node_desc_t *node)
 }
 
 /* The dimensions of the labels of the result. */
+/* The dimension of a label, which is -1 where it is not known yet. */
+static bool same_size(int64_t *size, int64_t dim)
+{
+    bool same = *size < 0 || dim < 0 || *size == dim;
+    *size = dim >= 0 ? dim : *size;
+    return same;
+}
+
 static weft_status_t infer_einsum(weft_node_desc_t *node)
 {
     int64_t sizes[128], dims[WEFT_MAX_DIMS];
@@ -101,13 +109,13 @@ static weft_status_t infer_einsum(weft_node_desc_t *node)
         for (; text < end && fits; text++) {
             if (*text == '.') {
                 for (uint32_t k = dots; k > 0; k--) {
-                    sizes[k] = node->inputs[i].dims[d++];
+                    fits = fits && same_size(&sizes[k], node->inputs[i].dims[d++]);
                 }
                 most = dots > most ? dots : most;
                 dots = 0;
             } else if (*text >= 'A' && *text <= 'z') {
                 seen[(int)*text]++;
-                sizes[(int)*text] = node->inputs[i].dims[d++];
+                fits = fits && same_size(&sizes[(int)*text], node->inputs[i].dims[d++]);
             }
         }
         fits = fits && d == node->inputs[i].rank;

@@ -80,7 +80,7 @@ weft_status_t wefti_resize_resolve(const weft_node_desc_t *node, uint32_t x_inpu
         if (!out->known || x->dims[d] < 0) {
             out->size[d] = -1;
         } else if (length_count > 0) {
-            out->size[d] = lengths[i];
+            out->size[d] = lengths[i] >= 0 && lengths[i] < 1ll << 31 ? lengths[i] : -2;
             out->scale[d] = x->dims[d] > 0 ? (double)lengths[i] / (double)x->dims[d] : 1.0;
         } else {
             double size = floor((double)x->dims[d] * (double)factors[i]);

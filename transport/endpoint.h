@@ -30,9 +30,9 @@ static inline uint32_t wefti_endpoint_number(const wefti_endpoint_t *endpoint, u
 const char *wefti_endpoint_who(const wefti_endpoint_t *endpoint, uint32_t rank, int32_t pid,
                                char *buffer);
 
-/* stacks.c: logs the stack of rank, process pid of this host, or why there is none. Blocks for some
- * seconds. */
-void wefti_stacks_log(const wefti_endpoint_t *endpoint, uint32_t rank, int32_t pid);
+/* stacks.c: logs the stack of rank, process pid of this host, or why there is none. Blocks until
+ * end. */
+void wefti_stacks_log(const wefti_endpoint_t *endpoint, uint32_t rank, int32_t pid, uint64_t end);
 /* WEFT_LATE_STACKS: other processes of this user may trace this one. */
 void wefti_stacks_allow(void);
 

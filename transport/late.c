@@ -91,6 +91,7 @@ void wefti_endpoint_late_facts(wefti_endpoint_t *endpoint, uint32_t rank, char *
 
 #define CAUSES_NAMED 6u
 #define CALLS_NAMED 4u
+#define STACKS_NS 15000000000ull /* for those of all late ranks */
 
 /* What the ranks of a world wait in, and those that they wait for in the end. */
 typedef struct stall {
@@ -287,11 +288,12 @@ static void report_world(wefti_endpoint_t *endpoint, const wefti_wait_t *wait, u
 
 static void log_stacks(const wefti_endpoint_t *endpoint, const stall_t *stall)
 {
-    for (uint32_t i = 0; i < stall->cause_count; i++) {
+    uint64_t end = wefti_now_ns() + STACKS_NS;
+    for (uint32_t i = 0; i < stall->cause_count && wefti_now_ns() < end; i++) {
         uint32_t rank = stall->causes[i];
         int32_t pid = process_of(endpoint, rank);
         if (pid != 0 && pid != (int32_t)endpoint->control[endpoint->rank]->pid) {
-            wefti_stacks_log(endpoint, rank, pid);
+            wefti_stacks_log(endpoint, rank, pid, end);
         }
     }
 }

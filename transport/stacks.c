@@ -19,7 +19,6 @@
 
 #include "runtime/base/sync.h"
 
-#define TOOL_NS 15000000000ull
 #define OUTPUT_BYTES 32768u
 #define LINES_MAX 120u
 #define ARGUMENTS 10u
@@ -67,15 +66,17 @@ static int start(const char *const *tool, const char *pid, int output, pid_t *ou
 }
 
 /* Until the other end is closed, text is full, or the time is over. */
-static size_t read_all(int fd, char *text, size_t bytes)
+static size_t read_all(int fd, uint64_t end, char *text, size_t bytes)
 {
-    uint64_t end = wefti_now_ns() + TOOL_NS;
     size_t used = 0;
     for (;;) {
         uint64_t now = wefti_now_ns();
         struct pollfd ready = {.fd = fd, .events = POLLIN};
-        if (now >= end || used + 1 >= bytes || poll(&ready, 1, (int)((end - now) / 1000000u)) < 0) {
+        if (now >= end || used + 1 >= bytes) {
             break;
+        }
+        if (poll(&ready, 1, 1 + (int)((end - now) / 1000000u)) < 0) {
+            continue; /* a signal */
         }
         ssize_t got = (ready.revents & (POLLIN | POLLHUP)) != 0
                           ? read(fd, text + used, bytes - 1 - used)
@@ -90,7 +91,7 @@ static size_t read_all(int fd, char *text, size_t bytes)
 }
 
 /* What a tool printed of a process; its name, or NULL: none is installed, or it cannot start. */
-static const char *run_tools(int32_t pid, char *text, size_t bytes)
+static const char *run_tools(int32_t pid, uint64_t end, char *text, size_t bytes)
 {
     char number[16];
     int ends[2];
@@ -106,7 +107,7 @@ static const char *run_tools(int32_t pid, char *text, size_t bytes)
         close(ends[1]);
         if (error == 0) {
             name = tools[i][0];
-            read_all(ends[0], text, bytes);
+            read_all(ends[0], end, text, bytes);
             kill(child, SIGKILL); /* it has ended, or takes too long */
             while (waitpid(child, NULL, 0) < 0 && errno == EINTR) {
             }
@@ -122,15 +123,15 @@ static bool is_frame(const char *line)
     return line[0] == '#' || strncmp(line, "Thread ", 7) == 0 || strncmp(line, "TID ", 4) == 0;
 }
 
-void wefti_stacks_log(const wefti_endpoint_t *endpoint, uint32_t rank, int32_t pid)
+void wefti_stacks_log(const wefti_endpoint_t *endpoint, uint32_t rank, int32_t pid, uint64_t end)
 {
     char *text = malloc(OUTPUT_BYTES), *rest = NULL;
     uint32_t number = wefti_endpoint_number(endpoint, rank), lines = 0;
-    const char *why = "no stack within 15 s", *tool;
+    const char *why = "no stack in the time for reports, 15 s", *tool;
     if (text == NULL) {
         return;
     }
-    tool = run_tools(pid, text, OUTPUT_BYTES);
+    tool = run_tools(pid, end, text, OUTPUT_BYTES);
     for (char *line = strtok_r(text, "\n", &rest); line != NULL;
          line = strtok_r(NULL, "\n", &rest)) {
         if (is_frame(line) && lines < LINES_MAX) {

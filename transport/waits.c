@@ -336,6 +336,20 @@ bool wefti_waits_rest(wefti_endpoint_t *endpoint)
     return wefti_threads_rest(is_waiting, endpoint);
 }
 
+/* Whether a record of this rank was in a circle that ended. Under the lock. */
+static bool is_ended(const wefti_endpoint_t *endpoint, const wefti_wait_t *wait)
+{
+    const wefti_own_circle_t *circle = &endpoint->circle;
+    for (uint32_t i = 0; circle->ended && i < circle->view.count; i++) {
+        const wefti_wait_t *dead = &circle->view.list[i];
+        if (wait->kind != WEFTI_WAIT_LOCAL && wait->kind == dead->kind &&
+            wait->channel == dead->channel && wait->number == dead->number) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* What the rank waits in, now. False: something of it moves, or there is no room. */
 static bool describe_all(wefti_endpoint_t *endpoint, wefti_waits_view_t *out)
 {
@@ -350,7 +364,8 @@ static bool describe_all(wefti_endpoint_t *endpoint, wefti_waits_view_t *out)
         }
         wefti_wait_t *wait = &out->list[out->count];
         memset(wait, 0, sizeof *wait);
-        bool goes_on = !waiter->describe(waiter->user, wait);
+        /* A wait that another thread has found to be in a circle is about to end. */
+        bool goes_on = !waiter->describe(waiter->user, wait) || is_ended(endpoint, wait);
         wait->since_ns = wait->since_ns > waiter->first_ns ? wait->since_ns : waiter->first_ns;
         if (!goes_on) {
             out->count++;
@@ -364,7 +379,9 @@ static bool describe_all(wefti_endpoint_t *endpoint, wefti_waits_view_t *out)
     }
     memset(&out->list[out->count], 0, (WEFTI_WAITS - out->count) * sizeof *out->list);
     int32_t more = hooks->streams(hooks->user, &out->list[out->count], WEFTI_WAITS - out->count);
-    out->count += more > 0 ? (uint32_t)more : 0;
+    for (int32_t i = 0; i < more; i++) {
+        waits = waits && !is_ended(endpoint, &out->list[out->count++]);
+    }
     return waits && more >= 0;
 }
 
@@ -409,20 +426,6 @@ static void begin(wefti_waiter_t *waiter, wefti_endpoint_t *endpoint, wefti_wait
     waiters = waiter;
 }
 
-/* Whether a record of this rank was in a circle that ended. Under the lock. */
-static bool is_ended(const wefti_endpoint_t *endpoint, const wefti_wait_t *wait)
-{
-    const wefti_own_circle_t *circle = &endpoint->circle;
-    for (uint32_t i = 0; circle->ended && i < circle->view.count; i++) {
-        const wefti_wait_t *dead = &circle->view.list[i];
-        if (wait->kind != WEFTI_WAIT_LOCAL && wait->kind == dead->kind &&
-            wait->channel == dead->channel && wait->number == dead->number) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static weft_status_t end_of(wefti_endpoint_t *endpoint, wefti_wait_fn describe, void *user)
 {
     wefti_wait_t wait = {0};
@@ -445,6 +448,18 @@ weft_status_t wefti_waits_ended(wefti_endpoint_t *endpoint, wefti_wait_fn descri
     weft_status_t status = end_of(endpoint, describe, user);
     pthread_mutex_unlock(&lock);
     return status;
+}
+
+void wefti_waits_forget(wefti_endpoint_t *endpoint, uint32_t channel)
+{
+    wefti_own_circle_t *circle = &endpoint->host->circle;
+    pthread_mutex_lock(&lock);
+    for (uint32_t i = 0; i < circle->view.count; i++) { /* another rank may end it later */
+        if (circle->view.list[i].channel == channel) {
+            circle->view.list[i].kind = WEFTI_WAIT_NONE;
+        }
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 weft_status_t wefti_waits_look(wefti_waiter_t *waiter, wefti_endpoint_t *endpoint,

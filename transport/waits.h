@@ -219,6 +219,8 @@ weft_status_t wefti_waits_look(wefti_waiter_t *waiter, wefti_endpoint_t *endpoin
                                wefti_wait_fn describe, void *user, uint64_t now);
 /* The same answer for a call that no thread waits in: it is on an inline stream. Any thread. */
 weft_status_t wefti_waits_ended(wefti_endpoint_t *endpoint, wefti_wait_fn describe, void *user);
+/* No wait of before is meant by the number of a channel that a new group has. */
+void wefti_waits_forget(wefti_endpoint_t *endpoint, uint32_t channel);
 /* The wait has ended. Called before the thread does anything that other ranks wait for. */
 void wefti_waits_end(wefti_waiter_t *waiter);
 

@@ -18,6 +18,7 @@ typedef struct clipper {
     uint32_t *values; /* of one SquareSum: the sum so far, then gradients */
     uint32_t count;
     uint32_t sum; /* so far, or WEFTI_NONE */
+    const uint32_t *statistic_of;
 } clipper_t;
 
 static weft_status_t add_square_sum(clipper_t *c)
@@ -46,7 +47,7 @@ static void collect(clipper_t *c, uint32_t id)
     for (uint32_t k = 0; k < node->output_count; k++) {
         uint32_t v = node->outputs[k];
         if (v != WEFTI_NONE && c->graph->values[v].grad_of != WEFTI_NONE &&
-            wefti_graph_statistic_of(c->graph, c->graph->values[v].grad_of) == WEFTI_NONE) {
+            c->statistic_of[c->graph->values[v].grad_of] == WEFTI_NONE) {
             c->values[c->count++] = v;
         }
     }
@@ -93,7 +94,8 @@ weft_status_t wefti_pass_clip(wefti_graph_t *graph, const wefti_optimizer_params
     clipper_t c = {.graph = graph, .sum = WEFTI_NONE};
     uint32_t count = graph->order_count;
     c.values = wefti_arena_array(&graph->arena, (size_t)graph->value_count + 1, sizeof(*c.values));
-    WEFT_RETURN_IF_NO_MEMORY(c.values);
+    c.statistic_of = wefti_graph_statistics(graph, &graph->arena);
+    WEFT_RETURN_IF_NO_MEMORY(c.values && c.statistic_of);
     WEFT_RETURN_IF_ERROR(add_square_sums(&c, count));
     if (c.sum == WEFTI_NONE) {
         return wefti_error_no_gradients();

@@ -22,7 +22,8 @@ weft_status_t wefti_pass_label_smoothing(wefti_graph_t *graph, double smoothing)
     for (uint32_t i = 0; i < graph->order_count; i++) {
         uint32_t id = graph->order[i];
         const weft_op_def_t *def = graph->nodes[id].def;
-        if (wefti_op_has(def, WEFT_FACT_LOSS)) {
+        if (wefti_op_has(def, WEFT_FACT_LOSS) &&
+            weft_registry_find_op(graph->registry, "weft", def->name, INT32_MAX) != NULL) {
             WEFT_RETURN_IF_ERROR(wefti_graph_change_op(graph, id, "weft", def->name, 0));
             WEFT_RETURN_IF_ERROR(wefti_graph_set_attr(graph, id, &attr));
             count++;

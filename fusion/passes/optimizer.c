@@ -24,7 +24,8 @@ typedef struct updater {
     uint32_t lr, step; /* scalar inputs */
     uint32_t scale;    /* of gradients, or WEFTI_NONE */
     const weft_op_def_t *def;
-    bool *undecayed; /* by value */
+    bool *undecayed;              /* by value */
+    const uint32_t *statistic_of; /* by value */
 } updater_t;
 
 static weft_status_t add_state(wefti_graph_t *graph, uint32_t param, const char *suffix,
@@ -141,7 +142,7 @@ static weft_status_t add_update(const updater_t *updater, uint32_t param, uint32
     const char *output_names[3] = {NULL, NULL, NULL};
     wefti_node_params_t params = {
         .domain = "weft", .phase = WEFTI_PHASE_UPDATE, .output_names = output_names};
-    uint32_t of = wefti_graph_statistic_of(graph, param);
+    uint32_t of = updater->statistic_of[param];
     if (of != WEFTI_NONE) {
         describe_average(updater, of, param, grad, in, attrs, &params);
     } else {
@@ -243,6 +244,8 @@ weft_status_t wefti_pass_optimizer(wefti_graph_t *graph, const wefti_optimizer_p
     uint32_t node_count = graph->order_count, update_count = 0;
     WEFT_RETURN_IF_ERROR(find_operator(&updater));
     WEFT_RETURN_IF_ERROR(wefti_find_undecayed(graph, params, &graph->arena, &updater.undecayed));
+    updater.statistic_of = wefti_graph_statistics(graph, &graph->arena);
+    WEFT_RETURN_IF_NO_MEMORY(updater.statistic_of);
     WEFT_RETURN_IF_ERROR(
         wefti_graph_need_scalar(graph, "lr", WEFT_DTYPE_F32, params->lr, &updater.lr));
     if (wefti_optimizers[params->kind].state_count == 2) { /* moments, corrected by the step */

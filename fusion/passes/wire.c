@@ -76,13 +76,15 @@ static weft_status_t round_reductions(wefti_graph_t *graph, wefti_arena_t *arena
     weft_status_t status;
     const weft_attr_t type = {.name = "type", .type = WEFT_ATTR_TYPE_STRING, .s = "bf16"};
     uint32_t *collectives = NULL, count = 0;
+    const uint32_t *statistic_of = wefti_graph_statistics(graph, arena);
+    WEFT_RETURN_IF_NO_MEMORY(statistic_of);
     WEFT_TRY(status, check_readers(graph), fail);
     WEFT_TRY(status, wefti_find_reductions(graph, arena, &collectives, &count), fail);
     for (uint32_t i = 0; i < count; i++) {
         const wefti_node_t *collective = &graph->nodes[collectives[i]];
         uint32_t producer = graph->values[collective->inputs[0]].producer;
         uint32_t param = graph->values[collective->outputs[0]].grad_of;
-        if (wefti_graph_statistic_of(graph, param) != WEFTI_NONE) {
+        if (param != WEFTI_NONE && statistic_of[param] != WEFTI_NONE) {
             status = wefti_error_field(WEFT_ERR_UNSUPPORTED, "wire",
                                        "bf16 is not possible: '%s' is a running statistic",
                                        graph->values[param].name);

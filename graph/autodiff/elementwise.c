@@ -122,10 +122,13 @@ weft_status_t wefti_diff_negate(wefti_diff_t *diff)
 /* The inputs of Sum or Mean. */
 static weft_status_t addends(wefti_diff_t *diff, double factor)
 {
-    uint32_t grad = wefti_diff_output_grad(diff, 0), count = wefti_diff_node(diff)->input_count;
-    WEFT_RETURN_IF_ERROR(wefti_diff_scale(diff, grad, factor, &grad));
+    uint32_t count = wefti_diff_node(diff)->input_count;
     for (uint32_t i = 0; i < count; i++) {
-        WEFT_RETURN_IF_ERROR(wefti_diff_give(diff, i, grad));
+        uint32_t grad = wefti_diff_output_grad(diff, 0);
+        if (wefti_diff_wants(diff, i)) { /* each its own: a parameter's is reduced in place */
+            WEFT_RETURN_IF_ERROR(wefti_diff_scale(diff, grad, factor, &grad));
+            WEFT_RETURN_IF_ERROR(wefti_diff_give(diff, i, grad));
+        }
     }
     return WEFT_OK;
 }

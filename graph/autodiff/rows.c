@@ -54,6 +54,9 @@ weft_status_t wefti_diff_layer_norm(wefti_diff_t *diff)
     for (uint32_t i = 1; i < 3; i++) {
         WEFT_RETURN_IF_ERROR(
             wefti_diff_need_output(diff, "", "LayerNormalization", i, &inputs[2 + i]));
+        if (inputs[2 + i] == WEFTI_NONE) {
+            return wefti_diff_unsupported(diff, "one of two statistics");
+        }
     }
     wefti_diff_op_t op = {.domain = "com.microsoft",
                           .op = "LayerNormalizationGrad",

@@ -335,6 +335,8 @@ static weft_status_t make(eval_t *eval, void **out_bytes, size_t *out_size_bytes
              fail);
     WEFT_TRY(status, wefti_onnx_file_open(params, eval->allocator, &eval->file), fail);
     eval->file.registry = eval->registry;
+    WEFT_TRY(status, wefti_onnx_inline_functions(&eval->file), close);
+    eval->file.model->n_functions = 0;
     wefti_name_index_init(&eval->needed, eval->file.arena.allocator);
     wefti_name_index_init(&eval->trained, eval->file.arena.allocator);
     status = edit(eval);
@@ -344,6 +346,7 @@ static weft_status_t make(eval_t *eval, void **out_bytes, size_t *out_size_bytes
     *out_bytes = bytes;
     wefti_name_index_deinit(&eval->needed);
     wefti_name_index_deinit(&eval->trained);
+close:
     wefti_onnx_file_close(&eval->file);
 fail:
     wefti_graph_destroy(eval->graph);

@@ -124,6 +124,7 @@ weft_status_t wefti_onnx_survey(const char *path, const weft_allocator_t *alloca
     wefti_onnx_import_params_t params = {.path = path};
     *out = (wefti_onnx_survey_t){0};
     WEFT_TRY(status, wefti_onnx_file_open(&params, allocator, &file), done);
+    WEFT_TRY(status, wefti_onnx_inline_functions(&file), done);
     const Onnx__GraphProto *graph = file.model->graph;
     if (graph->n_node > UINT32_MAX / 2 || graph->n_initializer > UINT32_MAX / 2) {
         status = wefti_error(WEFT_ERR_UNSUPPORTED,

@@ -276,21 +276,23 @@ PREPARE(prepare_top)
 {
     uint32_t axis;
     (void)env;
-    WEFT_RETURN_IF_ERROR(need(node));
+    WEFT_RETURN_IF_ERROR(wefti_need_known(wefti_infer_input(node, 0), "input", 0));
+    if (node->output_count != 2) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "TopK: expected two outputs");
+    }
+    const weft_tensor_desc_t *y = wefti_node_output(node, wefti_node_output(node, 0) == NULL);
+    WEFT_RETURN_IF_ERROR(wefti_need_known(y, "output", 0));
     state_t s = {.least = weft_node_attr_int(node, "largest", 1) == 0};
     WEFT_RETURN_IF_ERROR(wefti_infer_axis(weft_node_attr_int(node, "axis", -1),
                                           node->inputs[0].rank, "axis", &axis));
-    if (node->outputs[0].rank != node->inputs[0].rank ||
-        node->outputs[0].dims[axis] > node->inputs[0].dims[axis]) {
+    if (y->rank != node->inputs[0].rank || y->dims[axis] > node->inputs[0].dims[axis]) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "TopK: K is larger than the dimension");
     }
-    s.k = node->outputs[0].dims[axis];
+    s.k = y->dims[axis];
     WEFT_RETURN_IF_ERROR(read_node(node, axis, s.k, &s));
     WEFT_RETURN_IF_ERROR(need_dtype(node, 0, s.dtype));
     WEFT_RETURN_IF_ERROR(need_dtype(node, 1, WEFT_DTYPE_I64));
-    return node->output_count == 2
-               ? keep(&s, out_state, out_scratch_bytes)
-               : wefti_error(WEFT_ERR_INVALID_ARGUMENT, "TopK: expected two outputs");
+    return keep(&s, out_state, out_scratch_bytes);
 }
 
 PREPARE(prepare_hard)

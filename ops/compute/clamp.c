@@ -56,6 +56,9 @@ static weft_status_t prepare_clip(const weft_node_desc_t *node, const weft_kerne
     wefti_state_free(base);
     for (uint32_t i = 0; i < 2; i++) {
         state->given[i] = wefti_infer_input(node, tensors + i) != NULL;
+        if (state->base.in == WEFT_DTYPE_F64 && weft_node_attr(node, limits[i].attr) == NULL) {
+            state->base.p[i] = i == 0 ? -DBL_MAX : DBL_MAX;
+        }
     }
     *out_state = state;
     return WEFT_OK;

@@ -11,6 +11,7 @@
 #include "ops/compute/support.h"
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
+#include "runtime/base/memory.h"
 
 #define MOST_TAPS 4
 
@@ -201,7 +202,10 @@ static weft_status_t make(const weft_node_desc_t *node, uint32_t x_input,
                            "%s: scales must be constant, tensors plain, and f32 unless nearest",
                            node->op);
     }
-    state_t *state = wefti_state_alloc(sizeof(*state) + (size_t)rows * sizeof(tap_t));
+    size_t table_bytes;
+    state_t *state = wefti_mul_size((size_t)rows, sizeof(tap_t), &table_bytes)
+                         ? wefti_state_alloc(sizeof(*state) + table_bytes)
+                         : NULL;
     if (state == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }

@@ -215,8 +215,9 @@ typedef struct wefti_calls {
     char label[64];
     const weft_algorithm_t *labelled; /* whose label it is */
 
-    wefti_selection_t selection;           /* orders, algorithms */
-    char (*refusals)[WEFTI_REFUSAL_BYTES]; /* [WEFTI_CALLS], from the first refused call on */
+    wefti_selection_t selection; /* orders, algorithms */
+    /* [WEFTI_CALLS], from the first refused call on, of whichever thread */
+    _Atomic(char (*)[WEFTI_REFUSAL_BYTES]) refusals;
     uint8_t *kept;                     /* for each place of the ring, with WEFT_CHECK; else NULL */
     uint32_t turns;                    /* with WEFT_CHECK: collectives that were issued */
     uint64_t slot_bytes;               /* blocks up to this go with the call slots */

@@ -49,14 +49,19 @@ void wefti_call_post_check(wefti_call_t *call);
 static inline bool wefti_call_keep_refusal(wefti_call_t *call, const char *text, size_t bytes)
 {
     wefti_calls_t *calls = call->group->calls;
-    if (calls->refusals == NULL) {
-        calls->refusals =
-            wefti_alloc(call->group->context->allocator, WEFTI_CALLS * sizeof *calls->refusals);
+    const weft_allocator_t *allocator = call->group->context->allocator;
+    char(*list)[WEFTI_REFUSAL_BYTES] = calls->refusals, (*first)[WEFTI_REFUSAL_BYTES] = NULL;
+    if (list == NULL) {
+        list = wefti_alloc(allocator, WEFTI_CALLS * sizeof *list);
+        if (list != NULL && !atomic_compare_exchange_strong(&calls->refusals, &first, list)) {
+            wefti_free(allocator, list);
+            list = first; /* of another thread, meanwhile */
+        }
     }
-    if (calls->refusals != NULL) {
-        memcpy(calls->refusals[call - calls->ring], text, bytes);
+    if (list != NULL) {
+        memcpy(list[call - calls->ring], text, bytes);
     }
-    return calls->refusals != NULL;
+    return list != NULL;
 }
 /* Of a call that all ranks refuse: they are checked to be there before the next call posts. */
 void wefti_call_post_no_check(wefti_call_t *call);

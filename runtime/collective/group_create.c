@@ -280,6 +280,7 @@ static weft_status_t build(weft_context_t *context, const members_t *members, ui
     WEFT_RETURN_IF_ERROR(wefti_mirror_link(group));
     wefti_link_init(group, fault_count);
     wefti_group_reset_channel(group, number + 2);
+    wefti_waits_forget(group->endpoint, channel);
     group->calls->number = number + 2;
     return wefti_select_init(group, model);
 }

@@ -85,7 +85,7 @@ static void issue(wefti_call_t *call, const weft_stream_t *stream)
     if (call->pairs.count == 0) {
         call->own = calls->own;
         call->schedule.wanted = calls->own ? NULL : calls->selection.wanted.algorithm[op];
-        call->what |= calls->own ? 0 : calls->selection.what[op];
+        call->what |= calls->own || call->refuses ? 0 : calls->selection.what[op];
         call->check = (uint8_t)wefti_call_choose_check(call);
         call->number = atomic_load_explicit(&calls->number, memory_order_relaxed) + 1;
         /* a check has a number of its own */

@@ -746,10 +746,11 @@ static void several(void **state)
         fixture_t f;
         start(&f);
         uint32_t p = test_param(f.graph, "p", DIMS(4, 5)), q = test_param(f.graph, "q", DIMS(5));
-        uint32_t y =
-            i == 4 ? test_node(f.graph, ops[i], "y", INPUTS(p, q), NULL, 0)
-                   : test_node(f.graph, ops[i], "y",
-                               INPUTS(q, p, test_param(f.graph, "r", DIMS(4, 1)), p), NULL, 0);
+        uint32_t y = i == 4 ? test_node(f.graph, ops[i], "y", INPUTS(p, q), NULL, 0)
+                            : test_node(f.graph, ops[i], "y",
+                                        INPUTS(q, p, test_param(f.graph, "r", DIMS(4, 1)), p,
+                                               test_param(f.graph, "s", DIMS(4, 5))),
+                                        NULL, 0);
         finish_with_loss(&f, y);
     }
 }

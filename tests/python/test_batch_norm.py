@@ -203,6 +203,30 @@ class BatchNorm(ranks.RankCase):
             with self.assertRaisesRegex(weft.WeftUnsupportedError, text):
                 weft.compile(changed, batch=MICRO, world=self.size)
 
+    def test_in_a_function(self):
+        """As exporters write it: saved models are in evaluation form there, too."""
+        whole, inner = model(), model()
+        node = inner.graph.node[0]
+        inputs, outputs = list(node.input), list(node.output)
+        inner.functions.append(helper.make_function("local", "Norm", inputs, outputs, [whole.graph.node[0]],
+                                                    [helper.make_opsetid("", 17)]))
+        inner.graph.node.insert(0, helper.make_node("Norm", inputs, outputs, name="call", domain="local"))
+        inner.graph.node.remove(inner.graph.node[1])
+        inner.opset_import.append(helper.make_opsetid("local", 1))
+        batches, found = self.batches(self.size), []
+        for made in (whole, inner):
+            with weft.Session(weft.compile(made, batch=MICRO, optimizer="sgd", lr=LR)) as session:
+                self.train(session, batches)
+                self.assert_near(session, self.expected(batches))
+                path = self.dir / f"{len(found)}.onnx"
+                session.save(path)
+                found.append((session.param_digest(), session.eval(batches[0][0][0])))
+                self.meet()
+            with weft.Session(weft.compile(path, infer=True, batch=MICRO)) as session:
+                np.testing.assert_array_equal(session.step(batches[0][0][0]), found[-1][1])
+        self.assertEqual(found[0][0], found[1][0])
+        np.testing.assert_array_equal(found[0][1], found[1][1])
+
     def test_saved_and_continued(self):
         batches = self.batches(self.size)
         plan = self.compile(optimizer="momentum")

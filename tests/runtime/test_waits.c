@@ -254,6 +254,38 @@ static void test_every_pair_of_kinds(void **state)
     unsetenv("WEFT_TIMEOUT");
 }
 
+/* A group that takes the channel of one that ended in a circle: its first receive waits, too. */
+static void run_after_a_circle(rank_world_t *world)
+{
+    float x[COUNT] = {1}, y[COUNT];
+    weft_group_t *group = NULL;
+    for (int i = 0; i < 3; i++) {
+        RANK_OK(weft_group_duplicate(world->group, &group));
+        if (i % 2 == 0) {
+            RANK_CHECK(weft_recv(y, COUNT, WEFT_DTYPE_F32, 1 - world->rank, group, NULL) ==
+                       WEFT_ERR_MISMATCH);
+        } else if (world->rank == 0) {
+            RANK_OK(weft_recv(y, COUNT, WEFT_DTYPE_F32, 1, group, NULL));
+        } else {
+            wefti_sleep_ns(300000000); /* long enough for rank 0 to look for circles */
+            RANK_OK(weft_send(x, COUNT, WEFT_DTYPE_F32, 0, group, NULL));
+        }
+        weft_group_destroy(group);
+    }
+}
+
+static void test_after_a_circle(void **state)
+{
+    (void)state;
+    if (!CIRCLES) {
+        skip();
+    }
+    setenv("WEFT_TIMEOUT", "300", 1);
+    support_rank_threads(2, run_after_a_circle, NULL);
+    assert_true(support_rank_processes(2, run_after_a_circle, NULL));
+    unsetenv("WEFT_TIMEOUT");
+}
+
 /* ---- in one group ---- */
 
 static void expect(weft_status_t status, const char *first, const char *second)
@@ -536,6 +568,9 @@ static void test_refused(void **state)
     assert_true(support_rank_processes(3, run_refused_sends, NULL));
     support_rank_threads_over(3, run_refused, NULL, &links);
     assert_true(support_rank_processes(2, run_refused, NULL));
+    setenv("WEFT_ORDER", "any", 1);
+    support_rank_threads(3, run_refused, NULL);
+    unsetenv("WEFT_ORDER");
     setenv("WEFT_CHECK", "results", 1);
     support_rank_threads(2, run_refused_checked, NULL);
     unsetenv("WEFT_CHECK");
@@ -756,6 +791,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_pair_of_kinds),
+        cmocka_unit_test(test_after_a_circle),
         cmocka_unit_test(test_kinds_between_processes),
         cmocka_unit_test(test_kinds_between_hosts),
         cmocka_unit_test(test_in_one_group),

@@ -124,10 +124,16 @@ bool wefti_board_wait(launch_board_t *board, uint32_t seat, invitation_t *out)
     return true;
 }
 
-void wefti_board_take(launch_board_t *board, uint32_t seat)
+bool wefti_board_take(launch_board_t *board, uint32_t seat)
 {
-    set_state(board, seat, SEAT_TAKEN);
+    uint32_t first = SEAT_FREE, invited = SEAT_INVITED;
+    _Atomic uint32_t *state = &board->seats[seat].state;
+    if (!atomic_compare_exchange_strong(state, &first, SEAT_TAKEN) &&
+        !atomic_compare_exchange_strong(state, &invited, SEAT_TAKEN)) {
+        return false;
+    }
     atomic_store(&board->has_world, 1);
+    return true;
 }
 
 /* ---- rank 0 ---- */

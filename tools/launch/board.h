@@ -50,8 +50,8 @@ bool wefti_board_has_world(const launch_board_t *board);
 
 /* Waits for ranks that let it join; false: none will. */
 bool wefti_board_wait(launch_board_t *board, uint32_t seat, invitation_t *out);
-/* It is in the world. */
-void wefti_board_take(launch_board_t *board, uint32_t seat);
+/* It is in the world. False: it was invited, but the others did not grow. */
+bool wefti_board_take(launch_board_t *board, uint32_t seat);
 
 /* ---- rank 0 ---- */
 

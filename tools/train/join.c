@@ -73,6 +73,21 @@ static weft_status_t share_call(const trainer_t *trainer, const call_t *own, cal
     return status;
 }
 
+/* The worst status of all ranks. An error: they do not know each other's. */
+static weft_status_t agree(const trainer_t *trainer, weft_status_t own, weft_status_t *out_worst)
+{
+    uint32_t size = weft_context_world_size(trainer->context);
+    weft_status_t *all = calloc(size, sizeof *all);
+    WEFT_RETURN_IF_NO_MEMORY(all);
+    weft_status_t status = weft_context_all_gather(trainer->context, &own, sizeof own, all);
+    *out_worst = own;
+    for (uint32_t r = 0; r < size && status >= 0; r++) {
+        *out_worst = all[r] < *out_worst ? all[r] : *out_worst;
+    }
+    free(all);
+    return status;
+}
+
 /* Waits until there are low ranks with those that are ready, or too few are expected. */
 static weft_status_t await_call(const trainer_t *trainer, uint32_t low, call_t *out, int *out_port)
 {
@@ -166,9 +181,16 @@ weft_status_t wefti_trainer_admit(trainer_t *trainer, uint32_t low, train_recove
     uint32_t high = size + call.count, least = low > size ? low : size + 1;
     high = high < trainer->options->max_ranks ? high : trainer->options->max_ranks;
     /* An error of either is no reason to end: the ranks continue as they are. */
-    status = wefti_trainer_replan(trainer, least, high, &plan, &size);
-    trainer->refused = status < 0 ? call.count : 0;
-    status = status < 0 ? status : grow(trainer, &call, size, &next);
+    weft_status_t planned = wefti_trainer_replan(trainer, least, high, &plan, &size);
+    status = agree(trainer, planned, &planned);
+    if (status < 0 || planned < 0) {
+        trainer->refused = status < 0 ? 0 : call.count;
+        release_port(&port_fd);
+        weft_plan_release(plan);
+        return status;
+    }
+    trainer->refused = 0;
+    status = grow(trainer, &call, size, &next);
     release_port(&port_fd);
     if (status < 0) {
         weft_plan_release(plan);
@@ -236,9 +258,13 @@ weft_status_t wefti_trainer_join(trainer_t *trainer, uint32_t seat, weft_log_fn 
         params.interrupt = is_cancelled;
         params.interrupt_user = trainer;
         status = weft_context_create(&params, &trainer->context);
+        if (status >= 0 && !wefti_board_take(board, seat)) { /* the others could not grow */
+            weft_context_release(trainer->context);
+            trainer->context = NULL;
+            status = WEFT_ERR_ABORTED;
+        }
     } while (status < 0 && is_cancelled(trainer));
     WEFT_RETURN_IF_ERROR(status);
-    wefti_board_take(board, seat);
     weft_plan_t *plan = NULL;
     uint32_t size = invitation.world_size;
     WEFT_RETURN_IF_ERROR(wefti_trainer_replan(trainer, size, size, &plan, &size));

@@ -84,7 +84,7 @@ static weft_status_t trainer_open(trainer_t *trainer, int32_t rank, int32_t worl
     WEFT_RETURN_IF_ERROR(
         wefti_launched_open(options->world, rank, world_size, address, log, &trainer->context));
     if (board != NULL) {
-        wefti_board_take(board, (uint32_t)rank);
+        (void)wefti_board_take(board, (uint32_t)rank); /* one of the first world: it is free */
     }
     return WEFT_OK;
 }

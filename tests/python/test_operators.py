@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Odd forms of operators: absent outputs, sizes that overflow, equations that do not fit; right or refused by name."""
+import sys
+
+import ranks
+
+np = ranks.need("numpy")
+onnx = ranks.need("onnx")
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+sys.path.insert(0, str(ranks.SOURCE / "tests" / "tools"))
+import weft  # noqa: E402
+
+TYPES = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "int64": TensorProto.INT64}
+
+
+def model(nodes, inputs, outputs, opset=18, **constants):
+    """inputs, outputs: name = (dtype, shape); a shape of None is not known."""
+    def infos(things):
+        return [helper.make_tensor_value_info(name, TYPES[dtype], shape) for name, (dtype, shape) in things.items()]
+
+    graph = helper.make_graph(nodes, "g", infos(inputs), infos(outputs),
+                              [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    made.ir_version = 8
+    return made
+
+
+class Operators(ranks.RankCase):
+    RANKS = 1
+
+    def run_model(self, made, *inputs):
+        with weft.Session(weft.compile(made, infer=True)) as session:
+            return session.step(*inputs)
+
+    def refused(self, made, text, **arguments):
+        with self.assertRaisesRegex(weft.WeftError, text):
+            weft.compile(made, **{"infer": True, **arguments})
+
+    def test_attention_without_its_result(self):
+        rng = np.random.default_rng(1)
+        q, k, v, past_k, past_v = (rng.standard_normal((1, 2, n, 4)).astype("float32") for n in (3, 3, 3, 2, 2))
+        node = helper.make_node("Attention", ["q", "k", "v", "", "pk", "pv"], ["", "keys"], name="a")
+        shapes = {"q": 3, "k": 3, "v": 3, "pk": 2, "pv": 2}
+        made = model([node], {n: ("float32", (1, 2, s, 4)) for n, s in shapes.items()}, {"keys": ("float32", (1, 2, 5, 4))}, 23)
+        np.testing.assert_array_equal(self.run_model(made, q, k, v, past_k, past_v), np.concatenate([past_k, k], 2))
+
+    def attention(self, length, opset=23, mask=None):
+        inputs = {name: ("float32", (1, 1, length, 1)) for name in "qkv"}
+        if mask is not None:
+            inputs["mask"] = ("float32", mask)
+        node = helper.make_node("Attention", ["q", "k", "v", *(["mask"] if mask else [])], ["y"], name="a", is_causal=int(not mask))
+        return model([node], inputs, {"y": ("float32", (1, 1, length, 1))}, opset)
+
+    def test_masks_of_attention(self):
+        for length in (1 << 31, 1 << 16):
+            self.refused(self.attention(length), "a causal mask of")
+        self.refused(self.attention(4, 24, (4, 1)), "mask whose last dimension is not that of the keys, 4")
+
+    def test_sizes_of_resize(self):
+        for size in (384307168202282324, 1 << 31, -1, -3):
+            made = model([helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], name="r", mode="nearest")],
+                         {"x": ("float32", (1, 1, 1))}, {"y": ("float32", None)}, sizes=np.array([1, 1, size], "int64"))
+            self.refused(made, "invalid size or scale")
+
+    def test_selection_without_values(self):
+        x = np.random.default_rng(2).standard_normal((3, 7)).astype("float32")
+        made = model([helper.make_node("TopK", ["x", "k"], ["", "places"], name="t")], {"x": ("float32", (3, 7))},
+                     {"places": ("int64", (3, 2))}, k=np.array([2], "int64"))
+        np.testing.assert_array_equal(self.run_model(made, x), np.argsort(-x, 1)[:, :2])
+
+    def einsum(self, equation, *shapes):
+        names = [f"x{i}" for i in range(len(shapes))]
+        return model([helper.make_node("Einsum", names, ["y"], name="e", equation=equation)],
+                     {name: ("float32", shape) for name, shape in zip(names, shapes)}, {"y": ("float32", None)})
+
+    def test_equations_that_do_not_fit(self):
+        for equation, *shapes in (("ij,jk->ik", (2, 3)), ("ij->ij", (2, 3), (3, 4)), ("ij,jk->ik", (2, 3), (4, 5)),
+                                  ("ij,jk", (2, 3)), ("...ij,...jk->...ik", (5, 2, 3), (4, 3, 4))):
+            self.refused(self.einsum(equation, *shapes), "Einsum|equation")
+        a, b = np.arange(6, dtype="float32").reshape(2, 3), np.arange(12, dtype="float32").reshape(3, 4)
+        np.testing.assert_array_equal(self.run_model(self.einsum("ij, jk -> ik", (2, 3), (3, 4)), a, b), a @ b)
+
+    def test_bounds_of_the_type(self):
+        x = np.array([-1e300, -2.0, 5.0, 1e300])
+        for bounds, want in ((["x", "low"], [-1.0, -1.0, 5.0, 1e300]), (["x"], x)):
+            made = model([helper.make_node("Clip", bounds, ["y"], name="c")], {"x": ("float64", (4,))}, {"y": ("float64", (4,))},
+                         low=np.float64(-1))
+            np.testing.assert_array_equal(self.run_model(made, x), want)
+
+    def test_sines_of_large_numbers(self):
+        x = np.concatenate([np.arange(300000, 300400) * (np.pi / 2), np.linspace(-9e5, 9e5, 1000)])
+        made = model([helper.make_node(op, ["x"], [op], name=op) for op in ("Sin", "Cos")], {"x": ("float64", x.shape)},
+                     {op: ("float64", x.shape) for op in ("Sin", "Cos")})
+        got = self.run_model(made, x)
+        np.testing.assert_allclose(got["Sin"], np.sin(x), rtol=1e-9, atol=1e-17)
+        np.testing.assert_allclose(got["Cos"], np.cos(x), rtol=1e-9, atol=1e-17)
+
+    def trained(self, nodes, **parameters):
+        made = model([*nodes, helper.make_node("NegativeLogLikelihoodLoss", ["logits", "label"], ["loss"], name="loss")],
+                     {"x": ("float32", (4, 3)), "label": ("int64", (4,))}, {"loss": ("float32", ())}, 17, **parameters)
+        made.graph.output.append(helper.make_tensor_value_info("logits", TensorProto.FLOAT, (4, 3)))
+        return made
+
+    def test_statistics_in_part(self):
+        nodes = [helper.make_node("LayerNormalization", ["x", "w"], ["n", "", "inverse"], name="norm"),
+                 helper.make_node("Mul", ["n", "w"], ["logits"], name="mul")]
+        self.refused(self.trained(nodes, w=np.ones(3, "float32")), "one of two statistics", infer=False, optimizer="sgd", lr=0.1)
+
+    def test_smoothing_needs_its_loss(self):
+        nodes = [helper.make_node("Mul", ["x", "w"], ["logits"], name="mul")]
+        self.refused(self.trained(nodes, w=np.ones(3, "float32")), "the model has no SoftmaxCrossEntropyLoss", infer=False,
+                     optimizer="sgd", lr=0.1, label_smoothing=0.1)
+
+    def test_a_mean_of_parameters(self):
+        """Each has a gradient of its own, which is reduced in place."""
+        nodes = [helper.make_node("Mean", ["a", "b"], ["w"], name="mean"), helper.make_node("Mul", ["x", "w"], ["logits"], name="mul")]
+        rng = np.random.default_rng(3)
+        a, b, x = (rng.standard_normal((4, 3)).astype("float32") for _ in range(3))
+        label = np.array([0, 1, 2, 0])
+        plan = weft.compile(self.trained(nodes, a=a, b=b), optimizer="sgd", lr=0.5)
+        with weft.Session(plan) as session:
+            session.step(x, label)
+            step = np.zeros((4, 3), "float32")
+            step[np.arange(4), label] = 0.5 * 0.5 * x[np.arange(4), label] / 4
+            np.testing.assert_allclose(session.params["a"], a + step, atol=1e-6)
+            np.testing.assert_allclose(session.params["b"], b + step, atol=1e-6)
+
+
+if __name__ == "__main__":
+    ranks.main()

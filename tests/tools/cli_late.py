@@ -50,7 +50,8 @@ class Late(support.Case):
             for _ in range(4):  # later than twice WEFT_LATE
                 self.await_line(ranks, 0, "late: rank 2; 3 of 4 ranks wait")
             ends = self.end(ranks)
-            self.assertEqual([ends[1], ends[2], ends[3]], [""] * 3)
+            # others may see a rank die before they are killed
+            self.assertEqual([line for end in ends[1:] for line in end.splitlines() if "waited" in line], [])
 
     def test_control_calls_are_reported(self):
         with recorded.Ranks(self, "split", WEFT_LATE="0.5") as ranks:

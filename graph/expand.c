@@ -90,20 +90,27 @@ static uint32_t choose(expander_t *e, uint32_t condition, uint32_t a, uint32_t b
     return add(e, "Where", (const uint32_t[]){condition, a, b}, 3, NULL);
 }
 
-static uint32_t constant(expander_t *e, const weft_tensor_desc_t *type, const void *data,
-                         size_t bytes)
+/* data: of the graph's arena, or NULL without memory. */
+static uint32_t constant_of(expander_t *e, const weft_tensor_desc_t *type, const void *data)
 {
     uint32_t value = 0;
     weft_tensor_desc_t full = *type;
     if (e->status < 0) {
         return 0;
     }
-    full.data = wefti_arena_memdup(&e->graph->arena, data, bytes);
+    full.data = data;
     full.layout = WEFT_LAYOUT_PLAIN;
     e->status = full.data == NULL ? WEFT_ERR_NO_MEMORY
                                   : wefti_graph_add_value(e->graph, e->graph->nodes[e->node].name,
                                                           WEFTI_VALUE_CONST, &full, &value);
     return value;
+}
+
+static uint32_t constant(expander_t *e, const weft_tensor_desc_t *type, const void *data,
+                         size_t bytes)
+{
+    return e->status < 0 ? 0
+                         : constant_of(e, type, wefti_arena_memdup(&e->graph->arena, data, bytes));
 }
 
 static uint32_t ints(expander_t *e, const int64_t *list, uint32_t count)
@@ -302,17 +309,13 @@ static uint32_t causal(expander_t *e, int64_t queries, int64_t keys, int64_t off
             mask[i * keys + j] = j <= i + offset ? 0.0f : -INFINITY;
         }
     }
-    if (mask == NULL) {
-        e->status = e->status < 0 ? e->status : WEFT_ERR_NO_MEMORY;
-        return 0;
-    }
     e->causal.queries = queries;
     e->causal.keys = keys;
     e->causal.offset = offset;
-    return e->causal.value = constant(e, &type, mask, bytes);
+    return e->causal.value = constant_of(e, &type, mask);
 }
 
-/* What is added to the scores, or NONE. *out_guarded: rows that see no key, or NONE. */
+/* What is added to the scores, or NONE. *out_unseen: rows that see no key, or NONE. */
 static uint32_t attention_bias(expander_t *e, uint32_t q, int64_t queries, int64_t keys,
                                int64_t past, uint32_t *out_unseen)
 {

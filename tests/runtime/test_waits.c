@@ -327,7 +327,7 @@ static void run_shapes(rank_world_t *world)
         }
         weft_status_t status =
             weft_all_reduce(x, x, 1024, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL);
-        /* a rank that is through with the group may have taken its shape back */
+        /* a shape is sent along only where the call slot has room for it (call_shape.c) */
         bool gone = strstr(weft_last_error(), "of another shape") != NULL;
         expect(status, gone ? "of another shape" : "of shape (32, 32)",
                gone     ? "of shape"

@@ -17,35 +17,6 @@ static uint64_t as_ps(double ns)
     return ns < 0 ? 0 : ns > 1e12 ? (uint64_t)1000000000000000 : (uint64_t)llround(ns * 1e3);
 }
 
-void wefti_plan_place_params(const wefti_plan_place_t *place, weft_algo_params_t *params)
-{
-    uint32_t seen = 0;
-    if (place == NULL || place->host_count < 2) {
-        return;
-    }
-    for (uint32_t r = 0; r < params->group_size;
-         r++) { /* hosts are numbered by their first ranks */
-        seen = place->host_of[r] >= seen ? place->host_of[r] + 1 : seen;
-    }
-    if (seen > 1) { /* a part of the ranks, which predictions are made for, may be on one host */
-        params->host_of = place->host_of;
-        params->host_of_count = seen;
-        params->rail_of = place->rail_of;
-    }
-}
-
-static weft_algo_params_t params_of(weft_collective_t op, uint32_t world_size,
-                                    const wefti_plan_place_t *place)
-{
-    weft_algo_params_t params = {.struct_size = sizeof(weft_algo_params_t),
-                                 .op = op,
-                                 .group_size = world_size < MOST_RANKS ? world_size : MOST_RANKS,
-                                 .in_place = 1,
-                                 .order = WEFT_ORDER_TREE};
-    wefti_plan_place_params(place, &params);
-    return params;
-}
-
 /* Bytes of the whole range, of which some operators count a block for each rank. */
 static wefti_counts_t floats(const weft_algo_params_t *params, double bytes)
 {
@@ -104,15 +75,19 @@ static bool is_measured(const wefti_costs_t *costs, const weft_algo_params_t *pa
 }
 
 static weft_status_t from_table(const wefti_costs_t *costs, weft_collective_t op,
-                                uint32_t world_size, const wefti_plan_place_t *place,
+                                uint32_t world_size, const wefti_rules_t *rules,
                                 wefti_arena_t *arena, wefti_bucket_cost_t *out_cost)
 {
-    weft_algo_params_t params = params_of(op, world_size, place);
-    const weft_algorithm_t *algorithm;
+    weft_algo_params_t params =
+        wefti_rules_params(rules, op, world_size < MOST_RANKS ? world_size : MOST_RANKS, true);
+    const weft_algorithm_t *algorithm, *fixed = wefti_rules_fixed(rules, op);
     wefti_bucket_piece_t *pieces = wefti_arena_array(arena, WEFTI_MAX_CANDIDATES, sizeof(*pieces));
     *out_cost = (wefti_bucket_cost_t){.pieces = pieces};
     if (pieces == NULL) {
         return WEFT_ERR_NO_MEMORY;
+    }
+    if (fixed != NULL && fixed->eligible(&params) == NULL) {
+        return add_piece(costs, &params, fixed, &pieces[out_cost->piece_count++]);
     }
     if (is_measured(costs, &params)) {
         return add_points(costs, &params, arena, out_cost);
@@ -201,7 +176,7 @@ static double profile_factor(const wefti_bucket_cost_t *cost, const wefti_profil
 }
 
 weft_status_t wefti_collective_cost(const wefti_costs_t *costs, uint32_t world_size,
-                                    const wefti_plan_place_t *place, const wefti_profile_t *profile,
+                                    const wefti_rules_t *rules, const wefti_profile_t *profile,
                                     wefti_arena_t *arena, wefti_bucket_cost_t *out_cost)
 {
     wefti_bucket_cost_t table;
@@ -210,12 +185,12 @@ weft_status_t wefti_collective_cost(const wefti_costs_t *costs, uint32_t world_s
         return WEFT_OK;
     }
     WEFT_RETURN_IF_ERROR(
-        from_table(costs, WEFT_COLLECTIVE_ALL_REDUCE, world_size, place, arena, &table));
+        from_table(costs, WEFT_COLLECTIVE_ALL_REDUCE, world_size, rules, arena, &table));
     return wefti_bucket_cost_scale(&table, profile_factor(&table, profile), arena, out_cost);
 }
 
 weft_status_t wefti_shard_cost(const wefti_costs_t *costs, uint32_t world_size,
-                               const wefti_plan_place_t *place, const wefti_profile_t *profile,
+                               const wefti_rules_t *rules, const wefti_profile_t *profile,
                                wefti_arena_t *arena, wefti_shard_cost_t *out_cost)
 {
     wefti_bucket_cost_t table, *const out[] = {&out_cost->reduce_scatter, &out_cost->all_gather};
@@ -227,10 +202,10 @@ weft_status_t wefti_shard_cost(const wefti_costs_t *costs, uint32_t world_size,
         return WEFT_OK;
     }
     WEFT_RETURN_IF_ERROR(
-        from_table(costs, WEFT_COLLECTIVE_ALL_REDUCE, world_size, place, arena, &table));
+        from_table(costs, WEFT_COLLECTIVE_ALL_REDUCE, world_size, rules, arena, &table));
     factor = profile_factor(&table, profile);
     for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++) {
-        WEFT_RETURN_IF_ERROR(from_table(costs, ops[i], world_size, place, arena, &table));
+        WEFT_RETURN_IF_ERROR(from_table(costs, ops[i], world_size, rules, arena, &table));
         WEFT_RETURN_IF_ERROR(wefti_bucket_cost_scale(&table, factor, arena, out[i]));
     }
     return WEFT_OK;

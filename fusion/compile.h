@@ -32,6 +32,7 @@ typedef struct wefti_compiler {
     wefti_rates_t rates;
     wefti_profile_t profile;
     const wefti_plan_place_t *place; /* of topology_path, or NULL */
+    wefti_rules_t rules;
     wefti_bucket_cost_t bucket_cost;
     bool sharded;                  /* updates are: there is more than one rank to do them */
     wefti_shard_cost_t shard_cost; /* where they are */

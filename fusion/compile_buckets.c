@@ -8,8 +8,9 @@
 /* Whether a collective may update what it reduces: f32, with nothing to compute in between. */
 bool wefti_compile_may_fuse(const wefti_compiler_t *c)
 {
-    /* It runs as a mesh, which sends as much between hosts as inside them. */
-    return c->sharded && !c->params.decouple && !c->params.shard_parameters &&
+    /* It runs as a mesh, in the order of ranks, and sends as much between hosts as inside them. */
+    return c->sharded && c->params.algo == NULL && c->rules.order.order == WEFT_ORDER_TREE &&
+           !c->params.decouple && !c->params.shard_parameters &&
            (c->place == NULL || c->place->host_count < 2) &&
            c->gradient_params.wire == WEFT_DTYPE_F32 && c->gradient_params.clip_norm == 0;
 }
@@ -84,7 +85,7 @@ static weft_status_t block_costs(wefti_compiler_t *c, wefti_shard_cost_t *out_al
     double copied = 2 * (1 + 1.0 / c->params.world_size); /* bytes per byte of the range */
     double ns, ns_per_byte;
     wefti_move_ns(&c->rates, &ns, &ns_per_byte);
-    WEFT_RETURN_IF_ERROR(wefti_shard_cost(&c->costs, c->params.world_size, c->place, &c->profile,
+    WEFT_RETURN_IF_ERROR(wefti_shard_cost(&c->costs, c->params.world_size, &c->rules, &c->profile,
                                           &c->arena, out_alone));
     WEFT_RETURN_IF_ERROR(wefti_bucket_cost_add(&out_alone->reduce_scatter, 2 * ns,
                                                copied * ns_per_byte, &c->arena,

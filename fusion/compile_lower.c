@@ -163,7 +163,7 @@ weft_status_t wefti_compile_lower_params(wefti_compiler_t *c, wefti_lower_params
                                      .in_flight = wefti_compile_in_flight(c),
                                      .costs = &c->costs,
                                      .rates = &c->rates,
-                                     .place = c->place,
+                                     .rules = &c->rules,
                                      .allocator = c->allocator};
     return c->params.infer ? use_inference(c, params) : WEFT_OK;
 }

@@ -143,15 +143,16 @@ weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_
     } else {
         wefti_costs_default(&c->costs, c->allocator);
     }
+    WEFT_RETURN_IF_ERROR(wefti_rules_read(&c->params, c->place, &c->rules));
     c->rates = wefti_rates_of(&c->costs, c->params.world_size, c->place);
     if (c->params.profile_path != NULL) {
         WEFT_RETURN_IF_ERROR(wefti_profile_load(c->params.profile_path, &c->arena, &c->profile));
     }
-    WEFT_RETURN_IF_ERROR(wefti_collective_cost(&c->costs, c->params.world_size, c->place,
+    WEFT_RETURN_IF_ERROR(wefti_collective_cost(&c->costs, c->params.world_size, &c->rules,
                                                &c->profile, &c->arena, &c->bucket_cost));
     c->sharded = c->params.shard_optimizer && c->params.world_size > 1;
     if (c->sharded) {
-        WEFT_RETURN_IF_ERROR(wefti_shard_cost(&c->costs, c->params.world_size, c->place,
+        WEFT_RETURN_IF_ERROR(wefti_shard_cost(&c->costs, c->params.world_size, &c->rules,
                                               &c->profile, &c->arena, &c->shard_cost));
     }
     if (c->params.registry == NULL || c->params.ops_path != NULL) {

@@ -14,9 +14,11 @@
 #include "fusion/profile.h"
 #include "graph/ir.h"
 #include "graph/onnx/onnx.h"
+#include "ops/collective.h"
 #include "ops/cost/cost.h"
 #include "ops/optimizers.h"
 #include "ops/plan/plan.h"
+#include "runtime/base/order.h"
 
 typedef enum wefti_policy_kind {
     WEFTI_POLICY_BYTES = 0,
@@ -130,23 +132,42 @@ typedef struct wefti_plan_place {
     const uint32_t *rail_of;      /* [world_size], or NULL: one */
     const char *summary, *digest; /* "2 hosts x 4 ranks"; of the placement */
 } wefti_plan_place_t;
+/* rules.c: what the parameters algo and order, and the topology, state of all collectives. */
+typedef struct wefti_rules {
+    const wefti_plan_place_t *place; /* NULL: one host */
+    wefti_order_setting_t order;
+    const char *order_text;
+    const weft_algorithm_t *fixed[WEFTI_OPS]; /* NULL: by cost */
+} wefti_rules_t;
+weft_status_t wefti_rules_read(const weft_compile_params_t *params, const wefti_plan_place_t *place,
+                               wefti_rules_t *out_rules);
+/* What an algorithm has to serve; rules NULL: the order of ranks, on one host. Points into rules. */
+weft_algo_params_t wefti_rules_params(const wefti_rules_t *rules, weft_collective_t op,
+                                      uint32_t ranks, bool in_place);
+/* The algorithm that the rules fix for an operator, or NULL. */
+static inline const weft_algorithm_t *wefti_rules_fixed(const wefti_rules_t *rules,
+                                                        weft_collective_t op)
+{
+    return rules != NULL ? rules->fixed[op] : NULL;
+}
+/* An error of field algo where params exclude the algorithm: the reason, and what could run. */
+weft_status_t wefti_rules_check(const weft_algorithm_t *algorithm,
+                                const weft_algo_params_t *params);
 /* The cores of a host are divided among its ranks as the runtime divides them. place may be
  * NULL. */
 wefti_rates_t wefti_rates_of(const wefti_costs_t *costs, uint32_t world_size,
                              const struct wefti_plan_place *place);
-/* Where ranks are, as algorithms are told; place may be NULL, params->group_size is there. */
-void wefti_plan_place_params(const wefti_plan_place_t *place, weft_algo_params_t *params);
 
 /* collective_cost.c: what an all-reduce of f32 over all ranks costs by the best algorithm: affine
  * pieces from predictions, points where something was measured; scaled by what a profile says of
  * the calls in it. */
 weft_status_t wefti_collective_cost(const wefti_costs_t *costs, uint32_t world_size,
-                                    const wefti_plan_place_t *place, const wefti_profile_t *profile,
+                                    const wefti_rules_t *rules, const wefti_profile_t *profile,
                                     wefti_arena_t *arena, wefti_bucket_cost_t *out_cost);
 
 /* The same of reduce-scatter and all-gather. */
 weft_status_t wefti_shard_cost(const wefti_costs_t *costs, uint32_t world_size,
-                               const wefti_plan_place_t *place, const wefti_profile_t *profile,
+                               const wefti_rules_t *rules, const wefti_profile_t *profile,
                                wefti_arena_t *arena, wefti_shard_cost_t *out_cost);
 
 /* A cost, and something that takes so long, and so long for every byte. */
@@ -248,8 +269,8 @@ typedef struct wefti_lower_params {
     wefti_gradient_params_t gradients;    /* all 0: nothing special */
     const wefti_costs_t *costs;           /* what algorithms are chosen by; NULL: mesh */
     const wefti_rates_t *rates;           /* NULL: default rates */
-    uint32_t in_flight;              /* most collectives issued and not waited for; 0: no bound */
-    const wefti_plan_place_t *place; /* NULL: one host, as far as anybody knows */
+    uint32_t in_flight;         /* most collectives issued and not waited for; 0: no bound */
+    const wefti_rules_t *rules; /* NULL: one host, the order of ranks, algorithms by cost */
     const weft_allocator_t *allocator;
 } wefti_lower_params_t;
 weft_status_t wefti_lower(const wefti_graph_t *graph, const wefti_lower_params_t *params,

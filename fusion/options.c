@@ -150,6 +150,15 @@ static const weft_compile_option_t table[] = {
      WEFT_OPTION_FLAG_TRAINING | WEFT_OPTION_FLAG_IN_GRAPH | WEFT_OPTION_FLAG_LIST, "freeze",
      "PATTERN",
      .help = "do not train the initializers whose names match; where both match, they are trained"},
+    {FIELD(algo), WEFT_OPTION_TYPE_TEXT, WEFT_OPTION_FLAG_RECORDED | WEFT_OPTION_FLAG_LIST, "algo",
+     "OP=NAME",
+     .help =
+         "algorithm of a collective, such as all_reduce=ring, in place of the choice by cost; an "
+         "error if it cannot run on these ranks and hosts or does not keep the order"},
+    {FIELD(order), WEFT_OPTION_TYPE_TEXT, WEFT_OPTION_FLAG_RECORDED, "order", "ORDER",
+     .by_default = "tree",
+     .help = "order in which reductions combine ranks: tree, any (admits all algorithms; bits "
+             "depend on them) or blocks:N,N,.. (ranks of each block)"},
     {FIELD(in_flight), WEFT_OPTION_TYPE_U32, WEFT_OPTION_FLAG_RECORDED, "in_flight", "K", .low = 1,
      .high = UINT32_MAX, .by_default = "no bound; 2 with sharded parameters",
      .help = "maximum number of collectives in flight"},

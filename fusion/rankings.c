@@ -54,7 +54,8 @@ static double predicted_ns(const wefti_candidate_t *candidates, uint32_t count, 
     return 0;
 }
 
-/* The best ones in the middle of the class, and mesh: any group in shared memory can run it. */
+/* The best ones in the middle of the class, what the rules fix, and mesh: any group in shared memory
+ * can run it. */
 static weft_status_t predict(const wefti_rankings_t *r, const weft_algo_params_t *params,
                              wefti_ranking_t *ranking)
 {
@@ -63,6 +64,7 @@ static weft_status_t predict(const wefti_rankings_t *r, const weft_algo_params_t
     uint32_t low_count, middle_count, high_count, elem = ranking->elem_bytes;
     uint32_t most = r->most > 0 ? r->most : WEFTI_MAX_CANDIDATES;
     bool mesh = false;
+    const weft_algorithm_t *fixed = wefti_rules_fixed(r->rules, params->op);
     uint64_t bytes = 1ull << ranking->class;
     WEFT_RETURN_IF_ERROR(predict_at(r, params, elem, bytes, low, &low_count));
     WEFT_RETURN_IF_ERROR(predict_at(r, params, elem, bytes + bytes / 2, middle, &middle_count));
@@ -70,7 +72,8 @@ static weft_status_t predict(const wefti_rankings_t *r, const weft_algo_params_t
     for (uint32_t i = 0; i < middle_count; i++) {
         const char *name = middle[i].algorithm->name;
         bool is_mesh = strcmp(name, "mesh") == 0;
-        if (is_mesh || ranking->count + !mesh < most || r->most == 0) {
+        bool listed = is_mesh || middle[i].algorithm == fixed;
+        if (listed || ranking->count + !mesh < most || r->most == 0) {
             uint32_t at = ranking->count++;
             ranking->names[at] = name;
             ranking->low_ns[at] = predicted_ns(low, low_count, name);
@@ -96,11 +99,7 @@ weft_status_t wefti_rank_algorithms(wefti_rankings_t *r, weft_collective_t op, u
                                     const wefti_ranking_t **out_ranking)
 {
     uint32_t class = class_of(bytes) < MOST_CLASS ? class_of(bytes) : MOST_CLASS;
-    weft_algo_params_t params = {.struct_size = sizeof params,
-                                 .op = op,
-                                 .group_size = ranks,
-                                 .in_place = in_place,
-                                 .order = r->order};
+    weft_algo_params_t params = wefti_rules_params(r->rules, op, ranks, in_place);
     for (*out_ranking = r->first; *out_ranking != NULL; *out_ranking = (*out_ranking)->next) {
         const wefti_ranking_t *found = *out_ranking;
         if (found->op == op && found->ranks == ranks && found->in_place == in_place &&
@@ -116,7 +115,6 @@ weft_status_t wefti_rank_algorithms(wefti_rankings_t *r, weft_collective_t op, u
                                  .class = class,
                                  .in_place = in_place,
                                  .next = r->first};
-    wefti_plan_place_params(r->place, &params);
     if (r->costs == NULL || ranks == 1) {
         ranking->names[ranking->count++] = "mesh";
     } else if (ranks > WEFTI_MAX_PREDICTED_RANKS) {

@@ -22,10 +22,9 @@ typedef struct wefti_ranking {
 /* What all predictions share, and those made so far. */
 typedef struct wefti_rankings {
     const wefti_costs_t *costs;      /* NULL: mesh */
-    const wefti_plan_place_t *place; /* NULL: one host */
+    const wefti_rules_t *rules;      /* NULL: the order of ranks, one host, nothing is fixed */
     const weft_registry_t *registry; /* its algorithms are candidates; NULL: only built-in ones */
-    weft_order_t order;
-    uint32_t most; /* names listed, mesh included if it is eligible; 0: all */
+    uint32_t most;                   /* names listed, mesh included if it is eligible; 0: all */
     wefti_arena_t *arena;
     wefti_ranking_t *first;
 } wefti_rankings_t;

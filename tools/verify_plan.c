@@ -13,6 +13,7 @@
 #include "ops/plan/prove.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/base/order.h"
 
 #define MAX_RANKS 64u        /* beyond, schedules are proved over shared memory only, */
 #define MAX_CELLS (1u << 20) /* up to this size */
@@ -25,6 +26,7 @@ typedef struct schedule {
     weft_collective_t op;
     const char *algorithm;
     uint32_t root, in_place, uses;
+    const char *order;
     const char *left_out; /* NULL: proved */
 } schedule_t;
 
@@ -46,12 +48,16 @@ static uint32_t is_in_place(const weft_plan_t *plan, const wefti_plan_collective
 static schedule_t *find_case(proof_t *proof, const weft_plan_t *plan,
                              const wefti_plan_collective_t *collective, const char *algorithm)
 {
-    schedule_t wanted = {
-        collective->op, algorithm, collective->root, is_in_place(plan, collective), 0, NULL};
+    schedule_t wanted = {.op = collective->op,
+                         .algorithm = algorithm,
+                         .root = collective->root,
+                         .in_place = is_in_place(plan, collective),
+                         .order = collective->order};
     for (uint32_t i = 0; i < proof->schedule_count; i++) {
         schedule_t *known = &proof->schedules[i];
         if (known->op == wanted.op && known->root == wanted.root &&
-            known->in_place == wanted.in_place && strcmp(known->algorithm, algorithm) == 0) {
+            known->in_place == wanted.in_place && strcmp(known->algorithm, algorithm) == 0 &&
+            strcmp(known->order, wanted.order) == 0) {
             return known;
         }
     }
@@ -69,12 +75,16 @@ static weft_status_t prove_schedule(schedule_t *schedule, const weft_registry_t 
 {
     const weft_algorithm_t *algorithm =
         weft_registry_find_algorithm(registry, schedule->op, schedule->algorithm);
+    wefti_order_setting_t order;
+    WEFT_RETURN_IF_ERROR(wefti_order_parse(schedule->order, &order)); /* the plan was verified */
     weft_algo_params_t params = {.struct_size = sizeof params,
                                  .op = schedule->op,
                                  .group_size = ranks,
                                  .root = schedule->root,
                                  .in_place = schedule->in_place,
-                                 .order = WEFT_ORDER_TREE};
+                                 .order = order.order,
+                                 .order_sizes = order.sizes,
+                                 .order_size_count = order.count};
     wefti_sweep_t sweep = {.op = schedule->op,
                            .algorithm = schedule->algorithm,
                            .root = &schedule->root,

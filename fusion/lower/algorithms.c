@@ -27,8 +27,7 @@ static weft_status_t find_ranking(wefti_lowering_t *l, const wefti_plan_collecti
         l->rankings = wefti_arena_alloc(&l->arena, sizeof *l->rankings);
         WEFT_RETURN_IF_NO_MEMORY(l->rankings);
         *l->rankings = (wefti_rankings_t){.costs = l->params->costs,
-                                          .place = l->params->place,
-                                          .order = WEFT_ORDER_TREE,
+                                          .rules = l->params->rules,
                                           .most = MOST_LISTED,
                                           .arena = &l->arena};
     }
@@ -60,7 +59,10 @@ static weft_status_t add_ranked(wefti_lowering_t *l, wefti_plan_collective_t *co
     /* The sweep does what mesh does, and nothing else does that. */
     bool only_mesh = collective->update != WEFTI_PLAN_NONE;
     wefti_plan_algorithm_t *out = wefti_arena_array(&l->plan->arena, ranking->count, sizeof(*out));
-    collective->order = wefti_arena_strdup(&l->plan->arena, "tree");
+    bool ordered =
+        l->params->rules != NULL && wefti_collective_reduces(collective->op) && !only_mesh;
+    collective->order =
+        wefti_arena_strdup(&l->plan->arena, ordered ? l->params->rules->order_text : "tree");
     WEFT_RETURN_IF_NO_MEMORY(out && collective->order);
     collective->algorithms = out;
     double scale = scale_of(cost, range_bytes, wefti_ranking_ns(ranking, 0, bytes));
@@ -100,18 +102,13 @@ static uint64_t listed_ps(const wefti_plan_collective_t *collective, const char 
     return 0;
 }
 
-/* Why bind would refuse the algorithm on any links: plans reduce in the order of ranks. */
-static const char *order_refusal(const wefti_lowering_t *l,
-                                 const wefti_plan_collective_t *collective,
-                                 const weft_algorithm_t *algorithm)
+static weft_algo_params_t params_of(const wefti_lowering_t *l,
+                                    const wefti_plan_collective_t *collective)
 {
-    weft_algo_params_t params = {.struct_size = sizeof params,
-                                 .op = collective->op,
-                                 .group_size = l->params->world_size,
-                                 .root = collective->root,
-                                 .in_place = is_in_place(l->plan, collective),
-                                 .order = WEFT_ORDER_TREE};
-    return params.group_size > 1 ? wefti_algorithm_order_refusal(algorithm, &params) : NULL;
+    weft_algo_params_t params = wefti_rules_params(
+        l->params->rules, collective->op, l->params->world_size, is_in_place(l->plan, collective));
+    params.root = collective->root;
+    return params;
 }
 
 /* In place of these, those that the graph asks for, and no others. */
@@ -123,6 +120,7 @@ static weft_status_t take_listed(wefti_lowering_t *l, const wefti_node_t *node,
     uint32_t count = 0;
     bool failed = false;
     const char *refused = NULL, *why = NULL;
+    const weft_algo_params_t params = params_of(l, collective);
     if (*at == '\0' || strcmp(at, "auto") == 0) {
         return WEFT_OK;
     }
@@ -138,7 +136,8 @@ static weft_status_t take_listed(wefti_lowering_t *l, const wefti_node_t *node,
                                "'weft algos' lists the known ones",
                                node->name, node->def->name, name);
         }
-        const char *reason = order_refusal(l, collective, algorithm);
+        const char *reason =
+            params.group_size > 1 ? wefti_algorithm_order_refusal(algorithm, &params) : NULL;
         if (reason != NULL) {
             refused = name;
             why = reason;
@@ -154,8 +153,8 @@ static weft_status_t take_listed(wefti_lowering_t *l, const wefti_node_t *node,
     }
     if (count == 0 && refused != NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "node '%s' (%s): attribute 'algorithm': '%s': %s (tree)", node->name,
-                           node->def->name, refused, why);
+                           "node '%s' (%s): attribute 'algorithm': '%s': %s (%s)", node->name,
+                           node->def->name, refused, why, collective->order);
     }
     if (count == 0) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
@@ -167,11 +166,33 @@ static weft_status_t take_listed(wefti_lowering_t *l, const wefti_node_t *node,
     return WEFT_OK;
 }
 
+/* In place of all others, the one that the parameter algo fixes. */
+static weft_status_t take_fixed(wefti_lowering_t *l, const weft_algorithm_t *fixed,
+                                wefti_plan_collective_t *collective)
+{
+    const weft_algo_params_t params = params_of(l, collective);
+    weft_status_t status = wefti_rules_check(fixed, &params);
+    if (status < 0) {
+        return wefti_error_prefix(status, "%s", collective->name);
+    }
+    char *name = wefti_arena_strdup(&l->plan->arena, fixed->name);
+    WEFT_RETURN_IF_NO_MEMORY(name);
+    collective->algorithms[0] =
+        (wefti_plan_algorithm_t){.name = name,
+                                 .capabilities = WEFTI_PLAN_CAP_DIRECT | WEFTI_PLAN_CAP_SIGNAL,
+                                 .predicted_ps = listed_ps(collective, name)};
+    collective->algorithm_count = 1;
+    return WEFT_OK;
+}
+
 weft_status_t wefti_lower_add_algorithms(wefti_lowering_t *l, const wefti_node_t *node,
                                          wefti_plan_collective_t *collective, uint64_t bytes,
                                          const wefti_bucket_cost_t *cost)
 {
-    weft_status_t status = add_ranked(l, collective, bytes, cost);
-    return status < 0 || collective->update != WEFTI_PLAN_NONE ? status
-                                                               : take_listed(l, node, collective);
+    const weft_algorithm_t *fixed = wefti_rules_fixed(l->params->rules, collective->op);
+    WEFT_RETURN_IF_ERROR(add_ranked(l, collective, bytes, cost));
+    if (collective->update != WEFTI_PLAN_NONE) {
+        return WEFT_OK;
+    }
+    return fixed != NULL ? take_fixed(l, fixed, collective) : take_listed(l, node, collective);
 }

@@ -59,9 +59,10 @@ static weft_status_t describe_plan(wefti_lowering_t *l)
     plan->model_name = wefti_arena_strdup(&plan->arena, l->params->model_name);
     plan->policy = wefti_arena_strdup(&plan->arena, l->params->policy);
     plan->optimizer = wefti_arena_strdup(&plan->arena, l->params->optimizer);
-    if (l->params->place != NULL) {
-        plan->topology = wefti_arena_strdup(&plan->arena, l->params->place->summary);
-        plan->placement = wefti_arena_strdup(&plan->arena, l->params->place->digest);
+    const wefti_plan_place_t *place = l->params->rules != NULL ? l->params->rules->place : NULL;
+    if (place != NULL) {
+        plan->topology = wefti_arena_strdup(&plan->arena, place->summary);
+        plan->placement = wefti_arena_strdup(&plan->arena, place->digest);
     }
     WEFT_RETURN_IF_NO_MEMORY(plan->topology && plan->placement && plan->model_name &&
                              plan->policy && plan->optimizer);

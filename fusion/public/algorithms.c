@@ -81,8 +81,9 @@ weft_status_t weft_pass_algorithms(const weft_graph_view_t *view,
     wefti_costs_t costs = {0};
     wefti_arena_t arena;
     weft_edit_list_t *edits = NULL;
+    const wefti_rules_t rules = {.order.order = params->order};
     wefti_rankings_t rankings = {
-        .costs = &costs, .registry = params->registry, .order = params->order, .arena = &arena};
+        .costs = &costs, .registry = params->registry, .rules = &rules, .arena = &arena};
     if (params->group_sizes == NULL) {
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "group_sizes", "is NULL");
     }

@@ -480,7 +480,7 @@ static weft_status_t add_program(wefti_graph_t *graph, const wefti_onnx_property
 static weft_status_t set_order(const wefti_onnx_import_params_t *params, wefti_graph_t *graph,
                                wefti_arena_t *arena, const wefti_onnx_compiled_t *compiled)
 {
-    list_t list = open_list(params, "order");
+    list_t list = open_list(params, "node_order");
     uint32_t count = 0;
     uint32_t *order = wefti_arena_array(arena, graph->order_count, sizeof(*order));
     WEFT_RETURN_IF_NO_MEMORY(order);

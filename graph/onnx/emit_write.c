@@ -207,7 +207,7 @@ static void add_order(props_t *p, const uint32_t *position)
     }
     if (differs) {
         add_nodes(p, graph->order, graph->order_count, position);
-        flush(p, "order");
+        flush(p, "node_order");
     }
 }
 

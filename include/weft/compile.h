@@ -150,13 +150,20 @@ typedef struct weft_compile_params {
      * micro-batches, over those that ranks compute at the same time. 0: each rank takes those of
      * its own batch. Running statistics are averages over ranks in both cases. */
     int sync_batch_norm;
+    /** Algorithms of the plan's collectives: "all_reduce=ring" or "AllReduce=ring", several with
+     * commas between. An algorithm that cannot run on these ranks and hosts, or not in this order,
+     * is an error. Such collectives are not fused with updates. NULL: chosen by cost. */
+    const char *algo;
+    /** Order in which reductions combine ranks: "tree" (default), "any", which admits all algorithms
+     * but gives bits that depend on them, or "blocks:4,4" with the ranks of each block. */
+    const char *order;
 } weft_compile_params_t;
 
 /** Defaults of weft_compile_params_t; model_path and world_size must be set. */
 #define WEFT_COMPILE_PARAMS_INIT                                                                   \
     WEFT_STRUCT_INIT(weft_compile_params_t, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  \
                      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-                     0, 0, 0, 0, 0, 0, 0)
+                     0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 /** What a field of weft_compile_params_t holds. */
 typedef enum weft_option_type {

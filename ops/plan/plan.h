@@ -118,7 +118,7 @@ typedef struct wefti_plan_collective {
      * stride, works element by element, and is in no stream. buffer is then the range of
      * parameters, source the range of gradients; op is ALL_REDUCE. */
     uint32_t update;
-    const char *order; /* "tree" */
+    const char *order; /* as in WEFT_ORDER: "tree", "any", "blocks:4,4" */
     uint32_t member_count;
     uint32_t *members; /* the buffers it covers, in readiness order */
     uint32_t algorithm_count;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
+#include "runtime/base/order.h"
 
 static weft_status_t bad_collective(const weft_plan_t *plan, uint32_t index, const char *what)
 {
@@ -52,6 +53,22 @@ int wefti_plan_is_shard(const weft_plan_t *plan, uint32_t part, uint32_t whole)
            bytes == all->size_bytes;
 }
 
+/* Blocks have all ranks. Whatever reduces nothing, or updates what it reduces, has the tree. */
+static int is_order_valid(const weft_plan_t *plan, const wefti_plan_collective_t *collective)
+{
+    wefti_order_setting_t order;
+    uint64_t ranks = 0;
+    if (wefti_order_parse(collective->order, &order) < 0) {
+        return 0;
+    }
+    for (uint32_t i = 0; order.order == WEFT_ORDER_BLOCKS && i < order.count; i++) {
+        ranks += order.sizes[i];
+    }
+    return order.order == WEFT_ORDER_TREE ||
+           (wefti_collective_reduces(collective->op) && collective->update == WEFTI_PLAN_NONE &&
+            (order.order == WEFT_ORDER_ANY || ranks == plan->world_size));
+}
+
 static const char *check_numbers(const weft_plan_t *plan, const wefti_plan_collective_t *collective)
 {
     if ((int)collective->reduction < (int)WEFT_REDUCTION_SUM ||
@@ -65,8 +82,8 @@ static const char *check_numbers(const weft_plan_t *plan, const wefti_plan_colle
                                      !wefti_collective_reduces(collective->op))) {
         return "only an average has a divisor";
     }
-    if (strcmp(collective->order, "tree") != 0) {
-        return "unknown reduction order";
+    if (!is_order_valid(plan, collective)) {
+        return "invalid reduction order";
     }
     if (collective->algorithm_count == 0 || collective->member_count == 0) {
         return "no algorithm, or no members";

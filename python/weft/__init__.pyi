@@ -348,8 +348,9 @@ def compile(
     accumulate: int | None = None, global_micro_batches: int | None = None, wire: Literal["f32", "bf16"] | None = None,
     clip: float | None = None, label_smoothing: float | None = None, grads: _Path | None = None,
     training_form: bool = False, train: str | Sequence[str] | None = None, freeze: str | Sequence[str] | None = None,
-    in_flight: int | None = None, arena_limit: int | str | None = None, infer: bool = False, split_batch: bool = False,
-    ops: _Path | None = None, kernels: _Path | Sequence[_Path] | None = None,
+    algo: str | Sequence[str] | None = None, order: str | None = None, in_flight: int | None = None,
+    arena_limit: int | str | None = None, infer: bool = False, split_batch: bool = False, ops: _Path | None = None,
+    kernels: _Path | Sequence[_Path] | None = None,
 ) -> Plan: ...
 # end: compile
 

@@ -159,39 +159,10 @@ static weft_status_t parse_text(const char *text, const wefti_setting_def_t *def
     return WEFT_OK;
 }
 
-/* "4,4": whether at lists the ranks of each block. */
-static bool parse_blocks(const char *at, wefti_order_setting_t *order)
-{
-    do {
-        char *rest = NULL;
-        errno = 0;
-        unsigned long long value = *at >= '0' && *at <= '9' ? strtoull(at, &rest, 10) : 0;
-        if (value == 0 || value > UINT32_MAX || order->count == WEFTI_ORDER_SETTING_BLOCKS) {
-            return false;
-        }
-        order->sizes[order->count++] = (uint32_t)value;
-        at = rest;
-    } while (*at++ == ',');
-    return at[-1] == '\0';
-}
-
 static weft_status_t parse_order(const char *text, const wefti_setting_def_t *def, void *field)
 {
-    static const char prefix[] = "blocks:";
-    static const char *const names[] = {"tree", "any", NULL};
-    static const weft_order_t orders[] = {WEFT_ORDER_TREE, WEFT_ORDER_ANY};
-    wefti_order_setting_t order = {.order = WEFT_ORDER_BLOCKS};
-    int found = find_choice(text, names);
     (void)def;
-    if (found >= 0) {
-        order.order = orders[found];
-    } else if (strncmp(text, prefix, sizeof prefix - 1) != 0 ||
-               !parse_blocks(text + sizeof prefix - 1, &order)) {
-        return expected("'tree', 'any', or 'blocks:' with the number of ranks of each block, as in "
-                        "blocks:4,4");
-    }
-    *(wefti_order_setting_t *)field = order;
-    return WEFT_OK;
+    return wefti_order_parse(text, field);
 }
 
 static weft_status_t parse_transport(const char *text, const wefti_setting_def_t *def, void *field)

@@ -8,6 +8,7 @@
 #include <weft/context.h>
 #include <weft/types.h>
 
+#include "runtime/base/order.h"
 #include "runtime/base/sync.h"
 
 typedef enum wefti_kernels {
@@ -44,15 +45,6 @@ typedef struct wefti_verbs_settings {
     uint32_t retry;         /* WEFT_VERBS_RETRY: 0 .. 7 */
     uint32_t queue_pairs;   /* WEFT_VERBS_QUEUE_PAIRS: per pair of ranks */
 } wefti_verbs_settings_t;
-
-#define WEFTI_ORDER_SETTING_BLOCKS 64u
-
-/* WEFT_ORDER: tree, any, or blocks with the ranks of each */
-typedef struct wefti_order_setting {
-    weft_order_t order;
-    uint32_t sizes[WEFTI_ORDER_SETTING_BLOCKS];
-    uint32_t count;
-} wefti_order_setting_t;
 
 typedef struct wefti_settings {
     weft_isa_t isa;           /* WEFT_ISA: auto, portable, avx2, avx512 */

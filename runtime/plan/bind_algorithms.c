@@ -41,11 +41,11 @@ static bool is_in_place(const weft_session_t *session, const wefti_plan_collecti
     return true;
 }
 
-/* Plans reduce in the order of ranks. */
 weft_algo_params_t wefti_bind_algo_params(const weft_session_t *session, uint32_t collective)
 {
     const wefti_plan_collective_t *planned = &session->plan->collectives[collective];
     const wefti_endpoint_t *endpoint = session->context->endpoint;
+    const wefti_order_setting_t *order = &session->orders[collective];
     bool several = endpoint->host_count > 1;
     return (weft_algo_params_t){.struct_size = sizeof(weft_algo_params_t),
                                 .op = planned->op,
@@ -53,7 +53,9 @@ weft_algo_params_t wefti_bind_algo_params(const weft_session_t *session, uint32_
                                 .rank = session->endpoint->rank,
                                 .root = planned->root,
                                 .in_place = is_in_place(session, planned),
-                                .order = WEFT_ORDER_TREE,
+                                .order = order->order,
+                                .order_sizes = order->sizes,
+                                .order_size_count = order->count,
                                 .host_of = several ? endpoint->host_of : NULL,
                                 .host_of_count = several ? endpoint->host_count : 0,
                                 .rail_of = session->rail_of};
@@ -238,6 +240,9 @@ static weft_status_t choose(weft_session_t *session, uint64_t common)
 {
     const weft_plan_t *plan = session->plan;
     WEFT_RETURN_IF_ERROR(find_rails(session));
+    for (uint32_t i = 0; i < plan->collective_count; i++) { /* valid in a plan that was verified */
+        WEFT_RETURN_IF_ERROR(wefti_order_parse(plan->collectives[i].order, &session->orders[i]));
+    }
     for (uint32_t i = 0; i < plan->collective_count; i++) {
         const wefti_plan_collective_t *planned = &plan->collectives[i];
         WEFT_RETURN_IF_ERROR(check_operator(planned));

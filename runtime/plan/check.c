@@ -7,10 +7,10 @@
  *   REDUCED   each rank, or the root, has a      a window of each part before the collective, and of
  *             reduced part                       the result; all ranks' windows are reduced again
  *
- * Plans reduce in the order of ranks, so the bits are equal whatever the algorithm is. The window is
- * elsewhere in every run. Not checked: collectives that only move blocks; those with a fused update,
- * which leave no result; parts among more than MOST_PARTS ranks; plans on devices, whose streams do
- * not run records of the host.
+ * In the order of ranks bits are equal whatever the algorithm is. The window is elsewhere in every
+ * run. Not checked: collectives that only move blocks; parts in another order; collectives with a
+ * fused update, which leave no result; parts among more than MOST_PARTS ranks; plans on devices,
+ * whose streams do not run records of the host.
  */
 #include <string.h>
 
@@ -127,6 +127,7 @@ weft_status_t wefti_bind_check_before(wefti_lowering_t *lowering, uint32_t colle
     uint32_t ranks = session->endpoint->world_size, rank = session->endpoint->rank;
     lowering->checked = NULL;
     if (session->checks == NULL || !op->reduces || is_equal(op) || op->variable ||
+        session->orders[collective].order != WEFT_ORDER_TREE ||
         planned->update != WEFTI_PLAN_NONE || planned->elem_count == 0 || ranks > MOST_PARTS) {
         return WEFT_OK;
     }

@@ -91,6 +91,7 @@ static weft_status_t make_tables(weft_session_t *session)
     session->scratch_bytes = wefti_arena_array(arena, streams, sizeof(size_t));
     session->algorithms = wefti_arena_array(arena, collectives, sizeof(*session->algorithms));
     session->interpreted = wefti_arena_array(arena, collectives, sizeof(bool));
+    session->orders = wefti_arena_array(arena, collectives, sizeof(*session->orders));
     session->sweeps = wefti_arena_array(arena, collectives, sizeof(*session->sweeps));
     session->programs =
         wefti_arena_array(arena, plan->program_count + 1u, sizeof(*session->programs));

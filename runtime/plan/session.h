@@ -109,6 +109,7 @@ struct weft_session {
     size_t *scratch_bytes;
     const weft_algorithm_t **algorithms; /* per collective */
     bool *interpreted;                   /* per collective */
+    wefti_order_setting_t *orders;       /* per collective */
     bool interprets;                     /* one of them */
     uint32_t faults_seen;     /* of the endpoint's link faults: earlier ones do not concern it */
     const uint8_t *put_links; /* [a * world_size + b]: no shared memory; NULL: all have it */

@@ -142,6 +142,8 @@ static const char *valid_text(const weft_compile_option_t *option)
     case WEFT_OPTION_TYPE_TEXT:
         return option->choices != NULL                ? option->choices[1]
                : strcmp(option->field, "bucket") == 0 ? "one"
+               : strcmp(option->field, "algo") == 0   ? "all_reduce=mesh"
+               : strcmp(option->field, "order") == 0  ? "any"
                                                       : "loss";
     case WEFT_OPTION_TYPE_PATH:
         return MODEL;

@@ -459,7 +459,9 @@ static void test_plan_refuses_what_is_wrong(void **in)
     REFUSES(c[0].group, 1, "group");
     REFUSES(c[1].root, 2, "root");
     REFUSES(c[0].buffer, BUFFERS, "buffer");
-    REFUSES(c[0].order, "any", "order");
+    REFUSES(c[0].order, "many", "order");
+    REFUSES(c[0].order, "blocks:1,2", "order");
+    REFUSES(c[1].order, "any", "order");
     REFUSES(c[0].elem_count, 21, "element count");
     REFUSES(c[0].elem_count, UINT64_MAX / 2, "element count");
     REFUSES(c[0].algorithm_count, 0, "algorithm");

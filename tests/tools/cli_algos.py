@@ -133,6 +133,66 @@ class Algos(unittest.TestCase):
             self.assertIn(text, done.stderr)
 
 
+class AtCompile(support.Case):
+    """compile --algo and --order."""
+
+    def refused(self, words, *options, world=4):
+        done = self.weft("compile", support.MODELS / "mlp.onnx", "-o", self.dir / "p.weft", "--world", world, "--batch",
+                         8, *options, code=2)
+        self.assert_one_line(done.stderr)
+        for word in words:
+            self.assertIn(word, done.stderr)
+
+    def test_what_cannot_run_is_refused_with_candidates(self):
+        self.refused(("AllReduce=ring: it cannot realise the group's reduction order", "candidates: mesh, one-shot",
+                      "(--algo)"), "--algo", "all_reduce=ring")
+        self.refused(("AllReduce=rin: unknown algorithm", "halving-doubling, ring"), "--algo", "all_reduce=rin", "--order",
+                     "any")
+        self.refused(("AllReduce=hierarchical: the group is on one host: 4 ranks",), "--algo", "AllReduce=hierarchical")
+        self.refused(("unknown collective 'all'",), "--algo", "all=ring")
+        self.refused(("expected a collective and an algorithm",), "--algo", "ring")
+        self.refused(("two algorithms for AllReduce: mesh and one-shot",), "--algo", "all_reduce=mesh", "--algo",
+                     "AllReduce=one-shot")
+        self.refused(("order: expected 'tree', 'any', or 'blocks:'", "(--order)"), "--order", "ring")
+        self.refused(("blocks must have all ranks: blocks:3,2 has 5, world_size 4",), "--order", "blocks:3,2")
+        self.refused(("excludes global_micro_batches",), "--order", "any", "--global-micro-batches", 4)
+
+    def test_the_plan_has_the_algorithm_and_the_order(self):
+        for options, op, expected in (
+                (("--order", "any", "--algo", "all_reduce=ring"), "AllReduce", ("any", "ring")),
+                (("--algo", "all_reduce=doubling,broadcast=chain"), "AllReduce", ("tree", "doubling")),
+                (("--order", "any", "--shard-optimizer", "--algo", "reduce_scatter=ring"), "ReduceScatter", ("any", "ring")),
+                (("--order", "blocks:3,1"), "AllReduce", ("blocks:3,1", "mesh"))):
+            plan = self.compile("mlp.onnx", "p.weft", 4, 8, *options, "--emit-onnx", self.dir / "again.onnx")
+            report = self.weft_json("explain", plan)
+            for bucket in report["buckets"]:
+                self.assertEqual((bucket["order"], bucket["algorithm"]), expected, options)
+            self.weft("verify", plan)
+            again = self.dir / "again.weft"
+            self.weft("compile", self.dir / "again.onnx", "-o", again)
+            self.assertEqual(self.weft_json("explain", again)["structure_digest"], report["structure_digest"])
+
+    def test_several_hosts_are_those_of_the_topology(self):
+        path = self.dir / "cluster.json"
+        path.write_text(json.dumps({"format": 1, "hosts": [2, {"name": "b", "ranks": 2}]}))
+        plan = self.compile("mlp.onnx", "p.weft", 4, 8, "--topology", path, "--algo", "all_reduce=hierarchical")
+        self.assertEqual({b["algorithm"] for b in self.weft_json("explain", plan)["buckets"]}, {"hierarchical"})
+
+    @support.NEED_DATA
+    def test_steps_run_in_that_order(self):
+        digests = {}
+        for order in ("tree", "any", "blocks:3,1"):
+            algo = ("--algo", "all_reduce=ring") if order == "any" else ()
+            plan = self.compile("mlp.onnx", "p.weft", 4, 8, "--order", order, *algo)
+            reports = [self.train(plan, world=4, steps=3, env={"WEFT_CHECK": "results", "WEFT_ALGO": name})
+                       for name in (("",) if order == "any" else ("", "all_reduce=one-shot"))]
+            self.assertEqual(len({report["param_digest"] for report in reports}), 1, order)
+            digests[order] = reports[0]
+        self.assertEqual(len({report["param_digest"] for report in digests.values()}), 3)
+        for report in digests.values():
+            self.assertAlmostEqual(report["loss_last"], digests["tree"]["loss_last"], places=4)
+
+
 class Verify(unittest.TestCase):
     def test_one_size_is_proved(self):
         done = weft("verify", "-n", "7", "--json")

@@ -379,7 +379,7 @@ class Emit(support.Case):
                    ("program.step", ""), ("program.step", "0:99999"), ("program.step", "5:3"), ("program.step", "0:1 x"),
                    ("program.eval", "0:99"), ("program.eval", "3:3"), ("program.init", "1:1"), ("program.init", "0:1"),
                    ("variants", "0:1"), ("variants", "0"), ("variants", "0:9999"), ("persistent", "0:99"),
-                   ("persistent", "0"), ("order", "0:1"), ("order", "9:1"), ("order", "0:99999"), ("gradients", "0:0:9999"),
+                   ("persistent", "0"), ("node_order", "0:1"), ("node_order", "9:1"), ("node_order", "0:99999"), ("gradients", "0:0:9999"),
                    ("gradients", "0:9:0"), ("gradients", "0:0"), ("states", "0:9999"), ("states", "x"),
                    ("states", good["states"] + " 0:1"), ("program.other", "0:1")]
         for key, value in changes:

@@ -26,6 +26,26 @@ static void name_fences(const wefti_compiler_t *c, const wefti_graph_t *graph, c
     }
 }
 
+/* An update rule that the model states holds unless the caller sets an optimizer. */
+static weft_status_t take_update_rule(wefti_compiler_t *c)
+{
+    const wefti_update_rule_t *rule = &c->graph->update_rule;
+    if (!rule->stated || c->given.optimizer != NULL) {
+        return WEFT_OK;
+    }
+    if (c->given.momentum != 0 || c->given.weight_decay != 0) {
+        return wefti_error_field(
+            WEFT_ERR_INVALID_ARGUMENT, c->given.momentum != 0 ? "momentum" : "weight_decay",
+            "must not be set without optimizer: %s states its update rule", c->model->path);
+    }
+    const wefti_optimizer_row_t *row = &wefti_optimizers[rule->kind];
+    c->optimizer.kind = rule->kind;
+    c->optimizer.rule = rule;
+    c->optimizer.lr = c->given.lr != 0 ? c->given.lr : rule->lr != 0 ? rule->lr : row->lr;
+    c->params.optimizer = c->given.optimizer = row->name;
+    return WEFT_OK;
+}
+
 static weft_status_t import_model(wefti_compiler_t *c, wefti_model_t *model)
 {
     wefti_onnx_import_params_t params = {
@@ -102,7 +122,7 @@ weft_status_t wefti_compile_import(wefti_compiler_t *c)
     }
     c->model = &c->models[0];
     c->graph = c->model->graph;
-    status = c->compiled.known ? check_compiled(c) : WEFT_OK;
+    status = c->compiled.known ? check_compiled(c) : take_update_rule(c);
 fail:
     return status;
 }

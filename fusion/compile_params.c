@@ -11,11 +11,12 @@
 
 static void read_optimizer(const weft_compile_params_t *params, wefti_optimizer_params_t *out)
 {
-    *out = (wefti_optimizer_params_t){.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8};
+    *out = (wefti_optimizer_params_t){.beta1 = 0.9, .beta2 = 0.999};
     while (strcmp(wefti_optimizers[out->kind].name, params->optimizer) != 0) {
         out->kind++; /* options.c allows names of the table only */
     }
     out->lr = params->lr != 0 ? params->lr : wefti_optimizers[out->kind].lr;
+    out->epsilon = wefti_optimizers[out->kind].epsilon;
     out->momentum = params->momentum;
     out->weight_decay = params->weight_decay;
     out->no_decay = params->no_decay;

@@ -192,7 +192,8 @@ typedef struct wefti_optimizer_params {
     const char *schedule; /* of the learning rate; NULL: constant */
     uint32_t schedule_steps, warmup_steps;
     double min_lr, gamma;
-    const char *no_decay; /* patterns of parameters without weight decay; NULL: none */
+    const wefti_update_rule_t *rule; /* of the model, in place of the settings; NULL: none */
+    const char *no_decay;            /* patterns of parameters without weight decay; NULL: none */
 } wefti_optimizer_params_t;
 
 /* gradient_params.c: what becomes of gradients before they are used. */

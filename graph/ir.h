@@ -30,6 +30,7 @@
 #include <weft/registry.h>
 
 #include "graph/name_index.h"
+#include "ops/optimizers.h"
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
 #include "runtime/base/memory.h"
@@ -108,6 +109,15 @@ typedef struct wefti_parameter {
     bool running; /* a statistic that steps update: not trained, but no constant */
 } wefti_parameter_t;
 
+/* How a model itself updates all its parameters. */
+typedef struct wefti_update_rule {
+    bool stated;
+    wefti_optimizer_t kind;
+    double lr;            /* 0: not stated */
+    weft_attr_t attrs[8]; /* numbers */
+    uint32_t attr_count;
+} wefti_update_rule_t;
+
 typedef struct wefti_program {
     const char *name; /* init, micro_step, micro_step.1 .., step, flush, eval */
     uint32_t *nodes;  /* ids, in the order of order[] */
@@ -140,7 +150,8 @@ typedef struct wefti_graph {
     size_t constraint_capacity;
     wefti_parameter_t *parameters; /* of an imported model, in file order */
     uint32_t parameter_count;
-    uint32_t device_configurations; /* annotations of the model for several devices */
+    wefti_update_rule_t update_rule; /* of training_info */
+    uint32_t device_configurations;  /* annotations of the model for several devices */
     wefti_program_t *programs;
     uint32_t program_count;
     size_t program_capacity;

@@ -57,6 +57,11 @@ static weft_status_t infer_momentum(weft_node_desc_t *node)
     return infer_update(node, 3, 1);
 }
 
+static weft_status_t infer_adagrad(weft_node_desc_t *node)
+{
+    return infer_update(node, 3, 2);
+}
+
 static weft_status_t infer_adam(weft_node_desc_t *node)
 {
     return infer_update(node, 4, 2);
@@ -85,6 +90,19 @@ static const weft_attr_def_t momentum_attrs[] = {
      .type = WEFT_ATTR_TYPE_FLOAT,
      .default_f = 0.9f,
      .doc = "share of M that stays"},
+    {.name = "nesterov",
+     .type = WEFT_ATTR_TYPE_INT,
+     .doc = "1: P' = P - lr (G + weight_decay P + momentum M')"},
+    DECAY,
+    DIVISOR,
+};
+static const weft_attr_def_t adagrad_attrs[] = {
+    {.name = "lr_decay", .type = WEFT_ATTR_TYPE_FLOAT, .doc = "lr is divided by 1 + lr_decay T"},
+    {.name = "epsilon",
+     .type = WEFT_ATTR_TYPE_FLOAT,
+     .default_f = 1e-10f,
+     .doc = "added to the root"},
+    {.name = "first", .type = WEFT_ATTR_TYPE_INT, .doc = "T, the count of steps, in step 1"},
     DECAY,
     DIVISOR,
 };
@@ -108,7 +126,18 @@ static const weft_attr_def_t average_attrs[] = {
         .name = "epsilon", .type = WEFT_ATTR_TYPE_FLOAT, .default_f = 1e-8f,                       \
         .doc = "added to the root"                                                                 \
     }
-static const weft_attr_def_t adam_attrs[] = {ADAM, DECAY, DIVISOR};
+static const weft_attr_def_t adam_attrs[] = {
+    ADAM,
+    {.name = "scaled_epsilon",
+     .type = WEFT_ATTR_TYPE_INT,
+     .doc = "1: epsilon is added before the root is corrected, as in ONNX"},
+    {.name = "first",
+     .type = WEFT_ATTR_TYPE_INT,
+     .default_i = 1,
+     .doc = "count of steps in step 1; 0 as in ONNX: step 1 is not corrected"},
+    DECAY,
+    DIVISOR,
+};
 static const weft_attr_def_t adamw_attrs[] = {
     ADAM,
     {.name = "weight_decay",
@@ -198,6 +227,10 @@ static const weft_op_def_t defs[] = {
     UPDATE("MovingAverage", 2, 1, PLACES(0, -1, -1, -1), average_attrs, infer_moving_average,
            WEFT_FACT_ELEMENTWISE,
            "P' = momentum P + (1 - momentum) G / divisor, of running statistics"),
+    UPDATE("Adagrad", 5, 2, PLACES(0, 2, -1, -1), adagrad_attrs, infer_adagrad,
+           WEFT_FACT_ELEMENTWISE,
+           "H' = H + G G, with weight decay in G; P' = P - lr / (1 + lr_decay T) G / (sqrt(H') + "
+           "epsilon)"),
     UPDATE("Adam", 6, 3, PLACES(0, 2, 3, -1), adam_attrs, infer_adam, WEFT_FACT_ELEMENTWISE,
            "Adam with bias correction, weight decay added to the gradient"),
     UPDATE("AdamW", 6, 3, PLACES(0, 2, 3, -1), adamw_attrs, infer_adam, WEFT_FACT_ELEMENTWISE,

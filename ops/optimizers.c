@@ -4,7 +4,8 @@
 #include <stddef.h>
 #include <string.h>
 
-#define ROW(kind, name, op, states, lr, first, second) {name, op, states, lr, {first, second}},
+#define ROW(kind, name, op, states, step, lr, epsilon, first, second)                              \
+    {name, op, states, step, lr, epsilon, {first, second}},
 const wefti_optimizer_row_t wefti_optimizers[WEFTI_OPTIMIZER_COUNT] = {WEFTI_OPTIMIZER_MAP(ROW)};
 
 const char *wefti_optimizer_slot(const char *domain, const char *op, uint32_t output)

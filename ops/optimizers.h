@@ -6,18 +6,21 @@
 #ifndef WEFT_OPS_OPTIMIZERS_H
 #define WEFT_OPS_OPTIMIZERS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /*
- * X(kind, name of the user, update operator, its states, default learning rate). An update reads
- * the parameter, the gradient, its states and scalar lr, then scalar step if it has two states.
+ * X(kind, name of the user, update operator, its states, whether it reads the step, default learning
+ * rate and epsilon, names of the states). An update reads the parameter, the gradient, its states,
+ * scalar lr, and scalar step if it does.
  */
 #define WEFTI_OPTIMIZER_MAP(X)                                                                     \
-    X(SGD, "sgd", "SGD", 0, 0.05, NULL, NULL)                                                      \
-    X(MOMENTUM, "momentum", "Momentum", 1, 0.05, "momentum", NULL)                                 \
-    X(ADAM, "adam", "Adam", 2, 0.001, "moment1", "moment2")                                        \
-    X(ADAMW, "adamw", "AdamW", 2, 0.001, "moment1", "moment2")                                     \
-    X(LAMB, "lamb", "Lamb", 2, 0.001, "moment1", "moment2")
+    X(SGD, "sgd", "SGD", 0, 0, 0.05, 0, NULL, NULL)                                                \
+    X(MOMENTUM, "momentum", "Momentum", 1, 0, 0.05, 0, "momentum", NULL)                           \
+    X(ADAM, "adam", "Adam", 2, 1, 0.001, 1e-8, "moment1", "moment2")                               \
+    X(ADAMW, "adamw", "AdamW", 2, 1, 0.001, 1e-8, "moment1", "moment2")                            \
+    X(LAMB, "lamb", "Lamb", 2, 1, 0.001, 1e-8, "moment1", "moment2")                               \
+    X(ADAGRAD, "adagrad", "Adagrad", 1, 1, 0.01, 1e-10, "sum", NULL)
 
 typedef enum wefti_optimizer {
 #define WEFTI_OPTIMIZER_KIND(kind, ...) WEFTI_OPTIMIZER_##kind,
@@ -27,7 +30,8 @@ typedef enum wefti_optimizer {
 typedef struct wefti_optimizer_row {
     const char *name, *op;
     uint32_t state_count;
-    double lr;
+    bool reads_step;
+    double lr, epsilon;
     const char *states[2];
 } wefti_optimizer_row_t;
 

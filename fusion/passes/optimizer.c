@@ -65,12 +65,25 @@ static bool has_attr(const weft_op_def_t *def, const char *name)
     return k < def->attr_count;
 }
 
+/* What the model states, in place of the settings. */
+static uint32_t add_stated(const updater_t *updater, uint32_t param, weft_attr_t *attrs)
+{
+    const wefti_update_rule_t *rule = updater->params->rule;
+    for (uint32_t i = 0; i < rule->attr_count; i++) {
+        attrs[i] = rule->attrs[i];
+        if (updater->undecayed[param] && strcmp(attrs[i].name, settings[DECAY].attr) == 0) {
+            attrs[i].f = 0;
+        }
+    }
+    return rule->attr_count;
+}
+
 /* An undecayed parameter has no weight decay, and with lamb no step size of its own. */
 static uint32_t add_settings(const updater_t *updater, uint32_t param, weft_attr_t *attrs)
 {
-    uint32_t count = 0;
+    uint32_t count = updater->params->rule != NULL ? add_stated(updater, param, attrs) : 0;
     bool undecayed = updater->undecayed[param];
-    for (size_t i = 0; i < SETTING_COUNT; i++) {
+    for (size_t i = 0; updater->params->rule == NULL && i < SETTING_COUNT; i++) {
         double value = *(const double *)((const char *)updater->params + settings[i].offset);
         if (has_attr(updater->def, settings[i].attr)) {
             attrs[count++] = (weft_attr_t){.name = settings[i].attr,
@@ -138,7 +151,7 @@ static weft_status_t add_update(const updater_t *updater, uint32_t param, uint32
 {
     wefti_graph_t *graph = updater->graph;
     uint32_t in[7], node;
-    weft_attr_t attrs[SETTING_COUNT + 2];
+    weft_attr_t attrs[SETTING_COUNT + 6];
     const char *output_names[3] = {NULL, NULL, NULL};
     wefti_node_params_t params = {
         .domain = "weft", .phase = WEFTI_PHASE_UPDATE, .output_names = output_names};
@@ -248,7 +261,7 @@ weft_status_t wefti_pass_optimizer(wefti_graph_t *graph, const wefti_optimizer_p
     WEFT_RETURN_IF_NO_MEMORY(updater.statistic_of);
     WEFT_RETURN_IF_ERROR(
         wefti_graph_need_scalar(graph, "lr", WEFT_DTYPE_F32, params->lr, &updater.lr));
-    if (wefti_optimizers[params->kind].state_count == 2) { /* moments, corrected by the step */
+    if (wefti_optimizers[params->kind].reads_step) {
         WEFT_RETURN_IF_ERROR(
             wefti_graph_need_scalar(graph, "step", WEFT_DTYPE_F32, 1.0, &updater.step));
     }

@@ -122,6 +122,23 @@ static void **concatenate(wefti_arena_t *arena, void *first, size_t first_count,
     return all;
 }
 
+weft_status_t wefti_onnx_join_algorithm(wefti_onnx_file_t *file, const Onnx__GraphProto *algorithm)
+{
+    Onnx__GraphProto *graph = file->model->graph;
+    graph->input = (Onnx__ValueInfoProto **)concatenate(&file->arena, graph->input, graph->n_input,
+                                                        algorithm->input, algorithm->n_input);
+    graph->node = (Onnx__NodeProto **)concatenate(&file->arena, graph->node, graph->n_node,
+                                                  algorithm->node, algorithm->n_node);
+    graph->initializer =
+        (Onnx__TensorProto **)concatenate(&file->arena, graph->initializer, graph->n_initializer,
+                                          algorithm->initializer, algorithm->n_initializer);
+    WEFT_RETURN_IF_NO_MEMORY(graph->input && graph->node && graph->initializer);
+    graph->n_input += algorithm->n_input;
+    graph->n_node += algorithm->n_node;
+    graph->n_initializer += algorithm->n_initializer;
+    return WEFT_OK;
+}
+
 weft_status_t wefti_onnx_merge_training(wefti_onnx_file_t *file, wefti_onnx_compiled_t *compiled)
 {
     Onnx__ModelProto *model = file->model;
@@ -140,14 +157,7 @@ weft_status_t wefti_onnx_merge_training(wefti_onnx_file_t *file, wefti_onnx_comp
                            "%s: training_info does not have the form that weft writes",
                            file->label);
     }
-    graph->node = (Onnx__NodeProto **)concatenate(&file->arena, graph->node, graph->n_node,
-                                                  algorithm->node, algorithm->n_node);
-    graph->initializer =
-        (Onnx__TensorProto **)concatenate(&file->arena, graph->initializer, graph->n_initializer,
-                                          algorithm->initializer, algorithm->n_initializer);
-    WEFT_RETURN_IF_NO_MEMORY(graph->node && graph->initializer);
-    graph->n_node += algorithm->n_node;
-    graph->n_initializer += algorithm->n_initializer;
+    WEFT_RETURN_IF_ERROR(wefti_onnx_join_algorithm(file, algorithm));
     model->n_training_info = 0;
     return WEFT_OK;
 }

@@ -10,12 +10,15 @@
 typedef struct import {
     wefti_onnx_file_t *file;
     wefti_graph_t *graph;
+    wefti_graph_t *lasting; /* of an initialization: the graph that takes its results */
     const wefti_onnx_import_params_t *params;
     wefti_name_index_t producers; /* name of an output -> node, for messages */
     wefti_onnx_compiled_t compiled;
     const weft_op_def_t **foreign; /* by node: definitions of opaque operators */
     uint32_t foreign_count;
     int32_t *versions; /* of nodes, where they are not the file's; NULL: nowhere */
+    wefti_onnx_initials_t initials;
+    wefti_onnx_training_t training;
 } import_t;
 
 /* place: the node, or the kind of list, that defines name a second time */
@@ -36,6 +39,35 @@ static weft_status_t take_name(import_t *import, const char *name, const char *w
     return WEFT_OK;
 }
 
+/* A dimension of type may be open. */
+static bool matches(const weft_tensor_desc_t *has, const weft_tensor_desc_t *type)
+{
+    bool same = has->dtype == type->dtype && has->rank == type->rank;
+    for (uint32_t i = 0; same && i < type->rank; i++) {
+        same = type->dims[i] == -1 || type->dims[i] == has->dims[i];
+    }
+    return same;
+}
+
+/* Contents that the initialization of training_info computes. */
+static weft_status_t initialize(const import_t *import, const char *name, weft_tensor_desc_t *desc)
+{
+    const weft_tensor_desc_t *initial = wefti_onnx_initial(&import->initials, name);
+    char texts[2][WEFTI_TYPE_TEXT_BYTES];
+    if (initial == NULL) {
+        return WEFT_OK;
+    }
+    if (!matches(desc, initial)) {
+        return wefti_error(WEFT_ERR_FORMAT,
+                           "%s: training_info: initialization of '%s': type does not match: %s, "
+                           "initializer %s",
+                           import->file->label, name, wefti_type_text(initial, texts[0]),
+                           wefti_type_text(desc, texts[1]));
+    }
+    desc->data = initial->data;
+    return WEFT_OK;
+}
+
 /* Contents in the arena of the message are copied to that of the graph; mapped ones stay. */
 static weft_status_t add_initializers(import_t *import)
 {
@@ -51,6 +83,7 @@ static weft_status_t add_initializers(import_t *import)
         if (status < 0) {
             return wefti_error_prefix(status, "%s", import->file->label);
         }
+        WEFT_TRY(status, initialize(import, tensor->name, &desc), fail);
         WEFT_TRY(status,
                  wefti_graph_add_value(import->graph, tensor->name,
                                        wefti_dtype_is_floating(desc.dtype) ? WEFTI_VALUE_PARAM
@@ -67,11 +100,7 @@ static weft_status_t check_listed(const import_t *import, const char *name, uint
                                   const weft_tensor_desc_t *type)
 {
     const weft_tensor_desc_t *has = &import->graph->values[value].type;
-    bool same = has->dtype == type->dtype && has->rank == type->rank;
-    for (uint32_t i = 0; same && i < type->rank; i++) {
-        same = type->dims[i] == -1 || type->dims[i] == has->dims[i];
-    }
-    if (!same) {
+    if (!matches(has, type)) {
         char texts[2][WEFTI_TYPE_TEXT_BYTES];
         return wefti_error(WEFT_ERR_FORMAT,
                            "%s: input '%s': type does not match the initializer of the same name: "
@@ -273,11 +302,20 @@ static weft_status_t add_outputs(import_t *import)
     return WEFT_OK;
 }
 
+/* With training_info the loss may be any expression of what the model for inference returns. */
+static const char *logits_of(const import_t *import, const wefti_onnx_loss_t *loss)
+{
+    const char *first = import->training.logits;
+    uint32_t value = first != NULL ? wefti_graph_find_value(import->graph, first) : WEFTI_NONE;
+    return value != WEFTI_NONE && strcmp(first, loss->loss) != 0 ? first : loss->logits;
+}
+
 static weft_status_t mark_loss(import_t *import)
 {
     wefti_onnx_loss_t found;
     wefti_graph_t *graph = import->graph;
-    weft_status_t status = wefti_onnx_find_loss(import->file, import->params->loss, &found);
+    const char *loss = import->params->loss != NULL ? import->params->loss : import->training.loss;
+    weft_status_t status = wefti_onnx_find_loss(import->file, loss, &found);
     if (status < 0) {
         bool none = import->params->loss == NULL &&
                     (import->params->loss_optional ||
@@ -285,7 +323,7 @@ static weft_status_t mark_loss(import_t *import)
         return none ? WEFT_OK : status;
     }
     graph->loss = wefti_graph_find_value(graph, found.loss);
-    graph->logits = wefti_graph_find_value(graph, found.logits);
+    graph->logits = wefti_graph_find_value(graph, logits_of(import, &found));
     graph->values[graph->loss].flags |= WEFTI_VALUE_LOSS;
     graph->values[graph->logits].flags |= WEFTI_VALUE_LOGITS;
     if (found.label != NULL) {
@@ -305,6 +343,15 @@ static weft_status_t list_parameters(const import_t *import)
         if (parameter->value != WEFTI_NONE) {
             parameter->value = wefti_graph_find_value(graph, parameter->name);
         }
+        if (import->training.loss != NULL && !parameter->running) {
+            bool trained = false;
+            for (size_t k = 0; k < import->training.trained_count && !trained; k++) {
+                trained = strcmp(import->training.trained[k], parameter->name) == 0;
+            }
+            parameter->trained = trained;
+            parameter->guess = false;
+            parameter->why = trained ? "the model updates it" : "the model does not update it";
+        }
     }
     return WEFT_OK;
 }
@@ -321,6 +368,78 @@ static weft_status_t join_updates(import_t *import)
     return compiled->ids == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
 }
 
+/* The initialization of training_info as a graph of its own, all of whose values are constants. */
+static weft_status_t evaluate(import_t *import, const Onnx__TrainingInfoProto *info)
+{
+    wefti_onnx_initials_t *out = &import->initials;
+    wefti_arena_t *arena = &import->file->arena;
+    wefti_graph_t *graph = import->graph;
+    size_t count = info->n_initialization_binding;
+    WEFT_RETURN_IF_ERROR(add_initializers(import));
+    for (uint32_t v = 0; v < graph->value_count; v++) {
+        graph->values[v].kind = WEFTI_VALUE_CONST;
+    }
+    WEFT_RETURN_IF_ERROR(index_producers(import));
+    for (size_t i = 0; i < info->initialization->n_node; i++) {
+        WEFT_RETURN_IF_ERROR(add_node(import, i));
+    }
+    WEFT_RETURN_IF_ERROR(wefti_graph_fold_constants(graph));
+    out->names = wefti_arena_array(arena, count, sizeof *out->names);
+    out->types = wefti_arena_array(arena, count, sizeof *out->types);
+    WEFT_RETURN_IF_NO_MEMORY(out->names && out->types);
+    for (size_t i = 0; i < count; i++) {
+        const Onnx__StringStringEntryProto *entry = info->initialization_binding[i];
+        const char *name = entry->value != NULL ? entry->value : "";
+        uint32_t value = wefti_graph_find_value(graph, name);
+        if (entry->key == NULL || value == WEFTI_NONE ||
+            graph->values[value].kind != WEFTI_VALUE_CONST) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED,
+                               "%s: training_info: initialization of '%.100s': '%.100s' is not a "
+                               "constant; store the values as an initializer",
+                               import->file->label, entry->key != NULL ? entry->key : "", name);
+        }
+        const wefti_value_t *from = &graph->values[value];
+        weft_tensor_desc_t *type = &out->types[out->count];
+        *type = from->type;
+        type->data =
+            wefti_arena_memdup(&import->lasting->arena, from->type.data, wefti_value_bytes(from));
+        WEFT_RETURN_IF_NO_MEMORY(type->data);
+        out->names[out->count++] = entry->key;
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t run_initialization(import_t *import)
+{
+    Onnx__ModelProto *model = import->file->model;
+    const Onnx__TrainingInfoProto *info =
+        model->n_training_info == 1 ? model->training_info[0] : NULL;
+    if (info == NULL || info->initialization == NULL || info->n_initialization_binding == 0) {
+        return WEFT_OK;
+    }
+    import_t own = {.file = import->file, .params = import->params, .lasting = import->graph};
+    Onnx__GraphProto *main_graph = model->graph;
+    weft_status_t status;
+    model->graph = info->initialization;
+    wefti_name_index_init(&own.producers, import->file->arena.allocator);
+    own.foreign =
+        wefti_arena_array(&import->file->arena, model->graph->n_node + 1, sizeof *own.foreign);
+    WEFT_TRY(status, own.foreign != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY, done);
+    WEFT_TRY(
+        status,
+        wefti_graph_create(import->graph->arena.allocator, import->graph->registry, 0, &own.graph),
+        done);
+    own.graph->defer_inference = true;
+    own.graph->opset = (int32_t)wefti_onnx_opset(model, "");
+    status = evaluate(&own, info);
+    import->initials = own.initials;
+done:
+    wefti_graph_destroy(own.graph);
+    wefti_name_index_deinit(&own.producers);
+    model->graph = main_graph;
+    return status;
+}
+
 static weft_status_t convert(import_t *import)
 {
     const Onnx__ModelProto *model = import->file->model;
@@ -328,6 +447,12 @@ static weft_status_t convert(import_t *import)
     import->file->compiled = import->params->compiled != NULL;
     WEFT_RETURN_IF_ERROR(wefti_onnx_inline_functions(import->file));
     WEFT_RETURN_IF_ERROR(wefti_onnx_check_model(import->file));
+    if (import->params->compiled == NULL && !import->params->loss_optional) {
+        WEFT_RETURN_IF_ERROR(run_initialization(import));
+        WEFT_RETURN_IF_ERROR(
+            wefti_onnx_training(import->file, &import->initials, &import->training));
+        graph->update_rule = import->training.rule;
+    }
     if (import->params->compiled != NULL) {
         WEFT_RETURN_IF_ERROR(join_updates(import));
     }

@@ -13,6 +13,7 @@
 #define WEFT_GRAPH_ONNX_INTERNAL_H
 
 #include "graph/name_index.h"
+#include "graph/ir.h"
 #include "graph/onnx/onnx.h"
 
 #include <onnx.pb-c.h>
@@ -178,6 +179,29 @@ uint32_t wefti_onnx_count_device_configurations(const wefti_onnx_file_t *file);
 weft_status_t wefti_onnx_parameters(const wefti_onnx_file_t *file, wefti_arena_t *arena,
                                     wefti_parameter_t **out_parameters, uint32_t *out_count);
 
+/* What the initialization of training_info computes, by name of the initializer. */
+typedef struct wefti_onnx_initials {
+    const char **names;
+    weft_tensor_desc_t *types; /* with contents */
+    size_t count;
+} wefti_onnx_initials_t;
+/* training.c: NULL: the file's own contents. */
+const weft_tensor_desc_t *wefti_onnx_initial(const wefti_onnx_initials_t *initials,
+                                             const char *name);
+/* training.c: what training_info, or an operator Gradient, states; everything from the message. */
+typedef struct wefti_onnx_training {
+    const char *loss;   /* NULL: the model has neither */
+    const char *logits; /* the first output of the model for inference, or NULL */
+    const char **trained;
+    size_t trained_count;
+    wefti_update_rule_t rule;
+} wefti_onnx_training_t;
+/* Joins graph and algorithm, and removes the nodes that compute gradients and updates. */
+weft_status_t wefti_onnx_training(wefti_onnx_file_t *file, const wefti_onnx_initials_t *initials,
+                                  wefti_onnx_training_t *out);
+
+/* compiled.c: appends inputs, initializers and nodes of an algorithm to ModelProto.graph. */
+weft_status_t wefti_onnx_join_algorithm(wefti_onnx_file_t *file, const Onnx__GraphProto *algorithm);
 /* compiled.c: reading a compiled graph back. */
 typedef struct wefti_onnx_compiled {
     size_t main_nodes, main_initializers; /* of ModelProto.graph; those of the updates follow */

@@ -72,12 +72,6 @@ weft_status_t wefti_onnx_check_model(const wefti_onnx_file_t *file)
     if (wefti_onnx_opset(model, "") == 0 && model->n_opset_import == 0) {
         return wefti_error(WEFT_ERR_FORMAT, "%s: opset_import is empty", file->label);
     }
-    if (model->n_training_info > 0 && !file->compiled) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "%s: unsupported training_info: not written by weft; pass the forward "
-                           "model with its loss",
-                           file->label);
-    }
     if (graph->n_sparse_initializer > 0) {
         const Onnx__TensorProto *values = graph->sparse_initializer[0]->values;
         return wefti_error(WEFT_ERR_UNSUPPORTED,

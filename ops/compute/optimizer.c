@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * SGD, Momentum, Adam, AdamW and MovingAverage: one call covers a whole bucket, so each is one pass
+ * SGD, Momentum, Adagrad, Adam, AdamW and MovingAverage: one call covers a whole bucket, so each is one pass
  * over memory that reads and writes every element once. Lamb takes norms of one parameter and reads
  * it twice. State and parameters are updated in place or written to outputs of their own.
  */
@@ -28,6 +28,7 @@ typedef struct {
     float kept;                                           /* AdamW: the share of P that stays */
     float bias1;                                          /* Lamb */
     bool adapt;                                           /* Lamb */
+    bool nesterov;                                        /* Momentum */
 } update_t;
 
 typedef void (*update_fn)(const update_t *u);
@@ -38,8 +39,9 @@ typedef struct {
     uint32_t scale_input; /* index of grad_scale; 0: absent */
     bool half;            /* the gradient is bf16 */
     float divisor;
-    bool adapt;
-    float decay, momentum, beta1, beta2, epsilon;
+    bool adapt, nesterov, scaled_epsilon;
+    uint32_t first; /* the count of steps in step 1 */
+    float decay, momentum, beta1, beta2, epsilon, lr_decay;
 } state_t;
 
 /*
@@ -120,14 +122,30 @@ WEFTI_INLINE void momentum_loop(const update_t *u, int flags)
     const update_t local = *u;
     WEFTI_INDEPENDENT
     for (int64_t i = 0; i < local.count; i++) {
-        float m = local.momentum * local.m[i] + gradient(&local, i, flags);
-        float p = local.p[i] - local.lr * m;
+        float g = gradient(&local, i, flags);
+        float m = local.momentum * local.m[i] + g;
+        float p = local.p[i] - local.lr * (local.nesterov ? g + local.momentum * m : m);
         local.m_out[i] = m;
         local.p_out[i] = p;
     }
 }
 
 WEFTI_INLINE void momentum_body(const update_t *u){DISPATCH(momentum_loop, u)}
+
+WEFTI_INLINE void adagrad_loop(const update_t *u, int flags)
+{
+    const update_t local = *u;
+    WEFTI_INDEPENDENT
+    for (int64_t i = 0; i < local.count; i++) {
+        float g = gradient(&local, i, flags);
+        float m = local.m[i] + g * g;
+        float p = local.p[i] - local.step_size * g / (sqrtf(m) + local.epsilon);
+        local.m_out[i] = m;
+        local.p_out[i] = p;
+    }
+}
+
+WEFTI_INLINE void adagrad_body(const update_t *u){DISPATCH(adagrad_loop, u)}
 
 /* Element i of Adam with gradient g, where p is the parameter before. */
 WEFTI_INLINE void adam_element(const update_t *u, int64_t i, float g, float p)
@@ -222,6 +240,7 @@ WEFTI_INLINE void lamb_body(const update_t *u){DISPATCH(lamb_loop, u)}
 WEFTI_CLONES(sgd, PARAMS, (u));
 WEFTI_CLONES(momentum, PARAMS, (u));
 WEFTI_CLONES(average, PARAMS, (u));
+WEFTI_CLONES(adagrad, PARAMS, (u));
 WEFTI_CLONES(adam, PARAMS, (u));
 WEFTI_CLONES(adamw, PARAMS, (u));
 WEFTI_CLONES(lamb, PARAMS, (u));
@@ -272,11 +291,15 @@ static weft_status_t prepare(const weft_node_desc_t *node, uint32_t tensors, uin
     state->half = node->inputs[1].dtype == WEFT_DTYPE_BF16;
     state->divisor = (float)weft_node_attr_int(node, "divisor", 1);
     state->adapt = weft_node_attr_int(node, "adapt", 1) != 0;
+    state->nesterov = weft_node_attr_int(node, "nesterov", 0) != 0;
+    state->scaled_epsilon = weft_node_attr_int(node, "scaled_epsilon", 0) != 0;
+    state->first = (uint32_t)weft_node_attr_int(node, "first", tensors == 4);
+    state->lr_decay = weft_node_attr_float(node, "lr_decay", 0.0f);
     state->decay = weft_node_attr_float(node, "weight_decay", 0.0f);
     state->momentum = weft_node_attr_float(node, "momentum", 0.9f);
     state->beta1 = weft_node_attr_float(node, "beta1", 0.9f);
     state->beta2 = weft_node_attr_float(node, "beta2", 0.999f);
-    state->epsilon = weft_node_attr_float(node, "epsilon", 1e-8f);
+    state->epsilon = weft_node_attr_float(node, "epsilon", tensors == 4 ? 1e-8f : 1e-10f);
     *out_state = state;
     *out_scratch_bytes = 0;
     return WEFT_OK;
@@ -328,7 +351,28 @@ static weft_status_t run_momentum(const weft_kernel_call_t *call)
     u.m = call->inputs[2];
     u.m_out = call->outputs[1];
     u.momentum = state->momentum;
+    u.nesterov = state->nesterov;
     u.lr = *(const float *)call->inputs[3];
+    state->update(&u);
+    return WEFT_OK;
+}
+
+/* The count of steps: attribute first in step 1. */
+static uint32_t steps_of(const state_t *state, const void *step)
+{
+    float number = *(const float *)step;
+    return (number >= 1.0f && number < 4e9f ? (uint32_t)number : 1) - 1 + state->first;
+}
+
+static weft_status_t run_adagrad(const weft_kernel_call_t *call)
+{
+    const state_t *state = call->state;
+    update_t u = describe(call);
+    double slowed = 1.0 + (double)steps_of(state, call->inputs[4]) * (double)state->lr_decay;
+    u.m = call->inputs[2];
+    u.m_out = call->outputs[1];
+    u.epsilon = state->epsilon;
+    u.step_size = (float)((double)*(const float *)call->inputs[3] / slowed);
     state->update(&u);
     return WEFT_OK;
 }
@@ -344,15 +388,18 @@ static weft_status_t run_adam(const weft_kernel_call_t *call)
     u.beta1 = state->beta1;
     u.beta2 = state->beta2;
     u.epsilon = state->epsilon;
-    float lr = *(const float *)call->inputs[4], step = *(const float *)call->inputs[5];
-    /* Steps count from 1; the factors in double, as they get close to 0. */
-    uint32_t steps = step >= 1.0f && step < 4e9f ? (uint32_t)step : 1;
-    double bias1 = 1.0 - wefti_pow_step(state->beta1, steps);
-    double bias2 = 1.0 - wefti_pow_step(state->beta2, steps);
+    float lr = *(const float *)call->inputs[4];
+    /* The factors in double, as they get close to 0. Before any step nothing is biased. */
+    uint32_t steps = steps_of(state, call->inputs[5]);
+    double bias1 = steps == 0 ? 1.0 : 1.0 - wefti_pow_step(state->beta1, steps);
+    double bias2 = steps == 0 ? 1.0 : 1.0 - wefti_pow_step(state->beta2, steps);
     u.one_minus_beta1 = (float)(1.0 - (double)state->beta1);
     u.one_minus_beta2 = (float)(1.0 - (double)state->beta2);
     u.step_size = (float)((double)lr / bias1);
     u.root_bias = (float)sqrt(bias2);
+    if (state->scaled_epsilon) {
+        u.epsilon = (float)((double)state->epsilon / sqrt(bias2));
+    }
     u.lr = lr;
     u.bias1 = (float)bias1;
     u.adapt = state->adapt;
@@ -370,6 +417,7 @@ static weft_status_t run_adam(const weft_kernel_call_t *call)
     }
 PREPARE(prepare_sgd, 2, 1, sgd)
 PREPARE(prepare_momentum, 3, 1, momentum)
+PREPARE(prepare_adagrad, 3, 2, adagrad)
 PREPARE(prepare_adam, 4, 2, adam)
 PREPARE(prepare_adamw, 4, 2, adamw)
 PREPARE(prepare_lamb, 4, 2, lamb)
@@ -377,6 +425,7 @@ PREPARE(prepare_average, 2, 0, average)
 
 WEFTI_KERNEL(wefti_kernel_sgd, "weft", "SGD", prepare_sgd, run_sgd);
 WEFTI_KERNEL(wefti_kernel_momentum, "weft", "Momentum", prepare_momentum, run_momentum);
+WEFTI_KERNEL(wefti_kernel_adagrad, "weft", "Adagrad", prepare_adagrad, run_adagrad);
 WEFTI_KERNEL(wefti_kernel_adam, "weft", "Adam", prepare_adam, run_adam);
 WEFTI_KERNEL(wefti_kernel_adamw, "weft", "AdamW", prepare_adamw, run_adam);
 WEFTI_KERNEL(wefti_kernel_lamb, "weft", "Lamb", prepare_lamb, run_adam);

@@ -339,7 +339,7 @@ def unregister(array: Any, context: _Where = None) -> None: ...
 def compile(
     model: Any, *, verify_each: bool = False, emit_onnx: _Path | None = None, world: int | None = None,
     batch: int | None = None, shape: dict[str, Sequence[int]] | None = None, loss: str | None = None,
-    optimizer: Literal["sgd", "momentum", "adam", "adamw", "lamb"] | None = None, lr: float | None = None,
+    optimizer: Literal["sgd", "momentum", "adam", "adamw", "lamb", "adagrad"] | None = None, lr: float | None = None,
     lr_schedule: Literal["constant", "linear", "cosine", "step"] | None = None, lr_steps: int | None = None,
     warmup_steps: int | None = None, min_lr: float | None = None, lr_gamma: float | None = None,
     momentum: float | None = None, weight_decay: float | None = None, no_decay: str | Sequence[str] | None = None,

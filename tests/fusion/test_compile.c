@@ -452,9 +452,9 @@ static void test_compile_names_the_wrong_parameter(void **state)
     bad = good, bad.batch = -3,
     expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT,
                  "batch: must be a whole number between 1 and 2147483647: -3");
-    bad = good, bad.optimizer = "adagrad",
+    bad = good, bad.optimizer = "adadelta",
     expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT,
-                 "optimizer: must be sgd, momentum, adam, adamw or lamb: adagrad");
+                 "optimizer: must be sgd, momentum, adam, adamw, lamb or adagrad: adadelta");
     bad = good, bad.lr = -1,
     expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "lr: must be a number above 0: -1");
     bad = good, bad.bucket = "two",

@@ -220,6 +220,7 @@ static const row_t rows[] = {
     {"weft", "SumTo", 1, "f2x3x4", "shape=3,1", 1},
     {"weft", "SGD", 1, "f4x5 f4x5 #1", "weight_decay=f0.1", 1},
     {"weft", "Momentum", 1, "f4x5 f4x5 f4x5 #1", "", 2},
+    {"weft", "Adagrad", 1, "f4x5 f4x5 p4x5 #1 #1", "", 2},
     {"weft", "Adam", 1, "f4x5 f4x5 f4x5 p4x5 #1 #1", "", 3},
     {"weft", "AdamW", 1, "f4x5 f4x5 f4x5 p4x5 #1 #1", "weight_decay=f0.1", 3},
     {"weft", "Lamb", 1, "f4x5 f4x5 f4x5 p4x5 #1 #1", "weight_decay=f0.1", 3},

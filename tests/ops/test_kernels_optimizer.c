@@ -5,13 +5,13 @@
 #include <math.h>
 #include <string.h>
 
-typedef enum { SGD, MOMENTUM, ADAM, ADAMW, LAMB, KINDS } kind_t;
-static const char *const names[] = {"SGD", "Momentum", "Adam", "AdamW", "Lamb"};
+typedef enum { SGD, MOMENTUM, ADAGRAD, ADAM, ADAMW, LAMB, KINDS } kind_t;
+static const char *const names[] = {"SGD", "Momentum", "Adagrad", "Adam", "AdamW", "Lamb"};
 
 /* P, G and the states. */
 static uint32_t tensors_of(kind_t kind)
 {
-    return kind == SGD ? 2 : kind == MOMENTUM ? 3 : 4;
+    return kind == SGD ? 2 : kind <= ADAGRAD ? 3 : 4;
 }
 
 typedef struct {
@@ -19,7 +19,7 @@ typedef struct {
     double direction; /* lamb */
 } element_t;
 
-/* One step of torch.optim.SGD (dampening 0, no Nesterov), torch.optim.Adam or torch.optim.AdamW. */
+/* One step of torch.optim.SGD (dampening 0, no Nesterov), Adagrad (lr_decay 0.1), Adam or AdamW. */
 static void reference(kind_t kind, element_t *e, double g, double lr, double decay, int step)
 {
     const double beta1 = 0.9f, beta2 = 0.999f;
@@ -33,6 +33,9 @@ static void reference(kind_t kind, element_t *e, double g, double lr, double dec
     } else if (kind == MOMENTUM) {
         e->m = 0.8f * e->m + g;
         e->p -= lr * e->m;
+    } else if (kind == ADAGRAD) {
+        e->m += g * g;
+        e->p -= lr / (1 + (step - 1) * 0.1) * g / (sqrt(e->m) + 1e-10f);
     } else {
         e->m = beta1 * e->m + (1 - beta1) * g;
         e->v = beta2 * e->v + (1 - beta2) * g * g;
@@ -66,10 +69,13 @@ static void check(kind_t kind, int64_t count, float decay, bool adapt)
         tensors[i] = case_input(&c, DIMS(count));
         memset(tensors[i], 0, (size_t)count * sizeof(float));
     }
-    float *lr = case_input(&c, SCALAR), *step = kind >= ADAM ? case_input(&c, DIMS(1)) : NULL;
+    float *lr = case_input(&c, SCALAR), *step = kind >= ADAGRAD ? case_input(&c, DIMS(1)) : NULL;
     case_float(&c, "weight_decay", decay);
     if (kind == MOMENTUM) {
         case_float(&c, "momentum", 0.8f);
+    }
+    if (kind == ADAGRAD) {
+        case_float(&c, "lr_decay", 0.1f);
     }
     if (!adapt) {
         case_int(&c, "adapt", 0);
@@ -140,7 +146,7 @@ static void test_a_bucket_is_its_members(void **state)
                 }
             }
             *case_input(c, SCALAR) = 0.01f;
-            if (kind >= ADAM) {
+            if (kind >= ADAGRAD) {
                 *case_input(c, SCALAR) = 3.0f;
             }
             assert_int_equal(case_infer(c, tensors - 1, WEFT_LAYOUT_PLAIN), WEFT_OK);

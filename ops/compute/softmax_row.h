@@ -6,6 +6,26 @@
 #include "ops/compute/math_f32.h"
 #include "ops/compute/sum_f32.h"
 
+/* exps = exp(x - top), where top >= x, and its sum in the shape of sum_f32.h. */
+WEFTI_INLINE float wefti_exps_f32(const float *x, float top, float *exps, int64_t count)
+{
+    float acc[WEFTI_SUM_LANES] = {0};
+    int64_t i = 0;
+    for (; i + WEFTI_SUM_LANES <= count; i += WEFTI_SUM_LANES) {
+        WEFTI_INDEPENDENT
+        for (int j = 0; j < WEFTI_SUM_LANES; j++) {
+            float e = wefti_exp_of_negative_f32(x[i + j] - top);
+            exps[i + j] = e;
+            acc[j] += e;
+        }
+    }
+    for (int j = 0; i + j < count; j++) {
+        exps[i + j] = wefti_exp_of_negative_f32(x[i + j] - top);
+        acc[j] += exps[i + j];
+    }
+    return wefti_sum_lanes_f32(acc);
+}
+
 /* y = softmax(x) or its logarithm; y may be x. exps: count floats. NaN in x makes the row NaN. */
 WEFTI_INLINE void wefti_log_softmax_row(const float *x, float *y, float *exps, int64_t count,
                                         bool logarithm)
@@ -13,19 +33,13 @@ WEFTI_INLINE void wefti_log_softmax_row(const float *x, float *y, float *exps, i
     if (count <= 0) {
         return;
     }
-    float top = x[0];
-    for (int64_t i = 1; i < count; i++) {
-        top = x[i] > top ? x[i] : top;
-    }
-    WEFTI_INDEPENDENT
-    for (int64_t i = 0; i < count; i++) {
-        exps[i] = wefti_exp_f32(x[i] - top);
-    }
-    float sum = wefti_sum_f32(exps, count);
+    const float top = wefti_max_f32(x, count);
+    const float sum = wefti_exps_f32(x, top, exps, count);
     if (!logarithm) {
+        const float share = 1.0f / sum; /* a product takes a quarter of the time of a division */
         WEFTI_INDEPENDENT
         for (int64_t i = 0; i < count; i++) {
-            y[i] = exps[i] / sum;
+            y[i] = exps[i] * share;
         }
         return;
     }

@@ -14,7 +14,6 @@ typedef struct conv_state {
     wefti_conv_lanes_t lanes; /* in the place of pass and dw, where that is better */
     wefti_lanes_dw_t lanes_dw;
     bool has_bias, want_dx, want_db, use_lanes, use_lanes_dw;
-    int64_t weight_elems; /* turned weights at the end of scratch */
 } conv_state_t;
 
 static void destroy(void *opaque)
@@ -23,8 +22,8 @@ static void destroy(void *opaque)
     if (state == NULL) {
         return;
     }
-    wefti_free(NULL, state->pass.at);
-    wefti_free(NULL, state->dw.at);
+    wefti_conv_pass_deinit(&state->pass);
+    wefti_conv_dw_deinit(&state->dw);
     wefti_free(NULL, state->lanes.at);
     wefti_free(NULL, state->lanes_dw.at);
     wefti_free(NULL, state);
@@ -42,6 +41,22 @@ static weft_status_t check_bias(const weft_node_desc_t *node, const weft_tensor_
     return status == WEFT_OK ? wefti_check_shape(node, bias, what, 1, &channels) : status;
 }
 
+/* The forward pass or the gradient of the input in its better form. */
+static weft_status_t plan_pass(const wefti_conv_t *c, bool data_grad, conv_state_t *state,
+                               int64_t *out_elems)
+{
+    state->use_lanes =
+        data_grad ? wefti_conv_lanes_fit_data_grad(c) : wefti_conv_lanes_fit_forward(c);
+    if (state->use_lanes) {
+        WEFT_RETURN_IF_ERROR(wefti_conv_lanes_plan(c, data_grad, &state->lanes));
+        *out_elems = state->lanes.scratch_elems;
+    } else {
+        WEFT_RETURN_IF_ERROR(wefti_conv_pass_plan(c, data_grad, &state->pass));
+        *out_elems = state->pass.scratch_elems;
+    }
+    return WEFT_OK;
+}
+
 static weft_status_t describe_forward(const weft_node_desc_t *node, const weft_kernel_env_t *env,
                                       conv_state_t *state, size_t *out_scratch_bytes)
 {
@@ -56,33 +71,10 @@ static weft_status_t describe_forward(const weft_node_desc_t *node, const weft_k
         WEFT_RETURN_IF_ERROR(
             check_bias(node, &node->inputs[2], "input 2", state->conv.out_channels));
     }
-    state->use_lanes = wefti_conv_lanes_fit_forward(&state->conv);
-    if (state->use_lanes) {
-        WEFT_RETURN_IF_ERROR(wefti_conv_lanes_plan(&state->conv, false, &state->lanes));
-        *out_scratch_bytes = (size_t)state->lanes.scratch_elems * sizeof(float);
-        return WEFT_OK;
-    }
-    WEFT_RETURN_IF_ERROR(wefti_conv_pass_forward(&state->conv, &state->pass));
-    *out_scratch_bytes = (size_t)state->pass.scratch_elems * state->pass.threads * sizeof(float);
+    int64_t elems;
+    WEFT_RETURN_IF_ERROR(plan_pass(&state->conv, false, state, &elems));
+    *out_scratch_bytes = (size_t)elems * sizeof(float);
     return WEFT_OK;
-}
-
-static weft_status_t plan_data_grad(const wefti_conv_t *c, int64_t weight_elems,
-                                    conv_state_t *state, int64_t *elems)
-{
-    weft_status_t status;
-    int64_t need;
-    state->use_lanes = wefti_conv_lanes_fit_data_grad(c);
-    if (state->use_lanes) {
-        status = wefti_conv_lanes_plan(c, true, &state->lanes);
-        need = state->lanes.scratch_elems;
-    } else {
-        status = wefti_conv_pass_data_grad(c, &state->pass);
-        state->weight_elems = weight_elems;
-        need = weight_elems + state->pass.scratch_elems * state->pass.threads;
-    }
-    *elems = need > *elems ? need : *elems;
-    return status;
 }
 
 static weft_status_t describe_grad(const weft_node_desc_t *node, const weft_kernel_env_t *env,
@@ -102,7 +94,7 @@ static weft_status_t describe_grad(const weft_node_desc_t *node, const weft_kern
     if (state->want_db) {
         WEFT_RETURN_IF_ERROR(check_bias(node, &node->outputs[2], "output 2", c->out_channels));
     }
-    int64_t elems;
+    int64_t elems, dx_elems = 0;
     state->use_lanes_dw = wefti_conv_lanes_fit_dw(c);
     if (state->use_lanes_dw) {
         WEFT_RETURN_IF_ERROR(wefti_lanes_dw_plan(c, &state->lanes_dw));
@@ -118,7 +110,8 @@ static weft_status_t describe_grad(const weft_node_desc_t *node, const weft_kern
             wefti_check_shape(node, &node->outputs[0], "output 0", x->rank, x->dims));
         wefti_conv_t with_dx = *c;
         with_dx.in_last = node->outputs[0].layout == WEFT_LAYOUT_CHANNELS_LAST;
-        WEFT_RETURN_IF_ERROR(plan_data_grad(&with_dx, weft_tensor_elem_count(w), state, &elems));
+        WEFT_RETURN_IF_ERROR(plan_pass(&with_dx, true, state, &dx_elems));
+        elems = dx_elems > elems ? dx_elems : elems;
     }
     *out_scratch_bytes = (size_t)elems * sizeof(float);
     return WEFT_OK;
@@ -149,8 +142,8 @@ static weft_status_t describe_transposed(const weft_node_desc_t *node, const wef
         WEFT_RETURN_IF_ERROR(
             check_bias(node, &node->inputs[2], "input 2", state->conv.in_channels));
     }
-    int64_t elems = 0;
-    WEFT_RETURN_IF_ERROR(plan_data_grad(&state->conv, weft_tensor_elem_count(w), state, &elems));
+    int64_t elems;
+    WEFT_RETURN_IF_ERROR(plan_pass(&state->conv, true, state, &elems));
     *out_scratch_bytes = (size_t)elems * sizeof(float);
     return WEFT_OK;
 }
@@ -181,17 +174,22 @@ static weft_status_t conv_prepare(const weft_node_desc_t *node, const weft_kerne
     return prepare(node, env, describe_forward, out_state, out_scratch_bytes);
 }
 
+/* bias may be NULL. */
+static void run_pass(const conv_state_t *state, const float *source, const float *weights,
+                     const float *bias, float *dst, float *scratch)
+{
+    if (state->use_lanes) {
+        wefti_conv_lanes_run(&state->lanes, source, weights, bias, dst, scratch);
+    } else {
+        wefti_conv_pass_run(&state->pass, source, weights, bias, dst, scratch);
+    }
+}
+
 static weft_status_t conv_run(const weft_kernel_call_t *call)
 {
     const conv_state_t *state = call->state;
-    const float *bias = state->has_bias ? call->inputs[2] : NULL;
-    if (state->use_lanes) {
-        wefti_conv_lanes_run(&state->lanes, call->inputs[0], call->inputs[1], bias,
-                             call->outputs[0], call->scratch);
-    } else {
-        wefti_conv_pass_run(&state->pass, call->inputs[0], call->inputs[1], bias, call->outputs[0],
-                            call->scratch);
-    }
+    run_pass(state, call->inputs[0], call->inputs[1], state->has_bias ? call->inputs[2] : NULL,
+             call->outputs[0], call->scratch);
     return WEFT_OK;
 }
 
@@ -199,35 +197,6 @@ static weft_status_t grad_prepare(const weft_node_desc_t *node, const weft_kerne
                                   void **out_state, size_t *out_scratch_bytes)
 {
     return prepare(node, env, describe_grad, out_state, out_scratch_bytes);
-}
-
-/* [groups * out, in, taps] to [groups * in, out, taps]. */
-static void turn_weights(const wefti_conv_t *c, const float *w, float *dst)
-{
-    const int64_t in = c->in_channels / c->groups, out = c->out_channels / c->groups;
-    const int64_t taps = c->kernel[0] * c->kernel[1];
-    for (int64_t g = 0; g < c->groups; g++) {
-        for (int64_t i = 0; i < in; i++) {
-            for (int64_t o = 0; o < out; o++) {
-                for (int64_t t = 0; t < taps; t++) {
-                    *dst++ = w[((g * out + o) * in + i) * taps + t];
-                }
-            }
-        }
-    }
-}
-
-/* bias may be NULL. */
-static void run_data_grad(const conv_state_t *state, const float *dy, const float *w,
-                          const float *bias, float *dx, float *scratch)
-{
-    if (state->use_lanes) {
-        wefti_conv_lanes_run(&state->lanes, dy, w, bias, dx, scratch);
-    } else {
-        float *turned = scratch + state->pass.scratch_elems * state->pass.threads;
-        turn_weights(&state->conv, w, turned);
-        wefti_conv_pass_run(&state->pass, dy, turned, bias, dx, scratch);
-    }
 }
 
 static weft_status_t grad_run(const weft_kernel_call_t *call)
@@ -241,7 +210,7 @@ static weft_status_t grad_run(const weft_kernel_call_t *call)
         wefti_conv_dw_run(&state->dw, x, dy, call->outputs[1], db, call->scratch);
     }
     if (state->want_dx) {
-        run_data_grad(state, dy, w, NULL, call->outputs[0], call->scratch);
+        run_pass(state, dy, w, NULL, call->outputs[0], call->scratch);
     }
     return WEFT_OK;
 }
@@ -250,14 +219,6 @@ static weft_status_t transposed_prepare(const weft_node_desc_t *node, const weft
                                         void **out_state, size_t *out_scratch_bytes)
 {
     return prepare(node, env, describe_transposed, out_state, out_scratch_bytes);
-}
-
-static weft_status_t transposed_run(const weft_kernel_call_t *call)
-{
-    const conv_state_t *state = call->state;
-    run_data_grad(state, call->inputs[0], call->inputs[1], state->has_bias ? call->inputs[2] : NULL,
-                  call->outputs[0], call->scratch);
-    return WEFT_OK;
 }
 
 const weft_kernel_t wefti_kernel_conv = {
@@ -288,7 +249,7 @@ const weft_kernel_t wefti_kernel_conv_transpose = {
     .op = "ConvTranspose",
     .since_version = 1,
     .prepare = transposed_prepare,
-    .run = transposed_run,
+    .run = conv_run,
     .destroy = destroy,
     .implementation = implementation,
 };

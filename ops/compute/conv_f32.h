@@ -1,22 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * f32 convolution as products over shifted planes.
+ * f32 convolution as products.
  *
  * An image is copied once into zero-padded planes, one per channel and phase of the stride, all of
- * one width. In them the inputs of one kernel tap for all outputs are one run of memory at a fixed
- * offset:
+ * one width. In them the inputs of one kernel tap for the outputs of one line are one run of memory
+ * at a fixed offset:
  *
-  *     planes   . . . . . .        output (y, x) is position p = y * width + x; its tap (c, ky, kx)
- *              . a b c d .        lies at at[c, ky, kx] + p. So output row o is a product of the
- *              . e f g h .        weights' row o with "rows" of memory that overlap: no im2col is
- *              . . . . . .        written. The few positions between lines are computed and
- *                                 discarded.
+ *     planes   . . . . . .        output (y, x) is position p = y * width + x; its tap (c, ky, kx)
+ *              . a b c d .        lies at at[c, ky, kx] + p. A panel of the product's operand, some
+ *              . e f g h .        taps by some outputs, is copied from these runs and stays in the
+ *              . . . . . .        first-level cache while all weights are multiplied with it.
  *
- * The gradient of the input is the same with spread and mirrored planes of dY; the gradient of
- * weights and bias is dot products of dY's planes with X's. Sums are chains as gemm_f32.h defines
- * them, so bits depend on neither instruction set nor threads nor layout. oneDNN falls back to
- * reference code (ref:any, 40 to 400 times slower) for channels-last with plain weights, and
- * differs between instruction sets.
+ *     forward  Y[o, p]  = sum over taps k of    W[o, k] * panel[k, p]
+ *     dW       dW[o, k] = sum over outputs p of dY[o, p] * panel[k, p]
+ *     dX       as forward, from the planes of dY and with the weights turned. With a stride s the
+ *              inputs of each phase (y % s, x % s) are a convolution of their own, with those taps
+ *              that reach them.
+ *
+ * A group with few channels (depthwise) has too few rows to pay for panels: the product then reads
+ * the planes where they are, and the positions between lines are computed and discarded; dW is dot
+ * products of dY's planes with X's.
+ *
+ * Sums are chains as gemm_f32.h defines them, cut at places that depend on shapes alone, so bits
+ * depend on neither instruction set nor threads nor layout. oneDNN falls back to reference code
+ * (ref:any, 40 to 400 times slower) for channels-last with plain weights, and differs between
+ * instruction sets.
  */
 #ifndef WEFT_OPS_COMPUTE_CONV_F32_H
 #define WEFT_OPS_COMPUTE_CONV_F32_H
@@ -24,10 +32,6 @@
 #include "ops/compute/gemm_f32.h"
 
 #include <weft/registry.h>
-
-/* Images whose products one chain of a weight gradient takes; part of the definition of its bits.
- */
-#define WEFTI_CONV_DW_IMAGES 8
 
 /* Shapes of one convolution; index 0 is height, 1 is width. 1-D convolutions have height 1. */
 typedef struct wefti_conv {
@@ -47,36 +51,77 @@ typedef struct wefti_planes {
     int64_t channels; /* of the group */
     int64_t all_channels;
     int64_t source[2];
-    int64_t spread[2]; /* distance of source elements */
-    int64_t shift[2];  /* where source element 0 goes; may be negative */
-    int64_t phase[2];  /* the stride: position u lies in phase u % phase at u / phase */
-    int64_t size[2];   /* lines and elements per line of a plane */
-    int64_t plane;     /* elements from plane to plane */
+    int64_t shift[2]; /* where source element 0 goes; may be negative */
+    int64_t phase[2]; /* the stride: position u lies in phase u % phase at u / phase */
+    int64_t size[2];  /* lines and elements per line of a plane */
     bool last;
+    weft_isa_t isa;
 } wefti_planes_t;
 
-/* Elements of one image's planes, slack for whole vectors included. */
+/* Elements from plane to plane, and of one image's planes with slack for whole vectors. */
+int64_t wefti_planes_stride(const wefti_planes_t *planes);
 int64_t wefti_planes_elems(const wefti_planes_t *planes);
-/* Copies; what lies between the source's elements must be zero already and stays so. */
-void wefti_planes_fill(const wefti_planes_t *planes, const float *image, int64_t first_channel,
-                       float *dst);
+/* WEFT_ERR_UNSUPPORTED when offsets would not fit 32 bits. */
+weft_status_t wefti_planes_check(const wefti_planes_t *planes);
+/* Copies channels first .. first + count - 1 of image. What the source does not cover must be zero
+ * already and stays so. */
+void wefti_planes_fill(const wefti_planes_t *planes, const float *image, int64_t first,
+                       int64_t count, float *dst);
+/* The planes that the forward pass and the gradient of weights read. */
+wefti_planes_t wefti_planes_of_input(const wefti_conv_t *conv);
+/* The offset of a tap whose window begins at position 0. */
+int64_t wefti_planes_tap(const wefti_planes_t *planes, int64_t channel, int64_t y, int64_t x);
 
-/* A product over planes: the forward pass, or the gradient of the input. */
+/* Some positions of the planes, line by line: the columns of a product. */
+typedef struct wefti_positions {
+    int64_t first[2], count[2];
+    int64_t image_elems; /* from image to image */
+} wefti_positions_t;
+
+#define WEFTI_PACKED_COLS 256
+
+/*
+ * dst[k * ld + i] = planes[at[k] + position first + i] for k < rows and i < cols, where positions
+ * of successive images follow each other. At most WEFTI_PACKED_COLS; up to a vector after the last
+ * element is overwritten.
+ */
+void wefti_pack_positions(const wefti_planes_t *planes, const wefti_positions_t *positions,
+                          const float *filled, const int32_t *at, int64_t rows, int64_t first,
+                          int64_t cols, float *dst, int64_t ld);
+
+/* The outputs of one phase, and the taps that they have. */
+typedef struct wefti_conv_grid {
+    wefti_positions_t at;
+    int64_t to[2];   /* output of the first position */
+    int64_t k;       /* products of each sum */
+    int64_t offsets; /* first of k in pass->at */
+    int64_t taps[2], first_tap[2], tap_step[2];
+} wefti_conv_grid_t;
+
+/* The forward pass, or the gradient of the input. */
 typedef struct wefti_conv_pass {
     wefti_planes_t planes;
-    int64_t images, groups, rows, k; /* per group: output channels, taps */
-    int64_t out[2], out_channels;
+    int64_t images, groups, rows, out[2], out_channels;
+    int64_t step[2]; /* from output to output of a grid */
     bool out_last;
-    int64_t vectors_elems; /* positions, rounded up to whole vectors */
-    int32_t *at;           /* k offsets */
+    bool packed; /* panels are copied */
+    bool whole;  /* every output is in a grid */
+    bool turned; /* weights are those of the forward pass, to be turned */
+    int64_t block;
+    int64_t grid_count, kernel_elems, kernel_width;
+    wefti_conv_grid_t *grids;
+    int32_t *at;
     weft_isa_t isa, threads;
-    int64_t scratch_elems; /* of one thread */
+    int64_t weight_elems; /* turned weights at the beginning of scratch */
+    int64_t sums_elems;
+    int64_t thread_elems, scratch_elems;
 } wefti_conv_pass_t;
 
-/* at is allocated; free it with wefti_free. WEFT_ERR_UNSUPPORTED when planes grow too large. */
-weft_status_t wefti_conv_pass_forward(const wefti_conv_t *conv, wefti_conv_pass_t *out_pass);
-weft_status_t wefti_conv_pass_data_grad(const wefti_conv_t *conv, wefti_conv_pass_t *out_pass);
-/* weights: [groups * rows, k]; bias may be NULL; scratch of threads * scratch_elems. */
+/* Deinit is for planned and for zeroed ones. WEFT_ERR_UNSUPPORTED when planes grow too large. */
+weft_status_t wefti_conv_pass_plan(const wefti_conv_t *conv, bool data_grad,
+                                   wefti_conv_pass_t *out_pass);
+void wefti_conv_pass_deinit(wefti_conv_pass_t *pass);
+/* weights as the operator has them; bias may be NULL; scratch of scratch_elems. */
 void wefti_conv_pass_run(const wefti_conv_pass_t *pass, const float *source, const float *weights,
                          const float *bias, float *dst, float *scratch);
 
@@ -84,13 +129,19 @@ void wefti_conv_pass_run(const wefti_conv_pass_t *pass, const float *source, con
 typedef struct wefti_conv_dw {
     wefti_planes_t x, dy;
     int64_t images, groups, rows, taps; /* taps: k, and one that is always 1, for the bias */
-    int64_t vectors;
+    bool packed;
+    int64_t block; /* images per block; part of the definition of the bits */
     int32_t *at;
+    wefti_positions_t positions;
+    int64_t piece;   /* packed: outputs of one chain at most */
+    int64_t lanes;   /* packed: rows rounded up to whole vectors */
+    int64_t vectors; /* not packed: of dY's planes */
     weft_isa_t isa, threads;
-    int64_t scratch_elems;
+    int64_t sums_elems, scratch_elems;
 } wefti_conv_dw_t;
 
 weft_status_t wefti_conv_dw_plan(const wefti_conv_t *conv, wefti_conv_dw_t *out_dw);
+void wefti_conv_dw_deinit(wefti_conv_dw_t *dw);
 /* db may be NULL. */
 void wefti_conv_dw_run(const wefti_conv_dw_t *dw, const float *x, const float *dy, float *dw_out,
                        float *db, float *scratch);

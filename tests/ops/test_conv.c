@@ -377,6 +377,71 @@ static void test_conv_fixed_shapes(void **state)
          .stride = {1, 1},
          .dilation = {1, 1},
          .pad = {4, 3, 4, 5}},
+        /* more taps, outputs and rows than one panel or block has; images share panels */
+        {.n = 7,
+         .c = 70,
+         .o = 117,
+         .g = 1,
+         .in = {9, 11},
+         .k = {3, 3},
+         .stride = {2, 1},
+         .dilation = {1, 1},
+         .pad = {1, 1, 1, 0}},
+        {.n = 2,
+         .c = 5,
+         .o = 300,
+         .g = 1,
+         .in = {21, 23},
+         .k = {1, 1},
+         .stride = {1, 1},
+         .dilation = {1, 1}},
+        /* depthwise: strides, more taps than one chain has, two rows per group */
+        {.n = 9,
+         .c = 5,
+         .o = 5,
+         .g = 5,
+         .in = {14, 13},
+         .k = {5, 5},
+         .stride = {2, 2},
+         .dilation = {1, 1},
+         .pad = {2, 2, 2, 2}},
+        {.n = 2,
+         .c = 2,
+         .o = 2,
+         .g = 2,
+         .in = {20, 18},
+         .k = {17, 17},
+         .stride = {1, 1},
+         .dilation = {1, 1},
+         .pad = {8, 8, 8, 8}},
+        {.n = 3,
+         .c = 3,
+         .o = 6,
+         .g = 3,
+         .in = {12, 10},
+         .k = {3, 4},
+         .stride = {3, 4},
+         .dilation = {2, 1},
+         .pad = {0, 1, 2, 0}},
+        /* inputs that no tap reaches, in front of, between and after those of taps */
+        {.n = 2,
+         .c = 6,
+         .o = 9,
+         .g = 1,
+         .in = {13, 14},
+         .k = {2, 2},
+         .stride = {4, 3},
+         .dilation = {2, 3},
+         .pad = {0, 1, 0, 0}},
+        {.n = 1,
+         .c = 4,
+         .o = 4,
+         .g = 1,
+         .in = {30, 1},
+         .k = {2, 1},
+         .stride = {4, 2},
+         .dilation = {5, 1},
+         .pad = {7, 0, 3, 0}},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         check_shape(shapes[i]);
@@ -441,12 +506,12 @@ static void test_conv_random_shapes(void **state)
     print_message("seed %u\n", (uint32_t)random_state);
     for (int i = 0; i < RANDOM_SHAPES; i++) {
         shape_t s = {.n = between(1, RANDOM_IMAGES), .g = between(1, 2)};
-        s.c = s.g * between(1, 4);
+        s.c = s.g * between(1, 9);
         s.o = s.g * between(1, 9);
         for (int d = 0; d < 2; d++) {
             s.k[d] = between(1, 4);
-            s.stride[d] = between(1, 3);
-            s.dilation[d] = between(1, 2);
+            s.stride[d] = between(1, 4);
+            s.dilation[d] = between(1, 3);
             s.pad[d] = between(0, 3);
             s.pad[d + 2] = between(0, 3);
             s.in[d] = (s.k[d] - 1) * s.dilation[d] + between(1, 12);

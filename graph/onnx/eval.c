@@ -76,6 +76,47 @@ static void read_weights(eval_t *eval)
     }
 }
 
+static int64_t integer_attribute(const Onnx__NodeProto *node, const char *name)
+{
+    for (size_t i = 0; i < node->n_attribute; i++) {
+        if (node->attribute[i]->name != NULL && strcmp(node->attribute[i]->name, name) == 0) {
+            return node->attribute[i]->i;
+        }
+    }
+    return 0;
+}
+
+/* The input that the labels of the loss come from, perhaps reshaped. */
+static uint32_t label_input(const wefti_graph_t *graph)
+{
+    uint32_t at = graph->label;
+    for (uint32_t producer; (producer = wefti_producer(graph, at)) != WEFTI_NONE;) {
+        at = graph->nodes[producer].input_count > 0 ? graph->nodes[producer].inputs[0] : WEFTI_NONE;
+    }
+    return at;
+}
+
+/* torch.export takes the batch from any input. Where that is the label, which this model has no
+ * use for, it is taken from another one. */
+static void read_batch_elsewhere(eval_t *eval)
+{
+    const wefti_graph_t *graph = eval->graph;
+    uint32_t label = label_input(graph), other = WEFTI_NONE;
+    for (uint32_t i = graph->input_count; i-- > 0;) {
+        if (graph->inputs[i] != label && has_batch(eval, &graph->values[graph->inputs[i]].type)) {
+            other = graph->inputs[i];
+        }
+    }
+    for (size_t i = 0; i < eval->file.model->graph->n_node && other != WEFTI_NONE; i++) {
+        Onnx__NodeProto *node = eval->file.model->graph->node[i];
+        if (strcmp(node->op_type, "Shape") == 0 && node->n_input == 1 &&
+            wefti_graph_find_value(graph, node->input[0]) == label &&
+            integer_attribute(node, "start") == 0 && integer_attribute(node, "end") == 1) {
+            node->input[0] = (char *)(uintptr_t)graph->values[other].name;
+        }
+    }
+}
+
 /* Keeps the nodes that the logits depend on: one pass from the end, as nodes are in topological
  * order. */
 static weft_status_t keep_needed(eval_t *eval)
@@ -312,6 +353,7 @@ static weft_status_t edit(eval_t *eval)
     }
     WEFT_TRY(status, wefti_onnx_inference_form(&eval->file, eval->graph, eval->batch), fail);
     read_weights(eval);
+    read_batch_elsewhere(eval);
     WEFT_TRY(status, keep_needed(eval), fail);
     keep_inputs(eval);
     graph->n_value_info = 0; /* holds the old batch */

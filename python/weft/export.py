@@ -19,7 +19,7 @@ import os
 import sys
 import warnings
 
-__all__ = ["export"]
+__all__ = ["export", "with_loss"]
 
 TRAINED = "weft.trained"
 
@@ -46,13 +46,16 @@ def _add_property(path, key, value):
 def _cross_entropy(logits, labels):
     import torch
 
-    if logits.dim() == labels.dim() + 1 and logits.dim() > 2:  # a language model: classes are the last dimension
+    if logits.dim() > 2 and logits.shape[1:-1] == labels.shape[1:]:  # a language model: classes are the last dimension
         logits, labels = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
     return torch.nn.functional.cross_entropy(logits, labels)
 
 
-def _with_loss(model, loss):
+def with_loss(model, loss=None):
+    """The module that export writes: the last of its inputs are the labels, its outputs loss and logits."""
     import torch
+
+    loss = loss or _cross_entropy
 
     class WithLoss(torch.nn.Module):
         def __init__(self):
@@ -100,7 +103,7 @@ def export(model, inputs, labels, path, *, loss=None, opset=None, exporter="torc
     model        a torch.nn.Module; its training mode is restored
     inputs       an example tensor, or a tuple of them, whose first dimension is the batch
     labels       the example labels
-    loss         a function of (logits, labels); default: cross entropy, of every position with a language model
+    loss         a function of (logits, labels); default: cross entropy, of every position with a language model, of every pixel with classes in dimension 1
     opset        default: 17 with torchscript, 20 with dynamo
     exporter     "torchscript", which keeps BatchNormalization and Dropout in training form, or "dynamo", for models that the
                  other one cannot trace
@@ -115,7 +118,7 @@ def export(model, inputs, labels, path, *, loss=None, opset=None, exporter="torc
     names = list(input_names or (["input"] if len(inputs) == 1 else [f"input{i}" for i in range(len(inputs))]))
     if len(names) != len(inputs):
         raise ValueError(f"input_names has {len(names)} names for {len(inputs)} inputs")
-    module = _with_loss(model, loss or _cross_entropy)
+    module = with_loss(model, loss)
     trained = [f"{path_of}.{name}" for path_of, part in module.named_modules(remove_duplicate=False)  # tied ones by all names
                for name, parameter in part.named_parameters(recurse=False) if parameter.requires_grad]
     training = model.training

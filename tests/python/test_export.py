@@ -69,6 +69,12 @@ class Export(unittest.TestCase):
             weft.export.export(model, inputs, labels, path, fixed_batch=fixed)
             self.assertEqual(self.trained(path), {"model.weight", "model.bias"})
 
+    def test_a_class_for_every_pixel(self):
+        torch.manual_seed(1)
+        path = self.dir / "pixels.onnx"
+        weft.export.export(torch.nn.Conv2d(2, 5, 1), torch.randn(4, 2, 3, 3), torch.randint(0, 5, (4, 3, 3)), path)
+        self.assertEqual(self.trained(path), {"model.weight", "model.bias"})
+
     def test_the_command(self):
         done = subprocess.run([sys.executable, "-m", "weft.export", "test_export:make", self.dir / "net.onnx", "--fixed-batch"],
                               capture_output=True, text=True, cwd=pathlib.Path(__file__).parent, env=os.environ)

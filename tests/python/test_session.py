@@ -710,33 +710,6 @@ class Lifetime(Case):
         with weft.Session(self.compile(), weft.new_group(range(self.size))) as session:  # the context of a group
             session.step(x, y)
 
-    def check_torch_model(self, name):
-        """One step's gradients are torch's in double precision, to 1e-5 of their norm; the loss falls."""
-        folder = ranks.SOURCE / "tests" / "data"
-        expected = json.loads((folder / f"torch_{name}.json").read_text(encoding="utf-8"))
-        plan = weft.compile(str(folder / f"torch_{name}.onnx"), world=1, batch=2, optimizer="sgd", lr=1e-3, loss="loss")
-        with weft.Context(0, 1) as alone, weft.Session(plan, alone) as session:
-            tensors = [np.array(tensor) for tensor in expected["inputs"] + [expected["labels"]]]
-            self.assertAlmostEqual(session.step(*tensors), expected["loss"], places=5)
-            gradients = {name: np.asarray(value).astype(np.float64).ravel()
-                         for name, value in session.gradients.items()}
-            self.assertEqual(sorted(gradients), sorted(expected["gradients"]))
-            for name, (norm, product) in expected["gradients"].items():
-                grad, bound = gradients[name], 1e-5 * norm + 1e-9
-                self.assertLess(abs(np.linalg.norm(grad) - norm), bound, name)
-                self.assertLess(abs(grad @ np.cos(np.arange(len(grad))) - product), bound * len(grad) ** 0.5, name)
-            for _ in range(20):
-                loss = session.step(*tensors)
-            self.assertLess(loss, expected["loss"])
-
-    def test_bert_of_torch(self):
-        self.check_torch_model("bert")
-
-    def test_llama_of_torch(self):
-        """As both exporters write it: rotary embeddings, grouped queries, causal attention."""
-        self.check_torch_model("llama")
-        self.check_torch_model("llama_script")
-
     def test_two_sessions(self):
         x, y = self.batches(1)[0][self.rank]
         plan = self.compile()

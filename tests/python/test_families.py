@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The model families of samples/models/families as torch exports them: gradients of torch in double precision, training,
+inference as onnxruntime computes it, the same bits on 1, 2 and 4 ranks."""
+import json
+import pathlib
+import tempfile
+
+import ranks
+
+np = ranks.need("numpy")
+import weft  # noqa: E402
+
+try:
+    import onnxruntime
+except ImportError:
+    onnxruntime = None
+
+FOLDER = ranks.SOURCE / "samples" / "models" / "families"
+ORACLE = json.loads((FOLDER / "torch.json").read_text(encoding="utf-8"))
+PENDING = ("gpt2.dynamo.onnx", "dlrm.onnx", "dlrm.dynamo.onnx", "lstm.onnx", "lstm.dynamo.onnx")
+FILES = {name: (family, count) for family, oracle in ORACLE.items() for name, count in oracle["files"].items() if name not in PENDING}
+
+
+def tensor(described):
+    """The formula of make_families.py."""
+    if not isinstance(described, dict):
+        return np.array(described)
+    at = np.arange(np.prod(described["floats"]))
+    return np.cos(at * 0.7 + at // 97).astype(np.float32).reshape(described["floats"])
+
+
+def tensors(name):
+    """What torch had: the inputs, then the label."""
+    family, count = FILES[name]
+    *inputs, label = map(tensor, ORACLE[family]["inputs"])
+    return [*inputs[:count], label]
+
+
+def compile_model(name, **options):
+    """dynamo writes BatchNormalization in the form for inference."""
+    statistics = any(key.endswith("running_mean") for key in ORACLE[FILES[name][0]]["values"])
+    return weft.compile(FOLDER / name, training_form=statistics and ".dynamo" in name, loss="loss", **options)
+
+
+class Families(ranks.RankCase):
+    RANKS = (2,) if ranks.SANITIZED else (1, 2, 4)
+
+    def check_values(self, values, name, bound):
+        """Norm and two products of each."""
+        for key, value in values.items():
+            got = np.asarray(value, np.float64).ravel()
+            at = np.arange(len(got))
+            norm, *products = ORACLE[FILES[name][0]]["values"][key]
+            self.assertLess(abs(np.linalg.norm(got) - norm), bound, (name, key))
+            for factor, product in enumerate(products, 1):
+                self.assertLess(abs(got @ np.cos(factor * at) - product), bound * len(got) ** 0.5, (name, key))
+
+    def check_gradients(self, session, name):
+        """To 1e-6 of the norm of all."""
+        oracle = ORACLE[FILES[name][0]]
+        gradients = {key: value for key, value in session.gradients.items() if "running_" not in key}
+        self.assertEqual(len(gradients), oracle["parameters"], name)
+        self.check_values(gradients, name, 1e-6 * sum(oracle["values"][key][0] ** 2 for key in gradients) ** 0.5)
+
+    def check_inference(self, session, name, inputs):
+        """The saved model, by the session, by a plan of its own and by onnxruntime."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "saved.onnx"
+            session.save(path)
+            with weft.Context(0, 1) as alone, weft.Session(weft.compile(path, infer=True, world=1, batch=len(inputs[0])), alone) as infer:
+                logits = infer.step(*inputs)
+            if logits.shape[0] == len(inputs[0]):  # not of a language model, whose labels are an input of the step
+                np.testing.assert_array_equal(session.eval(*inputs), logits, name)
+            if onnxruntime:
+                quiet = onnxruntime.SessionOptions()
+                quiet.log_severity_level = 3  # its folding has no CastLike
+                peer = onnxruntime.InferenceSession(path, quiet, providers=["CPUExecutionProvider"])
+                expected = peer.run(None, dict(zip([x.name for x in peer.get_inputs()], inputs)))[0]
+                np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max(), err_msg=name)
+
+    def test_torch_agrees(self):
+        for name in FILES if self.rank == 0 and self.size == self.RANKS[0] else ():
+            *inputs, label = tensors(name)
+            plan = compile_model(name, world=1, batch=len(label), optimizer="adam", lr=0.003)
+            with weft.Context(0, 1) as alone, weft.Session(plan, alone) as session:
+                before = {key: value.copy() for key, value in session.params.items() if key.endswith("running_mean")}
+                first = session.step(*inputs, label)
+                self.assertAlmostEqual(first, ORACLE[FILES[name][0]]["loss"], delta=1e-6, msg=name)
+                self.check_gradients(session, name)
+                self.check_values({key: session.params[key] - (1 - ORACLE[FILES[name][0]]["momentum"]) * value
+                                   for key, value in before.items()}, name, 2e-6)
+                for _ in range(20):
+                    last = session.step(*inputs, label)
+                self.assertLess(last, first - 0.02, name)
+                self.check_inference(session, name, inputs)
+
+    def test_bits_do_not_depend_on_the_number_of_ranks(self):
+        """Micro-batches of two samples; statistics are those of a micro-batch."""
+        for name in FILES:
+            batch = [np.concatenate([x, x[::-1]]) for x in tensors(name)]
+            own = slice(self.rank * 8 // self.size, (self.rank + 1) * 8 // self.size)
+            digests = []
+            for world, part in ((self.size, own), (1, slice(None))):
+                plan = compile_model(name, world=world, batch=2, global_micro_batches=4, lr=0.02)
+                with weft.Context(0, 1) as alone, weft.Session(plan, None if world > 1 else alone) as session:
+                    for _ in range(3):
+                        session.step(*(x[part] for x in batch))
+                    digests.append(session.param_digest())
+            self.assertEqual(digests[0], digests[1], name)
+
+
+if __name__ == "__main__":
+    ranks.main()

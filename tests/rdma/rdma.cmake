@@ -18,7 +18,7 @@ foreach(test verbs_data verbs_faults verbs_device)
 endforeach()
 
 # The same over real devices.
-add_executable(rdma_links rdma/real_nic.c transport/test_verbs_data.c transport/verbs_world.c transport/support.c)
+add_executable(rdma_links rdma/real_nic.c transport/test_verbs_data.c transport/verbs_world.c)
 target_compile_definitions(rdma_links PRIVATE VERBS_NIC_IS_REAL)
 target_include_directories(rdma_links PRIVATE transport)
 target_link_libraries(rdma_links PRIVATE weft_test_support)

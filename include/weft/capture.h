@@ -29,8 +29,9 @@
  *
  * Agreement. All ranks capture the same operators, types, counts, reductions and roots in the same
  * order. Otherwise weft_capture_end returns WEFT_ERR_MISMATCH on all of them and names the call and
- * both sides. If a captured call had a wrong argument on one rank, weft_capture_end returns that
- * error on all of them, and the group stays usable. A call that uses a buffer that an earlier call writes (on any rank) runs after it.
+ * both sides. If weft_capture_begin or a captured call had a wrong argument on one rank,
+ * weft_capture_end returns that error on all ranks that began, and the group stays usable. A call
+ * that uses a buffer that an earlier call writes (on any rank) runs after it.
  * Other calls may be reordered and fused: all-reduces of one type and reduction become buckets. A
  * barrier keeps its place. The planner takes the times between the captured calls, the longest of
  * all ranks, as the times at which data is ready; so capture a typical step. Results have the bits
@@ -85,7 +86,9 @@ WEFT_EXTERN_C_BEGIN
  * @param[in] group  the group
  * @param[in] params strings are copied; NULL: defaults
  * @return WEFT_ERR_STATE if a capture or a batch is open; WEFT_ERR_INVALID_ARGUMENT for a policy or
- *         a stream of another context; WEFT_ERR_NO_MEMORY; the error that broke group
+ *         a stream of another context; WEFT_ERR_NO_MEMORY; the last two are told to the other
+ *         ranks, which get them from weft_capture_end, and may be WEFT_AGAIN instead if the group is
+ *         full; the error that broke group
  *
  * Equivalent to: cudaStreamBeginCapture
  */

@@ -45,12 +45,8 @@ static void cancel(weft_group_t *group)
     free_recording(group->context->allocator, take_recording(group));
 }
 
-static weft_status_t check_begin(const weft_group_t *group, const weft_capture_params_t *params)
+static weft_status_t check_params(const weft_group_t *group, const weft_capture_params_t *params)
 {
-    if (group->calls->recorder != NULL) {
-        return wefti_error(WEFT_ERR_STATE, "group: a %s is already open",
-                           group->calls->recorder->ops->name);
-    }
     weft_status_t status = wefti_stream_check_context(params->stream, group->context);
     if (status < 0 || params->bucket == NULL) {
         return status;
@@ -87,16 +83,20 @@ weft_status_t weft_capture_begin(weft_group_t *group, const weft_capture_params_
 {
     WEFT_CHECK_ARG(group);
     weft_capture_params_t own = WEFT_CAPTURE_PARAMS_INIT;
+    WEFT_RETURN_IF_ERROR(wefti_group_check_lasting(group));
+    if (group->calls->recorder != NULL) {
+        return wefti_error(WEFT_ERR_STATE, "group: a %s is already open",
+                           group->calls->recorder->ops->name);
+    }
     weft_status_t status = WEFTI_PARAMS_READ(params, &own);
-    status = status < 0 ? status : check_begin(group, &own);
-    status = status < 0 ? status : wefti_group_check_lasting(group);
-    if (status < 0) {
-        return status;
+    status = status < 0 ? status : check_params(group, &own);
+    if (status < 0) { /* the others learn it when they end theirs */
+        return wefti_call_refuse(group, NULL, wefti_error_prefix(status, "capture_begin"));
     }
     const weft_allocator_t *allocator = group->context->allocator;
     wefti_recording_t *recording = wefti_alloc(allocator, sizeof *recording);
     if (recording == NULL) {
-        return WEFT_ERR_NO_MEMORY;
+        return wefti_call_refuse(group, NULL, WEFT_ERR_NO_MEMORY);
     }
     const char *costs = own.costs_path;
     own.bucket = wefti_strdup(allocator, own.bucket != NULL ? own.bucket : "auto");
@@ -104,7 +104,7 @@ weft_status_t weft_capture_begin(weft_group_t *group, const weft_capture_params_
     recording->params = own;
     if (own.bucket == NULL || (costs != NULL && own.costs_path == NULL)) {
         free_recording(allocator, recording);
-        return WEFT_ERR_NO_MEMORY;
+        return wefti_call_refuse(group, NULL, WEFT_ERR_NO_MEMORY);
     }
     recording->begun_ns = wefti_now_ns();
     recording->recorder.ops = &recorder_ops;
@@ -197,13 +197,16 @@ weft_status_t weft_capture_end(weft_group_t *group, weft_capture_t **out_capture
     WEFT_RETURN_IF_ERROR(check_end(group));
     wefti_recording_t *recording = take_recording(group);
     WEFTI_IN_CONTROL(group->endpoint, CAPTURE_END);
-    weft_status_t status = weft_group_duplicate(group, &own);
+    weft_status_t status =
+        recording->recorder.refused == WEFT_OK
+            ? WEFT_OK
+            : wefti_error_adopt(recording->recorder.refused, recording->recorder.why);
+    /* a rank may have refused to begin */
+    status = wefti_group_meet(group, status);
+    status = status < 0 ? status : weft_group_duplicate(group, &own);
     if (status == WEFT_OK) {
         wefti_group_own_calls(own, true);
         status = build(own, recording, &capture);
-        if (status == WEFT_OK && recording->recorder.refused != WEFT_OK) {
-            status = wefti_error_adopt(recording->recorder.refused, recording->recorder.why);
-        }
         if (capture == NULL) { /* the others learn it as an error of the group made for this */
             wefti_group_fail(own, status);
         } else {

@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "runtime/base/error.h"
-#include "runtime/collective/call.h"
+#include "runtime/collective/submit.h"
 
 typedef struct outcome {
     int32_t status;
@@ -20,6 +20,37 @@ weft_status_t wefti_group_all_gather(weft_group_t *group, const void *own, size_
     return status;
 }
 
+static weft_status_t look_for_room(void *user)
+{
+    weft_group_t *group = user;
+    wefti_context_progress(group->context);
+    return wefti_group_broken(group) ? wefti_group_check(group) : WEFT_OK;
+}
+
+/* The ring is full of calls: until the next one of them has ended. */
+static weft_status_t await_room(weft_group_t *group)
+{
+    wefti_signal_t *completed = &group->calls->completed.signal;
+    uint32_t next = atomic_load_explicit(&completed->value, memory_order_relaxed) + 1;
+    WEFT_RETURN_IF_ERROR(look_for_room(group));
+    return next == group->calls->issued + 1 /* a device is about to end the last one */
+               ? WEFT_OK
+               : wefti_wait_signal(group->endpoint, completed, next, "a call of a group",
+                                   look_for_room, group);
+}
+
+weft_status_t wefti_group_meet(weft_group_t *group, weft_status_t status)
+{
+    char text[WEFTI_REFUSAL_BYTES];
+    weft_status_t met;
+    snprintf(text, sizeof text, "%s", status < 0 ? weft_last_error() : "");
+    do {
+        met = status < 0 ? wefti_call_refuse(group, NULL, wefti_error_adopt(status, text))
+                         : wefti_group_all_gather(group, NULL, 0, NULL);
+    } while (met == WEFT_AGAIN && (met = await_room(group)) == WEFT_OK);
+    return met;
+}
+
 weft_status_t wefti_group_agree(weft_group_t *group, weft_status_t status)
 {
     outcome_t own = {.status = status < 0 ? status : WEFT_OK};
@@ -28,7 +59,10 @@ weft_status_t wefti_group_agree(weft_group_t *group, weft_status_t status)
     if (all == NULL) {
         return wefti_group_fail(group, WEFT_ERR_NO_MEMORY);
     }
-    weft_status_t gathered = wefti_group_all_gather(group, &own, sizeof own, all);
+    weft_status_t gathered;
+    do {
+        gathered = wefti_group_all_gather(group, &own, sizeof own, all);
+    } while (gathered == WEFT_AGAIN && (gathered = await_room(group)) == WEFT_OK);
     for (uint32_t r = 0; gathered == WEFT_OK && r < group->size; r++) {
         if (all[r].status < 0) {
             all[r].text[sizeof all[r].text - 1] = '\0';

@@ -80,7 +80,10 @@ weft_status_t wefti_pair_refuse(wefti_call_t *call, const wefti_pair_t *pair, we
     size_t room = wefti_mailbox_bytes(&group->layout);
     snprintf(text, sizeof text < room ? sizeof text : room, "%s", weft_last_error());
     if (!pair->sends || pair->peer >= group->size || pair->peer == group->rank) {
-        return status; /* who waits is not known, or may have sent already */
+        /* Who waits is not known, or may have sent already. Ranks that wait for this one in vain
+         * report the reason. */
+        wefti_endpoint_note_error(group->endpoint, status, text);
+        return status;
     }
     if (!wefti_call_keep_refusal(call, text, sizeof text)) {
         return wefti_call_end_group(group, status, text);

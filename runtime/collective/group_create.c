@@ -71,30 +71,6 @@ static weft_status_t agree(weft_context_t *context, weft_group_t *parent, weft_s
                             : wefti_group_agree(parent, status);
 }
 
-static weft_status_t look_for_room(void *user)
-{
-    weft_group_t *parent = user;
-    wefti_context_progress(parent->context);
-    return wefti_group_broken(parent) ? wefti_group_check(parent) : WEFT_OK;
-}
-
-/* The first of these steps, for which parent may have no room yet. */
-static weft_status_t agree_when_there_is_room(weft_context_t *context, weft_group_t *parent,
-                                              weft_status_t status)
-{
-    weft_status_t agreed;
-    while ((agreed = agree(context, parent, status)) == WEFT_AGAIN) {
-        wefti_signal_t *completed = &parent->calls->completed.signal;
-        uint32_t next = atomic_load_explicit(&completed->value, memory_order_relaxed) + 1;
-        WEFT_RETURN_IF_ERROR(look_for_room(parent));
-        if (next != parent->calls->issued + 1) { /* else a device is about to end the last one */
-            WEFT_RETURN_IF_ERROR(wefti_wait_signal(context->endpoint, completed, next,
-                                                   "a call of a group", look_for_room, parent));
-        }
-    }
-    return agreed;
-}
-
 /* Colours one after the other, each in the order of its group. */
 static int by_color_and_key(const void *a, const void *b)
 {
@@ -344,8 +320,7 @@ static weft_status_t create(weft_context_t *context, weft_group_t *parent,
     bool made = wefti_channels_get(context) != NULL && offers != NULL;
     weft_status_t status;
     WEFTI_IN_CONTROL_AS(endpoint, GROUP, (wefti_control_kind_t)signature->making);
-    WEFT_TRY(status, agree_when_there_is_room(context, parent, made ? WEFT_OK : WEFT_ERR_NO_MEMORY),
-             out);
+    WEFT_TRY(status, agree(context, parent, made ? WEFT_OK : WEFT_ERR_NO_MEMORY), out);
     own.fault_count = atomic_load_explicit(&endpoint->link_faults, memory_order_acquire);
     own.channels = wefti_channels_use(context);
     wefti_attach_offer(context, &own.attach);

@@ -46,6 +46,14 @@ static weft_status_t run_in_step(weft_session_t *session, uint32_t program)
     return WEFT_OK;
 }
 
+/* The others may be in the program that this rank cannot run: if it goes on elsewhere, or ends, they
+ * report why. */
+static weft_status_t refuse(weft_session_t *session, weft_status_t status)
+{
+    wefti_endpoint_note_error(session->endpoint, status, weft_last_error());
+    return status;
+}
+
 weft_status_t weft_session_step(weft_session_t *session)
 {
     WEFT_CHECK_ARG(session);
@@ -55,10 +63,11 @@ weft_status_t weft_session_step(weft_session_t *session)
         return wefti_error(WEFT_ERR_STATE, "plan: no program \"step\"");
     }
     if (session->micro_count + 1 < plan->accumulate) {
-        return wefti_error(WEFT_ERR_STATE,
-                           "session: micro-batch %u of %u is not the last of its step; call "
-                           "weft_session_micro_step for it",
-                           session->micro_count + 1, plan->accumulate);
+        return refuse(session,
+                      wefti_error(WEFT_ERR_STATE,
+                                  "session: micro-batch %u of %u is not the last of its step; call "
+                                  "weft_session_micro_step for it",
+                                  session->micro_count + 1, plan->accumulate));
     }
     WEFT_RETURN_IF_ERROR(run_in_step(session, session->step_program));
     session->step_ms_sum += (double)session->micro_times.step_ms;
@@ -90,14 +99,15 @@ weft_status_t weft_session_micro_step(weft_session_t *session)
     WEFT_RETURN_IF_ERROR(wefti_fault_get(&session->fault));
     const weft_plan_t *plan = session->plan;
     if (session->micro_count + 1 >= plan->accumulate) {
-        return wefti_error(
-            WEFT_ERR_STATE,
-            plan->accumulate > 1
-                ? "session: the next of %u micro-batches is the last of its step; call "
-                  "weft_session_step for it"
-                : "session: the plan has %u micro-batch per step; call "
-                  "weft_session_step",
-            plan->accumulate);
+        return refuse(
+            session,
+            wefti_error(WEFT_ERR_STATE,
+                        plan->accumulate > 1
+                            ? "session: the next of %u micro-batches is the last of its step; call "
+                              "weft_session_step for it"
+                            : "session: the plan has %u micro-batch per step; call "
+                              "weft_session_step",
+                        plan->accumulate));
     }
     uint32_t folds = (uint32_t)__builtin_ctz(session->micro_count + 1);
     uint32_t program = session->micro_programs[folds];

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Conv, ConvGrad and ConvTranspose; X and Y in either layout, weights plain. */
+#include "ops/compute/conv_depthwise.h"
 #include "ops/compute/conv_lanes.h"
 #include "ops/compute/kernel_check.h"
 #include "ops/compute/product_kernels.h"
@@ -7,13 +8,19 @@
 #include "runtime/base/error.h"
 #include "runtime/base/memory.h"
 
+/* How a pass is computed; which one, depends on shapes alone. */
+typedef enum form { PLANES, LANES_OF_IMAGES, LANES_OF_CHANNELS } form_t;
+
 typedef struct conv_state {
     wefti_conv_t conv;
+    form_t form, dw_form;
     wefti_conv_pass_t pass; /* forward, or the gradient of the input */
-    wefti_conv_dw_t dw;
-    wefti_conv_lanes_t lanes; /* in the place of pass and dw, where that is better */
+    wefti_conv_lanes_t lanes;
+    wefti_depthwise_t depthwise;
+    wefti_conv_dw_t dw; /* the gradient of weights and bias */
     wefti_lanes_dw_t lanes_dw;
-    bool has_bias, want_dx, want_db, use_lanes, use_lanes_dw;
+    wefti_depthwise_t depthwise_dw;
+    bool has_bias, want_dx, want_db;
 } conv_state_t;
 
 static void destroy(void *opaque)
@@ -26,6 +33,8 @@ static void destroy(void *opaque)
     wefti_conv_dw_deinit(&state->dw);
     wefti_free(NULL, state->lanes.at);
     wefti_free(NULL, state->lanes_dw.at);
+    wefti_depthwise_deinit(&state->depthwise);
+    wefti_depthwise_deinit(&state->depthwise_dw);
     wefti_free(NULL, state);
 }
 
@@ -45,14 +54,35 @@ static weft_status_t check_bias(const weft_node_desc_t *node, const weft_tensor_
 static weft_status_t plan_pass(const wefti_conv_t *c, bool data_grad, conv_state_t *state,
                                int64_t *out_elems)
 {
-    state->use_lanes =
-        data_grad ? wefti_conv_lanes_fit_data_grad(c) : wefti_conv_lanes_fit_forward(c);
-    if (state->use_lanes) {
+    if (wefti_depthwise_fits(c)) {
+        state->form = LANES_OF_CHANNELS;
+        WEFT_RETURN_IF_ERROR(wefti_depthwise_plan(c, data_grad, &state->depthwise));
+        *out_elems = state->depthwise.scratch_elems;
+    } else if (data_grad ? wefti_conv_lanes_fit_data_grad(c) : wefti_conv_lanes_fit_forward(c)) {
+        state->form = LANES_OF_IMAGES;
         WEFT_RETURN_IF_ERROR(wefti_conv_lanes_plan(c, data_grad, &state->lanes));
         *out_elems = state->lanes.scratch_elems;
     } else {
         WEFT_RETURN_IF_ERROR(wefti_conv_pass_plan(c, data_grad, &state->pass));
         *out_elems = state->pass.scratch_elems;
+    }
+    return WEFT_OK;
+}
+
+/* The gradient of weights, likewise. */
+static weft_status_t plan_dw(const wefti_conv_t *c, conv_state_t *state, int64_t *out_elems)
+{
+    if (wefti_depthwise_fits(c)) {
+        state->dw_form = LANES_OF_CHANNELS;
+        WEFT_RETURN_IF_ERROR(wefti_depthwise_plan(c, false, &state->depthwise_dw));
+        *out_elems = state->depthwise_dw.scratch_elems;
+    } else if (wefti_conv_lanes_fit_dw(c)) {
+        state->dw_form = LANES_OF_IMAGES;
+        WEFT_RETURN_IF_ERROR(wefti_lanes_dw_plan(c, &state->lanes_dw));
+        *out_elems = state->lanes_dw.scratch_elems;
+    } else {
+        WEFT_RETURN_IF_ERROR(wefti_conv_dw_plan(c, &state->dw));
+        *out_elems = state->dw.scratch_elems;
     }
     return WEFT_OK;
 }
@@ -95,14 +125,7 @@ static weft_status_t describe_grad(const weft_node_desc_t *node, const weft_kern
         WEFT_RETURN_IF_ERROR(check_bias(node, &node->outputs[2], "output 2", c->out_channels));
     }
     int64_t elems, dx_elems = 0;
-    state->use_lanes_dw = wefti_conv_lanes_fit_dw(c);
-    if (state->use_lanes_dw) {
-        WEFT_RETURN_IF_ERROR(wefti_lanes_dw_plan(c, &state->lanes_dw));
-        elems = state->lanes_dw.scratch_elems;
-    } else {
-        WEFT_RETURN_IF_ERROR(wefti_conv_dw_plan(c, &state->dw));
-        elems = state->dw.scratch_elems;
-    }
+    WEFT_RETURN_IF_ERROR(plan_dw(c, state, &elems));
     state->want_dx = wefti_node_has_output(node, 0);
     if (state->want_dx) {
         WEFT_RETURN_IF_ERROR(wefti_check_f32(node, &node->outputs[0], "output 0", true));
@@ -178,7 +201,9 @@ static weft_status_t conv_prepare(const weft_node_desc_t *node, const weft_kerne
 static void run_pass(const conv_state_t *state, const float *source, const float *weights,
                      const float *bias, float *dst, float *scratch)
 {
-    if (state->use_lanes) {
+    if (state->form == LANES_OF_CHANNELS) {
+        wefti_depthwise_run(&state->depthwise, source, weights, bias, dst, scratch);
+    } else if (state->form == LANES_OF_IMAGES) {
         wefti_conv_lanes_run(&state->lanes, source, weights, bias, dst, scratch);
     } else {
         wefti_conv_pass_run(&state->pass, source, weights, bias, dst, scratch);
@@ -204,7 +229,9 @@ static weft_status_t grad_run(const weft_kernel_call_t *call)
     const conv_state_t *state = call->state;
     const float *dy = call->inputs[0], *x = call->inputs[1], *w = call->inputs[2];
     float *db = state->want_db ? call->outputs[2] : NULL;
-    if (state->use_lanes_dw) {
+    if (state->dw_form == LANES_OF_CHANNELS) {
+        wefti_depthwise_dw_run(&state->depthwise_dw, x, dy, call->outputs[1], db, call->scratch);
+    } else if (state->dw_form == LANES_OF_IMAGES) {
         wefti_lanes_dw_run(&state->lanes_dw, x, dy, call->outputs[1], db, call->scratch);
     } else {
         wefti_conv_dw_run(&state->dw, x, dy, call->outputs[1], db, call->scratch);

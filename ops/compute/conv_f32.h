@@ -46,6 +46,9 @@ weft_status_t wefti_conv_describe(const weft_node_desc_t *node, const weft_tenso
                                   const weft_tensor_desc_t *w, const weft_tensor_desc_t *y,
                                   const weft_kernel_env_t *env, wefti_conv_t *out_conv);
 
+/* Of dimension d: taps so far apart meet inputs of the same phase of the stride. */
+int64_t wefti_conv_tap_period(const wefti_conv_t *conv, int d);
+
 /* Planes of one image's channels of one group. */
 typedef struct wefti_planes {
     int64_t channels; /* of the group */

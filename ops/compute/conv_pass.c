@@ -25,11 +25,6 @@ static int64_t round_up(int64_t value)
     return (value + VECTOR - 1) / VECTOR * VECTOR;
 }
 
-static int64_t greatest_divisor(int64_t a, int64_t b)
-{
-    return b == 0 ? a : greatest_divisor(b, a % b);
-}
-
 static int64_t area_of(const wefti_conv_grid_t *grid)
 {
     return grid->at.count[0] * grid->at.count[1];
@@ -47,7 +42,7 @@ static void grid_dimension(const wefti_conv_t *c, int d, int64_t tap, wefti_conv
     const int64_t first = (c->pad[d] - phase + stride - 1) / stride; /* pad - phase > -stride */
     const int64_t last = c->pad[d] + c->in[d] - 1 - phase;
     grid->first_tap[d] = tap;
-    grid->tap_step[d] = stride / greatest_divisor(stride, c->dilation[d]);
+    grid->tap_step[d] = wefti_conv_tap_period(c, d);
     grid->taps[d] = (c->kernel[d] - tap + grid->tap_step[d] - 1) / grid->tap_step[d];
     grid->at.first[d] = first - low;
     grid->at.count[d] = last < 0 || last / stride < first ? 0 : last / stride - first + 1;
@@ -56,7 +51,7 @@ static void grid_dimension(const wefti_conv_t *c, int d, int64_t tap, wefti_conv
 
 static int64_t phases_with_taps(const wefti_conv_t *c, int d)
 {
-    return min_i64(c->kernel[d], c->stride[d] / greatest_divisor(c->stride[d], c->dilation[d]));
+    return min_i64(c->kernel[d], wefti_conv_tap_period(c, d));
 }
 
 /* Grids and their products; offsets of dX run backwards from the first tap. */

@@ -142,3 +142,14 @@ weft_status_t wefti_conv_describe(const weft_node_desc_t *node, const weft_tenso
 out:
     return status;
 }
+
+int64_t wefti_conv_tap_period(const wefti_conv_t *c, int d)
+{
+    int64_t a = c->stride[d], b = c->dilation[d];
+    while (b != 0) { /* a: the greatest common divisor */
+        const int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return c->stride[d] / a;
+}

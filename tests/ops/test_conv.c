@@ -423,6 +423,34 @@ static void test_conv_fixed_shapes(void **state)
          .stride = {3, 4},
          .dilation = {2, 1},
          .pad = {0, 1, 2, 0}},
+        {.n = 2,
+         .c = 35,
+         .o = 35,
+         .g = 35,
+         .in = {11, 12},
+         .k = {3, 7},
+         .stride = {1, 2},
+         .dilation = {2, 1},
+         .pad = {2, 5, 1, 3}},
+        {.n = 3,
+         .c = 16,
+         .o = 16,
+         .g = 16,
+         .in = {9, 10},
+         .k = {2, 3},
+         .stride = {3, 4},
+         .dilation = {1, 3},
+         .pad = {0, 1, 2, 0}},
+        /* depthwise: several bands of lines */
+        {.n = 1,
+         .c = 9,
+         .o = 9,
+         .g = 9,
+         .in = {97, 90},
+         .k = {5, 5},
+         .stride = {2, 1},
+         .dilation = {1, 2},
+         .pad = {2, 4, 2, 4}},
         /* inputs that no tap reaches, in front of, between and after those of taps */
         {.n = 2,
          .c = 6,
@@ -508,6 +536,9 @@ static void test_conv_random_shapes(void **state)
         shape_t s = {.n = between(1, RANDOM_IMAGES), .g = between(1, 2)};
         s.c = s.g * between(1, 9);
         s.o = s.g * between(1, 9);
+        if (i % 4 == 0) { /* depthwise */
+            s.g = s.o = s.c = between(8, 20);
+        }
         for (int d = 0; d < 2; d++) {
             s.k[d] = between(1, 4);
             s.stride[d] = between(1, 4);

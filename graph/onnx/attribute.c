@@ -191,6 +191,16 @@ static weft_status_t constant_of(const weft_attr_t *attr, wefti_arena_t *arena,
     return out->data == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
 }
 
+Onnx__AttributeProto *wefti_onnx_find_attribute(const Onnx__NodeProto *node, const char *name)
+{
+    for (size_t i = 0; i < node->n_attribute; i++) {
+        if (node->attribute[i]->name != NULL && strcmp(node->attribute[i]->name, name) == 0) {
+            return node->attribute[i];
+        }
+    }
+    return NULL;
+}
+
 weft_status_t wefti_onnx_constant(wefti_onnx_file_t *file, const Onnx__NodeProto *node,
                                   wefti_arena_t *arena, weft_tensor_desc_t *out_desc)
 {

@@ -76,16 +76,6 @@ static void read_weights(eval_t *eval)
     }
 }
 
-static int64_t integer_attribute(const Onnx__NodeProto *node, const char *name)
-{
-    for (size_t i = 0; i < node->n_attribute; i++) {
-        if (node->attribute[i]->name != NULL && strcmp(node->attribute[i]->name, name) == 0) {
-            return node->attribute[i]->i;
-        }
-    }
-    return 0;
-}
-
 /* The input that the labels of the loss come from, perhaps reshaped. */
 static uint32_t label_input(const wefti_graph_t *graph)
 {
@@ -94,6 +84,13 @@ static uint32_t label_input(const wefti_graph_t *graph)
         at = graph->nodes[producer].input_count > 0 ? graph->nodes[producer].inputs[0] : WEFTI_NONE;
     }
     return at;
+}
+
+static bool takes_first_dimension(const Onnx__NodeProto *shape)
+{
+    const Onnx__AttributeProto *start = wefti_onnx_find_attribute(shape, "start");
+    const Onnx__AttributeProto *end = wefti_onnx_find_attribute(shape, "end");
+    return (start == NULL || start->i == 0) && end != NULL && end->i == 1;
 }
 
 /* torch.export takes the batch from any input. Where that is the label, which this model has no
@@ -110,8 +107,7 @@ static void read_batch_elsewhere(eval_t *eval)
     for (size_t i = 0; i < eval->file.model->graph->n_node && other != WEFTI_NONE; i++) {
         Onnx__NodeProto *node = eval->file.model->graph->node[i];
         if (strcmp(node->op_type, "Shape") == 0 && node->n_input == 1 &&
-            wefti_graph_find_value(graph, node->input[0]) == label &&
-            integer_attribute(node, "start") == 0 && integer_attribute(node, "end") == 1) {
+            wefti_graph_find_value(graph, node->input[0]) == label && takes_first_dimension(node)) {
             node->input[0] = (char *)(uintptr_t)graph->values[other].name;
         }
     }

@@ -7,20 +7,10 @@
 #include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
-static Onnx__AttributeProto *find_attribute(const Onnx__NodeProto *node, const char *name)
-{
-    for (size_t i = 0; i < node->n_attribute; i++) {
-        if (node->attribute[i]->name != NULL && strcmp(node->attribute[i]->name, name) == 0) {
-            return node->attribute[i];
-        }
-    }
-    return NULL;
-}
-
 /* Sets an integer attribute to 1; name is a literal. */
 static weft_status_t set_attribute(wefti_onnx_file_t *file, Onnx__NodeProto *node, const char *name)
 {
-    Onnx__AttributeProto *attribute = find_attribute(node, name);
+    Onnx__AttributeProto *attribute = wefti_onnx_find_attribute(node, name);
     if (attribute == NULL) {
         Onnx__AttributeProto **attributes =
             wefti_arena_array(&file->arena, node->n_attribute + 1, sizeof(Onnx__AttributeProto *));
@@ -57,7 +47,7 @@ static weft_status_t relax_normalization(wefti_onnx_file_t *file, Onnx__NodeProt
     if (opset < 7) {
         WEFT_RETURN_IF_ERROR(set_attribute(file, node, "is_test"));
     }
-    Onnx__AttributeProto *training = find_attribute(node, "training_mode");
+    Onnx__AttributeProto *training = wefti_onnx_find_attribute(node, "training_mode");
     if (training != NULL) {
         training->i = 0;
     }
@@ -141,7 +131,7 @@ static weft_status_t add_shape(wefti_onnx_file_t *file, const wefti_graph_t *gra
 static weft_status_t free_batch(wefti_onnx_file_t *file, const wefti_graph_t *graph,
                                 Onnx__NodeProto *node, int64_t batch)
 {
-    Onnx__AttributeProto *allow_zero = find_attribute(node, "allowzero");
+    Onnx__AttributeProto *allow_zero = wefti_onnx_find_attribute(node, "allowzero");
     uint32_t count = 0;
     int64_t *shape = node->n_input > 1 && node->n_output > 0
                          ? batch_shape(file, graph, node, batch, &count)

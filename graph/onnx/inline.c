@@ -191,7 +191,7 @@ static weft_status_t check_versions(const wefti_onnx_file_t *file)
     return WEFT_OK;
 }
 
-weft_status_t wefti_onnx_inline_functions(wefti_onnx_file_t *file)
+static weft_status_t inline_functions(wefti_onnx_file_t *file)
 {
     inliner_t in = {.file = file};
     Onnx__GraphProto *graph = file->model->graph;
@@ -214,4 +214,10 @@ weft_status_t wefti_onnx_inline_functions(wefti_onnx_file_t *file)
     }
     wefti_free(file->allocator, in.nodes);
     return status;
+}
+
+weft_status_t wefti_onnx_inline_functions(wefti_onnx_file_t *file)
+{
+    WEFT_RETURN_IF_ERROR(inline_functions(file));
+    return wefti_onnx_replace_sequences(file);
 }

@@ -85,6 +85,8 @@ int32_t wefti_onnx_data_type(weft_dtype_t dtype);
 weft_status_t wefti_onnx_attributes(wefti_onnx_file_t *file, const Onnx__NodeProto *node,
                                     wefti_arena_t *arena, weft_attr_t **out_attrs,
                                     uint32_t *out_count);
+/* NULL: the node has no such attribute. */
+Onnx__AttributeProto *wefti_onnx_find_attribute(const Onnx__NodeProto *node, const char *name);
 /* The tensor a Constant node holds. */
 weft_status_t wefti_onnx_constant(wefti_onnx_file_t *file, const Onnx__NodeProto *node,
                                   wefti_arena_t *arena, weft_tensor_desc_t *out_desc);
@@ -112,8 +114,11 @@ static inline const char *wefti_onnx_tensor_name(const Onnx__TensorProto *tensor
 const char *wefti_onnx_domain(const char *domain);
 /* Opset version the file imports for domain, 0 if it does not. */
 int64_t wefti_onnx_opset(const Onnx__ModelProto *model, const char *domain);
-/* inline.c: nodes that call functions of the model become the nodes of their bodies. */
+/* inline.c: nodes that call functions of the model become the nodes of their bodies; then
+ * sequences are replaced. */
 weft_status_t wefti_onnx_inline_functions(wefti_onnx_file_t *file);
+/* sequences.c: SplitToSequence and SequenceAt become Split, Slice or Gather. */
+weft_status_t wefti_onnx_replace_sequences(wefti_onnx_file_t *file);
 /* Refuses what no part of Weft reads: sparse initializers, training info, versions. */
 weft_status_t wefti_onnx_check_model(const wefti_onnx_file_t *file);
 /* An error for an operator that is not in the registry, with names that are close. */

@@ -70,6 +70,27 @@ class Operators(ranks.RankCase):
                      {"places": ("int64", (3, 2))}, k=np.array([2], "int64"))
         np.testing.assert_array_equal(self.run_model(made, x), np.argsort(-x, 1)[:, :2])
 
+    def sequence(self, places, lengths=None, **attributes):
+        """SequenceAt of each place, of x [2, 7] split along axis 1."""
+        nodes = [helper.make_node("SplitToSequence", ["x", *([] if lengths is None else ["lengths"])], ["s"], axis=1, **attributes)]
+        nodes += [helper.make_node("SequenceAt", ["s", f"p{i}"], [f"y{i}"], name=f"at{i}") for i in range(len(places))]
+        constants = {f"p{i}": np.int64(place) for i, place in enumerate(places)}
+        constants.update({} if lengths is None else {"lengths": np.array(lengths, "int64")})
+        return model(nodes, {"x": ("float32", (2, 7))}, {f"y{i}": ("float32", None) for i in range(len(places))}, **constants)
+
+    def test_parts_of_sequences(self):
+        x = np.arange(14, dtype="float32").reshape(2, 7)
+        for made, want in ((self.sequence([1, 0, -2, 1], [2, 4, 1]), [x[:, 2:6], x[:, :2], x[:, 2:6], x[:, 2:6]]),
+                           (self.sequence([2, 0], 3), [x[:, 6:], x[:, :3]]),
+                           (self.sequence([-1, 3], keepdims=0), [x[:, 6], x[:, 3]])):
+            got = self.run_model(made, x)
+            for i, part in enumerate(want):
+                np.testing.assert_array_equal(got[f"y{i}"], part)
+        self.refused(self.sequence([3], [2, 4, 1]), "element 3 of 3 of a sequence is out of range")
+        self.refused(self.sequence([1 << 62], 3), "out of range")
+        self.refused(self.sequence([-1], 3), "unsupported operator SequenceAt")
+        self.refused(self.sequence([0]), "unsupported operator SplitToSequence")
+
     def einsum(self, equation, *shapes):
         names = [f"x{i}" for i in range(len(shapes))]
         return model([helper.make_node("Einsum", names, ["y"], name="e", equation=equation)],

@@ -137,6 +137,7 @@ static weft_status_t use_inference(wefti_compiler_t *c, wefti_lower_params_t *pa
     params->flags = c->params.split_batch ? WEFTI_PLAN_SPLIT_BATCH : 0;
     params->rank_graphs = graphs;
     params->rank_graph_count = count;
+    params->rank_data = count > 0 || c->params.tensor_parallel > 1;
     return WEFT_OK;
 }
 

@@ -56,9 +56,29 @@ static weft_status_t check_shapes(const weft_compile_params_t *params)
     return WEFT_OK;
 }
 
+static weft_status_t check_tensor_parallel(const weft_compile_params_t *p)
+{
+    if (p->tensor_parallel <= 1) {
+        return WEFT_OK;
+    }
+    if (p->tensor_parallel != p->world_size) {
+        return wefti_error_field(WEFT_ERR_UNSUPPORTED, "tensor_parallel",
+                                 "must be the number of ranks: %u, world_size %u",
+                                 p->tensor_parallel, p->world_size);
+    }
+    if (p->split_batch || p->emit_path != NULL) {
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "tensor_parallel", "excludes %s",
+                                 p->split_batch ? "split_batch: ranks compute one batch together"
+                                                : "emit_path: one file cannot hold the weights of "
+                                                  "several ranks");
+    }
+    return WEFT_OK;
+}
+
 /* What one row cannot say: the number of ranks divides the batch, and is that of models. */
 static weft_status_t check_ranks(const weft_compile_params_t *p)
 {
+    WEFT_RETURN_IF_ERROR(check_tensor_parallel(p));
     if (p->split_batch && p->batch % p->world_size != 0) {
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "split_batch",
                                  "batch must be a multiple of world_size: %lld, world_size %u",
@@ -118,6 +138,9 @@ weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_
     c->given = c->params;
     if (c->params.topology_path != NULL) {
         WEFT_RETURN_IF_ERROR(wefti_compile_read_topology(c));
+    }
+    if (c->params.world_size == 0) {
+        c->params.world_size = c->params.tensor_parallel;
     }
     if (c->params.world_size == 0) {
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "world_size", "must be set");

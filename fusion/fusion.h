@@ -263,9 +263,10 @@ typedef struct wefti_lower_params {
      */
     const wefti_graph_t *const *rank_graphs;
     uint32_t rank_graph_count;
-    bool shard;    /* the graph went through wefti_pass_shard */
-    bool decouple; /* with shard: weights are gathered at the begin of the next step */
-    bool fuse;     /* with shard: ReduceUpdateGather where it costs less */
+    bool rank_data; /* contents of values differ by rank */
+    bool shard;     /* the graph went through wefti_pass_shard */
+    bool decouple;  /* with shard: weights are gathered at the begin of the next step */
+    bool fuse;      /* with shard: ReduceUpdateGather where it costs less */
     const wefti_shard_cost_t *shard_cost; /* NULL: nothing is predicted, and it costs less */
     wefti_gradient_params_t gradients;    /* all 0: nothing special */
     const wefti_costs_t *costs;           /* what algorithms are chosen by; NULL: mesh */

@@ -23,6 +23,11 @@ static bool has_rank_models(const wefti_compiler_t *c)
     return c->params.rank_model_count > 1;
 }
 
+static bool divides_products(const wefti_compiler_t *c)
+{
+    return c->params.tensor_parallel > 1;
+}
+
 static bool splits_batch(const wefti_compiler_t *c)
 {
     return c->params.split_batch != 0;
@@ -122,6 +127,8 @@ static const wefti_pass_t passes[] = {
      wefti_apply_inference_form},
     {"compare-models", "the models of all ranks differ only in contents", INFERENCE,
      has_rank_models, wefti_apply_compare_models},
+    {"tensor-parallel", "divides products and their weights over ranks", INFERENCE,
+     divides_products, wefti_apply_tensor_parallel},
     {"split-batch", "scatters inputs and gathers outputs of rank 0", INFERENCE, splits_batch,
      wefti_apply_split_batch},
     {"differentiate", "appends the backward pass", TRAINING, lacks_gradients,

@@ -71,6 +71,9 @@ typedef struct wefti_value {
     uint32_t
         alias_of; /* NODE only: this is the same tensor, made by another node in another program; or WEFTI_NONE */
     double default_value; /* SCALAR only */
+    /* PARAM and CONST that differ by rank: contents of rank r are at type.data + r * rank_bytes; else
+     * 0. */
+    size_t rank_bytes;
 } wefti_value_t;
 
 typedef enum wefti_phase {

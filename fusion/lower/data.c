@@ -23,23 +23,27 @@ static uint32_t *values_of_buffers(wefti_lowering_t *l)
     return value_of;
 }
 
-/* Contents of value on rank. What passes made is only in the first graph, and everybody's. */
-static const wefti_value_t *value_on(const wefti_lowering_t *l, uint32_t value, uint32_t rank)
+/* Contents of value on rank. What passes made is only in the first graph, with contents for every
+ * rank or for all. */
+static const uint8_t *data_on(const wefti_lowering_t *l, uint32_t value, uint32_t rank)
 {
     const wefti_graph_t *graph =
         rank < l->params->rank_graph_count ? l->params->rank_graphs[rank] : NULL;
-    return graph != NULL && value < graph->value_count ? &graph->values[value]
-                                                       : &l->graph->values[value];
+    const wefti_value_t *found = graph != NULL && value < graph->value_count
+                                     ? &graph->values[value]
+                                     : &l->graph->values[value];
+    const uint8_t *data = found->type.data;
+    return data == NULL ? NULL : data + rank * found->rank_bytes;
 }
 
 static bool differs(const wefti_lowering_t *l, uint32_t value)
 {
-    const wefti_value_t *first = &l->graph->values[value];
-    size_t bytes = wefti_value_bytes(first);
-    for (uint32_t rank = 1; rank < l->params->rank_graph_count; rank++) {
-        const void *data = value_on(l, value, rank)->type.data;
-        if (bytes > 0 && data != first->type.data && data != NULL && first->type.data != NULL &&
-            memcmp(data, first->type.data, bytes) != 0) {
+    size_t bytes = wefti_value_bytes(&l->graph->values[value]);
+    const uint8_t *first = data_on(l, value, 0);
+    for (uint32_t rank = 1; l->params->rank_data && rank < l->params->world_size; rank++) {
+        const uint8_t *data = data_on(l, value, rank);
+        if (bytes > 0 && data != first && data != NULL && first != NULL &&
+            memcmp(data, first, bytes) != 0) {
             return true;
         }
     }
@@ -87,17 +91,17 @@ static weft_status_t copy_weights(const wefti_lowering_t *l, const uint32_t *val
 {
     for (uint32_t b = 0; b < l->plan->buffer_count; b++) {
         const wefti_plan_buffer_t *buffer = &l->plan->buffers[b];
-        const wefti_value_t *value;
         if (value_of[b] == WEFTI_NONE || buffer->size_bytes == 0 ||
             (rank > 0 && buffer->rank_data_stride_bytes == 0)) {
             continue;
         }
-        value = value_on(l, value_of[b], rank);
-        if (value->type.data == NULL) {
-            return wefti_error(WEFT_ERR_FORMAT, "tensor '%s': no contents", value->name);
+        const uint8_t *data = data_on(l, value_of[b], rank);
+        if (data == NULL) {
+            return wefti_error(WEFT_ERR_FORMAT, "tensor '%s': no contents",
+                               l->graph->values[value_of[b]].name);
         }
-        memcpy(section + buffer->data_offset_bytes + rank * buffer->rank_data_stride_bytes,
-               value->type.data, buffer->size_bytes);
+        memcpy(section + buffer->data_offset_bytes + rank * buffer->rank_data_stride_bytes, data,
+               buffer->size_bytes);
     }
     return WEFT_OK;
 }

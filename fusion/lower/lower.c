@@ -48,7 +48,7 @@ static weft_status_t describe_plan(wefti_lowering_t *l)
     plan->batch = l->graph->batch;
     plan->kind = l->params->infer ? WEFT_PLAN_KIND_INFERENCE : WEFT_PLAN_KIND_TRAINING;
     plan->flags |= l->params->flags;
-    plan->flags |= l->params->rank_graph_count > 0 ? WEFTI_PLAN_RANK_DATA : 0;
+    plan->flags |= l->params->rank_data ? WEFTI_PLAN_RANK_DATA : 0;
     plan->flags |= l->buckets->shards > 1 ? WEFTI_PLAN_SHARDED : 0;
     plan->flags |= wefti_graph_find_program(l->graph, "flush") != NULL ? WEFTI_PLAN_DECOUPLED : 0;
     plan->flags |= gathers(l->buckets) ? WEFTI_PLAN_SHARDED_PARAMETERS : 0;

@@ -403,7 +403,7 @@ static weft_status_t add_programs(maker_t *m)
 wefti_program_params_t wefti_program_params(const wefti_lower_params_t *params)
 {
     return (wefti_program_params_t){.infer = params->infer,
-                                    .broadcast_weights = params->rank_graph_count == 0};
+                                    .broadcast_weights = !params->rank_data};
 }
 
 weft_status_t wefti_pass_programs(wefti_graph_t *graph, const wefti_program_params_t *params)

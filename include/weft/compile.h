@@ -157,13 +157,18 @@ typedef struct weft_compile_params {
     /** Order in which reductions combine ranks: "tree" (default), "any", which admits all algorithms
      * but gives bits that depend on them, or "blocks:4,4" with the ranks of each block. */
     const char *order;
+    /** Inference. Number of ranks over which products with weights are divided, and with them
+     * attention heads: a rank has its part of the weights, and collectives are inserted where they
+     * are needed. Equal to world_size, which may be 0 then. A model that cannot be divided is an
+     * error. 0 or 1: every rank has the whole model. */
+    uint32_t tensor_parallel;
 } weft_compile_params_t;
 
 /** Defaults of weft_compile_params_t; model_path and world_size must be set. */
 #define WEFT_COMPILE_PARAMS_INIT                                                                   \
     WEFT_STRUCT_INIT(weft_compile_params_t, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  \
                      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-                     0, 0, 0, 0, 0, 0, 0, 0, 0)
+                     0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 /** What a field of weft_compile_params_t holds. */
 typedef enum weft_option_type {

@@ -299,7 +299,8 @@ static void test_weights_of_ranks(void **state)
                                    .model_name = "test",
                                    .infer = true,
                                    .rank_graphs = (const wefti_graph_t *const *)graphs,
-                                   .rank_graph_count = RANKS};
+                                   .rank_graph_count = RANKS,
+                                   .rank_data = true};
     CHECK(test_lower(f->graph, &params, &f->plan));
     CHECK(wefti_plan_seal(f->plan));
     CHECK(wefti_plan_verify(f->plan, f->registry));

@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The graph of a rank: parts of initializers, local numbers in shapes, and collectives. A part of an
+ * initializer is a value with contents for every rank (wefti_value_t.rank_bytes).
+ */
+#include "fusion/tensor/tensor.h"
+
+#include <string.h>
+
+#include "ops/op_facts.h"
+#include "runtime/base/error.h"
+
+/* A value that was made of another one: a part of an initializer, or the whole of a split value. */
+typedef struct made {
+    uint32_t of, value;
+    wefti_split_t split;
+} made_t;
+
+typedef struct rewriter {
+    wefti_splitter_t *s;
+    wefti_graph_t *graph;
+    made_t *made;
+    uint32_t made_count, made_capacity;
+    uint32_t first_new; /* value: not one of the graph that was divided */
+} rewriter_t;
+
+/* Is a part of the result that operator's result of a part? */
+static bool passes_parts(const wefti_node_t *node)
+{
+    const weft_op_facts_t facts = wefti_op_facts(node->def);
+    return node->input_count == 1 && node->output_count == 1 &&
+           (facts.gradient == WEFT_GRADIENT_PERMUTATION ||
+            (facts.flags & WEFT_FACT_ELEMENTWISE) != 0);
+}
+
+static uint32_t axis_before(const wefti_graph_t *graph, const wefti_node_t *node, uint32_t axis)
+{
+    const weft_attr_t *perm = wefti_node_attr(node, "perm");
+    uint32_t rank = graph->values[node->inputs[0]].type.rank;
+    return wefti_op_facts(node->def).gradient != WEFT_GRADIENT_PERMUTATION ? axis
+           : perm != NULL ? (uint32_t)perm->ints[axis]
+                          : rank - 1 - axis;
+}
+
+bool wefti_split_can_slice(const wefti_splitter_t *s, uint32_t value, uint32_t axis)
+{
+    const wefti_value_t *v = &s->graph->values[value];
+    if (v->kind == WEFTI_VALUE_PARAM || v->kind == WEFTI_VALUE_CONST) {
+        return v->type.data != NULL && v->type.dims[axis] % s->ranks == 0;
+    }
+    const wefti_node_t *node = &s->graph->nodes[v->producer];
+    return passes_parts(node) &&
+           wefti_split_can_slice(s, node->inputs[0], axis_before(s->graph, node, axis));
+}
+
+bool wefti_split_ints(const wefti_graph_t *graph, uint32_t value, int64_t *out, uint32_t *out_count)
+{
+    const weft_tensor_desc_t *type = &graph->values[value].type;
+    size_t count = wefti_value_bytes(&graph->values[value]) / sizeof(int64_t);
+    if (graph->values[value].kind != WEFTI_VALUE_CONST || type->data == NULL ||
+        type->dtype != WEFT_DTYPE_I64 || count > WEFT_MAX_DIMS) {
+        return false;
+    }
+    memcpy(out, type->data, count * sizeof(*out));
+    *out_count = (uint32_t)count;
+    return true;
+}
+
+static weft_status_t remember(rewriter_t *r, uint32_t of, const wefti_split_t *split,
+                              uint32_t value)
+{
+    if (r->made_count == r->made_capacity) {
+        uint32_t capacity = r->made_capacity * 2 + 64;
+        made_t *made = wefti_arena_array(r->s->arena, capacity, sizeof(*made));
+        WEFT_RETURN_IF_NO_MEMORY(made);
+        if (r->made_count > 0) {
+            memcpy(made, r->made, r->made_count * sizeof(*made));
+        }
+        r->made = made;
+        r->made_capacity = capacity;
+    }
+    r->made[r->made_count++] = (made_t){of, value, *split};
+    return WEFT_OK;
+}
+
+static bool same_split(const wefti_split_t *a, const wefti_split_t *b)
+{
+    return a->axis == b->axis && a->count == b->count &&
+           (a->count == 1 || memcmp(a->sizes, b->sizes, a->count * sizeof(*a->sizes)) == 0);
+}
+
+static uint32_t find_made(const rewriter_t *r, uint32_t of, const wefti_split_t *split)
+{
+    for (uint32_t i = 0; i < r->made_count; i++) {
+        if (r->made[i].of == of && same_split(&r->made[i].split, split)) {
+            return r->made[i].value;
+        }
+    }
+    return WEFTI_NONE;
+}
+
+static weft_status_t add_node(rewriter_t *r, uint32_t at, const char *domain, const char *op,
+                              const char *suffix, wefti_phase_t phase, const uint32_t *inputs,
+                              uint32_t input_count, const weft_attr_t *attrs, uint32_t attr_count,
+                              uint32_t *out_value)
+{
+    uint32_t node;
+    const wefti_node_params_t params = {
+        .domain = domain,
+        .op = op,
+        .name = wefti_arena_printf(&r->graph->arena, "%s/%s", r->graph->nodes[at].name, suffix),
+        .version = *domain == '\0' ? r->graph->opset : 1,
+        .phase = phase,
+        .inputs = inputs,
+        .input_count = input_count,
+        .output_count = 1,
+        .attrs = attrs,
+        .attr_count = attr_count};
+    WEFT_RETURN_IF_NO_MEMORY(params.name);
+    WEFT_RETURN_IF_ERROR(wefti_graph_insert_node(r->graph, &params, WEFTI_WHEN_READY, &node));
+    *out_value = r->graph->nodes[node].outputs[0];
+    return WEFT_OK;
+}
+
+/* ---- parts of initializers ---- */
+
+/* All ranks' parts of a tensor, one after the other. */
+static void copy_parts(const weft_tensor_desc_t *type, const wefti_split_t *split, int64_t ranks,
+                       uint8_t *out)
+{
+    size_t inner = weft_dtype_size_bytes(type->dtype);
+    int64_t outer = 1, size = type->dims[split->axis];
+    const uint8_t *data = type->data;
+    for (uint32_t d = (uint32_t)split->axis + 1; d < type->rank; d++) {
+        inner *= (size_t)type->dims[d];
+    }
+    for (int32_t d = 0; d < split->axis; d++) {
+        outer *= type->dims[d];
+    }
+    for (int64_t rank = 0; rank < ranks; rank++) {
+        for (int64_t o = 0; o < outer; o++) {
+            int64_t begin = o * size;
+            for (uint32_t i = 0; i < split->count; i++) {
+                int64_t segment = split->count > 1 ? split->sizes[i] : size, part = segment / ranks;
+                memcpy(out, data + (size_t)(begin + rank * part) * inner, (size_t)part * inner);
+                out += (size_t)part * inner;
+                begin += segment;
+            }
+        }
+    }
+}
+
+static weft_status_t slice_initializer(rewriter_t *r, uint32_t value, const wefti_split_t *split,
+                                       uint32_t *out_value)
+{
+    wefti_graph_t *graph = r->graph;
+    weft_tensor_desc_t type = graph->values[value].type;
+    size_t bytes = wefti_value_bytes(&graph->values[value]);
+    uint8_t *parts = wefti_arena_alloc(&graph->arena, bytes + 1);
+    WEFT_RETURN_IF_NO_MEMORY(parts);
+    copy_parts(&type, split, r->s->ranks, parts);
+    type.dims[split->axis] /= r->s->ranks;
+    type.data = parts;
+    WEFT_RETURN_IF_ERROR(wefti_graph_add_value(graph, graph->values[value].name,
+                                               graph->values[value].kind, &type, out_value));
+    graph->values[*out_value].rank_bytes = bytes / (size_t)r->s->ranks;
+    return WEFT_OK;
+}
+
+/* The part of a value that is computed from initializers. */
+static weft_status_t slice_fixed(rewriter_t *r, uint32_t value, const wefti_split_t *split,
+                                 uint32_t *out_value)
+{
+    *out_value = find_made(r, value, split);
+    if (*out_value != WEFTI_NONE) {
+        return WEFT_OK;
+    }
+    uint32_t producer = r->graph->values[value].producer;
+    if (producer == WEFTI_NONE) {
+        WEFT_RETURN_IF_ERROR(slice_initializer(r, value, split, out_value));
+    } else {
+        wefti_split_t before = *split;
+        uint32_t part;
+        const wefti_node_t *node = &r->graph->nodes[producer];
+        before.axis = (int32_t)axis_before(r->graph, node, (uint32_t)split->axis);
+        WEFT_RETURN_IF_ERROR(slice_fixed(r, node->inputs[0], &before, &part));
+        node = &r->graph->nodes[producer];
+        WEFT_RETURN_IF_ERROR(add_node(r, producer, node->def->domain, node->def->name, "part",
+                                      node->phase, &part, 1, node->attrs, node->attr_count,
+                                      out_value));
+    }
+    return remember(r, value, split, *out_value);
+}
+
+/* to gets the name of from, which gets a suffix. */
+static weft_status_t take_name(wefti_graph_t *graph, uint32_t to, uint32_t from, const char *suffix)
+{
+    const char *name = graph->values[from].name;
+    char *other = wefti_arena_printf(&graph->arena, "%s.%s", name, suffix);
+    WEFT_RETURN_IF_NO_MEMORY(other);
+    WEFT_RETURN_IF_ERROR(wefti_graph_rename_value(graph, from, other));
+    return wefti_graph_rename_value(graph, to, name);
+}
+
+/* ---- collectives ---- */
+
+static weft_status_t gather(rewriter_t *r, uint32_t value, uint32_t *out_value)
+{
+    const wefti_split_t *split = &r->s->of_value[value];
+    *out_value = find_made(r, value, split);
+    if (*out_value != WEFTI_NONE) {
+        return WEFT_OK;
+    }
+    const weft_attr_t attrs[] = {
+        {.name = "group_size", .type = WEFT_ATTR_TYPE_INT, .i = r->s->ranks},
+        {.name = "axis", .type = WEFT_ATTR_TYPE_INT, .i = split->axis}};
+    bool first = split->axis == 0;
+    WEFT_RETURN_IF_ERROR(add_node(r, r->graph->values[value].producer,
+                                  first ? "weft" : "com.microsoft", "AllGather", "gather",
+                                  WEFTI_PHASE_COMM, &value, 1, attrs, first ? 1 : 2, out_value));
+    return remember(r, value, split, *out_value);
+}
+
+/* The sum over ranks, then the addend of Gemm. */
+static weft_status_t sum(rewriter_t *r, uint32_t id)
+{
+    const weft_attr_t attrs[] = {{.name = "reduction", .type = WEFT_ATTR_TYPE_STRING, .s = "sum"},
+                                 {.name = "group", .type = WEFT_ATTR_TYPE_INT},
+                                 {.name = "reason",
+                                  .type = WEFT_ATTR_TYPE_STRING,
+                                  .s = wefti_arena_printf(&r->graph->arena, "sums the terms of %s",
+                                                          r->graph->nodes[id].name)}};
+    wefti_node_t *node = &r->graph->nodes[id];
+    uint32_t term = node->outputs[0], total, result;
+    uint32_t addend = node->input_count > 2 ? node->inputs[2] : WEFTI_NONE;
+    node->input_count -= node->input_count > 2;
+    WEFT_RETURN_IF_NO_MEMORY(attrs[2].s);
+    WEFT_RETURN_IF_ERROR(
+        add_node(r, id, "weft", "AllReduce", "sum", WEFTI_PHASE_COMM, &term, 1, attrs, 3, &total));
+    result = total;
+    if (addend != WEFTI_NONE) {
+        const uint32_t inputs[] = {total, addend};
+        WEFT_RETURN_IF_ERROR(
+            add_node(r, id, "", "Add", "add", WEFTI_PHASE_FORWARD, inputs, 2, NULL, 0, &result));
+    }
+    wefti_graph_replace_uses(r->graph, term, result, r->graph->values[total].producer);
+    return take_name(r->graph, result, term, "term");
+}
+
+/* ---- shapes ---- */
+
+static weft_status_t add_ints(rewriter_t *r, const char *name, const int64_t *ints, uint32_t count,
+                              uint32_t *out_value)
+{
+    weft_tensor_desc_t type = {.dtype = WEFT_DTYPE_I64, .rank = 1, .dims = {count}};
+    type.data = wefti_arena_memdup(&r->graph->arena, ints, count * sizeof(*ints));
+    WEFT_RETURN_IF_NO_MEMORY(type.data);
+    return wefti_graph_add_value(r->graph, name, WEFTI_VALUE_CONST, &type, out_value);
+}
+
+static weft_status_t set_shape(rewriter_t *r, uint32_t id)
+{
+    const wefti_node_t *node = &r->graph->nodes[id];
+    int32_t axis = r->s->nodes[id].out.axis;
+    weft_tensor_desc_t out = r->graph->values[node->outputs[0]].type;
+    uint32_t value;
+    out.dims[axis] /= r->s->ranks;
+    WEFT_RETURN_IF_ERROR(
+        add_ints(r, r->graph->values[node->inputs[1]].name, out.dims, out.rank, &value));
+    r->graph->nodes[id].inputs[1] = value;
+    return WEFT_OK;
+}
+
+/* Parts along the split axis: of each, a rank has its part. */
+static weft_status_t set_sizes(rewriter_t *r, uint32_t id)
+{
+    const wefti_node_t *node = &r->graph->nodes[id];
+    const wefti_split_t *split = &r->s->nodes[id].need[0];
+    int64_t ints[WEFT_MAX_DIMS];
+    uint32_t value;
+    for (uint32_t i = 0; i < split->count; i++) {
+        ints[i] = split->sizes[i] / r->s->ranks;
+    }
+    if (node->input_count > 1 && node->inputs[1] != WEFTI_NONE) {
+        WEFT_RETURN_IF_ERROR(
+            add_ints(r, r->graph->values[node->inputs[1]].name, ints, split->count, &value));
+        r->graph->nodes[id].inputs[1] = value;
+    } else if (wefti_node_attr(node, "split") != NULL) {
+        const weft_attr_t attr = {
+            .name = "split", .type = WEFT_ATTR_TYPE_INTS, .ints = ints, .count = split->count};
+        return wefti_graph_set_attr(r->graph, id, &attr);
+    }
+    return WEFT_OK;
+}
+
+/* Shapes and sizes that a node reads are those of a rank. */
+static weft_status_t make_local(rewriter_t *r, uint32_t id)
+{
+    const wefti_node_split_t *split = &r->s->nodes[id];
+    const wefti_node_t *node = &r->graph->nodes[id];
+    const weft_op_facts_t facts = wefti_op_facts(node->def);
+    if (!wefti_is_split(&split->out)) {
+        return WEFT_OK;
+    }
+    if ((facts.shape_inputs & 2u) != 0 || facts.gradient == WEFT_GRADIENT_REPEATED) {
+        return set_shape(r, id);
+    }
+    /* Segments end where the parts do. */
+    bool ends = split->need[0].count > 1 && split->out.count == 1;
+    return facts.gradient == WEFT_GRADIENT_PARTS && ends ? set_sizes(r, id) : WEFT_OK;
+}
+
+static weft_status_t rewrite_node(rewriter_t *r, uint32_t id)
+{
+    const wefti_node_split_t *split = &r->s->nodes[id];
+    for (uint32_t i = 0; i < r->graph->nodes[id].input_count; i++) {
+        uint32_t value = r->graph->nodes[id].inputs[i], other = value;
+        if (value == WEFTI_NONE || value >= r->first_new) {
+            continue;
+        }
+        bool have = wefti_is_split(&r->s->of_value[value]), need = wefti_is_split(&split->need[i]);
+        if (need && !have) {
+            WEFT_RETURN_IF_ERROR(slice_fixed(r, value, &split->need[i], &other));
+        } else if (have && !need) {
+            WEFT_RETURN_IF_ERROR(gather(r, value, &other));
+        }
+        r->graph->nodes[id].inputs[i] = other;
+    }
+    WEFT_RETURN_IF_ERROR(make_local(r, id));
+    return split->sums ? sum(r, id) : WEFT_OK;
+}
+
+/* Parts take the names of initializers that nobody reads any more. */
+static weft_status_t take_names(rewriter_t *r)
+{
+    wefti_graph_t *graph = r->graph;
+    bool *read = wefti_arena_array(r->s->arena, graph->value_count + 1u, sizeof(*read));
+    WEFT_RETURN_IF_NO_MEMORY(read);
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        const wefti_node_t *node = &graph->nodes[graph->order[i]];
+        for (uint32_t k = 0; k < node->input_count; k++) {
+            if (node->inputs[k] != WEFTI_NONE) {
+                read[node->inputs[k]] = true;
+            }
+        }
+    }
+    for (uint32_t i = 0; i < r->made_count; i++) {
+        const made_t *made = &r->made[i];
+        if (graph->values[made->value].producer == WEFTI_NONE && !read[made->of]) {
+            read[made->of] = true; /* once */
+            WEFT_RETURN_IF_ERROR(take_name(graph, made->value, made->of, "whole"));
+        }
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_split_rewrite(wefti_splitter_t *s)
+{
+    wefti_graph_t *graph = s->graph;
+    rewriter_t r = {.s = s, .graph = graph, .first_new = graph->value_count};
+    uint32_t count = graph->order_count;
+    uint32_t *order = wefti_arena_memdup(s->arena, graph->order, count * sizeof(*order));
+    bool deferred = graph->defer_inference;
+    WEFT_RETURN_IF_NO_MEMORY(order);
+    graph->defer_inference = true;
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 0; i < count && status >= 0; i++) {
+        status = rewrite_node(&r, order[i]);
+    }
+    for (uint32_t i = 0; i < graph->output_count && status >= 0; i++) {
+        uint32_t value = graph->outputs[i], all;
+        if (value >= r.first_new || !wefti_is_split(&s->of_value[value])) {
+            continue;
+        }
+        WEFT_TRY(status, gather(&r, value, &all), done);
+        WEFT_TRY(status, take_name(graph, all, value, "part"), done);
+        graph->values[all].flags |= graph->values[value].flags & WEFTI_VALUE_OUTPUT;
+        graph->values[value].flags &= ~WEFTI_VALUE_OUTPUT;
+        graph->outputs[i] = all;
+    }
+done:
+    graph->defer_inference = deferred;
+    WEFT_RETURN_IF_ERROR(status);
+    WEFT_RETURN_IF_ERROR(wefti_graph_sort(graph));
+    WEFT_RETURN_IF_ERROR(wefti_graph_prune(graph));
+    WEFT_RETURN_IF_ERROR(take_names(&r));
+    return wefti_graph_infer_shapes(graph);
+}

@@ -1,0 +1,547 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One rule per kind of operator: from the splits of its inputs to what it needs, and what comes out.
+ * An operator without a rule, or whose inputs do not fit together, needs them whole.
+ */
+#include "fusion/tensor/tensor.h"
+
+#include <string.h>
+
+#include "ops/op_facts.h"
+
+static const wefti_split_t whole = {.axis = -1, .count = 1};
+
+uint32_t wefti_split_root(wefti_splitter_t *s, uint32_t node)
+{
+    while (s->parent[node] != node) {
+        s->parent[node] = s->parent[s->parent[node]];
+        node = s->parent[node];
+    }
+    return node;
+}
+
+static void unite(wefti_splitter_t *s, uint32_t a, uint32_t b)
+{
+    a = wefti_split_root(s, a);
+    b = wefti_split_root(s, b);
+    s->parent[a > b ? a : b] = a > b ? b : a;
+}
+
+/* One rule at work on a node. */
+typedef struct rule {
+    wefti_splitter_t *s;
+    const wefti_node_t *node;
+    wefti_node_split_t *result;
+} rule_t;
+
+static const weft_tensor_desc_t *type_of(const rule_t *r, uint32_t value)
+{
+    return &r->s->graph->values[value].type;
+}
+
+static const wefti_split_t *split_of(const rule_t *r, uint32_t input)
+{
+    uint32_t value = input < r->node->input_count ? r->node->inputs[input] : WEFTI_NONE;
+    return value == WEFTI_NONE ? &whole : &r->s->of_value[value];
+}
+
+static bool fail(rule_t *r, const char *why)
+{
+    r->result->why = why;
+    return false;
+}
+
+static bool same_segments(const wefti_split_t *a, const wefti_split_t *b)
+{
+    return a->count == b->count &&
+           (a->count == 1 || memcmp(a->sizes, b->sizes, a->count * sizeof(*a->sizes)) == 0);
+}
+
+static wefti_split_t at_axis(const wefti_split_t *split, int64_t axis)
+{
+    wefti_split_t moved = *split;
+    moved.axis = (int32_t)axis;
+    return moved;
+}
+
+/* Input index has to be split along axis as ref is: it is, or it is fixed and can be. */
+static bool need_like(rule_t *r, uint32_t input, int64_t axis, const wefti_split_t *ref)
+{
+    const wefti_split_t *have = split_of(r, input);
+    uint32_t value = r->node->inputs[input];
+    if (wefti_is_split(have)) {
+        if (have->axis != axis || !same_segments(have, ref)) {
+            return fail(r, "its inputs are split in different ways");
+        }
+        unite(r->s, have->origin, ref->origin);
+    } else if (!r->s->fixed[value] || !wefti_split_can_slice(r->s, value, (uint32_t)axis)) {
+        return fail(r, "one input is split and another one is whole");
+    }
+    r->result->need[input] = at_axis(ref, axis);
+    return true;
+}
+
+/* The first input that is split, or UINT32_MAX. */
+static uint32_t first_split(const rule_t *r)
+{
+    for (uint32_t i = 0; i < r->node->input_count; i++) {
+        if (wefti_is_split(split_of(r, i))) {
+            return i;
+        }
+    }
+    return UINT32_MAX;
+}
+
+/* Only input 0 may be split. */
+static bool only_first(rule_t *r)
+{
+    for (uint32_t i = 1; i < r->node->input_count; i++) {
+        if (wefti_is_split(split_of(r, i))) {
+            return fail(r, "an input other than the first is split");
+        }
+    }
+    r->result->need[0] = *split_of(r, 0);
+    return true;
+}
+
+static int64_t normal_axis(int64_t axis, uint32_t rank)
+{
+    return axis < 0 ? axis + rank : axis;
+}
+
+/* ---- element by element, views, permutations ---- */
+
+static bool elementwise(rule_t *r)
+{
+    uint32_t rank = type_of(r, r->node->outputs[0])->rank, ref = first_split(r);
+    const wefti_split_t *split = split_of(r, ref);
+    int64_t axis = split->axis + (int64_t)rank - type_of(r, r->node->inputs[ref])->rank;
+    for (uint32_t i = 0; i < r->node->input_count; i++) {
+        uint32_t value = r->node->inputs[i];
+        int64_t own = value == WEFTI_NONE ? -1 : axis - rank + type_of(r, value)->rank;
+        if (own >= 0 && type_of(r, value)->dims[own] != 1 && !need_like(r, i, own, split)) {
+            return false;
+        }
+    }
+    r->result->out = at_axis(split, axis);
+    return true;
+}
+
+/* The columns of the product consist of count segments: propagate again with these. */
+static bool ask_segments(rule_t *r, const wefti_split_t *split, uint32_t count,
+                         const int64_t *sizes)
+{
+    wefti_split_t *columns = &r->s->columns[split->origin];
+    const wefti_node_t *product = &r->s->graph->nodes[split->origin];
+    const weft_tensor_desc_t *type = type_of(r, product->outputs[0]);
+    int64_t sum = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (sizes[i] % r->s->ranks != 0) {
+            return fail(r, "parts of the split axis do not divide by the number of ranks");
+        }
+        sum += sizes[i];
+    }
+    if (columns->count > 1 || sum != type->dims[type->rank - 1]) {
+        return fail(r, "it divides the split axis");
+    }
+    columns->sizes = wefti_arena_memdup(r->s->arena, sizes, count * sizeof(*sizes));
+    columns->count = count;
+    r->s->changed = true;
+    return fail(r, "it divides the split axis");
+}
+
+static bool view_segments(rule_t *r, const wefti_split_t *split, const weft_tensor_desc_t *out,
+                          uint32_t axis, int64_t size)
+{
+    if (out->dims[axis] == size) {
+        r->result->out = at_axis(split, axis);
+        return true;
+    }
+    for (uint32_t i = 1; i < split->count; i++) {
+        if (split->sizes[i] != split->sizes[0]) {
+            return fail(r, "it reshapes an axis of several parts");
+        }
+    }
+    if (out->dims[axis] != split->count || axis + 1 >= out->rank ||
+        out->dims[axis + 1] % r->s->ranks != 0) {
+        return fail(r, "it reshapes an axis of several parts");
+    }
+    r->result->out =
+        (wefti_split_t){.axis = (int32_t)axis + 1, .origin = split->origin, .count = 1};
+    return true;
+}
+
+/* The axis of the result that begins where the split axis begins: heads of a hidden size, or the
+ * hidden size of heads. */
+static bool view(rule_t *r)
+{
+    const wefti_split_t *split = split_of(r, 0);
+    const weft_tensor_desc_t *in = type_of(r, r->node->inputs[0]);
+    const weft_tensor_desc_t *out = type_of(r, r->node->outputs[0]);
+    int64_t before = 1, product = 1, size = in->dims[split->axis];
+    for (int32_t d = 0; d < split->axis; d++) {
+        before *= in->dims[d];
+    }
+    uint32_t axis = 0;
+    while (axis < out->rank && (product != before || out->dims[axis] == 1)) {
+        product *= out->dims[axis++];
+    }
+    if (!only_first(r)) {
+        return false;
+    }
+    if (axis == out->rank) {
+        return fail(r, "it joins the split axis to the one before it");
+    }
+    if (split->count > 1) {
+        return view_segments(r, split, out, axis, size);
+    }
+    int64_t parts = out->dims[axis];
+    if (parts % r->s->ranks == 0) {
+        r->result->out = at_axis(split, axis);
+        return true;
+    }
+    int64_t sizes[WEFT_MAX_DIMS];
+    for (int64_t i = 0; i < parts && i < WEFT_MAX_DIMS; i++) {
+        sizes[i] = size / parts;
+    }
+    return parts > 1 && parts <= WEFT_MAX_DIMS && size % parts == 0
+               ? ask_segments(r, split, (uint32_t)parts, sizes)
+               : fail(r, "the number of heads does not divide by the number of ranks");
+}
+
+static bool permutation(rule_t *r)
+{
+    const weft_attr_t *perm = wefti_node_attr(r->node, "perm");
+    uint32_t rank = type_of(r, r->node->inputs[0])->rank;
+    for (uint32_t d = 0; d < rank; d++) {
+        int64_t from = perm != NULL ? perm->ints[d] : rank - 1 - d;
+        if (from == split_of(r, 0)->axis) {
+            r->result->out = at_axis(split_of(r, 0), d);
+        }
+    }
+    return only_first(r);
+}
+
+/* ---- products ---- */
+
+/* Weights [K, M], or transposed: the axis of K, and that of M. */
+static void weight_axes(const wefti_node_t *node, uint32_t *out_rows, uint32_t *out_columns)
+{
+    bool transposed = wefti_op_facts(node->def).gradient == WEFT_GRADIENT_GEMM &&
+                      wefti_node_int(node, "transB") != 0;
+    *out_rows = transposed ? 1 : 0;
+    *out_columns = transposed ? 0 : 1;
+}
+
+uint32_t wefti_split_weight(const wefti_splitter_t *s, uint32_t id)
+{
+    const wefti_node_t *node = &s->graph->nodes[id];
+    weft_gradient_t kind = wefti_op_facts(node->def).gradient;
+    bool product = kind == WEFT_GRADIENT_MATRIX_PRODUCT || kind == WEFT_GRADIENT_GEMM;
+    return product && s->fixed[node->inputs[1]] && !s->fixed[node->inputs[0]] &&
+                   s->graph->values[node->inputs[1]].type.rank == 2
+               ? 1
+               : UINT32_MAX;
+}
+
+/* A whole input: the weight by columns. */
+static bool by_columns(rule_t *r, uint32_t id, uint32_t columns)
+{
+    const weft_tensor_desc_t *weight = type_of(r, r->node->inputs[1]);
+    wefti_split_t *split = &r->s->columns[id];
+    bool divides = weight->dims[columns] % r->s->ranks == 0;
+    if (!r->s->splits_columns[id]) {
+        return true;
+    }
+    if (!divides || !wefti_split_can_slice(r->s, r->node->inputs[1], columns)) {
+        r->s->splits_columns[id] = false;
+        return true;
+    }
+    split->origin = id;
+    r->result->need[1] = at_axis(split, columns);
+    r->result->out = at_axis(split, type_of(r, r->node->outputs[0])->rank - 1);
+    return true;
+}
+
+static bool weighted(rule_t *r, uint32_t id, bool *out_columns)
+{
+    const weft_tensor_desc_t *in = type_of(r, r->node->inputs[0]);
+    const wefti_split_t *split = split_of(r, 0);
+    uint32_t rows, columns;
+    weight_axes(r->node, &rows, &columns);
+    bool transposed = wefti_node_int(r->node, "transA") != 0;
+    *out_columns = !wefti_is_split(split);
+    if (!wefti_is_split(split)) {
+        return by_columns(r, id, columns);
+    }
+    r->result->need[0] = *split;
+    if (split->axis == (int32_t)in->rank - (transposed ? 2 : 1)) {
+        r->result->sums = true;
+        return need_like(r, 1, rows, split);
+    }
+    r->result->out = at_axis(split, transposed ? 0 : split->axis);
+    return true;
+}
+
+/* The addend of Gemm goes with the columns; a sum over ranks adds it afterwards (rewrite.c). */
+static bool gemm(rule_t *r, uint32_t id)
+{
+    bool columns = false;
+    if (wefti_split_weight(r->s, id) == UINT32_MAX) {
+        return first_split(r) == UINT32_MAX || fail(r, "no rule for a product without a weight");
+    }
+    if (!weighted(r, id, &columns)) {
+        return false;
+    }
+    uint32_t addend = r->node->input_count > 2 ? r->node->inputs[2] : WEFTI_NONE;
+    if (addend == WEFTI_NONE || (!r->result->sums && !wefti_is_split(&r->result->out))) {
+        return true;
+    }
+    const weft_tensor_desc_t *type = type_of(r, addend);
+    int64_t axis = r->result->out.axis - 2 + (int64_t)type->rank;
+    if (r->result->sums) {
+        return (wefti_node_float(r->node, "beta") == 1.0f && !wefti_is_split(split_of(r, 2))) ||
+               fail(r, "its addend has a factor");
+    }
+    return axis < 0 || type->dims[axis] == 1 || need_like(r, 2, axis, &r->result->out);
+}
+
+static bool batched(rule_t *r)
+{
+    uint32_t ranks[2], out_rank = type_of(r, r->node->outputs[0])->rank;
+    int64_t from_end[2];
+    for (uint32_t i = 0; i < 2; i++) {
+        ranks[i] = type_of(r, r->node->inputs[i])->rank;
+        from_end[i] =
+            wefti_is_split(split_of(r, i)) ? (int64_t)ranks[i] - 1 - split_of(r, i)->axis : -1;
+    }
+    if (ranks[0] < 2 || ranks[1] < 2) {
+        return fail(r, "no rule for products of vectors");
+    }
+    uint32_t ref = from_end[0] >= 0 ? 0 : 1, other = 1 - ref;
+    const wefti_split_t *split = split_of(r, ref);
+    int64_t end = from_end[ref], axis = (int64_t)ranks[other] - 1 - end;
+    r->result->need[ref] = *split;
+    if (end >= 2) { /* heads */
+        r->result->out = at_axis(split, out_rank - 1 - end);
+        return axis < 0 || type_of(r, r->node->inputs[other])->dims[axis] == 1 ||
+               need_like(r, other, axis, split);
+    }
+    if (end == ref) { /* the dimension that is summed */
+        r->result->sums = true;
+        return need_like(r, other, (int64_t)ranks[other] - 1 - other, split);
+    }
+    r->result->out = at_axis(split, out_rank - 1 - end);
+    return from_end[other] < 0 || fail(r, "its inputs are split in different ways");
+}
+
+static bool matmul(rule_t *r, uint32_t id)
+{
+    bool columns;
+    return wefti_split_weight(r->s, id) != UINT32_MAX ? weighted(r, id, &columns)
+           : first_split(r) == UINT32_MAX             ? true
+                                                      : batched(r);
+}
+
+/* ---- along an axis ---- */
+
+static bool rows(rule_t *r, weft_mixing_t mixing)
+{
+    const wefti_split_t *split = split_of(r, 0);
+    int64_t axis =
+        normal_axis(wefti_node_int(r->node, "axis"), type_of(r, r->node->inputs[0])->rank);
+    r->result->out = *split;
+    return (mixing == WEFT_MIXING_FROM_AXIS ? split->axis < axis : split->axis != axis)
+               ? only_first(r)
+               : fail(r, "it combines elements along the split axis");
+}
+
+static bool reduction(rule_t *r)
+{
+    const wefti_split_t *split = split_of(r, 0);
+    const weft_attr_t *attr = wefti_node_attr(r->node, "axes");
+    uint32_t rank = type_of(r, r->node->inputs[0])->rank, count = 0, before = 0;
+    int64_t axes[WEFT_MAX_DIMS];
+    bool known = attr != NULL && attr->count <= WEFT_MAX_DIMS;
+    if (known) {
+        count = (uint32_t)attr->count;
+        memcpy(axes, attr->ints, count * sizeof(*axes));
+    } else if (attr == NULL && r->node->input_count > 1 && r->node->inputs[1] != WEFTI_NONE) {
+        known = wefti_split_ints(r->s->graph, r->node->inputs[1], axes, &count);
+    }
+    if (!known || count == 0) {
+        return fail(r, "it combines all elements");
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        int64_t axis = normal_axis(axes[i], rank);
+        before += axis < split->axis;
+        if (axis == split->axis) {
+            return fail(r, "it combines elements along the split axis");
+        }
+    }
+    bool keeps = wefti_node_int(r->node, "keepdims") != 0;
+    r->result->out = at_axis(split, split->axis - (keeps ? 0 : (int64_t)before));
+    return only_first(r);
+}
+
+static bool join(rule_t *r)
+{
+    const wefti_split_t *split = split_of(r, first_split(r));
+    int64_t axis =
+        normal_axis(wefti_node_int(r->node, "axis"), type_of(r, r->node->inputs[0])->rank);
+    if (axis == split->axis) {
+        return fail(r, "it joins tensors along the split axis");
+    }
+    for (uint32_t i = 0; i < r->node->input_count; i++) {
+        if (!need_like(r, i, split->axis, split)) {
+            return false;
+        }
+    }
+    r->result->out = *split;
+    return true;
+}
+
+static bool parts(rule_t *r)
+{
+    const wefti_split_t *split = split_of(r, 0);
+    int64_t axis =
+        normal_axis(wefti_node_int(r->node, "axis"), type_of(r, r->node->inputs[0])->rank);
+    uint32_t count = r->node->output_count;
+    int64_t sizes[WEFT_MAX_DIMS];
+    r->result->out = *split;
+    if (!only_first(r) || axis != split->axis) {
+        return r->result->why == NULL;
+    }
+    for (uint32_t i = 0; i < count && count <= WEFT_MAX_DIMS; i++) {
+        if (r->node->outputs[i] == WEFTI_NONE) {
+            return fail(r, "it drops a part of the split axis");
+        }
+        sizes[i] = type_of(r, r->node->outputs[i])->dims[axis];
+    }
+    const wefti_split_t wanted = {.count = count, .sizes = sizes};
+    if (count > WEFT_MAX_DIMS || count < 2) {
+        return fail(r, "it divides the split axis into too many parts");
+    }
+    if (!same_segments(split, &wanted)) {
+        return ask_segments(r, split, count, sizes);
+    }
+    r->result->out.count = 1;
+    r->result->out.sizes = NULL;
+    return true;
+}
+
+static bool range(rule_t *r)
+{
+    const wefti_split_t *split = split_of(r, 0);
+    const weft_tensor_desc_t *in = type_of(r, r->node->inputs[0]);
+    const weft_tensor_desc_t *out = type_of(r, r->node->outputs[0]);
+    int64_t axes[WEFT_MAX_DIMS];
+    uint32_t count = 0;
+    bool listed = r->node->input_count > 3 && r->node->inputs[3] != WEFTI_NONE &&
+                  wefti_split_ints(r->s->graph, r->node->inputs[3], axes, &count);
+    for (uint32_t i = 0; listed && i < count; i++) {
+        listed = normal_axis(axes[i], in->rank) != split->axis;
+    }
+    r->result->out = *split;
+    return (listed && in->dims[split->axis] == out->dims[split->axis])
+               ? only_first(r)
+               : fail(r, "it takes a range of the split axis");
+}
+
+static bool selected(rule_t *r)
+{
+    const wefti_split_t *split = split_of(r, 0);
+    int64_t axis =
+        normal_axis(wefti_node_int(r->node, "axis"), type_of(r, r->node->inputs[0])->rank);
+    int64_t more = (int64_t)type_of(r, r->node->inputs[1])->rank - 1;
+    if (!only_first(r) || split->axis == axis) {
+        return fail(r, "it selects along the split axis");
+    }
+    r->result->out = at_axis(split, split->axis + (split->axis > axis ? more : 0));
+    return true;
+}
+
+static bool repeated(rule_t *r)
+{
+    const wefti_split_t *split = split_of(r, 0);
+    const weft_tensor_desc_t *in = type_of(r, r->node->inputs[0]);
+    const weft_tensor_desc_t *out = type_of(r, r->node->outputs[0]);
+    r->result->out = at_axis(split, split->axis + (int64_t)out->rank - in->rank);
+    return only_first(r);
+}
+
+static bool triangle(rule_t *r)
+{
+    const wefti_split_t *split = split_of(r, 0);
+    r->result->out = *split;
+    return split->axis + 2 < (int32_t)type_of(r, r->node->inputs[0])->rank
+               ? only_first(r)
+               : fail(r, "it reads positions along the split axis");
+}
+
+static bool run_rule(rule_t *r, uint32_t id)
+{
+    const weft_op_facts_t facts = wefti_op_facts(r->node->def);
+    if (facts.gradient == WEFT_GRADIENT_MATRIX_PRODUCT) {
+        return matmul(r, id);
+    }
+    if (facts.gradient == WEFT_GRADIENT_GEMM) {
+        return gemm(r, id);
+    }
+    if (first_split(r) == UINT32_MAX) {
+        return true;
+    }
+    if ((facts.flags & WEFT_FACT_ELEMENTWISE) != 0) {
+        return r->node->output_count == 1 ? elementwise(r) : fail(r, "it has several outputs");
+    }
+    if (!wefti_is_split(split_of(r, 0)) && facts.gradient != WEFT_GRADIENT_JOIN) {
+        return fail(r, "an input other than the first is split");
+    }
+    if ((facts.flags & WEFT_FACT_VIEW) != 0) {
+        return view(r);
+    }
+    switch (facts.gradient) {
+    case WEFT_GRADIENT_PERMUTATION:
+        return permutation(r);
+    case WEFT_GRADIENT_SOFTMAX:
+    case WEFT_GRADIENT_ROW_NORM:
+        return rows(r, facts.mixing);
+    case WEFT_GRADIENT_SUM:
+    case WEFT_GRADIENT_MEAN:
+    case WEFT_GRADIENT_REDUCED_EXTREME:
+    case WEFT_GRADIENT_REDUCED_SQUARES:
+        return reduction(r);
+    case WEFT_GRADIENT_JOIN:
+        return join(r);
+    case WEFT_GRADIENT_PARTS:
+        return parts(r);
+    case WEFT_GRADIENT_RANGE:
+        return range(r);
+    case WEFT_GRADIENT_SELECTED:
+        return selected(r);
+    case WEFT_GRADIENT_REPEATED:
+        return repeated(r);
+    case WEFT_GRADIENT_TRIANGLE:
+        return triangle(r);
+    default:
+        return fail(r, "no rule for this operator");
+    }
+}
+
+void wefti_split_rule(wefti_splitter_t *s, uint32_t id, wefti_node_split_t *result)
+{
+    rule_t r = {.s = s, .node = &s->graph->nodes[id], .result = result};
+    for (uint32_t i = 0; i < r.node->input_count; i++) {
+        result->need[i] = whole;
+    }
+    result->out = whole;
+    result->sums = false;
+    result->why = NULL;
+    if (!run_rule(&r, id)) {
+        for (uint32_t i = 0; i < r.node->input_count; i++) {
+            result->need[i] = whole;
+        }
+        result->out = whole;
+        result->sums = false;
+    }
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How values and products of a graph are divided over ranks: see README.md. */
+#ifndef WEFT_FUSION_TENSOR_H
+#define WEFT_FUSION_TENSOR_H
+
+#include "graph/ir.h"
+
+/* Of each segment of an axis, rank r has part r of N equal parts. Queries, keys and values of one
+ * product are three segments; most axes are one. */
+typedef struct wefti_split {
+    int32_t axis;         /* -1: every rank has the whole value */
+    uint32_t origin;      /* the product whose columns were split */
+    uint32_t count;       /* segments; their sizes add up to the axis */
+    const int64_t *sizes; /* [count]; NULL: count is 1 */
+} wefti_split_t;
+
+/* What a node does with divided inputs. */
+typedef struct wefti_node_split {
+    wefti_split_t *need; /* [input_count] */
+    wefti_split_t out;   /* of all outputs */
+    bool sums;           /* the output of a rank is one term of the sum over ranks */
+    const char *why;     /* the inputs must be whole: the reason; else NULL */
+} wefti_node_split_t;
+
+/* What is known while splits are propagated. */
+typedef struct wefti_splitter {
+    wefti_graph_t *graph;
+    wefti_arena_t *arena;
+    int64_t ranks;
+    bool *fixed;               /* by value: computed from initializers alone */
+    wefti_split_t *of_value;   /* by value */
+    wefti_split_t *columns;    /* by node, of products: segments of the columns */
+    bool *splits_columns;      /* by node */
+    uint32_t *parent;          /* by node: union of products that are split together, or not */
+    wefti_node_split_t *nodes; /* by node */
+    bool changed;              /* columns: everything is propagated again */
+} wefti_splitter_t;
+
+static inline bool wefti_is_split(const wefti_split_t *split)
+{
+    return split->axis >= 0;
+}
+
+/* rules.c: fills *node_split, whose need is allocated, from of_value of the inputs. */
+void wefti_split_rule(wefti_splitter_t *splitter, uint32_t node, wefti_node_split_t *node_split);
+/* The product that stands for all that are split together with node. */
+uint32_t wefti_split_root(wefti_splitter_t *splitter, uint32_t node);
+/* The weight of a product that a rank may have in part: input index, or UINT32_MAX. */
+uint32_t wefti_split_weight(const wefti_splitter_t *splitter, uint32_t node);
+/* Can a rank have a part of a fixed value? */
+bool wefti_split_can_slice(const wefti_splitter_t *splitter, uint32_t value, uint32_t axis);
+/* Elements of a constant list of integers, at most WEFT_MAX_DIMS; false: it is not known. */
+bool wefti_split_ints(const wefti_graph_t *graph, uint32_t value, int64_t *out,
+                      uint32_t *out_count);
+
+/* rewrite.c: the graph of one rank, with contents for all. */
+weft_status_t wefti_split_rewrite(wefti_splitter_t *splitter);
+
+#endif

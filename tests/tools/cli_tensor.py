@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""compile --tensor-parallel: logits of a divided transformer are those of one rank, with a part of its weights."""
+import unittest
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from infer_models import load_tensor, save_tensor
+from support import SANITIZED, Case, main
+
+BATCH, LENGTH, WIDTH, HIDDEN, WORDS = 2, 5, 64, 96, 512
+
+
+class Model:
+    """Nodes and random initializers of a small decoder, written as exporters write them."""
+
+    def __init__(self, heads=4, kv_heads=4, fused=True, layers=2):
+        self.heads, self.kv_heads, self.size = heads, kv_heads, WIDTH // heads
+        self.rng, self.nodes, self.values = np.random.default_rng(7), [], {}
+        x = self.op("Gather", self.weight("embedding", WORDS, WIDTH), "tokens")
+        for i in range(layers):
+            x = self.op("Add", x, self.attention(f"h{i}.", self.norm(f"h{i}.ln1", x), fused))
+            x = self.op("Add", x, self.mlp(f"h{i}.", self.norm(f"h{i}.ln2", x), fused))
+        tied = self.op("Transpose", "embedding", perm=[1, 0])
+        self.nodes.append(helper.make_node("MatMul", [self.norm("ln", x), tied], ["logits"], name="head"))
+
+    def weight(self, name, *shape, scale=0.15):
+        self.values[name] = (self.rng.standard_normal(shape) * scale).astype(np.float32)
+        return name
+
+    def ints(self, *values):
+        name = "ints." + ".".join(map(str, values))
+        self.values[name] = np.array(values, np.int64)
+        return name
+
+    def op(self, kind, *inputs, outputs=1, **attributes):
+        names = [f"{kind}.{len(self.nodes)}.{k}" for k in range(outputs)]
+        self.nodes.append(helper.make_node(kind, list(inputs), names, name=names[0], **attributes))
+        return names[0] if outputs == 1 else names
+
+    def norm(self, name, x):
+        return self.op("LayerNormalization", x, self.weight(name + ".w", WIDTH), self.weight(name + ".b", WIDTH))
+
+    def linear(self, name, x, rows, columns, as_gemm):
+        weight, bias = self.weight(name + ".w", rows, columns), self.weight(name + ".b", columns)
+        if not as_gemm:
+            return self.op("Add", self.op("MatMul", x, weight), bias)
+        flat = self.op("Gemm", self.op("Reshape", x, self.ints(-1, rows)), weight, bias)
+        return self.op("Reshape", flat, self.ints(BATCH, LENGTH, columns))
+
+    def split_heads(self, x, heads):
+        return self.op("Transpose", self.op("Reshape", x, self.ints(0, 0, heads, self.size)), perm=[0, 2, 1, 3])
+
+    def repeated(self, x):
+        times = self.heads // self.kv_heads
+        if times == 1:
+            return x
+        x = self.op("Unsqueeze", x, self.ints(2))
+        x = self.op("Expand", x, self.ints(BATCH, self.kv_heads, times, LENGTH, self.size))
+        return self.op("Reshape", x, self.ints(BATCH, self.heads, LENGTH, self.size))
+
+    def attention(self, name, x, fused):
+        if fused:
+            qkv = self.linear(name + "qkv", x, WIDTH, 3 * WIDTH, True)
+            q, k, v = self.op("Split", qkv, self.ints(WIDTH, WIDTH, WIDTH), outputs=3, axis=2)
+        else:
+            narrow = self.kv_heads * self.size
+            q, k, v = (self.linear(name + part, x, WIDTH, columns, False)
+                       for part, columns in (("q", WIDTH), ("k", narrow), ("v", narrow)))
+        q = self.split_heads(q, self.heads)
+        k, v = (self.repeated(self.split_heads(y, self.kv_heads)) for y in (k, v))
+        self.values["scale"] = np.array(self.size ** -0.5, np.float32)
+        self.values["mask"] = np.triu(np.full((LENGTH, LENGTH), -1e9, np.float32), 1)[None, None]
+        scores = self.op("MatMul", self.op("Mul", q, "scale"), self.op("Transpose", k, perm=[0, 1, 3, 2]))
+        mixed = self.op("MatMul", self.op("Softmax", self.op("Add", scores, "mask"), axis=-1), v)
+        joined = self.op("Reshape", self.op("Transpose", mixed, perm=[0, 2, 1, 3]), self.ints(0, 0, -1))
+        return self.linear(name + "out", joined, WIDTH, WIDTH, fused)
+
+    def mlp(self, name, x, fused):
+        up = self.linear(name + "up", x, WIDTH, HIDDEN, fused)
+        if fused:
+            up = self.op("Mul", up, self.op("Sigmoid", up))
+        else:
+            up = self.op("Mul", self.op("Tanh", self.linear(name + "gate", x, WIDTH, HIDDEN, False)), up)
+        return self.linear(name + "down", up, HIDDEN, WIDTH, fused)
+
+    def proto(self):
+        graph = helper.make_graph(
+            self.nodes, "decoder", [helper.make_tensor_value_info("tokens", TensorProto.INT64, [BATCH, LENGTH])],
+            [helper.make_tensor_value_info("logits", TensorProto.FLOAT, None)],
+            [numpy_helper.from_array(value, name) for name, value in self.values.items()])
+        proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+        proto.ir_version = 8
+        return proto
+
+
+class TensorParallel(Case):
+    def setUp(self):
+        super().setUp()
+        tokens = np.random.default_rng(3).integers(0, WORDS, (BATCH, LENGTH))
+        save_tensor(self.dir / "in" / "tokens.pb", tokens)
+
+    def logits(self, model, ranks, *options):
+        self.weft("compile", model, "-o", "p.weft", "--infer", *options,
+                  *(("--tensor-parallel", ranks) if ranks > 1 else ("--world", 1)))
+        self.weft("verify", "p.weft")
+        self.weft("run", "p.weft", "--inputs", "in", "--outputs", f"out{ranks}")
+        return load_tensor(self.dir / f"out{ranks}" / "logits.pb")[1]
+
+    def explain(self):
+        return self.weft_json("explain", "p.weft")
+
+    def test_logits_are_those_of_one_rank(self):
+        kinds = ({}, {"fused": False}, {"fused": False, "kv_heads": 2}, {"fused": False, "heads": 8, "kv_heads": 4})
+        for kind in kinds[1:2] if SANITIZED else kinds:
+            model = self.save(Model(**kind).proto())
+            whole = self.logits(model, 1)
+            for ranks in (2, 4):
+                np.testing.assert_allclose(self.logits(model, ranks), whole, rtol=1e-4, atol=2e-5, err_msg=str(kind))
+
+    def test_a_rank_has_its_part_of_the_weights(self):
+        model = self.save(Model(fused=False).proto())
+        self.logits(model, 1)
+        whole = self.explain()["arena_bytes"]
+        self.logits(model, 4)
+        report = self.explain()
+        self.assertTrue(report["rank_weights"])
+        # All but the embedding, which is read by rows, and as columns of the head.
+        self.assertLess(report["arena_bytes"], whole / 4 + WORDS * WIDTH * 4 + 32768)
+        reasons = [c["reason"] for c in report["collectives"]]
+        self.assertEqual(sum("sums the terms of" in reason for reason in reasons), 4, reasons)
+
+    def test_only_what_divides_is_divided(self):
+        model = self.save(Model(fused=False, kv_heads=1).proto())
+        whole = self.logits(model, 1)
+        np.testing.assert_allclose(self.logits(model, 2), whole, rtol=1e-4, atol=2e-5)
+        done = self.weft("compile", model, "-o", "p.weft", "--infer", "--tensor-parallel", 2)
+        self.assertIn("tensor_parallel: 7 of 15 products with weights are split over 2 ranks", done.stderr)
+        self.assertIn("its inputs are split in different ways", done.stderr)
+
+    def test_what_cannot_be_divided_is_refused(self):
+        model = self.save(Model().proto())
+        for words, options in (
+                ("no product can be split over 5 ranks: first 'Gemm.", ("--tensor-parallel", 5)),
+                ("must be the number of ranks: 2, world_size 4", ("--tensor-parallel", 2, "--world", 4)),
+                ("excludes emit_path", ("--tensor-parallel", 2, "--emit-onnx", "x.onnx")),
+                ("excludes rank_models", (model, "--tensor-parallel", 2, "--world", 2))):
+            done = self.weft("compile", model, "-o", "p.weft", "--infer", *options, code=2)
+            self.assert_one_line(done.stderr)
+            self.assertIn(words, done.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -157,12 +157,39 @@ static void count_all(propagation_t *p)
             count_product(p, id, id);
         }
     }
+}
+
+static group_t *group_of(propagation_t *p, const event_t *event)
+{
+    return &p->groups[wefti_split_root(&p->s, p->s.of_value[event->value].origin)];
+}
+
+/* Of several groups that meet at a node and do not fit together, the one that saves least. The
+ * others may stay once it is whole. */
+static bool saves_least(propagation_t *p, uint32_t index)
+{
+    const group_t *group = group_of(p, &p->events[index]);
+    bool least = true;
+    for (uint32_t i = index; i-- > 0 && p->events[i].node == p->events[index].node;) {
+        least = least && group_of(p, &p->events[i])->saved_ops > group->saved_ops;
+    }
+    for (uint32_t i = index + 1; i < p->event_count && p->events[i].node == p->events[index].node;
+         i++) {
+        least = least && group_of(p, &p->events[i])->saved_ops >= group->saved_ops;
+    }
+    return least || p->events[index].node == WEFTI_NONE;
+}
+
+static void blame(propagation_t *p, bool all)
+{
     for (uint32_t i = 0; i < p->event_count; i++) {
         const event_t *event = &p->events[i];
-        const wefti_split_t *split = &s->of_value[event->value];
-        group_t *group = &p->groups[wefti_split_root(s, split->origin)];
-        group->gathered_bytes += (double)wefti_value_bytes(&graph->values[event->value]);
-        group->unordered = group->unordered || split->count > 1;
+        group_t *group = group_of(p, event);
+        if (!all && !saves_least(p, i)) {
+            continue;
+        }
+        group->gathered_bytes += (double)wefti_value_bytes(&p->s.graph->values[event->value]);
+        group->unordered = group->unordered || p->s.of_value[event->value].count > 1;
         if (group->why == NULL) {
             group->node = event->node;
             group->why = event->why;
@@ -177,11 +204,12 @@ static bool is_worth_it(const group_t *group)
 }
 
 /* Returns whether products became whole. */
-static bool give_up(propagation_t *p)
+static bool give_up(propagation_t *p, bool all)
 {
     wefti_splitter_t *s = &p->s;
     bool changed = false;
     count_all(p);
+    blame(p, all);
     for (uint32_t i = 0; i < s->graph->order_count; i++) {
         uint32_t id = s->graph->order[i];
         const group_t *group = &p->groups[wefti_split_root(s, id)];
@@ -278,7 +306,7 @@ weft_status_t wefti_pass_tensor_parallel(wefti_graph_t *graph, uint32_t ranks,
     WEFT_TRY(status, make_tables(&p), done);
     do { /* each round gives up a product, or divides the columns of one */
         WEFT_TRY(status, propagate(&p), done);
-    } while (p.s.changed || give_up(&p));
+    } while (p.s.changed || give_up(&p, false) || give_up(&p, true));
     WEFT_TRY(status, report(&p, log), done);
     WEFT_TRY(status, wefti_split_rewrite(&p.s), done);
     status = wefti_pass_inference_form(graph);

@@ -150,63 +150,83 @@ static bool ask_segments(rule_t *r, const wefti_split_t *split, uint32_t count,
     return fail(r, "it divides the split axis");
 }
 
-static bool view_segments(rule_t *r, const wefti_split_t *split, const weft_tensor_desc_t *out,
-                          uint32_t axis, int64_t size)
+static int64_t product_of(const weft_tensor_desc_t *type, uint32_t begin, uint32_t end)
 {
-    if (out->dims[axis] == size) {
-        r->result->out = at_axis(split, axis);
-        return true;
+    int64_t product = 1;
+    for (uint32_t d = begin; d < end; d++) {
+        product *= type->dims[d];
     }
-    for (uint32_t i = 1; i < split->count; i++) {
-        if (split->sizes[i] != split->sizes[0]) {
-            return fail(r, "it reshapes an axis of several parts");
-        }
+    return product;
+}
+
+/* The split along axis of the result as count segments of size each. */
+static bool set_segments(rule_t *r, const wefti_split_t *split, uint32_t axis, int64_t count,
+                         int64_t size)
+{
+    wefti_split_t *out = &r->result->out;
+    int64_t *sizes =
+        count > 1 ? wefti_arena_array(r->s->arena, (size_t)count, sizeof(*sizes)) : NULL;
+    if (count > 1 && sizes == NULL) {
+        return fail(r, "out of memory");
     }
-    if (out->dims[axis] != split->count || axis + 1 >= out->rank ||
-        out->dims[axis + 1] % r->s->ranks != 0) {
-        return fail(r, "it reshapes an axis of several parts");
+    for (int64_t i = 0; i < count && count > 1; i++) {
+        sizes[i] = size;
     }
-    r->result->out =
-        (wefti_split_t){.axis = (int32_t)axis + 1, .origin = split->origin, .count = 1};
+    *out = (wefti_split_t){
+        .axis = (int32_t)axis, .origin = split->origin, .count = (uint32_t)count, .sizes = sizes};
     return true;
 }
 
-/* The axis of the result that begins where the split axis begins: heads of a hidden size, or the
- * hidden size of heads. */
+static bool has_equal_segments(const wefti_split_t *split)
+{
+    bool equal = true;
+    for (uint32_t i = 1; i < split->count; i++) {
+        equal = equal && split->sizes[i] == split->sizes[0];
+    }
+    return equal;
+}
+
+/*
+ * The elements of a value are periods, one after the other, and rank r has part r of each. So it is
+ * in the result; what changes is the axis: heads of a hidden size, the hidden size of heads, or
+ * samples and heads as one axis.
+ */
 static bool view(rule_t *r)
 {
     const wefti_split_t *split = split_of(r, 0);
     const weft_tensor_desc_t *in = type_of(r, r->node->inputs[0]);
     const weft_tensor_desc_t *out = type_of(r, r->node->outputs[0]);
-    int64_t before = 1, product = 1, size = in->dims[split->axis];
-    for (int32_t d = 0; d < split->axis; d++) {
-        before *= in->dims[d];
-    }
-    uint32_t axis = 0;
-    while (axis < out->rank && (product != before || out->dims[axis] == 1)) {
-        product *= out->dims[axis++];
-    }
+    uint32_t axis = (uint32_t)split->axis;
+    bool equal = has_equal_segments(split);
+    int64_t before = product_of(in, 0, axis), after = product_of(in, axis + 1, in->rank);
+    int64_t periods = before * split->count, period = in->dims[axis] / split->count * after;
     if (!only_first(r)) {
         return false;
     }
-    if (axis == out->rank) {
-        return fail(r, "it joins the split axis to the one before it");
+    for (uint32_t d = 0; d < out->rank; d++) {
+        int64_t inner = product_of(out, d + 1, out->rank), units = period / inner;
+        int64_t outer = product_of(out, 0, d);
+        if (!equal && outer == before && out->dims[d] == in->dims[axis]) {
+            r->result->out = at_axis(split, d);
+            return true;
+        }
+        if (equal && period % inner == 0 && units % r->s->ranks == 0 && units > 0 &&
+            out->dims[d] % units == 0 && outer * (out->dims[d] / units) == periods) {
+            return set_segments(r, split, d, out->dims[d] / units, units);
+        }
     }
-    if (split->count > 1) {
-        return view_segments(r, split, out, axis, size);
+    for (uint32_t d = 0; d < out->rank && split->count == 1; d++) {
+        int64_t sizes[WEFT_MAX_DIMS], parts = out->dims[d];
+        if (product_of(out, 0, d) != before || parts == 1 || parts > WEFT_MAX_DIMS ||
+            in->dims[axis] % parts != 0) {
+            continue;
+        }
+        for (int64_t i = 0; i < parts; i++) {
+            sizes[i] = in->dims[axis] / parts;
+        }
+        return ask_segments(r, split, (uint32_t)parts, sizes);
     }
-    int64_t parts = out->dims[axis];
-    if (parts % r->s->ranks == 0) {
-        r->result->out = at_axis(split, axis);
-        return true;
-    }
-    int64_t sizes[WEFT_MAX_DIMS];
-    for (int64_t i = 0; i < parts && i < WEFT_MAX_DIMS; i++) {
-        sizes[i] = size / parts;
-    }
-    return parts > 1 && parts <= WEFT_MAX_DIMS && size % parts == 0
-               ? ask_segments(r, split, (uint32_t)parts, sizes)
-               : fail(r, "the number of heads does not divide by the number of ranks");
+    return fail(r, "it divides the split axis by other numbers");
 }
 
 static bool permutation(rule_t *r)

@@ -136,8 +136,8 @@ class TensorParallel(Case):
         whole = self.logits(model, 1)
         np.testing.assert_allclose(self.logits(model, 2), whole, rtol=1e-4, atol=2e-5)
         done = self.weft("compile", model, "-o", "p.weft", "--infer", "--tensor-parallel", 2)
-        self.assertIn("tensor_parallel: 7 of 15 products with weights are split over 2 ranks", done.stderr)
-        self.assertIn("its inputs are split in different ways", done.stderr)
+        self.assertIn("tensor_parallel: 11 of 15 products with weights are split over 2 ranks", done.stderr)
+        self.assertIn("one input is split and another one is whole", done.stderr)
 
     def test_what_cannot_be_divided_is_refused(self):
         model = self.save(Model().proto())

@@ -9,32 +9,7 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/build/venv/bin/python)
   set(WEFT_INTERPRETER ${PROJECT_SOURCE_DIR}/build/venv/bin/python)
 endif()
 
-add_test(NAME tree_includes
-  COMMAND ${WEFT_INTERPRETER} ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_includes.py ${PROJECT_SOURCE_DIR})
-add_test(NAME tree_op_names
-  COMMAND ${WEFT_INTERPRETER} ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_op_names.py ${PROJECT_SOURCE_DIR})
-list(TRANSFORM weft_objects REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE objects)
-file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/objects.txt CONTENT "$<JOIN:${objects};$<TARGET_OBJECTS:weft_tool>,\n>\n")
-add_test(NAME tree_links
-  COMMAND ${WEFT_INTERPRETER} ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_links.py ${CMAKE_NM} ${PROJECT_BINARY_DIR}/objects.txt)
-add_test(NAME tree_messages COMMAND ${WEFT_INTERPRETER} ${CMAKE_CURRENT_SOURCE_DIR}/tree/list_messages.py
-  --check ${PROJECT_SOURCE_DIR})
-add_test(NAME tree_headers COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_headers.sh ${PROJECT_SOURCE_DIR}
-  ${CMAKE_C_COMPILER} ${CMAKE_CXX_COMPILER} ${PROJECT_BINARY_DIR})
-
-add_test(NAME tree_comments COMMAND ${WEFT_INTERPRETER} ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_comments.py ${PROJECT_SOURCE_DIR})
-add_test(NAME tree_abi COMMAND ${WEFT_INTERPRETER} ${CMAKE_CURRENT_SOURCE_DIR}/abi/check_abi.py ${PROJECT_SOURCE_DIR}
-  ${CMAKE_C_COMPILER} ${CMAKE_READELF} $<TARGET_FILE:weft>)
-set_tests_properties(tree_abi PROPERTIES SKIP_RETURN_CODE 77)
-add_test(NAME tree_format COMMAND ${WEFT_INTERPRETER} ${CMAKE_CURRENT_SOURCE_DIR}/tree/check_format.py ${PROJECT_SOURCE_DIR})
-set_tests_properties(tree_format PROPERTIES TIMEOUT 1200 SKIP_RETURN_CODE 77)
-
-# The demo in a bare Debian; skipped, with the reason, where no such room can be made. Once per CI run.
-if(NOT WEFT_SANITIZE AND CMAKE_C_COMPILER_ID STREQUAL "GNU")
-  add_test(NAME bare_demo COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/bare/run.sh -- tests/bare/demo.sh)
-  set_tests_properties(bare_demo PROPERTIES LABELS bare TIMEOUT 1500 SKIP_RETURN_CODE 77 PROCESSORS 2 COST 400)
-endif()
-
+include(tree/tree.cmake)
 include(rdma/rdma.cmake)
 
 # Programs whose ranks are threads, once more on simulated hosts of two ranks each, between which
@@ -97,12 +72,6 @@ endif()
 
 include(hosts/hosts.cmake)
 include(faults/matrix/matrix.cmake)
-
-# An installed Weft is found by CMake and by pkg-config, and exports public symbols only.
-if(NOT WEFT_SANITIZE)
-  add_test(NAME tree_consumer COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/consumer/check.sh ${PROJECT_SOURCE_DIR}
-    ${PROJECT_BINARY_DIR} ${CMAKE_C_COMPILER})
-endif()
 
 # Saved models through the eyes of the onnx package.
 add_test(NAME graph_onnx_saved COMMAND ${WEFT_INTERPRETER} ${CMAKE_CURRENT_SOURCE_DIR}/graph/check_saved_onnx.py

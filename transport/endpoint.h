@@ -30,11 +30,14 @@ static inline uint32_t wefti_endpoint_number(const wefti_endpoint_t *endpoint, u
 const char *wefti_endpoint_who(const wefti_endpoint_t *endpoint, uint32_t rank, int32_t pid,
                                char *buffer);
 
-/* stacks.c: logs the stack of rank, process pid of this host, or why there is none. Blocks until
- * end. */
-void wefti_stacks_log(const wefti_endpoint_t *endpoint, uint32_t rank, int32_t pid, uint64_t end);
-/* WEFT_LATE_STACKS: other processes of this user may trace this one. */
-void wefti_stacks_allow(void);
+/* stacks.c, with WEFT_LATE_STACKS: other processes of this user may trace this one; a helper logs
+ * the stacks of ranks, at most WEFTI_STACKS processes of this host, or why there is none. It takes
+ * no others meanwhile. */
+#define WEFTI_STACKS 6u
+weft_status_t wefti_stacks_begin(wefti_endpoint_t *endpoint);
+void wefti_stacks_log(wefti_endpoint_t *endpoint, const uint32_t *ranks, const int32_t *pids,
+                      uint32_t count);
+void wefti_stacks_end(wefti_endpoint_t *endpoint);
 
 /* transport/memory.c: a range of address space that memory is put into step by step. */
 typedef struct wefti_range {

@@ -91,7 +91,6 @@ void wefti_endpoint_late_facts(wefti_endpoint_t *endpoint, uint32_t rank, char *
 
 #define CAUSES_NAMED 6u
 #define CALLS_NAMED 4u
-#define STACKS_NS 15000000000ull /* for those of all late ranks */
 
 /* What the ranks of a world wait in, and those that they wait for in the end. */
 typedef struct stall {
@@ -286,16 +285,20 @@ static void report_world(wefti_endpoint_t *endpoint, const wefti_wait_t *wait, u
               others, doing);
 }
 
-static void log_stacks(const wefti_endpoint_t *endpoint, const stall_t *stall)
+_Static_assert(CAUSES_NAMED <= WEFTI_STACKS, "all of a report");
+
+static void log_stacks(wefti_endpoint_t *endpoint, const stall_t *stall)
 {
-    uint64_t end = wefti_now_ns() + STACKS_NS;
-    for (uint32_t i = 0; i < stall->cause_count && wefti_now_ns() < end; i++) {
-        uint32_t rank = stall->causes[i];
-        int32_t pid = process_of(endpoint, rank);
+    uint32_t ranks[CAUSES_NAMED], count = 0;
+    int32_t pids[CAUSES_NAMED];
+    for (uint32_t i = 0; i < stall->cause_count; i++) {
+        int32_t pid = process_of(endpoint, stall->causes[i]);
         if (pid != 0 && pid != (int32_t)endpoint->control[endpoint->rank]->pid) {
-            wefti_stacks_log(endpoint, rank, pid, end);
+            ranks[count] = stall->causes[i];
+            pids[count++] = pid;
         }
     }
+    wefti_stacks_log(endpoint, ranks, pids, count);
 }
 
 /* Of the ranks that a wait is for, one behind a slow link; world_size: none. */

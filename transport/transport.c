@@ -160,9 +160,6 @@ static weft_status_t endpoint_alloc(const wefti_endpoint_params_t *params,
     endpoint->allocator = params->allocator;
     endpoint->interrupt = params->interrupt;
     endpoint->answer = params->answer;
-    if (params->settings->late_stacks != 0) {
-        wefti_stacks_allow();
-    }
     uint64_t timeout = params->settings->timeout_ns;
     atomic_init(&endpoint->patience_ns, timeout != 0 ? timeout : UINT64_MAX);
     endpoint->peer_caps = wefti_alloc(params->allocator, count * sizeof *endpoint->peer_caps);
@@ -177,12 +174,14 @@ static weft_status_t endpoint_alloc(const wefti_endpoint_params_t *params,
     for (uint32_t r = 0; r < count; r++) {
         endpoint->peer_caps[r] = endpoint->caps;
     }
-    return map_owner_word(endpoint);
+    WEFT_RETURN_IF_ERROR(map_owner_word(endpoint));
+    return params->settings->late_stacks != 0 ? wefti_stacks_begin(endpoint) : WEFT_OK;
 }
 
 static void endpoint_free(wefti_endpoint_t *endpoint)
 {
     const weft_allocator_t *allocator = endpoint->allocator;
+    wefti_stacks_end(endpoint);
     if (endpoint->owner_word != NULL) {
         munmap((void *)(uintptr_t)endpoint->owner_word, WEFTI_PAGE_BYTES);
     }
@@ -240,6 +239,7 @@ void wefti_endpoint_close(wefti_endpoint_t *endpoint)
         return;
     }
     endpoint->waits_hooks = (wefti_waits_hooks_t){0}; /* their owner is going */
+    wefti_stacks_end(endpoint);
     if (wefti_endpoint_owned(endpoint)) {
         endpoint->ops->flush(endpoint);
         wefti_control_t *control = endpoint->control[endpoint->rank];

@@ -187,6 +187,7 @@ struct wefti_endpoint {
     wefti_own_circle_t circle;
     uint64_t world_key; /* of ranks that do not map each other's control blocks, else 0 */
     _Atomic uint64_t late_reported_ns; /* when a late rank was last reported */
+    struct wefti_stacks *stacks;       /* with WEFT_LATE_STACKS; else NULL */
     uint32_t free_cores;   /* cores per local rank beyond the first, 0 when ranks share cores */
     bool may_spin;         /* false when ranks outnumber cores */
     _Atomic bool departed; /* some rank has left: waits look whether it is theirs */

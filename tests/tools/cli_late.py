@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """WEFT_LATE: one line for a world whose ranks wait, and stacks of the late ranks."""
+import os
 import re
 import shutil
 import signal
@@ -67,6 +68,19 @@ class Late(support.Case):
                 line, _ = self.await_line(ranks, asks, rf"stack of rank 2 \(pid {ranks.pids()[2]}\): ")
                 if shutil.which("gdb") and "no stack" not in line:  # nobody forbids it here
                     self.await_line(ranks, asks, r"stack of rank 2 .*: #\d.* (wait_for_ever|pause|__libc_pause)")
+
+    def test_stacks_hold_nobody_up(self):
+        """A tool that takes long: the rank that reports goes on waiting, and reports again."""
+        tool, started = self.dir / "gdb", self.dir / "started"
+        tool.write_text(f"#!/bin/sh\necho $$ > {started}.new\nmv {started}.new {started}\nexec sleep 1000\n")
+        tool.chmod(0o755)
+        with recorded.Ranks(self, "late", WEFT_LATE="0.5", WEFT_LATE_STACKS="on",
+                            PATH=f"{self.dir}:{os.environ['PATH']}") as ranks:
+            self.await_line(ranks, 0, "late: rank 2; ")
+            while not started.exists():
+                time.sleep(0.01)
+            self.await_line(ranks, 0, "late: rank 2; ")
+            os.kill(int(started.read_text()), signal.SIGKILL)  # it still runs
 
     def test_no_tool(self):
         with recorded.Ranks(self, "late", WEFT_LATE="0.5", WEFT_LATE_STACKS="on", PATH="/nowhere") as ranks:

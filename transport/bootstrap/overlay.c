@@ -194,6 +194,7 @@ weft_status_t wefti_overlay_open(const wefti_overlay_params_t *params,
     }
     overlay->params.job = NULL;
     pthread_mutex_init(&overlay->lock, NULL);
+    wefti_helper_init(&overlay->answering, wefti_overlay_answer, overlay);
     uint64_t timeout = params->settings->connect_timeout_ns, now = wefti_now_ns();
     *rendezvous = (wefti_rendezvous_t){
         .params = params,
@@ -473,6 +474,7 @@ void wefti_overlay_close(wefti_overlay_t *overlay, bool forked)
     if (overlay == NULL) {
         return;
     }
+    wefti_helper_deinit(&overlay->answering, forked);
     if (!forked) {
         take_leave(overlay);
     }

@@ -17,6 +17,7 @@
 
 #include "transport/bootstrap/bootstrap.h"
 #include "transport/bootstrap/mesh.h"
+#include "transport/helper.h"
 
 /* A part of an all-gather that arrived before this rank needs it. */
 typedef struct wefti_parcel {
@@ -56,8 +57,14 @@ typedef struct wefti_route {
     wefti_overlay_link_t *link; /* NULL: none */
 } wefti_route_t;
 
+/* That this rank may have to answer. */
+typedef struct wefti_question {
+    uint32_t origin, sequence, turn;
+} wefti_question_t;
+
 #define WEFTI_ASKERS 4u
 #define WEFTI_ROUTES 32u
+#define WEFTI_QUESTIONS 16u /* that wait for an answer; later ones get none */
 
 /* A callback that is due once the lock is released. */
 typedef struct wefti_event {
@@ -98,7 +105,9 @@ struct wefti_overlay {
     int ask_fd; /* listens; -1: no */
     wefti_asker_t askers[WEFTI_ASKERS];
     wefti_route_t routes[WEFTI_ROUTES];
-    uint32_t next_asker, next_route;
+    wefti_question_t questions[WEFTI_QUESTIONS];
+    uint32_t next_asker, next_route, question_count;
+    wefti_helper_t answering; /* answers them */
 };
 
 static inline bool wefti_bit(const uint64_t *bits, uint32_t index)
@@ -136,11 +145,12 @@ void wefti_overlay_send_gone(wefti_overlay_t *overlay);
 void wefti_overlay_send_goodbye(wefti_overlay_t *overlay);
 
 /* overlay_ask.c, by the thread that makes progress, without the lock: an event of ask_fd (place
- * WEFTI_ASKERS) or of an asker; a question arrived. */
+ * WEFTI_ASKERS) or of an asker; a question arrived, which the helper answers. */
 #define WEFTI_ASK_TAG 0x20000000u /* and the place */
 void wefti_overlay_serve(wefti_overlay_t *overlay, uint32_t place);
 void wefti_overlay_asked(wefti_overlay_t *overlay, uint32_t origin, uint32_t sequence,
                          uint32_t turn);
+void wefti_overlay_answer(void *overlay);
 void wefti_overlay_stop_serving(wefti_overlay_t *overlay);
 
 #endif

@@ -150,24 +150,56 @@ weft_status_t wefti_overlay_receive_answer(wefti_overlay_t *overlay, const wefti
     return WEFT_OK;
 }
 
+/* Under the lock. */
+static void put_question(wefti_overlay_t *overlay, const wefti_question_t *question)
+{
+    if (overlay->params.answer != NULL && overlay->question_count < WEFTI_QUESTIONS) {
+        overlay->questions[overlay->question_count++] = *question;
+    }
+}
+
+static bool take_question(wefti_overlay_t *overlay, wefti_question_t *out)
+{
+    pthread_mutex_lock(&overlay->lock);
+    bool some = overlay->question_count > 0;
+    if (some) {
+        *out = overlay->questions[0];
+        memmove(overlay->questions, overlay->questions + 1,
+                --overlay->question_count * sizeof *overlay->questions);
+    }
+    pthread_mutex_unlock(&overlay->lock);
+    return some;
+}
+
+void wefti_overlay_answer(void *user)
+{
+    wefti_overlay_t *overlay = user;
+    const wefti_overlay_params_t *params = &overlay->params;
+    wefti_question_t question;
+    while (!wefti_helper_stops(&overlay->answering) && take_question(overlay, &question)) {
+        const answer_t head = {question.origin, question.sequence};
+        size_t bytes = 0;
+        void *data =
+            params->answer(params->user, question.origin == overlay->rank, question.turn, &bytes);
+        if (data != NULL && bytes <= ANSWER_BYTES) {
+            pthread_mutex_lock(&overlay->lock);
+            pass_on(overlay, &head, data, bytes);
+            pthread_mutex_unlock(&overlay->lock);
+        }
+        wefti_free(params->allocator, data);
+    }
+}
+
 void wefti_overlay_asked(wefti_overlay_t *overlay, uint32_t origin, uint32_t sequence,
                          uint32_t turn)
 {
-    const wefti_overlay_params_t *params = &overlay->params;
-    const answer_t head = {origin, sequence};
-    size_t bytes = 0;
-    void *data = params->answer != NULL
-                     ? params->answer(params->user, origin == overlay->rank, turn, &bytes)
-                     : NULL;
-    if (data != NULL && bytes <= ANSWER_BYTES) {
-        pthread_mutex_lock(&overlay->lock);
-        pass_on(overlay, &head, data, bytes);
-        pthread_mutex_unlock(&overlay->lock);
-    }
-    wefti_free(params->allocator, data);
+    pthread_mutex_lock(&overlay->lock);
+    put_question(overlay, &(wefti_question_t){origin, sequence, turn});
+    pthread_mutex_unlock(&overlay->lock);
+    wefti_helper_wake(&overlay->answering);
 }
 
-/* False: nothing more for now. */
+/* False: nothing more for now. Under the lock. */
 static bool receive_question(wefti_overlay_t *overlay, wefti_asker_t *asker)
 {
     wefti_frame_t frame;
@@ -187,21 +219,25 @@ static bool receive_question(wefti_overlay_t *overlay, wefti_asker_t *asker)
         return false;
     }
     memcpy(&turn, frame.body, sizeof turn);
-    pthread_mutex_lock(&overlay->lock);
     asker->last = wefti_overlay_flood_question(overlay, turn);
     asker->first = asker->first != 0 ? asker->first : asker->last;
-    pthread_mutex_unlock(&overlay->lock);
-    wefti_overlay_asked(overlay, overlay->rank, asker->last, turn);
+    put_question(overlay, &(wefti_question_t){overlay->rank, asker->last, turn});
     return true;
 }
 
 void wefti_overlay_serve(wefti_overlay_t *overlay, uint32_t place)
 {
+    bool asked = false;
+    pthread_mutex_lock(&overlay->lock);
     if (place >= WEFTI_ASKERS) {
         accept_asker(overlay);
-        return;
     }
-    while (receive_question(overlay, &overlay->askers[place])) {
+    while (place < WEFTI_ASKERS && receive_question(overlay, &overlay->askers[place])) {
+        asked = true;
+    }
+    pthread_mutex_unlock(&overlay->lock);
+    if (asked) {
+        wefti_helper_wake(&overlay->answering);
     }
 }
 

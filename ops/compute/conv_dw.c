@@ -41,10 +41,11 @@ static void plan_packed(const wefti_conv_t *c, wefti_conv_dw_t *dw)
     dw->dy = (wefti_planes_t){.last = c->out_last};
     dw->positions = (wefti_positions_t){.count = {c->out[0], c->out[1]},
                                         .image_elems = wefti_planes_elems(&dw->x)};
+    dw->planes_elems = dw->block * wefti_planes_elems(&dw->x);
     dw->sums_elems = dw->taps * dw->lanes;
     /* X's planes, dY turned, sums, and the panel of each thread. */
-    dw->scratch_elems = dw->block * (wefti_planes_elems(&dw->x) + area * dw->lanes) +
-                        dw->sums_elems + dw->threads * (BLOCK_TAPS * PANEL_LD + VECTOR);
+    dw->scratch_elems = dw->planes_elems + dw->block * area * dw->lanes + dw->sums_elems +
+                        dw->threads * (BLOCK_TAPS * PANEL_LD + VECTOR);
 }
 
 static void plan_dots(const wefti_conv_t *c, wefti_conv_dw_t *dw)
@@ -57,6 +58,8 @@ static void plan_dots(const wefti_conv_t *c, wefti_conv_dw_t *dw)
                               .all_channels = c->out_channels,
                               .source = {c->out[0], c->out[1]},
                               .phase = {1, 1},
+                              .dilation = {1, 1},
+                              .phases = {1, 1},
                               .size = {lines > c->out[0] ? lines : c->out[0], dw->x.size[1]},
                               .last = c->out_last,
                               .isa = c->isa};
@@ -95,8 +98,7 @@ weft_status_t wefti_conv_dw_plan(const wefti_conv_t *c, wefti_conv_dw_t *dw)
     }
     for (int64_t i = 0; i < k; i++) {
         const int64_t x = i % c->kernel[1], y = i / c->kernel[1] % c->kernel[0];
-        dw->at[i] = (int32_t)wefti_planes_tap(&dw->x, i / (c->kernel[0] * c->kernel[1]),
-                                              y * c->dilation[0], x * c->dilation[1]);
+        dw->at[i] = (int32_t)wefti_planes_tap(&dw->x, i / (c->kernel[0] * c->kernel[1]), y, x);
     }
     dw->at[k] = (int32_t)wefti_planes_elems(&dw->x);
     return WEFT_OK;
@@ -160,7 +162,7 @@ static void fill_part(const void *context, int64_t part)
     const int64_t begin = dw->x.channels * part / job->parts;
     const int64_t count = dw->x.channels * (part + 1) / job->parts - begin;
     const int64_t image = dw->x.all_channels * dw->x.source[0] * dw->x.source[1];
-    const int64_t plane = dw->x.phase[0] * dw->x.phase[1] * wefti_planes_stride(&dw->x);
+    const int64_t plane = dw->x.phases[0] * dw->x.phases[1] * wefti_planes_stride(&dw->x);
     for (int64_t i = 0; i < job->images; i++) {
         wefti_planes_fill(&dw->x, job->x + i * image, job->group * dw->x.channels + begin, count,
                           job->xs + i * wefti_planes_elems(&dw->x) + begin * plane);
@@ -215,10 +217,10 @@ static void run_packed(const wefti_conv_dw_t *dw, const float *x, const float *d
     const int64_t x_image = dw->x.all_channels * dw->x.source[0] * dw->x.source[1];
     const int64_t dy_image = dw->groups * dw->rows * area;
     dw_job_t job = {.dw = dw, .xs = scratch, .parts = dw->threads > 1 ? dw->threads : 1};
-    job.dys = job.xs + dw->block * wefti_planes_elems(&dw->x);
+    job.dys = job.xs + dw->planes_elems;
     job.sums = job.dys + dw->block * area * dw->lanes;
     job.panels = job.sums + dw->sums_elems;
-    memset(scratch, 0, (size_t)(job.sums - scratch) * sizeof *scratch);
+    memset(scratch, 0, (size_t)dw->planes_elems * sizeof *scratch);
     for (; job.group < dw->groups; job.group++) {
         memset(job.sums, 0, (size_t)dw->sums_elems * sizeof *job.sums);
         for (int64_t first = 0; first < dw->images; first += dw->block) {

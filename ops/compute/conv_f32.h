@@ -56,7 +56,9 @@ typedef struct wefti_planes {
     int64_t source[2];
     int64_t shift[2]; /* where source element 0 goes; may be negative */
     int64_t phase[2]; /* the stride: position u lies in phase u % phase at u / phase */
-    int64_t size[2];  /* lines and elements per line of a plane */
+    int64_t dilation[2];
+    int64_t phases[2]; /* planes per channel; phase i is that of tap i */
+    int64_t size[2];   /* lines and elements per line of a plane */
     bool last;
     weft_isa_t isa;
 } wefti_planes_t;
@@ -70,9 +72,10 @@ weft_status_t wefti_planes_check(const wefti_planes_t *planes);
  * already and stays so. */
 void wefti_planes_fill(const wefti_planes_t *planes, const float *image, int64_t first,
                        int64_t count, float *dst);
-/* The planes that the forward pass and the gradient of weights read. */
+/* The planes that the forward pass and the gradient of weights read, and those of dY for dX. */
 wefti_planes_t wefti_planes_of_input(const wefti_conv_t *conv);
-/* The offset of a tap whose window begins at position 0. */
+wefti_planes_t wefti_planes_of_gradient(const wefti_conv_t *conv);
+/* The offset of tap (y, x) of the window that begins at position 0. */
 int64_t wefti_planes_tap(const wefti_planes_t *planes, int64_t channel, int64_t y, int64_t x);
 
 /* Some positions of the planes, line by line: the columns of a product. */
@@ -116,7 +119,7 @@ typedef struct wefti_conv_pass {
     int32_t *at;
     weft_isa_t isa, threads;
     int64_t weight_elems; /* turned weights at the beginning of scratch */
-    int64_t sums_elems;
+    int64_t planes_elems, sums_elems;
     int64_t thread_elems, scratch_elems;
 } wefti_conv_pass_t;
 
@@ -140,7 +143,7 @@ typedef struct wefti_conv_dw {
     int64_t lanes;   /* packed: rows rounded up to whole vectors */
     int64_t vectors; /* not packed: of dY's planes */
     weft_isa_t isa, threads;
-    int64_t sums_elems, scratch_elems;
+    int64_t planes_elems, sums_elems, scratch_elems;
 } wefti_conv_dw_t;
 
 weft_status_t wefti_conv_dw_plan(const wefti_conv_t *conv, wefti_conv_dw_t *out_dw);

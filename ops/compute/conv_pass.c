@@ -83,10 +83,10 @@ static void make_grids(const wefti_conv_t *c, bool data_grad, wefti_conv_pass_t 
             for (int64_t t = 0; t < grid->taps[0] * grid->taps[1]; t++) {
                 int64_t at[2] = {t / grid->taps[1], t % grid->taps[1]};
                 for (int d = 0; d < 2; d++) {
-                    at[d] = (grid->first_tap[d] + at[d] * grid->tap_step[d]) * c->dilation[d];
+                    at[d] = grid->first_tap[d] + at[d] * grid->tap_step[d];
                     if (data_grad) {
                         at[d] = (c->kernel[d] - 1) * c->dilation[d] / c->stride[d] -
-                                at[d] / c->stride[d];
+                                at[d] * c->dilation[d] / c->stride[d];
                     }
                 }
                 pass->at[offsets++] = (int32_t)wefti_planes_tap(p, ch, at[0], at[1]);
@@ -95,23 +95,6 @@ static void make_grids(const wefti_conv_t *c, bool data_grad, wefti_conv_pass_t 
         pass->grid_count++;
     }
     pass->whole = !data_grad || count[0] * count[1] == c->stride[0] * c->stride[1];
-}
-
-static wefti_planes_t planes_of_gradient(const wefti_conv_t *c)
-{
-    wefti_planes_t p = {.channels = c->out_channels / c->groups,
-                        .all_channels = c->out_channels,
-                        .last = c->out_last,
-                        .isa = c->isa};
-    for (int d = 0; d < 2; d++) {
-        const int64_t before = (c->kernel[d] - 1) * c->dilation[d] / c->stride[d];
-        const int64_t low = c->pad[d] / c->stride[d];
-        p.source[d] = c->out[d];
-        p.phase[d] = 1;
-        p.shift[d] = before - low;
-        p.size[d] = (c->pad[d] + c->in[d] - 1) / c->stride[d] - low + 1 + before;
-    }
-    return p;
 }
 
 /* Positions of one image that are computed where panels are not packed: with those between lines.
@@ -141,7 +124,8 @@ static weft_status_t plan_scratch(wefti_conv_pass_t *pass)
     pass->sums_elems = pass->packed ? min_i64(pass->rows, BLOCK_ROWS) * block_cols(pass->rows) +
                                           WEFTI_GEMM_K_BLOCK * 64 + VECTOR /* sums, then a panel */
                                     : pass->rows * sums;
-    pass->thread_elems = pass->block * wefti_planes_elems(&pass->planes) + pass->sums_elems;
+    pass->planes_elems = pass->block * wefti_planes_elems(&pass->planes);
+    pass->thread_elems = pass->planes_elems + pass->sums_elems;
     pass->scratch_elems = pass->weight_elems + pass->thread_elems * pass->threads;
     return WEFT_OK;
 }
@@ -149,7 +133,7 @@ static weft_status_t plan_scratch(wefti_conv_pass_t *pass)
 weft_status_t wefti_conv_pass_plan(const wefti_conv_t *c, bool data_grad, wefti_conv_pass_t *pass)
 {
     *pass = (wefti_conv_pass_t){
-        .planes = data_grad ? planes_of_gradient(c) : wefti_planes_of_input(c),
+        .planes = data_grad ? wefti_planes_of_gradient(c) : wefti_planes_of_input(c),
         .images = c->images,
         .groups = c->groups,
         .rows = (data_grad ? c->in_channels : c->out_channels) / c->groups,
@@ -369,24 +353,26 @@ typedef struct pass_job {
     int64_t parts;
 } pass_job_t;
 
-static void run_images(const pass_job_t *job, float *planes, int64_t begin, int64_t end)
+/* filled: scratch of this part. */
+static void run_images(const pass_job_t *job, float *filled, int64_t begin, int64_t end)
 {
     const wefti_conv_pass_t *pass = job->pass;
     const wefti_planes_t *p = &pass->planes;
     const int64_t elems = wefti_planes_elems(p), area = pass->out[0] * pass->out[1];
-    const int64_t source_elems = p->all_channels * p->source[0] * p->source[1];
-    float *scratch = planes + pass->block * elems;
-    memset(planes, 0, (size_t)(pass->block * elems) * sizeof *planes);
+    const int64_t source_area = p->source[0] * p->source[1];
+    float *scratch = filled + pass->planes_elems;
+    memset(filled, 0, (size_t)pass->planes_elems * sizeof *filled);
     for (int64_t first = begin; first < end; first += pass->block) {
         const int64_t images = min_i64(pass->block, end - first);
+        const float *source = job->source + first * p->all_channels * source_area;
         float *dst = job->dst + first * pass->out_channels * area;
         for (int64_t i = 0; i < images && !pass->whole; i++) {
             store_bias(pass, job->bias, dst + i * pass->out_channels * area);
         }
         for (int64_t g = 0; g < pass->groups; g++) {
             for (int64_t i = 0; i < images; i++) {
-                wefti_planes_fill(p, job->source + (first + i) * source_elems, g * p->channels,
-                                  p->channels, planes + i * elems);
+                wefti_planes_fill(p, source + i * p->all_channels * source_area, g * p->channels,
+                                  p->channels, filled + i * elems);
             }
             const float *weights = job->weights + g * pass->rows * p->channels * pass->kernel_elems;
             block_t b = {.rows = pass->rows};
@@ -396,9 +382,9 @@ static void run_images(const pass_job_t *job, float *planes, int64_t begin, int6
                 b.grid = &pass->grids[n];
                 const float *of_grid = weights + b.grid->offsets * pass->rows;
                 if (pass->packed) {
-                    run_packed(pass, of_grid, planes, b, scratch, images);
+                    run_packed(pass, of_grid, filled, b, scratch, images);
                 } else {
-                    run_unpacked(pass, of_grid, planes, b, scratch);
+                    run_unpacked(pass, of_grid, filled, b, scratch);
                 }
             }
         }

@@ -16,7 +16,7 @@ int64_t wefti_planes_stride(const wefti_planes_t *p)
 
 int64_t wefti_planes_elems(const wefti_planes_t *p)
 {
-    const int64_t elems = p->channels * p->phase[0] * p->phase[1] * wefti_planes_stride(p);
+    const int64_t elems = p->channels * p->phases[0] * p->phases[1] * wefti_planes_stride(p);
     return (elems + VECTOR - 1) / VECTOR * VECTOR + VECTOR;
 }
 
@@ -25,8 +25,8 @@ weft_status_t wefti_planes_check(const wefti_planes_t *p)
     int64_t elems;
     if (__builtin_mul_overflow(p->size[0], p->size[1], &elems) ||
         __builtin_mul_overflow(elems, p->channels, &elems) ||
-        __builtin_mul_overflow(elems, p->phase[0] * p->phase[1], &elems) || elems > INT32_MAX / 2 ||
-        p->channels * p->phase[0] * p->phase[1] > INT32_MAX / 64) {
+        __builtin_mul_overflow(elems, p->phases[0] * p->phases[1], &elems) ||
+        elems > INT32_MAX / 2 || p->channels * p->phases[0] * p->phases[1] > INT32_MAX / 64) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "Conv: the padded image is too large");
     }
     return WEFT_OK;
@@ -39,18 +39,42 @@ wefti_planes_t wefti_planes_of_input(const wefti_conv_t *c)
                         .last = c->in_last,
                         .isa = c->isa};
     for (int d = 0; d < 2; d++) {
+        const int64_t period = wefti_conv_tap_period(c, d);
         p.source[d] = c->in[d];
         p.shift[d] = c->pad[d];
         p.phase[d] = c->stride[d];
+        p.dilation[d] = c->dilation[d];
+        p.phases[d] = period < c->kernel[d] ? period : c->kernel[d];
         p.size[d] = c->out[d] + (c->kernel[d] - 1) * c->dilation[d] / c->stride[d];
+    }
+    return p;
+}
+
+wefti_planes_t wefti_planes_of_gradient(const wefti_conv_t *c)
+{
+    wefti_planes_t p = {.channels = c->out_channels / c->groups,
+                        .all_channels = c->out_channels,
+                        .phase = {1, 1},
+                        .dilation = {1, 1},
+                        .phases = {1, 1},
+                        .last = c->out_last,
+                        .isa = c->isa};
+    for (int d = 0; d < 2; d++) {
+        const int64_t before = (c->kernel[d] - 1) * c->dilation[d] / c->stride[d];
+        const int64_t low = c->pad[d] / c->stride[d];
+        p.source[d] = c->out[d];
+        p.shift[d] = before - low;
+        p.size[d] = (c->pad[d] + c->in[d] - 1) / c->stride[d] - low + 1 + before;
     }
     return p;
 }
 
 int64_t wefti_planes_tap(const wefti_planes_t *p, int64_t channel, int64_t y, int64_t x)
 {
-    const int64_t plane = (channel * p->phase[0] + y % p->phase[0]) * p->phase[1] + x % p->phase[1];
-    return plane * wefti_planes_stride(p) + y / p->phase[0] * p->size[1] + x / p->phase[1];
+    const int64_t plane =
+        (channel * p->phases[0] + y % p->phases[0]) * p->phases[1] + x % p->phases[1];
+    return plane * wefti_planes_stride(p) + y * p->dilation[0] / p->phase[0] * p->size[1] +
+           x * p->dilation[1] / p->phase[1];
 }
 
 /* Source elements first, first + phase ... < end of one dimension go to positions from to on. */
@@ -93,7 +117,7 @@ static void fill_phase(const wefti_planes_t *p, const float *image, int64_t firs
                        run_t ys, run_t xs, float *dst)
 {
     const int64_t area = p->source[0] * p->source[1], width = p->source[1];
-    const int64_t plane = p->phase[0] * p->phase[1] * wefti_planes_stride(p);
+    const int64_t plane = p->phases[0] * p->phases[1] * wefti_planes_stride(p);
     if (p->phase[1] == 1 && xs.count == p->size[1] && xs.count == width && p->phase[0] == 1) {
         xs.count *= ys.count; /* lines touch in both: all are one */
         ys.count = 1;
@@ -117,13 +141,13 @@ static void fill_phase(const wefti_planes_t *p, const float *image, int64_t firs
 void wefti_planes_fill(const wefti_planes_t *p, const float *image, int64_t first, int64_t count,
                        float *dst)
 {
-    for (int64_t ry = 0; ry < p->phase[0]; ry++) {
-        const run_t ys = run_of(p, 0, ry);
-        for (int64_t rx = 0; rx < p->phase[1] && ys.count > 0; rx++) {
-            const run_t xs = run_of(p, 1, rx);
+    for (int64_t y = 0; y < p->phases[0]; y++) {
+        const run_t ys = run_of(p, 0, y * p->dilation[0] % p->phase[0]);
+        for (int64_t x = 0; x < p->phases[1] && ys.count > 0; x++) {
+            const run_t xs = run_of(p, 1, x * p->dilation[1] % p->phase[1]);
             if (xs.count > 0) {
                 fill_phase(p, image, first, count, ys, xs,
-                           dst + (ry * p->phase[1] + rx) * wefti_planes_stride(p));
+                           dst + (y * p->phases[1] + x) * wefti_planes_stride(p));
             }
         }
     }

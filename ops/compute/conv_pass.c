@@ -13,7 +13,8 @@
 #define PACKED_ROWS 4                 /* fewer do not pay for panels */
 #define BLOCK_ROWS 256                /* weights of a block stay in the second-level cache */
 #define SUMS_ELEMS (INT64_C(1) << 16) /* of a block of rows and columns: likewise */
-#define BLOCK_COLS 384                /* small images share blocks */
+#define ROWS_OF_TILES 8
+#define BLOCK_COLS 384 /* small images share blocks */
 
 static int64_t min_i64(int64_t a, int64_t b)
 {
@@ -185,16 +186,17 @@ const char *wefti_conv_name(weft_isa_t isa)
                                                : "conv:portable";
 }
 
-/* [out, in, taps] of a group to [in, out, taps of one grid after the other], grid by grid. */
+/* [out, in, taps] of a group to [in, out, taps of the grid] for begin <= in < end. */
 static void turn_weights(const wefti_conv_pass_t *pass, const wefti_conv_grid_t *grid,
-                         const float *w, float *dst)
+                         const float *w, int64_t begin, int64_t end, float *dst)
 {
     const int64_t out = pass->planes.channels, in = pass->rows, kernel = pass->kernel_elems;
+    dst += begin * out * grid->taps[0] * grid->taps[1];
     if (kernel == 1) {
-        wefti_transpose_f32(pass->isa, w, in, out, in, dst, out);
+        wefti_transpose_f32(pass->isa, w + begin, in, out, end - begin, dst, out);
         return;
     }
-    for (int64_t i = 0; i < in; i++) {
+    for (int64_t i = begin; i < end; i++) {
         for (int64_t o = 0; o < out; o++) {
             const float *from = w + (o * in + i) * kernel;
             for (int64_t y = 0; y < grid->taps[0]; y++) {
@@ -337,86 +339,115 @@ static void run_unpacked(const wefti_conv_pass_t *pass, const float *weights, co
     }
 }
 
-/* Outputs that no tap reaches. */
-static void store_bias(const wefti_conv_pass_t *pass, const float *bias, float *image)
+/* Before outputs are stored: those that no tap reaches are the bias. */
+static void store_bias(const wefti_conv_pass_t *pass, const block_t *b, int64_t images)
 {
-    const int64_t area = pass->out[0] * pass->out[1], channels = pass->out_channels;
-    for (int64_t i = 0; i < area * channels; i++) {
-        image[i] = bias == NULL ? 0 : bias[pass->out_last ? i % channels : i / area];
+    const int64_t area = pass->out[0] * pass->out[1];
+    const int64_t row = pass->out_last ? 1 : area, pixel = pass->out_last ? pass->out_channels : 1;
+    for (int64_t i = 0; i < images * b->rows; i++) {
+        const int64_t r = i % b->rows;
+        const float value = b->bias == NULL ? 0 : b->bias[r];
+        float *to = b->dst + i / b->rows * pass->out_channels * area + r * row;
+        for (int64_t p = 0; p < area && pixel == 1; p++) {
+            to[p] = value;
+        }
+        for (int64_t p = 0; p < area && pixel != 1; p++) {
+            to[p * pixel] = value;
+        }
     }
 }
 
+/* What the parts of one call share. A part has some images, and some rows of each group. */
 typedef struct pass_job {
     const wefti_conv_pass_t *pass;
     const float *source, *weights, *bias;
-    float *dst, *scratch;
-    int64_t parts;
+    float *dst, *turned, *scratch;
+    int64_t image_parts, row_parts;
 } pass_job_t;
 
-/* filled: scratch of this part. */
-static void run_images(const pass_job_t *job, float *filled, int64_t begin, int64_t end)
+static int64_t row_of_part(const pass_job_t *job, int64_t part)
 {
-    const wefti_conv_pass_t *pass = job->pass;
-    const wefti_planes_t *p = &pass->planes;
-    const int64_t elems = wefti_planes_elems(p), area = pass->out[0] * pass->out[1];
-    const int64_t source_area = p->source[0] * p->source[1];
-    float *scratch = filled + pass->planes_elems;
-    memset(filled, 0, (size_t)pass->planes_elems * sizeof *filled);
-    for (int64_t first = begin; first < end; first += pass->block) {
-        const int64_t images = min_i64(pass->block, end - first);
-        const float *source = job->source + first * p->all_channels * source_area;
-        float *dst = job->dst + first * pass->out_channels * area;
-        for (int64_t i = 0; i < images && !pass->whole; i++) {
-            store_bias(pass, job->bias, dst + i * pass->out_channels * area);
-        }
-        for (int64_t g = 0; g < pass->groups; g++) {
-            for (int64_t i = 0; i < images; i++) {
-                wefti_planes_fill(p, source + i * p->all_channels * source_area, g * p->channels,
-                                  p->channels, filled + i * elems);
-            }
-            const float *weights = job->weights + g * pass->rows * p->channels * pass->kernel_elems;
-            block_t b = {.rows = pass->rows};
-            b.bias = job->bias == NULL ? NULL : job->bias + g * pass->rows;
-            b.dst = dst + g * pass->rows * (pass->out_last ? 1 : area);
-            for (int64_t n = 0; n < pass->grid_count; n++) {
-                b.grid = &pass->grids[n];
-                const float *of_grid = weights + b.grid->offsets * pass->rows;
-                if (pass->packed) {
-                    run_packed(pass, of_grid, filled, b, scratch, images);
-                } else {
-                    run_unpacked(pass, of_grid, filled, b, scratch);
-                }
-            }
-        }
-    }
+    const int64_t rows = job->pass->rows, at = rows * part / job->row_parts;
+    return at == rows ? rows : at / ROWS_OF_TILES * ROWS_OF_TILES;
 }
 
 static void run_part(const void *context, int64_t part)
 {
     const pass_job_t *job = context;
     const wefti_conv_pass_t *pass = job->pass;
-    run_images(job, job->scratch + part * pass->thread_elems, pass->images * part / job->parts,
-               pass->images * (part + 1) / job->parts);
+    const wefti_planes_t *p = &pass->planes;
+    const int64_t elems = wefti_planes_elems(p), area = pass->out[0] * pass->out[1];
+    const int64_t source_area = p->source[0] * p->source[1];
+    const int64_t row = row_of_part(job, part % job->row_parts);
+    const int64_t end = pass->images * (part / job->row_parts + 1) / job->image_parts;
+    block_t b = {.rows = row_of_part(job, part % job->row_parts + 1) - row};
+    float *planes = job->scratch + part * pass->thread_elems;
+    float *scratch = planes + pass->planes_elems;
+    int64_t images, first = pass->images * (part / job->row_parts) / job->image_parts;
+    memset(planes, 0, (size_t)pass->planes_elems * sizeof *planes);
+    for (; first < end; first += images) {
+        images = min_i64(pass->block, end - first);
+        const float *source = job->source + first * p->all_channels * source_area;
+        for (int64_t g = 0; g < pass->groups; g++) {
+            const int64_t channel = g * pass->rows + row;
+            for (int64_t i = 0; i < images; i++) {
+                wefti_planes_fill(p, source + i * p->all_channels * source_area, g * p->channels,
+                                  p->channels, planes + i * elems);
+            }
+            b.bias = job->bias == NULL ? NULL : job->bias + channel;
+            b.dst = job->dst + first * pass->out_channels * area +
+                    channel * (pass->out_last ? 1 : area);
+            if (!pass->whole) {
+                store_bias(pass, &b, images);
+            }
+            for (int64_t n = 0; n < pass->grid_count; n++) {
+                b.grid = &pass->grids[n];
+                const float *weights = job->weights +
+                                       g * pass->rows * p->channels * pass->kernel_elems +
+                                       b.grid->offsets * pass->rows + row * b.grid->k;
+                if (pass->packed) {
+                    run_packed(pass, weights, planes, b, scratch, images);
+                } else {
+                    run_unpacked(pass, weights, planes, b, scratch);
+                }
+            }
+        }
+    }
+}
+
+static void turn_part(const void *context, int64_t part)
+{
+    const pass_job_t *job = context;
+    const wefti_conv_pass_t *pass = job->pass;
+    const int64_t group = pass->rows * pass->planes.channels * pass->kernel_elems;
+    const int64_t parts = job->image_parts * job->row_parts;
+    for (int64_t g = 0; g < pass->groups; g++) {
+        for (int64_t n = 0; n < pass->grid_count; n++) {
+            const wefti_conv_grid_t *grid = &pass->grids[n];
+            turn_weights(pass, grid, job->weights + g * group, pass->rows * part / parts,
+                         pass->rows * (part + 1) / parts,
+                         job->turned + g * group + grid->offsets * pass->rows);
+        }
+    }
 }
 
 void wefti_conv_pass_run(const wefti_conv_pass_t *pass, const float *source, const float *weights,
                          const float *bias, float *dst, float *scratch)
 {
-    const int64_t parts = min_i64(pass->images, pass->threads);
-    const int64_t group = pass->rows * pass->planes.channels * pass->kernel_elems;
-    for (int64_t g = 0; g < pass->groups && pass->turned; g++) {
-        for (int64_t n = 0; n < pass->grid_count; n++) {
-            const wefti_conv_grid_t *grid = &pass->grids[n];
-            turn_weights(pass, grid, weights + g * group,
-                         scratch + g * group + grid->offsets * pass->rows);
-        }
+    pass_job_t job = {.pass = pass,
+                      .source = source,
+                      .weights = weights,
+                      .bias = bias,
+                      .dst = dst,
+                      .turned = scratch,
+                      .scratch = scratch + pass->weight_elems};
+    job.image_parts = min_i64(pass->images, pass->threads > 1 ? pass->threads : 1);
+    job.row_parts = min_i64(pass->threads / job.image_parts, pass->rows / ROWS_OF_TILES);
+    job.row_parts = job.row_parts > 1 ? job.row_parts : 1;
+    const int64_t parts = job.image_parts * job.row_parts;
+    if (pass->turned) {
+        wefti_parallel(parts, turn_part, &job);
+        job.weights = job.turned;
     }
-    const pass_job_t job = {pass,
-                            source,
-                            pass->turned ? scratch : weights,
-                            bias,
-                            dst,
-                            scratch + pass->weight_elems,
-                            parts > 1 ? parts : 1};
-    wefti_parallel(job.parts, run_part, &job);
+    wefti_parallel(parts, run_part, &job);
 }

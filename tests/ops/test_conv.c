@@ -298,6 +298,7 @@ static void check_shape(shape_t s)
     }
     check(&p, 2, 1, 0, 1, bits);
     check(&p, 2, 3, 1, 0, bits);
+    check(&p, 1, 64, 0, 0, bits);
     for (int i = 0; i < 4; i++) {
         free(bits[i]);
     }

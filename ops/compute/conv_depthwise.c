@@ -14,6 +14,7 @@
     (INT64_C(1) << 17)   /* of source and outputs: they stay in the second-level cache */
 #define LEAST_CHANNELS 8 /* fewer leave most lanes empty */
 #define MOST_TAPS 5      /* of one line, whose gradients are computed together */
+#define MOST_OUTPUTS 7   /* of one line: widths of images are often multiples of this */
 
 /* The lanes of one pixel. */
 typedef float vector_t __attribute__((vector_size(64), aligned(4), may_alias));
@@ -127,13 +128,21 @@ weft_status_t wefti_depthwise_plan(const wefti_conv_t *c, bool data_grad, wefti_
         p->out[d] = data_grad ? c->in[d] : c->out[d];
     }
     WEFT_RETURN_IF_ERROR(plan_axes(c, data_grad, p));
+    int64_t end = p->source[1];
+    for (int64_t i = 0; i < p->axis_count[1]; i++) {
+        const wefti_depthwise_axis_t *x = &p->axes[1][i];
+        const int64_t last = x->first + (x->count - 1) * x->source_step;
+        const int64_t span = (x->taps - 1) * x->step;
+        p->zeros = max_i64(p->zeros, -(x->first + min_i64(span, 0)));
+        end = max_i64(end, last + max_i64(span, 0) + 1);
+    }
+    p->pitch = p->zeros + end;
     /* Lines of the source per line of outputs, and what a band needs besides. */
     const wefti_depthwise_axis_t *a = &p->axes[0][0];
     const int64_t extra = min_i64(p->source[0], (c->kernel[0] - 1) * c->dilation[0] + 1);
-    const int64_t line = (p->source[1] * a->source_step + p->out[1]) * LANES;
+    const int64_t line = (p->pitch * a->source_step + p->out[1]) * LANES;
     p->band = min_i64(p->out[0], max_i64(1, BAND_ELEMS / line - extra));
-    p->source_elems =
-        (min_i64(p->source[0], p->band * a->source_step + extra)) * p->source[1] * LANES;
+    p->source_elems = min_i64(p->source[0], p->band * a->source_step + extra) * p->pitch * LANES;
     /* Source, outputs, and weights (or their gradients) with the bias. */
     p->thread_elems =
         p->source_elems + p->band * p->out[1] * LANES + (p->kernel[0] * p->kernel[1] + 1) * LANES;
@@ -149,18 +158,39 @@ void wefti_depthwise_deinit(wefti_depthwise_t *p)
     }
 }
 
-/* Channels of one block from memory to vectors, and back; image: of its first channel. */
+/* What the parts of one call share. */
+typedef struct depthwise_job {
+    const wefti_depthwise_t *pass;
+    const float *source, *weights, *bias; /* weights: dY for the gradient of weights */
+    float *dst, *db, *scratch;
+    int64_t blocks, parts;
+} depthwise_job_t;
+
+/* Lines of an image from memory to vectors, and back; image: of the first of the channels. */
 static void load_lines(weft_isa_t isa, const float *image, bool last, int64_t channels, int lanes,
-                       const int64_t size[2], int64_t first, int64_t lines, float *dst)
+                       const int64_t size[2], lines_t lines, float *dst)
 {
-    const int64_t area = size[0] * size[1], begin = first * size[1], count = lines * size[1];
+    const int64_t begin = lines.first * size[1], count = lines.count * size[1];
     if (!last) {
-        wefti_to_lanes(isa)(image + begin, area, lanes, count, dst, LANES);
+        wefti_to_lanes(isa)(image + begin, size[0] * size[1], lanes, count, dst, LANES);
         return;
     }
     for (int64_t i = 0; i < count; i++) {
         memset(dst + i * LANES, 0, lanes == LANES ? 0 : LANES * sizeof *dst);
         memcpy(dst + i * LANES, image + (begin + i) * channels, (size_t)lanes * sizeof *dst);
+    }
+}
+
+/* Lines side by side to lines of the pitch, from the last to the first; zeros at both ends. */
+static void spread_lines(const wefti_depthwise_t *p, int64_t lines, float *in)
+{
+    const size_t bytes = (size_t)(p->source[1] * LANES) * sizeof *in;
+    const int64_t behind = p->pitch - p->zeros - p->source[1];
+    for (int64_t y = lines; y-- > 0 && p->pitch != p->source[1];) {
+        float *to = in + y * p->pitch * LANES;
+        memmove(to + p->zeros * LANES, in + y * p->source[1] * LANES, bytes);
+        memset(to, 0, (size_t)(p->zeros * LANES) * sizeof *in);
+        memset(to + (p->zeros + p->source[1]) * LANES, 0, (size_t)(behind * LANES) * sizeof *in);
     }
 }
 
@@ -193,36 +223,37 @@ static void valid_taps(const wefti_depthwise_axis_t *a, int64_t size, int64_t n,
     *from = min_i64(*from, *to);
 }
 
-/* Outputs [n, end) whose taps in x are all of [from, to). */
+/* The outputs of a line that belong to one axis. */
 typedef struct row {
     const float *source; /* line, column and tap of output 0 */
     const float *weights, *bias;
     float *dst;
     int64_t lines, line_step, line_weights; /* taps in y: elements from one to the next */
-    int64_t from, to, tap_step, tap_weights;
-    int64_t source_step, dst_step;
-    int64_t n, end;
+    int64_t taps, tap_step, tap_weights;    /* in x */
+    int64_t source_step, dst_step, count;
 } row_t;
 
 WEFTI_INLINE void outputs(const row_t *r, int64_t n, const int count)
 {
-    vector_t sums[4];
-#pragma GCC unroll 4
+    vector_t sums[MOST_OUTPUTS];
+#pragma GCC unroll 7
     for (int u = 0; u < count; u++) {
         sums[u] = (vector_t){0};
     }
     for (int64_t y = 0; y < r->lines; y++) {
         const float *source = r->source + y * r->line_step + n * r->source_step;
         const float *weights = r->weights + y * r->line_weights;
-        for (int64_t x = r->from; x < r->to; x++) {
-            const vector_t w = *(const vector_t *)(weights + x * r->tap_weights);
-#pragma GCC unroll 4
+        for (int64_t x = 0; x < r->taps; x++) {
+            const vector_t w = *(const vector_t *)weights;
+#pragma GCC unroll 7
             for (int u = 0; u < count; u++) {
-                sums[u] += *(const vector_t *)(source + x * r->tap_step + u * r->source_step) * w;
+                sums[u] += *(const vector_t *)(source + u * r->source_step) * w;
             }
+            source += r->tap_step;
+            weights += r->tap_weights;
         }
     }
-#pragma GCC unroll 4
+#pragma GCC unroll 7
     for (int u = 0; u < count; u++) {
         *(vector_t *)(r->dst + (n + u) * r->dst_step) = sums[u] + *(const vector_t *)r->bias;
     }
@@ -230,62 +261,43 @@ WEFTI_INLINE void outputs(const row_t *r, int64_t n, const int count)
 
 WEFTI_INLINE void run_row_body(const row_t *r)
 {
-    int64_t n = r->n;
-    for (; n + 4 <= r->end; n += 4) {
-        outputs(r, n, 4);
+    int64_t n = 0;
+    for (; n + MOST_OUTPUTS <= r->count; n += MOST_OUTPUTS) {
+        outputs(r, n, MOST_OUTPUTS);
     }
-    for (; n < r->end; n++) {
+    for (; n + 3 <= r->count; n += 3) {
+        outputs(r, n, 3);
+    }
+    for (; n < r->count; n++) {
         outputs(r, n, 1);
     }
 }
 WEFTI_CLONES(run_row, (const row_t *row), (row));
-
-/* Outputs of an axis before begin or from end on miss some taps. */
-static void whole_range(const wefti_depthwise_axis_t *a, int64_t size, int64_t *begin, int64_t *end)
-{
-    const int64_t low = a->first + (a->step < 0 ? (a->taps - 1) * a->step : 0);
-    const int64_t high = a->first + (a->step > 0 ? (a->taps - 1) * a->step : 0);
-    *begin = min_i64(a->count, low < 0 ? ceil_div(-low, a->source_step) : 0);
-    *end = high < size ? min_i64(a->count, (size - 1 - high) / a->source_step + 1) : 0;
-    *end = max_i64(*begin, *end);
-}
 
 /* Output line n of y for all outputs of the axis x. in: line 0 of the source; out: that line. */
 static void run_line(const wefti_depthwise_t *p, const wefti_depthwise_axis_t *ay, int64_t n,
                      const wefti_depthwise_axis_t *ax, const float *in, const float *weights,
                      float *out)
 {
-    int64_t from, to, begin, end;
+    int64_t from, to;
     valid_taps(ay, p->source[0], n, &from, &to);
-    row_t r = {.bias = weights + p->kernel[0] * p->kernel[1] * LANES,
-               .lines = to - from,
-               .line_step = ay->step * p->source[1] * LANES,
-               .line_weights = ay->weight_step * p->kernel[1] * LANES,
-               .tap_step = ax->step * LANES,
-               .tap_weights = ax->weight_step * LANES,
-               .source_step = ax->source_step * LANES,
-               .dst_step = ax->to_step * LANES};
     const int64_t line = ay->first + from * ay->step + n * ay->source_step;
-    r.source = in + (line * p->source[1] + ax->first) * LANES;
-    r.weights =
-        weights + ((ay->weight + from * ay->weight_step) * p->kernel[1] + ax->weight) * LANES;
-    r.dst = out + ax->to * LANES;
-    whole_range(ax, p->source[1], &begin, &end);
-    for (int64_t x = 0; x < ax->count; x = r.end) {
-        r.n = x;
-        r.end = x == begin && end > begin ? end : x + 1;
-        valid_taps(ax, p->source[1], x, &r.from, &r.to);
-        run_row[p->isa](&r);
-    }
+    const int64_t tap = (ay->weight + from * ay->weight_step) * p->kernel[1] + ax->weight;
+    const row_t row = {.source = in + (line * p->pitch + p->zeros + ax->first) * LANES,
+                       .weights = weights + tap * LANES,
+                       .bias = weights + p->kernel[0] * p->kernel[1] * LANES,
+                       .dst = out + ax->to * LANES,
+                       .lines = to - from,
+                       .line_step = ay->step * p->pitch * LANES,
+                       .line_weights = ay->weight_step * p->kernel[1] * LANES,
+                       .taps = ax->taps,
+                       .tap_step = ax->step * LANES,
+                       .tap_weights = ax->weight_step * LANES,
+                       .source_step = ax->source_step * LANES,
+                       .dst_step = ax->to_step * LANES,
+                       .count = ax->count};
+    run_row[p->isa](&row);
 }
-
-/* What the parts of one call share. */
-typedef struct depthwise_job {
-    const wefti_depthwise_t *pass;
-    const float *source, *weights, *bias; /* weights: dY for the gradient of weights */
-    float *dst, *db, *scratch;
-    int64_t blocks, parts;
-} depthwise_job_t;
 
 static void run_block(const depthwise_job_t *job, float *scratch, int64_t image, int64_t channel)
 {
@@ -305,8 +317,8 @@ static void run_block(const depthwise_job_t *job, float *scratch, int64_t image,
     for (int64_t y = 0; y < p->out[0]; y += p->band) {
         const int64_t count = min_i64(p->band, p->out[0] - y);
         const lines_t lines = lines_of(p, y, count);
-        load_lines(p->isa, from, p->source_last, p->channels, lanes, p->source, lines.first,
-                   lines.count, in);
+        load_lines(p->isa, from, p->source_last, p->channels, lanes, p->source, lines, in);
+        spread_lines(p, lines.count, in);
         for (int64_t i = 0; i < count * p->out[1] && !p->whole; i++) {
             memcpy(out + i * LANES, weights + taps * LANES, LANES * sizeof *out);
         }
@@ -315,8 +327,8 @@ static void run_block(const depthwise_job_t *job, float *scratch, int64_t image,
             const int64_t end = min_i64(ay->count, ceil_div(y + count - ay->to, ay->to_step));
             for (int64_t n = max_i64(0, ceil_div(y - ay->to, ay->to_step)); n < end; n++) {
                 for (int64_t b = 0; b < p->axis_count[1]; b++) {
-                    run_line(p, ay, n, &p->axes[1][b], in - lines.first * p->source[1] * LANES,
-                             weights, out + (ay->to + n * ay->to_step - y) * p->out[1] * LANES);
+                    run_line(p, ay, n, &p->axes[1][b], in - lines.first * p->pitch * LANES, weights,
+                             out + (ay->to + n * ay->to_step - y) * p->out[1] * LANES);
                 }
             }
         }
@@ -350,32 +362,43 @@ void wefti_depthwise_run(const wefti_depthwise_t *p, const float *source, const 
     wefti_parallel(job.parts, run_part, &job);
 }
 
-/* The gradients of count adjacent taps of one line, from outputs [n, end) that have all of them. */
+/* The gradients of some adjacent taps from one line of outputs. */
 typedef struct taps {
     const float *source, *dy; /* of output 0; source of the first tap */
     float *sums;
-    int64_t tap_step, source_step, n, end;
+    int64_t tap_step, source_step, outputs;
     int count;
 } taps_t;
 
 WEFTI_INLINE void add_taps(const taps_t *t, const int count)
 {
-    vector_t sums[MOST_TAPS];
+    vector_t even[MOST_TAPS], odd[MOST_TAPS];
+    int64_t n = 0;
 #pragma GCC unroll 5
     for (int k = 0; k < count; k++) {
-        sums[k] = (vector_t){0};
+        even[k] = odd[k] = (vector_t){0};
     }
-    for (int64_t n = t->n; n < t->end; n++) {
+    for (; n + 2 <= t->outputs; n += 2) {
         const vector_t dy = *(const vector_t *)(t->dy + n * LANES);
+        const vector_t next = *(const vector_t *)(t->dy + (n + 1) * LANES);
         const float *source = t->source + n * t->source_step;
 #pragma GCC unroll 5
         for (int k = 0; k < count; k++) {
-            sums[k] += *(const vector_t *)(source + k * t->tap_step) * dy;
+            const float *tap = source + k * t->tap_step;
+            even[k] += *(const vector_t *)tap * dy;
+            odd[k] += *(const vector_t *)(tap + t->source_step) * next;
+        }
+    }
+    if (n < t->outputs) {
+        const vector_t dy = *(const vector_t *)(t->dy + n * LANES);
+#pragma GCC unroll 5
+        for (int k = 0; k < count; k++) {
+            even[k] += *(const vector_t *)(t->source + n * t->source_step + k * t->tap_step) * dy;
         }
     }
 #pragma GCC unroll 5
     for (int k = 0; k < count; k++) {
-        *(vector_t *)(t->sums + k * LANES) += sums[k];
+        *(vector_t *)(t->sums + k * LANES) += even[k] + odd[k];
     }
 }
 
@@ -406,25 +429,18 @@ static void add_line(const wefti_depthwise_t *p, const float *in, const float *d
                      float *sums)
 {
     const wefti_depthwise_axis_t *ay = &p->axes[0][0], *ax = &p->axes[1][0];
-    int64_t from, to, begin, end;
+    taps_t t = {.dy = dy, .tap_step = ax->step * LANES, .outputs = ax->count};
+    int64_t from, to;
     valid_taps(ay, p->source[0], y, &from, &to);
-    whole_range(ax, p->source[1], &begin, &end);
+    t.source_step = ax->source_step * LANES;
     for (int64_t ky = from; ky < to; ky++) {
         const int64_t line = ay->first + ky * ay->step + y * ay->source_step;
-        const float *source = in + (line * p->source[1] + ax->first) * LANES;
-        for (int64_t x = 0; x < ax->count;) {
-            taps_t t = {.dy = dy, .n = x, .tap_step = ax->step * LANES};
-            int64_t kx, kx_end;
-            t.source_step = ax->source_step * LANES;
-            t.end = x == begin && end > begin ? end : x + 1;
-            valid_taps(ax, p->source[1], x, &kx, &kx_end);
-            for (; kx < kx_end; kx += t.count) {
-                t.count = (int)min_i64(MOST_TAPS, kx_end - kx);
-                t.source = source + kx * t.tap_step;
-                t.sums = sums + (ky * p->kernel[1] + kx) * LANES;
-                run_taps[p->isa](&t);
-            }
-            x = t.end;
+        const float *source = in + (line * p->pitch + p->zeros + ax->first) * LANES;
+        for (int64_t kx = 0; kx < ax->taps; kx += t.count) {
+            t.count = (int)min_i64(MOST_TAPS, ax->taps - kx);
+            t.source = source + kx * t.tap_step;
+            t.sums = sums + (ky * p->kernel[1] + kx) * LANES;
+            run_taps[p->isa](&t);
         }
     }
 }
@@ -446,16 +462,17 @@ static void dw_block(const depthwise_job_t *job, float *scratch, int64_t channel
         for (int64_t y = 0; y < p->out[0]; y += p->band) {
             const int64_t count = min_i64(p->band, p->out[0] - y);
             const lines_t lines = lines_of(p, y, count);
-            load_lines(p->isa, x, p->source_last, p->channels, lanes, p->source, lines.first,
-                       lines.count, in);
-            load_lines(p->isa, dy, p->out_last, p->channels, lanes, p->out, y, count, dys);
+            load_lines(p->isa, x, p->source_last, p->channels, lanes, p->source, lines, in);
+            spread_lines(p, lines.count, in);
+            load_lines(p->isa, dy, p->out_last, p->channels, lanes, p->out, (lines_t){y, count},
+                       dys);
             for (int64_t n = 0; n < count; n++) {
                 const float *line = dys + n * p->out[1] * LANES;
-                add_line(p, in - lines.first * p->source[1] * LANES, line, y + n, sums);
+                add_line(p, in - lines.first * p->pitch * LANES, line, y + n, sums);
                 const taps_t ones = {.source = (const float *)&one,
                                      .dy = line,
                                      .sums = sums + taps * LANES,
-                                     .end = p->out[1],
+                                     .outputs = p->out[1],
                                      .count = 1};
                 run_taps[p->isa](&ones);
             }

@@ -8,9 +8,10 @@
  *     plain    a b c d ..        lanes    a a' a" ..   the next pixel: b b' b" ..
  *     channel' a' b' c' ..
  *
- * An output is the chain over its taps (ky, kx) that lie inside the image; a weight's gradient adds
- * up chains over the outputs of one line. Products are rounded before they are added, which
- * compilers do alike for all instruction sets.
+ * Lines have columns of zeros on both sides. An output is the chain over its taps (ky, kx) whose line
+ * lies inside the image; a weight's gradient adds up two chains, over the even and the odd outputs of
+ * a line, for each line. Products are rounded before they are added, which compilers do alike for all
+ * instruction sets.
  */
 #ifndef WEFT_OPS_COMPUTE_CONV_DEPTHWISE_H
 #define WEFT_OPS_COMPUTE_CONV_DEPTHWISE_H
@@ -33,6 +34,7 @@ typedef struct wefti_depthwise {
     bool source_last, out_last, whole; /* whole: every output has an axis in both dimensions */
     int64_t axis_count[2];
     wefti_depthwise_axis_t *axes[2]; /* one for the forward pass, one per phase for dX */
+    int64_t zeros, pitch;            /* pixels of a line of the source: zeros in front, and all */
     int64_t band;                    /* lines of outputs that are computed together */
     weft_isa_t isa, threads;
     int64_t source_elems, thread_elems, scratch_elems; /* of a band */

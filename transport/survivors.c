@@ -6,9 +6,9 @@
  *   leader   waits until each member has arrived or is gone, then sends MEMBERS to those that came
  *   all      keep the connection until they are in the new world (JOINED)
  *
- * A member is gone when it no longer listens or its process has ended. If the leader goes, the
- * others turn to the next one. If anyone goes before it has joined, all give up joining and meet
- * again, at a later generation.
+ * A member is gone when it no longer listens, its process has ended, or its host does not answer. If
+ * the leader goes, the others turn to the next one. If anyone goes before it has joined, all give up
+ * joining and meet again, at a later generation.
  */
 #include "transport/survivors.h"
 
@@ -32,6 +32,8 @@
 
 /* Of connecting to one of a member's addresses. */
 #define CONNECT_NS 1000000000ull
+/* A member none of whose addresses answers is gone after this time, or WEFT_LINK_TIMEOUT. */
+#define SILENCE_NS 5000000000ull
 #define PATIENCE_NS 5000000000ull
 #define SLICE_MS 5
 #define SPARE_PENDING 64u
@@ -50,10 +52,12 @@ typedef struct members {
 /* What this rank knows of a member. */
 typedef struct peer {
     bool gone, late, arrived, connected;
-    int fd, pid_fd; /* the connection that watches it or leads to it; -1: none */
-    uint32_t at;    /* which of its addresses */
-    uint64_t until_ns;
-    wefti_wire_t wire; /* arrived here */
+    int fd, pid_fd;     /* the connection that watches it or leads to it; -1: none */
+    uint32_t at;        /* which of its addresses */
+    bool refused;       /* by one of them, since it was connected last */
+    uint64_t dialed_ns; /* the first attempt since then; 0: none */
+    uint64_t until_ns;  /* the end of the attempt at hand */
+    wefti_wire_t wire;  /* arrived here */
 } peer_t;
 
 struct wefti_meeting {
@@ -118,18 +122,24 @@ static bool dial_here(peer_t *peer, const wefti_member_t *member)
     return true;
 }
 
-static void dial_next(peer_t *peer)
+/* error: of the attempt. Only a refusal tells that no process listens. */
+static void dial_next(peer_t *peer, int error)
 {
     hang_up(peer);
     peer->at++;
+    peer->refused = peer->refused || error == ECONNREFUSED;
 }
 
-/* Connects, or watches what is connected; sets gone. */
-static void watch(const wefti_meeting_t *meeting, uint32_t rank)
+/* After all addresses in vain. */
+static bool is_gone(const wefti_meeting_t *meeting, const peer_t *peer)
 {
-    const wefti_member_t *member = &meeting->membership->members[rank];
-    peer_t *peer = &meeting->peers[rank];
-    bool here = meeting->membership->identity->local >= 0 && member->name[0] != '\0';
+    uint64_t link_ns = meeting->former->settings->link_timeout_ns;
+    uint64_t patience = link_ns != 0 && link_ns < SILENCE_NS ? link_ns : SILENCE_NS;
+    return peer->refused || wefti_now_ns() - peer->dialed_ns > patience;
+}
+
+static void look_at_connection(peer_t *peer)
+{
     struct pollfd polls[2] = {{.fd = peer->fd, .events = POLLIN | POLLRDHUP},
                               {.fd = peer->pid_fd, .events = POLLIN}};
     if (peer->connected && poll(polls, 2, 0) > 0) {
@@ -141,23 +151,41 @@ static void watch(const wefti_meeting_t *meeting, uint32_t rank)
         int error_number = wefti_address_connected(peer->fd);
         peer->connected = error_number == 0;
         if (error_number == EINPROGRESS ? wefti_now_ns() > peer->until_ns : error_number != 0) {
-            dial_next(peer);
+            dial_next(peer, error_number);
         }
     }
+    if (peer->connected) {
+        peer->refused = false;
+        peer->dialed_ns = 0;
+    }
+}
+
+/* Connects, or watches what is connected; sets gone. */
+static void watch(const wefti_meeting_t *meeting, uint32_t rank)
+{
+    const wefti_member_t *member = &meeting->membership->members[rank];
+    peer_t *peer = &meeting->peers[rank];
+    bool here = meeting->membership->identity->local >= 0 && member->name[0] != '\0';
+    look_at_connection(peer);
     while (!peer->gone && peer->fd < 0) {
+        uint64_t now = wefti_now_ns();
+        peer->dialed_ns = peer->dialed_ns != 0 ? peer->dialed_ns : now;
         if (peer->at >= (here ? 1u : member->address.count)) {
-            peer->gone = true;
-        } else if (here) {
+            peer->gone = here || is_gone(meeting, peer);
+            peer->at = 0;
+            return; /* to dial again after a pause */
+        }
+        if (here) {
             if (dial_here(peer, member)) {
                 return;
             }
-            dial_next(peer);
+            dial_next(peer, 0);
         } else {
-            peer->until_ns = wefti_now_ns() + CONNECT_NS;
+            peer->until_ns = now + CONNECT_NS;
             if (wefti_address_connect(&member->address.addresses[peer->at], &peer->fd) == WEFT_OK) {
                 return;
             }
-            dial_next(peer);
+            dial_next(peer, errno);
         }
     }
 }
@@ -266,7 +294,8 @@ static weft_status_t follow(wefti_meeting_t *meeting, uint32_t rank)
         }
         /* Elsewhere if that was not a member; the same place tells whether it is gone. */
         hang_up(peer);
-        peer->at = status == WEFT_ERR_FORMAT ? peer->at + 1 : 0;
+        peer->refused = status == WEFT_ERR_FORMAT;
+        peer->at = peer->refused ? peer->at + 1 : 0;
         poll(NULL, 0, 1);
     }
     return WEFT_AGAIN;

@@ -156,6 +156,23 @@ def frames():
     gone = struct.pack("<Q", 0b1000)
     write("bootstrap/overlay", b"\x03" + wire(33, flood) + wire(33, death) + wire(32, parcel) + wire(34, gone) +
           wire(35, gone))
+    asked = struct.pack("<5I", 3, 1, 0x80000001, 0, 2)
+    reply = struct.pack("<2I", 1, 1) + b"what ranks do"
+    write("bootstrap/answers", b"\x03" + wire(33, asked) + wire(37, reply) + wire(37, struct.pack("<2I", 3, 1) + b"x"))
+    write("bootstrap/asked", b"\x07" + wire(36, struct.pack("<I", 5)) + wire(36, struct.pack("<I", 2998)))
+    write("bootstrap/asks", b"\x08" + wire(37, b"what ranks do") + wire(37, b"\x01\x01"))
+
+    def news(kind, origin, body):
+        return struct.pack("<2BH", kind, origin, len(body)) + body
+
+    def waits(origin, generation, late, *records):
+        head = struct.pack("<4I4Q6I", generation, len(records), 0, len(late), 0, 0, 5000, 4000, *late, *[0] * (6 - len(late)))
+        return news(0, origin, head + b"".join(records))
+
+    record = struct.pack("<4I6IQI6I84s", 2, 0, 7, 2, 1, 4, 0, 0, 0, 0, 3000, 0, *[0] * 6, b"all_reduce")
+    cause = struct.pack("<iI", -2, 2) + b"rank 2: broken".ljust(480, b"\0")
+    write("bootstrap/waits", b"\x09" + waits(2, 2, [1], record) + waits(4, 2, [], record, record) + waits(2, 4, [1, 3]) +
+          news(1, 3, cause) + news(2, 4, struct.pack("<I", 4)))
     write("bootstrap/verdict", b"\x04" + wire(10, verdict))
     write("bootstrap/notice", b"\x05" + b"weft:2:10.0.0.1:4711,[::1]:80;0123456789abcdef")
     write("bootstrap/split", b"\x06" + b"[fe80::1%eth0]:4711")

@@ -153,7 +153,7 @@ weft_status_t wefti_overlay_receive_answer(wefti_overlay_t *overlay, const wefti
 /* Under the lock. */
 static void put_question(wefti_overlay_t *overlay, const wefti_question_t *question)
 {
-    if (overlay->params.answer != NULL && overlay->question_count < WEFTI_QUESTIONS) {
+    if (overlay->question_count < WEFTI_QUESTIONS) {
         overlay->questions[overlay->question_count++] = *question;
     }
 }
@@ -179,8 +179,10 @@ void wefti_overlay_answer(void *user)
     while (!wefti_helper_stops(&overlay->answering) && take_question(overlay, &question)) {
         const answer_t head = {question.origin, question.sequence};
         size_t bytes = 0;
-        void *data =
-            params->answer(params->user, question.origin == overlay->rank, question.turn, &bytes);
+        bool relays = question.origin == overlay->rank;
+        void *data = params->answer != NULL
+                         ? params->answer(params->user, relays, question.turn, &bytes)
+                         : NULL;
         if (data != NULL && bytes <= ANSWER_BYTES) {
             pthread_mutex_lock(&overlay->lock);
             pass_on(overlay, &head, data, bytes);

@@ -391,6 +391,7 @@ weft_status_t weft_plan_load(const char *path, const weft_registry_t *registry,
     WEFT_TRY(status, wefti_plan_create(NULL, &plan), fail);
     WEFT_TRY(status, wefti_file_map(path, &plan->mapping), fail);
     status = wefti_plan_decode(plan, plan->mapping.data, plan->mapping.size_bytes);
+    wefti_file_release_pages(&plan->mapping); /* digests have read the weights */
     if (status == WEFT_OK) {
         status = wefti_plan_verify(plan, registry);
     }

@@ -59,6 +59,13 @@ void wefti_file_unmap(wefti_mapping_t *mapping)
     *mapping = (wefti_mapping_t){0};
 }
 
+void wefti_file_release_pages(const wefti_mapping_t *mapping)
+{
+    if (mapping->data) {
+        madvise((void *)(uintptr_t)mapping->data, mapping->size_bytes, MADV_DONTNEED);
+    }
+}
+
 static weft_status_t write_all(int fd, const wefti_piece_t *piece, const char *path)
 {
     const uint8_t *data = piece->data;

@@ -14,6 +14,8 @@ typedef struct wefti_mapping {
  */
 weft_status_t wefti_file_map(const char *path, wefti_mapping_t *out_mapping);
 void wefti_file_unmap(wefti_mapping_t *mapping);
+/* Its pages are read from the file again when they are needed. */
+void wefti_file_release_pages(const wefti_mapping_t *mapping);
 
 /* One piece of a file to be written. */
 typedef struct wefti_piece {

@@ -157,6 +157,14 @@ static weft_status_t load_shards(weft_session_t *session, const wefti_state_t *p
     return WEFT_OK;
 }
 
+/* So that weights of a file are not in memory twice: they are read now and never again. */
+static void release_pages(const weft_plan_t *plan, uint64_t read_bytes)
+{
+    if (read_bytes >= (1u << 20)) {
+        wefti_file_release_pages(&plan->mapping);
+    }
+}
+
 weft_status_t wefti_session_load(weft_session_t *session)
 {
     const weft_plan_t *plan = session->plan;
@@ -175,11 +183,13 @@ weft_status_t wefti_session_load(weft_session_t *session)
                             session->endpoint->rank * buffer->rank_data_stride_bytes;
             WEFT_RETURN_IF_ERROR(wefti_session_copy(session, wefti_session_buffer(session, i),
                                                     plan->weights + from, buffer->size_bytes));
+            release_pages(plan, buffer->size_bytes);
         }
     }
     for (uint32_t i = 0; i < session->states.params.count; i++) {
         WEFT_RETURN_IF_ERROR(load_shards(session, &session->states.params.tensors[i]));
     }
+    release_pages(plan, plan->weights_bytes);
     return WEFT_OK;
 }
 

@@ -281,10 +281,12 @@ static void test_file_is_written_and_mapped(void **in)
     assert_memory_equal(mapping.data, "contents", 8);
     /* Replacing a file leaves those who have mapped it with the old contents. */
     assert_int_equal(wefti_file_write(directory->file, pieces, 0), WEFT_OK);
+    wefti_file_release_pages(&mapping);
     assert_memory_equal(mapping.data, "contents", 8);
     wefti_file_unmap(&mapping);
     assert_int_equal(wefti_file_map(directory->file, &mapping), WEFT_OK); /* empty */
     assert_null(mapping.data);
+    wefti_file_release_pages(&mapping);
     wefti_file_unmap(&mapping);
 }
 

@@ -2,8 +2,8 @@
 /*
  * BatchNormalization in both forms, and its gradient, of plain tensors: [N, C, S], S pixels.
  *
- * One channel after the other: two passes for mean and variance, one for Y. Its rows stay in cache
- * in between where they fit. Sums have one shape: BLOCK elements by sum_f32.h's tree in f32, blocks
+ * A few channels after the other, as many as fit into the cache: two passes for mean and variance,
+ * one for Y. Sums have one shape: some BLOCK elements of a channel by sum_f32.h's tree in f32, these
  * in f64 in their order. Where rows are short, sums run over all channels at once, in f64.
  */
 #include "ops/compute/own_kernels.h"
@@ -15,9 +15,11 @@
 #include "ops/compute/support.h"
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
+#include "runtime/base/parallel.h"
 
 #define BLOCK 1024
-#define SHORT_ROW 8 /* pixels: rows up to it are summed for all channels at once */
+#define CACHE_BYTES (256 * 1024) /* of the rows that are visited several times */
+#define SHORT_ROW 8              /* pixels: rows up to it are summed for all channels at once */
 
 typedef struct {
     int64_t samples, channels, pixels;
@@ -28,6 +30,7 @@ typedef struct {
     bool blends;   /* outputs 1 and 2 are running statistics; others the statistics of X */
     bool frozen;   /* gradient: statistics do not depend on X */
     weft_isa_t isa;
+    uint32_t threads;
 } state_t;
 
 /* What is summed of element a, with element b of another tensor. */
@@ -38,44 +41,71 @@ WEFTI_INLINE float term(term_t kind, float a, float b, float mean)
     return kind == SUM_OF_A ? a : kind == SUM_OF_SQUARES ? (a - mean) * (a - mean) : a * (b - mean);
 }
 
-WEFTI_INLINE float sum_block(term_t kind, const float *a, const float *b, float mean, int64_t count)
+/* Adds the terms of a row, in the shape of sum_f32.h. */
+WEFTI_INLINE void add_terms(term_t kind, const float *a, const float *b, float mean, int64_t count,
+                            float *acc)
 {
-    float acc[WEFTI_SUM_LANES] = {0};
     int64_t i = 0;
     for (; i + WEFTI_SUM_LANES <= count; i += WEFTI_SUM_LANES) {
         for (int j = 0; j < WEFTI_SUM_LANES; j++) {
             acc[j] += term(kind, a[i + j], b[i + j], mean);
         }
     }
-    for (int j = 0; i + j < count; j++) {
-        acc[j] += term(kind, a[i + j], b[i + j], mean);
-    }
-    for (int width = WEFTI_SUM_LANES / 2; width > 0; width /= 2) {
-        for (int j = 0; j < width; j++) {
-            acc[j] += acc[j + width];
+    if (i == 0) {
+        for (int j = 0; j < count; j++) {
+            acc[j] += term(kind, a[j], b[j], mean);
         }
+    } else if (i < count) {
+        float terms[WEFTI_SUM_LANES];
+        const int64_t tail = count - WEFTI_SUM_LANES;
+        for (int j = 0; j < WEFTI_SUM_LANES; j++) {
+            terms[j] = term(kind, a[tail + j], b[tail + j], mean);
+        }
+        wefti_add_last_f32(acc, terms, (int)(count - i));
     }
-    return acc[0];
 }
 
-/* out[c]: the sum over a channel, of all channels. */
-WEFTI_INLINE void sum_channels(term_t kind, const state_t *s, const float *a, const float *b,
-                               const float *mean, double *out)
+/* The sum over one channel, whose first rows a and b are. */
+WEFTI_INLINE double sum_channel(term_t kind, const state_t *s, const float *a, const float *b,
+                                float mean)
 {
-    memset(out, 0, (size_t)s->channels * sizeof(*out));
+    float acc[WEFTI_SUM_LANES] = {0};
+    double total = 0.0;
+    int64_t filled = 0;
     for (int64_t n = 0; n < s->samples; n++) {
-        for (int64_t p = 0; p < s->pixels && s->pixels <= SHORT_ROW; p++) {
-            WEFTI_INDEPENDENT
-            for (int64_t c = 0; c < s->channels; c++) {
-                int64_t at = c * s->pixels + p;
-                out[c] += (double)term(kind, a[at], b[at], mean[c]);
+        for (int64_t p = 0; p < s->pixels; p += BLOCK) {
+            int64_t count = s->pixels - p < BLOCK ? s->pixels - p : BLOCK;
+            add_terms(kind, a + p, b + p, mean, count, acc);
+            filled += count;
+            if (filled >= BLOCK) {
+                total += (double)wefti_sum_lanes_f32(acc);
+                memset(acc, 0, sizeof(acc));
+                filled = 0;
             }
         }
-        for (int64_t c = 0; c < s->channels && s->pixels > SHORT_ROW; c++) {
-            for (int64_t p = 0; p < s->pixels; p += BLOCK) {
-                int64_t at = c * s->pixels + p, rest = s->pixels - p;
-                out[c] +=
-                    (double)sum_block(kind, a + at, b + at, mean[c], rest < BLOCK ? rest : BLOCK);
+        a += s->channels * s->pixels;
+        b += s->channels * s->pixels;
+    }
+    return total + (double)wefti_sum_lanes_f32(acc);
+}
+
+/* out[c]: the sum over channel c, for c from first on and before end. */
+WEFTI_INLINE void sum_channels(term_t kind, const state_t *s, int64_t first, int64_t end,
+                               const float *a, const float *b, const float *mean, double *out)
+{
+    if (s->pixels > SHORT_ROW) {
+        for (int64_t c = first; c < end; c++) {
+            out[c] = sum_channel(kind, s, a + c * s->pixels, b + c * s->pixels, mean[c]);
+        }
+        return;
+    }
+    memset(out + first, 0, (size_t)(end - first) * sizeof(*out));
+    for (int64_t n = 0; n < s->samples; n++) {
+        for (int64_t p = 0; p < s->pixels; p++) {
+            WEFTI_INDEPENDENT
+            for (int64_t c = first; c < end; c++) {
+                int64_t at = c * s->pixels + p;
+                out[c] += (double)term(kind, a[at], b[at], mean[c]);
             }
         }
         a += s->channels * s->pixels;
@@ -84,67 +114,70 @@ WEFTI_INLINE void sum_channels(term_t kind, const state_t *s, const float *a, co
 }
 
 #define SUM_PARAMS                                                                                 \
-    (const state_t *s, const float *a, const float *b, const float *mean, double *out)
-#define SUM_ARGS (s, a, b, mean, out)
+    (const state_t *s, int64_t first, int64_t end, const float *a, const float *b,                 \
+     const float *mean, double *out)
+#define SUM_ARGS (s, first, end, a, b, mean, out)
 WEFTI_INLINE void sum_body SUM_PARAMS
 {
-    sum_channels(SUM_OF_A, s, a, b, mean, out);
+    sum_channels(SUM_OF_A, s, first, end, a, b, mean, out);
 }
 WEFTI_INLINE void squares_body SUM_PARAMS
 {
-    sum_channels(SUM_OF_SQUARES, s, a, b, mean, out);
+    sum_channels(SUM_OF_SQUARES, s, first, end, a, b, mean, out);
 }
 WEFTI_INLINE void products_body SUM_PARAMS
 {
-    sum_channels(SUM_OF_PRODUCTS, s, a, b, mean, out);
+    sum_channels(SUM_OF_PRODUCTS, s, first, end, a, b, mean, out);
 }
 WEFTI_CLONES(sum, SUM_PARAMS, SUM_ARGS);
 WEFTI_CLONES(squares, SUM_PARAMS, SUM_ARGS);
 WEFTI_CLONES(products, SUM_PARAMS, SUM_ARGS);
 
 /* y = (x - mean) factor + shift by channel. */
-WEFTI_INLINE void normalize_body(const state_t *s, const float *x, const float *mean,
-                                 const float *factor, const float *shift, float *y)
+WEFTI_INLINE void normalize_body(const state_t *s, int64_t first, int64_t end, const float *x,
+                                 const float *mean, const float *factor, const float *shift,
+                                 float *y)
 {
     for (int64_t n = 0; n < s->samples; n++) {
-        for (int64_t c = 0; c < s->channels; c++) {
+        for (int64_t c = first; c < end; c++) {
             const float m = mean[c], f = factor[c], b = shift[c];
+            const float *from = x + (n * s->channels + c) * s->pixels;
+            float *to = y + (n * s->channels + c) * s->pixels;
             WEFTI_INDEPENDENT
             for (int64_t p = 0; p < s->pixels; p++) {
-                y[p] = (x[p] - m) * f + b;
+                to[p] = (from[p] - m) * f + b;
             }
-            x += s->pixels;
-            y += s->pixels;
         }
     }
 }
 WEFTI_CLONES(normalize,
-             (const state_t *s, const float *x, const float *mean, const float *factor,
-              const float *shift, float *y),
-             (s, x, mean, factor, shift, y));
+             (const state_t *s, int64_t first, int64_t end, const float *x, const float *mean,
+              const float *factor, const float *shift, float *y),
+             (s, first, end, x, mean, factor, shift, y));
 
 /* dx = factor (dy - mean_dy - (x - mean) slope) by channel. */
-WEFTI_INLINE void input_grad_body(const state_t *s, const float *dy, const float *x,
-                                  const float *mean, const float *factor, const float *mean_dy,
-                                  const float *slope, float *dx)
+WEFTI_INLINE void input_grad_body(const state_t *s, int64_t first, int64_t end, const float *dy,
+                                  const float *x, const float *mean, const float *factor,
+                                  const float *mean_dy, const float *slope, float *dx)
 {
     for (int64_t n = 0; n < s->samples; n++) {
-        for (int64_t c = 0; c < s->channels; c++) {
+        for (int64_t c = first; c < end; c++) {
             const float m = mean[c], f = factor[c], d = mean_dy[c], k = slope[c];
+            const int64_t at = (n * s->channels + c) * s->pixels;
+            const float *g = dy + at, *from = x + at;
+            float *to = dx + at;
             WEFTI_INDEPENDENT
             for (int64_t p = 0; p < s->pixels; p++) {
-                dx[p] = f * (dy[p] - d - (x[p] - m) * k);
+                to[p] = f * (g[p] - d - (from[p] - m) * k);
             }
-            dy += s->pixels;
-            x += s->pixels;
-            dx += s->pixels;
         }
     }
 }
 WEFTI_CLONES(input_grad,
-             (const state_t *s, const float *dy, const float *x, const float *mean,
-              const float *factor, const float *mean_dy, const float *slope, float *dx),
-             (s, dy, x, mean, factor, mean_dy, slope, dx));
+             (const state_t *s, int64_t first, int64_t end, const float *dy, const float *x,
+              const float *mean, const float *factor, const float *mean_dy, const float *slope,
+              float *dx),
+             (s, first, end, dy, x, mean, factor, mean_dy, slope, dx));
 
 /* Scratch: one f64 and four f32 per channel. */
 typedef struct {
@@ -177,43 +210,65 @@ static void use_moments(const state_t *s, const double *moments, float *mean, fl
     }
 }
 
-static void find_moments(const state_t *s, const float *x, const scratch_t *t, float *mean,
-                         float *var)
+static void find_moments(const state_t *s, int64_t first, int64_t end, const float *x,
+                         const scratch_t *t, float *mean, float *var)
 {
     const double count = (double)s->samples * (double)s->pixels;
-    memset(mean, 0, (size_t)s->channels * sizeof(*mean));
-    sum[s->isa](s, x, x, mean, t->sums);
-    for (int64_t c = 0; c < s->channels; c++) {
+    memset(mean + first, 0, (size_t)(end - first) * sizeof(*mean));
+    sum[s->isa](s, first, end, x, x, mean, t->sums);
+    for (int64_t c = first; c < end; c++) {
         mean[c] = (float)(t->sums[c] / count);
     }
-    squares[s->isa](s, x, x, mean, t->sums);
-    for (int64_t c = 0; c < s->channels; c++) {
+    squares[s->isa](s, first, end, x, x, mean, t->sums);
+    for (int64_t c = first; c < end; c++) {
         var[c] = (float)(t->sums[c] / count);
     }
 }
 
-static weft_status_t run(const weft_kernel_call_t *call)
+/* Calls fn for some channels after the other, on several threads. */
+static void for_channels(const state_t *s, uint32_t tensors, wefti_range_fn fn,
+                         const weft_kernel_call_t *call)
 {
+    const int64_t bytes = (s->samples * s->pixels + 1) * tensors * (int64_t)sizeof(float);
+    const int64_t least = s->pixels > SHORT_ROW ? 1 : 64;
+    const int64_t fit = CACHE_BYTES / bytes;
+    const int64_t elements = s->samples * s->pixels * s->channels;
+    wefti_parallel_steps(elements < 2 * WEFTI_GRAIN ? 1 : s->threads, s->channels,
+                         fit < least ? least : fit, fn, call);
+}
+
+static void run_channels(const void *job, wefti_range_t range)
+{
+    const int64_t first = range.from, end = range.to;
+    const weft_kernel_call_t *call = job;
     const state_t *s = call->state;
     const float *x = call->inputs[0], *scale = call->inputs[1], *shift = call->inputs[2];
     const float *mean = call->inputs[3], *var = call->inputs[4];
     const scratch_t t = divide(s, call->scratch);
     if (s->training) {
-        if (s->given) {
-            use_moments(s, call->inputs[5], t.a, t.b);
-        } else {
-            find_moments(s, x, &t, t.a, t.b);
+        if (!s->given) {
+            find_moments(s, first, end, x, &t, t.a, t.b);
         }
         mean = t.a;
         var = t.b;
     }
-    for (int64_t c = 0; c < s->channels; c++) {
+    for (int64_t c = first; c < end; c++) {
         t.c[c] = scale[c] / sqrtf(var[c] + s->epsilon);
     }
-    normalize[s->isa](s, x, mean, t.c, shift, call->outputs[0]);
+    normalize[s->isa](s, first, end, x, mean, t.c, shift, call->outputs[0]);
+}
+
+static weft_status_t run(const weft_kernel_call_t *call)
+{
+    const state_t *s = call->state;
+    const scratch_t t = divide(s, call->scratch);
+    if (s->training && s->given) {
+        use_moments(s, call->inputs[5], t.a, t.b);
+    }
+    for_channels(s, 1, run_channels, call);
     for (uint32_t i = 1; i < s->output_count && s->training; i++) {
         float *out = call->outputs[i];
-        const float *now = i % 2 == 1 ? mean : var;
+        const float *now = i % 2 == 1 ? t.a : t.b;
         const float *before = s->blends && i < 3 ? call->inputs[i + 2] : NULL;
         for (int64_t c = 0; c < s->channels && out != NULL; c++) {
             out[c] =
@@ -223,8 +278,10 @@ static weft_status_t run(const weft_kernel_call_t *call)
     return WEFT_OK;
 }
 
-static weft_status_t run_grad(const weft_kernel_call_t *call)
+static void run_grad_channels(const void *job, wefti_range_t range)
 {
+    const int64_t first = range.from, end = range.to;
+    const weft_kernel_call_t *call = job;
     const state_t *s = call->state;
     const float *dy = call->inputs[0], *x = call->inputs[1], *scale = call->inputs[2];
     const float *mean = call->inputs[3], *var = call->inputs[4];
@@ -232,15 +289,15 @@ static weft_status_t run_grad(const weft_kernel_call_t *call)
     float *dx = call->outputs[0], *dscale = call->outputs[1], *db = call->outputs[2];
     const double count = (double)s->samples * (double)s->pixels;
     const scratch_t t = divide(s, call->scratch);
-    sum[s->isa](s, dy, x, mean, t.sums);
-    for (int64_t c = 0; c < s->channels; c++) {
+    sum[s->isa](s, first, end, dy, x, mean, t.sums);
+    for (int64_t c = first; c < end; c++) {
         t.b[c] = s->frozen ? 0.0f : (float)(given != NULL ? given[c] : t.sums[c] / count);
         if (db != NULL) {
             db[c] = (float)t.sums[c];
         }
     }
-    products[s->isa](s, dy, x, mean, t.sums);
-    for (int64_t c = 0; c < s->channels; c++) {
+    products[s->isa](s, first, end, dy, x, mean, t.sums);
+    for (int64_t c = first; c < end; c++) {
         double inverse = 1.0 / sqrt((double)var[c] + (double)s->epsilon);
         t.a[c] = (float)((double)scale[c] * inverse);
         double slope = given != NULL ? given[s->channels + c] : t.sums[c] / count;
@@ -250,8 +307,13 @@ static weft_status_t run_grad(const weft_kernel_call_t *call)
         }
     }
     if (dx != NULL) {
-        input_grad[s->isa](s, dy, x, mean, t.a, t.b, t.c, dx);
+        input_grad[s->isa](s, first, end, dy, x, mean, t.a, t.b, t.c, dx);
     }
+}
+
+static weft_status_t run_grad(const weft_kernel_call_t *call)
+{
+    for_channels(call->state, 2, run_grad_channels, call);
     return WEFT_OK;
 }
 
@@ -270,6 +332,7 @@ static weft_status_t make_state(const weft_tensor_desc_t *in, const weft_kernel_
         s->pixels *= in->dims[d];
     }
     s->isa = wefti_kernel_isa(env);
+    s->threads = wefti_kernel_threads(env);
     *out_state = s;
     *out_scratch_bytes = scratch_bytes(s);
     return WEFT_OK;
@@ -372,27 +435,35 @@ static weft_status_t prepare_moments(const weft_node_desc_t *node, const weft_ke
     return WEFT_OK;
 }
 
-static weft_status_t run_moments(const weft_kernel_call_t *call)
+static void run_moments_channels(const void *job, wefti_range_t range)
 {
+    const int64_t begin = range.from, end = range.to;
+    const weft_kernel_call_t *call = job;
     const state_t *s = call->state;
     const float *x = call->inputs[0], *dy = s->given ? call->inputs[2] : NULL;
     double *first = call->outputs[0], *second = first + s->channels;
     const double count = (double)s->samples * (double)s->pixels;
     const scratch_t t = divide(s, call->scratch);
-    sum[s->isa](s, dy != NULL ? dy : x, x, t.d, first);
-    for (int64_t c = 0; c < s->channels; c++) {
+    sum[s->isa](s, begin, end, dy != NULL ? dy : x, x, t.d, first);
+    for (int64_t c = begin; c < end; c++) {
         first[c] /= count;
         t.a[c] = (float)first[c];
     }
     if (dy != NULL) {
-        products[s->isa](s, dy, x, call->inputs[1], second);
+        products[s->isa](s, begin, end, dy, x, call->inputs[1], second);
     } else {
-        squares[s->isa](s, x, x, t.a, second);
+        squares[s->isa](s, begin, end, x, x, t.a, second);
     }
-    for (int64_t c = 0; c < s->channels; c++) {
+    for (int64_t c = begin; c < end; c++) {
         double a = dy != NULL ? 0.0 : (double)t.a[c];
         second[c] = second[c] / count + a * (2 * first[c] - a);
     }
+}
+
+static weft_status_t run_moments(const weft_kernel_call_t *call)
+{
+    const state_t *s = call->state;
+    for_channels(s, s->given ? 2 : 1, run_moments_channels, call);
     return WEFT_OK;
 }
 

@@ -13,6 +13,7 @@
 #include "ops/compute/widen.h"
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
+#include "runtime/base/parallel.h"
 
 /* The innermost loop; a stride of 0 repeats one element. y has stride 1. */
 typedef void (*inner_fn)(const void *a, int64_t sa, const void *b, int64_t sb, void *y,
@@ -180,7 +181,7 @@ typedef struct {
     bool divides; /* input 1 has divisors that are integers */
     bool swaps;
     float mean; /* the number of inputs to divide by, or 0 */
-    uint32_t pass_count;
+    uint32_t pass_count, threads;
     wefti_nest_t passes[];
 } binary_t;
 
@@ -288,6 +289,7 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
     state->swaps = (row->flags & SWAPS) != 0;
     state->mean = (row->flags & MEAN) != 0 ? (float)node->input_count : 0.0f;
     state->pass_count = pass_count;
+    state->threads = wefti_kernel_threads(env);
     state->in_bytes = weft_dtype_size_bytes(dtype);
     state->out_bytes = weft_dtype_size_bytes(state->out);
     state->out_count = weft_tensor_elem_count(&node->outputs[0]);
@@ -355,22 +357,45 @@ static void run_row(const binary_t *s, const char *a, int64_t sa, const char *b,
     }
 }
 
+/* One pass over both tensors. */
+typedef struct {
+    const binary_t *state;
+    const wefti_nest_t *nest;
+    const char *a, *b;
+    char *y;
+} pass_t;
+
+/* A range of the outermost dimension. */
+static void run_range(const void *job, wefti_range_t range)
+{
+    const pass_t *p = job;
+    const binary_t *s = p->state;
+    wefti_nest_t nest = *p->nest;
+    const uint32_t last = nest.rank - 1;
+    const int64_t size = (int64_t)s->in_bytes, row = s->out_count / nest.dims[0];
+    const char *a = p->a + size * nest.a[0] * range.from;
+    const char *b = p->b + size * nest.b[0] * range.from;
+    char *y = p->y + (int64_t)s->out_bytes * row * range.from;
+    wefti_nest_at_t at = {0};
+    nest.dims[0] = range.to - range.from;
+    do {
+        if (s->swaps) {
+            run_row(s, b + size * at.b, nest.b[last], a + size * at.a, nest.a[last], y,
+                    nest.dims[last]);
+        } else {
+            run_row(s, a + size * at.a, nest.a[last], b + size * at.b, nest.b[last], y,
+                    nest.dims[last]);
+        }
+        y += (int64_t)s->out_bytes * nest.dims[last];
+    } while (wefti_nest_next(&nest, &at));
+}
+
 static void run_pass(const binary_t *state, const wefti_nest_t *nest, const char *a, const char *b,
                      char *y)
 {
-    uint32_t last = nest->rank - 1;
-    int64_t size = (int64_t)state->in_bytes;
-    wefti_nest_at_t at = {0};
-    do {
-        if (state->swaps) {
-            run_row(state, b + size * at.b, nest->b[last], a + size * at.a, nest->a[last], y,
-                    nest->dims[last]);
-        } else {
-            run_row(state, a + size * at.a, nest->a[last], b + size * at.b, nest->b[last], y,
-                    nest->dims[last]);
-        }
-        y += (int64_t)state->out_bytes * nest->dims[last];
-    } while (wefti_nest_next(nest, &at));
+    const pass_t pass = {state, nest, a, b, y};
+    wefti_parallel_for(state->threads, nest->dims[0],
+                       wefti_grain_rows(state->out_count / nest->dims[0]), run_range, &pass);
 }
 
 /* Mean: the sum divided by the number of inputs. */

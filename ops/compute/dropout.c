@@ -13,10 +13,15 @@
 #include "ops/compute/philox.h"
 #include "ops/compute/support.h"
 #include "runtime/base/error.h"
+#include "runtime/base/parallel.h"
 
 #define CHUNK (4 * WEFTI_PHILOX_LANES) /* elements whose words are made at once */
 
-typedef struct {
+typedef struct dropout dropout_t;
+typedef void (*dropout_fn)(const dropout_t *d);
+
+struct dropout {
+    dropout_fn forward;
     const float *x;
     float *y;
     uint8_t *mask; /* may be NULL */
@@ -26,9 +31,8 @@ typedef struct {
     uint32_t step, salt;
     uint32_t threshold; /* words below are dropped */
     float scale;
-} dropout_t;
+};
 
-typedef void (*dropout_fn)(const dropout_t *d);
 typedef void (*grad_fn)(const float *dy, const uint8_t *mask, float *dx, int64_t count,
                         float scale);
 
@@ -41,6 +45,7 @@ typedef struct {
     bool all; /* ratio 1: nothing is kept */
     bool has_mask, has_rank;
     weft_dtype_t mask_dtype;
+    uint32_t threads;
 } state_t;
 
 /* The words of the chunk whose first element has global index at, in the order of elements. */
@@ -168,7 +173,8 @@ static weft_status_t prepare_mask(const weft_node_desc_t *node, const weft_kerne
                                   void **out_state, size_t *out_scratch_bytes)
 {
     weft_status_t status;
-    state_t state = {.forward = dropout[wefti_kernel_isa(env)]};
+    state_t state = {.forward = dropout[wefti_kernel_isa(env)],
+                     .threads = wefti_kernel_threads(env)};
     const weft_tensor_desc_t *mask = wefti_node_output(node, 1);
     WEFT_TRY(status, need_pair(node), out);
     WEFT_TRY(status, need_scalar(node, 1, WEFT_DTYPE_I64), out);
@@ -193,7 +199,8 @@ static weft_status_t prepare_grad(const weft_node_desc_t *node, const weft_kerne
                                   void **out_state, size_t *out_scratch_bytes)
 {
     weft_status_t status;
-    state_t state = {.grad = dropout_grad[wefti_kernel_isa(env)]};
+    state_t state = {.grad = dropout_grad[wefti_kernel_isa(env)],
+                     .threads = wefti_kernel_threads(env)};
     WEFT_TRY(status, need_pair(node), out);
     if (node->input_count < 2 || !is_mask(&node->inputs[1], &node->inputs[0])) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
@@ -236,6 +243,18 @@ out:
     return status;
 }
 
+static void mask_range(const void *job, wefti_range_t range)
+{
+    const dropout_t *all = job;
+    dropout_t d = *all;
+    d.x += range.from;
+    d.y += range.from;
+    d.mask = d.mask == NULL ? NULL : d.mask + range.from;
+    d.first += (uint64_t)range.from;
+    d.count = range.to - range.from;
+    d.forward(&d);
+}
+
 static weft_status_t run_mask(const weft_kernel_call_t *call)
 {
     const state_t *state = call->state;
@@ -258,14 +277,24 @@ static weft_status_t run_mask(const weft_kernel_call_t *call)
     memcpy(&d.seed, call->inputs[1], sizeof(d.seed));
     d.step = step >= 1.0f && step < 4e9f ? (uint32_t)step : 1;
     d.first = rank == NULL ? 0 : (uint64_t)*rank * (uint64_t)d.count;
-    state->forward(&d);
+    d.forward = state->forward;
+    wefti_parallel_for(state->threads, d.count, WEFTI_GRAIN, mask_range, &d);
     return WEFT_OK;
+}
+
+static void grad_range(const void *job, wefti_range_t range)
+{
+    const weft_kernel_call_t *call = job;
+    const state_t *state = call->state;
+    state->grad((const float *)call->inputs[0] + range.from,
+                (const uint8_t *)call->inputs[1] + range.from,
+                (float *)call->outputs[0] + range.from, range.to - range.from, state->scale);
 }
 
 static weft_status_t run_grad(const weft_kernel_call_t *call)
 {
     const state_t *state = call->state;
-    state->grad(call->inputs[0], call->inputs[1], call->outputs[0], state->count, state->scale);
+    wefti_parallel_for(state->threads, state->count, WEFTI_GRAIN, grad_range, call);
     return WEFT_OK;
 }
 

@@ -5,6 +5,7 @@
 #include "ops/compute/widen.h"
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
+#include "runtime/base/parallel.h"
 
 static wefti_elementwise_fn find_loop(const wefti_elementwise_loops_t *loops, weft_dtype_t dtype,
                                       weft_isa_t isa)
@@ -51,6 +52,7 @@ weft_status_t wefti_elementwise_prepare(const weft_node_desc_t *node, const weft
     *state = (wefti_elementwise_t){.loop = loop,
                                    .count = weft_tensor_elem_count(y),
                                    .tensors = tensors,
+                                   .threads = wefti_kernel_threads(env),
                                    .in = in,
                                    .out = y->dtype,
                                    .widens = wide != in};
@@ -66,18 +68,20 @@ weft_status_t wefti_elementwise_prepare(const weft_node_desc_t *node, const weft
     return WEFT_OK;
 }
 
-weft_status_t wefti_elementwise_run(const weft_kernel_call_t *call)
+static void run_range(const void *job, wefti_range_t range)
 {
+    const weft_kernel_call_t *call = job;
     const wefti_elementwise_t *s = call->state;
+    const size_t in = weft_dtype_size_bytes(s->in), out = weft_dtype_size_bytes(s->out);
     const char *a = call->inputs[0], *b = call->inputs[s->tensors - 1];
     char *y = call->outputs[0];
     if (!s->widens) {
-        s->loop(a, b, s->p, y, s->count);
-        return WEFT_OK;
+        const size_t at = (size_t)range.from;
+        s->loop(a + at * in, b + at * in, s->p, y + at * out, range.to - range.from);
+        return;
     }
-    size_t in = weft_dtype_size_bytes(s->in), out = weft_dtype_size_bytes(s->out);
-    for (int64_t at = 0; at < s->count; at += WEFTI_WIDE_BLOCK) {
-        int64_t left = s->count - at, count = left < WEFTI_WIDE_BLOCK ? left : WEFTI_WIDE_BLOCK;
+    for (int64_t at = range.from; at < range.to; at += WEFTI_WIDE_BLOCK) {
+        int64_t left = range.to - at, count = left < WEFTI_WIDE_BLOCK ? left : WEFTI_WIDE_BLOCK;
         wefti_wide_t x[2], z;
         wefti_widen(s->in, a + (size_t)at * in, count, &x[0]);
         wefti_widen(s->in, b + (size_t)at * in, count, &x[1]);
@@ -88,5 +92,11 @@ weft_status_t wefti_elementwise_run(const weft_kernel_call_t *call)
             wefti_narrow(s->out, &z, count, y + (size_t)at * out);
         }
     }
+}
+
+weft_status_t wefti_elementwise_run(const weft_kernel_call_t *call)
+{
+    const wefti_elementwise_t *s = call->state;
+    wefti_parallel_for(s->threads, s->count, WEFTI_GRAIN, run_range, call);
     return WEFT_OK;
 }

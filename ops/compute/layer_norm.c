@@ -14,21 +14,27 @@
 #include "ops/compute/support.h"
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
+#include "runtime/base/parallel.h"
+
+#define ROWS 16 /* that stay in cache between both loops of the gradient */
 
 typedef struct {
     int64_t rows, length;
     float epsilon;
     uint32_t input_count, output_count;
     weft_isa_t isa;
+    uint32_t threads;
 } state_t;
 
 /* terms: scratch of length floats. mean and inverse: one element per row, or NULL. */
-WEFTI_INLINE void forward_body(const state_t *s, const float *x, const float *scale,
-                               const float *bias, float *y, float *mean, float *inverse,
-                               float *terms)
+WEFTI_INLINE void forward_body(const state_t *s, wefti_range_t rows, const float *x,
+                               const float *scale, const float *bias, float *y, float *mean,
+                               float *inverse, float *terms)
 {
     float count = (float)s->length;
-    for (int64_t r = 0; r < s->rows; r++, x += s->length, y += s->length) {
+    x += rows.from * s->length;
+    y += rows.from * s->length;
+    for (int64_t r = rows.from; r < rows.to; r++, x += s->length, y += s->length) {
         float middle = wefti_sum_f32(x, s->length) / count;
         WEFTI_INDEPENDENT
         for (int64_t i = 0; i < s->length; i++) {
@@ -56,74 +62,143 @@ WEFTI_INLINE void forward_body(const state_t *s, const float *x, const float *sc
     }
 }
 WEFTI_CLONES(forward,
-             (const state_t *s, const float *x, const float *scale, const float *bias, float *y,
-              float *mean, float *inverse, float *terms),
-             (s, x, scale, bias, y, mean, inverse, terms));
+             (const state_t *s, wefti_range_t rows, const float *x, const float *scale,
+              const float *bias, float *y, float *mean, float *inverse, float *terms),
+             (s, rows, x, scale, bias, y, mean, inverse, terms));
 
-/* dx, dscale or dbias may be NULL; the latter begin at 0. terms: scratch of 2 length floats. */
-WEFTI_INLINE void backward_body(const state_t *s, const float *dy, const float *x,
-                                const float *scale, const float *mean, const float *inverse,
-                                float *dx, float *dscale, float *dbias, float *terms)
+/* terms: scratch of 2 length floats. */
+WEFTI_INLINE void backward_body(const state_t *s, wefti_range_t rows, const float *dy,
+                                const float *x, const float *scale, const float *mean,
+                                const float *inverse, float *dx, float *terms)
 {
     float count = (float)s->length, *products = terms + s->length;
-    for (int64_t r = 0; r < s->rows; r++, dy += s->length, x += s->length) {
+    dy += rows.from * s->length;
+    x += rows.from * s->length;
+    dx += rows.from * s->length;
+    for (int64_t r = rows.from; r < rows.to; r++) {
         float middle = mean[r], inv = inverse[r];
-        if (dx != NULL) {
-            WEFTI_INDEPENDENT
-            for (int64_t i = 0; i < s->length; i++) {
-                terms[i] = dy[i] * scale[i];
-                products[i] = terms[i] * ((x[i] - middle) * inv);
-            }
-            float a = wefti_sum_f32(terms, s->length) / count;
-            float b = wefti_sum_f32(products, s->length) / count;
-            float *d = dx + r * s->length;
-            WEFTI_INDEPENDENT
-            for (int64_t i = 0; i < s->length; i++) {
-                d[i] = (terms[i] - a - ((x[i] - middle) * inv) * b) * inv;
-            }
+        WEFTI_INDEPENDENT
+        for (int64_t i = 0; i < s->length; i++) {
+            terms[i] = dy[i] * scale[i];
+            products[i] = terms[i] * ((x[i] - middle) * inv);
         }
-        if (dscale != NULL) {
+        float a = wefti_sum_f32(terms, s->length) / count;
+        float b = wefti_sum_f32(products, s->length) / count;
+        WEFTI_INDEPENDENT
+        for (int64_t i = 0; i < s->length; i++) {
+            dx[i] = (terms[i] - a - ((x[i] - middle) * inv) * b) * inv;
+        }
+        dy += s->length;
+        x += s->length;
+        dx += s->length;
+    }
+}
+WEFTI_CLONES(backward,
+             (const state_t *s, wefti_range_t rows, const float *dy, const float *x,
+              const float *scale, const float *mean, const float *inverse, float *dx, float *terms),
+             (s, rows, dy, x, scale, mean, inverse, dx, terms));
+
+/* Adds up columns over rows in order. dscale or dbias may be NULL; they begin at 0. */
+WEFTI_INLINE void add_columns_body(const state_t *s, wefti_range_t rows, int64_t from, int64_t to,
+                                   const float *dy, const float *x, const float *mean,
+                                   const float *inverse, float *dscale, float *dbias)
+{
+    dy += rows.from * s->length;
+    x += rows.from * s->length;
+    for (int64_t r = rows.from; r < rows.to; r++, dy += s->length, x += s->length) {
+        const float middle = mean[r], inv = inverse[r];
+        if (dscale != NULL && dbias != NULL) {
             WEFTI_INDEPENDENT
-            for (int64_t i = 0; i < s->length; i++) {
+            for (int64_t i = from; i < to; i++) {
+                dscale[i] += dy[i] * ((x[i] - middle) * inv);
+                dbias[i] += dy[i];
+            }
+        } else if (dscale != NULL) {
+            WEFTI_INDEPENDENT
+            for (int64_t i = from; i < to; i++) {
                 dscale[i] += dy[i] * ((x[i] - middle) * inv);
             }
-        }
-        if (dbias != NULL) {
+        } else if (dbias != NULL) {
             WEFTI_INDEPENDENT
-            for (int64_t i = 0; i < s->length; i++) {
+            for (int64_t i = from; i < to; i++) {
                 dbias[i] += dy[i];
             }
         }
     }
 }
-WEFTI_CLONES(backward,
-             (const state_t *s, const float *dy, const float *x, const float *scale,
-              const float *mean, const float *inverse, float *dx, float *dscale, float *dbias,
-              float *terms),
-             (s, dy, x, scale, mean, inverse, dx, dscale, dbias, terms));
+WEFTI_CLONES(add_columns,
+             (const state_t *s, wefti_range_t rows, int64_t from, int64_t to, const float *dy,
+              const float *x, const float *mean, const float *inverse, float *dscale, float *dbias),
+             (s, rows, from, to, dy, x, mean, inverse, dscale, dbias));
+
+static void forward_rows(const void *job, wefti_range_t range)
+{
+    const weft_kernel_call_t *call = job;
+    const state_t *s = call->state;
+    forward[s->isa](s, range, call->inputs[0], call->inputs[1],
+                    s->input_count > 2 ? call->inputs[2] : NULL, call->outputs[0],
+                    s->output_count > 1 ? call->outputs[1] : NULL,
+                    s->output_count > 2 ? call->outputs[2] : NULL,
+                    (float *)call->scratch + range.part * s->length);
+}
 
 static weft_status_t run_forward(const weft_kernel_call_t *call)
 {
     const state_t *s = call->state;
-    forward[s->isa](s, call->inputs[0], call->inputs[1],
-                    s->input_count > 2 ? call->inputs[2] : NULL, call->outputs[0],
-                    s->output_count > 1 ? call->outputs[1] : NULL,
-                    s->output_count > 2 ? call->outputs[2] : NULL, call->scratch);
+    wefti_parallel_for(s->threads, s->rows, wefti_grain_rows(s->length), forward_rows, call);
     return WEFT_OK;
 }
 
-static weft_status_t run_grad(const weft_kernel_call_t *call)
+static void grad_rows(const void *job, wefti_range_t range)
+{
+    const weft_kernel_call_t *call = job;
+    const state_t *s = call->state;
+    if (call->outputs[0] != NULL) {
+        backward[s->isa](s, range, call->inputs[0], call->inputs[1], call->inputs[2],
+                         call->inputs[3], call->inputs[4], call->outputs[0],
+                         (float *)call->scratch + range.part * 2 * s->length);
+    }
+}
+
+/* Some columns of some rows. */
+static void grad_columns(const weft_kernel_call_t *call, wefti_range_t rows, wefti_range_t columns)
 {
     const state_t *s = call->state;
     float *sums[2] = {NULL, NULL}; /* dScale, dBias */
     for (uint32_t i = 0; i < 2 && i + 1 < s->output_count; i++) {
         sums[i] = call->outputs[i + 1];
-        if (sums[i] != NULL) {
-            memset(sums[i], 0, (size_t)s->length * sizeof(float));
+        if (sums[i] != NULL && rows.from == 0) {
+            memset(sums[i] + columns.from, 0, (size_t)(columns.to - columns.from) * sizeof(float));
         }
     }
-    backward[s->isa](s, call->inputs[0], call->inputs[1], call->inputs[2], call->inputs[3],
-                     call->inputs[4], call->outputs[0], sums[0], sums[1], call->scratch);
+    add_columns[s->isa](s, rows, columns.from, columns.to, call->inputs[0], call->inputs[1],
+                        call->inputs[3], call->inputs[4], sums[0], sums[1]);
+}
+
+static void grad_columns_of_all(const void *job, wefti_range_t range)
+{
+    const weft_kernel_call_t *call = job;
+    const state_t *s = call->state;
+    grad_columns(call, (wefti_range_t){0, s->rows, 0}, range);
+}
+
+/* Columns come before rows, as dX may be in place of dY. */
+static weft_status_t run_grad(const weft_kernel_call_t *call)
+{
+    const state_t *s = call->state;
+    const int64_t step = s->threads == 1 || s->rows == 0 ? ROWS : s->rows;
+    if (step == s->rows) {
+        const int64_t columns = wefti_grain_rows(s->rows); /* whole lines of memory */
+        wefti_parallel_for(s->threads, s->length, columns < 64 ? 64 : columns, grad_columns_of_all,
+                           call);
+        wefti_parallel_for(s->threads, s->rows, wefti_grain_rows(s->length), grad_rows, call);
+        return WEFT_OK;
+    }
+    for (int64_t r = 0; r < s->rows || r == 0; r += step) {
+        const wefti_range_t rows = {r, s->rows - r < step ? s->rows : r + step, 0};
+        grad_columns(call, rows, (wefti_range_t){0, s->length, 0});
+        grad_rows(call, rows);
+    }
     return WEFT_OK;
 }
 
@@ -159,7 +234,8 @@ static weft_status_t read_node(const weft_node_desc_t *node, const weft_kernel_e
                      .input_count = node->input_count,
                      .output_count = node->output_count,
                      .epsilon = weft_node_attr_float(node, "epsilon", 1e-5f),
-                     .isa = wefti_kernel_isa(env)};
+                     .isa = wefti_kernel_isa(env),
+                     .threads = wefti_kernel_threads(env)};
     for (uint32_t d = 0; d < x->rank; d++) {
         *(d < axis ? &out->rows : &out->length) *= x->dims[d];
     }
@@ -179,7 +255,7 @@ static weft_status_t keep(const state_t *made, size_t rows_of_scratch, void **ou
     }
     *state = *made;
     *out_state = state;
-    *out_scratch_bytes = rows_of_scratch * (size_t)made->length * sizeof(float);
+    *out_scratch_bytes = made->threads * rows_of_scratch * (size_t)made->length * sizeof(float);
     return WEFT_OK;
 }
 

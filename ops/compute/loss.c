@@ -13,6 +13,7 @@
 #include "ops/compute/softmax_row.h"
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
+#include "runtime/base/parallel.h"
 
 typedef enum { REDUCE_MEAN, REDUCE_SUM, REDUCE_NONE } reduce_t;
 
@@ -25,6 +26,7 @@ typedef struct {
     bool has_weights, has_log_prob;
     float smoothing; /* E of torch.nn.CrossEntropyLoss */
     bool given;      /* the scores are log probabilities */
+    uint32_t threads;
 } state_t;
 
 static int64_t label_at(const state_t *s, const void *labels, int64_t index)
@@ -62,10 +64,10 @@ static double total_weight(const state_t *s, const void *labels, const float *we
 }
 
 /* log_prob: [N, C, inner...]; row and exps are scratch of C floats each. */
-WEFTI_INLINE void log_prob_of_body(const state_t *s, const float *x, float *log_prob, float *row,
-                                   float *exps)
+WEFTI_INLINE void log_prob_of_body(const state_t *s, int64_t rows, const float *x, float *log_prob,
+                                   float *row, float *exps)
 {
-    for (int64_t n = 0; n < s->n; n++, x += s->c * s->inner, log_prob += s->c * s->inner) {
+    for (int64_t n = 0; n < rows; n++, x += s->c * s->inner, log_prob += s->c * s->inner) {
         if (s->inner == 1) {
             wefti_log_softmax_row(x, log_prob, exps, s->c, true);
             continue;
@@ -82,8 +84,25 @@ WEFTI_INLINE void log_prob_of_body(const state_t *s, const float *x, float *log_
     }
 }
 WEFTI_CLONES(log_prob_of,
-             (const state_t *s, const float *x, float *log_prob, float *row, float *exps),
-             (s, x, log_prob, row, exps));
+             (const state_t *s, int64_t rows, const float *x, float *log_prob, float *row,
+              float *exps),
+             (s, rows, x, log_prob, row, exps));
+
+/* Some rows; scratch: two rows of each thread. */
+typedef struct {
+    const state_t *s;
+    const float *x;
+    float *log_prob, *scratch;
+} log_prob_t;
+
+static void log_prob_range(const void *job, wefti_range_t range)
+{
+    const log_prob_t *l = job;
+    const int64_t at = range.from * l->s->c * l->s->inner;
+    float *row = l->scratch + range.part * 2 * l->s->c;
+    log_prob_of[l->s->isa](l->s, range.to - range.from, l->x + at, l->log_prob + at, row,
+                           row + l->s->c);
+}
 
 /* The loss of a row: of the label, and with smoothing also E / C of every class. */
 static float row_loss(const state_t *s, const float *log_prob, const float *weights, int64_t label)
@@ -105,8 +124,8 @@ static weft_status_t run_loss(const weft_kernel_call_t *call)
     const state_t *s = call->state;
     const void *labels = call->inputs[1];
     const float *weights = s->has_weights ? call->inputs[2] : NULL;
-    float *loss = call->outputs[0], *row = call->scratch, *exps = row + s->c;
-    float *made = s->has_log_prob ? call->outputs[1] : exps + s->c;
+    float *loss = call->outputs[0], *rows = call->scratch;
+    float *made = s->has_log_prob ? call->outputs[1] : rows + s->threads * 2 * s->c;
     const float *log_prob = s->given ? call->inputs[0] : made;
     double total = 0.0;
     weft_status_t status = check_labels(s, labels);
@@ -114,7 +133,9 @@ static weft_status_t run_loss(const weft_kernel_call_t *call)
         return status;
     }
     if (!s->given) {
-        log_prob_of[s->isa](s, call->inputs[0], made, row, exps);
+        const log_prob_t job = {s, call->inputs[0], made, rows};
+        wefti_parallel_for(s->threads, s->n, wefti_grain_rows(s->c * s->inner), log_prob_range,
+                           &job);
     }
     for (int64_t n = 0; n < s->n; n++) {
         for (int64_t i = 0; i < s->inner; i++) {
@@ -172,19 +193,22 @@ static void smooth_grad_row(const state_t *s, const float *log_prob, const float
     }
 }
 
-static weft_status_t run_grad(const weft_kernel_call_t *call)
+/* The gradient of some rows. */
+typedef struct {
+    const weft_kernel_call_t *call;
+    double divisor;
+} grad_t;
+
+static void grad_range(const void *job, wefti_range_t range)
 {
+    const weft_kernel_call_t *call = ((const grad_t *)job)->call;
+    const double divisor = ((const grad_t *)job)->divisor;
     const state_t *s = call->state;
     const float *dloss = call->inputs[0], *log_prob = call->inputs[1];
     const void *labels = call->inputs[2];
     const float *weights = s->has_weights ? call->inputs[3] : NULL;
     float *d = call->outputs[0];
-    weft_status_t status = check_labels(s, labels);
-    if (status < 0) {
-        return status;
-    }
-    double divisor = s->reduce == REDUCE_MEAN ? total_weight(s, labels, weights) : 1.0;
-    for (int64_t n = 0; n < s->n; n++) {
+    for (int64_t n = range.from; n < range.to; n++) {
         for (int64_t i = 0; i < s->inner; i++) {
             int64_t at = n * s->inner + i, first = n * s->c * s->inner + i;
             int64_t label = label_at(s, labels, at);
@@ -210,6 +234,22 @@ static weft_status_t run_grad(const weft_kernel_call_t *call)
             grad_row[s->isa](log_prob + first, d + first, s->c, s->inner, label, scale);
         }
     }
+}
+
+static weft_status_t run_grad(const weft_kernel_call_t *call)
+{
+    const state_t *s = call->state;
+    const void *labels = call->inputs[2];
+    const float *weights = s->has_weights ? call->inputs[3] : NULL;
+    grad_t job = {.call = call, .divisor = 1.0};
+    weft_status_t status = check_labels(s, labels);
+    if (status < 0) {
+        return status;
+    }
+    if (s->reduce == REDUCE_MEAN) {
+        job.divisor = total_weight(s, labels, weights);
+    }
+    wefti_parallel_for(s->threads, s->n, wefti_grain_rows(s->c * s->inner), grad_range, &job);
     return WEFT_OK;
 }
 
@@ -259,6 +299,7 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
     s->has_weights = weights != NULL;
     s->given = strncmp(node->op, "NegativeLogLikelihoodLoss", 25) == 0;
     s->isa = wefti_kernel_isa(env);
+    s->threads = wefti_kernel_threads(env);
     return WEFT_OK;
 }
 
@@ -293,7 +334,7 @@ static weft_status_t prepare_loss(const weft_node_desc_t *node, const weft_kerne
     }
     s.has_log_prob = log_prob != NULL;
     WEFT_RETURN_IF_ERROR(keep(&s, out_state));
-    int64_t floats = 2 * s.c + (s.has_log_prob ? 0 : s.n * s.c * s.inner);
+    int64_t floats = s.threads * 2 * s.c + (s.has_log_prob ? 0 : s.n * s.c * s.inner);
     *out_scratch_bytes = (size_t)floats * sizeof(float);
     return WEFT_OK;
 }

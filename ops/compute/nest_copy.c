@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copies between tensors with strides, of any type: Transpose, Slice, Split, Expand. */
 #include "ops/compute/support.h"
+#include "ops/compute/vector.h"
 
 #include <string.h>
 
 #define TILE 32
+#define TURN 64 /* elements of 4 bytes that lie side by side afterwards: some lines */
 
 /* b[i * stride_b] = a[i * stride_a], for one size of elements. */
 #define COPY(bytes)                                                                                \
@@ -31,19 +33,58 @@ static void copy_run(const char *a, int64_t stride_a, char *b, int64_t stride_b,
     }
 }
 
-/* Matrices go in tiles, so that both sides stay in cache. */
-static void copy_tiles(const wefti_nest_t *nest, const char *a, char *b, int64_t elem)
+/* 4 x 4 elements of 4 bytes; strides are those of rows. */
+static inline void turn(const char *a, int64_t stride_a, char *b, int64_t stride_b)
 {
-    int64_t rows = nest->dims[0], columns = nest->dims[1];
-    for (int64_t r0 = 0; r0 < rows; r0 += TILE) {
-        for (int64_t c0 = 0; c0 < columns; c0 += TILE) {
+    const wefti_f32x4_t r0 = WEFTI_F32X(4, a), r1 = WEFTI_F32X(4, a + 4 * stride_a);
+    const wefti_f32x4_t r2 = WEFTI_F32X(4, a + 8 * stride_a), r3 = WEFTI_F32X(4, a + 12 * stride_a);
+    const wefti_f32x4_t low01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5);
+    const wefti_f32x4_t high01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
+    const wefti_f32x4_t low23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5);
+    const wefti_f32x4_t high23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
+    WEFTI_F32X(4, b) = __builtin_shufflevector(low01, low23, 0, 1, 4, 5);
+    WEFTI_F32X(4, b + 4 * stride_b) = __builtin_shufflevector(low01, low23, 2, 3, 6, 7);
+    WEFTI_F32X(4, b + 8 * stride_b) = __builtin_shufflevector(high01, high23, 0, 1, 4, 5);
+    WEFTI_F32X(4, b + 12 * stride_b) = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
+}
+
+/* The two innermost dimensions as a matrix, from a row and column on: in tiles, so that both sides
+ * stay in cache. */
+static void copy_tiles(const wefti_nest_t *nest, int64_t row, int64_t column, const char *a,
+                       char *b, int64_t elem)
+{
+    const uint32_t in = nest->rank - 1, out = in - 1;
+    const int64_t rows = nest->dims[out], columns = nest->dims[in];
+    for (int64_t r0 = row; r0 < rows; r0 += TILE) {
+        for (int64_t c0 = column; c0 < columns; c0 += TILE) {
             int64_t width = columns - c0 < TILE ? columns - c0 : TILE;
             for (int64_t r = r0; r < rows && r < r0 + TILE; r++) {
-                copy_run(a + elem * (r * nest->a[0] + c0 * nest->a[1]), nest->a[1],
-                         b + elem * (r * nest->b[0] + c0 * nest->b[1]), nest->b[1], width, elem);
+                copy_run(a + elem * (r * nest->a[out] + c0 * nest->a[in]), nest->a[in],
+                         b + elem * (r * nest->b[out] + c0 * nest->b[in]), nest->b[in], width,
+                         elem);
             }
         }
     }
+}
+
+/* Rows of a become columns of b, whose lines of memory are filled one after the other. */
+static void copy_turned(const wefti_nest_t *nest, const char *a, char *b)
+{
+    const uint32_t in = nest->rank - 1, out = in - 1;
+    const int64_t rows = nest->dims[out] / 4 * 4, columns = nest->dims[in] / 4 * 4;
+    wefti_nest_t left = *nest; /* of the rows that are turned, the last columns */
+    for (int64_t c0 = 0; c0 < columns; c0 += TURN) {
+        const int64_t end = c0 + TURN < columns ? c0 + TURN : columns;
+        for (int64_t r = 0; r < rows; r += 4) {
+            for (int64_t c = c0; c < end; c += 4) {
+                turn(a + 4 * (r + c * nest->a[in]), nest->a[in], b + 4 * (r * nest->b[out] + c),
+                     nest->b[out]);
+            }
+        }
+    }
+    left.dims[out] = rows;
+    copy_tiles(&left, 0, columns, a, b, 4);
+    copy_tiles(nest, rows, 0, a, b, 4);
 }
 
 void wefti_nest_copy(const wefti_nest_t *nest, const void *a, void *b, size_t elem_bytes)
@@ -54,8 +95,18 @@ void wefti_nest_copy(const wefti_nest_t *nest, const void *a, void *b, size_t el
     if (nest->empty) {
         return;
     }
-    if (nest->rank == 2 && nest->a[1] != 1) {
-        copy_tiles(nest, a, b, elem);
+    if (nest->rank >= 2 && nest->a[last] != 1 && (nest->rank == 2 || nest->a[last - 1] == 1)) {
+        wefti_nest_t outer = *nest; /* its innermost dimension is a matrix */
+        outer.rank--;
+        do {
+            const char *from = (const char *)a + elem * at.a;
+            char *to = (char *)b + elem * at.b;
+            if (elem == 4 && nest->a[last - 1] == 1 && nest->b[last] == 1) {
+                copy_turned(nest, from, to);
+            } else {
+                copy_tiles(nest, 0, 0, from, to, elem);
+            }
+        } while (wefti_nest_next(&outer, &at));
         return;
     }
     bool one = nest->dims[last] == 1; /* its strides were never set */

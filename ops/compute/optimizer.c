@@ -13,9 +13,14 @@
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
 #include "runtime/base/half.h"
+#include "runtime/base/parallel.h"
+
+typedef struct update update_t;
+typedef void (*update_fn)(const update_t *u);
 
 /* Pointers of one call; the in and out of a tensor may be the same. */
-typedef struct {
+struct update {
+    update_fn update;
     const float *p, *g, *m, *v;
     const uint16_t *half_g; /* g as bf16 */
     float *p_out, *m_out, *v_out;
@@ -29,12 +34,11 @@ typedef struct {
     float bias1;                                          /* Lamb */
     bool adapt;                                           /* Lamb */
     bool nesterov;                                        /* Momentum */
-} update_t;
-
-typedef void (*update_fn)(const update_t *u);
+};
 
 typedef struct {
     update_fn update;
+    uint32_t threads; /* 1: the update needs all elements at once */
     int64_t count;
     uint32_t scale_input; /* index of grad_scale; 0: absent */
     bool half;            /* the gradient is bf16 */
@@ -278,7 +282,8 @@ out:
 }
 
 static weft_status_t prepare(const weft_node_desc_t *node, uint32_t tensors, uint32_t scalars,
-                             update_fn update, void **out_state, size_t *out_scratch_bytes)
+                             update_fn update, uint32_t threads, void **out_state,
+                             size_t *out_scratch_bytes)
 {
     WEFT_RETURN_IF_ERROR(check_operands(node, tensors, scalars));
     state_t *state = wefti_state_alloc(sizeof(*state));
@@ -286,6 +291,7 @@ static weft_status_t prepare(const weft_node_desc_t *node, uint32_t tensors, uin
         return WEFT_ERR_NO_MEMORY;
     }
     state->update = update;
+    state->threads = threads;
     state->count = weft_tensor_elem_count(&node->inputs[0]);
     state->scale_input = wefti_infer_input(node, tensors + scalars) != NULL ? tensors + scalars : 0;
     state->half = node->inputs[1].dtype == WEFT_DTYPE_BF16;
@@ -302,6 +308,30 @@ static weft_status_t prepare(const weft_node_desc_t *node, uint32_t tensors, uin
     state->epsilon = weft_node_attr_float(node, "epsilon", tensors == 4 ? 1e-8f : 1e-10f);
     *out_state = state;
     *out_scratch_bytes = 0;
+    return WEFT_OK;
+}
+
+/* Some elements of an update. */
+static void update_range(const void *job, wefti_range_t range)
+{
+    const update_t *all = job;
+    update_t u = *all;
+    u.p += range.from;
+    u.p_out += range.from;
+    u.g = u.g == NULL ? NULL : u.g + range.from;
+    u.half_g = u.half_g == NULL ? NULL : u.half_g + range.from;
+    u.m = u.m == NULL ? NULL : u.m + range.from;
+    u.v = u.v == NULL ? NULL : u.v + range.from;
+    u.m_out = u.m_out == NULL ? NULL : u.m_out + range.from;
+    u.v_out = u.v_out == NULL ? NULL : u.v_out + range.from;
+    u.count = range.to - range.from;
+    u.update(&u);
+}
+
+static weft_status_t run_update(const state_t *state, update_t *u)
+{
+    u->update = state->update;
+    wefti_parallel_for(state->threads, u->count, WEFTI_GRAIN / 2, update_range, u);
     return WEFT_OK;
 }
 
@@ -331,8 +361,7 @@ static weft_status_t run_sgd(const weft_kernel_call_t *call)
     const state_t *state = call->state;
     update_t u = describe(call);
     u.lr = *(const float *)call->inputs[2];
-    state->update(&u);
-    return WEFT_OK;
+    return run_update(state, &u);
 }
 
 static weft_status_t run_average(const weft_kernel_call_t *call)
@@ -340,8 +369,7 @@ static weft_status_t run_average(const weft_kernel_call_t *call)
     const state_t *state = call->state;
     update_t u = describe(call);
     u.momentum = state->momentum;
-    state->update(&u);
-    return WEFT_OK;
+    return run_update(state, &u);
 }
 
 static weft_status_t run_momentum(const weft_kernel_call_t *call)
@@ -353,8 +381,7 @@ static weft_status_t run_momentum(const weft_kernel_call_t *call)
     u.momentum = state->momentum;
     u.nesterov = state->nesterov;
     u.lr = *(const float *)call->inputs[3];
-    state->update(&u);
-    return WEFT_OK;
+    return run_update(state, &u);
 }
 
 /* The count of steps: attribute first in step 1. */
@@ -373,8 +400,7 @@ static weft_status_t run_adagrad(const weft_kernel_call_t *call)
     u.m_out = call->outputs[1];
     u.epsilon = state->epsilon;
     u.step_size = (float)((double)*(const float *)call->inputs[3] / slowed);
-    state->update(&u);
-    return WEFT_OK;
+    return run_update(state, &u);
 }
 
 static weft_status_t run_adam(const weft_kernel_call_t *call)
@@ -404,15 +430,15 @@ static weft_status_t run_adam(const weft_kernel_call_t *call)
     u.bias1 = (float)bias1;
     u.adapt = state->adapt;
     u.kept = (float)(1.0 - (double)lr * (double)state->decay);
-    state->update(&u);
-    return WEFT_OK;
+    return run_update(state, &u);
 }
 
 #define PREPARE(name, tensors, scalars, loop)                                                      \
     static weft_status_t name(const weft_node_desc_t *node, const weft_kernel_env_t *env,          \
                               void **out_state, size_t *out_scratch_bytes)                         \
     {                                                                                              \
-        return prepare(node, tensors, scalars, loop[wefti_kernel_isa(env)], out_state,             \
+        return prepare(node, tensors, scalars, loop[wefti_kernel_isa(env)],                        \
+                       &loop[0] == &lamb[0] ? 1 : wefti_kernel_threads(env), out_state,            \
                        out_scratch_bytes);                                                         \
     }
 PREPARE(prepare_sgd, 2, 1, sgd)

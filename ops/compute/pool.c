@@ -132,6 +132,7 @@ weft_status_t wefti_pool_create(const weft_node_desc_t *node, const weft_kernel_
     fill_dim(&made->y, include_pad, window.spatial == 2 ? window.pad_end[0] : 0);
     fill_dim(&made->x, include_pad, window.pad_end[window.spatial - 1]);
     made->isa = wefti_kernel_isa(env);
+    made->threads = wefti_kernel_threads(env);
     *out_pool = made;
     return WEFT_OK;
 }

@@ -22,6 +22,7 @@ typedef struct wefti_pool {
     wefti_pool_dim_t y, x; /* rows, columns */
     bool channels_last;
     weft_isa_t isa;
+    uint32_t threads;
     /* The arrays of both dimensions follow. */
 } wefti_pool_t;
 

@@ -9,6 +9,7 @@
 #include "ops/compute/sum_f32.h"
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
+#include "runtime/base/parallel.h"
 
 #define TILE 128
 
@@ -174,25 +175,50 @@ WEFTI_INLINE void mean_grad_body(const wefti_pool_t *p, const float *dy, float *
 WEFTI_CLONES(mean, PARAMS, (p, x, y));
 WEFTI_CLONES(mean_grad, PARAMS, (p, x, y));
 
+/* Some images. */
+static void mean_images(const void *job, wefti_range_t range)
+{
+    const weft_kernel_call_t *call = job;
+    wefti_pool_t part = *(const wefti_pool_t *)call->state;
+    const int64_t first = range.from * part.c;
+    const float *x = (const float *)call->inputs[0] + first * part.y.in * part.x.in;
+    float *y = (float *)call->outputs[0] + first * part.y.out * part.x.out;
+    part.n = range.to - range.from;
+    if (wefti_pool_is_pairs(&part)) {
+        wefti_pool_pairs_mean(&part, x, y);
+    } else {
+        mean[part.isa](&part, x, y);
+    }
+}
+
 static weft_status_t run_mean(const weft_kernel_call_t *call)
 {
     const wefti_pool_t *p = call->state;
-    if (wefti_pool_is_pairs(p)) {
-        wefti_pool_pairs_mean(p, call->inputs[0], call->outputs[0]);
-    } else {
-        mean[p->isa](p, call->inputs[0], call->outputs[0]);
-    }
+    wefti_parallel_for(p->threads, p->n, wefti_grain_rows(p->c * p->y.in * p->x.in), mean_images,
+                       call);
     return WEFT_OK;
+}
+
+static void grad_images(const void *job, wefti_range_t range)
+{
+    const weft_kernel_call_t *call = job;
+    wefti_pool_t part = *(const wefti_pool_t *)call->state;
+    const int64_t first = range.from * part.c;
+    const float *dy = (const float *)call->inputs[0] + first * part.y.out * part.x.out;
+    float *dx = (float *)call->outputs[0] + first * part.y.in * part.x.in;
+    part.n = range.to - range.from;
+    if (wefti_pool_is_pairs(&part)) {
+        wefti_pool_pairs_mean_grad(&part, dy, dx);
+    } else {
+        mean_grad[part.isa](&part, dy, dx);
+    }
 }
 
 static weft_status_t run_grad(const weft_kernel_call_t *call)
 {
     const wefti_pool_t *p = call->state;
-    if (wefti_pool_is_pairs(p)) {
-        wefti_pool_pairs_mean_grad(p, call->inputs[0], call->outputs[0]);
-    } else {
-        mean_grad[p->isa](p, call->inputs[0], call->outputs[0]);
-    }
+    wefti_parallel_for(p->threads, p->n, wefti_grain_rows(p->c * p->y.in * p->x.in), grad_images,
+                       call);
     return WEFT_OK;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * MaxPool, MaxPoolMask and MaxPoolGrad. Of equal maxima the first in row-major order wins; NaN wins
- * over everything. Plain tensors are walked in tiles of one output row, tap by tap; channels-last
+ * over everything. Plain tensors are walked in tiles of one output row; channels-last
  * ones in tiles of channels of one output element. Either way the inner loop is a vector of
  * independent maxima.
  */
@@ -11,21 +11,61 @@
 #include <string.h>
 
 #include "ops/compute/pool_pairs.h"
+#include "ops/compute/vector.h"
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
+#include "runtime/base/parallel.h"
 
 #define TILE 128
+#define ROW 1024 /* input elements of a row of a tile */
+#define TAPS 16  /* of a window in one direction, in tiles */
 
-/* best[i] and where it was found, against x[i * stride]. */
-WEFTI_INLINE void compare(float *best, int32_t *where, const float *x, int64_t stride, int32_t tap,
-                          int64_t count)
+/*
+ * The maxima of taps begin to end for outputs side by side, count a multiple of 16: best, and where they are;
+ * first where all taps are -infinity. Tap k of output i is x[k][i], in place k, or with rows in
+ * place k * factor + rows[k][i]. Written as vectors: compilers do not find them in the conditions.
+ */
+#define MAXIMA(n)                                                                                  \
+    WEFTI_INLINE void maxima_##n(const float *const *x, const int32_t *const *rows, int64_t begin, \
+                                 int64_t end, int32_t factor, bool nan, const int32_t *first,      \
+                                 int64_t count, float *best, int32_t *where)                       \
+    {                                                                                              \
+        for (int64_t i = 0; i < count; i += (n)) {                                                 \
+            wefti_f32x##n##_t most = {0};                                                          \
+            wefti_i32x##n##_t place = WEFTI_I32X(n, first + i);                                    \
+            most -= INFINITY;                                                                      \
+            for (int32_t k = (int32_t)begin; k < (int32_t)end; k++) {                              \
+                const wefti_f32x##n##_t value = WEFTI_F32X(n, x[k] + i);                           \
+                wefti_i32x##n##_t wins = value > most, at = {0};                                   \
+                if (nan) {                                                                         \
+                    wins |= value != value;                                                        \
+                }                                                                                  \
+                at += k * factor;                                                                  \
+                if (rows != NULL) {                                                                \
+                    at += WEFTI_I32X(n, rows[k] + i);                                              \
+                }                                                                                  \
+                most = WEFTI_SELECT_F32X(n, wins, value, most);                                    \
+                place = WEFTI_SELECT_I32(wins, at, place);                                         \
+            }                                                                                      \
+            WEFTI_F32X(n, best + i) = most;                                                        \
+            WEFTI_I32X(n, where + i) = place;                                                      \
+        }                                                                                          \
+    }
+MAXIMA(4)
+MAXIMA(8)
+MAXIMA(16)
+
+/* lanes: what the instruction set has. */
+WEFTI_INLINE void maxima(int lanes, const float *const *x, const int32_t *const *rows,
+                         int64_t begin, int64_t end, int32_t factor, bool nan, const int32_t *first,
+                         int64_t count, float *best, int32_t *where)
 {
-    WEFTI_INDEPENDENT
-    for (int64_t i = 0; i < count; i++) {
-        float value = x[i * stride];
-        int wins = (value > best[i]) | (value != value);
-        best[i] = wins ? value : best[i];
-        where[i] = wins ? tap : where[i];
+    if (lanes == 16) {
+        maxima_16(x, rows, begin, end, factor, nan, first, count, best, where);
+    } else if (lanes == 8) {
+        maxima_8(x, rows, begin, end, factor, nan, first, count, best, where);
+    } else {
+        maxima_4(x, rows, begin, end, factor, nan, first, count, best, where);
     }
 }
 
@@ -33,60 +73,167 @@ WEFTI_INLINE void store(const float *best, const int32_t *where, int64_t count, 
                         uint8_t *mask)
 {
     memcpy(y, best, (size_t)count * sizeof(*y));
-    for (int64_t i = 0; mask != NULL && i < count; i++) {
+    count = mask == NULL ? 0 : count;
+    WEFTI_INDEPENDENT
+    for (int64_t i = 0; i < count; i++) {
         mask[i] = (uint8_t)where[i];
     }
 }
 
-/* A tile of output row oy, columns [from, to), of one plane. */
-WEFTI_INLINE void tile_plain(const wefti_pool_t *p, const float *plane, int64_t oy, int64_t from,
-                             int64_t to, float *y, uint8_t *mask)
+/* Elements [start, start + count) of an input row, -infinity outside. */
+WEFTI_INLINE void pad_row(const float *x, int64_t width, int64_t start, int64_t count, float *row)
 {
-    float best[TILE];
-    int32_t where[TILE];
-    for (int64_t i = 0; i < to - from; i++) {
-        best[i] = -INFINITY;
-        where[i] = (int32_t)(p->y.first_tap[oy] * p->x.kernel + p->x.first_tap[from + i]);
+    int64_t lo = start < 0 ? -start : 0, hi = width - start < count ? width - start : count;
+    lo = lo < count ? lo : count;
+    hi = hi < lo ? lo : hi;
+    for (int64_t i = 0; i < lo; i++) {
+        row[i] = -INFINITY;
     }
-    for (int64_t ky = p->y.first_tap[oy]; ky < p->y.kernel; ky++) {
-        int64_t iy = oy * p->y.stride - p->y.pad + ky * p->y.dilation;
-        if (iy >= p->y.in) {
-            break;
-        }
-        for (int64_t kx = 0; kx < p->x.kernel; kx++) {
-            int64_t lo = p->x.ranges[kx].from, hi = p->x.ranges[kx].to;
-            lo = lo < from ? from : lo;
-            hi = hi > to ? to : hi;
-            if (lo >= hi) {
-                continue;
-            }
-            const float *x =
-                plane + iy * p->x.in + lo * p->x.stride - p->x.pad + kx * p->x.dilation;
-            int32_t tap = (int32_t)(ky * p->x.kernel + kx);
-            if (p->x.stride == 2) {
-                compare(best + (lo - from), where + (lo - from), x, 2, tap, hi - lo);
-            } else if (p->x.stride == 1) {
-                compare(best + (lo - from), where + (lo - from), x, 1, tap, hi - lo);
-            } else {
-                compare(best + (lo - from), where + (lo - from), x, p->x.stride, tap, hi - lo);
-            }
-        }
+    memcpy(row + lo, x + start + lo, (size_t)(hi - lo) * sizeof(*row));
+    for (int64_t i = hi; i < count; i++) {
+        row[i] = -INFINITY;
     }
-    store(best, where, to - from, y, mask);
 }
 
-WEFTI_INLINE void max_plain(const wefti_pool_t *p, const float *x, float *y, uint8_t *mask)
+/* Parts of a row by stride: part q has elements q, q + stride, q + 2 stride ... Returns whether any
+ * element is NaN. */
+WEFTI_INLINE bool split_row(const float *row, int64_t stride, int64_t length, float *parts)
 {
-    for (int64_t plane = 0; plane < p->n * p->c; plane++) {
-        for (int64_t oy = 0; oy < p->y.out; oy++) {
-            for (int64_t from = 0; from < p->x.out; from += TILE) {
-                int64_t to = p->x.out - from < TILE ? p->x.out : from + TILE;
-                tile_plain(p, x, oy, from, to, y + from, mask == NULL ? NULL : mask + from);
-            }
-            y += p->x.out;
-            mask = mask == NULL ? NULL : mask + p->x.out;
+    int64_t i = 0;
+    int32_t nan = 0;
+    for (int64_t k = 0; k < stride * length; k++) {
+        nan |= row[k] != row[k] ? -1 : 0;
+    }
+    for (; stride == 2 && i + 4 <= length; i += 4) {
+        const wefti_f32x4_t a = WEFTI_F32X(4, row + 2 * i), b = WEFTI_F32X(4, row + 2 * i + 4);
+        WEFTI_F32X(4, parts + i) = __builtin_shufflevector(a, b, 0, 2, 4, 6);
+        WEFTI_F32X(4, parts + length + i) = __builtin_shufflevector(a, b, 1, 3, 5, 7);
+    }
+    for (; i < length && stride > 1; i++) {
+        for (int64_t q = 0; q < stride; q++) {
+            parts[q * length + i] = row[i * stride + q];
         }
+    }
+    return nan != 0;
+}
+
+/* Maxima along an input row. */
+typedef struct {
+    int64_t row; /* which row; -1: none */
+    bool nan;
+    float best[TILE];
+    int32_t where[TILE];
+} row_t;
+
+/* Columns [from, from + count) of row iy. first: their first taps. */
+WEFTI_INLINE void find_in_row(const wefti_pool_t *p, int lanes, const float *plane, int64_t iy,
+                              int64_t from, int64_t count, const int32_t *first, row_t *out)
+{
+    const int64_t stride = p->x.stride;
+    const int64_t length = count + (p->x.kernel - 1) * p->x.dilation / stride + 1;
+    float row[ROW], split[ROW];
+    const float *parts = stride == 1 ? row : split, *taps[TAPS];
+    pad_row(plane + iy * p->x.in, p->x.in, from * stride - p->x.pad, length * stride, row);
+    out->row = iy;
+    out->nan = split_row(row, stride, length, split);
+    for (int64_t k = 0; k < p->x.kernel; k++) {
+        const int64_t at = k * p->x.dilation;
+        taps[k] = parts + at % stride * length + at / stride;
+    }
+    if (out->nan) {
+        maxima(lanes, taps, NULL, 0, p->x.kernel, 1, true, first, count, out->best, out->where);
+    } else {
+        maxima(lanes, taps, NULL, 0, p->x.kernel, 1, false, first, count, out->best, out->where);
+    }
+}
+
+/*
+ * Columns [from, to) of the output rows of one plane: maxima along the input rows, then over rows.
+ * Windows that overlap share the former. Loops run over whole vectors, so rows are padded.
+ */
+WEFTI_INLINE void tile_plain(const wefti_pool_t *p, int lanes, const float *plane, int64_t from,
+                             int64_t to, float *y, uint8_t *mask)
+{
+    const int64_t count = (to - from + 15) / 16 * 16;
+    int32_t first_x[TILE] = {0}, first[TILE], where[TILE];
+    float best[TILE];
+    row_t rows[TAPS];
+    for (int64_t i = 0; i < to - from; i++) {
+        first_x[i] = (int32_t)p->x.first_tap[from + i];
+    }
+    for (int64_t k = 0; k < p->y.kernel; k++) {
+        rows[k].row = -1;
+    }
+    for (int64_t oy = 0; oy < p->y.out; oy++, y += p->x.out) {
+        const int64_t ky = p->y.first_tap[oy], top = oy * p->y.stride - p->y.pad;
+        const float *taps[TAPS];
+        const int32_t *places[TAPS];
+        int64_t end = ky;
+        bool nan = false;
+        for (; end < p->y.kernel && top + end * p->y.dilation < p->y.in; end++) {
+            const int64_t iy = top + end * p->y.dilation;
+            row_t *row = &rows[iy / p->y.dilation % p->y.kernel];
+            if (row->row != iy) {
+                find_in_row(p, lanes, plane, iy, from, count, first_x, row);
+            }
+            taps[end] = row->best;
+            places[end] = row->where;
+            nan = nan || row->nan;
+        }
+        for (int64_t i = 0; i < count; i++) {
+            first[i] = first_x[i] + (int32_t)(ky * p->x.kernel);
+        }
+        maxima(lanes, taps, places, ky, end, (int32_t)p->x.kernel, nan, first, count, best, where);
+        store(best, where, to - from, y, mask);
+        mask = mask == NULL ? NULL : mask + p->x.out;
+    }
+}
+
+/* Outputs of a tile, so that their inputs fit into ROW. */
+static int64_t tile_of(const wefti_pool_t *p)
+{
+    const int64_t rest = (p->x.kernel - 1) * p->x.dilation + p->x.stride;
+    const int64_t fit = rest < ROW ? (ROW - rest) / p->x.stride / 16 * 16 : 0;
+    return p->x.kernel > TAPS || p->y.kernel > TAPS ? 0 : fit < TILE ? fit : TILE;
+}
+
+WEFTI_INLINE void max_plain(const wefti_pool_t *p, int lanes, const float *x, float *y,
+                            uint8_t *mask)
+{
+    const int64_t tile = tile_of(p), outs = p->y.out * p->x.out;
+    for (int64_t plane = 0; plane < p->n * p->c; plane++) {
+        for (int64_t from = 0; from < p->x.out; from += tile) {
+            int64_t to = p->x.out - from < tile ? p->x.out : from + tile;
+            tile_plain(p, lanes, x, from, to, y + from, mask == NULL ? NULL : mask + from);
+        }
+        y += outs;
+        mask = mask == NULL ? NULL : mask + outs;
         x += p->y.in * p->x.in;
+    }
+}
+
+/* Windows too wide for a tile: one output after the other. */
+static void max_wide(const wefti_pool_t *p, const float *x, float *y, uint8_t *mask)
+{
+    for (int64_t at = 0; at < p->n * p->c * p->y.out * p->x.out; at++) {
+        const int64_t ox = at % p->x.out, oy = at / p->x.out % p->y.out;
+        const float *plane = x + at / (p->x.out * p->y.out) * p->y.in * p->x.in;
+        int64_t where = p->y.first_tap[oy] * p->x.kernel + p->x.first_tap[ox];
+        float best = -INFINITY;
+        for (int64_t tap = where; tap < p->y.kernel * p->x.kernel; tap++) {
+            int64_t iy = oy * p->y.stride - p->y.pad + tap / p->x.kernel * p->y.dilation;
+            int64_t ix = ox * p->x.stride - p->x.pad + tap % p->x.kernel * p->x.dilation;
+            if (iy < p->y.in && ix >= 0 && ix < p->x.in) {
+                float value = plane[iy * p->x.in + ix];
+                bool wins = value > best || value != value;
+                best = wins ? value : best;
+                where = wins ? tap : where;
+            }
+        }
+        y[at] = best;
+        if (mask != NULL) {
+            mask[at] = (uint8_t)where;
+        }
     }
 }
 
@@ -108,8 +255,14 @@ WEFTI_INLINE void tile_last(const wefti_pool_t *p, const float *image, int64_t o
             if (ix >= p->x.in) {
                 break;
             }
-            compare(best, where, image + (iy * p->x.in + ix) * p->c + from, 1,
-                    (int32_t)(ky * p->x.kernel + kx), to - from);
+            const float *x = image + (iy * p->x.in + ix) * p->c + from;
+            const int32_t tap = (int32_t)(ky * p->x.kernel + kx);
+            WEFTI_INDEPENDENT
+            for (int64_t i = 0; i < to - from; i++) {
+                int wins = (x[i] > best[i]) | (x[i] != x[i]);
+                best[i] = wins ? x[i] : best[i];
+                where[i] = wins ? tap : where[i];
+            }
         }
     }
     store(best, where, to - from, y, mask);
@@ -132,36 +285,63 @@ WEFTI_INLINE void max_last(const wefti_pool_t *p, const float *x, float *y, uint
     }
 }
 
-WEFTI_INLINE void max_pool_body(const wefti_pool_t *p, const float *x, float *y, uint8_t *mask)
+typedef void (*max_pool_fn)(const wefti_pool_t *p, const float *x, float *y, uint8_t *mask);
+#define MAX_POOL(name, lanes)                                                                      \
+    static void name(const wefti_pool_t *p, const float *x, float *y, uint8_t *mask)               \
+    {                                                                                              \
+        if (p->channels_last) {                                                                    \
+            max_last(p, x, y, mask);                                                               \
+        } else {                                                                                   \
+            max_plain(p, lanes, x, y, mask);                                                       \
+        }                                                                                          \
+    }
+MAX_POOL(max_pool_portable, 4)
+WEFTI_TARGET_AVX2 MAX_POOL(max_pool_avx2, 8) WEFTI_TARGET_AVX512
+    MAX_POOL(max_pool_avx512, 16) static const max_pool_fn max_pool[3] = {
+        max_pool_portable, max_pool_avx2, max_pool_avx512};
+
+static wefti_pool_t images_of(const wefti_pool_t *pool, wefti_range_t range)
 {
-    if (p->channels_last) {
-        max_last(p, x, y, mask);
+    wefti_pool_t part = *pool;
+    part.n = range.to - range.from;
+    return part;
+}
+
+static void run_images(const void *job, wefti_range_t range)
+{
+    const weft_kernel_call_t *call = job;
+    const wefti_pool_t part = images_of(call->state, range);
+    const int64_t in = part.c * part.y.in * part.x.in, out = part.c * part.y.out * part.x.out;
+    const float *x = (const float *)call->inputs[0] + range.from * in;
+    float *y = (float *)call->outputs[0] + range.from * out;
+    uint8_t *mask =
+        call->outputs[1] == NULL ? NULL : (uint8_t *)call->outputs[1] + range.from * out;
+    if (wefti_pool_is_pairs(&part)) {
+        wefti_pool_pairs_max(&part, x, y, mask);
+    } else if (!part.channels_last && tile_of(&part) <= 0) {
+        max_wide(&part, x, y, mask);
     } else {
-        max_plain(p, x, y, mask);
+        max_pool[part.isa](&part, x, y, mask);
     }
 }
-WEFTI_CLONES(max_pool, (const wefti_pool_t *p, const float *x, float *y, uint8_t *mask),
-             (p, x, y, mask));
 
-static void run_forward(const wefti_pool_t *p, const float *x, float *y, uint8_t *mask)
+static weft_status_t run_forward(const wefti_pool_t *p, const float *x, float *y, uint8_t *mask)
 {
-    if (wefti_pool_is_pairs(p)) {
-        wefti_pool_pairs_max(p, x, y, mask);
-    } else {
-        max_pool[p->isa](p, x, y, mask);
-    }
+    const weft_kernel_call_t call = {(void *)(uintptr_t)p, (const void *const[]){x},
+                                     (void *const[]){y, mask}, NULL};
+    wefti_parallel_for(p->threads, p->n, wefti_grain_rows(p->c * p->y.in * p->x.in), run_images,
+                       &call);
+    return WEFT_OK;
 }
 
 static weft_status_t run_max(const weft_kernel_call_t *call)
 {
-    run_forward(call->state, call->inputs[0], call->outputs[0], NULL);
-    return WEFT_OK;
+    return run_forward(call->state, call->inputs[0], call->outputs[0], NULL);
 }
 
 static weft_status_t run_mask(const weft_kernel_call_t *call)
 {
-    run_forward(call->state, call->inputs[0], call->outputs[0], call->outputs[1]);
-    return WEFT_OK;
+    return run_forward(call->state, call->inputs[0], call->outputs[0], call->outputs[1]);
 }
 
 static weft_status_t prepare_max(const weft_node_desc_t *node, const weft_kernel_env_t *env,
@@ -230,12 +410,14 @@ static inline void scatter(const wefti_pool_t *p, int64_t oy, int64_t ox, uint8_
 }
 
 /* Outputs are taken in memory order, so overlapping windows add up in one order. */
-static weft_status_t run_grad(const weft_kernel_call_t *call)
+static void grad_images(const void *job, wefti_range_t range)
 {
-    const wefti_pool_t *p = call->state;
-    const float *dy = call->inputs[0];
-    const uint8_t *mask = call->inputs[1];
-    float *dx = call->outputs[0];
+    const weft_kernel_call_t *call = job;
+    const wefti_pool_t part = images_of(call->state, range), *p = &part;
+    const int64_t first = range.from * p->c;
+    const float *dy = (const float *)call->inputs[0] + first * p->y.out * p->x.out;
+    const uint8_t *mask = (const uint8_t *)call->inputs[1] + first * p->y.out * p->x.out;
+    float *dx = (float *)call->outputs[0] + first * p->y.in * p->x.in;
     int64_t size = p->y.in * p->x.in, images = p->channels_last ? p->n : p->n * p->c;
     int64_t pixel = p->channels_last ? p->c : 1;
     int64_t offsets[256] = {
@@ -247,12 +429,12 @@ static weft_status_t run_grad(const weft_kernel_call_t *call)
     }
     if (wefti_pool_is_pairs(p)) {
         wefti_pool_pairs_max_grad(p, dy, mask, dx);
-        return WEFT_OK;
+        return;
     }
-    memset(dx, 0, (size_t)(p->n * p->c * size) * sizeof(*dx));
     /* Columns whose windows lie inside altogether need no checks. */
     int64_t left = p->x.ranges[0].from, right = p->x.ranges[p->x.kernel - 1].to;
     for (int64_t i = 0; i < images; i++, dx += size * pixel) {
+        memset(dx, 0, (size_t)(size * pixel) * sizeof(*dx));
         for (int64_t oy = 0; oy < p->y.out; oy++) {
             int64_t iy = oy * p->y.stride - p->y.pad;
             bool rows_inside = iy >= 0 && iy + (p->y.kernel - 1) * p->y.dilation < p->y.in;
@@ -269,6 +451,13 @@ static weft_status_t run_grad(const weft_kernel_call_t *call)
             }
         }
     }
+}
+
+static weft_status_t run_grad(const weft_kernel_call_t *call)
+{
+    const wefti_pool_t *p = call->state;
+    wefti_parallel_for(p->threads, p->n, wefti_grain_rows(p->c * p->y.in * p->x.in), grad_images,
+                       call);
     return WEFT_OK;
 }
 

@@ -5,16 +5,19 @@
 #include "ops/compute/softmax_row.h"
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
+#include "runtime/base/parallel.h"
 
 typedef struct {
     int64_t outer, length, inner;
     bool logarithm;
     weft_isa_t isa;
+    uint32_t threads;
 } state_t;
 
-WEFTI_INLINE void softmax_body(const state_t *s, const float *x, float *y, float *scratch)
+WEFTI_INLINE void softmax_body(const state_t *s, int64_t rows, const float *x, float *y,
+                               float *scratch)
 {
-    for (int64_t o = 0; o < s->outer; o++, x += s->length * s->inner, y += s->length * s->inner) {
+    for (int64_t o = 0; o < rows; o++, x += s->length * s->inner, y += s->length * s->inner) {
         for (int64_t i = 0; i < s->inner; i++) {
             if (s->inner == 1) {
                 wefti_log_softmax_row(x, y, scratch, s->length, s->logarithm);
@@ -31,20 +34,32 @@ WEFTI_INLINE void softmax_body(const state_t *s, const float *x, float *y, float
         }
     }
 }
-WEFTI_CLONES(softmax, (const state_t *s, const float *x, float *y, float *scratch),
-             (s, x, y, scratch));
+WEFTI_CLONES(softmax, (const state_t *s, int64_t rows, const float *x, float *y, float *scratch),
+             (s, rows, x, y, scratch));
+
+static void run_range(const void *job, wefti_range_t range)
+{
+    const weft_kernel_call_t *call = job;
+    const state_t *s = call->state;
+    const int64_t at = range.from * s->length * s->inner;
+    softmax[s->isa](s, range.to - range.from, (const float *)call->inputs[0] + at,
+                    (float *)call->outputs[0] + at,
+                    (float *)call->scratch + range.part * 2 * s->length);
+}
 
 static weft_status_t run(const weft_kernel_call_t *call)
 {
     const state_t *s = call->state;
-    softmax[s->isa](s, call->inputs[0], call->outputs[0], call->scratch);
+    wefti_parallel_for(s->threads, s->outer, wefti_grain_rows(s->length * s->inner), run_range,
+                       call);
     return WEFT_OK;
 }
 
 static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env_t *env,
                              bool logarithm, void **out_state, size_t *out_scratch_bytes)
 {
-    state_t made = {.logarithm = logarithm, .isa = wefti_kernel_isa(env)};
+    state_t made = {
+        .logarithm = logarithm, .isa = wefti_kernel_isa(env), .threads = wefti_kernel_threads(env)};
     WEFT_RETURN_IF_ERROR(wefti_need_f32(node, 0));
     WEFT_RETURN_IF_ERROR(wefti_need_f32_output(node, 0));
     if (!wefti_same_shape(&node->inputs[0], &node->outputs[0]) ||
@@ -59,7 +74,7 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
     }
     *state = made;
     *out_state = state;
-    *out_scratch_bytes = 2 * (size_t)made.length * sizeof(float);
+    *out_scratch_bytes = made.threads * 2 * (size_t)made.length * sizeof(float);
     return WEFT_OK;
 }
 

@@ -7,11 +7,13 @@
 #include "ops/compute/support.h"
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
+#include "runtime/base/parallel.h"
 
 typedef struct {
     int64_t outer, length, inner;
     bool logarithm;
     weft_isa_t isa;
+    uint32_t threads;
 } state_t;
 
 /* dx may be dy; terms: scratch of count floats. */
@@ -37,12 +39,12 @@ WEFTI_INLINE void grad_row(const float *dy, const float *y, float *dx, float *te
     }
 }
 
-WEFTI_INLINE void grad_body(const state_t *s, const float *dy, const float *y, float *dx,
-                            float *scratch)
+WEFTI_INLINE void grad_body(const state_t *s, int64_t rows, const float *dy, const float *y,
+                            float *dx, float *scratch)
 {
     int64_t n = s->length, block = s->length * s->inner;
     float *a = scratch + n, *b = a + n;
-    for (int64_t o = 0; o < s->outer; o++, dy += block, y += block, dx += block) {
+    for (int64_t o = 0; o < rows; o++, dy += block, y += block, dx += block) {
         if (s->inner == 1) {
             grad_row(dy, y, dx, scratch, n, s->logarithm);
             continue;
@@ -59,20 +61,34 @@ WEFTI_INLINE void grad_body(const state_t *s, const float *dy, const float *y, f
         }
     }
 }
-WEFTI_CLONES(grad, (const state_t *s, const float *dy, const float *y, float *dx, float *scratch),
-             (s, dy, y, dx, scratch));
+WEFTI_CLONES(grad,
+             (const state_t *s, int64_t rows, const float *dy, const float *y, float *dx,
+              float *scratch),
+             (s, rows, dy, y, dx, scratch));
+
+static void run_range(const void *job, wefti_range_t range)
+{
+    const weft_kernel_call_t *call = job;
+    const state_t *s = call->state;
+    const int64_t at = range.from * s->length * s->inner;
+    grad[s->isa](s, range.to - range.from, (const float *)call->inputs[0] + at,
+                 (const float *)call->inputs[1] + at, (float *)call->outputs[0] + at,
+                 (float *)call->scratch + range.part * 3 * s->length);
+}
 
 static weft_status_t run(const weft_kernel_call_t *call)
 {
     const state_t *s = call->state;
-    grad[s->isa](s, call->inputs[0], call->inputs[1], call->outputs[0], call->scratch);
+    wefti_parallel_for(s->threads, s->outer, wefti_grain_rows(s->length * s->inner), run_range,
+                       call);
     return WEFT_OK;
 }
 
 static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env_t *env,
                              bool logarithm, void **out_state, size_t *out_scratch_bytes)
 {
-    state_t made = {.logarithm = logarithm, .isa = wefti_kernel_isa(env)};
+    state_t made = {
+        .logarithm = logarithm, .isa = wefti_kernel_isa(env), .threads = wefti_kernel_threads(env)};
     WEFT_RETURN_IF_ERROR(wefti_need_f32(node, 0));
     WEFT_RETURN_IF_ERROR(wefti_need_f32(node, 1));
     WEFT_RETURN_IF_ERROR(wefti_need_f32_output(node, 0));
@@ -89,7 +105,7 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
     }
     *state = made;
     *out_state = state;
-    *out_scratch_bytes = 3 * (size_t)made.length * sizeof(float);
+    *out_scratch_bytes = made.threads * 3 * (size_t)made.length * sizeof(float);
     return WEFT_OK;
 }
 

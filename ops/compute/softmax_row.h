@@ -6,7 +6,7 @@
 #include "ops/compute/math_f32.h"
 #include "ops/compute/sum_f32.h"
 
-/* exps = exp(x - top), where top >= x, and its sum in the shape of sum_f32.h. */
+/* exps = exp(x - top), where top >= x; returns their sum, which has the shape of sum_f32.h. */
 WEFTI_INLINE float wefti_exps_f32(const float *x, float top, float *exps, int64_t count)
 {
     float acc[WEFTI_SUM_LANES] = {0};
@@ -19,9 +19,18 @@ WEFTI_INLINE float wefti_exps_f32(const float *x, float top, float *exps, int64_
             acc[j] += e;
         }
     }
-    for (int j = 0; i + j < count; j++) {
-        exps[i + j] = wefti_exp_of_negative_f32(x[i + j] - top);
-        acc[j] += exps[i + j];
+    if (i == 0) {
+        for (int j = 0; j < count; j++) {
+            exps[j] = wefti_exp_of_negative_f32(x[j] - top);
+            acc[j] += exps[j];
+        }
+    } else if (i < count) { /* some elements again */
+        const int64_t tail = count - WEFTI_SUM_LANES;
+        WEFTI_INDEPENDENT
+        for (int64_t j = tail; j < tail + WEFTI_SUM_LANES; j++) {
+            exps[j] = wefti_exp_of_negative_f32(x[j] - top);
+        }
+        wefti_add_last_f32(acc, exps + tail, (int)(count - i));
     }
     return wefti_sum_lanes_f32(acc);
 }

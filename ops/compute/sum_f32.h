@@ -4,21 +4,33 @@
 #define WEFT_OPS_COMPUTE_SUM_F32_H
 
 #include "ops/compute/support.h"
+#include "ops/compute/vector.h"
 
 #define WEFTI_SUM_LANES 16
 
 /* Accumulators j and j + 8, + 4, + 2, + 1 are added. */
-WEFTI_INLINE float wefti_sum_lanes_f32(float *acc)
+WEFTI_INLINE float wefti_sum_lanes_f32(const float *acc)
 {
-    for (int width = WEFTI_SUM_LANES / 2; width > 0; width /= 2) {
-        for (int j = 0; j < width; j++) {
-            acc[j] += acc[j + width];
-        }
-    }
-    return acc[0];
+    float sums[8];
+    WEFTI_F32X(8, sums) = WEFTI_F32X(8, acc) + WEFTI_F32X(8, acc + 8);
+    const wefti_f32x4_t four = WEFTI_F32X(4, sums) + WEFTI_F32X(4, sums + 4);
+    return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
-/* Element i goes to accumulator i % 16. */
+/* Adds the last rest < 16 of 16 terms to the accumulators that have their places. */
+WEFTI_INLINE void wefti_add_last_f32(float *acc, const float *terms, int rest)
+{
+    for (int half = 0; half < 16; half += 8) {
+        const wefti_i32x8_t place = {0, 1, 2, 3, 4, 5, 6, 7};
+        const wefti_i32x8_t before = (place + (half + rest - WEFTI_SUM_LANES)) >> 31;
+        WEFTI_F32X(8, acc + half) += (wefti_f32x8_t)(WEFTI_I32X(8, terms + half) & ~before);
+    }
+}
+
+/*
+ * Element i goes to accumulator i % 16. The last count % 16 elements go to the last accumulators:
+ * the last 16 elements are then read as one vector, of which the first are not added.
+ */
 WEFTI_INLINE float wefti_sum_f32(const float *x, int64_t count)
 {
     float acc[WEFTI_SUM_LANES] = {0};
@@ -28,8 +40,12 @@ WEFTI_INLINE float wefti_sum_f32(const float *x, int64_t count)
             acc[j] += x[i + j];
         }
     }
-    for (int j = 0; i + j < count; j++) {
-        acc[j] += x[i + j];
+    if (i == 0) {
+        for (int j = 0; j < count; j++) {
+            acc[j] += x[j];
+        }
+    } else if (i < count) {
+        wefti_add_last_f32(acc, x + count - WEFTI_SUM_LANES, (int)(count - i));
     }
     return wefti_sum_lanes_f32(acc);
 }

@@ -55,6 +55,21 @@ static inline weft_isa_t wefti_kernel_isa(const weft_kernel_env_t *env)
     return env->isa > WEFT_ISA_AVX512 ? WEFT_ISA_AVX512 : env->isa;
 }
 
+/* Elements that are worth a thread of their own: waking it takes as long as some 10,000. */
+#define WEFTI_GRAIN 32768
+
+/* At least 1. */
+static inline uint32_t wefti_kernel_threads(const weft_kernel_env_t *env)
+{
+    return env == NULL || env->thread_count == 0 ? 1 : env->thread_count;
+}
+
+/* Rows of length elements that are worth a thread. */
+static inline int64_t wefti_grain_rows(int64_t length)
+{
+    return length >= WEFTI_GRAIN ? 1 : WEFTI_GRAIN / (length > 0 ? length : 1);
+}
+
 /* Tensor index of a prepared node is there, f32 and has a known size. */
 weft_status_t wefti_need_f32(const weft_node_desc_t *node, uint32_t input);
 weft_status_t wefti_need_f32_output(const weft_node_desc_t *node, uint32_t output);

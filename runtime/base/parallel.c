@@ -218,3 +218,50 @@ void wefti_parallel(int64_t parts, wefti_part_fn fn, const void *job)
         await_change(&team->done, done, CALLER_SPIN_NS);
     }
 }
+
+typedef struct ranges {
+    wefti_range_fn fn;
+    const void *job;
+    int64_t count, grain, parts;
+} ranges_t;
+
+static void run_range(const void *job, int64_t part)
+{
+    const ranges_t *r = job;
+    const int64_t grains = r->count / r->grain, last = r->parts - 1;
+    const int64_t from = grains * part / r->parts * r->grain;
+    const int64_t to = grains * (part + 1) / r->parts * r->grain;
+    r->fn(r->job, (wefti_range_t){from, part == last ? r->count : to, part});
+}
+
+void wefti_parallel_for(uint32_t threads, int64_t count, int64_t grain, wefti_range_fn fn,
+                        const void *job)
+{
+    const int64_t most = threads < WEFTI_PARALLEL_PARTS ? (int64_t)threads : WEFTI_PARALLEL_PARTS;
+    const int64_t parts = count / grain < most ? count / grain : most;
+    const ranges_t ranges = {fn, job, count, grain, parts};
+    if (parts > 1) {
+        wefti_parallel(parts, run_range, &ranges);
+    } else if (count > 0) {
+        fn(job, (wefti_range_t){0, count, 0});
+    }
+}
+
+static void run_steps(const void *job, wefti_range_t steps)
+{
+    const ranges_t *r = job;
+    for (int64_t i = steps.from; i < steps.to; i++) {
+        const int64_t from = i * r->grain, left = r->count - from;
+        r->fn(r->job,
+              (wefti_range_t){from, left < r->grain ? r->count : from + r->grain, steps.part});
+    }
+}
+
+void wefti_parallel_steps(uint32_t threads, int64_t count, int64_t step, wefti_range_fn fn,
+                          const void *job)
+{
+    const int64_t parts = threads > 1 ? threads : 1, share = (count + parts - 1) / parts;
+    const int64_t grain = share < step && share > 0 ? share : step; /* no thread is left idle */
+    const ranges_t ranges = {.fn = fn, .job = job, .count = count, .grain = grain};
+    wefti_parallel_for(threads, (count + grain - 1) / grain, 1, run_steps, &ranges);
+}

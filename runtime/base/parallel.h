@@ -22,4 +22,22 @@ typedef void (*wefti_part_fn)(const void *job, int64_t part);
  */
 void wefti_parallel(int64_t parts, wefti_part_fn fn, const void *job);
 
+/* Elements [from, to) of a loop. No two ranges that run at the same time have the same part. */
+typedef struct wefti_range {
+    int64_t from, to, part;
+} wefti_range_t;
+typedef void (*wefti_range_fn)(const void *job, wefti_range_t range);
+
+/*
+ * Calls fn for ranges that together are [0, count), on up to threads threads; part is below
+ * threads. A range has at least grain elements, unless it is the only one, and begins at a multiple
+ * of grain. Where ranges end depends on threads, so the result of an element must not depend on its
+ * range.
+ */
+void wefti_parallel_for(uint32_t threads, int64_t count, int64_t grain, wefti_range_fn fn,
+                        const void *job);
+/* The same, where a thread gets at most step elements at a time: those that fit into its cache. */
+void wefti_parallel_steps(uint32_t threads, int64_t count, int64_t step, wefti_range_fn fn,
+                          const void *job);
+
 #endif

@@ -51,6 +51,43 @@ static void test_parallel_executes_each_part_once(void **state)
     check_calls(5000);
 }
 
+typedef struct ranges {
+    uint32_t threads;
+    int64_t grain, step;
+    uint32_t *seen;
+} ranges_t;
+
+static void mark_range(const void *context, wefti_range_t range)
+{
+    const ranges_t *r = context;
+    assert_true(range.from < range.to && range.part >= 0);
+    assert_true(range.part == 0 || range.part < r->threads);
+    assert_int_equal(range.from % r->grain, 0);
+    assert_true(r->step == 0 || range.to - range.from <= r->step);
+    for (int64_t i = range.from; i < range.to; i++) {
+        r->seen[i]++;
+    }
+}
+
+static void test_parallel_ranges_cover_each_element_once(void **state)
+{
+    (void)state;
+    for (int64_t count = 0; count < 70; count += count < 9 ? 1 : 13) {
+        for (uint32_t threads = 0; threads < 9; threads++) {
+            for (int64_t size = 1; size < 40; size += 6) {
+                uint32_t seen[70] = {0};
+                ranges_t ranges = {threads, size, 0, seen};
+                wefti_parallel_for(threads, count, size, mark_range, &ranges);
+                ranges = (ranges_t){threads, 1, size, seen};
+                wefti_parallel_steps(threads, count, size, mark_range, &ranges);
+                for (int64_t i = 0; i < 70; i++) {
+                    assert_int_equal(seen[i], i < count ? 2 : 0);
+                }
+            }
+        }
+    }
+}
+
 static void *call_from_thread(void *context)
 {
     (void)context;
@@ -200,6 +237,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parallel_executes_each_part_once),
+        cmocka_unit_test(test_parallel_ranges_cover_each_element_once),
         cmocka_unit_test(test_parallel_threads),
         cmocka_unit_test(test_parallel_after_fork),
         cmocka_unit_test(test_parallel_uses_threads),

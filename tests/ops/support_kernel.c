@@ -194,12 +194,13 @@ weft_status_t case_infer(op_case_t *c, uint32_t output_count, weft_layout_t layo
     return status;
 }
 
-static weft_status_t run_on(op_case_t *c, weft_isa_t isa, void *const *outputs)
+static weft_status_t run_on(op_case_t *c, weft_isa_t isa, uint32_t threads, void *const *outputs)
 {
     const weft_kernel_t *kernel =
         weft_registry_find_kernel(case_registry(), c->domain, c->op, c->version);
     weft_kernel_env_t env = WEFT_KERNEL_ENV_INIT;
     env.isa = isa;
+    env.thread_count = threads;
     weft_node_desc_t node = case_node(c);
     void *state = NULL;
     size_t scratch_bytes = 0;
@@ -221,7 +222,12 @@ static weft_status_t run_on(op_case_t *c, weft_isa_t isa, void *const *outputs)
 
 weft_status_t case_run_isa(op_case_t *c, weft_isa_t isa)
 {
-    return run_on(c, isa, c->out);
+    return run_on(c, isa, 1, c->out);
+}
+
+void case_run_threads(op_case_t *c, uint32_t threads)
+{
+    assert_int_equal(run_on(c, wefti_isa_detect(), threads, c->out), WEFT_OK);
 }
 
 static size_t bytes_of(const weft_tensor_desc_t *desc)
@@ -271,7 +277,7 @@ void case_run_in_place(op_case_t *c)
             outputs[i] = c->in[from];
         }
     }
-    assert_int_equal(run_on(c, wefti_isa_detect(), outputs), WEFT_OK);
+    assert_int_equal(run_on(c, wefti_isa_detect(), 1, outputs), WEFT_OK);
     for (uint32_t i = 0; i < c->output_count; i++) {
         assert_memory_equal(outputs[i], c->out[i], bytes_of(&c->outputs[i]));
         if (saved[i] != NULL) {

@@ -40,6 +40,8 @@ weft_node_desc_t case_node(op_case_t *c);
 weft_status_t case_infer(op_case_t *c, uint32_t output_count, weft_layout_t layout);
 /* Prepares and runs on one instruction set. */
 weft_status_t case_run_isa(op_case_t *c, weft_isa_t isa);
+/* Runs on the best instruction set by some threads, and asserts success. */
+void case_run_threads(op_case_t *c, uint32_t threads);
 /* Runs on all sets the CPU has, asserts success and equal bits; outputs hold the result. */
 void case_run(op_case_t *c);
 /* Runs with output o on top of input where the definition allows it, and asserts the same bits. */

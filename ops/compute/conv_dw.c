@@ -89,7 +89,7 @@ weft_status_t wefti_conv_dw_plan(const wefti_conv_t *c, wefti_conv_dw_t *dw)
         plan_dots(c, dw);
         WEFT_RETURN_IF_ERROR(wefti_planes_check(&dw->dy));
     }
-    if (dw->taps > INT32_MAX / VECTOR / dw->rows) {
+    if (dw->sums_elems > INT32_MAX) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "Conv: the weights are too large");
     }
     dw->at = wefti_alloc(NULL, (size_t)dw->taps * sizeof *dw->at);

@@ -94,10 +94,10 @@ static uint64_t bench(const weft_registry_t *registry, const char *label, const 
     qsort(ns, (size_t)repeats, sizeof *ns, compare);
     printf("{\"name\": \"%s\", \"by\": \"%s\", \"implementation\": \"%s\", \"dtype\": \"f32\", "
            "\"iterations\": %d, \"min_ns\": %llu, \"median_ns\": %llu, \"p90_ns\": %llu, "
-           "\"gflops\": %.1f}\n",
+           "\"gflops\": %.1f, \"scratch_bytes\": %zu}\n",
            label, family, kernel->implementation(state), repeats, (unsigned long long)ns[0],
            (unsigned long long)ns[repeats / 2], (unsigned long long)ns[repeats * 9 / 10],
-           flops / (double)ns[0]);
+           flops / (double)ns[0], bytes);
     fflush(stdout);
     const uint64_t fastest = ns[0];
     kernel->destroy(state);

@@ -3,163 +3,9 @@
  * Operators that ONNX defines by others, and that have no kernel, become these: then they have
  * gradients as well. Shapes are known.
  */
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
+#include "graph/expand.h"
 
-#include "graph/ir.h"
-#include "ops/op_facts.h"
-#include "runtime/base/error.h"
-
-/* Nodes are appended until one fails; then nothing happens any more. */
-typedef struct expander {
-    wefti_graph_t *graph;
-    uint32_t node; /* that is replaced */
-    uint32_t last; /* that was added */
-    weft_status_t status;
-    struct {
-        int64_t queries, keys, offset;
-        uint32_t value; /* NONE: no node needed one yet */
-    } causal;           /* the last mask; layers of a model have the same */
-} expander_t;
-
-#define NONE WEFTI_NONE
 #define CAUSAL_ELEMENTS ((int64_t)1 << 28) /* 1 GiB */
-
-static weft_tensor_desc_t type_of(const expander_t *e, uint32_t value)
-{
-    return e->status < 0 ? (weft_tensor_desc_t){0} : e->graph->values[value].type;
-}
-
-static uint32_t input(const expander_t *e, uint32_t index)
-{
-    const wefti_node_t *node = &e->graph->nodes[e->node];
-    return index < node->input_count ? node->inputs[index] : NONE;
-}
-
-static int64_t int_attr(const expander_t *e, const char *name)
-{
-    return wefti_node_int(&e->graph->nodes[e->node], name);
-}
-
-static double float_attr(const expander_t *e, const char *name, double otherwise)
-{
-    const weft_attr_t *attr = wefti_node_attr(&e->graph->nodes[e->node], name);
-    return attr != NULL && attr->type == WEFT_ATTR_TYPE_FLOAT ? (double)attr->f : otherwise;
-}
-
-/* The result of an ONNX operator. */
-static uint32_t add(expander_t *e, const char *op, const uint32_t *inputs, uint32_t count,
-                    const weft_attr_t *attr)
-{
-    char name[300];
-    uint32_t node;
-    if (e->status < 0) {
-        return 0;
-    }
-    snprintf(name, sizeof(name), "%.240s/%.40s", e->graph->nodes[e->node].name, op);
-    wefti_node_params_t params = {.domain = "",
-                                  .op = op,
-                                  .name = name,
-                                  .phase = e->graph->nodes[e->node].phase,
-                                  .inputs = inputs,
-                                  .input_count = count,
-                                  .output_count = 1,
-                                  .attrs = attr,
-                                  .attr_count = attr != NULL ? 1 : 0};
-    e->status = wefti_graph_insert_node(e->graph, &params, e->last, &node);
-    if (e->status < 0) {
-        return 0;
-    }
-    e->last = node;
-    return e->graph->nodes[node].outputs[0];
-}
-
-static uint32_t one(expander_t *e, const char *op, uint32_t x)
-{
-    return add(e, op, &x, 1, NULL);
-}
-
-static uint32_t two(expander_t *e, const char *op, uint32_t a, uint32_t b)
-{
-    return add(e, op, (const uint32_t[]){a, b}, 2, NULL);
-}
-
-static uint32_t choose(expander_t *e, uint32_t condition, uint32_t a, uint32_t b)
-{
-    return add(e, "Where", (const uint32_t[]){condition, a, b}, 3, NULL);
-}
-
-/* data: of the graph's arena, or NULL without memory. */
-static uint32_t constant_of(expander_t *e, const weft_tensor_desc_t *type, const void *data)
-{
-    uint32_t value = 0;
-    weft_tensor_desc_t full = *type;
-    if (e->status < 0) {
-        return 0;
-    }
-    full.data = data;
-    full.layout = WEFT_LAYOUT_PLAIN;
-    e->status = full.data == NULL ? WEFT_ERR_NO_MEMORY
-                                  : wefti_graph_add_value(e->graph, e->graph->nodes[e->node].name,
-                                                          WEFTI_VALUE_CONST, &full, &value);
-    return value;
-}
-
-static uint32_t constant(expander_t *e, const weft_tensor_desc_t *type, const void *data,
-                         size_t bytes)
-{
-    return e->status < 0 ? 0
-                         : constant_of(e, type, wefti_arena_memdup(&e->graph->arena, data, bytes));
-}
-
-static uint32_t ints(expander_t *e, const int64_t *list, uint32_t count)
-{
-    const weft_tensor_desc_t type = {.dtype = WEFT_DTYPE_I64, .rank = 1, .dims = {count}};
-    return constant(e, &type, list, count * sizeof(*list));
-}
-
-/* A scalar of type f32, or of the type of like. */
-static uint32_t number(expander_t *e, double value, uint32_t like)
-{
-    const weft_tensor_desc_t type = {.dtype = WEFT_DTYPE_F32};
-    const float f32 = (float)value;
-    uint32_t scalar = constant(e, &type, &f32, sizeof(f32));
-    return type_of(e, like).dtype == WEFT_DTYPE_F32 ? scalar : two(e, "CastLike", scalar, like);
-}
-
-static uint32_t reshape(expander_t *e, uint32_t x, const int64_t *dims, uint32_t rank)
-{
-    return two(e, "Reshape", x, ints(e, dims, rank));
-}
-
-static uint32_t transpose(expander_t *e, uint32_t x, const int64_t *perm, uint32_t rank)
-{
-    weft_attr_t attr = {.name = "perm", .type = WEFT_ATTR_TYPE_INTS, .ints = perm, .count = rank};
-    return add(e, "Transpose", &x, 1, &attr);
-}
-
-static uint32_t concat(expander_t *e, uint32_t a, uint32_t b, int64_t axis)
-{
-    weft_attr_t attr = {.name = "axis", .type = WEFT_ATTR_TYPE_INT, .i = axis};
-    return add(e, "Concat", (const uint32_t[]){a, b}, 2, &attr);
-}
-
-/* Elements first, first + step .. below end of the last dimension. */
-static uint32_t slice(expander_t *e, uint32_t x, int64_t first, int64_t end, int64_t step)
-{
-    const int64_t axis = -1;
-    return add(e, "Slice",
-               (const uint32_t[]){x, ints(e, &first, 1), ints(e, &end, 1), ints(e, &axis, 1),
-                                  ints(e, &step, 1)},
-               5, NULL);
-}
-
-static uint32_t reduce(expander_t *e, const char *op, uint32_t x, const int64_t *axes,
-                       uint32_t count)
-{
-    return two(e, op, x, ints(e, axes, count));
-}
 
 /* x less its mean, by its deviation, over the last dimension. */
 static uint32_t normalize(expander_t *e, uint32_t x, double epsilon)
@@ -348,8 +194,6 @@ static uint32_t attention_bias(expander_t *e, uint32_t q, int64_t queries, int64
     return bias;
 }
 
-static void give(expander_t *e, uint32_t index, uint32_t value);
-
 /* Query heads that share a key are rows of one product: keys and values are not repeated. */
 static uint32_t attention(expander_t *e)
 {
@@ -364,8 +208,8 @@ static uint32_t attention(expander_t *e)
         k = concat(e, input(e, 4), k, 2);
         v = concat(e, input(e, 5), v, 2);
     }
-    give(e, 1, k);
-    give(e, 2, v);
+    wefti_expand_give(e, 1, k);
+    wefti_expand_give(e, 2, v);
     const weft_tensor_desc_t tq = type_of(e, q), tk = type_of(e, k), tv = type_of(e, v);
     const int64_t batch = tq.dims[0], heads = tq.dims[1], queries = tq.dims[2], keys = tk.dims[2];
     const int64_t shared = tk.dims[1] > 0 && heads % tk.dims[1] == 0 ? heads / tk.dims[1] : 0;
@@ -386,19 +230,19 @@ static uint32_t attention(expander_t *e)
     q = shared > 1 ? reshape(e, q, rows, 4) : q;
     uint32_t scores = two(e, "MatMul", q, transpose(e, k, turn, 4));
     scores = shared > 1 ? reshape(e, scores, square, 4) : scores;
-    give(e, 3, mode == 0 ? scores : NONE);
+    wefti_expand_give(e, 3, mode == 0 ? scores : NONE);
     double cap = float_attr(e, "softcap", 0.0);
     if (cap > 0.0) {
         scores = one(e, "Tanh", two(e, "Div", scores, number(e, cap, scores)));
         scores = two(e, "Mul", scores, number(e, cap, scores));
     }
-    give(e, 3, mode == 1 ? scores : NONE);
+    wefti_expand_give(e, 3, mode == 1 ? scores : NONE);
     uint32_t unseen, bias = attention_bias(e, q, queries, keys, past, &unseen);
     scores = bias != NONE ? two(e, "Add", scores, bias) : scores;
-    give(e, 3, mode == 2 ? scores : NONE);
+    wefti_expand_give(e, 3, mode == 2 ? scores : NONE);
     uint32_t shares = one(e, "Softmax", scores);
     shares = unseen != NONE ? choose(e, unseen, number(e, 0.0, shares), shares) : shares;
-    give(e, 3, mode == 3 ? shares : NONE);
+    wefti_expand_give(e, 3, mode == 3 ? shares : NONE);
     shares = shared > 1 ? reshape(e, shares, grouped, 4) : shares;
     uint32_t y = two(e, "MatMul", shares, v);
     y = shared > 1 ? reshape(e, y, result, 4) : y;
@@ -580,11 +424,9 @@ static uint32_t einsum(expander_t *e)
     return y == input(e, 0) ? one(e, "Identity", y) : y;
 }
 
-typedef uint32_t (*expand_fn)(expander_t *e);
-
-static expand_fn find_expansion(const weft_op_def_t *def)
+static wefti_expand_fn find_expansion(const weft_op_def_t *def)
 {
-    static const expand_fn rows[] = {
+    static const wefti_expand_fn rows[] = {
         [WEFT_EXPANSION_ATTENTION] = attention,
         [WEFT_EXPANSION_EINSUM] = einsum,
         [WEFT_EXPANSION_GROUP_NORM] = group_norm,
@@ -594,20 +436,22 @@ static expand_fn find_expansion(const weft_op_def_t *def)
         [WEFT_EXPANSION_ROTARY] = rotary,
     };
     const size_t row = (size_t)wefti_op_facts(def).expansion;
-    return row < sizeof(rows) / sizeof(rows[0]) ? rows[row] : NULL;
+    wefti_expand_fn fn = row < sizeof(rows) / sizeof(rows[0]) ? rows[row] : NULL;
+    return fn != NULL ? fn : wefti_expand_gradient((weft_expansion_t)row);
 }
 
-/* The producer of value gets output index of the node as its result, and the node value. */
-static void exchange(wefti_graph_t *graph, uint32_t node, uint32_t index, uint32_t value)
+void wefti_expand_take(expander_t *e, uint32_t index, uint32_t node, uint32_t output)
 {
-    uint32_t output = graph->nodes[node].outputs[index];
-    if (output != NONE) {
-        wefti_graph_take_output(graph, graph->values[value].producer, 0, output);
-        wefti_graph_take_output(graph, node, index, value);
+    wefti_graph_t *graph = e->graph;
+    uint32_t mine = graph->nodes[e->node].outputs[index];
+    uint32_t theirs = graph->nodes[node].outputs[output];
+    if (mine != NONE && theirs != NONE) {
+        wefti_graph_take_output(graph, node, output, mine);
+        wefti_graph_take_output(graph, e->node, index, theirs);
     }
 }
 
-static void give(expander_t *e, uint32_t index, uint32_t value)
+void wefti_expand_give(expander_t *e, uint32_t index, uint32_t value)
 {
     const wefti_node_t *node = &e->graph->nodes[e->node];
     if (e->status < 0 || value == NONE || index >= node->output_count ||
@@ -616,7 +460,7 @@ static void give(expander_t *e, uint32_t index, uint32_t value)
     }
     value = one(e, "Identity", value); /* it has further readers */
     if (e->status >= 0) {
-        exchange(e->graph, e->node, index, value);
+        wefti_expand_take(e, index, e->graph->values[value].producer, 0);
     }
 }
 
@@ -631,7 +475,7 @@ weft_status_t wefti_graph_expand(wefti_graph_t *graph)
     expander_t e = {.graph = graph, .causal.value = NONE};
     for (uint32_t i = 0, count = graph->order_count; i < count; i++) {
         uint32_t id = graph->order[i];
-        expand_fn fn = find_expansion(graph->nodes[id].def);
+        wefti_expand_fn fn = find_expansion(graph->nodes[id].def);
         if (fn == NULL) {
             continue;
         }
@@ -641,7 +485,9 @@ weft_status_t wefti_graph_expand(wefti_graph_t *graph)
             return wefti_error_prefix(e.status, "node '%s' (%s)", graph->nodes[id].name,
                                       graph->nodes[id].def->name);
         }
-        exchange(graph, id, 0, y);
+        if (graph->nodes[id].outputs[0] != NONE) {
+            wefti_expand_take(&e, 0, graph->values[y].producer, 0);
+        }
         graph->nodes[id].dead = any = true;
     }
     wefti_graph_compact_order(graph);

@@ -123,6 +123,8 @@ weft_status_t wefti_resize_resolve(const weft_node_desc_t *node, uint32_t x_inpu
 /* Shape rules that gradient operators share with their forward operators. */
 weft_status_t wefti_infer_pool(weft_node_desc_t *node);
 
+weft_status_t wefti_infer_reduce(weft_node_desc_t *node);
+
 /* The dimensions that a ReduceSum or ReduceMean reduces, one bit each. */
 weft_status_t wefti_reduce_axes(const weft_node_desc_t *node, uint32_t *out_mask);
 
@@ -178,6 +180,7 @@ wefti_op_family_t wefti_op_defs_axis(void);
 wefti_op_family_t wefti_op_defs_transposed(void);
 wefti_op_family_t wefti_op_defs_resize(void);
 wefti_op_family_t wefti_op_defs_composed(void);
+wefti_op_family_t wefti_op_defs_training(void);
 wefti_op_family_t wefti_op_defs_nn(void);
 wefti_op_family_t wefti_op_defs_pool(void);
 wefti_op_family_t wefti_op_defs_shape(void);

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 typedef struct import {
@@ -217,6 +218,20 @@ static weft_status_t connect(import_t *import, const Onnx__NodeProto *node, size
     return WEFT_OK;
 }
 
+/* The gradient of MaxPool from indices has the shape of what was pooled, which becomes input 2. */
+static void add_pooled(const import_t *import, wefti_node_params_t *params)
+{
+    const wefti_graph_t *graph = import->graph;
+    if (wefti_op_facts(params->def).expansion == WEFT_EXPANSION_POOL_GRAD &&
+        params->input_count == 2) {
+        uint32_t *inputs = (uint32_t *)params->inputs; /* of connect, with one entry more */
+        uint32_t pool = wefti_producer(graph, inputs[1]);
+        if (pool != WEFTI_NONE) {
+            inputs[params->input_count++] = graph->nodes[pool].inputs[0];
+        }
+    }
+}
+
 static weft_status_t add_constant(import_t *import, const Onnx__NodeProto *node)
 {
     weft_tensor_desc_t desc;
@@ -264,6 +279,7 @@ static weft_status_t add_node(import_t *import, size_t index)
         return wefti_onnx_unknown_operator(import->file, node, index, import->graph->registry);
     }
     WEFT_TRY(status, connect(import, node, index, &params), fail);
+    add_pooled(import, &params);
     status = wefti_graph_add_node(import->graph, &params, &id);
     if (status < 0) { /* the message has a generated name if the node has none */
         bool named = node->name != NULL && node->name[0] != '\0';

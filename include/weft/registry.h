@@ -210,6 +210,26 @@ typedef enum weft_expansion {
     WEFT_EXPANSION_MEAN_VARIANCE = 5, /**< MeanVarianceNormalization */
     WEFT_EXPANSION_RMS_NORM = 6,      /**< RMSNormalization */
     WEFT_EXPANSION_ROTARY = 7,        /**< RotaryEmbedding */
+    /** The operator that result_grad names, on the same inputs. The following ones are operators of
+     * ONNX Runtime's training graphs. */
+    WEFT_EXPANSION_SAME = 8,
+    WEFT_EXPANSION_FLAT_SOFTMAX_GRAD = 9,     /**< SoftmaxGrad, LogSoftmaxGrad */
+    WEFT_EXPANSION_GELU_GRAD = 10,            /**< GeluGrad, BiasGeluGrad_dX */
+    WEFT_EXPANSION_GATHER_GRAD = 11,          /**< GatherGrad */
+    WEFT_EXPANSION_GATHER_ELEMENTS_GRAD = 12, /**< GatherElementsGrad */
+    WEFT_EXPANSION_GATHER_ND_GRAD = 13,       /**< GatherNDGrad */
+    WEFT_EXPANSION_SLICE_GRAD = 14,           /**< SliceGrad */
+    WEFT_EXPANSION_RMS_NORM_GRAD = 15,        /**< SimplifiedLayerNormalizationGrad */
+    WEFT_EXPANSION_DIVISION_GRAD = 16,        /**< DivGrad */
+    WEFT_EXPANSION_DROPOUT_GRAD = 17,         /**< DropoutGrad */
+    WEFT_EXPANSION_CROSS_ENTROPY = 18,        /**< SoftmaxCrossEntropyLossInternal */
+    WEFT_EXPANSION_CROSS_ENTROPY_GRAD = 19,   /**< SoftmaxCrossEntropyLossInternalGrad */
+    WEFT_EXPANSION_ONE_HOT_ENTROPY_GRAD = 20, /**< SoftmaxCrossEntropyGrad */
+    WEFT_EXPANSION_POOL_GRAD = 21,            /**< MaxPoolGrad, from the indices */
+    WEFT_EXPANSION_LSTM = 22,                 /**< LSTM */
+    WEFT_EXPANSION_GRU = 23,                  /**< GRU */
+    WEFT_EXPANSION_RNN = 24,                  /**< RNN */
+    WEFT_EXPANSION_FAST_GELU_GRAD = 25,       /**< FastGeluGrad, BiasFastGeluGrad_dX */
 } weft_expansion_t;
 
 /** An operator, by name. */
@@ -246,8 +266,8 @@ typedef struct weft_op_facts {
     /** Operator of domain weft that an import replaces this one by; "": there is none, and an
      * import refuses it; NULL: it stays. */
     const char *imported_as;
-    /** Gradient operator of WEFT_GRADIENT_OF_RESULT and WEFT_GRADIENT_OF_INPUTS. It has the
-     * attributes of this operator if its definition has any. */
+    /** Gradient operator of WEFT_GRADIENT_OF_RESULT and WEFT_GRADIENT_OF_INPUTS, or the operator of
+     * WEFT_EXPANSION_SAME. It has the attributes of this operator if its definition has any. */
     weft_op_ref_t result_grad;
     weft_op_ref_t evaluation;   /**< runs outside training in its place, on as many inputs */
     weft_layout_facts_t layout; /**< see weft_layout_facts_t */

@@ -437,7 +437,8 @@ static wefti_expand_fn find_expansion(const weft_op_def_t *def)
     };
     const size_t row = (size_t)wefti_op_facts(def).expansion;
     wefti_expand_fn fn = row < sizeof(rows) / sizeof(rows[0]) ? rows[row] : NULL;
-    return fn != NULL ? fn : wefti_expand_gradient((weft_expansion_t)row);
+    fn = fn != NULL ? fn : wefti_expand_gradient((weft_expansion_t)row);
+    return fn != NULL ? fn : wefti_expand_recurrent((weft_expansion_t)row);
 }
 
 void wefti_expand_take(expander_t *e, uint32_t index, uint32_t node, uint32_t output)

@@ -58,7 +58,7 @@ static const weft_attr_def_t reduce_attrs[] = {
         .domain = "", .name = op, .since_version = version, .inputs_min = 1, .inputs_max = inputs, \
         .outputs_min = 1, .outputs_max = 1, .dtypes = WEFTI_BIT_NUMBERS,                           \
         .in_place = WEFTI_IN_PLACE_NONE, .attrs = list, .attr_count = WEFTI_COUNT(list),           \
-        .infer = wefti_infer_reduce, .cost = cost_reduce, .doc = text,                                   \
+        .infer = wefti_infer_reduce, .cost = cost_reduce, .doc = text,                             \
         WEFTI_FACTS(.linear_inputs = linear, .gradient = rule, .layout = {1u, 1u, 0, 0, 0})        \
     }
 

@@ -441,30 +441,6 @@ static wefti_expand_fn find_expansion(const weft_op_def_t *def)
     return fn != NULL ? fn : wefti_expand_recurrent((weft_expansion_t)row);
 }
 
-void wefti_expand_take(expander_t *e, uint32_t index, uint32_t node, uint32_t output)
-{
-    wefti_graph_t *graph = e->graph;
-    uint32_t mine = graph->nodes[e->node].outputs[index];
-    uint32_t theirs = graph->nodes[node].outputs[output];
-    if (mine != NONE && theirs != NONE) {
-        wefti_graph_take_output(graph, node, output, mine);
-        wefti_graph_take_output(graph, e->node, index, theirs);
-    }
-}
-
-void wefti_expand_give(expander_t *e, uint32_t index, uint32_t value)
-{
-    const wefti_node_t *node = &e->graph->nodes[e->node];
-    if (e->status < 0 || value == NONE || index >= node->output_count ||
-        node->outputs[index] == NONE) {
-        return; /* before a node is added for it */
-    }
-    value = one(e, "Identity", value); /* it has further readers */
-    if (e->status >= 0) {
-        wefti_expand_take(e, index, e->graph->values[value].producer, 0);
-    }
-}
-
 bool wefti_is_expanded(const weft_op_def_t *def)
 {
     return find_expansion(def) != NULL;

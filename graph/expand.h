@@ -168,9 +168,30 @@ static inline uint32_t reduce(expander_t *e, const char *op, uint32_t x, const i
 }
 
 /* Output index of the node is output of a new node from now on. */
-void wefti_expand_take(expander_t *e, uint32_t index, uint32_t node, uint32_t output);
+static inline void wefti_expand_take(expander_t *e, uint32_t index, uint32_t node, uint32_t output)
+{
+    wefti_graph_t *graph = e->graph;
+    uint32_t mine = graph->nodes[e->node].outputs[index];
+    uint32_t theirs = graph->nodes[node].outputs[output];
+    if (mine != NONE && theirs != NONE) {
+        wefti_graph_take_output(graph, node, output, mine);
+        wefti_graph_take_output(graph, e->node, index, theirs);
+    }
+}
+
 /* Output index of the node is value from now on; expand gives output 0 what the rule returns. */
-void wefti_expand_give(expander_t *e, uint32_t index, uint32_t value);
+static inline void wefti_expand_give(expander_t *e, uint32_t index, uint32_t value)
+{
+    const wefti_node_t *node = &e->graph->nodes[e->node];
+    if (e->status < 0 || value == NONE || index >= node->output_count ||
+        node->outputs[index] == NONE) {
+        return; /* before a node is added for it */
+    }
+    value = one(e, "Identity", value); /* it has further readers */
+    if (e->status >= 0) {
+        wefti_expand_take(e, index, e->graph->values[value].producer, 0);
+    }
+}
 
 typedef uint32_t (*wefti_expand_fn)(expander_t *e);
 /* expand_gradients.c: operators of ONNX Runtime's training graphs; NULL: another operator. */

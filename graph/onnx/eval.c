@@ -373,6 +373,7 @@ static weft_status_t make(eval_t *eval, void **out_bytes, size_t *out_size_bytes
              fail);
     WEFT_TRY(status, wefti_onnx_file_open(params, eval->allocator, &eval->file), fail);
     eval->file.registry = eval->registry;
+    eval->file.look = wefti_onnx_look;
     WEFT_TRY(status, wefti_onnx_inline_functions(&eval->file), close);
     eval->file.model->n_functions = 0;
     wefti_name_index_init(&eval->needed, eval->file.arena.allocator);

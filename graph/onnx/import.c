@@ -384,6 +384,118 @@ static weft_status_t join_updates(import_t *import)
     return compiled->ids == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
 }
 
+/* The graph of the message as one of its own, whose initializers are constants, folded. */
+static weft_status_t fold_alone(import_t *import)
+{
+    const Onnx__GraphProto *proto = import->file->model->graph;
+    wefti_graph_t *graph = import->graph;
+    import->foreign =
+        wefti_arena_array(&import->file->arena, proto->n_node + 1, sizeof *import->foreign);
+    WEFT_RETURN_IF_NO_MEMORY(import->foreign);
+    graph->defer_inference = true;
+    graph->opset = (int32_t)wefti_onnx_opset(import->file->model, "");
+    WEFT_RETURN_IF_ERROR(add_initializers(import));
+    for (uint32_t v = 0; v < graph->value_count; v++) {
+        graph->values[v].kind = WEFTI_VALUE_CONST;
+    }
+    WEFT_RETURN_IF_ERROR(add_inputs(import));
+    WEFT_RETURN_IF_ERROR(index_producers(import));
+    for (size_t i = 0; i < proto->n_node; i++) {
+        WEFT_RETURN_IF_ERROR(add_node(import, i));
+    }
+    graph->defer_inference = false;
+    return wefti_graph_fold_constants(graph);
+}
+
+/* Marks what a value depends on: nodes are in order, so one walk back is enough. */
+static weft_status_t keep_ancestors(wefti_onnx_file_t *file, const char *name,
+                                    Onnx__GraphProto *part)
+{
+    wefti_name_index_t needed;
+    wefti_arena_t *arena = &file->arena;
+    const char *unique;
+    size_t kept = part->n_node;
+    weft_status_t status;
+    wefti_name_index_init(&needed, file->allocator);
+    Onnx__NodeProto **nodes = wefti_arena_array(arena, part->n_node + 1, sizeof(*nodes));
+    Onnx__TensorProto **tensors =
+        wefti_arena_array(arena, part->n_initializer + 1, sizeof(*tensors));
+    Onnx__ValueInfoProto **inputs = wefti_arena_array(arena, part->n_input + 1, sizeof(*inputs));
+    WEFT_TRY(status, nodes && tensors && inputs ? WEFT_OK : WEFT_ERR_NO_MEMORY, done);
+    WEFT_TRY(status, wefti_name_index_add(&needed, arena, name, 0, &unique), done);
+    for (size_t i = part->n_node; i-- > 0;) {
+        Onnx__NodeProto *node = part->node[i];
+        bool wanted = false;
+        for (size_t k = 0; k < node->n_output; k++) {
+            wanted = wanted || (node->output[k][0] != '\0' &&
+                                wefti_name_index_find(&needed, node->output[k]) != WEFTI_NONE);
+        }
+        for (size_t k = 0; k < node->n_input && wanted; k++) {
+            if (wefti_name_index_find(&needed, node->input[k]) == WEFTI_NONE) {
+                WEFT_TRY(status, wefti_name_index_add(&needed, arena, node->input[k], 0, &unique),
+                         done);
+            }
+        }
+        if (wanted) {
+            nodes[--kept] = node;
+        }
+    }
+    part->node = nodes + kept;
+    part->n_node -= kept;
+    kept = 0;
+    for (size_t i = 0; i < part->n_initializer; i++) {
+        const char *own = part->initializer[i]->name;
+        if (own != NULL && wefti_name_index_find(&needed, own) != WEFTI_NONE) {
+            tensors[kept++] = part->initializer[i];
+        }
+    }
+    part->initializer = tensors;
+    part->n_initializer = kept;
+    kept = 0;
+    for (size_t i = 0; i < part->n_input; i++) {
+        const char *own = part->input[i]->name;
+        if (own != NULL && wefti_name_index_find(&needed, own) != WEFTI_NONE) {
+            inputs[kept++] = part->input[i];
+        }
+    }
+    part->input = inputs;
+    part->n_input = kept;
+done:
+    wefti_name_index_deinit(&needed);
+    return status;
+}
+
+weft_status_t wefti_onnx_look(wefti_onnx_file_t *file, const Onnx__GraphProto *graph,
+                              const char *name, weft_tensor_desc_t *out)
+{
+    static const wefti_onnx_import_params_t params = {.loss_optional = true};
+    import_t own = {.file = file, .params = &params};
+    Onnx__GraphProto *main_graph = file->model->graph, part = *graph;
+    weft_status_t status;
+    wefti_name_index_init(&own.producers, file->allocator);
+    file->model->graph = &part;
+    WEFT_TRY(status, keep_ancestors(file, name, &part), done);
+    WEFT_TRY(status, wefti_graph_create(file->allocator, file->registry, 0, &own.graph), done);
+    WEFT_TRY(status, fold_alone(&own), done);
+    uint32_t value = wefti_graph_find_value(own.graph, name);
+    if (value == WEFTI_NONE) {
+        status = WEFT_ERR_NOT_FOUND;
+        goto done;
+    }
+    const wefti_value_t *found = &own.graph->values[value];
+    *out = found->type;
+    out->data = NULL;
+    if (found->kind == WEFTI_VALUE_CONST && found->type.data != NULL) {
+        out->data = wefti_arena_memdup(&file->arena, found->type.data, wefti_value_bytes(found));
+        status = out->data == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+    }
+done:
+    wefti_graph_destroy(own.graph);
+    wefti_name_index_deinit(&own.producers);
+    file->model->graph = main_graph;
+    return status;
+}
+
 /* The initialization of training_info as a graph of its own, all of whose values are constants. */
 static weft_status_t evaluate(import_t *import, const Onnx__TrainingInfoProto *info)
 {
@@ -391,15 +503,7 @@ static weft_status_t evaluate(import_t *import, const Onnx__TrainingInfoProto *i
     wefti_arena_t *arena = &import->file->arena;
     wefti_graph_t *graph = import->graph;
     size_t count = info->n_initialization_binding;
-    WEFT_RETURN_IF_ERROR(add_initializers(import));
-    for (uint32_t v = 0; v < graph->value_count; v++) {
-        graph->values[v].kind = WEFTI_VALUE_CONST;
-    }
-    WEFT_RETURN_IF_ERROR(index_producers(import));
-    for (size_t i = 0; i < info->initialization->n_node; i++) {
-        WEFT_RETURN_IF_ERROR(add_node(import, i));
-    }
-    WEFT_RETURN_IF_ERROR(wefti_graph_fold_constants(graph));
+    WEFT_RETURN_IF_ERROR(fold_alone(import));
     out->names = wefti_arena_array(arena, count, sizeof *out->names);
     out->types = wefti_arena_array(arena, count, sizeof *out->types);
     WEFT_RETURN_IF_NO_MEMORY(out->names && out->types);
@@ -438,15 +542,10 @@ static weft_status_t run_initialization(import_t *import)
     weft_status_t status;
     model->graph = info->initialization;
     wefti_name_index_init(&own.producers, import->file->arena.allocator);
-    own.foreign =
-        wefti_arena_array(&import->file->arena, model->graph->n_node + 1, sizeof *own.foreign);
-    WEFT_TRY(status, own.foreign != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY, done);
     WEFT_TRY(
         status,
         wefti_graph_create(import->graph->arena.allocator, import->graph->registry, 0, &own.graph),
         done);
-    own.graph->defer_inference = true;
-    own.graph->opset = (int32_t)wefti_onnx_opset(model, "");
     status = evaluate(&own, info);
     import->initials = own.initials;
 done:
@@ -511,6 +610,7 @@ weft_status_t wefti_onnx_import(const wefti_onnx_import_params_t *params,
         return status;
     }
     file.registry = registry;
+    file.look = wefti_onnx_look;
     wefti_name_index_init(&import.producers,
                           allocator != NULL ? allocator : wefti_allocator_default());
     WEFT_TRY(status, wefti_graph_create(allocator, registry, 0, &import.graph), done);

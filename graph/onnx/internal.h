@@ -36,12 +36,19 @@ weft_status_t wefti_onnx_reduce(const ProtobufCMessageDescriptor *descriptor, co
                                 const weft_allocator_t *allocator, uint8_t **out,
                                 size_t *out_size_bytes);
 
+/* The type of a value of graph, with contents (in the arena of file) if it is constant. */
+struct wefti_onnx_file;
+typedef weft_status_t (*wefti_onnx_look_fn)(struct wefti_onnx_file *file,
+                                            const Onnx__GraphProto *graph, const char *name,
+                                            weft_tensor_desc_t *out);
+
 /* file.c: an unpacked file. */
 typedef struct wefti_onnx_file {
     const weft_allocator_t *allocator;
     const char *label;               /* for messages: the path, or "model" */
     const char *path;                /* NULL: from memory, external data is refused */
     const weft_registry_t *registry; /* of the import: facts of operators */
+    wefti_onnx_look_fn look;         /* wefti_onnx_look; NULL: control flow stays as it is */
     wefti_mapping_t mapping;
     const uint8_t *data;
     size_t size_bytes;
@@ -183,6 +190,12 @@ uint32_t wefti_onnx_count_device_configurations(const wefti_onnx_file_t *file);
  * value of an entry is the index of the initializer. In arena. */
 weft_status_t wefti_onnx_parameters(const wefti_onnx_file_t *file, wefti_arena_t *arena,
                                     wefti_parameter_t **out_parameters, uint32_t *out_count);
+
+/* unroll.c: If, Loop and Scan whose course is known become the nodes of their bodies. */
+weft_status_t wefti_onnx_unroll(wefti_onnx_file_t *file);
+/* import.c: what file.look is set to. */
+weft_status_t wefti_onnx_look(wefti_onnx_file_t *file, const Onnx__GraphProto *graph,
+                              const char *name, weft_tensor_desc_t *out);
 
 /* What the initialization of training_info computes, by name of the initializer. */
 typedef struct wefti_onnx_initials {

@@ -399,7 +399,7 @@ static void test_onnx_hostile_attributes(void **state)
     wire_number(&attribute, 20, 5);
     wire_message(&attributes, 5, &attribute);
     onnx_node(&graph, "Loop", "again", "x", "y", &attributes);
-    check_graph_refused(&graph, WEFT_ERR_UNSUPPORTED, "node 0 'again' (Loop)", "control flow");
+    check_graph_refused(&graph, WEFT_ERR_UNSUPPORTED, "node 'again' (Loop)", "control flow");
     onnx_attribute_int(&attributes, "transB", 1);
     onnx_attribute_int(&attributes, "transB", 0);
     onnx_node(&graph, "Gemm", "g", "x,x", "y", &attributes);

@@ -1,0 +1,635 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Control flow whose course is known at compile: an If becomes its branch, a Loop or Scan its body
+ * once per iteration. Values inside of a body get names of their own in every iteration; names that
+ * it does not define are those around it.
+ *
+ *   Loop(3, true, v) --> body(0, v) -> v1 --> body(1, v1) -> v2 --> body(2, v2) -> v3
+ */
+#include "graph/onnx/internal.h"
+
+#include <string.h>
+
+#include "runtime/base/error.h"
+
+#define MOST_DEPTH 32u
+#define MOST_NODES 200000u
+#define MOST_ITERATIONS 4096
+
+typedef struct unroller {
+    wefti_onnx_file_t *file;
+    Onnx__NodeProto **nodes;
+    size_t count, capacity;
+    Onnx__TensorProto **constants; /* of bodies */
+    size_t constant_count, constant_capacity;
+    uint32_t bodies;
+} unroller_t;
+
+/* Names of a body in one iteration. */
+typedef struct scope {
+    const struct scope *parent;
+    wefti_name_index_t index; /* name in the body -> place in names */
+    const char **names;
+    size_t count, capacity;
+    uint32_t number, depth;
+} scope_t;
+
+static const Onnx__GraphProto *body_of(const Onnx__NodeProto *node, const char *name)
+{
+    for (size_t i = 0; i < node->n_attribute; i++) {
+        if (node->attribute[i]->name != NULL && strcmp(node->attribute[i]->name, name) == 0) {
+            return node->attribute[i]->g;
+        }
+    }
+    return NULL;
+}
+
+static const Onnx__AttributeProto *find_attribute(const Onnx__NodeProto *node, const char *name)
+{
+    for (size_t i = 0; i < node->n_attribute; i++) {
+        if (node->attribute[i]->name != NULL && strcmp(node->attribute[i]->name, name) == 0) {
+            return node->attribute[i];
+        }
+    }
+    return NULL;
+}
+
+static bool is_op(const Onnx__NodeProto *node, const char *op)
+{
+    return wefti_onnx_domain(node->domain)[0] == '\0' && node->op_type != NULL &&
+           strcmp(node->op_type, op) == 0;
+}
+
+static weft_status_t refuse(const unroller_t *u, const Onnx__NodeProto *node, const char *why)
+{
+    return wefti_error(WEFT_ERR_UNSUPPORTED,
+                       "%s: node '%.100s' (%.40s): %s; control flow is supported where its course "
+                       "is known at compile: export the model with constant conditions, trip "
+                       "counts and shapes",
+                       u->file->label, node->name != NULL ? node->name : "", node->op_type, why);
+}
+
+/* ---- names ---- */
+
+static const char *resolve(const scope_t *scope, const char *name)
+{
+    for (; scope != NULL && name[0] != '\0'; scope = scope->parent) {
+        uint32_t at = wefti_name_index_find(&scope->index, name);
+        if (at != WEFTI_NONE) {
+            return scope->names[at];
+        }
+    }
+    return name;
+}
+
+static weft_status_t define(unroller_t *u, scope_t *scope, const char *name, const char *resolved)
+{
+    const char *unique;
+    WEFT_RETURN_IF_NO_MEMORY(resolved);
+    if (wefti_name_index_find(&scope->index, name) != WEFTI_NONE) {
+        return wefti_error(WEFT_ERR_FORMAT, "%s: duplicate definition of value '%s' in a body",
+                           u->file->label, name);
+    }
+    WEFT_RETURN_IF_ERROR(wefti_array_reserve(u->file->allocator, &scope->names, &scope->capacity,
+                                             scope->count + 1, sizeof(scope->names[0])));
+    WEFT_RETURN_IF_ERROR(wefti_name_index_add(&scope->index, &u->file->arena, name,
+                                              (uint32_t)scope->count, &unique));
+    scope->names[scope->count++] = resolved;
+    return WEFT_OK;
+}
+
+static const char *own_name(unroller_t *u, const scope_t *scope, const char *name)
+{
+    return wefti_arena_printf(&u->file->arena, "body.%u/%s", scope->number, name);
+}
+
+static weft_status_t open_scope(unroller_t *u, const scope_t *parent, scope_t *out)
+{
+    *out = (scope_t){
+        .parent = parent, .number = ++u->bodies, .depth = parent != NULL ? parent->depth + 1 : 1};
+    wefti_name_index_init(&out->index, u->file->allocator);
+    return out->depth > MOST_DEPTH
+               ? wefti_error(WEFT_ERR_UNSUPPORTED,
+                             "%s: bodies of control flow are nested more than %u deep",
+                             u->file->label, MOST_DEPTH)
+               : WEFT_OK;
+}
+
+static void close_scope(unroller_t *u, scope_t *scope)
+{
+    wefti_name_index_deinit(&scope->index);
+    wefti_free(u->file->allocator, scope->names);
+}
+
+/* ---- nodes ---- */
+
+static weft_status_t push(unroller_t *u, Onnx__NodeProto *node)
+{
+    if (u->count >= MOST_NODES && u->bodies > 0) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: more than %u nodes after unrolling",
+                           u->file->label, MOST_NODES);
+    }
+    WEFT_RETURN_IF_ERROR(wefti_array_reserve(u->file->allocator, &u->nodes, &u->capacity,
+                                             u->count + 1, sizeof(u->nodes[0])));
+    u->nodes[u->count++] = node;
+    return WEFT_OK;
+}
+
+static weft_status_t push_constant(unroller_t *u, Onnx__TensorProto *tensor)
+{
+    WEFT_RETURN_IF_ERROR(wefti_array_reserve(u->file->allocator, &u->constants,
+                                             &u->constant_capacity, u->constant_count + 1,
+                                             sizeof(u->constants[0])));
+    u->constants[u->constant_count++] = tensor;
+    return WEFT_OK;
+}
+
+static Onnx__AttributeProto *int_attribute(unroller_t *u, const char *name, int64_t value)
+{
+    Onnx__AttributeProto *attribute = wefti_arena_alloc(&u->file->arena, sizeof(*attribute));
+    if (attribute != NULL) {
+        onnx__attribute_proto__init(attribute);
+        attribute->name = (char *)(uintptr_t)name;
+        attribute->has_type = attribute->has_i = 1;
+        attribute->type = ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT;
+        attribute->i = value;
+    }
+    return attribute;
+}
+
+/* A new node with one output; attribute may be NULL. */
+static weft_status_t emit(unroller_t *u, const char *op, const char *const *inputs, size_t count,
+                          const char *output, Onnx__AttributeProto *attribute)
+{
+    wefti_arena_t *arena = &u->file->arena;
+    Onnx__NodeProto *node = wefti_arena_alloc(arena, sizeof(*node));
+    char **names = wefti_arena_array(arena, count + 1, sizeof(*names));
+    Onnx__AttributeProto **attributes = wefti_arena_array(arena, 1, sizeof(*attributes));
+    WEFT_RETURN_IF_NO_MEMORY(node && names && attributes && output);
+    onnx__node_proto__init(node);
+    for (size_t i = 0; i < count; i++) {
+        WEFT_RETURN_IF_NO_MEMORY(inputs[i]);
+        names[i] = (char *)(uintptr_t)inputs[i];
+    }
+    names[count] = (char *)(uintptr_t)output;
+    attributes[0] = attribute;
+    node->op_type = (char *)(uintptr_t)op;
+    node->name = (char *)(uintptr_t)output;
+    node->input = names;
+    node->n_input = count;
+    node->output = names + count;
+    node->n_output = 1;
+    node->attribute = attributes;
+    node->n_attribute = attribute != NULL;
+    return push(u, node);
+}
+
+/* A scalar, or with list a list of one number. */
+static const char *number(unroller_t *u, int64_t value, bool list)
+{
+    wefti_arena_t *arena = &u->file->arena;
+    Onnx__TensorProto *tensor = wefti_arena_alloc(arena, sizeof(*tensor));
+    int64_t *data = wefti_arena_array(arena, 2, sizeof(*data));
+    char *name = wefti_arena_printf(arena, "body.%u/number.%zu", u->bodies, u->constant_count);
+    if (tensor == NULL || data == NULL || name == NULL) {
+        return NULL;
+    }
+    onnx__tensor_proto__init(tensor);
+    data[0] = 1;
+    data[1] = value;
+    tensor->name = name;
+    tensor->has_data_type = 1;
+    tensor->data_type = wefti_onnx_data_type(WEFT_DTYPE_I64);
+    tensor->dims = data;
+    tensor->n_dims = list;
+    tensor->int64_data = data + 1;
+    tensor->n_int64_data = 1;
+    return push_constant(u, tensor) < 0 ? NULL : name;
+}
+
+/* ---- what is known ---- */
+
+/* The type of a value, with contents if it is a constant. */
+static weft_status_t look(unroller_t *u, const char *name, weft_tensor_desc_t *out)
+{
+    Onnx__GraphProto part = *u->file->model->graph;
+    wefti_arena_t *arena = &u->file->arena;
+    Onnx__TensorProto **all =
+        wefti_arena_array(arena, part.n_initializer + u->constant_count + 1, sizeof(*all));
+    WEFT_RETURN_IF_NO_MEMORY(all);
+    if (part.n_initializer > 0) {
+        memcpy(all, part.initializer, part.n_initializer * sizeof(*all));
+    }
+    if (u->constant_count > 0) {
+        memcpy(all + part.n_initializer, u->constants, u->constant_count * sizeof(*all));
+    }
+    part.initializer = all;
+    part.n_initializer += u->constant_count;
+    part.node = u->nodes;
+    part.n_node = u->count;
+    return u->file->look(u->file, &part, name, out);
+}
+
+/* A constant number or truth value; false: not known. */
+static bool known(unroller_t *u, const char *name, int64_t *out)
+{
+    weft_tensor_desc_t type;
+    if (look(u, name, &type) < 0 || type.data == NULL || weft_tensor_elem_count(&type) != 1) {
+        return false;
+    }
+    if (type.dtype == WEFT_DTYPE_I64) {
+        *out = *(const int64_t *)type.data;
+    } else if (type.dtype == WEFT_DTYPE_I32) {
+        *out = *(const int32_t *)type.data;
+    } else if (type.dtype == WEFT_DTYPE_BOOL) {
+        *out = *(const uint8_t *)type.data != 0;
+    } else {
+        return false;
+    }
+    return true;
+}
+
+/* ---- bodies ---- */
+
+static weft_status_t add(unroller_t *u, const Onnx__NodeProto *node, const scope_t *scope,
+                         scope_t *own);
+
+/* Nodes and initializers of a body, whose inputs scope defines. */
+static weft_status_t add_body(unroller_t *u, const Onnx__GraphProto *body, scope_t *scope)
+{
+    for (size_t i = 0; i < body->n_initializer; i++) {
+        const char *name = body->initializer[i]->name != NULL ? body->initializer[i]->name : "";
+        Onnx__TensorProto *copy =
+            wefti_arena_memdup(&u->file->arena, body->initializer[i], sizeof(*copy));
+        WEFT_RETURN_IF_NO_MEMORY(copy);
+        WEFT_RETURN_IF_ERROR(define(u, scope, name, own_name(u, scope, name)));
+        copy->name = (char *)(uintptr_t)scope->names[scope->count - 1];
+        WEFT_RETURN_IF_ERROR(push_constant(u, copy));
+    }
+    for (size_t i = 0; i < body->n_node; i++) {
+        WEFT_RETURN_IF_ERROR(add(u, body->node[i], scope, scope));
+    }
+    return WEFT_OK;
+}
+
+static const char *output_of(const Onnx__GraphProto *body, size_t index)
+{
+    return index < body->n_output && body->output[index]->name != NULL ? body->output[index]->name
+                                                                       : "";
+}
+
+/* Output index of a node gets a value. */
+static weft_status_t give(unroller_t *u, const Onnx__NodeProto *node, scope_t *own, size_t index,
+                          const char *op, const char *const *values, size_t count,
+                          Onnx__AttributeProto *attribute)
+{
+    const char *name = index < node->n_output ? node->output[index] : "";
+    if (name[0] == '\0') {
+        return WEFT_OK;
+    }
+    if (own != NULL) {
+        WEFT_RETURN_IF_ERROR(define(u, own, name, own_name(u, own, name)));
+        name = own->names[own->count - 1];
+    }
+    return emit(u, op, values, count, name, attribute);
+}
+
+static weft_status_t add_if(unroller_t *u, const Onnx__NodeProto *node, const scope_t *scope,
+                            scope_t *own)
+{
+    int64_t condition;
+    if (node->n_input != 1 || !known(u, resolve(scope, node->input[0]), &condition)) {
+        return refuse(u, node, "the condition is not a constant");
+    }
+    const Onnx__GraphProto *body = body_of(node, condition != 0 ? "then_branch" : "else_branch");
+    if (body == NULL || body->n_output < node->n_output) {
+        return refuse(u, node, "the branch is missing, or has too few outputs");
+    }
+    scope_t inside;
+    weft_status_t status;
+    WEFT_TRY(status, open_scope(u, scope, &inside), done);
+    WEFT_TRY(status, add_body(u, body, &inside), done);
+    for (size_t i = 0; i < node->n_output; i++) {
+        const char *value = resolve(&inside, output_of(body, i));
+        WEFT_TRY(status, give(u, node, own, i, "Identity", &value, 1, NULL), done);
+    }
+done:
+    close_scope(u, &inside);
+    return status;
+}
+
+/* What iterations carry on and collect. */
+typedef struct loop {
+    const Onnx__NodeProto *node;
+    const Onnx__GraphProto *body;
+    size_t carried, collected;
+    const char **state;   /* [carried] */
+    const char **results; /* [collected][iterations], lists of one element */
+    int64_t iterations, capacity;
+} loop_t;
+
+static weft_status_t start(unroller_t *u, loop_t *loop, int64_t capacity)
+{
+    size_t results = loop->collected * (size_t)capacity;
+    loop->capacity = capacity;
+    loop->state = wefti_arena_array(&u->file->arena, loop->carried + 1, sizeof(*loop->state));
+    loop->results = wefti_arena_array(&u->file->arena, results + 1, sizeof(*loop->results));
+    return loop->state == NULL || loop->results == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+}
+
+/* value with a new dimension axis, of size 1. */
+static weft_status_t lift(unroller_t *u, const scope_t *scope, const char *value, int64_t axis,
+                          const char **out)
+{
+    const char *in[] = {value, number(u, axis, true)};
+    *out = wefti_arena_printf(&u->file->arena, "body.%u/result.%zu", scope->number, u->count);
+    WEFT_RETURN_IF_NO_MEMORY(in[1] && *out);
+    if (wefti_onnx_opset(u->file->model, "") >= 13) {
+        return emit(u, "Unsqueeze", in, 2, *out, NULL);
+    }
+    Onnx__AttributeProto *axes = int_attribute(u, "axes", 0);
+    int64_t *list = wefti_arena_array(&u->file->arena, 1, sizeof(*list));
+    WEFT_RETURN_IF_NO_MEMORY(axes && list);
+    list[0] = axis;
+    axes->has_i = 0;
+    axes->type = ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INTS;
+    axes->ints = list;
+    axes->n_ints = 1;
+    return emit(u, "Unsqueeze", in, 1, *out, axes);
+}
+
+/* After an iteration: outputs of the body, first of which are carried on. */
+static weft_status_t carry(unroller_t *u, loop_t *loop, const scope_t *inside, size_t first,
+                           const int64_t *axes)
+{
+    const char **next = wefti_arena_array(&u->file->arena, loop->carried + 1, sizeof(*next));
+    WEFT_RETURN_IF_NO_MEMORY(next);
+    for (size_t i = 0; i < loop->carried; i++) {
+        next[i] = resolve(inside, output_of(loop->body, first + i));
+    }
+    for (size_t i = 0; i < loop->collected; i++) {
+        WEFT_RETURN_IF_ERROR(
+            lift(u, inside, resolve(inside, output_of(loop->body, first + loop->carried + i)),
+                 axes != NULL ? axes[i] : 0,
+                 &loop->results[i * (size_t)loop->capacity + (size_t)loop->iterations]));
+    }
+    loop->state = next;
+    loop->iterations++;
+    return WEFT_OK;
+}
+
+static weft_status_t finish(unroller_t *u, const loop_t *loop, scope_t *own, const int64_t *axes)
+{
+    for (size_t i = 0; i < loop->carried; i++) {
+        WEFT_RETURN_IF_ERROR(give(u, loop->node, own, i, "Identity", &loop->state[i], 1, NULL));
+    }
+    for (size_t i = 0; i < loop->collected; i++) {
+        Onnx__AttributeProto *axis = int_attribute(u, "axis", axes != NULL ? axes[i] : 0);
+        WEFT_RETURN_IF_NO_MEMORY(axis);
+        if (loop->iterations == 0) {
+            return refuse(u, loop->node, "no iteration, so an output has no shape");
+        }
+        WEFT_RETURN_IF_ERROR(give(u, loop->node, own, loop->carried + i, "Concat",
+                                  &loop->results[i * (size_t)loop->capacity],
+                                  (size_t)loop->iterations, axis));
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t add_loop(unroller_t *u, const Onnx__NodeProto *node, const scope_t *scope,
+                              scope_t *own)
+{
+    loop_t loop = {.node = node, .body = body_of(node, "body")};
+    int64_t count = MOST_ITERATIONS + 1, goes_on = 1;
+    if (loop.body == NULL || node->n_input < 2 || loop.body->n_input != node->n_input ||
+        loop.body->n_output < node->n_input - 1) {
+        return refuse(u, node, "inputs and outputs do not match those of the body");
+    }
+    if (node->input[0][0] != '\0' && !known(u, resolve(scope, node->input[0]), &count)) {
+        return refuse(u, node, "the trip count is not a constant");
+    }
+    loop.carried = node->n_input - 2;
+    loop.collected = loop.body->n_output - 1 - loop.carried;
+    const char *condition = resolve(scope, node->input[1]), *checked = NULL;
+    if (count > MOST_ITERATIONS && node->input[0][0] != '\0' && condition[0] == '\0') {
+        return refuse(u, node, "more than 4096 iterations");
+    }
+    WEFT_RETURN_IF_ERROR(start(u, &loop,
+                               count < 0                 ? 0
+                               : count > MOST_ITERATIONS ? MOST_ITERATIONS
+                                                         : count));
+    for (size_t i = 0; i < loop.carried; i++) {
+        loop.state[i] = resolve(scope, node->input[2 + i]);
+    }
+    while (loop.iterations < count) {
+        if (condition[0] != '\0' && condition != checked && !known(u, condition, &goes_on)) {
+            return refuse(u, node, "the condition is not a constant");
+        }
+        checked = condition;
+        if (goes_on == 0) {
+            break;
+        }
+        if (loop.iterations == loop.capacity) {
+            return refuse(u, node, "more than 4096 iterations");
+        }
+        scope_t inside;
+        weft_status_t status;
+        const char *i_name = number(u, loop.iterations, false);
+        WEFT_TRY(status, open_scope(u, scope, &inside), close);
+        for (size_t i = 0; i < node->n_input; i++) {
+            const char *input = loop.body->input[i]->name != NULL ? loop.body->input[i]->name : "";
+            WEFT_TRY(status,
+                     define(u, &inside, input,
+                            i == 0   ? i_name
+                            : i == 1 ? (condition[0] != '\0' ? condition : i_name)
+                                     : loop.state[i - 2]),
+                     close);
+        }
+        WEFT_TRY(status, add_body(u, loop.body, &inside), close);
+        /* Without a condition that of the body counts nevertheless. */
+        condition = resolve(&inside, output_of(loop.body, 0));
+        status = carry(u, &loop, &inside, 1, NULL);
+    close:
+        close_scope(u, &inside);
+        if (status < 0) {
+            return status;
+        }
+    }
+    return finish(u, &loop, own, NULL);
+}
+
+/* An attribute of Scan with a number per operand. */
+static int64_t of_list(const Onnx__NodeProto *node, const char *name, size_t index)
+{
+    const Onnx__AttributeProto *list = find_attribute(node, name);
+    return list != NULL && index < list->n_ints ? list->ints[index] : 0;
+}
+
+static weft_status_t add_scan(unroller_t *u, const Onnx__NodeProto *node, const scope_t *scope,
+                              scope_t *own)
+{
+    const Onnx__AttributeProto *scanned = find_attribute(node, "num_scan_inputs");
+    loop_t loop = {.node = node, .body = body_of(node, "body")};
+    const size_t scans = scanned != NULL && scanned->i > 0 ? (size_t)scanned->i : 0;
+    weft_tensor_desc_t type;
+    int64_t count = -1;
+    if (wefti_onnx_opset(u->file->model, "") < 9) {
+        return refuse(u, node, "Scan of opset 8 is not supported");
+    }
+    if (loop.body == NULL || scans == 0 || scans > node->n_input ||
+        loop.body->n_input != node->n_input || loop.body->n_output < node->n_input - scans) {
+        return refuse(u, node, "inputs and outputs do not match those of the body");
+    }
+    loop.carried = node->n_input - scans;
+    loop.collected = loop.body->n_output - loop.carried;
+    int64_t *axes = wefti_arena_array(&u->file->arena, loop.collected + 1, sizeof(*axes));
+    WEFT_RETURN_IF_NO_MEMORY(axes);
+    for (size_t i = 0; i < loop.collected; i++) {
+        axes[i] = of_list(node, "scan_output_axes", i);
+        if (of_list(node, "scan_output_directions", i) != 0) {
+            return refuse(u, node, "attribute scan_output_directions is not supported");
+        }
+    }
+    for (size_t i = 0; i < scans; i++) {
+        int64_t axis = of_list(node, "scan_input_axes", i);
+        const char *name = resolve(scope, node->input[loop.carried + i]);
+        if (look(u, name, &type) < 0 || type.dtype == WEFT_DTYPE_NONE) {
+            return refuse(u, node, "the number of iterations is not known");
+        }
+        axis = axis < 0 ? axis + type.rank : axis;
+        if (axis < 0 || axis >= type.rank || type.dims[axis] < 0 ||
+            (count >= 0 && type.dims[axis] != count) || type.dims[axis] > MOST_ITERATIONS) {
+            return refuse(u, node, "the number of iterations is not known, or above 4096");
+        }
+        count = type.dims[axis];
+    }
+    WEFT_RETURN_IF_ERROR(start(u, &loop, count));
+    for (size_t i = 0; i < loop.carried; i++) {
+        loop.state[i] = resolve(scope, node->input[i]);
+    }
+    while (loop.iterations < count) {
+        scope_t inside;
+        weft_status_t status;
+        WEFT_TRY(status, open_scope(u, scope, &inside), close);
+        for (size_t i = 0; i < node->n_input; i++) {
+            const char *input = loop.body->input[i]->name != NULL ? loop.body->input[i]->name : "";
+            const char *value = i < loop.carried ? loop.state[i] : own_name(u, &inside, input);
+            WEFT_TRY(status, define(u, &inside, input, value), close);
+            if (i >= loop.carried) {
+                size_t k = i - loop.carried;
+                bool back = of_list(node, "scan_input_directions", k) != 0;
+                int64_t at = back ? count - 1 - loop.iterations : loop.iterations;
+                const char *in[] = {resolve(scope, node->input[i]), number(u, at, false)};
+                Onnx__AttributeProto *axis =
+                    int_attribute(u, "axis", of_list(node, "scan_input_axes", k));
+                status = axis == NULL ? WEFT_ERR_NO_MEMORY : emit(u, "Gather", in, 2, value, axis);
+                if (status < 0) {
+                    goto close;
+                }
+            }
+        }
+        WEFT_TRY(status, add_body(u, loop.body, &inside), close);
+        status = carry(u, &loop, &inside, 0, axes);
+    close:
+        close_scope(u, &inside);
+        if (status < 0) {
+            return status;
+        }
+    }
+    return finish(u, &loop, own, axes);
+}
+
+/* scope: where names of the node are looked up; own: the body that it is in, or NULL. */
+static weft_status_t add(unroller_t *u, const Onnx__NodeProto *node, const scope_t *scope,
+                         scope_t *own)
+{
+    if (is_op(node, "If")) {
+        return add_if(u, node, scope, own);
+    }
+    if (is_op(node, "Loop")) {
+        return add_loop(u, node, scope, own);
+    }
+    if (is_op(node, "Scan")) {
+        return add_scan(u, node, scope, own);
+    }
+    if (own == NULL) {
+        return push(u, (Onnx__NodeProto *)(uintptr_t)node);
+    }
+    if (is_op(node, "Identity") && node->n_input == 1 && node->n_output == 1) {
+        return define(u, own, node->output[0], resolve(scope, node->input[0]));
+    }
+    wefti_arena_t *arena = &u->file->arena;
+    Onnx__NodeProto *copy = wefti_arena_memdup(arena, node, sizeof(*node));
+    char **names = wefti_arena_array(arena, node->n_input + node->n_output + 1, sizeof(*names));
+    WEFT_RETURN_IF_NO_MEMORY(copy && names);
+    copy->input = names;
+    copy->output = names + node->n_input;
+    for (size_t i = 0; i < node->n_input; i++) {
+        copy->input[i] = (char *)(uintptr_t)resolve(scope, node->input[i]);
+    }
+    for (size_t i = 0; i < node->n_output; i++) {
+        copy->output[i] = node->output[i];
+        if (node->output[i][0] != '\0') {
+            WEFT_RETURN_IF_ERROR(
+                define(u, own, node->output[i], own_name(u, own, node->output[i])));
+            copy->output[i] = (char *)(uintptr_t)own->names[own->count - 1];
+        }
+    }
+    copy->name = (char *)(uintptr_t)own_name(
+        u, own, node->name != NULL && node->name[0] != '\0' ? node->name : node->op_type);
+    WEFT_RETURN_IF_NO_MEMORY(copy->name);
+    return push(u, copy);
+}
+
+static bool has_bodies(const Onnx__GraphProto *graph)
+{
+    for (size_t i = 0; i < graph->n_node; i++) {
+        const Onnx__NodeProto *node = graph->node[i];
+        if (is_op(node, "If") || is_op(node, "Loop") || is_op(node, "Scan")) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Both lists become those of the graph. */
+static weft_status_t store(unroller_t *u)
+{
+    Onnx__GraphProto *graph = u->file->model->graph;
+    wefti_arena_t *arena = &u->file->arena;
+    size_t count = graph->n_initializer + u->constant_count;
+    Onnx__NodeProto **nodes = wefti_arena_array(arena, u->count + 1, sizeof(*nodes));
+    Onnx__TensorProto **tensors = wefti_arena_array(arena, count + 1, sizeof(*tensors));
+    WEFT_RETURN_IF_NO_MEMORY(nodes && tensors);
+    if (u->count > 0) {
+        memcpy(nodes, u->nodes, u->count * sizeof(*nodes));
+    }
+    if (graph->n_initializer > 0) {
+        memcpy(tensors, graph->initializer, graph->n_initializer * sizeof(*tensors));
+    }
+    if (u->constant_count > 0) {
+        memcpy(tensors + graph->n_initializer, u->constants, u->constant_count * sizeof(*tensors));
+    }
+    graph->node = nodes;
+    graph->n_node = u->count;
+    graph->initializer = tensors;
+    graph->n_initializer = count;
+    return WEFT_OK;
+}
+
+weft_status_t wefti_onnx_unroll(wefti_onnx_file_t *file)
+{
+    unroller_t u = {.file = file};
+    const Onnx__GraphProto *graph = file->model->graph;
+    weft_status_t status = WEFT_OK;
+    if (file->look == NULL || !has_bodies(graph)) {
+        return WEFT_OK;
+    }
+    for (size_t i = 0; i < graph->n_node && status >= 0; i++) {
+        status = add(&u, graph->node[i], NULL, NULL);
+    }
+    status = status < 0 ? status : store(&u);
+    wefti_free(file->allocator, u.nodes);
+    wefti_free(file->allocator, u.constants);
+    return status;
+}

@@ -93,22 +93,25 @@ static bool takes_first_dimension(const Onnx__NodeProto *shape)
     return (start == NULL || start->i == 0) && end != NULL && end->i == 1;
 }
 
-/* torch.export takes the batch from any input. Where that is the label, which this model has no
- * use for, it is taken from another one. */
+/* torch.export takes the batch from any input, also from the label, which this model has no use
+ * for. It is taken from the first input that is not the label. */
 static void read_batch_elsewhere(eval_t *eval)
 {
     const wefti_graph_t *graph = eval->graph;
-    uint32_t label = label_input(graph), other = WEFTI_NONE;
+    uint32_t label = label_input(graph), first = WEFTI_NONE;
     for (uint32_t i = graph->input_count; i-- > 0;) {
         if (graph->inputs[i] != label && has_batch(eval, &graph->values[graph->inputs[i]].type)) {
-            other = graph->inputs[i];
+            first = graph->inputs[i];
         }
     }
-    for (size_t i = 0; i < eval->file.model->graph->n_node && other != WEFTI_NONE; i++) {
+    for (size_t i = 0; i < eval->file.model->graph->n_node && first != WEFTI_NONE; i++) {
         Onnx__NodeProto *node = eval->file.model->graph->node[i];
-        if (strcmp(node->op_type, "Shape") == 0 && node->n_input == 1 &&
-            wefti_graph_find_value(graph, node->input[0]) == label && takes_first_dimension(node)) {
-            node->input[0] = (char *)(uintptr_t)graph->values[other].name;
+        uint32_t from =
+            node->n_input == 1 ? wefti_graph_find_value(graph, node->input[0]) : WEFTI_NONE;
+        if (strcmp(node->op_type, "Shape") == 0 && takes_first_dimension(node) &&
+            from != WEFTI_NONE && graph->values[from].kind == WEFTI_VALUE_INPUT &&
+            has_batch(eval, &graph->values[from].type)) {
+            node->input[0] = (char *)(uintptr_t)graph->values[first].name;
         }
     }
 }

@@ -99,6 +99,18 @@ static weft_status_t find_node(const wefti_onnx_file_t *file, const char *wanted
     return WEFT_OK;
 }
 
+/* A loss of several nodes does not show its logits: weft.export names them as an output. */
+static bool names_logits(const wefti_onnx_file_t *file)
+{
+    const Onnx__GraphProto *graph = file->model->graph;
+    for (size_t i = 0; i < graph->n_output; i++) {
+        if (graph->output[i]->name != NULL && strcmp(graph->output[i]->name, "logits") == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 weft_status_t wefti_onnx_find_loss(const wefti_onnx_file_t *file, const char *wanted,
                                    wefti_onnx_loss_t *out_loss)
 {
@@ -129,5 +141,9 @@ weft_status_t wefti_onnx_find_loss(const wefti_onnx_file_t *file, const char *wa
         .logits = node->input[0],
         .label = node->n_input > 1 && node->input[1][0] != '\0' ? node->input[1] : NULL,
     };
+    if (!known && names_logits(file) && strcmp(out_loss->loss, "logits") != 0) {
+        out_loss->logits = "logits";
+        out_loss->label = NULL;
+    }
     return WEFT_OK;
 }

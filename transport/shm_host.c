@@ -136,6 +136,13 @@ static void accept_pending(rendezvous_t *meet)
     }
 }
 
+static weft_status_t disconnected(const rendezvous_t *meet, uint32_t rank)
+{
+    return wefti_error(WEFT_ERR_PEER_DIED,
+                       "rank %u (pid %d) disconnected while other ranks were still joining",
+                       wefti_endpoint_number(meet->endpoint, rank), (int)meet->peers[rank].pid);
+}
+
 static weft_status_t check_hello(const rendezvous_t *meet, const pending_t *from,
                                  const wefti_shm_packet_t *hello)
 {
@@ -155,6 +162,9 @@ static weft_status_t check_hello(const rendezvous_t *meet, const pending_t *from
     if (hello->rank >= world_size) {
         return wefti_error(WEFT_ERR_MISMATCH, "invalid rank from pid %d: rank %u for world size %u",
                            pid, hello->rank, world_size);
+    }
+    if (meet->peers[hello->rank].joined && wefti_shm_is_gone(meet->peers[hello->rank].pid)) {
+        return disconnected(meet, hello->rank); /* and another process has taken its place */
     }
     if (hello->rank == 0 || meet->peers[hello->rank].joined) {
         int other = hello->rank == 0 ? (int)getpid() : (int)meet->peers[hello->rank].pid;
@@ -246,10 +256,7 @@ static void poll_once(rendezvous_t *meet)
     }
     for (uint32_t r = 1; r < world_size; r++) {
         if (polls[1 + pending + r].revents != 0) {
-            fail(meet,
-                 wefti_error(WEFT_ERR_PEER_DIED,
-                             "rank %u (pid %d) disconnected while other ranks were still joining",
-                             wefti_endpoint_number(meet->endpoint, r), (int)meet->peers[r].pid));
+            fail(meet, disconnected(meet, r));
         }
     }
     /* From the last to the first: one that is read may leave the list. */

@@ -291,8 +291,8 @@ WEFT_API weft_status_t weft_context_dump(weft_context_t *context, const char *pa
  * @param[in]  context     a context whose world has ended, or not; it stays valid
  * @param[out] out_context the new context, with one reference; the caller releases it
  * @return WEFT_ERR_TIMEOUT naming the ranks that live but did not call; WEFT_ERR_STATE if the
- *         context has been shrunk or grown into another one that is still a member of the world
- *         (call it on that one), or in a forked child; WEFT_ERR_NO_MEMORY; WEFT_ERR_SYSTEM
+ *         context has been shrunk or grown into another one (call it on that one; a rank that has
+ *         released that one has left), or in a forked child; WEFT_ERR_NO_MEMORY; WEFT_ERR_SYSTEM
  *
  * Equivalent to: MPIX_Comm_revoke and MPIX_Comm_shrink of MPI_COMM_WORLD (ULFM)
  */

@@ -8,6 +8,10 @@
  * calls concern all ranks of the world and are blocking. An error while a step runs breaks the
  * session: later calls that read, write or run return the same error.
  *
+ * The error of a kernel, or a rank that died, ends the world on all ranks, and the message names the
+ * rank. All that live go on with weft_context_shrink, a new session on its context, and a checkpoint
+ * or snapshot; the rank whose kernel failed is still one of them.
+ *
  * WEFT_ERR_LINK: a link between two hosts broke, but both ranks live. Every call of the session
  * then returns this error, from the call in flight (on each rank) on, and the message names the
  * link. The world continues. Some ranks may have ended their last step before the others, so ranks

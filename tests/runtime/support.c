@@ -209,6 +209,15 @@ static weft_status_t train(const training_t *training, weft_session_t *session, 
     return status;
 }
 
+static void go_on(weft_context_t *context, outcome_t *outcome)
+{
+    weft_context_t *next = NULL;
+    if (weft_context_shrink(context, &next) == WEFT_OK && weft_context_barrier(next) == WEFT_OK) {
+        outcome->left = weft_context_world_size(next);
+    }
+    weft_context_release(next);
+}
+
 void support_rank(const training_t *training, const weft_context_params_t *params,
                   outcome_t *outcome)
 {
@@ -237,6 +246,9 @@ out:
     snprintf(outcome->message, sizeof(outcome->message), "%s", status < 0 ? weft_last_error() : "");
     outcome->after = session != NULL ? (uint64_t)(int64_t)weft_session_step(session) : 0;
     weft_session_destroy(session);
+    if (status < 0 && training->shrinks) {
+        go_on(context, outcome);
+    }
     weft_plan_release(plan);
     weft_registry_destroy(registry);
     weft_context_release(context);

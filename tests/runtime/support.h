@@ -49,6 +49,7 @@ typedef struct training {
     int no_kernel_rank;  /* 1 + the rank that lacks a kernel */
     bool wrong_world;    /* the plan is for one rank more */
     bool quiet;          /* drop log lines: failures are expected */
+    bool shrinks;        /* after an error: goes on in a world of the ranks that are left */
 } training_t;
 
 typedef struct outcome {
@@ -59,6 +60,7 @@ typedef struct outcome {
     double late_ms; /* from the failing step's start to its return */
     weft_session_stats_t stats;
     uint64_t after; /* status of a call after the end, as an unsigned number */
+    uint32_t left;  /* ranks of the world in which a barrier worked afterwards */
 } outcome_t;
 
 weft_status_t support_registry(bool complete, weft_registry_t **out_registry);

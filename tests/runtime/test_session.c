@@ -197,7 +197,8 @@ static void test_session_kernel_error_reaches_every_rank(void **state)
                                    .card = card == 1,
                                    .bad_kernel_rank = 1 + 1,
                                    .bad_step = 2,
-                                   .quiet = true};
+                                   .quiet = true,
+                                   .shrinks = true};
             support_run_threads(&training, outcomes);
             expect_failed(&training, outcomes, WEFT_ERR_INVALID_ARGUMENT, "not a number",
                           card ? "" : "rank 1: kernel \"gradient 0\"");
@@ -208,6 +209,7 @@ static void test_session_kernel_error_reaches_every_rank(void **state)
                 assert_true(outcomes[r].late_ms < 300000);
                 /* and every later call says the same */
                 assert_int_equal((int64_t)outcomes[r].after, WEFT_ERR_INVALID_ARGUMENT);
+                assert_int_equal(outcomes[r].left, 3);
             }
         }
     }

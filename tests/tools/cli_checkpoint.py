@@ -215,6 +215,38 @@ class Checkpoint(Case):
         write_safetensors(self.file, changed, {k: v for k, v in metadata.items() if k != "weft.digest"})
         self.assertNotEqual(self.digest(plan, "--resume", self.file, steps=6), whole)
 
+    def start_job(self, plan, start, *args):
+        """Two tasks of a Slurm job, in its start-th start."""
+        return [subprocess.Popen(list(map(str, [WEFT, "run", plan, "--data", DATA, "--no-eval", "--json", "--checkpoint", self.file,
+                                                "--checkpoint-every", 1, "--resume", "auto", *args])),
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.dir, start_new_session=True,
+                                 env={**os.environ, "WEFT_RANK": str(rank), "WEFT_WORLD_SIZE": "2",
+                                      "WEFT_ADDRESS": f"unix:@weft-test-job-{os.getpid()}-{start}", "SLURM_JOB_ID": "77",
+                                      "SLURM_NTASKS": "2", "SLURM_PROCID": str(rank), "SLURM_RESTART_COUNT": str(start)})
+                for rank in range(2)]
+
+    def test_a_requeued_job_continues(self):
+        """As Slurm does it: SIGTERM to all tasks, SIGKILL to those that are left, then the same command again."""
+        plan, before = self.compile("mlp.onnx", "plan.weft", 2, 16), 0
+        for start, number in enumerate((signal.SIGTERM, signal.SIGKILL)):
+            tasks = self.start_job(plan, start, "--steps", 100000)
+            while self.file.exists() is False or int(read_safetensors(self.file)[1]["weft.step"]) < before + 3:
+                self.assertEqual([task.poll() for task in tasks], [None, None])
+                time.sleep(0.01)
+            for task in tasks:
+                task.send_signal(number)
+            for task in tasks:
+                task.communicate()
+                self.assertNotEqual(task.returncode, 0)
+            before = int(read_safetensors(self.file)[1]["weft.step"])
+        tasks = self.start_job(plan, 2, "--steps", before + 3)
+        outs = [task.communicate() for task in tasks]
+        self.assertEqual([task.returncode for task in tasks], [0, 0], outs)
+        report = json.loads(outs[0][0])
+        self.assertEqual((report["first_step"], report["steps"]), (before, 3))
+        self.assertEqual(report["param_digest"], self.digest(plan, steps=before + 3))
+        self.assertEqual({path.name for path in self.dir.iterdir()}, {"plan.weft", "state.safetensors"})
+
     def test_a_killed_run_leaves_the_last_checkpoint_complete(self):
         """Killed at any time, what is there can be gone on from, to the digest of a run that was left alone."""
         plan = self.compile("mlp.onnx", "plan.weft", 2, 16)

@@ -125,38 +125,6 @@ static weft_status_t check_rank(const root_t *root, const wefti_greeting_t *gree
     return WEFT_OK;
 }
 
-static weft_status_t add_rank(root_t *root, wefti_pending_t *pending)
-{
-    const wefti_greeting_t *greeting = wefti_handshake_peer(&pending->shake);
-    wefti_endpoint_address_t address;
-    char at[WEFTI_ADDRESS_TEXT];
-    WEFT_RETURN_IF_ERROR(check_rank(root, greeting, wefti_address_text(&pending->from, true, at)));
-    memcpy(&address, pending->shake.payload, sizeof address);
-    if (pending->shake.payload_bytes != sizeof address || !wefti_endpoint_address_valid(&address)) {
-        return wefti_error(WEFT_ERR_FORMAT, "malformed message from rank %u: endpoint address",
-                           greeting->rank);
-    }
-    root->ranks[greeting->rank] =
-        (joined_t){.wire = wefti_pending_take(pending), .from = pending->from, .address = address};
-    wefti_wire_t *wire = &root->ranks[greeting->rank].wire;
-    wire->in_limit = RANK_BYTES;
-    root->joined_count++;
-    return wefti_watch(root->epoll_fd, EPOLL_CTL_MOD, wire->fd, EPOLLIN, greeting->rank);
-}
-
-static void accept_rank(root_t *root, wefti_pending_t *pending)
-{
-    weft_status_t status = root->failure == WEFT_OK ? add_rank(root, pending) : WEFT_OK;
-    if (status < 0) {
-        fail(root, status);
-    }
-    if (pending->shake.wire.fd >= 0) {
-        wefti_wire_send(&pending->shake.wire, WEFTI_ERROR, &root->verdict, sizeof root->verdict,
-                        NULL, 0);
-        wefti_handshake_deinit(&pending->shake);
-    }
-}
-
 /* A joined rank sent something, or is gone. */
 static void receive_from(root_t *root, uint32_t rank)
 {
@@ -191,6 +159,43 @@ static void receive_from(root_t *root, uint32_t rank)
         snprintf(root->note, sizeof root->note, "rank %u (%s) joined and disconnected", rank, at);
     }
     disconnect(root, joined);
+}
+
+static weft_status_t add_rank(root_t *root, wefti_pending_t *pending)
+{
+    const wefti_greeting_t *greeting = wefti_handshake_peer(&pending->shake);
+    wefti_endpoint_address_t address;
+    char at[WEFTI_ADDRESS_TEXT];
+    uint32_t rank = greeting->rank;
+    if (rank > 0 && rank < root->job->world_size && root->ranks[rank].wire.fd >= 0) {
+        receive_from(root, rank); /* it may be gone, and this process in its place */
+        WEFT_RETURN_IF_ERROR(root->failure);
+    }
+    WEFT_RETURN_IF_ERROR(check_rank(root, greeting, wefti_address_text(&pending->from, true, at)));
+    memcpy(&address, pending->shake.payload, sizeof address);
+    if (pending->shake.payload_bytes != sizeof address || !wefti_endpoint_address_valid(&address)) {
+        return wefti_error(WEFT_ERR_FORMAT, "malformed message from rank %u: endpoint address",
+                           greeting->rank);
+    }
+    root->ranks[rank] =
+        (joined_t){.wire = wefti_pending_take(pending), .from = pending->from, .address = address};
+    wefti_wire_t *wire = &root->ranks[rank].wire;
+    wire->in_limit = RANK_BYTES;
+    root->joined_count++;
+    return wefti_watch(root->epoll_fd, EPOLL_CTL_MOD, wire->fd, EPOLLIN, rank);
+}
+
+static void accept_rank(root_t *root, wefti_pending_t *pending)
+{
+    weft_status_t status = root->failure == WEFT_OK ? add_rank(root, pending) : WEFT_OK;
+    if (status < 0) {
+        fail(root, status);
+    }
+    if (pending->shake.wire.fd >= 0) {
+        wefti_wire_send(&pending->shake.wire, WEFTI_ERROR, &root->verdict, sizeof root->verdict,
+                        NULL, 0);
+        wefti_handshake_deinit(&pending->shake);
+    }
 }
 
 /* Handles all events; waits for one, but not for long. */

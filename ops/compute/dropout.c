@@ -48,25 +48,6 @@ typedef struct {
     uint32_t threads;
 } state_t;
 
-/* The words of the chunk whose first element has global index at, in the order of elements. */
-WEFTI_INLINE void draw(const dropout_t *d, uint64_t at, uint32_t *words)
-{
-    wefti_philox_t blocks;
-    for (int l = 0; l < WEFTI_PHILOX_LANES; l++) {
-        uint64_t block = at / 4 + (uint64_t)l;
-        blocks.x[0][l] = (uint32_t)block;
-        blocks.x[1][l] = (uint32_t)(block >> 32);
-        blocks.x[2][l] = d->step;
-        blocks.x[3][l] = d->salt;
-    }
-    wefti_philox_4x32_10(&blocks, (uint32_t)d->seed, (uint32_t)(d->seed >> 32));
-    for (int l = 0; l < WEFTI_PHILOX_LANES; l++) {
-        for (int w = 0; w < 4; w++) {
-            words[4 * l + w] = blocks.x[w][l];
-        }
-    }
-}
-
 WEFTI_INLINE void apply(const uint32_t *words, const float *x, float *y, uint8_t *mask,
                         int64_t count, uint32_t threshold, float scale)
 {
@@ -75,26 +56,38 @@ WEFTI_INLINE void apply(const uint32_t *words, const float *x, float *y, uint8_t
         float kept = x[i] * scale; /* computed always: no branch around the load */
         y[i] = words[i] >= threshold ? kept : 0.0f;
     }
-    for (int64_t i = 0; mask != NULL && i < count; i++) {
+    count = mask == NULL ? 0 : count;
+    WEFTI_INDEPENDENT
+    for (int64_t i = 0; i < count; i++) {
         mask[i] = words[i] >= threshold;
     }
 }
 
-WEFTI_INLINE void dropout_body(const dropout_t *d)
-{
-    uint32_t words[CHUNK];
-    uint64_t head = d->first % CHUNK; /* chunks are aligned in the global tensor */
-    int64_t at = 0;
-    while (at < d->count) {
-        int64_t left = d->count - at, take = CHUNK - (int64_t)head;
-        take = take < left ? take : left;
-        draw(d, d->first + (uint64_t)at - head, words);
-        apply(words + head, d->x + at, d->y + at, d->mask == NULL ? NULL : d->mask + at, take,
-              d->threshold, d->scale);
-        at += take;
-        head = 0;
+/* words_fn makes the words of a chunk; chunks are aligned in the global tensor. */
+#define DROPOUT(name, words_fn)                                                                    \
+    static void name(const dropout_t *d)                                                           \
+    {                                                                                              \
+        const uint64_t high = (uint64_t)d->salt << 32 | d->step;                                   \
+        uint32_t words[CHUNK];                                                                     \
+        int64_t head = (int64_t)(d->first % CHUNK);                                                \
+        for (int64_t at = 0, take; at < d->count; at += take, head = 0) {                          \
+            const int64_t left = d->count - at;                                                    \
+            take = CHUNK - head < left ? CHUNK - head : left;                                      \
+            words_fn((d->first + (uint64_t)at) / CHUNK * WEFTI_PHILOX_LANES, high, d->seed,        \
+                     words);                                                                       \
+            uint8_t *mask = d->mask == NULL ? NULL : d->mask + at;                                 \
+            if (take == CHUNK) { /* loops without rests */                                         \
+                apply(words, d->x + at, d->y + at, mask, CHUNK, d->threshold, d->scale);           \
+            } else {                                                                               \
+                apply(words + head, d->x + at, d->y + at, mask, take, d->threshold, d->scale);     \
+            }                                                                                      \
+        }                                                                                          \
     }
-}
+DROPOUT(dropout_portable, wefti_philox_words_portable)
+WEFTI_TARGET_AVX2 DROPOUT(dropout_avx2, wefti_philox_words_avx2)
+WEFTI_TARGET_AVX512 DROPOUT(dropout_avx512,
+                            wefti_philox_words_avx512) static const dropout_fn dropout[3] = {
+    dropout_portable, dropout_avx2, dropout_avx512};
 
 WEFTI_INLINE void dropout_grad_body(const float *dy, const uint8_t *mask, float *dx, int64_t count,
                                     float scale)
@@ -106,7 +99,6 @@ WEFTI_INLINE void dropout_grad_body(const float *dy, const uint8_t *mask, float 
     }
 }
 
-WEFTI_CLONES(dropout, (const dropout_t *d), (d));
 WEFTI_CLONES(dropout_grad,
              (const float *dy, const uint8_t *mask, float *dx, int64_t count, float scale),
              (dy, mask, dx, count, scale));

@@ -25,7 +25,7 @@
 /* The normal distribution, and x times its density. */
 #define GELU_SLOPE(x)                                                                              \
     (0.5f * (1.0f + wefti_erf_f32((x)*SQRT_HALF)) +                                                \
-     (x) * (wefti_exp_f32(-0.5f * (x) * (x)) * 0.39894228f))
+     (x) * (wefti_exp_of_negative_f32(-0.5f * (x) * (x)) * 0.39894228f))
 #define GELU_INNER(x) wefti_tanh_f32(0.79788456f * ((x) + 0.044715f * ((x) * (x) * (x))))
 #define GELU_TANH(x) (0.5f * (x) * (1.0f + GELU_INNER(x)))
 #define GELU_TANH_SLOPE(x)                                                                         \
@@ -80,7 +80,7 @@ F32(reciprocal, 1.0f / a)
 F64(reciprocal, 1.0 / a)
 F32(reciprocal_grad, -a *(b *b))
 F32(erf, wefti_erf_f32(a))
-F32(erf_grad, a *(1.12837917f * wefti_exp_f32(-(b * b))))
+F32(erf_grad, a *(1.12837917f * wefti_exp_of_negative_f32(-(b * b))))
 F32(gelu, GELU(a))
 F32(gelu_grad, a *GELU_SLOPE(b))
 F32(gelu_tanh, GELU_TANH(a))

@@ -146,6 +146,9 @@ weft_status_t wefti_depthwise_plan(const wefti_conv_t *c, bool data_grad, wefti_
     /* Source, outputs, and weights (or their gradients) with the bias. */
     p->thread_elems =
         p->source_elems + p->band * p->out[1] * LANES + (p->kernel[0] * p->kernel[1] + 1) * LANES;
+    if (p->thread_elems > INT32_MAX) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "Conv: the padded image is too large");
+    }
     p->scratch_elems = p->thread_elems * p->threads;
     return WEFT_OK;
 }

@@ -637,6 +637,13 @@ static void test_conv_refuses(void **state)
     node.attr_count = 1;
     assert_int_equal(wefti_kernel_conv.prepare(&node, &env, &made, &bytes),
                      WEFT_ERR_INVALID_ARGUMENT);
+    /* depthwise, with lines that no scratch holds */
+    attr.i = 8;
+    in[0] = tensor(4, (int64_t[]){1, 8, 1 << 14, 1 << 14}, WEFT_LAYOUT_PLAIN);
+    in[1] = tensor(4, (int64_t[]){8, 1, 1 << 14, 1}, WEFT_LAYOUT_PLAIN);
+    out = tensor(4, (int64_t[]){1, 8, 1, 1 << 14}, WEFT_LAYOUT_PLAIN);
+    assert_int_equal(wefti_kernel_conv.prepare(&node, &env, &made, &bytes), WEFT_ERR_UNSUPPORTED);
+    assert_non_null(strstr(weft_last_error(), "too large"));
     assert_null(made);
     wefti_kernel_conv.destroy(NULL);
 }

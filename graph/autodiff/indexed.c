@@ -49,12 +49,51 @@ static weft_status_t add_selected(wefti_diff_t *diff, bool slices, uint32_t indi
     return wefti_diff_give(diff, 0, grad);
 }
 
+/* Indices whose tuples begin with the position in the first batch dimensions. */
+static weft_status_t with_positions(wefti_diff_t *diff, uint32_t batch, uint32_t *indices)
+{
+    wefti_graph_t *graph = diff->graph;
+    weft_tensor_desc_t type = graph->values[*indices].type;
+    const weft_dtype_t dtype = type.dtype;
+    type.dtype = WEFT_DTYPE_I64;
+    type.dims[type.rank - 1] = batch;
+    int64_t count = weft_tensor_elem_count(&type), rows = batch > 0 ? count / batch : 0;
+    int64_t *list = wefti_arena_array(&graph->arena, (size_t)count + 1, sizeof(*list));
+    WEFT_RETURN_IF_NO_MEMORY(list);
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t rest = row;
+        for (uint32_t d = type.rank - 1; d-- > 0;) {
+            if (d < batch) {
+                list[row * batch + d] = rest % type.dims[d];
+            }
+            rest /= type.dims[d];
+        }
+    }
+    uint32_t inputs[2] = {WEFTI_NONE, *indices};
+    type.data = list;
+    WEFT_RETURN_IF_ERROR(
+        wefti_graph_add_value(graph, "positions", WEFTI_VALUE_CONST, &type, &inputs[0]));
+    if (dtype != WEFT_DTYPE_I64) {
+        WEFT_RETURN_IF_ERROR(wefti_diff_two(diff, "CastLike", *indices, inputs[0], &inputs[1]));
+    }
+    const weft_attr_t axis = {.name = "axis", .type = WEFT_ATTR_TYPE_INT, .i = -1};
+    const wefti_diff_op_t op = {.domain = "",
+                                .op = "Concat",
+                                .inputs = inputs,
+                                .input_count = 2,
+                                .attrs = &axis,
+                                .attr_count = 1};
+    return wefti_diff_emit_value(diff, &op, indices);
+}
+
 weft_status_t wefti_diff_gather_nd(wefti_diff_t *diff)
 {
-    if (wefti_node_int(wefti_diff_node(diff), "batch_dims") != 0) {
-        return wefti_diff_unsupported(diff, "batch_dims");
+    const int64_t batch = wefti_node_int(wefti_diff_node(diff), "batch_dims");
+    uint32_t indices = wefti_diff_input(diff, 1);
+    if (batch > 0 && wefti_diff_wants(diff, 0)) {
+        WEFT_RETURN_IF_ERROR(with_positions(diff, (uint32_t)batch, &indices));
     }
-    return add_selected(diff, true, wefti_diff_input(diff, 1));
+    return add_selected(diff, true, indices);
 }
 
 weft_status_t wefti_diff_gather_elements(wefti_diff_t *diff)

@@ -90,15 +90,23 @@ F32(cos_grad, -a *(float)wefti_sin((double)b))
 WIDE(sin, wefti_sin)
 F32(sin_grad, a *(float)wefti_cos((double)b))
 WIDE(tan, wefti_tan)
+F32(tan_grad, (float)((double)a / (wefti_cos((double)b) * wefti_cos((double)b))))
 WIDE(acos, wefti_acos)
+F32(acos_grad, -a / __builtin_sqrtf((1.0f - b) * (1.0f + b)))
 WIDE(asin, wefti_asin)
+F32(asin_grad, a / __builtin_sqrtf((1.0f - b) * (1.0f + b)))
 WIDE(atan, wefti_atan)
 F32(atan_grad, a / (1.0f + b * b))
 WIDE(cosh, wefti_cosh)
+F32(cosh_grad, a *(float)wefti_sinh((double)b))
 WIDE(sinh, wefti_sinh)
+F32(sinh_grad, a *(float)wefti_cosh((double)b))
 WIDE(acosh, wefti_acosh)
+F32(acosh_grad, a / __builtin_sqrtf((b - 1.0f) * (b + 1.0f)))
 WIDE(asinh, wefti_asinh)
+F32(asinh_grad, a / __builtin_sqrtf(b * b + 1.0f))
 WIDE(atanh, wefti_atanh)
+F32(atanh_grad, a / ((1.0f - b) * (1.0f + b)))
 F32(elu, a < 0.0f ? p0 * EXPM1(a) : a)
 F32(elu_grad, b < 0.0f ? a * (p0 * wefti_exp_f32(b)) : a)
 F32(selu, p1 *(a <= 0.0f ? p0 * EXPM1(a) : a))
@@ -190,15 +198,23 @@ static const number_t infinities[2] = {{"detect_negative", 1.0f}, {"detect_posit
     ROW("", "Sin", 1, NULL, L_FLOATS(sin))                                                         \
     ROW("weft", "SinGrad", 2, NULL, L_F32(sin_grad))                                               \
     ROW("", "Tan", 1, NULL, L_FLOATS(tan))                                                         \
+    ROW("weft", "TanGrad", 2, NULL, L_F32(tan_grad))                                               \
     ROW("", "Acos", 1, NULL, L_FLOATS(acos))                                                       \
+    ROW("weft", "AcosGrad", 2, NULL, L_F32(acos_grad))                                             \
     ROW("", "Asin", 1, NULL, L_FLOATS(asin))                                                       \
+    ROW("weft", "AsinGrad", 2, NULL, L_F32(asin_grad))                                             \
     ROW("", "Atan", 1, NULL, L_FLOATS(atan))                                                       \
     ROW("weft", "AtanGrad", 2, NULL, L_F32(atan_grad))                                             \
     ROW("", "Cosh", 1, NULL, L_FLOATS(cosh))                                                       \
+    ROW("weft", "CoshGrad", 2, NULL, L_F32(cosh_grad))                                             \
     ROW("", "Sinh", 1, NULL, L_FLOATS(sinh))                                                       \
+    ROW("weft", "SinhGrad", 2, NULL, L_F32(sinh_grad))                                             \
     ROW("", "Acosh", 1, NULL, L_FLOATS(acosh))                                                     \
+    ROW("weft", "AcoshGrad", 2, NULL, L_F32(acosh_grad))                                           \
     ROW("", "Asinh", 1, NULL, L_FLOATS(asinh))                                                     \
+    ROW("weft", "AsinhGrad", 2, NULL, L_F32(asinh_grad))                                           \
     ROW("", "Atanh", 1, NULL, L_FLOATS(atanh))                                                     \
+    ROW("weft", "AtanhGrad", 2, NULL, L_F32(atanh_grad))                                           \
     ROW("", "Elu", 1, alpha_1, L_F32(elu))                                                         \
     ROW("weft", "EluGrad", 2, alpha_1, L_F32(elu_grad))                                            \
     ROW("", "Selu", 1, selu, L_F32(selu))                                                          \

@@ -595,8 +595,14 @@ static void indexed(void **state)
         } else if (form == 4) {
             y = test_node(g, "GatherElements", "y", INPUTS(p, elements), axis, 1);
         } else if (form == 5) {
+            const weft_attr_t batch[] = {ATTR_INT("batch_dims", 1)};
+            uint32_t columns = test_value(g, "columns", WEFTI_VALUE_CONST, WEFT_DTYPE_I64,
+                                          DIMS(4, 1), (const int64_t[]){2, 0, -1, 1});
             y = test_node(g, "GatherND", "y", INPUTS(p, pairs), NULL, 0);
             y = test_node(g, "Mul", "z", INPUTS(y, other), NULL, 0);
+            y = test_node(g, "Concat", "both",
+                          INPUTS(y, test_node(g, "GatherND", "b", INPUTS(p, columns), batch, 1)),
+                          (const weft_attr_t[]){ATTR_INT("axis", 0)}, 1);
         } else if (form == 6) {
             y = test_node(g, "ScatterND", "y", INPUTS(p, pairs, other), adds, 1);
         } else if (form == 7) {
@@ -708,15 +714,18 @@ static void functions(void **state)
 {
     static const struct {
         const char *op, *form;
-        bool positive;
+        int domain; /* 0: all numbers, 1: positive, 2: above 1, 3: between -1 and 1 */
     } rows[] = {
-        {"Neg", NULL, false},       {"Exp", NULL, false},       {"Log", NULL, true},
-        {"Sqrt", NULL, true},       {"Reciprocal", NULL, true}, {"Erf", NULL, false},
-        {"Gelu", NULL, false},      {"Gelu", "tanh", false},    {"Abs", NULL, false},
-        {"Cos", NULL, false},       {"Sin", NULL, false},       {"Atan", NULL, false},
-        {"Elu", NULL, false},       {"Selu", NULL, false},      {"Celu", NULL, false},
-        {"LeakyRelu", NULL, false}, {"Softplus", NULL, false},  {"Softsign", NULL, false},
-        {"Mish", NULL, false},      {"Swish", NULL, false},     {"ThresholdedRelu", NULL, true},
+        {"Neg", NULL, 0},       {"Exp", NULL, 0},        {"Log", NULL, 1},
+        {"Sqrt", NULL, 1},      {"Reciprocal", NULL, 1}, {"Erf", NULL, 0},
+        {"Gelu", NULL, 0},      {"Gelu", "tanh", 0},     {"Abs", NULL, 0},
+        {"Cos", NULL, 0},       {"Sin", NULL, 0},        {"Atan", NULL, 0},
+        {"Elu", NULL, 0},       {"Selu", NULL, 0},       {"Celu", NULL, 0},
+        {"LeakyRelu", NULL, 0}, {"Softplus", NULL, 0},   {"Softsign", NULL, 0},
+        {"Mish", NULL, 0},      {"Swish", NULL, 0},      {"ThresholdedRelu", NULL, 1},
+        {"Tan", NULL, 0},       {"Cosh", NULL, 0},       {"Sinh", NULL, 0},
+        {"Asinh", NULL, 0},     {"Acosh", NULL, 2},      {"Asin", NULL, 3},
+        {"Acos", NULL, 3},      {"Atanh", NULL, 3},
     };
     static const float exponents[] = {2, 3, 0.5f, -0.5f, -1, 1, 1.75f, 0};
     (void)state;
@@ -726,8 +735,18 @@ static void functions(void **state)
         const weft_attr_t approximate = ATTR_STRING("approximate", rows[i].form);
         uint32_t p = test_param(f.graph, "p", DIMS(4, 5));
         uint32_t positive = test_node(f.graph, "Exp", "e", INPUTS(p), NULL, 0);
-        uint32_t y = test_node(f.graph, rows[i].op, "y", INPUTS(rows[i].positive ? positive : p),
-                               &approximate, rows[i].form != NULL ? 1 : 0);
+        const float one_and_half = 1.5f;
+        uint32_t shift =
+            test_value(f.graph, "shift", WEFTI_VALUE_CONST, WEFT_DTYPE_F32, DIMS(1), &one_and_half);
+        uint32_t x = rows[i].domain == 1 || rows[i].domain == 2 ? positive : p;
+        x = rows[i].domain == 2 ? test_node(f.graph, "Add", "x", INPUTS(x, shift), NULL, 0)
+            : rows[i].domain == 3
+                ? test_node(f.graph, "Div", "x",
+                            INPUTS(test_node(f.graph, "Tanh", "t", INPUTS(x), NULL, 0), shift),
+                            NULL, 0)
+                : x;
+        uint32_t y = test_node(f.graph, rows[i].op, "y", INPUTS(x), &approximate,
+                               rows[i].form != NULL ? 1 : 0);
         uint32_t exponent = test_value(f.graph, "exponent", WEFTI_VALUE_CONST, WEFT_DTYPE_F32,
                                        DIMS(1), &exponents[i % 8]);
         uint32_t z = test_node(f.graph, "Pow", "z", INPUTS(positive, exponent), NULL, 0);

@@ -87,6 +87,14 @@ static const row_t rows[] = {
     {"weft", "AbsGrad", 1, "f2x3x4x5 f2x3x4x5", "", 1},
     {"weft", "CosGrad", 1, "f2x3x4x5 f2x3x4x5", "", 1},
     {"weft", "SinGrad", 1, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"weft", "TanGrad", 1, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"weft", "AcosGrad", 1, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"weft", "AsinGrad", 1, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"weft", "CoshGrad", 1, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"weft", "SinhGrad", 1, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"weft", "AcoshGrad", 1, "f2x3x4x5 p2x3x4x5", "", 1},
+    {"weft", "AsinhGrad", 1, "f2x3x4x5 f2x3x4x5", "", 1},
+    {"weft", "AtanhGrad", 1, "f2x3x4x5 f2x3x4x5", "", 1},
     {"weft", "AtanGrad", 1, "f2x3x4x5 f2x3x4x5", "", 1},
     {"weft", "EluGrad", 1, "f2x3x4x5 f2x3x4x5", "", 1},
     {"weft", "SeluGrad", 1, "f2x3x4x5 f2x3x4x5", "", 1},
@@ -424,7 +432,8 @@ static void check_linear(subject_t *s, uint32_t input)
         for (uint32_t k = 0; k < s->c.output_count; k++) {
             const float *y = s->c.out[k], *old = before[k];
             for (int64_t i = 0; i < case_count(&s->c.outputs[k]); i++) {
-                assert_true(y[i] == factors[f] * old[i]);
+                bool undefined = y[i] != y[i] && old[i] != old[i];
+                assert_true(undefined || y[i] == factors[f] * old[i]);
             }
         }
         free_all(before, s->c.output_count);

@@ -18,8 +18,7 @@ except ImportError:
 
 FOLDER = ranks.SOURCE / "samples" / "models" / "families"
 ORACLE = json.loads((FOLDER / "torch.json").read_text(encoding="utf-8"))
-PENDING = ("lstm.onnx", "lstm.dynamo.onnx")
-FILES = {name: (family, count) for family, oracle in ORACLE.items() for name, count in oracle["files"].items() if name not in PENDING}
+FILES = {name: (family, count) for family, oracle in ORACLE.items() for name, count in oracle["files"].items()}
 
 
 def tensor(described):

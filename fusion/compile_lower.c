@@ -55,7 +55,10 @@ static weft_status_t add_eval_model(wefti_compiler_t *c, weft_plan_t *plan)
 /* Training does not need it: a model without one trains, and saving it reports why it cannot. */
 static weft_status_t try_eval_model(wefti_compiler_t *c, weft_plan_t *plan)
 {
-    weft_status_t status = add_eval_model(c, plan);
+    weft_status_t status =
+        c->params.tensor_parallel > 1
+            ? wefti_error(WEFT_ERR_UNSUPPORTED, "ranks have parts of the weights (tensor_parallel)")
+            : add_eval_model(c, plan);
     if (status >= 0 || status == WEFT_ERR_NO_MEMORY) {
         return status;
     }
@@ -137,7 +140,6 @@ static weft_status_t use_inference(wefti_compiler_t *c, wefti_lower_params_t *pa
     params->flags = c->params.split_batch ? WEFTI_PLAN_SPLIT_BATCH : 0;
     params->rank_graphs = graphs;
     params->rank_graph_count = count;
-    params->rank_data = count > 0 || c->params.tensor_parallel > 1;
     return WEFT_OK;
 }
 
@@ -165,6 +167,8 @@ weft_status_t wefti_compile_lower_params(wefti_compiler_t *c, wefti_lower_params
                                      .costs = &c->costs,
                                      .rates = &c->rates,
                                      .rules = &c->rules,
+                                     .rank_data = c->params.rank_model_count > 0 ||
+                                                  c->params.tensor_parallel > 1,
                                      .allocator = c->allocator};
     return c->params.infer ? use_inference(c, params) : WEFT_OK;
 }

@@ -66,6 +66,23 @@ static weft_status_t check_tensor_parallel(const weft_compile_params_t *p)
                                  "must be the number of ranks: %u, world_size %u",
                                  p->tensor_parallel, p->world_size);
     }
+    const struct {
+        bool set;
+        const char *name;
+    } others[] = {{p->shard_optimizer, "shard_optimizer"},
+                  {p->clip_norm > 0, "clip_norm"},
+                  {p->accumulate > 1, "accumulate"},
+                  {p->global_micro_batches > 0, "global_micro_batches"},
+                  {p->sync_batch_norm, "sync_batch_norm"},
+                  {p->grads_path != NULL, "grads_path"},
+                  {!p->infer && strcmp(p->optimizer, "lamb") == 0, "optimizer lamb"}};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        if (others[i].set) {
+            return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "tensor_parallel",
+                                     "excludes %s: ranks have parts of the gradients",
+                                     others[i].name);
+        }
+    }
     if (p->split_batch || p->emit_path != NULL) {
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "tensor_parallel", "excludes %s",
                                  p->split_batch ? "split_batch: ranks compute one batch together"

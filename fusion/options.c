@@ -171,9 +171,8 @@ static const weft_compile_option_t table[] = {
      .excludes = "rank_models", .reason = "one batch of all ranks is split, for one model",
      .help = "the batch is that of all ranks together; rank 0 reads the inputs and scatters them, "
              "and gathers the outputs"},
-    {FIELD(tensor_parallel), WEFT_OPTION_TYPE_U32,
-     WEFT_OPTION_FLAG_INFERENCE | WEFT_OPTION_FLAG_IN_GRAPH, "tensor_parallel", "N", .low = 1,
-     .high = MAX_WORLD_SIZE, .excludes = "rank_models",
+    {FIELD(tensor_parallel), WEFT_OPTION_TYPE_U32, WEFT_OPTION_FLAG_IN_GRAPH, "tensor_parallel",
+     "N", .low = 1, .high = MAX_WORLD_SIZE, .excludes = "rank_models",
      .reason = "one model is divided over the ranks",
      .help =
          "divide the weights of products, and attention heads, over N ranks, which are all ranks; "

@@ -16,6 +16,8 @@ weft_status_t wefti_apply_fold(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_expand(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_tidy_collectives(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_tensor_parallel(wefti_compiler_t *compiler);
+weft_status_t wefti_apply_tensor_training(wefti_compiler_t *compiler);
+weft_status_t wefti_apply_tensor_gradients(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_settle_gradients(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_expand_dropout(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_label_smoothing(wefti_compiler_t *compiler);
@@ -63,7 +65,7 @@ weft_status_t wefti_pass_expand_dropout(wefti_graph_t *graph, bool infer);
 weft_status_t wefti_pass_label_smoothing(wefti_graph_t *graph, double smoothing);
 weft_status_t wefti_pass_inference_form(wefti_graph_t *graph);
 /* tensor/propagate.c: log receives a warning if some products stay whole. */
-weft_status_t wefti_pass_tensor_parallel(wefti_graph_t *graph, uint32_t ranks,
+weft_status_t wefti_pass_tensor_parallel(wefti_graph_t *graph, uint32_t ranks, bool trains,
                                          const wefti_log_t *log);
 /* labels: of the graphs, for messages. */
 weft_status_t wefti_pass_compare_models(const wefti_graph_t *const *graphs,

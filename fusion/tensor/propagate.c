@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which products are split. All that can be are at first; splits are propagated through the graph in
- * its order; then products whose split costs more than it saves become whole, and so on until
+ * Which products are split. All that can be are at first; splits are propagated through the graph
+ * in its order; then products whose split costs more than it saves become whole, and so on until
  * nothing changes. Products that are split together become whole together.
  */
 #include "fusion/tensor/tensor.h"
@@ -43,6 +43,9 @@ typedef struct propagation {
 static weft_status_t find_fixed(wefti_splitter_t *s)
 {
     const wefti_graph_t *graph = s->graph;
+    uint32_t *readers = wefti_arena_array(s->arena, graph->value_count + 1u, sizeof(*readers));
+    WEFT_RETURN_IF_NO_MEMORY(readers);
+    s->readers = readers;
     for (uint32_t v = 0; v < graph->value_count; v++) {
         wefti_value_kind_t kind = graph->values[v].kind;
         s->fixed[v] = kind == WEFTI_VALUE_PARAM || kind == WEFTI_VALUE_CONST;
@@ -51,6 +54,7 @@ static weft_status_t find_fixed(wefti_splitter_t *s)
         const wefti_node_t *node = &graph->nodes[graph->order[i]];
         bool fixed = node->def->effects == 0;
         for (uint32_t k = 0; k < node->input_count; k++) {
+            readers[node->inputs[k] == WEFTI_NONE ? graph->value_count : node->inputs[k]]++;
             fixed = fixed && (node->inputs[k] == WEFTI_NONE || s->fixed[node->inputs[k]]);
         }
         for (uint32_t k = 0; k < node->output_count; k++) {
@@ -197,10 +201,11 @@ static void blame(propagation_t *p, bool all)
     }
 }
 
-static bool is_worth_it(const group_t *group)
+static bool is_worth_it(const group_t *group, bool trains)
 {
-    return group->gathered_bytes == 0 || (!group->unordered && group->weight_bytes >= LEAST_BYTES &&
-                                          group->saved_ops >= OPS_PER_BYTE * group->gathered_bytes);
+    return group->gathered_bytes == 0 ||
+           (!trains && !group->unordered && group->weight_bytes >= LEAST_BYTES &&
+            group->saved_ops >= OPS_PER_BYTE * group->gathered_bytes);
 }
 
 /* Returns whether products became whole. */
@@ -213,7 +218,8 @@ static bool give_up(propagation_t *p, bool all)
     for (uint32_t i = 0; i < s->graph->order_count; i++) {
         uint32_t id = s->graph->order[i];
         const group_t *group = &p->groups[wefti_split_root(s, id)];
-        if (s->splits_columns[id] && wefti_is_split(&s->nodes[id].out) && !is_worth_it(group)) {
+        if (s->splits_columns[id] && wefti_is_split(&s->nodes[id].out) &&
+            !is_worth_it(group, s->trains)) {
             s->splits_columns[id] = false;
             s->columns[id].count = 1;
             changed = true;
@@ -253,7 +259,7 @@ static const char *whole_reason(const propagation_t *p, uint32_t product)
 {
     const event_t *whole = &p->wholes[product];
     if (whole->why == NULL) {
-        return "the number of its columns does not divide by the number of ranks";
+        return "its columns do not divide by the number of ranks, or its weight has other readers";
     }
     if (whole->node == WEFTI_NONE) {
         return whole->why;
@@ -296,20 +302,20 @@ static weft_status_t report(const propagation_t *p, const wefti_log_t *log)
     return WEFT_OK;
 }
 
-weft_status_t wefti_pass_tensor_parallel(wefti_graph_t *graph, uint32_t ranks,
+weft_status_t wefti_pass_tensor_parallel(wefti_graph_t *graph, uint32_t ranks, bool trains,
                                          const wefti_log_t *log)
 {
     weft_status_t status = WEFT_OK;
     wefti_arena_t arena;
     wefti_arena_init(&arena, graph->arena.allocator, 0);
-    propagation_t p = {.s = {.graph = graph, .arena = &arena, .ranks = ranks}};
+    propagation_t p = {.s = {.graph = graph, .arena = &arena, .ranks = ranks, .trains = trains}};
     WEFT_TRY(status, make_tables(&p), done);
     do { /* each round gives up a product, or divides the columns of one */
         WEFT_TRY(status, propagate(&p), done);
     } while (p.s.changed || give_up(&p, false) || give_up(&p, true));
     WEFT_TRY(status, report(&p, log), done);
     WEFT_TRY(status, wefti_split_rewrite(&p.s), done);
-    status = wefti_pass_inference_form(graph);
+    status = trains ? WEFT_OK : wefti_pass_inference_form(graph);
 done:
     wefti_arena_deinit(&arena);
     return status;
@@ -317,6 +323,28 @@ done:
 
 weft_status_t wefti_apply_tensor_parallel(wefti_compiler_t *c)
 {
-    WEFT_RETURN_IF_ERROR(wefti_pass_tensor_parallel(c->graph, c->params.tensor_parallel, &c->log));
+    WEFT_RETURN_IF_ERROR(
+        wefti_pass_tensor_parallel(c->graph, c->params.tensor_parallel, false, &c->log));
     return wefti_pass_tidy_collectives(c->graph, c->params.tensor_parallel);
+}
+
+/* A dropped element would be dropped on one rank and not on another one. */
+static weft_status_t check_random(const wefti_graph_t *graph)
+{
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        const wefti_node_t *node = &graph->nodes[graph->order[i]];
+        if (wefti_op_facts(node->def).gradient == WEFT_GRADIENT_DROPOUT ||
+            (node->def->effects & WEFT_EFFECT_RANDOM) != 0) {
+            return wefti_error_field(WEFT_ERR_UNSUPPORTED, "tensor_parallel",
+                                     "node '%s' (%s): ranks draw different random numbers",
+                                     node->name, node->def->name);
+        }
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_apply_tensor_training(wefti_compiler_t *c)
+{
+    WEFT_RETURN_IF_ERROR(check_random(c->graph));
+    return wefti_pass_tensor_parallel(c->graph, c->params.tensor_parallel, true, &c->log);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The graph of a rank: parts of initializers, local numbers in shapes, and collectives. A part of an
- * initializer is a value with contents for every rank (wefti_value_t.rank_bytes).
+ * The graph of a rank: parts of initializers, local numbers in shapes, and collectives. A part of
+ * an initializer is a value with contents for every rank (wefti_value_t.rank_bytes).
  */
 #include "fusion/tensor/tensor.h"
 
@@ -45,6 +45,9 @@ static uint32_t axis_before(const wefti_graph_t *graph, const wefti_node_t *node
 bool wefti_split_can_slice(const wefti_splitter_t *s, uint32_t value, uint32_t axis)
 {
     const wefti_value_t *v = &s->graph->values[value];
+    if (s->trains && s->readers[value] > 1 && v->kind != WEFTI_VALUE_CONST) {
+        return false; /* a parameter is one tensor, with one gradient */
+    }
     if (v->kind == WEFTI_VALUE_PARAM || v->kind == WEFTI_VALUE_CONST) {
         return v->type.data != NULL && v->type.dims[axis] % s->ranks == 0;
     }
@@ -116,6 +119,23 @@ static weft_status_t add_node(rewriter_t *r, uint32_t at, const char *domain, co
         .output_count = 1,
         .attrs = attrs,
         .attr_count = attr_count};
+    WEFT_RETURN_IF_NO_MEMORY(params.name);
+    WEFT_RETURN_IF_ERROR(wefti_graph_insert_node(r->graph, &params, WEFTI_WHEN_READY, &node));
+    *out_value = r->graph->nodes[node].outputs[0];
+    return WEFT_OK;
+}
+
+static weft_status_t add_marked(rewriter_t *r, uint32_t at, const weft_op_def_t *def,
+                                const char *suffix, uint32_t input, uint32_t *out_value)
+{
+    uint32_t node;
+    const wefti_node_params_t params = {
+        .def = def,
+        .name = wefti_arena_printf(&r->graph->arena, "%s/%s", r->graph->nodes[at].name, suffix),
+        .version = 1,
+        .inputs = &input,
+        .input_count = 1,
+        .output_count = 1};
     WEFT_RETURN_IF_NO_MEMORY(params.name);
     WEFT_RETURN_IF_ERROR(wefti_graph_insert_node(r->graph, &params, WEFTI_WHEN_READY, &node));
     *out_value = r->graph->nodes[node].outputs[0];
@@ -224,27 +244,44 @@ static weft_status_t gather(rewriter_t *r, uint32_t value, uint32_t *out_value)
 /* The sum over ranks, then the addend of Gemm. */
 static weft_status_t sum(rewriter_t *r, uint32_t id)
 {
-    const weft_attr_t attrs[] = {{.name = "reduction", .type = WEFT_ATTR_TYPE_STRING, .s = "sum"},
-                                 {.name = "group", .type = WEFT_ATTR_TYPE_INT},
-                                 {.name = "reason",
-                                  .type = WEFT_ATTR_TYPE_STRING,
-                                  .s = wefti_arena_printf(&r->graph->arena, "sums the terms of %s",
-                                                          r->graph->nodes[id].name)}};
     wefti_node_t *node = &r->graph->nodes[id];
     uint32_t term = node->outputs[0], total, result;
     uint32_t addend = node->input_count > 2 ? node->inputs[2] : WEFTI_NONE;
     node->input_count -= node->input_count > 2;
-    WEFT_RETURN_IF_NO_MEMORY(attrs[2].s);
-    WEFT_RETURN_IF_ERROR(
-        add_node(r, id, "weft", "AllReduce", "sum", WEFTI_PHASE_COMM, &term, 1, attrs, 3, &total));
+    WEFT_RETURN_IF_ERROR(add_marked(r, id, wefti_tensor_terms(), "sum", term, &total));
+    if (!r->s->trains) {
+        WEFT_RETURN_IF_ERROR(wefti_tensor_add_sum(r->graph, r->graph->values[total].producer));
+    }
     result = total;
     if (addend != WEFTI_NONE) {
         const uint32_t inputs[] = {total, addend};
         WEFT_RETURN_IF_ERROR(
             add_node(r, id, "", "Add", "add", WEFTI_PHASE_FORWARD, inputs, 2, NULL, 0, &result));
     }
+    wefti_value_flags_t flags = r->graph->values[term].flags & ~WEFTI_VALUE_OUTPUT;
     wefti_graph_replace_uses(r->graph, term, result, r->graph->values[total].producer);
+    r->graph->values[term].flags &= ~flags;
+    r->graph->values[result].flags |= flags;
+    r->graph->logits = r->graph->logits == term ? result : r->graph->logits;
     return take_name(r->graph, result, term, "term");
+}
+
+/* A whole input of a node that computes a part: where it has a gradient, that is a sum. */
+static weft_status_t share(rewriter_t *r, uint32_t value, uint32_t *out_value)
+{
+    static const wefti_split_t mark = {.axis = -2, .count = 1};
+    const wefti_value_t *v = &r->graph->values[value];
+    *out_value = find_made(r, value, &mark);
+    if (!wefti_dtype_is_floating(v->type.dtype) || v->kind == WEFTI_VALUE_CONST ||
+        v->kind == WEFTI_VALUE_INPUT) {
+        *out_value = value;
+    }
+    if (*out_value != WEFTI_NONE) {
+        return WEFT_OK;
+    }
+    uint32_t at = v->producer != WEFTI_NONE ? v->producer : r->graph->order[0];
+    WEFT_RETURN_IF_ERROR(add_marked(r, at, wefti_tensor_shared(), "shared", value, out_value));
+    return remember(r, value, &mark, *out_value);
 }
 
 /* ---- shapes ---- */
@@ -310,12 +347,26 @@ static weft_status_t make_local(rewriter_t *r, uint32_t id)
     return facts.gradient == WEFT_GRADIENT_PARTS && ends ? set_sizes(r, id) : WEFT_OK;
 }
 
+/* What is added to the sum over ranks is added once. */
+static bool is_addend(const rewriter_t *r, uint32_t id, uint32_t input)
+{
+    return r->s->nodes[id].sums && input == 2;
+}
+
 static weft_status_t rewrite_node(rewriter_t *r, uint32_t id)
 {
     const wefti_node_split_t *split = &r->s->nodes[id];
+    bool parts = split->sums || wefti_is_split(&split->out);
     for (uint32_t i = 0; i < r->graph->nodes[id].input_count; i++) {
         uint32_t value = r->graph->nodes[id].inputs[i], other = value;
-        if (value == WEFTI_NONE || value >= r->first_new) {
+        if (value == WEFTI_NONE) {
+            continue;
+        }
+        if (value >= r->first_new ||
+            (!wefti_is_split(&r->s->of_value[value]) && !wefti_is_split(&split->need[i]))) {
+            if (parts && r->s->trains && !is_addend(r, id, i)) {
+                WEFT_RETURN_IF_ERROR(share(r, value, &r->graph->nodes[id].inputs[i]));
+            }
             continue;
         }
         bool have = wefti_is_split(&r->s->of_value[value]), need = wefti_is_split(&split->need[i]);
@@ -328,6 +379,17 @@ static weft_status_t rewrite_node(rewriter_t *r, uint32_t id)
     }
     WEFT_RETURN_IF_ERROR(make_local(r, id));
     return split->sums ? sum(r, id) : WEFT_OK;
+}
+
+static void move_parameter(wefti_graph_t *graph, uint32_t from, uint32_t to)
+{
+    for (uint32_t i = 0; i < graph->parameter_count; i++) {
+        if (graph->parameters[i].value == from) {
+            graph->parameters[i].value = to;
+            graph->parameters[i].type = graph->values[to].type;
+            graph->parameters[i].type.data = NULL;
+        }
+    }
 }
 
 /* Parts take the names of initializers that nobody reads any more. */
@@ -348,6 +410,8 @@ static weft_status_t take_names(rewriter_t *r)
         const made_t *made = &r->made[i];
         if (graph->values[made->value].producer == WEFTI_NONE && !read[made->of]) {
             read[made->of] = true; /* once */
+            graph->values[made->of].kind = WEFTI_VALUE_CONST;
+            move_parameter(graph, made->of, made->value);
             WEFT_RETURN_IF_ERROR(take_name(graph, made->value, made->of, "whole"));
         }
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One rule per kind of operator: from the splits of its inputs to what it needs, and what comes out.
- * An operator without a rule, or whose inputs do not fit together, needs them whole.
+ * One rule per kind of operator: from the splits of its inputs to what it needs and what comes
+ * out. An operator without a rule, or whose inputs do not fit together, needs them whole.
  */
 #include "fusion/tensor/tensor.h"
 

@@ -34,6 +34,8 @@ typedef struct wefti_splitter {
     uint32_t *parent;          /* by node: union of products that are split together, or not */
     wefti_node_split_t *nodes; /* by node */
     bool changed;              /* columns: everything is propagated again */
+    bool trains;               /* no all-gathers; whole inputs of parts are Shared (train.c) */
+    const uint32_t *readers;   /* by value: their number */
 } wefti_splitter_t;
 
 static inline bool wefti_is_split(const wefti_split_t *split)
@@ -52,6 +54,11 @@ bool wefti_split_can_slice(const wefti_splitter_t *splitter, uint32_t value, uin
 /* Elements of a constant list of integers, at most WEFT_MAX_DIMS; false: it is not known. */
 bool wefti_split_ints(const wefti_graph_t *graph, uint32_t value, int64_t *out,
                       uint32_t *out_count);
+
+/* train.c: operators that exist until the graph is differentiated; Terms becomes an AllReduce. */
+const weft_op_def_t *wefti_tensor_shared(void);
+const weft_op_def_t *wefti_tensor_terms(void);
+weft_status_t wefti_tensor_add_sum(wefti_graph_t *graph, uint32_t node);
 
 /* rewrite.c: the graph of one rank, with contents for all. */
 weft_status_t wefti_split_rewrite(wefti_splitter_t *splitter);

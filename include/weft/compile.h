@@ -154,13 +154,16 @@ typedef struct weft_compile_params {
      * commas between. An algorithm that cannot run on these ranks and hosts, or not in this order,
      * is an error. Such collectives are not fused with updates. NULL: chosen by cost. */
     const char *algo;
-    /** Order in which reductions combine ranks: "tree" (default), "any", which admits all algorithms
-     * but gives bits that depend on them, or "blocks:4,4" with the ranks of each block. */
+    /** Order in which reductions combine ranks: "tree" (default), "any", which admits all
+     * algorithms but gives bits that depend on them, or "blocks:4,4" with the ranks of each
+     * block. */
     const char *order;
-    /** Inference. Number of ranks over which products with weights are divided, and with them
-     * attention heads: a rank has its part of the weights, and collectives are inserted where they
-     * are needed. Equal to world_size, which may be 0 then. A model that cannot be divided is an
-     * error. 0 or 1: every rank has the whole model. */
+    /** Number of ranks over which products with weights are divided, and with them attention heads:
+     * a rank has its part of the weights, and collectives are inserted where they are needed. Equal
+     * to world_size, which may be 0 then. A model that cannot be divided is an error. In training
+     * all ranks compute one batch, batch is that of all of them together, and a session reads and
+     * writes parts of parameters; there are no checkpoints. 0 or 1: every rank has the whole
+     * model. */
     uint32_t tensor_parallel;
 } weft_compile_params_t;
 

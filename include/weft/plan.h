@@ -42,7 +42,7 @@ typedef struct weft_plan_info {
     double clip_norm;              /**< bound on the gradients' global norm; 0: none */
     /** Inference, 1: only rank 0 is fed and has results, and batch is that of all ranks. */
     int split_batch;
-    int rank_weights; /**< inference, 1: ranks have weights of their own */
+    int rank_weights; /**< 1: ranks have weights of their own */
     /** 1: weft_session_eval works (training, and the forward pass does not communicate). */
     int has_eval;
 } weft_plan_info_t;

@@ -171,6 +171,7 @@ typedef enum weft_gradient {
     WEFT_GRADIENT_TILES = 80,             /**< Tile */
     WEFT_GRADIENT_LARGEST = 81,           /**< TopK */
     WEFT_GRADIENT_TRIANGLE = 82,          /**< Trilu */
+    WEFT_GRADIENT_SHARED = 96, /**< all ranks have input 0, output 0 leads to a part on each */
 } weft_gradient_t;
 
 /** The measured cost curve that predicts an operator. */

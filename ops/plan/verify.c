@@ -67,8 +67,11 @@ static const char *check_kind(const weft_plan_t *plan)
     if (plan->flags & ~known) {
         return "unknown flags";
     }
-    if (plan->flags & (trains ? known & ~of_training : of_training)) {
+    if (plan->flags & (trains ? WEFTI_PLAN_SPLIT_BATCH : of_training)) {
         return "flags of another kind of plan";
+    }
+    if ((plan->flags & WEFTI_PLAN_RANK_DATA) && (plan->flags & of_training)) {
+        return "ranks have weights of their own, and shards of common ones";
     }
     if ((plan->flags & WEFTI_PLAN_DECOUPLED) && !(plan->flags & WEFTI_PLAN_SHARDED)) {
         return "decoupled, but not sharded";

@@ -169,7 +169,8 @@ static weft_status_t check_names(const weft_plan_t *plan)
 {
     int trains = plan->kind == WEFT_PLAN_KIND_TRAINING;
     uint32_t wanted = 0, micro = trains ? micro_programs(plan) : 0;
-    const char *needed[] = {"step", trains ? "init" : NULL,
+    int common = trains && !(plan->flags & WEFTI_PLAN_RANK_DATA); /* weights of rank 0 */
+    const char *needed[] = {"step", common ? "init" : NULL,
                             plan->flags & WEFTI_PLAN_DECOUPLED ? "flush" : NULL};
     for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++) {
         if (needed[i] && !wefti_plan_program(plan, needed[i])) {

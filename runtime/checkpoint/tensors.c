@@ -20,9 +20,10 @@ static weft_status_t add_list(wefti_checkpoint_tensors_t *tensors, const wefti_s
 weft_status_t wefti_checkpoint_tensors(const weft_plan_t *plan, const wefti_state_map_t *map,
                                        wefti_arena_t *arena, wefti_checkpoint_tensors_t *out)
 {
-    if (plan->kind == WEFT_PLAN_KIND_INFERENCE || (plan->flags & WEFTI_PLAN_RANK_DATA) != 0) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "plan: not a training plan: it has no checkpoints");
+    bool infers = plan->kind == WEFT_PLAN_KIND_INFERENCE;
+    if (infers || (plan->flags & WEFTI_PLAN_RANK_DATA) != 0) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "plan: %s: it has no checkpoints",
+                           infers ? "not a training plan" : "ranks have parts of the weights");
     }
     size_t most = (size_t)map->params.count + map->states.count + 1;
     *out = (wefti_checkpoint_tensors_t){wefti_arena_array(arena, most, sizeof *out->list), 0};

@@ -405,7 +405,8 @@ static void test_plan_refuses_what_is_wrong(void **in)
     REFUSES(plan->kind, (weft_plan_kind_t)3, "unknown kind");
     REFUSES(plan->kind, WEFT_PLAN_KIND_INFERENCE, "programs");
     REFUSES(plan->flags, 1u << 9, "unknown flags");
-    REFUSES(plan->flags, WEFTI_PLAN_RANK_DATA, "another kind");
+    REFUSES(plan->flags, WEFTI_PLAN_SPLIT_BATCH, "another kind");
+    REFUSES(plan->flags, WEFTI_PLAN_RANK_DATA | WEFTI_PLAN_SHARDED, "shards of common ones");
     REFUSES(plan->flags, WEFTI_PLAN_DECOUPLED, "not sharded");
     REFUSES(plan->flags, WEFTI_PLAN_DECOUPLED | WEFTI_PLAN_SHARDED, "missing program 'flush'");
     REFUSES(plan->accumulate, 0, "micro-batches");

@@ -85,10 +85,15 @@ class Model:
             up = self.op("Mul", self.op("Tanh", self.linear(name + "gate", x, WIDTH, HIDDEN, False)), up)
         return self.linear(name + "down", up, HIDDEN, WIDTH, fused)
 
-    def proto(self):
+    def proto(self, loss=False):
+        inputs, outputs = ["tokens"], [helper.make_tensor_value_info("logits", TensorProto.FLOAT, None)]
+        if loss:
+            self.nodes.append(helper.make_node("Transpose", ["logits"], ["scores"], perm=[0, 2, 1]))
+            self.nodes.append(helper.make_node("SoftmaxCrossEntropyLoss", ["scores", "labels"], ["loss"]))
+            inputs, outputs = ["tokens", "labels"], [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])]
         graph = helper.make_graph(
-            self.nodes, "decoder", [helper.make_tensor_value_info("tokens", TensorProto.INT64, [BATCH, LENGTH])],
-            [helper.make_tensor_value_info("logits", TensorProto.FLOAT, None)],
+            self.nodes, "decoder",
+            [helper.make_tensor_value_info(name, TensorProto.INT64, [BATCH, LENGTH]) for name in inputs], outputs,
             [numpy_helper.from_array(value, name) for name, value in self.values.items()])
         proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
         proto.ir_version = 8
@@ -138,6 +143,22 @@ class TensorParallel(Case):
         done = self.weft("compile", model, "-o", "p.weft", "--infer", "--tensor-parallel", 2)
         self.assertIn("tensor_parallel: 11 of 15 products with weights are split over 2 ranks", done.stderr)
         self.assertIn("one input is split and another one is whole", done.stderr)
+
+    def test_training_is_that_of_one_rank(self):
+        """The losses of steps depend on the gradients of all parameters, whole and divided."""
+        words = np.random.default_rng(5).integers(0, WORDS, (64, LENGTH + 1))
+        np.savez(self.dir / "data.npz", tokens=words[:, :-1], labels=words[:, 1:])
+        for kind in ({"fused": False, "kv_heads": 2}, {}):
+            model = self.save(Model(**kind).proto(loss=True))
+            for optimizer in ("sgd", "adamw"):
+                losses = []
+                for ranks in (1, 2, 4):
+                    self.weft("compile", model, "-o", "p.weft", "--world", ranks, "--optimizer", optimizer, "--lr", "0.01",
+                              *(("--tensor-parallel", ranks) if ranks > 1 else ()))
+                    self.weft("verify", "p.weft")
+                    report = self.train("p.weft", world=ranks, steps=8, data=self.dir / "data.npz")
+                    losses.append(report["loss_last"])
+                np.testing.assert_allclose(losses, losses[:1] * 3, rtol=2e-5, err_msg=f"{kind} {optimizer}")
 
     def test_what_cannot_be_divided_is_refused(self):
         model = self.save(Model().proto())

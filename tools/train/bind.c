@@ -114,8 +114,10 @@ weft_status_t wefti_train_bind(const train_options_t *options, const weft_plan_t
                            "test set alone; use --no-eval");
     }
     out_binding->accumulate = info.accumulate;
-    out_binding->global_batch =
-        (uint64_t)out_binding->batch * info.world_size * out_binding->accumulate;
+    out_binding->one_batch = info.rank_weights != 0;
+    out_binding->global_batch = (uint64_t)out_binding->batch *
+                                (out_binding->one_batch ? 1 : info.world_size) *
+                                out_binding->accumulate;
     if (status >= 0 && set->count < out_binding->global_batch) {
         status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                              "data set too small: %u training %ss, but a global batch is %u x "

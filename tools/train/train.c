@@ -162,8 +162,8 @@ static weft_status_t train_micro_batch(trainer_t *trainer, uint64_t first, uint3
 {
     uint32_t count = trainer->binding.accumulate;
     size_t batch = (size_t)trainer->binding.batch;
-    const uint32_t *samples =
-        trainer->order + first + ((uint64_t)trainer->rank * count + index) * batch;
+    uint32_t rank = trainer->binding.one_batch ? 0 : trainer->rank;
+    const uint32_t *samples = trainer->order + first + ((uint64_t)rank * count + index) * batch;
     gather(trainer, &trainer->options->data->train, samples);
     weft_status_t status = index + 1 < count ? weft_session_micro_step(trainer->session)
                                              : weft_session_step(trainer->session);
@@ -403,6 +403,9 @@ done:
 /* A model is written only if all ranks have the same weights. */
 static weft_status_t compare_weights(trainer_t *trainer, const char *digest)
 {
+    if (trainer->binding.one_batch) {
+        return WEFT_OK; /* ranks have parts of them */
+    }
     char own[72] = "";
     char(*all)[72] = calloc(trainer->world_size, sizeof *all);
     if (all == NULL) {

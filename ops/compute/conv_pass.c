@@ -286,7 +286,8 @@ static void run_packed(const wefti_conv_pass_t *pass, const float *weights, cons
 {
     const wefti_gemm_kernel_t *kernel = wefti_gemm_kernel(pass->isa);
     const wefti_conv_grid_t *grid = b.grid;
-    const int64_t positions = images * area_of(grid), cols = block_cols(b.rows), all = b.rows;
+    /* As planned, however few rows the part has. */
+    const int64_t positions = images * area_of(grid), cols = block_cols(pass->rows), all = b.rows;
     const float *bias = b.bias;
     float *panel = scratch + min_i64(all, BLOCK_ROWS) * cols, *dst = b.dst;
     const int64_t channel = pass->out_last ? 1 : pass->out[0] * pass->out[1];

@@ -529,6 +529,41 @@ static void test_conv_lanes_of_images(void **state)
     }
 }
 
+/* Threads that share the rows of one image: scratch is enough, and bits are those of one thread. */
+static void test_conv_shared_rows(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t o, c;
+        uint32_t threads;
+    } cases[] = {{384, 384, 2}, {384, 256, 2}, {768, 256, 4}, {576, 256, 3}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const int64_t o = cases[i].o, c = cases[i].c, count = o * 49;
+        weft_tensor_desc_t in[2] = {tensor(4, (int64_t[]){1, c, 7, 7}, WEFT_LAYOUT_PLAIN),
+                                    tensor(4, (int64_t[]){o, c, 1, 1}, WEFT_LAYOUT_PLAIN)};
+        weft_tensor_desc_t out = tensor(4, (int64_t[]){1, o, 7, 7}, WEFT_LAYOUT_PLAIN);
+        const weft_node_desc_t node = {.domain = "",
+                                       .op = "Conv",
+                                       .version = 11,
+                                       .name = "c",
+                                       .input_count = 2,
+                                       .inputs = in,
+                                       .output_count = 1,
+                                       .outputs = &out};
+        float *x = random_elems(c * 49), *w = random_elems(o * c), *y[2];
+        for (int k = 0; k < 2; k++) {
+            y[k] = malloc((size_t)count * sizeof(float));
+            run_node(&wefti_kernel_conv, &node, WEFT_ISA_AVX512, k == 0 ? 1 : cases[i].threads,
+                     (const void *[]){x, w}, (void *[]){y[k]});
+        }
+        assert_memory_equal(y[0], y[1], (size_t)count * sizeof(float));
+        free(x);
+        free(w);
+        free(y[0]);
+        free(y[1]);
+    }
+}
+
 static void test_conv_random_shapes(void **state)
 {
     (void)state;
@@ -653,6 +688,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_conv_fixed_shapes),
         cmocka_unit_test(test_conv_lanes_of_images),
+        cmocka_unit_test(test_conv_shared_rows),
         cmocka_unit_test(test_conv_random_shapes),
         cmocka_unit_test(test_conv_one_dimension_and_auto_pad),
         cmocka_unit_test(test_conv_grad_without_dx_and_db),

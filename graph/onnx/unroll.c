@@ -8,6 +8,7 @@
  */
 #include "graph/onnx/internal.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "runtime/base/error.h"
@@ -22,6 +23,7 @@ typedef struct unroller {
     size_t count, capacity;
     Onnx__TensorProto **constants; /* of bodies */
     size_t constant_count, constant_capacity;
+    wefti_name_index_t hoisted; /* address of a body -> its first initializer in constants */
     uint32_t bodies;
 } unroller_t;
 
@@ -184,27 +186,51 @@ static weft_status_t emit(unroller_t *u, const char *op, const char *const *inpu
     return push(u, node);
 }
 
-/* A scalar, or with list a list of one number. */
-static const char *number(unroller_t *u, int64_t value, bool list)
+/* A new scalar without contents; NULL: no memory. */
+static Onnx__TensorProto *scalar(unroller_t *u, weft_dtype_t dtype)
 {
     wefti_arena_t *arena = &u->file->arena;
     Onnx__TensorProto *tensor = wefti_arena_alloc(arena, sizeof(*tensor));
-    int64_t *data = wefti_arena_array(arena, 2, sizeof(*data));
     char *name = wefti_arena_printf(arena, "body.%u/number.%zu", u->bodies, u->constant_count);
-    if (tensor == NULL || data == NULL || name == NULL) {
+    if (tensor == NULL || name == NULL) {
         return NULL;
     }
     onnx__tensor_proto__init(tensor);
-    data[0] = 1;
-    data[1] = value;
     tensor->name = name;
     tensor->has_data_type = 1;
-    tensor->data_type = wefti_onnx_data_type(WEFT_DTYPE_I64);
+    tensor->data_type = wefti_onnx_data_type(dtype);
+    return push_constant(u, tensor) < 0 ? NULL : tensor;
+}
+
+/* A scalar, or with list a list of one number. */
+static const char *number(unroller_t *u, int64_t value, bool list)
+{
+    Onnx__TensorProto *tensor = scalar(u, WEFT_DTYPE_I64);
+    int64_t *data = wefti_arena_array(&u->file->arena, 2, sizeof(*data));
+    if (tensor == NULL || data == NULL) {
+        return NULL;
+    }
+    data[0] = 1;
+    data[1] = value;
     tensor->dims = data;
     tensor->n_dims = list;
     tensor->int64_data = data + 1;
     tensor->n_int64_data = 1;
-    return push_constant(u, tensor) < 0 ? NULL : name;
+    return tensor->name;
+}
+
+/* The truth value true. */
+static const char *truth(unroller_t *u)
+{
+    Onnx__TensorProto *tensor = scalar(u, WEFT_DTYPE_BOOL);
+    int32_t *data = wefti_arena_array(&u->file->arena, 1, sizeof(*data));
+    if (tensor == NULL || data == NULL) {
+        return NULL;
+    }
+    data[0] = 1;
+    tensor->int32_data = data;
+    tensor->n_int32_data = 1;
+    return tensor->name;
 }
 
 /* ---- what is known ---- */
@@ -254,18 +280,42 @@ static bool known(unroller_t *u, const char *name, int64_t *out)
 static weft_status_t add(unroller_t *u, const Onnx__NodeProto *node, const scope_t *scope,
                          scope_t *own);
 
+static const char *name_of(const Onnx__TensorProto *tensor)
+{
+    return tensor->name != NULL ? tensor->name : "";
+}
+
+/* All iterations share the initializers of their body: a weight stays one weight. */
+static weft_status_t hoist(unroller_t *u, const Onnx__GraphProto *body, scope_t *scope)
+{
+    char key[32];
+    const char *unique;
+    snprintf(key, sizeof key, "%p", (const void *)body);
+    uint32_t first = wefti_name_index_find(&u->hoisted, key);
+    if (first == WEFTI_NONE) {
+        first = (uint32_t)u->constant_count;
+        WEFT_RETURN_IF_ERROR(
+            wefti_name_index_add(&u->hoisted, &u->file->arena, key, first, &unique));
+        for (size_t i = 0; i < body->n_initializer; i++) {
+            Onnx__TensorProto *copy =
+                wefti_arena_memdup(&u->file->arena, body->initializer[i], sizeof(*copy));
+            WEFT_RETURN_IF_NO_MEMORY(copy);
+            copy->name = (char *)(uintptr_t)own_name(u, scope, name_of(copy));
+            WEFT_RETURN_IF_NO_MEMORY(copy->name);
+            WEFT_RETURN_IF_ERROR(push_constant(u, copy));
+        }
+    }
+    for (size_t i = 0; i < body->n_initializer; i++) {
+        WEFT_RETURN_IF_ERROR(
+            define(u, scope, name_of(body->initializer[i]), u->constants[first + i]->name));
+    }
+    return WEFT_OK;
+}
+
 /* Nodes and initializers of a body, whose inputs scope defines. */
 static weft_status_t add_body(unroller_t *u, const Onnx__GraphProto *body, scope_t *scope)
 {
-    for (size_t i = 0; i < body->n_initializer; i++) {
-        const char *name = body->initializer[i]->name != NULL ? body->initializer[i]->name : "";
-        Onnx__TensorProto *copy =
-            wefti_arena_memdup(&u->file->arena, body->initializer[i], sizeof(*copy));
-        WEFT_RETURN_IF_NO_MEMORY(copy);
-        WEFT_RETURN_IF_ERROR(define(u, scope, name, own_name(u, scope, name)));
-        copy->name = (char *)(uintptr_t)scope->names[scope->count - 1];
-        WEFT_RETURN_IF_ERROR(push_constant(u, copy));
-    }
+    WEFT_RETURN_IF_ERROR(hoist(u, body, scope));
     for (size_t i = 0; i < body->n_node; i++) {
         WEFT_RETURN_IF_ERROR(add(u, body->node[i], scope, scope));
     }
@@ -411,8 +461,12 @@ static weft_status_t add_loop(unroller_t *u, const Onnx__NodeProto *node, const 
     loop.carried = node->n_input - 2;
     loop.collected = loop.body->n_output - 1 - loop.carried;
     const char *condition = resolve(scope, node->input[1]), *checked = NULL;
-    if (count > MOST_ITERATIONS && node->input[0][0] != '\0' && condition[0] == '\0') {
-        return refuse(u, node, "more than 4096 iterations");
+    if (condition[0] == '\0') {
+        if (count > MOST_ITERATIONS && node->input[0][0] != '\0') {
+            return refuse(u, node, "more than 4096 iterations");
+        }
+        condition = checked = truth(u);
+        WEFT_RETURN_IF_NO_MEMORY(condition);
     }
     WEFT_RETURN_IF_ERROR(start(u, &loop,
                                count < 0                 ? 0
@@ -422,7 +476,7 @@ static weft_status_t add_loop(unroller_t *u, const Onnx__NodeProto *node, const 
         loop.state[i] = resolve(scope, node->input[2 + i]);
     }
     while (loop.iterations < count) {
-        if (condition[0] != '\0' && condition != checked && !known(u, condition, &goes_on)) {
+        if (condition != checked && !known(u, condition, &goes_on)) {
             return refuse(u, node, "the condition is not a constant");
         }
         checked = condition;
@@ -441,7 +495,7 @@ static weft_status_t add_loop(unroller_t *u, const Onnx__NodeProto *node, const 
             WEFT_TRY(status,
                      define(u, &inside, input,
                             i == 0   ? i_name
-                            : i == 1 ? (condition[0] != '\0' ? condition : i_name)
+                            : i == 1 ? condition
                                      : loop.state[i - 2]),
                      close);
         }
@@ -625,11 +679,13 @@ weft_status_t wefti_onnx_unroll(wefti_onnx_file_t *file)
     if (file->look == NULL || !has_bodies(graph)) {
         return WEFT_OK;
     }
+    wefti_name_index_init(&u.hoisted, file->allocator);
     for (size_t i = 0; i < graph->n_node && status >= 0; i++) {
         status = add(&u, graph->node[i], NULL, NULL);
     }
     status = status < 0 ? status : store(&u);
     wefti_free(file->allocator, u.nodes);
     wefti_free(file->allocator, u.constants);
+    wefti_name_index_deinit(&u.hoisted);
     return status;
 }

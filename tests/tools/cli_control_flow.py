@@ -25,13 +25,13 @@ def graph(nodes, name, inputs, outputs, constants=()):
     return helper.make_graph(nodes, name, inputs, outputs, list(constants))
 
 
-def loop(trips, body_condition=None):
-    """v = tanh(v w) each time; also every v and the number of the iteration, stacked."""
+def loop(trips, body_condition=None, condition="yes", weights=()):
+    """v = tanh(v w) each time; also every v and the number of the iteration, stacked. weights: initializers of the body."""
     body = graph([make("Identity", ["cond"], ["cond_out"]) if body_condition is None else make("Less", ["i", body_condition], ["cond_out"]),
                   make("MatMul", ["v", "w"], ["m"]), make("Tanh", ["m"], ["v_out"]), make("Cast", ["i"], ["number"], to=FLOAT)],
                  "body", [info("i", INT, []), info("cond", BOOL, []), info("v", FLOAT, [2, 3])],
-                 [info("cond_out", BOOL, []), info("v_out", FLOAT, [2, 3]), info("v_out", FLOAT, [2, 3]), info("number", FLOAT, [])])
-    return make("Loop", [trips, "yes", "x"], ["last", "all", "numbers"], "loop", body=body)
+                 [info("cond_out", BOOL, []), info("v_out", FLOAT, [2, 3]), info("v_out", FLOAT, [2, 3]), info("number", FLOAT, [])], weights)
+    return make("Loop", [trips, condition, "x"], ["last", "all", "numbers"], "loop", body=body)
 
 
 class ControlFlow(Case):
@@ -62,6 +62,8 @@ class ControlFlow(Case):
             np.testing.assert_allclose(got["last"], v, rtol=1e-5, atol=1e-6)
             np.testing.assert_allclose(got["all"], np.stack(values), rtol=1e-5, atol=1e-6)
             np.testing.assert_array_equal(got["numbers"], np.arange(4))
+        proto = self.model([loop("trips", condition="")], [("last", [2, 3])], {"trips": np.int64(4), "w": w})
+        np.testing.assert_allclose(self.run_model(proto, {"x": x})["last"], v, rtol=1e-5, atol=1e-6)
         proto = self.model([loop("", "two")], [("last", [2, 3]), ("all", [3, 2, 3])],
                            {"two": np.int64(2), "yes": np.bool_(True), "w": w})
         np.testing.assert_allclose(self.run_model(proto, {"x": x})["all"], np.stack(values[:3]), rtol=1e-5, atol=1e-6)
@@ -96,12 +98,7 @@ class ControlFlow(Case):
 
     def test_gradients_flow_through_a_loop(self):
         x, w, t = draw(1, 2, 3), draw(2, 3, 3), draw(3, 2, 3)
-        proto = self.model([loop("trips"), make("Sub", ["last", "t"], ["e"]), make("Mul", ["e", "e"], ["ee"]),
-                            make("ReduceMean", ["ee"], ["loss"], keepdims=0)], [("loss", [])],
-                           {"trips": np.int64(3), "yes": np.bool_(True), "w": w}, inputs=(("x", FLOAT, [2, 3]), ("t", FLOAT, [2, 3])))
         np.savez(self.dir / "data.npz", x=x, t=t)
-        self.weft("run", self.save(proto), "-n", 1, "--loss", "loss", "--train", "w", "--data", self.dir / "data.npz", "--no-eval",
-                  "--steps", 1, "--optimizer", "sgd", "--lr", 1, "--checkpoint", self.dir / "end.safetensors")
         d = x.astype(np.float64)
         values = [d]
         for _ in range(3):
@@ -110,7 +107,15 @@ class ControlFlow(Case):
         for before, after in zip(values[-2::-1], values[:0:-1]):
             dm = dv * (1 - after ** 2)
             dw, dv = dw + before.T @ dm, dm @ w.T
-        np.testing.assert_allclose(w - read_safetensors(self.dir / "end.safetensors")["w"], dw, rtol=1e-4, atol=1e-5)
+        for inside in (False, True):  # as an initializer of the body it is one weight, too
+            name, weights = ("body.1/w", [constant("w", w)]) if inside else ("w", [])
+            constants = {"trips": np.int64(3), "yes": np.bool_(True), **({} if inside else {"w": w})}
+            proto = self.model([loop("trips", weights=weights), make("Sub", ["last", "t"], ["e"]), make("Mul", ["e", "e"], ["ee"]),
+                                make("ReduceMean", ["ee"], ["loss"], keepdims=0)], [("loss", [])], constants,
+                               inputs=(("x", FLOAT, [2, 3]), ("t", FLOAT, [2, 3])))
+            self.weft("run", self.save(proto), "-n", 1, "--loss", "loss", "--train", "*w", "--data", self.dir / "data.npz", "--no-eval",
+                      "--steps", 1, "--optimizer", "sgd", "--lr", 1, "--checkpoint", self.dir / "end.safetensors")
+            np.testing.assert_allclose(w - read_safetensors(self.dir / "end.safetensors")[name], dw, rtol=1e-4, atol=1e-5)
 
     def test_what_is_not_known_is_refused(self):
         proto = self.model([loop("n")], [("last", [2, 3])], {"yes": np.bool_(True), "w": draw(1, 3, 3)},

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The kernels that memory bounds, at sizes of transformers and of ResNet, next to a loop that scales
- * one array into another of the same bytes in total: one line of JSON each. peer_torch_memory.py
- * has the same rows.
+ * one array into another of the same bytes in total: one line of JSON each.
  *
  * usage: bench_memory [REPEATS [PATTERN [SHRINK [THREADS [ISA]]]]]
  *   PATTERN: only labels that contain it. SHRINK divides the first dimension of every tensor whose

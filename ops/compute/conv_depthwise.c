@@ -137,7 +137,8 @@ weft_status_t wefti_depthwise_plan(const wefti_conv_t *c, bool data_grad, wefti_
         end = max_i64(end, last + max_i64(span, 0) + 1);
     }
     p->pitch = p->zeros + end;
-    /* Lines of the source per line of outputs, and what a band needs besides. */
+    /* Lines of the source per line of outputs, and what a band needs besides. No product overflows:
+     * sizes and pads are at most 2^24 (wefti_conv_describe), so the pitch is below 2^28. */
     const wefti_depthwise_axis_t *a = &p->axes[0][0];
     const int64_t extra = min_i64(p->source[0], (c->kernel[0] - 1) * c->dilation[0] + 1);
     const int64_t line = (p->pitch * a->source_step + p->out[1]) * LANES;
@@ -202,7 +203,7 @@ static void store_lines(weft_isa_t isa, const float *src, bool last, int64_t cha
 {
     const int64_t area = size[0] * size[1], begin = first * size[1], count = lines * size[1];
     if (!last) {
-        wefti_from_lanes(isa)(src, LANES, lanes, count, 0, image + begin, area);
+        wefti_from_lanes(isa)(src, LANES, lanes, count, WEFTI_ADD_NOTHING, image + begin, area);
         return;
     }
     for (int64_t i = 0; i < count; i++) {

@@ -33,6 +33,9 @@
 
 #include <weft/registry.h>
 
+/* Any sum stays the same, -0 too: without a bias bits do not depend on the layout. */
+#define WEFTI_ADD_NOTHING (-0.0f)
+
 /* Shapes of one convolution; index 0 is height, 1 is width. 1-D convolutions have height 1. */
 typedef struct wefti_conv {
     int64_t images, in_channels, out_channels, groups;

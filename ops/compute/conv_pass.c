@@ -253,8 +253,9 @@ static void store(const wefti_conv_pass_t *pass, const block_t *b, int64_t colum
         return;
     }
     for (int64_t r = 0; r < b->rows; r++) {
-        store_run[pass->isa](b->sums + r * b->ld + column, b->bias == NULL ? 0 : b->bias[r], count,
-                             to + r * area + pixel, pass->step[1]);
+        const float add = b->bias == NULL ? WEFTI_ADD_NOTHING : b->bias[r];
+        store_run[pass->isa](b->sums + r * b->ld + column, add, count, to + r * area + pixel,
+                             pass->step[1]);
     }
 }
 

@@ -54,6 +54,11 @@ static weft_status_t read_pads(const weft_node_desc_t *node, uint32_t spatial, w
             int64_t total =
                 (out - 1) * c->stride[i] + (c->kernel[i] - 1) * c->dilation[i] + 1 - c->in[i];
             total = total < 0 ? 0 : total;
+            if (total > LARGEST) {
+                return wefti_error(WEFT_ERR_UNSUPPORTED,
+                                   "%s: attribute auto_pad: padding of %lld is too large", node->op,
+                                   (long long)total);
+            }
             c->pad[i] = strcmp(mode, "SAME_LOWER") == 0 ? total - total / 2 : total / 2;
             pad_end[i] = total - c->pad[i];
         } else if (strcmp(mode, "VALID") != 0) {

@@ -633,6 +633,61 @@ static void test_conv_grad_without_dx_and_db(void **state)
     assert_memory_equal(dw, expected, sizeof dw);
 }
 
+/* Sums of -0 keep their sign in both layouts, as do outputs that no tap reaches. */
+static void test_conv_negative_zero(void **state)
+{
+    (void)state;
+    enum { CHANNELS = 16, SIZE = 9 };
+    const float minus = -0.0f;
+    const int64_t stride[2] = {2, 2}, count = CHANNELS * SIZE * SIZE;
+    float *x = malloc((size_t)count * sizeof *x), *y = malloc((size_t)count * sizeof *y);
+    float w[CHANNELS * CHANNELS], b[CHANNELS];
+    for (int64_t i = 0; i < count; i++) {
+        x[i] = 1e-30f; /* products with this and the weights are too small for f32 */
+    }
+    for (int i = 0; i < CHANNELS * CHANNELS; i++) {
+        w[i] = -1e-30f;
+        b[i % CHANNELS] = minus;
+    }
+    for (int i = 0; i < 8; i++) {
+        const bool transposed = (i & 1) != 0, depthwise = (i & 2) != 0;
+        const weft_layout_t layout = (i & 4) != 0 ? WEFT_LAYOUT_CHANNELS_LAST : WEFT_LAYOUT_PLAIN;
+        const int64_t from = transposed ? (SIZE + 1) / 2 : SIZE;
+        weft_tensor_desc_t in[3] = {
+            tensor(4, (int64_t[]){1, CHANNELS, from, from}, layout),
+            tensor(4, (int64_t[]){CHANNELS, depthwise ? 1 : CHANNELS, 1, 1}, WEFT_LAYOUT_PLAIN),
+            tensor(1, (int64_t[]){CHANNELS}, WEFT_LAYOUT_PLAIN)};
+        weft_tensor_desc_t out = tensor(4, (int64_t[]){1, CHANNELS, SIZE, SIZE}, layout);
+        const weft_attr_t attrs[] = {
+            {.name = "group", .type = WEFT_ATTR_TYPE_INT, .i = depthwise ? CHANNELS : 1},
+            {.name = "strides", .type = WEFT_ATTR_TYPE_INTS, .count = 2, .ints = stride}};
+        const weft_node_desc_t node = {.domain = "",
+                                       .op = transposed ? "ConvTranspose" : "Conv",
+                                       .version = 11,
+                                       .name = "c",
+                                       .input_count = transposed ? 3 : 2,
+                                       .inputs = in,
+                                       .output_count = 1,
+                                       .outputs = &out,
+                                       .attr_count = transposed ? 2 : 1,
+                                       .attrs = attrs};
+        run_node(transposed ? &wefti_kernel_conv_transpose : &wefti_kernel_conv, &node,
+                 WEFT_ISA_AVX512, 1, (const void *[]){x, w, b}, (void *[]){y});
+        /* lanes of channels add products to 0, and outputs that no tap reaches are the bias */
+        for (int64_t p = 0; p < SIZE * SIZE; p++) {
+            const bool reached = !transposed || (p / SIZE % 2 == 0 && p % SIZE % 2 == 0);
+            for (int64_t c = 0; c < CHANNELS; c++) {
+                const int64_t at =
+                    layout == WEFT_LAYOUT_PLAIN ? c * SIZE * SIZE + p : p * CHANNELS + c;
+                assert_true(y[at] == 0.0f);
+                assert_int_equal(signbit(y[at]) != 0, !(depthwise && reached));
+            }
+        }
+    }
+    free(x);
+    free(y);
+}
+
 static void test_conv_refuses(void **state)
 {
     (void)state;
@@ -679,6 +734,18 @@ static void test_conv_refuses(void **state)
     out = tensor(4, (int64_t[]){1, 8, 1, 1 << 14}, WEFT_LAYOUT_PLAIN);
     assert_int_equal(wefti_kernel_conv.prepare(&node, &env, &made, &bytes), WEFT_ERR_UNSUPPORTED);
     assert_non_null(strstr(weft_last_error(), "too large"));
+    /* padding that no scratch holds, whose products would overflow */
+    const int64_t dilation[2] = {1 << 20, 15728655};
+    const weft_attr_t same[] = {
+        {.name = "group", .type = WEFT_ATTR_TYPE_INT, .i = 8},
+        {.name = "auto_pad", .type = WEFT_ATTR_TYPE_STRING, .s = "SAME_UPPER"},
+        {.name = "dilations", .type = WEFT_ATTR_TYPE_INTS, .count = 2, .ints = dilation}};
+    node.attrs = same;
+    node.attr_count = 3;
+    in[0] = out = tensor(4, (int64_t[]){1, 8, 1 << 20, 1}, WEFT_LAYOUT_PLAIN);
+    in[1] = tensor(4, (int64_t[]){8, 1, 2, 69906}, WEFT_LAYOUT_PLAIN);
+    assert_int_equal(wefti_kernel_conv.prepare(&node, &env, &made, &bytes), WEFT_ERR_UNSUPPORTED);
+    assert_non_null(strstr(weft_last_error(), "too large"));
     assert_null(made);
     wefti_kernel_conv.destroy(NULL);
 }
@@ -692,6 +759,7 @@ int main(void)
         cmocka_unit_test(test_conv_random_shapes),
         cmocka_unit_test(test_conv_one_dimension_and_auto_pad),
         cmocka_unit_test(test_conv_grad_without_dx_and_db),
+        cmocka_unit_test(test_conv_negative_zero),
         cmocka_unit_test(test_conv_refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

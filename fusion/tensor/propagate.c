@@ -92,7 +92,8 @@ static weft_status_t propagate_node(propagation_t *p, uint32_t id)
         uint32_t value = node->inputs[i];
         if (value != WEFTI_NONE && wefti_is_split(&s->of_value[value]) &&
             !wefti_is_split(&result->need[i])) {
-            WEFT_RETURN_IF_ERROR(add_event(p, value, id, result->why));
+            WEFT_RETURN_IF_ERROR(add_event(
+                p, value, id, result->why != NULL ? result->why : "its other inputs are whole"));
         }
     }
     for (uint32_t k = 0; k < node->output_count; k++) {
@@ -229,6 +230,20 @@ static bool give_up(propagation_t *p, bool all)
     return changed;
 }
 
+/* A term of the model's own sum would be the whole. */
+static weft_status_t check_whole(const wefti_graph_t *graph)
+{
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        const wefti_node_t *node = &graph->nodes[graph->order[i]];
+        if ((node->def->effects & WEFT_EFFECT_COMMUNICATES) != 0) {
+            return wefti_error_field(WEFT_ERR_UNSUPPORTED, "tensor_parallel",
+                                     "the model is already divided: node '%s' (%s) communicates",
+                                     node->name, node->def->name);
+        }
+    }
+    return WEFT_OK;
+}
+
 static weft_status_t make_tables(propagation_t *p)
 {
     wefti_splitter_t *s = &p->s;
@@ -259,7 +274,8 @@ static const char *whole_reason(const propagation_t *p, uint32_t product)
 {
     const event_t *whole = &p->wholes[product];
     if (whole->why == NULL) {
-        return "its columns do not divide by the number of ranks, or its weight has other readers";
+        const char *why = p->s.nodes[product].why;
+        return why != NULL ? why : "other products are whole";
     }
     if (whole->node == WEFTI_NONE) {
         return whole->why;
@@ -309,6 +325,7 @@ weft_status_t wefti_pass_tensor_parallel(wefti_graph_t *graph, uint32_t ranks, b
     wefti_arena_t arena;
     wefti_arena_init(&arena, graph->arena.allocator, 0);
     propagation_t p = {.s = {.graph = graph, .arena = &arena, .ranks = ranks, .trains = trains}};
+    WEFT_TRY(status, check_whole(graph), done);
     WEFT_TRY(status, make_tables(&p), done);
     do { /* each round gives up a product, or divides the columns of one */
         WEFT_TRY(status, propagate(&p), done);

@@ -10,6 +10,9 @@
 #include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
+/* Operators between an initializer and a part of it. */
+#define MOST_OPERATORS 64
+
 /* A value that was made of another one: a part of an initializer, or the whole of a split value. */
 typedef struct made {
     uint32_t of, value;
@@ -44,16 +47,23 @@ static uint32_t axis_before(const wefti_graph_t *graph, const wefti_node_t *node
 
 bool wefti_split_can_slice(const wefti_splitter_t *s, uint32_t value, uint32_t axis)
 {
-    const wefti_value_t *v = &s->graph->values[value];
-    if (s->trains && s->readers[value] > 1 && v->kind != WEFTI_VALUE_CONST) {
-        return false; /* a parameter is one tensor, with one gradient */
+    for (uint32_t i = 0; i < MOST_OPERATORS; i++) {
+        const wefti_value_t *v = &s->graph->values[value];
+        if (s->trains && s->readers[value] > 1 && v->kind != WEFTI_VALUE_CONST) {
+            return false; /* a parameter is one tensor, with one gradient */
+        }
+        if (v->kind == WEFTI_VALUE_PARAM || v->kind == WEFTI_VALUE_CONST) {
+            int64_t dim = v->type.dims[axis];
+            return v->type.data != NULL && dim > 0 && dim % s->ranks == 0;
+        }
+        const wefti_node_t *node = &s->graph->nodes[v->producer];
+        if (!passes_parts(node)) {
+            return false;
+        }
+        axis = axis_before(s->graph, node, axis);
+        value = node->inputs[0];
     }
-    if (v->kind == WEFTI_VALUE_PARAM || v->kind == WEFTI_VALUE_CONST) {
-        return v->type.data != NULL && v->type.dims[axis] % s->ranks == 0;
-    }
-    const wefti_node_t *node = &s->graph->nodes[v->producer];
-    return passes_parts(node) &&
-           wefti_split_can_slice(s, node->inputs[0], axis_before(s->graph, node, axis));
+    return false;
 }
 
 bool wefti_split_ints(const wefti_graph_t *graph, uint32_t value, int64_t *out, uint32_t *out_count)
@@ -295,17 +305,58 @@ static weft_status_t add_ints(rewriter_t *r, const char *name, const int64_t *in
     return wefti_graph_add_value(r->graph, name, WEFTI_VALUE_CONST, &type, out_value);
 }
 
-static weft_status_t set_shape(rewriter_t *r, uint32_t id)
+/* A list that a node reads as input 1, or, in older versions, as an attribute. */
+static weft_status_t set_ints(rewriter_t *r, uint32_t id, const char *attr_name, int64_t *ints,
+                              uint32_t count)
 {
     const wefti_node_t *node = &r->graph->nodes[id];
-    int32_t axis = r->s->nodes[id].out.axis;
-    weft_tensor_desc_t out = r->graph->values[node->outputs[0]].type;
-    uint32_t value;
-    out.dims[axis] /= r->s->ranks;
-    WEFT_RETURN_IF_ERROR(
-        add_ints(r, r->graph->values[node->inputs[1]].name, out.dims, out.rank, &value));
-    r->graph->nodes[id].inputs[1] = value;
+    uint32_t inputs[] = {node->inputs[0], WEFTI_NONE};
+    if (node->def->inputs_max < 2) {
+        const weft_attr_t attr = {
+            .name = attr_name, .type = WEFT_ATTR_TYPE_INTS, .ints = ints, .count = count};
+        return wefti_graph_set_attr(r->graph, id, &attr);
+    }
+    char *name = wefti_arena_printf(&r->graph->arena, "%s.%s", node->name, attr_name);
+    WEFT_RETURN_IF_NO_MEMORY(name);
+    WEFT_RETURN_IF_ERROR(add_ints(r, name, ints, count, &inputs[1]));
+    r->graph->nodes[id].inputs = wefti_arena_memdup(&r->graph->arena, inputs, sizeof inputs);
+    WEFT_RETURN_IF_NO_MEMORY(r->graph->nodes[id].inputs);
+    r->graph->nodes[id].input_count = 2;
     return WEFT_OK;
+}
+
+static weft_status_t set_shape(rewriter_t *r, uint32_t id)
+{
+    weft_tensor_desc_t out = r->graph->values[r->graph->nodes[id].outputs[0]].type;
+    out.dims[r->s->nodes[id].out.axis] /= r->s->ranks;
+    return set_ints(r, id, "shape", out.dims, out.rank);
+}
+
+/* Does it drop all dimensions of 1, whichever they are? */
+static bool drops_ones(const wefti_node_t *node)
+{
+    const weft_op_def_t *def = node->def;
+    bool takes_axes =
+        def->inputs_max > 1 || (def->attr_count > 0 && strcmp(def->attrs[0].name, "axes") == 0);
+    return wefti_op_has(def, WEFT_FACT_VIEW) && takes_axes &&
+           (node->input_count < 2 || node->inputs[1] == WEFTI_NONE) &&
+           wefti_node_attr(node, "axes") == NULL;
+}
+
+/* Those that are 1 on all ranks together: the part of the split one may be 1, too. */
+static weft_status_t set_axes(rewriter_t *r, uint32_t id)
+{
+    const wefti_node_t *node = &r->graph->nodes[id];
+    const weft_tensor_desc_t in = r->graph->values[node->inputs[0]].type;
+    int32_t split = r->s->nodes[id].need[0].axis;
+    int64_t axes[WEFT_MAX_DIMS];
+    uint32_t count = 0;
+    for (uint32_t d = 0; d < in.rank; d++) {
+        if (in.dims[d] == 1 && (int32_t)d != split) {
+            axes[count++] = d;
+        }
+    }
+    return set_ints(r, id, "axes", axes, count);
 }
 
 /* Parts along the split axis: of each, a rank has its part. */
@@ -339,7 +390,11 @@ static weft_status_t make_local(rewriter_t *r, uint32_t id)
     if (!wefti_is_split(&split->out)) {
         return WEFT_OK;
     }
-    if ((facts.shape_inputs & 2u) != 0 || facts.gradient == WEFT_GRADIENT_REPEATED) {
+    if (drops_ones(node)) {
+        return set_axes(r, id);
+    }
+    if ((facts.shape_inputs & 2u) != 0 || facts.gradient == WEFT_GRADIENT_REPEATED ||
+        wefti_node_attr(node, "shape") != NULL) {
         return set_shape(r, id);
     }
     /* Segments end where the parts do. */

@@ -113,9 +113,14 @@ static int64_t normal_axis(int64_t axis, uint32_t rank)
 
 static bool elementwise(rule_t *r)
 {
-    uint32_t rank = type_of(r, r->node->outputs[0])->rank, ref = first_split(r);
+    const weft_tensor_desc_t *out = type_of(r, r->node->outputs[0]);
+    uint32_t rank = out->rank, ref = first_split(r);
     const wefti_split_t *split = split_of(r, ref);
-    int64_t axis = split->axis + (int64_t)rank - type_of(r, r->node->inputs[ref])->rank;
+    const weft_tensor_desc_t *in = type_of(r, r->node->inputs[ref]);
+    int64_t axis = split->axis + (int64_t)rank - in->rank;
+    if (axis < 0 || out->dims[axis] != in->dims[split->axis]) {
+        return fail(r, "its result has another shape than the input that is split");
+    }
     for (uint32_t i = 0; i < r->node->input_count; i++) {
         uint32_t value = r->node->inputs[i];
         int64_t own = value == WEFTI_NONE ? -1 : axis - rank + type_of(r, value)->rank;
@@ -124,6 +129,16 @@ static bool elementwise(rule_t *r)
         }
     }
     r->result->out = at_axis(split, axis);
+    return true;
+}
+
+/* The result has the shape of input 0, and the type of input 1. */
+static bool conversion(rule_t *r)
+{
+    for (uint32_t i = 0; i < r->node->input_count; i++) {
+        r->result->need[i] = *split_of(r, i);
+    }
+    r->result->out = *split_of(r, 0);
     return true;
 }
 
@@ -136,7 +151,7 @@ static bool ask_segments(rule_t *r, const wefti_split_t *split, uint32_t count,
     const weft_tensor_desc_t *type = type_of(r, product->outputs[0]);
     int64_t sum = 0;
     for (uint32_t i = 0; i < count; i++) {
-        if (sizes[i] % r->s->ranks != 0) {
+        if (sizes[i] == 0 || sizes[i] % r->s->ranks != 0) {
             return fail(r, "parts of the split axis do not divide by the number of ranks");
         }
         sum += sizes[i];
@@ -202,6 +217,9 @@ static bool view(rule_t *r)
     int64_t periods = before * split->count, period = in->dims[axis] / split->count * after;
     if (!only_first(r)) {
         return false;
+    }
+    if (product_of(out, 0, out->rank) == 0) {
+        return fail(r, "it has no elements");
     }
     for (uint32_t d = 0; d < out->rank; d++) {
         int64_t inner = product_of(out, d + 1, out->rank), units = period / inner;
@@ -269,12 +287,13 @@ static bool by_columns(rule_t *r, uint32_t id, uint32_t columns)
 {
     const weft_tensor_desc_t *weight = type_of(r, r->node->inputs[1]);
     wefti_split_t *split = &r->s->columns[id];
-    bool divides = weight->dims[columns] % r->s->ranks == 0;
-    if (!r->s->splits_columns[id]) {
-        return true;
-    }
-    if (!divides || !wefti_split_can_slice(r->s, r->node->inputs[1], columns)) {
+    if (!wefti_split_can_slice(r->s, r->node->inputs[1], columns)) {
         r->s->splits_columns[id] = false;
+        r->result->why = weight->dims[columns] % r->s->ranks != 0
+                             ? "its columns do not divide by the number of ranks"
+                             : "its weight is computed, has other readers, or is empty";
+    }
+    if (!r->s->splits_columns[id]) {
         return true;
     }
     split->origin = id;
@@ -510,6 +529,9 @@ static bool run_rule(rule_t *r, uint32_t id)
     }
     if (first_split(r) == UINT32_MAX) {
         return true;
+    }
+    if (facts.gradient == WEFT_GRADIENT_CONVERSION) {
+        return conversion(r);
     }
     if ((facts.flags & WEFT_FACT_ELEMENTWISE) != 0) {
         return r->node->output_count == 1 ? elementwise(r) : fail(r, "it has several outputs");

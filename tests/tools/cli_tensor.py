@@ -100,6 +100,26 @@ class Model:
         return proto
 
 
+def perceptron(*middle, rows=4, columns=8, opset=17, inputs=(), **initializers):
+    """x [rows, 8] times w [8, columns], the nodes between a and m, and m times w2 [8, 8]: y."""
+    rng = np.random.default_rng(2)
+    values = {"w": rng.standard_normal((8, columns)), "w2": rng.standard_normal((8, 8))}
+    values = {name: value.astype(np.float32) for name, value in values.items()} | initializers
+    nodes = [helper.make_node(kind, list(ins), list(outs), name=kind, domain="weft" if kind == "AllReduce" else "",
+                              **attributes) for kind, ins, outs, attributes in
+             (("MatMul", ("x", "w"), "a", {}), *middle)]
+    nodes.append(helper.make_node("MatMul", ["m", "w2"], ["y"], name="last"))
+    graph = helper.make_graph(
+        nodes, "perceptron",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name, dims in (("x", [rows, 8]), *inputs)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in values.items()])
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("weft", 1)]
+    proto = helper.make_model(graph, opset_imports=opsets)
+    proto.ir_version = 8
+    return proto
+
+
 class TensorParallel(Case):
     def setUp(self):
         super().setUp()
@@ -159,6 +179,58 @@ class TensorParallel(Case):
                     report = self.train("p.weft", world=ranks, steps=8, data=self.dir / "data.npz")
                     losses.append(report["loss_last"])
                 np.testing.assert_allclose(losses, losses[:1] * 3, rtol=2e-5, err_msg=f"{kind} {optimizer}")
+
+    def result(self, model, ranks):
+        self.weft("compile", model, "-o", "p.weft", "--infer",
+                  *(("--tensor-parallel", ranks) if ranks > 1 else ("--world", 1)))
+        self.weft("run", "p.weft", "--inputs", "small", "--outputs", f"out{ranks}")
+        return load_tensor(self.dir / f"out{ranks}" / "y.pb")[1]
+
+    def test_views_and_conversions_of_a_part(self):
+        """Parts of 1 where Squeeze drops what is 1; a shape in an attribute; types of other values."""
+        heads, row = np.array([1, 2, 4]), np.array([1, 8])
+        back = (("Transpose", "c", "d", {"perm": [1, 0]}), ("Transpose", "d", "r", {"perm": [1, 0]}),
+                ("Reshape", "rj", "m", {}))
+        z = ("z", [4, 1])
+        models = [
+            perceptron(("Reshape", "ah", "b", {}), ("Squeeze", "b", "c", {}), *back, rows=1, h=heads, j=row),
+            perceptron(("Reshape", "ah", "b", {}), ("Squeeze", "b", "c", {}), *back, rows=1, h=heads, j=row, opset=11),
+            perceptron(("Reshape", "a", "b", {"shape": heads.tolist()}), ("Sigmoid", "b", "c", {}),
+                       ("Reshape", "c", "m", {"shape": row.tolist()}), rows=1, opset=4),
+            perceptron(("CastLike", "za", "k", {}), ("Mul", "ak", "m", {}), inputs=[z]),
+            perceptron(("CastLike", "az", "k", {}), ("Relu", "k", "m", {}), inputs=[z])]
+        for i, proto in enumerate(models):
+            with self.subTest(i):
+                rng = np.random.default_rng(4)
+                for value in proto.graph.input:
+                    dims = [d.dim_value for d in value.type.tensor_type.shape.dim]
+                    save_tensor(self.dir / "small" / f"{value.name}.pb", rng.standard_normal(dims).astype(np.float32))
+                model = self.save(proto)
+                np.testing.assert_allclose(self.result(model, 2), self.result(model, 1), rtol=1e-5, atol=1e-5)
+                for file in (self.dir / "small").iterdir():
+                    file.unlink()
+
+    def test_why_small_models_stay_whole(self):
+        """No crash, and a reason that is true."""
+        name = ["w"] + [f"t{i}" for i in range(60000)]
+        deep = perceptron(("Relu", "a", "m", {}))
+        relu = deep.graph.node[1:2]
+        del deep.graph.node[:2]
+        chain = [helper.make_node("Neg", [name[i]], [name[i + 1]]) for i in range(60000)]
+        chain.append(helper.make_node("MatMul", ["x", name[-1]], ["a"], name="deep"))
+        nodes = chain + list(relu) + list(deep.graph.node)
+        del deep.graph.node[:]
+        deep.graph.node.extend(nodes)
+        empty = perceptron(("Reshape", "ah", "b", {}), ("Relu", "x", "m", {}), columns=0, h=np.array([4, 0, 3]))
+        empty.graph.output.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, [4, 0, 3]))
+        for proto, words in (
+                (deep, "first 'deep': its weight is computed"),
+                (empty, "first 'MatMul': its weight is computed, has other readers, or is empty"),
+                (perceptron(("Relu", "a", "r", {}), ("AllReduce", "r", "m", {})),
+                 "the model is already divided: node 'AllReduce'"),
+                (perceptron(("Gemm", "xwx", "m", {})), "first 'Gemm': one input is split and another one is whole")):
+            done = self.weft("compile", self.save(proto), "-o", "p.weft", "--infer", "--tensor-parallel", 2, code=2)
+            self.assertIn(words, done.stderr)
 
     def test_what_cannot_be_divided_is_refused(self):
         model = self.save(Model().proto())

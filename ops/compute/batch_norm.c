@@ -317,20 +317,21 @@ static weft_status_t run_grad(const weft_kernel_call_t *call)
     return WEFT_OK;
 }
 
-/* The shape of X. */
+/* The shape of X. Where X is empty, sums are over nothing, however large its other dimensions. */
 static weft_status_t make_state(const weft_tensor_desc_t *in, const weft_kernel_env_t *env,
                                 state_t **out_state, size_t *out_scratch_bytes)
 {
+    const int64_t elements = weft_tensor_elem_count(in);
+    if (elements < 0 || elements > INT64_MAX / 16) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "X is too large");
+    }
     state_t *s = wefti_state_alloc(sizeof(*s));
     if (s == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    s->samples = in->dims[0];
+    s->samples = elements > 0 ? in->dims[0] : 0;
     s->channels = in->dims[1];
-    s->pixels = 1;
-    for (uint32_t d = 2; d < in->rank; d++) {
-        s->pixels *= in->dims[d];
-    }
+    s->pixels = elements > 0 ? elements / (s->samples * s->channels) : 0;
     s->isa = wefti_kernel_isa(env);
     s->threads = wefti_kernel_threads(env);
     *out_state = s;

@@ -14,6 +14,8 @@
 
 #include "runtime/base/error.h"
 
+#define MOST_PARTS 255 /* of a Split */
+
 typedef enum form { SPLIT, SLICE, GATHER } form_t;
 
 typedef struct sequence {
@@ -21,6 +23,7 @@ typedef struct sequence {
     Onnx__NodeProto *node; /* SPLIT: has become a Split */
     bool *taken;           /* of its outputs */
     int64_t length, axis;  /* SLICE: of a part */
+    int64_t size;          /* SLICE: of the whole, along axis; -1: not known, -2: not looked up */
 } sequence_t;
 
 typedef struct rewriter {
@@ -174,10 +177,10 @@ static weft_status_t take_sequence(rewriter_t *r, Onnx__NodeProto *node, bool *o
     if (!*out_known) {
         return WEFT_OK;
     }
-    *to = (sequence_t){.form = GATHER, .node = node, .axis = axis_of(node)};
+    *to = (sequence_t){.form = GATHER, .node = node, .axis = axis_of(node), .size = -2};
     if (given && lengths.rank == 1) {
         to->form = SPLIT;
-        *out_known = lengths.dims[0] > 0;
+        *out_known = lengths.dims[0] > 0 && lengths.dims[0] <= MOST_PARTS;
         if (*out_known) {
             WEFT_RETURN_IF_ERROR(become_split(r, node, (size_t)lengths.dims[0], to));
         }
@@ -191,14 +194,32 @@ static weft_status_t take_sequence(rewriter_t *r, Onnx__NodeProto *node, bool *o
                       : WEFT_OK;
 }
 
-static weft_status_t push_slice(rewriter_t *r, const sequence_t *from, int64_t place, char *output)
+/* The size of what is split, along the axis, where the file states it. */
+static void find_size(rewriter_t *r, sequence_t *from)
+{
+    weft_tensor_desc_t whole = {.dtype = WEFT_DTYPE_NONE};
+    if (from->size != -2) {
+        return;
+    }
+    from->size = -1;
+    if (r->file->look != NULL &&
+        r->file->look(r->file, r->file->model->graph, from->node->input[0], &whole) >= 0 &&
+        whole.dtype != WEFT_DTYPE_NONE) {
+        int64_t axis = from->axis + (from->axis < 0 ? (int64_t)whole.rank : 0);
+        from->size = axis >= 0 && axis < (int64_t)whole.rank ? whole.dims[axis] : -1;
+    }
+}
+
+static weft_status_t push_slice(rewriter_t *r, sequence_t *from, int64_t place, char *output)
 {
     static const char *const parts[] = {"starts", "ends", "axes"};
     int64_t end, begin;
     char *names[3];
     Onnx__NodeProto *slice;
+    find_size(r, from);
     if (__builtin_mul_overflow(place, from->length, &begin) ||
-        __builtin_add_overflow(begin, from->length, &end)) {
+        __builtin_add_overflow(begin, from->length, &end) ||
+        (from->size >= 0 && begin >= from->size)) {
         return wefti_error(WEFT_ERR_FORMAT, "%s: element %lld of sequence '%s' is out of range",
                            r->file->label, (long long)place, from->node->output[0]);
     }
@@ -254,7 +275,7 @@ static weft_status_t rewrite(rewriter_t *r, Onnx__NodeProto *node)
         uint32_t id = wefti_name_index_find(&r->sequences, node->input[0]);
         weft_tensor_desc_t place = {0};
         if (id != WEFTI_NONE && integers(r, node->input[1], &place) && place.rank == 0) {
-            const sequence_t *from = &r->list[id];
+            sequence_t *from = &r->list[id];
             int64_t at = *(const int64_t *)place.data;
             known = from->form != SLICE || at >= 0;
             if (known) {

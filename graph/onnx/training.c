@@ -74,7 +74,7 @@ static weft_status_t index_name(training_t *t, wefti_name_index_t *index, const 
                                 size_t id)
 {
     const char *unique;
-    return wefti_name_index_find(index, name) != WEFTI_NONE
+    return name[0] == '\0' || wefti_name_index_find(index, name) != WEFTI_NONE
                ? WEFT_OK
                : wefti_name_index_add(index, &t->file->arena, name, (uint32_t)id, &unique);
 }
@@ -191,16 +191,28 @@ static weft_status_t use_binding(training_t *t, const Onnx__NodeProto *node, con
     return WEFT_OK;
 }
 
-/* States start at zero. */
-static weft_status_t use_state(training_t *t, const Onnx__NodeProto *node, const char *name,
-                               const char *value)
+static bool same_shape(const weft_tensor_desc_t *a, const weft_tensor_desc_t *b)
 {
-    weft_tensor_desc_t tensor;
+    return a->rank == b->rank && memcmp(a->dims, b->dims, a->rank * sizeof a->dims[0]) == 0;
+}
+
+/* States have the shape of their parameter, and start at zero. */
+static weft_status_t use_state(training_t *t, const Onnx__NodeProto *node, const char *parameter,
+                               const char *name, const char *value)
+{
+    weft_tensor_desc_t tensor, whole;
     bool found;
+    WEFT_RETURN_IF_ERROR(read_initializer(t, parameter, &whole, &found));
+    if (!found) {
+        return refuse(t, node, "no initializer of parameter", parameter);
+    }
     WEFT_RETURN_IF_ERROR(use_binding(t, node, name, value));
     WEFT_RETURN_IF_ERROR(read_initializer(t, name, &tensor, &found));
     if (!found) {
         return refuse(t, node, "no initializer of state", name);
+    }
+    if (!same_shape(&tensor, &whole)) {
+        return refuse(t, node, "the state must have the shape of its parameter:", name);
     }
     const char *bytes = tensor.data;
     size_t size = (size_t)weft_tensor_elem_count(&tensor) * weft_dtype_size_bytes(tensor.dtype);
@@ -221,7 +233,7 @@ static weft_status_t use_rate(training_t *t, const Onnx__NodeProto *node, const 
     *out_lr = 0;
     WEFT_RETURN_IF_ERROR(read_initializer(t, name, &tensor, &found));
     if (found ? !wefti_tensor_number(&tensor, out_lr) || !(*out_lr > 0)
-              : producer(t, name) != NULL) {
+              : name[0] == '\0' || producer(t, name) != NULL) {
         return refuse(t, node, "the learning rate must be an input or a number above 0:", name);
     }
     return WEFT_OK;
@@ -411,8 +423,8 @@ static weft_status_t take_optimizer(training_t *t, const Onnx__NodeProto *node)
         WEFT_RETURN_IF_ERROR(
             take_parameter(t, node, inputs[i], inputs[count + i], node->output[i]));
         for (size_t s = 0; s < states; s++) {
-            WEFT_RETURN_IF_ERROR(
-                use_state(t, node, inputs[(2 + s) * count + i], node->output[(1 + s) * count + i]));
+            WEFT_RETURN_IF_ERROR(use_state(t, node, inputs[i], inputs[(2 + s) * count + i],
+                                           node->output[(1 + s) * count + i]));
         }
     }
     return WEFT_OK;

@@ -88,6 +88,8 @@ class Operators(ranks.RankCase):
                 np.testing.assert_array_equal(got[f"y{i}"], part)
         self.refused(self.sequence([3], [2, 4, 1]), "element 3 of 3 of a sequence is out of range")
         self.refused(self.sequence([1 << 62], 3), "out of range")
+        self.refused(self.sequence([3], 3), "element 3 of sequence 's' is out of range")
+        self.refused(self.sequence([0], [1] * 256), "unsupported operator SplitToSequence")
         self.refused(self.sequence([-1], 3), "unsupported operator SequenceAt")
         self.refused(self.sequence([0]), "unsupported operator SplitToSequence")
 

@@ -213,6 +213,21 @@ class TrainingInfo(Case):
         proto = model("Adam", {})
         self.weft("compile", self.save(proto), "--infer", "--batch", 4, "--world", 1, "-o", "p.weft")
 
+    def test_an_output_of_gradient_may_be_omitted(self):
+        """An omitted input of a node that stays has the same empty name."""
+        proto = model("SGD", {}, 0.05, trained=("w1", "b1"))
+        algorithm = proto.training_info[0].algorithm
+        next(node for node in algorithm.node if node.name == "grad").output[1] = ""
+        for node in [node for node in algorithm.node if node.output[0] in ("change_b1", "b1_new")]:
+            algorithm.node.remove(node)
+        del proto.training_info[0].update_binding[1]
+        proto.graph.node[-1].input[0] = "clipped"
+        proto.graph.node.insert(4, helper.make_node("Clip", ["scaled", "", "bound"], ["clipped"]))
+        proto.graph.initializer.append(numpy_helper.from_array(np.float32(1e6), "bound"))
+        _, want = self.train(model("SGD", {}, 0.05, trained=("w1",)))
+        _, got = self.train(proto)
+        self.assertEqual(got["w1"].tobytes(), want["w1"].tobytes())
+
     def test_what_is_not_the_same_rule_is_named(self):
         post = model("Adam", {"norm_coefficient_post": 0.1})
         beta = model("Momentum", {"alpha": 0.8, "beta": 0.5, "mode": "standard", "norm_coefficient": 0.0})
@@ -221,9 +236,13 @@ class TrainingInfo(Case):
         other = model("SGD", {}, bindings={"fixed": "h"})
         two = model("SGD", {})
         two.training_info.append(two.training_info[0])
+        shape = model("Adagrad", {}, values={"V_w1": np.zeros(5, np.float32)})
+        rate = model("Adagrad", {})
+        next(node for node in rate.training_info[0].algorithm.node if node.name == "update").input[0] = ""
         for proto, words in ((post, "norm_coefficient_post"), (beta, "'beta'"), (state, "must start at zero: 'V_w1'"),
                              (count, "add 1 to the count of steps 'T'"), (other, "update_binding 'fixed' = 'h'"),
-                             (two, "2 algorithms")):
+                             (two, "2 algorithms"), (shape, "the shape of its parameter: 'V_w1'"),
+                             (rate, "the learning rate must be an input or a number above 0")):
             error = self.weft("compile", self.save(proto), "--batch", 4, "--world", 1, "-o", "p.weft", code=2).stderr
             self.assertIn(words, error)
 

@@ -10,6 +10,7 @@
 #include "ops/op_facts.h"
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
+#include "runtime/base/float_mode.h"
 
 #define RESULT_MAX_BYTES ((size_t)4 << 20) /* of one node: a mask of 1024 x 1024 f32 */
 #define NODE_MAX_FLOPS 1e7
@@ -86,7 +87,7 @@ static weft_status_t run_kernel(const weft_kernel_t *kernel, const weft_node_des
     void *memory = scratch_bytes <= RESULT_MAX_BYTES ? aligned(scratch, scratch_bytes) : NULL;
     if (memory != NULL) {
         weft_kernel_call_t call = {state, inputs, outputs, memory};
-        status = kernel->run(&call);
+        status = wefti_run_kernel(kernel, &call);
     }
     if (kernel->destroy != NULL) {
         kernel->destroy(state);

@@ -3,12 +3,9 @@
 
 #include <string.h>
 
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
-
 #include "ops/reduce/reduce_internal.h"
 #include "runtime/base/error.h"
+#include "runtime/base/float_mode.h"
 
 static bool is_half(weft_dtype_t dtype)
 {
@@ -105,18 +102,9 @@ static wefti_reduce_fn kernel_of(const wefti_reduce_step_t *step, weft_isa_t isa
 
 static void run(const wefti_reduce_step_t *step, weft_isa_t isa)
 {
-#if defined(__x86_64__)
-    /* Rounding to nearest, denormals kept: a host program may have set this thread otherwise. */
-    const unsigned int mode_bits = _MM_ROUND_MASK | _MM_FLUSH_ZERO_MASK | 0x0040u;
-    unsigned int mode = _mm_getcsr();
-    if (mode & mode_bits) {
-        _mm_setcsr(mode & ~mode_bits);
-        kernel_of(step, isa)(step);
-        _mm_setcsr(mode);
-        return;
-    }
-#endif
+    const unsigned int before = wefti_float_mode_begin();
     kernel_of(step, isa)(step);
+    wefti_float_mode_end(before);
 }
 
 /* Sources and destinations that are wide anyway make a step of the wide type. */

@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
+#include "runtime/base/float_mode.h"
 #include "runtime/base/sync.h"
 #include "runtime/base/threads.h"
 
@@ -116,6 +117,7 @@ static void *work(void *context)
     team_t *team = context;
     wefti_own_thread_t self;
     wefti_own_thread_begin(&self, &team->epoch.signal);
+    wefti_float_mode_begin(); /* not that of the caller, which a thread inherits */
     for (uint32_t epoch = 0;;) {
         wefti_own_thread_idle(&self, epoch + 1);
         await_change(&team->epoch, epoch, WORKER_SPIN_NS);

@@ -3,6 +3,7 @@
 
 #include "runtime/base/copy.h"
 #include "runtime/base/error.h"
+#include "runtime/base/float_mode.h"
 
 /* Where an operand is in the block that starts at element at. */
 static uint8_t *operand_at(const wefti_sweep_operand_t *operand, uint64_t at)
@@ -31,7 +32,7 @@ static weft_status_t update_block(const wefti_sweep_t *sweep, const wefti_bound_
         sweep->outputs[i] = operand_at(&sweep->operands[sweep->input_count + i], at);
     }
     const weft_kernel_call_t call = {bound->state, sweep->inputs, sweep->outputs, sweep->scratch};
-    return bound->kernel->run(&call);
+    return wefti_run_kernel(bound->kernel, &call);
 }
 
 weft_status_t wefti_sweep_run(const wefti_sweep_t *sweep, weft_isa_t isa)

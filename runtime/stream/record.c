@@ -3,6 +3,7 @@
 
 #include "ops/reduce/reduce.h"
 #include "runtime/base/error.h"
+#include "runtime/base/float_mode.h"
 
 #include <string.h>
 
@@ -10,7 +11,7 @@ weft_status_t wefti_record_run(const wefti_record_t *record, uint32_t epoch, wef
 {
     switch ((wefti_record_kind_t)record->kind) {
     case WEFTI_RECORD_KERNEL:
-        return record->kernel.kernel->run(&record->kernel.call);
+        return wefti_run_kernel(record->kernel.kernel, &record->kernel.call);
     case WEFTI_RECORD_SIGNAL:
         wefti_signal_post(record->signal.signal,
                           epoch * record->signal.stride + record->signal.offset);

@@ -9,8 +9,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/base/float_mode.h"
+#include "runtime/base/half.h"
 #include "runtime/base/parallel.h"
 #include "runtime/base/sync.h"
+#include "runtime/stream/record.h"
 #include "tests/support/support.h"
 
 #define MOST 40
@@ -233,6 +236,67 @@ static void test_parallel_workers_take_no_signals(void **state)
     assert_int_equal(handled_elsewhere, 0);
 }
 
+#if defined(__x86_64__)
+#define ODD_THREADS 3
+
+typedef struct sums {
+    _Atomic uint32_t begun;
+    float a, b, of_part[ODD_THREADS];
+} sums_t;
+
+/* Of denormals; every part on a thread of its own. */
+static void add_part(const void *context, int64_t part)
+{
+    sums_t *sums = *(sums_t *const *)context;
+    atomic_fetch_add(&sums->begun, 1);
+    while (atomic_load(&sums->begun) < ODD_THREADS) {
+        usleep(100);
+    }
+    sums->of_part[part] = sums->a + sums->b;
+}
+
+static weft_status_t add_on_threads(const weft_kernel_call_t *call)
+{
+    wefti_parallel(ODD_THREADS, add_part, &call->state);
+    return WEFT_OK;
+}
+
+static void *run_record_in_odd_mode(void *context)
+{
+    static const weft_kernel_t kernel = {.run = add_on_threads};
+    wefti_record_t record = {.kind = WEFTI_RECORD_KERNEL};
+    record.kernel.kernel = &kernel;
+    record.kernel.call.state = context;
+    const unsigned int odd = _mm_getcsr() | WEFTI_FLOAT_MODE_BITS;
+    _mm_setcsr(odd);
+    wefti_parallel(ODD_THREADS, count_part, /* makes the workers */
+                   &(counts_t){.of_part = (_Atomic uint32_t[ODD_THREADS]){0},
+                               .plain = (uint32_t[ODD_THREADS]){0}});
+    const weft_status_t status = wefti_record_run(&record, 0, WEFT_ISA_PORTABLE);
+    assert_int_equal(_mm_getcsr() & WEFTI_FLOAT_MODE_BITS, odd & WEFTI_FLOAT_MODE_BITS);
+    assert_int_equal(status, WEFT_OK);
+    return NULL;
+}
+#endif
+
+/* Kernels keep denormals on all their threads, and leave the caller's thread as it was. */
+static void test_parallel_mode_of_floats(void **state)
+{
+    (void)state;
+#if defined(__x86_64__)
+    pthread_t thread;
+    sums_t sums = {.a = wefti_f32_from_bits(3), .b = wefti_f32_from_bits(4)};
+    assert_int_equal(pthread_create(&thread, NULL, run_record_in_odd_mode, &sums), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    for (int i = 0; i < ODD_THREADS; i++) {
+        assert_int_equal(wefti_f32_bits(sums.of_part[i]), 7);
+    }
+#else
+    print_message("skipped: the test sets a register of x86-64\n");
+    skip();
+#endif
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -243,6 +307,7 @@ int main(void)
         cmocka_unit_test(test_parallel_uses_threads),
         cmocka_unit_test(test_parallel_workers_sleep),
         cmocka_unit_test(test_parallel_workers_take_no_signals),
+        cmocka_unit_test(test_parallel_mode_of_floats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

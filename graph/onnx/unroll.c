@@ -9,13 +9,24 @@
 #include "graph/onnx/internal.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/error.h"
 
+#define NO_CONDITION "the condition is not a constant"
 #define MOST_DEPTH 32u
 #define MOST_NODES 200000u
 #define MOST_ITERATIONS 4096
+
+/* A value that has a name: an initializer, or the output of a node. */
+typedef struct fact {
+    const Onnx__TensorProto *tensor; /* NULL: of a node */
+    uint32_t node;                   /* in the list of nodes */
+    uint32_t mark;                   /* the last search that reached it */
+    bool known;
+    weft_tensor_desc_t type; /* if known; with contents if it is a constant */
+} fact_t;
 
 typedef struct unroller {
     wefti_onnx_file_t *file;
@@ -23,6 +34,10 @@ typedef struct unroller {
     size_t count, capacity;
     Onnx__TensorProto **constants; /* of bodies */
     size_t constant_count, constant_capacity;
+    wefti_name_index_t index; /* name -> place in facts */
+    fact_t *facts;
+    size_t fact_count, fact_capacity;
+    uint32_t marks;
     wefti_name_index_t hoisted; /* address of a body -> its first initializer in constants */
     uint32_t bodies;
 } unroller_t;
@@ -125,6 +140,20 @@ static void close_scope(unroller_t *u, scope_t *scope)
 
 /* ---- nodes ---- */
 
+/* A second definition of a name is refused by the import. */
+static weft_status_t add_fact(unroller_t *u, const char *name, fact_t fact)
+{
+    const char *unique;
+    if (name == NULL || name[0] == '\0' || wefti_name_index_find(&u->index, name) != WEFTI_NONE) {
+        return WEFT_OK;
+    }
+    WEFT_RETURN_IF_ERROR(wefti_array_reserve(u->file->allocator, &u->facts, &u->fact_capacity,
+                                             u->fact_count + 1, sizeof(u->facts[0])));
+    u->facts[u->fact_count] = fact;
+    return wefti_name_index_add(&u->index, &u->file->arena, name, (uint32_t)u->fact_count++,
+                                &unique);
+}
+
 static weft_status_t push(unroller_t *u, Onnx__NodeProto *node)
 {
     if (u->count >= MOST_NODES && u->bodies > 0) {
@@ -133,6 +162,9 @@ static weft_status_t push(unroller_t *u, Onnx__NodeProto *node)
     }
     WEFT_RETURN_IF_ERROR(wefti_array_reserve(u->file->allocator, &u->nodes, &u->capacity,
                                              u->count + 1, sizeof(u->nodes[0])));
+    for (size_t i = 0; i < node->n_output; i++) {
+        WEFT_RETURN_IF_ERROR(add_fact(u, node->output[i], (fact_t){.node = (uint32_t)u->count}));
+    }
     u->nodes[u->count++] = node;
     return WEFT_OK;
 }
@@ -143,7 +175,7 @@ static weft_status_t push_constant(unroller_t *u, Onnx__TensorProto *tensor)
                                              &u->constant_capacity, u->constant_count + 1,
                                              sizeof(u->constants[0])));
     u->constants[u->constant_count++] = tensor;
-    return WEFT_OK;
+    return add_fact(u, tensor->name, (fact_t){.tensor = tensor});
 }
 
 static Onnx__AttributeProto *int_attribute(unroller_t *u, const char *name, int64_t value)
@@ -235,44 +267,154 @@ static const char *truth(unroller_t *u)
 
 /* ---- what is known ---- */
 
-/* The type of a value, with contents if it is a constant. */
-static weft_status_t look(unroller_t *u, const char *name, weft_tensor_desc_t *out)
+/* What a value depends on. */
+typedef struct part {
+    uint32_t *nodes; /* in the list of nodes */
+    size_t node_count, node_capacity;
+    Onnx__TensorProto **tensors;
+    size_t tensor_count, tensor_capacity;
+} part_t;
+
+static weft_status_t reach(unroller_t *u, part_t *part, const char *name)
 {
-    Onnx__GraphProto part = *u->file->model->graph;
-    wefti_arena_t *arena = &u->file->arena;
-    Onnx__TensorProto **all =
-        wefti_arena_array(arena, part.n_initializer + u->constant_count + 1, sizeof(*all));
-    WEFT_RETURN_IF_NO_MEMORY(all);
-    if (part.n_initializer > 0) {
-        memcpy(all, part.initializer, part.n_initializer * sizeof(*all));
+    uint32_t at = wefti_name_index_find(&u->index, name);
+    if (at == WEFTI_NONE || u->facts[at].mark == u->marks) {
+        return WEFT_OK;
     }
-    if (u->constant_count > 0) {
-        memcpy(all + part.n_initializer, u->constants, u->constant_count * sizeof(*all));
+    fact_t *fact = &u->facts[at];
+    fact->mark = u->marks;
+    if (fact->tensor != NULL) {
+        WEFT_RETURN_IF_ERROR(wefti_array_reserve(u->file->allocator, &part->tensors,
+                                                 &part->tensor_capacity, part->tensor_count + 1,
+                                                 sizeof(part->tensors[0])));
+        part->tensors[part->tensor_count++] = (Onnx__TensorProto *)(uintptr_t)fact->tensor;
+        return WEFT_OK;
     }
-    part.initializer = all;
-    part.n_initializer += u->constant_count;
-    part.node = u->nodes;
-    part.n_node = u->count;
-    return u->file->look(u->file, &part, name, out);
+    WEFT_RETURN_IF_ERROR(wefti_array_reserve(u->file->allocator, &part->nodes, &part->node_capacity,
+                                             part->node_count + 1, sizeof(part->nodes[0])));
+    part->nodes[part->node_count++] = fact->node;
+    return WEFT_OK;
 }
 
-/* A constant number or truth value; false: not known. */
-static bool known(unroller_t *u, const char *name, int64_t *out)
+static int by_place(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static weft_status_t find_part(unroller_t *u, part_t *part, const char *name)
+{
+    size_t kept = 0;
+    u->marks++;
+    WEFT_RETURN_IF_ERROR(reach(u, part, name));
+    for (size_t i = 0; i < part->node_count; i++) {
+        const Onnx__NodeProto *node = u->nodes[part->nodes[i]];
+        for (size_t k = 0; k < node->n_input; k++) {
+            WEFT_RETURN_IF_ERROR(reach(u, part, node->input[k]));
+        }
+    }
+    if (part->node_count > 0) {
+        qsort(part->nodes, part->node_count, sizeof(part->nodes[0]), by_place);
+    }
+    for (size_t i = 0; i < part->node_count; i++) { /* two outputs, one node */
+        if (i == 0 || part->nodes[i] != part->nodes[i - 1]) {
+            part->nodes[kept++] = part->nodes[i];
+        }
+    }
+    part->node_count = kept;
+    return WEFT_OK;
+}
+
+/* Runs what a value depends on. All but the result is in an arena of this search. Contents are
+ * found of single elements only. */
+static weft_status_t evaluate(unroller_t *u, const char *name, weft_tensor_desc_t *out)
+{
+    wefti_onnx_file_t *file = u->file;
+    Onnx__GraphProto graph = *file->model->graph;
+    wefti_arena_t lasting = file->arena;
+    part_t part = {.nodes = NULL};
+    weft_status_t status;
+    wefti_arena_init(&file->arena, file->allocator, lasting.budget_bytes);
+    WEFT_TRY(status, find_part(u, &part, name), done);
+    graph.node = wefti_arena_array(&file->arena, part.node_count + 1, sizeof(Onnx__NodeProto *));
+    WEFT_TRY(status, graph.node != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY, done);
+    for (size_t i = 0; i < part.node_count; i++) {
+        graph.node[i] = u->nodes[part.nodes[i]];
+    }
+    graph.n_node = part.node_count;
+    graph.initializer = part.tensors;
+    graph.n_initializer = part.tensor_count;
+    WEFT_TRY(status, file->look(file, &graph, name, out), done);
+    if (weft_tensor_elem_count(out) != 1) {
+        out->data = NULL;
+    }
+    if (out->data != NULL) {
+        out->data = wefti_arena_memdup(&lasting, out->data, weft_dtype_size_bytes(out->dtype));
+        status = out->data != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    }
+done:
+    wefti_arena_deinit(&file->arena);
+    file->arena = lasting;
+    wefti_free(file->allocator, part.nodes);
+    wefti_free(file->allocator, part.tensors);
+    return status;
+}
+
+/* The type of a value, with contents if it is a constant of one element; dtype NONE: not known. */
+static weft_status_t look(unroller_t *u, const char *name, weft_tensor_desc_t *out)
+{
+    wefti_onnx_file_t *file = u->file;
+    uint32_t at = wefti_name_index_find(&u->index, name);
+    fact_t *fact = at != WEFTI_NONE ? &u->facts[at] : NULL;
+    weft_status_t status;
+    if (fact != NULL && fact->known) {
+        *out = fact->type;
+        return WEFT_OK;
+    }
+    *out = (weft_tensor_desc_t){.dtype = WEFT_DTYPE_NONE};
+    if (fact != NULL && fact->tensor != NULL) {
+        status = wefti_onnx_tensor(file, fact->tensor, true, &file->arena, out);
+    } else if (fact != NULL && is_op(u->nodes[fact->node], "Constant")) {
+        status = wefti_onnx_constant(file, u->nodes[fact->node], &file->arena, out);
+    } else {
+        status = evaluate(u, name, out);
+        if (status == WEFT_ERR_UNSUPPORTED || status == WEFT_ERR_NOT_FOUND) {
+            *out = (weft_tensor_desc_t){.dtype = WEFT_DTYPE_NONE};
+            return WEFT_OK;
+        }
+        WEFT_RETURN_IF_ERROR(status);
+    }
+    if (status < 0) {
+        return wefti_error_prefix(status, "%s", file->label);
+    }
+    if (fact != NULL) {
+        fact->known = true;
+        fact->type = *out;
+    }
+    return WEFT_OK;
+}
+
+/* A constant number or truth value that node depends on; refused with why if it is not known. */
+static weft_status_t find_number(unroller_t *u, const Onnx__NodeProto *node, const char *why,
+                                 const char *name, int64_t *out)
 {
     weft_tensor_desc_t type;
-    if (look(u, name, &type) < 0 || type.data == NULL || weft_tensor_elem_count(&type) != 1) {
-        return false;
+    WEFT_RETURN_IF_ERROR(look(u, name, &type));
+    if (type.data == NULL || weft_tensor_elem_count(&type) != 1) {
+        return refuse(u, node, why);
     }
-    if (type.dtype == WEFT_DTYPE_I64) {
-        *out = *(const int64_t *)type.data;
+    int32_t narrow;
+    if (type.dtype == WEFT_DTYPE_I64) { /* of a file: not aligned */
+        memcpy(out, type.data, sizeof(*out));
     } else if (type.dtype == WEFT_DTYPE_I32) {
-        *out = *(const int32_t *)type.data;
+        memcpy(&narrow, type.data, sizeof narrow);
+        *out = narrow;
     } else if (type.dtype == WEFT_DTYPE_BOOL) {
         *out = *(const uint8_t *)type.data != 0;
     } else {
-        return false;
+        return refuse(u, node, why);
     }
-    return true;
+    return WEFT_OK;
 }
 
 /* ---- bodies ---- */
@@ -348,9 +490,11 @@ static weft_status_t add_if(unroller_t *u, const Onnx__NodeProto *node, const sc
                             scope_t *own)
 {
     int64_t condition;
-    if (node->n_input != 1 || !known(u, resolve(scope, node->input[0]), &condition)) {
-        return refuse(u, node, "the condition is not a constant");
+    if (node->n_input != 1) {
+        return refuse(u, node, NO_CONDITION);
     }
+    WEFT_RETURN_IF_ERROR(
+        find_number(u, node, NO_CONDITION, resolve(scope, node->input[0]), &condition));
     const Onnx__GraphProto *body = body_of(node, condition != 0 ? "then_branch" : "else_branch");
     if (body == NULL || body->n_output < node->n_output) {
         return refuse(u, node, "the branch is missing, or has too few outputs");
@@ -455,8 +599,9 @@ static weft_status_t add_loop(unroller_t *u, const Onnx__NodeProto *node, const 
         loop.body->n_output < node->n_input - 1) {
         return refuse(u, node, "inputs and outputs do not match those of the body");
     }
-    if (node->input[0][0] != '\0' && !known(u, resolve(scope, node->input[0]), &count)) {
-        return refuse(u, node, "the trip count is not a constant");
+    if (node->input[0][0] != '\0') {
+        WEFT_RETURN_IF_ERROR(find_number(u, node, "the trip count is not a constant",
+                                         resolve(scope, node->input[0]), &count));
     }
     loop.carried = node->n_input - 2;
     loop.collected = loop.body->n_output - 1 - loop.carried;
@@ -476,8 +621,8 @@ static weft_status_t add_loop(unroller_t *u, const Onnx__NodeProto *node, const 
         loop.state[i] = resolve(scope, node->input[2 + i]);
     }
     while (loop.iterations < count) {
-        if (condition != checked && !known(u, condition, &goes_on)) {
-            return refuse(u, node, "the condition is not a constant");
+        if (condition != checked) {
+            WEFT_RETURN_IF_ERROR(find_number(u, node, NO_CONDITION, condition, &goes_on));
         }
         checked = condition;
         if (goes_on == 0) {
@@ -547,7 +692,8 @@ static weft_status_t add_scan(unroller_t *u, const Onnx__NodeProto *node, const 
     for (size_t i = 0; i < scans; i++) {
         int64_t axis = of_list(node, "scan_input_axes", i);
         const char *name = resolve(scope, node->input[loop.carried + i]);
-        if (look(u, name, &type) < 0 || type.dtype == WEFT_DTYPE_NONE) {
+        WEFT_RETURN_IF_ERROR(look(u, name, &type));
+        if (type.dtype == WEFT_DTYPE_NONE) {
             return refuse(u, node, "the number of iterations is not known");
         }
         axis = axis < 0 ? axis + type.rank : axis;
@@ -679,13 +825,20 @@ weft_status_t wefti_onnx_unroll(wefti_onnx_file_t *file)
     if (file->look == NULL || !has_bodies(graph)) {
         return WEFT_OK;
     }
+    wefti_name_index_init(&u.index, file->allocator);
     wefti_name_index_init(&u.hoisted, file->allocator);
+    for (size_t i = 0; i < graph->n_initializer && status >= 0; i++) {
+        status =
+            add_fact(&u, graph->initializer[i]->name, (fact_t){.tensor = graph->initializer[i]});
+    }
     for (size_t i = 0; i < graph->n_node && status >= 0; i++) {
         status = add(&u, graph->node[i], NULL, NULL);
     }
     status = status < 0 ? status : store(&u);
     wefti_free(file->allocator, u.nodes);
     wefti_free(file->allocator, u.constants);
+    wefti_free(file->allocator, u.facts);
+    wefti_name_index_deinit(&u.index);
     wefti_name_index_deinit(&u.hoisted);
     return status;
 }

@@ -117,6 +117,28 @@ class ControlFlow(Case):
                       "--steps", 1, "--optimizer", "sgd", "--lr", 1, "--checkpoint", self.dir / "end.safetensors")
             np.testing.assert_allclose(w - read_safetensors(self.dir / "end.safetensors")[name], dw, rtol=1e-4, atol=1e-5)
 
+    def test_conditions_are_looked_up_once(self):
+        """Thousands of branches on one constant; and on a value that nodes compute from it."""
+        branches = [graph([make("Identity", [f"v{k}"], [f"b{k}"])], "branch", [], [info(f"b{k}", FLOAT, [2, 3])]) for k in range(10)]
+        body = graph([*[make("If", ["yes" if k % 2 else "computed"], [f"v{k + 1}"], then_branch=b, else_branch=b)
+                        for k, b in enumerate(branches)],
+                      make("Add", ["v10", "x"], ["out"]), make("Identity", ["cond"], ["cond_out"])], "body",
+                     [info("i", INT, []), info("cond", BOOL, []), info("v0", FLOAT, [2, 3])],
+                     [info("cond_out", BOOL, []), info("out", FLOAT, [2, 3])])
+        proto = self.model([make("Not", ["no"], ["computed"]), make("Loop", ["trips", "yes", "x"], ["last"], "loop", body=body)],
+                           [("last", [2, 3])], {"trips": np.int64(800), "yes": np.bool_(True), "no": np.bool_(False)})
+        x = np.ones((2, 3), np.float32)
+        np.testing.assert_array_equal(self.run_model(proto, {"x": x})["last"], 801 * x)
+
+    def test_errors_of_conditions_are_named(self):
+        branch = graph([make("Neg", ["x"], ["y"])], "branch", [], [info("y", FLOAT, [2, 3])])
+        proto = self.model([make("If", ["bad"], ["out"], "choice", then_branch=branch, else_branch=branch)], [("out", [2, 3])],
+                           {"bad": np.bool_(True)})
+        proto.graph.initializer[0].raw_data = b"123"
+        error = self.run_model(proto, {}, code=2).stderr
+        self.assertIn("'bad'", error)
+        self.assertNotIn("not a constant", error)
+
     def test_what_is_not_known_is_refused(self):
         proto = self.model([loop("n")], [("last", [2, 3])], {"yes": np.bool_(True), "w": draw(1, 3, 3)},
                            inputs=(("x", FLOAT, [2, 3]), ("n", INT, [])))

@@ -12,17 +12,28 @@
 
 #define MARK " had an error before: "
 
-void wefti_endpoint_note_error(wefti_endpoint_t *endpoint, weft_status_t status, const char *text)
+static void note(wefti_endpoint_t *endpoint, wefti_fault_t *fault, weft_status_t status,
+                 const char *text)
 {
-    wefti_control_t *own = endpoint->control[endpoint->rank];
+    const wefti_control_t *own = endpoint->control[endpoint->rank];
     /* relaxed: a world that has ended tells all ranks why */
     if (status == WEFT_ERR_LINK || !wefti_endpoint_owned(endpoint) ||
         atomic_load_explicit(&own->abort.state, memory_order_relaxed) != 0) {
         return;
     }
-    if (wefti_fault_set(&own->cause, status, text)) {
-        endpoint->ops->error_noted(endpoint);
+    if (wefti_fault_set(fault, status, text)) {
+        endpoint->ops->error_noted(endpoint, fault);
     }
+}
+
+void wefti_endpoint_note_error(wefti_endpoint_t *endpoint, weft_status_t status, const char *text)
+{
+    note(endpoint, &endpoint->control[endpoint->rank]->cause, status, text);
+}
+
+void wefti_endpoint_note_refusal(wefti_endpoint_t *endpoint, weft_status_t status, const char *text)
+{
+    note(endpoint, &endpoint->control[endpoint->rank]->refusal, status, text);
 }
 
 /* That r is gone: it has left, or text begins with its number. */
@@ -38,6 +49,7 @@ weft_status_t wefti_endpoint_add_error_of(const wefti_endpoint_t *endpoint, uint
 {
     const wefti_control_t *control = endpoint->control[rank];
     weft_status_t status = control != NULL ? wefti_fault_get(&control->cause) : WEFT_OK;
+    status = control != NULL && status == WEFT_OK ? wefti_fault_get(&control->refusal) : status;
     if (status != WEFT_OK) {
         const char *error = weft_last_error(), *before = strstr(error, MARK);
         snprintf(text, bytes, "; rank %u" MARK "%s", wefti_endpoint_number(endpoint, rank),

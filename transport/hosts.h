@@ -22,6 +22,7 @@ typedef enum wefti_hosts_flood {
     WEFTI_HOSTS_WAITS = 3,
     WEFTI_HOSTS_CAUSE = 4,
     WEFTI_HOSTS_GAVE_UP = 5,
+    WEFTI_HOSTS_REFUSAL = 6,
 } wefti_hosts_flood_t;
 
 /* A link driver; its owner in the callbacks. */
@@ -125,7 +126,7 @@ void wefti_hosts_left(void *owner, uint32_t rank);
 void wefti_hosts_died(void *owner, uint32_t rank, const char *how);
 void wefti_hosts_aborted(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
 void wefti_hosts_waits_posted(wefti_endpoint_t *endpoint);
-void wefti_hosts_error_noted(wefti_endpoint_t *endpoint);
+void wefti_hosts_error_noted(wefti_endpoint_t *endpoint, const wefti_fault_t *fault);
 void wefti_hosts_gave_up(wefti_endpoint_t *endpoint);
 /* WEFT_ERR_PEER_DIED when a suspect has not turned out to have left. */
 weft_status_t wefti_hosts_check_suspects(wefti_hosts_t *hosts);

@@ -133,17 +133,19 @@ static void receive_waits(wefti_hosts_t *hosts, uint32_t origin, const void *dat
 
 /* ---- errors of groups ---- */
 
-void wefti_hosts_error_noted(wefti_endpoint_t *endpoint)
+void wefti_hosts_error_noted(wefti_endpoint_t *endpoint, const wefti_fault_t *fault)
 {
     wefti_hosts_t *hosts = (wefti_hosts_t *)endpoint;
-    const wefti_fault_t *cause = &endpoint->control[endpoint->rank]->cause;
+    bool lasts = fault == &endpoint->control[endpoint->rank]->cause;
     if (hosts->overlay != NULL) {
-        const abort_message_t message = message_of(endpoint, cause->status, cause->text);
-        wefti_overlay_flood(hosts->overlay, WEFTI_HOSTS_CAUSE, &message, sizeof message);
+        const abort_message_t message = message_of(endpoint, fault->status, fault->text);
+        wefti_overlay_flood(hosts->overlay, lasts ? WEFTI_HOSTS_CAUSE : WEFTI_HOSTS_REFUSAL,
+                            &message, sizeof message);
     }
 }
 
-static void receive_cause(wefti_hosts_t *hosts, uint32_t origin, const void *data, size_t bytes)
+static void receive_cause(wefti_hosts_t *hosts, uint32_t origin, bool lasts, const void *data,
+                          size_t bytes)
 {
     abort_message_t message;
     if (bytes != sizeof message || origin >= hosts->base.world_size ||
@@ -152,7 +154,8 @@ static void receive_cause(wefti_hosts_t *hosts, uint32_t origin, const void *dat
     }
     memcpy(&message, data, sizeof message);
     message.text[sizeof message.text - 1] = '\0';
-    wefti_fault_set(&hosts->base.control[origin]->cause, message.status, message.text);
+    wefti_control_t *control = hosts->base.control[origin];
+    wefti_fault_set(lasts ? &control->cause : &control->refusal, message.status, message.text);
 }
 
 /* ---- attempts outside of the world ---- */
@@ -411,8 +414,8 @@ void wefti_hosts_received(void *owner, uint32_t origin, uint32_t kind, const voi
         receive_fault(hosts, data, bytes);
     } else if (kind == WEFTI_HOSTS_WAITS) {
         receive_waits(hosts, origin, data, bytes);
-    } else if (kind == WEFTI_HOSTS_CAUSE) {
-        receive_cause(hosts, origin, data, bytes);
+    } else if (kind == WEFTI_HOSTS_CAUSE || kind == WEFTI_HOSTS_REFUSAL) {
+        receive_cause(hosts, origin, kind == WEFTI_HOSTS_CAUSE, data, bytes);
     } else if (kind == WEFTI_HOSTS_GAVE_UP) {
         receive_gave_up(hosts, origin, data, bytes);
     }

@@ -53,6 +53,7 @@ typedef struct wefti_control {
     uint8_t pad2[96];
     wefti_waits_block_t waits; /* what this rank waits in */
     wefti_fault_t cause;       /* cause.c: the first error of one of its groups */
+    wefti_fault_t refusal;     /* the first call that it refused; its groups go on */
 } wefti_control_t;
 _Static_assert(offsetof(wefti_control_t, waits) == 640, "control blocks lie in shared memory");
 
@@ -130,8 +131,8 @@ typedef struct wefti_transport_ops {
     /* waits.h: what this rank waits in has been posted: goes to ranks whose control blocks are not
      * mapped. Under the lock of waits.c. */
     void (*waits_posted)(wefti_endpoint_t *endpoint);
-    /* The cause in this rank's control block is set: the same. */
-    void (*error_noted)(wefti_endpoint_t *endpoint);
+    /* cause or refusal in this rank's control block is set: the same. */
+    void (*error_noted)(wefti_endpoint_t *endpoint, const wefti_fault_t *fault);
     /* So has gave_up. */
     void (*gave_up)(wefti_endpoint_t *endpoint);
     /* This rank has sent its part of the control all-gather that another rank waits for. */
@@ -415,6 +416,10 @@ weft_status_t wefti_endpoint_check(wefti_endpoint_t *endpoint);
 /* An error of a group of this rank: ranks that it leaves waiting elsewhere will report it. The
  * first one counts. */
 void wefti_endpoint_note_error(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
+/* A call that this rank could not make, though others may wait in it: reported likewise, while there
+ * is no error. */
+void wefti_endpoint_note_refusal(wefti_endpoint_t *endpoint, weft_status_t status,
+                                 const char *text);
 /* text: "; rank 3 had an error before: .." and that error's status; WEFT_OK and no text: none. */
 weft_status_t wefti_endpoint_add_error_of(const wefti_endpoint_t *endpoint, uint32_t rank,
                                           char *text, size_t bytes);

@@ -82,7 +82,7 @@ weft_status_t wefti_pair_refuse(wefti_call_t *call, const wefti_pair_t *pair, we
     if (!pair->sends || pair->peer >= group->size || pair->peer == group->rank) {
         /* Who waits is not known, or may have sent already. Ranks that wait for this one in vain
          * report the reason. */
-        wefti_endpoint_note_error(group->endpoint, status, text);
+        wefti_endpoint_note_refusal(group->endpoint, status, text);
         return status;
     }
     if (!wefti_call_keep_refusal(call, text, sizeof text)) {

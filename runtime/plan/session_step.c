@@ -50,7 +50,7 @@ static weft_status_t run_in_step(weft_session_t *session, uint32_t program)
  * report why. */
 static weft_status_t refuse(weft_session_t *session, weft_status_t status)
 {
-    wefti_endpoint_note_error(session->endpoint, status, weft_last_error());
+    wefti_endpoint_note_refusal(session->endpoint, status, weft_last_error());
     return status;
 }
 

@@ -12,6 +12,7 @@
 #include <weft/session.h>
 
 #include "runtime/base/sync.h"
+#include "runtime/group/group.h"
 #include "support_ranks.h"
 
 #include "tests/support/support.h"
@@ -470,6 +471,40 @@ static void run_refused_and_on(rank_world_t *world)
     weft_session_destroy(things.session);
 }
 
+/* Rank 1 refuses something, all go on, and a group fails much later: rank 1 reports that failure. */
+static void run_refused_then_failed(rank_world_t *world)
+{
+    float x[COUNT] = {0}, y[COUNT];
+    char text[512] = "";
+    weft_group_t *second = NULL;
+    RANK_OK(weft_group_duplicate(world->group, &second));
+    if (world->rank == 1) {
+        weft_status_t status = weft_send(x, COUNT, WEFT_DTYPE_F32, 9, world->group, NULL);
+        RANK_CHECK(status == WEFT_ERR_INVALID_ARGUMENT);
+        wefti_endpoint_add_error_of(world->group->endpoint, 1, text, sizeof text);
+        RANK_CHECK(strstr(text, "invalid peer 9") != NULL);
+    }
+    RANK_OK(weft_barrier(world->group, NULL));
+    weft_status_t status = weft_all_reduce(x, y, COUNT - world->rank, WEFT_DTYPE_F32,
+                                           WEFT_REDUCTION_SUM, second, NULL);
+    RANK_CHECK(status == WEFT_ERR_MISMATCH);
+    if (world->rank == 1) {
+        status = wefti_endpoint_add_error_of(world->group->endpoint, 1, text, sizeof text);
+        RANK_CHECK(status == WEFT_ERR_MISMATCH && strstr(text, "invalid peer 9") == NULL);
+    }
+    RANK_OK(weft_barrier(world->group, NULL));
+    weft_group_destroy(second);
+}
+
+static void test_refused_then_failed(void **state)
+{
+    const uint32_t host_of[2] = {0, 1};
+    const wefti_hub_links_t links = {.host_of = host_of};
+    (void)state;
+    support_rank_threads(2, run_refused_then_failed, NULL);
+    support_rank_threads_over(2, run_refused_then_failed, NULL, &links);
+}
+
 static void test_refused_and_on(void **state)
 {
     const uint32_t host_of[2] = {0, 1};
@@ -877,6 +912,7 @@ int main(void)
         cmocka_unit_test(test_in_one_group),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_refused_and_on),
+        cmocka_unit_test(test_refused_then_failed),
         cmocka_unit_test_teardown(test_legal_programs, back_to_one_host),
     };
     return cmocka_run_group_tests_name("runtime waits", tests, NULL, NULL);

@@ -54,8 +54,8 @@ typedef struct peer {
     bool gone, late, arrived, connected;
     int fd, pid_fd;     /* the connection that watches it or leads to it; -1: none */
     uint32_t at;        /* which of its addresses */
-    bool refused;       /* by one of them, since it was connected last */
-    uint64_t dialed_ns; /* the first attempt since then; 0: none */
+    uint32_t refusals;  /* by those before it */
+    uint64_t dialed_ns; /* the first attempt since it was connected last; 0: none */
     uint64_t until_ns;  /* the end of the attempt at hand */
     wefti_wire_t wire;  /* arrived here */
 } peer_t;
@@ -127,15 +127,21 @@ static void dial_next(peer_t *peer, int error)
 {
     hang_up(peer);
     peer->at++;
-    peer->refused = peer->refused || error == ECONNREFUSED;
+    peer->refusals += error == ECONNREFUSED;
 }
 
-/* After all addresses in vain. */
+static void dial_first(peer_t *peer)
+{
+    peer->at = peer->refusals = 0;
+}
+
+/* After all addresses in vain. One of them may be another host's, which refuses. */
 static bool is_gone(const wefti_meeting_t *meeting, const peer_t *peer)
 {
     uint64_t link_ns = meeting->former->settings->link_timeout_ns;
     uint64_t patience = link_ns != 0 && link_ns < SILENCE_NS ? link_ns : SILENCE_NS;
-    return peer->refused || wefti_now_ns() - peer->dialed_ns > patience;
+    return (peer->at > 0 && peer->refusals == peer->at) ||
+           wefti_now_ns() - peer->dialed_ns > patience;
 }
 
 static void look_at_connection(peer_t *peer)
@@ -145,7 +151,8 @@ static void look_at_connection(peer_t *peer)
     if (peer->connected && poll(polls, 2, 0) > 0) {
         peer->gone = polls[1].revents != 0;
         hang_up(peer); /* refused when it is gone */
-        peer->at = 0;
+        dial_first(peer);
+        peer->dialed_ns = 0;
     }
     if (peer->fd >= 0 && !peer->connected) {
         int error_number = wefti_address_connected(peer->fd);
@@ -153,10 +160,6 @@ static void look_at_connection(peer_t *peer)
         if (error_number == EINPROGRESS ? wefti_now_ns() > peer->until_ns : error_number != 0) {
             dial_next(peer, error_number);
         }
-    }
-    if (peer->connected) {
-        peer->refused = false;
-        peer->dialed_ns = 0;
     }
 }
 
@@ -172,7 +175,7 @@ static void watch(const wefti_meeting_t *meeting, uint32_t rank)
         peer->dialed_ns = peer->dialed_ns != 0 ? peer->dialed_ns : now;
         if (peer->at >= (here ? 1u : member->address.count)) {
             peer->gone = here || is_gone(meeting, peer);
-            peer->at = 0;
+            dial_first(peer);
             return; /* to dial again after a pause */
         }
         if (here) {
@@ -293,9 +296,13 @@ static weft_status_t follow(wefti_meeting_t *meeting, uint32_t rank)
             return status;
         }
         /* Elsewhere if that was not a member; the same place tells whether it is gone. */
-        hang_up(peer);
-        peer->refused = status == WEFT_ERR_FORMAT;
-        peer->at = peer->refused ? peer->at + 1 : 0;
+        if (status == WEFT_ERR_FORMAT) {
+            dial_next(peer, ECONNREFUSED);
+        } else {
+            hang_up(peer);
+            dial_first(peer);
+            peer->dialed_ns = 0;
+        }
         poll(NULL, 0, 1);
     }
     return WEFT_AGAIN;

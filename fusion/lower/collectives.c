@@ -253,20 +253,35 @@ static weft_status_t check_record(weft_status_t status, const wefti_plan_collect
                : status;
 }
 
-/* The collectives of init: a Broadcast of all weights. Their buffers are the first of the plan. */
+/* The Broadcast of init for weights of this type. */
+static const wefti_node_t *broadcast_of(const wefti_lowering_t *l, const wefti_program_t *init,
+                                        weft_dtype_t dtype)
+{
+    const wefti_node_t *node = &l->graph->nodes[init->nodes[0]];
+    for (uint32_t i = 0; i < init->node_count; i++) {
+        const wefti_node_t *at = &l->graph->nodes[init->nodes[i]];
+        if (l->graph->values[at->inputs[0]].type.dtype == dtype) {
+            return at;
+        }
+    }
+    return node;
+}
+
+/* The collectives of init: Broadcasts of all weights. Their buffers are the first of the plan. */
 static weft_status_t add_broadcasts(wefti_lowering_t *l, uint32_t param_count)
 {
     const wefti_program_t *init = wefti_graph_find_program(l->graph, "init");
     if (init == NULL || init->node_count == 0) {
         return WEFT_OK;
     }
-    const wefti_node_t *node = &l->graph->nodes[init->nodes[0]];
-    const weft_op_facts_t facts = wefti_op_facts(node->def);
-    if (init->node_count > 1 || facts.collective != WEFT_COLLECTIVE_BROADCAST ||
-        facts.half == WEFT_HALF_WAIT) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "program 'init': node '%s' (%s): only one Broadcast is supported",
-                           node->name, node->def->name);
+    for (uint32_t i = 0; i < init->node_count; i++) {
+        const wefti_node_t *node = &l->graph->nodes[init->nodes[i]];
+        const weft_op_facts_t facts = wefti_op_facts(node->def);
+        if (facts.collective != WEFT_COLLECTIVE_BROADCAST || facts.half == WEFT_HALF_WAIT) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED,
+                               "program 'init': node '%s' (%s): only Broadcast is supported",
+                               node->name, node->def->name);
+        }
     }
     for (uint32_t begin = 0, end; begin < param_count; begin = end) {
         for (end = begin + 1; end < param_count && continues(l, end);) {
@@ -274,6 +289,7 @@ static weft_status_t add_broadcasts(wefti_lowering_t *l, uint32_t param_count)
         }
         if (l->plan->buffers[begin].size_bytes > 0 &&
             l->plan->buffers[begin].offset_bytes < WEFTI_PLAN_NOWHERE) {
+            const wefti_node_t *node = broadcast_of(l, init, l->plan->buffers[begin].dtype);
             wefti_plan_collective_t *collective = next_collective(l);
             WEFT_RETURN_IF_ERROR(
                 check_record(add_broadcast(l, node, begin, end, collective), collective));

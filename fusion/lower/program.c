@@ -116,12 +116,14 @@ static weft_status_t find_readers(const writer_t *w, uint32_t **out_reader)
     return WEFT_OK;
 }
 
-/* The plan collectives of a node. Those of init are no commands: they are the last of the plan. */
+/* The plan collectives of a node. Those of init are no commands: they are the last of the plan, and
+ * have the names of their nodes. */
 static void add_sends_of(writer_t *w, uint32_t node, const uint32_t *reader)
 {
     const wefti_lowering_t *l = w->l;
     const wefti_order_t *order = l->order;
     uint32_t first = order->command_of[node], end = l->plan->collective_count;
+    const char *name = first == WEFTI_NONE ? l->graph->nodes[node].name : NULL;
     if (first != WEFTI_NONE) {
         end = first + order->commands[first].parts;
     } else {
@@ -129,6 +131,9 @@ static void add_sends_of(writer_t *w, uint32_t node, const uint32_t *reader)
         first = communicates ? order->command_count : end;
     }
     for (uint32_t c = first; c < end; c++) {
+        if (name != NULL && strcmp(l->plan->collectives[c].name, name) != 0) {
+            continue;
+        }
         uint32_t ready = c < order->command_count ? order->commands[c].ready : 0;
         w->sends[w->send_count] = (send_t){c, ready, reader[c], node, w->send_count, WEFTI_NONE};
         w->send_count++;

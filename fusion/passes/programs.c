@@ -28,10 +28,11 @@ typedef struct maker {
     wefti_graph_t *graph;
     const wefti_program_params_t *params;
     wefti_arena_t arena;
-    bool *needed;       /* by node: of the program being made */
-    uint32_t *nodes;    /* of the program being made */
-    uint32_t *variant;  /* by node: what eval runs in its place, or WEFTI_NONE */
-    uint32_t broadcast; /* of init, or WEFTI_NONE */
+    bool *needed;         /* by node: of the program being made */
+    uint32_t *nodes;      /* of the program being made */
+    uint32_t *variant;    /* by node: what eval runs in its place, or WEFTI_NONE */
+    uint32_t *broadcasts; /* of init */
+    uint32_t broadcast_count;
 } maker_t;
 
 /*
@@ -224,41 +225,64 @@ static bool *mark_sharded(maker_t *m)
     return sharded;
 }
 
-/* A Broadcast of all weights that are whole, in front of all other nodes: it reads the weights,
- * which updates overwrite. */
-static weft_status_t add_broadcast(maker_t *m)
+/* A Broadcast of the weights of one type. */
+static weft_status_t add_broadcast(maker_t *m, const uint32_t *weights, uint32_t count)
 {
     wefti_graph_t *graph = m->graph;
-    uint32_t count = 0;
     const weft_attr_t reason = {
         .name = "reason", .type = WEFT_ATTR_TYPE_STRING, .s = "broadcasts the weights of rank 0"};
+    const char **names = wefti_arena_array(&m->arena, count, sizeof(*names));
+    WEFT_RETURN_IF_NO_MEMORY(names);
+    for (uint32_t i = 0; i < count; i++) {
+        names[i] = wefti_arena_printf(&m->arena, "%s.initial", graph->values[weights[i]].name);
+        WEFT_RETURN_IF_NO_MEMORY(names[i]);
+    }
     wefti_node_params_t params = {.domain = "weft",
                                   .op = "Broadcast",
                                   .name = "initial weights",
                                   .phase = WEFTI_PHASE_COMM,
+                                  .inputs = weights,
+                                  .output_names = names,
+                                  .input_count = count,
+                                  .output_count = count,
                                   .attrs = &reason,
                                   .attr_count = 1};
-    uint32_t *weights = wefti_id_map(&m->arena, graph->value_count);
-    const char **names = wefti_arena_array(&m->arena, graph->value_count, sizeof(*names));
-    const bool *sharded = mark_sharded(m);
-    WEFT_RETURN_IF_NO_MEMORY(weights && names && sharded);
-    for (uint32_t v = 0; v < graph->value_count; v++) {
-        if (graph->values[v].kind == WEFTI_VALUE_PARAM && !sharded[v] &&
-            wefti_value_bytes(&graph->values[v]) > 0) {
-            names[count] = wefti_arena_printf(&m->arena, "%s.initial", graph->values[v].name);
-            WEFT_RETURN_IF_NO_MEMORY(names[count]);
-            weights[count++] = v;
+    return wefti_graph_add_node(graph, &params, &m->broadcasts[m->broadcast_count++]);
+}
+
+/* Broadcasts of all weights that are whole, one per type, in front of all other nodes: they read
+ * the weights, which updates overwrite. */
+static weft_status_t add_broadcasts(maker_t *m)
+{
+    wefti_graph_t *graph = m->graph;
+    uint32_t value_count = graph->value_count, others = graph->order_count;
+    uint32_t *weights = wefti_id_map(&m->arena, value_count);
+    bool *done = mark_sharded(m);
+    m->broadcasts = wefti_id_map(&m->arena, value_count);
+    WEFT_RETURN_IF_NO_MEMORY(weights && done && m->broadcasts);
+    for (uint32_t v = 0; v < value_count; v++) {
+        done[v] = done[v] || graph->values[v].kind != WEFTI_VALUE_PARAM ||
+                  wefti_value_bytes(&graph->values[v]) == 0;
+    }
+    for (uint32_t first = 0; first < value_count && m->params->broadcast_weights; first++) {
+        weft_dtype_t dtype = graph->values[first].type.dtype;
+        uint32_t count = 0;
+        for (uint32_t v = first; v < value_count && !done[first]; v++) {
+            if (!done[v] && graph->values[v].type.dtype == dtype) {
+                weights[count++] = v;
+            }
+        }
+        for (uint32_t i = 0; i < count; i++) {
+            done[weights[i]] = true;
+        }
+        if (count > 0) {
+            WEFT_RETURN_IF_ERROR(add_broadcast(m, weights, count));
         }
     }
-    if (count == 0 || !m->params->broadcast_weights) {
-        return WEFT_OK;
+    memmove(graph->order + m->broadcast_count, graph->order, others * sizeof(*graph->order));
+    if (m->broadcast_count > 0) {
+        memcpy(graph->order, m->broadcasts, m->broadcast_count * sizeof(*graph->order));
     }
-    params.inputs = weights;
-    params.output_names = names;
-    params.input_count = params.output_count = count;
-    WEFT_RETURN_IF_ERROR(wefti_graph_add_node(graph, &params, &m->broadcast));
-    memmove(graph->order + 1, graph->order, (graph->order_count - 1) * sizeof(*graph->order));
-    graph->order[0] = m->broadcast;
     return WEFT_OK;
 }
 
@@ -377,7 +401,10 @@ static weft_status_t add_step(maker_t *m)
 {
     const wefti_graph_t *graph = m->graph;
     for (uint32_t i = 0; i < graph->node_count; i++) {
-        m->needed[i] = i != m->broadcast && !wefti_graph_outside_step(graph, i);
+        m->needed[i] = !wefti_graph_outside_step(graph, i);
+    }
+    for (uint32_t i = 0; i < m->broadcast_count; i++) {
+        m->needed[m->broadcasts[i]] = false;
     }
     return add_needed(m, "step", NULL);
 }
@@ -385,10 +412,10 @@ static weft_status_t add_step(maker_t *m)
 static weft_status_t add_programs(maker_t *m)
 {
     WEFT_RETURN_IF_ERROR(order_step(m));
-    WEFT_RETURN_IF_ERROR(add_broadcast(m));
+    WEFT_RETURN_IF_ERROR(add_broadcasts(m));
     if (m->params->broadcast_weights) {
-        WEFT_RETURN_IF_ERROR(wefti_graph_add_program(m->graph, "init", &m->broadcast,
-                                                     m->broadcast == WEFTI_NONE ? 0 : 1));
+        WEFT_RETURN_IF_ERROR(
+            wefti_graph_add_program(m->graph, "init", m->broadcasts, m->broadcast_count));
     }
     m->nodes = wefti_id_map(&m->arena, 2 * (size_t)m->graph->order_count);
     m->needed = wefti_arena_array(&m->arena, 2 * (size_t)m->graph->node_count, sizeof(*m->needed));
@@ -408,7 +435,7 @@ wefti_program_params_t wefti_program_params(const wefti_lower_params_t *params)
 
 weft_status_t wefti_pass_programs(wefti_graph_t *graph, const wefti_program_params_t *params)
 {
-    maker_t m = {.graph = graph, .params = params, .broadcast = WEFTI_NONE};
+    maker_t m = {.graph = graph, .params = params};
     wefti_arena_init(&m.arena, graph->arena.allocator, 0);
     weft_status_t status = add_programs(&m);
     wefti_arena_deinit(&m.arena);

@@ -409,6 +409,19 @@ class SplitBatch(Infer):
 
 
 class Run(Infer):
+    def test_weights_of_several_types(self):
+        """They are sent from rank 0, once per type."""
+        w = {"wd": self.rng.standard_normal((4, 4)), "wf": self.rng.standard_normal((4, 4)).astype(np.float32),
+             "we": self.rng.standard_normal((4, 4))}
+        path = self.save(model([node("Cast", ["wd"], "d", to=TensorProto.FLOAT), node("Cast", ["we"], "e", to=TensorProto.FLOAT),
+                                node("MatMul", ["x", "wf"], "a"), node("MatMul", ["a", "d"], "b"), node("MatMul", ["b", "e"], "y")],
+                               {"x": ["batch", 4]}, {"y": ["batch", 4]}, w), "types.onnx")
+        x = self.rng.standard_normal((2, 4)).astype(np.float32)
+        self.feed({"x": x})
+        self.infer(path, 2, "--batch", 2)
+        for got in self.by_rank("y", 2):
+            np.testing.assert_allclose(got, (x @ w["wf"]) @ w["wd"] @ w["we"], rtol=1e-4, atol=1e-4)
+
     def test_models_run_as_they_are(self):
         """No loss is needed; one that is there is an operator like any other."""
         image = self.rng.standard_normal((4, 1, 28, 28)).astype(np.float32)

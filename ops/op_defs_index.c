@@ -64,7 +64,7 @@ weft_status_t wefti_split_sizes(const weft_node_desc_t *node, uint32_t *out_axis
         }
         return WEFT_OK;
     }
-    int64_t each = (size + parts - 1) / parts, total = 0; /* the last one may be smaller */
+    int64_t each = size / parts + (size % parts != 0), total = 0; /* the last one may be smaller */
     for (uint32_t i = 0; i < parts && !given; i++) {
         int64_t left = size - total;
         out_sizes[i] = left < each ? left : each;

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "ops/op_infer.h"
 #include "runtime/base/error.h"
 
 #define MOST_ATTRIBUTES 1000
@@ -214,4 +215,15 @@ weft_status_t wefti_onnx_constant(wefti_onnx_file_t *file, const Onnx__NodeProto
             node->n_output, node->n_input);
     }
     return constant_of(&attrs[0], arena, out_desc);
+}
+
+bool wefti_onnx_integer(const weft_tensor_desc_t *tensor, int64_t *out)
+{
+    int64_t value;
+    uint32_t count;
+    if (!wefti_const_ints(tensor, &value, 1, &count) || count != 1) {
+        return false;
+    }
+    *out = value;
+    return true;
 }

@@ -97,6 +97,8 @@ Onnx__AttributeProto *wefti_onnx_find_attribute(const Onnx__NodeProto *node, con
 /* The tensor a Constant node holds. */
 weft_status_t wefti_onnx_constant(wefti_onnx_file_t *file, const Onnx__NodeProto *node,
                                   wefti_arena_t *arena, weft_tensor_desc_t *out_desc);
+/* A tensor of one integer, whose bytes may be unaligned; false: it is none. */
+bool wefti_onnx_integer(const weft_tensor_desc_t *tensor, int64_t *out);
 
 /* loss.c: which node is the loss. Everything by name, borrowed from the message. */
 typedef struct wefti_onnx_loss {

@@ -186,8 +186,7 @@ static weft_status_t take_sequence(rewriter_t *r, Onnx__NodeProto *node, bool *o
         }
     } else if (given) {
         to->form = SLICE;
-        to->length = *(const int64_t *)lengths.data;
-        *out_known = to->length > 0;
+        *out_known = wefti_onnx_integer(&lengths, &to->length) && to->length > 0;
     }
     return *out_known ? wefti_name_index_add(&r->sequences, &r->file->arena, node->output[0],
                                              (uint32_t)r->list_count++, &unique)
@@ -274,9 +273,10 @@ static weft_status_t rewrite(rewriter_t *r, Onnx__NodeProto *node)
     } else if (is_op(node, "SequenceAt") && node->n_input == 2 && node->n_output == 1) {
         uint32_t id = wefti_name_index_find(&r->sequences, node->input[0]);
         weft_tensor_desc_t place = {0};
-        if (id != WEFTI_NONE && integers(r, node->input[1], &place) && place.rank == 0) {
+        int64_t at;
+        if (id != WEFTI_NONE && integers(r, node->input[1], &place) && place.rank == 0 &&
+            wefti_onnx_integer(&place, &at)) {
             sequence_t *from = &r->list[id];
-            int64_t at = *(const int64_t *)place.data;
             known = from->form != SLICE || at >= 0;
             if (known) {
                 return from->form == SPLIT   ? take_part(r, from, at, node->output[0])

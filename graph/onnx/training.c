@@ -260,8 +260,8 @@ static bool counts_up(training_t *t, const char *value, const char *name)
     } else if (read_initializer(t, other, &one, &found) < 0) {
         return false;
     }
-    return found && one.dtype == WEFT_DTYPE_I64 && one.data != NULL &&
-           weft_tensor_elem_count(&one) == 1 && *(const int64_t *)one.data == 1;
+    int64_t step;
+    return found && wefti_onnx_integer(&one, &step) && step == 1;
 }
 
 /* The count of steps: its value in the first step. needed: the rule depends on it. */
@@ -278,9 +278,8 @@ static weft_status_t use_count(training_t *t, const Onnx__NodeProto *node, const
     } else if (needed && (found || producer(t, name) != NULL)) {
         return refuse(t, node, "update_binding must add 1 to the count of steps", name);
     }
-    if (found && tensor.dtype == WEFT_DTYPE_I64 && tensor.data != NULL &&
-        weft_tensor_elem_count(&tensor) == 1) {
-        *out_first = *(const int64_t *)tensor.data;
+    if (found) {
+        wefti_onnx_integer(&tensor, out_first);
     }
     return needed && (*out_first < 0 || *out_first > MOST_STEPS)
                ? refuse(t, node, "invalid count of steps", name)

@@ -428,3 +428,16 @@ done:
     editor_deinit(&editor);
     return status;
 }
+
+weft_status_t wefti_graph_insert_for(wefti_graph_t *graph, uint32_t of, const char *suffix,
+                                     wefti_node_params_t params, uint32_t *out_value)
+{
+    uint32_t node;
+    params.name = wefti_arena_printf(&graph->arena, "%s/%s", graph->nodes[of].name, suffix);
+    params.version = params.def == NULL && *params.domain == '\0' ? graph->opset : 1;
+    params.output_count = 1;
+    WEFT_RETURN_IF_NO_MEMORY(params.name);
+    WEFT_RETURN_IF_ERROR(wefti_graph_insert_node(graph, &params, WEFTI_WHEN_READY, &node));
+    *out_value = graph->nodes[node].outputs[0];
+    return WEFT_OK;
+}

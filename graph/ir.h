@@ -214,6 +214,10 @@ weft_status_t wefti_graph_insert_node(wefti_graph_t *graph, const wefti_node_par
                                       uint32_t after, uint32_t *out_node);
 #define WEFTI_WHEN_READY (UINT32_MAX - 1)  /* .. as soon as its inputs are computed */
 #define WEFTI_AS_REPLACED (UINT32_MAX - 2) /* .. where the last node that it replaces was */
+/* A node with one output, as soon as its inputs are computed, which passes make for node of. params
+ * have no name, version and outputs: the name is that of the node, "/" and suffix. */
+weft_status_t wefti_graph_insert_for(wefti_graph_t *graph, uint32_t of, const char *suffix,
+                                     wefti_node_params_t params, uint32_t *out_value);
 /* A definition for an operator that nobody declared: its outputs have the types of rules (borrowed
  * as long as the graph), and it may have any effect, so it is a fence for every pass. */
 weft_status_t wefti_graph_define_opaque(wefti_graph_t *graph, const char *domain, const char *op,

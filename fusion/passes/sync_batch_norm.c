@@ -16,28 +16,6 @@
 #include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
-static weft_status_t add_node(wefti_graph_t *graph, uint32_t of, const char *op, const char *suffix,
-                              wefti_phase_t phase, const uint32_t *inputs, uint32_t input_count,
-                              const weft_attr_t *attrs, uint32_t attr_count, uint32_t *out_value)
-{
-    uint32_t node;
-    wefti_node_params_t params = {
-        .domain = "weft",
-        .op = op,
-        .name = wefti_arena_printf(&graph->arena, "%s/%s", graph->nodes[of].name, suffix),
-        .version = 1,
-        .phase = phase,
-        .inputs = inputs,
-        .input_count = input_count,
-        .output_count = 1,
-        .attrs = attrs,
-        .attr_count = attr_count};
-    WEFT_RETURN_IF_NO_MEMORY(params.name);
-    WEFT_RETURN_IF_ERROR(wefti_graph_insert_node(graph, &params, WEFTI_WHEN_READY, &node));
-    *out_value = graph->nodes[node].outputs[0];
-    return WEFT_OK;
-}
-
 /* The averages of all ranks become input 5 of a node. */
 static weft_status_t synchronize(wefti_graph_t *graph, uint32_t id, const uint32_t *inputs,
                                  uint32_t input_count)
@@ -47,10 +25,20 @@ static weft_status_t synchronize(wefti_graph_t *graph, uint32_t id, const uint32
         {.name = "group", .type = WEFT_ATTR_TYPE_INT},
         {.name = "reason", .type = WEFT_ATTR_TYPE_STRING, .s = "statistics of all ranks' batches"}};
     uint32_t moments, all;
-    WEFT_RETURN_IF_ERROR(add_node(graph, id, "BatchNormMoments", "moments", graph->nodes[id].phase,
-                                  inputs, input_count, NULL, 0, &moments));
-    WEFT_RETURN_IF_ERROR(add_node(graph, id, "AllReduce", "moments of all ranks", WEFTI_PHASE_COMM,
-                                  &moments, 1, attrs, 3, &all));
+    const wefti_node_params_t own = {.domain = "weft",
+                                     .op = "BatchNormMoments",
+                                     .phase = graph->nodes[id].phase,
+                                     .inputs = inputs,
+                                     .input_count = input_count};
+    const wefti_node_params_t average = {.domain = "weft",
+                                         .op = "AllReduce",
+                                         .phase = WEFTI_PHASE_COMM,
+                                         .inputs = &moments,
+                                         .input_count = 1,
+                                         .attrs = attrs,
+                                         .attr_count = 3};
+    WEFT_RETURN_IF_ERROR(wefti_graph_insert_for(graph, id, "moments", own, &moments));
+    WEFT_RETURN_IF_ERROR(wefti_graph_insert_for(graph, id, "moments of all ranks", average, &all));
     wefti_node_t *node = &graph->nodes[id];
     uint32_t *more = wefti_arena_array(&graph->arena, 6, sizeof(*more));
     WEFT_RETURN_IF_NO_MEMORY(more);

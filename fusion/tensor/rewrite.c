@@ -112,44 +112,11 @@ static uint32_t find_made(const rewriter_t *r, uint32_t of, const wefti_split_t 
     return WEFTI_NONE;
 }
 
-static weft_status_t add_node(rewriter_t *r, uint32_t at, const char *domain, const char *op,
-                              const char *suffix, wefti_phase_t phase, const uint32_t *inputs,
-                              uint32_t input_count, const weft_attr_t *attrs, uint32_t attr_count,
-                              uint32_t *out_value)
-{
-    uint32_t node;
-    const wefti_node_params_t params = {
-        .domain = domain,
-        .op = op,
-        .name = wefti_arena_printf(&r->graph->arena, "%s/%s", r->graph->nodes[at].name, suffix),
-        .version = *domain == '\0' ? r->graph->opset : 1,
-        .phase = phase,
-        .inputs = inputs,
-        .input_count = input_count,
-        .output_count = 1,
-        .attrs = attrs,
-        .attr_count = attr_count};
-    WEFT_RETURN_IF_NO_MEMORY(params.name);
-    WEFT_RETURN_IF_ERROR(wefti_graph_insert_node(r->graph, &params, WEFTI_WHEN_READY, &node));
-    *out_value = r->graph->nodes[node].outputs[0];
-    return WEFT_OK;
-}
-
 static weft_status_t add_marked(rewriter_t *r, uint32_t at, const weft_op_def_t *def,
                                 const char *suffix, uint32_t input, uint32_t *out_value)
 {
-    uint32_t node;
-    const wefti_node_params_t params = {
-        .def = def,
-        .name = wefti_arena_printf(&r->graph->arena, "%s/%s", r->graph->nodes[at].name, suffix),
-        .version = 1,
-        .inputs = &input,
-        .input_count = 1,
-        .output_count = 1};
-    WEFT_RETURN_IF_NO_MEMORY(params.name);
-    WEFT_RETURN_IF_ERROR(wefti_graph_insert_node(r->graph, &params, WEFTI_WHEN_READY, &node));
-    *out_value = r->graph->nodes[node].outputs[0];
-    return WEFT_OK;
+    const wefti_node_params_t params = {.def = def, .inputs = &input, .input_count = 1};
+    return wefti_graph_insert_for(r->graph, at, suffix, params, out_value);
 }
 
 /* ---- parts of initializers ---- */
@@ -215,9 +182,14 @@ static weft_status_t slice_fixed(rewriter_t *r, uint32_t value, const wefti_spli
         before.axis = (int32_t)axis_before(r->graph, node, (uint32_t)split->axis);
         WEFT_RETURN_IF_ERROR(slice_fixed(r, node->inputs[0], &before, &part));
         node = &r->graph->nodes[producer];
-        WEFT_RETURN_IF_ERROR(add_node(r, producer, node->def->domain, node->def->name, "part",
-                                      node->phase, &part, 1, node->attrs, node->attr_count,
-                                      out_value));
+        const wefti_node_params_t params = {.domain = node->def->domain,
+                                            .op = node->def->name,
+                                            .phase = node->phase,
+                                            .inputs = &part,
+                                            .input_count = 1,
+                                            .attrs = node->attrs,
+                                            .attr_count = node->attr_count};
+        WEFT_RETURN_IF_ERROR(wefti_graph_insert_for(r->graph, producer, "part", params, out_value));
     }
     return remember(r, value, split, *out_value);
 }
@@ -245,9 +217,15 @@ static weft_status_t gather(rewriter_t *r, uint32_t value, uint32_t *out_value)
         {.name = "group_size", .type = WEFT_ATTR_TYPE_INT, .i = r->s->ranks},
         {.name = "axis", .type = WEFT_ATTR_TYPE_INT, .i = split->axis}};
     bool first = split->axis == 0;
-    WEFT_RETURN_IF_ERROR(add_node(r, r->graph->values[value].producer,
-                                  first ? "weft" : "com.microsoft", "AllGather", "gather",
-                                  WEFTI_PHASE_COMM, &value, 1, attrs, first ? 1 : 2, out_value));
+    const wefti_node_params_t params = {.domain = first ? "weft" : "com.microsoft",
+                                        .op = "AllGather",
+                                        .phase = WEFTI_PHASE_COMM,
+                                        .inputs = &value,
+                                        .input_count = 1,
+                                        .attrs = attrs,
+                                        .attr_count = first ? 1 : 2};
+    WEFT_RETURN_IF_ERROR(wefti_graph_insert_for(r->graph, r->graph->values[value].producer,
+                                                "gather", params, out_value));
     return remember(r, value, split, *out_value);
 }
 
@@ -265,8 +243,12 @@ static weft_status_t sum(rewriter_t *r, uint32_t id)
     result = total;
     if (addend != WEFTI_NONE) {
         const uint32_t inputs[] = {total, addend};
-        WEFT_RETURN_IF_ERROR(
-            add_node(r, id, "", "Add", "add", WEFTI_PHASE_FORWARD, inputs, 2, NULL, 0, &result));
+        const wefti_node_params_t params = {.domain = "",
+                                            .op = "Add",
+                                            .phase = WEFTI_PHASE_FORWARD,
+                                            .inputs = inputs,
+                                            .input_count = 2};
+        WEFT_RETURN_IF_ERROR(wefti_graph_insert_for(r->graph, id, "add", params, &result));
     }
     wefti_value_flags_t flags = r->graph->values[term].flags & ~WEFTI_VALUE_OUTPUT;
     wefti_graph_replace_uses(r->graph, term, result, r->graph->values[total].producer);

@@ -162,12 +162,12 @@ void wefti_depthwise_deinit(wefti_depthwise_t *p)
     }
 }
 
-/* What the parts of one call share. */
+/* What the threads of one call share. */
 typedef struct depthwise_job {
     const wefti_depthwise_t *pass;
     const float *source, *weights, *bias; /* weights: dY for the gradient of weights */
     float *dst, *db, *scratch;
-    int64_t blocks, parts;
+    int64_t blocks;
 } depthwise_job_t;
 
 /* Lines of an image from memory to vectors, and back; image: of the first of the channels. */
@@ -340,12 +340,11 @@ static void run_block(const depthwise_job_t *job, float *scratch, int64_t image,
     }
 }
 
-static void run_part(const void *context, int64_t part)
+static void run_range(const void *context, wefti_range_t range)
 {
     const depthwise_job_t *job = context;
-    const int64_t all = job->pass->images * job->blocks;
-    for (int64_t i = all * part / job->parts; i < all * (part + 1) / job->parts; i++) {
-        run_block(job, job->scratch + part * job->pass->thread_elems, i / job->blocks,
+    for (int64_t i = range.from; i < range.to; i++) {
+        run_block(job, job->scratch + range.part * job->pass->thread_elems, i / job->blocks,
                   i % job->blocks * LANES);
     }
 }
@@ -354,16 +353,14 @@ void wefti_depthwise_run(const wefti_depthwise_t *p, const float *source, const 
                          const float *bias, float *dst, float *scratch)
 {
     const int64_t blocks = (p->channels + LANES - 1) / LANES;
-    const int64_t parts = min_i64(blocks * p->images, p->threads);
     const depthwise_job_t job = {.pass = p,
                                  .source = source,
                                  .weights = weights,
                                  .bias = bias,
                                  .dst = dst,
                                  .scratch = scratch,
-                                 .blocks = blocks,
-                                 .parts = parts > 1 ? parts : 1};
-    wefti_parallel(job.parts, run_part, &job);
+                                 .blocks = blocks};
+    wefti_parallel_for(p->threads, p->images * blocks, 1, run_range, &job);
 }
 
 /* The gradients of some adjacent taps from one line of outputs. */
@@ -488,12 +485,11 @@ static void dw_block(const depthwise_job_t *job, float *scratch, int64_t channel
     }
 }
 
-static void dw_part(const void *context, int64_t part)
+static void dw_range(const void *context, wefti_range_t range)
 {
     const depthwise_job_t *job = context;
-    const int64_t end = job->blocks * (part + 1) / job->parts;
-    for (int64_t i = job->blocks * part / job->parts; i < end; i++) {
-        dw_block(job, job->scratch + part * job->pass->thread_elems, i * LANES);
+    for (int64_t i = range.from; i < range.to; i++) {
+        dw_block(job, job->scratch + range.part * job->pass->thread_elems, i * LANES);
     }
 }
 
@@ -501,14 +497,12 @@ void wefti_depthwise_dw_run(const wefti_depthwise_t *p, const float *x, const fl
                             float *db, float *scratch)
 {
     const int64_t blocks = (p->channels + LANES - 1) / LANES;
-    const int64_t parts = min_i64(blocks, p->threads);
     const depthwise_job_t job = {.pass = p,
                                  .source = x,
                                  .weights = dy,
                                  .dst = dw,
                                  .db = db,
                                  .scratch = scratch,
-                                 .blocks = blocks,
-                                 .parts = parts > 1 ? parts : 1};
-    wefti_parallel(job.parts, dw_part, &job);
+                                 .blocks = blocks};
+    wefti_parallel_for(p->threads, blocks, 1, dw_range, &job);
 }

@@ -36,7 +36,8 @@ typedef struct wefti_depthwise {
     wefti_depthwise_axis_t *axes[2]; /* one for the forward pass, one per phase for dX */
     int64_t zeros, pitch;            /* pixels of a line of the source: zeros in front, and all */
     int64_t band;                    /* lines of outputs that are computed together */
-    weft_isa_t isa, threads;
+    weft_isa_t isa;
+    uint32_t threads;
     int64_t source_elems, thread_elems, scratch_elems; /* of a band */
 } wefti_depthwise_t;
 

@@ -41,7 +41,8 @@ typedef struct wefti_conv {
     int64_t images, in_channels, out_channels, groups;
     int64_t in[2], out[2], kernel[2], stride[2], dilation[2], pad[2]; /* pad: at the beginning */
     bool in_last, out_last;                                           /* channels-last */
-    weft_isa_t isa, threads;
+    weft_isa_t isa;
+    uint32_t threads;
 } wefti_conv_t;
 
 /* Reads and checks X, W, the shape of Y (or dY) and the attributes. */
@@ -120,7 +121,8 @@ typedef struct wefti_conv_pass {
     int64_t grid_count, kernel_elems, kernel_width;
     wefti_conv_grid_t *grids;
     int32_t *at;
-    weft_isa_t isa, threads;
+    weft_isa_t isa;
+    uint32_t threads;
     int64_t weight_elems; /* turned weights at the beginning of scratch */
     int64_t planes_elems, sums_elems;
     int64_t thread_elems, scratch_elems;
@@ -145,7 +147,8 @@ typedef struct wefti_conv_dw {
     int64_t piece;   /* packed: outputs of one chain at most */
     int64_t lanes;   /* packed: rows rounded up to whole vectors */
     int64_t vectors; /* not packed: of dY's planes */
-    weft_isa_t isa, threads;
+    weft_isa_t isa;
+    uint32_t threads;
     int64_t planes_elems, sums_elems, scratch_elems;
 } wefti_conv_dw_t;
 

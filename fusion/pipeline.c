@@ -139,6 +139,8 @@ static const wefti_pass_t passes[] = {
      divides_products, wefti_apply_tensor_gradients},
     {"sync-batchnorm", "statistics of BatchNormalization are those of all ranks", TRAINING,
      synchronizes, wefti_apply_sync_batch_norm},
+    {"fuse-elementwise", "element-wise operators in one pass over the data", BOTH, NULL,
+     wefti_apply_fuse_elementwise},
     {"insert-collectives", "an AllReduce on every local gradient", TRAINING, NULL,
      wefti_apply_insert_collectives},
     {"bucket", "fuses collectives into buckets, splits large ones", BOTH, NULL, wefti_apply_bucket},

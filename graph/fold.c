@@ -33,10 +33,11 @@ static bool is_small(const weft_tensor_desc_t *type)
     return true;
 }
 
-/* Are all inputs constants? */
+/* Are all inputs constants? A conversion reads the type alone of the inputs after the first. */
 static bool inputs_constant(const wefti_graph_t *graph, const wefti_node_t *node)
 {
-    for (uint32_t i = 0; i < node->input_count; i++) {
+    const bool converts = wefti_op_facts(node->def).gradient == WEFT_GRADIENT_CONVERSION;
+    for (uint32_t i = 0; i < (converts ? 1 : node->input_count); i++) {
         if (node->inputs[i] == WEFTI_NONE) {
             continue;
         }

@@ -174,6 +174,7 @@ typedef struct wefti_op_family {
     size_t count;
 } wefti_op_family_t;
 wefti_op_family_t wefti_op_defs_math(void);
+wefti_op_family_t wefti_op_defs_fused(void);
 wefti_op_family_t wefti_op_defs_reduce(void);
 wefti_op_family_t wefti_op_defs_norm(void);
 wefti_op_family_t wefti_op_defs_axis(void);

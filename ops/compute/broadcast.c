@@ -9,15 +9,14 @@
 #include <math.h>
 #include <string.h>
 
+#include "ops/compute/fused.h"
 #include "ops/compute/support.h"
 #include "ops/compute/widen.h"
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
 #include "runtime/base/parallel.h"
 
-/* The innermost loop; a stride of 0 repeats one element. y has stride 1. */
-typedef void (*inner_fn)(const void *a, int64_t sa, const void *b, int64_t sb, void *y,
-                         int64_t count);
+typedef wefti_broadcast_fn inner_fn;
 #define PARAMS (const void *va, int64_t sa, const void *vb, int64_t sb, void *vy, int64_t count)
 #define ARGS (va, sa, vb, sb, vy, count)
 
@@ -432,6 +431,34 @@ static weft_status_t run(const weft_kernel_call_t *call)
         divide(state, call->outputs[0]);
     }
     return WEFT_OK;
+}
+
+/* Floats in, floats out, from two operands. */
+static bool is_step(const row_t *row)
+{
+    return row != NULL && row->f32 != NULL && row->form[0] == '\0' &&
+           (row->flags & (COMPARES | MEAN)) == 0;
+}
+
+bool wefti_broadcast_step(const weft_node_desc_t *node, wefti_fused_step_t *out_step)
+{
+    const row_t *row = find_row(node);
+    if (!is_step(row) || node->input_count != 2) {
+        return false;
+    }
+    *out_step = (wefti_fused_step_t){.name = row->op, .tensors = 2, .broadcasts = true};
+    return true;
+}
+
+bool wefti_broadcast_loop(const char *name, weft_isa_t isa, wefti_fused_loop_t *out_loop)
+{
+    for (size_t i = 0; i < WEFTI_COUNT(rows); i++) {
+        if (strcmp(rows[i].op, name) == 0 && is_step(&rows[i])) {
+            *out_loop = (wefti_fused_loop_t){.broadcast = rows[i].f32[isa], .tensors = 2};
+            return true;
+        }
+    }
+    return false;
 }
 
 #define KERNEL_OF(name, ...) WEFTI_KERNEL_VALUE("", name, prepare, run),

@@ -24,6 +24,18 @@ static wefti_elementwise_fn find_loop(const wefti_elementwise_loops_t *loops, we
     }
 }
 
+void wefti_elementwise_numbers(const weft_node_desc_t *node,
+                               const wefti_elementwise_number_t *numbers, double *out)
+{
+    for (int i = 0; numbers != NULL && i < 2 && numbers[i].attr != NULL; i++) {
+        const weft_attr_t *attr = weft_node_attr(node, numbers[i].attr);
+        out[i] =
+            attr != NULL && attr->type == WEFT_ATTR_TYPE_INT
+                ? (double)attr->i
+                : (double)weft_node_attr_float(node, numbers[i].attr, numbers[i].default_value);
+    }
+}
+
 weft_status_t wefti_elementwise_prepare(const weft_node_desc_t *node, const weft_kernel_env_t *env,
                                         uint32_t tensors, const wefti_elementwise_number_t *numbers,
                                         const wefti_elementwise_loops_t *loops, void **out_state,
@@ -56,13 +68,7 @@ weft_status_t wefti_elementwise_prepare(const weft_node_desc_t *node, const weft
                                    .in = in,
                                    .out = y->dtype,
                                    .widens = wide != in};
-    for (int i = 0; numbers != NULL && i < 2 && numbers[i].attr != NULL; i++) {
-        const weft_attr_t *attr = weft_node_attr(node, numbers[i].attr);
-        state->p[i] =
-            attr != NULL && attr->type == WEFT_ATTR_TYPE_INT
-                ? (double)attr->i
-                : (double)weft_node_attr_float(node, numbers[i].attr, numbers[i].default_value);
-    }
+    wefti_elementwise_numbers(node, numbers, state->p);
     *out_state = state;
     *out_scratch_bytes = 0;
     return WEFT_OK;

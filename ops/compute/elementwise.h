@@ -38,6 +38,9 @@ weft_status_t wefti_elementwise_prepare(const weft_node_desc_t *node, const weft
                                         uint32_t tensors, const wefti_elementwise_number_t *numbers,
                                         const wefti_elementwise_loops_t *loops, void **out_state,
                                         size_t *out_scratch_bytes);
+/* The numbers of a node into out[2]; those that the operator lacks keep their value. */
+void wefti_elementwise_numbers(const weft_node_desc_t *node,
+                               const wefti_elementwise_number_t *numbers, double *out);
 weft_status_t wefti_elementwise_run(const weft_kernel_call_t *call);
 
 #define WEFTI_ELEMENTWISE_PARAMS                                                                   \

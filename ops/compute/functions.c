@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "ops/compute/functions.h"
+#include "ops/compute/fused.h"
 #include "ops/compute/math_f32.h"
 #include "ops/compute/own_kernels.h"
 #include "ops/op_infer.h"
@@ -247,26 +248,59 @@ typedef struct row {
 } row_t;
 #define COMMA ,
 #define ROW_OF(space, name, count, list, ...) {name, count, list, __VA_ARGS__},
-static const row_t rows[] = {FUNCTIONS(ROW_OF)};
-/* Gelu and GeluGrad where attribute approximate is tanh. */
-static const wefti_elementwise_loops_t gelu_tanh = L_F32(gelu_tanh);
-static const wefti_elementwise_loops_t gelu_tanh_grad = L_F32(gelu_tanh_grad);
+/* The last ones are those with the value tanh of attribute approximate. */
+static const row_t rows[] = {
+    FUNCTIONS(ROW_OF){"Gelu:tanh", 1, NULL, L_F32(gelu_tanh)},
+    {"GeluGrad:tanh", 2, NULL, L_F32(gelu_tanh_grad)},
+};
+
+static const row_t *find_row(const char *op)
+{
+    for (size_t i = 0; i < WEFTI_COUNT(rows); i++) {
+        if (strcmp(rows[i].op, op) == 0) {
+            return &rows[i];
+        }
+    }
+    return NULL;
+}
+
+static const row_t *row_of(const weft_node_desc_t *node)
+{
+    const row_t *row = find_row(node->op);
+    if (strcmp(weft_node_attr_string(node, "approximate", "none"), "tanh") == 0) {
+        row = find_row(row != NULL && row->tensors == 1 ? "Gelu:tanh" : "GeluGrad:tanh");
+    }
+    return row;
+}
 
 static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env_t *env,
                              void **out_state, size_t *out_scratch_bytes)
 {
-    const char *form = weft_node_attr_string(node, "approximate", "none");
-    const row_t *row = rows;
-    while (strcmp(row->op, node->op) != 0) {
-        if (++row == rows + WEFTI_COUNT(rows)) {
-            return wefti_error(WEFT_ERR_UNSUPPORTED, "unknown operator '%s'", node->op);
-        }
+    const row_t *row = row_of(node);
+    return row == NULL ? wefti_error(WEFT_ERR_UNSUPPORTED, "unknown operator '%s'", node->op)
+                       : wefti_elementwise_prepare(node, env, row->tensors, row->numbers,
+                                                   &row->loops, out_state, out_scratch_bytes);
+}
+
+bool wefti_function_step(const weft_node_desc_t *node, wefti_fused_step_t *out_step)
+{
+    const row_t *row = row_of(node);
+    if (row == NULL || row->loops.f32 == NULL || row->loops.tests) {
+        return false;
     }
-    const wefti_elementwise_loops_t *loops = strcmp(form, "tanh") != 0 ? &row->loops
-                                             : row->tensors == 1       ? &gelu_tanh
-                                                                       : &gelu_tanh_grad;
-    return wefti_elementwise_prepare(node, env, row->tensors, row->numbers, loops, out_state,
-                                     out_scratch_bytes);
+    *out_step = (wefti_fused_step_t){.name = row->op, .tensors = row->tensors};
+    wefti_elementwise_numbers(node, row->numbers, out_step->numbers);
+    return true;
+}
+
+bool wefti_function_loop(const char *name, weft_isa_t isa, wefti_fused_loop_t *out_loop)
+{
+    const row_t *row = find_row(name);
+    if (row == NULL || row->loops.f32 == NULL || row->loops.tests) {
+        return false;
+    }
+    *out_loop = (wefti_fused_loop_t){.same = row->loops.f32[isa], .tensors = row->tensors};
+    return true;
 }
 
 #define KERNEL_OF(space, name, ...) WEFTI_KERNEL_VALUE(space, name, prepare, wefti_elementwise_run),

@@ -44,6 +44,7 @@ extern const weft_kernel_t wefti_kernel_nll, wefti_kernel_nll_grad;
 extern const weft_kernel_t wefti_kernel_loss_grad, wefti_kernel_sgd, wefti_kernel_momentum;
 extern const weft_kernel_t wefti_kernel_adam, wefti_kernel_adamw, wefti_kernel_lamb;
 extern const weft_kernel_t wefti_kernel_adagrad;
+extern const weft_kernel_t wefti_kernel_fused;
 extern const weft_kernel_t wefti_kernel_learning_rate, wefti_kernel_smooth_loss;
 extern const weft_kernel_t wefti_kernel_tree_fold, wefti_kernel_pack;
 extern const weft_kernel_t wefti_kernel_unpack, wefti_kernel_square_sum, wefti_kernel_clip_scale;

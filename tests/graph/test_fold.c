@@ -106,6 +106,8 @@ static void exporters_mask(void **state)
               "const %low : f32[] = -10\n"
               "const %none : f32[] = 0\n"
               "const %two : f32[] = 2\n"
+              "param %weight : f32[2] = [1,2]\n"
+              "%computed = Neg(%weight)\n"
               "%position = Range(%zero, %three, %one)\n"
               "%row = Reshape(%position, %column)\n"
               "%causal = LessOrEqual(%position, %row)\n"
@@ -115,7 +117,8 @@ static void exporters_mask(void **state)
               "%past = And(%wide, %other)\n"
               "%mask = Where(%past, %none, %low)\n"
               "%angle = CastLike(%position, %low)\n"
-              "%largest = Max(%angle, %two)\n",
+              "%largest = Max(%angle, %two)\n"
+              "%typed = CastLike(%two, %computed)\n",
               "const %zero : i64[] = 0\n"
               "const %three : i64[] = 3\n"
               "const %one : i64[] = 1\n"
@@ -124,6 +127,7 @@ static void exporters_mask(void **state)
               "const %low : f32[] = -10\n"
               "const %none : f32[] = 0\n"
               "const %two : f32[] = 2\n"
+              "param %weight : f32[2] = [1,2]\n"
               "const %position : i64[3] = [0,1,2]\n"
               "const %row : i64[3,1] = [0,1,2]\n"
               "const %causal : bool[3,3] = [1,0,0,1,1,0,1,1,1]\n"
@@ -133,7 +137,9 @@ static void exporters_mask(void **state)
               "const %past : bool[3,3] = [0,0,0,1,0,0,1,1,0]\n"
               "const %mask : f32[3,3] = [-10,-10,-10,0,-10,-10,0,0,-10]\n"
               "const %angle : f32[3] = [0,1,2]\n"
-              "const %largest : f32[3] = [2,2,2]\n");
+              "const %largest : f32[3] = [2,2,2]\n"
+              "const %typed : f32[] = 2\n"
+              "%computed = Neg(%weight)\n");
 }
 
 /* Parameters, errors of kernels, and what exceeds the bounds. */

@@ -21,8 +21,8 @@
  * inputs: "f2x3" random f32, "p2x3" random and positive, "m2x3" random u8 of 0 and 1, "b2x3" random
  * bool, "i2" i64 of 0,
  * "=4,-1" a constant list of i64, "#1" one f32 of 1, "-" absent. attrs: "axis=1 pads=0,1,0,1";
- * "ratio=f0.5" is a float, "mode=sconstant" a string, "kernel_shape=2,2" a list; "n:" marks a list of
- * one.
+ * "ratio=f0.5" is a float, "mode=sconstant" a string, "steps=lAdd,Relu" two strings, "kernel_shape=2,2"
+ * a list; "n:" marks a list of one.
  */
 typedef struct row {
     const char *domain, *op;
@@ -235,6 +235,7 @@ static const row_t rows[] = {
     {"weft", "LearningRate", 1, "#1 #1", "warmup=4", 1},
     {"weft", "Pack", 1, "f4x5 f2x3", "blocks=2", 1},
     {"weft", "Unpack", 1, "f26", "blocks=2 shapes=2,4,5,1,6", 2},
+    {"weft", "Fused", 1, "f2x3x4x5 f2x3x4x5", "steps=lAdd,Relu operands=0,1,2,-1 results=n:1", 1},
     {"weft", "TreeFold", 1, "f4x5 f4x5 f4x5", "", 1},
     {"weft", "SquareSum", 1, "i24 f48 f16", "", 1},
 };
@@ -296,6 +297,15 @@ static void add_attr(op_case_t *c, const char *text, char **names)
     *value++ = '\0';
     if (*value == 's') {
         case_string(c, name, value + 1);
+    } else if (*value == 'l') {
+        static const char *words[4];
+        size_t count = 0;
+        for (char *word = strtok(value + 1, ","); word != NULL; word = strtok(NULL, ",")) {
+            assert_true(count < sizeof(words) / sizeof(words[0]));
+            words[count++] = word;
+        }
+        c->attrs[c->attr_count++] = (weft_attr_t){
+            .name = name, .type = WEFT_ATTR_TYPE_STRINGS, .count = count, .strings = words};
     } else if (*value == 'f') {
         case_float(c, name, strtof(value + 1, NULL));
     } else if (strchr(value, ',') != NULL || *value == 'n') {

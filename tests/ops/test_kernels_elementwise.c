@@ -3,6 +3,7 @@
 #include "tests/ops/support_kernel.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const int64_t sizes[] = {0, 1, 7, 16, 33, 1000};
@@ -333,6 +334,109 @@ static void test_sum_to_undoes_broadcasting(void **state)
     check_sum_to(WEFT_LAYOUT_CHANNELS_LAST, DIMS(2, 3, 4, 5), DIMS(1, 3, 1, 1));
 }
 
+/* The result of one operator, as the input of the next one. */
+static float *run_one(const char *domain, const char *op, const weft_tensor_desc_t *dims,
+                      const float *a, const weft_tensor_desc_t *b_dims, const float *b,
+                      const char *approximate, int64_t count)
+{
+    op_case_t c = case_make(domain, op, 20);
+    float *result = malloc((size_t)(count ? count : 1) * sizeof(*result));
+    int64_t shape[WEFT_MAX_DIMS + 1];
+    for (int i = 0; i < (b == NULL ? 1 : 2); i++) {
+        const weft_tensor_desc_t *d = i == 0 ? dims : b_dims;
+        memcpy(shape, d->dims, sizeof(d->dims));
+        shape[d->rank] = -2;
+        memcpy(case_input(&c, shape), i == 0 ? a : b,
+               (size_t)weft_tensor_elem_count(d) * sizeof(float));
+    }
+    if (approximate != NULL) {
+        case_string(&c, "approximate", approximate);
+    }
+    assert_int_equal(case_infer(&c, 1, WEFT_LAYOUT_PLAIN), WEFT_OK);
+    assert_int_equal(case_run_isa(&c, WEFT_ISA_PORTABLE), WEFT_OK);
+    memcpy(result, c.out[0], (size_t)count * sizeof(*result));
+    case_free(&c);
+    return result;
+}
+
+/* ((x + b) of Gelu, plus r, times s) of Relu, where b, r and s have the shapes that occur. */
+static void check_fused(const int64_t *x_dims, const int64_t *b_dims, const int64_t *r_dims)
+{
+    static const char *const steps[] = {"Add", "Gelu:tanh", "Add", "Mul", "LeakyRelu"};
+    const int64_t *operands = DIMS(0, 1, 4, -1, 5, 2, 6, 3, 7, -1), *results = DIMS(4, 0);
+    static const float numbers[] = {0, 0, 0, 0, 0, 0, 0, 0, 0.25f, 0};
+    op_case_t c = case_make("weft", "Fused", 1);
+    float *in[4] = {case_input(&c, x_dims), case_input(&c, b_dims), case_input(&c, r_dims),
+                    case_input(&c, SCALAR)};
+    for (int i = 0; i < 4; i++) {
+        random_fill(in[i], weft_tensor_elem_count(&c.inputs[i]), -2.0f, 2.0f);
+    }
+    c.attrs[c.attr_count++] = (weft_attr_t){
+        .name = "steps", .type = WEFT_ATTR_TYPE_STRINGS, .count = 5, .strings = steps};
+    case_ints(&c, "operands", operands);
+    case_ints(&c, "results", results);
+    c.attrs[c.attr_count++] = (weft_attr_t){
+        .name = "numbers", .type = WEFT_ATTR_TYPE_FLOATS, .count = 10, .floats = numbers};
+    assert_int_equal(case_infer(&c, 2, WEFT_LAYOUT_PLAIN), WEFT_OK);
+    case_run(&c);
+    case_run_in_place(&c);
+    case_run_threads(&c, 3);
+    const weft_tensor_desc_t *x = &c.inputs[0];
+    const int64_t n = weft_tensor_elem_count(x);
+    float *sum = run_one("", "Add", x, in[0], &c.inputs[1], in[1], NULL, n);
+    float *gelu = run_one("", "Gelu", x, sum, NULL, NULL, "tanh", n);
+    float *more = run_one("", "Add", x, gelu, &c.inputs[2], in[2], NULL, n);
+    float *product = run_one("", "Mul", x, more, &c.inputs[3], in[3], NULL, n);
+    for (int64_t i = 0; i < n; i++) {
+        const float want = product[i] < 0.0f ? 0.25f * product[i] : product[i];
+        assert_memory_equal(&((float *)c.out[0])[i], &want, sizeof(want));
+    }
+    assert_memory_equal(c.out[1], sum, (size_t)n * sizeof(float));
+    free(sum);
+    free(gelu);
+    free(more);
+    free(product);
+    case_free(&c);
+}
+
+static void test_fused_has_the_bits_of_its_steps(void **state)
+{
+    (void)state;
+    check_fused(DIMS(7), DIMS(7), DIMS(1));
+    check_fused(DIMS(0, 5), DIMS(5), DIMS(0, 5));
+    check_fused(DIMS(3, 70), DIMS(70), DIMS(3, 70));
+    check_fused(DIMS(90, 768), DIMS(768), DIMS(90, 768));
+    check_fused(DIMS(3, 7, 600), DIMS(7, 1), DIMS(3, 1, 600));
+    check_fused(DIMS(2, 5, 9, 40), DIMS(5, 1, 1), DIMS(2, 5, 1, 1));
+    check_fused(DIMS(2, 300, 5), DIMS(300, 5), DIMS(2, 1, 5));
+}
+
+static void test_fused_refuses_what_it_cannot_execute(void **state)
+{
+    static const char *const unknown[] = {"Softmax"}, *const relu[] = {"Relu"};
+    const int64_t *first = DIMS(0, -1), *late = DIMS(1, -1), *zero = DIMS(0), *one = DIMS(1);
+    const struct {
+        const char *const *steps;
+        const int64_t *operands, *results;
+        weft_status_t expected;
+    } rows[] = {{unknown, first, zero, WEFT_ERR_UNSUPPORTED},
+                {relu, late, zero, WEFT_ERR_INVALID_ARGUMENT},
+                {relu, first, one, WEFT_ERR_INVALID_ARGUMENT},
+                {relu, first, zero, WEFT_OK}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        op_case_t c = case_make("weft", "Fused", 1);
+        random_fill(case_input(&c, DIMS(4)), 4, -1.0f, 1.0f);
+        c.attrs[c.attr_count++] = (weft_attr_t){
+            .name = "steps", .type = WEFT_ATTR_TYPE_STRINGS, .count = 1, .strings = rows[i].steps};
+        case_ints(&c, "operands", rows[i].operands);
+        case_ints(&c, "results", rows[i].results);
+        case_output(&c, WEFT_DTYPE_F32, WEFT_LAYOUT_PLAIN, DIMS(4));
+        assert_int_equal(case_run_isa(&c, 0), rows[i].expected);
+        case_free(&c);
+    }
+}
+
 static void test_shapes_that_differ_are_refused(void **state)
 {
     op_case_t c = case_make("", "Relu", 14), f = case_make("weft", "SumTo", 1);
@@ -358,6 +462,8 @@ int main(void)
         cmocka_unit_test(test_binary_broadcasts),
         cmocka_unit_test(test_binary_accepts_channels_last),
         cmocka_unit_test(test_sum_to_undoes_broadcasting),
+        cmocka_unit_test(test_fused_has_the_bits_of_its_steps),
+        cmocka_unit_test(test_fused_refuses_what_it_cannot_execute),
         cmocka_unit_test(test_shapes_that_differ_are_refused),
     };
     random_seed(1);

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Element-wise operators become one: graph in, graph out. */
+#include "fusion/passes/passes.h"
+#include "tests/support/support_text.h"
+
+static weft_status_t fuse(wefti_graph_t *graph, void *user)
+{
+    (void)user;
+    return wefti_pass_fuse_elementwise(graph);
+}
+
+/* Bias, activation and residual; a result that another node reads later is an output. */
+static void test_chain(void **state)
+{
+    (void)state;
+    test_pass(fuse, NULL,
+              "input %x : f32[4,8]\n"
+              "param %w : f32[8,8] = ...\n"
+              "param %b : f32[8] = ...\n"
+              "%p = MatMul(%x, %w)\n"
+              "%h = Add(%p, %b)\n"
+              "%g = Gelu(%h) {approximate=\"tanh\"}\n"
+              "%y = Add(%g, %x)\n"
+              "%q = MatMul(%y, %w)\n"
+              "%z = MatMul(%h, %w)\n",
+              "input %x : f32[4,8]\n"
+              "param %w : f32[8,8]\n"
+              "param %b : f32[8]\n"
+              "%p = MatMul(%x, %w) : f32[4,8]\n"
+              "%y, %h = weft::Fused(%p, %b, %x) {steps=[\"Add\",\"Gelu:tanh\",\"Add\"], "
+              "operands=[0,1,3,-1,4,2], numbers=[0.0,0.0,0.0,0.0,0.0,0.0], results=[2,0]} : "
+              "f32[4,8], f32[4,8] as y/fused\n"
+              "%q = MatMul(%y, %w) : f32[4,8]\n"
+              "%z = MatMul(%h, %w) : f32[4,8]\n");
+}
+
+/* Nodes that read %h before %y stay in front of it, gradients are no members, other shapes and
+ * types neither. */
+static void test_what_stays(void **state)
+{
+    static const char text[] = "input %x : f32[4,8]\n"
+                               "input %i : i64[8]\n"
+                               "param %w : f32[8,8] = ...\n"
+                               "param %v : f32[4,8] = ...\n"
+                               "%a = Relu(%x) : f32[4,8]\n"
+                               "%q = MatMul(%a, %w) : f32[4,8]\n"
+                               "%b = Mul(%q, %a) : f32[4,8]\n"
+                               "%v_grad = Neg(%b) : f32[4,8] grad(%v)\n"
+                               "%c = Neg(%i) : i64[8]\n"
+                               "%d = Abs(%c) : i64[8]\n"
+                               "%r = ReduceSum(%v_grad) : f32[1,1]\n"
+                               "%s = Neg(%r) : f32[1,1]\n"
+                               "%t = Add(%s, %q) : f32[4,8]\n";
+    (void)state;
+    test_pass(fuse, NULL, text, text);
+}
+
+/* Add waits for a product. Both its inputs would live as long, in place of one result. */
+static void test_memory_does_not_grow(void **state)
+{
+    static const char text[] = "input %x : f32[4,8]\n"
+                               "param %w : f32[8,8] = ...\n"
+                               "%a = MatMul(%x, %w) : f32[4,8]\n"
+                               "%b = MatMul(%a, %w) : f32[4,8]\n"
+                               "%c = Add(%a, %b) : f32[4,8]\n"
+                               "%d = MatMul(%x, %w) : f32[4,8]\n"
+                               "%e = Add(%c, %d) : f32[4,8]\n";
+    (void)state;
+    test_pass(fuse, NULL, text, text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_chain),
+        cmocka_unit_test(test_what_stays),
+        cmocka_unit_test(test_memory_does_not_grow),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

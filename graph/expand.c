@@ -133,32 +133,120 @@ static uint32_t heads_of(expander_t *e, uint32_t x, int64_t heads)
     return type.rank == 4 ? x : transpose(e, reshape(e, x, dims, 4), perm, 4);
 }
 
-/* 0 where query i may see key j, j <= i + offset, else -infinity. */
-static uint32_t causal(expander_t *e, int64_t queries, int64_t keys, int64_t offset)
+static void check_mask(expander_t *e, int64_t queries, int64_t keys)
 {
-    const weft_tensor_desc_t type = {.dtype = WEFT_DTYPE_F32, .rank = 2, .dims = {queries, keys}};
-    int64_t count = 0;
-    if (e->causal.value != NONE && e->causal.queries == queries && e->causal.keys == keys &&
-        e->causal.offset == offset) {
-        return e->causal.value;
-    }
+    int64_t count;
     if (e->status >= 0 &&
         (__builtin_mul_overflow(queries, keys, &count) || count > CAUSAL_ELEMENTS)) {
-        e->status = wefti_error(WEFT_ERR_UNSUPPORTED,
-                                "a causal mask of %lld x %lld elements, limit %lld in all",
-                                (long long)queries, (long long)keys, (long long)CAUSAL_ELEMENTS);
+        e->status =
+            wefti_error(WEFT_ERR_UNSUPPORTED, "a mask of %lld x %lld elements, limit %lld in all",
+                        (long long)queries, (long long)keys, (long long)CAUSAL_ELEMENTS);
     }
-    size_t bytes = e->status < 0 ? 0 : (size_t)count * sizeof(float);
+}
+
+/* 0 where query i may see key j, i + first <= j <= i + last, else -infinity. */
+static uint32_t window(expander_t *e, int64_t queries, int64_t keys, int64_t first, int64_t last)
+{
+    const weft_tensor_desc_t type = {.dtype = WEFT_DTYPE_F32, .rank = 2, .dims = {queries, keys}};
+    if (e->causal.value != NONE && e->causal.queries == queries && e->causal.keys == keys &&
+        e->causal.first == first && e->causal.last == last) {
+        return e->causal.value;
+    }
+    check_mask(e, queries, keys);
+    size_t bytes = e->status < 0 ? 0 : (size_t)(queries * keys) * sizeof(float);
     float *mask = e->status < 0 ? NULL : wefti_arena_alloc(&e->graph->arena, bytes + 1);
     for (int64_t i = 0; mask != NULL && i < queries; i++) {
         for (int64_t j = 0; j < keys; j++) {
-            mask[i * keys + j] = j <= i + offset ? 0.0f : -INFINITY;
+            mask[i * keys + j] = j - i >= first && j - i <= last ? 0.0f : -INFINITY;
         }
     }
     e->causal.queries = queries;
     e->causal.keys = keys;
-    e->causal.offset = offset;
+    e->causal.first = first;
+    e->causal.last = last;
     return e->causal.value = constant_of(e, &type, mask);
+}
+
+/* 0, 1, .. count - 1 as [1, 1, count, 1], or with last [count]. */
+static uint32_t places(expander_t *e, int64_t count, bool last)
+{
+    const weft_tensor_desc_t type = {
+        .dtype = WEFT_DTYPE_I64, .rank = last ? 1 : 4, .dims = {last ? count : 1, 1, count, 1}};
+    size_t bytes = e->status < 0 ? 0 : (size_t)count * sizeof(int64_t);
+    int64_t *list = e->status < 0 ? NULL : wefti_arena_alloc(&e->graph->arena, bytes + 1);
+    for (int64_t i = 0; list != NULL && i < count; i++) {
+        list[i] = i;
+    }
+    return constant_of(e, &type, list);
+}
+
+static uint32_t scalar_i64(expander_t *e, int64_t value)
+{
+    const weft_tensor_desc_t type = {.dtype = WEFT_DTYPE_I64};
+    return constant(e, &type, &value, sizeof(value));
+}
+
+/* The keys that a query may see, as distances from its own position: first .. last. */
+typedef struct visible {
+    int64_t first, last;
+    int64_t most; /* beyond all keys: no bound */
+} visible_t;
+
+/* A bias where each sample has its own number of keys, nonpad_kv_seqlen. Without a past the last
+ * query has the position of the last of them. */
+static uint32_t bias_of_lengths(expander_t *e, uint32_t q, int64_t queries, int64_t keys,
+                                int64_t past, const visible_t *see)
+{
+    static const int64_t column[] = {-1, 1, 1, 1};
+    check_mask(e, queries, keys);
+    uint32_t key = places(e, keys, true), query = places(e, queries, false);
+    uint32_t lengths = reshape(e, input(e, 6), column, 4);
+    uint32_t seen = two(e, "Less", key, lengths);
+    uint32_t offset =
+        input(e, 4) != NONE ? scalar_i64(e, past) : two(e, "Sub", lengths, scalar_i64(e, queries));
+    uint32_t distance = two(e, "Sub", key, two(e, "Add", query, offset));
+    if (see->last < see->most) {
+        seen = two(e, "And", seen, two(e, "LessOrEqual", distance, scalar_i64(e, see->last)));
+    }
+    if (see->first > -see->most) {
+        seen = two(e, "And", seen, two(e, "GreaterOrEqual", distance, scalar_i64(e, see->first)));
+    }
+    return choose(e, seen, number(e, 0.0, q), number(e, -INFINITY, q));
+}
+
+/* By order and distance only, or NONE. *out_empty: a query may see no key at all. */
+static uint32_t bias_of_places(expander_t *e, uint32_t q, int64_t queries, int64_t keys,
+                               int64_t past, bool *out_empty)
+{
+    const bool windows = e->status >= 0 && e->graph->nodes[e->node].version >= 25;
+    const int64_t left = windows ? int_attr(e, "left_window_size") : -1;
+    const int64_t right = windows ? int_attr(e, "right_window_size") : -1;
+    const bool causal = int_attr(e, "is_causal") != 0;
+    visible_t see = {.most = queries + keys + past};
+    see.first = left >= 0 && left < see.most ? -left : -see.most;
+    see.last = causal ? 0 : right >= 0 && right < see.most ? right : see.most;
+    *out_empty = input(e, 6) != NONE || left >= 0 || right >= 0;
+    if (input(e, 6) != NONE) {
+        return bias_of_lengths(e, q, queries, keys, past, &see);
+    }
+    if (!causal && !*out_empty) {
+        return NONE;
+    }
+    uint32_t bias = window(e, queries, keys, past + see.first, past + see.last);
+    return type_of(e, q).dtype == WEFT_DTYPE_F32 ? bias : two(e, "CastLike", bias, q);
+}
+
+/* From opset 24 on a mask may end before the keys do: the others are not seen. */
+static uint32_t pad_last(expander_t *e, uint32_t bias, int64_t keys, uint32_t filling)
+{
+    const weft_tensor_desc_t type = type_of(e, bias);
+    int64_t pads[2 * WEFT_MAX_DIMS] = {0};
+    int64_t lacks = type.rank > 0 ? keys - type.dims[type.rank - 1] : 0;
+    if (e->status < 0 || lacks <= 0 || e->graph->nodes[e->node].version < 24) {
+        return bias;
+    }
+    pads[2 * type.rank - 1] = lacks;
+    return add(e, "Pad", (const uint32_t[]){bias, ints(e, pads, 2 * type.rank), filling}, 3, NULL);
 }
 
 /* What is added to the scores, or NONE. *out_unseen: rows that see no key, or NONE. */
@@ -167,26 +255,16 @@ static uint32_t attention_bias(expander_t *e, uint32_t q, int64_t queries, int64
 {
     const int64_t last = -1;
     uint32_t mask = input(e, 3), bias = NONE;
+    bool empty;
     *out_unseen = NONE;
-    if (mask != NONE && e->status >= 0 && e->graph->nodes[e->node].version >= 24) {
-        const weft_tensor_desc_t type = type_of(e, mask);
-        if (type.rank == 0 || type.dims[type.rank - 1] != keys) {
-            e->status = wefti_error(WEFT_ERR_UNSUPPORTED,
-                                    "Attention: a mask whose last dimension is not that of the "
-                                    "keys, %lld",
-                                    (long long)keys);
-        }
-    }
     if (mask != NONE) {
         uint32_t zero = number(e, 0.0, q), never = number(e, -INFINITY, q);
         bias = type_of(e, mask).dtype == WEFT_DTYPE_BOOL ? choose(e, mask, zero, never) : mask;
+        bias = pad_last(e, bias, keys, never);
     }
-    if (int_attr(e, "is_causal") != 0) {
-        uint32_t order = causal(e, queries, keys, past);
-        order = type_of(e, q).dtype == WEFT_DTYPE_F32 ? order : two(e, "CastLike", order, q);
-        bias = bias == NONE ? order : two(e, "Add", bias, order);
-    }
-    if (mask != NONE) {
+    uint32_t order = bias_of_places(e, q, queries, keys, past, &empty);
+    bias = bias == NONE ? order : order == NONE ? bias : two(e, "Add", bias, order);
+    if (mask != NONE || empty) {
         uint32_t most = reduce(e, "ReduceMax", bias, &last, 1);
         *out_unseen = two(e, "Equal", most, number(e, -INFINITY, q));
         bias = choose(e, *out_unseen, number(e, 0.0, q), bias);
@@ -214,10 +292,9 @@ static uint32_t attention(expander_t *e)
     const int64_t batch = tq.dims[0], heads = tq.dims[1], queries = tq.dims[2], keys = tk.dims[2];
     const int64_t shared = tk.dims[1] > 0 && heads % tk.dims[1] == 0 ? heads / tk.dims[1] : 0;
     const int64_t mode = int_attr(e, "qk_matmul_output_mode");
-    if (e->status >= 0 && (shared == 0 || input(e, 6) != NONE)) {
-        e->status = wefti_error(WEFT_ERR_UNSUPPORTED, "Attention: %s",
-                                shared == 0 ? "the heads of Q are no multiple of those of K"
-                                            : "nonpad_kv_seqlen is not supported");
+    if (e->status >= 0 && shared == 0) {
+        e->status = wefti_error(WEFT_ERR_UNSUPPORTED,
+                                "Attention: the heads of Q are no multiple of those of K");
         return 0;
     }
     double root = sqrt(float_attr(e, "scale", 1.0 / sqrt((double)tq.dims[3])));

@@ -19,9 +19,9 @@ typedef struct expander {
     uint32_t last; /* that was added */
     weft_status_t status;
     struct {
-        int64_t queries, keys, offset;
-        uint32_t value; /* NONE: no node needed one yet */
-    } causal;           /* the last mask; layers of a model have the same */
+        int64_t queries, keys, first, last; /* of the keys of query 0 */
+        uint32_t value;                     /* NONE: no node needed one yet */
+    } causal;                               /* the last mask; layers of a model have the same */
 } expander_t;
 
 #define NONE WEFTI_NONE

@@ -264,9 +264,6 @@ static const weft_attr_def_t block_attrs[] = {
     {.name = "blocksize", .type = WEFT_ATTR_TYPE_INT, .required = 1, .doc = "width of a block"},
     {.name = "mode", .type = WEFT_ATTR_TYPE_STRING, .default_s = "DCR", .doc = "DCR or CRD"},
 };
-static const weft_attr_def_t space_attrs[] = {
-    {.name = "blocksize", .type = WEFT_ATTR_TYPE_INT, .required = 1, .doc = "width of a block"},
-};
 
 #define ROW(space, op, version, in, out, types, rule, text, ...)                                   \
     .domain = space, .name = op, .since_version = version, .inputs_min = in, .inputs_max = in,     \
@@ -334,7 +331,7 @@ static const weft_op_def_t defs[] = {
          .flags = WEFT_FACT_READS_SHAPE),
      ATTRS(eye_attrs)},
     BLOCKS("DepthToSpace", infer_depth_to_space, block_attrs, "channels become blocks of pixels"),
-    BLOCKS("SpaceToDepth", infer_space_to_depth, space_attrs, "blocks of pixels become channels"),
+    BLOCKS("SpaceToDepth", infer_space_to_depth, block_attrs, "blocks of pixels become channels"),
 };
 
 wefti_op_family_t wefti_op_defs_axis(void)

@@ -188,17 +188,25 @@ static const weft_attr_def_t rotary_attrs[] = {
     INT("num_heads", 0, "of an input with 3 dimensions"),
     INT("rotary_embedding_dim", 0, "elements of a head that turn; 0: all"),
 };
-static const weft_attr_def_t attention_attrs[] = {
-    INT("is_causal", 0, "1: a query sees no later key"),
-    INT("kv_num_heads", 0, "of an input with 3 dimensions"),
-    INT("q_num_heads", 0, "of an input with 3 dimensions"),
-    INT("qk_matmul_output_mode", 0, "which scores are output 3"),
-    {.name = "scale", .type = WEFT_ATTR_TYPE_FLOAT, .default_s = "1 / sqrt(D)", .doc = "of scores"},
-    FLOAT("softcap", 0.0f, "bound of scores; 0: none"),
-    {.name = "softmax_precision",
-     .type = WEFT_ATTR_TYPE_INT,
-     .default_s = "of Q",
-     .doc = "ignored"},
+#define ATTENTION                                                                                  \
+    INT("is_causal", 0, "1: a query sees no later key"),                                           \
+        INT("kv_num_heads", 0, "of an input with 3 dimensions"),                                   \
+        INT("q_num_heads", 0, "of an input with 3 dimensions"),                                    \
+        INT("qk_matmul_output_mode", 0, "which scores are output 3"),                              \
+        {.name = "scale",                                                                          \
+         .type = WEFT_ATTR_TYPE_FLOAT,                                                             \
+         .default_s = "1 / sqrt(D)",                                                               \
+         .doc = "of scores"},                                                                      \
+        FLOAT("softcap", 0.0f, "bound of scores; 0: none"),                                        \
+    {                                                                                              \
+        .name = "softmax_precision", .type = WEFT_ATTR_TYPE_INT, .default_s = "of Q",              \
+        .doc = "ignored"                                                                           \
+    }
+static const weft_attr_def_t attention_attrs[] = {ATTENTION};
+static const weft_attr_def_t window_attrs[] = {
+    ATTENTION,
+    INT("left_window_size", -1, "keys before that of the query; -1: all"),
+    INT("right_window_size", -1, "keys after that of the query; -1: all"),
 };
 static const weft_attr_def_t einsum_attrs[] = {
     {.name = "equation", .type = WEFT_ATTR_TYPE_STRING, .required = 1, .doc = "such as ij,jk->ik"},
@@ -217,7 +225,9 @@ static const weft_op_def_t defs[] = {
     ROW("Attention", 23, 3, 6, 4, attention_attrs, infer_attention, cost_attention, ATTENTION,
         "softmax(scale Q K' + mask) V; heads of Q may share those of K and V"),
     ROW("Attention", 24, 3, 7, 4, attention_attrs, infer_attention, cost_attention, ATTENTION,
-        "as of version 23; nonpad_kv_seqlen is not supported"),
+        "as of version 23; samples may have different numbers of keys"),
+    ROW("Attention", 25, 3, 7, 4, window_attrs, infer_attention, cost_attention, ATTENTION,
+        "as of version 24; a query sees a window of keys"),
     ROW("Einsum", 12, 1, 2, 1, einsum_attrs, infer_einsum, cost_rows, EINSUM,
         "a product or sum by labels of dimensions, of one or two operands without diagonals"),
     ROW("GroupNormalization", 18, 3, 3, 1, group_attrs, infer_channels, cost_rows, GROUP_NORM,

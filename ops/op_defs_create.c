@@ -6,6 +6,7 @@
 
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
+#include "runtime/base/half.h"
 
 static weft_status_t infer_size(weft_node_desc_t *node)
 {
@@ -65,6 +66,13 @@ static bool read_number(const weft_tensor_desc_t *x, double *out_f, int64_t *out
         *out_f = (double)f32;
         return true;
     }
+    if (x->dtype == WEFT_DTYPE_F16 || x->dtype == WEFT_DTYPE_BF16) {
+        uint16_t half;
+        memcpy(&half, x->data, sizeof(half));
+        *out_f =
+            (double)(x->dtype == WEFT_DTYPE_F16 ? wefti_f16_to_f32(half) : wefti_bf16_to_f32(half));
+        return true;
+    }
     if (x->dtype == WEFT_DTYPE_F64) {
         memcpy(out_f, x->data, sizeof(*out_f));
         return true;
@@ -96,7 +104,7 @@ static weft_status_t infer_range(weft_node_desc_t *node)
     int64_t i[3] = {0}, count = -1;
     WEFT_RETURN_IF_ERROR(wefti_infer_need(node, 3));
     weft_dtype_t dtype = node->inputs[0].dtype;
-    bool known = true, floating = dtype == WEFT_DTYPE_F32 || dtype == WEFT_DTYPE_F64;
+    bool known = true, floating = (WEFT_DTYPE_BIT(dtype) & WEFTI_BIT_FLOATS) != 0;
     for (uint32_t k = 0; k < 3; k++) {
         if (node->inputs[k].dtype != dtype) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "start, limit and delta differ in type");
@@ -119,6 +127,13 @@ static const weft_attr_def_t constant_of_shape_attrs[] = {
      .type = WEFT_ATTR_TYPE_TENSOR,
      .default_s = "f32 0",
      .doc = "every element, and the type"},
+};
+
+static const weft_attr_def_t range_attrs[] = {
+    {.name = "stash_type",
+     .type = WEFT_ATTR_TYPE_INT,
+     .default_i = 1,
+     .doc = "ignored: f16 and bf16 are computed in f32"},
 };
 
 static const weft_op_def_t defs[] = {
@@ -158,6 +173,8 @@ static const weft_op_def_t defs[] = {
      .outputs_max = 1,
      .dtypes = WEFTI_BIT_NUMBERS,
      .in_place = WEFTI_IN_PLACE_NONE,
+     .attrs = range_attrs,
+     .attr_count = WEFTI_COUNT(range_attrs),
      .infer = infer_range,
      .cost = wefti_cost_copy,
      .doc = "start, start + delta, ... up to but not including limit"},

@@ -66,7 +66,15 @@ static void cost_batch_norm(const weft_node_desc_t *node, double *out_flops, dou
         .name = "momentum", .type = WEFT_ATTR_TYPE_FLOAT, .default_f = 0.9f,                       \
         .doc = "share of the running statistics that stays"                                        \
     }
-static const weft_attr_def_t norm7_attrs[] = {EPSILON, MOMENTUM};
+static const weft_attr_def_t norm_attrs[] = {EPSILON, MOMENTUM};
+static const weft_attr_def_t norm7_attrs[] = {
+    EPSILON,
+    MOMENTUM,
+    {.name = "spatial",
+     .type = WEFT_ATTR_TYPE_INT,
+     .default_i = 1,
+     .doc = "ignored: 0 has other shapes, which are refused"},
+};
 static const weft_attr_def_t norm14_attrs[] = {
     EPSILON,
     MOMENTUM,
@@ -109,7 +117,7 @@ static const weft_op_def_t defs[] = {
     NORM("", "BatchNormalization", 14, 5, 3, norm14_attrs,
          "Y = scale (X - mean) / sqrt(var + epsilon) + B; outputs 1 and 2: running statistics",
          .gradient = WEFT_GRADIENT_BATCH_NORM),
-    NORM("weft", "BatchNormTraining", 1, 6, 5, norm7_attrs,
+    NORM("weft", "BatchNormTraining", 1, 6, 5, norm_attrs,
          "BatchNormalization by mean and variance of X, which are outputs 1 and 2 (and 3 and 4)",
          .flags = WEFT_FACT_STATISTICS, .gradient = WEFT_GRADIENT_BATCH_NORM,
          .result_grad = {"weft", "BatchNormGrad"}, .evaluation = {"", "BatchNormalization"}),

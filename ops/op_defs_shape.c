@@ -305,9 +305,20 @@ static const weft_attr_def_t unsqueeze_attrs[] = {
 static const weft_attr_def_t cast1_attrs[] = {
     {.name = "to", .type = WEFT_ATTR_TYPE_STRING, .required = 1, .doc = "name of an ONNX type"},
 };
+#define CAST_TO_EIGHT_BITS                                                                         \
+    {.name = "round_mode",                                                                         \
+     .type = WEFT_ATTR_TYPE_STRING,                                                                \
+     .default_s = "up",                                                                            \
+     .doc = "of types that are not supported"},                                                    \
+    {                                                                                              \
+        .name = "saturate", .type = WEFT_ATTR_TYPE_INT, .default_i = 1,                            \
+        .doc = "of types that are not supported"                                                   \
+    }
 static const weft_attr_def_t cast6_attrs[] = {
+    CAST_TO_EIGHT_BITS,
     {.name = "to", .type = WEFT_ATTR_TYPE_INT, .required = 1, .doc = "number of an ONNX type"},
 };
+static const weft_attr_def_t cast_like_attrs[] = {CAST_TO_EIGHT_BITS};
 
 #define SHAPE(op, version, in_min, in, place, rule, price, text)                                   \
     .domain = "", .name = op, .since_version = version, .inputs_min = in_min, .inputs_max = in,    \
@@ -353,6 +364,7 @@ static const weft_op_def_t defs[] = {
      WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE, .gradient = WEFT_GRADIENT_CONVERSION)},
     {SHAPE("CastLike", 15, 2, 2, -1, infer_cast_like, wefti_cost_elementwise,
            "the type of input 1"),
+     ATTRS(cast_like_attrs),
      WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE, .gradient = WEFT_GRADIENT_CONVERSION)},
 };
 

@@ -241,6 +241,22 @@ static weft_status_t add_constant(import_t *import, const Onnx__NodeProto *node)
     return wefti_graph_add_value(import->graph, node->output[0], WEFTI_VALUE_CONST, &desc, &value);
 }
 
+/* An attribute that this version of the operator does not have would be ignored in silence. Before
+ * opset 6 operators had hints for memory (consumed_inputs). */
+static weft_status_t check_attributes(const weft_op_def_t *def, const wefti_node_params_t *node)
+{
+    for (uint32_t i = 0; i < node->attr_count && def->domain[0] == '\0'; i++) {
+        bool known = strcmp(node->attrs[i].name, "consumed_inputs") == 0;
+        for (size_t j = 0; j < def->attr_count && !known; j++) {
+            known = strcmp(def->attrs[j].name, node->attrs[i].name) == 0;
+        }
+        if (!known) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED, "unknown attribute '%s'", node->attrs[i].name);
+        }
+    }
+    return WEFT_OK;
+}
+
 static weft_status_t add_node(import_t *import, size_t index)
 {
     const Onnx__NodeProto *node = import->file->model->graph->node[index];
@@ -278,6 +294,7 @@ static weft_status_t add_node(import_t *import, size_t index)
     if (params.def == NULL) {
         return wefti_onnx_unknown_operator(import->file, node, index, import->graph->registry);
     }
+    WEFT_TRY(status, check_attributes(params.def, &params), place);
     WEFT_TRY(status, connect(import, node, index, &params), fail);
     add_pooled(import, &params);
     status = wefti_graph_add_node(import->graph, &params, &id);

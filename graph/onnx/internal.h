@@ -109,8 +109,8 @@ weft_status_t wefti_onnx_find_loss(const wefti_onnx_file_t *file, const char *wa
                                    wefti_onnx_loss_t *out_loss);
 
 /* model.c */
-/* The newest opset whose changes are handled: 22 to 24 add element types, and operators. */
-#define WEFTI_ONNX_NEWEST_OPSET 24
+/* The newest opset whose changes are handled: 22 to 28 add element types, attributes, operators. */
+#define WEFTI_ONNX_NEWEST_OPSET 28
 /* "node 3 'fc1' (Gemm)"; buffer of WEFTI_ONNX_LABEL_BYTES, returned. */
 #define WEFTI_ONNX_LABEL_BYTES 192
 const char *wefti_onnx_node_label(const Onnx__NodeProto *node, size_t index, char *buffer);

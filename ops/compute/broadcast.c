@@ -89,7 +89,10 @@ static inline int64_t remainder_i64(int64_t a, int64_t b)
 static inline double remainder_f64(double a, double b)
 {
     double rest = fmod(a, b);
-    return rest != 0.0 && (rest < 0.0) != (b < 0.0) ? rest + b : rest;
+    if (rest == 0.0) {
+        return copysign(0.0, b);
+    }
+    return (rest < 0.0) != (b < 0.0) ? rest + b : rest;
 }
 LOOP_F32(mod_f32, (float)remainder_f64((double)a, (double)b))
 LOOP(mod_f64, double, double, remainder_f64(a, b))
@@ -125,6 +128,8 @@ BITS(bits_or, |)
 BITS(bits_xor, ^)
 LOOP(shift_left_u64, uint64_t, uint64_t, b < 64 ? a << b : 0)
 LOOP(shift_right_u64, uint64_t, uint64_t, b < 64 ? a >> b : 0)
+/* A count that is negative or too large leaves copies of the sign bit. */
+LOOP(shift_right_i64, int64_t, int64_t, a >> (b >= 0 && b < 64 ? b : 63))
 
 /* The result is bool; the loop is of (B, A); integers are divided; the result is divided by the
  * number of inputs. */
@@ -167,7 +172,7 @@ typedef struct row {
 #define ROW_OF(...) {__VA_ARGS__},
 static const row_t rows[] = {
     BROADCAST(ROW_OF){"Mod", "fmod", DIVIDES, fmod_f32, fmod_f64, fmod_i64, mod_u64, NULL},
-    {"BitShift", "RIGHT", 0, L_BITS(shift_right_u64)},
+    {"BitShift", "RIGHT", 0, NULL, NULL, shift_right_i64, shift_right_u64, NULL},
 };
 
 /* The first pass computes (input 0, input 1), each further one (result so far, next input). */

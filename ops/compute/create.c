@@ -7,6 +7,7 @@
 #include "ops/compute/support.h"
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
+#include "runtime/base/half.h"
 
 /* Contents that are known at bind, or one element that fills the output. */
 typedef struct {
@@ -140,6 +141,19 @@ typedef struct {
     int64_t count;
 } range_t;
 
+/* In f32. */
+static void range_of_halves(const range_t *s, const uint16_t *start, const uint16_t *delta,
+                            uint16_t *y)
+{
+    const bool f16 = s->dtype == WEFT_DTYPE_F16;
+    float first = f16 ? wefti_f16_to_f32(*start) : wefti_bf16_to_f32(*start);
+    float step = f16 ? wefti_f16_to_f32(*delta) : wefti_bf16_to_f32(*delta);
+    for (int64_t i = 0; i < s->count; i++) {
+        float value = first + (float)i * step;
+        y[i] = f16 ? wefti_f16_from_f32(value) : wefti_bf16_from_f32(value);
+    }
+}
+
 #define RANGE(name, type)                                                                          \
     case WEFT_DTYPE_##name: {                                                                      \
         type start = *(const type *)call->inputs[0], delta = *(const type *)call->inputs[2];       \
@@ -156,6 +170,10 @@ static weft_status_t run_range(const weft_kernel_call_t *call)
         RANGE(F32, float)
         RANGE(I64, uint64_t)
         RANGE(I32, uint32_t)
+    case WEFT_DTYPE_F16:
+    case WEFT_DTYPE_BF16:
+        range_of_halves(s, call->inputs[0], call->inputs[2], call->outputs[0]);
+        break;
     default:
         break;
     }
@@ -174,8 +192,8 @@ static weft_status_t prepare_range(const weft_node_desc_t *node, const weft_kern
             return bad_output(node);
         }
     }
-    if (y->dtype != WEFT_DTYPE_F64 && y->dtype != WEFT_DTYPE_F32 && y->dtype != WEFT_DTYPE_I64 &&
-        y->dtype != WEFT_DTYPE_I32) {
+    if ((WEFT_DTYPE_BIT(y->dtype) & (WEFTI_BIT_FLOATS | WEFT_DTYPE_BIT(WEFT_DTYPE_I64) |
+                                     WEFT_DTYPE_BIT(WEFT_DTYPE_I32))) == 0) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "operator Range has no kernel for type %s",
                            weft_dtype_name(y->dtype));
     }

@@ -475,6 +475,12 @@ static void test_onnx_hostile_models(void **state)
     model = onnx_model(&graph, 6);
     check_refused(&model, WEFT_ERR_UNSUPPORTED, "node 0 'old' (Gemm)", "needs opset 7 or newer");
     graph = (wire_t){0};
+    wire_t attributes = {0};
+    onnx_attribute_int(&attributes, "sum", 1);
+    onnx_node(&graph, "Add", "new", "a,b", "c", &attributes);
+    model = onnx_model(&graph, 13);
+    check_refused(&model, WEFT_ERR_UNSUPPORTED, "node 0 'new' (Add)", "unknown attribute 'sum'");
+    graph = (wire_t){0};
     model = onnx_model(&graph, -1);
     check_refused(&model, WEFT_ERR_FORMAT, "opset_import[0]", NULL);
     graph = (wire_t){0};

@@ -52,7 +52,10 @@ typedef struct wefti_compiler {
     weft_status_t (*run_rest)(struct wefti_compiler *compiler);
     const struct wefti_pass *rest;
     size_t rest_count;
-    uint32_t clip_scale; /* value that updates multiply gradients by, or WEFTI_NONE */
+    wefti_plan_recomputed_t *recomputed; /* recompute.c: operators that run again */
+    uint32_t recomputed_count;
+    uint64_t kept_arena_bytes; /* of a plan that recomputes nothing */
+    uint32_t clip_scale;       /* value that updates multiply gradients by, or WEFTI_NONE */
 } wefti_compiler_t;
 
 /* Checks params, fills in defaults, loads costs and profile. Also after an error the caller frees

@@ -126,6 +126,18 @@ static weft_status_t add_parameters(wefti_compiler_t *c, weft_plan_t *plan)
                                     &plan->parameters);
 }
 
+static weft_status_t add_recomputed(const wefti_compiler_t *c, weft_plan_t *plan)
+{
+    plan->recomputed = wefti_arena_memdup(&plan->arena, c->recomputed,
+                                          c->recomputed_count * sizeof(*c->recomputed));
+    plan->recomputed_count = c->recomputed_count;
+    plan->kept_arena_bytes = c->recomputed_count > 0 ? c->kept_arena_bytes : 0;
+    for (uint32_t i = 0; i < plan->recomputed_count && plan->recomputed != NULL; i++) {
+        plan->recomputed[i].name = wefti_arena_strdup(&plan->arena, c->recomputed[i].name);
+    }
+    return plan->arena.failed ? WEFT_ERR_NO_MEMORY : WEFT_OK;
+}
+
 static weft_status_t use_inference(wefti_compiler_t *c, wefti_lower_params_t *params)
 {
     uint32_t count = c->params.rank_model_count;
@@ -200,6 +212,7 @@ weft_status_t wefti_compile_lower(wefti_compiler_t *c, weft_plan_t **out_plan)
     WEFT_TRY(status, wefti_compile_check_kernels(c, plan), fail);
     if (!c->params.infer) {
         WEFT_TRY(status, add_parameters(c, plan), fail);
+        WEFT_TRY(status, add_recomputed(c, plan), fail);
         WEFT_TRY(status, try_eval_model(c, plan), fail);
     }
     WEFT_TRY(status, wefti_plan_seal(plan), fail);

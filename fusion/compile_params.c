@@ -92,10 +92,19 @@ static weft_status_t check_tensor_parallel(const weft_compile_params_t *p)
     return WEFT_OK;
 }
 
+static weft_status_t check_recompute(const weft_compile_params_t *p)
+{
+    return p->recompute != NULL && strcmp(p->recompute, "auto") == 0 && p->arena_limit == 0
+               ? wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "recompute",
+                                   "auto requires arena_limit: it recomputes as little as fits")
+               : WEFT_OK;
+}
+
 /* What one row cannot say: the number of ranks divides the batch, and is that of models. */
 static weft_status_t check_ranks(const weft_compile_params_t *p)
 {
     WEFT_RETURN_IF_ERROR(check_tensor_parallel(p));
+    WEFT_RETURN_IF_ERROR(check_recompute(p));
     if (p->split_batch && p->batch % p->world_size != 0) {
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "split_batch",
                                  "batch must be a multiple of world_size: %lld, world_size %u",

@@ -165,6 +165,12 @@ static const weft_compile_option_t table[] = {
      .help = "maximum number of collectives in flight"},
     {FIELD(arena_limit), WEFT_OPTION_TYPE_BYTES, WEFT_OPTION_FLAG_RECORDED, "arena_limit", "BYTES",
      .low = 1, .help = "maximum size of the arena, such as 512M or 4G"},
+    {FIELD(recompute), WEFT_OPTION_TYPE_TEXT,
+     WEFT_OPTION_FLAG_TRAINING | WEFT_OPTION_FLAG_IN_GRAPH | WEFT_OPTION_FLAG_LIST, "recompute",
+     "PATTERN",
+     .help =
+         "compute activations again in the backward pass instead of keeping them: auto (as few as "
+         "arena_limit needs, where no order of operators fits it), or operators by name"},
     {FIELD(infer), WEFT_OPTION_TYPE_FLAG, WEFT_OPTION_FLAG_RECORDED, "infer",
      .help = "compile for inference: the graph is used as it is, with its collectives"},
     {FIELD(split_batch), WEFT_OPTION_TYPE_FLAG, INFERENCE, "split_batch", "B", .needs = "batch",

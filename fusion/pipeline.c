@@ -54,6 +54,11 @@ static bool schedules(const wefti_compiler_t *c)
     return c->params.arena_limit == 0 && (c->params.infer || c->params.in_flight > 0);
 }
 
+static bool recomputes(const wefti_compiler_t *c)
+{
+    return c->params.recompute != NULL && strcmp(c->params.recompute, "auto") != 0;
+}
+
 static bool limits_arena(const wefti_compiler_t *c)
 {
     return c->params.arena_limit > 0;
@@ -148,6 +153,8 @@ static const wefti_pass_t passes[] = {
      wefti_apply_pack},
     {"clip", "the scale that bounds the norm of all gradients", TRAINING, clips, wefti_apply_clip},
     {"optimizer", "an update per parameter", TRAINING, NULL, wefti_apply_optimizer},
+    {"recompute", "named activations are computed again in the backward pass", TRAINING, recomputes,
+     wefti_apply_recompute},
     {"schedule", "list scheduling", BOTH, schedules, wefti_apply_schedule},
     {"fit-arena", "schedules and lowers repeatedly until the plan fits arena_limit", BOTH,
      limits_arena, wefti_apply_fit_arena},

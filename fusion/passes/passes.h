@@ -39,6 +39,7 @@ weft_status_t wefti_apply_shard_parameters(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_fuse_updates(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_schedule(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_fit_arena(wefti_compiler_t *compiler);
+weft_status_t wefti_apply_recompute(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_emit_onnx(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_accumulate(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_wire(wefti_compiler_t *compiler);

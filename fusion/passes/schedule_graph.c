@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * schedule and fit-arena: the order of execution.
+ * schedule: the order of execution.
  *
- * schedule matches the whole graph; in training it runs only if in_flight bounds the collectives
+ * Matches the whole graph; in training it runs only if in_flight bounds the collectives
  * that are issued and not yet waited for. Produces another order where list scheduling ends earlier
  * and needs no more memory (schedule.c).
- *
- * fit-arena does the same for arena_limit. Only lowering knows the size of the arena, so fit-arena
- * runs the passes after it and lowering on a copy of the graph. If the plan is too large, it
- * schedules again with less memory for activations, up to 6 times. It is an error if no order
- * fits.
  */
 #include "fusion/passes/schedule_graph.h"
 
@@ -159,18 +154,23 @@ static weft_status_t fit(wefti_graph_t *graph, const weft_graph_view_t *view,
     if (bytes <= limit) {
         return WEFT_OK;
     }
+    if (options->otherwise != NULL) {
+        restore_order(graph, saved);
+        return options->otherwise(options->user, params);
+    }
     least = bytes < least ? bytes : least;
     wefti_format_bytes(limit, text[0]);
     wefti_format_bytes(least, text[1]);
     return wefti_error_field(
         WEFT_ERR_UNSUPPORTED, "arena_limit",
         "%s is too small: the plan needs %s (%llu bytes) in the best order found; reduce batch, or "
-        "in training set shard_parameters or accumulate",
+        "in training set recompute, shard_parameters or accumulate",
         text[0], text[1], (unsigned long long)least);
 }
 
-static weft_status_t describe(wefti_graph_t *graph, const wefti_schedule_options_t *options,
-                              weft_graph_view_t *out_view, wefti_schedule_params_t *out_params)
+weft_status_t wefti_schedule_describe(wefti_graph_t *graph, const wefti_schedule_options_t *options,
+                                      weft_graph_view_t *out_view,
+                                      wefti_schedule_params_t *out_params)
 {
     uint64_t *ps = NULL;
     *out_params = (wefti_schedule_params_t){.in_flight = options->in_flight};
@@ -188,7 +188,7 @@ weft_status_t wefti_schedule_graph(wefti_graph_t *graph, const wefti_schedule_op
     wefti_schedule_params_t params;
     wefti_schedule_report_t report;
     saved_order_t saved;
-    WEFT_TRY(status, describe(graph, options, &view, &params), fail);
+    WEFT_TRY(status, wefti_schedule_describe(graph, options, &view, &params), fail);
     WEFT_TRY(status, save_order(graph, options->arena, &saved), fail);
     WEFT_TRY(status, reorder(graph, &view, &params, options, &report), fail);
     if (options->arena_limit > 0) {
@@ -204,23 +204,22 @@ weft_status_t wefti_schedule_judge_graph(wefti_graph_t *graph,
 {
     weft_graph_view_t view = WEFT_GRAPH_VIEW_INIT;
     wefti_schedule_params_t params;
-    WEFT_RETURN_IF_ERROR(describe(graph, options, &view, &params));
+    WEFT_RETURN_IF_ERROR(wefti_schedule_describe(graph, options, &view, &params));
     return wefti_schedule_judge(&view, &params, options->arena->allocator, out_cost);
 }
 
-/* The arena of the plan that the passes after this one and lowering make of a copy of the graph. */
-static weft_status_t arena_of(void *user, uint64_t *out_bytes)
+weft_status_t wefti_compile_arena(wefti_compiler_t *c, uint64_t *out_bytes)
 {
     weft_status_t status;
-    wefti_compiler_t *c = user;
     const weft_compile_params_t params = c->params;
-    wefti_graph_t *graph = c->graph;
+    wefti_graph_t *graph = c->graph, *of_model = c->models[0].graph;
     weft_plan_t *plan = NULL;
     wefti_lower_params_t lower;
     WEFT_TRY(status, wefti_graph_clone(graph, &c->graph), done);
     c->models[0].graph = c->graph;
     c->params.emit_path = c->params.print_after = c->params.stop_after = NULL;
     c->params.on_pass = NULL;
+    c->params.arena_limit = 0;
     WEFT_TRY(status, c->run_rest(c), done);
     WEFT_TRY(status, wefti_compile_lower_params(c, &lower), done);
     WEFT_TRY(status, wefti_lower(c->graph, &lower, &plan), done);
@@ -230,26 +229,32 @@ done:
     if (c->graph != graph) {
         wefti_graph_destroy(c->graph);
     }
-    c->graph = c->models[0].graph = graph;
+    c->graph = graph;
+    c->models[0].graph = of_model;
     c->params = params;
     return status;
 }
 
-weft_status_t wefti_apply_schedule(wefti_compiler_t *c)
+static weft_status_t arena_of(void *user, uint64_t *out_bytes)
 {
-    const wefti_schedule_options_t options = {.profile = &c->profile,
-                                              .rates = &c->rates,
-                                              .cost = &c->bucket_cost,
-                                              .in_flight = c->params.in_flight,
-                                              .arena_limit = c->params.arena_limit,
-                                              .arena_of = arena_of,
-                                              .user = c,
-                                              .arena = &c->arena,
-                                              .log = &c->log};
-    return wefti_schedule_graph(c->graph, &options);
+    return wefti_compile_arena(user, out_bytes);
 }
 
-weft_status_t wefti_apply_fit_arena(wefti_compiler_t *c)
+wefti_schedule_options_t wefti_schedule_options(wefti_compiler_t *c)
 {
-    return wefti_apply_schedule(c);
+    return (wefti_schedule_options_t){.profile = &c->profile,
+                                      .rates = &c->rates,
+                                      .cost = &c->bucket_cost,
+                                      .in_flight = c->params.in_flight,
+                                      .arena_limit = c->params.arena_limit,
+                                      .arena_of = arena_of,
+                                      .user = c,
+                                      .arena = &c->arena,
+                                      .log = &c->log};
+}
+
+weft_status_t wefti_apply_schedule(wefti_compiler_t *c)
+{
+    const wefti_schedule_options_t options = wefti_schedule_options(c);
+    return wefti_schedule_graph(c->graph, &options);
 }

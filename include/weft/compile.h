@@ -165,13 +165,19 @@ typedef struct weft_compile_params {
      * writes parts of parameters; there are no checkpoints. 0 or 1: every rank has the whole
      * model. */
     uint32_t tensor_parallel;
+    /** Training. "auto": where no order of operators fits arena_limit, which must be set, the backward
+     * pass computes activations again instead of keeping them: those that free the most bytes per
+     * time where most memory is needed. Otherwise patterns as in train: operators of the forward
+     * pass that run again, by their names or those of their first outputs, as with
+     * torch.utils.checkpoint. No bit of a result changes. NULL: all activations are kept. */
+    const char *recompute;
 } weft_compile_params_t;
 
 /** Defaults of weft_compile_params_t; model_path and world_size must be set. */
 #define WEFT_COMPILE_PARAMS_INIT                                                                   \
     WEFT_STRUCT_INIT(weft_compile_params_t, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  \
                      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-                     0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+                     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 /** What a field of weft_compile_params_t holds. */
 typedef enum weft_option_type {

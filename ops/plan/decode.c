@@ -268,6 +268,20 @@ static weft_status_t decode_parameters(weft_plan_t *plan, const Weft__Plan__Plan
     return WEFT_OK;
 }
 
+static weft_status_t decode_recomputed(weft_plan_t *plan, const Weft__Plan__Plan *message)
+{
+    plan->kept_arena_bytes = message->kept_arena_bytes;
+    plan->recomputed =
+        wefti_arena_array(&plan->arena, message->n_recomputed, sizeof *plan->recomputed);
+    WEFT_RETURN_IF_NO_MEMORY(plan->recomputed);
+    for (size_t i = 0; i < message->n_recomputed; i++) {
+        const Weft__Plan__Recomputed *in = message->recomputed[i];
+        plan->recomputed[plan->recomputed_count++] =
+            (wefti_plan_recomputed_t){.name = in->name, .ps = in->ps, .bytes = in->bytes};
+    }
+    return WEFT_OK;
+}
+
 /* Older files have none. */
 static weft_status_t decode_forecast(weft_plan_t *plan, const Weft__Plan__Forecast *in)
 {
@@ -350,6 +364,7 @@ weft_status_t wefti_plan_decode_structure(weft_plan_t *plan, const uint8_t *data
     WEFT_RETURN_IF_ERROR(decode_collectives(plan, message));
     WEFT_RETURN_IF_ERROR(decode_programs(plan, message));
     WEFT_RETURN_IF_ERROR(decode_parameters(plan, message));
+    WEFT_RETURN_IF_ERROR(decode_recomputed(plan, message));
     return decode_forecast(plan, message->forecast);
 }
 

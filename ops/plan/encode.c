@@ -324,6 +324,25 @@ static weft_status_t encode_parameters(const weft_plan_t *plan, wefti_arena_t *a
     return WEFT_OK;
 }
 
+static weft_status_t encode_recomputed(const weft_plan_t *plan, wefti_arena_t *arena,
+                                       Weft__Plan__Plan *message)
+{
+    Weft__Plan__Recomputed *recomputed;
+    message->kept_arena_bytes = plan->kept_arena_bytes;
+    message->n_recomputed = plan->recomputed_count;
+    message->recomputed =
+        pointer_array(arena, plan->recomputed_count, sizeof *recomputed, &recomputed);
+    WEFT_RETURN_IF_NO_MEMORY(message->recomputed);
+    for (uint32_t i = 0; i < plan->recomputed_count; i++) {
+        const wefti_plan_recomputed_t *in = &plan->recomputed[i];
+        weft__plan__recomputed__init(&recomputed[i]);
+        recomputed[i].name = text_of(in->name);
+        recomputed[i].ps = in->ps;
+        recomputed[i].bytes = in->bytes;
+    }
+    return WEFT_OK;
+}
+
 weft_status_t wefti_plan_encode_structure(const weft_plan_t *plan, wefti_arena_t *arena,
                                           const uint8_t **out_data, size_t *out_bytes)
 {
@@ -351,6 +370,7 @@ weft_status_t wefti_plan_encode_structure(const weft_plan_t *plan, wefti_arena_t
     WEFT_RETURN_IF_ERROR(encode_bindings(plan, arena, &message));
     WEFT_RETURN_IF_ERROR(encode_forecast(plan, arena, &message));
     WEFT_RETURN_IF_ERROR(encode_parameters(plan, arena, &message));
+    WEFT_RETURN_IF_ERROR(encode_recomputed(plan, arena, &message));
     *out_bytes = weft__plan__plan__get_packed_size(&message);
     if (*out_bytes > WEFTI_PLAN_MAX_STRUCTURE_BYTES) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,

@@ -239,6 +239,31 @@ static void add_memory(wefti_text_t *out, const weft_plan_t *plan,
     add_bytes(out, "copied for fusion", plan->fusion_copied_bytes);
 }
 
+static void add_recomputed(wefti_text_t *out, const weft_plan_t *plan)
+{
+    uint64_t ps = 0;
+    char text[2][32];
+    for (uint32_t i = 0; i < plan->recomputed_count; i++) {
+        ps += plan->recomputed[i].ps;
+    }
+    if (plan->recomputed_count == 0) {
+        return;
+    }
+    wefti_format_bytes(plan->kept_arena_bytes, text[0]);
+    wefti_format_bytes(plan->arena_bytes, text[1]);
+    wefti_text_printf(out,
+                      "\nrecomputed in the backward pass: %" PRIu32 " operators, %.1f us per "
+                      "micro-batch; arena %s, %s without\n",
+                      plan->recomputed_count, (double)ps * 1e-6, text[1], text[0]);
+    for (uint32_t i = 0; i < plan->recomputed_count; i++) {
+        const wefti_plan_recomputed_t *at = &plan->recomputed[i];
+        wefti_format_bytes(at->bytes, text[0]);
+        wefti_text_printf(out, "  %10.1f us %12s  ", (double)at->ps * 1e-6, text[0]);
+        wefti_text_add_printable(out, at->name);
+        wefti_text_add(out, "\n");
+    }
+}
+
 weft_status_t wefti_plan_explain_text(const weft_plan_t *plan, wefti_text_t *out)
 {
     wefti_plan_summary_t summary;
@@ -256,6 +281,7 @@ weft_status_t wefti_plan_explain_text(const weft_plan_t *plan, wefti_text_t *out
     wefti_plan_explain_forecast(&plan->forecast, out);
     add_streams(out, plan);
     add_memory(out, plan, &summary);
+    add_recomputed(out, plan);
     wefti_plan_explain_parameters(plan->parameters, plan->parameter_count, out);
     wefti_plan_pieces_deinit(plan, &pieces);
     return WEFT_OK;

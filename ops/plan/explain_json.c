@@ -76,6 +76,21 @@ static void add_memory(wefti_json_t *json, const weft_plan_t *plan,
     wefti_json_int(json, "fusion_copied_bytes", (int64_t)plan->fusion_copied_bytes);
 }
 
+static void add_recomputed(wefti_json_t *json, const weft_plan_t *plan)
+{
+    wefti_json_int(json, "kept_arena_bytes", (int64_t)plan->kept_arena_bytes);
+    wefti_json_begin_array(json, "recomputed");
+    for (uint32_t i = 0; i < plan->recomputed_count; i++) {
+        const wefti_plan_recomputed_t *at = &plan->recomputed[i];
+        wefti_json_begin_object(json, NULL);
+        wefti_json_string(json, "name", at->name);
+        wefti_json_double(json, "predicted_us", (double)at->ps * 1e-6);
+        wefti_json_int(json, "bytes", (int64_t)at->bytes);
+        wefti_json_end_object(json);
+    }
+    wefti_json_end_array(json);
+}
+
 static void add_forecast(wefti_json_t *json, const wefti_plan_forecast_t *forecast)
 {
     if (forecast->row_count == 0) {
@@ -159,6 +174,7 @@ weft_status_t wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out
     wefti_json_int(&json, "events", plan->event_count);
     wefti_json_int(&json, "kernels", plan->kernel_count);
     add_memory(&json, plan, &summary);
+    add_recomputed(&json, plan);
     wefti_plan_explain_parameters_json(plan->parameters, plan->parameter_count, &json);
     wefti_json_string(&json, "structure_digest", wefti_digest_hex(&plan->structure_digest, hex));
     wefti_json_string(&json, "weights_digest", wefti_digest_hex(&plan->weights_digest, hex));

@@ -206,6 +206,12 @@ typedef struct wefti_plan_parameter {
     bool trained, guess;
 } wefti_plan_parameter_t;
 
+/* An operator of the forward pass that runs again in the backward pass. */
+typedef struct wefti_plan_recomputed {
+    const char *name;
+    uint64_t ps, bytes; /* of its kernel, of its outputs */
+} wefti_plan_recomputed_t;
+
 struct weft_plan {
     uint32_t references;
     wefti_arena_t arena;
@@ -242,6 +248,10 @@ struct weft_plan {
     /* What is trained, and why; for people. None where the model was a compiled graph. */
     wefti_plan_parameter_t *parameters;
     uint32_t parameter_count;
+    /* What is computed again, for people; none where the model was a compiled graph. */
+    wefti_plan_recomputed_t *recomputed;
+    uint32_t recomputed_count;
+    uint64_t kept_arena_bytes; /* arena of a plan that recomputes nothing */
 
     wefti_plan_forecast_t forecast; /* not part of the structure digest */
 

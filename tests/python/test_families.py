@@ -4,6 +4,7 @@
 inference as onnxruntime computes it, the same bits on 1, 2 and 4 ranks."""
 import json
 import pathlib
+import re
 import tempfile
 
 import ranks
@@ -107,6 +108,31 @@ class Families(ranks.RankCase):
                         session.step(*(x[part] for x in batch))
                     digests.append(session.param_digest())
             self.assertEqual(digests[0], digests[1], name)
+
+    def test_recomputation_changes_no_bit(self):
+        """With the least memory that is reachable, and with all operators computed again."""
+        for name, options in (("mobilenet_v2.onnx", {"accumulate": 2}), ("resnet.onnx", {"shard_parameters": True}), ("gpt2.onnx", {})):
+            batch = tensors(name)
+            options.update(world=self.size, batch=len(batch[-1]), lr=0.02)
+            with self.assertRaisesRegex(weft.WeftUnsupportedError, "arena_limit: 1 B is too small: with recomputation the plan needs") as refused:
+                compile_model(name, arena_limit=1, recompute="auto", **options)
+            least = int(re.search(r"\((\d+) bytes\)", str(refused.exception))[1])
+            plans = [compile_model(name, **options), compile_model(name, arena_limit=least, recompute="auto", **options),
+                     compile_model(name, recompute="*", **options)]
+            kept, fits, _ = (plan.explain(json=True) for plan in plans)
+            self.assertLessEqual(fits["arena_bytes"], least)
+            self.assertEqual(fits["kept_arena_bytes"], kept["arena_bytes"])
+            self.assertLess(least, 0.95 * kept["arena_bytes"])
+            self.assertEqual(kept["recomputed"], [])
+            self.assertGreater(len(fits["recomputed"]), 2)
+            self.assertIn("recomputed in the backward pass: ", plans[1].explain())
+            digests = []
+            for plan in plans:
+                with weft.Session(plan) as session:
+                    for step in range(2 * options.get("accumulate", 1)):
+                        (session.micro_step if (step + 1) % options.get("accumulate", 1) else session.step)(*batch)
+                    digests.append(session.param_digest())
+            self.assertEqual(digests, digests[:1] * 3, name)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ OPTIONS = (
     ("--decouple",), ("--decouple", "--accumulate", "2"), ("--accumulate", "3", "--optimizer", "sgd"),
     ("--global-micro-batches", "8"), ("--wire", "bf16"), ("--clip", "1.5"),
     ("--in-flight", "1"), ("--in-flight", "1", "--decouple", "--bucket", "none"), ("--arena-limit", "64M"),
+    ("--recompute", "*"), ("--recompute", "*relu*", "--accumulate", "2", "--in-flight", "1"),
     ("--clip", "0.5", "--shard-optimizer", "--accumulate", "2", "--optimizer", "adam"),
     ("--shard-parameters",), ("--shard-parameters", "--bucket", "bytes:20K", "--wire", "bf16"),
     ("--optimizer", "lamb", "--weight-decay", "0.1", "--no-decay", "1d"),

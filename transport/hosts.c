@@ -12,6 +12,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
+#include "transport/deadlock.h"
 
 static wefti_hosts_t *hosts_of(wefti_endpoint_t *endpoint)
 {
@@ -57,6 +58,16 @@ static weft_status_t check(void *user)
     return status == WEFT_OK && busy ? WEFT_IN_PROGRESS : status;
 }
 
+/* Some ranks cannot go on together: all learn why. A recorded reason says more than this rank's
+ * own status. */
+static weft_status_t end_world(wefti_endpoint_t *endpoint, weft_status_t status)
+{
+    weft_status_t known = wefti_endpoint_check(endpoint);
+    status = known < 0 ? known : status;
+    wefti_endpoint_abort(endpoint, status, weft_last_error());
+    return status;
+}
+
 static weft_status_t hosts_all_gather(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
                                       void *recv)
 {
@@ -72,13 +83,8 @@ static weft_status_t hosts_all_gather(wefti_endpoint_t *endpoint, const void *se
         (void)describe(&wait, &late); /* false: the parcel has come since */
         status = wefti_waits_timed_out(endpoint, &late);
     }
-    if (status < 0) {
-        /* A recorded reason says more than a connection that closed. */
-        weft_status_t known = wefti_endpoint_check(endpoint);
-        status = known < 0 ? known : status;
-        /* Messages in flight belong to this call: no rank may go on. */
-        wefti_endpoint_abort(endpoint, status, weft_last_error());
-    }
+    /* Messages in flight belong to this call: no rank may go on. */
+    status = status < 0 ? end_world(endpoint, status) : status;
     wefti_waits_end(&wait.waiter); /* after the abort: others look for the causes until then */
     return status;
 }
@@ -203,6 +209,15 @@ static weft_status_t open_overlay(wefti_hosts_t *hosts, const wefti_endpoint_par
     return wefti_overlay_open(&overlay, &hosts->overlay);
 }
 
+/* Asked while the ranks of this host join: others may have ended the world. What they report of
+ * their waits goes on to the next ranks. */
+static int ended(void *user)
+{
+    wefti_hosts_t *hosts = user;
+    wefti_overlay_progress(hosts->overlay);
+    return wefti_endpoint_check(&hosts->base) < 0;
+}
+
 static weft_status_t open_inner(wefti_hosts_t *hosts, const char *address, uint32_t local_count)
 {
     wefti_endpoint_t *endpoint = &hosts->base;
@@ -219,14 +234,23 @@ static weft_status_t open_inner(wefti_hosts_t *hosts, const char *address, uint3
         .log = endpoint->log,
         .allocator = endpoint->allocator,
         .numbers = hosts->world_of,
+        .outer = endpoint,
         .host_name = endpoint->host_count > 1
                          ? endpoint->host_names[endpoint->host_of[endpoint->rank]]
                          : NULL,
-        .interrupt = endpoint->interrupt,
+        .interrupt = {ended, hosts},
     };
     weft_status_t status = wefti_endpoint_open(&params, &endpoint->inner);
     hosts->inner_settings.timeout_ns = endpoint->settings->timeout_ns;
-    return status;
+    if (status == WEFT_OK) {
+        endpoint->inner->interrupt = endpoint->interrupt;
+        return WEFT_OK;
+    }
+    if (status == WEFT_ERR_NO_MEMORY) {
+        wefti_error_prefix(status, "rank %u", endpoint->rank);
+    }
+    /* Without agreeing on it: a rank that does not join its host may not come to that either. */
+    return end_world(endpoint, status);
 }
 
 /* From here on the ranks of this host share their control blocks. */
@@ -241,8 +265,12 @@ static weft_status_t take_blocks(wefti_hosts_t *hosts)
             endpoint->caps &= endpoint->peer_caps[r];
         }
     }
-    /* Whatever ended the world meanwhile was written into the own block of before. */
     wefti_control_t *before = &hosts->peers[endpoint->rank].control;
+    /* Other hosts drop records that are older than the last ones they got. */
+    wefti_waits_store(&endpoint->control[endpoint->rank]->waits,
+                      atomic_load_explicit(&before->waits.generation, memory_order_relaxed), NULL,
+                      0);
+    /* Whatever ended the world meanwhile was written into the own block of before. */
     weft_status_t status = wefti_fault_get(&before->abort);
     if (status < 0) {
         wefti_endpoint_abort_here(endpoint, status, weft_last_error());
@@ -255,6 +283,7 @@ wefti_endpoint_t *wefti_hosts_detach_inner(wefti_endpoint_t *endpoint)
     wefti_endpoint_t *inner = endpoint->inner;
     inner->settings = endpoint->settings;
     inner->numbers = NULL; /* the same as in the world */
+    inner->outer = NULL;
     inner->host_names = endpoint->host_names;
     endpoint->host_names = NULL;
     endpoint->inner = NULL;
@@ -274,8 +303,8 @@ static weft_status_t hosts_open(wefti_endpoint_t *endpoint, const wefti_endpoint
     endpoint->world_key =
         wefti_hash_bytes(WEFTI_HASH_START, wefti_overlay_key(hosts->overlay), WEFTI_LINK_KEY_BYTES);
     WEFT_TRY(status, wefti_hosts_group(hosts, address, &local_count), done);
-    status = open_inner(hosts, address, local_count);
-    WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), done);
+    WEFT_TRY(status, open_inner(hosts, address, local_count), done);
+    WEFT_TRY(status, wefti_endpoint_barrier(endpoint), done);
     WEFT_TRY(status, take_blocks(hosts), done);
     if (endpoint->host_count == 1) {
         return WEFT_OK;

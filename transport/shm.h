@@ -24,6 +24,19 @@ typedef struct wefti_shm_peer {
     wefti_range_t range; /* the region, mapped here */
 } wefti_shm_peer_t;
 
+/* A rank that joins waits: rank 0 for those that are missing, others for rank 0. */
+typedef struct wefti_shm_wait {
+    wefti_endpoint_t *endpoint;
+    const wefti_shm_peer_t *peers;
+    uint64_t since_ns;
+    wefti_waiter_t waiter;
+} wefti_shm_wait_t;
+/* Whether the rank is interrupted. Posts what it waits for, where others can read that: in a world
+ * of several hosts. */
+bool wefti_shm_interrupted(wefti_shm_wait_t *wait);
+/* The error of a wait that reached its deadline in such a world; WEFT_OK: in another one. */
+weft_status_t wefti_shm_timed_out(wefti_shm_wait_t *wait);
+
 /* shm_bootstrap.c: fills socket, fds and pid of every peer; the own entry has its fds already. */
 weft_status_t wefti_shm_join(wefti_endpoint_t *endpoint, const char *address,
                              wefti_shm_peer_t *peers);
@@ -53,7 +66,7 @@ _Static_assert(sizeof(wefti_shm_packet_t) == 512, "packets are exchanged between
 
 /* shm_host.c: the same for rank 0. */
 weft_status_t wefti_shm_host(wefti_endpoint_t *endpoint, const char *address,
-                             wefti_shm_peer_t *peers);
+                             wefti_shm_peer_t *peers, wefti_shm_wait_t *wait);
 /* "unix:@name" (abstract: no file, gone with its socket) or "unix:/path". */
 weft_status_t wefti_shm_parse_address(const char *address, struct sockaddr_un *out,
                                       socklen_t *out_length);

@@ -69,6 +69,38 @@ wefti_shm_packet_t wefti_shm_make_packet(const wefti_endpoint_t *endpoint, wefti
                                 .world_size = endpoint->world_size};
 }
 
+static bool describe(void *user, wefti_wait_t *out)
+{
+    const wefti_shm_wait_t *wait = user;
+    const wefti_endpoint_t *endpoint = wait->endpoint;
+    out->kind = WEFTI_WAIT_DATA;
+    out->channel = WEFTI_WAIT_WORLD;
+    out->since_ns = wait->since_ns;
+    snprintf(out->text, sizeof out->text, "%s", wefti_control_name(WEFTI_CONTROL_CONTEXT_CREATE));
+    for (uint32_t r = 0; r < endpoint->world_size && out->late_count < WEFTI_WAIT_RANKS; r++) {
+        if (endpoint->rank == 0 ? !wait->peers[r].joined : r == 0) {
+            out->late[out->late_count++] = r;
+        }
+    }
+    return out->late_count > 0;
+}
+
+bool wefti_shm_interrupted(wefti_shm_wait_t *wait)
+{
+    uint64_t now = wefti_now_ns();
+    if (wait->endpoint->outer != NULL && now - wait->since_ns >= WEFTI_WAITS_AFTER_NS) {
+        wefti_waits_look(&wait->waiter, wait->endpoint, describe, wait, now);
+    }
+    return wefti_interrupted(&wait->endpoint->interrupt);
+}
+
+weft_status_t wefti_shm_timed_out(wefti_shm_wait_t *wait)
+{
+    wefti_wait_t known = {0};
+    (void)describe(wait, &known);
+    return wait->endpoint->outer != NULL ? wefti_waits_timed_out(wait->endpoint, &known) : WEFT_OK;
+}
+
 /* Connects; WEFT_AGAIN when nobody listens yet. */
 static weft_status_t connect_once(const struct sockaddr_un *address, socklen_t length,
                                   const char *text, wefti_shm_peer_t *zero)
@@ -120,7 +152,8 @@ static uint64_t answer_deadline(const wefti_endpoint_t *endpoint)
 
 /* Reads rank 0's packets until the world is complete. WEFT_AGAIN: it disconnected before it had
  * accepted this rank. */
-static weft_status_t await_world(wefti_endpoint_t *endpoint, wefti_shm_peer_t *peers)
+static weft_status_t await_world(wefti_endpoint_t *endpoint, wefti_shm_peer_t *peers,
+                                 wefti_shm_wait_t *wait)
 {
     bool accepted = false;
     uint64_t deadline = answer_deadline(endpoint);
@@ -132,7 +165,7 @@ static weft_status_t await_world(wefti_endpoint_t *endpoint, wefti_shm_peer_t *p
             uint64_t now = wefti_now_ns(), slice = now + WEFTI_SLICE_NS;
             bool ready =
                 wefti_shm_poll(peers[0].socket, POLLIN, slice < deadline ? slice : deadline);
-            if (!ready && wefti_interrupted(&endpoint->interrupt)) {
+            if (!ready && wefti_shm_interrupted(wait)) {
                 return wefti_interrupt_error(wefti_endpoint_number(endpoint, endpoint->rank));
             }
             if (!ready && wefti_shm_is_gone(peers[0].pid)) { /* a forked child has its socket */
@@ -141,6 +174,7 @@ static weft_status_t await_world(wefti_endpoint_t *endpoint, wefti_shm_peer_t *p
                                    wefti_endpoint_number(endpoint, 0), (int)peers[0].pid);
             }
             if (!ready && now >= deadline) {
+                WEFT_RETURN_IF_ERROR(wefti_shm_timed_out(wait));
                 return wefti_error(
                     WEFT_ERR_TIMEOUT,
                     "rank %u (pid %d) did not complete the rendezvous before the timeout",
@@ -182,12 +216,12 @@ static weft_status_t await_world(wefti_endpoint_t *endpoint, wefti_shm_peer_t *p
     return WEFT_OK;
 }
 
-static weft_status_t join(wefti_endpoint_t *endpoint, const char *address, wefti_shm_peer_t *peers)
+static weft_status_t join(wefti_endpoint_t *endpoint, const char *address, wefti_shm_peer_t *peers,
+                          wefti_shm_wait_t *wait)
 {
     struct sockaddr_un where;
     socklen_t length;
     WEFT_RETURN_IF_ERROR(wefti_shm_parse_address(address, &where, &length));
-    const uint64_t start = wefti_now_ns();
     uint64_t deadline = wefti_endpoint_deadline(endpoint);
     const wefti_shm_packet_t hello = wefti_shm_make_packet(endpoint, WEFTI_SHM_HELLO);
     const int fds[WEFTI_SHM_FDS] = {peers[endpoint->rank].control_fd,
@@ -196,7 +230,7 @@ static weft_status_t join(wefti_endpoint_t *endpoint, const char *address, wefti
         weft_status_t status = connect_once(&where, length, address, &peers[0]);
         if (status == WEFT_OK &&
             wefti_shm_send(peers[0].socket, &hello, fds, deadline) == WEFT_OK) {
-            status = await_world(endpoint, peers);
+            status = await_world(endpoint, peers, wait);
             if (status != WEFT_AGAIN) {
                 return status;
             }
@@ -206,6 +240,7 @@ static weft_status_t join(wefti_endpoint_t *endpoint, const char *address, wefti
             return status;
         }
         if (wefti_now_ns() >= deadline) {
+            WEFT_RETURN_IF_ERROR(wefti_shm_timed_out(wait));
             return wefti_error(WEFT_ERR_TIMEOUT,
                                "rank %u: rank %u not found at %s within %.3g s; missing ranks: %u",
                                wefti_endpoint_number(endpoint, endpoint->rank),
@@ -213,10 +248,10 @@ static weft_status_t join(wefti_endpoint_t *endpoint, const char *address, wefti
                                (double)endpoint->settings->timeout_ns * 1e-9,
                                wefti_endpoint_number(endpoint, 0));
         }
-        if (wefti_interrupted(&endpoint->interrupt)) {
+        if (wefti_shm_interrupted(wait)) {
             return wefti_interrupt_error(wefti_endpoint_number(endpoint, endpoint->rank));
         }
-        uint64_t waited = wefti_now_ns() - start;
+        uint64_t waited = wefti_now_ns() - wait->since_ns;
         if (wefti_endpoint_reports_late(endpoint, waited)) {
             wefti_log(endpoint->log, WEFT_LOG_LEVEL_WARN,
                       "rank %u: rank %u not found at %s for %.0f s; still waiting",
@@ -232,6 +267,9 @@ weft_status_t wefti_shm_join(wefti_endpoint_t *endpoint, const char *address,
 {
     peers[endpoint->rank].joined = true;
     peers[endpoint->rank].pid = getpid();
-    return endpoint->rank == 0 ? wefti_shm_host(endpoint, address, peers)
-                               : join(endpoint, address, peers);
+    wefti_shm_wait_t wait = {.endpoint = endpoint, .peers = peers, .since_ns = wefti_now_ns()};
+    weft_status_t status = endpoint->rank == 0 ? wefti_shm_host(endpoint, address, peers, &wait)
+                                               : join(endpoint, address, peers, &wait);
+    wefti_waits_end(&wait.waiter);
+    return status;
 }

@@ -26,6 +26,7 @@ typedef struct pending {
 typedef struct rendezvous {
     wefti_endpoint_t *endpoint;
     wefti_shm_peer_t *peers;
+    wefti_shm_wait_t *wait;
     const char *address;
     int listener;
     pending_t *pending; /* oldest first */
@@ -273,7 +274,7 @@ static void poll_once(rendezvous_t *meet)
 static weft_status_t gather_ranks(rendezvous_t *meet)
 {
     wefti_endpoint_t *endpoint = meet->endpoint;
-    const uint64_t start = wefti_now_ns();
+    const uint64_t start = meet->wait->since_ns;
     char names[160];
     uint32_t missing;
     while ((missing = missing_ranks(meet, names, sizeof names)) > 0) {
@@ -284,7 +285,11 @@ static weft_status_t gather_ranks(rendezvous_t *meet)
                       endpoint->world_size, meet->address, (double)(now - start) * 1e-9, names);
         }
         if (now >= meet->deadline) {
-            if (meet->failure == WEFT_OK) {
+            weft_status_t known =
+                meet->failure == WEFT_OK ? wefti_shm_timed_out(meet->wait) : WEFT_OK;
+            if (known < 0) {
+                fail(meet, known);
+            } else if (meet->failure == WEFT_OK) {
                 fail(meet, wefti_error(
                                WEFT_ERR_TIMEOUT,
                                "not all of %u ranks joined at %s within %.3g s; missing ranks: %s",
@@ -293,7 +298,7 @@ static weft_status_t gather_ranks(rendezvous_t *meet)
             }
             break;
         }
-        if (meet->failure == WEFT_OK && wefti_interrupted(&endpoint->interrupt)) {
+        if (meet->failure == WEFT_OK && wefti_shm_interrupted(meet->wait)) {
             fail(meet, wefti_interrupt_error(wefti_endpoint_number(endpoint, 0)));
         }
         poll_once(meet);
@@ -328,11 +333,12 @@ static weft_status_t send_peers(rendezvous_t *meet)
 }
 
 weft_status_t wefti_shm_host(wefti_endpoint_t *endpoint, const char *address,
-                             wefti_shm_peer_t *peers)
+                             wefti_shm_peer_t *peers, wefti_shm_wait_t *wait)
 {
     const weft_allocator_t *allocator = endpoint->allocator;
     rendezvous_t meet = {.endpoint = endpoint,
                          .peers = peers,
+                         .wait = wait,
                          .address = address,
                          .listener = -1,
                          .pending_capacity = endpoint->world_size + SPARE_PENDING,

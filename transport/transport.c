@@ -154,6 +154,7 @@ static weft_status_t endpoint_alloc(const wefti_endpoint_params_t *params,
     endpoint->local_rank_count = count;
     endpoint->host_count = 1;
     endpoint->numbers = params->numbers;
+    endpoint->outer = params->outer;
     endpoint->host_name = params->host_name;
     endpoint->settings = params->settings;
     endpoint->log = params->log;

@@ -73,7 +73,8 @@ typedef struct wefti_endpoint_params {
     const wefti_log_t *log;           /* likewise */
     const weft_allocator_t *allocator;
     const uint32_t *numbers; /* one host's part of a world: the ranks' numbers there; borrowed */
-    const char *host_name;   /* likewise; NULL: one host */
+    struct wefti_endpoint *outer; /* likewise: that world's, where waits are posted */
+    const char *host_name;        /* likewise; NULL: one host */
     wefti_interrupter_t interrupt;
     wefti_answer_fn answer; /* NULL: none */
 } wefti_endpoint_params_t;
@@ -155,6 +156,7 @@ struct wefti_endpoint {
     uint64_t *peer_caps;          /* [world_size] what the link to each rank can do */
     uint32_t local_rank_count;    /* ranks on this machine, for waiting and progress */
     const uint32_t *numbers;      /* as in the params */
+    wefti_endpoint_t *outer;      /* likewise */
     const char *host_name;        /* likewise */
     uint32_t host_count;          /* hosts are numbered by their first ranks */
     uint32_t *host_of;            /* [world_size] */

@@ -193,6 +193,26 @@ bool wefti_waits_has_come(const wefti_endpoint_t *endpoint, const wefti_wait_t *
     }
 }
 
+/* ---- one host's part of a world: its waits are posted in the world ---- */
+
+static wefti_endpoint_t *world_of(wefti_endpoint_t *endpoint)
+{
+    endpoint = endpoint->host;
+    return endpoint->outer != NULL ? endpoint->outer : endpoint;
+}
+
+/* The number of its all-gather means nothing in the world, so the wait is in no circle. */
+static void to_world(const wefti_endpoint_t *part, wefti_wait_t *wait)
+{
+    if (part->outer == NULL) {
+        return;
+    }
+    wait->kind = wait->kind == WEFTI_WAIT_LOCAL ? WEFTI_WAIT_LOCAL : WEFTI_WAIT_DATA;
+    for (uint32_t i = 0; i < wait->late_count; i++) {
+        wait->late[i] = wefti_endpoint_number(part, wait->late[i]);
+    }
+}
+
 /* ---- causes ---- */
 
 #define CAUSES 64u
@@ -269,30 +289,27 @@ uint32_t wefti_waits_causes(const wefti_endpoint_t *endpoint, const uint32_t *la
 
 void wefti_waits_gave_up(wefti_endpoint_t *endpoint, const uint32_t *late, uint32_t late_count)
 {
-    endpoint = endpoint->host;
-    if (endpoint->numbers == NULL && late_count > 0) {
-        wefti_waits_block_t *own = &endpoint->control[endpoint->rank]->waits;
-        wefti_waits_store_vain(own, wefti_now_ns(), late, late_count);
+    wefti_endpoint_t *world = world_of(endpoint);
+    wefti_wait_t wait = {.late_count =
+                             late_count < WEFTI_WAIT_RANKS ? late_count : WEFTI_WAIT_RANKS};
+    memcpy(wait.late, late, wait.late_count * sizeof *late);
+    to_world(endpoint, &wait);
+    if (late_count > 0) {
+        wefti_waits_store_vain(&world->control[world->rank]->waits, wefti_now_ns(), wait.late,
+                               wait.late_count);
     }
 }
 
 weft_status_t wefti_waits_timed_out(wefti_endpoint_t *endpoint, const wefti_wait_t *wait)
 {
-    char late[200], facts[200] = "";
-    wefti_waits_gave_up(endpoint, wait->late, wait->late_count);
-    if (endpoint->numbers != NULL) { /* one host's part of a world: nothing is posted there */
-        uint32_t ranks[WEFTI_WAIT_RANKS];
-        for (uint32_t i = 0; i < wait->late_count; i++) {
-            ranks[i] = wefti_endpoint_number(endpoint, wait->late[i]);
-        }
-        list_ranks(ranks, wait->late_count, late, sizeof late);
-    } else {
-        uint32_t first =
-            wefti_waits_causes(endpoint, wait->late, wait->late_count, late, sizeof late);
-        wefti_endpoint_late_facts(endpoint, first, facts, sizeof facts);
-    }
-    return wefti_error(WEFT_ERR_TIMEOUT, "rank %u waited %.3g s in %s; late: rank%s%s",
-                       wefti_endpoint_number(endpoint, endpoint->rank),
+    char late[200], facts[200];
+    wefti_endpoint_t *world = world_of(endpoint);
+    wefti_wait_t known = *wait;
+    to_world(endpoint, &known);
+    wefti_waits_gave_up(world, known.late, known.late_count);
+    uint32_t first = wefti_waits_causes(world, known.late, known.late_count, late, sizeof late);
+    wefti_endpoint_late_facts(world, first, facts, sizeof facts);
+    return wefti_error(WEFT_ERR_TIMEOUT, "rank %u waited %.3g s in %s; late: rank%s%s", world->rank,
                        (double)endpoint->settings->timeout_ns * 1e-9, wait->text,
                        wait->late_count > 0 ? late : " unknown", facts);
 }
@@ -365,7 +382,9 @@ static bool describe_all(wefti_endpoint_t *endpoint, wefti_waits_view_t *out)
         wefti_wait_t *wait = &out->list[out->count];
         memset(wait, 0, sizeof *wait);
         /* A wait that another thread has found to be in a circle is about to end. */
-        bool goes_on = !waiter->describe(waiter->user, wait) || is_ended(endpoint, wait);
+        bool goes_on = !waiter->describe(waiter->user, wait);
+        to_world(waiter->part, wait);
+        goes_on = goes_on || is_ended(endpoint, wait);
         wait->since_ns = wait->since_ns > waiter->first_ns ? wait->since_ns : waiter->first_ns;
         if (!goes_on) {
             out->count++;
@@ -413,11 +432,12 @@ static void set_next(wefti_waiter_t *waiter, uint64_t now, bool soon)
     waiter->next_ns = now + waiter->pause_ns;
 }
 
-static void begin(wefti_waiter_t *waiter, wefti_endpoint_t *endpoint, wefti_wait_fn describe,
+static void begin(wefti_waiter_t *waiter, wefti_endpoint_t *part, wefti_wait_fn describe,
                   void *user, uint64_t now)
 {
     *waiter = (wefti_waiter_t){.next = waiters,
-                               .endpoint = endpoint,
+                               .endpoint = world_of(part),
+                               .part = part,
                                .describe = describe,
                                .user = user,
                                .thread = wefti_thread_id(),
@@ -467,17 +487,18 @@ weft_status_t wefti_waits_look(wefti_waiter_t *waiter, wefti_endpoint_t *endpoin
 {
     weft_status_t status = WEFT_OK;
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    endpoint = endpoint->host;
-    if (now < waiter->next_ns || endpoint->numbers != NULL || endpoint->world_size == 1) {
-        return WEFT_OK; /* a host's part of a world is only waited in while ranks join */
+    wefti_endpoint_t *part = endpoint->host;
+    endpoint = world_of(part);
+    if (now < waiter->next_ns || endpoint->world_size == 1) {
+        return WEFT_OK;
     }
     pthread_once(&once, init_once);
     pthread_mutex_lock(&lock);
     if (!waiter->posted) {
-        begin(waiter, endpoint, describe, user, now);
+        begin(waiter, part, describe, user, now);
     }
     wefti_deadlock_t found = wefti_deadlock_look(endpoint);
-    if (endpoint->host_count > 1 && now - waiter->first_ns >= FAR_AFTER_NS) {
+    if (now - waiter->first_ns >= FAR_AFTER_NS) {
         endpoint->ops->waits_posted(endpoint);
     }
     if (endpoint->circle.ended) {
@@ -554,7 +575,7 @@ void wefti_waits_end(wefti_waiter_t *waiter)
                           NULL, 0);
     }
     /* It was reported to other hosts, which must not take it for the rank's state for ever. */
-    if (endpoint->host_count > 1 && wefti_now_ns() - waiter->first_ns >= FAR_AFTER_NS) {
+    if (wefti_now_ns() - waiter->first_ns >= FAR_AFTER_NS) {
         endpoint->ops->waits_posted(endpoint);
     }
     pthread_mutex_unlock(&lock);

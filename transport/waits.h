@@ -186,7 +186,8 @@ uint32_t wefti_waits_read(const wefti_endpoint_t *endpoint, uint32_t rank, wefti
 uint32_t wefti_waits_causes(const wefti_endpoint_t *endpoint, const uint32_t *late,
                             uint32_t late_count, char *text, size_t bytes);
 
-/* This rank has waited for these ranks until its deadline, and does not any more. */
+/* This rank has waited for these ranks until its deadline, and does not any more. In a host's part
+ * of a world, as in the next function, ranks have their numbers there. */
 void wefti_waits_gave_up(wefti_endpoint_t *endpoint, const uint32_t *late, uint32_t late_count);
 
 /* The error of a wait that reached its deadline: WEFT_ERR_TIMEOUT, naming the causes. The rank has
@@ -202,7 +203,8 @@ typedef bool (*wefti_wait_fn)(void *user, wefti_wait_t *out);
 /* One thread that waits, usually on its stack; all of it is zero at first. */
 typedef struct wefti_waiter {
     struct wefti_waiter *next;
-    wefti_endpoint_t *endpoint;
+    wefti_endpoint_t *endpoint;   /* of the world */
+    const wefti_endpoint_t *part; /* the one waited in: that, or a host's part of the world */
     wefti_wait_fn describe;
     void *user;
     int32_t thread;

@@ -14,6 +14,7 @@
 
 #include "runtime/base/error.h"
 #include "transport/endpoint.h"
+#include "transport/hosts.h"
 #include "transport/bootstrap/bootstrap.h"
 #include "tests/support/support.h"
 
@@ -35,6 +36,28 @@ typedef struct shape {
 static char folder[64];
 
 static test_memory_t memory; /* of all ranks */
+
+typedef enum joining { JOINS, STOPS, FAILS, COMES_LATE, STOPS_FIRST, LOOKS } joining_t;
+
+/* A rank that does something where it begins to join its host, or (STOPS_FIRST) to tell where it is;
+ * LOOKS: it ends its wait as soon as the records lead from rank late to rank cause. */
+typedef struct joining_rank {
+    weft_allocator_t allocator; /* its user is this */
+    joining_t how;
+    uint32_t late, cause;
+    wefti_endpoint_t *endpoint; /* of the world, as soon as it is allocated */
+} joining_rank_t;
+
+static joining_rank_t *joining; /* of this process, or NULL */
+
+static int knows_the_cause(void *user)
+{
+    char text[64];
+    (void)user;
+    return joining->how == LOOKS && joining->endpoint != NULL &&
+           wefti_waits_causes(joining->endpoint, &joining->late, 1, text, sizeof text) ==
+               joining->cause;
+}
 
 static int make_folder(void **state)
 {
@@ -66,13 +89,15 @@ static weft_status_t open_hosts_rank(const shape_t *shape, uint32_t rank, const 
     snprintf(settings->transport, sizeof settings->transport, "%s", shape->transport);
     snprintf(settings->host_id, sizeof settings->host_id, "host-%u", rank / shape->per_host);
     snprintf(settings->ifname, sizeof settings->ifname, "lo");
-    wefti_endpoint_params_t params = {.rank = rank,
-                                      .world_size = shape->size,
-                                      .address = job.address,
-                                      .job = &job,
-                                      .settings = settings,
-                                      .log = &log,
-                                      .allocator = &memory.allocator};
+    wefti_endpoint_params_t params = {
+        .rank = rank,
+        .world_size = shape->size,
+        .address = job.address,
+        .job = &job,
+        .settings = settings,
+        .log = &log,
+        .allocator = joining != NULL ? &joining->allocator : &memory.allocator,
+        .interrupt = {joining != NULL ? knows_the_cause : NULL, NULL}};
     return wefti_endpoint_open(&params, out_endpoint);
 }
 
@@ -534,6 +559,118 @@ static void test_hosts_name_the_cause(void **state)
 /* ---- ends ---- */
 
 /* Waits for what never comes; returns the status that ended the wait, and how long it took. */
+/* ---- a rank that does not join the other one of its host ---- */
+
+static void *joining_alloc(void *user, size_t bytes)
+{
+    wefti_hosts_t *hosts = (wefti_hosts_t *)joining->endpoint;
+    bool begins = bytes == wefti_transport_shm.endpoint_bytes;
+    wefti_wait_t list[WEFTI_WAITS];
+    (void)user;
+    if ((begins && joining->how == STOPS) ||
+        (joining->how == STOPS_FIRST && hosts != NULL && hosts->overlay != NULL)) {
+        raise(SIGSTOP);
+    }
+    while (begins && joining->how == COMES_LATE &&
+           wefti_waits_read(joining->endpoint, 0, list) == 0) { /* until rank 0 has posted */
+        wefti_overlay_progress(hosts->overlay);
+    }
+    void *block = begins && joining->how == FAILS ? NULL : malloc(bytes);
+    if (bytes == wefti_transport_hosts.endpoint_bytes && joining->endpoint == NULL) {
+        joining->endpoint = block;
+    }
+    return block;
+}
+
+static void *joining_realloc(void *user, void *block, size_t old_bytes, size_t bytes)
+{
+    (void)user, (void)old_bytes;
+    return realloc(block, bytes);
+}
+
+static void joining_free(void *user, void *block)
+{
+    (void)user;
+    free(block);
+}
+
+static int join_as(const shape_t *shape, uint32_t rank, const char *address, weft_status_t expected,
+                   const char *text)
+{
+    wefti_endpoint_t *endpoint;
+    wefti_settings_t settings;
+    weft_status_t status = open_hosts_rank(shape, rank, address, &settings, &endpoint);
+    /* Records of the world continue the numbers of those from before. */
+    bool posted = status < 0 || rank != 0 || endpoint->control[0]->waits.generation > 0;
+    bool good = status == expected && posted && strstr(weft_last_error(), text) != NULL;
+    if (!good) {
+        fprintf(stderr, "rank %u: %d: %s\n", rank, status, weft_last_error());
+    }
+    wefti_endpoint_close(endpoint);
+    return good ? 0 : 1;
+}
+
+/* Two ranks per host. Ranks that do not stop get the status. */
+static void run_joining(uint32_t size, const joining_rank_t *ranks, weft_status_t status,
+                        const char *text)
+{
+    const shape_t shape = {size, 2, "auto", NULL, NULL, UINT32_MAX};
+    char address[128];
+    pid_t pids[RANKS_MAX];
+    snprintf(address, sizeof address, "file://%s/joining", folder);
+    fflush(NULL);
+    for (uint32_t r = 0; r < size; r++) {
+        pids[r] = fork();
+        assert_true(pids[r] >= 0);
+        if (pids[r] == 0) {
+            joining_rank_t own = ranks[r];
+            own.allocator = (weft_allocator_t){
+                .alloc = joining_alloc, .realloc = joining_realloc, .free = joining_free};
+            joining = &own;
+            _exit(join_as(&shape, r, address, status, text));
+        }
+    }
+    for (uint32_t r = 0; r < size; r++) {
+        if (ranks[r].how != STOPS && ranks[r].how != STOPS_FIRST) {
+            assert_int_equal(wait_for(pids[r]), 0);
+        }
+    }
+    for (uint32_t r = 0; r < size; r++) {
+        if (ranks[r].how == STOPS || ranks[r].how == STOPS_FIRST) {
+            kill(pids[r], SIGKILL);
+            assert_int_equal(wait_for(pids[r]), -SIGKILL);
+        }
+    }
+    unlink(address + strlen("file://"));
+}
+
+static void test_hosts_joining_names_the_cause(void **state)
+{
+    const joining_rank_t among_its_host[] = {
+        {.how = JOINS}, {.how = STOPS}, {.how = LOOKS, .late = 0, .cause = 1}};
+    const joining_rank_t before[] = {{.how = LOOKS, .late = 2, .cause = 3},
+                                     {.how = JOINS},
+                                     {.how = JOINS},
+                                     {.how = STOPS_FIRST}};
+    (void)state;
+    run_joining(3, among_its_host, WEFT_ERR_ABORTED, "rank 2 was interrupted");
+    run_joining(4, before, WEFT_ERR_ABORTED, "rank 0 was interrupted");
+}
+
+static void test_hosts_joining_fails_at_once(void **state)
+{
+    const joining_rank_t ranks[] = {{.how = FAILS}, {.how = STOPS}, {.how = JOINS}};
+    (void)state;
+    run_joining(3, ranks, WEFT_ERR_NO_MEMORY, "rank 0: out of memory");
+}
+
+static void test_hosts_joining_keeps_numbers(void **state)
+{
+    const joining_rank_t ranks[] = {{.how = JOINS}, {.how = COMES_LATE}, {.how = JOINS}};
+    (void)state;
+    run_joining(3, ranks, WEFT_OK, "");
+}
+
 static weft_status_t wait_for_nothing(wefti_endpoint_t *endpoint, uint64_t *out_ns)
 {
     wefti_signal_t never = {0};
@@ -811,6 +948,9 @@ int main(void)
         cmocka_unit_test(test_hosts_agree),
         cmocka_unit_test(test_hosts_timeout_within),
         cmocka_unit_test(test_hosts_name_the_cause),
+        cmocka_unit_test(test_hosts_joining_names_the_cause),
+        cmocka_unit_test(test_hosts_joining_fails_at_once),
+        cmocka_unit_test(test_hosts_joining_keeps_numbers),
         cmocka_unit_test(test_hosts_abort),
         cmocka_unit_test(test_hosts_killed_rank_is_named),
         cmocka_unit_test(test_hosts_left_rank_is_named),

@@ -8,7 +8,7 @@ Ranks that disagree must all get an error that names both sides within a second,
 left: no process, no file, no socket, no descriptor. A case is made of the seed and its number only.
 
 usage: matrix.py [--build DIR] [--cases N] [--seed N] [--only N] [--seconds N] [--timeout S] [--slack S]
-                 [--fault KIND] [--differ KIND] [--layout shm|tcp|mixed] [--tolerate KIND] [--keep DIR] [--jobs N] [--log FILE] [-v]
+                 [--fault KIND] [--at N] [--differ KIND] [--layout shm|tcp|mixed] [--tolerate KIND] [--keep DIR] [--jobs N] [--log FILE] [-v]
        matrix.py --soak SECONDS [--kills N] [--kill-every SECONDS] [--layout ..] ..   one world that shrinks and grows
 """
 import argparse
@@ -83,6 +83,7 @@ def draw_case(seed, number, args):
     fault = r.choice(FAULTS)
     fault = args.fault or fault
     at = r.choice((0, 1, 2 + r.randrange(10), 2 + r.randrange(60), 2 + r.randrange(60)))
+    at = at if args.at is None else args.at
     after_us = r.choice((0, r.randrange(300), r.randrange(5000), r.randrange(50000)))
     settings = {}
     if r.random() < 0.5:
@@ -250,7 +251,7 @@ class Matrix:
         errors = [r.events["error"] for r in ranks if "error" in r.events]
         first_ns = min((at_ns for at_ns, _ in errors), default=0)
         begun = [r.events[name][0] for r in ranks for name in ("start", "call") if name in r.events]
-        return max(begun + [int(fields[3]) for _, fields in errors if int(fields[3]) < first_ns])
+        return max(begun + [int(fields[3]) for _, fields in errors if int(fields[3]) < first_ns], default=0)
 
     def wait_stopped(self, rank, until):
         """Until the process of a rank has stopped; false if it ended."""
@@ -632,6 +633,7 @@ def main():
     parser.add_argument("--slack", type=float, default=2, help="seconds after the deadline")
     parser.add_argument("--ranks", type=int, default=6, help="most ranks of a world")
     parser.add_argument("--fault", choices=sorted(set(FAULTS)))
+    parser.add_argument("--at", type=int, help="the operation of the fault: 0 creates the context")
     parser.add_argument("--differ", choices=("any", *DIFFERENCES), help="disagreements only")
     parser.add_argument("--differ-timeout", type=float, default=10, help="WEFT_TIMEOUT of ranks that disagree")
     parser.add_argument("--layout", choices=("shm", "tcp", "mixed"))

@@ -144,6 +144,8 @@ static const wefti_pass_t passes[] = {
      divides_products, wefti_apply_tensor_gradients},
     {"sync-batchnorm", "statistics of BatchNormalization are those of all ranks", TRAINING,
      synchronizes, wefti_apply_sync_batch_norm},
+    {"absorb-transposes", "products read and write transposed matrices in place", BOTH, NULL,
+     wefti_apply_absorb_transposes},
     {"fuse-elementwise", "element-wise operators in one pass over the data", BOTH, NULL,
      wefti_apply_fuse_elementwise},
     {"insert-collectives", "an AllReduce on every local gradient", TRAINING, NULL,

@@ -27,6 +27,8 @@ weft_status_t wefti_apply_split_batch(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_differentiate(wefti_compiler_t *compiler);
 weft_status_t wefti_pass_sync_batch_norm(wefti_graph_t *graph);
 weft_status_t wefti_apply_sync_batch_norm(wefti_compiler_t *compiler);
+weft_status_t wefti_pass_absorb_transposes(wefti_graph_t *graph);
+weft_status_t wefti_apply_absorb_transposes(wefti_compiler_t *compiler);
 weft_status_t wefti_pass_fuse_elementwise(wefti_graph_t *graph);
 weft_status_t wefti_apply_fuse_elementwise(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_insert_collectives(wefti_compiler_t *compiler);

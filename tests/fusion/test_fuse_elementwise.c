@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Element-wise operators become one: graph in, graph out. */
+/* Element-wise operators become one, products absorb transposes: graph in, graph out. */
 #include "fusion/passes/passes.h"
 #include "tests/support/support_text.h"
 
@@ -69,12 +69,53 @@ static void test_memory_does_not_grow(void **state)
     test_pass(fuse, NULL, text, text);
 }
 
+static weft_status_t absorb(wefti_graph_t *graph, void *user)
+{
+    (void)user;
+    return wefti_pass_absorb_transposes(graph);
+}
+
+/* A linear layer of torch, and the gradient of its weight. %u has another reader. */
+static void test_products_absorb_transposes(void **state)
+{
+    (void)state;
+    test_pass(absorb, NULL,
+              "input %x : f32[2,4,8]\n"
+              "input %k : f32[2,4,8]\n"
+              "input %dy : f32[8,5]\n"
+              "param %w : f32[5,8] = ...\n"
+              "param %v : f32[8,8] = ...\n"
+              "%t = Transpose(%w) {perm=[1,0]}\n"
+              "%u = Transpose(%v) {perm=[1,0]}\n"
+              "%y = MatMul(%x, %t)\n"
+              "%r = Relu(%u)\n"
+              "%z = MatMul(%x, %u)\n"
+              "%kt = Transpose(%k) {perm=[0,2,1]}\n"
+              "%s = MatMul(%x, %kt)\n"
+              "%back = Gemm(%dy, %t) {transB=1}\n"
+              "%p = Gemm(%r, %dy) {transA=1}\n"
+              "%w_grad = Transpose(%p) {perm=[1,0]} : f32[5,8] grad(%w)\n",
+              "input %x : f32[2,4,8]\n"
+              "input %k : f32[2,4,8]\n"
+              "input %dy : f32[8,5]\n"
+              "param %w : f32[5,8]\n"
+              "param %v : f32[8,8]\n"
+              "%u = Transpose(%v) {perm=[1,0]} : f32[8,8]\n"
+              "%y = com.microsoft::FusedMatMul(%x, %w) {transA=0, transB=1} : f32[2,4,5]\n"
+              "%r = Relu(%u) : f32[8,8]\n"
+              "%z = MatMul(%x, %u) : f32[2,4,8]\n"
+              "%s = com.microsoft::FusedMatMul(%x, %k) {transA=0, transB=1} : f32[2,4,4]\n"
+              "%back = Gemm(%dy, %w) {transB=0, transA=0} : f32[8,8]\n"
+              "%w_grad = Gemm(%dy, %r) {transA=1, transB=0} : f32[5,8] grad(%w) as p\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chain),
         cmocka_unit_test(test_what_stays),
         cmocka_unit_test(test_memory_does_not_grow),
+        cmocka_unit_test(test_products_absorb_transposes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

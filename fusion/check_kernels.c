@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include "ops/compute/halves.h"
 #include "runtime/base/error.h"
 
 #define MOST_REASONS 16u
@@ -66,7 +67,7 @@ static weft_status_t check(const weft_plan_t *plan, uint32_t index, const weft_r
         return WEFT_OK;
     }
     WEFT_RETURN_IF_ERROR(wefti_plan_kernel_desc(plan, index, &report->arena, &desc));
-    weft_status_t status = found->prepare(&desc, &env, &state, &scratch_bytes);
+    weft_status_t status = wefti_prepare_kernel(found, &desc, &env, &found, &state, &scratch_bytes);
     if (status >= 0 && found->destroy != NULL) {
         found->destroy(state);
     }

@@ -32,6 +32,7 @@
 static const char *const optimizers[] = {WEFTI_OPTIMIZER_MAP(OPTIMIZER_NAME) NULL};
 static const char *const schedules[] = {"constant", "linear", "cosine", "step", NULL};
 static const char *const wires[] = {"f32", "bf16", NULL};
+static const char *const precisions[] = {"f32", "bf16", "f16", NULL};
 
 /* In the order of help texts. Rows without a name are set by C programs only. */
 static const weft_compile_option_t table[] = {
@@ -171,6 +172,11 @@ static const weft_compile_option_t table[] = {
      .help =
          "compute activations again in the backward pass instead of keeping them: auto (as few as "
          "arena_limit needs, where no order of operators fits it), or operators by name"},
+    {FIELD(precision), WEFT_OPTION_TYPE_TEXT, WEFT_OPTION_FLAG_IN_GRAPH, "precision", "TYPE",
+     .choices = precisions, .by_default = "f32",
+     .help =
+         "data type of weights and activations in products, convolutions and what follows them; "
+         "accumulation, loss and trained weights are f32; f16 is for inference"},
     {FIELD(infer), WEFT_OPTION_TYPE_FLAG, WEFT_OPTION_FLAG_RECORDED, "infer",
      .help = "compile for inference: the graph is used as it is, with its collectives"},
     {FIELD(split_batch), WEFT_OPTION_TYPE_FLAG, INFERENCE, "split_batch", "B", .needs = "batch",

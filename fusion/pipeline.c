@@ -33,6 +33,11 @@ static bool splits_batch(const wefti_compiler_t *c)
     return c->params.split_batch != 0;
 }
 
+static bool narrows(const wefti_compiler_t *c)
+{
+    return strcmp(c->params.precision, "f32") != 0;
+}
+
 static bool smooths(const wefti_compiler_t *c)
 {
     return c->params.label_smoothing > 0;
@@ -138,6 +143,8 @@ static const wefti_pass_t passes[] = {
      wefti_apply_split_batch},
     {"tensor-training", "divides products and their parameters over ranks", TRAINING,
      divides_products, wefti_apply_tensor_training},
+    {"precision", "half types where they serve, conversions between", BOTH | MODELS, narrows,
+     wefti_apply_precision},
     {"differentiate", "appends the backward pass", TRAINING, lacks_gradients,
      wefti_apply_differentiate},
     {"tensor-gradients", "gradients cross from whole values to parts, and back", TRAINING,

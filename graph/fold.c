@@ -7,6 +7,7 @@
 #include <inttypes.h>
 
 #include "graph/ir.h"
+#include "ops/compute/halves.h"
 #include "ops/op_facts.h"
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
@@ -83,7 +84,7 @@ static weft_status_t run_kernel(const weft_kernel_t *kernel, const weft_node_des
             inputs[i] = memcpy(copy, x->data, bytes);
         }
     }
-    WEFT_RETURN_IF_ERROR(kernel->prepare(desc, &env, &state, &scratch_bytes));
+    WEFT_RETURN_IF_ERROR(wefti_prepare_kernel(kernel, desc, &env, &kernel, &state, &scratch_bytes));
     weft_status_t status = WEFT_ERR_NO_MEMORY;
     void *memory = scratch_bytes <= RESULT_MAX_BYTES ? aligned(scratch, scratch_bytes) : NULL;
     if (memory != NULL) {

@@ -284,7 +284,8 @@ static const weft_attr_def_t block_attrs[] = {
     }
 #define BLOCKS(op, rule, list, text)                                                               \
     {ROW("", op, 1, 1, 1, WEFTI_BIT_ALL, rule, text, .linear_inputs = 1u,                          \
-         .gradient = WEFT_GRADIENT_OF_INPUTS, .result_grad = {"weft", op "Grad"}),                 \
+         .gradient = WEFT_GRADIENT_OF_INPUTS, .precision = WEFT_PRECISION_INPUTS,                  \
+         .result_grad = {"weft", op "Grad"}),                                                      \
      ATTRS(list)},                                                                                 \
     {                                                                                              \
         ROW("weft", op "Grad", 1, 2, 1, WEFTI_BIT_ALL, infer_blocks_grad,                          \
@@ -323,7 +324,7 @@ static const weft_op_def_t defs[] = {
          .gradient = WEFT_GRADIENT_REPLACED_SLICES),
      ATTRS(scatter_nd_attrs)},
     {ROW("", "Tile", 6, 2, 1, WEFTI_BIT_ALL, infer_tile, "copies of X side by side",
-         .linear_inputs = 1u, .gradient = WEFT_GRADIENT_TILES)},
+         .linear_inputs = 1u, .gradient = WEFT_GRADIENT_TILES, .precision = WEFT_PRECISION_INPUTS)},
     {ROW("", "OneHot", 9, 3, 1, NUMBERS, infer_one_hot,
          "a value at the index in a new dimension, another one elsewhere", NO_GRADIENT),
      ATTRS(one_hot_attrs)},

@@ -94,7 +94,7 @@ static const weft_op_def_t defs[] = {
      .cost = cost_conv_transpose,
      .doc = "transposed convolution over one or two dimensions",
      WEFTI_FACTS(.mixing = WEFT_MIXING_FROM_1, .gradient = WEFT_GRADIENT_CONVOLUTION_TRANSPOSED,
-                 .cost_curve = WEFT_COST_CURVE_CONV)},
+                 .precision = WEFT_PRECISION_HALF, .cost_curve = WEFT_COST_CURVE_CONV)},
 };
 
 wefti_op_family_t wefti_op_defs_transposed(void)

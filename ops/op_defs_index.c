@@ -154,13 +154,16 @@ static const weft_attr_def_t trilu_attrs[] = {
     .outputs_min = 1, .outputs_max = out, .dtypes = types, .in_place = WEFTI_IN_PLACE_NONE,        \
     .infer = rule, .cost = wefti_cost_copy, .doc = text
 #define ATTRS(list) .attrs = list, .attr_count = WEFTI_COUNT(list)
-#define SPLIT_FACTS WEFTI_FACTS(.linear_inputs = 1u, .gradient = WEFT_GRADIENT_PARTS)
+#define SPLIT_FACTS                                                                                \
+    WEFTI_FACTS(.linear_inputs = 1u, .gradient = WEFT_GRADIENT_PARTS,                              \
+                .precision = WEFT_PRECISION_INPUTS)
 
 static const weft_op_def_t defs[] = {
     {ROW("", "GatherElements", 11, 2, 2, 1, WEFTI_BIT_ALL, infer_gather_elements,
          "selects elements by an index for each"),
      ATTRS(axis_attrs),
-     WEFTI_FACTS(.linear_inputs = 1u, .gradient = WEFT_GRADIENT_SELECTED_ELEMENTS)},
+     WEFTI_FACTS(.linear_inputs = 1u, .gradient = WEFT_GRADIENT_SELECTED_ELEMENTS,
+                 .precision = WEFT_PRECISION_INPUTS)},
     {ROW("weft", "GatherGrad", 1, 2, 2, 1, WEFTI_BIT_FLOATS, infer_input_shape,
          "dX of Gather from dY and the indices: rows of one index are added in order"),
      ATTRS(gather_grad_attrs), WEFTI_FACTS(.linear_inputs = 1u)},
@@ -176,10 +179,13 @@ static const weft_op_def_t defs[] = {
          "parts along an axis; the last one may be smaller"),
      ATTRS(split18_attrs), SPLIT_FACTS},
     {ROW("", "Expand", 8, 2, 2, 1, WEFTI_BIT_ALL, infer_expand, "repeats X by broadcasting"),
-     WEFTI_FACTS(.linear_inputs = 1u, .gradient = WEFT_GRADIENT_REPEATED)},
+     WEFTI_FACTS(.linear_inputs = 1u, .gradient = WEFT_GRADIENT_REPEATED,
+                 .precision = WEFT_PRECISION_INPUTS)},
     {ROW("", "Trilu", 14, 1, 2, 1, WEFTI_BIT_ALL, wefti_infer_same,
          "a triangle of matrices, 0 elsewhere; k is its diagonal"),
-     ATTRS(trilu_attrs), WEFTI_FACTS(.linear_inputs = 1u, .gradient = WEFT_GRADIENT_TRIANGLE)},
+     ATTRS(trilu_attrs),
+     WEFTI_FACTS(.linear_inputs = 1u, .gradient = WEFT_GRADIENT_TRIANGLE,
+                 .precision = WEFT_PRECISION_INPUTS)},
 };
 
 wefti_op_family_t wefti_op_defs_index(void)

@@ -71,7 +71,8 @@ static weft_status_t infer_where(weft_node_desc_t *node)
     .infer = infer_extreme, .cost = wefti_cost_elementwise, .doc = text,                           \
     WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE, __VA_ARGS__)
 #define VARIADIC(op, text, rule)                                                                   \
-    SEVERAL(op, 8, 1, WEFT_VARIADIC, WEFTI_BIT_NUMBERS, text, .gradient = rule)
+    SEVERAL(op, 8, 1, WEFT_VARIADIC, WEFTI_BIT_NUMBERS, text, .gradient = rule,                    \
+            .precision = WEFT_PRECISION_INPUTS)
 #define INTEGERS (WEFTI_BIT_SIGNED | WEFTI_BIT_UNSIGNED)
 #define TWO(op, version, types, text)                                                              \
     SEVERAL(op, version, 2, 2, types, text, .gradient = WEFT_GRADIENT_DEFAULT)
@@ -102,7 +103,7 @@ static const weft_op_def_t defs[] = {
     {TWO("BitwiseOr", 18, INTEGERS, "bits of A or B, broadcasting")},
     {TWO("BitwiseXor", 18, INTEGERS, "bits of A or B but not both, broadcasting")},
     {SEVERAL("PRelu", 7, 2, 2, WEFTI_BIT_NUMBERS, "X, where negative X slope, broadcasting",
-             .gradient = WEFT_GRADIENT_SLOPE)},
+             .gradient = WEFT_GRADIENT_SLOPE, .precision = WEFT_PRECISION_INPUTS)},
     {VARIADIC("Max", "the maximum of all inputs, broadcasting", WEFT_GRADIENT_EXTREME)},
     {VARIADIC("Min", "the minimum of all inputs, broadcasting", WEFT_GRADIENT_EXTREME)},
     {VARIADIC("Sum", "the sum of all inputs, broadcasting", WEFT_GRADIENT_TOTAL)},
@@ -119,7 +120,8 @@ static const weft_op_def_t defs[] = {
      .infer = infer_where,
      .cost = wefti_cost_elementwise,
      .doc = "X where the condition holds, else Y, broadcasting",
-     WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE, .gradient = WEFT_GRADIENT_CHOICE)},
+     WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE, .gradient = WEFT_GRADIENT_CHOICE,
+                 .precision = WEFT_PRECISION_INPUTS)},
 };
 
 wefti_op_family_t wefti_op_defs_logic(void)

@@ -189,7 +189,7 @@ static const weft_attr_def_t softmax_attrs[] = {
         .domain = "", .name = op, .since_version = 7, .inputs_min = 2, .inputs_max = 2,            \
         .outputs_min = 1, .outputs_max = 1, .dtypes = WEFTI_BIT_NUMBERS,                           \
         .in_place = {0, -1, -1, -1}, .infer = infer_binary, .cost = wefti_cost_elementwise,        \
-        .doc = text, WEFTI_FACTS(__VA_ARGS__)                                                      \
+        .doc = text, WEFTI_FACTS(.precision = WEFT_PRECISION_INPUTS, __VA_ARGS__)                  \
     }
 #define GEMM(version, least)                                                                       \
     {                                                                                              \
@@ -198,16 +198,18 @@ static const weft_attr_def_t softmax_attrs[] = {
         .in_place = WEFTI_IN_PLACE_NONE, .attrs = gemm_attrs,                                      \
         .attr_count = WEFTI_COUNT(gemm_attrs), .infer = infer_gemm, .cost = cost_gemm,             \
         .doc = "Y = alpha A B + beta C of matrices",                                               \
-        WEFTI_FACTS(.gradient = WEFT_GRADIENT_GEMM, .cost_curve = WEFT_COST_CURVE_PRODUCT)         \
+        WEFTI_FACTS(.gradient = WEFT_GRADIENT_GEMM, .precision = WEFT_PRECISION_HALF,              \
+                    .cost_curve = WEFT_COST_CURVE_PRODUCT)                                         \
     }
-#define SOFTMAX(op, version, list, mixes, text)                                                    \
+#define SOFTMAX(op, version, list, mixes, kind, text)                                              \
     {                                                                                              \
         .domain = "", .name = op, .since_version = version, .inputs_min = 1, .inputs_max = 1,      \
         .outputs_min = 1, .outputs_max = 1, .dtypes = WEFTI_BIT_FLOATS,                            \
         .in_place = {0, -1, -1, -1}, .attrs = list, .attr_count = WEFTI_COUNT(list),               \
         .infer = infer_softmax, .cost = cost_softmax, .doc = text,                                 \
         WEFTI_FACTS(.mixing = mixes, .cost_curve = WEFT_COST_CURVE_EXP,                            \
-                    .gradient = WEFT_GRADIENT_SOFTMAX, .result_grad = {"weft", op "Grad"})         \
+                    .gradient = WEFT_GRADIENT_SOFTMAX, .precision = kind,                          \
+                    .result_grad = {"weft", op "Grad"})                                            \
     }
 
 static const weft_op_def_t defs[] = {
@@ -235,7 +237,7 @@ static const weft_op_def_t defs[] = {
      .cost = cost_gemm,
      .doc = "matrix product of the last two dimensions, the others broadcast",
      WEFTI_FACTS(.linear_inputs = 3u, .gradient = WEFT_GRADIENT_MATRIX_PRODUCT,
-                 .cost_curve = WEFT_COST_CURVE_PRODUCT)},
+                 .precision = WEFT_PRECISION_HALF, .cost_curve = WEFT_COST_CURVE_PRODUCT)},
     {.domain = "com.microsoft",
      .name = "FusedMatMul",
      .since_version = 1,
@@ -250,13 +252,15 @@ static const weft_op_def_t defs[] = {
      .infer = infer_matmul,
      .cost = cost_gemm,
      .doc = "MatMul with the last two dimensions of an operand exchanged",
-     WEFTI_FACTS(.linear_inputs = 3u, .cost_curve = WEFT_COST_CURVE_PRODUCT)},
-    SOFTMAX("Softmax", 1, softmax_attrs_old, WEFT_MIXING_FROM_AXIS,
+     WEFTI_FACTS(.linear_inputs = 3u, .precision = WEFT_PRECISION_HALF,
+                 .cost_curve = WEFT_COST_CURVE_PRODUCT)},
+    SOFTMAX("Softmax", 1, softmax_attrs_old, WEFT_MIXING_FROM_AXIS, WEFT_PRECISION_INPUTS,
             "exp(X) / sum of exp(X), the input seen as a matrix"),
-    SOFTMAX("Softmax", 13, softmax_attrs, WEFT_MIXING_AXIS, "exp(X) / sum of exp(X) along an axis"),
-    SOFTMAX("LogSoftmax", 1, softmax_attrs_old, WEFT_MIXING_FROM_AXIS,
+    SOFTMAX("Softmax", 13, softmax_attrs, WEFT_MIXING_AXIS, WEFT_PRECISION_INPUTS,
+            "exp(X) / sum of exp(X) along an axis"),
+    SOFTMAX("LogSoftmax", 1, softmax_attrs_old, WEFT_MIXING_FROM_AXIS, WEFT_PRECISION_F32,
             "logarithm of Softmax, the input seen as a matrix"),
-    SOFTMAX("LogSoftmax", 13, softmax_attrs, WEFT_MIXING_AXIS,
+    SOFTMAX("LogSoftmax", 13, softmax_attrs, WEFT_MIXING_AXIS, WEFT_PRECISION_F32,
             "logarithm of Softmax along an axis"),
 };
 

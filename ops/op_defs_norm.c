@@ -17,7 +17,7 @@ static weft_status_t check_channels(const weft_node_desc_t *node, uint32_t x, ui
     for (uint32_t i = first; i <= last; i++) {
         const weft_tensor_desc_t *t = &node->inputs[i];
         int64_t merged;
-        if (t->rank != 1 || t->dtype != in->dtype ||
+        if (t->rank != 1 || !wefti_infer_parameter_type(in, t->dtype) ||
             !wefti_dim_merge(t->dims[0], in->dims[1], &merged)) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                                "input %u must have the type of X and one element for each of its "
@@ -113,13 +113,16 @@ static weft_status_t infer_moments(weft_node_desc_t *node)
 static const weft_op_def_t defs[] = {
     NORM("", "BatchNormalization", 7, 5, 5, norm7_attrs,
          "Y = scale (X - mean) / sqrt(var + epsilon) + B; with 2 outputs or more: training",
-         .gradient = WEFT_GRADIENT_BATCH_NORM),
+         .gradient = WEFT_GRADIENT_BATCH_NORM, .precision = WEFT_PRECISION_INPUTS,
+         .f32_inputs = ~1u),
     NORM("", "BatchNormalization", 14, 5, 3, norm14_attrs,
          "Y = scale (X - mean) / sqrt(var + epsilon) + B; outputs 1 and 2: running statistics",
-         .gradient = WEFT_GRADIENT_BATCH_NORM),
+         .gradient = WEFT_GRADIENT_BATCH_NORM, .precision = WEFT_PRECISION_INPUTS,
+         .f32_inputs = ~1u),
     NORM("weft", "BatchNormTraining", 1, 6, 5, norm_attrs,
          "BatchNormalization by mean and variance of X, which are outputs 1 and 2 (and 3 and 4)",
          .flags = WEFT_FACT_STATISTICS, .gradient = WEFT_GRADIENT_BATCH_NORM,
+         .precision = WEFT_PRECISION_INPUTS, .f32_inputs = ~1u,
          .result_grad = {"weft", "BatchNormGrad"}, .evaluation = {"", "BatchNormalization"}),
     {.domain = "weft",
      .name = "BatchNormMoments",

@@ -223,10 +223,10 @@ static const weft_attr_def_t avg_grad_attrs[] = {AUTO_PAD, CEIL,   COUNT_PAD, DI
     }
 #define MAXIMUM                                                                                    \
     .mixing = WEFT_MIXING_FROM_2, .gradient = WEFT_GRADIENT_WINDOW_MAXIMUM,                        \
-    .layout = {1u, 1u, 1, 2500, 600}
+    .precision = WEFT_PRECISION_INPUTS, .layout = {1u, 1u, 1, 2500, 600}
 #define MEAN                                                                                       \
     .linear_inputs = 1u, .mixing = WEFT_MIXING_FROM_2, .gradient = WEFT_GRADIENT_WINDOW_MEAN,      \
-    .layout = {1u, 1u, 1, 2500, 600}
+    .precision = WEFT_PRECISION_INPUTS, .layout = {1u, 1u, 1, 2500, 600}
 
 static const weft_op_def_t defs[] = {
     POOL("", "MaxPool", 1, 1, 1, 1, plain_attrs, infer_max_pool, "maximum of each window", MAXIMUM),
@@ -253,11 +253,11 @@ static const weft_op_def_t defs[] = {
      .cost = cost_pool,
      .doc = "mean over all spatial dimensions",
      WEFTI_FACTS(.linear_inputs = 1u, .mixing = WEFT_MIXING_FROM_2,
-                 .gradient = WEFT_GRADIENT_GLOBAL_MEAN)},
+                 .gradient = WEFT_GRADIENT_GLOBAL_MEAN, .precision = WEFT_PRECISION_INPUTS)},
     POOL("weft", "MaxPoolMask", 1, 1, 2, 2, mask_attrs, infer_max_pool_mask,
          "MaxPool that also keeps each maximum's index inside its window",
-         .mixing = WEFT_MIXING_FROM_2, .evaluation = {"", "MaxPool"},
-         .layout = {1u, 3u, 1, 2500, 600}),
+         .mixing = WEFT_MIXING_FROM_2, .precision = WEFT_PRECISION_INPUTS,
+         .evaluation = {"", "MaxPool"}, .layout = {1u, 3u, 1, 2500, 600}),
     POOL("weft", "MaxPoolGrad", 1, 2, 1, 1, max_grad_attrs, infer_max_pool_grad,
          "gradient of MaxPoolMask from dY and Mask", .linear_inputs = 1u,
          .layout = {3u, 1u, 1, 800, 300}),

@@ -12,7 +12,7 @@ static weft_status_t check_row(const weft_tensor_desc_t *x, uint32_t axis,
     uint32_t rank;
     weft_tensor_desc_t row = {.dtype = x->dtype, .rank = x->rank - axis};
     memcpy(row.dims, x->dims + axis, row.rank * sizeof(row.dims[0]));
-    if (scale->dtype != x->dtype || scale->rank > row.rank) {
+    if (!wefti_infer_parameter_type(x, scale->dtype) || scale->rank > row.rank) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "%s differs from X in type, or has more than %u dimensions", what,
                            row.rank);
@@ -116,7 +116,8 @@ static const weft_op_def_t defs[] = {
      .infer = infer_layer_norm,
      .cost = cost_rows,
      .doc = "(X - mean) / deviation of each row, times Scale, plus B",
-     WEFTI_FACTS(.mixing = WEFT_MIXING_FROM_AXIS, .gradient = WEFT_GRADIENT_ROW_NORM)},
+     WEFTI_FACTS(.mixing = WEFT_MIXING_FROM_AXIS, .gradient = WEFT_GRADIENT_ROW_NORM,
+                 .precision = WEFT_PRECISION_INPUTS, .f32_inputs = ~1u)},
     {.domain = "com.microsoft",
      .name = "LayerNormalizationGrad",
      .since_version = 1,

@@ -327,7 +327,7 @@ static const weft_attr_def_t cast_like_attrs[] = {CAST_TO_EIGHT_BITS};
 /* Kernels that copy; with a channels-last tensor on one side they permute. */
 #define RESHAPES(shapes)                                                                           \
     WEFTI_FACTS(.flags = WEFT_FACT_VIEW, .linear_inputs = 1u, .shape_inputs = shapes,              \
-                .layout = {1u, 1u, 0, 0, 500})
+                .precision = WEFT_PRECISION_INPUTS, .layout = {1u, 1u, 0, 0, 500})
 #define ATTRS(list) .attrs = list, .attr_count = WEFTI_COUNT(list)
 
 static const weft_op_def_t defs[] = {
@@ -340,7 +340,8 @@ static const weft_op_def_t defs[] = {
     {SHAPE("Flatten", 1, 1, 1, 0, infer_flatten, wefti_cost_copy, "a matrix: split at axis"),
      ATTRS(flatten_attrs), RESHAPES(0)},
     {SHAPE("Identity", 1, 1, 1, 0, wefti_infer_same, wefti_cost_copy, "Y = X"),
-     WEFTI_FACTS(.flags = WEFT_FACT_VIEW | WEFT_FACT_ELEMENTWISE, .linear_inputs = 1u)},
+     WEFTI_FACTS(.flags = WEFT_FACT_VIEW | WEFT_FACT_ELEMENTWISE, .linear_inputs = 1u,
+                 .precision = WEFT_PRECISION_INPUTS)},
     {SHAPE("Constant", 1, 0, 0, -1, infer_constant, wefti_cost_free, "a constant"),
      ATTRS(constant1_attrs)},
     {SHAPE("Constant", 12, 0, 0, -1, infer_constant, wefti_cost_free, "a constant"),
@@ -350,13 +351,15 @@ static const weft_op_def_t defs[] = {
     {SHAPE("Shape", 15, 1, 1, -1, infer_shape, wefti_cost_free, "some dimensions of X"),
      ATTRS(shape15_attrs), WEFTI_FACTS(.flags = WEFT_FACT_READS_SHAPE)},
     {SHAPE("Squeeze", 1, 1, 1, 0, infer_squeeze, wefti_cost_copy, "drops dimensions of size 1"),
-     ATTRS(squeeze_attrs), WEFTI_FACTS(.flags = WEFT_FACT_VIEW, .linear_inputs = 1u)},
+     ATTRS(squeeze_attrs),
+     WEFTI_FACTS(.flags = WEFT_FACT_VIEW, .linear_inputs = 1u, .precision = WEFT_PRECISION_INPUTS)},
     {SHAPE("Squeeze", 13, 1, 2, 0, infer_squeeze, wefti_cost_copy, "drops dimensions of size 1"),
-     WEFTI_FACTS(.flags = WEFT_FACT_VIEW, .linear_inputs = 1u)},
+     WEFTI_FACTS(.flags = WEFT_FACT_VIEW, .linear_inputs = 1u, .precision = WEFT_PRECISION_INPUTS)},
     {SHAPE("Unsqueeze", 1, 1, 1, 0, infer_unsqueeze, wefti_cost_copy, "adds dimensions of size 1"),
-     ATTRS(unsqueeze_attrs), WEFTI_FACTS(.flags = WEFT_FACT_VIEW, .linear_inputs = 1u)},
+     ATTRS(unsqueeze_attrs),
+     WEFTI_FACTS(.flags = WEFT_FACT_VIEW, .linear_inputs = 1u, .precision = WEFT_PRECISION_INPUTS)},
     {SHAPE("Unsqueeze", 13, 2, 2, 0, infer_unsqueeze, wefti_cost_copy, "adds dimensions of size 1"),
-     WEFTI_FACTS(.flags = WEFT_FACT_VIEW, .linear_inputs = 1u)},
+     WEFTI_FACTS(.flags = WEFT_FACT_VIEW, .linear_inputs = 1u, .precision = WEFT_PRECISION_INPUTS)},
     {SHAPE("Cast", 1, 1, 1, -1, infer_cast, wefti_cost_elementwise, "another type"),
      ATTRS(cast1_attrs), WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE)},
     {SHAPE("Cast", 6, 1, 1, -1, infer_cast, wefti_cost_elementwise, "another type"),

@@ -84,6 +84,12 @@ bool wefti_dim_merge(int64_t a, int64_t b, int64_t *out)
     return a < 0;
 }
 
+bool wefti_infer_parameter_type(const weft_tensor_desc_t *x, weft_dtype_t dtype)
+{
+    const bool half = x->dtype == WEFT_DTYPE_F16 || x->dtype == WEFT_DTYPE_BF16;
+    return dtype == x->dtype || (half && dtype == WEFT_DTYPE_F32);
+}
+
 weft_status_t wefti_infer_match(const weft_node_desc_t *node, uint32_t a, uint32_t b)
 {
     const weft_tensor_desc_t *x = &node->inputs[a];

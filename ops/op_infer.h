@@ -37,6 +37,8 @@ void wefti_infer_set(weft_node_desc_t *node, uint32_t index, weft_dtype_t dtype,
 void wefti_infer_set_like(weft_node_desc_t *node, uint32_t index, const weft_tensor_desc_t *like);
 /* The rule of element-wise operators: output 0 is like input 0. */
 weft_status_t wefti_infer_same(weft_node_desc_t *node);
+/* Is that the type of a parameter or a statistic of x: the type of x, or f32 where that is half? */
+bool wefti_infer_parameter_type(const weft_tensor_desc_t *x, weft_dtype_t dtype);
 /* Both types are equal, and so are all dimensions that are known. */
 weft_status_t wefti_infer_match(const weft_node_desc_t *node, uint32_t a, uint32_t b);
 /* *out = a when equal or b is unknown, b when a is unknown; false when they contradict. */

@@ -24,6 +24,7 @@ weft_status_t wefti_apply_label_smoothing(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_inference_form(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_compare_models(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_split_batch(wefti_compiler_t *compiler);
+weft_status_t wefti_apply_precision(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_differentiate(wefti_compiler_t *compiler);
 weft_status_t wefti_pass_sync_batch_norm(wefti_graph_t *graph);
 weft_status_t wefti_apply_sync_batch_norm(wefti_compiler_t *compiler);
@@ -67,6 +68,8 @@ weft_status_t wefti_parameters_of_plan(const wefti_parameter_t *parameters, uint
 weft_status_t wefti_pass_tidy_collectives(wefti_graph_t *graph, uint32_t world_size);
 weft_status_t wefti_pass_settle_gradients(wefti_graph_t *graph);
 weft_status_t wefti_pass_expand_dropout(wefti_graph_t *graph, bool infer);
+/* half: F16 or BF16. infer: weights become half, else they stay and are converted in every step. */
+weft_status_t wefti_pass_precision(wefti_graph_t *graph, weft_dtype_t half, bool infer);
 weft_status_t wefti_pass_label_smoothing(wefti_graph_t *graph, double smoothing);
 weft_status_t wefti_pass_inference_form(wefti_graph_t *graph);
 /* tensor/propagate.c: log receives a warning if some products stay whole. */

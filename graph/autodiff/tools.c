@@ -5,6 +5,7 @@
 
 #include "graph/autodiff/differentiate.h"
 #include "runtime/base/error.h"
+#include "runtime/base/half.h"
 
 uint32_t wefti_diff_input(const wefti_diff_t *diff, uint32_t index)
 {
@@ -190,24 +191,21 @@ weft_status_t wefti_diff_sum_to(wefti_diff_t *diff, uint32_t value, const int64_
     return wefti_diff_emit_value(diff, &op, out_value);
 }
 
-/* One element of a floating type; 16-bit types only for numbers that they represent exactly. */
+/* One element of a floating type, rounded to it. */
 static weft_status_t encode(double number, weft_dtype_t dtype, void *out)
 {
-    float f32 = (float)number;
-    uint32_t bits;
-    memcpy(&bits, &f32, sizeof(bits));
-    if (dtype == WEFT_DTYPE_F64) {
-        memcpy(out, &number, sizeof(number));
-    } else if (dtype == WEFT_DTYPE_F32) {
-        memcpy(out, &f32, sizeof(f32));
-    } else if (dtype == WEFT_DTYPE_BF16 && (bits & 0xffff) == 0) {
-        memcpy(out, &(uint16_t){(uint16_t)(bits >> 16)}, sizeof(uint16_t));
-    } else if (dtype == WEFT_DTYPE_F16 && (number == 1.0 || number == -1.0)) {
-        memcpy(out, &(uint16_t){number > 0 ? 0x3c00 : 0xbc00}, sizeof(uint16_t));
-    } else {
+    const float f32 = (float)number;
+    const uint16_t half =
+        dtype == WEFT_DTYPE_BF16 ? wefti_bf16_from_f32(f32) : wefti_f16_from_f32(f32);
+    if (!wefti_dtype_is_floating(dtype)) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "cannot encode constant %g as type %s", number,
                            weft_dtype_name(dtype));
     }
+    memcpy(out,
+           dtype == WEFT_DTYPE_F64   ? (const void *)&number
+           : dtype == WEFT_DTYPE_F32 ? (const void *)&f32
+                                     : &half,
+           weft_dtype_size_bytes(dtype));
     return WEFT_OK;
 }
 

@@ -86,7 +86,6 @@ weft_status_t wefti_onnx_tensor(wefti_onnx_file_t *file, const Onnx__TensorProto
 /* Are there contents in a typed field, such as float_data? */
 bool wefti_onnx_is_typed(const Onnx__TensorProto *tensor);
 weft_dtype_t wefti_onnx_dtype(int32_t data_type);
-int32_t wefti_onnx_data_type(weft_dtype_t dtype);
 
 /* attribute.c: arrays come from arena, strings stay in the message. */
 weft_status_t wefti_onnx_attributes(wefti_onnx_file_t *file, const Onnx__NodeProto *node,

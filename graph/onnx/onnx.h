@@ -32,6 +32,9 @@ typedef struct wefti_onnx_import_params {
     size_t trained_count;
 } wefti_onnx_import_params_t;
 
+/* tensor.c: the number of ONNX. */
+int32_t wefti_onnx_data_type(weft_dtype_t dtype);
+
 /*
  * Reads a model into a graph: values, nodes, parameters pointing into the mapped file (large
  * tensors are never copied). Finds loss, logits and label. Shapes are not yet bound: call

@@ -171,13 +171,18 @@ typedef struct weft_compile_params {
      * pass that run again, by their names or those of their first outputs, as with
      * torch.utils.checkpoint. No bit of a result changes. NULL: all activations are kept. */
     const char *recompute;
+    /** Type of weights and activations in products, convolutions and what follows them: "f32"
+     * (default), "bf16", or with infer also "f16". Accumulation is f32 in any case. In training
+     * weights, gradients of weights, optimizer state and loss are f32; forward and backward pass
+     * read a copy of the weights in bf16. With infer the plan contains the weights in that type. */
+    const char *precision;
 } weft_compile_params_t;
 
 /** Defaults of weft_compile_params_t; model_path and world_size must be set. */
 #define WEFT_COMPILE_PARAMS_INIT                                                                   \
     WEFT_STRUCT_INIT(weft_compile_params_t, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  \
                      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-                     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+                     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 /** What a field of weft_compile_params_t holds. */
 typedef enum weft_option_type {

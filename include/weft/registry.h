@@ -233,6 +233,15 @@ typedef enum weft_expansion {
     WEFT_EXPANSION_FAST_GELU_GRAD = 25,       /**< FastGeluGrad, BiasFastGeluGrad_dX */
 } weft_expansion_t;
 
+/** The type in which an operator computes where the compiler may choose half types (compile
+ * parameter precision). Arithmetic and accumulation inside an operator are f32 in each case. */
+typedef enum weft_precision {
+    WEFT_PRECISION_F32 = 0,  /**< f32: losses, exponentials, sums over many elements */
+    WEFT_PRECISION_HALF = 1, /**< the half type: products, convolutions */
+    /** the half type where an input other than f32_inputs has it, else f32 */
+    WEFT_PRECISION_INPUTS = 2,
+} weft_precision_t;
+
 /** An operator, by name. */
 typedef struct weft_op_ref {
     const char *domain; /**< "" is ai.onnx */
@@ -274,6 +283,10 @@ typedef struct weft_op_facts {
     weft_layout_facts_t layout; /**< see weft_layout_facts_t */
     weft_range_role_t range;    /**< see weft_range_role_t */
     weft_expansion_t expansion; /**< see weft_expansion_t */
+    weft_precision_t precision; /**< see weft_precision_t */
+    /** Bit i: input i stays f32 where the others have the half type; bit 31: input 31 and all after
+     * it. */
+    uint32_t f32_inputs;
 } weft_op_facts_t;
 
 /** Initial value of weft_op_facts_t: nothing is known. */
@@ -281,7 +294,7 @@ typedef struct weft_op_facts {
     WEFT_STRUCT_INIT(weft_op_facts_t, 0, 0, 0, WEFT_MIXING_UNKNOWN, WEFT_ARITHMETIC_NONE,          \
                      WEFT_GRADIENT_DEFAULT, WEFT_COST_CURVE_MOVE, WEFT_COLLECTIVE_NONE,            \
                      WEFT_HALF_NONE, 0, {0, 0}, {0, 0}, {0, 0, 0, 0, 0}, WEFT_RANGE_ROLE_NONE,     \
-                     WEFT_EXPANSION_NONE)
+                     WEFT_EXPANSION_NONE, WEFT_PRECISION_F32, 0)
 
 /** One operator: all facts that the importer, the passes, the documentation and another compiler
  * need. */

@@ -349,9 +349,9 @@ def compile(
     clip: float | None = None, label_smoothing: float | None = None, grads: _Path | None = None,
     training_form: bool = False, train: str | Sequence[str] | None = None, freeze: str | Sequence[str] | None = None,
     algo: str | Sequence[str] | None = None, order: str | None = None, in_flight: int | None = None,
-    arena_limit: int | str | None = None, recompute: str | Sequence[str] | None = None, infer: bool = False,
-    split_batch: bool = False, tensor_parallel: int | None = None, ops: _Path | None = None,
-    kernels: _Path | Sequence[_Path] | None = None,
+    arena_limit: int | str | None = None, recompute: str | Sequence[str] | None = None,
+    precision: Literal["f32", "bf16", "f16"] | None = None, infer: bool = False, split_batch: bool = False,
+    tensor_parallel: int | None = None, ops: _Path | None = None, kernels: _Path | Sequence[_Path] | None = None,
 ) -> Plan: ...
 # end: compile
 

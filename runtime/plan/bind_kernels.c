@@ -2,6 +2,7 @@
 /* Looks kernels up, prepares them, and gives every stream scratch for the largest of its own. */
 #include "runtime/plan/bind.h"
 
+#include "ops/compute/halves.h"
 #include "runtime/base/error.h"
 
 #include <stdio.h>
@@ -60,11 +61,14 @@ weft_status_t wefti_bind_prepare(weft_session_t *session, uint32_t index,
     weft_status_t status = WEFT_OK;
     WEFT_RETURN_IF_ERROR(find_kernel(session, kernel, family, &found));
     if (found->prepare != NULL) {
-        status = found->prepare(desc, &env, &bound->state, &bound->scratch_bytes);
-        if (status == WEFT_ERR_UNSUPPORTED && found->family != NULL) {
+        const weft_kernel_t *asked = found;
+        status =
+            wefti_prepare_kernel(asked, desc, &env, &found, &bound->state, &bound->scratch_bytes);
+        if (status == WEFT_ERR_UNSUPPORTED && asked->family != NULL) {
             snprintf(declined, sizeof(declined), "%s", weft_last_error());
-            WEFT_RETURN_IF_ERROR(find_kernel(session, kernel, NULL, &found));
-            status = found->prepare(desc, &env, &bound->state, &bound->scratch_bytes);
+            WEFT_RETURN_IF_ERROR(find_kernel(session, kernel, NULL, &asked));
+            status = wefti_prepare_kernel(asked, desc, &env, &found, &bound->state,
+                                          &bound->scratch_bytes);
         }
     }
     if (status < 0) {

@@ -35,7 +35,7 @@ typedef struct job {
     bool reads; /* evaluates after every step */
 } job_t;
 
-static weft_plan_t *compile(const way_t *way, double clip, const char *wire)
+static weft_plan_t *compile(const way_t *way, double clip, const char *wire, const char *precision)
 {
     weft_plan_t *plan = NULL;
     weft_compile_params_t params = WEFT_COMPILE_PARAMS_INIT;
@@ -49,6 +49,7 @@ static weft_plan_t *compile(const way_t *way, double clip, const char *wire)
     params.decouple = way->decouple;
     params.clip_norm = clip;
     params.wire = wire;
+    params.precision = precision;
     if (weft_compile(&params, &plan) != WEFT_OK) {
         fail_msg("%s: %s", way->name, weft_last_error());
     }
@@ -138,7 +139,7 @@ static void test_no_way_changes_a_bit(void **state)
     (void)state;
     job_t job = {0};
     for (size_t i = 0; i < WAYS; i++) {
-        job.plan = compile(&ways[i], 0, NULL);
+        job.plan = compile(&ways[i], 0, NULL, NULL);
         bool may_sweep = ways[i].shard == 1 && !ways[i].decouple && ways[i].world > 1;
         assert_int_equal(count_sweeps(job.plan) > 0, may_sweep);
         job.reads = i % 3 == 2;
@@ -152,7 +153,7 @@ static void test_no_way_changes_a_bit_of_clipped_steps(void **state)
     (void)state;
     job_t job = {0};
     for (size_t i = 0; i < WAYS; i += i == 0 ? 2 : 3) {
-        job.plan = compile(&ways[i], 0.25, NULL);
+        job.plan = compile(&ways[i], 0.25, NULL, NULL);
         go(&ways[i], &job);
         weft_plan_release(job.plan);
     }
@@ -165,10 +166,23 @@ static void test_no_way_changes_a_bit_of_what_travels_as_bf16(void **state)
     job_t job = {0};
     for (size_t i = 0; i < WAYS; i++) {
         if (ways[i].world == 2 && !ways[i].processes) {
-            job.plan = compile(&ways[i], 0, "bf16");
+            job.plan = compile(&ways[i], 0, "bf16", NULL);
             go(&ways[i], &job);
             weft_plan_release(job.plan);
         }
+    }
+}
+
+/* Weights are f32 on all ranks, and so are sums of gradients. */
+static void test_no_way_changes_a_bit_in_bf16(void **state)
+{
+    (void)state;
+    job_t job = {0};
+    for (size_t i = 0; i < WAYS; i += i == 0 ? 2 : 4) {
+        job.plan = compile(&ways[i], 0, NULL, "bf16");
+        job.reads = i % 3 == 2;
+        go(&ways[i], &job);
+        weft_plan_release(job.plan);
     }
 }
 
@@ -179,6 +193,7 @@ int main(void)
         cmocka_unit_test(test_no_way_changes_a_bit),
         cmocka_unit_test(test_no_way_changes_a_bit_of_clipped_steps),
         cmocka_unit_test(test_no_way_changes_a_bit_of_what_travels_as_bf16),
+        cmocka_unit_test(test_no_way_changes_a_bit_in_bf16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

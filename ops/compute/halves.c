@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Half types by a kernel of f32: every input is widened into scratch, every output is rounded from
+ * it. Elements are rounded once, after all arithmetic of the kernel, and on every instruction set
+ * in the same way, so bits are as well defined as those of the f32 kernel.
+ *
+ *   scratch: | addresses | f32 copies of half tensors | scratch of the f32 kernel |
+ */
+#include "ops/compute/halves.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "ops/compute/support.h"
+#include "ops/op_infer.h"
+#include "runtime/base/error.h"
+#include "runtime/base/half.h"
+#include "runtime/base/memory.h"
+#include "runtime/base/parallel.h"
+
+#define ALIGNMENT 64u
+
+WEFTI_INLINE void widen_bf16_body(const uint16_t *x, int64_t count, float *out)
+{
+    WEFTI_INDEPENDENT
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = wefti_bf16_to_f32(x[i]);
+    }
+}
+
+WEFTI_INLINE void narrow_bf16_body(const float *x, int64_t count, uint16_t *out)
+{
+    WEFTI_INDEPENDENT
+    for (int64_t i = 0; i < count; i++) {
+        const uint32_t bits = wefti_f32_bits(x[i]);
+        const uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+        out[i] = (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? WEFTI_BF16_NAN : rounded);
+    }
+}
+
+/* Both results of a choice are computed, so that loops become vectors. */
+WEFTI_INLINE void widen_f16_body(const uint16_t *x, int64_t count, float *out)
+{
+    WEFTI_INDEPENDENT
+    for (int64_t i = 0; i < count; i++) {
+        const uint32_t sign = (uint32_t)(x[i] & 0x8000u) << 16, rest = x[i] & 0x7fffu;
+        const uint32_t small = wefti_f32_bits((float)(int32_t)rest * 0x1p-24f);
+        const uint32_t normal = (rest << 13) + (112u << 23);
+        const uint32_t special = 0x7f800000u | (rest & 0x3ffu) << 13;
+        const uint32_t bits = rest >= 0x7c00u ? special : rest < 0x400u ? small : normal;
+        out[i] = wefti_f32_from_bits(sign | bits);
+    }
+}
+
+WEFTI_INLINE void narrow_f16_body(const float *x, int64_t count, uint16_t *out)
+{
+    WEFTI_INDEPENDENT
+    for (int64_t i = 0; i < count; i++) {
+        const uint32_t bits = wefti_f32_bits(x[i]);
+        const uint32_t sign = bits >> 16 & 0x8000u, rest = bits & 0x7fffffffu;
+        const uint32_t low = rest < 0x38800000u ? rest : 0; /* the addition below rounds */
+        const uint32_t small = wefti_f32_bits(wefti_f32_from_bits(low) + 0.5f) - 0x3f000000u;
+        const uint32_t normal = (rest + 0xfffu + (rest >> 13 & 1u) - (112u << 23)) >> 13;
+        const uint32_t finite = rest < 0x38800000u ? small : normal;
+        const uint32_t big = rest >= 0x477ff000u ? 0x7c00u : finite;
+        out[i] = (uint16_t)(rest > 0x7f800000u ? WEFTI_F16_NAN : sign | big);
+    }
+}
+
+WEFTI_CLONES(widen_bf16, (const uint16_t *x, int64_t count, float *out), (x, count, out));
+WEFTI_CLONES(widen_f16, (const uint16_t *x, int64_t count, float *out), (x, count, out));
+WEFTI_CLONES(narrow_bf16, (const float *x, int64_t count, uint16_t *out), (x, count, out));
+WEFTI_CLONES(narrow_f16, (const float *x, int64_t count, uint16_t *out), (x, count, out));
+
+void wefti_halves_widen(weft_isa_t isa, weft_dtype_t dtype, const void *x, int64_t count,
+                        float *out)
+{
+    (dtype == WEFT_DTYPE_BF16 ? widen_bf16 : widen_f16)[isa](x, count, out);
+}
+
+void wefti_halves_narrow(weft_isa_t isa, weft_dtype_t dtype, const float *x, int64_t count,
+                         void *out)
+{
+    (dtype == WEFT_DTYPE_BF16 ? narrow_bf16 : narrow_f16)[isa](x, count, out);
+}
+
+/* A tensor of the node; offset: where its f32 copy lies in scratch. */
+typedef struct tensor {
+    weft_dtype_t dtype; /* NONE where there is no copy */
+    int64_t count;
+    size_t offset;
+} tensor_t;
+
+typedef struct state {
+    const weft_kernel_t *kernel; /* of f32 */
+    void *state;
+    weft_isa_t isa;
+    uint32_t threads, input_count, output_count;
+    size_t scratch_offset; /* of the f32 kernel */
+    tensor_t *inputs, *outputs;
+    char name[48];
+} state_t;
+
+typedef struct job {
+    weft_isa_t isa;
+    weft_dtype_t dtype;
+    const uint16_t *half;
+    const float *wide;
+    void *to;
+} job_t;
+
+static void widen_range(const void *context, wefti_range_t range)
+{
+    const job_t *job = context;
+    wefti_halves_widen(job->isa, job->dtype, job->half + range.from, range.to - range.from,
+                       (float *)job->to + range.from);
+}
+
+static void narrow_range(const void *context, wefti_range_t range)
+{
+    const job_t *job = context;
+    wefti_halves_narrow(job->isa, job->dtype, job->wide + range.from, range.to - range.from,
+                        (uint16_t *)job->to + range.from);
+}
+
+static weft_status_t run(const weft_kernel_call_t *call)
+{
+    const state_t *s = call->state;
+    char *scratch = call->scratch;
+    const void **inputs = call->scratch;
+    void **outputs = (void **)(inputs + s->input_count);
+    for (uint32_t i = 0; i < s->input_count; i++) {
+        const tensor_t *t = &s->inputs[i];
+        inputs[i] = call->inputs[i];
+        if (t->dtype != WEFT_DTYPE_NONE && inputs[i] != NULL) {
+            const job_t job = {s->isa, t->dtype, inputs[i], NULL, scratch + t->offset};
+            wefti_parallel_for(s->threads, t->count, WEFTI_GRAIN, widen_range, &job);
+            inputs[i] = scratch + t->offset;
+        }
+    }
+    for (uint32_t i = 0; i < s->output_count; i++) {
+        const tensor_t *t = &s->outputs[i];
+        outputs[i] = call->outputs[i];
+        if (t->dtype != WEFT_DTYPE_NONE && outputs[i] != NULL) {
+            outputs[i] = scratch + t->offset;
+        }
+    }
+    const weft_kernel_call_t inner = {s->state, inputs, outputs, scratch + s->scratch_offset};
+    WEFT_RETURN_IF_ERROR(s->kernel->run(&inner));
+    for (uint32_t i = 0; i < s->output_count; i++) {
+        const tensor_t *t = &s->outputs[i];
+        if (t->dtype != WEFT_DTYPE_NONE && call->outputs[i] != NULL) {
+            const job_t job = {s->isa, t->dtype, NULL, outputs[i], call->outputs[i]};
+            wefti_parallel_for(s->threads, t->count, WEFTI_GRAIN, narrow_range, &job);
+        }
+    }
+    return WEFT_OK;
+}
+
+static void destroy(void *state)
+{
+    state_t *s = state;
+    if (s != NULL && s->kernel->destroy != NULL) {
+        s->kernel->destroy(s->state);
+    }
+    wefti_state_free(s);
+}
+
+static const char *implementation(void *state)
+{
+    return ((const state_t *)state)->name;
+}
+
+/* Stands for any kernel; wefti_prepare_kernel makes its state. */
+static const weft_kernel_t widened = {.abi_version = WEFT_KERNEL_ABI_VERSION,
+                                      .domain = "weft",
+                                      .op = "Widened",
+                                      .since_version = 1,
+                                      .run = run,
+                                      .destroy = destroy,
+                                      .implementation = implementation};
+
+static bool has_halves(const weft_tensor_desc_t *tensors, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (wefti_is_half(tensors[i].dtype)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Copies of half tensors, from *cursor on; their descriptions become those of f32. Contents that
+ * are known at bind stay out: they are those of half types. */
+static weft_status_t place(weft_tensor_desc_t *tensors, uint32_t count, tensor_t *out,
+                           size_t *cursor)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        size_t bytes;
+        if (!wefti_is_half(tensors[i].dtype)) {
+            continue;
+        }
+        out[i] = (tensor_t){tensors[i].dtype, weft_tensor_elem_count(&tensors[i]), *cursor};
+        if (out[i].count < 0 ||
+            __builtin_mul_overflow((size_t)out[i].count, sizeof(float), &bytes) ||
+            bytes > SIZE_MAX / 4 - *cursor) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED, "a tensor is too large");
+        }
+        *cursor += wefti_align_up(bytes, ALIGNMENT);
+        tensors[i].dtype = WEFT_DTYPE_F32;
+        tensors[i].data = NULL;
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t prepare_widened(const weft_kernel_t *kernel, const weft_node_desc_t *node,
+                                     const weft_kernel_env_t *env, void **out_state,
+                                     size_t *out_scratch_bytes)
+{
+    const size_t count = (size_t)node->input_count + node->output_count;
+    weft_status_t status = WEFT_ERR_NO_MEMORY;
+    weft_node_desc_t wide = *node;
+    size_t bytes = 0, cursor = wefti_align_up(count * sizeof(void *), ALIGNMENT);
+    state_t *s = wefti_state_alloc(sizeof(*s) + count * sizeof(tensor_t));
+    weft_tensor_desc_t *tensors = wefti_alloc(NULL, (count + 1) * sizeof(*tensors));
+    if (s == NULL || tensors == NULL) {
+        goto done;
+    }
+    s->kernel = kernel;
+    s->isa = wefti_kernel_isa(env);
+    s->threads = wefti_kernel_threads(env);
+    s->input_count = node->input_count;
+    s->output_count = node->output_count;
+    s->inputs = (tensor_t *)(s + 1);
+    s->outputs = s->inputs + node->input_count;
+    memcpy(tensors, node->inputs, node->input_count * sizeof(*tensors));
+    memcpy(tensors + node->input_count, node->outputs, node->output_count * sizeof(*tensors));
+    wide.inputs = tensors;
+    wide.outputs = tensors + node->input_count;
+    WEFT_TRY(status, place(tensors, node->input_count, s->inputs, &cursor), done);
+    WEFT_TRY(status, place(tensors + node->input_count, node->output_count, s->outputs, &cursor),
+             done);
+    s->scratch_offset = cursor;
+    WEFT_TRY(status, kernel->prepare(&wide, env, &s->state, &bytes), done);
+    const char *name = kernel->implementation != NULL ? kernel->implementation(s->state) : NULL;
+    snprintf(s->name, sizeof(s->name), "%s in f32", name != NULL ? name : "built in");
+    *out_state = s;
+    *out_scratch_bytes = cursor + bytes;
+    s = NULL;
+done:
+    wefti_free(NULL, tensors);
+    wefti_state_free(s);
+    return status;
+}
+
+weft_status_t wefti_prepare_kernel(const weft_kernel_t *kernel, const weft_node_desc_t *node,
+                                   const weft_kernel_env_t *env, const weft_kernel_t **out_kernel,
+                                   void **out_state, size_t *out_scratch_bytes)
+{
+    char message[200];
+    *out_kernel = kernel;
+    weft_status_t status = kernel->prepare(node, env, out_state, out_scratch_bytes);
+    if (status != WEFT_ERR_UNSUPPORTED || (!has_halves(node->inputs, node->input_count) &&
+                                           !has_halves(node->outputs, node->output_count))) {
+        return status;
+    }
+    snprintf(message, sizeof(message), "%s", weft_last_error());
+    if (prepare_widened(kernel, node, env, out_state, out_scratch_bytes) < 0) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s", message);
+    }
+    *out_kernel = &widened;
+    return WEFT_OK;
+}

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "fusion/passes/passes.h"
+#include "ops/compute/halves.h"
 #include "runtime/base/error.h"
 #include "runtime/base/suggest.h"
 #include "runtime/base/sync.h"
@@ -35,7 +36,12 @@ static bool splits_batch(const wefti_compiler_t *c)
 
 static bool narrows(const wefti_compiler_t *c)
 {
-    return strcmp(c->params.precision, "f32") != 0;
+    bool half = strcmp(c->params.precision, "f32") != 0;
+    for (uint32_t v = 0; v < c->graph->value_count && !c->params.infer && !half; v++) {
+        half = c->graph->values[v].kind == WEFTI_VALUE_PARAM &&
+               wefti_is_half(c->graph->values[v].type.dtype) && lacks_gradients(c);
+    }
+    return half;
 }
 
 static bool smooths(const wefti_compiler_t *c)

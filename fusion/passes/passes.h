@@ -69,6 +69,8 @@ weft_status_t wefti_pass_tidy_collectives(wefti_graph_t *graph, uint32_t world_s
 weft_status_t wefti_pass_settle_gradients(wefti_graph_t *graph);
 weft_status_t wefti_pass_expand_dropout(wefti_graph_t *graph, bool infer);
 /* half: F16 or BF16. infer: weights become half, else they stay and are converted in every step. */
+/* Weights of bf16 become f32 for training. */
+weft_status_t wefti_pass_widen_parameters(wefti_graph_t *graph);
 weft_status_t wefti_pass_precision(wefti_graph_t *graph, weft_dtype_t half, bool infer);
 weft_status_t wefti_pass_label_smoothing(wefti_graph_t *graph, double smoothing);
 weft_status_t wefti_pass_inference_form(wefti_graph_t *graph);

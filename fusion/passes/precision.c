@@ -14,6 +14,9 @@
  * gradient of the Cast of a weight is f32: reductions, updates and the weights themselves stay f32.
  * Constants, and with infer weights, are converted here. Finite numbers stay finite then: a mask of
  * the lowest f32 becomes the lowest half number.
+ *
+ * Weights that a model has in bf16 are f32 in training, with a Cast to bf16 before their readers, and
+ * so is its loss.
  */
 #include "fusion/passes/passes.h"
 
@@ -158,6 +161,30 @@ static weft_status_t visit(precision_t *p, uint32_t id)
     return WEFT_OK;
 }
 
+/* With infer: a weight that is only read in the half type is stored in it, under its name. */
+static weft_status_t store_half(precision_t *p)
+{
+    wefti_graph_t *graph = p->graph;
+    wefti_readers_t readers;
+    WEFT_RETURN_IF_ERROR(
+        wefti_graph_readers(graph, graph->order, graph->order_count, &p->arena, &readers));
+    for (uint32_t v = 0; v < p->value_count; v++) {
+        const uint32_t other = p->casts[v];
+        if (other == WEFTI_NONE || graph->values[v].kind != WEFTI_VALUE_PARAM ||
+            graph->values[other].kind != WEFTI_VALUE_PARAM ||
+            readers.first[v] < readers.first[v + 1]) {
+            continue;
+        }
+        const char *name = graph->values[v].name;
+        const char *wide = wefti_arena_printf(&graph->arena, "%s/f32", name);
+        WEFT_RETURN_IF_NO_MEMORY(wide);
+        graph->values[v].kind = WEFTI_VALUE_CONST; /* takes no memory */
+        WEFT_RETURN_IF_ERROR(wefti_graph_rename_value(graph, v, wide));
+        WEFT_RETURN_IF_ERROR(wefti_graph_rename_value(graph, other, name));
+    }
+    return WEFT_OK;
+}
+
 /* Values that leave the graph are f32 and keep their names. */
 static weft_status_t keep_type(precision_t *p, uint32_t value, wefti_value_flags_t flag,
                                uint32_t *slot)
@@ -203,6 +230,7 @@ static weft_status_t apply(precision_t *p)
         WEFT_RETURN_IF_ERROR(
             keep_type(p, graph->outputs[i], WEFTI_VALUE_OUTPUT, &graph->outputs[i]));
     }
+    WEFT_RETURN_IF_ERROR(p->infer ? store_half(p) : WEFT_OK);
     return wefti_graph_sort(graph);
 }
 
@@ -215,9 +243,90 @@ weft_status_t wefti_pass_precision(wefti_graph_t *graph, weft_dtype_t half, bool
     return status;
 }
 
+/* The contents of a weight in f32. */
+static weft_status_t widen(wefti_graph_t *graph, weft_tensor_desc_t *type)
+{
+    const int64_t count = weft_tensor_elem_count(type);
+    const char *bytes = type->data;
+    float *data = NULL;
+    if (bytes != NULL) {
+        data = wefti_arena_array(&graph->arena, (size_t)count, sizeof(*data));
+        WEFT_RETURN_IF_NO_MEMORY(data);
+    }
+    for (int64_t i = 0; i < count && data != NULL; i++) {
+        uint16_t half; /* maybe unaligned */
+        memcpy(&half, bytes + (size_t)i * sizeof(half), sizeof(half));
+        wefti_halves_widen(WEFT_ISA_PORTABLE, type->dtype, &half, 1, &data[i]);
+    }
+    type->dtype = WEFT_DTYPE_F32;
+    type->data = data;
+    return WEFT_OK;
+}
+
+/* The loss of a model in bf16 is computed in f32; a loss of several nodes is converted. */
+static weft_status_t widen_loss(precision_t *p)
+{
+    wefti_graph_t *graph = p->graph;
+    const uint32_t loss = graph->loss, node = wefti_producer(graph, loss);
+    uint32_t wide;
+    if (node == WEFTI_NONE || !wefti_is_half(graph->values[loss].type.dtype)) {
+        return WEFT_OK;
+    }
+    if (wefti_op_has(graph->nodes[node].def, WEFT_FACT_LOSS)) {
+        for (uint32_t i = 0; i < graph->nodes[node].input_count; i++) {
+            const uint32_t input = graph->nodes[node].inputs[i];
+            if (input != WEFTI_NONE && wefti_is_half(graph->values[input].type.dtype)) {
+                WEFT_RETURN_IF_ERROR(add_cast(p, input, WEFT_DTYPE_F32, &wide));
+                graph->nodes[node].inputs[i] = wide;
+            }
+        }
+        return wefti_graph_infer_node(graph, node);
+    }
+    const char *name = wefti_arena_printf(&graph->arena, "%s", graph->values[loss].name);
+    const char *narrow = wefti_arena_printf(&graph->arena, "%s/bf16", name);
+    WEFT_RETURN_IF_NO_MEMORY(name && narrow);
+    WEFT_RETURN_IF_ERROR(add_cast(p, loss, WEFT_DTYPE_F32, &wide));
+    wefti_graph_replace_uses(graph, loss, wide, graph->values[wide].producer);
+    graph->values[wide].flags |= graph->values[loss].flags;
+    graph->values[loss].flags = 0;
+    graph->loss = wide;
+    WEFT_RETURN_IF_ERROR(wefti_graph_rename_value(graph, loss, narrow));
+    return wefti_graph_rename_value(graph, wide, name);
+}
+
+weft_status_t wefti_pass_widen_parameters(wefti_graph_t *graph)
+{
+    const uint32_t count = graph->value_count;
+    precision_t p = {.graph = graph, .before = WEFTI_WHEN_READY};
+    for (uint32_t v = 0; v < count; v++) {
+        const weft_dtype_t half = graph->values[v].type.dtype;
+        uint32_t narrow;
+        if (graph->values[v].kind != WEFTI_VALUE_PARAM || !wefti_is_half(half)) {
+            continue;
+        }
+        if (half == WEFT_DTYPE_F16) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED,
+                               "parameter '%s' is f16: small gradients vanish in f16; train a "
+                               "model of f32 or bf16",
+                               graph->values[v].name);
+        }
+        WEFT_RETURN_IF_ERROR(widen(graph, &graph->values[v].type));
+        WEFT_RETURN_IF_ERROR(add_cast(&p, v, half, &narrow));
+        wefti_graph_replace_uses(graph, v, narrow, graph->values[narrow].producer);
+    }
+    WEFT_RETURN_IF_ERROR(widen_loss(&p));
+    return wefti_graph_sort(graph);
+}
+
 weft_status_t wefti_apply_precision(wefti_compiler_t *c)
 {
     const bool f16 = strcmp(c->params.precision, "f16") == 0;
+    if (!c->params.infer) {
+        WEFT_RETURN_IF_ERROR(wefti_pass_widen_parameters(c->graph));
+    }
+    if (strcmp(c->params.precision, "f32") == 0) {
+        return WEFT_OK;
+    }
     if (f16 && !c->params.infer) {
         return wefti_error_field(WEFT_ERR_UNSUPPORTED, "precision",
                                  "f16 is supported for inference only: small gradients vanish in "

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "graph/ir.h"
+#include "ops/compute/halves.h"
 #include "ops/plan/plan.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
@@ -61,6 +62,16 @@ static weft_status_t fill(save_t *save, uint32_t index, const weft_tensor_desc_t
     weft_tensor_desc_t has;
     WEFT_RETURN_IF_ERROR(wefti_onnx_tensor(&save->file, tensor, true, &save->file.arena, &has));
     char texts[2][WEFTI_TYPE_TEXT_BYTES];
+    weft_tensor_desc_t rounded = *desc;
+    if (wefti_is_half(has.dtype) && desc->dtype == WEFT_DTYPE_F32 && desc->data != NULL) {
+        const int64_t count = weft_tensor_elem_count(desc); /* trained in f32, see pass precision */
+        rounded.dtype = has.dtype;
+        rounded.data = wefti_arena_array(&save->file.arena, (size_t)count, sizeof(uint16_t));
+        WEFT_RETURN_IF_NO_MEMORY(rounded.data);
+        wefti_halves_narrow(WEFT_ISA_PORTABLE, has.dtype, desc->data, count,
+                            (void *)(uintptr_t)rounded.data);
+        desc = &rounded;
+    }
     if (desc->dtype != has.dtype || desc->rank != has.rank ||
         memcmp(desc->dims, has.dims, has.rank * sizeof(has.dims[0])) != 0) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,

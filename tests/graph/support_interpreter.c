@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ops/compute/halves.h"
 #include "runtime/base/sync.h"
 #include "tests/graph/support_graph.h"
 
@@ -45,8 +46,8 @@ static void prepare_node(test_interpreter_t *interpreter, uint32_t position, wef
     }
     assert_non_null(kernel);
     CHECK(wefti_graph_node_desc(graph, graph->order[position], arena, &desc));
-    CHECK(kernel->prepare(&desc, &env, &interpreter->states[position], &scratch_bytes));
-    interpreter->kernels[position] = kernel;
+    CHECK(wefti_prepare_kernel(kernel, &desc, &env, &interpreter->kernels[position],
+                               &interpreter->states[position], &scratch_bytes));
     interpreter->scratch[position] = aligned(scratch_bytes);
 }
 

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "graph/onnx/onnx.h"
+#include "ops/compute/halves.h"
 #include "runtime/base/half.h"
 #include "runtime/base/sync.h"
 #include "tests/support/support.h"
@@ -239,7 +240,8 @@ static outcome_t run_node(const wefti_graph_t *graph, uint32_t id, wefti_arena_t
         outputs[i] = (void *)(((uintptr_t)outputs[i] + 63) & ~(uintptr_t)63);
         data[node->outputs[i]] = outputs[i];
     }
-    weft_status_t status = kernel->prepare(&desc, &env, &kernel_state, &scratch_bytes);
+    weft_status_t status =
+        wefti_prepare_kernel(kernel, &desc, &env, &kernel, &kernel_state, &scratch_bytes);
     if (status < 0) {
         return OTHER_TYPE;
     }

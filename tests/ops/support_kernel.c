@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ops/compute/halves.h"
 #include "runtime/base/sync.h"
 
 static uint64_t random_state;
@@ -205,7 +206,8 @@ static weft_status_t run_on(op_case_t *c, weft_isa_t isa, uint32_t threads, void
     void *state = NULL;
     size_t scratch_bytes = 0;
     assert_non_null(kernel);
-    weft_status_t status = kernel->prepare(&node, &env, &state, &scratch_bytes);
+    weft_status_t status =
+        wefti_prepare_kernel(kernel, &node, &env, &kernel, &state, &scratch_bytes);
     if (status < 0) {
         assert_null(state);
         return status;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels that memory bounds give the same bits for every number of threads and on every instruction
- * set, also at sizes that divide by neither, with NaN, infinities and denormals among the inputs. */
+ * set, also at sizes that divide by neither, with NaN, infinities and denormals among the inputs; of
+ * half types those of f32, rounded once. */
 #include "tests/ops/support_kernel.h"
 
 #include <math.h>
@@ -9,6 +10,7 @@
 #include <string.h>
 
 #include "ops/op_infer.h"
+#include "runtime/base/half.h"
 
 typedef struct {
     const char *domain, *op;
@@ -55,6 +57,14 @@ static const row_t rows[] = {
     {"weft", "MaxPoolGrad", 1, "f7x5x31x30 u7x5x31x30", "f7x5x61x59",
      "kernel_shape=3,3 strides=2,2 pads=1,1,1,1", ""},
     {"", "AveragePool", 11, "f7x5x61x59", "f7x5x31x30", "kernel_shape=3,3 strides=2,2 pads=1,1,1,1",
+     ""},
+    {"", "MatMul", 13, "f61x700 f700x77", "f61x77", "", ""},
+    {"", "MatMul", 13, "f3x33x40 f3x40x520", "f3x33x520", "", ""},
+    {MS, "FusedMatMul", 1, "f3x40x33 f3x40x520", "f3x33x520", "transA=1", ""},
+    {"", "Gemm", 13, "f300x29 f99x300 f99", "f29x99", "transA=1 transB=1", ""},
+    {"", "Gemm", 13, "f1000x30 f30x9 f9", "f1000x9", "", ""},
+    {"", "Conv", 11, "f2x5x23x21 f7x5x3x3 f7", "f2x7x23x21", "pads=1,1,1,1", ""},
+    {MS, "ConvGrad", 1, "f2x7x23x21 f2x5x23x21 f7x5x3x3", "f2x5x23x21 f7x5x3x3 f7", "pads=1,1,1,1",
      ""},
     {"", "GlobalAveragePool", 1, "f30x99x7x7", "f30x99x1x1", "", ""},
     {"weft", "SGD", 1, "f100003 f100003 s", "f100003", "", ""},
@@ -127,8 +137,13 @@ static op_case_t make(const row_t *row)
         const size_t length = strcspn(at, "=");
         snprintf(name, sizeof name, "%.*s", (int)length, at);
         at = read_dims(at + length + 1, ',', dims);
-        if (strcmp(name, "axis") == 0) {
-            case_int(&c, "axis", dims[0]);
+        const char *const single[] = {"axis", "transA", "transB"};
+        size_t n = 0;
+        while (n < 3 && strcmp(name, single[n]) != 0) {
+            n++;
+        }
+        if (n < 3) {
+            case_int(&c, single[n], dims[0]);
         } else {
             case_ints(&c,
                       strcmp(name, "pads") == 0      ? "pads"
@@ -183,10 +198,86 @@ static void test_threads_do_not_change_bits(void **state)
     }
 }
 
+/* Tensor in the half type in place of f32; what a half cannot hold is rounded in both. */
+static void *halve(weft_tensor_desc_t *desc, float *wide, weft_dtype_t half)
+{
+    const int64_t count = case_count(desc);
+    uint16_t *narrow = malloc((size_t)count * sizeof(*narrow) + 1);
+    assert_non_null(narrow);
+    for (int64_t i = 0; i < count; i++) {
+        narrow[i] =
+            half == WEFT_DTYPE_F16 ? wefti_f16_from_f32(wide[i]) : wefti_bf16_from_f32(wide[i]);
+        wide[i] =
+            half == WEFT_DTYPE_F16 ? wefti_f16_to_f32(narrow[i]) : wefti_bf16_to_f32(narrow[i]);
+    }
+    desc->dtype = half;
+    return narrow;
+}
+
+/* The result of f32 rounded once, on every instruction set and by several threads. */
+static void check_half(const row_t *row, weft_dtype_t half)
+{
+    op_case_t c = make(row), narrow = c;
+    for (uint32_t i = 0; i < c.input_count; i++) {
+        if (c.inputs[i].dtype == WEFT_DTYPE_F32) {
+            narrow.in[i] = halve(&narrow.inputs[i], c.in[i], half);
+        }
+    }
+    case_run_threads(&c, 1);
+    for (uint32_t i = 0; i < c.output_count; i++) {
+        if (c.outputs[i].dtype == WEFT_DTYPE_F32) {
+            narrow.out[i] = halve(&narrow.outputs[i], c.out[i], half);
+        }
+    }
+    void *expected[CASE_TENSORS] = {NULL};
+    for (uint32_t i = 0; i < c.output_count; i++) {
+        const size_t bytes =
+            (size_t)case_count(&c.outputs[i]) * weft_dtype_size_bytes(narrow.outputs[i].dtype);
+        expected[i] = malloc(bytes + 1);
+        assert_non_null(expected[i]);
+        memcpy(expected[i], narrow.out[i], bytes);
+    }
+    for (uint32_t pass = 0; pass < 2; pass++) {
+        if (pass == 0) {
+            case_run(&narrow);
+        } else {
+            poison(&narrow);
+            case_run_threads(&narrow, 3);
+        }
+        for (uint32_t i = 0; i < c.output_count; i++) {
+            const size_t size = weft_dtype_size_bytes(narrow.outputs[i].dtype);
+            if (memcmp(expected[i], narrow.out[i], (size_t)case_count(&c.outputs[i]) * size) != 0) {
+                fail_msg("%s of %s: output %u is not that of f32, rounded once", row->op,
+                         weft_dtype_name(half), i);
+            }
+        }
+    }
+    for (uint32_t i = 0; i < CASE_TENSORS; i++) {
+        if (i < c.input_count && narrow.in[i] != c.in[i]) {
+            free(narrow.in[i]);
+        }
+        if (i < c.output_count && narrow.out[i] != c.out[i]) {
+            free(narrow.out[i]);
+        }
+        free(expected[i]);
+    }
+    case_free(&c);
+}
+
+static void test_half_types_are_rounded_once(void **state)
+{
+    (void)state;
+    random_seed(test_seed());
+    for (size_t r = 0; r < WEFTI_COUNT(rows); r++) {
+        check_half(&rows[r], r % 2 == 0 ? WEFT_DTYPE_BF16 : WEFT_DTYPE_F16);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_threads_do_not_change_bits),
+        cmocka_unit_test(test_half_types_are_rounded_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

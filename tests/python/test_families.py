@@ -16,6 +16,11 @@ try:
     import onnxruntime
 except ImportError:
     onnxruntime = None
+try:
+    import onnx
+    import onnx.numpy_helper
+except ImportError:
+    onnx = None
 
 FOLDER = ranks.SOURCE / "samples" / "models" / "families"
 ORACLE = json.loads((FOLDER / "torch.json").read_text(encoding="utf-8"))
@@ -35,6 +40,31 @@ def tensors(name):
     family, count = FILES[name]
     *inputs, label = map(tensor, ORACLE[family]["inputs"])
     return [*inputs[:count], label]
+
+
+def in_half(path, half, dtype):
+    """A model with all f32 tensors of its file in a half type."""
+    proto = onnx.load(path)
+    f32 = onnx.TensorProto.FLOAT
+
+    def convert(tensor):
+        if tensor.data_type == f32:
+            x = onnx.numpy_helper.to_array(tensor).astype(np.float32)
+            bits = x.astype(np.float16) if dtype == "f16" else (x.view(np.uint32) + 0x8000 >> 16).astype(np.uint16)
+            tensor.CopyFrom(onnx.TensorProto(name=tensor.name, data_type=half, dims=x.shape, raw_data=bits.tobytes()))
+
+    for tensor in proto.graph.initializer:
+        convert(tensor)
+    for value in [*proto.graph.input, *proto.graph.output]:
+        if value.type.tensor_type.elem_type == f32:
+            value.type.tensor_type.elem_type = half
+    del proto.graph.value_info[:]
+    for attribute in (attribute for node in proto.graph.node for attribute in node.attribute):
+        if attribute.name == "to" and attribute.i == f32:
+            attribute.i = half
+        if attribute.name == "value":
+            convert(attribute.t)
+    return proto
 
 
 def compile_model(name, **options):
@@ -113,6 +143,42 @@ class Families(ranks.RankCase):
             statistics = any(key.endswith("running_mean") for key in ORACLE[FILES[name][0]]["values"])
             error = np.linalg.norm(gradients[0] - gradients[1]) / np.linalg.norm(gradients[0])
             self.assertLess(error, 0.5 if statistics else 0.03, name)
+
+    def test_models_in_half_types(self):
+        """They train as those of f32, with weights of f32, and are saved with the types that they had; not in f16."""
+        for name in ("gpt2.onnx", "bert.onnx") if onnx and self.rank == 0 and self.size == self.RANKS[0] else ():
+            *inputs, label = tensors(name)
+            with tempfile.TemporaryDirectory() as folder:
+                path = pathlib.Path(folder) / "half.onnx"
+                onnx.save(in_half(FOLDER / name, onnx.TensorProto.FLOAT16, "f16"), path)
+                with self.assertRaisesRegex(weft.WeftError, "is float16: small gradients vanish"):
+                    weft.compile(path, world=1, batch=len(label), loss="loss")
+                onnx.save(in_half(FOLDER / name, onnx.TensorProto.BFLOAT16, "bf16"), path)
+                plan = weft.compile(path, world=1, batch=len(label), loss="loss", optimizer="adam", lr=0.003)
+                with weft.Context(0, 1) as alone, weft.Session(plan, alone) as session:
+                    first = session.step(*inputs, label)
+                    self.assertAlmostEqual(first, ORACLE[FILES[name][0]]["loss"], delta=0.03, msg=name)
+                    for _ in range(20):
+                        last = session.step(*inputs, label)
+                    self.assertLess(last, first - 0.02, name)
+                    self.assertEqual({value.dtype for value in session.params.values()}, {np.dtype(np.float32)})
+                    session.save(path)
+                self.assertNotIn(onnx.TensorProto.FLOAT, {tensor.data_type for tensor in onnx.load(path).graph.initializer})
+                weft.compile(path, world=1, batch=len(label), infer=True)
+
+    def test_inference_in_half_types(self):
+        """Weights are stored in the half type, and in half of the bytes."""
+        image = np.cos(np.arange(4 * 28 * 28) * 0.7).astype(np.float32).reshape(4, 1, 28, 28)
+        results, sizes = {}, {}
+        for precision in ("f32", "bf16", "f16") if self.rank == 0 and self.size == self.RANKS[0] else ():
+            plan = weft.compile(FOLDER.parent / "mlp.onnx", world=1, batch=4, infer=True, precision=precision)
+            with tempfile.TemporaryDirectory() as folder, weft.Context(0, 1) as alone, weft.Session(plan, alone) as session:
+                plan.save(pathlib.Path(folder) / "plan.weft")
+                sizes[precision] = (pathlib.Path(folder) / "plan.weft").stat().st_size
+                results[precision] = np.concatenate([np.ravel(x) for x in session.step(image, np.arange(4)).values()])
+            self.assertLess(sizes[precision], sizes["f32"] * (1.01 if precision == "f32" else 0.51))
+            error = np.linalg.norm(results[precision] - results["f32"]) / np.linalg.norm(results["f32"])
+            self.assertLess(error, {"f32": 1e-9, "bf16": 0.02, "f16": 2e-3}[precision])
 
     def test_bits_do_not_depend_on_the_number_of_ranks(self):
         """Micro-batches of two samples; statistics are those of a micro-batch."""

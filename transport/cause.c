@@ -5,6 +5,7 @@
  */
 #include "transport/transport.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,29 +13,121 @@
 
 #define MARK " had an error before: "
 
-static void note(wefti_endpoint_t *endpoint, wefti_fault_t *fault, weft_status_t status,
-                 const char *text)
+/* A world that has ended tells all ranks why. */
+static bool is_worth_it(const wefti_endpoint_t *endpoint, weft_status_t status)
 {
     const wefti_control_t *own = endpoint->control[endpoint->rank];
-    /* relaxed: a world that has ended tells all ranks why */
-    if (status == WEFT_ERR_LINK || !wefti_endpoint_owned(endpoint) ||
-        atomic_load_explicit(&own->abort.state, memory_order_relaxed) != 0) {
-        return;
-    }
-    if (wefti_fault_set(fault, status, text)) {
-        endpoint->ops->error_noted(endpoint, fault);
-    }
+    return status != WEFT_ERR_LINK && wefti_endpoint_owned(endpoint) &&
+           atomic_load_explicit(&own->abort.state, memory_order_relaxed) == 0;
 }
 
 void wefti_endpoint_note_error(wefti_endpoint_t *endpoint, weft_status_t status, const char *text)
 {
-    note(endpoint, &endpoint->control[endpoint->rank]->cause, status, text);
+    wefti_fault_t *cause = &endpoint->control[endpoint->rank]->cause;
+    if (is_worth_it(endpoint, status) && wefti_fault_set(cause, status, text)) {
+        endpoint->ops->error_noted(endpoint->host);
+    }
 }
 
-void wefti_endpoint_note_refusal(wefti_endpoint_t *endpoint, weft_status_t status, const char *text)
+/* ---- refusals ---- */
+
+#define STATES 4u
+#define LOAD_TRIES 100u
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* threads of a rank that refuse */
+
+void wefti_refusal_store(wefti_refusal_block_t *block, uint64_t serial,
+                         const wefti_refusal_t *refusal)
 {
-    note(endpoint, &endpoint->control[endpoint->rank]->refusal, status, text);
+    uint64_t words[WEFTI_REFUSAL_WORDS];
+    memcpy(words, refusal, sizeof words);
+    /* another serial first: readers that see new words see that */
+    atomic_store_explicit(&block->serial, serial - serial % STATES, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    for (size_t w = 0; w < WEFTI_REFUSAL_WORDS; w++) {
+        atomic_store_explicit(&block->words[w], words[w], memory_order_relaxed);
+    }
+    atomic_store_explicit(&block->serial, serial, memory_order_release);
 }
+
+bool wefti_refusal_load(const wefti_refusal_block_t *block, uint64_t *out_serial,
+                        wefti_refusal_t *out)
+{
+    for (uint32_t try = 0; try < LOAD_TRIES; try++) {
+        /* acquire: the words of this serial; the fence: not those of a later one */
+        uint64_t serial = atomic_load_explicit(&block->serial, memory_order_acquire);
+        uint64_t words[WEFTI_REFUSAL_WORDS];
+        for (size_t w = 0; w < WEFTI_REFUSAL_WORDS; w++) {
+            words[w] = atomic_load_explicit(&block->words[w], memory_order_relaxed);
+        }
+        atomic_thread_fence(memory_order_acquire);
+        if (atomic_load_explicit(&block->serial, memory_order_relaxed) == serial) {
+            memcpy(out, words, sizeof *out);
+            out->text[sizeof out->text - 1] = '\0'; /* another process wrote it */
+            out->status =
+                out->status >= 0 || out->status < WEFT_ERR_LINK ? WEFT_ERR_ABORTED : out->status;
+            *out_serial = serial;
+            return true;
+        }
+        wefti_cpu_relax();
+    }
+    return false;
+}
+
+void wefti_endpoint_note_refusal(wefti_endpoint_t *endpoint, const wefti_refusal_t *refusal)
+{
+    wefti_refusal_block_t *own = &endpoint->control[endpoint->rank]->refusal;
+    if (!is_worth_it(endpoint, (weft_status_t)refusal->status)) {
+        return;
+    }
+    pthread_mutex_lock(&lock);
+    uint64_t serial = atomic_load_explicit(&own->serial, memory_order_relaxed);
+    wefti_refusal_store(own, serial - serial % STATES + STATES + WEFTI_REFUSAL_OPEN, refusal);
+    pthread_mutex_unlock(&lock);
+    endpoint->ops->refusal_changed(endpoint->host);
+}
+
+void wefti_endpoint_retry_refusal(wefti_endpoint_t *endpoint, wefti_refusal_state_t state)
+{
+    wefti_refusal_block_t *own = &endpoint->control[endpoint->rank]->refusal;
+    wefti_refusal_t refusal;
+    uint64_t serial;
+    pthread_mutex_lock(&lock);
+    if (wefti_refusal_load(own, &serial, &refusal) && serial % STATES != state) {
+        wefti_refusal_store(own, serial - serial % STATES + STATES + state, &refusal);
+    }
+    pthread_mutex_unlock(&lock);
+    endpoint->ops->refusal_changed(endpoint->host);
+}
+
+static bool is_for(const wefti_refusal_t *refusal, const wefti_wait_t *wait, uint32_t waiter)
+{
+    bool is_pair = wait->kind == WEFTI_WAIT_SEND || wait->kind == WEFTI_WAIT_RECV;
+    return wait->channel == refusal->channel &&
+           (refusal->peer == UINT32_MAX || refusal->peer == waiter) &&
+           (refusal->kind == WEFTI_WAIT_STEP ? wait->kind == WEFTI_WAIT_STEP : is_pair);
+}
+
+weft_status_t wefti_endpoint_refused(const wefti_endpoint_t *endpoint, const wefti_wait_t *wait)
+{
+    wefti_refusal_t refusal;
+    for (uint32_t l = 0; l < wait->late_count; l++) {
+        uint32_t r = wait->late[l];
+        uint64_t serial;
+        /* relaxed: mostly there is none */
+        if (r < endpoint->world_size && r != endpoint->rank &&
+            atomic_load_explicit(&endpoint->control[r]->refusal.serial, memory_order_relaxed) %
+                    STATES ==
+                WEFTI_REFUSAL_OPEN &&
+            wefti_refusal_load(&endpoint->control[r]->refusal, &serial, &refusal) &&
+            serial % STATES == WEFTI_REFUSAL_OPEN && is_for(&refusal, wait, endpoint->rank)) {
+            return wefti_error((weft_status_t)refusal.status, "rank %u: %s", r, refusal.text);
+        }
+    }
+    return WEFT_OK;
+}
+
+/* ---- of ranks that are gone ---- */
 
 /* That r is gone: it has left, or text begins with its number. */
 static bool is_gone(const wefti_endpoint_t *endpoint, uint32_t r, const char *text)
@@ -49,7 +142,12 @@ weft_status_t wefti_endpoint_add_error_of(const wefti_endpoint_t *endpoint, uint
 {
     const wefti_control_t *control = endpoint->control[rank];
     weft_status_t status = control != NULL ? wefti_fault_get(&control->cause) : WEFT_OK;
-    status = control != NULL && status == WEFT_OK ? wefti_fault_get(&control->refusal) : status;
+    wefti_refusal_t refusal;
+    uint64_t serial;
+    if (control != NULL && status == WEFT_OK &&
+        wefti_refusal_load(&control->refusal, &serial, &refusal) && serial % STATES != 0) {
+        status = wefti_error_adopt((weft_status_t)refusal.status, refusal.text);
+    }
     if (status != WEFT_OK) {
         const char *error = weft_last_error(), *before = strstr(error, MARK);
         snprintf(text, bytes, "; rank %u" MARK "%s", wefti_endpoint_number(endpoint, rank),

@@ -90,7 +90,6 @@ weft_status_t wefti_mapped_all_gather(wefti_endpoint_t *endpoint, const void *se
                                       void *recv);
 void wefti_mapped_aborted(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
 void wefti_mapped_nothing(wefti_endpoint_t *endpoint);
-void wefti_mapped_error_noted(wefti_endpoint_t *endpoint, const wefti_fault_t *fault);
 bool wefti_mapped_control_sent(wefti_endpoint_t *endpoint, uint32_t number);
 bool wefti_mapped_flush(wefti_endpoint_t *endpoint);
 weft_status_t wefti_mapped_all_alive(wefti_endpoint_t *endpoint); /* where ranks are threads */
@@ -112,10 +111,10 @@ _Static_assert(sizeof(wefti_mapped_control_t) == 4 * WEFTI_PAGE_BYTES, "control 
     .put = wefti_put_direct, .signal = wefti_signal_direct, .flush = wefti_mapped_flush,           \
     .all_gather = wefti_mapped_all_gather, .aborted = wefti_mapped_aborted,                        \
     .progress = wefti_mapped_nothing, .yield_progress = wefti_mapped_nothing,                      \
-    .waits_posted = wefti_mapped_nothing, .error_noted = wefti_mapped_error_noted,                 \
-    .gave_up = wefti_mapped_nothing, .control_sent = wefti_mapped_control_sent,                    \
-    .describe = wefti_mapped_describe, .link_stats = wefti_mapped_link_stats,                      \
-    .bind_progress = wefti_mapped_bind_progress
+    .waits_posted = wefti_mapped_nothing, .error_noted = wefti_mapped_nothing,                     \
+    .refusal_changed = wefti_mapped_nothing, .gave_up = wefti_mapped_nothing,                      \
+    .control_sent = wefti_mapped_control_sent, .describe = wefti_mapped_describe,                  \
+    .link_stats = wefti_mapped_link_stats, .bind_progress = wefti_mapped_bind_progress
 
 /* What a value that has landed does to a counter. */
 void wefti_link_raise(wefti_signal_t *signal, uint32_t value);

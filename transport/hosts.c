@@ -362,6 +362,7 @@ const wefti_transport_ops_t wefti_transport_hosts = {
     .bind_progress = wefti_hosts_bind_progress,
     .waits_posted = wefti_hosts_waits_posted,
     .error_noted = wefti_hosts_error_noted,
+    .refusal_changed = wefti_hosts_refusal_changed,
     .gave_up = wefti_hosts_gave_up,
     .control_sent = hosts_control_sent,
 };

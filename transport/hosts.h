@@ -126,7 +126,8 @@ void wefti_hosts_left(void *owner, uint32_t rank);
 void wefti_hosts_died(void *owner, uint32_t rank, const char *how);
 void wefti_hosts_aborted(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
 void wefti_hosts_waits_posted(wefti_endpoint_t *endpoint);
-void wefti_hosts_error_noted(wefti_endpoint_t *endpoint, const wefti_fault_t *fault);
+void wefti_hosts_error_noted(wefti_endpoint_t *endpoint);
+void wefti_hosts_refusal_changed(wefti_endpoint_t *endpoint);
 void wefti_hosts_gave_up(wefti_endpoint_t *endpoint);
 /* WEFT_ERR_PEER_DIED when a suspect has not turned out to have left. */
 weft_status_t wefti_hosts_check_suspects(wefti_hosts_t *hosts);

@@ -134,19 +134,17 @@ static void receive_waits(wefti_hosts_t *hosts, uint32_t origin, const void *dat
 
 /* ---- errors of groups ---- */
 
-void wefti_hosts_error_noted(wefti_endpoint_t *endpoint, const wefti_fault_t *fault)
+void wefti_hosts_error_noted(wefti_endpoint_t *endpoint)
 {
     wefti_hosts_t *hosts = (wefti_hosts_t *)endpoint;
-    bool lasts = fault == &endpoint->control[endpoint->rank]->cause;
+    const wefti_fault_t *cause = &endpoint->control[endpoint->rank]->cause;
     if (hosts->overlay != NULL) {
-        const abort_message_t message = message_of(endpoint, fault->status, fault->text);
-        wefti_overlay_flood(hosts->overlay, lasts ? WEFTI_HOSTS_CAUSE : WEFTI_HOSTS_REFUSAL,
-                            &message, sizeof message);
+        const abort_message_t message = message_of(endpoint, cause->status, cause->text);
+        wefti_overlay_flood(hosts->overlay, WEFTI_HOSTS_CAUSE, &message, sizeof message);
     }
 }
 
-static void receive_cause(wefti_hosts_t *hosts, uint32_t origin, bool lasts, const void *data,
-                          size_t bytes)
+static void receive_cause(wefti_hosts_t *hosts, uint32_t origin, const void *data, size_t bytes)
 {
     abort_message_t message;
     if (bytes != sizeof message || origin >= hosts->base.world_size ||
@@ -155,8 +153,38 @@ static void receive_cause(wefti_hosts_t *hosts, uint32_t origin, bool lasts, con
     }
     memcpy(&message, data, sizeof message);
     message.text[sizeof message.text - 1] = '\0';
-    wefti_control_t *control = hosts->base.control[origin];
-    wefti_fault_set(lasts ? &control->cause : &control->refusal, message.status, message.text);
+    wefti_fault_set(&hosts->base.control[origin]->cause, message.status, message.text);
+}
+
+typedef struct refusal_message {
+    uint64_t serial;
+    wefti_refusal_t refusal;
+} refusal_message_t;
+_Static_assert(sizeof(refusal_message_t) <= WEFTI_FLOOD_BYTES, "floods are short");
+
+void wefti_hosts_refusal_changed(wefti_endpoint_t *endpoint)
+{
+    wefti_hosts_t *hosts = (wefti_hosts_t *)endpoint;
+    refusal_message_t message;
+    if (hosts->overlay != NULL && wefti_refusal_load(&endpoint->control[endpoint->rank]->refusal,
+                                                     &message.serial, &message.refusal)) {
+        wefti_overlay_flood(hosts->overlay, WEFTI_HOSTS_REFUSAL, &message, sizeof message);
+    }
+}
+
+/* By the thread that makes progress; an older one is dropped. */
+static void receive_refusal(wefti_hosts_t *hosts, uint32_t origin, const void *data, size_t bytes)
+{
+    refusal_message_t message;
+    if (bytes != sizeof message || origin >= hosts->base.world_size ||
+        !wefti_hosts_is_far(hosts, origin)) {
+        return;
+    }
+    memcpy(&message, data, sizeof message);
+    wefti_refusal_block_t *block = &hosts->base.control[origin]->refusal;
+    if (message.serial > atomic_load_explicit(&block->serial, memory_order_relaxed)) {
+        wefti_refusal_store(block, message.serial, &message.refusal);
+    }
 }
 
 /* ---- attempts outside of the world ---- */
@@ -415,8 +443,10 @@ void wefti_hosts_received(void *owner, uint32_t origin, uint32_t kind, const voi
         receive_fault(hosts, data, bytes);
     } else if (kind == WEFTI_HOSTS_WAITS) {
         receive_waits(hosts, origin, data, bytes);
-    } else if (kind == WEFTI_HOSTS_CAUSE || kind == WEFTI_HOSTS_REFUSAL) {
-        receive_cause(hosts, origin, kind == WEFTI_HOSTS_CAUSE, data, bytes);
+    } else if (kind == WEFTI_HOSTS_CAUSE) {
+        receive_cause(hosts, origin, data, bytes);
+    } else if (kind == WEFTI_HOSTS_REFUSAL) {
+        receive_refusal(hosts, origin, data, bytes);
     } else if (kind == WEFTI_HOSTS_GAVE_UP) {
         receive_gave_up(hosts, origin, data, bytes);
     }

@@ -137,12 +137,6 @@ void wefti_mapped_nothing(wefti_endpoint_t *endpoint)
     (void)endpoint;
 }
 
-void wefti_mapped_error_noted(wefti_endpoint_t *endpoint, const wefti_fault_t *fault)
-{
-    (void)endpoint;
-    (void)fault;
-}
-
 bool wefti_mapped_control_sent(wefti_endpoint_t *endpoint, uint32_t number)
 {
     return wefti_signal_has_reached(&endpoint->control[endpoint->rank]->gathered, number);

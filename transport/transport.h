@@ -38,6 +38,26 @@
 #define WEFTI_LINK_LANES 32u
 #define WEFTI_LANE_CHANNEL 16u
 
+/* The last call that a rank refused without a message to the ranks that it was for. */
+typedef enum wefti_refusal_state {
+    WEFTI_REFUSAL_NONE = 0, /* or it has made a call like it since */
+    WEFTI_REFUSAL_OPEN,     /* ranks that wait for the call end their wait */
+    WEFTI_REFUSAL_RETRIED,  /* it is in such a call */
+} wefti_refusal_state_t;
+typedef struct wefti_refusal {
+    uint32_t kind;    /* wefti_wait_kind_t of ranks that wait for it: SEND or RECV, STEP */
+    uint32_t channel; /* as in their wefti_wait_t */
+    uint32_t peer;    /* the rank of the world that waits; UINT32_MAX: any */
+    int32_t status;   /* weft_status_t */
+    char text[WEFTI_ERROR_TEXT_BYTES];
+} wefti_refusal_t;
+#define WEFTI_REFUSAL_WORDS (sizeof(wefti_refusal_t) / 8)
+_Static_assert(sizeof(wefti_refusal_t) % 8 == 0, "copied by words");
+typedef struct wefti_refusal_block {
+    _Atomic uint64_t serial; /* 4 * n + state: greater with each change; the words of that n */
+    _Atomic uint64_t words[WEFTI_REFUSAL_WORDS];
+} wefti_refusal_block_t;
+
 /* Shared between ranks; all of it is zero at first. */
 typedef struct wefti_control {
     wefti_fault_t abort;
@@ -51,9 +71,9 @@ typedef struct wefti_control {
     uint64_t gather_bytes[2];
     uint32_t gather_kind[2]; /* wefti_control_kind_t, likewise */
     uint8_t pad2[96];
-    wefti_waits_block_t waits; /* what this rank waits in */
-    wefti_fault_t cause;       /* cause.c: the first error of one of its groups */
-    wefti_fault_t refusal;     /* the first call that it refused; its groups go on */
+    wefti_waits_block_t waits;     /* what this rank waits in */
+    wefti_fault_t cause;           /* cause.c: the first error of one of its groups */
+    wefti_refusal_block_t refusal; /* cause.c: its groups go on */
 } wefti_control_t;
 _Static_assert(offsetof(wefti_control_t, waits) == 640, "control blocks lie in shared memory");
 
@@ -132,8 +152,9 @@ typedef struct wefti_transport_ops {
     /* waits.h: what this rank waits in has been posted: goes to ranks whose control blocks are not
      * mapped. Under the lock of waits.c. */
     void (*waits_posted)(wefti_endpoint_t *endpoint);
-    /* cause or refusal in this rank's control block is set: the same. */
-    void (*error_noted)(wefti_endpoint_t *endpoint, const wefti_fault_t *fault);
+    /* cause in this rank's control block is set, or refusal changed: the same. */
+    void (*error_noted)(wefti_endpoint_t *endpoint);
+    void (*refusal_changed)(wefti_endpoint_t *endpoint);
     /* So has gave_up. */
     void (*gave_up)(wefti_endpoint_t *endpoint);
     /* This rank has sent its part of the control all-gather that another rank waits for. */
@@ -418,10 +439,20 @@ weft_status_t wefti_endpoint_check(wefti_endpoint_t *endpoint);
 /* An error of a group of this rank: ranks that it leaves waiting elsewhere will report it. The
  * first one counts. */
 void wefti_endpoint_note_error(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
-/* A call that this rank could not make, though others may wait in it: reported likewise, while there
- * is no error. */
-void wefti_endpoint_note_refusal(wefti_endpoint_t *endpoint, weft_status_t status,
-                                 const char *text);
+/*
+ * A call that this rank cannot make, though others may wait for it: reported likewise, while there
+ * is no error. Ranks that wait for it get its error (wefti_endpoint_refused), unless this rank
+ * retries: RETRIED when it makes a call like it, NONE when that has ended well.
+ */
+void wefti_endpoint_note_refusal(wefti_endpoint_t *endpoint, const wefti_refusal_t *refusal);
+void wefti_endpoint_retry_refusal(wefti_endpoint_t *endpoint, wefti_refusal_state_t state);
+/* The error, with its rank, of a call that a rank refused and this wait is for; else WEFT_OK. */
+weft_status_t wefti_endpoint_refused(const wefti_endpoint_t *endpoint, const wefti_wait_t *wait);
+/* cause.c, for error messages of other hosts. False: it was being written. */
+bool wefti_refusal_load(const wefti_refusal_block_t *block, uint64_t *out_serial,
+                        wefti_refusal_t *out);
+void wefti_refusal_store(wefti_refusal_block_t *block, uint64_t serial,
+                         const wefti_refusal_t *refusal);
 /* text: "; rank 3 had an error before: .." and that error's status; WEFT_OK and no text: none. */
 weft_status_t wefti_endpoint_add_error_of(const wefti_endpoint_t *endpoint, uint32_t rank,
                                           char *text, size_t bytes);

@@ -454,6 +454,14 @@ static weft_status_t end_of(wefti_endpoint_t *endpoint, wefti_wait_fn describe, 
                : WEFT_OK;
 }
 
+/* A rank that the wait is for has refused the call. */
+static weft_status_t check_refused(wefti_endpoint_t *part, wefti_wait_fn describe, void *user)
+{
+    wefti_wait_t wait = {0};
+    return part->outer == NULL && describe(user, &wait) ? wefti_endpoint_refused(part, &wait)
+                                                        : WEFT_OK;
+}
+
 weft_status_t wefti_waits_ended(wefti_endpoint_t *endpoint, wefti_wait_fn describe, void *user)
 {
     endpoint = endpoint->host;
@@ -463,7 +471,7 @@ weft_status_t wefti_waits_ended(wefti_endpoint_t *endpoint, wefti_wait_fn descri
     /* relaxed: asked again soon. The caller may have locks that a look takes after this one. */
     if (!atomic_load_explicit(&endpoint->circle.ended, memory_order_relaxed) ||
         pthread_mutex_trylock(&lock) != 0) {
-        return WEFT_OK;
+        return check_refused(endpoint, describe, user);
     }
     weft_status_t status = end_of(endpoint, describe, user);
     pthread_mutex_unlock(&lock);
@@ -512,7 +520,7 @@ weft_status_t wefti_waits_look(wefti_waiter_t *waiter, wefti_endpoint_t *endpoin
     if (found == WEFTI_DEADLOCK) {
         wefti_endpoint_abort(endpoint, circle_status, text);
     }
-    return status;
+    return status == WEFT_OK ? check_refused(part, describe, user) : status;
 }
 
 static bool describe_local(void *user, wefti_wait_t *out)

@@ -38,9 +38,9 @@
  *   Both are told to the other ranks (weft_group_refuse): their call returns the same status with
  *   "rank <number>: <message>". The call counts on all ranks, and the group stays usable. In a batch
  *   or capture, its end returns that status on all ranks (weft_batch_begin). Of a send, the matching
- *   receive does. After a wrong peer, or a wrong argument of a receive, nothing is issued: the rank
- *   may make the right call. If it goes on elsewhere while others wait for it, or ends, their error
- *   adds "rank <number> had an error before: <message>".
+ *   receive does. After a wrong peer, or a wrong argument of a receive, nothing is issued, and the
+ *   rank may make the right call. A rank that waits for it in a send or receive of the group before
+ *   that, for some 10 ms, gets the same status and message, and the group is broken.
  * - WEFT_ERR_UNSUPPORTED, on all ranks: the algorithm that was set is not eligible; the group stays
  *   usable
  * - WEFT_ERR_MISMATCH, on all ranks: operators, counts, types, reductions, roots, orders or

@@ -36,6 +36,9 @@ void wefti_call_finish(wefti_call_t *call, weft_status_t status)
         wefti_run_settle(call->schedule.run);
     }
     call->unsettled = 0;
+    if (status == WEFT_OK) {
+        wefti_call_note_retry(call, true);
+    }
     call->state = WEFTI_CALL_DONE;
     wefti_call_record_end(call, status);
     /* From here on another thread may have the place in the ring for a call of its own. */

@@ -208,6 +208,9 @@ typedef struct wefti_calls {
     wefti_recovery_t recovery;
     wefti_shape_note_t shape;        /* of the next collective */
     struct wefti_recorder *recorder; /* takes calls instead of the group; NULL: none is open */
+    /* A send or receive that this rank refused without telling its peer: 1 + that rank, or 1 + size,
+     * any; 0: none (call_refuse.c). */
+    _Atomic uint32_t refused;
     bool
         own; /* calls that are issued now are the library's: what the program set is not for them */
     const char *path;      /* of the last collective, for weft_group_last_path */

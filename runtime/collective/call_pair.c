@@ -263,6 +263,26 @@ bool wefti_pairs_ready(const wefti_call_t *call)
     return false;
 }
 
+/* All ranks come to a collective; else the call is like the refused one. */
+void wefti_call_retries(const wefti_call_t *call, bool ended)
+{
+    weft_group_t *group = call->group;
+    uint32_t refused = atomic_load_explicit(&group->calls->refused, memory_order_relaxed);
+    bool retries = call->pairs.count == 0 && ended && !call->refuses;
+    for (uint32_t i = 0; i < call->pairs.count; i++) {
+        const wefti_pair_t *pair = &call->pairs.list[i];
+        bool like_it = refused == 1 + group->size || (!pair->sends && refused == 1 + pair->peer);
+        retries = retries || (like_it && pair->refused == 0);
+    }
+    if (retries && ended) {
+        atomic_store_explicit(&group->calls->refused, 0, memory_order_relaxed);
+    }
+    if (retries) {
+        wefti_endpoint_retry_refusal(group->endpoint,
+                                     ended ? WEFTI_REFUSAL_NONE : WEFTI_REFUSAL_RETRIED);
+    }
+}
+
 void wefti_pairs_fill(wefti_call_t *call, wefti_pair_t *pairs, uint32_t count)
 {
     call->request.op = WEFT_COLLECTIVE_SEND_RECV;

@@ -72,6 +72,26 @@ weft_status_t wefti_call_refuse(weft_group_t *group, weft_stream_t *stream, weft
     return reserved == WEFT_OK ? wefti_error_adopt(status, text) : reserved;
 }
 
+/*
+ * Who waits for a send or receive is not known, or it may have sent already. A rank that waits for
+ * this one in a send or receive of the group gets the error, unless this rank makes the right call
+ * first.
+ */
+static weft_status_t note(weft_group_t *group, const wefti_pair_t *pair, weft_status_t status,
+                          const char *text)
+{
+    bool known = pair->peer < group->size && pair->peer != group->rank;
+    wefti_refusal_t refusal = {.kind = WEFTI_WAIT_SEND,
+                               .channel = group->channel,
+                               .peer = known ? group->ranks[pair->peer] : UINT32_MAX,
+                               .status = status};
+    snprintf(refusal.text, sizeof refusal.text, "%s", text);
+    wefti_endpoint_note_refusal(group->endpoint, &refusal);
+    atomic_store_explicit(&group->calls->refused, 1 + (known ? pair->peer : group->size),
+                          memory_order_relaxed);
+    return status;
+}
+
 weft_status_t wefti_pair_refuse(wefti_call_t *call, const wefti_pair_t *pair, weft_stream_t *stream,
                                 weft_status_t status)
 {
@@ -80,10 +100,7 @@ weft_status_t wefti_pair_refuse(wefti_call_t *call, const wefti_pair_t *pair, we
     size_t room = wefti_mailbox_bytes(&group->layout);
     snprintf(text, sizeof text < room ? sizeof text : room, "%s", weft_last_error());
     if (!pair->sends || pair->peer >= group->size || pair->peer == group->rank) {
-        /* Who waits is not known, or may have sent already. Ranks that wait for this one in vain
-         * report the reason. */
-        wefti_endpoint_note_refusal(group->endpoint, status, text);
-        return status;
+        return note(group, pair, status, text);
     }
     if (!wefti_call_keep_refusal(call, text, sizeof text)) {
         return wefti_call_end_group(group, status, text);

@@ -45,6 +45,15 @@ static inline bool wefti_call_is_checked(const wefti_call_t *call)
 /* Before this rank's data may change. */
 void wefti_call_keep_for_check(const wefti_call_t *call);
 void wefti_call_post_check(wefti_call_t *call);
+/* call_pair.c. The call is issued, or has ended well, and a send or receive was refused before. */
+void wefti_call_retries(const wefti_call_t *call, bool ended);
+static inline void wefti_call_note_retry(const wefti_call_t *call, bool ended)
+{
+    /* relaxed: a thread that refused a call at the same time is not meant */
+    if (atomic_load_explicit(&call->group->calls->refused, memory_order_relaxed) != 0) {
+        wefti_call_retries(call, ended);
+    }
+}
 /* Keeps the message of a refusal with the call. False: out of memory. */
 static inline bool wefti_call_keep_refusal(wefti_call_t *call, const char *text, size_t bytes)
 {

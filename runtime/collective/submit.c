@@ -92,6 +92,7 @@ static void issue(wefti_call_t *call, const weft_stream_t *stream)
         atomic_store_explicit(&calls->number, call->number + wefti_call_is_checked(call),
                               memory_order_relaxed);
     }
+    wefti_call_note_retry(call, false);
     wefti_call_record(call, stream);
 }
 

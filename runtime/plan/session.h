@@ -130,7 +130,8 @@ struct weft_session {
     uint32_t step_program, eval_program, flush_program;
     uint32_t micro_programs[WEFTI_MICRO_PROGRAMS]; /* [t]: folds with the t newest partial sums */
     uint32_t micro_count;                          /* micro-batches since the last step */
-    bool behind; /* other ranks' shards of the weights are those of the step before */
+    bool behind;  /* other ranks' shards of the weights are those of the step before */
+    bool refused; /* this rank refused a program that others may be in: session_step.c */
     uint64_t run_count;
     uint64_t step_now;        /* number of the step that runs, from 1; 0: init, eval, flush */
     wefti_cursor_t *cursors;  /* per stream */
@@ -240,6 +241,8 @@ uint32_t wefti_session_late(const weft_session_t *session, const wefti_cursor_t 
  * not only ranks may. */
 void wefti_session_add_late(const weft_session_t *session, const wefti_cursor_t *cursor,
                             wefti_wait_t *out);
+/* In records of waits. Equal on all ranks, since they allocate together. */
+uint32_t wefti_session_channel(const weft_session_t *session);
 
 /* agree.c: all ranks' copies of own, in arena. Collective: an error of one rank is that of all. */
 weft_status_t wefti_session_gather(wefti_endpoint_t *endpoint, wefti_arena_t *arena,

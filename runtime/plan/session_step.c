@@ -8,6 +8,8 @@
  */
 #include "runtime/plan/session.h"
 
+#include <stdio.h>
+
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 
@@ -28,15 +30,39 @@ static weft_status_t set_numbers(weft_session_t *session)
                : WEFT_OK;
 }
 
+/* The others may be in the program that this rank cannot run: they get its error, unless it runs the
+ * right one first. */
+static weft_status_t refuse(weft_session_t *session, weft_status_t status)
+{
+    wefti_refusal_t refusal = {.kind = WEFTI_WAIT_STEP,
+                               .channel = wefti_session_channel(session),
+                               .peer = UINT32_MAX,
+                               .status = status};
+    snprintf(refusal.text, sizeof refusal.text, "%s", weft_last_error());
+    session->refused = true;
+    wefti_endpoint_note_refusal(session->endpoint, &refusal);
+    return status;
+}
+
+static void note_retry(weft_session_t *session, wefti_refusal_state_t state)
+{
+    if (session->refused) {
+        session->refused = state != WEFTI_REFUSAL_NONE;
+        wefti_endpoint_retry_refusal(session->endpoint, state);
+    }
+}
+
 /* Runs a program that belongs to a step, which takes as long as all of them together. The timeline
  * shows the number of the step. */
 static weft_status_t run_in_step(weft_session_t *session, uint32_t program)
 {
     WEFT_RETURN_IF_ERROR(set_numbers(session));
+    note_retry(session, WEFTI_REFUSAL_RETRIED);
     session->step_now = session->steps_before + session->steps + 1;
     weft_status_t status = wefti_exec_run(session, program);
     session->step_now = 0;
     WEFT_RETURN_IF_ERROR(status);
+    note_retry(session, WEFTI_REFUSAL_NONE);
     wefti_step_times_t *sum = &session->micro_times;
     const wefti_step_times_t *run = &session->run_times;
     sum->step_ms += run->step_ms;
@@ -44,14 +70,6 @@ static weft_status_t run_in_step(weft_session_t *session, uint32_t program)
     sum->comm_ms += run->comm_ms;
     sum->exposed_ms += run->exposed_ms;
     return WEFT_OK;
-}
-
-/* The others may be in the program that this rank cannot run: if it goes on elsewhere, or ends, they
- * report why. */
-static weft_status_t refuse(weft_session_t *session, weft_status_t status)
-{
-    wefti_endpoint_note_refusal(session->endpoint, status, weft_last_error());
-    return status;
 }
 
 weft_status_t weft_session_step(weft_session_t *session)

@@ -11,8 +11,7 @@ typedef struct sessions {
     weft_session_t *first;
 } sessions_t;
 
-/* Equal on all ranks, since they allocate together. */
-static uint32_t channel_of(const weft_session_t *session)
+uint32_t wefti_session_channel(const weft_session_t *session)
 {
     return (uint32_t)(session->region_offset / sizeof(wefti_signal_line_t));
 }
@@ -81,7 +80,7 @@ void wefti_session_add_late(const weft_session_t *session, const wefti_cursor_t 
 {
     const wefti_record_t *record = &cursor->records[cursor->next];
     uint32_t ranks[WEFTI_MAX_LANES], count = 0;
-    out->channel = channel_of(session);
+    out->channel = wefti_session_channel(session);
     out->waiter = session->endpoint->rank;
     if (record->source != UINT16_MAX) {
         return; /* for another stream of the session, which waits itself */
@@ -125,7 +124,7 @@ static bool has_signaled(void *user, const wefti_wait_t *wait)
     }
     pthread_mutex_lock(&sessions->lock);
     for (const weft_session_t *each = sessions->first; each != NULL; each = each->next) {
-        if (channel_of(each) == wait->channel) {
+        if (wefti_session_channel(each) == wait->channel) {
             has = signaled_to(each, wait->waiter) != wait->came[l];
         }
     }

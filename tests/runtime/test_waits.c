@@ -439,12 +439,15 @@ static void run_refused_sends(rank_world_t *world)
     }
 }
 
-/* Rank 1 refuses something that rank 0 waits for, and goes on elsewhere: both learn why. */
+/* Rank 1 refuses something that rank 0 waits for: both learn why at once, whether rank 1 goes on
+ * elsewhere or does nothing. */
 static void run_refused_and_on(rank_world_t *world)
 {
-    static const char *const why[] = {"Send: invalid peer 9 for rank 1", "Recv: data is NULL",
-                                      "the plan has 1 micro-batch per step"};
-    uint32_t variant = *(const uint32_t *)world->user;
+    static const char *const why[] = {"rank 1: Send: invalid peer 9 for rank 1",
+                                      "rank 1: Recv: data is NULL",
+                                      "rank 1: session: the plan has 1 micro-batch per step"};
+    uint32_t variant = *(const uint32_t *)world->user / 2;
+    bool goes_on = *(const uint32_t *)world->user % 2 != 0;
     float x[LARGE] = {0};
     things_t things = {0};
     weft_group_t *group = world->group;
@@ -462,11 +465,14 @@ static void run_refused_and_on(rank_world_t *world)
                  : variant == 1 ? weft_recv(NULL, LARGE, WEFT_DTYPE_F32, 0, group, NULL)
                                 : weft_session_micro_step(things.session);
         RANK_CHECK(status == refused);
-        RANK_CHECK(strstr(weft_last_error(), why[variant]) != NULL);
-        status = weft_barrier(group, NULL);
+        RANK_CHECK(strstr(weft_last_error(), why[variant] + strlen("rank 1: ")) != NULL);
+        status = goes_on ? weft_barrier(group, NULL) : WEFT_OK;
+        while (status == WEFT_OK) {
+            wefti_sleep_ns(1000000);
+            status = weft_group_status(group);
+        }
     }
-    RANK_CHECK(status == WEFT_ERR_MISMATCH);
-    RANK_CHECK(strstr(weft_last_error(), "rank 1 had an error before: ") != NULL);
+    RANK_CHECK(status == refused);
     RANK_CHECK(strstr(weft_last_error(), why[variant]) != NULL);
     weft_session_destroy(things.session);
 }
@@ -505,6 +511,52 @@ static void test_refused_then_failed(void **state)
     support_rank_threads_over(2, run_refused_then_failed, NULL, &links);
 }
 
+/* Rank 1 refuses a receive or a peer, and makes the right call before rank 0 comes: nothing is left of
+ * the refusal. */
+static void run_refused_and_corrected(rank_world_t *world)
+{
+    uint32_t variant = *(const uint32_t *)world->user;
+    float *x = calloc(LARGE, sizeof *x);
+    char text[512] = "";
+    weft_stream_t *stream = NULL;
+    weft_group_t *second = NULL;
+    RANK_OK(weft_group_duplicate(world->group, &second));
+    RANK_OK(weft_stream_create(world->context, NULL, &stream));
+    x[LARGE - 1] = world->rank == 0 ? 3 : 0;
+    if (world->rank == 1) {
+        weft_status_t status = variant == 0
+                                   ? weft_recv(NULL, LARGE, WEFT_DTYPE_F32, 0, world->group, NULL)
+                                   : weft_recv(x, LARGE, WEFT_DTYPE_F32, 9, world->group, NULL);
+        RANK_CHECK(status == WEFT_ERR_INVALID_ARGUMENT);
+        RANK_OK(weft_recv(x, LARGE, WEFT_DTYPE_F32, 0, world->group, stream));
+    }
+    RANK_OK(weft_barrier(second, NULL));
+    if (world->rank == 0) {
+        RANK_OK(weft_send(x, LARGE, WEFT_DTYPE_F32, 1, world->group, NULL));
+    }
+    RANK_OK(weft_stream_synchronize(stream));
+    RANK_CHECK(x[LARGE - 1] == 3);
+    if (world->rank == 1) {
+        RANK_CHECK(wefti_endpoint_add_error_of(world->group->endpoint, 1, text, sizeof text) ==
+                   WEFT_OK);
+    }
+    RANK_OK(weft_barrier(world->group, NULL));
+    weft_stream_destroy(stream);
+    weft_group_destroy(second);
+    free(x);
+}
+
+static void test_refused_and_corrected(void **state)
+{
+    const uint32_t host_of[2] = {0, 1};
+    const wefti_hub_links_t links = {.host_of = host_of};
+    (void)state;
+    for (uint32_t variant = 0; variant < 2; variant++) {
+        support_rank_threads(2, run_refused_and_corrected, &variant);
+        support_rank_threads_over(2, run_refused_and_corrected, &variant, &links);
+    }
+}
+
 static void test_refused_and_on(void **state)
 {
     const uint32_t host_of[2] = {0, 1};
@@ -515,7 +567,7 @@ static void test_refused_and_on(void **state)
     }
     setenv("WEFT_TIMEOUT", "300", 1);
     compile(2);
-    for (uint32_t variant = 0; variant < 3; variant++) {
+    for (uint32_t variant = 0; variant < 6; variant++) {
         support_rank_threads(2, run_refused_and_on, &variant);
         support_rank_threads_over(2, run_refused_and_on, &variant, &links);
         assert_true(support_rank_processes(2, run_refused_and_on, &variant));
@@ -912,6 +964,7 @@ int main(void)
         cmocka_unit_test(test_in_one_group),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_refused_and_on),
+        cmocka_unit_test(test_refused_and_corrected),
         cmocka_unit_test(test_refused_then_failed),
         cmocka_unit_test_teardown(test_legal_programs, back_to_one_host),
     };

@@ -151,6 +151,8 @@ static const wefti_pass_t passes[] = {
      divides_products, wefti_apply_tensor_training},
     {"precision", "half types where they serve, conversions between", BOTH | MODELS, narrows,
      wefti_apply_precision},
+    {"fuse-attention", "softmax between two products becomes attention by blocks", BOTH, NULL,
+     wefti_apply_fuse_attention},
     {"differentiate", "appends the backward pass", TRAINING, lacks_gradients,
      wefti_apply_differentiate},
     {"tensor-gradients", "gradients cross from whole values to parts, and back", TRAINING,

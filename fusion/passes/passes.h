@@ -28,6 +28,9 @@ weft_status_t wefti_apply_precision(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_differentiate(wefti_compiler_t *compiler);
 weft_status_t wefti_pass_sync_batch_norm(wefti_graph_t *graph);
 weft_status_t wefti_apply_sync_batch_norm(wefti_compiler_t *compiler);
+/* trains: the graph is differentiated after it. */
+weft_status_t wefti_pass_fuse_attention(wefti_graph_t *graph, bool trains);
+weft_status_t wefti_apply_fuse_attention(wefti_compiler_t *compiler);
 weft_status_t wefti_pass_absorb_transposes(wefti_graph_t *graph);
 weft_status_t wefti_apply_absorb_transposes(wefti_compiler_t *compiler);
 weft_status_t wefti_pass_fuse_elementwise(wefti_graph_t *graph);

@@ -30,6 +30,8 @@ size_t wefti_compute_kernels(const weft_kernel_t **out_kernels, size_t capacity)
         &wefti_kernel_reduce_sum,
         &wefti_kernel_reduce_mean,
         &wefti_kernel_fused,
+        &wefti_kernel_flash_attention,
+        &wefti_kernel_flash_attention_grad,
         &wefti_kernel_pow,
         &wefti_kernel_pow_grad,
         &wefti_kernel_layer_norm,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Element-wise operators become one, products absorb transposes: graph in, graph out. */
+/* Fusions of kernels: graph in, graph out. */
 #include "fusion/passes/passes.h"
 #include "tests/support/support_text.h"
 
@@ -109,6 +109,108 @@ static void test_products_absorb_transposes(void **state)
               "%w_grad = Gemm(%dy, %r) {transA=1, transB=0} : f32[5,8] grad(%w) as p\n");
 }
 
+static weft_status_t fuse_attention(wefti_graph_t *graph, void *user)
+{
+    return wefti_pass_fuse_attention(graph, user != NULL);
+}
+
+static bool trains = true;
+
+/* What dynamo writes: a scale on both sides, heads and tokens exchanged, rows without keys 0. */
+static void test_attention_of_an_export(void **state)
+{
+    (void)state;
+    test_pass(fuse_attention, &trains,
+              "input %mask : f32[2,1,1,4]\n"
+              "param %x : f32[2,4,3,8] = ...\n"
+              "const %c : f32[] = 0.5\n"
+              "const %zero : f32[] = 0\n"
+              "const %flat : i64[3] = [6,4,8]\n"
+              "const %heads : i64[4] = [2,3,8,4]\n"
+              "%q = Transpose(%x) {perm=[0,2,1,3]}\n"
+              "%k0 = Transpose(%x) {perm=[0,2,1,3]}\n"
+              "%k1 = Reshape(%k0, %flat)\n"
+              "%k2 = Transpose(%k1) {perm=[0,2,1]}\n"
+              "%k3 = Reshape(%k2, %heads)\n"
+              "%v = Transpose(%x) {perm=[0,2,1,3]}\n"
+              "%q1 = Mul(%q, %c)\n"
+              "%k4 = Mul(%k3, %c)\n"
+              "%s = MatMul(%q1, %k4)\n"
+              "%s1 = Add(%s, %mask)\n"
+              "%p = Softmax(%s1) {axis=-1}\n"
+              "%n = IsNaN(%p)\n"
+              "%p1 = Where(%n, %zero, %p)\n"
+              "%y0 = MatMul(%p1, %v)\n"
+              "%y = Transpose(%y0) {perm=[0,2,1,3]}\n"
+              "%z = Relu(%y) : f32[2,4,3,8] logits\n",
+              "input %mask : f32[2,1,1,4]\n"
+              "param %x : f32[2,4,3,8]\n"
+              "const %c : f32[] = 0.5\n"
+              "const %zero : f32[] = 0\n"
+              "const %flat : i64[3] = [6,4,8]\n"
+              "const %heads : i64[4] = [2,3,8,4]\n"
+              "%y, %y/attention_1 = weft::FlashAttention(%x, %x, %x, %mask) {scale=0.25, causal=0, "
+              "past=0, tokens_first=15} : f32[2,4,3,8], f32[2,3,4] as y/attention\n"
+              "%z = Relu(%y) : f32[2,4,3,8] logits\n");
+}
+
+/* A constant that hides later keys is an order; heads of Q share those of K and V. */
+static void test_causal_attention(void **state)
+{
+    (void)state;
+    test_pass(fuse_attention, NULL,
+              "input %q : f32[1,4,2,8]\n"
+              "input %k : f32[1,2,3,8]\n"
+              "input %v : f32[1,2,3,8]\n"
+              "const %c : f32[] = 4\n"
+              "const %order : f32[2,3] = [0,0,-inf,0,0,0]\n"
+              "const %joined : i64[4] = [1,2,4,8]\n"
+              "const %shares : i64[4] = [1,2,4,3]\n"
+              "const %apart : i64[4] = [1,4,2,3]\n"
+              "const %result : i64[4] = [1,4,2,8]\n"
+              "%q1 = Reshape(%q, %joined)\n"
+              "%kt = Transpose(%k) {perm=[0,1,3,2]}\n"
+              "%s = MatMul(%q1, %kt)\n"
+              "%s1 = Reshape(%s, %apart)\n"
+              "%s2 = Div(%s1, %c)\n"
+              "%s3 = Add(%order, %s2)\n"
+              "%p = Softmax(%s3)\n"
+              "%p1 = Reshape(%p, %shares)\n"
+              "%y0 = MatMul(%p1, %v)\n"
+              "%y = Reshape(%y0, %result) : f32[1,4,2,8] logits\n",
+              "input %q : f32[1,4,2,8]\n"
+              "input %k : f32[1,2,3,8]\n"
+              "input %v : f32[1,2,3,8]\n"
+              "const %c : f32[] = 4\n"
+              "const %order : f32[2,3] = [0,0,-inf,0,0,0]\n"
+              "const %joined : i64[4] = [1,2,4,8]\n"
+              "const %shares : i64[4] = [1,2,4,3]\n"
+              "const %apart : i64[4] = [1,4,2,3]\n"
+              "const %result : i64[4] = [1,4,2,8]\n"
+              "%y = weft::FlashAttention(%q, %k, %v) {scale=0.25, causal=1, past=1, "
+              "tokens_first=0} : f32[1,4,2,8] logits as y/attention\n");
+}
+
+/* A bias with a gradient, and scores that another node reads. */
+static void test_attention_that_stays(void **state)
+{
+    static const char biased[] = "param %b : f32[4,4] = ...\n"
+                                 "param %q : f32[1,2,4,8] = ...\n"
+                                 "param %k : f32[1,2,8,4] = ...\n"
+                                 "%s = MatMul(%q, %k) : f32[1,2,4,4]\n"
+                                 "%s1 = Add(%s, %b) : f32[1,2,4,4]\n"
+                                 "%p = Softmax(%s1) {axis=-1} : f32[1,2,4,4]\n"
+                                 "%y = MatMul(%p, %q) : f32[1,2,4,8]\n";
+    static const char read[] = "param %q : f32[1,2,4,8] = ...\n"
+                               "%kt = Transpose(%q) {perm=[0,1,3,2]} : f32[1,2,8,4]\n"
+                               "%s = MatMul(%q, %kt) : f32[1,2,4,4]\n"
+                               "%p = Softmax(%s) {axis=-1} : f32[1,2,4,4] logits\n"
+                               "%y = MatMul(%p, %q) : f32[1,2,4,8]\n";
+    (void)state;
+    test_pass(fuse_attention, &trains, biased, biased);
+    test_pass(fuse_attention, &trains, read, read);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -116,6 +218,9 @@ int main(void)
         cmocka_unit_test(test_what_stays),
         cmocka_unit_test(test_memory_does_not_grow),
         cmocka_unit_test(test_products_absorb_transposes),
+        cmocka_unit_test(test_attention_of_an_export),
+        cmocka_unit_test(test_causal_attention),
+        cmocka_unit_test(test_attention_that_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

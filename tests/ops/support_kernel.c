@@ -9,6 +9,7 @@
 
 #include "ops/compute/halves.h"
 #include "runtime/base/sync.h"
+#include "tests/support/support_fence.h"
 
 static uint64_t random_state;
 
@@ -216,7 +217,7 @@ static weft_status_t run_on(op_case_t *c, weft_isa_t isa, uint32_t threads, void
     assert_int_equal(posix_memalign(&scratch, 64, scratch_bytes > 0 ? scratch_bytes : 1), 0);
     memset(scratch, 0xcc, scratch_bytes);
     weft_kernel_call_t call = {state, (const void *const *)c->in, outputs, scratch};
-    status = kernel->run(&call);
+    status = test_run_fenced(kernel, &node, &call);
     free(scratch);
     kernel->destroy(state);
     return status;

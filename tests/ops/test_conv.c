@@ -10,6 +10,7 @@
 #include "ops/compute/conv_lanes.h"
 #include "ops/compute/product_kernels.h"
 #include "tests/support/support.h"
+#include "tests/support/support_fence.h"
 
 static uint64_t random_state = 77003;
 
@@ -145,7 +146,7 @@ static void run_node(const weft_kernel_t *kernel, const weft_node_desc_t *node, 
     memset(scratch, 0xff, bytes + 64);
     const weft_kernel_call_t call = {state, inputs, outputs, scratch};
     const struct mallinfo2 before = mallinfo2();
-    assert_int_equal(kernel->run(&call), WEFT_OK);
+    assert_int_equal(test_run_fenced(kernel, node, &call), WEFT_OK);
     const struct mallinfo2 after = mallinfo2();
     if (threads == 1) { /* workers are created at first use */
         assert_true(before.uordblks == after.uordblks && before.hblks == after.hblks);

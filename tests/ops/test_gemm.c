@@ -8,6 +8,7 @@
 
 #include "ops/compute/product_kernels.h"
 #include "tests/support/support.h"
+#include "tests/support/support_fence.h"
 
 enum { MAX_ELEMS = 400000, SEED = 20240511 };
 
@@ -63,7 +64,7 @@ static weft_status_t run_node(const weft_kernel_t *kernel, weft_node_desc_t *nod
     memset(out, 0xff, (elems + 1) * sizeof *out);
     void *outputs[1] = {out};
     const weft_kernel_call_t call = {state, inputs, outputs, scratch};
-    assert_int_equal(kernel->run(&call), WEFT_OK);
+    assert_int_equal(test_run_fenced(kernel, node, &call), WEFT_OK);
     for (size_t i = 0; i < 64; i++) {
         assert_int_equal(scratch[scratch_bytes + i], 0xff);
     }

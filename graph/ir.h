@@ -264,6 +264,8 @@ static inline uint32_t wefti_producer(const wefti_graph_t *graph, uint32_t value
 {
     return value == WEFTI_NONE ? WEFTI_NONE : graph->values[value].producer;
 }
+/* Has output 0 the bytes of input 0, so that both may be one place in memory? */
+bool wefti_node_is_view(const wefti_graph_t *graph, const wefti_node_t *node);
 /* Text attribute, or "". */
 const char *wefti_node_text(const wefti_node_t *node, const char *name);
 /* What the operator does with a flat range of tensors. */

@@ -351,6 +351,18 @@ bool wefti_node_is_flat_gather(const wefti_node_t *node)
     return is_flat(node, WEFT_COLLECTIVE_ALL_GATHER);
 }
 
+bool wefti_node_is_view(const wefti_graph_t *graph, const wefti_node_t *node)
+{
+    if (!wefti_op_has(node->def, WEFT_FACT_VIEW) || node->def->in_place[0] != 0 ||
+        node->input_count == 0 || node->inputs[0] == WEFTI_NONE || node->output_count != 1) {
+        return false;
+    }
+    const wefti_value_t *from = &graph->values[node->inputs[0]];
+    const wefti_value_t *to = &graph->values[node->outputs[0]];
+    return from->type.layout == WEFT_LAYOUT_PLAIN && to->type.layout == WEFT_LAYOUT_PLAIN &&
+           wefti_value_bytes(from) == wefti_value_bytes(to);
+}
+
 uint32_t wefti_node_overwrites(const wefti_node_t *node, uint32_t index)
 {
     int64_t members = 0, input;

@@ -4,7 +4,8 @@
  *
  *   | outputs | activations |
  *
- * Activations share memory by lifetime. Time is counted in items of the compute stream: item i runs
+ * A view, such as Reshape, has the memory of its input: the kernel moves nothing. Otherwise
+ * activations share memory by lifetime. Time is counted in items of the compute stream: item i runs
  * at 2 i + 1. A collective runs from 2 x (number of items that have run when it may begin) to 2 x
  * (the item that waits for it or for a later one). After that wait no other rank accesses this
  * rank's memory for it, so its inputs and outputs live from its begin to its end.
@@ -19,7 +20,9 @@
 typedef struct storage {
     uint32_t first, last; /* times */
     uint64_t size_bytes, offset_bytes;
-    bool output; /* has memory of its own: readable after the step */
+    bool output;         /* has memory of its own: readable after the step */
+    uint32_t item_use;   /* the last (odd) time that an item reads its contents, 0: never */
+    uint32_t comm_reads; /* how many collectives read its contents */
 } storage_t;
 
 typedef struct memory {
@@ -208,6 +211,29 @@ static uint32_t in_place_storage(const memory_t *m, const wefti_node_t *node, ui
     return storage;
 }
 
+/* A value begins in a storage: a new one, one whose contents are dead, or, shared, as another name of
+ * its contents. */
+static void enter_storage(memory_t *m, uint32_t value, uint32_t storage, bool shared)
+{
+    storage_t *at = &m->storages[storage];
+    uint32_t last = m->last_use[value], item_use = m->item_use[value];
+    at->last = shared && at->last > last ? at->last : last;
+    at->item_use = shared && at->item_use > item_use ? at->item_use : item_use;
+    at->comm_reads = m->comm_reads[value] + (shared ? at->comm_reads : 0);
+    m->storage_of[value] = storage;
+}
+
+/* The storage of the input that a node views, while its contents are needed, or WEFTI_NONE. */
+static uint32_t viewed_storage(const memory_t *m, uint32_t node, uint32_t index)
+{
+    const wefti_graph_t *graph = m->l->graph;
+    const wefti_node_t *at = &graph->nodes[node];
+    bool views = index == 0 && wefti_node_is_view(graph, at) && !is_output(graph, at->outputs[0]) &&
+                 m->l->order->variant_of[node] == WEFTI_NONE;
+    uint32_t storage = views ? m->storage_of[at->inputs[0]] : WEFTI_NONE;
+    return storage != WEFTI_NONE && !m->storages[storage].output ? storage : WEFTI_NONE;
+}
+
 static uint32_t new_storage(memory_t *m, uint32_t value, uint32_t first)
 {
     m->storages[m->storage_count] =
@@ -227,7 +253,7 @@ static bool runs_in_place(const memory_t *m, uint32_t command, uint32_t from, ui
     uint32_t storage = m->storage_of[from];
     return wefti_collective_is_vector((weft_collective_t)facts.collective) &&
            storage != WEFTI_NONE && !m->storages[storage].output && !is_output(graph, to) &&
-           m->comm_reads[from] == 1 && m->item_use[from] <= 2 * at->ready;
+           m->storages[storage].comm_reads == 1 && m->storages[storage].item_use <= 2 * at->ready;
 }
 
 static void assign_command(memory_t *m, uint32_t command)
@@ -239,8 +265,7 @@ static void assign_command(memory_t *m, uint32_t command)
     m->in_place[command] = runs_in_place(m, command, from, to);
     storage = m->in_place[command] ? m->storage_of[from]
                                    : new_storage(m, to, 2 * m->l->order->commands[command].ready);
-    m->storages[storage].last = m->last_use[to];
-    m->storage_of[to] = storage;
+    enter_storage(m, to, storage, false);
 }
 
 static void assign_item(memory_t *m, uint32_t item)
@@ -248,17 +273,17 @@ static void assign_item(memory_t *m, uint32_t item)
     const wefti_lowering_t *l = m->l;
     const wefti_node_t *node = &l->graph->nodes[l->order->items[item].node];
     for (uint32_t j = 0; j < node->output_count; j++) {
-        uint32_t value = node->outputs[j], storage;
+        uint32_t value = node->outputs[j], storage, viewed;
         if (value == WEFTI_NONE || l->buffers->of[value] != WEFTI_NONE ||
             l->buckets->shard_of[value] != WEFTI_NONE || l->ranges->has[value]) {
             continue;
         }
-        storage = in_place_storage(m, node, j, item);
+        viewed = viewed_storage(m, l->order->items[item].node, j);
+        storage = viewed != WEFTI_NONE ? viewed : in_place_storage(m, node, j, item);
         if (storage == WEFTI_NONE) {
             storage = new_storage(m, value, item_time(item));
         }
-        m->storages[storage].last = m->last_use[value];
-        m->storage_of[value] = storage;
+        enter_storage(m, value, storage, viewed != WEFTI_NONE);
     }
 }
 

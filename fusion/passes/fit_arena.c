@@ -17,7 +17,7 @@
 #include "runtime/base/error.h"
 
 #define MOST_TRIES 8u  /* plans made to get below the limit */
-#define MOST_HALVES 6u /* and, if that fails, to find the least that is reachable */
+#define MOST_HALVES 8u /* and, if that fails, to find the least that is reachable */
 
 /* The arena of the plan with the chosen set. */
 static weft_status_t arena_with(wefti_compiler_t *c, wefti_recompute_t *r, uint64_t *out_bytes)
@@ -50,29 +50,30 @@ static weft_status_t try(search_t *s, uint64_t most_bytes, bool *out_reached, ui
     return status;
 }
 
-/* The choice that fits; what it finds impossible leads to an error that reports the least. */
+/* First from the size that is missing, which gives up little. Then by halves, without regard to the
+ * limit: so the least that an error reports is a limit that can be kept. */
 static weft_status_t search(search_t *s, uint64_t peak, uint64_t bytes)
 {
-    uint64_t limit = s->c->params.arena_limit, most = peak, reachable = peak;
+    uint64_t limit = s->c->params.arena_limit, most = peak, low = 0, high = peak;
     bool reached = true;
     char text[2][32];
     for (uint32_t i = 0; i < MOST_TRIES && reached; i++) {
         uint64_t above = bytes - limit;
-        reachable = most;
         most = most > above ? most - above : 1;
         WEFT_RETURN_IF_ERROR(try(s, most, &reached, &bytes));
         if (bytes <= limit) {
             return WEFT_OK;
         }
     }
-    for (uint32_t i = 0; i < MOST_HALVES && reachable > most + 1; i++) {
-        uint64_t middle = most + (reachable - most) / 2;
-        WEFT_RETURN_IF_ERROR(try(s, middle, &reached, &bytes));
+    s->least = UINT64_MAX;
+    for (uint32_t i = 0; i < MOST_HALVES; i++) {
+        most = low + (high - low) / 2;
+        WEFT_RETURN_IF_ERROR(try(s, most, &reached, &bytes));
         if (bytes <= limit) {
             return WEFT_OK;
         }
-        reachable = reached ? middle : reachable;
-        most = reached ? most : middle;
+        high = reached ? most : high;
+        low = reached ? low : most;
     }
     wefti_format_bytes(limit, text[0]);
     wefti_format_bytes(s->least, text[1]);
@@ -92,7 +93,7 @@ static weft_status_t recompute_to_fit(void *user, const wefti_schedule_params_t 
     if (bytes <= c->params.arena_limit) {
         return WEFT_OK;
     }
-    s.least = c->kept_arena_bytes = bytes;
+    c->kept_arena_bytes = bytes;
     WEFT_RETURN_IF_ERROR(wefti_recompute_init(c->graph, params, &c->arena, &recompute));
     WEFT_RETURN_IF_ERROR(search(&s, wefti_recompute_peak(&recompute), bytes));
     return wefti_recompute_adopt(c, &recompute);

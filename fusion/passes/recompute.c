@@ -116,7 +116,7 @@ static weft_status_t describe_choice(wefti_compiler_t *c, wefti_recompute_t *r)
     for (uint32_t i = 0; i < count; i++) {
         const wefti_node_t *node = &c->graph->nodes[runs[i].node];
         wefti_plan_recomputed_t *out = &c->recomputed[c->recomputed_count];
-        if (!runs[i].again) {
+        if (!runs[i].again || wefti_node_is_view(c->graph, node)) {
             continue;
         }
         *out = (wefti_plan_recomputed_t){.name = node->name, .ps = r->params->op_ps[runs[i].node]};
@@ -159,6 +159,7 @@ weft_status_t wefti_apply_recompute(wefti_compiler_t *c)
         recompute.chosen[id] =
             wefti_recompute_can(graph, id) && wefti_patterns_match(&patterns, node->name, output);
     }
+    wefti_recompute_choose_views(&recompute, false);
     WEFT_RETURN_IF_ERROR(
         wefti_patterns_check_used(&patterns, "operator of the forward pass that can run again"));
     WEFT_RETURN_IF_ERROR(wefti_compile_arena(c, &c->kept_arena_bytes));

@@ -39,6 +39,8 @@ uint64_t wefti_recompute_peak(wefti_recompute_t *recompute);
 /* Chooses nodes, from none on, until at most most_bytes are alive at once; false: the set that was
  * found needs more. */
 bool wefti_recompute_choose(wefti_recompute_t *recompute, uint64_t most_bytes);
+/* Views, such as Reshape, run again if what they view does; all: in any case. */
+void wefti_recompute_choose_views(wefti_recompute_t *recompute, bool all);
 /* Adds the chosen nodes to a graph: the one of init, or a copy with the same ids. */
 weft_status_t wefti_recompute_apply(wefti_recompute_t *recompute, wefti_graph_t *graph);
 /* The same to the graph of the compiler, and lists them for the plan. */

@@ -9,6 +9,8 @@
  * again. It is accepted if it helps where most is alive and if no other operator gets above the
  * bound by it: so segments of the network stay apart that are only cheap together (Chen et al.,
  * Training Deep Nets with Sublinear Memory Cost, 2016).
+ *
+ * Views move nothing, so at first all of them run again; in the end those do whose inputs do.
  */
 #include "fusion/passes/recompute.h"
 
@@ -27,11 +29,11 @@ typedef struct memory {
     wefti_run_t *runs;
     uint32_t run_count;
     uint64_t *live;       /* by position: most bytes alive */
-    uint32_t *run_of;     /* by node: its first execution */
     uint32_t *last_early; /* by value: the last run of the forward pass that reads or writes it */
     uint32_t *first_late; /* by value: the first run after that reads it, or WEFTI_NONE */
     uint32_t *last;       /* by value: the last run that reads it */
-    uint32_t *readers;    /* by version */
+    uint32_t *readers;    /* by version: those of its views count as its own */
+    uint32_t *root;       /* by version: that of which it is a view, or itself */
     uint32_t peak;        /* position */
     uint32_t peak_run;
 } memory_t;
@@ -61,11 +63,11 @@ static memory_t *new_memory(const wefti_graph_t *graph, wefti_arena_t *arena)
     }
     m->runs = wefti_arena_array(arena, 2 * (size_t)graph->order_count, sizeof(*m->runs));
     m->live = wefti_arena_array(arena, graph->order_count, sizeof(*m->live));
-    m->run_of = wefti_arena_array(arena, graph->node_count, sizeof(*m->run_of));
     m->last_early = wefti_arena_array(arena, graph->value_count, sizeof(*m->last_early));
     m->first_late = wefti_arena_array(arena, graph->value_count, sizeof(*m->first_late));
     m->last = wefti_arena_array(arena, graph->value_count, sizeof(*m->last));
     m->readers = wefti_arena_array(arena, 2 * (size_t)graph->value_count, sizeof(*m->readers));
+    m->root = wefti_arena_array(arena, 2 * (size_t)graph->value_count, sizeof(*m->root));
     return m;
 }
 
@@ -131,6 +133,11 @@ uint32_t wefti_recompute_runs(wefti_recompute_t *r, const wefti_run_t **out_runs
     return r->memory->run_count;
 }
 
+static bool is_view(const wefti_recompute_t *r, uint32_t id)
+{
+    return wefti_node_is_view(r->graph, &r->graph->nodes[id]);
+}
+
 /* The version of an input that a run reads. */
 static uint32_t version_read(const wefti_recompute_t *r, const wefti_run_t *run, uint32_t value)
 {
@@ -139,6 +146,7 @@ static uint32_t version_read(const wefti_recompute_t *r, const wefti_run_t *run,
     return again ? value + r->graph->value_count : value;
 }
 
+/* Has it memory of its own? A view has that of what it views, in the same execution. */
 static bool counts(const wefti_recompute_t *r, uint32_t version)
 {
     return version >= r->graph->value_count || !r->params->kept[version];
@@ -156,6 +164,30 @@ static uint64_t bytes_of(const wefti_recompute_t *r, uint32_t version)
     return wefti_value_bytes(&r->graph->values[version % count]);
 }
 
+/* The version whose memory a run reads. */
+static uint32_t memory_read(const wefti_recompute_t *r, const memory_t *m, const wefti_run_t *run,
+                            uint32_t value)
+{
+    return m->root[version_read(r, run, value)];
+}
+
+/* A view has the memory of its input, unless one of the two has memory of a special kind. */
+static void find_roots(const wefti_recompute_t *r, memory_t *m, const wefti_run_t *run)
+{
+    const wefti_node_t *node = &r->graph->nodes[run->node];
+    uint32_t offset = run->again ? r->graph->value_count : 0;
+    for (uint32_t k = 0; k < node->output_count; k++) {
+        if (node->outputs[k] != WEFTI_NONE) {
+            m->root[node->outputs[k] + offset] = node->outputs[k] + offset;
+        }
+    }
+    if (is_view(r, run->node)) {
+        uint32_t from = memory_read(r, m, run, node->inputs[0]), to = node->outputs[0] + offset;
+        bool own = !counts(r, from) || !counts(r, to) || stays(r, from) || stays(r, to);
+        m->root[to] = own ? to : from;
+    }
+}
+
 /* The version whose memory output index of a run takes over, or WEFTI_NONE. */
 static uint32_t handed_on(const wefti_recompute_t *r, const memory_t *m, const wefti_run_t *run,
                           uint32_t index, uint32_t to)
@@ -165,7 +197,7 @@ static uint32_t handed_on(const wefti_recompute_t *r, const memory_t *m, const w
     if (from < 0 || (uint32_t)from >= node->input_count || node->inputs[from] == WEFTI_NONE) {
         return WEFTI_NONE;
     }
-    uint32_t version = version_read(r, run, node->inputs[from]);
+    uint32_t version = memory_read(r, m, run, node->inputs[from]);
     bool hands = counts(r, version) && !stays(r, version) && !stays(r, to) &&
                  m->readers[version] == 1 && bytes_of(r, version) == bytes_of(r, to);
     return hands ? version : WEFTI_NONE;
@@ -175,6 +207,9 @@ static void count_readers(const wefti_recompute_t *r, memory_t *m)
 {
     const wefti_graph_t *graph = r->graph;
     memset(m->readers, 0, 2 * (size_t)graph->value_count * sizeof(*m->readers));
+    for (uint32_t v = 0; v < graph->value_count; v++) {
+        m->root[v] = v;
+    }
     memset(m->last_early, 0, graph->value_count * sizeof(*m->last_early));
     memset(m->last, 0, graph->value_count * sizeof(*m->last));
     memset(m->first_late, 0xff, graph->value_count * sizeof(*m->first_late));
@@ -182,25 +217,24 @@ static void count_readers(const wefti_recompute_t *r, memory_t *m)
         const wefti_run_t *run = &m->runs[i];
         const wefti_node_t *node = &graph->nodes[run->node];
         bool late = is_late(graph, run);
+        find_roots(r, m, run);
         for (uint32_t k = 0; k < node->input_count; k++) {
-            uint32_t value = node->inputs[k];
-            if (value == WEFTI_NONE) {
+            uint32_t version =
+                node->inputs[k] == WEFTI_NONE ? 0 : memory_read(r, m, run, node->inputs[k]);
+            if (node->inputs[k] == WEFTI_NONE) {
                 continue;
             }
-            uint32_t version = version_read(r, run, value);
             m->readers[version]++;
-            if (version == value) {
-                m->last[value] = i;
-                m->last_early[value] = late ? m->last_early[value] : i;
-                m->first_late[value] = late && i < m->first_late[value] ? i : m->first_late[value];
+            if (version < graph->value_count) {
+                m->last[version] = i;
+                m->last_early[version] = late ? m->last_early[version] : i;
+                m->first_late[version] =
+                    late && i < m->first_late[version] ? i : m->first_late[version];
             }
         }
-        if (!run->again) {
-            m->run_of[run->node] = i;
-            for (uint32_t k = 0; k < node->output_count; k++) {
-                if (node->outputs[k] != WEFTI_NONE) {
-                    m->last_early[node->outputs[k]] = i;
-                }
+        for (uint32_t k = 0; k < node->output_count && !run->again; k++) {
+            if (node->outputs[k] != WEFTI_NONE) {
+                m->last_early[node->outputs[k]] = i;
             }
         }
     }
@@ -214,7 +248,7 @@ static uint64_t execute(const wefti_recompute_t *r, memory_t *m, const wefti_run
     uint32_t offset = run->again ? r->graph->value_count : 0;
     for (uint32_t k = 0; k < node->output_count; k++) {
         uint32_t version = node->outputs[k] == WEFTI_NONE ? 0 : node->outputs[k] + offset;
-        if (node->outputs[k] == WEFTI_NONE || !counts(r, version)) {
+        if (node->outputs[k] == WEFTI_NONE || !counts(r, version) || m->root[version] != version) {
             continue;
         }
         uint32_t from = handed_on(r, m, run, k, version);
@@ -227,7 +261,7 @@ static uint64_t execute(const wefti_recompute_t *r, memory_t *m, const wefti_run
     uint64_t during = *live;
     for (uint32_t k = 0; k < node->input_count; k++) {
         uint32_t version =
-            node->inputs[k] == WEFTI_NONE ? 0 : version_read(r, run, node->inputs[k]);
+            node->inputs[k] == WEFTI_NONE ? 0 : memory_read(r, m, run, node->inputs[k]);
         if (node->inputs[k] != WEFTI_NONE && m->readers[version] > 0 &&
             --m->readers[version] == 0 && counts(r, version) && !stays(r, version)) {
             *live -= bytes_of(r, version);
@@ -236,7 +270,7 @@ static uint64_t execute(const wefti_recompute_t *r, memory_t *m, const wefti_run
     for (uint32_t k = 0; k < node->output_count; k++) {
         uint32_t version = node->outputs[k] == WEFTI_NONE ? 0 : node->outputs[k] + offset;
         if (node->outputs[k] != WEFTI_NONE && m->readers[version] == 0 && counts(r, version) &&
-            !stays(r, version)) {
+            m->root[version] == version && !stays(r, version)) {
             *live -= bytes_of(r, version);
         }
     }
@@ -278,8 +312,8 @@ static uint64_t idle_bytes(const wefti_recompute_t *r, uint32_t id)
     for (uint32_t k = 0; k < node->output_count; k++) {
         uint32_t value = node->outputs[k];
         if (value != WEFTI_NONE && counts(r, value) && !stays(r, value) &&
-            m->last_early[value] < m->peak_run && m->first_late[value] != WEFTI_NONE &&
-            m->first_late[value] > m->peak_run) {
+            m->root[value] == value && m->last_early[value] < m->peak_run &&
+            m->first_late[value] != WEFTI_NONE && m->first_late[value] > m->peak_run) {
             bytes += bytes_of(r, value);
         }
     }
@@ -304,6 +338,10 @@ static uint32_t first_late(const wefti_recompute_t *r, uint32_t id)
 static bool is_there(const wefti_recompute_t *r, uint32_t value, uint32_t when)
 {
     uint32_t producer = wefti_producer(r->graph, value);
+    while (producer != WEFTI_NONE && r->chosen[producer] && is_view(r, producer)) {
+        value = r->graph->nodes[producer].inputs[0];
+        producer = wefti_producer(r->graph, value);
+    }
     return producer == WEFTI_NONE || r->chosen[producer] || r->marked[producer] ||
            r->params->kept[value] || r->params->to_end[value] || r->memory->last[value] >= when;
 }
@@ -423,12 +461,24 @@ static bool lower_peak(wefti_recompute_t *r, uint64_t most, candidate_t *candida
     return any;
 }
 
+void wefti_recompute_choose_views(wefti_recompute_t *r, bool all)
+{
+    for (uint32_t i = 0; i < r->graph->order_count; i++) {
+        uint32_t id = r->graph->order[i];
+        if (is_view(r, id) && wefti_recompute_can(r->graph, id)) {
+            uint32_t producer = wefti_producer(r->graph, r->graph->nodes[id].inputs[0]);
+            r->chosen[id] = all || (producer != WEFTI_NONE && r->chosen[producer]);
+        }
+    }
+}
+
 bool wefti_recompute_choose(wefti_recompute_t *r, uint64_t most_bytes)
 {
     uint32_t nodes = r->graph->node_count;
     candidate_t *candidates = wefti_arena_array(r->arena, nodes, sizeof(*candidates));
     bool *refused = wefti_arena_array(r->arena, nodes, sizeof(*refused));
     memset(r->chosen, 0, nodes * sizeof(*r->chosen));
+    wefti_recompute_choose_views(r, true);
     uint64_t peak = wefti_recompute_peak(r);
     for (uint32_t round = 0; candidates != NULL && refused != NULL && round < MOST_ROUNDS;
          round++) {
@@ -442,5 +492,6 @@ bool wefti_recompute_choose(wefti_recompute_t *r, uint64_t most_bytes)
         }
         memset(refused, 0, nodes * sizeof(*refused));
     }
+    wefti_recompute_choose_views(r, false);
     return peak <= most_bytes;
 }

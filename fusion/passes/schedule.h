@@ -17,6 +17,7 @@ typedef struct wefti_schedule_params {
     const uint8_t *kept;      /* per value: has memory of its own all the time; not counted */
     const uint8_t *to_end;    /* per value: counted, and needed to the end of the step */
     const uint32_t *layouts;  /* per value: memory is handed on between equal ones; NULL: all are */
+    const uint32_t *roots;    /* per value: that of which it is a view, or itself; NULL: no views */
     uint32_t in_flight;       /* most collectives issued and not waited for; 0: no bound */
     uint64_t most_live_bytes; /* of activations; 0: no more than the given order needs */
 } wefti_schedule_params_t;

@@ -102,6 +102,28 @@ static weft_status_t find_kinds(const wefti_graph_t *graph, wefti_arena_t *arena
     return WEFT_OK;
 }
 
+/* Views have the memory of what they view (lower/activations.c). */
+static weft_status_t find_roots(const wefti_graph_t *graph, wefti_arena_t *arena,
+                                wefti_schedule_params_t *params)
+{
+    uint32_t *roots = wefti_id_map(arena, graph->value_count);
+    WEFT_RETURN_IF_NO_MEMORY(roots);
+    for (uint32_t v = 0; v < graph->value_count; v++) {
+        roots[v] = v;
+    }
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        const wefti_node_t *node = &graph->nodes[graph->order[i]];
+        if (wefti_node_is_view(graph, node)) {
+            uint32_t from = roots[node->inputs[0]], to = node->outputs[0];
+            bool own = params->kept[from] || params->kept[to] || params->to_end[from] ||
+                       params->to_end[to];
+            roots[to] = own ? to : from;
+        }
+    }
+    params->roots = roots;
+    return WEFT_OK;
+}
+
 static weft_status_t reorder(wefti_graph_t *graph, const weft_graph_view_t *view,
                              const wefti_schedule_params_t *params,
                              const wefti_schedule_options_t *options,
@@ -177,6 +199,7 @@ weft_status_t wefti_schedule_describe(wefti_graph_t *graph, const wefti_schedule
     WEFT_RETURN_IF_ERROR(wefti_graph_view(graph, options->arena, out_view));
     WEFT_RETURN_IF_ERROR(find_times(graph, options, &ps));
     WEFT_RETURN_IF_ERROR(find_kinds(graph, options->arena, out_params));
+    WEFT_RETURN_IF_ERROR(find_roots(graph, options->arena, out_params));
     out_params->op_ps = ps;
     return WEFT_OK;
 }

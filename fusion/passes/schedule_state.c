@@ -132,6 +132,13 @@ static bool counts(const wefti_step_state_t *s, uint32_t value)
     return value != NONE && !s->graph->params->kept[value];
 }
 
+/* The value whose memory a value has: views have that of what they view. */
+static uint32_t root_of(const wefti_step_state_t *s, uint32_t value)
+{
+    const uint32_t *roots = s->graph->params->roots;
+    return roots == NULL || value == NONE ? value : roots[value];
+}
+
 /* The value whose memory output index of op may take over, or NONE. */
 static uint32_t handed_on(const wefti_step_state_t *s, const weft_view_op_t *op, uint32_t index)
 {
@@ -141,11 +148,14 @@ static uint32_t handed_on(const wefti_step_state_t *s, const weft_view_op_t *op,
     uint32_t to = view->op_outputs[op->first_output + index];
     uint32_t value = from < 0 || (uint32_t)from >= op->input_count
                          ? NONE
-                         : view->op_inputs[op->first_input + (uint32_t)from];
+                         : root_of(s, view->op_inputs[op->first_input + (uint32_t)from]);
     if (!counts(s, value) || params->to_end[value] || params->to_end[to] ||
         view->values[value].producer == NONE || s->readers[value] != 1 ||
         view->values[value].bytes != view->values[to].bytes ||
         (params->layouts != NULL && params->layouts[value] != params->layouts[to])) {
+        return NONE;
+    }
+    if ((op->effects & WEFT_EFFECT_COMMUNICATES) != 0 && s->comm_readers[value] != 1) {
         return NONE;
     }
     for (uint32_t j = 0; j < index; j++) {
@@ -164,7 +174,7 @@ static uint64_t new_bytes(const wefti_step_state_t *s, const weft_view_op_t *op)
     uint64_t bytes = 0;
     for (uint32_t j = 0; j < op->output_count; j++) {
         uint32_t value = view->op_outputs[op->first_output + j];
-        if (counts(s, value) && handed_on(s, op, j) == NONE) {
+        if (counts(s, value) && root_of(s, value) == value && handed_on(s, op, j) == NONE) {
             bytes += view->values[value].bytes;
         }
     }
@@ -186,7 +196,7 @@ static void make(wefti_step_state_t *s, const weft_view_op_t *op)
     s->live_bytes += new_bytes(s, op);
     for (uint32_t j = 0; j < op->output_count; j++) {
         uint32_t value = view->op_outputs[op->first_output + j];
-        uint32_t from = counts(s, value) ? handed_on(s, op, j) : NONE;
+        uint32_t from = counts(s, value) && root_of(s, value) == value ? handed_on(s, op, j) : NONE;
         if (from != NONE) {
             s->readers[from] = 0; /* done_reading frees it no more */
         }
@@ -199,14 +209,14 @@ static void done_with(wefti_step_state_t *s, const weft_view_op_t *op)
 {
     const weft_graph_view_t *view = s->graph->view;
     for (uint32_t j = 0; j < op->input_count; j++) {
-        uint32_t value = view->op_inputs[op->first_input + j];
+        uint32_t value = root_of(s, view->op_inputs[op->first_input + j]);
         if (value != NONE && s->readers[value] > 0 && --s->readers[value] == 0) {
             release(s, value);
         }
     }
     for (uint32_t j = 0; j < op->output_count; j++) {
         uint32_t value = view->op_outputs[op->first_output + j];
-        if (value != NONE && view->values[value].user_count == 0) {
+        if (value != NONE && view->values[value].user_count == 0 && root_of(s, value) == value) {
             release(s, value);
         }
     }
@@ -303,20 +313,22 @@ weft_status_t wefti_step_begin(const wefti_step_graph_t *graph, wefti_arena_t *a
                                 .waits = waits,
                                 .done_ps = wefti_arena_array(arena, ops, sizeof(uint64_t)),
                                 .readers = wefti_arena_array(arena, values, sizeof(uint32_t)),
+                                .comm_readers = wefti_arena_array(arena, values, sizeof(uint32_t)),
                                 .pending = wefti_arena_array(arena, ops, sizeof(uint32_t)),
                                 .out = wefti_arena_array(arena, ops, sizeof(uint32_t)),
                                 .out_at = wefti_arena_array(arena, ops, sizeof(uint32_t)),
                                 .queue = wefti_arena_array(arena, ops, sizeof(uint32_t)),
                                 .ready = wefti_arena_array(arena, ops, sizeof(uint32_t))};
-    WEFT_RETURN_IF_NO_MEMORY(out->done_ps && out->readers && out->pending && out->out &&
-                             out->out_at && out->queue && out->ready);
+    WEFT_RETURN_IF_NO_MEMORY(out->done_ps && out->readers && out->comm_readers && out->pending &&
+                             out->out && out->out_at && out->queue && out->ready);
     for (uint32_t i = 0; i < view->order_count; i++) {
         uint32_t id = view->order[i];
         const weft_view_op_t *op = &view->ops[id];
         for (uint32_t j = 0; j < op->input_count; j++) {
-            uint32_t value = view->op_inputs[op->first_input + j];
+            uint32_t value = root_of(out, view->op_inputs[op->first_input + j]);
             if (value != NONE) {
                 out->readers[value]++;
+                out->comm_readers[value] += wefti_step_communicates(graph, id);
             }
         }
         out->pending[id] = graph->before.first[id + 1] - graph->before.first[id];

@@ -29,7 +29,8 @@ typedef struct wefti_step_state {
     uint64_t compute_ps, channel_ps, exposed_ps; /* when either is free; compute's waiting */
     uint64_t *done_ps;                           /* by op: collectives */
     uint64_t live_bytes, peak_bytes;
-    uint32_t *readers;             /* by value: readings to come */
+    uint32_t *readers;             /* by value: readings to come, also of its views */
+    uint32_t *comm_readers;        /* by value: of all, those by collectives */
     uint32_t *pending;             /* by op: "before, after" pairs that are not placed yet */
     uint32_t *out;                 /* collectives issued, in their order */
     uint32_t *out_at;              /* by op: how many were issued up to it, 0: it was not */

@@ -89,10 +89,11 @@ weft_status_t wefti_plan_verify_sweeps(const weft_plan_t *plan, const wefti_plan
 weft_status_t wefti_plan_verify_programs(const weft_plan_t *plan);
 weft_status_t wefti_plan_verify_gradients(const weft_plan_t *plan);
 weft_status_t wefti_plan_verify_trees(const weft_plan_t *plan);
-weft_status_t wefti_plan_verify_races(const weft_plan_t *plan);
+/* registry NULL: no operator is known to be a view. */
+weft_status_t wefti_plan_verify_races(const weft_plan_t *plan, const weft_registry_t *registry);
 /* The same, with how many pieces of memory there are and how many of them were visited. */
-weft_status_t wefti_plan_run_races(const weft_plan_t *plan, uint64_t *out_accesses,
-                                   uint32_t *out_pieces);
+weft_status_t wefti_plan_run_races(const weft_plan_t *plan, const weft_registry_t *registry,
+                                   uint64_t *out_accesses, uint32_t *out_pieces);
 
 /* The side of a collective that holds what all ranks' blocks make up: source, or buffer. */
 uint32_t wefti_plan_whole(const weft_plan_t *plan, const wefti_plan_collective_t *collective);

@@ -219,7 +219,8 @@ weft_status_t wefti_plan_prove(const weft_plan_t *plan, const weft_registry_t *r
 {
     *out_proof = (wefti_plan_proof_t){0};
     WEFT_RETURN_IF_ERROR(wefti_plan_verify(plan, registry));
-    WEFT_RETURN_IF_ERROR(wefti_plan_run_races(plan, &out_proof->accesses, &out_proof->pieces));
+    WEFT_RETURN_IF_ERROR(
+        wefti_plan_run_races(plan, registry, &out_proof->accesses, &out_proof->pieces));
     WEFT_RETURN_IF_ERROR(simulate_ranks(plan, out_proof));
     WEFT_RETURN_IF_ERROR(count_shared(plan, out_proof));
     WEFT_RETURN_IF_ERROR(count_gradients(plan, out_proof));

@@ -135,7 +135,7 @@ weft_status_t wefti_plan_verify(const weft_plan_t *plan, const weft_registry_t *
     WEFT_TRY(status, wefti_plan_verify_sweeps(plan, &layout, registry), fail);
     WEFT_TRY(status, wefti_plan_verify_gradients(plan), fail);
     WEFT_TRY(status, wefti_plan_verify_trees(plan), fail);
-    WEFT_TRY(status, wefti_plan_verify_races(plan), fail);
+    WEFT_TRY(status, wefti_plan_verify_races(plan, registry), fail);
 fail:
     wefti_plan_layout_deinit(plan, &layout);
     return status;

@@ -15,6 +15,7 @@
 
 #include <string.h>
 
+#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 /* Segments visited, which a plan may have by its size; and clock entries kept. Plans of real models
@@ -45,8 +46,10 @@ typedef struct races {
     const weft_plan_t *plan;
     uint64_t *edges; /* sorted; segment i lies between edges i and i + 1 */
     uint32_t segment_count;
-    uint32_t *first, *end;  /* of every buffer, in segments */
-    uint32_t *member;       /* by range whose memory is reused: its last tensor, id + 1, or 0 */
+    uint32_t *first, *end; /* of every buffer, in segments */
+    uint32_t *member;      /* by range whose memory is reused: its last tensor, id + 1, or 0 */
+    uint32_t *root;        /* by buffer: that of which it is a view, or itself */
+    const weft_registry_t *registry;
     uint32_t *next;         /* by tensor in such a range: the one before it, id + 1, or 0 */
     uint8_t *made;          /* segment holds what a run makes: gradients, temporaries, outputs */
     uint8_t *owned;         /* else padding of ranges: what is there means nothing */
@@ -131,6 +134,44 @@ static void mark_segments(races_t *races, uint32_t id)
     }
 }
 
+/* Temporaries that are written by one kernel only, a view of another temporary at the same place. */
+static weft_status_t find_views(races_t *races, wefti_arena_t *arena)
+{
+    const weft_plan_t *plan = races->plan;
+    uint32_t *written = wefti_arena_array(arena, plan->buffer_count, sizeof *written);
+    races->root = wefti_arena_array(arena, plan->buffer_count, sizeof *races->root);
+    WEFT_RETURN_IF_NO_MEMORY(written && races->root);
+    for (uint32_t i = 0; i < plan->buffer_count; i++) {
+        races->root[i] = i;
+    }
+    for (uint32_t i = 0; i < plan->kernel_count; i++) {
+        const wefti_plan_kernel_t *kernel = &plan->kernels[i];
+        for (uint32_t o = 0; o < kernel->output_count; o++) {
+            if (kernel->outputs[o] != WEFTI_PLAN_NONE) {
+                written[kernel->outputs[o]]++;
+            }
+        }
+    }
+    for (uint32_t i = 0; races->registry != NULL && i < plan->kernel_count; i++) {
+        const wefti_plan_kernel_t *kernel = &plan->kernels[i];
+        uint32_t from = kernel->input_count > 0 ? kernel->inputs[0] : WEFTI_PLAN_NONE;
+        uint32_t to = kernel->output_count == 1 ? kernel->outputs[0] : WEFTI_PLAN_NONE;
+        if (from == WEFTI_PLAN_NONE || to == WEFTI_PLAN_NONE || from == to || written[to] != 1) {
+            continue;
+        }
+        const wefti_plan_buffer_t *in = &plan->buffers[from], *out = &plan->buffers[to];
+        const weft_op_def_t *def =
+            weft_registry_find_op(races->registry, kernel->domain, kernel->op, kernel->version);
+        if (def != NULL && wefti_op_has(def, WEFT_FACT_VIEW) && in->kind == WEFTI_BUFFER_TEMP &&
+            out->kind == WEFTI_BUFFER_TEMP && in->offset_bytes == out->offset_bytes &&
+            in->size_bytes == out->size_bytes && in->layout == out->layout &&
+            in->layout == WEFT_LAYOUT_PLAIN && in->range == 0 && out->range == 0) {
+            races->root[to] = races->root[from];
+        }
+    }
+    return WEFT_OK;
+}
+
 static weft_status_t cut_segments(races_t *races, wefti_arena_t *arena)
 {
     const weft_plan_t *plan = races->plan;
@@ -182,6 +223,7 @@ static weft_status_t prepare(races_t *races, wefti_arena_t *arena)
                            "too large to verify: %u events and %u memory ranges", plan->event_count,
                            races->segment_count);
     }
+    WEFT_RETURN_IF_ERROR(find_views(races, arena));
     races->writers = wefti_arena_array(arena, races->segment_count, sizeof *races->writers);
     races->reads = wefti_arena_array(arena, races->segment_count * streams, sizeof *races->reads);
     races->clocks = wefti_arena_array(arena, streams * streams, sizeof *races->clocks);
@@ -207,8 +249,9 @@ static void reset(races_t *races)
 /* The name under which a buffer is written: all tensors of one range have one. */
 static uint32_t name_of(const races_t *races, uint32_t buffer)
 {
-    uint32_t range = buffer == WEFTI_PLAN_NONE ? 0 : races->plan->buffers[buffer].range;
-    return range != 0 ? range - 1 : buffer;
+    uint32_t root = buffer == WEFTI_PLAN_NONE ? buffer : races->root[buffer];
+    uint32_t range = root == WEFTI_PLAN_NONE ? 0 : races->plan->buffers[root].range;
+    return range != 0 ? range - 1 : root;
 }
 
 /* What is wrong with an access of stream s to one segment of a buffer, or NULL. */
@@ -326,6 +369,13 @@ static int updates_weights(const races_t *races, const wefti_plan_kernel_t *kern
     return 0;
 }
 
+/* A view moves nothing: what it is of is read, under either name. */
+static int is_view(const races_t *races, const wefti_plan_kernel_t *kernel)
+{
+    return kernel->output_count == 1 && kernel->outputs[0] != WEFTI_PLAN_NONE &&
+           races->root[kernel->outputs[0]] != kernel->outputs[0];
+}
+
 static weft_status_t run_kernel(races_t *races, const wefti_plan_program_t *program, uint32_t s,
                                 uint32_t index)
 {
@@ -335,7 +385,8 @@ static weft_status_t run_kernel(races_t *races, const wefti_plan_program_t *prog
     for (uint32_t i = 0; i < kernel->input_count && status == WEFT_OK; i++) {
         status = access_buffer(races, program, s, kernel->inputs[i], read);
     }
-    for (uint32_t i = 0; i < kernel->output_count && status == WEFT_OK; i++) {
+    uint32_t written = is_view(races, kernel) ? 0 : kernel->output_count;
+    for (uint32_t i = 0; i < written && status == WEFT_OK; i++) {
         status = access_buffer(races, program, s, kernel->outputs[i], WRITE);
     }
     return status;
@@ -509,12 +560,12 @@ static weft_status_t run_init(races_t *races)
     return status;
 }
 
-weft_status_t wefti_plan_run_races(const weft_plan_t *plan, uint64_t *out_accesses,
-                                   uint32_t *out_pieces)
+weft_status_t wefti_plan_run_races(const weft_plan_t *plan, const weft_registry_t *registry,
+                                   uint64_t *out_accesses, uint32_t *out_pieces)
 {
     weft_status_t status;
     wefti_arena_t arena;
-    races_t races = {.plan = plan, .work_limit = work_limit(plan)};
+    races_t races = {.plan = plan, .registry = registry, .work_limit = work_limit(plan)};
     wefti_arena_init(&arena, plan->arena.allocator, 0);
     WEFT_TRY(status, prepare(&races, &arena), done);
     WEFT_TRY(status, run_init(&races), done);
@@ -532,9 +583,9 @@ done:
     return status;
 }
 
-weft_status_t wefti_plan_verify_races(const weft_plan_t *plan)
+weft_status_t wefti_plan_verify_races(const weft_plan_t *plan, const weft_registry_t *registry)
 {
     uint64_t accesses;
     uint32_t pieces;
-    return wefti_plan_run_races(plan, &accesses, &pieces);
+    return wefti_plan_run_races(plan, registry, &accesses, &pieces);
 }

@@ -133,6 +133,33 @@ static void test_earlier_readers_do_not_matter(void **state)
     assert_int_equal(f->plan->collectives[0].source, f->plan->collectives[0].buffer);
 }
 
+/* Both are read later, by kernels and a collective; a plan that overwrites the one is refused for the
+ * other. */
+static void test_a_view_has_the_memory_of_what_it_views(void **state)
+{
+    fixture_t *f = *state;
+    wefti_graph_t *graph = f->graph;
+    uint32_t a = relu(graph, "a", test_input(graph, "x", DIMS(16)));
+    uint32_t v = test_node(graph, "Identity", "v", INPUTS(a), NULL, 0);
+    uint32_t sum = collective(graph, "AllReduce", v), b = relu(graph, "b", a);
+    uint32_t c = test_node(graph, "Add", "c", INPUTS(b, v), NULL, 0);
+    uint32_t d = test_node(graph, "Add", "d", INPUTS(c, a), NULL, 0);
+    CHECK(wefti_graph_add_output(graph, test_node(graph, "Add", "y", INPUTS(d, sum), NULL, 0)));
+    lower_well(f);
+    const wefti_plan_buffer_t *first = buffer(f->plan, "a");
+    assert_int_equal(buffer(f->plan, "v")->offset_bytes, first->offset_bytes);
+    assert_int_not_equal(f->plan->collectives[0].source, f->plan->collectives[0].buffer);
+    for (uint32_t i = 0; i < f->plan->buffer_count; i++) {
+        wefti_plan_buffer_t *other = &f->plan->buffers[i];
+        if (strcmp(other->name, "b") == 0) {
+            assert_int_not_equal(other->offset_bytes, first->offset_bytes);
+            other->offset_bytes = first->offset_bytes;
+        }
+    }
+    CHECK(wefti_plan_seal(f->plan));
+    assert_int_equal(wefti_plan_verify(f->plan, f->registry), WEFT_ERR_FORMAT);
+}
+
 /* While peers read it a tensor keeps its memory; when the first reader has waited it may go. */
 static void test_memory_lives_until_the_collective_is_over(void **state)
 {
@@ -323,6 +350,7 @@ int main(void)
         TEST(test_a_result_takes_the_memory_of_what_dies),
         TEST(test_a_result_has_memory_of_its_own),
         TEST(test_earlier_readers_do_not_matter),
+        TEST(test_a_view_has_the_memory_of_what_it_views),
         TEST(test_memory_lives_until_the_collective_is_over),
         TEST(test_blocks),
         TEST(test_several_tensors),

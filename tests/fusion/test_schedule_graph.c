@@ -95,6 +95,9 @@ static void random_graph(fixture_t *f, uint64_t *random)
             uint32_t node =
                 test_node_outputs(graph, "weft", "AllReduce", name, INPUTS(values[a]), 1, NULL, 0);
             values[count++] = graph->nodes[node].outputs[0];
+        } else if (test_draw(random, 4) == 0) {
+            values[count++] =
+                test_node(graph, "Identity", name, INPUTS(values[a]), NULL, 0); /* a view */
         } else if (same && a != b) {
             read[b] = true;
             values[count++] = test_node(graph, "Add", name, INPUTS(values[a], values[b]), NULL, 0);

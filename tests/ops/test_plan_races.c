@@ -138,7 +138,7 @@ static void test_races_match_brute_force(void **in)
         make_world(&world);
         weft_plan_t *plan = make_plan(&world);
         int expected = has_race(&world);
-        weft_status_t status = wefti_plan_verify_races(plan);
+        weft_status_t status = wefti_plan_verify_races(plan, NULL);
         if (status != (expected ? WEFT_ERR_FORMAT : WEFT_OK)) {
             fail_msg("round %u: %s, brute force finds %s race", round, weft_status_name(status),
                      expected ? "a" : "no");

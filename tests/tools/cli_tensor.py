@@ -151,8 +151,8 @@ class TensorParallel(Case):
         self.logits(model, 4)
         report = self.explain()
         self.assertTrue(report["rank_weights"])
-        # All but the embedding, which is read by rows, and as columns of the head.
-        self.assertLess(report["arena_bytes"], whole / 4 + WORDS * WIDTH * 4 + 32768)
+        # All but the embedding, which is read by rows, and as columns of the head; and activations that all ranks have.
+        self.assertLess(report["arena_bytes"], whole / 4 + WORDS * WIDTH * 4 + 49152)
         reasons = [c["reason"] for c in report["collectives"]]
         self.assertEqual(sum("sums the terms of" in reason for reason in reasons), 4, reasons)
 

@@ -151,17 +151,20 @@ static const weft_attr_def_t resize_attrs_18[] = {
         .infer = rule, .cost = wefti_cost_elementwise, .doc = text,                                \
         WEFTI_FACTS(.linear_inputs = linear, __VA_ARGS__)                                          \
     }
-#define FORWARD(op, version, least, most, list, linear, text)                                      \
+#define FORWARD(op, version, least, most, list, linear, text, ...)                                 \
     ROW("", op, version, least, most, list, linear, infer_resize, text,                            \
-        .gradient = WEFT_GRADIENT_OF_INPUTS, .result_grad = {"weft", op "Grad"})
+        __VA_ARGS__.gradient = WEFT_GRADIENT_OF_INPUTS, .result_grad = {"weft", op "Grad"})
+
+#define SIZES .shape_inputs = 4u | 8u,
 
 static const weft_op_def_t defs[] = {
-    FORWARD("Upsample", 7, 1, 1, upsample_attrs_7, 0u, "X with larger dimensions; scales"),
-    FORWARD("Upsample", 9, 2, 2, mode_attrs, 0u, "X with larger dimensions; scales are an input"),
+    FORWARD("Upsample", 7, 1, 1, upsample_attrs_7, 0u, "X with larger dimensions; scales", ),
+    FORWARD("Upsample", 9, 2, 2, mode_attrs, 0u, "X with larger dimensions; scales are an input", ),
     ROW("", "Resize", 10, 2, 2, mode_attrs, 0u, infer_resize,
         "X with other sizes of its dimensions; scales", .gradient = WEFT_GRADIENT_DEFAULT),
-    FORWARD("Resize", 11, 1, 4, resize_attrs, 1u, "X with other sizes of its dimensions"),
-    FORWARD("Resize", 18, 1, 4, resize_attrs_18, 1u, "X with other sizes of some dimensions"),
+    FORWARD("Resize", 11, 1, 4, resize_attrs, 1u, "X with other sizes of its dimensions", SIZES),
+    FORWARD("Resize", 18, 1, 4, resize_attrs_18, 1u, "X with other sizes of some dimensions",
+            SIZES),
     ROW("weft", "UpsampleGrad", 1, 2, 3, upsample_attrs_7, 0u, infer_resize_grad,
         "dX of Upsample from dY; X gives the shape", .gradient = WEFT_GRADIENT_DEFAULT),
     ROW("weft", "ResizeGrad", 1, 2, 5, resize_attrs_18, 1u, infer_resize_grad,

@@ -257,6 +257,18 @@ static weft_status_t check_attributes(const weft_op_def_t *def, const wefti_node
     return WEFT_OK;
 }
 
+/* Initializers that decide shapes are no weights. */
+static void take_shapes(wefti_graph_t *graph, const wefti_node_t *node)
+{
+    const uint32_t shapes = wefti_op_facts(node->def).shape_inputs;
+    for (uint32_t i = 0; i < node->input_count && i < 32; i++) {
+        if ((shapes >> i & 1) != 0 && node->inputs[i] != WEFTI_NONE &&
+            graph->values[node->inputs[i]].kind == WEFTI_VALUE_PARAM) {
+            graph->values[node->inputs[i]].kind = WEFTI_VALUE_CONST;
+        }
+    }
+}
+
 static weft_status_t add_node(import_t *import, size_t index)
 {
     const Onnx__NodeProto *node = import->file->model->graph->node[index];
@@ -303,6 +315,7 @@ static weft_status_t add_node(import_t *import, size_t index)
         return named ? wefti_error_prefix(status, "%s", import->file->label)
                      : wefti_error_prefix(status, "%s: node %zu", import->file->label, index);
     }
+    take_shapes(import->graph, &import->graph->nodes[id]);
     if (import->compiled.ids != NULL) {
         import->compiled.ids[index] = id;
     }

@@ -219,6 +219,7 @@ static weft_status_t inline_functions(wefti_onnx_file_t *file)
 weft_status_t wefti_onnx_inline_functions(wefti_onnx_file_t *file)
 {
     WEFT_RETURN_IF_ERROR(inline_functions(file));
+    WEFT_RETURN_IF_ERROR(wefti_onnx_replace_bags(file));
     WEFT_RETURN_IF_ERROR(wefti_onnx_unroll(file));
     return wefti_onnx_replace_sequences(file);
 }

@@ -125,6 +125,8 @@ int64_t wefti_onnx_opset(const Onnx__ModelProto *model, const char *domain);
 /* inline.c: nodes that call functions of the model become the nodes of their bodies; then
  * sequences are replaced. */
 weft_status_t wefti_onnx_inline_functions(wefti_onnx_file_t *file);
+/* bags.c: loops that are nn.EmbeddingBag become operators of tensors. */
+weft_status_t wefti_onnx_replace_bags(wefti_onnx_file_t *file);
 /* sequences.c: SplitToSequence and SequenceAt become Split, Slice or Gather. */
 weft_status_t wefti_onnx_replace_sequences(wefti_onnx_file_t *file);
 /* Refuses what no part of Weft reads: sparse initializers, training info, versions. */
@@ -162,6 +164,17 @@ static inline wefti_onnx_cursor_t wefti_onnx_inside(const wefti_onnx_field_t *fi
 /* A graph input or output; name is borrowed, a negative dimension has no value. NULL: no memory. */
 Onnx__ValueInfoProto *wefti_onnx_make_info(wefti_arena_t *arena, const char *name,
                                            const weft_tensor_desc_t *type);
+/* An attribute of one integer, or of a list of one; of a text. Names and texts are borrowed. NULL:
+ * no memory. */
+Onnx__AttributeProto *wefti_onnx_make_integer(wefti_arena_t *arena, const char *name, int64_t value,
+                                              bool list);
+Onnx__AttributeProto *wefti_onnx_make_text(wefti_arena_t *arena, const char *name,
+                                           const char *text);
+/* A node with one output, whose name it has; attribute may be NULL. NULL: no memory, or an input or
+ * the output is NULL. */
+Onnx__NodeProto *wefti_onnx_make_node(wefti_arena_t *arena, const char *op,
+                                      const char *const *inputs, size_t count, const char *output,
+                                      Onnx__AttributeProto *attribute);
 /* Gives tensor the contents of desc (its data is borrowed), or none if data is NULL. */
 void wefti_onnx_set_contents(Onnx__TensorProto *tensor, const weft_tensor_desc_t *desc);
 /* Contents of every tensor that are still references become raw_data again. */

@@ -43,6 +43,76 @@ Onnx__ValueInfoProto *wefti_onnx_make_info(wefti_arena_t *arena, const char *nam
     return &all->info;
 }
 
+static Onnx__AttributeProto *new_attribute(wefti_arena_t *arena, const char *name, int type)
+{
+    Onnx__AttributeProto *attribute = wefti_arena_alloc(arena, sizeof(*attribute));
+    if (attribute != NULL) {
+        onnx__attribute_proto__init(attribute);
+        attribute->name = (char *)(uintptr_t)name;
+        attribute->has_type = 1;
+        attribute->type = (Onnx__AttributeProto__AttributeType)type;
+    }
+    return attribute;
+}
+
+Onnx__AttributeProto *wefti_onnx_make_integer(wefti_arena_t *arena, const char *name, int64_t value,
+                                              bool list)
+{
+    Onnx__AttributeProto *attribute =
+        new_attribute(arena, name,
+                      list ? ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INTS
+                           : ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT);
+    if (attribute != NULL && list) {
+        attribute->ints = wefti_arena_memdup(arena, &value, sizeof(value));
+        attribute->n_ints = 1;
+    } else if (attribute != NULL) {
+        attribute->has_i = 1;
+        attribute->i = value;
+    }
+    return attribute != NULL && list && attribute->ints == NULL ? NULL : attribute;
+}
+
+Onnx__AttributeProto *wefti_onnx_make_text(wefti_arena_t *arena, const char *name, const char *text)
+{
+    Onnx__AttributeProto *attribute =
+        new_attribute(arena, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__STRING);
+    if (attribute != NULL) {
+        attribute->has_s = 1;
+        attribute->s.len = strlen(text);
+        attribute->s.data = (uint8_t *)(uintptr_t)text;
+    }
+    return attribute;
+}
+
+Onnx__NodeProto *wefti_onnx_make_node(wefti_arena_t *arena, const char *op,
+                                      const char *const *inputs, size_t count, const char *output,
+                                      Onnx__AttributeProto *attribute)
+{
+    Onnx__NodeProto *node = wefti_arena_alloc(arena, sizeof(*node));
+    char **names = wefti_arena_array(arena, count + 1, sizeof(*names));
+    Onnx__AttributeProto **attributes = wefti_arena_array(arena, 1, sizeof(*attributes));
+    bool known = node != NULL && names != NULL && attributes != NULL && output != NULL;
+    for (size_t i = 0; i < count && known; i++) {
+        known = inputs[i] != NULL;
+        names[i] = (char *)(uintptr_t)inputs[i];
+    }
+    if (!known) {
+        return NULL;
+    }
+    onnx__node_proto__init(node);
+    names[count] = (char *)(uintptr_t)output;
+    attributes[0] = attribute;
+    node->op_type = (char *)(uintptr_t)op;
+    node->name = names[count];
+    node->input = names;
+    node->n_input = count;
+    node->output = names + count;
+    node->n_output = 1;
+    node->attribute = attributes;
+    node->n_attribute = attribute != NULL;
+    return node;
+}
+
 void wefti_onnx_set_contents(Onnx__TensorProto *tensor, const weft_tensor_desc_t *desc)
 {
     tensor->n_float_data = tensor->n_double_data = 0;

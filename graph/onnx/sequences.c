@@ -105,23 +105,10 @@ static weft_status_t push_node(rewriter_t *r, const char *op, char *name, size_t
 static weft_status_t set_integer(rewriter_t *r, Onnx__NodeProto *node, const char *name, bool list,
                                  int64_t value)
 {
-    wefti_arena_t *arena = &r->file->arena;
-    Onnx__AttributeProto *attribute = wefti_arena_alloc(arena, sizeof(*attribute));
-    node->attribute = wefti_arena_array(arena, 1, sizeof(*node->attribute));
+    Onnx__AttributeProto *attribute = wefti_onnx_make_integer(&r->file->arena, name, value, list);
+    node->attribute = wefti_arena_array(&r->file->arena, 1, sizeof(*node->attribute));
     WEFT_RETURN_IF_NO_MEMORY(attribute && node->attribute);
-    onnx__attribute_proto__init(attribute);
     node->attribute[node->n_attribute++] = attribute;
-    attribute->name = (char *)(uintptr_t)name;
-    attribute->has_type = 1;
-    attribute->type = list ? ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INTS
-                           : ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT;
-    if (list) {
-        attribute->ints = wefti_arena_memdup(arena, &value, sizeof(value));
-        attribute->n_ints = 1;
-        return attribute->ints == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
-    }
-    attribute->has_i = 1;
-    attribute->i = value;
     return WEFT_OK;
 }
 

@@ -180,41 +180,16 @@ static weft_status_t push_constant(unroller_t *u, Onnx__TensorProto *tensor)
 
 static Onnx__AttributeProto *int_attribute(unroller_t *u, const char *name, int64_t value)
 {
-    Onnx__AttributeProto *attribute = wefti_arena_alloc(&u->file->arena, sizeof(*attribute));
-    if (attribute != NULL) {
-        onnx__attribute_proto__init(attribute);
-        attribute->name = (char *)(uintptr_t)name;
-        attribute->has_type = attribute->has_i = 1;
-        attribute->type = ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT;
-        attribute->i = value;
-    }
-    return attribute;
+    return wefti_onnx_make_integer(&u->file->arena, name, value, false);
 }
 
 /* A new node with one output; attribute may be NULL. */
 static weft_status_t emit(unroller_t *u, const char *op, const char *const *inputs, size_t count,
                           const char *output, Onnx__AttributeProto *attribute)
 {
-    wefti_arena_t *arena = &u->file->arena;
-    Onnx__NodeProto *node = wefti_arena_alloc(arena, sizeof(*node));
-    char **names = wefti_arena_array(arena, count + 1, sizeof(*names));
-    Onnx__AttributeProto **attributes = wefti_arena_array(arena, 1, sizeof(*attributes));
-    WEFT_RETURN_IF_NO_MEMORY(node && names && attributes && output);
-    onnx__node_proto__init(node);
-    for (size_t i = 0; i < count; i++) {
-        WEFT_RETURN_IF_NO_MEMORY(inputs[i]);
-        names[i] = (char *)(uintptr_t)inputs[i];
-    }
-    names[count] = (char *)(uintptr_t)output;
-    attributes[0] = attribute;
-    node->op_type = (char *)(uintptr_t)op;
-    node->name = (char *)(uintptr_t)output;
-    node->input = names;
-    node->n_input = count;
-    node->output = names + count;
-    node->n_output = 1;
-    node->attribute = attributes;
-    node->n_attribute = attribute != NULL;
+    Onnx__NodeProto *node =
+        wefti_onnx_make_node(&u->file->arena, op, inputs, count, output, attribute);
+    WEFT_RETURN_IF_NO_MEMORY(node);
     return push(u, node);
 }
 
@@ -541,14 +516,8 @@ static weft_status_t lift(unroller_t *u, const scope_t *scope, const char *value
     if (wefti_onnx_opset(u->file->model, "") >= 13) {
         return emit(u, "Unsqueeze", in, 2, *out, NULL);
     }
-    Onnx__AttributeProto *axes = int_attribute(u, "axes", 0);
-    int64_t *list = wefti_arena_array(&u->file->arena, 1, sizeof(*list));
-    WEFT_RETURN_IF_NO_MEMORY(axes && list);
-    list[0] = axis;
-    axes->has_i = 0;
-    axes->type = ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INTS;
-    axes->ints = list;
-    axes->n_ints = 1;
+    Onnx__AttributeProto *axes = wefti_onnx_make_integer(&u->file->arena, "axes", axis, true);
+    WEFT_RETURN_IF_NO_MEMORY(axes);
     return emit(u, "Unsqueeze", in, 1, *out, axes);
 }
 

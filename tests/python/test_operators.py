@@ -73,6 +73,43 @@ class Operators(ranks.RankCase):
                      {"places": ("int64", (3, 2))}, k=np.array([2], "int64"))
         np.testing.assert_array_equal(self.run_model(made, x), np.argsort(-x, 1)[:, :2])
 
+    def bags(self, reduce, ends_from=1, weighted=False):
+        """nn.EmbeddingBag as TorchScript writes it: rows of w at ids 10, from offset to offset."""
+        def ints(name, value):
+            return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.array(value, "int64")))
+
+        body = [ints("zero", [0]), helper.make_node("Gather", ["all", "i"], ["from"]), helper.make_node("Gather", ["ends", "i"], ["to"]),
+                helper.make_node("Unsqueeze", ["from", "zero"], ["from1"]), helper.make_node("Unsqueeze", ["to", "zero"], ["to1"]),
+                helper.make_node("Slice", ["ids", "from1", "to1", "zero"], ["own"]), helper.make_node("Gather", ["w", "own"], ["rows"])]
+        rows = "rows"
+        if weighted:
+            body += [helper.make_node("Slice", ["factors", "from1", "to1", "zero"], ["f"]), ints("one", [1]),
+                     helper.make_node("Unsqueeze", ["f", "one"], ["f1"]), helper.make_node("Mul", ["rows", "f1"], ["scaled"])]
+            rows = "scaled"
+        body += [helper.make_node("ReduceSum", [rows, "zero"], ["bag"], keepdims=0) if reduce == "sum" else
+                 helper.make_node("ReduceMean", [rows], ["bag"], axes=[0], keepdims=0), helper.make_node("Cast", ["true"], ["on"], to=9)]
+        loop = helper.make_graph(body, "body", [helper.make_tensor_value_info("i", 7, []), helper.make_tensor_value_info("c", 9, [])],
+                                 [helper.make_tensor_value_info("on", 9, []), helper.make_tensor_value_info("bag", 1, [None])])
+        nodes = [helper.make_node("Shape", ["ids"], ["count"]), helper.make_node("Concat", ["offsets", "count"], ["all"], axis=0),
+                 ints("first", [ends_from]), ints("last", [1 << 62]), ints("dim", [0]),
+                 helper.make_node("Slice", ["all", "first", "last", "dim"], ["ends"]), helper.make_node("Size", ["ends"], ["bags"]),
+                 helper.make_node("Constant", [], ["true"], value=numpy_helper.from_array(np.array(True))),
+                 helper.make_node("Loop", ["bags", "true"], ["y"], body=loop, name="l")]
+        inputs = {"ids": ("int64", (10,)), "offsets": ("int64", (4,)), **({"factors": ("float32", (10,))} if weighted else {})}
+        return model(nodes, inputs, {"y": ("float32", (None, None))}, 17, w=np.arange(40, dtype="float32").reshape(20, 2) / 8)
+
+    def test_bags(self):
+        """The third bag is empty."""
+        ids, offsets = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5, 3]), np.array([0, 4, 6, 6])
+        factors, table = np.arange(10, dtype="float32") / 4, np.arange(40, dtype="float32").reshape(20, 2) / 8
+        for weighted, reduce in ((False, "sum"), (False, "mean"), (True, "sum")):
+            rows = table[ids] * (factors[:, None] if weighted else 1)
+            parts = [rows[a:b] for a, b in zip(offsets, [*offsets[1:], 10])]
+            expected = [part.sum(0) if reduce == "sum" or not len(part) else part.mean(0) for part in parts]
+            got = self.run_model(self.bags(reduce, weighted=weighted), ids, offsets, *([factors] if weighted else []))
+            np.testing.assert_allclose(got, expected, rtol=1e-6)
+        self.refused(self.bags("sum", ends_from=0), "cannot infer the shape")  # not the ends of the bags
+
     def sequence(self, places, lengths=None, **attributes):
         """SequenceAt of each place, of x [2, 7] split along axis 1."""
         nodes = [helper.make_node("SplitToSequence", ["x", *([] if lengths is None else ["lengths"])], ["s"], axis=1, **attributes)]

@@ -92,19 +92,19 @@ class UNet(nn.Module):
 
 
 class Dlrm(nn.Module):
-    """Sums of embeddings of categories, products of all pairs of features, two MLPs. The bags have a fixed size:
-    torch exports nn.EmbeddingBag as a Loop."""
+    """Sums of embeddings of categories, products of all pairs of features, two MLPs. torch exports nn.EmbeddingBag as a
+    Loop."""
 
     def __init__(self, tables=3, width=8):
         super().__init__()
-        self.bags = nn.ModuleList([nn.Embedding(WORDS, width) for _ in range(tables)])
+        self.bags = nn.ModuleList([nn.EmbeddingBag(WORDS, width, mode="sum") for _ in range(tables)])
         self.bottom = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, width), nn.ReLU())
         self.top = nn.Sequential(nn.Linear(width + (tables + 1) * tables // 2, 16), nn.ReLU(), nn.Linear(16, 1))
         self.register_buffer("pairs", torch.tril_indices(tables + 1, tables + 1, -1))
 
     def forward(self, dense, categories):
         bottom = self.bottom(dense)
-        features = torch.stack([bottom] + [bag(ids).sum(1) for bag, ids in zip(self.bags, categories.unbind(1))], 1)
+        features = torch.stack([bottom] + [bag(ids) for bag, ids in zip(self.bags, categories.unbind(1))], 1)
         products = torch.bmm(features, features.transpose(1, 2))[:, self.pairs[0], self.pairs[1]]
         return self.top(torch.cat([bottom, products], 1))
 

@@ -37,7 +37,7 @@ static void load(const state_t *s, const char *x, element_t *row)
         } else if (s->dtype == WEFT_DTYPE_I64) {
             memcpy(&row[i].i, from, size);
         } else {
-            wefti_widen(s->dtype, from, 1, &wide);
+            wefti_widen(WEFT_ISA_PORTABLE, s->dtype, from, 1, &wide);
             row[i].f = s->floating ? (double)wide.f32[0] : 0.0;
             row[i].i = s->floating ? 0 : wide.i64[0];
         }
@@ -59,7 +59,7 @@ static void store(const state_t *s, const element_t *value, char *to)
         if (s->floating) {
             wide.f32[0] = (float)value->f;
         }
-        wefti_narrow(s->dtype, &wide, 1, to);
+        wefti_narrow(WEFT_ISA_PORTABLE, s->dtype, &wide, 1, to);
     }
 }
 

@@ -186,6 +186,7 @@ typedef struct {
     bool swaps;
     float mean; /* the number of inputs to divide by, or 0 */
     uint32_t pass_count, threads;
+    weft_isa_t isa;
     wefti_nest_t passes[];
 } binary_t;
 
@@ -294,6 +295,7 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
     state->mean = (row->flags & MEAN) != 0 ? (float)node->input_count : 0.0f;
     state->pass_count = pass_count;
     state->threads = wefti_kernel_threads(env);
+    state->isa = wefti_kernel_isa(env);
     state->in_bytes = weft_dtype_size_bytes(dtype);
     state->out_bytes = weft_dtype_size_bytes(state->out);
     state->out_count = weft_tensor_elem_count(&node->outputs[0]);
@@ -322,13 +324,13 @@ static int64_t widen(const binary_t *s, const char *x, int64_t stride, int64_t c
                      wefti_wide_t *out)
 {
     if (stride == 1 || stride == 0) {
-        wefti_widen(s->in, x, stride == 1 ? count : 1, out);
+        wefti_widen(s->isa, s->in, x, stride == 1 ? count : 1, out);
         return stride;
     }
     wefti_wide_t one;
     const bool wide = wefti_wide_dtype(s->in) == WEFT_DTYPE_I64;
     for (int64_t i = 0; i < count; i++) {
-        wefti_widen(s->in, x + i * stride * (int64_t)s->in_bytes, 1, &one);
+        wefti_widen(s->isa, s->in, x + i * stride * (int64_t)s->in_bytes, 1, &one);
         if (wide) {
             out->i64[i] = one.i64[0];
         } else {
@@ -356,7 +358,7 @@ static void run_row(const binary_t *s, const char *a, int64_t sa, const char *b,
             s->inner(&p, sp, &q, sq, to, part);
         } else {
             s->inner(&p, sp, &q, sq, &z, part);
-            wefti_narrow(s->out, &z, part, to);
+            wefti_narrow(s->isa, s->out, &z, part, to);
         }
     }
 }
@@ -413,9 +415,9 @@ static void divide(const binary_t *s, char *y)
         ((float *)y)[i] /= s->mean;
     }
     for (int64_t i = 0; s->widens && i < s->out_count; i++, y += s->out_bytes) {
-        wefti_widen(s->out, y, 1, &wide);
+        wefti_widen(s->isa, s->out, y, 1, &wide);
         wide.f32[0] /= s->mean;
-        wefti_narrow(s->out, &wide, 1, y);
+        wefti_narrow(s->isa, s->out, &wide, 1, y);
     }
 }
 

@@ -8,16 +8,20 @@
 
 #include <string.h>
 
+#include "ops/compute/halves.h"
 #include "ops/compute/support.h"
 #include "ops/compute/widen.h"
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
 #include "runtime/base/half.h"
+#include "runtime/base/parallel.h"
 
 #define BLOCK WEFTI_WIDE_BLOCK
 
 typedef struct {
     weft_dtype_t from, to;
+    weft_isa_t isa;
+    uint32_t threads;
     int64_t count;
     bool floating; /* the values between are f64 */
 } state_t;
@@ -112,51 +116,58 @@ static void store(weft_dtype_t to, bool floating, const wefti_wide_t *in, int64_
     }
 }
 
-void wefti_widen(weft_dtype_t dtype, const void *x, int64_t count, wefti_wide_t *out)
+void wefti_widen(weft_isa_t isa, weft_dtype_t dtype, const void *x, int64_t count,
+                 wefti_wide_t *out)
 {
-    const uint16_t *half = x;
-    for (int64_t i = 0; dtype == WEFT_DTYPE_F16 && i < count; i++) {
-        out->f32[i] = wefti_f16_to_f32(half[i]);
-    }
-    for (int64_t i = 0; dtype == WEFT_DTYPE_BF16 && i < count; i++) {
-        out->f32[i] = wefti_bf16_to_f32(half[i]);
-    }
-    if (wefti_wide_dtype(dtype) == WEFT_DTYPE_I64) {
+    if (wefti_is_half(dtype)) {
+        wefti_halves_widen(isa, dtype, x, count, out->f32);
+    } else if (wefti_wide_dtype(dtype) == WEFT_DTYPE_I64) {
         load(dtype, false, x, count, out);
     }
 }
 
-void wefti_narrow(weft_dtype_t dtype, const wefti_wide_t *in, int64_t count, void *y)
+void wefti_narrow(weft_isa_t isa, weft_dtype_t dtype, const wefti_wide_t *in, int64_t count,
+                  void *y)
 {
-    uint16_t *half = y;
-    for (int64_t i = 0; dtype == WEFT_DTYPE_F16 && i < count; i++) {
-        half[i] = wefti_f16_from_f32(in->f32[i]);
-    }
-    for (int64_t i = 0; dtype == WEFT_DTYPE_BF16 && i < count; i++) {
-        half[i] = wefti_bf16_from_f32(in->f32[i]);
-    }
-    if (wefti_wide_dtype(dtype) == WEFT_DTYPE_I64) {
+    if (wefti_is_half(dtype)) {
+        wefti_halves_narrow(isa, dtype, in->f32, count, y);
+    } else if (wefti_wide_dtype(dtype) == WEFT_DTYPE_I64) {
         store(dtype, false, in, count, y);
+    }
+}
+
+static void run_range(const void *job, wefti_range_t range)
+{
+    const weft_kernel_call_t *call = job;
+    const state_t *s = call->state;
+    const size_t from_bytes = weft_dtype_size_bytes(s->from),
+                 to_bytes = weft_dtype_size_bytes(s->to);
+    const int64_t total = range.to - range.from;
+    const char *x = (const char *)call->inputs[0] + (size_t)range.from * from_bytes;
+    char *y = (char *)call->outputs[0] + (size_t)range.from * to_bytes;
+    wefti_wide_t block;
+    if (wefti_is_half(s->from) && s->to == WEFT_DTYPE_F32) {
+        wefti_halves_widen(s->isa, s->from, x, total, (float *)(void *)y);
+        return;
+    }
+    if (wefti_is_half(s->to) && s->from == WEFT_DTYPE_F32) {
+        wefti_halves_narrow(s->isa, s->to, (const float *)(const void *)x, total, y);
+        return;
+    }
+    for (int64_t at = 0; at < total; at += BLOCK) {
+        const int64_t count = total - at < BLOCK ? total - at : BLOCK;
+        load(s->from, s->floating, x + (size_t)at * from_bytes, count, &block);
+        store(s->to, s->floating, &block, count, y + (size_t)at * to_bytes);
     }
 }
 
 static weft_status_t run(const weft_kernel_call_t *call)
 {
     const state_t *s = call->state;
-    size_t from_bytes = weft_dtype_size_bytes(s->from), to_bytes = weft_dtype_size_bytes(s->to);
-    const char *x = call->inputs[0];
-    char *y = call->outputs[0];
-    wefti_wide_t block;
-    if (s->from == s->to) {
-        if (x != y && s->count > 0) {
-            memcpy(y, x, (size_t)s->count * to_bytes);
-        }
-        return WEFT_OK;
-    }
-    for (int64_t at = 0; at < s->count; at += BLOCK) {
-        int64_t count = s->count - at < BLOCK ? s->count - at : BLOCK;
-        load(s->from, s->floating, x + (size_t)at * from_bytes, count, &block);
-        store(s->to, s->floating, &block, count, y + (size_t)at * to_bytes);
+    if (s->from != s->to) {
+        wefti_parallel_for(s->threads, s->count, WEFTI_GRAIN, run_range, call);
+    } else if (call->inputs[0] != call->outputs[0] && s->count > 0) {
+        memcpy(call->outputs[0], call->inputs[0], (size_t)s->count * weft_dtype_size_bytes(s->to));
     }
     return WEFT_OK;
 }
@@ -164,7 +175,6 @@ static weft_status_t run(const weft_kernel_call_t *call)
 static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env_t *env,
                              void **out_state, size_t *out_scratch_bytes)
 {
-    (void)env;
     WEFT_RETURN_IF_ERROR(wefti_need_known(wefti_infer_input(node, 0), "input", 0));
     WEFT_RETURN_IF_ERROR(wefti_need_known(wefti_node_output(node, 0), "output", 0));
     const weft_tensor_desc_t *x = &node->inputs[0], *y = &node->outputs[0];
@@ -176,6 +186,8 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
     if (state == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
+    state->isa = wefti_kernel_isa(env);
+    state->threads = wefti_kernel_threads(env);
     state->from = x->dtype;
     state->to = y->dtype;
     state->floating =

@@ -68,7 +68,7 @@ static double number(weft_dtype_t dtype, const void *x)
 {
     wefti_wide_t wide;
     if (wefti_wide_dtype(dtype) != dtype) {
-        wefti_widen(dtype, x, 1, &wide);
+        wefti_widen(WEFT_ISA_PORTABLE, dtype, x, 1, &wide);
         x = &wide;
     }
     switch (wefti_wide_dtype(dtype)) {

@@ -65,6 +65,7 @@ weft_status_t wefti_elementwise_prepare(const weft_node_desc_t *node, const weft
                                    .count = weft_tensor_elem_count(y),
                                    .tensors = tensors,
                                    .threads = wefti_kernel_threads(env),
+                                   .isa = wefti_kernel_isa(env),
                                    .in = in,
                                    .out = y->dtype,
                                    .widens = wide != in};
@@ -89,13 +90,15 @@ static void run_range(const void *job, wefti_range_t range)
     for (int64_t at = range.from; at < range.to; at += WEFTI_WIDE_BLOCK) {
         int64_t left = range.to - at, count = left < WEFTI_WIDE_BLOCK ? left : WEFTI_WIDE_BLOCK;
         wefti_wide_t x[2], z;
-        wefti_widen(s->in, a + (size_t)at * in, count, &x[0]);
-        wefti_widen(s->in, b + (size_t)at * in, count, &x[1]);
+        wefti_widen(s->isa, s->in, a + (size_t)at * in, count, &x[0]);
+        if (s->tensors > 1) {
+            wefti_widen(s->isa, s->in, b + (size_t)at * in, count, &x[1]);
+        }
         if (s->in != s->out) { /* a test */
-            s->loop(&x[0], &x[1], s->p, y + (size_t)at * out, count);
+            s->loop(&x[0], &x[s->tensors - 1], s->p, y + (size_t)at * out, count);
         } else {
-            s->loop(&x[0], &x[1], s->p, &z, count);
-            wefti_narrow(s->out, &z, count, y + (size_t)at * out);
+            s->loop(&x[0], &x[s->tensors - 1], s->p, &z, count);
+            wefti_narrow(s->isa, s->out, &z, count, y + (size_t)at * out);
         }
     }
 }

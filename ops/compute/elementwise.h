@@ -28,6 +28,7 @@ typedef struct wefti_elementwise {
     wefti_elementwise_fn loop;
     int64_t count;
     uint32_t tensors, threads;
+    weft_isa_t isa;
     weft_dtype_t in, out;
     bool widens; /* the loop is of a wider type */
     double p[2];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gemm: Y = alpha A B + beta C, C broadcast to [M, N]. */
-#include "ops/compute/gemm_f32.h"
+#include "ops/compute/gemm_half.h"
+#include "ops/compute/halves.h"
 #include "ops/compute/kernel_check.h"
 #include "ops/compute/product_kernels.h"
 #include "runtime/base/error.h"
@@ -8,17 +9,17 @@
 
 typedef struct gemm_state {
     wefti_gemm_t gemm;
+    wefti_gemm_half_t half; /* in place of gemm, if half.in is set */
     int64_t bias_row, bias_col;
+    int64_t bias_count; /* elements of a half type, which are widened first */
     bool has_bias;
 } gemm_state_t;
 
 static weft_status_t bias_strides(const weft_node_desc_t *node, gemm_state_t *state)
 {
     const weft_tensor_desc_t *c = &node->inputs[2];
-    weft_status_t status = wefti_check_f32(node, c, "input 2", false);
-    if (status != WEFT_OK) {
-        return status;
-    }
+    const weft_dtype_t dtype = wefti_is_half(c->dtype) ? node->inputs[0].dtype : WEFT_DTYPE_F32;
+    WEFT_RETURN_IF_ERROR(wefti_check_type(node, c, "input 2", false, dtype));
     const int64_t rows = c->rank >= 2 ? c->dims[c->rank - 2] : 1;
     const int64_t cols = c->rank >= 1 ? c->dims[c->rank - 1] : 1;
     if (c->rank > 2 || (rows != 1 && rows != state->gemm.m) ||
@@ -26,6 +27,12 @@ static weft_status_t bias_strides(const weft_node_desc_t *node, gemm_state_t *st
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "Gemm: input 2 cannot be broadcast to [%lld, %lld]",
                            (long long)state->gemm.m, (long long)state->gemm.n);
+    }
+    if (dtype != WEFT_DTYPE_F32) {
+        state->bias_count = rows * cols;
+        if (rows > 1 && cols > 1) { /* by copies of everything */
+            return wefti_error(WEFT_ERR_UNSUPPORTED, "Gemm: input 2 is a matrix of a half type");
+        }
     }
     state->bias_row = rows == 1 ? 0 : cols;
     state->bias_col = cols == 1 ? 0 : 1;
@@ -42,9 +49,11 @@ static weft_status_t describe(const weft_node_desc_t *node, const weft_kernel_en
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "Gemm: expected two inputs and one output");
     }
     const weft_tensor_desc_t *a = &node->inputs[0], *b = &node->inputs[1], *y = &node->outputs[0];
-    WEFT_TRY(status, wefti_check_f32(node, a, "input 0", false), out);
-    WEFT_TRY(status, wefti_check_f32(node, b, "input 1", false), out);
-    WEFT_TRY(status, wefti_check_f32(node, y, "output 0", false), out);
+    const weft_dtype_t in = wefti_is_half(a->dtype) ? a->dtype : WEFT_DTYPE_F32;
+    const weft_dtype_t out = wefti_is_half(y->dtype) ? in : WEFT_DTYPE_F32;
+    WEFT_TRY(status, wefti_check_type(node, a, "input 0", false, in), out);
+    WEFT_TRY(status, wefti_check_type(node, b, "input 1", false, in), out);
+    WEFT_TRY(status, wefti_check_type(node, y, "output 0", false, out), out);
     if (a->rank != 2 || b->rank != 2) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "Gemm: inputs must be matrices");
     }
@@ -69,7 +78,8 @@ static weft_status_t describe(const weft_node_desc_t *node, const weft_kernel_en
     if (wefti_node_has_input(node, 2)) {
         WEFT_TRY(status, bias_strides(node, state), out);
     }
-    status = wefti_gemm_plan(g);
+    status =
+        in == WEFT_DTYPE_F32 ? wefti_gemm_plan(g) : wefti_gemm_half_plan(&state->half, g, in, out);
 out:
     return status;
 }
@@ -88,15 +98,29 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
         return status;
     }
     *out_state = state;
-    *out_scratch_bytes = state->gemm.scratch_bytes;
+    *out_scratch_bytes =
+        state->half.in == WEFT_DTYPE_NONE
+            ? state->gemm.scratch_bytes
+            : state->half.scratch_bytes + (size_t)state->bias_count * sizeof(float);
     return WEFT_OK;
 }
 
 static weft_status_t run(const weft_kernel_call_t *call)
 {
     const gemm_state_t *state = call->state;
-    const wefti_gemm_bias_t bias = {state->has_bias ? call->inputs[2] : NULL, state->bias_row,
-                                    state->bias_col};
+    const wefti_gemm_half_t *half = &state->half;
+    wefti_gemm_bias_t bias = {state->has_bias ? call->inputs[2] : NULL, state->bias_row,
+                              state->bias_col};
+    if (half->in != WEFT_DTYPE_NONE) {
+        if (state->bias_count > 0 && state->has_bias) {
+            float *wide = (float *)(void *)((char *)call->scratch + half->scratch_bytes);
+            wefti_halves_widen(half->isa, half->in, call->inputs[2], state->bias_count, wide);
+            bias.data = wide;
+        }
+        wefti_gemm_half_run(half, call->inputs[0], call->inputs[1], &bias, call->outputs[0],
+                            call->scratch);
+        return WEFT_OK;
+    }
     wefti_gemm_run(&state->gemm, call->inputs[0], call->inputs[1], &bias, false, call->outputs[0],
                    call->scratch);
     return WEFT_OK;

@@ -16,9 +16,15 @@ bool wefti_node_has_output(const weft_node_desc_t *node, uint32_t index)
 weft_status_t wefti_check_f32(const weft_node_desc_t *node, const weft_tensor_desc_t *desc,
                               const char *what, bool channels_last_allowed)
 {
-    if (desc->dtype != WEFT_DTYPE_F32) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: %s has unsupported type %s: expected f32",
-                           node->op, what, weft_dtype_name(desc->dtype));
+    return wefti_check_type(node, desc, what, channels_last_allowed, WEFT_DTYPE_F32);
+}
+
+weft_status_t wefti_check_type(const weft_node_desc_t *node, const weft_tensor_desc_t *desc,
+                               const char *what, bool channels_last_allowed, weft_dtype_t dtype)
+{
+    if (desc->dtype != dtype) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: %s has unsupported type %s: expected %s",
+                           node->op, what, weft_dtype_name(desc->dtype), weft_dtype_name(dtype));
     }
     if (desc->rank > WEFT_MAX_DIMS) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,

@@ -18,6 +18,10 @@ bool wefti_node_has_output(const weft_node_desc_t *node, uint32_t index);
 weft_status_t wefti_check_f32(const weft_node_desc_t *node, const weft_tensor_desc_t *desc,
                               const char *what, bool channels_last_allowed);
 
+/* The same for another type. */
+weft_status_t wefti_check_type(const weft_node_desc_t *node, const weft_tensor_desc_t *desc,
+                               const char *what, bool channels_last_allowed, weft_dtype_t dtype);
+
 /* desc has exactly these dimensions. */
 weft_status_t wefti_check_shape(const weft_node_desc_t *node, const weft_tensor_desc_t *desc,
                                 const char *what, uint32_t rank, const int64_t *dims);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* MatMul and FusedMatMul: the last two dimensions are matrices, the others are broadcast. */
-#include "ops/compute/gemm_f32.h"
+#include "ops/compute/gemm_half.h"
+#include "ops/compute/halves.h"
 #include "ops/compute/kernel_check.h"
 #include "ops/compute/product_kernels.h"
 #include "runtime/base/error.h"
@@ -8,6 +9,7 @@
 
 typedef struct matmul_state {
     wefti_gemm_t gemm;
+    wefti_gemm_half_t half; /* in place of gemm, if half.in is set */
     int64_t batch_count;
     int64_t *a_offset; /* elements, per matrix of the output; NULL when there is one */
     int64_t *b_offset;
@@ -110,9 +112,12 @@ static weft_status_t describe(const weft_node_desc_t *node, const weft_kernel_en
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "%s: transBatchA and transBatchB are not supported", node->op);
     }
-    WEFT_TRY(status, wefti_check_f32(node, &node->inputs[0], "input 0", false), out);
-    WEFT_TRY(status, wefti_check_f32(node, &node->inputs[1], "input 1", false), out);
-    WEFT_TRY(status, wefti_check_f32(node, &node->outputs[0], "output 0", false), out);
+    const weft_dtype_t in =
+        wefti_is_half(node->inputs[0].dtype) ? node->inputs[0].dtype : WEFT_DTYPE_F32;
+    const weft_dtype_t out = wefti_is_half(node->outputs[0].dtype) ? in : WEFT_DTYPE_F32;
+    WEFT_TRY(status, wefti_check_type(node, &node->inputs[0], "input 0", false, in), out);
+    WEFT_TRY(status, wefti_check_type(node, &node->inputs[1], "input 1", false, in), out);
+    WEFT_TRY(status, wefti_check_type(node, &node->outputs[0], "output 0", false, out), out);
     if (node->inputs[0].rank == 0 || node->inputs[1].rank == 0) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: inputs must not be scalars", node->op);
     }
@@ -145,7 +150,8 @@ static weft_status_t describe(const weft_node_desc_t *node, const weft_kernel_en
     if (state->batch_count > 1) {
         WEFT_TRY(status, make_offsets(state, &a, &b, rank, dims), out);
     }
-    status = wefti_gemm_plan(g);
+    status =
+        in == WEFT_DTYPE_F32 ? wefti_gemm_plan(g) : wefti_gemm_half_plan(&state->half, g, in, out);
 out:
     return status;
 }
@@ -175,7 +181,8 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
         return status;
     }
     *out_state = state;
-    *out_scratch_bytes = state->gemm.scratch_bytes;
+    *out_scratch_bytes =
+        state->half.in == WEFT_DTYPE_NONE ? state->gemm.scratch_bytes : state->half.scratch_bytes;
     return WEFT_OK;
 }
 
@@ -183,11 +190,21 @@ static weft_status_t run(const weft_kernel_call_t *call)
 {
     const matmul_state_t *state = call->state;
     const wefti_gemm_t *g = &state->gemm;
+    const wefti_gemm_half_t *half = &state->half;
+    const wefti_gemm_bias_t none = {NULL, 0, 0};
     const float *a = call->inputs[0], *b = call->inputs[1];
+    const uint16_t *half_a = call->inputs[0], *half_b = call->inputs[1];
+    const size_t size = weft_dtype_size_bytes(half->out);
     float *c = call->outputs[0];
     for (int64_t i = 0; i < state->batch_count; i++) {
         const int64_t a_at = state->batch_count > 1 ? state->a_offset[i] : 0;
         const int64_t b_at = state->batch_count > 1 ? state->b_offset[i] : 0;
+        if (half->in != WEFT_DTYPE_NONE) {
+            wefti_gemm_half_run(half, half_a + a_at, half_b + b_at, &none,
+                                (char *)call->outputs[0] + (size_t)(i * g->m * g->n) * size,
+                                call->scratch);
+            continue;
+        }
         wefti_gemm_run(g, a + a_at, b + b_at, NULL, false, c + i * g->m * g->n, call->scratch);
     }
     return WEFT_OK;

@@ -162,7 +162,7 @@ static weft_status_t run_one_hot(const weft_kernel_call_t *call)
             } else if (s->indices == WEFT_DTYPE_I64) {
                 index = *(const int64_t *)x;
             } else {
-                wefti_widen(s->indices, x, 1, &wide);
+                wefti_widen(WEFT_ISA_PORTABLE, s->indices, x, 1, &wide);
                 index = wide.i64[0];
             }
             index = index < 0 ? index + s->depth : index;
@@ -251,7 +251,7 @@ PREPARE(prepare_eye)
     if (y->dtype == WEFT_DTYPE_F64) {
         state->one.f64[0] = 1.0;
     } else if (wefti_wide_dtype(y->dtype) == WEFT_DTYPE_F32 && y->dtype != WEFT_DTYPE_F32) {
-        wefti_narrow(y->dtype, &half, 1, &state->one);
+        wefti_narrow(WEFT_ISA_PORTABLE, y->dtype, &half, 1, &state->one);
     } else {
         state->one = y->dtype == WEFT_DTYPE_F32 ? half : whole; /* integers: the low bytes */
     }

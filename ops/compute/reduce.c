@@ -81,7 +81,7 @@ static void load_f64(weft_dtype_t dtype, const void *x, int64_t count, double *o
     wefti_wide_t wide;
     const float *f32 = x;
     if (wefti_wide_dtype(dtype) == WEFT_DTYPE_F32 && dtype != WEFT_DTYPE_F32) {
-        wefti_widen(dtype, x, count, &wide);
+        wefti_widen(WEFT_ISA_PORTABLE, dtype, x, count, &wide);
         f32 = wide.f32;
     }
     for (int64_t i = 0; i < count; i++) {
@@ -103,7 +103,7 @@ static void add_row(const state_t *s, step_t step, const char *x, int64_t count,
         } else if (s->dtype == WEFT_DTYPE_I64) {
             memcpy(wide.i64, from, (size_t)n * size);
         } else {
-            wefti_widen(s->dtype, from, n, &wide);
+            wefti_widen(WEFT_ISA_PORTABLE, s->dtype, from, n, &wide);
         }
         for (int64_t i = 0; i < n; i++) {
             int64_t to = (at + i) * stride;
@@ -189,7 +189,7 @@ static weft_status_t run(const weft_kernel_call_t *call)
         } else if (s->dtype == WEFT_DTYPE_F32 || s->dtype == WEFT_DTYPE_I64) {
             memcpy(to, &one, weft_dtype_size_bytes(s->dtype));
         } else {
-            wefti_narrow(s->dtype, &one, 1, to);
+            wefti_narrow(WEFT_ISA_PORTABLE, s->dtype, &one, 1, to);
         }
     }
     return WEFT_OK;

@@ -135,10 +135,10 @@ static void combine(const state_t *s, char *y, const char *x, int64_t count)
     for (int64_t at = 0; at < count; at += WEFTI_WIDE_BLOCK) {
         wefti_wide_t a, b;
         int64_t n = count - at < WEFTI_WIDE_BLOCK ? count - at : WEFTI_WIDE_BLOCK;
-        wefti_widen(dtype, y + (size_t)at * size, n, &a);
-        wefti_widen(dtype, x + (size_t)at * size, n, &b);
+        wefti_widen(WEFT_ISA_PORTABLE, dtype, y + (size_t)at * size, n, &a);
+        wefti_widen(WEFT_ISA_PORTABLE, dtype, x + (size_t)at * size, n, &b);
         combine_wide(s->reduction, wide, &a, &b, n);
-        wefti_narrow(dtype, &a, n, y + (size_t)at * size);
+        wefti_narrow(WEFT_ISA_PORTABLE, dtype, &a, n, y + (size_t)at * size);
     }
 }
 

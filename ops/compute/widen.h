@@ -33,7 +33,9 @@ static inline weft_dtype_t wefti_wide_dtype(weft_dtype_t dtype)
 }
 
 /* cast.c: count elements, at most WEFTI_WIDE_BLOCK, of a type that widens; integers wrap. */
-void wefti_widen(weft_dtype_t dtype, const void *x, int64_t count, wefti_wide_t *out);
-void wefti_narrow(weft_dtype_t dtype, const wefti_wide_t *in, int64_t count, void *y);
+void wefti_widen(weft_isa_t isa, weft_dtype_t dtype, const void *x, int64_t count,
+                 wefti_wide_t *out);
+void wefti_narrow(weft_isa_t isa, weft_dtype_t dtype, const wefti_wide_t *in, int64_t count,
+                  void *y);
 
 #endif

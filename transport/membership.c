@@ -161,7 +161,7 @@ weft_status_t wefti_membership_join(wefti_endpoint_t *endpoint, const wefti_memb
     WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), out);
     if (former != NULL) {
         own.former = 1;
-        own.next = former->next;
+        own.next = atomic_load_explicit(&former->identity->next, memory_order_relaxed);
         memcpy(own.key, former->identity->key, sizeof own.key);
     }
     own.member = out->identity->self;
@@ -181,8 +181,10 @@ out:
 void wefti_membership_commit(const wefti_membership_t *membership)
 {
     /* relaxed: read by the thread that shrinks, grows or releases contexts of this rank */
-    atomic_store_explicit(&membership->identity->generation, membership->generation,
-                          memory_order_relaxed);
+    wefti_identity_t *identity = membership->identity;
+    atomic_store_explicit(&identity->generation, membership->generation, memory_order_relaxed);
+    atomic_store_explicit(&identity->next, membership->next, memory_order_relaxed);
+    atomic_store_explicit(&identity->left, false, memory_order_relaxed);
 }
 
 void wefti_membership_leave(wefti_membership_t *membership)
@@ -191,6 +193,7 @@ void wefti_membership_leave(wefti_membership_t *membership)
     if (identity != NULL && atomic_load_explicit(&identity->generation, memory_order_relaxed) ==
                                 membership->generation) {
         stop_listening(identity);
+        atomic_store_explicit(&identity->left, true, memory_order_relaxed);
     }
     identity_release(identity);
     wefti_free(NULL, membership->members);
@@ -202,15 +205,29 @@ uint32_t wefti_membership_number(const wefti_membership_t *membership, uint32_t 
     return membership->members[rank].number;
 }
 
-weft_status_t wefti_membership_check(const wefti_membership_t *membership)
+weft_status_t wefti_membership_latest(const wefti_membership_t *membership, uint32_t *out_latest)
 {
     const wefti_identity_t *identity = membership->identity;
     uint32_t latest = atomic_load_explicit(&identity->generation, memory_order_relaxed);
-    if (latest != membership->generation) {
+    *out_latest = latest;
+    if (latest != membership->generation &&
+        !atomic_load_explicit(&identity->left, memory_order_relaxed)) {
         return wefti_error(WEFT_ERR_STATE,
                            "the context's world of generation %u has been replaced by that of "
                            "generation %u; use the context of the latter",
                            membership->generation, latest);
     }
     return WEFT_OK;
+}
+
+weft_status_t wefti_membership_check(const wefti_membership_t *membership)
+{
+    uint32_t latest;
+    WEFT_RETURN_IF_ERROR(wefti_membership_latest(membership, &latest));
+    return latest == membership->generation
+               ? WEFT_OK
+               : wefti_error(WEFT_ERR_STATE,
+                             "the context's world of generation %u has been replaced by that of "
+                             "generation %u, which this rank has left; it can only grow",
+                             membership->generation, latest);
 }

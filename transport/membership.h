@@ -42,7 +42,10 @@ void wefti_membership_commit(const wefti_membership_t *membership);
 void wefti_membership_leave(wefti_membership_t *membership);
 /* The member's number at a rank of the world. */
 uint32_t wefti_membership_number(const wefti_membership_t *membership, uint32_t rank);
-/* WEFT_ERR_STATE where a later world has replaced this one, or this rank is gone. */
+/* WEFT_ERR_STATE where a later world has replaced this one, unless this rank has left that.
+ * *out_latest: the latest world's generation. */
+weft_status_t wefti_membership_latest(const wefti_membership_t *membership, uint32_t *out_latest);
+/* WEFT_ERR_STATE where a later world has replaced this one: its members listen elsewhere, or not. */
 weft_status_t wefti_membership_check(const wefti_membership_t *membership);
 
 /* Where survivors agreed to join their new world. */

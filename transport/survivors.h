@@ -15,7 +15,9 @@ struct wefti_member {
 
 struct wefti_identity {
     _Atomic uint32_t references;
-    _Atomic uint32_t generation; /* of the latest world that this rank is in */
+    _Atomic uint32_t generation; /* of the latest world that this rank is in, */
+    _Atomic bool left;           /* or was: its context has been released */
+    _Atomic uint32_t next;       /* number of the next member, as of that world */
     uint8_t key[32];             /* which only members have */
     wefti_member_t self;
     int local, tcp; /* listening sockets; -1: none */

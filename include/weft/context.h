@@ -291,8 +291,8 @@ WEFT_API weft_status_t weft_context_dump(weft_context_t *context, const char *pa
  * @param[in]  context     a context whose world has ended, or not; it stays valid
  * @param[out] out_context the new context, with one reference; the caller releases it
  * @return WEFT_ERR_TIMEOUT naming the ranks that live but did not call; WEFT_ERR_STATE if the
- *         context has been shrunk or grown into another one (call it on that one; a rank that has
- *         released that one has left), or in a forked child; WEFT_ERR_NO_MEMORY; WEFT_ERR_SYSTEM
+ *         context has been shrunk or grown into another one (call it on that one; after a rank has
+ *         released that one, its former context can grow, but not shrink), or in a forked child; WEFT_ERR_NO_MEMORY; WEFT_ERR_SYSTEM
  *
  * Equivalent to: MPIX_Comm_revoke and MPIX_Comm_shrink of MPI_COMM_WORLD (ULFM)
  */
@@ -305,7 +305,8 @@ WEFT_API weft_status_t weft_context_shrink(weft_context_t *context, weft_context
  *
  * The new world has a context of its own, as after weft_context_shrink. The former world continues
  * until its contexts are released: groups and calls of it still work, and it is whole if growing
- * fails, for instance because a rank did not join.
+ * fails, for instance because a rank did not join. When all its ranks have released the new context,
+ * it can grow again.
  * @param[in]  context     the world to grow
  * @param[in]  params      where to meet: world_size, more than now; address, or hub for ranks that
  *                         are threads, of that many ranks; rank is -1 or this rank; interrupt ends
@@ -313,6 +314,7 @@ WEFT_API weft_status_t weft_context_shrink(weft_context_t *context, weft_context
  * @param[out] out_context the new context, with one reference; the caller releases it
  * @return on all ranks: WEFT_ERR_INVALID_ARGUMENT naming the field; WEFT_ERR_MISMATCH if ranks
  *         passed different sizes or addresses, or a joining rank contradicts them;
+ *         WEFT_ERR_STATE if a rank is still in a world that this one was grown or shrunk into;
  *         WEFT_ERR_TIMEOUT naming the ranks that did not join; WEFT_ERR_ABORTED if a rank's interrupt
  *         ended the call; the error that ended the world
  *

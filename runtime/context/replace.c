@@ -19,7 +19,9 @@
 typedef struct growth {
     uint32_t world_size;
     uint32_t threads;
-    uint64_t address; /* a hash */
+    uint64_t address;    /* a hash */
+    uint32_t generation; /* of the latest world that the rank was in; all ranks take the highest */
+    uint32_t zero;
 } growth_t;
 
 /* ---- a context in place of another one ---- */
@@ -212,7 +214,7 @@ static weft_status_t agree(weft_context_t *context, weft_status_t status)
     return wefti_endpoint_agree(context->endpoint, status);
 }
 
-static weft_status_t agree_on_growth(weft_context_t *context, const growth_t *own)
+static weft_status_t agree_on_growth(weft_context_t *context, growth_t *own)
 {
     wefti_endpoint_t *endpoint = context->endpoint;
     growth_t *all = wefti_alloc(context->allocator, endpoint->world_size * sizeof *all);
@@ -232,6 +234,9 @@ static weft_status_t agree_on_growth(weft_context_t *context, const growth_t *ow
                                  "growing the world: ranks 0 and %u passed different addresses", r);
         }
     }
+    for (uint32_t r = 0; r < endpoint->world_size; r++) {
+        own->generation = all[r].generation > own->generation ? all[r].generation : own->generation;
+    }
 out:
     wefti_free(context->allocator, all);
     return status;
@@ -247,8 +252,8 @@ static weft_status_t agree_on_attempt(weft_context_t *former, uint32_t attempt,
 }
 
 static weft_status_t grow(weft_context_t *former, const weft_context_params_t *params,
-                          const wefti_job_t *job, wefti_grown_fn grown, void *user,
-                          weft_context_t **out_context)
+                          const wefti_job_t *job, uint32_t generation, wefti_grown_fn grown,
+                          void *user, weft_context_t **out_context)
 {
     wefti_endpoint_params_t endpoint = {.rank = job->rank,
                                         .world_size = job->world_size,
@@ -261,7 +266,7 @@ static weft_status_t grow(weft_context_t *former, const weft_context_params_t *p
         create_like(former, job->world_size, (wefti_interrupter_t){growing_ends, &growing});
     weft_status_t status = agree(former, context != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
     if (status >= 0) {
-        status = join(context, former, &endpoint, former->membership.generation + 1);
+        status = join(context, former, &endpoint, generation);
         status = status >= 0 && grown != NULL ? grown(user, context) : status;
         status = agree_on_attempt(former, growing.attempt, status);
     }
@@ -288,10 +293,12 @@ weft_status_t wefti_context_grow(weft_context_t *context, const weft_context_par
     growth_t growth = {0};
     WEFT_RETURN_IF_ERROR(WEFTI_PARAMS_READ(params, &own));
     WEFT_RETURN_IF_ERROR(wefti_endpoint_check(context->endpoint));
-    WEFT_RETURN_IF_ERROR(wefti_membership_check(&context->membership));
-    weft_status_t status = agree(context, read_growth(context, &own, &job, &growth));
+    weft_status_t status = wefti_membership_latest(&context->membership, &growth.generation);
+    status = agree(context, status < 0 ? status : read_growth(context, &own, &job, &growth));
     status = status < 0 ? status : agree_on_growth(context, &growth);
-    status = status < 0 ? status : grow(context, &own, &job, grown, user, out_context);
+    status = status < 0
+                 ? status
+                 : grow(context, &own, &job, growth.generation + 1, grown, user, out_context);
     wefti_job_deinit(&job);
     return status;
 }

@@ -168,6 +168,53 @@ static void test_two_join_at_once(void **state)
     }
 }
 
+/* After all have left the grown world, the former one grows again. */
+static void grow_twice(const scene_t *scene, uint32_t rank)
+{
+    weft_group_t *group = NULL, *next = NULL;
+    weft_context_t *shrunk = NULL;
+    RANK_OK(enter(scene, 0, rank, 2, &group));
+    RANK_OK(grow(scene, 1, 4, group, &next));
+    RANK_OK(use(next));
+    weft_group_t *refused = NULL;
+    RANK_CHECK(grow(scene, 2, 3, group, &refused) == WEFT_ERR_STATE && refused == NULL);
+    RANK_CHECK(strstr(weft_last_error(), "rank 0: the context's world of generation 0 has been "
+                                         "replaced by that of generation 1; use") != NULL);
+    leave(next);
+    RANK_CHECK(weft_context_shrink(weft_group_context(group), &shrunk) == WEFT_ERR_STATE);
+    RANK_CHECK(strstr(weft_last_error(), "it can only grow") != NULL);
+    RANK_OK(grow(scene, 2, 3, group, &next));
+    RANK_OK(use(next));
+    RANK_OK(use(group));
+    RANK_CHECK(weft_context_generation(weft_group_context(next)) == 2);
+    RANK_CHECK(weft_context_member(weft_group_context(next), 2) == 4); /* 2 and 3 were others */
+    leave(next);
+    leave(group);
+}
+
+static void join_again(const scene_t *scene, uint32_t rank)
+{
+    weft_group_t *group = NULL;
+    RANK_OK(enter(scene, 2, rank - 2, 3, &group));
+    RANK_OK(use(group));
+    leave(group);
+}
+
+static void test_grow_again(void **state)
+{
+    (void)state;
+    for (uint32_t k = 0; k < 2; k++) {
+        pid_t pids[5];
+        for (uint32_t r = 0; r < 5; r++) {
+            pids[r] = start(&kinds[k], r < 2 ? grow_twice : r < 4 ? join_first : join_again, r);
+        }
+        for (uint32_t r = 0; r < 5; r++) {
+            assert_true(ends_well(pids[r]));
+        }
+        remove_files(&kinds[k]);
+    }
+}
+
 static void join_with_another_secret(const scene_t *scene, uint32_t rank)
 {
     weft_group_t *group = NULL;
@@ -478,6 +525,7 @@ int main(void)
     cmocka_set_test_filter(getenv("WEFT_TEST_FILTER"));
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_join_at_once),
+        cmocka_unit_test(test_grow_again),
         cmocka_unit_test(test_a_wrong_secret),
         cmocka_unit_test(test_two_with_one_number),
         cmocka_unit_test(test_where_no_rank_can_meet),

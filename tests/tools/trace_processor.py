@@ -76,7 +76,10 @@ class TraceProcessor:
     def __init__(self, trace):
         """Reads a trace, which is bytes."""
         import wasmtime
-        self.store = wasmtime.Store(wasmtime.Engine())
+        config = wasmtime.Config()
+        config.cranelift_opt_level = "none" # to compile takes longer than to run
+        config.cache = True
+        self.store = wasmtime.Store(wasmtime.Engine(config))
         module = wasmtime.Module.from_file(self.store.engine, str(_wasm_path()))
         imports = [wasmtime.Func(self.store, each.type, self._function(each.name, each.type))
                    for each in module.imports]

@@ -353,8 +353,10 @@ bool wefti_node_is_flat_gather(const wefti_node_t *node)
 
 bool wefti_node_is_view(const wefti_graph_t *graph, const wefti_node_t *node)
 {
-    if (!wefti_op_has(node->def, WEFT_FACT_VIEW) || node->def->in_place[0] != 0 ||
-        node->input_count == 0 || node->inputs[0] == WEFTI_NONE || node->output_count != 1) {
+    /* Of ai.onnx: who loads the plan and verifies it may not know other operators. */
+    if (node->def->domain[0] != '\0' || !wefti_op_has(node->def, WEFT_FACT_VIEW) ||
+        node->def->in_place[0] != 0 || node->input_count == 0 || node->inputs[0] == WEFTI_NONE ||
+        node->output_count != 1) {
         return false;
     }
     const wefti_value_t *from = &graph->values[node->inputs[0]];

@@ -89,7 +89,7 @@ weft_status_t wefti_plan_verify_sweeps(const weft_plan_t *plan, const wefti_plan
 weft_status_t wefti_plan_verify_programs(const weft_plan_t *plan);
 weft_status_t wefti_plan_verify_gradients(const weft_plan_t *plan);
 weft_status_t wefti_plan_verify_trees(const weft_plan_t *plan);
-/* registry NULL: no operator is known to be a view. */
+/* registry NULL: the built-in operators, whose facts tell what is a view. */
 weft_status_t wefti_plan_verify_races(const weft_plan_t *plan, const weft_registry_t *registry);
 /* The same, with how many pieces of memory there are and how many of them were visited. */
 weft_status_t wefti_plan_run_races(const weft_plan_t *plan, const weft_registry_t *registry,

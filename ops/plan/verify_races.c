@@ -46,10 +46,9 @@ typedef struct races {
     const weft_plan_t *plan;
     uint64_t *edges; /* sorted; segment i lies between edges i and i + 1 */
     uint32_t segment_count;
-    uint32_t *first, *end; /* of every buffer, in segments */
-    uint32_t *member;      /* by range whose memory is reused: its last tensor, id + 1, or 0 */
-    uint32_t *root;        /* by buffer: that of which it is a view, or itself */
-    const weft_registry_t *registry;
+    uint32_t *first, *end;  /* of every buffer, in segments */
+    uint32_t *member;       /* by range whose memory is reused: its last tensor, id + 1, or 0 */
+    uint32_t *root;         /* by buffer: that of which it is a view, or itself */
     uint32_t *next;         /* by tensor in such a range: the one before it, id + 1, or 0 */
     uint8_t *made;          /* segment holds what a run makes: gradients, temporaries, outputs */
     uint8_t *owned;         /* else padding of ranges: what is there means nothing */
@@ -134,8 +133,51 @@ static void mark_segments(races_t *races, uint32_t id)
     }
 }
 
-/* Temporaries that are written by one kernel only, a view of another temporary at the same place. */
-static weft_status_t find_views(races_t *races, wefti_arena_t *arena)
+/* One kernel writes the output, in the place of its input: temporaries of one size. */
+static int may_view(const weft_plan_t *plan, const wefti_plan_kernel_t *kernel,
+                    const uint32_t *written)
+{
+    uint32_t from = kernel->input_count > 0 ? kernel->inputs[0] : WEFTI_PLAN_NONE;
+    uint32_t to = kernel->output_count == 1 ? kernel->outputs[0] : WEFTI_PLAN_NONE;
+    if (from == WEFTI_PLAN_NONE || to == WEFTI_PLAN_NONE || from == to || written[to] != 1) {
+        return 0;
+    }
+    const wefti_plan_buffer_t *in = &plan->buffers[from], *out = &plan->buffers[to];
+    return in->kind == WEFTI_BUFFER_TEMP && out->kind == WEFTI_BUFFER_TEMP &&
+           in->offset_bytes == out->offset_bytes && in->size_bytes == out->size_bytes &&
+           in->layout == WEFT_LAYOUT_PLAIN && out->layout == WEFT_LAYOUT_PLAIN && in->range == 0 &&
+           out->range == 0;
+}
+
+static weft_status_t find_roots(races_t *races, const weft_registry_t *registry,
+                                const uint32_t *written)
+{
+    const weft_plan_t *plan = races->plan;
+    weft_registry_t *own = NULL;
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 0; i < plan->kernel_count && status >= 0; i++) {
+        const wefti_plan_kernel_t *kernel = &plan->kernels[i];
+        if (!may_view(plan, kernel, written)) {
+            continue;
+        }
+        if (registry == NULL) {
+            status = weft_registry_create(plan->arena.allocator, &own);
+            registry = own;
+        }
+        const weft_op_def_t *def = status < 0 ? NULL
+                                              : weft_registry_find_op(registry, kernel->domain,
+                                                                      kernel->op, kernel->version);
+        if (def != NULL && wefti_op_has(def, WEFT_FACT_VIEW)) {
+            races->root[kernel->outputs[0]] = races->root[kernel->inputs[0]];
+        }
+    }
+    weft_registry_destroy(own);
+    return status;
+}
+
+/* Temporaries that are views of others. */
+static weft_status_t find_views(races_t *races, const weft_registry_t *registry,
+                                wefti_arena_t *arena)
 {
     const weft_plan_t *plan = races->plan;
     uint32_t *written = wefti_arena_array(arena, plan->buffer_count, sizeof *written);
@@ -152,24 +194,7 @@ static weft_status_t find_views(races_t *races, wefti_arena_t *arena)
             }
         }
     }
-    for (uint32_t i = 0; races->registry != NULL && i < plan->kernel_count; i++) {
-        const wefti_plan_kernel_t *kernel = &plan->kernels[i];
-        uint32_t from = kernel->input_count > 0 ? kernel->inputs[0] : WEFTI_PLAN_NONE;
-        uint32_t to = kernel->output_count == 1 ? kernel->outputs[0] : WEFTI_PLAN_NONE;
-        if (from == WEFTI_PLAN_NONE || to == WEFTI_PLAN_NONE || from == to || written[to] != 1) {
-            continue;
-        }
-        const wefti_plan_buffer_t *in = &plan->buffers[from], *out = &plan->buffers[to];
-        const weft_op_def_t *def =
-            weft_registry_find_op(races->registry, kernel->domain, kernel->op, kernel->version);
-        if (def != NULL && wefti_op_has(def, WEFT_FACT_VIEW) && in->kind == WEFTI_BUFFER_TEMP &&
-            out->kind == WEFTI_BUFFER_TEMP && in->offset_bytes == out->offset_bytes &&
-            in->size_bytes == out->size_bytes && in->layout == out->layout &&
-            in->layout == WEFT_LAYOUT_PLAIN && in->range == 0 && out->range == 0) {
-            races->root[to] = races->root[from];
-        }
-    }
-    return WEFT_OK;
+    return find_roots(races, registry, written);
 }
 
 static weft_status_t cut_segments(races_t *races, wefti_arena_t *arena)
@@ -209,7 +234,7 @@ static weft_status_t cut_segments(races_t *races, wefti_arena_t *arena)
     return WEFT_OK;
 }
 
-static weft_status_t prepare(races_t *races, wefti_arena_t *arena)
+static weft_status_t prepare(races_t *races, const weft_registry_t *registry, wefti_arena_t *arena)
 {
     const weft_plan_t *plan = races->plan;
     weft_status_t status = cut_segments(races, arena);
@@ -223,7 +248,7 @@ static weft_status_t prepare(races_t *races, wefti_arena_t *arena)
                            "too large to verify: %u events and %u memory ranges", plan->event_count,
                            races->segment_count);
     }
-    WEFT_RETURN_IF_ERROR(find_views(races, arena));
+    WEFT_RETURN_IF_ERROR(find_views(races, registry, arena));
     races->writers = wefti_arena_array(arena, races->segment_count, sizeof *races->writers);
     races->reads = wefti_arena_array(arena, races->segment_count * streams, sizeof *races->reads);
     races->clocks = wefti_arena_array(arena, streams * streams, sizeof *races->clocks);
@@ -565,9 +590,9 @@ weft_status_t wefti_plan_run_races(const weft_plan_t *plan, const weft_registry_
 {
     weft_status_t status;
     wefti_arena_t arena;
-    races_t races = {.plan = plan, .registry = registry, .work_limit = work_limit(plan)};
+    races_t races = {.plan = plan, .work_limit = work_limit(plan)};
     wefti_arena_init(&arena, plan->arena.allocator, 0);
-    WEFT_TRY(status, prepare(&races, &arena), done);
+    WEFT_TRY(status, prepare(&races, registry, &arena), done);
     WEFT_TRY(status, run_init(&races), done);
     WEFT_TRY(status, run_step_programs(&races), done);
     if (plan->flags & WEFTI_PLAN_DECOUPLED) {

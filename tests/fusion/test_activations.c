@@ -146,6 +146,7 @@ static void test_a_view_has_the_memory_of_what_it_views(void **state)
     uint32_t d = test_node(graph, "Add", "d", INPUTS(c, a), NULL, 0);
     CHECK(wefti_graph_add_output(graph, test_node(graph, "Add", "y", INPUTS(d, sum), NULL, 0)));
     lower_well(f);
+    CHECK(wefti_plan_verify(f->plan, NULL));
     const wefti_plan_buffer_t *first = buffer(f->plan, "a");
     assert_int_equal(buffer(f->plan, "v")->offset_bytes, first->offset_bytes);
     assert_int_not_equal(f->plan->collectives[0].source, f->plan->collectives[0].buffer);

@@ -3,7 +3,7 @@
  * Attention by blocks of queries and keys, after Dao et al., FlashAttention (2022): the scores of a
  * block are in the cache, those of all queries and keys are never in memory.
  *
- *   for each block of 64 queries                        acc, total and top of each row
+ *   for each block of 128 queries                       acc, total and top of each row
  *       for each block of 128 keys that they see
  *           s = scale Q K' + bias;  t = max(top, max s)
  *           p = exp(s - t);  total = total exp(top - t) + sum p;  acc = acc exp(top - t) + p V
@@ -19,7 +19,7 @@
 #include "ops/compute/gemm_f32.h"
 #include "ops/compute/support.h"
 
-#define WEFTI_ATTENTION_QUERIES 64
+#define WEFTI_ATTENTION_QUERIES 128
 #define WEFTI_ATTENTION_KEYS 128
 
 /* Elements from one batch, head and row to the next; columns are adjacent. */

@@ -16,6 +16,7 @@ typedef struct {
     size_t elem_bytes, bytes;
     int64_t n, c, pixels; /* of the side that is channels-last; the input's when both are */
     int64_t out_c, out_pixels;
+    uint32_t threads;
 } state_t;
 
 /* Rows and columns of n matrices are exchanged: [rows][columns] becomes [columns][rows]. */
@@ -60,7 +61,7 @@ static weft_status_t run(const weft_kernel_call_t *call)
     }
     switch (s->mode) {
     case COPY:
-        memcpy(dst, src, s->bytes);
+        wefti_copy_by(s->threads, src, dst, s->bytes);
         break;
     case TO_PLAIN:
         exchange(src, dst, s->n, s->pixels, s->c, s->elem_bytes);
@@ -88,7 +89,6 @@ static bool is_last(const weft_tensor_desc_t *t)
 static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env_t *env,
                              void **out_state, size_t *out_scratch_bytes)
 {
-    (void)env;
     WEFT_RETURN_IF_ERROR(wefti_need_known(wefti_infer_input(node, 0), "input", 0));
     WEFT_RETURN_IF_ERROR(wefti_need_known(wefti_node_output(node, 0), "output", 0));
     const weft_tensor_desc_t *x = &node->inputs[0], *y = &node->outputs[0];
@@ -100,6 +100,7 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
     if (state == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
+    state->threads = wefti_kernel_threads(env);
     state->elem_bytes = weft_dtype_size_bytes(x->dtype);
     state->bytes = state->elem_bytes * (size_t)weft_tensor_elem_count(x);
     const weft_tensor_desc_t *last = is_last(x) ? x : y;

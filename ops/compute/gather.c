@@ -13,12 +13,14 @@
 #include "ops/compute/support.h"
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
+#include "runtime/base/parallel.h"
 
 typedef struct {
     int64_t outer, length, inner, count;
     size_t elem_bytes;
     bool wide; /* indices are i64 */
     weft_isa_t isa;
+    uint32_t threads;
 } state_t;
 
 static int64_t index_at(const state_t *s, const void *indices, int64_t i)
@@ -41,18 +43,26 @@ static weft_status_t check_indices(const state_t *s, const void *indices, int64_
     return WEFT_OK;
 }
 
+/* Rows of the result. */
+static void gather_range(const void *job, wefti_range_t range)
+{
+    const weft_kernel_call_t *call = job;
+    const state_t *s = call->state;
+    const size_t row = (size_t)s->inner * s->elem_bytes;
+    for (int64_t i = range.from; i < range.to; i++) {
+        const int64_t from = i / s->count * s->length + index_at(s, call->inputs[1], i % s->count);
+        memcpy((char *)call->outputs[0] + (size_t)i * row,
+               (const char *)call->inputs[0] + (size_t)from * row, row);
+    }
+}
+
 static weft_status_t run_gather(const weft_kernel_call_t *call)
 {
     const state_t *s = call->state;
-    const char *x = call->inputs[0];
-    char *y = call->outputs[0];
-    size_t row = (size_t)s->inner * s->elem_bytes;
     WEFT_RETURN_IF_ERROR(check_indices(s, call->inputs[1], s->count));
-    for (int64_t o = 0; o < s->outer && row > 0; o++) {
-        for (int64_t i = 0; i < s->count; i++, y += row) {
-            memcpy(y, x + (size_t)index_at(s, call->inputs[1], i) * row, row);
-        }
-        x += (size_t)s->length * row;
+    if (s->inner > 0) {
+        wefti_parallel_for(s->threads, s->outer * s->count, wefti_grain_rows(s->inner),
+                           gather_range, call);
     }
     return WEFT_OK;
 }
@@ -66,19 +76,35 @@ WEFTI_INLINE void add_row_body(const float *x, float *y, int64_t count)
 }
 WEFTI_CLONES(add_row, (const float *x, float *y, int64_t count), (x, y, count));
 
-static weft_status_t run_grad(const weft_kernel_call_t *call)
+/* Columns of all rows, which are added in the order of the indices. */
+static void grad_range(const void *job, wefti_range_t range)
 {
+    const weft_kernel_call_t *call = job;
     const state_t *s = call->state;
-    const float *dy = call->inputs[0];
-    float *dx = call->outputs[0];
-    WEFT_RETURN_IF_ERROR(check_indices(s, call->inputs[1], s->count));
-    memset(dx, 0, (size_t)(s->outer * s->length * s->inner) * sizeof(*dx));
+    const int64_t width = range.to - range.from;
+    const float *dy = (const float *)call->inputs[0] + range.from;
+    float *dx = (float *)call->outputs[0] + range.from;
+    const bool whole = width == s->inner;
+    const int64_t rows = s->outer * s->length, step = whole ? rows : 1;
+    for (int64_t i = 0; i < rows; i += step) {
+        memset(dx + i * s->inner, 0, (size_t)(step * width) * sizeof(*dx));
+    }
     for (int64_t o = 0; o < s->outer; o++) {
         for (int64_t i = 0; i < s->count; i++, dy += s->inner) {
-            add_row[s->isa](dy, dx + index_at(s, call->inputs[1], i) * s->inner, s->inner);
+            add_row[s->isa](dy, dx + index_at(s, call->inputs[1], i) * s->inner, width);
         }
         dx += s->length * s->inner;
     }
+}
+
+static weft_status_t run_grad(const weft_kernel_call_t *call)
+{
+    const state_t *s = call->state;
+    const int64_t rows = s->outer * (s->length + s->count);
+    WEFT_RETURN_IF_ERROR(check_indices(s, call->inputs[1], s->count));
+    /* Whole lines of memory, of work that is worth a thread. */
+    const int64_t grain = (wefti_grain_rows(rows) + 15) / 16 * 16;
+    wefti_parallel_for(s->threads, s->inner, grain, grad_range, call);
     return WEFT_OK;
 }
 
@@ -117,7 +143,8 @@ static weft_status_t read_node(const weft_node_desc_t *node, const weft_kernel_e
                      .count = weft_tensor_elem_count(indices),
                      .elem_bytes = weft_dtype_size_bytes(x->dtype),
                      .wide = indices->dtype == WEFT_DTYPE_I64,
-                     .isa = wefti_kernel_isa(env)};
+                     .isa = wefti_kernel_isa(env),
+                     .threads = wefti_kernel_threads(env)};
     for (uint32_t d = 0; d < x->rank; d++) {
         out->outer *= d < axis ? x->dims[d] : 1;
         out->inner *= d > axis ? x->dims[d] : 1;

@@ -2,6 +2,7 @@
 /* Copies between tensors with strides, of any type: Transpose, Slice, Split, Expand. */
 #include "ops/compute/support.h"
 #include "ops/compute/vector.h"
+#include "runtime/base/parallel.h"
 
 #include <string.h>
 
@@ -114,4 +115,51 @@ void wefti_nest_copy(const wefti_nest_t *nest, const void *a, void *b, size_t el
         copy_run((const char *)a + elem * at.a, one ? 1 : nest->a[last], (char *)b + elem * at.b,
                  one ? 1 : nest->b[last], nest->dims[last], elem);
     } while (wefti_nest_next(nest, &at));
+}
+
+typedef struct divided {
+    const wefti_nest_t *nest;
+    uint32_t by; /* the dimension that is divided */
+    const char *a;
+    char *b;
+    size_t elem_bytes;
+} divided_t;
+
+static void copy_range(const void *job, wefti_range_t range)
+{
+    const divided_t *d = job;
+    wefti_nest_t nest = *d->nest;
+    const int64_t elem = (int64_t)d->elem_bytes;
+    nest.dims[d->by] = range.to - range.from;
+    wefti_nest_copy(&nest, d->a + elem * range.from * nest.a[d->by],
+                    d->b + elem * range.from * nest.b[d->by], d->elem_bytes);
+}
+
+void wefti_nest_copy_by(uint32_t threads, const wefti_nest_t *nest, const void *a, void *b,
+                        size_t elem_bytes)
+{
+    divided_t d = {.nest = nest, .a = a, .b = b, .elem_bytes = elem_bytes};
+    int64_t count = 1;
+    if (nest->empty) {
+        return;
+    }
+    for (uint32_t i = 0; i < nest->rank; i++) {
+        count *= nest->dims[i];
+        /* The first that has enough, else the largest. */
+        d.by = nest->dims[d.by] < threads && nest->dims[i] > nest->dims[d.by] ? i : d.by;
+    }
+    if (threads < 2 || nest->dims[d.by] == 1) {
+        wefti_nest_copy(nest, a, b, elem_bytes);
+        return;
+    }
+    wefti_parallel_for(threads, nest->dims[d.by],
+                       wefti_grain_rows(count / nest->dims[d.by] * (int64_t)elem_bytes / 4),
+                       copy_range, &d);
+}
+
+void wefti_copy_by(uint32_t threads, const void *a, void *b, size_t count)
+{
+    const wefti_nest_t nest = {
+        .rank = 1, .dims = {(int64_t)count}, .a = {1}, .b = {1}, .empty = count == 0};
+    wefti_nest_copy_by(threads, &nest, a, b, 1);
 }

@@ -13,6 +13,7 @@ typedef struct {
     wefti_nest_t nest;
     size_t a_offset, b_offset, elem_bytes;
     size_t clear_bytes; /* of the output, before the copy */
+    uint32_t threads;
 } state_t;
 
 static weft_status_t run(const weft_kernel_call_t *call)
@@ -22,8 +23,8 @@ static weft_status_t run(const weft_kernel_call_t *call)
         memset(call->outputs[0], 0, s->clear_bytes);
     }
     if (!s->nest.empty) {
-        wefti_nest_copy(&s->nest, (const char *)call->inputs[0] + s->a_offset,
-                        (char *)call->outputs[0] + s->b_offset, s->elem_bytes);
+        wefti_nest_copy_by(s->threads, &s->nest, (const char *)call->inputs[0] + s->a_offset,
+                           (char *)call->outputs[0] + s->b_offset, s->elem_bytes);
     }
     return WEFT_OK;
 }
@@ -82,7 +83,6 @@ static weft_status_t prepare_slice(const weft_node_desc_t *node, const weft_kern
                                    void **out_state, size_t *out_scratch_bytes)
 {
     wefti_slice_range_t slice;
-    (void)env;
     WEFT_RETURN_IF_ERROR(need_plain(node));
     WEFT_RETURN_IF_ERROR(wefti_slice_resolve(node, &slice));
     if (!slice.known || node->inputs[0].rank != node->outputs[0].rank) {
@@ -93,6 +93,7 @@ static weft_status_t prepare_slice(const weft_node_desc_t *node, const weft_kern
     if (state == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
+    state->threads = wefti_kernel_threads(env);
     return keep(fill_slice(state, &node->inputs[0], &node->outputs[0], &slice, false), state,
                 out_state, out_scratch_bytes);
 }
@@ -102,7 +103,6 @@ static weft_status_t prepare_slice_grad(const weft_node_desc_t *node, const weft
 {
     wefti_slice_range_t slice;
     uint32_t starts, steps;
-    (void)env;
     WEFT_RETURN_IF_ERROR(need_plain(node));
     WEFT_RETURN_IF_ERROR(wefti_attr_ints(node, "starts", slice.first, WEFT_MAX_DIMS, &starts));
     WEFT_RETURN_IF_ERROR(wefti_attr_ints(node, "steps", slice.step, WEFT_MAX_DIMS, &steps));
@@ -115,6 +115,7 @@ static weft_status_t prepare_slice_grad(const weft_node_desc_t *node, const weft
     if (state == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
+    state->threads = wefti_kernel_threads(env);
     state->clear_bytes = (size_t)weft_tensor_elem_count(dx) * weft_dtype_size_bytes(dx->dtype);
     return keep(fill_slice(state, dx, dy, &slice, true), state, out_state, out_scratch_bytes);
 }
@@ -123,7 +124,6 @@ static weft_status_t prepare_expand(const weft_node_desc_t *node, const weft_ker
                                     void **out_state, size_t *out_scratch_bytes)
 {
     int64_t from[WEFT_MAX_DIMS], to[WEFT_MAX_DIMS];
-    (void)env;
     WEFT_RETURN_IF_ERROR(need_plain(node));
     const weft_tensor_desc_t *y = &node->outputs[0];
     WEFT_RETURN_IF_ERROR(wefti_broadcast_strides(&node->inputs[0], y, "input 0", from));
@@ -136,6 +136,7 @@ static weft_status_t prepare_expand(const weft_node_desc_t *node, const weft_ker
     for (uint32_t d = 0; d < y->rank; d++) {
         wefti_nest_add(&state->nest, y->dims[d], from[d], to[d]);
     }
+    state->threads = wefti_kernel_threads(env);
     state->elem_bytes = weft_dtype_size_bytes(y->dtype);
     return keep(WEFT_OK, state, out_state, out_scratch_bytes);
 }
@@ -143,18 +144,29 @@ static weft_status_t prepare_expand(const weft_node_desc_t *node, const weft_ker
 /* A whole tensor in outer blocks; each holds a row of every part, one after the other. */
 typedef struct {
     size_t outer, total; /* bytes of a block */
-    uint32_t count;
+    uint32_t count, threads;
     size_t bytes[]; /* of a row of each part */
 } parts_t;
+
+/* Part k of all blocks. */
+static wefti_nest_t nest_of(const parts_t *s, uint32_t k, bool from_whole)
+{
+    wefti_nest_t nest;
+    const int64_t whole = (int64_t)s->total, part = (int64_t)s->bytes[k];
+    wefti_nest_init(&nest);
+    wefti_nest_add(&nest, (int64_t)s->outer, from_whole ? whole : part, from_whole ? part : whole);
+    wefti_nest_add(&nest, part, 1, 1);
+    return nest;
+}
 
 static weft_status_t run_split(const weft_kernel_call_t *call)
 {
     const parts_t *s = call->state;
     const char *x = call->inputs[0];
     for (uint32_t k = 0; k < s->count; x += s->bytes[k++]) {
-        char *y = call->outputs[k];
-        for (size_t o = 0; o < s->outer && s->bytes[k] > 0 && y != NULL; o++) {
-            memcpy(y + o * s->bytes[k], x + o * s->total, s->bytes[k]);
+        const wefti_nest_t nest = nest_of(s, k, true);
+        if (call->outputs[k] != NULL) {
+            wefti_nest_copy_by(s->threads, &nest, x, call->outputs[k], 1);
         }
     }
     return WEFT_OK;
@@ -165,18 +177,17 @@ static weft_status_t run_concat(const weft_kernel_call_t *call)
     const parts_t *s = call->state;
     char *y = call->outputs[0];
     for (uint32_t k = 0; k < s->count; y += s->bytes[k++]) {
-        const char *x = call->inputs[k];
-        for (size_t o = 0; o < s->outer && s->bytes[k] > 0; o++) {
-            memcpy(y + o * s->total, x + o * s->bytes[k], s->bytes[k]);
-        }
+        const wefti_nest_t nest = nest_of(s, k, false);
+        wefti_nest_copy_by(s->threads, &nest, call->inputs[k], y, 1);
     }
     return WEFT_OK;
 }
 
 /* sizes: of the parts along axis; a part may be absent. */
-static weft_status_t keep_parts(const weft_tensor_desc_t *whole, uint32_t axis,
-                                const weft_tensor_desc_t *parts, const int64_t *sizes,
-                                uint32_t count, void **out_state, size_t *out_scratch_bytes)
+static weft_status_t keep_parts(const weft_kernel_env_t *env, const weft_tensor_desc_t *whole,
+                                uint32_t axis, const weft_tensor_desc_t *parts,
+                                const int64_t *sizes, uint32_t count, void **out_state,
+                                size_t *out_scratch_bytes)
 {
     size_t inner = weft_dtype_size_bytes(whole->dtype), outer = 1, total = 0;
     parts_t *state = wefti_state_alloc(sizeof(*state) + count * sizeof(state->bytes[0]));
@@ -186,7 +197,7 @@ static weft_status_t keep_parts(const weft_tensor_desc_t *whole, uint32_t axis,
     for (uint32_t d = 0; d < whole->rank; d++) {
         *(d < axis ? &outer : &inner) *= d == axis ? 1 : (size_t)whole->dims[d];
     }
-    *state = (parts_t){outer, inner * (size_t)whole->dims[axis], count};
+    *state = (parts_t){outer, inner * (size_t)whole->dims[axis], count, wefti_kernel_threads(env)};
     bool fits = whole->layout == WEFT_LAYOUT_PLAIN;
     for (uint32_t k = 0; k < count && fits; k++) {
         const weft_tensor_desc_t *part = &parts[k];
@@ -214,11 +225,10 @@ static weft_status_t prepare_split(const weft_node_desc_t *node, const weft_kern
 {
     int64_t sizes[WEFTI_SPLIT_MAX];
     uint32_t axis;
-    (void)env;
     WEFT_RETURN_IF_ERROR(wefti_need_known(wefti_infer_input(node, 0), "input", 0));
     WEFT_RETURN_IF_ERROR(wefti_split_sizes(node, &axis, sizes));
-    return keep_parts(&node->inputs[0], axis, node->outputs, sizes, node->output_count, out_state,
-                      out_scratch_bytes);
+    return keep_parts(env, &node->inputs[0], axis, node->outputs, sizes, node->output_count,
+                      out_state, out_scratch_bytes);
 }
 
 static weft_status_t prepare_concat(const weft_node_desc_t *node, const weft_kernel_env_t *env,
@@ -226,7 +236,6 @@ static weft_status_t prepare_concat(const weft_node_desc_t *node, const weft_ker
 {
     int64_t sizes[WEFTI_SPLIT_MAX];
     uint32_t axis;
-    (void)env;
     WEFT_RETURN_IF_ERROR(wefti_need_known(wefti_node_output(node, 0), "output", 0));
     const weft_tensor_desc_t *y = &node->outputs[0];
     WEFT_RETURN_IF_ERROR(
@@ -239,7 +248,7 @@ static weft_status_t prepare_concat(const weft_node_desc_t *node, const weft_ker
         WEFT_RETURN_IF_ERROR(wefti_need_known(wefti_infer_input(node, k), "input", k));
         sizes[k] = axis < node->inputs[k].rank ? node->inputs[k].dims[axis] : -1;
     }
-    return keep_parts(y, axis, node->inputs, sizes, node->input_count, out_state,
+    return keep_parts(env, y, axis, node->inputs, sizes, node->input_count, out_state,
                       out_scratch_bytes);
 }
 

@@ -103,6 +103,10 @@ void wefti_nest_add3(wefti_nest_t *nest, int64_t size, int64_t stride_a, int64_t
                      int64_t stride_c);
 /* Copies elements from a to b; strides are in elements, and elements lie elem_bytes apart. */
 void wefti_nest_copy(const wefti_nest_t *nest, const void *a, void *b, size_t elem_bytes);
+/* The same, and count bytes that are adjacent on both sides, by several threads. */
+void wefti_nest_copy_by(uint32_t threads, const wefti_nest_t *nest, const void *a, void *b,
+                        size_t elem_bytes);
+void wefti_copy_by(uint32_t threads, const void *a, void *b, size_t count);
 
 /* The odometer over all but the innermost dimension. */
 typedef struct wefti_nest_at {

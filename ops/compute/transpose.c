@@ -9,12 +9,13 @@
 typedef struct {
     wefti_nest_t nest; /* over the output; a: stride in the input, b: in the output */
     size_t elem_bytes;
+    uint32_t threads;
 } state_t;
 
 static weft_status_t run(const weft_kernel_call_t *call)
 {
     const state_t *s = call->state;
-    wefti_nest_copy(&s->nest, call->inputs[0], call->outputs[0], s->elem_bytes);
+    wefti_nest_copy_by(s->threads, &s->nest, call->inputs[0], call->outputs[0], s->elem_bytes);
     return WEFT_OK;
 }
 
@@ -23,7 +24,6 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
 {
     int64_t perm[WEFT_MAX_DIMS], from[WEFT_MAX_DIMS], to[WEFT_MAX_DIMS];
     uint32_t count, seen = 0;
-    (void)env;
     WEFT_RETURN_IF_ERROR(wefti_need_known(wefti_infer_input(node, 0), "input", 0));
     WEFT_RETURN_IF_ERROR(wefti_need_known(wefti_node_output(node, 0), "output", 0));
     WEFT_RETURN_IF_ERROR(wefti_attr_ints(node, "perm", perm, WEFT_MAX_DIMS, &count));
@@ -51,6 +51,7 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
     for (uint32_t d = 0; d < y->rank; d++) {
         wefti_nest_add(&state->nest, y->dims[d], from[perm[d]], to[d]);
     }
+    state->threads = wefti_kernel_threads(env);
     state->elem_bytes = weft_dtype_size_bytes(x->dtype);
     *out_state = state;
     *out_scratch_bytes = 0;

@@ -7,11 +7,14 @@
 #include "ops/compute/support.h"
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
+#include "runtime/base/parallel.h"
 
 typedef struct {
     wefti_nest_t nest; /* a: the condition, b: X, c: Y */
     size_t elem_bytes;
     weft_isa_t isa;
+    int64_t row; /* elements of the result per index of the outermost dimension */
+    uint32_t threads;
 } state_t;
 
 WEFTI_INLINE void select_f32_body(const uint8_t *c, int64_t sc, const float *x, int64_t sx,
@@ -57,29 +60,40 @@ static void select_bytes(const uint8_t *c, int64_t sc, const char *x, int64_t sx
     }
 }
 
+/* Indices of the outermost dimension. */
+static void run_range(const void *job, wefti_range_t range)
+{
+    const weft_kernel_call_t *call = job;
+    const state_t *s = call->state;
+    wefti_nest_t n = s->nest;
+    const int64_t elem = (int64_t)s->elem_bytes;
+    const uint32_t last = n.rank - 1;
+    wefti_nest_at_t at = {0};
+    n.dims[0] = range.to - range.from;
+    const uint8_t *conditions = (const uint8_t *)call->inputs[0] + range.from * n.a[0];
+    const char *xs = (const char *)call->inputs[1] + elem * range.from * n.b[0];
+    const char *ys = (const char *)call->inputs[2] + elem * range.from * n.c[0];
+    char *z = (char *)call->outputs[0] + elem * range.from * s->row;
+    do {
+        const int64_t count = n.dims[last];
+        const uint8_t *c = conditions + at.a;
+        const char *x = xs + elem * at.b, *y = ys + elem * at.c;
+        if (elem == sizeof(float)) {
+            select_f32[s->isa](c, n.a[last], (const void *)x, n.b[last], (const void *)y, n.c[last],
+                               (float *)(void *)z, count);
+        } else {
+            select_bytes(c, n.a[last], x, n.b[last], y, n.c[last], z, count, s->elem_bytes);
+        }
+        z += elem * count;
+    } while (wefti_nest_next(&n, &at));
+}
+
 static weft_status_t run(const weft_kernel_call_t *call)
 {
     const state_t *s = call->state;
-    const wefti_nest_t *n = &s->nest;
-    char *z = call->outputs[0];
-    uint32_t last = n->rank - 1;
-    int64_t elem = (int64_t)s->elem_bytes, count = n->dims[last];
-    wefti_nest_at_t at = {0};
-    if (n->empty) {
-        return WEFT_OK;
+    if (!s->nest.empty) {
+        wefti_parallel_for(s->threads, s->nest.dims[0], wefti_grain_rows(s->row), run_range, call);
     }
-    do {
-        const uint8_t *c = (const uint8_t *)call->inputs[0] + at.a;
-        const void *x = (const char *)call->inputs[1] + elem * at.b;
-        const void *y = (const char *)call->inputs[2] + elem * at.c;
-        if (elem == sizeof(float)) {
-            select_f32[s->isa](c, n->a[last], x, n->b[last], y, n->c[last], (float *)(void *)z,
-                               count);
-        } else {
-            select_bytes(c, n->a[last], x, n->b[last], y, n->c[last], z, count, s->elem_bytes);
-        }
-        z += elem * count;
-    } while (wefti_nest_next(n, &at));
     return WEFT_OK;
 }
 
@@ -114,6 +128,11 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
     }
     state->elem_bytes = weft_dtype_size_bytes(z->dtype);
     state->isa = wefti_kernel_isa(env);
+    state->threads = wefti_kernel_threads(env);
+    state->row = 1;
+    for (uint32_t d = 1; d < state->nest.rank; d++) {
+        state->row *= state->nest.dims[d];
+    }
     *out_state = state;
     *out_scratch_bytes = 0;
     return WEFT_OK;

@@ -15,13 +15,25 @@
 typedef struct {
     const char *domain, *op;
     int32_t version;
-    /* f: random, p: positive, u: 0 or 1, l: labels below 50, s: the scalar 2; then dimensions */
+    /* f: random, p: positive, u: 0 or 1, c: bool, l: labels below 50, s: the scalar 2; then dimensions */
     const char *inputs, *outputs;
     const char *ints, *number; /* attributes: name=list, name=float */
 } row_t;
 
 #define MS "com.microsoft"
 static const row_t rows[] = {
+    {"", "Transpose", 13, "f203x511", "f511x203", "perm=1,0", ""},
+    {"", "Transpose", 13, "f7x61x5x59", "f7x5x61x59", "perm=0,2,1,3", ""},
+    {"", "Identity", 13, "f203x511", "f203x511", "", ""},
+    {"", "Gather", 13, "f50x511 l203", "f203x511", "axis=0", ""},
+    {"weft", "GatherGrad", 1, "f203x511 l203", "f50x511", "axis=0 input_shape=50,511", ""},
+    {"", "Concat", 13, "f203x300 f203x211", "f203x511", "axis=1", ""},
+    {"", "Concat", 13, "f100x511 f103x511", "f203x511", "axis=0", ""},
+    {"", "Split", 2, "f203x511", "f203x300 f203x211", "axis=1 split=300,211", ""},
+    {"", "Slice", 1, "f203x511", "f200x300", "starts=1,5 ends=201,305", ""},
+    {"", "Expand", 8, "f1x511", "f203x511", "", ""},
+    {"", "Where", 9, "c203x511 f511 f203x511", "f203x511", "", ""},
+    {"", "Cast", 13, "l100003", "f100003", "to=1", ""},
     {"", "Gelu", 20, "f203x511", "f203x511", "", ""},
     {"weft", "TanhGrad", 1, "f203x511 f203x511", "f203x511", "", ""},
     {"", "Exp", 13, "f203x511", "f203x511", "", ""},
@@ -102,8 +114,9 @@ static void add_input(op_case_t *c, const char **text)
     int64_t dims[WEFT_MAX_DIMS + 1];
     const char kind = *(*text)++;
     *text = read_dims(*text, 'x', dims);
-    if (kind == 'u') {
-        uint8_t *x = case_input_typed(c, WEFT_DTYPE_U8, WEFT_LAYOUT_PLAIN, dims);
+    if (kind == 'u' || kind == 'c') {
+        const weft_dtype_t dtype = kind == 'c' ? WEFT_DTYPE_BOOL : WEFT_DTYPE_U8;
+        uint8_t *x = case_input_typed(c, dtype, WEFT_LAYOUT_PLAIN, dims);
         for (int64_t i = 0; i < case_count(&c->inputs[c->input_count - 1]); i++) {
             x[i] = (uint8_t)random_below(2);
         }
@@ -137,19 +150,18 @@ static op_case_t make(const row_t *row)
         const size_t length = strcspn(at, "=");
         snprintf(name, sizeof name, "%.*s", (int)length, at);
         at = read_dims(at + length + 1, ',', dims);
-        const char *const single[] = {"axis", "transA", "transB"};
+        /* The first ones are numbers. */
+        static const char *const names[] = {"axis",    "transA",       "transB", "to",
+                                            "pads",    "kernel_shape", "perm",   "starts",
+                                            "strides", "input_shape",  "ends",   "split"};
         size_t n = 0;
-        while (n < 3 && strcmp(name, single[n]) != 0) {
-            n++;
+        while (strcmp(name, names[n]) != 0) {
+            assert_true(++n < WEFTI_COUNT(names));
         }
-        if (n < 3) {
-            case_int(&c, single[n], dims[0]);
+        if (n < 4) {
+            case_int(&c, names[n], dims[0]);
         } else {
-            case_ints(&c,
-                      strcmp(name, "pads") == 0      ? "pads"
-                      : strcmp(name, "strides") == 0 ? "strides"
-                                                     : "kernel_shape",
-                      dims);
+            case_ints(&c, names[n], dims);
         }
     }
     if (strncmp(row->number, "ratio=", 6) == 0) {

@@ -51,6 +51,7 @@ typedef struct {
     weft_dtype_t dtype;
     bool floating;
     int64_t out_count, reduced; /* elements of Y, and of X for each */
+    uint32_t threads;
 } state_t;
 
 /* NaN wins. */
@@ -118,11 +119,33 @@ static void add_row(const state_t *s, step_t step, const char *x, int64_t count,
     }
 }
 
+typedef struct job {
+    const state_t *s;
+    step_t step;
+    const char *x;
+    number_t *y;
+    const number_t *most;
+    uint32_t by; /* the dimension that is divided */
+} job_t;
+
+static void run_range(const void *opaque, wefti_range_t range)
+{
+    const job_t *job = opaque;
+    const state_t *s = job->s;
+    int64_t a, b;
+    wefti_nest_at_t at = {0};
+    const wefti_nest_t nest = wefti_nest_range(&s->nest, job->by, range, &a, &b);
+    const uint32_t last = nest.rank - 1;
+    const int64_t size = (int64_t)weft_dtype_size_bytes(s->dtype);
+    do {
+        add_row(s, job->step, job->x + size * (a + at.a), nest.dims[last], nest.b[last],
+                job->y + b + at.b, job->most == NULL ? NULL : job->most + b + at.b);
+    } while (wefti_nest_next(&nest, &at));
+}
+
 static void pass(const state_t *s, step_t step, const char *x, number_t *y, const number_t *most)
 {
-    uint32_t last = s->nest.rank - 1;
-    wefti_nest_at_t at = {0};
-    size_t size = weft_dtype_size_bytes(s->dtype);
+    job_t job = {.s = s, .step = step, .x = x, .y = y, .most = most};
     number_t first = {.i = 0};
     if (s->floating) {
         first.f = step == MAXIMUM    ? -INFINITY
@@ -138,12 +161,8 @@ static void pass(const state_t *s, step_t step, const char *x, number_t *y, cons
     for (int64_t i = 0; i < s->out_count; i++) {
         y[i] = first;
     }
-    while (!s->nest.empty) {
-        add_row(s, step, x + (size_t)at.a * size, s->nest.dims[last], s->nest.b[last], y + at.b,
-                most == NULL ? NULL : most + at.b);
-        if (!wefti_nest_next(&s->nest, &at)) {
-            break;
-        }
+    if (!s->nest.empty) {
+        wefti_reduce_by(s->threads, &s->nest, &job.by, run_range, &job);
     }
 }
 
@@ -196,8 +215,8 @@ static weft_status_t run(const weft_kernel_call_t *call)
 }
 
 /* Also ReduceSum and ReduceMean, of other types than f32. */
-weft_status_t wefti_reduce_prepare(const weft_node_desc_t *node, void **out_state,
-                                   size_t *out_scratch_bytes)
+weft_status_t wefti_reduce_prepare(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                                   void **out_state, size_t *out_scratch_bytes)
 {
     int64_t from[WEFT_MAX_DIMS], to[WEFT_MAX_DIMS];
     uint32_t mask, order[WEFT_MAX_DIMS];
@@ -225,6 +244,7 @@ weft_status_t wefti_reduce_prepare(const weft_node_desc_t *node, void **out_stat
     state->dtype = x->dtype;
     state->floating = floating;
     state->out_count = weft_tensor_elem_count(&node->outputs[0]);
+    state->threads = wefti_kernel_threads(env);
     state->reduced = 1;
     wefti_strides(x, from);
     wefti_memory_order(x, order);
@@ -243,8 +263,7 @@ weft_status_t wefti_reduce_prepare(const weft_node_desc_t *node, void **out_stat
 static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env_t *env,
                              void **out_state, size_t *out_scratch_bytes)
 {
-    (void)env;
-    return wefti_reduce_prepare(node, out_state, out_scratch_bytes);
+    return wefti_reduce_prepare(node, env, out_state, out_scratch_bytes);
 }
 
 #define KERNEL_OF(name, ...) WEFTI_KERNEL_VALUE("", name, prepare, run),

@@ -19,14 +19,15 @@
 typedef void (*sum_fn)(const wefti_nest_t *nest, const float *x, float *y);
 
 /* y[j] = ((x[0][j] + x[1][j]) + x[2][j]) + ... */
-WEFTI_INLINE void sum_columns(const float *x, int64_t rows, int64_t columns, float *y)
+WEFTI_INLINE void sum_columns(const float *x, int64_t rows, int64_t stride, int64_t columns,
+                              float *y)
 {
     int64_t j = 0;
     for (; j + TILE <= columns; j += TILE) {
         float acc[TILE] = {0};
         for (int64_t r = 0; r < rows; r++) {
             for (int k = 0; k < TILE; k++) {
-                acc[k] += x[r * columns + j + k];
+                acc[k] += x[r * stride + j + k];
             }
         }
         memcpy(y + j, acc, sizeof(acc));
@@ -34,7 +35,7 @@ WEFTI_INLINE void sum_columns(const float *x, int64_t rows, int64_t columns, flo
     for (int64_t r = 0; r < rows && j < columns; r++) {
         WEFTI_INDEPENDENT
         for (int64_t k = j; k < columns; k++) {
-            y[k] = (r == 0 ? 0.0f : y[k]) + x[r * columns + k];
+            y[k] = (r == 0 ? 0.0f : y[k]) + x[r * stride + k];
         }
     }
 }
@@ -61,7 +62,7 @@ WEFTI_INLINE void sum_body(const wefti_nest_t *nest, const float *x, float *y)
     uint32_t last = nest->rank - 1;
     wefti_nest_at_t at = {0};
     if (nest->rank == 2 && nest->b[0] == 0 && nest->b[1] == 1) {
-        sum_columns(x, nest->dims[0], nest->dims[1], y);
+        sum_columns(x, nest->dims[0], nest->a[0], nest->dims[1], y);
         return;
     }
     do {
@@ -76,6 +77,7 @@ typedef struct {
     int64_t out_count;
     float divisor;
     sum_fn sum;
+    uint32_t threads;
 } state_t;
 
 static weft_status_t run(const weft_kernel_call_t *call);
@@ -104,6 +106,7 @@ static weft_status_t make_state(const weft_tensor_desc_t *x, const weft_tensor_d
     state->out_count = weft_tensor_elem_count(y);
     state->divisor = mean ? (float)reduced : 1.0f;
     state->sum = sum[wefti_kernel_isa(env)];
+    state->threads = wefti_kernel_threads(env);
     *out_state = state;
     return WEFT_OK;
 }
@@ -162,7 +165,7 @@ static weft_status_t prepare_reduce(const weft_node_desc_t *node, const weft_ker
     WEFT_RETURN_IF_ERROR(wefti_need_known(wefti_infer_input(node, 0), "input", 0));
     WEFT_RETURN_IF_ERROR(wefti_need_known(wefti_node_output(node, 0), "output", 0));
     if (node->inputs[0].dtype != WEFT_DTYPE_F32) {
-        return wefti_reduce_prepare(node, out_state, out_scratch_bytes);
+        return wefti_reduce_prepare(node, env, out_state, out_scratch_bytes);
     }
     WEFT_RETURN_IF_ERROR(wefti_reduce_strides(node, &reduced, strides));
     *out_scratch_bytes = 0;
@@ -181,13 +184,52 @@ static weft_status_t prepare_mean(const weft_node_desc_t *node, const weft_kerne
     return prepare_reduce(node, env, true, out_state, out_scratch_bytes);
 }
 
+void wefti_reduce_by(uint32_t threads, const wefti_nest_t *nest, uint32_t *out_by,
+                     wefti_range_fn fn, const void *job)
+{
+    uint32_t by = nest->rank;
+    int64_t count = 1;
+    for (uint32_t i = 0; i < nest->rank; i++) {
+        count *= nest->dims[i];
+        /* The first that has enough, else the largest. */
+        if (nest->b[i] != 0 && (by == nest->rank || (nest->dims[by] < 64 * (int64_t)threads &&
+                                                     nest->dims[i] > nest->dims[by]))) {
+            by = i;
+        }
+    }
+    const bool divides = by < nest->rank && threads > 1;
+    *out_by = by < nest->rank ? by : 0;
+    if (!divides) {
+        fn(job, (wefti_range_t){0, nest->dims[*out_by], 0});
+        return;
+    }
+    const int64_t grain = wefti_grain_rows(count / nest->dims[by]);
+    wefti_parallel_for(threads, nest->dims[by],
+                       nest->a[by] == 1 ? (grain + TILE - 1) / TILE * TILE : grain, fn, job);
+}
+
+typedef struct job {
+    const weft_kernel_call_t *call;
+    uint32_t by;
+} job_t;
+
+static void run_range(const void *opaque, wefti_range_t range)
+{
+    const job_t *job = opaque;
+    const state_t *s = job->call->state;
+    int64_t a, b;
+    const wefti_nest_t nest = wefti_nest_range(&s->nest, job->by, range, &a, &b);
+    s->sum(&nest, (const float *)job->call->inputs[0] + a, (float *)job->call->outputs[0] + b);
+}
+
 static weft_status_t run(const weft_kernel_call_t *call)
 {
     const state_t *state = call->state;
     float *y = call->outputs[0];
     memset(y, 0, (size_t)state->out_count * sizeof(float));
     if (!state->nest.empty) {
-        state->sum(&state->nest, call->inputs[0], y);
+        job_t job = {.call = call};
+        wefti_reduce_by(state->threads, &state->nest, &job.by, run_range, &job);
     }
     for (int64_t i = 0; state->divisor != 1.0f && i < state->out_count; i++) {
         y[i] /= state->divisor;

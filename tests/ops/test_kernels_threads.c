@@ -34,6 +34,11 @@ static const row_t rows[] = {
     {"", "Expand", 8, "f1x511", "f203x511", "", ""},
     {"", "Where", 9, "c203x511 f511 f203x511", "f203x511", "", ""},
     {"", "Cast", 13, "l100003", "f100003", "to=1", ""},
+    {"weft", "SumTo", 1, "f203x511", "f511", "shape=511", ""},
+    {"weft", "SumTo", 1, "f7x61x5x59", "f61x1x59", "shape=61,1,59", ""},
+    {"weft", "SumTo", 1, "f203x511", "f203x1", "shape=203,1", ""},
+    {"", "ReduceMax", 1, "f203x511", "f1x511", "axes=0", ""},
+    {"", "ReduceLogSumExp", 1, "f203x511", "f203x1", "axes=1", ""},
     {"", "Gelu", 20, "f203x511", "f203x511", "", ""},
     {"weft", "TanhGrad", 1, "f203x511 f203x511", "f203x511", "", ""},
     {"", "Exp", 13, "f203x511", "f203x511", "", ""},
@@ -151,9 +156,9 @@ static op_case_t make(const row_t *row)
         snprintf(name, sizeof name, "%.*s", (int)length, at);
         at = read_dims(at + length + 1, ',', dims);
         /* The first ones are numbers. */
-        static const char *const names[] = {"axis",    "transA",       "transB", "to",
-                                            "pads",    "kernel_shape", "perm",   "starts",
-                                            "strides", "input_shape",  "ends",   "split"};
+        static const char *const names[] = {
+            "axis",   "transA",  "transB",      "to",   "pads",  "kernel_shape", "perm",
+            "starts", "strides", "input_shape", "ends", "split", "shape",        "axes"};
         size_t n = 0;
         while (strcmp(name, names[n]) != 0) {
             assert_true(++n < WEFTI_COUNT(names));

@@ -290,6 +290,16 @@ class Survivors(ranks.RankCase):
         self.check(weft.torch.shrink(left), [1, 3])
 
     @ranks.fresh(dies=[1])
+    def test_new_group(self):
+        self.lose(1)
+        self.check(dist.new_group([0, 2, 3]), [0, 2, 3])
+        left = weft.torch.shrink()
+        self.check(left, [0, 2, 3])
+        pair = dist.new_group([0, 3])
+        if self.rank != 2:
+            self.check(pair, [0, 3])
+
+    @ranks.fresh(dies=[1])
     def test_native(self):
         self.meet()
         if self.rank == 1:

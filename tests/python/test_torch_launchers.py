@@ -24,6 +24,16 @@ dist.all_reduce(x)
 dist.barrier()
 print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {x.item()}.")
 """
+RANK_THAT_IS_KILLED = """
+if [ "$TORCHELASTIC_RESTART_COUNT$RANK" = 01 ]; then
+    "$@" & pid=$!
+    while [ ! -e state.safetensors ]; do sleep 0.01; done
+    kill -9 $pid
+    wait $pid
+    exit 1
+fi
+exec "$@"
+"""
 MPIRUN = ["mpirun.openmpi", "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else []), "-np", "2"]
 
 
@@ -72,6 +82,28 @@ class Sample(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         found = re.search(r"epoch 1: loss ([\d.]+), accuracy ([\d.]+), 2 ranks, backend weft", done.stdout)
         self.assertGreater(float(found.group(2)), 0.7)
+
+    def test_torchrun_restarts(self):
+        """A rank is killed while weft run trains: torchrun starts all again, and they continue the checkpoint."""
+        if not shutil.which("torchrun"):
+            self.skipTest("torchrun is not installed")
+        with tempfile.TemporaryDirectory(prefix="weft-test-") as folder:
+            rank = pathlib.Path(folder, "rank.sh")
+            rank.write_text(RANK_THAT_IS_KILLED)
+            run = [ranks.WEFT, "run", ranks.SOURCE / "samples" / "models" / "mlp.onnx", "--data", DATA, "--batch", 16, "--steps", 100,
+                   "--no-eval", "--json"]
+            done = subprocess.run(
+                [*map(str, ("torchrun", "--nproc_per_node", 2, "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0", "-r",
+                            "0:1,1:1", "-t", "0:1,1:1", "--max_restarts", 1, "--no_python", "sh", rank, *run, "--checkpoint",
+                            "state.safetensors", "--checkpoint-every", 1, "--resume", "auto"))], capture_output=True, text=True,
+                timeout=600, env=ranks.clean_environment(), cwd=folder, check=False)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            again = subprocess.run([*map(str, run), "-n", "2"], capture_output=True, text=True, timeout=600,
+                                   env=ranks.clean_environment(), cwd=folder, check=True)
+        first = int(re.search(r'"first_step": *(\d+)', done.stdout).group(1))
+        self.assertGreater(first, 0)
+        digest = r'"param_digest": *"(\w+)"'
+        self.assertEqual(re.search(digest, done.stdout).group(1), re.search(digest, again.stdout).group(1))
 
 
 if __name__ == "__main__":

@@ -155,16 +155,63 @@ static weft_status_t bind(wefti_lowering_t *l, uint32_t value, weft_binding_role
     return binding->name == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK;
 }
 
+/* Marks what a value is computed from; WEFTI_NONE: nothing. In the arena; NULL: no memory. */
+static bool *mark_sources(wefti_lowering_t *l, uint32_t value)
+{
+    const wefti_graph_t *graph = l->graph;
+    bool *marked = wefti_arena_array(&l->arena, (size_t)graph->value_count + 1, sizeof(*marked));
+    if (marked == NULL || value == WEFTI_NONE) {
+        return marked;
+    }
+    marked[value] = true;
+    for (uint32_t i = graph->order_count; i-- > 0;) {
+        const wefti_node_t *node = &graph->nodes[graph->order[i]];
+        bool needed = false;
+        for (uint32_t k = 0; k < node->output_count; k++) {
+            needed = needed || (node->outputs[k] != WEFTI_NONE && marked[node->outputs[k]]);
+        }
+        for (uint32_t k = 0; needed && k < node->input_count; k++) {
+            if (node->inputs[k] != WEFTI_NONE) {
+                marked[node->inputs[k]] = true;
+            }
+        }
+    }
+    return marked;
+}
+
+/* The input that the labels of the loss are computed from, by Reshape for example, if it is one and
+ * the logits do not depend on it; else WEFTI_NONE. */
+static weft_status_t find_label(wefti_lowering_t *l, uint32_t *out_input)
+{
+    const wefti_graph_t *graph = l->graph;
+    const bool *of_label = mark_sources(l, graph->label),
+               *of_logits = mark_sources(l, graph->logits);
+    uint32_t count = 0;
+    *out_input = WEFTI_NONE;
+    WEFT_RETURN_IF_NO_MEMORY(of_label && of_logits);
+    for (uint32_t i = 0; i < graph->input_count; i++) {
+        uint32_t input = graph->inputs[i];
+        if (of_label[input] && (input == graph->label || !of_logits[input])) {
+            *out_input = input;
+            count++;
+        }
+    }
+    *out_input = count == 1 ? *out_input : WEFTI_NONE;
+    return WEFT_OK;
+}
+
 static weft_status_t add_bindings(wefti_lowering_t *l)
 {
+    uint32_t label;
     const wefti_graph_t *graph = l->graph;
     size_t most = (size_t)graph->value_count + graph->output_count + 2;
     l->plan->bindings = wefti_arena_array(&l->plan->arena, most, sizeof(*l->plan->bindings));
     WEFT_RETURN_IF_NO_MEMORY(l->plan->bindings);
+    WEFT_RETURN_IF_ERROR(find_label(l, &label));
     for (uint32_t i = 0; i < graph->input_count; i++) {
-        WEFT_RETURN_IF_ERROR(bind(l, graph->inputs[i],
-                                  graph->inputs[i] == graph->label ? WEFT_BINDING_ROLE_LABEL
-                                                                   : WEFT_BINDING_ROLE_INPUT));
+        WEFT_RETURN_IF_ERROR(
+            bind(l, graph->inputs[i],
+                 graph->inputs[i] == label ? WEFT_BINDING_ROLE_LABEL : WEFT_BINDING_ROLE_INPUT));
     }
     for (uint32_t v = 0; v < graph->value_count; v++) {
         if (graph->values[v].kind == WEFTI_VALUE_SCALAR) {

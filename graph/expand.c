@@ -501,6 +501,74 @@ static uint32_t einsum(expander_t *e)
     return y == input(e, 0) ? one(e, "Identity", y) : y;
 }
 
+/* The element of x, with size elements, that is in place at: edge, reflect or wrap. */
+static int64_t padded_place(char mode, int64_t at, int64_t size)
+{
+    if (mode == 'e') {
+        return at < 0 ? 0 : at >= size ? size - 1 : at;
+    }
+    const int64_t period = mode == 'w' ? size : size > 1 ? 2 * (size - 1) : 1;
+    at %= period;
+    at += at < 0 ? period : 0;
+    return at < size ? at : period - at;
+}
+
+/* Padding by elements of X gathers them, one dimension after the other. NONE: the node stays. */
+static uint32_t pad(expander_t *e)
+{
+    const char *mode = wefti_node_text(&e->graph->nodes[e->node], "mode");
+    int64_t pads[2 * WEFT_MAX_DIMS];
+    bool known = false;
+    weft_node_desc_t desc;
+    uint32_t x = input(e, 0);
+    const weft_tensor_desc_t type = type_of(e, x);
+    if (strcmp(mode, "edge") != 0 && strcmp(mode, "reflect") != 0 && strcmp(mode, "wrap") != 0) {
+        return NONE;
+    }
+    e->status = wefti_graph_node_desc(e->graph, e->node, &e->graph->arena, &desc);
+    e->status = e->status < 0 ? e->status : wefti_pad_amounts(&desc, pads, &known);
+    for (uint32_t d = 0; d < type.rank && known && e->status >= 0; d++) {
+        const int64_t size = type.dims[d], out = size + pads[d] + pads[type.rank + d];
+        weft_attr_t axis = {.name = "axis", .type = WEFT_ATTR_TYPE_INT, .i = d};
+        if (pads[d] == 0 && pads[type.rank + d] == 0) {
+            continue;
+        }
+        if (size < 1 || out > CAUSAL_ELEMENTS) {
+            e->status = wefti_error(WEFT_ERR_UNSUPPORTED, "Pad: dimension %u of %lld becomes %lld",
+                                    d, (long long)size, (long long)out);
+            break;
+        }
+        int64_t *list = wefti_arena_alloc(&e->graph->arena, (size_t)out * sizeof(*list) + 1);
+        for (int64_t i = 0; list != NULL && i < out; i++) {
+            list[i] = padded_place(mode[0], i - pads[d], size);
+        }
+        const weft_tensor_desc_t places = {.dtype = WEFT_DTYPE_I64, .rank = 1, .dims = {out}};
+        x = add(e, "Gather", (const uint32_t[]){x, constant_of(e, &places, list)}, 2, &axis);
+    }
+    if (e->status >= 0 && !known) {
+        return NONE;
+    }
+    return x == input(e, 0) ? one(e, "Identity", x) : x;
+}
+
+static uint32_t global_max(expander_t *e)
+{
+    int64_t axes[WEFT_MAX_DIMS];
+    uint32_t count = 0;
+    for (uint32_t d = 2; d < type_of(e, input(e, 0)).rank; d++) {
+        axes[count++] = d;
+    }
+    return reduce(e, "ReduceMax", input(e, 0), axes, count);
+}
+
+static uint32_t swiglu(expander_t *e)
+{
+    weft_attr_t alpha = {.name = "alpha", .type = WEFT_ATTR_TYPE_FLOAT};
+    uint32_t gate = input(e, 0);
+    alpha.f = (float)float_attr(e, "alpha", 1.0);
+    return two(e, "Mul", add(e, "Swish", &gate, 1, &alpha), input(e, 1));
+}
+
 static wefti_expand_fn find_expansion(const weft_op_def_t *def)
 {
     static const wefti_expand_fn rows[] = {
@@ -511,6 +579,9 @@ static wefti_expand_fn find_expansion(const weft_op_def_t *def)
         [WEFT_EXPANSION_MEAN_VARIANCE] = mean_variance_norm,
         [WEFT_EXPANSION_RMS_NORM] = rms_norm,
         [WEFT_EXPANSION_ROTARY] = rotary,
+        [WEFT_EXPANSION_PAD] = pad,
+        [WEFT_EXPANSION_GLOBAL_MAX] = global_max,
+        [WEFT_EXPANSION_SWIGLU] = swiglu,
     };
     const size_t row = (size_t)wefti_op_facts(def).expansion;
     wefti_expand_fn fn = row < sizeof(rows) / sizeof(rows[0]) ? rows[row] : NULL;
@@ -538,6 +609,9 @@ weft_status_t wefti_graph_expand(wefti_graph_t *graph)
         if (e.status < 0) {
             return wefti_error_prefix(e.status, "node '%s' (%s)", graph->nodes[id].name,
                                       graph->nodes[id].def->name);
+        }
+        if (y == NONE) {
+            continue;
         }
         if (graph->nodes[id].outputs[0] != NONE) {
             wefti_expand_take(&e, 0, graph->values[y].producer, 0);

@@ -12,6 +12,21 @@ static weft_status_t infer_scaled(weft_node_desc_t *node)
     return wefti_infer_same(node);
 }
 
+static weft_status_t infer_global_max(weft_node_desc_t *node)
+{
+    WEFT_RETURN_IF_ERROR(wefti_infer_need(node, 1));
+    weft_tensor_desc_t y = node->inputs[0];
+    if (y.rank < 3) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "X has %u dimensions, at least 3 are needed",
+                           y.rank);
+    }
+    for (uint32_t d = 2; d < y.rank; d++) {
+        y.dims[d] = 1;
+    }
+    wefti_infer_set_like(node, 0, &y);
+    return WEFT_OK;
+}
+
 /* Needs N and C. */
 static weft_status_t infer_channels(weft_node_desc_t *node)
 {
@@ -208,6 +223,7 @@ static const weft_attr_def_t window_attrs[] = {
     INT("left_window_size", -1, "keys before that of the query; -1: all"),
     INT("right_window_size", -1, "keys after that of the query; -1: all"),
 };
+static const weft_attr_def_t swiglu_attrs[] = {FLOAT("alpha", 1.0f, "factor in the sigmoid")};
 static const weft_attr_def_t einsum_attrs[] = {
     {.name = "equation", .type = WEFT_ATTR_TYPE_STRING, .required = 1, .doc = "such as ij,jk->ik"},
 };
@@ -230,6 +246,19 @@ static const weft_op_def_t defs[] = {
         "as of version 24; a query sees a window of keys"),
     ROW("Einsum", 12, 1, 2, 1, einsum_attrs, infer_einsum, cost_rows, EINSUM,
         "a product or sum by labels of dimensions, of one or two operands without diagonals"),
+    {.domain = "",
+     .name = "GlobalMaxPool",
+     .since_version = 1,
+     .inputs_min = 1,
+     .inputs_max = 1,
+     .outputs_min = 1,
+     .outputs_max = 1,
+     .dtypes = WEFTI_BIT_FLOATS,
+     .in_place = WEFTI_IN_PLACE_NONE,
+     .infer = infer_global_max,
+     .cost = cost_rows,
+     .doc = "maximum over all spatial dimensions",
+     WEFTI_FACTS(.expansion = WEFT_EXPANSION_GLOBAL_MAX)},
     ROW("GroupNormalization", 18, 3, 3, 1, group_attrs, infer_channels, cost_rows, GROUP_NORM,
         "groups of channels by mean and variance, scaled; scale and bias per group"),
     ROW("GroupNormalization", 21, 3, 3, 1, group_attrs, infer_channels, cost_rows, GROUP_NORM,
@@ -242,6 +271,8 @@ static const weft_op_def_t defs[] = {
         "rows by the root of the mean of squares, scaled"),
     ROW("RotaryEmbedding", 23, 3, 4, 1, rotary_attrs, infer_scaled, cost_rows, ROTARY,
         "pairs of elements turned by angles of their positions"),
+    ROW("SwiGLU", 28, 2, 2, 1, swiglu_attrs, infer_scaled, cost_rows, SWIGLU,
+        "B times Swish of A, a gate"),
 };
 
 wefti_op_family_t wefti_op_defs_composed(void)

@@ -231,6 +231,10 @@ typedef enum weft_expansion {
     WEFT_EXPANSION_GRU = 23,                  /**< GRU */
     WEFT_EXPANSION_RNN = 24,                  /**< RNN */
     WEFT_EXPANSION_FAST_GELU_GRAD = 25,       /**< FastGeluGrad, BiasFastGeluGrad_dX */
+    /** Pad, by elements of X; it stays where it pads with a constant */
+    WEFT_EXPANSION_PAD = 26,
+    WEFT_EXPANSION_GLOBAL_MAX = 27, /**< GlobalMaxPool */
+    WEFT_EXPANSION_SWIGLU = 28,     /**< SwiGLU */
 } weft_expansion_t;
 
 /** The type in which an operator computes where the compiler may choose half types (compile

@@ -478,11 +478,15 @@ static void batch_norm(void **state)
 static void pad(void **state)
 {
     (void)state;
-    fixture_t f;
-    start(&f);
-    uint32_t x = test_param(f.graph, "x", DIMS(1, 2, 3, 3));
-    uint32_t pads = test_ints(f.graph, "pads", 8, (const int64_t[]){0, 0, 1, 2, 0, 1, 0, 1});
-    finish_with_loss(&f, test_node(f.graph, "Pad", "y", INPUTS(x, pads), NULL, 0));
+    static const char *const modes[] = {"constant", "reflect", "edge", "wrap"};
+    for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
+        fixture_t f;
+        start(&f);
+        const weft_attr_t attrs[] = {ATTR_STRING("mode", modes[i])};
+        uint32_t x = test_param(f.graph, "x", DIMS(1, 2, 3, 3));
+        uint32_t pads = test_ints(f.graph, "pads", 8, (const int64_t[]){0, 0, 1, 2, 0, 1, 0, 1});
+        finish_with_loss(&f, test_node(f.graph, "Pad", "y", INPUTS(x, pads), attrs, 1));
+    }
 }
 
 static void cross_entropy(void **state)

@@ -155,7 +155,7 @@ static void test_onnx_conformance_imports(void **state)
     each_suite(import_one, &tally);
     print_message("%zu models: %zu imported, the rest refused by name\n", tally.models,
                   tally.imported);
-    assert_true(strcmp(cases(), DATA) != 0 || (tally.models > 1000 && tally.imported >= 907));
+    assert_true(strcmp(cases(), DATA) != 0 || (tally.models > 1000 && tally.imported >= 909));
 }
 
 /* Reads FOLDER/test_data_set_0/KIND_INDEX.pb. */
@@ -278,7 +278,7 @@ static bool compare(const char *name, const weft_tensor_desc_t *got_type, const 
         double a = (double)(f16 ? wefti_f16_to_f32(x) : wefti_bf16_to_f32(x));
         double b = (double)(f16 ? wefti_f16_to_f32(y) : wefti_bf16_to_f32(y));
         /* Old recorded tensors of bf16 were truncated instead of rounded. */
-        if (!close_enough(a, b, f16 ? 2e-3 : 1e-2)) {
+        if (!close_enough(a, b, f16 ? 2e-3 : 2e-2)) {
             print_message("%s: element %zu is %.9g, expected %.9g\n", name, i, a, b);
             return false;
         }
@@ -383,7 +383,7 @@ static void test_onnx_conformance_runs(void **state)
                   tally.run, tally.refused, tally.other_type, tally.no_kernel, tally.no_shape);
     print_reasons();
     assert_int_equal(tally.wrong, 0);
-    assert_true(strcmp(cases(), DATA) != 0 || tally.run >= 858);
+    assert_true(strcmp(cases(), DATA) != 0 || tally.run >= 865);
 }
 
 /* Cases of newer versions of ONNX than Debian's (onnx 1.23), of operators that become others. */

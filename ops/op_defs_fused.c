@@ -62,7 +62,7 @@ static weft_status_t infer_flash_attention(weft_node_desc_t *node)
     const bool first = (weft_node_attr_int(node, "tokens_first", 0) & 8) != 0;
     const int64_t y[] = {q[0], first ? q[2] : q[1], first ? q[1] : q[2], v[3]};
     wefti_infer_set(node, 0, node->inputs[0].dtype, 4, y);
-    wefti_infer_set(node, 1, node->inputs[0].dtype, 3, q);
+    wefti_infer_set(node, 1, WEFT_DTYPE_F32, 3, q);
     return WEFT_OK;
 }
 
@@ -163,7 +163,7 @@ static const weft_op_def_t defs[] = {
      .inputs_max = 4,
      .outputs_min = 1,
      .outputs_max = 2,
-     .dtypes = WEFT_DTYPE_BIT(WEFT_DTYPE_F32),
+     .dtypes = WEFTI_BIT_FLOATS & ~WEFT_DTYPE_BIT(WEFT_DTYPE_F64),
      .in_place = WEFTI_IN_PLACE_NONE,
      .attrs = attention_attrs,
      .attr_count = WEFTI_COUNT(attention_attrs),
@@ -173,7 +173,8 @@ static const weft_op_def_t defs[] = {
      .doc =
          "Y = softmax(scale Q K' + bias) V by blocks, and the logarithm of each row's sum; 0 for "
          "queries that see no key",
-     WEFTI_FACTS(.cost_curve = WEFT_COST_CURVE_PRODUCT)},
+     WEFTI_FACTS(.cost_curve = WEFT_COST_CURVE_PRODUCT, .precision = WEFT_PRECISION_INPUTS,
+                 .f32_inputs = 8u)},
     {.domain = "weft",
      .name = "FlashAttentionGrad",
      .since_version = 1,
@@ -181,7 +182,7 @@ static const weft_op_def_t defs[] = {
      .inputs_max = 8,
      .outputs_min = 1,
      .outputs_max = 4,
-     .dtypes = WEFT_DTYPE_BIT(WEFT_DTYPE_F32),
+     .dtypes = WEFTI_BIT_FLOATS & ~WEFT_DTYPE_BIT(WEFT_DTYPE_F64),
      .in_place = WEFTI_IN_PLACE_NONE,
      .attrs = attention_attrs,
      .attr_count = WEFTI_COUNT(attention_attrs),

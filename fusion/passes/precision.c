@@ -37,6 +37,7 @@ typedef struct precision {
     wefti_arena_t arena;
     uint32_t *casts; /* by value of the model: the same in the other type, or WEFTI_NONE */
     bool *narrowed;  /* f32 in the model, half now */
+    bool *moves;     /* by node: it moves elements, and only operators in the half type read them */
     uint32_t value_count;
     uint32_t before; /* the node that a new one comes after, or WEFTI_WHEN_READY */
 } precision_t;
@@ -108,10 +109,44 @@ static bool stays_f32(const weft_op_facts_t *facts, uint32_t input)
     return (facts->f32_inputs >> (input < 31 ? input : 31) & 1u) != 0;
 }
 
-static bool computes_half(const precision_t *p, const wefti_node_t *node,
-                          const weft_op_facts_t *facts)
+static bool moves_elements(const weft_op_facts_t *facts)
 {
-    bool any = facts->precision == WEFT_PRECISION_HALF;
+    return (facts->flags & WEFT_FACT_VIEW) != 0 || facts->gradient == WEFT_GRADIENT_PERMUTATION ||
+           facts->gradient == WEFT_GRADIENT_REPEATED;
+}
+
+/* Elements that are only read in the half type are converted before they are moved: Transpose of a
+ * weight then stays next to its product. */
+static weft_status_t find_moves(precision_t *p)
+{
+    const wefti_graph_t *graph = p->graph;
+    wefti_readers_t readers;
+    WEFT_RETURN_IF_ERROR(
+        wefti_graph_readers(graph, graph->order, graph->order_count, &p->arena, &readers));
+    for (uint32_t i = graph->order_count; i-- > 0;) {
+        const uint32_t id = graph->order[i];
+        const weft_op_facts_t facts = wefti_op_facts(graph->nodes[id].def);
+        if (graph->nodes[id].output_count != 1 || graph->nodes[id].outputs[0] == WEFTI_NONE) {
+            continue;
+        }
+        const uint32_t y = graph->nodes[id].outputs[0];
+        bool moves = facts.precision == WEFT_PRECISION_INPUTS && moves_elements(&facts) &&
+                     graph->values[y].flags == 0 && graph->values[y].type.dtype == WEFT_DTYPE_F32 &&
+                     readers.first[y] < readers.first[y + 1];
+        for (uint32_t r = readers.first[y]; moves && r < readers.first[y + 1]; r++) {
+            const uint32_t reader = readers.nodes[r];
+            moves = p->moves[reader] ||
+                    wefti_op_facts(graph->nodes[reader].def).precision == WEFT_PRECISION_HALF;
+        }
+        p->moves[id] = moves;
+    }
+    return WEFT_OK;
+}
+
+static bool computes_half(const precision_t *p, uint32_t id, const weft_op_facts_t *facts)
+{
+    const wefti_node_t *node = &p->graph->nodes[id];
+    bool any = facts->precision == WEFT_PRECISION_HALF || p->moves[id];
     for (uint32_t i = 0; i < node->input_count && facts->precision == WEFT_PRECISION_INPUTS; i++) {
         any = any || (node->inputs[i] != WEFTI_NONE && !stays_f32(facts, i) &&
                       p->narrowed[node->inputs[i]]);
@@ -123,7 +158,7 @@ static weft_status_t visit(precision_t *p, uint32_t id)
 {
     wefti_graph_t *graph = p->graph;
     const weft_op_facts_t facts = wefti_op_facts(graph->nodes[id].def);
-    const bool half = computes_half(p, &graph->nodes[id], &facts);
+    const bool half = computes_half(p, id, &facts);
     bool changed = false;
     for (uint32_t i = 0; i < graph->nodes[id].input_count; i++) {
         const uint32_t input = graph->nodes[id].inputs[i];
@@ -217,8 +252,10 @@ static weft_status_t apply(precision_t *p)
     p->value_count = graph->value_count;
     p->casts = wefti_id_map(&p->arena, graph->value_count);
     p->narrowed = wefti_arena_array(&p->arena, graph->value_count, sizeof(*p->narrowed));
+    p->moves = wefti_arena_array(&p->arena, graph->node_count, sizeof(*p->moves));
     uint32_t *order = wefti_arena_array(&p->arena, count, sizeof(*order));
-    WEFT_RETURN_IF_NO_MEMORY(p->casts && p->narrowed && order);
+    WEFT_RETURN_IF_NO_MEMORY(p->casts && p->narrowed && p->moves && order);
+    WEFT_RETURN_IF_ERROR(find_moves(p));
     memcpy(order, graph->order, count * sizeof(*order));
     for (uint32_t i = 0; i < count; i++) {
         p->before = i > 0 ? order[i - 1] : WEFTI_WHEN_READY;

@@ -5,6 +5,9 @@
  * in the same way, so bits are as well defined as those of the f32 kernel.
  *
  *   scratch: | addresses | f32 copies of half tensors | scratch of the f32 kernel |
+ *
+ * Kernels of the table below treat samples (dimension 0) one by one. They get as many samples at a
+ * time as fit into the cache, so only half types are in memory, and scratch stays small.
  */
 #include "ops/compute/halves.h"
 
@@ -84,11 +87,33 @@ void wefti_halves_narrow(weft_isa_t isa, weft_dtype_t dtype, const float *x, int
     (dtype == WEFT_DTYPE_BF16 ? narrow_bf16 : narrow_f16)[isa](x, count, out);
 }
 
-/* A tensor of the node; offset: where its f32 copy lies in scratch. */
+/* Bit i: dimension 0 of tensor i is that of samples, if attribute axis is another dimension. A node
+ * with other outputs, such as indices of MaxPool, gets all samples at once. */
+static const struct {
+    const char *domain, *op;
+    uint32_t inputs, outputs;
+} by_sample[] = {
+    {"", "Softmax", 1u, 1u},
+    {"", "LogSoftmax", 1u, 1u},
+    {"weft", "SoftmaxGrad", 3u, 1u},
+    {"weft", "LogSoftmaxGrad", 3u, 1u},
+    {"", "LayerNormalization", 1u, 7u},
+    {"weft", "FlashAttention", 7u, 3u}, /* with a bias for each sample: all samples at once */
+    {"weft", "FlashAttentionGrad", 0xddu, 7u},
+    {"", "Conv", 1u, 1u},
+    {"", "MaxPool", 1u, 1u},
+    {"weft", "MaxPoolMask", 1u, 3u},
+    {"", "AveragePool", 1u, 1u},
+    {"", "GlobalAveragePool", 1u, 1u},
+};
+#define CACHE_BYTES ((size_t)1 << 20) /* f32 copies for each thread */
+
+/* A tensor of the node, or its part for some samples. */
 typedef struct tensor {
     weft_dtype_t dtype; /* NONE where there is no copy */
     int64_t count;
-    size_t offset;
+    size_t offset; /* of its f32 copy in scratch */
+    size_t step;   /* bytes to the next part; 0 where there is one */
 } tensor_t;
 
 typedef struct state {
@@ -96,6 +121,7 @@ typedef struct state {
     void *state;
     weft_isa_t isa;
     uint32_t threads, input_count, output_count;
+    int64_t parts;
     size_t scratch_offset; /* of the f32 kernel */
     tensor_t *inputs, *outputs;
     char name[48];
@@ -123,24 +149,31 @@ static void narrow_range(const void *context, wefti_range_t range)
                         (uint16_t *)job->to + range.from);
 }
 
-static weft_status_t run(const weft_kernel_call_t *call)
+static const void *part_of(const tensor_t *t, const void *data, int64_t part)
 {
-    const state_t *s = call->state;
+    return data == NULL ? NULL : (const char *)data + (size_t)part * t->step;
+}
+
+static weft_status_t run_part(const state_t *s, const weft_kernel_call_t *call, int64_t part)
+{
     char *scratch = call->scratch;
     const void **inputs = call->scratch;
     void **outputs = (void **)(inputs + s->input_count);
     for (uint32_t i = 0; i < s->input_count; i++) {
         const tensor_t *t = &s->inputs[i];
-        inputs[i] = call->inputs[i];
-        if (t->dtype != WEFT_DTYPE_NONE && inputs[i] != NULL) {
-            const job_t job = {s->isa, t->dtype, inputs[i], NULL, scratch + t->offset};
-            wefti_parallel_for(s->threads, t->count, WEFTI_GRAIN, widen_range, &job);
-            inputs[i] = scratch + t->offset;
+        const void *data = part_of(t, call->inputs[i], part);
+        inputs[i] = data;
+        if (t->dtype != WEFT_DTYPE_NONE && data != NULL) {
+            const job_t job = {s->isa, t->dtype, data, NULL, scratch + t->offset};
+            if (part == 0 || t->step > 0) {
+                wefti_parallel_for(s->threads, t->count, WEFTI_GRAIN, widen_range, &job);
+            }
+            inputs[i] = job.to;
         }
     }
     for (uint32_t i = 0; i < s->output_count; i++) {
         const tensor_t *t = &s->outputs[i];
-        outputs[i] = call->outputs[i];
+        outputs[i] = (void *)(uintptr_t)part_of(t, call->outputs[i], part);
         if (t->dtype != WEFT_DTYPE_NONE && outputs[i] != NULL) {
             outputs[i] = scratch + t->offset;
         }
@@ -150,11 +183,22 @@ static weft_status_t run(const weft_kernel_call_t *call)
     for (uint32_t i = 0; i < s->output_count; i++) {
         const tensor_t *t = &s->outputs[i];
         if (t->dtype != WEFT_DTYPE_NONE && call->outputs[i] != NULL) {
-            const job_t job = {s->isa, t->dtype, NULL, outputs[i], call->outputs[i]};
+            const job_t job = {s->isa, t->dtype, NULL, outputs[i],
+                               (void *)(uintptr_t)part_of(t, call->outputs[i], part)};
             wefti_parallel_for(s->threads, t->count, WEFTI_GRAIN, narrow_range, &job);
         }
     }
     return WEFT_OK;
+}
+
+static weft_status_t run(const weft_kernel_call_t *call)
+{
+    const state_t *s = call->state;
+    weft_status_t status = WEFT_OK;
+    for (int64_t part = 0; part < s->parts && status >= 0; part++) {
+        status = run_part(s, call, part);
+    }
+    return status;
 }
 
 static void destroy(void *state)
@@ -200,7 +244,9 @@ static weft_status_t place(weft_tensor_desc_t *tensors, uint32_t count, tensor_t
         if (!wefti_is_half(tensors[i].dtype)) {
             continue;
         }
-        out[i] = (tensor_t){tensors[i].dtype, weft_tensor_elem_count(&tensors[i]), *cursor};
+        out[i].dtype = tensors[i].dtype;
+        out[i].count = weft_tensor_elem_count(&tensors[i]);
+        out[i].offset = *cursor;
         if (out[i].count < 0 ||
             __builtin_mul_overflow((size_t)out[i].count, sizeof(float), &bytes) ||
             bytes > SIZE_MAX / 4 - *cursor) {
@@ -213,10 +259,66 @@ static weft_status_t place(weft_tensor_desc_t *tensors, uint32_t count, tensor_t
     return WEFT_OK;
 }
 
+/* Parts of equal size in which samples are computed: as few as fit into the cache. 1: they are not
+ * independent, or few. */
+static int64_t count_parts(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                           uint32_t *out_inputs, uint32_t *out_outputs)
+{
+    const size_t rows = sizeof(by_sample) / sizeof(by_sample[0]);
+    const int64_t samples =
+        node->input_count > 0 && node->inputs[0].rank > 1 ? node->inputs[0].dims[0] : 1;
+    const int64_t axis = weft_node_attr_int(node, "axis", -1);
+    double bytes = 0;
+    size_t row = 0;
+    while (row < rows && (strcmp(by_sample[row].domain, node->domain) != 0 ||
+                          strcmp(by_sample[row].op, node->op) != 0)) {
+        row++;
+    }
+    if (row == rows || samples < 2 || (axis < 0 ? axis + node->inputs[0].rank : axis) < 1) {
+        return 1;
+    }
+    *out_inputs = by_sample[row].inputs;
+    *out_outputs = by_sample[row].outputs;
+    for (uint32_t i = 0; i < node->input_count + node->output_count; i++) {
+        const uint32_t k = i < node->input_count ? i : i - node->input_count;
+        const weft_tensor_desc_t *t = i < node->input_count ? &node->inputs[k] : &node->outputs[k];
+        const uint32_t mask = i < node->input_count ? *out_inputs : *out_outputs;
+        const bool divided = k < 32 && (mask >> k & 1u) != 0;
+        if (t->dtype == WEFT_DTYPE_NONE || (!divided && i < node->input_count)) {
+            continue;
+        }
+        if (!divided || t->rank < 1 || t->dims[0] != samples || weft_tensor_elem_count(t) < 0) {
+            return 1;
+        }
+        bytes += (double)weft_tensor_elem_count(t) * sizeof(float);
+    }
+    const double room = (double)CACHE_BYTES * wefti_kernel_threads(env);
+    int64_t parts = bytes > room ? (int64_t)(bytes / room) + 1 : 1;
+    while (parts < samples && samples % parts != 0) {
+        parts++;
+    }
+    return parts < samples ? parts : bytes > room ? samples : 1;
+}
+
+/* Tensors of mask become their first part. */
+static void divide(weft_tensor_desc_t *tensors, uint32_t count, uint32_t mask, int64_t parts,
+                   tensor_t *out)
+{
+    for (uint32_t i = 0; i < count && i < 32; i++) {
+        if (parts > 1 && (mask >> i & 1u) != 0 && tensors[i].dtype != WEFT_DTYPE_NONE) {
+            tensors[i].dims[0] /= parts;
+            tensors[i].data = NULL;
+            out[i].step = (size_t)weft_tensor_elem_count(&tensors[i]) *
+                          weft_dtype_size_bytes(tensors[i].dtype);
+        }
+    }
+}
+
 static weft_status_t prepare_widened(const weft_kernel_t *kernel, const weft_node_desc_t *node,
-                                     const weft_kernel_env_t *env, void **out_state,
+                                     const weft_kernel_env_t *env, bool by_parts, void **out_state,
                                      size_t *out_scratch_bytes)
 {
+    uint32_t in_mask = 0, out_mask = 0;
     const size_t count = (size_t)node->input_count + node->output_count;
     weft_status_t status = WEFT_ERR_NO_MEMORY;
     weft_node_desc_t wide = *node;
@@ -237,6 +339,9 @@ static weft_status_t prepare_widened(const weft_kernel_t *kernel, const weft_nod
     memcpy(tensors + node->input_count, node->outputs, node->output_count * sizeof(*tensors));
     wide.inputs = tensors;
     wide.outputs = tensors + node->input_count;
+    s->parts = by_parts ? count_parts(node, env, &in_mask, &out_mask) : 1;
+    divide(tensors, node->input_count, in_mask, s->parts, s->inputs);
+    divide(tensors + node->input_count, node->output_count, out_mask, s->parts, s->outputs);
     WEFT_TRY(status, place(tensors, node->input_count, s->inputs, &cursor), done);
     WEFT_TRY(status, place(tensors + node->input_count, node->output_count, s->outputs, &cursor),
              done);
@@ -265,7 +370,8 @@ weft_status_t wefti_prepare_kernel(const weft_kernel_t *kernel, const weft_node_
         return status;
     }
     snprintf(message, sizeof(message), "%s", weft_last_error());
-    if (prepare_widened(kernel, node, env, out_state, out_scratch_bytes) < 0) {
+    if (prepare_widened(kernel, node, env, true, out_state, out_scratch_bytes) < 0 &&
+        prepare_widened(kernel, node, env, false, out_state, out_scratch_bytes) < 0) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "%s", message);
     }
     *out_kernel = &widened;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define TILE 32
-#define TURN 64 /* elements of 4 bytes that lie side by side afterwards: some lines */
+#define TURN 64 /* elements that lie side by side afterwards: some lines */
 
 /* b[i * stride_b] = a[i * stride_a], for one size of elements. */
 #define COPY(bytes)                                                                                \
@@ -49,6 +49,27 @@ static inline void turn(const char *a, int64_t stride_a, char *b, int64_t stride
     WEFTI_F32X(4, b + 12 * stride_b) = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
 }
 
+/* 8 x 8 elements of 2 bytes: three rounds, each of which interleaves rows i and i + 4. */
+static inline void turn_halves(const char *a, int64_t stride_a, char *b, int64_t stride_b)
+{
+    typedef uint16_t u16x8_t __attribute__((vector_size(16), aligned(2), may_alias));
+    u16x8_t rows[8], next[8];
+    for (int i = 0; i < 8; i++) {
+        rows[i] = *(const u16x8_t *)(const void *)(a + 2 * i * stride_a);
+    }
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 4; i++) {
+            next[2 * i] = __builtin_shufflevector(rows[i], rows[i + 4], 0, 8, 1, 9, 2, 10, 3, 11);
+            next[2 * i + 1] =
+                __builtin_shufflevector(rows[i], rows[i + 4], 4, 12, 5, 13, 6, 14, 7, 15);
+        }
+        memcpy(rows, next, sizeof(rows));
+    }
+    for (int i = 0; i < 8; i++) {
+        *(u16x8_t *)(void *)(b + 2 * i * stride_b) = rows[i];
+    }
+}
+
 /* The two innermost dimensions as a matrix, from a row and column on: in tiles, so that both sides
  * stay in cache. */
 static void copy_tiles(const wefti_nest_t *nest, int64_t row, int64_t column, const char *a,
@@ -69,23 +90,29 @@ static void copy_tiles(const wefti_nest_t *nest, int64_t row, int64_t column, co
 }
 
 /* Rows of a become columns of b, whose lines of memory are filled one after the other. */
-static void copy_turned(const wefti_nest_t *nest, const char *a, char *b)
+static void copy_turned(const wefti_nest_t *nest, const char *a, char *b, int64_t elem)
 {
     const uint32_t in = nest->rank - 1, out = in - 1;
-    const int64_t rows = nest->dims[out] / 4 * 4, columns = nest->dims[in] / 4 * 4;
+    const int64_t side = 16 / elem; /* of a block: elements of a vector */
+    const int64_t rows = nest->dims[out] / side * side, columns = nest->dims[in] / side * side;
     wefti_nest_t left = *nest; /* of the rows that are turned, the last columns */
     for (int64_t c0 = 0; c0 < columns; c0 += TURN) {
         const int64_t end = c0 + TURN < columns ? c0 + TURN : columns;
-        for (int64_t r = 0; r < rows; r += 4) {
-            for (int64_t c = c0; c < end; c += 4) {
-                turn(a + 4 * (r + c * nest->a[in]), nest->a[in], b + 4 * (r * nest->b[out] + c),
-                     nest->b[out]);
+        for (int64_t r = 0; r < rows; r += side) {
+            for (int64_t c = c0; c < end; c += side) {
+                const char *from = a + elem * (r + c * nest->a[in]);
+                char *to = b + elem * (r * nest->b[out] + c);
+                if (elem == 4) {
+                    turn(from, nest->a[in], to, nest->b[out]);
+                } else {
+                    turn_halves(from, nest->a[in], to, nest->b[out]);
+                }
             }
         }
     }
     left.dims[out] = rows;
-    copy_tiles(&left, 0, columns, a, b, 4);
-    copy_tiles(nest, rows, 0, a, b, 4);
+    copy_tiles(&left, 0, columns, a, b, elem);
+    copy_tiles(nest, rows, 0, a, b, elem);
 }
 
 void wefti_nest_copy(const wefti_nest_t *nest, const void *a, void *b, size_t elem_bytes)
@@ -102,8 +129,8 @@ void wefti_nest_copy(const wefti_nest_t *nest, const void *a, void *b, size_t el
         do {
             const char *from = (const char *)a + elem * at.a;
             char *to = (char *)b + elem * at.b;
-            if (elem == 4 && nest->a[last - 1] == 1 && nest->b[last] == 1) {
-                copy_turned(nest, from, to);
+            if ((elem == 4 || elem == 2) && nest->a[last - 1] == 1 && nest->b[last] == 1) {
+                copy_turned(nest, from, to, elem);
             } else {
                 copy_tiles(nest, 0, 0, from, to, elem);
             }

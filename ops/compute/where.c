@@ -17,39 +17,46 @@ typedef struct {
     uint32_t threads;
 } state_t;
 
-WEFTI_INLINE void select_f32_body(const uint8_t *c, int64_t sc, const float *x, int64_t sx,
-                                  const float *y, int64_t sy, float *z, int64_t count)
-{
-    if (sc == 1 && sx == 1 && sy == 1) {
-        WEFTI_INDEPENDENT
-        for (int64_t i = 0; i < count; i++) {
-            float a = x[i], b = y[i];
-            z[i] = c[i] ? a : b;
-        }
-    } else if (sc == 1 && sx == 1 && sy == 0) {
-        float b = y[0];
-        WEFTI_INDEPENDENT
-        for (int64_t i = 0; i < count; i++) {
-            float a = x[i];
-            z[i] = c[i] ? a : b;
-        }
-    } else if (sc == 1 && sx == 0 && sy == 1) {
-        float a = x[0];
-        WEFTI_INDEPENDENT
-        for (int64_t i = 0; i < count; i++) {
-            float b = y[i];
-            z[i] = c[i] ? a : b;
-        }
-    } else {
-        for (int64_t i = 0; i < count; i++) {
-            z[i] = c[i * sc] ? x[i * sx] : y[i * sy];
-        }
-    }
-}
-WEFTI_CLONES(select_f32,
-             (const uint8_t *c, int64_t sc, const float *x, int64_t sx, const float *y, int64_t sy,
-              float *z, int64_t count),
-             (c, sc, x, sx, y, sy, z, count));
+#define SELECT(symbol, type)                                                                       \
+    WEFTI_INLINE void symbol##_body(const uint8_t *c, int64_t sc, const void *vx, int64_t sx,      \
+                                    const void *vy, int64_t sy, void *vz, int64_t count)           \
+    {                                                                                              \
+        const type *x = vx, *y = vy;                                                               \
+        type *z = vz;                                                                              \
+        if (sc == 1 && sx == 1 && sy == 1) {                                                       \
+            WEFTI_INDEPENDENT                                                                      \
+            for (int64_t i = 0; i < count; i++) {                                                  \
+                type a = x[i], b = y[i];                                                           \
+                z[i] = c[i] ? a : b;                                                               \
+            }                                                                                      \
+        } else if (sc == 1 && sx == 1 && sy == 0) {                                                \
+            type b = y[0];                                                                         \
+            WEFTI_INDEPENDENT                                                                      \
+            for (int64_t i = 0; i < count; i++) {                                                  \
+                type a = x[i];                                                                     \
+                z[i] = c[i] ? a : b;                                                               \
+            }                                                                                      \
+        } else if (sc == 1 && sx == 0 && sy == 1) {                                                \
+            type a = x[0];                                                                         \
+            WEFTI_INDEPENDENT                                                                      \
+            for (int64_t i = 0; i < count; i++) {                                                  \
+                type b = y[i];                                                                     \
+                z[i] = c[i] ? a : b;                                                               \
+            }                                                                                      \
+        } else {                                                                                   \
+            for (int64_t i = 0; i < count; i++) {                                                  \
+                z[i] = c[i * sc] ? x[i * sx] : y[i * sy];                                          \
+            }                                                                                      \
+        }                                                                                          \
+    }                                                                                              \
+    WEFTI_CLONES(symbol,                                                                           \
+                 (const uint8_t *c, int64_t sc, const void *vx, int64_t sx, const void *vy,        \
+                  int64_t sy, void *vz, int64_t count),                                            \
+                 (c, sc, vx, sx, vy, sy, vz, count))
+
+/* By the size of an element. */
+SELECT(select_4, uint32_t);
+SELECT(select_2, uint16_t);
 
 static void select_bytes(const uint8_t *c, int64_t sc, const char *x, int64_t sx, const char *y,
                          int64_t sy, char *z, int64_t count, size_t elem)
@@ -78,9 +85,10 @@ static void run_range(const void *job, wefti_range_t range)
         const int64_t count = n.dims[last];
         const uint8_t *c = conditions + at.a;
         const char *x = xs + elem * at.b, *y = ys + elem * at.c;
-        if (elem == sizeof(float)) {
-            select_f32[s->isa](c, n.a[last], (const void *)x, n.b[last], (const void *)y, n.c[last],
-                               (float *)(void *)z, count);
+        if (elem == sizeof(uint32_t)) {
+            select_4[s->isa](c, n.a[last], x, n.b[last], y, n.c[last], z, count);
+        } else if (elem == sizeof(uint16_t)) {
+            select_2[s->isa](c, n.a[last], x, n.b[last], y, n.c[last], z, count);
         } else {
             select_bytes(c, n.a[last], x, n.b[last], y, n.c[last], z, count, s->elem_bytes);
         }

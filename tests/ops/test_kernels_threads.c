@@ -15,7 +15,8 @@
 typedef struct {
     const char *domain, *op;
     int32_t version;
-    /* f: random, p: positive, u: 0 or 1, c: bool, l: labels below 50, s: the scalar 2; then dimensions */
+    /* f: random with odd values, g: without, p: positive, u: 0 or 1, c: bool, l: labels below 50,
+     * s: the scalar 2, -: absent; then dimensions */
     const char *inputs, *outputs;
     const char *ints, *number; /* attributes: name=list, name=float */
 } row_t;
@@ -75,6 +76,21 @@ static const row_t rows[] = {
      "kernel_shape=3,3 strides=2,2 pads=1,1,1,1", ""},
     {"", "AveragePool", 11, "f7x5x61x59", "f7x5x31x30", "kernel_shape=3,3 strides=2,2 pads=1,1,1,1",
      ""},
+    {"", "Softmax", 13, "f6x150x511", "f6x150x511", "axis=1", ""},
+    {"weft", "SoftmaxGrad", 1, "f6x150x511 f6x150x511", "f6x150x511", "axis=2", ""},
+    {"", "LayerNormalization", 17, "f6x150x511 f511 f511", "f6x150x511 f6x150x1 f6x150x1", "axis=2",
+     ""},
+    {"", "Conv", 11, "f6x30x43x41 f7x30x3x3 f7", "f6x7x43x41", "pads=1,1,1,1", ""},
+    {"", "BatchNormalization", 15, "g6x30x43x61 f30 f30 f30 p30", "f6x30x43x61", "training_mode=1",
+     ""},
+    {"weft", "FlashAttention", 1, "g6x4x150x64 g6x4x150x64 g6x4x150x64", "f6x4x150x64 f6x4x150",
+     "causal=1", ""},
+    {"weft", "FlashAttention", 1, "g6x4x70x64 g6x4x70x64 g6x4x70x64 g6x1x1x70", "f6x4x70x64", "",
+     ""},
+    {"weft", "FlashAttentionGrad", 1,
+     "g6x4x70x64 - g6x4x70x64 g6x4x70x64 g6x4x70x64 - g6x4x70x64 g6x4x70",
+     "f6x4x70x64 f6x4x70x64 f6x4x70x64", "causal=1", ""},
+    {"", "Where", 9, "c203x511 f203x511 f1", "f203x511", "", ""},
     {"", "MatMul", 13, "f61x700 f700x77", "f61x77", "", ""},
     {"", "MatMul", 13, "f3x33x40 f3x40x520", "f3x33x520", "", ""},
     {MS, "FusedMatMul", 1, "f3x40x33 f3x40x520", "f3x33x520", "transA=1", ""},
@@ -119,7 +135,9 @@ static void add_input(op_case_t *c, const char **text)
     int64_t dims[WEFT_MAX_DIMS + 1];
     const char kind = *(*text)++;
     *text = read_dims(*text, 'x', dims);
-    if (kind == 'u' || kind == 'c') {
+    if (kind == '-') {
+        case_absent_input(c);
+    } else if (kind == 'u' || kind == 'c') {
         const weft_dtype_t dtype = kind == 'c' ? WEFT_DTYPE_BOOL : WEFT_DTYPE_U8;
         uint8_t *x = case_input_typed(c, dtype, WEFT_LAYOUT_PLAIN, dims);
         for (int64_t i = 0; i < case_count(&c->inputs[c->input_count - 1]); i++) {
@@ -156,14 +174,15 @@ static op_case_t make(const row_t *row)
         snprintf(name, sizeof name, "%.*s", (int)length, at);
         at = read_dims(at + length + 1, ',', dims);
         /* The first ones are numbers. */
-        static const char *const names[] = {
-            "axis",   "transA",  "transB",      "to",   "pads",  "kernel_shape", "perm",
-            "starts", "strides", "input_shape", "ends", "split", "shape",        "axes"};
+        static const char *const names[] = {"axis",          "transA", "transB",  "to",
+                                            "training_mode", "causal", "pads",    "kernel_shape",
+                                            "perm",          "starts", "strides", "input_shape",
+                                            "ends",          "split",  "shape",   "axes"};
         size_t n = 0;
         while (strcmp(name, names[n]) != 0) {
             assert_true(++n < WEFTI_COUNT(names));
         }
-        if (n < 4) {
+        if (n < 6) {
             case_int(&c, names[n], dims[0]);
         } else {
             case_ints(&c, names[n], dims);

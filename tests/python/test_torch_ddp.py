@@ -123,6 +123,8 @@ class Training(ranks.RankCase):
                 self.assertEqual(given_back, [])
                 self.assertLessEqual(sum(count for _, count in registered), parameters)
                 self.assertGreater(sum(count for _, count in registered), parameters // 2)
+                if hook:  # which knows the first backward pass
+                    self.assertEqual(len(group.adoption._seen), len(registered))
                 dist.destroy_process_group(group)
                 del group, model
                 gc.collect()

@@ -10,14 +10,15 @@ class Buckets:
     """State of ddp_hook for one model.
 
     group: a process group of backend weft, None: the default one. adopt=False leaves buckets' memory as it is; else it
-    is adopted when it is seen for the second time (DDP forms new buckets after the first iteration), and held until
-    the group is destroyed. Forked children do not inherit it: a DataLoader's worker processes must not touch
-    gradients.
+    is adopted in the third backward pass, and held until the group is destroyed. DDP forms new buckets after the first
+    pass, whose buckets are not looked at: remembering them would hold their memory. Forked children do not inherit
+    adopted memory: a DataLoader's worker processes must not touch gradients.
     """
 
     def __init__(self, group=None, *, adopt=True):
         self.process_group = _weft_group(group)
         self.adopt = adopt
+        self.passes = 0  # backward passes, with this one
         self.open = []  # (work, future, buffer) of this backward pass
 
 
@@ -35,9 +36,10 @@ def ddp_hook(state, bucket):
         future.set_result(buffer)
         return future
     if bucket.index() == 0:
+        buckets.passes += 1
         buckets.open.clear()  # of a backward pass that was given up
     if buffer.layout is torch.strided:
-        if buckets.adopt:
+        if buckets.adopt and buckets.passes > 1:
             group.adoption.see(buffer)
         work = weft.all_reduce_(buffer, "avg", group.weft_group, async_op=True)
     else:

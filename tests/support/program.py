@@ -1,9 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of test programs in Python."""
+"""What test programs in Python share."""
 import collections
 import os
+import random
+import socket
 import sys
 import unittest
+
+
+def free_port():
+    """A port for another process to listen at, below those that the kernel or Weft gives to sockets: a test that runs at the
+    same time would take one of these before a slow program such as torchrun listens."""
+    while True:
+        port = random.randrange(10000, 20000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+            return port
 
 
 def main():

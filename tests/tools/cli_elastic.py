@@ -8,7 +8,6 @@ import pathlib
 import random
 import re
 import signal
-import socket
 import subprocess
 import time
 
@@ -192,10 +191,8 @@ class Elastic(Case):
 
     def restart(self, world, env, *args):
         """Starts the ranks of a job as torchrun starts its workers: by variables, and again with --resume auto."""
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            port = taken.getsockname()[1]
-        variables = {"WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "LOCAL_WORLD_SIZE": world, **env}
+        variables = {"WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": support.free_port(),
+                     "LOCAL_WORLD_SIZE": world, **env}
         return [self.start(*args, env={**{k: str(v) for k, v in variables.items()}, "RANK": str(r), "LOCAL_RANK": str(r)},
                            keep=True) for r in range(world)]
 

@@ -4,11 +4,10 @@
 import os
 import re
 import shutil
-import socket
 import subprocess
 import unittest
 
-from support import BINARY, Case, main
+from support import BINARY, Case, free_port, main
 
 LAUNCHED = BINARY / "tests" / "launched"
 OURS = re.compile(r"^(WEFT|PMIX?|OMPI|MPI|SLURM|TORCHELASTIC)_|^(RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)$")
@@ -19,12 +18,6 @@ def environment(**more):
     clean = {name: value for name, value in os.environ.items()
              if not OURS.match(name) or name in ("WEFT_TOOL", "WEFT_SOURCE_DIR", "WEFT_BINARY_DIR")}
     return {**clean, "WEFT_CONNECT_TIMEOUT": "30", "ASAN_OPTIONS": "detect_leaks=0", **more}
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def launcher(name):
@@ -90,8 +83,8 @@ class Launchers(Case):
         for port in (free_port(), None):
             # With a static port torch's agent listens there; with its own rendezvous the port is free until
             # somebody makes a process group.
-            meet = ["--master_port", port] if port else ["--rdzv_backend", "c10d", "--rdzv_endpoint",
-                                                         f"localhost:{free_port()}", "--rdzv_id", "one"]
+            meet = ["--master_port", port] if port else ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0",
+                                                         "--rdzv_id", "one"]
             done = self.run_one("torchrun", "--nnodes", 1, "--nproc_per_node", 2, *meet, "-r", "0:1,1:1", "-t",
                                 "0:1,1:1", script, LAUNCHED, 2)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

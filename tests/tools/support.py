@@ -17,7 +17,7 @@ os.environ.pop("WEFT_COSTS", None)
 WEFT = os.environ["WEFT_TOOL"]
 SOURCE = pathlib.Path(os.environ["WEFT_SOURCE_DIR"])
 sys.path.append(str(SOURCE / "tests" / "support"))
-from program import main  # noqa: E402,F401 (part of what tests share)
+from program import free_port, main  # noqa: E402,F401 (part of what tests share)
 BINARY = pathlib.Path(os.environ["WEFT_BINARY_DIR"])
 # Half of the default WEFT_TIMEOUT, in seconds: what ends earlier did not wait for that. Bounds on time are
 # guards against hangs: a busy machine takes many times as long as an idle one.

@@ -28,6 +28,9 @@ import sys
 import tempfile
 import time
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from program import free_port  # noqa: E402
+
 PR_SET_CHILD_SUBREAPER = 36
 DEATHS = ("kill", "segv", "abort", "exit", "quit", "exec", "orphan", "leave")
 LATE = ("stop",)  # found by the deadline only
@@ -141,13 +144,6 @@ def children_of(pid):
         except OSError:
             pass
     return found
-
-
-def free_port():
-    import socket
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def read_log(path, seed):

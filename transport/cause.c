@@ -169,3 +169,23 @@ void wefti_endpoint_add_cause(const wefti_endpoint_t *endpoint, char *text, size
         }
     }
 }
+
+/* ---- of ranks that shrink the world ---- */
+
+#define SHRINKS "rank %u shrinks the world"
+
+void wefti_endpoint_abort_to_shrink(wefti_endpoint_t *endpoint)
+{
+    char text[WEFTI_ERROR_TEXT_BYTES];
+    int used = snprintf(text, sizeof text, SHRINKS, endpoint->rank);
+    wefti_endpoint_add_error_of(endpoint, endpoint->rank, text + used, sizeof text - (size_t)used);
+    wefti_endpoint_abort(endpoint, WEFT_ERR_ABORTED, text);
+}
+
+bool wefti_endpoint_shrinks(const wefti_endpoint_t *endpoint)
+{
+    unsigned rank;
+    int end = 0;
+    return wefti_fault_get(&endpoint->control[endpoint->rank]->abort) == WEFT_ERR_ABORTED &&
+           sscanf(weft_last_error(), SHRINKS "%n", &rank, &end) == 1 && end > 0;
+}

@@ -433,6 +433,9 @@ static inline bool wefti_endpoint_meanwhile(const wefti_endpoint_t *endpoint)
 /* Writes the abort record of every rank (first writer wins) and wakes everybody who waits here;
  * text "": names this rank. */
 void wefti_endpoint_abort(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
+/* The same by a rank whose program shrinks the world; whether some rank has ended it so. */
+void wefti_endpoint_abort_to_shrink(wefti_endpoint_t *endpoint);
+bool wefti_endpoint_shrinks(const wefti_endpoint_t *endpoint);
 /* WEFT_OK; the abort record, adopted as this thread's message; or WEFT_ERR_PEER_DIED, or
  * WEFT_ERR_ABORTED when this rank is interrupted (which then abort). */
 weft_status_t wefti_endpoint_check(wefti_endpoint_t *endpoint);

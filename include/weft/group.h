@@ -120,17 +120,18 @@ WEFT_API weft_status_t weft_group_create_named(const char *name, uint32_t size, 
  * Creates a group of the ranks of a group that are left, after a rank has died (or been
  * interrupted, or the world aborted). Collective over the ranks of the world that live, blocking:
  * each passes a group that it is in; several groups at once are possible where no rank is in two of
- * them. The world is
- * replaced by one of its survivors (weft_context_shrink describes how, and what becomes of what was
- * made before), and the group by one of its survivors, in their order, with a context of its own
- * (weft_group_context), which the group retains. Reduction order, algorithms and staging_bytes (of
- * several groups the largest) are inherited as by weft_group_split. The former group stays broken; destroy it at any time.
+ * them. The world is replaced by one of its survivors (weft_context_shrink describes how, and what
+ * becomes of what was made before), and the group by one of its survivors, in their order, with a
+ * context of its own (weft_group_context), which the group retains. Reduction order, algorithms and
+ * staging_bytes (of several groups the largest) are inherited as by weft_group_split. The former
+ * group stays broken; destroy it at any time.
  * @param[in]  group     the group, broken or not
  * @param[out] out_group the new group; the caller destroys it
- * @return as weft_context_shrink; WEFT_ERR_MISMATCH, on all ranks, if ranks passed groups that share
- *         some of their ranks but not all. After an error other than WEFT_ERR_TIMEOUT no rank has a
- *         new group. If a rank dies at the end of the call, a rank may get a group that is broken
- *         already: it calls weft_group_shrink again with that one
+ * @return as weft_context_shrink; WEFT_ERR_MISMATCH, on all ranks, if the ranks that are left of
+ *         the groups passed are some but not all the same. After an error other than
+ *         WEFT_ERR_TIMEOUT no rank has a new group. If a rank dies at the end of the call, a rank
+ *         may get a group that is broken already: it calls weft_group_shrink again with that one,
+ *         and meets ranks whose first call has not ended
  *
  * Equivalent to: MPIX_Comm_revoke and MPIX_Comm_shrink (ULFM)
  */

@@ -8,10 +8,11 @@
 
 #include <string.h>
 
-/* Which group a rank has passed: a digest of its members, and how many of them are left. */
+/* Which group a rank has passed: its members that are left, in their order. A rank may pass the
+ * group that another one has already shrunk. */
 typedef struct passed {
     uint64_t digest;
-    uint32_t size, left;
+    uint32_t left, zero;
     uint64_t staging_bytes;
 } passed_t;
 
@@ -25,31 +26,46 @@ static bool survives(const weft_context_t *context, uint32_t member)
     return false;
 }
 
-/* The colour of this rank's group: the lowest rank that passed the same one. Staging is that of the
- * group, or the largest of several. */
-static weft_status_t find_color(const weft_group_t *group, weft_context_t *context,
-                                uint32_t *out_color, uint64_t *out_staging_bytes)
+static passed_t describe(const weft_group_t *group, const weft_context_t *context,
+                         uint32_t *out_position)
 {
-    wefti_endpoint_t *endpoint = context->endpoint;
-    passed_t own = {.digest = WEFTI_HASH_START,
-                    .size = group->size,
-                    .staging_bytes = wefti_group_staging_bytes(group)};
+    passed_t passed = {.digest = WEFTI_HASH_START,
+                       .staging_bytes = wefti_group_staging_bytes(group)};
     for (uint32_t i = 0; i < group->size; i++) {
         uint32_t member = weft_context_member(group->context, group->ranks[i]);
-        own.digest = wefti_hash_step(own.digest, member);
-        own.left += survives(context, member);
+        if (i == group->rank) {
+            *out_position = passed.left;
+        }
+        if (survives(context, member)) {
+            passed.digest = wefti_hash_step(passed.digest, member);
+            passed.left++;
+        }
     }
+    return passed;
+}
+
+static bool is_same(const passed_t *a, const passed_t *b)
+{
+    return a->digest == b->digest && a->left == b->left;
+}
+
+/* The colour of this rank's group: the lowest rank that passed the same one. Staging is the largest
+ * of all. */
+static weft_status_t find_color(const passed_t *own, weft_context_t *context, uint32_t *out_color,
+                                uint64_t *out_staging_bytes)
+{
+    wefti_endpoint_t *endpoint = context->endpoint;
     passed_t *all = wefti_alloc(context->allocator, endpoint->world_size * sizeof *all);
     weft_status_t status =
         wefti_endpoint_agree(endpoint, all != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY);
     WEFT_TRY(status, status, out);
-    WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, &own, sizeof own, all), out);
+    WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, own, sizeof *own, all), out);
     for (uint32_t r = 0; r < endpoint->world_size && status == WEFT_OK; r++) {
         uint32_t same = 0;
         uint64_t bytes = all[r].staging_bytes;
         *out_staging_bytes = bytes > *out_staging_bytes ? bytes : *out_staging_bytes;
         for (uint32_t other = endpoint->world_size; other-- > 0;) {
-            if (memcmp(&all[other], &all[r], sizeof *all) == 0) {
+            if (is_same(&all[other], &all[r])) {
                 same++;
                 *out_color = r == endpoint->rank ? other : *out_color;
             }
@@ -69,10 +85,18 @@ out:
 static weft_status_t create_like(const weft_group_t *group, weft_context_t *context,
                                  weft_group_t **out_group)
 {
-    uint32_t color = 0;
+    uint32_t color = 0, position = 0;
     uint64_t staging_bytes = 0;
-    WEFT_RETURN_IF_ERROR(find_color(group, context, &color, &staging_bytes));
-    return wefti_group_create(context, color, group->rank, staging_bytes, group, out_group);
+    passed_t own = describe(group, context, &position);
+    WEFT_RETURN_IF_ERROR(find_color(&own, context, &color, &staging_bytes));
+    return wefti_group_create(context, color, position, staging_bytes, group, out_group);
+}
+
+/* Another rank has died, or found that and shrinks the world already. */
+static bool must_shrink_again(const weft_context_t *context, weft_status_t status)
+{
+    return status == WEFT_ERR_PEER_DIED ||
+           (status == WEFT_ERR_ABORTED && wefti_endpoint_shrinks(context->endpoint));
 }
 
 weft_status_t weft_group_shrink(weft_group_t *group, weft_group_t **out_group)
@@ -88,8 +112,8 @@ weft_status_t weft_group_shrink(weft_group_t *group, weft_group_t **out_group)
         weft_context_release(context);
         context = next;
         status = status < 0 ? status : create_like(group, context, out_group);
-    } while (status == WEFT_ERR_PEER_DIED && context != NULL); /* another one */
-    weft_context_release(context);                             /* the group keeps it */
+    } while (context != NULL && must_shrink_again(context, status));
+    weft_context_release(context); /* the group keeps it */
     return status;
 }
 

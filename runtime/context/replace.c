@@ -134,10 +134,7 @@ weft_status_t weft_context_shrink(weft_context_t *context, weft_context_t **out_
     char text[WEFTI_ERROR_TEXT_BYTES];
     uint32_t generation = context->membership.generation;
     weft_status_t status, failure = WEFT_OK;
-    int used = snprintf(text, sizeof text, "rank %u shrinks the world", context->endpoint->rank);
-    wefti_endpoint_add_error_of(context->endpoint, context->endpoint->rank, text + used,
-                                sizeof text - (size_t)used);
-    wefti_endpoint_abort(context->endpoint, WEFT_ERR_ABORTED, text);
+    wefti_endpoint_abort_to_shrink(context->endpoint);
     for (;;) {
         WEFT_TRY(status,
                  wefti_meeting_hold(&context->membership, context->endpoint, generation, &meeting),

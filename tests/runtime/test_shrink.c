@@ -287,6 +287,62 @@ static void test_shrink_while_more_die(void **state)
     }
 }
 
+/* Rank 0 has left the world of the survivors again before rank 1 has its group there. */
+static void one_shrinks_again(scene_t *scene, uint32_t rank)
+{
+    weft_context_t *first = NULL, *second = NULL;
+    weft_group_t *next = NULL;
+    reduce_until_broken(scene, scene->group, rank == 2, 5);
+    if (rank == 0) {
+        RANK_OK(weft_context_shrink(scene->context, &first));
+        weft_context_shrink(first, &second); /* meets rank 1, which shrinks once more */
+        die();
+    }
+    RANK_OK(weft_group_shrink(scene->group, &next));
+    check_group(next, 2);
+    replace_by(scene, next);
+}
+
+static void test_shrink_that_another_rank_repeats(void **state)
+{
+    (void)state;
+    static const char *const hosts[] = {NULL, "aab"};
+    for (uint32_t i = 0; i < 2; i++) {
+        scene_t scene = {.ranks = 3, .hosts = hosts[i], .deadly = 5, .act = one_shrinks_again};
+        assert_true(play(&scene));
+    }
+}
+
+/* A rank whose group has been made passes that; another one still passes the group before it. */
+static void groups_have_the_same_survivors(scene_t *scene, uint32_t rank)
+{
+    weft_group_t *all_ranks = NULL, *some = NULL, *next = NULL;
+    int64_t key = -(int64_t)rank;
+    RANK_OK(weft_group_split(scene->group, 0, key, &all_ranks));
+    RANK_OK(weft_group_split(scene->group, rank == 2, key, &some));
+    reduce_until_broken(scene, scene->group, rank == 2, 5);
+    RANK_OK(weft_group_shrink(rank == 1 ? all_ranks : some, &next));
+    RANK_CHECK(weft_group_size(next) == 3);
+    for (uint32_t r = 0; r < 3; r++) {
+        static const uint32_t members[] = {3, 1, 0};
+        RANK_CHECK(weft_context_member(weft_group_context(next), weft_group_world_rank(next, r)) ==
+                   members[r]);
+    }
+    int32_t in = 1 << rank, out = 0;
+    RANK_OK(weft_all_reduce(&in, &out, 1, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM, next, NULL));
+    RANK_CHECK(out == 0xb);
+    weft_group_destroy(all_ranks);
+    weft_group_destroy(some);
+    replace_by(scene, next);
+}
+
+static void test_shrink_of_groups_with_the_same_survivors(void **state)
+{
+    (void)state;
+    scene_t scene = {.ranks = 4, .deadly = 4, .act = groups_have_the_same_survivors};
+    assert_true(play(&scene));
+}
+
 /* ---- several groups ---- */
 
 static void halves_shrink(scene_t *scene, uint32_t rank)
@@ -804,6 +860,8 @@ int main(void)
         cmocka_unit_test(test_shrink_over_hosts),
         cmocka_unit_test(test_shrink_without_a_living_child),
         cmocka_unit_test(test_shrink_while_more_die),
+        cmocka_unit_test(test_shrink_that_another_rank_repeats),
+        cmocka_unit_test(test_shrink_of_groups_with_the_same_survivors),
         cmocka_unit_test(test_shrink_several_groups),
         cmocka_unit_test(test_shrink_needs_equal_groups),
         cmocka_unit_test(test_shrink_and_objects_of_before),

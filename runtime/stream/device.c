@@ -73,18 +73,19 @@ weft_status_t wefti_stream_poll_held(weft_stream_t *stream)
         look_at_waits(stream);
         return status;
     }
+    status = wefti_fault_get(&stream->fault);
     uint32_t tail = atomic_load_explicit(&stream->tail.signal.value, memory_order_relaxed);
     for (uint32_t i = atomic_load_explicit(&stream->done.signal.value, memory_order_relaxed);
          i != tail; i++) {
         wefti_slot_t *slot = &stream->slots[i & (stream->capacity - 1)];
         if (status < 0 && raises(slot) && !wefti_mark_reached(slot->mark, slot->value)) {
-            wefti_fault_set(&slot->mark->fault, stream->fault.status, stream->fault.text);
+            wefti_fault_set(&slot->mark->fault, status, weft_last_error());
         }
         wefti_mark_release(slot->mark);
         slot->mark = NULL;
     }
     wefti_signal_post(&stream->done.signal, tail);
-    return wefti_fault_get(&stream->fault);
+    return status;
 }
 
 weft_status_t wefti_stream_poll(weft_stream_t *stream)

@@ -32,6 +32,8 @@ typedef struct wefti_compiler {
     wefti_rates_t rates;
     wefti_profile_t profile;
     const wefti_plan_place_t *place; /* of topology_path, or NULL */
+    wefti_axis_t axes[2];            /* WEFTI_GROUP_DATA, WEFTI_GROUP_TENSOR */
+    wefti_mesh_t mesh;               /* no axes: all ranks are one group */
     wefti_rules_t rules;
     wefti_bucket_cost_t bucket_cost;
     bool sharded;                  /* updates are: there is more than one rank to do them */

@@ -181,6 +181,8 @@ weft_status_t wefti_compile_lower_params(wefti_compiler_t *c, wefti_lower_params
                                      .rules = &c->rules,
                                      .rank_data = c->params.rank_model_count > 0 ||
                                                   c->params.tensor_parallel > 1,
+                                     .mesh = c->mesh,
+                                     .data_group = c->mesh.axis_count > 0 ? WEFTI_GROUP_DATA : 0,
                                      .allocator = c->allocator};
     return c->params.infer ? use_inference(c, params) : WEFT_OK;
 }

@@ -61,10 +61,15 @@ static weft_status_t check_tensor_parallel(const weft_compile_params_t *p)
     if (p->tensor_parallel <= 1) {
         return WEFT_OK;
     }
-    if (p->tensor_parallel != p->world_size) {
-        return wefti_error_field(WEFT_ERR_UNSUPPORTED, "tensor_parallel",
-                                 "must be the number of ranks: %u, world_size %u",
+    if (p->world_size % p->tensor_parallel != 0) {
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "tensor_parallel",
+                                 "must divide the number of ranks: %u, world_size %u",
                                  p->tensor_parallel, p->world_size);
+    }
+    if (p->tensor_parallel != p->world_size && p->order != NULL &&
+        strncmp(p->order, "blocks", 6) == 0) {
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "tensor_parallel",
+                                 "excludes order %s: collectives are of groups of ranks", p->order);
     }
     const struct {
         bool set;
@@ -74,6 +79,7 @@ static weft_status_t check_tensor_parallel(const weft_compile_params_t *p)
                   {p->accumulate > 1, "accumulate"},
                   {p->global_micro_batches > 0, "global_micro_batches"},
                   {p->sync_batch_norm, "sync_batch_norm"},
+                  {p->wire != NULL && strcmp(p->wire, "f32") != 0, "wire"},
                   {p->grads_path != NULL, "grads_path"},
                   {!p->infer && strcmp(p->optimizer, "lamb") == 0, "optimizer lamb"}};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
@@ -143,6 +149,17 @@ static weft_status_t check_schedule(const weft_compile_params_t *p)
     return WEFT_OK;
 }
 
+/* Neighbours compute one batch; ranks tensor_parallel apart have equal weights. */
+static void read_mesh(wefti_compiler_t *c)
+{
+    uint32_t parts = c->params.tensor_parallel;
+    if (parts > 1 && parts < c->params.world_size) {
+        c->axes[WEFTI_GROUP_DATA - 1] = (wefti_axis_t){"data", c->params.world_size / parts, parts};
+        c->axes[WEFTI_GROUP_TENSOR - 1] = (wefti_axis_t){"tensor", parts, 1};
+        c->mesh = (wefti_mesh_t){c->axes, 2};
+    }
+}
+
 weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_params_t *params)
 {
     if (params == NULL) {
@@ -173,6 +190,7 @@ weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_
     }
     WEFT_RETURN_IF_ERROR(wefti_options_complete(&c->params));
     WEFT_RETURN_IF_ERROR(check_ranks(&c->params));
+    read_mesh(c);
     WEFT_RETURN_IF_ERROR(check_shapes(&c->params));
     WEFT_RETURN_IF_ERROR(check_schedule(&c->params));
     read_optimizer(&c->params, &c->optimizer);
@@ -194,12 +212,14 @@ weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_
         wefti_costs_default(&c->costs, c->allocator);
     }
     WEFT_RETURN_IF_ERROR(wefti_rules_read(&c->params, c->place, &c->rules));
+    uint32_t reducers =
+        c->mesh.axis_count > 0 ? c->axes[WEFTI_GROUP_DATA - 1].size : c->params.world_size;
     c->rates = wefti_rates_of(&c->costs, c->params.world_size, c->place);
     if (c->params.profile_path != NULL) {
         WEFT_RETURN_IF_ERROR(wefti_profile_load(c->params.profile_path, &c->arena, &c->profile));
     }
-    WEFT_RETURN_IF_ERROR(wefti_collective_cost(&c->costs, c->params.world_size, &c->rules,
-                                               &c->profile, &c->arena, &c->bucket_cost));
+    WEFT_RETURN_IF_ERROR(wefti_collective_cost(&c->costs, reducers, &c->rules, &c->profile,
+                                               &c->arena, &c->bucket_cost));
     c->sharded = c->params.shard_optimizer && c->params.world_size > 1;
     if (c->sharded) {
         WEFT_RETURN_IF_ERROR(wefti_shard_cost(&c->costs, c->params.world_size, &c->rules,

@@ -73,8 +73,8 @@ weft_status_t wefti_compiled_write(const weft_compile_params_t *params, const we
 void wefti_compiled_compare(const wefti_compiled_t *compiled, const weft_plan_t *plan,
                             const wefti_log_t *log);
 
-/* insert_collectives.c: an AllReduce (avg) on every value with grad_of. */
-weft_status_t wefti_pass_insert_collectives(const weft_graph_view_t *view,
+/* insert_collectives.c: an AllReduce (avg) of group on every value with grad_of. */
+weft_status_t wefti_pass_insert_collectives(const weft_graph_view_t *view, uint32_t group,
                                             const weft_allocator_t *allocator,
                                             weft_edit_list_t **out_edits);
 /* What an all-reduce is made of, by the bytes of the whole range. */
@@ -125,6 +125,10 @@ weft_status_t wefti_predict_ready(wefti_graph_t *graph, const wefti_profile_t *p
 double wefti_update_ns_per_byte(const wefti_rates_t *rates, double bytes);
 /* Time of a kernel that moves bytes: of each one, and per byte that it reads or writes. */
 void wefti_move_ns(const wefti_rates_t *rates, double *out_ns, double *out_ns_per_byte);
+/* Groups of a mesh of data and tensor parallelism: of ranks with equal weights, and of ranks that
+ * compute one batch together. */
+#define WEFTI_GROUP_DATA 1u
+#define WEFTI_GROUP_TENSOR 2u
 /* Where the plan's ranks are. */
 typedef struct wefti_plan_place {
     uint32_t host_count;          /* 0 or 1: one host */
@@ -264,9 +268,11 @@ typedef struct wefti_lower_params {
     const wefti_graph_t *const *rank_graphs;
     uint32_t rank_graph_count;
     bool rank_data; /* contents of values differ by rank */
-    bool shard;     /* the graph went through wefti_pass_shard */
-    bool decouple;  /* with shard: weights are gathered at the begin of the next step */
-    bool fuse;      /* with shard: ReduceUpdateGather where it costs less */
+    wefti_mesh_t mesh;
+    uint32_t data_group; /* of the mesh: ranks with equal contents; 0: none */
+    bool shard;          /* the graph went through wefti_pass_shard */
+    bool decouple;       /* with shard: weights are gathered at the begin of the next step */
+    bool fuse;           /* with shard: ReduceUpdateGather where it costs less */
     const wefti_shard_cost_t *shard_cost; /* NULL: nothing is predicted, and it costs less */
     wefti_gradient_params_t gradients;    /* all 0: nothing special */
     const wefti_costs_t *costs;           /* what algorithms are chosen by; NULL: mesh */

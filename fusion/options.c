@@ -187,8 +187,8 @@ static const weft_compile_option_t table[] = {
      "N", .low = 1, .high = MAX_WORLD_SIZE, .excludes = "rank_models",
      .reason = "one model is divided over the ranks",
      .help =
-         "divide the weights of products, and attention heads, over N ranks, which are all ranks; "
-         "collectives are inserted where they are needed"},
+         "divide the weights of products, and attention heads, over N ranks; collectives are "
+         "inserted where they are needed; with N times D ranks, D batches are computed at a time"},
     {FIELD(ops_path), WEFT_OPTION_TYPE_OPS, .name = "ops", .arg = "OPS.json",
      .help = "declare operators from a file"},
     {FIELD(registry), WEFT_OPTION_TYPE_PLUGINS, .name = "kernels", .arg = "LIB.so",

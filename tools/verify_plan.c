@@ -25,7 +25,7 @@
 typedef struct schedule {
     weft_collective_t op;
     const char *algorithm;
-    uint32_t root, in_place, uses;
+    uint32_t ranks, root, in_place, uses;
     const char *order;
     const char *left_out; /* NULL: proved */
 } schedule_t;
@@ -50,12 +50,13 @@ static schedule_t *find_case(proof_t *proof, const weft_plan_t *plan,
 {
     schedule_t wanted = {.op = collective->op,
                          .algorithm = algorithm,
+                         .ranks = wefti_plan_axis(plan, collective).size,
                          .root = collective->root,
                          .in_place = is_in_place(plan, collective),
                          .order = collective->order};
     for (uint32_t i = 0; i < proof->schedule_count; i++) {
         schedule_t *known = &proof->schedules[i];
-        if (known->op == wanted.op && known->root == wanted.root &&
+        if (known->op == wanted.op && known->ranks == wanted.ranks && known->root == wanted.root &&
             known->in_place == wanted.in_place && strcmp(known->algorithm, algorithm) == 0 &&
             strcmp(known->order, wanted.order) == 0) {
             return known;
@@ -70,9 +71,9 @@ static schedule_t *find_case(proof_t *proof, const weft_plan_t *plan,
 }
 
 /* Proves the schedule, or sets left_out; an error is a wrong schedule. */
-static weft_status_t prove_schedule(schedule_t *schedule, const weft_registry_t *registry,
-                                    uint32_t ranks)
+static weft_status_t prove_schedule(schedule_t *schedule, const weft_registry_t *registry)
 {
+    uint32_t ranks = schedule->ranks;
     const weft_algorithm_t *algorithm =
         weft_registry_find_algorithm(registry, schedule->op, schedule->algorithm);
     wefti_order_setting_t order;
@@ -125,7 +126,7 @@ static weft_status_t prove_schedules(proof_t *proof, const weft_plan_t *plan,
     }
     weft_status_t status = WEFT_OK;
     for (uint32_t i = 0; i < proof->schedule_count && status >= 0; i++) {
-        status = prove_schedule(&proof->schedules[i], registry, plan->world_size);
+        status = prove_schedule(&proof->schedules[i], registry);
         proof->proved += proof->schedules[i].left_out == NULL;
         proof->skipped += proof->schedules[i].left_out != NULL;
     }

@@ -7,6 +7,13 @@
 #include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
+wefti_axis_t wefti_lower_axis(const wefti_lowering_t *l, const wefti_node_t *node)
+{
+    int64_t group = wefti_node_int(node, "group");
+    bool known = group > 0 && group <= l->params->mesh.axis_count;
+    return wefti_mesh_axis(&l->params->mesh, l->params->world_size, known ? (uint32_t)group : 0);
+}
+
 /* The first half of a pair stands for both: events tell when it begins and where it is awaited. */
 static bool is_supported(const wefti_node_t *node)
 {
@@ -31,7 +38,7 @@ static weft_status_t check_blocks(const wefti_lowering_t *l, const wefti_node_t 
     const weft_tensor_desc_t *x = &l->graph->values[node->inputs[index]].type;
     const weft_tensor_desc_t *y = &l->graph->values[node->outputs[index]].type;
     bool divides = wefti_collective_of(op)->send.extent == WEFT_EXTENT_BLOCKS;
-    int64_t ranks = l->params->world_size;
+    int64_t ranks = wefti_lower_axis(l, node).size;
     if (divides && (x->rank == 0 || x->dims[0] % ranks != 0)) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "node '%s' (%s): first dimension of '%s' must be divisible by the "
@@ -51,16 +58,18 @@ static weft_status_t check_attrs(const wefti_lowering_t *l, const wefti_node_t *
 {
     const weft_attr_t *group = wefti_node_attr(node, "group");
     const weft_attr_t *root = wefti_node_attr(node, "root");
-    if (group != NULL && (group->type != WEFT_ATTR_TYPE_INT || group->i != 0)) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "node '%s' (%s): unsupported group: a plan has only group 0, all ranks",
-                           node->name, node->def->name);
+    if (group != NULL && (group->type != WEFT_ATTR_TYPE_INT || group->i < 0 ||
+                          group->i > l->params->mesh.axis_count)) {
+        return wefti_error(
+            WEFT_ERR_UNSUPPORTED,
+            "node '%s' (%s): no such group: the plan has group 0, all ranks, and %u axes",
+            node->name, node->def->name, l->params->mesh.axis_count);
     }
     if (root != NULL && (root->type != WEFT_ATTR_TYPE_INT || root->i < 0 ||
-                         (uint64_t)root->i >= l->params->world_size)) {
+                         root->i >= wefti_lower_axis(l, node).size)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "node '%s' (%s): invalid root %lld for world size %u", node->name,
-                           node->def->name, (long long)root->i, l->params->world_size);
+                           node->def->name, (long long)root->i, wefti_lower_axis(l, node).size);
     }
     if (wefti_node_attr(node, "parts") != NULL) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,

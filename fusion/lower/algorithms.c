@@ -20,19 +20,79 @@ static bool is_in_place(const weft_plan_t *plan, const wefti_plan_collective_t *
            b->offset_bytes < a->offset_bytes + a->size_bytes;
 }
 
+/* Where the ranks of an axis are. */
+static weft_status_t place_group(wefti_lowering_t *l, const wefti_axis_t *axis,
+                                 const wefti_plan_place_t *world, wefti_plan_place_t *out)
+{
+    uint32_t *host_of = wefti_arena_array(&l->arena, axis->size, sizeof *host_of);
+    uint32_t *rail_of = wefti_arena_array(&l->arena, axis->size, sizeof *rail_of);
+    WEFT_RETURN_IF_NO_MEMORY(host_of && rail_of);
+    *out = *world;
+    out->host_count = wefti_axis_hosts(axis, l->params->world_size, world->host_of, host_of);
+    for (uint32_t i = 0; i < axis->size && world->rail_of != NULL; i++) {
+        rail_of[i] = world->rail_of[i * axis->stride];
+    }
+    out->host_of = host_of;
+    out->rail_of = world->rail_of != NULL ? rail_of : NULL;
+    return WEFT_OK;
+}
+
+/* The rules for collectives of a group. */
+static weft_status_t rules_of_group(wefti_lowering_t *l, uint32_t group,
+                                    const wefti_rules_t **out_rules)
+{
+    const wefti_rules_t *world = l->params->rules;
+    *out_rules = world;
+    if (group == 0 || world == NULL || world->place == NULL || world->place->host_of == NULL) {
+        return WEFT_OK;
+    }
+    wefti_rules_t *rules = wefti_arena_memdup(&l->arena, world, sizeof *rules);
+    wefti_plan_place_t *place = wefti_arena_alloc(&l->arena, sizeof *place);
+    WEFT_RETURN_IF_NO_MEMORY(rules && place);
+    WEFT_RETURN_IF_ERROR(place_group(l, &l->params->mesh.axes[group - 1], world->place, place));
+    rules->place = place;
+    *out_rules = rules;
+    return WEFT_OK;
+}
+
+/* The rankings of collectives of each group. */
+static weft_status_t make_rankings(wefti_lowering_t *l)
+{
+    uint32_t count = l->params->mesh.axis_count + 1;
+    wefti_rankings_t *rankings = wefti_arena_array(&l->arena, count, sizeof *rankings);
+    WEFT_RETURN_IF_NO_MEMORY(rankings);
+    for (uint32_t g = 0; g < count; g++) {
+        rankings[g] =
+            (wefti_rankings_t){.costs = l->params->costs, .most = MOST_LISTED, .arena = &l->arena};
+        WEFT_RETURN_IF_ERROR(rules_of_group(l, g, &rankings[g].rules));
+    }
+    l->rankings = rankings;
+    return WEFT_OK;
+}
+
+/* Those of the collective's group; a plan without the group is refused later. */
+static wefti_rankings_t *rankings_of(const wefti_lowering_t *l,
+                                     const wefti_plan_collective_t *collective)
+{
+    return &l->rankings[collective->group <= l->params->mesh.axis_count ? collective->group : 0];
+}
+
+static uint32_t ranks_of(const wefti_lowering_t *l, const wefti_plan_collective_t *collective)
+{
+    return collective->group <= l->params->mesh.axis_count
+               ? wefti_plan_axis(l->plan, collective).size
+               : l->params->world_size;
+}
+
 static weft_status_t find_ranking(wefti_lowering_t *l, const wefti_plan_collective_t *collective,
                                   uint64_t bytes, const wefti_ranking_t **out_ranking)
 {
     if (l->rankings == NULL) {
-        l->rankings = wefti_arena_alloc(&l->arena, sizeof *l->rankings);
-        WEFT_RETURN_IF_NO_MEMORY(l->rankings);
-        *l->rankings = (wefti_rankings_t){.costs = l->params->costs,
-                                          .rules = l->params->rules,
-                                          .most = MOST_LISTED,
-                                          .arena = &l->arena};
+        WEFT_RETURN_IF_ERROR(make_rankings(l));
     }
-    return wefti_rank_algorithms(l->rankings, collective->op, l->params->world_size,
-                                 is_in_place(l->plan, collective), 4, bytes, out_ranking);
+    return wefti_rank_algorithms(rankings_of(l, collective), collective->op,
+                                 ranks_of(l, collective), is_in_place(l->plan, collective), 4,
+                                 bytes, out_ranking);
 }
 
 static uint64_t as_ps(double ns)
@@ -74,7 +134,7 @@ static weft_status_t add_ranked(wefti_lowering_t *l, wefti_plan_collective_t *co
         *out = (wefti_plan_algorithm_t){
             .name = wefti_arena_strdup(&l->plan->arena, ranking->names[i]),
             .capabilities = WEFTI_PLAN_CAP_DIRECT | WEFTI_PLAN_CAP_SIGNAL,
-            .predicted_ps = l->params->world_size > 1 ? as_ps(ns * scale) : 0};
+            .predicted_ps = ranks_of(l, collective) > 1 ? as_ps(ns * scale) : 0};
         WEFT_RETURN_IF_NO_MEMORY(out->name);
         out++;
         collective->algorithm_count++;
@@ -105,8 +165,9 @@ static uint64_t listed_ps(const wefti_plan_collective_t *collective, const char 
 static weft_algo_params_t params_of(const wefti_lowering_t *l,
                                     const wefti_plan_collective_t *collective)
 {
-    weft_algo_params_t params = wefti_rules_params(
-        l->params->rules, collective->op, l->params->world_size, is_in_place(l->plan, collective));
+    weft_algo_params_t params =
+        wefti_rules_params(rankings_of(l, collective)->rules, collective->op,
+                           ranks_of(l, collective), is_in_place(l->plan, collective));
     params.root = collective->root;
     return params;
 }

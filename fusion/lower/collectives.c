@@ -174,7 +174,8 @@ static weft_status_t add_activation(wefti_lowering_t *l, const wefti_command_t *
 {
     wefti_arena_t *arena = &l->plan->arena;
     const char *reason = text_attr(node, "reason");
-    uint32_t from = node->inputs[command->part], ranks = l->params->world_size;
+    uint32_t from = node->inputs[command->part], ranks = wefti_lower_axis(l, node).size;
+    collective->group = (uint32_t)wefti_node_int(node, "group");
     collective->op = (weft_collective_t)wefti_op_facts(node->def).collective;
     collective->buffer = l->buffers->of[node->outputs[command->part]];
     collective->source = l->buffers->of[from];

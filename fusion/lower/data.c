@@ -36,11 +36,18 @@ static const uint8_t *data_on(const wefti_lowering_t *l, uint32_t value, uint32_
     return data == NULL ? NULL : data + rank * found->rank_bytes;
 }
 
+/* Ranks with contents of their own: the others have the same again. */
+static uint32_t contents_count(const wefti_lowering_t *l)
+{
+    uint32_t group = l->params->data_group;
+    return group == 0 ? l->params->world_size : l->params->mesh.axes[group - 1].stride;
+}
+
 static bool differs(const wefti_lowering_t *l, uint32_t value)
 {
     size_t bytes = wefti_value_bytes(&l->graph->values[value]);
     const uint8_t *first = data_on(l, value, 0);
-    for (uint32_t rank = 1; l->params->rank_data && rank < l->params->world_size; rank++) {
+    for (uint32_t rank = 1; l->params->rank_data && rank < contents_count(l); rank++) {
         const uint8_t *data = data_on(l, value, rank);
         if (bytes > 0 && data != first && data != NULL && first != NULL &&
             memcmp(data, first, bytes) != 0) {
@@ -77,7 +84,7 @@ static weft_status_t place_weights(wefti_lowering_t *l, const uint32_t *value_of
             plan->buffers[b].rank_data_stride_bytes = block;
         }
     }
-    if (__builtin_mul_overflow(block, l->params->world_size, &blocks) ||
+    if (__builtin_mul_overflow(block, contents_count(l), &blocks) ||
         __builtin_add_overflow(bytes, blocks, out_bytes) || *out_bytes > INT64_MAX) {
         return wefti_error(WEFT_ERR_NO_MEMORY,
                            "weights of all ranks too large: size in bytes overflows");
@@ -118,7 +125,7 @@ static weft_status_t add_weights(wefti_lowering_t *l)
     section = wefti_arena_alloc(&plan->arena, bytes + WEFTI_PLAN_ALIGNMENT);
     WEFT_RETURN_IF_NO_MEMORY(section);
     section += wefti_align_up((uintptr_t)section, WEFTI_PLAN_ALIGNMENT) - (uintptr_t)section;
-    for (uint32_t rank = 0; rank < (block > 0 ? l->params->world_size : 1); rank++) {
+    for (uint32_t rank = 0; rank < (block > 0 ? contents_count(l) : 1); rank++) {
         WEFT_RETURN_IF_ERROR(copy_weights(l, value_of, rank, section));
     }
     plan->weights = section;

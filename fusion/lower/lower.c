@@ -45,6 +45,14 @@ static weft_status_t describe_plan(wefti_lowering_t *l)
 {
     weft_plan_t *plan = l->plan;
     plan->world_size = l->params->world_size;
+    const wefti_mesh_t *mesh = &l->params->mesh;
+    wefti_axis_t *axes = wefti_arena_array(&plan->arena, mesh->axis_count + 1u, sizeof(*axes));
+    WEFT_RETURN_IF_NO_MEMORY(axes);
+    for (uint32_t i = 0; i < mesh->axis_count; i++) {
+        axes[i] = mesh->axes[i];
+    }
+    plan->mesh = (wefti_mesh_t){axes, mesh->axis_count};
+    plan->data_group = l->params->data_group;
     plan->batch = l->graph->batch;
     plan->kind = l->params->infer ? WEFT_PLAN_KIND_INFERENCE : WEFT_PLAN_KIND_TRAINING;
     plan->flags |= l->params->flags;

@@ -250,7 +250,10 @@ weft_status_t wefti_lower_folds(wefti_lowering_t *lowering, wefti_kernels_t *ker
 /* ---- collectives.c, program.c, data.c ---- */
 
 weft_status_t wefti_lower_collectives(wefti_lowering_t *lowering);
-/* activation_collectives.c: checks a collective on activations. */
+/* activation_collectives.c: the ranks that a collective is of; all ranks where the mesh lacks its
+ * group. */
+wefti_axis_t wefti_lower_axis(const wefti_lowering_t *lowering, const wefti_node_t *node);
+/* Checks a collective on activations. */
 weft_status_t wefti_lower_check_activations(const wefti_lowering_t *lowering,
                                             const wefti_node_t *node);
 /* algorithms.c: the candidates for a collective on a range of that many bytes, by cost; what is in
@@ -275,7 +278,7 @@ struct wefti_lowering {
     const wefti_kernels_t *kernels;
     const wefti_ranges_t *ranges;
     wefti_buffers_t *buffers;
-    struct wefti_rankings *rankings; /* algorithms.c: fusion/rankings.h */
+    struct wefti_rankings *rankings; /* [group] algorithms.c: fusion/rankings.h */
 };
 
 static inline bool wefti_lower_is_fold(const wefti_lowering_t *lowering, uint32_t node)

@@ -78,7 +78,11 @@ weft_status_t wefti_pass_precision(wefti_graph_t *graph, weft_dtype_t half, bool
 weft_status_t wefti_pass_label_smoothing(wefti_graph_t *graph, double smoothing);
 weft_status_t wefti_pass_inference_form(wefti_graph_t *graph);
 /* tensor/propagate.c: log receives a warning if some products stay whole. */
-weft_status_t wefti_pass_tensor_parallel(wefti_graph_t *graph, uint32_t ranks, bool trains,
+typedef struct wefti_tensor_params {
+    uint32_t ranks, group; /* of the mesh */
+    bool trains;
+} wefti_tensor_params_t;
+weft_status_t wefti_pass_tensor_parallel(wefti_graph_t *graph, const wefti_tensor_params_t *params,
                                          const wefti_log_t *log);
 /* labels: of the graphs, for messages. */
 weft_status_t wefti_pass_compare_models(const wefti_graph_t *const *graphs,

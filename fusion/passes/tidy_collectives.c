@@ -61,7 +61,10 @@ static weft_status_t gather_along(tidy_t *t, uint32_t id, uint32_t index)
     int64_t axis = wefti_node_attr(&graph->nodes[id], "axis")->i;
     axis += axis < 0 ? graph->values[x].type.rank : 0;
     WEFT_RETURN_IF_ERROR(add_swap(graph, x, (uint32_t)axis, "to_front", id, &node));
-    const weft_attr_t size = {.name = "group_size", .type = WEFT_ATTR_TYPE_INT, .i = t->world_size};
+    const weft_attr_t *group = wefti_node_attr(&graph->nodes[id], "group");
+    const weft_attr_t attrs[] = {
+        {.name = "group_size", .type = WEFT_ATTR_TYPE_INT, .i = t->world_size},
+        {.name = "group", .type = WEFT_ATTR_TYPE_INT, .i = group != NULL ? group->i : 0}};
     const wefti_node_params_t params = {
         .domain = "weft",
         .op = "AllGather",
@@ -70,8 +73,8 @@ static weft_status_t gather_along(tidy_t *t, uint32_t id, uint32_t index)
         .inputs = graph->nodes[node].outputs,
         .input_count = 1,
         .output_count = 1,
-        .attrs = &size,
-        .attr_count = 1};
+        .attrs = attrs,
+        .attr_count = 2};
     WEFT_RETURN_IF_ERROR(wefti_graph_insert_node(graph, &params, id, &node));
     WEFT_RETURN_IF_ERROR(
         add_swap(graph, graph->nodes[node].outputs[0], (uint32_t)axis, "back", id, &node));

@@ -45,7 +45,8 @@ weft_status_t weft_pass_insert_collectives(const weft_graph_view_t *view,
     wefti_arena_t arena;
     wefti_arena_init(&arena, allocator, 0);
     weft_status_t status = wefti_view_read(&view, &arena, NULL);
-    status = status == WEFT_OK ? wefti_pass_insert_collectives(view, allocator, out_edits) : status;
+    status =
+        status == WEFT_OK ? wefti_pass_insert_collectives(view, 0, allocator, out_edits) : status;
     wefti_arena_deinit(&arena);
     return status;
 }

@@ -318,13 +318,17 @@ static weft_status_t report(const propagation_t *p, const wefti_log_t *log)
     return WEFT_OK;
 }
 
-weft_status_t wefti_pass_tensor_parallel(wefti_graph_t *graph, uint32_t ranks, bool trains,
+weft_status_t wefti_pass_tensor_parallel(wefti_graph_t *graph, const wefti_tensor_params_t *params,
                                          const wefti_log_t *log)
 {
     weft_status_t status = WEFT_OK;
     wefti_arena_t arena;
     wefti_arena_init(&arena, graph->arena.allocator, 0);
-    propagation_t p = {.s = {.graph = graph, .arena = &arena, .ranks = ranks, .trains = trains}};
+    propagation_t p = {.s = {.graph = graph,
+                             .arena = &arena,
+                             .ranks = params->ranks,
+                             .group = params->group,
+                             .trains = params->trains}};
     WEFT_TRY(status, check_whole(graph), done);
     WEFT_TRY(status, make_tables(&p), done);
     do { /* each round gives up a product, or divides the columns of one */
@@ -332,16 +336,23 @@ weft_status_t wefti_pass_tensor_parallel(wefti_graph_t *graph, uint32_t ranks, b
     } while (p.s.changed || give_up(&p, false) || give_up(&p, true));
     WEFT_TRY(status, report(&p, log), done);
     WEFT_TRY(status, wefti_split_rewrite(&p.s), done);
-    status = trains ? WEFT_OK : wefti_pass_inference_form(graph);
+    status = params->trains ? WEFT_OK : wefti_pass_inference_form(graph);
 done:
     wefti_arena_deinit(&arena);
     return status;
 }
 
+static wefti_tensor_params_t params_of(const wefti_compiler_t *c, bool trains)
+{
+    return (wefti_tensor_params_t){.ranks = c->params.tensor_parallel,
+                                   .group = c->mesh.axis_count > 0 ? WEFTI_GROUP_TENSOR : 0,
+                                   .trains = trains};
+}
+
 weft_status_t wefti_apply_tensor_parallel(wefti_compiler_t *c)
 {
-    WEFT_RETURN_IF_ERROR(
-        wefti_pass_tensor_parallel(c->graph, c->params.tensor_parallel, false, &c->log));
+    const wefti_tensor_params_t params = params_of(c, false);
+    WEFT_RETURN_IF_ERROR(wefti_pass_tensor_parallel(c->graph, &params, &c->log));
     return wefti_pass_tidy_collectives(c->graph, c->params.tensor_parallel);
 }
 
@@ -363,5 +374,6 @@ static weft_status_t check_random(const wefti_graph_t *graph)
 weft_status_t wefti_apply_tensor_training(wefti_compiler_t *c)
 {
     WEFT_RETURN_IF_ERROR(check_random(c->graph));
-    return wefti_pass_tensor_parallel(c->graph, c->params.tensor_parallel, true, &c->log);
+    const wefti_tensor_params_t params = params_of(c, true);
+    return wefti_pass_tensor_parallel(c->graph, &params, &c->log);
 }

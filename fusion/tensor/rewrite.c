@@ -215,6 +215,7 @@ static weft_status_t gather(rewriter_t *r, uint32_t value, uint32_t *out_value)
     }
     const weft_attr_t attrs[] = {
         {.name = "group_size", .type = WEFT_ATTR_TYPE_INT, .i = r->s->ranks},
+        {.name = "group", .type = WEFT_ATTR_TYPE_INT, .i = r->s->group},
         {.name = "axis", .type = WEFT_ATTR_TYPE_INT, .i = split->axis}};
     bool first = split->axis == 0;
     const wefti_node_params_t params = {.domain = first ? "weft" : "com.microsoft",
@@ -223,7 +224,7 @@ static weft_status_t gather(rewriter_t *r, uint32_t value, uint32_t *out_value)
                                         .inputs = &value,
                                         .input_count = 1,
                                         .attrs = attrs,
-                                        .attr_count = first ? 1 : 2};
+                                        .attr_count = first ? 2 : 3};
     WEFT_RETURN_IF_ERROR(wefti_graph_insert_for(r->graph, r->graph->values[value].producer,
                                                 "gather", params, out_value));
     return remember(r, value, split, *out_value);
@@ -238,7 +239,8 @@ static weft_status_t sum(rewriter_t *r, uint32_t id)
     node->input_count -= node->input_count > 2;
     WEFT_RETURN_IF_ERROR(add_marked(r, id, wefti_tensor_terms(), "sum", term, &total));
     if (!r->s->trains) {
-        WEFT_RETURN_IF_ERROR(wefti_tensor_add_sum(r->graph, r->graph->values[total].producer));
+        WEFT_RETURN_IF_ERROR(
+            wefti_tensor_add_sum(r->graph, r->s->group, r->graph->values[total].producer));
     }
     result = total;
     if (addend != WEFTI_NONE) {
@@ -273,6 +275,9 @@ static weft_status_t share(rewriter_t *r, uint32_t value, uint32_t *out_value)
     }
     uint32_t at = v->producer != WEFTI_NONE ? v->producer : r->graph->order[0];
     WEFT_RETURN_IF_ERROR(add_marked(r, at, wefti_tensor_shared(), "shared", value, out_value));
+    const weft_attr_t group = {.name = "group", .type = WEFT_ATTR_TYPE_INT, .i = r->s->group};
+    WEFT_RETURN_IF_ERROR(
+        wefti_graph_set_attr(r->graph, r->graph->values[*out_value].producer, &group));
     return remember(r, value, &mark, *out_value);
 }
 

@@ -27,6 +27,7 @@ typedef struct wefti_splitter {
     wefti_graph_t *graph;
     wefti_arena_t *arena;
     int64_t ranks;
+    uint32_t group;            /* of the ranks, in the mesh */
     bool *fixed;               /* by value: computed from initializers alone */
     wefti_split_t *of_value;   /* by value */
     wefti_split_t *columns;    /* by node, of products: segments of the columns */
@@ -58,7 +59,7 @@ bool wefti_split_ints(const wefti_graph_t *graph, uint32_t value, int64_t *out,
 /* train.c: operators that exist until the graph is differentiated; Terms becomes an AllReduce. */
 const weft_op_def_t *wefti_tensor_shared(void);
 const weft_op_def_t *wefti_tensor_terms(void);
-weft_status_t wefti_tensor_add_sum(wefti_graph_t *graph, uint32_t node);
+weft_status_t wefti_tensor_add_sum(wefti_graph_t *graph, uint32_t group, uint32_t node);
 
 /* rewrite.c: the graph of one rank, with contents for all. */
 weft_status_t wefti_split_rewrite(wefti_splitter_t *splitter);

@@ -7,7 +7,8 @@
  *   Terms   Y is the sum of all ranks' X, each of which gets the gradient of Y
  *
  * Then every gradient is complete on its rank: equal on all ranks for whole parameters, and that of
- * the rank's part for the others. So none of them is reduced.
+ * the rank's part for the others. So none of them is reduced, unless there are several batches: then
+ * it is averaged over the ranks that have the same part (insert_collectives.c).
  */
 #include "fusion/passes/passes.h"
 #include "fusion/tensor/tensor.h"
@@ -54,11 +55,11 @@ const weft_op_def_t *wefti_tensor_terms(void)
     return &terms;
 }
 
-weft_status_t wefti_tensor_add_sum(wefti_graph_t *graph, uint32_t node)
+weft_status_t wefti_tensor_add_sum(wefti_graph_t *graph, uint32_t group, uint32_t node)
 {
     const weft_attr_t attrs[] = {
         {.name = "reduction", .type = WEFT_ATTR_TYPE_STRING, .s = "sum"},
-        {.name = "group", .type = WEFT_ATTR_TYPE_INT},
+        {.name = "group", .type = WEFT_ATTR_TYPE_INT, .i = group},
         {.name = "reason", .type = WEFT_ATTR_TYPE_STRING, .s = "sums the terms of all ranks"}};
     for (uint32_t i = 0; i < 3; i++) {
         WEFT_RETURN_IF_ERROR(wefti_graph_set_attr(graph, node, &attrs[i]));
@@ -70,18 +71,20 @@ weft_status_t wefti_tensor_add_sum(wefti_graph_t *graph, uint32_t node)
 weft_status_t wefti_apply_tensor_gradients(wefti_compiler_t *c)
 {
     wefti_graph_t *graph = c->graph;
+    bool replicas = c->mesh.axis_count > 0;
+    uint32_t group = replicas ? WEFTI_GROUP_TENSOR : 0;
     for (uint32_t i = 0; i < graph->order_count; i++) {
         uint32_t id = graph->order[i];
         wefti_node_t *node = &graph->nodes[id];
         if (node->def == &terms) {
-            WEFT_RETURN_IF_ERROR(wefti_tensor_add_sum(graph, id));
+            WEFT_RETURN_IF_ERROR(wefti_tensor_add_sum(graph, group, id));
         } else if (node->def == &shared) {
             node->dead = true;
             wefti_graph_replace_uses(graph, node->outputs[0], node->inputs[0], WEFTI_NONE);
         }
     }
     wefti_graph_compact_order(graph);
-    for (uint32_t v = 0; v < graph->value_count; v++) {
+    for (uint32_t v = 0; v < graph->value_count && !replicas; v++) {
         if (graph->values[v].grad_of != WEFTI_NONE) {
             graph->values[v].flags |= WEFTI_VALUE_REDUCED;
         }

@@ -7,7 +7,9 @@
 weft_status_t wefti_diff_shared(wefti_diff_t *diff)
 {
     const weft_attr_t attrs[] = {{.name = "reduction", .type = WEFT_ATTR_TYPE_STRING, .s = "sum"},
-                                 {.name = "group", .type = WEFT_ATTR_TYPE_INT},
+                                 {.name = "group",
+                                  .type = WEFT_ATTR_TYPE_INT,
+                                  .i = wefti_node_int(wefti_diff_node(diff), "group")},
                                  {.name = "reason",
                                   .type = WEFT_ATTR_TYPE_STRING,
                                   .s = "sums the gradients of a value that all ranks read"}};

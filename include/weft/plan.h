@@ -45,12 +45,15 @@ typedef struct weft_plan_info {
     int rank_weights; /**< 1: ranks have weights of their own */
     /** 1: weft_session_eval works (training, and the forward pass does not communicate). */
     int has_eval;
+    /** Ranks that compute one batch together, each with weights of its own: rank r has a part of batch
+     * number r / batch_ranks. 1: every rank has a batch of its own. */
+    uint64_t batch_ranks;
 } weft_plan_info_t;
 
 /** Initial value of weft_plan_info_t. */
 #define WEFT_PLAN_INFO_INIT                                                                        \
     WEFT_STRUCT_INIT(weft_plan_info_t, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0},                        \
-                     WEFT_PLAN_KIND_TRAINING, 0, 0, 0, 0, 0, 0, 0, 0)
+                     WEFT_PLAN_KIND_TRAINING, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 /** Purpose of a binding. */
 typedef enum weft_binding_role {

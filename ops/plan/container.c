@@ -26,7 +26,7 @@ enum {
     AT_ENTRY_RESERVED = 24,
 };
 
-#define KNOWN_FEATURES 0ull /* bits of the required-features word that this reader understands */
+#define KNOWN_FEATURES WEFTI_FEATURE_MESH
 #define SECTION_OPTIONAL (1u << 0) /* a reader that does not know the kind may skip it */
 
 static void put32(uint8_t *at, uint32_t value)
@@ -52,7 +52,8 @@ static uint64_t get64(const uint8_t *at)
     return (uint64_t)get32(at) | (uint64_t)get32(at + 4) << 32;
 }
 
-weft_status_t wefti_container_write(const char *path, const wefti_section_t *sections,
+weft_status_t wefti_container_write(const char *path, uint64_t features,
+                                    const wefti_section_t *sections,
                                     const wefti_digest_t *structure, const wefti_digest_t *weights)
 {
     static const uint8_t zeros[WEFTI_PLAN_ALIGNMENT];
@@ -74,6 +75,7 @@ weft_status_t wefti_container_write(const char *path, const wefti_section_t *sec
     }
     memcpy(head + AT_MAGIC, WEFTI_PLAN_MAGIC, 8);
     put32(head + AT_FORMAT, WEFTI_PLAN_FORMAT);
+    put64(head + AT_FEATURES, features);
     put32(head + AT_SECTION_COUNT, WEFTI_SECTION_COUNT);
     put64(head + AT_FILE_BYTES, end);
     memcpy(head + AT_STRUCTURE_DIGEST, structure->bytes, sizeof structure->bytes);

@@ -9,6 +9,9 @@
 /* Section i of the arrays below has kind i + 1 in the file. */
 #define WEFTI_SECTION_COUNT 3u
 
+/* Bits of the required-features word. */
+#define WEFTI_FEATURE_MESH (1ull << 0) /* collectives of groups, contents per group */
+
 #define WEFTI_CONTAINER_HEADER_BYTES 128u
 #define WEFTI_CONTAINER_ENTRY_BYTES 32u
 #define WEFTI_CONTAINER_MAX_SECTIONS 64u
@@ -19,7 +22,8 @@ typedef struct wefti_section {
 } wefti_section_t;
 
 /* All or nothing. sections: structure, weights, evaluation model. */
-weft_status_t wefti_container_write(const char *path, const wefti_section_t *sections,
+weft_status_t wefti_container_write(const char *path, uint64_t features,
+                                    const wefti_section_t *sections,
                                     const wefti_digest_t *structure, const wefti_digest_t *weights);
 /* Finds the sections inside data; an absent one is empty. WEFT_ERR_FORMAT, WEFT_ERR_UNSUPPORTED. */
 weft_status_t wefti_container_read(const uint8_t *data, size_t size_bytes,

@@ -327,6 +327,23 @@ static weft_status_t decode_forecast(weft_plan_t *plan, const Weft__Plan__Foreca
     return WEFT_OK;
 }
 
+static weft_status_t decode_mesh(weft_plan_t *plan, const Weft__Plan__Plan *message)
+{
+    if (message->n_axes > WEFTI_MAX_AXES) {
+        return wefti_error(WEFT_ERR_FORMAT, "plan: too many axes: %zu, limit %u", message->n_axes,
+                           WEFTI_MAX_AXES);
+    }
+    wefti_axis_t *axes = wefti_arena_array(&plan->arena, message->n_axes, sizeof *axes);
+    WEFT_RETURN_IF_NO_MEMORY(axes);
+    for (size_t i = 0; i < message->n_axes; i++) {
+        const Weft__Plan__Axis *in = message->axes[i];
+        axes[i] = (wefti_axis_t){in->name, in->size, in->stride};
+    }
+    plan->mesh = (wefti_mesh_t){axes, (uint32_t)message->n_axes};
+    plan->data_group = message->data_group;
+    return WEFT_OK;
+}
+
 weft_status_t wefti_plan_decode_structure(weft_plan_t *plan, const uint8_t *data, size_t bytes)
 {
     source_t source = {&plan->arena, 0};
@@ -359,6 +376,7 @@ weft_status_t wefti_plan_decode_structure(weft_plan_t *plan, const uint8_t *data
     plan->topology = message->topology;
     plan->placement = message->placement;
     plan->no_eval_model = message->no_eval_model;
+    WEFT_RETURN_IF_ERROR(decode_mesh(plan, message));
     WEFT_RETURN_IF_ERROR(decode_buffers(plan, message));
     WEFT_RETURN_IF_ERROR(decode_kernels(plan, message));
     WEFT_RETURN_IF_ERROR(decode_collectives(plan, message));

@@ -343,6 +343,23 @@ static weft_status_t encode_recomputed(const weft_plan_t *plan, wefti_arena_t *a
     return WEFT_OK;
 }
 
+static weft_status_t encode_mesh(const weft_plan_t *plan, wefti_arena_t *arena,
+                                 Weft__Plan__Plan *message)
+{
+    Weft__Plan__Axis *axes;
+    message->data_group = plan->data_group;
+    message->n_axes = plan->mesh.axis_count;
+    message->axes = pointer_array(arena, plan->mesh.axis_count, sizeof *axes, &axes);
+    WEFT_RETURN_IF_NO_MEMORY(message->axes);
+    for (uint32_t i = 0; i < plan->mesh.axis_count; i++) {
+        weft__plan__axis__init(&axes[i]);
+        axes[i].name = text_of(plan->mesh.axes[i].name);
+        axes[i].size = plan->mesh.axes[i].size;
+        axes[i].stride = plan->mesh.axes[i].stride;
+    }
+    return WEFT_OK;
+}
+
 weft_status_t wefti_plan_encode_structure(const weft_plan_t *plan, wefti_arena_t *arena,
                                           const uint8_t **out_data, size_t *out_bytes)
 {
@@ -363,6 +380,7 @@ weft_status_t wefti_plan_encode_structure(const weft_plan_t *plan, wefti_arena_t
     message.topology = text_of(plan->topology);
     message.placement = text_of(plan->placement);
     message.no_eval_model = text_of(plan->no_eval_model);
+    WEFT_RETURN_IF_ERROR(encode_mesh(plan, arena, &message));
     WEFT_RETURN_IF_ERROR(encode_buffers(plan, arena, &message));
     WEFT_RETURN_IF_ERROR(encode_kernels(plan, arena, &message));
     WEFT_RETURN_IF_ERROR(encode_collectives(plan, arena, &message));
@@ -406,7 +424,8 @@ weft_status_t weft_plan_save(const weft_plan_t *plan, const char *path)
              done);
     sections[1] = (wefti_section_t){plan->weights, (size_t)plan->weights_bytes};
     sections[2] = (wefti_section_t){plan->eval_model, (size_t)plan->eval_model_bytes};
-    status = wefti_container_write(path, sections, &structure, &weights);
+    uint64_t features = plan->mesh.axis_count > 0 ? WEFTI_FEATURE_MESH : 0;
+    status = wefti_container_write(path, features, sections, &structure, &weights);
 done:
     wefti_arena_deinit(&arena);
     return status;

@@ -109,6 +109,13 @@ static void add_head(wefti_text_t *out, const weft_plan_t *plan)
     } else {
         add_inference(out, plan);
     }
+    for (uint32_t i = 0; i < plan->mesh.axis_count; i++) {
+        const wefti_axis_t *axis = &plan->mesh.axes[i];
+        wefti_text_add(out, i == 0 ? "  mesh: " : " x ");
+        wefti_text_add_printable(out, axis->name);
+        wefti_text_printf(out, " %" PRIu32, axis->size);
+        wefti_text_add(out, i + 1 == plan->mesh.axis_count ? "\n" : "");
+    }
     if (plan->topology[0] != '\0') {
         wefti_text_add(out, "  compiled for ");
         wefti_text_add_printable(out, plan->topology);
@@ -168,6 +175,7 @@ static void add_bucket(wefti_text_t *out, const weft_plan_t *plan,
     if (bucket->divisor > 0) {
         wefti_text_printf(out, "/%" PRIu32, bucket->divisor);
     }
+    wefti_plan_explain_group(out, plan, bucket);
     wefti_text_add(out, "  order=");
     wefti_text_add_printable(out, bucket->order);
     wefti_text_add(out, "  algorithm ");

@@ -23,6 +23,9 @@ void wefti_plan_explain_policies(const wefti_plan_forecast_t *forecast, wefti_te
 /* explain_collectives.c: those that are no buckets. */
 void wefti_plan_explain_collectives(const weft_plan_t *plan, wefti_text_t *out);
 void wefti_plan_explain_collectives_json(const weft_plan_t *plan, wefti_json_t *json);
+/* The axis of its group, where it is not of all ranks. */
+void wefti_plan_explain_group(wefti_text_t *out, const weft_plan_t *plan,
+                              const wefti_plan_collective_t *collective);
 /* explain_parameters.c: what is trained; nothing where the list is empty. */
 void wefti_plan_explain_parameters(const wefti_plan_parameter_t *parameters, uint32_t count,
                                    wefti_text_t *out);

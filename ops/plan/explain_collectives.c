@@ -50,6 +50,15 @@ static uint64_t whole_bytes(const weft_plan_t *plan, const wefti_plan_collective
     return plan->buffers[wefti_plan_whole(plan, collective)].size_bytes;
 }
 
+void wefti_plan_explain_group(wefti_text_t *out, const weft_plan_t *plan,
+                              const wefti_plan_collective_t *collective)
+{
+    if (collective->group != 0) {
+        wefti_text_add(out, "  along ");
+        wefti_text_add_printable(out, wefti_plan_axis(plan, collective).name);
+    }
+}
+
 static void add_one(wefti_text_t *out, const weft_plan_t *plan,
                     const wefti_plan_collective_t *collective, const char *program,
                     const char *stream)
@@ -60,6 +69,7 @@ static void add_one(wefti_text_t *out, const weft_plan_t *plan,
                       wefti_format_bytes(whole_bytes(plan, collective), bytes),
                       weft_dtype_name(collective->dtype));
     wefti_text_add_printable(out, collective->name);
+    wefti_plan_explain_group(out, plan, collective);
     wefti_text_add(out, "  algorithm ");
     wefti_text_add_printable(out, collective->algorithms[0].name);
     wefti_text_add(out, "  stream ");
@@ -103,6 +113,7 @@ void wefti_plan_explain_collectives_json(const weft_plan_t *plan, wefti_json_t *
         wefti_json_string(json, "name", collective->name);
         wefti_json_string(json, "program", program);
         wefti_json_string(json, "stream", stream);
+        wefti_json_string(json, "group", wefti_plan_axis(plan, collective).name);
         wefti_json_string(json, "op", weft_collective_name(collective->op));
         wefti_json_string(json, "reduction", weft_reduction_name(collective->reduction));
         wefti_json_string(json, "dtype", weft_dtype_name(collective->dtype));

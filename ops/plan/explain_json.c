@@ -12,6 +12,7 @@ static void add_bucket(wefti_json_t *json, const weft_plan_t *plan,
     wefti_json_begin_object(json, NULL);
     wefti_json_int(json, "index", index);
     wefti_json_string(json, "name", bucket->name);
+    wefti_json_string(json, "group", wefti_plan_axis(plan, bucket).name);
     wefti_json_begin_array(json, "members");
     for (uint32_t i = 0; i < bucket->member_count; i++) {
         wefti_json_string(json, NULL, plan->buffers[bucket->members[i]].name);
@@ -161,6 +162,15 @@ weft_status_t wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out
     wefti_json_bool(&json, "decoupled", (plan->flags & WEFTI_PLAN_DECOUPLED) != 0);
     wefti_json_bool(&json, "rank_weights", (plan->flags & WEFTI_PLAN_RANK_DATA) != 0);
     wefti_json_bool(&json, "split_batch", (plan->flags & WEFTI_PLAN_SPLIT_BATCH) != 0);
+    wefti_json_begin_array(&json, "mesh");
+    for (uint32_t i = 0; i < plan->mesh.axis_count; i++) {
+        wefti_json_begin_object(&json, NULL);
+        wefti_json_string(&json, "axis", plan->mesh.axes[i].name);
+        wefti_json_int(&json, "size", plan->mesh.axes[i].size);
+        wefti_json_int(&json, "stride", plan->mesh.axes[i].stride);
+        wefti_json_end_object(&json);
+    }
+    wefti_json_end_array(&json);
     wefti_json_double(&json, "clip_norm", plan->clip_norm);
     wefti_json_string(&json, "topology", plan->topology);
     wefti_json_begin_array(&json, "buckets");

@@ -77,6 +77,7 @@ weft_status_t weft_plan_get_info(const weft_plan_t *plan, weft_plan_info_t *info
         .split_batch = (plan->flags & WEFTI_PLAN_SPLIT_BATCH) != 0,
         .rank_weights = (plan->flags & WEFTI_PLAN_RANK_DATA) != 0,
         .has_eval = wefti_plan_program(plan, "eval") != NULL,
+        .batch_ranks = wefti_plan_batch_ranks(plan),
     };
     wefti_digest_hex(&plan->structure_digest, own.structure_digest);
     wefti_digest_hex(&plan->weights_digest, own.weights_digest);

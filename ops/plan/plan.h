@@ -15,6 +15,7 @@
 #include "runtime/base/digest.h"
 #include "runtime/base/file.h"
 #include "runtime/base/memory.h"
+#include "runtime/base/mesh.h"
 
 #define WEFTI_PLAN_NONE UINT32_MAX
 /* What algorithms ask of the transport: the values of WEFTI_CAP_* of transport.h, which compilers
@@ -79,7 +80,8 @@ typedef struct wefti_plan_buffer {
      * memory is reused. RANGE: id + 1 of itself, or of the RANGE that it is a piece of. 0: none. */
     uint32_t range;
     uint64_t data_offset_bytes; /* PARAM, CONST: where the contents start in the weights section */
-    /* Rank r's contents start at data_offset_bytes + r * this; 0: all ranks have the same. */
+    /* Contents number i (wefti_plan_contents_of) start at data_offset_bytes + i * this; 0: all ranks
+     * have the same. */
     uint64_t rank_data_stride_bytes;
     double default_value; /* SCALAR */
 } wefti_plan_buffer_t;
@@ -105,14 +107,14 @@ typedef struct wefti_plan_collective {
     weft_collective_t op;
     weft_reduction_t reduction;
     weft_dtype_t dtype;
-    uint32_t group;  /* 0: world */
-    uint32_t root;   /* operators with a root */
+    uint32_t group;  /* 0: all ranks; k: the ranks along axis k - 1 of the mesh */
+    uint32_t root;   /* operators with a root: a number in the group */
     uint32_t buffer; /* the result: a RANGE or a single buffer */
     uint32_t source; /* what a rank contributes; buffer itself, or a rank's own block of it (or the
                         buffer is that of the source): in place */
     uint64_t elem_count; /* of one block: all of it; AllGather, Gather: what each rank contributes;
                             ReduceScatter, Scatter: receives; AllToAll: per pair of ranks */
-    uint32_t divisor;    /* avg: what the sum is divided by; 0: the number of ranks */
+    uint32_t divisor;    /* avg: what the sum is divided by; 0: the number of ranks of the group */
     /* WEFTI_PLAN_NONE, or the kernel that a rank runs on its shard between reducing it and giving
      * the result to everybody ("one sweep"). The kernel reads and writes RANGE buffers with a rank
      * stride, works element by element, and is in no stream. buffer is then the range of
@@ -235,6 +237,8 @@ struct weft_plan {
      * which ranks share a host, in hexadecimal. Results do not depend on it, nor the structure
      * digest but by the algorithms. */
     const char *topology, *placement;
+    wefti_mesh_t mesh;   /* groups of collectives */
+    uint32_t data_group; /* ranks with equal weights and different batches; 0: by flags */
 
     uint32_t buffer_count, kernel_count, collective_count, stream_count, event_count, program_count,
         binding_count;
@@ -274,6 +278,24 @@ weft_status_t wefti_plan_seal(weft_plan_t *plan);
 /* Proves what a hostile file could break: every id, offset, size and overlap rule, waits that can
  * be satisfied, kernels known by arity. registry may be NULL: then operators are not looked up. */
 weft_status_t wefti_plan_verify(const weft_plan_t *plan, const weft_registry_t *registry);
+/* Ranks that a collective is of. */
+static inline wefti_axis_t wefti_plan_axis(const weft_plan_t *plan,
+                                           const wefti_plan_collective_t *collective)
+{
+    return wefti_mesh_axis(&plan->mesh, plan->world_size, collective->group);
+}
+/* Ranks that compute one batch together, each with weights of its own. */
+static inline uint32_t wefti_plan_batch_ranks(const weft_plan_t *plan)
+{
+    return (plan->flags & WEFTI_PLAN_RANK_DATA) == 0 ? 1
+           : plan->data_group == 0                   ? plan->world_size
+                                                     : plan->mesh.axes[plan->data_group - 1].stride;
+}
+/* Which contents of buffers that differ by rank a rank has. */
+static inline uint32_t wefti_plan_contents_of(const weft_plan_t *plan, uint32_t rank)
+{
+    return rank % wefti_plan_batch_ranks(plan);
+}
 const wefti_plan_program_t *wefti_plan_program(const weft_plan_t *plan, const char *name);
 /* Does a program of a decoupled plan gather weights, or has flush to run before it? What else it
  * communicates says nothing. */

@@ -25,28 +25,48 @@ typedef struct ranks {
     const weft_plan_t *plan;
     const wefti_plan_program_t *program;
     uint32_t count;
-    uint32_t *at;      /* by rank and stream */
-    uint8_t *recorded; /* by rank and event */
-    uint32_t *met;     /* by rank: meetings begun */
-    meeting_t *meetings;
-    uint64_t *waiting; /* by rank: 1 + the meeting that it has arrived at and not left */
+    uint32_t *at;        /* by rank and stream */
+    uint8_t *recorded;   /* by rank and event */
+    uint32_t *met;       /* by group and rank: meetings begun */
+    size_t most;         /* meetings of one group in a program */
+    meeting_t *meetings; /* by group, first rank of it, and number */
+    uint64_t *waiting;   /* by rank: 1 + the meeting that it has arrived at and not left */
 } ranks_t;
+
+/* The meetings of all ranks, then those of the groups of each axis. */
+static size_t row_of(const ranks_t *ranks, uint32_t group, uint32_t first)
+{
+    return group == 0 ? 0 : 1 + (size_t)(group - 1) * ranks->count + first;
+}
+
+/* Ranks of the group that are simulated. */
+static uint32_t present(const ranks_t *ranks, const wefti_axis_t *axis, uint32_t first)
+{
+    uint32_t fit = (ranks->count - first + axis->stride - 1) / axis->stride;
+    return fit < axis->size ? fit : axis->size;
+}
 
 /* Takes a collective's step as far as it goes: 1 done, 0 others are missing, -1 another collective
  * is met. */
 static int meet(ranks_t *ranks, uint32_t rank, uint32_t collective)
 {
     uint64_t *waiting = &ranks->waiting[rank];
+    uint32_t group = ranks->plan->collectives[collective].group;
+    wefti_axis_t axis = wefti_plan_axis(ranks->plan, &ranks->plan->collectives[collective]);
+    uint32_t first = wefti_axis_rank(&axis, rank, 0);
     if (*waiting == 0) {
-        meeting_t *meeting = &ranks->meetings[ranks->met[rank]];
+        uint32_t *met = &ranks->met[(size_t)group * ranks->count + rank];
+        size_t index = row_of(ranks, group, first) * ranks->most + *met;
+        meeting_t *meeting = &ranks->meetings[index];
         if (meeting->arrived > 0 && meeting->collective != collective) {
             return -1;
         }
         meeting->collective = collective;
         meeting->arrived++;
-        *waiting = ++ranks->met[rank];
+        ++*met;
+        *waiting = 1 + index;
     }
-    if (ranks->meetings[*waiting - 1].arrived < ranks->count) {
+    if (ranks->meetings[*waiting - 1].arrived < present(ranks, &axis, first)) {
         return 0;
     }
     *waiting = 0;
@@ -101,7 +121,8 @@ static weft_status_t run_ranks(ranks_t *ranks, wefti_plan_proof_t *proof)
     int moved = 1;
     memset(ranks->at, 0, (size_t)ranks->count * streams * sizeof *ranks->at);
     memset(ranks->recorded, 0, (size_t)ranks->count * ranks->plan->event_count);
-    memset(ranks->met, 0, ranks->count * sizeof *ranks->met);
+    memset(ranks->met, 0,
+           (ranks->plan->mesh.axis_count + (size_t)1) * ranks->count * sizeof *ranks->met);
     memset(ranks->waiting, 0, ranks->count * sizeof *ranks->waiting);
     while (moved) {
         moved = 0;
@@ -138,22 +159,25 @@ static weft_status_t simulate_ranks(const weft_plan_t *plan, wefti_plan_proof_t 
         most = steps > most ? steps : most;
     }
     uint64_t fit = MEETING_LIMIT / (most + plan->event_count + plan->stream_count + 1);
+    fit = fit / (plan->mesh.axis_count + 1);
     fit = fit < 2 ? 2 : fit;
     proof->simulated_ranks = fit < plan->world_size ? (uint32_t)fit : plan->world_size;
     size_t count = proof->simulated_ranks;
-    ranks_t ranks = {.plan = plan, .count = proof->simulated_ranks};
+    ranks_t ranks = {.plan = plan, .count = proof->simulated_ranks, .most = most + 1};
+    size_t groups = plan->mesh.axis_count + (size_t)1;
+    size_t rows = row_of(&ranks, plan->mesh.axis_count + 1, 0);
     wefti_arena_init(&arena, plan->arena.allocator, 0);
     ranks.at = wefti_arena_array(&arena, count * plan->stream_count, sizeof *ranks.at);
     ranks.recorded = wefti_arena_array(&arena, count * plan->event_count, 1);
-    ranks.met = wefti_arena_array(&arena, count, sizeof *ranks.met);
+    ranks.met = wefti_arena_array(&arena, groups * count, sizeof *ranks.met);
     ranks.waiting = wefti_arena_array(&arena, count, sizeof *ranks.waiting);
-    ranks.meetings = wefti_arena_array(&arena, most + 1, sizeof *ranks.meetings);
+    ranks.meetings = wefti_arena_array(&arena, rows * ranks.most, sizeof *ranks.meetings);
     if (ranks.at && ranks.recorded && ranks.met && ranks.waiting && ranks.meetings) {
         status = WEFT_OK;
     }
     for (uint32_t p = 0; p < plan->program_count && status == WEFT_OK; p++) {
         ranks.program = &plan->programs[p];
-        memset(ranks.meetings, 0, (most + 1) * sizeof *ranks.meetings);
+        memset(ranks.meetings, 0, rows * ranks.most * sizeof *ranks.meetings);
         status = run_ranks(&ranks, proof);
     }
     wefti_arena_deinit(&arena);

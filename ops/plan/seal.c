@@ -197,6 +197,13 @@ static void add_structure(wefti_hasher_t *hasher, const weft_plan_t *plan)
     add_int(hasher, plan->global_micro_batches);
     add_int(hasher, plan->flags);
     add_double(hasher, plan->clip_norm);
+    for (uint32_t i = 0; i < plan->mesh.axis_count; i++) {
+        add_int(hasher, plan->mesh.axes[i].size);
+        add_int(hasher, plan->mesh.axes[i].stride);
+    }
+    if (plan->mesh.axis_count > 0) {
+        add_int(hasher, plan->data_group);
+    }
 }
 
 weft_status_t wefti_plan_digests(const weft_plan_t *plan, wefti_digest_t *out_structure,

@@ -53,6 +53,26 @@ static weft_status_t check_binding(const weft_plan_t *plan, uint32_t index)
                : WEFT_OK;
 }
 
+/* NULL, or what is wrong with the mesh. */
+static const char *check_mesh(const weft_plan_t *plan)
+{
+    const wefti_mesh_t *mesh = &plan->mesh;
+    if (mesh->axis_count > WEFTI_MAX_AXES || plan->data_group > mesh->axis_count) {
+        return "too many axes, or no such data_group";
+    }
+    for (uint32_t i = 0; i < mesh->axis_count; i++) {
+        uint64_t ranks = (uint64_t)mesh->axes[i].size * mesh->axes[i].stride;
+        if (ranks == 0 || plan->world_size % ranks != 0) {
+            return "size and stride of an axis do not divide the ranks";
+        }
+        if (plan->data_group == i + 1 &&
+            (ranks != plan->world_size || (plan->flags & WEFTI_PLAN_RANK_DATA) == 0)) {
+            return "data_group is not the outermost axis of ranks with weights of their own";
+        }
+    }
+    return NULL;
+}
+
 /* Kind, flags and numbers that must agree with each other; NULL, or what does not. */
 static const char *check_kind(const weft_plan_t *plan)
 {
@@ -117,6 +137,7 @@ static weft_status_t check_whole(const weft_plan_t *plan)
                            plan->program_count, plan->binding_count);
     }
     const char *what = check_kind(plan);
+    what = what ? what : check_mesh(plan);
     return what ? wefti_error(WEFT_ERR_FORMAT, "plan: %s", what) : WEFT_OK;
 }
 

@@ -87,7 +87,8 @@ static weft_status_t check_place(const weft_plan_t *plan, uint32_t id)
 static weft_status_t check_contents(const weft_plan_t *plan, uint32_t id)
 {
     const wefti_plan_buffer_t *buffer = &plan->buffers[id];
-    uint64_t others = plan->world_size - 1, span;
+    int own = (plan->flags & WEFTI_PLAN_RANK_DATA) != 0;
+    uint64_t others = (own ? wefti_plan_batch_ranks(plan) : plan->world_size) - 1, span;
     int has_contents = buffer->kind == WEFTI_BUFFER_PARAM || buffer->kind == WEFTI_BUFFER_CONST;
     if (!has_contents) {
         return buffer->rank_data_stride_bytes == 0
@@ -100,7 +101,7 @@ static weft_status_t check_contents(const weft_plan_t *plan, uint32_t id)
         span > plan->weights_bytes - buffer->data_offset_bytes - buffer->size_bytes) {
         return bad_buffer(plan, id, "its contents leave the weights section");
     }
-    if (buffer->rank_data_stride_bytes != 0 && !(plan->flags & WEFTI_PLAN_RANK_DATA)) {
+    if (buffer->rank_data_stride_bytes != 0 && !own) {
         return bad_buffer(plan, id, "its contents differ by rank, but the plan's do not");
     }
     return WEFT_OK;

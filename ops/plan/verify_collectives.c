@@ -20,12 +20,14 @@ static weft_status_t bad_collective(const weft_plan_t *plan, uint32_t index, con
 }
 
 /* How many blocks of elem_count source and buffer hold; 0: the operator is not for plans. */
-static uint32_t block_counts(const weft_plan_t *plan, weft_collective_t op, uint32_t *out_buffer)
+static uint32_t block_counts(const weft_plan_t *plan, const wefti_plan_collective_t *collective,
+                             uint32_t *out_buffer)
 {
-    const wefti_collective_t *shape = wefti_collective_of(op);
-    *out_buffer = wefti_side_blocks(shape->recv, plan->world_size);
-    return wefti_collective_has_one_count(op) ? wefti_side_blocks(shape->send, plan->world_size)
-                                              : 0;
+    const wefti_collective_t *shape = wefti_collective_of(collective->op);
+    uint32_t ranks = wefti_plan_axis(plan, collective).size;
+    *out_buffer = wefti_side_blocks(shape->recv, ranks);
+    return wefti_collective_has_one_count(collective->op) ? wefti_side_blocks(shape->send, ranks)
+                                                          : 0;
 }
 
 uint32_t wefti_plan_whole(const weft_plan_t *plan, const wefti_plan_collective_t *collective)
@@ -37,7 +39,7 @@ uint32_t wefti_plan_whole(const weft_plan_t *plan, const wefti_plan_collective_t
 int wefti_plan_reduces_gradients(const weft_plan_t *plan, const wefti_plan_collective_t *collective)
 {
     return wefti_collective_reduces(collective->op) && !wefti_collective_rooted(collective->op) &&
-           collective->member_count > 0 &&
+           collective->member_count > 0 && collective->group == plan->data_group &&
            plan->buffers[collective->members[0]].kind == WEFTI_BUFFER_GRAD;
 }
 
@@ -66,7 +68,7 @@ static int is_order_valid(const weft_plan_t *plan, const wefti_plan_collective_t
     }
     return order.order == WEFT_ORDER_TREE ||
            (wefti_collective_reduces(collective->op) && collective->update == WEFTI_PLAN_NONE &&
-            (order.order == WEFT_ORDER_ANY || ranks == plan->world_size));
+            (order.order == WEFT_ORDER_ANY || ranks == wefti_plan_axis(plan, collective).size));
 }
 
 static const char *check_numbers(const weft_plan_t *plan, const wefti_plan_collective_t *collective)
@@ -75,8 +77,8 @@ static const char *check_numbers(const weft_plan_t *plan, const wefti_plan_colle
         (int)collective->reduction > (int)WEFT_REDUCTION_MAX) {
         return "unknown reduction";
     }
-    if (collective->group != 0 || collective->root >= plan->world_size) {
-        return "no such group or root";
+    if (collective->root >= wefti_plan_axis(plan, collective).size) {
+        return "no such root";
     }
     if (collective->divisor != 0 && (collective->reduction != WEFT_REDUCTION_AVG ||
                                      !wefti_collective_reduces(collective->op))) {
@@ -126,7 +128,10 @@ static int places_allowed(const weft_plan_t *plan, const wefti_plan_collective_t
 
 static const char *check_buffers(const weft_plan_t *plan, const wefti_plan_collective_t *collective)
 {
-    uint32_t in_buffer = 0, in_source = block_counts(plan, collective->op, &in_buffer);
+    if (collective->group > plan->mesh.axis_count) {
+        return "no such group";
+    }
+    uint32_t in_buffer = 0, in_source = block_counts(plan, collective, &in_buffer);
     if (in_source == 0) {
         return "unknown operator";
     }
@@ -137,6 +142,10 @@ static const char *check_buffers(const weft_plan_t *plan, const wefti_plan_colle
     const wefti_plan_buffer_t *source = &plan->buffers[collective->source];
     if (wefti_plan_is_nowhere(buffer) || wefti_plan_is_nowhere(source)) {
         return "no rank has all of its parameters";
+    }
+    if (collective->group != 0 && (collective->update != WEFTI_PLAN_NONE ||
+                                   (source->rank_stride_bytes | buffer->rank_stride_bytes) != 0)) {
+        return "shards and updates are of all ranks";
     }
     int sweeps = collective->update != WEFTI_PLAN_NONE; /* its parameters may be of another type */
     if (collective->dtype != source->dtype || (!sweeps && buffer->dtype != source->dtype) ||

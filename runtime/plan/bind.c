@@ -58,20 +58,20 @@ weft_status_t wefti_bind_signal(wefti_lowering_t *lowering, uint32_t stride, uin
                                     .signal = {collective_signal(lowering, own), stride, offset}});
 }
 
-weft_status_t wefti_bind_wait(wefti_lowering_t *lowering, uint32_t first_rank, uint32_t rank_count,
-                              uint32_t stride, uint32_t offset)
+weft_status_t wefti_bind_wait(wefti_lowering_t *lowering, const wefti_bound_group_t *group,
+                              uint32_t first_rank, uint32_t rank_count, uint32_t stride,
+                              uint32_t offset)
 {
-    const wefti_endpoint_t *endpoint = lowering->session->endpoint;
     wefti_signal_t **signals =
-        wefti_arena_array(&lowering->session->arena, endpoint->world_size, sizeof(*signals));
+        wefti_arena_array(&lowering->session->arena, group->axis.size, sizeof(*signals));
     WEFT_RETURN_IF_NO_MEMORY(signals);
     wefti_record_t record = {
         .kind = WEFTI_RECORD_WAIT, .source = UINT16_MAX, .wait = {signals, 0, stride, offset}};
     /* Each rank starts with its neighbour, so that ranks do not all read one counter at once. */
-    for (uint32_t i = 1; i < endpoint->world_size; i++) {
-        uint32_t peer = (endpoint->rank + i) % endpoint->world_size;
+    for (uint32_t i = 1; i < group->axis.size; i++) {
+        uint32_t peer = (group->rank + i) % group->axis.size;
         if (peer - first_rank < rank_count) {
-            signals[record.wait.count++] = collective_signal(lowering, peer);
+            signals[record.wait.count++] = collective_signal(lowering, group->ranks[peer]);
         }
     }
     return wefti_bind_add(lowering, &record);

@@ -34,9 +34,10 @@ weft_status_t wefti_bind_add(wefti_lowering_t *lowering, const wefti_record_t *r
 weft_status_t wefti_bind_kernel(wefti_lowering_t *lowering, uint32_t kernel);
 /* This rank's counter of the use at hand reaches epoch * stride + offset. */
 weft_status_t wefti_bind_signal(wefti_lowering_t *lowering, uint32_t stride, uint32_t offset);
-/* Those of rank_count ranks from first_rank, except this rank, have reached it. */
-weft_status_t wefti_bind_wait(wefti_lowering_t *lowering, uint32_t first_rank, uint32_t rank_count,
-                              uint32_t stride, uint32_t offset);
+/* Those of rank_count ranks of the group from first_rank, except this rank, have reached it. */
+weft_status_t wefti_bind_wait(wefti_lowering_t *lowering, const wefti_bound_group_t *group,
+                              uint32_t first_rank, uint32_t rank_count, uint32_t stride,
+                              uint32_t offset);
 /* Run number i of the use at hand. */
 weft_status_t wefti_bind_run(wefti_lowering_t *lowering, uint32_t i);
 

@@ -28,10 +28,12 @@ static bool is_in_place(const weft_session_t *session, const wefti_plan_collecti
 {
     const wefti_plan_buffer_t *source = &session->plan->buffers[planned->source];
     const wefti_plan_buffer_t *buffer = &session->plan->buffers[planned->buffer];
+    const wefti_bound_group_t *group = wefti_session_group(session, planned);
     bool rooted = wefti_collective_rooted(planned->op);
     for (uint32_t r = rooted ? planned->root : 0;
-         r < (rooted ? planned->root + 1 : session->endpoint->world_size); r++) {
-        uint64_t send = wefti_session_offset(source, r), recv = wefti_session_offset(buffer, r);
+         r < (rooted ? planned->root + 1 : group->axis.size); r++) {
+        uint64_t send = wefti_session_offset(source, group->ranks[r]);
+        uint64_t recv = wefti_session_offset(buffer, group->ranks[r]);
         uint64_t at = wefti_in_place_elems(planned->op, r, planned->elem_count) *
                       weft_dtype_size_bytes(planned->dtype);
         if (wefti_collective_scatters(planned->op) ? send + at != recv : recv + at != send) {
@@ -44,34 +46,20 @@ static bool is_in_place(const weft_session_t *session, const wefti_plan_collecti
 weft_algo_params_t wefti_bind_algo_params(const weft_session_t *session, uint32_t collective)
 {
     const wefti_plan_collective_t *planned = &session->plan->collectives[collective];
-    const wefti_endpoint_t *endpoint = session->context->endpoint;
+    const wefti_bound_group_t *group = wefti_session_group(session, planned);
     const wefti_order_setting_t *order = &session->orders[collective];
-    bool several = endpoint->host_count > 1;
     return (weft_algo_params_t){.struct_size = sizeof(weft_algo_params_t),
                                 .op = planned->op,
-                                .group_size = session->endpoint->world_size,
-                                .rank = session->endpoint->rank,
+                                .group_size = group->axis.size,
+                                .rank = group->rank,
                                 .root = planned->root,
                                 .in_place = is_in_place(session, planned),
                                 .order = order->order,
                                 .order_sizes = order->sizes,
                                 .order_size_count = order->count,
-                                .host_of = several ? endpoint->host_of : NULL,
-                                .host_of_count = several ? endpoint->host_count : 0,
-                                .rail_of = session->rail_of};
-}
-
-/* The NIC next to each rank, if some host has several. */
-static weft_status_t find_rails(weft_session_t *session)
-{
-    const weft_context_t *context = session->context;
-    uint32_t *rail_of =
-        wefti_arena_array(&session->arena, context->endpoint->world_size, sizeof(*rail_of));
-    WEFT_RETURN_IF_NO_MEMORY(rail_of);
-    if (context->endpoint->host_count > 1 && wefti_place_rails(&context->cluster, rail_of) > 1) {
-        session->rail_of = rail_of;
-    }
-    return WEFT_OK;
+                                .host_of = group->host_of,
+                                .host_of_count = group->host_count,
+                                .rail_of = group->rail_of};
 }
 
 /* Why this session cannot run algorithm, or NULL. *out_records: as records; else interpreted. */
@@ -79,8 +67,10 @@ static const char *why_not(const weft_session_t *session, uint32_t collective,
                            const weft_algorithm_t *algorithm, bool *out_records)
 {
     bool on_device = session->context->device != NULL;
-    *out_records = session->put_links == NULL;
-    if (session->plan->collectives[collective].update != WEFTI_PLAN_NONE) {
+    const wefti_plan_collective_t *planned = &session->plan->collectives[collective];
+    const wefti_bound_group_t *group = wefti_session_group(session, planned);
+    *out_records = group->put == NULL;
+    if (planned->update != WEFTI_PLAN_NONE) {
         /* The rank that reduces a shard updates it, as in a mesh. */
         return strcmp(algorithm->name, "mesh") != 0 ? "only algorithm mesh supports a fused update"
                : !*out_records && on_device
@@ -90,9 +80,9 @@ static const char *why_not(const weft_session_t *session, uint32_t collective,
     weft_algo_params_t params = wefti_bind_algo_params(session, collective);
     weft_algo_resources_t resources = {0};
     const char *reason = algorithm->eligible(&params);
-    if (reason != NULL || session->endpoint->world_size == 1) {
+    if (reason != NULL || group->axis.size == 1) {
         *out_records = true;
-        return reason; /* world size 1: every algorithm does the same */
+        return reason; /* one rank: every algorithm does the same */
     }
     algorithm->resources(&params, &resources);
     *out_records = *out_records && resources.lanes <= 1 && resources.scratch_slots == 0;
@@ -179,7 +169,7 @@ static weft_status_t use_listed(weft_session_t *session, uint32_t collective, ui
         const wefti_plan_algorithm_t *listed = &planned->algorithms[i];
         const weft_algorithm_t *algorithm =
             weft_registry_find_algorithm(session->registry, planned->op, listed->name);
-        bool able = session->endpoint->world_size == 1 ||
+        bool able = wefti_session_group(session, planned)->axis.size == 1 ||
                     (listed->capabilities & common) == listed->capabilities;
         if (able && algorithm != NULL) {
             WEFT_RETURN_IF_ERROR(take(session, collective, algorithm, &why));
@@ -239,7 +229,7 @@ static weft_status_t check_operator(const wefti_plan_collective_t *planned)
 static weft_status_t choose(weft_session_t *session, uint64_t common)
 {
     const weft_plan_t *plan = session->plan;
-    WEFT_RETURN_IF_ERROR(find_rails(session));
+    WEFT_RETURN_IF_ERROR(wefti_bind_groups(session));
     for (uint32_t i = 0; i < plan->collective_count; i++) { /* valid in a plan that was verified */
         WEFT_RETURN_IF_ERROR(wefti_order_parse(plan->collectives[i].order, &session->orders[i]));
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Collectives of a plan as records: what an algorithm of one lane without scratch has this rank do,
- * bound to addresses of all ranks. Alone in the world a collective is one move of its own data.
+ * bound to addresses of the ranks of its group. Alone in the group a collective is one move of its own data.
  */
 #include "runtime/plan/bind.h"
 
@@ -13,7 +13,7 @@ static void *range_at(const wefti_lowering_t *lowering, const wefti_plan_collect
 {
     const weft_session_t *session = lowering->session;
     uint32_t id = range->buffer == WEFTI_SEND ? collective->source : collective->buffer;
-    uint32_t rank = range->rank + i;
+    uint32_t rank = wefti_session_group(session, collective)->ranks[range->rank + i];
     uint64_t skip = range->offset * weft_dtype_size_bytes(collective->dtype);
     return wefti_bind_at(session, rank,
                          wefti_session_offset(&session->plan->buffers[id], rank) + skip);
@@ -73,7 +73,8 @@ static weft_status_t add_task(wefti_lowering_t *lowering, const wefti_plan_colle
     case WEFTI_DO_POST: /* (epoch - 1) * phases + phase */
         return wefti_bind_signal(lowering, phases, task->phase - phases);
     case WEFTI_DO_WAIT:
-        return wefti_bind_wait(lowering, task->wait.first_rank, task->wait.rank_count, phases,
+        return wefti_bind_wait(lowering, wefti_session_group(lowering->session, collective),
+                               task->wait.first_rank, task->wait.rank_count, phases,
                                task->wait.phase - phases * (1u + task->wait.back));
     case WEFTI_DO_REDUCE:
         return add_reduce(lowering, collective, task, ranges);
@@ -109,7 +110,7 @@ static weft_status_t add_schedule(wefti_lowering_t *lowering, uint32_t index)
     return status;
 }
 
-/* Alone in the world: a sum of one, still divided; or a copy, where it is not in place. */
+/* Alone in the group: a sum of one, still divided; or a copy, where it is not in place. */
 static weft_status_t add_alone(wefti_lowering_t *lowering,
                                const wefti_plan_collective_t *collective)
 {
@@ -137,9 +138,10 @@ weft_status_t wefti_bind_collective(wefti_lowering_t *lowering, uint32_t collect
     size_t first = lowering->count;
     WEFT_RETURN_IF_ERROR(planned->update != WEFTI_PLAN_NONE
                              ? wefti_bind_update(lowering, collective)
-                         : session->interpreted[collective]   ? wefti_bind_run(lowering, 0)
-                         : session->endpoint->world_size == 1 ? add_alone(lowering, planned)
-                                                              : add_schedule(lowering, collective));
+                         : session->interpreted[collective] ? wefti_bind_run(lowering, 0)
+                         : wefti_session_group(session, planned)->axis.size == 1
+                             ? add_alone(lowering, planned)
+                             : add_schedule(lowering, collective));
     for (size_t i = first; i < lowering->count; i++) {
         wefti_record_t *record = &lowering->records[i];
         record->name = planned->name;

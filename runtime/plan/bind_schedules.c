@@ -18,11 +18,12 @@
 
 /* Where all ranks have a buffer, or, with the bytes of a shard, its own shard of it: offsets from
  * the session's memory for now. */
-static void find_offsets(const weft_session_t *session, uint32_t buffer, uint64_t shard_bytes,
-                         uint64_t *offsets)
+static void find_offsets(const weft_session_t *session, const wefti_bound_group_t *group,
+                         uint32_t buffer, uint64_t shard_bytes, uint64_t *offsets)
 {
-    for (uint32_t r = 0; r < session->endpoint->world_size; r++) {
-        offsets[r] = wefti_session_offset(&session->plan->buffers[buffer], r) + r * shard_bytes;
+    for (uint32_t r = 0; r < group->axis.size; r++) {
+        offsets[r] = wefti_session_offset(&session->plan->buffers[buffer], group->ranks[r]) +
+                     r * shard_bytes;
     }
 }
 
@@ -34,7 +35,9 @@ static weft_status_t make_run(weft_session_t *session, wefti_bound_run_t *bound,
                               size_t *bytes)
 {
     uint32_t n = params->group_size;
-    wefti_links_t links = {.put = session->put_links};
+    const wefti_bound_group_t *group = wefti_session_group(session, planned);
+    wefti_links_t links = {.put = group->put};
+    bound->group = group;
     const wefti_run_call_t *call = &bound->call;
     bound->offsets = wefti_arena_array(&session->arena, 2 * (size_t)n, sizeof(*bound->offsets));
     WEFT_RETURN_IF_NO_MEMORY(bound->offsets);
@@ -59,8 +62,8 @@ static weft_status_t make_run(weft_session_t *session, wefti_bound_run_t *bound,
     size_t after = wefti_align_up(area + wefti_run_area_bytes(n, lanes), LINE_BYTES);
     bound->memory = (wefti_run_memory_t){
         .endpoint = session->endpoint,
-        .ranks = session->run_ranks,
-        .bases = session->endpoint->region_of,
+        .ranks = group->ranks,
+        .bases = group->bases,
         .limit = UINT64_MAX, /* the plan was verified, and is equal on all ranks */
         .area = area,
         .work = after,
@@ -98,6 +101,7 @@ static weft_status_t make_runs(weft_session_t *session, wefti_bound_run_t *bound
 {
     const wefti_plan_collective_t *planned = &session->plan->collectives[collective];
     const weft_algo_params_t params = wefti_bind_algo_params(session, collective);
+    const wefti_bound_group_t *group = wefti_session_group(session, planned);
     uint32_t n = params.group_size, source = planned->source, buffer = planned->buffer;
     weft_dtype_t dtype = session->plan->buffers[buffer].dtype;
     uint64_t shard = planned->elem_count / n;
@@ -108,8 +112,8 @@ static weft_status_t make_runs(weft_session_t *session, wefti_bound_run_t *bound
     if (planned->update == WEFTI_PLAN_NONE) {
         WEFT_RETURN_IF_ERROR(
             make_run(session, bound, planned, session->algorithms[collective], &params, bytes));
-        find_offsets(session, source, 0, bound->offsets);
-        find_offsets(session, buffer, 0, bound->offsets + n);
+        find_offsets(session, group, source, 0, bound->offsets);
+        find_offsets(session, group, buffer, 0, bound->offsets + n);
         return WEFT_OK;
     }
     bound[0].call.counts.elem_count = shard;
@@ -119,26 +123,21 @@ static weft_status_t make_runs(weft_session_t *session, wefti_bound_run_t *bound
         make_part(session, &bound[0], planned, params, WEFT_COLLECTIVE_REDUCE_SCATTER, bytes));
     WEFT_RETURN_IF_ERROR(
         make_part(session, &bound[1], planned, params, WEFT_COLLECTIVE_ALL_GATHER, bytes));
-    find_offsets(session, source, 0, bound[0].offsets);
-    find_offsets(session, source,
+    find_offsets(session, group, source, 0, bound[0].offsets);
+    find_offsets(session, group, source,
                  shard * weft_dtype_size_bytes(session->plan->buffers[source].dtype),
                  bound[0].offsets + n);
-    find_offsets(session, buffer, shard * weft_dtype_size_bytes(dtype), bound[1].offsets);
-    find_offsets(session, buffer, 0, bound[1].offsets + n);
+    find_offsets(session, group, buffer, shard * weft_dtype_size_bytes(dtype), bound[1].offsets);
+    find_offsets(session, group, buffer, 0, bound[1].offsets + n);
     return WEFT_OK;
 }
 
 static weft_status_t make_tables(weft_session_t *session)
 {
-    size_t n = session->endpoint->world_size;
     size_t slots = WEFTI_USE_RUNS * wefti_bind_count_collectives(session->plan);
     session->runs = wefti_arena_array(&session->arena, slots, sizeof(*session->runs));
-    session->run_ranks = wefti_arena_array(&session->arena, n, sizeof(*session->run_ranks));
-    WEFT_RETURN_IF_NO_MEMORY(session->runs && session->run_ranks);
+    WEFT_RETURN_IF_NO_MEMORY(session->runs);
     session->run_slots = (uint32_t)slots;
-    for (uint32_t r = 0; r < n; r++) {
-        session->run_ranks[r] = r;
-    }
     return WEFT_OK;
 }
 
@@ -170,9 +169,9 @@ weft_status_t wefti_bind_schedules(weft_session_t *session, size_t *bytes)
 
 void wefti_bind_run_memory(weft_session_t *session)
 {
-    uint32_t n = session->endpoint->world_size;
     for (uint32_t i = 0; i < session->run_slots; i++) {
         wefti_bound_run_t *bound = &session->runs[i];
+        uint32_t n = bound->group != NULL ? bound->group->axis.size : 0;
         bound->memory.area += session->region_offset;
         bound->memory.work += session->region_offset;
         for (uint32_t k = 0; bound->run != NULL && k < 2 * n; k++) {

@@ -42,7 +42,8 @@ uint8_t *wefti_bind_shard_at(const weft_session_t *session,
 static weft_status_t add_round(wefti_lowering_t *lowering, uint32_t phase)
 {
     WEFT_RETURN_IF_ERROR(wefti_bind_signal(lowering, PHASES, phase - PHASES));
-    return wefti_bind_wait(lowering, 0, UINT32_MAX, PHASES, phase - PHASES);
+    return wefti_bind_wait(lowering, &lowering->session->groups[0], 0, UINT32_MAX, PHASES,
+                           phase - PHASES);
 }
 
 static weft_status_t add_reduce(wefti_lowering_t *lowering,

@@ -124,11 +124,13 @@ weft_status_t wefti_bind_check_before(wefti_lowering_t *lowering, uint32_t colle
     weft_session_t *session = lowering->session;
     const wefti_plan_collective_t *planned = &session->plan->collectives[collective];
     const wefti_collective_t *op = wefti_collective_of(planned->op);
-    uint32_t ranks = session->endpoint->world_size, rank = session->endpoint->rank;
+    const wefti_bound_group_t *group = wefti_session_group(session, planned);
+    uint32_t ranks = group->axis.size, rank = group->rank;
     lowering->checked = NULL;
     if (session->checks == NULL || !op->reduces || is_equal(op) || op->variable ||
         session->orders[collective].order != WEFT_ORDER_TREE ||
-        planned->update != WEFTI_PLAN_NONE || planned->elem_count == 0 || ranks > MOST_PARTS) {
+        planned->update != WEFTI_PLAN_NONE || planned->elem_count == 0 || ranks > MOST_PARTS ||
+        ranks == 1) {
         return WEFT_OK;
     }
     bool rooted = op->rooted;
@@ -154,7 +156,8 @@ weft_status_t wefti_bind_check(wefti_lowering_t *lowering, uint32_t collective)
     if (session->checks == NULL || !is_equal(op)) {
         return WEFT_OK;
     }
-    uint64_t blocks = wefti_collective_gathers(planned->op) ? session->endpoint->world_size : 1;
+    uint32_t ranks = wefti_session_group(session, planned)->axis.size;
+    uint64_t blocks = wefti_collective_gathers(planned->op) ? ranks : 1;
     return add(lowering, add_check(lowering, planned, blocks, 0), take_digest);
 }
 
@@ -176,12 +179,14 @@ static weft_status_t compare_equal(const wefti_result_check_t *check, const uint
                                    size_t stride)
 {
     const weft_session_t *session = check->session;
+    const wefti_axis_t axis = wefti_plan_axis(session->plan, check->planned);
     for (uint32_t r = 1; r < session->endpoint->world_size; r++) {
-        if (memcmp(all, all + r * stride, sizeof check->digest) != 0) {
+        uint32_t first = wefti_axis_rank(&axis, r, 0);
+        if (memcmp(all + first * stride, all + r * stride, sizeof check->digest) != 0) {
             return wefti_error(WEFT_ERR_MISMATCH,
-                               "program \"%s\": results of ranks 0 and %u differ in collective "
+                               "program \"%s\": results of ranks %u and %u differ in collective "
                                "\"%s\" (%zu bytes)",
-                               session->plan->programs[check->program].name, r,
+                               session->plan->programs[check->program].name, first, r,
                                check->planned->name, check->bytes);
         }
     }
@@ -194,14 +199,16 @@ static weft_status_t compare_part(const wefti_result_check_t *check, uint32_t ra
 {
     const weft_session_t *session = check->session;
     const wefti_plan_collective_t *planned = check->planned;
+    const wefti_axis_t axis = wefti_plan_axis(session->plan, planned);
     const uint8_t *result = all + rank * stride + check->parts * WINDOW;
-    uint32_t ranks = session->endpoint->world_size;
+    uint32_t ranks = axis.size, place = wefti_axis_place(&axis, rank);
     const void *sources[MOST_PARTS];
     _Alignas(64) uint8_t again[WINDOW], copies[MOST_PARTS][WINDOW];
     void *destination = again;
     for (uint32_t r = 0; r < ranks; r++) {
-        size_t part = check->parts == 1 ? 0 : rank * WINDOW;
-        memcpy(copies[r], all + r * stride + part, check->window);
+        size_t part = check->parts == 1 ? 0 : place * WINDOW;
+        const uint8_t *from = all + wefti_axis_rank(&axis, rank, r) * stride;
+        memcpy(copies[r], from + part, check->window);
         sources[r] = copies[r];
     }
     size_t elem = weft_dtype_size_bytes(planned->dtype);
@@ -231,11 +238,12 @@ static weft_status_t compare_reduced(const wefti_result_check_t *check, const ui
 {
     const wefti_plan_collective_t *planned = check->planned;
     weft_status_t status = WEFT_OK;
-    if (check->parts == 1) {
-        return compare_part(check, planned->root, all, stride);
-    }
-    for (uint32_t r = 0; r < check->parts && status == WEFT_OK; r++) {
-        status = compare_part(check, r, all, stride);
+    const wefti_axis_t axis = wefti_plan_axis(check->session->plan, planned);
+    bool rooted = wefti_collective_rooted(planned->op);
+    for (uint32_t r = 0; r < check->session->endpoint->world_size && status == WEFT_OK; r++) {
+        if (!rooted || wefti_axis_place(&axis, r) == planned->root) {
+            status = compare_part(check, r, all, stride);
+        }
     }
     return status;
 }

@@ -58,13 +58,26 @@ typedef struct wefti_worker {
     _Atomic uint32_t stop;
 } wefti_worker_t;
 
+/* The ranks with which this rank runs the collectives of a group. */
+typedef struct wefti_bound_group {
+    wefti_axis_t axis;
+    uint32_t rank;           /* this rank's number in it */
+    uint32_t *ranks;         /* [size] in the world */
+    uint8_t **bases;         /* [size] their regions, once mapped; NULL: a link that puts */
+    const uint8_t *put;      /* [a * size + b]: no shared memory; NULL: all have it */
+    const uint32_t *host_of; /* [size] NULL: all are on one host */
+    uint32_t host_count;
+    const uint32_t *rail_of; /* [size] as algorithms have it; NULL: hosts have one NIC each */
+} wefti_bound_group_t;
+
 /* A collective that the interpreter runs at one place of a program. */
 typedef struct wefti_bound_run {
     wefti_run_t *run; /* NULL: records do it */
     wefti_run_counters_t counters;
     wefti_run_memory_t memory;
     wefti_run_call_t call;
-    uint64_t *offsets; /* [2 * world_size] send, then recv of the call */
+    const wefti_bound_group_t *group;
+    uint64_t *offsets; /* [2 * group size] send, then recv of the call */
     wefti_blocked_t blocked;
     bool started;
 } wefti_bound_run_t;
@@ -111,12 +124,11 @@ struct weft_session {
     bool *interpreted;                   /* per collective */
     wefti_order_setting_t *orders;       /* per collective */
     bool interprets;                     /* one of them */
-    uint32_t faults_seen;     /* of the endpoint's link faults: earlier ones do not concern it */
-    const uint8_t *put_links; /* [a * world_size + b]: no shared memory; NULL: all have it */
-    const uint32_t *rail_of; /* [world_size] as algorithms have it; NULL: hosts have one NIC each */
-    wefti_bound_run_t *runs; /* WEFTI_USE_RUNS for each use of a collective, in their order */
+    uint32_t faults_seen;        /* of the endpoint's link faults: earlier ones do not concern it */
+    const uint8_t *put_links;    /* [a * world_size + b]: no shared memory; NULL: all have it */
+    wefti_bound_group_t *groups; /* [group] of collectives: bind_groups.c */
+    wefti_bound_run_t *runs;     /* WEFTI_USE_RUNS for each use of a collective, in their order */
     uint32_t run_slots;
-    uint32_t *run_ranks;    /* [world_size] 0, 1, .. */
     wefti_sweep_t **sweeps; /* per collective; NULL: no fused update */
     size_t sweep_bytes;     /* their memory */
 
@@ -183,6 +195,14 @@ void wefti_unbind_kernels(weft_session_t *session);
 /* bind_sweep.c: checks the updates of collectives, and prepares those that run as sweeps. */
 weft_status_t wefti_bind_updates(weft_session_t *session);
 void wefti_unbind_updates(weft_session_t *session);
+/* bind_groups.c: the groups of the plan, once put_links is known; their regions, once mapped. */
+weft_status_t wefti_bind_groups(weft_session_t *session);
+void wefti_bind_group_memory(weft_session_t *session);
+static inline const wefti_bound_group_t *wefti_session_group(const weft_session_t *session,
+                                                             const wefti_plan_collective_t *planned)
+{
+    return &session->groups[planned->group];
+}
 /* bind_algorithms.c */
 weft_algo_params_t wefti_bind_algo_params(const weft_session_t *session, uint32_t collective);
 weft_status_t wefti_bind_algorithms(weft_session_t *session);

@@ -179,8 +179,9 @@ weft_status_t wefti_session_load(weft_session_t *session)
         if (buffer->kind == WEFTI_BUFFER_SCALAR) {
             WEFT_RETURN_IF_ERROR(start_scalar(session, i));
         } else if (buffer->size_bytes > 0 && placed) {
-            uint64_t from = buffer->data_offset_bytes +
-                            session->endpoint->rank * buffer->rank_data_stride_bytes;
+            uint64_t from =
+                buffer->data_offset_bytes + wefti_plan_contents_of(plan, session->endpoint->rank) *
+                                                buffer->rank_data_stride_bytes;
             WEFT_RETURN_IF_ERROR(wefti_session_copy(session, wefti_session_buffer(session, i),
                                                     plan->weights + from, buffer->size_bytes));
             release_pages(plan, buffer->size_bytes);

@@ -16,6 +16,18 @@ uint32_t wefti_session_channel(const weft_session_t *session)
     return (uint32_t)(session->region_offset / sizeof(wefti_signal_line_t));
 }
 
+/* The number of a rank in the group; its size: the rank is not in it. */
+static uint32_t place_of(const wefti_bound_group_t *group, uint32_t rank)
+{
+    uint32_t place = wefti_axis_place(&group->axis, rank);
+    return group->ranks[place] == rank ? place : group->axis.size;
+}
+
+static uint8_t *own_area(const wefti_bound_run_t *bound)
+{
+    return bound->memory.bases[bound->group->rank] + bound->memory.area;
+}
+
 /* ---- this rank waits ---- */
 
 uint32_t wefti_session_late(const weft_session_t *session, const wefti_cursor_t *cursor)
@@ -35,8 +47,9 @@ uint32_t wefti_session_late(const weft_session_t *session, const wefti_cursor_t 
         }
         if (record->kind == WEFTI_RECORD_SCHEDULE) {
             const wefti_bound_run_t *bound = record->schedule.bound;
-            const uint8_t *own = bound->memory.bases[session->endpoint->rank] + bound->memory.area;
-            if (wefti_run_arrives_from(&bound->counters, own, r, signal)) {
+            uint32_t place = place_of(bound->group, r);
+            if (place < bound->group->axis.size &&
+                wefti_run_arrives_from(&bound->counters, own_area(bound), place, signal)) {
                 break;
             }
         }
@@ -49,9 +62,9 @@ static uint32_t came_from(const weft_session_t *session, uint32_t rank)
     uint32_t sum = 0;
     for (uint32_t i = 0; i < session->run_slots; i++) {
         const wefti_bound_run_t *bound = &session->runs[i];
-        if (bound->run != NULL) {
-            uint8_t *own = bound->memory.bases[session->endpoint->rank] + bound->memory.area;
-            sum += wefti_run_came(&bound->counters, own, rank);
+        uint32_t place = bound->run != NULL ? place_of(bound->group, rank) : UINT32_MAX;
+        if (bound->run != NULL && place < bound->group->axis.size) {
+            sum += wefti_run_came(&bound->counters, own_area(bound), place);
         }
     }
     return sum;
@@ -101,8 +114,10 @@ static uint32_t signaled_to(const weft_session_t *session, uint32_t rank)
 {
     uint32_t sum = 0;
     for (uint32_t i = 0; i < session->run_slots; i++) {
-        if (session->runs[i].run != NULL) {
-            sum += wefti_run_signaled(&session->runs[i].counters, rank);
+        const wefti_bound_run_t *bound = &session->runs[i];
+        uint32_t place = bound->run != NULL ? place_of(bound->group, rank) : UINT32_MAX;
+        if (bound->run != NULL && place < bound->group->axis.size) {
+            sum += wefti_run_signaled(&bound->counters, place);
         }
     }
     return sum;

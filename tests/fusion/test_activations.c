@@ -242,7 +242,7 @@ static void test_what_is_refused(void **state)
     const weft_attr_t group = ATTR_INT("group", 1), root = ATTR_INT("root", 2),
                       parts = ATTR_INT("parts", 1), size = ATTR_INT("group_size", RANKS);
     refused(f, "AllReduce", DIMS(4), &group,
-            "'bad' (AllReduce): unsupported group: a plan has only group 0");
+            "'bad' (AllReduce): no such group: the plan has group 0, all ranks, and 0 axes");
     refused(f, "Broadcast", DIMS(4), &root, "invalid root 2 for world size 2");
     refused(f, "AllReduce", DIMS(4), &parts, "split, but only gradients can be split");
     refused(f, "AllToAll", DIMS(3), NULL,

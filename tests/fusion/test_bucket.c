@@ -503,7 +503,7 @@ static void test_insert_puts_an_average_on_every_local_gradient(void **state)
         grads[i] = view_op(&b, "Compute", NULL, 0, WEFT_DTYPE_F32, 64);
         b.values[grads[i]].grad_of = param;
     }
-    assert_int_equal(wefti_pass_insert_collectives(view_end(&b), NULL, &edits), WEFT_OK);
+    assert_int_equal(wefti_pass_insert_collectives(view_end(&b), 0, NULL, &edits), WEFT_OK);
     assert_int_equal(weft_edit_list_count(edits), 2);
     for (uint32_t i = 0; i < 2; i++) {
         const weft_edit_t *edit = weft_edit_list_get(edits, i);

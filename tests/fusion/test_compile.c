@@ -469,6 +469,13 @@ static void test_compile_names_the_wrong_parameter(void **state)
     expect_error(&bad, WEFT_ERR_NOT_FOUND, "/nowhere/x.onnx");
     bad = good, bad.model_path = WEFT_SOURCE_DIR "/tests/fusion/test_compile.c",
     expect_error(&bad, WEFT_ERR_FORMAT, "test_compile.c");
+    bad = good, bad.tensor_parallel = 3,
+    expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT,
+                 "tensor_parallel: must divide the number of ranks: 3, world_size 2");
+    bad = good, bad.world_size = 4, bad.tensor_parallel = 2, bad.order = "blocks:2,2",
+    expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "tensor_parallel: excludes order blocks:2,2");
+    bad = good, bad.world_size = 4, bad.tensor_parallel = 2, bad.clip_norm = 1,
+    expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "tensor_parallel: excludes clip_norm");
     bad = good, bad.struct_size = 0, expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "struct_size");
 }
 

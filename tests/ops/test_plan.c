@@ -421,6 +421,8 @@ static void test_plan_refuses_what_is_wrong(void **in)
     REFUSES(b[GRAD_W].rank_stride_bytes, 64, "overlap");
     REFUSES(b[X].rank_stride_bytes, 64, "one place");
     REFUSES(b[W].rank_stride_bytes, 64, "one place");
+    REFUSES(plan->collectives[0].group, 1, "no such group");
+    REFUSES(plan->data_group, 1, "data_group");
     REFUSES(b[SHAPE].rank_data_stride_bytes, 64, "weights section");
     REFUSES(b[SHAPE].rank_data_stride_bytes, UINT64_MAX, "weights section");
     REFUSES(b[SHAPE].rank_data_stride_bytes, 16, "the plan's do not");
@@ -512,6 +514,62 @@ static void write_file(const char *path, const uint8_t *data, size_t bytes)
     assert_int_equal(wefti_file_write(path, &piece, 1), WEFT_OK);
 }
 
+static const wefti_axis_t axes[] = {{"data", 2, 2}, {"tensor", 2, 1}};
+
+/* Pairs of ranks with weights of their own; gradients are averaged over two pairs. */
+static void add_mesh(weft_plan_t *plan)
+{
+    plan->world_size = 4;
+    plan->mesh = (wefti_mesh_t){axes, 2};
+    plan->flags |= WEFTI_PLAN_RANK_DATA;
+    plan->data_group = 1;
+    plan->collectives[0].group = 1;
+    plan->programs++; /* init */
+    plan->program_count--;
+}
+
+/* Groups of ranks: plans with a mesh are files of a feature, explained, and checked. */
+static void test_plan_with_a_mesh(void **in)
+{
+    fixture_t *fixture = *in;
+    weft_plan_t *plan = fixture->plan, *loaded;
+    static const wefti_axis_t bad[] = {{"x", 0, 1}, {"x", 1, 0}, {"x", 3, 1}, {"x", 1u << 31, 2}};
+    char *text;
+    wefti_digest_t without = plan->structure_digest;
+    plan->world_size = 4;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        plan->mesh = (wefti_mesh_t){&bad[i], 1};
+        expect_refused(plan, "size and stride of an axis do not divide the ranks");
+    }
+    plan->mesh = (wefti_mesh_t){axes, WEFTI_MAX_AXES + 1};
+    expect_refused(plan, "too many axes");
+    plan->mesh = (wefti_mesh_t){axes, 2};
+    plan->world_size = 6;
+    expect_refused(plan, "do not divide the ranks");
+    add_mesh(plan);
+    REFUSES(plan->data_group, 3, "no such data_group");
+    REFUSES(plan->data_group, 2, "data_group is not the outermost axis");
+    REFUSES(plan->flags, 0, "data_group is not the outermost axis");
+    REFUSES(plan->collectives[0].group, 2, "is not reduced");
+    REFUSES(plan->collectives[0].group, 3, "no such group");
+    REFUSES(plan->collectives[1].group, 3, "no such group");
+    REFUSES(plan->collectives[0].root, 2, "no such root");
+    assert_int_equal(wefti_plan_seal(plan), WEFT_OK);
+    assert_verifies(plan);
+    assert_memory_not_equal(&plan->structure_digest, &without, sizeof without);
+    assert_int_equal(weft_plan_save(plan, fixture->path), WEFT_OK);
+    assert_int_equal(weft_plan_load(fixture->path, NULL, &loaded), WEFT_OK);
+    assert_int_equal(loaded->mesh.axis_count, 2);
+    assert_string_equal(loaded->mesh.axes[0].name, "data");
+    assert_int_equal(loaded->mesh.axes[0].stride, 2);
+    assert_int_equal(loaded->collectives[0].group, 1);
+    assert_int_equal(weft_plan_explain(loaded, WEFT_FORMAT_TEXT, &text), WEFT_OK);
+    assert_non_null(strstr(text, "mesh: data 2 x tensor 2\n"));
+    assert_non_null(strstr(text, "along data"));
+    free(text);
+    weft_plan_release(loaded);
+}
+
 static void test_plan_load_names_what_is_wrong(void **in)
 {
     fixture_t *fixture = *in;
@@ -592,6 +650,7 @@ static void test_plan_survives_random_structure(void **in)
     print_message("seed %llu\n", (unsigned long long)state);
     assert_int_equal(weft_registry_create(NULL, &registry), WEFT_OK);
     wefti_arena_init(&arena, NULL, 0);
+    add_mesh(fixture->plan);
     assert_int_equal(wefti_plan_encode_structure(fixture->plan, &arena, &data, &bytes), WEFT_OK);
     for (size_t round = 0; round < bytes * 8 + 6000; round++) {
         uint8_t *copy = malloc(bytes);
@@ -680,6 +739,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_plan_explains_itself, setup, teardown),
         cmocka_unit_test_setup_teardown(test_plan_verifies_against_registry, setup, teardown),
         cmocka_unit_test_setup_teardown(test_plan_refuses_what_is_wrong, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_plan_with_a_mesh, setup, teardown),
         cmocka_unit_test_setup_teardown(test_plan_load_names_what_is_wrong, setup, teardown),
         cmocka_unit_test_setup_teardown(test_plan_survives_bit_flips_of_file, setup, teardown),
         cmocka_unit_test_setup_teardown(test_plan_survives_random_structure, setup, teardown),

@@ -180,6 +180,40 @@ class TensorParallel(Case):
                     losses.append(report["loss_last"])
                 np.testing.assert_allclose(losses, losses[:1] * 3, rtol=2e-5, err_msg=f"{kind} {optimizer}")
 
+    def test_data_and_tensor_parallel(self):
+        """2 batches at a time on 2 x 2 ranks: the losses of a step of 2 micro-batches on one rank."""
+        words = np.random.default_rng(5).integers(0, WORDS, (64, LENGTH + 1))
+        np.savez(self.dir / "data.npz", tokens=words[:, :-1], labels=words[:, 1:])
+        model, losses = self.save(Model(fused=False, kv_heads=2).proto(loss=True)), []
+        for ranks, options in ((1, ("--accumulate", 2)), (4, ("--tensor-parallel", 2))):
+            self.weft("compile", model, "-o", "p.weft", "--world", ranks, "--optimizer", "sgd", "--lr", 0.3, *options)
+            self.weft("verify", "p.weft")
+            report = self.train("p.weft", world=ranks, steps=8, data=self.dir / "data.npz")
+            losses.append(report["loss_last"])
+        # Groups that are not on as many hosts as the others of their axis.
+        rsh = self.dir / "rsh"
+        rsh.write_text('#!/bin/sh\nWEFT_HOST_ID=$1 exec sh -c "$2"\n')
+        rsh.chmod(0o755)
+        report = self.weft_json("run", "p.weft", "--hosts", "a:3,b", "--rsh", rsh, "--data", self.dir / "data.npz",
+                                "--no-eval", "--steps", 8)
+        np.testing.assert_allclose([losses[1], report["loss_last"]], losses[0], rtol=2e-5)
+        report = self.explain()
+        self.assertEqual([(a["axis"], a["size"], a["stride"]) for a in report["mesh"]],
+                         [("data", 2, 2), ("tensor", 2, 1)])
+        self.assertEqual({c["group"] for c in report["collectives"]}, {"tensor"})
+        self.assertEqual({b["group"] for b in report["buckets"]}, {"data"})
+
+    def test_inference_of_replicas(self):
+        """2 x 2 ranks compute what one rank does, with a part of the weights once per pair in the file."""
+        model = self.save(Model(fused=False).proto())
+        whole, size = self.logits(model, 1), []
+        for world in (2, 4):
+            self.weft("compile", model, "-o", "p.weft", "--infer", "--tensor-parallel", 2, "--world", world)
+            self.weft("run", "p.weft", "--inputs", "in", "--outputs", "out", env={"WEFT_CHECK": "results"})
+            np.testing.assert_allclose(load_tensor(self.dir / "out" / "logits.pb")[1], whole, rtol=1e-4, atol=2e-5)
+            size.append((self.dir / "p.weft").stat().st_size)
+        self.assertLess(size[1], size[0] * 1.05)
+
     def result(self, model, ranks):
         self.weft("compile", model, "-o", "p.weft", "--infer",
                   *(("--tensor-parallel", ranks) if ranks > 1 else ("--world", 1)))
@@ -236,7 +270,8 @@ class TensorParallel(Case):
         model = self.save(Model().proto())
         for words, options in (
                 ("no product can be split over 5 ranks: first 'Gemm.", ("--tensor-parallel", 5)),
-                ("must be the number of ranks: 2, world_size 4", ("--tensor-parallel", 2, "--world", 4)),
+                ("must divide the number of ranks: 3, world_size 4", ("--tensor-parallel", 3, "--world", 4)),
+                ("excludes order blocks:2,2", ("--tensor-parallel", 2, "--world", 4, "--order", "blocks:2,2")),
                 ("excludes emit_path", ("--tensor-parallel", 2, "--emit-onnx", "x.onnx")),
                 ("excludes rank_models", (model, "--tensor-parallel", 2, "--world", 2))):
             done = self.weft("compile", model, "-o", "p.weft", "--infer", *options, code=2)

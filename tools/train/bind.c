@@ -107,26 +107,26 @@ weft_status_t wefti_train_bind(const train_options_t *options, const weft_plan_t
                            "sample; use --no-eval");
     }
     weft_plan_info_t info = WEFT_PLAN_INFO_INIT;
-    weft_status_t status = weft_plan_get_info(plan, &info);
-    if (status >= 0 && !info.has_eval && out_binding->evaluates) {
+    WEFT_RETURN_IF_ERROR(weft_plan_get_info(plan, &info));
+    if (!info.has_eval && out_binding->evaluates) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "the forward pass communicates: a rank cannot evaluate its share of the "
                            "test set alone; use --no-eval");
     }
     out_binding->accumulate = info.accumulate;
-    out_binding->one_batch = info.rank_weights != 0;
+    out_binding->batch_ranks = (uint32_t)info.batch_ranks;
     out_binding->global_batch = (uint64_t)out_binding->batch *
-                                (out_binding->one_batch ? 1 : info.world_size) *
-                                out_binding->accumulate;
-    if (status >= 0 && set->count < out_binding->global_batch) {
-        status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                             "data set too small: %u training %ss, but a global batch is %u x "
-                             "%lld%s",
-                             set->count, options->data->noun, info.world_size * info.accumulate,
-                             (long long)out_binding->batch,
-                             info.accumulate > 1 ? " (micro-batches of all ranks)" : "");
+                                (info.world_size / info.batch_ranks) * out_binding->accumulate;
+    if (set->count < out_binding->global_batch) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "data set too small: %u training %ss, but a global batch is %u x "
+                           "%lld%s",
+                           set->count, options->data->noun,
+                           (uint32_t)(info.world_size / info.batch_ranks) * info.accumulate,
+                           (long long)out_binding->batch,
+                           info.accumulate > 1 ? " (micro-batches of all ranks)" : "");
     }
-    return status;
+    return WEFT_OK;
 }
 
 /* Input memory in the arena; the sizes were checked by wefti_train_bind. */

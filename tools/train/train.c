@@ -162,7 +162,7 @@ static weft_status_t train_micro_batch(trainer_t *trainer, uint64_t first, uint3
 {
     uint32_t count = trainer->binding.accumulate;
     size_t batch = (size_t)trainer->binding.batch;
-    uint32_t rank = trainer->binding.one_batch ? 0 : trainer->rank;
+    uint32_t rank = trainer->rank / trainer->binding.batch_ranks;
     const uint32_t *samples = trainer->order + first + ((uint64_t)rank * count + index) * batch;
     gather(trainer, &trainer->options->data->train, samples);
     weft_status_t status = index + 1 < count ? weft_session_micro_step(trainer->session)
@@ -403,7 +403,7 @@ done:
 /* A model is written only if all ranks have the same weights. */
 static weft_status_t compare_weights(trainer_t *trainer, const char *digest)
 {
-    if (trainer->binding.one_batch) {
+    if (trainer->binding.batch_ranks > 1) {
         return WEFT_OK; /* ranks have parts of them */
     }
     char own[72] = "";

@@ -49,7 +49,7 @@ typedef struct train_binding {
     int64_t batch;         /* samples of a rank's micro-batch */
     uint32_t accumulate;   /* micro-batches of a rank and step */
     uint64_t global_batch; /* samples of all ranks per step */
-    bool one_batch;        /* ranks have parts of the weights and compute one batch together */
+    uint32_t batch_ranks;  /* that have parts of the weights and compute one batch together */
     int64_t class_count;   /* of the logits */
     bool has_lr, has_seed, has_lr_steps;
     double lr; /* the plan's default */

@@ -36,6 +36,8 @@
 #define SILENCE_NS 5000000000ull
 #define PATIENCE_NS 5000000000ull
 #define SLICE_MS 5
+/* A leader that has not answered for so long may be on a host that is off. */
+#define SILENT_NS 100000000ull
 #define SPARE_PENDING 64u
 #define EVENTS 32
 
@@ -266,6 +268,21 @@ static weft_status_t follow_on(wefti_meeting_t *meeting, uint32_t rank, wefti_ha
     }
 }
 
+/* Looks meanwhile at the members that would lead after a silent one, and if this rank might lead at
+ * all others. A host that is off has several of them, and each would cost SILENCE_NS. */
+static void watch_others(wefti_meeting_t *meeting, uint32_t leader)
+{
+    bool leads = true;
+    for (uint32_t r = leader + 1; r < meeting->membership->count && (r != meeting->own || leads);
+         r++) {
+        peer_t *peer = &meeting->peers[r];
+        if (r != meeting->own && !peer->gone && !peer->late) {
+            watch(meeting, r);
+        }
+        leads = leads && !peer->connected;
+    }
+}
+
 /* WEFT_AGAIN: the one at rank does not lead. */
 static weft_status_t follow(wefti_meeting_t *meeting, uint32_t rank)
 {
@@ -277,7 +294,11 @@ static weft_status_t follow(wefti_meeting_t *meeting, uint32_t rank)
         watch(meeting, rank);
         WEFT_RETURN_IF_ERROR(interrupted(meeting));
         if (!peer->connected) {
-            peer->late = wefti_now_ns() >= meeting->deadline_ns;
+            uint64_t now = wefti_now_ns();
+            if (peer->dialed_ns != 0 && now - peer->dialed_ns > SILENT_NS) {
+                watch_others(meeting, rank);
+            }
+            peer->late = now >= meeting->deadline_ns;
             poll(NULL, 0, 1);
             continue;
         }

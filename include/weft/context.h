@@ -280,7 +280,8 @@ WEFT_API weft_status_t weft_context_dump(weft_context_t *context, const char *pa
  *
  * Collective over the ranks that live, blocking. The former world ends with the first call, if it
  * has not ended yet: calls of ranks that still wait in it return WEFT_ERR_ABORTED. A rank counts as
- * lost when its process has ended or it has released its context. A rank that lives but does not
+ * lost when its process has ended or it has released its context. So do ranks of a host that does
+ * not answer for 5 seconds (WEFT_LINK_TIMEOUT if that is less). A rank that lives but does not
  * call is waited for until WEFT_TIMEOUT; then the others leave it behind if they are more than half
  * of the ranks that may live, or half of them with the lowest one. If a rank dies after this call
  * has returned on some ranks and not yet on others, the former find the new world broken and call
@@ -292,7 +293,8 @@ WEFT_API weft_status_t weft_context_dump(weft_context_t *context, const char *pa
  * @param[out] out_context the new context, with one reference; the caller releases it
  * @return WEFT_ERR_TIMEOUT naming the ranks that live but did not call; WEFT_ERR_STATE if the
  *         context has been shrunk or grown into another one (call it on that one; after a rank has
- *         released that one, its former context can grow, but not shrink), or in a forked child; WEFT_ERR_NO_MEMORY; WEFT_ERR_SYSTEM
+ *         released that one, its former context can grow, but not shrink), or in a forked child;
+ *         WEFT_ERR_NO_MEMORY; WEFT_ERR_SYSTEM
  *
  * Equivalent to: MPIX_Comm_revoke and MPIX_Comm_shrink of MPI_COMM_WORLD (ULFM)
  */

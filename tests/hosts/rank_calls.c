@@ -7,6 +7,9 @@
  *     results must be; rank 0 prints what all ranks reach each other by
  *   rank_calls loop BYTES
  *     all-reduces until one fails; says so, and ends with status 1
+ *   rank_calls survive BYTES
+ *     the same, then goes on with the ranks that are left; prints the error and which hosts these
+ *     ranks are on
  */
 #include <weft/weft.h>
 
@@ -428,6 +431,7 @@ static int print_peers(rank_state_t *self)
 
 /* ---- until something breaks ---- */
 
+/* Returns when a call has failed. */
 static int loop(rank_state_t *self, size_t bytes)
 {
     void *buffer = NULL;
@@ -447,13 +451,36 @@ static int loop(rank_state_t *self, size_t bytes)
     }
 }
 
+static int survive(rank_state_t *self, size_t bytes)
+{
+    weft_group_t *left = NULL;
+    uint32_t ranks[MAX_RANKS];
+    loop(self, bytes);
+    uint32_t rank = self->rank;
+    if (weft_group_shrink(self->group, &left) != WEFT_OK ||
+        weft_all_gather(&rank, ranks, 1, WEFT_DTYPE_U32, left, NULL) != WEFT_OK) {
+        weft_group_destroy(left);
+        return fail(self, "going on");
+    }
+    printf("rank %u goes on with", rank);
+    for (uint32_t r = 0; r < weft_group_size(left); r++) {
+        printf(" %u", ranks[r]);
+    }
+    puts("");
+    weft_group_destroy(left);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     rank_state_t self = {0};
     weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
     int code = 2;
-    if (argc < 2 || (strcmp(argv[1], "check") != 0 && (strcmp(argv[1], "loop") != 0 || argc < 3))) {
-        fputs("usage: rank_calls check [quick] | loop BYTES\n", stderr);
+    const char *what = argc > 1 ? argv[1] : "";
+    bool loops = argc > 2 && strcmp(what, "loop") == 0;
+    bool survives = argc > 2 && strcmp(what, "survive") == 0;
+    if (!loops && !survives && strcmp(what, "check") != 0) {
+        fputs("usage: rank_calls check [quick] | loop BYTES | survive BYTES\n", stderr);
         return 2;
     }
     self.quick = argc > 2 && strcmp(argv[2], "quick") == 0;
@@ -467,8 +494,8 @@ int main(int argc, char **argv)
         fputs("too many ranks\n", stderr);
     } else if (weft_group_create_world(self.context, &self.group) != WEFT_OK) {
         code = fail(&self, "the group");
-    } else if (strcmp(argv[1], "loop") == 0) {
-        code = loop(&self, strtoul(argv[2], NULL, 10));
+    } else if (loops || survives) {
+        code = (loops ? loop : survive)(&self, strtoul(argv[2], NULL, 10));
     } else {
         code = check_all(&self);
         code = code == 0 ? print_peers(&self) : code;

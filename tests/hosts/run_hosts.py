@@ -83,6 +83,15 @@ class HostCase(Case):
             self.fail(f"it does not run: {line} {started.communicate(timeout=300)[1]}")
         return started
 
+    # The port is one of a network that nobody else is in.
+    def by_hand(self, rank, size, host, secret, *args, port=29712, timeout=2, env=None):
+        command = self.hosts.command(host, *(args or (RANK_CALLS, "check", "quick")))
+        variables = {"WEFT_RANK": str(rank), "WEFT_WORLD_SIZE": str(size), "WEFT_SECRET": secret,
+                     "WEFT_ADDRESS": f"{self.hosts.address('h0')}:{port}", "WEFT_CONNECT_TIMEOUT": str(timeout)}
+        self.started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                             env={**os.environ, **variables, **(env or {})}))
+        return self.started[-1]
+
     def ranks_on(self, host, name="rank_calls"):
         return [p for p in namespaces.processes(self.hosts.space(host))
                 if os.path.basename(self.command_line(p)[0]) == name]
@@ -268,15 +277,6 @@ class Faults(HostCase):
             wanted = {pattern for pattern in wanted if not re.search(pattern, said[-1])}
         self.assertEqual(wanted, set(), said)
 
-    # The port is one of a network that nobody else is in.
-    def by_hand(self, rank, size, host, secret, *args, port=29712, timeout=2):
-        command = self.hosts.command(host, *(args or (RANK_CALLS, "check", "quick")))
-        variables = {"WEFT_RANK": str(rank), "WEFT_WORLD_SIZE": str(size), "WEFT_SECRET": secret,
-                     "WEFT_ADDRESS": f"{self.hosts.address('h0')}:{port}", "WEFT_CONNECT_TIMEOUT": str(timeout)}
-        self.started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                             env={**os.environ, **variables}))
-        return self.started[-1]
-
     def test_a_wrong_secret_is_an_error_on_both_sides(self):
         ranks = [self.by_hand(0, 2, "h0", "the right secret"), self.by_hand(1, 2, "h1", "another secret, which is wrong")]
         errors = [rank.communicate(timeout=300)[1] for rank in ranks]
@@ -290,6 +290,25 @@ class Faults(HostCase):
             error = rank.communicate(timeout=300)[1]
             self.assertNotEqual(rank.returncode, 0)
             self.assertRegex(error, "missing ranks: 2")
+
+
+@NOT_UNDER_SANITIZERS
+class Survivors(HostCase):
+    count = 3
+
+    def test_a_host_that_is_switched_off(self):
+        """Nothing tells that it is gone: no process ends a connection, no port refuses one. It has the ranks that would lead."""
+        hosts = ["h0", "h0", "h1", "h1", "h2", "h2"]
+        ranks = [self.by_hand(rank, 6, host, "of all hosts here", RANK_CALLS, "survive", 4096, timeout=60,
+                              env={"WEFT_LINK_TIMEOUT": str(LINK_TIMEOUT)}) for rank, host in enumerate(hosts)]
+        self.assertEqual(ranks[0].stdout.readline(), "running\n")
+        self.addCleanup(self.hosts.mend, "h0")
+        self.hosts.cut("h0")
+        for rank in (2, 3, 4, 5):
+            out, err = ranks[rank].communicate(timeout=PROMPT)
+            self.assertEqual(ranks[rank].returncode, 0, err)
+            self.assertRegex(err, rf"rank {rank}: all-reduce: rank [01] \(host h0.* did not answer", err)
+            self.assertEqual(out, f"rank {rank} goes on with 2 3 4 5\n")
 
 
 @NOT_UNDER_SANITIZERS

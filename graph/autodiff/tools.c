@@ -140,6 +140,11 @@ weft_status_t wefti_diff_give_each(wefti_diff_t *diff, wefti_diff_op_t *op)
         any = any || !absent[i];
     }
     op->output_absent = absent;
+    const weft_op_def_t *def =
+        weft_registry_find_op(diff->graph->registry, op->domain, op->op, INT32_MAX);
+    while (def != NULL && op->output_count > def->outputs_min && absent[op->output_count - 1]) {
+        op->output_count--; /* as import of a compiled graph has it */
+    }
     if (any) {
         WEFT_RETURN_IF_ERROR(emit(diff, op, &node));
     }

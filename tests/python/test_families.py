@@ -126,20 +126,22 @@ class Families(ranks.RankCase):
                 self.check_inference(session, name, inputs)
 
     def test_bf16_is_near_f32(self):
-        """Gradients in bf16 to 3 % of their norm, where no statistics of four samples amplify what is rounded."""
+        """Losses of 20 steps to 6 % of what was learned; gradients to 3 % of their norm, where no statistics of four
+        samples amplify what is rounded. torch.autocast is as far from f32."""
         for name in FILES if self.rank == 0 and self.size == self.RANKS[0] else ():
             *inputs, label = tensors(name)
-            losses, gradients = [], []
+            losses, gradients = {}, []
             for precision in ("f32", "bf16"):
                 plan = compile_model(name, world=1, batch=len(label), optimizer="adam", lr=0.003, precision=precision)
                 with weft.Context(0, 1) as alone, weft.Session(plan, alone) as session:
-                    losses.append(session.step(*inputs, label))
+                    losses[precision] = [session.step(*inputs, label)]
                     gradients.append(np.concatenate([np.ravel(value) for key, value in sorted(session.gradients.items())
                                                      if "running_" not in key]))
-                    for _ in range(20):
-                        last = session.step(*inputs, label)
-            self.assertAlmostEqual(losses[0], losses[1], delta=0.01, msg=name)
-            self.assertLess(last, losses[1] - 0.02, name)
+                    losses[precision] += [session.step(*inputs, label) for _ in range(20)]
+            f32, bf16 = (np.array(losses[precision]) for precision in ("f32", "bf16"))
+            self.assertLess(np.abs(f32 - bf16).max(), 0.06 * (f32[0] - f32.min()), name)
+            self.assertAlmostEqual(f32[0], bf16[0], delta=0.01, msg=name)
+            self.assertLess(bf16[-1], bf16[0] - 0.02, name)
             statistics = any(key.endswith("running_mean") for key in ORACLE[FILES[name][0]]["values"])
             error = np.linalg.norm(gradients[0] - gradients[1]) / np.linalg.norm(gradients[0])
             self.assertLess(error, 0.5 if statistics else 0.03, name)

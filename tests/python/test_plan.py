@@ -88,6 +88,9 @@ class Compile(Case):
         self.assertEqual(weft.compile(out).info["structure_digest"], first.info["structure_digest"])
         with self.assertRaisesRegex(weft.WeftArgumentError, "bucket"):
             weft.compile(out, bucket="one")
+        options = {"world": 2, "batch": 4, "loss": "loss", "precision": "bf16"}
+        first = weft.compile(MLP.parent / "families" / "gpt2.onnx", emit_onnx=out, **options)
+        self.assertEqual(weft.compile(out).info["structure_digest"], first.info["structure_digest"])
 
     def test_a_batch_that_nobody_gives(self):
         with self.assertWarnsRegex(UserWarning, "symbolic batch size: compiled for 1 sample per rank"):

@@ -19,7 +19,10 @@
 #define PANEL_ROWS 128
 #define PANEL_COLS 32
 #define PANEL_BLOCK_ELEMS (INT64_C(1) << 17)
-#define PANEL_ELEMS ((size_t)WEFTI_GEMM_K_BLOCK * 64) /* the widest tile has 64 columns */
+/* Panels copied at once and the rows that run over them: with 256 columns an operand of many rows is
+ * read from memory once in 256 columns. Both lie in a second-level cache of 512 KiB. */
+#define PANEL_GROUP 256
+#define PANEL_ROW_BLOCK 120 /* whole tiles of 4, 6, 8 and 12 rows */
 
 /* The oracle: fmaf rounds once on every machine. */
 static void run_portable(const wefti_gemm_tile_t *t)
@@ -127,6 +130,13 @@ void wefti_transpose_f32(weft_isa_t isa, const float *src, int64_t lds, int64_t 
     }
 }
 
+/* The panels of one thread, in lines of 16. */
+static size_t panels_elems(int64_t cols, int64_t k)
+{
+    const int64_t elems = min_i64(cols, PANEL_GROUP) * min_i64(k, WEFTI_GEMM_K_BLOCK);
+    return wefti_align_up((size_t)elems, 16);
+}
+
 weft_status_t wefti_gemm_plan(wefti_gemm_t *gemm)
 {
     const int64_t m = gemm->m, n = gemm->n, k = gemm->k;
@@ -149,7 +159,7 @@ weft_status_t wefti_gemm_plan(wefti_gemm_t *gemm)
     const int64_t rows = gemm->swap ? n : m, cols = gemm->swap ? m : n;
     gemm->panels = gemm->pack || (rows >= PANEL_ROWS &&
                                   min_i64(k, WEFTI_GEMM_K_BLOCK) * cols >= PANEL_BLOCK_ELEMS);
-    gemm->scratch_bytes = gemm->panels ? gemm->threads * PANEL_ELEMS * sizeof(float) : 0;
+    gemm->scratch_bytes = gemm->panels ? gemm->threads * panels_elems(cols, k) * sizeof(float) : 0;
     if (gemm->swap) {
         gemm->scratch_bytes += wefti_align_up((size_t)m * (size_t)n * sizeof(float), 64);
     }
@@ -161,8 +171,9 @@ typedef struct panel_job {
     wefti_gemm_tile_t tile; /* a, b, c of element (0, 0) */
     int64_t rows, cols;
     const wefti_gemm_kernel_t *kernel;
-    float *panels; /* not NULL: one per thread; b goes through them */
-    bool turned;   /* b is [cols, k] */
+    float *panels; /* not NULL: b goes through them; panels_elems for each thread */
+    size_t panels_elems;
+    bool turned; /* b is [cols, k] */
     weft_isa_t isa;
 } panel_job_t;
 
@@ -213,20 +224,36 @@ static void fill_panel(const panel_job_t *job, int64_t col, int cols, float *pan
     }
 }
 
+/* Panels of a group stay in the second-level cache with a block of rows, one of them in the first. */
+static void run_panels(const panel_job_t *job, int64_t row_begin, int64_t row_end,
+                       int64_t col_begin, int64_t col_end, int64_t part)
+{
+    float *panels = job->panels + (size_t)part * job->panels_elems;
+    int64_t end;
+    for (int64_t begin = col_begin; begin < col_end; begin = end) {
+        end = min_i64(col_end, begin + PANEL_GROUP);
+        for (int64_t row = row_begin; row < row_end; row += PANEL_ROW_BLOCK) {
+            const int64_t next = min_i64(row_end, row + PANEL_ROW_BLOCK);
+            int cols;
+            for (int64_t col = begin; col < end; col += cols) {
+                float *panel = panels + (col - begin) * job->tile.k_count;
+                cols = next_width(job->kernel, min_i64(end - col, PANEL_COLS), row_end - row_begin);
+                if (row == row_begin) {
+                    fill_panel(job, col, cols, panel);
+                }
+                tile_at(job, row, next, col, cols, panel, cols);
+            }
+        }
+    }
+}
+
 /* The operand that is read most often stays in the first-level cache. */
 static void run_block(const panel_job_t *job, int64_t row_begin, int64_t row_end, int64_t col_begin,
                       int64_t col_end, int64_t part)
 {
     const wefti_gemm_tile_t *t = &job->tile;
-    for (int64_t col = col_begin; col < col_end && job->panels != NULL;) {
-        const int64_t narrow = min_i64(col_end - col, PANEL_COLS);
-        const int cols = next_width(job->kernel, narrow, row_end - row_begin);
-        float *panel = job->panels + part * (int64_t)PANEL_ELEMS;
-        fill_panel(job, col, cols, panel);
-        tile_at(job, row_begin, row_end, col, cols, panel, cols);
-        col += cols;
-    }
     if (job->panels != NULL) {
+        run_panels(job, row_begin, row_end, col_begin, col_end, part);
         return;
     }
     if (col_end - col_begin > row_end - row_begin) {
@@ -334,11 +361,12 @@ void wefti_gemm_run(const wefti_gemm_t *g, const float *a, const float *b,
     job.panels = g->panels ? scratch : NULL;
     job.rows = g->swap ? g->n : g->m;
     job.cols = g->swap ? g->m : g->n;
+    job.panels_elems = panels_elems(job.cols, g->k);
     job.tile.a_row = narrow_trans ? 1 : narrow_ld;
     job.tile.a_k = narrow_trans ? narrow_ld : 1;
     job.tile.ldc = g->swap ? g->m : g->ldc;
     if (g->swap) {
-        sums = (float *)scratch + (g->panels ? g->threads * PANEL_ELEMS : 0);
+        sums = (float *)scratch + (g->panels ? g->threads * job.panels_elems : 0);
     }
     job.tile.c = sums;
     if (g->swap && accumulate) {

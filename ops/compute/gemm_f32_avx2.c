@@ -26,6 +26,7 @@ tile(const wefti_gemm_tile_t *t, const int rows, const int vectors, const bool f
 #pragma GCC unroll 2
         for (int v = 0; v < vectors; v++) {
             acc[r][v] = _mm256_setzero_ps();
+            __builtin_prefetch(t->c + r * t->ldc + 8 * v, 1); /* else the end waits for it */
         }
     }
     for (int64_t k = 0; k < t->k_count; k++) {

@@ -50,6 +50,7 @@ INLINE void tile(const wefti_gemm_tile_t *t, const int rows, const int vectors, 
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++) {
             acc[r][v] = _mm512_setzero_ps();
+            __builtin_prefetch(t->c + r * t->ldc + 16 * v, 1); /* else the end waits for it */
         }
     }
     if (lie == K_ADJACENT || lie == TABLE) {

@@ -94,6 +94,7 @@ static const row_t rows[] = {
     {"", "MatMul", 13, "f61x700 f700x77", "f61x77", "", ""},
     {"", "MatMul", 13, "f3x33x40 f3x40x520", "f3x33x520", "", ""},
     {MS, "FusedMatMul", 1, "f3x40x33 f3x40x520", "f3x33x520", "transA=1", ""},
+    {MS, "FusedMatMul", 1, "f130x257 f301x257", "f130x301", "transB=1", ""},
     {"", "Gemm", 13, "f300x29 f99x300 f99", "f29x99", "transA=1 transB=1", ""},
     {"", "Gemm", 13, "f1000x30 f30x9 f9", "f1000x9", "", ""},
     {"", "Conv", 11, "f2x5x23x21 f7x5x3x3 f7", "f2x7x23x21", "pads=1,1,1,1", ""},

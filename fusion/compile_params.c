@@ -73,27 +73,21 @@ static weft_status_t check_tensor_parallel(const weft_compile_params_t *p)
     }
     const struct {
         bool set;
-        const char *name;
-    } others[] = {{p->shard_optimizer, "shard_optimizer"},
-                  {p->clip_norm > 0, "clip_norm"},
-                  {p->accumulate > 1, "accumulate"},
-                  {p->global_micro_batches > 0, "global_micro_batches"},
-                  {p->sync_batch_norm, "sync_batch_norm"},
-                  {p->wire != NULL && strcmp(p->wire, "f32") != 0, "wire"},
-                  {p->grads_path != NULL, "grads_path"},
-                  {!p->infer && strcmp(p->optimizer, "lamb") == 0, "optimizer lamb"}};
+        const char *name, *why;
+    } others[] = {
+        {p->shard_optimizer, "shard_optimizer", "shards are of parameters that all ranks have"},
+        {p->global_micro_batches > 0, "global_micro_batches", "not every rank has a batch"},
+        {p->sync_batch_norm, "sync_batch_norm", "its statistics are of all ranks"},
+        {p->grads_path != NULL, "grads_path", "a file has whole gradients, a rank has parts"},
+        {!p->infer && strcmp(p->optimizer, "lamb") == 0, "optimizer lamb",
+         "it needs norms of whole parameters, and ranks have parts"},
+        {p->split_batch, "split_batch", "ranks compute one batch together"},
+        {p->emit_path != NULL, "emit_path", "one file cannot hold the weights of several ranks"}};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         if (others[i].set) {
             return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "tensor_parallel",
-                                     "excludes %s: ranks have parts of the gradients",
-                                     others[i].name);
+                                     "excludes %s: %s", others[i].name, others[i].why);
         }
-    }
-    if (p->split_batch || p->emit_path != NULL) {
-        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "tensor_parallel", "excludes %s",
-                                 p->split_batch ? "split_batch: ranks compute one batch together"
-                                                : "emit_path: one file cannot hold the weights of "
-                                                  "several ranks");
     }
     return WEFT_OK;
 }
@@ -149,11 +143,13 @@ static weft_status_t check_schedule(const weft_compile_params_t *p)
     return WEFT_OK;
 }
 
-/* Neighbours compute one batch; ranks tensor_parallel apart have equal weights. */
+/* Neighbours compute one batch; ranks tensor_parallel apart have equal weights. One batch needs no
+ * mesh, unless gradients go through buckets for another reason. */
 static void read_mesh(wefti_compiler_t *c)
 {
     uint32_t parts = c->params.tensor_parallel;
-    if (parts > 1 && parts < c->params.world_size) {
+    if (parts > 1 && (parts < c->params.world_size || c->params.accumulate > 1 ||
+                      strcmp(c->params.wire, "f32") != 0)) {
         c->axes[WEFTI_GROUP_DATA - 1] = (wefti_axis_t){"data", c->params.world_size / parts, parts};
         c->axes[WEFTI_GROUP_TENSOR - 1] = (wefti_axis_t){"tensor", parts, 1};
         c->mesh = (wefti_mesh_t){c->axes, 2};

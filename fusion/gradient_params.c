@@ -45,7 +45,8 @@ weft_status_t wefti_read_gradient_params(const weft_compile_params_t *p,
     }
     /* Otherwise the collective averages. */
     if (out->accumulate > 1 || out->leaves > 0 || out->wire != WEFT_DTYPE_F32) {
-        out->divisor = out->accumulate * p->world_size;
+        out->divisor =
+            out->accumulate * (p->world_size / (p->tensor_parallel > 1 ? p->tensor_parallel : 1));
     }
     return WEFT_OK;
 }

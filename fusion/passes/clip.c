@@ -7,7 +7,9 @@
  *   collective -> SquareSum -> SquareSum of the next one ... -> ClipScale -> all updates
  *
  * Square sums are exact, so neither the order nor the partition of the gradients matters; the pass
- * that shards updates splits the chain.
+ * that shards updates splits the chain. So does this one where ranks have parts of parameters:
+ *
+ *   SquareSum of parts -> AllReduce of the ranks with the parts -> SquareSum of whole gradients
  */
 #include "fusion/passes/passes.h"
 
@@ -19,6 +21,8 @@ typedef struct clipper {
     uint32_t count;
     uint32_t sum; /* so far, or WEFTI_NONE */
     const uint32_t *statistic_of;
+    bool
+        parts; /* of those that only this rank has; else of those that the ranks of a batch share */
 } clipper_t;
 
 static weft_status_t add_square_sum(clipper_t *c)
@@ -46,8 +50,9 @@ static void collect(clipper_t *c, uint32_t id)
     const wefti_node_t *node = &c->graph->nodes[id];
     for (uint32_t k = 0; k < node->output_count; k++) {
         uint32_t v = node->outputs[k];
-        if (v != WEFTI_NONE && c->graph->values[v].grad_of != WEFTI_NONE &&
-            c->statistic_of[c->graph->values[v].grad_of] == WEFTI_NONE) {
+        uint32_t param = v != WEFTI_NONE ? c->graph->values[v].grad_of : WEFTI_NONE;
+        if (param != WEFTI_NONE && c->statistic_of[param] == WEFTI_NONE &&
+            (c->graph->values[param].rank_bytes != 0) == c->parts) {
             c->values[c->count++] = v;
         }
     }
@@ -88,14 +93,43 @@ static weft_status_t add_scale(clipper_t *c, const wefti_optimizer_params_t *p, 
     return wefti_graph_add_output(c->graph, c->graph->nodes[node].outputs[1]);
 }
 
-weft_status_t wefti_pass_clip(wefti_graph_t *graph, const wefti_optimizer_params_t *params,
-                              uint32_t *out_scale)
+/* The sum of squares of all parts, on all ranks that have one. */
+static weft_status_t add_squares_of_ranks(clipper_t *c, uint32_t group)
 {
-    clipper_t c = {.graph = graph, .sum = WEFTI_NONE};
+    uint32_t node;
+    const weft_attr_t attrs[] = {{.name = "reduction", .type = WEFT_ATTR_TYPE_STRING, .s = "sum"},
+                                 {.name = "group", .type = WEFT_ATTR_TYPE_INT, .i = group},
+                                 {.name = "reason",
+                                  .type = WEFT_ATTR_TYPE_STRING,
+                                  .s = "sums the squares of all parts for the global norm"}};
+    const wefti_node_params_t params = {.domain = "weft",
+                                        .op = "AllReduce",
+                                        .name = "squares of parts",
+                                        .phase = WEFTI_PHASE_COMM,
+                                        .inputs = &c->sum,
+                                        .input_count = 1,
+                                        .output_count = 1,
+                                        .attrs = attrs,
+                                        .attr_count = 3};
+    WEFT_RETURN_IF_ERROR(wefti_graph_add_node(c->graph, &params, &node));
+    c->sum = c->graph->nodes[node].outputs[0];
+    return WEFT_OK;
+}
+
+/* group: of the ranks that compute a batch together. */
+static weft_status_t clip(wefti_graph_t *graph, const wefti_optimizer_params_t *params,
+                          uint32_t group, uint32_t *out_scale)
+{
+    clipper_t c = {.graph = graph, .sum = WEFTI_NONE, .parts = true};
     uint32_t count = graph->order_count;
     c.values = wefti_arena_array(&graph->arena, (size_t)graph->value_count + 1, sizeof(*c.values));
     c.statistic_of = wefti_graph_statistics(graph, &graph->arena);
     WEFT_RETURN_IF_NO_MEMORY(c.values && c.statistic_of);
+    WEFT_RETURN_IF_ERROR(add_square_sums(&c, count));
+    if (c.sum != WEFTI_NONE) {
+        WEFT_RETURN_IF_ERROR(add_squares_of_ranks(&c, group));
+    }
+    c.parts = false;
     WEFT_RETURN_IF_ERROR(add_square_sums(&c, count));
     if (c.sum == WEFTI_NONE) {
         return wefti_error_no_gradients();
@@ -105,5 +139,6 @@ weft_status_t wefti_pass_clip(wefti_graph_t *graph, const wefti_optimizer_params
 
 weft_status_t wefti_apply_clip(wefti_compiler_t *c)
 {
-    return wefti_pass_clip(c->graph, &c->optimizer, &c->clip_scale);
+    return clip(c->graph, &c->optimizer, c->mesh.axis_count > 0 ? WEFTI_GROUP_TENSOR : 0,
+                &c->clip_scale);
 }

@@ -92,10 +92,7 @@ weft_status_t wefti_pass_split_batch(wefti_graph_t *graph, const wefti_graph_t *
                                      uint32_t world_size);
 /* One tensor for each collective of several. */
 weft_status_t wefti_pass_pack(wefti_graph_t *graph);
-/* What updates multiply gradients by. */
-weft_status_t wefti_pass_clip(wefti_graph_t *graph, const wefti_optimizer_params_t *params,
-                              uint32_t *out_scale);
-/* scale: of wefti_pass_clip, or WEFTI_NONE. */
+/* scale: of the pass clip, or WEFTI_NONE. */
 weft_status_t wefti_pass_optimizer(wefti_graph_t *graph, const wefti_optimizer_params_t *params,
                                    uint32_t scale);
 

@@ -14,8 +14,8 @@
  * as possible run during its transfers. Updates run last, collective by collective: no kernel reads
  * a parameter after its update.
  *
- * A rank runs eval alone, unless weights are gathered. If the forward pass communicates otherwise,
- * there is no eval.
+ * A rank runs eval alone, unless weights are gathered, or ranks have parts of them and compute a
+ * batch together. If the forward pass communicates otherwise, there is no eval.
  */
 #include <string.h>
 
@@ -377,7 +377,7 @@ static weft_status_t add_eval(maker_t *m)
     m->variant = wefti_id_map(&m->arena, graph->node_count);
     WEFT_RETURN_IF_NO_MEMORY(order && m->variant);
     WEFT_RETURN_IF_ERROR(find_eval(m, &alone));
-    if (!alone) {
+    if (!alone && m->params->broadcast_weights) {
         return WEFT_OK;
     }
     for (uint32_t i = 0, at = 0; i < count; i++) {

@@ -43,7 +43,8 @@ typedef struct weft_plan_info {
     /** Inference, 1: only rank 0 is fed and has results, and batch is that of all ranks. */
     int split_batch;
     int rank_weights; /**< 1: ranks have weights of their own */
-    /** 1: weft_session_eval works (training, and the forward pass does not communicate). */
+    /** 1: weft_session_eval works: training, and the forward pass does not communicate, or only among
+     * the batch_ranks ranks that compute a batch. */
     int has_eval;
     /** Ranks that compute one batch together, each with weights of its own: rank r has a part of batch
      * number r / batch_ranks. 1: every rank has a batch of its own. */

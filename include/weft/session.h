@@ -172,10 +172,11 @@ WEFT_API uint32_t weft_session_micro_count(const weft_session_t *session);
 WEFT_API weft_status_t weft_session_flush(weft_session_t *session);
 /**
  * Runs the program "eval" once: forward only. Blocking. Not collective unless the plan is decoupled
- * or its parameters are sharded (weft_session_flush).
+ * or its parameters are sharded (weft_session_flush), or several ranks compute a batch together
+ * (weft_plan_info_t.batch_ranks): then these call it together.
  * @param[in] session the session
- * @return WEFT_ERR_STATE if the plan has none: inference plans, and plans whose forward pass
- *         communicates; else as weft_session_step
+ * @return WEFT_ERR_STATE if the plan has none: inference plans, and plans of models that communicate
+ *         in their forward pass; else as weft_session_step
  */
 WEFT_API weft_status_t weft_session_eval(weft_session_t *session);
 /**

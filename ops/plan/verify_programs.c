@@ -104,10 +104,11 @@ static const char *check_collective(const weft_plan_t *plan, const wefti_plan_pr
                                     const wefti_plan_collective_t *collective)
 {
     if (strcmp(program->name, "eval") == 0) {
-        return collective->op == WEFT_COLLECTIVE_ALL_GATHER &&
-                       plan->buffers[collective->buffer].range != 0
-                   ? NULL
-                   : "it communicates";
+        int gathers = collective->op == WEFT_COLLECTIVE_ALL_GATHER &&
+                      plan->buffers[collective->buffer].range != 0;
+        int together = (plan->flags & WEFTI_PLAN_RANK_DATA) != 0 &&
+                       !wefti_plan_reduces_gradients(plan, collective);
+        return gathers || together ? NULL : "it communicates";
     }
     if (strcmp(program->name, "flush") == 0) {
         return collective->op == WEFT_COLLECTIVE_ALL_GATHER &&

@@ -176,7 +176,8 @@ static weft_status_t check_folds(const weft_plan_t *plan, wefti_arena_t *arena)
 /* An update divides by the number of all micro-batches, if at all. */
 static weft_status_t check_divisors(const weft_plan_t *plan)
 {
-    uint64_t leaves = (uint64_t)plan->accumulate * plan->world_size;
+    uint64_t leaves =
+        (uint64_t)plan->accumulate * (plan->world_size / wefti_plan_batch_ranks(plan));
     for (uint32_t i = 0; i < plan->kernel_count; i++) {
         const wefti_plan_kernel_t *kernel = &plan->kernels[i];
         for (uint32_t a = 0; kernel->phase == PHASE_UPDATE && a < kernel->attr_count; a++) {

@@ -474,8 +474,12 @@ static void test_compile_names_the_wrong_parameter(void **state)
                  "tensor_parallel: must divide the number of ranks: 3, world_size 2");
     bad = good, bad.world_size = 4, bad.tensor_parallel = 2, bad.order = "blocks:2,2",
     expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "tensor_parallel: excludes order blocks:2,2");
-    bad = good, bad.world_size = 4, bad.tensor_parallel = 2, bad.clip_norm = 1,
-    expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "tensor_parallel: excludes clip_norm");
+    bad = good, bad.tensor_parallel = 2, bad.shard_optimizer = 1,
+    expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT,
+                 "tensor_parallel: excludes shard_optimizer: shards are of parameters that all");
+    bad = good, bad.world_size = 4, bad.tensor_parallel = 2, bad.optimizer = "lamb",
+    expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT,
+                 "tensor_parallel: excludes optimizer lamb: it needs norms of whole parameters");
     bad = good, bad.struct_size = 0, expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "struct_size");
 }
 

@@ -7,7 +7,7 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from infer_models import load_tensor, save_tensor
-from support import SANITIZED, Case, main
+from support import MODELS, NEED_DATA, SANITIZED, Case, main
 
 BATCH, LENGTH, WIDTH, HIDDEN, WORDS = 2, 5, 64, 96, 512
 
@@ -202,6 +202,29 @@ class TensorParallel(Case):
                          [("data", 2, 2), ("tensor", 2, 1)])
         self.assertEqual({c["group"] for c in report["collectives"]}, {"tensor"})
         self.assertEqual({b["group"] for b in report["buckets"]}, {"data"})
+
+    def test_options_of_training(self):
+        """Micro-batches, a norm that is clipped, sums in bf16: the losses of one rank."""
+        words = np.random.default_rng(5).integers(0, WORDS, (32, LENGTH + 1))
+        np.savez(self.dir / "data.npz", tokens=words[:, :-1], labels=words[:, 1:])
+        model = self.save(Model(fused=False, kv_heads=2, layers=1).proto(loss=True))
+        for count, ranks, options in ((4, (2, 4), ("--clip", 0.3)), (1, (2,), ("--clip", 0.3)), (2, (2,), ("--wire", "bf16"))):
+            losses = []
+            for world in (1, *ranks):
+                self.weft("compile", model, "-o", "p.weft", "--optimizer", "sgd", "--lr", 0.5, "--world", world, *options,
+                          "--accumulate", count // max(world // 2, 1), *(("--tensor-parallel", 2) if world > 1 else ()))
+                losses.append(self.train("p.weft", world=world, steps=6, data=self.dir / "data.npz")["loss_last"])
+            np.testing.assert_allclose(losses, losses[0], rtol=2e-4 if "--wire" in options else 2e-5, err_msg=str(options))
+
+    @NEED_DATA
+    def test_evaluation(self):
+        """Two ranks evaluate a batch together; two pairs have a half of the test set each."""
+        right = []
+        for world, options in ((1, ("--accumulate", 2)), (4, ("--tensor-parallel", 2))):
+            self.weft("compile", MODELS / "mlp.onnx", "--batch", 64, "-o", "p.weft", "--world", world, *options)
+            right.append(self.train("p.weft", world=world, steps=4, evaluate=True)["test_accuracy"])
+        self.assertGreater(right[0], 0.15)
+        self.assertAlmostEqual(right[1], right[0], delta=0.001)
 
     def test_inference_of_replicas(self):
         """2 x 2 ranks compute what one rank does, with a part of the weights once per pair in the file."""

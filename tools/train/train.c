@@ -262,22 +262,25 @@ static weft_status_t train(trainer_t *trainer)
     return WEFT_OK;
 }
 
-/* Counts right answers in this rank's share of the test set; the last batch may be partial. All
- * ranks evaluate equally often: where weights are sharded they gather them together. */
+/* Counts right answers in this rank's share of the test set, which is that of the ranks that compute
+ * a batch with it; the last batch may be partial. All ranks evaluate equally often: where weights
+ * are sharded they gather them together. */
 static weft_status_t count_correct(trainer_t *trainer, uint64_t *out_correct)
 {
     const data_set_t *set = &trainer->options->data->test;
     size_t batch = (size_t)trainer->binding.batch;
     size_t classes = (size_t)trainer->binding.class_count;
-    uint64_t first = (uint64_t)set->count * trainer->rank / trainer->world_size;
-    uint64_t last = (uint64_t)set->count * (trainer->rank + 1) / trainer->world_size;
+    uint32_t together = trainer->binding.batch_ranks;
+    uint32_t shares = trainer->world_size / together, share = trainer->rank / together;
+    uint64_t first = (uint64_t)set->count * share / shares;
+    uint64_t last = (uint64_t)set->count * (share + 1) / shares;
     uint32_t *samples = malloc(batch * sizeof *samples);
     weft_status_t status = WEFT_OK;
     *out_correct = 0;
     if (samples == NULL) {
         return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: a batch of %zu", batch);
     }
-    uint64_t most = ((uint64_t)set->count + trainer->world_size - 1) / trainer->world_size;
+    uint64_t most = ((uint64_t)set->count + shares - 1) / shares;
     for (uint64_t i = first; i < first + most && status >= 0; i += batch) {
         size_t left = i < last ? (size_t)(last - i) : 0, valid = left < batch ? left : batch;
         for (size_t k = 0; k < batch; k++) {
@@ -326,7 +329,7 @@ static weft_status_t exchange_summaries(trainer_t *trainer, const rank_summary_t
         report->loss_last += all[r].loss_last / trainer->world_size;
         report->rss_bytes =
             all[r].rss_bytes > report->rss_bytes ? all[r].rss_bytes : report->rss_bytes;
-        correct += all[r].correct;
+        correct += r % trainer->binding.batch_ranks == 0 ? all[r].correct : 0;
     }
     uint32_t tested = trainer->binding.evaluates ? trainer->options->data->test.count : 0;
     report->test_accuracy = tested > 0 ? (double)correct / tested : -1;

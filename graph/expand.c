@@ -369,8 +369,8 @@ static bool read_labels(const char **text, int64_t rank, uint32_t *dots, labels_
             }
             c += 2;
         } else if (*c != ' ') {
-            if (has(out, *c) || out->count == sizeof(out->at) || *c < 'A') {
-                return false; /* a diagonal, or no label */
+            if ((rank < 0 && has(out, *c)) || out->count == sizeof(out->at) || *c < 'A') {
+                return false; /* a diagonal as result, or no label */
             }
             out->at[out->count++] = *c;
         }
@@ -425,12 +425,52 @@ static uint32_t arrange(expander_t *e, uint32_t x, const labels_t *from, const l
     return moved ? transpose(e, x, perm, kept) : x;
 }
 
-static uint32_t einsum_product(expander_t *e, const labels_t *in, const labels_t *out)
+/* x without labels that it has twice: their diagonal, as the last dimension. */
+static uint32_t diagonal(expander_t *e, uint32_t x, labels_t *labels)
+{
+    for (uint32_t a = 0; a < labels->count; a++) {
+        const weft_tensor_desc_t type = type_of(e, x);
+        int64_t perm[WEFT_MAX_DIMS], dims[WEFT_MAX_DIMS], size = type.dims[a];
+        const char label = labels->at[a];
+        uint32_t kept = 0, b = a + 1;
+        while (b < labels->count && labels->at[b] != label) {
+            b++;
+        }
+        if (b == labels->count || e->status < 0) {
+            continue;
+        }
+        if (type.dims[b] != size) {
+            e->status =
+                wefti_error(WEFT_ERR_INVALID_ARGUMENT, "Einsum: label '%c': sizes %lld, %lld",
+                            label, (long long)size, (long long)type.dims[b]);
+            return 0;
+        }
+        for (uint32_t d = 0; d < labels->count; d++) {
+            if (d != a && d != b) {
+                perm[kept] = d;
+                dims[kept] = type.dims[d];
+                labels->at[kept++] = labels->at[d];
+            }
+        }
+        perm[kept] = a;
+        perm[kept + 1] = b;
+        x = transpose(e, x, perm, type.rank);
+        dims[kept] = size * size;
+        labels->at[kept++] = label;
+        x = slice(e, reshape(e, x, dims, kept), 0, size * size, size + 1);
+        labels->count = kept;
+        a = UINT32_MAX; /* from the first label again */
+    }
+    return x;
+}
+
+static uint32_t einsum_product(expander_t *e, const uint32_t *x, const labels_t *in,
+                               const labels_t *out)
 {
     labels_t parts[4] = {{.count = 0}}; /* in both and the result, in a, summed, in b */
     labels_t a = {.count = 0}, b = {.count = 0}, y = {.count = 0};
     int64_t sizes[4] = {1, 1, 1, 1}, dims[WEFT_MAX_DIMS];
-    const weft_tensor_desc_t ta = type_of(e, input(e, 0)), tb = type_of(e, input(e, 1));
+    const weft_tensor_desc_t ta = type_of(e, x[0]), tb = type_of(e, x[1]);
     for (uint32_t k = 0; k < 2; k++) {
         for (uint32_t d = 0; d < in[k].count; d++) {
             const char label = in[k].at[d];
@@ -460,8 +500,8 @@ static uint32_t einsum_product(expander_t *e, const labels_t *in, const labels_t
     }
     const int64_t left[] = {sizes[0], sizes[1], sizes[2]};
     const int64_t right[] = {sizes[0], sizes[2], sizes[3]};
-    uint32_t p = reshape(e, arrange(e, input(e, 0), &in[0], &a), left, 3);
-    uint32_t q = reshape(e, arrange(e, input(e, 1), &in[1], &b), right, 3);
+    uint32_t p = reshape(e, arrange(e, x[0], &in[0], &a), left, 3);
+    uint32_t q = reshape(e, arrange(e, x[1], &in[1], &b), right, 3);
     return arrange(e, reshape(e, two(e, "MatMul", p, q), dims, y.count), &y, out);
 }
 
@@ -491,13 +531,15 @@ static uint32_t einsum(expander_t *e)
     }
     if (!known) {
         e->status = wefti_error(WEFT_ERR_UNSUPPORTED,
-                                "Einsum: equation '%s': expected one or two operands without "
-                                "diagonals",
+                                "Einsum: equation '%s': expected one or two operands and a result "
+                                "without a diagonal",
                                 attr != NULL && attr->s != NULL ? attr->s : "");
         return 0;
     }
-    uint32_t y = node->input_count == 1 ? arrange(e, input(e, 0), &in[0], &out)
-                                        : einsum_product(e, in, &out);
+    const uint32_t operands = node->input_count;
+    const uint32_t x[] = {diagonal(e, input(e, 0), &in[0]),
+                          operands > 1 ? diagonal(e, input(e, 1), &in[1]) : NONE};
+    uint32_t y = operands == 1 ? arrange(e, x[0], &in[0], &out) : einsum_product(e, x, in, &out);
     return y == input(e, 0) ? one(e, "Identity", y) : y;
 }
 
@@ -582,6 +624,7 @@ static wefti_expand_fn find_expansion(const weft_op_def_t *def)
         [WEFT_EXPANSION_PAD] = pad,
         [WEFT_EXPANSION_GLOBAL_MAX] = global_max,
         [WEFT_EXPANSION_SWIGLU] = swiglu,
+        [WEFT_EXPANSION_VOLUME] = wefti_expand_volume,
     };
     const size_t row = (size_t)wefti_op_facts(def).expansion;
     wefti_expand_fn fn = row < sizeof(rows) / sizeof(rows[0]) ? rows[row] : NULL;

@@ -198,5 +198,7 @@ typedef uint32_t (*wefti_expand_fn)(expander_t *e);
 wefti_expand_fn wefti_expand_gradient(weft_expansion_t expansion);
 /* expand_recurrent.c: LSTM, GRU, RNN; NULL: another operator. */
 wefti_expand_fn wefti_expand_recurrent(weft_expansion_t expansion);
+/* expand_volume.c: windows over three dimensions; NONE: the node stays. */
+uint32_t wefti_expand_volume(expander_t *e);
 
 #endif

@@ -245,7 +245,7 @@ static const weft_op_def_t defs[] = {
     ROW("Attention", 25, 3, 7, 4, window_attrs, infer_attention, cost_attention, ATTENTION,
         "as of version 24; a query sees a window of keys"),
     ROW("Einsum", 12, 1, 2, 1, einsum_attrs, infer_einsum, cost_rows, EINSUM,
-        "a product or sum by labels of dimensions, of one or two operands without diagonals"),
+        "a product or sum by labels of dimensions, of one or two operands"),
     {.domain = "",
      .name = "GlobalMaxPool",
      .since_version = 1,

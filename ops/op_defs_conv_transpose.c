@@ -92,9 +92,10 @@ static const weft_op_def_t defs[] = {
      .attr_count = WEFTI_COUNT(attrs),
      .infer = infer_conv_transpose,
      .cost = cost_conv_transpose,
-     .doc = "transposed convolution over one or two dimensions",
+     .doc = "transposed convolution over one to three dimensions",
      WEFTI_FACTS(.mixing = WEFT_MIXING_FROM_1, .gradient = WEFT_GRADIENT_CONVOLUTION_TRANSPOSED,
-                 .precision = WEFT_PRECISION_HALF, .cost_curve = WEFT_COST_CURVE_CONV)},
+                 .expansion = WEFT_EXPANSION_VOLUME, .precision = WEFT_PRECISION_HALF,
+                 .cost_curve = WEFT_COST_CURVE_CONV)},
 };
 
 wefti_op_family_t wefti_op_defs_transposed(void)

@@ -223,10 +223,12 @@ static const weft_attr_def_t avg_grad_attrs[] = {AUTO_PAD, CEIL,   COUNT_PAD, DI
     }
 #define MAXIMUM                                                                                    \
     .mixing = WEFT_MIXING_FROM_2, .gradient = WEFT_GRADIENT_WINDOW_MAXIMUM,                        \
-    .precision = WEFT_PRECISION_INPUTS, .layout = {1u, 1u, 1, 2500, 600}
+    .expansion = WEFT_EXPANSION_VOLUME, .precision = WEFT_PRECISION_INPUTS,                        \
+    .layout = {1u, 1u, 1, 2500, 600}
 #define MEAN                                                                                       \
     .linear_inputs = 1u, .mixing = WEFT_MIXING_FROM_2, .gradient = WEFT_GRADIENT_WINDOW_MEAN,      \
-    .precision = WEFT_PRECISION_INPUTS, .layout = {1u, 1u, 1, 2500, 600}
+    .expansion = WEFT_EXPANSION_VOLUME, .precision = WEFT_PRECISION_INPUTS,                        \
+    .layout = {1u, 1u, 1, 2500, 600}
 
 static const weft_op_def_t defs[] = {
     POOL("", "MaxPool", 1, 1, 1, 1, plain_attrs, infer_max_pool, "maximum of each window", MAXIMUM),

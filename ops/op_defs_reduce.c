@@ -72,7 +72,7 @@ static const weft_op_def_t defs[] = {
     BOTH("ReduceMean", 18, 1u, WEFT_GRADIENT_MEAN, "mean over dimensions"),
     BOTH("ReduceMax", 18, 0u, WEFT_GRADIENT_REDUCED_EXTREME, "maximum over dimensions"),
     BOTH("ReduceMin", 18, 0u, WEFT_GRADIENT_REDUCED_EXTREME, "minimum over dimensions"),
-    BOTH("ReduceProd", 18, 0u, WEFT_GRADIENT_DEFAULT, "product over dimensions"),
+    BOTH("ReduceProd", 18, 0u, WEFT_GRADIENT_REDUCED_PRODUCT, "product over dimensions"),
     BOTH("ReduceSumSquare", 18, 0u, WEFT_GRADIENT_REDUCED_SQUARES,
          "sum of squares over dimensions"),
     BOTH("ReduceL1", 18, 0u, WEFT_GRADIENT_NORM_1, "sum of absolute values over dimensions"),

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "fusion/passes/passes.h"
+#include "fusion/sets.h"
 #include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
@@ -27,28 +28,16 @@
  * channels. */
 #define PAIRS_PS 150.0f
 
-/* Sets of values, as a forest; facts are kept at the root. */
+/* Sets of values (fusion/sets.h); facts are kept at the root. */
 typedef struct layout_sets {
     uint32_t *parent;
     bool *plain;     /* something in the set must be plain */
     double *gain_ps; /* what channels-last saves */
 } layout_sets_t;
 
-static uint32_t root_of(layout_sets_t *sets, uint32_t value)
-{
-    while (sets->parent[value] != value) {
-        sets->parent[value] = sets->parent[sets->parent[value]];
-        value = sets->parent[value];
-    }
-    return value;
-}
-
 static void join(layout_sets_t *sets, uint32_t a, uint32_t b)
 {
-    a = root_of(sets, a);
-    b = root_of(sets, b);
-    if (a != b) {
-        sets->parent[b] = a;
+    if (wefti_sets_join(sets->parent, &a, &b)) {
         sets->plain[a] |= sets->plain[b];
         sets->gain_ps[a] += sets->gain_ps[b];
     }
@@ -80,7 +69,7 @@ static void must_be_plain(layout_sets_t *sets, const uint32_t *values, uint32_t 
 {
     for (uint32_t i = 0; i < count; i++) {
         if (values[i] != WEFTI_NONE) {
-            sets->plain[root_of(sets, values[i])] = true;
+            sets->plain[wefti_sets_root(sets->parent, values[i])] = true;
         }
     }
 }
@@ -136,10 +125,12 @@ static void visit_values(layout_sets_t *sets, const wefti_graph_t *graph,
             continue;
         }
         if (!accepts(mask, i)) {
-            sets->plain[root_of(sets, values[i])] = true; /* weights, index outputs, shapes */
+            sets->plain[wefti_sets_root(sets->parent, values[i])] =
+                true; /* weights, index outputs, shapes */
             continue;
         }
-        sets->gain_ps[root_of(sets, values[i])] += gain_of(rule, &graph->values[values[i]].type);
+        sets->gain_ps[wefti_sets_root(sets->parent, values[i])] +=
+            gain_of(rule, &graph->values[values[i]].type);
         if (rule->same && *first != WEFTI_NONE) {
             join(sets, *first, values[i]);
         }
@@ -222,7 +213,7 @@ static weft_status_t find_sets(const wefti_graph_t *graph, wefti_arena_t *arena,
 
 static bool is_channels_last(layout_sets_t *sets, uint32_t value)
 {
-    uint32_t root = root_of(sets, value);
+    uint32_t root = wefti_sets_root(sets->parent, value);
     return !sets->plain[root] && sets->gain_ps[root] > 0;
 }
 

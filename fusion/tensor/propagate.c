@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "fusion/passes/passes.h"
+#include "fusion/sets.h"
 #include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
@@ -134,7 +135,7 @@ static void count_product(propagation_t *p, uint32_t id, uint32_t origin)
     const wefti_node_t *node = &graph->nodes[id];
     const wefti_value_t *weight = &graph->values[node->inputs[1]];
     const weft_tensor_desc_t *out = &graph->values[node->outputs[0]].type;
-    group_t *group = &p->groups[wefti_split_root(&p->s, origin)];
+    group_t *group = &p->groups[wefti_sets_root(p->s.parent, origin)];
     double columns = (double)out->dims[out->rank - 1], share = 1 - 1.0 / (double)p->s.ranks;
     double elems =
         (double)wefti_value_bytes(weight) / (double)weft_dtype_size_bytes(weight->type.dtype);
@@ -166,7 +167,7 @@ static void count_all(propagation_t *p)
 
 static group_t *group_of(propagation_t *p, const event_t *event)
 {
-    return &p->groups[wefti_split_root(&p->s, p->s.of_value[event->value].origin)];
+    return &p->groups[wefti_sets_root(p->s.parent, p->s.of_value[event->value].origin)];
 }
 
 /* Of several groups that meet at a node and do not fit together, the one that saves least. The
@@ -218,7 +219,7 @@ static bool give_up(propagation_t *p, bool all)
     blame(p, all);
     for (uint32_t i = 0; i < s->graph->order_count; i++) {
         uint32_t id = s->graph->order[i];
-        const group_t *group = &p->groups[wefti_split_root(s, id)];
+        const group_t *group = &p->groups[wefti_sets_root(s->parent, id)];
         if (s->splits_columns[id] && wefti_is_split(&s->nodes[id].out) &&
             !is_worth_it(group, s->trains)) {
             s->splits_columns[id] = false;

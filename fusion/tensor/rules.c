@@ -7,25 +7,10 @@
 
 #include <string.h>
 
+#include "fusion/sets.h"
 #include "ops/op_facts.h"
 
 static const wefti_split_t whole = {.axis = -1, .count = 1};
-
-uint32_t wefti_split_root(wefti_splitter_t *s, uint32_t node)
-{
-    while (s->parent[node] != node) {
-        s->parent[node] = s->parent[s->parent[node]];
-        node = s->parent[node];
-    }
-    return node;
-}
-
-static void unite(wefti_splitter_t *s, uint32_t a, uint32_t b)
-{
-    a = wefti_split_root(s, a);
-    b = wefti_split_root(s, b);
-    s->parent[a > b ? a : b] = a > b ? b : a;
-}
 
 /* One rule at work on a node. */
 typedef struct rule {
@@ -73,7 +58,8 @@ static bool need_like(rule_t *r, uint32_t input, int64_t axis, const wefti_split
         if (have->axis != axis || !same_segments(have, ref)) {
             return fail(r, "its inputs are split in different ways");
         }
-        unite(r->s, have->origin, ref->origin);
+        uint32_t origin = have->origin, other = ref->origin;
+        wefti_sets_join(r->s->parent, &origin, &other);
     } else if (!r->s->fixed[value] || !wefti_split_can_slice(r->s, value, (uint32_t)axis)) {
         return fail(r, "one input is split and another one is whole");
     }

@@ -46,8 +46,6 @@ static inline bool wefti_is_split(const wefti_split_t *split)
 
 /* rules.c: fills *node_split, whose need is allocated, from of_value of the inputs. */
 void wefti_split_rule(wefti_splitter_t *splitter, uint32_t node, wefti_node_split_t *node_split);
-/* The product that stands for all that are split together with node. */
-uint32_t wefti_split_root(wefti_splitter_t *splitter, uint32_t node);
 /* The weight of a product that a rank may have in part: input index, or UINT32_MAX. */
 uint32_t wefti_split_weight(const wefti_splitter_t *splitter, uint32_t node);
 /* Can a rank have a part of a fixed value? */

@@ -59,6 +59,7 @@ static wefti_diff_fn find_rule(const weft_op_def_t *def)
         [WEFT_GRADIENT_TILES] = wefti_diff_tiles,
         [WEFT_GRADIENT_LARGEST] = wefti_diff_top,
         [WEFT_GRADIENT_TRIANGLE] = wefti_diff_triangle,
+        [WEFT_GRADIENT_REDUCED_PRODUCT] = wefti_diff_reduce_product,
         [WEFT_GRADIENT_SHARED] = wefti_diff_shared,
     };
     static const wefti_diff_fn arithmetic[] = {

@@ -74,6 +74,22 @@ weft_status_t wefti_diff_two(wefti_diff_t *diff, const char *op, uint32_t a, uin
 /* a where condition holds, else b. */
 weft_status_t wefti_diff_choose(wefti_diff_t *diff, uint32_t condition, uint32_t a, uint32_t b,
                                 uint32_t *out_value);
+/* A scalar 0 of the type of value. */
+weft_status_t wefti_diff_zero_like(wefti_diff_t *diff, uint32_t value, uint32_t *out_value);
+/* Where a and b are equal, and 1 there, 0 elsewhere. */
+weft_status_t wefti_diff_equal(wefti_diff_t *diff, uint32_t a, uint32_t b, uint32_t *out_condition,
+                               uint32_t *out_one);
+/* Elements of a product, some of which may be 0. */
+typedef struct wefti_diff_factor {
+    uint32_t other;   /* the elements, 1 where they are 0 */
+    uint32_t is_zero; /* 1 there, else 0 */
+} wefti_diff_factor_t;
+weft_status_t wefti_diff_factor(wefti_diff_t *diff, uint32_t value, wefti_diff_factor_t *out);
+/* The contribution to input index, elements of a product. grad: dY times the product of all
+ * elements that are not 0; zeros: how many are. */
+weft_status_t wefti_diff_give_factor(wefti_diff_t *diff, uint32_t index,
+                                     const wefti_diff_factor_t *factor, uint32_t grad,
+                                     uint32_t zeros);
 /* A constant of a floating type; all elements are number. */
 weft_status_t wefti_diff_constant(wefti_graph_t *graph, const char *name,
                                   const weft_tensor_desc_t *like, double number,
@@ -126,6 +142,7 @@ weft_status_t wefti_diff_total(wefti_diff_t *diff);
 weft_status_t wefti_diff_average(wefti_diff_t *diff);
 weft_status_t wefti_diff_slope(wefti_diff_t *diff);
 weft_status_t wefti_diff_reduce_extreme(wefti_diff_t *diff);
+weft_status_t wefti_diff_reduce_product(wefti_diff_t *diff);
 weft_status_t wefti_diff_reduce_squares(wefti_diff_t *diff);
 weft_status_t wefti_diff_norm_1(wefti_diff_t *diff);
 weft_status_t wefti_diff_norm_2(wefti_diff_t *diff);

@@ -109,32 +109,92 @@ weft_status_t wefti_diff_top(wefti_diff_t *diff)
     return add_selected(diff, false, wefti_diff_output(diff, 1));
 }
 
-/* dX is dY without the elements that were replaced, which are those of the updates. */
-static weft_status_t scattered(wefti_diff_t *diff, bool slices)
+/* The selection of data at indices. */
+static weft_status_t gather(wefti_diff_t *diff, bool slices, uint32_t data, uint32_t *out_value)
 {
-    const weft_attr_t *attr = wefti_node_attr(wefti_diff_node(diff), "reduction");
-    bool adds = attr != NULL && attr->s != NULL && strcmp(attr->s, "add") == 0;
-    uint32_t grad = wefti_diff_output_grad(diff, 0), rest = grad;
-    uint32_t inputs[] = {grad, wefti_diff_input(diff, 1)};
-    if (attr != NULL && attr->s != NULL && !adds && strcmp(attr->s, "none") != 0) {
-        return wefti_diff_unsupported(diff, "reductions other than none and add");
-    }
-    if (wefti_diff_wants(diff, 0) && !adds) {
-        uint32_t zeros;
-        WEFT_RETURN_IF_ERROR(zeros_like(diff, wefti_diff_input(diff, 2), &zeros));
-        WEFT_RETURN_IF_ERROR(scatter(diff, slices, "none", grad, inputs[1], zeros, &rest));
-    }
-    WEFT_RETURN_IF_ERROR(wefti_diff_give(diff, 0, rest));
     weft_attr_t axis = {.name = "axis",
                         .type = WEFT_ATTR_TYPE_INT,
                         .i = slices ? 0 : wefti_node_int(wefti_diff_node(diff), "axis")};
     wefti_diff_op_t op = {.domain = "",
                           .op = slices ? "GatherND" : "GatherElements",
-                          .inputs = inputs,
+                          .inputs = (const uint32_t[]){data, wefti_diff_input(diff, 1)},
                           .input_count = 2,
                           .attrs = &axis,
                           .attr_count = slices ? 0 : 1};
-    return wefti_diff_give_op(diff, 2, &op);
+    return wefti_diff_emit_value(diff, &op, out_value);
+}
+
+/* An element of Y is a product of one of X and updates. */
+static weft_status_t multiplied(wefti_diff_t *diff, bool slices, uint32_t dy)
+{
+    const uint32_t indices = wefti_diff_input(diff, 1);
+    wefti_diff_factor_t x, updates;
+    uint32_t grad, zeros;
+    WEFT_RETURN_IF_ERROR(wefti_diff_factor(diff, wefti_diff_input(diff, 0), &x));
+    WEFT_RETURN_IF_ERROR(wefti_diff_factor(diff, wefti_diff_input(diff, 2), &updates));
+    WEFT_RETURN_IF_ERROR(scatter(diff, slices, "mul", x.other, indices, updates.other, &grad));
+    WEFT_RETURN_IF_ERROR(wefti_diff_two(diff, "Mul", dy, grad, &grad));
+    WEFT_RETURN_IF_ERROR(scatter(diff, slices, "add", x.is_zero, indices, updates.is_zero, &zeros));
+    if (wefti_diff_wants(diff, 0)) {
+        WEFT_RETURN_IF_ERROR(wefti_diff_give_factor(diff, 0, &x, grad, zeros));
+    }
+    if (wefti_diff_wants(diff, 2)) {
+        WEFT_RETURN_IF_ERROR(gather(diff, slices, grad, &grad));
+        WEFT_RETURN_IF_ERROR(gather(diff, slices, zeros, &zeros));
+        return wefti_diff_give_factor(diff, 2, &updates, grad, zeros);
+    }
+    return WEFT_OK;
+}
+
+/* The element of X and the updates that are equal to that of Y share the gradient, as in torch. */
+static weft_status_t extreme(wefti_diff_t *diff, bool slices, uint32_t dy)
+{
+    const uint32_t indices = wefti_diff_input(diff, 1), y = wefti_diff_output(diff, 0);
+    uint32_t is_x, is_update, x_ones, ones, zero, grad, result;
+    WEFT_RETURN_IF_ERROR(wefti_diff_zero_like(diff, dy, &zero));
+    WEFT_RETURN_IF_ERROR(gather(diff, slices, y, &result));
+    WEFT_RETURN_IF_ERROR(wefti_diff_equal(diff, wefti_diff_input(diff, 0), y, &is_x, &x_ones));
+    WEFT_RETURN_IF_ERROR(
+        wefti_diff_equal(diff, wefti_diff_input(diff, 2), result, &is_update, &ones));
+    WEFT_RETURN_IF_ERROR(scatter(diff, slices, "add", x_ones, indices, ones, &ones));
+    WEFT_RETURN_IF_ERROR(wefti_diff_two(diff, "Div", dy, ones, &dy));
+    if (wefti_diff_wants(diff, 0)) {
+        WEFT_RETURN_IF_ERROR(wefti_diff_choose(diff, is_x, dy, zero, &grad));
+        WEFT_RETURN_IF_ERROR(wefti_diff_give(diff, 0, grad));
+    }
+    if (wefti_diff_wants(diff, 2)) {
+        WEFT_RETURN_IF_ERROR(gather(diff, slices, dy, &grad));
+        WEFT_RETURN_IF_ERROR(wefti_diff_choose(diff, is_update, grad, zero, &grad));
+        return wefti_diff_give(diff, 2, grad);
+    }
+    return WEFT_OK;
+}
+
+/* Without a reduction dX is dY without the elements that were replaced, which are those of the
+ * updates. */
+static weft_status_t scattered(wefti_diff_t *diff, bool slices)
+{
+    const char *reduction = wefti_node_text(wefti_diff_node(diff), "reduction");
+    const bool adds = strcmp(reduction, "add") == 0;
+    uint32_t dy = wefti_diff_output_grad(diff, 0), rest = dy;
+    if (strcmp(reduction, "mul") == 0) {
+        return multiplied(diff, slices, dy);
+    }
+    if (strcmp(reduction, "max") == 0 || strcmp(reduction, "min") == 0) {
+        return extreme(diff, slices, dy);
+    }
+    if (wefti_diff_wants(diff, 0) && !adds) {
+        uint32_t zeros;
+        WEFT_RETURN_IF_ERROR(zeros_like(diff, wefti_diff_input(diff, 2), &zeros));
+        WEFT_RETURN_IF_ERROR(
+            scatter(diff, slices, "none", dy, wefti_diff_input(diff, 1), zeros, &rest));
+    }
+    WEFT_RETURN_IF_ERROR(wefti_diff_give(diff, 0, rest));
+    if (!wefti_diff_wants(diff, 2)) {
+        return WEFT_OK;
+    }
+    WEFT_RETURN_IF_ERROR(gather(diff, slices, dy, &dy));
+    return wefti_diff_give(diff, 2, dy);
 }
 
 weft_status_t wefti_diff_scatter_nd(wefti_diff_t *diff)

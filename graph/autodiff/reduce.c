@@ -70,20 +70,43 @@ static weft_status_t give_product(wefti_diff_t *diff, uint32_t dy, uint32_t slop
 weft_status_t wefti_diff_reduce_extreme(wefti_diff_t *diff)
 {
     reduction_t r;
-    uint32_t equal, zero, one, shares, grad;
+    uint32_t equal, zero, shares, grad;
     if (!wefti_diff_wants(diff, 0)) {
         return WEFT_OK;
     }
     WEFT_RETURN_IF_ERROR(read_reduction(diff, true, &r));
-    weft_tensor_desc_t scalar = {.dtype = r.x.dtype};
-    WEFT_RETURN_IF_ERROR(wefti_diff_constant(diff->graph, "zero", &scalar, 0.0, &zero));
-    WEFT_RETURN_IF_ERROR(wefti_diff_constant(diff->graph, "one", &scalar, 1.0, &one));
-    WEFT_RETURN_IF_ERROR(wefti_diff_two(diff, "Equal", wefti_diff_input(diff, 0), r.y, &equal));
-    WEFT_RETURN_IF_ERROR(wefti_diff_choose(diff, equal, one, zero, &shares));
+    WEFT_RETURN_IF_ERROR(wefti_diff_zero_like(diff, wefti_diff_input(diff, 0), &zero));
+    WEFT_RETURN_IF_ERROR(wefti_diff_equal(diff, wefti_diff_input(diff, 0), r.y, &equal, &shares));
     WEFT_RETURN_IF_ERROR(wefti_diff_sum_to(diff, shares, r.kept, r.x.rank, &shares));
     WEFT_RETURN_IF_ERROR(wefti_diff_two(diff, "Div", r.dy, shares, &grad));
     WEFT_RETURN_IF_ERROR(wefti_diff_choose(diff, equal, grad, zero, &grad));
     return wefti_diff_give(diff, 0, grad);
+}
+
+/* A product of zeros and others: that of the others, and the number of zeros. */
+weft_status_t wefti_diff_reduce_product(wefti_diff_t *diff)
+{
+    const wefti_node_t *node = wefti_diff_node(diff);
+    uint32_t inputs[] = {WEFTI_NONE, wefti_diff_input(diff, 1)}, zeros, grad;
+    wefti_diff_factor_t x;
+    reduction_t r;
+    if (!wefti_diff_wants(diff, 0)) {
+        return WEFT_OK;
+    }
+    wefti_diff_op_t op = {.domain = "",
+                          .op = "ReduceProd",
+                          .inputs = inputs,
+                          .input_count = inputs[1] == WEFTI_NONE ? 1 : 2,
+                          .attrs = node->attrs,
+                          .attr_count = node->attr_count};
+    WEFT_RETURN_IF_ERROR(read_reduction(diff, false, &r));
+    WEFT_RETURN_IF_ERROR(wefti_diff_factor(diff, wefti_diff_input(diff, 0), &x));
+    inputs[0] = x.other;
+    WEFT_RETURN_IF_ERROR(wefti_diff_emit_value(diff, &op, &grad));
+    WEFT_RETURN_IF_ERROR(wefti_diff_reshape(diff, grad, r.kept, r.x.rank, &grad));
+    WEFT_RETURN_IF_ERROR(wefti_diff_two(diff, "Mul", r.dy, grad, &grad));
+    WEFT_RETURN_IF_ERROR(wefti_diff_sum_to(diff, x.is_zero, r.kept, r.x.rank, &zeros));
+    return wefti_diff_give_factor(diff, 0, &x, grad, zeros);
 }
 
 weft_status_t wefti_diff_reduce_squares(wefti_diff_t *diff)

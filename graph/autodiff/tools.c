@@ -264,6 +264,43 @@ weft_status_t wefti_diff_choose(wefti_diff_t *diff, uint32_t condition, uint32_t
     return wefti_diff_emit_value(diff, &node, out_value);
 }
 
+weft_status_t wefti_diff_zero_like(wefti_diff_t *diff, uint32_t value, uint32_t *out_value)
+{
+    const weft_tensor_desc_t scalar = {.dtype = diff->graph->values[value].type.dtype};
+    return wefti_diff_constant(diff->graph, "zero", &scalar, 0.0, out_value);
+}
+
+weft_status_t wefti_diff_equal(wefti_diff_t *diff, uint32_t a, uint32_t b, uint32_t *out_condition,
+                               uint32_t *out_one)
+{
+    const weft_tensor_desc_t scalar = {.dtype = diff->graph->values[a].type.dtype};
+    uint32_t zero, one;
+    WEFT_RETURN_IF_ERROR(wefti_diff_zero_like(diff, a, &zero));
+    WEFT_RETURN_IF_ERROR(wefti_diff_constant(diff->graph, "one", &scalar, 1.0, &one));
+    WEFT_RETURN_IF_ERROR(wefti_diff_two(diff, "Equal", a, b, out_condition));
+    return wefti_diff_choose(diff, *out_condition, one, zero, out_one);
+}
+
+weft_status_t wefti_diff_factor(wefti_diff_t *diff, uint32_t value, wefti_diff_factor_t *out)
+{
+    uint32_t zero, condition;
+    WEFT_RETURN_IF_ERROR(wefti_diff_zero_like(diff, value, &zero));
+    WEFT_RETURN_IF_ERROR(wefti_diff_equal(diff, value, zero, &condition, &out->is_zero));
+    return wefti_diff_choose(diff, condition, out->is_zero, value, &out->other);
+}
+
+weft_status_t wefti_diff_give_factor(wefti_diff_t *diff, uint32_t index,
+                                     const wefti_diff_factor_t *factor, uint32_t grad,
+                                     uint32_t zeros)
+{
+    uint32_t zero, alone;
+    WEFT_RETURN_IF_ERROR(wefti_diff_zero_like(diff, grad, &zero));
+    WEFT_RETURN_IF_ERROR(wefti_diff_two(diff, "Equal", zeros, factor->is_zero, &alone));
+    WEFT_RETURN_IF_ERROR(wefti_diff_two(diff, "Div", grad, factor->other, &grad));
+    WEFT_RETURN_IF_ERROR(wefti_diff_choose(diff, alone, grad, zero, &grad));
+    return wefti_diff_give(diff, index, grad);
+}
+
 weft_status_t wefti_diff_unsupported(const wefti_diff_t *diff, const char *what)
 {
     const wefti_node_t *node = wefti_diff_node(diff);

@@ -171,6 +171,7 @@ typedef enum weft_gradient {
     WEFT_GRADIENT_TILES = 80,             /**< Tile */
     WEFT_GRADIENT_LARGEST = 81,           /**< TopK */
     WEFT_GRADIENT_TRIANGLE = 82,          /**< Trilu */
+    WEFT_GRADIENT_REDUCED_PRODUCT = 83,   /**< ReduceProd */
     WEFT_GRADIENT_SHARED = 96, /**< all ranks have input 0, output 0 leads to a part on each */
 } weft_gradient_t;
 
@@ -235,6 +236,8 @@ typedef enum weft_expansion {
     WEFT_EXPANSION_PAD = 26,
     WEFT_EXPANSION_GLOBAL_MAX = 27, /**< GlobalMaxPool */
     WEFT_EXPANSION_SWIGLU = 28,     /**< SwiGLU */
+    /** Conv, ConvTranspose, MaxPool and AveragePool over three dimensions; others stay */
+    WEFT_EXPANSION_VOLUME = 29,
 } weft_expansion_t;
 
 /** The type in which an operator computes where the compiler may choose half types (compile

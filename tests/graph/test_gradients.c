@@ -20,10 +20,12 @@ typedef struct fixture {
     weft_registry_t *registry;
     wefti_graph_t *graph;
     test_random_t random;
+    bool zeros; /* every fourth element of a parameter is 0 */
 } fixture_t;
 
 static void start(fixture_t *f)
 {
+    f->zeros = false;
     f->graph = test_graph(&f->registry);
     f->random.state = test_seed();
 }
@@ -109,7 +111,8 @@ static void check_and_free(fixture_t *f, uint32_t classes)
             if (value->type.dtype == WEFT_DTYPE_I64) {
                 ((int64_t *)interpreter.buffers[i])[k] = test_random_below(&f->random, classes);
             } else {
-                ((float *)interpreter.buffers[i])[k] = test_random_float(&f->random);
+                float number = test_random_float(&f->random);
+                ((float *)interpreter.buffers[i])[k] = f->zeros && k % 4 == 0 ? 0.0f : number;
             }
         }
     }
@@ -301,18 +304,19 @@ static void clip(void **state)
 static void reductions(void **state)
 {
     (void)state;
-    static const char *const ops[] = {"ReduceSum",       "ReduceMean",     "ReduceMax",
-                                      "ReduceMin",       "ReduceL1",       "ReduceL2",
-                                      "ReduceSumSquare", "ReduceLogSumExp"};
+    static const char *const ops[] = {"ReduceSum",       "ReduceMean",      "ReduceMax",
+                                      "ReduceMin",       "ReduceL1",        "ReduceL2",
+                                      "ReduceSumSquare", "ReduceLogSumExp", "ReduceProd"};
     static const int64_t lists[][2] = {{0, -1}, {1, 2}, {-2, -2}};
-    for (int form = 0; form < 48; form++) {
+    for (int form = 0; form < 54; form++) {
         fixture_t f;
         start(&f);
-        const int64_t *list = lists[form / 16];
+        const int64_t *list = lists[form / 18];
         uint32_t axes = test_ints(f.graph, "axes", list[0] == list[1] ? 1 : 2, list);
-        const weft_attr_t attrs[] = {ATTR_INT("keepdims", form >> 3 & 1)};
+        const weft_attr_t attrs[] = {ATTR_INT("keepdims", form / 9 & 1)};
         uint32_t a = test_param(f.graph, "a", DIMS(2, 3, 4));
-        finish_with_loss(&f, test_node(f.graph, ops[form & 7], "y", INPUTS(a, axes), attrs, 1));
+        f.zeros = form % 9 == 8;
+        finish_with_loss(&f, test_node(f.graph, ops[form % 9], "y", INPUTS(a, axes), attrs, 1));
     }
 }
 
@@ -353,7 +357,7 @@ static void conv(void **state)
 {
     (void)state;
     const struct {
-        int64_t x[5], w[5];
+        int64_t x[6], w[6];
         weft_attr_t attrs[4];
         uint32_t attr_count;
         bool bias;
@@ -375,6 +379,12 @@ static void conv(void **state)
          {ATTR_STRING("auto_pad", "SAME_UPPER"), ATTR_INTS("strides", 2, 2, 2)},
          2,
          false},
+        {{2, 4, 4, 3, 3},
+         {4, 2, 3, 2, 2},
+         {ATTR_INT("group", 2), ATTR_INTS("pads", 6, 1, 0, 1, 1, 1, 0),
+          ATTR_INTS("strides", 3, 2, 1, 1), ATTR_INTS("dilations", 3, 1, 2, 1)},
+         4,
+         true},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         fixture_t f;
@@ -413,13 +423,22 @@ static void pooling(void **state)
           ATTR_INTS("pads", 4, 1, 1, 1, 1), ATTR_INT("ceil_mode", 1)},
          4},
         {"GlobalAveragePool", {{0}}, 0},
+        {"MaxPool",
+         {ATTR_INTS("kernel_shape", 3, 2, 3, 2), ATTR_INTS("strides", 3, 1, 2, 2),
+          ATTR_INTS("pads", 6, 1, 0, 0, 0, 1, 1)},
+         3},
+        {"AveragePool",
+         {ATTR_INTS("kernel_shape", 3, 3, 2, 2), ATTR_INTS("strides", 3, 2, 1, 2),
+          ATTR_INTS("pads", 6, 1, 0, 1, 0, 1, 0), ATTR_INT("ceil_mode", 1)},
+         4},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         fixture_t f;
         start(&f);
-        uint32_t x = test_param(f.graph, "x", DIMS(2, 3, 6, 6));
-        uint32_t scaled = test_node(f.graph, "Mul", "scaled",
-                                    INPUTS(x, test_param(f.graph, "s", DIMS(1, 3, 1, 1))), NULL, 0);
+        const bool volume = cases[i].attrs[0].count == 3;
+        uint32_t x = test_param(f.graph, "x", volume ? DIMS(2, 3, 3, 4, 4) : DIMS(2, 3, 6, 6));
+        uint32_t s = test_param(f.graph, "s", volume ? DIMS(1, 3, 1, 1, 1) : DIMS(1, 3, 1, 1));
+        uint32_t scaled = test_node(f.graph, "Mul", "scaled", INPUTS(x, s), NULL, 0);
         finish_with_loss(&f, test_node(f.graph, cases[i].op, "y", INPUTS(scaled), cases[i].attrs,
                                        cases[i].attr_count));
     }
@@ -436,6 +455,8 @@ static void conv_transpose(void **state)
         {ATTR_INTS("dilations", 2, 2, 3), pads, ATTR_INTS("kernel_shape", 2, 3, 2)},
         {strides, ATTR_STRING("auto_pad", "SAME_UPPER")},
         {strides, ATTR_INTS("output_shape", 2, 9, 7)},
+        {ATTR_INTS("strides", 3, 2, 1, 2), ATTR_INTS("pads", 6, 1, 0, 0, 0, 1, 1),
+         ATTR_INTS("output_padding", 3, 1, 0, 1), group},
     };
     for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]); i++) {
         fixture_t f;
@@ -444,9 +465,10 @@ static void conv_transpose(void **state)
         while (count < 4 && sets[i][count].name != NULL) {
             count++;
         }
-        uint32_t x = test_param(f.graph, "x", DIMS(2, 4, 4, 3));
-        uint32_t w = test_param(f.graph, "w", DIMS(4, 2, 3, 2));
-        uint32_t b = test_param(f.graph, "b", DIMS(i == 1 ? 4 : 2));
+        const bool volume = i == 5;
+        uint32_t x = test_param(f.graph, "x", volume ? DIMS(2, 4, 3, 2, 3) : DIMS(2, 4, 4, 3));
+        uint32_t w = test_param(f.graph, "w", volume ? DIMS(4, 2, 3, 2, 2) : DIMS(4, 2, 3, 2));
+        uint32_t b = test_param(f.graph, "b", DIMS(i == 1 || volume ? 4 : 2));
         finish_with_loss(&f,
                          test_node(f.graph, "ConvTranspose", "y", INPUTS(x, w, b), sets[i], count));
     }
@@ -575,7 +597,8 @@ static void indexed(void **state)
 {
     static const int64_t places[] = {1, -1, 0, 1, 2, 2}, tuples[] = {3, 0, -1, 1, 3, 0};
     (void)state;
-    for (int form = 0; form < 10; form++) {
+    static const char *const reductions_of[] = {"mul", "max", "min"};
+    for (int form = 0; form < 16; form++) {
         fixture_t f;
         start(&f);
         wefti_graph_t *g = f.graph;
@@ -588,12 +611,18 @@ static void indexed(void **state)
             test_value(g, "places", WEFTI_VALUE_CONST, WEFT_DTYPE_I64, DIMS(2, 3), places);
         uint32_t pairs =
             test_value(g, "tuples", WEFTI_VALUE_CONST, WEFT_DTYPE_I64, DIMS(3, 2), tuples);
-        const bool slices = form == 5 || form == 6;
+        const bool slices = form == 5 || form == 6 || (form > 9 && form % 2 == 0);
         uint32_t other = form < 5 || form == 9
                              ? WEFTI_NONE
                              : test_param(g, "other", slices ? DIMS(3) : DIMS(2, 3));
         uint32_t y;
-        if (form < 4) {
+        if (form > 9) {
+            const weft_attr_t attrs[] = {ATTR_STRING("reduction", reductions_of[(form - 10) / 2]),
+                                         axis[0]};
+            f.zeros = form < 12;
+            y = test_node(g, slices ? "ScatterND" : "ScatterElements", "y",
+                          INPUTS(p, slices ? pairs : elements, other), attrs, slices ? 1 : 2);
+        } else if (form < 4) {
             y = test_node(g, "CumSum", "y", INPUTS(p, test_ints(g, "at", 1, (const int64_t[]){-2})),
                           sums, 2);
         } else if (form == 4) {
@@ -632,7 +661,7 @@ static void resampled(void **state)
     static const float scales[] = {1.0f, 1.0f, 1.6f, 0.7f};
     static const char *const modes[] = {"nearest", "linear", "cubic"};
     (void)state;
-    for (int form = 0; form < 8; form++) {
+    for (int form = 0; form < 9; form++) {
         fixture_t f;
         start(&f);
         wefti_graph_t *g = f.graph;
@@ -647,6 +676,18 @@ static void resampled(void **state)
             uint32_t by =
                 test_value(g, "scales", WEFTI_VALUE_CONST, WEFT_DTYPE_F32, DIMS(4), scales);
             y = test_node(g, "Resize", "y", INPUTS(x, WEFTI_NONE, by), attrs, 2);
+        } else if (form == 8) {
+            uint32_t node, inputs[] = {x, test_value(g, "scales", WEFTI_VALUE_CONST, WEFT_DTYPE_F32,
+                                                     DIMS(4), scales)};
+            wefti_node_params_t params = {.op = "Resize",
+                                          .version = 10,
+                                          .inputs = inputs,
+                                          .input_count = 2,
+                                          .output_count = 1,
+                                          .attrs = attrs,
+                                          .attr_count = 1};
+            CHECK(wefti_graph_add_node(g, &params, &node));
+            y = g->nodes[node].outputs[0];
         } else {
             y = test_node(g, "DepthToSpace", "y", INPUTS(x), block, form == 6 ? 1 : 2);
             y = test_node(g, "Mul", "z", INPUTS(y, test_param(g, "w", DIMS(6, 10))), NULL, 0);
@@ -658,10 +699,11 @@ static void resampled(void **state)
 /* Operators that become others. */
 static void expanded(void **state)
 {
-    static const char *const equations[] = {"ij,kj->ik", "bij,bjk", "...ij,jk->k...i", "ij->j"};
+    static const char *const equations[] = {"ij,kj->ik", "bij,bjk", "...ij,jk->k...i", "ij->j",
+                                            "...ii,i->...i"};
     static const uint8_t seen[] = {1, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0}; /* a query sees no key */
     (void)state;
-    for (int form = 0; form < 14; form++) {
+    for (int form = 0; form < 15; form++) {
         fixture_t f;
         start(&f);
         wefti_graph_t *g = f.graph;
@@ -701,8 +743,12 @@ static void expanded(void **state)
                           INPUTS(x, cosines, test_param(g, "sines", DIMS(2, 3, 1))), NULL, 0);
         } else {
             const weft_attr_t equation[] = {ATTR_STRING("equation", equations[form - 10])};
-            uint32_t a = test_param(g, "a", form == 10 || form == 13 ? DIMS(3, 4) : DIMS(2, 3, 4));
+            uint32_t a = test_param(g, "a",
+                                    form == 10 || form == 13 ? DIMS(3, 4)
+                                    : form == 14             ? DIMS(2, 4, 4)
+                                                             : DIMS(2, 3, 4));
             uint32_t b = form == 13   ? WEFTI_NONE
+                         : form == 14 ? test_param(g, "b", DIMS(4))
                          : form == 10 ? test_param(g, "b", DIMS(5, 4))
                          : form == 11 ? test_param(g, "b", DIMS(2, 4, 5))
                                       : test_param(g, "b", DIMS(4, 5));

@@ -23,6 +23,8 @@
  * read from memory once in 256 columns. Both lie in a second-level cache of 512 KiB. */
 #define PANEL_GROUP 256
 #define PANEL_ROW_BLOCK 120 /* whole tiles of 4, 6, 8 and 12 rows */
+/* Sums of so many rows stay in cache from one block of k to the next. */
+#define PIECE_ROWS 1920
 
 /* The oracle: fmaf rounds once on every machine. */
 static void run_portable(const wefti_gemm_tile_t *t)
@@ -130,13 +132,6 @@ void wefti_transpose_f32(weft_isa_t isa, const float *src, int64_t lds, int64_t 
     }
 }
 
-/* The panels of one thread, in lines of 16. */
-static size_t panels_elems(int64_t cols, int64_t k)
-{
-    const int64_t elems = min_i64(cols, PANEL_GROUP) * min_i64(k, WEFTI_GEMM_K_BLOCK);
-    return wefti_align_up((size_t)elems, 16);
-}
-
 weft_status_t wefti_gemm_plan(wefti_gemm_t *gemm)
 {
     const int64_t m = gemm->m, n = gemm->n, k = gemm->k;
@@ -159,10 +154,12 @@ weft_status_t wefti_gemm_plan(wefti_gemm_t *gemm)
     const int64_t rows = gemm->swap ? n : m, cols = gemm->swap ? m : n;
     gemm->panels = gemm->pack || (rows >= PANEL_ROWS &&
                                   min_i64(k, WEFTI_GEMM_K_BLOCK) * cols >= PANEL_BLOCK_ELEMS);
-    gemm->scratch_bytes = gemm->panels ? gemm->threads * panels_elems(cols, k) * sizeof(float) : 0;
-    if (gemm->swap) {
-        gemm->scratch_bytes += wefti_align_up((size_t)m * (size_t)n * sizeof(float), 64);
-    }
+    const int64_t piece_cols = gemm->panels ? min_i64(cols, PANEL_GROUP) : cols;
+    const int64_t panels = gemm->panels ? piece_cols * min_i64(k, WEFTI_GEMM_K_BLOCK) : 0;
+    const int64_t sums = gemm->swap ? min_i64(rows, PIECE_ROWS) * piece_cols : 0;
+    gemm->panels_elems = wefti_align_up((size_t)panels, 16);
+    gemm->thread_elems = gemm->panels_elems + wefti_align_up((size_t)sums, 16);
+    gemm->scratch_bytes = gemm->threads * gemm->thread_elems * sizeof(float);
     return WEFT_OK;
 }
 
@@ -171,9 +168,8 @@ typedef struct panel_job {
     wefti_gemm_tile_t tile; /* a, b, c of element (0, 0) */
     int64_t rows, cols;
     const wefti_gemm_kernel_t *kernel;
-    float *panels; /* not NULL: b goes through them; panels_elems for each thread */
-    size_t panels_elems;
-    bool turned; /* b is [cols, k] */
+    float *panels; /* not NULL: b goes through them */
+    bool turned;   /* b is [cols, k] */
     weft_isa_t isa;
 } panel_job_t;
 
@@ -224,56 +220,48 @@ static void fill_panel(const panel_job_t *job, int64_t col, int cols, float *pan
     }
 }
 
-/* Panels of a group stay in the second-level cache with a block of rows, one of them in the first. */
-static void run_panels(const panel_job_t *job, int64_t row_begin, int64_t row_end,
-                       int64_t col_begin, int64_t col_end, int64_t part)
+/* All panels stay in the second-level cache with a block of rows, one of them in the first. */
+static void run_panels(const panel_job_t *job)
 {
-    float *panels = job->panels + (size_t)part * job->panels_elems;
-    int64_t end;
-    for (int64_t begin = col_begin; begin < col_end; begin = end) {
-        end = min_i64(col_end, begin + PANEL_GROUP);
-        for (int64_t row = row_begin; row < row_end; row += PANEL_ROW_BLOCK) {
-            const int64_t next = min_i64(row_end, row + PANEL_ROW_BLOCK);
-            int cols;
-            for (int64_t col = begin; col < end; col += cols) {
-                float *panel = panels + (col - begin) * job->tile.k_count;
-                cols = next_width(job->kernel, min_i64(end - col, PANEL_COLS), row_end - row_begin);
-                if (row == row_begin) {
-                    fill_panel(job, col, cols, panel);
-                }
-                tile_at(job, row, next, col, cols, panel, cols);
+    int cols;
+    for (int64_t row = 0; row < job->rows; row += PANEL_ROW_BLOCK) {
+        const int64_t next = min_i64(job->rows, row + PANEL_ROW_BLOCK);
+        for (int64_t col = 0; col < job->cols; col += cols) {
+            float *panel = job->panels + col * job->tile.k_count;
+            cols = next_width(job->kernel, min_i64(job->cols - col, PANEL_COLS), job->rows);
+            if (row == 0) {
+                fill_panel(job, col, cols, panel);
             }
+            tile_at(job, row, next, col, cols, panel, cols);
         }
     }
 }
 
 /* The operand that is read most often stays in the first-level cache. */
-static void run_block(const panel_job_t *job, int64_t row_begin, int64_t row_end, int64_t col_begin,
-                      int64_t col_end, int64_t part)
+static void run_block(const panel_job_t *job)
 {
     const wefti_gemm_tile_t *t = &job->tile;
+    int cols;
     if (job->panels != NULL) {
-        run_panels(job, row_begin, row_end, col_begin, col_end, part);
+        run_panels(job);
         return;
     }
-    if (col_end - col_begin > row_end - row_begin) {
-        for (int64_t col = col_begin; col < col_end;) {
-            const int cols = next_width(job->kernel, col_end - col, row_end - row_begin);
-            tile_at(job, row_begin, row_end, col, cols, t->b + col, t->b_k);
-            col += cols;
+    if (job->cols > job->rows) {
+        for (int64_t col = 0; col < job->cols; col += cols) {
+            cols = next_width(job->kernel, job->cols - col, job->rows);
+            tile_at(job, 0, job->rows, col, cols, t->b + col, t->b_k);
         }
         return;
     }
-    for (int64_t row = row_begin; row < row_end;) {
-        int64_t next = row_end;
-        for (int64_t col = col_begin; col < col_end;) {
-            const int cols = next_width(job->kernel, col_end - col, row_end - row_begin);
+    for (int64_t row = 0; row < job->rows;) {
+        int64_t next = job->rows;
+        for (int64_t col = 0; col < job->cols; col += cols) {
+            cols = next_width(job->kernel, job->cols - col, job->rows);
             const int vectors = (cols + job->kernel->lanes - 1) / job->kernel->lanes;
-            if (col == col_begin) {
-                next = min_i64(row_end, row + job->kernel->max_rows[vectors]);
+            if (col == 0) {
+                next = min_i64(job->rows, row + job->kernel->max_rows[vectors]);
             }
             tile_at(job, row, next, col, cols, t->b + col, t->b_k);
-            col += cols;
         }
         row = next;
     }
@@ -283,66 +271,92 @@ void wefti_gemm_tiles(const wefti_gemm_kernel_t *kernel, const wefti_gemm_tile_t
                       int64_t rows, int64_t cols)
 {
     const panel_job_t job = {.tile = *tile, .rows = rows, .cols = cols, .kernel = kernel};
-    run_block(&job, 0, rows, 0, cols, 0);
+    run_block(&job);
 }
 
-typedef struct split_job {
-    const panel_job_t *job;
-    bool by_cols;
-    int64_t unit, units, total, parts;
-} split_job_t;
-
-static void run_part(const void *context, int64_t p)
-{
-    const split_job_t *split = context;
-    const panel_job_t *job = split->job;
-    const int64_t begin = split->units * p / split->parts * split->unit;
-    const int64_t end = min_i64(split->total, split->units * (p + 1) / split->parts * split->unit);
-    if (split->by_cols) {
-        run_block(job, 0, job->rows, begin, end, p);
-    } else {
-        run_block(job, begin, end, 0, job->cols, p);
-    }
-}
-
-/* Splits the longer side over threads, at multiples that keep tiles whole. */
-static void run_threads(const panel_job_t *job, uint32_t threads)
-{
-    const bool by_cols = job->cols > job->rows;
-    const int64_t unit = by_cols ? 48 : 24;
-    const int64_t total = by_cols ? job->cols : job->rows;
-    const int64_t units = (total + unit - 1) / unit;
-    const int64_t parts = min_i64(units, threads);
-    if (parts <= 1) {
-        run_block(job, 0, job->rows, 0, job->cols, 0);
-        return;
-    }
-    const split_job_t split = {job, by_cols, unit, units, total, parts};
-    wefti_parallel(parts, run_part, &split);
-}
-
-/* What is done once all blocks are summed: alpha and the addend. */
-static void finish(const wefti_gemm_t *g, const wefti_gemm_bias_t *bias, float *c)
+/* What is done once all blocks are summed: alpha and the addend, for C[m, n] from element (i, j). */
+static void finish(const wefti_gemm_t *g, const wefti_gemm_bias_t *bias, int64_t i, int64_t j,
+                   int64_t m, int64_t n, float *c)
 {
     const float alpha = g->alpha, beta = g->beta;
     const bool scale = alpha != 1;
     const bool add = bias != NULL && bias->data != NULL;
-    for (int64_t i = 0; i < g->m && (scale || add); i++) {
-        float *row = c + i * g->ldc;
-        const float *addend = add ? bias->data + i * bias->row : NULL;
+    for (int64_t r = 0; r < m && (scale || add); r++) {
+        float *row = c + r * g->ldc;
+        const float *addend = add ? bias->data + (i + r) * bias->row + j * bias->col : NULL;
         if (scale) {
-            for (int64_t j = 0; j < g->n; j++) {
-                row[j] *= alpha;
+            for (int64_t q = 0; q < n; q++) {
+                row[q] *= alpha;
             }
         }
         if (add && bias->col == 1) { /* a case of its own, so that it becomes vectors */
-            for (int64_t j = 0; j < g->n; j++) {
-                row[j] += beta * addend[j];
+            for (int64_t q = 0; q < n; q++) {
+                row[q] += beta * addend[q];
             }
         } else if (add) {
-            for (int64_t j = 0; j < g->n; j++) {
-                row[j] += beta * addend[j * bias->col];
+            for (int64_t q = 0; q < n; q++) {
+                row[q] += beta * addend[q * bias->col];
             }
+        }
+    }
+}
+
+typedef struct product {
+    const wefti_gemm_t *g;
+    const wefti_gemm_bias_t *bias;
+    panel_job_t job; /* the whole product, without C */
+    bool accumulate;
+    float *c, *scratch;
+    int64_t unit, units, parts; /* of rows, or of columns where those are more */
+} product_t;
+
+/* All blocks of k are summed while this piece of C is in cache. */
+static void run_piece(const product_t *p, int64_t row, int64_t rows, int64_t col, int64_t cols,
+                      float *scratch)
+{
+    const wefti_gemm_t *g = p->g;
+    const bool swap = g->swap;
+    const int64_t i = swap ? col : row, j = swap ? row : col;
+    const float *a = p->job.tile.a + row * p->job.tile.a_row;
+    const float *b = p->job.tile.b + (g->pack ? col * p->job.tile.b_k : col);
+    float *c = p->c + i * g->ldc + j, *sums = swap ? scratch + g->panels_elems : c;
+    panel_job_t job = p->job;
+    job.rows = rows;
+    job.cols = cols;
+    job.panels = g->panels ? scratch : NULL;
+    job.tile.c = sums;
+    job.tile.ldc = swap ? cols : g->ldc;
+    if (swap && p->accumulate) {
+        wefti_transpose_f32(g->isa, c, g->ldc, cols, rows, sums, cols);
+    }
+    for (int64_t k = 0; k < g->k; k += WEFTI_GEMM_K_BLOCK) {
+        job.tile.k_count = min_i64(g->k - k, WEFTI_GEMM_K_BLOCK);
+        job.tile.a = a + k * job.tile.a_k;
+        job.tile.b = b + (g->pack ? k : k * job.tile.b_k);
+        job.tile.add = k > 0 || p->accumulate;
+        run_block(&job);
+    }
+    if (swap) {
+        wefti_transpose_f32(g->isa, sums, cols, rows, cols, c, g->ldc);
+    }
+    finish(g, p->bias, i, j, swap ? cols : rows, swap ? rows : cols, c);
+}
+
+static void run_part(const void *context, int64_t part)
+{
+    const product_t *p = context;
+    const panel_job_t *job = &p->job;
+    const bool by_cols = job->cols > job->rows;
+    const int64_t from = p->units * part / p->parts * p->unit;
+    const int64_t to =
+        min_i64(by_cols ? job->cols : job->rows, p->units * (part + 1) / p->parts * p->unit);
+    const int64_t row_end = by_cols ? job->rows : to, col_end = by_cols ? to : job->cols;
+    const int64_t most = p->g->panels ? PANEL_GROUP : job->cols;
+    float *scratch = p->scratch + (size_t)part * p->g->thread_elems;
+    for (int64_t row = by_cols ? 0 : from; row < row_end; row += PIECE_ROWS) {
+        for (int64_t col = by_cols ? from : 0; col < col_end; col += most) {
+            run_piece(p, row, min_i64(row_end - row, PIECE_ROWS), col, min_i64(col_end - col, most),
+                      scratch);
         }
     }
 }
@@ -351,38 +365,23 @@ void wefti_gemm_run(const wefti_gemm_t *g, const float *a, const float *b,
                     const wefti_gemm_bias_t *bias, bool accumulate, float *c, void *scratch)
 {
     /* Strides of the broadcast operand [rows, k] and of the vector operand [k, cols]. */
-    const float *wide = g->swap ? a : b;
-    const int64_t wide_ld = g->swap ? g->lda : g->ldb;
-    const float *narrow = g->swap ? b : a;
     const bool narrow_trans = g->swap ? !g->trans_b : g->trans_a;
     const int64_t narrow_ld = g->swap ? g->ldb : g->lda;
-    float *sums = c;
-    panel_job_t job = {.kernel = wefti_gemm_kernel(g->isa), .isa = g->isa, .turned = g->pack};
-    job.panels = g->panels ? scratch : NULL;
-    job.rows = g->swap ? g->n : g->m;
-    job.cols = g->swap ? g->m : g->n;
-    job.panels_elems = panels_elems(job.cols, g->k);
-    job.tile.a_row = narrow_trans ? 1 : narrow_ld;
-    job.tile.a_k = narrow_trans ? narrow_ld : 1;
-    job.tile.ldc = g->swap ? g->m : g->ldc;
-    if (g->swap) {
-        sums = (float *)scratch + (g->panels ? g->threads * job.panels_elems : 0);
-    }
-    job.tile.c = sums;
-    if (g->swap && accumulate) {
-        wefti_transpose_f32(g->isa, c, g->ldc, g->m, g->n, sums, g->m);
-    }
-    for (int64_t k = 0; k < g->k; k += WEFTI_GEMM_K_BLOCK) {
-        const int64_t count = min_i64(g->k - k, WEFTI_GEMM_K_BLOCK);
-        job.tile.k_count = count;
-        job.tile.a = narrow + k * job.tile.a_k;
-        job.tile.add = k > 0 || accumulate;
-        job.tile.b = wide + (g->pack ? k : k * wide_ld);
-        job.tile.b_k = wide_ld;
-        run_threads(&job, g->threads);
-    }
-    if (g->swap) {
-        wefti_transpose_f32(g->isa, sums, g->m, g->n, g->m, c, g->ldc);
-    }
-    finish(g, bias, c);
+    product_t p = {.g = g, .bias = bias, .accumulate = accumulate, .c = c, .scratch = scratch};
+    p.job.kernel = wefti_gemm_kernel(g->isa);
+    p.job.isa = g->isa;
+    p.job.turned = g->pack;
+    p.job.rows = g->swap ? g->n : g->m;
+    p.job.cols = g->swap ? g->m : g->n;
+    p.job.tile.a = g->swap ? b : a;
+    p.job.tile.a_row = narrow_trans ? 1 : narrow_ld;
+    p.job.tile.a_k = narrow_trans ? narrow_ld : 1;
+    p.job.tile.b = g->swap ? a : b;
+    p.job.tile.b_k = g->swap ? g->lda : g->ldb;
+    /* The longer side is split over threads, at multiples that keep tiles whole. */
+    const bool by_cols = p.job.cols > p.job.rows;
+    p.unit = by_cols ? 48 : 24;
+    p.units = ((by_cols ? p.job.cols : p.job.rows) + p.unit - 1) / p.unit;
+    p.parts = min_i64(p.units, g->threads);
+    wefti_parallel(p.parts, run_part, &p);
 }

@@ -33,6 +33,7 @@ typedef struct wefti_gemm {
     bool swap;   /* vectors run along m: computed as C' = B' A', then transposed */
     bool pack;   /* the vector operand lies the other way and is transposed */
     bool panels; /* it is copied, a tile's columns at a time */
+    size_t panels_elems, thread_elems; /* scratch of a thread: the panels, and all of it */
     size_t scratch_bytes;
 } wefti_gemm_t;
 

@@ -97,6 +97,7 @@ static const row_t rows[] = {
     {MS, "FusedMatMul", 1, "f130x257 f301x257", "f130x301", "transB=1", ""},
     {"", "Gemm", 13, "f300x29 f99x300 f99", "f29x99", "transA=1 transB=1", ""},
     {"", "Gemm", 13, "f1000x30 f30x9 f9", "f1000x9", "", ""},
+    {"", "Gemm", 13, "f20x40 f1950x40 f1950", "f20x1950", "transB=1", ""},
     {"", "Conv", 11, "f2x5x23x21 f7x5x3x3 f7", "f2x7x23x21", "pads=1,1,1,1", ""},
     {MS, "ConvGrad", 1, "f2x7x23x21 f2x5x23x21 f7x5x3x3", "f2x5x23x21 f7x5x3x3 f7", "pads=1,1,1,1",
      ""},

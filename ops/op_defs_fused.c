@@ -2,6 +2,7 @@
 /* Operators that passes make of several others. */
 #include <string.h>
 
+#include "ops/compute/fused.h"
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
 
@@ -16,7 +17,7 @@ static weft_status_t infer_fused(weft_node_desc_t *node)
     }
     for (uint32_t i = 1; i < node->input_count; i++) {
         weft_tensor_desc_t wider = {.dtype = y.dtype};
-        if (node->inputs[i].dtype != y.dtype) {
+        if (node->inputs[i].dtype != y.dtype && weft_node_attr(node, "types") == NULL) {
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "inputs have types %s and %s",
                                weft_dtype_name(y.dtype), weft_dtype_name(node->inputs[i].dtype));
         }
@@ -24,6 +25,11 @@ static weft_status_t infer_fused(weft_node_desc_t *node)
         y = wider;
     }
     for (uint32_t o = 0; o < node->output_count; o++) {
+        y.dtype = wefti_fused_type(node, results->ints[o]);
+        if (y.dtype == WEFT_DTYPE_NONE) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "attribute types: expected float32, float16 or bfloat16 per step");
+        }
         wefti_infer_set_like(node, o, &y);
     }
     return WEFT_OK;
@@ -138,6 +144,10 @@ static const weft_attr_def_t fused_attrs[] = {
      .type = WEFT_ATTR_TYPE_INTS,
      .required = 1,
      .doc = "the step of each output; the last step is output 0"},
+    {.name = "types",
+     .type = WEFT_ATTR_TYPE_STRINGS,
+     .default_s = "float32",
+     .doc = "one per step: the type to which its result is rounded"},
 };
 
 static const weft_op_def_t defs[] = {
@@ -148,7 +158,7 @@ static const weft_op_def_t defs[] = {
      .inputs_max = WEFT_VARIADIC,
      .outputs_min = 1,
      .outputs_max = WEFT_VARIADIC,
-     .dtypes = WEFT_DTYPE_BIT(WEFT_DTYPE_F32),
+     .dtypes = WEFTI_BIT_FLOATS & ~WEFT_DTYPE_BIT(WEFT_DTYPE_F64),
      .in_place = {0, -1, -1, -1},
      .attrs = fused_attrs,
      .attr_count = WEFTI_COUNT(fused_attrs),

@@ -8,7 +8,7 @@
  * A node joins the groups that compute its inputs if the result has the same shape and phase, and
  * if no other node before it reads a result of the group. The group runs where its last member ran,
  * so no other node runs later, and gradients are ready no later. Results that later nodes read
- * are outputs.
+ * are outputs. A single node of a half type becomes a Fused also, which widens its inputs in cache.
  *
  * Memory: members run later than before, so their inputs live longer. Unless a group ran directly
  * before the joining node, it may have only one tensor that dies with it, in place of its result.
@@ -230,13 +230,17 @@ static weft_status_t add_fused(fuser_t *f, const group_t *group, uint32_t *out_n
     const char **steps = wefti_arena_array(&f->arena, count, sizeof(*steps));
     int64_t *operands = wefti_arena_array(&f->arena, (size_t)2 * count, sizeof(*operands));
     float *numbers = wefti_arena_array(&f->arena, (size_t)2 * count, sizeof(*numbers));
+    const char **types = wefti_arena_array(&f->arena, count, sizeof(*types));
     int64_t results[MOST_OUTPUTS];
-    bool absent[MOST_OUTPUTS];
-    WEFT_RETURN_IF_NO_MEMORY(steps && operands && numbers);
+    bool absent[MOST_OUTPUTS], wide = true;
+    WEFT_RETURN_IF_NO_MEMORY(steps && operands && numbers && types);
     for (uint32_t i = 0; i < count; i++) {
         const wefti_node_t *node = &f->graph->nodes[group->members[i]];
         const wefti_fused_step_t *step = &f->member_of[group->members[i]]->step;
         steps[i] = step->name;
+        types[i] = weft_dtype_name(step->type);
+        wide = wide && step->type == WEFT_DTYPE_F32 &&
+               f->graph->values[node->inputs[0]].type.dtype == WEFT_DTYPE_F32; /* of a Cast */
         for (uint32_t k = 0; k < 2; k++) {
             const uint32_t value = k < step->tensors ? node->inputs[k] : WEFTI_NONE;
             const uint32_t at = index_in(group->members, count, wefti_producer(f->graph, value));
@@ -264,6 +268,7 @@ static weft_status_t add_fused(fuser_t *f, const group_t *group, uint32_t *out_n
          .type = WEFT_ATTR_TYPE_INTS,
          .count = group->output_count,
          .ints = results},
+        {.name = "types", .type = WEFT_ATTR_TYPE_STRINGS, .count = count, .strings = types},
     };
     const wefti_node_params_t params = {
         .domain = "weft",
@@ -275,7 +280,7 @@ static weft_status_t add_fused(fuser_t *f, const group_t *group, uint32_t *out_n
         .output_count = group->output_count,
         .output_absent = absent,
         .attrs = attrs,
-        .attr_count = sizeof(attrs) / sizeof(attrs[0])};
+        .attr_count = sizeof(attrs) / sizeof(attrs[0]) - (wide ? 1 : 0)};
     WEFT_RETURN_IF_NO_MEMORY(params.name);
     return wefti_graph_insert_node(f->graph, &params, last, out_node);
 }
@@ -284,8 +289,10 @@ static weft_status_t replace_group(fuser_t *f, uint32_t first)
 {
     group_t group = {0};
     uint32_t node;
-    if (f->member_of[first]->next == WEFTI_NONE || !add_members(f, first, &group) ||
-        !find_tensors(f, &group)) {
+    const wefti_fused_step_t *step = &f->member_of[first]->step;
+    const bool serves = f->member_of[first]->next != WEFTI_NONE ||
+                        (step->type != WEFT_DTYPE_F32 && strcmp(step->name, WEFTI_FUSED_CAST) != 0);
+    if (!serves || !add_members(f, first, &group) || !find_tensors(f, &group)) {
         return WEFT_OK;
     }
     choose_first_input(f, &group);

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/half.h"
+
 static const int64_t sizes[] = {0, 1, 7, 16, 33, 1000};
 
 static float special(int64_t i)
@@ -399,6 +401,83 @@ static void check_fused(const int64_t *x_dims, const int64_t *b_dims, const int6
     case_free(&c);
 }
 
+static void round_all(float *x, int64_t count, weft_dtype_t half)
+{
+    for (int64_t i = 0; i < count; i++) {
+        x[i] = half == WEFT_DTYPE_F16 ? wefti_f16_to_f32(wefti_f16_from_f32(x[i]))
+                                      : wefti_bf16_to_f32(wefti_bf16_from_f32(x[i]));
+    }
+}
+
+/* Input in the half type; out_wide: the same in f32. */
+static void half_input(op_case_t *c, weft_dtype_t half, const int64_t *dims, float **out_wide)
+{
+    uint16_t *x = case_input_typed(c, half, WEFT_LAYOUT_PLAIN, dims);
+    const int64_t n = weft_tensor_elem_count(&c->inputs[c->input_count - 1]);
+    float *wide = malloc((size_t)(n ? n : 1) * sizeof(*wide));
+    random_fill(wide, n, -2.0f, 2.0f);
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = half == WEFT_DTYPE_F16 ? wefti_f16_from_f32(wide[i]) : wefti_bf16_from_f32(wide[i]);
+    }
+    round_all(wide, n, half);
+    *out_wide = wide;
+}
+
+/* Gelu of the rounded sum x + b; that in f32 times s, rounded. The sum is an output also. */
+static void check_fused_halves(weft_dtype_t half, const int64_t *x_dims, const int64_t *b_dims)
+{
+    static const char *const steps[] = {"Add", "Gelu:tanh", "Cast", "Mul", "Cast"};
+    const char *name = weft_dtype_name(half), *const types[] = {name, name, "float32", "float32",
+                                                                name};
+    float *x, *b;
+    op_case_t c = case_make("weft", "Fused", 1);
+    half_input(&c, half, x_dims, &x);
+    half_input(&c, half, b_dims, &b);
+    float *s = case_input(&c, x_dims);
+    const int64_t n = weft_tensor_elem_count(&c.inputs[0]);
+    random_fill(s, n, -2.0f, 2.0f);
+    c.attrs[c.attr_count++] = (weft_attr_t){
+        .name = "steps", .type = WEFT_ATTR_TYPE_STRINGS, .count = 5, .strings = steps};
+    c.attrs[c.attr_count++] = (weft_attr_t){
+        .name = "types", .type = WEFT_ATTR_TYPE_STRINGS, .count = 5, .strings = types};
+    case_ints(&c, "operands", DIMS(0, 1, 3, -1, 4, -1, 5, 2, 6, -1));
+    case_ints(&c, "results", DIMS(4, 0));
+    assert_int_equal(case_infer(&c, 2, WEFT_LAYOUT_PLAIN), WEFT_OK);
+    case_run(&c);
+    case_run_threads(&c, 3);
+    weft_tensor_desc_t wide[2] = {c.inputs[0], c.inputs[1]};
+    wide[0].dtype = wide[1].dtype = WEFT_DTYPE_F32;
+    float *sum = run_one("", "Add", &wide[0], x, &wide[1], b, NULL, n);
+    round_all(sum, n, half);
+    float *gelu = run_one("", "Gelu", &wide[0], sum, NULL, NULL, "tanh", n);
+    round_all(gelu, n, half);
+    float *product = run_one("", "Mul", &wide[0], gelu, &wide[0], s, NULL, n);
+    const float *results[] = {product, sum};
+    for (int64_t i = 0; i < 2 * n; i++) {
+        const float y = results[i / n][i % n];
+        const uint16_t want =
+            half == WEFT_DTYPE_F16 ? wefti_f16_from_f32(y) : wefti_bf16_from_f32(y);
+        assert_int_equal(((uint16_t *)c.out[i / n])[i % n], want);
+    }
+    free(x);
+    free(b);
+    free(sum);
+    free(gelu);
+    free(product);
+    case_free(&c);
+}
+
+static void test_fused_rounds_results_of_half_types(void **state)
+{
+    (void)state;
+    check_fused_halves(WEFT_DTYPE_BF16, DIMS(7), DIMS(7));
+    check_fused_halves(WEFT_DTYPE_F16, DIMS(7), DIMS(1));
+    check_fused_halves(WEFT_DTYPE_F16, DIMS(90, 768), DIMS(768));
+    check_fused_halves(WEFT_DTYPE_BF16, DIMS(3, 7, 600), DIMS(7, 1));
+    check_fused_halves(WEFT_DTYPE_BF16, DIMS(2, 300, 5), DIMS(300, 5));
+    check_fused_halves(WEFT_DTYPE_F16, DIMS(2, 300, 5), DIMS(300, 1));
+}
+
 static void test_fused_has_the_bits_of_its_steps(void **state)
 {
     (void)state;
@@ -463,6 +542,7 @@ int main(void)
         cmocka_unit_test(test_binary_accepts_channels_last),
         cmocka_unit_test(test_sum_to_undoes_broadcasting),
         cmocka_unit_test(test_fused_has_the_bits_of_its_steps),
+        cmocka_unit_test(test_fused_rounds_results_of_half_types),
         cmocka_unit_test(test_fused_refuses_what_it_cannot_execute),
         cmocka_unit_test(test_shapes_that_differ_are_refused),
     };

@@ -155,6 +155,8 @@ class Families(ranks.RankCase):
                 onnx.save(in_half(FOLDER / name, onnx.TensorProto.FLOAT16, "f16"), path)
                 with self.assertRaisesRegex(weft.WeftError, "is float16: small gradients vanish"):
                     weft.compile(path, world=1, batch=len(label), loss="loss")
+                with self.assertRaisesRegex(weft.WeftUnsupportedError, "small gradients vanish in float16; use bfloat16"):
+                    compile_model(name, world=1, batch=len(label), precision="f16")
                 onnx.save(in_half(FOLDER / name, onnx.TensorProto.BFLOAT16, "bf16"), path)
                 plan = weft.compile(path, world=1, batch=len(label), loss="loss", optimizer="adam", lr=0.003)
                 with weft.Context(0, 1) as alone, weft.Session(plan, alone) as session:
@@ -184,17 +186,17 @@ class Families(ranks.RankCase):
 
     def test_bits_do_not_depend_on_the_number_of_ranks(self):
         """Micro-batches of two samples; statistics are those of a micro-batch."""
-        for name in FILES:
+        for name, precision in [*((name, "f32") for name in FILES), ("gpt2.onnx", "bf16"), ("resnet.onnx", "bf16")]:
             batch = [np.concatenate([x, x[::-1]]) for x in tensors(name)]
             own = slice(self.rank * 8 // self.size, (self.rank + 1) * 8 // self.size)
             digests = []
             for world, part in ((self.size, own), (1, slice(None))):
-                plan = compile_model(name, world=world, batch=2, global_micro_batches=4, lr=0.02)
+                plan = compile_model(name, world=world, batch=2, global_micro_batches=4, lr=0.02, precision=precision)
                 with weft.Context(0, 1) as alone, weft.Session(plan, None if world > 1 else alone) as session:
                     for _ in range(3):
                         session.step(*(x[part] for x in batch))
                     digests.append(session.param_digest())
-            self.assertEqual(digests[0], digests[1], name)
+            self.assertEqual(digests[0], digests[1], (name, precision))
 
     def test_recomputation_changes_no_bit(self):
         """With the least memory that is reachable, and with all operators computed again."""

@@ -43,9 +43,14 @@ static uint32_t contents_count(const wefti_lowering_t *l)
     return group == 0 ? l->params->world_size : l->params->mesh.axes[group - 1].stride;
 }
 
+/* Parts of a parameter may be equal at first, but not after a step. */
 static bool differs(const wefti_lowering_t *l, uint32_t value)
 {
-    size_t bytes = wefti_value_bytes(&l->graph->values[value]);
+    const wefti_value_t *v = &l->graph->values[value];
+    size_t bytes = wefti_value_bytes(v);
+    if (v->kind == WEFTI_VALUE_PARAM && v->rank_bytes != 0 && contents_count(l) > 1) {
+        return bytes > 0;
+    }
     const uint8_t *first = data_on(l, value, 0);
     for (uint32_t rank = 1; l->params->rank_data && rank < contents_count(l); rank++) {
         const uint8_t *data = data_on(l, value, rank);

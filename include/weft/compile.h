@@ -161,9 +161,9 @@ typedef struct weft_compile_params {
     /** Number of ranks over which products with weights are divided, and with them attention heads:
      * a rank has its part of the weights, and collectives are inserted where they are needed. It
      * divides world_size, which may be 0: then both are equal. Ranks r with the same
-     * r / tensor_parallel compute one batch, and batch is that of all of them together; in training,
-     * gradients are averaged over batches. A model that cannot be divided is an error. A session of
-     * training reads and writes parts of parameters; there are no checkpoints. 0 or 1: every rank
+     * r / tensor_parallel compute one batch, and batch is that of all of them together; in
+     * training, gradients are averaged over batches. A model that cannot be divided is an error. A session of
+     * training reads and writes parts of parameters; checkpoints have all parts. 0 or 1: every rank
      * has the whole model. */
     uint32_t tensor_parallel;
     /** Training. "auto": where no order of operators fits arena_limit, which must be set, the backward

@@ -104,7 +104,8 @@ static weft_status_t describe(saver_t *saver, const weft_checkpoint_info_t *info
     add_number(saver, "weft.epoch", info->epoch);
     add_number(saver, "weft.sample", info->sample);
     add_number(saver, "weft.sample_count", info->sample_count);
-    add_number(saver, "weft.global_batch", per_rank * plan->world_size);
+    add_number(saver, "weft.global_batch",
+               per_rank * (plan->world_size / wefti_plan_batch_ranks(plan)));
     add_number(saver, "weft.world_size", plan->world_size);
     add_text(saver, "weft.optimizer", plan->optimizer != NULL ? plan->optimizer : "");
     add_text(saver, "weft.model", plan->model_name != NULL ? plan->model_name : "");

@@ -126,6 +126,10 @@ weft_status_t wefti_snapshot_check(const weft_session_t *session, const weft_gro
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "group: must be all ranks of the session's world in their order");
     }
+    if ((session->plan->flags & WEFTI_PLAN_RANK_DATA) != 0) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "plan: ranks have parts of the weights: it has no snapshots");
+    }
     if (session->micro_count != 0) {
         return wefti_error(WEFT_ERR_STATE,
                            "session: no snapshot within a step: %u of %u micro-batches are done",

@@ -42,15 +42,19 @@ bool wefti_session_sees_all(const weft_session_t *session)
     return session->context->device == NULL && session->put_links == NULL;
 }
 
+/* Ranks of other batches have the same parts of parameters as the first ones. */
 static bool is_own(const weft_session_t *session, const wefti_state_piece_t *piece)
 {
-    return piece->rank == WEFTI_ALL_RANKS || piece->rank == session->endpoint->rank;
+    uint32_t rank = session->endpoint->rank;
+    return piece->rank == WEFTI_ALL_RANKS || piece->rank == rank ||
+           (session->plan->data_group != 0 &&
+            piece->rank == wefti_plan_contents_of(session->plan, rank));
 }
 
 const uint8_t *wefti_session_piece(const weft_session_t *session, const wefti_state_piece_t *piece)
 {
     const wefti_endpoint_t *endpoint = session->endpoint;
-    uint32_t rank = piece->rank == WEFTI_ALL_RANKS ? endpoint->rank : piece->rank;
+    uint32_t rank = is_own(session, piece) ? endpoint->rank : piece->rank;
     return endpoint->region_of[rank] + session->region_offset + piece->offset_bytes;
 }
 

@@ -6,6 +6,7 @@ import unittest
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
+from cli_checkpoint import read_safetensors
 from infer_models import load_tensor, save_tensor
 from support import MODELS, NEED_DATA, SANITIZED, Case, main
 
@@ -133,6 +134,13 @@ class TensorParallel(Case):
         self.weft("run", "p.weft", "--inputs", "in", "--outputs", f"out{ranks}")
         return load_tensor(self.dir / f"out{ranks}" / "logits.pb")[1]
 
+    def hosts(self, names):
+        """Options of a run on hosts that share no memory."""
+        rsh = self.dir / "rsh"
+        rsh.write_text('#!/bin/sh\nWEFT_HOST_ID=$1 exec sh -c "$2"\n')
+        rsh.chmod(0o755)
+        return "--hosts", names, "--rsh", rsh
+
     def explain(self):
         return self.weft_json("explain", "p.weft")
 
@@ -191,11 +199,8 @@ class TensorParallel(Case):
             report = self.train("p.weft", world=ranks, steps=8, data=self.dir / "data.npz")
             losses.append(report["loss_last"])
         # Groups that are not on as many hosts as the others of their axis.
-        rsh = self.dir / "rsh"
-        rsh.write_text('#!/bin/sh\nWEFT_HOST_ID=$1 exec sh -c "$2"\n')
-        rsh.chmod(0o755)
-        report = self.weft_json("run", "p.weft", "--hosts", "a:3,b", "--rsh", rsh, "--data", self.dir / "data.npz",
-                                "--no-eval", "--steps", 8)
+        report = self.weft_json("run", "p.weft", *self.hosts("a:3,b"), "--data", self.dir / "data.npz", "--no-eval",
+                                "--steps", 8)
         np.testing.assert_allclose([losses[1], report["loss_last"]], losses[0], rtol=2e-5)
         report = self.explain()
         self.assertEqual([(a["axis"], a["size"], a["stride"]) for a in report["mesh"]],
@@ -215,6 +220,39 @@ class TensorParallel(Case):
                           "--accumulate", count // max(world // 2, 1), *(("--tensor-parallel", 2) if world > 1 else ()))
                 losses.append(self.train("p.weft", world=world, steps=6, data=self.dir / "data.npz")["loss_last"])
             np.testing.assert_allclose(losses, losses[0], rtol=2e-4 if "--wire" in options else 2e-5, err_msg=str(options))
+
+    def test_checkpoints(self):
+        """Training continues from the parts of all ranks, on other hosts and with more batches at a time."""
+        words = np.random.default_rng(5).integers(0, WORDS, (64, LENGTH + 1))
+        np.savez(self.dir / "data.npz", tokens=words[:, :-1], labels=words[:, 1:])
+        model, data = self.save(Model(fused=False, layers=1).proto(loss=True)), self.dir / "data.npz"
+        tensors = {}
+        for world, options in ((1, ()), (2, ("--tensor-parallel", 2))):
+            self.weft("compile", model, "-o", "p.weft", "--world", world, "--optimizer", "adamw", "--lr", 0.01, *options)
+            whole = self.train("p.weft", "--checkpoint", "c.safetensors", world=world, steps=6, data=data)["loss_last"]
+            tensors[world] = read_safetensors(self.dir / "c.safetensors")[0]
+        for name, axis in (("h0.up.w", 1), ("h0.up.w.moment1", 1), ("h0.up.b", 0), ("h0.down.w", 0)):
+            parts = tensors[2][name]
+            self.assertEqual(len(parts), 2)
+            np.testing.assert_allclose(np.concatenate(list(parts), axis), tensors[1][name], rtol=1e-2, atol=1e-4)
+        self.assertEqual(tensors[2]["ln.w"].shape, (WIDTH,))
+        self.train("p.weft", "--checkpoint", "a.safetensors", world=2, steps=3, data=data)
+        hosts = self.hosts("a,b")
+        for place in (("-n", 2), hosts):
+            report = self.weft_json("run", "p.weft", *place, "--data", data, "--no-eval", "--resume", "a.safetensors",
+                                    "--steps", 6, "--checkpoint", "b.safetensors")
+            self.assertEqual(report["loss_last"], whole)
+            self.assertEqual((self.dir / "b.safetensors").read_bytes(), (self.dir / "c.safetensors").read_bytes())
+        self.weft("compile", model, "-o", "p.weft", "--world", 4, "--tensor-parallel", 2, "--optimizer", "adamw")
+        four = ("run", "p.weft", "--data", data, "--no-eval", "--resume", "a.safetensors", "--steps", 4,
+                "--checkpoint", "d.safetensors")
+        self.weft(*four)
+        once = (self.dir / "d.safetensors").read_bytes()
+        self.weft(*four, *self.hosts("a:3,b"))
+        self.assertEqual((self.dir / "d.safetensors").read_bytes(), once)
+        done = self.weft("run", model, "--tensor-parallel", 2, "-n", 4, "--data", data, "--no-eval", "--elastic", "2:4",
+                         code=2)
+        self.assertIn("elastic training requires whole weights on every rank, but 2 ranks have parts of them", done.stderr)
 
     @NEED_DATA
     def test_evaluation(self):

@@ -113,6 +113,13 @@ weft_status_t wefti_train_bind(const train_options_t *options, const weft_plan_t
                            "the forward pass communicates: a rank cannot evaluate its share of the "
                            "test set alone; use --no-eval");
     }
+    if (options->min_ranks > 0 && info.batch_ranks > 1) {
+        return wefti_error(
+            WEFT_ERR_UNSUPPORTED,
+            "elastic training requires whole weights on every rank, but %u ranks have "
+            "parts of them",
+            (uint32_t)info.batch_ranks);
+    }
     out_binding->accumulate = info.accumulate;
     out_binding->batch_ranks = (uint32_t)info.batch_ranks;
     out_binding->global_batch = (uint64_t)out_binding->batch *

@@ -17,6 +17,9 @@ extern const wefti_transport_ops_t wefti_transport_hosts;
 /* The end of a wait that starts now; UINT64_MAX when the settings say for ever. */
 uint64_t wefti_endpoint_deadline(const wefti_endpoint_t *endpoint);
 
+/* The error of a rank that is interrupted, which may be because the world around its host's part has
+ * ended. */
+weft_status_t wefti_endpoint_interrupted(const wefti_endpoint_t *endpoint);
 /* wefti_endpoint_abort without telling ranks whose control blocks are not mapped. */
 void wefti_endpoint_abort_here(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
 

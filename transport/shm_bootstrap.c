@@ -155,25 +155,26 @@ static uint64_t answer_deadline(const wefti_endpoint_t *endpoint)
 static weft_status_t await_world(wefti_endpoint_t *endpoint, wefti_shm_peer_t *peers,
                                  wefti_shm_wait_t *wait)
 {
-    bool accepted = false;
+    bool accepted = false, is_gone = false;
     uint64_t deadline = answer_deadline(endpoint);
     for (uint32_t known = 0; known < endpoint->world_size - 1;) {
         wefti_shm_packet_t packet;
         int fds[WEFTI_SHM_FDS];
         weft_status_t status = wefti_shm_receive(peers[0].socket, &packet, fds);
+        if (status == WEFT_AGAIN && is_gone) { /* a forked child has its socket */
+            return wefti_error(WEFT_ERR_PEER_DIED,
+                               "rank %u (pid %d) died while other ranks were still joining",
+                               wefti_endpoint_number(endpoint, 0), (int)peers[0].pid);
+        }
         if (status == WEFT_AGAIN) {
             uint64_t now = wefti_now_ns(), slice = now + WEFTI_SLICE_NS;
             bool ready =
                 wefti_shm_poll(peers[0].socket, POLLIN, slice < deadline ? slice : deadline);
             if (!ready && wefti_shm_interrupted(wait)) {
-                return wefti_interrupt_error(wefti_endpoint_number(endpoint, endpoint->rank));
+                return wefti_endpoint_interrupted(endpoint);
             }
-            if (!ready && wefti_shm_is_gone(peers[0].pid)) { /* a forked child has its socket */
-                return wefti_error(WEFT_ERR_PEER_DIED,
-                                   "rank %u (pid %d) died while other ranks were still joining",
-                                   wefti_endpoint_number(endpoint, 0), (int)peers[0].pid);
-            }
-            if (!ready && now >= deadline) {
+            is_gone = !ready && wefti_shm_is_gone(peers[0].pid); /* what it sent is read first */
+            if (!ready && !is_gone && now >= deadline) {
                 WEFT_RETURN_IF_ERROR(wefti_shm_timed_out(wait));
                 return wefti_error(
                     WEFT_ERR_TIMEOUT,
@@ -249,7 +250,7 @@ static weft_status_t join(wefti_endpoint_t *endpoint, const char *address, wefti
                                wefti_endpoint_number(endpoint, 0));
         }
         if (wefti_shm_interrupted(wait)) {
-            return wefti_interrupt_error(wefti_endpoint_number(endpoint, endpoint->rank));
+            return wefti_endpoint_interrupted(endpoint);
         }
         uint64_t waited = wefti_now_ns() - wait->since_ns;
         if (wefti_endpoint_reports_late(endpoint, waited)) {

@@ -299,7 +299,7 @@ static weft_status_t gather_ranks(rendezvous_t *meet)
             break;
         }
         if (meet->failure == WEFT_OK && wefti_shm_interrupted(meet->wait)) {
-            fail(meet, wefti_interrupt_error(wefti_endpoint_number(endpoint, 0)));
+            fail(meet, wefti_endpoint_interrupted(endpoint));
         }
         poll_once(meet);
     }

@@ -390,6 +390,14 @@ const char *wefti_endpoint_who(const wefti_endpoint_t *endpoint, uint32_t rank, 
     return buffer;
 }
 
+weft_status_t wefti_endpoint_interrupted(const wefti_endpoint_t *endpoint)
+{
+    weft_status_t status =
+        endpoint->outer != NULL ? wefti_endpoint_check(endpoint->outer) : WEFT_OK;
+    return status < 0 ? status
+                      : wefti_interrupt_error(wefti_endpoint_number(endpoint, endpoint->rank));
+}
+
 weft_status_t wefti_endpoint_check(wefti_endpoint_t *endpoint)
 {
     if (!wefti_endpoint_owned(endpoint)) {
@@ -400,9 +408,8 @@ weft_status_t wefti_endpoint_check(wefti_endpoint_t *endpoint)
     if (status < 0) {
         return status;
     }
-    status = wefti_interrupted(&endpoint->interrupt)
-                 ? wefti_interrupt_error(wefti_endpoint_number(endpoint, endpoint->rank))
-                 : endpoint->ops->check_peers(endpoint->host);
+    status = wefti_interrupted(&endpoint->interrupt) ? wefti_endpoint_interrupted(endpoint)
+                                                     : endpoint->ops->check_peers(endpoint->host);
     if (status < 0) {
         wefti_endpoint_abort(endpoint, status, weft_last_error());
         /* Another rank's finding may have come first: all report the same one. */

@@ -152,6 +152,9 @@ static void reduce_until_broken(scene_t *scene, weft_group_t *group, bool dies, 
         }
         status = weft_all_reduce(in, out, COUNT, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM, group, NULL);
     }
+    if (dies) { /* another deadly rank was faster */
+        die();
+    }
     RANK_CHECK(status == WEFT_ERR_PEER_DIED || status == WEFT_ERR_ABORTED);
 }
 

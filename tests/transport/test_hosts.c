@@ -37,15 +37,17 @@ static char folder[64];
 
 static test_memory_t memory; /* of all ranks */
 
-typedef enum joining { JOINS, STOPS, FAILS, COMES_LATE, STOPS_FIRST, LOOKS } joining_t;
+typedef enum joining { JOINS, STOPS, FAILS, COMES_LATE, STOPS_FIRST, LOOKS, PAUSES } joining_t;
 
 /* A rank that does something where it begins to join its host, or (STOPS_FIRST) to tell where it is;
- * LOOKS: it ends its wait as soon as the records lead from rank late to rank cause. */
+ * LOOKS: it ends its wait as soon as the records lead from rank late to rank cause. PAUSES: it
+ * comes when rank 0 waits, and stops when it has joined. */
 typedef struct joining_rank {
     weft_allocator_t allocator; /* its user is this */
     joining_t how;
     uint32_t late, cause;
     wefti_endpoint_t *endpoint; /* of the world, as soon as it is allocated */
+    bool begins;                /* to join its host */
 } joining_rank_t;
 
 static joining_rank_t *joining; /* of this process, or NULL */
@@ -54,6 +56,10 @@ static int knows_the_cause(void *user)
 {
     char text[64];
     (void)user;
+    if (joining->how == PAUSES && joining->begins) {
+        joining->how = JOINS;
+        raise(SIGSTOP);
+    }
     return joining->how == LOOKS && joining->endpoint != NULL &&
            wefti_waits_causes(joining->endpoint, &joining->late, 1, text, sizeof text) ==
                joining->cause;
@@ -571,10 +577,11 @@ static void *joining_alloc(void *user, size_t bytes)
         (joining->how == STOPS_FIRST && hosts != NULL && hosts->overlay != NULL)) {
         raise(SIGSTOP);
     }
-    while (begins && joining->how == COMES_LATE &&
+    while (begins && (joining->how == COMES_LATE || joining->how == PAUSES) &&
            wefti_waits_read(joining->endpoint, 0, list) == 0) { /* until rank 0 has posted */
         wefti_overlay_progress(hosts->overlay);
     }
+    joining->begins = joining->begins || begins;
     void *block = begins && joining->how == FAILS ? NULL : malloc(bytes);
     if (bytes == wefti_transport_hosts.endpoint_bytes && joining->endpoint == NULL) {
         joining->endpoint = block;
@@ -610,16 +617,12 @@ static int join_as(const shape_t *shape, uint32_t rank, const char *address, wef
     return good ? 0 : 1;
 }
 
-/* Two ranks per host. Ranks that do not stop get the status. */
-static void run_joining(uint32_t size, const joining_rank_t *ranks, weft_status_t status,
-                        const char *text)
+static void start_joining(const shape_t *shape, const joining_rank_t *ranks, char *address,
+                          pid_t *pids, weft_status_t status, const char *text)
 {
-    const shape_t shape = {size, 2, "auto", NULL, NULL, UINT32_MAX};
-    char address[128];
-    pid_t pids[RANKS_MAX];
-    snprintf(address, sizeof address, "file://%s/joining", folder);
+    snprintf(address, 128, "file://%s/joining", folder);
     fflush(NULL);
-    for (uint32_t r = 0; r < size; r++) {
+    for (uint32_t r = 0; r < shape->size; r++) {
         pids[r] = fork();
         assert_true(pids[r] >= 0);
         if (pids[r] == 0) {
@@ -627,9 +630,19 @@ static void run_joining(uint32_t size, const joining_rank_t *ranks, weft_status_
             own.allocator = (weft_allocator_t){
                 .alloc = joining_alloc, .realloc = joining_realloc, .free = joining_free};
             joining = &own;
-            _exit(join_as(&shape, r, address, status, text));
+            _exit(join_as(shape, r, address, status, text));
         }
     }
+}
+
+/* Two ranks per host. Ranks that do not stop get the status. */
+static void run_joining(uint32_t size, const joining_rank_t *ranks, weft_status_t status,
+                        const char *text)
+{
+    const shape_t shape = {size, 2, "auto", NULL, NULL, UINT32_MAX};
+    char address[128];
+    pid_t pids[RANKS_MAX];
+    start_joining(&shape, ranks, address, pids, status, text);
     for (uint32_t r = 0; r < size; r++) {
         if (ranks[r].how != STOPS && ranks[r].how != STOPS_FIRST) {
             assert_int_equal(wait_for(pids[r]), 0);
@@ -655,6 +668,30 @@ static void test_hosts_joining_names_the_cause(void **state)
     (void)state;
     run_joining(3, among_its_host, WEFT_ERR_ABORTED, "rank 2 was interrupted");
     run_joining(4, before, WEFT_ERR_ABORTED, "rank 0 was interrupted");
+}
+
+/* Rank 2 dies, and rank 0 tells rank 1, which has not heard of it: not that rank 0 has given up. */
+static void test_hosts_joining_names_the_dead(void **state)
+{
+    const joining_rank_t ranks[] = {
+        {.how = JOINS}, {.how = PAUSES}, {.how = STOPS}, {.how = JOINS}};
+    const shape_t shape = {4, 3, "auto", NULL, NULL, UINT32_MAX};
+    char address[128];
+    pid_t pids[RANKS_MAX];
+    int stopped;
+    (void)state;
+    start_joining(&shape, ranks, address, pids, WEFT_ERR_PEER_DIED, "rank 2 (host host-0");
+    for (uint32_t r = 1; r <= 2; r++) {
+        assert_int_equal(waitpid(pids[r], &stopped, WUNTRACED), pids[r]);
+        assert_true(WIFSTOPPED(stopped));
+    }
+    kill(pids[2], SIGKILL);
+    assert_int_equal(wait_for(pids[2]), -SIGKILL);
+    assert_int_equal(wait_for(pids[0]), 0);
+    kill(pids[1], SIGCONT);
+    assert_int_equal(wait_for(pids[1]), 0);
+    assert_int_equal(wait_for(pids[3]), 0);
+    unlink(address + strlen("file://"));
 }
 
 static void test_hosts_joining_fails_at_once(void **state)
@@ -949,6 +986,7 @@ int main(void)
         cmocka_unit_test(test_hosts_timeout_within),
         cmocka_unit_test(test_hosts_name_the_cause),
         cmocka_unit_test(test_hosts_joining_names_the_cause),
+        cmocka_unit_test(test_hosts_joining_names_the_dead),
         cmocka_unit_test(test_hosts_joining_fails_at_once),
         cmocka_unit_test(test_hosts_joining_keeps_numbers),
         cmocka_unit_test(test_hosts_abort),

@@ -190,11 +190,14 @@ typedef struct question {
     atomic_bool listens, done;
 } question_t;
 
+#define SHORT_TURN 8u
+#define MANY 4u
+
 /* Its number, at the front of a long answer where the number is odd; rank 5 is slow to answer. */
 static void *answer(void *user, bool relays, uint32_t turn, size_t *out_bytes)
 {
     seat_t *seat = user;
-    uint32_t words = seat->job.rank % 2 == 1 ? LONG_WORDS : 1;
+    uint32_t words = seat->job.rank % 2 == 1 && turn < SHORT_TURN ? LONG_WORDS : 1;
     if (seat->job.rank == 5 && turn == 0) {
         return NULL;
     }
@@ -233,6 +236,25 @@ static int connect_to(const char *name)
     return fd;
 }
 
+/* Many questions at once are passed on one after the other. */
+static bool ask_many(question_t *question)
+{
+    uint32_t turn = SHORT_TURN, asked = question->relays;
+    uint64_t began = wefti_now_ns();
+    wefti_wire_t wire;
+    wefti_wire_init(&wire, connect_to(question->name), 1 << 20, NULL);
+    for (uint32_t i = 0; i < MANY; i++) {
+        if (wefti_wire_send(&wire, WEFTI_ASK, &turn, sizeof turn, NULL, 0) != WEFT_OK) {
+            return false;
+        }
+    }
+    while (question->relays < asked + MANY) {
+        poll(NULL, 0, 1);
+    }
+    wefti_wire_deinit(&wire);
+    return wefti_now_ns() - began >= (MANY - 1) * WEFTI_ASK_PAUSE_NS;
+}
+
 /* After processes that are silent or send something else; then one that does not read. */
 static void *ask_main(void *argument)
 {
@@ -248,11 +270,12 @@ static void *ask_main(void *argument)
     const wefti_asked_rank_t asked[] = {{"nowhere", getpid()}, {question->name, getpid()}};
     weft_status_t refused = wefti_ask(nobody, 2, 1000000, take_answer, question);
     weft_status_t status = wefti_ask(asked, 2, 300000000000ull, take_answer, question);
+    bool paused = ask_many(question);
     atomic_store(&question->done, true);
     for (uint32_t i = 0; i < 6; i++) {
         close(fds[i]);
     }
-    return refused == WEFT_ERR_SYSTEM && status == WEFT_OK ? question : NULL;
+    return refused == WEFT_ERR_SYSTEM && status == WEFT_OK && paused ? question : NULL;
 }
 
 static int serve_questions(seat_t *seat, void *user)

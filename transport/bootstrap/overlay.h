@@ -49,6 +49,7 @@ typedef struct wefti_asker {
     wefti_wire_t wire;
     uint32_t first, last; /* sequence numbers of its questions; 0: none */
     bool writing;         /* waits until the socket takes more */
+    bool paused;          /* its next question is too early; the helper reads it later */
 } wefti_asker_t;
 
 /* By which link a question of another rank came: its answers go back there. */
@@ -64,6 +65,8 @@ typedef struct wefti_question {
 
 #define WEFTI_ASKERS 4u
 #define WEFTI_ROUTES 32u
+/* From one question that a rank passes on to the next: ranks must not notice who asks. */
+#define WEFTI_ASK_PAUSE_NS 100000000ull
 #define WEFTI_QUESTIONS 16u /* that wait for an answer; later ones get none */
 
 /* A callback that is due once the lock is released. */
@@ -106,8 +109,9 @@ struct wefti_overlay {
     wefti_asker_t askers[WEFTI_ASKERS];
     wefti_route_t routes[WEFTI_ROUTES];
     wefti_question_t questions[WEFTI_QUESTIONS];
-    uint32_t next_asker, next_route, question_count;
-    wefti_helper_t answering; /* answers them */
+    uint32_t next_asker, next_route, question_count, resumed;
+    uint64_t ask_pause_ns, asked_ns; /* between questions; when one was passed on last */
+    wefti_helper_t answering;        /* answers them */
 };
 
 static inline bool wefti_bit(const uint64_t *bits, uint32_t index)

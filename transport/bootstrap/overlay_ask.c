@@ -8,7 +8,8 @@
  *                                               the question came
  *
  * Nobody waits for an answer: a rank or host that is stopped, or gone, sends none, and the process
- * that asks knows for how long it wants to wait.
+ * that asks knows for how long it wants to wait. A rank passes on ten questions a second; more of
+ * them wait in their sockets.
  */
 #include <errno.h>
 #include <poll.h>
@@ -26,6 +27,8 @@
 
 #define BACKLOG 8
 #define QUESTION_BYTES 64u               /* more than one has */
+#define SLICE_NS 5000000ull              /* the helper looks whether it must stop */
+#define REST_NS 20000000ull              /* of the helper, after an answer */
 #define ANSWER_BYTES ((size_t)256 << 20) /* fewer than this many in one frame */
 
 typedef struct answer {
@@ -58,6 +61,7 @@ weft_status_t wefti_overlay_listen(wefti_overlay_t *overlay, char out_name[WEFTI
     out_name[bytes] = '\0';
     wefti_socket_guard(fd);
     overlay->ask_fd = fd;
+    overlay->ask_pause_ns = WEFTI_ASK_PAUSE_NS;
     return wefti_watch(overlay->epoll_fd, EPOLL_CTL_ADD, fd, EPOLLIN, WEFTI_ASK_TAG | WEFTI_ASKERS);
 }
 
@@ -82,6 +86,11 @@ void wefti_overlay_stop_serving(wefti_overlay_t *overlay)
     }
 }
 
+static uint32_t events_of(const wefti_asker_t *asker)
+{
+    return asker->writing ? EPOLLOUT : EPOLLIN;
+}
+
 /* After a send or a flush: either it is read from, or written to. */
 static void watch_asker(wefti_overlay_t *overlay, wefti_asker_t *asker, weft_status_t status)
 {
@@ -90,9 +99,10 @@ static void watch_asker(wefti_overlay_t *overlay, wefti_asker_t *asker, weft_sta
         hang_up(overlay, asker);
     } else if (writing != asker->writing) {
         asker->writing = writing;
-        (void)wefti_watch(overlay->epoll_fd, EPOLL_CTL_MOD, asker->wire.fd,
-                          writing ? EPOLLOUT : EPOLLIN,
-                          WEFTI_ASK_TAG | (uint32_t)(asker - overlay->askers));
+        if (!asker->paused) { /* else it is not watched for a moment */
+            (void)wefti_watch(overlay->epoll_fd, EPOLL_CTL_MOD, asker->wire.fd, events_of(asker),
+                              WEFTI_ASK_TAG | (uint32_t)(asker - overlay->askers));
+        }
     }
 }
 
@@ -171,9 +181,16 @@ static bool take_question(wefti_overlay_t *overlay, wefti_question_t *out)
     return some;
 }
 
-void wefti_overlay_answer(void *user)
+static void sleep_until(wefti_overlay_t *overlay, uint64_t until_ns)
 {
-    wefti_overlay_t *overlay = user;
+    uint64_t now;
+    while ((now = wefti_now_ns()) < until_ns && !wefti_helper_stops(&overlay->answering)) {
+        wefti_sleep_ns(until_ns - now < SLICE_NS ? until_ns - now : SLICE_NS);
+    }
+}
+
+static void answer_questions(wefti_overlay_t *overlay)
+{
     const wefti_overlay_params_t *params = &overlay->params;
     wefti_question_t question;
     while (!wefti_helper_stops(&overlay->answering) && take_question(overlay, &question)) {
@@ -187,6 +204,7 @@ void wefti_overlay_answer(void *user)
             pthread_mutex_lock(&overlay->lock);
             pass_on(overlay, &head, data, bytes);
             pthread_mutex_unlock(&overlay->lock);
+            sleep_until(overlay, overlay->ask_pause_ns > 0 ? wefti_now_ns() + REST_NS : 0);
         }
         wefti_free(params->allocator, data);
     }
@@ -201,6 +219,15 @@ void wefti_overlay_asked(wefti_overlay_t *overlay, uint32_t origin, uint32_t seq
     wefti_helper_wake(&overlay->answering);
 }
 
+/* Not watched, so that nothing wakes progress. Under the lock. */
+static void pause_asker(wefti_overlay_t *overlay, wefti_asker_t *asker)
+{
+    if (!asker->paused) {
+        (void)epoll_ctl(overlay->epoll_fd, EPOLL_CTL_DEL, asker->wire.fd, NULL);
+        asker->paused = true;
+    }
+}
+
 /* False: nothing more for now. Under the lock. */
 static bool receive_question(wefti_overlay_t *overlay, wefti_asker_t *asker)
 {
@@ -212,6 +239,10 @@ static bool receive_question(wefti_overlay_t *overlay, wefti_asker_t *asker)
     if (asker->wire.fd < 0 || asker->writing) {
         return false; /* it reads the answers before it asks more */
     }
+    if (wefti_now_ns() - overlay->asked_ns < overlay->ask_pause_ns) {
+        pause_asker(overlay, asker);
+        return false;
+    }
     weft_status_t status = wefti_wire_receive(&asker->wire, &frame);
     if (status == WEFT_AGAIN) {
         return false;
@@ -221,6 +252,7 @@ static bool receive_question(wefti_overlay_t *overlay, wefti_asker_t *asker)
         return false;
     }
     memcpy(&turn, frame.body, sizeof turn);
+    overlay->asked_ns = wefti_now_ns();
     asker->last = wefti_overlay_flood_question(overlay, turn);
     asker->first = asker->first != 0 ? asker->first : asker->last;
     put_question(overlay, &(wefti_question_t){overlay->rank, asker->last, turn});
@@ -229,17 +261,65 @@ static bool receive_question(wefti_overlay_t *overlay, wefti_asker_t *asker)
 
 void wefti_overlay_serve(wefti_overlay_t *overlay, uint32_t place)
 {
-    bool asked = false;
+    bool helps = false;
     pthread_mutex_lock(&overlay->lock);
     if (place >= WEFTI_ASKERS) {
         accept_asker(overlay);
-    }
-    while (place < WEFTI_ASKERS && receive_question(overlay, &overlay->askers[place])) {
-        asked = true;
+    } else {
+        while (receive_question(overlay, &overlay->askers[place])) {
+            helps = true;
+        }
+        helps = helps || overlay->askers[place].paused;
     }
     pthread_mutex_unlock(&overlay->lock);
-    if (asked) {
+    if (helps) {
         wefti_helper_wake(&overlay->answering);
+    }
+}
+
+/* When the next question may be passed on; 0: none waits. */
+static uint64_t next_question_ns(wefti_overlay_t *overlay)
+{
+    bool some = false;
+    pthread_mutex_lock(&overlay->lock);
+    for (uint32_t i = 0; i < WEFTI_ASKERS; i++) {
+        some = some || overlay->askers[i].paused;
+    }
+    uint64_t next_ns = some ? overlay->asked_ns + overlay->ask_pause_ns : 0;
+    pthread_mutex_unlock(&overlay->lock);
+    return next_ns;
+}
+
+/* What they sent may have been received already, so it is read here. */
+static void resume_askers(wefti_overlay_t *overlay)
+{
+    pthread_mutex_lock(&overlay->lock);
+    for (uint32_t i = 0; i < WEFTI_ASKERS; i++) {
+        wefti_asker_t *asker = &overlay->askers[(overlay->resumed + i) % WEFTI_ASKERS];
+        if (!asker->paused) {
+            continue;
+        }
+        asker->paused = false;
+        if (wefti_watch(overlay->epoll_fd, EPOLL_CTL_ADD, asker->wire.fd, events_of(asker),
+                        WEFTI_ASK_TAG | (uint32_t)(asker - overlay->askers)) < 0) {
+            hang_up(overlay, asker);
+        }
+        while (receive_question(overlay, asker)) {
+        }
+    }
+    overlay->resumed++; /* another one is the first next time */
+    pthread_mutex_unlock(&overlay->lock);
+}
+
+void wefti_overlay_answer(void *user)
+{
+    wefti_overlay_t *overlay = user;
+    uint64_t next_ns;
+    answer_questions(overlay);
+    while (!wefti_helper_stops(&overlay->answering) && (next_ns = next_question_ns(overlay)) != 0) {
+        sleep_until(overlay, next_ns);
+        resume_askers(overlay);
+        answer_questions(overlay);
     }
 }
 

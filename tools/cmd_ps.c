@@ -17,8 +17,8 @@ static const option_def_t own_options[] = {
     {KEY_WAIT, "wait", "S",
      "wait up to S seconds for ranks on other hosts (default 2); 0: do not ask them"},
     {KEY_DUMP, "dump", "FOLDER",
-     "also write the last calls of every rank of this host there, for weft analyze; a rank may be "
-     "stopped or stuck"},
+     "also write the last calls of every rank there, for weft analyze; a rank may be stopped or "
+     "stuck"},
     {KEY_JSON, "json", NULL, "print one JSON object"},
     {0, NULL, NULL, NULL},
 };
@@ -314,7 +314,9 @@ static int show(const ps_options_t *options)
         wefti_worlds_keep(&ranks, is_wanted, options);
     }
     for (size_t i = 0; status == WEFT_OK && options->folder != NULL && i < ranks.count; i++) {
-        status = wefti_flight_dump_in(ranks.list[i].image, options->folder, "weft ps --dump");
+        status = wefti_worlds_continues(&ranks, i)
+                     ? WEFT_OK
+                     : wefti_world_dump(&ranks, i, options->wait_s, options->folder);
     }
     if (status == WEFT_OK) {
         status = options->json ? show_json(&ranks, options) : show_worlds(&ranks, options, NULL);

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include "runtime/base/error.h"
+#include "runtime/base/file.h"
 
 static int by_world(const wefti_live_rank_t *a, const wefti_live_rank_t *b)
 {
@@ -107,9 +108,12 @@ static bool take_answer(void *user, const void *data, size_t bytes)
 }
 
 /* By ranks of this host that are not stopped. */
-static weft_status_t ask_others(live_world_t *world, const wefti_live_rank_t *ranks, double wait_s)
+static weft_status_t ask_others(live_world_t *world, const wefti_live_rank_t *ranks, double wait_s,
+                                uint32_t kind,
+                                bool (*answered)(void *user, const void *data, size_t bytes),
+                                void *user)
 {
-    wefti_asked_rank_t *asked = malloc(world->here * sizeof *asked);
+    wefti_asked_rank_t *asked = calloc(world->here, sizeof *asked);
     uint32_t count = 0;
     WEFT_RETURN_IF_NO_MEMORY(asked != NULL);
     for (size_t i = 0; i < world->here; i++) {
@@ -118,13 +122,86 @@ static weft_status_t ask_others(live_world_t *world, const wefti_live_rank_t *ra
             asked[count++] = (wefti_asked_rank_t){name, ranks[i].pid};
         }
     }
-    weft_status_t status = wefti_ask(asked, count, (uint64_t)(wait_s * 1e9), take_answer, world);
+    weft_status_t status = wefti_ask(asked, count, (uint64_t)(wait_s * 1e9), kind, answered, user);
     snprintf(world->fail, sizeof world->fail, "%s",
              count == 0   ? "all of its ranks here are stopped"
              : status < 0 ? weft_last_error()
                           : "");
     free(asked);
     return WEFT_OK;
+}
+
+/* Dumps of ranks on other hosts. */
+typedef struct dumping {
+    const live_world_t *world;
+    const char *folder;
+    bool *has_come; /* [world size] */
+    weft_status_t status;
+} dumping_t;
+
+static weft_status_t write_dump(const dumping_t *dumping, const wefti_dumped_t *head,
+                                const void *json)
+{
+    char path[4096];
+    const wefti_piece_t piece = {json, head->bytes};
+    WEFT_RETURN_IF_ERROR(wefti_flight_dump_path(dumping->folder, head->rank, head->host, head->pid,
+                                                path, sizeof path));
+    return wefti_file_write(path, &piece, 1);
+}
+
+/* True: all have come, or a file cannot be written. */
+static bool take_dumps(void *user, const void *data, size_t bytes)
+{
+    dumping_t *dumping = user;
+    uint32_t count = dumping->world->header->world_size;
+    bool all = true;
+    for (size_t at = 0; dumping->status == WEFT_OK && bytes - at >= sizeof(wefti_dumped_t);) {
+        wefti_dumped_t head;
+        memcpy(&head, (const char *)data + at, sizeof head);
+        head.host[sizeof head.host - 1] = '\0';
+        at += sizeof head;
+        if (head.rank >= count || head.bytes > bytes - at) {
+            break; /* not a rank's answer */
+        }
+        if (!dumping->has_come[head.rank] && head.bytes > 0) {
+            dumping->status = write_dump(dumping, &head, (const char *)data + at);
+        }
+        dumping->has_come[head.rank] = true;
+        at += head.bytes;
+    }
+    for (uint32_t r = 0; r < count; r++) {
+        all = all && dumping->has_come[r];
+    }
+    return all || dumping->status < 0;
+}
+
+weft_status_t wefti_world_dump(const wefti_live_ranks_t *ranks, size_t first, double wait_s,
+                               const char *folder)
+{
+    const wefti_live_rank_t *list = &ranks->list[first];
+    live_world_t world = {.header = &list->image->header};
+    weft_status_t status = WEFT_OK;
+    for (; first + world.here < ranks->count &&
+           (world.here == 0 || wefti_worlds_continues(ranks, first + world.here)) &&
+           status == WEFT_OK;
+         world.here++) {
+        status = wefti_flight_dump_in(list[world.here].image, folder, "weft ps --dump");
+    }
+    if (status < 0 || wait_s <= 0 || world.header->ask_name[0] == '\0' ||
+        world.here >= world.header->world_size) {
+        return status;
+    }
+    dumping_t dumping = {.world = &world, .folder = folder};
+    dumping.has_come = calloc(world.header->world_size, sizeof *dumping.has_come);
+    WEFT_RETURN_IF_NO_MEMORY(dumping.has_come != NULL);
+    for (size_t i = 0; i < world.here; i++) {
+        if (list[i].image->header.rank < world.header->world_size) {
+            dumping.has_come[list[i].image->header.rank] = true;
+        }
+    }
+    status = ask_others(&world, list, wait_s, WEFTI_ASK_DUMPS, take_dumps, &dumping);
+    free(dumping.has_come);
+    return status < 0 ? status : dumping.status;
 }
 
 weft_status_t wefti_world_init(const wefti_live_ranks_t *ranks, size_t first, double wait_s,
@@ -155,7 +232,8 @@ weft_status_t wefti_world_init(const wefti_live_ranks_t *ranks, size_t first, do
     for (size_t i = 0; i < out->count; i++) {
         out->ranks[i].rank = out->asked ? (uint32_t)i : out->ranks[i].rank;
     }
-    weft_status_t status = out->asked ? ask_others(out, list, wait_s) : WEFT_OK;
+    weft_status_t status =
+        out->asked ? ask_others(out, list, wait_s, 0, take_answer, out) : WEFT_OK;
     if (status < 0) {
         wefti_world_deinit(out);
     }

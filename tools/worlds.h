@@ -29,6 +29,10 @@ typedef struct live_world {
 weft_status_t wefti_world_init(const wefti_live_ranks_t *ranks, size_t first, double wait_s,
                                live_world_t *out);
 void wefti_world_deinit(live_world_t *world);
+/* Writes the last calls of the ranks of the world to files in folder; those of other hosts as far
+ * as they answer within wait_s. */
+weft_status_t wefti_world_dump(const wefti_live_ranks_t *ranks, size_t first, double wait_s,
+                               const char *folder);
 /* The first rank from there on of which nothing is known but its host; or count. */
 size_t wefti_world_next_silent(const live_world_t *world, const char *host, size_t from);
 /* Nothing is known of rank, and it is the first such rank of its host. */

@@ -142,23 +142,31 @@ weft_status_t wefti_flight_dump(const wefti_flight_image_t *image, const char *p
     return status;
 }
 
-weft_status_t wefti_flight_dump_in(const wefti_flight_image_t *image, const char *folder,
-                                   const char *reason)
+weft_status_t wefti_flight_dump_path(const char *folder, uint32_t rank, const char *host_name,
+                                     uint32_t pid, char *out, size_t bytes)
 {
-    const wefti_flight_header_t *header = &image->header;
-    char path[PATH_MAX], host[64];
-    snprintf(host, sizeof host, "%s", header->host);
+    char host[64];
+    snprintf(host, sizeof host, "%s", host_name);
     for (char *at = host; *at != '\0'; at++) {
         *at = *at == '/' ? '_' : *at;
     }
     if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
         return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "cannot create folder %s", folder);
     }
-    int length = snprintf(path, sizeof path, "%s/weft-rank%u-%s-%u.json", folder, header->rank,
-                          host, header->pid);
-    return length < (int)sizeof path
-               ? wefti_flight_dump(image, path, reason)
+    int length = snprintf(out, bytes, "%s/weft-rank%u-%s-%u.json", folder, rank, host, pid);
+    return length < (int)bytes
+               ? WEFT_OK
                : wefti_error(WEFT_ERR_INVALID_ARGUMENT, "path: too long: %d characters", length);
+}
+
+weft_status_t wefti_flight_dump_in(const wefti_flight_image_t *image, const char *folder,
+                                   const char *reason)
+{
+    const wefti_flight_header_t *header = &image->header;
+    char path[PATH_MAX];
+    WEFT_RETURN_IF_ERROR(
+        wefti_flight_dump_path(folder, header->rank, header->host, header->pid, path, sizeof path));
+    return wefti_flight_dump(image, path, reason);
 }
 
 void wefti_flight_dump_due(wefti_flight_t *flight, const char *reason, uint64_t quiet_ns)

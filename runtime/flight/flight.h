@@ -197,7 +197,10 @@ weft_status_t wefti_flight_write(const wefti_flight_image_t *image, const char *
 weft_status_t wefti_flight_dump(const wefti_flight_image_t *image, const char *path,
                                 const char *reason);
 
-/* To weft-rank3-HOST-PID.json in folder, which is made if it does not exist. */
+/* weft-rank3-HOST-PID.json in folder, which is made if it does not exist. */
+weft_status_t wefti_flight_dump_path(const char *folder, uint32_t rank, const char *host_name,
+                                     uint32_t pid, char *out, size_t bytes);
+/* To that file. */
 weft_status_t wefti_flight_dump_in(const wefti_flight_image_t *image, const char *folder,
                                    const char *reason);
 

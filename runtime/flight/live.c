@@ -15,6 +15,7 @@
 #include "ops/collective.h"
 #include "ops/signature.h"
 #include "runtime/base/memory.h"
+#include "transport/bootstrap/bootstrap.h"
 
 #define LINK_NAME "/memfd:" WEFTI_FLIGHT_NAME
 #define WINDOW_NS 1000000000ll /* of rates */
@@ -222,8 +223,9 @@ static const char *state_without_recorder(const wefti_endpoint_t *endpoint, uint
                                                             : "unknown";
 }
 
-static void observe_local(const wefti_endpoint_t *endpoint, wefti_live_ranks_t *ranks,
-                          wefti_flight_record_t *calls, uint32_t rank, wefti_activity_t *out)
+/* NULL: the rank has no recorder. */
+static const wefti_live_rank_t *find_local(const wefti_endpoint_t *endpoint,
+                                           wefti_live_ranks_t *ranks, uint32_t rank)
 {
     pid_t pid = (pid_t)endpoint->control[rank]->pid;
     (void)wefti_live_ranks_add(ranks, pid); /* no memory: as without a recorder */
@@ -231,8 +233,19 @@ static void observe_local(const wefti_endpoint_t *endpoint, wefti_live_ranks_t *
         const wefti_flight_header_t *header = &ranks->list[i].image->header;
         if (ranks->list[i].pid == pid && header->world_key == endpoint->world_key &&
             header->rank == rank) {
-            wefti_live_rank_observe(&ranks->list[i], calls, out);
+            return &ranks->list[i];
         }
+    }
+    return NULL;
+}
+
+static void observe_local(const wefti_endpoint_t *endpoint, wefti_live_ranks_t *ranks,
+                          wefti_flight_record_t *calls, uint32_t rank, wefti_activity_t *out)
+{
+    pid_t pid = (pid_t)endpoint->control[rank]->pid;
+    const wefti_live_rank_t *live = find_local(endpoint, ranks, rank);
+    if (live != NULL) {
+        wefti_live_rank_observe(live, calls, out);
     }
     if (!wefti_activity_is_known(out)) {
         out->pid = (uint32_t)pid;
@@ -252,13 +265,53 @@ static bool has_turn(const wefti_endpoint_t *endpoint, uint32_t turn)
     return turn % here == before;
 }
 
+static bool dump_local(const wefti_endpoint_t *endpoint, wefti_live_ranks_t *ranks, uint32_t rank,
+                       wefti_text_t *out)
+{
+    wefti_dumped_t head = {.rank = rank, .pid = endpoint->control[rank]->pid};
+    const wefti_live_rank_t *live = find_local(endpoint, ranks, rank);
+    wefti_text_t json;
+    wefti_text_init(&json, NULL);
+    weft_status_t status =
+        live != NULL ? wefti_flight_write(live->image, "weft ps --dump", &json) : WEFT_OK;
+    head.bytes = json.length;
+    snprintf(head.host, sizeof head.host, "%s", live != NULL ? live->image->header.host : "");
+    wefti_text_add_bytes(out, &head, sizeof head);
+    wefti_text_add_bytes(out, json.data, json.length);
+    wefti_text_deinit(&json);
+    return status == WEFT_OK && !out->failed;
+}
+
+/* Of the ranks of this host. */
+static void *answer_dumps(const wefti_endpoint_t *endpoint, size_t *out_bytes)
+{
+    wefti_live_ranks_t ranks = {0};
+    wefti_text_t out;
+    bool good = true;
+    wefti_text_init(&out, endpoint->allocator);
+    for (uint32_t r = 0; r < endpoint->world_size && good; r++) {
+        good = endpoint->host_of[r] != endpoint->host_of[endpoint->rank] ||
+               dump_local(endpoint, &ranks, r, &out);
+    }
+    wefti_live_ranks_deinit(&ranks);
+    *out_bytes = out.length;
+    void *data = good ? wefti_text_take(&out) : NULL;
+    wefti_text_deinit(&out);
+    return data;
+}
+
 void *wefti_live_answer(const wefti_endpoint_t *endpoint, bool relays, uint32_t turn,
                         size_t *out_bytes)
 {
     wefti_live_ranks_t ranks = {0};
     uint32_t count = 0;
-    if (!relays && !has_turn(endpoint, turn)) {
+    bool dumps = (turn & WEFTI_ASK_DUMPS) != 0;
+    if (dumps ? relays || !has_turn(endpoint, turn & ~WEFTI_ASK_DUMPS)
+              : !relays && !has_turn(endpoint, turn)) {
         return NULL;
+    }
+    if (dumps) {
+        return answer_dumps(endpoint, out_bytes);
     }
     wefti_activity_t *list = wefti_alloc(endpoint->allocator, endpoint->world_size * sizeof *list);
     wefti_flight_record_t *calls = wefti_alloc(NULL, WEFTI_FLIGHT_CALLS * sizeof *calls);

@@ -47,10 +47,18 @@ static inline bool wefti_activity_is_known(const wefti_activity_t *activity)
     return activity->state[0] != '\0';
 }
 
+/* The last calls of a rank: then bytes of JSON (dump.c); 0: it has no recorder. */
+typedef struct wefti_dumped {
+    uint32_t rank, pid;
+    uint64_t bytes;
+    char host[64];
+} wefti_dumped_t;
+
 /*
  * The answer to weft ps on another host (wefti_answer_fn): activities of the ranks of this host, by
  * one of them, which is another one in the next turn. A rank that relays a question answers at once
- * with all ranks of the world; the state of those on other hosts is "", or "left".
+ * with all ranks of the world; the state of those on other hosts is "", or "left". With
+ * WEFTI_ASK_DUMPS in turn: the dumps of all ranks of this host, each after a wefti_dumped_t.
  */
 void *wefti_live_answer(const wefti_endpoint_t *endpoint, bool relays, uint32_t turn,
                         size_t *out_bytes);

@@ -270,7 +270,7 @@ static void ask(const uint8_t *data, size_t size)
     address.sun_path[length - offsetof(struct sockaddr_un, sun_path)] = '\0';
     fuzz_check(pthread_create(&thread, NULL, serve, &served) == 0, "no thread");
     const wefti_asked_rank_t rank = {address.sun_path + 1, getpid()};
-    weft_status_t status = wefti_ask(&rank, 1, 1000000, answered, &sum);
+    weft_status_t status = wefti_ask(&rank, 1, 1000000, 0, answered, &sum);
     fuzz_check(status == WEFT_OK || status == WEFT_AGAIN || status == WEFT_ERR_SYSTEM,
                "another status");
     shutdown(served.listener, SHUT_RDWR);

@@ -268,8 +268,8 @@ static void *ask_main(void *argument)
     }
     const wefti_asked_rank_t nobody[] = {{question->name, 1}, {"nowhere", getpid()}};
     const wefti_asked_rank_t asked[] = {{"nowhere", getpid()}, {question->name, getpid()}};
-    weft_status_t refused = wefti_ask(nobody, 2, 1000000, take_answer, question);
-    weft_status_t status = wefti_ask(asked, 2, 300000000000ull, take_answer, question);
+    weft_status_t refused = wefti_ask(nobody, 2, 1000000, 0, take_answer, question);
+    weft_status_t status = wefti_ask(asked, 2, 300000000000ull, 0, take_answer, question);
     bool paused = ask_many(question);
     atomic_store(&question->done, true);
     for (uint32_t i = 0; i < 6; i++) {

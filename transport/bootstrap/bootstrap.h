@@ -116,13 +116,16 @@ typedef struct wefti_asked_rank {
     const char *name; /* as wefti_overlay_listen returned it */
     pid_t pid;        /* of the rank, which is on this host */
 } wefti_asked_rank_t;
+/* Of a turn: the question is not what the ranks do, but their last calls. */
+#define WEFTI_ASK_DUMPS 0x80000000u
 /*
  * Asks all ranks of a world by some of its ranks: by another one, with a higher turn, where the
  * first does not answer. Calls answered for what each rank answers until that returns true, or time
- * has passed (WEFT_AGAIN). Errors: no rank could be asked.
+ * has passed (WEFT_AGAIN). kind: 0 or WEFTI_ASK_DUMPS. Errors: no rank could be asked.
  */
 weft_status_t wefti_ask(const wefti_asked_rank_t *ranks, uint32_t count, uint64_t wait_ns,
-                        bool (*answered)(void *user, const void *data, size_t bytes), void *user);
+                        uint32_t kind, bool (*answered)(void *user, const void *data, size_t bytes),
+                        void *user);
 
 /* Readable when there is something for progress. */
 int wefti_overlay_poll_fd(const wefti_overlay_t *overlay);

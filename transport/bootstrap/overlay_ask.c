@@ -362,14 +362,15 @@ static weft_status_t dial(const wefti_asked_rank_t *rank, wefti_wire_t *out)
     return WEFT_OK;
 }
 
-static weft_status_t ask_turn(asking_t *asking, uint32_t turn)
+static weft_status_t ask_turn(asking_t *asking, uint32_t turn, uint32_t kind)
 {
+    const uint32_t question = turn | kind;
     uint32_t place = turn % (asking->count < TURNS ? asking->count : TURNS);
     wefti_wire_t *wire = &asking->wires[place];
     if (wire->fd < 0) {
         WEFT_RETURN_IF_ERROR(dial(&asking->ranks[place], wire));
     }
-    weft_status_t status = wefti_wire_send(wire, WEFTI_ASK, &turn, sizeof turn, NULL, 0);
+    weft_status_t status = wefti_wire_send(wire, WEFTI_ASK, &question, sizeof question, NULL, 0);
     if (status != WEFT_OK) { /* it has stopped reading, or has ended */
         wefti_wire_deinit(wire);
         return wefti_error(WEFT_ERR_SYSTEM, "the rank of process %d has closed its connection",
@@ -415,7 +416,8 @@ static bool await_answers(asking_t *asking, uint64_t until_ns)
 }
 
 weft_status_t wefti_ask(const wefti_asked_rank_t *ranks, uint32_t count, uint64_t wait_ns,
-                        bool (*answered)(void *user, const void *data, size_t bytes), void *user)
+                        uint32_t kind, bool (*answered)(void *user, const void *data, size_t bytes),
+                        void *user)
 {
     asking_t asking = {.ranks = ranks, .count = count};
     uint64_t began = wefti_now_ns();
@@ -426,7 +428,7 @@ weft_status_t wefti_ask(const wefti_asked_rank_t *ranks, uint32_t count, uint64_
     }
     for (uint32_t turn = 0; turn < TURNS && count > 0 && !all; turn++) {
         uint64_t until = began + wait_ns / 8 * turn_begins[turn + 1];
-        status = ask_turn(&asking, turn);
+        status = ask_turn(&asking, turn, kind);
         asked = asked || status == WEFT_OK;
         while (!all && await_answers(&asking, until)) {
             for (uint32_t i = 0; i < TURNS && !all; i++) {

@@ -35,6 +35,40 @@ static weft_status_t axis_of(const weft_node_desc_t *node, uint32_t rank, uint32
     return wefti_infer_axis(axes->ints[i], rank, "axes", out_axis);
 }
 
+/* All dimensions that sizes are for get the least or the largest of their scales. */
+static weft_status_t keep_aspect(const char *policy, const weft_tensor_desc_t *x, uint32_t mask,
+                                 wefti_resize_t *out)
+{
+    const bool larger = strcmp(policy, "not_smaller") == 0;
+    double scale = larger ? 0.0 : INFINITY;
+    bool known = true;
+    if (strcmp(policy, "stretch") == 0) {
+        return WEFT_OK;
+    }
+    if (!larger && strcmp(policy, "not_larger") != 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "attribute keep_aspect_ratio_policy is \"%s\"", policy);
+    }
+    for (uint32_t d = 0; d < x->rank; d++) {
+        const bool taken = (mask >> d & 1) != 0 && (larger == (out->scale[d] > scale));
+        scale = taken ? out->scale[d] : scale;
+        known = known && ((mask >> d & 1) == 0 || out->size[d] >= 0);
+    }
+    for (uint32_t d = 0; d < x->rank; d++) {
+        if ((mask >> d & 1) != 0 && !known) {
+            out->size[d] = -1; /* the scale comes later */
+        } else if ((mask >> d & 1) != 0) {
+            const double size = floor((double)x->dims[d] * scale + 0.5);
+            if (!(size < 0x1p31)) {
+                return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "dimension %u: invalid size", d);
+            }
+            out->scale[d] = scale;
+            out->size[d] = (int64_t)size;
+        }
+    }
+    return WEFT_OK;
+}
+
 weft_status_t wefti_resize_resolve(const weft_node_desc_t *node, uint32_t x_input,
                                    wefti_resize_t *out)
 {
@@ -46,11 +80,10 @@ weft_status_t wefti_resize_resolve(const weft_node_desc_t *node, uint32_t x_inpu
     const weft_attr_t *attr = weft_node_attr(node, "scales"), *axes = weft_node_attr(node, "axes");
     float factors[WEFT_MAX_DIMS];
     int64_t lengths[WEFT_MAX_DIMS];
-    uint32_t factor_count = 0, length_count = 0, expected = x->rank;
+    uint32_t factor_count = 0, length_count = 0, expected = x->rank, mask = 0;
     const char *policy = weft_node_attr_string(node, "keep_aspect_ratio_policy", "stretch");
-    if (strcmp(policy, "stretch") != 0 || weft_node_attr_int(node, "antialias", 0) != 0) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "attributes keep_aspect_ratio_policy and antialias are not supported");
+    if (weft_node_attr_int(node, "antialias", 0) != 0) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "attribute antialias is not supported");
     }
     if (axes != NULL) {
         expected = (uint32_t)axes->count;
@@ -77,6 +110,7 @@ weft_status_t wefti_resize_resolve(const weft_node_desc_t *node, uint32_t x_inpu
     for (uint32_t i = 0; i < expected; i++) {
         uint32_t d;
         WEFT_RETURN_IF_ERROR(axis_of(node, x->rank, i, &d));
+        mask |= 1u << d;
         if (!out->known || x->dims[d] < 0) {
             out->size[d] = -1;
         } else if (length_count > 0) {
@@ -91,7 +125,7 @@ weft_status_t wefti_resize_resolve(const weft_node_desc_t *node, uint32_t x_inpu
             return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "dimension %u: invalid size or scale", d);
         }
     }
-    return WEFT_OK;
+    return length_count > 0 ? keep_aspect(policy, x, mask, out) : WEFT_OK;
 }
 
 static weft_status_t infer_resize(weft_node_desc_t *node)
@@ -140,7 +174,7 @@ static const weft_attr_def_t resize_attrs_18[] = {
     INT("antialias", 0, "1 is not supported"),
     {.name = "axes", .type = WEFT_ATTR_TYPE_INTS, .default_s = "all", .doc = "dimensions"},
     RESIZE_ATTRS,
-    STRING("keep_aspect_ratio_policy", "stretch", "others are not supported"),
+    STRING("keep_aspect_ratio_policy", "stretch", "or not_larger, not_smaller: one scale"),
 };
 
 #define ROW(space, op, version, least, most, list, linear, rule, text, ...)                        \

@@ -67,6 +67,10 @@ static double number(weft_dtype_t dtype, const void *data, int64_t index)
         return ((const double *)data)[index];
     case WEFT_DTYPE_I32:
         return (double)((const int32_t *)data)[index];
+    case WEFT_DTYPE_U32:
+        return (double)((const uint32_t *)data)[index];
+    case WEFT_DTYPE_U64:
+        return (double)((const uint64_t *)data)[index];
     default:
         return (double)((const int64_t *)data)[index];
     }
@@ -173,6 +177,11 @@ static bool is_number(weft_dtype_t dtype)
            dtype == WEFT_DTYPE_I32;
 }
 
+static bool is_exponent(weft_dtype_t dtype)
+{
+    return is_number(dtype) || dtype == WEFT_DTYPE_U32 || dtype == WEFT_DTYPE_U64;
+}
+
 /* x: which input is X; the exponent is the next one, dY the one before it. */
 static weft_status_t prepare_any(const weft_node_desc_t *node, const weft_kernel_env_t *env,
                                  uint32_t x_index, void **out_state, size_t *out_scratch_bytes)
@@ -184,7 +193,7 @@ static weft_status_t prepare_any(const weft_node_desc_t *node, const weft_kernel
     }
     WEFT_RETURN_IF_ERROR(wefti_need_known(wefti_node_output(node, 0), "output", 0));
     const weft_tensor_desc_t *x = &node->inputs[x_index], *e = x + 1, *y = &node->outputs[0];
-    if (!is_number(x->dtype) || !is_number(e->dtype) || y->dtype != x->dtype) {
+    if (!is_number(x->dtype) || !is_exponent(e->dtype) || y->dtype != x->dtype) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: no kernel for types %s and %s", node->op,
                            weft_dtype_name(x->dtype), weft_dtype_name(e->dtype));
     }

@@ -48,6 +48,9 @@ static double place_in(const form_t *form, int64_t i, double scale, int64_t in, 
     if (strcmp(form->coordinates, "pytorch_half_pixel") == 0 && out == 1) {
         return 0.0;
     }
+    if (strcmp(form->coordinates, "tf_half_pixel_for_nn") == 0) {
+        return ((double)i + 0.5) / scale;
+    }
     double place = ((double)i + 0.5) / scale - 0.5;
     if (strcmp(form->coordinates, "half_pixel_symmetric") == 0) {
         double adjusted = (double)out / (scale * (double)in);
@@ -159,8 +162,9 @@ static weft_status_t run_grad(const weft_kernel_call_t *call)
 
 static weft_status_t read_form(const weft_node_desc_t *node, bool old, form_t *form)
 {
-    static const char *const known[] = {"half_pixel", "pytorch_half_pixel", "align_corners",
-                                        "asymmetric", "half_pixel_symmetric"};
+    static const char *const known[] = {"half_pixel",           "pytorch_half_pixel",
+                                        "align_corners",        "asymmetric",
+                                        "half_pixel_symmetric", "tf_half_pixel_for_nn"};
     const char *usual = old ? "asymmetric" : "half_pixel";
     bool found = false;
     form->mode = weft_node_attr_string(node, "mode", "nearest")[0];

@@ -11,12 +11,12 @@
 
 static void read_optimizer(const weft_compile_params_t *params, wefti_optimizer_params_t *out)
 {
-    *out = (wefti_optimizer_params_t){.beta1 = 0.9, .beta2 = 0.999};
+    *out = (wefti_optimizer_params_t){.beta1 = params->beta1, .beta2 = params->beta2};
     while (strcmp(wefti_optimizers[out->kind].name, params->optimizer) != 0) {
         out->kind++; /* options.c allows names of the table only */
     }
     out->lr = params->lr != 0 ? params->lr : wefti_optimizers[out->kind].lr;
-    out->epsilon = wefti_optimizers[out->kind].epsilon;
+    out->epsilon = params->epsilon != 0 ? params->epsilon : wefti_optimizers[out->kind].epsilon;
     out->momentum = params->momentum;
     out->weight_decay = params->weight_decay;
     out->no_decay = params->no_decay;
@@ -26,6 +26,27 @@ static void read_optimizer(const weft_compile_params_t *params, wefti_optimizer_
     out->min_lr = params->min_lr;
     out->gamma = params->lr_gamma;
     out->sharded = params->shard_optimizer != 0;
+}
+
+/* Settings that an optimizer does not have are not ignored. */
+static weft_status_t check_optimizer(const weft_compile_params_t *given, wefti_optimizer_t kind)
+{
+    const wefti_optimizer_row_t *row = &wefti_optimizers[kind];
+    const struct {
+        const char *name;
+        double value;
+        bool is_read;
+    } settings[] = {{"beta1", given->beta1, row->state_count == 2},
+                    {"beta2", given->beta2, row->state_count == 2},
+                    {"epsilon", given->epsilon, row->epsilon != 0}};
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        if (settings[i].value != 0 && !settings[i].is_read) {
+            return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, settings[i].name,
+                                     "must not be set with optimizer %s, which does not read it",
+                                     row->name);
+        }
+    }
+    return WEFT_OK;
 }
 
 static weft_status_t check_shapes(const weft_compile_params_t *params)
@@ -190,6 +211,7 @@ weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_
     WEFT_RETURN_IF_ERROR(check_shapes(&c->params));
     WEFT_RETURN_IF_ERROR(check_schedule(&c->params));
     read_optimizer(&c->params, &c->optimizer);
+    WEFT_RETURN_IF_ERROR(check_optimizer(&c->given, c->optimizer.kind));
     WEFT_RETURN_IF_ERROR(wefti_read_gradient_params(&c->params, &c->gradient_params));
     c->optimizer.divisor = c->gradient_params.divisor;
     c->optimizer.clip_norm = c->gradient_params.clip_norm;

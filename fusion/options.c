@@ -82,6 +82,16 @@ static const weft_compile_option_t table[] = {
      .help = "step: factor of each drop of the learning rate"},
     {FIELD(momentum), WEFT_OPTION_TYPE_F64, TRAINING, "momentum", "X", .high = 1,
      .by_default = "0.9", .help = "momentum coefficient"},
+    {FIELD(beta1), WEFT_OPTION_TYPE_F64, TRAINING, "beta1", "X", .high = 1, .by_default = "0.9",
+     .needs = "optimizer", .reason = "momentum, the default, does not read it",
+     .help = "adam, adamw, lamb: decay of the mean of gradients, per step"},
+    {FIELD(beta2), WEFT_OPTION_TYPE_F64, TRAINING, "beta2", "X", .high = 1, .by_default = "0.999",
+     .needs = "optimizer", .reason = "momentum, the default, does not read it",
+     .help = "adam, adamw, lamb: decay of the mean of their squares"},
+    {FIELD(epsilon), WEFT_OPTION_TYPE_F64, TRAINING, "epsilon", "X",
+     .by_default = "1e-8, with adagrad 1e-10", .needs = "optimizer",
+     .reason = "momentum, the default, does not read it",
+     .help = "adam, adamw, lamb, adagrad: added to the divisor of updates"},
     {FIELD(weight_decay), WEFT_OPTION_TYPE_F64, TRAINING | WEFT_OPTION_FLAG_ZERO, "weight_decay",
      "X", .by_default = "0",
      .help = "weight decay coefficient, of all parameters unless no_decay is set"},
@@ -302,7 +312,7 @@ static bool in_range(const weft_compile_option_t *option, double value)
         WEFT_OPTION_TYPE_F64) { /* updates compute with floats: small numbers are 0 */
         bool zero = (option->flags & WEFT_OPTION_FLAG_ZERO) != 0 && value == 0;
         return isfinite(value) && (zero || (float)value > option->low) &&
-               (option->high == 0 || value < option->high);
+               (option->high == 0 || (float)value < option->high);
     }
     double high = option->type == WEFT_OPTION_TYPE_FLAG    ? 1
                   : option->type == WEFT_OPTION_TYPE_BYTES ? (double)(INT64_MAX / 2)

@@ -24,6 +24,9 @@ void wefti_compile_options_load(void)
     const weft_compile_option_t *option;
     size_t count = 0;
     for (size_t i = 0; (option = weft_compile_option(i)) != NULL; i++) {
+        if (i >= COMPILE_OPTIONS_MAX) {
+            abort(); /* a new option: the limit must rise with it */
+        }
         if (option->name == NULL || (option->flags & WEFT_OPTION_FLAG_POSITIONAL) != 0) {
             continue;
         }

@@ -15,7 +15,7 @@
 #include "runtime/base/suggest.h"
 
 #define MAX_LIST 256u
-#define MAX_OPTIONS 64u
+#define MAX_OPTIONS (2 * COMPILE_OPTIONS_MAX)
 
 /* Option names of earlier versions. */
 static const char *const renamed[][2] = {

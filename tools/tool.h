@@ -100,7 +100,7 @@ int wefti_parse_size(const char *command, const char *option, const char *text,
                      uint64_t *out_bytes);
 
 /* The options of compiling, shared by `compile` and `run MODEL.onnx`. */
-#define COMPILE_OPTIONS_MAX 48u
+#define COMPILE_OPTIONS_MAX 128u
 
 typedef struct compile_options {
     weft_compile_params_t params;

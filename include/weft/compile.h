@@ -177,13 +177,20 @@ typedef struct weft_compile_params {
      * weights, gradients of weights, optimizer state and loss are f32; forward and backward pass
      * read a copy of the weights in bf16. With infer the plan contains the weights in that type. */
     const char *precision;
+    /** Training with "adam", "adamw" or "lamb". Decay per step of the mean of gradients, below 1; 0:
+     * 0.9. */
+    double beta1;
+    double beta2; /**< the same of their squares; 0: 0.999 */
+    /** Training with "adam", "adamw", "lamb" or "adagrad". Added to the divisor of updates; 0: 1e-8,
+     * with "adagrad" 1e-10. */
+    double epsilon;
 } weft_compile_params_t;
 
 /** Defaults of weft_compile_params_t; model_path and world_size must be set. */
 #define WEFT_COMPILE_PARAMS_INIT                                                                   \
     WEFT_STRUCT_INIT(weft_compile_params_t, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  \
                      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-                     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+                     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 /** What a field of weft_compile_params_t holds. */
 typedef enum weft_option_type {

@@ -140,11 +140,12 @@ static const char *valid_text(const weft_compile_option_t *option)
     case WEFT_OPTION_TYPE_F64:
         return "0.25";
     case WEFT_OPTION_TYPE_TEXT:
-        return option->choices != NULL                ? option->choices[1]
-               : strcmp(option->field, "bucket") == 0 ? "one"
-               : strcmp(option->field, "algo") == 0   ? "all_reduce=mesh"
-               : strcmp(option->field, "order") == 0  ? "any"
-                                                      : "loss";
+        return strcmp(option->field, "optimizer") == 0 ? "adam"
+               : option->choices != NULL               ? option->choices[1]
+               : strcmp(option->field, "bucket") == 0  ? "one"
+               : strcmp(option->field, "algo") == 0    ? "all_reduce=mesh"
+               : strcmp(option->field, "order") == 0   ? "any"
+                                                       : "loss";
     case WEFT_OPTION_TYPE_PATH:
         return MODEL;
     default:

@@ -117,21 +117,28 @@ class Training(Case):
         optim, nn, steps = torch.optim, torch.nn, 8
         batches = self.batches(steps)
         undecayed = [name for name, value in doors.weights().items() if value.ndim < 2]
+        for kind, setting in (("sgd", "beta1"), ("momentum", "beta2"), ("sgd", "epsilon")):
+            with self.assertRaisesRegex(weft.WeftError, f"{setting}: must not be set with optimizer {kind}"):
+                self.compile(optimizer=kind, **{setting: 0.5})
         schedules = {
             "linear": lambda o: optim.lr_scheduler.LambdaLR(o, lambda t: 0.1 + 0.9 * (1 - min(t / steps, 1))),
             "cosine": lambda o: optim.lr_scheduler.CosineAnnealingLR(o, steps, eta_min=0.002),
             "step": lambda o: optim.lr_scheduler.StepLR(o, 3, gamma=0.5)}
         more = {"linear": dict(lr_steps=steps, min_lr=0.002), "cosine": dict(min_lr=0.002),
                 "step": dict(lr_steps=3, lr_gamma=0.5)}
+        # epsilon: with that of torch, a gradient near 0 gives an update whose sign rounding decides
+        adam, ours = dict(betas=(0.8, 0.99), eps=1e-3), dict(beta1=0.8, beta2=0.99, epsilon=1e-3)
         for (kind, make), schedule in zip((("momentum", lambda p, **k: optim.SGD(p, momentum=0.9, **k)),
-                                           ("adam", optim.Adam), ("adamw", optim.AdamW)), schedules):
+                                           ("adam", lambda p, **k: optim.Adam(p, **adam, **k)),
+                                           ("adamw", lambda p, **k: optim.AdamW(p, **adam, **k))), schedules):
             leaves = {k: torch.tensor(v, dtype=torch.float64, requires_grad=True) for k, v in doors.weights().items()}
             groups = [dict(params=[leaves[k] for k in leaves if k not in undecayed], weight_decay=0.5),
                       dict(params=[leaves[k] for k in undecayed], weight_decay=0.0)]
             theirs = make(groups, lr=0.02)
             rates = schedules[schedule](theirs)
             plan = self.compile(optimizer=kind, lr=0.02, weight_decay=0.5, no_decay="1d", label_smoothing=0.1,
-                                lr_schedule=schedule, shard_optimizer=kind == "adamw", **more[schedule])
+                                lr_schedule=schedule, shard_optimizer=kind == "adamw", **more[schedule],
+                                **(ours if kind != "momentum" else {}))
             with weft.Session(plan) as session:
                 if schedule == "cosine":
                     session.scalars["lr_steps"] = steps

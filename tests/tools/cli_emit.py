@@ -32,7 +32,7 @@ OPTIONS = (
     ("--recompute", "*"), ("--recompute", "*relu*", "--accumulate", "2", "--in-flight", "1"),
     ("--clip", "0.5", "--shard-optimizer", "--accumulate", "2", "--optimizer", "adam"),
     ("--shard-parameters",), ("--shard-parameters", "--bucket", "bytes:20K", "--wire", "bf16"),
-    ("--optimizer", "lamb", "--weight-decay", "0.1", "--no-decay", "1d"),
+    ("--optimizer", "lamb", "--weight-decay", "0.1", "--no-decay", "1d", "--beta2", "0.99", "--epsilon", "1e-6"),
     ("--shard-optimizer", "--lr-schedule", "cosine", "--warmup-steps", "2", "--label-smoothing", "0.1"),
     ("--shard-parameters", "--bucket", "none", "--clip", "0.5", "--accumulate", "2", "--in-flight", "1"),
 )

@@ -90,6 +90,39 @@ static void load_f64(weft_dtype_t dtype, const void *x, int64_t count, double *o
     }
 }
 
+/* Elements of X in order; step is a constant of each copy. One sum stays in a register. */
+WEFTI_INLINE void fold(const state_t *s, step_t step, const wefti_wide_t *x, int64_t count,
+                       int64_t stride, number_t *y, const number_t *most)
+{
+    const bool floating = s->floating;
+    number_t sum = *y;
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t to = i * stride;
+        sum = stride == 0 ? sum : y[to];
+        if (step == ADD_EXP) {
+            sum.f += wefti_exp(x->f64[i] - (isfinite(most[to].f) ? most[to].f : 0.0));
+        } else if (floating) {
+            sum.f = step_f64(step, sum.f, x->f64[i]);
+        } else {
+            sum.i = step_i64(step, sum.i, x->i64[i]);
+        }
+        if (stride != 0) {
+            y[to] = sum;
+        }
+    }
+    if (stride == 0) {
+        *y = sum;
+    }
+}
+
+#define STEPS(STEP)                                                                                \
+    STEP(ADD)                                                                                      \
+    STEP(MULTIPLY) STEP(MAXIMUM) STEP(MINIMUM) STEP(ADD_SQUARE) STEP(ADD_ABS) STEP(ADD_EXP)
+#define FOLD(step)                                                                                 \
+    case step:                                                                                     \
+        fold(s, step, &wide, n, stride, to, most == NULL ? NULL : most + at * stride);             \
+        break;
+
 /* One run of X; stride: of Y. most: the maxima, of ADD_EXP. */
 static void add_row(const state_t *s, step_t step, const char *x, int64_t count, int64_t stride,
                     number_t *y, const number_t *most)
@@ -106,15 +139,9 @@ static void add_row(const state_t *s, step_t step, const char *x, int64_t count,
         } else {
             wefti_widen(WEFT_ISA_PORTABLE, s->dtype, from, n, &wide);
         }
-        for (int64_t i = 0; i < n; i++) {
-            int64_t to = (at + i) * stride;
-            if (step == ADD_EXP) {
-                y[to].f += wefti_exp(wide.f64[i] - (isfinite(most[to].f) ? most[to].f : 0.0));
-            } else if (s->floating) {
-                y[to].f = step_f64(step, y[to].f, wide.f64[i]);
-            } else {
-                y[to].i = step_i64(step, y[to].i, wide.i64[i]);
-            }
+        number_t *to = y + at * stride;
+        switch (step) {
+            STEPS(FOLD)
         }
     }
 }

@@ -100,24 +100,35 @@ weft_status_t wefti_diff_average_pool(wefti_diff_t *diff)
     return wefti_diff_wants(diff, 0) ? pool_grad(diff, "AveragePoolGrad", &dy, 1) : WEFT_OK;
 }
 
+/* dY repeated, by the number of elements. */
 weft_status_t wefti_diff_global_average_pool(wefti_diff_t *diff)
 {
+    const weft_tensor_desc_t x = diff->graph->values[wefti_diff_input(diff, 0)].type;
     uint32_t dy = wefti_diff_output_grad(diff, 0);
-    weft_tensor_desc_t x = diff->graph->values[wefti_diff_input(diff, 0)].type;
+    if (!wefti_diff_wants(diff, 0)) {
+        return WEFT_OK;
+    }
+    /* The kernel takes one or two dimensions: more are one. */
+    int64_t dims[] = {x.dims[0], x.dims[1], x.dims[2], x.rank > 3 ? x.dims[3] : 1};
+    const int64_t sums[] = {x.dims[0], x.dims[1], 1, 1};
+    const uint32_t rank = x.rank < 4 ? x.rank : 4;
+    for (uint32_t d = 4; d < x.rank; d++) {
+        dims[3] *= x.dims[d];
+    }
     weft_attr_t attrs[] = {
-        {.name = "input_shape", .type = WEFT_ATTR_TYPE_INTS, .ints = x.dims, .count = x.rank},
-        {.name = "kernel_shape",
-         .type = WEFT_ATTR_TYPE_INTS,
-         .ints = x.dims + 2,
-         .count = x.rank - 2},
+        {.name = "input_shape", .type = WEFT_ATTR_TYPE_INTS, .ints = dims, .count = rank},
+        {.name = "kernel_shape", .type = WEFT_ATTR_TYPE_INTS, .ints = dims + 2, .count = rank - 2},
     };
+    WEFT_RETURN_IF_ERROR(wefti_diff_reshape(diff, dy, sums, rank, &dy));
     wefti_diff_op_t op = {.domain = "weft",
                           .op = "AveragePoolGrad",
                           .inputs = &dy,
                           .input_count = 1,
                           .attrs = attrs,
                           .attr_count = 2};
-    return wefti_diff_give_op(diff, 0, &op);
+    WEFT_RETURN_IF_ERROR(wefti_diff_emit_value(diff, &op, &dy));
+    WEFT_RETURN_IF_ERROR(wefti_diff_reshape(diff, dy, x.dims, x.rank, &dy));
+    return wefti_diff_give(diff, 0, dy);
 }
 
 weft_status_t wefti_diff_pad(wefti_diff_t *diff)

@@ -423,6 +423,7 @@ static void pooling(void **state)
           ATTR_INTS("pads", 4, 1, 1, 1, 1), ATTR_INT("ceil_mode", 1)},
          4},
         {"GlobalAveragePool", {{0}}, 0},
+        {"GlobalAveragePool", {{.count = 3}}, 0},
         {"MaxPool",
          {ATTR_INTS("kernel_shape", 3, 2, 3, 2), ATTR_INTS("strides", 3, 1, 2, 2),
           ATTR_INTS("pads", 6, 1, 0, 0, 0, 1, 1)},

@@ -581,7 +581,9 @@ static void *joining_alloc(void *user, size_t bytes)
            wefti_waits_read(joining->endpoint, 0, list) == 0) { /* until rank 0 has posted */
         wefti_overlay_progress(hosts->overlay);
     }
-    joining->begins = joining->begins || begins;
+    if (begins) { /* other threads, which allocate as well, begin later */
+        joining->begins = true;
+    }
     void *block = begins && joining->how == FAILS ? NULL : malloc(bytes);
     if (bytes == wefti_transport_hosts.endpoint_bytes && joining->endpoint == NULL) {
         joining->endpoint = block;

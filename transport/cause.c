@@ -87,17 +87,22 @@ void wefti_endpoint_note_refusal(wefti_endpoint_t *endpoint, const wefti_refusal
     endpoint->ops->refusal_changed(endpoint->host);
 }
 
-void wefti_endpoint_retry_refusal(wefti_endpoint_t *endpoint, wefti_refusal_state_t state)
+void wefti_endpoint_retry_refusal(wefti_endpoint_t *endpoint, uint32_t kind, uint32_t channel,
+                                  wefti_refusal_state_t state)
 {
     wefti_refusal_block_t *own = &endpoint->control[endpoint->rank]->refusal;
     wefti_refusal_t refusal;
     uint64_t serial;
     pthread_mutex_lock(&lock);
-    if (wefti_refusal_load(own, &serial, &refusal) && serial % STATES != state) {
+    bool changes = wefti_refusal_load(own, &serial, &refusal) && serial % STATES != state &&
+                   refusal.kind == kind && refusal.channel == channel;
+    if (changes) {
         wefti_refusal_store(own, serial - serial % STATES + STATES + state, &refusal);
     }
     pthread_mutex_unlock(&lock);
-    endpoint->ops->refusal_changed(endpoint->host);
+    if (changes) {
+        endpoint->ops->refusal_changed(endpoint->host);
+    }
 }
 
 static bool is_for(const wefti_refusal_t *refusal, const wefti_wait_t *wait, uint32_t waiter)

@@ -445,10 +445,12 @@ void wefti_endpoint_note_error(wefti_endpoint_t *endpoint, weft_status_t status,
 /*
  * A call that this rank cannot make, though others may wait for it: reported likewise, while there
  * is no error. Ranks that wait for it get its error (wefti_endpoint_refused), unless this rank
- * retries: RETRIED when it makes a call like it, NONE when that has ended well.
+ * retries: RETRIED when it makes a call like it, NONE when that has ended well. Only the last refusal
+ * is kept; what is retried may be an earlier one, of another kind or channel.
  */
 void wefti_endpoint_note_refusal(wefti_endpoint_t *endpoint, const wefti_refusal_t *refusal);
-void wefti_endpoint_retry_refusal(wefti_endpoint_t *endpoint, wefti_refusal_state_t state);
+void wefti_endpoint_retry_refusal(wefti_endpoint_t *endpoint, uint32_t kind, uint32_t channel,
+                                  wefti_refusal_state_t state);
 /* The error, with its rank, of a call that a rank refused and this wait is for; else WEFT_OK. */
 weft_status_t wefti_endpoint_refused(const wefti_endpoint_t *endpoint, const wefti_wait_t *wait);
 /* cause.c, for error messages of other hosts. False: it was being written. */

@@ -6,10 +6,12 @@
 static bool share_host(const wefti_axis_t *axis, uint32_t world_size, const uint32_t *host_of,
                        uint32_t a, uint32_t b)
 {
-    for (uint32_t rank = 0; rank < world_size; rank++) {
-        if (wefti_axis_place(axis, rank) == a &&
-            host_of[rank] != host_of[wefti_axis_rank(axis, rank, b)]) {
-            return false;
+    for (uint32_t first = a * axis->stride; first < world_size;
+         first += axis->size * axis->stride) {
+        for (uint32_t rank = first; rank < first + axis->stride; rank++) {
+            if (host_of[rank] != host_of[wefti_axis_rank(axis, rank, b)]) {
+                return false;
+            }
         }
     }
     return true;

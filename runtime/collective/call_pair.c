@@ -278,7 +278,7 @@ void wefti_call_retries(const wefti_call_t *call, bool ended)
         atomic_store_explicit(&group->calls->refused, 0, memory_order_relaxed);
     }
     if (retries) {
-        wefti_endpoint_retry_refusal(group->endpoint,
+        wefti_endpoint_retry_refusal(group->endpoint, WEFTI_WAIT_SEND, group->channel,
                                      ended ? WEFTI_REFUSAL_NONE : WEFTI_REFUSAL_RETRIED);
     }
 }

@@ -48,7 +48,8 @@ static void note_retry(weft_session_t *session, wefti_refusal_state_t state)
 {
     if (session->refused) {
         session->refused = state != WEFTI_REFUSAL_NONE;
-        wefti_endpoint_retry_refusal(session->endpoint, state);
+        wefti_endpoint_retry_refusal(session->endpoint, WEFTI_WAIT_STEP,
+                                     wefti_session_channel(session), state);
     }
 }
 

@@ -338,6 +338,9 @@ static bool hides_later_keys(const weft_tensor_desc_t *bias, int64_t *out_past)
     while (seen < cols && x[seen] == 0.0f) {
         seen++;
     }
+    if (seen == 0) { /* query 0 sees the mean of all values if its biases are finite */
+        return false;
+    }
     for (int64_t n = 0; n < count; n++) {
         const int64_t i = n / cols % rows, j = n % cols;
         if (j < i + seen ? x[n] != 0.0f : !(x[n] <= UNSEEN)) {

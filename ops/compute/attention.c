@@ -69,6 +69,8 @@ weft_status_t wefti_attention_describe(const weft_node_desc_t *node, const weft_
     out->keys = sk[2];
     out->width = sq[3];
     out->value_width = sv[3];
+    /* Beyond these values no key is seen, or all keys are: sums below cannot overflow. */
+    out->past = out->past < -sq[2] ? -sq[2] : out->past > sk[2] ? sk[2] : out->past;
     if (bias != NULL) {
         const weft_tensor_desc_t scores = {.dtype = WEFT_DTYPE_F32,
                                            .rank = 4,
@@ -111,8 +113,9 @@ WEFTI_INLINE void soften_body(const wefti_scores_t *s, const rows_t *rows)
         float top = rows->top[r];
         if (seen > 0) {
             wefti_scores_row(s, r, seen, row);
-            const float most = wefti_max_f32(row, seen);
-            top = most > top ? most : top;
+            float most = wefti_max_f32(row, seen);
+            most = most == -INFINITY ? wefti_sum_f32(row, seen) : most; /* NaN where a score is */
+            top = most <= top ? top : most;
         }
         if (seen == 0 || top == -INFINITY) {
             memset(p, 0, (size_t)s->cols * sizeof(*p));

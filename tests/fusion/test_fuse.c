@@ -3,6 +3,8 @@
 #include "fusion/passes/passes.h"
 #include "tests/support/support_text.h"
 
+#include <stdio.h>
+
 static weft_status_t fuse(wefti_graph_t *graph, void *user)
 {
     (void)user;
@@ -191,6 +193,27 @@ static void test_causal_attention(void **state)
               "tokens_first=0} : f32[1,4,2,8] logits as y/attention\n");
 }
 
+/* Softmax of finite biases is the mean where they hide all keys, so they are no order. */
+static void test_order_without_a_first_key(void **state)
+{
+    static const char inputs[] = "input %q : f32[1,1,2,8]\n"
+                                 "input %k : f32[1,1,2,8]\n"
+                                 "input %v : f32[1,1,2,8]\n"
+                                 "const %order : f32[2,2] = [-3e+38,-3e+38,0,-3e+38]\n";
+    char before[1024], after[1024];
+    (void)state;
+    snprintf(before, sizeof(before),
+             "%s%%kt = Transpose(%%k) {perm=[0,1,3,2]}\n%%s = MatMul(%%q, %%kt)\n"
+             "%%s1 = Add(%%s, %%order)\n%%p = Softmax(%%s1)\n"
+             "%%y = MatMul(%%p, %%v) : f32[1,1,2,8] logits\n",
+             inputs);
+    snprintf(after, sizeof(after),
+             "%s%%y = weft::FlashAttention(%%q, %%k, %%v, %%order) {scale=1, causal=0, past=0, "
+             "tokens_first=0} : f32[1,1,2,8] logits as y/attention\n",
+             inputs);
+    test_pass(fuse_attention, NULL, before, after);
+}
+
 /* A bias with a gradient, and scores that another node reads. */
 static void test_attention_that_stays(void **state)
 {
@@ -220,6 +243,7 @@ int main(void)
         cmocka_unit_test(test_products_absorb_transposes),
         cmocka_unit_test(test_attention_of_an_export),
         cmocka_unit_test(test_causal_attention),
+        cmocka_unit_test(test_order_without_a_first_key),
         cmocka_unit_test(test_attention_that_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,7 +19,9 @@ static const row_t rows[] = {
     {2, 4, 2, 70, 200, 8, 24, 5, 130, true, 1},
     {2, 2, 1, 65, 129, 16, 8, 10, 0, false, 2},
     {1, 2, 2, 3, 300, 300, 5, 0, 297, true, 3},
-    {1, 1, 1, 9, 140, 4, 4, 0, -4, true, 0}, /* the first queries see no key */
+    {1, 1, 1, 9, 140, 4, 4, 0, -4, true, 0},      /* the first queries see no key */
+    {1, 1, 1, 3, 4, 4, 4, 0, INT64_MAX, true, 0}, /* hostile: as if all keys were seen, or none */
+    {1, 1, 1, 3, 4, 4, 4, 0, INT64_MIN, true, 0},
     {2, 1, 1, 6, 6, 4, 4, 8, 0, false, 4},
     {1, 1, 1, 1, 1, 1, 1, 0, 0, false, 0},
 };
@@ -91,7 +93,7 @@ static double shares(const op_case_t *c, uint32_t q, const row_t *r, int64_t b, 
                               : r->bias == 3 ? ((b * r->heads + h) * r->queries + i) * r->keys + j
                                              : b * r->queries + i;
         p[j] = s * (double)0.3f + (bias == NULL ? 0.0 : (double)bias[place]);
-        p[j] = r->causal && j > i + r->past ? -INFINITY : p[j];
+        p[j] = r->causal && j - i > r->past ? -INFINITY : p[j];
         top = p[j] > top ? p[j] : top;
     }
     for (int64_t j = 0; j < r->keys; j++) {
@@ -231,6 +233,27 @@ static void test_attention_and_its_gradient(void **state)
     }
 }
 
+/* A row of Q, or the only key that a query sees, is NaN. */
+static void test_nan_is_not_hidden(void **state)
+{
+    (void)state;
+    for (int64_t key = 0; key < 2; key++) {
+        const row_t r = {1, 1, 1, 3, 4, 4, 4, 0, 0, true, (int)key};
+        op_case_t c = case_make("weft", "FlashAttention", 1);
+        add_inputs(&c, &r);
+        add_attrs(&c, &r);
+        for (int64_t j = 0; key == 1 && j < 3 * 4; j++) {
+            ((float *)c.in[3])[j] = j % 4 == 1 ? 0.0f : -INFINITY;
+        }
+        ((float *)c.in[key])[4] = NAN; /* row 1 */
+        assert_int_equal(case_infer(&c, 2, WEFT_LAYOUT_PLAIN), WEFT_OK);
+        case_run(&c);
+        const float *y = c.out[0];
+        assert_true(y[0] == y[0] && y[4] != y[4] && (y[8] != y[8]) == (key == 1));
+        case_free(&c);
+    }
+}
+
 static void test_shapes_that_contradict_are_refused(void **state)
 {
     op_case_t c = case_make("weft", "FlashAttention", 1);
@@ -247,6 +270,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attention_and_its_gradient),
+        cmocka_unit_test(test_nan_is_not_hidden),
         cmocka_unit_test(test_shapes_that_contradict_are_refused),
     };
     random_seed(3);

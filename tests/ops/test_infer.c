@@ -362,6 +362,8 @@ static int poke(const weft_op_def_t *def, void *user)
         weft_tensor_desc_t in[6], out[4];
         weft_attr_t attrs[8];
         const int64_t values[8] = {0, -1, 1, 2, INT64_MAX, INT64_MIN, 3, -2};
+        const char *words[8] = {"float32",  "",        "Add",  "x",
+                                "bfloat16", "float99", "Tanh", "float16"};
         memset(in, 0, sizeof(in));
         memset(attrs, 0, sizeof(attrs));
         for (int i = 0; i < 6; i++) {
@@ -382,7 +384,8 @@ static int poke(const weft_op_def_t *def, void *user)
                                          .i = values[random_below(8)],
                                          .s = "mean",
                                          .count = random_below(9),
-                                         .ints = values};
+                                         .ints = values,
+                                         .strings = words};
         }
         weft_node_desc_t node = {.domain = def->domain,
                                  .op = def->name,

@@ -15,6 +15,7 @@ import support
 
 WAITING = ("waiting", "all_reduce with 8 x f32 (sum)")
 LAST = "all_reduce with 3 x f32 (sum)"
+PATIENCE = 60  # seconds for answers of other hosts, which come at once on an idle machine
 
 
 # A host whose processes those of another one cannot see.
@@ -89,11 +90,11 @@ class Hosts(support.Case):
                 self.assertGreater(rank["memory_bytes"], 1 << 20)
                 self.assertGreater(rank["pid"], 1)
             folder = self.dir / ("dumps-a" if host is self.a else "dumps-b")
-            host.ps("--dump", folder)
+            host.ps("--wait", PATIENCE, "--dump", folder)
             dumps = [json.loads(path.read_text()) for path in sorted(folder.iterdir())]
             self.assertEqual([(dump["rank"], dump["host"]) for dump in dumps], [(0, "a"), (1, "a"), (2, "b"), (3, "b")])
             self.assertEqual(dumps[3 - 2 * (host is self.b)]["calls"][-1]["call"], WAITING[1])
-        text = self.b.ps()
+        text = self.b.ps("--wait", PATIENCE)
         self.assertRegex(text, r"^world file://\S+: 4 ranks, transport hosts, up ")
         self.assertRegex(text, r" 0 a +\d+ waiting .* all_reduce with 8 x f32 \(sum\), for rank 2\n")
         world = self.a.world("--wait", 0)

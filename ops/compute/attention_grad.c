@@ -10,6 +10,7 @@
  */
 #include "ops/compute/attention.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "ops/compute/math_f32.h"
@@ -42,21 +43,47 @@ WEFTI_CLONES(dots,
               float *products, float *delta),
              (dy, y, row, rows, width, products, delta));
 
+/* L of great size, of biases such as -3e38, has lost the logarithm of the row's sum. */
+static inline bool is_coarse(float sum)
+{
+    return fabsf(sum) >= 1024.0f && sum != -INFINITY;
+}
+
+/* totals += exp(score - L) of the keys of a block, in rows with a coarse L. */
+WEFTI_INLINE void total_body(const wefti_scores_t *s, const float *sums, float *totals)
+{
+    float row[KEYS];
+    for (int r = 0; r < s->rows; r++) {
+        const int64_t seen = is_coarse(sums[r]) ? wefti_scores_seen(s, r) : 0;
+        const float sum = sums[r];
+        if (seen > 0) {
+            wefti_scores_row(s, r, seen, row);
+            WEFTI_INDEPENDENT
+            for (int64_t j = 0; j < seen; j++) {
+                row[j] = wefti_exp_f32(row[j] - sum);
+            }
+            totals[r] += wefti_sum_f32(row, seen);
+        }
+    }
+}
+WEFTI_CLONES(total, (const wefti_scores_t *s, const float *sums, float *totals), (s, sums, totals));
+
 /* Scores become shares, and gradients of shares those of scores. */
-WEFTI_INLINE void shares_body(const wefti_scores_t *s, const float *sums, const float *delta,
-                              float *ds)
+WEFTI_INLINE void shares_body(const wefti_scores_t *s, const float *sums, const float *totals,
+                              const float *delta, float *ds)
 {
     float row[KEYS];
     for (int r = 0; r < s->rows; r++) {
         float *p = s->scores + r * KEYS, *d = ds + r * KEYS;
         const int64_t seen = sums[r] == -INFINITY ? 0 : wefti_scores_seen(s, r);
         const float sum = sums[r], less = delta[r], scale = s->attention->scale;
+        const float one = is_coarse(sum) ? 1.0f / totals[r] : 1.0f;
         if (seen > 0) {
             wefti_scores_row(s, r, seen, row);
         }
         WEFTI_INDEPENDENT
         for (int64_t j = 0; j < seen; j++) {
-            const float share = wefti_exp_f32(row[j] - sum);
+            const float share = wefti_exp_f32(row[j] - sum) * one;
             p[j] = share;
             d[j] = share * (d[j] - less) * scale;
         }
@@ -64,12 +91,14 @@ WEFTI_INLINE void shares_body(const wefti_scores_t *s, const float *sums, const 
         memset(d + seen, 0, (size_t)(s->cols - seen) * sizeof(*d));
     }
 }
-WEFTI_CLONES(shares, (const wefti_scores_t *s, const float *sums, const float *delta, float *ds),
-             (s, sums, delta, ds));
+WEFTI_CLONES(shares,
+             (const wefti_scores_t *s, const float *sums, const float *totals, const float *delta,
+              float *ds),
+             (s, sums, totals, delta, ds));
 
 typedef struct head {
     const float *q, *dy, *y, *sums;
-    float *dq, *delta;
+    float *dq, *delta, *totals;
     wefti_scores_t scores;
 } head_t;
 
@@ -80,24 +109,32 @@ typedef struct pair {
     float *dk, *dv, *ds, *keys, *values; /* transposed blocks of K and V */
 } pair_t;
 
-static void run_blocks(const pair_t *t, head_t *h)
+/* Scores of the block at (i, j), whose keys are transposed. */
+static void score_block(const pair_t *t, head_t *h)
 {
     const wefti_attention_t *a = t->a;
     wefti_scores_t *s = &h->scores;
     s->rows = (int)(a->queries - s->i < QUERIES ? a->queries - s->i : QUERIES);
-    const float *q = h->q + s->i * a->q.row, *dy = h->dy + s->i * a->y.row;
-    const wefti_gemm_tile_t qk = {.a = q,
+    const wefti_gemm_tile_t qk = {.a = h->q + s->i * a->q.row,
                                   .a_row = a->q.row,
                                   .a_k = 1,
                                   .b = t->keys,
                                   .b_k = KEYS,
                                   .c = s->scores,
                                   .ldc = KEYS};
+    wefti_attention_product(a, qk, s->rows, s->cols, a->width);
+}
+
+static void run_blocks(const pair_t *t, head_t *h)
+{
+    const wefti_attention_t *a = t->a;
+    wefti_scores_t *s = &h->scores;
+    score_block(t, h);
+    const float *q = h->q + s->i * a->q.row, *dy = h->dy + s->i * a->y.row;
     const wefti_gemm_tile_t dp = {
         .a = dy, .a_row = a->y.row, .a_k = 1, .b = t->values, .b_k = KEYS, .c = t->ds, .ldc = KEYS};
-    wefti_attention_product(a, qk, s->rows, s->cols, a->width);
     wefti_attention_product(a, dp, s->rows, s->cols, a->value_width);
-    shares[a->isa](s, h->sums + s->i, h->delta + s->i, t->ds);
+    shares[a->isa](s, h->sums + s->i, h->totals + s->i, h->delta + s->i, t->ds);
     const wefti_gemm_tile_t to_v = {.a = s->scores,
                                     .a_row = 1,
                                     .a_k = KEYS,
@@ -146,11 +183,38 @@ static head_t find_head(const weft_kernel_call_t *call, int64_t unit, int64_t n,
                    .y = (const float *)call->inputs[Y] + y,
                    .sums = (const float *)call->inputs[L] + (b * a->heads + h) * a->queries,
                    .dq = (float *)call->outputs[0] + q,
-                   .delta = scratch + n * a->queries};
+                   .delta = scratch + n * a->queries,
+                   .totals = scratch + (shared + n) * a->queries};
     head.scores.attention = a;
     head.scores.bias =
         a->has_bias ? (const float *)call->inputs[BIAS] + b * a->bias[0] + h * a->bias[1] : NULL;
     return head;
+}
+
+static void turn_keys(const pair_t *t, int64_t j, int cols)
+{
+    const wefti_attention_t *a = t->a;
+    wefti_transpose_f32(a->isa, t->k + j * a->k.row, a->k.row, cols, a->width, t->keys, KEYS);
+}
+
+/* The totals of all rows with a coarse L. */
+static void find_totals(const pair_t *t, head_t *h)
+{
+    const wefti_attention_t *a = t->a;
+    bool coarse = false;
+    for (int64_t i = 0; i < a->queries; i++) {
+        h->totals[i] = 0.0f;
+        coarse = coarse || is_coarse(h->sums[i]);
+    }
+    for (int64_t j = 0; coarse && j < a->keys; j += KEYS) {
+        h->scores.j = j;
+        h->scores.cols = (int)(a->keys - j < KEYS ? a->keys - j : KEYS);
+        turn_keys(t, j, h->scores.cols);
+        for (h->scores.i = 0; h->scores.i < a->queries; h->scores.i += QUERIES) {
+            score_block(t, h);
+            total[a->isa](&h->scores, h->sums + h->scores.i, h->totals + h->scores.i);
+        }
+    }
 }
 
 static void run_unit(const weft_kernel_call_t *call, int64_t unit, float *scratch)
@@ -171,13 +235,15 @@ static void run_unit(const weft_kernel_call_t *call, int64_t unit, float *scratc
     clear(t.dk, a->k.row, a->keys, a->width);
     clear(t.dv, a->v.row, a->keys, a->value_width);
     for (int64_t n = 0; n < shared; n++) {
-        const head_t h = find_head(call, unit, n, delta);
+        head_t h = find_head(call, unit, n, delta);
+        h.scores.scores = scores;
         clear(h.dq, a->q.row, a->queries, a->width);
         dots[a->isa](h.dy, h.y, a->y.row, a->queries, a->value_width, ds, h.delta);
+        find_totals(&t, &h);
     }
     for (int64_t j = 0; j < a->keys; j += KEYS) {
         const int cols = (int)(a->keys - j < KEYS ? a->keys - j : KEYS);
-        wefti_transpose_f32(a->isa, t.k + j * a->k.row, a->k.row, cols, a->width, t.keys, KEYS);
+        turn_keys(&t, j, cols);
         wefti_transpose_f32(a->isa, t.v + j * a->v.row, a->v.row, cols, a->value_width, t.values,
                             KEYS);
         for (int64_t n = 0; n < shared; n++) {
@@ -241,7 +307,7 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
     const int64_t products = made.value_width > QUERIES * KEYS ? made.value_width : QUERIES * KEYS;
     made.thread_elems =
         (size_t)(QUERIES * KEYS + products + (made.width + made.value_width) * KEYS +
-                 made.heads / made.kv_heads * made.queries);
+                 2 * (made.heads / made.kv_heads) * made.queries);
     wefti_attention_t *state = wefti_state_alloc(sizeof(*state));
     WEFT_RETURN_IF_NO_MEMORY(state);
     *state = made;

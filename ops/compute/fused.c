@@ -241,7 +241,7 @@ static weft_status_t check_operands(state_t *s)
         for (uint32_t k = 0; s->steps[i].loop.same != NULL && k < s->steps[i].loop.tensors; k++) {
             const uint32_t operand = s->steps[i].operands[k];
             const input_t *in = operand < s->input_count ? &s->inputs[operand] : NULL;
-            if (in != NULL && (in->rank > 1 || in->strides[0] != 1) && s->count != 1) {
+            if (in != NULL && (in->rank > 1 || in->strides[0] != 1) && s->count > 1) {
                 return wefti_error(WEFT_ERR_UNSUPPORTED,
                                    "step %u: input %u and the output differ in shape or layout", i,
                                    operand);

@@ -10,7 +10,7 @@ typedef struct row {
     int64_t batch, heads, kv_heads, queries, keys, width, value_width;
     int64_t tokens_first, past;
     bool causal;
-    int bias; /* 0: none, 1: [queries, keys], 2: [batch, 1, 1, keys], 3: all of it, 4: hides all */
+    int bias; /* 0: none, 1: [queries, keys], 2: [batch, 1, 1, keys], 3: all of it, 4: hides all; 5: but finite */
 } row_t;
 
 static const row_t rows[] = {
@@ -23,6 +23,7 @@ static const row_t rows[] = {
     {1, 1, 1, 3, 4, 4, 4, 0, INT64_MAX, true, 0}, /* hostile: as if all keys were seen, or none */
     {1, 1, 1, 3, 4, 4, 4, 0, INT64_MIN, true, 0},
     {2, 1, 1, 6, 6, 4, 4, 8, 0, false, 4},
+    {2, 2, 1, 130, 131, 4, 4, 8, 0, true, 5},
     {1, 1, 1, 1, 1, 1, 1, 0, 0, false, 0},
 };
 
@@ -50,8 +51,11 @@ static void add_inputs(op_case_t *c, const row_t *r)
     add_tensor(c, r, 0, r->heads, r->queries, r->width);
     add_tensor(c, r, 1, r->kv_heads, r->keys, r->width);
     add_tensor(c, r, 2, r->kv_heads, r->keys, r->value_width);
-    const int64_t *shapes[] = {NULL, DIMS(r->queries, r->keys), DIMS(r->batch, 1, 1, r->keys),
+    const int64_t *shapes[] = {NULL,
+                               DIMS(r->queries, r->keys),
+                               DIMS(r->batch, 1, 1, r->keys),
                                DIMS(r->batch, r->heads, r->queries, r->keys),
+                               DIMS(r->batch, 1, r->queries, 1),
                                DIMS(r->batch, 1, r->queries, 1)};
     if (r->bias == 0) {
         case_absent_input(c);
@@ -61,8 +65,8 @@ static void add_inputs(op_case_t *c, const row_t *r)
     float *bias = case_input(c, shapes[r->bias]);
     const int64_t count = case_count(&c->inputs[index]);
     random_fill(bias, count, -2.0f, 2.0f);
-    for (int64_t i = 0; i < count; i += r->bias == 4 ? 2 : 5) { /* unseen ones */
-        bias[i] = -INFINITY;
+    for (int64_t i = 0; i < count; i += r->bias >= 4 ? 2 : 5) { /* unseen ones */
+        bias[i] = r->bias == 5 ? -3e38f : -INFINITY;
     }
 }
 

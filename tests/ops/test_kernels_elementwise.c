@@ -401,6 +401,22 @@ static void check_fused(const int64_t *x_dims, const int64_t *b_dims, const int6
     case_free(&c);
 }
 
+/* |x| + b without elements. */
+static void check_fused_empty(void)
+{
+    static const char *const steps[] = {"Abs", "Add"};
+    op_case_t c = case_make("weft", "Fused", 1);
+    case_input(&c, DIMS(5, 2, 0, 3));
+    case_input(&c, DIMS(3));
+    c.attrs[c.attr_count++] = (weft_attr_t){
+        .name = "steps", .type = WEFT_ATTR_TYPE_STRINGS, .count = 2, .strings = steps};
+    case_ints(&c, "operands", DIMS(0, -1, 2, 1));
+    case_ints(&c, "results", DIMS(1));
+    assert_int_equal(case_infer(&c, 1, WEFT_LAYOUT_PLAIN), WEFT_OK);
+    case_run(&c);
+    case_free(&c);
+}
+
 static void round_all(float *x, int64_t count, weft_dtype_t half)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -481,6 +497,7 @@ static void test_fused_rounds_results_of_half_types(void **state)
 static void test_fused_has_the_bits_of_its_steps(void **state)
 {
     (void)state;
+    check_fused_empty();
     check_fused(DIMS(7), DIMS(7), DIMS(1));
     check_fused(DIMS(0, 5), DIMS(5), DIMS(0, 5));
     check_fused(DIMS(3, 70), DIMS(70), DIMS(3, 70));

@@ -157,6 +157,9 @@ static weft_status_t map_memory(weft_session_t *session)
     WEFT_RETURN_IF_ERROR(wefti_region_alloc(endpoint, bytes > 0 ? bytes : 1, /* never none */
                                             &session->region_offset));
     session->base = endpoint->region_of[endpoint->rank] + session->region_offset;
+    /* What was refused in a session that was here before is not for this one. */
+    wefti_endpoint_retry_refusal(endpoint, WEFTI_WAIT_STEP, wefti_session_channel(session),
+                                 WEFTI_REFUSAL_NONE);
     wefti_bind_group_memory(session);
     wefti_bind_run_memory(session);
     return WEFT_OK;

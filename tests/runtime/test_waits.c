@@ -486,7 +486,16 @@ static void run_refused_then_failed(rank_world_t *world)
     weft_group_t *second = NULL;
     RANK_OK(weft_group_duplicate(world->group, &second));
     if (world->rank == 1) {
-        weft_status_t status = weft_send(x, COUNT, WEFT_DTYPE_F32, 9, world->group, NULL);
+        weft_status_t status = weft_send(x, COUNT, WEFT_DTYPE_F32, 9, second, NULL);
+        RANK_CHECK(status == WEFT_ERR_INVALID_ARGUMENT);
+    }
+    weft_group_destroy(second);
+    RANK_OK(weft_group_duplicate(world->group, &second)); /* in the same channel */
+    if (world->rank == 1) {
+        weft_status_t status =
+            wefti_endpoint_add_error_of(world->group->endpoint, 1, text, sizeof text);
+        RANK_CHECK(status == WEFT_OK);
+        status = weft_send(x, COUNT, WEFT_DTYPE_F32, 9, world->group, NULL);
         RANK_CHECK(status == WEFT_ERR_INVALID_ARGUMENT);
         wefti_endpoint_add_error_of(world->group->endpoint, 1, text, sizeof text);
         RANK_CHECK(strstr(text, "invalid peer 9") != NULL);

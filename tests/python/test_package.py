@@ -100,7 +100,7 @@ class Interpreters(unittest.TestCase):
                    "import sys; sys.modules['numpy'] = None\n" + USE.replace("NUMPY", "False"),
                    env=ranks.clean_environment())
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual(done.stdout.count("used"), 2)
+        self.assertEqual(done.stdout.count("used "), 2)
 
     def test_numpy_is_not_imported_before_it_is_used(self):
         done = run(sys.executable, "-c", "import sys, weft; print('numpy' in sys.modules, 'torch' in sys.modules)")

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "fusion/passes/passes.h"
+#include "fusion/tensor/tensor.h"
 #include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
@@ -77,9 +78,11 @@ static bool has_dims(const weft_tensor_desc_t *x, int64_t a, int64_t b, int64_t 
     return x->rank == 4 && x->dims[0] == a && x->dims[1] == b && x->dims[2] == c && x->dims[3] == d;
 }
 
+/* Not where values cross between ranks. */
 static bool is_view(const wefti_node_t *node)
 {
-    return node != NULL && wefti_op_has(node->def, WEFT_FACT_VIEW);
+    return node != NULL && wefti_op_has(node->def, WEFT_FACT_VIEW) &&
+           node->def != wefti_tensor_shared() && node->def != wefti_tensor_terms();
 }
 
 static bool has_perm(const wefti_node_t *node, const int64_t *perm, uint32_t rank)

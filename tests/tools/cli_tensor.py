@@ -73,7 +73,9 @@ class Model:
         k, v = (self.repeated(self.split_heads(y, self.kv_heads)) for y in (k, v))
         self.values["scale"] = np.array(self.size ** -0.5, np.float32)
         self.values["mask"] = np.triu(np.full((LENGTH, LENGTH), -1e9, np.float32), 1)[None, None]
-        scores = self.op("MatMul", self.op("Mul", q, "scale"), self.op("Transpose", k, perm=[0, 1, 3, 2]))
+        k = self.op("Transpose", k, perm=[0, 1, 3, 2])
+        scores = (self.op("MatMul", self.op("Mul", q, "scale"), k) if fused else
+                  self.op("Mul", self.op("MatMul", q, k), "scale"))
         mixed = self.op("MatMul", self.op("Softmax", self.op("Add", scores, "mask"), axis=-1), v)
         joined = self.op("Reshape", self.op("Transpose", mixed, perm=[0, 2, 1, 3]), self.ints(0, 0, -1))
         return self.linear(name + "out", joined, WIDTH, WIDTH, fused)
@@ -176,13 +178,14 @@ class TensorParallel(Case):
         """The losses of steps depend on the gradients of all parameters, whole and divided."""
         words = np.random.default_rng(5).integers(0, WORDS, (64, LENGTH + 1))
         np.savez(self.dir / "data.npz", tokens=words[:, :-1], labels=words[:, 1:])
-        for kind in ({"fused": False, "kv_heads": 2}, {}):
+        split_heads = {"fused": False, "heads": 1, "kv_heads": 1, "layers": 1}  # each rank has a part of the head
+        for kind in ({"fused": False, "kv_heads": 2}, {}, split_heads):
             model = self.save(Model(**kind).proto(loss=True))
-            for optimizer, rate in (("sgd", 0.3), ("adamw", 0.01)):
+            for optimizer, rate in (("sgd", 0.3), ("adamw", 0.01))[:1 if kind is split_heads else 2]:
                 losses = []
                 for ranks in (1, 2, 4):
                     self.weft("compile", model, "-o", "p.weft", "--world", ranks, "--optimizer", optimizer, "--lr", rate,
-                              *(("--tensor-parallel", ranks) if ranks > 1 else ()))
+                              "--freeze", "mask", *(("--tensor-parallel", ranks) if ranks > 1 else ()))
                     self.weft("verify", "p.weft")
                     report = self.train("p.weft", world=ranks, steps=8, data=self.dir / "data.npz")
                     losses.append(report["loss_last"])

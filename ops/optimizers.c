@@ -21,3 +21,8 @@ const char *wefti_optimizer_slot(const char *domain, const char *op, uint32_t ou
     }
     return others[output - 1];
 }
+
+bool wefti_optimizer_averages(const char *domain, const char *op)
+{
+    return strcmp(domain, "weft") == 0 && strcmp(op, "MovingAverage") == 0;
+}

@@ -40,5 +40,7 @@ extern const wefti_optimizer_row_t wefti_optimizers[WEFTI_OPTIMIZER_COUNT];
 /* What a state tensor is called, of output 1 and on of an update operator: "momentum", "moment1";
  * of operators that are not in the table "state1" and on, NULL beyond what any has. */
 const char *wefti_optimizer_slot(const char *domain, const char *op, uint32_t output);
+/* An update of running statistics: what it reads is no gradient. */
+bool wefti_optimizer_averages(const char *domain, const char *op);
 
 #endif

@@ -348,12 +348,34 @@ static weft_status_t add_outputs(import_t *import)
     return WEFT_OK;
 }
 
-/* With training_info the loss may be any expression of what the model for inference returns. */
-static const char *logits_of(const import_t *import, const wefti_onnx_loss_t *loss)
+/* A loss of language models reads its scores flattened: the output that they are views of, or the
+ * scores. */
+static uint32_t whole_scores(const wefti_graph_t *graph, uint32_t scores)
 {
+    for (uint32_t at = scores;;) {
+        for (uint32_t i = 0; i < graph->output_count; i++) {
+            if (graph->outputs[i] == at) {
+                return at;
+            }
+        }
+        uint32_t id = wefti_producer(graph, at);
+        const wefti_node_t *node = id == WEFTI_NONE ? NULL : &graph->nodes[id];
+        if (node == NULL || node->input_count == 0 || !wefti_op_has(node->def, WEFT_FACT_VIEW)) {
+            return scores;
+        }
+        at = node->inputs[0];
+    }
+}
+
+/* With training_info the loss may be any expression of what the model for inference returns. */
+static uint32_t logits_of(const import_t *import, const wefti_onnx_loss_t *loss)
+{
+    const wefti_graph_t *graph = import->graph;
     const char *first = import->training.logits;
-    uint32_t value = first != NULL ? wefti_graph_find_value(import->graph, first) : WEFTI_NONE;
-    return value != WEFTI_NONE && strcmp(first, loss->loss) != 0 ? first : loss->logits;
+    uint32_t value = first != NULL ? wefti_graph_find_value(graph, first) : WEFTI_NONE;
+    return value != WEFTI_NONE && strcmp(first, loss->loss) != 0
+               ? value
+               : whole_scores(graph, wefti_graph_find_value(graph, loss->logits));
 }
 
 static weft_status_t mark_loss(import_t *import)
@@ -369,7 +391,7 @@ static weft_status_t mark_loss(import_t *import)
         return none ? WEFT_OK : status;
     }
     graph->loss = wefti_graph_find_value(graph, found.loss);
-    graph->logits = wefti_graph_find_value(graph, logits_of(import, &found));
+    graph->logits = logits_of(import, &found);
     graph->values[graph->loss].flags |= WEFTI_VALUE_LOSS;
     graph->values[graph->logits].flags |= WEFTI_VALUE_LOGITS;
     if (found.label != NULL) {

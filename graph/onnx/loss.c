@@ -99,7 +99,8 @@ static weft_status_t find_node(const wefti_onnx_file_t *file, const char *wanted
     return WEFT_OK;
 }
 
-/* A loss of several nodes does not show its logits: weft.export names them as an output. */
+/* What the loss reads may be a part of the logits, or computed from them: weft.export, and models
+ * of transformers, name them as an output. */
 static bool names_logits(const wefti_onnx_file_t *file)
 {
     const Onnx__GraphProto *graph = file->model->graph;
@@ -141,9 +142,9 @@ weft_status_t wefti_onnx_find_loss(const wefti_onnx_file_t *file, const char *wa
         .logits = node->input[0],
         .label = node->n_input > 1 && node->input[1][0] != '\0' ? node->input[1] : NULL,
     };
-    if (!known && names_logits(file) && strcmp(out_loss->loss, "logits") != 0) {
+    if (names_logits(file) && strcmp(out_loss->loss, "logits") != 0) {
         out_loss->logits = "logits";
-        out_loss->label = NULL;
+        out_loss->label = known ? out_loss->label : NULL;
     }
     return WEFT_OK;
 }

@@ -253,7 +253,8 @@ WEFT_API weft_status_t weft_session_set_param(weft_session_t *session, size_t in
  * @param[in]  index   index of the parameter
  * @param[out] data    the gradient in plain layout, with type and shape of the parameter; not NULL
  * @param[in]  bytes   exactly the size of the parameter
- * @return WEFT_ERR_STATE before the first step; WEFT_ERR_NOT_FOUND if there is no gradient;
+ * @return WEFT_ERR_STATE before the first step; WEFT_ERR_NOT_FOUND if there is no gradient (frozen
+ *         parameters, running statistics of BatchNormalization);
  *         WEFT_ERR_INVALID_ARGUMENT for another index or size; WEFT_ERR_UNSUPPORTED if the plan
  *         shards its optimizer or hands gradients over in another type
  */

@@ -119,6 +119,14 @@ weft_status_t wefti_conv_describe(const weft_node_desc_t *node, const weft_tenso
             (long long)c->in_channels, (long long)c->groups, (long long)w->dims[0],
             (long long)w->dims[1]);
     }
+    /* Passes list the products of a sum. */
+    const int64_t out_channels = c->out_channels / c->groups;
+    const int64_t channels = w->dims[1] > out_channels ? w->dims[1] : out_channels;
+    if (channels > LARGEST / c->kernel[0] / c->kernel[1]) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "%s: sums of %lld x %lld x %lld products are too large", node->op,
+                           (long long)channels, (long long)c->kernel[0], (long long)c->kernel[1]);
+    }
     WEFT_TRY(status, read_ints(node, "strides", spatial, 1, 1, c->stride + first), out);
     WEFT_TRY(status, read_ints(node, "dilations", spatial, 1, 1, c->dilation + first), out);
     WEFT_TRY(status, read_ints(node, "kernel_shape", spatial, 1, 0, kernel), out);

@@ -214,6 +214,23 @@ static int find_bindings(wp_session_t *self)
     return 0;
 }
 
+/* Running statistics and frozen parameters have no gradient. */
+static int find_gradients(wp_session_t *self)
+{
+    size_t count = weft_session_param_count(self->session);
+    self->gradients = PyMem_Calloc(count + 1, sizeof *self->gradients);
+    if (self->gradients == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (weft_session_get_gradient(self->session, i, NULL, 0) != WEFT_ERR_NOT_FOUND) {
+            self->gradients[self->gradient_count++] = i;
+        }
+    }
+    return 0;
+}
+
 /* Binds: all ranks come here. */
 static int bind(wp_session_t *self, bool trace)
 {
@@ -253,7 +270,7 @@ static int bind(wp_session_t *self, bool trace)
             self->inputs[i].memory = memory;
         }
     }
-    return 0;
+    return find_gradients(self);
 }
 
 /* A Plan, or the path of one. A new reference. */
@@ -327,6 +344,7 @@ void wp_session_dealloc(PyObject *object)
         Py_XDECREF(self->inputs[i].key);
     }
     PyMem_Free(self->inputs);
+    PyMem_Free(self->gradients);
     Py_XDECREF((PyObject *)self->plan);
     Py_XDECREF((PyObject *)self->context);
     freefunc free_object = (freefunc)PyType_GetSlot(type, Py_tp_free);

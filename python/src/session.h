@@ -61,6 +61,8 @@ struct wp_session {
     bool views_stay;                          /* which stays when the session goes */
     wp_binding_t *inputs, *outputs, *scalars; /* in this order, in one piece of memory */
     size_t input_count, output_count, scalar_count;
+    size_t *gradients; /* parameters that have one */
+    size_t gradient_count;
     wp_binding_t *loss, *logits; /* among outputs, or NULL */
     wp_holder_t holder;
 };

@@ -26,8 +26,9 @@ static size_t item_count(const tensors_t *self)
     const wp_session_t *session = self->session;
     switch (self->kind) {
     case WP_TENSORS_PARAMS:
-    case WP_TENSORS_GRADIENTS:
         return weft_session_param_count(session->session);
+    case WP_TENSORS_GRADIENTS:
+        return session->gradient_count;
     case WP_TENSORS_STATE:
         return weft_session_state_count(session->session);
     case WP_TENSORS_INPUTS:
@@ -51,9 +52,9 @@ static wp_binding_t *bindings_of(const tensors_t *self)
 static weft_status_t describe(const tensors_t *self, size_t index, item_t *out)
 {
     weft_session_t *session = self->session->session;
-    out->index = index;
+    out->index = self->kind == WP_TENSORS_GRADIENTS ? self->session->gradients[index] : index;
     if (self->kind == WP_TENSORS_PARAMS || self->kind == WP_TENSORS_GRADIENTS) {
-        return weft_session_param_info(session, index, &out->name, &out->desc);
+        return weft_session_param_info(session, out->index, &out->name, &out->desc);
     }
     if (self->kind == WP_TENSORS_STATE) {
         return weft_session_state_info(session, index, &out->name, &out->desc);

@@ -208,7 +208,8 @@ static weft_status_t add_gradient(mapper_t *mapper, const weft_op_def_t *def, ui
 {
     const wefti_plan_kernel_t *kernel = &mapper->plan->kernels[index];
     const wefti_plan_buffer_t *buffers = mapper->plan->buffers;
-    for (uint32_t i = 0; i < kernel->input_count; i++) {
+    const bool averages = wefti_optimizer_averages(kernel->domain, kernel->op);
+    for (uint32_t i = 0; !averages && i < kernel->input_count; i++) {
         uint32_t input = kernel->inputs[i];
         if (input != WEFTI_PLAN_NONE && !is_written_over(def, i) &&
             elem_count(&buffers[input]) == elem_count(&buffers[param])) {

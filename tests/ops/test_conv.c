@@ -747,6 +747,12 @@ static void test_conv_refuses(void **state)
     in[1] = tensor(4, (int64_t[]){8, 1, 2, 69906}, WEFT_LAYOUT_PLAIN);
     assert_int_equal(wefti_kernel_conv.prepare(&node, &env, &made, &bytes), WEFT_ERR_UNSUPPORTED);
     assert_non_null(strstr(weft_last_error(), "too large"));
+    /* more products than lists of them are made for */
+    node.attr_count = 0;
+    in[0] = in[1] = tensor(4, (int64_t[]){1, 1, 1 << 14, 1 << 14}, WEFT_LAYOUT_PLAIN);
+    out = tensor(4, (int64_t[]){1, 1, 1, 1}, WEFT_LAYOUT_PLAIN);
+    assert_int_equal(wefti_kernel_conv.prepare(&node, &env, &made, &bytes), WEFT_ERR_UNSUPPORTED);
+    assert_non_null(strstr(weft_last_error(), "1 x 16384 x 16384 products are too large"));
     assert_null(made);
     wefti_kernel_conv.destroy(NULL);
 }

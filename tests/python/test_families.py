@@ -89,7 +89,7 @@ class Families(ranks.RankCase):
     def check_gradients(self, session, name):
         """To 1e-6 of the norm of all."""
         oracle = ORACLE[FILES[name][0]]
-        gradients = {key: value for key, value in session.gradients.items() if "running_" not in key}
+        gradients = dict(session.gradients.items())
         self.assertEqual(len(gradients), oracle["parameters"], name)
         self.check_values(gradients, name, 1e-6 * sum(oracle["values"][key][0] ** 2 for key in gradients) ** 0.5)
 
@@ -100,6 +100,7 @@ class Families(ranks.RankCase):
             session.save(path)
             with weft.Context(0, 1) as alone, weft.Session(weft.compile(path, infer=True, world=1, batch=len(inputs[0])), alone) as infer:
                 logits = infer.step(*inputs)
+            self.assertEqual(len(logits), len(inputs[0]), name)  # not flattened
             if any(entry["role"] == "label" for entry in session.plan.bindings):  # DLRM's loss has no node with labels
                 np.testing.assert_array_equal(session.eval(*inputs), logits, name)
             if onnxruntime:

@@ -29,7 +29,7 @@ assert list(x) == [size, 2 * size, 3 * size], x
 y = weft.all_gather(array.array("i", [weft.get_rank()]))
 assert list(y) == list(range(size)), y
 assert "numpy" not in sys.modules or sys.modules["numpy"] is None or NUMPY
-print("used", weft.__version__, weft.__file__, type(y).__name__)
+print("weft-works", weft.__version__, weft.__file__, type(y).__name__)
 """
 
 
@@ -100,7 +100,7 @@ class Interpreters(unittest.TestCase):
                    "import sys; sys.modules['numpy'] = None\n" + USE.replace("NUMPY", "False"),
                    env=ranks.clean_environment())
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual(done.stdout.count("used "), 2)
+        self.assertEqual(done.stdout.count("weft-works"), 2)
 
     def test_numpy_is_not_imported_before_it_is_used(self):
         done = run(sys.executable, "-c", "import sys, weft; print('numpy' in sys.modules, 'torch' in sys.modules)")
@@ -122,7 +122,7 @@ class Interpreters(unittest.TestCase):
             self.skipTest("no CPython later than 3.11 is installed")
         for minor, path in sorted(found.items()):
             with self.subTest(minor=minor):
-                self.assertIn("used", self.use(path, numpy=True))
+                self.assertIn("weft-works", self.use(path, numpy=True))
 
 
 @unittest.skipIf(ranks.SANITIZED, "a wheel is made of the plain build")

@@ -205,6 +205,19 @@ typedef struct wefti_node_params {
     uint32_t attr_count;
 } wefti_node_params_t;
 
+/* What adds the same node again; the caller sets name, output_names and output_absent. */
+static inline wefti_node_params_t wefti_node_params_of(const wefti_node_t *node)
+{
+    return (wefti_node_params_t){.def = node->def,
+                                 .version = node->version,
+                                 .phase = node->phase,
+                                 .inputs = node->inputs,
+                                 .input_count = node->input_count,
+                                 .output_count = node->output_count,
+                                 .attrs = node->attrs,
+                                 .attr_count = node->attr_count};
+}
+
 /* Appends a node at the end of order[], creates its outputs and infers their types from the
  * definition. */
 weft_status_t wefti_graph_add_node(wefti_graph_t *graph, const wefti_node_params_t *params,

@@ -107,17 +107,10 @@ static weft_status_t add_variant(accumulator_t *a, uint32_t id, const bool *is_l
         names[k] = absent[k] ? NULL : name_sum(a, node.outputs[k], 0);
     }
     WEFT_RETURN_IF_NO_MEMORY(!a->arena.failed);
-    const wefti_node_params_t params = {.def = node.def,
-                                        .name = name,
-                                        .version = node.version,
-                                        .phase = node.phase,
-                                        .inputs = node.inputs,
-                                        .input_count = node.input_count,
-                                        .output_names = names,
-                                        .output_absent = absent,
-                                        .output_count = node.output_count,
-                                        .attrs = node.attrs,
-                                        .attr_count = node.attr_count};
+    wefti_node_params_t params = wefti_node_params_of(&node);
+    params.name = name;
+    params.output_names = names;
+    params.output_absent = absent;
     WEFT_RETURN_IF_ERROR(wefti_graph_insert_node(graph, &params, id, &a->variant[id]));
     for (uint32_t k = 0; k < node.output_count; k++) {
         uint32_t of = node.outputs[k], value = graph->nodes[a->variant[id]].outputs[k];

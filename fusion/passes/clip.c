@@ -21,8 +21,7 @@ typedef struct clipper {
     uint32_t count;
     uint32_t sum; /* so far, or WEFTI_NONE */
     const uint32_t *statistic_of;
-    bool
-        parts; /* of those that only this rank has; else of those that the ranks of a batch share */
+    bool parts; /* of what only this rank has; else of what the ranks of a batch share */
 } clipper_t;
 
 static weft_status_t add_square_sum(clipper_t *c)

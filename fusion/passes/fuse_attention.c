@@ -9,8 +9,8 @@
  *
  * What is in brackets may be absent. Each tensor between the products has one reader. Factors are
  * constants. A bias that depends on a parameter needs a gradient: the operators stay, in inference
- * too, so that both compute the same bits. Constant biases that hide later keys become attribute causal. Transposes between heads
- * and tokens around the operators become strides.
+ * too, so that both compute the same bits. Constant biases that hide later keys become attribute
+ * causal. Transposes between heads and tokens around the operators become strides.
  *
  * Q may have the heads that share a key side by side as rows of one product (pass expand).
  */

@@ -44,17 +44,12 @@ static weft_status_t add_again(wefti_graph_t *graph, uint32_t id, uint32_t after
         names[k] =
             absent[k] ? NULL : wefti_arena_printf(arena, "%s/recompute", graph->values[value].name);
     }
-    const wefti_node_params_t params = {.def = node.def,
-                                        .name = name,
-                                        .version = node.version,
-                                        .phase = WEFTI_PHASE_BACKWARD,
-                                        .inputs = inputs,
-                                        .input_count = node.input_count,
-                                        .output_names = names,
-                                        .output_absent = absent,
-                                        .output_count = node.output_count,
-                                        .attrs = node.attrs,
-                                        .attr_count = node.attr_count};
+    wefti_node_params_t params = wefti_node_params_of(&node);
+    params.name = name;
+    params.phase = WEFTI_PHASE_BACKWARD;
+    params.inputs = inputs;
+    params.output_names = names;
+    params.output_absent = absent;
     WEFT_RETURN_IF_ERROR(wefti_graph_insert_node(graph, &params, after, &again));
     for (uint32_t k = 0; k < node.output_count; k++) {
         if (!absent[k]) {

@@ -74,59 +74,124 @@ bool wefti_refusal_load(const wefti_refusal_block_t *block, uint64_t *out_serial
     return false;
 }
 
-void wefti_endpoint_note_refusal(wefti_endpoint_t *endpoint, const wefti_refusal_t *refusal)
+static uint64_t serial_of(const wefti_refusal_block_t *block)
 {
-    wefti_refusal_block_t *own = &endpoint->control[endpoint->rank]->refusal;
-    if (!is_worth_it(endpoint, (weft_status_t)refusal->status)) {
-        return;
-    }
-    pthread_mutex_lock(&lock);
-    uint64_t serial = atomic_load_explicit(&own->serial, memory_order_relaxed);
-    wefti_refusal_store(own, serial - serial % STATES + STATES + WEFTI_REFUSAL_OPEN, refusal);
-    pthread_mutex_unlock(&lock);
-    endpoint->ops->refusal_changed(endpoint->host);
+    return atomic_load_explicit(&block->serial, memory_order_relaxed);
 }
 
-void wefti_endpoint_retry_refusal(wefti_endpoint_t *endpoint, uint32_t kind, uint32_t channel,
-                                  wefti_refusal_state_t state)
+/* Under the lock. Serials of all places count together: the greatest one is of the last change. */
+static void change(wefti_endpoint_t *endpoint, uint32_t place, const wefti_refusal_t *refusal,
+                   wefti_refusal_state_t state)
 {
-    wefti_refusal_block_t *own = &endpoint->control[endpoint->rank]->refusal;
-    wefti_refusal_t refusal;
-    uint64_t serial;
+    wefti_refusal_block_t *own = endpoint->control[endpoint->rank]->refusals;
+    uint64_t last = 0;
+    for (uint32_t i = 0; i < WEFTI_REFUSALS; i++) {
+        last = serial_of(&own[i]) > last ? serial_of(&own[i]) : last;
+    }
+    wefti_refusal_store(&own[place], last - last % STATES + STATES + state, refusal);
+}
+
+/* False: there is none. */
+static bool load_noted(const wefti_refusal_block_t *block, uint64_t *out_serial,
+                       wefti_refusal_t *out)
+{
+    /* relaxed: mostly there is none */
+    return serial_of(block) % STATES != WEFTI_REFUSAL_NONE &&
+           wefti_refusal_load(block, out_serial, out) && *out_serial % STATES != WEFTI_REFUSAL_NONE;
+}
+
+/* For what has the same kind, channel and peer; else for a new one. WEFTI_REFUSALS: none is left. */
+static uint32_t find_place(const wefti_refusal_block_t *own, const wefti_refusal_t *refusal)
+{
+    uint32_t place = WEFTI_REFUSALS;
+    for (uint32_t i = 0; i < WEFTI_REFUSALS; i++) {
+        wefti_refusal_t other;
+        uint64_t serial;
+        if (!load_noted(&own[i], &serial, &other)) {
+            place = place < i ? place : i;
+        } else if (other.kind == refusal->kind && other.channel == refusal->channel &&
+                   other.peer == refusal->peer) {
+            return i;
+        }
+    }
+    return place;
+}
+
+bool wefti_endpoint_note_refusal(wefti_endpoint_t *endpoint, const wefti_refusal_t *refusal)
+{
+    if (!is_worth_it(endpoint, (weft_status_t)refusal->status)) {
+        return true;
+    }
     pthread_mutex_lock(&lock);
-    bool changes = wefti_refusal_load(own, &serial, &refusal) && serial % STATES != state &&
-                   refusal.kind == kind && refusal.channel == channel;
-    if (changes) {
-        wefti_refusal_store(own, serial - serial % STATES + STATES + state, &refusal);
+    uint32_t place = find_place(endpoint->control[endpoint->rank]->refusals, refusal);
+    if (place < WEFTI_REFUSALS) {
+        change(endpoint, place, refusal, WEFTI_REFUSAL_OPEN);
     }
     pthread_mutex_unlock(&lock);
-    if (changes) {
+    if (place < WEFTI_REFUSALS) {
         endpoint->ops->refusal_changed(endpoint->host);
     }
+    return place < WEFTI_REFUSALS;
 }
 
-static bool is_for(const wefti_refusal_t *refusal, const wefti_wait_t *wait, uint32_t waiter)
+bool wefti_endpoint_retry_refusal(wefti_endpoint_t *endpoint, uint32_t kind, uint32_t channel,
+                                  uint32_t peer, wefti_refusal_state_t state)
+{
+    const wefti_refusal_block_t *own = endpoint->control[endpoint->rank]->refusals;
+    bool changed = false, left = false;
+    pthread_mutex_lock(&lock);
+    for (uint32_t i = 0; i < WEFTI_REFUSALS; i++) {
+        wefti_refusal_t refusal;
+        uint64_t serial;
+        if (!load_noted(&own[i], &serial, &refusal) || refusal.channel != channel ||
+            (refusal.kind == WEFTI_WAIT_STEP) != (kind == WEFTI_WAIT_STEP)) {
+            continue;
+        }
+        bool is_meant = (kind == refusal.kind || kind == WEFTI_WAIT_CALL) &&
+                        (peer == UINT32_MAX || refusal.peer == UINT32_MAX || refusal.peer == peer);
+        left = left || !is_meant || state != WEFTI_REFUSAL_NONE;
+        if (is_meant && serial % STATES != state) {
+            change(endpoint, i, &refusal, state);
+            changed = true;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    if (changed) {
+        endpoint->ops->refusal_changed(endpoint->host);
+    }
+    return left;
+}
+
+/* late: the place of the rank that refused. */
+static bool is_for(const wefti_refusal_t *refusal, const wefti_wait_t *wait, uint32_t late,
+                   uint32_t waiter)
 {
     bool is_pair = wait->kind == WEFTI_WAIT_SEND || wait->kind == WEFTI_WAIT_RECV;
     return wait->channel == refusal->channel &&
            (refusal->peer == UINT32_MAX || refusal->peer == waiter) &&
-           (refusal->kind == WEFTI_WAIT_STEP ? wait->kind == WEFTI_WAIT_STEP : is_pair);
+           refusal->kind == (is_pair ? wait->came[late] : wait->kind);
+}
+
+static weft_status_t check_refusals(const wefti_endpoint_t *endpoint, const wefti_wait_t *wait,
+                                    uint32_t late)
+{
+    uint32_t rank = wait->late[late];
+    for (uint32_t i = 0; i < WEFTI_REFUSALS; i++) {
+        wefti_refusal_t refusal;
+        uint64_t serial;
+        if (load_noted(&endpoint->control[rank]->refusals[i], &serial, &refusal) &&
+            serial % STATES == WEFTI_REFUSAL_OPEN && is_for(&refusal, wait, late, endpoint->rank)) {
+            return wefti_error((weft_status_t)refusal.status, "rank %u: %s", rank, refusal.text);
+        }
+    }
+    return WEFT_OK;
 }
 
 weft_status_t wefti_endpoint_refused(const wefti_endpoint_t *endpoint, const wefti_wait_t *wait)
 {
-    wefti_refusal_t refusal;
     for (uint32_t l = 0; l < wait->late_count; l++) {
-        uint32_t r = wait->late[l];
-        uint64_t serial;
-        /* relaxed: mostly there is none */
-        if (r < endpoint->world_size && r != endpoint->rank &&
-            atomic_load_explicit(&endpoint->control[r]->refusal.serial, memory_order_relaxed) %
-                    STATES ==
-                WEFTI_REFUSAL_OPEN &&
-            wefti_refusal_load(&endpoint->control[r]->refusal, &serial, &refusal) &&
-            serial % STATES == WEFTI_REFUSAL_OPEN && is_for(&refusal, wait, endpoint->rank)) {
-            return wefti_error((weft_status_t)refusal.status, "rank %u: %s", r, refusal.text);
+        if (wait->late[l] < endpoint->world_size && wait->late[l] != endpoint->rank) {
+            WEFT_RETURN_IF_ERROR(check_refusals(endpoint, wait, l));
         }
     }
     return WEFT_OK;
@@ -142,16 +207,26 @@ static bool is_gone(const wefti_endpoint_t *endpoint, uint32_t r, const char *te
            (sscanf(text, "rank %u", &first) == 1 && first == wefti_endpoint_number(endpoint, r));
 }
 
+static weft_status_t adopt_last_refusal(const wefti_control_t *control)
+{
+    wefti_refusal_t last, refusal;
+    uint64_t last_serial = 0, serial;
+    for (uint32_t i = 0; i < WEFTI_REFUSALS; i++) {
+        if (load_noted(&control->refusals[i], &serial, &refusal) && serial > last_serial) {
+            last_serial = serial;
+            last = refusal;
+        }
+    }
+    return last_serial > 0 ? wefti_error_adopt((weft_status_t)last.status, last.text) : WEFT_OK;
+}
+
 weft_status_t wefti_endpoint_add_error_of(const wefti_endpoint_t *endpoint, uint32_t rank,
                                           char *text, size_t bytes)
 {
     const wefti_control_t *control = endpoint->control[rank];
     weft_status_t status = control != NULL ? wefti_fault_get(&control->cause) : WEFT_OK;
-    wefti_refusal_t refusal;
-    uint64_t serial;
-    if (control != NULL && status == WEFT_OK &&
-        wefti_refusal_load(&control->refusal, &serial, &refusal) && serial % STATES != 0) {
-        status = wefti_error_adopt((weft_status_t)refusal.status, refusal.text);
+    if (control != NULL && status == WEFT_OK) {
+        status = adopt_last_refusal(control);
     }
     if (status != WEFT_OK) {
         const char *error = weft_last_error(), *before = strstr(error, MARK);

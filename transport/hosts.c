@@ -253,6 +253,27 @@ static weft_status_t open_inner(wefti_hosts_t *hosts, const char *address, uint3
     return end_world(endpoint, status);
 }
 
+/*
+ * From here on this rank writes where the ranks of its host will read. They may be past the next
+ * barrier, and read there, while this rank still waits in it.
+ */
+static void take_own_block(wefti_hosts_t *hosts)
+{
+    wefti_endpoint_t *endpoint = &hosts->base, *inner = endpoint->inner;
+    wefti_control_t *before = &hosts->peers[endpoint->rank].control;
+    wefti_control_t *own = inner->control[hosts->local_of[endpoint->rank]];
+    /* Other hosts drop records that are older than the last ones they got. */
+    wefti_waits_store(&own->waits,
+                      atomic_load_explicit(&before->waits.generation, memory_order_relaxed), NULL,
+                      0);
+    endpoint->control[endpoint->rank] = own;
+    /* Whatever has ended the world was written into the block of before. */
+    weft_status_t status = wefti_fault_get(&before->abort);
+    if (status < 0) {
+        wefti_endpoint_abort_here(endpoint, status, weft_last_error());
+    }
+}
+
 /* From here on the ranks of this host share their control blocks. */
 static weft_status_t take_blocks(wefti_hosts_t *hosts)
 {
@@ -264,16 +285,6 @@ static weft_status_t take_blocks(wefti_hosts_t *hosts)
             endpoint->peer_caps[r] &= ~WEFTI_CAP_DIRECT;
             endpoint->caps &= endpoint->peer_caps[r];
         }
-    }
-    wefti_control_t *before = &hosts->peers[endpoint->rank].control;
-    /* Other hosts drop records that are older than the last ones they got. */
-    wefti_waits_store(&endpoint->control[endpoint->rank]->waits,
-                      atomic_load_explicit(&before->waits.generation, memory_order_relaxed), NULL,
-                      0);
-    /* Whatever ended the world meanwhile was written into the own block of before. */
-    weft_status_t status = wefti_fault_get(&before->abort);
-    if (status < 0) {
-        wefti_endpoint_abort_here(endpoint, status, weft_last_error());
     }
     return wefti_endpoint_check(endpoint);
 }
@@ -304,6 +315,7 @@ static weft_status_t hosts_open(wefti_endpoint_t *endpoint, const wefti_endpoint
         wefti_hash_bytes(WEFTI_HASH_START, wefti_overlay_key(hosts->overlay), WEFTI_LINK_KEY_BYTES);
     WEFT_TRY(status, wefti_hosts_group(hosts, address, &local_count), done);
     WEFT_TRY(status, open_inner(hosts, address, local_count), done);
+    take_own_block(hosts);
     WEFT_TRY(status, wefti_endpoint_barrier(endpoint), done);
     WEFT_TRY(status, take_blocks(hosts), done);
     if (endpoint->host_count == 1) {

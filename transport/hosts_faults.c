@@ -158,17 +158,23 @@ static void receive_cause(wefti_hosts_t *hosts, uint32_t origin, const void *dat
 
 typedef struct refusal_message {
     uint64_t serial;
+    uint64_t place;
     wefti_refusal_t refusal;
 } refusal_message_t;
 _Static_assert(sizeof(refusal_message_t) <= WEFTI_FLOOD_BYTES, "floods are short");
 
+/* All of them: there are few, and seldom any. */
 void wefti_hosts_refusal_changed(wefti_endpoint_t *endpoint)
 {
     wefti_hosts_t *hosts = (wefti_hosts_t *)endpoint;
+    const wefti_refusal_block_t *own = endpoint->control[endpoint->rank]->refusals;
     refusal_message_t message;
-    if (hosts->overlay != NULL && wefti_refusal_load(&endpoint->control[endpoint->rank]->refusal,
-                                                     &message.serial, &message.refusal)) {
-        wefti_overlay_flood(hosts->overlay, WEFTI_HOSTS_REFUSAL, &message, sizeof message);
+    for (message.place = 0; hosts->overlay != NULL && message.place < WEFTI_REFUSALS;
+         message.place++) {
+        if (wefti_refusal_load(&own[message.place], &message.serial, &message.refusal) &&
+            message.serial != 0) {
+            wefti_overlay_flood(hosts->overlay, WEFTI_HOSTS_REFUSAL, &message, sizeof message);
+        }
     }
 }
 
@@ -181,7 +187,10 @@ static void receive_refusal(wefti_hosts_t *hosts, uint32_t origin, const void *d
         return;
     }
     memcpy(&message, data, sizeof message);
-    wefti_refusal_block_t *block = &hosts->base.control[origin]->refusal;
+    if (message.place >= WEFTI_REFUSALS) {
+        return;
+    }
+    wefti_refusal_block_t *block = &hosts->base.control[origin]->refusals[message.place];
     if (message.serial > atomic_load_explicit(&block->serial, memory_order_relaxed)) {
         wefti_refusal_store(block, message.serial, &message.refusal);
     }

@@ -29,11 +29,13 @@ typedef struct wefti_shm_wait {
     wefti_endpoint_t *endpoint;
     const wefti_shm_peer_t *peers;
     uint64_t since_ns;
-    wefti_waiter_t waiter;
+    wefti_waiter_t waiter; /* in a world of several hosts */
+    bool posted;           /* in another one */
 } wefti_shm_wait_t;
-/* Whether the rank is interrupted. Posts what it waits for, where others can read that: in a world
- * of several hosts. */
+/* Whether the rank is interrupted. Posts what it waits for: ranks that have joined may read that. */
 bool wefti_shm_interrupted(wefti_shm_wait_t *wait);
+/* It waits no more. */
+void wefti_shm_waited(wefti_shm_wait_t *wait);
 /* The error of a wait that reached its deadline in such a world; WEFT_OK: in another one. */
 weft_status_t wefti_shm_timed_out(wefti_shm_wait_t *wait);
 

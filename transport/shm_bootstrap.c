@@ -88,10 +88,24 @@ static bool describe(void *user, wefti_wait_t *out)
 bool wefti_shm_interrupted(wefti_shm_wait_t *wait)
 {
     uint64_t now = wefti_now_ns();
-    if (wait->endpoint->outer != NULL && now - wait->since_ns >= WEFTI_WAITS_AFTER_NS) {
+    bool waits = now - wait->since_ns >= WEFTI_WAITS_AFTER_NS;
+    if (waits && wait->endpoint->outer != NULL) {
         wefti_waits_look(&wait->waiter, wait->endpoint, describe, wait, now);
+    } else if (waits && !wait->posted) {
+        wefti_wait_t record = {0};
+        wait->posted = describe(wait, &record);
+        wefti_waits_post_alone(wait->endpoint, wait->posted ? &record : NULL);
     }
     return wefti_interrupted(&wait->endpoint->interrupt);
+}
+
+void wefti_shm_waited(wefti_shm_wait_t *wait)
+{
+    wefti_waits_end(&wait->waiter);
+    if (wait->posted) {
+        wefti_waits_post_alone(wait->endpoint, NULL);
+        wait->posted = false;
+    }
 }
 
 weft_status_t wefti_shm_timed_out(wefti_shm_wait_t *wait)
@@ -172,6 +186,9 @@ static weft_status_t await_world(wefti_endpoint_t *endpoint, wefti_shm_peer_t *p
                 wefti_shm_poll(peers[0].socket, POLLIN, slice < deadline ? slice : deadline);
             if (!ready && wefti_shm_interrupted(wait)) {
                 return wefti_endpoint_interrupted(endpoint);
+            }
+            if (!ready) { /* of a rank that has joined */
+                WEFT_RETURN_IF_ERROR(wefti_fault_get(&endpoint->control[endpoint->rank]->abort));
             }
             is_gone = !ready && wefti_shm_is_gone(peers[0].pid); /* what it sent is read first */
             if (!ready && !is_gone && now >= deadline) {
@@ -271,6 +288,6 @@ weft_status_t wefti_shm_join(wefti_endpoint_t *endpoint, const char *address,
     wefti_shm_wait_t wait = {.endpoint = endpoint, .peers = peers, .since_ns = wefti_now_ns()};
     weft_status_t status = endpoint->rank == 0 ? wefti_shm_host(endpoint, address, peers, &wait)
                                                : join(endpoint, address, peers, &wait);
-    wefti_waits_end(&wait.waiter);
+    wefti_shm_waited(&wait);
     return status;
 }

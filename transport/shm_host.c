@@ -349,6 +349,7 @@ weft_status_t wefti_shm_host(wefti_endpoint_t *endpoint, const char *address,
     weft_status_t status =
         meet.pending == NULL || meet.polls == NULL ? WEFT_ERR_NO_MEMORY : listen_at(&meet);
     status = status == WEFT_OK ? gather_ranks(&meet) : status;
+    wefti_shm_waited(wait); /* from here on this rank keeps the others waiting */
     stop_listening(&meet);
     while (meet.pending_count > 0) {
         remove_pending(&meet, meet.pending_count - 1, true);

@@ -38,14 +38,15 @@
 #define WEFTI_LINK_LANES 32u
 #define WEFTI_LANE_CHANNEL 16u
 
-/* The last call that a rank refused without a message to the ranks that it was for. */
+/* Calls that a rank refused without a message to the ranks that they were for. */
+#define WEFTI_REFUSALS 4u /* at a time */
 typedef enum wefti_refusal_state {
     WEFTI_REFUSAL_NONE = 0, /* or it has made a call like it since */
     WEFTI_REFUSAL_OPEN,     /* ranks that wait for the call end their wait */
     WEFTI_REFUSAL_RETRIED,  /* it is in such a call */
 } wefti_refusal_state_t;
 typedef struct wefti_refusal {
-    uint32_t kind;    /* wefti_wait_kind_t of ranks that wait for it: SEND or RECV, STEP */
+    uint32_t kind;    /* wefti_wait_kind_t of waits for it: SEND, RECV, STEP */
     uint32_t channel; /* as in their wefti_wait_t */
     uint32_t peer;    /* the rank of the world that waits; UINT32_MAX: any */
     int32_t status;   /* weft_status_t */
@@ -71,9 +72,9 @@ typedef struct wefti_control {
     uint64_t gather_bytes[2];
     uint32_t gather_kind[2]; /* wefti_control_kind_t, likewise */
     uint8_t pad2[96];
-    wefti_waits_block_t waits;     /* what this rank waits in */
-    wefti_fault_t cause;           /* cause.c: the first error of one of its groups */
-    wefti_refusal_block_t refusal; /* cause.c: its groups go on */
+    wefti_waits_block_t waits; /* what this rank waits in */
+    wefti_fault_t cause;       /* cause.c: the first error of one of its groups */
+    wefti_refusal_block_t refusals[WEFTI_REFUSALS]; /* cause.c: its groups go on */
 } wefti_control_t;
 _Static_assert(offsetof(wefti_control_t, waits) == 640, "control blocks lie in shared memory");
 
@@ -152,7 +153,7 @@ typedef struct wefti_transport_ops {
     /* waits.h: what this rank waits in has been posted: goes to ranks whose control blocks are not
      * mapped. Under the lock of waits.c. */
     void (*waits_posted)(wefti_endpoint_t *endpoint);
-    /* cause in this rank's control block is set, or refusal changed: the same. */
+    /* cause in this rank's control block is set, or refusals changed: the same. */
     void (*error_noted)(wefti_endpoint_t *endpoint);
     void (*refusal_changed)(wefti_endpoint_t *endpoint);
     /* So has gave_up. */
@@ -275,7 +276,8 @@ bool wefti_endpoint_given_up(const wefti_endpoint_t *endpoint, uint32_t attempt)
 weft_status_t wefti_region_alloc(wefti_endpoint_t *endpoint, size_t bytes, size_t *out_offset);
 /*
  * The same without memory, which comes by wefti_region_commit, piece by piece: a rank commits
- * before it or a peer touches a piece of its region. Host memory only, and never freed.
+ * before it or a peer touches a piece of its region. Host memory only. Once it is freed and given out
+ * again, clearing it brings the rest.
  */
 weft_status_t wefti_region_reserve(wefti_endpoint_t *endpoint, size_t bytes, size_t *out_offset);
 /* Pages of this rank's region. WEFT_ERR_NO_MEMORY on this rank alone. Local; any thread. */
@@ -445,12 +447,14 @@ void wefti_endpoint_note_error(wefti_endpoint_t *endpoint, weft_status_t status,
 /*
  * A call that this rank cannot make, though others may wait for it: reported likewise, while there
  * is no error. Ranks that wait for it get its error (wefti_endpoint_refused), unless this rank
- * retries: RETRIED when it makes a call like it, NONE when that has ended well. Only the last refusal
- * is kept; what is retried may be an earlier one, of another kind or channel.
+ * retries: RETRIED when it makes a call like it, NONE when that has ended well. Of two calls with
+ * one kind, channel and peer the last one is kept. False: there are too many others.
  */
-void wefti_endpoint_note_refusal(wefti_endpoint_t *endpoint, const wefti_refusal_t *refusal);
-void wefti_endpoint_retry_refusal(wefti_endpoint_t *endpoint, uint32_t kind, uint32_t channel,
-                                  wefti_refusal_state_t state);
+bool wefti_endpoint_note_refusal(wefti_endpoint_t *endpoint, const wefti_refusal_t *refusal);
+/* kind CALL: sends and receives; peer UINT32_MAX: with every peer. Returns whether refusals of the
+ * channel are left. */
+bool wefti_endpoint_retry_refusal(wefti_endpoint_t *endpoint, uint32_t kind, uint32_t channel,
+                                  uint32_t peer, wefti_refusal_state_t state);
 /* The error, with its rank, of a call that a rank refused and this wait is for; else WEFT_OK. */
 weft_status_t wefti_endpoint_refused(const wefti_endpoint_t *endpoint, const wefti_wait_t *wait);
 /* cause.c, for error messages of other hosts. False: it was being written. */

@@ -17,8 +17,11 @@
 
 #define LOOK_MIN_NS 10000000ull
 #define LOOK_MAX_NS 200000000ull
-/* Between hosts it takes messages to all ranks. */
+/* Between hosts it takes messages to all ranks, over all their links. If all ranks post, each gets as
+ * many as there are ranks and links of a rank: in larger worlds they post later and less often. */
 #define FAR_AFTER_NS 50000000ull
+#define FAR_FREE 64u              /* messages to a rank that cost too little to wait for */
+#define FAR_MESSAGE_NS 5000000ull /* for each one more */
 #define READ_TRIES 100u
 
 /* ---- kinds of control calls ---- */
@@ -423,6 +426,13 @@ bool wefti_waits_refresh(wefti_endpoint_t *endpoint, wefti_waits_view_t *out)
     return waits;
 }
 
+void wefti_waits_post_alone(wefti_endpoint_t *endpoint, const wefti_wait_t *wait)
+{
+    wefti_waits_block_t *own = &endpoint->control[endpoint->rank]->waits;
+    uint32_t generation = atomic_load_explicit(&own->generation, memory_order_relaxed);
+    wefti_waits_store(own, generation + 2, wait, wait != NULL);
+}
+
 /* When to look again: soon while a circle is being agreed on, else ever later. */
 static void set_next(wefti_waiter_t *waiter, uint64_t now, bool soon)
 {
@@ -444,6 +454,23 @@ static void begin(wefti_waiter_t *waiter, wefti_endpoint_t *part, wefti_wait_fn 
                                .posted = true,
                                .first_ns = now};
     waiters = waiter;
+}
+
+/* How much later than FAR_AFTER_NS, and than the last time, a wait is posted to other hosts. */
+static uint64_t far_pause(const wefti_endpoint_t *endpoint)
+{
+    uint64_t ranks = endpoint->world_size, links = 0;
+    uint64_t most = endpoint->settings->timeout_ns / 8;
+    for (uint64_t distance = 1; distance < ranks; distance *= 2) {
+        links += 2;
+    }
+    uint64_t pause = ranks * links > FAR_FREE ? (ranks * links - FAR_FREE) * FAR_MESSAGE_NS : 0;
+    return most != 0 && most < pause ? most : pause;
+}
+
+static bool is_far(const wefti_waiter_t *waiter, uint64_t now)
+{
+    return now - waiter->first_ns >= FAR_AFTER_NS + far_pause(waiter->endpoint);
 }
 
 static weft_status_t end_of(wefti_endpoint_t *endpoint, wefti_wait_fn describe, void *user)
@@ -506,8 +533,9 @@ weft_status_t wefti_waits_look(wefti_waiter_t *waiter, wefti_endpoint_t *endpoin
         begin(waiter, part, describe, user, now);
     }
     wefti_deadlock_t found = wefti_deadlock_look(endpoint);
-    if (now - waiter->first_ns >= FAR_AFTER_NS) {
+    if (is_far(waiter, now) && now >= waiter->far_ns) {
         endpoint->ops->waits_posted(endpoint);
+        waiter->far_ns = now + far_pause(endpoint);
     }
     if (endpoint->circle.ended) {
         status = end_of(endpoint, describe, user);
@@ -583,7 +611,7 @@ void wefti_waits_end(wefti_waiter_t *waiter)
                           NULL, 0);
     }
     /* It was reported to other hosts, which must not take it for the rank's state for ever. */
-    if (wefti_now_ns() - waiter->first_ns >= FAR_AFTER_NS) {
+    if (waiter->far_ns != 0) {
         endpoint->ops->waits_posted(endpoint);
     }
     pthread_mutex_unlock(&lock);

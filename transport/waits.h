@@ -134,8 +134,10 @@ typedef struct wefti_wait {
     uint32_t late[WEFTI_WAIT_RANKS]; /* the first of these ranks, in the world */
     uint64_t since_ns;               /* by the monotonic clock of the reader's host */
     uint32_t waiter;                 /* this rank, RECV, SEND: in the group; STEP: in the world */
-    uint32_t came[WEFTI_WAIT_RANKS]; /* STEP: signals that late[i] has sent to it in the session */
-    char text[84];                   /* "all_reduce with 4 x f32 (sum)" */
+    /* STEP: signals that late[i] has sent to it in the session. RECV, SEND: which of these the wait
+     * for late[i] is. */
+    uint32_t came[WEFTI_WAIT_RANKS];
+    char text[84]; /* "all_reduce with 4 x f32 (sum)" */
 } wefti_wait_t;
 _Static_assert(sizeof(wefti_wait_t) == 160, "records lie in shared memory and travel");
 
@@ -210,6 +212,7 @@ typedef struct wefti_waiter {
     int32_t thread;
     bool posted;
     uint64_t first_ns, next_ns, pause_ns; /* when it looked first, when it does again */
+    uint64_t far_ns;                      /* when it may tell other hosts again; 0: never did */
 } wefti_waiter_t;
 
 /*
@@ -221,6 +224,8 @@ weft_status_t wefti_waits_look(wefti_waiter_t *waiter, wefti_endpoint_t *endpoin
                                wefti_wait_fn describe, void *user, uint64_t now);
 /* The same answer for a call that no thread waits in: it is on an inline stream. Any thread. */
 weft_status_t wefti_waits_ended(wefti_endpoint_t *endpoint, wefti_wait_fn describe, void *user);
+/* The record of a rank that has not mapped the others, which may have mapped it; NULL: none. */
+void wefti_waits_post_alone(wefti_endpoint_t *endpoint, const wefti_wait_t *wait);
 /* No wait of before is meant by the number of a channel that a new group has. */
 void wefti_waits_forget(wefti_endpoint_t *endpoint, uint32_t channel);
 /* The wait has ended. Called before the thread does anything that other ranks wait for. */

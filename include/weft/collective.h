@@ -5,10 +5,10 @@
  *
  * Rules for all calls of this header:
  *
- * Order and threads. All functions of this header are collective except weft_batch_begin and
- * weft_batch_cancel: all ranks of the group issue its calls in the same order. weft_send and
- * weft_recv concern two ranks only: calls from one to the other match in order. One thread of a
- * rank at a time issues calls on a group.
+ * Order and threads. All functions of this header are collective except weft_batch_begin,
+ * weft_batch_cancel and weft_probe: all ranks of the group issue its calls in the same order.
+ * weft_send and weft_recv concern two ranks only: calls from one to the other with the same tag
+ * match in order. One thread of a rank at a time issues calls on a group.
  *
  * Blocking. stream NULL: the call runs on the calling thread and returns when this rank is done
  * with its buffers, which is the fastest way for small sizes. stream not NULL: the call returns at
@@ -295,6 +295,75 @@ WEFT_API weft_status_t weft_send(const void *data, uint64_t count, weft_dtype_t 
  */
 WEFT_API weft_status_t weft_recv(void *data, uint64_t count, weft_dtype_t dtype, uint32_t peer,
                                  weft_group_t *group, weft_stream_t *stream);
+/** Any tag, for weft_probe. */
+#define WEFT_ANY_TAG UINT32_MAX
+/** Any rank but this one, for weft_probe. */
+#define WEFT_ANY_RANK UINT32_MAX
+/**
+ * weft_send with a tag, which says which receive of the peer the data is for: that of the same tag.
+ * weft_send is this function with tag 0.
+ * @param[in] data   count elements, shape [count]
+ * @param[in] count  elements, equal to that of the matching receive
+ * @param[in] dtype  type of the elements
+ * @param[in] peer   rank in group that receives, not this rank
+ * @param[in] tag    any number but WEFT_ANY_TAG
+ * @param[in] group  the group
+ * @param[in] stream NULL: blocking
+ * @return as weft_send
+ *
+ * Equivalent to: MPI_Send
+ */
+WEFT_API weft_status_t weft_send_tagged(const void *data, uint64_t count, weft_dtype_t dtype,
+                                        uint32_t peer, uint32_t tag, weft_group_t *group,
+                                        weft_stream_t *stream);
+/**
+ * weft_recv of the peer's first message with a tag. Messages with other tags that come before it
+ * are kept in memory of the library until they are received. weft_recv is this function with tag 0.
+ * Receives complete in the order in which they were issued on the group, like all calls. A blocking
+ * one whose message was kept returns at once, unless an earlier one of the same tag is in flight or
+ * the memory is that of a device.
+ * @param[out] data   count elements, shape [count]
+ * @param[in]  count  elements, equal to that of the matching send
+ * @param[in]  dtype  type of the elements
+ * @param[in]  peer   rank in group that sends, not this rank
+ * @param[in]  tag    any number but WEFT_ANY_TAG
+ * @param[in]  group  the group
+ * @param[in]  stream NULL: blocking
+ * @return as weft_recv; WEFT_ERR_NO_MEMORY if a message cannot be kept, and the group is broken
+ *
+ * Equivalent to: MPI_Recv
+ */
+WEFT_API weft_status_t weft_recv_tagged(void *data, uint64_t count, weft_dtype_t dtype,
+                                        uint32_t peer, uint32_t tag, weft_group_t *group,
+                                        weft_stream_t *stream);
+
+/** A message that has come and was not received. */
+typedef struct weft_message {
+    size_t struct_size; /**< size of this struct */
+    uint32_t peer;      /**< rank in the group that sent it */
+    uint32_t tag;       /**< its tag */
+    uint64_t count;     /**< elements */
+    weft_dtype_t
+        dtype; /**< their type; WEFT_DTYPE_NONE: the receive will tell the sender's error */
+} weft_message_t;
+/** Initial value of weft_message_t. */
+#define WEFT_MESSAGE_INIT WEFT_STRUCT_INIT(weft_message_t, 0, 0, 0, WEFT_DTYPE_NONE)
+/**
+ * Looks whether a message has come that no receive in flight is for. A blocking receive of it does
+ * not wait for the peer. While calls of the group are in flight, only messages count that came
+ * before one with another tag. Local, does not wait, issues nothing; streams make progress as in
+ * weft_stream_query.
+ * @param[in]  peer        rank in group, or WEFT_ANY_RANK
+ * @param[in]  tag         tag, or WEFT_ANY_TAG
+ * @param[in]  group       the group
+ * @param[out] out_message set struct_size before the call; NULL: not needed
+ * @return WEFT_OK, WEFT_IN_PROGRESS if none has come, WEFT_ERR_INVALID_ARGUMENT if peer is this
+ *         rank or none of the group, WEFT_ERR_NO_MEMORY, or the error that broke the group
+ *
+ * Equivalent to: MPI_Iprobe
+ */
+WEFT_API weft_status_t weft_probe(uint32_t peer, uint32_t tag, weft_group_t *group,
+                                  weft_message_t *out_message);
 /**
  * Barrier: done when all ranks of the group have reached it.
  * @param[in] group  the group

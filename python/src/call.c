@@ -56,8 +56,9 @@ static weft_status_t issue(const wp_call_t *call, weft_stream_t *stream)
     case WEFT_COLLECTIVE_BARRIER:
         return weft_barrier(group, stream);
     case WEFT_COLLECTIVE_SEND_RECV: /* one side of it */
-        return call->recv.object == NULL ? weft_send(send, count, dtype, call->root, group, stream)
-                                         : weft_recv(recv, count, dtype, call->root, group, stream);
+        return call->recv.object == NULL
+                   ? weft_send_tagged(send, count, dtype, call->root, call->tag, group, stream)
+                   : weft_recv_tagged(recv, count, dtype, call->root, call->tag, group, stream);
     default:
         return issue_blocks(call, stream);
     }

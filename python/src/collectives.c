@@ -251,8 +251,9 @@ static PyObject *reduce(PyObject *module, PyObject *const *args, Py_ssize_t coun
 static PyObject *send_or_recv(PyObject *module, PyObject *const *args, Py_ssize_t count,
                               PyObject *keywords, bool sends)
 {
-    static const char *const names[] = {"tensor", "peer", "group", "async_op", "stream", NULL};
-    PyObject *places[5];
+    static const char *const names[] = {"tensor",   "peer",   "group", "tag",
+                                        "async_op", "stream", NULL};
+    PyObject *places[6];
     wp_options_t options;
     wp_call_t call;
     if (wp_open(module, sends ? "send" : "recv", args, count, keywords, names, 2, 3, places,
@@ -260,7 +261,8 @@ static PyObject *send_or_recv(PyObject *module, PyObject *const *args, Py_ssize_
         return NULL;
     }
     wp_call_begin(&call, WEFT_COLLECTIVE_SEND_RECV, &options);
-    if (wp_index(places[1], "peer", options.group->size - 1, &call.root) < 0) {
+    if (wp_index(places[1], "peer", options.group->size - 1, &call.root) < 0 ||
+        (places[3] != NULL && wp_index(places[3], "tag", WEFT_ANY_TAG - 1, &call.tag) < 0)) {
         return wp_call_fail(&call);
     }
     if (call.root == options.group->rank) {
@@ -285,6 +287,44 @@ static PyObject *send(PyObject *module, PyObject *const *args, Py_ssize_t count,
 static PyObject *recv(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
     return send_or_recv(module, args, count, keywords, false);
+}
+
+static int get_number(PyObject *object, const char *name, uint32_t most, uint32_t *out)
+{
+    return object == NULL || object == Py_None ? 0 : wp_index(object, name, most, out);
+}
+
+static PyObject *probe(PyObject *module, PyObject *const *args, Py_ssize_t count,
+                       PyObject *keywords)
+{
+    static const char *const names[] = {"peer", "group", "tag", NULL};
+    PyObject *places[3];
+    wp_state_t *state = wp_state_of(module);
+    weft_message_t message = WEFT_MESSAGE_INIT;
+    uint32_t peer = WEFT_ANY_RANK, tag = WEFT_ANY_TAG;
+    if (wp_parse("probe", args, count, keywords, names, 0, 2, places) < 0) {
+        return NULL;
+    }
+    wp_group_t *group = wp_group_of(state, places[1]);
+    if (group == NULL || get_number(places[0], "peer", group->size - 1, &peer) < 0 ||
+        get_number(places[2], "tag", WEFT_ANY_TAG - 1, &tag) < 0) {
+        return NULL;
+    }
+    Py_INCREF((PyObject *)group);
+    PyObject *result = NULL;
+    if (wp_group_enter(state, group) == 0) {
+        PyThreadState *thread = PyEval_SaveThread();
+        weft_status_t status = weft_probe(peer, tag, group->group, &message);
+        PyEval_RestoreThread(thread);
+        wp_group_exit(group);
+        result = status == WEFT_OK            ? Py_BuildValue("(IIKs)", message.peer, message.tag,
+                                                              (unsigned long long)message.count,
+                                                              wp_dtype_name(message.dtype))
+                 : status == WEFT_IN_PROGRESS ? Py_NewRef(Py_None)
+                                              : wp_raise(state, status);
+    }
+    Py_DECREF((PyObject *)group);
+    return result;
 }
 
 static PyObject *barrier(PyObject *module, PyObject *const *args, Py_ssize_t count,
@@ -329,15 +369,22 @@ static PyMethodDef functions[] = {
      "Returns the result, of tensor's shape (or out), on root; None on the others." WP_ASYNC_DOC
          WP_ERRORS_DOC},
     {"send", WP_FUNCTION(send), METH_FASTCALL | METH_KEYWORDS,
-     "send($module, tensor, peer, group=None, *, " WP_ASYNC_SIGNATURE
+     "send($module, tensor, peer, group=None, *, tag=0, " WP_ASYNC_SIGNATURE
      "Gives tensor to rank peer of group, which calls recv with as many elements of the same\n"
-     "type.\n\n"
-     "Calls between the same two ranks match in order. Done when tensor may be overwritten.\n"
-     "Returns None." WP_ASYNC_DOC WP_ERRORS_DOC},
+     "type and the same tag.\n\n"
+     "Calls of one tag between the same two ranks match in order. Done when tensor may be\n"
+     "overwritten. Returns None." WP_ASYNC_DOC WP_ERRORS_DOC},
     {"recv", WP_FUNCTION(recv), METH_FASTCALL | METH_KEYWORDS,
-     "recv($module, tensor, peer, group=None, *, " WP_ASYNC_SIGNATURE
-     "Takes from rank peer of group what it sends, into tensor: as many elements of the same\n"
-     "type. Returns tensor." WP_ASYNC_DOC WP_ERRORS_DOC},
+     "recv($module, tensor, peer, group=None, *, tag=0, " WP_ASYNC_SIGNATURE
+     "Takes from rank peer of group what it sends with tag, into tensor: as many elements of\n"
+     "the same type. What it has sent before with other tags is kept until it is received.\n"
+     "Returns tensor." WP_ASYNC_DOC WP_ERRORS_DOC},
+    {"probe", WP_FUNCTION(probe), METH_FASTCALL | METH_KEYWORDS,
+     "probe($module, peer=None, group=None, *, tag=None)\n--\n\n"
+     "Looks whether a message has come that no recv under way is for. Does not wait.\n\n"
+     "peer, tag: of a rank of group, with a tag; None: of any, with any.\n"
+     "Returns (peer, tag, elements, dtype) of the first, or None. recv of it, without\n"
+     "async_op, does not wait for the peer. Raises WeftError if the group is broken."},
     {"barrier", WP_FUNCTION(barrier), METH_FASTCALL | METH_KEYWORDS,
      "barrier($module, group=None, *, " WP_ASYNC_SIGNATURE
      "Waits until all ranks of group are here. Returns None." WP_ASYNC_DOC WP_ERRORS_DOC},

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define MAX_ARGUMENTS 64
-#define INDENT 22
+#define INDENT 24
 
 /* The arguments are the options that have a name; wp_compile_init fills these tables. */
 static const weft_compile_option_t *options[MAX_ARGUMENTS];

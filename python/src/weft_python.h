@@ -248,7 +248,8 @@ typedef struct wp_call {
     wp_array_t send, recv; /* recv.data == send.data: in place */
     uint64_t count;        /* as weft_<op> takes it */
     weft_reduction_t reduction;
-    uint32_t root;    /* or the peer of send and recv */
+    uint32_t root;    /* or the peer of send and recv, */
+    uint32_t tag;     /* and their tag */
     uint64_t *counts; /* with *_v: from malloc, freed by wp_call_release; size elements, two times
                          for all_to_all_v */
     PyObject *result; /* what the call returns; owned; NULL: None */

@@ -8,7 +8,7 @@
 
 The world      init finalize is_initialized get_rank get_world_size new_group Context Group
 Collectives    all_reduce all_reduce_ all_gather reduce_scatter broadcast reduce gather scatter all_to_all
-               send recv barrier batch
+               send recv probe barrier batch
 Asynchronous   Work Stream Event
 Memory         empty zeros register unregister: arrays that peers reach directly
 Training       compile Plan Session

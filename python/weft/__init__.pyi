@@ -281,34 +281,37 @@ def all_to_all(
 ) -> _T | Work[_T]: ...
 @overload
 def send(
-    tensor: Any, peer: int, group: Group | None = None, *, async_op: Literal[False] = False,
-    stream: Stream | None = None,
+    tensor: Any, peer: int, group: Group | None = None, *, tag: int = 0,
+    async_op: Literal[False] = False, stream: Stream | None = None,
 ) -> None: ...
 @overload
 def send(
-    tensor: Any, peer: int, group: Group | None = None, *, async_op: Literal[True],
-    stream: Stream | None = None,
+    tensor: Any, peer: int, group: Group | None = None, *, tag: int = 0,
+    async_op: Literal[True], stream: Stream | None = None,
 ) -> Work[None]: ...
 @overload
 def send(
-    tensor: Any, peer: int, group: Group | None = None, *, async_op: bool = False,
-    stream: Stream | None = None,
+    tensor: Any, peer: int, group: Group | None = None, *, tag: int = 0,
+    async_op: bool = False, stream: Stream | None = None,
 ) -> None | Work[None]: ...
 @overload
 def recv(
-    tensor: _T, peer: int, group: Group | None = None, *, async_op: Literal[False] = False,
-    stream: Stream | None = None,
+    tensor: _T, peer: int, group: Group | None = None, *, tag: int = 0,
+    async_op: Literal[False] = False, stream: Stream | None = None,
 ) -> _T: ...
 @overload
 def recv(
-    tensor: _T, peer: int, group: Group | None = None, *, async_op: Literal[True],
-    stream: Stream | None = None,
+    tensor: _T, peer: int, group: Group | None = None, *, tag: int = 0,
+    async_op: Literal[True], stream: Stream | None = None,
 ) -> Work[_T]: ...
 @overload
 def recv(
-    tensor: _T, peer: int, group: Group | None = None, *, async_op: bool = False,
-    stream: Stream | None = None,
+    tensor: _T, peer: int, group: Group | None = None, *, tag: int = 0,
+    async_op: bool = False, stream: Stream | None = None,
 ) -> _T | Work[_T]: ...
+def probe(
+    peer: int | None = None, group: Group | None = None, *, tag: int | None = None,
+) -> tuple[int, int, int, str] | None: ...
 @overload
 def barrier(group: Group | None = None, *, async_op: Literal[False] = False, stream: Stream | None = None) -> None: ...
 @overload
@@ -352,7 +355,8 @@ def compile(
     algo: str | Sequence[str] | None = None, order: str | None = None, in_flight: int | None = None,
     arena_limit: int | str | None = None, recompute: str | Sequence[str] | None = None,
     precision: Literal["f32", "bf16", "f16"] | None = None, infer: bool = False, split_batch: bool = False,
-    tensor_parallel: int | None = None, ops: _Path | None = None, kernels: _Path | Sequence[_Path] | None = None,
+    tensor_parallel: int | None = None, pipeline: int | None = None, pipeline_micro_batches: int | None = None,
+    ops: _Path | None = None, kernels: _Path | Sequence[_Path] | None = None,
 ) -> Plan: ...
 # end: compile
 

@@ -61,15 +61,15 @@ typedef enum wefti_call_state {
 
 /* One end of a send or receive. */
 typedef struct wefti_pair {
-    uint32_t peer;
-    weft_dtype_t dtype;
+    uint32_t peer, tag;
     const uint8_t *data;
     uint64_t count, bytes, moved;
     wefti_blocked_t blocked; /* signal NULL: it is not */
-    bool sends, direct;
-    uint8_t state;
-    int8_t refused;  /* 0, or the error of the sender: data is its message */
-    uint32_t record; /* of the flight recorder */
+    bool sends;
+    uint8_t dtype;                 /* weft_dtype_t */
+    uint8_t state : 7, direct : 1; /* of whoever advances the call */
+    int8_t refused;                /* 0, or the error of the sender: data is its message */
+    uint32_t record;               /* of the flight recorder */
 } wefti_pair_t;
 
 /* The arguments of a collective. */
@@ -82,6 +82,12 @@ typedef struct wefti_request {
     uint8_t *recv;
     uint64_t count; /* elements of one block */
 } wefti_request_t;
+
+/* Messages that came before their receive: call_aside.h. */
+typedef struct wefti_asides {
+    pthread_mutex_t lock;
+    _Atomic(struct wefti_aside *) first; /* as they came */
+} wefti_asides_t;
 
 typedef struct wefti_path wefti_path_t;
 typedef struct wefti_call wefti_call_t;
@@ -208,9 +214,8 @@ typedef struct wefti_calls {
     wefti_recovery_t recovery;
     wefti_shape_note_t shape;        /* of the next collective */
     struct wefti_recorder *recorder; /* takes calls instead of the group; NULL: none is open */
-    /* A send or receive that this rank refused without telling its peer: 1 + that rank, or 1 + size,
-     * any; 0: none (call_refuse.c). */
-    _Atomic uint32_t refused;
+    /* Sends or receives that this rank refused without telling their peers (call_refuse.c). */
+    _Atomic bool refused;
     bool
         own; /* calls that are issued now are the library's: what the program set is not for them */
     const char *path;      /* of the last collective, for weft_group_last_path */
@@ -226,9 +231,10 @@ typedef struct wefti_calls {
     uint64_t slot_bytes;               /* blocks up to this go with the call slots */
     struct wefti_schedules *schedules; /* schedule_cache.h; NULL until one is needed */
 
-    struct wefti_batch *batch;               /* call_batch.c; with the first batch */
-    uint32_t *sent, *received;               /* pieces so far, per peer */
-    uint32_t *pair_seq;                      /* [2 * size] sends to each, then receives from each */
+    struct wefti_batch *batch; /* call_batch.c; with the first batch */
+    uint32_t *sent, *received; /* pieces so far, per peer */
+    uint32_t *pair_seq;        /* [2 * size] sends to each, then receives from each */
+    wefti_asides_t asides;
     struct wefti_device_calls *device_calls; /* on a device, from the first call on; else NULL */
 } wefti_calls_t;
 
@@ -345,6 +351,9 @@ weft_status_t wefti_pairs_advance(wefti_call_t *call, wefti_blocked_t *out_block
 /* Whether one of several could go on: a wait is for one of them only. */
 bool wefti_pairs_ready(const wefti_call_t *call);
 bool wefti_pair_is_done(const wefti_pair_t *pair);
+/* Whether a message that was set aside is pair's, and no receive in flight comes before it: then it
+ * is done, with *out_status. */
+bool wefti_pair_take_early(weft_group_t *group, wefti_pair_t *pair, weft_status_t *out_status);
 /* Fills an empty call. pairs must stay as long as it is in flight. */
 void wefti_pairs_fill(wefti_call_t *call, wefti_pair_t *pairs, uint32_t count);
 

@@ -141,6 +141,9 @@ static void add_all_late(const wefti_call_t *call, wefti_wait_t *wait)
             wait->number = pair->blocked.target;
             wait->waiter = group->rank;
         }
+        if (wait->late_count < WEFTI_WAIT_RANKS) {
+            wait->came[wait->late_count] = pair->sends ? WEFTI_WAIT_SEND : WEFTI_WAIT_RECV;
+        }
         add_late(wait, group, pair->peer);
     }
     if (call->pairs.count == 0 && wefti_call_runs_schedule(call)) {

@@ -3,20 +3,27 @@
  * Sends and receives. Every ordered pair of ranks has a mailbox in the sender's channel with two
  * buffers, which the sender fills in turn, and a counter in the receiver's channel that says how
  * many were emptied. A first piece says what is sent; if the receiver reaches the sender's memory
- * that piece is all there is, and the receiver takes the data from where it lies.
+ * that piece is all there is, and the receiver takes the data from where it lies. A message whose
+ * tag the receiver does not wait for is set aside (call_aside.c).
  */
 #include <weft/collective.h>
 
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/params.h"
+#include "runtime/collective/call_aside.h"
 #include "runtime/collective/call_steps.h"
 #include "runtime/interpreter/interpreter.h"
 #include "runtime/group/mirror.h"
 
+/* What the head of a message says: its type (refused: the error, its data being the text), its tag
+ * and flags. */
+#define TAG_SHIFT 8u
 #define FLAG_DIRECT ((uint64_t)1 << 63)
-#define FLAG_REFUSED ((uint64_t)1 << 62) /* the rest is an error, the data its message */
+#define FLAG_REFUSED ((uint64_t)1 << 62)
 
 enum { PAIR_FIRST = 0, PAIR_MOVING, PAIR_EMPTYING, PAIR_DONE };
 
@@ -68,8 +75,9 @@ static weft_status_t advance_send(weft_group_t *group, wefti_pair_t *pair, wefti
                                               &offset, &lead, &trail) &&
                            lead + trail == 0;
             mailbox->head[piece & 1u].what =
-                pair->refused != 0 ? (uint64_t)-pair->refused | FLAG_REFUSED
-                                   : (uint64_t)pair->dtype | (pair->direct ? FLAG_DIRECT : 0);
+                (uint64_t)pair->tag << TAG_SHIFT |
+                (pair->refused != 0 ? (uint64_t)-pair->refused | FLAG_REFUSED
+                                    : (uint64_t)pair->dtype | (pair->direct ? FLAG_DIRECT : 0));
             mailbox->head[piece & 1u].count = pair->count;
             mailbox->head[piece & 1u].send = offset;
         }
@@ -98,20 +106,30 @@ bool wefti_pair_is_done(const wefti_pair_t *pair)
     return pair->state == PAIR_DONE;
 }
 
-static weft_status_t check_head(weft_group_t *group, wefti_pair_t *pair,
-                                const wefti_mailbox_t *mailbox, uint32_t piece)
+/* Whether the message that sent describes is as long as pair, and of its type. */
+static weft_status_t check_message(weft_group_t *group, const wefti_pair_t *pair,
+                                   const wefti_pair_t *sent)
 {
-    uint64_t what = mailbox->head[piece & 1u].what, count = mailbox->head[piece & 1u].count;
-    weft_dtype_t dtype = (weft_dtype_t)(what & 0xff);
-    if (count != pair->count || dtype != pair->dtype) {
-        return wefti_error(WEFT_ERR_MISMATCH,
-                           "rank %u called send with %llu x %s, rank %u recv with %llu x %s",
-                           group->ranks[pair->peer], (unsigned long long)count,
-                           weft_dtype_name(dtype), group->ranks[group->rank],
-                           (unsigned long long)pair->count, weft_dtype_name(pair->dtype));
+    if (sent->count != pair->count || sent->dtype != pair->dtype) {
+        return wefti_error(
+            WEFT_ERR_MISMATCH, "rank %u called send with %llu x %s, rank %u recv with %llu x %s",
+            group->ranks[pair->peer], (unsigned long long)sent->count,
+            weft_dtype_name((weft_dtype_t)sent->dtype), group->ranks[group->rank],
+            (unsigned long long)pair->count, weft_dtype_name((weft_dtype_t)pair->dtype));
     }
-    pair->direct = (what & FLAG_DIRECT) != 0;
     return WEFT_OK;
+}
+
+/* The message that begins with a piece in a mailbox. */
+static wefti_pair_t message_at(const wefti_mailbox_t *mailbox, uint32_t peer, uint32_t piece)
+{
+    uint64_t what = mailbox->head[piece & 1u].what;
+    bool refused = (what & FLAG_REFUSED) != 0;
+    return (wefti_pair_t){.peer = peer,
+                          .tag = (uint32_t)(what >> TAG_SHIFT),
+                          .dtype = refused ? WEFT_DTYPE_NONE : (uint8_t)what,
+                          .count = mailbox->head[piece & 1u].count,
+                          .direct = (what & FLAG_DIRECT) != 0};
 }
 
 static weft_status_t take_piece(weft_group_t *group, wefti_pair_t *pair, wefti_mailbox_t *mailbox,
@@ -155,46 +173,89 @@ static weft_status_t take_refusal(wefti_call_t *call, wefti_pair_t *pair,
     return wefti_call_keep_refusal(call, text, sizeof text) ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
 
-static weft_status_t take_first(wefti_call_t *call, wefti_pair_t *pair,
-                                const wefti_mailbox_t *mailbox, uint32_t piece)
+/* The first piece of a message: who takes it, pair or a new message aside, which NULL stands for. */
+static weft_status_t take_first(wefti_call_t *call, weft_group_t *group, wefti_pair_t **pair,
+                                uint32_t peer, const wefti_mailbox_t *mailbox, uint32_t piece)
 {
-    return (mailbox->head[piece & 1u].what & FLAG_REFUSED) != 0
-               ? take_refusal(call, pair, mailbox, piece)
-               : check_head(call->group, pair, mailbox, piece);
+    wefti_pair_t message = message_at(mailbox, peer, piece);
+    if (*pair != NULL && (mailbox->head[piece & 1u].what & FLAG_REFUSED) != 0) {
+        return take_refusal(call, *pair, mailbox, piece);
+    }
+    if (*pair == NULL || message.tag != (*pair)->tag) {
+        return wefti_aside_begin(group, &message, pair);
+    }
+    (*pair)->direct = message.direct;
+    return check_message(group, *pair, &message);
+}
+
+/* Takes the next piece from peer, which is there. It belongs to the message that is being set
+ * aside, to pair, or to a message that is set aside from here on. */
+static weft_status_t take_next(wefti_call_t *call, weft_group_t *group, wefti_pair_t *pair,
+                               uint32_t peer)
+{
+    wefti_mailbox_t *mailbox = wefti_mailbox_of(group, peer, group->rank);
+    uint32_t piece = group->calls->received[peer] + 1;
+    wefti_pair_t *to = wefti_aside_unfinished(group, peer);
+    weft_status_t status = WEFT_OK;
+    if (to == NULL) {
+        to = pair;
+        if (pair == NULL || pair->state == PAIR_FIRST) {
+            status = take_first(call, group, &to, peer, mailbox, piece);
+        }
+    }
+    if (status == WEFT_OK) {
+        status = take_piece(group, to, mailbox, piece);
+    }
+    if (status < 0) {
+        return wefti_group_fail(group, status);
+    }
+    group->calls->received[peer] = piece;
+    if (wefti_group_puts(group, peer)) {
+        status = wefti_mirror_consumed(group, peer, piece);
+    } else {
+        wefti_signal_post(&wefti_mailbox_of(group, group->rank, peer)->consumed.signal, piece);
+    }
+    to->state = to->moved == to->bytes ? PAIR_DONE : PAIR_MOVING;
+    if (to != pair && to->state == PAIR_DONE) {
+        wefti_aside_finish(group, peer);
+    }
+    return status;
+}
+
+/* From those that were set aside, if it is there. */
+static weft_status_t take_aside(weft_group_t *group, wefti_pair_t *pair)
+{
+    wefti_aside_t *aside = wefti_aside_take(group, pair->peer, pair->tag);
+    if (aside == NULL) {
+        return WEFT_OK;
+    }
+    weft_status_t status = check_message(group, pair, &aside->message);
+    if (status == WEFT_OK && pair->bytes > 0) {
+        memcpy((uint8_t *)(uintptr_t)pair->data, aside->data, (size_t)pair->bytes);
+    }
+    pair->state = PAIR_DONE;
+    wefti_aside_free(group, aside);
+    return status < 0 ? wefti_group_fail(group, status) : WEFT_OK;
 }
 
 static weft_status_t advance_recv(wefti_call_t *call, wefti_pair_t *pair, wefti_blocked_t *blocked)
 {
     weft_group_t *group = call->group;
-    wefti_mailbox_t *mailbox = wefti_mailbox_of(group, pair->peer, group->rank);
+    wefti_signal_t *posted = &wefti_mailbox_of(group, pair->peer, group->rank)->posted.signal;
     while (pair->state != PAIR_DONE) {
+        if (pair->state == PAIR_FIRST && wefti_aside_any(group)) {
+            WEFT_RETURN_IF_ERROR(take_aside(group, pair));
+            if (pair->state == PAIR_DONE) {
+                break;
+            }
+        }
         uint32_t piece = group->calls->received[pair->peer] + 1;
-        if (!wefti_signal_comes_soon(group->endpoint, &mailbox->posted.signal, piece)) {
-            blocked->signal = &mailbox->posted.signal;
+        if (!wefti_signal_comes_soon(group->endpoint, posted, piece)) {
+            blocked->signal = posted;
             blocked->target = piece;
             return WEFT_IN_PROGRESS;
         }
-        weft_status_t status = WEFT_OK;
-        if (pair->state == PAIR_FIRST) {
-            status = take_first(call, pair, mailbox, piece);
-        }
-        if (status == WEFT_OK) {
-            status = take_piece(group, pair, mailbox, piece);
-        }
-        if (status < 0) {
-            return wefti_group_fail(group, status);
-        }
-        group->calls->received[pair->peer] = piece;
-        if (wefti_group_puts(group, pair->peer)) {
-            status = wefti_mirror_consumed(group, pair->peer, piece);
-        } else {
-            wefti_signal_post(&wefti_mailbox_of(group, group->rank, pair->peer)->consumed.signal,
-                              piece);
-        }
-        if (status < 0) {
-            return status;
-        }
-        pair->state = pair->moved == pair->bytes ? PAIR_DONE : PAIR_MOVING;
+        WEFT_RETURN_IF_ERROR(take_next(call, group, pair, pair->peer));
     }
     return WEFT_OK;
 }
@@ -263,32 +324,136 @@ bool wefti_pairs_ready(const wefti_call_t *call)
     return false;
 }
 
-/* All ranks come to a collective; else the call is like the refused one. */
+/* Whether refusals of the group are left. */
+static bool retry(weft_group_t *group, uint32_t kind, uint32_t peer, wefti_refusal_state_t state)
+{
+    return wefti_endpoint_retry_refusal(group->endpoint, kind, group->channel, peer, state);
+}
+
+/* All ranks come to a collective; else the call is like those refused with this peer. */
 void wefti_call_retries(const wefti_call_t *call, bool ended)
 {
     weft_group_t *group = call->group;
-    uint32_t refused = atomic_load_explicit(&group->calls->refused, memory_order_relaxed);
-    bool retries = call->pairs.count == 0 && ended && !call->refuses;
+    wefti_refusal_state_t state = ended ? WEFTI_REFUSAL_NONE : WEFTI_REFUSAL_RETRIED;
+    bool left = true;
+    if (call->pairs.count == 0 && ended && !call->refuses) {
+        left = retry(group, WEFTI_WAIT_CALL, UINT32_MAX, state);
+    }
     for (uint32_t i = 0; i < call->pairs.count; i++) {
         const wefti_pair_t *pair = &call->pairs.list[i];
-        bool like_it = refused == 1 + group->size || (!pair->sends && refused == 1 + pair->peer);
-        retries = retries || (like_it && pair->refused == 0);
+        if (pair->refused == 0) {
+            left = retry(group, pair->sends ? WEFTI_WAIT_RECV : WEFTI_WAIT_SEND,
+                         group->ranks[pair->peer], state);
+        }
     }
-    if (retries && ended) {
-        atomic_store_explicit(&group->calls->refused, 0, memory_order_relaxed);
-    }
-    if (retries) {
-        wefti_endpoint_retry_refusal(group->endpoint, WEFTI_WAIT_SEND, group->channel,
-                                     ended ? WEFTI_REFUSAL_NONE : WEFTI_REFUSAL_RETRIED);
+    if (!left) {
+        atomic_store_explicit(&group->calls->refused, false, memory_order_relaxed);
     }
 }
 
 void wefti_pairs_fill(wefti_call_t *call, wefti_pair_t *pairs, uint32_t count)
 {
     call->request.op = WEFT_COLLECTIVE_SEND_RECV;
-    call->request.dtype = pairs[0].dtype;
+    call->request.dtype = (weft_dtype_t)pairs[0].dtype;
     call->what = (uint64_t)WEFT_COLLECTIVE_SEND_RECV | (uint64_t)pairs[0].dtype << 8;
     call->posted_count = pairs[0].count;
     call->pairs.list = pairs;
     call->pairs.count = count;
+}
+
+/* ---- what has come ---- */
+
+/* A receive with tag from peer is in flight: messages with it are for that one. */
+static bool is_awaited(const weft_group_t *group, uint32_t peer, uint32_t tag)
+{
+    const wefti_calls_t *calls = group->calls;
+    uint32_t issued = atomic_load_explicit(&calls->issued, memory_order_relaxed);
+    uint32_t done = atomic_load_explicit(&calls->completed.signal.value, memory_order_acquire);
+    for (uint32_t order = done + 1; order != issued + 1; order++) {
+        const wefti_call_t *call = &calls->ring[order & (WEFTI_CALLS - 1)];
+        for (uint32_t i = 0; i < call->pairs.count; i++) {
+            const wefti_pair_t *pair = &call->pairs.list[i];
+            if (!pair->sends && pair->peer == peer && pair->tag == tag) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+bool wefti_pair_take_early(weft_group_t *group, wefti_pair_t *pair, weft_status_t *out_status)
+{
+    if (pair->sends || group->context->device != NULL || !wefti_aside_any(group) ||
+        is_awaited(group, pair->peer, pair->tag)) {
+        return false;
+    }
+    *out_status = wefti_group_check(group);
+    if (*out_status == WEFT_OK) {
+        *out_status = take_aside(group, pair);
+    }
+    return *out_status < 0 || pair->state == PAIR_DONE;
+}
+
+static bool is_idle(const weft_group_t *group)
+{
+    const wefti_calls_t *calls = group->calls;
+    return atomic_load_explicit(&calls->completed.signal.value, memory_order_acquire) ==
+           atomic_load_explicit(&calls->issued, memory_order_relaxed);
+}
+
+/* Looks at what is in the mailbox from peer; messages with other tags are set aside. */
+static weft_status_t look(weft_group_t *group, uint32_t peer, uint32_t tag, wefti_pair_t *out)
+{
+    const wefti_mailbox_t *mailbox = wefti_mailbox_of(group, peer, group->rank);
+    for (;;) {
+        uint32_t piece = group->calls->received[peer] + 1;
+        if (wefti_aside_any(group) && wefti_aside_find(group, peer, tag, out)) {
+            return WEFT_OK;
+        }
+        if (!is_idle(group) || !wefti_signal_has_reached(&mailbox->posted.signal, piece)) {
+            return WEFT_IN_PROGRESS;
+        }
+        if (wefti_aside_unfinished(group, peer) == NULL) {
+            *out = message_at(mailbox, peer, piece);
+            if (out->dtype == WEFT_DTYPE_NONE || tag == WEFT_ANY_TAG || tag == out->tag) {
+                return WEFT_OK;
+            }
+        }
+        WEFT_RETURN_IF_ERROR(take_next(NULL, group, NULL, peer));
+    }
+}
+
+weft_status_t weft_probe(uint32_t peer, uint32_t tag, weft_group_t *group,
+                         weft_message_t *out_message)
+{
+    WEFT_CHECK_ARG(group);
+    WEFT_RETURN_IF_ERROR(wefti_report_check("out_message", out_message));
+    if (peer != WEFT_ANY_RANK && (peer >= group->size || peer == group->rank)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "probe: invalid peer %u for rank %u of a group of %u ranks", peer,
+                           group->rank, group->size);
+    }
+    WEFT_RETURN_IF_ERROR(wefti_group_check(group));
+    if (!wefti_context_progress(group->context)) { /* which this rank's sends may need */
+        wefti_endpoint_progress(group->endpoint);
+    }
+    for (uint32_t k = 1; k < group->size; k++) {
+        uint32_t from = peer != WEFT_ANY_RANK ? peer : wefti_group_nth_peer(group, k);
+        wefti_pair_t message;
+        weft_status_t status = look(group, from, tag, &message);
+        if (status == WEFT_OK && is_awaited(group, from, message.tag)) {
+            status = WEFT_IN_PROGRESS;
+        } else if (status == WEFT_OK) {
+            weft_message_t own = WEFT_MESSAGE_INIT;
+            own.peer = from;
+            own.tag = message.tag;
+            own.dtype = (weft_dtype_t)message.dtype;
+            own.count = message.count;
+            wefti_report_write(out_message, &own, sizeof own);
+        }
+        if (status != WEFT_IN_PROGRESS || peer != WEFT_ANY_RANK) {
+            return status;
+        }
+    }
+    return WEFT_IN_PROGRESS;
 }

@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
+#include "runtime/collective/call_aside.h"
 #include "runtime/collective/call_late.h"
 #include "runtime/collective/call_steps.h"
 #include "runtime/collective/schedule_cache.h"
@@ -124,6 +125,7 @@ static void reset(weft_group_t *group)
     group->calls->deferred.open = false;
     memset(group->calls->sent, 0, group->size * sizeof *group->calls->sent);
     memset(group->calls->received, 0, group->size * sizeof *group->calls->received);
+    wefti_asides_drop_unfinished(group);
     recovery->owes = true;
 }
 

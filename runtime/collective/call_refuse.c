@@ -74,21 +74,22 @@ weft_status_t wefti_call_refuse(weft_group_t *group, weft_stream_t *stream, weft
 
 /*
  * Who waits for a send or receive is not known, or it may have sent already. A rank that waits for
- * this one in a send or receive of the group gets the error, unless this rank makes the right call
+ * this one in a receive or send of the group gets the error, unless this rank makes the right call
  * first.
  */
 static weft_status_t note(weft_group_t *group, const wefti_pair_t *pair, weft_status_t status,
                           const char *text)
 {
     bool known = pair->peer < group->size && pair->peer != group->rank;
-    wefti_refusal_t refusal = {.kind = WEFTI_WAIT_SEND,
+    wefti_refusal_t refusal = {.kind = pair->sends ? WEFTI_WAIT_RECV : WEFTI_WAIT_SEND,
                                .channel = group->channel,
                                .peer = known ? group->ranks[pair->peer] : UINT32_MAX,
                                .status = status};
     snprintf(refusal.text, sizeof refusal.text, "%s", text);
-    wefti_endpoint_note_refusal(group->endpoint, &refusal);
-    atomic_store_explicit(&group->calls->refused, 1 + (known ? pair->peer : group->size),
-                          memory_order_relaxed);
+    if (!wefti_endpoint_note_refusal(group->endpoint, &refusal)) {
+        return wefti_call_end_group(group, status, text);
+    }
+    atomic_store_explicit(&group->calls->refused, true, memory_order_relaxed);
     return status;
 }
 
@@ -110,6 +111,7 @@ weft_status_t wefti_pair_refuse(wefti_call_t *call, const wefti_pair_t *pair, we
     }
     call->pairs.single =
         (wefti_pair_t){.peer = pair->peer,
+                       .tag = pair->tag,
                        .dtype = WEFT_DTYPE_U8,
                        .data = (uint8_t *)group->calls->refusals[call - group->calls->ring],
                        .count = strlen(text) + 1,

@@ -50,7 +50,7 @@ void wefti_call_retries(const wefti_call_t *call, bool ended);
 static inline void wefti_call_note_retry(const wefti_call_t *call, bool ended)
 {
     /* relaxed: a thread that refused a call at the same time is not meant */
-    if (atomic_load_explicit(&call->group->calls->refused, memory_order_relaxed) != 0) {
+    if (atomic_load_explicit(&call->group->calls->refused, memory_order_relaxed)) {
         wefti_call_retries(call, ended);
     }
 }

@@ -346,20 +346,25 @@ weft_status_t wefti_request_submit(const wefti_batched_t *batched, weft_group_t 
 
 /* ---- sends and receives ---- */
 
-static weft_status_t check_pair(const wefti_pair_t *pair, const weft_group_t *group)
+static weft_status_t check_pair(const wefti_pair_t *pair, weft_dtype_t dtype,
+                                const weft_group_t *group)
 {
     if (pair->peer >= group->size || pair->peer == group->rank) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "invalid peer %u for rank %u of a group of %u ranks", pair->peer,
                            group->rank, group->size);
     }
-    WEFT_RETURN_IF_ERROR(check_elements(pair->dtype, pair->count, 1));
+    if (pair->tag == WEFT_ANY_TAG) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "WEFT_ANY_TAG is for weft_probe only");
+    }
+    WEFT_RETURN_IF_ERROR(check_elements(dtype, pair->count, 1));
     return pair->data == NULL && pair->count > 0
                ? wefti_error(WEFT_ERR_INVALID_ARGUMENT, "data is NULL")
                : WEFT_OK;
 }
 
-static weft_status_t submit_pair(wefti_pair_t *pair, weft_group_t *group, weft_stream_t *stream)
+static weft_status_t submit_pair(wefti_pair_t *pair, weft_dtype_t dtype, weft_group_t *group,
+                                 weft_stream_t *stream)
 {
     const wefti_recorder_t *recorder = group->calls->recorder;
     wefti_call_t *call = NULL;
@@ -368,33 +373,51 @@ static weft_status_t submit_pair(wefti_pair_t *pair, weft_group_t *group, weft_s
     if (status != WEFT_OK) {
         return status;
     }
-    status = check_pair(pair, group);
+    status = check_pair(pair, dtype, group);
     if (status < 0) {
         wefti_error_prefix(status, pair->sends ? "Send" : "Recv");
         return recorder != NULL ? wefti_recorder_refuse(group->calls->recorder, true, status)
                                 : wefti_pair_refuse(call, pair, stream, status);
     }
-    pair->bytes = pair->count * weft_dtype_size_bytes(pair->dtype);
+    pair->dtype = (uint8_t)dtype;
+    pair->bytes = pair->count * weft_dtype_size_bytes(dtype);
     if (recorder != NULL) {
         return recorder->ops->record_pair(group, pair);
+    }
+    if (stream == NULL && wefti_pair_take_early(group, pair, &status)) {
+        return status;
     }
     call->pairs.single = *pair;
     wefti_pairs_fill(call, &call->pairs.single, 1);
     return wefti_call_submit(call, stream);
 }
 
+weft_status_t weft_send_tagged(const void *data, uint64_t count, weft_dtype_t dtype, uint32_t peer,
+                               uint32_t tag, weft_group_t *group, weft_stream_t *stream)
+{
+    WEFT_CHECK_ARG(group);
+    wefti_pair_t pair = {.peer = peer, .tag = tag, .data = data, .count = count, .sends = true};
+    return submit_pair(&pair, dtype, group, stream);
+}
+
+weft_status_t weft_recv_tagged(void *data, uint64_t count, weft_dtype_t dtype, uint32_t peer,
+                               uint32_t tag, weft_group_t *group, weft_stream_t *stream)
+{
+    WEFT_CHECK_ARG(group);
+    wefti_pair_t pair = {.peer = peer, .tag = tag, .data = data, .count = count};
+    return submit_pair(&pair, dtype, group, stream);
+}
+
 weft_status_t weft_send(const void *data, uint64_t count, weft_dtype_t dtype, uint32_t peer,
                         weft_group_t *group, weft_stream_t *stream)
 {
     WEFT_CHECK_ARG(group);
-    wefti_pair_t pair = {.peer = peer, .dtype = dtype, .data = data, .count = count, .sends = true};
-    return submit_pair(&pair, group, stream);
+    return weft_send_tagged(data, count, dtype, peer, 0, group, stream);
 }
 
 weft_status_t weft_recv(void *data, uint64_t count, weft_dtype_t dtype, uint32_t peer,
                         weft_group_t *group, weft_stream_t *stream)
 {
     WEFT_CHECK_ARG(group);
-    wefti_pair_t pair = {.peer = peer, .dtype = dtype, .data = data, .count = count};
-    return submit_pair(&pair, group, stream);
+    return weft_recv_tagged(data, count, dtype, peer, 0, group, stream);
 }

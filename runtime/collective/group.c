@@ -5,6 +5,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/collective/call_aside.h"
 #include "runtime/collective/device_call.h"
 #include "runtime/collective/fused.h"
 #include "runtime/collective/schedule_cache.h"
@@ -31,6 +32,7 @@ static void calls_free(weft_group_t *group)
     wefti_schedules_destroy(group);
     wefti_select_deinit(group);
     wefti_flight_remove_group(&group->context->flight, &calls->flight);
+    wefti_asides_free(group);
     wefti_free(allocator, calls->pair_seq);
     wefti_free(allocator, calls->kept);
     wefti_free(allocator, calls->refusals);
@@ -50,6 +52,7 @@ static bool calls_alloc(weft_group_t *group)
     if (calls == NULL) {
         return false;
     }
+    wefti_asides_init(group);
     for (uint32_t i = 0; i < WEFTI_CALLS; i++) {
         calls->ring[i].group = group; /* constant: streams read it of calls that are done */
     }

@@ -77,7 +77,8 @@ void wefti_channels_take(weft_group_t *group, uint32_t channel)
     group->layout = channels->layout;
     group->channel = channel;
     /* What was refused in a group that had it before is not for this one. */
-    wefti_endpoint_retry_refusal(group->endpoint, WEFTI_WAIT_SEND, channel, WEFTI_REFUSAL_NONE);
+    wefti_endpoint_retry_refusal(group->endpoint, WEFTI_WAIT_CALL, channel, UINT32_MAX,
+                                 WEFTI_REFUSAL_NONE);
     group->channel_offset = pool->channels + index * channels->layout.total_bytes;
     group->staging.offset = pool->staging + index * 2 * pool->half_bytes;
     group->staging.half_bytes = pool->half_bytes;

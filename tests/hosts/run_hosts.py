@@ -26,7 +26,7 @@ MPIRUN = shutil.which("mpirun.openmpi")
 FOREIGN = ("WEFT_RANK", "WEFT_WORLD_SIZE", "WEFT_ADDRESS", "WEFT_HOST_ID", "WEFT_SECRET", "RANK", "WORLD_SIZE")
 NOT_UNDER_SANITIZERS = unittest.skipIf(support.SANITIZED, "one case is enough under sanitizers")
 SHAPES = {"2x1": (2, "h0,h1"), "2x2": (2, "h0:2,h1:2"), "4x1": (4, "h0,h1,h2,h3"), "1+3": (2, "h0:1,h1:3")}
-LINK_TIMEOUT = 2
+LINK_TIMEOUT = 5  # longer than a busy machine keeps a rank from reading its sockets
 PROMPT = 300  # half of the default WEFT_TIMEOUT, in seconds
 
 

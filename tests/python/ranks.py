@@ -63,7 +63,7 @@ import unittest
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 sys.path.append(str(SOURCE / "tests" / "support"))
-from program import main  # noqa: E402,F401 (part of what tests share)
+from program import free_port, main  # noqa: E402,F401 (part of what tests share)
 WEFT = os.environ.get("WEFT_TOOL") or str(SOURCE / "build" / "weft")
 WEFT = os.path.abspath(WEFT)
 if os.environ.get("PYTHONPATH"):  # scripts run in other folders, too

@@ -173,6 +173,33 @@ class Operators(ranks.RankCase):
             self.assertIs(weft.all_to_all(parts[self.rank], out=out), out)
             same(out, expected)
 
+    def test_tags_and_probe(self):
+        """Messages match by tag; probe says what has come."""
+        if self.size == 1:
+            self.assertIsNone(weft.probe())
+            return
+        if self.rank == 1:
+            for tag in (5, 7, 5):
+                weft.send(np.full(tag, self.rank, "int32"), 0, tag=tag)
+        elif self.rank == 0:
+            seven, work, first = np.empty(7, "int32"), None, np.empty(5, "int32")
+            weft.recv(seven, 1, tag=7)
+            same(seven, np.ones(7, "int32"))
+            self.assertEqual(weft.probe(1, tag=5), (1, 5, 5, "int32"))
+            work = weft.recv(first, 1, tag=5, async_op=True)
+            self.assertIs(work.wait(), first)
+            while weft.probe() is None:
+                pass
+            self.assertIsNone(weft.probe(tag=7))
+            self.assertEqual(weft.probe(), (1, 5, 5, "int32"))
+            weft.recv(first, 1, tag=5)
+            same(first, np.ones(5, "int32"))
+            for wrong in (dict(peer=self.size), dict(tag=-1), dict(tag=2 ** 32 - 1)):
+                self.assertRaises(ValueError, weft.probe, **wrong)
+            self.assertRaises(weft.WeftError, weft.probe, 0)
+        weft.barrier()
+        self.assertIsNone(weft.probe())
+
     def test_send_and_recv(self):
         """Around a ring; the first rank sends before it receives, the others the other way round."""
         if self.size == 1:

@@ -144,6 +144,9 @@ class Operators(ranks.RankCase):
             self.refused(self.einsum(equation, *shapes), "Einsum|equation")
         a, b = np.arange(6, dtype="float32").reshape(2, 3), np.arange(12, dtype="float32").reshape(3, 4)
         np.testing.assert_array_equal(self.run_model(self.einsum("ij, jk -> ik", (2, 3), (3, 4)), a, b), a @ b)
+        for equation, x in (("ii", (3, 3)), ("bii", (2, 3, 3))):  # a label that one operand has twice is not of the result
+            x = np.arange(np.prod(x), dtype="float32").reshape(x)
+            np.testing.assert_array_equal(self.run_model(self.einsum(equation, x.shape), x), np.einsum(equation, x))
 
     def test_bounds_of_the_type(self):
         x = np.array([-1e300, -2.0, 5.0, 1e300])

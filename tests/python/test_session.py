@@ -423,6 +423,19 @@ class Inference(Case):
         onnx.save(proto, self.dir / name)
         return self.dir / name
 
+    def test_pipeline(self):
+        """Every rank is fed, runs its stage, and has the output."""
+        net = infer.Mlp(np.random.default_rng(SEED))
+        whole = self.save(infer.model(net.nodes(lambda p, s: [infer.node("Identity", [p], s)]), net.inputs, net.outputs,
+                                      net.weights), f"whole{self.rank}.onnx")
+        self.meet()
+        plan = weft.compile(whole, infer=True, batch=4, pipeline=min(self.size, 2), pipeline_micro_batches=2,
+                            world=self.size) if self.size % 2 == 0 else weft.compile(whole, infer=True, batch=4)
+        x = np.random.default_rng(SEED).standard_normal((4, 10)).astype(np.float32)
+        with weft.Session(plan) as session:
+            np.testing.assert_allclose(session.step(x), net.run({"x": x})["y"], rtol=1e-4, atol=1e-5)
+        self.meet()
+
     def test_tensor_parallel(self):
         """Models of ranks; one output, like the input."""
         for make in (infer.Mlp, infer.Attention):

@@ -762,6 +762,35 @@ static void run_wrong(rank_world_t *world)
     buffer_free(&x);
 }
 
+/* A message that was kept, into memory of the device. */
+static void run_tags(rank_world_t *world)
+{
+    buffer_t x = buffer_of(world, 10);
+    for (int32_t tag = 5; tag <= 7; tag += 2) {
+        int32_t own = world->rank == 0 ? tag : 12 - tag; /* 5 7, received 7 5 */
+        for (uint32_t i = 0; i < 10; i++) {
+            x.host[i] = world->rank == 0 ? tag : 0;
+        }
+        upload(&x);
+        if (world->rank == 0) {
+            RANK_OK(weft_send_tagged(x.device, 10, WEFT_DTYPE_I32, 1, (uint32_t)own, world->group,
+                                     NULL));
+        } else {
+            RANK_OK(weft_recv_tagged(x.device, 10, WEFT_DTYPE_I32, 0, (uint32_t)own, world->group,
+                                     NULL));
+            download(&x);
+            RANK_CHECK(x.host[0] == own && x.host[9] == own);
+        }
+    }
+    buffer_free(&x);
+}
+
+static void test_device_groups_tags(void **state)
+{
+    (void)state;
+    support_card_threads(2, run_tags, NULL);
+}
+
 static void test_device_groups_wrong_arguments(void **state)
 {
     (void)state;
@@ -887,6 +916,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_device_groups_operators),
         cmocka_unit_test(test_device_groups_streams),
+        cmocka_unit_test(test_device_groups_tags),
         cmocka_unit_test(test_device_groups_of_groups),
         cmocka_unit_test(test_device_groups_of_full_groups),
         cmocka_unit_test(test_device_groups_same_bits),

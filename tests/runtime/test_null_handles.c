@@ -64,6 +64,7 @@ static struct any {
     int number;
     weft_op_def_t op_def;
     weft_peer_info_t peer_info;
+    weft_message_t message;
     weft_place_t place;
     weft_plan_t *plan;
     weft_plan_info_t plan_info;
@@ -335,6 +336,16 @@ static void call_collective(const fixture_t *f)
     OPTIONAL(weft_recv, data);
     FAILS(weft_recv, group, weft_recv(any.bytes, 1, WEFT_DTYPE_F32, 0, NULL, f->stream));
     OPTIONAL(weft_recv, stream);
+    OPTIONAL(weft_send_tagged, data);
+    FAILS(weft_send_tagged, group,
+          weft_send_tagged(any.bytes, 1, WEFT_DTYPE_F32, 0, 0, NULL, f->stream));
+    OPTIONAL(weft_send_tagged, stream);
+    OPTIONAL(weft_recv_tagged, data);
+    FAILS(weft_recv_tagged, group,
+          weft_recv_tagged(any.bytes, 1, WEFT_DTYPE_F32, 0, 0, NULL, f->stream));
+    OPTIONAL(weft_recv_tagged, stream);
+    FAILS(weft_probe, group, weft_probe(0, 0, NULL, &any.message));
+    OPTIONAL(weft_probe, out_message);
     FAILS(weft_barrier, group, weft_barrier(NULL, f->stream));
     OPTIONAL(weft_barrier, stream);
     FAILS(weft_batch_begin, group, weft_batch_begin(NULL));

@@ -21,7 +21,9 @@
 /* ---- the other arguments ---- */
 
 static weft_context_t *context;
-static weft_group_t *group;
+static weft_group_t *group, *pair; /* pair: of context_of_pair, to which rank 1 has sent */
+static weft_context_t *context_of_pair;
+static pthread_t sender;
 static weft_fuser_t *fuser;
 static weft_capture_t *capture;
 static weft_session_t *session;
@@ -55,8 +57,37 @@ static const weft_fuser_params_t fuser_params = WEFT_FUSER_PARAMS_INIT;
 static const weft_group_params_t group_params = WEFT_GROUP_PARAMS_INIT;
 static const weft_stream_params_t stream_params = WEFT_STREAM_PARAMS_INIT;
 
+/* One of two ranks. */
+static void join_pair(uint32_t rank, weft_context_t **out_context, weft_group_t **out_group)
+{
+    weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
+    char address[64];
+    snprintf(address, sizeof address, "unix:@weft-struct-sizes-pair-%d", (int)getpid());
+    params.rank = rank;
+    params.world_size = 2;
+    params.address = address;
+    assert_int_equal(weft_context_create(&params, out_context), WEFT_OK);
+    assert_int_equal(weft_group_create_world(*out_context, out_group), WEFT_OK);
+}
+
+static void *send_one(void *user)
+{
+    weft_context_t *own = NULL;
+    weft_group_t *theirs = NULL;
+    (void)user;
+    join_pair(1, &own, &theirs);
+    weft_send_tagged("", 1, WEFT_DTYPE_U8, 0, 7, theirs, NULL);
+    weft_group_destroy(theirs);
+    weft_context_release(own);
+    return NULL;
+}
+
 static void make(void)
 {
+    assert_int_equal(pthread_create(&sender, NULL, send_one, NULL), 0);
+    join_pair(0, &context_of_pair, &pair);
+    while (weft_probe(1, 7, pair, NULL) == WEFT_IN_PROGRESS) {
+    }
     training_t training = {.world = 1, .steps = 1, .buckets = 2};
     context_params.rank = 0;
     context_params.world_size = 1;
@@ -96,6 +127,9 @@ static void make(void)
 
 static void unmake(void)
 {
+    weft_group_destroy(pair);
+    weft_context_release(context_of_pair);
+    pthread_join(sender, NULL);
     remove(checkpoint_path);
     weft_snapshot_destroy(snapshot);
     weft_edit_list_destroy(edits);
@@ -144,6 +178,7 @@ CREATES(weft_compile, params, weft_plan_t, weft_compile(params, &made), weft_pla
 CREATES(weft_context_create, params, weft_context_t, weft_context_create(params, &made),
         weft_context_release)
 CALLS(weft_context_peer_info, out_info, weft_context_peer_info(context, 0, out_info))
+CALLS(weft_probe, out_message, weft_probe(1, 7, pair, out_message))
 CALLS(weft_context_link_stats, out_stats, weft_context_link_stats(context, 0, out_stats))
 CREATES(weft_fuser_create, params, weft_fuser_t, weft_fuser_create(group, params, &made),
         weft_fuser_destroy)
@@ -330,6 +365,7 @@ static const row_t rows[] = {
     READS(weft_fuser_create, params, fuser_params, STEP),
     READS(weft_group_create, params, group_params, STEP),
     WRITES(weft_fuser_get_stats, stats, weft_fuser_stats_t),
+    WRITES(weft_probe, out_message, weft_message_t),
     WRITES(weft_mem_query, out_info, weft_mem_info_t),
     READS(weft_pass_ready_times, view, graph_view, UP_TO(weft_graph_view_t, edge_count)),
     READS(weft_pass_insert_collectives, view, graph_view, UP_TO(weft_graph_view_t, edge_count)),

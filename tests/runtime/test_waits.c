@@ -573,6 +573,74 @@ static void test_refused_and_corrected(void **state)
     }
 }
 
+#define GROUPS (WEFTI_REFUSALS + 1)
+
+/* Rank 1 refuses a receive in each of several groups: all ranks that send there learn it, also in
+ * the last one, for which there is no place left. */
+static void run_refused_in_groups(rank_world_t *world)
+{
+    float x[LARGE] = {0};
+    weft_group_t *groups[GROUPS];
+    for (uint32_t g = 0; g < GROUPS; g++) {
+        RANK_OK(weft_group_duplicate(world->group, &groups[g]));
+    }
+    for (uint32_t g = 0; g < GROUPS && world->rank == 1; g++) {
+        weft_status_t status = weft_recv(NULL, LARGE, WEFT_DTYPE_F32, 2 * (g % 2), groups[g], NULL);
+        RANK_CHECK(status == WEFT_ERR_INVALID_ARGUMENT);
+    }
+    RANK_OK(weft_barrier(world->group, NULL));
+    for (uint32_t g = 0; g < GROUPS; g++) {
+        if (world->rank == 2 * (g % 2)) {
+            weft_status_t status = weft_send(x, LARGE, WEFT_DTYPE_F32, 1, groups[g], NULL);
+            RANK_CHECK(status == WEFT_ERR_INVALID_ARGUMENT);
+            RANK_CHECK(strstr(weft_last_error(), "rank 1: Recv: data is NULL") != NULL);
+        }
+    }
+    for (uint32_t g = 0; g < GROUPS; g++) {
+        weft_group_destroy(groups[g]);
+    }
+}
+
+/* Rank 1 refuses a receive. That is nothing to a rank that waits for what rank 1 sends. */
+static void run_refused_other_way(rank_world_t *world)
+{
+    float x[COUNT] = {0};
+    wefti_wait_t list[WEFTI_WAITS];
+    weft_group_t *second = NULL;
+    RANK_OK(weft_group_duplicate(world->group, &second));
+    if (world->rank == 1) {
+        weft_status_t status = weft_recv(NULL, LARGE, WEFT_DTYPE_F32, 0, second, NULL);
+        RANK_CHECK(status == WEFT_ERR_INVALID_ARGUMENT);
+        RANK_OK(weft_barrier(world->group, NULL));
+        for (uint32_t seen = 0; seen < 30;) { /* rank 0 looks around meanwhile */
+            seen += wefti_waits_read(world->group->endpoint, 0, list) > 0;
+            wefti_sleep_ns(1000000);
+        }
+        x[0] = 7;
+        RANK_OK(weft_send(x, COUNT, WEFT_DTYPE_F32, 0, second, NULL));
+    } else {
+        RANK_OK(weft_barrier(world->group, NULL));
+        RANK_OK(weft_recv(x, COUNT, WEFT_DTYPE_F32, 1, second, NULL));
+        RANK_CHECK(x[0] == 7);
+    }
+    RANK_OK(weft_barrier(second, NULL)); /* nothing is left of the refusal */
+    weft_group_destroy(second);
+}
+
+static void test_refused_more(void **state)
+{
+    const uint32_t host_of[3] = {0, 1, 1};
+    const wefti_hub_links_t links = {.host_of = host_of};
+    (void)state;
+    setenv("WEFT_TIMEOUT", "300", 1);
+    support_rank_threads(3, run_refused_in_groups, NULL);
+    support_rank_threads_over(3, run_refused_in_groups, NULL, &links);
+    assert_true(support_rank_processes(3, run_refused_in_groups, NULL));
+    support_rank_threads(2, run_refused_other_way, NULL);
+    support_rank_threads_over(2, run_refused_other_way, NULL, &links);
+    unsetenv("WEFT_TIMEOUT");
+}
+
 static void test_refused_and_on(void **state)
 {
     const uint32_t host_of[2] = {0, 1};
@@ -980,6 +1048,7 @@ int main(void)
         cmocka_unit_test(test_in_one_group),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_refused_and_on),
+        cmocka_unit_test(test_refused_more),
         cmocka_unit_test(test_refused_and_corrected),
         cmocka_unit_test(test_refused_then_failed),
         cmocka_unit_test_teardown(test_legal_programs, back_to_one_host),

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "runtime/base/digest.h"
@@ -226,6 +227,19 @@ weft_status_t wefti_mesh_step(wefti_mesh_t *mesh, uint64_t *out_wait_ns)
     }
     wefti_acceptor_expire(&mesh->acceptor);
     return mesh->up_count == mesh->peer_count ? WEFT_OK : WEFT_IN_PROGRESS;
+}
+
+bool wefti_mesh_hears(const wefti_mesh_t *mesh)
+{
+    for (uint32_t i = 0; i < mesh->peer_count; i++) {
+        const wefti_wire_t *wire = &mesh->peers[i].wire;
+        uint8_t byte;
+        if (wire->fd >= 0 &&
+            (wire->in.end > wire->in.at || recv(wire->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 void wefti_mesh_deinit(wefti_mesh_t *mesh)

@@ -48,6 +48,8 @@ weft_status_t wefti_mesh_begin(wefti_mesh_t *mesh, const uint8_t *key,
 /* Without blocking: WEFT_OK when all connections are up, WEFT_IN_PROGRESS, or an error that names
  * the peer. *out_wait_ns: call again then, or when epoll_fd is readable. */
 weft_status_t wefti_mesh_step(wefti_mesh_t *mesh, uint64_t *out_wait_ns);
+/* All connections are up: whether a peer has sent more than that. */
+bool wefti_mesh_hears(const wefti_mesh_t *mesh);
 /* Also of one that is zero but for its descriptors, which are -1. */
 void wefti_mesh_deinit(wefti_mesh_t *mesh);
 

@@ -204,6 +204,9 @@ static weft_status_t follow_root(joining_t *joining)
                 wefti_wire_send(wire, WEFTI_WAITING, NULL, 0, NULL, 0);
             }
         }
+        if (ready && wefti_mesh_hears(mesh)) {
+            return WEFT_OK; /* that rank has the go, so there is one: rank 0 may have stopped */
+        }
         if (wefti_now_ns() >= patience) {
             return wefti_error(WEFT_ERR_TIMEOUT,
                                "rank 0 (%s) did not complete the rendezvous before the timeout",

@@ -9,6 +9,7 @@ left: no process, no file, no socket, no descriptor. A case is made of the seed 
 
 usage: matrix.py [--build DIR] [--cases N] [--seed N] [--only N] [--seconds N] [--timeout S] [--slack S]
                  [--fault KIND] [--at N] [--differ KIND] [--layout shm|tcp|mixed] [--tolerate KIND] [--keep DIR] [--jobs N] [--log FILE] [-v]
+       matrix.py --by-message HOSTS[,HOSTS] [--rank N] [--first N] [--cases N] ..     a stop at every place of joining
        matrix.py --soak SECONDS [--kills N] [--kill-every SECONDS] [--layout ..] ..   one world that shrinks and grows
 """
 import argparse
@@ -56,6 +57,7 @@ class Case:
     rank: int
     at: int
     after_us: int
+    messages: int  # the fault comes after so many of the rank's; 0: it does not depend on them
     ends: list
     ops: int
     settings: dict
@@ -67,8 +69,9 @@ class Case:
     def __str__(self):
         where = f"hosts {self.hosts}" if self.over_tcp else "one host"
         extra = " ".join(f"{k}={v}" for k, v in self.settings.items())
+        when = f"after {self.messages} messages" if self.messages else f"{self.at}+{self.after_us} us"
         what = (f"{self.differ} differs on {self.odd}{', which leave,' if self.leaves else ''} at operation {self.at}" if self.differ
-                else f"{self.fault} of rank {self.rank} at operation {self.at}+{self.after_us} us")
+                else f"{self.fault} of rank {self.rank} at operation {when}")
         return f"case {self.number}: {self.size} ranks, {where}, {what}; {self.address.split(':')[0]} {extra}".rstrip()
 
 
@@ -107,7 +110,16 @@ def draw_case(seed, number, args):
     ends = [r.choice(("destroy", "destroy", "leave", "exit")) for _ in range(size)]
     if fault == "pause":  # others may still be in the last operation when a rank has finished it
         ends = [end.replace("exit", "destroy") for end in ends]
-    return Case(number, size, hosts, over_tcp, address, fault, rank, at, after_us, ends,
+    messages = 0
+    if fault and at == 0:
+        later = random.Random(f"{seed}/{number}/messages")
+        messages = later.choice((0, later.randrange(1, 12), later.randrange(1, 80), later.randrange(1, 300)))
+    if args.by_message:
+        hosts = args.by_message.split(",")[number % len(args.by_message.split(","))]
+        size, over_tcp, messages, differ = len(hosts), hosts != "a" * len(hosts), number, None
+        address, rank, at, settings, ends = "file:" if over_tcp else "unix:", args.rank, 0, {}, ["destroy"] * size
+        fault = args.fault or "stop"
+    return Case(number, size, hosts, over_tcp, address, fault, rank, at, after_us, messages, ends,
                 at + 30 if fault == "pause" else at + 300 if differ else 1000000, settings, r.random() < 0.5, differ, sorted(odd),
                 differ == "fewer" and r.random() < 0.3)
 
@@ -219,7 +231,8 @@ class Matrix:
                 command += [f"differ={case.differ}", f"at={case.at}"] + (["odd=1"] if number in case.odd else [])
                 command += ["then=leave"] if number in case.odd and case.leaves else []
             elif number == case.rank:
-                command += [f"fault={case.fault}", f"at={case.at}", f"after_us={case.after_us}"]
+                command += [f"fault={case.fault}", f"at={case.at}"]
+                command += [f"messages={case.messages}" if case.messages else f"after_us={case.after_us}"]
             with open(folder / f"out.{number}", "w") as out, open(folder / f"err.{number}", "w") as err:
                 ranks.append(Rank(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env,
                                                    start_new_session=True), folder, number))
@@ -469,8 +482,8 @@ class Matrix:
                 print(f"{count + 1} cases, {time.monotonic() - begin:.0f} s", flush=True)
 
     def again(self, number):
-        kept = [a for name in ("build", "timeout", "slack", "seed", "ranks", "fault", "differ", "layout")
-                if (value := getattr(self.args, name)) is not None for a in (f"--{name}", str(value))]
+        kept = [a for name in ("build", "timeout", "slack", "seed", "ranks", "fault", "differ", "layout", "by_message", "rank")
+                if (value := getattr(self.args, name)) is not None for a in (f"--{name.replace('_', '-')}", str(value))]
         return shlex.join([sys.argv[0], *kept, "--only", str(number)])
 
 
@@ -632,6 +645,9 @@ def main():
     parser.add_argument("--at", type=int, help="the operation of the fault: 0 creates the context")
     parser.add_argument("--differ", choices=("any", *DIFFERENCES), help="disagreements only")
     parser.add_argument("--differ-timeout", type=float, default=10, help="WEFT_TIMEOUT of ranks that disagree")
+    parser.add_argument("--by-message", metavar="HOSTS", help="case N: one rank has the fault after N messages while the world is made; its ranks "
+                        "are on hosts by letters, such as aaaaa or abbb (AAA: one host over TCP); cases take turns with HOSTS,HOSTS")
+    parser.add_argument("--rank", type=int, default=0, help="with --by-message: this one")
     parser.add_argument("--layout", choices=("shm", "tcp", "mixed"))
     parser.add_argument("--soak", type=float, help="seconds of one world that loses and gets ranks, instead of cases")
     parser.add_argument("--kills", type=int, default=10**9, help="with --soak: ends after this many")

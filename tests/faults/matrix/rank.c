@@ -3,11 +3,12 @@
  * One rank of a case of the injection matrix (matrix.py): random legal work until a call fails. On
  * one rank there is a fault at a given moment, or ranks disagree about an operation.
  *
- *   rank seed=N ops=N end=destroy|leave|exit folder=DIR [plan=FILE] [fault=KIND at=OP after_us=N]
- *        [differ=KIND at=OP [odd=1 [then=leave]]]
+ *   rank seed=N ops=N end=destroy|leave|exit folder=DIR [plan=FILE]
+ *        [fault=KIND at=OP [after_us=N | messages=N]] [differ=KIND at=OP [odd=1 [then=leave]]]
  *   rank seed=N folder=DIR [plan=FILE] grows_at=ADDRESS    a rank that goes on (elastic.c)
  *
- * Operation 0 is weft_context_create, operation 1 the start of the work (work_begin). Standard
+ * Operation 0 is weft_context_create, operation 1 the start of the work (work_begin). With messages
+ * the fault comes after so many of them, at the end of the operation at the latest. Standard
  * output has one line per event: name, CLOCK_MONOTONIC in nanoseconds, details, with tabs between.
  */
 #include <pthread.h>
@@ -19,6 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/faults/matrix/calls.h"
 #include "tests/faults/matrix/disagree.h"
 #include "tests/faults/matrix/elastic.h"
 #include "tests/faults/matrix/events.h"
@@ -28,6 +30,7 @@ typedef struct fault {
     const char *kind; /* NULL: none */
     uint64_t at;
     uint32_t after_us; /* later than the start of the operation, from another thread; 0: before */
+    uint64_t messages; /* 0: it does not depend on these */
 } fault_t;
 
 /* ---- faults ---- */
@@ -73,10 +76,19 @@ static void *act_later(void *user)
     return NULL;
 }
 
+static void act_now(void *user)
+{
+    const fault_t *fault = user;
+    act(fault->kind);
+}
+
 /* Returns true if this rank is to leave in good order. */
 static bool inject(fault_t *fault, uint64_t op)
 {
     pthread_t thread;
+    if (fault->kind != NULL && calls_disarm() > 0) {
+        act(fault->kind);
+    }
     if (fault->kind == NULL || fault->at != op) {
         return false;
     }
@@ -84,7 +96,9 @@ static bool inject(fault_t *fault, uint64_t op)
         event_report("fault", "leave");
         return true;
     }
-    if (fault->after_us == 0) {
+    if (fault->messages > 0) {
+        calls_arm(fault->messages, act_now, fault);
+    } else if (fault->after_us == 0) {
         act(fault->kind);
     } else if (pthread_create(&thread, NULL, act_later, fault) == 0) {
         pthread_detach(thread);
@@ -143,7 +157,7 @@ int main(int argc, char **argv)
 {
     static work_t work;
     fault_t fault = {event_option(argv, "fault"), event_number(argv, "at"),
-                     (uint32_t)event_number(argv, "after_us")};
+                     (uint32_t)event_number(argv, "after_us"), event_number(argv, "messages")};
     const char *end = event_option(argv, "end"), *differ = event_option(argv, "differ"), *name = "";
     uint64_t ops = event_number(argv, "ops"), op = 0;
     weft_status_t status = WEFT_OK;

@@ -61,7 +61,7 @@ def build_weft():
         options += ["-G", "Ninja"]
     options += shlex.split(os.environ.get("CMAKE_ARGS", ""))
     subprocess.run(["cmake", "-S", SOURCE, "-B", BUILD, *options], check=True)
-    subprocess.run(["cmake", "--build", BUILD, "--target", "weft", "weft_python", "weft_tool", "-j",
+    subprocess.run(["cmake", "--build", BUILD, "--target", "weft", "weft_python", "weft_mpi", "weft_tool", "-j",
                     str(len(os.sched_getaffinity(0)))], check=True)
 
 
@@ -88,7 +88,7 @@ class BuildExtension(build_ext):
 
     def get_outputs(self):
         root = pathlib.Path(self.build_lib) / PACKAGE
-        return [str(root / "_core.abi3.so"), str(root / "libweft.so.0")]
+        return [str(root / name) for name in ("_core.abi3.so", "libweft.so.0", "libweft_mpi.so")]
 
     def get_source_files(self):
         return []
@@ -124,6 +124,8 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     extras_require={"numpy": ["numpy"], "torch": ["torch"]},
+    py_modules=["weft_torch_backend"],
+    entry_points={"torch.backends": ["weft = weft_torch_backend:register"]},
     packages=find_packages(str(HERE), include=[PACKAGE, f"{PACKAGE}.*"]),
     package_data={"": ["py.typed", "*.pyi"]},
     ext_modules=[Extension(f"{PACKAGE}._core", [], py_limited_api=True)],

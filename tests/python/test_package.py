@@ -166,12 +166,25 @@ class Wheel(unittest.TestCase):
         source = ranks.SOURCE / "python" / "weft"
         expected = {path.relative_to(source).as_posix() for path in source.rglob("*")
                     if path.is_file() and (path.suffix in (".py", ".pyi") or path.name == "py.typed")}
-        self.assertEqual(files, expected | {"_core.abi3.so", "libweft.so.0"})
+        self.assertEqual(files, expected | {"_core.abi3.so", "libweft.so.0", "libweft_mpi.so"})
 
     def test_nothing_points_to_where_it_was_built(self):
         for path in (self.package / "_core.abi3.so", self.package / "libweft.so.0", self.dir / "venv" / "bin" / "weft"):
             paths = re.findall(r"(?:RUNPATH|RPATH).*\[(.*)\]", run("readelf", "-d", path).stdout)
             self.assertEqual(paths, ["$ORIGIN"] if path.name == "_core.abi3.so" else [], path)
+
+    def test_torch_finds_the_backend(self):
+        """As torch 2.5 and later do when they are imported; also where the package does not load."""
+        load = ("import importlib.metadata as m, torch.distributed as d; "
+                "[e.load()() for e in m.entry_points(group='torch.backends') if e.name == 'weft']; "
+                "print(hasattr(d.Backend, 'WEFT'))")
+        if not importlib.util.find_spec("torch"):
+            self.skipTest("torch is not installed")
+        done = run(self.python, "-c", load, env=self.env, cwd=self.dir)
+        self.assertEqual((done.stdout, done.stderr), ("True\n", ""))
+        done = run(self.python, "-c", "import sys; sys.modules['weft._core'] = None; " + load, env=self.env, cwd=self.dir)
+        self.assertEqual(done.stdout, "False\n", done.stderr)
+        self.assertIn("torch.distributed has no backend weft: ", done.stderr)
 
     def test_used_by_the_command_inside(self):
         done = run(self.dir / "venv" / "bin" / "weft", "run", "-n", 2, "--", self.python, "-c",

@@ -5,7 +5,9 @@ import ranks
 torch = ranks.need("torch")
 import datetime  # noqa: E402
 import os  # noqa: E402
+import tempfile  # noqa: E402
 import threading  # noqa: E402
+import time  # noqa: E402
 import types  # noqa: E402
 import unittest  # noqa: E402
 from unittest import mock  # noqa: E402
@@ -72,6 +74,44 @@ class Ends(unittest.TestCase):
                     work.wait(datetime.timedelta(milliseconds=1))
                 self.assertIs(raised.exception, failure)
                 self.assertIs(work.exception(), failure)
+
+
+class Meetings(ranks.RankCase):
+    RANKS = 2
+
+    class Asking:
+        """A store; says in the store that somebody asks where to meet."""
+
+        def __init__(self, store, key):
+            self.store, self.key = store, key
+            self.add, self.set = store.add, store.set
+
+        def get(self, key):
+            if key.endswith("meet"):
+                self.store.set(self.key, "1")
+            return self.store.get(key)
+
+    def join(self, store, key):
+        """Rank 1 asks first."""
+        if self.rank == 0:
+            store.get(key)
+        else:
+            store = self.Asking(store, key)
+        context = meeting.join(store, self.rank, 2, datetime.timedelta(seconds=100))
+        self.assertEqual(weft.get_world_size(context.world), 2)
+        context.close()
+
+    def test_what_an_earlier_attempt_has_left_in_the_store(self):
+        name = bytearray(tempfile.mktemp(prefix="weft-test-").ljust(200).encode())
+        weft.broadcast(name, 0)
+        store = dist.FileStore(name.decode().strip(), 2)
+        self.join(store, "first")
+        self.join(store, "again")  # destroyed and made again
+        if self.rank == 1:
+            store.add("weft/1/joins/0", 0)
+        with mock.patch.dict(os.environ, TORCHELASTIC_RESTART_COUNT="1"):
+            self.join(store, "started again")
+        self.meet()
 
 
 class Groups(ranks.RankCase):
@@ -298,6 +338,26 @@ class Survivors(ranks.RankCase):
         pair = dist.new_group([0, 3])
         if self.rank != 2:
             self.check(pair, [0, 3])
+
+    @unittest.skipIf(int(torch.__version__.split(".")[0]) > 1, "only torch 1 waits for all ranks where a group is made")
+    def die_in_barrier(self, dead):
+        """Rank dead ends when all others wait for it there."""
+        module = dist.distributed_c10d
+        if self.rank == dead:
+            key = f"{module.STORE_BASED_BARRIER_PREFIX}:{module._group_count + 1}"
+            while module._get_default_store().add(key, 0) < self.RANKS - 1:
+                time.sleep(0.001)
+            self.die()
+        members = [rank for rank in range(self.RANKS) if rank != dead]
+        self.check(dist.new_group(members), members)
+
+    @ranks.fresh(dies=[1])
+    def test_death_in_barrier(self):
+        self.die_in_barrier(1)
+
+    @ranks.fresh(dies=[0])
+    def test_death_of_the_store_in_barrier(self):
+        self.die_in_barrier(0)
 
     @ranks.fresh(dies=[1])
     def test_native(self):

@@ -8,6 +8,7 @@ import torch.distributed as dist
 import weft
 from weft.torch import layout, meeting, works
 from weft.torch.adoption import Adoption
+from weft.torch.receives import Receives
 from weft.torch.works import Done, Work
 
 # Sends and receives have groups of their own, as many as make every pair and direction of a rank independent, up to so
@@ -55,6 +56,7 @@ class Group(dist.ProcessGroup):
         self.lock = threading.RLock()
         self.buckets = None
         self.adoption = Adoption(self.weft_context)
+        self._receives = Receives(timeout)
         self._barriers = 0
         self.global_ranks = None  # of the members of a world that has shrunk
         works.process_groups.add(self)
@@ -142,20 +144,25 @@ class Group(dist.ProcessGroup):
         return self._pairs[pair_group_of(low, high, self._size) + (sender > receiver)]
 
     def send(self, tensors, peer, tag=0):
-        """Messages between two ranks match in order; tags are not looked at."""
         data = layout.dense(single(tensors))
         group = self._pair_group(self._rank, peer)
-        return Work(self, weft.send(data, peer, group, async_op=True), tensors)
+        return Work(self, weft.send(data, peer, group, tag=tag, async_op=True), tensors)
 
     def recv(self, tensors, peer, tag=0):
+        """Messages between two ranks match by tag, and in order where tags are the same."""
         group = self._pair_group(peer, self._rank)
         data, finish = layout.place(single(tensors))
-        work = Work(self, weft.recv(data, peer, group, async_op=True), tensors, finish)
+        work = Work(self, self._receives.receive(data, ((peer, group),), tag), tensors, finish)
         work._source = peer
         return work
 
     def recv_anysource(self, tensors, tag=0):
-        raise RuntimeError("weft: receive from any source is not supported; name the source rank")
+        data, finish = layout.place(single(tensors))
+        groups = [(peer, self._pair_group(peer, self._rank)) for peer in range(self._size) if peer != self._rank]
+        handle = self._receives.receive(data, groups, tag)
+        work = Work(self, handle, tensors, finish)
+        work.source_rank = work._source_rank = lambda: handle.peer
+        return work
 
     # ---- several calls together ----
     def _start_coalescing(self, *_):

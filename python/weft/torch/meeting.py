@@ -10,6 +10,7 @@ import secrets
 import socket
 import struct
 import threading
+import time
 
 import torch.distributed as dist
 import weft
@@ -23,18 +24,21 @@ def join(store, rank, size, timeout):
     """A weft.Context of the ranks that share store (of this group alone), whoever and wherever they are. Collective.
 
     Rank 0 learns from all which host they are on and says where to meet: on one host at an abstract socket, else at
-    a port of rank 0's, with a secret that only those who can read the store know.
+    a port of rank 0's, with a secret that only those who can read the store know. The store may have what an earlier
+    attempt has left: of ranks that torchrun has started again, or of a group that was destroyed.
     """
     context = getattr(_given, "context", None)
     if context is not None:
         return context
     if size == 1:
         return weft.Context(0, 1)
-    store.set(f"weft/rank/{rank}", json.dumps(_card()))
+    attempt = f"weft/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    attempt += f"/{store.add(f'{attempt}/joins/{rank}', 1)}"
+    store.set(f"{attempt}/rank/{rank}", json.dumps(_card()))
     if rank == 0:
-        cards = [json.loads(store.get(f"weft/rank/{r}")) for r in range(size)]
-        store.set("weft/meet", json.dumps(_meeting_place(cards)))
-    place = json.loads(store.get("weft/meet"))
+        cards = [json.loads(store.get(f"{attempt}/rank/{r}")) for r in range(size)]
+        store.set(f"{attempt}/meet", json.dumps(_meeting_place(cards)))
+    place = json.loads(store.get(f"{attempt}/meet"))
     with _environment(timeout, place["secret"]):
         return weft.Context(rank, size, place["address"])
 
@@ -57,8 +61,34 @@ def install_barrier(has_lost_ranks):
     met without that."""
     module = dist.distributed_c10d
     barrier = module._store_based_barrier
-    module._store_based_barrier = (
-        lambda *args, **kwargs: None if has_lost_ranks() else barrier(*args, **kwargs))
+
+    def among_living(rank, store, *args, **kwargs):
+        if not has_lost_ranks():
+            barrier(rank, _StoreOfLiving(store, has_lost_ranks), *args, **kwargs)
+    module._store_based_barrier = among_living
+
+
+class _StoreOfLiving:
+    """A store that tells who counts ranks that all have come, once one of them is dead."""
+    SECONDS = 5  # the process of the store has ended; the others learn it within this time
+
+    def __init__(self, store, has_lost_ranks):
+        self._store, self._has_lost_ranks = store, has_lost_ranks
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def add(self, key, amount):
+        until = time.monotonic() + self.SECONDS
+        try:
+            count = self._store.add(key, amount)
+        except RuntimeError:
+            while not self._has_lost_ranks():
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.01)
+            return dist.get_world_size()
+        return dist.get_world_size() if amount == 0 and self._has_lost_ranks() else count
 
 
 def _card():

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Receives that are under way: by tag, and from any rank.
+
+Receives of one Weft group end in the order in which they were issued. So one whose tag differs from those before it is
+issued when these are done, or when its message has come before theirs. One from any rank is issued when a message has
+come.
+"""
+import threading
+import time
+
+import weft
+
+# While nothing comes, looked for so often.
+_PAUSE_S = 0.0001
+
+
+class Receives:
+    """Those of one process group. timeout (a timedelta) bounds a wait for a message."""
+
+    def __init__(self, timeout):
+        self.timeout_s = timeout.total_seconds()
+        self.lock = threading.RLock()
+        self.under_way = {}  # by peer, as they were asked for
+
+    def receive(self, data, groups, tag):
+        """A receive into data of what comes with tag from a rank of groups: pairs of a rank and its weft.Group."""
+        made = Receive(self, data, groups, tag)
+        with self.lock:
+            for peer, _ in groups:
+                self.under_way.setdefault(peer, []).append(made)
+            made.advance()
+        if made.error is not None:
+            raise made.error
+        return made
+
+    def before(self, receive, peer):
+        """Receives from peer before this one that are not done."""
+        queue = self.under_way[peer]
+        return [other for other in queue[:queue.index(receive)] if not other.is_completed()]
+
+
+class Receive:
+    """Looks like a weft.Work."""
+    __slots__ = ("receives", "data", "groups", "tag", "work", "error", "done", "peer")
+
+    def __init__(self, receives, data, groups, tag):
+        self.receives, self.data, self.groups, self.tag = receives, data, groups, tag
+        self.work = self.error = None
+        self.done = False
+        self.peer = -1  # known when it is issued
+
+    def advance(self):
+        """Issues it, if that can be. Under the lock."""
+        try:
+            for peer, group in self.groups:
+                before = self.receives.before(self, peer)
+                if len(self.groups) == 1 and all(other.tag == self.tag and other.work for other in before):
+                    self.work, self.peer = weft.recv(self.data, peer, group, tag=self.tag, async_op=True), peer
+                    return
+                if (all(other.tag != self.tag for other in before)
+                        and weft.probe(peer, group, tag=self.tag) is not None):
+                    weft.recv(self.data, peer, group, tag=self.tag)
+                    self.peer = peer
+                    self._end()
+                    return
+        except Exception as error:
+            self._end(error)
+
+    def _end(self, error=None):
+        with self.receives.lock:
+            if self.done:
+                return
+            for peer, _ in self.groups:
+                self.receives.under_way[peer].remove(self)
+            self.error, self.done = error, True
+            self.data = self.work = None
+
+    def is_completed(self):
+        if not self.done:
+            with self.receives.lock:
+                self._look()
+        return self.done
+
+    def _look(self):
+        if self.work is None and not self.done:
+            self.advance()
+        work = self.work
+        if work is not None and work.is_completed():
+            try:
+                work.wait()
+            except Exception as error:
+                self._end(error)
+            else:
+                self._end()
+
+    def wait(self, timeout=None):
+        end = None if timeout is None else time.monotonic() + timeout
+        last = time.monotonic() + self.receives.timeout_s if end is None else end
+        while self.work is None and not self.is_completed():
+            if time.monotonic() > last:
+                raise TimeoutError(f"weft: no message with tag {self.tag} has come from " + (
+                    f"rank {self.groups[0][0]}" if len(self.groups) == 1 else "any rank"))
+            time.sleep(_PAUSE_S)
+        work = self.work
+        if work is not None:
+            try:
+                work.wait() if end is None else work.wait(max(0.0, end - time.monotonic()))
+            except Exception:
+                self.is_completed()
+                raise
+            self._end()
+        elif self.error is not None:
+            raise self.error

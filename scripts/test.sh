@@ -49,6 +49,14 @@ for module in onnxruntime mypy viztracer wasmtime; do
     timeout 300 "$venv/bin/python" -m pip install -q --disable-pip-version-check --retries 2 "$module"; } \
     >build/pip.log 2>&1 || { tail -n 2 build/pip.log; echo "not available: tests that need $module will skip"; }
 done
+# jax needs a newer numpy than Debian's torch: it has an environment of its own.
+if ! build/jax/bin/python -c "import jax" >/dev/null 2>&1; then
+  say "installing jax from PyPI into build/jax"
+  mkdir -p build
+  { /usr/bin/python3 -m venv build/jax &&
+    timeout 300 build/jax/bin/python -m pip install -q --disable-pip-version-check --retries 2 'jax>=0.10,<0.11'; } \
+    >build/pip.log 2>&1 || { tail -n 2 build/pip.log; echo "not available: tests that need jax will skip"; }
+fi
 
 failed=0
 results=() # a line per suite

@@ -70,6 +70,7 @@ if(TARGET weft_python)
   endforeach()
 endif()
 
+include(interop/interop.cmake)
 include(hosts/hosts.cmake)
 include(faults/matrix/matrix.cmake)
 

@@ -44,11 +44,12 @@ FOLDERS = {
         "runtime/base/", "transport/transport.h", "transport/bootstrap/bootstrap.h", "runtime/machine/", "runtime/flight/",
         "ops/algo/", "ops/collective.h", "ops/cost/", "ops/op_facts.h", "ops/signature.h", "ops/plan/prove.h", "graph/onnx/onnx.h",
         "runtime/checkpoint/safetensors.h", "tools/"]),
+    "interop": ("libraries that other compilers load", ["interop/"]),
     "python/src": ("the Python extension", ["python/src/"]),
     "samples": ("programs a user might start from", []),
 }
 # folders above the others: they may call every public function, as a program may
-ABOVE = {"runtime/capture", "tools", "python/src", "samples"}
+ABOVE = {"runtime/capture", "tools", "interop", "python/src", "samples"}
 # libraries that stay in one corner: header prefix -> where it may be included
 CORNERS = {
     "onnx.pb-c.h": r"graph/onnx/",

@@ -32,6 +32,8 @@ static weft_status_t infer_batch_norm(weft_node_desc_t *node)
 {
     WEFT_RETURN_IF_ERROR(wefti_infer_need(node, 5));
     WEFT_RETURN_IF_ERROR(check_channels(node, 0, 1, 4));
+    WEFT_RETURN_IF_ERROR(wefti_infer_input(node, 5) != NULL ? wefti_infer_match(node, 0, 5)
+                                                            : WEFT_OK);
     wefti_infer_set_like(node, 0, &node->inputs[0]);
     for (uint32_t i = 1; i < node->output_count; i++) {
         wefti_infer_set_like(node, i, &node->inputs[1]);
@@ -44,6 +46,8 @@ static weft_status_t infer_batch_norm_grad(weft_node_desc_t *node)
     WEFT_RETURN_IF_ERROR(wefti_infer_need(node, 5));
     WEFT_RETURN_IF_ERROR(wefti_infer_match(node, 0, 1));
     WEFT_RETURN_IF_ERROR(check_channels(node, 1, 2, 4));
+    WEFT_RETURN_IF_ERROR(wefti_infer_input(node, 5) != NULL ? wefti_infer_match(node, 1, 5)
+                                                            : WEFT_OK);
     wefti_infer_set_like(node, 0, &node->inputs[1]);
     wefti_infer_set_like(node, 1, &node->inputs[2]);
     wefti_infer_set_like(node, 2, &node->inputs[2]);
@@ -66,7 +70,14 @@ static void cost_batch_norm(const weft_node_desc_t *node, double *out_flops, dou
         .name = "momentum", .type = WEFT_ATTR_TYPE_FLOAT, .default_f = 0.9f,                       \
         .doc = "share of the running statistics that stays"                                        \
     }
-static const weft_attr_def_t norm_attrs[] = {EPSILON, MOMENTUM};
+static const weft_attr_def_t training_attrs[] = {
+    EPSILON,
+    MOMENTUM,
+    {.name = "activation",
+     .type = WEFT_ATTR_TYPE_STRING,
+     .default_s = "",
+     .doc = "of Y, after input 5 is added: Relu, or none"},
+};
 static const weft_attr_def_t norm7_attrs[] = {
     EPSILON,
     MOMENTUM,
@@ -119,11 +130,13 @@ static const weft_op_def_t defs[] = {
          "Y = scale (X - mean) / sqrt(var + epsilon) + B; outputs 1 and 2: running statistics",
          .gradient = WEFT_GRADIENT_BATCH_NORM, .precision = WEFT_PRECISION_INPUTS,
          .f32_inputs = ~1u),
-    NORM("weft", "BatchNormTraining", 1, 6, 5, norm_attrs,
+    NORM("weft", "BatchNormTraining", 1, 7, 5, training_attrs,
          "BatchNormalization by mean and variance of X, which are outputs 1 and 2 (and 3 and 4)",
          .flags = WEFT_FACT_STATISTICS, .gradient = WEFT_GRADIENT_BATCH_NORM,
          .precision = WEFT_PRECISION_INPUTS, .f32_inputs = ~1u,
-         .result_grad = {"weft", "BatchNormGrad"}, .evaluation = {"", "BatchNormalization"}),
+         .result_grad = {"weft", "BatchNormGrad"}, .evaluation = {"weft", "BatchNormEvaluation"}),
+    NORM("weft", "BatchNormEvaluation", 1, 6, 1, training_attrs,
+         "what BatchNormTraining is outside of training: by inputs 3 and 4", 0),
     {.domain = "weft",
      .name = "BatchNormMoments",
      .since_version = 1,
@@ -140,16 +153,17 @@ static const weft_op_def_t defs[] = {
      .name = "BatchNormGrad",
      .since_version = 1,
      .inputs_min = 5,
-     .inputs_max = 6,
+     .inputs_max = 7,
      .outputs_min = 1,
      .outputs_max = 3,
      .dtypes = WEFTI_BIT_FLOATS,
-     .in_place = WEFTI_IN_PLACE_NONE,
+     .in_place = {0, -1, -1, -1},
      .attrs = grad_attrs,
      .attr_count = WEFTI_COUNT(grad_attrs),
      .infer = infer_batch_norm_grad,
      .cost = cost_batch_norm,
-     .doc = "dX, dScale and dB from dY, X, scale, mean and variance; each output may be absent"},
+     .doc = "dX, dScale and dB from dY, X, scale, mean and variance; each output may be absent; dY "
+            "counts where input 5 is above 0"},
 };
 
 wefti_op_family_t wefti_op_defs_norm(void)

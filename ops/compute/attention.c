@@ -122,7 +122,7 @@ WEFTI_INLINE void soften_body(const wefti_scores_t *s, const rows_t *rows)
             continue;
         }
         const float left = wefti_exp_of_negative_f32(rows->top[r] - top);
-        const float sum = wefti_exps_f32(row, top, p, seen);
+        const float sum = wefti_exps_f32(row, top, p, seen, NULL);
         memset(p + seen, 0, (size_t)(s->cols - seen) * sizeof(*p));
         rows->total[r] = rows->total[r] * left + sum;
         WEFTI_INDEPENDENT

@@ -50,10 +50,22 @@ static weft_status_t check_bias(const weft_node_desc_t *node, const weft_tensor_
     return status == WEFT_OK ? wefti_check_shape(node, bias, what, 1, &channels) : status;
 }
 
+/* Only planes are filled from half types. */
+static weft_status_t check_wide(const wefti_conv_t *c, bool needed)
+{
+    return needed && c->dtype != WEFT_DTYPE_F32
+               ? wefti_error(WEFT_ERR_UNSUPPORTED, "Conv: no kernel for type %s",
+                             weft_dtype_name(c->dtype))
+               : WEFT_OK;
+}
+
 /* The forward pass or the gradient of the input in its better form. */
 static weft_status_t plan_pass(const wefti_conv_t *c, bool data_grad, conv_state_t *state,
                                int64_t *out_elems)
 {
+    WEFT_RETURN_IF_ERROR(
+        check_wide(c, wefti_depthwise_fits(c) || (data_grad ? wefti_conv_lanes_fit_data_grad(c)
+                                                            : wefti_conv_lanes_fit_forward(c))));
     if (wefti_depthwise_fits(c)) {
         state->form = LANES_OF_CHANNELS;
         WEFT_RETURN_IF_ERROR(wefti_depthwise_plan(c, data_grad, &state->depthwise));
@@ -72,6 +84,7 @@ static weft_status_t plan_pass(const wefti_conv_t *c, bool data_grad, conv_state
 /* The gradient of weights, likewise. */
 static weft_status_t plan_dw(const wefti_conv_t *c, conv_state_t *state, int64_t *out_elems)
 {
+    WEFT_RETURN_IF_ERROR(check_wide(c, wefti_depthwise_fits(c) || wefti_conv_lanes_fit_dw(c)));
     if (wefti_depthwise_fits(c)) {
         state->dw_form = LANES_OF_CHANNELS;
         WEFT_RETURN_IF_ERROR(wefti_depthwise_plan(c, false, &state->depthwise_dw));
@@ -128,7 +141,8 @@ static weft_status_t describe_grad(const weft_node_desc_t *node, const weft_kern
     WEFT_RETURN_IF_ERROR(plan_dw(c, state, &elems));
     state->want_dx = wefti_node_has_output(node, 0);
     if (state->want_dx) {
-        WEFT_RETURN_IF_ERROR(wefti_check_f32(node, &node->outputs[0], "output 0", true));
+        WEFT_RETURN_IF_ERROR(wefti_check_type(node, &node->outputs[0], "output 0",
+                                              c->dtype == WEFT_DTYPE_F32, c->dtype));
         WEFT_RETURN_IF_ERROR(
             wefti_check_shape(node, &node->outputs[0], "output 0", x->rank, x->dims));
         wefti_conv_t with_dx = *c;
@@ -198,8 +212,8 @@ static weft_status_t conv_prepare(const weft_node_desc_t *node, const weft_kerne
 }
 
 /* bias may be NULL. */
-static void run_pass(const conv_state_t *state, const float *source, const float *weights,
-                     const float *bias, float *dst, float *scratch)
+static void run_pass(const conv_state_t *state, const void *source, const float *weights,
+                     const float *bias, void *dst, float *scratch)
 {
     if (state->form == LANES_OF_CHANNELS) {
         wefti_depthwise_run(&state->depthwise, source, weights, bias, dst, scratch);
@@ -227,7 +241,8 @@ static weft_status_t grad_prepare(const weft_node_desc_t *node, const weft_kerne
 static weft_status_t grad_run(const weft_kernel_call_t *call)
 {
     const conv_state_t *state = call->state;
-    const float *dy = call->inputs[0], *x = call->inputs[1], *w = call->inputs[2];
+    const void *dy = call->inputs[0], *x = call->inputs[1];
+    const float *w = call->inputs[2];
     float *db = state->want_db ? call->outputs[2] : NULL;
     if (state->dw_form == LANES_OF_CHANNELS) {
         wefti_depthwise_dw_run(&state->depthwise_dw, x, dy, call->outputs[1], db, call->scratch);

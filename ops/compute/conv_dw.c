@@ -7,6 +7,7 @@
  * images. Otherwise every sum has sixteen lanes (wefti_dot_tile_t), which are added at the end.
  */
 #include "ops/compute/conv_f32.h"
+#include "ops/compute/halves.h"
 
 #include <string.h>
 
@@ -62,6 +63,7 @@ static void plan_dots(const wefti_conv_t *c, wefti_conv_dw_t *dw)
                               .phases = {1, 1},
                               .size = {lines > c->out[0] ? lines : c->out[0], dw->x.size[1]},
                               .last = c->out_last,
+                              .dtype = c->dtype,
                               .isa = c->isa};
     dw->block = DOT_IMAGES;
     dw->sums_elems = dw->rows * dw->taps * VECTOR;
@@ -113,7 +115,7 @@ void wefti_conv_dw_deinit(wefti_conv_dw_t *dw)
 /* One call of a kernel, and what its parts share. */
 typedef struct dw_job {
     const wefti_conv_dw_t *dw;
-    const float *x, *dy; /* of the block's first image and the group's first channel */
+    const void *x, *dy; /* of the block's first image and the group's first channel */
     float *xs, *dys, *sums, *panels;
     int64_t group, images, parts;
 } dw_job_t;
@@ -122,6 +124,27 @@ typedef struct dw_job {
 static int64_t panel_rows(int64_t left)
 {
     return left <= 64 ? left : 48;
+}
+
+/* [rows][run] of a tensor to [run][rows]. */
+static void turn(const wefti_conv_dw_t *dw, const void *from, int64_t area, int64_t rows,
+                 int64_t run, float *dst, int64_t ld)
+{
+    enum { COLS = 64, ROWS = 64 }; /* as panel_rows */
+    float wide[ROWS * COLS];
+    if (dw->x.dtype == WEFT_DTYPE_F32) {
+        wefti_transpose_f32(dw->isa, from, area, rows, run, dst, ld);
+        return;
+    }
+    for (int64_t at = 0, take; at < run; at += take) {
+        take = min_i64(COLS, run - at);
+        for (int64_t r = 0; r < rows; r++) {
+            wefti_halves_widen(dw->isa, dw->x.dtype,
+                               wefti_conv_at(dw->x.dtype, from, r * area + at), take,
+                               wide + r * COLS);
+        }
+        wefti_transpose_f32(dw->isa, wide, COLS, rows, take, dst + at * ld, ld);
+    }
 }
 
 /* dY of the block, piece by piece, and in each panel by panel: [outputs of the piece][lanes]. A
@@ -138,16 +161,17 @@ static void turn_dy(const dw_job_t *job, int64_t part)
         for (int64_t p = 0; p < outputs && n % job->parts == part; p += run) {
             const int64_t first = p / dw->piece * dw->piece;
             const int64_t end = min_i64(first + dw->piece, outputs);
-            const float *image = job->dy + p / area * channels * area;
+            const int64_t image = p / area * channels * area;
             float *dst = job->dys + first * dw->lanes + (end - first) * r + (p - first) * ld;
             run = min_i64(area - p % area, end - p);
             if (!dw->dy.last) {
-                wefti_transpose_f32(dw->isa, image + channel * area + p % area, area, rows, run,
-                                    dst, ld);
+                turn(dw, wefti_conv_at(dw->x.dtype, job->dy, image + channel * area + p % area),
+                     area, rows, run, dst, ld);
                 continue;
             }
             for (int64_t i = 0; i < run; i++) {
-                memcpy(dst + i * ld, image + (p % area + i) * channels + channel,
+                memcpy(dst + i * ld,
+                       (const float *)job->dy + image + (p % area + i) * channels + channel,
                        (size_t)rows * sizeof *dst);
             }
         }
@@ -164,7 +188,8 @@ static void fill_part(const void *context, int64_t part)
     const int64_t image = dw->x.all_channels * dw->x.source[0] * dw->x.source[1];
     const int64_t plane = dw->x.phases[0] * dw->x.phases[1] * wefti_planes_stride(&dw->x);
     for (int64_t i = 0; i < job->images; i++) {
-        wefti_planes_fill(&dw->x, job->x + i * image, job->group * dw->x.channels + begin, count,
+        wefti_planes_fill(&dw->x, wefti_conv_at(dw->x.dtype, job->x, i * image),
+                          job->group * dw->x.channels + begin, count,
                           job->xs + i * wefti_planes_elems(&dw->x) + begin * plane);
     }
     turn_dy(job, part);
@@ -210,7 +235,7 @@ static void multiply_part(const void *context, int64_t part)
     }
 }
 
-static void run_packed(const wefti_conv_dw_t *dw, const float *x, const float *dy, float *dw_out,
+static void run_packed(const wefti_conv_dw_t *dw, const void *x, const void *dy, float *dw_out,
                        float *db, float *scratch)
 {
     const int64_t area = dw->positions.count[0] * dw->positions.count[1], k = dw->taps - 1;
@@ -225,8 +250,8 @@ static void run_packed(const wefti_conv_dw_t *dw, const float *x, const float *d
         memset(job.sums, 0, (size_t)dw->sums_elems * sizeof *job.sums);
         for (int64_t first = 0; first < dw->images; first += dw->block) {
             job.images = min_i64(dw->block, dw->images - first);
-            job.x = x + first * x_image;
-            job.dy = dy + first * dy_image;
+            job.x = wefti_conv_at(dw->x.dtype, x, first * x_image);
+            job.dy = wefti_conv_at(dw->x.dtype, dy, first * dy_image);
             wefti_parallel(job.parts, fill_part, &job);
             wefti_parallel(job.parts, multiply_part, &job);
         }
@@ -282,7 +307,7 @@ static float sum_lanes(float *lanes)
     return lanes[0];
 }
 
-static void run_dots(const wefti_conv_dw_t *dw, const float *x, const float *dy, float *dw_out,
+static void run_dots(const wefti_conv_dw_t *dw, const void *x, const void *dy, float *dw_out,
                      float *db, float *scratch)
 {
     const int64_t ones = dw->vectors * VECTOR;
@@ -311,10 +336,10 @@ static void run_dots(const wefti_conv_dw_t *dw, const float *x, const float *dy,
                                   .vectors = dw->vectors,
                                   .images = min_i64(dw->images - first, DOT_IMAGES)};
             for (int64_t i = 0; i < t.images; i++) {
-                wefti_planes_fill(&dw->x, x + (first + i) * x_image, g * dw->x.channels,
-                                  dw->x.channels, xs + i * t.b_image);
-                wefti_planes_fill(&dw->dy, dy + (first + i) * dy_image, g * dw->rows, dw->rows,
-                                  dys + i * dy_elems);
+                wefti_planes_fill(&dw->x, wefti_conv_at(dw->x.dtype, x, (first + i) * x_image),
+                                  g * dw->x.channels, dw->x.channels, xs + i * t.b_image);
+                wefti_planes_fill(&dw->dy, wefti_conv_at(dw->x.dtype, dy, (first + i) * dy_image),
+                                  g * dw->rows, dw->rows, dys + i * dy_elems);
             }
             const int64_t step = wefti_gemm_kernel(dw->isa)->dot_cols;
             const int64_t parts = min_i64((dw->taps + step - 1) / step, dw->threads);
@@ -333,7 +358,7 @@ static void run_dots(const wefti_conv_dw_t *dw, const float *x, const float *dy,
     }
 }
 
-void wefti_conv_dw_run(const wefti_conv_dw_t *dw, const float *x, const float *dy, float *dw_out,
+void wefti_conv_dw_run(const wefti_conv_dw_t *dw, const void *x, const void *dy, float *dw_out,
                        float *db, float *scratch)
 {
     (dw->packed ? run_packed : run_dots)(dw, x, dy, dw_out, db, scratch);

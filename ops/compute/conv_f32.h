@@ -36,11 +36,18 @@
 /* Any sum stays the same, -0 too: without a bias bits do not depend on the layout. */
 #define WEFTI_ADD_NOTHING (-0.0f)
 
+/* Where element at of a tensor of f32 or a half type is. */
+static inline const void *wefti_conv_at(weft_dtype_t dtype, const void *data, int64_t at)
+{
+    return (const char *)data + at * (dtype == WEFT_DTYPE_F32 ? 4 : 2);
+}
+
 /* Shapes of one convolution; index 0 is height, 1 is width. 1-D convolutions have height 1. */
 typedef struct wefti_conv {
     int64_t images, in_channels, out_channels, groups;
     int64_t in[2], out[2], kernel[2], stride[2], dilation[2], pad[2]; /* pad: at the beginning */
     bool in_last, out_last;                                           /* channels-last */
+    weft_dtype_t dtype; /* of X, Y and their gradients: f32, or a half type in plain layout */
     weft_isa_t isa;
     uint32_t threads;
 } wefti_conv_t;
@@ -64,6 +71,7 @@ typedef struct wefti_planes {
     int64_t phases[2]; /* planes per channel; phase i is that of tap i */
     int64_t size[2];   /* lines and elements per line of a plane */
     bool last;
+    weft_dtype_t dtype; /* of the image; planes are f32 */
     weft_isa_t isa;
 } wefti_planes_t;
 
@@ -74,7 +82,7 @@ int64_t wefti_planes_elems(const wefti_planes_t *planes);
 weft_status_t wefti_planes_check(const wefti_planes_t *planes);
 /* Copies channels first .. first + count - 1 of image. What the source does not cover must be zero
  * already and stays so. */
-void wefti_planes_fill(const wefti_planes_t *planes, const float *image, int64_t first,
+void wefti_planes_fill(const wefti_planes_t *planes, const void *image, int64_t first,
                        int64_t count, float *dst);
 /* The planes that the forward pass and the gradient of weights read, and those of dY for dX. */
 wefti_planes_t wefti_planes_of_input(const wefti_conv_t *conv);
@@ -114,9 +122,10 @@ typedef struct wefti_conv_pass {
     int64_t images, groups, rows, out[2], out_channels;
     int64_t step[2]; /* from output to output of a grid */
     bool out_last;
-    bool packed; /* panels are copied */
-    bool whole;  /* every output is in a grid */
-    bool turned; /* weights are those of the forward pass, to be turned */
+    bool packed;        /* panels are copied */
+    bool whole;         /* every output is in a grid */
+    bool turned;        /* weights are those of the forward pass, to be turned */
+    weft_dtype_t dtype; /* of source and destination */
     int64_t block;
     int64_t grid_count, kernel_elems, kernel_width;
     wefti_conv_grid_t *grids;
@@ -133,8 +142,8 @@ weft_status_t wefti_conv_pass_plan(const wefti_conv_t *conv, bool data_grad,
                                    wefti_conv_pass_t *out_pass);
 void wefti_conv_pass_deinit(wefti_conv_pass_t *pass);
 /* weights as the operator has them; bias may be NULL; scratch of scratch_elems. */
-void wefti_conv_pass_run(const wefti_conv_pass_t *pass, const float *source, const float *weights,
-                         const float *bias, float *dst, float *scratch);
+void wefti_conv_pass_run(const wefti_conv_pass_t *pass, const void *source, const float *weights,
+                         const float *bias, void *dst, float *scratch);
 
 /* The gradient of weights and bias. */
 typedef struct wefti_conv_dw {
@@ -155,7 +164,7 @@ typedef struct wefti_conv_dw {
 weft_status_t wefti_conv_dw_plan(const wefti_conv_t *conv, wefti_conv_dw_t *out_dw);
 void wefti_conv_dw_deinit(wefti_conv_dw_t *dw);
 /* db may be NULL. */
-void wefti_conv_dw_run(const wefti_conv_dw_t *dw, const float *x, const float *dy, float *dw_out,
+void wefti_conv_dw_run(const wefti_conv_dw_t *dw, const void *x, const void *dy, float *dw_out,
                        float *db, float *scratch);
 
 /* "conv:avx512" and so on. */

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "ops/compute/halves.h"
 #include "ops/compute/support.h"
 #include "runtime/base/error.h"
 #include "runtime/base/memory.h"
@@ -141,6 +142,7 @@ weft_status_t wefti_conv_pass_plan(const wefti_conv_t *c, bool data_grad, wefti_
         .out_channels = data_grad ? c->in_channels : c->out_channels,
         .out_last = data_grad ? c->in_last : c->out_last,
         .turned = data_grad,
+        .dtype = c->dtype,
         .kernel_elems = c->kernel[0] * c->kernel[1],
         .kernel_width = c->kernel[1],
         .isa = c->isa,
@@ -232,8 +234,35 @@ typedef struct block {
     const float *bias; /* of row 0; may be NULL */
     float *sums;
     int64_t ld, rows;
-    float *dst; /* image 0, channel of row 0 */
+    void *dst; /* image 0, channel of row 0 */
 } block_t;
+
+static void *place(const wefti_conv_pass_t *pass, void *dst, int64_t at)
+{
+    return (void *)(uintptr_t)wefti_conv_at(pass->dtype, dst, at);
+}
+
+/* Sums plus add, to elements at a step. */
+static void store_line(const wefti_conv_pass_t *pass, const float *sums, float add, int64_t count,
+                       void *dst)
+{
+    float wide[BLOCK_COLS];
+    uint16_t half[BLOCK_COLS];
+    const int64_t step = pass->step[1];
+    if (pass->dtype == WEFT_DTYPE_F32) {
+        store_run[pass->isa](sums, add, count, dst, step);
+        return;
+    }
+    for (int64_t at = 0, take; at < count; at += take) {
+        uint16_t *to = place(pass, dst, at * step);
+        take = min_i64(BLOCK_COLS, count - at);
+        store_run[pass->isa](sums + at, add, take, wide, 1);
+        wefti_halves_narrow(pass->isa, pass->dtype, wide, take, step == 1 ? to : half);
+        for (int64_t i = 0; i < take && step > 1; i++) {
+            to[i * step] = half[i];
+        }
+    }
+}
 
 /* Outputs of a line (or of lines that touch): sums from column on. */
 static void store(const wefti_conv_pass_t *pass, const block_t *b, int64_t column, int64_t count,
@@ -242,20 +271,21 @@ static void store(const wefti_conv_pass_t *pass, const block_t *b, int64_t colum
     const int64_t area = pass->out[0] * pass->out[1];
     const int64_t pixel =
         (b->grid->to[0] + y * pass->step[0]) * pass->out[1] + b->grid->to[1] + x * pass->step[1];
-    float *to = b->dst + image * pass->out_channels * area;
+    const int64_t from = image * pass->out_channels * area;
     if (pass->out_last) {
         for (int64_t r = 0; r < b->rows && b->bias != NULL; r++) {
             float *sums = b->sums + r * b->ld + column;
             store_run[pass->isa](sums, b->bias[r], count, sums, 1);
         }
         wefti_transpose_f32(pass->isa, b->sums + column, b->ld, b->rows, count,
-                            to + pixel * pass->out_channels, pass->step[1] * pass->out_channels);
+                            (float *)b->dst + from + pixel * pass->out_channels,
+                            pass->step[1] * pass->out_channels);
         return;
     }
     for (int64_t r = 0; r < b->rows; r++) {
         const float add = b->bias == NULL ? WEFTI_ADD_NOTHING : b->bias[r];
-        store_run[pass->isa](b->sums + r * b->ld + column, add, count, to + r * area + pixel,
-                             pass->step[1]);
+        store_line(pass, b->sums + r * b->ld + column, add, count,
+                   place(pass, b->dst, from + r * area + pixel));
     }
 }
 
@@ -290,7 +320,8 @@ static void run_packed(const wefti_conv_pass_t *pass, const float *weights, cons
     /* As planned, however few rows the part has. */
     const int64_t positions = images * area_of(grid), cols = block_cols(pass->rows), all = b.rows;
     const float *bias = b.bias;
-    float *panel = scratch + min_i64(all, BLOCK_ROWS) * cols, *dst = b.dst;
+    float *panel = scratch + min_i64(all, BLOCK_ROWS) * cols;
+    void *const dst = b.dst;
     const int64_t channel = pass->out_last ? 1 : pass->out[0] * pass->out[1];
     b.sums = scratch;
     b.ld = cols;
@@ -298,7 +329,7 @@ static void run_packed(const wefti_conv_pass_t *pass, const float *weights, cons
         const int64_t count = min_i64(cols, positions - first);
         for (int64_t row = 0; row < all; row += b.rows) {
             b.rows = min_i64(BLOCK_ROWS, all - row);
-            b.dst = dst + row * channel;
+            b.dst = place(pass, dst, row * channel);
             b.bias = bias == NULL ? NULL : bias + row;
             wefti_gemm_tile_t t = {.a_row = grid->k, .a_k = 1, .b = panel, .ldc = cols};
             for (int64_t k = 0; k < grid->k; k += t.k_count) {
@@ -349,12 +380,20 @@ static void store_bias(const wefti_conv_pass_t *pass, const block_t *b, int64_t 
     for (int64_t i = 0; i < images * b->rows; i++) {
         const int64_t r = i % b->rows;
         const float value = b->bias == NULL ? 0 : b->bias[r];
-        float *to = b->dst + i / b->rows * pass->out_channels * area + r * row;
+        void *to = place(pass, b->dst, i / b->rows * pass->out_channels * area + r * row);
+        uint16_t half = 0;
+        if (pass->dtype != WEFT_DTYPE_F32) {
+            wefti_halves_narrow(pass->isa, pass->dtype, &value, 1, &half);
+            for (int64_t p = 0; p < area; p++) {
+                ((uint16_t *)to)[p] = half;
+            }
+            continue;
+        }
         for (int64_t p = 0; p < area && pixel == 1; p++) {
-            to[p] = value;
+            ((float *)to)[p] = value;
         }
         for (int64_t p = 0; p < area && pixel != 1; p++) {
-            to[p * pixel] = value;
+            ((float *)to)[p * pixel] = value;
         }
     }
 }
@@ -362,8 +401,10 @@ static void store_bias(const wefti_conv_pass_t *pass, const block_t *b, int64_t 
 /* What the parts of one call share. A part has some images, and some rows of each group. */
 typedef struct pass_job {
     const wefti_conv_pass_t *pass;
-    const float *source, *weights, *bias;
-    float *dst, *turned, *scratch;
+    const void *source;
+    const float *weights, *bias;
+    void *dst;
+    float *turned, *scratch;
     int64_t image_parts, row_parts;
 } pass_job_t;
 
@@ -389,16 +430,19 @@ static void run_part(const void *context, int64_t part)
     memset(planes, 0, (size_t)pass->planes_elems * sizeof *planes);
     for (; first < end; first += images) {
         images = min_i64(pass->block, end - first);
-        const float *source = job->source + first * p->all_channels * source_area;
+        const int64_t source = first * p->all_channels * source_area;
         for (int64_t g = 0; g < pass->groups; g++) {
             const int64_t channel = g * pass->rows + row;
             for (int64_t i = 0; i < images; i++) {
-                wefti_planes_fill(p, source + i * p->all_channels * source_area, g * p->channels,
-                                  p->channels, planes + i * elems);
+                wefti_planes_fill(p,
+                                  wefti_conv_at(p->dtype, job->source,
+                                                source + i * p->all_channels * source_area),
+                                  g * p->channels, p->channels, planes + i * elems);
             }
             b.bias = job->bias == NULL ? NULL : job->bias + channel;
-            b.dst = job->dst + first * pass->out_channels * area +
-                    channel * (pass->out_last ? 1 : area);
+            b.dst =
+                place(pass, job->dst,
+                      first * pass->out_channels * area + channel * (pass->out_last ? 1 : area));
             if (!pass->whole) {
                 store_bias(pass, &b, images);
             }
@@ -433,8 +477,8 @@ static void turn_part(const void *context, int64_t part)
     }
 }
 
-void wefti_conv_pass_run(const wefti_conv_pass_t *pass, const float *source, const float *weights,
-                         const float *bias, float *dst, float *scratch)
+void wefti_conv_pass_run(const wefti_conv_pass_t *pass, const void *source, const float *weights,
+                         const float *bias, void *dst, float *scratch)
 {
     pass_job_t job = {.pass = pass,
                       .source = source,

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "ops/compute/halves.h"
 #include "ops/compute/support.h"
 #include "runtime/base/error.h"
 
@@ -37,6 +38,7 @@ wefti_planes_t wefti_planes_of_input(const wefti_conv_t *c)
     wefti_planes_t p = {.channels = c->in_channels / c->groups,
                         .all_channels = c->in_channels,
                         .last = c->in_last,
+                        .dtype = c->dtype,
                         .isa = c->isa};
     for (int d = 0; d < 2; d++) {
         const int64_t period = wefti_conv_tap_period(c, d);
@@ -58,6 +60,7 @@ wefti_planes_t wefti_planes_of_gradient(const wefti_conv_t *c)
                         .dilation = {1, 1},
                         .phases = {1, 1},
                         .last = c->out_last,
+                        .dtype = c->dtype,
                         .isa = c->isa};
     for (int d = 0; d < 2; d++) {
         const int64_t before = (c->kernel[d] - 1) * c->dilation[d] / c->stride[d];
@@ -112,8 +115,31 @@ WEFTI_INLINE void copy_step_body(const float *src, int64_t step, int64_t count, 
 WEFTI_CLONES(copy_step, (const float *src, int64_t step, int64_t count, float *dst),
              (src, step, count, dst));
 
+/* Elements at a step of a line, as f32. */
+static void copy_line(const wefti_planes_t *p, const void *line, int64_t step, int64_t count,
+                      float *dst)
+{
+    enum { BUFFER = 512 };
+    float wide[BUFFER];
+    if (p->dtype == WEFT_DTYPE_F32) {
+        copy_step[p->isa](line, step, count, dst);
+        return;
+    }
+    if (step == 1) {
+        wefti_halves_widen(p->isa, p->dtype, line, count, dst);
+        return;
+    }
+    for (int64_t i = 0, take; i < count; i += take) {
+        take = step < BUFFER ? (BUFFER - 1) / step + 1 : 1;
+        take = take < count - i ? take : count - i;
+        wefti_halves_widen(p->isa, p->dtype, wefti_conv_at(p->dtype, line, i * step),
+                           (take - 1) * step + 1, wide);
+        copy_step[p->isa](wide, step, take, dst + i);
+    }
+}
+
 /* Lines ys and columns xs of one phase, of all channels; dst: of the first channel's phase. */
-static void fill_phase(const wefti_planes_t *p, const float *image, int64_t first, int64_t count,
+static void fill_phase(const wefti_planes_t *p, const void *image, int64_t first, int64_t count,
                        run_t ys, run_t xs, float *dst)
 {
     const int64_t area = p->source[0] * p->source[1], width = p->source[1];
@@ -125,20 +151,21 @@ static void fill_phase(const wefti_planes_t *p, const float *image, int64_t firs
     dst += ys.to * p->size[1] + xs.to;
     for (int64_t y = 0; y < ys.count && p->last; y++) {
         const int64_t from = (ys.first + y * p->phase[0]) * width + xs.first;
-        wefti_transpose_f32(p->isa, image + from * p->all_channels + first,
+        wefti_transpose_f32(p->isa, (const float *)image + from * p->all_channels + first,
                             p->phase[1] * p->all_channels, xs.count, count, dst + y * p->size[1],
                             plane);
     }
     for (int64_t c = 0; c < count && !p->last; c++) {
-        const float *channel = image + (first + c) * area + xs.first;
+        const int64_t channel = (first + c) * area + xs.first;
         for (int64_t y = 0; y < ys.count; y++) {
-            copy_step[p->isa](channel + (ys.first + y * p->phase[0]) * width, p->phase[1], xs.count,
-                              dst + c * plane + y * p->size[1]);
+            copy_line(
+                p, wefti_conv_at(p->dtype, image, channel + (ys.first + y * p->phase[0]) * width),
+                p->phase[1], xs.count, dst + c * plane + y * p->size[1]);
         }
     }
 }
 
-void wefti_planes_fill(const wefti_planes_t *p, const float *image, int64_t first, int64_t count,
+void wefti_planes_fill(const wefti_planes_t *p, const void *image, int64_t first, int64_t count,
                        float *dst)
 {
     for (int64_t y = 0; y < p->phases[0]; y++) {

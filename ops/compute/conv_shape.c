@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "ops/compute/conv_f32.h"
+#include "ops/compute/halves.h"
 #include "ops/compute/kernel_check.h"
 #include "runtime/base/error.h"
 
@@ -95,9 +96,11 @@ weft_status_t wefti_conv_describe(const weft_node_desc_t *node, const weft_tenso
     weft_status_t status;
     int64_t pad_end[2], kernel[2], dims[4];
     *c = (wefti_conv_t){.isa = env->isa, .threads = env->thread_count == 0 ? 1 : env->thread_count};
-    WEFT_TRY(status, wefti_check_f32(node, x, "the input", true), out);
+    c->dtype = wefti_is_half(x->dtype) ? x->dtype : WEFT_DTYPE_F32;
+    const bool wide = c->dtype == WEFT_DTYPE_F32;
+    WEFT_TRY(status, wefti_check_type(node, x, "the input", wide, c->dtype), out);
     WEFT_TRY(status, wefti_check_f32(node, w, "the weights", false), out);
-    WEFT_TRY(status, wefti_check_f32(node, y, "the output", true), out);
+    WEFT_TRY(status, wefti_check_type(node, y, "the output", wide, c->dtype), out);
     WEFT_TRY(status, check_dims(node, x, w, y), out);
     const uint32_t spatial = x->rank - 2, first = 2 - spatial;
     c->images = x->dims[0];

@@ -16,6 +16,7 @@
 #include "runtime/base/parallel.h"
 
 #define CHUNK (4 * WEFTI_PHILOX_LANES) /* elements whose words are made at once */
+#define AHEAD 1024                     /* elements from those that are requested */
 
 typedef struct dropout dropout_t;
 typedef void (*dropout_fn)(const dropout_t *d);
@@ -51,12 +52,15 @@ typedef struct {
 WEFTI_INLINE void apply(const uint32_t *words, const float *x, float *y, uint8_t *mask,
                         int64_t count, uint32_t threshold, float scale)
 {
+    wefti_prefetch(x + AHEAD, count * (int64_t)sizeof(*x));
+    wefti_prefetch(y + AHEAD, count * (int64_t)sizeof(*y));
     WEFTI_INDEPENDENT
     for (int64_t i = 0; i < count; i++) {
         float kept = x[i] * scale; /* computed always: no branch around the load */
         y[i] = words[i] >= threshold ? kept : 0.0f;
     }
     count = mask == NULL ? 0 : count;
+    wefti_prefetch(mask + AHEAD, count);
     WEFTI_INDEPENDENT
     for (int64_t i = 0; i < count; i++) {
         mask[i] = words[i] >= threshold;

@@ -106,6 +106,14 @@ static const struct {
     {"", "AveragePool", 1u, 1u},
     {"", "GlobalAveragePool", 1u, 1u},
 };
+/* Tensors that a kernel reads and writes as they are, where it takes the shapes. */
+static const struct {
+    const char *domain, *op;
+    uint32_t inputs, outputs;
+} as_they_are[] = {
+    {"", "Conv", 1u, 1u},
+    {"com.microsoft", "ConvGrad", 3u, 1u},
+};
 #define CACHE_BYTES ((size_t)1 << 20) /* f32 copies for each thread */
 
 /* A tensor of the node, or its part for some samples. */
@@ -234,14 +242,14 @@ static bool has_halves(const weft_tensor_desc_t *tensors, uint32_t count)
     return false;
 }
 
-/* Copies of half tensors, from *cursor on; their descriptions become those of f32. Contents that
+/* Copies of half tensors but those of the mask stays, from *cursor on; their descriptions become those of f32. Contents that
  * are known at bind stay out: they are those of half types. */
-static weft_status_t place(weft_tensor_desc_t *tensors, uint32_t count, tensor_t *out,
-                           size_t *cursor)
+static weft_status_t place(weft_tensor_desc_t *tensors, uint32_t count, uint32_t stays,
+                           tensor_t *out, size_t *cursor)
 {
     for (uint32_t i = 0; i < count; i++) {
         size_t bytes;
-        if (!wefti_is_half(tensors[i].dtype)) {
+        if (!wefti_is_half(tensors[i].dtype) || (i < 32 && (stays >> i & 1u) != 0)) {
             continue;
         }
         out[i].dtype = tensors[i].dtype;
@@ -314,11 +322,31 @@ static void divide(weft_tensor_desc_t *tensors, uint32_t count, uint32_t mask, i
     }
 }
 
+typedef enum { AS_THEY_ARE, BY_PARTS, WHOLE, WAYS } way_t;
+
+/* UNSUPPORTED also where the kernel is not listed. */
+static weft_status_t find_stays(const weft_node_desc_t *node, uint32_t *out_inputs,
+                                uint32_t *out_outputs)
+{
+    for (size_t i = 0; i < WEFTI_COUNT(as_they_are); i++) {
+        if (strcmp(as_they_are[i].domain, node->domain) == 0 &&
+            strcmp(as_they_are[i].op, node->op) == 0) {
+            *out_inputs = as_they_are[i].inputs;
+            *out_outputs = as_they_are[i].outputs;
+            return WEFT_OK;
+        }
+    }
+    return WEFT_ERR_UNSUPPORTED;
+}
+
 static weft_status_t prepare_widened(const weft_kernel_t *kernel, const weft_node_desc_t *node,
-                                     const weft_kernel_env_t *env, bool by_parts, void **out_state,
+                                     const weft_kernel_env_t *env, way_t way, void **out_state,
                                      size_t *out_scratch_bytes)
 {
-    uint32_t in_mask = 0, out_mask = 0;
+    uint32_t in_mask = 0, out_mask = 0, in_stays = 0, out_stays = 0;
+    if (way == AS_THEY_ARE) {
+        WEFT_RETURN_IF_ERROR(find_stays(node, &in_stays, &out_stays));
+    }
     const size_t count = (size_t)node->input_count + node->output_count;
     weft_status_t status = WEFT_ERR_NO_MEMORY;
     weft_node_desc_t wide = *node;
@@ -339,11 +367,12 @@ static weft_status_t prepare_widened(const weft_kernel_t *kernel, const weft_nod
     memcpy(tensors + node->input_count, node->outputs, node->output_count * sizeof(*tensors));
     wide.inputs = tensors;
     wide.outputs = tensors + node->input_count;
-    s->parts = by_parts ? count_parts(node, env, &in_mask, &out_mask) : 1;
+    s->parts = way == BY_PARTS ? count_parts(node, env, &in_mask, &out_mask) : 1;
     divide(tensors, node->input_count, in_mask, s->parts, s->inputs);
     divide(tensors + node->input_count, node->output_count, out_mask, s->parts, s->outputs);
-    WEFT_TRY(status, place(tensors, node->input_count, s->inputs, &cursor), done);
-    WEFT_TRY(status, place(tensors + node->input_count, node->output_count, s->outputs, &cursor),
+    WEFT_TRY(status, place(tensors, node->input_count, in_stays, s->inputs, &cursor), done);
+    WEFT_TRY(status,
+             place(tensors + node->input_count, node->output_count, out_stays, s->outputs, &cursor),
              done);
     s->scratch_offset = cursor;
     WEFT_TRY(status, kernel->prepare(&wide, env, &s->state, &bytes), done);
@@ -370,10 +399,11 @@ weft_status_t wefti_prepare_kernel(const weft_kernel_t *kernel, const weft_node_
         return status;
     }
     snprintf(message, sizeof(message), "%s", weft_last_error());
-    if (prepare_widened(kernel, node, env, true, out_state, out_scratch_bytes) < 0 &&
-        prepare_widened(kernel, node, env, false, out_state, out_scratch_bytes) < 0) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s", message);
+    for (way_t way = AS_THEY_ARE; way < WAYS; way++) {
+        if (prepare_widened(kernel, node, env, way, out_state, out_scratch_bytes) >= 0) {
+            *out_kernel = &widened;
+            return WEFT_OK;
+        }
     }
-    *out_kernel = &widened;
-    return WEFT_OK;
+    return wefti_error(WEFT_ERR_UNSUPPORTED, "%s", message);
 }

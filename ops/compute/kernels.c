@@ -24,6 +24,7 @@ size_t wefti_compute_kernels(const weft_kernel_t **out_kernels, size_t capacity)
         &wefti_kernel_clip_grad,
         &wefti_kernel_batch_norm,
         &wefti_kernel_batch_norm_training,
+        &wefti_kernel_batch_norm_evaluation,
         &wefti_kernel_batch_norm_grad,
         &wefti_kernel_batch_norm_moments,
         &wefti_kernel_moving_average,

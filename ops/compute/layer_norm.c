@@ -77,6 +77,7 @@ WEFTI_INLINE void backward_body(const state_t *s, wefti_range_t rows, const floa
     dx += rows.from * s->length;
     for (int64_t r = rows.from; r < rows.to; r++) {
         float middle = mean[r], inv = inverse[r];
+        wefti_prefetch(dx + s->length, s->length * (int64_t)sizeof(float));
         WEFTI_INDEPENDENT
         for (int64_t i = 0; i < s->length; i++) {
             terms[i] = dy[i] * scale[i];
@@ -107,6 +108,8 @@ WEFTI_INLINE void add_columns_body(const state_t *s, wefti_range_t rows, int64_t
     x += rows.from * s->length;
     for (int64_t r = rows.from; r < rows.to; r++, dy += s->length, x += s->length) {
         const float middle = mean[r], inv = inverse[r];
+        wefti_prefetch(dy + s->length + from, (to - from) * (int64_t)sizeof(float));
+        wefti_prefetch(x + s->length + from, (to - from) * (int64_t)sizeof(float));
         if (dscale != NULL && dbias != NULL) {
             WEFTI_INDEPENDENT
             for (int64_t i = from; i < to; i++) {

@@ -63,20 +63,20 @@ static double total_weight(const state_t *s, const void *labels, const float *we
     return total;
 }
 
-/* log_prob: [N, C, inner...]; row and exps are scratch of C floats each. */
+/* log_prob: [N, C, inner...]; row is scratch of C floats. */
 WEFTI_INLINE void log_prob_of_body(const state_t *s, int64_t rows, const float *x, float *log_prob,
-                                   float *row, float *exps)
+                                   float *row)
 {
     for (int64_t n = 0; n < rows; n++, x += s->c * s->inner, log_prob += s->c * s->inner) {
         if (s->inner == 1) {
-            wefti_log_softmax_row(x, log_prob, exps, s->c, true);
+            wefti_log_softmax_row(x, log_prob, NULL, s->c, true);
             continue;
         }
         for (int64_t i = 0; i < s->inner; i++) {
             for (int64_t k = 0; k < s->c; k++) {
                 row[k] = x[k * s->inner + i];
             }
-            wefti_log_softmax_row(row, row, exps, s->c, true);
+            wefti_log_softmax_row(row, row, NULL, s->c, true);
             for (int64_t k = 0; k < s->c; k++) {
                 log_prob[k * s->inner + i] = row[k];
             }
@@ -84,11 +84,10 @@ WEFTI_INLINE void log_prob_of_body(const state_t *s, int64_t rows, const float *
     }
 }
 WEFTI_CLONES(log_prob_of,
-             (const state_t *s, int64_t rows, const float *x, float *log_prob, float *row,
-              float *exps),
-             (s, rows, x, log_prob, row, exps));
+             (const state_t *s, int64_t rows, const float *x, float *log_prob, float *row),
+             (s, rows, x, log_prob, row));
 
-/* Some rows; scratch: two rows of each thread. */
+/* Some rows; scratch: a row of each thread. */
 typedef struct {
     const state_t *s;
     const float *x;
@@ -99,9 +98,8 @@ static void log_prob_range(const void *job, wefti_range_t range)
 {
     const log_prob_t *l = job;
     const int64_t at = range.from * l->s->c * l->s->inner;
-    float *row = l->scratch + range.part * 2 * l->s->c;
-    log_prob_of[l->s->isa](l->s, range.to - range.from, l->x + at, l->log_prob + at, row,
-                           row + l->s->c);
+    log_prob_of[l->s->isa](l->s, range.to - range.from, l->x + at, l->log_prob + at,
+                           l->scratch + range.part * l->s->c);
 }
 
 /* The loss of a row: of the label, and with smoothing also E / C of every class. */
@@ -125,7 +123,7 @@ static weft_status_t run_loss(const weft_kernel_call_t *call)
     const void *labels = call->inputs[1];
     const float *weights = s->has_weights ? call->inputs[2] : NULL;
     float *loss = call->outputs[0], *rows = call->scratch;
-    float *made = s->has_log_prob ? call->outputs[1] : rows + s->threads * 2 * s->c;
+    float *made = s->has_log_prob ? call->outputs[1] : rows + s->threads * s->c;
     const float *log_prob = s->given ? call->inputs[0] : made;
     double total = 0.0;
     weft_status_t status = check_labels(s, labels);
@@ -334,7 +332,7 @@ static weft_status_t prepare_loss(const weft_node_desc_t *node, const weft_kerne
     }
     s.has_log_prob = log_prob != NULL;
     WEFT_RETURN_IF_ERROR(keep(&s, out_state));
-    int64_t floats = s.threads * 2 * s.c + (s.has_log_prob ? 0 : s.n * s.c * s.inner);
+    int64_t floats = s.threads * s.c + (s.has_log_prob ? 0 : s.n * s.c * s.inner);
     *out_scratch_bytes = (size_t)floats * sizeof(float);
     return WEFT_OK;
 }

@@ -77,6 +77,30 @@ static inline float wefti_tanh_f32(float x)
     return y < -1.0f ? -1.0f : y;
 }
 
+/* log(x) to about 1 unit in the last place, by the polynomial of Cephes; -infinity of 0, NaN of
+ * negative numbers. */
+static inline float wefti_log_f32(float x)
+{
+    const bool tiny = x < 0x1p-126f; /* the exponent is that of a normal number */
+    const uint32_t root = 0x3f3504f3u, bits = wefti_f32_bits(tiny ? x * 0x1p25f : x) - root;
+    const float e = (float)((int32_t)bits >> 23) - (tiny ? 25.0f : 0.0f);
+    const float r = wefti_f32_from_bits((bits & 0x7fffffu) + root) - 1.0f, z = r * r;
+    float p = 0.070376836292f;
+    p = p * r - 0.11514610310f;
+    p = p * r + 0.11676998740f;
+    p = p * r - 0.12420140846f;
+    p = p * r + 0.14249322787f;
+    p = p * r - 0.16668057665f;
+    p = p * r + 0.20000714765f;
+    p = p * r - 0.24999993993f;
+    p = p * r + 0.33333331174f;
+    /* e ln 2 in two parts; the first one is exact. */
+    float y = (r + (p * (r * z) - 2.12194440e-4f * e - 0.5f * z)) + 0.693359375f * e;
+    y = x > 0.0f ? y : NAN;
+    y = x == 0.0f ? -INFINITY : y;
+    return x < INFINITY ? y : x;
+}
+
 /* log(x) for finite normal x > 0, in double, to about 1e-12. */
 static inline double wefti_log(double x)
 {

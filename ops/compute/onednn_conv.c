@@ -133,6 +133,15 @@ static weft_status_t choose(wefti_onednn_program_t *program, const wefti_conv_t 
     return status;
 }
 
+/* A convolution of f32. */
+static weft_status_t describe_wide(const weft_node_desc_t *node, const weft_tensor_desc_t *x,
+                                   const weft_tensor_desc_t *w, const weft_tensor_desc_t *y,
+                                   const weft_kernel_env_t *env, wefti_conv_t *out_conv)
+{
+    WEFT_RETURN_IF_ERROR(wefti_check_f32(node, x, "the input", true));
+    return wefti_conv_describe(node, x, w, y, env, out_conv);
+}
+
 static weft_status_t check_bias(const weft_node_desc_t *node, const weft_tensor_desc_t *bias,
                                 const char *what, int64_t channels)
 {
@@ -153,10 +162,9 @@ static weft_status_t describe_forward(const weft_node_desc_t *node, const weft_k
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "Conv: expected two inputs and one output");
     }
     const bool has_bias = wefti_node_has_input(node, 2);
-    WEFT_TRY(
-        status,
-        wefti_conv_describe(node, &node->inputs[0], &node->inputs[1], &node->outputs[0], env, &c),
-        out);
+    WEFT_TRY(status,
+             describe_wide(node, &node->inputs[0], &node->inputs[1], &node->outputs[0], env, &c),
+             out);
     if (has_bias) {
         WEFT_TRY(status, check_bias(node, &node->inputs[2], "input 2", c.out_channels), out);
     }
@@ -300,10 +308,9 @@ static weft_status_t describe_grad(const weft_node_desc_t *node, const weft_kern
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "ConvGrad: expected inputs dY, X, W and output dW");
     }
-    WEFT_TRY(
-        status,
-        wefti_conv_describe(node, &node->inputs[1], &node->inputs[2], &node->inputs[0], env, &g.c),
-        out);
+    WEFT_TRY(status,
+             describe_wide(node, &node->inputs[1], &node->inputs[2], &node->inputs[0], env, &g.c),
+             out);
     WEFT_TRY(status, check_grad(node, &g.c), out);
     WEFT_TRY(status, add_inputs(program, &g), out);
     WEFT_TRY(status, add_dw(program, &g), out);

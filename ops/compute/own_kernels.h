@@ -23,7 +23,7 @@ extern const weft_kernel_t wefti_kernel_reduce_mean, wefti_kernel_where, wefti_k
 extern const weft_kernel_t wefti_kernel_cast_like, wefti_kernel_constant, wefti_kernel_shape;
 extern const weft_kernel_t wefti_kernel_size, wefti_kernel_constant_of_shape, wefti_kernel_range;
 extern const weft_kernel_t wefti_kernel_batch_norm, wefti_kernel_batch_norm_training;
-extern const weft_kernel_t wefti_kernel_batch_norm_moments;
+extern const weft_kernel_t wefti_kernel_batch_norm_moments, wefti_kernel_batch_norm_evaluation;
 extern const weft_kernel_t wefti_kernel_batch_norm_grad, wefti_kernel_moving_average;
 extern const weft_kernel_t wefti_kernel_gather, wefti_kernel_gather_grad;
 extern const weft_kernel_t wefti_kernel_slice;

@@ -399,57 +399,144 @@ out:
 /* Adds one output element's gradient to where its maximum was; a mask that points outside is
  * ignored. */
 static inline void scatter(const wefti_pool_t *p, int64_t oy, int64_t ox, uint8_t tap, float dy,
-                           float *base, int64_t pixel)
+                           float *plane)
 {
     int64_t ky = tap / p->x.kernel, kx = tap % p->x.kernel;
     int64_t iy = oy * p->y.stride - p->y.pad + ky * p->y.dilation;
     int64_t ix = ox * p->x.stride - p->x.pad + kx * p->x.dilation;
     if (ky < p->y.kernel && iy >= 0 && iy < p->y.in && ix >= 0 && ix < p->x.in) {
-        base[(iy * p->x.in + ix) * pixel] += dy;
+        plane[iy * p->x.in + ix] += dy;
     }
 }
+
+/* Elements of a part of a row of dX, for grad_row; 0: windows or rows are too large for it. */
+static int64_t part_length(const wefti_pool_t *p)
+{
+    const int64_t taps =
+        (p->x.out + 15) / 16 * 16 + (p->x.kernel - 1) * p->x.dilation / p->x.stride;
+    const int64_t inside = (p->x.in + p->x.pad) / p->x.stride;
+    const int64_t length = 1 + (taps > inside ? taps : inside);
+    return p->x.out > TILE || p->y.kernel * p->x.kernel > TAPS || p->x.stride > (ROW - 16) / length
+               ? 0
+               : length;
+}
+
+/* Row iy of dX. It is made of parts by stride, as split_row's: a tap adds adjacent outputs to
+ * adjacent elements of one part. The last tap comes first, so outputs add up in memory order. */
+WEFTI_INLINE void grad_row(const wefti_pool_t *p, const float *dy, const uint8_t *mask, int64_t iy,
+                           int64_t length, float *dx)
+{
+    const int64_t stride = p->x.stride, outs = p->x.out, count = (outs + 15) / 16 * 16;
+    float parts[ROW], row[TILE];
+    int32_t places[TILE];
+    for (int64_t i = 0; i < stride * length; i += 16) {
+        for (int j = 0; j < 16; j++) {
+            parts[i + j] = 0.0f;
+        }
+    }
+    for (int j = 0; j < 16; j++) {
+        row[count - 16 + j] = 0.0f;
+    }
+    for (int64_t ky = p->y.kernel; ky-- > 0;) {
+        const int64_t top = iy + p->y.pad - ky * p->y.dilation, oy = top / p->y.stride;
+        if (top < 0 || top % p->y.stride != 0 || oy >= p->y.out) {
+            continue;
+        }
+        memcpy(row, dy + oy * outs, (size_t)outs * sizeof(*row));
+        for (int64_t i = 0; i < outs; i++) {
+            places[i] = mask[oy * outs + i];
+        }
+        for (int64_t kx = p->x.kernel; kx-- > 0;) {
+            const int64_t at = kx * p->x.dilation;
+            const int32_t tap = (int32_t)(ky * p->x.kernel + kx);
+            float *part = parts + at % stride * length + at / stride;
+            for (int64_t i = 0; i < count; i += 16) {
+                WEFTI_INDEPENDENT
+                for (int j = 0; j < 16; j++) {
+                    part[i + j] += places[i + j] == tap ? row[i + j] : 0.0f;
+                }
+            }
+        }
+    }
+    const float *even = parts + p->x.pad % stride * length + p->x.pad / stride;
+    const float *odd = parts + (p->x.pad + 1) % stride * length + (p->x.pad + 1) / stride;
+    int64_t i = 0;
+    for (; i + 16 <= p->x.in && stride == 2; i += 16) {
+        const wefti_f32x8_t a = WEFTI_F32X(8, even + i / 2), b = WEFTI_F32X(8, odd + i / 2);
+        WEFTI_F32X(8, dx + i) = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+        WEFTI_F32X(8, dx + i + 8) = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+    }
+    for (; i < p->x.in; i++) {
+        dx[i] = parts[(i + p->x.pad) % stride * length + (i + p->x.pad) / stride];
+    }
+}
+
+/* Pixels of windows, channel by channel of all. */
+WEFTI_INLINE void grad_last(const wefti_pool_t *p, const float *dy, const uint8_t *mask, int64_t oy,
+                            float *dx)
+{
+    for (int64_t ox = 0; ox < p->x.out; ox++, dy += p->c, mask += p->c) {
+        for (int64_t ky = p->y.first_tap[oy]; ky < p->y.kernel; ky++) {
+            const int64_t iy = oy * p->y.stride - p->y.pad + ky * p->y.dilation;
+            for (int64_t kx = p->x.first_tap[ox]; kx < p->x.kernel && iy < p->y.in; kx++) {
+                const int64_t ix = ox * p->x.stride - p->x.pad + kx * p->x.dilation;
+                const uint8_t tap = (uint8_t)(ky * p->x.kernel + kx);
+                if (ix >= p->x.in) {
+                    break;
+                }
+                float *to = dx + (iy * p->x.in + ix) * p->c;
+                WEFTI_INDEPENDENT
+                for (int64_t c = 0; c < p->c; c++) {
+                    to[c] += mask[c] == tap ? dy[c] : 0.0f;
+                }
+            }
+        }
+    }
+}
+
+/* An image, or a plane of one. */
+WEFTI_INLINE void grad_image_body(const wefti_pool_t *p, const float *dy, const uint8_t *mask,
+                                  float *dx)
+{
+    const int64_t pixel = p->channels_last ? p->c : 1, outs = p->x.out * pixel;
+    const int64_t length = p->channels_last ? 0 : part_length(p);
+    for (int64_t iy = 0; iy < p->y.in && length > 0; iy++) {
+        grad_row(p, dy, mask, iy, length, dx + iy * p->x.in);
+    }
+    if (length > 0) {
+        return;
+    }
+    memset(dx, 0, (size_t)(p->y.in * p->x.in * pixel) * sizeof(*dx));
+    for (int64_t oy = 0; oy < p->y.out; oy++, dy += outs, mask += outs) {
+        if (p->channels_last) {
+            grad_last(p, dy, mask, oy, dx);
+            continue;
+        }
+        for (int64_t ox = 0; ox < p->x.out; ox++) {
+            scatter(p, oy, ox, mask[ox], dy[ox], dx);
+        }
+    }
+}
+WEFTI_CLONES(grad_image, (const wefti_pool_t *p, const float *dy, const uint8_t *mask, float *dx),
+             (p, dy, mask, dx));
 
 /* Outputs are taken in memory order, so overlapping windows add up in one order. */
 static void grad_images(const void *job, wefti_range_t range)
 {
     const weft_kernel_call_t *call = job;
     const wefti_pool_t part = images_of(call->state, range), *p = &part;
-    const int64_t first = range.from * p->c;
-    const float *dy = (const float *)call->inputs[0] + first * p->y.out * p->x.out;
-    const uint8_t *mask = (const uint8_t *)call->inputs[1] + first * p->y.out * p->x.out;
-    float *dx = (float *)call->outputs[0] + first * p->y.in * p->x.in;
-    int64_t size = p->y.in * p->x.in, images = p->channels_last ? p->n : p->n * p->c;
-    int64_t pixel = p->channels_last ? p->c : 1;
-    int64_t offsets[256] = {
-        0}; /* of each tap from the window's corner; garbage goes to the corner */
-    for (int64_t tap = 0; tap < p->y.kernel * p->x.kernel; tap++) {
-        offsets[tap] =
-            (tap / p->x.kernel * p->y.dilation * p->x.in + tap % p->x.kernel * p->x.dilation) *
-            pixel;
-    }
+    const int64_t in = p->y.in * p->x.in, out = p->y.out * p->x.out, first = range.from * p->c;
+    const int64_t planes = p->channels_last ? 1 : p->c;
+    const float *dy = (const float *)call->inputs[0] + first * out;
+    const uint8_t *mask = (const uint8_t *)call->inputs[1] + first * out;
+    float *dx = (float *)call->outputs[0] + first * in;
     if (wefti_pool_is_pairs(p)) {
         wefti_pool_pairs_max_grad(p, dy, mask, dx);
         return;
     }
-    /* Columns whose windows lie inside altogether need no checks. */
-    int64_t left = p->x.ranges[0].from, right = p->x.ranges[p->x.kernel - 1].to;
-    for (int64_t i = 0; i < images; i++, dx += size * pixel) {
-        memset(dx, 0, (size_t)(size * pixel) * sizeof(*dx));
-        for (int64_t oy = 0; oy < p->y.out; oy++) {
-            int64_t iy = oy * p->y.stride - p->y.pad;
-            bool rows_inside = iy >= 0 && iy + (p->y.kernel - 1) * p->y.dilation < p->y.in;
-            for (int64_t ox = 0; ox < p->x.out; ox++) {
-                bool inside = rows_inside && ox >= left && ox < right;
-                int64_t corner = (iy * p->x.in + ox * p->x.stride - p->x.pad) * pixel;
-                for (int64_t c = 0; c < pixel; c++, dy++, mask++) {
-                    if (inside) {
-                        dx[corner + c + offsets[*mask]] += *dy;
-                    } else {
-                        scatter(p, oy, ox, *mask, *dy, dx + c, pixel);
-                    }
-                }
-            }
-        }
+    for (int64_t i = 0; i < p->n * planes; i++) {
+        const int64_t at = i * p->c / planes;
+        grad_image[p->isa](p, dy + at * out, mask + at * out, dx + at * in);
     }
 }
 

@@ -46,6 +46,16 @@
 #define WEFTI_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
+/* Requests bytes at an address that are needed soon, or will be written; any address is allowed.
+ * Loops that compute much per element do not run far enough ahead for memory, and the processor's
+ * own prefetching ends at each page. */
+WEFTI_INLINE void wefti_prefetch(const void *at, int64_t bytes)
+{
+    for (int64_t i = 0; i < bytes; i += 64) {
+        __builtin_prefetch((const void *)((uintptr_t)at + (uintptr_t)i));
+    }
+}
+
 /* The clone to use. */
 static inline weft_isa_t wefti_kernel_isa(const weft_kernel_env_t *env)
 {

@@ -3,10 +3,11 @@
  * The kernels of products and convolutions, family against family, through the registry as a
  * session uses them: one line of JSON each, one thread.
  *
- * usage: bench_kernels [REPEATS [NETWORK]]
+ * usage: bench_kernels [REPEATS [NETWORK [channels-last]]]
  *
  * NETWORK (resnet50, resnet18, mobilenet_v2, efficientnet, vgg16, lenet): the convolutions of that
- * network only, each pass alone with its share of all of them.
+ * network only, each pass alone with its share of all of them. Exact kernels have plain activations,
+ * unless the last argument is there, and oneDNN channels-last ones.
  */
 #include <omp.h>
 #include <stdbool.h>
@@ -338,12 +339,13 @@ int main(int argc, char **argv)
     const int repeats = argc > 1 ? atoi(argv[1]) : 41;
     weft_registry_t *registry = NULL;
     if (repeats < 1 || weft_registry_create(NULL, &registry) != WEFT_OK) {
-        fputs("usage: bench_kernels [REPEATS [NETWORK]]\n", stderr);
+        fputs("usage: bench_kernels [REPEATS [NETWORK [channels-last]]]\n", stderr);
         return 2;
     }
     omp_set_num_threads(1);
     if (argc > 2) {
-        network(registry, argv[2], "exact", WEFT_LAYOUT_PLAIN, repeats);
+        network(registry, argv[2], "exact",
+                argc > 3 ? WEFT_LAYOUT_CHANNELS_LAST : WEFT_LAYOUT_PLAIN, repeats);
         network(registry, argv[2], "onednn", WEFT_LAYOUT_CHANNELS_LAST, repeats);
         weft_registry_destroy(registry);
         return 0;

@@ -103,10 +103,6 @@ static const row_t rows[] = {
     {"scale", "", "Mul", 14, "f8192x768 f", "f8192x768", ""},
     {"divide", "", "Div", 14, "f8192x768 f", "f8192x768", ""},
     {"add mask", "", "Add", 14, "f96x512x512 f512x512", "f96x512x512", ""},
-    {"resize linear", "", "Resize", 11, "f8x64x56x56 - - =8,64,112,112", "f8x64x112x112",
-     "mode=slinear"},
-    {"resize nearest", "", "Resize", 11, "f8x64x56x56 - - =8,64,112,112", "f8x64x112x112",
-     "mode=snearest"},
 };
 
 static void *allocated(size_t bytes)
@@ -139,23 +135,17 @@ static size_t bytes_of(const weft_tensor_desc_t *desc)
 static const char *read_tensor(const char *text, int64_t shrink, int64_t *leading,
                                weft_tensor_desc_t *out, int64_t *below, bool *ones)
 {
-    *out = (weft_tensor_desc_t){.dtype = WEFT_DTYPE_NONE};
+    *out = (weft_tensor_desc_t){0};
     *below = 1;
     *ones = strncmp(text, "one", 3) == 0;
     const char kind = *text;
     text += *ones ? 3 : 1;
-    if (kind == '-') {
-        return text + strspn(text, " ");
-    }
-    out->dtype = kind == 'i' || kind == '=' ? WEFT_DTYPE_I64
-                 : kind == 'u'              ? WEFT_DTYPE_U8
-                 : kind == 'b'              ? WEFT_DTYPE_BOOL
-                 : kind == 'h'              ? WEFT_DTYPE_F16
-                                            : WEFT_DTYPE_F32;
-    text = read_dims(text, kind == '=' ? ',' : 'x', &out->rank, out->dims);
-    if (kind == '=') { /* a list of sizes: in dims for a while */
-        return text + strspn(text, " ");
-    }
+    out->dtype = kind == 'i'   ? WEFT_DTYPE_I64
+                 : kind == 'u' ? WEFT_DTYPE_U8
+                 : kind == 'b' ? WEFT_DTYPE_BOOL
+                 : kind == 'h' ? WEFT_DTYPE_F16
+                               : WEFT_DTYPE_F32;
+    text = read_dims(text, 'x', &out->rank, out->dims);
     *leading = *leading == 0 && out->rank > 1 ? out->dims[0] : *leading;
     if (out->rank > 0 && out->dims[0] == *leading) {
         out->dims[0] = (out->dims[0] + shrink - 1) / shrink;
@@ -291,18 +281,10 @@ static void bench(const weft_registry_t *registry, const row_t *row, int64_t shr
                              .attr_count = read_attrs(text, attrs, ints)};
     for (const char *at = row->inputs; *at != '\0'; node.input_count++) {
         const uint32_t i = node.input_count;
-        const bool sizes = *at == '=';
         at = read_tensor(at, shrink, &leading, &in[i], &below, &ones);
-        inputs[i] = in[i].dtype == WEFT_DTYPE_NONE ? NULL : allocated(bytes_of(&in[i]) + 64);
-        if (sizes) {
-            in[i].dims[0] = in[i].dims[0] == leading ? (leading + shrink - 1) / shrink : leading;
-            memcpy(inputs[i], in[i].dims, in[i].rank * sizeof(int64_t));
-            in[i].dims[0] = in[i].rank;
-            in[i].rank = 1;
-        } else if (inputs[i] != NULL) {
-            fill(&in[i], below, ones, inputs[i]);
-            bytes += bytes_of(&in[i]);
-        }
+        inputs[i] = allocated(bytes_of(&in[i]));
+        fill(&in[i], below, ones, inputs[i]);
+        bytes += bytes_of(&in[i]);
     }
     for (const char *at = row->outputs; *at != '\0'; node.output_count++) {
         const uint32_t i = node.output_count;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Element-wise operators, broadcasting and SumTo against double precision and brute force. */
+/* Element-wise operators, broadcasting and SumTo against double precision and brute force; fused
+ * operators against single ones. */
 #include "tests/ops/support_kernel.h"
 
 #include <math.h>
@@ -547,6 +548,102 @@ static void test_shapes_that_differ_are_refused(void **state)
     case_free(&f);
 }
 
+/* Inputs of BatchNormTraining, or of its gradient: tensors with pixels, then four by channel. */
+static op_case_t make_norm(const char *op, weft_dtype_t dtype, const int64_t *dims,
+                           const void *const *pixels, int tensors, const float *channel)
+{
+    op_case_t c = case_make("weft", op, 1);
+    for (int i = 0; i < tensors; i++) {
+        void *x = case_input_typed(&c, dtype, WEFT_LAYOUT_PLAIN, dims);
+        memcpy(x, pixels[i], (size_t)case_count(&c.inputs[i]) * weft_dtype_size_bytes(dtype));
+    }
+    while (c.input_count < 5) {
+        memcpy(case_input(&c, DIMS(dims[1])), channel, (size_t)dims[1] * sizeof(*channel));
+    }
+    return c;
+}
+
+static op_case_t make_of_two(const char *domain, const char *op, weft_dtype_t dtype,
+                             const int64_t *dims, const void *a, const void *b)
+{
+    op_case_t c = case_make(domain, op, 14);
+    const void *const both[] = {a, b};
+    for (int i = 0; i < 2 && both[i] != NULL; i++) {
+        void *x = case_input_typed(&c, dtype, WEFT_LAYOUT_PLAIN, dims);
+        memcpy(x, both[i], (size_t)case_count(&c.inputs[i]) * weft_dtype_size_bytes(dtype));
+    }
+    assert_int_equal(case_infer(&c, 1, WEFT_LAYOUT_PLAIN), WEFT_OK);
+    case_run(&c);
+    return c;
+}
+
+static void assert_same(const op_case_t *a, const op_case_t *b, uint32_t output)
+{
+    assert_memory_equal(a->out[output], b->out[output],
+                        (size_t)case_count(&a->outputs[output]) *
+                            weft_dtype_size_bytes(a->outputs[output].dtype));
+}
+
+/* BatchNormalization that adds and is a Relu has the bits of the three operators, and its gradient
+ * those of ReluGrad and the gradient; also rows of a few pixels, and half types. */
+static void check_fused_norm(weft_dtype_t dtype, const int64_t *dims)
+{
+    enum { MOST = 3 * 37 * 60 };
+    static float x[3][MOST], channel[64];
+    static uint16_t halves[3][MOST];
+    const void *pixels[3];
+    for (int i = 0; i < 3; i++) {
+        random_fill(x[i], MOST, -1.0f, 1.0f);
+        for (int k = 0; k < MOST; k++) {
+            halves[i][k] = wefti_bf16_from_f32(x[i][k]);
+        }
+        pixels[i] = dtype == WEFT_DTYPE_F32 ? (const void *)x[i] : halves[i];
+    }
+    random_fill(channel, 64, 0.5f, 1.0f);
+    op_case_t fused = make_norm("BatchNormTraining", dtype, dims, pixels, 1, channel);
+    op_case_t norm = make_norm("BatchNormTraining", dtype, dims, pixels, 1, channel);
+    memcpy(case_input_typed(&fused, dtype, WEFT_LAYOUT_PLAIN, dims), pixels[1],
+           (size_t)case_count(&fused.inputs[0]) * weft_dtype_size_bytes(dtype));
+    case_string(&fused, "activation", "Relu");
+    assert_int_equal(case_infer(&fused, 3, WEFT_LAYOUT_PLAIN), WEFT_OK);
+    assert_int_equal(case_infer(&norm, 3, WEFT_LAYOUT_PLAIN), WEFT_OK);
+    case_run(&fused);
+    case_run(&norm);
+    op_case_t sum = make_of_two("", "Add", dtype, dims, norm.out[0], pixels[1]);
+    op_case_t relu = make_of_two("", "Relu", dtype, dims, sum.out[0], NULL);
+    assert_same(&fused, &relu, 0);
+
+    op_case_t masked =
+        make_of_two("com.microsoft", "ReluGrad", dtype, dims, pixels[2], relu.out[0]);
+    const void *single[] = {masked.out[0], pixels[0]}, *both[] = {pixels[2], pixels[0]};
+    op_case_t grad = make_norm("BatchNormGrad", dtype, dims, single, 2, channel);
+    op_case_t gated = make_norm("BatchNormGrad", dtype, dims, both, 2, channel);
+    memcpy(case_input_typed(&gated, dtype, WEFT_LAYOUT_PLAIN, dims), relu.out[0],
+           (size_t)case_count(&gated.inputs[0]) * weft_dtype_size_bytes(dtype));
+    assert_int_equal(case_infer(&grad, 3, WEFT_LAYOUT_PLAIN), WEFT_OK);
+    assert_int_equal(case_infer(&gated, 3, WEFT_LAYOUT_PLAIN), WEFT_OK);
+    case_run(&grad);
+    case_run(&gated);
+    case_run_in_place(&gated);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_same(&grad, &gated, i);
+    }
+    op_case_t *const all[] = {&fused, &norm, &sum, &relu, &masked, &grad, &gated};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        case_free(all[i]);
+    }
+}
+
+static void test_normalization_adds_and_is_a_relu(void **state)
+{
+    (void)state;
+    for (int half = 0; half < 2; half++) {
+        check_fused_norm(half ? WEFT_DTYPE_BF16 : WEFT_DTYPE_F32, DIMS(3, 37, 6, 10));
+        check_fused_norm(half ? WEFT_DTYPE_BF16 : WEFT_DTYPE_F32, DIMS(3, 37, 2, 2));
+        check_fused_norm(half ? WEFT_DTYPE_BF16 : WEFT_DTYPE_F32, DIMS(2, 1, 60, 50));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -562,6 +659,7 @@ int main(void)
         cmocka_unit_test(test_fused_rounds_results_of_half_types),
         cmocka_unit_test(test_fused_refuses_what_it_cannot_execute),
         cmocka_unit_test(test_shapes_that_differ_are_refused),
+        cmocka_unit_test(test_normalization_adds_and_is_a_relu),
     };
     random_seed(1);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -99,6 +99,8 @@ static const row_t rows[] = {
     {"", "Gemm", 13, "f1000x30 f30x9 f9", "f1000x9", "", ""},
     {"", "Gemm", 13, "f20x40 f1950x40 f1950", "f20x1950", "transB=1", ""},
     {"", "Conv", 11, "f2x5x23x21 f7x5x3x3 f7", "f2x7x23x21", "pads=1,1,1,1", ""},
+    {MS, "ConvGrad", 1, "f2x7x12x11 f2x5x23x21 f7x5x3x3", "f2x5x23x21 f7x5x3x3 f7",
+     "pads=1,1,1,1 strides=2,2", ""},
     {MS, "ConvGrad", 1, "f2x7x23x21 f2x5x23x21 f7x5x3x3", "f2x5x23x21 f7x5x3x3 f7", "pads=1,1,1,1",
      ""},
     {"", "GlobalAveragePool", 1, "f30x99x7x7", "f30x99x1x1", "", ""},

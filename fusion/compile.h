@@ -16,7 +16,8 @@
  * the share of a rank and then the whole batch. */
 typedef struct wefti_model {
     const char *path;
-    int64_t batch; /* 0: from the file */
+    int64_t batch;    /* 0: from the file */
+    bool inputs_only; /* only types of inputs are known: the operators are for another batch */
     wefti_graph_t *graph;
 } wefti_model_t;
 
@@ -32,8 +33,9 @@ typedef struct wefti_compiler {
     wefti_rates_t rates;
     wefti_profile_t profile;
     const wefti_plan_place_t *place; /* of topology_path, or NULL */
-    wefti_axis_t axes[2];            /* WEFTI_GROUP_DATA, WEFTI_GROUP_TENSOR */
+    wefti_axis_t axes[2];            /* WEFTI_GROUP_DATA, WEFTI_GROUP_TENSOR or _STAGE */
     wefti_mesh_t mesh;               /* no axes: all ranks are one group */
+    uint32_t place_group;            /* WEFTI_GROUP_STAGE where ranks run different nodes, else 0 */
     wefti_rules_t rules;
     wefti_bucket_cost_t bucket_cost;
     bool sharded;                  /* updates are: there is more than one rank to do them */
@@ -64,6 +66,9 @@ typedef struct wefti_compiler {
  * what compiler has. */
 weft_status_t wefti_compile_read_params(wefti_compiler_t *compiler,
                                         const weft_compile_params_t *params);
+
+/* The mesh "data" x inner, whose ranks are neighbours. */
+void wefti_compile_set_mesh(wefti_compiler_t *compiler, const char *inner, uint32_t size);
 
 /* Puts the recorded error, about a file, under the parameter that names the file. */
 static inline weft_status_t wefti_error_under_field(weft_status_t status, const char *name)

@@ -94,6 +94,21 @@ static weft_status_t block_costs(wefti_compiler_t *c, wefti_shard_cost_t *out_al
                                  &out_packed->all_gather);
 }
 
+/* Ranks reduce the gradients of their own place. */
+static weft_status_t separate_places(wefti_compiler_t *c, uint8_t *apart)
+{
+    const wefti_graph_t *graph = c->graph;
+    uint32_t *places;
+    WEFT_RETURN_IF_ERROR(wefti_graph_places(graph, &c->arena, &places));
+    for (uint32_t v = 0; v < graph->value_count && places != NULL; v++) {
+        uint32_t param = graph->values[v].grad_of, producer = graph->values[v].producer;
+        if (param != WEFTI_NONE && producer != WEFTI_NONE) {
+            apart[param] = (uint8_t)(apart[param] + 3 * places[producer]);
+        }
+    }
+    return WEFT_OK;
+}
+
 /* Where updates differ: running statistics, and in shards parameters without decay. */
 static weft_status_t find_apart(wefti_compiler_t *c, const uint8_t **out_apart)
 {
@@ -107,6 +122,7 @@ static weft_status_t find_apart(wefti_compiler_t *c, const uint8_t **out_apart)
             c->graph->values[v].kind == WEFTI_VALUE_PARAM && statistic_of[v] != WEFTI_NONE;
         apart[v] = statistic ? 2 : c->sharded && undecayed[v] ? 1 : 0;
     }
+    WEFT_RETURN_IF_ERROR(separate_places(c, apart));
     *out_apart = apart;
     return WEFT_OK;
 }

@@ -93,19 +93,23 @@ static weft_status_t check_compiled(wefti_compiler_t *c)
     return wefti_graph_verify(c->graph);
 }
 
-/* The pass split-batch compares a rank's share of the batch with the whole batch. */
+/* The passes split-batch and pipeline compare a share of the batch with the whole batch. */
 static weft_status_t list_models(wefti_compiler_t *c)
 {
     uint32_t ranks = c->params.rank_model_count;
+    uint32_t parts = c->compiled.known        ? 1
+                     : c->params.split_batch  ? c->params.world_size
+                     : c->params.pipeline > 1 ? c->params.pipeline_micro_batches
+                                              : 1;
     bool split = c->params.split_batch && !c->compiled.known;
-    uint32_t count = ranks > 0 ? ranks : split ? 2 : 1;
+    uint32_t count = ranks > 0 ? ranks : split || parts > 1 ? 2 : 1;
     c->models = wefti_arena_array(&c->arena, count, sizeof(*c->models));
     WEFT_RETURN_IF_NO_MEMORY(c->models);
     c->model_count = count;
     for (uint32_t i = 0; i < count; i++) {
         c->models[i] = (wefti_model_t){
             .path = ranks > 0 ? c->params.rank_models[i] : c->params.model_path,
-            .batch = split && i == 0 ? c->params.batch / c->params.world_size : c->params.batch};
+            .batch = ranks == 0 && i == 0 && parts > 1 ? c->params.batch / parts : c->params.batch};
     }
     return WEFT_OK;
 }

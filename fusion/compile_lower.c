@@ -41,7 +41,7 @@ static weft_status_t add_eval_model(wefti_compiler_t *c, weft_plan_t *plan)
     params.trained = trained;
     WEFT_RETURN_IF_ERROR(
         wefti_onnx_eval_model(&params, c->allocator, c->params.registry, &bytes, &size, &fixed));
-    if (fixed) {
+    if (fixed && !c->compiled.known) { /* a compiled graph has one batch size anyway */
         wefti_log(&c->log, WEFT_LOG_LEVEL_WARN,
                   "the evaluation model is for the batch size in the file only: %s",
                   weft_last_error());
@@ -55,10 +55,7 @@ static weft_status_t add_eval_model(wefti_compiler_t *c, weft_plan_t *plan)
 /* Training does not need it: a model without one trains, and saving it reports why it cannot. */
 static weft_status_t try_eval_model(wefti_compiler_t *c, weft_plan_t *plan)
 {
-    weft_status_t status =
-        c->params.tensor_parallel > 1
-            ? wefti_error(WEFT_ERR_UNSUPPORTED, "ranks have parts of the weights (tensor_parallel)")
-            : add_eval_model(c, plan);
+    weft_status_t status = add_eval_model(c, plan);
     if (status >= 0 || status == WEFT_ERR_NO_MEMORY) {
         return status;
     }
@@ -101,6 +98,11 @@ static bool is_left_out(const wefti_parameter_t *parameter)
     return parameter->guess && !parameter->trained;
 }
 
+static bool is_folded(const wefti_parameter_t *parameter)
+{
+    return parameter->folded && parameter->trained;
+}
+
 static bool is_missing(const wefti_parameter_t *parameter)
 {
     return parameter->value == WEFTI_NONE;
@@ -119,6 +121,8 @@ static weft_status_t add_parameters(wefti_compiler_t *c, weft_plan_t *plan)
     }
     warn(c, is_guessed, "trained by a guess", "set train or freeze");
     warn(c, is_left_out, "not trained by a guess", "set train or freeze");
+    warn(c, is_folded, "computed by the exporter, as when it folds BatchNormalization",
+         "export with training=TrainingMode.TRAINING to train the layers as they are");
     warn(c, is_missing, "missing, folded or merged by the exporter",
          "export with optimize=False to train all parameters");
     plan->parameter_count = graph->parameter_count;
@@ -140,7 +144,7 @@ static weft_status_t add_recomputed(const wefti_compiler_t *c, weft_plan_t *plan
 
 static weft_status_t use_inference(wefti_compiler_t *c, wefti_lower_params_t *params)
 {
-    uint32_t count = c->params.rank_model_count;
+    uint32_t count = c->place_group != 0 ? 0 : c->params.rank_model_count; /* joined: one graph */
     const wefti_graph_t **graphs = wefti_arena_array(&c->arena, count, sizeof(*graphs));
     WEFT_RETURN_IF_NO_MEMORY(graphs);
     for (uint32_t r = 0; r < count; r++) {
@@ -164,26 +168,28 @@ uint32_t wefti_compile_in_flight(const wefti_compiler_t *c)
 weft_status_t wefti_compile_lower_params(wefti_compiler_t *c, wefti_lower_params_t *params)
 {
     const char *slash = strrchr(c->params.model_path, '/');
-    *params = (wefti_lower_params_t){.world_size = c->params.world_size,
-                                     .policy = c->params.bucket,
-                                     .optimizer = c->params.optimizer,
-                                     .model_name = slash == NULL ? c->params.model_path : slash + 1,
-                                     .forecast = c->compiled.known ? NULL : &c->forecast,
-                                     .bucket_cost = &c->bucket_cost,
-                                     .shard = c->sharded,
-                                     .decouple = c->sharded && c->params.decouple,
-                                     .fuse = wefti_compile_may_fuse(c),
-                                     .shard_cost = c->sharded ? &c->shard_cost : NULL,
-                                     .gradients = c->gradient_params,
-                                     .in_flight = wefti_compile_in_flight(c),
-                                     .costs = &c->costs,
-                                     .rates = &c->rates,
-                                     .rules = &c->rules,
-                                     .rank_data = c->params.rank_model_count > 0 ||
-                                                  c->params.tensor_parallel > 1,
-                                     .mesh = c->mesh,
-                                     .data_group = c->mesh.axis_count > 0 ? WEFTI_GROUP_DATA : 0,
-                                     .allocator = c->allocator};
+    *params =
+        (wefti_lower_params_t){.world_size = c->params.world_size,
+                               .policy = c->params.bucket,
+                               .optimizer = c->params.optimizer,
+                               .model_name = slash == NULL ? c->params.model_path : slash + 1,
+                               .forecast = c->compiled.known ? NULL : &c->forecast,
+                               .bucket_cost = &c->bucket_cost,
+                               .shard = c->sharded,
+                               .decouple = c->sharded && c->params.decouple,
+                               .fuse = wefti_compile_may_fuse(c),
+                               .shard_cost = c->sharded ? &c->shard_cost : NULL,
+                               .gradients = c->gradient_params,
+                               .in_flight = wefti_compile_in_flight(c),
+                               .costs = &c->costs,
+                               .rates = &c->rates,
+                               .rules = &c->rules,
+                               .rank_data = c->params.rank_model_count > 0 ||
+                                            c->params.tensor_parallel > 1 || c->place_group != 0,
+                               .mesh = c->mesh,
+                               .data_group = c->mesh.axis_count > 0 ? WEFTI_GROUP_DATA : 0,
+                               .place_group = c->place_group,
+                               .allocator = c->allocator};
     return c->params.infer ? use_inference(c, params) : WEFT_OK;
 }
 

@@ -113,6 +113,47 @@ static weft_status_t check_tensor_parallel(const weft_compile_params_t *p)
     return WEFT_OK;
 }
 
+static weft_status_t check_pipeline(const weft_compile_params_t *p)
+{
+    if (p->pipeline <= 1) {
+        return WEFT_OK;
+    }
+    if (p->world_size % p->pipeline != 0) {
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "pipeline",
+                                 "must divide the number of ranks: %u, world_size %u", p->pipeline,
+                                 p->world_size);
+    }
+    if (p->pipeline_micro_batches > 1 &&
+        (p->batch == 0 || p->batch % p->pipeline_micro_batches != 0)) {
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "pipeline_micro_batches",
+                                 "must divide batch, which must be set: %u, batch %lld",
+                                 p->pipeline_micro_batches, (long long)p->batch);
+    }
+    const struct {
+        bool set;
+        const char *name, *why;
+    } others[] = {
+        {p->tensor_parallel > 1, "tensor_parallel", "ranks have stages, or parts of all stages"},
+        {p->shard_optimizer, "shard_optimizer", "shards are of parameters that all ranks have"},
+        {p->global_micro_batches > 0, "global_micro_batches", "not every rank has a batch"},
+        {p->accumulate > 1, "accumulate", "set pipeline_micro_batches, which overlaps the stages"},
+        {p->sync_batch_norm, "sync_batch_norm", "its statistics are of all ranks"},
+        {p->grads_path != NULL, "grads_path", "gradients of a file have no stages"},
+        {p->emit_path != NULL, "emit_path", "a file does not say which ranks are which stage"},
+        {p->split_batch, "split_batch", "ranks compute one batch together"},
+        {p->order != NULL && strncmp(p->order, "blocks", 6) == 0, "order blocks",
+         "collectives are of groups of ranks"},
+        {p->in_flight > 0, "in_flight", "the order of the stages bounds what is in flight"},
+        {p->arena_limit > 0, "arena_limit", "the order of operators is that of the stages"}};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        if (others[i].set) {
+            return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "pipeline", "excludes %s: %s",
+                                     others[i].name, others[i].why);
+        }
+    }
+    return WEFT_OK;
+}
+
 static weft_status_t check_recompute(const weft_compile_params_t *p)
 {
     return p->recompute != NULL && strcmp(p->recompute, "auto") == 0 && p->arena_limit == 0
@@ -125,6 +166,7 @@ static weft_status_t check_recompute(const weft_compile_params_t *p)
 static weft_status_t check_ranks(const weft_compile_params_t *p)
 {
     WEFT_RETURN_IF_ERROR(check_tensor_parallel(p));
+    WEFT_RETURN_IF_ERROR(check_pipeline(p));
     WEFT_RETURN_IF_ERROR(check_recompute(p));
     if (p->split_batch && p->batch % p->world_size != 0) {
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "split_batch",
@@ -164,16 +206,25 @@ static weft_status_t check_schedule(const weft_compile_params_t *p)
     return WEFT_OK;
 }
 
-/* Neighbours compute one batch; ranks tensor_parallel apart have equal weights. One batch needs no
- * mesh, unless gradients go through buckets for another reason. */
+/* Neighbours compute one batch, in parts or in stages; ranks that many apart have equal weights. */
+void wefti_compile_set_mesh(wefti_compiler_t *c, const char *inner, uint32_t size)
+{
+    c->axes[WEFTI_GROUP_DATA - 1] = (wefti_axis_t){"data", c->params.world_size / size, size};
+    c->axes[WEFTI_GROUP_TENSOR - 1] = (wefti_axis_t){inner, size, 1};
+    c->mesh = (wefti_mesh_t){c->axes, 2};
+}
+
+/* One batch in parts needs no mesh, unless gradients go through buckets for another reason. */
 static void read_mesh(wefti_compiler_t *c)
 {
     uint32_t parts = c->params.tensor_parallel;
     if (parts > 1 && (parts < c->params.world_size || c->params.accumulate > 1 ||
                       strcmp(c->params.wire, "f32") != 0)) {
-        c->axes[WEFTI_GROUP_DATA - 1] = (wefti_axis_t){"data", c->params.world_size / parts, parts};
-        c->axes[WEFTI_GROUP_TENSOR - 1] = (wefti_axis_t){"tensor", parts, 1};
-        c->mesh = (wefti_mesh_t){c->axes, 2};
+        wefti_compile_set_mesh(c, "tensor", parts);
+    }
+    if (c->params.pipeline > 1) {
+        wefti_compile_set_mesh(c, "stage", c->params.pipeline);
+        c->place_group = WEFTI_GROUP_STAGE;
     }
 }
 
@@ -200,7 +251,8 @@ weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_
         WEFT_RETURN_IF_ERROR(wefti_compile_read_topology(c));
     }
     if (c->params.world_size == 0) {
-        c->params.world_size = c->params.tensor_parallel;
+        c->params.world_size =
+            c->params.pipeline > 1 ? c->params.pipeline : c->params.tensor_parallel;
     }
     if (c->params.world_size == 0) {
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "world_size", "must be set");

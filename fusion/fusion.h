@@ -129,6 +129,9 @@ void wefti_move_ns(const wefti_rates_t *rates, double *out_ns, double *out_ns_pe
  * compute one batch together. */
 #define WEFTI_GROUP_DATA 1u
 #define WEFTI_GROUP_TENSOR 2u
+/* The same with stages of a pipeline, or models, in place of parts: of ranks that run different
+ * nodes. */
+#define WEFTI_GROUP_STAGE 2u
 /* Where the plan's ranks are. */
 typedef struct wefti_plan_place {
     uint32_t host_count;          /* 0 or 1: one host */
@@ -269,10 +272,11 @@ typedef struct wefti_lower_params {
     uint32_t rank_graph_count;
     bool rank_data; /* contents of values differ by rank */
     wefti_mesh_t mesh;
-    uint32_t data_group; /* of the mesh: ranks with equal contents; 0: none */
-    bool shard;          /* the graph went through wefti_pass_shard */
-    bool decouple;       /* with shard: weights are gathered at the begin of the next step */
-    bool fuse;           /* with shard: ReduceUpdateGather where it costs less */
+    uint32_t data_group;  /* of the mesh: ranks with equal contents; 0: none */
+    uint32_t place_group; /* of the mesh: its places run different nodes; 0: none */
+    bool shard;           /* the graph went through wefti_pass_shard */
+    bool decouple;        /* with shard: weights are gathered at the begin of the next step */
+    bool fuse;            /* with shard: ReduceUpdateGather where it costs less */
     const wefti_shard_cost_t *shard_cost; /* NULL: nothing is predicted, and it costs less */
     wefti_gradient_params_t gradients;    /* all 0: nothing special */
     const wefti_costs_t *costs;           /* what algorithms are chosen by; NULL: mesh */

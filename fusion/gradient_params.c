@@ -45,8 +45,10 @@ weft_status_t wefti_read_gradient_params(const weft_compile_params_t *p,
     }
     /* Otherwise the collective averages. */
     if (out->accumulate > 1 || out->leaves > 0 || out->wire != WEFT_DTYPE_F32) {
-        out->divisor =
-            out->accumulate * (p->world_size / (p->tensor_parallel > 1 ? p->tensor_parallel : 1));
+        uint32_t together = p->tensor_parallel > 1 ? p->tensor_parallel
+                            : p->pipeline > 1      ? p->pipeline
+                                                   : 1; /* ranks of one batch */
+        out->divisor = out->accumulate * (p->world_size / together);
     }
     return WEFT_OK;
 }

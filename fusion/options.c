@@ -18,6 +18,8 @@
 #include "runtime/base/params.h"
 #include "runtime/base/suggest.h"
 
+#define MAX_STAGES 64
+#define MAX_PIPELINED 256
 #define MAX_WORLD_SIZE 65536
 /* A float, by which updates divide, counts so far. */
 #define MAX_MICRO_BATCHES (1 << 24)
@@ -40,7 +42,10 @@ static const weft_compile_option_t table[] = {
      .help = "a model, or a compiled graph, which contains its options and accepts no others"},
     {FIELD(rank_models), WEFT_OPTION_TYPE_MODELS,
      WEFT_OPTION_FLAG_POSITIONAL | WEFT_OPTION_FLAG_INFERENCE | WEFT_OPTION_FLAG_IN_GRAPH, "model",
-     "MODEL.onnx..", .help = "one model per rank, equal except for initializers"},
+     "MODEL.onnx..",
+     .help = "one model per rank: equal except for initializers, or, without collectives, "
+             "different models, "
+             "of which every rank has the outputs"},
     {FIELD(print_after), WEFT_OPTION_TYPE_TEXT, WEFT_OPTION_FLAG_REPORTED, "print_after", "PASS",
      .help = "print the graph to standard error after this pass, or after every pass: all"},
     {FIELD(stop_after), WEFT_OPTION_TYPE_TEXT, WEFT_OPTION_FLAG_REPORTED, "stop_after", "PASS",
@@ -199,6 +204,16 @@ static const weft_compile_option_t table[] = {
      .help =
          "divide the weights of products, and attention heads, over N ranks; collectives are "
          "inserted where they are needed; with N times D ranks, D batches are computed at a time"},
+    {FIELD(pipeline), WEFT_OPTION_TYPE_U32, WEFT_OPTION_FLAG_IN_GRAPH, "pipeline", "N", .low = 1,
+     .high = MAX_STAGES, .excludes = "rank_models", .reason = "one model is divided into stages",
+     .help =
+         "divide the operators into N stages of equal cost, each on a rank of its own, which send "
+         "activations to the next one and gradients back; with N times D ranks, D batches are "
+         "computed at a time"},
+    {FIELD(pipeline_micro_batches), WEFT_OPTION_TYPE_U32, WEFT_OPTION_FLAG_IN_GRAPH,
+     "pipeline_micro_batches", "M", .low = 1, .high = MAX_PIPELINED, .needs = "pipeline",
+     .reason = "it divides the batch, so that stages work at the same time",
+     .help = "divide the batch into M parts, which go through the stages one after the other"},
     {FIELD(ops_path), WEFT_OPTION_TYPE_OPS, .name = "ops", .arg = "OPS.json",
      .help = "declare operators from a file"},
     {FIELD(registry), WEFT_OPTION_TYPE_PLUGINS, .name = "kernels", .arg = "LIB.so",

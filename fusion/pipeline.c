@@ -29,6 +29,16 @@ static bool divides_products(const wefti_compiler_t *c)
     return c->params.tensor_parallel > 1;
 }
 
+static bool has_stages(const wefti_compiler_t *c)
+{
+    return c->params.pipeline > 1;
+}
+
+static bool divides_batch(const wefti_compiler_t *c)
+{
+    return has_stages(c) && c->params.pipeline_micro_batches > 1;
+}
+
 static bool splits_batch(const wefti_compiler_t *c)
 {
     return c->params.split_batch != 0;
@@ -62,7 +72,8 @@ static bool clips(const wefti_compiler_t *c)
 /* Training keeps the order of the graph unless there is a bound. */
 static bool schedules(const wefti_compiler_t *c)
 {
-    return c->params.arena_limit == 0 && (c->params.infer || c->params.in_flight > 0);
+    return c->params.arena_limit == 0 && !has_stages(c) &&
+           (c->params.infer || c->params.in_flight > 0);
 }
 
 static bool recomputes(const wefti_compiler_t *c)
@@ -141,8 +152,10 @@ static const wefti_pass_t passes[] = {
      wefti_apply_label_smoothing},
     {"inference-form", "removes the loss and unused operators", INFERENCE | MODELS, NULL,
      wefti_apply_inference_form},
-    {"compare-models", "the models of all ranks differ only in contents", INFERENCE,
+    {"compare-models", "the models of ranks differ only in contents, or are joined", INFERENCE,
      has_rank_models, wefti_apply_compare_models},
+    {"check-micro-batches", "samples of a batch that is divided do not meet", INFERENCE,
+     divides_batch, wefti_apply_check_micro_batches},
     {"tensor-parallel", "divides products and their weights over ranks", INFERENCE,
      divides_products, wefti_apply_tensor_parallel},
     {"split-batch", "scatters inputs and gathers outputs of rank 0", INFERENCE, splits_batch,
@@ -153,14 +166,21 @@ static const wefti_pass_t passes[] = {
      wefti_apply_fuse_attention},
     {"precision", "half types where they serve, conversions between", BOTH, narrows,
      wefti_apply_precision},
+    {"pipeline", "divides the operators into stages, and the batch into micro-batches", BOTH,
+     has_stages, wefti_apply_pipeline},
     {"differentiate", "appends the backward pass", TRAINING, lacks_gradients,
      wefti_apply_differentiate},
     {"tensor-gradients", "gradients cross from whole values to parts, and back", TRAINING,
      divides_products, wefti_apply_tensor_gradients},
+    {"stage-outputs", "every rank gets the outputs", BOTH, has_stages, wefti_apply_stage_outputs},
     {"sync-batchnorm", "statistics of BatchNormalization are those of all ranks", TRAINING,
      synchronizes, wefti_apply_sync_batch_norm},
     {"absorb-transposes", "products read and write transposed matrices in place", BOTH, NULL,
      wefti_apply_absorb_transposes},
+    {"convert-again", "the backward pass converts weights to half types again", TRAINING, NULL,
+     wefti_apply_convert_again},
+    {"fuse-normalization", "BatchNormalization adds residuals and is the Relu after it", TRAINING,
+     NULL, wefti_apply_fuse_normalization},
     {"fuse-elementwise", "element-wise operators in one pass over the data", BOTH, NULL,
      wefti_apply_fuse_elementwise},
     {"insert-collectives", "an AllReduce on every local gradient", TRAINING, NULL,
@@ -173,6 +193,8 @@ static const wefti_pass_t passes[] = {
     {"recompute", "named activations are computed again in the backward pass", TRAINING, recomputes,
      wefti_apply_recompute},
     {"schedule", "list scheduling", BOTH, schedules, wefti_apply_schedule},
+    {"stage-order", "stages work on micro-batches at the same time", BOTH, divides_batch,
+     wefti_apply_stage_order},
     {"fit-arena", "schedules and lowers repeatedly until the plan fits arena_limit", BOTH,
      limits_arena, wefti_apply_fit_arena},
     {"accumulate", "partial sums of micro-batches, and the programs that add to them",
@@ -228,8 +250,8 @@ static weft_status_t run_pass(wefti_compiler_t *c, const wefti_pass_t *pass)
     for (uint32_t i = 0; i < count && status >= 0; i++) {
         c->model = &c->models[i];
         c->graph = c->model->graph;
-        status = pass->run(c);
-        if (status >= 0 && c->params.verify_each) {
+        status = c->model->inputs_only ? WEFT_OK : pass->run(c);
+        if (status >= 0 && c->params.verify_each && !c->model->inputs_only) {
             status = verify(c, pass);
         }
         if (status < 0 && (pass->when & MODELS) != 0) {

@@ -388,7 +388,9 @@ static void implied_labels(const labels_t *operands, uint32_t count, uint32_t do
     for (int c = 'A'; c <= 'z' && out->count < WEFT_MAX_DIMS; c++) {
         uint32_t found = 0;
         for (uint32_t i = 0; i < count; i++) {
-            found += has(&operands[i], (char)c);
+            for (uint32_t d = 0; d < operands[i].count; d++) {
+                found += operands[i].at[d] == (char)c;
+            }
         }
         if (found == 1) {
             out->at[out->count++] = (char)c;

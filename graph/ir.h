@@ -34,6 +34,7 @@
 #include "runtime/base/file.h"
 #include "runtime/base/log.h"
 #include "runtime/base/memory.h"
+#include "runtime/base/mesh.h"
 #include "runtime/base/text.h"
 
 #define WEFTI_NONE UINT32_MAX
@@ -74,6 +75,7 @@ typedef struct wefti_value {
     /* PARAM and CONST that differ by rank: contents of rank r are at type.data + r * rank_bytes; else
      * 0. */
     size_t rank_bytes;
+    wefti_division_t parts; /* of such a PARAM: how its whole is divided */
 } wefti_value_t;
 
 typedef enum wefti_phase {
@@ -109,6 +111,7 @@ typedef struct wefti_parameter {
     weft_tensor_desc_t type; /* without contents */
     bool trained;
     bool guess;   /* the model does not state it */
+    bool folded;  /* the exporter computed it from parameters */
     bool running; /* a statistic that steps update: not trained, but no constant */
 } wefti_parameter_t;
 
@@ -245,6 +248,9 @@ weft_status_t wefti_graph_change_op(wefti_graph_t *graph, uint32_t node, const c
                                     const char *op, uint32_t extra_outputs);
 /* Adds or replaces one attribute; copied like those of add_node. */
 weft_status_t wefti_graph_set_attr(wefti_graph_t *graph, uint32_t node, const weft_attr_t *attr);
+/* Input index of node becomes value; inputs between are absent. */
+weft_status_t wefti_graph_set_input(wefti_graph_t *graph, uint32_t node, uint32_t index,
+                                    uint32_t value);
 /* Infers the types of a node's outputs. They stay unknown (dtype NONE) while an input's type is. */
 weft_status_t wefti_graph_infer_node(wefti_graph_t *graph, uint32_t node);
 /* Every use of from (node inputs and graph outputs) becomes a use of to; except_node (or
@@ -415,6 +421,14 @@ bool wefti_graph_has_gradients(const wefti_graph_t *graph);
 /* graph/collective_pairs.c: a start and its wait become one node. constrain: constraints keep their
  * places in the order. */
 weft_status_t wefti_graph_pair_collectives(wefti_graph_t *graph, bool constrain);
+
+/* graph/places.c: where nodes run. Does a node send a value from one place of its group to others? */
+bool wefti_node_transfers(const wefti_node_t *node);
+/* By node, 0: on all ranks, else 1 + its place: what is connected runs where its transfers come from
+ * and lead to. In arena; NULL in *out_places where the graph has no transfers. A node connected with
+ * two places is an error that names it. */
+weft_status_t wefti_graph_places(const wefti_graph_t *graph, wefti_arena_t *arena,
+                                 uint32_t **out_places);
 
 /* graph/scalar.c: the scalar plan input of that name and type, made if the graph has it not. A
  * tensor of the model that has the name gets another one. */

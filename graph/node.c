@@ -386,6 +386,23 @@ void wefti_graph_take_output(wefti_graph_t *graph, uint32_t node, uint32_t index
     graph->values[value].producer_output = index;
 }
 
+weft_status_t wefti_graph_set_input(wefti_graph_t *graph, uint32_t node, uint32_t index,
+                                    uint32_t value)
+{
+    wefti_node_t *n = &graph->nodes[node];
+    if (index >= n->input_count) {
+        uint32_t *more = wefti_arena_array(&graph->arena, (size_t)index + 1, sizeof(*more));
+        WEFT_RETURN_IF_NO_MEMORY(more);
+        for (uint32_t i = 0; i < index; i++) {
+            more[i] = i < n->input_count ? n->inputs[i] : WEFTI_NONE;
+        }
+        n->inputs = more;
+        n->input_count = index + 1;
+    }
+    n->inputs[index] = value;
+    return WEFT_OK;
+}
+
 weft_status_t wefti_graph_readers(const wefti_graph_t *graph, const uint32_t *order, uint32_t count,
                                   wefti_arena_t *arena, wefti_readers_t *out)
 {

@@ -52,7 +52,7 @@ weft_status_t wefti_graph_mark_needed(const wefti_graph_t *graph, bool *needed, 
         }
         /* Evaluation reads running statistics, not moments of the batch. */
         bool running = evaluates && wefti_op_has(node->def, WEFT_FACT_STATISTICS);
-        for (uint32_t k = 0; k < node->input_count && !(running && k == 5); k++) {
+        for (uint32_t k = 0; k < node->input_count && !(running && k == 6); k++) {
             uint32_t producer = wefti_producer(graph, node->inputs[k]);
             if (producer != WEFTI_NONE) {
                 needed[producer] = true;

@@ -218,6 +218,14 @@ static const weft_attr_def_t scatter_reduce_attrs[] = {
 static const weft_attr_def_t gather_attrs[] = {ALGORITHM, WEFTI_ATTR_FLAT, GROUP, GROUP_SIZE,
                                                WEFTI_ATTR_PARTS};
 static const weft_attr_def_t root_attrs[] = {ALGORITHM, GROUP, ROOT};
+static const weft_attr_def_t transfer_attrs[] = {
+    ALGORITHM,
+    GROUP,
+    ROOT,
+    {.name = "to",
+     .type = WEFT_ATTR_TYPE_INT,
+     .doc = "1 + rank in the group that reads it; 0: all"},
+};
 static const weft_attr_def_t root_reduce_attrs[] = {ALGORITHM, GROUP, REDUCTION, ROOT};
 static const weft_attr_def_t root_size_attrs[] = {ALGORITHM, GROUP, GROUP_SIZE, ROOT};
 static const weft_attr_def_t plain_attrs[] = {ALGORITHM, GROUP};
@@ -339,6 +347,24 @@ static const weft_op_def_t defs[] = {
         "by its part of the range of which input 0 is a shard"),
     PAIR("Broadcast", BROADCAST, MANY, each, root_attrs,
          "every rank gets root's tensors; output i may overwrite input i"),
+    {.domain = "weft",
+     .name = "Transfer",
+     .since_version = 1,
+     .inputs_min = 1,
+     .inputs_max = 1,
+     .outputs_min = 1,
+     .outputs_max = 1,
+     .dtypes = WEFTI_BIT_ALL,
+     .effects = WEFT_EFFECT_COMMUNICATES,
+     .in_place = AT_none,
+     .attrs = transfer_attrs,
+     .attr_count = WEFTI_COUNT(transfer_attrs),
+     .infer = infer_variadic,
+     .cost = wefti_cost_copy,
+     .equivalent = "MPI_Send with MPI_Recv, ncclSend with ncclRecv",
+     .doc = "root sends a tensor to rank to - 1, or to all",
+     .ordering = WEFT_ORDERING_GROUP,
+     WEFTI_FACTS(.collective = WEFT_COLLECTIVE_BROADCAST, .gradient = WEFT_GRADIENT_TRANSFER)},
     ROW("Reduce", REDUCE, first, root_reduce_attrs,
         "root gets the reduction; the output of others is undefined"),
     ROW("Gather", GATHER, none, root_size_attrs, "root gets all blocks in rank order"),

@@ -309,6 +309,7 @@ static weft_status_t add_command(wefti_lowering_t *l, uint32_t index)
                            : wefti_node_is_flat_gather(node)
                                ? add_gather(l, bucket, command->node, collective)
                                : add_bucket(l, bucket, collective);
+    collective->place = wefti_lower_place_of(l, command->node);
     return check_record(status, collective);
 }
 

@@ -84,9 +84,18 @@ static weft_status_t place_weights(wefti_lowering_t *l, const uint32_t *value_of
         *cursor += wefti_align_up(plan->buffers[b].size_bytes, WEFTI_PLAN_ALIGNMENT);
     }
     for (uint32_t b = 0; b < plan->buffer_count; b++) {
-        if (own[b]) {
-            plan->buffers[b].data_offset_bytes += bytes;
-            plan->buffers[b].rank_data_stride_bytes = block;
+        if (!own[b]) {
+            continue;
+        }
+        wefti_plan_buffer_t *buffer = &plan->buffers[b];
+        const wefti_division_t *parts = &l->graph->values[value_of[b]].parts;
+        buffer->data_offset_bytes += bytes;
+        buffer->rank_data_stride_bytes = block;
+        if (buffer->kind == WEFTI_BUFFER_PARAM && parts->count > 0) {
+            buffer->parts = *parts;
+            buffer->parts.sizes = wefti_arena_memdup(&plan->arena, parts->sizes,
+                                                     parts->count * sizeof(*parts->sizes));
+            WEFT_RETURN_IF_NO_MEMORY(buffer->parts.sizes);
         }
     }
     if (__builtin_mul_overflow(block, contents_count(l), &blocks) ||

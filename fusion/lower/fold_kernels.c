@@ -48,6 +48,7 @@ static weft_status_t add_fold(wefti_lowering_t *l, const wefti_fold_t *fold, uin
     if (status < 0) {
         return status;
     }
+    kernel->place = wefti_lower_place_of(l, fold->node);
     kernel->input_count = groups;
     kernel->output_count = 1;
     kernel->inputs[0] = ranges->gradients;

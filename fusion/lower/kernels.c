@@ -44,17 +44,22 @@ static weft_status_t fill_inputs(wefti_lowering_t *l, const wefti_node_t *node,
                                j);
         }
     }
+    while (kernel->input_count > 0 && kernel->inputs[kernel->input_count - 1] == WEFTI_PLAN_NONE) {
+        kernel->input_count--; /* absent ones at the end, which a file does not have either */
+    }
     return WEFT_OK;
 }
 
-static weft_status_t add_kernel(wefti_lowering_t *l, const wefti_node_t *node)
+static weft_status_t add_kernel(wefti_lowering_t *l, uint32_t id)
 {
+    const wefti_node_t *node = &l->graph->nodes[id];
     wefti_plan_kernel_t *kernel = &l->plan->kernels[l->plan->kernel_count];
     WEFT_RETURN_IF_ERROR(wefti_lower_describe_kernel(l, node, node->name, kernel));
     WEFT_RETURN_IF_ERROR(fill_inputs(l, node, kernel));
     for (uint32_t j = 0; j < node->output_count; j++) {
         kernel->outputs[j] = buffer_or_none(l, node->outputs[j]);
     }
+    kernel->place = wefti_lower_place_of(l, id);
     l->plan->kernel_count++;
     return WEFT_OK;
 }
@@ -144,6 +149,7 @@ static weft_status_t add_range_update(wefti_lowering_t *l, uint32_t index)
     for (uint32_t j = 0; j < kernel->output_count; j++) {
         kernel->outputs[j] = kernel->inputs[node.def->in_place[j]];
     }
+    kernel->place = wefti_lower_place_of(l, bucket->update);
     l->plan->kernel_count++;
     return WEFT_OK;
 }
@@ -153,7 +159,7 @@ static weft_status_t add_variants(wefti_lowering_t *l, uint32_t node, wefti_kern
 {
     for (uint32_t v = l->order->variant_of[node]; v != WEFTI_NONE; v = l->order->next_variant[v]) {
         out->of_variant[v] = l->plan->kernel_count;
-        WEFT_RETURN_IF_ERROR(add_kernel(l, &l->graph->nodes[v]));
+        WEFT_RETURN_IF_ERROR(add_kernel(l, v));
     }
     return WEFT_OK;
 }
@@ -174,7 +180,7 @@ weft_status_t wefti_lower_kernels(wefti_lowering_t *l, wefti_kernels_t *out)
         }
         out->of_item[i] = l->plan->kernel_count;
         if (bucket == WEFTI_NONE) {
-            WEFT_RETURN_IF_ERROR(add_kernel(l, &l->graph->nodes[node]));
+            WEFT_RETURN_IF_ERROR(add_kernel(l, node));
             WEFT_RETURN_IF_ERROR(add_variants(l, node, out));
         } else {
             WEFT_RETURN_IF_ERROR(add_range_update(l, bucket));

@@ -53,6 +53,7 @@ static weft_status_t describe_plan(wefti_lowering_t *l)
     }
     plan->mesh = (wefti_mesh_t){axes, mesh->axis_count};
     plan->data_group = l->params->data_group;
+    plan->place_group = l->params->place_group;
     plan->batch = l->graph->batch;
     plan->kind = l->params->infer ? WEFT_PLAN_KIND_INFERENCE : WEFT_PLAN_KIND_TRAINING;
     plan->flags |= l->params->flags;
@@ -93,6 +94,9 @@ static weft_status_t lower(wefti_lowering_t *l)
     l->regions = &regions;
     l->ranges = &ranges;
     l->kernels = &kernels;
+    uint32_t *places;
+    WEFT_RETURN_IF_ERROR(wefti_graph_places(l->graph, &l->arena, &places));
+    l->places = l->params->place_group == 0 ? NULL : places;
     WEFT_RETURN_IF_ERROR(wefti_lower_order(l, &order));
     WEFT_RETURN_IF_ERROR(wefti_lower_buckets(l, &buckets));
     WEFT_RETURN_IF_ERROR(describe_plan(l));

@@ -279,7 +279,13 @@ struct wefti_lowering {
     const wefti_ranges_t *ranges;
     wefti_buffers_t *buffers;
     struct wefti_rankings *rankings; /* [group] algorithms.c: fusion/rankings.h */
+    const uint32_t *places;          /* by node (wefti_graph_places); NULL: all ranks run all */
 };
+
+static inline uint32_t wefti_lower_place_of(const wefti_lowering_t *lowering, uint32_t node)
+{
+    return lowering->places == NULL ? 0 : lowering->places[node];
+}
 
 static inline bool wefti_lower_is_fold(const wefti_lowering_t *lowering, uint32_t node)
 {

@@ -10,8 +10,13 @@
  * that shards updates splits the chain. So does this one where ranks have parts of parameters:
  *
  *   SquareSum of parts -> AllReduce of the ranks with the parts -> SquareSum of whole gradients
+ *
+ * And the stages of a pipeline pass it on:
+ *
+ *   SquareSum of stage 0 -> Transfer -> SquareSum of stage 1 -> Transfer to all -> ClipScale
  */
 #include "fusion/passes/passes.h"
+#include "fusion/stages/stages.h"
 
 #include "runtime/base/error.h"
 
@@ -22,6 +27,8 @@ typedef struct clipper {
     uint32_t sum; /* so far, or WEFTI_NONE */
     const uint32_t *statistic_of;
     bool parts; /* of what only this rank has; else of what the ranks of a batch share */
+    const uint32_t *places; /* by node (wefti_graph_places), or NULL */
+    uint32_t place;         /* of which gradients are collected */
 } clipper_t;
 
 static weft_status_t add_square_sum(clipper_t *c)
@@ -62,7 +69,10 @@ static weft_status_t add_square_sums(clipper_t *c, uint32_t count)
 {
     c->count = 1;
     for (uint32_t i = 0; i < count; i++) {
-        collect(c, c->graph->order[i]);
+        uint32_t id = c->graph->order[i];
+        if (c->places == NULL || c->places[id] == c->place) {
+            collect(c, id);
+        }
         if (c->count > 1) {
             WEFT_RETURN_IF_ERROR(add_square_sum(c));
         }
@@ -115,21 +125,38 @@ static weft_status_t add_squares_of_ranks(clipper_t *c, uint32_t group)
     return WEFT_OK;
 }
 
-/* group: of the ranks that compute a batch together. */
+/* Of the gradients of all stages; without stages, of all gradients. */
+static weft_status_t add_squares_of_stages(clipper_t *c, uint32_t count, uint32_t stages)
+{
+    for (uint32_t s = 0; s < stages; s++) {
+        c->place = s + 1;
+        WEFT_RETURN_IF_ERROR(add_square_sums(c, count));
+        if (c->sum != WEFTI_NONE && c->places != NULL) {
+            WEFT_RETURN_IF_ERROR(wefti_stages_send(
+                c->graph, c->sum, s, s + 1 < stages ? s + 1 : WEFTI_NONE, NULL, &c->sum));
+        }
+    }
+    return WEFT_OK;
+}
+
+/* group: of the ranks that compute a batch together. stages: of a pipeline, or 1. */
 static weft_status_t clip(wefti_graph_t *graph, const wefti_optimizer_params_t *params,
-                          uint32_t group, uint32_t *out_scale)
+                          uint32_t group, uint32_t stages, uint32_t *out_scale)
 {
     clipper_t c = {.graph = graph, .sum = WEFTI_NONE, .parts = true};
+    uint32_t *places;
     uint32_t count = graph->order_count;
     c.values = wefti_arena_array(&graph->arena, (size_t)graph->value_count + 1, sizeof(*c.values));
     c.statistic_of = wefti_graph_statistics(graph, &graph->arena);
     WEFT_RETURN_IF_NO_MEMORY(c.values && c.statistic_of);
+    WEFT_RETURN_IF_ERROR(wefti_graph_places(graph, &graph->arena, &places));
     WEFT_RETURN_IF_ERROR(add_square_sums(&c, count));
     if (c.sum != WEFTI_NONE) {
         WEFT_RETURN_IF_ERROR(add_squares_of_ranks(&c, group));
     }
     c.parts = false;
-    WEFT_RETURN_IF_ERROR(add_square_sums(&c, count));
+    c.places = stages > 1 ? places : NULL;
+    WEFT_RETURN_IF_ERROR(add_squares_of_stages(&c, count, stages));
     if (c.sum == WEFTI_NONE) {
         return wefti_error_no_gradients();
     }
@@ -139,5 +166,5 @@ static weft_status_t clip(wefti_graph_t *graph, const wefti_optimizer_params_t *
 weft_status_t wefti_apply_clip(wefti_compiler_t *c)
 {
     return clip(c->graph, &c->optimizer, c->mesh.axis_count > 0 ? WEFTI_GROUP_TENSOR : 0,
-                &c->clip_scale);
+                c->params.pipeline > 1 ? c->params.pipeline : 1, &c->clip_scale);
 }

@@ -4,10 +4,12 @@
  *
  * Matches the graphs of rank_models after shapes are bound and constants folded, so that it
  * compares what runs. Changes nothing: an error names both sides of the first difference other than
- * contents of initializers. Ids follow the order of the files and must agree, because lowering
+ * contents of initializers, unless no model has collectives: then each rank runs a model of its own
+ * (stages/join.c). Ids follow the order of the files and must agree, because lowering
  * finds the contents of each rank by them. Later passes change the graph of rank 0 only.
  */
 #include "fusion/passes/passes.h"
+#include "fusion/stages/stages.h"
 
 #include <string.h>
 
@@ -213,13 +215,29 @@ weft_status_t wefti_pass_compare_models(const wefti_graph_t *const *graphs,
     return status >= 0 ? check_shapes(graphs, count) : status;
 }
 
+static bool any_communicates(const wefti_graph_t *const *graphs, uint32_t count)
+{
+    bool any = false;
+    for (uint32_t r = 0; r < count; r++) {
+        for (uint32_t i = 0; i < graphs[r]->order_count; i++) {
+            any = any || wefti_node_communicates(&graphs[r]->nodes[graphs[r]->order[i]]);
+        }
+    }
+    return any;
+}
+
 weft_status_t wefti_apply_compare_models(wefti_compiler_t *c)
 {
     const wefti_graph_t **graphs = wefti_arena_array(&c->arena, c->model_count, sizeof(*graphs));
     for (uint32_t r = 0; graphs != NULL && r < c->model_count; r++) {
         graphs[r] = c->models[r].graph;
     }
-    return graphs == NULL
-               ? WEFT_ERR_NO_MEMORY
-               : wefti_pass_compare_models(graphs, c->params.rank_models, c->model_count);
+    WEFT_RETURN_IF_NO_MEMORY(graphs);
+    weft_status_t status = wefti_pass_compare_models(graphs, c->params.rank_models, c->model_count);
+    if (status != WEFT_ERR_INVALID_ARGUMENT || any_communicates(graphs, c->model_count)) {
+        return status;
+    }
+    wefti_log(&c->log, WEFT_LOG_LEVEL_INFO, "every rank runs a model of its own: %s",
+              weft_last_error());
+    return wefti_stages_join(c);
 }

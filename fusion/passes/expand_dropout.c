@@ -106,7 +106,7 @@ static weft_status_t expand(wefti_graph_t *graph, uint32_t id, const wefti_reade
     bool on;
     double ratio;
     WEFT_RETURN_IF_ERROR(read_form(graph, node, &on, &ratio));
-    if (!on) {
+    if (node->version >= 12 && (!on || ratio == 0.0)) { /* without training_mode: the identity */
         node->input_count = 1;
         return WEFT_OK;
     }

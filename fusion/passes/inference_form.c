@@ -21,15 +21,25 @@ static void forget_loss(wefti_graph_t *graph)
     graph->loss = graph->logits = graph->label = WEFTI_NONE;
 }
 
-/* The value keeps its flag: lowering gives the binding its name. */
+/* Inputs and weights are found by name, so the value keeps it and its flag: lowering gives the
+ * binding that name. A constant gives its name to the result. */
 static weft_status_t add_identity(wefti_graph_t *graph, uint32_t index)
 {
     uint32_t value = graph->outputs[index], node;
+    const char *name = graph->values[value].name;
+    bool constant = graph->values[value].kind == WEFTI_VALUE_CONST;
+    if (constant) {
+        const char *other = wefti_arena_printf(&graph->arena, "%s/constant", name);
+        WEFT_RETURN_IF_NO_MEMORY(other);
+        WEFT_RETURN_IF_ERROR(wefti_graph_rename_value(graph, value, other));
+        graph->values[value].flags &= ~(wefti_value_flags_t)WEFTI_VALUE_OUTPUT;
+    }
     wefti_node_params_t params = {.domain = "",
                                   .op = "Identity",
                                   .version = graph->opset,
                                   .inputs = &value,
                                   .input_count = 1,
+                                  .output_names = constant ? &name : NULL,
                                   .output_count = 1};
     WEFT_RETURN_IF_ERROR(wefti_graph_add_node(graph, &params, &node));
     graph->outputs[index] = graph->nodes[node].outputs[0];

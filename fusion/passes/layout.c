@@ -18,7 +18,7 @@
 #include <string.h>
 
 #include "fusion/passes/passes.h"
-#include "fusion/sets.h"
+#include "runtime/base/sets.h"
 #include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
@@ -28,7 +28,7 @@
  * channels. */
 #define PAIRS_PS 150.0f
 
-/* Sets of values (fusion/sets.h); facts are kept at the root. */
+/* Sets of values (runtime/base/sets.h); facts are kept at the root. */
 typedef struct layout_sets {
     uint32_t *parent;
     bool *plain;     /* something in the set must be plain */

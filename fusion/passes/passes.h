@@ -18,12 +18,16 @@ weft_status_t wefti_apply_tidy_collectives(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_tensor_parallel(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_tensor_training(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_tensor_gradients(wefti_compiler_t *compiler);
+weft_status_t wefti_apply_pipeline(wefti_compiler_t *compiler);
+weft_status_t wefti_apply_stage_order(wefti_compiler_t *compiler);
+weft_status_t wefti_apply_stage_outputs(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_settle_gradients(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_expand_dropout(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_label_smoothing(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_inference_form(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_compare_models(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_split_batch(wefti_compiler_t *compiler);
+weft_status_t wefti_apply_check_micro_batches(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_precision(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_differentiate(wefti_compiler_t *compiler);
 weft_status_t wefti_pass_sync_batch_norm(wefti_graph_t *graph);
@@ -33,6 +37,10 @@ weft_status_t wefti_pass_fuse_attention(wefti_graph_t *graph, bool trains);
 weft_status_t wefti_apply_fuse_attention(wefti_compiler_t *compiler);
 weft_status_t wefti_pass_absorb_transposes(wefti_graph_t *graph);
 weft_status_t wefti_apply_absorb_transposes(wefti_compiler_t *compiler);
+weft_status_t wefti_pass_convert_again(wefti_graph_t *graph);
+weft_status_t wefti_apply_convert_again(wefti_compiler_t *compiler);
+weft_status_t wefti_pass_fuse_normalization(wefti_graph_t *graph);
+weft_status_t wefti_apply_fuse_normalization(wefti_compiler_t *compiler);
 weft_status_t wefti_pass_fuse_elementwise(wefti_graph_t *graph);
 weft_status_t wefti_apply_fuse_elementwise(wefti_compiler_t *compiler);
 weft_status_t wefti_apply_insert_collectives(wefti_compiler_t *compiler);
@@ -103,11 +111,22 @@ bool wefti_is_all_reduce(const wefti_node_t *node);
 uint8_t *wefti_mark_local(const wefti_graph_t *graph, wefti_arena_t *arena);
 /* settle_gradients.c: types of gradients are those of their parameters. */
 weft_status_t wefti_check_gradients(const wefti_graph_t *graph);
-/* split_check.c: WEFT_ERR_UNSUPPORTED where samples are combined, so that part does not compute a
- * share of what whole computes. arena: working memory. */
+/* split_check.c: WEFT_ERR_UNSUPPORTED, of field, where samples are combined, so that part does not
+ * compute one of parts shares of what whole computes. reductions: what has fewer elements than
+ * samples need is refused, and not what may mix samples. arena: working memory. */
 weft_status_t wefti_check_split(const wefti_graph_t *part, const wefti_graph_t *whole,
-                                uint32_t world_size, wefti_arena_t *arena);
-weft_status_t wefti_error_split_graph(void);  /* the batch decides which operators run */
+                                uint32_t parts, const char *field, bool reductions,
+                                wefti_arena_t *arena);
+/* The batch decides which operators run. */
+weft_status_t wefti_error_split_graph(const char *field);
+/* split_batch.c: how the type of a tensor changes with the batch. */
+typedef enum wefti_share {
+    WEFTI_SHARE_SAME,  /* no batch */
+    WEFTI_SHARE_FIRST, /* the first dimension is the batch */
+    WEFTI_SHARE_OTHER, /* anything else differs */
+} wefti_share_t;
+wefti_share_t wefti_batch_share(const weft_tensor_desc_t *part, const weft_tensor_desc_t *whole,
+                                uint32_t parts);
 weft_status_t wefti_error_no_gradients(void); /* optimizer.c */
 
 #endif

@@ -15,26 +15,20 @@
 
 #include "runtime/base/error.h"
 
-typedef enum share {
-    SHARE_SAME,  /* no batch */
-    SHARE_FIRST, /* the first dimension is the batch */
-    SHARE_OTHER, /* anything else differs */
-} share_t;
-
-static share_t compare(const weft_tensor_desc_t *part, const weft_tensor_desc_t *whole,
-                       uint32_t ranks)
+wefti_share_t wefti_batch_share(const weft_tensor_desc_t *part, const weft_tensor_desc_t *whole,
+                                uint32_t parts)
 {
     bool equal = part->dtype == whole->dtype && part->rank == whole->rank;
     for (uint32_t d = 1; equal && d < part->rank; d++) {
         equal = part->dims[d] == whole->dims[d];
     }
     if (!equal) {
-        return SHARE_OTHER;
+        return WEFTI_SHARE_OTHER;
     }
     if (part->rank == 0 || part->dims[0] == whole->dims[0]) {
-        return SHARE_SAME;
+        return WEFTI_SHARE_SAME;
     }
-    return part->dims[0] * (int64_t)ranks == whole->dims[0] ? SHARE_FIRST : SHARE_OTHER;
+    return part->dims[0] * (int64_t)parts == whole->dims[0] ? WEFTI_SHARE_FIRST : WEFTI_SHARE_OTHER;
 }
 
 /* Adds op(value) of blocks of ranks, 0: of whole tensors. The result gets the inferred type. */
@@ -68,22 +62,22 @@ static weft_status_t split_input(wefti_graph_t *graph, const wefti_graph_t *whol
 {
     uint32_t input = graph->inputs[index], part;
     const weft_tensor_desc_t *type = &whole->values[whole->inputs[index]].type;
-    share_t share = compare(&graph->values[input].type, type, ranks);
+    wefti_share_t share = wefti_batch_share(&graph->values[input].type, type, ranks);
     char name[256];
     if ((graph->values[input].flags & WEFTI_VALUE_OUTPUT) != 0) {
         return wefti_error_field(WEFT_ERR_UNSUPPORTED, "split_batch",
                                  "input '%s' is also an output", graph->values[input].name);
     }
-    if (share == SHARE_OTHER) {
+    if (share == WEFTI_SHARE_OTHER) {
         return wefti_error_field(WEFT_ERR_UNSUPPORTED, "split_batch",
                                  "the batch is not the first dimension of input '%s'",
                                  graph->values[input].name);
     }
     snprintf(name, sizeof(name), "%.200s.share", graph->values[input].name);
     graph->values[input].type = *type;
-    WEFT_RETURN_IF_ERROR(add_collective(graph, share == SHARE_FIRST ? "Scatter" : "Broadcast",
-                                        input, name, share == SHARE_FIRST ? ranks : 0,
-                                        share == SHARE_FIRST
+    WEFT_RETURN_IF_ERROR(add_collective(graph, share == WEFTI_SHARE_FIRST ? "Scatter" : "Broadcast",
+                                        input, name, share == WEFTI_SHARE_FIRST ? ranks : 0,
+                                        share == WEFTI_SHARE_FIRST
                                             ? "scatters rank 0's batch over the ranks"
                                             : "broadcasts the input of rank 0",
                                         &part));
@@ -98,7 +92,7 @@ static weft_status_t gather_output(wefti_graph_t *graph, const wefti_graph_t *wh
     const char *old_name = graph->values[output].name;
     const weft_tensor_desc_t *type = &whole->values[whole->outputs[index]].type;
     char name[256];
-    if (compare(&graph->values[output].type, type, ranks) != SHARE_FIRST) {
+    if (wefti_batch_share(&graph->values[output].type, type, ranks) != WEFTI_SHARE_FIRST) {
         return wefti_error_field(WEFT_ERR_UNSUPPORTED, "split_batch",
                                  "the batch is not the first dimension of output '%s'", old_name);
     }
@@ -116,12 +110,13 @@ weft_status_t wefti_pass_split_batch(wefti_graph_t *graph, const wefti_graph_t *
                                      uint32_t world_size)
 {
     if (graph->input_count != whole->input_count || graph->output_count != whole->output_count) {
-        return wefti_error_split_graph();
+        return wefti_error_split_graph("split_batch");
     }
     if (world_size == 1) {
         return WEFT_OK;
     }
-    WEFT_RETURN_IF_ERROR(wefti_check_split(graph, whole, world_size, &graph->arena));
+    WEFT_RETURN_IF_ERROR(
+        wefti_check_split(graph, whole, world_size, "split_batch", false, &graph->arena));
     for (uint32_t i = 0; i < graph->input_count; i++) {
         WEFT_RETURN_IF_ERROR(split_input(graph, whole, i, world_size));
     }

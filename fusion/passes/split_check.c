@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Can a batch be split over ranks? Only if samples are independent: the results of a rank's share
+ * Can a batch be split, over ranks or into micro-batches? Only if samples are independent: the results of a rank's share
  * must be a share of the results of the whole batch.
  *
  *   - The sample dimension of a value is found by comparing two bindings of the model, to a share
@@ -21,19 +21,21 @@
 
 typedef struct check {
     const wefti_graph_t *part, *whole;
-    int64_t ranks;
-    uint32_t *dims; /* by value: the dimension of samples; NO_DIM: does not depend on the batch */
+    int64_t ranks; /* parts */
+    const char *field;
+    bool reductions; /* looks for these alone */
+    uint32_t *dims;  /* by value: the dimension of samples; NO_DIM: does not depend on the batch */
 } check_t;
 
-weft_status_t wefti_error_split_graph(void)
+weft_status_t wefti_error_split_graph(const char *field)
 {
-    return wefti_error_field(WEFT_ERR_UNSUPPORTED, "split_batch",
+    return wefti_error_field(WEFT_ERR_UNSUPPORTED, field,
                              "the operators of the graph depend on the batch size");
 }
 
-static weft_status_t refuse(const wefti_node_t *node, const char *why)
+static weft_status_t refuse(const check_t *check, const wefti_node_t *node, const char *why)
 {
-    return wefti_error_field(WEFT_ERR_UNSUPPORTED, "split_batch", "node '%s' (%s) %s", node->name,
+    return wefti_error_field(WEFT_ERR_UNSUPPORTED, check->field, "node '%s' (%s) %s", node->name,
                              node->def->name, why);
 }
 
@@ -53,6 +55,14 @@ static uint32_t sample_dim(const check_t *check, uint32_t value)
         }
     }
     return different == 1 ? found : NO_DIM;
+}
+
+/* Are there as many elements as samples need? */
+static bool grows(const check_t *check, uint32_t value)
+{
+    const weft_tensor_desc_t *part = &check->part->values[value].type;
+    const weft_tensor_desc_t *whole = &check->whole->values[value].type;
+    return weft_tensor_elem_count(whole) == weft_tensor_elem_count(part) * check->ranks;
 }
 
 static int64_t product_before(const weft_tensor_desc_t *type, uint32_t dim)
@@ -108,8 +118,8 @@ static weft_status_t check_node(check_t *check, const wefti_node_t *node)
     bool depends = false, communicates = wefti_node_communicates(node);
     for (uint32_t i = 0; i < node->input_count; i++) {
         uint32_t input = node->inputs[i];
-        if (input != WEFTI_NONE && takes_size(check, node, i)) {
-            return refuse(node, "has an input computed from the batch size");
+        if (input != WEFTI_NONE && !check->reductions && takes_size(check, node, i)) {
+            return refuse(check, node, "has an input computed from the batch size");
         }
         depends = depends || (input != WEFTI_NONE && check->dims[input] != NO_DIM);
     }
@@ -118,23 +128,27 @@ static weft_status_t check_node(check_t *check, const wefti_node_t *node)
         if (output == WEFTI_NONE) {
             continue;
         }
-        check->dims[output] = sample_dim(check, output);
+        check->dims[output] = !check->reductions     ? sample_dim(check, output)
+                              : grows(check, output) ? 0
+                                                     : NO_DIM;
         if (check->dims[output] == NO_DIM && !communicates) {
-            return refuse(node, "combines several samples into one result");
+            return refuse(check, node, "combines several samples into one result");
         }
     }
     uint32_t first = depends && node->input_count > 0 ? node->inputs[0] : WEFTI_NONE;
     if (first != WEFTI_NONE && check->dims[first] != NO_DIM && !communicates &&
-        mixes(check, node, check->dims[first])) {
-        return refuse(node, "mixes samples");
+        !check->reductions && mixes(check, node, check->dims[first])) {
+        return refuse(check, node, "mixes samples");
     }
     return WEFT_OK;
 }
 
 weft_status_t wefti_check_split(const wefti_graph_t *part, const wefti_graph_t *whole,
-                                uint32_t world_size, wefti_arena_t *arena)
+                                uint32_t parts, const char *field, bool reductions,
+                                wefti_arena_t *arena)
 {
-    check_t check = {.part = part, .whole = whole, .ranks = world_size};
+    check_t check = {
+        .part = part, .whole = whole, .ranks = parts, .field = field, .reductions = reductions};
     bool same = part->value_count == whole->value_count && part->order_count == whole->order_count;
     for (uint32_t i = 0; same && i < part->order_count; i++) {
         const weft_op_def_t *a = part->nodes[part->order[i]].def; /* foreign ones have their own */
@@ -142,7 +156,7 @@ weft_status_t wefti_check_split(const wefti_graph_t *part, const wefti_graph_t *
         same = part->order[i] == whole->order[i] && wefti_op_same(a, b);
     }
     if (!same) {
-        return wefti_error_split_graph();
+        return wefti_error_split_graph(field);
     }
     check.dims = wefti_arena_array(arena, (size_t)part->value_count + 1, sizeof(*check.dims));
     WEFT_RETURN_IF_NO_MEMORY(check.dims);

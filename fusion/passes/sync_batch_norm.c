@@ -39,16 +39,7 @@ static weft_status_t synchronize(wefti_graph_t *graph, uint32_t id, const uint32
                                          .attr_count = 3};
     WEFT_RETURN_IF_ERROR(wefti_graph_insert_for(graph, id, "moments", own, &moments));
     WEFT_RETURN_IF_ERROR(wefti_graph_insert_for(graph, id, "moments of all ranks", average, &all));
-    wefti_node_t *node = &graph->nodes[id];
-    uint32_t *more = wefti_arena_array(&graph->arena, 6, sizeof(*more));
-    WEFT_RETURN_IF_NO_MEMORY(more);
-    for (uint32_t i = 0; i < 5; i++) {
-        more[i] = node->inputs[i];
-    }
-    more[5] = all;
-    node->inputs = more;
-    node->input_count = 6;
-    return WEFT_OK;
+    return wefti_graph_set_input(graph, id, 6, all);
 }
 
 /* The gradient operator of a forward node: the one that reads its mean. Only dX depends on other

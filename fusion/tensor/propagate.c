@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "fusion/passes/passes.h"
-#include "fusion/sets.h"
+#include "runtime/base/sets.h"
 #include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
@@ -362,8 +362,9 @@ static weft_status_t check_random(const wefti_graph_t *graph)
 {
     for (uint32_t i = 0; i < graph->order_count; i++) {
         const wefti_node_t *node = &graph->nodes[graph->order[i]];
-        if (wefti_op_facts(node->def).gradient == WEFT_GRADIENT_DROPOUT ||
-            (node->def->effects & WEFT_EFFECT_RANDOM) != 0) {
+        const bool drops = wefti_op_facts(node->def).gradient == WEFT_GRADIENT_DROPOUT;
+        const bool random = (node->def->effects & WEFT_EFFECT_RANDOM) != 0;
+        if ((drops || random) && node->input_count > 1) { /* with one input it is the identity */
             return wefti_error_field(WEFT_ERR_UNSUPPORTED, "tensor_parallel",
                                      "node '%s' (%s): ranks draw different random numbers",
                                      node->name, node->def->name);

@@ -79,6 +79,34 @@ bool wefti_split_ints(const wefti_graph_t *graph, uint32_t value, int64_t *out, 
     return true;
 }
 
+bool wefti_split_range(const wefti_graph_t *graph, const wefti_node_t *node, int64_t axis,
+                       int64_t out_range[2], uint32_t *out_place)
+{
+    int64_t lists[4][WEFT_MAX_DIMS];
+    uint32_t counts[4] = {0};
+    const weft_tensor_desc_t *in = &graph->values[node->inputs[0]].type;
+    for (uint32_t i = 0; i < 4; i++) { /* starts, ends, axes, steps */
+        uint32_t value = i + 1 < node->input_count ? node->inputs[i + 1] : WEFTI_NONE;
+        if (value == WEFTI_NONE ? i < 3 : !wefti_split_ints(graph, value, lists[i], &counts[i])) {
+            return false;
+        }
+    }
+    for (uint32_t i = 0; i < counts[2] && i < counts[0] && i < counts[1]; i++) {
+        const int64_t size = in->dims[axis];
+        const int64_t own = lists[2][i] + (lists[2][i] < 0 ? in->rank : 0);
+        if (own != axis || (i < counts[3] && lists[3][i] != 1)) {
+            continue;
+        }
+        for (uint32_t k = 0; k < 2; k++) {
+            int64_t at = lists[k][i] < 0 ? lists[k][i] + size : lists[k][i];
+            out_range[k] = at < 0 ? 0 : at > size ? size : at;
+        }
+        *out_place = i;
+        return out_range[0] < out_range[1];
+    }
+    return false;
+}
+
 static weft_status_t remember(rewriter_t *r, uint32_t of, const wefti_split_t *split,
                               uint32_t value)
 {
@@ -156,11 +184,17 @@ static weft_status_t slice_initializer(rewriter_t *r, uint32_t value, const weft
     uint8_t *parts = wefti_arena_alloc(&graph->arena, bytes + 1);
     WEFT_RETURN_IF_NO_MEMORY(parts);
     copy_parts(&type, split, r->s->ranks, parts);
+    const int64_t whole = type.dims[split->axis];
     type.dims[split->axis] /= r->s->ranks;
     type.data = parts;
     WEFT_RETURN_IF_ERROR(wefti_graph_add_value(graph, graph->values[value].name,
                                                graph->values[value].kind, &type, out_value));
+    int64_t *sizes = wefti_arena_memdup(&graph->arena, split->count > 1 ? split->sizes : &whole,
+                                        split->count * sizeof(*sizes));
+    WEFT_RETURN_IF_NO_MEMORY(sizes);
     graph->values[*out_value].rank_bytes = bytes / (size_t)r->s->ranks;
+    graph->values[*out_value].parts =
+        (wefti_division_t){(uint32_t)split->axis, split->count, sizes};
     return WEFT_OK;
 }
 
@@ -368,6 +402,29 @@ static weft_status_t set_sizes(rewriter_t *r, uint32_t id)
     return WEFT_OK;
 }
 
+/* A range of segments: the range of the rank's parts. */
+static weft_status_t set_range(rewriter_t *r, uint32_t id)
+{
+    const wefti_node_t *node = &r->graph->nodes[id];
+    int64_t range[2], ints[WEFT_MAX_DIMS];
+    uint32_t place, count, value;
+    if (!wefti_split_range(r->graph, node, r->s->nodes[id].need[0].axis, range, &place)) {
+        return WEFT_OK; /* of another axis */
+    }
+    uint32_t *inputs =
+        wefti_arena_memdup(&r->graph->arena, node->inputs, node->input_count * sizeof(*inputs));
+    WEFT_RETURN_IF_NO_MEMORY(inputs);
+    for (uint32_t k = 0; k < 2; k++) {
+        (void)wefti_split_ints(r->graph, inputs[k + 1], ints, &count);
+        ints[place] = range[k] / r->s->ranks;
+        WEFT_RETURN_IF_ERROR(
+            add_ints(r, r->graph->values[inputs[k + 1]].name, ints, count, &value));
+        inputs[k + 1] = value;
+    }
+    r->graph->nodes[id].inputs = inputs;
+    return WEFT_OK;
+}
+
 /* Shapes and sizes that a node reads are those of a rank. */
 static weft_status_t make_local(rewriter_t *r, uint32_t id)
 {
@@ -383,6 +440,9 @@ static weft_status_t make_local(rewriter_t *r, uint32_t id)
     if ((facts.shape_inputs & 2u) != 0 || facts.gradient == WEFT_GRADIENT_REPEATED ||
         wefti_node_attr(node, "shape") != NULL) {
         return set_shape(r, id);
+    }
+    if (facts.gradient == WEFT_GRADIENT_RANGE && split->need[0].count > 1) {
+        return set_range(r, id);
     }
     /* Segments end where the parts do. */
     bool ends = split->need[0].count > 1 && split->out.count == 1;

@@ -5,9 +5,10 @@
  */
 #include "fusion/tensor/tensor.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-#include "fusion/sets.h"
+#include "runtime/base/sets.h"
 #include "ops/op_facts.h"
 
 static const wefti_split_t whole = {.axis = -1, .count = 1};
@@ -455,6 +456,65 @@ static bool parts(rule_t *r)
     return true;
 }
 
+static int by_number(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Ranges of one value, as a model writes that reads queries, keys and values one by one: segments
+ * end where ranges begin or end. */
+static bool ask_ranges(rule_t *r, const wefti_split_t *split)
+{
+    const wefti_graph_t *graph = r->s->graph;
+    int64_t ends[2 * WEFT_MAX_DIMS + 2] = {0}, sizes[2 * WEFT_MAX_DIMS + 1];
+    uint32_t count = 1, segments = 0, place;
+    ends[count++] = type_of(r, r->node->inputs[0])->dims[split->axis];
+    for (uint32_t i = 0; i < graph->order_count && count + 2 <= sizeof ends / sizeof *ends; i++) {
+        const wefti_node_t *node = &graph->nodes[graph->order[i]];
+        if (node->input_count > 0 && node->inputs[0] == r->node->inputs[0] &&
+            wefti_op_facts(node->def).gradient == WEFT_GRADIENT_RANGE &&
+            wefti_split_range(graph, node, split->axis, &ends[count], &place)) {
+            count += 2;
+        }
+    }
+    qsort(ends, count, sizeof *ends, by_number);
+    for (uint32_t i = 1; i < count; i++) {
+        sizes[segments] = ends[i] - ends[i - 1];
+        segments += sizes[segments] > 0;
+    }
+    return segments > 1 ? ask_segments(r, split, segments, sizes)
+                        : fail(r, "it takes a range of the split axis");
+}
+
+/* Whole segments of the split axis. */
+static bool range_of_segments(rule_t *r)
+{
+    const wefti_split_t *split = split_of(r, 0);
+    int64_t ends[2], at = 0;
+    uint32_t place, first = 0;
+    if (!wefti_split_range(r->s->graph, r->node, split->axis, ends, &place)) {
+        return fail(r, "it takes a range of the split axis");
+    }
+    if (split->count == 1) {
+        return ask_ranges(r, split);
+    }
+    while (first < split->count && at < ends[0]) {
+        at += split->sizes[first++];
+    }
+    uint32_t last = first;
+    bool begins = at == ends[0];
+    while (last < split->count && at < ends[1]) {
+        at += split->sizes[last++];
+    }
+    if (!begins || at != ends[1]) {
+        return fail(r, "it takes a range of the split axis");
+    }
+    r->result->out.count = last - first;
+    r->result->out.sizes = last - first > 1 ? &split->sizes[first] : NULL;
+    return only_first(r);
+}
+
 static bool range(rule_t *r)
 {
     const wefti_split_t *split = split_of(r, 0);
@@ -468,9 +528,8 @@ static bool range(rule_t *r)
         listed = normal_axis(axes[i], in->rank) != split->axis;
     }
     r->result->out = *split;
-    return (listed && in->dims[split->axis] == out->dims[split->axis])
-               ? only_first(r)
-               : fail(r, "it takes a range of the split axis");
+    return listed && in->dims[split->axis] == out->dims[split->axis] ? only_first(r)
+                                                                     : range_of_segments(r);
 }
 
 static bool selected(rule_t *r)

@@ -53,6 +53,9 @@ bool wefti_split_can_slice(const wefti_splitter_t *splitter, uint32_t value, uin
 /* Elements of a constant list of integers, at most WEFT_MAX_DIMS; false: it is not known. */
 bool wefti_split_ints(const wefti_graph_t *graph, uint32_t value, int64_t *out,
                       uint32_t *out_count);
+/* Slice: the constant range of axis, and its place in the lists; false: not known, or with steps. */
+bool wefti_split_range(const wefti_graph_t *graph, const wefti_node_t *node, int64_t axis,
+                       int64_t out_range[2], uint32_t *out_place);
 
 /* train.c: operators that exist until the graph is differentiated; Terms becomes an AllReduce. */
 const weft_op_def_t *wefti_tensor_shared(void);

@@ -61,6 +61,7 @@ static wefti_diff_fn find_rule(const weft_op_def_t *def)
         [WEFT_GRADIENT_TRIANGLE] = wefti_diff_triangle,
         [WEFT_GRADIENT_REDUCED_PRODUCT] = wefti_diff_reduce_product,
         [WEFT_GRADIENT_SHARED] = wefti_diff_shared,
+        [WEFT_GRADIENT_TRANSFER] = wefti_diff_transfer,
     };
     static const wefti_diff_fn arithmetic[] = {
         [WEFT_ARITHMETIC_ADD] = wefti_diff_add,

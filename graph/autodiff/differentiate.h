@@ -156,6 +156,7 @@ weft_status_t wefti_diff_running_sum(wefti_diff_t *diff);
 weft_status_t wefti_diff_tiles(wefti_diff_t *diff);
 weft_status_t wefti_diff_top(wefti_diff_t *diff);
 weft_status_t wefti_diff_triangle(wefti_diff_t *diff);
+weft_status_t wefti_diff_transfer(wefti_diff_t *diff);
 weft_status_t wefti_diff_shared(wefti_diff_t *diff);
 weft_status_t wefti_diff_generic(wefti_diff_t *diff);
 

@@ -120,14 +120,20 @@ static weft_status_t refuse(const foreign_t *f)
     char label[WEFTI_ONNX_LABEL_BYTES];
     const Onnx__NodeProto *node = f->file->model->graph->node[f->first];
     const char *others = f->others.data != NULL ? f->others.data : "";
+    wefti_text_t known;
+    wefti_text_init(&known, f->file->allocator);
+    wefti_onnx_add_unknown(f->file, node, f->graph->registry, &known);
     wefti_onnx_node_label(node, f->first, label);
-    return wefti_error(
+    weft_status_t status = wefti_error(
         WEFT_ERR_UNSUPPORTED,
         "%s: %s: unsupported operator %.60s::%.60s%s%s%s; declare it in the file ops_path: "
         "{\"operators\": [{\"domain\": \"%.60s\", \"name\": \"%.60s\", \"inputs\": %zu, "
-        "\"outputs\": %zu, \"types\": [{\"like\": 0}], \"effects\": \"pure\"}]}",
+        "\"outputs\": %zu, \"types\": [{\"like\": 0}], \"effects\": \"pure\"}]}%s",
         f->file->label, label, node->domain, node->op_type, f->named > 0 ? " (also " : "", others,
-        f->named > 0 ? ")" : "", node->domain, node->op_type, node->n_input, node->n_output);
+        f->named > 0 ? ")" : "", node->domain, node->op_type, node->n_input, node->n_output,
+        known.data != NULL ? known.data : "");
+    wefti_text_deinit(&known);
+    return status;
 }
 
 static weft_status_t visit(foreign_t *f, size_t index)

@@ -183,20 +183,19 @@ static bool same_operator(const Onnx__NodeProto *a, const Onnx__NodeProto *b)
            strcmp(a->op_type, b->op_type) == 0;
 }
 
-/* ", also Expand (16 nodes), CastLike (8 nodes)": the operators after the one of node index. */
-static void add_others(const wefti_onnx_file_t *file, size_t index, const weft_registry_t *registry,
-                       wefti_text_t *out)
+void wefti_onnx_add_unknown(const wefti_onnx_file_t *file, const Onnx__NodeProto *but,
+                            const weft_registry_t *registry, wefti_text_t *out)
 {
     const Onnx__GraphProto *graph = file->model->graph;
     missing_t others[MOST_NAMED + 1];
     uint32_t count = 0, more = 0;
-    for (size_t i = index + 1; i < graph->n_node; i++) {
+    for (size_t i = 0; i < graph->n_node; i++) {
         const Onnx__NodeProto *node = graph->node[i];
         const char *domain = wefti_onnx_domain(node->domain);
         int64_t version = wefti_onnx_opset(file->model, domain);
         bool own = domain[0] == '\0' || strcmp(domain, "weft") == 0; /* foreign.c has the others */
-        if (!own || node->op_type == NULL || same_operator(node, graph->node[index]) ||
-            version == 0 || (domain[0] == '\0' && strcmp(node->op_type, "Constant") == 0) ||
+        if (!own || node->op_type == NULL || same_operator(node, but) || version == 0 ||
+            (domain[0] == '\0' && strcmp(node->op_type, "Constant") == 0) ||
             weft_registry_find_op(registry, domain, node->op_type, (int32_t)version) != NULL) {
             continue;
         }
@@ -237,7 +236,7 @@ weft_status_t wefti_onnx_unknown_operator(const wefti_onnx_file_t *file,
     lowest_t lowest = {.domain = domain, .op = op};
     weft_op_registry_visit(registry, visit_lowest, &lowest);
     wefti_text_init(&others, file->allocator);
-    add_others(file, index, registry, &others);
+    wefti_onnx_add_unknown(file, node, registry, &others);
     const char *also = others.data != NULL ? others.data : "";
     if (lowest.version != 0) {
         status = wefti_error(

@@ -351,14 +351,25 @@ static bool is_module_path(const char *name)
     return last != NULL && strspn(last + 1, "0123456789") < strlen(last + 1);
 }
 
+static const char *last_part(const char *name)
+{
+    const char *dot = strrchr(name, '.'), *slash = strrchr(name, '/');
+    return dot > slash ? dot + 1 : slash != NULL ? slash + 1 : name;
+}
+
+/* "weight", "in_proj_bias": no module keeps a buffer of that name. */
+static bool is_parameter_name(const char *name)
+{
+    const char *last = last_part(name);
+    return strstr(last, "weight") != NULL || strstr(last, "bias") != NULL;
+}
+
 /* What modules of torch and Keras keep without training it. */
 static bool is_buffer_name(const char *name)
 {
     static const char *const names[] = {"running_mean", "running_var",     "inv_freq",
                                         "moving_mean",  "moving_variance", NULL};
-    const char *dot = strrchr(name, '.'), *slash = strrchr(name, '/');
-    const char *last = dot > slash ? dot + 1 : slash != NULL ? slash + 1 : name;
-    return is_one_of(last, names);
+    return is_one_of(last_part(name), names);
 }
 
 /* ---- verdicts ---- */
@@ -415,12 +426,18 @@ static void judge_named(wefti_parameter_t *out, place_t place)
     }
     if (place == PLACE_STATISTIC || is_buffer_name(out->name)) {
         set(out, false, false, "a running statistic or buffer");
+    } else if (place == PLACE_WEIGHT && strncmp(out->name, "onnx::Conv", 10) == 0) {
+        out->folded = true;
+        set(out, true, false, "the exporter computed it, as when it folds BatchNormalization");
     } else if (is_made_up(out->name)) {
         bool weight = place == PLACE_WEIGHT && type->rank > 0;
         set(out, weight, false,
             weight ? "a weight by its place, which the exporter computed" : "of an expression");
     } else if (is_module_path(out->name)) {
-        set(out, true, false, "named as a tensor of a module");
+        bool sure = place != PLACE_NONE || is_parameter_name(out->name);
+        set(out, true, !sure,
+            sure ? "named as a tensor of a module"
+                 : "a tensor of a module: a parameter, or a buffer");
     } else if (type->rank == 0) {
         set(out, false, false, "a single number");
     } else if (place != PLACE_NONE) {

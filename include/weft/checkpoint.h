@@ -6,11 +6,10 @@
  * A checkpoint is a safetensors file. It holds weights by the names of their parameters and
  * optimizer state as "<parameter>.<slot>" ("fc1.weight.momentum"; adam: "fc1.weight.moment1",
  * "fc1.weight.moment2"). Tensors are whole and in plain layout, whatever the number of ranks, the
- * bucket policy or the sharding of the run that wrote it. A run that differs in these can load it,
- * and so can any reader of safetensors. Where ranks have parts of a parameter
- * (weft_compile_params_t.tensor_parallel), its tensors are [parts, ...], the part of rank r at r; a
- * run with as many parts can load them. Its metadata ("weft.step", "weft.seed", ...) hold the
- * fields of weft_checkpoint_info_t, the scalar inputs and a digest of the contents.
+ * bucket policy, the sharding or the parts (weft_compile_params_t.tensor_parallel) of the run that
+ * wrote it. A run that differs in these can load it, and so can any reader of safetensors. Its
+ * metadata ("weft.step", "weft.seed", ...) hold the fields of weft_checkpoint_info_t, the scalar
+ * inputs and a digest of the contents.
  *
  * A snapshot holds the same contents in memory, so that ranks that survive the death of others
  * continue from their last step. Each rank keeps its own part, and with sharded state also the

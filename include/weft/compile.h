@@ -87,8 +87,11 @@ typedef struct weft_compile_params {
     /** 1, with infer: batch is that of all ranks together, a multiple of world_size. Inputs are
      * rank 0's, scattered or (without a batch) broadcast; outputs are gathered on rank 0. */
     int split_batch;
-    /** With infer: [rank_model_count] one model per rank, equal except for initializers;
-     * rank_models[0] replaces model_path. NULL: model_path on all ranks. */
+    /** With infer: [rank_model_count] one model per rank; rank_models[0] replaces model_path. Models
+     * with collectives must be equal except for initializers. Without collectives they may be
+     * different models: rank r runs model r, and every rank has the outputs of all. An input or
+     * output whose name several of them have gets the name of the file in front: "text.input" of
+     * text.onnx. NULL: model_path on all ranks. */
     const char *const *rank_models;
     uint32_t rank_model_count; /**< 0 or world_size */
 
@@ -162,9 +165,9 @@ typedef struct weft_compile_params {
      * a rank has its part of the weights, and collectives are inserted where they are needed. It
      * divides world_size, which may be 0: then both are equal. Ranks r with the same
      * r / tensor_parallel compute one batch, and batch is that of all of them together; in
-     * training, gradients are averaged over batches. A model that cannot be divided is an error. A session of
-     * training reads and writes parts of parameters; checkpoints have all parts. 0 or 1: every rank
-     * has the whole model. */
+     * training, gradients are averaged over batches. A model that cannot be divided is an error.
+     * Sessions, checkpoints and saved models have whole parameters. 0 or 1: every rank has the
+     * whole model. */
     uint32_t tensor_parallel;
     /** Training. "auto": where no order of operators fits arena_limit, which must be set, the backward
      * pass computes activations again instead of keeping them: those that free the most bytes per
@@ -184,13 +187,25 @@ typedef struct weft_compile_params {
     /** Training with "adam", "adamw", "lamb" or "adagrad". Added to the divisor of updates; 0: 1e-8,
      * with "adagrad" 1e-10. */
     double epsilon;
+    /** Number of stages into which the operators are divided, at equal cost and where the least
+     * crosses. It divides world_size, which may be 0: then both are equal. Ranks r with the same
+     * r / pipeline compute one batch: rank r has the weights and runs the operators of stage
+     * r % pipeline, and batch is that of all of them together. Every rank has the loss and all
+     * outputs. In training, gradients are averaged over batches. 0 or 1: every rank has the whole
+     * model. */
+    uint32_t pipeline;
+    /** With pipeline: parts of the batch, a divisor of it, that go through the stages one after the
+     * other, so that stages work at the same time: forward and backward of parts in turns (1F1B).
+     * In a step of M parts each of N equal stages idles for (N - 1) / (M + N - 1) of the time. The
+     * loss is the mean of those of all parts. 0: 1. */
+    uint32_t pipeline_micro_batches;
 } weft_compile_params_t;
 
 /** Defaults of weft_compile_params_t; model_path and world_size must be set. */
 #define WEFT_COMPILE_PARAMS_INIT                                                                   \
     WEFT_STRUCT_INIT(weft_compile_params_t, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  \
                      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-                     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+                     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 /** What a field of weft_compile_params_t holds. */
 typedef enum weft_option_type {
@@ -280,8 +295,8 @@ WEFT_API weft_status_t weft_compile_option_set(weft_compile_params_t *params, co
  * Compiles a model: imports, differentiates, inserts and fuses collectives, assigns streams and
  * events, plans memory and verifies. Deterministic: the same file and parameters give the same
  * structure digest everywhere. With infer the inputs, outputs and collectives are those of the
- * graph, and weft_session_step runs it. Models of several ranks must be equal except for the
- * contents of initializers; a message about a difference names both sides. Local; any thread.
+ * graph, and weft_session_step runs it. A message about models of several ranks that must be equal, and
+ * are not, names both sides. Local; any thread.
  * @param[in]  params   the model and options
  * @param[out] out_plan the plan, with one reference; the caller releases it
  * @return WEFT_ERR_NOT_FOUND, WEFT_ERR_FORMAT, WEFT_ERR_UNSUPPORTED naming operator and node,

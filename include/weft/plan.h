@@ -46,8 +46,8 @@ typedef struct weft_plan_info {
     /** 1: weft_session_eval works: training, and the forward pass does not communicate, or only among
      * the batch_ranks ranks that compute a batch. */
     int has_eval;
-    /** Ranks that compute one batch together, each with weights of its own: rank r has a part of batch
-     * number r / batch_ranks. 1: every rank has a batch of its own. */
+    /** Ranks that compute one batch together, each with weights of its own (parts of all, or those
+     * of its stage): rank r has a part of batch number r / batch_ranks. 1: every rank has a batch of its own. */
     uint64_t batch_ranks;
 } weft_plan_info_t;
 

@@ -172,7 +172,8 @@ typedef enum weft_gradient {
     WEFT_GRADIENT_LARGEST = 81,           /**< TopK */
     WEFT_GRADIENT_TRIANGLE = 82,          /**< Trilu */
     WEFT_GRADIENT_REDUCED_PRODUCT = 83,   /**< ReduceProd */
-    WEFT_GRADIENT_SHARED = 96, /**< all ranks have input 0, output 0 leads to a part on each */
+    WEFT_GRADIENT_SHARED = 96,   /**< all ranks have input 0, output 0 leads to a part on each */
+    WEFT_GRADIENT_TRANSFER = 97, /**< rank "root" sends input 0 to rank "to"; gradients go back */
 } weft_gradient_t;
 
 /** The measured cost curve that predicts an operator. */

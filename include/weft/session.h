@@ -162,8 +162,8 @@ WEFT_API uint32_t weft_session_micro_count(const weft_session_t *session);
  * leaves weights on other ranks after a step; for other plans, and without a step since the last
  * call, nothing happens. Calls that read weights flush first, so they are collective on a decoupled
  * plan: weft_session_eval, weft_session_get_param, weft_session_param_digest and saving. They are
- * also collective if parameters are sharded (weft_compile_params_t.shard_parameters), because each
- * rank has only a part of the weights.
+ * also collective if each rank has only a part of the weights: if parameters are sharded
+ * (weft_compile_params_t.shard_parameters) or divided (tensor_parallel).
  * @param[in] session the session
  * @return as weft_session_step
  *
@@ -217,8 +217,8 @@ WEFT_API size_t weft_session_param_count(const weft_session_t *session);
 WEFT_API weft_status_t weft_session_param_info(const weft_session_t *session, size_t index,
                                                const char **out_name, weft_tensor_desc_t *out_desc);
 /**
- * Copies a parameter out. Not collective unless the plan is decoupled or its parameters are sharded
- * (weft_session_flush).
+ * Copies a parameter out. Not collective unless the plan is decoupled or ranks have parts of the
+ * parameters (weft_session_flush).
  * @param[in]  session the session
  * @param[in]  index   index of the parameter
  * @param[out] data    the parameter in plain layout; may be NULL if bytes is 0
@@ -229,7 +229,7 @@ WEFT_API weft_status_t weft_session_get_param(weft_session_t *session, size_t in
                                               size_t bytes);
 /**
  * Computes SHA-256 over all parameters in the order of their names, in plain layout. Not collective
- * unless the plan is decoupled or its parameters are sharded (weft_session_flush).
+ * unless the plan is decoupled or ranks have parts of the parameters (weft_session_flush).
  * @param[in]  session the session
  * @param[out] buffer  65 bytes: the digest in hex and a NUL
  * @return WEFT_ERR_NO_MEMORY; on a decoupled plan as weft_session_flush
@@ -248,7 +248,8 @@ WEFT_API weft_status_t weft_session_set_param(weft_session_t *session, size_t in
                                               const void *data, size_t bytes);
 /**
  * Copies the gradient of a parameter that the last step used: reduced over ranks, before the
- * factors of the update (clipping; the number of global micro-batches if that is fixed). Local.
+ * factors of the update (clipping; the number of global micro-batches if that is fixed). Local,
+ * unless ranks have parts of the parameters (weft_compile_params_t.tensor_parallel).
  * @param[in]  session the session
  * @param[in]  index   index of the parameter
  * @param[out] data    the gradient in plain layout, with type and shape of the parameter; not NULL

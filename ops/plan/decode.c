@@ -65,6 +65,7 @@ static weft_status_t decode_buffers(weft_plan_t *plan, const Weft__Plan__Plan *m
             .rank_data_stride_bytes = in->rank_data_stride_bytes,
             .whole_offset_bytes = in->whole_offset_bytes,
             .range = in->range,
+            .parts = {in->parts_axis, (uint32_t)in->n_parts_sizes, in->parts_sizes},
         };
         if (in->n_dims) {
             memcpy(buffer->dims, in->dims, in->n_dims * sizeof in->dims[0]);
@@ -120,6 +121,7 @@ static weft_status_t decode_kernels(weft_plan_t *plan, const Weft__Plan__Plan *m
             .op = in->op,
             .version = in->version,
             .phase = in->phase,
+            .place = in->place,
             .input_count = (uint32_t)in->n_inputs,
             .output_count = (uint32_t)in->n_outputs,
             .attr_count = (uint32_t)in->n_attrs,
@@ -173,6 +175,7 @@ static weft_status_t decode_collectives(weft_plan_t *plan, const Weft__Plan__Pla
             .source = in->source,
             .divisor = in->divisor,
             .update = in->update - 1,
+            .place = in->place,
             .elem_count = in->elem_count,
             .order = in->order,
             .member_count = (uint32_t)in->n_members,
@@ -341,6 +344,7 @@ static weft_status_t decode_mesh(weft_plan_t *plan, const Weft__Plan__Plan *mess
     }
     plan->mesh = (wefti_mesh_t){axes, (uint32_t)message->n_axes};
     plan->data_group = message->data_group;
+    plan->place_group = message->place_group;
     return WEFT_OK;
 }
 

@@ -58,6 +58,9 @@ static weft_status_t encode_buffers(const weft_plan_t *plan, wefti_arena_t *aren
         out[i].rank_data_stride_bytes = buffer->rank_data_stride_bytes;
         out[i].whole_offset_bytes = buffer->whole_offset_bytes;
         out[i].range = buffer->range;
+        out[i].parts_axis = buffer->parts.axis;
+        out[i].n_parts_sizes = buffer->parts.count;
+        out[i].parts_sizes = buffer->parts.sizes;
     }
     return WEFT_OK;
 }
@@ -114,6 +117,7 @@ static weft_status_t encode_kernels(const weft_plan_t *plan, wefti_arena_t *aren
         out[i].op = text_of(kernel->op);
         out[i].version = kernel->version;
         out[i].phase = kernel->phase;
+        out[i].place = kernel->place;
         out[i].n_inputs = kernel->input_count;
         out[i].inputs = kernel->inputs;
         out[i].n_outputs = kernel->output_count;
@@ -156,6 +160,7 @@ static weft_status_t encode_collectives(const weft_plan_t *plan, wefti_arena_t *
         out[i].source = collective->source;
         out[i].divisor = collective->divisor;
         out[i].update = collective->update + 1;
+        out[i].place = collective->place;
         out[i].elem_count = collective->elem_count;
         out[i].order = text_of(collective->order);
         out[i].n_members = collective->member_count;
@@ -348,6 +353,7 @@ static weft_status_t encode_mesh(const weft_plan_t *plan, wefti_arena_t *arena,
 {
     Weft__Plan__Axis *axes;
     message->data_group = plan->data_group;
+    message->place_group = plan->place_group;
     message->n_axes = plan->mesh.axis_count;
     message->axes = pointer_array(arena, plan->mesh.axis_count, sizeof *axes, &axes);
     WEFT_RETURN_IF_NO_MEMORY(message->axes);
@@ -424,7 +430,8 @@ weft_status_t weft_plan_save(const weft_plan_t *plan, const char *path)
              done);
     sections[1] = (wefti_section_t){plan->weights, (size_t)plan->weights_bytes};
     sections[2] = (wefti_section_t){plan->eval_model, (size_t)plan->eval_model_bytes};
-    uint64_t features = plan->mesh.axis_count > 0 ? WEFTI_FEATURE_MESH : 0;
+    uint64_t features = (plan->mesh.axis_count > 0 ? WEFTI_FEATURE_MESH : 0) |
+                        (plan->place_group != 0 ? WEFTI_FEATURE_PLACES : 0);
     status = wefti_container_write(path, features, sections, &structure, &weights);
 done:
     wefti_arena_deinit(&arena);

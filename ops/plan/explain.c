@@ -227,6 +227,24 @@ static void add_streams(wefti_text_t *out, const weft_plan_t *plan)
     }
 }
 
+static weft_status_t add_places(wefti_text_t *out, const weft_plan_t *plan)
+{
+    wefti_plan_place_summary_t *places;
+    uint32_t count;
+    char text[2][32];
+    weft_status_t status = wefti_plan_summarise_places(plan, &places, &count);
+    for (uint32_t i = 0; i < count && status == WEFT_OK; i++) {
+        wefti_text_add(out, i == 0 ? "\nplaces\n  " : "  ");
+        wefti_text_add_printable(out, plan->mesh.axes[plan->place_group - 1].name);
+        wefti_text_printf(
+            out, " %" PRIu32 ": %" PRIu32 " kernels, %s of weights, %s of the arena\n", i,
+            places[i].kernel_count, wefti_format_bytes(places[i].weight_bytes, text[0]),
+            wefti_format_bytes(places[i].arena_bytes, text[1]));
+    }
+    wefti_free(plan->arena.allocator, places);
+    return status;
+}
+
 static void add_memory(wefti_text_t *out, const weft_plan_t *plan,
                        const wefti_plan_summary_t *summary)
 {
@@ -287,12 +305,13 @@ weft_status_t wefti_plan_explain_text(const weft_plan_t *plan, wefti_text_t *out
     }
     wefti_plan_explain_collectives(plan, out);
     wefti_plan_explain_forecast(&plan->forecast, out);
+    status = add_places(out, plan);
     add_streams(out, plan);
     add_memory(out, plan, &summary);
     add_recomputed(out, plan);
     wefti_plan_explain_parameters(plan->parameters, plan->parameter_count, out);
     wefti_plan_pieces_deinit(plan, &pieces);
-    return WEFT_OK;
+    return status;
 }
 
 weft_status_t weft_plan_explain(const weft_plan_t *plan, weft_format_t format, char **out_text)

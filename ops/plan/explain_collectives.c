@@ -50,9 +50,28 @@ static uint64_t whole_bytes(const weft_plan_t *plan, const wefti_plan_collective
     return plan->buffers[wefti_plan_whole(plan, collective)].size_bytes;
 }
 
+/* What one place sends to others is a Broadcast of their group. */
+static const char *op_name(const weft_plan_t *plan, const wefti_plan_collective_t *collective)
+{
+    return weft_collective_name(wefti_plan_sends(plan, collective) ? WEFT_COLLECTIVE_SEND_RECV
+                                                                   : collective->op);
+}
+
 void wefti_plan_explain_group(wefti_text_t *out, const weft_plan_t *plan,
                               const wefti_plan_collective_t *collective)
 {
+    if (wefti_plan_sends(plan, collective)) {
+        const wefti_axis_t axis = wefti_plan_axis(plan, collective);
+        wefti_text_add(out, "  ");
+        wefti_text_add_printable(out, axis.name);
+        wefti_text_printf(out, " %" PRIu32 " to ", collective->root);
+        if (axis.size == 2) {
+            wefti_text_printf(out, "%" PRIu32, 1 - collective->root);
+        } else {
+            wefti_text_add(out, "the others");
+        }
+        return;
+    }
     if (collective->group != 0) {
         wefti_text_add(out, "  along ");
         wefti_text_add_printable(out, wefti_plan_axis(plan, collective).name);
@@ -64,8 +83,7 @@ static void add_one(wefti_text_t *out, const weft_plan_t *plan,
                     const char *stream)
 {
     char bytes[32];
-    wefti_text_printf(out, "  %-12s %-13s %10s  %s  ", program,
-                      weft_collective_name(collective->op),
+    wefti_text_printf(out, "  %-12s %-13s %10s  %s  ", program, op_name(plan, collective),
                       wefti_format_bytes(whole_bytes(plan, collective), bytes),
                       weft_dtype_name(collective->dtype));
     wefti_text_add_printable(out, collective->name);
@@ -114,7 +132,7 @@ void wefti_plan_explain_collectives_json(const weft_plan_t *plan, wefti_json_t *
         wefti_json_string(json, "program", program);
         wefti_json_string(json, "stream", stream);
         wefti_json_string(json, "group", wefti_plan_axis(plan, collective).name);
-        wefti_json_string(json, "op", weft_collective_name(collective->op));
+        wefti_json_string(json, "op", op_name(plan, collective));
         wefti_json_string(json, "reduction", weft_reduction_name(collective->reduction));
         wefti_json_string(json, "dtype", weft_dtype_name(collective->dtype));
         wefti_json_int(json, "elem_count", (int64_t)collective->elem_count);

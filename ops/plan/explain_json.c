@@ -3,6 +3,7 @@
 #include "ops/plan/explain.h"
 
 #include "ops/plan/plan_internal.h"
+#include "runtime/base/error.h"
 
 static void add_bucket(wefti_json_t *json, const weft_plan_t *plan,
                        const wefti_plan_collective_t *bucket, uint32_t index, uint32_t stream,
@@ -133,6 +134,24 @@ static void add_forecast(wefti_json_t *json, const wefti_plan_forecast_t *foreca
     wefti_json_end_array(json);
 }
 
+static weft_status_t add_places(wefti_json_t *json, const weft_plan_t *plan)
+{
+    wefti_plan_place_summary_t *places;
+    uint32_t count;
+    WEFT_RETURN_IF_ERROR(wefti_plan_summarise_places(plan, &places, &count));
+    wefti_json_begin_array(json, "places");
+    for (uint32_t i = 0; i < count; i++) {
+        wefti_json_begin_object(json, NULL);
+        wefti_json_int(json, "kernels", places[i].kernel_count);
+        wefti_json_int(json, "weight_bytes", (int64_t)places[i].weight_bytes);
+        wefti_json_int(json, "arena_bytes", (int64_t)places[i].arena_bytes);
+        wefti_json_end_object(json);
+    }
+    wefti_json_end_array(json);
+    wefti_free(plan->arena.allocator, places);
+    return WEFT_OK;
+}
+
 weft_status_t wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out)
 {
     const wefti_plan_collective_t *bucket;
@@ -171,6 +190,7 @@ weft_status_t wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out
         wefti_json_end_object(&json);
     }
     wefti_json_end_array(&json);
+    status = add_places(&json, plan);
     wefti_json_double(&json, "clip_norm", plan->clip_norm);
     wefti_json_string(&json, "topology", plan->topology);
     wefti_json_begin_array(&json, "buckets");
@@ -191,5 +211,5 @@ weft_status_t wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out
     wefti_json_end_object(&json);
     wefti_text_add(out, "\n");
     wefti_plan_pieces_deinit(plan, &pieces);
-    return WEFT_OK;
+    return status;
 }

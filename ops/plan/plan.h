@@ -83,7 +83,8 @@ typedef struct wefti_plan_buffer {
     /* Contents number i (wefti_plan_contents_of) start at data_offset_bytes + i * this; 0: all ranks
      * have the same. */
     uint64_t rank_data_stride_bytes;
-    double default_value; /* SCALAR */
+    wefti_division_t parts; /* PARAM with contents by rank: how the whole parameter is divided */
+    double default_value;   /* SCALAR */
 } wefti_plan_buffer_t;
 
 typedef struct wefti_plan_kernel {
@@ -93,6 +94,7 @@ typedef struct wefti_plan_kernel {
     uint32_t input_count, output_count, attr_count;
     uint32_t *inputs, *outputs; /* buffers, WEFTI_PLAN_NONE where absent */
     weft_attr_t *attrs;
+    uint32_t place; /* 0: every rank runs it; else 1 + the place of those that do (place_group) */
 } wefti_plan_kernel_t;
 
 /* One way of carrying a collective out; bind takes the first that every rank can do. */
@@ -108,6 +110,7 @@ typedef struct wefti_plan_collective {
     weft_reduction_t reduction;
     weft_dtype_t dtype;
     uint32_t group;  /* 0: all ranks; k: the ranks along axis k - 1 of the mesh */
+    uint32_t place;  /* as of a kernel: only groups of ranks at that place run it */
     uint32_t root;   /* operators with a root: a number in the group */
     uint32_t buffer; /* the result: a RANGE or a single buffer */
     uint32_t source; /* what a rank contributes; buffer itself, or a rank's own block of it (or the
@@ -239,6 +242,9 @@ struct weft_plan {
     const char *topology, *placement;
     wefti_mesh_t mesh;   /* groups of collectives */
     uint32_t data_group; /* ranks with equal weights and different batches; 0: by flags */
+    /* The axis whose places run different kernels: stages of a pipeline, models. A Broadcast of this
+     * group sends what one place has computed. 0: all ranks run the same. */
+    uint32_t place_group;
 
     uint32_t buffer_count, kernel_count, collective_count, stream_count, event_count, program_count,
         binding_count;
@@ -296,6 +302,35 @@ static inline uint32_t wefti_plan_contents_of(const weft_plan_t *plan, uint32_t 
 {
     return rank % wefti_plan_batch_ranks(plan);
 }
+/* The number of a rank's batch, among those that ranks compute at the same time. */
+static inline uint32_t wefti_plan_batch_of(const weft_plan_t *plan, uint32_t rank)
+{
+    return plan->place_group == 0 || plan->data_group == 0
+               ? rank
+               : wefti_axis_place(&plan->mesh.axes[plan->data_group - 1], rank);
+}
+/* Does a rank run the kernels and collectives of a place? */
+static inline bool wefti_plan_runs(const weft_plan_t *plan, uint32_t place, uint32_t rank)
+{
+    return place == 0 ||
+           wefti_axis_place(&plan->mesh.axes[plan->place_group - 1], rank) == place - 1;
+}
+/* The ranks of group that a collective sends from its root to: from one place to the others. */
+static inline bool wefti_plan_sends(const weft_plan_t *plan,
+                                    const wefti_plan_collective_t *collective)
+{
+    return plan->place_group != 0 && collective->group == plan->place_group &&
+           collective->op == WEFT_COLLECTIVE_BROADCAST;
+}
+/* places.c: by buffer, where its contents are: 0 on every rank, else 1 + the place whose kernels and
+ * collectives alone use it. In arena; NULL: no memory. */
+uint32_t *wefti_plan_buffer_places(const weft_plan_t *plan, wefti_arena_t *arena);
+/* The memory that ranks of a place (1 + number) use, sorted and apart. In arena. */
+typedef struct wefti_plan_span {
+    uint64_t begin, end; /* in the plan's arena */
+} wefti_plan_span_t;
+weft_status_t wefti_plan_place_spans(const weft_plan_t *plan, uint32_t place, wefti_arena_t *arena,
+                                     wefti_plan_span_t **out_spans, uint32_t *out_count);
 const wefti_plan_program_t *wefti_plan_program(const weft_plan_t *plan, const char *name);
 /* Does a program of a decoupled plan gather weights, or has flush to run before it? What else it
  * communicates says nothing. */

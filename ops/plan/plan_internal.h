@@ -114,6 +114,16 @@ typedef struct wefti_plan_summary {
     uint32_t bucket_count;
 } wefti_plan_summary_t;
 
+/* What a rank of each place has: kernels of its own, weights that it loads. Free with the plan's
+ * allocator; none where ranks run the same. */
+typedef struct wefti_plan_place_summary {
+    uint32_t kernel_count;
+    uint64_t weight_bytes;
+    uint64_t arena_bytes; /* used of the arena */
+} wefti_plan_place_summary_t;
+weft_status_t wefti_plan_summarise_places(const weft_plan_t *plan,
+                                          wefti_plan_place_summary_t **out_places,
+                                          uint32_t *out_count);
 void wefti_plan_summarise(const weft_plan_t *plan, wefti_plan_summary_t *out_summary);
 /* The next bucket: what reduces gradients in program step, in the order of its stream. Start with
  * *position 0. */

@@ -88,7 +88,8 @@ static int advance(ranks_t *ranks, uint32_t rank, uint32_t stream, wefti_plan_pr
         if (step->kind == WEFTI_STEP_RECORD) {
             recorded[step->index] = 1;
         }
-        if (step->kind == WEFTI_STEP_COLLECTIVE) {
+        if (step->kind == WEFTI_STEP_COLLECTIVE &&
+            wefti_plan_runs(ranks->plan, ranks->plan->collectives[step->index].place, rank)) {
             int met = meet(ranks, rank, step->index);
             if (met <= 0) {
                 return met < 0 ? -1 : moved;

@@ -61,6 +61,10 @@ static void add_buffer(wefti_hasher_t *hasher, const wefti_plan_buffer_t *buffer
     add_double(hasher, buffer->default_value);
     add_int(hasher, buffer->rank_stride_bytes);
     add_int(hasher, buffer->rank_data_stride_bytes);
+    for (uint32_t i = 0; i < buffer->parts.count; i++) {
+        add_int(hasher, i == 0 ? buffer->parts.axis : 0);
+        add_int(hasher, (uint64_t)buffer->parts.sizes[i]);
+    }
 }
 
 static void add_attr(wefti_hasher_t *hasher, const weft_attr_t *attr)
@@ -150,6 +154,17 @@ static void add_program(wefti_hasher_t *hasher, const wefti_plan_program_t *prog
     }
 }
 
+static void add_places(wefti_hasher_t *hasher, const weft_plan_t *plan)
+{
+    add_int(hasher, plan->place_group);
+    for (uint32_t i = 0; i < plan->kernel_count; i++) {
+        add_int(hasher, plan->kernels[i].place);
+    }
+    for (uint32_t i = 0; i < plan->collective_count; i++) {
+        add_int(hasher, plan->collectives[i].place);
+    }
+}
+
 static void add_structure(wefti_hasher_t *hasher, const weft_plan_t *plan)
 {
     add_text(hasher, "weft plan structure 2");
@@ -203,6 +218,9 @@ static void add_structure(wefti_hasher_t *hasher, const weft_plan_t *plan)
     }
     if (plan->mesh.axis_count > 0) {
         add_int(hasher, plan->data_group);
+    }
+    if (plan->place_group != 0) {
+        add_places(hasher, plan);
     }
 }
 

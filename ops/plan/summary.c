@@ -126,3 +126,47 @@ void wefti_plan_summarise(const weft_plan_t *plan, wefti_plan_summary_t *out_sum
     summary.partial_bytes = summary.bucket_count > 0 ? summary.gradient_bytes - reduced : 0;
     *out_summary = summary;
 }
+
+weft_status_t wefti_plan_summarise_places(const weft_plan_t *plan,
+                                          wefti_plan_place_summary_t **out_places,
+                                          uint32_t *out_count)
+{
+    uint32_t count = plan->place_group == 0 ? 0 : plan->mesh.axes[plan->place_group - 1].size;
+    wefti_plan_place_summary_t *places =
+        wefti_alloc(plan->arena.allocator, (count + (size_t)1) * sizeof *places);
+    wefti_arena_t arena;
+    wefti_arena_init(&arena, plan->arena.allocator, 0);
+    const uint32_t *of = count == 0 ? NULL : wefti_plan_buffer_places(plan, &arena);
+    if (!places || (count > 0 && !of)) {
+        wefti_free(plan->arena.allocator, places);
+        wefti_arena_deinit(&arena);
+        return WEFT_ERR_NO_MEMORY;
+    }
+    weft_status_t status = WEFT_OK;
+    for (uint32_t p = 0; p < count && status == WEFT_OK; p++) {
+        wefti_plan_span_t *spans = NULL;
+        uint32_t span_count = 0;
+        places[p] = (wefti_plan_place_summary_t){0};
+        status = wefti_plan_place_spans(plan, p + 1, &arena, &spans, &span_count);
+        for (uint32_t i = 0; i < span_count; i++) {
+            places[p].arena_bytes += spans[i].end - spans[i].begin;
+        }
+        for (uint32_t i = 0; i < plan->kernel_count; i++) {
+            places[p].kernel_count += plan->kernels[i].place == p + 1;
+        }
+        for (uint32_t b = 0; b < plan->buffer_count; b++) {
+            const wefti_plan_buffer_t *buffer = &plan->buffers[b];
+            int loaded = buffer->kind == WEFTI_BUFFER_PARAM || buffer->kind == WEFTI_BUFFER_CONST;
+            places[p].weight_bytes +=
+                loaded && (of[b] == 0 || of[b] == p + 1) ? buffer->size_bytes : 0;
+        }
+    }
+    wefti_arena_deinit(&arena);
+    if (status != WEFT_OK) {
+        wefti_free(plan->arena.allocator, places);
+        return status;
+    }
+    *out_places = places;
+    *out_count = count;
+    return WEFT_OK;
+}

@@ -70,7 +70,49 @@ static const char *check_mesh(const weft_plan_t *plan)
             return "data_group is not the outermost axis of ranks with weights of their own";
         }
     }
-    return NULL;
+    return plan->place_group <= mesh->axis_count ? NULL : "no such place_group";
+}
+
+/* A collective of one place meets no rank of another place: the group's axis lies across that of
+ * places. */
+static int stays_at_place(const weft_plan_t *plan, uint32_t group)
+{
+    const wefti_axis_t *places = &plan->mesh.axes[plan->place_group - 1];
+    if (places->size == 1 || group == 0) {
+        return places->size == 1;
+    }
+    const wefti_axis_t *axis = &plan->mesh.axes[group - 1];
+    return axis->stride % ((uint64_t)places->stride * places->size) == 0 ||
+           places->stride % ((uint64_t)axis->stride * axis->size) == 0;
+}
+
+static int is_place(const weft_plan_t *plan, uint32_t place)
+{
+    return place == 0 ||
+           (plan->place_group != 0 && place <= plan->mesh.axes[plan->place_group - 1].size);
+}
+
+/* Every rank of a group runs the group's collectives: what is sent is received, in one order. */
+static weft_status_t check_places(const weft_plan_t *plan)
+{
+    for (uint32_t i = 0; i < plan->kernel_count; i++) {
+        if (!is_place(plan, plan->kernels[i].place)) {
+            return wefti_error(WEFT_ERR_FORMAT, "kernel %u (%.100s): no such place %u", i,
+                               plan->kernels[i].name, plan->kernels[i].place);
+        }
+    }
+    for (uint32_t i = 0; i < plan->collective_count; i++) {
+        const wefti_plan_collective_t *collective = &plan->collectives[i];
+        if (!is_place(plan, collective->place) ||
+            (collective->place != 0 && !stays_at_place(plan, collective->group))) {
+            return wefti_error(
+                WEFT_ERR_FORMAT,
+                "collective %u (%.100s): no such place %u, or its group has ranks of "
+                "other places, which do not run it",
+                i, collective->name, collective->place);
+        }
+    }
+    return WEFT_OK;
 }
 
 /* Kind, flags and numbers that must agree with each other; NULL, or what does not. */
@@ -152,6 +194,7 @@ weft_status_t wefti_plan_verify(const weft_plan_t *plan, const weft_registry_t *
     }
     WEFT_TRY(status, wefti_plan_verify_kernels(plan, registry), fail);
     WEFT_TRY(status, wefti_plan_verify_collectives(plan, &layout), fail);
+    WEFT_TRY(status, check_places(plan), fail);
     WEFT_TRY(status, wefti_plan_verify_programs(plan), fail);
     WEFT_TRY(status, wefti_plan_verify_sweeps(plan, &layout, registry), fail);
     WEFT_TRY(status, wefti_plan_verify_gradients(plan), fail);

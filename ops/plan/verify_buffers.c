@@ -107,6 +107,31 @@ static weft_status_t check_contents(const weft_plan_t *plan, uint32_t id)
     return WEFT_OK;
 }
 
+/* Segments add up to the axis of all parts together. */
+static weft_status_t check_parts(const weft_plan_t *plan, uint32_t id)
+{
+    const wefti_plan_buffer_t *buffer = &plan->buffers[id];
+    const wefti_division_t *parts = &buffer->parts;
+    const int64_t ranks = wefti_plan_batch_ranks(plan);
+    if (parts->count == 0) {
+        return WEFT_OK;
+    }
+    if (buffer->kind != WEFTI_BUFFER_PARAM || buffer->rank_data_stride_bytes == 0 ||
+        buffer->size_bytes == 0 || parts->axis >= buffer->rank ||
+        buffer->layout != WEFT_LAYOUT_PLAIN) {
+        return bad_buffer(plan, id, "it is not a part of a parameter");
+    }
+    int64_t left = buffer->dims[parts->axis];
+    for (uint32_t i = 0; i < parts->count; i++) {
+        if (parts->sizes[i] <= 0 || parts->sizes[i] % ranks != 0 ||
+            parts->sizes[i] / ranks > left) {
+            return bad_buffer(plan, id, "its parts do not add up");
+        }
+        left -= parts->sizes[i] / ranks;
+    }
+    return left == 0 ? WEFT_OK : bad_buffer(plan, id, "its parts do not add up");
+}
+
 static weft_status_t check_buffer(const weft_plan_t *plan, uint32_t id)
 {
     const wefti_plan_buffer_t *buffer = &plan->buffers[id];
@@ -140,7 +165,8 @@ static weft_status_t check_buffer(const weft_plan_t *plan, uint32_t id)
         return bad_buffer(plan, id, "a parameter lies at one place on all ranks");
     }
     status = check_place(plan, id);
-    return status == WEFT_OK ? check_contents(plan, id) : status;
+    status = status == WEFT_OK ? check_contents(plan, id) : status;
+    return status == WEFT_OK ? check_parts(plan, id) : status;
 }
 
 typedef wefti_plan_extent_t extent_t;

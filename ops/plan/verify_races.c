@@ -56,6 +56,8 @@ typedef struct races {
     uint8_t *kept;          /* gradients: made in an earlier micro-step, maybe */
     uint8_t *holds;         /* by segment: WRITTEN, SHARD, REDUCED */
     uint8_t *left;          /* what a step leaves to the next */
+    uint32_t *place;        /* by segment: where its last writer ran; 0: on all ranks */
+    uint32_t at;            /* the place of the step that runs */
     writer_t *writers;      /* by segment */
     uint32_t *reads;        /* by segment and stream: tick of the last read */
     uint32_t *clocks;       /* by stream and stream: what the first knows of the second */
@@ -220,8 +222,9 @@ static weft_status_t cut_segments(races_t *races, wefti_arena_t *arena)
     races->kept = wefti_arena_alloc(arena, races->segment_count);
     races->holds = wefti_arena_alloc(arena, races->segment_count);
     races->left = wefti_arena_alloc(arena, races->segment_count);
+    races->place = wefti_arena_array(arena, races->segment_count, sizeof *races->place);
     if (!races->made || !races->owned || !races->weights || !races->kept || !races->holds ||
-        !races->left) {
+        !races->left || !races->place) {
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t i = 0; i < plan->buffer_count; i++) {
@@ -300,6 +303,9 @@ static const char *touch(races_t *races, uint32_t s, uint32_t buffer, uint32_t s
         if (*holds == 0 && races->made[segment]) {
             return "is read before it is written";
         }
+        if (races->place[segment] != 0 && races->place[segment] != races->at) {
+            return "is read where it was not written: only ranks of another place have it";
+        }
         if ((access & GLOBAL) && (races->kept[segment] ? !(*holds & REDUCED)
                                                        : races->plan->buffers[buffer].range != 0)) {
             return "is read by an update before it is reduced";
@@ -320,6 +326,7 @@ static const char *touch(races_t *races, uint32_t s, uint32_t buffer, uint32_t s
         return "shares memory with another output of the same step";
     }
     *writer = (writer_t){buffer, s, clock[s]};
+    races->place[segment] = races->at;
     if (races->owned[segment]) {
         uint32_t now = access & OWN ? (*holds & WRITTEN) | SHARD : WRITTEN;
         *holds = (uint8_t)(now | (access & GLOBAL ? REDUCED : 0));
@@ -407,6 +414,7 @@ static weft_status_t run_kernel(races_t *races, const wefti_plan_program_t *prog
     const wefti_plan_kernel_t *kernel = &races->plan->kernels[index];
     uint32_t read = updates_weights(races, kernel) ? READ | GLOBAL : READ;
     weft_status_t status = WEFT_OK;
+    races->at = kernel->place;
     for (uint32_t i = 0; i < kernel->input_count && status == WEFT_OK; i++) {
         status = access_buffer(races, program, s, kernel->inputs[i], read);
     }
@@ -444,7 +452,10 @@ static weft_status_t run_collective(races_t *races, const wefti_plan_program_t *
     uint32_t read = READ | (one && wefti_collective_gathers(collective->op) ? OWN : 0);
     uint32_t write = WRITE | (one && wefti_collective_scatters(collective->op) ? OWN : 0) |
                      (reduces ? GLOBAL : 0);
+    races->at =
+        wefti_plan_sends(races->plan, collective) ? collective->root + 1 : collective->place;
     WEFT_RETURN_IF_ERROR(access_buffer(races, program, s, collective->source, read));
+    races->at = collective->place;
     if (sweeps) {
         WEFT_RETURN_IF_ERROR(access_buffer(races, program, s, collective->buffer, READ | OWN));
         WEFT_RETURN_IF_ERROR(run_update(races, program, s, collective->update));
@@ -553,6 +564,23 @@ static weft_status_t check_gathered(const races_t *races, const char *program)
     return WEFT_OK;
 }
 
+/* Sessions read outputs on every rank. */
+static weft_status_t check_outputs(const races_t *races)
+{
+    const weft_plan_t *plan = races->plan;
+    for (uint32_t b = 0; b < plan->buffer_count && plan->place_group != 0; b++) {
+        for (uint32_t i = races->first[b];
+             plan->buffers[b].kind == WEFTI_BUFFER_OUTPUT && i < races->end[b]; i++) {
+            if (races->writers[i].buffer == b && races->place[i] != 0) {
+                return wefti_error(WEFT_ERR_FORMAT,
+                                   "buffer %u (%.100s): an output that only ranks of place %u have",
+                                   b, plan->buffers[b].name, races->place[i]);
+            }
+        }
+    }
+    return WEFT_OK;
+}
+
 /* A step that leaves shards, the one behind it, and flush instead of that. */
 static weft_status_t run_decoupled(races_t *races)
 {
@@ -595,12 +623,17 @@ weft_status_t wefti_plan_run_races(const weft_plan_t *plan, const weft_registry_
     WEFT_TRY(status, prepare(&races, registry, &arena), done);
     WEFT_TRY(status, run_init(&races), done);
     WEFT_TRY(status, run_step_programs(&races), done);
+    if (plan->place_group != 0) { /* the second step reads what updates of the first one wrote */
+        WEFT_TRY(status, run_step_programs(&races), done);
+        WEFT_TRY(status, check_outputs(&races), done);
+    }
     if (plan->flags & WEFTI_PLAN_DECOUPLED) {
         WEFT_TRY(status, run_decoupled(&races), done);
     } else {
         WEFT_TRY(status, check_gathered(&races, "step"), done);
     }
     WEFT_TRY(status, run_named(&races, "eval"), done);
+    WEFT_TRY(status, check_outputs(&races), done);
     *out_accesses = races.work;
     *out_pieces = races.segment_count;
 done:

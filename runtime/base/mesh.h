@@ -26,6 +26,12 @@ typedef struct wefti_mesh {
     uint32_t axis_count;
 } wefti_mesh_t;
 
+/* How a whole tensor is divided over ranks: of each segment of an axis a rank has an equal part. */
+typedef struct wefti_division {
+    uint32_t axis, count; /* count: segments; 0: it is not divided */
+    int64_t *sizes;       /* [count] of the whole axis */
+} wefti_division_t;
+
 /* group must be at most axis_count. */
 static inline wefti_axis_t wefti_mesh_axis(const wefti_mesh_t *mesh, uint32_t world_size,
                                            uint32_t group)

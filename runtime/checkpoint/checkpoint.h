@@ -26,8 +26,7 @@ typedef struct wefti_checkpoint_tensors {
     uint32_t count;
 } wefti_checkpoint_tensors_t;
 
-/* Memory is from arena. Parts that ranks have are one tensor [parts, ..]. WEFT_ERR_UNSUPPORTED if
- * the plan does not define checkpoints. */
+/* Memory is from arena. WEFT_ERR_UNSUPPORTED if the plan does not define checkpoints. */
 weft_status_t wefti_checkpoint_tensors(const weft_plan_t *plan, const wefti_state_map_t *map,
                                        wefti_arena_t *arena, wefti_checkpoint_tensors_t *out);
 /* The scalar inputs that a checkpoint holds: not what is set by every step. */

@@ -5,59 +5,20 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
-#include "runtime/plan/session_state.h"
 
-typedef struct lister {
-    const weft_plan_t *plan;
-    wefti_arena_t *arena;
-    wefti_checkpoint_tensors_t *out;
-} lister_t;
-
-/* The parts that ranks have of a tensor, one after the other; they are its first dimension. */
-static weft_status_t stack(const lister_t *lister, const wefti_state_t *part,
-                           const wefti_state_t **out_whole)
-{
-    uint32_t parts = wefti_plan_batch_ranks(lister->plan), count = 0;
-    if (part->desc.rank == WEFT_MAX_DIMS || !wefti_layout_is_plain(&part->desc)) {
-        return wefti_error(
-            WEFT_ERR_UNSUPPORTED,
-            "checkpoint: tensor \"%s\": parts of ranks must be in plain layout, with "
-            "fewer than %d dimensions",
-            part->name, WEFT_MAX_DIMS);
-    }
-    wefti_state_t *whole = wefti_arena_memdup(lister->arena, part, sizeof *whole);
-    wefti_state_piece_t *pieces =
-        wefti_arena_array(lister->arena, (size_t)parts * part->piece_count, sizeof *pieces);
-    WEFT_RETURN_IF_NO_MEMORY(whole && pieces);
-    for (uint32_t rank = 0; rank < parts; rank++) {
-        for (uint32_t i = 0; i < part->piece_count; i++) {
-            pieces[count] = part->pieces[i];
-            pieces[count].rank = rank;
-            pieces[count++].begin_bytes += rank * part->size_bytes;
-        }
-    }
-    memmove(&whole->desc.dims[1], part->desc.dims, part->desc.rank * sizeof part->desc.dims[0]);
-    whole->desc.dims[0] = parts;
-    whole->desc.rank++;
-    whole->size_bytes *= parts;
-    whole->sharded = true;
-    whole->pieces = pieces;
-    whole->piece_count = count;
-    *out_whole = whole;
-    return WEFT_OK;
-}
-
-static weft_status_t add_list(const lister_t *lister, const wefti_state_list_t *list)
+static weft_status_t add_list(const wefti_state_list_t *list, wefti_checkpoint_tensors_t *out)
 {
     for (uint32_t i = 0; i < list->count; i++) {
         const wefti_state_t *tensor = &list->tensors[i];
         if (!tensor->whole) {
             return wefti_state_not_whole(tensor);
         }
-        if (tensor->param->rank_data_stride_bytes != 0) {
-            WEFT_RETURN_IF_ERROR(stack(lister, tensor, &tensor));
+        if (tensor->param->rank_data_stride_bytes != 0 && tensor->param->parts.count == 0) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED,
+                               "checkpoint: tensor \"%s\": ranks have different contents",
+                               tensor->name);
         }
-        lister->out->list[lister->out->count++] = tensor;
+        out->list[out->count++] = tensor;
     }
     return WEFT_OK;
 }
@@ -72,9 +33,8 @@ weft_status_t wefti_checkpoint_tensors(const weft_plan_t *plan, const wefti_stat
     size_t most = (size_t)map->params.count + map->states.count + 1;
     *out = (wefti_checkpoint_tensors_t){wefti_arena_array(arena, most, sizeof *out->list), 0};
     WEFT_RETURN_IF_NO_MEMORY(out->list);
-    const lister_t lister = {plan, arena, out};
-    WEFT_RETURN_IF_ERROR(add_list(&lister, &map->params));
-    WEFT_RETURN_IF_ERROR(add_list(&lister, &map->states));
+    WEFT_RETURN_IF_ERROR(add_list(&map->params, out));
+    WEFT_RETURN_IF_ERROR(add_list(&map->states, out));
     qsort(out->list, out->count, sizeof *out->list, wefti_state_by_name);
     for (uint32_t i = 1; i < out->count; i++) {
         if (strcmp(out->list[i - 1]->name, out->list[i]->name) == 0) {

@@ -95,6 +95,27 @@ static weft_status_t name_events(wefti_lowering_t *lowering)
     return WEFT_OK;
 }
 
+/* Only ranks of another place run it. */
+static bool is_elsewhere(const weft_session_t *session, const wefti_plan_step_t *step)
+{
+    const weft_plan_t *plan = session->plan;
+    uint32_t place = step->kind == WEFTI_STEP_KERNEL       ? plan->kernels[step->index].place
+                     : step->kind == WEFTI_STEP_COLLECTIVE ? plan->collectives[step->index].place
+                                                           : 0;
+    return !wefti_plan_runs(plan, place, session->endpoint->rank);
+}
+
+/* Uses of collectives, and checks of their results, have the same numbers on all ranks. */
+static weft_status_t pass_by(wefti_lowering_t *lowering, uint32_t collective)
+{
+    size_t count = lowering->count;
+    WEFT_RETURN_IF_ERROR(wefti_bind_check_before(lowering, collective));
+    WEFT_RETURN_IF_ERROR(wefti_bind_check(lowering, collective));
+    lowering->next_collective++;
+    lowering->count = count; /* a check that is never taken is equal to others of its place */
+    return WEFT_OK;
+}
+
 static weft_status_t lower_stream(wefti_lowering_t *lowering, wefti_stream_records_t *out)
 {
     weft_session_t *session = lowering->session;
@@ -103,6 +124,12 @@ static weft_status_t lower_stream(wefti_lowering_t *lowering, wefti_stream_recor
     lowering->count = 0;
     for (uint32_t i = 0; i < program->step_count; i++) {
         const wefti_plan_step_t *step = &program->steps[i];
+        if (is_elsewhere(session, step)) {
+            if (step->kind == WEFTI_STEP_COLLECTIVE) {
+                WEFT_RETURN_IF_ERROR(pass_by(lowering, step->index));
+            }
+            continue;
+        }
         WEFT_RETURN_IF_ERROR(
             step->kind == WEFTI_STEP_KERNEL       ? wefti_bind_kernel(lowering, step->index)
             : step->kind == WEFTI_STEP_COLLECTIVE ? wefti_bind_collective(lowering, step->index)

@@ -8,8 +8,9 @@
  *             reduced part                       the result; all ranks' windows are reduced again
  *
  * In the order of ranks bits are equal whatever the algorithm is. The window is elsewhere in every
- * run. Not checked: collectives that only move blocks; parts in another order; collectives with a
- * fused update, which leave no result; parts among more than MOST_PARTS ranks; plans on devices,
+ * run. Not checked: collectives that only move blocks; what one place sends to others, whose memory
+ * the sender uses again; parts in another order; collectives with a fused update, which leave no
+ * result; parts among more than MOST_PARTS ranks; plans on devices,
  * whose streams do not run records of the host.
  */
 #include <string.h>
@@ -153,7 +154,7 @@ weft_status_t wefti_bind_check(wefti_lowering_t *lowering, uint32_t collective)
     if (lowering->checked != NULL) {
         return add(lowering, lowering->checked, take_window);
     }
-    if (session->checks == NULL || !is_equal(op)) {
+    if (session->checks == NULL || !is_equal(op) || wefti_plan_sends(session->plan, planned)) {
         return WEFT_OK;
     }
     uint32_t ranks = wefti_session_group(session, planned)->axis.size;

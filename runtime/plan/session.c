@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define PAGE_BYTES 4096u /* what memory of regions comes in */
+
 /* What ranks must agree on before anything is mapped. */
 typedef struct identity {
     uint32_t world_size;
@@ -149,17 +151,56 @@ static weft_status_t count_bytes(weft_session_t *session, size_t *out_bytes)
     return wefti_bind_schedules(session, out_bytes);
 }
 
+/* Where ranks run different kernels, a rank has memory for its own. Memory that a link or a device
+ * registers is all there. */
+static bool maps_parts(const weft_session_t *session)
+{
+    return session->plan->place_group != 0 && session->context->device == NULL &&
+           session->put_links == NULL;
+}
+
+/* Memory for the spans of this rank's place, and for what lies after the plan's arena. */
+static weft_status_t commit_parts(weft_session_t *session, size_t bytes)
+{
+    const weft_plan_t *plan = session->plan;
+    const wefti_axis_t axis = plan->mesh.axes[plan->place_group - 1];
+    wefti_plan_span_t *spans;
+    uint32_t count;
+    size_t done = 0;
+    WEFT_RETURN_IF_ERROR(
+        wefti_plan_place_spans(plan, 1 + wefti_axis_place(&axis, session->endpoint->rank),
+                               &session->arena, &spans, &count));
+    for (uint32_t i = 0; i <= count; i++) {
+        size_t begin = i < count ? spans[i].begin : session->signals_offset;
+        size_t end = i < count ? spans[i].end : bytes;
+        begin &= ~(size_t)(PAGE_BYTES - 1);
+        begin = begin > done ? begin : done;
+        end = wefti_align_up(end, PAGE_BYTES);
+        if (end > begin) {
+            WEFT_RETURN_IF_ERROR(wefti_region_commit(session->endpoint,
+                                                     session->region_offset + begin, end - begin));
+            done = end;
+        }
+    }
+    return WEFT_OK;
+}
+
 static weft_status_t map_memory(weft_session_t *session)
 {
     wefti_endpoint_t *endpoint = session->endpoint;
     size_t bytes = 0;
+    bool parts = maps_parts(session);
     WEFT_RETURN_IF_ERROR(wefti_endpoint_agree(endpoint, count_bytes(session, &bytes)));
-    WEFT_RETURN_IF_ERROR(wefti_region_alloc(endpoint, bytes > 0 ? bytes : 1, /* never none */
-                                            &session->region_offset));
+    bytes = bytes > 0 ? bytes : 1; /* never none */
+    WEFT_RETURN_IF_ERROR(parts ? wefti_region_reserve(endpoint, bytes, &session->region_offset)
+                               : wefti_region_alloc(endpoint, bytes, &session->region_offset));
+    if (parts) {
+        WEFT_RETURN_IF_ERROR(wefti_endpoint_agree(endpoint, commit_parts(session, bytes)));
+    }
     session->base = endpoint->region_of[endpoint->rank] + session->region_offset;
     /* What was refused in a session that was here before is not for this one. */
     wefti_endpoint_retry_refusal(endpoint, WEFTI_WAIT_STEP, wefti_session_channel(session),
-                                 WEFTI_REFUSAL_NONE);
+                                 UINT32_MAX, WEFTI_REFUSAL_NONE);
     wefti_bind_group_memory(session);
     wefti_bind_run_memory(session);
     return WEFT_OK;

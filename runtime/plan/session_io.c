@@ -97,7 +97,7 @@ static double scalar_value(weft_dtype_t dtype, const uint8_t *bytes)
                                                                 : (double)i32;
 }
 
-/* What a scalar starts with: its default, but "rank" is this rank's number. */
+/* What a scalar starts with: its default, but "rank" is the number of this rank's batch. */
 static weft_status_t start_scalar(weft_session_t *session, uint32_t index)
 {
     const wefti_plan_buffer_t *buffer = &session->plan->buffers[index];
@@ -111,7 +111,9 @@ static weft_status_t start_scalar(weft_session_t *session, uint32_t index)
     }
     return wefti_session_write_scalar(
         session, index,
-        index == session->rank_scalar ? (double)session->endpoint->rank : buffer->default_value);
+        index == session->rank_scalar
+            ? (double)wefti_plan_batch_of(session->plan, session->endpoint->rank)
+            : buffer->default_value);
 }
 
 weft_status_t weft_session_set_scalar(weft_session_t *session, const char *name, double value)
@@ -147,7 +149,8 @@ weft_status_t weft_session_get_scalar(weft_session_t *session, const char *name,
 static weft_status_t load_shards(weft_session_t *session, const wefti_state_t *param)
 {
     const uint8_t *from = session->plan->weights + param->param->data_offset_bytes;
-    for (uint32_t k = 0; k < param->piece_count; k++) {
+    const bool placed = param->param->offset_bytes < WEFTI_PLAN_NOWHERE;
+    for (uint32_t k = 0; !placed && k < param->piece_count; k++) {
         const wefti_state_piece_t *piece = &param->pieces[k];
         if (piece->rank == session->endpoint->rank) {
             WEFT_RETURN_IF_ERROR(wefti_session_copy(session, session->base + piece->offset_bytes,
@@ -168,26 +171,30 @@ static void release_pages(const weft_plan_t *plan, uint64_t read_bytes)
 weft_status_t wefti_session_load(weft_session_t *session)
 {
     const weft_plan_t *plan = session->plan;
+    uint32_t rank = session->endpoint->rank;
     /* Without a program that broadcasts them, every rank reads the weights. */
-    bool params = session->endpoint->rank == 0 || wefti_plan_program(plan, "init") == NULL ||
+    bool params = rank == 0 || wefti_plan_program(plan, "init") == NULL ||
                   (plan->flags & WEFTI_PLAN_RANK_DATA) != 0;
+    const uint32_t *places =
+        plan->place_group == 0 ? NULL : wefti_plan_buffer_places(plan, &session->arena);
+    WEFT_RETURN_IF_NO_MEMORY(places != NULL || plan->place_group == 0);
     for (uint32_t i = 0; i < plan->buffer_count; i++) {
         const wefti_plan_buffer_t *buffer = &plan->buffers[i];
         bool placed =
             buffer->kind == WEFTI_BUFFER_CONST || (buffer->kind == WEFTI_BUFFER_PARAM && params &&
                                                    buffer->offset_bytes < WEFTI_PLAN_NOWHERE);
+        placed = placed && (places == NULL || wefti_plan_runs(plan, places[i], rank));
         if (buffer->kind == WEFTI_BUFFER_SCALAR) {
             WEFT_RETURN_IF_ERROR(start_scalar(session, i));
         } else if (buffer->size_bytes > 0 && placed) {
-            uint64_t from =
-                buffer->data_offset_bytes + wefti_plan_contents_of(plan, session->endpoint->rank) *
-                                                buffer->rank_data_stride_bytes;
+            uint64_t from = buffer->data_offset_bytes +
+                            wefti_plan_contents_of(plan, rank) * buffer->rank_data_stride_bytes;
             WEFT_RETURN_IF_ERROR(wefti_session_copy(session, wefti_session_buffer(session, i),
                                                     plan->weights + from, buffer->size_bytes));
             release_pages(plan, buffer->size_bytes);
         }
     }
-    for (uint32_t i = 0; i < session->states.params.count; i++) {
+    for (uint32_t i = 0; i < session->states.params.count && plan->place_group == 0; i++) {
         WEFT_RETURN_IF_ERROR(load_shards(session, &session->states.params.tensors[i]));
     }
     release_pages(plan, plan->weights_bytes);

@@ -163,13 +163,13 @@ weft_status_t weft_session_get_gradient(weft_session_t *session, size_t index, v
     if (session->steps == 0) {
         return wefti_error(WEFT_ERR_STATE, "session: no gradients before the first step");
     }
-    if (gradient->sharded || !gradient->whole || gradient->desc.dtype != param->desc.dtype) {
+    if ((gradient->sharded && gradient->param->parts.count == 0) || !gradient->whole ||
+        gradient->desc.dtype != param->desc.dtype) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "parameter \"%s\": the plan does not keep its whole gradient as %s",
                            param->name, weft_dtype_name(param->desc.dtype));
     }
-    WEFT_RETURN_IF_ERROR(check_call(__func__, &session->states.gradients, index, data, bytes));
-    return wefti_session_collect(session, gradient, data);
+    return get_tensor(__func__, session, &session->states.gradients, index, data, bytes);
 }
 
 /* Plans may hold the same parameters in different orders. */

@@ -26,7 +26,9 @@ static weft_status_t set_numbers(weft_session_t *session)
                                     (double)(session->steps_before + session->steps) + 1));
     return accumulate > 1
                ? set_scalar(session, session->rank_scalar,
-                            (double)session->endpoint->rank * accumulate + session->micro_count)
+                            (double)wefti_plan_batch_of(session->plan, session->endpoint->rank) *
+                                    accumulate +
+                                session->micro_count)
                : WEFT_OK;
 }
 
@@ -40,8 +42,9 @@ static weft_status_t refuse(weft_session_t *session, weft_status_t status)
                                .status = status};
     snprintf(refusal.text, sizeof refusal.text, "%s", weft_last_error());
     session->refused = true;
-    wefti_endpoint_note_refusal(session->endpoint, &refusal);
-    return status;
+    return wefti_endpoint_note_refusal(session->endpoint, &refusal)
+               ? status
+               : wefti_session_fail(session, status);
 }
 
 static void note_retry(weft_session_t *session, wefti_refusal_state_t state)
@@ -49,7 +52,7 @@ static void note_retry(weft_session_t *session, wefti_refusal_state_t state)
     if (session->refused) {
         session->refused = state != WEFTI_REFUSAL_NONE;
         wefti_endpoint_retry_refusal(session->endpoint, WEFTI_WAIT_STEP,
-                                     wefti_session_channel(session), state);
+                                     wefti_session_channel(session), UINT32_MAX, state);
     }
 }
 

@@ -29,9 +29,17 @@ typedef struct mapper {
     wefti_state_map_t *map;
     uint32_t *by_offset; /* numbers of parameters, but for empty ones */
     uint32_t placed_count;
+    const uint32_t *places; /* of buffers; NULL: all ranks have all of them */
     found_t *found;
     size_t found_count, found_capacity;
 } mapper_t;
+
+/* The first rank that has a tensor: that of its place, in all axes but that of places the first. */
+static uint32_t rank_at(const weft_plan_t *plan, uint32_t place)
+{
+    return place == 0 ? WEFTI_ALL_RANKS
+                      : (place - 1) * plan->mesh.axes[plan->place_group - 1].stride;
+}
 
 static uint64_t elem_count(const wefti_plan_buffer_t *buffer)
 {
@@ -135,6 +143,9 @@ static weft_status_t add_range(mapper_t *mapper, const update_t *update, uint32_
     const wefti_plan_buffer_t *buffers = mapper->plan->buffers;
     const wefti_plan_buffer_t *range = &buffers[update->param], *state = &buffers[update->state];
     uint32_t of = rank == WEFTI_ALL_RANKS ? 0 : rank;
+    uint32_t owner = rank == WEFTI_ALL_RANKS
+                         ? rank_at(mapper->plan, mapper->plan->kernels[update->kernel].place)
+                         : rank;
     uint64_t begin = position_of(range, of);
     uint64_t end = begin + range->size_bytes;
     uint64_t elem = weft_dtype_size_bytes(range->dtype);
@@ -152,7 +163,7 @@ static weft_status_t add_range(mapper_t *mapper, const update_t *update, uint32_
             .size_bytes = (to - from) / elem * state_elem,
             .offset_bytes = state->offset_bytes + of * state->rank_stride_bytes +
                             (from - begin) / elem * state_elem,
-            .rank = rank};
+            .rank = owner};
         WEFT_RETURN_IF_ERROR(add_piece(mapper, update, mapper->by_offset[i], &piece));
     }
     return WEFT_OK;
@@ -167,9 +178,10 @@ static weft_status_t add_own(mapper_t *mapper, const update_t *update)
     if (i == mapper->placed_count || placed_param(mapper, i) != &buffers[update->param]) {
         return WEFT_OK;
     }
-    wefti_state_piece_t piece = {.size_bytes = state->size_bytes,
-                                 .offset_bytes = state->offset_bytes,
-                                 .rank = WEFTI_ALL_RANKS};
+    wefti_state_piece_t piece = {
+        .size_bytes = state->size_bytes,
+        .offset_bytes = state->offset_bytes,
+        .rank = rank_at(mapper->plan, mapper->plan->kernels[update->kernel].place)};
     return add_piece(mapper, update, mapper->by_offset[i], &piece);
 }
 
@@ -256,9 +268,10 @@ static weft_status_t visit_params(mapper_t *mapper)
             WEFT_RETURN_IF_ERROR(add_update(mapper, &update));
         }
         if (buffer->kind == WEFTI_BUFFER_PARAM && buffer->offset_bytes < WEFTI_PLAN_NOWHERE) {
-            wefti_state_piece_t piece = {.size_bytes = buffer->size_bytes,
-                                         .offset_bytes = buffer->offset_bytes,
-                                         .rank = WEFTI_ALL_RANKS};
+            wefti_state_piece_t piece = {
+                .size_bytes = buffer->size_bytes,
+                .offset_bytes = buffer->offset_bytes,
+                .rank = rank_at(plan, mapper->places == NULL ? 0 : mapper->places[i])};
             WEFT_RETURN_IF_ERROR(add_piece(mapper, &update, p, &piece));
         }
         p += buffer->kind == WEFTI_BUFFER_PARAM;
@@ -277,6 +290,53 @@ static int by_tensor(const void *a, const void *b)
     }
     return (x->piece.begin_bytes > y->piece.begin_bytes) -
            (x->piece.begin_bytes < y->piece.begin_bytes);
+}
+
+/*
+ * The whole of a tensor of which each rank has a part: runs of bytes, one per row, segment and rank,
+ * meet the pieces of the part.
+ */
+static weft_status_t join_parts(const mapper_t *mapper, wefti_state_t *tensor, wefti_arena_t *arena)
+{
+    const wefti_division_t *parts = &tensor->param->parts;
+    const uint64_t ranks = wefti_plan_batch_ranks(mapper->plan);
+    uint64_t rows = 1, elem = weft_dtype_size_bytes(tensor->desc.dtype), begin = 0, from = 0;
+    for (uint32_t d = 0; d < tensor->desc.rank; d++) {
+        rows *= d < parts->axis ? (uint64_t)tensor->desc.dims[d] : 1;
+        elem *= d > parts->axis ? (uint64_t)tensor->desc.dims[d] : 1;
+    }
+    const uint64_t most = ranks * (rows * parts->count + tensor->piece_count);
+    wefti_state_piece_t *pieces = wefti_arena_array(arena, (size_t)most, sizeof *pieces);
+    WEFT_RETURN_IF_NO_MEMORY(pieces);
+    uint32_t count = 0, first = 0;
+    for (uint64_t run = 0; run < rows * parts->count; run++) {
+        const uint64_t bytes = (uint64_t)parts->sizes[run % parts->count] / ranks * elem;
+        while (first < tensor->piece_count &&
+               tensor->pieces[first].begin_bytes + tensor->pieces[first].size_bytes <= from) {
+            first++;
+        }
+        for (uint32_t rank = 0; rank < ranks; rank++, begin += bytes) {
+            for (uint32_t i = first;
+                 i < tensor->piece_count && tensor->pieces[i].begin_bytes < from + bytes; i++) {
+                const wefti_state_piece_t *piece = &tensor->pieces[i];
+                const uint64_t end = piece->begin_bytes + piece->size_bytes;
+                const uint64_t low = piece->begin_bytes > from ? piece->begin_bytes : from;
+                const uint64_t high = end < from + bytes ? end : from + bytes;
+                pieces[count++] = (wefti_state_piece_t){.begin_bytes = begin + low - from,
+                                                        .size_bytes = high - low,
+                                                        .offset_bytes = piece->offset_bytes + low -
+                                                                        piece->begin_bytes,
+                                                        .rank = rank};
+            }
+        }
+        from += bytes;
+    }
+    tensor->desc.dims[parts->axis] *= (int64_t)ranks;
+    tensor->size_bytes *= ranks;
+    tensor->pieces = pieces;
+    tensor->piece_count = count;
+    tensor->sharded = true;
+    return WEFT_OK;
 }
 
 static weft_status_t make_tensor(const mapper_t *mapper, const found_t *first, uint32_t count,
@@ -301,6 +361,9 @@ static weft_status_t make_tensor(const mapper_t *mapper, const found_t *first, u
     tensor.whole = tensor.whole && at == tensor.size_bytes;
     tensor.pieces = pieces;
     tensor.piece_count = count;
+    if (param->parts.count > 0 && !own_shape) {
+        WEFT_RETURN_IF_ERROR(join_parts(mapper, &tensor, arena));
+    }
     if (update->slot == PARAMETER) {
         map->params.tensors[first->param] = tensor;
         map->params.sharded = map->params.sharded || tensor.sharded;
@@ -309,6 +372,7 @@ static weft_status_t make_tensor(const mapper_t *mapper, const found_t *first, u
     if (update->slot == GRADIENT) {
         tensor.desc.layout = WEFT_LAYOUT_PLAIN;
         map->gradients.tensors[first->param] = tensor;
+        map->gradients.sharded = map->gradients.sharded || param->parts.count > 0;
         return WEFT_OK;
     }
     const wefti_plan_kernel_t *kernel = &mapper->plan->kernels[update->kernel];
@@ -362,6 +426,10 @@ weft_status_t wefti_state_map_build(const weft_plan_t *plan, const weft_registry
     *out_map = (wefti_state_map_t){
         .params.kind = "parameter", .gradients.kind = "gradient of", .states.kind = "state"};
     WEFT_TRY(status, list_params(&mapper, arena), out);
+    if (plan->place_group != 0) {
+        mapper.places = wefti_plan_buffer_places(plan, arena);
+        WEFT_TRY(status, mapper.places == NULL ? WEFT_ERR_NO_MEMORY : WEFT_OK, out);
+    }
     for (uint32_t i = 0; i < plan->kernel_count; i++) {
         WEFT_TRY(status, visit_kernel(&mapper, registry, i), out);
     }

@@ -2,7 +2,7 @@
 /*
  * Where the parameters, their gradients and the state of their optimizer lie.
  *
- * A parameter is whole on every rank, or cut into shards. Update kernels tell the rest: the input
+ * A parameter is whole on every rank, or cut into shards, or each rank has a part. Update kernels tell the rest: the input
  * that output 0 is written to is (a range, or a rank's shard, of) parameters; the inputs that the
  * other outputs are written to are their states, element for element; the first other input with
  * as many elements is their gradient. So each tensor is a list of pieces, however buckets, split
@@ -10,6 +10,7 @@
  *
  *   fc1.weight            |---------------------------------------|    as all ranks have it
  *   fc1.weight.momentum   | rank 0 |     rank 1     |   rank 0  |..    two buckets of two shards
+ *   fc2.weight            | rank 0 | rank 1 | rank 0 | rank 1 | ..     rows of two parts by columns
  */
 #ifndef WEFT_RUNTIME_STATE_MAP_H
 #define WEFT_RUNTIME_STATE_MAP_H

@@ -71,6 +71,98 @@ static void test_memory_does_not_grow(void **state)
     test_pass(fuse, NULL, text, text);
 }
 
+static weft_status_t fuse_normalization(wefti_graph_t *graph, void *user)
+{
+    (void)user;
+    return wefti_pass_fuse_normalization(graph);
+}
+
+/* The residual and the Relu become part of the operator, ReluGrad of its gradient. */
+static void test_normalization_takes_its_neighbours(void **state)
+{
+    (void)state;
+    test_pass(fuse_normalization, NULL,
+              "input %x : f32[4,3]\n"
+              "input %r : f32[4,3]\n"
+              "param %s : f32[3] = ...\n"
+              "%y, %m, %v = weft::BatchNormTraining(%x, %s, %s, %s, %s)\n"
+              "%a = Add(%r, %y)\n"
+              "%z = Relu(%a)\n"
+              "%u, %n, %w = weft::BatchNormTraining(%z, %s, %s, %s, %s)\n"
+              "%t = Relu(%u)\n"
+              "%g = Neg(%t)\n"
+              "backward %h = com.microsoft::ReluGrad(%g, %t)\n"
+              "backward %dz, %ds, %db = weft::BatchNormGrad(%h, %z, %s, %n, %w)\n",
+              "input %x : f32[4,3]\n"
+              "input %r : f32[4,3]\n"
+              "param %s : f32[3]\n"
+              "%z, %m, %v = weft::BatchNormTraining(%x, %s, %s, %s, %s, %r) "
+              "{activation=\"Relu\"} : f32[4,3], f32[3], f32[3] as y\n"
+              "%t, %n, %w = weft::BatchNormTraining(%z, %s, %s, %s, %s) "
+              "{activation=\"Relu\"} : f32[4,3], f32[3], f32[3] as u\n"
+              "%g = Neg(%t) : f32[4,3]\n"
+              "backward %dz, %ds, %db = weft::BatchNormGrad(%g, %z, %s, %n, %w, %t) : "
+              "f32[4,3], f32[3], f32[3]\n");
+}
+
+/* Results that other nodes read, a residual of another shape, and one that is computed later. */
+static void test_normalization_that_stays(void **state)
+{
+    static const char text[] =
+        "input %x : f32[4,3]\n"
+        "param %s : f32[3] = ...\n"
+        "%y, %m, %v = weft::BatchNormTraining(%x, %s, %s, %s, %s) : f32[4,3], f32[3], f32[3]\n"
+        "%z = Relu(%y) : f32[4,3]\n"
+        "%n = Neg(%y) : f32[4,3]\n"
+        "%h = com.microsoft::ReluGrad(%n, %z) : f32[4,3]\n"
+        "%o = Neg(%h) : f32[4,3]\n"
+        "%dx, %ds, %db = weft::BatchNormGrad(%h, %x, %s, %m, %v) : f32[4,3], f32[3], f32[3]\n"
+        "%a, %k, %l = weft::BatchNormTraining(%o, %s, %s, %s, %s) : f32[4,3], f32[3], f32[3]\n"
+        "%b = Add(%a, %s) : f32[4,3]\n"
+        "%c, %p, %q = weft::BatchNormTraining(%b, %s, %s, %s, %s) : f32[4,3], f32[3], f32[3]\n"
+        "%d = Neg(%b) : f32[4,3]\n"
+        "%e = Add(%c, %d) : f32[4,3]\n";
+    (void)state;
+    test_pass(fuse_normalization, NULL, text, text);
+}
+
+static weft_status_t convert_again(wefti_graph_t *graph, void *user)
+{
+    (void)user;
+    return wefti_pass_convert_again(graph);
+}
+
+/* Weights, and f32 copies of activations, but no half copies of f32 activations. */
+static void test_backward_pass_converts_again(void **state)
+{
+    (void)state;
+    test_pass(convert_again, NULL,
+              "input %x : bf16[4,8]\n"
+              "param %w : f32[8,8] = ...\n"
+              "%h = Cast(%w) {to=16}\n"
+              "%y = MatMul(%x, %h)\n"
+              "%f = Cast(%y) {to=1}\n"
+              "%e = Exp(%f)\n"
+              "%n = Cast(%e) {to=16}\n"
+              "%m = Neg(%n)\n"
+              "backward %a = Mul(%m, %n)\n"
+              "backward %b = Mul(%e, %f)\n"
+              "backward %c = MatMul(%a, %h)\n",
+              "input %x : bf16[4,8]\n"
+              "param %w : f32[8,8]\n"
+              "%h = Cast(%w) {to=16} : bf16[8,8]\n"
+              "%y = MatMul(%x, %h) : bf16[4,8]\n"
+              "%f = Cast(%y) {to=1} : f32[4,8]\n"
+              "%e = Exp(%f) : f32[4,8]\n"
+              "%n = Cast(%e) {to=16} : bf16[4,8]\n"
+              "%m = Neg(%n) : bf16[4,8]\n"
+              "backward %a = Mul(%m, %n) : bf16[4,8]\n"
+              "backward %f/again = Cast(%y) {to=1} : f32[4,8]\n"
+              "backward %b = Mul(%e, %f/again) : f32[4,8]\n"
+              "backward %h/again = Cast(%w) {to=16} : bf16[8,8]\n"
+              "backward %c = MatMul(%a, %h/again) : bf16[4,8]\n");
+}
+
 static weft_status_t absorb(wefti_graph_t *graph, void *user)
 {
     (void)user;
@@ -240,6 +332,9 @@ int main(void)
         cmocka_unit_test(test_chain),
         cmocka_unit_test(test_what_stays),
         cmocka_unit_test(test_memory_does_not_grow),
+        cmocka_unit_test(test_normalization_takes_its_neighbours),
+        cmocka_unit_test(test_normalization_that_stays),
+        cmocka_unit_test(test_backward_pass_converts_again),
         cmocka_unit_test(test_products_absorb_transposes),
         cmocka_unit_test(test_attention_of_an_export),
         cmocka_unit_test(test_causal_attention),

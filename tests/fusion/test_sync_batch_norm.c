@@ -42,7 +42,7 @@ static void test_both_directions(void **state)
               "{reduction=\"avg\", group=0, reason=\"statistics of all ranks' "
               "batches\"} : f64[2,3]\n"
               "%y, %y_1, %y_2 = weft::BatchNormTraining(%h, %scale, %shift, %mean, "
-              "%var, %\"y/moments of all ranks\") {epsilon=1e-05, momentum=0.9} : "
+              "%var, -, %\"y/moments of all ranks\") {epsilon=1e-05, momentum=0.9} : "
               "f32[4,3] logits, f32[3], f32[3]\n"
               "%loss, %loss_1 = SoftmaxCrossEntropyLoss(%y, %label) : f32[] loss, "
               "f32[4,3]\n"
@@ -57,7 +57,7 @@ static void test_both_directions(void **state)
               "backward %mean_grad = Identity(%y_1) : f32[3] grad(%mean) as y/grad\n"
               "backward %var_grad = Identity(%y_2) : f32[3] grad(%var) as y/grad.2\n"
               "backward %h_grad, %scale_grad, %shift_grad = "
-              "weft::BatchNormGrad(%y_grad, %h, %scale, %y_1, %y_2, %\"y/grad.3/moments "
+              "weft::BatchNormGrad(%y_grad, %h, %scale, %y_1, %y_2, -, %\"y/grad.3/moments "
               "of all ranks\") {epsilon=1e-05, frozen=0} : f32[4,3], f32[3] "
               "grad(%scale), f32[3] grad(%shift) as y/grad.3\n"
               "backward %w_grad = Mul(%h_grad, %x) : f32[4,3] grad(%w) as h/grad\n");

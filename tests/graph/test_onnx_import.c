@@ -381,7 +381,7 @@ static void test_parameters_by_name_and_place(void **state)
     onnx_value(&graph, 11, "x", ONNX_FLOAT, 2, (int64_t[]){4, 4});
     onnx_value(&graph, 12, "y", ONNX_FLOAT, 2, (int64_t[]){4, 4});
     wire_t model = onnx_model(&graph, 13);
-    check_parameters(&model, "onnx::MatMul_12+ b1+ onnx::Mul_14- scale- net.temperature+ mask+? "
+    check_parameters(&model, "onnx::MatMul_12+ b1+ onnx::Mul_14- scale- net.temperature+? mask+? "
                              "one-? w2+ rope.inv_freq-");
 }
 

@@ -570,6 +570,54 @@ static void test_plan_with_a_mesh(void **in)
     weft_plan_release(loaded);
 }
 
+/* Kernels that only the ranks of one place run: nobody else has what they write, and a collective of
+ * them is of ranks of that place. */
+static void test_plan_with_places(void **in)
+{
+    fixture_t *fixture = *in;
+    weft_plan_t *plan = fixture->plan, *loaded;
+    uint32_t places[] = {DW, DB, UPDATE_W, UPDATE_B};
+    char *text;
+    add_mesh(plan);
+    plan->collective_count = 1;
+    assert_int_equal(wefti_plan_seal(plan), WEFT_OK);
+    wefti_digest_t without = plan->structure_digest;
+    REFUSES(plan->place_group, 3, "no such place_group");
+    REFUSES(plan->kernels[GEMM].place, 1, "no such place 1");
+    REFUSES(plan->collectives[0].place, 1, "no such place 1");
+    plan->place_group = 2;
+    REFUSES(plan->kernels[GEMM].place, 3, "no such place 3");
+    REFUSES(plan->kernels[GEMM].place, 1, "is read where it was not written");
+    REFUSES(plan->kernels[RELU].place, 2, "is read where it was not written");
+    REFUSES(plan->kernels[UPDATE_W].place, 2, "is read where it was not written");
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        plan->kernels[places[i]].place = 2;
+    }
+    expect_refused(plan, "is read where it was not written");
+    plan->collectives[0].place = 2;
+    expect_refused(plan, "is read where it was not written"); /* the weights, in the next step */
+    plan->kernels[GEMM].place = plan->kernels[RELU].place = 2;
+    expect_refused(plan, "an output that only ranks of place 2 have");
+    plan->binding_count--;
+    plan->buffers[LOGITS].kind = WEFTI_BUFFER_TEMP;
+    REFUSES(plan->collectives[0].group, 0, "its group has ranks of other places");
+    REFUSES(plan->collectives[0].group, 2, "its group has ranks of other places");
+    REFUSES(plan->collectives[0].place, 1, "is read where it was not written");
+    assert_int_equal(wefti_plan_seal(plan), WEFT_OK);
+    assert_verifies(plan);
+    assert_memory_not_equal(&plan->structure_digest, &without, sizeof without);
+    assert_int_equal(weft_plan_save(plan, fixture->path), WEFT_OK);
+    assert_int_equal(weft_plan_load(fixture->path, NULL, &loaded), WEFT_OK);
+    assert_int_equal(loaded->place_group, 2);
+    assert_int_equal(loaded->kernels[DW].place, 2);
+    assert_int_equal(loaded->collectives[0].place, 2);
+    assert_int_equal(weft_plan_explain(loaded, WEFT_FORMAT_TEXT, &text), WEFT_OK);
+    assert_non_null(strstr(text, "tensor 0: 0 kernels, 8 B of weights"));
+    assert_non_null(strstr(text, "tensor 1: 6 kernels, 72 B of weights"));
+    free(text);
+    weft_plan_release(loaded);
+}
+
 static void test_plan_load_names_what_is_wrong(void **in)
 {
     fixture_t *fixture = *in;
@@ -740,6 +788,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_plan_verifies_against_registry, setup, teardown),
         cmocka_unit_test_setup_teardown(test_plan_refuses_what_is_wrong, setup, teardown),
         cmocka_unit_test_setup_teardown(test_plan_with_a_mesh, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_plan_with_places, setup, teardown),
         cmocka_unit_test_setup_teardown(test_plan_load_names_what_is_wrong, setup, teardown),
         cmocka_unit_test_setup_teardown(test_plan_survives_bit_flips_of_file, setup, teardown),
         cmocka_unit_test_setup_teardown(test_plan_survives_random_structure, setup, teardown),

@@ -50,9 +50,9 @@ static int setup(void **state)
     f->made[0] = f->members[0] = PART;
     f->taken[0] = WHOLE;
     f->kernels[0] =
-        (wefti_plan_kernel_t){"make", "test", "Make", 1, 0, 2, 1, 0, f->inputs, f->made, NULL};
+        (wefti_plan_kernel_t){"make", "test", "Make", 1, 0, 2, 1, 0, f->inputs, f->made, NULL, 0};
     f->kernels[1] =
-        (wefti_plan_kernel_t){"take", "test", "Take", 1, 0, 1, 0, 0, f->taken, NULL, NULL};
+        (wefti_plan_kernel_t){"take", "test", "Take", 1, 0, 1, 0, 0, f->taken, NULL, NULL, 0};
     f->algorithm = (wefti_plan_algorithm_t){"mesh", 1, 0};
     f->collective = (wefti_plan_collective_t){.name = "c",
                                               .op = WEFT_COLLECTIVE_ALL_REDUCE,
@@ -231,6 +231,30 @@ static void test_what_is_written(void **state)
     expect(f, "read before it is written");
 }
 
+static void test_parts_add_up_to_a_whole(void **state)
+{
+    fixture_t *f = *state;
+    int64_t sizes[] = {E * N / 2, E * N / 2};
+    wefti_division_t *parts = &f->buffers[WEIGHT].parts;
+    *parts = (wefti_division_t){0, 2, sizes};
+    f->plan->flags = WEFTI_PLAN_RANK_DATA;
+    expect(f, "not a part of a parameter");
+    f->buffers[WEIGHT].rank_data_stride_bytes = 64;
+    expect(f, NULL);
+    parts->axis = 1;
+    expect(f, "not a part of a parameter");
+    parts->axis = 0;
+    sizes[0] += N;
+    expect(f, "do not add up");
+    sizes[0] = -sizes[0];
+    expect(f, "do not add up");
+    sizes[0] = E * N / 2 - 1;
+    expect(f, "do not add up");
+    parts->count = 1;
+    sizes[0] = E * N;
+    expect(f, NULL);
+}
+
 static void test_contents_by_rank(void **state)
 {
     fixture_t *f = *state;
@@ -264,6 +288,7 @@ int main(void)
         CASE(test_own_blocks),
         CASE(test_what_is_written),
         CASE(test_contents_by_rank),
+        CASE(test_parts_add_up_to_a_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,6 +52,10 @@ class Check(support.Case):
                            helper.make_node("Det", ["b"], ["y"], "three")], opsets=(("", 24),))
         done = self.weft("compile", path, "-o", self.dir / "m.weft", "-n", 2, "--batch", 4, code=2)
         self.assertRegex(done.stderr, r"node 0 'one' \(MaxUnpool\): unsupported operator MaxUnpool.*; also Det \(2 nodes\); 'weft ops'")
+        path = self.model([helper.make_node("Det", ["x"], ["a"], "one"), helper.make_node("Foo", ["a"], ["y"], "two", domain="my")],
+                          opsets=(("", 24), ("my", 1)))
+        done = self.weft("compile", path, "-o", self.dir / "m.weft", "-n", 2, "--batch", 4, code=2)
+        self.assertRegex(done.stderr, r"unsupported operator my::Foo; declare it .*; also Det \(1 node\)")
 
     def lifted(self):
         """w and a mask of the shape of a bias, scaled by a number that an exporter lifted; and a loss."""
@@ -108,6 +112,26 @@ class Check(support.Case):
         self.assertEqual(self.trained(self.weft_json("explain", plan)), ["w"])
         done = self.weft("compile", path, "-o", plan, "-n", 2, "--batch", 4, "--freeze", "layer*", code=2)
         self.assertIn("'layer*' matches no floating-point initializer", done.stderr)
+
+    def test_names_that_leave_it_open(self):
+        """A module has parameters and buffers under such names; a convolution's weight that the exporter computed."""
+        conv = helper.make_node("Conv", ["image", "onnx::Conv_9"], ["c"])
+        nodes = [conv, helper.make_node("Flatten", ["c"], ["f"]), helper.make_node("Mul", ["f", "net.mask"], ["a"]),
+                 helper.make_node("Mul", ["a", "net.scale"], ["b"]), helper.make_node("Add", ["b", "net.shift_bias"], ["d"]),
+                 helper.make_node("SoftmaxCrossEntropyLoss", ["d", "label"], ["loss"])]
+        graph = helper.make_graph(
+            nodes, "g", [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["batch", 1, 2, 2]),
+                         helper.make_tensor_value_info("label", TensorProto.INT64, ["batch"])],
+            [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
+            [helper.make_tensor("onnx::Conv_9", TensorProto.FLOAT, [1, 1, 1, 1], [2]),
+             helper.make_tensor("net.mask", TensorProto.FLOAT, [4], [1, 0, 1, 1]),
+             helper.make_tensor("net.shift_bias", TensorProto.FLOAT, [4], [1, 0, 1, 1]),
+             helper.make_tensor("net.scale", TensorProto.FLOAT, [], [0.125])])
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), self.dir / "open.onnx")
+        done = self.weft("check", self.dir / "open.onnx", "--batch", 4)
+        self.assertRegex(done.stdout, r"trained +net.shift_bias +f32 \[4\] +named as a tensor of a module")
+        self.assertIn("2 trained by a guess: net.mask, net.scale; set train or freeze", done.stderr)
+        self.assertRegex(done.stderr, r"1 computed by the exporter, .* BatchNormalization: onnx::Conv_9; export with training=")
 
     def test_what_is_in_the_way_is_said(self):
         """No loss; then a batch that cannot be."""

@@ -406,9 +406,6 @@ done:
 /* A model is written only if all ranks have the same weights. */
 static weft_status_t compare_weights(trainer_t *trainer, const char *digest)
 {
-    if (trainer->binding.batch_ranks > 1) {
-        return WEFT_OK; /* ranks have parts of them */
-    }
     char own[72] = "";
     char(*all)[72] = calloc(trainer->world_size, sizeof *all);
     if (all == NULL) {

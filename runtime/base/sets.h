@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Disjoint sets of numbers as a forest: the root of a set is its smallest number. */
-#ifndef WEFT_FUSION_SETS_H
-#define WEFT_FUSION_SETS_H
+#ifndef WEFT_RUNTIME_BASE_SETS_H
+#define WEFT_RUNTIME_BASE_SETS_H
 
 #include <stdbool.h>
 #include <stdint.h>

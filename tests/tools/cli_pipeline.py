@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""compile --pipeline: stages compute what one rank does; models of several ranks in one plan."""
+import unittest
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from cli_checkpoint import read_safetensors
+from cli_tensor import BATCH, LENGTH, WORDS, Model
+from infer_models import load_tensor, save_tensor
+from support import MODELS, SANITIZED, Case, main
+
+
+def encoder(rows, columns, name="y"):
+    """tanh(x w), x [3, rows]."""
+    weight = np.random.default_rng(rows).standard_normal((rows, columns)).astype(np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Tanh", ["h"], [name])]
+    graph = helper.make_graph(nodes, "encoder", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, rows])],
+                              [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3, columns])],
+                              [numpy_helper.from_array(weight, "w")])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    proto.ir_version = 8
+    return proto, weight
+
+
+def proto_of(nodes, inputs, outputs, **weights):
+    """inputs and outputs: dimensions of f32 by name, but label: i64."""
+    def infos(shapes):
+        return [helper.make_tensor_value_info(name, TensorProto.INT64 if name == "label" else TensorProto.FLOAT, dims)
+                for name, dims in shapes.items()]
+    graph = helper.make_graph([helper.make_node(op, read.split(), made.split(), **attrs)
+                               for op, read, made, attrs in nodes],
+                              "graph", infos(inputs), infos(outputs),
+                              [numpy_helper.from_array(value, name) for name, value in weights.items()])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    proto.ir_version = 8
+    return proto
+
+
+def random(*shape):
+    return np.random.default_rng(shape[0]).standard_normal(shape).astype(np.float32) * np.float32(0.4)
+
+
+class Pipeline(Case):
+    def compile(self, model, *options):
+        done = self.weft("compile", model, "-o", "p.weft", *options)
+        self.weft("verify", "p.weft")
+        return done
+
+    def explain(self):
+        return self.weft_json("explain", "p.weft")
+
+    def test_models_of_ranks(self):
+        """Each rank runs its own model, and has the outputs of both."""
+        text, w0 = encoder(8, 4)
+        image, w1 = encoder(5, 6, name="z")
+        image.graph.output.append(helper.make_tensor_value_info("size", TensorProto.INT64, [2]))
+        image.graph.node.append(helper.make_node("Shape", ["x"], ["size"]))
+        paths = [self.dir / "text.onnx", self.dir / "image.onnx"]
+        for path, proto in zip(paths, (text, image)):
+            path.write_bytes(proto.SerializeToString())
+        self.compile(paths[0], paths[1], "--infer")
+        x = {name: np.random.default_rng(1).standard_normal((3, rows)).astype(np.float32)
+             for name, rows in (("text", 8), ("image", 5))}
+        for name, value in x.items():
+            save_tensor(self.dir / "in" / f"{name}.x.pb", value)
+        self.weft("run", "p.weft", "--inputs", "in", "--outputs", "out", env={"WEFT_CHECK": "results"})
+        np.testing.assert_allclose(load_tensor(self.dir / "out" / "y.pb")[1], np.tanh(x["text"] @ w0), rtol=1e-5)
+        np.testing.assert_allclose(load_tensor(self.dir / "out" / "z.pb")[1], np.tanh(x["image"] @ w1), rtol=1e-5)
+        self.assertEqual(list(load_tensor(self.dir / "out" / "size.pb")[1]), [3, 5])
+        report = self.explain()
+        self.assertEqual([(a["axis"], a["size"]) for a in report["mesh"]], [("data", 1), ("model", 2)])
+        self.assertEqual([p["weight_bytes"] for p in report["places"]], [w0.nbytes + 16, w1.nbytes + 16])  # and size
+        self.assertEqual({c["op"] for c in report["collectives"]}, {"SendRecv"})
+        self.weft("compile", *paths, paths[0], "--infer", "--world", 3, "--shape", "x=3,7", "-o", "p.weft", code=2)
+
+    def test_inference(self):
+        model = self.save(Model(fused=False).proto())
+        save_tensor(self.dir / "in" / "tokens.pb", np.random.default_rng(3).integers(0, WORDS, (BATCH, LENGTH)))
+        outputs = []
+        for options in (("--world", 1), ("--pipeline", 2), ("--pipeline", 2, "--world", 4), ("--pipeline", 3)):
+            self.compile(model, "--infer", *options)
+            self.weft("run", "p.weft", "--inputs", "in", "--outputs", "out")
+            outputs.append(load_tensor(self.dir / "out" / "logits.pb")[1])
+        for other in outputs[1:]:
+            np.testing.assert_array_equal(other, outputs[0])
+
+    def trained(self, model, ranks, *options, steps=6, run=(), optimizer=("adamw", "--lr", 0.01)):
+        self.compile(model, "--world", ranks, "--optimizer", *optimizer, *options)
+        report = self.train("p.weft", "--checkpoint", "c.safetensors", *run, world=ranks, steps=steps,
+                            data=self.dir / "data.npz")
+        return report, read_safetensors(self.dir / "c.safetensors")[0]
+
+    def test_training_is_that_of_one_rank(self):
+        """Weights, states and losses; the tied embedding is of both stages, checkpoints are of whole models."""
+        words = np.random.default_rng(5).integers(0, WORDS, (64, LENGTH + 1))
+        np.savez(self.dir / "data.npz", tokens=words[:, :-1], labels=words[:, 1:])
+        model = self.save(Model(fused=False, kv_heads=2).proto(loss=True))
+        one, weights = self.trained(model, 1)
+        two, same = self.trained(model, 2, "--pipeline", 2)
+        self.assertEqual(two["loss_last"], one["loss_last"])
+        self.assertEqual(two["param_digest"], one["param_digest"])
+        self.assertEqual(sorted(same), sorted(weights))
+        for name, value in weights.items():
+            np.testing.assert_array_equal(same[name], value, err_msg=name)
+        whole = (self.dir / "c.safetensors").read_bytes()
+        self.trained(model, 2, "--pipeline", 2, steps=3)
+        self.trained(model, 2, "--pipeline", 2, run=("--resume", "c.safetensors"))
+        self.assertEqual((self.dir / "c.safetensors").read_bytes(), whole)
+        places = self.explain()["places"]
+        total = places[0]["weight_bytes"] + places[1]["weight_bytes"]
+        self.assertLess(max(p["weight_bytes"] for p in places), 0.8 * total)
+
+    def test_micro_batches_and_data_parallel(self):
+        """A step of two micro-batches of one rank, by two of a pipeline, and by two pipelines."""
+        words = np.random.default_rng(5).integers(0, WORDS, (64, LENGTH + 1))
+        np.savez(self.dir / "data.npz", tokens=words[:, :-1], labels=words[:, 1:])
+        model = self.save(Model(layers=1).proto(loss=True))
+        sgd = ("sgd", "--lr", 0.3)
+        one, weights = self.trained(model, 1, "--accumulate", 2, optimizer=sgd)
+        for ranks, options in ((2, ("--batch", 2 * BATCH, "--pipeline-micro-batches", 2)), (4, ())):
+            report, others = self.trained(model, ranks, "--pipeline", 2, *options, optimizer=sgd)
+            np.testing.assert_allclose(report["loss_last"], one["loss_last"], rtol=1e-5)
+            for name, value in weights.items():
+                np.testing.assert_allclose(others[name], value, rtol=1e-3, atol=1e-4, err_msg=name)
+        self.assertEqual({b["group"] for b in self.explain()["buckets"]}, {"data"})
+        # Clipped: square sums are exact, whatever their order is. And groups that are not on as many hosts as others.
+        one, _ = self.trained(model, 1, "--accumulate", 2, "--clip", 0.3)
+        two, _ = self.trained(model, 4, "--pipeline", 2, "--clip", 0.3)
+        self.assertEqual(two["param_digest"], one["param_digest"])
+        rsh = self.dir / "rsh"
+        rsh.write_text('#!/bin/sh\nWEFT_HOST_ID=$1 exec sh -c "$2"\n')
+        rsh.chmod(0o755)
+        report = self.weft_json("run", "p.weft", "--hosts", "a:3,b", "--rsh", rsh, "--data", self.dir / "data.npz",
+                                "--no-eval", "--steps", 6)
+        self.assertEqual(report["param_digest"], one["param_digest"])
+
+    def test_masks_inputs_and_losses(self):
+        """Both stages drop, read x and the label; the loss is no output. Bits are those of one rank."""
+        nodes = [("MatMul", "x w0", "h0", {}), ("Dropout", "h0 ratio on", "d0", {}), ("Tanh", "d0", "t0", {}),
+                 ("MatMul", "t0 head", "s0", {}), ("SoftmaxCrossEntropyLoss", "s0 label", "l0", {}),
+                 ("Add", "t0 x", "r0", {}), ("MatMul", "r0 w1", "h1", {}), ("Dropout", "h1 ratio on", "d1", {}),
+                 ("Mul", "d1 x", "r1", {}), ("MatMul", "r1 w2", "h2", {}),
+                 ("SoftmaxCrossEntropyLoss", "h2 label", "l1", {}), ("Add", "l0 l1", "loss", {})]
+        model = self.save(proto_of(nodes, {"x": ["batch", 6], "label": ["batch"]}, {"s0": ["batch", 4]}, w0=random(6, 6),
+                                   w1=random(6, 6), w2=random(6, 4), head=random(6, 4), ratio=np.float32(0.3),
+                                   on=np.array(True)))
+        np.savez(self.dir / "data.npz", x=random(64, 6), label=np.arange(64) % 4)
+        sgd = ("sgd", "--lr", 0.1)
+        for ranks in (1, 2):
+            for batch, parts, options in ((8, (), ()), (4, ("--accumulate", 2), ("--pipeline-micro-batches", 2))):
+                one, _ = self.trained(model, ranks, "--loss", "loss", "--batch", batch, *parts, optimizer=sgd, steps=3)
+                two, _ = self.trained(model, 2 * ranks, "--loss", "loss", "--batch", 8, "--pipeline", 2, *options,
+                                      optimizer=sgd, steps=3)
+                self.assertEqual(two["param_digest"], one["param_digest"], (ranks, options))
+        self.train("p.weft", world=4, steps=3, data=self.dir / "data.npz", env={"WEFT_CHECK": "results"})
+
+    def test_micro_batches_of_inference(self):
+        """What has the batch is divided, by name and not by size; what mixes samples is refused."""
+        begin = [("MatMul", "x w0", "a", {}), ("Tanh", "a", "b", {})]
+        weights = {"w0": random(6, 6), "w1": random(6, 4)}
+        x = {"x": ["batch", 6]}
+        parts = ("--infer", "--batch", 6, "--pipeline", 2, "--pipeline-micro-batches", 2)
+        model = self.save(proto_of([*begin, ("MatMul", "b m", "c", {}), ("MatMul", "c w1", "y", {})],
+                                   {**x, "m": [6, 6]}, {"y": ["batch", 4]}, **weights))
+        for name in ("x", "m"):
+            save_tensor(self.dir / "in" / f"{name}.pb", random(6, 6) + np.float32(name == "m"))
+        outputs = []
+        for options in (("--infer", "--batch", 6, "--world", 1), parts):
+            self.compile(model, *options)
+            self.weft("run", "p.weft", "--inputs", "in", "--outputs", "out")
+            outputs.append(load_tensor(self.dir / "out" / "y.pb")[1])
+        np.testing.assert_array_equal(outputs[1], outputs[0])
+        for more, output, words in (
+                ([("MatMul", "b w1", "c", {}), ("Transpose", "c", "y", {"perm": [1, 0]})], [4, "batch"],
+                 "the batch is not the first dimension of output 'y'"),
+                ([("MatMul", "b w1", "c", {}), ("ReduceMax", "c", "y", {"keepdims": 0})], [], "combines several samples"),
+                ([("ReduceMean", "b", "m", {"axes": [0]}), ("Sub", "b m", "c", {}), ("MatMul", "c w1", "y", {})],
+                 ["batch", 4], "combines several samples")):
+            model = self.save(proto_of([*begin, *more], x, {"y": output}, **weights))
+            done = self.weft("compile", model, "-o", "p.weft", *parts, code=2)
+            self.assertIn(words, done.stderr)
+
+    def test_families(self):
+        """Masks and positions that both stages read; skips from one to the other; running statistics."""
+        random = np.random.default_rng(0)
+        for name in ("t5.dynamo", "unet")[:1 if SANITIZED else 2]:
+            model = MODELS / "families" / f"{name}.onnx"
+            graph, arrays = onnx.load(model).graph, {}
+            weights = {value.name for value in graph.initializer}
+            for value in graph.input:
+                shape = [8] + [d.dim_value or 8 for d in value.type.tensor_type.shape.dim][1:]
+                whole = value.type.tensor_type.elem_type == TensorProto.INT64
+                if value.name not in weights:
+                    arrays[value.name] = (random.integers(0, 4, shape) if whole
+                                          else random.standard_normal(shape).astype(np.float32))
+            np.savez(self.dir / "data.npz", **arrays)
+            digests = [self.trained(model, ranks, "--batch", 4, *options, steps=2)[0]["param_digest"]
+                       for ranks, options in ((1, ()), (2, ("--pipeline", 2)))]
+            self.assertEqual(digests[1], digests[0], name)
+        self.weft("compile", model, "--batch", 4, "--pipeline", 2, "--pipeline-micro-batches", 2, "-o", "p.weft",
+                  code=0 if SANITIZED else 2)
+
+    def test_what_is_refused(self):
+        model = self.save(Model(layers=1).proto(loss=True))
+        for options, words in (
+                (("--pipeline", 2, "--world", 3), "must divide the number of ranks"),
+                (("--pipeline", 2, "--tensor-parallel", 2), "excludes tensor_parallel"),
+                (("--pipeline", 2, "--accumulate", 2), "set pipeline_micro_batches"),
+                (("--pipeline", 2, "--pipeline-micro-batches", 2), "must divide batch"),
+                (("--pipeline", 2, "--emit-onnx", "e.onnx"), "excludes emit_path"),
+                (("--pipeline", 60), "too many stages: 60 stages"),
+                (("--pipeline-micro-batches", 2, "--world", 2), "requires pipeline")):
+            done = self.weft("compile", model, "-o", "p.weft", *options, code=2)
+            self.assertIn(words, done.stderr.replace("--", "").replace("-", "_"))
+
+
+if __name__ == "__main__":
+    main()

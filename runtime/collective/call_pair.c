@@ -405,12 +405,17 @@ static bool is_idle(const weft_group_t *group)
 static weft_status_t look(weft_group_t *group, uint32_t peer, uint32_t tag, wefti_pair_t *out)
 {
     const wefti_mailbox_t *mailbox = wefti_mailbox_of(group, peer, group->rank);
+    /* First: if so, nobody else takes pieces or sets messages aside while this looks. */
+    bool idle = is_idle(group);
     for (;;) {
-        uint32_t piece = group->calls->received[peer] + 1;
         if (wefti_aside_any(group) && wefti_aside_find(group, peer, tag, out)) {
             return WEFT_OK;
         }
-        if (!is_idle(group) || !wefti_signal_has_reached(&mailbox->posted.signal, piece)) {
+        if (!idle) {
+            return WEFT_IN_PROGRESS;
+        }
+        uint32_t piece = group->calls->received[peer] + 1;
+        if (!wefti_signal_has_reached(&mailbox->posted.signal, piece)) {
             return WEFT_IN_PROGRESS;
         }
         if (wefti_aside_unfinished(group, peer) == NULL) {

@@ -21,14 +21,19 @@ static void publish(wefti_asides_t *asides, wefti_aside_t *first)
     atomic_store_explicit(&asides->first, first, memory_order_release);
 }
 
+static bool matches(const wefti_aside_t *aside, uint32_t peer, uint32_t tag, bool whole)
+{
+    return aside->whole == whole && aside->message.peer == peer &&
+           (tag == WEFT_ANY_TAG || aside->message.tag == tag);
+}
+
 /* Under the lock: the first of peer with tag, or any, of those that are whole, or are not. */
 static wefti_aside_t *find(const wefti_asides_t *asides, uint32_t peer, uint32_t tag, bool whole,
                            wefti_aside_t **out_before)
 {
     wefti_aside_t *before = NULL;
     wefti_aside_t *aside = atomic_load_explicit(&asides->first, memory_order_relaxed);
-    while (aside != NULL && (aside->whole != whole || aside->message.peer != peer ||
-                             (tag != WEFT_ANY_TAG && aside->message.tag != tag))) {
+    while (aside != NULL && !matches(aside, peer, tag, whole)) {
         before = aside;
         aside = aside->next;
     }
@@ -100,12 +105,16 @@ void wefti_aside_finish(weft_group_t *group, uint32_t peer)
     pthread_mutex_unlock(&group->calls->asides.lock);
 }
 
-bool wefti_aside_find(weft_group_t *group, uint32_t peer, uint32_t tag, wefti_pair_t *out_message)
+bool wefti_aside_find(weft_group_t *group, uint32_t peer, uint32_t tag,
+                      wefti_is_awaited_fn is_awaited, wefti_pair_t *out_message)
 {
     wefti_asides_t *asides = &group->calls->asides;
-    wefti_aside_t *before;
     pthread_mutex_lock(&asides->lock);
-    const wefti_aside_t *aside = find(asides, peer, tag, true, &before);
+    const wefti_aside_t *aside = atomic_load_explicit(&asides->first, memory_order_relaxed);
+    while (aside != NULL &&
+           (!matches(aside, peer, tag, true) || is_awaited(group, peer, aside->message.tag))) {
+        aside = aside->next;
+    }
     if (aside != NULL) {
         *out_message = aside->message;
     }

@@ -39,9 +39,13 @@ void wefti_aside_finish(weft_group_t *group, uint32_t peer);
 /* Links broke: the rest of messages will not come. */
 void wefti_asides_drop_unfinished(weft_group_t *group);
 
-/* The first whole message of peer with tag, or any; false: there is none. */
-bool wefti_aside_find(weft_group_t *group, uint32_t peer, uint32_t tag, wefti_pair_t *out_message);
-/* The same, taken from the list, for wefti_aside_free; NULL: there is none. */
+/* Whether a receive with tag from peer is in flight: messages with it are for that one. */
+typedef bool (*wefti_is_awaited_fn)(const weft_group_t *group, uint32_t peer, uint32_t tag);
+/* The first whole message of peer with tag, or any, that is not awaited; false: there is none. */
+bool wefti_aside_find(weft_group_t *group, uint32_t peer, uint32_t tag,
+                      wefti_is_awaited_fn is_awaited, wefti_pair_t *out_message);
+/* The first whole one of peer with tag, taken from the list, for wefti_aside_free; NULL: there is
+ * none. */
 wefti_aside_t *wefti_aside_take(weft_group_t *group, uint32_t peer, uint32_t tag);
 void wefti_aside_free(weft_group_t *group, wefti_aside_t *aside);
 

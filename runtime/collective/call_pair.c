@@ -408,7 +408,7 @@ static weft_status_t look(weft_group_t *group, uint32_t peer, uint32_t tag, weft
     /* First: if so, nobody else takes pieces or sets messages aside while this looks. */
     bool idle = is_idle(group);
     for (;;) {
-        if (wefti_aside_any(group) && wefti_aside_find(group, peer, tag, out)) {
+        if (wefti_aside_any(group) && wefti_aside_find(group, peer, tag, is_awaited, out)) {
             return WEFT_OK;
         }
         if (!idle) {
@@ -446,9 +446,7 @@ weft_status_t weft_probe(uint32_t peer, uint32_t tag, weft_group_t *group,
         uint32_t from = peer != WEFT_ANY_RANK ? peer : wefti_group_nth_peer(group, k);
         wefti_pair_t message;
         weft_status_t status = look(group, from, tag, &message);
-        if (status == WEFT_OK && is_awaited(group, from, message.tag)) {
-            status = WEFT_IN_PROGRESS;
-        } else if (status == WEFT_OK) {
+        if (status == WEFT_OK) {
             weft_message_t own = WEFT_MESSAGE_INIT;
             own.peer = from;
             own.tag = message.tag;

@@ -264,6 +264,75 @@ static void test_a_receive_does_not_keep_back_other_tags(void **state)
     assert_true(support_rank_processes(2, run_waits_between, NULL));
 }
 
+/* Nor does one whose message is kept for it hide those of other tags. */
+static void run_finds_behind(rank_world_t *world)
+{
+    uint32_t peer = 1 - world->rank, value = 1, got[2] = {0};
+    if (world->rank == 0) {
+        RANK_OK(weft_send_tagged(&value, 1, WEFT_DTYPE_U32, peer, 5, world->group, NULL));
+        RANK_OK(weft_send_tagged(&value, 1, WEFT_DTYPE_U32, peer, 6, world->group, NULL));
+        RANK_OK(weft_context_barrier(world->context)); /* when the other has found tag 6 */
+        RANK_OK(weft_send_tagged(&value, 1, WEFT_DTYPE_U32, peer, 7, world->group, NULL));
+    } else {
+        weft_stream_t *stream = NULL;
+        weft_message_t message = WEFT_MESSAGE_INIT;
+        weft_status_t status;
+        RANK_OK(weft_stream_create(world->context, NULL, &stream));
+        RANK_OK(weft_recv_tagged(&got[0], 1, WEFT_DTYPE_U32, peer, 7, world->group, stream));
+        RANK_OK(weft_recv_tagged(&got[1], 1, WEFT_DTYPE_U32, peer, 5, world->group, stream));
+        do {
+            status = weft_probe(peer, WEFT_ANY_TAG, world->group, &message);
+        } while (status == WEFT_IN_PROGRESS);
+        RANK_OK(status);
+        RANK_CHECK(message.tag == 6);
+        RANK_OK(weft_recv_tagged(&value, 1, WEFT_DTYPE_U32, peer, 6, world->group, NULL));
+        RANK_OK(weft_context_barrier(world->context));
+        RANK_OK(weft_stream_synchronize(stream));
+        weft_stream_destroy(stream);
+    }
+}
+
+static void test_kept_messages_of_others_do_not_hide_one(void **state)
+{
+    (void)state;
+    support_rank_threads(2, run_finds_behind, NULL);
+    assert_true(support_rank_processes(2, run_finds_behind, NULL));
+}
+
+/* Of a message that a receive on a thread takes at this moment a probe says nothing. */
+static void run_probes_beside_a_thread(rank_world_t *world)
+{
+    weft_stream_params_t params = WEFT_STREAM_PARAMS_INIT;
+    weft_stream_t *stream = NULL;
+    uint32_t peer = 1 - world->rank, value = 0, answer = 0;
+    params.flags = WEFT_STREAM_THREAD;
+    RANK_OK(weft_stream_create(world->context, &params, &stream));
+    for (uint32_t i = 0; i < 500; i++) {
+        if (world->rank == 0) {
+            RANK_OK(weft_send_tagged(&i, 1, WEFT_DTYPE_U32, peer, 1, world->group, NULL));
+            RANK_OK(weft_recv_tagged(&answer, 1, WEFT_DTYPE_U32, peer, 2, world->group, NULL));
+            continue;
+        }
+        RANK_OK(weft_recv_tagged(&value, 1, WEFT_DTYPE_U32, peer, 1, world->group, stream));
+        weft_status_t status;
+        do {
+            RANK_CHECK(weft_probe(peer, WEFT_ANY_TAG, world->group, NULL) == WEFT_IN_PROGRESS);
+            status = weft_stream_query(stream);
+        } while (status == WEFT_IN_PROGRESS);
+        RANK_OK(status);
+        RANK_CHECK(value == i);
+        RANK_OK(weft_send_tagged(&answer, 1, WEFT_DTYPE_U32, peer, 2, world->group, NULL));
+    }
+    weft_stream_destroy(stream);
+}
+
+static void test_probes_beside_a_thread_that_receives(void **state)
+{
+    (void)state;
+    support_rank_threads(2, run_probes_beside_a_thread, NULL);
+    assert_true(support_rank_processes(2, run_probes_beside_a_thread, NULL));
+}
+
 /* Messages that are kept are compared with their receive, too; what nobody receives is freed. */
 static void run_wrong_length(rank_world_t *world)
 {
@@ -299,6 +368,8 @@ int main(void)
         cmocka_unit_test(test_probe_finds_messages_of_any_rank),
         cmocka_unit_test(test_probes_while_it_sends),
         cmocka_unit_test(test_a_receive_does_not_keep_back_other_tags),
+        cmocka_unit_test(test_kept_messages_of_others_do_not_hide_one),
+        cmocka_unit_test(test_probes_beside_a_thread_that_receives),
         cmocka_unit_test(test_kept_messages_of_another_length),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

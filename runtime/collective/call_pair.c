@@ -330,6 +330,19 @@ static bool retry(weft_group_t *group, uint32_t kind, uint32_t peer, wefti_refus
     return wefti_endpoint_retry_refusal(group->endpoint, kind, group->channel, peer, state);
 }
 
+static bool retry_pair(weft_group_t *group, const wefti_pair_t *pair, wefti_refusal_state_t state)
+{
+    return retry(group, pair->sends ? WEFTI_WAIT_RECV : WEFTI_WAIT_SEND, group->ranks[pair->peer],
+                 state);
+}
+
+static void set_refused(weft_group_t *group, bool left)
+{
+    if (!left) {
+        atomic_store_explicit(&group->calls->refused, false, memory_order_relaxed);
+    }
+}
+
 /* All ranks come to a collective; else the call is like those refused with this peer. */
 void wefti_call_retries(const wefti_call_t *call, bool ended)
 {
@@ -342,13 +355,10 @@ void wefti_call_retries(const wefti_call_t *call, bool ended)
     for (uint32_t i = 0; i < call->pairs.count; i++) {
         const wefti_pair_t *pair = &call->pairs.list[i];
         if (pair->refused == 0) {
-            left = retry(group, pair->sends ? WEFTI_WAIT_RECV : WEFTI_WAIT_SEND,
-                         group->ranks[pair->peer], state);
+            left = retry_pair(group, pair, state);
         }
     }
-    if (!left) {
-        atomic_store_explicit(&group->calls->refused, false, memory_order_relaxed);
-    }
+    set_refused(group, left);
 }
 
 void wefti_pairs_fill(wefti_call_t *call, wefti_pair_t *pairs, uint32_t count)
@@ -390,6 +400,11 @@ bool wefti_pair_take_early(weft_group_t *group, wefti_pair_t *pair, weft_status_
     *out_status = wefti_group_check(group);
     if (*out_status == WEFT_OK) {
         *out_status = take_aside(group, pair);
+    }
+    /* relaxed: as in wefti_call_note_retry */
+    if (pair->state == PAIR_DONE && *out_status == WEFT_OK &&
+        atomic_load_explicit(&group->calls->refused, memory_order_relaxed)) {
+        set_refused(group, retry_pair(group, pair, WEFTI_REFUSAL_NONE));
     }
     return *out_status < 0 || pair->state == PAIR_DONE;
 }

@@ -5,6 +5,7 @@
 
 #include "support_ranks.h"
 
+#include "runtime/collective/call.h"
 #include "tests/support/support.h"
 
 #define MESSAGES 24u
@@ -333,6 +334,31 @@ static void test_probes_beside_a_thread_that_receives(void **state)
     assert_true(support_rank_processes(2, run_probes_beside_a_thread, NULL));
 }
 
+/* A receive that this rank refused, and has made since with a kept message, is refused no more:
+ * sends of the peer would end with its error. */
+static void run_refuses_then_receives(rank_world_t *world)
+{
+    uint32_t peer = 1 - world->rank, value = 1;
+    if (world->rank == 0) {
+        RANK_OK(weft_send_tagged(&value, 1, WEFT_DTYPE_U32, peer, 5, world->group, NULL));
+        RANK_OK(weft_send_tagged(&value, 1, WEFT_DTYPE_U32, peer, 7, world->group, NULL));
+    } else {
+        RANK_OK(weft_recv_tagged(&value, 1, WEFT_DTYPE_U32, peer, 7, world->group, NULL));
+        RANK_CHECK(weft_recv_tagged(NULL, 1, WEFT_DTYPE_U32, peer, 5, world->group, NULL) ==
+                   WEFT_ERR_INVALID_ARGUMENT);
+        RANK_CHECK(atomic_load(&world->group->calls->refused));
+        RANK_OK(weft_recv_tagged(&value, 1, WEFT_DTYPE_U32, peer, 5, world->group, NULL));
+        RANK_CHECK(!atomic_load(&world->group->calls->refused));
+    }
+}
+
+static void test_kept_messages_of_refused_receives(void **state)
+{
+    (void)state;
+    support_rank_threads(2, run_refuses_then_receives, NULL);
+    assert_true(support_rank_processes(2, run_refuses_then_receives, NULL));
+}
+
 /* Messages that are kept are compared with their receive, too; what nobody receives is freed. */
 static void run_wrong_length(rank_world_t *world)
 {
@@ -370,6 +396,7 @@ int main(void)
         cmocka_unit_test(test_a_receive_does_not_keep_back_other_tags),
         cmocka_unit_test(test_kept_messages_of_others_do_not_hide_one),
         cmocka_unit_test(test_probes_beside_a_thread_that_receives),
+        cmocka_unit_test(test_kept_messages_of_refused_receives),
         cmocka_unit_test(test_kept_messages_of_another_length),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -120,16 +120,34 @@ static weft_status_t check_message(weft_group_t *group, const wefti_pair_t *pair
     return WEFT_OK;
 }
 
-/* The message that begins with a piece in a mailbox. */
-static wefti_pair_t message_at(const wefti_mailbox_t *mailbox, uint32_t peer, uint32_t piece)
+/* The message that begins with a piece in a mailbox. Of one that was refused the text is the data,
+ * which is short, whatever the head says. */
+static wefti_pair_t message_at(const weft_group_t *group, const wefti_mailbox_t *mailbox,
+                               uint32_t peer, uint32_t piece)
 {
-    uint64_t what = mailbox->head[piece & 1u].what;
-    bool refused = (what & FLAG_REFUSED) != 0;
-    return (wefti_pair_t){.peer = peer,
-                          .tag = (uint32_t)(what >> TAG_SHIFT),
-                          .dtype = refused ? WEFT_DTYPE_NONE : (uint8_t)what,
-                          .count = mailbox->head[piece & 1u].count,
-                          .direct = (what & FLAG_DIRECT) != 0};
+    uint64_t what = mailbox->head[piece & 1u].what, count = mailbox->head[piece & 1u].count;
+    wefti_pair_t message = {.peer = peer,
+                            .tag = (uint32_t)(what >> TAG_SHIFT),
+                            .dtype = (uint8_t)what,
+                            .count = count,
+                            .direct = (what & FLAG_DIRECT) != 0};
+    if ((what & FLAG_REFUSED) != 0) {
+        uint64_t error = what & INT8_MAX;
+        uint64_t room = wefti_mailbox_bytes(&group->layout);
+        room = room < WEFTI_REFUSAL_BYTES ? room : WEFTI_REFUSAL_BYTES;
+        message.refused = error != 0 ? (int8_t) - (int64_t)error : WEFT_ERR_INVALID_ARGUMENT;
+        message.dtype = WEFT_DTYPE_U8;
+        message.count = count < room ? count : room;
+        message.direct = false;
+    }
+    return message;
+}
+
+/* tag: that of a receive, or any. What was refused for its tag has no receive of its own. */
+static bool is_for(const wefti_pair_t *message, uint32_t tag)
+{
+    return tag == WEFT_ANY_TAG || message->tag == tag ||
+           (message->refused != 0 && message->tag == WEFT_ANY_TAG);
 }
 
 static weft_status_t take_piece(weft_group_t *group, wefti_pair_t *pair, wefti_mailbox_t *mailbox,
@@ -157,32 +175,33 @@ static weft_status_t take_piece(weft_group_t *group, wefti_pair_t *pair, wefti_m
     return WEFT_OK;
 }
 
-/* The sender could not send. Its message stays with the call, whose other pairs go on. */
-static weft_status_t take_refusal(wefti_call_t *call, wefti_pair_t *pair,
-                                  const wefti_mailbox_t *mailbox, uint32_t piece)
+/* The sender could not send, and says why in text. With a call that stays with it, whose other pairs
+ * go on. */
+static weft_status_t take_refusal(wefti_call_t *call, const weft_group_t *group, wefti_pair_t *pair,
+                                  const wefti_pair_t *message, const uint8_t *text)
 {
-    weft_group_t *group = call->group;
-    char text[WEFTI_REFUSAL_BYTES];
-    const uint8_t *from =
-        (const uint8_t *)(mailbox + 1) + (piece & 1u) * wefti_mailbox_bytes(&group->layout);
-    uint64_t error = mailbox->head[piece & 1u].what & INT8_MAX;
-    snprintf(text, sizeof text, "rank %u: %.*s", group->ranks[pair->peer], (int)(sizeof text - 20),
-             (const char *)from);
-    pair->refused = error != 0 ? (int8_t) - (int64_t)error : WEFT_ERR_INVALID_ARGUMENT;
+    char whole[WEFTI_REFUSAL_BYTES];
+    size_t bytes = message->count < sizeof whole - 20 ? (size_t)message->count : sizeof whole - 20;
+    snprintf(whole, sizeof whole, "rank %u: %.*s", group->ranks[pair->peer], (int)bytes,
+             (const char *)text);
+    pair->refused = message->refused;
     pair->bytes = 0;
-    return wefti_call_keep_refusal(call, text, sizeof text) ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    if (call == NULL) {
+        return wefti_error_adopt((weft_status_t)message->refused, whole);
+    }
+    return wefti_call_keep_refusal(call, whole, sizeof whole) ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
 
 /* The first piece of a message: who takes it, pair or a new message aside, which NULL stands for. */
 static weft_status_t take_first(wefti_call_t *call, weft_group_t *group, wefti_pair_t **pair,
-                                uint32_t peer, const wefti_mailbox_t *mailbox, uint32_t piece)
+                                uint32_t peer, wefti_mailbox_t *mailbox, uint32_t piece)
 {
-    wefti_pair_t message = message_at(mailbox, peer, piece);
-    if (*pair != NULL && (mailbox->head[piece & 1u].what & FLAG_REFUSED) != 0) {
-        return take_refusal(call, *pair, mailbox, piece);
-    }
-    if (*pair == NULL || message.tag != (*pair)->tag) {
+    wefti_pair_t message = message_at(group, mailbox, peer, piece);
+    if (*pair == NULL || !is_for(&message, (*pair)->tag)) {
         return wefti_aside_begin(group, &message, pair);
+    }
+    if (message.refused != 0) {
+        return take_refusal(call, group, *pair, &message, buffer_of(group, mailbox, piece));
     }
     (*pair)->direct = message.direct;
     return check_message(group, *pair, &message);
@@ -222,20 +241,22 @@ static weft_status_t take_next(wefti_call_t *call, weft_group_t *group, wefti_pa
     return status;
 }
 
-/* From those that were set aside, if it is there. */
-static weft_status_t take_aside(weft_group_t *group, wefti_pair_t *pair)
+/* From those that were set aside, if it is there. call: NULL, or the pair's. */
+static weft_status_t take_aside(wefti_call_t *call, weft_group_t *group, wefti_pair_t *pair)
 {
     wefti_aside_t *aside = wefti_aside_take(group, pair->peer, pair->tag);
     if (aside == NULL) {
         return WEFT_OK;
     }
-    weft_status_t status = check_message(group, pair, &aside->message);
+    bool refused = aside->message.refused != 0;
+    weft_status_t status = refused ? take_refusal(call, group, pair, &aside->message, aside->data)
+                                   : check_message(group, pair, &aside->message);
     if (status == WEFT_OK && pair->bytes > 0) {
         memcpy((uint8_t *)(uintptr_t)pair->data, aside->data, (size_t)pair->bytes);
     }
     pair->state = PAIR_DONE;
     wefti_aside_free(group, aside);
-    return status < 0 ? wefti_group_fail(group, status) : WEFT_OK;
+    return status < 0 && (call != NULL || !refused) ? wefti_group_fail(group, status) : status;
 }
 
 static weft_status_t advance_recv(wefti_call_t *call, wefti_pair_t *pair, wefti_blocked_t *blocked)
@@ -244,7 +265,7 @@ static weft_status_t advance_recv(wefti_call_t *call, wefti_pair_t *pair, wefti_
     wefti_signal_t *posted = &wefti_mailbox_of(group, pair->peer, group->rank)->posted.signal;
     while (pair->state != PAIR_DONE) {
         if (pair->state == PAIR_FIRST && wefti_aside_any(group)) {
-            WEFT_RETURN_IF_ERROR(take_aside(group, pair));
+            WEFT_RETURN_IF_ERROR(take_aside(call, group, pair));
             if (pair->state == PAIR_DONE) {
                 break;
             }
@@ -399,7 +420,7 @@ bool wefti_pair_take_early(weft_group_t *group, wefti_pair_t *pair, weft_status_
     }
     *out_status = wefti_group_check(group);
     if (*out_status == WEFT_OK) {
-        *out_status = take_aside(group, pair);
+        *out_status = take_aside(NULL, group, pair);
     }
     /* relaxed: as in wefti_call_note_retry */
     if (pair->state == PAIR_DONE && *out_status == WEFT_OK &&
@@ -434,8 +455,8 @@ static weft_status_t look(weft_group_t *group, uint32_t peer, uint32_t tag, weft
             return WEFT_IN_PROGRESS;
         }
         if (wefti_aside_unfinished(group, peer) == NULL) {
-            *out = message_at(mailbox, peer, piece);
-            if (out->dtype == WEFT_DTYPE_NONE || tag == WEFT_ANY_TAG || tag == out->tag) {
+            *out = message_at(group, mailbox, peer, piece);
+            if (is_for(out, tag)) {
                 return WEFT_OK;
             }
         }
@@ -465,8 +486,8 @@ weft_status_t weft_probe(uint32_t peer, uint32_t tag, weft_group_t *group,
             weft_message_t own = WEFT_MESSAGE_INIT;
             own.peer = from;
             own.tag = message.tag;
-            own.dtype = (weft_dtype_t)message.dtype;
-            own.count = message.count;
+            own.dtype = message.refused != 0 ? WEFT_DTYPE_NONE : (weft_dtype_t)message.dtype;
+            own.count = message.refused != 0 ? 0 : message.count;
             wefti_report_write(out_message, &own, sizeof own);
         }
         if (status != WEFT_IN_PROGRESS || peer != WEFT_ANY_RANK) {

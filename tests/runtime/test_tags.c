@@ -359,6 +359,47 @@ static void test_kept_messages_of_refused_receives(void **state)
     assert_true(support_rank_processes(2, run_refuses_then_receives, NULL));
 }
 
+/* The error of a send is for the receive with its tag, and kept for it. */
+static void run_keeps_refusals(rank_world_t *world)
+{
+    uint32_t peer = 1 - world->rank, value = 0;
+    static const char text[] = "rank 0: Send: data is NULL";
+    for (uint32_t round = 0; round < 2; round++) {
+        if (world->rank == 0) {
+            uint32_t sent = 70;
+            RANK_CHECK(weft_send_tagged(NULL, 1, WEFT_DTYPE_U32, peer, 5, world->group, NULL) ==
+                       WEFT_ERR_INVALID_ARGUMENT);
+            RANK_OK(weft_send_tagged(&sent, 1, WEFT_DTYPE_U32, peer, 7, world->group, NULL));
+        } else {
+            weft_message_t message = WEFT_MESSAGE_INIT;
+            RANK_OK(weft_recv_tagged(&value, 1, WEFT_DTYPE_U32, peer, 7, world->group, NULL));
+            RANK_CHECK(value == 70);
+            RANK_OK(weft_probe(peer, WEFT_ANY_TAG, world->group, &message));
+            RANK_CHECK(message.tag == 5 && message.dtype == WEFT_DTYPE_NONE);
+            weft_stream_t *stream = NULL;
+            weft_status_t status;
+            if (round == 0) {
+                status = weft_recv_tagged(&value, 1, WEFT_DTYPE_U32, peer, 5, world->group, NULL);
+            } else {
+                RANK_OK(weft_stream_create(world->context, NULL, &stream));
+                RANK_OK(weft_recv_tagged(&value, 1, WEFT_DTYPE_U32, peer, 5, world->group, stream));
+                status = weft_stream_synchronize(stream);
+            }
+            RANK_CHECK(status == WEFT_ERR_INVALID_ARGUMENT);
+            RANK_CHECK(strstr(weft_last_error(), text) != NULL);
+            weft_stream_destroy(stream);
+        }
+        RANK_OK(weft_barrier(world->group, NULL)); /* the group goes on */
+    }
+}
+
+static void test_errors_of_sends_are_for_their_tag(void **state)
+{
+    (void)state;
+    support_rank_threads(2, run_keeps_refusals, NULL);
+    assert_true(support_rank_processes(2, run_keeps_refusals, NULL));
+}
+
 /* Messages that are kept are compared with their receive, too; what nobody receives is freed. */
 static void run_wrong_length(rank_world_t *world)
 {
@@ -397,6 +438,7 @@ int main(void)
         cmocka_unit_test(test_kept_messages_of_others_do_not_hide_one),
         cmocka_unit_test(test_probes_beside_a_thread_that_receives),
         cmocka_unit_test(test_kept_messages_of_refused_receives),
+        cmocka_unit_test(test_errors_of_sends_are_for_their_tag),
         cmocka_unit_test(test_kept_messages_of_another_length),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

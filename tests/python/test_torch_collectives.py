@@ -278,6 +278,23 @@ class Collectives(TorchCase):
         else:
             dist.barrier()
 
+    def test_many_receives_by_tag(self):
+        """The time that one takes does not double with each that waits before it."""
+        tags = range(64)
+        if self.rank == 1:
+            dist.barrier()
+            for work in [dist.isend(torch.full((1,), float(tag)), 0, tag=tag) for tag in reversed(tags)]:
+                work.wait()
+        elif self.rank == 0:
+            tensors = [torch.empty(1) for _ in tags]
+            works = [dist.irecv(tensor, 1, tag=tag) for tensor, tag in zip(tensors, tags)]
+            dist.barrier()
+            for tag, work in zip(tags, works):
+                work.wait()
+                self.same(tensors[tag], torch.full((1,), float(tag)))
+        else:
+            dist.barrier()
+
     def test_receives_from_any_rank(self):
         if self.rank != 0:
             for turn in range(3):

@@ -273,6 +273,15 @@ class Wrong(ranks.RankCase):
                 dist.all_reduce(torch.ones(1), group=group)
         self.meet()
 
+    def test_timeout_of_a_receive_from_any_rank(self):
+        os.environ["WEFT_TIMEOUT"] = "1"
+        group = dist.new_group(timeout=datetime.timedelta(seconds=1000))
+        del os.environ["WEFT_TIMEOUT"]
+        if self.rank == 0:
+            with self.raises_within(TimeoutError, seconds=100):
+                dist.recv(torch.ones(1), group=group)
+        self.meet()
+
     @ranks.fresh(dies=[1])
     def test_dead_peer(self):
         self.meet()

@@ -5,6 +5,8 @@ Receives of one Weft group end in the order in which they were issued. So one wh
 issued when these are done, or when its message has come before theirs. One from any rank is issued when a message has
 come.
 """
+import math
+import os
 import threading
 import time
 
@@ -15,28 +17,33 @@ _PAUSE_S = 0.0001
 
 
 class Receives:
-    """Those of one process group. timeout (a timedelta) bounds a wait for a message."""
+    """Those of one process group. timeout (a timedelta) bounds a wait for a message, unless WEFT_TIMEOUT does."""
 
     def __init__(self, timeout):
-        self.timeout_s = timeout.total_seconds()
+        self.timeout_s = float(os.environ.get("WEFT_TIMEOUT", timeout.total_seconds())) or math.inf  # 0: no limit
         self.lock = threading.RLock()
-        self.under_way = {}  # by peer, as they were asked for
+        self.under_way = []  # as they were asked for
 
     def receive(self, data, groups, tag):
         """A receive into data of what comes with tag from a rank of groups: pairs of a rank and its weft.Group."""
         made = Receive(self, data, groups, tag)
         with self.lock:
-            for peer, _ in groups:
-                self.under_way.setdefault(peer, []).append(made)
-            made.advance()
+            self.under_way.append(made)
+            self.look(made)
         if made.error is not None:
             raise made.error
         return made
 
-    def before(self, receive, peer):
-        """Receives from peer before this one that are not done."""
-        queue = self.under_way[peer]
-        return [other for other in queue[:queue.index(receive)] if not other.is_completed()]
+    def look(self, last):
+        """Receives up to last go on, in their order, each once: there may be many. Under the lock."""
+        before = {}  # by peer: tags of receives that are not done, None where one of them is not issued
+        for receive in list(self.under_way):
+            receive.look(before)
+            if receive is last:
+                return
+            if not receive.done:
+                for peer, _ in receive.groups:
+                    before.setdefault(peer, set()).update((receive.tag,) if receive.work else (receive.tag, None))
 
 
 class Receive:
@@ -49,16 +56,28 @@ class Receive:
         self.done = False
         self.peer = -1  # known when it is issued
 
-    def advance(self):
-        """Issues it, if that can be. Under the lock."""
+    def look(self, before):
+        """Goes on, if it can. before: as in Receives.look. Under the lock."""
+        if self.work is None and not self.done:
+            self._advance(before)
+        work = self.work
+        if work is not None and work.is_completed():
+            try:
+                work.wait()
+            except Exception as error:
+                self._end(error)
+            else:
+                self._end()
+
+    def _advance(self, before):
+        """Issues it, if that can be."""
         try:
             for peer, group in self.groups:
-                before = self.receives.before(self, peer)
-                if len(self.groups) == 1 and all(other.tag == self.tag and other.work for other in before):
+                tags = before.get(peer, ())
+                if len(self.groups) == 1 and all(tag == self.tag for tag in tags):
                     self.work, self.peer = weft.recv(self.data, peer, group, tag=self.tag, async_op=True), peer
                     return
-                if (all(other.tag != self.tag for other in before)
-                        and weft.probe(peer, group, tag=self.tag) is not None):
+                if self.tag not in tags and weft.probe(peer, group, tag=self.tag) is not None:
                     weft.recv(self.data, peer, group, tag=self.tag)
                     self.peer = peer
                     self._end()
@@ -70,28 +89,18 @@ class Receive:
         with self.receives.lock:
             if self.done:
                 return
-            for peer, _ in self.groups:
-                self.receives.under_way[peer].remove(self)
+            self.receives.under_way.remove(self)
             self.error, self.done = error, True
             self.data = self.work = None
 
     def is_completed(self):
         if not self.done:
             with self.receives.lock:
-                self._look()
+                if self.work is None and not self.done:
+                    self.receives.look(self)
+                else:
+                    self.look({})
         return self.done
-
-    def _look(self):
-        if self.work is None and not self.done:
-            self.advance()
-        work = self.work
-        if work is not None and work.is_completed():
-            try:
-                work.wait()
-            except Exception as error:
-                self._end(error)
-            else:
-                self._end()
 
     def wait(self, timeout=None):
         end = None if timeout is None else time.monotonic() + timeout

@@ -97,6 +97,7 @@ static weft_status_t add_values(wefti_graph_t *graph, const wefti_graph_t *other
         WEFT_RETURN_IF_ERROR(
             wefti_graph_add_value(graph, value->name, value->kind, &value->type, &map[v]));
         graph->values[map[v]].default_value = value->default_value;
+        graph->values[map[v]].flags = value->flags; /* may be an output as well */
     }
     return WEFT_OK;
 }

@@ -75,6 +75,10 @@ class Pipeline(Case):
         self.assertEqual([p["weight_bytes"] for p in report["places"]], [w0.nbytes + 16, w1.nbytes + 16])  # and size
         self.assertEqual({c["op"] for c in report["collectives"]}, {"SendRecv"})
         self.weft("compile", *paths, paths[0], "--infer", "--world", 3, "--shape", "x=3,7", "-o", "p.weft", code=2)
+        image.graph.output.append(image.graph.input[0])
+        paths[1].write_bytes(image.SerializeToString())
+        done = self.weft("compile", *paths, "--infer", "-o", "p.weft", code=2)
+        self.assertIn("output 'image.x' is an input or a weight", done.stderr)
 
     def test_inference(self):
         model = self.save(Model(fused=False).proto())

@@ -6,6 +6,7 @@
  *   - The sample dimension of a value is found by comparing two bindings of the model, to a share
  *     and to the whole batch: it is the dimension that grows by the number of ranks.
  *   - A value that depends on the batch and has no such dimension, or several, combines samples.
+ *   - A number that is computed from the batch size is another one for a share.
  *   - Operators that mix samples and keep the dimension: weft_op_facts_t.mixing. Others are assumed
  *     not to mix them.
  *   - Collectives of the graph itself are not checked.
@@ -113,12 +114,79 @@ static bool takes_size(const check_t *check, const wefti_node_t *node, uint32_t 
            (wefti_op_facts(node->def).shape_inputs >> (input & 31) & 1) == 0;
 }
 
+/* Is a constant of the whole batch that of a part, once per part? */
+static bool repeats(const check_t *check, uint32_t value)
+{
+    const wefti_value_t *part = &check->part->values[value], *whole = &check->whole->values[value];
+    const uint8_t *a = part->type.data, *b = whole->type.data;
+    const uint64_t bytes = wefti_value_bytes(part);
+    if (part->type.rank == whole->type.rank && bytes == wefti_value_bytes(whole)) {
+        return bytes == 0 || memcmp(a, b, (size_t)bytes) == 0;
+    }
+    const uint32_t dim = sample_dim(check, value);
+    if (dim == NO_DIM || bytes == 0) {
+        return false;
+    }
+    const uint64_t rows = (uint64_t)product_before(&part->type, dim), size = bytes / rows;
+    bool equal = true;
+    for (uint64_t i = 0; equal && i < rows * (uint64_t)check->ranks; i++) {
+        equal = memcmp(&b[i * size], &a[i / (uint64_t)check->ranks * size], (size_t)size) == 0;
+    }
+    return equal;
+}
+
+static bool is_known(const wefti_value_t *value)
+{
+    return value->kind == WEFTI_VALUE_CONST && value->type.data != NULL;
+}
+
+/* Is a constant another one with the whole batch? Not where every part has the same share of it. */
+static bool differs(const check_t *check, uint32_t value)
+{
+    const wefti_value_t *part = &check->part->values[value], *whole = &check->whole->values[value];
+    return is_known(part) && is_known(whole) && !repeats(check, value);
+}
+
+/* Integers are shapes, ends of ranges, or numbers of samples: right for a part. */
+static bool takes_number(const check_t *check, uint32_t input)
+{
+    return wefti_dtype_is_floating(check->part->values[input].type.dtype) && differs(check, input);
+}
+
+/* Outputs that are constants, or inputs, are not joined of parts. */
+static weft_status_t check_outputs(const check_t *check)
+{
+    for (uint32_t i = 0; check->reductions && i < check->part->output_count; i++) {
+        const uint32_t producer = wefti_producer(check->part, check->part->outputs[i]);
+        const wefti_node_t *node = producer == WEFTI_NONE ? NULL : &check->part->nodes[producer];
+        const uint32_t from = node == NULL || node->input_count != 1 ? WEFTI_NONE : node->inputs[0];
+        if (from == WEFTI_NONE) {
+            continue;
+        }
+        if (check->part->values[from].kind == WEFTI_VALUE_INPUT &&
+            (check->part->values[from].flags & WEFTI_VALUE_OUTPUT) != 0 &&
+            check->dims[from] != NO_DIM) { /* passed through: two tensors of one name */
+            return wefti_error_field(WEFT_ERR_UNSUPPORTED, check->field,
+                                     "input '%s' is also an output",
+                                     check->part->values[from].name);
+        }
+        if (is_known(&check->part->values[from]) &&
+            (differs(check, from) || sample_dim(check, from) != NO_DIM)) {
+            return wefti_error_field(WEFT_ERR_UNSUPPORTED, check->field,
+                                     "output '%s' is computed from the batch size",
+                                     check->part->values[check->part->outputs[i]].name);
+        }
+    }
+    return WEFT_OK;
+}
+
 static weft_status_t check_node(check_t *check, const wefti_node_t *node)
 {
     bool depends = false, communicates = wefti_node_communicates(node);
     for (uint32_t i = 0; i < node->input_count; i++) {
         uint32_t input = node->inputs[i];
-        if (input != WEFTI_NONE && !check->reductions && takes_size(check, node, i)) {
+        if (input != WEFTI_NONE &&
+            (check->reductions ? takes_number(check, input) : takes_size(check, node, i))) {
             return refuse(check, node, "has an input computed from the batch size");
         }
         depends = depends || (input != WEFTI_NONE && check->dims[input] != NO_DIM);
@@ -164,6 +232,7 @@ weft_status_t wefti_check_split(const wefti_graph_t *part, const wefti_graph_t *
     for (uint32_t i = 0; i < part->input_count; i++) {
         check.dims[part->inputs[i]] = sample_dim(&check, part->inputs[i]);
     }
+    WEFT_RETURN_IF_ERROR(check_outputs(&check));
     for (uint32_t i = 0; i < part->order_count; i++) {
         WEFT_RETURN_IF_ERROR(check_node(&check, &part->nodes[part->order[i]]));
     }

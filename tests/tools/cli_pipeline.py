@@ -177,13 +177,20 @@ class Pipeline(Case):
             self.weft("run", "p.weft", "--inputs", "in", "--outputs", "out")
             outputs.append(load_tensor(self.dir / "out" / "y.pb")[1])
         np.testing.assert_array_equal(outputs[1], outputs[0])
-        for more, output, words in (
-                ([("MatMul", "b w1", "c", {}), ("Transpose", "c", "y", {"perm": [1, 0]})], [4, "batch"],
+        size = [("Shape", "x", "s", {}), ("Cast", "s", "n", {"to": TensorProto.FLOAT})]
+        for more, outputs, words in (
+                ([("MatMul", "b w1", "c", {}), ("Transpose", "c", "y", {"perm": [1, 0]})], {"y": [4, "batch"]},
                  "the batch is not the first dimension of output 'y'"),
-                ([("MatMul", "b w1", "c", {}), ("ReduceMax", "c", "y", {"keepdims": 0})], [], "combines several samples"),
+                ([("MatMul", "b w1", "c", {}), ("ReduceMax", "c", "y", {"keepdims": 0})], {"y": []},
+                 "combines several samples"),
                 ([("ReduceMean", "b", "m", {"axes": [0]}), ("Sub", "b m", "c", {}), ("MatMul", "c w1", "y", {})],
-                 ["batch", 4], "combines several samples")):
-            model = self.save(proto_of([*begin, *more], x, {"y": output}, **weights))
+                 {"y": ["batch", 4]}, "combines several samples"),
+                ([*size, ("ReduceMin", "n", "m", {}), ("Div", "b m", "c", {}), ("MatMul", "c w1", "y", {})],
+                 {"y": ["batch", 4]}, "has an input computed from the batch size"),
+                ([*size, ("MatMul", "b w1", "y", {})], {"y": ["batch", 4], "n": [2]},
+                 "output 'n' is computed from the batch size"),
+                ([("MatMul", "b w1", "y", {})], {"y": ["batch", 4], **x}, "input 'x' is also an output")):
+            model = self.save(proto_of([*begin, *more], x, outputs, **weights))
             done = self.weft("compile", model, "-o", "p.weft", *parts, code=2)
             self.assertIn(words, done.stderr)
 

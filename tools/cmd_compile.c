@@ -28,8 +28,8 @@ const command_t wefti_compile_command = {
     .brief = "compile an ONNX model to a plan",
     .synopsis = "MODEL.onnx.. -o PLAN.weft -n N [options]",
     .summary = "Compiles a model with a loss to a training plan for N ranks, or with --infer any "
-               "model to an inference plan. With --infer, one model per rank may be passed; the "
-               "models may differ only in their initializers.",
+               "model to an inference plan. With --infer, one model per rank may be passed: models "
+               "with collectives differ only in their initializers, others in anything.",
     .epilogue = "examples:\n"
                 "  weft compile samples/models/mlp.onnx -o mlp.weft -n 2 --batch 64 --lr 0.05\n"
                 "  weft compile mlp.onnx -o mlp.weft -n 2 --batch 64 --emit-onnx compiled.onnx\n"

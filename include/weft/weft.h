@@ -20,6 +20,7 @@
 #include <weft/memory.h>
 #include <weft/passes.h>
 #include <weft/plan.h>
+#include <weft/plan_builder.h>
 #include <weft/registry.h>
 #include <weft/session.h>
 #include <weft/status.h>

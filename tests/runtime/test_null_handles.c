@@ -20,6 +20,7 @@ typedef struct fixture {
     weft_capture_t *capture;
     weft_session_t *session;
     weft_plan_t *plan;
+    weft_plan_builder_t *builder;
     weft_registry_t *registry;
     weft_edit_list_t *edits;
 } fixture_t;
@@ -67,7 +68,12 @@ static struct any {
     weft_message_t message;
     weft_place_t place;
     weft_plan_t *plan;
+    weft_plan_buffer_params_t plan_buffer_params;
+    weft_plan_builder_t *plan_builder;
+    weft_plan_builder_params_t plan_builder_params;
+    weft_plan_collective_params_t plan_collective_params;
     weft_plan_info_t plan_info;
+    weft_plan_kernel_params_t plan_kernel_params;
     double real;
     weft_schedule_params_t schedule_params;
     weft_schedule_report_t schedule_report;
@@ -572,6 +578,51 @@ static void call_passes(const fixture_t *f)
     ACCEPTS(weft_graph_destroy, graph, weft_graph_destroy(NULL));
 }
 
+static void call_plan_builder(const fixture_t *f)
+{
+    weft_plan_builder_t *b = f->builder;
+    uint32_t *id = any.sizes;
+    FAILS(weft_plan_builder_create, params, weft_plan_builder_create(NULL, &any.plan_builder));
+    FAILS(weft_plan_builder_create, out_builder,
+          weft_plan_builder_create(&any.plan_builder_params, NULL));
+    ACCEPTS(weft_plan_builder_destroy, builder, weft_plan_builder_destroy(NULL));
+    FAILS(weft_plan_builder_add_stream, builder, weft_plan_builder_add_stream(NULL, "x", id));
+    FAILS(weft_plan_builder_add_stream, name, weft_plan_builder_add_stream(b, NULL, id));
+    FAILS(weft_plan_builder_add_stream, out_stream, weft_plan_builder_add_stream(b, "x", NULL));
+    FAILS(weft_plan_builder_add_event, builder, weft_plan_builder_add_event(NULL, id));
+    FAILS(weft_plan_builder_add_event, out_event, weft_plan_builder_add_event(b, NULL));
+    FAILS(weft_plan_builder_add_buffer, builder,
+          weft_plan_builder_add_buffer(NULL, &any.plan_buffer_params, id));
+    FAILS(weft_plan_builder_add_buffer, params, weft_plan_builder_add_buffer(b, NULL, id));
+    FAILS(weft_plan_builder_add_buffer, out_buffer,
+          weft_plan_builder_add_buffer(b, &any.plan_buffer_params, NULL));
+    FAILS(weft_plan_builder_add_kernel, builder,
+          weft_plan_builder_add_kernel(NULL, &any.plan_kernel_params, id));
+    FAILS(weft_plan_builder_add_kernel, params, weft_plan_builder_add_kernel(b, NULL, id));
+    FAILS(weft_plan_builder_add_kernel, out_kernel,
+          weft_plan_builder_add_kernel(b, &any.plan_kernel_params, NULL));
+    FAILS(weft_plan_builder_add_collective, builder,
+          weft_plan_builder_add_collective(NULL, &any.plan_collective_params, id));
+    FAILS(weft_plan_builder_add_collective, params, weft_plan_builder_add_collective(b, NULL, id));
+    FAILS(weft_plan_builder_add_collective, out_collective,
+          weft_plan_builder_add_collective(b, &any.plan_collective_params, NULL));
+    FAILS(weft_plan_builder_append_kernel, builder,
+          weft_plan_builder_append_kernel(NULL, "step", 0, 0));
+    FAILS(weft_plan_builder_append_kernel, program, weft_plan_builder_append_kernel(b, NULL, 0, 0));
+    FAILS(weft_plan_builder_append_collective, builder,
+          weft_plan_builder_append_collective(NULL, "step", 0, 0));
+    FAILS(weft_plan_builder_append_collective, program,
+          weft_plan_builder_append_collective(b, NULL, 0, 0));
+    FAILS(weft_plan_builder_append_record, builder,
+          weft_plan_builder_append_record(NULL, "step", 0, 0));
+    FAILS(weft_plan_builder_append_record, program, weft_plan_builder_append_record(b, NULL, 0, 0));
+    FAILS(weft_plan_builder_append_wait, builder,
+          weft_plan_builder_append_wait(NULL, "step", 0, 0));
+    FAILS(weft_plan_builder_append_wait, program, weft_plan_builder_append_wait(b, NULL, 0, 0));
+    FAILS(weft_plan_builder_finish, builder, weft_plan_builder_finish(NULL, &any.plan));
+    FAILS(weft_plan_builder_finish, out_plan, weft_plan_builder_finish(b, NULL));
+}
+
 static void call_plan(const fixture_t *f)
 {
     FAILS(weft_plan_load, path, weft_plan_load(NULL, f->registry, &any.plan));
@@ -836,10 +887,13 @@ static void make(fixture_t *f)
     session.trace = 1;
     assert_int_equal(weft_session_create(&session, &f->session), WEFT_OK);
     assert_int_equal(weft_edit_list_create(NULL, &f->edits), WEFT_OK);
+    weft_plan_builder_params_t builder = WEFT_PLAN_BUILDER_PARAMS_INIT;
+    assert_int_equal(weft_plan_builder_create(&builder, &f->builder), WEFT_OK);
 }
 
 static void unmake(fixture_t *f)
 {
+    weft_plan_builder_destroy(f->builder);
     weft_edit_list_destroy(f->edits);
     weft_session_destroy(f->session);
     weft_registry_destroy(f->registry);
@@ -870,6 +924,7 @@ static void test_every_function(void **state)
     call_memory(&f);
     call_passes(&f);
     call_plan(&f);
+    call_plan_builder(&f);
     call_registry(&f);
     call_session(&f);
     call_stream(&f);

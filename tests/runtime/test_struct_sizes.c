@@ -29,6 +29,7 @@ static weft_capture_t *capture;
 static weft_session_t *session;
 static weft_plan_t *plan;
 static weft_registry_t *registry;
+static weft_plan_builder_t *builder;
 static weft_edit_list_t *edits;
 static weft_snapshot_t *snapshot;
 static char checkpoint_path[64];
@@ -56,6 +57,10 @@ static const weft_checkpoint_info_t checkpoint_info = WEFT_CHECKPOINT_INFO_INIT;
 static const weft_fuser_params_t fuser_params = WEFT_FUSER_PARAMS_INIT;
 static const weft_group_params_t group_params = WEFT_GROUP_PARAMS_INIT;
 static const weft_stream_params_t stream_params = WEFT_STREAM_PARAMS_INIT;
+static const weft_plan_builder_params_t builder_params = WEFT_PLAN_BUILDER_PARAMS_INIT;
+static weft_plan_buffer_params_t buffer_params = WEFT_PLAN_BUFFER_PARAMS_INIT;
+static weft_plan_kernel_params_t kernel_params = WEFT_PLAN_KERNEL_PARAMS_INIT;
+static weft_plan_collective_params_t collective_params = WEFT_PLAN_COLLECTIVE_PARAMS_INIT;
 
 /* One of two ranks. */
 static void join_pair(uint32_t rank, weft_context_t **out_context, weft_group_t **out_group)
@@ -119,6 +124,13 @@ static void make(void)
     compile_params.model_path = WEFT_SOURCE_DIR "/samples/models/mlp.onnx";
     compile_params.world_size = 2;
     compile_params.batch = 4;
+    uint32_t id;
+    assert_int_equal(weft_plan_builder_create(&builder_params, &builder), WEFT_OK);
+    buffer_params.desc.dtype = WEFT_DTYPE_F32;
+    assert_int_equal(weft_plan_builder_add_buffer(builder, &buffer_params, &id), WEFT_OK);
+    kernel_params.op = "Abs";
+    collective_params.sends = zeros;
+    collective_params.send_count = 1;
     graph_view.value_count = graph_view.op_count = graph_view.order_count = 1;
     graph_view.values = values;
     graph_view.ops = ops;
@@ -132,6 +144,7 @@ static void unmake(void)
     pthread_join(sender, NULL);
     remove(checkpoint_path);
     weft_snapshot_destroy(snapshot);
+    weft_plan_builder_destroy(builder);
     weft_edit_list_destroy(edits);
     weft_session_destroy(session);
     weft_registry_destroy(registry);
@@ -213,6 +226,14 @@ CREATES(weft_pass_schedule, out_report, weft_edit_list_t,
 CALLS(weft_edits_check, view, weft_edits_check(view, edits))
 CALLS(weft_plan_get_info, info, weft_plan_get_info(plan, info))
 CALLS(weft_plan_get_binding, binding, weft_plan_get_binding(plan, 0, binding))
+CREATES(weft_plan_builder_create, params, weft_plan_builder_t,
+        weft_plan_builder_create(params, &made), weft_plan_builder_destroy)
+CALLS(weft_plan_builder_add_buffer, params,
+      weft_plan_builder_add_buffer(builder, params, &(uint32_t){0}))
+CALLS(weft_plan_builder_add_kernel, params,
+      weft_plan_builder_add_kernel(builder, params, &(uint32_t){0}))
+CALLS(weft_plan_builder_add_collective, params,
+      weft_plan_builder_add_collective(builder, params, &(uint32_t){0}))
 CREATES(weft_session_create, params, weft_session_t, weft_session_create(params, &made),
         weft_session_destroy)
 CALLS(weft_session_get_stats, stats, weft_session_get_stats(session, stats))
@@ -383,6 +404,13 @@ static const row_t rows[] = {
     READS(weft_edits_check, view, graph_view, UP_TO(weft_graph_view_t, edge_count)),
     WRITES(weft_plan_get_info, info, weft_plan_info_t),
     WRITES(weft_plan_get_binding, binding, weft_binding_t),
+    READS(weft_plan_builder_create, params, builder_params, STEP),
+    READS(weft_plan_builder_add_buffer, params, buffer_params,
+          UP_TO(weft_plan_buffer_params_t, kind)),
+    READS(weft_plan_builder_add_kernel, params, kernel_params,
+          UP_TO(weft_plan_kernel_params_t, version)),
+    READS(weft_plan_builder_add_collective, params, collective_params,
+          UP_TO(weft_plan_collective_params_t, recv) + sizeof(uint32_t)),
     READS(weft_session_create, params, session_params, UP_TO(weft_session_params_t, trace)),
     WRITES(weft_session_get_stats, stats, weft_session_stats_t),
     READS(weft_stream_create, params, stream_params, STEP),

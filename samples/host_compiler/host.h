@@ -106,6 +106,11 @@ void host_build_model(host_graph_t *graph, host_model_t *model);
 /* kernels.c */
 void host_run_kernel(const host_graph_t *graph, const host_node_t *node);
 
+/* plan.c: the same by a plan. */
+void host_register(weft_registry_t *registry); /* operators and kernels */
+weft_plan_t *host_build_plan(const host_graph_t *graph, const host_model_t *model,
+                             const weft_registry_t *registry, uint32_t ranks);
+
 /* execute.c */
 typedef struct host_program host_program_t;
 /* Collective: gives tensors memory, gradients side by side in the order of their buckets. */

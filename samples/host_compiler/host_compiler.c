@@ -2,7 +2,7 @@
 /*
  * Weft inside another graph compiler: trains a small network on several ranks, once as this
  * compiler would do it alone (every gradient reduced where it appears), once with Weft's passes and
- * streams, and compares the weights bit for bit.
+ * streams, once as a plan that it builds, and compares the weights bit for bit.
  *
  *   weft_sample_host_compiler [RANKS [POLICY]]      ranks are threads of this program
  *   WEFT_RANK=0 WEFT_WORLD_SIZE=2 .. weft_sample_host_compiler     one of several processes
@@ -131,7 +131,49 @@ static uint32_t differing_params(const worker_t *a, const worker_t *b)
     return count;
 }
 
-static float train(worker_t *plain, worker_t *fused, uint32_t rank)
+/* Weights of the plan, which has them in the order in which they were added. */
+static uint32_t differing_from_plan(const worker_t *worker, weft_session_t *session)
+{
+    uint32_t count = 0;
+    for (uint32_t p = 0; p < worker->model.param_count; p++) {
+        const host_tensor_t *tensor = &worker->graph.tensors[worker->model.params[p]];
+        void *data = malloc(host_tensor_bytes(tensor));
+        if (data == NULL) {
+            host_fail("no memory");
+        }
+        host_check(weft_session_get_param(session, p, data, host_tensor_bytes(tensor)));
+        count += memcmp(tensor->data, data, host_tensor_bytes(tensor)) != 0;
+        free(data);
+    }
+    return count;
+}
+
+static weft_session_t *bind_plan(worker_t *worker, weft_context_t *context,
+                                 weft_registry_t *registry)
+{
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    weft_session_t *session = NULL;
+    host_register(registry);
+    params.context = context;
+    params.registry = registry;
+    params.plan =
+        host_build_plan(&worker->graph, &worker->model, registry, weft_context_world_size(context));
+    host_check(weft_session_create(&params, &session));
+    weft_plan_release(params.plan);
+    return session;
+}
+
+static void step_plan(const worker_t *worker, weft_session_t *session)
+{
+    const host_tensor_t *x = &worker->graph.tensors[worker->model.input];
+    const host_tensor_t *labels = &worker->graph.tensors[worker->model.labels];
+    host_check(weft_session_set_input(session, x->name, x->data, host_tensor_bytes(x)));
+    host_check(
+        weft_session_set_input(session, labels->name, labels->data, host_tensor_bytes(labels)));
+    host_check(weft_session_step(session));
+}
+
+static float train(worker_t *plain, worker_t *fused, weft_session_t *session, uint32_t rank)
 {
     float first = 0, last = 0;
     for (uint32_t step = 0; step < STEPS; step++) {
@@ -139,6 +181,7 @@ static float train(worker_t *plain, worker_t *fused, uint32_t rank)
         feed(fused, rank, step);
         host_program_step_plain(plain->program);
         host_program_step(fused->program);
+        step_plan(fused, session);
         last = fused->graph.tensors[fused->model.loss].data[0];
         first = step == 0 ? last : first;
     }
@@ -201,14 +244,19 @@ static void *run(void *user)
     fused->program = host_program_create(&fused->graph, group);
     init_weights(plain);
     init_weights(fused);
-    float learned = train(plain, fused, weft_group_rank(group));
+    weft_session_t *session = bind_plan(fused, context, registry);
+    float learned = train(plain, fused, session, weft_group_rank(group));
     uint32_t wrong = differing_params(plain, fused);
+    uint32_t wrong_plan = differing_from_plan(fused, session);
     int same = ranks_agree(fused, group);
-    rank->failed = wrong != 0 || !same || !(learned > 0);
+    rank->failed = wrong != 0 || wrong_plan != 0 || !same || !(learned > 0);
     if (verbose) {
         printf("%u of %u parameters differ from the run without fusion; ranks %s\n", wrong,
                fused->model.param_count, same ? "agree" : "differ");
+        printf("%u of %u parameters differ in the session of the plan\n", wrong_plan,
+               fused->model.param_count);
     }
+    weft_session_destroy(session);
     host_program_destroy(fused->program);
     host_program_destroy(plain->program);
     weft_registry_destroy(registry);

@@ -61,8 +61,8 @@ def build_weft():
         options += ["-G", "Ninja"]
     options += shlex.split(os.environ.get("CMAKE_ARGS", ""))
     subprocess.run(["cmake", "-S", SOURCE, "-B", BUILD, *options], check=True)
-    subprocess.run(["cmake", "--build", BUILD, "--target", "weft", "weft_python", "weft_mpi",
-                    "weft_onnxruntime", "weft_tool", "-j", str(len(os.sched_getaffinity(0)))], check=True)
+    subprocess.run(["cmake", "--build", BUILD, "--target", "weft_installed", "weft_python",
+                    "-j", str(len(os.sched_getaffinity(0)))], check=True)
 
 
 class Build(build):
@@ -88,7 +88,8 @@ class BuildExtension(build_ext):
 
     def get_outputs(self):
         root = pathlib.Path(self.build_lib) / PACKAGE
-        return [str(root / name) for name in ("_core.abi3.so", "libweft.so.0", "libweft_mpi.so", "libweft_onnxruntime.so")]
+        return [str(root / name) for name in ("_core.abi3.so", "libweft.so.0", "libweft_mpi.so", "libweft_onnxruntime.so",
+                                              "libweft_tvm.so")]
 
     def get_source_files(self):
         return []

@@ -57,7 +57,7 @@ if ! build/jax/bin/python -c "import jax" >/dev/null 2>&1; then
     timeout 300 build/jax/bin/python -m pip install -q --disable-pip-version-check --retries 2 'jax>=0.10,<0.11'; } \
     >build/pip.log 2>&1 || { tail -n 2 build/pip.log; echo "not available: tests that need jax will skip"; }
 fi
-# TVM, too.
+# TVM as well.
 if ! build/tvm/bin/python -c "import tvm" >/dev/null 2>&1; then
   say "installing tvm from PyPI into build/tvm"
   mkdir -p build

@@ -195,8 +195,8 @@ def everywhere(session, name, *args):
     session._sync_all()
 
 
-def collectives_and_messages(kind):
-    for workers, groups in ((4, 2), (3, 1)):
+def collectives_and_messages(kind, sizes):
+    for workers, groups in sizes:
         session = make(kind, workers, groups)
         everywhere(session, "collectives", groups)
         everywhere(session, "messages", groups)
@@ -223,7 +223,7 @@ def session_methods(session, workers):
 
 
 def threads():
-    collectives_and_messages("threads")
+    collectives_and_messages("threads", [(4, 2), (3, 1), (6, 3)])
     import weft.tvm
     from tvm.runtime import disco as module
     session = module.ThreadedSession(2)
@@ -235,7 +235,7 @@ def threads():
 
 
 def processes():
-    collectives_and_messages("processes")
+    collectives_and_messages("processes", [(4, 2), (2, 1)])
 
 
 def sockets():
@@ -276,7 +276,7 @@ def errors_case():
 
 
 def dies():
-    everywhere(make("processes", 3), "die")
+    everywhere(make("processes", 2), "die")
 
 
 # ---- models, compiled by Relax ----
@@ -343,7 +343,7 @@ def models():
     q, k, v, o = (weights(WIDTH, WIDTH) for _ in range(4))
     results = {}
     with tempfile.TemporaryDirectory() as folder:
-        for kind, workers in (("threads", 1), ("threads", 2), ("processes", 4)):
+        for kind, workers in (("threads", 1), ("processes", 2), ("threads", 4)):
             session = make(kind, workers)
             for name, build, x, cut in (("mlp", mlp, mlp_x, ((up, 1), (down, 0))),
                                         ("attention", attention, attention_x, ((q, 1), (k, 1), (v, 1), (o, 0)))):

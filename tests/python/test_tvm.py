@@ -28,7 +28,7 @@ if not TVM.exists() or subprocess.run([TVM, "-c", "import tvm"], capture_output=
 class Tvm(unittest.TestCase):
     def run_case(self, case, good=True, **env):
         done = subprocess.run([TVM, PROGRAM, case], capture_output=True, text=True, timeout=600, check=False,
-                              env=ranks.clean_environment(PYTHONPATH=f"{PACKAGE}:{PROGRAM.parent}", **env))
+                              env=ranks.clean_environment(PYTHONPATH=f"{PACKAGE}:{PROGRAM.parent}", TVM_NUM_THREADS="1", **env))
         if good:
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             self.assertIn(f"{case}: good\n", done.stdout)

@@ -108,6 +108,22 @@ static bool is_missing(const wefti_parameter_t *parameter)
     return parameter->value == WEFTI_NONE;
 }
 
+/* Fine-tuning with the statistics of the file is legitimate, training with them by mistake is not. */
+static void warn_of_fixed_norms(const wefti_compiler_t *c)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < c->graph->parameter_count; i++) {
+        const wefti_parameter_t *parameter = &c->graph->parameters[i];
+        count += parameter->trained ? parameter->fixed_norms : 0;
+    }
+    if (count > 0) {
+        wefti_log(&c->log, WEFT_LOG_LEVEL_WARN,
+                  "%s: %u BatchNormalization node%s in evaluation form: parameters are trained, "
+                  "statistics stay fixed; set training_form to update them",
+                  c->model->path, count, count == 1 ? "" : "s");
+    }
+}
+
 /* The list of what is trained: a parameter that no gradient reaches is a constant by now. */
 static weft_status_t add_parameters(wefti_compiler_t *c, weft_plan_t *plan)
 {
@@ -125,6 +141,7 @@ static weft_status_t add_parameters(wefti_compiler_t *c, weft_plan_t *plan)
          "export with training=TrainingMode.TRAINING to train the layers as they are");
     warn(c, is_missing, "missing, folded or merged by the exporter",
          "export with optimize=False to train all parameters");
+    warn_of_fixed_norms(c);
     plan->parameter_count = graph->parameter_count;
     return wefti_parameters_of_plan(graph->parameters, graph->parameter_count, &plan->arena,
                                     &plan->parameters);

@@ -110,9 +110,10 @@ typedef struct wefti_parameter {
     uint32_t value;          /* WEFTI_NONE: the model lacks it */
     weft_tensor_desc_t type; /* without contents */
     bool trained;
-    bool guess;   /* the model does not state it */
-    bool folded;  /* the exporter computed it from parameters */
-    bool running; /* a statistic that steps update: not trained, but no constant */
+    bool guess;           /* the model does not state it */
+    bool folded;          /* the exporter computed it from parameters */
+    bool running;         /* a statistic that steps update: not trained, but no constant */
+    uint32_t fixed_norms; /* BatchNormalization nodes in evaluation form whose scale it is */
 } wefti_parameter_t;
 
 /* How a model itself updates all its parameters. */

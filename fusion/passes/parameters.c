@@ -57,6 +57,7 @@ static weft_status_t use_given(wefti_graph_t *graph, const char *train, const ch
         if (parameter->value != WEFTI_NONE) {
             parameter->trained = graph->values[parameter->value].kind == WEFTI_VALUE_PARAM;
             parameter->guess = false;
+            parameter->fixed_norms = 0; /* as the gradients of the model have it */
             parameter->why = parameter->trained ? "the model contains its gradient"
                                                 : "the model does not contain its gradient";
         }

@@ -378,6 +378,9 @@ static weft_status_t make(eval_t *eval, void **out_bytes, size_t *out_size_bytes
     eval->file.registry = eval->registry;
     eval->file.look = wefti_onnx_look;
     WEFT_TRY(status, wefti_onnx_inline_functions(&eval->file), close);
+    if (params->compiled == NULL && !params->loss_optional) { /* as the import does */
+        WEFT_TRY(status, wefti_onnx_tie(&eval->file), close);
+    }
     eval->file.model->n_functions = 0;
     wefti_name_index_init(&eval->needed, eval->file.arena.allocator);
     wefti_name_index_init(&eval->trained, eval->file.arena.allocator);

@@ -615,6 +615,9 @@ static weft_status_t convert(import_t *import)
     WEFT_RETURN_IF_ERROR(wefti_onnx_inline_functions(import->file));
     WEFT_RETURN_IF_ERROR(wefti_onnx_check_model(import->file));
     if (import->params->compiled == NULL && !import->params->loss_optional) {
+        WEFT_RETURN_IF_ERROR(wefti_onnx_tie(import->file));
+    }
+    if (import->params->compiled == NULL && !import->params->loss_optional) {
         WEFT_RETURN_IF_ERROR(run_initialization(import));
         WEFT_RETURN_IF_ERROR(
             wefti_onnx_training(import->file, &import->initials, &import->training));

@@ -42,6 +42,11 @@ typedef weft_status_t (*wefti_onnx_look_fn)(struct wefti_onnx_file *file,
                                             const Onnx__GraphProto *graph, const char *name,
                                             weft_tensor_desc_t *out);
 
+/* tied.c: original is the initializer of which the tensor name was a transposed copy. */
+typedef struct wefti_onnx_tie {
+    const char *name, *original;
+} wefti_onnx_tie_t;
+
 /* file.c: an unpacked file. */
 typedef struct wefti_onnx_file {
     const weft_allocator_t *allocator;
@@ -60,6 +65,8 @@ typedef struct wefti_onnx_file {
     Onnx__ModelProto *model;                    /* has a graph */
     struct wefti_onnx_external_file *externals; /* files of external data */
     size_t external_count, external_capacity;
+    wefti_onnx_tie_t *ties; /* of wefti_onnx_tie */
+    size_t tie_count;
 } wefti_onnx_file_t;
 
 weft_status_t wefti_onnx_file_open(const wefti_onnx_import_params_t *params,
@@ -205,8 +212,23 @@ uint32_t wefti_onnx_count_device_configurations(const wefti_onnx_file_t *file);
 
 /* parameters.c: floating-point initializers in file order, then parameters that the file lacks. A
  * value of an entry is the index of the initializer. In arena. */
-weft_status_t wefti_onnx_parameters(const wefti_onnx_file_t *file, wefti_arena_t *arena,
+weft_status_t wefti_onnx_parameters(wefti_onnx_file_t *file, wefti_arena_t *arena,
                                     wefti_parameter_t **out_parameters, uint32_t *out_count);
+
+/* tied.c: an initializer that the exporter computed as the transpose of another one becomes a
+ * Transpose of it, so that both are trained as one. The pairs are in file->ties. */
+weft_status_t wefti_onnx_tie(wefti_onnx_file_t *file);
+
+/* tensor_names.c: names that exporters make up for numbers of expressions and for tensors that they
+ * computed: "/layer/Constant_output_0", "onnx::Mul_12", "val_12". */
+bool wefti_onnx_is_made_up_name(const char *name);
+bool wefti_onnx_is_module_path(const char *name);   /* "layer1.0.weight" */
+const char *wefti_onnx_last_part(const char *name); /* "weight" */
+/* "weight", "in_proj_bias", "cls_token", "w2": modules rarely keep buffers of such names. */
+bool wefti_onnx_is_parameter_name(const char *name);
+/* What modules of torch and Keras keep without training it. */
+bool wefti_onnx_is_buffer_name(const char *name);
+bool wefti_onnx_is_constant_name(const char *name); /* "causal_mask" */
 
 /* unroll.c: If, Loop and Scan whose course is known become the nodes of their bodies. */
 weft_status_t wefti_onnx_unroll(wefti_onnx_file_t *file);

@@ -5,19 +5,21 @@
  *   1. What the exporter marks: "weft.trained" of weft.export; with torch.export the kind of each
  *      value (PARAMETER, BUFFER) and the signature of the program, which also tells which
  *      parameters were folded into others or left out.
- *   2. Without marks, names and places: "layer1.0.weight" is a tensor of a module, "onnx::Mul_12"
- *      a number of an expression, the second input of a MatMul a weight.
- *   3. Otherwise a guess.
+ *   2. Without marks, names (tensor_names.c) and places: "layer1.0.weight" is a parameter of a
+ *      module, "onnx::Mul_12" a number of an expression, the second input of a MatMul a weight.
+ *   3. Otherwise a guess, also for "enc.B", which is a parameter or a buffer of a module.
  *
  * Marks are fields of ONNX 1.16, read from the bytes of the file, so that they do not depend on the
  * .proto file of the build.
  */
 #include "graph/onnx/internal.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/error.h"
+#include "runtime/base/half.h"
 
 enum { MODEL_GRAPH = 7, MODEL_METADATA = 14 };
 enum { GRAPH_VALUE_INFO = 13, GRAPH_METADATA = 16 };
@@ -41,7 +43,7 @@ typedef enum place {
 typedef enum mark { MARK_NONE, MARK_PARAMETER, MARK_BUFFER } mark_t;
 
 typedef struct params {
-    const wefti_onnx_file_t *file;
+    wefti_onnx_file_t *file;
     wefti_arena_t *arena; /* of the result */
     wefti_arena_t scratch;
     wefti_name_index_t initializers; /* name -> index */
@@ -53,6 +55,7 @@ typedef struct params {
     bool folded;                     /* the exporter's optimizer ran */
     mark_t *marks;                   /* by initializer */
     char **sources;                  /* by initializer: what it was folded from */
+    uint32_t *fixed_norms;           /* by initializer, see wefti_parameter_t */
 } params_t;
 
 /* ---- marks in the bytes of the file ---- */
@@ -276,6 +279,19 @@ static place_t place_of(const params_t *p, const char *name)
     return place == WEFTI_NONE ? PLACE_NONE : (place_t)place;
 }
 
+/* Counts a BatchNormalization in evaluation form for its scale. */
+static void count_fixed(params_t *p, const Onnx__NodeProto *node)
+{
+    const op_places_t *known = places_of(node);
+    if (known != NULL && known->statistics != 0 && node->n_input > 1 &&
+        !trains_statistics(p, node)) {
+        uint32_t scale = wefti_name_index_find(&p->initializers, node->input[1]);
+        if (scale != WEFTI_NONE) {
+            p->fixed_norms[scale]++;
+        }
+    }
+}
+
 static weft_status_t visit_inputs(params_t *p, const Onnx__NodeProto *node)
 {
     const op_places_t *known = places_of(node);
@@ -310,66 +326,9 @@ static weft_status_t find_places(params_t *p)
     }
     for (size_t i = graph->n_node; i-- > 0;) {
         WEFT_RETURN_IF_ERROR(visit_inputs(p, graph->node[i]));
+        count_fixed(p, graph->node[i]);
     }
     return WEFT_OK;
-}
-
-/* ---- names ---- */
-
-static bool ends_in_number(const char *name, const char *prefix)
-{
-    size_t length = strlen(prefix);
-    return strncmp(name, prefix, length) == 0 && name[length] != '\0' &&
-           strspn(name + length, "0123456789") == strlen(name + length);
-}
-
-/* Names that exporters make up for numbers of expressions and for tensors that they computed:
- * "/layer/Constant_output_0", "onnx::Mul_12", "val_12". */
-static bool is_made_up(const char *name)
-{
-    return name[0] == '/' || strncmp(name, "onnx::", 6) == 0 ||
-           strncmp(name, "Constant_", 9) == 0 || strncmp(name, "const_fold_opt__", 16) == 0 ||
-           ends_in_number(name, "val_") || ends_in_number(name, "_tensor_constant") ||
-           ends_in_number(name, "lifted_tensor_") || ends_in_number(name, "c_lifted_tensor_");
-}
-
-/* "layer1.0.weight" */
-static bool is_module_path(const char *name)
-{
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
-    const char *last = strrchr(name, '.');
-    for (const char *at = name; last != NULL;) {
-        size_t length = strspn(at, letters);
-        if (length == 0 || (at[length] != '.' && at[length] != '\0')) {
-            return false;
-        }
-        if (at[length] == '\0') {
-            break;
-        }
-        at += length + 1;
-    }
-    return last != NULL && strspn(last + 1, "0123456789") < strlen(last + 1);
-}
-
-static const char *last_part(const char *name)
-{
-    const char *dot = strrchr(name, '.'), *slash = strrchr(name, '/');
-    return dot > slash ? dot + 1 : slash != NULL ? slash + 1 : name;
-}
-
-/* "weight", "in_proj_bias": no module keeps a buffer of that name. */
-static bool is_parameter_name(const char *name)
-{
-    const char *last = last_part(name);
-    return strstr(last, "weight") != NULL || strstr(last, "bias") != NULL;
-}
-
-/* What modules of torch and Keras keep without training it. */
-static bool is_buffer_name(const char *name)
-{
-    static const char *const names[] = {"running_mean", "running_var",     "inv_freq",
-                                        "moving_mean",  "moving_variance", NULL};
-    return is_one_of(last_part(name), names);
 }
 
 /* ---- verdicts ---- */
@@ -379,6 +338,51 @@ static void set(wefti_parameter_t *out, bool trained, bool guess, const char *wh
     out->trained = trained;
     out->guess = guess;
     out->why = why;
+}
+
+static double element(const weft_tensor_desc_t *tensor, size_t at)
+{
+    const size_t size = weft_dtype_size_bytes(tensor->dtype);
+    const uint8_t *from = (const uint8_t *)tensor->data + at * size;
+    uint16_t half;
+    float single;
+    double value;
+    switch (tensor->dtype) {
+    case WEFT_DTYPE_F32:
+        memcpy(&single, from, sizeof single);
+        return (double)single;
+    case WEFT_DTYPE_F64:
+        memcpy(&value, from, sizeof value);
+        return value;
+    default:
+        memcpy(&half, from, sizeof half);
+        return (double)(tensor->dtype == WEFT_DTYPE_F16 ? wefti_f16_to_f32(half)
+                                                        : wefti_bf16_to_f32(half));
+    }
+}
+
+/* May a tensor of an expression hold a parameter that the exporter folded, such as the rows of a
+ * table of position biases? Masks (0 and -inf, 0 and 1), ranges and one number repeated do not. */
+static weft_status_t may_hold_parameter(params_t *p, const Onnx__TensorProto *tensor, bool *out)
+{
+    weft_tensor_desc_t type;
+    *out = false;
+    weft_status_t status = wefti_onnx_tensor(p->file, tensor, true, &p->scratch, &type);
+    if (status < 0 || type.data == NULL) { /* the import reports it */
+        return status == WEFT_ERR_NO_MEMORY ? status : WEFT_OK;
+    }
+    size_t count = 1;
+    for (uint32_t d = 0; d < type.rank; d++) {
+        count *= (size_t)type.dims[d];
+    }
+    bool equal = true, whole = true;
+    for (size_t i = 0; i < count && (equal || whole); i++) {
+        double value = element(&type, i);
+        equal = equal && value == element(&type, 0);
+        whole = whole && floor(value) == value;
+    }
+    *out = !equal && !whole;
+    return WEFT_OK;
 }
 
 /* The first parameter among "['fc.weight', 'val_3']", or NULL. Takes the text apart. */
@@ -417,36 +421,69 @@ static void judge_signed(params_t *p, wefti_parameter_t *out, uint32_t index, pl
     }
 }
 
-static void judge_named(wefti_parameter_t *out, place_t place)
+static weft_status_t judge_made_up(params_t *p, wefti_parameter_t *out, place_t place)
+{
+    bool weight = place == PLACE_WEIGHT && out->type.rank > 0, guess = false;
+    if (!weight) {
+        WEFT_RETURN_IF_ERROR(
+            may_hold_parameter(p, p->file->model->graph->initializer[out->value], &guess));
+    }
+    set(out, weight, guess,
+        weight  ? "a weight by its place, which the exporter computed"
+        : guess ? "of an expression, or of a parameter that the exporter folded"
+                : "of an expression");
+    return WEFT_OK;
+}
+
+/* torch names tensors that the model itself holds as it names those of its modules. */
+static bool is_of_module(const params_t *p, const char *name)
+{
+    const char *producer = p->file->model->producer_name;
+    return wefti_onnx_is_module_path(name) ||
+           (producer != NULL && strcmp(producer, "pytorch") == 0 && strpbrk(name, "/:") == NULL);
+}
+
+static weft_status_t judge_named(params_t *p, wefti_parameter_t *out, place_t place)
 {
     const weft_tensor_desc_t *type = &out->type;
     bool one = type->rank == 0;
     for (uint32_t d = 0; d < type->rank; d++) {
         one = (d == 0 || one) && type->dims[d] == 1;
     }
-    if (place == PLACE_STATISTIC || is_buffer_name(out->name)) {
+    if (place == PLACE_STATISTIC || wefti_onnx_is_buffer_name(out->name)) {
         set(out, false, false, "a running statistic or buffer");
     } else if (place == PLACE_WEIGHT && strncmp(out->name, "onnx::Conv", 10) == 0) {
         out->folded = true;
         set(out, true, false, "the exporter computed it, as when it folds BatchNormalization");
-    } else if (is_made_up(out->name)) {
-        bool weight = place == PLACE_WEIGHT && type->rank > 0;
-        set(out, weight, false,
-            weight ? "a weight by its place, which the exporter computed" : "of an expression");
-    } else if (is_module_path(out->name)) {
-        bool sure = place != PLACE_NONE || is_parameter_name(out->name);
+    } else if (wefti_onnx_is_made_up_name(out->name)) {
+        return judge_made_up(p, out, place);
+    } else if (is_of_module(p, out->name)) {
+        bool sure = wefti_onnx_is_parameter_name(out->name);
         set(out, true, !sure,
-            sure ? "named as a tensor of a module"
+            sure ? "named as a parameter of a module"
                  : "a tensor of a module: a parameter, or a buffer");
     } else if (type->rank == 0) {
         set(out, false, false, "a single number");
     } else if (place != PLACE_NONE) {
-        set(out, true, false,
+        bool sure = !wefti_onnx_is_constant_name(out->name);
+        set(out, true, !sure,
             place == PLACE_BIAS ? "a bias by its place" : "a weight by its place");
     } else if (one) {
         set(out, false, true, "a single number");
     } else {
         set(out, true, true, "neither name nor place state what it is");
+    }
+    return WEFT_OK;
+}
+
+/* Adds the tensors that are computed from it. */
+static void explain_ties(params_t *p, wefti_parameter_t *out)
+{
+    for (size_t i = 0; i < p->file->tie_count && out->why != NULL; i++) {
+        if (strcmp(p->file->ties[i].original, out->name) == 0) {
+            out->why = wefti_arena_printf(p->arena, "%s; '%.200s' was a transposed copy of it",
+                                          out->why, p->file->ties[i].name);
+        }
     }
 }
 
@@ -455,7 +492,9 @@ static weft_status_t judge(params_t *p, uint32_t index, wefti_parameter_t *out)
     const Onnx__TensorProto *tensor = p->file->model->graph->initializer[index];
     const char *name = tensor->name != NULL ? tensor->name : "";
     place_t place = place_of(p, name);
-    *out = (wefti_parameter_t){.name = wefti_arena_strdup(p->arena, name), .value = index};
+    *out = (wefti_parameter_t){.name = wefti_arena_strdup(p->arena, name),
+                               .value = index,
+                               .fixed_norms = p->fixed_norms[index]};
     WEFT_RETURN_IF_NO_MEMORY(out->name);
     out->type.dtype = wefti_onnx_dtype(tensor->data_type);
     out->type.rank = (uint32_t)(tensor->n_dims < WEFT_MAX_DIMS ? tensor->n_dims : WEFT_MAX_DIMS);
@@ -473,9 +512,22 @@ static weft_status_t judge(params_t *p, uint32_t index, wefti_parameter_t *out)
     } else if (p->signed_) {
         judge_signed(p, out, index, place);
     } else {
-        judge_named(out, place);
+        WEFT_RETURN_IF_ERROR(judge_named(p, out, place));
     }
+    explain_ties(p, out);
     return out->why != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
+/* BatchNormalization that the exporter folded into Conv leaves no mark, but its statistics are
+ * gone. */
+static void find_folded_norms(params_t *p)
+{
+    for (size_t i = 0; i < p->signature.capacity && !p->folded; i++) {
+        const wefti_name_entry_t *entry = &p->signature.entries[i];
+        p->folded = entry->name != NULL && entry->id == MARK_BUFFER &&
+                    strcmp(wefti_onnx_last_part(entry->name), "running_mean") == 0 &&
+                    wefti_name_index_find(&p->initializers, entry->name) == WEFTI_NONE;
+    }
 }
 
 /* A parameter of the signature that the optimizer of the exporter removed. */
@@ -516,7 +568,9 @@ static weft_status_t index_initializers(params_t *p)
     const Onnx__GraphProto *graph = p->file->model->graph;
     p->marks = wefti_arena_array(&p->scratch, graph->n_initializer + 1, sizeof *p->marks);
     p->sources = wefti_arena_array(&p->scratch, graph->n_initializer + 1, sizeof *p->sources);
-    WEFT_RETURN_IF_NO_MEMORY(p->marks && p->sources);
+    p->fixed_norms =
+        wefti_arena_array(&p->scratch, graph->n_initializer + 1, sizeof *p->fixed_norms);
+    WEFT_RETURN_IF_NO_MEMORY(p->marks && p->sources && p->fixed_norms);
     for (size_t i = 0; i < graph->n_initializer; i++) {
         const char *name = graph->initializer[i]->name;
         if (name != NULL) {
@@ -530,6 +584,7 @@ static weft_status_t judge_all(params_t *p, wefti_parameter_t **out_parameters, 
 {
     const Onnx__GraphProto *graph = p->file->model->graph;
     size_t missing = 0;
+    find_folded_norms(p);
     for (size_t i = 0; i < p->signature.capacity; i++) {
         missing += is_missing(p, &p->signature.entries[i]);
     }
@@ -548,7 +603,7 @@ static weft_status_t judge_all(params_t *p, wefti_parameter_t **out_parameters, 
     return WEFT_OK;
 }
 
-weft_status_t wefti_onnx_parameters(const wefti_onnx_file_t *file, wefti_arena_t *arena,
+weft_status_t wefti_onnx_parameters(wefti_onnx_file_t *file, wefti_arena_t *arena,
                                     wefti_parameter_t **out_parameters, uint32_t *out_count)
 {
     weft_status_t status;

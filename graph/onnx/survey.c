@@ -138,6 +138,7 @@ weft_status_t wefti_onnx_survey(const char *path, const weft_allocator_t *alloca
     out->initializer_count = (uint32_t)graph->n_initializer;
     WEFT_TRY(status, survey_ops(file.model, registry, arena, out), done);
     WEFT_TRY(status, survey_inputs(&file, arena, out), done);
+    WEFT_TRY(status, wefti_onnx_tie(&file), done);
     WEFT_TRY(status, wefti_onnx_parameters(&file, arena, &out->parameters, &out->parameter_count),
              done);
 done:

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the importer makes of good files. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -306,6 +307,14 @@ static void test_onnx_import_finds_the_loss_asked_for(void **state)
     wire_free(&model);
 }
 
+static void add_values(wire_t *graph, const char *name, int64_t rows, int64_t columns,
+                       const float *values)
+{
+    wire_t tensor = onnx_tensor(name, ONNX_FLOAT, 2, (int64_t[]){rows, columns}, values,
+                                (size_t)(rows * columns) * sizeof(float));
+    wire_message(graph, 5, &tensor);
+}
+
 static void add_floats(wire_t *graph, const char *name, uint32_t rank, int64_t dim)
 {
     static const float values[16];
@@ -337,7 +346,7 @@ static void add_mark(wire_t *graph, const char *name, const char *key, const cha
 static void check_parameters(wire_t *model, const char *expected)
 {
     wefti_onnx_import_params_t params = {
-        .bytes = model->data, .size_bytes = model->size, .loss_optional = true};
+        .bytes = model->data, .size_bytes = model->size, .may_lack_loss = true};
     wefti_graph_t *graph = NULL;
     wefti_text_t text;
     assert_int_equal(wefti_onnx_import(&params, NULL, registry, &graph), WEFT_OK);
@@ -385,6 +394,100 @@ static void test_parameters_by_name_and_place(void **state)
                              "one-? w2+ rope.inv_freq-");
 }
 
+#define TENSORS                                                                                    \
+    "enc.B+? mask+? blur.kernel+? net.w2+ net.shift+? attn.in_proj_weight+ vit.cls_token+ "        \
+    "act.alpha+ W+ attn.q_bias+ pos_embed+ block.layer_scale+ "
+/* In a file of torch a name without a dot is one of a module, too. */
+static void test_parameters_or_buffers_of_modules(void **state)
+{
+    static const char *const names[] = {"enc.B",
+                                        "mask",
+                                        "blur.kernel",
+                                        "net.w2",
+                                        "net.shift",
+                                        "attn.in_proj_weight",
+                                        "vit.cls_token",
+                                        "act.alpha",
+                                        "W",
+                                        "attn.q_bias",
+                                        "pos_embed",
+                                        "block.layer_scale",
+                                        "B"};
+    (void)state;
+    for (int torch = 0; torch < 2; torch++) {
+        wire_t graph = {0};
+        char last[8] = "x";
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+            char inputs[64], output[8];
+            snprintf(inputs, sizeof inputs, "%s,%s", last, names[i]);
+            snprintf(output, sizeof output, "t%zu", i);
+            onnx_node(&graph, "MatMul", NULL, inputs, output, NULL);
+            add_floats(&graph, names[i], 2, 4);
+            memcpy(last, output, sizeof last);
+        }
+        onnx_value(&graph, 11, "x", ONNX_FLOAT, 2, (int64_t[]){4, 4});
+        onnx_value(&graph, 12, last, ONNX_FLOAT, 2, (int64_t[]){4, 4});
+        wire_t model = onnx_model(&graph, 13);
+        if (torch) {
+            wire_string(&model, 2, "pytorch");
+        }
+        check_parameters(&model, torch ? TENSORS "B+?" : TENSORS "B+");
+    }
+}
+
+/* Of an expression: position biases that the exporter gathered; masks and ranges are constants. */
+static void test_parameters_that_may_be_in_expressions(void **state)
+{
+    static const float biases[] = {0.5f, -0.25f, 0.125f, 1.0f}, ranges[] = {0, 1, 2, 3},
+                       masks[] = {0, -INFINITY, -3.4028235e38f, 0}, equal[] = {.5f, .5f, .5f, .5f};
+    (void)state;
+    wire_t graph = {0};
+    onnx_node(&graph, "Add", NULL, "x,onnx::Add_1", "a", NULL);
+    onnx_node(&graph, "Add", NULL, "a,onnx::Add_2", "b", NULL);
+    onnx_node(&graph, "Add", NULL, "b,onnx::Add_3", "c", NULL);
+    onnx_node(&graph, "Mul", NULL, "c,onnx::Mul_4", "y", NULL);
+    add_values(&graph, "onnx::Add_1", 2, 2, biases);
+    add_values(&graph, "onnx::Add_2", 2, 2, ranges);
+    add_values(&graph, "onnx::Add_3", 2, 2, masks);
+    add_values(&graph, "onnx::Mul_4", 2, 2, equal);
+    onnx_value(&graph, 11, "x", ONNX_FLOAT, 2, (int64_t[]){2, 2});
+    onnx_value(&graph, 12, "y", ONNX_FLOAT, 2, (int64_t[]){2, 2});
+    wire_t model = onnx_model(&graph, 13);
+    check_parameters(&model, "onnx::Add_1-? onnx::Add_2- onnx::Add_3- onnx::Mul_4-");
+}
+
+/* A transposed copy becomes a Transpose; but not one that differs in an element, and not one that
+ * equals its own transpose. */
+static void test_parameters_that_are_tied(void **state)
+{
+    static const float w[] = {1, 2, 3, 4, 5, 6}, copy[] = {1, 4, 2, 5, 3, 6},
+                       other[] = {1, 4, 9, 5, 3, 6}, one[] = {1, 0, 0, 1};
+    (void)state;
+    for (int listed = 0; listed < 2; listed++) {
+        wire_t graph = {0};
+        onnx_node(&graph, "MatMul", NULL, "x,emb.weight", "a", NULL);
+        onnx_node(&graph, "MatMul", NULL, "a,onnx::MatMul_7", "b", NULL);
+        onnx_node(&graph, "MatMul", NULL, "b,emb.weight", "c", NULL);
+        onnx_node(&graph, "MatMul", NULL, "c,onnx::MatMul_8", "d", NULL);
+        onnx_node(&graph, "MatMul", NULL, "d,id.weight", "e", NULL);
+        onnx_node(&graph, "MatMul", NULL, "e,onnx::MatMul_9", "y", NULL);
+        add_values(&graph, "onnx::MatMul_7", 3, 2, copy);
+        add_values(&graph, "emb.weight", 2, 3, w);
+        add_values(&graph, "onnx::MatMul_8", 3, 2, other);
+        add_values(&graph, "id.weight", 2, 2, one);
+        add_values(&graph, "onnx::MatMul_9", 2, 2, one);
+        onnx_value(&graph, 11, "x", ONNX_FLOAT, 2, (int64_t[]){4, 2});
+        onnx_value(&graph, 12, "y", ONNX_FLOAT, 2, (int64_t[]){4, 2});
+        wire_t model = onnx_model(&graph, 13);
+        if (listed) { /* the exporter states what is trained: nothing is a guess */
+            add_metadata(&model, 14, "weft.trained", "emb.weight");
+        }
+        check_parameters(&model, listed ? "onnx::MatMul_7- emb.weight+ onnx::MatMul_8- id.weight- "
+                                          "onnx::MatMul_9-"
+                                        : "emb.weight+ onnx::MatMul_8+ id.weight+ onnx::MatMul_9+");
+    }
+}
+
 /* Two files of torch.export: one as it is, one whose optimizer folded parameters. */
 static void test_parameters_by_marks_of_torch(void **state)
 {
@@ -418,6 +521,28 @@ static void test_parameters_by_marks_of_torch(void **state)
         wire_t model = onnx_model(&graph, 13);
         check_parameters(&model, folded ? "val_7+ val_3- shift- expand-? fc.bias-!"
                                         : "fc.weight+ val_3- shift- fc.bias+");
+    }
+}
+
+/* The optimizer folded BatchNormalization into Conv, which leaves no mark at tensors. */
+static void test_parameters_of_folded_normalization(void **state)
+{
+    static const char signature[] = "pkg.torch.export.ExportedProgram.graph_signature";
+    (void)state;
+    for (int folded = 0; folded < 2; folded++) {
+        wire_t graph = {0};
+        onnx_node(&graph, "MatMul", NULL, "x,fc.weight", "y", NULL);
+        add_floats(&graph, "fc.weight", 2, 4);
+        if (!folded) {
+            add_floats(&graph, "bn.running_mean", 1, 4);
+        }
+        add_metadata(&graph, 16, signature,
+                     "p_w: PARAMETER target='fc.weight'\np_s: PARAMETER target='bn.weight'\n"
+                     "b_m: BUFFER target='bn.running_mean' persistent=True\n");
+        onnx_value(&graph, 11, "x", ONNX_FLOAT, 2, (int64_t[]){4, 4});
+        onnx_value(&graph, 12, "y", ONNX_FLOAT, 2, (int64_t[]){4, 4});
+        wire_t model = onnx_model(&graph, 18);
+        check_parameters(&model, folded ? "fc.weight+ bn.weight-!" : "fc.weight+ bn.running_mean-");
     }
 }
 
@@ -462,6 +587,7 @@ static void test_parameters_of_batch_normalization(void **state)
         assert_int_equal(count, 3);
         assert_true(list[0].trained && list[1].trained && !list[2].trained);
         assert_int_equal(list[2].running, training);
+        assert_int_equal(list[1].fixed_norms, !training);
         wefti_onnx_file_close(&file);
         wefti_arena_deinit(&arena);
         wire_free(&model);
@@ -603,6 +729,10 @@ int main(void)
         cmocka_unit_test(test_onnx_import_maps_external_data),
         cmocka_unit_test(test_onnx_import_finds_the_loss_asked_for),
         cmocka_unit_test(test_parameters_by_name_and_place),
+        cmocka_unit_test(test_parameters_or_buffers_of_modules),
+        cmocka_unit_test(test_parameters_that_may_be_in_expressions),
+        cmocka_unit_test(test_parameters_that_are_tied),
+        cmocka_unit_test(test_parameters_of_folded_normalization),
         cmocka_unit_test(test_parameters_by_marks_of_torch),
         cmocka_unit_test(test_parameters_that_weft_export_lists),
         cmocka_unit_test(test_parameters_of_batch_normalization),

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """`weft check`: what of a model is supported, before and whether it is compiled."""
+import numpy
 import onnx
+import onnx.numpy_helper
 from onnx import TensorProto, helper
 
 import support
@@ -129,9 +131,56 @@ class Check(support.Case):
              helper.make_tensor("net.scale", TensorProto.FLOAT, [], [0.125])])
         onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), self.dir / "open.onnx")
         done = self.weft("check", self.dir / "open.onnx", "--batch", 4)
-        self.assertRegex(done.stdout, r"trained +net.shift_bias +f32 \[4\] +named as a tensor of a module")
+        self.assertRegex(done.stdout, r"trained +net.shift_bias +f32 \[4\] +named as a parameter of a module")
         self.assertIn("2 trained by a guess: net.mask, net.scale; set train or freeze", done.stderr)
         self.assertRegex(done.stderr, r"1 computed by the exporter, .* BatchNormalization: onnx::Conv_9; export with training=")
+
+    def save_model(self, nodes, inputs, initializers, name, opset=17):
+        """A model with the loss of the logits of the last node; label is [batch]."""
+        graph = helper.make_graph(
+            [*nodes, helper.make_node("SoftmaxCrossEntropyLoss", ["logits", "label"], ["loss"])], "g",
+            [*inputs, helper.make_tensor_value_info("label", TensorProto.INT64, ["batch"])],
+            [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
+            [helper.make_tensor(key, TensorProto.FLOAT, shape, values) for key, (shape, values) in initializers.items()])
+        path = self.dir / name
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8), path)
+        return path
+
+    def test_normalization_in_evaluation_form(self):
+        """A warning, unless it is turned into the training form, or its parameters are frozen, or nothing is trained."""
+        nodes = [helper.make_node("BatchNormalization", ["x", "n1.weight", "n1.bias", "n1.running_mean", "n1.running_var"], ["a"]),
+                 helper.make_node("BatchNormalization", ["a", "n2.weight", "n2.bias", "n2.running_mean", "n2.running_var"], ["b"]),
+                 helper.make_node("MatMul", ["b", "fc.weight"], ["logits"])]
+        tensors = {f"{norm}.{part}": ([4], [1.0] * 4) for norm in ("n1", "n2") for part in ("weight", "bias", "running_mean", "running_var")}
+        path = self.save_model(nodes, [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])],
+                               {**tensors, "fc.weight": ([4, 4], [0.5] * 16)}, "norm.onnx")
+        plan = self.dir / "norm.weft"
+        warning = r"{} in evaluation form: parameters are trained, statistics stay fixed; set training_form"
+        self.assertRegex(self.weft("check", path, "--batch", 4).stderr, warning.format("2 BatchNormalization nodes"))
+        self.assertRegex(self.weft("compile", path, "--batch", 4, "-o", plan, "-n", 2, "--freeze", "n1.*").stderr,
+                         warning.format("1 BatchNormalization node"))
+        for options in (["--freeze", "n?.*"], ["--training-form"], ["--infer"]):
+            self.assertNotIn("evaluation form", self.weft("compile", path, "--batch", 4, "-o", plan, "-n", 2, *options).stderr, options)
+
+    def test_tied_weights_that_the_exporter_separated(self):
+        """The head is the transposed table of words: one parameter, whose gradient is the sum of both, also in the file that is saved."""
+        table = [0.1 * ((7 * i) % 11) - 0.5 for i in range(24)]
+        transposed = [table[4 * word + i] for i in range(4) for word in range(6)]
+        nodes = [helper.make_node("Gather", ["emb.weight", "words"], ["a"]), helper.make_node("MatMul", ["a", "onnx::MatMul_7"], ["logits"])]
+        path = self.save_model(nodes, [helper.make_tensor_value_info("words", TensorProto.INT64, ["batch"])],
+                               {"emb.weight": ([6, 4], table), "onnx::MatMul_7": ([4, 6], transposed)}, "tied.onnx")
+        done = self.weft("check", path, "--batch", 5, "--gradients", "--samples", 24)
+        self.assertIn("parameters: 1 trained, 0 not", done.stdout)
+        self.assertRegex(done.stdout, r"trained +emb.weight .*; 'onnx::MatMul_7' was a transposed copy of it")
+        self.assertEqual(done.stderr, "")
+        plan, saved = self.dir / "tied.weft", self.dir / "tied.saved.onnx"
+        self.weft("compile", path, "--batch", 5, "-n", 1, "-o", plan)
+        numpy.savez(self.dir / "tied.npz", words=numpy.arange(60) % 6, label=numpy.arange(60) % 5)
+        self.weft("run", plan, "--data", self.dir / "tied.npz", "--steps", 3, "--no-eval", "--save", saved)
+        model = onnx.load(saved)
+        self.assertEqual([tensor.name for tensor in model.graph.initializer], ["emb.weight"])
+        self.assertEqual([node.op_type for node in model.graph.node], ["Transpose", "Gather", "MatMul"])
+        self.assertNotEqual(onnx.numpy_helper.to_array(model.graph.initializer[0]).ravel().tolist(), table)
 
     def test_what_is_in_the_way_is_said(self):
         """No loss; then a batch that cannot be."""

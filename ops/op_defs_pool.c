@@ -213,10 +213,11 @@ static const weft_attr_def_t avg19_attrs[] = {AUTO_PAD, CEIL, COUNT_PAD, DILATIO
 static const weft_attr_def_t avg_grad_attrs[] = {AUTO_PAD, CEIL,   COUNT_PAD, DILATIONS,
                                                  SHAPE,    KERNEL, PADS,      STRIDES};
 
-#define POOL(space, op, version, in, outs_min, outs, list, rule, text, ...)                        \
+#define POOL(...) POOL_OF(WEFTI_BIT_FLOATS, __VA_ARGS__)
+#define POOL_OF(types, space, op, version, in, outs_min, outs, list, rule, text, ...)              \
     {                                                                                              \
         .domain = space, .name = op, .since_version = version, .inputs_min = in, .inputs_max = in, \
-        .outputs_min = outs_min, .outputs_max = outs, .dtypes = WEFTI_BIT_FLOATS,                  \
+        .outputs_min = outs_min, .outputs_max = outs, .dtypes = types,                             \
         .in_place = WEFTI_IN_PLACE_NONE, .attrs = list, .attr_count = WEFTI_COUNT(list),           \
         .infer = rule, .cost = cost_pool, .doc = text,                                             \
         WEFTI_FACTS(.cost_curve = WEFT_COST_CURVE_POOL, __VA_ARGS__)                               \
@@ -234,8 +235,9 @@ static const weft_op_def_t defs[] = {
     POOL("", "MaxPool", 1, 1, 1, 1, plain_attrs, infer_max_pool, "maximum of each window", MAXIMUM),
     POOL("", "MaxPool", 8, 1, 1, 2, max8_attrs, infer_max_pool, "maximum of each window, and where",
          MAXIMUM),
-    POOL("", "MaxPool", 10, 1, 1, 2, max10_attrs, infer_max_pool,
-         "maximum of each window, and where", MAXIMUM),
+    POOL_OF(WEFTI_BIT_FLOATS | WEFT_DTYPE_BIT(WEFT_DTYPE_U8) | WEFT_DTYPE_BIT(WEFT_DTYPE_I8), "",
+            "MaxPool", 10, 1, 1, 2, max10_attrs, infer_max_pool,
+            "maximum of each window, and where", MAXIMUM),
     POOL("", "AveragePool", 1, 1, 1, 1, plain_attrs, wefti_infer_pool, "mean of each window", MEAN),
     POOL("", "AveragePool", 7, 1, 1, 1, avg7_attrs, wefti_infer_pool, "mean of each window", MEAN),
     POOL("", "AveragePool", 10, 1, 1, 1, avg10_attrs, wefti_infer_pool, "mean of each window",

@@ -53,25 +53,28 @@ static const weft_attr_def_t reduce_attrs[] = {
      .type = WEFT_ATTR_TYPE_INT,
      .doc = "1: without axes Y = X; 0: without axes all dimensions are reduced"},
 };
-#define REDUCE(op, version, inputs, list, linear, rule, text)                                      \
+#define REDUCE(types, op, version, inputs, list, linear, rule, text)                               \
     {                                                                                              \
         .domain = "", .name = op, .since_version = version, .inputs_min = 1, .inputs_max = inputs, \
-        .outputs_min = 1, .outputs_max = 1, .dtypes = WEFTI_BIT_NUMBERS,                           \
-        .in_place = WEFTI_IN_PLACE_NONE, .attrs = list, .attr_count = WEFTI_COUNT(list),           \
-        .infer = wefti_infer_reduce, .cost = cost_reduce, .doc = text,                             \
+        .outputs_min = 1, .outputs_max = 1, .dtypes = types, .in_place = WEFTI_IN_PLACE_NONE,      \
+        .attrs = list, .attr_count = WEFTI_COUNT(list), .infer = wefti_infer_reduce,               \
+        .cost = cost_reduce, .doc = text,                                                          \
         WEFTI_FACTS(.linear_inputs = linear, .gradient = rule, .layout = {1u, 1u, 0, 0, 0})        \
     }
 
 /* Both forms: axes are an attribute, or since version an input. */
-#define BOTH(op, version, linear, rule, text)                                                      \
-    REDUCE(op, 1, 1, reduce_attrs_old, linear, rule, text),                                        \
-        REDUCE(op, version, 2, reduce_attrs, linear, rule, text "; axes are an input")
+#define BOTH(...) BOTH_OF(WEFTI_BIT_NUMBERS, __VA_ARGS__)
+#define BOTH_OF(types, op, version, linear, rule, text)                                            \
+    REDUCE(types, op, 1, 1, reduce_attrs_old, linear, rule, text),                                 \
+        REDUCE(types, op, version, 2, reduce_attrs, linear, rule, text "; axes are an input")
 
 static const weft_op_def_t defs[] = {
     BOTH("ReduceSum", 13, 1u, WEFT_GRADIENT_SUM, "sum over dimensions"),
     BOTH("ReduceMean", 18, 1u, WEFT_GRADIENT_MEAN, "mean over dimensions"),
-    BOTH("ReduceMax", 18, 0u, WEFT_GRADIENT_REDUCED_EXTREME, "maximum over dimensions"),
-    BOTH("ReduceMin", 18, 0u, WEFT_GRADIENT_REDUCED_EXTREME, "minimum over dimensions"),
+    BOTH_OF(WEFTI_BIT_ALL, "ReduceMax", 18, 0u, WEFT_GRADIENT_REDUCED_EXTREME,
+            "maximum over dimensions"),
+    BOTH_OF(WEFTI_BIT_ALL, "ReduceMin", 18, 0u, WEFT_GRADIENT_REDUCED_EXTREME,
+            "minimum over dimensions"),
     BOTH("ReduceProd", 18, 0u, WEFT_GRADIENT_REDUCED_PRODUCT, "product over dimensions"),
     BOTH("ReduceSumSquare", 18, 0u, WEFT_GRADIENT_REDUCED_SQUARES,
          "sum of squares over dimensions"),

@@ -9,7 +9,7 @@
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
 
-/* An element and its place. A row is compared as i64 or as f64, which hold all types. */
+/* An element and its place. A row is compared as f64, i64 or u64, which hold all types. */
 typedef struct {
     double f;
     int64_t i, place;
@@ -34,7 +34,7 @@ static void load(const state_t *s, const char *x, element_t *row)
             float f;
             memcpy(&f, from, size);
             row[i].f = (double)f;
-        } else if (s->dtype == WEFT_DTYPE_I64) {
+        } else if (s->dtype == WEFT_DTYPE_I64 || s->dtype == WEFT_DTYPE_U64) {
             memcpy(&row[i].i, from, size);
         } else {
             wefti_widen(WEFT_ISA_PORTABLE, s->dtype, from, 1, &wide);
@@ -52,7 +52,7 @@ static void store(const state_t *s, const element_t *value, char *to)
     } else if (s->dtype == WEFT_DTYPE_F32) {
         float f = (float)value->f;
         memcpy(to, &f, sizeof(f));
-    } else if (s->dtype == WEFT_DTYPE_I64) {
+    } else if (s->dtype == WEFT_DTYPE_I64 || s->dtype == WEFT_DTYPE_U64) {
         memcpy(to, &value->i, sizeof(value->i));
     } else {
         wide.i64[0] = value->i;
@@ -68,9 +68,11 @@ static void store(const state_t *s, const element_t *value, char *to)
 static bool before(const state_t *s, const element_t *a, const element_t *b)
 {
     const bool an = a->f != a->f, bn = b->f != b->f;
-    int order = s->floating && (an || bn) ? (int)an - (int)bn
-                : s->floating             ? (a->f > b->f) - (a->f < b->f)
-                                          : (a->i > b->i) - (a->i < b->i);
+    const uint64_t au = (uint64_t)a->i, bu = (uint64_t)b->i;
+    int order = s->floating && (an || bn)    ? (int)an - (int)bn
+                : s->floating                ? (a->f > b->f) - (a->f < b->f)
+                : s->dtype == WEFT_DTYPE_U64 ? (au > bu) - (au < bu)
+                                             : (a->i > b->i) - (a->i < b->i);
     order = s->least ? -order : order;
     return order != 0 ? order > 0 : s->last ? a->place > b->place : a->place < b->place;
 }
@@ -195,7 +197,8 @@ static weft_status_t read_node(const weft_node_desc_t *node, int64_t axis, int64
         s->inner *= d > at ? x->dims[d] : 1;
     }
     per_row = per_row < 0 ? s->length : per_row;
-    const bool wide = s->floating || wefti_wide_dtype(x->dtype) == WEFT_DTYPE_I64;
+    const bool wide =
+        s->floating || wefti_wide_dtype(x->dtype) == WEFT_DTYPE_I64 || x->dtype == WEFT_DTYPE_U64;
     if (!wide || x->layout != WEFT_LAYOUT_PLAIN) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: no kernel for type %s or this layout",
                            node->op, weft_dtype_name(x->dtype));

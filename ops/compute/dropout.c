@@ -12,6 +12,7 @@
 
 #include "ops/compute/philox.h"
 #include "ops/compute/support.h"
+#include "ops/op_infer.h"
 #include "runtime/base/error.h"
 #include "runtime/base/parallel.h"
 
@@ -208,6 +209,21 @@ out:
     return status;
 }
 
+/* A constant of one element: false, or a ratio of zero. */
+static bool is_zero(const weft_tensor_desc_t *desc)
+{
+    const uint8_t *bytes = desc->data;
+    if (bytes == NULL || weft_tensor_elem_count(desc) != 1) {
+        return false;
+    }
+    for (size_t i = 0; i < weft_dtype_size_bytes(desc->dtype); i++) {
+        if (bytes[i] != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static weft_status_t prepare_inference(const weft_node_desc_t *node, const weft_kernel_env_t *env,
                                        void **out_state, size_t *out_scratch_bytes)
 {
@@ -215,13 +231,13 @@ static weft_status_t prepare_inference(const weft_node_desc_t *node, const weft_
     const weft_tensor_desc_t *mask = wefti_node_output(node, 1);
     state_t state = {0};
     (void)env;
-    for (uint32_t i = 1; i < node->input_count; i++) {
-        if (node->inputs[i].dtype != WEFT_DTYPE_NONE) {
-            return wefti_error(WEFT_ERR_UNSUPPORTED,
-                               "input %u: only the inference form of Dropout has a kernel; "
-                               "training uses weft.DropoutMask",
-                               i);
-        }
+    const weft_tensor_desc_t *ratio = wefti_infer_input(node, 1),
+                             *training = wefti_infer_input(node, 2);
+    if (training != NULL && !is_zero(training) && (ratio == NULL || !is_zero(ratio))) {
+        return wefti_error(
+            WEFT_ERR_UNSUPPORTED,
+            "input 2: only the inference form of Dropout has a kernel; training uses "
+            "weft.DropoutMask");
     }
     WEFT_TRY(status, need_pair(node), out);
     state.has_mask = mask != NULL && mask->dtype != WEFT_DTYPE_NONE;

@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* MatMul and FusedMatMul: the last two dimensions are matrices, the others are broadcast. */
+#include <string.h>
+
 #include "ops/compute/gemm_half.h"
 #include "ops/compute/halves.h"
 #include "ops/compute/kernel_check.h"
 #include "ops/compute/product_kernels.h"
+#include "ops/compute/support.h"
 #include "runtime/base/error.h"
 #include "runtime/base/memory.h"
+#include "runtime/base/parallel.h"
 
 typedef struct matmul_state {
     wefti_gemm_t gemm;
     wefti_gemm_half_t half; /* in place of gemm, if half.in is set */
+    bool wide;              /* f64: rows of gemm, without its choices */
     int64_t batch_count;
     int64_t *a_offset; /* elements, per matrix of the output; NULL when there is one */
     int64_t *b_offset;
@@ -112,9 +117,12 @@ static weft_status_t describe(const weft_node_desc_t *node, const weft_kernel_en
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "%s: transBatchA and transBatchB are not supported", node->op);
     }
-    const weft_dtype_t in =
-        wefti_is_half(node->inputs[0].dtype) ? node->inputs[0].dtype : WEFT_DTYPE_F32;
-    const weft_dtype_t out = wefti_is_half(node->outputs[0].dtype) ? in : WEFT_DTYPE_F32;
+    state->wide = node->inputs[0].dtype == WEFT_DTYPE_F64;
+    const weft_dtype_t in = wefti_is_half(node->inputs[0].dtype) || state->wide
+                                ? node->inputs[0].dtype
+                                : WEFT_DTYPE_F32;
+    const weft_dtype_t out =
+        wefti_is_half(node->outputs[0].dtype) || state->wide ? in : WEFT_DTYPE_F32;
     WEFT_TRY(status, wefti_check_type(node, &node->inputs[0], "input 0", false, in), out);
     WEFT_TRY(status, wefti_check_type(node, &node->inputs[1], "input 1", false, in), out);
     WEFT_TRY(status, wefti_check_type(node, &node->outputs[0], "output 0", false, out), out);
@@ -150,8 +158,9 @@ static weft_status_t describe(const weft_node_desc_t *node, const weft_kernel_en
     if (state->batch_count > 1) {
         WEFT_TRY(status, make_offsets(state, &a, &b, rank, dims), out);
     }
-    status =
-        in == WEFT_DTYPE_F32 ? wefti_gemm_plan(g) : wefti_gemm_half_plan(&state->half, g, in, out);
+    status = state->wide            ? WEFT_OK
+             : in == WEFT_DTYPE_F32 ? wefti_gemm_plan(g)
+                                    : wefti_gemm_half_plan(&state->half, g, in, out);
 out:
     return status;
 }
@@ -186,6 +195,34 @@ static weft_status_t prepare(const weft_node_desc_t *node, const weft_kernel_env
     return WEFT_OK;
 }
 
+typedef struct job {
+    const wefti_gemm_t *g;
+    const double *a, *b;
+    double *c;
+} job_t;
+
+/* Rows of f64. Each sum is in the order of k, without fused multiply-adds. */
+static void run_rows(const void *opaque, wefti_range_t range)
+{
+    const job_t *job = opaque;
+    const wefti_gemm_t *g = job->g;
+    const int64_t a_row = g->trans_a ? 1 : g->lda, a_k = g->trans_a ? g->lda : 1;
+    const int64_t b_k = g->trans_b ? 1 : g->ldb, b_col = g->trans_b ? g->ldb : 1;
+    for (int64_t m = range.from; m < range.to; m++) {
+        double *c = job->c + m * g->ldc;
+        memset(c, 0, (size_t)g->n * sizeof(*c));
+        for (int64_t k = 0; k < g->k; k++) {
+            const double x = job->a[m * a_row + k * a_k];
+            for (int64_t n = 0; n < g->n; n++) {
+                c[n] += x * job->b[k * b_k + n * b_col];
+            }
+        }
+        for (int64_t n = 0; n < g->n && g->alpha != 1.0f; n++) {
+            c[n] *= (double)g->alpha;
+        }
+    }
+}
+
 static weft_status_t run(const weft_kernel_call_t *call)
 {
     const matmul_state_t *state = call->state;
@@ -199,6 +236,13 @@ static weft_status_t run(const weft_kernel_call_t *call)
     for (int64_t i = 0; i < state->batch_count; i++) {
         const int64_t a_at = state->batch_count > 1 ? state->a_offset[i] : 0;
         const int64_t b_at = state->batch_count > 1 ? state->b_offset[i] : 0;
+        if (state->wide) {
+            const job_t job = {g, (const double *)call->inputs[0] + a_at,
+                               (const double *)call->inputs[1] + b_at,
+                               (double *)call->outputs[0] + i * g->m * g->n};
+            wefti_parallel_for(g->threads, g->m, wefti_grain_rows(g->n * g->k), run_rows, &job);
+            continue;
+        }
         if (half->in != WEFT_DTYPE_NONE) {
             wefti_gemm_half_run(half, half_a + a_at, half_b + b_at, &none,
                                 (char *)call->outputs[0] + (size_t)(i * g->m * g->n) * size,
@@ -212,7 +256,8 @@ static weft_status_t run(const weft_kernel_call_t *call)
 
 static const char *implementation(void *state)
 {
-    return wefti_gemm_name(&((const matmul_state_t *)state)->gemm);
+    const matmul_state_t *s = state;
+    return s->wide ? "gemm:f64" : wefti_gemm_name(&s->gemm);
 }
 
 const weft_kernel_t wefti_kernel_matmul = {

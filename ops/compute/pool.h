@@ -21,6 +21,9 @@ typedef struct wefti_pool {
     int64_t n, c;
     wefti_pool_dim_t y, x; /* rows, columns */
     bool channels_last;
+    weft_dtype_t dtype;         /* of MaxPool, where there are no vectors for it; else NONE */
+    bool indices, column_major; /* it has these, in this order */
+    bool indices_last;          /* they are channels-last */
     weft_isa_t isa;
     uint32_t threads;
     /* The arrays of both dimensions follow. */
@@ -33,5 +36,9 @@ typedef struct wefti_pool {
 weft_status_t wefti_pool_create(const weft_node_desc_t *node, const weft_kernel_env_t *env,
                                 const weft_tensor_desc_t *x, const weft_tensor_desc_t *y,
                                 wefti_pool_t **out_pool);
+
+/* pool_any.c: MaxPool of any type that is ordered as f64, with or without Indices. */
+bool wefti_pool_any_takes(weft_dtype_t dtype);
+weft_status_t wefti_pool_any_run(const weft_kernel_call_t *call);
 
 #endif

@@ -336,7 +336,9 @@ static weft_status_t run_forward(const wefti_pool_t *p, const float *x, float *y
 
 static weft_status_t run_max(const weft_kernel_call_t *call)
 {
-    return run_forward(call->state, call->inputs[0], call->outputs[0], NULL);
+    const wefti_pool_t *p = call->state;
+    return p->dtype != WEFT_DTYPE_NONE ? wefti_pool_any_run(call)
+                                       : run_forward(p, call->inputs[0], call->outputs[0], NULL);
 }
 
 static weft_status_t run_mask(const weft_kernel_call_t *call)
@@ -344,16 +346,42 @@ static weft_status_t run_mask(const weft_kernel_call_t *call)
     return run_forward(call->state, call->inputs[0], call->outputs[0], call->outputs[1]);
 }
 
+/* Indices may have another layout than Y. */
+static weft_status_t need_any(const weft_node_desc_t *node, const weft_tensor_desc_t *x,
+                              const weft_tensor_desc_t *y, const weft_tensor_desc_t *indices)
+{
+    WEFT_RETURN_IF_ERROR(wefti_need_known(x, "input", 0));
+    WEFT_RETURN_IF_ERROR(wefti_need_known(y, "output", 0));
+    if ((x->dtype != WEFT_DTYPE_F32 && !wefti_pool_any_takes(x->dtype)) || y->dtype != x->dtype) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: no kernel for type %s", node->op,
+                           weft_dtype_name(x->dtype));
+    }
+    if (indices != NULL && (indices->dtype != WEFT_DTYPE_I64 || indices->rank != y->rank ||
+                            memcmp(indices->dims, y->dims, y->rank * sizeof(y->dims[0])) != 0)) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "MaxPool: Indices must have type i64 and the shape of Y");
+    }
+    return WEFT_OK;
+}
+
 static weft_status_t prepare_max(const weft_node_desc_t *node, const weft_kernel_env_t *env,
                                  void **out_state, size_t *out_scratch_bytes)
 {
     wefti_pool_t *pool = NULL;
-    WEFT_RETURN_IF_ERROR(wefti_need_f32(node, 0));
-    WEFT_RETURN_IF_ERROR(wefti_need_f32_output(node, 0));
-    if (wefti_node_output(node, 1) != NULL) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "MaxPool: the output Indices is not supported");
+    const weft_tensor_desc_t *x = wefti_infer_input(node, 0), *y = wefti_node_output(node, 0);
+    const weft_tensor_desc_t *indices = wefti_node_output(node, 1);
+    const bool any = indices != NULL || (x != NULL && wefti_pool_any_takes(x->dtype));
+    if (any) {
+        WEFT_RETURN_IF_ERROR(need_any(node, x, y, indices));
+    } else {
+        WEFT_RETURN_IF_ERROR(wefti_need_f32(node, 0));
+        WEFT_RETURN_IF_ERROR(wefti_need_f32_output(node, 0));
     }
-    WEFT_RETURN_IF_ERROR(wefti_pool_create(node, env, &node->inputs[0], &node->outputs[0], &pool));
+    WEFT_RETURN_IF_ERROR(wefti_pool_create(node, env, x, y, &pool));
+    pool->dtype = any ? x->dtype : WEFT_DTYPE_NONE;
+    pool->indices = indices != NULL;
+    pool->indices_last = indices != NULL && indices->layout == WEFT_LAYOUT_CHANNELS_LAST;
+    pool->column_major = weft_node_attr_int(node, "storage_order", 0) != 0;
     *out_state = pool;
     *out_scratch_bytes = 0;
     return WEFT_OK;

@@ -49,7 +49,7 @@ typedef struct {
     wefti_nest_t nest; /* a: X, b: Y */
     row_t row;
     weft_dtype_t dtype;
-    bool floating;
+    bool floating, boolean;
     int64_t out_count, reduced; /* elements of Y, and of X for each */
     uint32_t threads;
 } state_t;
@@ -179,6 +179,8 @@ static void pass(const state_t *s, step_t step, const char *x, number_t *y, cons
                   : step == MINIMUM  ? INFINITY
                   : step == MULTIPLY ? 1.0
                                      : 0.0;
+    } else if (s->boolean) { /* of nothing: false is the smallest, true the largest value */
+        first.i = step == MINIMUM;
     } else {
         first.i = step == MAXIMUM    ? INT64_MIN
                   : step == MINIMUM  ? INT64_MAX
@@ -255,8 +257,11 @@ weft_status_t wefti_reduce_prepare(const weft_node_desc_t *node, const weft_kern
     while (at < WEFTI_COUNT(rows) && strcmp(rows[at].op, node->op) != 0) {
         at++;
     }
-    const weft_dtype_t wide = wefti_wide_dtype(x->dtype);
-    const bool floating = (WEFT_DTYPE_BIT(x->dtype) & WEFTI_BIT_FLOATS) != 0;
+    const bool boolean = x->dtype == WEFT_DTYPE_BOOL && at < WEFTI_COUNT(rows) &&
+                         (rows[at].step == MAXIMUM || rows[at].step == MINIMUM);
+    const weft_dtype_t dtype = boolean ? WEFT_DTYPE_U8 : x->dtype;
+    const weft_dtype_t wide = wefti_wide_dtype(dtype);
+    const bool floating = (WEFT_DTYPE_BIT(dtype) & WEFTI_BIT_FLOATS) != 0;
     if (at == WEFTI_COUNT(rows) || (!floating && wide != WEFT_DTYPE_I64) ||
         (!floating && rows[at].step == ADD_EXP)) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: no kernel for type %s", node->op,
@@ -268,8 +273,9 @@ weft_status_t wefti_reduce_prepare(const weft_node_desc_t *node, const weft_kern
     }
     state->run = run;
     state->row = rows[at];
-    state->dtype = x->dtype;
+    state->dtype = dtype;
     state->floating = floating;
+    state->boolean = boolean;
     state->out_count = weft_tensor_elem_count(&node->outputs[0]);
     state->threads = wefti_kernel_threads(env);
     state->reduced = 1;

@@ -43,9 +43,8 @@ static const weft_compile_option_t table[] = {
     {FIELD(rank_models), WEFT_OPTION_TYPE_MODELS,
      WEFT_OPTION_FLAG_POSITIONAL | WEFT_OPTION_FLAG_INFERENCE | WEFT_OPTION_FLAG_IN_GRAPH, "model",
      "MODEL.onnx..",
-     .help = "one model per rank: equal except for initializers, or, without collectives, "
-             "different models, "
-             "of which every rank has the outputs"},
+     .help = "one model per rank: equal except for initializers, or different models, with no "
+             "collectives but Send and Recv, of which every rank has the outputs"},
     {FIELD(print_after), WEFT_OPTION_TYPE_TEXT, WEFT_OPTION_FLAG_REPORTED, "print_after", "PASS",
      .help = "print the graph to standard error after this pass, or after every pass: all"},
     {FIELD(stop_after), WEFT_OPTION_TYPE_TEXT, WEFT_OPTION_FLAG_REPORTED, "stop_after", "PASS",

@@ -82,6 +82,12 @@ static weft_status_t check_attrs(const wefti_lowering_t *l, const wefti_node_t *
 weft_status_t wefti_lower_check_activations(const wefti_lowering_t *l, const wefti_node_t *node)
 {
     weft_collective_t op = (weft_collective_t)wefti_op_facts(node->def).collective;
+    if (node->def->ordering == WEFT_ORDERING_PAIR) { /* joined pairs are transfers */
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "node '%s' (%s): no partner: it needs a model per rank, in rank_models, "
+                           "and inference",
+                           node->name, node->def->name);
+    }
     if (!is_supported(node) || node->input_count != node->output_count || node->input_count == 0) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "node '%s' (%s): operator not supported in a plan",
                            node->name, node->def->name);

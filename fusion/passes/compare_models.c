@@ -4,8 +4,8 @@
  *
  * Matches the graphs of rank_models after shapes are bound and constants folded, so that it
  * compares what runs. Changes nothing: an error names both sides of the first difference other than
- * contents of initializers, unless no model has collectives: then each rank runs a model of its own
- * (stages/join.c). Ids follow the order of the files and must agree, because lowering
+ * contents of initializers, unless no model has collectives, or Send and Recv alone: then each rank
+ * runs a model of its own (stages/join.c). Ids follow the order of the files and must agree, because lowering
  * finds the contents of each rank by them. Later passes change the graph of rank 0 only.
  */
 #include "fusion/passes/passes.h"
@@ -215,15 +215,28 @@ weft_status_t wefti_pass_compare_models(const wefti_graph_t *const *graphs,
     return status >= 0 ? check_shapes(graphs, count) : status;
 }
 
-static bool any_communicates(const wefti_graph_t *const *graphs, uint32_t count)
+/* The first collective of all models, other than Send and Recv, and whether there are any of these;
+ * a pair of model and node, WEFTI_NONE: there is none. */
+typedef struct collectives {
+    uint32_t model, node;
+    bool sends;
+} collectives_t;
+
+static collectives_t find_collectives(const wefti_graph_t *const *graphs, uint32_t count)
 {
-    bool any = false;
+    collectives_t found = {.node = WEFTI_NONE};
     for (uint32_t r = 0; r < count; r++) {
         for (uint32_t i = 0; i < graphs[r]->order_count; i++) {
-            any = any || wefti_node_communicates(&graphs[r]->nodes[graphs[r]->order[i]]);
+            const wefti_node_t *node = &graphs[r]->nodes[graphs[r]->order[i]];
+            if (wefti_node_is_sent(node)) {
+                found.sends = true;
+            } else if (wefti_node_communicates(node) && found.node == WEFTI_NONE) {
+                found.model = r;
+                found.node = graphs[r]->order[i];
+            }
         }
     }
-    return any;
+    return found;
 }
 
 weft_status_t wefti_apply_compare_models(wefti_compiler_t *c)
@@ -233,8 +246,19 @@ weft_status_t wefti_apply_compare_models(wefti_compiler_t *c)
         graphs[r] = c->models[r].graph;
     }
     WEFT_RETURN_IF_NO_MEMORY(graphs);
+    const collectives_t found = find_collectives(graphs, c->model_count);
+    if (found.sends && found.node != WEFTI_NONE) {
+        const wefti_node_t *node = &graphs[found.model]->nodes[found.node];
+        return wefti_error_field(WEFT_ERR_UNSUPPORTED, "rank_models",
+                                 "%s: node '%s' (%s): models with Send and Recv cannot have other "
+                                 "collectives",
+                                 c->params.rank_models[found.model], node->name, node->def->name);
+    }
+    if (found.sends) { /* one rank sends, another one receives: never the same model */
+        return wefti_stages_join(c);
+    }
     weft_status_t status = wefti_pass_compare_models(graphs, c->params.rank_models, c->model_count);
-    if (status != WEFT_ERR_INVALID_ARGUMENT || any_communicates(graphs, c->model_count)) {
+    if (status != WEFT_ERR_INVALID_ARGUMENT || found.node != WEFTI_NONE) {
         return status;
     }
     wefti_log(&c->log, WEFT_LOG_LEVEL_INFO, "every rank runs a model of its own: %s",

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Several models in one plan: the graphs of the others are added to that of rank 0, and every rank
- * gets all outputs. Rank r computes what leads to outputs of model r (graph/places.c).
+ * gets all outputs. Rank r computes what leads to outputs of model r, or to what it sends
+ * (graph/places.c).
  *
  * A name of an input or output that several models have gets the model in front, without the ending
  * of its file: "text.input".
@@ -152,13 +153,17 @@ weft_status_t wefti_stages_join(wefti_compiler_t *c)
 {
     wefti_graph_t *graph = c->models[0].graph;
     uint32_t own = graph->output_count;
+    uint32_t *first_node = wefti_arena_array(&c->arena, c->model_count, sizeof(*first_node));
+    WEFT_RETURN_IF_NO_MEMORY(first_node);
     WEFT_RETURN_IF_ERROR(separate_names(c));
     for (uint32_t i = 0; i < own; i++) {
         WEFT_RETURN_IF_ERROR(wefti_stages_share_output(graph, i, 0));
     }
     for (uint32_t m = 1; m < c->model_count; m++) {
+        first_node[m] = graph->node_count;
         WEFT_RETURN_IF_ERROR(add_graph(graph, c->models[m].graph, m, &c->arena));
     }
+    WEFT_RETURN_IF_ERROR(wefti_stages_pair(c, first_node));
     wefti_compile_set_mesh(c, "model", c->model_count);
     c->place_group = WEFTI_GROUP_STAGE;
     return wefti_graph_sort(graph);

@@ -12,8 +12,13 @@ weft_status_t wefti_stages_send(wefti_graph_t *graph, uint32_t value, uint32_t f
 /* Output index, of place from, is sent to all ranks; what they receive has its name and marks. */
 weft_status_t wefti_stages_share_output(wefti_graph_t *graph, uint32_t index, uint32_t from);
 
-/* join.c: makes one graph of those of all models, which have no collectives. */
+/* join.c: makes one graph of those of all models, which have no collectives but Send and Recv. */
 weft_status_t wefti_stages_join(wefti_compiler_t *compiler);
+
+/* pair.c: is a node Send or Recv, one half of a transfer between two models? */
+bool wefti_node_is_sent(const wefti_node_t *node);
+/* Each Send and the Recv that it meets become a Transfer; first_node: of each model. */
+weft_status_t wefti_stages_pair(wefti_compiler_t *compiler, const uint32_t *first_node);
 
 /* micro.c: the part of the batch for which the graph was imported becomes the first of count parts:
  * all that depends on the batch is there once per part. */

@@ -329,11 +329,20 @@ fail:
     return status;
 }
 
+static bool communicates(const wefti_graph_t *graph)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        any = any || wefti_node_communicates(&graph->nodes[graph->order[i]]);
+    }
+    return any;
+}
+
 static weft_status_t add_outputs(import_t *import)
 {
     const Onnx__GraphProto *proto = import->file->model->graph;
-    /* A compiled graph may have updates only. */
-    if (proto->n_output == 0 && import->params->compiled == NULL) {
+    /* A compiled graph may have updates only, and a stage may send all that it computes. */
+    if (proto->n_output == 0 && import->params->compiled == NULL && !communicates(import->graph)) {
         return wefti_error(WEFT_ERR_FORMAT, "%s: graph has no outputs", import->file->label);
     }
     for (size_t i = 0; i < proto->n_output; i++) {

@@ -80,6 +80,89 @@ class Pipeline(Case):
         done = self.weft("compile", *paths, "--infer", "-o", "p.weft", code=2)
         self.assertIn("output 'image.x' is an input or a weight", done.stderr)
 
+    def save_stages(self, *stages):
+        """Models of (nodes, inputs, outputs, weights); what reads or makes nothing is of domain weft."""
+        paths = []
+        for i, (nodes, inputs, outputs, weights) in enumerate(stages):
+            proto = proto_of(nodes, inputs, outputs, **weights)
+            for node in proto.graph.node:
+                node.domain = "weft" if node.op_type in ("Send", "Recv", "AllReduce") else ""
+            proto.opset_import.append(helper.make_opsetid("weft", 1))
+            paths.append(self.dir / f"s{i}.onnx")
+            paths[-1].write_bytes(proto.SerializeToString())
+        return paths
+
+    def test_send_and_receive(self):
+        """A pipeline that the user wrote, forward, back and side by side: what one rank computes with whole models."""
+        w = {f"w{i}": random(8, 8) + np.float32(0.1 * i) for i in range(3)}
+        x, rows = {"x": [3, 8]}, {"shape": [3, 8], "dtype": "f32"}
+        # Two tensors of one tag keep their order; an input and a constant are sent too; rank 1 has no output of its own.
+        first = [("MatMul", "x w0", "a", {}), ("Tanh", "a", "b", {}), ("Send", "b", "", {"peer": 1, "tag": 7}),
+                 ("Send", "a", "", {"peer": 1, "tag": 7}), ("Send", "x", "", {"peer": 1}), ("Send", "w2", "", {"peer": 1, "tag": 1}),
+                 ("Recv", "", "e", {"peer": 1, "tag": 7, **rows}), ("Add", "e b", "y", {})]
+        second = [("Recv", "", "b", {"peer": 0, "tag": 7, **rows}), ("Recv", "", "a", {"peer": 0, "tag": 7, **rows}),
+                  ("Recv", "", "x", {"peer": 0, **rows}), ("Recv", "", "v", {"peer": 0, "tag": 1, "shape": [8, 8]}),
+                  ("MatMul", "b w1", "c", {}), ("Sub", "c a", "d", {}), ("Mul", "d x", "g", {}), ("MatMul", "g v", "e", {}),
+                  ("Send", "e", "", {"peer": 0, "tag": 7})]
+        whole = [("MatMul", "x w0", "a", {}), ("Tanh", "a", "b", {}), ("MatMul", "b w1", "c", {}), ("Sub", "c a", "d", {}),
+                 ("Mul", "d x", "g", {}), ("MatMul", "g w2", "e", {}), ("Add", "e b", "y", {})]
+        s0, s1 = self.save_stages((first, x, {"y": [3, 8]}, {"w0": w["w0"], "w2": w["w2"]}), (second, {}, {}, {"w1": w["w1"]}))
+        model = self.save(proto_of(whole, x, {"y": [3, 8]}, **w))
+        save_tensor(self.dir / "in" / "x.pb", random(3, 8))
+        outputs = []
+        for models in ((model, "--world", 1), (s0, s1)):
+            self.compile(*models, "--infer")
+            self.weft("run", "p.weft", "--inputs", "in", "--outputs", "out", env={"WEFT_CHECK": "results"})
+            outputs.append(load_tensor(self.dir / "out" / "y.pb")[1])
+        np.testing.assert_array_equal(outputs[1], outputs[0])
+        report = self.explain()
+        self.assertEqual({c["op"] for c in report["collectives"]}, {"SendRecv"})
+        self.assertEqual(len(report["collectives"]), 6)  # five, and the output
+
+    def test_stages_of_three_ranks(self):
+        """Each gets and sends on; the last one has the output, whatever the order of the files' nodes."""
+        w, rows = [random(6 + i, 6 + i + 1) for i in range(3)], 4
+        stages = []
+        for i in range(3):
+            nodes = [("MatMul", f"{'x' if i == 0 else 'r'} w", "a", {}), ("Tanh", "a", "y" if i == 2 else "t", {})]
+            nodes = ([] if i == 0 else [("Recv", "", "r", {"peer": i - 1, "shape": [rows, 6 + i]})]) + nodes
+            nodes += [("Send", "t", "", {"peer": i + 1})] if i < 2 else []
+            stages.append((nodes, {"x": [rows, 6]} if i == 0 else {}, {"y": [rows, 9]} if i == 2 else {}, {"w": w[i]}))
+        self.compile(*self.save_stages(*stages), "--infer")
+        x = random(rows, 6)
+        save_tensor(self.dir / "in" / "x.pb", x)
+        self.weft("run", "p.weft", "--inputs", "in", "--outputs", "out", env={"WEFT_CHECK": "results"})
+        for weight in w:
+            x = np.tanh(x @ weight)
+        np.testing.assert_allclose(load_tensor(self.dir / "out" / "y.pb")[1], x, rtol=1e-5)
+
+    def test_sends_and_receives_that_do_not_meet(self):
+        w = {"w": random(8, 8)}
+        send = ("Send", "a", "", {"peer": 1, "tag": 2})
+        recv = ("Recv", "", "b", {"peer": 0, "tag": 2, "shape": [3, 8]})
+        change = lambda node, **attrs: (*node[:3], {**node[3], **attrs})
+        both = ("Recv", "", "x2", {"peer": 1, "shape": [3, 8]})
+        for sent, received, words in (
+                ([send], [change(recv, shape=[3, 9])], ("s0.onnx: node 'Send", "sends f32 [3, 8], but node 'Recv", "of", "s1.onnx receives f32 [3, 9]")),
+                ([send], [change(recv, dtype="f16")], ("receives f16 [3, 8]",)),
+                ([send], [change(recv, tag=3)], ("s0.onnx: node 'Send", "no Recv of rank 1 is left for it: expected one with peer 0 and tag 2")),
+                ([send, send], [recv], ("no Recv of rank 1 is left",)),
+                ([send], [recv, (*recv[:2], "c", recv[3])], ("s1.onnx: node 'Recv", "no Send of rank 0 is left for it: expected one with peer 1 and tag 2")),
+                ([change(send, peer=0)], [recv], ("invalid peer 0 of rank 0: there are 2 models",)),
+                ([change(send, peer=2)], [recv], ("invalid peer 2 of rank 0: there are 2 models",)),
+                ([change(send, group=1)], [recv], ("the only group is 0",)),
+                ([send, ("AllReduce", "a", "s", {})], [recv], ("node 'AllReduce", "cannot have other collectives")),
+                ([both, ("Add", "x2 x", "u", {}), ("Send", "u", "", {"peer": 1, "tag": 2})],
+                 [recv, ("Send", "b", "", {"peer": 0})], ("cycle", "Add"))):
+            paths = self.save_stages(([("MatMul", "x w", "a", {}), ("Relu", "a", "z", {}), *sent], {"x": [3, 8]}, {"z": [3, 8]}, w),
+                                     ([*received, ("Relu", "b", "y", {})], {}, {"y": None}, {}))
+            done = self.weft("compile", *paths, "--infer", "-o", "p.weft", code=2)
+            self.assert_one_line(done.stderr)
+            for word in words:
+                self.assertIn(word, done.stderr)
+        done = self.weft("compile", paths[0], "--infer", "--world", 2, "-o", "p.weft", code=2)
+        self.assertIn("(Recv): no partner: it needs a model per rank, in rank_models, and inference", done.stderr)
+
     def test_inference(self):
         model = self.save(Model(fused=False).proto())
         save_tensor(self.dir / "in" / "tokens.pb", np.random.default_rng(3).integers(0, WORDS, (BATCH, LENGTH)))

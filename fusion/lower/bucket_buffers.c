@@ -52,11 +52,16 @@ weft_status_t wefti_lower_param_range(wefti_lowering_t *l, uint32_t index, uint3
 weft_status_t wefti_lower_grad_shard(wefti_lowering_t *l, uint32_t index, uint32_t *out_buffer)
 {
     uint32_t *buffer = &l->buffers->of_bucket[index].grad_shard;
-    uint64_t begin = wefti_lower_grad_bytes(l, l->regions->places[index].begin_bytes);
-    weft_status_t status = add_once(
-        l, index, "gradients", wefti_lower_grad_dtype(l, &l->buckets->list[index]),
-        l->regions->grad_begin + begin,
-        wefti_lower_grad_bytes(l, wefti_lower_range_bytes(l, index)), l->buckets->shards, buffer);
+    const wefti_bucket_t *bucket = &l->buckets->list[index];
+    uint64_t begin = l->regions->local_begin + l->regions->places[index].begin_bytes;
+    uint64_t bytes = wefti_lower_range_bytes(l, index);
+    if (wefti_lower_is_rounded(l, bucket)) {
+        begin = l->regions->grad_begin +
+                wefti_lower_grad_bytes(l, l->regions->places[index].begin_bytes);
+        bytes = wefti_lower_grad_bytes(l, bytes);
+    }
+    weft_status_t status = add_once(l, index, "gradients", wefti_lower_grad_dtype(l, bucket), begin,
+                                    bytes, l->buckets->shards, buffer);
     *out_buffer = *buffer;
     return status;
 }
@@ -71,11 +76,13 @@ weft_status_t wefti_lower_grad_range(wefti_lowering_t *l, const char *name, uint
         const uint32_t *ranges = sent ? l->ranges->sent_of : l->ranges->own_of;
         return wefti_lower_add_piece(l, name, ranges[index - bucket->part], index, out_buffer);
     }
-    return sent ? wefti_lower_add_range(l, name, wefti_lower_grad_dtype(l, bucket),
-                                        l->regions->grad_begin + wefti_lower_grad_bytes(l, begin),
-                                        wefti_lower_grad_bytes(l, bytes), out_buffer)
-                : wefti_lower_add_range(l, name, WEFT_DTYPE_F32, l->regions->local_begin + begin,
-                                        bytes, out_buffer);
+    return sent && wefti_lower_is_rounded(l, bucket)
+               ? wefti_lower_add_range(l, name, wefti_lower_grad_dtype(l, bucket),
+                                       l->regions->grad_begin + wefti_lower_grad_bytes(l, begin),
+                                       wefti_lower_grad_bytes(l, bytes), out_buffer)
+               : wefti_lower_add_range(l, name,
+                                       sent ? wefti_lower_grad_dtype(l, bucket) : WEFT_DTYPE_F32,
+                                       l->regions->local_begin + begin, bytes, out_buffer);
 }
 
 /* A shard that lasts though the range that it is of does not. */
@@ -105,7 +112,7 @@ weft_status_t wefti_lower_add_shards(wefti_lowering_t *l, uint32_t index,
     if (!bucket->passing) {
         return WEFT_OK;
     }
-    bytes = wefti_lower_grad_bytes(l, bytes);
+    bytes = wefti_lower_is_rounded(l, bucket) ? wefti_lower_grad_bytes(l, bytes) : bytes;
     *inout_kept_bytes += bytes;
     return add_kept_shard(l, index, "gradients", wefti_lower_grad_dtype(l, bucket), bytes, 0,
                           &buffers->grad_shard);

@@ -32,6 +32,12 @@ weft_dtype_t wefti_lower_grad_dtype(const wefti_lowering_t *l, const wefti_bucke
     return l->graph->values[bucket->members[0].sent].type.dtype;
 }
 
+bool wefti_lower_is_rounded(const wefti_lowering_t *l, const wefti_bucket_t *bucket)
+{
+    return wefti_lower_grad_dtype(l, bucket) !=
+           l->graph->values[bucket->members[0].value].type.dtype;
+}
+
 weft_dtype_t wefti_lower_param_dtype(const wefti_lowering_t *l, const wefti_bucket_t *bucket)
 {
     return l->graph->values[bucket->members[0].param].type.dtype;
@@ -153,14 +159,7 @@ static weft_status_t add_bucket(wefti_lowering_t *l, wefti_buckets_t *b, uint32_
                              .parts = l->order->commands[command].parts,
                              .update = WEFTI_NONE};
     WEFT_RETURN_IF_ERROR(add_members(l, &bucket));
-    bool half =
-        wefti_lower_grad_dtype(l, &bucket) != l->graph->values[bucket.members[0].value].type.dtype;
-    if (index > 0 && half != b->half) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "node '%s' (%s): type of gradients differs from that of node '%s'",
-                           node->name, node->def->name, l->graph->nodes[b->list[0].node].name);
-    }
-    b->half = half;
+    b->half = b->half || wefti_lower_is_rounded(l, &bucket);
     b->shards = bucket.sharded ? l->params->world_size : b->shards;
     b->of_node[id] = index;
     for (uint32_t part = 0; part < bucket.parts; part++) {

@@ -101,14 +101,17 @@ typedef struct wefti_buckets {
     uint32_t *state_slot; /* STATE value -> its region, or WEFTI_NONE */
     uint32_t state_count; /* regions */
     uint32_t shards;      /* the number of ranks if a bucket is sharded, else 1 */
-    bool half;            /* gradients are reduced as bf16 */
+    bool half;            /* gradients are reduced as bf16, all but running statistics */
 } wefti_buckets_t;
 
 weft_status_t wefti_lower_buckets(wefti_lowering_t *lowering, wefti_buckets_t *out);
 /* The bucket of a command or of an item; WEFTI_NONE: of an activation, of other kernels. */
 uint32_t wefti_lower_command_bucket(const wefti_lowering_t *lowering, uint32_t command);
 uint32_t wefti_lower_item_bucket(const wefti_lowering_t *lowering, uint32_t item);
-/* How many bytes of what is reduced belong to so many bytes of gradients; its type. */
+/* Are the gradients of a bucket reduced as bf16? Else they are reduced where kernels write them. */
+bool wefti_lower_is_rounded(const wefti_lowering_t *lowering, const wefti_bucket_t *bucket);
+/* How many bytes of what is reduced belong to so many bytes of gradients, where any are reduced as
+ * bf16; its type. */
 uint64_t wefti_lower_grad_bytes(const wefti_lowering_t *lowering, uint64_t bytes);
 weft_dtype_t wefti_lower_grad_dtype(const wefti_lowering_t *lowering, const wefti_bucket_t *bucket);
 weft_dtype_t wefti_lower_param_dtype(const wefti_lowering_t *lowering,

@@ -30,11 +30,6 @@ static uint64_t whole_bytes(const wefti_lowering_t *l, uint32_t bucket)
     return first[l->buckets->list[bucket].parts - 1].end_bytes - first->begin_bytes;
 }
 
-static bool is_rounded(const wefti_lowering_t *l, const wefti_bucket_t *bucket)
-{
-    return wefti_lower_grad_dtype(l, bucket) != wefti_lower_param_dtype(l, bucket);
-}
-
 static wefti_range_t *add_range(const wefti_lowering_t *l, wefti_ranges_t *out, uint32_t bucket,
                                 uint32_t node)
 {
@@ -74,7 +69,7 @@ static void add_gradients(const wefti_lowering_t *l, uint32_t index, const uint3
 {
     const wefti_bucket_t *bucket = &l->buckets->list[index];
     uint32_t fold = l->graph->values[bucket->members[0].sent].producer;
-    bool rounded = is_rounded(l, bucket);
+    bool rounded = wefti_lower_is_rounded(l, bucket);
     uint32_t end = ends[bucket->command + bucket->parts - 1];
     out->own_of[index] = out->sent_of[index] = out->count;
     wefti_range_t *own = add_range(l, out, index, WEFTI_NONE);
@@ -131,7 +126,8 @@ static weft_status_t add_member(wefti_lowering_t *l, const wefti_range_t *range,
 {
     uint64_t place = l->plan->buffers[l->buffers->of[param]].offset_bytes -
                      wefti_lower_param_offset(l, range->bucket);
-    bool smaller = range->gather == WEFTI_NONE && range->sent;
+    bool smaller = range->gather == WEFTI_NONE && range->sent &&
+                   wefti_lower_is_rounded(l, &l->buckets->list[range->bucket]);
     wefti_plan_buffer_t *buffer = &l->plan->buffers[l->plan->buffer_count];
     weft_status_t status = wefti_lower_add_buffer(
         l, value, kind, range->offset_bytes + (smaller ? wefti_lower_grad_bytes(l, place) : place));
@@ -155,7 +151,7 @@ static weft_status_t add_weights(wefti_lowering_t *l, const wefti_range_t *range
 static weft_status_t add_gradient(wefti_lowering_t *l, const wefti_range_t *range,
                                   const wefti_member_t *member)
 {
-    bool rounded = is_rounded(l, &l->buckets->list[range->bucket]);
+    bool rounded = wefti_lower_is_rounded(l, &l->buckets->list[range->bucket]);
     uint32_t value = rounded && range->sent ? member->sent : member->value;
     wefti_plan_buffer_t *buffer = &l->plan->buffers[l->plan->buffer_count];
     WEFT_RETURN_IF_ERROR(add_member(l, range, value, member->param, WEFTI_BUFFER_GRAD));
@@ -201,7 +197,8 @@ weft_status_t wefti_lower_add_piece(wefti_lowering_t *l, const char *name, uint3
     const wefti_place_t *places = l->regions->places;
     uint64_t begin = places[bucket].begin_bytes - places[range->bucket].begin_bytes;
     uint64_t bytes = places[bucket].end_bytes - places[bucket].begin_bytes;
-    bool smaller = range->gather == WEFTI_NONE && range->sent;
+    bool smaller = range->gather == WEFTI_NONE && range->sent &&
+                   wefti_lower_is_rounded(l, &l->buckets->list[range->bucket]);
     if (l->buckets->list[bucket].parts == 1) {
         *out_buffer = range->buffer;
         return WEFT_OK;

@@ -219,7 +219,8 @@ static weft_status_t add_wire_gradients(wefti_lowering_t *l, wefti_regions_t *r)
     r->grad_begin = l->buffers->cursor;
     for (uint32_t b = 0; b < l->buckets->count; b++) {
         const wefti_bucket_t *bucket = &l->buckets->list[b];
-        for (uint32_t i = 0; i < own_members(bucket) && !bucket->passing; i++) {
+        bool sends = !bucket->passing && wefti_lower_is_rounded(l, bucket);
+        for (uint32_t i = 0; i < own_members(bucket) && sends; i++) {
             WEFT_RETURN_IF_ERROR(add_wire_gradient(l, r, bucket, &bucket->members[i]));
         }
     }

@@ -7,7 +7,8 @@
  *           or a TreeFold of the gradients alone. The collective then reduces bf16; updates and
  *           square sums read bf16.
  *
- * Refused where a step has running statistics (BatchNormalization): they need all bits of f32.
+ * Running statistics (BatchNormalization) need all bits of f32: their buckets, which have no other
+ * members (compile_buckets.c), stay as they are.
  *
  * A rank rounds its sum once. Weights, states and partial sums stay f32. No other node may read the
  * reduced gradient.
@@ -25,7 +26,19 @@ static bool reads_bf16(const wefti_node_t *node)
     return node->phase == WEFTI_PHASE_UPDATE || wefti_op_has(node->def, WEFT_FACT_ACCUMULATES);
 }
 
-static weft_status_t check_readers(const wefti_graph_t *graph)
+/* Statistics among what a collective reduces. */
+static uint32_t count_statistics(const wefti_graph_t *graph, const wefti_node_t *collective,
+                                 const uint32_t *statistic_of)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < collective->output_count; i++) {
+        uint32_t param = graph->values[collective->outputs[i]].grad_of;
+        count += param != WEFTI_NONE && statistic_of[param] != WEFTI_NONE;
+    }
+    return count;
+}
+
+static weft_status_t check_readers(const wefti_graph_t *graph, const uint32_t *statistic_of)
 {
     for (uint32_t i = 0; i < graph->order_count; i++) {
         const wefti_node_t *node = &graph->nodes[graph->order[i]];
@@ -37,6 +50,9 @@ static weft_status_t check_readers(const wefti_graph_t *graph)
                 continue;
             }
             const wefti_node_t *collective = &graph->nodes[value->producer];
+            if (count_statistics(graph, collective, statistic_of) == collective->output_count) {
+                continue;
+            }
             return wefti_error_field(
                 WEFT_ERR_UNSUPPORTED, "wire",
                 "bf16 is not possible: node '%s' reads gradient '%s' after its reduction",
@@ -78,16 +94,20 @@ static weft_status_t round_reductions(wefti_graph_t *graph, wefti_arena_t *arena
     uint32_t *collectives = NULL, count = 0;
     const uint32_t *statistic_of = wefti_graph_statistics(graph, arena);
     WEFT_RETURN_IF_NO_MEMORY(statistic_of);
-    WEFT_TRY(status, check_readers(graph), fail);
+    WEFT_TRY(status, check_readers(graph, statistic_of), fail);
     WEFT_TRY(status, wefti_find_reductions(graph, arena, &collectives, &count), fail);
     for (uint32_t i = 0; i < count; i++) {
         const wefti_node_t *collective = &graph->nodes[collectives[i]];
         uint32_t producer = graph->values[collective->inputs[0]].producer;
-        uint32_t param = graph->values[collective->outputs[0]].grad_of;
-        if (param != WEFTI_NONE && statistic_of[param] != WEFTI_NONE) {
-            status = wefti_error_field(WEFT_ERR_UNSUPPORTED, "wire",
-                                       "bf16 is not possible: '%s' is a running statistic",
-                                       graph->values[param].name);
+        uint32_t statistics = count_statistics(graph, collective, statistic_of);
+        if (statistics == collective->output_count) {
+            continue;
+        }
+        if (statistics > 0) { /* a collective of the model */
+            status = wefti_error_field(
+                WEFT_ERR_UNSUPPORTED, "wire",
+                "bf16 is not possible: node '%s' reduces gradients with running statistics",
+                collective->name);
             goto fail;
         }
         if (wefti_graph_is_fold(graph, producer)) {

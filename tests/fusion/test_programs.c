@@ -96,6 +96,31 @@ static void test_gradients_are_rounded(void **state)
                     WEFT_ERR_UNSUPPORTED, "reads gradient 'g' after its reduction");
 }
 
+static void test_running_statistics_are_not_rounded(void **state)
+{
+    (void)state;
+#define STATISTICS                                                                                 \
+    "param %s : f32[2] = [1,2]\n"                                                                  \
+    "param %b : f32[2] = [1,2]\n"                                                                  \
+    "param %mean : f32[2] = [1,2]\n"                                                               \
+    "param %var : f32[2] = [1,2]\n"                                                                \
+    "input %x : f32[4,2]\n"                                                                        \
+    "%y, %m, %v = weft::BatchNormTraining(%x, %s, %b, %mean, %var)\n"                              \
+    "backward %g = Relu(%m)\n"
+#define APART                                                                                      \
+    STATISTICS                                                                                     \
+    "comm %m_all, %v_all = weft::AllReduce(%m, %v) {reduction=\"avg\"} : f32[2] grad(%mean), "     \
+    "f32[2] grad(%var)\n"                                                                          \
+    "%z = Relu(%m_all)\n"                                                                          \
+    "output %z\n"
+    test_pass(wire, NULL, APART, APART);
+    test_pass_error(wire, NULL,
+                    STATISTICS
+                    "comm %m_all, %g_all = weft::AllReduce(%m, %g) {reduction=\"avg\"} : "
+                    "f32[2] grad(%mean), f32[2] grad(%s)\n",
+                    WEFT_ERR_UNSUPPORTED, "reduces gradients with running statistics");
+}
+
 #define FLAT "{flat=64, group_size=2}"
 #define SHARDED                                                                                    \
     "param %a : f32[2] = [1,2]\n"                                                                  \
@@ -169,6 +194,7 @@ int main(void)
         cmocka_unit_test(test_collectives_are_issued_early),
         cmocka_unit_test(test_two_micro_batches_have_one_partial_sum),
         cmocka_unit_test(test_gradients_are_rounded),
+        cmocka_unit_test(test_running_statistics_are_not_rounded),
         cmocka_unit_test(test_weights_are_gathered_in_front_of_their_readers),
         cmocka_unit_test(test_without_shards_nothing_is_gathered),
     };

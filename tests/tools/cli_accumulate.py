@@ -8,6 +8,7 @@ from support import Case, MODELS, NEED_DATA, read_idx
 
 try:
     import cli_oracle as oracle
+    from cli_checkpoint import read_safetensors
     from cli_dropout import write_model
     import numpy as np
 except ImportError:
@@ -77,6 +78,32 @@ class Accumulate(Case):
         plain = self.train(self.plan_of(MODELS / "mlp.onnx", 2, 8, "--accumulate", 2), steps=5)
         self.assertNotEqual(plain["param_digest"], reports[0]["param_digest"])
         self.assertAlmostEqual(plain["loss_last"], reports[0]["loss_last"], delta=2e-2)
+
+    def test_running_statistics_travel_whole(self):
+        """Those after one step are the same bits as without --wire; all gradients are rounded."""
+        random = np.random.default_rng(2)
+        np.savez(self.dir / "images.npz", input=random.standard_normal((32, 3, 16, 16)).astype(np.float32), label=np.arange(32) % 5)
+        model = MODELS / "families" / "resnet.onnx"
+        for extra in ((), ("--accumulate", 2, "--clip", 1), ("--bucket", "none"), ("--shard-optimizer",),
+                      ("--shard-parameters",), ("--decouple", "--accumulate", 2))[:2 if support.SANITIZED else 6]:
+            trained, losses = {}, {}
+            for wire in ("f32", "bf16"):
+                plan = self.plan_of(model, 2, 4, "--wire", wire, *extra)
+                self.weft("verify", plan)
+                report = self.weft_json("run", plan, "--data", self.dir / "images.npz", "--no-eval", "--steps", 1, "--checkpoint",
+                                        "c.safetensors", env={"WEFT_CHECK": "results"})
+                trained[wire], losses[wire] = read_safetensors(self.dir / "c.safetensors")[0], report["loss_last"]
+            self.assertEqual({bucket["dtype"] for bucket in self.weft_json("explain", plan)["buckets"]}, {"f32", "bf16"})
+            self.assertEqual(losses["f32"], losses["bf16"])
+            differ = 0
+            for name, value in trained["f32"].items():
+                if "running_" in name:
+                    np.testing.assert_array_equal(trained["bf16"][name], value, err_msg=f"{name} {extra}")
+                    self.assertGreater(np.abs(value).max(), 0)
+                else:
+                    np.testing.assert_allclose(trained["bf16"][name], value, atol=2e-2, err_msg=name)
+                    differ += not np.array_equal(trained["bf16"][name], value)
+            self.assertGreater(differ, 20)
 
     def test_clipping_is_that_of_others(self):
         """Against numpy in double precision, with the factor of torch.nn.utils.clip_grad_norm_, max / (norm + 1e-6)."""

@@ -186,6 +186,22 @@ static bool saves_least(propagation_t *p, uint32_t index)
     return least || p->events[index].node == WEFTI_NONE;
 }
 
+static double gathered_bytes(const propagation_t *p, uint32_t value)
+{
+    const wefti_graph_t *graph = p->s.graph;
+    double bytes = 0;
+    if (!wefti_split_joins_again(&p->s, value)) {
+        return (double)wefti_value_bytes(&graph->values[value]);
+    }
+    const wefti_node_t *node = &graph->nodes[graph->values[value].producer];
+    for (uint32_t i = 0; i < node->input_count; i++) {
+        bytes += wefti_is_split(&p->s.of_value[node->inputs[i]])
+                     ? (double)wefti_value_bytes(&graph->values[node->inputs[i]])
+                     : 0;
+    }
+    return bytes;
+}
+
 static void blame(propagation_t *p, bool all)
 {
     for (uint32_t i = 0; i < p->event_count; i++) {
@@ -194,7 +210,7 @@ static void blame(propagation_t *p, bool all)
         if (!all && !saves_least(p, i)) {
             continue;
         }
-        group->gathered_bytes += (double)wefti_value_bytes(&p->s.graph->values[event->value]);
+        group->gathered_bytes += gathered_bytes(p, event->value);
         group->unordered = group->unordered || p->s.of_value[event->value].count > 1;
         if (group->why == NULL) {
             group->node = event->node;
@@ -250,6 +266,7 @@ static weft_status_t make_tables(propagation_t *p)
     wefti_splitter_t *s = &p->s;
     const wefti_graph_t *graph = s->graph;
     size_t values = graph->value_count + 1u, nodes = graph->node_count + 1u;
+    s->value_count = graph->value_count;
     s->fixed = wefti_arena_array(s->arena, values, sizeof(*s->fixed));
     s->of_value = wefti_arena_array(s->arena, values, sizeof(*s->of_value));
     s->columns = wefti_arena_array(s->arena, nodes, sizeof(*s->columns));

@@ -24,7 +24,8 @@ typedef struct rewriter {
     wefti_graph_t *graph;
     made_t *made;
     uint32_t made_count, made_capacity;
-    uint32_t first_new; /* value: not one of the graph that was divided */
+    uint32_t first_new; /* value: not one of the graph that was divided, and whole */
+    uint32_t **joined;  /* by node, of joins: the inputs before their parts took their places */
 } rewriter_t;
 
 /* Is a part of the result that operator's result of a part? */
@@ -105,6 +106,21 @@ bool wefti_split_range(const wefti_graph_t *graph, const wefti_node_t *node, int
         return out_range[0] < out_range[1];
     }
     return false;
+}
+
+bool wefti_split_joins_again(const wefti_splitter_t *s, uint32_t value)
+{
+    uint32_t producer = s->graph->values[value].producer;
+    const wefti_node_t *node = producer == WEFTI_NONE ? NULL : &s->graph->nodes[producer];
+    bool whole = false;
+    if (node == NULL || s->trains || wefti_op_facts(node->def).gradient != WEFT_GRADIENT_JOIN) {
+        return false;
+    }
+    for (uint32_t i = 0; i < node->input_count; i++) { /* before they are rewritten */
+        uint32_t input = node->inputs[i];
+        whole = whole || input >= s->value_count || !wefti_is_split(&s->of_value[input]);
+    }
+    return whole;
 }
 
 static weft_status_t remember(rewriter_t *r, uint32_t of, const wefti_split_t *split,
@@ -228,6 +244,57 @@ static weft_status_t slice_fixed(rewriter_t *r, uint32_t value, const wefti_spli
     return remember(r, value, split, *out_value);
 }
 
+/* Along an axis of so many elements: the positions of a rank's part. */
+static weft_status_t add_positions(rewriter_t *r, int64_t size, const wefti_split_t *split,
+                                   uint32_t *out_value)
+{
+    const wefti_split_t key = {.axis = (int32_t)size, .count = split->count, .sizes = split->sizes};
+    weft_tensor_desc_t all = {.dtype = WEFT_DTYPE_I64, .rank = 1, .dims = {size}};
+    const wefti_split_t parts = {.axis = 0, .count = split->count, .sizes = split->sizes};
+    *out_value = find_made(r, WEFTI_NONE, &key);
+    if (*out_value != WEFTI_NONE) {
+        return WEFT_OK;
+    }
+    int64_t *positions = wefti_arena_array(r->s->arena, (size_t)size, sizeof(*positions));
+    int64_t *of_ranks = wefti_arena_array(&r->graph->arena, (size_t)size, sizeof(*of_ranks));
+    WEFT_RETURN_IF_NO_MEMORY(positions && of_ranks);
+    for (int64_t i = 0; i < size; i++) {
+        positions[i] = i;
+    }
+    all.data = positions;
+    copy_parts(&all, &parts, r->s->ranks, (uint8_t *)of_ranks);
+    all.data = of_ranks;
+    all.dims[0] = size / r->s->ranks;
+    WEFT_RETURN_IF_ERROR(
+        wefti_graph_add_value(r->graph, "positions", WEFTI_VALUE_CONST, &all, out_value));
+    r->graph->values[*out_value].rank_bytes = (size_t)all.dims[0] * sizeof(int64_t);
+    return remember(r, WEFTI_NONE, &key, *out_value);
+}
+
+/* The part of a value that every rank has. */
+static weft_status_t copy_part(rewriter_t *r, uint32_t value, const wefti_split_t *split,
+                               uint32_t reader, uint32_t *out_value)
+{
+    const wefti_value_t *v = &r->graph->values[value];
+    uint32_t inputs[] = {value, WEFTI_NONE};
+    *out_value = find_made(r, value, split);
+    if (*out_value != WEFTI_NONE) {
+        return WEFT_OK;
+    }
+    const weft_attr_t axis = {.name = "axis", .type = WEFT_ATTR_TYPE_INT, .i = split->axis};
+    uint32_t of = v->producer != WEFTI_NONE ? v->producer : reader;
+    WEFT_RETURN_IF_ERROR(add_positions(r, v->type.dims[split->axis], split, &inputs[1]));
+    const wefti_node_params_t params = {.domain = "",
+                                        .op = "Gather",
+                                        .phase = WEFTI_PHASE_FORWARD,
+                                        .inputs = inputs,
+                                        .input_count = 2,
+                                        .attrs = &axis,
+                                        .attr_count = 1};
+    WEFT_RETURN_IF_ERROR(wefti_graph_insert_for(r->graph, of, "part", params, out_value));
+    return remember(r, value, split, *out_value);
+}
+
 /* to gets the name of from, which gets a suffix. */
 static weft_status_t take_name(wefti_graph_t *graph, uint32_t to, uint32_t from, const char *suffix)
 {
@@ -240,12 +307,44 @@ static weft_status_t take_name(wefti_graph_t *graph, uint32_t to, uint32_t from,
 
 /* ---- collectives ---- */
 
+static weft_status_t gather(rewriter_t *r, uint32_t value, uint32_t *out_value);
+
+/* All of a joined tensor: of a cache and the keys of new words, the keys alone travel. */
+static weft_status_t join_again(rewriter_t *r, uint32_t value, uint32_t *out_value)
+{
+    uint32_t id = r->graph->values[value].producer;
+    const wefti_node_t *node = &r->graph->nodes[id];
+    const wefti_split_t *split = &r->s->of_value[value];
+    uint32_t *inputs =
+        wefti_arena_memdup(r->s->arena, r->joined[id], node->input_count * sizeof(*inputs));
+    WEFT_RETURN_IF_NO_MEMORY(inputs);
+    for (uint32_t i = 0; i < r->graph->nodes[id].input_count; i++) {
+        if (inputs[i] < r->first_new && wefti_is_split(&r->s->of_value[inputs[i]])) {
+            WEFT_RETURN_IF_ERROR(gather(r, inputs[i], &inputs[i]));
+        }
+    }
+    node = &r->graph->nodes[id];
+    const wefti_node_params_t params = {.domain = node->def->domain,
+                                        .op = node->def->name,
+                                        .phase = node->phase,
+                                        .inputs = inputs,
+                                        .input_count = node->input_count,
+                                        .attrs = node->attrs,
+                                        .attr_count = node->attr_count};
+    WEFT_RETURN_IF_ERROR(wefti_graph_insert_for(r->graph, id, "whole", params, out_value));
+    return remember(r, value, split, *out_value);
+}
+
 static weft_status_t gather(rewriter_t *r, uint32_t value, uint32_t *out_value)
 {
     const wefti_split_t *split = &r->s->of_value[value];
+    uint32_t producer = r->graph->values[value].producer;
     *out_value = find_made(r, value, split);
     if (*out_value != WEFTI_NONE) {
         return WEFT_OK;
+    }
+    if (r->joined[producer] != NULL) {
+        return join_again(r, value, out_value);
     }
     const weft_attr_t attrs[] = {
         {.name = "group_size", .type = WEFT_ATTR_TYPE_INT, .i = r->s->ranks},
@@ -259,8 +358,7 @@ static weft_status_t gather(rewriter_t *r, uint32_t value, uint32_t *out_value)
                                         .input_count = 1,
                                         .attrs = attrs,
                                         .attr_count = first ? 2 : 3};
-    WEFT_RETURN_IF_ERROR(wefti_graph_insert_for(r->graph, r->graph->values[value].producer,
-                                                "gather", params, out_value));
+    WEFT_RETURN_IF_ERROR(wefti_graph_insert_for(r->graph, producer, "gather", params, out_value));
     return remember(r, value, split, *out_value);
 }
 
@@ -291,6 +389,7 @@ static weft_status_t sum(rewriter_t *r, uint32_t id)
     r->graph->values[term].flags &= ~flags;
     r->graph->values[result].flags |= flags;
     r->graph->logits = r->graph->logits == term ? result : r->graph->logits;
+    r->graph->values[result].type = r->graph->values[term].type; /* inferred after the rewrite */
     return take_name(r->graph, result, term, "term");
 }
 
@@ -459,20 +558,29 @@ static weft_status_t rewrite_node(rewriter_t *r, uint32_t id)
 {
     const wefti_node_split_t *split = &r->s->nodes[id];
     bool parts = split->sums || wefti_is_split(&split->out);
+    if (wefti_is_split(&split->out) &&
+        wefti_split_joins_again(r->s, r->graph->nodes[id].outputs[0])) {
+        const wefti_node_t *node = &r->graph->nodes[id];
+        r->joined[id] = wefti_arena_memdup(r->s->arena, node->inputs,
+                                           node->input_count * sizeof(*node->inputs));
+        WEFT_RETURN_IF_NO_MEMORY(r->joined[id]);
+    }
     for (uint32_t i = 0; i < r->graph->nodes[id].input_count; i++) {
         uint32_t value = r->graph->nodes[id].inputs[i], other = value;
         if (value == WEFTI_NONE) {
             continue;
         }
-        if (value >= r->first_new ||
-            (!wefti_is_split(&r->s->of_value[value]) && !wefti_is_split(&split->need[i]))) {
+        bool have = value < r->first_new && wefti_is_split(&r->s->of_value[value]);
+        bool need = wefti_is_split(&split->need[i]);
+        if (!have && !need) {
             if (parts && r->s->trains && !is_addend(r, id, i)) {
                 WEFT_RETURN_IF_ERROR(share(r, value, &r->graph->nodes[id].inputs[i]));
             }
             continue;
         }
-        bool have = wefti_is_split(&r->s->of_value[value]), need = wefti_is_split(&split->need[i]);
-        if (need && !have) {
+        if (need && !have && (value >= r->first_new || !r->s->fixed[value])) {
+            WEFT_RETURN_IF_ERROR(copy_part(r, value, &split->need[i], id, &other));
+        } else if (need && !have) {
             WEFT_RETURN_IF_ERROR(slice_fixed(r, value, &split->need[i], &other));
         } else if (have && !need) {
             WEFT_RETURN_IF_ERROR(gather(r, value, &other));
@@ -510,7 +618,8 @@ static weft_status_t take_names(rewriter_t *r)
     }
     for (uint32_t i = 0; i < r->made_count; i++) {
         const made_t *made = &r->made[i];
-        if (graph->values[made->value].producer == WEFTI_NONE && !read[made->of]) {
+        if (graph->values[made->value].producer == WEFTI_NONE && made->of != WEFTI_NONE &&
+            !read[made->of]) {
             read[made->of] = true; /* once */
             graph->values[made->of].kind = WEFTI_VALUE_CONST;
             move_parameter(graph, made->of, made->value);
@@ -524,10 +633,11 @@ weft_status_t wefti_split_rewrite(wefti_splitter_t *s)
 {
     wefti_graph_t *graph = s->graph;
     rewriter_t r = {.s = s, .graph = graph, .first_new = graph->value_count};
+    r.joined = wefti_arena_array(s->arena, graph->node_count + 1u, sizeof(*r.joined));
     uint32_t count = graph->order_count;
     uint32_t *order = wefti_arena_memdup(s->arena, graph->order, count * sizeof(*order));
     bool deferred = graph->defer_inference;
-    WEFT_RETURN_IF_NO_MEMORY(order);
+    WEFT_RETURN_IF_NO_MEMORY(order && r.joined);
     graph->defer_inference = true;
     weft_status_t status = WEFT_OK;
     for (uint32_t i = 0; i < count && status >= 0; i++) {

@@ -50,7 +50,14 @@ static wefti_split_t at_axis(const wefti_split_t *split, int64_t axis)
     return moved;
 }
 
-/* Input index has to be split along axis as ref is: it is, or it is fixed and can be. */
+/* In inference a rank can copy its part of a value that every rank has, such as a cache of keys. */
+static bool can_copy_part(const rule_t *r, uint32_t value, int64_t axis)
+{
+    int64_t dim = type_of(r, value)->dims[axis];
+    return !r->s->trains && !r->s->fixed[value] && dim > 0 && dim % r->s->ranks == 0;
+}
+
+/* Input index has to be split along axis as ref is: it is, or it can be. */
 static bool need_like(rule_t *r, uint32_t input, int64_t axis, const wefti_split_t *ref)
 {
     const wefti_split_t *have = split_of(r, input);
@@ -61,7 +68,8 @@ static bool need_like(rule_t *r, uint32_t input, int64_t axis, const wefti_split
         }
         uint32_t origin = have->origin, other = ref->origin;
         wefti_sets_join(r->s->parent, &origin, &other);
-    } else if (!r->s->fixed[value] || !wefti_split_can_slice(r->s, value, (uint32_t)axis)) {
+    } else if (!can_copy_part(r, value, axis) &&
+               !(r->s->fixed[value] && wefti_split_can_slice(r->s, value, (uint32_t)axis))) {
         return fail(r, "one input is split and another one is whole");
     }
     r->result->need[input] = at_axis(ref, axis);

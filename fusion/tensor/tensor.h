@@ -27,6 +27,7 @@ typedef struct wefti_splitter {
     wefti_graph_t *graph;
     wefti_arena_t *arena;
     int64_t ranks;
+    uint32_t value_count;      /* of the graph that is divided; later values are whole */
     uint32_t group;            /* of the ranks, in the mesh */
     bool *fixed;               /* by value: computed from initializers alone */
     wefti_split_t *of_value;   /* by value */
@@ -56,6 +57,10 @@ bool wefti_split_ints(const wefti_graph_t *graph, uint32_t value, int64_t *out,
 /* Slice: the constant range of axis, and its place in the lists; false: not known, or with steps. */
 bool wefti_split_range(const wefti_graph_t *graph, const wefti_node_t *node, int64_t axis,
                        int64_t out_range[2], uint32_t *out_place);
+
+/* A tensor that was joined of parts and of values that every rank has, along another axis than the
+ * split one: to have all of it, parts are gathered before they are joined. */
+bool wefti_split_joins_again(const wefti_splitter_t *splitter, uint32_t value);
 
 /* train.c: operators that exist until the graph is differentiated; Terms becomes an AllReduce. */
 const weft_op_def_t *wefti_tensor_shared(void);

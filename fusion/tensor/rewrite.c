@@ -25,6 +25,7 @@ typedef struct rewriter {
     made_t *made;
     uint32_t made_count, made_capacity;
     uint32_t first_new; /* value: not one of the graph that was divided, and whole */
+    uint32_t last;      /* node of the graph: what outputs alone need comes after it, or NONE */
     uint32_t **joined;  /* by node, of joins: the inputs before their parts took their places */
 } rewriter_t;
 
@@ -307,6 +308,54 @@ static weft_status_t take_name(wefti_graph_t *graph, uint32_t to, uint32_t from,
 
 /* ---- collectives ---- */
 
+/* axis changes places with axis 0. */
+static weft_status_t add_swap(rewriter_t *r, uint32_t value, uint32_t rank, uint32_t axis,
+                              const char *suffix, uint32_t after, uint32_t *out_value)
+{
+    int64_t perm[WEFT_MAX_DIMS];
+    uint32_t node;
+    for (uint32_t d = 0; d < rank; d++) {
+        perm[d] = d == 0 ? axis : d == axis ? 0 : d;
+    }
+    const weft_attr_t attr = {
+        .name = "perm", .type = WEFT_ATTR_TYPE_INTS, .ints = perm, .count = rank};
+    const wefti_node_params_t params = {
+        .domain = "",
+        .op = "Transpose",
+        .name = wefti_arena_printf(&r->graph->arena, "%s/%s", r->graph->values[value].name, suffix),
+        .phase = WEFTI_PHASE_FORWARD,
+        .inputs = &value,
+        .input_count = 1,
+        .output_count = 1,
+        .attrs = &attr,
+        .attr_count = 1};
+    WEFT_RETURN_IF_ERROR(wefti_graph_insert_node(r->graph, &params, after, &node));
+    *out_value = r->graph->nodes[node].outputs[0];
+    return WEFT_OK;
+}
+
+/* The gathered value is read at the end of the graph: one collective can then gather those of all
+ * layers (passes/bucket.c), which wait for the last of them. */
+static weft_status_t gather_late(rewriter_t *r, uint32_t value, uint32_t *out_value)
+{
+    const weft_attr_t attrs[] = {
+        {.name = "group_size", .type = WEFT_ATTR_TYPE_INT, .i = r->s->ranks},
+        {.name = "group", .type = WEFT_ATTR_TYPE_INT, .i = r->s->group}};
+    uint32_t axis = (uint32_t)r->s->of_value[value].axis, rank = r->graph->values[value].type.rank;
+    uint32_t front, all;
+    WEFT_RETURN_IF_ERROR(add_swap(r, value, rank, axis, "to_front", WEFTI_WHEN_READY, &front));
+    const wefti_node_params_t params = {.domain = "weft",
+                                        .op = "AllGather",
+                                        .phase = WEFTI_PHASE_COMM,
+                                        .inputs = &front,
+                                        .input_count = 1,
+                                        .attrs = attrs,
+                                        .attr_count = 2};
+    WEFT_RETURN_IF_ERROR(
+        wefti_graph_insert_for(r->graph, r->graph->values[value].producer, "gather", params, &all));
+    return add_swap(r, all, rank, axis, "back", r->last, out_value);
+}
+
 static weft_status_t gather(rewriter_t *r, uint32_t value, uint32_t *out_value);
 
 /* All of a joined tensor: of a cache and the keys of new words, the keys alone travel. */
@@ -324,14 +373,20 @@ static weft_status_t join_again(rewriter_t *r, uint32_t value, uint32_t *out_val
         }
     }
     node = &r->graph->nodes[id];
-    const wefti_node_params_t params = {.domain = node->def->domain,
-                                        .op = node->def->name,
-                                        .phase = node->phase,
-                                        .inputs = inputs,
-                                        .input_count = node->input_count,
-                                        .attrs = node->attrs,
-                                        .attr_count = node->attr_count};
-    WEFT_RETURN_IF_ERROR(wefti_graph_insert_for(r->graph, id, "whole", params, out_value));
+    const wefti_node_params_t params = {
+        .domain = node->def->domain,
+        .op = node->def->name,
+        .name = wefti_arena_printf(&r->graph->arena, "%s/whole", node->name),
+        .phase = node->phase,
+        .inputs = inputs,
+        .input_count = node->input_count,
+        .output_count = 1,
+        .attrs = node->attrs,
+        .attr_count = node->attr_count};
+    /* Late: one collective can then gather the new keys of all layers (passes/bucket.c). */
+    uint32_t after = r->last != WEFTI_NONE ? r->last : WEFTI_WHEN_READY;
+    WEFT_RETURN_IF_ERROR(wefti_graph_insert_node(r->graph, &params, after, &id));
+    *out_value = r->graph->nodes[id].outputs[0];
     return remember(r, value, split, *out_value);
 }
 
@@ -345,6 +400,10 @@ static weft_status_t gather(rewriter_t *r, uint32_t value, uint32_t *out_value)
     }
     if (r->joined[producer] != NULL) {
         return join_again(r, value, out_value);
+    }
+    if (r->last != WEFTI_NONE && split->axis > 0) {
+        WEFT_RETURN_IF_ERROR(gather_late(r, value, out_value));
+        return remember(r, value, split, *out_value);
     }
     const weft_attr_t attrs[] = {
         {.name = "group_size", .type = WEFT_ATTR_TYPE_INT, .i = r->s->ranks},
@@ -633,6 +692,7 @@ weft_status_t wefti_split_rewrite(wefti_splitter_t *s)
 {
     wefti_graph_t *graph = s->graph;
     rewriter_t r = {.s = s, .graph = graph, .first_new = graph->value_count};
+    r.last = WEFTI_NONE;
     r.joined = wefti_arena_array(s->arena, graph->node_count + 1u, sizeof(*r.joined));
     uint32_t count = graph->order_count;
     uint32_t *order = wefti_arena_memdup(s->arena, graph->order, count * sizeof(*order));
@@ -643,6 +703,7 @@ weft_status_t wefti_split_rewrite(wefti_splitter_t *s)
     for (uint32_t i = 0; i < count && status >= 0; i++) {
         status = rewrite_node(&r, order[i]);
     }
+    r.last = count > 0 ? order[count - 1] : WEFTI_NONE;
     for (uint32_t i = 0; i < graph->output_count && status >= 0; i++) {
         uint32_t value = graph->outputs[i], all;
         if (value >= r.first_new || !wefti_is_split(&s->of_value[value])) {

@@ -236,14 +236,19 @@ class TensorParallel(Case):
                 self.assertNotIn("products with weights", done.stderr)
                 self.weft("verify", "p.weft")
                 self.weft("run", "p.weft", "--inputs", "in", "--outputs", f"out{ranks}", env={"WEFT_CHECK": "results"})
+                gathers = [c for c in self.explain()["collectives"] if c["op"] == "AllGather"]
                 results[ranks] = {name: load_tensor(self.dir / f"out{ranks}" / f"{name}.pb")[1]
                                   for name in ("logits", *(f"{name}.present" for name in cached.caches))}
                 for name, value in results[ranks].items():
                     self.assertEqual(value.shape, results[1][name].shape)
                     np.testing.assert_allclose(value, results[1][name], rtol=1e-4, atol=2e-5, err_msg=f"{name} {kinds} {ranks}")
-            gathers = [c for c in self.explain()["collectives"] if c["op"] == "AllGather"]
             word = BATCH * cached.kv_heads * cached.size * 4
             self.assertEqual(sorted(c["bytes"] for c in gathers)[:4], [word] * 4, gathers)
+            self.weft("compile", model, "-o", "p.weft", "--infer", "--tensor-parallel", 2, "--bucket", "one")
+            self.assertEqual(sum(c["op"] == "AllGather" for c in self.explain()["collectives"]), 1)
+            self.weft("run", "p.weft", "--inputs", "in", "--outputs", "out", env={"WEFT_CHECK": "results"})
+            for name, value in results[2].items():
+                np.testing.assert_array_equal(load_tensor(self.dir / "out" / f"{name}.pb")[1], value, err_msg=name)
 
     def test_only_what_divides_is_divided(self):
         model = self.save(Model(fused=False, kv_heads=1).proto())

@@ -33,12 +33,22 @@ static int find_choice(const char *text, const char *const *names)
     return -1;
 }
 
+/* Also of the numbers by which other programs know off and on. */
+static int find_value(const char *text, const char *const *names)
+{
+    static const char *const numbers[] = {"0", "1", NULL};
+    bool is_switch =
+        strcmp(names[0], "off") == 0 && strcmp(names[1], "on") == 0 && names[2] == NULL;
+    int found = find_choice(text, names);
+    return found < 0 && is_switch ? find_choice(text, numbers) : found;
+}
+
 /* Fields are uint32_t or enumerations. */
 static weft_status_t parse_choice(const char *text, const wefti_setting_def_t *def, void *field)
 {
     char list[128] = "";
     size_t used = 0;
-    int found = find_choice(text, def->choices);
+    int found = find_value(text, def->choices);
     if (found >= 0) {
         *(uint32_t *)field = (uint32_t)(def->least + found);
         return WEFT_OK;
@@ -276,7 +286,7 @@ static const wefti_setting_def_t defs[] = {
      "time after which a warning names the ranks and links that a call waits for; 0: never", false,
      FIELD(late_ns), SECONDS},
     {"WEFT_LATE_STACKS", "off", "",
-     "on: reports of WEFT_LATE come with stacks of the late ranks, by gdb, eu-stack or gstack on "
+     "on or 1: reports of WEFT_LATE come with stacks of the late ranks, by gdb, eu-stack or gstack on "
      "their hosts; processes of this user may then trace the ranks",
      false, FIELD(late_stacks), CHOICE(0, "off", "on")},
     {"WEFT_DUMP", "", "",
@@ -322,7 +332,7 @@ static const wefti_setting_def_t defs[] = {
      "(weft run and weft bench bind to cores; ranks of other launchers keep their binding)",
      false, FIELD(bind), CHOICE(0, "auto", "none", "core", "numa")},
     {"WEFT_VERIFY_EACH", "off", "",
-     "on: every compilation verifies the graph after each pass, as with --verify-each", false,
+     "on or 1: every compilation verifies the graph after each pass, as with --verify-each", false,
      FIELD(verify_each), CHOICE(0, "off", "on")},
 };
 

@@ -182,6 +182,10 @@ static void test_settings_parse_or_name_the_variable(void **in)
         {"WEFT_RESERVE_BYTES", "99999999999999999999", 0},
         {"WEFT_RESERVE_BYTES", "16777216T", 0},
         {"WEFT_RESERVE_BYTES", "1MB", 0},
+        {"WEFT_LATE_STACKS", "on", 1},
+        {"WEFT_LATE_STACKS", "1", 1},
+        {"WEFT_LATE_STACKS", "2", 0},
+        {"WEFT_FALLBACK", "1", 0},
         {"WEFT_LOG", "debug", 1},
         {"WEFT_LOG", "loud", 0},
         {"WEFT_THREADS", "4", 1},
@@ -218,6 +222,8 @@ static void test_settings_parse_or_name_the_variable(void **in)
             assert_int_equal(settings.threads, 77); /* untouched */
         } else if (strcmp(cases[i].value, "0.5") == 0) {
             assert_true(settings.timeout_ns == 500000000);
+        } else if (strcmp(cases[i].name, "WEFT_LATE_STACKS") == 0) {
+            assert_int_equal(settings.late_stacks, 1);
         } else if (strcmp(cases[i].value, "2G") == 0) {
             assert_true(settings.reserve_bytes == 2ull << 30);
         } else if (strcmp(cases[i].value, "blocks:4,3") == 0) {

@@ -83,7 +83,7 @@ class Late(support.Case):
             os.kill(int(started.read_text()), signal.SIGKILL)  # it still runs
 
     def test_no_tool(self):
-        with recorded.Ranks(self, "late", WEFT_LATE="0.5", WEFT_LATE_STACKS="on", PATH="/nowhere") as ranks:
+        with recorded.Ranks(self, "late", WEFT_LATE="0.5", WEFT_LATE_STACKS="1", PATH="/nowhere") as ranks:
             self.await_line(ranks, 0, r"no stack of rank 2 \(pid \d+\): none of gdb, eu-stack and gstack is installed")
 
 

@@ -192,10 +192,8 @@ static weft_status_t start(wefti_call_t *call)
 {
     call->ends.lead = call->ends.trail = 0;
     if (wefti_collective_reduces(call->request.op)) {
-        size_t bytes = call->group->size * reduced_piece_bytes(call->group);
-        size_t half_bytes = call->group->staging.half_bytes;
-        WEFT_RETURN_IF_ERROR(
-            wefti_group_commit_staging(call->group, bytes < half_bytes ? bytes : half_bytes));
+        WEFT_RETURN_IF_ERROR(wefti_group_commit_work(
+            call->group, call->group->size * reduced_piece_bytes(call->group)));
     }
     WEFT_RETURN_IF_ERROR(move(call));
     wefti_call_publish_done(call);

@@ -115,7 +115,8 @@ weft_status_t wefti_call_post(wefti_call_t *call)
     } else {
         wefti_call_post_places(call, own);
         if (call->schedule.possible || group->put_links != NULL) { /* peers may put into it */
-            WEFT_RETURN_IF_ERROR(wefti_group_commit_staging(group, group->staging.half_bytes));
+            WEFT_RETURN_IF_ERROR(
+                wefti_group_commit_work(group, wefti_call_work_bytes(call, call->longest)));
         }
         call->flags |= call->schedule.possible ? wefti_call_offer(call, own) : 0;
         own->at.selection = group->calls->selection.digest[call->request.op];

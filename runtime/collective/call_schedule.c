@@ -239,6 +239,44 @@ static weft_status_t fill_counts(const wefti_call_t *call, wefti_run_call_t *out
     return WEFT_OK;
 }
 
+/*
+ * A call larger than its work memory goes in chunks. In so many times the call's own bytes, the
+ * built-in algorithms do all or most of it at once; a small call needs no more than the staging
+ * that ranks on several hosts have by default, and 256 bytes for each rank are one element of
+ * every slot.
+ */
+#define WORK_TIMES 4u
+#define WORK_MIN_BYTES ((uint64_t)2 << 20)
+#define WORK_RANK_BYTES 256u
+#define WORK_PAGE_BYTES 4096u
+
+size_t wefti_call_work_bytes(const wefti_call_t *call, uint64_t longest)
+{
+    const weft_group_t *group = call->group;
+    uint64_t blocks = wefti_collective_is_vector(call->request.op) ? 1 : group->size;
+    uint64_t most = 2 * (uint64_t)group->staging.half_bytes, bytes;
+    uint64_t least = (uint64_t)group->size * WORK_RANK_BYTES;
+    least = least > WORK_MIN_BYTES ? least : WORK_MIN_BYTES;
+    if (__builtin_mul_overflow(longest, WORK_TIMES * blocks, &bytes) || bytes >= most) {
+        return (size_t)most;
+    }
+    bytes = wefti_align_up(bytes > least ? bytes : least, WORK_PAGE_BYTES);
+    return (size_t)(bytes < most ? bytes : most);
+}
+
+/* The longest block by which every rank has committed memory: of an all-to-all-v, a rank knows its
+ * own blocks only. */
+static uint64_t committed_longest(const wefti_call_t *call)
+{
+    const weft_group_t *group = call->group;
+    uint64_t longest = call->longest;
+    for (uint32_t r = 0; call->request.op == WEFT_COLLECTIVE_ALL_TO_ALL_V && r < group->size; r++) {
+        const wefti_call_slot_t *slot = wefti_call_slot_of(group, r, call->number);
+        longest = slot->at.longest < longest ? slot->at.longest : longest;
+    }
+    return longest;
+}
+
 static weft_status_t start_run(wefti_call_t *call, bool in_place)
 {
     weft_group_t *group = call->group;
@@ -253,6 +291,7 @@ static weft_status_t start_run(wefti_call_t *call, bool in_place)
                             ? UINT64_MAX
                             : atomic_load_explicit(&group->endpoint->region_bytes,
                                                    memory_order_relaxed); /* it grows */
+    all->memory.work_bytes = wefti_call_work_bytes(call, committed_longest(call));
     weft_status_t status = wefti_run_start(call->schedule.run, &all->memory, &run);
     if (status == WEFT_ERR_NO_MEMORY) { /* on all ranks: not one element fits */
         call->state = WEFTI_CALL_REFUSED;

@@ -31,6 +31,9 @@ weft_status_t wefti_call_refused(wefti_call_t *call, uint32_t r);
 
 /* call_schedule.c. Before a call is posted: what its size and the user ask for. */
 weft_status_t wefti_call_consider(wefti_call_t *call, bool *out_may_post);
+/* Bytes of work memory that a schedule of the call may use, from the longest block of all ranks.
+ * Every rank has committed them when it posts. */
+size_t wefti_call_work_bytes(const wefti_call_t *call, uint64_t longest);
 /* After all call slots were read: the algorithm to run as a schedule, or none. */
 weft_status_t wefti_call_settle_algorithm(wefti_call_t *call);
 

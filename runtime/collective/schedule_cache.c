@@ -40,7 +40,6 @@ static void share_memory(weft_group_t *group, wefti_schedules_t *all)
         .bases = group->bases,
         .area = group->channel_offset + group->layout.area,
         .work = group->staging.offset,
-        .work_bytes = 2 * group->staging.half_bytes,
         .counters = &all->counters,
         .isa = group->context->settings.isa,
     };

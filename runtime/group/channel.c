@@ -83,27 +83,28 @@ void wefti_channels_take(weft_group_t *group, uint32_t channel)
     group->staging.offset = pool->staging + index * 2 * pool->half_bytes;
     group->staging.half_bytes = pool->half_bytes;
     /* relaxed: memory that another group of this rank committed */
-    group->staging.committed = atomic_load_explicit(&pool->committed[index], memory_order_relaxed);
+    for (uint32_t half = 0; half < 2; half++) {
+        group->staging.committed[half] =
+            atomic_load_explicit(&pool->committed[index][half], memory_order_relaxed);
+    }
     pthread_mutex_lock(&group->context->lock);
     channels->use.used[number] |= (uint16_t)(1u << index);
     pthread_mutex_unlock(&group->context->lock);
 }
 
-weft_status_t wefti_group_commit(weft_group_t *group, size_t bytes)
+weft_status_t wefti_group_commit_half(weft_group_t *group, uint32_t half, size_t bytes)
 {
-    size_t from = group->staging.committed, half_bytes = group->staging.half_bytes;
+    size_t from = group->staging.committed[half], half_bytes = group->staging.half_bytes;
     size_t to = 2 * from > bytes ? 2 * from : bytes; /* seldom */
     to = wefti_align_up(to > COMMIT_MIN_BYTES ? to : COMMIT_MIN_BYTES, PAGE_BYTES);
     to = to < half_bytes ? to : half_bytes;
-    for (size_t half = 0; half < 2; half++) {
-        WEFT_RETURN_IF_ERROR(wefti_region_commit(
-            group->endpoint, group->staging.offset + half * half_bytes + from, to - from));
-    }
+    WEFT_RETURN_IF_ERROR(wefti_region_commit(
+        group->endpoint, group->staging.offset + half * half_bytes + from, to - from));
     wefti_pool_t *pool =
         &wefti_channels_of(group->context)->pools[group->channel / WEFTI_POOL_CHANNELS];
-    atomic_store_explicit(&pool->committed[group->channel % WEFTI_POOL_CHANNELS], to,
+    atomic_store_explicit(&pool->committed[group->channel % WEFTI_POOL_CHANNELS][half], to,
                           memory_order_relaxed);
-    group->staging.committed = to;
+    group->staging.committed[half] = to;
     return WEFT_OK;
 }
 

@@ -130,7 +130,8 @@ typedef struct wefti_channel_use {
 typedef struct wefti_pool {
     size_t channels, staging; /* offsets in the region, of WEFTI_POOL_CHANNELS each */
     size_t half_bytes;        /* of the staging of one channel */
-    _Atomic size_t committed[WEFTI_POOL_CHANNELS]; /* of it, bytes with memory on this rank */
+    /* of each half, bytes with memory on this rank */
+    _Atomic size_t committed[WEFTI_POOL_CHANNELS][2];
 } wefti_pool_t;
 
 /* Where the context's groups take their channels from. Created with its first group. */

@@ -44,7 +44,7 @@ struct weft_group {
     wefti_channel_layout_t layout;
     struct {
         size_t offset, half_bytes; /* in every rank's region: two halves, which take turns */
-        size_t committed; /* bytes from the start of each of this rank's that have memory */
+        size_t committed[2];       /* bytes from the start of this rank's that have memory */
     } staging;
     bool attach; /* all ranks may read and write each other's plain memory: attach.h */
     wefti_fault_t fault;
@@ -66,12 +66,28 @@ static inline wefti_call_slot_t *wefti_call_slot_of(const weft_group_t *group, u
     return &group->channels[rank]->slots[number & 1];
 }
 
-/* channel.c: memory for the first bytes of both halves of this rank's staging, before it or a peer
- * touches them. */
-weft_status_t wefti_group_commit(weft_group_t *group, size_t bytes);
+/* channel.c: memory for the first bytes of one half of this rank's staging, before this rank or a
+ * peer touches them. */
+weft_status_t wefti_group_commit_half(weft_group_t *group, uint32_t half, size_t bytes);
+/* The same for both halves, */
 static inline weft_status_t wefti_group_commit_staging(weft_group_t *group, size_t bytes)
 {
-    return bytes <= group->staging.committed ? WEFT_OK : wefti_group_commit(group, bytes);
+    for (uint32_t half = 0; half < 2; half++) {
+        if (bytes > group->staging.committed[half]) {
+            WEFT_RETURN_IF_ERROR(wefti_group_commit_half(group, half, bytes));
+        }
+    }
+    return WEFT_OK;
+}
+/* and where the halves are one piece of memory, of which the first bytes are used. */
+static inline weft_status_t wefti_group_commit_work(weft_group_t *group, size_t bytes)
+{
+    size_t half_bytes = group->staging.half_bytes;
+    size_t first = bytes < half_bytes ? bytes : half_bytes, rest = bytes - first;
+    if (first > group->staging.committed[0]) {
+        WEFT_RETURN_IF_ERROR(wefti_group_commit_half(group, 0, first));
+    }
+    return rest <= group->staging.committed[1] ? WEFT_OK : wefti_group_commit_half(group, 1, rest);
 }
 /* As weft_group_params_t asks for it. */
 static inline uint64_t wefti_group_staging_bytes(const weft_group_t *group)

@@ -68,6 +68,49 @@ static void run_on_demand(rank_world_t *world)
     RANK_CHECK(region_bytes() < POOL_BYTES);
 }
 
+/* Schedules take what calls of their size need, not all that they may take. */
+static void run_on_demand_over_hosts(rank_world_t *world)
+{
+    size_t count = (size_t)1 << 16, before = region_bytes();
+    RANK_CHECK(before > 0 && before < POOL_BYTES);
+    sum(world->group, count, "schedule");
+    size_t after = region_bytes();
+    RANK_CHECK(after < before + ((size_t)8 << 20));
+    uint64_t counts[4]; /* to each rank and from it; less with the last one */
+    uint8_t *send = calloc(world->size, count), *recv = calloc(world->size, count);
+    for (uint32_t r = 0; r < world->size; r++) {
+        counts[r] = world->rank == world->size - 1 || r == world->size - 1 ? 5 : count;
+        memset(send + r * count, (int)(1 + world->rank), count);
+    }
+    uint64_t at[4] = {0, count, 2 * count, 3 * count};
+    RANK_OK(
+        weft_all_to_all_v(send, counts, at, recv, counts, at, WEFT_DTYPE_U8, world->group, NULL));
+    for (uint32_t r = 0; r < world->size; r++) {
+        RANK_CHECK(recv[at[r]] == 1 + r && recv[at[r] + counts[r] - 1] == 1 + r);
+    }
+    free(send);
+    free(recv);
+    RANK_CHECK(region_bytes() < before + ((size_t)8 << 20));
+    sum(world->group, (size_t)4 << 20, "schedule"); /* what a larger call takes, */
+    size_t large = region_bytes();
+    RANK_CHECK(large > after);
+    sum(world->group, (size_t)4 << 20, "schedule"); /* the next one uses */
+    RANK_CHECK(region_bytes() == large);
+}
+
+static void test_staging_takes_memory_on_demand_over_hosts(void **state)
+{
+    (void)state;
+    setenv("WEFT_STAGING_BYTES", "200M", 1);
+    setenv("WEFT_TEST_TRANSPORT", "tcp", 1);
+    setenv("WEFT_TEST_HOSTS", "2", 1); /* ranks per host, which reach each other's memory */
+    assert_true(support_rank_processes(4, run_on_demand_over_hosts, NULL));
+    unsetenv("WEFT_TEST_HOSTS");
+    unsetenv("WEFT_TEST_TRANSPORT");
+    unsetenv("WEFT_TRANSPORT"); /* which the other one has set */
+    unsetenv("WEFT_STAGING_BYTES");
+}
+
 static void test_staging_takes_memory_on_demand(void **state)
 {
     (void)state;
@@ -155,6 +198,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_staging_takes_memory_on_demand),
+        cmocka_unit_test(test_staging_takes_memory_on_demand_over_hosts),
         cmocka_unit_test(test_staging_by_group),
         cmocka_unit_test(test_staging_that_ranks_disagree_on),
     };

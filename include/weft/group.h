@@ -231,8 +231,7 @@ WEFT_API weft_status_t weft_group_set_shape(weft_group_t *group, const int64_t *
  * of a rooted call of at most 8 KiB that needs nothing of this rank completes the call. Collectives
  * do the same with their own wrong arguments (collective.h). Non-blocking, except that without a
  * stream it waits for this rank's earlier calls, and until the others have begun the call before a
- * rooted or refused one. In a batch or capture, the end of that tells them (weft_batch_begin). With
- * WEFT_CHECK=results the group is broken instead.
+ * rooted or refused one. In a batch or capture, the end of that tells them (weft_batch_begin).
  * @param[in] group   the group
  * @param[in] error   a negative status
  * @param[in] message why, at most 511 bytes are kept

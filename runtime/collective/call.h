@@ -100,6 +100,7 @@ typedef struct wefti_call wefti_call_t;
 /* How the result is checked: call_check.c. */
 typedef enum wefti_check {
     WEFTI_CHECK_NOTHING,
+    WEFTI_CHECK_EMPTY, /* it is this call's turn, and there is nothing to compare */
     WEFTI_CHECK_EQUAL,
     WEFTI_CHECK_MOVED,
     WEFTI_CHECK_REDUCED,
@@ -167,9 +168,13 @@ _Static_assert(sizeof(wefti_call_t) == 384, "every small call reads most of it")
  * A call that ended before this rank saw all peers' call slots, because it needed nothing of them.
  * They are looked at before the next call posts: until then peers may read this rank's former
  * call slot, and a disagreement is found there.
+ *
+ * follows: the call has a second sequence number, for its check, and no check. The next call posts
+ * that, so that ranks that refused the call and ranks that made it count alike.
  */
 typedef struct wefti_deferred {
-    bool open;
+    bool open, follows;
+    bool refused;          /* some rank refused the call */
     uint32_t number, peer; /* peer: how many were seen */
     uint64_t what, count;
 } wefti_deferred_t;

@@ -106,8 +106,18 @@ static void next_slot(wefti_call_t *call)
 static weft_status_t post_check(wefti_call_t *call, wefti_blocked_t *out_blocked)
 {
     weft_group_t *group = call->group;
-    weft_status_t status =
-        group->calls->deferred.open ? wefti_call_check_deferred(group, out_blocked) : WEFT_OK;
+    weft_status_t status = WEFT_OK;
+    if (call->check == WEFTI_CHECK_EMPTY) {
+        wefti_call_skip_check(call);
+        return WEFT_OK;
+    }
+    if (group->calls->deferred.open) {
+        status = wefti_call_check_deferred(group, out_blocked);
+        if (status == WEFT_OK && group->calls->deferred.refused) { /* which posts no digests */
+            wefti_call_skip_check(call);
+            return WEFT_OK;
+        }
+    }
     if (status == WEFT_OK) {
         next_slot(call);
         wefti_call_post_check(call);
@@ -115,16 +125,6 @@ static weft_status_t post_check(wefti_call_t *call, wefti_blocked_t *out_blocked
         call->state = WEFTI_CALL_COMPARE;
     }
     return status;
-}
-
-/* A check has a sequence number of its own, also that of a call without a result: its slot says
- * so, and the next call waits until all ranks have come there. */
-static void refuse(wefti_call_t *call)
-{
-    if (wefti_call_is_checked(call)) {
-        next_slot(call);
-        wefti_call_post_no_check(call);
-    }
 }
 
 static weft_status_t advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
@@ -143,7 +143,9 @@ static weft_status_t advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
         }
         status = choose_path(call);
         if (call->state == WEFTI_CALL_REFUSED) {
-            refuse(call);
+            if (wefti_call_is_checked(call)) {
+                wefti_call_skip_check(call);
+            }
             return status;
         }
         return status < 0 ? wefti_group_fail(call->group, status) : status;

@@ -28,24 +28,19 @@ static bool is_float(weft_dtype_t dtype)
            dtype == WEFT_DTYPE_BF16;
 }
 
-/* Ranks decide alike: not by order, which also counts the sends and receives of this rank. */
-wefti_check_t wefti_call_choose_check(const wefti_call_t *call)
+static wefti_check_t check_of(const wefti_call_t *call)
 {
     const weft_group_t *group = call->group;
     const wefti_collective_t *op = wefti_collective_of(call->request.op);
-    uint32_t every = group->context->settings.check_every;
-    if (every == 0) {
-        return WEFTI_CHECK_NOTHING;
-    }
-    if (++group->calls->turns % every != 0 || op->send.extent == WEFT_EXTENT_NOTHING) {
-        return WEFTI_CHECK_NOTHING;
+    if (op->send.extent == WEFT_EXTENT_NOTHING) {
+        return WEFTI_CHECK_EMPTY;
     }
     bool fits = group->size <= WORDS;
     if (op->recv.holder == WEFT_HOLDER_ALL && op->send.extent != WEFT_EXTENT_BLOCKS) {
-        return fits || !op->variable ? WEFTI_CHECK_EQUAL : WEFTI_CHECK_NOTHING;
+        return fits || !op->variable ? WEFTI_CHECK_EQUAL : WEFTI_CHECK_EMPTY;
     }
     if (!fits || group->size == 1) {
-        return WEFTI_CHECK_NOTHING;
+        return WEFTI_CHECK_EMPTY;
     }
     if (!op->reduces) {
         return WEFTI_CHECK_MOVED;
@@ -53,7 +48,16 @@ wefti_check_t wefti_call_choose_check(const wefti_call_t *call)
     /* Sums of floats in other orders have other bits. */
     return group->calls->selection.executors_reduce || !is_float(call->request.dtype)
                ? WEFTI_CHECK_REDUCED
-               : WEFTI_CHECK_NOTHING;
+               : WEFTI_CHECK_EMPTY;
+}
+
+/* Whose turn it is follows from the count of calls alone: not from order, which also counts the
+ * sends and receives of this rank, nor from arguments, which may be wrong here only. */
+wefti_check_t wefti_call_choose_check(const wefti_call_t *call)
+{
+    uint32_t every = call->group->context->settings.check_every;
+    return every == 0 || ++call->group->calls->turns % every != 0 ? WEFTI_CHECK_NOTHING
+                                                                  : check_of(call);
 }
 
 /* ---- what is compared ---- */
@@ -143,12 +147,20 @@ static void publish(wefti_call_t *call, wefti_call_slot_t *own, size_t bytes)
     wefti_call_slot_publish(call->group, own, call->number, bytes);
 }
 
-void wefti_call_post_no_check(wefti_call_t *call)
+void wefti_call_skip_check(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
-    publish(call, wefti_call_slot_of(group, group->rank, call->number), 0);
-    group->calls->deferred =
-        (wefti_deferred_t){true, call->number, 1, call->what, call->posted_count};
+    wefti_deferred_t *deferred = &group->calls->deferred;
+    if (!deferred->open) { /* all call slots were read */
+        *deferred = (wefti_deferred_t){.open = true,
+                                       .number = call->number,
+                                       .peer = group->size,
+                                       .what = call->what,
+                                       .count = call->posted_count};
+    }
+    deferred->follows = true;
+    call->check = WEFTI_CHECK_EMPTY;
+    call->state = WEFTI_CALL_DONE;
 }
 
 void wefti_call_post_check(wefti_call_t *call)

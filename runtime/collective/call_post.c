@@ -134,6 +134,18 @@ weft_status_t wefti_call_post(wefti_call_t *call)
 
 /* ---- a rank that refuses the call ---- */
 
+/* The call is over here, and ranks may not have come to it. */
+static void defer(wefti_call_t *call)
+{
+    call->group->calls->deferred = (wefti_deferred_t){.open = true,
+                                                      .follows = wefti_call_is_checked(call),
+                                                      .number = call->number,
+                                                      .peer = 1,
+                                                      .what = call->what,
+                                                      .count = call->posted_count};
+    call->check = wefti_call_is_checked(call) ? WEFTI_CHECK_EMPTY : WEFTI_CHECK_NOTHING;
+}
+
 void wefti_call_post_refusal(wefti_call_t *call)
 {
     weft_group_t *group = call->group;
@@ -142,8 +154,7 @@ void wefti_call_post_refusal(wefti_call_t *call)
     own->count = call->posted_count;
     memcpy(own->data, group->calls->refusals[call - group->calls->ring], WEFTI_REFUSAL_BYTES);
     wefti_call_publish(call, WEFTI_REFUSAL_BYTES);
-    group->calls->deferred =
-        (wefti_deferred_t){true, call->number, 1, call->what, call->posted_count};
+    defer(call);
     call->state = WEFTI_CALL_DONE;
 }
 
@@ -153,8 +164,7 @@ weft_status_t wefti_call_refused(wefti_call_t *call, uint32_t r)
     const wefti_call_slot_t *theirs = wefti_call_slot_of(group, r, call->number);
     weft_status_t status = (weft_status_t) - (int64_t)(theirs->count & INT8_MAX);
     call->state = WEFTI_CALL_REFUSED;
-    group->calls->deferred =
-        (wefti_deferred_t){true, call->number, 1, call->what, call->posted_count};
+    defer(call);
     return wefti_error(status < 0 ? status : WEFT_ERR_INVALID_ARGUMENT, "rank %u: %.*s",
                        group->ranks[r], (int)WEFTI_REFUSAL_BYTES - 1, (const char *)theirs->data);
 }
@@ -190,7 +200,8 @@ static bool needs(const wefti_call_t *call, uint32_t r)
 weft_status_t wefti_call_see_postings(wefti_call_t *call, wefti_blocked_t *out_blocked)
 {
     weft_group_t *group = call->group;
-    wefti_deferred_t own = {false, call->number, 1, call->what, call->posted_count};
+    wefti_deferred_t own = {
+        .number = call->number, .peer = 1, .what = call->what, .count = call->posted_count};
     for (; call->peer < group->size; call->peer++) {
         uint32_t r = wefti_group_nth_peer(group, call->peer);
         if (!needs(call, r)) {
@@ -216,7 +227,22 @@ weft_status_t wefti_call_see_postings(wefti_call_t *call, wefti_blocked_t *out_b
     return WEFT_OK;
 }
 
-weft_status_t wefti_call_check_deferred(weft_group_t *group, wefti_blocked_t *out_blocked)
+/* The sequence number of a check that does not come. */
+static void post_second(weft_group_t *group)
+{
+    wefti_deferred_t *deferred = &group->calls->deferred;
+    deferred->follows = false;
+    deferred->number++;
+    deferred->peer = 1;
+    wefti_call_slot_t *own = wefti_call_slot_of(group, group->rank, deferred->number);
+    own->what = deferred->what;
+    own->count = deferred->count;
+    wefti_call_slot_publish(group, own, deferred->number, 0);
+    wefti_fence();
+    wefti_signal_settle(&own->signal);
+}
+
+static weft_status_t see_deferred(weft_group_t *group, wefti_blocked_t *out_blocked)
 {
     wefti_deferred_t *deferred = &group->calls->deferred;
     for (; deferred->peer < group->size; deferred->peer++) {
@@ -229,7 +255,18 @@ weft_status_t wefti_call_check_deferred(weft_group_t *group, wefti_blocked_t *ou
         if (!same_call(deferred, theirs) && !refused) {
             return wefti_group_mismatch(group, deferred, r);
         }
+        deferred->refused = deferred->refused || refused;
     }
-    deferred->open = false;
     return WEFT_OK;
+}
+
+weft_status_t wefti_call_check_deferred(weft_group_t *group, wefti_blocked_t *out_blocked)
+{
+    weft_status_t status = see_deferred(group, out_blocked);
+    if (status == WEFT_OK && group->calls->deferred.follows) {
+        post_second(group);
+        status = see_deferred(group, out_blocked);
+    }
+    group->calls->deferred.open = status != WEFT_OK;
+    return status;
 }

@@ -51,8 +51,10 @@ void wefti_link_init(weft_group_t *group, uint32_t fault_count)
 /* The last number that the call has; it has more than one where its result is compared. */
 static uint32_t last_number(const wefti_call_t *call)
 {
-    return call->state < WEFTI_CALL_COMPARE && wefti_call_is_checked(call) ? call->number + 1
-                                                                           : call->number;
+    bool posts_none = call->check == WEFTI_CHECK_EMPTY;
+    return wefti_call_is_checked(call) && (posts_none || call->state < WEFTI_CALL_COMPARE)
+               ? call->number + 1
+               : call->number;
 }
 
 void wefti_recovery_note(wefti_call_t *call)
@@ -122,7 +124,7 @@ static void reset(weft_group_t *group)
     wefti_group_reset_channel(group, recovery->fail_until);
     wefti_schedules_destroy(group);
     group->calls->staged = group->calls->area = 0;
-    group->calls->deferred.open = false;
+    group->calls->deferred = (wefti_deferred_t){0};
     memset(group->calls->sent, 0, group->size * sizeof *group->calls->sent);
     memset(group->calls->received, 0, group->size * sizeof *group->calls->received);
     wefti_asides_drop_unfinished(group);

@@ -16,13 +16,6 @@
 #include "runtime/collective/submit.h"
 #include "runtime/group/mirror.h"
 
-/* Sequence numbers would differ: a checked call has two, and whether this one would have been
- * checked follows from arguments that are wrong. */
-static bool must_end_group(const weft_group_t *group)
-{
-    return group->context->settings.check_every != 0;
-}
-
 weft_status_t wefti_call_end_group(weft_group_t *group, weft_status_t status, const char *text)
 {
     wefti_error(status, "rank %u: %s", group->ranks[group->rank], text);
@@ -58,7 +51,7 @@ weft_status_t wefti_call_refuse(weft_group_t *group, weft_stream_t *stream, weft
     if (reserved != WEFT_OK) {
         return reserved;
     }
-    if (must_end_group(group) || !wefti_call_keep_refusal(call, text, sizeof text)) {
+    if (!wefti_call_keep_refusal(call, text, sizeof text)) {
         return wefti_call_end_group(group, status, text);
     }
     call->request = (wefti_request_t){.op = WEFT_COLLECTIVE_BARRIER, .dtype = WEFT_DTYPE_U8};

@@ -41,6 +41,7 @@ weft_status_t wefti_call_settle_algorithm(wefti_call_t *call);
 
 /* When a collective is issued: what WEFT_CHECK asks for. */
 wefti_check_t wefti_call_choose_check(const wefti_call_t *call);
+/* Such a call has two sequence numbers. */
 static inline bool wefti_call_is_checked(const wefti_call_t *call)
 {
     return call->check != WEFTI_CHECK_NOTHING;
@@ -75,8 +76,8 @@ static inline bool wefti_call_keep_refusal(wefti_call_t *call, const char *text,
     }
     return list != NULL;
 }
-/* Of a call that all ranks refuse: they are checked to be there before the next call posts. */
-void wefti_call_post_no_check(wefti_call_t *call);
+/* Of a call with a turn, but without a result that could be compared: the call is done. */
+void wefti_call_skip_check(wefti_call_t *call);
 /* With what the peers have posted. */
 weft_status_t wefti_call_compare(wefti_call_t *call);
 

@@ -215,8 +215,9 @@ WEFT_API weft_status_t weft_group_status(weft_group_t *group);
  * Names the shape of the tensors of the next collective that the caller issues on a group, for
  * bindings of languages that have shapes. Local. Ranks compare it as they compare counts: (32, 32)
  * on one rank and (1024) or (16, 64) on another is WEFT_ERR_MISMATCH on all ranks. A shape of fewer
- * than two dimensions is the same as none. Calls with counts per rank, sends, receives and calls in
- * a batch or a capture do not compare it.
+ * than two dimensions is the same as none. Calls of a batch compare it at weft_batch_end, those of a
+ * capture at weft_capture_end. Calls with counts per rank do not, nor do sends and receives: as in
+ * MPI and other backends of torch, a message may be received in another shape.
  * @param[in] group the group
  * @param[in] dims  [rank] dimensions; may be NULL if rank is less than 2
  * @param[in] rank  number of dimensions

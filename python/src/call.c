@@ -29,7 +29,7 @@ static weft_status_t issue_blocks(const wp_call_t *call, weft_stream_t *stream)
                              group, stream);
 }
 
-static weft_status_t issue(const wp_call_t *call, weft_stream_t *stream)
+static weft_status_t issue_plain(const wp_call_t *call, weft_stream_t *stream)
 {
     const void *send = call->send.data;
     void *recv = call->recv.data;
@@ -80,13 +80,21 @@ static bool compares_shape(const wp_call_t *call)
     }
 }
 
+static weft_status_t issue(const wp_call_t *call, weft_stream_t *stream)
+{
+    if (!call->group->shaped) {
+        weft_group_set_shape(call->group->group, call->send.dims,
+                             compares_shape(call) ? call->send.rank : 0);
+    }
+    call->group->shaped = false;
+    return issue_plain(call, stream);
+}
+
 weft_status_t wp_call_issue(const wp_call_t *call, weft_stream_t *stream)
 {
     if (call->group->notes) { /* another thread's batch would have it when its memory is gone */
         return weft_batch_begin(call->group->group); /* which says so */
     }
-    weft_group_set_shape(call->group->group, call->send.dims,
-                         compares_shape(call) ? call->send.rank : 0);
     return issue(call, stream);
 }
 

@@ -158,7 +158,37 @@ static PyObject *repr(PyObject *object)
                                 (unsigned)self->size, self->group != NULL ? "" : ", destroyed");
 }
 
+/* Of arrays that the next call moves as one. */
+static PyObject *set_shape(PyObject *object, PyObject *shape)
+{
+    wp_group_t *self = (wp_group_t *)object;
+    Py_ssize_t rank = PyTuple_Check(shape) ? PyTuple_Size(shape) : -1;
+    if (rank < 0 || rank > INT32_MAX) {
+        PyErr_SetString(PyExc_TypeError, "_set_shape: shape must be a tuple of integers");
+        return NULL;
+    }
+    int64_t *dims = malloc(((size_t)rank + 1) * sizeof *dims);
+    if (dims == NULL) {
+        return PyErr_NoMemory();
+    }
+    for (Py_ssize_t i = 0; i < rank && PyErr_Occurred() == NULL; i++) {
+        dims[i] = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
+    }
+    if (PyErr_Occurred() == NULL && wp_group_enter(self->context->state, self) == 0) {
+        self->shaped = weft_group_set_shape(self->group, dims, (uint32_t)rank) == WEFT_OK;
+        wp_group_exit(self);
+    }
+    free(dims);
+    if (PyErr_Occurred() != NULL) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
+    {"_set_shape", set_shape, METH_O,
+     "_set_shape($self, shape, /)\n--\n\n"
+     "The shape that ranks compare in the next call, in place of its array's."},
     {"destroy", wp_group_destroy, METH_NOARGS,
      "destroy($self)\n--\n\n"
      "Gives the group back. Collective over it: waits until all its ranks got here. A group\n"

@@ -226,6 +226,7 @@ struct wp_group {
     wp_stream_t *stream;  /* of async_op=True calls; made at the first; owned */
     wp_batch_t *batch;    /* open: calls are noted in it (batch.c); under the GIL */
     bool notes;           /* so does the C group, also while that ends; under lock */
+    bool shaped;          /* the next call's shape was set by _set_shape; under lock */
 };
 
 /* ---- call.c: one call, whoever makes it ---- */

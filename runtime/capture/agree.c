@@ -16,6 +16,7 @@
 /* One call, as far as ranks must have the same. */
 typedef struct signature {
     uint64_t what, count, counts; /* counts: a hash of those of V forms that all ranks give alike */
+    wefti_shape_note_t shape;
 } signature_t;
 
 typedef struct summary {
@@ -30,34 +31,46 @@ static signature_t sign(const wefti_captured_t *call, uint32_t size)
     const uint64_t *counts = wefti_collective_has_shared_counts(request->op)
                                  ? wefti_shared_counts(request->op, size, call->batched.counts)
                                  : NULL;
-    return (signature_t){wefti_request_what(request), request->count,
-                         counts != NULL ? wefti_hash_words(counts, size) : 0};
+    signature_t signature = {.what = wefti_request_what(request),
+                             .count = request->count,
+                             .counts = counts != NULL ? wefti_hash_words(counts, size) : 0};
+    if (call->batched.counts == NULL && call->batched.shape.tag != 0) {
+        signature.shape = call->batched.shape;
+    }
+    return signature;
 }
 
 /* ---- differences ---- */
 
-static void describe(const signature_t *list, uint32_t count, uint32_t index, char *text,
-                     size_t bytes)
+/* shaped: the shapes are what differs. */
+static void describe(const signature_t *list, uint32_t count, uint32_t index, bool shaped,
+                     char *text, size_t bytes)
 {
-    char what[160];
+    char what[160], shape[80] = "";
     if (index >= count) {
         snprintf(text, bytes, "missing");
         return;
     }
-    snprintf(text, bytes, "%s", wefti_what_text(list[index].what, list[index].count, what));
+    if (shaped) {
+        wefti_note_text(&list[index].shape, list[index].count, shape, sizeof shape);
+    }
+    snprintf(text, bytes, "%s%s", wefti_what_text(list[index].what, list[index].count, what),
+             shape);
 }
 
 static weft_status_t name_difference(const weft_group_t *group, const signature_t *lists[2],
                                      const uint32_t counts[2], uint32_t other)
 {
-    char texts[2][192];
+    char texts[2][240];
     uint32_t i = 0;
     while (i < counts[0] && i < counts[1] &&
            memcmp(&lists[0][i], &lists[1][i], sizeof(signature_t)) == 0) {
         i++;
     }
-    describe(lists[0], counts[0], i, texts[0], sizeof texts[0]);
-    describe(lists[1], counts[1], i, texts[1], sizeof texts[1]);
+    bool shaped = i < counts[0] && i < counts[1] &&
+                  memcmp(&lists[0][i], &lists[1][i], offsetof(signature_t, shape)) == 0;
+    describe(lists[0], counts[0], i, shaped, texts[0], sizeof texts[0]);
+    describe(lists[1], counts[1], i, shaped, texts[1], sizeof texts[1]);
     return wefti_error(
         WEFT_ERR_MISMATCH,
         "capture: ranks captured different calls: call %u (of %u) is %s on rank %u, but %s "

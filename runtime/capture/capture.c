@@ -71,8 +71,9 @@ static weft_status_t record(weft_group_t *group, const wefti_request_t *request,
         wefti_free(allocator, counts);
         return status;
     }
-    recording->calls[recording->count++] = (wefti_captured_t){.batched = {*request, counts, false},
-                                                              .at_ns = now - recording->begun_ns};
+    recording->calls[recording->count++] =
+        (wefti_captured_t){.batched = {*request, counts, group->calls->shape, false},
+                           .at_ns = now - recording->begun_ns};
     return WEFT_OK;
 }
 

@@ -313,7 +313,9 @@ static inline uint64_t wefti_request_what(const wefti_request_t *request)
 void wefti_call_take_shape(wefti_call_t *call);
 /* To its slot, for the message of ranks that differ. */
 void wefti_call_post_shape(const wefti_call_t *call, wefti_call_slot_t *slot);
-/* " of shape (32, 32)"; slot: of the rank that posted count. */
+/* " of shape (32, 32)"; slot: of the rank that posted count. Empty shapes are those of vectors. */
+/* The same of what is known of a shape. */
+void wefti_note_text(const wefti_shape_note_t *shape, uint64_t count, char *out, size_t bytes);
 void wefti_shape_text(uint64_t count, const wefti_call_slot_t *slot, char *out, size_t bytes);
 
 /* ---- group.c ---- */

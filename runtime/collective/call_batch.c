@@ -15,6 +15,7 @@ typedef struct wefti_batch {
     wefti_pair_t pairs[WEFTI_CALLS];
     uint32_t pair_count;
     bool pairs_submitted;
+    bool shaped; /* some call has a shape */
 } wefti_batch_t;
 
 static bool is_open(const weft_group_t *group)
@@ -36,7 +37,8 @@ static weft_status_t record(weft_group_t *group, const wefti_request_t *request,
                           : wefti_error(WEFT_ERR_NO_MEMORY, "batch: too many calls: at most %u",
                                         UINT32_MAX);
     }
-    batch->list[batch->count++] = (wefti_batched_t){*request, counts, false};
+    batch->list[batch->count++] = (wefti_batched_t){*request, counts, group->calls->shape, false};
+    batch->shaped = batch->shaped || group->calls->shape.tag != 0;
     return WEFT_OK;
 }
 
@@ -61,7 +63,7 @@ static void close_batch(weft_group_t *group)
     }
     batch->count = 0;
     batch->pair_count = 0;
-    batch->pairs_submitted = false;
+    batch->pairs_submitted = batch->shaped = false;
     batch->recorder.refused = WEFT_OK;
     group->calls->recorder = NULL;
 }
@@ -149,7 +151,10 @@ weft_status_t weft_batch_cancel(weft_group_t *group)
  * Packed, a block has at most this much: with the list it fits a call slot, so that the whole batch
  * costs one wait. Beyond that copies cost as much as calls (tests/bench/bench_fuser.c).
  */
-#define FUSED_MAX_BYTES (WEFTI_SLOT_DATA - WEFTI_FUSED_LIST_BYTES)
+static size_t most_fused_bytes(const wefti_batch_t *batch)
+{
+    return WEFTI_SLOT_DATA - wefti_fused_bytes_of_list(WEFTI_FUSED_MEMBERS, batch->shaped);
+}
 
 /* One packed buffer serves both sides. */
 static bool is_packed_in_place(weft_collective_t op)
@@ -177,7 +182,7 @@ static uint32_t collect(const weft_group_t *group, const wefti_batch_t *batch, s
         return 1;
     }
     uint32_t blocks = wefti_collective_is_vector(kind->op) ? 1 : group->size;
-    uint64_t room = FUSED_MAX_BYTES / blocks / weft_dtype_size_bytes(kind->dtype);
+    uint64_t room = most_fused_bytes(batch) / blocks / weft_dtype_size_bytes(kind->dtype);
     for (size_t i = first; i < batch->count && count < WEFTI_FUSED_MEMBERS; i++) {
         const wefti_batched_t *other = &batch->list[i];
         if (other->submitted || !same_kind(&other->request, kind)) {
@@ -190,6 +195,17 @@ static uint32_t collect(const weft_group_t *group, const wefti_batch_t *batch, s
         out_members[count++] = (uint32_t)i;
     }
     return count > 0 ? count : 1;
+}
+
+/* A fused call has fewer than 2^16 elements. */
+static uint64_t pack_shape(const wefti_shape_note_t *shape)
+{
+    uint64_t packed = UINT64_MAX;
+    for (uint32_t i = 0; shape->tag != 0 && shape->rank <= 4 && i < shape->rank; i++) {
+        uint64_t dim = shape->dims[i] < UINT16_MAX ? shape->dims[i] : UINT16_MAX - 1;
+        packed = (packed & ~(0xffffull << 16 * i)) | dim << 16 * i;
+    }
+    return packed;
 }
 
 static weft_status_t prepare(wefti_call_t *call, const wefti_batch_t *batch,
@@ -207,11 +223,15 @@ static weft_status_t prepare(wefti_call_t *call, const wefti_batch_t *batch,
     wefti_fused_t *fused = call->fused_kept;
     request.count = 0;
     fused->count = count;
+    fused->shaped = false;
     for (uint32_t i = 0; i < count; i++) {
         const wefti_request_t *from = &batch->list[members[i]].request;
-        fused->members[i] = (wefti_fused_member_t){from->send, from->recv, from->count, members[i]};
+        const wefti_shape_note_t *shape = &batch->list[members[i]].shape;
+        fused->members[i] = (wefti_fused_member_t){from->send, from->recv, from->count,
+                                                   members[i], shape->tag, pack_shape(shape)};
         request.count += from->count;
-        hash = wefti_hash_word(hash, from->count);
+        fused->shaped = fused->shaped || shape->tag != 0;
+        hash = wefti_hash_word(hash, from->count | (uint64_t)shape->tag << WEFTI_COUNT_SHAPE_SHIFT);
     }
     size_t block = (size_t)request.count * weft_dtype_size_bytes(request.dtype);
     size_t send_bytes = wefti_align_up(block * wefti_side_blocks(op->send, call->group->size), 64);
@@ -269,6 +289,7 @@ static weft_status_t submit_collectives(weft_group_t *group, weft_stream_t *stre
             continue;
         }
         uint32_t count = collect(group, batch, i, members);
+        group->calls->shape = count > 1 ? (wefti_shape_note_t){0} : batch->list[i].shape;
         status = count > 1 ? submit_fused(group, batch, members, count, stream)
                            : wefti_request_submit(&batch->list[i], group, stream);
         for (uint32_t k = 0; status == WEFT_OK && k < count; k++) {
@@ -278,6 +299,7 @@ static weft_status_t submit_collectives(weft_group_t *group, weft_stream_t *stre
             status = wefti_error_prefix(status, "batch: call %zu", i);
         }
     }
+    group->calls->shape.tag = 0; /* of a call that was not submitted */
     return status;
 }
 

@@ -52,12 +52,35 @@ void wefti_fused_post(const wefti_call_t *call, wefti_call_slot_t *slot)
     const wefti_fused_t *fused = call->fused;
     wefti_fused_list_t *list = (wefti_fused_list_t *)(void *)slot->data;
     list->count = fused->count;
+    list->shaped = fused->shaped;
     for (uint32_t i = 0; i < fused->count; i++) {
-        list->members[i] = (uint64_t)fused->members[i].index << 32 | fused->members[i].count;
+        const wefti_fused_member_t *member = &fused->members[i];
+        list->members[i] =
+            (uint64_t)member->index << 32 | (uint64_t)member->shape_tag << 16 | member->count;
+        if (fused->shaped) {
+            list->members[fused->count + i] = member->dims;
+        }
     }
 }
 
 /* ---- when ranks disagree ---- */
+
+static uint32_t count_of(uint64_t member)
+{
+    return (uint32_t)member & 0xffffu;
+}
+
+/* " of shape (8, 4)" of one member, or "". */
+static void shape_text(const wefti_fused_list_t *list, uint32_t count, uint32_t member, char *out,
+                       size_t bytes)
+{
+    wefti_shape_note_t shape = {.tag = (uint32_t)list->members[member] >> 16};
+    uint64_t dims = list->shaped != 0 ? list->members[count + member] : UINT64_MAX;
+    for (; shape.rank < 4 && (dims & 0xffff) != 0xffff; dims >>= 16) {
+        shape.dims[shape.rank++] = (uint32_t)dims & 0xffff;
+    }
+    wefti_note_text(&shape, count_of(list->members[member]), out, bytes);
+}
 
 bool wefti_fused_difference(const wefti_call_slot_t *low, uint32_t low_rank,
                             const wefti_call_slot_t *high, uint32_t high_rank, char *text,
@@ -71,11 +94,16 @@ bool wefti_fused_difference(const wefti_call_slot_t *low, uint32_t low_rank,
     for (uint32_t i = 0; i < a_count && i < b_count; i++) {
         uint64_t x = a->members[i], y = b->members[i];
         if ((uint32_t)x != (uint32_t)y) {
+            char low_text[80] = "", high_text[80] = "";
+            if (count_of(x) == count_of(y)) {
+                shape_text(a, a_count, i, low_text, sizeof low_text);
+                shape_text(b, b_count, i, high_text, sizeof high_text);
+            }
             snprintf(text, bytes,
-                     "call %u of the batch has %u elements on rank %u, call %u of the batch has %u "
-                     "on rank %u",
-                     (unsigned)(x >> 32), (unsigned)x, low_rank, (unsigned)(y >> 32), (unsigned)y,
-                     high_rank);
+                     "call %u of the batch has %u elements%s on rank %u, call %u of the batch has "
+                     "%u%s on rank %u",
+                     (unsigned)(x >> 32), count_of(x), low_text, low_rank, (unsigned)(y >> 32),
+                     count_of(y), high_text, high_rank);
             return true;
         }
     }
@@ -85,7 +113,7 @@ bool wefti_fused_difference(const wefti_call_slot_t *low, uint32_t low_rank,
         snprintf(text, bytes,
                  "call %u of the batch, with %u elements, exists on rank %u but not on "
                  "rank %u",
-                 (unsigned)(more >> 32), (unsigned)more, a_longer ? low_rank : high_rank,
+                 (unsigned)(more >> 32), count_of(more), a_longer ? low_rank : high_rank,
                  a_longer ? high_rank : low_rank);
         return true;
     }

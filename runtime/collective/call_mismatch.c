@@ -76,7 +76,7 @@ weft_status_t wefti_group_mismatch(weft_group_t *group, const wefti_deferred_t *
     const wefti_call_slot_t *mine = wefti_call_slot_of(group, group->rank, own->number);
     bool first = group->rank < peer;
     if (own->what & theirs->what & WEFTI_WHAT_FUSED) {
-        char where[160], text[160];
+        char where[320], text[160];
         if (wefti_fused_difference(first ? mine : theirs, first ? group->rank : peer,
                                    first ? theirs : mine, first ? peer : group->rank, where,
                                    sizeof where)) {

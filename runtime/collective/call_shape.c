@@ -3,6 +3,7 @@
 #include "runtime/collective/call.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "runtime/base/check.h"
 #include "runtime/base/hash.h"
@@ -17,6 +18,7 @@ weft_status_t weft_group_set_shape(weft_group_t *group, const int64_t *dims, uin
     }
     WEFT_CHECK_ARG(dims);
     uint64_t hash = wefti_hash_word(WEFTI_HASH_START, rank);
+    memset(shape, 0, sizeof *shape);
     shape->rank = rank;
     for (uint32_t i = 0; i < rank; i++) {
         hash = wefti_hash_word(hash, (uint64_t)dims[i]);
@@ -54,24 +56,31 @@ void wefti_call_post_shape(const wefti_call_t *call, wefti_call_slot_t *slot)
     }
 }
 
-void wefti_shape_text(uint64_t count, const wefti_call_slot_t *slot, char *out, size_t bytes)
+void wefti_note_text(const wefti_shape_note_t *shape, uint64_t count, char *out, size_t bytes)
 {
-    wefti_shape_note_t shape = *note_of((wefti_call_slot_t *)(uintptr_t)slot);
-    uint64_t tag = count >> WEFTI_COUNT_SHAPE_SHIFT;
-    if (tag == 0) {
+    if (shape->tag == 0) {
         snprintf(out, bytes, " of shape (%llu)", (unsigned long long)count);
         return;
     }
-    size_t used = (size_t)snprintf(out, bytes, " of another shape");
-    if (shape.tag != tag || shape.rank > WEFTI_SHAPE_DIMS) {
-        return; /* it was not sent along */
+    if (shape->rank == 0 || shape->rank > WEFTI_SHAPE_DIMS) {
+        snprintf(out, bytes, " of another shape");
+        return;
     }
-    used = (size_t)snprintf(out, bytes, " of shape (");
-    for (uint32_t i = 0; i < shape.rank && used < bytes; i++) {
+    size_t used = (size_t)snprintf(out, bytes, " of shape (");
+    for (uint32_t i = 0; i < shape->rank && used < bytes; i++) {
         used +=
-            (size_t)snprintf(out + used, bytes - used, "%s%u", i > 0 ? ", " : "", shape.dims[i]);
+            (size_t)snprintf(out + used, bytes - used, "%s%u", i > 0 ? ", " : "", shape->dims[i]);
     }
     if (used < bytes) {
         snprintf(out + used, bytes - used, ")");
     }
+}
+
+void wefti_shape_text(uint64_t count, const wefti_call_slot_t *slot, char *out, size_t bytes)
+{
+    wefti_shape_note_t shape = *note_of((wefti_call_slot_t *)(uintptr_t)slot);
+    uint32_t tag = (uint32_t)(count >> WEFTI_COUNT_SHAPE_SHIFT);
+    shape.rank = shape.tag == tag ? shape.rank : 0; /* it was not sent along */
+    shape.tag = tag;
+    wefti_note_text(&shape, count, out, bytes);
 }

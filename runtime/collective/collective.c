@@ -191,6 +191,7 @@ static weft_status_t submit_v(const wefti_request_t *request, const counts_t *se
     }
     if (recorder != NULL) {
         status = recorder->ops->record(group, request, recorded);
+        group->calls->shape.tag = 0;
         return status < 0 ? wefti_call_refuse(group, stream, status) : status;
     }
     wefti_request_fill(call, request);

@@ -17,18 +17,20 @@
 #include "runtime/collective/call.h"
 
 #define WEFTI_FUSED_MEMBERS 64u
-#define WEFTI_FUSED_LIST_BYTES (WEFTI_FUSED_MEMBERS * sizeof(uint64_t) + 64)
 
 typedef struct wefti_fused_member {
     const uint8_t *send;
     uint8_t *recv;
     uint64_t count; /* elements of one block */
     uint32_t index; /* in the batch */
+    uint32_t shape_tag;
+    uint64_t dims; /* of the shape, 16 bits each, 0xffff: no more; all ones: none or more than 4 */
 } wefti_fused_member_t;
 
 /* Of one place of a group's ring, from the first fused call in it. */
 typedef struct wefti_fused {
     uint32_t count; /* of members */
+    bool shaped;    /* some have a shape */
     wefti_fused_member_t members[WEFTI_FUSED_MEMBERS];
     uint8_t *packed; /* what the call sends and receives */
     size_t capacity;
@@ -36,16 +38,21 @@ typedef struct wefti_fused {
 
 /* In a call slot's data, ahead of everything else; a whole number of lines. */
 typedef struct wefti_fused_list {
-    uint32_t count, reserved;
-    uint64_t members[WEFTI_FUSED_MEMBERS]; /* index << 32 | count */
+    uint32_t count, shaped;
+    /* index << 32 | tag of the shape << 16 | count; where shaped, the count members' dims follow */
+    uint64_t members[2 * WEFTI_FUSED_MEMBERS];
 } wefti_fused_list_t;
+
+static inline size_t wefti_fused_bytes_of_list(uint32_t count, bool shaped)
+{
+    return wefti_align_up(
+        offsetof(wefti_fused_list_t, members) + count * (shaped ? 2u : 1u) * sizeof(uint64_t), 64);
+}
 
 static inline size_t wefti_fused_list_bytes(const wefti_call_t *call)
 {
     return call->fused == NULL ? 0
-                               : wefti_align_up(offsetof(wefti_fused_list_t, members) +
-                                                    call->fused->count * sizeof(uint64_t),
-                                                64);
+                               : wefti_fused_bytes_of_list(call->fused->count, call->fused->shaped);
 }
 
 static inline uint8_t *wefti_call_slot_area(const wefti_call_t *call, wefti_call_slot_t *slot)

@@ -11,13 +11,15 @@
 /* A recorded call. */
 typedef struct wefti_batched {
     wefti_request_t request;
-    uint64_t *counts; /* V forms: as in wefti_call_t */
+    uint64_t *counts;         /* V forms: as in wefti_call_t */
+    wefti_shape_note_t shape; /* of the tensors; tag 0: none */
     bool submitted;
 } wefti_batched_t;
 
 typedef struct wefti_recorder_ops {
     const char *name; /* "batch", for messages */
-    /* A checked call. counts, of V forms, become the recorder's, also on failure. */
+    /* A checked call; its shape is in calls->shape, and is forgotten afterwards. counts, of V
+     * forms, become the recorder's, also on failure. */
     weft_status_t (*record)(weft_group_t *group, const wefti_request_t *request, uint64_t *counts);
     /* A checked pair; NULL: whether there is room for one. */
     weft_status_t (*record_pair)(weft_group_t *group, const wefti_pair_t *pair);

@@ -116,6 +116,8 @@ static void run_random(rank_world_t *world)
         RANK_OK(weft_batch_begin(world->group));
         for (uint32_t i = 0; i < count; i++) {
             member_t *m = &members[i];
+            const int64_t dims[2] = {1, (int64_t)m->count};
+            RANK_OK(weft_group_set_shape(world->group, dims, m->count % 2 == 0 ? 2 : 0));
             RANK_OK(call(m, m->in_place ? m->recv : m->send, m->recv, world->group, NULL));
             if (i < pairs) {
                 out[i] = world->rank * 10 + i;

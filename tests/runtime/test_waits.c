@@ -335,6 +335,40 @@ static void run_shapes(rank_world_t *world)
     }
 }
 
+/* Of the second of three calls, which are two calls or one, in a batch or a capture. */
+static void run_recorded_shapes(rank_world_t *world)
+{
+    static const int64_t shapes[][5] = {{8, 16}, {16, 8}, {2, 2, 2, 2, 8}};
+    float(*large)[128 * 64] = calloc(3, sizeof *large);
+    RANK_CHECK(large != NULL);
+    for (uint32_t i = 0; i < 9; i++) {
+        weft_group_t *group = NULL;
+        weft_capture_t *capture = NULL;
+        RANK_OK(weft_group_duplicate(world->group, &group));
+        RANK_OK(i % 3 == 2 ? weft_capture_begin(group, NULL) : weft_batch_begin(group));
+        for (uint32_t k = 0; k < 3; k++) {
+            bool other = k == 1 && world->rank == 1;
+            uint64_t count = k == 1 && i % 3 == 1 ? 128 * 64 : 128;
+            int64_t dims[5] = {shapes[0][0], shapes[0][1] * (int64_t)count / 128};
+            if (other) {
+                memcpy(dims, shapes[1 + i / 3 % 2], sizeof dims);
+            }
+            RANK_OK(weft_group_set_shape(group, dims, !other || i < 3 ? 2 : i < 6 ? 5 : 0));
+            RANK_OK(weft_all_reduce(large[k], large[k], count, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM,
+                                    group, NULL));
+        }
+        weft_status_t status =
+            i % 3 == 2 ? weft_capture_end(group, &capture) : weft_batch_end(group, NULL);
+        expect(status, i % 3 == 1 ? "of shape (8, 1024)" : "of shape (8, 16)",
+               i < 3    ? "of shape (16, 8)"
+               : i >= 6 ? "of shape ("
+                        : "of ");
+        weft_capture_destroy(capture);
+        weft_group_destroy(group);
+    }
+    free(large);
+}
+
 /* ---- calls that one rank refuses ---- */
 
 #define LARGE 20000u /* elements: more than a call slot has */
@@ -839,6 +873,8 @@ static void test_in_one_group(void **state)
     setenv("WEFT_TIMEOUT", "300", 1);
     support_rank_threads(3, run_creation_in_part, NULL);
     support_rank_threads(2, run_shapes, NULL);
+    support_rank_threads(2, run_recorded_shapes, NULL);
+    assert_true(support_rank_processes(3, run_recorded_shapes, NULL));
     assert_true(support_rank_processes(3, run_shapes, NULL));
     unsetenv("WEFT_TIMEOUT");
 }

@@ -173,6 +173,8 @@ class ProcessGroupWeft(Group):
             for part in parts:
                 part.copy_(whole[at:at + part.numel()].view(part.shape))
                 at += part.numel()
+        shape = [dim for tensor in tensors for dim in (0, *tensor.shape)][1:]  # 0: between two tensors
+        self.weft_group._set_shape(tuple(shape))
         return Work(self, weft.all_reduce_(whole, word, self.weft_group, async_op=True), tensors, finish)
 
     def _together(self, parts, outputs):

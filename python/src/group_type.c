@@ -2,6 +2,8 @@
 /* weft.Group, as Python sees it. */
 #include "python/src/group.h"
 
+#include <stdlib.h>
+
 /* ---- settings ---- */
 static PyObject *set_order(PyObject *object, PyObject *args, PyObject *keywords)
 {

@@ -36,7 +36,7 @@ typedef struct weft_plan_builder_params {
     int64_t batch;         /**< samples per rank, for people */
     const char *optimizer; /**< such as "sgd", for people, copied; NULL: "" */
     /** Definitions that operators are checked against, borrowed until the builder is destroyed;
-     * NULL: only the structure is checked. */
+     * NULL: only the structure is checked */
     const weft_registry_t *registry;
 } weft_plan_builder_params_t;
 /** Defaults of weft_plan_builder_params_t. */

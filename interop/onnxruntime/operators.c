@@ -467,40 +467,45 @@ static ort_status_t *read_input(const kernel_t *kernel, ort_kernel_context_t *co
         status = api->shape_dims(shape, tensor->dims, rank);
     }
     api->release_shape(shape);
-    TRY(status);
-    if (rank > WEFT_MAX_DIMS) {
-        return fail(api, ORT_INVALID_ARGUMENT, "input %zu has %zu dimensions: expected at most %d",
-                    index, rank, WEFT_MAX_DIMS);
-    }
     tensor->rank = (uint32_t)rank;
     tensor->dtype = dtype_of(type);
     tensor->send = data;
-    tensor->sent = elements_of(tensor);
-    return NULL;
+    return status;
 }
 
-/* An error of this rank takes the place of its call, so that the others do not wait for it. */
-static ort_status_t *refuse(const kernel_t *kernel, const char *message)
+/*
+ * An error of this rank takes the place of its call, so that the others do not wait for it.
+ * status: of ONNX Runtime, or NULL.
+ */
+static ort_status_t *refuse(const kernel_t *kernel, ort_status_t *status, const char *message)
 {
     weft_group_t *group;
-    weft_status_t status = weft_ort_begin(&group);
-    if (status == WEFT_OK) {
-        status = weft_group_refuse(group, WEFT_ERR_INVALID_ARGUMENT, message, NULL);
+    weft_status_t refused = weft_ort_begin(&group);
+    if (refused == WEFT_OK) {
+        refused = weft_group_refuse(group, WEFT_ERR_INVALID_ARGUMENT, message, NULL);
         weft_ort_end();
     }
-    return status_of(kernel->api, status);
+    return status != NULL ? status : status_of(kernel->api, refused);
 }
 
-/* Reads an input and creates its output. */
+#define NO_TENSOR "ONNX Runtime has no memory for an input or output"
+
+/* Reads an input and creates its output. Without a status, message says what is wrong, if it is. */
 static ort_status_t *prepare(const kernel_t *kernel, ort_kernel_context_t *context, size_t index,
-                             tensor_t *tensor)
+                             tensor_t *tensor, char *message)
 {
     const ort_api_t *api = kernel->api;
-    char message[MESSAGE_BYTES];
     ort_value_t *value;
+    message[0] = '\0';
     TRY(read_input(kernel, context, index, tensor));
+    if (tensor->rank > WEFT_MAX_DIMS) {
+        wrong(message, "input %zu has %u dimensions: expected at most %d", index, tensor->rank,
+              WEFT_MAX_DIMS);
+        return NULL;
+    }
+    tensor->sent = elements_of(tensor);
     if (!shape_output(kernel, tensor, message)) {
-        return refuse(kernel, message);
+        return NULL;
     }
     TRY(api->output(context, index, tensor->dims, tensor->rank, &value));
     TRY(api->value_data(value, &tensor->recv));
@@ -563,13 +568,14 @@ static ort_status_t *compute(void *user, ort_kernel_context_t *context)
     kernel_t *kernel = user;
     const ort_api_t *api = kernel->api;
     tensor_t tensors[TENSORS_MAX];
+    char message[MESSAGE_BYTES];
     size_t inputs, outputs, count;
     TRY(api->input_count(context, &inputs));
     TRY(api->output_count(context, &outputs));
     if (inputs != outputs) {
-        return fail(api, ORT_INVALID_ARGUMENT,
-                    "%zu inputs but %zu outputs: expected as many outputs as inputs", inputs,
-                    outputs);
+        wrong(message, "%zu inputs but %zu outputs: expected as many outputs as inputs", inputs,
+              outputs);
+        return refuse(kernel, NULL, message);
     }
     for (size_t begin = 0; begin < inputs; begin += count) {
         weft_group_t *group;
@@ -577,7 +583,10 @@ static ort_status_t *compute(void *user, ort_kernel_context_t *context)
         count = inputs - begin < TENSORS_MAX ? inputs - begin : TENSORS_MAX;
         count = kernel->axis != 0 ? 1 : count;
         for (size_t i = 0; i < count; i++) {
-            TRY(prepare(kernel, context, begin + i, &tensors[i]));
+            ort_status_t *failed = prepare(kernel, context, begin + i, &tensors[i], message);
+            if (failed != NULL || message[0] != '\0') {
+                return refuse(kernel, failed, failed == NULL ? message : NO_TENSOR);
+            }
         }
         weft_status_t status = weft_ort_begin(&group);
         if (status == WEFT_OK) {

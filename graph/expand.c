@@ -5,7 +5,7 @@
  */
 #include "graph/expand.h"
 
-#define CAUSAL_ELEMENTS ((int64_t)1 << 28) /* 1 GiB */
+#define MOST_PADDED ((int64_t)1 << 28)
 
 /* x less its mean, by its deviation, over the last dimension. */
 static uint32_t normalize(expander_t *e, uint32_t x, double epsilon)
@@ -82,252 +82,6 @@ static uint32_t rms_norm(expander_t *e)
     uint32_t y = two(e, "Div", x, root);
     y = narrow ? two(e, "CastLike", y, input(e, 0)) : y;
     return two(e, "Mul", y, input(e, 1));
-}
-
-/* Pairs of elements of each head are turned by an angle of their position. */
-static uint32_t rotary(expander_t *e)
-{
-    const weft_tensor_desc_t x = type_of(e, input(e, 0));
-    const bool flat = x.rank == 3, interleaved = int_attr(e, "interleaved") != 0;
-    const int64_t heads = int_attr(e, "num_heads");
-    int64_t split[] = {x.dims[0], x.dims[1], heads, flat && heads > 0 ? x.dims[2] / heads : 0};
-    int64_t width = flat ? split[3] : x.dims[3], turned = int_attr(e, "rotary_embedding_dim");
-    const int64_t heads_axis = flat ? 2 : 1; /* [B, S, H, D], or [B, H, S, D] */
-    if ((flat && heads <= 0) || (!flat && x.rank != 4)) {
-        e->status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                                "RotaryEmbedding: expected 4 dimensions, or 3 and num_heads");
-        return 0;
-    }
-    turned = turned == 0 ? width : turned;
-    uint32_t whole = flat ? reshape(e, input(e, 0), split, 4) : input(e, 0);
-    uint32_t part = turned < width ? slice(e, whole, 0, turned, 1) : whole;
-    uint32_t angles[2];
-    for (uint32_t i = 0; i < 2; i++) {
-        uint32_t cache = input(e, 1 + i), positions = input(e, 3);
-        cache = positions != NONE ? two(e, "Gather", cache, positions) : cache;
-        angles[i] = two(e, "Unsqueeze", cache, ints(e, &heads_axis, 1));
-    }
-    uint32_t a = interleaved ? slice(e, part, 0, turned, 2) : slice(e, part, 0, turned / 2, 1);
-    uint32_t b = interleaved ? slice(e, part, 1, turned, 2) : slice(e, part, turned / 2, turned, 1);
-    uint32_t real = two(e, "Sub", two(e, "Mul", angles[0], a), two(e, "Mul", angles[1], b));
-    uint32_t imaginary = two(e, "Add", two(e, "Mul", angles[1], a), two(e, "Mul", angles[0], b));
-    if (interleaved) {
-        const int64_t last = -1;
-        const weft_tensor_desc_t shape = type_of(e, part);
-        real = two(e, "Unsqueeze", real, ints(e, &last, 1));
-        imaginary = two(e, "Unsqueeze", imaginary, ints(e, &last, 1));
-        part = reshape(e, concat(e, real, imaginary, -1), shape.dims, 4);
-    } else {
-        part = concat(e, real, imaginary, -1);
-    }
-    whole = turned < width ? concat(e, part, slice(e, whole, turned, width, 1), -1) : part;
-    return flat ? reshape(e, whole, x.dims, 3) : whole;
-}
-
-/* [B, S, H D] as [B, H, S, D]. */
-static uint32_t heads_of(expander_t *e, uint32_t x, int64_t heads)
-{
-    static const int64_t perm[] = {0, 2, 1, 3};
-    const weft_tensor_desc_t type = type_of(e, x);
-    const int64_t dims[] = {type.dims[0], type.dims[1], heads, -1};
-    return type.rank == 4 ? x : transpose(e, reshape(e, x, dims, 4), perm, 4);
-}
-
-static void check_mask(expander_t *e, int64_t queries, int64_t keys)
-{
-    int64_t count;
-    if (e->status >= 0 &&
-        (__builtin_mul_overflow(queries, keys, &count) || count > CAUSAL_ELEMENTS)) {
-        e->status =
-            wefti_error(WEFT_ERR_UNSUPPORTED, "a mask of %lld x %lld elements, limit %lld in all",
-                        (long long)queries, (long long)keys, (long long)CAUSAL_ELEMENTS);
-    }
-}
-
-/* 0 where query i may see key j, i + first <= j <= i + last, else -infinity. */
-static uint32_t window(expander_t *e, int64_t queries, int64_t keys, int64_t first, int64_t last)
-{
-    const weft_tensor_desc_t type = {.dtype = WEFT_DTYPE_F32, .rank = 2, .dims = {queries, keys}};
-    if (e->causal.value != NONE && e->causal.queries == queries && e->causal.keys == keys &&
-        e->causal.first == first && e->causal.last == last) {
-        return e->causal.value;
-    }
-    check_mask(e, queries, keys);
-    size_t bytes = e->status < 0 ? 0 : (size_t)(queries * keys) * sizeof(float);
-    float *mask = e->status < 0 ? NULL : wefti_arena_alloc(&e->graph->arena, bytes + 1);
-    for (int64_t i = 0; mask != NULL && i < queries; i++) {
-        for (int64_t j = 0; j < keys; j++) {
-            mask[i * keys + j] = j - i >= first && j - i <= last ? 0.0f : -INFINITY;
-        }
-    }
-    e->causal.queries = queries;
-    e->causal.keys = keys;
-    e->causal.first = first;
-    e->causal.last = last;
-    return e->causal.value = constant_of(e, &type, mask);
-}
-
-/* 0, 1, .. count - 1 as [1, 1, count, 1], or with last [count]. */
-static uint32_t places(expander_t *e, int64_t count, bool last)
-{
-    const weft_tensor_desc_t type = {
-        .dtype = WEFT_DTYPE_I64, .rank = last ? 1 : 4, .dims = {last ? count : 1, 1, count, 1}};
-    size_t bytes = e->status < 0 ? 0 : (size_t)count * sizeof(int64_t);
-    int64_t *list = e->status < 0 ? NULL : wefti_arena_alloc(&e->graph->arena, bytes + 1);
-    for (int64_t i = 0; list != NULL && i < count; i++) {
-        list[i] = i;
-    }
-    return constant_of(e, &type, list);
-}
-
-static uint32_t scalar_i64(expander_t *e, int64_t value)
-{
-    const weft_tensor_desc_t type = {.dtype = WEFT_DTYPE_I64};
-    return constant(e, &type, &value, sizeof(value));
-}
-
-/* The keys that a query may see, as distances from its own position: first .. last. */
-typedef struct visible {
-    int64_t first, last;
-    int64_t most; /* beyond all keys: no bound */
-} visible_t;
-
-/* A bias where each sample has its own number of keys, nonpad_kv_seqlen. Without a past the last
- * query has the position of the last of them. */
-static uint32_t bias_of_lengths(expander_t *e, uint32_t q, int64_t queries, int64_t keys,
-                                int64_t past, const visible_t *see)
-{
-    static const int64_t column[] = {-1, 1, 1, 1};
-    check_mask(e, queries, keys);
-    uint32_t key = places(e, keys, true), query = places(e, queries, false);
-    uint32_t lengths = reshape(e, input(e, 6), column, 4);
-    uint32_t seen = two(e, "Less", key, lengths);
-    uint32_t offset =
-        input(e, 4) != NONE ? scalar_i64(e, past) : two(e, "Sub", lengths, scalar_i64(e, queries));
-    uint32_t distance = two(e, "Sub", key, two(e, "Add", query, offset));
-    if (see->last < see->most) {
-        seen = two(e, "And", seen, two(e, "LessOrEqual", distance, scalar_i64(e, see->last)));
-    }
-    if (see->first > -see->most) {
-        seen = two(e, "And", seen, two(e, "GreaterOrEqual", distance, scalar_i64(e, see->first)));
-    }
-    return choose(e, seen, number(e, 0.0, q), number(e, -INFINITY, q));
-}
-
-/* By order and distance only, or NONE. *out_empty: a query may see no key at all. */
-static uint32_t bias_of_places(expander_t *e, uint32_t q, int64_t queries, int64_t keys,
-                               int64_t past, bool *out_empty)
-{
-    const bool windows = e->status >= 0 && e->graph->nodes[e->node].version >= 25;
-    const int64_t left = windows ? int_attr(e, "left_window_size") : -1;
-    const int64_t right = windows ? int_attr(e, "right_window_size") : -1;
-    const bool causal = int_attr(e, "is_causal") != 0;
-    visible_t see = {.most = queries + keys + past};
-    see.first = left >= 0 && left < see.most ? -left : -see.most;
-    see.last = causal ? 0 : right >= 0 && right < see.most ? right : see.most;
-    *out_empty = input(e, 6) != NONE || left >= 0 || right >= 0;
-    if (input(e, 6) != NONE) {
-        return bias_of_lengths(e, q, queries, keys, past, &see);
-    }
-    if (!causal && !*out_empty) {
-        return NONE;
-    }
-    uint32_t bias = window(e, queries, keys, past + see.first, past + see.last);
-    return type_of(e, q).dtype == WEFT_DTYPE_F32 ? bias : two(e, "CastLike", bias, q);
-}
-
-/* From opset 24 on a mask may end before the keys do: the others are not seen. */
-static uint32_t pad_last(expander_t *e, uint32_t bias, int64_t keys, uint32_t filling)
-{
-    const weft_tensor_desc_t type = type_of(e, bias);
-    int64_t pads[2 * WEFT_MAX_DIMS] = {0};
-    int64_t lacks = type.rank > 0 ? keys - type.dims[type.rank - 1] : 0;
-    if (e->status < 0 || lacks <= 0 || e->graph->nodes[e->node].version < 24) {
-        return bias;
-    }
-    pads[2 * type.rank - 1] = lacks;
-    return add(e, "Pad", (const uint32_t[]){bias, ints(e, pads, 2 * type.rank), filling}, 3, NULL);
-}
-
-/* What is added to the scores, or NONE. *out_unseen: rows that see no key, or NONE. */
-static uint32_t attention_bias(expander_t *e, uint32_t q, int64_t queries, int64_t keys,
-                               int64_t past, uint32_t *out_unseen)
-{
-    const int64_t last = -1;
-    uint32_t mask = input(e, 3), bias = NONE;
-    bool empty;
-    *out_unseen = NONE;
-    if (mask != NONE) {
-        uint32_t zero = number(e, 0.0, q), never = number(e, -INFINITY, q);
-        bias = type_of(e, mask).dtype == WEFT_DTYPE_BOOL ? choose(e, mask, zero, never) : mask;
-        bias = pad_last(e, bias, keys, never);
-    }
-    uint32_t order = bias_of_places(e, q, queries, keys, past, &empty);
-    bias = bias == NONE ? order : order == NONE ? bias : two(e, "Add", bias, order);
-    if (mask != NONE || empty) {
-        uint32_t most = reduce(e, "ReduceMax", bias, &last, 1);
-        *out_unseen = two(e, "Equal", most, number(e, -INFINITY, q));
-        bias = choose(e, *out_unseen, number(e, 0.0, q), bias);
-    }
-    return bias;
-}
-
-/* Query heads that share a key are rows of one product: keys and values are not repeated. */
-static uint32_t attention(expander_t *e)
-{
-    static const int64_t turn[] = {0, 1, 3, 2}, back[] = {0, 2, 1, 3};
-    const bool flat = type_of(e, input(e, 0)).rank == 3;
-    uint32_t q = heads_of(e, input(e, 0), int_attr(e, "q_num_heads"));
-    uint32_t k = heads_of(e, input(e, 1), int_attr(e, "kv_num_heads"));
-    uint32_t v = heads_of(e, input(e, 2), int_attr(e, "kv_num_heads"));
-    int64_t past = 0;
-    if (input(e, 4) != NONE && input(e, 5) != NONE) {
-        past = type_of(e, input(e, 4)).dims[2];
-        k = concat(e, input(e, 4), k, 2);
-        v = concat(e, input(e, 5), v, 2);
-    }
-    wefti_expand_give(e, 1, k);
-    wefti_expand_give(e, 2, v);
-    const weft_tensor_desc_t tq = type_of(e, q), tk = type_of(e, k), tv = type_of(e, v);
-    const int64_t batch = tq.dims[0], heads = tq.dims[1], queries = tq.dims[2], keys = tk.dims[2];
-    const int64_t shared = tk.dims[1] > 0 && heads % tk.dims[1] == 0 ? heads / tk.dims[1] : 0;
-    const int64_t mode = int_attr(e, "qk_matmul_output_mode");
-    if (e->status >= 0 && shared == 0) {
-        e->status = wefti_error(WEFT_ERR_UNSUPPORTED,
-                                "Attention: the heads of Q are no multiple of those of K");
-        return 0;
-    }
-    double root = sqrt(float_attr(e, "scale", 1.0 / sqrt((double)tq.dims[3])));
-    q = two(e, "Mul", q, number(e, root, q));
-    k = two(e, "Mul", k, number(e, root, k));
-    const int64_t rows[] = {batch, tk.dims[1], shared * queries, tq.dims[3]};
-    const int64_t square[] = {batch, heads, queries, keys};
-    const int64_t grouped[] = {batch, tk.dims[1], shared * queries, keys};
-    const int64_t result[] = {batch, heads, queries, tv.dims[3]};
-    q = shared > 1 ? reshape(e, q, rows, 4) : q;
-    uint32_t scores = two(e, "MatMul", q, transpose(e, k, turn, 4));
-    scores = shared > 1 ? reshape(e, scores, square, 4) : scores;
-    wefti_expand_give(e, 3, mode == 0 ? scores : NONE);
-    double cap = float_attr(e, "softcap", 0.0);
-    if (cap > 0.0) {
-        scores = one(e, "Tanh", two(e, "Div", scores, number(e, cap, scores)));
-        scores = two(e, "Mul", scores, number(e, cap, scores));
-    }
-    wefti_expand_give(e, 3, mode == 1 ? scores : NONE);
-    uint32_t unseen, bias = attention_bias(e, q, queries, keys, past, &unseen);
-    scores = bias != NONE ? two(e, "Add", scores, bias) : scores;
-    wefti_expand_give(e, 3, mode == 2 ? scores : NONE);
-    uint32_t shares = one(e, "Softmax", scores);
-    shares = unseen != NONE ? choose(e, unseen, number(e, 0.0, shares), shares) : shares;
-    wefti_expand_give(e, 3, mode == 3 ? shares : NONE);
-    shares = shared > 1 ? reshape(e, shares, grouped, 4) : shares;
-    uint32_t y = two(e, "MatMul", shares, v);
-    y = shared > 1 ? reshape(e, y, result, 4) : y;
-    if (flat) {
-        const int64_t joined[] = {batch, queries, -1};
-        y = reshape(e, transpose(e, y, back, 4), joined, 3);
-    }
-    return y;
 }
 
 /*
@@ -577,7 +331,7 @@ static uint32_t pad(expander_t *e)
         if (pads[d] == 0 && pads[type.rank + d] == 0) {
             continue;
         }
-        if (size < 1 || out > CAUSAL_ELEMENTS) {
+        if (size < 1 || out > MOST_PADDED) {
             e->status = wefti_error(WEFT_ERR_UNSUPPORTED, "Pad: dimension %u of %lld becomes %lld",
                                     d, (long long)size, (long long)out);
             break;
@@ -616,13 +370,11 @@ static uint32_t swiglu(expander_t *e)
 static wefti_expand_fn find_expansion(const weft_op_def_t *def)
 {
     static const wefti_expand_fn rows[] = {
-        [WEFT_EXPANSION_ATTENTION] = attention,
         [WEFT_EXPANSION_EINSUM] = einsum,
         [WEFT_EXPANSION_GROUP_NORM] = group_norm,
         [WEFT_EXPANSION_INSTANCE_NORM] = instance_norm,
         [WEFT_EXPANSION_MEAN_VARIANCE] = mean_variance_norm,
         [WEFT_EXPANSION_RMS_NORM] = rms_norm,
-        [WEFT_EXPANSION_ROTARY] = rotary,
         [WEFT_EXPANSION_PAD] = pad,
         [WEFT_EXPANSION_GLOBAL_MAX] = global_max,
         [WEFT_EXPANSION_SWIGLU] = swiglu,
@@ -631,6 +383,7 @@ static wefti_expand_fn find_expansion(const weft_op_def_t *def)
     const size_t row = (size_t)wefti_op_facts(def).expansion;
     wefti_expand_fn fn = row < sizeof(rows) / sizeof(rows[0]) ? rows[row] : NULL;
     fn = fn != NULL ? fn : wefti_expand_gradient((weft_expansion_t)row);
+    fn = fn != NULL ? fn : wefti_expand_attention((weft_expansion_t)row);
     return fn != NULL ? fn : wefti_expand_recurrent((weft_expansion_t)row);
 }
 

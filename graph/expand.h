@@ -196,6 +196,8 @@ static inline void wefti_expand_give(expander_t *e, uint32_t index, uint32_t val
 typedef uint32_t (*wefti_expand_fn)(expander_t *e);
 /* expand_gradients.c: operators of ONNX Runtime's training graphs; NULL: another operator. */
 wefti_expand_fn wefti_expand_gradient(weft_expansion_t expansion);
+/* expand_attention.c: Attention, GroupQueryAttention, RotaryEmbedding; NULL: another operator. */
+wefti_expand_fn wefti_expand_attention(weft_expansion_t expansion);
 /* expand_recurrent.c: LSTM, GRU, RNN; NULL: another operator. */
 wefti_expand_fn wefti_expand_recurrent(weft_expansion_t expansion);
 /* expand_volume.c: windows over three dimensions; NONE: the node stays. */

@@ -93,6 +93,33 @@ static weft_status_t infer_attention(weft_node_desc_t *node)
     return WEFT_OK;
 }
 
+/* Query may hold keys and values as well: then it has heads of all three. */
+static weft_status_t infer_group_query(weft_node_desc_t *node)
+{
+    WEFT_RETURN_IF_ERROR(wefti_infer_need(node, 1));
+    const weft_tensor_desc_t *q = &node->inputs[0], *past = wefti_infer_input(node, 3);
+    const int64_t heads = weft_node_attr_int(node, "num_heads", 0);
+    const int64_t shared = weft_node_attr_int(node, "kv_num_heads", 0);
+    const int64_t all = heads + (wefti_infer_input(node, 1) == NULL ? 2 * shared : 0);
+    if (q->rank != 3 || heads < 1 || shared < 1 || (q->dims[2] >= 0 && q->dims[2] % all != 0)) {
+        return wefti_error(
+            WEFT_ERR_INVALID_ARGUMENT,
+            "query: expected 3 dimensions, the last one a multiple of %" PRId64 " heads", all);
+    }
+    const int64_t width = q->dims[2] < 0 ? -1 : q->dims[2] / all;
+    const bool has_past = past != NULL && past->rank == 4;
+    const int64_t keys = q->dims[1] < 0      ? -1
+                         : !has_past         ? q->dims[1]
+                         : past->dims[2] < 0 ? -1
+                                             : q->dims[1] + past->dims[2];
+    const int64_t y[] = {q->dims[0], q->dims[1], width < 0 ? -1 : heads * width};
+    const int64_t present[] = {q->dims[0], shared, keys, width};
+    wefti_infer_set(node, 0, q->dtype, 3, y);
+    wefti_infer_set(node, 1, q->dtype, 4, present);
+    wefti_infer_set(node, 2, q->dtype, 4, present);
+    return WEFT_OK;
+}
+
 /* The dimensions of the labels of the result. */
 /* The dimension of a label, which is -1 where it is not known yet. */
 static bool same_size(int64_t *size, int64_t dim)
@@ -223,6 +250,15 @@ static const weft_attr_def_t window_attrs[] = {
     INT("left_window_size", -1, "keys before that of the query; -1: all"),
     INT("right_window_size", -1, "keys after that of the query; -1: all"),
 };
+static const weft_attr_def_t group_query_attrs[] = {
+    INT("do_rotary", 0, "1: queries and keys are turned by their positions"),
+    {.name = "kv_num_heads", .type = WEFT_ATTR_TYPE_INT, .required = 1, .doc = "of key and value"},
+    INT("local_window_size", -1, "keys that a query sees, its own included; -1: all"),
+    {.name = "num_heads", .type = WEFT_ATTR_TYPE_INT, .required = 1, .doc = "of query"},
+    INT("rotary_interleaved", 0, "1: a pair lies side by side, 0: in both halves"),
+    {.name = "scale", .type = WEFT_ATTR_TYPE_FLOAT, .default_s = "1 / sqrt(D)", .doc = "of scores"},
+    FLOAT("softcap", 0.0f, "bound of scores; 0: none"),
+};
 static const weft_attr_def_t swiglu_attrs[] = {FLOAT("alpha", 1.0f, "factor in the sigmoid")};
 static const weft_attr_def_t einsum_attrs[] = {
     {.name = "equation", .type = WEFT_ATTR_TYPE_STRING, .required = 1, .doc = "such as ij,jk->ik"},
@@ -259,6 +295,21 @@ static const weft_op_def_t defs[] = {
      .cost = cost_rows,
      .doc = "maximum over all spatial dimensions",
      WEFTI_FACTS(.expansion = WEFT_EXPANSION_GLOBAL_MAX)},
+    {.domain = "com.microsoft",
+     .name = "GroupQueryAttention",
+     .since_version = 1,
+     .inputs_min = 7,
+     .inputs_max = 14,
+     .outputs_min = 1,
+     .outputs_max = 4,
+     .dtypes = WEFTI_BIT_FLOATS,
+     .in_place = WEFTI_IN_PLACE_NONE,
+     .attrs = group_query_attrs,
+     .attr_count = WEFTI_COUNT(group_query_attrs),
+     .infer = infer_group_query,
+     .cost = cost_rows,
+     .doc = "causal attention of queries to past and new keys, which heads share; returns both",
+     WEFTI_FACTS(.expansion = WEFT_EXPANSION_GROUP_QUERY)},
     ROW("GroupNormalization", 18, 3, 3, 1, group_attrs, infer_channels, cost_rows, GROUP_NORM,
         "groups of channels by mean and variance, scaled; scale and bias per group"),
     ROW("GroupNormalization", 21, 3, 3, 1, group_attrs, infer_channels, cost_rows, GROUP_NORM,

@@ -239,6 +239,7 @@ typedef enum weft_expansion {
     WEFT_EXPANSION_SWIGLU = 28,     /**< SwiGLU */
     /** Conv, ConvTranspose, MaxPool and AveragePool over three dimensions; others stay */
     WEFT_EXPANSION_VOLUME = 29,
+    WEFT_EXPANSION_GROUP_QUERY = 30, /**< GroupQueryAttention of ONNX Runtime */
 } weft_expansion_t;
 
 /** The type in which an operator computes where the compiler may choose half types (compile

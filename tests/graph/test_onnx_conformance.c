@@ -20,7 +20,7 @@
 
 /* Values that the expansion of operators adds. */
 #define MOST_EXPANDED 1000
-#define NEW_CASES 19
+#define NEW_CASES 21
 
 static weft_registry_t *registry;
 
@@ -386,7 +386,8 @@ static void test_onnx_conformance_runs(void **state)
     assert_true(strcmp(cases(), DATA) != 0 || tally.run >= 894);
 }
 
-/* Cases of newer versions of ONNX than Debian's (onnx 1.23), of operators that become others and of types. */
+/* Cases of newer versions of ONNX than Debian's (onnx 1.23), of operators that become others and of
+ * types; GroupQueryAttention as onnxruntime 1.32 computes it. */
 static void test_onnx_conformance_of_new_operators(void **state)
 {
     tally_t tally = {0};

@@ -460,7 +460,7 @@ static weft_status_t judge_named(params_t *p, wefti_parameter_t *out, place_t pl
     } else if (is_of_module(p, out->name)) {
         bool sure = wefti_onnx_is_parameter_name(out->name);
         set(out, true, !sure,
-            sure ? "named as a parameter of a module"
+            sure ? "named as a tensor of a module"
                  : "a tensor of a module: a parameter, or a buffer");
     } else if (type->rank == 0) {
         set(out, false, false, "a single number");

@@ -131,7 +131,7 @@ class Check(support.Case):
              helper.make_tensor("net.scale", TensorProto.FLOAT, [], [0.125])])
         onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), self.dir / "open.onnx")
         done = self.weft("check", self.dir / "open.onnx", "--batch", 4)
-        self.assertRegex(done.stdout, r"trained +net.shift_bias +f32 \[4\] +named as a parameter of a module")
+        self.assertRegex(done.stdout, r"trained +net.shift_bias +f32 \[4\] +named as a tensor of a module")
         self.assertIn("2 trained by a guess: net.mask, net.scale; set train or freeze", done.stderr)
         self.assertRegex(done.stderr, r"1 computed by the exporter, .* BatchNormalization: onnx::Conv_9; export with training=")
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "runtime/base/error.h"
+#include "runtime/base/hash.h"
 #include "transport/endpoint.h"
 #include "transport/hosts.h"
 #include "transport/hub.h"
@@ -21,8 +22,31 @@
 /* One rank's part of wefti_endpoint_agree. */
 typedef struct verdict {
     int32_t status;
+    uint32_t agreed; /* text begins with the rank that failed: ranks have agreed on it before */
     char text[VERDICT_TEXT_BYTES];
 } verdict_t;
+
+/* A digest of the last error of this thread that ranks agreed on. A host's ranks agree first, then
+ * all ranks, then those that make a group: the first rank that failed is named once. */
+static _Thread_local uint64_t agreed_text;
+
+static uint64_t digest_of(const char *text)
+{
+    return wefti_hash_memory(WEFTI_HASH_START, (const uint8_t *)text, strlen(text)) | 1;
+}
+
+weft_status_t wefti_error_agreed(weft_status_t status, uint32_t rank, bool agreed, const char *text)
+{
+    status =
+        agreed ? wefti_error_adopt(status, text) : wefti_error(status, "rank %u: %s", rank, text);
+    agreed_text = digest_of(weft_last_error());
+    return status;
+}
+
+bool wefti_error_is_agreed(void)
+{
+    return digest_of(weft_last_error()) == agreed_text;
+}
 
 uint64_t wefti_endpoint_deadline(const wefti_endpoint_t *endpoint)
 {
@@ -291,11 +315,26 @@ static weft_status_t explain(wefti_endpoint_t *endpoint, const verdict_t *own)
     for (uint32_t r = 0; r < endpoint->world_size; r++) {
         if (verdicts[r].status < 0) {
             verdicts[r].text[VERDICT_TEXT_BYTES - 1] = '\0';
-            return wefti_error((weft_status_t)verdicts[r].status, "rank %u: %s",
-                               wefti_endpoint_number(endpoint, r), verdicts[r].text);
+            return wefti_error_agreed((weft_status_t)verdicts[r].status,
+                                      wefti_endpoint_number(endpoint, r), verdicts[r].agreed != 0,
+                                      verdicts[r].text);
         }
     }
     return wefti_error(WEFT_ERR_INTERNAL, "ranks disagree on whether a rank failed");
+}
+
+/* This rank may end its process as soon as it knows what the others know: those that are late see
+ * its death before they have heard its error. */
+static void note_failure(wefti_endpoint_t *endpoint, weft_status_t status, const char *text)
+{
+    wefti_endpoint_t *host = endpoint->host;
+    char own[24];
+    size_t length = (size_t)snprintf(own, sizeof own, "rank %u: ", host->rank);
+    /* Not for one host's ranks: all ranks agree afterwards. */
+    if (endpoint->numbers == NULL && host->control != NULL && host->control[host->rank] != NULL) {
+        wefti_endpoint_note_error(host, status,
+                                  strncmp(text, own, length) == 0 ? text + length : text);
+    }
 }
 
 weft_status_t wefti_endpoint_agree(wefti_endpoint_t *endpoint, weft_status_t status)
@@ -304,6 +343,8 @@ weft_status_t wefti_endpoint_agree(wefti_endpoint_t *endpoint, weft_status_t sta
     verdict_t own = {.status = status < 0 ? status : WEFT_OK};
     if (status < 0) {
         snprintf(own.text, sizeof own.text, "%s", weft_last_error());
+        own.agreed = wefti_error_is_agreed();
+        note_failure(endpoint, status, own.text);
     }
     weft_status_t gathered =
         wefti_endpoint_all_gather(endpoint, &own.status, sizeof own.status, statuses);

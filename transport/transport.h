@@ -256,6 +256,12 @@ static inline weft_status_t wefti_endpoint_barrier(wefti_endpoint_t *endpoint)
  * status with its message on every rank. For steps of bind that may fail on one rank only.
  */
 weft_status_t wefti_endpoint_agree(wefti_endpoint_t *endpoint, weft_status_t status);
+/* For agreements of other kinds: the error of a rank, whose number goes before text unless ranks
+ * had agreed on that error before, */
+weft_status_t wefti_error_agreed(weft_status_t status, uint32_t rank, bool agreed,
+                                 const char *text);
+/* and whether the last error of this thread is such a one. */
+bool wefti_error_is_agreed(void);
 /*
  * For an attempt that ranks of this world make outside of it, and on which they agree afterwards: a
  * rank that fails says so at once, for those that would wait for it. Attempts have numbers other

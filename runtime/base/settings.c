@@ -236,7 +236,10 @@ static const wefti_setting_def_t defs[] = {
      true, FIELD(attach), CHOICE(0, "off", "auto", "always")},
     {"WEFT_CHECK", "off", "",
      "results: check the result of every collective between ranks, also of plans; results:N: of "
-     "every Nth call, and in every Nth run of a plan; off: no check",
+     "every Nth call, and in every Nth run of a plan; off: no check. Not checked in plans: "
+     "all-to-all, gather, "
+     "scatter and sends, collectives that include the update, reduce-scatter and reduce among more "
+     "than 64 ranks or in another order than tree, and devices",
      true, FIELD(check_every), PARSED(parse_check)},
     {"WEFT_LOG", "warn", "", "log level: error, warn, info, debug or trace", false,
      FIELD(log_level), CHOICE(0, "error", "warn", "info", "debug", "trace")},
@@ -286,7 +289,8 @@ static const wefti_setting_def_t defs[] = {
      "time after which a warning names the ranks and links that a call waits for; 0: never", false,
      FIELD(late_ns), SECONDS},
     {"WEFT_LATE_STACKS", "off", "",
-     "on or 1: reports of WEFT_LATE come with stacks of the late ranks, by gdb, eu-stack or gstack on "
+     "on or 1: reports of WEFT_LATE come with stacks of the late ranks, by gdb, eu-stack or gstack "
+     "on "
      "their hosts; processes of this user may then trace the ranks",
      false, FIELD(late_stacks), CHOICE(0, "off", "on")},
     {"WEFT_DUMP", "", "",

@@ -8,7 +8,8 @@
 
 typedef struct outcome {
     int32_t status;
-    char text[396];
+    uint32_t agreed; /* text begins with the rank that failed */
+    char text[392];
 } outcome_t;
 
 weft_status_t wefti_group_all_gather(weft_group_t *group, const void *own, size_t bytes,
@@ -55,6 +56,7 @@ weft_status_t wefti_group_agree(weft_group_t *group, weft_status_t status)
 {
     outcome_t own = {.status = status < 0 ? status : WEFT_OK};
     snprintf(own.text, sizeof own.text, "%s", status < 0 ? weft_last_error() : "");
+    own.agreed = status < 0 && wefti_error_is_agreed();
     outcome_t *all = wefti_alloc(group->context->allocator, group->size * sizeof *all);
     if (all == NULL) {
         return wefti_group_fail(group, WEFT_ERR_NO_MEMORY);
@@ -66,8 +68,8 @@ weft_status_t wefti_group_agree(weft_group_t *group, weft_status_t status)
     for (uint32_t r = 0; gathered == WEFT_OK && r < group->size; r++) {
         if (all[r].status < 0) {
             all[r].text[sizeof all[r].text - 1] = '\0';
-            gathered = wefti_error((weft_status_t)all[r].status, "rank %u: %s", group->ranks[r],
-                                   all[r].text);
+            gathered = wefti_error_agreed((weft_status_t)all[r].status, group->ranks[r],
+                                          all[r].agreed != 0, all[r].text);
         }
     }
     wefti_free(group->context->allocator, all);

@@ -487,6 +487,9 @@ static int agrees(wefti_endpoint_t *endpoint, void *user)
         endpoint->rank == 3 ? wefti_error(WEFT_ERR_NO_MEMORY, "no room at all") : WEFT_OK;
     EXPECT(wefti_endpoint_agree(endpoint, own) == WEFT_ERR_NO_MEMORY);
     EXPECT(strcmp(weft_last_error(), "rank 3: no room at all") == 0);
+    /* agreed on again, as where a host's ranks come first: the rank is named once */
+    EXPECT(wefti_endpoint_agree(endpoint, WEFT_ERR_NO_MEMORY) == WEFT_ERR_NO_MEMORY);
+    EXPECT(strcmp(weft_last_error(), "rank 3: no room at all") == 0);
     EXPECT(wefti_endpoint_agree(endpoint, WEFT_OK) == WEFT_OK);
     uint32_t all[RANKS_MAX];
     for (uint32_t round = 0; round < 50; round++) {

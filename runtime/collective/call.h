@@ -213,6 +213,7 @@ typedef struct wefti_calls {
     /* Hands a call to a stream: wefti_call_submit_host, or device_call.h. */
     weft_status_t (*submit)(wefti_call_t *call, weft_stream_t *stream);
     wefti_shape_note_t posted_shape; /* of the last call that had one */
+    size_t shape_at;                 /* where that is in the data of the last call's slot */
     const void **sources;            /* [size] */
     void **destinations;             /* [size] */
     wefti_deferred_t deferred;
@@ -311,12 +312,14 @@ static inline uint64_t wefti_request_what(const wefti_request_t *request)
 
 /* The call is the one that a shape was set for. */
 void wefti_call_take_shape(wefti_call_t *call);
-/* To its slot, for the message of ranks that differ. */
-void wefti_call_post_shape(const wefti_call_t *call, wefti_call_slot_t *slot);
+/* To its slot, which has data_bytes, for the message of ranks that differ. Returns the bytes that it
+ * has then. */
+size_t wefti_call_post_shape(const wefti_call_t *call, wefti_call_slot_t *slot, size_t data_bytes);
 /* " of shape (32, 32)"; slot: of the rank that posted count. Empty shapes are those of vectors. */
 /* The same of what is known of a shape. */
 void wefti_note_text(const wefti_shape_note_t *shape, uint64_t count, char *out, size_t bytes);
-void wefti_shape_text(uint64_t count, const wefti_call_slot_t *slot, char *out, size_t bytes);
+void wefti_shape_text(const weft_group_t *group, uint64_t count, const wefti_call_slot_t *slot,
+                      char *out, size_t bytes);
 
 /* ---- group.c ---- */
 

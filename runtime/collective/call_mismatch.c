@@ -63,8 +63,8 @@ static weft_status_t differ(const weft_group_t *group, const side_t *high, const
     }
     if ((differs & ~WEFTI_WHAT_FLAGS_MASK) == 0 && high->count != low->count &&
         ((high->count ^ low->count) & WEFTI_COUNT_MASK) == 0) {
-        wefti_shape_text(high->count, high->slot, high_text + strlen(high_text), 80);
-        wefti_shape_text(low->count, low->slot, low_text + strlen(low_text), 80);
+        wefti_shape_text(group, high->count, high->slot, high_text + strlen(high_text), 80);
+        wefti_shape_text(group, low->count, low->slot, low_text + strlen(low_text), 80);
     }
     return wefti_mismatch(&(wefti_caller_t){high->rank, high_name, high_text},
                           &(wefti_caller_t){low->rank, low_name, low_text});

@@ -123,10 +123,14 @@ weft_status_t wefti_call_post(wefti_call_t *call)
     }
     own->what = call->what | (uint64_t)call->flags << WEFTI_WHAT_FLAGS_SHIFT;
     own->count = call->posted_count;
-    if (call->posted_count > WEFTI_COUNT_MASK && !wefti_call_op(call)->variable) {
-        wefti_call_post_shape(call, own);
+    size_t bytes = posted_bytes(call);
+    if (group->put_peer_count > 0) {
+        group->calls->shape_at = wefti_align_up(bytes, 64);
     }
-    wefti_call_publish(call, posted_bytes(call));
+    if (call->posted_count > WEFTI_COUNT_MASK && !wefti_call_op(call)->variable) {
+        bytes = wefti_call_post_shape(call, own, bytes);
+    }
+    wefti_call_publish(call, bytes);
     /* Small enough that all ranks post data, whatever their memory is. */
     call->certain = fits && call->longest < direct_min;
     return WEFT_OK;

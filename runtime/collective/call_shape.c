@@ -40,20 +40,27 @@ void wefti_call_take_shape(wefti_call_t *call)
     shape->tag = 0;
 }
 
-/* In the last line of the data, behind wefti_addresses_t. */
-static wefti_shape_note_t *note_of(wefti_call_slot_t *slot)
+/* In the last line of the data, behind wefti_addresses_t; where slots are put to other hosts, behind
+ * what is put. Ranks that differ in the shape only have it at the same place. */
+static wefti_shape_note_t *note_of(const weft_group_t *group, wefti_call_slot_t *slot)
 {
-    return (void *)(slot->data + WEFTI_SLOT_ADDRESSES + sizeof(wefti_addresses_t));
+    return (void *)(slot->data + group->calls->shape_at);
 }
 
-void wefti_call_post_shape(const wefti_call_t *call, wefti_call_slot_t *slot)
+size_t wefti_call_post_shape(const wefti_call_t *call, wefti_call_slot_t *slot, size_t data_bytes)
 {
-    const wefti_shape_note_t *shape = &call->group->calls->posted_shape;
+    const weft_group_t *group = call->group;
+    const wefti_shape_note_t *shape = &group->calls->posted_shape;
     uint64_t tag = call->posted_count >> WEFTI_COUNT_SHAPE_SHIFT;
-    bool free = (call->flags & WEFTI_POSTED_DATA) == 0 || call->area_bytes <= WEFTI_SLOT_ADDRESSES;
-    if (free && shape->tag == tag) { /* else a later call has been issued since */
-        *note_of(slot) = *shape;
+    bool puts = group->put_peer_count > 0;
+    size_t at = group->calls->shape_at;
+    size_t used = (call->flags & WEFTI_POSTED_DATA) != 0 ? call->area_bytes : 0;
+    bool free = puts ? at + sizeof *shape <= WEFTI_SLOT_DATA : used <= WEFTI_SLOT_ADDRESSES;
+    if (!free || shape->tag != tag) { /* a later call has been issued since */
+        return data_bytes;
     }
+    *note_of(group, slot) = *shape;
+    return puts ? at + sizeof *shape : data_bytes;
 }
 
 void wefti_note_text(const wefti_shape_note_t *shape, uint64_t count, char *out, size_t bytes)
@@ -76,9 +83,13 @@ void wefti_note_text(const wefti_shape_note_t *shape, uint64_t count, char *out,
     }
 }
 
-void wefti_shape_text(uint64_t count, const wefti_call_slot_t *slot, char *out, size_t bytes)
+void wefti_shape_text(const weft_group_t *group, uint64_t count, const wefti_call_slot_t *slot,
+                      char *out, size_t bytes)
 {
-    wefti_shape_note_t shape = *note_of((wefti_call_slot_t *)(uintptr_t)slot);
+    wefti_shape_note_t shape = {0};
+    if (group->calls->shape_at + sizeof shape <= WEFTI_SLOT_DATA) {
+        shape = *note_of(group, (wefti_call_slot_t *)(uintptr_t)slot);
+    }
     uint32_t tag = (uint32_t)(count >> WEFTI_COUNT_SHAPE_SHIFT);
     shape.rank = shape.tag == tag ? shape.rank : 0; /* it was not sent along */
     shape.tag = tag;

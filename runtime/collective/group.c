@@ -56,6 +56,7 @@ static bool calls_alloc(weft_group_t *group)
     for (uint32_t i = 0; i < WEFTI_CALLS; i++) {
         calls->ring[i].group = group; /* constant: streams read it of calls that are done */
     }
+    calls->shape_at = WEFTI_SLOT_ADDRESSES + sizeof(wefti_addresses_t);
     calls->submit =
         group->context->device != NULL ? wefti_device_call_submit : wefti_call_submit_host;
     calls->sources = wefti_alloc(allocator, size * sizeof *calls->sources);

@@ -39,6 +39,17 @@ class Local(ranks.RankCase):
                     weft.all_reduce(ones(4))
             np.testing.assert_array_equal(weft.all_reduce(ones(4)), ones(4) * self.size)
 
+    def test_shapes_in_a_batch(self):
+        world = weft.new_group(range(self.size)).context.world
+        for large in (1, 1000):
+            group = world.duplicate()
+            with self.raises_within(weft.WeftError, rf"of shape \({2 * large}, 8\).*of shape \(8, {2 * large}\)|"
+                                                    rf"of shape \(8, {2 * large}\).*of shape \({2 * large}, 8\)"):
+                with weft.batch(group):
+                    for shape in ((3, 2), (8, 2 * large) if self.rank == 0 else (2 * large, 8)):
+                        weft.all_reduce_(ones(*shape), group=group)
+            group.destroy()
+
     def test_refuse(self):
         world = weft.new_group(range(self.size)).context.world
         if self.rank == 0:

@@ -235,6 +235,13 @@ class Collectives(TorchCase):
             self.same(output[0], parts[0][rank])
             self.same(output[1], parts[1][rank])
 
+    def test_coalesced_in_other_shapes(self):
+        group = dist.new_group()
+        tensors = [torch.ones((2, 3) if self.rank == 0 else (3, 2)), torch.ones(3)]
+        with self.assertRaisesRegex(Exception, r"of shape \(3, 2, 0, 3\), rank 0 .*of shape \(2, 3, 0, 3\)"):
+            dist.all_reduce_coalesced(tensors, group=group)
+        dist.all_reduce(torch.ones(3))
+
     def test_objects(self):
         mine = {"rank": self.rank, "text": "x" * (1 + 1000 * self.rank)}
         everybody = [{"rank": rank, "text": "x" * (1 + 1000 * rank)} for rank in range(self.size)]

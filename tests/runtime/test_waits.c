@@ -874,6 +874,10 @@ static void test_in_one_group(void **state)
     support_rank_threads(3, run_creation_in_part, NULL);
     support_rank_threads(2, run_shapes, NULL);
     support_rank_threads(2, run_recorded_shapes, NULL);
+    const uint32_t host_of[3] = {0, 1, 1};
+    const wefti_hub_links_t links = {.host_of = host_of};
+    support_rank_threads_over(3, run_shapes, NULL, &links);
+    support_rank_threads_over(3, run_recorded_shapes, NULL, &links);
     assert_true(support_rank_processes(3, run_recorded_shapes, NULL));
     assert_true(support_rank_processes(3, run_shapes, NULL));
     unsetenv("WEFT_TIMEOUT");

@@ -163,7 +163,8 @@ WEFT_API uint32_t weft_session_micro_count(const weft_session_t *session);
  * call, nothing happens. Calls that read weights flush first, so they are collective on a decoupled
  * plan: weft_session_eval, weft_session_get_param, weft_session_param_digest and saving. They are
  * also collective if each rank has only a part of the weights: if parameters are sharded
- * (weft_compile_params_t.shard_parameters) or divided (tensor_parallel).
+ * (weft_compile_params_t.shard_parameters) or divided (tensor_parallel), or are those of a stage
+ * (pipeline).
  * @param[in] session the session
  * @return as weft_session_step
  *
@@ -249,7 +250,7 @@ WEFT_API weft_status_t weft_session_set_param(weft_session_t *session, size_t in
 /**
  * Copies the gradient of a parameter that the last step used: reduced over ranks, before the
  * factors of the update (clipping; the number of global micro-batches if that is fixed). Local,
- * unless ranks have parts of the parameters (weft_compile_params_t.tensor_parallel).
+ * unless ranks have parts of the parameters (weft_compile_params_t.tensor_parallel, pipeline).
  * @param[in]  session the session
  * @param[in]  index   index of the parameter
  * @param[out] data    the gradient in plain layout, with type and shape of the parameter; not NULL

@@ -163,7 +163,7 @@ weft_status_t weft_session_get_gradient(weft_session_t *session, size_t index, v
     if (session->steps == 0) {
         return wefti_error(WEFT_ERR_STATE, "session: no gradients before the first step");
     }
-    if ((gradient->sharded && gradient->param->parts.count == 0) || !gradient->whole ||
+    if ((gradient->sharded && !session->states.gradients.sharded) || !gradient->whole ||
         gradient->desc.dtype != param->desc.dtype) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "parameter \"%s\": the plan does not keep its whole gradient as %s",

@@ -372,7 +372,9 @@ static weft_status_t make_tensor(const mapper_t *mapper, const found_t *first, u
     if (update->slot == GRADIENT) {
         tensor.desc.layout = WEFT_LAYOUT_PLAIN;
         map->gradients.tensors[first->param] = tensor;
-        map->gradients.sharded = map->gradients.sharded || param->parts.count > 0;
+        /* Shards of an optimizer are not read. */
+        map->gradients.sharded = map->gradients.sharded || param->parts.count > 0 ||
+                                 (tensor.sharded && mapper->plan->place_group != 0);
         return WEFT_OK;
     }
     const wefti_plan_kernel_t *kernel = &mapper->plan->kernels[update->kernel];

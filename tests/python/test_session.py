@@ -436,6 +436,22 @@ class Inference(Case):
             np.testing.assert_allclose(session.step(x), net.run({"x": x})["y"], rtol=1e-4, atol=1e-5)
         self.meet()
 
+    def test_pipeline_in_training(self):
+        """Every rank reads parameters, states and gradients of all stages; bits are those of one rank."""
+        image = np.random.default_rng(SEED).standard_normal((BATCH, 1, 28, 28)).astype(np.float32)
+        said = []
+        for stages in (2 if self.size % 2 == 0 else 1, 1):
+            with weft.Session(self.compile(world=self.size, optimizer="adam", pipeline=stages)) as session:
+                session.params["fc2.bias"] = np.linspace(0, 1, 10, dtype=np.float32)
+                session.step(image, np.arange(BATCH))
+                said.append({f"{kind}.{name}": np.array(value) for kind in ("params", "gradients", "state")
+                             for name, value in getattr(session, kind).items()})
+            self.meet()
+        self.assertEqual(set(said[0]), set(said[1]))
+        self.assertEqual(len(said[0]), 4 * 4)
+        for name, value in said[0].items():
+            np.testing.assert_array_equal(value, said[1][name], err_msg=name)
+
     def test_tensor_parallel(self):
         """Models of ranks; one output, like the input."""
         for make in (infer.Mlp, infer.Attention):

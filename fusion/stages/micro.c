@@ -232,9 +232,11 @@ static wefti_share_t share_of_result(const divider_t *d, uint32_t value, uint32_
     for (uint32_t i = 0; i < type->rank; i++) { /* a size of which there is one */
         found += type->dims[i] == d->graph->batch;
     }
-    return found == 1 && type->dims[0] == d->graph->batch ? WEFTI_SHARE_FIRST
-           : found == 0                                   ? WEFTI_SHARE_SAME
-                                                          : WEFTI_SHARE_OTHER;
+    if (found > 0 && type->dims[0] == d->graph->batch &&
+        (found == 1 || value == d->graph->logits)) { /* of logits, as many classes as samples */
+        return WEFTI_SHARE_FIRST;
+    }
+    return found == 0 ? WEFTI_SHARE_SAME : WEFTI_SHARE_OTHER;
 }
 
 /* What of all parts becomes an output: the mean of numbers in training, other tensors one after the

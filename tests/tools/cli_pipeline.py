@@ -244,6 +244,19 @@ class Pipeline(Case):
                 self.assertEqual(two["param_digest"], one["param_digest"], (ranks, options))
         self.train("p.weft", world=4, steps=3, data=self.dir / "data.npz", env={"WEFT_CHECK": "results"})
 
+    def test_micro_batches_of_a_fixed_size(self):
+        """A Reshape has the size of a part, which has as many samples as there are classes."""
+        nodes = [("MatMul", "x w0", "h", {}), ("Reshape", "h size", "r", {}), ("MatMul", "r head", "s", {}),
+                 ("SoftmaxCrossEntropyLoss", "s label", "loss", {})]
+        model = self.save(proto_of(nodes, {"x": ["batch", 6], "label": ["batch"]}, {"s": ["batch", 4]}, w0=random(6, 6),
+                                   head=random(6, 4), size=np.array([4, 6])))
+        np.savez(self.dir / "data.npz", x=random(64, 6), label=np.arange(64) % 4)
+        sgd = ("sgd", "--lr", 0.1)
+        one, _ = self.trained(model, 1, "--loss", "loss", "--batch", 4, "--accumulate", 2, optimizer=sgd, steps=3)
+        two, _ = self.trained(model, 2, "--loss", "loss", "--batch", 8, "--pipeline", 2, "--pipeline-micro-batches", 2,
+                              optimizer=sgd, steps=3)
+        self.assertEqual(two["param_digest"], one["param_digest"])
+
     def test_micro_batches_of_inference(self):
         """What has the batch is divided, by name and not by size; what mixes samples is refused."""
         begin = [("MatMul", "x w0", "a", {}), ("Tanh", "a", "b", {})]

@@ -13,6 +13,7 @@ Asynchronous   Work Stream Event
 Memory         empty zeros register unregister: arrays that peers reach directly
 Training       compile Plan Session
 Errors         WeftError and those below it
+Compilers      weft.passes: Weft's passes on another compiler's graph
 
 `weft.export.export` and `python -m weft.export` write torch modules as ONNX files that train.
 `import weft.torch` adds a backend to torch.distributed; `python -m weft.bench` shows what calls cost.

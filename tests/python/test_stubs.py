@@ -15,6 +15,7 @@ import unittest
 import ranks
 
 import weft
+from weft import passes
 
 STUB = ranks.SOURCE / "python" / "weft" / "__init__.pyi"
 KINDS = {"posonlyargs": "/", "args": "", "kwonlyargs": "*"}
@@ -27,6 +28,7 @@ from typing import Any, assert_type
 import numpy as np
 from numpy.typing import NDArray
 import weft
+from weft import passes
 
 x = np.zeros(4, np.float32)
 assert_type(weft.init(), weft.Context)
@@ -50,6 +52,11 @@ print(plan.explain().upper(), plan.explain(json=True)["buckets"])
 with weft.Session(plan) as session:
     session.step(x, label=x, lr=0.1)
     session.params["fc1.weight"] = x
+view = passes.View.from_lists(["weft.AllReduce"], [[0]], [[1]], np.array([4, 4]), reductions=["avg"])
+edits, forecast = passes.bucket(view, "none", world=2, cost=passes.Cost(pieces=[(1, 2)]))
+assert_type(edits, list[passes.Fuse | passes.Split])
+passes.check(view, [*edits, passes.Order(0, 1)])
+print(forecast.comm_ps + passes.schedule(view, [1])[1].chosen.finish_ps)
 try:
     weft.barrier()
 except weft.WeftTimeoutError as error:
@@ -62,6 +69,7 @@ WRONG = {
     "weft.compile('mlp.onnx', bukcet='auto')": "call-arg",
     "weft.new_group([0]).rank": "union-attr",
     "weft.no_such_call(x)": "attr-defined",
+    "passes.order(x)": "arg-type",
 }
 
 
@@ -169,6 +177,21 @@ class Stubs(unittest.TestCase):
                 for member in public(there):  # as a user gets it, not the descriptor
                     self.assertTrue(inspect.getdoc(getattr(there, member)), f"{name}.{member}")
 
+    def test_passes(self):
+        """passes.pyi has the names and parameters of passes.py."""
+        names = {node.name: node for node in ast.parse(STUB.with_name("passes.pyi").read_text()).body
+                 if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+        there = {name: value for name, value in public(passes).items()
+                 if getattr(value, "__module__", None) == passes.__name__}
+        self.assertEqual(sorted(names), sorted(there))
+        for name, node in names.items():
+            with self.subTest(name):
+                if isinstance(node, ast.FunctionDef):
+                    self.assertEqual(stub_parameters(node, False), parameters(there[name], False))
+                elif name != "View":
+                    fields = [field.target.id for field in node.body if isinstance(field, ast.AnnAssign)]
+                    self.assertEqual(tuple(fields), there[name]._fields)
+
     def test_version(self):
         text = (ranks.SOURCE / "CMakeLists.txt").read_text()
         self.assertIn(f"project(weft VERSION {weft.__version__} ", text)
@@ -183,10 +206,11 @@ class Checker(unittest.TestCase):
         with tempfile.TemporaryDirectory(prefix="weft-test-") as folder:
             right, wrong = pathlib.Path(folder) / "right.py", pathlib.Path(folder) / "wrong.py"
             right.write_text(TYPED)
-            head = ["import numpy as np", "import weft", "x = np.zeros(4, np.float32)"]
+            head = ["import numpy as np", "import weft", "from weft import passes", "x = np.zeros(4, np.float32)"]
             wrong.write_text("\n".join(head + list(WRONG)) + "\n")
             done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir",
-                                   f"{folder}/cache", "--python-version", "3.11", str(STUB), str(right), str(wrong)],
+                                   f"{folder}/cache", "--python-version", "3.11", str(STUB),
+                                   str(STUB.with_name("passes.pyi")), str(right), str(wrong)],
                                   capture_output=True, text=True, timeout=600, cwd=folder,
                                   env=ranks.clean_environment(MYPYPATH=str(ranks.SOURCE / "python")))
             said = done.stdout.splitlines()

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""weft.torch.inductor: compiled steps with Weft's buckets against the same steps without torch.compile."""
+import re
+import sys
+import unittest
+
+import ranks
+
+torch = ranks.need("torch")
+import contextlib  # noqa: E402
+import copy  # noqa: E402
+import os  # noqa: E402
+import tempfile  # noqa: E402
+
+import torch.distributed as dist  # noqa: E402
+import weft.torch  # noqa: E402
+import weft.torch.inductor as inductor  # noqa: E402
+
+NEW = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2]) >= inductor.LEAST
+torch.set_num_threads(1)
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.mkdtemp(prefix="weft-inductor-"))
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool of processes
+
+
+class Old(unittest.TestCase):
+    @unittest.skipIf(NEW, "this torch is new enough")
+    def test_message(self):
+        with self.assertRaisesRegex(RuntimeError, f"torch {re.escape(torch.__version__)} is too old: needs torch 2.15"):
+            inductor.install()
+        self.assertFalse(inductor.installed())
+        inductor.uninstall()
+
+
+def net(layers=6, width=32):
+    torch.manual_seed(5)
+    parts = []
+    for _ in range(layers):
+        parts += [torch.nn.Linear(width, width), torch.nn.Tanh()]
+    return torch.nn.Sequential(*parts)
+
+
+@unittest.skipUnless(NEW, f"torch {torch.__version__} is older than 2.15")
+class Compiled(ranks.RankCase):
+    RANKS = 2
+    INIT = False
+
+    @classmethod
+    def set_up_ranks(cls):
+        dist.init_process_group("weft", init_method="weft://")
+
+    def batch(self, step):
+        return torch.randn(4, 32, generator=torch.Generator().manual_seed(10 * step + self.rank))
+
+    @contextlib.contextmanager
+    def planned(self, policy):
+        """Weft's planner for a while."""
+        torch._dynamo.reset()
+        inductor._reports.clear()
+        inductor.install(policy=policy)
+        try:
+            yield
+        finally:
+            inductor.uninstall()
+            torch._dynamo.config.optimize_ddp = True
+
+    def steps(self, model, compiled):
+        """Gradients of three steps; the third adds to those of the second."""
+        found = []
+        for step in range(3):
+            if step < 2:
+                model.zero_grad(set_to_none=True)
+            enabled = torch._dynamo.compiled_autograd._enable(torch.compile(fullgraph=True))
+            with enabled if compiled else contextlib.nullcontext():
+                loss = model(self.batch(step)).square().mean()
+                loss.backward()
+            found.append([parameter.grad.clone() for parameter in model.parameters()])
+        return found
+
+    def close(self, actual, expected):
+        for mine, theirs in zip(actual, expected):
+            for a, b in zip(mine, theirs):
+                torch.testing.assert_close(a, b)
+
+    def test_ddp(self):
+        DDP = torch.nn.parallel.DistributedDataParallel
+        expected = self.steps(DDP(net()), False)
+        for policy, buckets in (("one", [12]), ("none", [1] * 12), ("auto:3K", None)):
+            with self.planned(policy):
+                torch._dynamo.config.optimize_ddp = "python_reducer"
+                self.close(self.steps(torch.compile(DDP(net())), True), expected)
+                reports = inductor.report()
+                self.assertGreaterEqual(len(reports), 1)
+                for report in reports:
+                    self.assertEqual(report["collectives"], 12)
+                    if buckets is not None:
+                        self.assertEqual(sorted(report["buckets"]), buckets)
+            self.assertEqual(inductor._pending, {})
+
+    def test_shards(self):
+        """Parameters in shards: all-gathers ahead of need, reduce-scatters of gradients."""
+        from torch.distributed import _functional_collectives as functional
+        group, size = dist.group.WORLD, self.size
+
+        class Gather(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, shard):
+                return functional.all_gather_tensor(shard, 0, group)
+
+            @staticmethod
+            def backward(ctx, gradient):
+                return functional.reduce_scatter_tensor(gradient.contiguous(), "avg", 0, group)
+
+        whole = [parameter.detach() for parameter in net().parameters()]
+        shards = [part.chunk(size)[self.rank].clone().requires_grad_() for part in whole]
+
+        def step(x, *shards):
+            for i in range(0, len(shards), 2):
+                x = torch.tanh(torch.nn.functional.linear(x, Gather.apply(shards[i]), Gather.apply(shards[i + 1])))
+            return x.square().mean()
+
+        x = self.batch(0)
+        step(x, *shards).backward()
+        expected = [shard.grad.clone() for shard in shards]
+        with self.planned("auto"):
+            for shard in shards:
+                shard.grad = None
+            torch.compile(step, fullgraph=True)(x, *shards).backward()
+            kinds = {kind for report in inductor.report() for kind in report["kinds"]}
+            self.assertEqual(kinds, {"all_gather_into_tensor", "reduce_scatter_tensor"})
+        self.close([[shard.grad for shard in shards]], [expected])
+
+    def test_kept_results(self):
+        """A room whose results are still referred to is not written again."""
+        inductor.install()
+        inductor.uninstall()
+        name, x = dist.group.WORLD.group_name, [torch.full((3, 5), 1.0 + self.rank), torch.full((7,), 2.0)]
+        kept = []
+        for step in range(3):
+            results = torch.ops.weft.start(x, "all_reduce", "sum", 1, self.size, 0, name)
+            torch.ops.weft.wait_(results, x)
+            if self.rank == 0:                      # one rank keeps its results, the other uses its room again
+                kept.append(results)
+            self.assertTrue(all((result == value).all() for result, value in zip(results, (3.0, 4.0))), results)
+        self.assertEqual(len({results[0].data_ptr() for results in kept}), len(kept))
+
+    def test_other_backend(self):
+        """Collectives of Gloo stay Inductor's."""
+        other = dist.new_group(backend="gloo")
+        with self.planned("auto"):
+            from torch.distributed import _functional_collectives as functional
+            x = torch.full((8,), float(self.rank + 1))
+            y = torch.compile(lambda x: functional.all_reduce(x * 2, "sum", other) + 1, fullgraph=True)(x)
+            torch.testing.assert_close(y, torch.full((8,), 7.0))
+            self.assertEqual(inductor.report(), [])
+
+    def test_settings(self):
+        from torch._inductor import config
+        before = copy.copy(config.post_grad_custom_post_pass), config.reorder_for_peak_memory
+        with self.assertRaises(ValueError):
+            inductor.install(policy="nonsense")
+        with self.assertRaises(weft.WeftNotFoundError):
+            inductor.install(costs="/none/such")
+        self.assertFalse(inductor.installed())
+        inductor.install()
+        inductor.install(policy="one")
+        self.assertTrue(inductor.installed())
+        inductor.uninstall()
+        inductor.uninstall()
+        self.assertEqual((config.post_grad_custom_post_pass, config.reorder_for_peak_memory), before)
+
+
+if __name__ == "__main__":
+    ranks.main()

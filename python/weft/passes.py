@@ -253,8 +253,8 @@ def schedule(view, op_ns, *, kept=None, to_end=None, in_flight=0, most_live_byte
     """(edits, ScheduleReport): Order edits of the order that ends earliest within the bounds.
 
     op_ns: time of each operator, collectives included. kept, to_end: a flag per value: it has memory of its own; it is
-    read after the step. in_flight: most collectives under way (0: no bound); most_live_bytes: most bytes of values alive
-    (0: as in the view's order).
+    read after the step. in_flight: most collectives under way (0: no bound); most_live_bytes: most bytes of values
+    alive (0: as in the view's order).
     """
     edits, given, chosen, changed = _run("schedule", view, _integers(op_ns), _integers(kept), _integers(to_end),
                                          in_flight, most_live_bytes)

@@ -213,8 +213,9 @@ class AgainstC(unittest.TestCase):
                 self.assertEqual(list(passes.ready_times(view, ns)), list(np.cumsum(ns)))
         plain = Graph([64, 64], None)
         plain.grad_of = [-1, -1, -1, 0, -1, -1, 1, -1, -1]
-        self.assertEqual(passes.insert_collectives(plain.view()), self.c.edits("insert_collectives", self.c.view(plain)))
-        self.assertEqual([edit.value for edit in passes.insert_collectives(plain.view())], [3, 6])
+        edits = passes.insert_collectives(plain.view())
+        self.assertEqual(edits, self.c.edits("insert_collectives", self.c.view(plain)))
+        self.assertEqual([edit.value for edit in edits], [3, 6])
 
     def test_any_integers(self):
         """All buffers of integers mean the same."""

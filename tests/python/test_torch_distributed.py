@@ -15,10 +15,10 @@ names cannot do. So each test runs in several roles:
     mpi     the same with MPI, for all_to_all
     peer    Gloo itself
 
-torch_distributed.json lists the outcome of each test in each role: "pass", "skip: REASON" or "fail: ERROR"; a text alone
-holds for all roles. "why" explains failures. An outcome that differs from the list is a failure of this program. The
-file belongs to one version of torch, which it names; with another version the program is skipped. Without a role, those
-of gloo and mpi run.
+torch_distributed.json lists the outcome of each test in each role: "pass", "skip: REASON" or "fail: ERROR"; a text
+alone holds for all roles. "why" explains failures. An outcome that differs from the list is a failure of this program.
+The file belongs to one version of torch, which it names; with another version the program is skipped. Without a role,
+those of gloo and mpi run.
 """
 import argparse
 import contextlib

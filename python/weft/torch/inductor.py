@@ -10,8 +10,8 @@
     model = torch.compile(torch.nn.parallel.DistributedDataParallel(model))
 
 A pass over the graphs of Inductor, after torch's own: the graph becomes a weft.passes.View, passes.bucket decides which
-collectives go together, and each bucket becomes weft::start on a list of tensors and weft::wait_. Collectives of other backends, and all kernels, stay
-as they are. docs/inductor.md has limits and figures.
+collectives go together, and each bucket becomes weft::start on a list of tensors and weft::wait_. Collectives of other
+backends, and all kernels, stay as they are. docs/inductor.md has limits and figures.
 """
 import hashlib
 import operator
@@ -192,7 +192,8 @@ class Collective:
             return None
         users = list(node.users)
         value = node.meta.get("val")
-        if (kind not in _KINDS or len(users) != 1 or users[0].target is not torch.ops._c10d_functional.wait_tensor.default
+        if (kind not in _KINDS or len(users) != 1
+                or users[0].target is not torch.ops._c10d_functional.wait_tensor.default
                 or not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.dtype not in layout.NATIVE
                 or any(not isinstance(size, int) for size in value.shape) or value.numel() == 0 or node.kwargs
                 or not isinstance(node.args[-1], str) or _group_of(node.args[-1]) is None
@@ -262,7 +263,8 @@ class Description:
             sizes.append(size)
             names.append(f"{node}" if isinstance(node, torch.fx.Node) else "parameter")
             value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-            dtypes.append(str(value.dtype) if isinstance(value, torch.Tensor) and value.dtype in layout.NATIVE else "uint8")
+            native = isinstance(value, torch.Tensor) and value.dtype in layout.NATIVE
+            dtypes.append(str(value.dtype) if native else "uint8")
             grad_of.append(gradient_of)
             return values[node]
 
@@ -335,8 +337,8 @@ def _plan(graph, collectives, policy, costs):
 # ---- the order of execution ----
 class Order:
     """List scheduling: nodes keep their order where values and waits allow; a bucket starts once its inputs are there,
-    and is waited for before the first node that reads a result. Of all-gathers one bucket is under way ahead of need, as
-    results need memory."""
+    and is waited for before the first node that reads a result. Of all-gathers one bucket is under way ahead of need,
+    as results need memory."""
 
     def __init__(self, graph, buckets):
         self.graph, self.buckets, self.order, self.done, self.late = graph, buckets, [], set(), []

@@ -63,27 +63,6 @@ static uint32_t mean_variance_norm(expander_t *e)
     return two(e, "Div", centred, deviation);
 }
 
-/* In f32 where X is narrower. */
-static uint32_t rms_norm(expander_t *e)
-{
-    int64_t axes[WEFT_MAX_DIMS], first = int_attr(e, "axis");
-    const weft_tensor_desc_t type = type_of(e, input(e, 0));
-    const bool narrow = type.dtype == WEFT_DTYPE_F16 || type.dtype == WEFT_DTYPE_BF16;
-    weft_attr_t to_f32 = {.name = "to", .type = WEFT_ATTR_TYPE_INT, .i = 1};
-    uint32_t count = 0, x = input(e, 0);
-    first = first < 0 ? first + type.rank : first;
-    for (int64_t d = first; d >= 0 && d < type.rank; d++) {
-        axes[count++] = d;
-    }
-    x = narrow ? add(e, "Cast", &x, 1, &to_f32) : x;
-    uint32_t square = reduce(e, "ReduceMean", two(e, "Mul", x, x), axes, count);
-    uint32_t root =
-        one(e, "Sqrt", two(e, "Add", square, number(e, float_attr(e, "epsilon", 1e-5), x)));
-    uint32_t y = two(e, "Div", x, root);
-    y = narrow ? two(e, "CastLike", y, input(e, 0)) : y;
-    return two(e, "Mul", y, input(e, 1));
-}
-
 /*
  * Einsum: labels of each operand and of the result. Dimensions of an ellipsis get labels 1, 2, ..
  * from the last one.
@@ -374,7 +353,6 @@ static wefti_expand_fn find_expansion(const weft_op_def_t *def)
         [WEFT_EXPANSION_GROUP_NORM] = group_norm,
         [WEFT_EXPANSION_INSTANCE_NORM] = instance_norm,
         [WEFT_EXPANSION_MEAN_VARIANCE] = mean_variance_norm,
-        [WEFT_EXPANSION_RMS_NORM] = rms_norm,
         [WEFT_EXPANSION_PAD] = pad,
         [WEFT_EXPANSION_GLOBAL_MAX] = global_max,
         [WEFT_EXPANSION_SWIGLU] = swiglu,
@@ -384,6 +362,7 @@ static wefti_expand_fn find_expansion(const weft_op_def_t *def)
     wefti_expand_fn fn = row < sizeof(rows) / sizeof(rows[0]) ? rows[row] : NULL;
     fn = fn != NULL ? fn : wefti_expand_gradient((weft_expansion_t)row);
     fn = fn != NULL ? fn : wefti_expand_attention((weft_expansion_t)row);
+    fn = fn != NULL ? fn : wefti_expand_contrib((weft_expansion_t)row);
     return fn != NULL ? fn : wefti_expand_recurrent((weft_expansion_t)row);
 }
 

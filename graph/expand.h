@@ -198,6 +198,8 @@ typedef uint32_t (*wefti_expand_fn)(expander_t *e);
 wefti_expand_fn wefti_expand_gradient(weft_expansion_t expansion);
 /* expand_attention.c: Attention, GroupQueryAttention, RotaryEmbedding; NULL: another operator. */
 wefti_expand_fn wefti_expand_attention(weft_expansion_t expansion);
+/* expand_contrib.c: other operators of com.microsoft, RMSNormalization; NULL: another operator. */
+wefti_expand_fn wefti_expand_contrib(weft_expansion_t expansion);
 /* expand_recurrent.c: LSTM, GRU, RNN; NULL: another operator. */
 wefti_expand_fn wefti_expand_recurrent(weft_expansion_t expansion);
 /* expand_volume.c: windows over three dimensions; NONE: the node stays. */

@@ -15,7 +15,7 @@ size_t wefti_op_defs(const weft_op_def_t **out_defs, size_t capacity)
         wefti_op_defs_rows(),      wefti_op_defs_unary(),      wefti_op_defs_reduce(),
         wefti_op_defs_norm(),      wefti_op_defs_axis(),       wefti_op_defs_transposed(),
         wefti_op_defs_resize(),    wefti_op_defs_composed(),   wefti_op_defs_training(),
-        wefti_op_defs_recurrent(), wefti_op_defs_fused(),
+        wefti_op_defs_recurrent(), wefti_op_defs_fused(),      wefti_op_defs_contrib(),
     };
     size_t count = 0;
     for (size_t f = 0; f < WEFTI_COUNT(families); f++) {

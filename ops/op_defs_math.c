@@ -117,6 +117,17 @@ static weft_status_t infer_matmul(weft_node_desc_t *node)
     return WEFT_OK;
 }
 
+static weft_status_t infer_fused_matmul(weft_node_desc_t *node)
+{
+    static const char *const others[] = {"transBatchA", "transBatchB"};
+    for (size_t i = 0; i < WEFTI_COUNT(others); i++) {
+        if (weft_node_attr_int(node, others[i], 0) != 0) {
+            return wefti_error(WEFT_ERR_UNSUPPORTED, "attribute %s is not supported", others[i]);
+        }
+    }
+    return infer_matmul(node);
+}
+
 static void cost_gemm(const weft_node_desc_t *node, double *out_flops, double *out_bytes)
 {
     const weft_tensor_desc_t *a = &node->inputs[0];
@@ -249,11 +260,11 @@ static const weft_op_def_t defs[] = {
      .in_place = WEFTI_IN_PLACE_NONE,
      .attrs = fused_matmul_attrs,
      .attr_count = WEFTI_COUNT(fused_matmul_attrs),
-     .infer = infer_matmul,
+     .infer = infer_fused_matmul,
      .cost = cost_gemm,
      .doc = "MatMul with the last two dimensions of an operand exchanged",
-     WEFTI_FACTS(.linear_inputs = 3u, .precision = WEFT_PRECISION_HALF,
-                 .cost_curve = WEFT_COST_CURVE_PRODUCT)},
+     WEFTI_FACTS(.linear_inputs = 3u, .expansion = WEFT_EXPANSION_FUSED_MATMUL,
+                 .precision = WEFT_PRECISION_HALF, .cost_curve = WEFT_COST_CURVE_PRODUCT)},
     SOFTMAX("Softmax", 1, softmax_attrs_old, WEFT_MIXING_FROM_AXIS, WEFT_PRECISION_INPUTS,
             "exp(X) / sum of exp(X), the input seen as a matrix"),
     SOFTMAX("Softmax", 13, softmax_attrs, WEFT_MIXING_AXIS, WEFT_PRECISION_INPUTS,

@@ -183,6 +183,7 @@ wefti_op_family_t wefti_op_defs_axis(void);
 wefti_op_family_t wefti_op_defs_transposed(void);
 wefti_op_family_t wefti_op_defs_resize(void);
 wefti_op_family_t wefti_op_defs_composed(void);
+wefti_op_family_t wefti_op_defs_contrib(void);
 wefti_op_family_t wefti_op_defs_training(void);
 wefti_op_family_t wefti_op_defs_recurrent(void);
 wefti_op_family_t wefti_op_defs_nn(void);

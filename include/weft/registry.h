@@ -240,6 +240,13 @@ typedef enum weft_expansion {
     /** Conv, ConvTranspose, MaxPool and AveragePool over three dimensions; others stay */
     WEFT_EXPANSION_VOLUME = 29,
     WEFT_EXPANSION_GROUP_QUERY = 30, /**< GroupQueryAttention of ONNX Runtime */
+    /** Gelu and BiasGelu of ONNX Runtime */
+    WEFT_EXPANSION_GELU = 31,
+    WEFT_EXPANSION_FAST_GELU = 32,       /**< FastGelu of ONNX Runtime: by tanh */
+    WEFT_EXPANSION_QUICK_GELU = 33,      /**< QuickGelu of ONNX Runtime */
+    WEFT_EXPANSION_SKIP_LAYER_NORM = 34, /**< SkipLayerNormalization of ONNX Runtime */
+    WEFT_EXPANSION_SKIP_RMS_NORM = 35,   /**< SkipSimplifiedLayerNormalization of ONNX Runtime */
+    WEFT_EXPANSION_FUSED_MATMUL = 36,    /**< FusedMatMul of ONNX Runtime */
 } weft_expansion_t;
 
 /** The type in which an operator computes where the compiler may choose half types (compile

@@ -760,6 +760,68 @@ static void expanded(void **state)
     }
 }
 
+/* Operators of com.microsoft that become those of ONNX. */
+static void optimized(void **state)
+{
+    static const struct {
+        const char *op;
+        uint32_t rows;       /* inputs with an element per element of a row */
+        bool skip;           /* input 1 is a skip, and output 3 the sum */
+        int64_t w[4];        /* input 1 of a product: rank and shape */
+        int exchange, alpha; /* transA of a product; 1: has attribute alpha */
+    } forms[] = {
+        {"Gelu", 0, false, {0}, 0, 0},
+        {"BiasGelu", 1, false, {0}, 0, 0},
+        {"FastGelu", 0, false, {0}, 0, 0},
+        {"FastGelu", 1, false, {0}, 0, 0},
+        {"QuickGelu", 0, false, {0}, 0, 1},
+        {"SimplifiedLayerNormalization", 1, false, {0}, 0, 0},
+        {"SkipLayerNormalization", 1, true, {0}, 0, 0},
+        {"SkipLayerNormalization", 3, true, {0}, 0, 0},
+        {"SkipSimplifiedLayerNormalization", 2, true, {0}, 0, 0},
+        {"FusedMatMul", 0, false, {2, 5, 3}, 1, 1},
+        {"FusedMatMul", 0, false, {3, 2, 5, 4}, 0, 1},
+    };
+    static const char *const names[] = {"a", "b", "c"};
+    static const bool absent[] = {false, true, true, false};
+    (void)state;
+    for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
+        fixture_t f;
+        start(&f);
+        wefti_graph_t *g = f.graph;
+        const bool product = forms[i].w[0] > 0;
+        const weft_attr_t attrs[] = {ATTR_FLOAT("alpha", 0.75f),
+                                     ATTR_INT("transA", forms[i].exchange), ATTR_INT("transB", 1)};
+        uint32_t inputs[5] = {test_param(g, "x", DIMS(2, 3, 4))}, node;
+        wefti_node_params_t params = {.domain = "com.microsoft",
+                                      .op = forms[i].op,
+                                      .name = "y",
+                                      .inputs = inputs,
+                                      .input_count = 1,
+                                      .output_count = forms[i].skip ? 4 : 1,
+                                      .output_absent = absent,
+                                      .attrs = attrs,
+                                      .attr_count = product          ? 3
+                                                    : forms[i].alpha ? 1
+                                                                     : 0};
+        if (product) {
+            const int64_t *w = forms[i].w;
+            inputs[params.input_count++] =
+                test_param(g, "w", w[0] == 2 ? DIMS(w[1], w[2]) : DIMS(w[1], w[2], w[3]));
+        } else if (forms[i].skip) {
+            inputs[params.input_count++] = test_param(g, "skip", DIMS(3, 4));
+        }
+        for (uint32_t k = 0; k < forms[i].rows; k++) {
+            inputs[params.input_count++] = test_param(g, names[k], DIMS(4));
+        }
+        CHECK(wefti_graph_add_node(g, &params, &node));
+        uint32_t y = g->nodes[node].outputs[0];
+        y = forms[i].skip ? test_node(g, "Mul", "z", INPUTS(y, g->nodes[node].outputs[3]), NULL, 0)
+                          : y;
+        finish_with_loss(&f, y);
+    }
+}
+
 /* Functions of positive numbers (exp(p)) and of any; form: attribute approximate. */
 static void functions(void **state)
 {
@@ -929,6 +991,7 @@ int main(void)
         cmocka_unit_test(parts),
         cmocka_unit_test(functions),
         cmocka_unit_test(expanded),
+        cmocka_unit_test(optimized),
         cmocka_unit_test(resampled),
         cmocka_unit_test(indexed),
         cmocka_unit_test(several),

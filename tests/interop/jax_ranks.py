@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of a program in JAX; tests/python/test_jax.py starts as many as it needs, with an interpreter that has jax.
 
-usage: jax_ranks.py CASE ..     cases: calls types axes train operators dies late refused alone
+usage: jax_ranks.py CASE ..     cases: calls types axes train operators bucketed dies late refused alone
 """
 import os
 import signal
@@ -275,6 +275,168 @@ def transformed(n, r):
     for i, got in enumerate(jax.jit(jax.shard_map(independent, mesh=mesh, in_specs=P("x"), out_specs=P("x"),
                                                   check_vma=False))(parts)):
         check("shard_map", got, np.tile(np.arange(4.0 * n).reshape(n, 4).sum(0)[: i % 4 + 1], n))
+
+
+# ---- weft.jax.bucketed ----
+
+def count_calls(function, *args):
+    """All-reduces in the jaxpr of function, and where they are, as a part of its equations."""
+    eqns = jax.make_jaxpr(function)(*args).jaxpr.eqns
+    places = [i for i, eqn in enumerate(eqns) if eqn.primitive.name == "weft_collective"]
+    return len(places), [place / len(eqns) for place in places]
+
+
+def same(got, expected, exact=True):
+    assert jax.tree.structure(got) == jax.tree.structure(expected), (got, expected)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected)):
+        if getattr(a, "dtype", None) == jax.dtypes.float0:
+            assert a.dtype == b.dtype and a.shape == b.shape
+            continue
+        assert jnp.asarray(a).dtype == jnp.asarray(b).dtype, (a, b)
+        to = np.asarray(a).dtype if np.asarray(a).dtype.kind in "iufc" else "float32"   # bfloat16
+        rtol, atol = (0, 0) if exact else (2e-5, 1e-6)
+        np.testing.assert_allclose(np.asarray(a, to), np.asarray(b, to), rtol=rtol, atol=atol)
+
+
+def average(tree):
+    return weft.jax.all_reduce(tree, op="avg")
+
+
+def bucketed():
+    n, r = jax.process_count(), jax.process_index()
+    w = weights()
+    tokens = np.random.default_rng(7 + r).integers(0, VOCABULARY, (BATCH, LENGTH + 1))
+    jitted = jax.jit(jax.value_and_grad(loss_of))
+    expected = average(jitted(w, tokens))
+    for policy, calls in (("one", 1), ("none", 9), ("auto", None), ("bytes:8K", None), ("index:2,5", 3)):
+        step = weft.jax.bucketed(jitted, policy)            # a jitted function is inlined
+        found, places = count_calls(step, w, tokens)
+        assert calls in (None, found), (policy, found)
+        assert policy != "none" or places[0] < 0.5, places  # the loss is ready before the backward pass
+        if policy in ("one", "none", "auto"):
+            same(jax.jit(step)(w, tokens), expected, exact=False)
+    deep(3, r)
+    types_of_gradients(n, r)
+    parts_of_results(n, r)
+    trained(w, tokens)
+    for call, text in ((lambda: weft.jax.bucketed(jax.grad(loss_of), "many"), "many"),
+                       (lambda: weft.jax.bucketed(jax.grad(loss_of), costs="/none"), "/none"),
+                       (lambda: weft.jax.bucketed(jax.grad(loss_of), average=(True, False))(w, tokens), "not a prefix"),
+                       (lambda: weft.jax.bucketed(lambda a: a > 0)(np.ones(2)), "no avg of bool")):
+        expect_error(call, text)
+
+
+def deep(layers, r):
+    """Layers as calls: jax.checkpoint, custom derivatives, control flow; large enough for several buckets."""
+    @jax.custom_vjp
+    def scaled(a):
+        return a * 2.0
+
+    scaled.defvjp(lambda a: (a * 2.0, None), lambda _, g: (g * 2.0,))
+
+    def layer(x, w):
+        x = x + jax.nn.relu(jax.nn.gelu(x @ w["a"]) @ w["b"]) + scaled(w["c"])
+        return lax.cond(x[0, 0] > 1e9, lambda a: a * 2, lambda a: a, x)
+
+    def loss(w, x):
+        for part in w["layers"]:
+            x = jax.checkpoint(layer)(x, part)
+        x, _ = lax.scan(lambda a, m: (jnp.tanh(a @ m), None), x, w["scanned"])
+        return (x * x).mean()
+
+    random = np.random.default_rng(3)
+    w = {"layers": [{"a": random.standard_normal((256, 512)).astype("float32") * 0.05,
+                     "b": random.standard_normal((512, 256)).astype("float32") * 0.05,
+                     "c": np.zeros(256, "float32")} for _ in range(layers)],
+         "scanned": random.standard_normal((3, 256, 256)).astype("float32") * 0.05}
+    x = np.random.default_rng(r).standard_normal((8, 256)).astype("float32")
+    expected = average(jax.jit(jax.grad(loss))(w, x))
+    for policy in ("one", "none", "auto"):
+        step = weft.jax.bucketed(jax.grad(loss), policy)
+        same(jax.jit(step)(w, x), expected, exact=False)
+        found, places = count_calls(step, w, x)
+        assert {"one": found == 1, "none": found == 3 * layers + 1, "auto": 1 <= found <= 3 * layers + 1}[policy], found
+        # The last layer's gradients are reduced before those of other layers are computed.
+        assert policy != "none" or places[-1] - places[0] > 0.1, places
+
+
+def types_of_gradients(n, r):
+    """Types are not mixed; tied, constant and zero gradients, integers, arrays that are passed through."""
+    x = {t: jnp.arange(1, 7).astype(t) for t in ("float32", "bfloat16", "float16", "float64")}
+    scale = 2.0 ** r
+
+    def loss(w):
+        return sum((a * a).sum().astype("float32") * scale for a in w.values())
+
+    for policy, calls in (("one", 4), ("none", 4), ("auto", None)):
+        step = weft.jax.bucketed(jax.grad(loss), policy)
+        same(jax.jit(step)(x), average(jax.grad(loss)(x)), exact=False)
+        found, _ = count_calls(step, x)
+        assert calls in (None, found) and found >= 4, found
+
+    def odd(w):
+        g = jax.grad(lambda a: (a["used"] ** 2).sum() * (r + 1))(w)
+        return {"g": g, "tied": [g["used"], g["used"]], "whole": w["unused"], "one": jnp.float32(r), "python": 1.0 * r,
+                "none": None, "integer": jnp.arange(3) * n * r, "complex": jnp.full(2, 1j * r, "complex64")}
+
+    w = {"used": jnp.arange(3.0), "unused": jnp.full(2, float(r))}
+    for policy in ("one", "none", "auto"):
+        step = weft.jax.bucketed(odd, policy)
+        same(step(w), average(odd(w)))                      # not in jit
+        same(jax.jit(step)(w), average(odd(w)))
+    thrice = weft.jax.bucketed(lambda w: [jax.grad(lambda a: (a ** 2).sum())(w)] * 3, "none")
+    assert count_calls(thrice, w["used"])[0] == 1
+    g = weft.jax.bucketed(jax.grad(lambda a: (a["x"] ** 2).sum() * r, allow_int=True))({"x": w["used"], "i": 3})
+    assert g["i"].dtype == jax.dtypes.float0
+    np.testing.assert_allclose(g["x"], w["used"] * (n - 1))
+    constant = jax.jit(jax.grad(lambda a, b: a * np.float32(r + 1) + b * 0, (0, 1)))
+    scalars = np.ones(2, "float32")
+    same(weft.jax.bucketed(constant)(*scalars), average(constant(*scalars)))
+    assert weft.jax.bucketed(lambda a: {})(1.0) == {}
+    same(jax.vmap(weft.jax.bucketed(lambda a: a * r))(jnp.ones((3, 2))), jnp.full((3, 2), (n - 1) / 2.0), exact=False)
+
+
+def parts_of_results(n, r):
+    """average is a prefix of the result; arguments by keyword, and such as no array."""
+    def loss(w, x, power=2, *, name):
+        assert name == "n" and power in (2, 3)
+        return ((w * x) ** power).sum(), {"x": x, "w": w, "text": name}
+
+    w, x = jnp.arange(4.0), jnp.full(4, r + 1.0)
+    for power in (2, 3):
+        (value, aux), g = jax.value_and_grad(loss, has_aux=True)(w, x, power, name="n")
+        for policy in ("one", "none", "auto"):
+            step = weft.jax.bucketed(jax.value_and_grad(loss, has_aux=True), policy, average=((True, False), True))
+            (got_value, got_aux), got = step(w, x, power, name="n")
+            same((got_value, got), average((value, g)))
+            same({"x": got_aux["x"], "w": got_aux["w"]}, {"x": x, "w": w})
+            assert got_aux["text"] == "n"
+    both = jax.jit(weft.jax.bucketed(lambda a: (a, a), average=(False, True)))(x)
+    same(both, (x, jnp.full(4, (n + 1) / 2.0)))
+    only = jax.jit(weft.jax.bucketed(jax.value_and_grad(lambda a: a.sum()), average=(False, True)))(x)
+    same(only, (x.sum(), jnp.ones(4)))
+    same(weft.jax.bucketed(lambda a: a, average=False)(x), x)
+
+
+def trained(w, tokens):
+    """Inside of shard_map and scan: losses of a few steps as with all_reduce."""
+    mesh = Mesh(np.array(jax.devices()), ("x",))
+    data = jax.make_array_from_process_local_data(NamedSharding(mesh, P("x")), tokens)
+
+    def losses(value_and_grad):
+        def steps(w, tokens):
+            def step(w, _):
+                loss, g = value_and_grad(w, tokens)
+                return jax.tree.map(lambda a, b: a - 0.5 * b, w, g), loss
+            return lax.scan(step, w, None, STEPS)[1]
+        mapped = jax.shard_map(steps, mesh=mesh, in_specs=(P(), P("x")), out_specs=P(), check_vma=False)
+        return np.asarray(jax.jit(mapped)(w, data).addressable_shards[0].data)
+
+    plain = jax.value_and_grad(loss_of)
+    expected = losses(lambda w, tokens: average(plain(w, tokens)))
+    assert expected[-1] < expected[0] - 0.1, expected
+    for policy in ("one", "none", "auto"):
+        np.testing.assert_allclose(losses(weft.jax.bucketed(plain, policy)), expected, rtol=2e-5)
 
 
 # ---- failures ----

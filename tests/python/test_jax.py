@@ -66,12 +66,12 @@ class Jax(unittest.TestCase):
         self.assertEqual(listed - {line.split()[-1] for line in symbols.stdout.splitlines()}, set())
 
     def test_two_ranks(self):
-        self.run_ranks(weft_run(2), "types", "operators", good=2)
+        self.run_ranks(weft_run(2), "types", "bucketed", "operators", good=2)
 
     def test_three_ranks(self):
         mpirun = shutil.which("mpirun.openmpi")
         launcher = [mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "3"] if mpirun else weft_run(3)
-        self.run_ranks(launcher, "calls", good=3)
+        self.run_ranks(launcher, "calls", "bucketed", good=3)
 
     def test_four_ranks(self):
         hydra = shutil.which("mpiexec.hydra")

@@ -13,6 +13,7 @@ jaxlib has a plug for MPI libraries below all of them: MPITRAMPOLINE_LIB names l
 Operators on trees of arrays, as MPI has them: each process passes what it has. Under jit, vmap, grad.
 
     gradients = weft.jax.all_reduce(gradients, op="avg")        # one call for all arrays
+    step = weft.jax.bucketed(jax.value_and_grad(loss))          # averaged in buckets, while others are computed
 
 docs/jax.md has limits and figures.
 """
@@ -46,7 +47,7 @@ import jax  # noqa: E402,F401 (after the variables, which jaxlib reads when it i
 from jax._src import distributed  # noqa: E402
 from jax._src.clusters import ClusterEnv  # noqa: E402
 
-from weft.jax import _operators  # noqa: E402
+from weft.jax import _bucketed, _operators  # noqa: E402
 
 
 @ctypes.CFUNCTYPE(ctypes.c_int)
@@ -169,3 +170,17 @@ def all_to_all(tree):
 def broadcast(tree, root=0):
     """Every process receives the arrays of process root."""
     return _operators.bind(WeftCluster.world(), "broadcast", tree, root=root)
+
+
+def bucketed(grad_fn, policy="auto", costs=None, average=True):
+    """grad_fn, a function such as jax.grad or jax.value_and_grad return, with its results averaged over all processes.
+
+    The same numbers as all_reduce(grad_fn(..), op="avg"), by one call per bucket of gradients, which starts when the
+    last gradient of the bucket is ready. Weft's planner finds the buckets from the jaxpr of grad_fn. Call it under jit:
+    outside of it, each call traces and plans again.
+
+    policy: as of weft.compile(bucket=). costs: a file of measured costs (`weft tune`), the same on all processes;
+    default: Weft's table. average: which results are averaged; True, or a tree of booleans that is a prefix of the
+    result: ((True, False), True) of value_and_grad with has_aux leaves aux as this process has it.
+    """
+    return _bucketed.bucketed(WeftCluster.world, grad_fn, policy, costs, average)

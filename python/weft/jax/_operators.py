@@ -46,12 +46,16 @@ def register(world):
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(world.mpi.weft_jax_collective), platform="cpu")
 
 
-def bind(world, name, tree, op="sum", root=0):
-    if op not in REDUCTIONS:
-        raise ValueError(f"weft.jax.{name}: invalid value '{op}' for op: expected one of {', '.join(REDUCTIONS)}")
+def check_world(world, name):
     if jax.process_count() != world.size():
         raise RuntimeError(f"weft.jax.{name}: JAX has {jax.process_count()} processes, Weft's world has {world.size()} ranks: "
                            "start them by weft run, mpirun or srun, and call jax.distributed.initialize() first")
+
+
+def bind(world, name, tree, op="sum", root=0):
+    if op not in REDUCTIONS:
+        raise ValueError(f"weft.jax.{name}: invalid value '{op}' for op: expected one of {', '.join(REDUCTIONS)}")
+    check_world(world, name)
     if not 0 <= root < world.size():
         raise ValueError(f"weft.jax.{name}: invalid root {root} for world size {world.size()}")
     leaves, structure = jax.tree.flatten(tree)

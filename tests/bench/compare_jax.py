@@ -4,7 +4,9 @@
 
     psum SIZE   a psum of SIZE bytes per rank inside of a compiled loop
     step        a data-parallel step with 64 gradients of 16 KiB, each with its own pmean
-    step, operator    the same with one weft.jax.all_reduce for all gradients
+    layers      the same with 16 products of 512 x 512, whose gradients are ready one after another
+    .., operator      the same with one weft.jax.all_reduce for all gradients
+    .., bucketed      the same with weft.jax.bucketed
 
 Two ranks. The sides run one after the other, several times, so that whatever else the machine does hits all alike;
 figures are medians over the repeats, in microseconds.

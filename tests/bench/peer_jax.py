@@ -24,6 +24,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
 GRADIENTS, ELEMENTS = 64, 4096
+LAYERS, WIDTH, ROWS = 16, 512, 128
 REPEATS = 9
 
 
@@ -51,7 +52,7 @@ def time_psum(mesh, size):
     return median_us(lambda: compiled(x), count)
 
 
-def time_step(mesh, average):
+def time_step(mesh, average=lambda gradients: gradients, wrap=lambda grad: grad):
     """A data-parallel training step with GRADIENTS gradients of ELEMENTS float32."""
     whole = NamedSharding(mesh, P())
     weights = [jax.make_array_from_callback((ELEMENTS,), whole, lambda index: np.full(ELEMENTS, 0.5, "float32"))
@@ -63,7 +64,27 @@ def time_step(mesh, average):
         return sum(((w * x - 1) ** 2).mean() for w in weights)
 
     def step(weights, x):
-        return [w - 0.1 * g for w, g in zip(weights, average(jax.grad(loss)(weights, x)))]
+        return [w - 0.1 * g for w, g in zip(weights, average(wrap(jax.grad(loss))(weights, x)))]
+
+    compiled = jax.jit(jax.shard_map(step, mesh=mesh, in_specs=(P(), P("x")), out_specs=P(), check_vma=False))
+    return median_us(lambda: compiled(weights, data), 1)
+
+
+def time_layers(mesh, average=lambda gradients: gradients, wrap=lambda grad: grad):
+    """The same of LAYERS layers of WIDTH x WIDTH on ROWS rows per rank, whose gradients are ready one after another."""
+    whole = NamedSharding(mesh, P())
+    weights = [jax.make_array_from_callback((WIDTH, WIDTH), whole, lambda index: np.full((WIDTH, WIDTH), 1e-3, "float32"))
+               for _ in range(LAYERS)]
+    data = jax.make_array_from_callback((jax.device_count() * ROWS, WIDTH), NamedSharding(mesh, P("x")),
+                                        lambda index: np.ones((ROWS, WIDTH), "float32"))
+
+    def loss(weights, x):
+        for w in weights:
+            x = jax.numpy.tanh(x @ w)
+        return (x * x).mean()
+
+    def step(weights, x):
+        return [w - 0.1 * g for w, g in zip(weights, average(wrap(jax.grad(loss))(weights, x)))]
 
     compiled = jax.jit(jax.shard_map(step, mesh=mesh, in_specs=(P(), P("x")), out_specs=P(), check_vma=False))
     return median_us(lambda: compiled(weights, data), 1)
@@ -79,9 +100,11 @@ def main():
     mesh = Mesh(np.array(jax.devices()), ("x",))
     time_psum(mesh, 8)
     rows = {f"psum {size}": time_psum(mesh, size) for size in SIZES}
-    rows["step"] = time_step(mesh, lambda gradients: [lax.pmean(g, "x") for g in gradients])
-    if side == "weft":
-        rows["step, operator"] = time_step(mesh, lambda gradients: weft.jax.all_reduce(gradients, "avg"))
+    for name, time_one in (("step", time_step), ("layers", time_layers)):
+        rows[name] = time_one(mesh, lambda gradients: [lax.pmean(g, "x") for g in gradients])
+        if side == "weft":
+            rows[f"{name}, operator"] = time_one(mesh, lambda gradients: weft.jax.all_reduce(gradients, "avg"))
+            rows[f"{name}, bucketed"] = time_one(mesh, wrap=weft.jax.bucketed)
     if jax.process_index() == 0:
         print("RESULT " + json.dumps(rows), flush=True)
 

@@ -51,11 +51,13 @@ typedef struct params {
     wefti_name_index_t products;     /* outputs of matrix products and convolutions */
     wefti_name_index_t signature;    /* name -> mark_t, of torch.export */
     wefti_name_index_t trained;      /* names of weft.trained */
+    wefti_name_index_t tied;         /* originals -> the first of file->ties */
     bool listed, signed_;            /* the file has weft.trained, a signature */
     bool folded;                     /* the exporter's optimizer ran */
     mark_t *marks;                   /* by initializer */
     char **sources;                  /* by initializer: what it was folded from */
     uint32_t *fixed_norms;           /* by initializer, see wefti_parameter_t */
+    uint32_t *tie_counts;            /* by tie that is the first of an original: how many it has */
 } params_t;
 
 /* ---- marks in the bytes of the file ---- */
@@ -476,15 +478,21 @@ static weft_status_t judge_named(params_t *p, wefti_parameter_t *out, place_t pl
     return WEFT_OK;
 }
 
-/* Adds the tensors that are computed from it. */
+/* Adds the tensors that are computed from it: there may be as many as initializers. */
 static void explain_ties(params_t *p, wefti_parameter_t *out)
 {
-    for (size_t i = 0; i < p->file->tie_count && out->why != NULL; i++) {
-        if (strcmp(p->file->ties[i].original, out->name) == 0) {
-            out->why = wefti_arena_printf(p->arena, "%s; '%.200s' was a transposed copy of it",
-                                          out->why, p->file->ties[i].name);
-        }
+    uint32_t first = wefti_name_index_find(&p->tied, out->name);
+    if (first == WEFTI_NONE || out->why == NULL) {
+        return;
     }
+    const char *name = p->file->ties[first].name;
+    uint32_t others = p->tie_counts[first] - 1;
+    out->why =
+        others == 0
+            ? wefti_arena_printf(p->arena, "%s; '%.200s' was a transposed copy of it", out->why,
+                                 name)
+            : wefti_arena_printf(p->arena, "%s; '%.200s' and %u more were transposed copies of it",
+                                 out->why, name, others);
 }
 
 static weft_status_t judge(params_t *p, uint32_t index, wefti_parameter_t *out)
@@ -580,6 +588,18 @@ static weft_status_t index_initializers(params_t *p)
     return WEFT_OK;
 }
 
+static weft_status_t index_ties(params_t *p)
+{
+    p->tie_counts = wefti_arena_array(&p->scratch, p->file->tie_count + 1, sizeof *p->tie_counts);
+    WEFT_RETURN_IF_NO_MEMORY(p->tie_counts);
+    for (size_t i = 0; i < p->file->tie_count; i++) {
+        const char *original = p->file->ties[i].original;
+        WEFT_RETURN_IF_ERROR(add_name(p, &p->tied, original, (uint32_t)i));
+        p->tie_counts[wefti_name_index_find(&p->tied, original)]++;
+    }
+    return WEFT_OK;
+}
+
 static weft_status_t judge_all(params_t *p, wefti_parameter_t **out_parameters, uint32_t *out_count)
 {
     const Onnx__GraphProto *graph = p->file->model->graph;
@@ -608,13 +628,14 @@ weft_status_t wefti_onnx_parameters(wefti_onnx_file_t *file, wefti_arena_t *aren
 {
     weft_status_t status;
     params_t p = {.file = file, .arena = arena};
-    wefti_name_index_t *const indexes[] = {&p.initializers, &p.places, &p.products, &p.signature,
-                                           &p.trained};
+    wefti_name_index_t *const indexes[] = {&p.initializers, &p.places,  &p.products,
+                                           &p.signature,    &p.trained, &p.tied};
     wefti_arena_init(&p.scratch, file->allocator, 0);
     for (size_t i = 0; i < sizeof indexes / sizeof *indexes; i++) {
         wefti_name_index_init(indexes[i], p.scratch.allocator);
     }
     WEFT_TRY(status, index_initializers(&p), done);
+    WEFT_TRY(status, index_ties(&p), done);
     WEFT_TRY(status, read_marks(&p), done);
     WEFT_TRY(status, find_places(&p), done);
     WEFT_TRY(status, judge_all(&p, out_parameters, out_count), done);

@@ -7,7 +7,8 @@
  * wte.weight, which a Gather also reads, and its transposed copy would be trained apart. A matrix
  * with a made-up name that equals the transpose of an initializer with a name of its own becomes
  * Transpose(original) again. A product reads transposed weights in place, so the node costs nothing.
- * A matrix that equals its own transpose proves nothing: it may be the identity, or all zeros.
+ * A matrix that equals its own transpose, or has two different numbers only, proves nothing: it may
+ * be the identity, also a rectangular one, or all zeros.
  */
 #include "graph/onnx/internal.h"
 
@@ -92,11 +93,20 @@ static bool is_transpose(const weft_tensor_desc_t *a, const weft_tensor_desc_t *
     return equal;
 }
 
-static bool is_constant(const weft_tensor_desc_t *m)
+/* Two numbers at most, as in a rectangular identity or a mask. */
+static bool is_plain(const weft_tensor_desc_t *m)
 {
-    size_t size = weft_dtype_size_bytes(m->dtype);
-    size_t bytes = (size_t)(m->dims[0] * m->dims[1]) * size;
-    return memcmp(m->data, (const uint8_t *)m->data + size, bytes - size) == 0;
+    uint64_t first = bits_at(m, 0, 0), second = first;
+    for (int64_t i = 0; i < m->dims[0]; i++) {
+        for (int64_t j = 0; j < m->dims[1]; j++) {
+            uint64_t bits = bits_at(m, i, j);
+            second = second == first ? bits : second;
+            if (bits != first && bits != second) {
+                return false;
+            }
+        }
+    }
+    return true;
 }
 
 static weft_status_t tie(tied_t *t, Onnx__TensorProto *tensor, bool *out_tied)
@@ -112,7 +122,7 @@ static weft_status_t tie(tied_t *t, Onnx__TensorProto *tensor, bool *out_tied)
     }
     const Onnx__TensorProto *from = graph->initializer[id];
     WEFT_RETURN_IF_ERROR(wefti_onnx_tensor(t->file, from, true, &t->file->arena, &original));
-    if (is_constant(&copy) || is_transpose(&copy, &copy) || !is_transpose(&copy, &original)) {
+    if (is_plain(&copy) || is_transpose(&copy, &copy) || !is_transpose(&copy, &original)) {
         return WEFT_OK;
     }
     const char *inputs[] = {from->name};

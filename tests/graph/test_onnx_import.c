@@ -456,12 +456,13 @@ static void test_parameters_that_may_be_in_expressions(void **state)
     check_parameters(&model, "onnx::Add_1-? onnx::Add_2- onnx::Add_3- onnx::Mul_4-");
 }
 
-/* A transposed copy becomes a Transpose; but not one that differs in an element, and not one that
- * equals its own transpose. */
+/* A transposed copy becomes a Transpose; but not one that differs in an element, not one that equals
+ * its own transpose, and not one of two numbers. */
 static void test_parameters_that_are_tied(void **state)
 {
     static const float w[] = {1, 2, 3, 4, 5, 6}, copy[] = {1, 4, 2, 5, 3, 6},
                        other[] = {1, 4, 9, 5, 3, 6}, one[] = {1, 0, 0, 1};
+    static const float wide[] = {1, 0, 0, 0, 1, 0}, tall[] = {1, 0, 0, 1, 0, 0};
     (void)state;
     for (int listed = 0; listed < 2; listed++) {
         wire_t graph = {0};
@@ -470,12 +471,16 @@ static void test_parameters_that_are_tied(void **state)
         onnx_node(&graph, "MatMul", NULL, "b,emb.weight", "c", NULL);
         onnx_node(&graph, "MatMul", NULL, "c,onnx::MatMul_8", "d", NULL);
         onnx_node(&graph, "MatMul", NULL, "d,id.weight", "e", NULL);
-        onnx_node(&graph, "MatMul", NULL, "e,onnx::MatMul_9", "y", NULL);
+        onnx_node(&graph, "MatMul", NULL, "e,onnx::MatMul_9", "f", NULL);
+        onnx_node(&graph, "MatMul", NULL, "f,eye.weight", "g", NULL);
+        onnx_node(&graph, "MatMul", NULL, "g,onnx::MatMul_10", "y", NULL);
         add_values(&graph, "onnx::MatMul_7", 3, 2, copy);
         add_values(&graph, "emb.weight", 2, 3, w);
         add_values(&graph, "onnx::MatMul_8", 3, 2, other);
         add_values(&graph, "id.weight", 2, 2, one);
         add_values(&graph, "onnx::MatMul_9", 2, 2, one);
+        add_values(&graph, "eye.weight", 2, 3, wide);
+        add_values(&graph, "onnx::MatMul_10", 3, 2, tall);
         onnx_value(&graph, 11, "x", ONNX_FLOAT, 2, (int64_t[]){4, 2});
         onnx_value(&graph, 12, "y", ONNX_FLOAT, 2, (int64_t[]){4, 2});
         wire_t model = onnx_model(&graph, 13);
@@ -483,8 +488,9 @@ static void test_parameters_that_are_tied(void **state)
             add_metadata(&model, 14, "weft.trained", "emb.weight");
         }
         check_parameters(&model, listed ? "onnx::MatMul_7- emb.weight+ onnx::MatMul_8- id.weight- "
-                                          "onnx::MatMul_9-"
-                                        : "emb.weight+ onnx::MatMul_8+ id.weight+ onnx::MatMul_9+");
+                                          "onnx::MatMul_9- eye.weight- onnx::MatMul_10-"
+                                        : "emb.weight+ onnx::MatMul_8+ id.weight+ onnx::MatMul_9+ "
+                                          "eye.weight+ onnx::MatMul_10+");
     }
 }
 

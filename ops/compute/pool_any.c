@@ -6,6 +6,7 @@
  */
 #include "ops/compute/pool.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "ops/compute/vector.h"
@@ -30,7 +31,7 @@ static double element(weft_dtype_t dtype, const void *x, int64_t at)
     }
 }
 
-/* The place of the maximum in a plane whose elements are pixel apart; every window has one. */
+/* The place of the maximum in a plane whose elements are pixel apart; -1: a window of padding. */
 static int64_t find(const wefti_pool_t *p, const void *x, int64_t pixel, int64_t oy, int64_t ox)
 {
     int64_t found = -1;
@@ -52,6 +53,21 @@ static int64_t find(const wefti_pool_t *p, const void *x, int64_t pixel, int64_t
     return found;
 }
 
+/* The maximum of padding alone: what no element is smaller than. */
+static void put_lowest(weft_dtype_t dtype, char *y)
+{
+    const float single = -INFINITY;
+    const double wide = -INFINITY;
+    const uint8_t byte = dtype == WEFT_DTYPE_I8 ? 0x80 : 0;
+    if (dtype == WEFT_DTYPE_F32) {
+        memcpy(y, &single, sizeof(single));
+    } else if (dtype == WEFT_DTYPE_F64) {
+        memcpy(y, &wide, sizeof(wide));
+    } else {
+        memcpy(y, &byte, sizeof(byte));
+    }
+}
+
 /* Planes [from, to), a plane being one channel of one image. */
 static void run_planes(const void *job, wefti_range_t range)
 {
@@ -68,8 +84,8 @@ static void run_planes(const void *job, wefti_range_t range)
         for (int64_t o = 0; o < out; o++) {
             const int64_t at = find(p, x, pixel, o / p->x.out, o % p->x.out);
             const int64_t to = y_at + o * pixel;
-            if (at < 0) { /* of padding alone */
-                memset((char *)call->outputs[0] + (size_t)to * size, 0, size);
+            if (at < 0) {
+                put_lowest(p->dtype, (char *)call->outputs[0] + (size_t)to * size);
             } else {
                 memcpy((char *)call->outputs[0] + (size_t)to * size,
                        x + (size_t)(at * pixel) * size, size);

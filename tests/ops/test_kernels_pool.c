@@ -244,16 +244,27 @@ static void test_hostile_mask_stays_inside(void **state)
 static void test_window_without_input_has_no_maximum(void **state)
 {
     /* Dilation lets both taps fall into the padding; nothing may be read there. */
-    op_case_t c = case_make("", "MaxPool", 12);
     (void)state;
-    *case_input(&c, DIMS(1, 1, 1, 1)) = 3.0f;
-    case_ints(&c, "kernel_shape", DIMS(2, 2));
-    case_ints(&c, "dilations", DIMS(2, 2));
-    case_ints(&c, "pads", DIMS(1, 1, 1, 1));
-    assert_int_equal(case_infer(&c, 1, WEFT_LAYOUT_PLAIN), WEFT_OK);
-    case_run(&c);
-    assert_true(((float *)c.out[0])[0] == -INFINITY);
-    case_free(&c);
+    for (uint32_t outputs = 1; outputs <= 2; outputs++) { /* with Indices: another kernel */
+        for (int bytes = 0; bytes < 2; bytes++) {
+            op_case_t c = case_make("", "MaxPool", 12);
+            weft_dtype_t dtype = bytes != 0 ? WEFT_DTYPE_I8 : WEFT_DTYPE_F32;
+            void *x = case_input_typed(&c, dtype, WEFT_LAYOUT_PLAIN, DIMS(1, 1, 1, 1));
+            if (bytes != 0) {
+                *(int8_t *)x = -3;
+            } else {
+                *(float *)x = 3.0f;
+            }
+            case_ints(&c, "kernel_shape", DIMS(2, 2));
+            case_ints(&c, "dilations", DIMS(2, 2));
+            case_ints(&c, "pads", DIMS(1, 1, 1, 1));
+            assert_int_equal(case_infer(&c, outputs, WEFT_LAYOUT_PLAIN), WEFT_OK);
+            case_run(&c);
+            assert_true(bytes != 0 ? ((int8_t *)c.out[0])[0] == INT8_MIN
+                                   : ((float *)c.out[0])[0] == -INFINITY);
+            case_free(&c);
+        }
+    }
 }
 
 static void test_global_average(void **state)

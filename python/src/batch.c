@@ -10,6 +10,9 @@ struct wp_batch {
     wp_call_t *calls;
     size_t count, capacity;
     unsigned long thread; /* which opened it */
+    weft_status_t
+        error; /* of the first call that was refused, of which the C batch knows nothing */
+    char *why; /* NULL: none */
 };
 
 typedef struct wp_batch_object {
@@ -27,7 +30,16 @@ void wp_batch_release(wp_batch_t *batch)
             wp_call_release(&batch->calls[i]);
         }
         free(batch->calls);
+        free(batch->why);
         free(batch);
+    }
+}
+
+void wp_batch_note_refusal(wp_batch_t *batch, weft_status_t error, const char *text)
+{
+    if (batch->why == NULL && batch->thread == PyThread_get_thread_ident()) {
+        batch->error = error;
+        batch->why = strdup(text);
     }
 }
 
@@ -148,6 +160,18 @@ static PyObject *run(wp_batch_object_t *self, wp_batch_t *batch)
     return status == WEFT_OK ? Py_NewRef(Py_None) : NULL;
 }
 
+/* An exception of a wrong call ends the block: the other ranks make theirs, and wait for this one. */
+static void tell(wp_batch_object_t *self, wp_batch_t *batch)
+{
+    if (wp_group_enter(self->state, self->group) == 0) {
+        weft_group_refuse(self->group->group, batch->error, batch->why, NULL);
+        wp_group_exit(self->group);
+    }
+    PyErr_Clear();
+    Py_XDECREF(run(self, batch));
+    PyErr_Clear(); /* the block's own exception goes on */
+}
+
 static PyObject *leave(PyObject *object, PyObject *args)
 {
     wp_batch_object_t *self = (wp_batch_object_t *)object;
@@ -164,6 +188,10 @@ static PyObject *leave(PyObject *object, PyObject *args)
     }
     self->group->batch = NULL;
     self->open = false;
+    if (type != Py_None && batch->why != NULL) {
+        tell(self, batch);
+        Py_RETURN_NONE;
+    }
     if (type != Py_None) {
         wp_batch_drop(self->group, batch); /* this rank does not know what the others call */
         Py_RETURN_NONE;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One call of the C library, whoever makes it: on this thread, or on a stream. */
-#include "python/src/weft_python.h"
+#include "python/src/stream.h"
 
 #include <stdlib.h>
 
@@ -184,8 +184,7 @@ void wp_call_refuse(const wp_call_t *call, bool entered)
 {
     wp_group_t *group = call->group;
     PyObject *kind, *value, *trace;
-    if (group->size == 1 || group->batch != NULL || call->told ||
-        call->op == WEFT_COLLECTIVE_SEND_RECV) {
+    if (group->size == 1 || call->told || call->op == WEFT_COLLECTIVE_SEND_RECV) {
         return;
     }
     weft_status_t error =
@@ -194,9 +193,14 @@ void wp_call_refuse(const wp_call_t *call, bool entered)
     PyErr_NormalizeException(&kind, &value, &trace);
     PyObject *bytes = text_of(call, value);
     const char *text = bytes != NULL ? PyBytes_AsString(bytes) : NULL;
-    if (entered || wp_group_enter(group->context->state, group) == 0) {
+    if (text == NULL) {
+        text = wp_ops[call->op].function;
+    }
+    if (group->batch != NULL) {
+        wp_batch_note_refusal(group->batch, error, text);
+    } else if (entered || wp_group_enter(group->context->state, group) == 0) {
         if (!group->notes) { /* another thread's batch */
-            wp_refuse_entered(group, error, text != NULL ? text : wp_ops[call->op].function);
+            wp_refuse_entered(group, error, text);
         }
         if (!entered) {
             wp_group_exit(group);

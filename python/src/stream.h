@@ -35,6 +35,8 @@ void wp_event_drop(PyObject *object, weft_event_t *taken);
 /* batch.c */
 int wp_batch_init(PyObject *module, wp_state_t *state);
 void wp_batch_release(wp_batch_t *batch); /* accepts NULL */
+/* Of a call that is not noted, since it is wrong. */
+void wp_batch_note_refusal(wp_batch_t *batch, weft_status_t error, const char *text);
 /* An exception in place of its end: nothing of it is called; where part of it was, the world ends.
  * Takes it over. */
 void wp_batch_drop(wp_group_t *group, wp_batch_t *batch);

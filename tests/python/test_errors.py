@@ -39,6 +39,18 @@ class Local(ranks.RankCase):
                     weft.all_reduce(ones(4))
             np.testing.assert_array_equal(weft.all_reduce(ones(4)), ones(4) * self.size)
 
+    def test_one_rank_tells_the_others_in_a_batch(self):
+        for large in (3, 90000):
+            if self.rank == 1:
+                with self.raises_within(BAD, "out of range"), weft.batch():
+                    weft.all_reduce(ones(4))
+                    weft.broadcast(ones(large), 7)
+            else:
+                with self.raises_within(weft.WeftArgumentError, "rank 1: .*out of range"), weft.batch():
+                    weft.all_reduce(ones(4))
+                    weft.broadcast(ones(large), 0)
+            np.testing.assert_array_equal(weft.all_reduce(ones(4)), ones(4) * self.size)
+
     def test_shapes_in_a_batch(self):
         world = weft.new_group(range(self.size)).context.world
         for large in (1, 1000):

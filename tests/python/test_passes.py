@@ -391,6 +391,19 @@ class Hostile(unittest.TestCase):
                 raise
         self.assertGreater(refused, 100)
 
+    def test_long_steps(self):
+        """Times of many seconds, and the latest one, go from ready_times to bucket and schedule."""
+        view = small()
+        ready = passes.ready_times(view, [3 * 10**9] * 3)
+        self.assertEqual(list(ready), [3 * 10**9, 6 * 10**9, 9 * 10**9])
+        _, forecast = passes.bucket(view, world=2, ready_ns=ready)
+        self.assertIn(forecast.ready_ps, [1000 * ns for ns in ready])
+        _, report = passes.schedule(view, [5 * 10**9] * 3)
+        self.assertGreaterEqual(report.given.finish_ps, 10 * 10**12)
+        latest = passes.ready_times(view, [10**18] * 3)
+        self.assertEqual(max(latest), 10**18)
+        self.assertEqual(len(passes.bucket(view, world=2, ready_ns=latest)[0]), 1)
+
     def test_threads(self):
         """Views may be read by several threads."""
         graph = Graph([4096] * 20)

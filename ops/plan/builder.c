@@ -173,8 +173,9 @@ static weft_status_t check_buffer(const weft_plan_builder_t *builder,
     if (params->reuses == 0) {
         return WEFT_OK;
     }
-    const wefti_plan_buffer_t *other = &builder->buffers[params->reuses - 1];
-    if (!passes || params->reuses > plan->buffer_count ||
+    const wefti_plan_buffer_t *other =
+        params->reuses <= plan->buffer_count ? &builder->buffers[params->reuses - 1] : NULL;
+    if (!passes || other == NULL ||
         (other->kind != WEFTI_BUFFER_TEMP && other->kind != WEFTI_BUFFER_OUTPUT) ||
         bytes > other->size_bytes) {
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "reuses",

@@ -63,6 +63,7 @@ typedef struct races {
     uint32_t *clocks;       /* by stream and stream: what the first knows of the second */
     uint32_t *event_clocks; /* by event and stream; tick 0 is "before everything" */
     uint8_t *recorded;
+    uint8_t *written; /* by buffer: the program has written it */
     uint64_t work, work_limit;
 } races_t;
 
@@ -258,7 +259,9 @@ static weft_status_t prepare(races_t *races, const weft_registry_t *registry, we
     races->event_clocks =
         wefti_arena_array(arena, plan->event_count * streams, sizeof *races->event_clocks);
     races->recorded = wefti_arena_alloc(arena, plan->event_count);
-    return races->writers && races->reads && races->clocks && races->event_clocks && races->recorded
+    races->written = wefti_arena_alloc(arena, plan->buffer_count);
+    return races->writers && races->reads && races->clocks && races->event_clocks &&
+                   races->recorded && races->written
                ? WEFT_OK
                : WEFT_ERR_NO_MEMORY;
 }
@@ -272,6 +275,7 @@ static void reset(races_t *races)
     memset(races->reads, 0, races->segment_count * streams * sizeof *races->reads);
     memset(races->clocks, 0, streams * streams * sizeof *races->clocks);
     memset(races->recorded, 0, races->plan->event_count);
+    memset(races->written, 0, races->plan->buffer_count);
 }
 
 /* The name under which a buffer is written: all tensors of one range have one. */
@@ -382,6 +386,7 @@ static weft_status_t access_buffer(races_t *races, const wefti_plan_program_t *p
         access |= OWN;
     }
     const wefti_plan_buffer_t *at = &races->plan->buffers[buffer];
+    races->written[buffer] |= (access & WRITE) != 0;
     return at->kind == WEFTI_BUFFER_RANGE && at->range != 0 && (access & READ) != 0
                ? read_members(races, program, s, buffer, access)
                : touch_all(races, program, s, buffer, races->first[buffer], races->end[buffer],
@@ -488,6 +493,24 @@ static weft_status_t run_step(races_t *races, const wefti_plan_program_t *progra
     return WEFT_OK;
 }
 
+/* Sessions read an output after the program that wrote it: its memory still holds it then. */
+static weft_status_t check_kept(const races_t *races, const wefti_plan_program_t *program)
+{
+    const weft_plan_t *plan = races->plan;
+    for (uint32_t b = 0; b < plan->buffer_count; b++) {
+        bool is_read = plan->buffers[b].kind == WEFTI_BUFFER_OUTPUT && races->written[b];
+        for (uint32_t i = races->first[b]; is_read && i < races->end[b]; i++) {
+            if (races->writers[i].buffer != b) {
+                return wefti_error(WEFT_ERR_FORMAT,
+                                   "program %.100s: buffer %u (%.100s) is an output whose memory "
+                                   "is used for something else before the end",
+                                   program->name, b, plan->buffers[b].name);
+            }
+        }
+    }
+    return WEFT_OK;
+}
+
 /* The order is one of many that the events allow; vector clocks make the verdict the same for all.
  */
 static weft_status_t run_program(races_t *races, const wefti_plan_program_t *program)
@@ -511,7 +534,7 @@ static weft_status_t run_program(races_t *races, const wefti_plan_program_t *pro
             }
         }
     }
-    return WEFT_OK;
+    return check_kept(races, program);
 }
 
 /* What a rank forgets before a program: gradients are kept from micro-step to step, and so is what

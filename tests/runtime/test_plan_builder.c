@@ -493,12 +493,47 @@ static void test_reused_memory(void **state)
     }
 }
 
+/* A smaller temporary in the memory of an output: before the output is written, and after it. */
+static void test_kept_outputs(void **state)
+{
+    (void)state;
+    for (int wrong = 0; wrong < 2; wrong++) {
+        weft_plan_buffer_params_t params = WEFT_PLAN_BUFFER_PARAMS_INIT;
+        weft_plan_t *plan = NULL;
+        draft_t d;
+        begin(&d, WEFT_PLAN_KIND_INFERENCE, 1, NULL);
+        params.name = "t";
+        params.desc = (weft_tensor_desc_t){.dtype = WEFT_DTYPE_F32, .rank = 1, .dims = {16}};
+        params.reuses = 1; /* there is no buffer yet */
+        expect_field(weft_plan_builder_add_buffer(d.builder, &params, &d.x), "reuses");
+        d.x = add(&d, "x", WEFT_BUFFER_KIND_INPUT, 16, NULL);
+        d.y = add(&d, "y", WEFT_BUFFER_KIND_OUTPUT, 64, NULL);
+        d.w = add(&d, "w", WEFT_BUFFER_KIND_INPUT, 64, NULL);
+        uint32_t z = add(&d, "z", WEFT_BUFFER_KIND_OUTPUT, 16, NULL), t;
+        params.reuses = 1 + d.y;
+        RANK_OK(weft_plan_builder_add_buffer(d.builder, &params, &t));
+        d.kernels[wrong ? 0 : 2] = kernel(&d, "", "Abs", 13, &d.w, 1, &d.y, 1);
+        d.kernels[wrong ? 1 : 0] = kernel(&d, "", "Abs", 13, &d.x, 1, &t, 1);
+        d.kernels[wrong ? 2 : 1] = kernel(&d, "", "Neg", 13, &t, 1, &z, 1);
+        for (uint32_t k = 0; k < 3; k++) {
+            append(&d, "step", k);
+        }
+        if (wrong) {
+            expect_wrong(&d, WEFT_ERR_FORMAT, "(y) is an output whose memory is used");
+            continue;
+        }
+        RANK_OK(weft_plan_builder_finish(d.builder, &plan));
+        weft_plan_builder_destroy(d.builder);
+        weft_plan_release(plan);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_training),      cmocka_unit_test(test_collectives),
         cmocka_unit_test(test_wrong_plans),   cmocka_unit_test(test_wrong_arguments),
-        cmocka_unit_test(test_reused_memory),
+        cmocka_unit_test(test_reused_memory), cmocka_unit_test(test_kept_outputs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

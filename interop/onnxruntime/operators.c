@@ -513,7 +513,8 @@ static ort_status_t *prepare(const kernel_t *kernel, ort_kernel_context_t *conte
     return NULL;
 }
 
-/* The bytes from axis on are what a rank adds to each row of the output. */
+/* The bytes from axis on are what a rank adds to each row of the output. Without any, or of a type
+ * that Weft does not have, there is nothing to put apart: the call says so. */
 static bool gathers_apart(const kernel_t *kernel, const tensor_t *tensor, uint64_t *out_rows)
 {
     int64_t axis = kernel->axis < 0 ? kernel->axis + tensor->rank : kernel->axis;
@@ -521,7 +522,8 @@ static bool gathers_apart(const kernel_t *kernel, const tensor_t *tensor, uint64
     for (int64_t d = 0; d < axis; d++) {
         *out_rows *= (uint64_t)tensor->dims[d];
     }
-    return *out_rows > 1 && kernel->size > 1;
+    return *out_rows > 1 && kernel->size > 1 && tensor->sent > 0 &&
+           weft_dtype_size_bytes(tensor->dtype) > 0;
 }
 
 static weft_status_t reserve_blocks(kernel_t *kernel, size_t bytes, weft_group_t *group)

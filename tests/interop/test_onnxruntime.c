@@ -479,6 +479,9 @@ static void operators(void)
             EXPECT(got[row * 3 * size + 3 * r + 2] == (float)(100 * r + 3 * row + 2));
         }
     }
+    matrix = (ort_shape_t){FLOAT, 2, {2, 0}};
+    EXPECT(run("com.microsoft", "AllGather", &last, matrix, mine, got, &shape) == NULL);
+    EXPECT(shape.rank == 2 && shape.dims[0] == 2 && shape.dims[1] == 0);
     ort_kernel_info_t root = {{{.name = "root", .number = n - 1}}};
     EXPECT(run("weft", "Broadcast", &root, vector(4), mine, got, NULL) == NULL);
     EXPECT(got[3] == (float)(100 * (size - 1) + 3));
@@ -591,6 +594,10 @@ static void wrong(void)
                  "input 0 has 9 dimensions: expected at most 8");
     ort_shape_t strings = {STRING, 1, {1}};
     expect_error(run("weft", "AllReduce", &none, strings, values, values, NULL), "dtype");
+    ort_kernel_info_t last = {
+        {{.name = "group_size", .number = 2}, {.name = "axis", .number = -1}}};
+    strings = (ort_shape_t){STRING, 2, {2, 2}};
+    expect_error(run("com.microsoft", "AllGather", &last, strings, values, values, NULL), "dtype");
     has_no_memory = rank == 0; /* the others learn it */
     expect_error(run("weft", "AllReduce", &none, vector(1), values, values, NULL),
                  rank == 0 ? "no memory" : "rank 0: ONNX Runtime has no memory");

@@ -10,8 +10,10 @@ import ranks
 torch = ranks.need("torch")
 import contextlib  # noqa: E402
 import copy  # noqa: E402
+import operator  # noqa: E402
 import os  # noqa: E402
 import tempfile  # noqa: E402
+import types  # noqa: E402
 
 import torch.distributed as dist  # noqa: E402
 import weft.torch  # noqa: E402
@@ -38,6 +40,54 @@ def net(layers=6, width=32):
     for _ in range(layers):
         parts += [torch.nn.Linear(width, width), torch.nn.Tanh()]
     return torch.nn.Sequential(*parts)
+
+
+class Mutations(unittest.TestCase):
+    """What reads an input, also through a view or in a bucket, runs before the copy_ that gives it a new value."""
+
+    def order(self, describe, gathers):
+        """Names in the order of execution. describe(graph) adds nodes and returns the inputs of each bucket."""
+        graph = torch.fx.Graph()
+        buckets = []
+        for inputs in describe(graph):
+            start = graph.call_function(max, (inputs,))
+            results = [graph.call_function(operator.getitem, (start, i)) for i in range(len(inputs))]
+            wait = graph.call_function(min, (results, inputs))
+            buckets.append(types.SimpleNamespace(start=start, wait=wait, results=results, inputs=inputs, gathers=gathers,
+                                                 started=False, waited=False))
+        self.late(graph, buckets)
+        graph.output([result for bucket in buckets for result in bucket.results])
+        inductor.Order(graph, buckets).apply()
+        return [bucket.start.name for bucket in buckets], [node.name for node in graph.nodes]
+
+    def late(self, graph, buckets):
+        """Has the user of a result, where there is one, read it."""
+        for node in graph.nodes:
+            if node.name == "reader":
+                node.args = (*node.args, buckets[0].results[0])
+
+    def test_reader_of_a_view(self):
+        def view(x):
+            return x
+        view.is_view = True
+
+        def describe(graph):
+            x, y = graph.placeholder("x"), graph.placeholder("y")
+            first = graph.call_function(operator.neg, (x,))
+            graph.create_node("call_function", operator.add, (graph.call_function(view, (x,)),), name="reader")
+            graph.create_node("call_function", torch.ops.aten.copy_.default, (x, first), name="copied")
+            return [[first, graph.call_function(operator.neg, (y,))]]
+        _, order = self.order(describe, False)
+        self.assertLess(order.index("reader"), order.index("copied"), order)
+
+    def test_bucket(self):
+        def describe(graph):
+            x, y = graph.placeholder("x"), graph.placeholder("y")
+            new = graph.call_function(operator.neg, (x,))
+            graph.create_node("call_function", torch.ops.aten.copy_.default, (x, new), name="copied")
+            return [[y], [x]]
+        (_, second), order = self.order(describe, True)
+        self.assertLess(order.index(second), order.index("copied"), order)
 
 
 @unittest.skipUnless(NEW, f"torch {torch.__version__} is older than 2.15")

@@ -247,6 +247,17 @@ def _mutated(node):
     return found
 
 
+def _base(node):
+    """The node whose memory node's result lies in: itself, unless it is a view, or one of several of a split."""
+    while node.op == "call_function" and node.all_input_nodes:
+        source = node.all_input_nodes[0]
+        target = source.target if node.target is operator.getitem else node.target
+        if not getattr(target, "is_view", False):
+            break
+        node = source
+    return node
+
+
 class Description:
     """The view of a graph; ids of its operators."""
 
@@ -343,16 +354,25 @@ class Order:
     def __init__(self, graph, buckets):
         self.graph, self.buckets, self.order, self.done, self.late = graph, buckets, [], set(), []
         self.bucket_of = {result: bucket for bucket in buckets for result in bucket.results}
+        self.result_of = {bucket.wait: bucket.results[0] for bucket in buckets}
         self.own = {node for bucket in buckets for node in (bucket.start, bucket.wait, *bucket.results)}
         self.before = {}                            # node -> nodes that run before it, though no value says so
         nodes = [node for node in graph.nodes if node not in self.own]
         position = {node: i for i, node in enumerate(nodes)}
+        users = {}                                  # base -> nodes that read it, also through views
+        for node in nodes:
+            for value in node.all_input_nodes:
+                users.setdefault(_base(value), []).append(node)
         for node in nodes:
             for value in _mutated(node):
-                for user in value.users:
-                    if user is not node and user in position:
+                for user in users.get(_base(value), ()):
+                    if user is not node:
                         first, second = (user, node) if position[user] < position[node] else (node, user)
                         self.before.setdefault(second, set()).add(first)
+                for bucket in buckets:              # reads memory until it was waited for
+                    if (_base(value) in map(_base, bucket.inputs)
+                            and all(position.get(read, -1) < position[node] for read in bucket.inputs)):
+                        self.before.setdefault(node, set()).add(bucket.wait)
         self.nodes = nodes
 
     def emit(self, node):
@@ -397,8 +417,10 @@ class Order:
             self.emit(bucket.wait)
 
     def run(self, node):
-        needs = list(node.all_input_nodes)
-        if not all([self.ready(value) for value in needs]) or not self.before.get(node, set()) <= self.done:
+        needs = [*node.all_input_nodes,
+                 *(self.result_of[first] for first in self.before.get(node, ()) if first in self.result_of)]
+        before = self.before.get(node, set()) - self.result_of.keys()
+        if not all([self.ready(value) for value in needs]) or not before <= self.done:
             return False
         for value in needs:
             self.wait_for(value)

@@ -8,10 +8,12 @@ import unittest
 import ranks
 
 torch = ranks.need("torch")
+import atexit  # noqa: E402
 import contextlib  # noqa: E402
 import copy  # noqa: E402
 import operator  # noqa: E402
 import os  # noqa: E402
+import shutil  # noqa: E402
 import tempfile  # noqa: E402
 import types  # noqa: E402
 
@@ -21,7 +23,10 @@ import weft.torch.inductor as inductor  # noqa: E402
 
 NEW = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2]) >= inductor.LEAST
 torch.set_num_threads(1)
-os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.mkdtemp(prefix="weft-inductor-"))
+if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+    CACHE = os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="weft-inductor-")
+    OWNER = os.getpid()  # not the ranks, which are its forks
+    atexit.register(lambda: os.getpid() == OWNER and shutil.rmtree(CACHE, ignore_errors=True))
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool of processes
 
 

@@ -2,6 +2,7 @@
 /* The optimizer step: parameters and state are updated in place. */
 #include <string.h>
 
+#include "ops/exact_sum.h"
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
 
@@ -65,6 +66,55 @@ static weft_status_t infer_adagrad(weft_node_desc_t *node)
 static weft_status_t infer_adam(weft_node_desc_t *node)
 {
     return infer_update(node, 4, 2);
+}
+
+/* Scalars that only an update of a shard has: what LambSquares added up, and which shard it is. */
+static weft_status_t infer_lamb(weft_node_desc_t *node)
+{
+    weft_node_desc_t whole = *node;
+    whole.input_count = node->input_count < 7 ? node->input_count : 7;
+    WEFT_RETURN_IF_ERROR(infer_update(&whole, 4, 2));
+    for (uint32_t i = 7; i < node->input_count; i++) {
+        const weft_tensor_desc_t *x = wefti_infer_input(node, i);
+        if (x == NULL || x->dtype != WEFT_DTYPE_I64 || (i == 8 && weft_tensor_elem_count(x) != 1)) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "input %u: expected %s of type i64", i,
+                               i == 8 ? "one element" : "squares");
+        }
+    }
+    return WEFT_OK;
+}
+
+/* S, shard, step, grad_scale; then P, G, M and V, each as the same number of pieces. */
+static weft_status_t infer_lamb_squares(weft_node_desc_t *node)
+{
+    int64_t tensors = weft_node_attr_int(node, "tensors", 1);
+    int64_t dims[2] = {tensors, 2 * (int64_t)WEFTI_SUM_LIMBS};
+    uint32_t pieces = node->input_count < 4 ? 0 : (node->input_count - 4) / 4;
+    if (pieces == 0 || node->input_count != 4 + 4 * pieces || tensors < 1) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "expected P, G, M and V in equal pieces, and at least 1 tensor: %u "
+                           "inputs, attribute tensors %lld",
+                           node->input_count, (long long)tensors);
+    }
+    for (uint32_t i = 4; i < node->input_count; i++) {
+        const weft_tensor_desc_t *x = wefti_infer_input(node, i);
+        if (x == NULL || (x->dtype != WEFT_DTYPE_F32 &&
+                          (x->dtype != WEFT_DTYPE_BF16 || (i - 4) / pieces != 1))) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "input %u: expected type f32", i);
+        }
+    }
+    wefti_infer_set(node, 0, WEFT_DTYPE_I64, 2, dims);
+    return WEFT_OK;
+}
+
+/* As the update, of what both read. */
+static void cost_lamb_squares(const weft_node_desc_t *node, double *out_flops, double *out_bytes)
+{
+    *out_flops = 0;
+    for (uint32_t i = 4; i < node->input_count; i++) {
+        *out_flops += 4.0 * wefti_cost_elems(&node->inputs[i]);
+    }
+    *out_bytes = wefti_cost_bytes(node);
 }
 
 static void cost_update(const weft_node_desc_t *node, double *out_flops, double *out_bytes)
@@ -146,15 +196,29 @@ static const weft_attr_def_t adamw_attrs[] = {
     DIVISOR,
 };
 
+#define LAMB                                                                                       \
+    ADAM,                                                                                          \
+        {.name = "weight_decay",                                                                   \
+         .type = WEFT_ATTR_TYPE_FLOAT,                                                             \
+         .doc = "adds weight_decay P to the direction"},                                           \
+        {.name = "begins",                                                                         \
+         .type = WEFT_ATTR_TYPE_INTS,                                                              \
+         .doc = "of a shard: where each tensor begins in the range, in elements"},                 \
+    {                                                                                              \
+        .name = "at", .type = WEFT_ATTR_TYPE_INT,                                                  \
+        .doc = "of a shard: the row of S of the range's first tensor"                              \
+    }
 static const weft_attr_def_t lamb_attrs[] = {
-    ADAM,
-    {.name = "weight_decay",
-     .type = WEFT_ATTR_TYPE_FLOAT,
-     .doc = "adds weight_decay P to the direction"},
+    LAMB,
     {.name = "adapt",
      .type = WEFT_ATTR_TYPE_INT,
      .default_i = 1,
      .doc = "0: |P| / |U| counts as 1"},
+    DIVISOR,
+};
+static const weft_attr_def_t lamb_squares_attrs[] = {
+    LAMB,
+    {.name = "tensors", .type = WEFT_ATTR_TYPE_INT, .default_i = 1, .doc = "rows of S"},
     DIVISOR,
 };
 
@@ -235,9 +299,38 @@ static const weft_op_def_t defs[] = {
            "Adam with bias correction, weight decay added to the gradient"),
     UPDATE("AdamW", 6, 3, PLACES(0, 2, 3, -1), adamw_attrs, infer_adam, WEFT_FACT_ELEMENTWISE,
            "Adam with bias correction of P - lr weight_decay P"),
-    UPDATE("Lamb", 6, 3, PLACES(0, 2, 3, -1), lamb_attrs, infer_adam, 0,
-           "U = Adam's direction with bias correction + weight_decay P; P' = P - lr |P| / |U| U, "
-           "where a norm of 0 counts as |P| / |U| = 1"),
+    {.domain = "weft",
+     .name = "Lamb",
+     .since_version = 1,
+     .inputs_min = 6,
+     .inputs_max = 9,
+     .outputs_min = 3,
+     .outputs_max = 3,
+     .dtypes = WEFT_DTYPE_BIT(WEFT_DTYPE_F32),
+     .effects = WEFT_EFFECT_UPDATES,
+     .in_place = PLACES(0, 2, 3, -1),
+     .attrs = lamb_attrs,
+     .attr_count = WEFTI_COUNT(lamb_attrs),
+     .infer = infer_lamb,
+     .cost = cost_update,
+     .doc = "U = Adam's direction with bias correction + weight_decay P; P' = P - lr |P| / |U| U, "
+            "where a norm of 0 counts as |P| / |U| = 1; of a shard, the norms are those of S",
+     WEFTI_FACTS(.cost_curve = WEFT_COST_CURVE_UPDATE)},
+    {.domain = "weft",
+     .name = "LambSquares",
+     .since_version = 1,
+     .inputs_min = 0, /* the first and the fourth may be absent */
+     .inputs_max = WEFT_VARIADIC,
+     .outputs_min = 1,
+     .outputs_max = 1,
+     .dtypes = WEFT_DTYPE_BIT(WEFT_DTYPE_I64),
+     .in_place = PLACES(0, -1, -1, -1),
+     .attrs = lamb_squares_attrs,
+     .attr_count = WEFTI_COUNT(lamb_squares_attrs),
+     .infer = infer_lamb_squares,
+     .cost = cost_lamb_squares,
+     .doc = "S (optional), shard, step, grad_scale (optional), P, G, M, V: S plus the squares of P "
+            "and of Lamb's U of this rank's shard, a row per tensor with two exact sums (24 i64)"},
 };
 
 wefti_op_family_t wefti_op_defs_optimizer(void)

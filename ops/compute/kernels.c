@@ -86,6 +86,7 @@ size_t wefti_compute_kernels(const weft_kernel_t **out_kernels, size_t capacity)
         &wefti_kernel_adamw,
         &wefti_kernel_adagrad,
         &wefti_kernel_lamb,
+        &wefti_kernel_lamb_squares,
         &wefti_kernel_learning_rate,
         &wefti_kernel_tree_fold,
         &wefti_kernel_pack,

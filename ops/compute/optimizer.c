@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * SGD, Momentum, Adagrad, Adam, AdamW and MovingAverage: one call covers a whole bucket, so each is one pass
- * over memory that reads and writes every element once. Lamb takes norms of one parameter and reads
- * it twice. State and parameters are updated in place or written to outputs of their own.
+ * over memory that reads and writes every element once. Lamb first takes norms: LambSquares is that
+ * pass of a shard, whose sums the ranks add before Lamb. State and parameters are updated in place or written to outputs of their own.
  */
 #include "ops/compute/own_kernels.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "ops/compute/math_f32.h"
 #include "ops/compute/support.h"
+#include "ops/exact_sum.h"
 #include "ops/op_infer.h"
 #include "runtime/base/error.h"
 #include "runtime/base/half.h"
@@ -32,13 +34,13 @@ struct update {
     float step_size, root_bias, epsilon;                  /* Adam */
     float kept;                                           /* AdamW: the share of P that stays */
     float bias1;                                          /* Lamb */
-    bool adapt;                                           /* Lamb */
+    int64_t *sums;                                        /* Lamb: of squares of P, then of U */
     bool nesterov;                                        /* Momentum */
 };
 
 typedef struct {
     update_fn update;
-    uint32_t threads; /* 1: the update needs all elements at once */
+    uint32_t threads;
     int64_t count;
     uint32_t scale_input; /* index of grad_scale; 0: absent */
     bool half;            /* the gradient is bf16 */
@@ -46,7 +48,20 @@ typedef struct {
     bool adapt, nesterov, scaled_epsilon;
     uint32_t first; /* the count of steps in step 1 */
     float decay, momentum, beta1, beta2, epsilon, lr_decay;
+    update_fn squares;     /* Lamb */
+    bool is_shard;         /* Lamb: norms are an input */
+    int64_t at;            /* Lamb of a shard: row of the first tensor */
+    uint32_t tensor_count; /* of the range that the shard is of */
+    const int64_t *begins; /* [tensor_count] elements */
 } state_t;
+
+/* LambSquares: of P, G, M and V, each in pieces. */
+typedef struct {
+    state_t update;
+    uint32_t pieces;
+    int64_t rows;     /* of the sums */
+    int64_t counts[]; /* [pieces] elements; then begins */
+} squares_state_t;
 
 /*
  * What an update reads of the gradient. The flags are compile-time constants, so each combination
@@ -193,11 +208,10 @@ WEFTI_INLINE float lamb_direction(const update_t *u, int64_t i, float m, float v
     return u->decay != 0.0f ? d + u->decay * u->p[i] : d;
 }
 
-/* Moments of at most 16 elements, and the sums of squares of P and U in one fixed tree. */
-WEFTI_INLINE void lamb_unit(const update_t *u, int64_t begin, int64_t count, int flags,
-                            double *sums)
+/* Adds the squares of P and U of at most 16 elements, each in one fixed tree. */
+WEFTI_INLINE void lamb_unit(const update_t *u, int64_t begin, int64_t count, int flags)
 {
-    double p[16] = {0}, d[16] = {0};
+    double p[WEFTI_SUM_UNIT] = {0}, d[WEFTI_SUM_UNIT] = {0};
     WEFTI_INDEPENDENT
     for (int64_t k = 0; k < count; k++) {
         int64_t i = begin + k;
@@ -205,36 +219,45 @@ WEFTI_INLINE void lamb_unit(const update_t *u, int64_t begin, int64_t count, int
         float m = u->beta1 * u->m[i] + u->one_minus_beta1 * g;
         float v = u->beta2 * u->v[i] + u->one_minus_beta2 * (g * g);
         float direction = lamb_direction(u, i, m, v);
-        u->m_out[i] = m;
-        u->v_out[i] = v;
         p[k] = (double)u->p[i] * (double)u->p[i];
         d[k] = (double)direction * (double)direction;
     }
-    for (int half = 8; half > 0; half /= 2) {
+    for (int half = WEFTI_SUM_UNIT / 2; half > 0; half /= 2) {
         for (int k = 0; k < half; k++) {
             p[k] += p[k + half];
             d[k] += d[k + half];
         }
     }
-    sums[0] += p[0];
-    sums[1] += d[0];
+    wefti_sum_add(u->sums, p[0]);
+    wefti_sum_add(u->sums + WEFTI_SUM_LIMBS, d[0]);
 }
+
+/* The sums of units are added without rounding (ops/exact_sum.h): the norms have the same bits
+ * however a tensor is cut, as long as cuts lie at multiples of 16 elements. */
+WEFTI_INLINE void lamb_squares_loop(const update_t *u, int flags)
+{
+    const update_t local = *u;
+    int64_t i = 0;
+    for (; i + WEFTI_SUM_UNIT <= local.count; i += WEFTI_SUM_UNIT) {
+        lamb_unit(&local, i, WEFTI_SUM_UNIT, flags);
+    }
+    lamb_unit(&local, i, local.count - i, flags);
+}
+
+WEFTI_INLINE void lamb_squares_body(const update_t *u){DISPATCH(lamb_squares_loop, u)}
 
 WEFTI_INLINE void lamb_loop(const update_t *u, int flags)
 {
     const update_t local = *u;
-    double sums[2] = {0, 0};
-    int64_t i = 0;
-    for (; i + 16 <= local.count; i += 16) {
-        lamb_unit(&local, i, 16, flags, sums);
-    }
-    lamb_unit(&local, i, local.count - i, flags, sums);
-    bool adapts = local.adapt && sums[0] > 0 && sums[1] > 0;
-    float lr = adapts ? (float)((double)local.lr * sqrt(sums[0]) / sqrt(sums[1])) : local.lr;
     WEFTI_INDEPENDENT
-    for (i = 0; i < local.count; i++) {
-        local.p_out[i] =
-            local.p[i] - lr * lamb_direction(&local, i, local.m_out[i], local.v_out[i]);
+    for (int64_t i = 0; i < local.count; i++) {
+        float g = gradient(&local, i, flags & ~DECAYS);
+        float m = local.beta1 * local.m[i] + local.one_minus_beta1 * g;
+        float v = local.beta2 * local.v[i] + local.one_minus_beta2 * (g * g);
+        float p = local.p[i] - local.lr * lamb_direction(&local, i, m, v);
+        local.m_out[i] = m;
+        local.v_out[i] = v;
+        local.p_out[i] = p;
     }
 }
 
@@ -248,6 +271,7 @@ WEFTI_CLONES(adagrad, PARAMS, (u));
 WEFTI_CLONES(adam, PARAMS, (u));
 WEFTI_CLONES(adamw, PARAMS, (u));
 WEFTI_CLONES(lamb, PARAMS, (u));
+WEFTI_CLONES(lamb_squares, PARAMS, (u));
 
 static weft_status_t check_operands(const weft_node_desc_t *node, uint32_t tensors,
                                     uint32_t scalars)
@@ -281,20 +305,8 @@ out:
     return status;
 }
 
-static weft_status_t prepare(const weft_node_desc_t *node, uint32_t tensors, uint32_t scalars,
-                             update_fn update, uint32_t threads, void **out_state,
-                             size_t *out_scratch_bytes)
+static void read_attrs(const weft_node_desc_t *node, uint32_t tensors, state_t *state)
 {
-    WEFT_RETURN_IF_ERROR(check_operands(node, tensors, scalars));
-    state_t *state = wefti_state_alloc(sizeof(*state));
-    if (state == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
-    state->update = update;
-    state->threads = threads;
-    state->count = weft_tensor_elem_count(&node->inputs[0]);
-    state->scale_input = wefti_infer_input(node, tensors + scalars) != NULL ? tensors + scalars : 0;
-    state->half = node->inputs[1].dtype == WEFT_DTYPE_BF16;
     state->divisor = (float)weft_node_attr_int(node, "divisor", 1);
     state->adapt = weft_node_attr_int(node, "adapt", 1) != 0;
     state->nesterov = weft_node_attr_int(node, "nesterov", 0) != 0;
@@ -306,18 +318,33 @@ static weft_status_t prepare(const weft_node_desc_t *node, uint32_t tensors, uin
     state->beta1 = weft_node_attr_float(node, "beta1", 0.9f);
     state->beta2 = weft_node_attr_float(node, "beta2", 0.999f);
     state->epsilon = weft_node_attr_float(node, "epsilon", tensors == 4 ? 1e-8f : 1e-10f);
+}
+
+/* extra: room behind the state. */
+static weft_status_t prepare(const weft_node_desc_t *node, uint32_t tensors, uint32_t scalars,
+                             update_fn update, uint32_t threads, size_t extra, state_t **out_state)
+{
+    WEFT_RETURN_IF_ERROR(check_operands(node, tensors, scalars));
+    state_t *state = wefti_state_alloc(sizeof(*state) + extra);
+    if (state == NULL) {
+        return WEFT_ERR_NO_MEMORY;
+    }
+    state->update = update;
+    state->threads = threads;
+    state->count = weft_tensor_elem_count(&node->inputs[0]);
+    state->scale_input = wefti_infer_input(node, tensors + scalars) != NULL ? tensors + scalars : 0;
+    state->half = node->inputs[1].dtype == WEFT_DTYPE_BF16;
+    read_attrs(node, tensors, state);
     *out_state = state;
-    *out_scratch_bytes = 0;
     return WEFT_OK;
 }
 
 /* Some elements of an update. */
-static void update_range(const void *job, wefti_range_t range)
+static update_t slice(const update_t *all, wefti_range_t range)
 {
-    const update_t *all = job;
     update_t u = *all;
     u.p += range.from;
-    u.p_out += range.from;
+    u.p_out = u.p_out == NULL ? NULL : u.p_out + range.from;
     u.g = u.g == NULL ? NULL : u.g + range.from;
     u.half_g = u.half_g == NULL ? NULL : u.half_g + range.from;
     u.m = u.m == NULL ? NULL : u.m + range.from;
@@ -325,6 +352,12 @@ static void update_range(const void *job, wefti_range_t range)
     u.m_out = u.m_out == NULL ? NULL : u.m_out + range.from;
     u.v_out = u.v_out == NULL ? NULL : u.v_out + range.from;
     u.count = range.to - range.from;
+    return u;
+}
+
+static void update_range(const void *job, wefti_range_t range)
+{
+    update_t u = slice(job, range);
     u.update(&u);
 }
 
@@ -403,56 +436,288 @@ static weft_status_t run_adagrad(const weft_kernel_call_t *call)
     return run_update(state, &u);
 }
 
-static weft_status_t run_adam(const weft_kernel_call_t *call)
+/* The factors in double, as they get close to 0. Before any step nothing is biased. */
+static void set_moments(const state_t *state, const void *step, update_t *u)
 {
-    const state_t *state = call->state;
+    uint32_t steps = steps_of(state, step);
+    double bias1 = steps == 0 ? 1.0 : 1.0 - wefti_pow_step(state->beta1, steps);
+    double bias2 = steps == 0 ? 1.0 : 1.0 - wefti_pow_step(state->beta2, steps);
+    u->beta1 = state->beta1;
+    u->beta2 = state->beta2;
+    u->epsilon = state->epsilon;
+    u->one_minus_beta1 = (float)(1.0 - (double)state->beta1);
+    u->one_minus_beta2 = (float)(1.0 - (double)state->beta2);
+    u->step_size = (float)((double)u->lr / bias1);
+    u->root_bias = (float)sqrt(bias2);
+    if (state->scaled_epsilon) {
+        u->epsilon = (float)((double)state->epsilon / sqrt(bias2));
+    }
+    u->bias1 = (float)bias1;
+    u->kept = (float)(1.0 - (double)u->lr * (double)state->decay);
+}
+
+static update_t describe_adam(const weft_kernel_call_t *call)
+{
     update_t u = describe(call);
     u.m = call->inputs[2];
     u.v = call->inputs[3];
     u.m_out = call->outputs[1];
     u.v_out = call->outputs[2];
-    u.beta1 = state->beta1;
-    u.beta2 = state->beta2;
-    u.epsilon = state->epsilon;
-    float lr = *(const float *)call->inputs[4];
-    /* The factors in double, as they get close to 0. Before any step nothing is biased. */
-    uint32_t steps = steps_of(state, call->inputs[5]);
-    double bias1 = steps == 0 ? 1.0 : 1.0 - wefti_pow_step(state->beta1, steps);
-    double bias2 = steps == 0 ? 1.0 : 1.0 - wefti_pow_step(state->beta2, steps);
-    u.one_minus_beta1 = (float)(1.0 - (double)state->beta1);
-    u.one_minus_beta2 = (float)(1.0 - (double)state->beta2);
-    u.step_size = (float)((double)lr / bias1);
-    u.root_bias = (float)sqrt(bias2);
-    if (state->scaled_epsilon) {
-        u.epsilon = (float)((double)state->epsilon / sqrt(bias2));
+    u.lr = *(const float *)call->inputs[4];
+    set_moments(call->state, call->inputs[5], &u);
+    return u;
+}
+
+static weft_status_t run_adam(const weft_kernel_call_t *call)
+{
+    update_t u = describe_adam(call);
+    return run_update(call->state, &u);
+}
+
+/* The learning rate of a tensor with these sums; NaN if one is not finite. */
+static float lamb_rate(float lr, const int64_t *sums)
+{
+    double p = wefti_sum_value(sums), d = wefti_sum_value(sums + WEFTI_SUM_LIMBS);
+    return p == 0 || d == 0 ? lr : (float)((double)lr * sqrt(p) / sqrt(d));
+}
+
+/* Adds the squares of a range to u->sums; carries are moved before limbs overflow. */
+static void add_squares(update_fn squares, update_t *u, wefti_range_t range)
+{
+    const int64_t most = (int64_t)WEFTI_SUM_UNIT << 20;
+    u->update = squares;
+    for (int64_t from = range.from; from < range.to; from += most) {
+        int64_t to = range.to - from < most ? range.to : from + most;
+        update_range(u, (wefti_range_t){.from = from, .to = to});
+        wefti_sum_carry(u->sums);
+        wefti_sum_carry(u->sums + WEFTI_SUM_LIMBS);
     }
-    u.lr = lr;
-    u.bias1 = (float)bias1;
-    u.adapt = state->adapt;
-    u.kept = (float)(1.0 - (double)lr * (double)state->decay);
-    return run_update(state, &u);
+}
+
+/* The elements of a shard that belong to tensor t of the range; padding belongs to the tensor in
+ * front of it, and is zero. Pieces of a range are of one tensor. */
+static wefti_range_t tensor_range(const state_t *state, uint32_t t, int64_t shard, int64_t count)
+{
+    int64_t shift = state->tensor_count > 1 ? shard * count : 0;
+    int64_t from = state->begins[t] - shift;
+    int64_t to = t + 1 < state->tensor_count ? state->begins[t + 1] - shift : count;
+    from = state->tensor_count == 1 || from < 0 ? 0 : from;
+    return (wefti_range_t){.from = from, .to = to < count ? to : count};
+}
+
+static weft_status_t run_lamb(const weft_kernel_call_t *call)
+{
+    const state_t *state = call->state;
+    update_t u = describe_adam(call);
+    int64_t sums[2 * WEFTI_SUM_LIMBS] = {0};
+    if (state->adapt && !state->is_shard) {
+        u.sums = sums;
+        add_squares(state->squares, &u, (wefti_range_t){.from = 0, .to = u.count});
+        u.lr = lamb_rate(u.lr, sums);
+    }
+    if (!state->is_shard) {
+        return run_update(state, &u);
+    }
+    for (uint32_t t = 0; t < state->tensor_count; t++) {
+        wefti_range_t range =
+            tensor_range(state, t, *(const int64_t *)call->inputs[8], state->count);
+        if (range.from < range.to) {
+            const int64_t *rows = call->inputs[7];
+            update_t part = slice(&u, range);
+            part.lr = !state->adapt ? u.lr
+                                    : lamb_rate(u.lr, rows + (state->at + t) * 2 * WEFTI_SUM_LIMBS);
+            WEFT_RETURN_IF_ERROR(run_update(state, &part));
+        }
+    }
+    return WEFT_OK;
+}
+
+/* Input index of a piece of P, G, M or V (tensor 0 to 3). */
+static const void *piece_of(const weft_kernel_call_t *call, uint32_t tensor, uint32_t piece)
+{
+    const squares_state_t *state = call->state;
+    return call->inputs[4 + tensor * state->pieces + piece];
+}
+
+static weft_status_t run_lamb_squares(const weft_kernel_call_t *call)
+{
+    const squares_state_t *state = call->state;
+    const state_t *update = &state->update;
+    int64_t *rows = call->outputs[0];
+    size_t bytes = (size_t)state->rows * 2 * WEFTI_SUM_LIMBS * sizeof(*rows);
+    if (call->inputs[0] == NULL) {
+        memset(rows, 0, bytes);
+    } else if (call->inputs[0] != rows) {
+        memcpy(rows, call->inputs[0], bytes);
+    }
+    for (uint32_t i = 0; i < state->pieces; i++) {
+        const void *g = piece_of(call, 1, i), *scale = call->inputs[3];
+        update_t u = {.p = piece_of(call, 0, i),
+                      .g = update->half ? NULL : g,
+                      .half_g = update->half ? g : NULL,
+                      .m = piece_of(call, 2, i),
+                      .v = piece_of(call, 3, i),
+                      .divisor = update->divisor,
+                      .grad_scale = scale == NULL ? 1.0f : *(const float *)scale,
+                      .decay = update->decay};
+        set_moments(update, call->inputs[2], &u);
+        for (uint32_t t = 0; t < update->tensor_count; t++) {
+            u.sums = rows + (update->at + t) * 2 * WEFTI_SUM_LIMBS;
+            add_squares(
+                update->squares, &u,
+                tensor_range(update, t, *(const int64_t *)call->inputs[1], state->counts[i]));
+        }
+    }
+    return WEFT_OK;
 }
 
 #define PREPARE(name, tensors, scalars, loop)                                                      \
     static weft_status_t name(const weft_node_desc_t *node, const weft_kernel_env_t *env,          \
                               void **out_state, size_t *out_scratch_bytes)                         \
     {                                                                                              \
-        return prepare(node, tensors, scalars, loop[wefti_kernel_isa(env)],                        \
-                       &loop[0] == &lamb[0] ? 1 : wefti_kernel_threads(env), out_state,            \
-                       out_scratch_bytes);                                                         \
+        state_t *state = NULL;                                                                     \
+        weft_status_t status = prepare(node, tensors, scalars, loop[wefti_kernel_isa(env)],        \
+                                       wefti_kernel_threads(env), 0, &state);                      \
+        *out_state = state;                                                                        \
+        *out_scratch_bytes = 0;                                                                    \
+        return status;                                                                             \
     }
 PREPARE(prepare_sgd, 2, 1, sgd)
 PREPARE(prepare_momentum, 3, 1, momentum)
 PREPARE(prepare_adagrad, 3, 2, adagrad)
 PREPARE(prepare_adam, 4, 2, adam)
 PREPARE(prepare_adamw, 4, 2, adamw)
-PREPARE(prepare_lamb, 4, 2, lamb)
 PREPARE(prepare_average, 2, 0, average)
+
+/* The tensors of a shard's range, in room for them. rows: of the sums. */
+static weft_status_t read_tensors(const weft_node_desc_t *node, int64_t rows, int64_t *room,
+                                  state_t *state)
+{
+    const weft_attr_t *begins = weft_node_attr(node, "begins");
+    state->at = weft_node_attr_int(node, "at", 0);
+    if (begins == NULL || begins->type != WEFT_ATTR_TYPE_INTS || begins->count == 0 ||
+        state->at < 0 || state->at > rows || (int64_t)begins->count > rows - state->at) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "attributes begins and at do not fit %lld rows of sums",
+                           (long long)rows);
+    }
+    for (size_t t = 0; t < begins->count; t++) {
+        if (begins->ints[t] < (t == 0 ? 0 : begins->ints[t - 1]) ||
+            begins->ints[t] % WEFTI_SUM_UNIT != 0) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                               "attribute begins: entry %zu must be an ascending multiple of %d: "
+                               "%lld",
+                               t, WEFTI_SUM_UNIT, (long long)begins->ints[t]);
+        }
+        room[t] = begins->ints[t];
+    }
+    state->begins = room;
+    state->tensor_count = (uint32_t)begins->count;
+    return WEFT_OK;
+}
+
+static size_t begins_bytes(const weft_node_desc_t *node)
+{
+    const weft_attr_t *begins = weft_node_attr(node, "begins");
+    return begins == NULL ? 0 : begins->count * sizeof(int64_t);
+}
+
+static weft_status_t need_i64(const weft_node_desc_t *node, uint32_t index, int64_t unit)
+{
+    const weft_tensor_desc_t *x = wefti_infer_input(node, index);
+    WEFT_RETURN_IF_ERROR(wefti_need_known(x, "input", index));
+    return x->dtype == WEFT_DTYPE_I64 && weft_tensor_elem_count(x) % unit == 0 &&
+                   (unit > 1 || weft_tensor_elem_count(x) == 1)
+               ? WEFT_OK
+               : wefti_error(WEFT_ERR_INVALID_ARGUMENT, "input %u has the wrong shape or type",
+                             index);
+}
+
+static weft_status_t prepare_lamb(const weft_node_desc_t *node, const weft_kernel_env_t *env,
+                                  void **out_state, size_t *out_scratch_bytes)
+{
+    weft_node_desc_t whole = *node;
+    weft_status_t status = WEFT_OK;
+    state_t *state = NULL;
+    whole.input_count = node->input_count < 7 ? node->input_count : 7;
+    *out_scratch_bytes = 0;
+    WEFT_RETURN_IF_ERROR(prepare(&whole, 4, 2, lamb[wefti_kernel_isa(env)],
+                                 wefti_kernel_threads(env), begins_bytes(node), &state));
+    state->squares = lamb_squares[wefti_kernel_isa(env)];
+    state->is_shard = node->input_count > 7;
+    if (state->is_shard) {
+        WEFT_TRY(status, need_i64(node, 7, 2 * WEFTI_SUM_LIMBS), fail);
+        WEFT_TRY(status, need_i64(node, 8, 1), fail);
+        WEFT_TRY(status,
+                 read_tensors(node, weft_tensor_elem_count(&node->inputs[7]) / 2 / WEFTI_SUM_LIMBS,
+                              (int64_t *)(state + 1), state),
+                 fail);
+    }
+    *out_state = state;
+    return WEFT_OK;
+fail:
+    wefti_state_free(state);
+    return status;
+}
+
+/* Pieces of P, G, M and V have one count of elements; G may be bf16. */
+static weft_status_t read_pieces(const weft_node_desc_t *node, squares_state_t *state)
+{
+    for (uint32_t i = 4; i < node->input_count; i++) {
+        const weft_tensor_desc_t *x = wefti_infer_input(node, i);
+        uint32_t tensor = (i - 4) / state->pieces, piece = (i - 4) % state->pieces;
+        WEFT_RETURN_IF_ERROR(wefti_need_known(x, "input", i));
+        state->update.half = tensor == 1 ? x->dtype == WEFT_DTYPE_BF16 : state->update.half;
+        if (tensor != 1 || x->dtype != WEFT_DTYPE_BF16) {
+            WEFT_RETURN_IF_ERROR(wefti_need_f32(node, i));
+        }
+        state->counts[piece] = tensor == 0 ? weft_tensor_elem_count(x) : state->counts[piece];
+        if (weft_tensor_elem_count(x) != state->counts[piece]) {
+            return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "input %u has the wrong shape", i);
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t prepare_lamb_squares(const weft_node_desc_t *node,
+                                          const weft_kernel_env_t *env, void **out_state,
+                                          size_t *out_scratch_bytes)
+{
+    weft_status_t status = WEFT_OK;
+    const weft_tensor_desc_t *rows = wefti_node_output(node, 0);
+    uint32_t pieces = node->input_count < 8 ? 0 : (node->input_count - 4) / 4;
+    WEFT_RETURN_IF_ERROR(wefti_need_known(rows, "output", 0));
+    WEFT_RETURN_IF_ERROR(need_i64(node, 1, 1));
+    WEFT_RETURN_IF_ERROR(wefti_need_f32(node, 2));
+    if (pieces == 0 || node->input_count != 4 + 4 * pieces || rows->dtype != WEFT_DTYPE_I64 ||
+        weft_tensor_elem_count(rows) % (2 * WEFTI_SUM_LIMBS) != 0 ||
+        (wefti_infer_input(node, 0) != NULL && !wefti_same_shape(&node->inputs[0], rows))) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "operands do not match: %u inputs",
+                           node->input_count);
+    }
+    squares_state_t *state =
+        wefti_state_alloc(sizeof(*state) + pieces * sizeof(int64_t) + begins_bytes(node));
+    WEFT_RETURN_IF_NO_MEMORY(state);
+    state->pieces = pieces;
+    state->rows = weft_tensor_elem_count(rows) / 2 / WEFTI_SUM_LIMBS;
+    state->update.squares = lamb_squares[wefti_kernel_isa(env)];
+    read_attrs(node, 4, &state->update);
+    WEFT_TRY(status, read_pieces(node, state), fail);
+    WEFT_TRY(status, read_tensors(node, state->rows, state->counts + pieces, &state->update), fail);
+    *out_state = state;
+    *out_scratch_bytes = 0;
+    return WEFT_OK;
+fail:
+    wefti_state_free(state);
+    return status;
+}
 
 WEFTI_KERNEL(wefti_kernel_sgd, "weft", "SGD", prepare_sgd, run_sgd);
 WEFTI_KERNEL(wefti_kernel_momentum, "weft", "Momentum", prepare_momentum, run_momentum);
 WEFTI_KERNEL(wefti_kernel_adagrad, "weft", "Adagrad", prepare_adagrad, run_adagrad);
 WEFTI_KERNEL(wefti_kernel_adam, "weft", "Adam", prepare_adam, run_adam);
 WEFTI_KERNEL(wefti_kernel_adamw, "weft", "AdamW", prepare_adamw, run_adam);
-WEFTI_KERNEL(wefti_kernel_lamb, "weft", "Lamb", prepare_lamb, run_adam);
+WEFTI_KERNEL(wefti_kernel_lamb, "weft", "Lamb", prepare_lamb, run_lamb);
+WEFTI_KERNEL(wefti_kernel_lamb_squares, "weft", "LambSquares", prepare_lamb_squares,
+             run_lamb_squares);
 WEFTI_KERNEL(wefti_kernel_moving_average, "weft", "MovingAverage", prepare_average, run_average);

@@ -43,7 +43,7 @@ extern const weft_kernel_t wefti_kernel_softmax, wefti_kernel_log_softmax, wefti
 extern const weft_kernel_t wefti_kernel_nll, wefti_kernel_nll_grad;
 extern const weft_kernel_t wefti_kernel_loss_grad, wefti_kernel_sgd, wefti_kernel_momentum;
 extern const weft_kernel_t wefti_kernel_adam, wefti_kernel_adamw, wefti_kernel_lamb;
-extern const weft_kernel_t wefti_kernel_adagrad;
+extern const weft_kernel_t wefti_kernel_adagrad, wefti_kernel_lamb_squares;
 extern const weft_kernel_t wefti_kernel_fused, wefti_kernel_flash_attention;
 extern const weft_kernel_t wefti_kernel_flash_attention_grad;
 extern const weft_kernel_t wefti_kernel_learning_rate, wefti_kernel_smooth_loss;

@@ -7,7 +7,7 @@
 
 #include "tests/support/support.h"
 
-#define CASE_TENSORS 8
+#define CASE_TENSORS 9
 #define CASE_ATTRS 10
 
 /* Tensors get memory of exactly their size from malloc, so that a sanitizer sees every step

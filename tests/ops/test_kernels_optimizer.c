@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "ops/exact_sum.h"
+
 typedef enum { SGD, MOMENTUM, ADAGRAD, ADAM, ADAMW, LAMB, KINDS } kind_t;
 static const char *const names[] = {"SGD", "Momentum", "Adagrad", "Adam", "AdamW", "Lamb"};
 
@@ -162,6 +164,84 @@ static void test_a_bucket_is_its_members(void **state)
     }
 }
 
+/* Three tensors side by side, each padded to units of 16 elements, in shards whose borders lie inside
+ * of tensors: with the sums of all shards every element gets the bits of its whole tensor's update.
+ * Padding stays zero. */
+static void test_shards_of_lamb_are_its_tensors(void **state)
+{
+    enum { TENSORS = 3, FLAT = 192, ROW = 2 * WEFTI_SUM_LIMBS };
+    static const int64_t sizes[TENSORS] = {100, 7, 50};
+    static const int64_t begins[TENSORS + 1] = {0, 112, 128, -2};
+    static const int64_t shard_counts[] = {1, 2, 3, 4, 6, 12};
+    float flat[4][FLAT] = {{0}}, want[3][FLAT] = {{0}};
+    (void)state;
+    for (int t = 0; t < TENSORS; t++) {
+        op_case_t c = case_make("weft", "Lamb", 1);
+        for (int k = 0; k < 4; k++) {
+            float *x = case_input(&c, DIMS(sizes[t]));
+            random_fill(x, sizes[t], k == 3 ? 0.0f : -1.0f, (float)(t + 1));
+            memcpy(flat[k] + begins[t], x, (size_t)sizes[t] * sizeof(float));
+        }
+        *case_input(&c, SCALAR) = 0.01f;
+        *case_input(&c, SCALAR) = 3.0f;
+        case_float(&c, "weight_decay", 0.1f);
+        assert_int_equal(case_infer(&c, 3, WEFT_LAYOUT_PLAIN), WEFT_OK);
+        case_run(&c);
+        for (int k = 0; k < 3; k++) {
+            memcpy(want[k] + begins[t], c.out[k], (size_t)sizes[t] * sizeof(float));
+        }
+        case_free(&c);
+    }
+    for (size_t n = 0; n < sizeof(shard_counts) / sizeof(shard_counts[0]); n++) {
+        int64_t shards = shard_counts[n], count = FLAT / shards;
+        int64_t sums[(TENSORS + 1) * ROW] = {0};
+        for (int64_t s = 0; s < shards; s++) { /* each adds to the sums of those before it */
+            op_case_t c = case_make("weft", "LambSquares", 1);
+            memcpy(case_input_typed(&c, WEFT_DTYPE_I64, WEFT_LAYOUT_PLAIN, DIMS(TENSORS + 1, ROW)),
+                   sums, sizeof(sums));
+            *(int64_t *)case_input_typed(&c, WEFT_DTYPE_I64, WEFT_LAYOUT_PLAIN, SCALAR) = s;
+            *case_input(&c, SCALAR) = 3.0f;
+            case_absent_input(&c);
+            for (int k = 0; k < 4; k++) {
+                memcpy(case_input(&c, DIMS(count)), flat[k] + s * count,
+                       (size_t)count * sizeof(float));
+            }
+            case_float(&c, "weight_decay", 0.1f);
+            case_ints(&c, "begins", begins);
+            case_int(&c, "at", 1);
+            case_int(&c, "tensors", TENSORS + 1);
+            assert_int_equal(case_infer(&c, 1, WEFT_LAYOUT_PLAIN), WEFT_OK);
+            case_run(&c);
+            case_run_in_place(&c);
+            memcpy(sums, c.out[0], sizeof(sums));
+            case_free(&c);
+        }
+        for (int64_t s = 0; s < shards; s++) {
+            op_case_t c = case_make("weft", "Lamb", 1);
+            for (int k = 0; k < 4; k++) {
+                memcpy(case_input(&c, DIMS(count)), flat[k] + s * count,
+                       (size_t)count * sizeof(float));
+            }
+            *case_input(&c, SCALAR) = 0.01f;
+            *case_input(&c, SCALAR) = 3.0f;
+            case_absent_input(&c);
+            memcpy(case_input_typed(&c, WEFT_DTYPE_I64, WEFT_LAYOUT_PLAIN, DIMS(TENSORS + 1, ROW)),
+                   sums, sizeof(sums));
+            *(int64_t *)case_input_typed(&c, WEFT_DTYPE_I64, WEFT_LAYOUT_PLAIN, SCALAR) = s;
+            case_float(&c, "weight_decay", 0.1f);
+            case_ints(&c, "begins", begins);
+            case_int(&c, "at", 1);
+            assert_int_equal(case_infer(&c, 3, WEFT_LAYOUT_PLAIN), WEFT_OK);
+            case_run(&c);
+            case_run_in_place(&c);
+            for (int k = 0; k < 3; k++) {
+                assert_memory_equal(c.out[k], want[k] + s * count, (size_t)count * sizeof(float));
+            }
+            case_free(&c);
+        }
+    }
+}
+
 /* The schedules of torch.optim.lr_scheduler, after a linear warm-up; step counts from 1. */
 static double reference_rate(const char *schedule, double lr, double low, int step, int warmup,
                              int steps)
@@ -230,6 +310,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_optimizers_follow_the_formulas),
         cmocka_unit_test(test_a_bucket_is_its_members),
+        cmocka_unit_test(test_shards_of_lamb_are_its_tensors),
         cmocka_unit_test(test_learning_rates_follow_the_formulas),
         cmocka_unit_test(test_scalars_must_be_one_element),
     };

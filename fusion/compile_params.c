@@ -25,7 +25,6 @@ static void read_optimizer(const weft_compile_params_t *params, wefti_optimizer_
     out->warmup_steps = params->warmup_steps;
     out->min_lr = params->min_lr;
     out->gamma = params->lr_gamma;
-    out->sharded = params->shard_optimizer != 0;
 }
 
 /* Settings that an optimizer does not have are not ignored. */

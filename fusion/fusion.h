@@ -195,7 +195,6 @@ typedef struct wefti_optimizer_params {
     double weight_decay;
     uint32_t divisor;     /* 0: gradients are averages; else sums, which updates divide by it */
     double clip_norm;     /* 0: not clipped */
-    bool sharded;         /* shard_optimizer: updates see shards of parameters */
     const char *schedule; /* of the learning rate; NULL: constant */
     uint32_t schedule_steps, warmup_steps;
     double min_lr, gamma;

@@ -251,7 +251,8 @@ weft_status_t wefti_lower_buckets(wefti_lowering_t *l, wefti_buckets_t *out)
     out->list = wefti_arena_array(&l->arena, l->order->command_count, sizeof(*out->list));
     out->of_node = wefti_id_map(&l->arena, graph->node_count);
     out->shard_of = wefti_id_map(&l->arena, graph->value_count);
-    WEFT_RETURN_IF_NO_MEMORY(out->list && out->of_node && out->shard_of);
+    out->state_of = wefti_id_map(&l->arena, graph->value_count);
+    WEFT_RETURN_IF_NO_MEMORY(out->list && out->of_node && out->shard_of && out->state_of);
     WEFT_RETURN_IF_ERROR(wefti_state_slots(graph, &l->arena, &out->state_slot, &out->state_count));
     for (uint32_t i = 0; i < l->order->node_count; i++) {
         uint32_t id = l->order->nodes[i];

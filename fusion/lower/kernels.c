@@ -12,11 +12,32 @@ static uint32_t buffer_or_none(const wefti_lowering_t *l, uint32_t value)
     return value == WEFTI_NONE ? WEFTI_PLAN_NONE : l->buffers->of[value];
 }
 
+/* The first bucket of a value in shards: of gradients, parameters or a state; or WEFTI_NONE. */
+static uint32_t sharded_bucket(const wefti_lowering_t *l, uint32_t value)
+{
+    uint32_t bucket = value == WEFTI_NONE ? WEFTI_NONE : l->buckets->shard_of[value];
+    return bucket != WEFTI_NONE || value == WEFTI_NONE ? bucket : l->buckets->state_of[value];
+}
+
 /* Of a value in shards a kernel reads the shard of every piece. */
 static uint32_t count_buffers(const wefti_lowering_t *l, uint32_t value)
 {
-    uint32_t bucket = value == WEFTI_NONE ? WEFTI_NONE : l->buckets->shard_of[value];
+    uint32_t bucket = sharded_bucket(l, value);
     return bucket == WEFTI_NONE ? 1 : l->buckets->list[bucket].parts;
+}
+
+/* The shard of one piece, which bucket index reduces. */
+static weft_status_t shard_buffer(wefti_lowering_t *l, uint32_t value, uint32_t index,
+                                  uint32_t *out_buffer)
+{
+    uint32_t producer = wefti_producer(l->graph, value);
+    if (l->buckets->state_of[value] != WEFTI_NONE) {
+        *out_buffer = l->regions->places[index].states[l->buckets->state_slot[value]];
+        return WEFT_OK;
+    }
+    return producer != WEFTI_NONE && wefti_lower_is_view(&l->graph->nodes[producer])
+               ? wefti_lower_param_shard(l, index, out_buffer)
+               : wefti_lower_grad_shard(l, index, out_buffer);
 }
 
 static weft_status_t fill_inputs(wefti_lowering_t *l, const wefti_node_t *node,
@@ -31,10 +52,10 @@ static weft_status_t fill_inputs(wefti_lowering_t *l, const wefti_node_t *node,
     WEFT_RETURN_IF_NO_MEMORY(kernel->inputs);
     for (uint32_t j = 0; j < node->input_count; j++) {
         uint32_t value = node->inputs[j], pieces = count_buffers(l, value);
-        uint32_t bucket = value == WEFTI_NONE ? WEFTI_NONE : l->buckets->shard_of[value];
+        uint32_t bucket = sharded_bucket(l, value);
         for (uint32_t part = 0; bucket != WEFTI_NONE && part < pieces; part++) {
             WEFT_RETURN_IF_ERROR(
-                wefti_lower_grad_shard(l, bucket + part, &kernel->inputs[kernel->input_count++]));
+                shard_buffer(l, value, bucket + part, &kernel->inputs[kernel->input_count++]));
         }
         if (bucket == WEFTI_NONE) {
             kernel->inputs[kernel->input_count++] = buffer_or_none(l, value);

@@ -98,6 +98,7 @@ typedef struct wefti_buckets {
     uint32_t count;
     uint32_t *of_node;  /* -> the first bucket that it reduces, updates or gathers, or WEFTI_NONE */
     uint32_t *shard_of; /* value -> the first bucket whose shards it is, or WEFTI_NONE */
+    uint32_t *state_of; /* value -> the first bucket whose sharded state it is, or WEFTI_NONE */
     uint32_t *state_slot; /* STATE value -> its region, or WEFTI_NONE */
     uint32_t state_count; /* regions */
     uint32_t shards;      /* the number of ranks if a bucket is sharded, else 1 */

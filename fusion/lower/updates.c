@@ -45,6 +45,7 @@ static void number_states(const wefti_lowering_t *l, const wefti_bucket_t *bucke
         uint32_t v = bucket->operands[j];
         if (v != WEFTI_NONE && l->graph->values[v].kind == WEFTI_VALUE_STATE) {
             b->state_slot[v] = slot++;
+            b->state_of[v] = (uint32_t)(bucket - b->list);
         }
     }
     b->state_count = slot > b->state_count ? slot : b->state_count;

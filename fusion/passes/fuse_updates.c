@@ -304,7 +304,7 @@ static weft_status_t fuse_updates(fuser_t *f)
             WEFT_RETURN_IF_ERROR(
                 wefti_update_group(graph, &f->readers, f->slots, id, &f->arena, &group));
         }
-        if (group.uniform) {
+        if (group.uniform && !group.norms) {
             WEFT_RETURN_IF_ERROR(fuse_group(f, &group));
         }
     }

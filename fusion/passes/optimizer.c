@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "fusion/patterns.h"
-#include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
 #define VECTORS "1d" /* in no_decay: all parameters with at most one dimension */
@@ -236,12 +235,7 @@ static weft_status_t find_operator(updater_t *updater)
     if (updater->def == NULL) {
         return wefti_error(WEFT_ERR_NOT_FOUND, "unknown operator weft.%s", row->op);
     }
-    return updater->params->sharded && !wefti_op_has(updater->def, WEFT_FACT_ELEMENTWISE)
-               ? wefti_error_field(WEFT_ERR_UNSUPPORTED, "shard_optimizer",
-                                   "excludes optimizer %s: it takes norms of whole parameters, of "
-                                   "which a rank would update a shard",
-                                   row->name)
-               : WEFT_OK;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_error_no_gradients(void)

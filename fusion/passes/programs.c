@@ -216,8 +216,8 @@ static bool *mark_sharded(maker_t *m)
     bool *sharded = wefti_arena_array(&m->arena, graph->value_count, sizeof(*sharded));
     for (uint32_t i = 0; i < graph->order_count && sharded != NULL; i++) {
         const wefti_node_t *node = &graph->nodes[graph->order[i]];
-        for (uint32_t k = 0; node->phase == WEFTI_PHASE_COMM && k < node->input_count &&
-                             wefti_node_range(node) == WEFT_RANGE_ROLE_SHARD;
+        for (uint32_t k = 1; node->phase == WEFTI_PHASE_COMM && k < node->input_count &&
+                             wefti_node_is_flat_gather(node);
              k++) {
             sharded[node->inputs[k]] = true;
         }

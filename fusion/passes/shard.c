@@ -2,7 +2,8 @@
 /*
  * shard: shards optimizer states (ZeRO-1) and the work of updates over all ranks.
  *
- * Matches an all-reduce of gradients (a bucket) whose parameters have the same element-wise update:
+ * Matches an all-reduce of gradients (a bucket) whose parameters have the same update, element-wise
+ * or with norms:
  *
  *   AllReduce g1..gn -> r1..rn         r1 -> update w1    ...    rn -> update wn
  *
@@ -15,6 +16,13 @@
  * Every element goes through the same operations as before, so no bit changes, and a rank has only
  * the states of its shard. A bucket stays as it is, and gets attribute shard_reason, if the updates
  * of its members differ, if another node reads a reduced gradient, or if a piece is too small.
+ *
+ * An update that takes norms of each parameter (LAMB) gets those that all shards have together, the
+ * sums of all buckets in one all-reduce:
+ *
+ *   LambSquares of bucket 1 -> LambSquares of bucket 2 .. -> AllReduce -> all updates of shards
+ *
+ * Such sums are exact, so their bits do not depend on the shards.
  *
  * Sums of squares for clipping are taken of the shards, reduced over all ranks, and continued with
  * the gradients that every rank has whole:
@@ -29,6 +37,19 @@
 #include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
+/* Operands of Lamb; after the scale it reads the sums and the number of the shard. */
+enum { LAMB_MOMENT1 = 2, LAMB_MOMENT2, LAMB_LR, LAMB_STEP, LAMB_SCALE, LAMB_SUMS, LAMB_SHARD };
+#define LAMB_INPUTS (LAMB_SHARD + 1)
+
+/* A sharded bucket whose update waits for norms. */
+typedef struct normed {
+    wefti_update_group_t group;
+    uint32_t grads, params; /* shards */
+    uint32_t row;           /* of its first tensor among the sums */
+    uint32_t *in;           /* of its update */
+    weft_attr_t begins;
+} normed_t;
+
 typedef struct sharder {
     wefti_graph_t *graph;
     const wefti_shard_params_t *params;
@@ -39,6 +60,8 @@ typedef struct sharder {
     uint32_t *shard_of;  /* by node of these: reduce-scatter that replaces it, or WEFTI_NONE */
     weft_attr_t flat[4]; /* attributes of the bucket's nodes: flat, group, group_size, parts */
     uint32_t flat_count;
+    normed_t *normed;
+    uint32_t normed_count, row_count; /* buckets, and their tensors */
 } sharder_t;
 
 static uint64_t aligned_bytes(const wefti_graph_t *graph, const uint32_t *values, uint32_t count)
@@ -71,7 +94,7 @@ static const char *whole_reason(sharder_t *s, const wefti_update_group_t *group)
 {
     const wefti_node_t *node = &s->graph->nodes[group->node];
     if (!group->uniform) {
-        return "not sharded: its updates are not one element-wise operator with the same settings";
+        return "not sharded: its updates are not one operator on ranges with the same settings";
     }
     for (uint32_t i = 0; i < group->count; i++) {
         const char *why = read_by_others(s, node->outputs[i], group->updates[i]);
@@ -154,16 +177,18 @@ static weft_status_t add_scatter(sharder_t *s, uint32_t reduce, uint32_t *out_sh
     return WEFT_OK;
 }
 
-static weft_status_t add_view(sharder_t *s, const wefti_update_group_t *group, uint32_t after,
-                              uint32_t *out_shard)
+/* Norms are taken of it before the updates. */
+static weft_status_t add_view(sharder_t *s, const wefti_update_group_t *group, uint32_t *out_shard)
 {
+    uint32_t after = group->norms ? group->node : group->updates[0];
     uint32_t node;
     const char *first = s->graph->values[group->params[0]].name;
     const char *names[] = {wefti_arena_printf(&s->arena, "%s_shard", first)};
     const wefti_node_params_t params = {.domain = "weft",
                                         .op = "Shard",
                                         .name = wefti_arena_printf(&s->arena, "%s/shard", first),
-                                        .phase = WEFTI_PHASE_UPDATE,
+                                        .phase =
+                                            group->norms ? WEFTI_PHASE_COMM : WEFTI_PHASE_UPDATE,
                                         .inputs = group->params,
                                         .input_count = group->count,
                                         .output_names = names,
@@ -197,18 +222,15 @@ static weft_status_t add_state(sharder_t *s, const wefti_update_group_t *group, 
     return status;
 }
 
-/* The first member's update, of shards. */
-static weft_status_t add_update(sharder_t *s, const wefti_update_group_t *group, uint32_t grads,
-                                uint32_t params_shard, uint32_t after, uint32_t *out_shard)
+/* What the first member's update reads, with shards for tensors; absent ones follow. */
+static weft_status_t shard_operands(sharder_t *s, const wefti_update_group_t *group, uint32_t grads,
+                                    uint32_t params_shard, uint32_t **out_in)
 {
-    wefti_graph_t *graph = s->graph;
-    uint32_t first = group->updates[0], node;
-    uint32_t count = graph->nodes[first].input_count, outputs = graph->nodes[first].output_count;
-    uint32_t *in = wefti_arena_memdup(&s->arena, graph->nodes[first].inputs, count * sizeof(*in));
-    const char *first_name = graph->values[params_shard].name;
-    const char **names = wefti_arena_array(&s->arena, outputs, sizeof(*names));
-    char *name = wefti_arena_printf(&s->arena, "%s/update", first_name);
-    WEFT_RETURN_IF_NO_MEMORY(in && names && name);
+    const wefti_node_t *first = &s->graph->nodes[group->updates[0]];
+    uint32_t count = first->input_count;
+    uint32_t *in = wefti_id_map(&s->arena, (size_t)count + LAMB_INPUTS);
+    WEFT_RETURN_IF_NO_MEMORY(in);
+    memcpy(in, first->inputs, count * sizeof(*in));
     in[0] = params_shard;
     in[1] = grads;
     for (uint32_t j = 2; j < count; j++) {
@@ -216,6 +238,22 @@ static weft_status_t add_update(sharder_t *s, const wefti_update_group_t *group,
             WEFT_RETURN_IF_ERROR(add_state(s, group, params_shard, in[j], &in[j]));
         }
     }
+    *out_in = in;
+    return WEFT_OK;
+}
+
+/* The first member's update, of shards: attributes and inputs take the place of its own. */
+static weft_status_t add_update(sharder_t *s, const wefti_update_group_t *group, const uint32_t *in,
+                                uint32_t count, const weft_attr_t *attrs, uint32_t attr_count,
+                                uint32_t *out_shard)
+{
+    wefti_graph_t *graph = s->graph;
+    uint32_t first = group->updates[0], node;
+    uint32_t outputs = graph->nodes[first].output_count;
+    const char *first_name = graph->values[in[0]].name;
+    const char **names = wefti_arena_array(&s->arena, outputs, sizeof(*names));
+    char *name = wefti_arena_printf(&s->arena, "%s/update", first_name);
+    WEFT_RETURN_IF_NO_MEMORY(names && name);
     for (uint32_t k = 0; k < outputs; k++) {
         uint32_t at = wefti_node_overwrites(&graph->nodes[first], k);
         names[k] = wefti_arena_printf(&s->arena, "%s_new",
@@ -232,9 +270,9 @@ static weft_status_t add_update(sharder_t *s, const wefti_update_group_t *group,
                                         .input_count = count,
                                         .output_names = names,
                                         .output_count = outputs,
-                                        .attrs = like->attrs,
-                                        .attr_count = like->attr_count};
-    WEFT_RETURN_IF_ERROR(wefti_graph_insert_node(s->graph, &params, after, &node));
+                                        .attrs = attrs,
+                                        .attr_count = attr_count};
+    WEFT_RETURN_IF_ERROR(wefti_graph_insert_node(s->graph, &params, first, &node));
     for (uint32_t i = 0; i < group->count; i++) {
         graph->nodes[group->updates[i]].dead = true;
         graph->nodes[group->updates[i]].replaced_by = node;
@@ -275,10 +313,132 @@ static weft_status_t add_gather(sharder_t *s, const wefti_update_group_t *group,
     return WEFT_OK;
 }
 
+/* Where each member begins in the range, in elements. */
+static weft_status_t find_begins(sharder_t *s, const wefti_update_group_t *group,
+                                 weft_attr_t *out_begins)
+{
+    int64_t *begins = wefti_arena_array(&s->arena, group->count, sizeof(*begins));
+    uint64_t bytes = 0;
+    WEFT_RETURN_IF_NO_MEMORY(begins);
+    for (uint32_t i = 0; i < group->count; i++) {
+        const wefti_value_t *param = &s->graph->values[group->params[i]];
+        begins[i] = (int64_t)(bytes / weft_dtype_size_bytes(param->type.dtype));
+        bytes += wefti_align_up(wefti_value_bytes(param), s->params->flat_bytes);
+    }
+    *out_begins = (weft_attr_t){
+        .name = "begins", .type = WEFT_ATTR_TYPE_INTS, .ints = begins, .count = group->count};
+    return WEFT_OK;
+}
+
+/* Attributes of the first member's update that def has as well, and where its tensors are. */
+static weft_status_t normed_attrs(sharder_t *s, const normed_t *n, const weft_op_def_t *def,
+                                  weft_attr_t **out_attrs, uint32_t *out_count)
+{
+    const wefti_node_t *update = &s->graph->nodes[n->group.updates[0]];
+    weft_attr_t *attrs =
+        wefti_arena_array(&s->arena, (size_t)update->attr_count + 3, sizeof(*attrs));
+    uint32_t count = 0;
+    WEFT_RETURN_IF_NO_MEMORY(attrs);
+    for (uint32_t i = 0; i < update->attr_count; i++) {
+        for (uint32_t k = 0; k < def->attr_count; k++) {
+            if (strcmp(update->attrs[i].name, def->attrs[k].name) == 0) {
+                attrs[count++] = update->attrs[i];
+            }
+        }
+    }
+    attrs[count++] = n->begins;
+    attrs[count++] = (weft_attr_t){.name = "at", .type = WEFT_ATTR_TYPE_INT, .i = n->row};
+    *out_attrs = attrs;
+    *out_count = count;
+    return WEFT_OK;
+}
+
+/* Adds a bucket's sums to those of the buckets before it. */
+static weft_status_t add_lamb_squares(sharder_t *s, const normed_t *n, uint32_t shard,
+                                      uint32_t *inout_sums)
+{
+    wefti_graph_t *graph = s->graph;
+    const weft_op_def_t *def = weft_registry_find_op(graph->registry, "weft", "LambSquares", 1);
+    const uint32_t in[] = {*inout_sums, shard,    n->in[LAMB_STEP],    n->in[LAMB_SCALE],
+                           n->params,   n->grads, n->in[LAMB_MOMENT1], n->in[LAMB_MOMENT2]};
+    const char *name = wefti_arena_printf(&s->arena, "%s/squares", graph->values[n->params].name);
+    weft_attr_t *attrs;
+    uint32_t attr_count;
+    uint32_t node;
+    WEFT_RETURN_IF_NO_MEMORY(name);
+    WEFT_RETURN_IF_ERROR(normed_attrs(s, n, def, &attrs, &attr_count));
+    attrs[attr_count++] =
+        (weft_attr_t){.name = "tensors", .type = WEFT_ATTR_TYPE_INT, .i = s->row_count};
+    const wefti_node_params_t params = {.def = def,
+                                        .version = 1,
+                                        .name = name,
+                                        .phase = WEFTI_PHASE_COMM,
+                                        .inputs = in,
+                                        .input_count = sizeof(in) / sizeof(in[0]),
+                                        .output_count = 1,
+                                        .attrs = attrs,
+                                        .attr_count = attr_count};
+    WEFT_RETURN_IF_ERROR(wefti_graph_insert_node(graph, &params, n->group.node, &node));
+    *inout_sums = graph->nodes[node].outputs[0];
+    return WEFT_OK;
+}
+
+static weft_status_t add_sum_of_ranks(sharder_t *s, const char *name, const char *reason,
+                                      uint32_t after, uint32_t *inout_sum)
+{
+    uint32_t node;
+    const weft_attr_t attrs[] = {{.name = "reduction", .type = WEFT_ATTR_TYPE_STRING, .s = "sum"},
+                                 {.name = "reason", .type = WEFT_ATTR_TYPE_STRING, .s = reason}};
+    const wefti_node_params_t params = {.domain = "weft",
+                                        .op = "AllReduce",
+                                        .name = name,
+                                        .phase = WEFTI_PHASE_COMM,
+                                        .inputs = inout_sum,
+                                        .input_count = 1,
+                                        .output_count = 1,
+                                        .attrs = attrs,
+                                        .attr_count = 2};
+    weft_status_t status = wefti_graph_insert_node(s->graph, &params, after, &node);
+    if (status >= 0) {
+        *inout_sum = s->graph->nodes[node].outputs[0];
+    }
+    return status;
+}
+
+/* The updates that wait for norms, after one all-reduce of the sums of all of them. */
+static weft_status_t add_normed_updates(sharder_t *s)
+{
+    wefti_graph_t *graph = s->graph;
+    uint32_t shard, sums = WEFTI_NONE;
+    if (s->normed_count == 0) {
+        return WEFT_OK;
+    }
+    WEFT_RETURN_IF_ERROR(wefti_graph_need_scalar(graph, "shard", WEFT_DTYPE_I64, 0.0, &shard));
+    for (uint32_t i = 0; i < s->normed_count; i++) {
+        WEFT_RETURN_IF_ERROR(add_lamb_squares(s, &s->normed[i], shard, &sums));
+    }
+    WEFT_RETURN_IF_ERROR(add_sum_of_ranks(s, "squares of all tensors",
+                                          "sums the squares of all shards for norms of tensors",
+                                          s->normed[s->normed_count - 1].group.node, &sums));
+    for (uint32_t i = 0; i < s->normed_count; i++) {
+        normed_t *n = &s->normed[i];
+        uint32_t first = n->group.updates[0], updated;
+        weft_attr_t *attrs;
+        uint32_t count;
+        n->in[LAMB_SUMS] = sums;
+        n->in[LAMB_SHARD] = shard;
+        WEFT_RETURN_IF_ERROR(normed_attrs(s, n, graph->nodes[first].def, &attrs, &count));
+        WEFT_RETURN_IF_ERROR(add_update(s, &n->group, n->in, LAMB_INPUTS, attrs, count, &updated));
+        read_flat(s, &n->group, WEFTI_NONE);
+        WEFT_RETURN_IF_ERROR(add_gather(s, &n->group, updated, first));
+    }
+    return WEFT_OK;
+}
+
 static weft_status_t shard_bucket(sharder_t *s, const wefti_update_group_t *group)
 {
     wefti_graph_t *graph = s->graph;
-    uint32_t grads, shard, after = group->updates[0];
+    uint32_t grads, shard, first = group->updates[0], *in;
     const char *whole = whole_reason(s, group);
     if (whole != NULL) {
         return set_text(graph, group->node, "shard_reason", whole);
@@ -289,9 +449,19 @@ static weft_status_t shard_bucket(sharder_t *s, const wefti_update_group_t *grou
     for (uint32_t i = 0; i < group->count; i++) { /* nothing has all of it any more */
         graph->values[graph->nodes[group->node].outputs[i]].grad_of = WEFTI_NONE;
     }
-    WEFT_RETURN_IF_ERROR(add_view(s, group, after, &shard));
-    WEFT_RETURN_IF_ERROR(add_update(s, group, grads, shard, after, &shard));
-    return add_gather(s, group, shard, after);
+    WEFT_RETURN_IF_ERROR(add_view(s, group, &shard));
+    WEFT_RETURN_IF_ERROR(shard_operands(s, group, grads, shard, &in));
+    if (group->norms) {
+        normed_t *n = &s->normed[s->normed_count++];
+        *n = (normed_t){
+            .group = *group, .grads = grads, .params = shard, .row = s->row_count, .in = in};
+        s->row_count += group->count;
+        return find_begins(s, group, &n->begins);
+    }
+    const wefti_node_t *like = &graph->nodes[first];
+    WEFT_RETURN_IF_ERROR(
+        add_update(s, group, in, like->input_count, like->attrs, like->attr_count, &shard));
+    return add_gather(s, group, shard, first);
 }
 
 /* A chain of SquareSums, the last one first. */
@@ -315,29 +485,6 @@ static weft_status_t add_squares(sharder_t *s, squares_t *q, uint32_t after)
     }
     q->inputs[0] = q->sum;
     q->count = 1;
-    weft_status_t status = wefti_graph_insert_node(s->graph, &params, after, &node);
-    if (status >= 0) {
-        q->sum = s->graph->nodes[node].outputs[0];
-    }
-    return status;
-}
-
-static weft_status_t add_squares_of_ranks(sharder_t *s, squares_t *q, uint32_t after)
-{
-    uint32_t node;
-    const weft_attr_t attrs[] = {{.name = "reduction", .type = WEFT_ATTR_TYPE_STRING, .s = "sum"},
-                                 {.name = "reason",
-                                  .type = WEFT_ATTR_TYPE_STRING,
-                                  .s = "sums the squares of all shards for the global norm"}};
-    const wefti_node_params_t params = {.domain = "weft",
-                                        .op = "AllReduce",
-                                        .name = "squares of all ranks",
-                                        .phase = WEFTI_PHASE_COMM,
-                                        .inputs = &q->sum,
-                                        .input_count = 1,
-                                        .output_count = 1,
-                                        .attrs = attrs,
-                                        .attr_count = 2};
     weft_status_t status = wefti_graph_insert_node(s->graph, &params, after, &node);
     if (status >= 0) {
         q->sum = s->graph->nodes[node].outputs[0];
@@ -403,7 +550,9 @@ static weft_status_t shard_squares(sharder_t *s, uint32_t last)
     if (q.sum == WEFTI_NONE) {
         return WEFT_OK; /* no bucket is sharded */
     }
-    WEFT_RETURN_IF_ERROR(add_squares_of_ranks(s, &q, last));
+    WEFT_RETURN_IF_ERROR(add_sum_of_ranks(s, "squares of all ranks",
+                                          "sums the squares of all shards for the global norm",
+                                          last, &q.sum));
     for (uint32_t i = 0; i < count; i++) {
         collect_whole(s, &graph->nodes[chain[i]], &q);
         graph->nodes[chain[i]].dead = true;
@@ -430,7 +579,8 @@ static weft_status_t begin(sharder_t *s)
     wefti_graph_t *graph = s->graph;
     s->old_count = graph->node_count;
     s->shard_of = wefti_id_map(&s->arena, s->old_count);
-    WEFT_RETURN_IF_NO_MEMORY(s->shard_of);
+    s->normed = wefti_arena_array(&s->arena, graph->order_count, sizeof(*s->normed));
+    WEFT_RETURN_IF_NO_MEMORY(s->shard_of && s->normed);
     WEFT_RETURN_IF_ERROR(
         wefti_graph_readers(graph, graph->order, graph->order_count, &s->arena, &s->readers));
     return wefti_state_slots(graph, &s->arena, &s->slots, &s->slot_count);
@@ -449,6 +599,7 @@ static weft_status_t shard(sharder_t *s)
             WEFT_RETURN_IF_ERROR(shard_bucket(s, &group));
         }
     }
+    WEFT_RETURN_IF_ERROR(add_normed_updates(s));
     for (uint32_t i = 0; i < count; i++) {
         uint32_t id = graph->order[i];
         if (wefti_op_has(graph->nodes[id].def, WEFT_FACT_ACCUMULATES) && !is_continued(s, id)) {

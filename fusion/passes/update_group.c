@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Updates that one kernel can run: the same element-wise operator with the same settings, on
- * operands of the same roles. */
+/* Updates that one kernel can run: the same operator with the same settings, on operands of the
+ * same roles. It is element-wise, or becomes so once the norms of the tensors are known. */
 #include "fusion/passes/update_group.h"
 
 #include <string.h>
@@ -54,11 +54,22 @@ static bool same_role(const wefti_graph_t *graph, const wefti_update_group_t *gr
            graph->values[a].state_of == param_a && graph->values[b].state_of == param_b;
 }
 
-/* Another update may take norms of a tensor. The parameter is input 0, the gradient input 1. */
-static bool is_elementwise_update(const wefti_node_t *node)
+static bool has_attr(const weft_op_def_t *def, const char *name)
+{
+    uint32_t k = 0;
+    while (k < def->attr_count && strcmp(def->attrs[k].name, name) != 0) {
+        k++;
+    }
+    return k < def->attr_count;
+}
+
+/* Without attribute "adapt" an update that can adapt to norms is element-wise. The parameter is
+ * input 0, the gradient input 1. */
+static bool is_range_update(const wefti_node_t *node)
 {
     return (node->def->effects & WEFT_EFFECT_UPDATES) != 0 &&
-           wefti_op_has(node->def, WEFT_FACT_ELEMENTWISE) && wefti_node_overwrites(node, 0) == 0;
+           (wefti_op_has(node->def, WEFT_FACT_ELEMENTWISE) || has_attr(node->def, "adapt")) &&
+           wefti_node_overwrites(node, 0) == 0;
 }
 
 static bool is_uniform(const wefti_graph_t *graph, const wefti_update_group_t *group,
@@ -66,7 +77,7 @@ static bool is_uniform(const wefti_graph_t *graph, const wefti_update_group_t *g
 {
     const wefti_node_t *a =
         group->updates[0] == WEFTI_NONE ? NULL : &graph->nodes[group->updates[0]];
-    if (a == NULL || !is_elementwise_update(a) || a->inputs[0] != group->params[0]) {
+    if (a == NULL || !is_range_update(a) || a->inputs[0] != group->params[0]) {
         return false;
     }
     for (uint32_t i = 0; i < group->count; i++) {
@@ -141,5 +152,6 @@ weft_status_t wefti_update_group(const wefti_graph_t *graph, const wefti_readers
         out->updates[i] = find_update(graph, readers, reduced);
     }
     out->uniform = is_uniform(graph, out, slots);
+    out->norms = out->uniform && wefti_node_int(&graph->nodes[out->updates[0]], "adapt") != 0;
     return WEFT_OK;
 }

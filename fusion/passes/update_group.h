@@ -10,7 +10,8 @@ typedef struct wefti_update_group {
     uint32_t count;
     uint32_t *params;  /* by output of the node */
     uint32_t *updates; /* nodes; WEFTI_NONE: no update, or several */
-    bool uniform;      /* one element-wise operator with the same settings: may run on a range */
+    bool uniform;      /* one operator with the same settings: element-wise, or takes norms */
+    bool norms;        /* it takes norms of each parameter: only with these it may run on a range */
 } wefti_update_group_t;
 
 /* By STATE value its position among the states of its parameter, if it has the parameter's size and

@@ -281,7 +281,7 @@ static weft_status_t set_phases(const wefti_onnx_import_params_t *params, wefti_
     return WEFT_OK;
 }
 
-/* Initializers as parameters, constants and scalars. */
+/* Initializers as parameters, constants, scalars and states. */
 static weft_status_t set_kinds(const wefti_onnx_import_params_t *params, wefti_graph_t *graph,
                                const wefti_onnx_file_t *file, const wefti_onnx_compiled_t *compiled)
 {
@@ -314,7 +314,7 @@ static weft_status_t set_kinds(const wefti_onnx_import_params_t *params, wefti_g
             value->type.data = NULL; /* states begin at zero */
             break;
         default:
-            return BAD("kinds", "initializer '%s': no kind, expected P, C or S", value->name);
+            return BAD("kinds", "initializer '%s': no kind, expected P, C, S or T", value->name);
         }
     }
     return WEFT_OK;

@@ -370,6 +370,23 @@ static bool *find_used(wefti_onnx_emit_t *emit)
     return used;
 }
 
+/* By value: states that are read before the updates, which are in the graph of the model. */
+static bool *find_early_states(wefti_onnx_emit_t *emit)
+{
+    const wefti_graph_t *graph = emit->graph;
+    bool *early = message(emit, (size_t)graph->value_count + 1);
+    for (uint32_t i = 0; early != NULL && i < graph->order_count; i++) {
+        const wefti_node_t *node = &graph->nodes[graph->order[i]];
+        for (uint32_t k = 0; node->phase != WEFTI_PHASE_UPDATE && k < node->input_count; k++) {
+            uint32_t v = node->inputs[k];
+            if (v != WEFTI_NONE && graph->values[v].kind == WEFTI_VALUE_STATE) {
+                early[v] = true;
+            }
+        }
+    }
+    return early;
+}
+
 static const void *scalar_contents(wefti_onnx_emit_t *emit, const wefti_value_t *value)
 {
     int64_t i = (int64_t)value->default_value;
@@ -492,7 +509,8 @@ static void bind_outputs(wefti_onnx_emit_t *emit, Onnx__TrainingInfoProto *info,
 }
 
 /* One block of zeros is every state's beginning. */
-static weft_status_t add_states(wefti_onnx_emit_t *emit, Onnx__GraphProto *algorithm)
+static weft_status_t add_states(wefti_onnx_emit_t *emit, Onnx__GraphProto *main,
+                                Onnx__GraphProto *algorithm)
 {
     const wefti_graph_t *graph = emit->graph;
     size_t most = 0;
@@ -501,13 +519,13 @@ static weft_status_t add_states(wefti_onnx_emit_t *emit, Onnx__GraphProto *algor
         most = graph->values[v].kind == WEFTI_VALUE_STATE && bytes > most ? bytes : most;
     }
     const void *zeros = message(emit, most + 1);
-    const bool *used = find_used(emit);
+    const bool *used = find_used(emit), *early = find_early_states(emit);
     WEFT_RETURN_IF_NO_MEMORY(!emit->arena.failed);
     for (uint32_t v = 0; v < graph->value_count && !emit->arena.failed; v++) {
         if (graph->values[v].kind == WEFTI_VALUE_STATE && used[v]) {
             weft_tensor_desc_t desc = graph->values[v].type;
             desc.data = zeros;
-            add_initializer(emit, algorithm, &desc, graph->values[v].name);
+            add_initializer(emit, early[v] ? main : algorithm, &desc, graph->values[v].name);
         }
     }
     return emit->arena.failed ? WEFT_ERR_NO_MEMORY : WEFT_OK;
@@ -536,7 +554,7 @@ static weft_status_t add_training(wefti_onnx_emit_t *emit)
             bind_outputs(emit, info, node);
         }
     }
-    return add_states(emit, info->algorithm);
+    return add_states(emit, emit->model->graph, info->algorithm);
 }
 
 static weft_status_t make_model(wefti_onnx_emit_t *emit)

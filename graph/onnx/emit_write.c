@@ -90,7 +90,10 @@ static void add_kinds(props_t *p)
     for (size_t i = 0; i < emit->model->graph->n_initializer; i++) {
         uint32_t v = wefti_graph_find_value(emit->graph, emit->model->graph->initializer[i]->name);
         wefti_value_kind_t kind = v == WEFTI_NONE ? WEFTI_VALUE_CONST : emit->graph->values[v].kind;
-        add_run(&runs, kind == WEFTI_VALUE_PARAM ? 'P' : kind == WEFTI_VALUE_SCALAR ? 'S' : 'C');
+        add_run(&runs, kind == WEFTI_VALUE_PARAM    ? 'P'
+                       : kind == WEFTI_VALUE_SCALAR ? 'S'
+                       : kind == WEFTI_VALUE_STATE  ? 'T'
+                                                    : 'C');
     }
     end_runs(&runs);
     flush(p, "kinds");

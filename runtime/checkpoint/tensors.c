@@ -48,7 +48,7 @@ weft_status_t wefti_checkpoint_tensors(const weft_plan_t *plan, const wefti_stat
 bool wefti_checkpoint_has_scalar(const wefti_plan_binding_t *binding)
 {
     return binding->role == WEFT_BINDING_ROLE_SCALAR && strcmp(binding->name, "step") != 0 &&
-           strcmp(binding->name, "rank") != 0;
+           strcmp(binding->name, "rank") != 0 && strcmp(binding->name, "shard") != 0;
 }
 
 void wefti_checkpoint_digest_name(wefti_hasher_t *hasher, const char *name)

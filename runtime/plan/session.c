@@ -130,6 +130,7 @@ static void find_entries(weft_session_t *session)
     }
     session->step_scalar = wefti_session_find_scalar(session, "step");
     session->rank_scalar = wefti_session_find_scalar(session, "rank");
+    session->shard_scalar = wefti_session_find_scalar(session, "shard");
 }
 
 /* Bytes of the region: the plan's arena, signals, and what runs need. */

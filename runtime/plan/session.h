@@ -152,8 +152,8 @@ struct weft_session {
     weft_queue_t **queues;    /* per stream, not on the CPU */
     weft_queue_t *copy_queue; /* inputs and outputs, not on the CPU */
 
-    uint32_t step_scalar, rank_scalar; /* buffers of the scalars "step" and "rank" */
-    wefti_state_map_t states;          /* where parameters, gradients and optimizer state lie */
+    uint32_t step_scalar, rank_scalar, shard_scalar; /* buffers of "step", "rank" and "shard" */
+    wefti_state_map_t states; /* where parameters, gradients and optimizer state lie */
     bool trace;
     uint64_t timeline_first_step, timeline_last_step; /* of the file written last; 0: none */
     uint64_t steps;

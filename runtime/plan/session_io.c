@@ -97,7 +97,8 @@ static double scalar_value(weft_dtype_t dtype, const uint8_t *bytes)
                                                                 : (double)i32;
 }
 
-/* What a scalar starts with: its default, but "rank" is the number of this rank's batch. */
+/* What a scalar starts with: its default, but "rank" is the number of this rank's batch, "shard"
+ * that of its shard. */
 static weft_status_t start_scalar(weft_session_t *session, uint32_t index)
 {
     const wefti_plan_buffer_t *buffer = &session->plan->buffers[index];
@@ -113,7 +114,8 @@ static weft_status_t start_scalar(weft_session_t *session, uint32_t index)
         session, index,
         index == session->rank_scalar
             ? (double)wefti_plan_batch_of(session->plan, session->endpoint->rank)
-            : buffer->default_value);
+        : index == session->shard_scalar ? (double)session->endpoint->rank
+                                         : buffer->default_value);
 }
 
 weft_status_t weft_session_set_scalar(weft_session_t *session, const char *name, double value)

@@ -110,6 +110,14 @@ class Checkpoint(Case):
         for plan in plans[4:] if SANITIZED else plans[::2]:
             self.resumed(plan, [(other, 2) for other in plans], until=6, at=3)
 
+    def test_lamb_resumes_with_and_without_shards(self):
+        lamb = ("--optimizer", "lamb", "--weight-decay", "0.1", "--no-decay", "1d", "--lr", "0.01")
+        plans = [self.compile("mlp.onnx", f"{i}.weft", 2, 16, *lamb, *extra)
+                 for i, extra in enumerate([(), ("--shard-optimizer", "--bucket", "one"), ("--decouple",),
+                                            ("--shard-parameters", "--bucket", "bytes:100K")])]
+        for plan in plans[1:2] if SANITIZED else plans:
+            self.resumed(plan, [(other, 2) for other in plans], until=6, at=3)
+
     def test_the_number_of_ranks_may_change_with_a_fixed_tree(self):
         """One global batch of four micro-batches: 1, 2 and 4 ranks have the same bits, stopped or not."""
         plans = {n: self.compile("mlp.onnx", f"{n}.weft", n, 16, "--global-micro-batches", 4) for n in (1, 2, 4)}

@@ -33,6 +33,7 @@ OPTIONS = (
     ("--clip", "0.5", "--shard-optimizer", "--accumulate", "2", "--optimizer", "adam"),
     ("--shard-parameters",), ("--shard-parameters", "--bucket", "bytes:20K", "--wire", "bf16"),
     ("--optimizer", "lamb", "--weight-decay", "0.1", "--no-decay", "1d", "--beta2", "0.99", "--epsilon", "1e-6"),
+    ("--shard-optimizer", "--optimizer", "lamb", "--weight-decay", "0.1", "--no-decay", "1d", "--bucket", "bytes:20K"),
     ("--shard-optimizer", "--lr-schedule", "cosine", "--warmup-steps", "2", "--label-smoothing", "0.1"),
     ("--shard-parameters", "--bucket", "none", "--clip", "0.5", "--accumulate", "2", "--in-flight", "1"),
 )

@@ -44,11 +44,24 @@ class Shards(Case):
                 self.assertEqual(len({name.endswith("bias") for name in names}), 1, names)
                 self.assertNotIn("not sharded", str(plan))
 
-    def test_lamb_needs_whole_parameters(self):
-        for mode in ("--shard-optimizer", "--decouple", "--shard-parameters"):
-            refused = self.weft("compile", MODELS / "mlp.onnx", "-o", self.dir / "p.weft", "--world", 2, "--batch", 4,
-                                "--optimizer", "lamb", mode, code=2)
-            self.assertIn("excludes optimizer lamb: it takes norms of whole parameters", refused.stderr)
+    @NEED_DATA
+    def test_same_bits_of_lamb(self):
+        """Norms of a tensor are exact sums over the shards of all ranks. Buckets of several tensors have borders of
+        shards inside of tensors and tensors inside of a shard; others are pieces of one tensor. Biases take no norms."""
+        lamb = ("--optimizer", "lamb", "--lr", "0.01", "--weight-decay", "0.1")
+        spared = ("--no-decay", "1d")
+        rows = ((2, "one", ()), (4, "one", spared), (4, "bytes:20K", spared), (3, "auto:10000", ("--clip", "0.5")),
+                (2, "none", ("--accumulate", "3", "--wire", "bf16")), (2, "auto", (*spared, "--global-micro-batches", "4")))
+        for world, policy, more in rows[1:3] if SANITIZED else rows:
+            sharded = self.assert_equal_digests(*lamb, *more, "--bucket", policy, model="lenet.onnx", world=world, steps=4)
+            other = self.compile("lenet.onnx", "other.weft", world, 8, *lamb, *more, "--bucket", "index:1,4")
+            self.assertEqual(self.train(other, world=world, steps=4)["param_digest"], sharded)
+
+    def test_lamb_adds_the_squares_of_all_tensors_at_once(self):
+        for plan in self.plans("--optimizer", "lamb", "--bucket", "none", model="lenet.onnx", world=4)[1:]:
+            text = self.weft("explain", plan).stdout
+            self.assertEqual(text.count("sums the squares of all shards for norms of tensors"), 1, text)
+            self.assertNotIn("not sharded", text)
 
     @NEED_DATA
     def test_same_bits_of_convolutions_and_split_tensors(self):

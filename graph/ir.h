@@ -125,6 +125,15 @@ typedef struct wefti_update_rule {
     uint32_t attr_count;
 } wefti_update_rule_t;
 
+/* What a multi-device annotation asks of a node's input or output. */
+typedef struct wefti_sharding {
+    const char *node;            /* "node 'fc1' (MatMul)" */
+    const char *output, *tensor; /* the first output of the node; the value */
+    bool is_output;
+    bool split;        /* into one part per device, along axis, which may be negative; else whole */
+    int64_t axis, dim; /* dim: the size of the axis, or -1 */
+} wefti_sharding_t;
+
 typedef struct wefti_program {
     const char *name; /* init, micro_step, micro_step.1 .., step, flush, eval */
     uint32_t *nodes;  /* ids, in the order of order[] */
@@ -159,6 +168,8 @@ typedef struct wefti_graph {
     uint32_t parameter_count;
     wefti_update_rule_t update_rule; /* of training_info */
     uint32_t device_configurations;  /* annotations of the model for several devices */
+    wefti_sharding_t *shardings;     /* those that are executed */
+    uint32_t sharding_count;
     wefti_program_t *programs;
     uint32_t program_count;
     size_t program_capacity;

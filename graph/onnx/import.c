@@ -659,6 +659,10 @@ static weft_status_t convert(import_t *import)
     WEFT_RETURN_IF_ERROR(mark_loss(import));
     WEFT_RETURN_IF_ERROR(list_parameters(import));
     graph->device_configurations = wefti_onnx_count_device_configurations(import->file);
+    if (import->params->devices.count > 0) {
+        WEFT_RETURN_IF_ERROR(
+            wefti_onnx_read_shardings(import->file, &import->params->devices, graph));
+    }
     return wefti_onnx_file_give_mappings(import->file, graph);
 }
 

@@ -207,8 +207,11 @@ weft_status_t wefti_onnx_training_form(wefti_onnx_file_t *file);
 weft_status_t wefti_onnx_foreign(wefti_onnx_file_t *file, wefti_graph_t *graph,
                                  const weft_op_def_t ***out_defs, uint32_t *out_count);
 
-/* model.c: nodes, and the model, with configurations of several devices (ONNX 1.18). */
+/* devices.c: nodes, and the model, with configurations of several devices (ONNX 1.18). */
 uint32_t wefti_onnx_count_device_configurations(const wefti_onnx_file_t *file);
+/* The shardings of graph: what the nodes of the file ask of the devices. */
+weft_status_t wefti_onnx_read_shardings(const wefti_onnx_file_t *file,
+                                        const wefti_onnx_devices_t *devices, wefti_graph_t *graph);
 
 /* parameters.c: floating-point initializers in file order, then parameters that the file lacks. A
  * value of an entry is the index of the initializer. In arena. */

@@ -86,30 +86,6 @@ weft_status_t wefti_onnx_check_model(const wefti_onnx_file_t *file)
     return WEFT_OK;
 }
 
-enum { MODEL_GRAPH = 7, MODEL_CONFIGURATION = 26, GRAPH_NODE = 1, NODE_CONFIGURATION = 10 };
-
-/* Fields of ONNX 1.18, read from the bytes of the file. */
-uint32_t wefti_onnx_count_device_configurations(const wefti_onnx_file_t *file)
-{
-    uint32_t count = 0;
-    wefti_onnx_cursor_t in = {file->data, file->data + file->size_bytes};
-    wefti_onnx_field_t field, node, part;
-    while (wefti_onnx_next_message(&in, &field)) {
-        count += field.id == MODEL_CONFIGURATION;
-        if (field.id != MODEL_GRAPH) {
-            continue;
-        }
-        wefti_onnx_cursor_t graph = wefti_onnx_inside(&field);
-        while (wefti_onnx_next_message(&graph, &node)) {
-            wefti_onnx_cursor_t parts = wefti_onnx_inside(&node);
-            while (node.id == GRAPH_NODE && wefti_onnx_next_message(&parts, &part)) {
-                count += part.id == NODE_CONFIGURATION;
-            }
-        }
-    }
-    return count;
-}
-
 /* Names close to a wanted one, best first. */
 typedef struct near {
     const char *domain, *wanted;

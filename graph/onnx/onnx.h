@@ -12,6 +12,16 @@ typedef struct wefti_onnx_property {
     const char *key, *value;
 } wefti_onnx_property_t;
 
+/* The devices of the multi-device annotations that are executed. */
+typedef struct wefti_onnx_devices {
+    uint32_t count; /* 0: none */
+    const char *configuration;
+} wefti_onnx_devices_t;
+/* devices.c: those of a file whose nodes have annotations. wanted: of several configurations, that
+ * with so many devices. In arena. */
+weft_status_t wefti_onnx_devices(const char *path, uint32_t wanted, wefti_arena_t *arena,
+                                 wefti_onnx_devices_t *out);
+
 typedef struct wefti_onnx_import_params {
     const char *path;  /* a file, or NULL with bytes: external data is then refused */
     const void *bytes; /* must outlive the graph */
@@ -30,6 +40,7 @@ typedef struct wefti_onnx_import_params {
      */
     const char *const *trained;
     size_t trained_count;
+    wefti_onnx_devices_t devices; /* their annotations become the graph's shardings */
 } wefti_onnx_import_params_t;
 
 /* tensor.c: the number of ONNX. */

@@ -47,6 +47,7 @@ typedef struct wefti_compiler {
     wefti_gradient_map_t gradients; /* of grads_path */
     weft_compile_params_t given;    /* before defaults were filled in */
     wefti_compiled_t compiled;      /* the model is a compiled graph */
+    wefti_onnx_devices_t devices;   /* annotations of the model set tensor_parallel */
     wefti_onnx_emit_t *emit;        /* of emit_path */
     wefti_model_t *models;
     uint32_t model_count;

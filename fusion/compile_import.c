@@ -55,12 +55,13 @@ static weft_status_t import_model(wefti_compiler_t *c, wefti_model_t *model)
         .training_form = c->params.training_form != 0,
         .may_lack_loss = true, /* the pass given-gradients decides whether a loss is necessary */
         .compiled = c->compiled.known ? c->compiled.properties : NULL,
-        .compiled_count = c->compiled.count};
+        .compiled_count = c->compiled.count,
+        .devices = c->devices};
     weft_status_t status =
         wefti_onnx_import(&params, c->allocator, c->params.registry, &model->graph);
     if (status >= 0) {
         name_fences(c, model->graph, model->path);
-        if (model->graph->device_configurations > 0) {
+        if (model->graph->device_configurations > 0 && c->devices.count == 0) {
             wefti_log(&c->log, WEFT_LOG_LEVEL_WARN,
                       "%s: %u device configurations and sharding specifications are ignored: each "
                       "rank runs the whole graph",

@@ -227,6 +227,37 @@ static void read_mesh(wefti_compiler_t *c)
     }
 }
 
+/* Multi-device annotations divide a model for inference, unless tensor_parallel is 1. */
+static weft_status_t read_devices(wefti_compiler_t *c)
+{
+    weft_compile_params_t *p = &c->params;
+    if (!p->infer || c->compiled.known || p->rank_model_count > 0 || p->tensor_parallel == 1) {
+        return WEFT_OK;
+    }
+    WEFT_RETURN_IF_ERROR(
+        wefti_onnx_devices(p->model_path, p->tensor_parallel, &c->arena, &c->devices));
+    const uint32_t devices = c->devices.count;
+    if (devices == 0) {
+        return WEFT_OK;
+    }
+    const char *what = p->pipeline > 1 ? "excludes pipeline"
+                       : p->tensor_parallel > 1 && p->tensor_parallel != devices
+                           ? "differs from tensor_parallel"
+                       : p->world_size % devices != 0 ? "must divide world_size"
+                                                      : NULL;
+    if (what != NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "%s: device configuration '%s': num_devices %u %s %u; set "
+                           "tensor_parallel 1 to ignore the annotations of the model",
+                           p->model_path, c->devices.configuration, devices, what,
+                           p->pipeline > 1          ? p->pipeline
+                           : p->tensor_parallel > 1 ? p->tensor_parallel
+                                                    : p->world_size);
+    }
+    p->tensor_parallel = devices;
+    return WEFT_OK;
+}
+
 weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_params_t *params)
 {
     if (params == NULL) {
@@ -249,6 +280,7 @@ weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_
     if (c->params.topology_path != NULL) {
         WEFT_RETURN_IF_ERROR(wefti_compile_read_topology(c));
     }
+    WEFT_RETURN_IF_ERROR(read_devices(c));
     if (c->params.world_size == 0) {
         c->params.world_size =
             c->params.pipeline > 1 ? c->params.pipeline : c->params.tensor_parallel;

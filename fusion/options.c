@@ -202,7 +202,8 @@ static const weft_compile_option_t table[] = {
      .reason = "one model is divided over the ranks",
      .help =
          "divide the weights of products, and attention heads, over N ranks; collectives are "
-         "inserted where they are needed; with N times D ranks, D batches are computed at a time"},
+         "inserted where they are needed; with N times D ranks, D batches are computed at a time; "
+         "1 with infer: ignore multi-device annotations of the model"},
     {FIELD(pipeline), WEFT_OPTION_TYPE_U32, WEFT_OPTION_FLAG_IN_GRAPH, "pipeline", "N", .low = 1,
      .high = MAX_STAGES, .excludes = "rank_models", .reason = "one model is divided into stages",
      .help =

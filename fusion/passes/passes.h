@@ -89,6 +89,7 @@ weft_status_t wefti_pass_inference_form(wefti_graph_t *graph);
 typedef struct wefti_tensor_params {
     uint32_t ranks, group; /* of the mesh */
     bool trains;
+    bool annotated; /* the shardings of the graph say what is split */
 } wefti_tensor_params_t;
 weft_status_t wefti_pass_tensor_parallel(wefti_graph_t *graph, const wefti_tensor_params_t *params,
                                          const wefti_log_t *log);

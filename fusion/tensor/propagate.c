@@ -92,7 +92,7 @@ static weft_status_t propagate_node(propagation_t *p, uint32_t id)
     for (uint32_t i = 0; i < node->input_count; i++) {
         uint32_t value = node->inputs[i];
         if (value != WEFTI_NONE && wefti_is_split(&s->of_value[value]) &&
-            !wefti_is_split(&result->need[i])) {
+            s->of_value[value].axis != result->need[i].axis) {
             WEFT_RETURN_IF_ERROR(add_event(
                 p, value, id, result->why != NULL ? result->why : "its other inputs are whole"));
         }
@@ -247,6 +247,16 @@ static bool give_up(propagation_t *p, bool all)
     return changed;
 }
 
+/* Of annotations: returns whether splits are propagated again. */
+static bool settle_marks(propagation_t *p)
+{
+    bool changed = false;
+    for (uint32_t i = 0; i < p->event_count && !changed; i++) {
+        changed = wefti_split_unorder(&p->s, p->events[i].value);
+    }
+    return changed;
+}
+
 /* A term of the model's own sum would be the whole. */
 static weft_status_t check_whole(const wefti_graph_t *graph)
 {
@@ -348,11 +358,18 @@ weft_status_t wefti_pass_tensor_parallel(wefti_graph_t *graph, const wefti_tenso
                              .group = params->group,
                              .trains = params->trains}};
     WEFT_TRY(status, check_whole(graph), done);
+    if (params->annotated) {
+        WEFT_TRY(status, wefti_split_mark(&p.s), done);
+    }
     WEFT_TRY(status, make_tables(&p), done);
+    if (params->annotated) {
+        WEFT_TRY(status, wefti_split_index_marks(&p.s), done);
+    }
     do { /* each round gives up a product, or divides the columns of one */
         WEFT_TRY(status, propagate(&p), done);
-    } while (p.s.changed || give_up(&p, false) || give_up(&p, true));
-    WEFT_TRY(status, report(&p, log), done);
+    } while (p.s.changed ||
+             (params->annotated ? settle_marks(&p) : give_up(&p, false) || give_up(&p, true)));
+    WEFT_TRY(status, params->annotated ? wefti_split_check_marks(&p.s) : report(&p, log), done);
     WEFT_TRY(status, wefti_split_rewrite(&p.s), done);
     status = params->trains ? WEFT_OK : wefti_pass_inference_form(graph);
 done:
@@ -364,7 +381,8 @@ static wefti_tensor_params_t params_of(const wefti_compiler_t *c, bool trains)
 {
     return (wefti_tensor_params_t){.ranks = c->params.tensor_parallel,
                                    .group = c->mesh.axis_count > 0 ? WEFTI_GROUP_TENSOR : 0,
-                                   .trains = trains};
+                                   .trains = trains,
+                                   .annotated = !trains && c->devices.count > 0};
 }
 
 weft_status_t wefti_apply_tensor_parallel(wefti_compiler_t *c)

@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "fusion/passes/passes.h"
 #include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
@@ -24,9 +25,10 @@ typedef struct rewriter {
     wefti_graph_t *graph;
     made_t *made;
     uint32_t made_count, made_capacity;
-    uint32_t first_new; /* value: not one of the graph that was divided, and whole */
-    uint32_t last;      /* node of the graph: what outputs alone need comes after it, or NONE */
-    uint32_t **joined;  /* by node, of joins: the inputs before their parts took their places */
+    uint32_t node_count; /* of the graph that was divided */
+    uint32_t first_new;  /* value: not one of the graph that was divided, and whole */
+    uint32_t last;       /* node of the graph: what outputs alone need comes after it, or NONE */
+    uint32_t **joined;   /* by node, of joins: the inputs before their parts took their places */
 } rewriter_t;
 
 /* Is a part of the result that operator's result of a part? */
@@ -215,6 +217,11 @@ static weft_status_t slice_initializer(rewriter_t *r, uint32_t value, const weft
     return WEFT_OK;
 }
 
+static bool is_mark(const rewriter_t *r, uint32_t node)
+{
+    return r->s->marks != NULL && node < r->node_count && r->s->mark_of[node] != NULL;
+}
+
 /* The part of a value that is computed from initializers. */
 static weft_status_t slice_fixed(rewriter_t *r, uint32_t value, const wefti_split_t *split,
                                  uint32_t *out_value)
@@ -226,6 +233,8 @@ static weft_status_t slice_fixed(rewriter_t *r, uint32_t value, const wefti_spli
     uint32_t producer = r->graph->values[value].producer;
     if (producer == WEFTI_NONE) {
         WEFT_RETURN_IF_ERROR(slice_initializer(r, value, split, out_value));
+    } else if (is_mark(r, producer)) {
+        return slice_fixed(r, r->graph->nodes[producer].inputs[0], split, out_value);
     } else {
         wefti_split_t before = *split;
         uint32_t part;
@@ -613,6 +622,43 @@ static bool is_addend(const rewriter_t *r, uint32_t id, uint32_t input)
     return r->s->nodes[id].sums && input == 2;
 }
 
+/* Does the mark id, and nothing else, read a sum over ranks, of which a rank needs its rows? */
+static bool scatters(const rewriter_t *r, uint32_t id, uint32_t value)
+{
+    const wefti_graph_t *graph = r->graph;
+    const uint32_t producer = graph->values[value].producer;
+    const wefti_split_t *need = &r->s->nodes[id].need[0];
+    if (!is_mark(r, id) || value < r->first_new || need->axis != 0 || need->count > 1 ||
+        !wefti_is_all_reduce(&graph->nodes[producer]) ||
+        (graph->values[value].flags & WEFTI_VALUE_OUTPUT) != 0) {
+        return false;
+    }
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        const wefti_node_t *node = &graph->nodes[graph->order[i]];
+        for (uint32_t k = 0; k < node->input_count && graph->order[i] != id; k++) {
+            if (node->inputs[k] == value) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+static weft_status_t scatter(rewriter_t *r, uint32_t value)
+{
+    const uint32_t node = r->graph->values[value].producer;
+    const weft_attr_t size = {.name = "group_size", .type = WEFT_ATTR_TYPE_INT, .i = r->s->ranks};
+    WEFT_RETURN_IF_ERROR(wefti_graph_set_attr(r->graph, node, &size));
+    return wefti_graph_change_op(r->graph, node, "weft", "ReduceScatter", 0);
+}
+
+/* A part is copied at run time, not taken from initializers. */
+static bool is_copied(const rewriter_t *r, uint32_t id, uint32_t value, const wefti_split_t *need)
+{
+    return value >= r->first_new || !r->s->fixed[value] ||
+           (is_mark(r, id) && !wefti_split_can_slice(r->s, value, (uint32_t)need->axis));
+}
+
 static weft_status_t rewrite_node(rewriter_t *r, uint32_t id)
 {
     const wefti_node_split_t *split = &r->s->nodes[id];
@@ -631,18 +677,25 @@ static weft_status_t rewrite_node(rewriter_t *r, uint32_t id)
         }
         bool have = value < r->first_new && wefti_is_split(&r->s->of_value[value]);
         bool need = wefti_is_split(&split->need[i]);
+        bool same = have && r->s->of_value[value].axis == split->need[i].axis;
         if (!have && !need) {
             if (parts && r->s->trains && !is_addend(r, id, i)) {
                 WEFT_RETURN_IF_ERROR(share(r, value, &r->graph->nodes[id].inputs[i]));
             }
             continue;
         }
-        if (need && !have && (value >= r->first_new || !r->s->fixed[value])) {
+        if (need && !have && scatters(r, id, value)) {
+            WEFT_RETURN_IF_ERROR(scatter(r, value));
+        } else if (need && !have && is_copied(r, id, value, &split->need[i])) {
             WEFT_RETURN_IF_ERROR(copy_part(r, value, &split->need[i], id, &other));
         } else if (need && !have) {
             WEFT_RETURN_IF_ERROR(slice_fixed(r, value, &split->need[i], &other));
-        } else if (have && !need) {
+        } else if (have && !same) {
             WEFT_RETURN_IF_ERROR(gather(r, value, &other));
+            if (need) {
+                r->graph->values[other].type = r->graph->values[value].type; /* inferred later */
+                WEFT_RETURN_IF_ERROR(copy_part(r, other, &split->need[i], id, &other));
+            }
         }
         r->graph->nodes[id].inputs[i] = other;
     }
@@ -688,10 +741,22 @@ static weft_status_t take_names(rewriter_t *r)
     return WEFT_OK;
 }
 
+static void remove_marks(wefti_splitter_t *s)
+{
+    wefti_graph_t *graph = s->graph;
+    for (uint32_t i = 0; i < s->mark_count; i++) {
+        wefti_node_t *node = &graph->nodes[s->marks[i].node];
+        node->dead = true;
+        wefti_graph_replace_uses(graph, node->outputs[0], node->inputs[0], WEFTI_NONE);
+    }
+    wefti_graph_compact_order(graph);
+}
+
 weft_status_t wefti_split_rewrite(wefti_splitter_t *s)
 {
     wefti_graph_t *graph = s->graph;
-    rewriter_t r = {.s = s, .graph = graph, .first_new = graph->value_count};
+    rewriter_t r = {
+        .s = s, .graph = graph, .node_count = graph->node_count, .first_new = graph->value_count};
     r.last = WEFTI_NONE;
     r.joined = wefti_arena_array(s->arena, graph->node_count + 1u, sizeof(*r.joined));
     uint32_t count = graph->order_count;
@@ -718,6 +783,7 @@ weft_status_t wefti_split_rewrite(wefti_splitter_t *s)
 done:
     graph->defer_inference = deferred;
     WEFT_RETURN_IF_ERROR(status);
+    remove_marks(s);
     WEFT_RETURN_IF_ERROR(wefti_graph_sort(graph));
     WEFT_RETURN_IF_ERROR(wefti_graph_prune(graph));
     WEFT_RETURN_IF_ERROR(take_names(&r));

@@ -18,6 +18,7 @@ typedef struct rule {
     wefti_splitter_t *s;
     const wefti_node_t *node;
     wefti_node_split_t *result;
+    bool only_marks; /* inputs without an annotation of the node count as whole */
 } rule_t;
 
 static const weft_tensor_desc_t *type_of(const rule_t *r, uint32_t value)
@@ -25,10 +26,21 @@ static const weft_tensor_desc_t *type_of(const rule_t *r, uint32_t value)
     return &r->s->graph->values[value].type;
 }
 
+/* Does an annotation of the node split this input? */
+static bool is_marked(const rule_t *r, uint32_t value)
+{
+    const uint32_t producer = r->s->graph->values[value].producer;
+    const wefti_mark_t *mark =
+        r->s->marks == NULL || producer == WEFTI_NONE ? NULL : r->s->mark_of[producer];
+    return mark != NULL && mark->axis >= 0 && mark->reader != WEFTI_NONE &&
+           &r->s->graph->nodes[mark->reader] == r->node;
+}
+
 static const wefti_split_t *split_of(const rule_t *r, uint32_t input)
 {
     uint32_t value = input < r->node->input_count ? r->node->inputs[input] : WEFTI_NONE;
-    return value == WEFTI_NONE ? &whole : &r->s->of_value[value];
+    return value == WEFTI_NONE || (r->only_marks && !is_marked(r, value)) ? &whole
+                                                                          : &r->s->of_value[value];
 }
 
 static bool fail(rule_t *r, const char *why)
@@ -143,7 +155,9 @@ static bool ask_segments(rule_t *r, const wefti_split_t *split, uint32_t count,
 {
     wefti_split_t *columns = &r->s->columns[split->origin];
     const wefti_node_t *product = &r->s->graph->nodes[split->origin];
+    const wefti_mark_t *mark = r->s->marks != NULL ? r->s->mark_of[split->origin] : NULL;
     const weft_tensor_desc_t *type = type_of(r, product->outputs[0]);
+    const uint32_t axis = mark != NULL ? (uint32_t)mark->axis : type->rank - 1;
     int64_t sum = 0;
     for (uint32_t i = 0; i < count; i++) {
         if (sizes[i] == 0 || sizes[i] % r->s->ranks != 0) {
@@ -151,7 +165,8 @@ static bool ask_segments(rule_t *r, const wefti_split_t *split, uint32_t count,
         }
         sum += sizes[i];
     }
-    if (columns->count > 1 || sum != type->dims[type->rank - 1]) {
+    if (columns->count > 1 || sum != type->dims[axis] ||
+        (r->s->marks != NULL && r->s->one_segment[split->origin])) {
         return fail(r, "it divides the split axis");
     }
     columns->sizes = wefti_arena_memdup(r->s->arena, sizes, count * sizeof(*sizes));
@@ -255,6 +270,21 @@ static bool permutation(rule_t *r)
     return only_first(r);
 }
 
+/* What an annotation asks for, of a value in any split. */
+static bool marked(rule_t *r, uint32_t id, int32_t axis)
+{
+    const wefti_split_t *have = split_of(r, 0);
+    wefti_split_t split = whole;
+    if (axis >= 0 && have->axis == axis) {
+        split = *have;
+    } else if (axis >= 0) {
+        r->s->columns[id].origin = id;
+        split = at_axis(&r->s->columns[id], axis);
+    }
+    r->result->need[0] = r->result->out = split;
+    return true;
+}
+
 /* ---- products ---- */
 
 /* Weights [K, M], or transposed: the axis of K, and that of M. */
@@ -297,6 +327,23 @@ static bool by_columns(rule_t *r, uint32_t id, uint32_t columns)
     return true;
 }
 
+/* An annotation has split the weight. */
+static bool by_weight(rule_t *r, uint32_t rows, int64_t inner)
+{
+    const wefti_split_t *split = split_of(r, 0), *weight = split_of(r, 1);
+    r->result->need[1] = *weight;
+    if (weight->axis != (int32_t)rows) { /* a split input is gathered */
+        r->result->out = at_axis(weight, type_of(r, r->node->outputs[0])->rank - 1);
+        return true;
+    }
+    if (split->axis == inner && !same_segments(split, weight)) {
+        return fail(r, "its inputs are split in different ways");
+    }
+    r->result->need[0] = at_axis(weight, inner);
+    r->result->sums = true;
+    return true;
+}
+
 static bool weighted(rule_t *r, uint32_t id, bool *out_columns)
 {
     const weft_tensor_desc_t *in = type_of(r, r->node->inputs[0]);
@@ -305,6 +352,9 @@ static bool weighted(rule_t *r, uint32_t id, bool *out_columns)
     weight_axes(r->node, &rows, &columns);
     bool transposed = wefti_node_int(r->node, "transA") != 0;
     *out_columns = !wefti_is_split(split);
+    if (wefti_is_split(split_of(r, 1))) {
+        return by_weight(r, rows, (int64_t)in->rank - (transposed ? 2 : 1));
+    }
     if (!wefti_is_split(split)) {
         return by_columns(r, id, columns);
     }
@@ -334,8 +384,9 @@ static bool gemm(rule_t *r, uint32_t id)
     const weft_tensor_desc_t *type = type_of(r, addend);
     int64_t axis = r->result->out.axis - 2 + (int64_t)type->rank;
     if (r->result->sums) {
-        return (wefti_node_float(r->node, "beta") == 1.0f && !wefti_is_split(split_of(r, 2))) ||
-               fail(r, "its addend has a factor");
+        return wefti_is_split(split_of(r, 2)) ? fail(r, "its addend is split, and its result a sum")
+                                              : wefti_node_float(r->node, "beta") == 1.0f ||
+                                                    fail(r, "its addend has a factor");
     }
     return axis < 0 || type->dims[axis] == 1 || need_like(r, 2, axis, &r->result->out);
 }
@@ -574,6 +625,12 @@ static bool triangle(rule_t *r)
 static bool run_rule(rule_t *r, uint32_t id)
 {
     const weft_op_facts_t facts = wefti_op_facts(r->node->def);
+    if (r->s->marks != NULL && r->s->mark_of[id] != NULL) {
+        return marked(r, id, r->s->mark_of[id]->axis);
+    }
+    if (r->s->marks != NULL && r->s->keeps_whole[id]) {
+        return fail(r, "its result has no order that is gathered");
+    }
     if (facts.gradient == WEFT_GRADIENT_MATRIX_PRODUCT) {
         return matmul(r, id);
     }
@@ -623,20 +680,45 @@ static bool run_rule(rule_t *r, uint32_t id)
     }
 }
 
+static void clear(rule_t *r)
+{
+    for (uint32_t i = 0; i < r->node->input_count; i++) {
+        r->result->need[i] = whole;
+    }
+    r->result->out = whole;
+    r->result->sums = false;
+}
+
+/* What an annotation asks for goes before splits that came through the graph, which are converted:
+ * to another axis, but not to other segments of an axis. */
+static bool run_for_marks(rule_t *r, uint32_t id)
+{
+    bool fits = false;
+    for (uint32_t i = 0; i < r->node->input_count && r->s->marks != NULL; i++) {
+        fits = fits || (r->node->inputs[i] != WEFTI_NONE && is_marked(r, r->node->inputs[i]));
+    }
+    const char *why = r->result->why;
+    r->only_marks = true;
+    fits = fits && run_rule(r, id);
+    for (uint32_t i = 0; i < r->node->input_count && fits; i++) {
+        const wefti_split_t *need = &r->result->need[i];
+        const uint32_t value = r->node->inputs[i];
+        const wefti_split_t *have = value == WEFTI_NONE ? &whole : &r->s->of_value[value];
+        fits = !wefti_is_split(have) || have->axis != need->axis || same_segments(have, need);
+    }
+    r->result->why = fits ? NULL : why;
+    return fits;
+}
+
 void wefti_split_rule(wefti_splitter_t *s, uint32_t id, wefti_node_split_t *result)
 {
     rule_t r = {.s = s, .node = &s->graph->nodes[id], .result = result};
-    for (uint32_t i = 0; i < r.node->input_count; i++) {
-        result->need[i] = whole;
-    }
-    result->out = whole;
-    result->sums = false;
+    clear(&r);
     result->why = NULL;
     if (!run_rule(&r, id)) {
-        for (uint32_t i = 0; i < r.node->input_count; i++) {
-            result->need[i] = whole;
+        clear(&r);
+        if (!run_for_marks(&r, id)) {
+            clear(&r);
         }
-        result->out = whole;
-        result->sums = false;
     }
 }

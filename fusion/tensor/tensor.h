@@ -22,6 +22,14 @@ typedef struct wefti_node_split {
     const char *why;     /* the inputs must be whole: the reason; else NULL */
 } wefti_node_split_t;
 
+/* annotations.c: a node whose result is split, or whole, because an annotation asks for it. */
+typedef struct wefti_mark {
+    const wefti_sharding_t *sharding;
+    uint32_t node;
+    uint32_t reader; /* the annotated node, of an input; of an output WEFTI_NONE */
+    int32_t axis;    /* -1: whole */
+} wefti_mark_t;
+
 /* What is known while splits are propagated. */
 typedef struct wefti_splitter {
     wefti_graph_t *graph;
@@ -38,6 +46,11 @@ typedef struct wefti_splitter {
     bool changed;              /* columns: everything is propagated again */
     bool trains;               /* no all-gathers; whole inputs of parts are Shared (train.c) */
     const uint32_t *readers;   /* by value: their number */
+    wefti_mark_t *marks;       /* of annotations, or NULL: products are split by their costs */
+    uint32_t mark_count;
+    const wefti_mark_t **mark_of; /* by node; this and the following: only with marks */
+    bool *keeps_whole;            /* by node: it needs whole inputs */
+    bool *one_segment;            /* by node: the split that begins there has one segment */
 } wefti_splitter_t;
 
 static inline bool wefti_is_split(const wefti_split_t *split)
@@ -66,6 +79,13 @@ bool wefti_split_joins_again(const wefti_splitter_t *splitter, uint32_t value);
 const weft_op_def_t *wefti_tensor_shared(void);
 const weft_op_def_t *wefti_tensor_terms(void);
 weft_status_t wefti_tensor_add_sum(wefti_graph_t *graph, uint32_t group, uint32_t node);
+
+/* annotations.c: marks for the shardings of the graph; tables by node; what they cannot be. */
+weft_status_t wefti_split_mark(wefti_splitter_t *splitter);
+weft_status_t wefti_split_index_marks(wefti_splitter_t *splitter);
+weft_status_t wefti_split_check_marks(const wefti_splitter_t *splitter);
+/* value is gathered: returns whether its parts had no order, and splits are propagated again. */
+bool wefti_split_unorder(wefti_splitter_t *splitter, uint32_t value);
 
 /* rewrite.c: the graph of one rank, with contents for all. */
 weft_status_t wefti_split_rewrite(wefti_splitter_t *splitter);

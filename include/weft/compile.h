@@ -166,8 +166,9 @@ typedef struct weft_compile_params {
      * divides world_size, which may be 0: then both are equal. Ranks r with the same
      * r / tensor_parallel compute one batch, and batch is that of all of them together; in
      * training, gradients are averaged over batches. A model that cannot be divided is an error.
-     * Sessions, checkpoints and saved models have whole parameters. 0 or 1: every rank has the
-     * whole model. */
+     * Sessions, checkpoints and saved models have whole parameters. 0: with infer, the devices of
+     * multi-device annotations of the model, if it has any; else every rank has the whole model, as
+     * with 1. */
     uint32_t tensor_parallel;
     /** Training. "auto": where no order of operators fits arena_limit, which must be set, the backward
      * pass computes activations again instead of keeping them: those that free the most bytes per

@@ -100,8 +100,14 @@ static weft_status_t infer_group_query(weft_node_desc_t *node)
     const weft_tensor_desc_t *q = &node->inputs[0], *past = wefti_infer_input(node, 3);
     const int64_t heads = weft_node_attr_int(node, "num_heads", 0);
     const int64_t shared = weft_node_attr_int(node, "kv_num_heads", 0);
+    if (heads < 1 || heads > INT32_MAX || shared < 1 || shared > INT32_MAX) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "attributes num_heads and kv_num_heads: expected 1 to %d: %" PRId64
+                           ", %" PRId64,
+                           INT32_MAX, heads, shared);
+    }
     const int64_t all = heads + (wefti_infer_input(node, 1) == NULL ? 2 * shared : 0);
-    if (q->rank != 3 || heads < 1 || shared < 1 || (q->dims[2] >= 0 && q->dims[2] % all != 0)) {
+    if (q->rank != 3 || (q->dims[2] >= 0 && q->dims[2] % all != 0)) {
         return wefti_error(
             WEFT_ERR_INVALID_ARGUMENT,
             "query: expected 3 dimensions, the last one a multiple of %" PRId64 " heads", all);

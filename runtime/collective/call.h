@@ -212,10 +212,10 @@ typedef struct wefti_calls {
     uint32_t area;                 /* which half of the staging buffers, by its lowest bit */
     /* Hands a call to a stream: wefti_call_submit_host, or device_call.h. */
     weft_status_t (*submit)(wefti_call_t *call, weft_stream_t *stream);
-    wefti_shape_note_t posted_shape; /* of the last call that had one */
-    size_t shape_at;                 /* where that is in the data of the last call's slot */
-    const void **sources;            /* [size] */
-    void **destinations;             /* [size] */
+    wefti_shape_note_t posted_shapes[WEFTI_CALLS]; /* of calls that have one, as ring */
+    size_t shape_at;      /* where that is in the data of the last call's slot */
+    const void **sources; /* [size] */
+    void **destinations;  /* [size] */
     wefti_deferred_t deferred;
     wefti_recovery_t recovery;
     wefti_shape_note_t shape;        /* of the next collective */

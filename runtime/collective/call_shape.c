@@ -32,12 +32,12 @@ weft_status_t weft_group_set_shape(weft_group_t *group, const int64_t *dims, uin
 
 void wefti_call_take_shape(wefti_call_t *call)
 {
-    wefti_shape_note_t *shape = &call->group->calls->shape;
+    wefti_calls_t *calls = call->group->calls;
     if (!wefti_call_op(call)->variable && call->posted_count <= WEFTI_COUNT_MASK) {
-        call->posted_count |= (uint64_t)shape->tag << WEFTI_COUNT_SHAPE_SHIFT;
+        call->posted_count |= (uint64_t)calls->shape.tag << WEFTI_COUNT_SHAPE_SHIFT;
+        calls->posted_shapes[call - calls->ring] = calls->shape;
     }
-    call->group->calls->posted_shape = *shape;
-    shape->tag = 0;
+    calls->shape.tag = 0;
 }
 
 /* In the last line of the data, behind wefti_addresses_t; where slots are put to other hosts, behind
@@ -50,13 +50,12 @@ static wefti_shape_note_t *note_of(const weft_group_t *group, wefti_call_slot_t 
 size_t wefti_call_post_shape(const wefti_call_t *call, wefti_call_slot_t *slot, size_t data_bytes)
 {
     const weft_group_t *group = call->group;
-    const wefti_shape_note_t *shape = &group->calls->posted_shape;
-    uint64_t tag = call->posted_count >> WEFTI_COUNT_SHAPE_SHIFT;
+    const wefti_shape_note_t *shape = &group->calls->posted_shapes[call - group->calls->ring];
     bool puts = group->put_peer_count > 0;
     size_t at = group->calls->shape_at;
     size_t used = (call->flags & WEFTI_POSTED_DATA) != 0 ? call->area_bytes : 0;
     bool free = puts ? at + sizeof *shape <= WEFTI_SLOT_DATA : used <= WEFTI_SLOT_ADDRESSES;
-    if (!free || shape->tag != tag) { /* a later call has been issued since */
+    if (!free) {
         return data_bytes;
     }
     *note_of(group, slot) = *shape;

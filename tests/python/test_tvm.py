@@ -4,10 +4,10 @@
 
 tests/interop/tvm_workers.py is the program, and its workers.
 """
+import os
 import pathlib
 import re
 import shutil
-import os
 import subprocess
 import sys
 import unittest

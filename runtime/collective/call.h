@@ -315,9 +315,9 @@ void wefti_call_take_shape(wefti_call_t *call);
 /* To its slot, which has data_bytes, for the message of ranks that differ. Returns the bytes that it
  * has then. */
 size_t wefti_call_post_shape(const wefti_call_t *call, wefti_call_slot_t *slot, size_t data_bytes);
-/* " of shape (32, 32)"; slot: of the rank that posted count. Empty shapes are those of vectors. */
-/* The same of what is known of a shape. */
+/* " of shape (32, 32)" by what is known of a shape; without a tag it is that of a vector. */
 void wefti_note_text(const wefti_shape_note_t *shape, uint64_t count, char *out, size_t bytes);
+/* The same by the slot of the rank that posted count. */
 void wefti_shape_text(const weft_group_t *group, uint64_t count, const wefti_call_slot_t *slot,
                       char *out, size_t bytes);
 

@@ -324,8 +324,7 @@ static void run_shapes(rank_world_t *world)
             RANK_OK(weft_group_set_shape(group, shapes[k], k == 0 ? 2 : 0));
             RANK_OK(weft_all_reduce(x, x, 1024, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL));
         }
-        /* A known fault: without this barrier a rank that is still in the call before may get the
-         * error of the call that differs. */
+        /* A mismatch ends the calls in flight of the group on all ranks, see collective.h. */
         RANK_OK(weft_barrier(world->group, NULL));
         RANK_OK(weft_group_set_shape(group, shapes[0], 2));
         if (world->rank == 1) {

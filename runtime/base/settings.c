@@ -231,8 +231,8 @@ static const wefti_setting_def_t defs[] = {
      true, FIELD(staging_bytes), PARSED(parse_bytes)},
     {"WEFT_ATTACH", "auto", "",
      "how peers access memory that is not registered: auto (cross-memory attach where the "
-     "system permits it and it is faster), always (wherever permitted) or off (staging "
-     "buffers)",
+     "system permits it and calls of that size were faster, which the first of them measure), "
+     "always (wherever permitted) or off (staging buffers)",
      true, FIELD(attach), CHOICE(0, "off", "auto", "always")},
     {"WEFT_CHECK", "off", "",
      "results: check the result of every collective between ranks, also of plans; results:N: of "

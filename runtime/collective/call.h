@@ -38,6 +38,7 @@
 #define WEFT_RUNTIME_CALL_H
 
 #include "ops/reduce/reduce.h"
+#include "runtime/collective/call_trial.h"
 #include "runtime/collective/select.h"
 #include "runtime/group/group.h"
 
@@ -235,6 +236,8 @@ typedef struct wefti_calls {
     uint8_t *kept;                     /* for each place of the ring, with WEFT_CHECK; else NULL */
     uint32_t turns;                    /* with WEFT_CHECK: collectives that were issued */
     uint64_t slot_bytes;               /* blocks up to this go with the call slots */
+    wefti_timed_t timed;
+    wefti_trial_t trials[WEFTI_OPS][64]; /* by operator and power of two of the longest block */
     struct wefti_schedules *schedules; /* schedule_cache.h; NULL until one is needed */
 
     struct wefti_batch *batch; /* call_batch.c; with the first batch */

@@ -33,6 +33,9 @@ static weft_status_t choose_path(wefti_call_t *call)
     call->path = *path;
     group->calls->path = (*path)->name;
     group->calls->algorithm = "mesh";
+    if (group->calls->timed.trial != NULL) {
+        wefti_timed_begin(&group->calls->timed, call->path == &wefti_path_attached);
+    }
     return (*path)->start(call);
 }
 

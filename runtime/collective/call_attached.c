@@ -12,51 +12,19 @@
 #include "runtime/group/attach.h"
 
 #define LINE_BYTES 64u
-#define NEVER UINT64_MAX
 #define PIECE_MIN_BYTES ((size_t)8 << 10)
 #define PIECE_MAX_BYTES ((size_t)128 << 10)
-
-/*
- * Of what one rank moves at once, KiB from which on that pays; 0: never. Below, a system call and
- * the kernel's look at every page cost more than a second copy. Measured: two ranks on a core each;
- * four and eight on two cores, where what all ranks get alike is quicker out of one staged copy.
- */
-static const struct {
-    uint16_t pair, many;
-    bool spins; /* many only if ranks do not outnumber cores */
-} least_kib[WEFTI_OPS] = {
-    [WEFT_COLLECTIVE_ALL_REDUCE] = {64, 512, true},
-    [WEFT_COLLECTIVE_REDUCE] = {16, 512, true},
-    [WEFT_COLLECTIVE_REDUCE_SCATTER] = {1024, 512, true},
-    [WEFT_COLLECTIVE_REDUCE_SCATTER_V] = {1024, 512, true},
-    [WEFT_COLLECTIVE_BROADCAST] = {8, 512, true},
-    [WEFT_COLLECTIVE_ALL_GATHER] = {16, 512, true},
-    [WEFT_COLLECTIVE_ALL_GATHER_V] = {16, 512, true},
-    [WEFT_COLLECTIVE_ALL_TO_ALL] = {16, 64, false},
-    [WEFT_COLLECTIVE_ALL_TO_ALL_V] = {16, 64, false},
-    [WEFT_COLLECTIVE_GATHER] = {16, 64, false},
-    [WEFT_COLLECTIVE_SCATTER] = {16, 64, false},
-};
-
-static uint64_t least_bytes(const wefti_call_t *call, bool may_spin)
-{
-    weft_collective_t op = call->request.op;
-    if (call->group->context->settings.attach == WEFTI_ATTACH_ALWAYS) {
-        return op == WEFT_COLLECTIVE_BARRIER ? NEVER : 0;
-    }
-    bool pair = call->group->size == 2, pays = pair || may_spin || !least_kib[op].spins;
-    uint64_t kib = pair ? least_kib[op].pair : least_kib[op].many;
-    return pays && kib > 0 ? kib << 10 : NEVER;
-}
 
 bool wefti_call_post_addresses(const wefti_call_t *call, wefti_call_slot_t *slot)
 {
     const weft_group_t *group = call->group;
     wefti_addresses_t *addresses = wefti_call_slot_addresses(slot);
-    if (!group->attach || call->own ||
+    if (!group->attach || call->own || call->longest == 0 ||
         (call->request.op == WEFT_COLLECTIVE_ALL_TO_ALL &&
-         call->request.send == call->request.recv) ||
-        least_bytes(call, group->endpoint->may_spin) == NEVER) {
+         call->request.send == call->request.recv)) {
+        return false;
+    }
+    if (group->context->settings.attach != WEFTI_ATTACH_ALWAYS && !wefti_call_wants_attach(call)) {
         return false;
     }
     addresses->send = (uint64_t)(uintptr_t)call->request.send;
@@ -181,9 +149,7 @@ static weft_status_t move(wefti_call_t *call)
 static bool takes(const wefti_call_t *call)
 {
     const weft_group_t *group = call->group;
-    bool shared = wefti_collective_is_vector(call->request.op);
-    uint64_t bytes = shared ? call->longest / group->size : call->longest;
-    return (call->flags & WEFTI_POSTED_ATTACHABLE) != 0 && bytes >= least_bytes(call, true) &&
+    return (call->flags & WEFTI_POSTED_ATTACHABLE) != 0 &&
            (!wefti_collective_reduces(call->request.op) ||
             reduced_piece_bytes(group) >= PIECE_MIN_BYTES);
 }

@@ -102,6 +102,10 @@ void wefti_call_publish_done(wefti_call_t *call)
 
 void wefti_call_complete(wefti_call_t *call)
 {
+    wefti_timed_t *timed = &call->group->calls->timed;
+    if (timed->trial != NULL) {
+        wefti_timed_end(timed);
+    }
     call->state = wefti_call_is_checked(call) ? WEFTI_CALL_CHECK : WEFTI_CALL_DONE;
 }
 

@@ -104,6 +104,9 @@ uint32_t wefti_call_offer_help(const wefti_call_t *call);
  * because the call overwrites what they would read. */
 bool wefti_call_post_addresses(const wefti_call_t *call, wefti_call_slot_t *slot);
 
+/* call_trial.c. Of a call that may go either way: whether this rank is for attaching. */
+bool wefti_call_wants_attach(const wefti_call_t *call);
+
 /* ---- call_offer.c: what a call slot says of the rank's buffers ---- */
 
 /* Whether peers reach what they need of this rank, as it says in its call slot. */

@@ -277,9 +277,10 @@ static weft_status_t staged_start(wefti_call_t *call)
     }
     WEFT_RETURN_IF_ERROR(plan_rounds(call));
     name_algorithm(call);
-    wefti_call_complete(call);
     if (call->staged.rounds > 0) {
         stage_round(call);
+    } else {
+        wefti_call_complete(call);
     }
     return WEFT_OK;
 }

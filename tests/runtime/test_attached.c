@@ -19,6 +19,7 @@
 #include "runtime/base/sync.h"
 #include "runtime/collective/agree.h"
 #include "runtime/collective/bucket.h"
+#include "runtime/collective/call_trial.h"
 #include "runtime/group/attach.h"
 #include "support_collectives.h"
 #include "tests/support/support.h"
@@ -142,7 +143,9 @@ static void check_sum(rank_world_t *world, size_t count, const char *path)
         }
         RANK_CHECK(x[i] == sum);
     }
-    check_path(world, path);
+    if (path != NULL) {
+        check_path(world, path);
+    }
     free(x);
 }
 
@@ -150,7 +153,7 @@ static void run_sizes(rank_world_t *world)
 {
     const char *large = world->user;
     check_sum(world, 4, "posting");
-    check_sum(world, 4000, "staged");
+    check_sum(world, 4000, large);
     check_sum(world, MIB / 4, large);
     weft_group_t *whole = world->group;
     RANK_OK(weft_group_split(whole, 0, -(int64_t)world->rank, &world->group));
@@ -162,12 +165,57 @@ static void run_sizes(rank_world_t *world)
 static void test_sizes(void **state)
 {
     (void)state;
-    setting("auto");
+    setting("always");
     assert_true(support_rank_processes(2, run_sizes, "attached"));
     setting("off");
     assert_true(support_rank_processes(2, run_sizes, "staged"));
     setting("always");
     support_rank_threads(2, run_sizes, "staged"); /* one process */
+}
+
+/* The two ways take turns; then it is one of them on all ranks, whichever was quicker. */
+static void run_trial(rank_world_t *world)
+{
+    const char *path = NULL;
+    for (int i = 0; i < 40; i++) {
+        check_sum(world, MIB / 4, i >= 16 ? path : i % 2 == 0 ? "staged" : "attached");
+        path = i < 16 ? NULL : weft_group_last_path(world->group);
+    }
+    uint8_t attaches = strcmp(path, "attached") == 0, all[8];
+    RANK_OK(weft_context_all_gather(world->context, &attaches, 1, all));
+    for (uint32_t r = 0; r < world->size; r++) {
+        RANK_CHECK(all[r] == attaches);
+    }
+}
+
+static void test_trial(void **state)
+{
+    (void)state;
+    setting("auto");
+    assert_true(support_rank_processes(2, run_trial, NULL));
+    assert_true(support_rank_processes(3, run_trial, NULL));
+}
+
+/* Times by hand: the quickest of each way counts, and both are tried again later. */
+static void test_choice(void **state)
+{
+    (void)state;
+    wefti_trial_t trial = {0};
+    for (uint32_t round = 0; round < 3; round++) {
+        uint32_t quick = round % 2, tries = 0, ways[2] = {0};
+        for (uint32_t i = 0; i < 1024; i++) {
+            uint32_t way = wefti_trial_way(&trial);
+            if (wefti_trial_count(&trial)) {
+                assert_int_equal(i, tries);
+                wefti_trial_note(&trial, way, i == 3 ? UINT64_MAX : way == quick ? 100 : 200);
+                tries++;
+            } else {
+                assert_int_equal(way, quick);
+            }
+            ways[way]++;
+        }
+        assert_int_equal(ways[1 - quick], tries / 2);
+    }
 }
 
 /* A rank with memory that peers reach, one without: the same call, the same bits. */
@@ -193,7 +241,7 @@ static void run_mixed(rank_world_t *world)
 static void test_mixed_memory(void **state)
 {
     (void)state;
-    setting("auto");
+    setting("always");
     assert_true(support_rank_processes(2, run_mixed, NULL));
 }
 
@@ -235,7 +283,7 @@ static void run_refused(rank_world_t *world)
 static void test_refused_at_creation(void **state)
 {
     (void)state;
-    setting("auto");
+    setting("always");
     assert_true(support_rank_processes(2, run_refused, NULL));
     assert_true(support_rank_processes(3, run_refused, NULL));
 }
@@ -266,7 +314,7 @@ static void run_revoked(rank_world_t *world)
 static void test_refused_later(void **state)
 {
     (void)state;
-    setting("auto");
+    setting("always");
     assert_true(support_rank_processes(2, run_revoked, NULL));
 }
 
@@ -289,7 +337,7 @@ static void run_unreadable(rank_world_t *world)
 static void test_unreadable_buffer(void **state)
 {
     (void)state;
-    setting("auto");
+    setting("always");
     assert_true(support_rank_processes(2, run_unreadable, NULL));
 }
 
@@ -333,7 +381,7 @@ static void run_death(rank_world_t *world)
 static void test_death(void **state)
 {
     (void)state;
-    setting("auto");
+    setting("always");
     for (uint32_t after = 1; after < 5; after++) {
         assert_true(support_rank_processes(2, run_death, &after));
     }
@@ -380,6 +428,7 @@ int main(void)
     alarm(540); /* a hang is a failure */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_operator), cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_trial),          cmocka_unit_test(test_choice),
         cmocka_unit_test(test_mixed_memory),   cmocka_unit_test(test_refused_at_creation),
         cmocka_unit_test(test_refused_later),  cmocka_unit_test(test_unreadable_buffer),
         cmocka_unit_test(test_death),          cmocka_unit_test(test_own_memory),

@@ -43,6 +43,10 @@ static weft_status_t take_update_rule(wefti_compiler_t *c)
     c->optimizer.rule = rule;
     c->optimizer.lr = c->given.lr != 0 ? c->given.lr : rule->lr != 0 ? rule->lr : row->lr;
     c->params.optimizer = c->given.optimizer = row->name;
+    if (rule->clip_norm > 0 && c->params.clip_norm == 0) {
+        c->params.clip_norm = c->optimizer.clip_norm = c->gradient_params.clip_norm =
+            rule->clip_norm;
+    }
     return WEFT_OK;
 }
 

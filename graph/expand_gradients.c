@@ -235,6 +235,13 @@ static uint32_t division_grad(expander_t *e)
     return sum_to(e, da, &a);
 }
 
+/* The gradient of a mean is divided by the number of elements, which is an integer. */
+static uint32_t scale(expander_t *e)
+{
+    return two(e, int_attr(e, "scale_down") != 0 ? "Div" : "Mul", input(e, 0),
+               two(e, "CastLike", input(e, 1), input(e, 0)));
+}
+
 /* n = X inv; dScale = sum of dY n; dX = inv (dY scale - n mean(dY scale n)). */
 static uint32_t rms_norm_grad(expander_t *e)
 {
@@ -360,6 +367,7 @@ wefti_expand_fn wefti_expand_gradient(weft_expansion_t expansion)
         [WEFT_EXPANSION_CROSS_ENTROPY_GRAD] = cross_entropy_grad,
         [WEFT_EXPANSION_ONE_HOT_ENTROPY_GRAD] = one_hot_entropy_grad,
         [WEFT_EXPANSION_POOL_GRAD] = pool_grad,
+        [WEFT_EXPANSION_SCALE] = scale,
     };
     const size_t row = (size_t)expansion;
     return row < sizeof(rows) / sizeof(rows[0]) ? rows[row] : NULL;

@@ -121,6 +121,7 @@ typedef struct wefti_update_rule {
     bool stated;
     wefti_optimizer_t kind;
     double lr;            /* 0: not stated */
+    double clip_norm;     /* 0: gradients are not clipped */
     weft_attr_t attrs[8]; /* numbers */
     uint32_t attr_count;
 } wefti_update_rule_t;
@@ -166,7 +167,7 @@ typedef struct wefti_graph {
     size_t constraint_capacity;
     wefti_parameter_t *parameters; /* of an imported model, in file order */
     uint32_t parameter_count;
-    wefti_update_rule_t update_rule; /* of training_info */
+    wefti_update_rule_t update_rule; /* of training_info, or of ONNX Runtime */
     uint32_t device_configurations;  /* annotations of the model for several devices */
     wefti_sharding_t *shardings;     /* those that are executed */
     uint32_t sharding_count;

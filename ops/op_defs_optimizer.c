@@ -176,11 +176,14 @@ static const weft_attr_def_t average_attrs[] = {
         .name = "epsilon", .type = WEFT_ATTR_TYPE_FLOAT, .default_f = 1e-8f,                       \
         .doc = "added to the root"                                                                 \
     }
+#define SCALED_EPSILON                                                                             \
+    {                                                                                              \
+        .name = "scaled_epsilon", .type = WEFT_ATTR_TYPE_INT,                                      \
+        .doc = "1: epsilon is added before the root is corrected, as in ONNX"                      \
+    }
 static const weft_attr_def_t adam_attrs[] = {
     ADAM,
-    {.name = "scaled_epsilon",
-     .type = WEFT_ATTR_TYPE_INT,
-     .doc = "1: epsilon is added before the root is corrected, as in ONNX"},
+    SCALED_EPSILON,
     {.name = "first",
      .type = WEFT_ATTR_TYPE_INT,
      .default_i = 1,
@@ -193,6 +196,10 @@ static const weft_attr_def_t adamw_attrs[] = {
     {.name = "weight_decay",
      .type = WEFT_ATTR_TYPE_FLOAT,
      .doc = "lr weight_decay P is taken from P"},
+    {.name = "decay_last",
+     .type = WEFT_ATTR_TYPE_INT,
+     .doc = "1: it is taken from P', as transformers.AdamW does"},
+    SCALED_EPSILON,
     DIVISOR,
 };
 

@@ -72,6 +72,15 @@ static const weft_attr_def_t sum_attrs[] = {
     INT("keepdims", 1, "1: reduced dimensions stay, with size 1"),
     INT("noop_with_empty_axes", 0, "1: without axes nothing is reduced"),
 };
+static const weft_attr_def_t scale_attrs[] = {INT("scale_down", 0, "1: divided")};
+#define OF_POOL(key, kind)                                                                         \
+    {                                                                                              \
+        .name = key, .type = WEFT_ATTR_TYPE_##kind, .doc = "of MaxPool; ignored"                   \
+    }
+static const weft_attr_def_t pool_attrs[] = {
+    OF_POOL("auto_pad", STRING),   OF_POOL("ceil_mode", INT), OF_POOL("dilations", INTS),
+    OF_POOL("kernel_shape", INTS), OF_POOL("pads", INTS),     OF_POOL("storage_order", INT),
+    OF_POOL("strides", INTS)};
 #define REDUCTION                                                                                  \
     {                                                                                              \
         .name = "reduction", .type = WEFT_ATTR_TYPE_STRING, .default_s = "mean",                   \
@@ -129,9 +138,11 @@ static const weft_op_def_t defs[] = {
     {MS("LogSoftmaxGrad_13", 2, 2, 1, "dX from dY and Y"), LIKE_1(0), ATTRS(axis_last_attrs),
      SAME("weft", "LogSoftmaxGrad")},
     {ROW("", "MaxPoolGrad", 2, 3, 1, "dX from dY and the indices of MaxPool"),
-     .infer = infer_pool_grad, BY(POOL_GRAD)},
+     .infer = infer_pool_grad, ATTRS(pool_attrs), BY(POOL_GRAD)},
     {MS("ReduceSumTraining", 2, 2, 1, "ReduceSum"), .infer = wefti_infer_reduce, ATTRS(sum_attrs),
      SAME("", "ReduceSum")},
+    {MS("Scale", 2, 2, 1, "X times a number, or divided by it"), LIKE_1(0), ATTRS(scale_attrs),
+     BY(SCALE)},
     {MS("SigmoidGrad", 2, 2, 1, "dX from dY and Y"), LIKE_1(0), SAME("weft", "SigmoidGrad")},
     {MS("SimplifiedLayerNormalizationGrad", 4, 4, 2, "dX and dScale from dY, X, scale, 1 / root"),
      LIKE_2(1, 2), ATTRS(axis_last_attrs), BY(RMS_NORM_GRAD)},

@@ -380,6 +380,7 @@ static weft_status_t make(eval_t *eval, void **out_bytes, size_t *out_size_bytes
     WEFT_TRY(status, wefti_onnx_inline_functions(&eval->file), close);
     if (params->compiled == NULL && !params->loss_optional) { /* as the import does */
         WEFT_TRY(status, wefti_onnx_tie(&eval->file), close);
+        WEFT_TRY(status, wefti_onnx_artifacts(&eval->file, &(wefti_update_rule_t){0}), close);
     }
     eval->file.model->n_functions = 0;
     wefti_name_index_init(&eval->needed, eval->file.arena.allocator);

@@ -631,6 +631,7 @@ static weft_status_t convert(import_t *import)
         WEFT_RETURN_IF_ERROR(
             wefti_onnx_training(import->file, &import->initials, &import->training));
         graph->update_rule = import->training.rule;
+        WEFT_RETURN_IF_ERROR(wefti_onnx_artifacts(import->file, &graph->update_rule));
     }
     if (import->params->compiled != NULL) {
         WEFT_RETURN_IF_ERROR(join_updates(import));

@@ -259,6 +259,10 @@ typedef struct wefti_onnx_training {
 /* Joins graph and algorithm, and removes the nodes that compute gradients and updates. */
 weft_status_t wefti_onnx_training(wefti_onnx_file_t *file, const wefti_onnx_initials_t *initials,
                                   wefti_onnx_training_t *out);
+bool wefti_onnx_same_rule(const wefti_update_rule_t *a, const wefti_update_rule_t *b);
+/* artifacts.c: removes what ONNX Runtime accumulates and updates by; states it in rule, which stays
+ * as it is if the file states none. */
+weft_status_t wefti_onnx_artifacts(wefti_onnx_file_t *file, wefti_update_rule_t *rule);
 
 /* compiled.c: appends inputs, initializers and nodes of an algorithm to ModelProto.graph. */
 weft_status_t wefti_onnx_join_algorithm(wefti_onnx_file_t *file, const Onnx__GraphProto *algorithm);

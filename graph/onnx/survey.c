@@ -125,6 +125,7 @@ weft_status_t wefti_onnx_survey(const char *path, const weft_allocator_t *alloca
     *out = (wefti_onnx_survey_t){0};
     WEFT_TRY(status, wefti_onnx_file_open(&params, allocator, &file), done);
     WEFT_TRY(status, wefti_onnx_inline_functions(&file), done);
+    WEFT_TRY(status, wefti_onnx_artifacts(&file, &(wefti_update_rule_t){0}), done);
     const Onnx__GraphProto *graph = file.model->graph;
     if (graph->n_node > UINT32_MAX / 2 || graph->n_initializer > UINT32_MAX / 2) {
         status = wefti_error(WEFT_ERR_UNSUPPORTED,

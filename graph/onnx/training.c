@@ -352,10 +352,11 @@ static const struct {
     rule_fn rule;
 } rules[] = {{"Momentum", 1, rule_momentum}, {"Adagrad", 1, rule_adagrad}, {"Adam", 2, rule_adam}};
 
-static bool same_rule(const wefti_update_rule_t *a, const wefti_update_rule_t *b)
+bool wefti_onnx_same_rule(const wefti_update_rule_t *a, const wefti_update_rule_t *b)
 {
     bool same = a->kind == b->kind && a->attr_count == b->attr_count &&
-                memcmp(&a->lr, &b->lr, sizeof a->lr) == 0;
+                memcmp(&a->lr, &b->lr, sizeof a->lr) == 0 &&
+                memcmp(&a->clip_norm, &b->clip_norm, sizeof a->clip_norm) == 0;
     for (uint32_t i = 0; same && i < a->attr_count; i++) {
         same = a->attrs[i].i == b->attrs[i].i &&
                memcmp(&a->attrs[i].f, &b->attrs[i].f, sizeof a->attrs[i].f) == 0;
@@ -372,7 +373,7 @@ static weft_status_t take_rule(training_t *t, const Onnx__NodeProto *node,
         t->out->rule = *rule;
         return WEFT_OK;
     }
-    return same_rule(&t->out->rule, rule)
+    return wefti_onnx_same_rule(&t->out->rule, rule)
                ? WEFT_OK
                : refuse(t, node, "another update rule than that of node",
                         t->rule_node->name != NULL ? t->rule_node->name : "");

@@ -247,6 +247,7 @@ typedef enum weft_expansion {
     WEFT_EXPANSION_SKIP_LAYER_NORM = 34, /**< SkipLayerNormalization of ONNX Runtime */
     WEFT_EXPANSION_SKIP_RMS_NORM = 35,   /**< SkipSimplifiedLayerNormalization of ONNX Runtime */
     WEFT_EXPANSION_FUSED_MATMUL = 36,    /**< FusedMatMul of ONNX Runtime */
+    WEFT_EXPANSION_SCALE = 37,           /**< Scale of ONNX Runtime's training graphs */
 } weft_expansion_t;
 
 /** The type in which an operator computes where the compiler may choose half types (compile

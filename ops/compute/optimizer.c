@@ -32,10 +32,10 @@ struct update {
     float momentum;                                       /* Momentum, MovingAverage */
     float beta1, one_minus_beta1, beta2, one_minus_beta2; /* Adam */
     float step_size, root_bias, epsilon;                  /* Adam */
-    float kept;                                           /* AdamW: the share of P that stays */
-    float bias1;                                          /* Lamb */
-    int64_t *sums;                                        /* Lamb: of squares of P, then of U */
-    bool nesterov;                                        /* Momentum */
+    float kept, kept_last; /* AdamW: the share of P that stays, before and after the step */
+    float bias1;           /* Lamb */
+    int64_t *sums;         /* Lamb: of squares of P, then of U */
+    bool nesterov;         /* Momentum */
 };
 
 typedef struct {
@@ -45,7 +45,7 @@ typedef struct {
     uint32_t scale_input; /* index of grad_scale; 0: absent */
     bool half;            /* the gradient is bf16 */
     float divisor;
-    bool adapt, nesterov, scaled_epsilon;
+    bool adapt, nesterov, scaled_epsilon, decay_last;
     uint32_t first; /* the count of steps in step 1 */
     float decay, momentum, beta1, beta2, epsilon, lr_decay;
     update_fn squares;     /* Lamb */
@@ -167,14 +167,13 @@ WEFTI_INLINE void adagrad_loop(const update_t *u, int flags)
 WEFTI_INLINE void adagrad_body(const update_t *u){DISPATCH(adagrad_loop, u)}
 
 /* Element i of Adam with gradient g, where p is the parameter before. */
-WEFTI_INLINE void adam_element(const update_t *u, int64_t i, float g, float p)
+WEFTI_INLINE float adam_element(const update_t *u, int64_t i, float g, float p)
 {
     float m = u->beta1 * u->m[i] + u->one_minus_beta1 * g;
     float v = u->beta2 * u->v[i] + u->one_minus_beta2 * (g * g);
-    p = p - u->step_size * m / (sqrtf(v) / u->root_bias + u->epsilon);
     u->m_out[i] = m;
     u->v_out[i] = v;
-    u->p_out[i] = p;
+    return p - u->step_size * m / (sqrtf(v) / u->root_bias + u->epsilon);
 }
 
 WEFTI_INLINE void adam_loop(const update_t *u, int flags)
@@ -182,7 +181,7 @@ WEFTI_INLINE void adam_loop(const update_t *u, int flags)
     const update_t local = *u;
     WEFTI_INDEPENDENT
     for (int64_t i = 0; i < local.count; i++) {
-        adam_element(&local, i, gradient(&local, i, flags), local.p[i]);
+        local.p_out[i] = adam_element(&local, i, gradient(&local, i, flags), local.p[i]);
     }
 }
 
@@ -195,7 +194,8 @@ WEFTI_INLINE void adamw_loop(const update_t *u, int flags)
     WEFTI_INDEPENDENT
     for (int64_t i = 0; i < local.count; i++) {
         float p = (flags & DECAYS) != 0 ? local.p[i] * local.kept : local.p[i];
-        adam_element(&local, i, gradient(&local, i, flags & ~DECAYS), p);
+        p = adam_element(&local, i, gradient(&local, i, flags & ~DECAYS), p);
+        local.p_out[i] = (flags & DECAYS) != 0 ? p * local.kept_last : p;
     }
 }
 
@@ -311,6 +311,7 @@ static void read_attrs(const weft_node_desc_t *node, uint32_t tensors, state_t *
     state->adapt = weft_node_attr_int(node, "adapt", 1) != 0;
     state->nesterov = weft_node_attr_int(node, "nesterov", 0) != 0;
     state->scaled_epsilon = weft_node_attr_int(node, "scaled_epsilon", 0) != 0;
+    state->decay_last = weft_node_attr_int(node, "decay_last", 0) != 0;
     state->first = (uint32_t)weft_node_attr_int(node, "first", tensors == 4);
     state->lr_decay = weft_node_attr_float(node, "lr_decay", 0.0f);
     state->decay = weft_node_attr_float(node, "weight_decay", 0.0f);
@@ -453,7 +454,9 @@ static void set_moments(const state_t *state, const void *step, update_t *u)
         u->epsilon = (float)((double)state->epsilon / sqrt(bias2));
     }
     u->bias1 = (float)bias1;
-    u->kept = (float)(1.0 - (double)u->lr * (double)state->decay);
+    float kept = (float)(1.0 - (double)u->lr * (double)state->decay);
+    u->kept = state->decay_last ? 1.0f : kept;
+    u->kept_last = state->decay_last ? kept : 1.0f;
 }
 
 static update_t describe_adam(const weft_kernel_call_t *call)

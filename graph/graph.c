@@ -219,6 +219,40 @@ void wefti_graph_replace_uses(wefti_graph_t *graph, uint32_t from, uint32_t to,
     graph->values[to].flags |= WEFTI_VALUE_OUTPUT;
 }
 
+uint32_t wefti_graph_replacement(const uint32_t *by, uint32_t count, uint32_t v)
+{
+    while (v < count && by[v] != WEFTI_NONE) {
+        v = by[v];
+    }
+    return v;
+}
+
+void wefti_graph_replace_all(wefti_graph_t *graph, const uint32_t *by, uint32_t count)
+{
+    for (uint32_t i = 0; i < graph->order_count; i++) {
+        const uint32_t id = graph->order[i];
+        wefti_node_t *node = &graph->nodes[id];
+        for (uint32_t k = 0; k < node->input_count; k++) {
+            uint32_t to = wefti_graph_replacement(by, count, node->inputs[k]);
+            if (to != node->inputs[k] && graph->values[to].producer != id) {
+                node->inputs[k] = to;
+            }
+        }
+    }
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < graph->output_count; i++) {
+        uint32_t from = graph->outputs[i], to = wefti_graph_replacement(by, count, from);
+        if (to == from || (graph->values[to].flags & WEFTI_VALUE_OUTPUT) == 0) {
+            graph->outputs[kept++] = to;
+        }
+        if (to != from) {
+            graph->values[from].flags &= ~WEFTI_VALUE_OUTPUT;
+            graph->values[to].flags |= WEFTI_VALUE_OUTPUT;
+        }
+    }
+    graph->output_count = kept;
+}
+
 bool wefti_graph_has_gradients(const wefti_graph_t *graph)
 {
     for (uint32_t i = 0; i < graph->value_count; i++) {

@@ -268,9 +268,14 @@ weft_status_t wefti_graph_set_input(wefti_graph_t *graph, uint32_t node, uint32_
 weft_status_t wefti_graph_infer_node(wefti_graph_t *graph, uint32_t node);
 /* Every use of from (node inputs and graph outputs) becomes a use of to; except_node (or
  * WEFTI_NONE) keeps its own. Looks at the whole graph: passes with many replacements use an edit
- * list. */
+ * list, or replace_all. */
 void wefti_graph_replace_uses(wefti_graph_t *graph, uint32_t from, uint32_t to,
                               uint32_t except_node);
+/* The same for each value v below count with by[v] other than WEFTI_NONE; the node that produces
+ * by[v] keeps its use of v. Replacements of replacements are followed; by must have no cycle. */
+void wefti_graph_replace_all(wefti_graph_t *graph, const uint32_t *by, uint32_t count);
+/* What remains of v after replace_all. */
+uint32_t wefti_graph_replacement(const uint32_t *by, uint32_t count, uint32_t v);
 /* Fills a description for shape rules and kernels; arrays come from arena. */
 weft_status_t wefti_graph_node_desc(const wefti_graph_t *graph, uint32_t node, wefti_arena_t *arena,
                                     weft_node_desc_t *out_desc);

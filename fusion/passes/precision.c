@@ -335,6 +335,8 @@ weft_status_t wefti_pass_widen_parameters(wefti_graph_t *graph)
 {
     const uint32_t count = graph->value_count;
     precision_t p = {.graph = graph, .before = WEFTI_WHEN_READY};
+    uint32_t *by = wefti_id_map(&graph->arena, count);
+    WEFT_RETURN_IF_NO_MEMORY(by);
     for (uint32_t v = 0; v < count; v++) {
         const weft_dtype_t half = graph->values[v].type.dtype;
         uint32_t narrow;
@@ -349,8 +351,9 @@ weft_status_t wefti_pass_widen_parameters(wefti_graph_t *graph)
         }
         WEFT_RETURN_IF_ERROR(widen(graph, &graph->values[v].type));
         WEFT_RETURN_IF_ERROR(add_cast(&p, v, half, &narrow));
-        wefti_graph_replace_uses(graph, v, narrow, graph->values[narrow].producer);
+        by[v] = narrow;
     }
+    wefti_graph_replace_all(graph, by, count);
     WEFT_RETURN_IF_ERROR(widen_loss(&p));
     return wefti_graph_sort(graph);
 }

@@ -10,6 +10,7 @@
  * do not wait for each other; a cycle of values is an error of the sort.
  */
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "fusion/passes/passes.h"
@@ -17,9 +18,10 @@
 #include "runtime/base/error.h"
 
 typedef struct end {
-    uint32_t node, model, peer;
+    uint32_t node, model, peer, place; /* place: among all ends */
+    uint32_t partner;                  /* a place, or WEFTI_NONE */
     int64_t tag;
-    bool sends, met;
+    bool sends;
 } end_t;
 
 typedef struct pairing {
@@ -27,6 +29,8 @@ typedef struct pairing {
     wefti_graph_t *graph;
     end_t *ends; /* in the order of the graphs, model by model */
     uint32_t count;
+    uint32_t *by; /* by value: what is received in its place */
+    uint32_t value_count;
 } pairing_t;
 
 bool wefti_node_is_sent(const wefti_node_t *node)
@@ -74,7 +78,8 @@ static weft_status_t find_ends(pairing_t *p, const uint32_t *first_node)
             while (id < first_node[model]) {
                 model--;
             }
-            p->ends[p->count] = (end_t){.node = id, .model = model};
+            p->ends[p->count] =
+                (end_t){.node = id, .model = model, .place = p->count, .partner = WEFTI_NONE};
             WEFT_RETURN_IF_ERROR(read_end(p, &p->ends[p->count]));
             p->count++;
         }
@@ -82,17 +87,50 @@ static weft_status_t find_ends(pairing_t *p, const uint32_t *first_node)
     return WEFT_OK;
 }
 
-/* The first receive of this send that no earlier one has met. */
-static end_t *partner_of(const pairing_t *p, const end_t *end)
+/* By sender, receiver and tag. */
+static int by_channel(const void *a, const void *b)
 {
-    for (uint32_t i = 0; i < p->count; i++) {
-        end_t *other = &p->ends[i];
-        if (!other->met && other->sends != end->sends && other->model == end->peer &&
-            other->peer == end->model && other->tag == end->tag) {
-            return other;
+    const end_t *x = a, *y = b;
+    const int64_t left[] = {x->sends ? x->model : x->peer, x->sends ? x->peer : x->model, x->tag};
+    const int64_t right[] = {y->sends ? y->model : y->peer, y->sends ? y->peer : y->model, y->tag};
+    for (int i = 0; i < 3; i++) {
+        if (left[i] != right[i]) {
+            return left[i] < right[i] ? -1 : 1;
         }
     }
-    return NULL;
+    return 0;
+}
+
+/* And sends first, each kind in the order of the graphs. */
+static int in_channel(const void *a, const void *b)
+{
+    const end_t *x = a, *y = b;
+    int order = by_channel(a, b);
+    return order != 0             ? order
+           : x->sends != y->sends ? (x->sends ? -1 : 1)
+                                  : (x->place > y->place) - (x->place < y->place);
+}
+
+/* Send i of a channel meets receive i. */
+static weft_status_t find_partners(pairing_t *p)
+{
+    end_t *sorted = wefti_arena_memdup(&p->c->arena, p->ends, (p->count + 1u) * sizeof(*sorted));
+    WEFT_RETURN_IF_NO_MEMORY(sorted);
+    qsort(sorted, p->count, sizeof(*sorted), in_channel);
+    for (uint32_t first = 0, sends, end; first < p->count; first = end) {
+        for (sends = first; sends < p->count && sorted[sends].sends &&
+                            by_channel(&sorted[first], &sorted[sends]) == 0;) {
+            sends++;
+        }
+        for (end = sends; end < p->count && by_channel(&sorted[first], &sorted[end]) == 0;) {
+            end++;
+        }
+        for (uint32_t i = 0; first + i < sends && sends + i < end; i++) {
+            p->ends[sorted[first + i].place].partner = sorted[sends + i].place;
+            p->ends[sorted[sends + i].place].partner = sorted[first + i].place;
+        }
+    }
+    return WEFT_OK;
 }
 
 static weft_status_t refuse_alone(const pairing_t *p, const end_t *end)
@@ -138,7 +176,9 @@ static weft_status_t compute(wefti_graph_t *graph, uint32_t *value, uint32_t sen
 static weft_status_t join_pair(pairing_t *p, const end_t *send, const end_t *recv)
 {
     wefti_graph_t *graph = p->graph;
-    uint32_t value = graph->nodes[send->node].inputs[0], received;
+    uint32_t value =
+        wefti_graph_replacement(p->by, p->value_count, graph->nodes[send->node].inputs[0]);
+    uint32_t received;
     WEFT_RETURN_IF_ERROR(check_types(p, send, recv));
     WEFT_RETURN_IF_ERROR(compute(graph, &value, send->node));
     const weft_attr_t reason = {
@@ -151,7 +191,7 @@ static weft_status_t join_pair(pairing_t *p, const end_t *send, const end_t *rec
     WEFT_RETURN_IF_ERROR(
         wefti_stages_send(graph, value, send->model, recv->model, NULL, &received));
     WEFT_RETURN_IF_ERROR(wefti_graph_set_attr(graph, graph->values[received].producer, &reason));
-    wefti_graph_replace_uses(graph, graph->nodes[recv->node].outputs[0], received, WEFTI_NONE);
+    p->by[graph->nodes[recv->node].outputs[0]] = received;
     graph->nodes[send->node].dead = graph->nodes[recv->node].dead = true;
     return WEFT_OK;
 }
@@ -160,21 +200,25 @@ weft_status_t wefti_stages_pair(wefti_compiler_t *c, const uint32_t *first_node)
 {
     pairing_t p = {.c = c, .graph = c->models[0].graph};
     WEFT_RETURN_IF_ERROR(find_ends(&p, first_node));
+    WEFT_RETURN_IF_ERROR(find_partners(&p));
+    p.value_count = p.graph->value_count;
+    p.by = wefti_id_map(&c->arena, p.value_count);
+    WEFT_RETURN_IF_NO_MEMORY(p.by);
     for (uint32_t i = 0; i < p.count; i++) {
-        end_t *send = &p.ends[i], *recv = send->sends ? partner_of(&p, send) : NULL;
-        if (send->sends && recv == NULL) {
+        const end_t *send = &p.ends[i];
+        if (send->sends && send->partner == WEFTI_NONE) {
             return refuse_alone(&p, send);
         }
-        if (recv != NULL) {
-            send->met = recv->met = true;
-            WEFT_RETURN_IF_ERROR(join_pair(&p, send, recv));
+        if (send->sends) {
+            WEFT_RETURN_IF_ERROR(join_pair(&p, send, &p.ends[send->partner]));
         }
     }
     for (uint32_t i = 0; i < p.count; i++) {
-        if (!p.ends[i].met) {
+        if (p.ends[i].partner == WEFTI_NONE) {
             return refuse_alone(&p, &p.ends[i]);
         }
     }
+    wefti_graph_replace_all(p.graph, p.by, p.value_count);
     wefti_graph_compact_order(p.graph);
     return WEFT_OK;
 }

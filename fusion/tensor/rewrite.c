@@ -741,15 +741,19 @@ static weft_status_t take_names(rewriter_t *r)
     return WEFT_OK;
 }
 
-static void remove_marks(wefti_splitter_t *s)
+static weft_status_t remove_marks(wefti_splitter_t *s)
 {
     wefti_graph_t *graph = s->graph;
+    uint32_t count = graph->value_count, *by = wefti_id_map(s->arena, count);
+    WEFT_RETURN_IF_NO_MEMORY(by);
     for (uint32_t i = 0; i < s->mark_count; i++) {
         wefti_node_t *node = &graph->nodes[s->marks[i].node];
         node->dead = true;
-        wefti_graph_replace_uses(graph, node->outputs[0], node->inputs[0], WEFTI_NONE);
+        by[node->outputs[0]] = node->inputs[0];
     }
+    wefti_graph_replace_all(graph, by, count);
     wefti_graph_compact_order(graph);
+    return WEFT_OK;
 }
 
 weft_status_t wefti_split_rewrite(wefti_splitter_t *s)
@@ -783,7 +787,7 @@ weft_status_t wefti_split_rewrite(wefti_splitter_t *s)
 done:
     graph->defer_inference = deferred;
     WEFT_RETURN_IF_ERROR(status);
-    remove_marks(s);
+    WEFT_RETURN_IF_ERROR(remove_marks(s));
     WEFT_RETURN_IF_ERROR(wefti_graph_sort(graph));
     WEFT_RETURN_IF_ERROR(wefti_graph_prune(graph));
     WEFT_RETURN_IF_ERROR(take_names(&r));

@@ -73,6 +73,8 @@ weft_status_t wefti_apply_tensor_gradients(wefti_compiler_t *c)
     wefti_graph_t *graph = c->graph;
     bool replicas = c->mesh.axis_count > 0;
     uint32_t group = replicas ? WEFTI_GROUP_TENSOR : 0;
+    uint32_t count = graph->value_count, *by = wefti_id_map(&c->arena, count);
+    WEFT_RETURN_IF_NO_MEMORY(by);
     for (uint32_t i = 0; i < graph->order_count; i++) {
         uint32_t id = graph->order[i];
         wefti_node_t *node = &graph->nodes[id];
@@ -80,9 +82,10 @@ weft_status_t wefti_apply_tensor_gradients(wefti_compiler_t *c)
             WEFT_RETURN_IF_ERROR(wefti_tensor_add_sum(graph, group, id));
         } else if (node->def == &shared) {
             node->dead = true;
-            wefti_graph_replace_uses(graph, node->outputs[0], node->inputs[0], WEFTI_NONE);
+            by[node->outputs[0]] = node->inputs[0];
         }
     }
+    wefti_graph_replace_all(graph, by, count);
     wefti_graph_compact_order(graph);
     for (uint32_t v = 0; v < graph->value_count && !replicas; v++) {
         if (graph->values[v].grad_of != WEFTI_NONE) {

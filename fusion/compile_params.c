@@ -76,16 +76,21 @@ static weft_status_t check_shapes(const weft_compile_params_t *params)
     return WEFT_OK;
 }
 
+/* Ranks that compute one batch together. */
+static weft_status_t check_multiple(const weft_compile_params_t *p, const char *name, uint32_t n)
+{
+    return p->world_size % n == 0 ? WEFT_OK
+                                  : wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "world_size",
+                                                      "must be a multiple of %s: %u, %s %u", name,
+                                                      p->world_size, name, n);
+}
+
 static weft_status_t check_tensor_parallel(const weft_compile_params_t *p)
 {
     if (p->tensor_parallel <= 1) {
         return WEFT_OK;
     }
-    if (p->world_size % p->tensor_parallel != 0) {
-        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "tensor_parallel",
-                                 "must divide the number of ranks: %u, world_size %u",
-                                 p->tensor_parallel, p->world_size);
-    }
+    WEFT_RETURN_IF_ERROR(check_multiple(p, "tensor_parallel", p->tensor_parallel));
     if (p->tensor_parallel != p->world_size && p->order != NULL &&
         strncmp(p->order, "blocks", 6) == 0) {
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "tensor_parallel",
@@ -115,13 +120,13 @@ static weft_status_t check_tensor_parallel(const weft_compile_params_t *p)
 static weft_status_t check_pipeline(const weft_compile_params_t *p)
 {
     if (p->pipeline <= 1) {
-        return WEFT_OK;
+        return p->pipeline_micro_batches <= 1
+                   ? WEFT_OK
+                   : wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "pipeline_micro_batches",
+                                       "requires at least 2 stages: %u, pipeline %u",
+                                       p->pipeline_micro_batches, p->pipeline);
     }
-    if (p->world_size % p->pipeline != 0) {
-        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "pipeline",
-                                 "must divide the number of ranks: %u, world_size %u", p->pipeline,
-                                 p->world_size);
-    }
+    WEFT_RETURN_IF_ERROR(check_multiple(p, "pipeline", p->pipeline));
     if (p->pipeline_micro_batches > 1 &&
         (p->batch == 0 || p->batch % p->pipeline_micro_batches != 0)) {
         return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "pipeline_micro_batches",

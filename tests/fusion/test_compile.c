@@ -471,7 +471,7 @@ static void test_compile_names_the_wrong_parameter(void **state)
     expect_error(&bad, WEFT_ERR_FORMAT, "test_compile.c");
     bad = good, bad.tensor_parallel = 3,
     expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT,
-                 "tensor_parallel: must divide the number of ranks: 3, world_size 2");
+                 "world_size: must be a multiple of tensor_parallel: 2, tensor_parallel 3");
     bad = good, bad.world_size = 4, bad.tensor_parallel = 2, bad.order = "blocks:2,2",
     expect_error(&bad, WEFT_ERR_INVALID_ARGUMENT, "tensor_parallel: excludes order blocks:2,2");
     bad = good, bad.tensor_parallel = 2, bad.shard_optimizer = 1,

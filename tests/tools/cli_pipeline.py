@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """compile --pipeline: stages compute what one rank does; models of several ranks in one plan."""
+import collections
+import random as draw
+import sys
 import unittest
 
 import numpy as np
@@ -135,6 +138,44 @@ class Pipeline(Case):
         for weight in w:
             x = np.tanh(x @ weight)
         np.testing.assert_allclose(load_tensor(self.dir / "out" / "y.pb")[1], x, rtol=1e-5)
+
+    def test_many_sends_that_are_sent_on(self):
+        """Random ranks send what they computed or received last, with few tags: the oracle is a queue per channel."""
+        seed = draw.randrange(1 << 30)
+        print("seed", seed, file=sys.stderr)
+        draws, ranks = draw.Random(seed), 4
+        nodes, queues = [[] for _ in range(ranks)], collections.defaultdict(collections.deque)
+        values = [{f"x{r}": random(r + 1, 4)[0]} for r in range(ranks)]
+        last = [f"x{r}" for r in range(ranks)]
+        for i in range(200):
+            full = [channel for channel, queue in queues.items() if queue]
+            if full and draws.random() < 0.5:
+                channel = draws.choice(full)
+                source, to, tag = channel
+                values[to][f"v{i}"] = queues[channel].popleft()
+                nodes[to].append(("Recv", "", f"v{i}", {"peer": source, "tag": tag, "shape": [4]}))
+                if draws.random() < 0.5:  # else the next send is of what was received
+                    nodes[to].append(("Sub", f"v{i} {last[to]}", f"d{i}", {}))
+                    values[to][f"d{i}"] = values[to][f"v{i}"] - values[to][last[to]]
+                    last[to] = f"d{i}"
+                else:
+                    last[to] = f"v{i}"
+            else:
+                source, to = draws.sample(range(ranks), 2)
+                tag = draws.randrange(2)
+                nodes[source].append(("Send", last[source], "", {"peer": to, "tag": tag}))
+                queues[source, to, tag].append(values[source][last[source]])
+        for (source, to, tag), queue in sorted(queues.items()):
+            for i, value in enumerate(queue):
+                nodes[to].append(("Recv", "", f"r{source}{tag}_{i}", {"peer": source, "tag": tag, "shape": [4]}))
+        for r in range(ranks):
+            nodes[r].append(("Neg", last[r], f"y{r}", {}))
+        self.compile(*self.save_stages(*((nodes[r], {f"x{r}": [4]}, {f"y{r}": [4]}, {}) for r in range(ranks))), "--infer")
+        for r in range(ranks):
+            save_tensor(self.dir / "in" / f"x{r}.pb", values[r][f"x{r}"])
+        self.weft("run", "p.weft", "--inputs", "in", "--outputs", "out")
+        for r in range(ranks):
+            np.testing.assert_array_equal(load_tensor(self.dir / "out" / f"y{r}.pb")[1], -values[r][last[r]])
 
     def test_sends_and_receives_that_do_not_meet(self):
         w = {"w": random(8, 8)}
@@ -313,7 +354,8 @@ class Pipeline(Case):
     def test_what_is_refused(self):
         model = self.save(Model(layers=1).proto(loss=True))
         for options, words in (
-                (("--pipeline", 2, "--world", 3), "must divide the number of ranks"),
+                (("--pipeline", 2, "--world", 3), "world_size: must be a multiple of pipeline: 3, pipeline 2"),
+                (("--pipeline", 1, "--pipeline-micro-batches", 3, "--world", 2), "requires at least 2 stages: 3, pipeline 1"),
                 (("--pipeline", 2, "--tensor-parallel", 2), "excludes tensor_parallel"),
                 (("--pipeline", 2, "--accumulate", 2), "set pipeline_micro_batches"),
                 (("--pipeline", 2, "--pipeline-micro-batches", 2), "must divide batch"),

@@ -428,7 +428,7 @@ class TensorParallel(Case):
         model = self.save(Model().proto())
         for words, options in (
                 ("no product can be split over 5 ranks: first 'Gemm.", ("--tensor-parallel", 5)),
-                ("must divide the number of ranks: 3, world_size 4", ("--tensor-parallel", 3, "--world", 4)),
+                ("world_size: must be a multiple of tensor_parallel: 4, tensor_parallel 3", ("--tensor-parallel", 3, "--world", 4)),
                 ("excludes order blocks:2,2", ("--tensor-parallel", 2, "--world", 4, "--order", "blocks:2,2")),
                 ("excludes emit_path", ("--tensor-parallel", 2, "--emit-onnx", "x.onnx")),
                 ("excludes rank_models", (model, "--tensor-parallel", 2, "--world", 2))):

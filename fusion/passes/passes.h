@@ -77,6 +77,11 @@ weft_status_t wefti_parameters_decide(wefti_parameter_t *parameters, uint32_t co
 weft_status_t wefti_parameters_of_plan(const wefti_parameter_t *parameters, uint32_t count,
                                        wefti_arena_t *arena, wefti_plan_parameter_t **out);
 weft_status_t wefti_pass_tidy_collectives(wefti_graph_t *graph, uint32_t world_size);
+/* tidy_collectives.c: a Transpose "<of>/<suffix>" of a value of that rank, which exchanges axis and
+ * axis 0; at as for wefti_graph_insert_node. */
+weft_status_t wefti_insert_swap(wefti_graph_t *graph, uint32_t value, uint32_t rank, uint32_t axis,
+                                const char *of, const char *suffix, uint32_t at,
+                                uint32_t *out_value);
 weft_status_t wefti_pass_settle_gradients(wefti_graph_t *graph);
 weft_status_t wefti_pass_expand_dropout(wefti_graph_t *graph, bool infer);
 /* half: F16 or BF16. infer: weights become half, else they stay and are converted in every step. */

@@ -29,28 +29,31 @@ static bool read_constant(const wefti_value_t *value, double *out)
     return value->kind == WEFTI_VALUE_CONST && wefti_tensor_number(&value->type, out);
 }
 
-/* A Transpose that exchanges dimensions 0 and axis, in the place of the node of_node. */
-static weft_status_t add_swap(wefti_graph_t *graph, uint32_t value, uint32_t axis,
-                              const char *suffix, uint32_t of_node, uint32_t *out_node)
+weft_status_t wefti_insert_swap(wefti_graph_t *graph, uint32_t value, uint32_t rank, uint32_t axis,
+                                const char *of, const char *suffix, uint32_t at,
+                                uint32_t *out_value)
 {
     int64_t perm[WEFT_MAX_DIMS];
-    uint32_t rank = graph->values[value].type.rank;
+    uint32_t node;
     for (uint32_t d = 0; d < rank; d++) {
         perm[d] = d == 0 ? axis : d == axis ? 0 : d;
     }
     const weft_attr_t attr = {
         .name = "perm", .type = WEFT_ATTR_TYPE_INTS, .ints = perm, .count = rank};
-    const wefti_node_params_t params = {
-        .op = "Transpose",
-        .name = wefti_arena_printf(&graph->arena, "%s/%s", graph->nodes[of_node].name, suffix),
-        .version = graph->opset,
-        .phase = WEFTI_PHASE_FORWARD,
-        .inputs = &value,
-        .input_count = 1,
-        .output_count = 1,
-        .attrs = &attr,
-        .attr_count = 1};
-    return wefti_graph_insert_node(graph, &params, of_node, out_node);
+    const wefti_node_params_t params = {.op = "Transpose",
+                                        .name =
+                                            wefti_arena_printf(&graph->arena, "%s/%s", of, suffix),
+                                        .version = graph->opset,
+                                        .phase = WEFTI_PHASE_FORWARD,
+                                        .inputs = &value,
+                                        .input_count = 1,
+                                        .output_count = 1,
+                                        .attrs = &attr,
+                                        .attr_count = 1};
+    WEFT_RETURN_IF_NO_MEMORY(params.name);
+    WEFT_RETURN_IF_ERROR(wefti_graph_insert_node(graph, &params, at, &node));
+    *out_value = graph->nodes[node].outputs[0];
+    return WEFT_OK;
 }
 
 /* Tensor index of a gather along axis: x -> swap -> AllGather -> swap -> y, which keeps its id. */
@@ -58,27 +61,31 @@ static weft_status_t gather_along(tidy_t *t, uint32_t id, uint32_t index)
 {
     wefti_graph_t *graph = t->graph;
     uint32_t x = graph->nodes[id].inputs[index], y = graph->nodes[id].outputs[index], node;
+    uint32_t rank = graph->values[x].type.rank, value;
     int64_t axis = wefti_node_attr(&graph->nodes[id], "axis")->i;
-    axis += axis < 0 ? graph->values[x].type.rank : 0;
-    WEFT_RETURN_IF_ERROR(add_swap(graph, x, (uint32_t)axis, "to_front", id, &node));
+    axis += axis < 0 ? rank : 0;
+    const char *name = graph->nodes[id].name;
+    WEFT_RETURN_IF_ERROR(
+        wefti_insert_swap(graph, x, rank, (uint32_t)axis, name, "to_front", id, &value));
     const weft_attr_t *group = wefti_node_attr(&graph->nodes[id], "group");
     const weft_attr_t attrs[] = {
         {.name = "group_size", .type = WEFT_ATTR_TYPE_INT, .i = t->world_size},
         {.name = "group", .type = WEFT_ATTR_TYPE_INT, .i = group != NULL ? group->i : 0}};
-    const wefti_node_params_t params = {
-        .domain = "weft",
-        .op = "AllGather",
-        .name = wefti_arena_printf(&graph->arena, "%s/gather", graph->nodes[id].name),
-        .phase = WEFTI_PHASE_COMM,
-        .inputs = graph->nodes[node].outputs,
-        .input_count = 1,
-        .output_count = 1,
-        .attrs = attrs,
-        .attr_count = 2};
+    const wefti_node_params_t params = {.domain = "weft",
+                                        .op = "AllGather",
+                                        .name =
+                                            wefti_arena_printf(&graph->arena, "%s/gather", name),
+                                        .phase = WEFTI_PHASE_COMM,
+                                        .inputs = &value,
+                                        .input_count = 1,
+                                        .output_count = 1,
+                                        .attrs = attrs,
+                                        .attr_count = 2};
     WEFT_RETURN_IF_ERROR(wefti_graph_insert_node(graph, &params, id, &node));
-    WEFT_RETURN_IF_ERROR(
-        add_swap(graph, graph->nodes[node].outputs[0], (uint32_t)axis, "back", id, &node));
-    graph->values[graph->nodes[node].outputs[0]].producer = id; /* unused: of the removed node */
+    WEFT_RETURN_IF_ERROR(wefti_insert_swap(graph, graph->nodes[node].outputs[0], rank,
+                                           (uint32_t)axis, name, "back", id, &value));
+    node = graph->values[value].producer;
+    graph->values[value].producer = id; /* unused: of the removed node */
     wefti_graph_take_output(graph, node, 0, y);
     return WEFT_OK;
 }

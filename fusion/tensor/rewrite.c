@@ -3,7 +3,7 @@
  * The graph of a rank: parts of initializers, local numbers in shapes, and collectives. A part of
  * an initializer is a value with contents for every rank (wefti_value_t.rank_bytes).
  */
-#include "fusion/tensor/tensor.h"
+#include "fusion/tensor/rewrite.h"
 
 #include <string.h>
 
@@ -13,23 +13,6 @@
 
 /* Operators between an initializer and a part of it. */
 #define MOST_OPERATORS 64
-
-/* A value that was made of another one: a part of an initializer, or the whole of a split value. */
-typedef struct made {
-    uint32_t of, value;
-    wefti_split_t split;
-} made_t;
-
-typedef struct rewriter {
-    wefti_splitter_t *s;
-    wefti_graph_t *graph;
-    made_t *made;
-    uint32_t made_count, made_capacity;
-    uint32_t node_count; /* of the graph that was divided */
-    uint32_t first_new;  /* value: not one of the graph that was divided, and whole */
-    uint32_t last;       /* node of the graph: what outputs alone need comes after it, or NONE */
-    uint32_t **joined;   /* by node, of joins: the inputs before their parts took their places */
-} rewriter_t;
 
 /* Is a part of the result that operator's result of a part? */
 static bool passes_parts(const wefti_node_t *node)
@@ -70,47 +53,6 @@ bool wefti_split_can_slice(const wefti_splitter_t *s, uint32_t value, uint32_t a
     return false;
 }
 
-bool wefti_split_ints(const wefti_graph_t *graph, uint32_t value, int64_t *out, uint32_t *out_count)
-{
-    const weft_tensor_desc_t *type = &graph->values[value].type;
-    size_t count = wefti_value_bytes(&graph->values[value]) / sizeof(int64_t);
-    if (graph->values[value].kind != WEFTI_VALUE_CONST || type->data == NULL ||
-        type->dtype != WEFT_DTYPE_I64 || count > WEFT_MAX_DIMS) {
-        return false;
-    }
-    memcpy(out, type->data, count * sizeof(*out));
-    *out_count = (uint32_t)count;
-    return true;
-}
-
-bool wefti_split_range(const wefti_graph_t *graph, const wefti_node_t *node, int64_t axis,
-                       int64_t out_range[2], uint32_t *out_place)
-{
-    int64_t lists[4][WEFT_MAX_DIMS];
-    uint32_t counts[4] = {0};
-    const weft_tensor_desc_t *in = &graph->values[node->inputs[0]].type;
-    for (uint32_t i = 0; i < 4; i++) { /* starts, ends, axes, steps */
-        uint32_t value = i + 1 < node->input_count ? node->inputs[i + 1] : WEFTI_NONE;
-        if (value == WEFTI_NONE ? i < 3 : !wefti_split_ints(graph, value, lists[i], &counts[i])) {
-            return false;
-        }
-    }
-    for (uint32_t i = 0; i < counts[2] && i < counts[0] && i < counts[1]; i++) {
-        const int64_t size = in->dims[axis];
-        const int64_t own = lists[2][i] + (lists[2][i] < 0 ? in->rank : 0);
-        if (own != axis || (i < counts[3] && lists[3][i] != 1)) {
-            continue;
-        }
-        for (uint32_t k = 0; k < 2; k++) {
-            int64_t at = lists[k][i] < 0 ? lists[k][i] + size : lists[k][i];
-            out_range[k] = at < 0 ? 0 : at > size ? size : at;
-        }
-        *out_place = i;
-        return out_range[0] < out_range[1];
-    }
-    return false;
-}
-
 bool wefti_split_joins_again(const wefti_splitter_t *s, uint32_t value)
 {
     uint32_t producer = s->graph->values[value].producer;
@@ -124,39 +66,6 @@ bool wefti_split_joins_again(const wefti_splitter_t *s, uint32_t value)
         whole = whole || input >= s->value_count || !wefti_is_split(&s->of_value[input]);
     }
     return whole;
-}
-
-static weft_status_t remember(rewriter_t *r, uint32_t of, const wefti_split_t *split,
-                              uint32_t value)
-{
-    if (r->made_count == r->made_capacity) {
-        uint32_t capacity = r->made_capacity * 2 + 64;
-        made_t *made = wefti_arena_array(r->s->arena, capacity, sizeof(*made));
-        WEFT_RETURN_IF_NO_MEMORY(made);
-        if (r->made_count > 0) {
-            memcpy(made, r->made, r->made_count * sizeof(*made));
-        }
-        r->made = made;
-        r->made_capacity = capacity;
-    }
-    r->made[r->made_count++] = (made_t){of, value, *split};
-    return WEFT_OK;
-}
-
-static bool same_split(const wefti_split_t *a, const wefti_split_t *b)
-{
-    return a->axis == b->axis && a->count == b->count &&
-           (a->count == 1 || memcmp(a->sizes, b->sizes, a->count * sizeof(*a->sizes)) == 0);
-}
-
-static uint32_t find_made(const rewriter_t *r, uint32_t of, const wefti_split_t *split)
-{
-    for (uint32_t i = 0; i < r->made_count; i++) {
-        if (r->made[i].of == of && same_split(&r->made[i].split, split)) {
-            return r->made[i].value;
-        }
-    }
-    return WEFTI_NONE;
 }
 
 static weft_status_t add_marked(rewriter_t *r, uint32_t at, const weft_op_def_t *def,
@@ -226,7 +135,7 @@ static bool is_mark(const rewriter_t *r, uint32_t node)
 static weft_status_t slice_fixed(rewriter_t *r, uint32_t value, const wefti_split_t *split,
                                  uint32_t *out_value)
 {
-    *out_value = find_made(r, value, split);
+    *out_value = wefti_split_find_made(r, value, split);
     if (*out_value != WEFTI_NONE) {
         return WEFT_OK;
     }
@@ -251,7 +160,7 @@ static weft_status_t slice_fixed(rewriter_t *r, uint32_t value, const wefti_spli
                                             .attr_count = node->attr_count};
         WEFT_RETURN_IF_ERROR(wefti_graph_insert_for(r->graph, producer, "part", params, out_value));
     }
-    return remember(r, value, split, *out_value);
+    return wefti_split_remember(r, value, split, *out_value);
 }
 
 /* Along an axis of so many elements: the positions of a rank's part. */
@@ -261,7 +170,7 @@ static weft_status_t add_positions(rewriter_t *r, int64_t size, const wefti_spli
     const wefti_split_t key = {.axis = (int32_t)size, .count = split->count, .sizes = split->sizes};
     weft_tensor_desc_t all = {.dtype = WEFT_DTYPE_I64, .rank = 1, .dims = {size}};
     const wefti_split_t parts = {.axis = 0, .count = split->count, .sizes = split->sizes};
-    *out_value = find_made(r, WEFTI_NONE, &key);
+    *out_value = wefti_split_find_made(r, WEFTI_NONE, &key);
     if (*out_value != WEFTI_NONE) {
         return WEFT_OK;
     }
@@ -278,7 +187,7 @@ static weft_status_t add_positions(rewriter_t *r, int64_t size, const wefti_spli
     WEFT_RETURN_IF_ERROR(
         wefti_graph_add_value(r->graph, "positions", WEFTI_VALUE_CONST, &all, out_value));
     r->graph->values[*out_value].rank_bytes = (size_t)all.dims[0] * sizeof(int64_t);
-    return remember(r, WEFTI_NONE, &key, *out_value);
+    return wefti_split_remember(r, WEFTI_NONE, &key, *out_value);
 }
 
 /* The part of a value that every rank has. */
@@ -287,7 +196,7 @@ static weft_status_t copy_part(rewriter_t *r, uint32_t value, const wefti_split_
 {
     const wefti_value_t *v = &r->graph->values[value];
     uint32_t inputs[] = {value, WEFTI_NONE};
-    *out_value = find_made(r, value, split);
+    *out_value = wefti_split_find_made(r, value, split);
     if (*out_value != WEFTI_NONE) {
         return WEFT_OK;
     }
@@ -302,8 +211,10 @@ static weft_status_t copy_part(rewriter_t *r, uint32_t value, const wefti_split_
                                         .attrs = &axis,
                                         .attr_count = 1};
     WEFT_RETURN_IF_ERROR(wefti_graph_insert_for(r->graph, of, "part", params, out_value));
-    return remember(r, value, split, *out_value);
+    return wefti_split_remember(r, value, split, *out_value);
 }
+
+/* ---- names ---- */
 
 /* to gets the name of from, which gets a suffix. */
 static weft_status_t take_name(wefti_graph_t *graph, uint32_t to, uint32_t from, const char *suffix)
@@ -316,119 +227,6 @@ static weft_status_t take_name(wefti_graph_t *graph, uint32_t to, uint32_t from,
 }
 
 /* ---- collectives ---- */
-
-/* axis changes places with axis 0. */
-static weft_status_t add_swap(rewriter_t *r, uint32_t value, uint32_t rank, uint32_t axis,
-                              const char *suffix, uint32_t after, uint32_t *out_value)
-{
-    int64_t perm[WEFT_MAX_DIMS];
-    uint32_t node;
-    for (uint32_t d = 0; d < rank; d++) {
-        perm[d] = d == 0 ? axis : d == axis ? 0 : d;
-    }
-    const weft_attr_t attr = {
-        .name = "perm", .type = WEFT_ATTR_TYPE_INTS, .ints = perm, .count = rank};
-    const wefti_node_params_t params = {
-        .domain = "",
-        .op = "Transpose",
-        .name = wefti_arena_printf(&r->graph->arena, "%s/%s", r->graph->values[value].name, suffix),
-        .phase = WEFTI_PHASE_FORWARD,
-        .inputs = &value,
-        .input_count = 1,
-        .output_count = 1,
-        .attrs = &attr,
-        .attr_count = 1};
-    WEFT_RETURN_IF_ERROR(wefti_graph_insert_node(r->graph, &params, after, &node));
-    *out_value = r->graph->nodes[node].outputs[0];
-    return WEFT_OK;
-}
-
-/* The gathered value is read at the end of the graph: one collective can then gather those of all
- * layers (passes/bucket.c), which wait for the last of them. */
-static weft_status_t gather_late(rewriter_t *r, uint32_t value, uint32_t *out_value)
-{
-    const weft_attr_t attrs[] = {
-        {.name = "group_size", .type = WEFT_ATTR_TYPE_INT, .i = r->s->ranks},
-        {.name = "group", .type = WEFT_ATTR_TYPE_INT, .i = r->s->group}};
-    uint32_t axis = (uint32_t)r->s->of_value[value].axis, rank = r->graph->values[value].type.rank;
-    uint32_t front, all;
-    WEFT_RETURN_IF_ERROR(add_swap(r, value, rank, axis, "to_front", WEFTI_WHEN_READY, &front));
-    const wefti_node_params_t params = {.domain = "weft",
-                                        .op = "AllGather",
-                                        .phase = WEFTI_PHASE_COMM,
-                                        .inputs = &front,
-                                        .input_count = 1,
-                                        .attrs = attrs,
-                                        .attr_count = 2};
-    WEFT_RETURN_IF_ERROR(
-        wefti_graph_insert_for(r->graph, r->graph->values[value].producer, "gather", params, &all));
-    return add_swap(r, all, rank, axis, "back", r->last, out_value);
-}
-
-static weft_status_t gather(rewriter_t *r, uint32_t value, uint32_t *out_value);
-
-/* All of a joined tensor: of a cache and the keys of new words, the keys alone travel. */
-static weft_status_t join_again(rewriter_t *r, uint32_t value, uint32_t *out_value)
-{
-    uint32_t id = r->graph->values[value].producer;
-    const wefti_node_t *node = &r->graph->nodes[id];
-    const wefti_split_t *split = &r->s->of_value[value];
-    uint32_t *inputs =
-        wefti_arena_memdup(r->s->arena, r->joined[id], node->input_count * sizeof(*inputs));
-    WEFT_RETURN_IF_NO_MEMORY(inputs);
-    for (uint32_t i = 0; i < r->graph->nodes[id].input_count; i++) {
-        if (inputs[i] < r->first_new && wefti_is_split(&r->s->of_value[inputs[i]])) {
-            WEFT_RETURN_IF_ERROR(gather(r, inputs[i], &inputs[i]));
-        }
-    }
-    node = &r->graph->nodes[id];
-    const wefti_node_params_t params = {
-        .domain = node->def->domain,
-        .op = node->def->name,
-        .name = wefti_arena_printf(&r->graph->arena, "%s/whole", node->name),
-        .phase = node->phase,
-        .inputs = inputs,
-        .input_count = node->input_count,
-        .output_count = 1,
-        .attrs = node->attrs,
-        .attr_count = node->attr_count};
-    /* Late: one collective can then gather the new keys of all layers (passes/bucket.c). */
-    uint32_t after = r->last != WEFTI_NONE ? r->last : WEFTI_WHEN_READY;
-    WEFT_RETURN_IF_ERROR(wefti_graph_insert_node(r->graph, &params, after, &id));
-    *out_value = r->graph->nodes[id].outputs[0];
-    return remember(r, value, split, *out_value);
-}
-
-static weft_status_t gather(rewriter_t *r, uint32_t value, uint32_t *out_value)
-{
-    const wefti_split_t *split = &r->s->of_value[value];
-    uint32_t producer = r->graph->values[value].producer;
-    *out_value = find_made(r, value, split);
-    if (*out_value != WEFTI_NONE) {
-        return WEFT_OK;
-    }
-    if (r->joined[producer] != NULL) {
-        return join_again(r, value, out_value);
-    }
-    if (r->last != WEFTI_NONE && split->axis > 0) {
-        WEFT_RETURN_IF_ERROR(gather_late(r, value, out_value));
-        return remember(r, value, split, *out_value);
-    }
-    const weft_attr_t attrs[] = {
-        {.name = "group_size", .type = WEFT_ATTR_TYPE_INT, .i = r->s->ranks},
-        {.name = "group", .type = WEFT_ATTR_TYPE_INT, .i = r->s->group},
-        {.name = "axis", .type = WEFT_ATTR_TYPE_INT, .i = split->axis}};
-    bool first = split->axis == 0;
-    const wefti_node_params_t params = {.domain = first ? "weft" : "com.microsoft",
-                                        .op = "AllGather",
-                                        .phase = WEFTI_PHASE_COMM,
-                                        .inputs = &value,
-                                        .input_count = 1,
-                                        .attrs = attrs,
-                                        .attr_count = first ? 2 : 3};
-    WEFT_RETURN_IF_ERROR(wefti_graph_insert_for(r->graph, producer, "gather", params, out_value));
-    return remember(r, value, split, *out_value);
-}
 
 /* The sum over ranks, then the addend of Gemm. */
 static weft_status_t sum(rewriter_t *r, uint32_t id)
@@ -466,7 +264,7 @@ static weft_status_t share(rewriter_t *r, uint32_t value, uint32_t *out_value)
 {
     static const wefti_split_t mark = {.axis = -2, .count = 1};
     const wefti_value_t *v = &r->graph->values[value];
-    *out_value = find_made(r, value, &mark);
+    *out_value = wefti_split_find_made(r, value, &mark);
     if (!wefti_dtype_is_floating(v->type.dtype) || v->kind == WEFTI_VALUE_CONST ||
         v->kind == WEFTI_VALUE_INPUT) {
         *out_value = value;
@@ -479,141 +277,7 @@ static weft_status_t share(rewriter_t *r, uint32_t value, uint32_t *out_value)
     const weft_attr_t group = {.name = "group", .type = WEFT_ATTR_TYPE_INT, .i = r->s->group};
     WEFT_RETURN_IF_ERROR(
         wefti_graph_set_attr(r->graph, r->graph->values[*out_value].producer, &group));
-    return remember(r, value, &mark, *out_value);
-}
-
-/* ---- shapes ---- */
-
-static weft_status_t add_ints(rewriter_t *r, const char *name, const int64_t *ints, uint32_t count,
-                              uint32_t *out_value)
-{
-    weft_tensor_desc_t type = {.dtype = WEFT_DTYPE_I64, .rank = 1, .dims = {count}};
-    type.data = wefti_arena_memdup(&r->graph->arena, ints, count * sizeof(*ints));
-    WEFT_RETURN_IF_NO_MEMORY(type.data);
-    return wefti_graph_add_value(r->graph, name, WEFTI_VALUE_CONST, &type, out_value);
-}
-
-/* A list that a node reads as input 1, or, in older versions, as an attribute. */
-static weft_status_t set_ints(rewriter_t *r, uint32_t id, const char *attr_name, int64_t *ints,
-                              uint32_t count)
-{
-    const wefti_node_t *node = &r->graph->nodes[id];
-    uint32_t inputs[] = {node->inputs[0], WEFTI_NONE};
-    if (node->def->inputs_max < 2) {
-        const weft_attr_t attr = {
-            .name = attr_name, .type = WEFT_ATTR_TYPE_INTS, .ints = ints, .count = count};
-        return wefti_graph_set_attr(r->graph, id, &attr);
-    }
-    char *name = wefti_arena_printf(&r->graph->arena, "%s.%s", node->name, attr_name);
-    WEFT_RETURN_IF_NO_MEMORY(name);
-    WEFT_RETURN_IF_ERROR(add_ints(r, name, ints, count, &inputs[1]));
-    r->graph->nodes[id].inputs = wefti_arena_memdup(&r->graph->arena, inputs, sizeof inputs);
-    WEFT_RETURN_IF_NO_MEMORY(r->graph->nodes[id].inputs);
-    r->graph->nodes[id].input_count = 2;
-    return WEFT_OK;
-}
-
-static weft_status_t set_shape(rewriter_t *r, uint32_t id)
-{
-    weft_tensor_desc_t out = r->graph->values[r->graph->nodes[id].outputs[0]].type;
-    out.dims[r->s->nodes[id].out.axis] /= r->s->ranks;
-    return set_ints(r, id, "shape", out.dims, out.rank);
-}
-
-/* Does it drop all dimensions of 1, whichever they are? */
-static bool drops_ones(const wefti_node_t *node)
-{
-    const weft_op_def_t *def = node->def;
-    bool takes_axes =
-        def->inputs_max > 1 || (def->attr_count > 0 && strcmp(def->attrs[0].name, "axes") == 0);
-    return wefti_op_has(def, WEFT_FACT_VIEW) && takes_axes &&
-           (node->input_count < 2 || node->inputs[1] == WEFTI_NONE) &&
-           wefti_node_attr(node, "axes") == NULL;
-}
-
-/* Those that are 1 on all ranks together: the part of the split one may be 1, too. */
-static weft_status_t set_axes(rewriter_t *r, uint32_t id)
-{
-    const wefti_node_t *node = &r->graph->nodes[id];
-    const weft_tensor_desc_t in = r->graph->values[node->inputs[0]].type;
-    int32_t split = r->s->nodes[id].need[0].axis;
-    int64_t axes[WEFT_MAX_DIMS];
-    uint32_t count = 0;
-    for (uint32_t d = 0; d < in.rank; d++) {
-        if (in.dims[d] == 1 && (int32_t)d != split) {
-            axes[count++] = d;
-        }
-    }
-    return set_ints(r, id, "axes", axes, count);
-}
-
-/* Parts along the split axis: of each, a rank has its part. */
-static weft_status_t set_sizes(rewriter_t *r, uint32_t id)
-{
-    const wefti_node_t *node = &r->graph->nodes[id];
-    const wefti_split_t *split = &r->s->nodes[id].need[0];
-    int64_t ints[WEFT_MAX_DIMS];
-    uint32_t value;
-    for (uint32_t i = 0; i < split->count; i++) {
-        ints[i] = split->sizes[i] / r->s->ranks;
-    }
-    if (node->input_count > 1 && node->inputs[1] != WEFTI_NONE) {
-        WEFT_RETURN_IF_ERROR(
-            add_ints(r, r->graph->values[node->inputs[1]].name, ints, split->count, &value));
-        r->graph->nodes[id].inputs[1] = value;
-    } else if (wefti_node_attr(node, "split") != NULL) {
-        const weft_attr_t attr = {
-            .name = "split", .type = WEFT_ATTR_TYPE_INTS, .ints = ints, .count = split->count};
-        return wefti_graph_set_attr(r->graph, id, &attr);
-    }
-    return WEFT_OK;
-}
-
-/* A range of segments: the range of the rank's parts. */
-static weft_status_t set_range(rewriter_t *r, uint32_t id)
-{
-    const wefti_node_t *node = &r->graph->nodes[id];
-    int64_t range[2], ints[WEFT_MAX_DIMS];
-    uint32_t place, count, value;
-    if (!wefti_split_range(r->graph, node, r->s->nodes[id].need[0].axis, range, &place)) {
-        return WEFT_OK; /* of another axis */
-    }
-    uint32_t *inputs =
-        wefti_arena_memdup(&r->graph->arena, node->inputs, node->input_count * sizeof(*inputs));
-    WEFT_RETURN_IF_NO_MEMORY(inputs);
-    for (uint32_t k = 0; k < 2; k++) {
-        (void)wefti_split_ints(r->graph, inputs[k + 1], ints, &count);
-        ints[place] = range[k] / r->s->ranks;
-        WEFT_RETURN_IF_ERROR(
-            add_ints(r, r->graph->values[inputs[k + 1]].name, ints, count, &value));
-        inputs[k + 1] = value;
-    }
-    r->graph->nodes[id].inputs = inputs;
-    return WEFT_OK;
-}
-
-/* Shapes and sizes that a node reads are those of a rank. */
-static weft_status_t make_local(rewriter_t *r, uint32_t id)
-{
-    const wefti_node_split_t *split = &r->s->nodes[id];
-    const wefti_node_t *node = &r->graph->nodes[id];
-    const weft_op_facts_t facts = wefti_op_facts(node->def);
-    if (!wefti_is_split(&split->out)) {
-        return WEFT_OK;
-    }
-    if (drops_ones(node)) {
-        return set_axes(r, id);
-    }
-    if ((facts.shape_inputs & 2u) != 0 || facts.gradient == WEFT_GRADIENT_REPEATED ||
-        wefti_node_attr(node, "shape") != NULL) {
-        return set_shape(r, id);
-    }
-    if (facts.gradient == WEFT_GRADIENT_RANGE && split->need[0].count > 1) {
-        return set_range(r, id);
-    }
-    /* Segments end where the parts do. */
-    bool ends = split->need[0].count > 1 && split->out.count == 1;
-    return facts.gradient == WEFT_GRADIENT_PARTS && ends ? set_sizes(r, id) : WEFT_OK;
+    return wefti_split_remember(r, value, &mark, *out_value);
 }
 
 /* What is added to the sum over ranks is added once. */
@@ -691,7 +355,7 @@ static weft_status_t rewrite_node(rewriter_t *r, uint32_t id)
         } else if (need && !have) {
             WEFT_RETURN_IF_ERROR(slice_fixed(r, value, &split->need[i], &other));
         } else if (have && !same) {
-            WEFT_RETURN_IF_ERROR(gather(r, value, &other));
+            WEFT_RETURN_IF_ERROR(wefti_split_gather(r, value, &other));
             if (need) {
                 r->graph->values[other].type = r->graph->values[value].type; /* inferred later */
                 WEFT_RETURN_IF_ERROR(copy_part(r, other, &split->need[i], id, &other));
@@ -699,7 +363,7 @@ static weft_status_t rewrite_node(rewriter_t *r, uint32_t id)
         }
         r->graph->nodes[id].inputs[i] = other;
     }
-    WEFT_RETURN_IF_ERROR(make_local(r, id));
+    WEFT_RETURN_IF_ERROR(wefti_split_make_local(r, id));
     return split->sums ? sum(r, id) : WEFT_OK;
 }
 
@@ -778,7 +442,7 @@ weft_status_t wefti_split_rewrite(wefti_splitter_t *s)
         if (value >= r.first_new || !wefti_is_split(&s->of_value[value])) {
             continue;
         }
-        WEFT_TRY(status, gather(&r, value, &all), done);
+        WEFT_TRY(status, wefti_split_gather(&r, value, &all), done);
         WEFT_TRY(status, take_name(graph, all, value, "part"), done);
         graph->values[all].flags |= graph->values[value].flags & WEFTI_VALUE_OUTPUT;
         graph->values[value].flags &= ~WEFTI_VALUE_OUTPUT;

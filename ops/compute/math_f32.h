@@ -101,25 +101,43 @@ static inline float wefti_log_f32(float x)
     return x < INFINITY ? y : x;
 }
 
-/* log(x) for finite normal x > 0, in double, to about 1e-12. */
-static inline double wefti_log(double x)
+static inline uint64_t wefti_f64_bits(double x)
 {
     uint64_t bits;
     memcpy(&bits, &x, sizeof(bits));
-    int64_t exponent = (int64_t)(bits >> 52) - 1023;
-    bits = (bits & 0x000fffffffffffffu) | 0x3ff0000000000000u;
-    double m;
-    memcpy(&m, &bits, sizeof(m));
-    if (m > 1.4142135623730951) {
-        m *= 0.5;
-        exponent++;
-    }
+    return bits;
+}
+
+static inline double wefti_f64_from_bits(uint64_t bits)
+{
+    double x;
+    memcpy(&x, &bits, sizeof(x));
+    return x;
+}
+
+/* log(x) for finite normal x > 0, in double, to about 1e-12. */
+static inline double wefti_log(double x)
+{
+    uint64_t bits = wefti_f64_bits(x);
+    uint64_t exponent = bits >> 52;
+    bits &= 0x000fffffffffffffu;
+    const uint64_t halve = bits > 0x6a09e667f3bcdu; /* 1.4142135623730951 */
+    bits |= (1023u - halve) << 52;
+    exponent += halve;
+    const double m = wefti_f64_from_bits(bits);
     /* log m = 2 artanh s, |s| <= 0.172 */
     double s = (m - 1.0) / (m + 1.0), z = s * s, sum = 0.0;
-    for (int k = 15; k >= 1; k -= 2) {
-        sum = sum * z + 1.0 / k;
-    }
-    return (double)exponent * 0.69314718055994531 + 2.0 * s * sum;
+    sum = sum * z + 1.0 / 15.0;
+    sum = sum * z + 1.0 / 13.0;
+    sum = sum * z + 1.0 / 11.0;
+    sum = sum * z + 1.0 / 9.0;
+    sum = sum * z + 1.0 / 7.0;
+    sum = sum * z + 1.0 / 5.0;
+    sum = sum * z + 1.0 / 3.0;
+    sum = sum * z + 1.0;
+    /* Not a conversion: AVX2 has none of 64 bits. */
+    const double e = wefti_f64_from_bits(0x4330000000000000u | exponent) - (0x1p52 + 1023.0);
+    return e * 0.69314718055994531 + 2.0 * s * sum;
 }
 
 /* exp(x) in double, to about 1e-15; 0 and infinity beyond the range, NaN stays NaN. */
@@ -130,22 +148,23 @@ static inline double wefti_exp(double x)
     x = x > 711.0 ? 711.0 : x;
     double shifted = x * 1.4426950408889634 + round, n = shifted - round;
     double r = (x - n * 0.693147180369123816490) - n * 1.90821492927058770002e-10;
-    double sum = 1.0 / 6227020800.0; /* 1 / 13! */
-    static const double factorials[] = {479001600.0, 39916800.0, 3628800.0, 362880.0, 40320.0,
-                                        5040.0,      720.0,      120.0,     24.0,     6.0,
-                                        2.0,         1.0,        1.0};
-    for (int k = 0; k < 13; k++) {
-        sum = sum * r + 1.0 / factorials[k];
-    }
-    uint64_t bits[2];
-    double factors[2];
-    memcpy(&bits[0], &shifted, sizeof(shifted));
-    memcpy(&bits[1], &round, sizeof(round));
-    int64_t whole = (int64_t)(bits[0] - bits[1]), half = whole >> 1;
-    bits[0] = (uint64_t)(half + 1023) << 52;
-    bits[1] = (uint64_t)(whole - half + 1023) << 52;
-    memcpy(factors, bits, sizeof(bits));
-    return sum * factors[0] * factors[1];
+    double sum = 1.0 / 6227020800.0; /* 1 / 13!; no loop, which would keep others from vectors */
+    sum = sum * r + 1.0 / 479001600.0;
+    sum = sum * r + 1.0 / 39916800.0;
+    sum = sum * r + 1.0 / 3628800.0;
+    sum = sum * r + 1.0 / 362880.0;
+    sum = sum * r + 1.0 / 40320.0;
+    sum = sum * r + 1.0 / 5040.0;
+    sum = sum * r + 1.0 / 720.0;
+    sum = sum * r + 1.0 / 120.0;
+    sum = sum * r + 1.0 / 24.0;
+    sum = sum * r + 1.0 / 6.0;
+    sum = sum * r + 1.0 / 2.0;
+    sum = sum * r + 1.0;
+    sum = sum * r + 1.0;
+    int64_t whole = (int64_t)(wefti_f64_bits(shifted) - wefti_f64_bits(round)), half = whole >> 1;
+    sum *= wefti_f64_from_bits((uint64_t)(half + 1023) << 52);
+    return sum * wefti_f64_from_bits((uint64_t)(whole - half + 1023) << 52);
 }
 
 /* erf(x) to about 5.9 units in the last place; odd, +-1 from 4 on, NaN stays NaN. As tanh. */

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Pow and PowGrad. An exponent of one element is looked at in every call: 2, 3, 0.5 and the like are
- * products and roots. The rest is computed in double precision.
+ * products and roots. The rest is computed in double precision; of one exponent and f32, as vectors.
  */
 #include "ops/compute/own_kernels.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "ops/compute/math_f32.h"
@@ -57,6 +58,65 @@ WEFTI_INLINE void fixed_body(form_t form, const float *x, const float *dy, float
 }
 WEFTI_CLONES(fixed, (form_t form, const float *x, const float *dy, float *y, int64_t count),
              (form, x, dy, y, count));
+
+/* x^e of a finite e other than 0, with the bits of wefti_pow, which has branches. */
+typedef struct {
+    double e, of_zero, of_infinity;
+    double of_negative; /* the factor: 1, or NaN if e is not whole */
+    uint64_t sign;      /* what an odd e keeps of x */
+} exponent_t;
+
+WEFTI_INLINE double power(float base, const exponent_t *p)
+{
+    const double x = (double)base, a = x < 0.0 ? -x : x;
+    double y = wefti_exp(p->e * wefti_log(a > 0.0 && a < INFINITY ? a : 1.0));
+    y = a == 0.0 ? p->of_zero : y;
+    y = a == INFINITY ? p->of_infinity : y;
+    y = wefti_f64_from_bits(wefti_f64_bits(y) | (wefti_f64_bits(x) & p->sign));
+    y = x < 0.0 && a < INFINITY ? y * p->of_negative : y;
+    return x == x ? y : NAN;
+}
+
+/* y = x^e, or dy factor x^e. */
+WEFTI_INLINE void powers_body(const exponent_t *exponent, const float *x, const float *dy,
+                              double factor, float *y, int64_t count)
+{
+    const exponent_t p = *exponent;
+    if (dy == NULL) {
+        WEFTI_INDEPENDENT
+        for (int64_t i = 0; i < count; i++) {
+            y[i] = (float)power(x[i], &p);
+        }
+    } else {
+        WEFTI_INDEPENDENT
+        for (int64_t i = 0; i < count; i++) {
+            y[i] = (float)((double)dy[i] * (factor * power(x[i], &p)));
+        }
+    }
+}
+WEFTI_CLONES(powers,
+             (const exponent_t *exponent, const float *x, const float *dy, double factor, float *y,
+              int64_t count),
+             (exponent, x, dy, factor, y, count));
+
+/* One exponent for all elements; false: it is 0 or not finite. */
+static bool run_powers(const state_t *s, double e, const float *x, const float *dy, float *y)
+{
+    const double used = dy == NULL ? e : e - 1.0;
+    if (used == 0.0 || e == 0.0 || !isfinite(e)) {
+        return false;
+    }
+    const bool small = used < 0x1p53 && used > -0x1p53;
+    const bool whole = !small || (double)(int64_t)used == used;
+    const bool odd = small && whole && ((int64_t)used & 1) != 0;
+    const exponent_t p = {.e = used,
+                          .of_zero = used < 0.0 ? INFINITY : 0.0,
+                          .of_infinity = used < 0.0 ? 0.0 : INFINITY,
+                          .of_negative = whole ? 1.0 : NAN,
+                          .sign = odd ? (uint64_t)1 << 63 : 0};
+    powers[s->isa](&p, x, dy, e, y, s->count);
+    return true;
+}
 
 static double number(weft_dtype_t dtype, const void *data, int64_t index)
 {
@@ -154,7 +214,8 @@ static weft_status_t run_any(const state_t *s, const void *x, const void *expone
     }
     if (form != GENERAL) {
         fixed[s->isa](form, x, dy, y, s->count);
-    } else {
+    } else if (!s->scalar || s->base != WEFT_DTYPE_F32 ||
+               !run_powers(s, number(s->exponent, exponents, 0), x, dy, y)) {
         general(s, x, exponents, dy, y);
     }
     return WEFT_OK;

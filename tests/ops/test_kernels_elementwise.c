@@ -644,6 +644,52 @@ static void test_normalization_adds_and_is_a_relu(void **state)
     }
 }
 
+/* Pow, or PowGrad, of X by one exponent, or by as many that are equal. */
+static op_case_t make_power(const float *x, const float *dy, int64_t count, float exponent,
+                            bool scalar)
+{
+    op_case_t c = dy == NULL ? case_make("", "Pow", 13) : case_make("weft", "PowGrad", 1);
+    if (dy != NULL) {
+        memcpy(case_input(&c, DIMS(count)), dy, (size_t)count * sizeof(*dy));
+    }
+    memcpy(case_input(&c, DIMS(count)), x, (size_t)count * sizeof(*x));
+    float *e = scalar ? case_input(&c, DIMS(1)) : case_input(&c, DIMS(count));
+    for (int64_t i = 0; i < (scalar ? 1 : count); i++) {
+        e[i] = exponent;
+    }
+    assert_int_equal(case_infer(&c, 1, WEFT_LAYOUT_PLAIN), WEFT_OK);
+    case_run(&c);
+    return c;
+}
+
+static void test_powers_have_the_same_bits_one_by_one(void **state)
+{
+    (void)state;
+    static const float exponents[] = {0.3f, -1.5f,    4.0f,      5.0f,  -3.0f, -4.0f,
+                                      2.5f, 1e30f,    -0x1p53f,  7e-9f, 0.0f,  -0.0f,
+                                      1.0f, INFINITY, -INFINITY, NAN};
+    static const float special[] = {0.0f,  -0.0f,       1.0f,      -1.0f,   INFINITY, -INFINITY,
+                                    NAN,   1e-45f,      -1e-45f,   3.4e38f, -3.4e38f, 1.5f,
+                                    -2.0f, 1.41421356f, 0x1p-126f, 4.0f};
+    float x[333], dy[333];
+    random_fill(x, 333, -30.0f, 60.0f);
+    random_fill(dy, 333, -1.0f, 2.0f);
+    memcpy(x + 20, special, sizeof special);
+    for (size_t i = 0; i < sizeof exponents / sizeof exponents[0]; i++) {
+        for (int gradient = 0; gradient < 2; gradient++) {
+            const float *d = gradient ? dy : NULL;
+            op_case_t one = make_power(x, d, 333, exponents[i], true);
+            op_case_t many = make_power(x, d, 333, exponents[i], false);
+            for (int k = 0; k < 333; k++) {
+                const float a = ((const float *)one.out[0])[k], b = ((const float *)many.out[0])[k];
+                assert_true(memcmp(&a, &b, sizeof a) == 0 || (a != a && b != b));
+            }
+            case_free(&one);
+            case_free(&many);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -660,6 +706,7 @@ int main(void)
         cmocka_unit_test(test_fused_refuses_what_it_cannot_execute),
         cmocka_unit_test(test_shapes_that_differ_are_refused),
         cmocka_unit_test(test_normalization_adds_and_is_a_relu),
+        cmocka_unit_test(test_powers_have_the_same_bits_one_by_one),
     };
     random_seed(1);
     return cmocka_run_group_tests(tests, NULL, NULL);

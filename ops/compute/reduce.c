@@ -2,7 +2,7 @@
 /*
  * Reductions over dimensions, one row per operator; ReduceSum and ReduceMean of f32 are in
  * sum_to.c. Floats are accumulated in f64 and integers in i64, element by element in order, so that
- * bits do not depend on the instruction set.
+ * bits do not depend on the instruction set; largest and smallest elements are found in lanes.
  */
 #include "ops/compute/own_kernels.h"
 
@@ -51,6 +51,7 @@ typedef struct {
     weft_dtype_t dtype;
     bool floating, boolean;
     int64_t out_count, reduced; /* elements of Y, and of X for each */
+    weft_isa_t isa;
     uint32_t threads;
 } state_t;
 
@@ -88,6 +89,65 @@ static void load_f64(weft_dtype_t dtype, const void *x, int64_t count, double *o
     for (int64_t i = 0; i < count; i++) {
         out[i] = dtype == WEFT_DTYPE_F64 ? ((const double *)x)[i] : (double)f32[i];
     }
+}
+
+/* The largest or smallest element, in lanes. */
+#define LANES 32
+WEFTI_INLINE void extreme_lanes(bool maximum, const float *x, int64_t count, float *out)
+{
+    const float first = maximum ? -INFINITY : INFINITY;
+    float most[LANES], nans[LANES];
+    int64_t i = 0;
+    for (int j = 0; j < LANES; j++) {
+        most[j] = first;
+        nans[j] = 0.0f;
+    }
+    for (; i + LANES <= count; i += LANES) {
+        for (int j = 0; j < LANES; j++) {
+            const float v = x[i + j];
+            most[j] = maximum ? (v > most[j] ? v : most[j]) : (v < most[j] ? v : most[j]);
+            nans[j] = v != v ? v : nans[j];
+        }
+    }
+    for (int j = 0; i < count; i++, j++) {
+        most[j] = maximum ? (x[i] > most[j] ? x[i] : most[j]) : (x[i] < most[j] ? x[i] : most[j]);
+        nans[j] = x[i] != x[i] ? x[i] : nans[j];
+    }
+    for (int half = LANES / 2; half > 0; half /= 2) {
+        for (int j = 0; j < half; j++) {
+            const float v = most[j + half];
+            most[j] = maximum ? (v > most[j] ? v : most[j]) : (v < most[j] ? v : most[j]);
+            nans[j] += nans[j + half];
+        }
+    }
+    *out = nans[0] != nans[0] ? nans[0] : most[0];
+}
+
+WEFTI_INLINE void extreme_body(bool maximum, const float *x, int64_t count, float *out)
+{
+    if (maximum) {
+        extreme_lanes(true, x, count, out);
+    } else {
+        extreme_lanes(false, x, count, out);
+    }
+}
+WEFTI_CLONES(extreme, (bool maximum, const float *x, int64_t count, float *out),
+             (maximum, x, count, out));
+
+/* One element is the extreme, whatever the order, unless it is a zero (which sign?) or NaN (which
+ * one?); false: it is. */
+static bool fold_extreme(const state_t *s, step_t step, const float *x, int64_t count, number_t *y)
+{
+    float most;
+    if (s->dtype != WEFT_DTYPE_F32 || (step != MAXIMUM && step != MINIMUM)) {
+        return false;
+    }
+    extreme[s->isa](step == MAXIMUM, x, count, &most);
+    if (most != most || most == 0.0f) {
+        return false;
+    }
+    y->f = step_f64(step, y->f, (double)most);
+    return true;
 }
 
 /* Elements of X in order; step is a constant of each copy. One sum stays in a register. */
@@ -129,6 +189,9 @@ static void add_row(const state_t *s, step_t step, const char *x, int64_t count,
 {
     wefti_wide_t wide;
     size_t size = weft_dtype_size_bytes(s->dtype);
+    if (stride == 0 && fold_extreme(s, step, (const float *)(const void *)x, count, y)) {
+        return;
+    }
     for (int64_t at = 0; at < count; at += WEFTI_WIDE_BLOCK) {
         int64_t n = count - at < WEFTI_WIDE_BLOCK ? count - at : WEFTI_WIDE_BLOCK;
         const char *from = x + (size_t)at * size;
@@ -277,6 +340,7 @@ weft_status_t wefti_reduce_prepare(const weft_node_desc_t *node, const weft_kern
     state->floating = floating;
     state->boolean = boolean;
     state->out_count = weft_tensor_elem_count(&node->outputs[0]);
+    state->isa = wefti_kernel_isa(env);
     state->threads = wefti_kernel_threads(env);
     state->reduced = 1;
     wefti_strides(x, from);

@@ -403,6 +403,48 @@ static void test_bad_operands_are_refused(void **state)
     case_free(&c);
 }
 
+/* The first of equal elements, as signs of zeros differ; the last NaN. */
+static float extreme_in_order(bool maximum, const float *x, int64_t count)
+{
+    float most = maximum ? -INFINITY : INFINITY;
+    for (int64_t i = 0; i < count; i++) {
+        bool takes = maximum ? x[i] > most : x[i] < most;
+        most = takes || x[i] != x[i] ? x[i] : most;
+    }
+    return most;
+}
+
+static void test_extremes_are_those_of_their_order(void **state)
+{
+    (void)state;
+    static const int64_t lengths[] = {1, 2, 31, 32, 33, 64, 95, 200, 1500};
+    const float special[] = {0.0f, -0.0f, NAN, INFINITY, -INFINITY, 0.0f, -0.0f};
+    for (size_t n = 0; n < sizeof lengths / sizeof lengths[0]; n++) {
+        for (int kind = 0; kind < 8;
+             kind++) { /* plain, with specials, only specials, not positive */
+            const bool maximum = kind % 2 == 0;
+            const int64_t rows = 24, count = lengths[n];
+            op_case_t c = case_make("", maximum ? "ReduceMax" : "ReduceMin", 13);
+            float *x = case_input(&c, DIMS(rows, count));
+            random_fill(x, rows * count, -1.0f, kind / 2 == 3 ? 0.0f : 1.0f);
+            for (int64_t i = 0; i < rows * count; i++) {
+                if (kind / 2 > 0 && (kind / 2 == 2 || random_below(40) == 0)) {
+                    x[i] = special[random_below(kind / 2 == 2 ? 2 : 7)];
+                }
+            }
+            case_ints(&c, "axes", (const int64_t[]){1, -2});
+            assert_int_equal(case_infer(&c, 1, WEFT_LAYOUT_PLAIN), WEFT_OK);
+            case_run(&c);
+            for (int64_t r = 0; r < rows; r++) {
+                float got = ((const float *)c.out[0])[r];
+                float want = extreme_in_order(maximum, x + r * count, count);
+                assert_true(memcmp(&got, &want, sizeof got) == 0 || (got != got && want != want));
+            }
+            case_free(&c);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -415,6 +457,7 @@ int main(void)
         cmocka_unit_test(test_scale_keeps_the_norm),
         cmocka_unit_test(test_updates_scale_the_gradient),
         cmocka_unit_test(test_bad_operands_are_refused),
+        cmocka_unit_test(test_extremes_are_those_of_their_order),
     };
     random_seed(11);
     return cmocka_run_group_tests(tests, NULL, NULL);

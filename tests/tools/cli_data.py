@@ -101,6 +101,22 @@ class Data(support.Case):
         self.assertAlmostEqual(reports[0]["loss_first"], np.log(64), delta=0.3)
         self.assertLess(reports[0]["loss_last"], 2.5)
 
+    def test_an_attention_mask_of_tokens_is_one(self):
+        """What a file of arrays with the same sequences gives, in bits."""
+        import onnx
+        proto, count = onnx.load(MODELS / "families" / "gpt2.onnx"), 12
+        names = {"input0": "input_ids", "input1": "attention_mask"}
+        for value in proto.graph.input:
+            value.name = names.get(value.name, value.name)
+        for node in proto.graph.node:
+            node.input[:] = [names.get(name, name) for name in node.input]
+        tokens = (np.arange(8 * count + 1) * 7 % 48).astype("<u2")
+        tokens.tofile(self.dir / "t.bin")
+        rows = [tokens[i:8 * count + i].reshape(count, 8).astype(np.int64) for i in range(2)]
+        np.savez(self.dir / "t.npz", input_ids=rows[0], attention_mask=np.ones((count, 8), np.int64), label=rows[1])
+        digests = {self.run_on(self.save(proto), self.dir / name, batch=2, steps=4)["param_digest"] for name in ("t.bin", "t.npz")}
+        self.assertEqual(len(digests), 1)
+
     def test_tokens_that_do_not_fit(self):
         (self.dir / "t.bin").write_bytes(bytes(17))
         self.refused("17 bytes is not a whole number of u16 tokens", self.dir / "t.bin", model=GPT)

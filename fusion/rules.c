@@ -83,7 +83,17 @@ static weft_status_t refuse(const weft_algo_params_t *params, const char *name, 
 weft_status_t wefti_rules_check(const weft_algorithm_t *algorithm, const weft_algo_params_t *params)
 {
     const char *why = params->group_size > 1 ? algorithm->eligible(params) : NULL;
-    return why == NULL ? WEFT_OK : refuse(params, algorithm->name, why);
+    if (why == NULL) {
+        return WEFT_OK;
+    }
+    weft_algo_params_t unordered = *params;
+    char text[160];
+    unordered.order = WEFT_ORDER_ANY;
+    snprintf(text, sizeof text, "%s%s", why,
+             params->order != WEFT_ORDER_ANY && algorithm->eligible(&unordered) == NULL
+                 ? " (order any allows it)"
+                 : "");
+    return refuse(params, algorithm->name, text);
 }
 
 static weft_collective_t find_collective(const char *name)

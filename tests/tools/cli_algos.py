@@ -144,7 +144,7 @@ class AtCompile(support.Case):
             self.assertIn(word, done.stderr)
 
     def test_what_cannot_run_is_refused_with_candidates(self):
-        self.refused(("AllReduce=ring: it cannot realise the group's reduction order", "candidates: mesh, one-shot",
+        self.refused(("AllReduce=ring: it cannot realise the group's reduction order (order any allows it): 4 ranks", "candidates: mesh, one-shot",
                       "(--algo)"), "--algo", "all_reduce=ring")
         self.refused(("AllReduce=rin: unknown algorithm", "halving-doubling, ring"), "--algo", "all_reduce=rin", "--order",
                      "any")

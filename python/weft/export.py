@@ -94,6 +94,14 @@ def _dynamo(module, tensors, path, opset, axes, names):
                           external_data=False, input_names=names, output_names=["loss", "logits"], dynamic_shapes=shapes)
 
 
+def _names(model, count):
+    parameters = inspect.signature(model.forward).parameters.values()
+    names = [parameter.name for parameter in parameters if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)]
+    if count == 1 or len(names) < count or "label" in names[:count]:
+        return ["input"] if count == 1 else [f"input{i}" for i in range(count)]
+    return names[:count]
+
+
 EXPORTERS = {"torchscript": _torchscript, "dynamo": _dynamo}
 
 
@@ -108,14 +116,14 @@ def export(model, inputs, labels, path, *, loss=None, opset=None, exporter="torc
     exporter     "torchscript", which keeps BatchNormalization and Dropout in training form, or "dynamo", for models that the
                  other one cannot trace
     fixed_batch  True: the file has the batch of the examples
-    input_names  default: input (input0, input1, ..); the labels are label
+    input_names  default: input; of several, the names of forward's parameters; the labels are label
 
     In the file, names of parameters begin with "model.". Returns the names of the parameters that are trained.
     """
     if exporter not in EXPORTERS:
         raise ValueError(f"exporter must be one of {', '.join(EXPORTERS)}: {exporter!r}")
     inputs = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
-    names = list(input_names or (["input"] if len(inputs) == 1 else [f"input{i}" for i in range(len(inputs))]))
+    names = list(input_names or _names(model, len(inputs)))
     if len(names) != len(inputs):
         raise ValueError(f"input_names has {len(names)} names for {len(inputs)} inputs")
     module = with_loss(model, loss)

@@ -69,6 +69,21 @@ class Export(unittest.TestCase):
             weft.export.export(model, inputs, labels, path, fixed_batch=fixed)
             self.assertEqual(self.trained(path), {"model.weight", "model.bias"})
 
+    def test_inputs_have_the_names_of_forward(self):
+        class Masked(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.table = torch.nn.Embedding(7, 5)
+
+            def forward(self, input_ids, attention_mask=None):
+                return self.table(input_ids) * attention_mask[..., None]
+
+        onnx = ranks.need("onnx")
+        path = self.dir / "masked.onnx"
+        ids = torch.zeros(4, 6, dtype=torch.int64)
+        weft.export.export(Masked(), (ids, torch.ones(4, 6)), ids, path)
+        self.assertEqual([name.name for name in onnx.load(path).graph.input], ["input_ids", "attention_mask", "label"])
+
     def test_a_class_for_every_pixel(self):
         torch.manual_seed(1)
         path = self.dir / "pixels.onnx"

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "runtime/base/check.h"
+#include "runtime/base/copy.h"
 #include "runtime/base/error.h"
 #include "runtime/base/params.h"
 #include "runtime/collective/call_aside.h"
@@ -163,13 +164,13 @@ static weft_status_t take_piece(weft_group_t *group, wefti_pair_t *pair, wefti_m
         if (from == NULL) {
             return wefti_group_bad_address(group->ranks[pair->peer]);
         }
-        memcpy(to, from, (size_t)pair->bytes);
+        wefti_copy(to, from, (size_t)pair->bytes);
         pair->moved = pair->bytes;
         return WEFT_OK;
     }
     size_t bytes = next_bytes(group, pair);
     if (bytes > 0) {
-        memcpy(to + pair->moved, buffer_of(group, mailbox, piece), bytes);
+        wefti_copy(to + pair->moved, buffer_of(group, mailbox, piece), bytes);
     }
     pair->moved += bytes;
     return WEFT_OK;

@@ -6,7 +6,7 @@
 
 Variables: WEFT_CMAKE_BUILD, a folder where CMake has built Weft already (relative: in the repository), which is taken
 as it is; CMAKE_ARGS, more arguments for CMake.
-The wheel is for CPython 3.11 and all later ones, and holds the shared library and the command `weft`; it is linked with
+The wheel is for CPython 3.9 and all later ones, and holds the shared library and the command `weft`; it is linked with
 the system's libraries (README.md lists the packages), so it is for machines like this one.
 """
 import os
@@ -15,6 +15,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import sysconfig
 
 from setuptools import Extension, find_packages, setup
@@ -53,10 +54,11 @@ def build_weft():
         raise SystemExit("setup.py: cmake is not installed; README.md lists the packages that a build needs")
     options = ["-DWEFT_TESTS=OFF", "-DWEFT_SAMPLES=OFF", "-DWEFT_BENCH=OFF", "-DWEFT_PYTHON=ON"]
     headers = sysconfig.get_path("include")
-    if os.path.exists(os.path.join(headers, "Python.h")):
+    if sys.version_info >= (3, 11) and os.path.exists(os.path.join(headers, "Python.h")):
         options.append(f"-DWEFT_PYTHON_INCLUDE={headers}")
     elif "WEFT_PYTHON_INCLUDE" not in os.environ.get("CMAKE_ARGS", ""):
-        raise SystemExit(f"setup.py: {headers} has no Python.h: install the Debian package python3-dev")
+        raise SystemExit(f"setup.py: {headers} has no Python.h of CPython 3.11 or later: install the Debian package "
+                         "python3-dev, or name a folder by CMAKE_ARGS=-DWEFT_PYTHON_INCLUDE=DIR")
     if shutil.which("ninja"):
         options += ["-G", "Ninja"]
     options += shlex.split(os.environ.get("CMAKE_ARGS", ""))
@@ -111,7 +113,7 @@ class BuildScripts(build_scripts):
 
 class Wheel(bdist_wheel):
     def finalize_options(self):
-        self.py_limited_api = "cp311"
+        self.py_limited_api = "cp39"
         super().finalize_options()
 
 
@@ -123,7 +125,7 @@ setup(
     long_description=(HERE / "README.md").read_text(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
-    python_requires=">=3.11",
+    python_requires=">=3.9",
     extras_require={"numpy": ["numpy"], "torch": ["torch"]},
     py_modules=["weft_torch_backend"],
     entry_points={"torch.backends": ["weft = weft_torch_backend:register"]},

@@ -46,7 +46,7 @@ static const kind_t kinds[] = {
 
 static int add(PyObject *module, PyObject *error, const char *name)
 {
-    return PyModule_AddObjectRef(module, strchr(name, '.') + 1, error);
+    return PyObject_SetAttrString(module, strchr(name, '.') + 1, error);
 }
 
 int wp_errors_init(PyObject *module, wp_state_t *state)

@@ -251,6 +251,7 @@ static const char type_doc[] =
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)(uintptr_t)type_doc},
+    {Py_tp_new, wp_type_no_new},
     {Py_tp_dealloc, wp_group_dealloc},
     {Py_tp_traverse, wp_group_traverse},
     {Py_tp_clear, wp_group_clear},
@@ -260,9 +261,8 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec spec = {
-    "weft.Group", sizeof(wp_group_t), 0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+static PyType_Spec spec = {"weft.Group", sizeof(wp_group_t), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
 
 int wp_group_type_init(PyObject *module, wp_state_t *state)
 {

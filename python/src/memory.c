@@ -184,14 +184,14 @@ static const char memory_doc[] = "Memory of weft.empty, or of a result where the
 
 static PyType_Slot memory_slots[] = {
     {Py_tp_doc, (void *)(uintptr_t)memory_doc},
+    {Py_tp_new, wp_type_no_new},
     {Py_tp_dealloc, memory_dealloc},
     {Py_bf_getbuffer, memory_buffer},
     {0, NULL},
 };
 
 static PyType_Spec memory_spec = {
-    "weft.Memory", sizeof(wp_memory_t), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    memory_slots,
+    "weft.Memory", sizeof(wp_memory_t), 0, Py_TPFLAGS_DEFAULT, memory_slots,
 };
 
 int wp_memory_init(PyObject *module, wp_state_t *state)

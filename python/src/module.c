@@ -20,6 +20,13 @@ int wp_type_add(PyObject *module, PyType_Spec *spec, PyTypeObject **out_type)
     return *out_type != NULL ? PyModule_AddType(module, *out_type) : -1;
 }
 
+PyObject *wp_type_no_new(PyTypeObject *type, PyObject *args, PyObject *words)
+{
+    (void)args;
+    (void)words;
+    return PyErr_Format(PyExc_TypeError, "cannot create instances of %R", type);
+}
+
 static int execute(PyObject *module)
 {
     static int (*const parts[])(PyObject *, wp_state_t *) = {

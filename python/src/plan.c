@@ -430,14 +430,17 @@ static PyGetSetDef getters[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_dealloc, plan_dealloc}, {Py_tp_repr, plan_repr},       {Py_tp_methods, methods},
-    {Py_tp_getset, getters},       {Py_tp_doc, (void *)plan_doc}, {0, NULL},
+    {Py_tp_new, wp_type_no_new},
+    {Py_tp_dealloc, plan_dealloc},
+    {Py_tp_repr, plan_repr},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, getters},
+    {Py_tp_doc, (void *)plan_doc},
+    {0, NULL},
 };
 
 static PyType_Spec spec = {
-    "weft.Plan", sizeof(wp_plan_t),
-    0,           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
-    slots,
+    "weft.Plan", sizeof(wp_plan_t), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, slots,
 };
 
 int wp_plan_init(PyObject *module, wp_state_t *state)

@@ -397,6 +397,7 @@ static PyMethodDef methods[] = {
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, "What a session has, by name, like a dict whose names are fixed."},
+    {Py_tp_new, wp_type_no_new},
     {Py_tp_dealloc, tensors_dealloc},
     {Py_tp_repr, tensors_repr},
     {Py_tp_iter, tensors_iter},
@@ -409,11 +410,7 @@ static PyType_Slot slots[] = {
 };
 
 static PyType_Spec spec = {
-    "weft.Tensors",
-    sizeof(tensors_t),
-    0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
-    slots,
+    "weft.Tensors", sizeof(tensors_t), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, slots,
 };
 
 /* isinstance(session.params, collections.abc.Mapping) */

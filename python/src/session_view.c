@@ -92,6 +92,7 @@ PyObject *wp_view_new(wp_session_t *session, const wp_binding_t *input)
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, "An input's own memory in a session, with the buffer protocol."},
+    {Py_tp_new, wp_type_no_new},
     {Py_tp_dealloc, view_dealloc},
     {Py_bf_getbuffer, view_buffer},
     {0, NULL},
@@ -101,7 +102,7 @@ static PyType_Spec spec = {
     "weft._core.InputMemory",
     sizeof(view_t),
     0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
     slots,
 };
 

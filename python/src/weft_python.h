@@ -17,6 +17,11 @@
 #ifndef WEFT_PYTHON_H
 #define WEFT_PYTHON_H
 
+/*
+ * Py_buffer is in the limited API from 3.11 on. CPython 3.9 and 3.10 export the same functions with
+ * the same structure, and neither changes any more: one binary serves 3.9 and later. Functions that
+ * 3.9 does not export, such as PyModule_AddObjectRef, must not be used; test_package.py checks.
+ */
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030b0000
 #include <Python.h>
@@ -73,6 +78,8 @@ wp_state_t *wp_state_of_type(PyTypeObject *type);
 
 /* Makes the type of spec and adds it to the module, too; *out_type is owned. 0, or -1 with an exception. */
 int wp_type_add(PyObject *module, PyType_Spec *spec, PyTypeObject **out_type);
+/* tp_new of types without a constructor: TypeError. (3.9 ignores Py_TPFLAGS_DISALLOW_INSTANTIATION.) */
+PyObject *wp_type_no_new(PyTypeObject *type, PyObject *args, PyObject *words);
 
 /* Each file adds its types and functions: 0, or -1 with an exception set. */
 int wp_errors_init(PyObject *module, wp_state_t *state);

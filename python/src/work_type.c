@@ -223,6 +223,7 @@ static const char type_doc[] = "A call that goes on while the program does, from
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)(uintptr_t)type_doc},
+    {Py_tp_new, wp_type_no_new},
     {Py_tp_dealloc, dealloc},
     {Py_tp_traverse, traverse},
     {Py_tp_clear, clear},
@@ -231,9 +232,8 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec spec = {
-    "weft.Work", sizeof(wp_work_t), 0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+static PyType_Spec spec = {"weft.Work", sizeof(wp_work_t), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
 
 int wp_work_type_init(PyObject *module, wp_state_t *state)
 {

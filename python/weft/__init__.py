@@ -26,5 +26,5 @@ except ModuleNotFoundError as missing:
     if missing.name != "weft._core":
         raise
     raise ImportError(
-        f"{__path__[0]} has no built extension: it is the source folder, or Python is older than 3.11; install the "
+        f"{__path__[0]} has no built extension: it is the source folder, or Python is older than 3.9; install the "
         "package (pip install ./python) and start elsewhere, or PYTHONPATH=build/python") from None

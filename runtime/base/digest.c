@@ -2,8 +2,11 @@
 #include "runtime/base/digest.h"
 
 #include <errno.h>
+/* libcrypto's later interface finds SHA-256 at run time among all that it has: linked statically,
+ * that is 3.8 MB, where these functions are 20 kB. They cannot fail. */
+#define OPENSSL_SUPPRESS_DEPRECATED
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
+#include <openssl/sha.h>
 #include <string.h>
 #include <sys/random.h>
 
@@ -11,62 +14,41 @@
 #include "runtime/base/memory.h"
 
 struct wefti_hasher {
-    EVP_MD_CTX *context;
-    int failed; /* libcrypto refused: the digest is then all ones, which no data has */
+    SHA256_CTX context;
 };
-
-/*
- * A process may end while a thread of the library computes an HMAC, for a peer that connects.
- * libcrypto must not free its locks under that thread.
- */
-__attribute__((constructor)) static void keep_until_the_end(void)
-{
-    OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL);
-}
 
 weft_status_t wefti_hasher_create(wefti_hasher_t **out_hasher)
 {
-    wefti_hasher_t *hasher = wefti_alloc(NULL, sizeof *hasher);
-    *out_hasher = NULL;
-    if (!hasher) {
+    *out_hasher = wefti_alloc(NULL, sizeof **out_hasher);
+    if (*out_hasher == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    hasher->context = EVP_MD_CTX_new();
-    if (!hasher->context || EVP_DigestInit_ex(hasher->context, EVP_sha256(), NULL) != 1) {
-        wefti_hasher_destroy(hasher);
-        return wefti_error(WEFT_ERR_SYSTEM, "libcrypto: SHA-256 is not available");
-    }
-    *out_hasher = hasher;
+    SHA256_Init(&(*out_hasher)->context);
     return WEFT_OK;
 }
 
 void wefti_hasher_add(wefti_hasher_t *hasher, const void *data, size_t size_bytes)
 {
-    if (size_bytes && EVP_DigestUpdate(hasher->context, data, size_bytes) != 1) {
-        hasher->failed = 1;
-    }
+    SHA256_Update(&hasher->context, data, size_bytes);
 }
 
 void wefti_hasher_finish(wefti_hasher_t *hasher, wefti_digest_t *out_digest)
 {
-    if (EVP_DigestFinal_ex(hasher->context, out_digest->bytes, NULL) != 1 || hasher->failed) {
-        memset(out_digest->bytes, 0xff, sizeof out_digest->bytes);
-    }
+    SHA256_Final(out_digest->bytes, &hasher->context);
 }
 
 void wefti_hasher_destroy(wefti_hasher_t *hasher)
 {
-    if (hasher) {
-        EVP_MD_CTX_free(hasher->context);
-        wefti_free(NULL, hasher);
-    }
+    wefti_free(NULL, hasher);
 }
 
 weft_status_t wefti_digest_of(const void *data, size_t size_bytes, wefti_digest_t *out_digest)
 {
-    return EVP_Digest(data, size_bytes, out_digest->bytes, NULL, EVP_sha256(), NULL) == 1
-               ? WEFT_OK
-               : wefti_error(WEFT_ERR_SYSTEM, "libcrypto: SHA-256 is not available");
+    SHA256_CTX context;
+    SHA256_Init(&context);
+    SHA256_Update(&context, data, size_bytes);
+    SHA256_Final(out_digest->bytes, &context);
+    return WEFT_OK;
 }
 
 const char *wefti_digest_hex(const wefti_digest_t *digest, char *buffer)
@@ -80,21 +62,40 @@ const char *wefti_digest_hex(const wefti_digest_t *digest, char *buffer)
     return buffer;
 }
 
+/* The key's block, each byte changed by pad, begins both hashes of an HMAC (RFC 2104). */
+static void begin_padded(SHA256_CTX *context, const uint8_t *block, uint8_t pad)
+{
+    uint8_t padded[SHA256_CBLOCK];
+    for (size_t i = 0; i < sizeof padded; i++) {
+        padded[i] = block[i] ^ pad;
+    }
+    SHA256_Init(context);
+    SHA256_Update(context, padded, sizeof padded);
+    wefti_forget(padded, sizeof padded);
+}
+
 weft_status_t wefti_hmac(const void *key, size_t key_bytes, const char *label, const void *data,
                          size_t data_bytes, wefti_digest_t *out_mac)
 {
-    size_t mac_bytes = sizeof out_mac->bytes;
-    EVP_MD_CTX *context = EVP_MD_CTX_new();
-    EVP_PKEY *secret =
-        EVP_PKEY_new_raw_private_key(EVP_PKEY_HMAC, NULL, key_bytes > 0 ? key : "", key_bytes);
-    bool done = context != NULL && secret != NULL &&
-                EVP_DigestSignInit(context, NULL, EVP_sha256(), NULL, secret) == 1 &&
-                EVP_DigestSignUpdate(context, label, strlen(label) + 1) == 1 &&
-                EVP_DigestSignUpdate(context, data, data_bytes) == 1 &&
-                EVP_DigestSignFinal(context, out_mac->bytes, &mac_bytes) == 1;
-    EVP_PKEY_free(secret);
-    EVP_MD_CTX_free(context);
-    return done ? WEFT_OK : wefti_error(WEFT_ERR_SYSTEM, "libcrypto: computing HMAC failed");
+    SHA256_CTX context;
+    uint8_t block[SHA256_CBLOCK] = {0};
+    if (key_bytes > sizeof block) {
+        SHA256_Init(&context);
+        SHA256_Update(&context, key, key_bytes);
+        SHA256_Final(block, &context);
+    } else if (key_bytes > 0) {
+        memcpy(block, key, key_bytes);
+    }
+    begin_padded(&context, block, 0x36);
+    SHA256_Update(&context, label, strlen(label) + 1);
+    SHA256_Update(&context, data, data_bytes);
+    SHA256_Final(out_mac->bytes, &context);
+    begin_padded(&context, block, 0x5c);
+    SHA256_Update(&context, out_mac->bytes, sizeof out_mac->bytes);
+    SHA256_Final(out_mac->bytes, &context);
+    wefti_forget(block, sizeof block);
+    wefti_forget(&context, sizeof context);
+    return WEFT_OK;
 }
 
 bool wefti_digest_equal(const wefti_digest_t *a, const wefti_digest_t *b)

@@ -43,19 +43,10 @@ if(NOT PKG_CONFIG_FOUND)
 endif()
 find_package(ZLIB QUIET)
 weft_require(ZLIB_FOUND zlib1g-dev)
-find_package(OpenMP REQUIRED COMPONENTS C)
 
-# Debian's CMake package of oneDNN needs OpenCL's headers, which Weft does not: find the library itself.
+# Headers only: runtime/base/library.c loads these libraries where they are needed.
 find_path(DNNL_INCLUDE_DIR dnnl.h)
-find_library(DNNL_LIBRARY dnnl)
-set(DNNL_FOUND FALSE)
-if(DNNL_INCLUDE_DIR AND DNNL_LIBRARY)
-  set(DNNL_FOUND TRUE)
-  add_library(DNNL::dnnl UNKNOWN IMPORTED)
-  set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${DNNL_LIBRARY}
-    INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE_DIR})
-endif()
-weft_require(DNNL_FOUND libdnnl-dev)
+weft_require(DNNL_INCLUDE_DIR libdnnl-dev)
 
 pkg_check_modules(PROTOBUF_C QUIET IMPORTED_TARGET libprotobuf-c)
 weft_require(PROTOBUF_C_FOUND libprotobuf-c-dev)
@@ -72,21 +63,17 @@ if(missing_packages)
   message(FATAL_ERROR "libraries are missing; on Debian 12: apt-get install --no-install-recommends ${missing_packages}")
 endif()
 
-option(WEFT_VERBS "RDMA links by libibverbs, where it is installed" ON)
+option(WEFT_VERBS "RDMA links by libibverbs, where its header is installed" ON)
 set(IBVERBS_FOUND FALSE)
 if(WEFT_VERBS)
-  pkg_check_modules(IBVERBS QUIET IMPORTED_TARGET libibverbs)
-  if(IBVERBS_FOUND)
-    weft_probe(WEFT_VERBS_WORKS "#include <infiniband/verbs.h>
-int main(void) { return ibv_get_device_list((int *)0) != 0; }" LIBRARIES PkgConfig::IBVERBS)
-    set(IBVERBS_FOUND ${WEFT_VERBS_WORKS})
-  endif()
+  weft_probe(WEFT_VERBS_WORKS "#include <infiniband/verbs.h>
+int main(void) { return IBV_ACCESS_LOCAL_WRITE == 0; }")
+  set(IBVERBS_FOUND ${WEFT_VERBS_WORKS})
   if(NOT IBVERBS_FOUND)
-    weft_left_out("RDMA links are left out: a line with infiniband/verbs.h does not link (libibverbs-dev)")
+    weft_left_out("RDMA links are left out: a line with infiniband/verbs.h does not compile (libibverbs-dev)")
   endif()
 endif()
 
-# PMIx needs the header only: the library is loaded where a launcher that speaks PMIx started the process.
 pkg_check_modules(PMIX QUIET pmix)
 if(PMIX_FOUND)
   weft_probe(WEFT_PMIX_WORKS "#include <pmix.h>

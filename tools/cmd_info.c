@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "runtime/base/json.h"
+#include "runtime/base/library.h"
 #include "runtime/base/settings.h"
 #include "runtime/machine/machine.h"
 #include "tools/doctor.h"
@@ -24,10 +25,10 @@ static int run_info_command(int argc, char **argv);
 
 const command_t wefti_info_command = {
     .name = "info",
-    .brief = "show the version, this machine, transports, devices and settings",
+    .brief = "show the version, this machine, transports, libraries, devices and settings",
     .synopsis = "[--json]",
     .summary = "Shows the version, the CPU and its topology, the launcher that a rank started here "
-               "would join, transports, devices, and every setting with its value.",
+               "would join, transports, libraries, devices, and every setting with its value.",
     .epilogue = NULL,
     .options = {own_options},
     .run = run_info_command,
@@ -112,6 +113,13 @@ static void print_transports(const wefti_hardware_t *hardware, wefti_arena_t *ar
         printf("  %-8s %s%s\n", row->name, row->summary,
                row->check != NULL ? wefti_doctor_run(row->check, &machine).found : "");
     }
+    puts("\nlibraries, loaded when they are needed");
+    for (int i = 0; i < WEFTI_LIBRARIES; i++) {
+        const wefti_library_def_t *def = &wefti_libraries[i];
+        bool found = wefti_library_probe((wefti_library_t)i) == WEFT_OK;
+        printf("  %-8s %s, for %s: %s\n", def->name, def->file, def->use,
+               found ? "found" : weft_last_error());
+    }
     printf("\ndevices\n  %-8s kernels of this build\n", "cpu");
     for (uint32_t i = 0; i < hardware->card_count; i++) {
         printf("  %-8s %s, for programs that bring its functions (weft/device.h)\n",
@@ -184,6 +192,17 @@ static void print_json(const wefti_hardware_t *hardware)
     wefti_json_begin_array(json, "transports");
     for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
         wefti_json_string(json, NULL, transports[i].name);
+    }
+    wefti_json_end_array(json);
+    wefti_json_begin_array(json, "libraries");
+    for (int i = 0; i < WEFTI_LIBRARIES; i++) {
+        bool found = wefti_library_probe((wefti_library_t)i) == WEFT_OK;
+        wefti_json_begin_object(json, NULL);
+        wefti_json_string(json, "name", wefti_libraries[i].name);
+        wefti_json_string(json, "file", wefti_libraries[i].file);
+        wefti_json_string(json, "use", wefti_libraries[i].use);
+        wefti_json_string(json, "error", found ? "" : weft_last_error());
+        wefti_json_end_object(json);
     }
     wefti_json_end_array(json);
     wefti_json_begin_array(json, "devices");

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ops/compute/onednn_program.h"
 
-#include <omp.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -98,6 +97,7 @@ weft_status_t wefti_onednn_prepare(const weft_node_desc_t *node, const weft_kern
                                    size_t *out_scratch_bytes)
 {
     *out_state = NULL;
+    WEFT_RETURN_IF_ERROR(wefti_onednn_load());
     wefti_onednn_program_t *program = wefti_alloc(NULL, sizeof *program);
     if (program == NULL) {
         return WEFT_ERR_NO_MEMORY;

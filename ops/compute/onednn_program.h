@@ -52,6 +52,14 @@ typedef struct wefti_onednn_program {
     char name[96]; /* implementations, in order */
 } wefti_onednn_program_t;
 
+/* Loads oneDNN; before any other call. WEFT_ERR_NOT_FOUND: it is not installed. */
+weft_status_t wefti_onednn_load(void);
+/* The OpenMP that oneDNN uses. Ours have other names, as a program may be linked with an OpenMP. */
+#define omp_get_max_threads wefti_omp_get_max_threads
+#define omp_set_num_threads wefti_omp_set_num_threads
+int omp_get_max_threads(void);
+void omp_set_num_threads(int count);
+
 /* Fills the steps in. WEFT_ERR_UNSUPPORTED: oneDNN is not to compute this node. */
 typedef weft_status_t (*wefti_onednn_describe_fn)(const weft_node_desc_t *node,
                                                   const weft_kernel_env_t *env,

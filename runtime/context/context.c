@@ -9,7 +9,6 @@
 #include "runtime/machine/machine.h"
 #include "transport/bootstrap/bootstrap.h"
 
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -283,7 +282,6 @@ weft_status_t wefti_context_join(weft_context_t *context, const wefti_endpoint_p
     WEFT_RETURN_IF_ERROR(wefti_context_find_cluster(context));
     divide_cores(context);
     wefti_endpoint_while_waiting(context->endpoint, progress, context);
-    wefti_context_enter_thread(context);
     wefti_log(&context->log, WEFT_LOG_LEVEL_DEBUG,
               "rank %u of %u: transport %s, isa %s, progress %s, %u kernel threads", params->rank,
               params->world_size, context->endpoint->ops->name,
@@ -413,11 +411,6 @@ weft_status_t weft_context_dump(weft_context_t *context, const char *path)
                      : wefti_flight_dump_in(context->flight.image, folder, "weft_context_dump");
     pthread_mutex_unlock(&context->flight.lock);
     return status;
-}
-
-void wefti_context_enter_thread(const weft_context_t *context)
-{
-    omp_set_num_threads((int)context->kernel_threads);
 }
 
 size_t wefti_context_staging_bytes(const weft_context_t *context)

@@ -148,7 +148,4 @@ void wefti_context_compare_placement(const weft_context_t *context, const weft_p
 /* Staging memory of a group or plan: the setting, and more of it if the world has several hosts. */
 size_t wefti_context_staging_bytes(const weft_context_t *context);
 
-/* omp_set_num_threads for the calling thread: OpenMP keeps the number per thread. */
-void wefti_context_enter_thread(const weft_context_t *context);
-
 #endif

@@ -273,7 +273,6 @@ static void *worker_main(void *user)
     wefti_worker_t *worker = user;
     weft_session_t *session = worker->session;
     wefti_own_thread_t self;
-    wefti_context_enter_thread(session->context);
     wefti_own_thread_begin(&self, &worker->start.signal);
     for (uint32_t run = 1;; run++) {
         wefti_own_thread_idle(&self, run);
@@ -317,7 +316,6 @@ weft_status_t wefti_exec_host_run(weft_session_t *session, wefti_bound_program_t
     uint32_t count = session->plan->stream_count;
     uint64_t start_ns = wefti_now_ns();
     uint64_t poll_ns = 0;
-    wefti_context_enter_thread(session->context); /* any thread may step */
     for (uint32_t i = 0; i < count; i++) {
         wefti_cursor_begin(&session->cursors[i], &program->streams[i], program->epoch,
                            session->run_count, session->step_now);

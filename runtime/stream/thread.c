@@ -53,7 +53,6 @@ void *wefti_stream_main(void *user)
     bool spins = context->endpoint->may_spin && context->endpoint->free_cores > 0;
     uint64_t spin_ns = spins ? context->settings.spin_ns : 0;
     wefti_own_thread_t self;
-    wefti_context_enter_thread(context);
     wefti_own_thread_begin(&self, &stream->tail.signal);
     if (context->endpoint->free_cores == 0) {
         wefti_thread_be_prompt();

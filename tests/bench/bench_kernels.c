@@ -9,7 +9,6 @@
  * network only, each pass alone with its share of all of them. Exact kernels have plain activations,
  * unless the last argument is there, and oneDNN channels-last ones.
  */
-#include <omp.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -342,7 +341,6 @@ int main(int argc, char **argv)
         fputs("usage: bench_kernels [REPEATS [NETWORK [channels-last]]]\n", stderr);
         return 2;
     }
-    omp_set_num_threads(1);
     if (argc > 2) {
         network(registry, argv[2], "exact",
                 argc > 3 ? WEFT_LAYOUT_CHANNELS_LAST : WEFT_LAYOUT_PLAIN, repeats);

@@ -4,7 +4,6 @@
 #include "ops/reduce/reduce.h"
 #include "runtime/base/error.h"
 
-#include <omp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdbool.h>
@@ -176,7 +175,6 @@ static weft_status_t run_command(weft_queue_t *queue, const command_t *command)
 static void *queue_main(void *user)
 {
     weft_queue_t *queue = user;
-    omp_set_num_threads(1);
     pthread_mutex_lock(&queue->lock);
     for (;;) {
         while (queue->first == NULL && !queue->stop) {

@@ -60,7 +60,6 @@ CORNERS = {
     "dnnl": r"ops/compute/onednn_",
     "dnnl.h": r"ops/compute/onednn_",
     "openssl": r"runtime/base/",
-    "omp.h": r"(runtime/|ops/compute/)",
     "pmix.h": r"transport/bootstrap/pmix\.c",
     "Python.h": r"python/src/weft_python\.h",
 }

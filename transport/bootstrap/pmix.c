@@ -10,55 +10,44 @@
 
 #if WEFT_HAVE_PMIX
 
-#include <dlfcn.h>
 #include <pmix.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "runtime/base/error.h"
+#include "runtime/base/library.h"
 #include "runtime/base/memory.h"
 
-#define LIBRARY "libpmix.so.2"
 /* One wait for rank 0's text; the caller asks again. */
 #define LOOK_SECONDS 1
 
 typedef struct pmix_service {
     wefti_service_t base;
-    void *library;
     const wefti_log_t *log;
-    pmix_status_t (*init)(pmix_proc_t *, pmix_info_t *, size_t);
-    pmix_status_t (*finalize)(const pmix_info_t *, size_t);
-    pmix_status_t (*put)(pmix_scope_t, const char *, pmix_value_t *);
-    pmix_status_t (*commit)(void);
-    pmix_status_t (*get)(const pmix_proc_t *, const char *, const pmix_info_t *, size_t,
-                         pmix_value_t **);
     pmix_proc_t self;
     bool inside; /* init succeeded */
 } pmix_service_t;
 
-/* dlsym's result as a function pointer, as POSIX says it may be copied. */
-static bool find(const pmix_service_t *service, const char *name, void *out)
-{
-    void *symbol = dlsym(service->library, name);
-    memcpy(out, &symbol, sizeof symbol);
-    return symbol != NULL;
-}
+#define ROWS(X)                                                                                    \
+    X(pmix_status_t, PMIx_Init, (pmix_proc_t * self, pmix_info_t * info, size_t count),            \
+      (self, info, count))                                                                         \
+    X(pmix_status_t, PMIx_Finalize, (const pmix_info_t *info, size_t count), (info, count))        \
+    X(pmix_status_t, PMIx_Put, (pmix_scope_t scope, const char *key, pmix_value_t *value),         \
+      (scope, key, value))                                                                         \
+    X(pmix_status_t, PMIx_Commit, (void), ())                                                      \
+    X(pmix_status_t, PMIx_Get,                                                                     \
+      (const pmix_proc_t *proc, const char *key, const pmix_info_t *info, size_t count,            \
+       pmix_value_t **out),                                                                        \
+      (proc, key, info, count, out))
 
-static bool load(pmix_service_t *service)
-{
-    service->library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
-    return service->library != NULL && find(service, "PMIx_Init", &service->init) &&
-           find(service, "PMIx_Finalize", &service->finalize) &&
-           find(service, "PMIx_Put", &service->put) &&
-           find(service, "PMIx_Commit", &service->commit) &&
-           find(service, "PMIx_Get", &service->get);
-}
+static weft_status_t load(void);
+WEFTI_LIBRARY_SLOTS(load, WEFTI_LIBRARY_PMIX, ROWS)
 
 static void pmix_close(wefti_service_t *base)
 {
     pmix_service_t *service = (pmix_service_t *)base;
     if (service->inside) {
-        service->finalize(NULL, 0); /* counted: others of this process may be using it */
+        slots.PMIx_Finalize(NULL, 0); /* counted: others of this process may be using it */
     }
     /* The library has threads of its own: it stays. */
     wefti_free(NULL, service);
@@ -69,15 +58,15 @@ static void make_key(char *key, uint32_t turn)
     snprintf(key, PMIX_MAX_KEYLEN, "weft.%u", turn);
 }
 
-static weft_status_t put_text(pmix_service_t *service, const char *key, const char *text)
+static weft_status_t put_text(const char *key, const char *text)
 {
     pmix_value_t value;
     memset(&value, 0, sizeof value);
     value.type = PMIX_STRING;
     value.data.string = (char *)(uintptr_t)text;
-    pmix_status_t result = service->put(PMIX_GLOBAL, key, &value);
+    pmix_status_t result = slots.PMIx_Put(PMIX_GLOBAL, key, &value);
     if (result == PMIX_SUCCESS) {
-        result = service->commit();
+        result = slots.PMIx_Commit();
     }
     return result == PMIX_SUCCESS
                ? WEFT_OK
@@ -106,19 +95,20 @@ static weft_status_t pmix_claim(wefti_service_t *base, uint32_t turn)
     local.value.type = PMIX_BOOL;
     local.value.data.flag = true;
     make_key(key, turn);
-    if (service->get(&service->self, key, &local, 1, &value) == PMIX_SUCCESS) {
+    if (slots.PMIx_Get(&service->self, key, &local, 1, &value) == PMIX_SUCCESS) {
         release(value);
         return WEFT_AGAIN;
     }
     /* Rank 0's key has its address, and is put by publish. */
-    return service->self.rank == 0 ? WEFT_OK : put_text(service, key, "-");
+    return service->self.rank == 0 ? WEFT_OK : put_text(key, "-");
 }
 
 static weft_status_t pmix_publish(wefti_service_t *base, uint32_t turn, const char *text)
 {
+    (void)base;
     char key[PMIX_MAX_KEYLEN + 1];
     make_key(key, turn);
-    return put_text((pmix_service_t *)base, key, text);
+    return put_text(key, text);
 }
 
 static weft_status_t pmix_look_up(wefti_service_t *base, uint32_t turn, char *out, size_t capacity)
@@ -134,7 +124,7 @@ static weft_status_t pmix_look_up(wefti_service_t *base, uint32_t turn, char *ou
     snprintf(wait.key, sizeof wait.key, "%s", PMIX_TIMEOUT);
     wait.value.type = PMIX_INT;
     wait.value.data.integer = LOOK_SECONDS;
-    if (service->get(&zero, key, &wait, 1, &value) != PMIX_SUCCESS || value == NULL) {
+    if (slots.PMIx_Get(&zero, key, &wait, 1, &value) != PMIX_SUCCESS || value == NULL) {
         return WEFT_AGAIN;
     }
     bool good = value->type == PMIX_STRING && value->data.string != NULL &&
@@ -157,7 +147,7 @@ static bool read_size(const pmix_service_t *service, uint32_t *out_world_size)
     pmix_proc_t job = service->self;
     pmix_value_t *value = NULL;
     job.rank = PMIX_RANK_WILDCARD;
-    if (service->get(&job, PMIX_JOB_SIZE, NULL, 0, &value) != PMIX_SUCCESS || value == NULL) {
+    if (slots.PMIx_Get(&job, PMIX_JOB_SIZE, NULL, 0, &value) != PMIX_SUCCESS || value == NULL) {
         return false;
     }
     bool good = value->type == PMIX_UINT32 && value->data.uint32 > 0;
@@ -178,12 +168,12 @@ weft_status_t wefti_service_pmix(const wefti_log_t *log, wefti_service_t **out_s
     }
     service->base.ops = &pmix_ops;
     service->log = log;
-    if (!load(service)) {
-        wefti_log(log, WEFT_LOG_LEVEL_WARN, "started by PMIx, but there is no " LIBRARY);
+    if (load() < 0) {
+        wefti_log(log, WEFT_LOG_LEVEL_WARN, "started by PMIx: %s", weft_last_error());
         pmix_close(&service->base);
         return WEFT_AGAIN;
     }
-    pmix_status_t result = service->init(&service->self, NULL, 0);
+    pmix_status_t result = slots.PMIx_Init(&service->self, NULL, 0);
     service->inside = result == PMIX_SUCCESS;
     if (!service->inside || !read_size(service, out_world_size)) {
         wefti_log(log, WEFT_LOG_LEVEL_DEBUG,

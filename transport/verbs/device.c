@@ -279,6 +279,7 @@ weft_status_t wefti_verbs_device_open(wefti_verbs_t *verbs)
     uint32_t count = 0;
     int device_count = 0;
     weft_status_t status = WEFT_OK;
+    WEFT_RETURN_IF_ERROR(wefti_verbs_load());
     errno = 0;
     struct ibv_device **devices = ibv_get_device_list(&device_count);
     if (devices == NULL) {

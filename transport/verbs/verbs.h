@@ -185,6 +185,7 @@ typedef struct wefti_verbs {
 
 /* device.c */
 /* Opens the best device for this rank, fills own. WEFT_ERR_UNSUPPORTED: none is usable. */
+weft_status_t wefti_verbs_load(void); /* libibverbs, before any call of it */
 weft_status_t wefti_verbs_device_open(wefti_verbs_t *verbs);
 /* The best kind that both ends have; WEFTI_VERBS_GID_KINDS: none. */
 wefti_verbs_gid_kind_t wefti_verbs_gid_common(const wefti_verbs_address_t *a,

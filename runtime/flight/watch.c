@@ -2,17 +2,15 @@
 /*
  * With WEFT_DUMP, one thread per process dumps what the rank's own threads cannot: on SIGUSR1, and
  * when a group or the world has failed while this rank is busy elsewhere, in the program or a
- * kernel. The handler of the signal posts a semaphore, which is never destroyed: a handler may
- * still run while the thread ends. A program that has set a handler of its own, or ignores the signal,
- * keeps it; a forked child has neither the thread nor the handler.
+ * kernel. The handler of the signal wakes it; a handler may still run while the thread ends. A
+ * program that has set a handler of its own, or ignores the signal, keeps it; a forked child has
+ * neither the thread nor the handler.
  */
 #include "runtime/flight/flight.h"
 
 #include <errno.h>
-#include <semaphore.h>
 #include <signal.h>
 #include <string.h>
-#include <time.h>
 
 #include "runtime/base/error.h"
 
@@ -23,17 +21,23 @@ static struct {
     pthread_mutex_t lock;   /* guards list */
     wefti_flight_t *list;
     pthread_t thread;
-    sem_t wake; /* posted by SIGUSR1 and stop */
+    _Atomic uint32_t wake; /* 1 after SIGUSR1 and stop: a futex word */
     _Atomic bool stop;
     bool handles; /* SIGUSR1 */
 } watcher = {.making = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* Async-signal-safe. */
+static void post(void)
+{
+    atomic_store_explicit(&watcher.wake, 1, memory_order_release);
+    wefti_futex_wake_all(&watcher.wake);
+}
+
 static void on_signal(int signal_number)
 {
     (void)signal_number;
     int error_number = errno;
-    sem_post(&watcher.wake);
+    post();
     errno = error_number;
 }
 
@@ -66,20 +70,11 @@ static const char *look(wefti_flight_t *flight)
     return reason;
 }
 
-static void forget_posts(void)
-{
-    while (sem_trywait(&watcher.wake) == 0) {
-    }
-}
-
-/* Until the semaphore is posted (true), or it is time to look. Posts until now count as one. */
+/* Until somebody posts (true), or it is time to look. Posts until now count as one. */
 static bool wait_a_while(void)
 {
-    uint64_t until = wefti_now_ns() + LOOK_NS;
-    const struct timespec end = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
-    bool posted = sem_clockwait(&watcher.wake, CLOCK_MONOTONIC, &end) == 0;
-    forget_posts();
-    return posted;
+    wefti_futex_wait(&watcher.wake, 0, LOOK_NS);
+    return atomic_exchange_explicit(&watcher.wake, 0, memory_order_acquire) != 0;
 }
 
 static void look_and_dump(wefti_flight_t *flight)
@@ -150,7 +145,6 @@ static void forget(void)
 
 static void init_once(void)
 {
-    sem_init(&watcher.wake, 0, 0);
     pthread_atfork(NULL, NULL, forget);
 }
 
@@ -158,7 +152,7 @@ static weft_status_t start(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, init_once);
-    forget_posts(); /* of an earlier thread's end */
+    atomic_store_explicit(&watcher.wake, 0, memory_order_relaxed); /* 1 by an earlier stop */
     atomic_store_explicit(&watcher.stop, false, memory_order_relaxed);
     int error_number = start_thread();
     if (error_number != 0) {
@@ -172,7 +166,7 @@ static void stop(void)
 {
     give_signal_back();
     atomic_store_explicit(&watcher.stop, true, memory_order_release);
-    sem_post(&watcher.wake);
+    post();
     pthread_join(watcher.thread, NULL);
 }
 

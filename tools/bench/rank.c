@@ -61,7 +61,7 @@ static weft_status_t submit(const bench_rank_t *self, const bench_case_t *size)
     }
 }
 
-static weft_status_t call_once(const bench_rank_t *self, const bench_case_t *size)
+static weft_status_t call_one(const bench_rank_t *self, const bench_case_t *size)
 {
     weft_status_t status = submit(self, size);
     return status == WEFT_OK && self->stream != NULL ? weft_stream_synchronize(self->stream)
@@ -93,7 +93,7 @@ static weft_status_t time_calls(bench_rank_t *self, const bench_case_t *size, ui
         status = weft_barrier(self->group, NULL);
         uint64_t start = wefti_now_ns();
         if (status == WEFT_OK) {
-            status = call_once(self, size);
+            status = call_one(self, size);
         }
         uint64_t end = wefti_now_ns();
         self->times[i < warm ? 0 : i - warm] = (double)(end - start) / 1e3;

@@ -5,9 +5,10 @@
     WEFT_CMAKE_BUILD=build pip install --no-build-isolation ./python
 
 Variables: WEFT_CMAKE_BUILD, a folder where CMake has built Weft already (relative: in the repository), which is taken
-as it is; CMAKE_ARGS, more arguments for CMake.
+as it is; CMAKE_ARGS, more arguments for CMake; STRIP, the program that strips. scripts/wheel.sh sets them.
 The wheel is for CPython 3.9 and all later ones, and holds the shared library and the command `weft`; it is linked with
-the system's libraries (README.md lists the packages), so it is for machines like this one.
+the system's libraries (README.md lists the packages), so it is for machines like this one. scripts/wheel.sh builds one
+for others.
 """
 import os
 import pathlib
@@ -34,6 +35,7 @@ PACKAGE = "weft"
 GIVEN = os.environ.get("WEFT_CMAKE_BUILD")
 # pip starts this in HERE, wherever it was called.
 BUILD = (SOURCE / GIVEN).resolve() if GIVEN else HERE / "build" / "cmake"
+STRIP = os.environ.get("STRIP", "strip")
 WHEEL = (BUILD if GIVEN else HERE / "build") / "wheel"  # what setuptools leaves behind
 
 
@@ -52,7 +54,7 @@ def build_weft():
         return
     if not shutil.which("cmake"):
         raise SystemExit("setup.py: cmake is not installed; README.md lists the packages that a build needs")
-    options = ["-DWEFT_TESTS=OFF", "-DWEFT_SAMPLES=OFF", "-DWEFT_BENCH=OFF", "-DWEFT_PYTHON=ON"]
+    options = ["-DWEFT_COMMAND_IN_LIBRARY=ON", "-DWEFT_TESTS=OFF", "-DWEFT_SAMPLES=OFF", "-DWEFT_BENCH=OFF", "-DWEFT_PYTHON=ON"]
     headers = sysconfig.get_path("include")
     if sys.version_info >= (3, 11) and os.path.exists(os.path.join(headers, "Python.h")):
         options.append(f"-DWEFT_PYTHON_INCLUDE={headers}")
@@ -65,6 +67,10 @@ def build_weft():
     subprocess.run(["cmake", "-S", SOURCE, "-B", BUILD, *options], check=True)
     subprocess.run(["cmake", "--build", BUILD, "--target", "weft_installed", "weft_python",
                     "-j", str(len(os.sched_getaffinity(0)))], check=True)
+
+
+def command_in_library():
+    return "WEFT_COMMAND_IN_LIBRARY:BOOL=ON" in (BUILD / "CMakeCache.txt").read_text()
 
 
 class Build(build):
@@ -86,25 +92,28 @@ class BuildExtension(build_ext):
         # A wheel holds no links: the library goes by the name that the loader looks for.
         library = root / PACKAGE / "libweft.so.0"
         shutil.copyfile(BUILD / "libweft.so.0", library)
-        subprocess.run(["strip", "--strip-unneeded", library], check=True)
+        subprocess.run([STRIP, "--strip-unneeded", library], check=True)
 
     def get_outputs(self):
         root = pathlib.Path(self.build_lib) / PACKAGE
-        return [str(root / name) for name in ("_core.abi3.so", "libweft.so.0", "libweft_mpi.so", "libweft_onnxruntime.so",
-                                              "libweft_tvm.so")]
+        names = ["_core.abi3.so", "libweft.so.0", "libweft_mpi.so", "libweft_onnxruntime.so", "libweft_tvm.so"]
+        return [str(root / name) for name in names + ["bin/weft"] * command_in_library()]
 
     def get_source_files(self):
         return []
 
 
 class BuildScripts(build_scripts):
-    """The command, a program and no script."""
+    """The command: where the package has its program, the script that starts it, otherwise the program."""
 
     def run(self):
         self.mkpath(self.build_dir)
         target = pathlib.Path(self.build_dir) / "weft"
-        shutil.copyfile(BUILD / "weft", target)
-        subprocess.run(["strip", target], check=True)
+        if command_in_library():
+            shutil.copyfile(HERE / "weft_command.py", target)
+        else:
+            shutil.copyfile(BUILD / "weft", target)
+            subprocess.run([STRIP, target], check=True)
         target.chmod(0o755)
 
     def get_source_files(self):
@@ -125,6 +134,7 @@ setup(
     long_description=(HERE / "README.md").read_text(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    license_files=["LICENSE", "licences/*"],  # the latter by scripts/wheel.sh
     python_requires=">=3.9",
     extras_require={"numpy": ["numpy"], "torch": ["torch"]},
     py_modules=["weft_torch_backend"],

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs a command in a bare Debian 12: a minimal system that holds this repository's HEAD and nothing else.
+# Runs a command in a bare Debian: a minimal system that holds this repository's HEAD and nothing else.
 set -eu
 usage() {
   cat <<'TEXT'
-usage: tests/bare/run.sh [--at DIR] [--user] [--cpus LIST] [--] COMMAND ARGS..
+usage: tests/bare/run.sh [--suite NAME] [--at DIR] [--user] [--cpus LIST] [--with FILE] [--] COMMAND ARGS..
 
+  --suite NAME  the version of Debian (default: bookworm)
   --at DIR      where the repository is inside the room, and where COMMAND starts (default: /root/weft)
   --user        COMMAND runs as a user who has sudo (default: as root)
   --cpus LIST   COMMAND runs on these processors only, for example 0
+  --with FILE   copied into the repository's folder inside the room
 
 Exit status: that of COMMAND; 77 with the reason where no room can be made (needs root, mmdebstrap and a Debian mirror).
 README.md has examples.
@@ -19,11 +21,13 @@ skip() {
   exit 77
 }
 
-at='' user=0 cpus=''
+suite=bookworm at='' user=0 cpus='' with=''
 while [ $# -gt 0 ]; do
   case $1 in
     --at) at=${2?--at needs a folder}; shift 2 ;;
     --cpus) cpus=${2?--cpus needs a list}; shift 2 ;;
+    --suite) suite=${2?--suite needs a name}; shift 2 ;;
+    --with) with=$(realpath -- "${2?--with needs a file}"); shift 2 ;;
     --user) user=1; shift ;;
     -h | --help) usage; exit 0 ;;
     --) shift; break ;;
@@ -43,7 +47,6 @@ for tool in mmdebstrap unshare chroot flock tar; do
 done
 unshare --mount --pid --fork --uts --ipc true 2>/dev/null || skip "unshare is not allowed here"
 
-suite=bookworm
 cache=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/weft/bare
 scratch=$(mktemp -d "${TMPDIR:-/var/tmp}/weft-bare.XXXXXX")
 trap 'rm -rf --one-file-system "$scratch"' EXIT
@@ -75,7 +78,7 @@ flock 9
 find "$cache" -name '*.tar' -mtime +30 -delete
 if [ ! -s "$system" ]; then
   echo "making a minimal Debian $suite: $system" >&2
-  find "$cache" -name '*.tar*' -delete
+  find "$cache" -name "$suite-*.tar*" -delete
   if ! mmdebstrap --quiet --variant=minbase --format=tar --aptopt="$scratch/apt.conf" --dpkgopt=force-unsafe-io \
     $suite "$system.new" "$scratch/sources.list" >"$scratch/mmdebstrap.log" 2>&1; then
     tail -n 5 "$scratch/mmdebstrap.log" >&2
@@ -112,6 +115,8 @@ if git -c safe.directory='*' -C "$repository" rev-parse HEAD >/dev/null 2>&1; th
 else # a release's archive
   tar -C "$repository" --exclude=./build --exclude=./demo -cf - . | tar -C "$room$at" -xf -
 fi
+
+[ -z "$with" ] || cp "$with" "$room$at/"
 
 # ---- inside namespaces of its own ----
 

@@ -18,7 +18,8 @@ import ranks
 BUILD = pathlib.Path(os.environ.get("WEFT_BINARY_DIR") or pathlib.Path(ranks.WEFT).parent)
 CORE = BUILD / "python" / "weft" / "_core.abi3.so"
 # Beyond the limited API of 3.9: exported by 3.9 with the interface that 3.10 and 3.11 made stable (weft_python.h).
-EXPORTED_BY_3_9 = ("PyBuffer_Release", "PyObject_CheckBuffer", "PyObject_GetBuffer", "PyUnicode_AsUTF8AndSize")
+EXPORTED_BY_3_9 = {"PyBuffer_Release", "PyModule_AddType", "PyObject_CheckBuffer", "PyObject_GetBuffer",
+                   "PyType_FromModuleAndSpec", "PyType_GetModuleState", "PyUnicode_AsUTF8AndSize"}
 # Two ranks' worth of the package without numpy.
 USE = """
 import array, sys
@@ -63,7 +64,7 @@ class Binary(unittest.TestCase):
         declared = set(re.findall(r"\b_?Py\w+", done.stdout))
         # Later headers declare some functions that came after 3.9, regardless of the version asked for.
         declared -= {"PyModule_AddObjectRef", "Py_NewRef", "Py_XNewRef"}
-        declared |= set(EXPORTED_BY_3_9)
+        declared |= EXPORTED_BY_3_9
         # What sizes make of these names.
         declared |= {f"_{name}_SizeT" for name in ("PyArg_ParseTuple", "Py_BuildValue", "Py_VaBuildValue",
                                                    "PyObject_CallFunction", "PyObject_CallMethod")}

@@ -3,19 +3,24 @@
 set -eu
 usage() {
   cat <<'TEXT'
-usage: scripts/wheel.sh [--arch x86_64|aarch64] [-h | --help]
+usage: scripts/wheel.sh [--arch x86_64|aarch64] [--test] [-h | --help]
 
 Builds a wheel of the Python package that needs no compiler and no package of the system where it is installed, in
 build/wheel/<arch>/dist: CPython 3.9 and later, glibc 2.28 and later (manylinux_2_28). python/README.md describes it.
 
 Compiler, headers and static libraries come from PyPI and Debian into build/wheel; nothing is installed (except
 Weft's own build packages). Checks: auditwheel, abi3audit, and the size, at most 4 MB.
+
+  --arch   the processor that the wheel is for (default: x86_64)
+  --test   also builds tests of kernels and of the base with this compiler and runs them, for a foreign processor under
+           qemu-user (qemu-user-static is installed)
 TEXT
 }
-arch=x86_64
+arch=x86_64 tests=0
 while [ $# -gt 0 ]; do
   case $1 in
     --arch) arch=${2-} && shift 2 || shift ;;
+    --test) tests=1 && shift ;;
     -h | --help) usage; exit 0 ;;
     *) echo "unknown argument '$1'; try scripts/wheel.sh --help" >&2; exit 2 ;;
   esac
@@ -63,7 +68,8 @@ apt_state=$work/apt
 apt=(-q -o APT::Sandbox::User=root -o "APT::Architecture=$debian" -o "APT::Architectures=$debian"
   -o "Dir::Etc::sourcelist=$apt_state/sources.list" -o Dir::Etc::sourceparts=- -o "Dir::State::lists=$apt_state/lists"
   -o "Dir::Cache=$apt_state" -o Debug::NoLocking=1)
-packages=(zlib1g-dev libprotobuf-c-dev libssl-dev libhwloc-dev libdnnl-dev libibverbs-dev libpmix-dev libpython3.11-dev)
+packages=(zlib1g-dev libprotobuf-c-dev libssl-dev libhwloc-dev libdnnl-dev libibverbs-dev libpmix-dev libpython3.11-dev
+  libcmocka-dev libcmocka0 libc6)
 
 fetch() {
   rm -rf "$root" "$apt_state"
@@ -74,7 +80,10 @@ fetch() {
   (cd "$apt_state/debs" && apt-get "${apt[@]}" download "${packages[@]}" &&
     apt-get "${apt[@]}" source --download-only hwloc) >"$apt_state/log" 2>&1 || { tail -n 3 "$apt_state/log" >&2; return 1; }
   for deb in "$apt_state"/debs/*.deb; do
-    dpkg-deb -x "$deb" "$root.new"
+    case ${deb##*/} in
+      libc6_*) rm -rf "$work/system" && dpkg-deb -x "$deb" "$work/system" ;; # for qemu
+      *) dpkg-deb -x "$deb" "$root.new" ;;
+    esac
   done
   mv "$root.new/usr/include" "$root.new/include"
   mv "$root.new/usr/lib/$triplet" "$root.new/lib"
@@ -85,7 +94,7 @@ fetch() {
       tar -xO --wildcards '*/copyright' >"$root.new/licences/${package%-dev}"
   done
   cp -r "$root.new/include/$triplet"/{openssl,python3.11} "$root.new/include/" 2>/dev/null || true
-  find "$root.new/lib" -name '*.so*' -delete # static ones are left
+  find "$root.new/lib" -name '*.so*' ! -name 'libcmocka.*' -delete # static ones are left
   rm -rf "$root.new/usr" "$root.new/lib/libhwloc.a"
   sed -i "s|/usr/lib/$triplet|$root/lib|; s|/usr/include|$root/include|; s|^prefix=.*|prefix=$root|;
     s|/lib/$triplet|/lib|; s|^Libs.private:.*||;
@@ -153,3 +162,22 @@ abi3audit --strict --assume-minimum-abi3 3.11 "$build/python/weft/_core.abi3.so"
 bytes=$(stat -c %s "$wheel")
 echo "$wheel: $bytes bytes"
 [ "$bytes" -le $most_bytes ] || { echo "larger than $most_bytes bytes" >&2; exit 1; }
+
+# ---- tests ----
+
+if [ $tests -eq 1 ]; then
+  programs=(base_base base_hmac base_library base_text ops_reduce ops_kernels_elementwise ops_kernels_accumulate
+    ops_kernels_loss ops_kernels_move ops_kernels_optimizer ops_kernels_pool ops_gemm ops_conv ops_plan)
+  say "building tests"
+  configure_and_build "$build" "${programs[*]}" -DWEFT_TESTS=ON -DCMAKE_EXE_LINKER_FLAGS="-s -Wl,--allow-shlib-undefined"
+  runner=(env)
+  if [ "$arch" != "$(uname -m)" ]; then
+    install_packages qemu-user-static
+    runner=("qemu-$arch-static" -L "$work/system")
+    runner+=(-E)
+  fi
+  for program in "${programs[@]}"; do
+    say "$program"
+    "${runner[@]}" LD_LIBRARY_PATH="$root/lib" "$build/tests/$program"
+  done
+fi

@@ -117,8 +117,12 @@ static void print_transports(const wefti_hardware_t *hardware, wefti_arena_t *ar
     for (int i = 0; i < WEFTI_LIBRARIES; i++) {
         const wefti_library_def_t *def = &wefti_libraries[i];
         bool found = wefti_library_probe((wefti_library_t)i) == WEFT_OK;
-        printf("  %-8s %s, for %s: %s\n", def->name, def->file, def->use,
-               found ? "found" : weft_last_error());
+        if (found) {
+            printf("  %-8s %s: found %s\n", def->name, def->use, def->file);
+        } else { /* without its name again */
+            printf("  %-8s %s: %s\n", def->name, def->use,
+                   weft_last_error() + strlen(def->name) + 2);
+        }
     }
     printf("\ndevices\n  %-8s kernels of this build\n", "cpu");
     for (uint32_t i = 0; i < hardware->card_count; i++) {

@@ -123,12 +123,7 @@ static void check_environment(void)
     wefti_settings_mute_misspelt();
 }
 
-#ifdef WEFT_COMMAND_IN_LIBRARY
-#define main weft_command_main /* python/command.c */
-WEFT_API int main(int argc, char **argv);
-#endif
-
-int main(int argc, char **argv)
+int weft_command_main(int argc, char **argv)
 {
     hold_standard_streams();
     check_environment();

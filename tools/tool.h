@@ -141,6 +141,9 @@ int wefti_compile_error(const compile_options_t *options, const char *command,
 weft_status_t wefti_compile_with_progress(const weft_compile_params_t *params,
                                           weft_plan_t **out_plan);
 
+/* main.c: the whole command, for program.c. Exported where it is in the library. */
+WEFT_API int weft_command_main(int argc, char **argv);
+
 extern const command_t wefti_compile_command;
 extern const command_t wefti_check_command;
 extern const command_t wefti_explain_command;

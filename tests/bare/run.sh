@@ -4,13 +4,13 @@
 set -eu
 usage() {
   cat <<'TEXT'
-usage: tests/bare/run.sh [--suite NAME] [--at DIR] [--user] [--cpus LIST] [--with FILE] [--] COMMAND ARGS..
+usage: tests/bare/run.sh [--suite NAME] [--at DIR] [--user] [--cpus LIST] [--with PATH] [--] COMMAND ARGS..
 
   --suite NAME  the version of Debian (default: bookworm)
   --at DIR      where the repository is inside the room, and where COMMAND starts (default: /root/weft)
   --user        COMMAND runs as a user who has sudo (default: as root)
   --cpus LIST   COMMAND runs on these processors only, for example 0
-  --with FILE   copied into the repository's folder inside the room
+  --with PATH   a file or folder that is copied into the repository's folder inside the room
 
 Exit status: that of COMMAND; 77 with the reason where no room can be made (needs root, mmdebstrap and a Debian mirror).
 README.md has examples.
@@ -27,7 +27,7 @@ while [ $# -gt 0 ]; do
     --at) at=${2?--at needs a folder}; shift 2 ;;
     --cpus) cpus=${2?--cpus needs a list}; shift 2 ;;
     --suite) suite=${2?--suite needs a name}; shift 2 ;;
-    --with) with=$(realpath -- "${2?--with needs a file}"); shift 2 ;;
+    --with) with=$(realpath -m -- "${2?--with needs a path}"); shift 2 ;;
     --user) user=1; shift ;;
     -h | --help) usage; exit 0 ;;
     --) shift; break ;;
@@ -41,6 +41,7 @@ case $at in /?*) ;; *) echo "--at needs an absolute path: '$at'" >&2; exit 2 ;; 
 
 unset CDPATH
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+[ -z "$with" ] || [ -e "$with" ] || skip "there is no $with"
 [ "$(id -u)" -eq 0 ] || skip "a bare room needs root"
 for tool in mmdebstrap unshare chroot flock tar; do
   command -v $tool >/dev/null || skip "$tool is not installed"
@@ -116,7 +117,7 @@ else # a release's archive
   tar -C "$repository" --exclude=./build --exclude=./demo -cf - . | tar -C "$room$at" -xf -
 fi
 
-[ -z "$with" ] || cp "$with" "$room$at/"
+[ -z "$with" ] || cp -R "$with" "$room$at/"
 
 # ---- inside namespaces of its own ----
 

@@ -32,4 +32,8 @@ add_test(NAME tree_consumer COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/consumer/check.s
 if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
   add_test(NAME bare_demo COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/bare/run.sh -- tests/bare/demo.sh)
   set_tests_properties(bare_demo PROPERTIES LABELS bare TIMEOUT 1500 SKIP_RETURN_CODE 77 COST 400)
+  # The wheel, where scripts/wheel.sh has built it.
+  add_test(NAME bare_wheel COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/bare/run.sh --with
+    ${PROJECT_SOURCE_DIR}/build/wheel/x86_64/dist -- tests/bare/wheel.sh)
+  set_tests_properties(bare_wheel PROPERTIES LABELS bare TIMEOUT 1500 SKIP_RETURN_CODE 77)
 endif()

@@ -35,6 +35,7 @@ test_packages=(libcmocka-dev libibverbs-dev libpmix-dev python3-dev
   libonnx-testdata dataset-fashion-mnist
   openmpi-bin mpich
   iproute2 procps hostname git
+  gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
   clang-format doxygen mmdebstrap)
 install_packages "${build_packages[@]}" "${test_packages[@]}" || exit $?
 

@@ -53,10 +53,7 @@ PATH=$tools/bin:$PATH
 
 # clang with the headers of glibc 2.28 and stubs of its libraries.
 mkdir -p "$work/bin"
-for language in cc c++; do
-  printf '#!/bin/sh\nexec "%s/bin/python" -m ziglang %s -target %s.%s "$@"\n' "$tools" $language "$triplet" "$glibc" \
-    >"$work/bin/$language"
-done
+printf '#!/bin/sh\nexec "%s/bin/python" -m ziglang cc -target %s.%s "$@"\n' "$tools" "$triplet" "$glibc" >"$work/bin/cc"
 for tool in ar ranlib; do
   printf '#!/bin/sh\nexec "%s/bin/python" -m ziglang %s "$@"\n' "$tools" $tool >"$work/bin/$tool"
 done
@@ -131,7 +128,7 @@ export PKG_CONFIG_LIBDIR=$root/lib/pkgconfig
 build=$work/build
 configure_and_build "$build" "weft_installed weft_python" -G Ninja -DCMAKE_BUILD_TYPE=Release \
   -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR="$arch" \
-  -DCMAKE_C_COMPILER="$work/bin/cc" -DCMAKE_CXX_COMPILER="$work/bin/c++" \
+  -DCMAKE_C_COMPILER="$work/bin/cc" -DCMAKE_CXX_COMPILER=c++ \
   -DCMAKE_AR="$work/bin/ar" -DCMAKE_RANLIB="$work/bin/ranlib" -DCMAKE_STRIP="$(command -v true)" \
   -DCMAKE_C_FLAGS="-fno-sanitize=undefined -isystem $root/include" \
   -DCMAKE_C_FLAGS_RELEASE="-O2 -DNDEBUG" -DCMAKE_SHARED_LINKER_FLAGS=-s -DCMAKE_MODULE_LINKER_FLAGS=-s -DCMAKE_EXE_LINKER_FLAGS=-s \

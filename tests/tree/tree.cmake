@@ -32,6 +32,10 @@ add_test(NAME tree_consumer COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/consumer/check.s
 if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
   add_test(NAME bare_demo COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/bare/run.sh -- tests/bare/demo.sh)
   set_tests_properties(bare_demo PROPERTIES LABELS bare TIMEOUT 1500 SKIP_RETURN_CODE 77 COST 400)
+  # Another processor has the same bits; skipped, with the reason, without a cross compiler and qemu.
+  add_test(NAME aarch64_reduce COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/aarch64/run.sh ${PROJECT_SOURCE_DIR}
+    ${CMAKE_C_COMPILER} ${CMAKE_CURRENT_BINARY_DIR})
+  set_tests_properties(aarch64_reduce PROPERTIES LABELS unit SKIP_RETURN_CODE 77)
   # The wheel, where scripts/wheel.sh has built it.
   add_test(NAME bare_wheel COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/bare/run.sh --with
     ${PROJECT_SOURCE_DIR}/build/wheel/x86_64/dist -- tests/bare/wheel.sh)

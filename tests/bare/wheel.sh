@@ -46,7 +46,7 @@ assert list(x) == [2.0 * i for i in range(1000)], x[:4]
 print(f"rank {weft.get_rank()} of {weft.get_world_size()}: all_reduce\n", end="")'
   train=("$weft" run samples/models/mlp.onnx -n 2 --batch 64 --optimizer momentum --lr 0.05 --steps 60 --seed 1
     --data /usr/share/datasets/fashion-mnist)
-  "${train[@]}" >train.log || { cat train.log; fail "training failed"; }
+  "${train[@]}" >train.log 2>&1 || { cat train.log; fail "training failed"; }
   grep -o 'trained .* accuracy .*' train.log || fail "no accuracy"
   expect_error "oneDNN: cannot load libdnnl.so.2: " env WEFT_KERNELS=onednn "${train[@]}"
 done

@@ -12,6 +12,7 @@ The TVM of PyPI has collectives for GPUs only.
 
 docs/tvm.md has limits and figures.
 """
+import contextlib
 import importlib
 import pathlib
 import secrets
@@ -37,19 +38,20 @@ except (ImportError, ValueError) as error:
     raise ImportError(f"weft.tvm: TVM {tvm.__version__} has no Disco: {error}") from None
 
 
-def _free_port():
-    with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
-
-
+@contextlib.contextmanager
 def _address_for(session):
     """Where the workers of a session meet: no two sessions at the same place."""
     if isinstance(session, _disco.ThreadedSession):
-        return f"threads:{secrets.token_hex(8)}"
-    if isinstance(session, _disco.SocketSession):  # worker 0 listens, on this host
-        return f"{socket.gethostname()}:{_free_port()}"
-    return f"unix:@weft-tvm-{secrets.token_hex(8)}"
+        yield f"threads:{secrets.token_hex(8)}"
+    elif isinstance(session, _disco.SocketSession):  # worker 0 listens, on this host
+        with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as holder:
+            # Nobody else gets the port until worker 0 has it: a bound socket that does not listen keeps out all but
+            # those that set this option, as Weft does.
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            holder.bind(("", 0))
+            yield f"{socket.gethostname()}:{holder.getsockname()[1]}"
+    else:
+        yield f"unix:@weft-tvm-{secrets.token_hex(8)}"
 
 
 def init(session, address=None):
@@ -64,8 +66,9 @@ def init(session, address=None):
         raise ImportError(f"weft.tvm: {LIBRARY} does not exist: install the package (pip install ./python)")
     first = session.empty((1,), "int8", worker0_only=True, in_group=True)  # tells workers which of them begin a group
     session.get_global_func("ffi.ModuleLoadFromFile")(LIBRARY)
-    session.get_global_func("runtime.disco.weft.init_ccl_per_worker")(address or _address_for(session), first)
-    session.sync_worker_0()  # has joined when all others have
+    with contextlib.nullcontext(address) if address else _address_for(session) as place:
+        session.get_global_func("runtime.disco.weft.init_ccl_per_worker")(place, first)
+        session.sync_worker_0()  # has joined when all others have
 
 
 @tvm.register_global_func("runtime.disco.weft.init_ccl", override=True)

@@ -2,19 +2,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program with TVM's Disco, and its workers; tests/python/test_tvm.py starts it with an interpreter that has tvm.
 
-usage: tvm_workers.py CASE      cases: threads processes sockets remote models errors dies
+usage: tvm_workers.py CASE      cases: threads processes sockets models errors dies
+       tvm_workers.py remote HOST PORT          the second node of the case sockets
        tvm_workers.py ID WORKERS GROUPS READ_FD WRITE_FD        a worker, started by a ProcessSession
 """
-import contextlib
 import ctypes
+import faulthandler
 import gc
 import os
 import pathlib
+import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+from unittest import mock
 
 import ml_dtypes
 import numpy as np
@@ -242,29 +246,47 @@ def sockets():
     """Two nodes of one worker each; the other one is the case remote."""
     import weft.tvm
     from tvm.runtime.disco import SocketSession
-    # The constructor waits for the other node, without letting other threads run.
-    with subprocess.Popen([sys.executable, __file__, "remote"]):
-        session = SocketSession(2, 1, 1, "localhost", int(os.environ["WEFT_TEST_PORT"]))
-        weft.tvm.init(session, os.environ["WEFT_TEST_ADDRESS"])
-        x = np.arange(12, dtype="float32").reshape(2, 2, 3)
-        part, total = session.scatter(x, in_group=False), session.empty((2, 3), "float32")
-        session.allreduce(part, total, in_group=False)
-        host = tensor(np.zeros((2, 3), "float32"))
-        session.copy_from_worker_0(host, total)
-        session.sync_worker_0()
-        check(host, x.sum(0))
-        del part, total, session
-        gc.collect()
+    # TVM holds the interpreter's lock while it waits for the other node, so only a watchdog in C ends a wait for ever.
+    faulthandler.dump_traceback_later(300, exit=True)
+    # A loopback address of our own: a node connects to what listens, and programs that run at once may choose one port.
+    host, port = f"127.{random.randrange(1, 255)}.{random.randrange(256)}.{random.randrange(1, 255)}", 10000
+    with subprocess.Popen([sys.executable, __file__, "remote", host, str(port)]) as node:
+        try:
+            session = SocketSession(2, 1, 1, host, port)
+            for address in (f"{host}:{port + 1}", None):
+                with mock.patch("socket.gethostname", return_value=host):
+                    weft.tvm.init(session, address)
+                x = np.arange(12, dtype="float32").reshape(2, 2, 3)
+                part, total = session.scatter(x, in_group=False), session.empty((2, 3), "float32")
+                session.allreduce(part, total, in_group=False)
+                host_array = tensor(np.zeros((2, 3), "float32"))
+                session.copy_from_worker_0(host_array, total)
+                session.sync_worker_0()
+                check(host_array, x.sum(0))
+            with weft.tvm._address_for(session) as address, socket.socket() as other:
+                try:
+                    other.bind(("", int(address.rpartition(":")[2])))
+                    raise AssertionError(f"another program got the port of {address}")
+                except OSError:
+                    pass
+            del part, total, session
+            gc.collect()
+            assert node.wait() == 0, node.returncode
+        finally:
+            node.kill()  # or it tries to connect for ever, where no session was made
 
 
-def remote():
+def remote(host, port):
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it does not outlive the case sockets
     import weft.tvm  # noqa: F401 (TVM's own program for nodes lacks what tvm.runtime.disco registers)
     while True:
-        with contextlib.suppress(RuntimeError):  # nobody listens yet
-            get_global_func("runtime.disco.RemoteSocketSession")("localhost", int(os.environ["WEFT_TEST_PORT"]), 1)
+        try:
+            get_global_func("runtime.disco.RemoteSocketSession")(host, int(port), 1)
             return
-        time.sleep(0.1)
+        except RuntimeError as error:
+            if "Failed to connect" not in str(error):
+                raise
+        time.sleep(0.1)  # nobody listens yet
 
 
 def errors_case():
@@ -373,7 +395,7 @@ def main():
         return
     case = {"threads": threads, "processes": processes, "sockets": sockets, "remote": remote, "models": models, "errors": errors_case,
             "dies": dies}[sys.argv[1]]
-    case()
+    case(*sys.argv[2:])
     print(f"{sys.argv[1]}: good", flush=True)
 
 

@@ -69,7 +69,7 @@ class Mutations(unittest.TestCase):
         """Has the user of a result, where there is one, read it."""
         for node in graph.nodes:
             if node.name == "reader":
-                node.args = (*node.args, buckets[0].results[0])
+                node.args = (buckets[0].results[0], *node.args)
 
     def test_reader_of_a_view(self):
         def view(x):
@@ -93,6 +93,22 @@ class Mutations(unittest.TestCase):
             return [[y], [x]]
         (_, second), order = self.order(describe, True)
         self.assertLess(order.index(second), order.index("copied"), order)
+
+    def test_view_of_a_result(self):
+        """It is no reason to wait: what comes after it runs before the wait."""
+        def view(x):
+            return x
+        view.is_view = True
+
+        def describe(graph):
+            x, y = graph.placeholder("x"), graph.placeholder("y")
+            cut = graph.create_node("call_function", view, (x,), name="reader")
+            graph.create_node("call_function", operator.neg, (y,), name="other")
+            graph.create_node("call_function", operator.neg, (cut,), name="last")
+            return [[x]]
+        _, order = self.order(describe, False)
+        self.assertLess(order.index("other"), order.index("min_1"), order)
+        self.assertEqual(order[-4:], ["min_1", "reader", "last", "output"])
 
 
 @unittest.skipUnless(NEW, f"torch {torch.__version__} is older than 2.15")
@@ -185,6 +201,13 @@ class Compiled(ranks.RankCase):
             self.assertEqual(kinds, {"all_gather_into_tensor", "reduce_scatter_tensor"})
         self.close([[shard.grad for shard in shards]], [expected])
 
+    def test_cache(self):
+        """Compiled twice: Inductor's cache is neither used nor the reason for a warning."""
+        for _ in range(2):
+            with self.planned("one"), self.assertNoLogs("torch._inductor.codecache", "WARNING"):
+                torch.compile(lambda x: dist._functional_collectives.all_reduce(x, "sum", dist.group.WORLD))(torch.ones(8))
+                self.assertEqual(len(inductor.report()), 1)
+
     def test_kept_results(self):
         """A room whose results are still referred to is not written again."""
         inductor.install()
@@ -223,6 +246,78 @@ class Compiled(ranks.RankCase):
         inductor.uninstall()
         inductor.uninstall()
         self.assertEqual((config.post_grad_custom_post_pass, config.reorder_for_peak_memory), before)
+
+
+@unittest.skipUnless(NEW, f"torch {torch.__version__} is older than 2.15")
+class Sharded(ranks.RankCase):
+    """Modules by fully_shard, with shards that are uneven, empty, and shared."""
+    RANKS = (2, 3)
+    INIT = False
+
+    @classmethod
+    def set_up_ranks(cls):
+        dist.init_process_group("weft", init_method="weft://")
+
+    def net(self):
+        torch.manual_seed(5)
+        parts = [torch.nn.Linear(16, 13), torch.nn.Tanh(), torch.nn.Linear(13, 16, bias=False), torch.nn.LayerNorm(16),
+                 torch.nn.Linear(16, 16), torch.nn.Tanh(), torch.nn.Linear(16, 16), torch.nn.Linear(16, 1)]
+        parts[6].weight = parts[4].weight
+        return torch.nn.Sequential(*parts)
+
+    def steps(self, model, parameters, reduce=lambda gradient: gradient):
+        optimizer = torch.optim.AdamW(parameters, lr=0.01)
+        x = torch.randn(4, 16, generator=torch.Generator().manual_seed(self.rank))
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            for parameter in parameters:
+                reduce(parameter.grad)
+            optimizer.step()
+
+    def check(self, compile, reshard=True, **mesh):
+        model = self.net()
+        self.steps(model, list(model.parameters()), lambda gradient: dist.all_reduce(gradient, dist.ReduceOp.AVG))
+        sharded = inductor.fully_shard(self.net(), reshard_after_forward=reshard, **mesh)
+        self.assertEqual(list(sharded.state_dict()), list(model.state_dict()))
+        self.assertLessEqual(sum(parameter.to_local().numel() for parameter in sharded.parameters()),
+                             sum(parameter.numel() for parameter in model.parameters()) // self.size + 64)
+        self.steps(compile(sharded), list(sharded.parameters()))
+        for mine, theirs in zip(sharded.parameters(), model.parameters()):
+            torch.testing.assert_close(mine.full_tensor(), theirs)
+
+    def test_eager(self):
+        self.check(lambda model: model)
+
+    def test_compiled(self):
+        for reshard in (True, False):
+            torch._dynamo.reset()
+            inductor._reports.clear()
+            inductor.install()
+            try:
+                self.check(lambda model: torch.compile(model, fullgraph=True), reshard)
+            finally:
+                inductor.uninstall()
+            forward, backward = ([kind for kind, count in zip(report["kinds"], report["buckets"]) for _ in range(count)]
+                                 for report in inductor.report())
+            self.assertEqual(set(forward), {"all_gather_into_tensor"})
+            self.assertEqual(set(backward), {"reduce_scatter_tensor"} | ({"all_gather_into_tensor"} if reshard else set()))
+            for report in inductor.report():
+                self.assertEqual([report["buckets"]] * self.size, self.exchange(report["buckets"]))
+
+    def test_other_backend(self):
+        from torch.distributed.tensor import DeviceMesh
+        self.check(lambda model: model, mesh=DeviceMesh.from_group(dist.new_group(backend="gloo"), "cpu"))
+
+    def test_errors(self):
+        from torch.distributed.tensor import init_device_mesh
+        for module, words in ((torch.nn.LSTM(2, 2), "module '' is not supported: LSTM"),
+                              (inductor.fully_shard(torch.nn.Linear(2, 2)), "'weight' of the module is a DTensor already"),
+                              (torch.nn.ParameterList([torch.nn.Parameter(torch.tensor(1.0))]), "'0' of the module has no")):
+            with self.assertRaisesRegex(ValueError, words):
+                inductor.fully_shard(module)
+        with self.assertRaisesRegex(ValueError, "'mesh': 2 dimensions: expected 1"):
+            inductor.fully_shard(torch.nn.Linear(2, 2), init_device_mesh("cpu", (self.size, 1)))
 
 
 if __name__ == "__main__":

@@ -13,9 +13,7 @@ A pass over the graphs of Inductor, after torch's own: the graph becomes a weft.
 collectives go together, and each bucket becomes weft::start on a list of tensors and weft::wait_. Collectives of other
 backends, and all kernels, stay as they are. docs/inductor.md has limits and figures.
 """
-import hashlib
 import operator
-import pathlib
 import re
 
 import torch
@@ -25,8 +23,9 @@ import weft.torch
 from weft import passes
 from weft.torch import layout
 from weft.torch.process_group import ProcessGroupWeft
+from weft.torch.sharding import fully_shard
 
-__all__ = ["install", "installed", "report", "uninstall"]
+__all__ = ["fully_shard", "install", "installed", "report", "uninstall"]
 
 # The oldest torch whose graphs and settings this file has been tested with.
 LEAST = (2, 15)
@@ -163,10 +162,11 @@ def _define():
 
 # ---- a graph of FX as a view ----
 class Collective:
-    """A functional collective and its wait."""
+    """A functional collective and its waits."""
 
-    def __init__(self, node, wait, kind, group_name):
-        self.node, self.wait, self.kind, self.group_name = node, wait, kind, group_name
+    def __init__(self, node, waits, kind, group_name):
+        self.node, self.waits, self.kind, self.group_name = node, waits, kind, group_name
+        self.value = waits[0].meta["val"]
         self.input = node.args[0]
         self.reduction = node.args[1] if kind != "all_gather_into_tensor" else "sum"
         self.size = _group_of(group_name).size()
@@ -190,17 +190,17 @@ class Collective:
         kind = str(packet).rpartition(".")[2]
         if node.op != "call_function" or packet is None or not str(packet).startswith("_c10d_functional."):
             return None
-        users = list(node.users)
+        waits = [user for user in node.users if user.target is torch.ops._c10d_functional.wait_tensor.default]
         value = node.meta.get("val")
-        if (kind not in _KINDS or len(users) != 1
-                or users[0].target is not torch.ops._c10d_functional.wait_tensor.default
+        # What waits for nothing is for a later graph, which waits.
+        if (kind not in _KINDS or not waits or any(user.op != "output" for user in node.users if user not in waits)
                 or not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.dtype not in layout.NATIVE
                 or any(not isinstance(size, int) for size in value.shape) or value.numel() == 0 or node.kwargs
                 or not isinstance(node.args[-1], str) or _group_of(node.args[-1]) is None
                 or (kind != "all_gather_into_tensor" and node.args[1] not in ("sum", "avg", "max", "min"))
                 or (kind != "all_reduce" and not node.args[0].meta["val"].shape)):
             return None
-        return cls(node, users[0], kind, node.args[-1])
+        return cls(node, waits, kind, node.args[-1])
 
 
 def _tensors(value):
@@ -219,10 +219,20 @@ def _bytes(node):
     return total
 
 
+def _pads(node, collectives):
+    """Whether node pads a shard before it is gathered."""
+    return (node.op == "call_function" and node.target is torch.ops.aten.constant_pad_nd.default
+            and 0 < len(node.users) and node.users.keys() <= collectives)
+
+
+def _is_view(node):
+    return node.op == "call_function" and getattr(node.target, "is_view", False)
+
+
 def _nanoseconds(node):
     """Of compute."""
     from torch.utils.flop_counter import flop_registry
-    if node.op != "call_function" or node.target is operator.getitem or getattr(node.target, "is_view", False):
+    if node.op != "call_function" or node.target is operator.getitem or _is_view(node):
         return 0
     count = flop_registry.get(getattr(node.target, "overloadpacket", None))
     if count is not None:
@@ -263,7 +273,7 @@ class Description:
 
     def __init__(self, graph, collectives):
         starts = {item.node: item for item in collectives}
-        waits = {item.wait: item for item in collectives}
+        waits = {wait: item for item in collectives for wait in item.waits}
         groups = list(dict.fromkeys(item.group_name for item in collectives))
         values, sizes, names, dtypes, grad_of = {}, [], [], [], []
         self.items = {}                             # op id -> Collective
@@ -285,6 +295,13 @@ class Description:
             if node.op != "call_function":
                 value_of(node, _bytes(node))
                 continue
+            # Padding of a shard, and what cuts it off again: ranks whose shard is whole have no such nodes, and yet must
+            # come to the same plan.
+            if _pads(node, starts.keys()) or _is_view(node) and node.args[0] in waits:
+                source = node.args[0]
+                values[node] = values[waits[source].node if source in waits else source]
+                sizes[values[node]] = max(sizes[values[node]], _bytes(node))
+                continue
             item = starts.get(node)
             reads = [item.input] if item else node.all_input_nodes
             inputs.append([values[waits[read].node if read in waits else read] for read in reads])
@@ -293,11 +310,11 @@ class Description:
             reductions.append(item.reduction if item else "sum")
             if item:
                 self.items[len(ops)] = item
-                parameter = value_of(object(), _bytes(item.wait)) if item.kind == "all_reduce" else -1
+                parameter = value_of(object(), _bytes(item.node)) if item.kind == "all_reduce" else -1
                 ops.append(_KINDS[item.kind])
                 effects.append(passes.PURE)
                 self.op_ns.append(0)
-                outputs.append([value_of(node, _bytes(item.wait), parameter)])
+                outputs.append([value_of(node, _bytes(item.node), parameter)])
                 continue
             ops.append(str(node.target))
             effects.append(passes.UNKNOWN if node.is_impure() or _mutated(node) else passes.PURE)
@@ -323,10 +340,10 @@ class Bucket:
             self.inputs, first.kind, first.reduction, self.parts, first.size, number, first.group_name))
         self.results = [graph.call_function(operator.getitem, (self.start, i)) for i in range(len(self.members))]
         self.wait = graph.call_function(torch.ops.weft.wait_.default, (self.results, self.inputs))
-        fake = [item.wait.meta["val"] for item in self.members]
+        fake = [item.value for item in self.members]
         self.start.meta["val"], self.wait.meta["val"] = fake, None
         for result, value, item in zip(self.results, fake, self.members):
-            result.meta.update(item.wait.meta, val=value)
+            result.meta.update(item.waits[0].meta, val=value)
 
 
 def _plan(graph, collectives, policy, costs):
@@ -374,6 +391,12 @@ class Order:
                             and all(position.get(read, -1) < position[node] for read in bucket.inputs)):
                         self.before.setdefault(node, set()).add(bucket.wait)
         self.nodes = nodes
+        # Views of results, which are no reason to wait, and padding: they run when something reads them.
+        self.lazy = set()
+        for node in nodes:
+            views = _is_view(node) and (node.args[0] in self.bucket_of or node.args[0] in self.lazy)
+            if (views and node.users or _pads(node, self.own)) and node not in self.before:
+                self.lazy.add(node)
 
     def emit(self, node):
         self.order.append(node)
@@ -403,6 +426,8 @@ class Order:
         """Whether node's value is there or may be waited for."""
         bucket = self.bucket_of.get(node)
         if bucket is None:
+            if node in self.lazy and node not in self.done:
+                return self.ready(node.args[0], start)
             return node in self.done
         if not bucket.started and start and all(self.ready(value) for value in bucket.inputs):
             for value in bucket.inputs:
@@ -411,15 +436,20 @@ class Order:
         return bucket.started
 
     def wait_for(self, node):
+        """Has node's value there."""
+        if node in self.lazy and node not in self.done:
+            self.wait_for(node.args[0])
+            self.emit(node)
         bucket = self.bucket_of.get(node)
         if bucket is not None and not bucket.waited:
             bucket.waited = True
             self.emit(bucket.wait)
 
     def run(self, node):
+        before = self.before.get(node, set())
         needs = [*node.all_input_nodes,
-                 *(self.result_of[first] for first in self.before.get(node, ()) if first in self.result_of)]
-        before = self.before.get(node, set()) - self.result_of.keys()
+                 *(self.result_of.get(first, first) for first in before if first in self.result_of or first in self.lazy)]
+        before = before - self.result_of.keys() - self.lazy
         if not all([self.ready(value) for value in needs]) or not before <= self.done:
             return False
         for value in needs:
@@ -435,6 +465,8 @@ class Order:
             if ahead and node.op not in ("placeholder", "get_attr"):
                 ahead = False
                 self.start_ready()
+            if node in self.lazy:
+                continue
             if not self.run(node):
                 self.late.append(node)
                 continue
@@ -470,11 +502,14 @@ def _rewrite(graph, policy, costs):
         bucket.build(graph, number)
     for bucket in buckets:
         for item, result in zip(bucket.members, bucket.results):
-            item.wait.replace_all_uses_with(result, delete_user_cb=lambda user: True)
+            for wait in item.waits:
+                wait.replace_all_uses_with(result)
+                graph.erase_node(wait)
+            item.node.replace_all_uses_with(result)
     for bucket in buckets:                          # inputs may be results of other buckets
         bucket.inputs = list(bucket.start.args[0])
     for item in collectives:
-        for node in (item.wait, item.node, item.scale):
+        for node in (item.node, item.scale):
             if node is not None and not node.users:
                 graph.erase_node(node)
     Order(graph, buckets).apply()
@@ -510,16 +545,15 @@ def _predict(costs):
 def _passes(policy, costs):
     from torch._inductor import config
     from torch._inductor.custom_graph_pass import CustomGraphPass
-    contents = pathlib.Path(__file__).read_bytes() + repr((policy, weft.__version__)).encode()
-    contents += pathlib.Path(costs).read_bytes() if costs is not None else b""
-    identity = hashlib.sha256(contents).hexdigest()
 
     class WeftBuckets(CustomGraphPass):
         def __call__(self, graph):
             _rewrite(graph, policy, costs)
 
         def uuid(self):
-            return identity
+            # Nothing is taken from Inductor's cache: its key has the shape of a whole DTensor and not that of the shard,
+            # so a rank would get the graph of another one.
+            return None
 
     class FuseOtherBackends(CustomGraphPass):
         """torch's own fusion of DDP's gradients, for graphs without Weft's collectives."""
@@ -533,7 +567,7 @@ def _passes(policy, costs):
                 fuse_ddp_communication(graph, self.former, config._fuse_ddp_bucket_size)
 
         def uuid(self):
-            return f"{identity} {self.former}"
+            return None
     return WeftBuckets(), FuseOtherBackends(config._fuse_ddp_communication_passes)
 
 

@@ -224,34 +224,46 @@ PyObject *wp_call_finish_entered(wp_state_t *state, wp_call_t *call)
     return conclude(call, wp_call_run_entered(state, call) < 0);
 }
 
+wp_ran_t wp_call_try(const wp_call_t *call)
+{
+    wp_group_t *group = call->group;
+    wp_ran_t ran = {WEFT_OK, pthread_mutex_lock(&group->lock) == 0, false};
+    if (ran.locked) {
+        ran.here = group->group != NULL;
+        ran.status = ran.here ? wp_call_issue(call, NULL) : WEFT_OK;
+        pthread_mutex_unlock(&group->lock);
+    }
+    return ran;
+}
+
+int wp_call_settle(wp_state_t *state, const wp_call_t *call, wp_ran_t ran)
+{
+    if (ran.status == WEFT_AGAIN) {
+        return wp_make_room(state, call->group);
+    }
+    if (ran.status == WEFT_OK && ran.here) {
+        return 1;
+    }
+    if (!ran.locked) {
+        wp_lock_refused(state);
+    } else if (!ran.here) {
+        gone(state);
+    } else {
+        wp_raise(state, ran.status);
+    }
+    return -1;
+}
+
 /* The common way: lock and call in one go without the GIL. */
 static PyObject *run_here(wp_state_t *state, wp_call_t *call)
 {
-    wp_group_t *group = call->group;
     for (;;) {
-        weft_status_t status = WEFT_OK;
-        bool here = false;
-        /* Nobody waits for the lock with the GIL: who has it may need that. */
         PyThreadState *thread = PyEval_SaveThread();
-        int locked = pthread_mutex_lock(&group->lock);
-        if (locked == 0) {
-            here = group->group != NULL;
-            status = here ? wp_call_issue(call, NULL) : WEFT_OK;
-            pthread_mutex_unlock(&group->lock);
-        }
+        wp_ran_t ran = wp_call_try(call);
         PyEval_RestoreThread(thread);
-        if (status == WEFT_OK && here) {
-            return conclude(call, false);
-        }
-        if (locked != 0) {
-            wp_lock_refused(state);
-        } else if (!here) {
-            gone(state);
-        } else if (status != WEFT_AGAIN) {
-            wp_raise(state, status);
-        }
-        if (status != WEFT_AGAIN || wp_make_room(state, group) < 0) {
-            return conclude(call, true);
+        int done = wp_call_settle(state, call, ran);
+        if (done != 0) {
+            return conclude(call, done < 0);
         }
     }
 }

@@ -97,6 +97,7 @@ int wp_plan_init(PyObject *module, wp_state_t *state);
 int wp_session_init(PyObject *module, wp_state_t *state);
 int wp_timing_init(PyObject *module, wp_state_t *state);
 int wp_passes_init(PyObject *module, wp_state_t *state);
+int wp_torch_operators_init(PyObject *module, wp_state_t *state);
 
 /* ---- errors.c ---- */
 /*
@@ -268,6 +269,17 @@ typedef struct wp_call {
 
 /* Issues it: stream NULL runs it to completion. Without the GIL, the group's lock held. */
 weft_status_t wp_call_issue(const wp_call_t *call, weft_stream_t *stream);
+/* What became of a call that was tried without the GIL. */
+typedef struct wp_ran {
+    weft_status_t status;
+    bool locked; /* false: this thread has the group's lock already */
+    bool here;   /* false: the group is gone */
+} wp_ran_t;
+/* Locks the group, issues the call on this thread, unlocks. Without the GIL: nobody waits for the
+ * lock with it, as the thread that has the lock may need the GIL. */
+wp_ran_t wp_call_try(const wp_call_t *call);
+/* With the GIL. 1: done; 0: try again, there is room now; -1: an exception is set. */
+int wp_call_settle(wp_state_t *state, const wp_call_t *call, wp_ran_t ran);
 /* Notes it in the batch that is open. */
 weft_status_t wp_call_note(const wp_call_t *call);
 /*

@@ -11,13 +11,14 @@
 All collectives of torch.distributed on CPU tensors, sub-groups, asynchronous works, object collectives, batches of
 sends and receives. What is particular (tags, wildcards, bitwise reductions) is in the README beside this file.
 """
+from weft.torch import operators
 from weft.torch.ddp import Buckets, ddp_hook
 from weft.torch.meeting import install_rendezvous
 from weft.torch.memory import empty
 from weft.torch.process_group import ProcessGroupWeft, group_of, install_backend, shrink
 from weft.torch.works import Work
 
-__all__ = ["Buckets", "ProcessGroupWeft", "Work", "ddp_hook", "empty", "group_of", "shrink"]
+__all__ = ["Buckets", "ProcessGroupWeft", "Work", "ddp_hook", "empty", "group_of", "operators", "shrink"]
 
 install_backend()
 install_rendezvous()

@@ -104,7 +104,7 @@ static struct {
 #undef WP_FIELD
     wp_state_t *state;
     PyObject *find;    /* (name) -> weft.Group */
-    PyObject *record;  /* (operator, tensor, reduction, name) -> tensor, with its gradient */
+    PyObject *record;  /* (operator, tensor, reduction, size, name) -> tensor, with its gradient */
     PyObject *written; /* (tensors): their contents changed */
     PyObject *requires_grad;
     dtype_t dtypes[64]; /* by torch's number */
@@ -113,16 +113,14 @@ static struct {
 } torch = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* ---- operators ---- */
-typedef struct operator
-{
+typedef struct operator_form {
     const char *name, *below; /* below: without autograd */
     weft_collective_t op;
     bool reduces, in_place;
     bool gathers;  /* the result has the rows of all ranks */
     bool divides;  /* rows are divided between ranks */
     bool scatters; /* the result has the rows of one rank */
-}
-operator_t;
+} operator_t;
 
 /* X(name, operator, reduces, in place, gathers, divides, scatters) */
 #define WP_TORCH_OPERATOR_MAP(X)                                                                   \
@@ -145,10 +143,17 @@ static const operator_t operators[OPERATORS] = {
 #undef WP_ROW
 };
 
+/* Whether the caller passes the group's size: the result's shape depends on it. */
+static bool has_size(const operator_t *form)
+{
+    return form->gathers || form->scatters;
+}
+
 /* Arguments of a kernel; owned until close_call. */
 typedef struct arguments {
     tensor_t *tensor, *packed, *out; /* packed: a contiguous copy; NULL: not needed */
     string_t *reduction, *name;
+    int64_t size; /* of the group, as the caller has it; 0: no such argument */
     entry_t *entry;
     char text[TEXT_BYTES]; /* what is wrong; empty: nothing */
 } arguments_t;
@@ -348,7 +353,7 @@ static tensor_t *tensor_new(int64_t rank, const int64_t *dims, int32_t dtype)
 }
 
 /* The tensors' side of call: memory, counts, shapes. false: text is set. */
-static bool fill(const operator_t *operator, arguments_t * arguments, wp_call_t *call)
+static bool fill(const operator_t *form, arguments_t *arguments, wp_call_t *call)
 {
     int64_t count = 0, rank = 0, *sizes = NULL, dims[MOST_DIMS];
     uint32_t ranks = call->group->size;
@@ -364,16 +369,21 @@ static bool fill(const operator_t *operator, arguments_t * arguments, wp_call_t 
         refuse(arguments, call, PyExc_TypeError, "unsupported type of tensor");
         return false;
     }
-    if (operator->reduces && !reduction_of(arguments->reduction, dtype->kind, &call->reduction)) {
+    if (form->reduces && !reduction_of(arguments->reduction, dtype->kind, &call->reduction)) {
         refuse(arguments, call, PyExc_ValueError,
                "unsupported reduction: expected sum, avg, max, min or prod; of bool no avg, of"
                " complex numbers sum or avg, of float8 none");
         return false;
     }
-    if (operator->divides &&(rank == 0 || sizes[0] % ranks != 0)) {
-        char why[128];
+    char why[128] = "";
+    if (has_size(form) && arguments->size != (int64_t)ranks) {
+        snprintf(why, sizeof why, "group size %lld, but the group has %u ranks",
+                 (long long)arguments->size, (unsigned)ranks);
+    } else if (form->divides && (rank == 0 || sizes[0] % ranks != 0)) {
         snprintf(why, sizeof why, "tensor has %lld rows, which %u ranks cannot divide",
                  rank > 0 ? (long long)sizes[0] : 1ll, (unsigned)ranks);
+    }
+    if (why[0] != '\0') {
         refuse(arguments, call, PyExc_ValueError, why);
         return false;
     }
@@ -387,28 +397,28 @@ static bool fill(const operator_t *operator, arguments_t * arguments, wp_call_t 
         call->send.rank = (uint32_t)rank;
         memcpy(call->send.dims, dims, (size_t)rank * sizeof dims[0]);
     }
-    if (!operator->in_place) {
-        if (operator->gathers) {
+    if (!form->in_place) {
+        if (form->gathers) {
             dims[0] = (rank > 0 ? dims[0] : 1) * ranks;
             rank = rank > 0 ? rank : 1;
-        } else if (operator->scatters) {
+        } else if (form->scatters) {
             dims[0] /= ranks;
         }
         arguments->out = tensor_new(rank, dims, number);
     }
     tensor_t *send = contiguous ? arguments->tensor : arguments->packed;
-    if (send == NULL || (!operator->in_place && arguments->out == NULL) ||
+    if (send == NULL || (!form->in_place && arguments->out == NULL) ||
         (!contiguous && torch.aoti_torch_copy_(send, arguments->tensor, 0) != 0)) {
         refuse(arguments, call, PyExc_MemoryError, "no memory for a tensor");
         return false;
     }
     torch.aoti_torch_get_data_ptr(send, &call->send.data);
     call->recv.data = call->send.data;
-    if (!operator->in_place) {
+    if (!form->in_place) {
         torch.aoti_torch_get_data_ptr(arguments->out, &call->recv.data);
     }
     call->send.dtype = dtype->dtype;
-    call->count = (uint64_t)count * dtype->width / (operator->divides ? ranks : 1);
+    call->count = (uint64_t)count * dtype->width / (form->divides ? ranks : 1);
     return true;
 }
 
@@ -431,20 +441,38 @@ static void run(arguments_t *arguments, const wp_call_t *call)
     }
 }
 
-/* stack: the tensor, the name of the reduction where there is one, that of the group. */
-static void execute(const operator_t *operator, value_t * stack, char *text)
+/* stack: the tensor, the name of the reduction and the size of the group where the operator has
+ * them, the name of the group. */
+static arguments_t arguments_of(const operator_t *form, const value_t *stack)
 {
     arguments_t arguments = {.tensor = (tensor_t *)(uintptr_t)stack[0]};
-    wp_call_t call = {.op = operator->op };
-    arguments.reduction = operator->reduces ? (string_t *)(uintptr_t)stack[1] : NULL;
-    arguments.name = (string_t *)(uintptr_t)stack[operator->reduces ? 2 : 1];
+    size_t next = 1;
+    arguments.reduction = form->reduces ? (string_t *)(uintptr_t)stack[next++] : NULL;
+    arguments.size = has_size(form) ? (int64_t)stack[next++] : 0;
+    arguments.name = (string_t *)(uintptr_t)stack[next];
+    return arguments;
+}
+
+static void release_arguments(arguments_t *arguments)
+{
+    torch.aoti_torch_delete_tensor_object(arguments->tensor);
+    if (arguments->reduction != NULL) {
+        torch.torch_delete_string(arguments->reduction);
+    }
+    torch.torch_delete_string(arguments->name);
+}
+
+static void execute(const operator_t *form, value_t *stack, char *text)
+{
+    arguments_t arguments = arguments_of(form, stack);
+    wp_call_t call = {.op = form->op};
     arguments.entry = entry_of(arguments.name, arguments.text);
     if (arguments.entry != NULL) {
         call.group = arguments.entry->group;
-        if (fill(operator, & arguments, &call)) {
+        if (fill(form, &arguments, &call)) {
             run(&arguments, &call);
         }
-        if (arguments.text[0] == '\0' && operator->in_place && arguments.packed != NULL) {
+        if (arguments.text[0] == '\0' && form->in_place && arguments.packed != NULL) {
             torch.aoti_torch_copy_(arguments.tensor, arguments.packed, 0);
         }
         entry_release(arguments.entry);
@@ -455,21 +483,17 @@ static void execute(const operator_t *operator, value_t * stack, char *text)
     if (arguments.text[0] != '\0' && arguments.out != NULL) {
         torch.aoti_torch_delete_tensor_object(arguments.out);
     }
-    torch.aoti_torch_delete_tensor_object(arguments.tensor);
-    if (arguments.reduction != NULL) {
-        torch.torch_delete_string(arguments.reduction);
-    }
-    torch.torch_delete_string(arguments.name);
+    release_arguments(&arguments);
     memcpy(text, arguments.text, strlen(arguments.text) + 1);
-    if (!operator->in_place) {
+    if (!form->in_place) {
         stack[0] = (value_t)(uintptr_t)arguments.out;
     }
 }
 
-static void kernel(const operator_t *operator, value_t * stack)
+static void kernel(const operator_t *form, value_t *stack)
 {
     char text[TEXT_BYTES];
-    execute(operator, stack, text);
+    execute(form, stack, text);
     if (text[0] != '\0') {
         throw_text(text);
     }
@@ -477,9 +501,9 @@ static void kernel(const operator_t *operator, value_t * stack)
 
 /* ---- with autograd ---- */
 /* The operator below; torch keeps its exceptions' text and takes the arguments over. */
-static void call_below(const operator_t *operator, value_t * stack)
+static void call_below(const operator_t *form, value_t *stack)
 {
-    if (torch.torch_call_dispatcher(operator->below, "", stack, TORCH_VERSION) != 0) {
+    if (torch.torch_call_dispatcher(form->below, "", stack, TORCH_VERSION) != 0) {
         throw_text(torch.torch_exception_get_what_without_backtrace());
     }
 }
@@ -494,18 +518,18 @@ static PyObject *text_object(string_t *string)
 }
 
 /* By Python, with the gradient: 0, or -1 with an exception. */
-static int record(const operator_t *operator, PyObject * object, const value_t *stack,
+static int record(const operator_t *form, PyObject *object, const arguments_t *arguments,
                   tensor_t **out)
 {
-    PyObject *reduction = operator->reduces ? text_object((string_t *)(uintptr_t)stack[1])
-                                            : PyUnicode_FromString("sum");
-    PyObject *name = text_object((string_t *)(uintptr_t)stack[operator->reduces ? 2 : 1]);
-    PyObject *result =
-        reduction != NULL && name != NULL
-            ? PyObject_CallFunction(torch.record, "sOOO", operator->name, object, reduction, name)
-            : NULL;
+    PyObject *reduction =
+        form->reduces ? text_object(arguments->reduction) : PyUnicode_FromString("sum");
+    PyObject *name = text_object(arguments->name);
+    PyObject *result = reduction != NULL && name != NULL
+                           ? PyObject_CallFunction(torch.record, "sOOLO", form->name, object,
+                                                   reduction, (long long)arguments->size, name)
+                           : NULL;
     int status = result == NULL ? -1 : 0;
-    if (status == 0 && !operator->in_place && torch.torch_tensor_from_pyobject(result, out) != 0) {
+    if (status == 0 && !form->in_place && torch.torch_tensor_from_pyobject(result, out) != 0) {
         PyErr_SetString(PyExc_TypeError, "a tensor was expected");
         status = -1;
     }
@@ -515,47 +539,42 @@ static int record(const operator_t *operator, PyObject * object, const value_t *
     return status;
 }
 
-/* Whether the call was made with its gradient recorded; text: or failed. */
-static bool recorded(const operator_t *operator, value_t * stack, tensor_t **out, char *text)
+/* Whether the call was made with its gradient recorded, or has failed: then there is a text. */
+static bool recorded(const operator_t *form, arguments_t *arguments)
 {
     PyGILState_STATE gil = PyGILState_Ensure();
     void *object = NULL;
-    torch.torch_tensor_to_pyobject((tensor_t *)(uintptr_t)stack[0], NULL, &object);
+    torch.torch_tensor_to_pyobject(arguments->tensor, NULL, &object);
     PyObject *needed = object != NULL ? PyObject_GetAttr(object, torch.requires_grad) : NULL;
-    bool records = needed == Py_True;
     int status = needed == NULL ? -1 : 0;
-    if (records) {
-        status = record(operator, object, stack, out);
-    } else if (status == 0 && operator->in_place) {
+    if (needed == Py_True) {
+        status = record(form, object, arguments, &arguments->out);
+    } else if (status == 0 && form->in_place) {
         PyObject *done = PyObject_CallFunction(torch.written, "((O))", object);
         status = done == NULL ? -1 : 0;
         Py_XDECREF(done);
     }
     if (status < 0) {
-        take_text(text);
+        take_text(arguments->text);
     }
+    bool ends = status < 0 || needed == Py_True;
     Py_XDECREF(needed);
     Py_XDECREF((PyObject *)object);
     PyGILState_Release(gil);
-    return records;
+    return ends;
 }
 
-static void autograd(const operator_t *operator, value_t * stack)
+static void autograd(const operator_t *form, value_t *stack)
 {
-    char text[TEXT_BYTES] = "";
-    tensor_t *out = NULL;
-    if (!torch.aoti_torch_grad_mode_is_enabled() ||
-        (!recorded(operator, stack, &out, text) && text[0] == '\0')) {
-        call_below(operator, stack);
+    arguments_t arguments = arguments_of(form, stack);
+    if (!torch.aoti_torch_grad_mode_is_enabled() || !recorded(form, &arguments)) {
+        call_below(form, stack);
         return;
     }
-    torch.aoti_torch_delete_tensor_object((tensor_t *)(uintptr_t)stack[0]);
-    for (size_t i = 1; i <= (operator->reduces ? 2u : 1u); i++) {
-        torch.torch_delete_string((string_t *)(uintptr_t)stack[i]);
-    }
-    stack[0] = (value_t)(uintptr_t)out;
-    if (text[0] != '\0') {
-        throw_text(text);
+    release_arguments(&arguments);
+    stack[0] = (value_t)(uintptr_t)arguments.out;
+    if (arguments.text[0] != '\0') {
+        throw_text(arguments.text);
     }
 }
 
@@ -613,14 +632,14 @@ static int look_up(void)
 }
 
 /* The library is torch's to keep, as long as the process lives. */
-static int install(const char *key, bool public, const kernel_fn *functions)
+static int install(const char *key, bool plain, const kernel_fn *functions)
 {
     library_t *library = NULL;
     if (torch.aoti_torch_library_init_impl("weft", key, __FILE__, __LINE__, &library) != 0) {
         return -1;
     }
     for (size_t i = 0; i < OPERATORS; i++) {
-        const char *name = public ? operators[i].name : operators[i].below + strlen("weft::");
+        const char *name = plain ? operators[i].name : operators[i].below + strlen("weft::");
         if (torch.torch_library_impl(library, name, functions[i], TORCH_VERSION) != 0) {
             return -1;
         }

@@ -3,11 +3,11 @@
 
     torch.ops.weft.all_reduce_(x, "sum", name)          in place
     torch.ops.weft.all_reduce(x, "sum", name)           like x
-    torch.ops.weft.all_gather(x, name)                  (n, ..) -> (world * n, ..)
-    torch.ops.weft.reduce_scatter(x, "sum", name)       (n, ..) -> (n / world, ..)
+    torch.ops.weft.all_gather(x, size, name)            (n, ..) -> (size * n, ..)
+    torch.ops.weft.reduce_scatter(x, "sum", size, name) (n, ..) -> (n / size, ..)
     torch.ops.weft.all_to_all(x, name)                  (n, ..) -> (n, ..): block r goes to rank r
 
-name is that of a torch process group of the backend weft, or what group_name has returned for a weft.Group.
+size is that of the group: a compiled function, which torch may load from a file, is of one size. name is that of a torch process group of the backend weft, or what group_name has returned for a weft.Group.
 
 Each operator has a twin without autograd, _all_reduce_ and so on. Kernels are those of _core (torch_operators.c) where
 torch has the stable interface for them (2.10; with autograd 2.14), and otherwise the functions here.
@@ -24,8 +24,8 @@ _WORLD = "weft"                                     # the world of weft.init
 _SCHEMAS = {
     "all_reduce_": "(Tensor(a!) self, str reduce_op, str group_name) -> ()",
     "all_reduce": "(Tensor self, str reduce_op, str group_name) -> Tensor",
-    "all_gather": "(Tensor self, str group_name) -> Tensor",
-    "reduce_scatter": "(Tensor self, str reduce_op, str group_name) -> Tensor",
+    "all_gather": "(Tensor self, int group_size, str group_name) -> Tensor",
+    "reduce_scatter": "(Tensor self, str reduce_op, int group_size, str group_name) -> Tensor",
     "all_to_all": "(Tensor self, str group_name) -> Tensor",
 }
 
@@ -69,59 +69,74 @@ def _find(name):
                      "weft.torch.operators.group_name")
 
 
-def _size(name):
-    return weft.get_world_size(_find(name))
+# ---- arguments ----
+def _words(op, words):
+    """(reduction, size, name) of an operator's arguments after the tensor; "sum" and 0 where it has none."""
+    words = list(words)
+    return (words.pop(0) if "reduce_op" in _SCHEMAS[op] else "sum",
+            words.pop(0) if "group_size" in _SCHEMAS[op] else 0, *words)
 
 
-# ---- shapes ----
+def _call(op, x, reduction, size, name, twin=""):
+    """The operator, or with twin "_" that without autograd."""
+    words = [reduction] if "reduce_op" in _SCHEMAS[op] else []
+    words += [size] if "group_size" in _SCHEMAS[op] else []
+    return getattr(torch.ops.weft, twin + op)(x, *words, name)
+
+
 def _divides(op, x, size):
     """Whether x has rows for all ranks."""
     return op not in ("reduce_scatter", "all_to_all") or (x.dim() > 0 and x.shape[0] % size == 0)
 
 
-def _shape(op, x, name):
+def _shape(op, x, size):
     """Of op's result."""
-    size = _size(name)
-    if not _divides(op, x, size):
-        raise ValueError(f"tensor has {x.shape[0] if x.dim() > 0 else 1} rows, which {size} ranks cannot divide")
     if op == "all_gather":
         return (size * x.shape[0], *x.shape[1:]) if x.dim() > 0 else (size,)
-    return (x.shape[0] // size, *x.shape[1:]) if op == "reduce_scatter" else x.shape
+    if op == "reduce_scatter":
+        if size < 1 or not _divides(op, x, size):
+            raise ValueError(f"tensor has {x.shape[0] if x.dim() > 0 else 1} rows, which {size} ranks cannot divide")
+        return (x.shape[0] // size, *x.shape[1:])
+    return x.shape
 
 
-def _shapes(op):
-    def meta(x, *names):
-        return None if op == "all_reduce_" else x.new_empty(_shape(op, x, names[-1]))
-    return meta
+def _meta(op):
+    def run(x, *words):
+        return None if op == "all_reduce_" else x.new_empty(_shape(op, x, _words(op, words)[1]))
+    return run
 
 
 # ---- kernels for torch without the stable interface ----
-_OF_BOOLS = {None: None, "sum": "max", "prod": "min", "product": "min", "max": "max", "min": "min"}
+_OF_BOOLS = {"sum": "max", "prod": "min", "product": "min", "max": "max", "min": "min"}
 
 
 def _as_sent(x, reduction):
     """(tensor, reduction) as weft's functions take them; what has no such form stays, for these to refuse."""
     if x.dtype is torch.bool and reduction in _OF_BOOLS:
         return layout.wire(x), _OF_BOOLS[reduction]
-    if x.is_complex() and reduction in (None, "sum", "avg"):
+    if x.is_complex() and reduction in ("sum", "avg"):
         return layout.wire(x), reduction
     return x, "prod" if reduction == "product" else reduction
 
 
 def _kernel(op):
-    def run(x, *names):
-        name, group = names[-1], _find(names[-1])
-        data, reduction = _as_sent(x, names[0] if len(names) > 1 else None)
+    def run(x, *words):
+        reduction, size, name = _words(op, words)
+        group = _find(name)
+        ranks = weft.get_world_size(group)
+        data, reduction = _as_sent(x, reduction)
         packed = data.contiguous()
-        more = (reduction, group) if reduction is not None else (group,)
+        more = (reduction, group) if "reduce_op" in _SCHEMAS[op] else (group,)
         if op == "all_reduce_":
             weft.all_reduce_(packed, *more)
             if packed is not data:
                 data.copy_(packed)
             return None
-        if not _divides(op, x, _size(name)):
+        if "group_size" in _SCHEMAS[op] and size != ranks:
+            raise ValueError(f"group size {size}, but the group has {ranks} ranks")
+        if not _divides(op, x, ranks):
             return getattr(weft, op)(packed, *more)  # which raises, here and on the other ranks
-        out = x.new_empty(_shape(op, x, name))
+        out = x.new_empty(_shape(op, x, size))
         getattr(weft, op)(packed, *more, out=layout.wire(out) if data is not x else out)
         return out
     return run
@@ -129,61 +144,52 @@ def _kernel(op):
 
 # ---- gradients ----
 # Every rank's loss counts: the gradient is that of the sum of all ranks' losses.
-def _no_gradient(op, reduction):
-    return RuntimeError(f"weft::{op}: {reduction} has no gradient; sum and avg have")
+_REVERSE = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}
 
 
 class _InPlace(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, reduction, name):
-        ctx.names = reduction, name
+    def forward(ctx, x, *words):
+        ctx.words = words
         ctx.mark_dirty(x)
-        torch.ops.weft._all_reduce_(x, reduction, name)
+        _call("all_reduce_", x, *words, twin="_")
         return x
 
     @staticmethod
     def backward(ctx, grad):
-        return torch.ops.weft.all_reduce(grad, *ctx.names), None, None
+        return _call("all_reduce", grad, *ctx.words), None, None, None
 
 
 class _Function(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, op, reduction, name):
-        ctx.names, ctx.scalar = (op, reduction, name), x.dim() == 0
-        return _call("_" + op, x, reduction, name)
+    def forward(ctx, x, op, *words):
+        ctx.op, ctx.words, ctx.scalar = op, words, x.dim() == 0
+        return _call(op, x, *words, twin="_")
 
     @staticmethod
     def backward(ctx, grad):
-        op, reduction, name = ctx.names
-        if op == "reduce_scatter" and reduction == "avg":
-            grad = grad / _size(name)
-        reverse = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}.get(op, op)
-        grad = _call(reverse, grad, reduction if op == "all_reduce" else "sum", name)
-        return grad.reshape(()) if ctx.scalar else grad, None, None, None
+        reduction, size, name = ctx.words
+        if ctx.op == "reduce_scatter" and reduction == "avg":
+            grad = grad / size
+        grad = _call(_REVERSE.get(ctx.op, ctx.op), grad, reduction, size, name)
+        return grad.reshape(()) if ctx.scalar and ctx.op == "all_gather" else grad, None, None, None, None
 
 
-def _call(op, x, reduction, name):
-    reduces = "reduce_op" in _SCHEMAS[op.lstrip("_")]
-    return getattr(torch.ops.weft, op)(x, *((reduction, name) if reduces else (name,)))
-
-
-def _record(op, x, reduction, name):
+def _record(op, x, reduction, size, name):
     """The call, with its gradient."""
     if reduction not in ("sum", "avg"):
-        raise _no_gradient(op, reduction)
+        raise RuntimeError(f"weft::{op}: {reduction} has no gradient; sum and avg have")
     if op == "all_reduce_":
-        return _InPlace.apply(x, reduction, name)
-    return _Function.apply(x, op, reduction, name)
+        return _InPlace.apply(x, reduction, size, name)
+    return _Function.apply(x, op, reduction, size, name)
 
 
 def _autograd(op):
-    below = "_" + op
-
-    def run(x, *names):
-        if torch.is_grad_enabled() and x.requires_grad:
-            result = _record(op, x, names[0] if len(names) > 1 else "sum", names[-1])
-            return None if op == "all_reduce_" else result
-        return getattr(torch.ops.weft, below)(x, *names)
+    def run(x, *words):
+        if not (torch.is_grad_enabled() and x.requires_grad):
+            return getattr(torch.ops.weft, "_" + op)(x, *words)
+        result = _record(op, x, *_words(op, words))
+        return None if op == "all_reduce_" else result
     return run
 
 
@@ -197,15 +203,17 @@ def _define():
         for name in op, "_" + op:
             library.define(name + schema)
     level = _core._torch_operators(_find, _record, getattr(torch._C, "_increment_version", lambda tensors: None))
+    falls_through = getattr(torch.library, "fallthrough_kernel", None)
     for op in _SCHEMAS:
         for key in ("AutogradMeta", "AutogradCPU")[:1 if level == 2 else 2]:
-            library.impl(op, _autograd(op), key)
+            meta_only = key == "AutogradMeta" and falls_through is None
+            library.impl(op, _meta(op) if meta_only else _autograd(op), key)
         for name in op, "_" + op:
-            library.impl(name, _shapes(op), "Meta")
+            library.impl(name, _meta(op), "Meta")
             if level == 0:
                 library.impl(name, _kernel(op), "CPU")
-        if hasattr(torch.library, "fallthrough_kernel"):
-            library.impl("_" + op, torch.library.fallthrough_kernel, "Autograd")
+        if falls_through is not None:
+            library.impl("_" + op, falls_through, "Autograd")
     return library, level
 
 

@@ -65,6 +65,13 @@ class Samples(unittest.TestCase):
             self.assertLess(number(r"difference +([\d.e+-]+)", said), 1e-4)
             self.assertGreater(number(r"split.*? ([\d.]+) us, of which", said), 0)
 
+    @unittest.skipUnless(HAS_TORCH, "torch is not installed")
+    @unittest.skipIf(ranks.SANITIZED, "under a sanitizer torch's libraries take too long to load")
+    def test_vllm_communicator(self):
+        for count in (1, 2):
+            said = self.run_sample("vllm_communicator.py", count=count)
+            self.assertLess(number(r"difference ([\d.e+-]+)", said), 1e-3)
+
     def test_tensor_parallel_says_what_cannot_be_split(self):
         done = ranks.run_script(SAMPLES / "tensor_parallel.py", "--width", "8", "--hidden", "33", "--tokens", "1",
                                 ranks=2)

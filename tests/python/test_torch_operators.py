@@ -10,6 +10,7 @@ import os  # noqa: E402
 import pathlib  # noqa: E402
 import re  # noqa: E402
 import shutil  # noqa: E402
+import signal  # noqa: E402
 import tempfile  # noqa: E402
 import unittest  # noqa: E402
 
@@ -377,6 +378,31 @@ class Wrong(ranks.RankCase):
             self.die()
         with self.raises_within(RuntimeError, "rank 1", seconds=5):
             ops.all_reduce_(torch.ones(4), "sum", self.name)
+
+    @ranks.fresh
+    def test_interrupt(self):
+        """What a signal's handler raises arrives, though torch makes another exception of it first."""
+        pids = self.exchange(os.getpid())
+
+        def call():
+            try:
+                ops.all_reduce_(torch.ones(4), "sum", self.name)
+            except RuntimeError:
+                for _ in range(1000):
+                    pass
+
+        def interrupt():
+            raise KeyboardInterrupt
+
+        if self.rank == 0:
+            with self.assertRaises(KeyboardInterrupt):
+                self.call_with_handler(signal.SIGINT, interrupt, call)
+            self.meet()
+        elif self.rank == 1:
+            with self.signalling(pids[0], signal.SIGINT):
+                self.meet()
+        else:
+            self.meet()
 
     @ranks.fresh
     def test_after_the_end(self):

@@ -133,7 +133,11 @@ def _kernel(op):
                 data.copy_(packed)
             return None
         if "group_size" in _SCHEMAS[op] and size != ranks:
-            raise ValueError(f"group size {size}, but the group has {ranks} ranks")
+            wrong = packed.new_empty(ranks * packed.numel() + 1)
+            try:
+                getattr(weft, op)(packed, *more, out=wrong)  # refused, which the other ranks learn
+            except ValueError as error:
+                raise ValueError(f"group size {size}, but the group has {ranks} ranks") from error
         if not _divides(op, x, ranks):
             return getattr(weft, op)(packed, *more)  # which raises, here and on the other ranks
         out = x.new_empty(_shape(op, x, size))

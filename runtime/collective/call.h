@@ -233,12 +233,12 @@ typedef struct wefti_calls {
     wefti_selection_t selection; /* orders, algorithms */
     /* [WEFTI_CALLS], from the first refused call on, of whichever thread */
     _Atomic(char (*)[WEFTI_REFUSAL_BYTES]) refusals;
-    uint8_t *kept;                     /* for each place of the ring, with WEFT_CHECK; else NULL */
-    uint32_t turns;                    /* with WEFT_CHECK: collectives that were issued */
-    uint64_t slot_bytes;               /* blocks up to this go with the call slots */
+    uint8_t *kept;       /* for each place of the ring, with WEFT_CHECK; else NULL */
+    uint32_t turns;      /* with WEFT_CHECK: collectives that were issued */
+    uint64_t slot_bytes; /* blocks up to this go with the call slots */
     wefti_timed_t timed;
     wefti_trial_t trials[WEFTI_OPS][64]; /* by operator and power of two of the longest block */
-    struct wefti_schedules *schedules; /* schedule_cache.h; NULL until one is needed */
+    struct wefti_schedules *schedules;   /* schedule_cache.h; NULL until one is needed */
 
     struct wefti_batch *batch; /* call_batch.c; with the first batch */
     uint32_t *sent, *received; /* pieces so far, per peer */

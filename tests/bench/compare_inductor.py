@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled DDP steps of torch: Weft with its planner in Inductor against Gloo with Inductor's defaults, in one run.
+"""Compiled steps of torch: Weft with its planner in Inductor against Gloo with Inductor's defaults, in one run.
 
-    LAYERS x WIDTH    a perceptron of so many layers, two gradients each, on two ranks with one thread
+    ddp LAYERS x WIDTH       a perceptron of so many layers, two gradients each, on two ranks with one thread, by DDP
+    shards LAYERS x WIDTH    the same with parameters in shards, by weft.torch.inductor.fully_shard over both; "hooks" is
+                             torch's own fully_shard, whose collectives are not in the compiled graphs
 
-Exposed communication is the time of a step less that of the same compiled step without communication. All three
+Exposed communication is the time of a step less that of the same compiled step without communication. All of them
 alternate in the same processes. "step" is the tenth percentile of all steps, since other programs only add to them,
 "cpu" the same of processor time, of both ranks together. Figures are medians over the repeats. On a machine that is
 busy with other things only processor time can be compared: there a rank that sleeps in Gloo is preferred to one that
@@ -22,8 +24,8 @@ import sys
 import venv
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Layers, width, samples of each rank.
-MODELS = ((32, 256, 64), (32, 512, 64))
+# Kind, layers, width, samples of each rank.
+MODELS = (("ddp", 32, 256, 64), ("ddp", 32, 512, 64), ("shards", 32, 256, 64), ("shards", 32, 512, 64))
 WANTED = 3.0  # least ratio of Gloo's exposed communication to Weft's, and of processor time added
 
 
@@ -36,7 +38,7 @@ def parse_arguments():
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--blocks", type=int, default=30, help="blocks of each kind in a run")
     parser.add_argument("--steps", type=int, default=10, help="steps of a block")
-    parser.add_argument("--models", type=int, default=len(MODELS), help="how many of the models")
+    parser.add_argument("--kind", choices=("ddp", "shards"), help="the models of this kind only")
     parser.add_argument("--timeout", type=int, default=900, help="seconds one program may take")
     parser.add_argument("--json", action="store_true", help="print JSON only")
     parser.add_argument("--check", action="store_true", help="exit 1 when something wanted was missed")
@@ -68,9 +70,10 @@ def run(args, model):
 
 def row_of(runs):
     row = {key: runs[0][key] for key in ("gradients", "bytes", "buckets")}
-    for side in ("alone", "gloo", "weft"):
+    row["sides"] = [side for side in ("alone", "hooks_gloo", "hooks_weft", "gloo", "weft") if side in runs[0]]
+    for side in row["sides"]:
         row[side] = {key: statistics.median(one[side][key] for one in runs) for key in ("step", "median", "cpu")}
-    for side in ("gloo", "weft"):
+    for side in row["sides"][1:]:
         for name, key in (("exposed", "step"), ("exposed_median", "median"), ("cpu_added", "cpu")):
             row[side][name] = row[side][key] - row["alone"][key]
     return row
@@ -81,8 +84,10 @@ def main():
     if args.venv is not None:
         args.python = make_venv(args.venv)
     rows, missed = {}, []
-    for model in MODELS[:args.models]:
-        name = f"{model[0]} x {model[1]}"
+    for model in MODELS:
+        if args.kind not in (None, model[0]):
+            continue
+        name = f"{model[0]} {model[1]} x {model[2]}"
         runs = []
         for number in range(args.repeats):
             runs.append(run(args, model))
@@ -99,7 +104,7 @@ def main():
         print(f"{'ms':10}{'':12}{'step':>8}{'exposed':>9}{'median':>9}{'exposed':>9}{'cpu':>8}{'added':>8}")
         for name, row in rows.items():
             print(f"{name}: {row['gradients']} gradients, {row['bytes'] / 1e6:.1f} MB, Weft's buckets {row['buckets']}")
-            for side in ("alone", "gloo", "weft"):
+            for side in row["sides"]:
                 keys = ("step", "exposed", "median", "exposed_median", "cpu", "cpu_added")
                 numbers = [row[side].get(key) for key in keys]
                 cells = ["" if number is None else f"{number / 1e3:.2f}" for number in numbers]

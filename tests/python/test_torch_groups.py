@@ -4,6 +4,7 @@ import ranks
 
 torch = ranks.need("torch")
 import datetime  # noqa: E402
+import json  # noqa: E402
 import os  # noqa: E402
 import tempfile  # noqa: E402
 import threading  # noqa: E402
@@ -79,38 +80,48 @@ class Ends(unittest.TestCase):
 class Meetings(ranks.RankCase):
     RANKS = 2
 
-    class Asking:
-        """A store; says in the store that somebody asks where to meet."""
-
-        def __init__(self, store, key):
-            self.store, self.key = store, key
-            self.add, self.set = store.add, store.set
-
-        def get(self, key):
-            if key.endswith("meet"):
-                self.store.set(self.key, "1")
-            return self.store.get(key)
-
-    def join(self, store, key):
-        """Rank 1 asks first."""
-        if self.rank == 0:
-            store.get(key)
+    def join(self, store, late, asks="asks"):
+        """Rank late comes when the other one asks for something in the store: asks says so."""
+        if self.rank == late:
+            store.get(asks)
         else:
-            store = self.Asking(store, key)
+            real = store.get
+
+            def get(key):
+                store.set(asks, "1")
+                return real(key)
+            store = types.SimpleNamespace(add=store.add, set=store.set, get=get)
         context = meeting.join(store, self.rank, 2, datetime.timedelta(seconds=100))
         self.assertEqual(weft.get_world_size(context.world), 2)
         context.close()
 
-    def test_what_an_earlier_attempt_has_left_in_the_store(self):
+    def store(self):
         name = bytearray(tempfile.mktemp(prefix="weft-test-").ljust(200).encode())
         weft.broadcast(name, 0)
-        store = dist.FileStore(name.decode().strip(), 2)
-        self.join(store, "first")
-        self.join(store, "again")  # destroyed and made again
-        if self.rank == 1:
-            store.add("weft/1/joins/0", 0)
-        with mock.patch.dict(os.environ, TORCHELASTIC_RESTART_COUNT="1"):
-            self.join(store, "started again")
+        return dist.FileStore(name.decode().strip(), 2)
+
+    def test_what_an_earlier_attempt_has_left_in_the_store(self):
+        """The meeting place of a group that was destroyed, or whose ranks were started again."""
+        store = self.store()
+        for turn, late in enumerate((0, 1, 0, 1)):
+            self.join(store, late, f"asks {turn}")
+        self.meet()
+
+    def test_ranks_that_died_before_they_met(self):
+        """What a rank 0 and a rank 1 of the past have written: a call that came to nothing, and an answer to it."""
+        store = self.store()
+        if self.rank == 0:
+            store.add("weft/calls", 1)
+            store.set("weft/call", "1")
+            store.set("weft/1/rank/1", "{}")
+        self.meet()
+        self.join(store, 0)
+        self.meet()
+
+    def test_counts_of_restarts_differ(self):
+        """Agents of torchrun count those that they have seen."""
+        with mock.patch.dict(os.environ, TORCHELASTIC_RESTART_COUNT=str(self.rank)):
+            self.join(self.store(), 0)
         self.meet()
 
 
@@ -348,26 +359,6 @@ class Survivors(ranks.RankCase):
         if self.rank != 2:
             self.check(pair, [0, 3])
 
-    @unittest.skipIf(int(torch.__version__.split(".")[0]) > 1, "only torch 1 waits for all ranks where a group is made")
-    def die_in_barrier(self, dead):
-        """Rank dead ends when all others wait for it there."""
-        module = dist.distributed_c10d
-        if self.rank == dead:
-            key = f"{module.STORE_BASED_BARRIER_PREFIX}:{module._group_count + 1}"
-            while module._get_default_store().add(key, 0) < self.RANKS - 1:
-                time.sleep(0.001)
-            self.die()
-        members = [rank for rank in range(self.RANKS) if rank != dead]
-        self.check(dist.new_group(members), members)
-
-    @ranks.fresh(dies=[1])
-    def test_death_in_barrier(self):
-        self.die_in_barrier(1)
-
-    @ranks.fresh(dies=[0])
-    def test_death_of_the_store_in_barrier(self):
-        self.die_in_barrier(0)
-
     @ranks.fresh(dies=[1])
     def test_native(self):
         self.meet()
@@ -386,7 +377,7 @@ class Survivors(ranks.RankCase):
 
 class Again(ranks.RankCase):
     """The default group ends and begins again; without torch's variables env:// is Weft's way to meet."""
-    RANKS = (1, 2)
+    RANKS = (1, 2, 3)
     INIT = False
 
     def test_again(self):
@@ -398,6 +389,23 @@ class Again(ranks.RankCase):
             dist.barrier()
             dist.destroy_process_group()
             self.assertFalse(dist.is_initialized())
+
+    def test_at_one_address(self):
+        """The store of the former group closes while the next one begins, sooner or later."""
+        place = bytearray(200)
+        weft.init()
+        place[:] = json.dumps(ranks.free_port()).ljust(200).encode()
+        weft.broadcast(place, 0)
+        weft.finalize()
+        with mock.patch.dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=place.decode().strip(),
+                             RANK=str(self.rank), WORLD_SIZE=str(self.size)):
+            for i in range(8):
+                dist.init_process_group("weft")
+                if i % 2 == 0:
+                    x = torch.ones(1)
+                    dist.all_reduce(x)
+                    self.assertEqual(x.item(), self.size)
+                dist.destroy_process_group()
 
     def test_store_given(self):
         dist.init_process_group("weft", store=dist.FileStore(str(self.dir / "store"), self.size), rank=self.rank,

@@ -9,8 +9,10 @@ import os
 import secrets
 import socket
 import struct
+import sys
 import threading
 import time
+import urllib.parse
 
 import torch.distributed as dist
 import weft
@@ -19,76 +21,88 @@ _environment_lock = threading.Lock()
 _given = threading.local()
 
 
+# A store that closes ends its connections first; so long, at most, it still listens.
+_CLOSING_S = 5
+
+
+class _former:
+    """The latest default process group of this process. Not in rank 0, where holding the store would keep it open."""
+    at = None    # address of the store: (host, port)
+    line = None  # a connection to it, on which nothing is said: its end tells that the store is closed
+    met = None   # (store, number of rank 0's call)
+
+
 # ---- the world of a process group ----
 def join(store, rank, size, timeout):
     """A weft.Context of the ranks that share store (of this group alone), whoever and wherever they are. Collective.
 
     Rank 0 learns from all which host they are on and says where to meet: on one host at an abstract socket, else at
-    a port of rank 0's, with a secret that only those who can read the store know. The store may have what an earlier
-    attempt has left: of ranks that torchrun has started again, or of a group that was destroyed.
+    a port of rank 0's, with a secret that only those who can read the store know.
     """
     context = getattr(_given, "context", None)
     if context is not None:
         return context
     if size == 1:
         return weft.Context(0, 1)
-    attempt = f"weft/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    attempt += f"/{store.add(f'{attempt}/joins/{rank}', 1)}"
-    store.set(f"{attempt}/rank/{rank}", json.dumps(_card()))
-    if rank == 0:
-        cards = [json.loads(store.get(f"{attempt}/rank/{r}")) for r in range(size)]
-        store.set(f"{attempt}/meet", json.dumps(_meeting_place(cards)))
-    place = json.loads(store.get(f"{attempt}/meet"))
+    place = _call(store, size) if rank == 0 else _answer(store, rank)
     with _environment(timeout, place["secret"]):
         return weft.Context(rank, size, place["address"])
+
+
+# The store may have what an earlier attempt has left: of ranks that a launcher has started again, whose counts of
+# restarts may differ, or of a group that was destroyed. So rank 0 numbers its calls, ranks answer a call by a name of
+# their own, and the meeting place holds for those whom it names. A rank that answered a call of the past goes on to the
+# call after it.
+#
+#     rank 0:     call = 2, 1/next = 2       get 2/rank/r             2/meet = place, names
+#     rank r:     get call  [get 1/next]     2/rank/r = card, name    get 2/meet
+def _call(store, size):
+    number = store.add("weft/calls", 1)
+    if number > 1:
+        store.set(f"weft/{number - 1}/meet", json.dumps({"names": []}))
+        store.set(f"weft/{number - 1}/next", str(number))
+    store.set("weft/call", str(number))
+    cards = [_card(), *(json.loads(store.get(f"weft/{number}/rank/{r}")) for r in range(1, size))]
+    place = {**_meeting_place(cards), "names": [card.get("name") for card in cards]}
+    store.set(f"weft/{number}/meet", json.dumps(place))
+    return place
+
+
+def _answer(store, rank):
+    name = secrets.token_hex(16)
+    card = json.dumps({**_card(), "name": name})
+    number = int(store.get("weft/call"))
+    while True:
+        store.set(f"weft/{number}/rank/{rank}", card)
+        place = json.loads(store.get(f"weft/{number}/meet"))
+        if name in place["names"]:
+            if not dist.is_initialized():
+                _former.met = store, number
+            return place
+        number = int(store.get(f"weft/{number}/next"))
 
 
 @contextlib.contextmanager
 def given(context):
     """The next process group of this thread has this context, and is made without torch's store: who is in it has
     been agreed on, and the rank that has the store may be dead."""
-    module = dist.distributed_c10d
-    barrier = module._store_based_barrier
-    _given.context, module._store_based_barrier = context, lambda *_, **__: None
+    _given.context = context
     try:
         yield
     finally:
-        _given.context, module._store_based_barrier = None, barrier
+        _given.context = None
 
 
-def install_barrier(has_lost_ranks):
-    """torch 1 waits for all ranks of the world where a process group was made, also for dead ones. The members have
-    met without that."""
+def install_barrier():
+    """Some versions of torch let all ranks of the world meet in the store where a process group was made: also dead
+    ones, and rank 0, which has the store, may leave before others know. Members of a group of Weft have met already."""
     module = dist.distributed_c10d
     barrier = module._store_based_barrier
 
-    def among_living(rank, store, *args, **kwargs):
-        if not has_lost_ranks():
-            barrier(rank, _StoreOfLiving(store, has_lost_ranks), *args, **kwargs)
-    module._store_based_barrier = among_living
-
-
-class _StoreOfLiving:
-    """A store that tells who counts ranks that all have come, once one of them is dead."""
-    SECONDS = 5  # the process of the store has ended; the others learn it within this time
-
-    def __init__(self, store, has_lost_ranks):
-        self._store, self._has_lost_ranks = store, has_lost_ranks
-
-    def __getattr__(self, name):
-        return getattr(self._store, name)
-
-    def add(self, key, amount):
-        until = time.monotonic() + self.SECONDS
-        try:
-            count = self._store.add(key, amount)
-        except RuntimeError:
-            while not self._has_lost_ranks():
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.01)
-            return dist.get_world_size()
-        return dist.get_world_size() if amount == 0 and self._has_lost_ranks() else count
+    def unless_met(*args, **kwargs):
+        if sys._getframe(1).f_locals.get("backend") != "weft":  # of init_process_group or new_group
+            barrier(*args, **kwargs)
+    module._store_based_barrier = unless_met
 
 
 def _card():
@@ -159,16 +173,59 @@ def install_rendezvous():
     if "weft" in handlers:
         return
     rendezvous.register_rendezvous_handler("weft", _rendezvous)
-    by_environment = handlers.get("env")
-
-    def either(url, *args, **kwargs):
-        handler = by_environment if "MASTER_ADDR" in os.environ or "=" in url else _rendezvous
-        return handler(url, *args, **kwargs)
-    if by_environment is not None:
-        handlers["env"] = either
+    for scheme in ("env", "tcp"):
+        if scheme in handlers:
+            handlers[scheme] = _at_address(handlers[scheme])
 
 
-def _rendezvous(url, timeout=datetime.timedelta(minutes=30), **_):
+def _at_address(handler):
+    """handler, for the process group that follows another one at the same address: the store of that one may still be
+    open in rank 0, which is about to close it."""
+    def rendezvous(url, *args, timeout=datetime.timedelta(minutes=30), **kwargs):
+        if url.startswith("env") and "MASTER_ADDR" not in os.environ and "=" not in url:
+            yield from _rendezvous(url, timeout)
+            return
+        at = urllib.parse.urlsplit(url)
+        at = (at.hostname or os.environ.get("MASTER_ADDR"), at.port or os.environ.get("MASTER_PORT"))
+        again = at == _former.at and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        if again:
+            _await_end(timeout)
+        _former.at, _former.met, _former.line = at, None, None
+        end = time.monotonic() + _CLOSING_S
+        while True:
+            steps = handler(url, *args, timeout=timeout, **kwargs)
+            try:
+                first = next(steps)
+                break
+            except RuntimeError:  # its connections are closed, and it still listens
+                if not again or time.monotonic() > end:
+                    raise
+        if first[1] != 0:
+            with contextlib.suppress(OSError, TypeError):
+                _former.line = socket.create_connection(at, _CLOSING_S)
+        yield first
+        yield from steps
+    return rendezvous
+
+
+def _await_end(timeout):
+    """Waits until the store of the former default group is closed, or rank 0 calls in it again."""
+    end = time.monotonic() + timeout.total_seconds()
+    if _former.line is None or _former.met is None:
+        return
+    with _former.line as line, contextlib.suppress(OSError, RuntimeError):  # closed
+        store, number = _former.met
+        line.settimeout(0.01)
+        while time.monotonic() < end:
+            try:
+                line.recv(1)
+                return
+            except TimeoutError:
+                if store.add("weft/calls", 0) > number:
+                    return
+
+
+def _rendezvous(_url, timeout=datetime.timedelta(minutes=30), **_):
     """Rank and size from what has launched the ranks (weft run, mpirun, srun, nothing); rank 0 has the store."""
     context = None if weft.is_initialized() else weft.Context()
     group = context.world if context is not None else None

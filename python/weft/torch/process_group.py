@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process group: torch's collectives as Weft's."""
-import contextlib
 import sys
 
 import torch
@@ -26,18 +25,7 @@ def install_backend():
     if not hasattr(dist.Backend, "WEFT"):
         more = {"devices": ["cpu"]} if _takes_devices() else {}
         dist.Backend.register_backend("weft", _create, **more)
-        meeting.install_barrier(_has_lost_ranks)
-
-
-def _has_lost_ranks():
-    """Whether the world of the default group has ended."""
-    if dist.is_initialized():
-        with contextlib.suppress(TypeError):
-            try:
-                _weft_group(None).weft_group.check()
-            except weft.WeftError:
-                return True
-    return False
+        meeting.install_barrier()
 
 
 def _takes_devices():

@@ -135,10 +135,10 @@ static weft_status_t timed_out(const waiting_t *wait)
             break;
         }
     }
-    return wefti_error(WEFT_ERR_TIMEOUT, "rank %u waited %.3g s for %s%s%s%s",
-                       wefti_endpoint_number(endpoint, endpoint->rank),
-                       (double)endpoint->settings->timeout_ns * 1e-9, whose, wait->what, left,
-                       facts);
+    return wefti_error(
+        WEFT_ERR_TIMEOUT, "rank %u waited %.3g s for %s%s%s%s; timeout (WEFT_TIMEOUT) exceeded",
+        wefti_endpoint_number(endpoint, endpoint->rank),
+        (double)endpoint->settings->timeout_ns * 1e-9, whose, wait->what, left, facts);
 }
 
 /* Why the wait cannot succeed any more, or WEFT_OK. */

@@ -312,9 +312,11 @@ weft_status_t wefti_waits_timed_out(wefti_endpoint_t *endpoint, const wefti_wait
     wefti_waits_gave_up(world, known.late, known.late_count);
     uint32_t first = wefti_waits_causes(world, known.late, known.late_count, late, sizeof late);
     wefti_endpoint_late_facts(world, first, facts, sizeof facts);
-    return wefti_error(WEFT_ERR_TIMEOUT, "rank %u waited %.3g s in %s; late: rank%s%s", world->rank,
-                       (double)endpoint->settings->timeout_ns * 1e-9, wait->text,
-                       wait->late_count > 0 ? late : " unknown", facts);
+    return wefti_error(
+        WEFT_ERR_TIMEOUT,
+        "rank %u waited %.3g s in %s; late: rank%s%s; timeout (WEFT_TIMEOUT) exceeded", world->rank,
+        (double)endpoint->settings->timeout_ns * 1e-9, wait->text,
+        wait->late_count > 0 ? late : " unknown", facts);
 }
 
 /* ---- posting ---- */

@@ -74,8 +74,9 @@ static void describe(const wefti_call_t *call, uint64_t waited_ns, char *text, s
     uint32_t first;
     late_ranks(call, late, sizeof late, &first);
     wefti_endpoint_late_facts(group->endpoint, first, facts, sizeof facts);
-    snprintf(text, bytes, "rank %u waited %.3g s in %s; late: rank%s%s", group->ranks[group->rank],
-             (double)waited_ns * 1e-9,
+    snprintf(text, bytes,
+             "rank %u waited %.3g s in %s; late: rank%s%s; timeout (WEFT_TIMEOUT) exceeded",
+             group->ranks[group->rank], (double)waited_ns * 1e-9,
              call->state == WEFTI_CALL_RECOVERING ? "recovery from a link failure"
                                                   : wefti_call_text(call, what),
              late[0] != '\0' ? late : " unknown", facts);

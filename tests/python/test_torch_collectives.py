@@ -134,6 +134,21 @@ class Collectives(TorchCase):
                 dist.broadcast(x, root)
                 self.same(x, parts[root])
 
+    @unittest.skipUnless(hasattr(torch, "float8_e5m2"), "this torch has no floats of 8 bits")
+    def test_small_floats(self):
+        """Move as they are; sums of them are refused."""
+        for dtype in (torch.float8_e5m2, torch.float8_e4m3fn):
+            parts = self.parts((3, 5)).to(dtype)
+            x = parts[0].clone() if self.rank == 0 else torch.zeros_like(parts[0])
+            dist.broadcast(x, 0)
+            whole = torch.empty((3 * self.size, 5), dtype=dtype)
+            dist.all_gather_into_tensor(whole, parts[self.rank])
+            for actual, expected in ((x, parts[0]), (whole.view(parts.shape), parts)):
+                self.same(actual.view(torch.uint8), expected.contiguous().view(torch.uint8))
+            with self.raises_within(RuntimeError, "unsupported sum of torch.float8"):
+                dist.all_reduce(x)
+            self.meet()
+
     def test_reduce(self):
         for root in range(self.size):
             for name, reduce in REDUCTIONS.items():

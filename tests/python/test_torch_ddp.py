@@ -7,6 +7,7 @@ import contextlib  # noqa: E402
 import gc  # noqa: E402
 import io  # noqa: E402
 import os  # noqa: E402
+import unittest  # noqa: E402
 from unittest import mock  # noqa: E402
 
 import torch.distributed as dist  # noqa: E402
@@ -19,6 +20,11 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: E
 from torch.distributed.algorithms.join import Join  # noqa: E402
 from torch.distributed.optim import ZeroRedundancyOptimizer  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+try:
+    from torch.distributed.fsdp import fully_shard
+except (ImportError, ValueError):  # torch 1.13 has another one, which Python 3.11 cannot import
+    fully_shard = None
 
 torch.set_num_threads(1)
 STEPS = 4
@@ -289,6 +295,41 @@ class Training(ranks.RankCase):
             dist.destroy_process_group(group)
             del group
 
+    @unittest.skipUnless(hasattr(torch, "compile"), "this torch does not compile")
+    def test_compiled(self):
+        """The collectives of a compiled model are called as they are."""
+        x = torch.full((3, 1, 14, 14), float(self.rank + 1))
+        gradients = []
+        for hook in None, weft.torch.ddp_hook:
+            for compiled in False, True:
+                model = DistributedDataParallel(network())
+                if hook is not None:
+                    model.register_comm_hook(None, hook)
+                step = torch.compile(model, backend="eager") if compiled else model
+                for _ in range(3):
+                    model.zero_grad()
+                    step(x).sum().backward()
+                gradients.append([parameter.grad for parameter in model.parameters()])
+        for others in gradients[1:]:
+            self.close_to(others, gradients[0])
+
+    @unittest.skipIf(fully_shard is None, "this torch has no fully_shard")
+    def test_fully_sharded(self):
+        """Gradients are averages over the ranks, compiled or not."""
+        reference, inputs = network(), [torch.full((3, 1, 14, 14), float(rank + 1)) for rank in range(self.size)]
+        sum(reference(x).sum() for x in inputs).div(self.size).backward()
+        for compiled in False, True:
+            model = network()
+            mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (self.size,))
+            for layer in (model[7], model):
+                fully_shard(layer, mesh=mesh)
+            step = torch.compile(model, backend="eager") if compiled else model
+            for _ in range(2):
+                model.zero_grad()
+                step(inputs[self.rank]).sum().backward()
+            torch.testing.assert_close(model[7].weight.grad.full_tensor(), reference[7].weight.grad, rtol=1e-4,
+                                       atol=1e-5)
+
     def test_saved_and_loaded(self):
         model = DistributedDataParallel(network())
         file = io.BytesIO()
@@ -318,12 +359,14 @@ class Threads(Training):
     """The same with a thread that makes progress, so that buckets are on their way while backward goes on."""
     ENV = {"GLOO_SOCKET_IFNAME": "lo", "WEFT_PROGRESS": "thread"}
     test_data_loaders_that_fork = test_sharded_optimizer = test_saved_and_loaded = test_models_that_differ = None
+    test_compiled = test_fully_sharded = None
     test_parameters_start_as_rank_0s = test_collectives_with_gradients = test_a_rank_dies_in_backward = None
 
 
 class OverTcp(Training):
     """Ranks that take each other for strangers on other hosts: nothing is shared, nothing can be adopted in place."""
     test_data_loaders_that_fork = test_sharded_optimizer = test_saved_and_loaded = test_models_that_differ = None
+    test_compiled = test_fully_sharded = None
     test_parameters_start_as_rank_0s = test_collectives_with_gradients = test_hooks_of_torch = None
     test_adopted_memory_that_nobody_uses = test_buckets_are_adopted = None
 

@@ -270,11 +270,11 @@ class Wrong(ranks.RankCase):
         group = dist.new_group([0, 1])
         group.monitored_barrier(datetime.timedelta(seconds=300))
         if self.rank == 0:
-            with self.raises_within(RuntimeError, "rank 1 failed to come", seconds=3):
+            with self.raises_within(RuntimeError, "Rank 1 failed to pass", seconds=3):
                 group.monitored_barrier(datetime.timedelta(milliseconds=100))
         self.meet()
         if self.rank == 1:
-            with self.raises_within(RuntimeError, "rank 1 failed to come"):  # so rank 0 has said
+            with self.raises_within(RuntimeError, "Rank 1 failed to pass"):  # so rank 0 has said
                 group.monitored_barrier(datetime.timedelta(milliseconds=100))
 
     def test_timeout_of_a_group(self):

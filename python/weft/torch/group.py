@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process group's life, and messages. Every group is a world (a weft.Context) of its own."""
 import datetime
+import sys
 import threading
 import time
 
 import torch.distributed as dist
 import weft
-from weft.torch import layout, meeting, works
+from weft.torch import layout, meeting, observed, works
 from weft.torch.adoption import Adoption
 from weft.torch.receives import Receives
 from weft.torch.works import Done, Work
@@ -17,8 +18,10 @@ _PAIR_GROUPS = 14
 
 
 def _seconds(timeout):
-    """Of a timedelta; None where torch means the group's own."""
-    return timeout.total_seconds() if timeout is not None and timeout > datetime.timedelta(0) else None
+    """Of a timedelta, or seconds; None where torch means the group's own."""
+    if isinstance(timeout, (int, float)):
+        return timeout
+    return timeout.total_seconds() if timeout is not None and timeout >= datetime.timedelta(0) else None
 
 
 def single(tensors):
@@ -42,8 +45,13 @@ def pair_group_of(low, high, size):
 class Group(dist.ProcessGroup):
     """What all process groups have, but for the collectives."""
 
+    backend_class = None
+
     def __init__(self, store, rank, size, timeout):
-        super().__init__(rank, size)
+        if self.backend_class is None:
+            super().__init__(rank, size)
+        else:
+            super().__init__(store, rank, size)
         self.weft_context = meeting.join(store, rank, size, timeout)
         self.weft_group = self.weft_context.world
         everybody = list(range(size))
@@ -59,6 +67,10 @@ class Group(dist.ProcessGroup):
         self._receives = Receives(timeout)
         self._barriers = 0
         self.global_ranks = None  # of the members of a world that has shrunk
+        # Whether torch compares all calls of the ranks.
+        self.is_checked = (self.backend_class is not None and size > 1 and dist.is_gloo_available()
+                           and dist.get_debug_level() == dist.DebugLevel.DETAIL)
+        self.as_torch_has_it = observed.register(self, store, timeout)
         works.process_groups.add(self)
 
     def _refused(self, error):
@@ -103,10 +115,20 @@ class Group(dist.ProcessGroup):
         return self._description
 
     def _get_backend(self, device):
-        return self
+        return self if self.backend_class is None else super()._get_backend(device)
 
-    supports_coalescing = supports_splitting = False
+    supports_coalescing = False
     bound_device_id = None
+
+    def split_group(self, ranks, timeout=None, opts=None, group_name=None, group_desc=None, device_types=None):
+        """A group of ranks, all of which call this; None on others."""
+        if self._rank not in ranks:
+            return None
+        group = type(self)(dist.PrefixStore(f"{group_name}/", self._store), ranks.index(self._rank), len(ranks),
+                           timeout or self._timeout)
+        group._set_group_name(group_name)
+        group._set_group_desc(group_desc or "")
+        return group
 
     def shutdown(self, *_):
         """Leaves the group's world: works that are under way end with an error. Not collective."""
@@ -120,7 +142,7 @@ class Group(dist.ProcessGroup):
     abort = shutdown
 
     def __del__(self):
-        if "_barriers" in self.__dict__:
+        if "_barriers" in self.__dict__ and not sys.is_finalizing():  # then the world ends anyway
             self.shutdown()
 
     def progress(self):
@@ -143,11 +165,13 @@ class Group(dist.ProcessGroup):
         low, high = min(sender, receiver), max(sender, receiver)
         return self._pairs[pair_group_of(low, high, self._size) + (sender > receiver)]
 
+    @observed.observed
     def send(self, tensors, peer, tag=0):
         data = layout.dense(single(tensors))
         group = self._pair_group(self._rank, peer)
         return Work(self, weft.send(data, peer, group, tag=tag, async_op=True), tensors)
 
+    @observed.observed
     def recv(self, tensors, peer, tag=0):
         """Messages between two ranks match by tag, and in order where tags are the same."""
         group = self._pair_group(peer, self._rank)
@@ -156,6 +180,7 @@ class Group(dist.ProcessGroup):
         work._source = peer
         return work
 
+    @observed.observed
     def recv_anysource(self, tensors, tag=0):
         data, finish = layout.place(single(tensors))
         groups = [(peer, self._pair_group(peer, self._rank)) for peer in range(self._size) if peer != self._rank]
@@ -175,27 +200,31 @@ class Group(dist.ProcessGroup):
     # ---- where is everybody? ----
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
         """A barrier by way of the store. Rank 0 waits for everybody, and who is missing after timeout (all of them, or
-        the first) is named on every rank that has come."""
-        seconds = _seconds(timeout) or self._timeout.total_seconds()
+        the first) is named on every rank that has come. The words are those that scripts find with Gloo."""
+        seconds = _seconds(timeout)
+        seconds = self._timeout.total_seconds() if seconds is None else seconds
         self._barriers += 1
-        key, late = f"weft/barrier/{self._barriers}", f"failed to come to the monitored barrier in {seconds} s"
+        key = f"weft/barrier/{self._barriers}"
         if self._rank != 0:
             self._store.add(f"{key}/{self._rank}", 1)
             came = self._comes(f"{key}/end", time.monotonic() + 2 * seconds)  # rank 0 may have come later by as much
-            said = self._store.get(f"{key}/said").decode() if came else f"rank 0 {late}"
-        else:
-            end, missing = time.monotonic() + seconds, []
-            for rank in range(1, self._size):
-                if not self._comes(f"{key}/{rank}", end):
-                    missing.append(rank)
-                    if not wait_all_ranks:
-                        break
-            who = ("rank " if len(missing) == 1 else "ranks ") + ", ".join(map(str, missing))
-            said = f"{who} {late}" if missing else "ok"
-            self._store.set(f"{key}/said", said)
-            self._store.add(f"{key}/end", 1)
-        if said != "ok":
-            raise RuntimeError(said)
+            said = self._store.get(f"{key}/said").decode() if came else "rank 0 is late"
+            if said != "ok":
+                raise RuntimeError(f"weft: Rank {self._rank} successfully reached monitoredBarrier, but received errors"
+                                   f" while waiting for send/recv from rank 0: {said}")
+            return
+        end, missing = time.monotonic() + seconds, []
+        for rank in range(1, self._size):
+            if not self._comes(f"{key}/{rank}", end):
+                missing.append(rank)
+                if not wait_all_ranks:
+                    break
+        who = ("Rank " if len(missing) == 1 else "Ranks ") + ", ".join(map(str, missing))
+        said = f"{who} failed to pass monitoredBarrier: Rank 0 timed out in monitoredBarrier after {seconds} s"
+        self._store.set(f"{key}/said", said if missing else "ok")
+        self._store.add(f"{key}/end", 1)
+        if missing:
+            raise RuntimeError(f"weft: {said}")
 
     def _comes(self, key, end):
         """Whether key is counted up before end. Asks again and again: a wait of torch 1.13's TCPStore that ends by its

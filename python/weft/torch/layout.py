@@ -8,12 +8,13 @@ NATIVE = frozenset(getattr(torch, name) for name in (
 
 
 def wire(tensor):
-    """The same memory as a type that Weft moves: bool as uint8, complex as pairs; TypeError for what has no such."""
+    """The same memory as a type that Weft moves: bool and small floats as uint8, complex as pairs; TypeError for what has
+    no such."""
     if tensor.dtype in NATIVE:
         if tensor.layout is not torch.strided:
             raise TypeError(f"weft: unsupported layout {tensor.layout}: expected a dense tensor")
         return tensor
-    if tensor.dtype is torch.bool:
+    if tensor.dtype is torch.bool or (tensor.dtype.is_floating_point and tensor.element_size() == 1):
         return tensor.detach().view(torch.uint8)
     if tensor.is_complex():
         return torch.view_as_real(tensor.detach())

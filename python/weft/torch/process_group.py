@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process group: torch's collectives as Weft's."""
+import functools
 import sys
 
 import torch
 import torch.distributed as dist
 import weft
 from torch._C import _distributed_c10d as c10d
-from weft.torch import layout, meeting
+from weft.torch import dynamo, layout, meeting
 from weft.torch.adoption import LEAST_BYTES
 from weft.torch.group import Group, single
+from weft.torch.observed import backend_class, observed
 from weft.torch.works import Done, Several, Work, called_by_backward
 
 # By hash: torch's ReduceOp is its number, and comparing costs several times as much.
@@ -26,6 +28,22 @@ def install_backend():
         more = {"devices": ["cpu"]} if _takes_devices() else {}
         dist.Backend.register_backend("weft", _create, **more)
         meeting.install_barrier()
+        _install_monitored_barrier()
+        dynamo.install()
+
+
+def _install_monitored_barrier():
+    """Makes dist.monitored_barrier take groups of Weft: torch 1 asks for the name of Gloo, later ones for a backend."""
+    module = dist.distributed_c10d
+    original = module.monitored_barrier
+
+    def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
+        own = group if group is not None or not dist.is_initialized() else module._get_default_group()
+        if isinstance(own, ProcessGroupWeft):
+            return own.monitored_barrier(timeout, wait_all_ranks)
+        return original(group, timeout, wait_all_ranks)
+    functools.update_wrapper(monitored_barrier, original)
+    module.monitored_barrier = dist.monitored_barrier = monitored_barrier
 
 
 def _takes_devices():
@@ -93,6 +111,8 @@ class ProcessGroupWeft(Group):
                 raise self._refused(RuntimeError("weft: unsupported average of torch.bool"))
         elif tensor.is_complex() and word not in ("sum", "avg"):
             raise self._refused(RuntimeError(f"weft: unsupported {word} of {tensor.dtype}"))
+        elif tensor.is_floating_point() and tensor.element_size() == 1:
+            raise self._refused(RuntimeError(f"weft: unsupported {word} of {tensor.dtype}: convert to bfloat16 before"))
         return word
 
     def _bitwise(self, tensor, function, outputs, here=True):
@@ -113,6 +133,7 @@ class ProcessGroupWeft(Group):
         return Work(self, handle, outputs, finish)
 
     # ---- everybody to everybody ----
+    @observed
     def allreduce(self, tensors, opts=dist.ReduceOp.SUM):
         """In place. What DDP gives are its buckets: their memory is adopted."""
         if isinstance(tensors, torch.Tensor):
@@ -147,10 +168,12 @@ class ProcessGroupWeft(Group):
             tensor.copy_(torch.sparse_coo_tensor(indices.t(), values, tensor.shape).coalesce())
         return Work(self, Done(), outputs)
 
+    @observed
     def allreduce_coalesced(self, tensors, opts=dist.ReduceOp.SUM):
         """Tensors of one type as one call."""
         if len({tensor.dtype for tensor in tensors}) != 1 or hash(getattr(opts, "reduceOp", opts)) in _BITWISE:
-            return self._together([self.allreduce([tensor], getattr(opts, "reduceOp", opts)) for tensor in tensors],
+            op = getattr(opts, "reduceOp", opts)
+            return self._together([ProcessGroupWeft.allreduce.__wrapped__(self, [tensor], op) for tensor in tensors],
                                   tensors)
         word = self._reduction(opts, tensors[0])
         parts = [layout.wire(tensor) for tensor in tensors]
@@ -180,6 +203,7 @@ class ProcessGroupWeft(Group):
                     function()
         return Work(self, Several(handles), outputs, finish)
 
+    @observed
     def allgather(self, output_lists, inputs, opts=None):
         """output_lists[0] has a tensor per rank; their sizes may differ."""
         if isinstance(inputs, torch.Tensor):
@@ -205,6 +229,7 @@ class ProcessGroupWeft(Group):
                 layout.wire(output).copy_(whole[begin:begin + lengths[i]].view(layout.wire(output).shape))
         return Work(self, weft.all_gather(own, self.weft_group, out=whole, async_op=True), output_lists, finish)
 
+    @observed
     def _allgather_base(self, output, tensor, opts=None):
         """All ranks' tensors one behind the other in output."""
         if output.numel() != tensor.numel() * self._size:
@@ -217,18 +242,22 @@ class ProcessGroupWeft(Group):
 
     all_gather_single = _allgather_base
 
+    @observed
     def allgather_coalesced(self, output_lists, inputs, opts=None):
         """output_lists[r][i]: where rank r's inputs[i] goes."""
         self._count(output_lists, "lists of output tensors")
-        return self._together([self.allgather([[outputs[i] for outputs in output_lists]], [tensor])
+        gather = ProcessGroupWeft.allgather.__wrapped__
+        return self._together([gather(self, [[outputs[i] for outputs in output_lists]], [tensor])
                                for i, tensor in enumerate(inputs)], output_lists)
 
+    @observed
     def allgather_into_tensor_coalesced(self, outputs, inputs, opts=None):
-        return self._together([self._allgather_base(output, tensor) for output, tensor in zip(outputs, inputs)],
-                              outputs)
+        gather = ProcessGroupWeft._allgather_base.__wrapped__
+        return self._together([gather(self, output, tensor) for output, tensor in zip(outputs, inputs)], outputs)
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
+    @observed
     def reduce_scatter(self, outputs, input_lists, opts=dist.ReduceOp.SUM):
         """This rank gets the reduction of everybody's input_lists[0][rank]; sizes may differ between ranks."""
         if isinstance(outputs, torch.Tensor):
@@ -254,6 +283,7 @@ class ProcessGroupWeft(Group):
                 place.copy_(block[:place.numel()].view(place.shape))
         return Work(self, weft.reduce_scatter(whole, word, self.weft_group, out=block, async_op=True), outputs, finish)
 
+    @observed
     def _reduce_scatter_base(self, output, tensor, opts=dist.ReduceOp.SUM):
         """This rank gets its block of the reduction of tensor."""
         if tensor.numel() != output.numel() * self._size:
@@ -267,12 +297,14 @@ class ProcessGroupWeft(Group):
 
     reduce_scatter_single = _reduce_scatter_base
 
+    @observed
     def reduce_scatter_tensor_coalesced(self, outputs, inputs, opts=dist.ReduceOp.SUM):
-        return self._together([self._reduce_scatter_base(output, tensor, opts)
-                               for output, tensor in zip(outputs, inputs)], outputs)
+        scatter = ProcessGroupWeft._reduce_scatter_base.__wrapped__
+        return self._together([scatter(self, output, tensor, opts) for output, tensor in zip(outputs, inputs)], outputs)
 
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
 
+    @observed
     def alltoall_base(self, output, tensor, output_split_sizes=(), input_split_sizes=(), opts=None):
         """Blocks of the first dimension: equal ones, or of the numbers of rows given."""
         data = layout.dense(tensor)
@@ -310,6 +342,7 @@ class ProcessGroupWeft(Group):
                                  async_op=True)
         return Work(self, handle, outputs, finish)
 
+    @observed
     def alltoall(self, outputs, inputs, opts=None):
         """inputs[r] goes to rank r, outputs[r] comes from it; any sizes."""
         self._count(inputs, "input tensors")
@@ -319,10 +352,12 @@ class ProcessGroupWeft(Group):
         return self._exchange(data, [layout.wire(tensor).numel() for tensor in inputs], whole,
                               [layout.wire(tensor).numel() for tensor in outputs], outputs, finish)
 
+    @observed
     def barrier(self, opts=None):
         return Work(self, weft.barrier(self.weft_group, async_op=True), [])
 
     # ---- with a root ----
+    @observed
     def broadcast(self, tensors, opts=0):
         """In place, from the root."""
         if isinstance(tensors, torch.Tensor):
@@ -331,6 +366,7 @@ class ProcessGroupWeft(Group):
         root = _root(opts)
         return Work(self, weft.broadcast(data, root, self.weft_group, async_op=True), tensors, finish)
 
+    @observed
     def reduce(self, tensors, opts=0, op=None):
         """The root's tensor becomes the result; others keep theirs."""
         if isinstance(tensors, torch.Tensor):
@@ -345,6 +381,7 @@ class ProcessGroupWeft(Group):
         handle = weft.reduce(data, root, word, self.weft_group, out=data if here else None, async_op=True)
         return Work(self, handle, tensors, finish if here else None)
 
+    @observed
     def gather(self, output_lists, inputs, opts=0):
         """The root's output_lists[0] has a tensor per rank; it is empty elsewhere."""
         if isinstance(inputs, torch.Tensor):
@@ -365,6 +402,7 @@ class ProcessGroupWeft(Group):
             raise self._refused(ValueError("gather: only the root has output tensors"))
         return Work(self, weft.gather(data, root, self.weft_group, out=whole, async_op=True), output_lists, finish)
 
+    @observed
     def gather_single(self, output, tensor, opts=0):
         """All ranks' tensors one behind the other in the root's output; others' is not looked at."""
         root = _root(opts)
@@ -380,6 +418,7 @@ class ProcessGroupWeft(Group):
 
     gather_into_tensor = gather_single
 
+    @observed
     def scatter(self, outputs, input_lists, opts=0):
         """The root's input_lists[0] has a tensor for each rank; it is empty elsewhere."""
         if isinstance(outputs, torch.Tensor):
@@ -400,6 +439,9 @@ class ProcessGroupWeft(Group):
             raise self._refused(ValueError("scatter: only the root has input tensors"))
         block, finish = layout.room([output], layout.wire(output))
         return Work(self, weft.scatter(whole, root, self.weft_group, out=block, async_op=True), outputs, finish)
+
+
+ProcessGroupWeft.backend_class = backend_class(ProcessGroupWeft)
 
 
 def _root(opts):

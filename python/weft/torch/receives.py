@@ -107,8 +107,8 @@ class Receive:
         last = time.monotonic() + self.receives.timeout_s if end is None else end
         while self.work is None and not self.is_completed():
             if time.monotonic() > last:
-                raise TimeoutError(f"weft: no message with tag {self.tag} has come from " + (
-                    f"rank {self.groups[0][0]}" if len(self.groups) == 1 else "any rank"))
+                who = f"rank {self.groups[0][0]}" if len(self.groups) == 1 else "any rank"
+                raise TimeoutError(f"weft: timeout in recv: no message with tag {self.tag} has come from {who}")
             time.sleep(_PAUSE_S)
         work = self.work
         if work is not None:

@@ -93,6 +93,11 @@ static void load_f64(weft_dtype_t dtype, const void *x, int64_t count, double *o
 
 /* The largest or smallest element, in lanes. */
 #define LANES 32
+WEFTI_INLINE float further(bool maximum, float v, float most)
+{
+    return maximum ? (v > most ? v : most) : (v < most ? v : most);
+}
+
 WEFTI_INLINE void extreme_lanes(bool maximum, const float *x, int64_t count, float *out)
 {
     const float first = maximum ? -INFINITY : INFINITY;
@@ -105,18 +110,17 @@ WEFTI_INLINE void extreme_lanes(bool maximum, const float *x, int64_t count, flo
     for (; i + LANES <= count; i += LANES) {
         for (int j = 0; j < LANES; j++) {
             const float v = x[i + j];
-            most[j] = maximum ? (v > most[j] ? v : most[j]) : (v < most[j] ? v : most[j]);
+            most[j] = further(maximum, v, most[j]);
             nans[j] = v != v ? v : nans[j];
         }
     }
     for (int j = 0; i < count; i++, j++) {
-        most[j] = maximum ? (x[i] > most[j] ? x[i] : most[j]) : (x[i] < most[j] ? x[i] : most[j]);
+        most[j] = further(maximum, x[i], most[j]);
         nans[j] = x[i] != x[i] ? x[i] : nans[j];
     }
     for (int half = LANES / 2; half > 0; half /= 2) {
         for (int j = 0; j < half; j++) {
-            const float v = most[j + half];
-            most[j] = maximum ? (v > most[j] ? v : most[j]) : (v < most[j] ? v : most[j]);
+            most[j] = further(maximum, most[j + half], most[j]);
             nans[j] += nans[j + half];
         }
     }

@@ -19,7 +19,7 @@ bool wefti_call_post_addresses(const wefti_call_t *call, wefti_call_slot_t *slot
 {
     const weft_group_t *group = call->group;
     wefti_addresses_t *addresses = wefti_call_slot_addresses(slot);
-    if (!group->attach || call->own || call->longest == 0 ||
+    if (!group->attach || call->own || call->request.op == WEFT_COLLECTIVE_BARRIER ||
         (call->request.op == WEFT_COLLECTIVE_ALL_TO_ALL &&
          call->request.send == call->request.recv)) {
         return false;

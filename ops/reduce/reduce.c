@@ -156,32 +156,3 @@ weft_status_t wefti_reduce(const weft_reduce_t *reduce, weft_isa_t isa)
     }
     return status;
 }
-
-static bool is_nan(weft_dtype_t dtype, const uint8_t *at)
-{
-    uint64_t wide;
-    uint32_t word;
-    uint16_t half;
-    switch (dtype) {
-    case WEFT_DTYPE_F16:
-        memcpy(&half, at, sizeof half);
-        return (half & 0x7fffu) > 0x7c00u;
-    case WEFT_DTYPE_BF16:
-        memcpy(&half, at, sizeof half);
-        return (half & 0x7fffu) > 0x7f80u;
-    case WEFT_DTYPE_F32:
-        memcpy(&word, at, sizeof word);
-        return (word & 0x7fffffffu) > 0x7f800000u;
-    case WEFT_DTYPE_F64:
-        memcpy(&wide, at, sizeof wide);
-        return (wide & INT64_MAX) > 0x7ff0000000000000u;
-    default:
-        return false;
-    }
-}
-
-bool wefti_same_element(weft_dtype_t dtype, const uint8_t *a, const uint8_t *b)
-{
-    return memcmp(a, b, weft_dtype_size_bytes(dtype)) == 0 ||
-           (is_nan(dtype, a) && is_nan(dtype, b));
-}

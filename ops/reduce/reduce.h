@@ -21,8 +21,16 @@
  */
 weft_status_t wefti_reduce(const weft_reduce_t *reduce, weft_isa_t isa);
 
-/* Two results of one reduction: the same bits, or both NaN, whose payloads may differ. */
-bool wefti_same_element(weft_dtype_t dtype, const uint8_t *a, const uint8_t *b);
+/* Of a result that wefti_reduce_compare takes, at most. */
+#define WEFTI_COMPARED_BYTES 8192u
+
+/*
+ * The first element of result that is not the reduction of the sources; elem_count: there is none.
+ * The bits must be those of wefti_reduce, but for the payload of NaN. any_order: floats may have
+ * been added in another order, with its rounding errors. Destinations are not read.
+ */
+weft_status_t wefti_reduce_compare(const weft_reduce_t *reduce, const void *result, bool any_order,
+                                   uint64_t *out_first);
 
 /*
  * One step of a reduction that several steps carry out. Between steps a value is *wide*: of the

@@ -236,10 +236,9 @@ static const wefti_setting_def_t defs[] = {
      true, FIELD(attach), CHOICE(0, "off", "auto", "always")},
     {"WEFT_CHECK", "off", "",
      "results: check the result of every collective between ranks, also of plans; results:N: of "
-     "every Nth call, and in every Nth run of a plan; off: no check. Not checked in plans: "
-     "all-to-all, gather, "
-     "scatter and sends, collectives that include the update, reduce-scatter and reduce among more "
-     "than 64 ranks or in another order than tree, and devices",
+     "every Nth call, and in every Nth run of a plan; off: no check. Not checked: plans on "
+     "devices, "
+     "and parts among more than 1024 ranks",
      true, FIELD(check_every), PARSED(parse_check)},
     {"WEFT_LOG", "warn", "", "log level: error, warn, info, debug or trace", false,
      FIELD(log_level), CHOICE(0, "error", "warn", "info", "debug", "trace")},

@@ -22,12 +22,6 @@
 
 #define WORDS ((uint64_t)(WEFTI_SLOT_DATA / sizeof(uint64_t)))
 
-static bool is_float(weft_dtype_t dtype)
-{
-    return dtype == WEFT_DTYPE_F32 || dtype == WEFT_DTYPE_F64 || dtype == WEFT_DTYPE_F16 ||
-           dtype == WEFT_DTYPE_BF16;
-}
-
 static wefti_check_t check_of(const wefti_call_t *call)
 {
     const weft_group_t *group = call->group;
@@ -42,13 +36,7 @@ static wefti_check_t check_of(const wefti_call_t *call)
     if (!fits || group->size == 1) {
         return WEFTI_CHECK_EMPTY;
     }
-    if (!op->reduces) {
-        return WEFTI_CHECK_MOVED;
-    }
-    /* Sums of floats in other orders have other bits. */
-    return group->calls->selection.executors_reduce || !is_float(call->request.dtype)
-               ? WEFTI_CHECK_REDUCED
-               : WEFTI_CHECK_EMPTY;
+    return op->reduces ? WEFTI_CHECK_REDUCED : WEFTI_CHECK_MOVED;
 }
 
 /* Whose turn it is follows from the count of calls alone: not from order, which also counts the
@@ -245,8 +233,7 @@ static weft_status_t compare_moved(const wefti_call_t *call)
 
 static weft_status_t compare_reduced(wefti_call_t *call)
 {
-    _Alignas(64) uint8_t again[WEFTI_SLOT_DATA];
-    weft_group_t *group = call->group;
+    const weft_group_t *group = call->group;
     if (!wefti_side_is_on(wefti_call_op(call)->recv, group->rank == call->request.root)) {
         return WEFT_OK;
     }
@@ -256,18 +243,23 @@ static weft_status_t compare_reduced(wefti_call_t *call)
     for (uint32_t r = 0; r < group->size; r++) {
         group->calls->sources[r] = posted_by(call, r) + at;
     }
-    group->calls->destinations[0] = again;
-    WEFT_RETURN_IF_ERROR(wefti_call_reduce(call, 1, compared.bytes));
+    const weft_reduce_t reduce = {.sources = group->calls->sources,
+                                  .source_count = group->size,
+                                  .elem_count = compared.bytes / call->elem_bytes,
+                                  .dtype = call->request.dtype,
+                                  .reduction = call->request.reduction};
     const uint8_t *result = call->request.recv + (compared.at - part.at);
-    for (uint64_t i = 0; i < compared.bytes; i += call->elem_bytes) {
-        if (!wefti_same_element(call->request.dtype, again + i, result + i)) {
-            char text[200];
-            return wefti_error(
-                WEFT_ERR_MISMATCH,
-                "%s: element %llu of rank %u's result is not the reduction of what ranks sent",
-                call_text(call, text),
-                (unsigned long long)((compared.at - part.at + i) / call->elem_bytes), group->rank);
-        }
+    const wefti_selection_t *selection = &group->calls->selection;
+    bool any_order = selection->params.order == WEFT_ORDER_ANY || !selection->executors_reduce;
+    uint64_t first;
+    WEFT_RETURN_IF_ERROR(wefti_reduce_compare(&reduce, result, any_order, &first));
+    if (first < reduce.elem_count) {
+        char text[200];
+        return wefti_error(
+            WEFT_ERR_MISMATCH,
+            "%s: element %llu of rank %u's result is not the reduction of what ranks sent",
+            call_text(call, text),
+            (unsigned long long)((compared.at - part.at) / call->elem_bytes + first), group->rank);
     }
     return WEFT_OK;
 }

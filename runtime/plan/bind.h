@@ -63,6 +63,6 @@ weft_status_t wefti_bind_collective(wefti_lowering_t *lowering, uint32_t collect
 /* check.c: room for the checks of as many uses of collectives; records before and after one. */
 weft_status_t wefti_bind_checks(weft_session_t *session, size_t uses);
 weft_status_t wefti_bind_check_before(wefti_lowering_t *lowering, uint32_t collective);
-weft_status_t wefti_bind_check(wefti_lowering_t *lowering, uint32_t collective);
+weft_status_t wefti_bind_check_after(wefti_lowering_t *lowering);
 
 #endif

@@ -150,5 +150,5 @@ weft_status_t wefti_bind_collective(wefti_lowering_t *lowering, uint32_t collect
                                   (i + 1 == lowering->count ? WEFTI_RECORD_LAST : 0));
     }
     lowering->next_collective++;
-    return wefti_bind_check(lowering, collective);
+    return wefti_bind_check_after(lowering);
 }

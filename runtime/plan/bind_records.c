@@ -110,7 +110,7 @@ static weft_status_t pass_by(wefti_lowering_t *lowering, uint32_t collective)
 {
     size_t count = lowering->count;
     WEFT_RETURN_IF_ERROR(wefti_bind_check_before(lowering, collective));
-    WEFT_RETURN_IF_ERROR(wefti_bind_check(lowering, collective));
+    WEFT_RETURN_IF_ERROR(wefti_bind_check_after(lowering));
     lowering->next_collective++;
     lowering->count = count; /* a check that is never taken is equal to others of its place */
     return WEFT_OK;

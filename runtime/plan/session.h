@@ -82,19 +82,26 @@ typedef struct wefti_bound_run {
     bool started;
 } wefti_bound_run_t;
 
+typedef enum wefti_result_kind {
+    WEFTI_RESULT_EQUAL,
+    WEFTI_RESULT_MOVED,
+    WEFTI_RESULT_REDUCED,
+} wefti_result_kind_t;
+
 /* The result of a collective at one place of a program: check.c. */
 typedef struct wefti_result_check {
     weft_session_t *session;
     const wefti_plan_collective_t *planned;
-    const uint8_t *data; /* the result */
-    size_t bytes;        /* of it; of each part */
+    wefti_result_kind_t kind;
+    const uint8_t *source, *data; /* what this rank contributes; the result */
+    size_t bytes;                 /* of the result; of each block or part */
     uint32_t program;
-    uint64_t digest; /* of the last run that was checked */
-    uint32_t parts;  /* of a reduction; 0: results are equal */
-    bool owns;       /* this rank has a part of the result */
-    size_t window;   /* bytes that are compared */
-    const uint8_t *source;
-    uint8_t *kept; /* [parts + 1] windows of what this rank reduces, then of the result */
+    uint32_t ranks, place; /* of the group; this rank in it */
+    uint32_t parts;        /* blocks or parts that are looked at */
+    bool any_order;        /* of the reduction */
+    size_t window;         /* bytes of a part that are compared */
+    const void **sources;  /* [ranks] */
+    uint8_t *kept;         /* what the others are sent */
 } wefti_result_check_t;
 
 typedef struct wefti_step_times {

@@ -342,6 +342,57 @@ static void test_reduce_integer_rules(void **in)
     assert_int_equal(u8, 254);
 }
 
+/* A sum of one after the other is a result in any order, and one wrong element is found. */
+static void test_reduce_compare(void **in)
+{
+    enum { SOURCES = 13, ELEMS = 96 };
+    static _Alignas(64) uint8_t values[SOURCES][ELEMS * 8], chain[ELEMS * 8], tree[ELEMS * 8];
+    static const uint8_t ordinary[][8] = {/* 1.5 in f64, f32, f16, bf16 */
+                                          {0, 0, 0, 0, 0, 0, 0xf8, 0x3f},
+                                          {0, 0, 0xc0, 0x3f},
+                                          {0, 0x3e},
+                                          {0xc0, 0x3f}};
+    (void)in;
+    for (uint32_t d = WEFT_DTYPE_F64; d <= WEFT_DTYPE_U8; d++) {
+        for (uint32_t k = WEFT_REDUCTION_SUM; k <= WEFT_REDUCTION_MAX; k++) {
+            const weft_dtype_t dtype = (weft_dtype_t)d;
+            const void *from[SOURCES], *pair[] = {chain, NULL};
+            void *to[] = {tree}, *back[] = {chain};
+            uint64_t wrong;
+            size_t bytes = weft_dtype_size_bytes(dtype);
+            for (uint32_t r = 0; r < SOURCES; r++) {
+                oracle_fill(dtype, values[r], ELEMS, &state);
+                memcpy(values[r] + 7 * bytes,
+                       dtype <= WEFT_DTYPE_BF16 ? ordinary[d - 1] : values[r],
+                       bytes); /* no infinity */
+                from[r] = values[r];
+            }
+            const weft_reduce_t whole = {from, SOURCES, to, 1, ELEMS, dtype, (weft_reduction_t)k,
+                                         0};
+            assert_int_equal(wefti_reduce(&whole, WEFT_ISA_PORTABLE), WEFT_OK);
+            assert_int_equal(wefti_reduce_compare(&whole, tree, false, &wrong), WEFT_OK);
+            assert_int_equal(wrong, ELEMS);
+            tree[7 * bytes] ^= 1;
+            assert_int_equal(wefti_reduce_compare(&whole, tree, false, &wrong), WEFT_OK);
+            assert_int_equal(wrong, 7);
+            if (k == WEFT_REDUCTION_AVG) {
+                continue; /* not one after the other */
+            }
+            weft_reduce_t step = {pair, 2, back, 1, ELEMS, dtype, (weft_reduction_t)k, 0};
+            memcpy(chain, values[SOURCES - 1], sizeof chain);
+            for (uint32_t r = SOURCES - 1; r-- > 0;) {
+                pair[1] = values[r];
+                assert_int_equal(wefti_reduce(&step, WEFT_ISA_PORTABLE), WEFT_OK);
+            }
+            assert_int_equal(wefti_reduce_compare(&whole, chain, true, &wrong), WEFT_OK);
+            assert_int_equal(wrong, ELEMS);
+            chain[8 * bytes - 1] ^= 0x40;
+            assert_int_equal(wefti_reduce_compare(&whole, chain, true, &wrong), WEFT_OK);
+            assert_int_equal(wrong, 7);
+        }
+    }
+}
+
 /* Every group size up to the limit: f32 sums of one element, all instruction sets. */
 static void test_reduce_up_to_1024_sources(void **in)
 {
@@ -469,6 +520,7 @@ int main(void)
         cmocka_unit_test(test_reduce_accumulators),
         cmocka_unit_test(test_reduce_special_values),
         cmocka_unit_test(test_reduce_integer_rules),
+        cmocka_unit_test(test_reduce_compare),
         cmocka_unit_test(test_reduce_up_to_1024_sources),
         cmocka_unit_test(test_reduce_keeps_denormals_whatever_the_caller_set),
         cmocka_unit_test(test_reduce_rejects_bad_arguments),

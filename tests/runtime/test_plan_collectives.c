@@ -2,7 +2,8 @@
 /*
  * Every collective that a plan may hold, in place and not, at places that differ by rank, with
  * every algorithm that can do it, as records, interpreted, over links that only put and on cards.
- * Plans hold many collectives at once; each rank computes what it must get by itself.
+ * Plans hold many collectives at once; each rank computes what it must get by itself. Under
+ * WEFT_CHECK=results a wrong result of any of them is found.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -10,13 +11,14 @@
 #include <string.h>
 
 #include "support_cards.h"
+#include "support_damage.h"
 #include "support_ranks.h"
 
 #include "ops/algo/table.h"
-#include "runtime/plan/session.h"
+#include "runtime/plan/bind.h"
 #include "tests/support/support.h"
 
-#define MAX_WORLD 8u
+#define MAX_WORLD 67u
 #define MAX_CASES 96u
 #define STEPS 3u
 #define UNIT 16u /* 4-byte elements of 64 bytes */
@@ -37,6 +39,7 @@ typedef struct suite {
     example_t examples[MAX_CASES];
     weft_plan_t *plan;
     uint32_t expect_interpreted; /* UINT32_MAX: some */
+    const char *order;           /* of reductions; NULL: tree */
 } suite_t;
 
 static bool is_among(weft_collective_t op, const weft_collective_t *ops, size_t count)
@@ -118,8 +121,10 @@ static void place(weft_plan_t *plan, example_t *e, uint32_t world)
     e->buffer = views[1];
 }
 
-static void add_collective(weft_plan_t *plan, example_t *e, uint32_t index, uint32_t world)
+static void add_collective(suite_t *suite, weft_plan_t *plan, uint32_t index)
 {
+    example_t *e = &suite->examples[index];
+    uint32_t world = suite->world;
     place(plan, e, world);
     wefti_plan_algorithm_t *list = wefti_arena_array(&plan->arena, 1, sizeof(*list));
     uint32_t *members = wefti_arena_array(&plan->arena, 1, sizeof(*members));
@@ -138,7 +143,7 @@ static void add_collective(weft_plan_t *plan, example_t *e, uint32_t index, uint
         .elem_count = e->op == WEFT_COLLECTIVE_BARRIER ? 0 : e->count,
         .divisor = e->divisor,
         .update = WEFTI_PLAN_NONE,
-        .order = "tree",
+        .order = suite->order != NULL ? suite->order : "tree",
         .member_count = 1,
         .members = members,
         .algorithm_count = 1,
@@ -167,7 +172,7 @@ static void make_plan(suite_t *suite)
     wefti_plan_stream_program_t *program = plan->programs[0].streams;
     program->steps = wefti_arena_array(arena, MAX_CASES, sizeof(*program->steps));
     for (uint32_t i = 0; i < suite->count; i++) {
-        add_collective(plan, &suite->examples[i], i, suite->world);
+        add_collective(suite, plan, i);
         program->steps[program->step_count++] = (wefti_plan_step_t){WEFTI_STEP_COLLECTIVE, i};
     }
     plan->live_bytes = plan->arena_bytes;
@@ -365,11 +370,11 @@ static bool fits(const weft_algorithm_t *algorithm, const weft_algo_params_t *pa
 }
 
 /* Every algorithm of every operator, in place and not; the rest varies. */
-static void make_suite(suite_t *suite, uint32_t world, bool plain)
+static void make_suite_in(suite_t *suite, uint32_t world, bool plain, const char *order)
 {
     static const weft_reduction_t reductions[] = {WEFT_REDUCTION_SUM, WEFT_REDUCTION_AVG,
                                                   WEFT_REDUCTION_MAX, WEFT_REDUCTION_AVG};
-    *suite = (suite_t){.world = world};
+    *suite = (suite_t){.world = world, .order = order};
     for (uint32_t o = 0; o < sizeof operators / sizeof operators[0]; o++) {
         const weft_algorithm_t *algorithm;
         for (size_t a = 0; (algorithm = wefti_algorithm_at(a)) != NULL; a++) {
@@ -379,6 +384,7 @@ static void make_suite(suite_t *suite, uint32_t world, bool plain)
                                              .op = operators[o],
                                              .group_size = world,
                                              .root = i % world,
+                                             .order = order != NULL ? WEFT_ORDER_ANY : 0,
                                              .in_place = in_place};
                 if (!fits(algorithm, &params, plain)) {
                     continue;
@@ -400,6 +406,11 @@ static void make_suite(suite_t *suite, uint32_t world, bool plain)
         }
     }
     make_plan(suite);
+}
+
+static void make_suite(suite_t *suite, uint32_t world, bool plain)
+{
+    make_suite_in(suite, world, plain, NULL);
 }
 
 static uint32_t count_scratch(const suite_t *suite)
@@ -525,6 +536,71 @@ static void test_cards_refuse_what_needs_scratch(void **state)
     weft_plan_release(suite.plan);
 }
 
+/* --- WEFT_CHECK ------------------------------------------------------------------------------ */
+
+static void run_checked(rank_world_t *world)
+{
+    const suite_t *suite = world->user;
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    params.context = world->context;
+    params.plan = suite->plan;
+    weft_session_t *session = NULL;
+    RANK_OK(weft_session_create(&params, &session));
+    weft_status_t status = WEFT_OK;
+    for (uint32_t step = 0; step < STEPS && status == WEFT_OK; step++) {
+        fill(suite, session, world->rank, step);
+        status = weft_session_step(session);
+    }
+    const char *name = damaged == UINT32_MAX ? "" : suite->plan->collectives[damaged].name;
+    bool named = damaged == UINT32_MAX || strstr(weft_last_error(), name) != NULL;
+    if (status != (damaged == UINT32_MAX ? WEFT_OK : WEFT_ERR_MISMATCH) || !named) {
+        fprintf(stderr, "damaged \"%s\": %s\n", name, weft_last_error());
+        RANK_CHECK(false);
+    }
+    weft_session_destroy(session);
+}
+
+/* More ranks than a check looks at in one run. */
+static void make_large_suite(suite_t *suite)
+{
+    static const weft_collective_t ops[] = {WEFT_COLLECTIVE_REDUCE_SCATTER, WEFT_COLLECTIVE_REDUCE,
+                                            WEFT_COLLECTIVE_ALL_TO_ALL, WEFT_COLLECTIVE_GATHER};
+    *suite = (suite_t){.world = MAX_WORLD, .count = 4};
+    for (uint32_t i = 0; i < 4; i++) {
+        const weft_algorithm_t *algorithm;
+        for (size_t a = 0; (algorithm = wefti_algorithm_at(a))->op != ops[i]; a++) {
+        }
+        suite->examples[i] = (example_t){
+            .op = ops[i], .dtype = WEFT_DTYPE_F32, .count = UNIT, .algorithm = algorithm};
+    }
+    make_plan(suite);
+}
+
+static void test_checks_find_every_wrong_result(void **state)
+{
+    (void)state;
+    static const char *const orders[] = {NULL, "any"};
+    setenv("WEFT_CHECK", "results", 1);
+    setenv("WEFT_LOG", "error", 1);
+    for (uint32_t o = 0; o < 3; o++) {
+        suite_t suite;
+        if (o == 2) {
+            make_large_suite(&suite);
+        } else {
+            make_suite_in(&suite, 3, false, orders[o]);
+        }
+        for (uint32_t i = 0; i <= suite.count; i++) {
+            if (i == suite.count || suite.examples[i].op != WEFT_COLLECTIVE_BARRIER) {
+                damaged = i == suite.count ? UINT32_MAX : i;
+                support_rank_threads(suite.world, run_checked, &suite);
+            }
+        }
+        weft_plan_release(suite.plan);
+    }
+    unsetenv("WEFT_LOG");
+    unsetenv("WEFT_CHECK");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -534,6 +610,7 @@ int main(void)
         cmocka_unit_test(test_cards_do_what_is_one_lane),
         cmocka_unit_test(test_what_plans_cannot_say_is_refused),
         cmocka_unit_test(test_cards_refuse_what_needs_scratch),
+        cmocka_unit_test(test_checks_find_every_wrong_result),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -835,10 +835,26 @@ static void run_damaged(rank_world_t *world)
     free(x);
 }
 
+/* Sums in another order have other bits, and are not damaged. */
+static void run_other_order(rank_world_t *world)
+{
+    float x[300], y[100];
+    RANK_OK(weft_group_set_order(world->group, WEFT_ORDER_ANY, NULL, 0));
+    RANK_OK(weft_group_set_algorithm(world->group, WEFT_COLLECTIVE_REDUCE_SCATTER, "ring"));
+    for (uint32_t k = 0; k < 50; k++) {
+        for (uint32_t i = 0; i < 300; i++) {
+            x[i] = (float)(i + k + 1) / (float)(3 + 7 * world->rank);
+        }
+        RANK_OK(
+            weft_reduce_scatter(x, y, 100, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL));
+    }
+}
+
 static void test_damaged_result(void **state)
 {
     (void)state;
     setenv("WEFT_CHECK", "results", 1);
+    support_rank_threads(3, run_other_order, NULL);
     damages = true;
     support_rank_threads(3, run_damaged, NULL);
     damages = false;

@@ -358,7 +358,9 @@ typedef struct weft_message {
  * @param[in]  group       the group
  * @param[out] out_message set struct_size before the call; NULL: not needed
  * @return WEFT_OK, WEFT_IN_PROGRESS if none has come, WEFT_ERR_INVALID_ARGUMENT if peer is this
- *         rank or none of the group, WEFT_ERR_NO_MEMORY, or the error that broke the group
+ *         rank or none of the group, WEFT_ERR_NO_MEMORY, WEFT_ERR_PEER_DIED if the peer (with
+ *         WEFT_ANY_RANK: every other rank) has left the world and none of its messages is left, or
+ *         the error that broke the group
  *
  * Equivalent to: MPI_Iprobe
  */

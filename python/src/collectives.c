@@ -384,7 +384,9 @@ static PyMethodDef functions[] = {
      "Looks whether a message has come that no recv under way is for. Does not wait.\n\n"
      "peer, tag: of a rank of group, with a tag; None: of any, with any.\n"
      "Returns (peer, tag, elements, dtype) of the first, or None. recv of it, without\n"
-     "async_op, does not wait for the peer. Raises WeftError if the group is broken."},
+     "async_op, does not wait for the peer. Raises WeftPeerDiedError if peer (None: every other\n"
+     "rank) has left the world and none of its messages is left, WeftError if the group is "
+     "broken."},
     {"barrier", WP_FUNCTION(barrier), METH_FASTCALL | METH_KEYWORDS,
      "barrier($module, group=None, *, " WP_ASYNC_SIGNATURE
      "Waits until all ranks of group are here. Returns None." WP_ASYNC_DOC WP_ERRORS_DOC},

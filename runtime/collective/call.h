@@ -242,6 +242,7 @@ typedef struct wefti_calls {
 
     struct wefti_batch *batch; /* call_batch.c; with the first batch */
     uint32_t *sent, *received; /* pieces so far, per peer */
+    uint64_t *gone_ns;         /* per peer: when weft_probe first saw that it had left; 0: not */
     uint32_t *pair_seq;        /* [2 * size] sends to each, then receives from each */
     wefti_asides_t asides;
     struct wefti_device_calls *device_calls; /* on a device, from the first call on; else NULL */

@@ -438,12 +438,24 @@ static bool is_idle(const weft_group_t *group)
            atomic_load_explicit(&calls->issued, memory_order_relaxed);
 }
 
+/* The peer has left, and what it sent before has arrived. */
+static bool is_gone(weft_group_t *group, uint32_t peer)
+{
+    if (!wefti_endpoint_has_left(group->endpoint, group->ranks[peer])) {
+        return false;
+    }
+    uint64_t *gone_ns = &group->calls->gone_ns[peer];
+    uint64_t now = wefti_now_ns();
+    *gone_ns = *gone_ns != 0 ? *gone_ns : now;
+    return !wefti_group_puts(group, peer) || now - *gone_ns >= WEFTI_ARRIVES_NS;
+}
+
 /* Looks at what is in the mailbox from peer; messages with other tags are set aside. */
 static weft_status_t look(weft_group_t *group, uint32_t peer, uint32_t tag, wefti_pair_t *out)
 {
     const wefti_mailbox_t *mailbox = wefti_mailbox_of(group, peer, group->rank);
     /* First: if so, nobody else takes pieces or sets messages aside while this looks. */
-    bool idle = is_idle(group);
+    bool idle = is_idle(group), gone = is_gone(group, peer);
     for (;;) {
         if (wefti_aside_any(group) && wefti_aside_find(group, peer, tag, is_awaited, out)) {
             return WEFT_OK;
@@ -453,7 +465,10 @@ static weft_status_t look(weft_group_t *group, uint32_t peer, uint32_t tag, weft
         }
         uint32_t piece = group->calls->received[peer] + 1;
         if (!wefti_signal_has_reached(&mailbox->posted.signal, piece)) {
-            return WEFT_IN_PROGRESS;
+            return gone ? wefti_error(WEFT_ERR_PEER_DIED,
+                                      "rank %u has left the world, and no message from it is left",
+                                      group->ranks[peer])
+                        : WEFT_IN_PROGRESS;
         }
         if (wefti_aside_unfinished(group, peer) == NULL) {
             *out = message_at(group, mailbox, peer, piece);
@@ -479,6 +494,7 @@ weft_status_t weft_probe(uint32_t peer, uint32_t tag, weft_group_t *group,
     if (!wefti_context_progress(group->context)) { /* which this rank's sends may need */
         wefti_endpoint_progress(group->endpoint);
     }
+    uint32_t gone = 0;
     for (uint32_t k = 1; k < group->size; k++) {
         uint32_t from = peer != WEFT_ANY_RANK ? peer : wefti_group_nth_peer(group, k);
         wefti_pair_t message;
@@ -491,7 +507,9 @@ weft_status_t weft_probe(uint32_t peer, uint32_t tag, weft_group_t *group,
             own.count = message.refused != 0 ? 0 : message.count;
             wefti_report_write(out_message, &own, sizeof own);
         }
-        if (status != WEFT_IN_PROGRESS || peer != WEFT_ANY_RANK) {
+        gone += status == WEFT_ERR_PEER_DIED;
+        if (peer != WEFT_ANY_RANK || gone == group->size - 1 ||
+            (status != WEFT_IN_PROGRESS && status != WEFT_ERR_PEER_DIED)) {
             return status;
         }
     }

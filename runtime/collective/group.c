@@ -38,6 +38,7 @@ static void calls_free(weft_group_t *group)
     wefti_free(allocator, calls->refusals);
     wefti_free(allocator, calls->sent);
     wefti_free(allocator, calls->received);
+    wefti_free(allocator, calls->gone_ns);
     wefti_free(allocator, calls->sources);
     wefti_free(allocator, calls->destinations);
     wefti_free(allocator, calls);
@@ -63,13 +64,14 @@ static bool calls_alloc(weft_group_t *group)
     calls->destinations = wefti_alloc(allocator, size * sizeof *calls->destinations);
     calls->sent = wefti_alloc(allocator, size * sizeof *calls->sent);
     calls->received = wefti_alloc(allocator, size * sizeof *calls->received);
+    calls->gone_ns = wefti_alloc(allocator, size * sizeof *calls->gone_ns);
     calls->pair_seq = wefti_alloc(allocator, 2 * size * sizeof *calls->pair_seq);
     if (group->context->settings.check_every != 0) {
         calls->kept = wefti_alloc(allocator, (size_t)WEFTI_CALLS * WEFTI_SLOT_DATA);
     }
     return (calls->kept != NULL || group->context->settings.check_every == 0) &&
            calls->sources != NULL && calls->destinations != NULL && calls->sent != NULL &&
-           calls->received != NULL && calls->pair_seq != NULL;
+           calls->received != NULL && calls->gone_ns != NULL && calls->pair_seq != NULL;
 }
 
 /* The last reference is gone: accepts half-built groups. */

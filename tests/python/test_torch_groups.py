@@ -375,6 +375,32 @@ class Survivors(ranks.RankCase):
                 context.shrink()
 
 
+class Left(unittest.TestCase):
+    """A receive from any rank, when all others have left: what they sent before comes, then the answer."""
+    SCRIPT = ("import torch, torch.distributed as dist, weft.torch\n"
+              "dist.init_process_group('weft')\n"
+              "if dist.get_rank() > 0:\n"
+              "    dist.send(torch.full((1,), 7.0), 0)\n"
+              "else:\n"
+              "    x = torch.zeros(1)\n"
+              "    try:\n"
+              "        for got in range(9):\n"
+              "            dist.recv(x)\n"
+              "    except weft.WeftPeerDiedError as error:\n"
+              "        print(got, x.item(), error)\n")
+
+    def test_over_shared_memory(self):
+        self.check({})
+
+    def test_over_tcp(self):
+        self.check({"WEFT_TRANSPORT": "tcp"})
+
+    def check(self, env):
+        done = ranks.run_script(self.SCRIPT, ranks=3, env=env)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"^2 7.0 rank [12] has left the world, and no message from it is left$")
+
+
 class Again(ranks.RankCase):
     """The default group ends and begins again; without torch's variables env:// is Weft's way to meet."""
     RANKS = (1, 2, 3)

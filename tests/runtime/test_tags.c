@@ -180,6 +180,7 @@ static void run_any_rank(rank_world_t *world)
     }
     RANK_OK(weft_barrier(world->group, NULL));
     RANK_CHECK(weft_probe(WEFT_ANY_RANK, WEFT_ANY_TAG, world->group, NULL) == WEFT_IN_PROGRESS);
+    RANK_OK(weft_barrier(world->group, NULL));
     give_back(world, false, memory);
 }
 
@@ -189,6 +190,42 @@ static void test_probe_finds_messages_of_any_rank(void **state)
     uint64_t seed = test_seed() | 1;
     support_rank_threads(4, run_any_rank, &seed);
     assert_true(support_rank_processes(3, run_any_rank, &seed));
+}
+
+/* What ranks sent before they left is found; then nothing more will come, which is an answer. */
+static void run_probes_of_ranks_that_left(rank_world_t *world)
+{
+    uint32_t value = world->rank, sum = 0;
+    weft_message_t message = WEFT_MESSAGE_INIT;
+    weft_status_t status = WEFT_IN_PROGRESS;
+    RANK_OK(weft_barrier(world->group, NULL));
+    if (world->rank != 0) {
+        RANK_OK(weft_send_tagged(&value, 1, WEFT_DTYPE_U32, 0, 5, world->group, NULL));
+        weft_group_leave(world->group); /* weft_group_destroy would wait for rank 0 */
+        world->group = NULL;
+        return;
+    }
+    while (status == WEFT_IN_PROGRESS || status == WEFT_OK) {
+        status = weft_probe(WEFT_ANY_RANK, 5, world->group, &message);
+        if (status == WEFT_OK) {
+            RANK_OK(
+                weft_recv_tagged(&value, 1, WEFT_DTYPE_U32, message.peer, 5, world->group, NULL));
+            sum += value;
+        }
+    }
+    RANK_CHECK(status == WEFT_ERR_PEER_DIED && sum == world->size * (world->size - 1) / 2);
+    RANK_CHECK(strstr(weft_last_error(), "has left the world, and no message") != NULL);
+    RANK_CHECK(weft_probe(1, 5, world->group, &message) == WEFT_ERR_PEER_DIED);
+}
+
+static void test_probes_of_ranks_that_left(void **state)
+{
+    static const uint32_t hosts[] = {0, 0, 1};
+    const wefti_hub_links_t links = {hosts, 7, 10000};
+    (void)state;
+    support_rank_threads(3, run_probes_of_ranks_that_left, NULL);
+    assert_true(support_rank_processes(3, run_probes_of_ranks_that_left, NULL));
+    support_rank_threads_over(3, run_probes_of_ranks_that_left, NULL, &links);
 }
 
 /* Sends on streams go on while their rank only probes. */
@@ -433,6 +470,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_messages_match_by_tag),
         cmocka_unit_test(test_probe_finds_messages_of_any_rank),
+        cmocka_unit_test(test_probes_of_ranks_that_left),
         cmocka_unit_test(test_probes_while_it_sends),
         cmocka_unit_test(test_a_receive_does_not_keep_back_other_tags),
         cmocka_unit_test(test_kept_messages_of_others_do_not_hide_one),

@@ -106,10 +106,14 @@ def install_barrier():
 
 
 def _card():
-    """Where this process is: ranks with the same host can meet at an abstract socket."""
+    """Where this process is: ranks with the same host can meet at an abstract socket. Without shared memory every rank
+    counts as a host of its own."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot = file.read().strip()
     host = f"{boot} {os.stat('/proc/self/ns/net').st_ino} {os.geteuid()} {os.environ.get('WEFT_HOST_ID', '')}"
+    transport = os.environ.get("WEFT_TRANSPORT", "auto")
+    if transport != "auto" and "shm" not in transport:
+        host = secrets.token_hex(16)
     return {"host": host, "address": own_address()}
 
 

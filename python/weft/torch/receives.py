@@ -71,19 +71,23 @@ class Receive:
 
     def _advance(self, before):
         """Issues it, if that can be."""
-        try:
-            for peer, group in self.groups:
-                tags = before.get(peer, ())
+        gone = 0
+        for peer, group in self.groups:
+            tags = before.get(peer, ())
+            try:
                 if len(self.groups) == 1 and all(tag == self.tag for tag in tags):
                     self.work, self.peer = weft.recv(self.data, peer, group, tag=self.tag, async_op=True), peer
                     return
                 if self.tag not in tags and weft.probe(peer, group, tag=self.tag) is not None:
                     weft.recv(self.data, peer, group, tag=self.tag)
                     self.peer = peer
-                    self._end()
-                    return
-        except Exception as error:
-            self._end(error)
+                    return self._end()
+            except weft.WeftPeerDiedError as error:  # or it has left, as the others may not have
+                gone += 1
+                if gone == len(self.groups):
+                    return self._end(error)
+            except Exception as error:
+                return self._end(error)
 
     def _end(self, error=None):
         with self.receives.lock:

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* weft run: trains or infers with a plan, or a model compiled on the spot; starts programs. */
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,7 @@ enum {
     KEY_SCALAR,
     KEY_CHECKPOINT,
     KEY_CHECKPOINT_EVERY,
+    KEY_CHECKPOINT_KEEP,
     KEY_RESUME,
     KEY_ELASTIC,
     KEY_RESTARTS,
@@ -59,10 +61,15 @@ static const option_def_t own_options[] = {
     {KEY_CHECKPOINT, "checkpoint", "FILE",
      "training: write weights and training state at the end (safetensors)"},
     {KEY_CHECKPOINT_EVERY, "checkpoint-every", "N",
-     "training: also write the checkpoint after every N steps; each replaces the last one"},
+     "training: also write the checkpoint after every N steps, while training goes on"},
+    {KEY_CHECKPOINT_KEEP, "checkpoint-keep", "N",
+     "training: keep the last N checkpoints: the newest in FILE, those before it in FILE.1, FILE.2 "
+     "and so on (default 1)"},
     {KEY_RESUME, "resume", "FILE",
      "training: continue from a checkpoint, which may be of another number of ranks; --steps and "
-     "--epochs count from the start of training; auto: from that of --checkpoint if there is one"},
+     "--epochs count from the start of training; auto: from the newest whole one of --checkpoint "
+     "if there "
+     "is one"},
     {KEY_ELASTIC, "elastic", "MIN:MAX",
      "training: start with MAX ranks (or -n), and continue with those that are left when ranks "
      "die, at least MIN"},
@@ -149,10 +156,11 @@ typedef struct run_command {
     const char *data_path, *test_path;
     weft_dtype_t token_dtype;
     uint32_t ranks;
-    uint32_t max_ranks;  /* elastic; 0: not */
-    long long restarts;  /* -1: not set */
-    bool resumes_if_any; /* --resume auto */
-    bool compiles_alone; /* for all ranks; else every rank or host compiles */
+    uint32_t max_ranks;        /* elastic; 0: not */
+    long long restarts;        /* -1: not set */
+    bool resumes_if_any;       /* --resume auto */
+    char newest[PATH_MAX + 8]; /* --resume auto: the checkpoint */
+    bool compiles_alone;       /* for all ranks; else every rank or host compiles */
     bool seed_given, lr_given, epochs_given;
     bool not_for_program; /* an option was set that a program after -- ignores */
 } run_command_t;
@@ -225,6 +233,8 @@ static int handle(void *user, int key, const char *value)
         return EXIT_OK;
     case KEY_CHECKPOINT_EVERY:
         return parse_count("--checkpoint-every", value, 100000000, &train->checkpoint_every);
+    case KEY_CHECKPOINT_KEEP:
+        return wefti_option_u32("run", "--checkpoint-keep", value, 1, 999, &train->checkpoint_keep);
     case KEY_RESUME:
         command->resumes_if_any = strcmp(value, "auto") == 0;
         train->resume_path = value;
@@ -454,6 +464,24 @@ static weft_status_t prepare_inference(run_command_t *command)
     return WEFT_OK;
 }
 
+/* --resume auto: the newest whole checkpoint; none: training begins. */
+static weft_status_t find_newest(run_command_t *command)
+{
+    train_options_t *train = &command->train;
+    weft_status_t status = weft_checkpoint_newest(train->checkpoint_path, command->newest,
+                                                  sizeof command->newest, NULL);
+    if (status < 0) {
+        train->resume_path = NULL;
+        return status == WEFT_ERR_NOT_FOUND ? WEFT_OK : status;
+    }
+    train->resume_path = command->newest;
+    if (command->own_rank <= 0 && strcmp(command->newest, train->checkpoint_path) != 0) {
+        fprintf(stderr, "weft run: warning: %s; continues from %s\n", weft_last_error(),
+                command->newest);
+    }
+    return WEFT_OK;
+}
+
 static weft_status_t resume(run_command_t *command, const train_binding_t *binding)
 {
     const train_options_t *train = &command->train;
@@ -530,8 +558,7 @@ static weft_status_t prepare(run_command_t *command, const char *path)
     command->train.data = &command->data;
     WEFT_TRY(status, wefti_train_bind(&command->train, command->train.plan, &binding), done);
     if (command->resumes_if_any) {
-        bool exists = access(command->train.checkpoint_path, F_OK) == 0;
-        command->train.resume_path = exists ? command->train.checkpoint_path : NULL;
+        WEFT_TRY(status, find_newest(command), done);
     }
     if (command->train.resume_path != NULL) {
         status = resume(command, &binding);
@@ -681,6 +708,9 @@ static int run_run_command(int argc, char **argv)
     } else if (code == EXIT_OK && command.train.checkpoint_every != 0 &&
                command.train.checkpoint_path == NULL) {
         code = wefti_usage_error("run", "--checkpoint-every requires --checkpoint FILE");
+    } else if (code == EXIT_OK && command.train.checkpoint_keep != 0 &&
+               command.train.checkpoint_path == NULL) {
+        code = wefti_usage_error("run", "--checkpoint-keep requires --checkpoint FILE");
     } else if (code == EXIT_OK && command.resumes_if_any && command.train.checkpoint_path == NULL) {
         code = wefti_usage_error("run", "--resume auto requires --checkpoint FILE");
     } else if (code == EXIT_OK && command.restarts >= 0 && command.max_ranks == 0) {

@@ -41,6 +41,19 @@ typedef struct weft_checkpoint_info {
 #define WEFT_CHECKPOINT_INFO_INIT                                                                  \
     WEFT_STRUCT_INIT(weft_checkpoint_info_t, 0, 0, 0, 0, 0, 0, 0, 0, {0}, 0)
 
+/** Writes checkpoints of a session, one after the other, while the session goes on. */
+typedef struct weft_checkpoint_writer weft_checkpoint_writer_t;
+
+/** Parameters of weft_checkpoint_writer_create. Zero means the default. */
+typedef struct weft_checkpoint_writer_params {
+    size_t struct_size; /**< size of this struct */
+    uint32_t keep;      /**< checkpoints that stay: the newest at path, those before it at path.1 to
+                      path.(keep - 1); 0: 1; at most 999; read on rank 0 */
+} weft_checkpoint_writer_params_t;
+
+/** Defaults of weft_checkpoint_writer_params_t. */
+#define WEFT_CHECKPOINT_WRITER_PARAMS_INIT WEFT_STRUCT_INIT(weft_checkpoint_writer_params_t, 0)
+
 /** Training state of the last two steps in the memory of a process. It outlives sessions, groups
  * and contexts. */
 typedef struct weft_snapshot weft_snapshot_t;
@@ -98,6 +111,53 @@ WEFT_API weft_status_t weft_session_load_checkpoint(weft_session_t *session, con
 WEFT_API weft_status_t weft_checkpoint_check(const char *path, const weft_plan_t *plan,
                                              const weft_registry_t *registry,
                                              weft_checkpoint_info_t *out_info);
+/**
+ * Finds the newest whole checkpoint among path, path.1, path.2 and so on, up to the first that is
+ * not there (weft_checkpoint_writer_params_t.keep). Reads all of each file until one's digest
+ * agrees. Local.
+ * @param[in]  path      the newest, if it is whole
+ * @param[out] out_path  path of the one that is; weft_last_error() then says what the last one
+ *                       before it lacks
+ * @param[in]  out_bytes room there
+ * @param[out] out_info  set struct_size before the call; NULL: not needed
+ * @return WEFT_ERR_NOT_FOUND if there is no file, else as weft_checkpoint_check of the first one
+ */
+WEFT_API weft_status_t weft_checkpoint_newest(const char *path, char *out_path, size_t out_bytes,
+                                              weft_checkpoint_info_t *out_info);
+/**
+ * Creates a writer. Local.
+ * @param[in]  session    must outlive the writer
+ * @param[in]  params     NULL: defaults
+ * @param[out] out_writer the writer; the caller destroys it
+ * @return WEFT_ERR_INVALID_ARGUMENT, WEFT_ERR_NO_MEMORY
+ */
+WEFT_API weft_status_t weft_checkpoint_writer_create(weft_session_t *session,
+                                                     const weft_checkpoint_writer_params_t *params,
+                                                     weft_checkpoint_writer_t **out_writer);
+/**
+ * As weft_session_save_checkpoint, but returns as soon as rank 0 has copied everything; a thread of
+ * rank 0 writes the file. Waits first until the checkpoint before is written. Rank 0 keeps memory
+ * for all weights and states until the writer is destroyed. Collective, blocking, between steps.
+ * @param[in] writer the writer
+ * @param[in] path   the file; read on rank 0, may be NULL on other ranks
+ * @param[in] info   position, read on rank 0; NULL: position and seed are 0
+ * @return the status of the checkpoint before, if that failed and nobody has waited for it: nothing
+ *         is started then; else as weft_session_save_checkpoint, of what comes before the file
+ */
+WEFT_API weft_status_t weft_checkpoint_writer_start(weft_checkpoint_writer_t *writer,
+                                                    const char *path,
+                                                    const weft_checkpoint_info_t *info);
+/**
+ * Waits until the checkpoint that was started is written. Collective, blocking.
+ * @param[in] writer the writer
+ * @return on all ranks the status of rank 0's file, once; WEFT_OK if there is none to wait for
+ */
+WEFT_API weft_status_t weft_checkpoint_writer_wait(weft_checkpoint_writer_t *writer);
+/**
+ * Destroys a writer, after its file is written. Local.
+ * @param[in] writer NULL: nothing happens
+ */
+WEFT_API void weft_checkpoint_writer_destroy(weft_checkpoint_writer_t *writer);
 /**
  * Creates an empty snapshot. Local.
  * @param[out] out_snapshot the snapshot; the caller destroys it

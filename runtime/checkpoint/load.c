@@ -180,6 +180,16 @@ static weft_status_t named(const char *path, weft_status_t status)
     return status < 0 ? wefti_error_prefix(status, "%s", path) : WEFT_OK;
 }
 
+weft_status_t wefti_checkpoint_check_digest(const char *path)
+{
+    wefti_safetensors_t file = {0};
+    wefti_digest_t digest;
+    weft_status_t status = wefti_safetensors_open(path, NULL, &file);
+    status = status < 0 ? status : named(path, digest_contents(&file, &digest));
+    wefti_safetensors_close(&file);
+    return status;
+}
+
 weft_status_t weft_checkpoint_check(const char *path, const weft_plan_t *plan,
                                     const weft_registry_t *registry,
                                     weft_checkpoint_info_t *out_info)

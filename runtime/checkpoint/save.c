@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writing a checkpoint. Where rank 0 reads all ranks' memory nothing is copied: pieces of the file
- * are pieces of arenas. Else it takes copies, for which the ranks meet once for each sharded
- * tensor.
+ * What a checkpoint file is made of. Where rank 0 reads all ranks' memory nothing is copied: pieces
+ * of the file are pieces of arenas. Else, and where ranks go on before it is written, it takes
+ * copies; ranks meet once for each sharded tensor whose memory rank 0 does not reach.
  */
-#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/save.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,49 +18,38 @@
 
 #define FIXED_TEXTS 16u
 
-typedef struct saver {
-    weft_session_t *session;
-    wefti_arena_t arena;
-    wefti_checkpoint_tensors_t tensors;
-    uint8_t **copies;      /* [tensor] NULL: its pieces are read where they lie */
-    wefti_piece_t *pieces; /* of all tensors */
-    uint32_t *first_piece; /* [tensor], and the end */
-    uint32_t piece_count;
-    wefti_stored_text_t *texts; /* by key */
-    uint32_t text_count;
-} saver_t;
-
-static bool is_writer(const saver_t *saver)
+static bool is_writer(const wefti_saver_t *saver)
 {
     return saver->session->endpoint->rank == 0;
 }
 
 /* Read where it lies, or copied first? The same on all ranks. */
-static bool is_copied(const saver_t *saver, const wefti_state_t *tensor)
+static bool is_copied(const wefti_saver_t *saver, const wefti_state_t *tensor)
 {
-    return !wefti_session_sees_all(saver->session) || !wefti_layout_is_plain(&tensor->desc);
+    return saver->copies_all || !wefti_session_sees_all(saver->session) ||
+           !wefti_layout_is_plain(&tensor->desc);
 }
 
 /* Do ranks meet to copy it? */
-static bool is_met_for(const saver_t *saver, const wefti_state_t *tensor)
+static bool is_met_for(const wefti_saver_t *saver, const wefti_state_t *tensor)
 {
     return tensor->sharded && !wefti_session_sees_all(saver->session);
 }
 
 /* ---- what is said about it ---- */
 
-static void add_text(saver_t *saver, const char *key, const char *value)
+static void add_text(wefti_saver_t *saver, const char *key, const char *value)
 {
     saver->texts[saver->text_count++] = (wefti_stored_text_t){key, value};
 }
 
-static void add_number(saver_t *saver, const char *key, uint64_t value)
+static void add_number(wefti_saver_t *saver, const char *key, uint64_t value)
 {
     add_text(saver, key, wefti_arena_printf(&saver->arena, "%" PRIu64, value));
 }
 
 /* As many digits as it takes, and a point whatever the host program's locale. */
-static void add_real(saver_t *saver, const char *key, double value)
+static void add_real(wefti_saver_t *saver, const char *key, double value)
 {
     char digits[40];
     snprintf(digits, sizeof digits, "%.15g", value);
@@ -74,7 +63,7 @@ static void add_real(saver_t *saver, const char *key, double value)
     add_text(saver, key, text);
 }
 
-static weft_status_t add_scalars(saver_t *saver)
+static weft_status_t add_scalars(wefti_saver_t *saver)
 {
     weft_session_t *session = saver->session;
     for (uint32_t i = 0; i < session->plan->binding_count; i++) {
@@ -90,8 +79,9 @@ static weft_status_t add_scalars(saver_t *saver)
     return WEFT_OK;
 }
 
-static weft_status_t describe(saver_t *saver, const weft_checkpoint_info_t *info)
+static weft_status_t describe(wefti_saver_t *saver)
 {
+    const weft_checkpoint_info_t *info = &saver->info;
     const weft_session_t *session = saver->session;
     const weft_plan_t *plan = session->plan;
     uint64_t per_rank = (uint64_t)plan->batch * (plan->accumulate > 0 ? plan->accumulate : 1);
@@ -120,35 +110,47 @@ static weft_status_t describe(saver_t *saver, const weft_checkpoint_info_t *info
 
 /* ---- pieces ---- */
 
-static void add_piece(saver_t *saver, const void *data, size_t bytes)
+static void add_piece(wefti_saver_t *saver, const void *data, size_t bytes)
 {
     if (bytes > 0) {
         saver->pieces[saver->piece_count++] = (wefti_piece_t){data, bytes};
     }
 }
 
+/* Memory stays for the next checkpoint of the same session. */
+static weft_status_t want_copy(wefti_saver_t *saver, uint32_t i, size_t bytes)
+{
+    if (saver->copies[i] == NULL) {
+        saver->copies[i] = wefti_alloc(saver->session->allocator, bytes);
+        saver->copy_count = i + 1 > saver->copy_count ? i + 1 : saver->copy_count;
+    }
+    WEFT_RETURN_IF_NO_MEMORY(saver->copies[i]);
+    return WEFT_OK;
+}
+
 /* Room for everything, before ranks meet; all ranks but the writer need only what they meet with.
  */
-static weft_status_t make_room(saver_t *saver)
+static weft_status_t make_room(wefti_saver_t *saver)
 {
     const wefti_checkpoint_tensors_t *tensors = &saver->tensors;
     size_t pieces = 1, largest = 0;
-    saver->copies = wefti_arena_array(&saver->arena, tensors->count + 1u, sizeof(uint8_t *));
+    if (saver->copies == NULL) {
+        saver->copies =
+            wefti_alloc(saver->session->allocator, (tensors->count + 1u) * sizeof *saver->copies);
+    }
     saver->first_piece = wefti_arena_array(&saver->arena, tensors->count + 1u, sizeof(uint32_t));
     WEFT_RETURN_IF_NO_MEMORY(saver->copies && saver->first_piece);
     for (uint32_t i = 0; i < tensors->count; i++) {
         const wefti_state_t *tensor = tensors->list[i];
         pieces += tensor->piece_count + 1u;
         if (is_writer(saver) && is_copied(saver, tensor)) {
-            saver->copies[i] = wefti_alloc(saver->session->allocator, tensor->size_bytes + 1);
-            WEFT_RETURN_IF_NO_MEMORY(saver->copies[i]);
+            WEFT_RETURN_IF_ERROR(want_copy(saver, i, tensor->size_bytes + 1));
         } else if (is_met_for(saver, tensor) && tensor->size_bytes > largest) {
             largest = tensor->size_bytes;
         }
     }
     if (largest > 0) {
-        saver->copies[0] = wefti_alloc(saver->session->allocator, largest);
-        WEFT_RETURN_IF_NO_MEMORY(saver->copies[0]);
+        WEFT_RETURN_IF_ERROR(want_copy(saver, 0, largest));
     }
     saver->pieces = wefti_arena_array(&saver->arena, pieces, sizeof *saver->pieces);
     WEFT_RETURN_IF_NO_MEMORY(saver->pieces);
@@ -157,7 +159,7 @@ static weft_status_t make_room(saver_t *saver)
 
 /* Copies of what cannot be read where it lies. An error of an agreement is that of all ranks; other
  * errors wait until the end. */
-static weft_status_t take_copies(saver_t *saver)
+static weft_status_t take_copies(wefti_saver_t *saver)
 {
     weft_status_t own = WEFT_OK;
     for (uint32_t i = 0; i < saver->tensors.count; i++) {
@@ -172,7 +174,7 @@ static weft_status_t take_copies(saver_t *saver)
     return own;
 }
 
-static void list_pieces(saver_t *saver)
+static void list_pieces(wefti_saver_t *saver)
 {
     for (uint32_t i = 0; i < saver->tensors.count; i++) {
         const wefti_state_t *tensor = saver->tensors.list[i];
@@ -189,7 +191,7 @@ static void list_pieces(saver_t *saver)
     saver->first_piece[saver->tensors.count] = saver->piece_count;
 }
 
-static weft_status_t add_digest(saver_t *saver)
+static weft_status_t add_digest(wefti_saver_t *saver)
 {
     wefti_hasher_t *hasher = NULL;
     wefti_digest_t digest;
@@ -210,7 +212,8 @@ static weft_status_t add_digest(saver_t *saver)
 }
 
 /* All pieces in the order of the file, after room for the header. */
-static weft_status_t order_pieces(saver_t *saver, wefti_text_t *header, wefti_piece_t **out_pieces)
+static weft_status_t order_pieces(wefti_saver_t *saver, wefti_text_t *header,
+                                  wefti_piece_t **out_pieces)
 {
     uint32_t tensor_count = saver->tensors.count, count = 1;
     wefti_stored_tensor_t *stored =
@@ -235,13 +238,10 @@ static weft_status_t order_pieces(saver_t *saver, wefti_text_t *header, wefti_pi
     return WEFT_OK;
 }
 
-static weft_status_t write_checkpoint(saver_t *saver, const char *path,
-                                      const weft_checkpoint_info_t *info)
+weft_status_t wefti_saver_write(wefti_saver_t *saver, const char *path)
 {
     wefti_text_t header;
     wefti_piece_t *pieces;
-    list_pieces(saver);
-    WEFT_RETURN_IF_ERROR(describe(saver, info));
     WEFT_RETURN_IF_ERROR(add_digest(saver));
     wefti_text_init(&header, saver->session->allocator);
     weft_status_t status = order_pieces(saver, &header, &pieces);
@@ -253,14 +253,15 @@ static weft_status_t write_checkpoint(saver_t *saver, const char *path,
 }
 
 /* What may fail before ranks meet. */
-static weft_status_t prepare(saver_t *saver, const char *path, const weft_checkpoint_info_t *info,
-                             weft_checkpoint_info_t *own)
+static weft_status_t prepare(wefti_saver_t *saver, const char *path,
+                             const weft_checkpoint_info_t *info)
 {
     const weft_session_t *session = saver->session;
     if (is_writer(saver) && path == NULL) {
-        return wefti_error_null("weft_session_save_checkpoint", "path");
+        return wefti_error_null(saver->function, "path");
     }
-    WEFT_RETURN_IF_ERROR(WEFTI_PARAMS_READ(info, own));
+    saver->info = (weft_checkpoint_info_t)WEFT_CHECKPOINT_INFO_INIT;
+    WEFT_RETURN_IF_ERROR(WEFTI_PARAMS_READ(info, &saver->info));
     if (session->micro_count != 0) {
         return wefti_error(
             WEFT_ERR_STATE,
@@ -272,30 +273,53 @@ static weft_status_t prepare(saver_t *saver, const char *path, const weft_checkp
     return make_room(saver);
 }
 
+weft_status_t wefti_saver_begin(wefti_saver_t *saver, const char *path,
+                                const weft_checkpoint_info_t *info)
+{
+    weft_session_t *session = saver->session;
+    wefti_arena_deinit(&saver->arena);
+    wefti_arena_init(&saver->arena, session->allocator, 0);
+    saver->piece_count = saver->text_count = 0;
+    /* No rank is in a step any more once all are here. */
+    WEFT_RETURN_IF_ERROR(wefti_endpoint_agree(session->endpoint, prepare(saver, path, info)));
+    return wefti_session_gather_weights(session);
+}
+
+weft_status_t wefti_saver_collect(wefti_saver_t *saver)
+{
+    WEFT_RETURN_IF_ERROR(take_copies(saver));
+    if (!is_writer(saver)) {
+        return WEFT_OK;
+    }
+    list_pieces(saver);
+    return describe(saver);
+}
+
+void wefti_saver_deinit(wefti_saver_t *saver)
+{
+    for (uint32_t i = 0; i < saver->copy_count; i++) {
+        wefti_free(saver->session->allocator, saver->copies[i]);
+    }
+    wefti_free(saver->session->allocator, saver->copies);
+    wefti_arena_deinit(&saver->arena);
+}
+
 weft_status_t weft_session_save_checkpoint(weft_session_t *session, const char *path,
                                            const weft_checkpoint_info_t *info)
 {
     WEFT_CHECK_ARG(session);
     WEFTI_IN_CONTROL(session->endpoint, CHECKPOINT_SAVE);
     WEFT_RETURN_IF_ERROR(wefti_fault_get(&session->fault));
-    saver_t saver = {.session = session};
-    weft_checkpoint_info_t own = WEFT_CHECKPOINT_INFO_INIT;
-    wefti_endpoint_t *endpoint = session->endpoint;
+    wefti_saver_t saver = {.session = session, .function = "weft_session_save_checkpoint"};
     weft_status_t status;
-    wefti_arena_init(&saver.arena, session->allocator, 0);
-    /* No rank is in a step any more once all are here. */
-    WEFT_TRY(status, wefti_endpoint_agree(endpoint, prepare(&saver, path, info, &own)), done);
-    WEFT_TRY(status, wefti_session_gather_weights(session), done);
-    status = take_copies(&saver);
+    WEFT_TRY(status, wefti_saver_begin(&saver, path, info), done);
+    status = wefti_saver_collect(&saver);
     if (status >= 0 && is_writer(&saver)) {
-        status = write_checkpoint(&saver, path, &own);
+        status = wefti_saver_write(&saver, path);
     }
     /* And no rank continues before rank 0 has read everything. */
-    status = wefti_endpoint_agree(endpoint, status);
+    status = wefti_endpoint_agree(session->endpoint, status);
 done:
-    for (uint32_t i = 0; saver.copies != NULL && i < saver.tensors.count; i++) {
-        wefti_free(session->allocator, saver.copies[i]);
-    }
-    wefti_arena_deinit(&saver.arena);
+    wefti_saver_deinit(&saver);
     return status;
 }

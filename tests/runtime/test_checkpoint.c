@@ -52,6 +52,7 @@ typedef struct job {
     uint32_t save_at; /* 0: nothing is saved */
     const char *load; /* NULL: from the beginning */
     const char *save;
+    bool goes_on;                 /* saves while it trains */
     char digest[65], tensors[65]; /* of rank 0, at the end */
 } job_t;
 
@@ -79,6 +80,7 @@ static void train(rank_world_t *world)
     params.context = world->context;
     params.plan = job->plan;
     weft_checkpoint_info_t info = WEFT_CHECKPOINT_INFO_INIT;
+    weft_checkpoint_writer_t *writer = NULL;
     uint32_t first = 0;
     char digest[65], tensors[65];
     RANK_OK(weft_session_create(&params, &session));
@@ -98,9 +100,18 @@ static void train(rank_world_t *world)
                                                .sample = 96,
                                                .sample_count = 1000,
                                                .lr = 0.25};
-            RANK_OK(weft_session_save_checkpoint(session, job->save,
-                                                 world->rank == 0 ? &position : NULL));
+            const weft_checkpoint_info_t *info_of_rank = world->rank == 0 ? &position : NULL;
+            if (job->goes_on) {
+                RANK_OK(weft_checkpoint_writer_create(session, NULL, &writer));
+                RANK_OK(weft_checkpoint_writer_start(writer, job->save, info_of_rank));
+            } else {
+                RANK_OK(weft_session_save_checkpoint(session, job->save, info_of_rank));
+            }
         }
+    }
+    if (writer != NULL) {
+        RANK_OK(weft_checkpoint_writer_wait(writer));
+        weft_checkpoint_writer_destroy(writer);
     }
     RANK_OK(weft_session_param_digest(session, digest));
     support_digest_state(session, tensors);
@@ -109,6 +120,20 @@ static void train(rank_world_t *world)
         memcpy(job->tensors, tensors, sizeof tensors);
     }
     weft_session_destroy(session);
+}
+
+static bool same_files(const char *a, const char *b)
+{
+    FILE *files[] = {fopen(a, "rb"), fopen(b, "rb")};
+    assert_true(files[0] != NULL && files[1] != NULL);
+    int x, y;
+    do {
+        x = fgetc(files[0]);
+        y = fgetc(files[1]);
+    } while (x == y && x != EOF);
+    fclose(files[0]);
+    fclose(files[1]);
+    return x == y;
 }
 
 typedef enum where { THREADS, HOSTS, CARDS, PROCESSES } where_t;
@@ -184,6 +209,97 @@ static void test_on_cards(void **state)
 }
 
 /* Saved by one kind of run, taken by another, saved again at once: the same contents. */
+/* What is written while training goes on is what there was when it was asked for. */
+static void test_written_while_training_goes_on(void **state)
+{
+    static const where_t places[] = {THREADS, HOSTS, CARDS};
+    char a[128], b[128];
+    (void)state;
+    for (uint32_t i = 0; i < 6; i++) {
+        job_t job = {.model = MLP,
+                     .optimizer = "adam",
+                     .world = 3,
+                     .shard = i % 2 == 1,
+                     .until = STEPS,
+                     .save_at = STOP,
+                     .save = path_of("a", a, sizeof a)};
+        run(&job, places[i / 2]);
+        job.goes_on = true;
+        job.save = path_of("b", b, sizeof b);
+        run(&job, places[i / 2]);
+        assert_true(same_files(a, b));
+    }
+}
+
+/* The newest in its file, those before it beside it; a damaged one is passed over. */
+static void keep_some(rank_world_t *world)
+{
+    job_t *job = world->user;
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    weft_checkpoint_writer_params_t keeps = WEFT_CHECKPOINT_WRITER_PARAMS_INIT;
+    weft_session_t *session = NULL;
+    weft_checkpoint_writer_t *writer = NULL;
+    params.context = world->context;
+    params.plan = job->plan;
+    keeps.keep = 1000;
+    RANK_OK(weft_session_create(&params, &session));
+    RANK_CHECK(weft_checkpoint_writer_create(session, &keeps, &writer) ==
+               WEFT_ERR_INVALID_ARGUMENT);
+    keeps.keep = 3;
+    RANK_OK(weft_checkpoint_writer_create(session, &keeps, &writer));
+    for (uint32_t step = 0; step < STEPS; step++) {
+        RANK_OK(support_feed(session, job->plan, world->rank, step));
+        RANK_OK(weft_session_step(session));
+        RANK_OK(weft_checkpoint_writer_start(writer, job->save, NULL));
+    }
+    RANK_OK(weft_checkpoint_writer_wait(writer));
+    RANK_OK(weft_checkpoint_writer_wait(writer));
+    /* On all ranks, once; the files that there are stay. */
+    RANK_OK(weft_checkpoint_writer_start(writer, "/nowhere/a", NULL));
+    RANK_CHECK(weft_checkpoint_writer_start(writer, job->save, NULL) == WEFT_ERR_NOT_FOUND);
+    RANK_CHECK(strstr(weft_last_error(), "/nowhere/a") != NULL);
+    RANK_OK(weft_checkpoint_writer_wait(writer));
+    RANK_OK(weft_checkpoint_writer_start(writer, "/nowhere/a", NULL));
+    weft_checkpoint_writer_destroy(writer);
+    weft_session_destroy(session);
+}
+
+static void test_earlier_ones_are_kept(void **state)
+{
+    char path[128], older[140], found[140];
+    weft_checkpoint_info_t info = WEFT_CHECKPOINT_INFO_INIT;
+    job_t job = {.model = MLP, .optimizer = "sgd", .world = 2};
+    (void)state;
+    job.save = path_of("a", path, sizeof path);
+    unlink(path);
+    assert_int_equal(weft_checkpoint_newest(path, found, sizeof found, NULL), WEFT_ERR_NOT_FOUND);
+    compile(&job);
+    support_rank_threads(2, keep_some, &job);
+    for (uint32_t n = 0; n < 3; n++) {
+        assert_int_equal(weft_checkpoint_newest(path, found, sizeof found, &info), WEFT_OK);
+        assert_int_equal(info.step, STEPS - n);
+        snprintf(older, sizeof older, n == 0 ? "%s" : "%s.%u", path, n);
+        assert_string_equal(found, older);
+        assert_int_equal(weft_checkpoint_newest(path, found, strlen(older), NULL),
+                         WEFT_ERR_INVALID_ARGUMENT);
+        FILE *file = fopen(older, "r+b");
+        assert_non_null(file);
+        fseek(file, -1, SEEK_END);
+        int last = fgetc(file);
+        fseek(file, -1, SEEK_END);
+        fputc(last ^ 1, file);
+        fclose(file);
+    }
+    assert_int_equal(weft_checkpoint_newest(path, found, sizeof found, NULL), WEFT_ERR_FORMAT);
+    assert_non_null(strstr(weft_last_error(), "digest mismatch"));
+    unlink(path);
+    for (uint32_t n = 1; n < 3; n++) {
+        snprintf(older, sizeof older, "%s.%u", path, n);
+        assert_int_equal(unlink(older), 0);
+    }
+    weft_plan_release(job.plan);
+}
+
 static void test_any_run_loads_what_any_other_saved(void **state)
 {
     static const job_t kinds[] = {
@@ -421,6 +537,16 @@ static void test_mistakes_are_everybodys_errors(void **state)
 }
 
 /* Every allocation of a call fails once: a message, nothing changed, nothing left behind. */
+static weft_status_t write_by_writer(weft_session_t *session, const char *path)
+{
+    weft_checkpoint_writer_t *writer = NULL;
+    weft_status_t status = weft_checkpoint_writer_create(session, NULL, &writer);
+    status = status < 0 ? status : weft_checkpoint_writer_start(writer, path, NULL);
+    status = status < 0 ? status : weft_checkpoint_writer_wait(writer);
+    weft_checkpoint_writer_destroy(writer);
+    return status;
+}
+
 static void test_without_memory(void **state)
 {
     test_memory_t memory;
@@ -442,13 +568,14 @@ static void test_without_memory(void **state)
     assert_int_equal(weft_session_create(&bind, &session), WEFT_OK);
     assert_int_equal(weft_session_param_digest(session, before), WEFT_OK);
     path_of("a", path, sizeof path);
-    for (int load = 0; load < 2; load++) {
+    for (int way = 0; way < 3; way++) {
         uint64_t failures = 0;
         weft_status_t status;
         do {
             test_memory_fail(&memory, UINT64_MAX, failures);
-            status = load ? weft_session_load_checkpoint(session, path, NULL)
-                          : weft_session_save_checkpoint(session, path, NULL);
+            status = way == 0   ? weft_session_save_checkpoint(session, path, NULL)
+                     : way == 1 ? write_by_writer(session, path)
+                                : weft_session_load_checkpoint(session, path, NULL);
             test_memory_fail(&memory, UINT64_MAX, UINT64_MAX);
             assert_true(status == WEFT_OK || status == WEFT_ERR_NO_MEMORY);
         } while (status < 0 && ++failures < 1000);
@@ -469,6 +596,8 @@ int main(void)
         cmocka_unit_test(test_shards_are_gathered_and_scattered),
         cmocka_unit_test(test_over_put_links),
         cmocka_unit_test(test_on_cards),
+        cmocka_unit_test(test_written_while_training_goes_on),
+        cmocka_unit_test(test_earlier_ones_are_kept),
         cmocka_unit_test(test_any_run_loads_what_any_other_saved),
         cmocka_unit_test(test_states_by_index),
         cmocka_unit_test(test_parameters_are_set_and_gradients_read),

@@ -227,6 +227,27 @@ static void call_checkpoint(const fixture_t *f)
     AGREES(weft_session_load_checkpoint, path,
            weft_session_load_checkpoint(f->session, NULL, &any.checkpoint_info));
     OPTIONAL(weft_session_load_checkpoint, out_info);
+    weft_checkpoint_writer_t *writer = NULL;
+    char path[8];
+    FAILS(weft_checkpoint_writer_create, session,
+          weft_checkpoint_writer_create(NULL, NULL, &writer));
+    FAILS(weft_checkpoint_writer_create, out_writer,
+          weft_checkpoint_writer_create(f->session, NULL, NULL));
+    OPTIONAL(weft_checkpoint_writer_create, params);
+    assert_int_equal(weft_checkpoint_writer_create(f->session, NULL, &writer), WEFT_OK);
+    FAILS(weft_checkpoint_writer_start, writer,
+          weft_checkpoint_writer_start(NULL, "x", &any.checkpoint_info));
+    AGREES(weft_checkpoint_writer_start, path,
+           weft_checkpoint_writer_start(writer, NULL, &any.checkpoint_info));
+    OPTIONAL(weft_checkpoint_writer_start, info);
+    FAILS(weft_checkpoint_writer_wait, writer, weft_checkpoint_writer_wait(NULL));
+    ACCEPTS(weft_checkpoint_writer_destroy, writer, weft_checkpoint_writer_destroy(NULL));
+    weft_checkpoint_writer_destroy(writer);
+    FAILS(weft_checkpoint_newest, path,
+          weft_checkpoint_newest(NULL, path, sizeof path, &any.checkpoint_info));
+    FAILS(weft_checkpoint_newest, out_path,
+          weft_checkpoint_newest("x", NULL, 0, &any.checkpoint_info));
+    OPTIONAL(weft_checkpoint_newest, out_info);
     FAILS(weft_checkpoint_check, path,
           weft_checkpoint_check(NULL, f->plan, f->registry, &any.checkpoint_info));
     OPTIONAL(weft_checkpoint_check, plan);

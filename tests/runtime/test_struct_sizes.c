@@ -32,7 +32,7 @@ static weft_registry_t *registry;
 static weft_plan_builder_t *builder;
 static weft_edit_list_t *edits;
 static weft_snapshot_t *snapshot;
-static char checkpoint_path[64];
+static char checkpoint_path[64], found_path[80];
 
 static const weft_op_def_t make_def = {.domain = "test", .name = "Make"};
 static const weft_view_value_t values[1] = {{.name = "v", .bytes = 4, .grad_of = UINT32_MAX}};
@@ -57,6 +57,7 @@ static const weft_checkpoint_info_t checkpoint_info = WEFT_CHECKPOINT_INFO_INIT;
 static const weft_fuser_params_t fuser_params = WEFT_FUSER_PARAMS_INIT;
 static const weft_group_params_t group_params = WEFT_GROUP_PARAMS_INIT;
 static const weft_stream_params_t stream_params = WEFT_STREAM_PARAMS_INIT;
+static weft_checkpoint_writer_params_t writer_params = WEFT_CHECKPOINT_WRITER_PARAMS_INIT;
 static const weft_plan_builder_params_t builder_params = WEFT_PLAN_BUILDER_PARAMS_INIT;
 static weft_plan_buffer_params_t buffer_params = WEFT_PLAN_BUFFER_PARAMS_INIT;
 static weft_plan_kernel_params_t kernel_params = WEFT_PLAN_KERNEL_PARAMS_INIT;
@@ -179,6 +180,18 @@ CALLS(weft_algorithm_verify, params,
 CALLS(weft_capture_get_info, info, weft_capture_get_info(capture, info))
 CALLS(weft_session_save_checkpoint, info,
       weft_session_save_checkpoint(session, checkpoint_path, info))
+CREATES(weft_checkpoint_writer_create, params, weft_checkpoint_writer_t,
+        weft_checkpoint_writer_create(session, params, &made), weft_checkpoint_writer_destroy)
+static weft_status_t weft_checkpoint_writer_start_info(void *info)
+{
+    weft_checkpoint_writer_t *writer = NULL;
+    weft_status_t status = weft_checkpoint_writer_create(session, NULL, &writer);
+    status = status < 0 ? status : weft_checkpoint_writer_start(writer, checkpoint_path, info);
+    weft_checkpoint_writer_destroy(writer);
+    return status;
+}
+CALLS(weft_checkpoint_newest, out_info,
+      weft_checkpoint_newest(checkpoint_path, found_path, sizeof found_path, out_info))
 CALLS(weft_session_load_checkpoint, out_info,
       weft_session_load_checkpoint(session, checkpoint_path, out_info))
 CALLS(weft_snapshot_take, info, weft_snapshot_take(snapshot, session, group, info))
@@ -371,6 +384,9 @@ static const row_t rows[] = {
     READS(weft_capture_begin, params, capture_params, STEP),
     WRITES(weft_capture_get_info, info, weft_capture_info_t),
     READS(weft_session_save_checkpoint, info, checkpoint_info, STEP),
+    READS(weft_checkpoint_writer_create, params, writer_params, STEP),
+    READS(weft_checkpoint_writer_start, info, checkpoint_info, STEP),
+    WRITES(weft_checkpoint_newest, out_info, weft_checkpoint_info_t),
     WRITES(weft_session_load_checkpoint, out_info, weft_checkpoint_info_t),
     WRITES(weft_checkpoint_check, out_info, weft_checkpoint_info_t),
     READS(weft_snapshot_take, info, checkpoint_info, STEP),

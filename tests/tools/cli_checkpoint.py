@@ -152,6 +152,26 @@ class Checkpoint(Case):
         done = self.weft("run", plan, "-n", 2, "--data", DATA, "--steps", 8, "--resume", "auto", code=2)
         self.assertIn("--resume auto requires --checkpoint FILE", done.stderr)
 
+    def test_earlier_checkpoints_are_kept_and_replace_damaged_ones(self):
+        plan = self.compile("mlp.onnx", "plan.weft", 2, 16)
+        whole = self.digest(plan, steps=10)
+        auto = ("--checkpoint", self.file, "--checkpoint-every", 2, "--checkpoint-keep", 3, "--resume", "auto")
+        self.train(plan, *auto, steps=8)
+        files = [self.file, *(self.file.with_name(f"{self.file.name}.{n}") for n in (1, 2))]
+        self.assertEqual(sorted(self.file.parent.glob(f"{self.file.name}*")), files)
+        self.assertEqual([read_safetensors(file)[1]["weft.step"] for file in files], ["8", "6", "4"])
+        files[0].write_bytes(b"damaged")
+        content = bytearray(files[1].read_bytes())
+        content[-1] ^= 1
+        files[1].write_bytes(content)
+        done = self.weft("run", plan, "-n", 2, "--data", DATA, "--steps", 10, "--no-eval", "--json", *auto)
+        self.assertIn(f"warning: {files[1]}: digest mismatch", done.stderr)
+        self.assertIn(f"continues from {files[2]}", done.stderr)
+        report = json.loads(done.stdout)
+        self.assertEqual((report["first_step"], report["param_digest"]), (4, whole))
+        done = self.weft("run", plan, "-n", 2, "--data", DATA, "--steps", 8, "--checkpoint-keep", 2, code=2)
+        self.assertIn("--checkpoint-keep requires --checkpoint FILE", done.stderr)
+
     def test_the_epoch_goes_on_where_it_was(self):
         """Across the end of an epoch, at it and behind it: 167 images are 5 steps of 2 ranks with 16 each."""
         data = self.dir / "data"

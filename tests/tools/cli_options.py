@@ -114,7 +114,7 @@ class Options(Case):
         self.says("run: unknown option '--epoches' (did you mean '--epochs'?)", "run", "--epoches", "2")
         self.says("run: unknown option '--zzz'; `weft help run` lists the options", "run", "--zzz")
         self.says("run: unknown option '-z'; `weft help run` lists the options", "run", "-z")
-        self.says("run: ambiguous option '--check' (matches --checkpoint, --checkpoint-every)", "run", "--check", "x")
+        self.says("run: ambiguous option '--check' (matches --checkpoint, --checkpoint-every, --checkpoint-keep)", "run", "--check", "x")
         self.says("compile: option '--batch' requires a value", "compile", "--batch")
         self.says("compile: option '--batch' requires a value", "compile", "--batch", "--infer")
         self.says("compile: option '-o' requires a value", "compile", "-o")

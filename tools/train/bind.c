@@ -190,8 +190,10 @@ done:
 
 void wefti_trainer_leave(trainer_t *trainer)
 {
+    weft_checkpoint_writer_destroy(trainer->writer);
     weft_session_destroy(trainer->session);
     weft_group_destroy(trainer->group);
+    trainer->writer = NULL;
     trainer->session = NULL;
     trainer->group = NULL;
 }

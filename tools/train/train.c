@@ -213,11 +213,19 @@ static weft_status_t keep_failure(trainer_t *trainer, weft_status_t status)
     return WEFT_OK;
 }
 
-static weft_status_t save_checkpoint(trainer_t *trainer)
+/* The file is written while training goes on. */
+static weft_status_t start_checkpoint(trainer_t *trainer)
 {
-    return keep_failure(trainer, weft_session_save_checkpoint(trainer->session,
-                                                              trainer->options->checkpoint_path,
-                                                              &trainer->at));
+    const train_options_t *options = trainer->options;
+    const weft_checkpoint_writer_params_t params = {.struct_size = sizeof params,
+                                                    .keep = options->checkpoint_keep};
+    if (trainer->writer == NULL) {
+        WEFT_RETURN_IF_ERROR(
+            weft_checkpoint_writer_create(trainer->session, &params, &trainer->writer));
+    }
+    WEFT_RETURN_IF_ERROR(keep_failure(trainer, weft_checkpoint_writer_wait(trainer->writer)));
+    return keep_failure(trainer, weft_checkpoint_writer_start(
+                                     trainer->writer, options->checkpoint_path, &trainer->at));
 }
 
 /* The last one is written by write_files. */
@@ -250,7 +258,7 @@ static weft_status_t advance(trainer_t *trainer)
     }
     trainer->started = true;
     WEFT_RETURN_IF_ERROR(wefti_trainer_keep(trainer));
-    return is_checkpoint_due(trainer) ? save_checkpoint(trainer) : WEFT_OK;
+    return is_checkpoint_due(trainer) ? start_checkpoint(trainer) : WEFT_OK;
 }
 
 static weft_status_t train(trainer_t *trainer)
@@ -437,8 +445,9 @@ static weft_status_t write_files(trainer_t *trainer)
         WEFT_TRY(status, keep_failure(trainer, status), done);
     }
     if (options->checkpoint_path != NULL) {
-        status = save_checkpoint(trainer);
-        trainer->report.checkpointed = status >= 0;
+        WEFT_TRY(status, start_checkpoint(trainer), done);
+        status = weft_checkpoint_writer_wait(trainer->writer);
+        trainer->report.checkpointed = status >= 0 && trainer->failed >= 0;
         WEFT_TRY(status, keep_failure(trainer, status), done);
     }
     if (options->trace_path != NULL) {

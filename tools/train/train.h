@@ -30,6 +30,7 @@ typedef struct train_options {
     bool json;
     const char *save_path, *trace_path, *profile_path, *checkpoint_path; /* NULL: not written */
     uint64_t checkpoint_every;     /* steps; 0: at the end only */
+    uint32_t checkpoint_keep;      /* 0: 1 */
     const char *resume_path;       /* NULL: from the beginning */
     weft_checkpoint_info_t resume; /* of resume_path, set by wefti_train_resume */
     uint32_t min_ranks;            /* 0: the run ends when a rank dies; else with fewer ranks */

@@ -12,7 +12,8 @@ typedef struct trainer {
     train_binding_t binding;
     weft_context_t *context;
     weft_session_t *session;
-    weft_group_t *group; /* elastic: all ranks */
+    weft_checkpoint_writer_t *writer; /* NULL before the first checkpoint */
+    weft_group_t *group;              /* elastic: all ranks */
     uint32_t rank, world_size;
     void *inputs[DATA_MAX_INPUTS]; /* the inputs' own memory */
     float *logits;

@@ -68,7 +68,7 @@ static uint32_t same(expander_t *e)
     for (uint32_t i = 1; i < count && e->status >= 0; i++) {
         wefti_expand_take(e, i, e->last, i);
     }
-    return e->status < 0 ? 0 : e->graph->nodes[e->last].outputs[0];
+    return e->status < 0 ? 0 : e->graph->nodes[e->last].outputs[first];
 }
 
 /* dX is like the first operand of the forward operator, seen as a matrix. */
@@ -147,11 +147,31 @@ static uint32_t gather_nd_grad(expander_t *e)
                : scatter(e, "ScatterND", &x, input(e, 1), input(e, 2), NULL);
 }
 
+/* A gradient of pooling with the attributes of a node and the shape of dX. */
+static uint32_t with_shape(expander_t *e, const char *op, const uint32_t *in, uint32_t in_count,
+                           uint32_t of)
+{
+    wefti_graph_t *graph = e->graph;
+    const weft_tensor_desc_t x = output_type(e, 0);
+    const wefti_node_t *from = &graph->nodes[of];
+    const uint32_t count = from->attr_count;
+    weft_attr_t *attrs = wefti_arena_array(&graph->arena, (size_t)count + 1, sizeof(*attrs));
+    if (e->status >= 0 && attrs == NULL) {
+        e->status = WEFT_ERR_NO_MEMORY;
+    }
+    if (e->status < 0) {
+        return 0;
+    }
+    memcpy(attrs, from->attrs, count * sizeof(*attrs));
+    attrs[count] = (weft_attr_t){
+        .name = "input_shape", .type = WEFT_ATTR_TYPE_INTS, .ints = x.dims, .count = x.rank};
+    return weft(e, op, in, in_count, attrs, count + 1);
+}
+
 /* The pooling keeps a mask in place of the indices. */
 static uint32_t pool_grad(expander_t *e)
 {
     wefti_graph_t *graph = e->graph;
-    const weft_tensor_desc_t x = output_type(e, 0);
     const uint32_t pool = wefti_producer(graph, input(e, 1));
     const uint32_t in[] = {input(e, 0), input(e, 1)};
     if (pool == NONE || graph->nodes[pool].output_count != 2) {
@@ -160,18 +180,66 @@ static uint32_t pool_grad(expander_t *e)
     if (wefti_op_facts(graph->nodes[pool].def).gradient == WEFT_GRADIENT_WINDOW_MAXIMUM) {
         e->status = wefti_graph_change_op(graph, pool, "weft", "MaxPoolMask", 0);
     }
-    const uint32_t count = graph->nodes[pool].attr_count;
-    weft_attr_t *attrs = wefti_arena_array(&graph->arena, (size_t)count + 1, sizeof(*attrs));
-    if (e->status >= 0 && attrs == NULL) {
-        e->status = WEFT_ERR_NO_MEMORY;
+    return with_shape(e, "MaxPoolGrad", in, 2, pool);
+}
+
+static uint32_t average_pool_grad(expander_t *e)
+{
+    const uint32_t dy = input(e, 0);
+    return with_shape(e, "AveragePoolGrad", &dy, 1, e->node);
+}
+
+/* Does a node that is no gradient of it read output 4, in ONNX Runtime 1 / deviation? */
+static bool reads_deviation(const wefti_graph_t *graph, uint32_t value)
+{
+    bool other = (graph->values[value].flags & WEFTI_VALUE_OUTPUT) != 0;
+    for (uint32_t i = 0; i < graph->order_count && !other; i++) {
+        const wefti_node_t *node = &graph->nodes[graph->order[i]];
+        const bool gradient = wefti_op_facts(node->def).expansion == WEFT_EXPANSION_BATCH_NORM_GRAD;
+        for (uint32_t k = 0; k < node->input_count && !node->dead; k++) {
+            other = other || (node->inputs[k] == value && !(gradient && k == 4));
+        }
     }
-    if (e->status < 0) {
-        return 0;
+    return other;
+}
+
+/* As the backward pass of Weft has it: outputs 1 and 2, which the pass given-gradients takes, become
+ * copies of the statistics of the batch; outputs 3 and 4, which BatchNormalizationGrad reads, become
+ * these, the variance in place of 1 / deviation. */
+static uint32_t batch_norm(expander_t *e)
+{
+    const wefti_node_t *node = &e->graph->nodes[e->node];
+    const weft_op_ref_t op = wefti_op_facts(node->def).result_grad;
+    const weft_attr_t attrs[] = {
+        {.name = "epsilon", .type = WEFT_ATTR_TYPE_FLOAT, .f = wefti_node_float(node, "epsilon")},
+        {.name = "momentum", .type = WEFT_ATTR_TYPE_FLOAT, .f = wefti_node_float(node, "momentum")},
+    };
+    for (uint32_t k = 1; k < 3; k++) {
+        if (wants(e, k) && wefti_graph_is_read(e->graph, node->outputs[k])) {
+            return unsupported(e, "running statistics that other nodes read are not supported");
+        }
     }
-    memcpy(attrs, graph->nodes[pool].attrs, count * sizeof(*attrs));
-    attrs[count] = (weft_attr_t){
-        .name = "input_shape", .type = WEFT_ATTR_TYPE_INTS, .ints = x.dims, .count = x.rank};
-    return weft(e, "MaxPoolGrad", in, 2, attrs, count + 1);
+    if (wants(e, 4) && reads_deviation(e->graph, node->outputs[4])) {
+        return unsupported(e, "only BatchNormalizationGrad may read output saved_inv_std");
+    }
+    uint32_t y = add_node(e, &(const wefti_node_params_t){.domain = op.domain,
+                                                          .op = op.name,
+                                                          .inputs = node->inputs,
+                                                          .input_count = node->input_count,
+                                                          .output_count = 3,
+                                                          .attrs = attrs,
+                                                          .attr_count = 2});
+    const uint32_t training = e->last;
+    for (uint32_t k = 1; k < 3 && e->status >= 0; k++) {
+        if (wants(e, k + 2)) {
+            wefti_expand_take(e, k + 2, training, k);
+        }
+        if (wants(e, k) && e->graph->values[e->graph->nodes[e->node].outputs[k]].grad_of != NONE) {
+            wefti_expand_give(e, k, e->graph->nodes[training].outputs[k]);
+            e->graph->nodes[e->last].phase = WEFTI_PHASE_BACKWARD; /* evaluation reads none */
+        }
+    }
+    return y;
 }
 
 static uint32_t slice_grad(expander_t *e)
@@ -368,6 +436,9 @@ wefti_expand_fn wefti_expand_gradient(weft_expansion_t expansion)
         [WEFT_EXPANSION_ONE_HOT_ENTROPY_GRAD] = one_hot_entropy_grad,
         [WEFT_EXPANSION_POOL_GRAD] = pool_grad,
         [WEFT_EXPANSION_SCALE] = scale,
+        [WEFT_EXPANSION_BATCH_NORM] = batch_norm,
+        [WEFT_EXPANSION_BATCH_NORM_GRAD] = same,
+        [WEFT_EXPANSION_AVERAGE_POOL_GRAD] = average_pool_grad,
     };
     const size_t row = (size_t)expansion;
     return row < sizeof(rows) / sizeof(rows[0]) ? rows[row] : NULL;

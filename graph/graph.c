@@ -268,6 +268,18 @@ weft_status_t wefti_error_empty_param(const char *name)
     return wefti_error(WEFT_ERR_UNSUPPORTED, "parameter '%s': no elements to train", name);
 }
 
+bool wefti_graph_is_read(const wefti_graph_t *graph, uint32_t value)
+{
+    bool read = (graph->values[value].flags & WEFTI_VALUE_OUTPUT) != 0;
+    for (uint32_t i = 0; i < graph->order_count && !read; i++) {
+        const wefti_node_t *node = &graph->nodes[graph->order[i]];
+        for (uint32_t k = 0; k < node->input_count; k++) {
+            read = read || node->inputs[k] == value;
+        }
+    }
+    return read;
+}
+
 uint32_t *wefti_graph_statistics(const wefti_graph_t *graph, wefti_arena_t *arena)
 {
     uint32_t *of = wefti_id_map(arena, graph->value_count);

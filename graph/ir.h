@@ -429,6 +429,8 @@ weft_status_t wefti_reachability_create(const weft_graph_view_t *view,
 bool wefti_reachable(wefti_reachability_t *reachability, uint32_t from_op, uint32_t to_op);
 void wefti_reachability_destroy(wefti_reachability_t *reachability);
 
+/* graph/graph.c: does a node read a value, or is it an output of the graph? */
+bool wefti_graph_is_read(const wefti_graph_t *graph, uint32_t value);
 /* graph/graph.c: by value, the node of which a parameter is a running statistic
  * (WEFT_FACT_STATISTICS), or WEFTI_NONE. Its gradient is the statistic of a step, averaged over ranks
  * and micro-batches. NULL: no memory. */

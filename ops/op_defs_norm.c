@@ -28,7 +28,7 @@ static weft_status_t check_channels(const weft_node_desc_t *node, uint32_t x, ui
     return WEFT_OK;
 }
 
-static weft_status_t infer_batch_norm(weft_node_desc_t *node)
+weft_status_t wefti_infer_batch_norm(weft_node_desc_t *node)
 {
     WEFT_RETURN_IF_ERROR(wefti_infer_need(node, 5));
     WEFT_RETURN_IF_ERROR(check_channels(node, 0, 1, 4));
@@ -118,7 +118,8 @@ static weft_status_t infer_moments(weft_node_desc_t *node)
         .domain = space, .name = op, .since_version = version, .inputs_min = 5,                    \
         .inputs_max = most, .outputs_min = 1, .outputs_max = outputs, .dtypes = WEFTI_BIT_FLOATS,  \
         .in_place = WEFTI_IN_PLACE_NONE, .attrs = list, .attr_count = WEFTI_COUNT(list),           \
-        .infer = infer_batch_norm, .cost = cost_batch_norm, .doc = text, WEFTI_FACTS(__VA_ARGS__)  \
+        .infer = wefti_infer_batch_norm, .cost = cost_batch_norm, .doc = text,                     \
+        WEFTI_FACTS(__VA_ARGS__)                                                                   \
     }
 
 static const weft_op_def_t defs[] = {

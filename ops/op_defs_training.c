@@ -26,16 +26,33 @@ static weft_status_t infer_by_second(weft_node_desc_t *node)
     return infer_shape_input(node, 1, 0);
 }
 
-static weft_status_t infer_pool_grad(weft_node_desc_t *node)
+/* The importer adds what was pooled as the last input. */
+static weft_status_t infer_pool_grad(weft_node_desc_t *node, uint32_t pooled, const char *what)
 {
     WEFT_RETURN_IF_ERROR(wefti_infer_need(node, node->input_count));
-    if (node->input_count < 3) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "input Indices must be an output of MaxPool, whose input has the shape "
-                           "of dX");
+    if (node->input_count <= pooled) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "%s, whose input has the shape of dX", what);
     }
-    wefti_infer_set_like(node, 0, &node->inputs[2]);
+    wefti_infer_set_like(node, 0, &node->inputs[pooled]);
     return WEFT_OK;
+}
+
+static weft_status_t infer_max_pool_grad(weft_node_desc_t *node)
+{
+    return infer_pool_grad(node, 2, "input Indices must be an output of MaxPool");
+}
+
+static weft_status_t infer_average_pool_grad(weft_node_desc_t *node)
+{
+    return infer_pool_grad(node, 1, "input dY must be '<Y>_grad' of a result Y of AveragePool");
+}
+
+static weft_status_t infer_batch_norm_internal(weft_node_desc_t *node)
+{
+    if (weft_node_attr_int(node, "training_mode", 0) != 1) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED, "attribute 'training_mode' must be 1");
+    }
+    return wefti_infer_batch_norm(node);
 }
 
 static weft_status_t infer_entropy(weft_node_desc_t *node)
@@ -68,6 +85,14 @@ static const weft_attr_def_t batch_attrs[] = {INT("batch_dims", 0, "as the forwa
 static const weft_attr_def_t norm_attrs[] = {
     {.name = "epsilon", .type = WEFT_ATTR_TYPE_FLOAT, .default_f = 1e-5f, .doc = "of the variance"},
 };
+static const weft_attr_def_t batch_norm_attrs[] = {
+    {.name = "epsilon", .type = WEFT_ATTR_TYPE_FLOAT, .default_f = 1e-5f, .doc = "of the variance"},
+    {.name = "momentum",
+     .type = WEFT_ATTR_TYPE_FLOAT,
+     .default_f = 0.9f,
+     .doc = "share of the running statistics that stays"},
+    INT("training_mode", 0, "must be 1"),
+};
 static const weft_attr_def_t sum_attrs[] = {
     INT("keepdims", 1, "1: reduced dimensions stay, with size 1"),
     INT("noop_with_empty_axes", 0, "1: without axes nothing is reduced"),
@@ -75,12 +100,13 @@ static const weft_attr_def_t sum_attrs[] = {
 static const weft_attr_def_t scale_attrs[] = {INT("scale_down", 0, "1: divided")};
 #define OF_POOL(key, kind)                                                                         \
     {                                                                                              \
-        .name = key, .type = WEFT_ATTR_TYPE_##kind, .doc = "of MaxPool; ignored"                   \
+        .name = key, .type = WEFT_ATTR_TYPE_##kind, .doc = "of the forward operator"               \
     }
 static const weft_attr_def_t pool_attrs[] = {
-    OF_POOL("auto_pad", STRING),   OF_POOL("ceil_mode", INT), OF_POOL("dilations", INTS),
-    OF_POOL("kernel_shape", INTS), OF_POOL("pads", INTS),     OF_POOL("storage_order", INT),
-    OF_POOL("strides", INTS)};
+    OF_POOL("auto_pad", STRING), OF_POOL("ceil_mode", INT),
+    OF_POOL("dilations", INTS),  OF_POOL("kernel_shape", INTS),
+    OF_POOL("pads", INTS),       OF_POOL("storage_order", INT),
+    OF_POOL("strides", INTS),    OF_POOL("count_include_pad", INT)};
 #define REDUCTION                                                                                  \
     {                                                                                              \
         .name = "reduction", .type = WEFT_ATTR_TYPE_STRING, .default_s = "mean",                   \
@@ -113,8 +139,18 @@ static const weft_attr_def_t entropy_attrs[] = {
 #define BY(kind) WEFTI_FACTS(.expansion = WEFT_EXPANSION_##kind)
 
 static const weft_op_def_t defs[] = {
+    {ROW("", "AveragePoolGrad", 1, 2, 1, "dX from dY, of AveragePool"),
+     .infer = infer_average_pool_grad, ATTRS(pool_attrs), BY(AVERAGE_POOL_GRAD)},
+    {MS("BatchNormInternal", 5, 5, 5,
+        "BatchNormalization in training form; outputs 3 and 4: mean and variance of X"),
+     .infer = infer_batch_norm_internal, ATTRS(batch_norm_attrs),
+     WEFTI_FACTS(.expansion = WEFT_EXPANSION_BATCH_NORM, .flags = WEFT_FACT_STATISTICS,
+                 .result_grad = {"weft", "BatchNormTraining"},
+                 .evaluation = {"", "BatchNormalization"})},
     {MS("BatchNormalizationGrad", 5, 5, 3, "dX, dScale and dB from dY, X, scale, mean, variance"),
-     LIKE_2(1, 2), ATTRS(norm_attrs), SAME("weft", "BatchNormGrad")},
+     LIKE_2(1, 2), ATTRS(norm_attrs),
+     WEFTI_FACTS(.expansion = WEFT_EXPANSION_BATCH_NORM_GRAD,
+                 .result_grad = {"weft", "BatchNormGrad"})},
     {MS("BiasFastGeluGrad_dX", 3, 3, 1, "dX of Gelu(X + B) by tanh"), LIKE_1(0),
      BY(FAST_GELU_GRAD)},
     {MS("BiasGeluGrad_dX", 3, 3, 1, "dX of Gelu(X + B)"), LIKE_1(0), BY(GELU_GRAD)},
@@ -138,7 +174,7 @@ static const weft_op_def_t defs[] = {
     {MS("LogSoftmaxGrad_13", 2, 2, 1, "dX from dY and Y"), LIKE_1(0), ATTRS(axis_last_attrs),
      SAME("weft", "LogSoftmaxGrad")},
     {ROW("", "MaxPoolGrad", 2, 3, 1, "dX from dY and the indices of MaxPool"),
-     .infer = infer_pool_grad, ATTRS(pool_attrs), BY(POOL_GRAD)},
+     .infer = infer_max_pool_grad, ATTRS(pool_attrs), BY(POOL_GRAD)},
     {MS("ReduceSumTraining", 2, 2, 1, "ReduceSum"), .infer = wefti_infer_reduce, ATTRS(sum_attrs),
      SAME("", "ReduceSum")},
     {MS("Scale", 2, 2, 1, "X times a number, or divided by it"), LIKE_1(0), ATTRS(scale_attrs),

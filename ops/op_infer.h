@@ -124,6 +124,7 @@ weft_status_t wefti_resize_resolve(const weft_node_desc_t *node, uint32_t x_inpu
 
 /* Shape rules that gradient operators share with their forward operators. */
 weft_status_t wefti_infer_pool(weft_node_desc_t *node);
+weft_status_t wefti_infer_batch_norm(weft_node_desc_t *node);
 
 weft_status_t wefti_infer_reduce(weft_node_desc_t *node);
 

@@ -145,6 +145,25 @@ static weft_status_t take_by_name(finder_t *f, uint32_t param)
                                                 : WEFT_OK;
 }
 
+/* With gradients, running statistics have those of the step: graph/autodiff/norm.c. */
+static weft_status_t take_statistics(finder_t *f)
+{
+    const wefti_graph_t *graph = f->graph;
+    for (uint32_t i = 0; i < graph->order_count && f->found > 0; i++) {
+        const wefti_node_t *node = &graph->nodes[graph->order[i]];
+        for (uint32_t k = 3; k < 5 && wefti_op_has(node->def, WEFT_FACT_STATISTICS); k++) {
+            const uint32_t running = node->inputs[k];
+            const uint32_t statistic =
+                k - 2 < node->output_count ? node->outputs[k - 2] : WEFTI_NONE;
+            if (running != WEFTI_NONE && statistic != WEFTI_NONE &&
+                graph->values[running].kind == WEFTI_VALUE_PARAM) {
+                WEFT_RETURN_IF_ERROR(take(f, running, statistic));
+            }
+        }
+    }
+    return WEFT_OK;
+}
+
 static weft_status_t find_gradients(wefti_graph_t *graph, const wefti_gradient_map_t *map,
                                     uint32_t *out_found)
 {
@@ -167,7 +186,9 @@ static weft_status_t find_gradients(wefti_graph_t *graph, const wefti_gradient_m
     }
     if (map != NULL && f.found == 0) {
         status = wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "grads_path", "map is empty");
+        goto done;
     }
+    WEFT_TRY(status, take_statistics(&f), done);
     *out_found = f.found;
 done:
     wefti_arena_deinit(&f.arena);

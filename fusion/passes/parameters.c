@@ -54,8 +54,10 @@ static weft_status_t use_given(wefti_graph_t *graph, const char *train, const ch
 {
     for (uint32_t i = 0; i < graph->parameter_count; i++) {
         wefti_parameter_t *parameter = &graph->parameters[i];
-        if (parameter->value != WEFTI_NONE) {
-            parameter->trained = graph->values[parameter->value].kind == WEFTI_VALUE_PARAM;
+        const bool updated = parameter->value != WEFTI_NONE &&
+                             graph->values[parameter->value].kind == WEFTI_VALUE_PARAM;
+        if (parameter->value != WEFTI_NONE && !(updated && parameter->running)) {
+            parameter->trained = updated;
             parameter->guess = false;
             parameter->fixed_norms = 0; /* as the gradients of the model have it */
             parameter->why = parameter->trained ? "the model contains its gradient"

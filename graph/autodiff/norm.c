@@ -14,19 +14,6 @@ static bool is_training_form(const wefti_node_t *node)
                               : wefti_node_int(node, "training_mode") != 0;
 }
 
-/* No node reads the running statistics after the step, and they are no output. */
-static bool is_unread(const wefti_graph_t *graph, uint32_t value)
-{
-    bool read = (graph->values[value].flags & WEFTI_VALUE_OUTPUT) != 0;
-    for (uint32_t i = 0; i < graph->order_count && !read; i++) {
-        const wefti_node_t *node = &graph->nodes[graph->order[i]];
-        for (uint32_t k = 0; k < node->input_count; k++) {
-            read = read || node->inputs[k] == value;
-        }
-    }
-    return !read;
-}
-
 /* The forward node becomes one whose outputs 1 and 2 are the statistics of the batch. */
 static weft_status_t expose_statistics(wefti_diff_t *diff)
 {
@@ -37,7 +24,7 @@ static weft_status_t expose_statistics(wefti_diff_t *diff)
         {.name = "momentum", .type = WEFT_ATTR_TYPE_FLOAT, .f = wefti_node_float(node, "momentum")},
     };
     for (uint32_t k = 1; k < node->output_count; k++) {
-        if (node->outputs[k] != WEFTI_NONE && !is_unread(graph, node->outputs[k])) {
+        if (node->outputs[k] != WEFTI_NONE && wefti_graph_is_read(graph, node->outputs[k])) {
             return wefti_diff_unsupported(diff, "running statistics that other nodes read");
         }
     }

@@ -218,17 +218,39 @@ static weft_status_t connect(import_t *import, const Onnx__NodeProto *node, size
     return WEFT_OK;
 }
 
-/* The gradient of MaxPool from indices has the shape of what was pooled, which becomes input 2. */
+/* "y_grad" -> the node that produces y, if it is the mean of windows. */
+static uint32_t averaged(const import_t *import, const char *gradient)
+{
+    const size_t length = strlen(gradient), suffix = strlen("_grad");
+    if (length <= suffix || strcmp(gradient + length - suffix, "_grad") != 0) {
+        return WEFTI_NONE;
+    }
+    const char *y =
+        wefti_arena_printf(&import->file->arena, "%.*s", (int)(length - suffix), gradient);
+    uint32_t value = y == NULL ? WEFTI_NONE : wefti_graph_find_value(import->graph, y);
+    uint32_t node = value == WEFTI_NONE ? WEFTI_NONE : wefti_producer(import->graph, value);
+    return node != WEFTI_NONE && wefti_op_facts(import->graph->nodes[node].def).gradient ==
+                                     WEFT_GRADIENT_WINDOW_MEAN
+               ? node
+               : WEFTI_NONE;
+}
+
+/* Gradients of pooling have the shape of what was pooled, which becomes their last input: MaxPool
+ * is found by its indices, AveragePool by the name that ONNX Runtime gives the gradient of Y. */
 static void add_pooled(const import_t *import, wefti_node_params_t *params)
 {
     const wefti_graph_t *graph = import->graph;
-    if (wefti_op_facts(params->def).expansion == WEFT_EXPANSION_POOL_GRAD &&
-        params->input_count == 2) {
-        uint32_t *inputs = (uint32_t *)params->inputs; /* of connect, with one entry more */
-        uint32_t pool = wefti_producer(graph, inputs[1]);
-        if (pool != WEFTI_NONE) {
-            inputs[params->input_count++] = graph->nodes[pool].inputs[0];
-        }
+    const weft_expansion_t expansion = wefti_op_facts(params->def).expansion;
+    uint32_t *inputs = (uint32_t *)params->inputs; /* of connect, with one entry more */
+    uint32_t pool = WEFTI_NONE;
+    if (expansion == WEFT_EXPANSION_POOL_GRAD && params->input_count == 2) {
+        pool = wefti_producer(graph, inputs[1]);
+    } else if (expansion == WEFT_EXPANSION_AVERAGE_POOL_GRAD && params->input_count == 1 &&
+               inputs[0] != WEFTI_NONE) {
+        pool = averaged(import, graph->values[inputs[0]].name);
+    }
+    if (pool != WEFTI_NONE) {
+        inputs[params->input_count++] = graph->nodes[pool].inputs[0];
     }
 }
 

@@ -217,6 +217,7 @@ static const op_places_t *places_of(const Onnx__NodeProto *node)
         {"ConvTranspose", true, 6, 0},
         {"Gather", false, 1, 0},
         {"BatchNormalization", false, 6, 24},
+        {"BatchNormInternal", false, 6, 24}, /* of com.microsoft */
         {"LayerNormalization", false, 6, 0},
         {"InstanceNormalization", false, 6, 0},
         {"GroupNormalization", false, 6, 0},
@@ -226,9 +227,10 @@ static const op_places_t *places_of(const Onnx__NodeProto *node)
         {"GRU", false, 14, 0},
         {"RNN", false, 14, 0},
     };
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        if (node->op_type != NULL && wefti_onnx_domain(node->domain)[0] == '\0' &&
-            strcmp(node->op_type, table[i].op) == 0) {
+    const char *domain = wefti_onnx_domain(node->domain);
+    const bool known = domain[0] == '\0' || strcmp(domain, "com.microsoft") == 0;
+    for (size_t i = 0; i < sizeof table / sizeof *table && known; i++) {
+        if (node->op_type != NULL && strcmp(node->op_type, table[i].op) == 0) {
             return &table[i];
         }
     }

@@ -248,6 +248,10 @@ typedef enum weft_expansion {
     WEFT_EXPANSION_SKIP_RMS_NORM = 35,   /**< SkipSimplifiedLayerNormalization of ONNX Runtime */
     WEFT_EXPANSION_FUSED_MATMUL = 36,    /**< FusedMatMul of ONNX Runtime */
     WEFT_EXPANSION_SCALE = 37,           /**< Scale of ONNX Runtime's training graphs */
+    /** BatchNormInternal and BatchNormalizationGrad of ONNX Runtime's training graphs */
+    WEFT_EXPANSION_BATCH_NORM = 38,
+    WEFT_EXPANSION_BATCH_NORM_GRAD = 39,
+    WEFT_EXPANSION_AVERAGE_POOL_GRAD = 40, /**< AveragePoolGrad, from the input of AveragePool */
 } weft_expansion_t;
 
 /** The type in which an operator computes where the compiler may choose half types (compile

@@ -99,6 +99,37 @@ def whole(op, clip=None, change=None, **attributes):
     return proto
 
 
+def normalized_weights():
+    r = np.random.default_rng(2)
+    return {"n.weight": r.uniform(0.5, 2, 2).astype(np.float32), "n.bias": r.standard_normal(2).astype(np.float32),
+            "n.running_mean": np.zeros(2, np.float32), "n.running_var": np.ones(2, np.float32),
+            "f.weight": r.standard_normal((3, 8)).astype(np.float32), "f.bias": r.standard_normal(3).astype(np.float32)}
+
+
+def normalized(trained):
+    """A model with BatchNormalization and AveragePool; trained: as ONNX Runtime writes its forward and backward pass."""
+    node, info, w = helper.make_node, helper.make_tensor_value_info, normalized_weights()
+    norm, pool = {"epsilon": 1e-3, "momentum": 0.8, "training_mode": 1}, {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [0, 0, 0, 0]}
+    operands, running = ["x", "n.weight", "n.bias", "n.running_mean", "n.running_var"], ["new_mean", "new_var"]
+    nodes = [node("BatchNormInternal", operands, ["a", *running, "saved_mean", "saved_inv_std"], "norm", domain=MS, **norm) if trained else
+             node("BatchNormalization", operands, ["a", *running], "norm", **norm),
+             node("AveragePool", ["a"], ["p"], "pool", **pool), node("Flatten", ["p"], ["v"]),
+             node("Gemm", ["v", "f.weight", "f.bias"], ["y"], transB=1),
+             node("SoftmaxCrossEntropyLoss", ["y", "labels"], ["loss", "scores"], "loss", reduction="mean")]
+    if trained:
+        w |= {"one": np.float32(1), "rows": np.int64([0])}
+        nodes += [node("SoftmaxCrossEntropyLossGrad", ["one", "scores", "labels"], ["y_grad"], domain=MS, reduction="mean"),
+                  node("ReduceSum", ["y_grad", "rows"], ["f.bias_grad"], keepdims=0),
+                  node("Gemm", ["y_grad", "v"], ["f.weight_grad"], transA=1), node("Gemm", ["y_grad", "f.weight"], ["v_grad"]),
+                  node("Shape", ["p"], ["pooled"]), node("Reshape", ["v_grad", "pooled"], ["p_grad"]),
+                  node("AveragePoolGrad", ["p_grad"], ["a_grad"], "pool_grad", **pool),
+                  node("BatchNormalizationGrad", ["a_grad", "x", "n.weight", "saved_mean", "saved_inv_std"],
+                       ["", "n.weight_grad", "n.bias_grad"], domain=MS, epsilon=1e-3)]
+    graph = helper.make_graph(nodes, "g", [info("x", TensorProto.FLOAT, ["batch", 2, 5, 5]), info("labels", TensorProto.INT64, ["batch"])],
+                              [info("loss", TensorProto.FLOAT, [])], [numpy_helper.from_array(v, k) for k, v in w.items()])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15), helper.make_opsetid(MS, 1)], ir_version=8)
+
+
 def node_of(graph, op):
     return next(node for node in graph.node if node.op_type == op)
 
@@ -192,6 +223,47 @@ class OrtTraining(Case):
                                  ({**adam, "clip": -1.0}, "'max_norm'")):
             with self.subTest(words=words):
                 self.refuse(self.save(whole(**arguments)), words)
+
+    def test_batch_normalization_and_average_pooling(self):
+        """The same steps as from the forward pass, whose gradients are those of torch."""
+        r = np.random.default_rng(3)
+        np.savez(self.dir / "data.npz", x=r.standard_normal((16, 2, 5, 5)).astype(np.float32), labels=r.integers(0, 3, 16))
+        forward, path = self.save(normalized(False), "forward.onnx"), self.save(normalized(True))
+        for ranks, options in ((1, ()), (2, ()), (2, ("--sync-batchnorm",))):
+            want = self.train(forward, "--optimizer", "sgd", *options, ranks=ranks)
+            got = self.train(path, "--optimizer", "sgd", "--save", "saved.onnx", *options, ranks=ranks)
+            for name, value in normalized_weights().items():
+                self.assertGreater(np.abs(want[name] - value).max(), 1e-3, name)
+                np.testing.assert_allclose(got[name], want[name], rtol=1e-5, atol=1e-6, err_msg=name)
+        graph = self.weft("compile", path, "--batch", 4, "--world", 1, "--optimizer", "sgd", "--lr", LR, "--stop-after", "programs").stdout
+        self.assertIn("BatchNormEvaluation", graph)
+        saved = onnx.load(self.dir / "saved.onnx").graph
+        self.assertEqual([node.op_type for node in saved.node], ["BatchNormalization", "AveragePool", "Flatten", "Gemm"])
+        self.assertEqual({i.name for i in saved.initializer}, set(normalized_weights()))
+        rows = {row["name"]: row for row in self.weft_json("check", path, "--batch", 4)["parameter_list"]}
+        self.assertIn("running statistic", rows["n.running_mean"]["why"])
+
+    def test_uses_of_normalization_that_differ_are_named(self):
+        def reads(index):
+            def change(graph):
+                graph.node.append(helper.make_node("Identity", [graph.node[0].output[index]], ["copy"], "reader"))
+                graph.output.append(helper.make_tensor_value_info("copy", TensorProto.FLOAT, [2]))
+            return change
+
+        def evaluation(graph):
+            graph.node[0].attribute[-1].i = 0
+
+        def renamed(graph):
+            for node in graph.node:
+                names = ["dy" if name == "p_grad" else name for name in node.input], ["dy" if n == "p_grad" else n for n in node.output]
+                node.input[:], node.output[:] = names
+
+        for change, words in ((reads(1), "running statistics that other nodes read"), (reads(4), "output saved_inv_std"),
+                              (evaluation, "'training_mode' must be 1"), (renamed, "'<Y>_grad' of a result Y of AveragePool")):
+            with self.subTest(words=words):
+                proto = normalized(True)
+                change(proto.graph)
+                self.refuse(self.save(proto), words)
 
     def test_parameters_without_contents_are_named(self):
         self.refuse(self.copy(FILES[0]), "parameter 'fc1.weight' is an input", "file 'checkpoint'")

@@ -8,6 +8,9 @@
 #include "ops/op_facts.h"
 #include "runtime/base/error.h"
 
+/* Unsupported inputs in one error. */
+#define MOST_INPUTS 8u
+
 typedef struct import {
     wefti_onnx_file_t *file;
     wefti_graph_t *graph;
@@ -638,6 +641,46 @@ done:
     return status;
 }
 
+/* The last error without "label: ", which is cut where the name of a file is very long. */
+static const char *unlabelled(const import_t *import)
+{
+    const char *error = weft_last_error();
+    const size_t label = strlen(import->file->label) + 2;
+    return strlen(error) > label ? error + label : error;
+}
+
+/* What is not supported besides what the error names, an initializer or an input: other inputs, and
+ * operators. */
+static weft_status_t report_all(import_t *import, weft_status_t status)
+{
+    const Onnx__GraphProto *proto = import->file->model->graph;
+    const char *dim_names[WEFT_MAX_DIMS];
+    weft_tensor_desc_t type;
+    wefti_text_t text;
+    if (status != WEFT_ERR_UNSUPPORTED) {
+        return status;
+    }
+    wefti_text_init(&text, import->file->allocator);
+    wefti_text_add(&text, weft_last_error());
+    for (size_t i = 0, named = 0; i < proto->n_input && named < MOST_INPUTS && !text.failed; i++) {
+        if (wefti_onnx_value_type(import->file, proto->input[i], "input", &type, dim_names) ==
+                WEFT_ERR_UNSUPPORTED &&
+            strstr(text.data, unlabelled(import)) == NULL) {
+            wefti_text_printf(&text, "; also %s", unlabelled(import));
+            named++;
+        }
+    }
+    if (wefti_onnx_foreign(import->file, import->graph, &import->foreign, &import->foreign_count) ==
+        WEFT_ERR_UNSUPPORTED) {
+        wefti_text_printf(&text, "; also %s", unlabelled(import));
+    } else {
+        wefti_onnx_add_unknown(import->file, NULL, import->graph->registry, &text);
+    }
+    status = text.failed ? WEFT_ERR_NO_MEMORY : wefti_error(status, "%s", text.data);
+    wefti_text_deinit(&text);
+    return status;
+}
+
 static weft_status_t convert(import_t *import)
 {
     const Onnx__ModelProto *model = import->file->model;
@@ -665,8 +708,11 @@ static weft_status_t convert(import_t *import)
     graph->name =
         wefti_arena_strdup(&graph->arena, model->graph->name != NULL ? model->graph->name : "");
     WEFT_RETURN_IF_NO_MEMORY(graph->name);
-    WEFT_RETURN_IF_ERROR(add_initializers(import));
-    WEFT_RETURN_IF_ERROR(add_inputs(import));
+    weft_status_t status = add_initializers(import);
+    status = status < 0 ? status : add_inputs(import);
+    if (status < 0) {
+        return report_all(import, status);
+    }
     WEFT_RETURN_IF_ERROR(index_producers(import));
     WEFT_RETURN_IF_ERROR(
         wefti_onnx_foreign(import->file, graph, &import->foreign, &import->foreign_count));

@@ -142,7 +142,8 @@ weft_status_t wefti_onnx_check_model(const wefti_onnx_file_t *file);
 weft_status_t wefti_onnx_unknown_operator(const wefti_onnx_file_t *file,
                                           const Onnx__NodeProto *node, size_t index,
                                           const weft_registry_t *registry);
-/* "; also Expand (16 nodes), CastLike (8 nodes)": all such operators of ONNX and Weft but one. */
+/* "; also Expand (16 nodes), CastLike (8 nodes)": all such operators of ONNX and Weft but one,
+ * which may be NULL. */
 void wefti_onnx_add_unknown(const wefti_onnx_file_t *file, const Onnx__NodeProto *but,
                             const weft_registry_t *registry, wefti_text_t *out);
 /* Type of a graph input or output. */

@@ -170,7 +170,8 @@ void wefti_onnx_add_unknown(const wefti_onnx_file_t *file, const Onnx__NodeProto
         const char *domain = wefti_onnx_domain(node->domain);
         int64_t version = wefti_onnx_opset(file->model, domain);
         bool own = domain[0] == '\0' || strcmp(domain, "weft") == 0; /* foreign.c has the others */
-        if (!own || node->op_type == NULL || same_operator(node, but) || version == 0 ||
+        if (!own || node->op_type == NULL || version == 0 ||
+            (but != NULL && same_operator(node, but)) ||
             (domain[0] == '\0' && strcmp(node->op_type, "Constant") == 0) ||
             weft_registry_find_op(registry, domain, node->op_type, (int32_t)version) != NULL) {
             continue;

@@ -59,6 +59,24 @@ class Check(support.Case):
         done = self.weft("compile", path, "-o", self.dir / "m.weft", "-n", 2, "--batch", 4, code=2)
         self.assertRegex(done.stderr, r"unsupported operator my::Foo; declare it .*; also Det \(1 node\)")
 
+    def test_inputs_of_other_types_do_not_hide_operators(self):
+        path = self.model([helper.make_node("MaxUnpool", ["x"], ["a"], "one"), helper.make_node("Det", ["a"], ["y"], "two")], opsets=(("", 24),))
+        proto = onnx.load(path)
+        for name in ("text", "words"):
+            proto.graph.input.append(helper.make_tensor_value_info(name, TensorProto.STRING, [2]))
+        options = "-o", self.dir / "m.weft", "-n", 2, "--batch", 4
+        error = self.weft("compile", self.save(proto), *options, code=2).stderr
+        self.assertRegex(error, r"input 'text': unsupported element type 8; also input 'words': unsupported element type 8; "
+                                r"also MaxUnpool \(1 node\), Det \(1 node\)$")
+        proto.graph.node.append(helper.make_node("Foo", ["y"], ["z"], "three", domain="my"))
+        proto.opset_import.append(helper.make_opsetid("my", 1))
+        error = self.weft("compile", self.save(proto), *options, code=2).stderr
+        self.assertRegex(error, r"'words': .*; also node 2 'three' \(Foo\): unsupported operator my::Foo; declare it .*; also MaxUnpool .*, Det ")
+        del proto.graph.input[-2:], proto.graph.node[-1]
+        proto.graph.initializer.append(helper.make_tensor("table", TensorProto.STRING, [1], [b"a"]))
+        error = self.weft("compile", self.save(proto), *options, code=2).stderr
+        self.assertRegex(error, r"table'.*; also MaxUnpool .*, Det ")
+
     def lifted(self):
         """w and a mask of the shape of a bias, scaled by a number that an exporter lifted; and a loss."""
         nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Mul", ["a", "mask"], ["b"]),

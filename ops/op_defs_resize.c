@@ -82,9 +82,6 @@ weft_status_t wefti_resize_resolve(const weft_node_desc_t *node, uint32_t x_inpu
     int64_t lengths[WEFT_MAX_DIMS];
     uint32_t factor_count = 0, length_count = 0, expected = x->rank, mask = 0;
     const char *policy = weft_node_attr_string(node, "keep_aspect_ratio_policy", "stretch");
-    if (weft_node_attr_int(node, "antialias", 0) != 0) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED, "attribute antialias is not supported");
-    }
     if (axes != NULL) {
         expected = (uint32_t)axes->count;
         if (axes->type != WEFT_ATTR_TYPE_INTS || axes->count > x->rank) {
@@ -167,11 +164,11 @@ static const weft_attr_def_t mode_attrs[] = {MODE};
         INT("exclude_outside", 0, "1: weights of elements outside of X are 0"),                    \
         {.name = "extrapolation_value",                                                            \
          .type = WEFT_ATTR_TYPE_FLOAT,                                                             \
-         .doc = "of tf_crop_and_resize, which is not supported"},                                  \
+         .doc = "of tf_crop_and_resize: of results outside of X"},                                 \
         MODE, STRING("nearest_mode", "round_prefer_floor", "how mode nearest rounds")
 static const weft_attr_def_t resize_attrs[] = {RESIZE_ATTRS};
 static const weft_attr_def_t resize_attrs_18[] = {
-    INT("antialias", 0, "1 is not supported"),
+    INT("antialias", 0, "1: a smaller result is a mean of all elements that it covers"),
     {.name = "axes", .type = WEFT_ATTR_TYPE_INTS, .default_s = "all", .doc = "dimensions"},
     RESIZE_ATTRS,
     STRING("keep_aspect_ratio_policy", "stretch", "or not_larger, not_smaller: one scale"),

@@ -660,9 +660,10 @@ static void indexed(void **state)
 static void resampled(void **state)
 {
     static const float scales[] = {1.0f, 1.0f, 1.6f, 0.7f};
+    static const float roi[] = {0.0f, 0.0f, 0.3f, -0.2f, 1.0f, 1.0f, 0.9f, 0.7f};
     static const char *const modes[] = {"nearest", "linear", "cubic"};
     (void)state;
-    for (int form = 0; form < 9; form++) {
+    for (int form = 0; form < 12; form++) {
         fixture_t f;
         start(&f);
         wefti_graph_t *g = f.graph;
@@ -677,16 +678,26 @@ static void resampled(void **state)
             uint32_t by =
                 test_value(g, "scales", WEFTI_VALUE_CONST, WEFT_DTYPE_F32, DIMS(4), scales);
             y = test_node(g, "Resize", "y", INPUTS(x, WEFTI_NONE, by), attrs, 2);
-        } else if (form == 8) {
-            uint32_t node, inputs[] = {x, test_value(g, "scales", WEFTI_VALUE_CONST, WEFT_DTYPE_F32,
-                                                     DIMS(4), scales)};
+        } else if (form >= 8) { /* before opset 11; antialias; a part of X and what is outside */
+            uint32_t by =
+                test_value(g, "scales", WEFTI_VALUE_CONST, WEFT_DTYPE_F32, DIMS(4), scales);
+            uint32_t part = test_value(g, "roi", WEFTI_VALUE_CONST, WEFT_DTYPE_F32, DIMS(8), roi);
+            uint32_t node, inputs[] = {x, form == 8 ? by : part, by};
+            const weft_attr_t more[] = {
+                ATTR_STRING("mode", modes[form == 8    ? 2
+                                          : form == 10 ? 2
+                                                       : 1]),
+                ATTR_STRING("coordinate_transformation_mode",
+                            form == 11 ? "tf_crop_and_resize" : "half_pixel"),
+                ATTR_INT("antialias", form < 11),
+            };
             wefti_node_params_t params = {.op = "Resize",
-                                          .version = 10,
+                                          .version = form == 8 ? 10 : 18,
                                           .inputs = inputs,
-                                          .input_count = 2,
+                                          .input_count = form == 8 ? 2 : 3,
                                           .output_count = 1,
-                                          .attrs = attrs,
-                                          .attr_count = 1};
+                                          .attrs = more,
+                                          .attr_count = form == 8 ? 1 : 3};
             CHECK(wefti_graph_add_node(g, &params, &node));
             y = g->nodes[node].outputs[0];
         } else {

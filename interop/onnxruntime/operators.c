@@ -105,11 +105,39 @@ static bool is_set(const ort_api_t *api, ort_status_t *status)
     return status == NULL;
 }
 
-static int64_t read_int(const kernel_t *kernel, const ort_kernel_info_t *info, const char *name,
-                        int64_t otherwise)
+/* A list; ONNX Runtime finds none, without an error, where the attribute has another type. */
+static bool is_list(const ort_api_t *api, ort_status_t *status, size_t count)
 {
-    int64_t value;
-    return is_set(kernel->api, kernel->api->kernel_int(info, name, &value)) ? value : otherwise;
+    return is_set(api, status) && count > 0;
+}
+
+/* An attribute that does not have the expected type is absent, or an error. */
+static ort_status_t *check_absent(const ort_api_t *api, const ort_kernel_info_t *info,
+                                  const char *name, const char *expected)
+{
+    int64_t integer;
+    float number;
+    size_t bytes = 0, integers = 0, numbers = 0;
+    ort_status_t *const list = api->kernel_ints(info, name, NULL, &integers);
+    ort_status_t *const other = api->kernel_floats(info, name, NULL, &numbers);
+    bool is_there = is_list(api, list, integers);
+    is_there = is_list(api, other, numbers) || is_there;
+    is_there = is_there || is_set(api, api->kernel_int(info, name, &integer)) ||
+               is_set(api, api->kernel_float(info, name, &number)) ||
+               is_set(api, api->kernel_string(info, name, NULL, &bytes));
+    return is_there ? fail(api, ORT_INVALID_ARGUMENT, "attribute %s: wrong type: expected %s", name,
+                           expected)
+                    : NULL;
+}
+
+static ort_status_t *read_int(const kernel_t *kernel, const ort_kernel_info_t *info,
+                              const char *name, int64_t otherwise, int64_t *out)
+{
+    if (is_set(kernel->api, kernel->api->kernel_int(info, name, out))) {
+        return NULL;
+    }
+    *out = otherwise;
+    return check_absent(kernel->api, info, name, "an integer");
 }
 
 static ort_status_t *read_reduction(kernel_t *kernel, const ort_kernel_info_t *info)
@@ -117,7 +145,8 @@ static ort_status_t *read_reduction(kernel_t *kernel, const ort_kernel_info_t *i
     char text[16] = "sum";
     size_t bytes = 0;
     if (!is_set(kernel->api, kernel->api->kernel_string(info, "reduction", NULL, &bytes))) {
-        return NULL; /* the default is the sum */
+        return check_absent(kernel->api, info, "reduction",
+                            "a string"); /* the default is the sum */
     }
     bytes = sizeof text;
     if (is_set(kernel->api, kernel->api->kernel_string(info, "reduction", text, &bytes))) {
@@ -137,7 +166,11 @@ static ort_status_t *read_counts(const kernel_t *kernel, const ort_kernel_info_t
                                  const char *name, int64_t **out_counts)
 {
     size_t count = 0;
-    bool is_there = is_set(kernel->api, kernel->api->kernel_ints(info, name, NULL, &count));
+    ort_status_t *const status = kernel->api->kernel_ints(info, name, NULL, &count);
+    const bool is_there = is_list(kernel->api, status, count);
+    if (!is_there) {
+        TRY(check_absent(kernel->api, info, name, "a list of integers"));
+    }
     if (!is_there || count != kernel->size) {
         return fail(kernel->api, ORT_INVALID_ARGUMENT,
                     "attribute %s: %zu counts for %u ranks: expected one per rank", name, count,
@@ -175,20 +208,22 @@ static ort_status_t *read_all_counts(kernel_t *kernel, const ort_kernel_info_t *
 static ort_status_t *read_attributes(kernel_t *kernel, const ort_kernel_info_t *info)
 {
     const op_t *op = kernel->op;
-    int64_t size = read_int(kernel, info, "group_size", op->group_size);
-    int64_t root = op->has_root ? read_int(kernel, info, "root", 0) : 0;
+    int64_t size, root = 0, group, flat;
+    TRY(read_int(kernel, info, "group_size", op->group_size, &size));
+    TRY(op->has_root ? read_int(kernel, info, "root", 0, &root) : NULL);
+    TRY(read_int(kernel, info, "group", 0, &group));
+    TRY(read_int(kernel, info, "flat", 0, &flat));
     if (size != 0 && size != kernel->size) {
         return fail(kernel->api, ORT_INVALID_ARGUMENT,
                     "attribute group_size: the model is for %" PRId64
                     " ranks, Weft's world has %u: start all ranks by weft run, mpirun or srun",
                     size, kernel->size);
     }
-    if (read_int(kernel, info, "group", 0) != 0) {
+    if (group != 0) {
         return fail(kernel->api, ORT_INVALID_ARGUMENT,
-                    "attribute group: unsupported group %" PRId64 ": expected 0, the world",
-                    read_int(kernel, info, "group", 0));
+                    "attribute group: unsupported group %" PRId64 ": expected 0, the world", group);
     }
-    if (read_int(kernel, info, "flat", 0) != 0) {
+    if (flat != 0) {
         return fail(kernel->api, ORT_INVALID_ARGUMENT,
                     "attribute flat: unsupported: only plans have flat ranges");
     }
@@ -198,7 +233,7 @@ static ort_status_t *read_attributes(kernel_t *kernel, const ort_kernel_info_t *
                     kernel->size);
     }
     kernel->root = (uint32_t)root;
-    kernel->axis = op->axis != 0 ? read_int(kernel, info, "axis", op->axis) : 0;
+    TRY(op->axis != 0 ? read_int(kernel, info, "axis", op->axis, &kernel->axis) : NULL);
     if (op->reduces) {
         TRY(read_reduction(kernel, info));
     }
@@ -766,9 +801,10 @@ static ort_status_t *create_registry(const ort_api_t *api, registry_t **out)
 }
 
 /*
- * Which domains the session gets: both, or what its configuration entry weft.domains lists. Where a
- * custom domain com.microsoft is registered, a model that does not import com.microsoft gets that
- * in version 1000, in which ONNX Runtime does not find the operators of its own fusions.
+ * Which domains the session gets: what its configuration entry weft.domains lists; without it weft
+ * alone. Where a custom domain com.microsoft is registered, a model that does not import
+ * com.microsoft gets that in version 1000, in which ONNX Runtime does not find the operators of its
+ * own fusions.
  */
 static ort_status_t *read_domains(const ort_api_t *api, const ort_options_t *options,
                                   bool out_chosen[2])
@@ -776,17 +812,19 @@ static ort_status_t *read_domains(const ort_api_t *api, const ort_options_t *opt
     char text[64];
     size_t bytes = sizeof text;
     int has = 0;
-    out_chosen[0] = out_chosen[1] = true;
+    out_chosen[0] = true;
+    out_chosen[1] = false;
     TRY(api->has_config(options, "weft.domains", &has));
     if (has == 0) {
         return NULL;
     }
     bool fits = is_set(api, api->config(options, "weft.domains", text, &bytes));
-    if (fits && strcmp(text, "weft") == 0) {
-        out_chosen[1] = false;
+    if (fits && strcmp(text, "weft,com.microsoft") == 0) {
+        out_chosen[1] = true;
     } else if (fits && strcmp(text, "com.microsoft") == 0) {
         out_chosen[0] = false;
-    } else if (!fits || strcmp(text, "weft,com.microsoft") != 0) {
+        out_chosen[1] = true;
+    } else if (!fits || strcmp(text, "weft") != 0) {
         return fail(api, ORT_INVALID_ARGUMENT,
                     "configuration entry weft.domains: unknown value: expected weft, com.microsoft "
                     "or weft,com.microsoft");

@@ -49,7 +49,8 @@ typedef struct ort_api {
     ort_status_t *(*shape_dims)(const ort_shape_t *shape, int64_t *dims, size_t rank);
     ort_unused_fn unused_63[2];
     ort_status_t *(*value_shape)(const ort_value_t *value, ort_shape_t **out);
-    ort_unused_fn unused_66[20];
+    ort_unused_fn unused_66[19];
+    ort_status_t *(*kernel_float)(const ort_kernel_info_t *info, const char *name, float *out);
     ort_status_t *(*kernel_int)(const ort_kernel_info_t *info, const char *name, int64_t *out);
     ort_status_t *(*kernel_string)(const ort_kernel_info_t *info, const char *name, char *out,
                                    size_t *size);
@@ -63,7 +64,9 @@ typedef struct ort_api {
     void (*release_status)(ort_status_t *status);
     ort_unused_fn unused_94[5];
     void (*release_shape)(ort_shape_t *shape);
-    ort_unused_fn unused_100[63];
+    ort_unused_fn unused_100[62];
+    ort_status_t *(*kernel_floats)(const ort_kernel_info_t *info, const char *name, float *out,
+                                   size_t *count);
     ort_status_t *(*kernel_ints)(const ort_kernel_info_t *info, const char *name, int64_t *out,
                                  size_t *count);
     ort_unused_fn unused_164[73];
@@ -97,6 +100,7 @@ ORT_PLACE(shape_type, 60);
 ORT_PLACE(shape_rank, 61);
 ORT_PLACE(shape_dims, 62);
 ORT_PLACE(value_shape, 65);
+ORT_PLACE(kernel_float, 85);
 ORT_PLACE(kernel_int, 86);
 ORT_PLACE(kernel_string, 87);
 ORT_PLACE(input_count, 88);
@@ -105,6 +109,7 @@ ORT_PLACE(input, 90);
 ORT_PLACE(output, 91);
 ORT_PLACE(release_status, 93);
 ORT_PLACE(release_shape, 99);
+ORT_PLACE(kernel_floats, 162);
 ORT_PLACE(kernel_ints, 163);
 ORT_PLACE(has_config, 237);
 ORT_PLACE(config, 238);

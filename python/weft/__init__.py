@@ -14,11 +14,14 @@ Memory         empty zeros register unregister: arrays that peers reach directly
 Training       compile Plan Session
 Errors         WeftError and those below it
 Compilers      weft.passes: Weft's passes on another compiler's graph
+               library: path of a library that another program loads
 
 `weft.export.export` and `python -m weft.export` write torch modules as ONNX files that train.
 `import weft.torch` adds a backend to torch.distributed; `python -m weft.bench` shows what calls cost.
 All of it is C, in weft._core; the types are in __init__.pyi.
 """
+import os as _os
+
 try:
     from weft._core import *  # noqa: F401,F403
     from weft._core import __version__  # noqa: F401
@@ -28,3 +31,13 @@ except ModuleNotFoundError as missing:
     raise ImportError(
         f"{__path__[0]} has no built extension: it is the source folder, or Python is older than 3.9; install the "
         "package (pip install ./python) and start elsewhere, or PYTHONPATH=build/python") from None
+
+
+def library(name):
+    """The path of a library of this package that another program loads: mpi (JAX), onnxruntime or tvm."""
+    if name not in ("mpi", "onnxruntime", "tvm"):
+        raise ValueError(f"weft.library: unknown value {name!r}: expected mpi, onnxruntime or tvm")
+    path = f"{__path__[0]}/libweft_{name}.so"
+    if not _os.path.exists(path):
+        raise ImportError(f"weft: {path} does not exist: install the package (pip install ./python)")
+    return path

@@ -14,14 +14,15 @@ docs/tvm.md has limits and figures.
 """
 import contextlib
 import importlib
-import pathlib
 import secrets
 import socket
 import sys
 
 import tvm
 
-LIBRARY = str(pathlib.Path(__file__).parent / "libweft_tvm.so")
+import weft
+
+LIBRARY = weft.library("tvm")
 
 
 def _load_disco():
@@ -62,8 +63,6 @@ def init(session, address=None):
     """
     if not isinstance(session, _disco.Session):
         raise TypeError(f"weft.tvm.init: not a session of Disco: {type(session).__name__}")
-    if not pathlib.Path(LIBRARY).exists():
-        raise ImportError(f"weft.tvm: {LIBRARY} does not exist: install the package (pip install ./python)")
     first = session.empty((1,), "int8", worker0_only=True, in_group=True)  # tells workers which of them begin a group
     session.get_global_func("ffi.ModuleLoadFromFile")(LIBRARY)
     with contextlib.nullcontext(address) if address else _address_for(session) as place:

@@ -51,7 +51,7 @@ def session_of(nodes, shape, initializers=()):
     options.log_severity_level = 3
     if SIDE == "weft":
         import weft.onnxruntime
-        weft.onnxruntime.register(options)
+        weft.onnxruntime.register(options, model.SerializeToString())
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 

@@ -2,7 +2,7 @@
 # Libraries of interop/, loaded as the programs load them that they are made for.
 foreach(name mpi onnxruntime)
   string(TOUPPER ${name} upper)
-  add_executable(interop_${name} interop/test_${name}.c)
+  add_executable(interop_${name} interop/test_${name}.c interop/support_forked.c)
   target_link_libraries(interop_${name} PRIVATE PkgConfig::CMOCKA Threads::Threads ${CMAKE_DL_LIBS})
   target_include_directories(interop_${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
   target_compile_definitions(interop_${name} PRIVATE _GNU_SOURCE WEFT_${upper}_LIBRARY="$<TARGET_FILE:weft_${name}>")

@@ -36,13 +36,13 @@ def model_of(nodes, inputs, outputs, initializers=(), domains=DOMAINS):
     return helper.make_model(graph, opset_imports=domains, ir_version=8).SerializeToString()
 
 
-def session_of(model, register=weft.onnxruntime.register, **settings):
+def session_of(model, register=None, **settings):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
     for name, value in settings.items():
         setattr(options, name, value)
-    register(options)
+    register(options) if register else weft.onnxruntime.register(options, model)
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
@@ -222,7 +222,7 @@ def model():
 def sample():
     """The parts that samples/tensor_parallel/split_model.py has written, of domain weft."""
     folder = pathlib.Path(os.environ["WEFT_TEST_FOLDER"])
-    session = session_of(str(folder / f"block.rank{R}.onnx"), lambda options: weft.onnxruntime.register(options, ["weft"]))
+    session = session_of(str(folder / f"block.rank{R}.onnx"), lambda options: weft.onnxruntime.register(options))
     whole = session_of(str(folder / "whole.onnx"), lambda options: None)
     feeds = {i.name: np.random.default_rng(3).normal(size=[d if isinstance(d, int) else 2 for d in i.shape]).astype("float32")
              for i in session.get_inputs()}
@@ -247,6 +247,12 @@ def wrong():
     expect_error(lambda: reducer("ReduceScatter", flat=64), "attribute flat: unsupported")
     expect_error(lambda: reducer("AllGatherV", counts=[1] * (N + 1)), f"attribute counts: {N + 1} counts for {N} ranks")
     expect_error(lambda: reducer("AllGatherV", counts=[-1] * N), "attribute counts: invalid count of rank 0: -1")
+    for op, attributes in (("AllGather", {"group_size": 2.0}), ("AllReduce", {"group": "world"}), ("AllReduce", {"flat": [1]}),
+                           ("Broadcast", {"root": 1.0}), ("AllReduce", {"reduction": 1}), ("AllReduce", {"reduction": 1.0}),
+                           ("AllGatherV", {"counts": [1.0] * N}), ("AllGatherV", {"counts": N})):
+        name, = attributes
+        expect_error(lambda: reducer(op, **attributes), f"attribute {name}: wrong type: expected")  # pylint: disable=cell-var-from-loop
+    expect_error(lambda: reducer("AllGather", "com.microsoft", group_size=N, axis="last"), "attribute axis: wrong type: expected an integer")
     for op in ("Recv", "Gather"):
         expect_error(lambda: reducer(op), f"weft:{op}(-1) is not a registered")  # pylint: disable=cell-var-from-loop
     expect_error(lambda: session_of(model_of([], {}, {}), execution_mode=onnxruntime.ExecutionMode.ORT_PARALLEL),
@@ -274,13 +280,25 @@ def domains():
     register = weft.onnxruntime.register
     with_it, without = (model_of(fused, {"x": (T.FLOAT, [4, 3])}, {"y": (T.FLOAT, None)}, (), ids)
                         for ids in (DOMAINS, [DOMAINS[0], DOMAINS[2]]))
-    for model, chosen in ((with_it, ("weft", "com.microsoft")), (with_it, ["weft"]), (without, ["weft"])):
-        session = session_of(model, lambda options: register(options, chosen))  # pylint: disable=cell-var-from-loop
+    for model, chosen in ((with_it, {"model": with_it}), (without, {"model": without}), (with_it, {}), (without, {}),
+                          (with_it, {"domains": ("weft", "com.microsoft")}), (without, {"domains": ["weft"]})):
+        session = session_of(model, lambda options: register(options, **chosen))  # pylint: disable=cell-var-from-loop
         assert (session.run(None, {"x": np.ones((4, 3), "float32")})[0] == 4 * N).all()
-    expect_error(lambda: session_of(without), "com.microsoft:FusedMatMul(-1) is not a registered")
-    expect_error(lambda: session_of(without, lambda options: register(options, ["com.microsoft"])), "weft:AllReduce(-1)")
-    expect_error(lambda: session_of(without, lambda options: register(options, "weft")), "invalid value 'weft' for domains")
-    expect_error(lambda: session_of(without, lambda options: register(options, ["ai.onnx"])), "invalid value ['ai.onnx']")
+
+    def refused(*texts, **chosen):
+        expect_error(lambda: session_of(without, lambda options: register(options, **chosen)), *texts)
+    refused("com.microsoft:FusedMatMul(-1) is not a registered", domains=["weft", "com.microsoft"])
+    refused("weft:AllReduce(-1)", domains=["com.microsoft"])
+    refused("invalid value 'weft' for domains", domains="weft")
+    refused("invalid value ['ai.onnx']", domains=["ai.onnx"])
+    for damaged in (without[:-1], b"\x80" * 20, b"\x0b", with_it[:len(with_it) // 2]):
+        refused("model: not an ONNX model: pass domains", model=damaged)
+    refused("No such file", model="no such model")
+    large = model_of([node("Identity", "w", "y", "")], {}, {"y": (T.FLOAT, None)}, [helper.make_tensor("w", T.FLOAT, [9999], np.zeros(9999))])
+    assert weft.onnxruntime.imports_of(large) == {"", "com.microsoft", "weft"} and weft.onnxruntime.imports_of(b"") == set()
+    com = [node("AllReduce", "x", "y", "com.microsoft")]
+    expect_error(lambda: session_of(model_of(com, {"x": (T.FLOAT, [3])}, {"y": (T.FLOAT, None)}), register),
+                 "com.microsoft:AllReduce(-1) is not a registered")
 
     def configure(options):
         options.add_session_config_entry("weft.domains", "weft,ai.onnx")
@@ -338,8 +356,10 @@ def dies():
 
 def plain():
     """Without weft.onnxruntime and without a Python package: by the path of the library."""
-    session = session_of(model_of([node("AllReduce", "x", "y", "com.microsoft")], {"x": (T.FLOAT, None)}, {"y": (T.FLOAT, None)}),
-                         lambda options: options.register_custom_ops_library(os.environ["WEFT_TEST_LIBRARY"]))
+    def configure(options):
+        options.add_session_config_entry("weft.domains", "com.microsoft")
+        options.register_custom_ops_library(os.environ["WEFT_TEST_LIBRARY"])
+    session = session_of(model_of([node("AllReduce", "x", "y", "com.microsoft")], {"x": (T.FLOAT, None)}, {"y": (T.FLOAT, None)}), configure)
     for _ in range(3):  # sessions come and go; the world stays
         assert session.run(None, {"x": np.ones(3, "float32")})[0][2] == N
         del session

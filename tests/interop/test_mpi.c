@@ -21,34 +21,21 @@
 #include <weft/types.h>
 
 #include "interop/jax/xla_ffi.h"
+#include "tests/interop/support_forked.h"
 
-enum { MOST_RANKS = 4, COUNT = 1000, ROUNDS = 200 };
+enum { COUNT = 1000, ROUNDS = 200 };
 
-static void *library;
-static int rank, size;
-
+/* A rank loads the library, whose first use joins no world yet, when it first looks for a name. */
 static void *find(const char *name)
 {
-    void *symbol = dlsym(library, name);
-    if (symbol == NULL) {
-        fprintf(stderr, "%s\n", dlerror());
-        exit(1);
-    }
-    return symbol;
+    static void *library;
+    library = library != NULL ? library : load_library(WEFT_MPI_LIBRARY);
+    return find_symbol(library, name);
 }
 
 /* MPIABI_Name as a function of these parameters that returns int. */
 #define MPI(name, ...) ((int (*)(__VA_ARGS__))find("MPIABI_" #name))
 #define VALUE(name) (*(const uintptr_t *)find("MPIABI_" #name))
-
-/* Ranks have no cmocka: a failure ends the process. */
-#define EXPECT(condition)                                                                          \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "rank %d of %d, line %d: %s\n", rank, size, __LINE__, #condition);     \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 
 static void expect_error(int code, const char *text)
 {
@@ -56,10 +43,8 @@ static void expect_error(int code, const char *text)
     int length = 0;
     EXPECT(code != 0);
     MPI(Error_string, int, char *, int *)(code, message, &length);
-    if (strstr(message, text) == NULL || length != (int)strlen(message)) {
-        fprintf(stderr, "rank %d: expected '%s' in '%s'\n", rank, text, message);
-        exit(1);
-    }
+    expect_text(text, message);
+    EXPECT(length == (int)strlen(message));
 }
 
 static int init(void)
@@ -427,58 +412,7 @@ static void refused(void)
     MPI(Bcast, void)();
 }
 
-/* ---- ranks as processes ---- */
-
-/* Starts the ranks, whose standard error goes to a file, and returns their exit statuses. */
-static void run_ranks(void (*body)(void), int ranks, int statuses[], char *errors, size_t bytes)
-{
-    static int worlds;
-    char group[64], number_text[16];
-    pid_t pids[MOST_RANKS];
-    FILE *log = tmpfile();
-    assert_non_null(log);
-    snprintf(group, sizeof group, "weft-test-mpi-%d-%d", (int)getpid(), worlds++);
-    snprintf(number_text, sizeof number_text, "%d", ranks);
-    setenv("WEFT_GROUP", group, 1);
-    setenv("WEFT_WORLD_SIZE", number_text, 1);
-    for (int r = 0; r < ranks; r++) {
-        pids[r] = fork();
-        assert_true(pids[r] >= 0);
-        if (pids[r] == 0) {
-            dup2(fileno(log), STDERR_FILENO);
-            rank = r;
-            size = ranks;
-            snprintf(number_text, sizeof number_text, "%d", r);
-            setenv("WEFT_RANK", number_text, 1);
-            library = dlopen(WEFT_MPI_LIBRARY, RTLD_NOW | RTLD_LOCAL);
-            if (library == NULL) {
-                fprintf(stderr, "%s\n", dlerror());
-                _exit(1);
-            }
-            body();
-            exit(0);
-        }
-    }
-    for (int r = 0; r < ranks; r++) {
-        assert_int_equal(waitpid(pids[r], &statuses[r], 0), pids[r]);
-    }
-    size_t read = (size_t)pread(fileno(log), errors, bytes - 1, 0);
-    errors[read] = '\0';
-    fclose(log);
-}
-
-static void expect_good_ranks(void (*body)(void), int ranks, int dead)
-{
-    int statuses[MOST_RANKS];
-    char errors[20000];
-    run_ranks(body, ranks, statuses, errors, sizeof errors);
-    for (int r = 0; r < ranks; r++) {
-        if (r != dead && statuses[r] != 0) {
-            print_error("%s", errors);
-            fail_msg("rank %d of %d ended with status %d", r, ranks, statuses[r]);
-        }
-    }
-}
+/* ---- tests ---- */
 
 static void test_calls(void **state)
 {

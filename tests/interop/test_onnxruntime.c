@@ -23,19 +23,9 @@
 #include <weft/types.h>
 
 #include "interop/onnxruntime/ort_api.h"
+#include "tests/interop/support_forked.h"
 
-enum { MOST_RANKS = 4, FLOAT = 1, STRING = 8, VALUES = 100, OPERATORS = 16 };
-
-static int rank, size;
-
-/* Ranks have no cmocka: a failure ends the process. */
-#define EXPECT(condition)                                                                          \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "rank %d of %d, line %d: %s\n", rank, size, __LINE__, #condition);     \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+enum { FLOAT = 1, STRING = 8, VALUES = 100, OPERATORS = 16 };
 
 /* ---- ONNX Runtime ---- */
 
@@ -67,9 +57,11 @@ struct ort_options {
     int mode;
 };
 
+/* A string, a list of integers, or else a number. */
 struct ort_attribute {
     const char *name;
     int64_t number;
+    bool is_float; /* the number or the list */
     const char *text;
     int64_t list[MOST_RANKS];
     size_t count;
@@ -207,9 +199,37 @@ static const ort_attribute_t *find(const ort_kernel_info_t *info, const char *na
     return NULL;
 }
 
+typedef enum { TEXT, LIST, NUMBER } kind_t;
+
+/* NULL: there is none, or it has another type. */
+static const ort_attribute_t *find_typed(const ort_kernel_info_t *info, const char *name,
+                                         kind_t kind, bool is_float)
+{
+    const ort_attribute_t *a = find(info, name);
+    const kind_t has = a == NULL ? NUMBER : a->text != NULL ? TEXT : a->count > 0 ? LIST : NUMBER;
+    return a != NULL && has == kind && a->is_float == is_float ? a : NULL;
+}
+
+static ort_status_t *kernel_float(const ort_kernel_info_t *info, const char *name, float *out)
+{
+    *out = 0;
+    return find_typed(info, name, NUMBER, true) != NULL ? NULL
+                                                        : create_status(ORT_FAIL, "no such float");
+}
+
+/* Of another type: no floats, which is no error. */
+static ort_status_t *kernel_floats(const ort_kernel_info_t *info, const char *name, float *out,
+                                   size_t *count)
+{
+    const ort_attribute_t *attribute = find_typed(info, name, LIST, true);
+    EXPECT(out == NULL);
+    *count = attribute == NULL ? 0 : attribute->count;
+    return find(info, name) != NULL ? NULL : create_status(ORT_FAIL, "no such attribute");
+}
+
 static ort_status_t *kernel_int(const ort_kernel_info_t *info, const char *name, int64_t *out)
 {
-    const ort_attribute_t *attribute = find(info, name);
+    const ort_attribute_t *attribute = find_typed(info, name, NUMBER, false);
     if (attribute == NULL) {
         return create_status(ORT_FAIL, "no such attribute");
     }
@@ -220,7 +240,7 @@ static ort_status_t *kernel_int(const ort_kernel_info_t *info, const char *name,
 static ort_status_t *kernel_string(const ort_kernel_info_t *info, const char *name, char *out,
                                    size_t *bytes)
 {
-    const ort_attribute_t *attribute = find(info, name);
+    const ort_attribute_t *attribute = find_typed(info, name, TEXT, false);
     if (attribute == NULL || (out != NULL && *bytes <= strlen(attribute->text))) {
         return create_status(ORT_FAIL, "no such attribute, or too long");
     }
@@ -234,7 +254,7 @@ static ort_status_t *kernel_string(const ort_kernel_info_t *info, const char *na
 static ort_status_t *kernel_ints(const ort_kernel_info_t *info, const char *name, int64_t *out,
                                  size_t *count)
 {
-    const ort_attribute_t *attribute = find(info, name);
+    const ort_attribute_t *attribute = find_typed(info, name, LIST, false);
     if (attribute == NULL) {
         return create_status(ORT_FAIL, "no such attribute");
     }
@@ -329,6 +349,8 @@ static const ort_api_t api = {
     .shape_rank = shape_rank,
     .shape_dims = shape_dims,
     .value_shape = value_shape,
+    .kernel_float = kernel_float,
+    .kernel_floats = kernel_floats,
     .kernel_int = kernel_int,
     .kernel_string = kernel_string,
     .input_count = input_count,
@@ -367,14 +389,9 @@ static const ort_api_t *api_of(uint32_t number)
 static ort_status_t *register_with(ort_options_t *options)
 {
     static const ort_api_base_t base = {api_of, version_string};
-    void *library = dlopen(WEFT_ONNXRUNTIME_LIBRARY, RTLD_NOW | RTLD_LOCAL);
-    if (library == NULL) {
-        fprintf(stderr, "%s\n", dlerror());
-        exit(1);
-    }
+    void *library = load_library(WEFT_ONNXRUNTIME_LIBRARY);
     ort_status_t *(*function)(ort_options_t *, const ort_api_base_t *);
-    *(void **)&function = dlsym(library, "RegisterCustomOps");
-    EXPECT(function != NULL);
+    *(void **)&function = find_symbol(library, "RegisterCustomOps");
     ort_status_t *status = function(options, &base);
     dlclose(library); /* as a session does at its end: the library stays */
     return status;
@@ -383,16 +400,13 @@ static ort_status_t *register_with(ort_options_t *options)
 static void expect_error(ort_status_t *status, const char *text)
 {
     EXPECT(status != NULL);
-    if (strstr(status->text, text) == NULL) {
-        fprintf(stderr, "rank %d: expected '%s' in '%s'\n", rank, text, status->text);
-        exit(1);
-    }
+    expect_text(text, status->text);
     release_status(status);
 }
 
 static const ort_operator_t *operator_of(const char *domain, const char *name)
 {
-    static ort_options_t options;
+    static ort_options_t options = {.domains = "weft,com.microsoft"};
     if (options.count == 0) {
         EXPECT(register_with(&options) == NULL && options.count == 2);
     }
@@ -578,6 +592,26 @@ static void wrong(void)
     unknown.attributes[0].text = "a text that is longer than the name of any reduction";
     expect_error(run("weft", "AllReduce", &unknown, vector(1), values, values, NULL),
                  "attribute reduction: unknown value");
+    static const struct {
+        const char *op, *domain;
+        ort_attribute_t attribute;
+    } others[] = {
+        {"AllGather", "weft", {.name = "group_size", .number = 2, .is_float = true}},
+        {"AllReduce", "weft", {.name = "group", .text = "world"}},
+        {"AllReduce", "weft", {.name = "flat", .count = 1}},
+        {"AllReduce", "weft", {.name = "flat", .count = 1, .is_float = true}},
+        {"Broadcast", "weft", {.name = "root", .number = 1, .is_float = true}},
+        {"AllGather", "com.microsoft", {.name = "axis", .text = "last"}},
+        {"AllReduce", "weft", {.name = "reduction", .number = 1}},
+        {"AllGatherV", "weft", {.name = "counts", .number = 2}},
+        {"AllGatherV", "weft", {.name = "counts", .count = 2, .is_float = true}},
+    };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        const bool axis = strcmp(others[i].domain, "weft") != 0; /* with the default of 1 rank */
+        ort_kernel_info_t info = {{others[i].attribute, {axis ? "group_size" : NULL, 2}}};
+        expect_error(run(others[i].domain, others[i].op, &info, vector(1), values, values, NULL),
+                     "wrong type: expected a");
+    }
     ort_kernel_info_t count = {{{.name = "counts", .count = 1}}};
     expect_error(run("weft", "AllGatherV", &count, vector(1), values, values, NULL),
                  "attribute counts: 1 counts for 2 ranks");
@@ -622,7 +656,8 @@ static void registration(void)
     options = (ort_options_t){.mode = ORT_PARALLEL};
     expect_error(register_with(&options), "execution mode is ORT_PARALLEL");
     version = "1.20.1"; /* which has no function that tells the mode */
-    EXPECT(register_with(&options) == NULL && options.count == 2);
+    EXPECT(register_with(&options) == NULL && options.count == 1);
+    EXPECT(strcmp(options.added[0]->name, "weft") == 0);
     version = "1.17.3";
     expect_error(register_with(&options), "ONNX Runtime 1.17.3 is too old");
     int *inputs, *outputs;
@@ -645,72 +680,44 @@ static void rank_1_dies(void)
     expect_error(status, "rank 1 (pid ");
 }
 
-/* ---- ranks as processes ---- */
-
-static void run_ranks(void (*body)(void), int ranks, int dead)
-{
-    static int worlds;
-    char group[64], number[16];
-    pid_t pids[MOST_RANKS];
-    snprintf(group, sizeof group, "weft-test-ort-%d-%d", (int)getpid(), worlds++);
-    snprintf(number, sizeof number, "%d", ranks);
-    setenv("WEFT_GROUP", group, 1);
-    setenv("WEFT_WORLD_SIZE", number, 1);
-    for (int r = 0; r < ranks; r++) {
-        pids[r] = fork();
-        assert_true(pids[r] >= 0);
-        if (pids[r] == 0) {
-            rank = r;
-            size = ranks;
-            snprintf(number, sizeof number, "%d", r);
-            setenv("WEFT_RANK", number, 1);
-            body();
-            exit(0);
-        }
-    }
-    for (int r = 0; r < ranks; r++) {
-        int status;
-        assert_int_equal(waitpid(pids[r], &status, 0), pids[r]);
-        assert_true(r == dead || status == 0);
-    }
-}
+/* ---- tests ---- */
 
 static void test_operators(void **state)
 {
     (void)state;
     for (int ranks = 1; ranks <= MOST_RANKS; ranks++) {
-        run_ranks(operators, ranks, -1);
+        expect_good_ranks(operators, ranks, -1);
     }
 }
 
 static void test_many_tensors(void **state)
 {
     (void)state;
-    run_ranks(many_tensors, 3, -1);
+    expect_good_ranks(many_tensors, 3, -1);
 }
 
 static void test_shapes(void **state)
 {
     (void)state;
-    run_ranks(shapes, 1, -1);
+    expect_good_ranks(shapes, 1, -1);
 }
 
 static void test_wrong(void **state)
 {
     (void)state;
-    run_ranks(wrong, 2, -1);
+    expect_good_ranks(wrong, 2, -1);
 }
 
 static void test_registration(void **state)
 {
     (void)state;
-    run_ranks(registration, 1, -1);
+    expect_good_ranks(registration, 1, -1);
 }
 
 static void test_dead_rank(void **state)
 {
     (void)state;
-    run_ranks(rank_1_dies, 3, 1);
+    expect_good_ranks(rank_1_dies, 3, 1);
 }
 
 int main(void)

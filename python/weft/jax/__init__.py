@@ -19,19 +19,18 @@ docs/jax.md has limits and figures.
 """
 import ctypes
 import os
-import pathlib
 import socket
 import sys
 
-LIBRARY = str(pathlib.Path(__file__).parents[1] / "libweft_mpi.so")
+import weft
+
+LIBRARY = weft.library("mpi")
 VARIABLES = {"MPITRAMPOLINE_LIB": LIBRARY, "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "mpi"}
 # What launchers that Weft knows leave in the environment of a rank; MASTER_ADDR: torchrun, and ranks started by hand.
 LAUNCHED = ("WEFT_RANK", "PMIX_RANK", "PMI_FD", "PMI_RANK", "MASTER_ADDR")
 
 
 def _set_variables():
-    if not os.path.exists(LIBRARY):
-        raise ImportError(f"weft.jax: {LIBRARY} does not exist: install the package (pip install ./python)")
     for name, value in VARIABLES.items():
         now = os.environ.get(name)
         if now not in (None, value):

@@ -236,7 +236,7 @@ static weft_status_t build(weft_context_t *context, const members_t *members, ui
     WEFT_RETURN_IF_ERROR(wefti_group_alloc(context, members->count, out_group));
     weft_group_t *group = *out_group;
     group->whole_world = members->count == endpoint->world_size;
-    wefti_channels_take(group, channel);
+    weft_status_t status = wefti_channels_take(group, channel);
     for (uint32_t i = 0; i < members->count; i++) {
         const offer_t *offer = &members->offers[i];
         uint32_t last = offer->channels.last_number;
@@ -253,6 +253,7 @@ static weft_status_t build(weft_context_t *context, const members_t *members, ui
     group->calls->flight =
         wefti_flight_add_group(&context->flight, group->ranks, group->size, group->rank, channel,
                                &group->channels[group->rank]->abort);
+    WEFT_RETURN_IF_ERROR(status);
     WEFT_RETURN_IF_ERROR(wefti_mirror_link(group));
     wefti_link_init(group, fault_count);
     wefti_group_reset_channel(group, number + 2);

@@ -56,7 +56,7 @@ weft_status_t wefti_channels_grow(weft_context_t *context, size_t half_bytes)
         return wefti_error(WEFT_ERR_NO_MEMORY, "staging of %zu bytes exceeds the address space",
                            half_bytes);
     }
-    WEFT_RETURN_IF_ERROR(wefti_region_alloc(
+    WEFT_RETURN_IF_ERROR(wefti_region_reserve(
         context->endpoint, WEFTI_POOL_CHANNELS * channels->layout.total_bytes, &pool->channels));
     weft_status_t status = wefti_region_reserve(context->endpoint, staging_bytes, &pool->staging);
     if (status < 0) {
@@ -69,7 +69,7 @@ weft_status_t wefti_channels_grow(weft_context_t *context, size_t half_bytes)
     return WEFT_OK;
 }
 
-void wefti_channels_take(weft_group_t *group, uint32_t channel)
+weft_status_t wefti_channels_take(weft_group_t *group, uint32_t channel)
 {
     wefti_channels_t *channels = wefti_channels_of(group->context);
     uint32_t number = channel / WEFTI_POOL_CHANNELS, index = channel % WEFTI_POOL_CHANNELS;
@@ -90,6 +90,8 @@ void wefti_channels_take(weft_group_t *group, uint32_t channel)
     pthread_mutex_lock(&group->context->lock);
     channels->use.used[number] |= (uint16_t)(1u << index);
     pthread_mutex_unlock(&group->context->lock);
+    /* Memory for one channel at a time: for all of a pool it takes most of a context's start. */
+    return wefti_region_commit(group->endpoint, group->channel_offset, group->layout.total_bytes);
 }
 
 weft_status_t wefti_group_commit_half(weft_group_t *group, uint32_t half, size_t bytes)

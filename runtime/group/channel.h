@@ -148,8 +148,9 @@ typedef struct wefti_channels {
 size_t wefti_channels_half_bytes(const weft_context_t *context, uint64_t staging_bytes);
 /* One more pool, with such halves. Collective over the world. */
 weft_status_t wefti_channels_grow(weft_context_t *context, size_t half_bytes);
-/* Channel is pool * WEFTI_POOL_CHANNELS + its number there. */
-void wefti_channels_take(weft_group_t *group, uint32_t channel);
+/* Channel is pool * WEFTI_POOL_CHANNELS + its number there. WEFT_ERR_NO_MEMORY on this rank alone:
+ * the group has it, and not its memory. */
+weft_status_t wefti_channels_take(weft_group_t *group, uint32_t channel);
 /* number: of the group's last call. broken: the channel stays in use until all ranks retired it. */
 void wefti_channels_give_back(const weft_group_t *group, uint32_t number, bool broken);
 wefti_channel_use_t wefti_channels_use(weft_context_t *context);

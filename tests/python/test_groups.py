@@ -4,6 +4,7 @@
 import gc
 import json
 import pathlib
+import re
 import signal
 import sys
 import time
@@ -230,6 +231,15 @@ class Contexts(ranks.RankCase):
         with self.assertRaises(weft.WeftStateError):
             weft.barrier(inner)
         weft.barrier()
+
+    def test_memory_of_a_world(self):
+        """Is that of the groups it has, not of all it may have: a world is quick to make."""
+        def shared_kib():
+            text = pathlib.Path("/proc/self/status").read_text()
+            return int(re.search(r"RssShmem:\s*(\d+)", text).group(1))
+        before = shared_kib()
+        with self.context("small"):
+            self.assertLess(shared_kib() - before, 1024)
 
     def test_collected(self):
         """A context that nobody has any more leaves its world, though it and its group refer to each other."""

@@ -98,6 +98,7 @@ int wp_session_init(PyObject *module, wp_state_t *state);
 int wp_timing_init(PyObject *module, wp_state_t *state);
 int wp_passes_init(PyObject *module, wp_state_t *state);
 int wp_torch_operators_init(PyObject *module, wp_state_t *state);
+int wp_torch_now_init(PyObject *module, wp_state_t *state);
 
 /* ---- errors.c ---- */
 /*

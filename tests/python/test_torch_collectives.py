@@ -8,10 +8,13 @@ import gc  # noqa: E402
 import os  # noqa: E402
 import unittest  # noqa: E402
 import weakref  # noqa: E402
+from unittest import mock  # noqa: E402
 
 import torch.distributed as dist  # noqa: E402
 import weft  # noqa: E402
 import weft.torch  # noqa: E402
+from torch._C import _distributed_c10d as c10d  # noqa: E402
+from weft.torch import process_group  # noqa: E402
 
 try:
     from torch.distributed import _functional_collectives as functional
@@ -48,6 +51,49 @@ class TorchCase(ranks.RankCase):
 
 class Collectives(TorchCase):
     RANKS = (2, 3)
+
+    def test_blocking_calls_make_no_works(self):
+        """Where torch says that the caller waits. Ranks may make one call in different ways."""
+        group = dist.group.WORLD if dist.group.WORLD is not None else dist.distributed_c10d._get_default_group()
+        gather = getattr(dist, "all_gather_into_tensor", None) or dist._all_gather_base
+        scatter = getattr(dist, "reduce_scatter_tensor", None) or dist._reduce_scatter_base
+        blocks = hasattr(c10d.AllreduceOptions, "asyncOp")
+        for dtype in torch.bfloat16, torch.bool, torch.int64:
+            for asynchronous in None, 0, self.size - 1:
+                native, how = dtype is not torch.bool, {"async_op": self.rank == asynchronous}
+                parts = self.parts((2 * self.size, 3), dtype)
+                blocks_of = parts.view(self.size, self.size, 2, 3)
+                x, y, whole, block = (parts[self.rank].clone() for _ in range(4))
+                block, whole = block[:2].contiguous(), torch.cat([whole] * self.size)
+                issued = group._get_sequence_number_for_group()
+                with mock.patch.object(process_group, "Work", wraps=process_group.Work) as made:
+                    works = [dist.all_reduce(x, **how), dist.broadcast(y, 1, **how), gather(whole, y, **how),
+                             scatter(block, parts[self.rank], **how)]
+                for work in works:
+                    self.assertEqual(work is None, not how["async_op"])
+                    if work is not None:
+                        work.wait()
+                self.assertEqual(made.call_count, 0 if blocks and native and not how["async_op"] else 4)
+                self.assertEqual(group._get_sequence_number_for_group(), issued + 4)
+                self.same(y, parts[1])
+                self.same(whole, torch.cat([parts[1]] * self.size))
+                self.same(x, parts.sum(0).to(dtype) if native else parts.any(0))
+                mine = blocks_of[:, self.rank]
+                self.same(block, mine.sum(0).to(dtype) if native else mine.any(0))
+
+    def test_wrong_blocking_calls(self):
+        """They end the other ranks' call, as others do."""
+        gather = getattr(dist, "all_gather_into_tensor", None) or dist._all_gather_base
+        x = torch.ones(2)
+        if self.rank == 0:
+            with self.raises_within(ValueError, "output has 2 elements"):
+                gather(x, torch.ones(2))
+        else:
+            with self.raises_within(RuntimeError, "output has 2 elements"):
+                gather(torch.ones(2 * self.size), torch.ones(2))
+        self.meet()
+        dist.all_reduce(x)
+        self.same(x, torch.full((2,), float(self.size)))
 
     def test_all_reduce(self):
         for shape in ((), (1,), (0, 3), (5, 7), (70000,)):
@@ -487,6 +533,21 @@ class Works(TorchCase):
             for work in works if self.rank == 0 else reversed(works):
                 work.wait()
         self.same(x, torch.full((50000,), 32.0))
+        dist.destroy_process_group(one)
+        dist.destroy_process_group(two)
+
+    def test_blocking_while_another_group_has_works(self):
+        """The other rank needs them before it comes to the call."""
+        one, two = dist.new_group([0, 1]), dist.new_group([0, 1])
+        x, y = torch.ones(50000), torch.ones(3)
+        if self.rank == 0:
+            work = dist.all_reduce(x, group=one, async_op=True)
+            dist.all_reduce(y, group=two)
+            work.wait()
+        else:
+            dist.all_reduce(x, group=one)
+            dist.all_reduce(y, group=two)
+        self.same(torch.cat([x, y]), torch.full((50003,), 2.0))
         dist.destroy_process_group(one)
         dist.destroy_process_group(two)
 

@@ -72,6 +72,7 @@ class Group(dist.ProcessGroup):
                            and dist.get_debug_level() == dist.DebugLevel.DETAIL)
         self.as_torch_has_it = observed.register(self, store, timeout)
         works.process_groups.add(self)
+        works.kept.append(self.works)
 
     def _refused(self, error):
         """error, which ends the other ranks' call also: this rank cannot make it."""
@@ -134,6 +135,7 @@ class Group(dist.ProcessGroup):
         """Leaves the group's world: works that are under way end with an error. Not collective."""
         works.process_groups.discard(self)
         self.works.clear()
+        works.kept[:] = [kept for kept in works.kept if kept is not self.works]
         self.adoption.close()
         self._pairs = []
         if not self.weft_context.closed:

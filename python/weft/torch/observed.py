@@ -16,6 +16,7 @@ import weakref
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
+from weft.torch.works import DONE, are_all_of, kept
 
 # Those that several versions of torch give other names to have the latest one.
 _TITLES = {
@@ -26,6 +27,9 @@ _TITLES = {
     "_reduce_scatter_base": "_reduce_scatter_base",
     "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor_coalesced", "alltoall": "all_to_all",
     "alltoall_base": "all_to_all", "barrier": "barrier", "send": "send", "recv": "recv", "recv_anysource": "recvAnySource"}
+# Weft's words for torch's reductions, by hash: torch's ReduceOp is its number, and comparing costs several times as much.
+WORDS = {hash(getattr(dist.ReduceOp, name)): word for name, word in (
+    ("SUM", "sum"), ("AVG", "avg"), ("PRODUCT", "prod"), ("MIN", "min"), ("MAX", "max"))}
 _local = threading.local()
 _profiled = torch.autograd._profiler_enabled
 _enter, _exit = torch.autograd._record_function_with_args_enter, torch.autograd._record_function_with_args_exit
@@ -41,6 +45,25 @@ def observed(function):
         return function(self, *args, **kwargs)
     functools.update_wrapper(method, function)
     return method
+
+
+def observed_or_now(now):
+    """The same of a method that blocks where its caller waits at once anyway, as the options among its arguments say:
+    now(weft_group, arguments, words) of _core makes the call, if it can."""
+    if not hasattr(c10d.AllreduceOptions, "asyncOp"):  # before torch 2.7
+        return observed
+
+    def decorate(function):
+        def method(self, *args, **kwargs):
+            if self.is_checked or _profiled():
+                return _by_torch(self, function, args, kwargs)
+            if (not any(kept) or are_all_of(self)) and not kwargs and now(self.weft_group, args, WORDS):
+                self.issued += 1
+                return DONE
+            return function(self, *args, **kwargs)
+        functools.update_wrapper(method, function)
+        return method
+    return decorate
 
 
 def _by_torch(group, function, args, kwargs):

@@ -7,15 +7,14 @@ import torch
 import torch.distributed as dist
 import weft
 from torch._C import _distributed_c10d as c10d
+from weft import _core
 from weft.torch import dynamo, layout, meeting
 from weft.torch.adoption import LEAST_BYTES
 from weft.torch.group import Group, single
-from weft.torch.observed import backend_class, observed
+from weft.torch.observed import WORDS, backend_class, observed, observed_or_now
 from weft.torch.works import Done, Several, Work, called_by_backward
 
-# By hash: torch's ReduceOp is its number, and comparing costs several times as much.
-_NAMES = {hash(getattr(dist.ReduceOp, name)): word for name, word in (
-    ("SUM", "sum"), ("AVG", "avg"), ("PRODUCT", "prod"), ("MIN", "min"), ("MAX", "max"))}
+# As WORDS.
 _BITWISE = {hash(getattr(dist.ReduceOp, name)): function for name, function in (
     ("BAND", torch.bitwise_and), ("BOR", torch.bitwise_or), ("BXOR", torch.bitwise_xor))}
 # What a reduction of truth values is on 0 and 1: a sum says whether any is, as elsewhere in torch.
@@ -100,7 +99,7 @@ class ProcessGroupWeft(Group):
     def _reduction(self, opts, tensor):
         """The word for opts' operation on tensor."""
         op = opts.reduceOp if hasattr(opts, "reduceOp") else opts
-        word = _NAMES.get(hash(op))
+        word = WORDS.get(hash(op))
         if word is None:
             raise self._refused(RuntimeError(
                 "weft: unsupported reduction: expected SUM, AVG, PRODUCT, MIN or MAX; for"
@@ -133,7 +132,7 @@ class ProcessGroupWeft(Group):
         return Work(self, handle, outputs, finish)
 
     # ---- everybody to everybody ----
-    @observed
+    @observed_or_now(_core._torch_allreduce)
     def allreduce(self, tensors, opts=dist.ReduceOp.SUM):
         """In place. What DDP gives are its buckets: their memory is adopted."""
         if isinstance(tensors, torch.Tensor):
@@ -142,11 +141,11 @@ class ProcessGroupWeft(Group):
         if type(opts) is c10d.AllreduceOptions:
             opts = opts.reduceOp
         number = hash(opts)
-        if (tensor.dtype in layout.NATIVE and number in _NAMES and tensor.layout is torch.strided
+        if (tensor.dtype in layout.NATIVE and number in WORDS and tensor.layout is torch.strided
                 and tensor.is_contiguous()):
             if tensor.numel() * 8 > LEAST_BYTES and called_by_backward(sys._getframe()):
                 self.adoption.see(tensor)
-            return Work(self, weft.all_reduce_(tensor, _NAMES[number], self.weft_group, async_op=True), tensors)
+            return Work(self, weft.all_reduce_(tensor, WORDS[number], self.weft_group, async_op=True), tensors)
         if number in _BITWISE:
             return self._bitwise(tensor, _BITWISE[number], tensors)
         word = self._reduction(opts, tensor)
@@ -229,7 +228,7 @@ class ProcessGroupWeft(Group):
                 layout.wire(output).copy_(whole[begin:begin + lengths[i]].view(layout.wire(output).shape))
         return Work(self, weft.all_gather(own, self.weft_group, out=whole, async_op=True), output_lists, finish)
 
-    @observed
+    @observed_or_now(_core._torch_allgather)
     def _allgather_base(self, output, tensor, opts=None):
         """All ranks' tensors one behind the other in output."""
         if output.numel() != tensor.numel() * self._size:
@@ -283,7 +282,7 @@ class ProcessGroupWeft(Group):
                 place.copy_(block[:place.numel()].view(place.shape))
         return Work(self, weft.reduce_scatter(whole, word, self.weft_group, out=block, async_op=True), outputs, finish)
 
-    @observed
+    @observed_or_now(_core._torch_reduce_scatter)
     def _reduce_scatter_base(self, output, tensor, opts=dist.ReduceOp.SUM):
         """This rank gets its block of the reduction of tensor."""
         if tensor.numel() != output.numel() * self._size:
@@ -357,7 +356,7 @@ class ProcessGroupWeft(Group):
         return Work(self, weft.barrier(self.weft_group, async_op=True), [])
 
     # ---- with a root ----
-    @observed
+    @observed_or_now(_core._torch_broadcast)
     def broadcast(self, tensors, opts=0):
         """In place, from the root."""
         if isinstance(tensors, torch.Tensor):

@@ -21,6 +21,8 @@ TIDY = 64
 
 # Process groups that there are: works of one do not make those of another go on.
 process_groups: "weakref.WeakSet[object]" = weakref.WeakSet()
+# Their dictionaries of works, which calls look at that block at once.
+kept = []
 
 
 class Work(c10d.Work):
@@ -40,9 +42,8 @@ class Work(c10d.Work):
         self._outputs = outputs
         self._finish = finish
         group.issued += 1
-        kept = group.works
-        kept[id(self)] = self
-        if len(kept) >= group.tidy_at:
+        group.works[id(self)] = self
+        if len(group.works) >= group.tidy_at:
             tidy(group)
 
     # ---- the end of a work ----
@@ -144,14 +145,39 @@ class Work(c10d.Work):
 
 def tidy(group):
     """Finished works that no Python code holds let go of their tensors, and the oldest are forgotten."""
-    kept = group.works
-    for key, work in list(kept.items())[:-1]:  # but for the latest, which its caller has yet to get
+    own = group.works
+    for key, work in list(own.items())[:-1]:  # but for the latest, which its caller has yet to get
         # By the dictionary, the list, the loop, and getrefcount itself; the C++ half holds no reference.
         if sys.getrefcount(work) <= 4 and work.is_completed():
             work._outputs = ()
-            if len(kept) > KEPT // 2:
-                kept.pop(key, None)
-    group.tidy_at = len(kept) + TIDY
+            if len(own) > KEPT // 2:
+                own.pop(key, None)
+    group.tidy_at = len(own) + TIDY
+
+
+def are_all_of(group):
+    """Whether all works that are kept are of one group: nobody else's need to go on while it blocks."""
+    return not any(works for works in kept if works is not group.works)
+
+
+class _Done(Work):
+    """A call that has blocked. One object is all of them, so it knows no results."""
+
+    def __init__(self):
+        c10d.Work.__init__(self)
+        self._handle = None
+        self._outputs = []
+
+    def wait(self, timeout=None):
+        return True
+
+    def get_future(self):
+        future = torch.futures.Future()
+        future.set_result([])
+        return future
+
+
+DONE = _Done()
 
 
 def settle(work, future):

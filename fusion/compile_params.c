@@ -241,15 +241,16 @@ static weft_status_t read_devices(wefti_compiler_t *c)
     }
     WEFT_RETURN_IF_ERROR(
         wefti_onnx_devices(p->model_path, p->tensor_parallel, &c->arena, &c->devices));
-    const uint32_t devices = c->devices.count;
+    const uint32_t shards = c->devices.count, devices = shards * c->devices.replicas;
     if (devices == 0) {
         return WEFT_OK;
     }
-    const char *what = p->pipeline > 1 ? "excludes pipeline"
-                       : p->tensor_parallel > 1 && p->tensor_parallel != devices
-                           ? "differs from tensor_parallel"
-                       : p->world_size % devices != 0 ? "must divide world_size"
-                                                      : NULL;
+    const char *what =
+        p->pipeline > 1 ? "excludes pipeline"
+        : p->tensor_parallel > 1 && p->tensor_parallel != devices && p->tensor_parallel != shards
+            ? "differs from tensor_parallel"
+        : p->world_size % devices != 0 ? "must divide world_size"
+                                       : NULL;
     if (what != NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "%s: device configuration '%s': num_devices %u %s %u; set "
@@ -259,7 +260,8 @@ static weft_status_t read_devices(wefti_compiler_t *c)
                            : p->tensor_parallel > 1 ? p->tensor_parallel
                                                     : p->world_size);
     }
-    p->tensor_parallel = devices;
+    p->tensor_parallel = shards;
+    p->world_size = p->world_size == 0 ? devices : p->world_size;
     return WEFT_OK;
 }
 

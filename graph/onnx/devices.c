@@ -3,6 +3,9 @@
  * Multi-device annotations (ONNX 1.18, IR 11): how each node divides its inputs and outputs over
  * the devices of a configuration. They are read from the bytes of the file. What Weft cannot
  * execute is an error that names node and tensor.
+ *
+ * Where all specs have the same number of shards, and there are several times as many devices, each
+ * shard is on a group of devices (index_to_device_group_map): a mesh of two axes.
  */
 #include "graph/onnx/internal.h"
 
@@ -48,6 +51,8 @@ enum {
 
 /* More configurations than a model has uses for. */
 #define MOST_CONFIGURATIONS 64u
+
+#define NO_SHARD UINT32_MAX
 
 static bool is_text(const wefti_onnx_field_t *field, const char *text)
 {
@@ -167,8 +172,44 @@ static weft_status_t list_configurations(wefti_onnx_cursor_t in, const char *lab
     return WEFT_OK;
 }
 
-static weft_status_t choose(const configuration_t *list, uint32_t count, uint32_t wanted,
-                            const char *label, wefti_arena_t *arena, wefti_onnx_devices_t *out)
+/* The number of shards that all sharded dimensions of a configuration have, or 1. */
+static int64_t common_shards(wefti_onnx_cursor_t in, const wefti_onnx_field_t *id, int64_t found)
+{
+    /* From the model to num_shards; a node's configuration has to be the chosen one. */
+    static const uint32_t path[] = {MODEL_GRAPH, GRAPH_NODE, NODE_CONFIGURATION,
+                                    USE_SPEC,    SPEC_DIM,   DIM_SIMPLE};
+    enum { DEEPEST = sizeof path / sizeof *path };
+    wefti_onnx_cursor_t at[DEEPEST + 1] = {in};
+    wefti_onnx_field_t field, name;
+    for (uint32_t depth = 0;;) {
+        if (depth == DEEPEST) {
+            while (at[depth].at < at[depth].end &&
+                   wefti_onnx_next_field(&at[depth], &field) == NULL) {
+                if (field.id == SIMPLE_SHARDS && field.wire == 0 && (int64_t)field.value > 1) {
+                    found = found == 1 || found == (int64_t)field.value ? (int64_t)field.value : 0;
+                }
+            }
+            depth--;
+        } else if (!wefti_onnx_next_message(&at[depth], &field)) {
+            if (depth-- == 0) {
+                return found > 0 ? found : 1;
+            }
+        } else if (field.id == path[depth]) {
+            bool other = false;
+            wefti_onnx_cursor_t parts = wefti_onnx_inside(&field);
+            while (path[depth] == NODE_CONFIGURATION && depth == 2 &&
+                   wefti_onnx_next_message(&parts, &name)) {
+                other = other || (name.id == USE_ID && !same_text(&name, id));
+            }
+            at[++depth] = wefti_onnx_inside(&field);
+            depth -= other;
+        }
+    }
+}
+
+static weft_status_t choose(wefti_onnx_cursor_t in, const configuration_t *list, uint32_t count,
+                            uint32_t wanted, const char *label, wefti_arena_t *arena,
+                            wefti_onnx_devices_t *out)
 {
     const configuration_t *chosen = count == 1 ? &list[0] : NULL;
     uint32_t fitting = 0;
@@ -188,7 +229,10 @@ static weft_status_t choose(const configuration_t *list, uint32_t count, uint32_
     }
     out->configuration = copy_text(arena, &chosen->name);
     WEFT_RETURN_IF_NO_MEMORY(out->configuration);
-    out->count = (uint32_t)chosen->devices;
+    const int64_t shards = common_shards(in, &chosen->name, 1);
+    const bool mesh = shards > 1 && chosen->devices % shards == 0;
+    out->count = (uint32_t)(mesh ? shards : chosen->devices);
+    out->replicas = (uint32_t)(mesh ? chosen->devices / shards : 1);
     return WEFT_OK;
 }
 
@@ -208,7 +252,7 @@ weft_status_t wefti_onnx_devices(const char *path, uint32_t wanted, wefti_arena_
         const wefti_onnx_cursor_t in = {data, data + file.size_bytes};
         if (count_annotations(in, &count) > 0) {
             status = list_configurations(in, path, list, &count);
-            status = status < 0 ? status : choose(list, count, wanted, path, arena, out);
+            status = status < 0 ? status : choose(in, list, count, wanted, path, arena, out);
         }
     }
     wefti_file_unmap(&file);
@@ -224,7 +268,8 @@ typedef struct reader {
     uint32_t configuration_count;
     wefti_graph_t *graph;
     size_t capacity;
-    bool *has; /* by device */
+    int64_t devices_all;
+    uint32_t *shard; /* by device; NO_SHARD: none yet */
     /* of the present node */
     wefti_onnx_cursor_t node;
     uint32_t first; /* its first sharding */
@@ -237,7 +282,6 @@ typedef struct spec {
     bool has_tensor, split;
     int64_t axis, shards, dim;
     uint32_t device_count, group_count;
-    bool in_order; /* device i is i */
 } spec_t;
 
 static weft_status_t refuse(const reader_t *r, const wefti_onnx_field_t *tensor, const char *what)
@@ -287,15 +331,15 @@ static weft_status_t visit_integers(reader_t *r, spec_t *spec, const wefti_onnx_
 
 static weft_status_t add_device(reader_t *r, spec_t *spec, int64_t device)
 {
-    if (device < 0 || device >= r->devices->count) {
+    if (device < 0 || device >= r->devices_all) {
         return refuse_numbers(r, &spec->tensor, "no such device", device, "num_devices",
-                              r->devices->count);
+                              r->devices_all);
     }
-    if (r->has[device]) {
+    if (r->shard[device] != NO_SHARD) {
         return refuse_numbers(r, &spec->tensor, "a device has several shards", device,
-                              "num_devices", r->devices->count);
+                              "num_devices", r->devices_all);
     }
-    r->has[device] = true;
+    r->shard[device] = spec->device_count - 1;
     return WEFT_OK;
 }
 
@@ -333,11 +377,9 @@ static weft_status_t add_group(reader_t *r, spec_t *spec, int64_t key, bool *out
 static weft_status_t add_entry(reader_t *r, spec_t *spec, int64_t device)
 {
     bool found = false;
-    spec->in_order = spec->in_order && device == spec->device_count;
     spec->device_count++;
     if (spec->group_count > 0) {
         WEFT_RETURN_IF_ERROR(add_group(r, spec, device, &found));
-        spec->in_order = spec->in_order && !found;
     }
     return found ? WEFT_OK : add_device(r, spec, device);
 }
@@ -443,30 +485,34 @@ static weft_status_t keep(reader_t *r, const spec_t *spec)
 
 static weft_status_t check_devices(reader_t *r, const spec_t *spec)
 {
-    const int64_t devices = r->devices->count;
-    if (spec->split && spec->shards != devices) {
-        return refuse_numbers(r, &spec->tensor, "num_shards differs from num_devices", spec->shards,
-                              "num_devices", devices);
-    }
+    const int64_t shards = r->devices->count;
     int64_t count = 0;
-    for (int64_t i = 0; i < devices; i++) {
-        count += r->has[i];
+    bool in_order = true;
+    /* One of several devices for a shard needs a list. */
+    if (spec->split &&
+        (spec->shards != shards || (shards < r->devices_all && spec->device_count == 0))) {
+        return refuse_numbers(r, &spec->tensor, "num_shards differs from num_devices", spec->shards,
+                              "num_devices", r->devices_all);
     }
-    if (spec->device_count > 0 && count != devices) {
+    for (int64_t i = 0; i < r->devices_all; i++) {
+        count += r->shard[i] != NO_SHARD;
+        in_order = in_order && (int64_t)r->shard[i] == i % shards;
+    }
+    if (spec->device_count > 0 && count != r->devices_all) {
         return refuse_numbers(r, &spec->tensor, "a subset of the devices", count, "num_devices",
-                              devices);
+                              r->devices_all);
     }
-    return spec->split && spec->device_count > 0 && !spec->in_order
-               ? refuse(r, &spec->tensor, "shards must be on devices 0, 1, .. in this order")
+    return spec->split && spec->device_count > 0 && !in_order
+               ? refuse(r, &spec->tensor,
+                        r->devices->replicas == 1
+                            ? "shards must be on devices 0, 1, .. in this order"
+                            : "device d must have shard d % num_shards")
                : WEFT_OK;
 }
 
 static weft_status_t read_spec(reader_t *r, const wefti_onnx_field_t *message)
 {
-    spec_t spec = {.message = *message,
-                   .in_order = true,
-                   .dim = -1,
-                   .tensor = {.payload = (const uint8_t *)""}};
+    spec_t spec = {.message = *message, .dim = -1, .tensor = {.payload = (const uint8_t *)""}};
     wefti_onnx_cursor_t in = wefti_onnx_inside(message);
     wefti_onnx_field_t field;
     while (in.at < in.end) {
@@ -480,7 +526,7 @@ static weft_status_t read_spec(reader_t *r, const wefti_onnx_field_t *message)
     if (!spec.has_tensor || spec.tensor.size_bytes == 0) {
         return refuse(r, &spec.tensor, "tensor_name is empty");
     }
-    memset(r->has, 0, r->devices->count * sizeof(*r->has));
+    memset(r->shard, 0xff, (size_t)r->devices_all * sizeof(*r->shard));
     for (in = wefti_onnx_inside(message); in.at < in.end;) {
         WEFT_RETURN_IF_ERROR(read(r, &in, &field));
         if (field.id == SPEC_DEVICE) {
@@ -591,8 +637,9 @@ weft_status_t wefti_onnx_read_shardings(const wefti_onnx_file_t *file,
     wefti_onnx_field_t field, node;
     uint32_t index = 0, configurations, found = 0;
     WEFT_RETURN_IF_ERROR(list_configurations(all, file->label, list, &r.configuration_count));
-    r.has = wefti_arena_array(&graph->arena, devices->count, sizeof(*r.has));
-    WEFT_RETURN_IF_NO_MEMORY(r.has);
+    r.devices_all = (int64_t)devices->count * devices->replicas;
+    r.shard = wefti_arena_array(&graph->arena, (size_t)r.devices_all, sizeof(*r.shard));
+    WEFT_RETURN_IF_NO_MEMORY(r.shard);
     for (wefti_onnx_cursor_t in = all; wefti_onnx_next_message(&in, &field);) {
         wefti_onnx_cursor_t nodes = wefti_onnx_inside(&field);
         while (field.id == MODEL_GRAPH && wefti_onnx_next_message(&nodes, &node)) {

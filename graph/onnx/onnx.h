@@ -12,9 +12,10 @@ typedef struct wefti_onnx_property {
     const char *key, *value;
 } wefti_onnx_property_t;
 
-/* The devices of the multi-device annotations that are executed. */
+/* The devices of the multi-device annotations that are executed: a mesh of replicas and shards. */
 typedef struct wefti_onnx_devices {
-    uint32_t count; /* 0: none */
+    uint32_t count;    /* shards, each on devices of its own; 0: there are no annotations */
+    uint32_t replicas; /* devices with the same shard: device d has shard d % count */
     const char *configuration;
 } wefti_onnx_devices_t;
 /* devices.c: those of a file whose nodes have annotations. wanted: of several configurations, that

@@ -183,6 +183,22 @@ class Devices(Case):
         self.assertIn("4 device configurations and sharding specifications are ignored: each rank runs the whole graph", done.stderr)
         self.assertEqual(self.collectives(), [])
 
+    def test_mesh(self):
+        """Shards, each on a group of devices: a mesh of two axes."""
+        whole = self.result(perceptron(), "--world", 1)
+        for shards, replicas in ((2, 2), (2, 3), (4, 2)):
+            groups = [(-1 - s, range(s, shards * replicas, shards)) for s in range(shards)]
+            def on(tensor, axis):
+                return spec(tensor, dim(axis, shards), devices=[key for key, _ in groups], groups=groups)  # pylint: disable=cell-var-from-loop
+            proto = annotate(annotate(perceptron(), 0, on("w", 1)), 3, on("v", 0), spec("z", devices=range(shards * replicas)))
+            configure(proto, shards * replicas)
+            for options in ((), ("--tensor-parallel", shards), ("--tensor-parallel", shards * replicas)):
+                with self.subTest(shards=shards, replicas=replicas, options=options):
+                    np.testing.assert_allclose(self.result(proto, *options), whole, rtol=1e-5, atol=1e-5)
+                    self.assertEqual(self.collectives(), ["AllReduce"])
+                    self.assertEqual(self.weft_json("explain", "p.weft")["world"], shards * replicas)
+        self.refused(proto, "num_devices 8 must divide world_size 4", "set tensor_parallel 1 to ignore", options=("--world", 4))
+
     def test_hostile_annotations_are_refused(self):
         w = split(2, w=1)
         group = [(-1, (0, 1)), (-2, (2, 3))]
@@ -196,7 +212,11 @@ class Devices(Case):
             ([spec("w", dim(1, 2), devices=[0, 5])], 2, "no such device: 5, num_devices 2"),
             ([spec("w", dim(1, 2), devices=[0, -1])], 2, "no such device: -1"),
             ([spec("w", dim(1, 2), devices=[0, 0])], 2, "a device has several shards: 0"),
-            ([spec("w", dim(1, 2), devices=[-1, -2], groups=group)], 4, "num_shards differs from num_devices"),
+            ([spec("w", dim(1, 2), devices=[-1, -2], groups=group)], 4, "device d must have shard d % num_shards"),
+            ([spec("w", dim(1, 2), devices=[-1, -2], groups=[(-1, (0, 2)), (-2, (1,))])], 4, "a subset of the devices: 3, num_devices 4"),
+            ([spec("w", dim(1, 2), devices=[-1, -2], groups=[(-1, (0, 2)), (-2, (1, 0))])], 4, "a device has several shards: 0"),
+            ([spec("w", dim(1, 2), devices=[-1, -2], groups=[(-1, (0, 2)), (-2, (1, 3))]), spec("x", dim(0, 4), devices=range(4))], 4,
+             "num_shards differs from num_devices: 2, num_devices 4"),
             ([spec("w", dim(1, 4), devices=[-1, -2], groups=group)], 4, "shards must be on devices 0, 1, .."),
             ([spec("w", dim(2, 2))], 2, "axis 2 is out of range: rank 2"),
             ([spec("w", dim(-(1 << 63), 2))], 2, "is out of range: rank 2"),

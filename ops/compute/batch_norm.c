@@ -21,7 +21,7 @@
 
 #define BLOCK 1024
 #define GROUP 32                 /* channels whose sums are made together */
-#define CACHE_BYTES (256 * 1024) /* of the rows that are visited several times */
+#define CACHE_BYTES (512 * 1024) /* of the rows that are visited several times */
 #define SHORT_ROW 8              /* pixels: rows up to it are summed for all channels at once */
 
 typedef struct {
@@ -129,7 +129,8 @@ WEFTI_INLINE void add_terms(term_t kind, const float *a, const float *b, float m
         for (int j = 0; j < WEFTI_SUM_LANES; j++) {
             terms[j] = term(kind, a[tail + j], b[tail + j], mean);
         }
-        wefti_add_last_f32(acc, terms, (int)(count - i));
+        wefti_add_last_f32(acc, terms, (int)(count - i), sum->acc);
+        return;
     }
     memcpy(sum->acc, acc, sizeof(acc));
 }

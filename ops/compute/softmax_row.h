@@ -44,7 +44,7 @@ WEFTI_INLINE float wefti_exps_f32(const float *x, float top, float *exps, int64_
             acc[j] += terms[j];
         }
         if (i > 0) {
-            wefti_add_last_f32(acc, terms, rest);
+            wefti_add_last_f32(acc, terms, rest, acc);
         }
     }
     return wefti_sum_lanes_f32(acc);

@@ -17,13 +17,15 @@ WEFTI_INLINE float wefti_sum_lanes_f32(const float *acc)
     return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
-/* Adds the last rest < 16 of 16 terms to the accumulators that have their places. */
-WEFTI_INLINE void wefti_add_last_f32(float *acc, const float *terms, int rest)
+/* Adds the last rest < 16 of 16 terms to the accumulators that have their places. out may be acc;
+ * it is written in halves, for which a reader of all of it would wait long. */
+WEFTI_INLINE void wefti_add_last_f32(const float *acc, const float *terms, int rest, float *out)
 {
     for (int half = 0; half < 16; half += 8) {
         const wefti_i32x8_t place = {0, 1, 2, 3, 4, 5, 6, 7};
         const wefti_i32x8_t before = (place + (half + rest - WEFTI_SUM_LANES)) >> 31;
-        WEFTI_F32X(8, acc + half) += (wefti_f32x8_t)(WEFTI_I32X(8, terms + half) & ~before);
+        const wefti_f32x8_t last = (wefti_f32x8_t)(WEFTI_I32X(8, terms + half) & ~before);
+        WEFTI_F32X(8, out + half) = WEFTI_F32X(8, acc + half) + last;
     }
 }
 
@@ -45,7 +47,7 @@ WEFTI_INLINE float wefti_sum_f32(const float *x, int64_t count)
             acc[j] += x[j];
         }
     } else if (i < count) {
-        wefti_add_last_f32(acc, x + count - WEFTI_SUM_LANES, (int)(count - i));
+        wefti_add_last_f32(acc, x + count - WEFTI_SUM_LANES, (int)(count - i), acc);
     }
     return wefti_sum_lanes_f32(acc);
 }

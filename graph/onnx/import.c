@@ -23,6 +23,7 @@ typedef struct import {
     int32_t *versions; /* of nodes, where they are not the file's; NULL: nowhere */
     wefti_onnx_initials_t initials;
     wefti_onnx_training_t training;
+    bool reported; /* the error names all unsupported operators */
 } import_t;
 
 /* place: the node, or the kind of list, that defines name a second time */
@@ -329,6 +330,7 @@ static weft_status_t add_node(import_t *import, size_t index)
         params.def = weft_registry_find_op(import->graph->registry, domain, op, (int32_t)version);
     }
     if (params.def == NULL) {
+        import->reported = true;
         return wefti_onnx_unknown_operator(import->file, node, index, import->graph->registry);
     }
     WEFT_TRY(status, check_attributes(params.def, &params), place);
@@ -649,7 +651,7 @@ static const char *unlabelled(const import_t *import)
     return strlen(error) > label ? error + label : error;
 }
 
-/* What is not supported besides what the error names, an initializer or an input: other inputs, and
+/* What is not supported besides what the error names, such as an initializer: other inputs, and
  * operators. */
 static weft_status_t report_all(import_t *import, weft_status_t status)
 {
@@ -657,7 +659,7 @@ static weft_status_t report_all(import_t *import, weft_status_t status)
     const char *dim_names[WEFT_MAX_DIMS];
     weft_tensor_desc_t type;
     wefti_text_t text;
-    if (status != WEFT_ERR_UNSUPPORTED) {
+    if (status != WEFT_ERR_UNSUPPORTED || import->reported) {
         return status;
     }
     wefti_text_init(&text, import->file->allocator);
@@ -717,7 +719,10 @@ static weft_status_t convert(import_t *import)
     WEFT_RETURN_IF_ERROR(
         wefti_onnx_foreign(import->file, graph, &import->foreign, &import->foreign_count));
     for (size_t i = 0; i < model->graph->n_node; i++) {
-        WEFT_RETURN_IF_ERROR(add_node(import, i));
+        status = add_node(import, i);
+        if (status < 0) {
+            return report_all(import, status);
+        }
     }
     WEFT_RETURN_IF_ERROR(add_outputs(import));
     if (import->params->compiled != NULL) {

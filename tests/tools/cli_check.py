@@ -76,6 +76,10 @@ class Check(support.Case):
         proto.graph.initializer.append(helper.make_tensor("table", TensorProto.STRING, [1], [b"a"]))
         error = self.weft("compile", self.save(proto), *options, code=2).stderr
         self.assertRegex(error, r"table'.*; also MaxUnpool .*, Det ")
+        del proto.graph.initializer[-1]
+        proto.graph.node.insert(0, helper.make_node("Constant", [], ["c"], "words", value_string="a"))
+        error = self.weft("compile", self.save(proto), *options, code=2).stderr
+        self.assertRegex(error, r"node 0 'words' \(Constant\): .*; also MaxUnpool \(1 node\), Det \(1 node\)$")
 
     def lifted(self):
         """w and a mask of the shape of a bias, scaled by a number that an exporter lifted; and a loss."""

@@ -21,9 +21,10 @@ import pathlib
 import statistics
 import subprocess
 import sys
-import venv
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+import sides
+from sides import ROOT
+
 # Kind, layers, width, samples of each rank.
 MODELS = (("ddp", 32, 256, 64), ("ddp", 32, 512, 64), ("shards", 32, 256, 64), ("shards", 32, 512, 64))
 WANTED = 3.0  # least ratio of Gloo's exposed communication to Weft's, and of processor time added
@@ -43,15 +44,6 @@ def parse_arguments():
     parser.add_argument("--json", action="store_true", help="print JSON only")
     parser.add_argument("--check", action="store_true", help="exit 1 when something wanted was missed")
     return parser.parse_args()
-
-
-def make_venv(folder):
-    """Its interpreter."""
-    python = folder / "bin" / "python"
-    if not python.exists():
-        venv.create(folder, with_pip=True)
-        subprocess.run([str(python), "-m", "pip", "install", "-q", "torch", "numpy"], check=True)
-    return python
 
 
 def run(args, model):
@@ -82,7 +74,7 @@ def row_of(runs):
 def main():
     args = parse_arguments()
     if args.venv is not None:
-        args.python = make_venv(args.venv)
+        args.python = sides.make_venv(args.venv, "torch", "numpy")
     rows, missed = {}, []
     for model in MODELS:
         if args.kind not in (None, model[0]):

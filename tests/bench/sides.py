@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comparisons of programs share (compare_jax.py, compare_onnxruntime.py, compare_tvm.py): a program per side, which
-prints "RESULT " and microseconds by row as JSON; medians over repeats; a table with ratios to Weft; targets."""
+"""What comparisons of programs share (compare_jax.py, compare_onnxruntime.py, compare_torch.py, compare_tvm.py): a
+program per side, which prints "RESULT " and microseconds by row as JSON; medians over repeats; a table with ratios to Weft; targets."""
 import argparse
 import json
 import pathlib
 import statistics
 import subprocess
 import sys
+import venv
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "support"))
@@ -45,6 +46,15 @@ def missed_of(medians, wanted):
             yield f"{row}: {side} takes {medians[row][side] / weft:.2f} times as long, wanted at least {limit:g}"
 
 
+def make_venv(folder, *packages):
+    """The interpreter of a virtual environment there, which is made with the newest packages unless there is one."""
+    python = folder / "bin" / "python"
+    if not python.exists():
+        venv.create(folder, with_pip=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", *packages], check=True)
+    return python
+
+
 def compare(args, sides, run, wanted):
     """Runs all sides in turn, args.repeats times, and prints medians. Returns the exit status."""
     seen = {}
@@ -52,6 +62,11 @@ def compare(args, sides, run, wanted):
         for side in sides:
             for row, us in run(args, side).items():
                 seen.setdefault(row, {}).setdefault(side, []).append(us)
+    return report(args, sides, seen, wanted)
+
+
+def report(args, sides, seen, wanted):
+    """seen: row -> side -> microseconds of all repeats. Prints medians; returns the exit status."""
     medians = {row: {side: statistics.median(values) for side, values in by.items()} for row, by in seen.items()}
     others = [side for side in sides if side not in ("weft", "none")]
     missed = list(missed_of(medians, wanted))

@@ -597,6 +597,39 @@ class Works(TorchCase):
         dist.all_reduce(view)
         self.same(view, torch.ones(2, 6))
 
+    def test_adopt(self):
+        """Memory that is there: contents and addresses stay, and views of it are reached."""
+        model = torch.nn.Sequential(torch.nn.Linear(100, 100), torch.nn.BatchNorm1d(100))
+        x = torch.arange(30000.0)
+        before, place = model[0].weight.detach().clone(), x.data_ptr()
+        adoption = process_group._weft_group(None).adoption
+        weft.torch.adopt(model, x, x[5:])
+        self.assertEqual(len(adoption._asked_for), 2)  # the others are small
+        weft.torch.adopt(x)  # again is fine
+        self.assertEqual(x.data_ptr(), place)
+        self.same(x, torch.arange(30000.0))
+        self.same(model[0].weight.detach(), before)
+        dist.all_reduce(x[3:])
+        dist.all_reduce(model[0].weight.detach())
+        self.same(x[3:], 2 * torch.arange(3.0, 30000.0))
+        weft.torch.release(x, model)
+        self.assertEqual(adoption._asked_for, {})
+        dist.all_reduce(x)
+        self.same(x[3:], 4 * torch.arange(3.0, 30000.0))
+
+    def test_adopt_by_halves(self):
+        """Ranks pass different things: all of them hear of it, and the group that they differ on is done with."""
+        group = dist.new_group([0, 1])
+        x, y = torch.zeros(10000), torch.zeros(10000)
+        with self.raises_within(RuntimeError, "all_reduce"):
+            weft.torch.adopt(*[x, y][:self.rank + 1], group=group)
+        dist.destroy_process_group(group)
+        with self.raises_within((TypeError, RuntimeError), "expected tensors and modules, not list"):
+            weft.torch.adopt([x] if self.rank == 0 else x)
+        self.meet()
+        weft.torch.adopt(x)
+        weft.torch.release(x)
+
     def test_weft_directly(self):
         group = weft.torch.group_of()
         x = torch.full((4,), float(self.rank))

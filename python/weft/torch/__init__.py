@@ -14,11 +14,12 @@ sends and receives. What is particular (tags, wildcards, bitwise reductions) is 
 from weft.torch import operators
 from weft.torch.ddp import Buckets, ddp_hook
 from weft.torch.meeting import install_rendezvous
-from weft.torch.memory import empty
+from weft.torch.memory import adopt, empty, release
 from weft.torch.process_group import ProcessGroupWeft, group_of, install_backend, shrink
 from weft.torch.works import Work
 
-__all__ = ["Buckets", "ProcessGroupWeft", "Work", "ddp_hook", "empty", "group_of", "operators", "shrink"]
+__all__ = ["Buckets", "ProcessGroupWeft", "Work", "adopt", "ddp_hook", "empty", "group_of", "operators", "release",
+           "shrink"]
 
 install_backend()
 install_rendezvous()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of DDP's buckets, adopted so that ranks of a host reduce it in place."""
+"""Memory that ranks of a host reduce in place: DDP's buckets by themselves, other tensors by adopt."""
+import torch
 import weft
 
 # Smaller ones travel beside the signal, or in one copy that costs less than looking them up here.
@@ -22,6 +23,7 @@ class Adoption:
         self._context = context
         self._seen = {}  # address -> [tensor, number of the latest call, whether it is adopted]
         self._calls = 0
+        self._asked_for = {}  # address of a storage -> a tensor on it: by take
         self.on = True
 
     def see(self, tensor):
@@ -30,6 +32,8 @@ class Adoption:
             return
         self._calls += 1
         entry = self._seen.get(tensor.data_ptr())
+        if entry is None and tensor.data_ptr() in self._asked_for:
+            return
         if entry is None:
             self._forget()
             self._seen[tensor.data_ptr()] = [tensor.detach(), self._calls, False]
@@ -42,6 +46,26 @@ class Adoption:
                 entry[2] = True
             except (weft.WeftNoMemoryError, weft.WeftUnsupportedError):  # on all ranks
                 self.on = False
+
+    def take(self, storages):
+        """Adopts what tensors that span storages have, but for small ones. Collective: all ranks pass as many."""
+        size, n = weft.get_world_size(self._context.world), len(storages)
+        bytes_of = torch.tensor([storage.numel() for storage in storages])
+        known = torch.tensor([int(storage.data_ptr() in self._asked_for) for storage in storages])
+        weft.all_reduce_(bytes_of, "max", self._context.world)
+        weft.all_reduce_(known, "sum", self._context.world)
+        for i, storage in enumerate(storages):
+            if 0 < known[i] < size:
+                raise ValueError(f"adopt: storage {i} of {n} is adopted on {known[i]} of {size} ranks")
+            if known[i] == 0 and bytes_of[i] >= LEAST_BYTES:
+                weft.register(storage, self._context)
+                self._asked_for[storage.data_ptr()] = storage
+
+    def release(self, storages):
+        """Not collective."""
+        for storage in storages:
+            if self._asked_for.pop(storage.data_ptr(), None) is not None:
+                weft.unregister(storage, self._context)
 
     def _forget(self):
         for address, (_, call, adopted) in list(self._seen.items()):
@@ -59,4 +83,5 @@ class Adoption:
         self.on = False
         if not self._context.closed:
             self._give_back(0)
+            self.release(list(self._asked_for.values()))
         self._seen.clear()

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * PMI-1 as MPICH's hydra implements it: lines of text over the descriptor PMI_FD. Publishing and
- * looking up names needs no barrier, so the rendezvous can name missing ranks. Launchers without
- * names: put, barrier, get. "init" is left to an MPI of the same process.
+ * PMI-1 as MPICH's hydra and Slurm (srun --mpi=pmi2) implement it: lines of text over the descriptor
+ * PMI_FD. Publishing and looking up names needs no barrier, so the rendezvous can name missing ranks.
+ * Launchers without names: put, barrier, get. Hydra answers before "init", which is left to an MPI of
+ * the same process; Slurm answers to nothing else first, and takes PMI-1 and PMI-2.
  */
 #include "transport/bootstrap/service.h"
 
@@ -269,9 +270,12 @@ weft_status_t wefti_service_pmi_1(const wefti_log_t *log, wefti_service_t **out_
         return WEFT_ERR_NO_MEMORY;
     }
     char line[LINE_BYTES] = "cmd=get_my_kvsname\n";
+    char init[LINE_BYTES] = "cmd=init pmi_version=1 pmi_subversion=1\n";
+    bool first = fcntl((int)fd, F_GETOWN) != getpid();
     fcntl((int)fd, F_SETOWN, getpid());
     *service = (pmi_service_t){.base.ops = &pmi_ops, .log = log, .fd = (int)fd, .rank = *out_rank};
-    if (ask(service, line) < 0 ||
+    if ((first && getenv("SLURM_STEP_ID") != NULL && ask(service, init) < 0) ||
+        ask(service, line) < 0 ||
         !find_value(line, "kvsname", service->space, sizeof service->space)) {
         wefti_log(log, WEFT_LOG_LEVEL_DEBUG, "PMI_FD=%u: no PMI-1 answer", fd);
         pmi_close(&service->base);

@@ -97,6 +97,7 @@ class BuildExtension(build_ext):
     def get_outputs(self):
         root = pathlib.Path(self.build_lib) / PACKAGE
         names = ["_core.abi3.so", "libweft.so.0", "libweft_mpi.so", "libweft_onnxruntime.so", "libweft_tvm.so"]
+        names += ["libweft_opencl.so"] * (root / "libweft_opencl.so").exists()
         return [str(root / name) for name in names + ["bin/weft"] * command_in_library()]
 
     def get_source_files(self):

@@ -74,6 +74,22 @@ int main(void) { return IBV_ACCESS_LOCAL_WRITE == 0; }")
   endif()
 endif()
 
+option(WEFT_OPENCL "The plugin of OpenCL devices, where its header and loader are installed" ON)
+set(OPENCL_FOUND FALSE)
+if(WEFT_OPENCL)
+  find_path(OPENCL_INCLUDE_DIR CL/cl.h)
+  find_library(OPENCL_LIBRARY OpenCL)
+  if(OPENCL_INCLUDE_DIR AND OPENCL_LIBRARY)
+    weft_probe(WEFT_OPENCL_WORKS "#define CL_TARGET_OPENCL_VERSION 120
+#include <CL/cl.h>
+int main(void) { return clGetPlatformIDs(0, 0, 0) == 0; }" LIBRARIES ${OPENCL_LIBRARY} INCLUDES ${OPENCL_INCLUDE_DIR})
+    set(OPENCL_FOUND ${WEFT_OPENCL_WORKS})
+  endif()
+  if(NOT OPENCL_FOUND)
+    weft_left_out("OpenCL devices are left out: a line with CL/cl.h does not compile (opencl-headers, ocl-icd-opencl-dev)")
+  endif()
+endif()
+
 pkg_check_modules(PMIX QUIET pmix)
 if(PMIX_FOUND)
   weft_probe(WEFT_PMIX_WORKS "#include <pmix.h>

@@ -5,7 +5,7 @@ include(CMakePackageConfigHelpers)
 
 # (To ninja, "weft" is the command's file, not the library's target.)
 add_custom_target(weft_installed)
-add_dependencies(weft_installed weft weft_tool ${weft_interop})
+add_dependencies(weft_installed weft weft_tool ${weft_interop} ${weft_devices})
 
 # weft.pc finds the installation from its own place, so that a moved installation still works.
 if(IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}" OR IS_ABSOLUTE "${CMAKE_INSTALL_INCLUDEDIR}")

@@ -14,9 +14,10 @@
 #include "tools/tool.h"
 #include "transport/bootstrap/bootstrap.h"
 
-enum { KEY_JSON = 256 };
+enum { KEY_JSON = 256, KEY_DEVICES };
 
 static const option_def_t own_options[] = {
+    {KEY_DEVICES, "devices", NULL, "only the devices that plugins find, with what each can do"},
     {KEY_JSON, "json", NULL, "print one JSON object"},
     {0, NULL, NULL, NULL},
 };
@@ -26,10 +27,11 @@ static int run_info_command(int argc, char **argv);
 const command_t wefti_info_command = {
     .name = "info",
     .brief = "show the version, this machine, transports, libraries, devices and settings",
-    .synopsis = "[--json]",
+    .synopsis = "[--devices] [--json]",
     .summary = "Shows the version, the CPU and its topology, the launcher that a rank started here "
                "would join, transports, libraries, devices, and every setting with its value.",
-    .epilogue = NULL,
+    .epilogue = "Example:\n"
+                "  weft info --devices\n",
     .options = {own_options},
     .run = run_info_command,
 };
@@ -48,11 +50,15 @@ static const transport_row_t transports[] = {
     {"null", "a world of one", NULL},
 };
 
+typedef struct info_options {
+    bool json, devices;
+} info_options_t;
+
 static int handle(void *user, int key, const char *value)
 {
-    (void)key;
+    info_options_t *options = user;
     (void)value;
-    *(bool *)user = true;
+    *(key == KEY_JSON ? &options->json : &options->devices) = true;
     return EXIT_OK;
 }
 
@@ -230,22 +236,106 @@ static void print_json(const wefti_hardware_t *hardware)
     wefti_output_end(&object);
 }
 
+/* ---- devices of plugins ---- */
+
+/* The plugin of this project, and that of the setting WEFT_DEVICE if it is another one. */
+static uint32_t plugin_names(char out[2][64])
+{
+    const char *asked = getenv("WEFT_DEVICE");
+    int length = asked != NULL ? (int)strcspn(asked, ":,") : 0;
+    snprintf(out[0], sizeof out[0], "opencl");
+    snprintf(out[1], sizeof out[1], "%.*s", length, length > 0 ? asked : "");
+    return length > 0 && strcmp(out[1], out[0]) != 0 && strcmp(out[1], "cpu") != 0 ? 2 : 1;
+}
+
+static void print_device(const char *plugin, uint32_t index, const weft_device_info_t *info)
+{
+    char memory[32];
+    printf("%s:%u    %s\n  platform   %s\n  memory     %s\n  processors %u\n  host       %s\n"
+           "  peers      %s\n  note       %s\n",
+           plugin, index, info->name, info->platform,
+           wefti_format_bytes(info->memory_bytes, memory), info->compute_units,
+           info->caps & WEFT_DEVICE_HOST_ACCESS ? "may access the memory" : "copies",
+           info->caps & WEFT_DEVICE_PEER_DIRECT ? "of this host may access the memory"
+                                                : "by copies through host memory",
+           info->note[0] != '\0' ? info->note : "none");
+}
+
+static void print_device_json(wefti_json_t *json, const char *plugin, uint32_t index,
+                              const weft_device_info_t *info)
+{
+    char name[96];
+    snprintf(name, sizeof name, "%s:%u", plugin, index);
+    wefti_json_begin_object(json, NULL);
+    wefti_json_string(json, "device", name);
+    wefti_json_string(json, "name", info->name);
+    wefti_json_string(json, "platform", info->platform);
+    wefti_json_int(json, "memory_bytes", (int64_t)info->memory_bytes);
+    wefti_json_int(json, "compute_units", info->compute_units);
+    wefti_json_bool(json, "host_access", (info->caps & WEFT_DEVICE_HOST_ACCESS) != 0);
+    wefti_json_bool(json, "peer_direct", (info->caps & WEFT_DEVICE_PEER_DIRECT) != 0);
+    wefti_json_string(json, "note", info->note);
+    wefti_json_end_object(json);
+}
+
+/* All devices, as an array of json if that is not NULL. The last error if no plugin has one. */
+static weft_status_t show_devices(wefti_json_t *json)
+{
+    char names[2][64];
+    uint32_t shown = 0, plugins = plugin_names(names);
+    weft_status_t status = WEFT_OK;
+    for (uint32_t p = 0; p < plugins; p++) {
+        uint32_t count = 0;
+        status = weft_device_count(names[p], &count);
+        for (uint32_t i = 0; i < count && status == WEFT_OK; i++) {
+            weft_device_info_t info = WEFT_DEVICE_INFO_INIT;
+            status = weft_device_describe(names[p], i, &info);
+            if (status == WEFT_OK && json != NULL) {
+                print_device_json(json, names[p], i, &info);
+            } else if (status == WEFT_OK) {
+                print_device(names[p], i, &info);
+            }
+            shown += status == WEFT_OK;
+        }
+    }
+    return shown > 0 ? WEFT_OK : status;
+}
+
+static int show_only_devices(bool as_json)
+{
+    output_object_t object;
+    if (!as_json) {
+        weft_status_t status = show_devices(NULL);
+        return status < 0 ? wefti_status_error("info", status) : EXIT_OK;
+    }
+    wefti_json_t *json = wefti_output_begin(&object);
+    wefti_json_begin_array(json, "devices");
+    weft_status_t status = show_devices(json);
+    wefti_json_end_array(json);
+    wefti_json_string(json, "error", status < 0 ? weft_last_error() : "");
+    wefti_output_end(&object);
+    return status < 0 ? wefti_status_error("info", status) : EXIT_OK;
+}
+
 static int run_info_command(int argc, char **argv)
 {
-    bool as_json = false;
+    info_options_t options = {false, false};
     int positional = 0;
     wefti_hardware_t hardware;
     wefti_arena_t arena;
-    int code = wefti_parse_options(argc, argv, &wefti_info_command, handle, &as_json, &positional);
+    int code = wefti_parse_options(argc, argv, &wefti_info_command, handle, &options, &positional);
     if (code != EXIT_OK) {
         return code < 0 ? EXIT_OK : code;
     }
     if (positional != 0) {
         return wefti_usage_error("info", "unexpected argument '%s'", argv[1]);
     }
+    if (options.devices) {
+        return show_only_devices(options.json);
+    }
     wefti_arena_init(&arena, NULL, 0);
     weft_status_t status = wefti_hardware_discover(true, &arena, &hardware);
-    if (status >= 0 && as_json) {
+    if (status >= 0 && options.json) {
         print_json(&hardware);
     } else if (status >= 0) {
         print_text(&hardware, &arena);

@@ -40,11 +40,16 @@ enum {
     KEY_RESUME,
     KEY_ELASTIC,
     KEY_RESTARTS,
+    KEY_DEVICE,
 };
 
 static const option_def_t own_options[] = {
     {'n', "world", "N",
      "number of ranks (default: the world size of the plan, or the slots of --hosts)"},
+    {KEY_DEVICE, "device", "DEVICE",
+     "device of the ranks: cpu (default), or opencl, opencl:INDEX or opencl:NAME; of opencl:0,1 "
+     "the "
+     "ranks of a host take one each in turn (`weft info --devices` lists them)"},
     {KEY_DATA, "data", "PATH",
      "training: a directory with IDX image files or <input>.npy, a file .npz or .safetensors with "
      "an array per input, or a token file .bin"},
@@ -108,8 +113,8 @@ const command_t wefti_run_command = {
         "\n"
         "A program after -- is started as N ranks, with WEFT_RANK, WEFT_WORLD_SIZE, "
         "WEFT_LOCAL_RANK, WEFT_LOCAL_SIZE, WEFT_ADDRESS and WEFT_SECRET set. The exit status "
-        "is that of the first rank that fails. Options before -- are -n, --hosts, "
-        "--round-robin, --rsh, --remote-weft, --bind-irqs and --tag-output.\n"
+        "is that of the first rank that fails. Options before -- are -n, --device, "
+        "--hosts, --round-robin, --rsh, --remote-weft, --bind-irqs and --tag-output.\n"
         "\n"
         "With --elastic each rank keeps the training state of the last two steps in memory, and "
         "its shards on the next rank too. When ranks die, the others compile the model for their "
@@ -132,6 +137,7 @@ const command_t wefti_run_command = {
         "\n"
         "examples:\n"
         "  weft run mlp.weft -n 2 --data /usr/share/datasets/fashion-mnist --epochs 2\n"
+        "  weft run mlp.weft --device opencl:0,1 --data /usr/share/datasets/fashion-mnist\n"
         "  weft run mlp.weft --hosts node1:4,node2:4 --data /usr/share/datasets/fashion-mnist\n"
         "  weft run mlp.onnx --elastic 2:4 --batch 64 --data /usr/share/datasets/fashion-mnist\n"
         "  weft run mlp.weft --data DIR --checkpoint state.safetensors --checkpoint-every 100 "
@@ -203,11 +209,14 @@ static int handle(void *user, int key, const char *value)
     size_t index = 0;
     long long seed = 0;
     int code = EXIT_OK;
-    command->not_for_program =
-        command->not_for_program || (key != 'n' && !wefti_is_launch_option(key));
+    command->not_for_program = command->not_for_program ||
+                               (key != 'n' && key != KEY_DEVICE && !wefti_is_launch_option(key));
     switch (key) {
     case 'n':
         return wefti_option_u32("run", "--world", value, 1, LAUNCH_MAX_RANKS, &command->ranks);
+    case KEY_DEVICE: /* read by the contexts of ranks, also on other hosts */
+        setenv("WEFT_DEVICE", value, 1);
+        return EXIT_OK;
     case KEY_DATA:
         command->data_path = value;
         return EXIT_OK;

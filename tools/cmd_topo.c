@@ -289,6 +289,7 @@ static int run_topo_command(int argc, char **argv)
     command.width = command.width > 0 ? command.width : terminal_width();
     if (!described && command.ranks == 0 && !command.bind_irqs) {
         weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
+        params.device_name = "cpu";
         weft_context_t *context = NULL;
         weft_status_t status = weft_context_create(&params, &context);
         if (status < 0) {

@@ -54,7 +54,7 @@ typedef struct weft_context_params {
      */
     const char *address;
     weft_hub_t *hub;          /**< not NULL: ranks are threads and meet here; address is unused */
-    weft_device_t *device;    /**< borrowed; NULL: the CPU device */
+    weft_device_t *device;    /**< borrowed; NULL: the device that device_name names */
     weft_progress_t progress; /**< which thread makes progress */
     weft_isa_t isa;           /**< instruction set, at most what the CPU has */
     const weft_allocator_t *allocator; /**< copied; NULL: malloc */
@@ -67,12 +67,18 @@ typedef struct weft_context_params {
     const weft_registry_t *registry;
     weft_interrupt_fn interrupt; /**< ends waits, also that for all ranks to join; NULL: none */
     void *interrupt_user;        /**< argument of interrupt */
+    /**
+     * If device is NULL: a device that the context opens and closes, as for weft_device_open, or
+     * "PLUGIN:A,B,..", of which the ranks of a host take one each in turn. NULL: the setting
+     * WEFT_DEVICE, which is the CPU device by default. All ranks are on devices, or none is.
+     */
+    const char *device_name;
 } weft_context_params_t;
 
 /** Defaults of weft_context_params_t. */
 #define WEFT_CONTEXT_PARAMS_INIT                                                                   \
     WEFT_STRUCT_INIT(weft_context_params_t, -1, -1, 0, 0, 0, WEFT_PROGRESS_DEFAULT,                \
-                     WEFT_ISA_DEFAULT, 0, 0, 0, 0, 0, 0)
+                     WEFT_ISA_DEFAULT, 0, 0, 0, 0, 0, 0, 0)
 
 WEFT_EXTERN_C_BEGIN
 /**

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file device.h
- * The function table that implements streams, events and memory of one device.
+ * The function table that implements streams, events and memory of one device, and plugins that
+ * bring devices.
  *
  * The CPU device is built in. An accelerator plugin fills this table; executor, collectives and
- * streams use nothing else. A queue is the device's ordered queue (as a CUDA stream). A call that
+ * streams use nothing else. devices/opencl is one; its README has the CUDA equivalent of every
+ * function. A queue is the device's ordered queue (as a CUDA stream). A call that
  * takes a queue is asynchronous and ordered in it. Counters are 32-bit words in device memory. They
  * wrap: a counter has reached target if (int32_t)(value - target) >= 0. The table must stay valid
  * while a context uses it.
@@ -14,8 +16,9 @@
 
 #include <weft/registry.h>
 
-/** Version of weft_device_ops_t. Version 2 added weft_reduce_t.divisor. */
-#define WEFT_DEVICE_ABI_VERSION 2u
+/** Version of weft_device_ops_t and weft_device_plugin_t. Version 2 added weft_reduce_t.divisor,
+ * version 3 plugins and weft_device_ops_t.kernels. */
+#define WEFT_DEVICE_ABI_VERSION 3u
 
 /** Capabilities of a device: WEFT_DEVICE_ bits. */
 typedef uint32_t weft_device_caps_t;
@@ -89,11 +92,97 @@ typedef struct weft_device_ops {
     weft_status_t (*query)(weft_queue_t *queue);
     /** Ends all queued work, waits included, with WEFT_ERR_ABORTED. */
     void (*cancel)(weft_queue_t *queue);
+    /**
+     * [kernel_count] the device's own kernels, of which sessions use prepare, destroy and
+     * implementation; launch reads the state. Other operators are refused when a plan is bound.
+     * NULL: launch executes the kernels of the session's registry.
+     */
+    const weft_kernel_t *kernels;
+    size_t kernel_count; /**< length of kernels */
 } weft_device_ops_t;
 
 /** Base of every device: member 0 of the implementation's own struct. */
 struct weft_device {
     const weft_device_ops_t *ops; /**< functions of the device */
 };
+
+/** What a plugin tells about one of its devices. */
+typedef struct weft_device_info {
+    size_t struct_size;      /**< size of this struct */
+    char name[96];           /**< the device's own name; the user may select it by a part of it */
+    char platform[96];       /**< the driver, with its version */
+    uint64_t memory_bytes;   /**< memory of the device */
+    uint32_t compute_units;  /**< processors of the device */
+    weft_device_caps_t caps; /**< capabilities, as in weft_device_ops_t */
+    char note[160];          /**< what the device cannot do, for people; "": nothing */
+} weft_device_info_t;
+/** Initial value of weft_device_info_t. */
+#define WEFT_DEVICE_INFO_INIT WEFT_STRUCT_INIT(weft_device_info_t, "", "", 0, 0, 0, "")
+
+/** What Weft offers a plugin, which links no library of Weft. Valid for ever. */
+typedef struct weft_device_host {
+    uint32_t abi_version; /**< WEFT_DEVICE_ABI_VERSION of the library */
+    /** Records text as the message of the calling thread (weft_last_error); returns status. */
+    weft_status_t (*error)(weft_status_t status, const char *text);
+} weft_device_host_t;
+
+/** A plugin: a shared library "libweft_NAME.so" that brings devices. Every slot is filled. */
+typedef struct weft_device_plugin {
+    uint32_t abi_version; /**< WEFT_DEVICE_ABI_VERSION of the plugin; other versions are refused */
+    const char *name;     /**< NAME */
+    /** Counts the devices of this machine; WEFT_ERR_NOT_FOUND, with the reason, if none. */
+    weft_status_t (*count)(uint32_t *out_count);
+    /** Describes a device, without starting it; out_info has struct_size and is zero otherwise. */
+    weft_status_t (*describe)(uint32_t index, weft_device_info_t *out_info);
+    /** Starts a device. Equivalent to: cudaSetDevice. */
+    weft_status_t (*open)(uint32_t index, weft_device_t **out_device);
+    /** Ends a device, whose queues and memory are gone. */
+    void (*close)(weft_device_t *device);
+} weft_device_plugin_t;
+
+/** Entry point "weft_device_plugin" of a plugin. */
+typedef const weft_device_plugin_t *(*weft_device_plugin_fn)(const weft_device_host_t *host);
+
+WEFT_EXTERN_C_BEGIN
+/**
+ * Counts the devices that a plugin finds. The plugin "libweft_NAME.so" is looked for in the folder
+ * WEFT_DEVICE_PATH if that is set, else next to the Weft library, then where dlopen looks. Local;
+ * any thread.
+ * @param[in]  plugin    NAME, such as "opencl"
+ * @param[out] out_count number of devices, at least 1
+ * @return WEFT_ERR_NOT_FOUND without the plugin, its libraries or a device;
+ *         WEFT_ERR_UNSUPPORTED for a plugin of another version
+ *
+ * Equivalent to: cudaGetDeviceCount
+ */
+WEFT_API weft_status_t weft_device_count(const char *plugin, uint32_t *out_count);
+/**
+ * Describes a device of a plugin. Local; any thread.
+ * @param[in]  plugin   NAME, such as "opencl"
+ * @param[in]  index    0 to count - 1
+ * @param[out] out_info set struct_size before the call
+ * @return as weft_device_count; WEFT_ERR_NOT_FOUND if there is no such device
+ *
+ * Equivalent to: cudaGetDeviceProperties
+ */
+WEFT_API weft_status_t weft_device_describe(const char *plugin, uint32_t index,
+                                            weft_device_info_t *out_info);
+/**
+ * Opens a device for weft_context_params_t.device. A context opens the device itself if
+ * weft_context_params_t.device_name or the setting WEFT_DEVICE names it. Local; any thread; not
+ * before fork() in the parent of a process that uses the device.
+ * @param[in]  name       "PLUGIN", its first device; "PLUGIN:INDEX"; "PLUGIN:PART", the first
+ *                        device whose name has PART in it; "cpu", for which *out_device is NULL
+ * @param[out] out_device the device; the caller closes it
+ * @return as weft_device_count; WEFT_ERR_NOT_FOUND if there is no such device;
+ *         WEFT_ERR_INVALID_ARGUMENT if name has another form
+ */
+WEFT_API weft_status_t weft_device_open(const char *name, weft_device_t **out_device);
+/**
+ * Closes a device of weft_device_open, after all contexts that used it are released. Any thread.
+ * @param[in] device NULL: nothing happens
+ */
+WEFT_API void weft_device_close(weft_device_t *device);
+WEFT_EXTERN_C_END
 
 #endif

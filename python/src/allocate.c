@@ -50,6 +50,13 @@ static int reserve(wp_memories_t *memories)
 static int take(wp_context_t *context, size_t bytes, void **out_address)
 {
     weft_context_t *inner = context->context;
+    if (weft_context_device(inner) != NULL) { /* it would go with the device, arrays or not */
+        PyErr_Format(PyExc_NotImplementedError,
+                     "the context is on device %s: arrays of weft.empty and weft.zeros lie in host "
+                     "memory; pass arrays of NumPy",
+                     weft_context_device(inner)->ops->name);
+        return -1;
+    }
     weft_context_retain(inner);
     PyThreadState *thread = PyEval_SaveThread();
     weft_status_t status = weft_mem_alloc(inner, bytes, out_address);

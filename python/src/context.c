@@ -172,6 +172,21 @@ static int progress_of(PyObject *object, weft_progress_t *out)
     return -1;
 }
 
+/* The name of a device in places[4], which the argument keeps alive. */
+static int read_device(PyObject *object, weft_context_params_t *params)
+{
+    if (object != NULL && object != Py_None) {
+        if (!PyUnicode_Check(object)) {
+            PyErr_Format(PyExc_TypeError, "device must be a string, not %R",
+                         (PyObject *)Py_TYPE(object));
+            return -1;
+        }
+        params->device_name = PyUnicode_AsUTF8AndSize(object, NULL);
+        return params->device_name != NULL ? 0 : -1;
+    }
+    return 0;
+}
+
 /* Rank, size, address, progress in places; the address text is owned by out_text. */
 static int read_params(PyObject *const *places, weft_context_params_t *params, PyObject **out_text)
 {
@@ -230,7 +245,7 @@ wp_context_t *wp_context_new(wp_state_t *state, PyObject *const *places)
     weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
     PyObject *text = NULL;
     wp_context_t *context = NULL;
-    if (read_params(places, &params, &text) < 0) {
+    if (read_params(places, &params, &text) < 0 || read_device(places[4], &params) < 0) {
         goto done;
     }
     context = context_alloc(state);

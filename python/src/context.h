@@ -5,7 +5,7 @@
 
 #include "python/src/weft_python.h"
 
-/* Joins a world. places: rank, size, address, progress, each of which may be NULL or None. */
+/* Joins a world. places: rank, size, address, progress, device, each of which may be NULL or None. */
 wp_context_t *wp_context_new(wp_state_t *state, PyObject *const *places);
 /* Methods of the type's table: a Context of the survivors; of a larger world. */
 PyObject *wp_context_shrink(PyObject *self, PyObject *unused);

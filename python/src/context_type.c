@@ -6,10 +6,10 @@
 
 static PyObject *context_type_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"rank", "size", "address", "progress", NULL};
-    PyObject *places[4] = {NULL, NULL, NULL, NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OOO$O:Context", names, &places[0],
-                                     &places[1], &places[2], &places[3])) {
+    static char *names[] = {"rank", "size", "address", "progress", "device", NULL};
+    PyObject *places[5] = {NULL, NULL, NULL, NULL, NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OOO$OO:Context", names, &places[0],
+                                     &places[1], &places[2], &places[3], &places[4])) {
         return NULL;
     }
     wp_state_t *state = wp_state_of_type(type);
@@ -262,12 +262,13 @@ static PyGetSetDef attributes[] = {
 };
 
 static const char type_doc[] =
-    "Context(rank=None, size=None, address=None, *, progress=None)\n--\n\n"
+    "Context(rank=None, size=None, address=None, *, progress=None, device=None)\n--\n\n"
     "A world beside the one of weft.init: this process is one rank of it. Collective:\n"
     "returns when all size ranks have made theirs. address is 'unix:@name' or 'unix:/path'\n"
     "on one host, 'host:port' or 'file:///shared/path' on several; what is None is asked of\n"
-    "the launcher's environment. progress: 'auto', 'inline' or 'thread'. Use context.world\n"
-    "as group=; leave with close(), or `with Context(..) as c`.\n"
+    "the launcher's environment. progress: 'auto', 'inline' or 'thread'. device: 'cpu',\n"
+    "'opencl:0' and others, as WEFT_DEVICE. Use context.world as group=; leave with close(),\n"
+    "or `with Context(..) as c`.\n"
     "Raises ValueError, WeftTimeoutError (naming who is missing), WeftMismatchError,\n"
     "WeftSystemError.";
 

@@ -6,8 +6,8 @@
 
 static PyObject *init(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
-    static const char *const names[] = {"rank", "size", "address", "progress", NULL};
-    PyObject *places[4];
+    static const char *const names[] = {"rank", "size", "address", "progress", "device", NULL};
+    PyObject *places[5];
     wp_state_t *state = wp_state_of(module);
     if (wp_parse("init", args, count, keywords, names, 0, 3, places) < 0) {
         return NULL;
@@ -107,7 +107,7 @@ static PyObject *leave_all(PyObject *module, PyObject *unused)
 
 static PyMethodDef functions[] = {
     {"init", (PyCFunction)(void (*)(void))init, METH_FASTCALL | METH_KEYWORDS,
-     "init($module, rank=None, size=None, address=None, *, progress=None)\n--\n\n"
+     "init($module, rank=None, size=None, address=None, *, progress=None, device=None)\n--\n\n"
      "Joins the world as one of its ranks and returns the Context, which is the default one\n"
      "from now on.\n\n"
      "Collective: returns when all ranks have called it. Rank, size and where they meet come\n"
@@ -115,7 +115,8 @@ static PyMethodDef functions[] = {
      "WEFT_WORLD_SIZE, WEFT_ADDRESS; arguments go first; with neither it is a world of one.\n"
      "address: 'unix:@name' on one host; 'host:port', where rank 0 listens, or\n"
      "'file:///shared/path' on several. progress: 'auto', 'inline' (calls make progress) or\n"
-     "'thread' (a thread does).\n"
+     "'thread' (a thread does). device: 'cpu', or a device of a plugin, such as 'opencl:0';\n"
+     "None is the setting WEFT_DEVICE.\n"
      "Raises WeftStateError when called twice, ValueError, WeftTimeoutError naming who is\n"
      "missing, WeftMismatchError."},
     {"finalize", finalize, METH_NOARGS,

@@ -248,6 +248,14 @@ static const wefti_setting_def_t defs[] = {
      "matrix products and convolutions: exact (same bits on every instruction set, no "
      "allocation per step) or onednn (results depend on instruction set and threads)",
      true, FIELD(kernels), CHOICE(0, "exact", "onednn")},
+    {"WEFT_DEVICE", "cpu", "",
+     "device of a rank whose program names none: cpu, or PLUGIN, PLUGIN:INDEX or PLUGIN:NAME, such "
+     "as opencl:0; of PLUGIN:A,B the ranks of a host take one each in turn",
+     false, FIELD(device), TEXT},
+    {"WEFT_DEVICE_PATH", "", "",
+     "folder of device plugins (libweft_opencl.so); unset: next to the library, then where the "
+     "system looks for libraries",
+     false, FIELD(device_path), TEXT},
     {"WEFT_ALGO", "", "",
      "algorithm of collectives: a name such as ring, for every operator that has it, or pairs "
      "such as all_reduce=ring,all_gather=bruck; an error if it is not eligible; unset: the "

@@ -59,6 +59,8 @@ typedef struct wefti_settings {
     uint32_t log_level;       /* WEFT_LOG: error, warn, info, debug, trace; default warn */
     uint32_t threads;         /* WEFT_THREADS: kernel threads per rank, 0: the rank's cores */
     wefti_kernels_t kernels;  /* WEFT_KERNELS: exact, onednn */
+    char device[256];         /* WEFT_DEVICE: "cpu", "opencl:0,1" */
+    char device_path[1024];   /* WEFT_DEVICE_PATH: folder of plugins; "": the usual places */
     char algo[256];     /* WEFT_ALGO: "ring" or "AllReduce=ring,AllGather=bruck"; "": by cost */
     char costs[1024];   /* WEFT_COSTS: path of a cost table; "": the built-in one */
     uint32_t calibrate; /* WEFT_CALIBRATE: wefti_calibrate_t, of the command */

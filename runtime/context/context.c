@@ -5,6 +5,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/params.h"
+#include "runtime/context/device_plugin.h"
 #include "runtime/flight/live.h"
 #include "runtime/machine/machine.h"
 #include "transport/bootstrap/bootstrap.h"
@@ -19,7 +20,8 @@
 /* What ranks tell each other when they meet. */
 typedef struct hello {
     uint32_t free_cores;
-    uint32_t rdma;                     /* all links to other hosts are verbs */
+    uint32_t rdma; /* all links to other hosts are verbs */
+    uint32_t on_device, pad;
     uint64_t settings[HELLO_SETTINGS]; /* hashes of the collective settings' text, in table order */
 } hello_t;
 
@@ -121,7 +123,7 @@ static weft_status_t meet(weft_context_t *context, weft_status_t status)
 {
     wefti_endpoint_t *endpoint = context->endpoint;
     const char *names[HELLO_SETTINGS] = {NULL};
-    hello_t own = {endpoint->free_cores, uses_rdma(endpoint), {0}};
+    hello_t own = {endpoint->free_cores, uses_rdma(endpoint), context->device != NULL, 0, {0}};
     uint32_t count = collective_settings(context, own.settings, names);
     hello_t *all = wefti_alloc(context->allocator, endpoint->world_size * sizeof(*all));
     status = status == WEFT_OK && all == NULL ? WEFT_ERR_NO_MEMORY : status;
@@ -132,6 +134,14 @@ static weft_status_t meet(weft_context_t *context, weft_status_t status)
     for (uint32_t rank = 0; rank < endpoint->world_size; rank++) {
         spare = spare && all[rank].free_cores > 0;
         rdma = rdma && all[rank].rdma != 0;
+        if (all[rank].on_device != all[0].on_device) {
+            status = wefti_error(WEFT_ERR_MISMATCH,
+                                 "device: rank 0 is on %s, rank %u on %s; all ranks must be on "
+                                 "devices, or none",
+                                 all[0].on_device ? "a device" : "the CPU", rank,
+                                 all[rank].on_device ? "a device" : "the CPU");
+            goto out;
+        }
         for (uint32_t i = 0; i < count; i++) {
             if (all[rank].settings[i] != all[0].settings[i]) {
                 status = wefti_error(WEFT_ERR_MISMATCH,
@@ -195,6 +205,9 @@ static void context_destroy(weft_context_t *context)
     if (context->memory != context->endpoint) {
         wefti_endpoint_device_side_close(context->memory);
     }
+    if (context->endpoint != NULL && wefti_endpoint_owned(context->endpoint)) {
+        weft_device_close(context->device); /* has no thread in a forked child */
+    }
     wefti_membership_leave(&context->membership);
     wefti_endpoint_close(context->endpoint);
     wefti_costs_deinit(&context->costs);
@@ -232,8 +245,27 @@ static weft_status_t use_device(weft_context_t *context, weft_device_t *device)
         wefti_endpoint_device_side_close(context->memory);
     }
     context->memory = side;
+    wefti_device_retain(device);
+    weft_device_close(context->device);
     context->device = device;
     return WEFT_OK;
+}
+
+/* The device that names mentions; "": the CPU device. */
+static weft_status_t open_device(weft_context_t *context, const char *names)
+{
+    const wefti_endpoint_t *endpoint = context->endpoint;
+    uint32_t local_rank = 0;
+    weft_device_t *device = NULL;
+    for (uint32_t r = 0; r < endpoint->rank; r++) {
+        local_rank += endpoint->host_of[r] == endpoint->host_of[endpoint->rank];
+    }
+    if (names[0] != '\0') {
+        WEFT_RETURN_IF_ERROR(wefti_device_open_of(names, local_rank, &device));
+    }
+    weft_status_t status = use_device(context, device);
+    weft_device_close(device);
+    return status;
 }
 
 weft_context_t *wefti_context_new(const weft_allocator_t *allocator)
@@ -253,8 +285,8 @@ weft_context_t *wefti_context_new(const weft_allocator_t *allocator)
 }
 
 weft_status_t wefti_context_join(weft_context_t *context, const wefti_endpoint_params_t *params,
-                                 weft_device_t *device, const wefti_membership_t *former,
-                                 uint32_t generation)
+                                 const wefti_device_wish_t *device,
+                                 const wefti_membership_t *former, uint32_t generation)
 {
     WEFTI_IN_CONTROL(NULL, CONTEXT_CREATE); /* also where a world shrinks or grows */
     wefti_endpoint_params_t own = *params;
@@ -274,7 +306,8 @@ weft_status_t wefti_context_join(weft_context_t *context, const wefti_endpoint_p
             wefti_cluster_guess(context->endpoint, &context->cluster, &context->cluster_digest);
     }
     if (status >= 0) {
-        status = use_device(context, device);
+        status = device->names != NULL ? open_device(context, device->names)
+                                       : use_device(context, device->device);
     }
     WEFT_RETURN_IF_ERROR(meet(context, status));
     WEFT_RETURN_IF_ERROR(
@@ -305,7 +338,11 @@ weft_status_t weft_context_create(const weft_context_params_t *params, weft_cont
     WEFT_RETURN_IF_NO_MEMORY(context);
     context->registry = params->registry;
     WEFT_TRY(status, read_params(context, params, &job, &endpoint), fail);
-    WEFT_TRY(status, wefti_context_join(context, &endpoint, params->device, NULL, 0), fail);
+    const wefti_device_wish_t device = {params->device, params->device != NULL ? NULL
+                                                        : params->device_name != NULL
+                                                            ? params->device_name
+                                                            : context->settings.device};
+    WEFT_TRY(status, wefti_context_join(context, &endpoint, &device, NULL, 0), fail);
     wefti_membership_commit(&context->membership);
     wefti_job_deinit(&job);
     *out_context = context;

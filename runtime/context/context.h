@@ -109,11 +109,16 @@ static inline bool wefti_context_progress(weft_context_t *context)
 /* context.c: a context without a world: settings, log and registry are the caller's to set. NULL:
  * out of memory. It is released as any other. */
 weft_context_t *wefti_context_new(const weft_allocator_t *allocator);
+/* Which device a context gets. */
+typedef struct wefti_device_wish {
+    weft_device_t *device; /* the program's, or NULL: the CPU device */
+    const char *names;     /* not NULL: the device that this names instead */
+} wefti_device_wish_t;
 /* Joins a world. params: rank, world size, where to meet, interrupt. former, generation: as
  * wefti_membership_join describes. Collective. */
 weft_status_t wefti_context_join(weft_context_t *context, const wefti_endpoint_params_t *params,
-                                 weft_device_t *device, const wefti_membership_t *former,
-                                 uint32_t generation);
+                                 const wefti_device_wish_t *device,
+                                 const wefti_membership_t *former, uint32_t generation);
 
 /* replace.c: weft_context_grow. grown: what this rank does in the new world before that replaces the
  * former one, or NULL; where it fails on one rank the world does not grow. Each rank may have done

@@ -84,9 +84,10 @@ static weft_context_t *create_like(const weft_context_t *former, uint32_t world_
 static weft_status_t join(weft_context_t *context, const weft_context_t *former,
                           wefti_endpoint_params_t *params, uint32_t generation)
 {
+    const wefti_device_wish_t device = {former->device, NULL};
     params->interrupt = (wefti_interrupter_t){interrupted, context->watch};
     weft_status_t status =
-        wefti_context_join(context, params, former->device, &former->membership, generation);
+        wefti_context_join(context, params, &device, &former->membership, generation);
     if (status < 0 && context->endpoint != NULL) {
         wefti_endpoint_abort(context->endpoint, status, weft_last_error()); /* others may wait */
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support.h"
 
-#include "support_fake_card.h"
+#include "support_cards.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -481,7 +481,7 @@ static void test_stream_goes_as_the_context_does(void **state)
     }
 }
 
-static void test_stream_on_the_fake_card(void **state)
+static void test_stream_on_a_card(void **state)
 {
     weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
     weft_context_t *context = NULL;
@@ -493,7 +493,7 @@ static void test_stream_on_the_fake_card(void **state)
     (void)state;
     params.rank = 0;
     params.world_size = 1;
-    assert_int_equal(fake_card_create(&params.device), WEFT_OK);
+    assert_int_equal(support_card_open(&params.device), WEFT_OK);
     weft_device_t *card = params.device;
     assert_int_equal(card->ops->mem_alloc(card, 4096, &memory), WEFT_OK);
     assert_int_equal(weft_context_create(&params, &context), WEFT_OK);
@@ -528,7 +528,7 @@ static void test_stream_on_the_fake_card(void **state)
     weft_stream_destroy(b);
     weft_context_release(context);
     card->ops->mem_free(card, memory);
-    assert_int_equal(fake_card_destroy(card), 0);
+    assert_int_equal(support_card_close(card), 0);
 }
 
 #define BOTH(test)                                                                                 \
@@ -552,7 +552,8 @@ int main(void)
         BOTH(test_stream_chains_from_many_threads),
         BOTH(test_stream_refuses_bad_arguments),
         cmocka_unit_test(test_stream_goes_as_the_context_does),
-        cmocka_unit_test(test_stream_on_the_fake_card),
+        cmocka_unit_test(test_stream_on_a_card),
     };
+    support_card_or_skip();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -45,6 +45,7 @@ FOLDERS = {
         "ops/algo/", "ops/collective.h", "ops/cost/", "ops/op_facts.h", "ops/signature.h", "ops/plan/prove.h", "graph/onnx/onnx.h",
         "runtime/checkpoint/safetensors.h", "tools/"]),
     "interop": ("libraries that other compilers load", ["interop/"]),
+    "devices": ("plugins of devices: libraries that libweft loads", ["devices/"]),
     "python/src": ("the Python extension", ["python/src/"]),
     "samples": ("programs a user might start from", []),
 }
@@ -62,6 +63,7 @@ CORNERS = {
     "openssl": r"runtime/base/",
     "pmix.h": r"transport/bootstrap/pmix\.c",
     "Python.h": r"python/src/weft_python\.h",
+    "CL": r"devices/opencl/",
 }
 
 

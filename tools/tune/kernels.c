@@ -317,6 +317,7 @@ weft_status_t wefti_tune_kernels_rank(void *user, uint32_t rank, uint32_t world_
     weft_registry_t *registry = NULL;
     weft_context_t *context = NULL; /* a world of one, which sets the threads of kernels */
     weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
+    params.device_name = "cpu";
     char threads[16];
     weft_status_t status;
     (void)address;

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Devices of plugins: opened by name, counted, closed with the last user. */
+#ifndef WEFT_RUNTIME_DEVICE_PLUGIN_H
+#define WEFT_RUNTIME_DEVICE_PLUGIN_H
+
+#include <weft/device.h>
+
+/* names: as the setting WEFT_DEVICE, a name of weft_device_open or "PLUGIN:A,B,..", of which rank
+ * local_rank of its host takes the one at its place, again from the first after the last. */
+weft_status_t wefti_device_open_of(const char *names, uint32_t local_rank,
+                                   weft_device_t **out_device);
+/* One more weft_device_close closes the device. Devices of the program's own, and NULL, are left
+ * alone, also by weft_device_close. */
+void wefti_device_retain(weft_device_t *device);
+
+#endif

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Devices of the plugin opencl from the command line: what is listed, refused, and run on two of them."""
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+import support
+from support import BINARY, Case, MODELS, WEFT
+
+# Two devices, each on the processors; a driver that is not PoCL ignores it.
+TWO = {"POCL_DEVICES": "pthread pthread"}
+
+
+def devices():
+    """The list, or why there is none."""
+    run = subprocess.run([WEFT, "info", "--devices", "--json"], capture_output=True, text=True, check=False,
+                         env={**os.environ, **TWO})
+    return json.loads(run.stdout)["devices"] if run.returncode == 0 else run.stderr.strip()
+
+
+FOUND = devices()
+NEED_DEVICES = unittest.skipUnless(isinstance(FOUND, list) and len(FOUND) > 1 and
+                                   not support.SANITIZED.startswith("thread"),
+                                   f"no two OpenCL devices: {FOUND}")
+
+EAGER = """
+import numpy as np, weft
+c = weft.init()
+x = np.arange(1000, dtype=np.float32) * (c.rank + 1)
+y = weft.all_reduce(x)
+assert (y == np.arange(1000) * 3).all(), y
+z = weft.all_gather(np.full(3, c.rank, dtype=np.int32))
+assert z.tolist() == [0, 0, 0, 1, 1, 1], z
+try:
+    weft.empty(4)
+except NotImplementedError as error:
+    assert "opencl:" in str(error), error
+else:
+    raise AssertionError("an array on the device")
+"""
+
+
+class OpenCL(Case):
+    @NEED_DEVICES
+    def test_devices_are_listed(self):
+        text = self.weft("info", "--devices", env=TWO).stdout
+        for index, device in enumerate(FOUND):
+            self.assertEqual(device["device"], f"opencl:{index}")
+            self.assertGreater(device["memory_bytes"], 0)
+            self.assertGreater(device["compute_units"], 0)
+            self.assertIn(f"opencl:{index} ", text)
+            self.assertIn(device["name"], text)
+        name = FOUND[0]["name"]
+        self.weft("run", "-n", 1, "--device", f"opencl:{name}", "--", WEFT, "bench", "all_reduce", "--min", "8",
+                  "--max", "8", env=TWO)
+
+    @NEED_DEVICES
+    def test_buffers_are_not_shared(self):
+        listed = json.loads(self.weft("info", "--devices", "--json", env={"WEFT_OPENCL_MEMORY": "buffer"}).stdout)
+        self.assertFalse(listed["devices"][0]["peer_direct"])
+        self.assertIn("host memory", listed["devices"][0]["note"])
+
+    @NEED_DEVICES
+    def test_what_is_not_there_is_refused(self):
+        bench = ("--", WEFT, "bench", "all_reduce", "--max", "8")
+        for device, words in (("opencl:7", "no such index"), ("opencl:none such", "has \"none such\" in it"),
+                              ("Open", "invalid device plugin"), ("nothing:0", "libweft_nothing.so")):
+            run = self.weft("run", "-n", 1, "--device", device, *bench, code=2)
+            self.assertIn(words, run.stderr)
+
+    def test_without_plugin_or_driver(self):
+        run = self.weft("info", "--devices", env={"WEFT_DEVICE_PATH": "/nowhere"}, code=2)
+        self.assertIn("/nowhere/libweft_opencl.so", run.stderr)
+        if (BINARY / "libweft_opencl.so").exists():
+            run = self.weft("info", "--devices", env={"OCL_ICD_VENDORS": "/nowhere"}, code=2)
+            self.assertIn("no platform", run.stderr)
+
+    @NEED_DEVICES
+    def test_eager_calls_between_two_devices(self):
+        if support.SANITIZED or not (BINARY / "python" / "weft" / "_core.abi3.so").exists():
+            self.skipTest("no interpreter that is sanitized")
+        env = {**TWO, "PYTHONPATH": str(BINARY / "python")}
+        for memory in ("shared", "buffer"):
+            self.weft("run", "-n", 2, "--device", "opencl:0,1", "--", sys.executable, "-c", EAGER,
+                      env={**env, "WEFT_OPENCL_MEMORY": memory})
+
+
+if __name__ == "__main__":
+    support.main()

@@ -101,6 +101,8 @@ struct weft_queue {
     cl_mem scratch; /* of reductions */
     size_t scratch_bytes;
     bool signalled; /* since the last flush */
+    cl_mem fault;   /* launch.c: the first row with a wrong label */
+    cl_int fault_seen;
     struct {
         const uint32_t *counter;
         uint32_t value;

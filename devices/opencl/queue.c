@@ -46,6 +46,9 @@ void cl_queue_destroy(weft_queue_t *queue)
     if (queue->scratch != NULL) {
         clReleaseMemObject(queue->scratch);
     }
+    if (queue->fault != NULL) {
+        clReleaseMemObject(queue->fault);
+    }
     pthread_mutex_destroy(&queue->lock);
     free(queue);
 }
@@ -97,6 +100,12 @@ static weft_status_t settle(weft_queue_t *queue)
         break_queue(queue, WEFT_ERR_SYSTEM, text);
     } else {
         forget_done(queue, queue->event_count);
+        if (queue->fault != NULL && queue->fault_seen != INT32_MAX) {
+            char text[CL_TEXT_BYTES];
+            snprintf(text, sizeof text, "device %s: the label at position %d is not a class",
+                     queue->device->name, (int)queue->fault_seen);
+            break_queue(queue, WEFT_ERR_INVALID_ARGUMENT, text);
+        }
     }
     return queue->status;
 }

@@ -11,6 +11,34 @@
 
 #define SCRATCH_ALIGNMENT 64u
 
+/* A device with kernels of its own executes no others. */
+static bool has_kernels(const weft_session_t *session)
+{
+    return session->context->device != NULL && session->context->device->ops->kernels != NULL;
+}
+
+static weft_status_t find_device_kernel(const weft_session_t *session,
+                                        const wefti_plan_kernel_t *kernel,
+                                        const weft_kernel_t **out_found)
+{
+    const weft_device_ops_t *ops = session->context->device->ops;
+    const weft_kernel_t *best = NULL;
+    for (size_t i = 0; i < ops->kernel_count; i++) {
+        const weft_kernel_t *found = &ops->kernels[i];
+        if (strcmp(found->domain, kernel->domain) == 0 && strcmp(found->op, kernel->op) == 0 &&
+            found->since_version <= kernel->version &&
+            (best == NULL || found->since_version > best->since_version)) {
+            best = found;
+        }
+    }
+    *out_found = best;
+    return best != NULL ? WEFT_OK
+                        : wefti_error(WEFT_ERR_UNSUPPORTED,
+                                      "node \"%s\": device \"%s\" does not support operator %s%s%s",
+                                      kernel->name, ops->name, kernel->domain,
+                                      kernel->domain[0] != '\0' ? "." : "", kernel->op);
+}
+
 static weft_status_t find_kernel(const weft_session_t *session, const wefti_plan_kernel_t *kernel,
                                  const char *family, const weft_kernel_t **out_found)
 {
@@ -59,6 +87,15 @@ weft_status_t wefti_bind_prepare(weft_session_t *session, uint32_t index,
     const weft_kernel_t *found = NULL;
     char declined[160] = "";
     weft_status_t status = WEFT_OK;
+    if (has_kernels(session)) {
+        WEFT_RETURN_IF_ERROR(find_device_kernel(session, kernel, &found));
+        status = found->prepare(desc, &env, &bound->state, &bound->scratch_bytes);
+        bound->kernel = status < 0 ? NULL : found;
+        return status < 0
+                   ? wefti_error_prefix(status, "node \"%s\" (%s): device \"%s\"", kernel->name,
+                                        kernel->op, session->context->device->ops->name)
+                   : WEFT_OK;
+    }
     WEFT_RETURN_IF_ERROR(find_kernel(session, kernel, family, &found));
     if (found->prepare != NULL) {
         const weft_kernel_t *asked = found;

@@ -3,12 +3,14 @@
 """Devices of the plugin opencl from the command line: what is listed, refused, and run on two of them."""
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import unittest
 
 import support
-from support import BINARY, Case, MODELS, WEFT
+from support import BINARY, Case, DATA, MODELS, NEED_DATA, WEFT
 
 # Two devices, each on the processors; a driver that is not PoCL ignores it.
 TWO = {"POCL_DEVICES": "pthread pthread"}
@@ -86,6 +88,63 @@ class OpenCL(Case):
         for memory in ("shared", "buffer"):
             self.weft("run", "-n", 2, "--device", "opencl:0,1", "--", sys.executable, "-c", EAGER,
                       env={**env, "WEFT_OPENCL_MEMORY": memory})
+
+    def digests(self, model, *options, world=2, memory="shared", steps=3):
+        """Of the parameters after some steps, on the CPU and on devices."""
+        return [self.train(MODELS / model, *options, "--device", device, world=world, steps=steps,
+                           env={**TWO, "WEFT_OPENCL_MEMORY": memory})["param_digest"] for device in ("cpu", "opencl:0,1")]
+
+    @NEED_DEVICES
+    @NEED_DATA
+    def test_an_mlp_has_the_bits_of_the_cpu(self):
+        for options in ((), ("--optimizer", "adam"), ("--optimizer", "adamw", "--weight-decay", "0.1"),
+                        ("--optimizer", "sgd", "--weight-decay", "0.01"), ("--optimizer", "adagrad"),
+                        ("--shard-optimizer",), ("--accumulate", 3)):
+            cpu, device = self.digests("mlp.onnx", "--batch", 7, *options)
+            self.assertEqual(cpu, device, options)
+        for world, memory in ((3, "shared"), (1, "buffer")):
+            cpu, device = self.digests("mlp.onnx", "--batch", 1, world=world, memory=memory)
+            self.assertEqual(cpu, device, (world, memory))
+
+    @NEED_DEVICES
+    @NEED_DATA
+    def test_accuracy_is_that_of_the_cpu(self):
+        plan = self.compile("mlp.onnx", "plan.weft", 2, 100)
+        reports = [self.train(plan, "--device", device, steps=3, evaluate=True, env=TWO) for device in ("cpu", "opencl:0,1")]
+        self.assertEqual(reports[0]["test_accuracy"], reports[1]["test_accuracy"])
+        self.assertEqual(reports[0]["param_digest"], reports[1]["param_digest"])
+
+    @NEED_DEVICES
+    @NEED_DATA
+    def test_plans_that_cannot_run_are_refused(self):
+        arguments = ("--batch", 7, "-n", 2, "--data", DATA, "--steps", 1, "--no-eval", "--device", "opencl")
+        run = self.weft("run", MODELS / "mlp.onnx", "--optimizer", "lamb", *arguments, code=2)
+        self.assertIn('device "opencl:0" does not support operator weft.Lamb', run.stderr)
+        run = self.weft("run", MODELS / "mlp.onnx", *arguments, env={"WEFT_OPENCL_MEMORY": "buffer"}, code=2)
+        self.assertIn("devices support only algorithms", run.stderr)
+
+    @NEED_DEVICES
+    @NEED_DATA
+    def test_a_rank_that_dies_ends_the_others(self):
+        plan = self.compile("mlp.onnx", "plan.weft", 2, 32)
+        run = subprocess.Popen([WEFT, "run", str(plan), "-n", "2", "--data", DATA, "--steps", "1000000", "--no-eval",
+                                "--device", "opencl:0,1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               env={**os.environ, **TWO}, cwd=self.dir)
+        self.addCleanup(run.kill)
+        ranks = []
+        while len(ranks) < 2 and run.poll() is None:
+            with open(f"/proc/{run.pid}/task/{run.pid}/children") as file:
+                ranks = file.read().split()
+        trained = 0  # seconds of a processor: it is in its steps by then
+        while trained < 2 and run.poll() is None:
+            with open(f"/proc/{ranks[1]}/stat") as file:
+                fields = file.read().rsplit(")", 1)[1].split()
+            trained = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            time.sleep(0.05)
+        os.kill(int(ranks[1]), signal.SIGKILL)
+        _, err = run.communicate(timeout=support.PROMPT)
+        self.assertNotEqual(run.returncode, 0)
+        self.assertIn("rank 1", err)
 
 
 if __name__ == "__main__":

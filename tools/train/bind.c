@@ -136,14 +136,38 @@ weft_status_t wefti_train_bind(const train_options_t *options, const weft_plan_t
     return WEFT_OK;
 }
 
-/* Input memory in the arena; the sizes were checked by wefti_train_bind. */
+static void free_copies(trainer_t *trainer)
+{
+    for (uint32_t i = 0; i < DATA_MAX_INPUTS; i++) {
+        if (trainer->copied_bytes[i] > 0) {
+            free(trainer->inputs[i]);
+        }
+        trainer->inputs[i] = NULL;
+        trainer->copied_bytes[i] = 0;
+    }
+}
+
+/* Input memory in the arena, or a copy if that is on a device which the host does not reach; the
+ * sizes were checked by wefti_train_bind. */
 static weft_status_t map_inputs(trainer_t *trainer)
 {
+    const weft_device_t *device = weft_context_device(trainer->context);
+    bool reached = device == NULL || (device->ops->caps & WEFT_DEVICE_HOST_ACCESS) != 0;
     weft_status_t status = WEFT_OK;
     for (uint32_t i = 0; i < trainer->binding.input_count && status >= 0; i++) {
-        size_t bytes = 0;
-        status = weft_session_input_memory(trainer->session, trainer->binding.inputs[i].name,
-                                           &trainer->inputs[i], &bytes);
+        const data_input_t *input = &trainer->binding.inputs[i];
+        size_t bytes =
+            (size_t)(input->elems * trainer->binding.batch) * weft_dtype_size_bytes(input->dtype);
+        if (reached) {
+            status = weft_session_input_memory(trainer->session, input->name, &trainer->inputs[i],
+                                               &bytes);
+            continue;
+        }
+        trainer->inputs[i] = calloc(1, bytes);
+        if (trainer->inputs[i] == NULL) {
+            return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: inputs of a batch");
+        }
+        trainer->copied_bytes[i] = bytes;
     }
     return status;
 }
@@ -191,6 +215,7 @@ done:
 void wefti_trainer_leave(trainer_t *trainer)
 {
     weft_checkpoint_writer_destroy(trainer->writer);
+    free_copies(trainer);
     weft_session_destroy(trainer->session);
     weft_group_destroy(trainer->group);
     trainer->writer = NULL;

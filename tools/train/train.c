@@ -147,12 +147,18 @@ static void show_progress(trainer_t *trainer, const weft_checkpoint_info_t *at, 
 }
 
 /* Fills the inputs with a batch of samples. */
-static void gather(trainer_t *trainer, const data_set_t *set, const uint32_t *samples)
+static weft_status_t gather(trainer_t *trainer, const data_set_t *set, const uint32_t *samples)
 {
-    for (uint32_t i = 0; i < trainer->binding.input_count; i++) {
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 0; i < trainer->binding.input_count && status >= 0; i++) {
         wefti_dataset_gather(set, i, samples, (size_t)trainer->binding.batch,
                              trainer->binding.inputs[i].dtype, trainer->inputs[i]);
+        if (trainer->copied_bytes[i] > 0) {
+            status = weft_session_set_input(trainer->session, trainer->binding.inputs[i].name,
+                                            trainer->inputs[i], trainer->copied_bytes[i]);
+        }
     }
+    return status;
 }
 
 /* The rank's micro-batch of the step that begins at sample first of the epoch. The micro-batches of
@@ -164,7 +170,7 @@ static weft_status_t train_micro_batch(trainer_t *trainer, uint64_t first, uint3
     size_t batch = (size_t)trainer->binding.batch;
     uint32_t rank = trainer->rank / trainer->binding.batch_ranks;
     const uint32_t *samples = trainer->order + first + ((uint64_t)rank * count + index) * batch;
-    gather(trainer, &trainer->options->data->train, samples);
+    WEFT_RETURN_IF_ERROR(gather(trainer, &trainer->options->data->train, samples));
     weft_status_t status = index + 1 < count ? weft_session_micro_step(trainer->session)
                                              : weft_session_step(trainer->session);
     return status < 0 ? status
@@ -294,7 +300,7 @@ static weft_status_t count_correct(trainer_t *trainer, uint64_t *out_correct)
         for (size_t k = 0; k < batch; k++) {
             samples[k] = (uint32_t)(k < valid ? i + k : first); /* repeats fill the rest */
         }
-        gather(trainer, set, samples);
+        WEFT_TRY(status, gather(trainer, set, samples), done);
         WEFT_TRY(status, weft_session_eval(trainer->session), done);
         WEFT_TRY(status,
                  weft_session_get_output(trainer->session, "logits", trainer->logits,

@@ -15,7 +15,8 @@ typedef struct trainer {
     weft_checkpoint_writer_t *writer; /* NULL before the first checkpoint */
     weft_group_t *group;              /* elastic: all ranks */
     uint32_t rank, world_size;
-    void *inputs[DATA_MAX_INPUTS]; /* the inputs' own memory */
+    void *inputs[DATA_MAX_INPUTS];        /* the inputs' own memory */
+    size_t copied_bytes[DATA_MAX_INPUTS]; /* not 0: inputs are copies, of a device out of reach */
     float *logits;
 
     bool joined;               /* it has taken a dead rank's place */

@@ -26,7 +26,8 @@ enum {
     KEY_STREAM,
     KEY_OUT_OF_PLACE,
     KEY_CHECK,
-    KEY_JSON
+    KEY_JSON,
+    KEY_DEVICE
 };
 
 static const option_def_t own_options[] = {
@@ -47,6 +48,8 @@ static const option_def_t own_options[] = {
     {KEY_OUT_OF_PLACE, "out-of-place", NULL,
      "use separate send and receive buffers for operators that also work in place"},
     {KEY_CHECK, "check", NULL, "compare all results with the expected values, bit for bit"},
+    {KEY_DEVICE, "device", "DEVICE",
+     "device of the ranks, as for weft run: opencl:0, or opencl:0,1 in turn (default cpu)"},
     {KEY_JSON, "json", NULL, "print one JSON object"},
     {0, NULL, NULL, NULL},
 };
@@ -138,6 +141,9 @@ static int handle(void *user, int key, const char *value)
         return EXIT_OK;
     case KEY_OUT_OF_PLACE:
         bench->out_of_place = true;
+        return EXIT_OK;
+    case KEY_DEVICE: /* read by the contexts of ranks */
+        setenv("WEFT_DEVICE", value, 1);
         return EXIT_OK;
     case KEY_CHECK:
         bench->check = true;

@@ -10,6 +10,14 @@
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
 #endif
 
+/* Groups of work items have one size, so that a function is compiled once; the last ones are over. */
+#define ITEMS ulong items
+#define ITEM(type, name)                                                                           \
+    const type name = get_global_id(0);                                                            \
+    if ((ulong)name >= items) {                                                                    \
+        return;                                                                                    \
+    }
+
 #define OP_AVG 1
 #define OP_PROD 2
 #define OP_MIN 3
@@ -121,9 +129,9 @@ double divide_double(double value, uint divisor)
     }                                                                                              \
     __kernel void reduce_##name(SOURCE(0), SOURCE(1), SOURCE(2), SOURCE(3), SOURCE(4), SOURCE(5),  \
                                 SOURCE(6), SOURCE(7), __global uchar *d, ulong od, int count,      \
-                                int wide, int finish, int op, uint divisor)                        \
+                                int wide, int finish, int op, uint divisor, ITEMS)                 \
     {                                                                                              \
-        const size_t i = get_global_id(0);                                                         \
+        ITEM(size_t, i)                                                                            \
         acc v[8];                                                                                  \
         v[0] = load_##name(s0, o0, wide, i);                                                       \
         v[1] = count > 1 ? load_##name(s1, o1, wide, i) : v[0];                                    \

@@ -1,76 +1,82 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Functions of operators. Arguments: operands in the order of the node, scratch, numbers, factors. */
 
-#define TILE 16
-#define K_BLOCK 256
+#define WIDTH 16
+#define K_BLOCK 256 /* products of a chain */
 
-/*
- * Y = alpha A B + beta C. A work item has an element, whose products are added as
- * ops/compute/gemm_f32.h defines: chains of 256 fused multiply-adds, then the sums of these.
- */
-__kernel __attribute__((reqd_work_group_size(TILE, TILE, 1))) void
-gemm(IN(a), IN(b), IN(c), OUT(y), long m, long n, long k, long trans_a, long trans_b, long c_row,
-     long c_column, long has_c, float alpha, float beta)
+/* Copies B to the [k, columns rounded up] that gemm reads, and A to [m, k]. */
+__kernel void gemm_turn(IN(a), IN(b), IN(c), OUT(y), OUT(scratch), long m, long n, long k,
+                        long trans_a, long trans_b, long c_row, long c_column, long has_c,
+                        float alpha, float beta, ITEMS)
 {
     POINTER(float, a);
     POINTER(float, b);
-    POINTER(float, c);
-    RESULT(float, y);
-    __local float part_a[TILE][TILE + 1], part_b[TILE][TILE + 1];
-    const int column = get_local_id(0), row = get_local_id(1);
-    const long j = get_global_id(0), i = get_global_id(1);
-    const long first_j = j - column, first_i = i - row;
-    float sum = 0.0f, chain = 0.0f;
-    for (long from = 0; from < k; from += TILE) {
-        /* Neighbours read neighbours, whichever way the matrices lie. */
-        const long a_i = first_i + (trans_a ? column : row), a_k = from + (trans_a ? row : column);
-        const long b_j = first_j + (trans_b ? row : column), b_k = from + (trans_b ? column : row);
-        const float a_value =
-            a_i < m && a_k < k ? a[trans_a ? a_k * m + a_i : a_i * k + a_k] : 0.0f;
-        const float b_value =
-            b_j < n && b_k < k ? b[trans_b ? b_j * k + b_k : b_k * n + b_j] : 0.0f;
-        part_a[trans_a ? column : row][trans_a ? row : column] = a_value;
-        part_b[trans_b ? column : row][trans_b ? row : column] = b_value;
-        barrier(CLK_LOCAL_MEM_FENCE);
-        const int count = k - from < TILE ? (int)(k - from) : TILE;
-        for (int p = 0; p < count; p++) {
-            chain = fma(part_a[row][p], part_b[p][column], chain);
-        }
-        if ((from + TILE) % K_BLOCK == 0 || from + TILE >= k) {
-            sum = sum + chain;
-            chain = 0.0f;
-        }
-        barrier(CLK_LOCAL_MEM_FENCE);
-    }
-    if (i < m && j < n) {
-        sum = alpha != 1.0f ? sum * alpha : sum;
-        y[i * n + j] = has_c ? sum + beta * c[i * c_row + j * c_column] : sum;
+    RESULT(float, scratch);
+    ITEM(long, at)
+    const long padded = (n + WIDTH - 1) / WIDTH * WIDTH;
+    if (at < k * padded) {
+        const long p = at / padded, j = at % padded;
+        scratch[at] = j >= n ? 0.0f : b[trans_b ? j * k + p : p * n + j];
+    } else {
+        const long i = (at - k * padded) / k, p = (at - k * padded) % k;
+        scratch[at] = a[trans_a ? p * m + i : i * k + p];
     }
 }
 
-__kernel void relu(IN(x), OUT(y))
+/*
+ * Y = alpha A B + beta C. A work item has 16 elements of a row, whose products are added as
+ * ops/compute/gemm_f32.h defines: chains of 256 fused multiply-adds, then the sums of these.
+ */
+__kernel void gemm(IN(a), IN(b), IN(c), OUT(y), OUT(scratch), long m, long n, long k, long trans_a,
+                   long trans_b, long c_row, long c_column, long has_c, float alpha, float beta, ITEMS)
+{
+    POINTER(float, c);
+    RESULT(float, y);
+    POINTER(float, scratch);
+    ITEM(long, at)
+    const long blocks = (n + WIDTH - 1) / WIDTH, padded = blocks * WIDTH;
+    const long i = at / blocks, j = at % blocks * WIDTH;
+    __global const float *turned_b = scratch + j, *turned_a = scratch + k * padded + i * k;
+    float16 sum = 0.0f;
+    for (long from = 0; from < k; from += K_BLOCK) {
+        const long to = min(from + K_BLOCK, k);
+        float16 chain = 0.0f;
+        for (long p = from; p < to; p++) {
+            chain = fma((float16)(turned_a[p]), vload16(0, turned_b + p * padded), chain);
+        }
+        sum = from == 0 ? chain : sum + chain;
+    }
+    sum = alpha != 1.0f ? sum * alpha : sum;
+    float out[WIDTH];
+    vstore16(sum, 0, out);
+    for (long q = 0; q < WIDTH && j + q < n; q++) {
+        y[i * n + j + q] = has_c ? out[q] + beta * c[i * c_row + (j + q) * c_column] : out[q];
+    }
+}
+
+__kernel void relu(IN(x), OUT(y), ITEMS)
 {
     POINTER(float, x);
     RESULT(float, y);
-    const size_t i = get_global_id(0);
+    ITEM(size_t, i)
     y[i] = x[i] <= 0.0f ? 0.0f : x[i];
 }
 
-__kernel void relu_grad(IN(dy), IN(y), OUT(dx))
+__kernel void relu_grad(IN(dy), IN(y), OUT(dx), ITEMS)
 {
     POINTER(float, dy);
     POINTER(float, y);
     RESULT(float, dx);
-    const size_t i = get_global_id(0);
+    ITEM(size_t, i)
     dx[i] = y[i] > 0.0f ? dy[i] : 0.0f;
 }
 
 /* [rows, columns] -> [columns], in the order of the rows */
-__kernel void sum_columns(IN(x), OUT(y), long rows, long columns)
+__kernel void sum_columns(IN(x), OUT(y), long rows, long columns, ITEMS)
 {
     POINTER(float, x);
     RESULT(float, y);
-    const size_t j = get_global_id(0);
+    ITEM(size_t, j)
     float sum = 0.0f;
     for (long r = 0; r < rows; r++) {
         sum += x[r * columns + j];
@@ -85,11 +91,11 @@ __kernel void sum_columns(IN(x), OUT(y), long rows, long columns)
 
 /* the first input, and onto it one after the other */
 __kernel void tree_fold(IN(x0), IN(x1), IN(x2), IN(x3), IN(x4), IN(x5), IN(x6), IN(x7), OUT(y),
-                        long count)
+                        long count, ITEMS)
 {
     POINTER(float, x0);
     RESULT(float, y);
-    const size_t i = get_global_id(0);
+    ITEM(size_t, i)
     float sum = x0[i];
     ADD_LEVEL(1)
     ADD_LEVEL(2)
@@ -101,11 +107,12 @@ __kernel void tree_fold(IN(x0), IN(x1), IN(x2), IN(x3), IN(x4), IN(x5), IN(x6), 
     y[i] = count > 1 && sum != sum ? as_float(0x7fc00000u) : sum;
 }
 
-__kernel void copy_words(IN(x), OUT(y))
+__kernel void copy_words(IN(x), OUT(y), ITEMS)
 {
     POINTER(uint, x);
     RESULT(uint, y);
-    y[get_global_id(0)] = x[get_global_id(0)];
+    ITEM(size_t, i)
+    y[i] = x[i];
 }
 
 /* ---- the loss ---- */
@@ -128,7 +135,7 @@ bool is_label(long label, long classes, long ignores, long ignored, __global int
 /* A work item has a row: its logarithms of softmax, and its loss in rows. */
 __kernel void loss_rows(IN(x), IN(labels), OUT(loss), OUT(log_prob), OUT(scratch), long count,
                         long classes, long wide, long ignores, long ignored, long has_log_prob,
-                        long mean, __global int *fault)
+                        long mean, __global int *fault, ITEMS)
 {
 #ifdef WEFT_F64
     POINTER(float, x);
@@ -136,7 +143,7 @@ __kernel void loss_rows(IN(x), IN(labels), OUT(loss), OUT(log_prob), OUT(scratch
     RESULT(float, scratch);
     __global float *to = has_log_prob ? (__global float *)(log_prob_base + log_prob_at)
                                       : scratch + count;
-    const size_t row = get_global_id(0);
+    ITEM(size_t, row)
     x += row * classes;
     to += row * classes;
     float top = x[0], acc[16];
@@ -164,13 +171,16 @@ __kernel void loss_rows(IN(x), IN(labels), OUT(loss), OUT(log_prob), OUT(scratch
 /* One work item adds up all rows in order. */
 __kernel void loss_total(IN(x), IN(labels), OUT(loss), OUT(log_prob), OUT(scratch), long count,
                          long classes, long wide, long ignores, long ignored, long has_log_prob,
-                         long mean, __global int *fault)
+                         long mean, __global int *fault, ITEMS)
 {
 #ifdef WEFT_F64
     POINTER(uchar, labels);
     POINTER(float, scratch);
     RESULT(float, loss);
     double total = 0.0, weight = 0.0;
+    if (get_global_id(0) >= items) {
+        return;
+    }
     for (long i = 0; i < count; i++) {
         total += (double)scratch[i];
         weight += ignores && label_at(labels, i, wide) == ignored ? 0.0 : 1.0;
@@ -180,14 +190,14 @@ __kernel void loss_total(IN(x), IN(labels), OUT(loss), OUT(log_prob), OUT(scratc
 }
 
 __kernel void loss_grad(IN(dloss), IN(log_prob), IN(labels), OUT(d), long count, long classes,
-                        long wide, long ignores, long ignored, long mean, __global int *fault)
+                        long wide, long ignores, long ignored, long mean, __global int *fault, ITEMS)
 {
 #ifdef WEFT_F64
     POINTER(float, dloss);
     POINTER(float, log_prob);
     POINTER(uchar, labels);
     RESULT(float, d);
-    const size_t row = get_global_id(0);
+    ITEM(size_t, row)
     double divisor = 1.0;
     if (mean) {
         divisor = 0.0;
@@ -219,19 +229,19 @@ float gradient(__global const float *g, __global const uchar *scale, long has_sc
 }
 
 __kernel void sgd(IN(p), IN(g), IN(lr), IN(scale), OUT(p_out), long has_scale, float divisor,
-                  float decay)
+                  float decay, ITEMS)
 {
     POINTER(float, p);
     POINTER(float, g);
     POINTER(float, lr);
     POINTER(uchar, scale);
     RESULT(float, p_out);
-    const size_t i = get_global_id(0);
+    ITEM(size_t, i)
     p_out[i] = p[i] - lr[0] * gradient(g, scale, has_scale, p, i, divisor, decay);
 }
 
 __kernel void momentum(IN(p), IN(g), IN(m), IN(lr), IN(scale), OUT(p_out), OUT(m_out),
-                       long has_scale, long nesterov, float divisor, float decay, float share)
+                       long has_scale, long nesterov, float divisor, float decay, float share, ITEMS)
 {
     POINTER(float, p);
     POINTER(float, g);
@@ -240,7 +250,7 @@ __kernel void momentum(IN(p), IN(g), IN(m), IN(lr), IN(scale), OUT(p_out), OUT(m
     POINTER(uchar, scale);
     RESULT(float, p_out);
     RESULT(float, m_out);
-    const size_t i = get_global_id(0);
+    ITEM(size_t, i)
     const float gi = gradient(g, scale, has_scale, p, i, divisor, decay);
     const float mi = share * m[i] + gi;
     p_out[i] = p[i] - lr[0] * (nesterov ? gi + share * mi : mi);
@@ -249,7 +259,7 @@ __kernel void momentum(IN(p), IN(g), IN(m), IN(lr), IN(scale), OUT(p_out), OUT(m
 
 __kernel void adagrad(IN(p), IN(g), IN(m), IN(lr), IN(step), IN(scale), OUT(p_out), OUT(m_out),
                       long has_scale, long first, float divisor, float decay, float lr_decay,
-                      float epsilon)
+                      float epsilon, ITEMS)
 {
 #ifdef WEFT_F64
     POINTER(float, p);
@@ -260,7 +270,7 @@ __kernel void adagrad(IN(p), IN(g), IN(m), IN(lr), IN(step), IN(scale), OUT(p_ou
     POINTER(uchar, scale);
     RESULT(float, p_out);
     RESULT(float, m_out);
-    const size_t i = get_global_id(0);
+    ITEM(size_t, i)
     const uint steps =
         (step[0] >= 1.0f && step[0] < 4e9f ? (uint)step[0] : 1) - 1 + (uint)first;
     const float step_size =
@@ -275,7 +285,7 @@ __kernel void adagrad(IN(p), IN(g), IN(m), IN(lr), IN(step), IN(scale), OUT(p_ou
 /* Adam, and AdamW, where the parameter decays and not the gradient */
 __kernel void adam(IN(p), IN(g), IN(m), IN(v), IN(lr), IN(step), IN(scale), OUT(p_out), OUT(m_out),
                    OUT(v_out), long has_scale, long first, long scaled_epsilon, long decay_last,
-                   long apart, float divisor, float decay, float beta1, float beta2, float epsilon)
+                   long apart, float divisor, float decay, float beta1, float beta2, float epsilon, ITEMS)
 {
 #ifdef WEFT_F64
     POINTER(float, p);
@@ -288,7 +298,7 @@ __kernel void adam(IN(p), IN(g), IN(m), IN(v), IN(lr), IN(step), IN(scale), OUT(
     RESULT(float, p_out);
     RESULT(float, m_out);
     RESULT(float, v_out);
-    const size_t i = get_global_id(0);
+    ITEM(size_t, i)
     const float number = step[0];
     const uint steps = (number >= 1.0f && number < 4e9f ? (uint)number : 1) - 1 + (uint)first;
     const double bias1 = steps == 0 ? 1.0 : 1.0 - pow_step((double)beta1, steps);

@@ -116,6 +116,9 @@ weft_status_t cl_fail(weft_status_t status, const char *format, ...) WEFT_PRINTF
 weft_status_t cl_fail_code(const cl_device_t *device, const char *what, cl_int code);
 /* With the lock of the device held. NULL: a message was recorded. */
 cl_kernel cl_function(cl_device_t *device, const char *name);
+/* Calls a function for each of count items, which becomes its last argument, index. */
+cl_int cl_call(weft_queue_t *queue, cl_kernel kernel, cl_uint index, size_t count,
+               cl_uint wait_count, const cl_event *waits, cl_event *out_event);
 
 /* memory.c */
 weft_status_t cl_memory_open(cl_device_t *device);

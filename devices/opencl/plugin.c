@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define DEVICES 64u
+#define GROUP_ITEMS 64u /* work items of a group: every device can */
 
 static const weft_device_host_t *host;
 
@@ -166,7 +167,7 @@ static weft_status_t describe(uint32_t index, weft_device_info_t *out_info)
 
 static weft_status_t build(cl_device_t *device)
 {
-    char options[128], log[CL_TEXT_BYTES] = "";
+    char options[128], log[16384] = "";
     const char *source = cl_source;
     cl_int code;
     snprintf(options, sizeof options, "-cl-std=CL1.2%s%s",
@@ -182,9 +183,10 @@ static weft_status_t build(cl_device_t *device)
         }
     }
     if (code != CL_SUCCESS) {
-        log[strcspn(log, "\n")] = '\0';
-        return cl_fail(WEFT_ERR_SYSTEM, "device %s: cannot build kernels: %s (%d): %s",
-                       device->name, code_name(code), (int)code, log);
+        const char *error = strstr(log, "error:"); /* of the log, the line that matters */
+        error = error != NULL ? error : log;
+        return cl_fail(WEFT_ERR_SYSTEM, "device %s: cannot build kernels: %s (%d): %.*s",
+                       device->name, code_name(code), (int)code, (int)strcspn(error, "\n"), error);
     }
     device->program = program;
     return WEFT_OK;
@@ -219,6 +221,17 @@ cl_kernel cl_function(cl_device_t *device, const char *name)
     }
     device->functions[device->function_count++] = (cl_function_t){name, kernel};
     return kernel;
+}
+
+cl_int cl_call(weft_queue_t *queue, cl_kernel kernel, cl_uint index, size_t count,
+               cl_uint wait_count, const cl_event *waits, cl_event *out_event)
+{
+    const size_t local = GROUP_ITEMS, global = (count + local - 1) / local * local;
+    cl_ulong items = count;
+    cl_int code = clSetKernelArg(kernel, index, sizeof items, &items);
+    return code == CL_SUCCESS ? clEnqueueNDRangeKernel(queue->commands, kernel, 1, NULL, &global,
+                                                       &local, wait_count, waits, out_event)
+                              : code;
 }
 
 /* ---- open, close ---- */

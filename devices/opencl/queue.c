@@ -81,8 +81,10 @@ static void forget_done(weft_queue_t *queue, size_t most)
     while (done < most && state_of(queue->events[done]) == CL_COMPLETE) {
         clReleaseEvent(queue->events[done++]);
     }
-    queue->event_count -= done;
-    memmove(queue->events, queue->events + done, queue->event_count * sizeof *queue->events);
+    if (done > 0) {
+        queue->event_count -= done;
+        memmove(queue->events, queue->events + done, queue->event_count * sizeof *queue->events);
+    }
 }
 
 /* WEFT_IN_PROGRESS, or the status of the queue, all whose commands are done. */
@@ -163,8 +165,9 @@ weft_status_t cl_end(weft_queue_t *queue, const char *what, cl_int code, cl_even
         cl_uint count;
         const cl_event *events;
         cl_next(queue, event, &count, &events);
-    } else {
-        status = cl_fail_code(queue->device, what, code);
+    } else { /* a function that cannot be built has its message */
+        status =
+            code == CL_INVALID_KERNEL ? WEFT_ERR_SYSTEM : cl_fail_code(queue->device, what, code);
     }
     pthread_mutex_unlock(&queue->lock);
     return status;

@@ -51,8 +51,7 @@ static cl_int enqueue(weft_queue_t *queue, cl_kernel kernel, const command_t *co
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers && code == CL_SUCCESS; i++) {
         code = clSetKernelArg(kernel, index++, sizeof numbers[i], &numbers[i]);
     }
-    return code == CL_SUCCESS ? clEnqueueNDRangeKernel(queue->commands, kernel, 1, NULL,
-                                                       &elem_count, NULL, wait_count, waits, event)
+    return code == CL_SUCCESS ? cl_call(queue, kernel, index, elem_count, wait_count, waits, event)
                               : code;
 }
 

@@ -81,6 +81,14 @@ class OpenCL(Case):
             self.assertIn("no platform", run.stderr)
 
     @NEED_DEVICES
+    def test_bench(self):
+        rows = self.weft_json("bench", "all_reduce", "--device", "opencl:0,1", "--max", "4K", "--check", env=TWO)["rows"]
+        self.assertTrue(rows)
+        self.assertEqual({row["wrong"] for row in rows}, {0})
+        run = self.weft("bench", "all_reduce", "--device", "opencl", "--max", "8", env={"WEFT_OPENCL_MEMORY": "buffer"}, code=2)
+        self.assertIn("not accessible by the host", run.stderr)
+
+    @NEED_DEVICES
     def test_eager_calls_between_two_devices(self):
         if support.SANITIZED or not (BINARY / "python" / "weft" / "_core.abi3.so").exists():
             self.skipTest("no interpreter that is sanitized")
@@ -105,6 +113,13 @@ class OpenCL(Case):
         for world, memory in ((3, "shared"), (1, "buffer")):
             cpu, device = self.digests("mlp.onnx", "--batch", 1, world=world, memory=memory)
             self.assertEqual(cpu, device, (world, memory))
+
+    @NEED_DEVICES
+    @NEED_DATA
+    def test_lenet_has_the_bits_of_the_cpu(self):
+        for batch in (17, 7, 1):  # sixteen images at once and the rest; planes of one image
+            cpu, device = self.digests("lenet.onnx", "--batch", batch, steps=2)
+            self.assertEqual(cpu, device, batch)
 
     @NEED_DEVICES
     @NEED_DATA

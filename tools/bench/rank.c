@@ -184,6 +184,16 @@ static weft_status_t get_buffer(bench_rank_t *self, int index, uint8_t **out)
     size_t bytes = (size_t)bench->max_bytes;
     if (bench->memory == MEMORY_REGISTERED) {
         status = weft_mem_alloc(self->context, bytes, &address);
+        weft_mem_info_t info = WEFT_MEM_INFO_INIT;
+        if (status == WEFT_OK) {
+            status = weft_mem_query(self->context, address, &info);
+        }
+        if (status == WEFT_OK && !info.host_access) { /* inputs are written and results checked */
+            weft_mem_free(self->context, address);
+            return wefti_error(WEFT_ERR_UNSUPPORTED,
+                               "bench: device \"%s\" is not accessible by the host",
+                               weft_context_device(self->context)->ops->name);
+        }
     } else {
         address = malloc(bytes);
         if (address == NULL) {

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "devices/opencl/kernels.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const weft_attr_t *cl_attr(const weft_node_desc_t *desc, const char *name)
+{
+    for (uint32_t i = 0; i < desc->attr_count; i++) {
+        if (strcmp(desc->attrs[i].name, name) == 0) {
+            return &desc->attrs[i];
+        }
+    }
+    return NULL;
+}
+
+int64_t cl_attr_int(const weft_node_desc_t *desc, const char *name, int64_t otherwise)
+{
+    const weft_attr_t *found = cl_attr(desc, name);
+    return found != NULL && found->type == WEFT_ATTR_TYPE_INT ? found->i : otherwise;
+}
+
+float cl_attr_float(const weft_node_desc_t *desc, const char *name, float otherwise)
+{
+    const weft_attr_t *found = cl_attr(desc, name);
+    return found != NULL && found->type == WEFT_ATTR_TYPE_FLOAT ? found->f : otherwise;
+}
+
+bool cl_has(const weft_tensor_desc_t *tensors, uint32_t count, uint32_t index)
+{
+    return index < count && tensors[index].dtype != WEFT_DTYPE_NONE;
+}
+
+int64_t cl_elems(const weft_tensor_desc_t *tensor)
+{
+    int64_t count = 1;
+    for (uint32_t d = 0; d < tensor->rank; d++) {
+        count *= tensor->dims[d]; /* known and checked in a plan */
+    }
+    return count;
+}
+
+bool cl_same_shape(const weft_tensor_desc_t *a, const weft_tensor_desc_t *b)
+{
+    return a->rank == b->rank && memcmp(a->dims, b->dims, a->rank * sizeof *a->dims) == 0;
+}
+
+weft_status_t cl_refuse(const weft_node_desc_t *desc, const char *why)
+{
+    return cl_fail(WEFT_ERR_UNSUPPORTED, "%s: no OpenCL kernel: %s", desc->op, why);
+}
+
+weft_status_t cl_need_f32(const weft_node_desc_t *desc, uint32_t inputs, uint32_t outputs,
+                              uint32_t other_inputs)
+{
+    for (uint32_t i = 0; i < inputs + outputs; i++) {
+        bool in = i < inputs;
+        uint32_t at = in ? i : i - inputs;
+        if (!cl_has(in ? desc->inputs : desc->outputs, in ? desc->input_count : desc->output_count,
+                 at)) {
+            return cl_refuse(desc, "an operand is absent");
+        }
+        const weft_tensor_desc_t *tensor = in ? &desc->inputs[at] : &desc->outputs[at];
+        if (tensor->layout != WEFT_LAYOUT_PLAIN ||
+            (tensor->dtype != WEFT_DTYPE_F32 && !(in && (other_inputs >> at & 1) != 0))) {
+            return cl_refuse(desc, "operands must be f32 in plain layout");
+        }
+    }
+    return WEFT_OK;
+}
+
+size_t cl_elem_bytes(weft_dtype_t dtype)
+{
+    static const uint8_t bytes[] = {0, 8, 4, 2, 2, 8, 4, 2, 1, 8, 4, 2, 1, 1};
+    return (size_t)dtype < sizeof bytes ? bytes[dtype] : 0;
+}
+
+weft_status_t cl_keep(const weft_node_desc_t *desc, const cl_node_t *made, void **out_state,
+                          size_t *out_scratch_bytes)
+{
+    cl_node_t *node = malloc(sizeof *node);
+    if (node == NULL) {
+        return cl_fail(WEFT_ERR_NO_MEMORY, "out of memory: a kernel");
+    }
+    *node = *made;
+    if (desc->input_count + desc->output_count > OPERANDS) {
+        free(node);
+        return cl_refuse(desc, "too many operands");
+    }
+    for (uint32_t i = 0; i < desc->input_count; i++) {
+        node->bytes[i] = (size_t)cl_elems(&desc->inputs[i]) * cl_elem_bytes(desc->inputs[i].dtype);
+    }
+    for (uint32_t i = 0; i < desc->output_count; i++) {
+        node->bytes[desc->input_count + i] =
+            (size_t)cl_elems(&desc->outputs[i]) * cl_elem_bytes(desc->outputs[i].dtype);
+    }
+    *out_state = node;
+    *out_scratch_bytes = node->scratch_bytes;
+    return WEFT_OK;
+}
+
+cl_step_t cl_each(const char *function, int64_t count)
+{
+    return (cl_step_t){.function = function, .count = (size_t)count};
+}
+
+void cl_add_step(cl_node_t *node, cl_step_t step)
+{
+    if (step.count > 0) { /* of no elements nothing is called */
+        node->steps[node->step_count++] = step;
+    }
+}
+
+void cl_add_number(cl_node_t *node, int64_t number)
+{
+    node->numbers[node->number_count++] = number;
+}
+
+void cl_add_factor(cl_node_t *node, float factor)
+{
+    node->factors[node->factor_count++] = factor;
+}
+
+weft_status_t cl_attr_ints(const weft_node_desc_t *desc, const char *name, size_t count,
+                           int64_t otherwise, int64_t *out)
+{
+    const weft_attr_t *found = cl_attr(desc, name);
+    for (size_t i = 0; i < count; i++) {
+        out[i] = otherwise;
+    }
+    if (found == NULL) {
+        return WEFT_OK;
+    }
+    if (found->type != WEFT_ATTR_TYPE_INTS || found->count != count) {
+        return cl_refuse(desc, "a list of integers has another length");
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (found->ints[i] < 0 || found->ints[i] > (1 << 24)) {
+            return cl_refuse(desc, "an integer of a list is out of range");
+        }
+        out[i] = found->ints[i];
+    }
+    return WEFT_OK;
+}
+
+cl_node_t cl_start(uint32_t inputs, uint32_t outputs)
+{
+    return (cl_node_t){.input_count = inputs, .output_count = outputs};
+}
+
+void cl_node_destroy(void *state)
+{
+    free(state);
+}

@@ -14,6 +14,7 @@ from support import BINARY, Case, DATA, MODELS, NEED_DATA, WEFT
 
 # Two devices, each on the processors; a driver that is not PoCL ignores it.
 TWO = {"POCL_DEVICES": "pthread pthread"}
+os.environ["ASAN_OPTIONS"] = "use_sigaltstack=0"  # LLVM, in the driver, has alternate stacks of its own
 
 
 def devices():

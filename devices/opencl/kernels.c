@@ -5,7 +5,7 @@
 #include <string.h>
 
 #define GEMM_WIDTH 16 /* columns of a work item */
-#define FOLDED 8u /* levels of 128 micro-batches */
+#define FOLDED 8u     /* levels of 128 micro-batches */
 
 static PREPARE(prepare_gemm)
 {
@@ -14,7 +14,8 @@ static PREPARE(prepare_gemm)
     (void)env;
     TRY(cl_need_f32(desc, has_c ? 3 : 2, 1, 0));
     const weft_tensor_desc_t *a = &desc->inputs[0], *b = &desc->inputs[1], *y = &desc->outputs[0];
-    bool trans_a = cl_attr_int(desc, "transA", 0) != 0, trans_b = cl_attr_int(desc, "transB", 0) != 0;
+    bool trans_a = cl_attr_int(desc, "transA", 0) != 0,
+         trans_b = cl_attr_int(desc, "transB", 0) != 0;
     if (a->rank != 2 || b->rank != 2 || y->rank != 2) {
         return cl_refuse(desc, "operands must be matrices");
     }
@@ -83,15 +84,17 @@ static PREPARE(prepare_view)
 {
     cl_node_t node = cl_start(1, 1);
     (void)env;
-    if (!cl_has(desc->inputs, desc->input_count, 0) || !cl_has(desc->outputs, desc->output_count, 0) ||
+    if (!cl_has(desc->inputs, desc->input_count, 0) ||
+        !cl_has(desc->outputs, desc->output_count, 0) ||
         desc->inputs[0].dtype != desc->outputs[0].dtype ||
         cl_elems(&desc->inputs[0]) != cl_elems(&desc->outputs[0]) ||
         desc->inputs[0].layout != desc->outputs[0].layout ||
         cl_elem_bytes(desc->inputs[0].dtype) % 4 != 0) {
         return cl_refuse(desc, "operands differ");
     }
-    cl_add_step(&node, cl_each("copy_words",
-                         cl_elems(&desc->inputs[0]) * (int64_t)cl_elem_bytes(desc->inputs[0].dtype) / 4));
+    cl_add_step(&node,
+                cl_each("copy_words", cl_elems(&desc->inputs[0]) *
+                                          (int64_t)cl_elem_bytes(desc->inputs[0].dtype) / 4));
     return cl_keep(desc, &node, out_state, out_scratch_bytes);
 }
 
@@ -264,7 +267,7 @@ static PREPARE(prepare_adam)
 #define ROW(its_domain, name, function)                                                            \
     {                                                                                              \
         .abi_version = WEFT_KERNEL_ABI_VERSION, .domain = its_domain, .op = name,                  \
-        .since_version = 1, .prepare = function, .destroy = cl_node_destroy, .family = "opencl"            \
+        .since_version = 1, .prepare = function, .destroy = cl_node_destroy, .family = "opencl"    \
     }
 const weft_kernel_t cl_kernels[] = {
     ROW("", "Gemm", prepare_gemm),

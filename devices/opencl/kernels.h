@@ -27,7 +27,7 @@ typedef struct cl_node {
     uint32_t step_count, number_count, factor_count;
     cl_long numbers[NUMBERS];
     cl_float factors[FACTORS];
-    size_t bytes[OPERANDS]; /* of each operand of the plan's node, inputs first */
+    size_t bytes[OPERANDS];             /* of each operand of the plan's node, inputs first */
     uint32_t input_count, output_count; /* that the functions take; absent ones count */
     size_t scratch_bytes;
     bool labels, f64;

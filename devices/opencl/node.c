@@ -51,13 +51,13 @@ weft_status_t cl_refuse(const weft_node_desc_t *desc, const char *why)
 }
 
 weft_status_t cl_need_f32(const weft_node_desc_t *desc, uint32_t inputs, uint32_t outputs,
-                              uint32_t other_inputs)
+                          uint32_t other_inputs)
 {
     for (uint32_t i = 0; i < inputs + outputs; i++) {
         bool in = i < inputs;
         uint32_t at = in ? i : i - inputs;
         if (!cl_has(in ? desc->inputs : desc->outputs, in ? desc->input_count : desc->output_count,
-                 at)) {
+                    at)) {
             return cl_refuse(desc, "an operand is absent");
         }
         const weft_tensor_desc_t *tensor = in ? &desc->inputs[at] : &desc->outputs[at];
@@ -76,7 +76,7 @@ size_t cl_elem_bytes(weft_dtype_t dtype)
 }
 
 weft_status_t cl_keep(const weft_node_desc_t *desc, const cl_node_t *made, void **out_state,
-                          size_t *out_scratch_bytes)
+                      size_t *out_scratch_bytes)
 {
     cl_node_t *node = malloc(sizeof *node);
     if (node == NULL) {

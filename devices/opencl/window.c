@@ -34,8 +34,7 @@ static weft_status_t describe(const weft_node_desc_t *desc, const weft_tensor_de
     int64_t pads[4];
     const weft_attr_t *mode = cl_attr(desc, "auto_pad");
     if (x->rank != 4 || w->rank != 4 || y->rank != 4 || cl_attr_int(desc, "group", 1) != 1 ||
-        (mode != NULL && mode->s != NULL && mode->s[0] != '\0' &&
-         strcmp(mode->s, "NOTSET") != 0)) {
+        (mode != NULL && mode->s != NULL && mode->s[0] != '\0' && strcmp(mode->s, "NOTSET") != 0)) {
         return cl_refuse(desc, "expected two dimensions, one group and explicit pads");
     }
     TRY(cl_attr_ints(desc, "pads", 4, 0, pads));
@@ -129,8 +128,7 @@ static bool lanes_dw(const conv_t *c)
     int64_t size[2];
     double in = (double)c->in_channels * area(c->in);
     double out = (double)c->out_channels * area(c->out);
-    return planes_fit(c, false, size) &&
-           has_room(((double)c->in_channels + 1) * area(size), out) &&
+    return planes_fit(c, false, size) && has_room(((double)c->in_channels + 1) * area(size), out) &&
            taps_of(c) + (double)c->out_channels <= LANE_BYTES / LANES &&
            pays(c, taps_of(c) * area(c->out), waste(c->out, size[1]), 1, in + out, 0);
 }
@@ -248,8 +246,7 @@ static weft_status_t describe_pool(const weft_node_desc_t *desc, const weft_tens
     int64_t kernel[2], stride[2], pads[4], dilation[2];
     const weft_attr_t *mode = cl_attr(desc, "auto_pad");
     if (x->rank != 4 || y->rank != 4 || x->dims[0] != y->dims[0] || x->dims[1] != y->dims[1] ||
-        (mode != NULL && mode->s != NULL && mode->s[0] != '\0' &&
-         strcmp(mode->s, "NOTSET") != 0)) {
+        (mode != NULL && mode->s != NULL && mode->s[0] != '\0' && strcmp(mode->s, "NOTSET") != 0)) {
         return cl_refuse(desc, "expected two dimensions and explicit pads");
     }
     TRY(cl_attr_ints(desc, "kernel_shape", 2, 0, kernel));
@@ -260,8 +257,8 @@ static weft_status_t describe_pool(const weft_node_desc_t *desc, const weft_tens
         stride[1] < 1 || dilation[0] < 1 || dilation[1] < 1) {
         return cl_refuse(desc, "the window is too large");
     }
-    const int64_t numbers[] = {x->dims[2], x->dims[3], y->dims[2], y->dims[3],
-                               kernel[0],  kernel[1],  stride[0],  stride[1],
+    const int64_t numbers[] = {x->dims[2], x->dims[3], y->dims[2],  y->dims[3],
+                               kernel[0],  kernel[1],  stride[0],   stride[1],
                                pads[0],    pads[1],    dilation[0], dilation[1]};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         cl_add_number(node, numbers[i]);

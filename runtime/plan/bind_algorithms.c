@@ -66,10 +66,10 @@ weft_algo_params_t wefti_bind_algo_params(const weft_session_t *session, uint32_
 static const char *why_not(const weft_session_t *session, uint32_t collective,
                            const weft_algorithm_t *algorithm, bool *out_records)
 {
-    bool on_device = session->context->device != NULL;
+    bool on_device = session->context->device != NULL && !session->staged;
     const wefti_plan_collective_t *planned = &session->plan->collectives[collective];
     const wefti_bound_group_t *group = wefti_session_group(session, planned);
-    *out_records = group->put == NULL;
+    *out_records = group->put == NULL && !session->staged;
     if (planned->update != WEFTI_PLAN_NONE) {
         /* The rank that reduces a shard updates it, as in a mesh. */
         return strcmp(algorithm->name, "mesh") != 0 ? "only algorithm mesh supports a fused update"

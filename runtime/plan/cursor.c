@@ -96,9 +96,16 @@ static weft_status_t advance_run(weft_session_t *session, wefti_cursor_t *cursor
 {
     uint64_t start_ns = wefti_now_ns();
     weft_isa_t isa = session->context->settings.isa;
-    weft_status_t status = record->kind == WEFTI_RECORD_SWEEP
-                               ? wefti_sweep_run(record->sweep.sweep, isa)
-                               : wefti_record_run(record, cursor->epoch, isa);
+    weft_status_t status = WEFT_OK;
+    if (record->kind == WEFTI_RECORD_SIGNAL) { /* others may look at what the device has written */
+        status = wefti_staged_drain(session, cursor);
+    }
+    if (status >= 0) {
+        status = record->kind == WEFTI_RECORD_SWEEP ? wefti_sweep_run(record->sweep.sweep, isa)
+                 : wefti_staged_enqueues(session, record)
+                     ? wefti_staged_enqueue(session, cursor, record)
+                     : wefti_record_run(record, cursor->epoch, isa);
+    }
     if (status < 0) {
         return wefti_error_prefix(status, "rank %u: %s \"%s\"", session->endpoint->rank,
                                   record->kind == WEFTI_RECORD_KERNEL ? "kernel" : "collective",
@@ -128,10 +135,17 @@ static weft_status_t advance_schedule(weft_session_t *session, wefti_cursor_t *c
     if (cursor->blocked_since_ns != 0) {
         cursor->blocked_ns += start_ns - cursor->blocked_since_ns;
     }
+    weft_status_t status = WEFT_OK;
     if (!record->schedule.bound->started && (record->flags & WEFTI_RECORD_FIRST) != 0) {
         cursor->collective_since_ns = start_ns;
     }
-    weft_status_t status = wefti_bound_run_advance(record->schedule.bound);
+    if (!record->schedule.bound->started) {
+        status = wefti_staged_move(session, cursor, record->schedule.bound, true);
+    }
+    status = status < 0 ? status : wefti_bound_run_advance(record->schedule.bound);
+    if (status == WEFT_OK) {
+        status = wefti_staged_move(session, cursor, record->schedule.bound, false);
+    }
     if (status < 0) {
         return wefti_error_prefix(status, "rank %u: collective \"%s\"", session->endpoint->rank,
                                   record->name);
@@ -164,5 +178,5 @@ weft_status_t wefti_cursor_advance(weft_session_t *session, wefti_cursor_t *curs
             return WEFT_AGAIN;
         }
     }
-    return WEFT_OK;
+    return wefti_staged_drain(session, cursor);
 }

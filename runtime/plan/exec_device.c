@@ -12,8 +12,7 @@
 
 #define CHECK_EVERY 64u /* polls between two looks at the other ranks */
 
-/* Until queue is done; ends everything queued when the world ends. */
-static weft_status_t drain(weft_session_t *session, weft_queue_t *queue)
+weft_status_t wefti_session_drain(weft_session_t *session, weft_queue_t *queue)
 {
     const weft_device_ops_t *ops = session->context->device->ops;
     uint64_t timeout_ns = session->context->settings.timeout_ns;
@@ -87,7 +86,7 @@ weft_status_t wefti_exec_device_run(weft_session_t *session, wefti_bound_program
     uint64_t start_ns = wefti_now_ns();
     weft_status_t status = enqueue_all(session, program);
     for (uint32_t i = 0; i < count && status >= 0; i++) {
-        status = drain(session, session->queues[i]);
+        status = wefti_session_drain(session, session->queues[i]);
         wefti_history_entry_t entry = {.start_ns = start_ns,
                                        .end_ns = wefti_now_ns(),
                                        .name = "run",
@@ -116,7 +115,9 @@ weft_status_t wefti_session_copy(weft_session_t *session, void *dst, const void 
         return WEFT_OK;
     }
     const weft_device_ops_t *ops = session->context->device->ops;
+    dst = wefti_staged_address(session, dst);
+    src = wefti_staged_address(session, src);
     WEFT_RETURN_IF_ERROR(ops->copy(session->copy_queue, dst, src, bytes));
     WEFT_RETURN_IF_ERROR(ops->flush(session->copy_queue));
-    return drain(session, session->copy_queue);
+    return wefti_session_drain(session, session->copy_queue);
 }

@@ -231,14 +231,22 @@ static weft_status_t bind_local(weft_session_t *session)
     WEFT_RETURN_IF_ERROR(wefti_bind_updates(session));
     WEFT_RETURN_IF_ERROR(wefti_bind_records(session));
     WEFT_RETURN_IF_ERROR(wefti_bind_scratch(session));
-    WEFT_RETURN_IF_ERROR(session->context->device == NULL ? wefti_exec_host_open(session)
-                                                          : wefti_exec_device_open(session));
+    if (session->context->device != NULL) {
+        WEFT_RETURN_IF_ERROR(wefti_exec_device_open(session));
+    }
+    if (session->staged) {
+        WEFT_RETURN_IF_ERROR(wefti_staged_open(session));
+    }
+    if (session->context->device == NULL || session->staged) {
+        WEFT_RETURN_IF_ERROR(wefti_exec_host_open(session));
+    }
     return wefti_session_load(session);
 }
 
 static weft_status_t bind(weft_session_t *session)
 {
     weft_status_t status;
+    WEFT_RETURN_IF_ERROR(wefti_staged_choose(session));
     WEFT_RETURN_IF_ERROR(agree_on_plan(session, make_tables(session)));
     find_entries(session);
     WEFT_RETURN_IF_ERROR(wefti_bind_algorithms(session));
@@ -299,6 +307,7 @@ void weft_session_destroy(weft_session_t *session)
     wefti_session_delist(session);
     wefti_exec_host_close(session);
     wefti_exec_device_close(session);
+    wefti_staged_close(session);
     wefti_unbind_updates(session);
     wefti_unbind_kernels(session);
     wefti_unbind_schedules(session);

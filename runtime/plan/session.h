@@ -79,6 +79,7 @@ typedef struct wefti_bound_run {
     const wefti_bound_group_t *group;
     uint64_t *offsets; /* [2 * group size] send, then recv of the call */
     wefti_blocked_t blocked;
+    size_t send_bytes, recv_bytes; /* of this rank: what a staged session moves */
     bool started;
 } wefti_bound_run_t;
 
@@ -123,6 +124,8 @@ struct weft_session {
     size_t signals_offset; /* from region_offset */
     size_t events_offset;
     uint8_t *base; /* own copy of the arena, an address on the device; NULL: not mapped yet */
+    bool staged;   /* exec_staged.c: the region is in host memory, a mirror of device_arena */
+    uint8_t *device_arena;
     wefti_bound_kernel_t *kernels;
     uint32_t *kernel_stream; /* the stream that runs a kernel */
     void **scratch;          /* per stream, on the device */
@@ -253,6 +256,29 @@ wefti_signal_t *wefti_cursor_blocked_on(const wefti_cursor_t *cursor, uint32_t *
 weft_status_t wefti_exec_device_open(weft_session_t *session);
 void wefti_exec_device_close(weft_session_t *session);
 weft_status_t wefti_exec_device_run(weft_session_t *session, wefti_bound_program_t *program);
+/* Until queue is done; an error where the world ends first. */
+weft_status_t wefti_session_drain(weft_session_t *session, weft_queue_t *queue);
+/* exec_staged.c: whether the session is staged, with the endpoint that it uses. Collective. */
+weft_status_t wefti_staged_choose(weft_session_t *session);
+/* The arena on the device, and its addresses in all records. */
+weft_status_t wefti_staged_open(weft_session_t *session);
+void wefti_staged_close(weft_session_t *session);
+/* Where the device has what the mirror has at address; other addresses stay. */
+static inline void *wefti_staged_address(const weft_session_t *session, const void *address)
+{
+    size_t offset = (size_t)((uintptr_t)address - (uintptr_t)session->base);
+    return session->device_arena != NULL && address != NULL && offset < session->plan->arena_bytes
+               ? session->device_arena + offset
+               : (void *)(uintptr_t)address;
+}
+/* Of a stream that is staged: records for its queue, and the end of what is there. */
+bool wefti_staged_enqueues(const weft_session_t *session, const wefti_record_t *record);
+weft_status_t wefti_staged_enqueue(weft_session_t *session, const wefti_cursor_t *cursor,
+                                   const wefti_record_t *record);
+weft_status_t wefti_staged_drain(weft_session_t *session, const wefti_cursor_t *cursor);
+/* What a collective sends, out to the mirror; or its result, in from there. */
+weft_status_t wefti_staged_move(weft_session_t *session, const wefti_cursor_t *cursor,
+                                const wefti_bound_run_t *bound, bool out);
 /* Copies between host and arena, to completion, on either kind of device. */
 weft_status_t wefti_session_copy(weft_session_t *session, void *dst, const void *src, size_t bytes);
 /* The error of a caller's buffer whose size is not the tensor's. kind: "input", "parameter", ... */

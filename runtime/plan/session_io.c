@@ -238,7 +238,7 @@ weft_status_t weft_session_input_memory(weft_session_t *session, const char *nam
                            "weft_session_set_input",
                            device->ops->name);
     }
-    *out_data = wefti_session_buffer(session, buffer);
+    *out_data = wefti_staged_address(session, wefti_session_buffer(session, buffer));
     *out_bytes = session->plan->buffers[buffer].size_bytes;
     return WEFT_OK;
 }

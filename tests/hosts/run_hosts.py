@@ -146,6 +146,18 @@ class Training(HostCase):
 
     @NEED_DATA
     @NOT_UNDER_SANITIZERS
+    @unittest.skipIf(isinstance(support.opencl_devices(), str), f"no OpenCL devices: {support.opencl_devices()}")
+    def test_devices(self):
+        """Devices of two hosts, whose memory no other host reaches."""
+        for world, hosts in ((2, "h0,h1"), (3, "h0:2,h1:1")):
+            plan = self.compile(name=f"p{world}.weft", world=world, batch=16)
+            args = (plan, "--data", self.data, "--steps", 3, "--no-eval", "--json")
+            expected = self.digest(self.weft("run", *args))
+            done = self.weft(*self.on_hosts(hosts, *args, "--device", "opencl"))
+            self.assertEqual(self.digest(done), expected, hosts)
+
+    @NEED_DATA
+    @NOT_UNDER_SANITIZERS
     def test_evaluation_and_files(self):
         """Every file is written once, and the accuracy is that of one host."""
         plan = self.compile(world=2, batch=64)

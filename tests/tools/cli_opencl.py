@@ -10,24 +10,11 @@ import time
 import unittest
 
 import support
-from support import BINARY, Case, DATA, MODELS, NEED_DATA, WEFT
+from support import BINARY, Case, DATA, MODELS, NEED_DATA, TWO_DEVICES as TWO, WEFT, opencl_devices
 
-# Two devices, each on the processors; a driver that is not PoCL ignores it.
-TWO = {"POCL_DEVICES": "pthread pthread"}
-os.environ["ASAN_OPTIONS"] = "use_sigaltstack=0"  # LLVM, in the driver, has alternate stacks of its own
+NEED_DEVICES = unittest.skipUnless(not isinstance(opencl_devices(), str), f"no OpenCL devices: {opencl_devices()}")
 
-
-def devices():
-    """The list, or why there is none."""
-    run = subprocess.run([WEFT, "info", "--devices", "--json"], capture_output=True, text=True, check=False,
-                         env={**os.environ, **TWO})
-    return json.loads(run.stdout)["devices"] if run.returncode == 0 else run.stderr.strip()
-
-
-FOUND = devices()
-NEED_DEVICES = unittest.skipUnless(isinstance(FOUND, list) and len(FOUND) > 1 and
-                                   not support.SANITIZED.startswith("thread"),
-                                   f"no two OpenCL devices: {FOUND}")
+BUFFERS = {"WEFT_OPENCL_MEMORY": "buffer"}  # memory that other ranks do not reach
 
 EAGER = """
 import numpy as np, weft
@@ -50,13 +37,13 @@ class OpenCL(Case):
     @NEED_DEVICES
     def test_devices_are_listed(self):
         text = self.weft("info", "--devices", env=TWO).stdout
-        for index, device in enumerate(FOUND):
+        for index, device in enumerate(opencl_devices()):
             self.assertEqual(device["device"], f"opencl:{index}")
             self.assertGreater(device["memory_bytes"], 0)
             self.assertGreater(device["compute_units"], 0)
             self.assertIn(f"opencl:{index} ", text)
             self.assertIn(device["name"], text)
-        name = FOUND[0]["name"]
+        name = opencl_devices()[0]["name"]
         self.weft("run", "-n", 1, "--device", f"opencl:{name}", "--", WEFT, "bench", "all_reduce", "--min", "8",
                   "--max", "8", env=TWO)
 
@@ -98,10 +85,12 @@ class OpenCL(Case):
             self.weft("run", "-n", 2, "--device", "opencl:0,1", "--", sys.executable, "-c", EAGER,
                       env={**env, "WEFT_OPENCL_MEMORY": memory})
 
-    def digests(self, model, *options, world=2, memory="shared", steps=3):
-        """Of the parameters after some steps, on the CPU and on devices."""
-        return [self.train(MODELS / model, *options, "--device", device, world=world, steps=steps,
-                           env={**TWO, "WEFT_OPENCL_MEMORY": memory})["param_digest"] for device in ("cpu", "opencl:0,1")]
+    def digests(self, model, *options, world=2, steps=3, ways=({},)):
+        """Of the parameters after some steps: on the CPU, and on devices in each way."""
+        arguments = {"world": world, "steps": steps}
+        cpu = self.train(MODELS / model, *options, **arguments)["param_digest"]
+        return cpu, [self.train(MODELS / model, *options, "--device", "opencl:0,1", env={**TWO, **way},
+                                **arguments)["param_digest"] for way in ways]
 
     @NEED_DEVICES
     @NEED_DATA
@@ -109,18 +98,27 @@ class OpenCL(Case):
         for options in ((), ("--optimizer", "adam"), ("--optimizer", "adamw", "--weight-decay", "0.1"),
                         ("--optimizer", "sgd", "--weight-decay", "0.01"), ("--optimizer", "adagrad"),
                         ("--shard-optimizer",), ("--accumulate", 3)):
-            cpu, device = self.digests("mlp.onnx", "--batch", 7, *options)
-            self.assertEqual(cpu, device, options)
-        for world, memory in ((3, "shared"), (1, "buffer")):
-            cpu, device = self.digests("mlp.onnx", "--batch", 1, world=world, memory=memory)
-            self.assertEqual(cpu, device, (world, memory))
+            cpu, devices = self.digests("mlp.onnx", "--batch", 7, *options)
+            self.assertEqual([cpu], devices, options)
+        for world, ways in ((3, ({},)), (1, ({}, BUFFERS))):
+            cpu, devices = self.digests("mlp.onnx", "--batch", 1, world=world, ways=ways)
+            self.assertEqual([cpu] * len(ways), devices, world)
+
+    @NEED_DEVICES
+    @NEED_DATA
+    def test_devices_that_do_not_reach_each_other(self):
+        """Collectives run on a mirror of the arena: buffers on one host, and hosts that share nothing."""
+        for world, options in ((2, ()), (3, ("--shard-optimizer",)), (2, ("--decouple",)), (2, ("--accumulate", 2))):
+            ways = (BUFFERS, {"WEFT_TRANSPORT": "tcp"}, {**BUFFERS, "WEFT_PROGRESS": "inline"})
+            cpu, devices = self.digests("mlp.onnx", "--batch", 7, *options, world=world, ways=ways)
+            self.assertEqual([cpu] * len(ways), devices, options)
 
     @NEED_DEVICES
     @NEED_DATA
     def test_lenet_has_the_bits_of_the_cpu(self):
         for batch in (17, 7, 1):  # sixteen images at once and the rest; planes of one image
-            cpu, device = self.digests("lenet.onnx", "--batch", batch, steps=2)
-            self.assertEqual(cpu, device, batch)
+            cpu, devices = self.digests("lenet.onnx", "--batch", batch, steps=2)
+            self.assertEqual([cpu], devices, batch)
 
     @NEED_DEVICES
     @NEED_DATA
@@ -136,8 +134,6 @@ class OpenCL(Case):
         arguments = ("--batch", 7, "-n", 2, "--data", DATA, "--steps", 1, "--no-eval", "--device", "opencl")
         run = self.weft("run", MODELS / "mlp.onnx", "--optimizer", "lamb", *arguments, code=2)
         self.assertIn('device "opencl:0" does not support operator weft.Lamb', run.stderr)
-        run = self.weft("run", MODELS / "mlp.onnx", *arguments, env={"WEFT_OPENCL_MEMORY": "buffer"}, code=2)
-        self.assertIn("devices support only algorithms", run.stderr)
 
     @NEED_DEVICES
     @NEED_DATA

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of the command share: running it, reading its JSON, temporary folders, data."""
+import functools
 import gzip
 import json
 import os
@@ -27,6 +28,22 @@ MODELS = SOURCE / "samples" / "models"
 DATA = "/usr/share/datasets/fashion-mnist"
 HAVE_DATA = os.path.exists(DATA)
 NEED_DATA = unittest.skipUnless(HAVE_DATA, f"{DATA} is missing (Debian package dataset-fashion-mnist)")
+
+
+# Two devices, each on the processors; a driver that is not PoCL ignores it.
+TWO_DEVICES = {"POCL_DEVICES": "pthread pthread"}
+
+
+@functools.cache
+def opencl_devices():
+    """The devices of the plugin opencl, two or more, or why there are none."""
+    if SANITIZED.startswith("thread"):
+        return "the driver is not built with ThreadSanitizer"
+    os.environ["ASAN_OPTIONS"] = "use_sigaltstack=0"  # LLVM, in the driver, has alternate stacks of its own
+    run = subprocess.run([WEFT, "info", "--devices", "--json"], capture_output=True, text=True, check=False,
+                         env={**os.environ, **TWO_DEVICES})
+    devices = json.loads(run.stdout)["devices"] if run.returncode == 0 else []
+    return devices if len(devices) > 1 else run.stderr.strip() or f"found {len(devices)}"
 
 
 def read_idx(name):

@@ -34,6 +34,23 @@ foreach(test groups collectives random_training)
     ENVIRONMENT "WEFT_TEST_TRANSPORT=tcp;WEFT_TEST_HOSTS=2")
 endforeach()
 
+# The fake card as a plugin, and one of an earlier version, which is refused.
+foreach(plugin fake old)
+  add_library(weft_${plugin} MODULE runtime/fake_plugin.c runtime/support_fake_card.c)
+  target_link_libraries(weft_${plugin} PRIVATE weft_testing)
+  target_link_options(weft_${plugin} PRIVATE LINKER:--exclude-libs,ALL)
+  set_target_properties(weft_${plugin} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
+  add_dependencies(runtime_device_plugin weft_${plugin})
+endforeach()
+target_compile_definitions(weft_old PRIVATE FAKE_ABI=2u)
+set_tests_properties(runtime_device_plugin PROPERTIES ENVIRONMENT "WEFT_DEVICE_PATH=${CMAKE_CURRENT_BINARY_DIR}")
+foreach(test device_table device_groups memory stream)
+  add_dependencies(runtime_${test} weft_fake)
+  add_test(NAME runtime_${test}_plugin COMMAND runtime_${test})
+  set_tests_properties(runtime_${test}_plugin PROPERTIES LABELS "unit;threads" TIMEOUT 600
+    ENVIRONMENT "WEFT_TEST_DEVICE=fake:0;WEFT_DEVICE_PATH=${CMAKE_CURRENT_BINARY_DIR}")
+endforeach()
+
 # Tests of devices, once more on OpenCL: in memory that ranks share, and in buffers that they do not. LLVM, in the driver,
 # has alternate stacks of its own.
 if(TARGET weft_opencl AND NOT WEFT_SANITIZE MATCHES "thread") # the driver is not built with it

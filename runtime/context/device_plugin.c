@@ -203,7 +203,8 @@ weft_status_t weft_device_open(const char *name, weft_device_t **out_device)
         return WEFT_OK;
     }
     size_t length = strcspn(name, ":");
-    snprintf(plugin, sizeof plugin, "%.*s", (int)(length < NAME_BYTES ? length : NAME_BYTES), name);
+    /* Too long a name is none that is_name accepts. */
+    snprintf(plugin, sizeof plugin, "%.*s", length < NAME_BYTES ? (int)length : 0, name);
     WEFT_RETURN_IF_ERROR(find_plugin(plugin, &table));
     WEFT_RETURN_IF_ERROR(find_device(table, name[length] == ':' ? name + length + 1 : "0", &index));
     opened_t *opened = calloc(1, sizeof *opened);

@@ -3,14 +3,31 @@
 
 #include "ops/reduce/reduce.h"
 #include "runtime/base/error.h"
+#include "tests/runtime/support_fake_plugin.h"
 
 #include <pthread.h>
 #include <sched.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+
+weft_status_t (*fake_card_error)(weft_status_t status, const char *text);
+
+/* In a plugin this library's messages are not the program's. */
+static weft_status_t fail(weft_status_t status, const char *format, ...) WEFT_PRINTF(2, 3);
+static weft_status_t fail(weft_status_t status, const char *format, ...)
+{
+    char text[256];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return fake_card_error != NULL ? fake_card_error(status, text)
+                                   : wefti_error(status, "%s", text);
+}
 
 /* Far outside what a processor can address: touching it is a fault, never another mapping. */
 #define SHIFT ((uintptr_t)1 << 60)
@@ -84,7 +101,7 @@ static weft_status_t mem_alloc(weft_device_t *device, size_t bytes, void **out_a
     }
     allocation_t *memory = memory_or_failed;
     if (memory == MAP_FAILED) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "the fake card has no %zu bytes", bytes);
+        return fail(WEFT_ERR_NO_MEMORY, "the fake card has no %zu bytes", bytes);
     }
     memory->bytes = bytes + 4096;
     memory->references = 1;
@@ -207,7 +224,7 @@ static weft_status_t queue_create(weft_device_t *device, weft_queue_t **out_queu
 {
     weft_queue_t *queue = fails((fake_card_t *)device) ? NULL : calloc(1, sizeof(*queue));
     if (queue == NULL) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "no room for a queue");
+        return fail(WEFT_ERR_NO_MEMORY, "no room for a queue");
     }
     queue->card = (fake_card_t *)device;
     queue->last = &queue->first;
@@ -237,7 +254,7 @@ static weft_status_t push(weft_queue_t *queue, const command_t *command)
     command_t *copy = fails(queue->card) ? NULL : malloc(sizeof(*copy));
     if (copy == NULL) {
         free(command->pointers);
-        return wefti_error(WEFT_ERR_NO_MEMORY, "no room for a command");
+        return fail(WEFT_ERR_NO_MEMORY, "no room for a command");
     }
     *copy = *command;
     copy->next = NULL;
@@ -256,9 +273,9 @@ static weft_status_t copy(weft_queue_t *queue, void *dst, const void *src, size_
 
 static weft_status_t need_card(const void *address, const char *what)
 {
-    return on_card(address) ? WEFT_OK
-                            : wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                                          "the fake card was given host memory as %s", what);
+    return on_card(address)
+               ? WEFT_OK
+               : fail(WEFT_ERR_INVALID_ARGUMENT, "the fake card was given host memory as %s", what);
 }
 
 static weft_status_t signal_counter(weft_queue_t *queue, uint32_t *counter, uint32_t value)
@@ -288,7 +305,7 @@ static weft_status_t translate_all(const void *const *a, size_t a_count, const v
         }
         (*out)[i] = translate(address);
     }
-    return *out != NULL ? WEFT_OK : wefti_error(WEFT_ERR_NO_MEMORY, "no room for a command");
+    return *out != NULL ? WEFT_OK : fail(WEFT_ERR_NO_MEMORY, "no room for a command");
 }
 
 static weft_status_t reduce(weft_queue_t *queue, const weft_reduce_t *what)
@@ -338,7 +355,7 @@ static weft_status_t query(weft_queue_t *queue)
         queue->late--;
         status = WEFT_IN_PROGRESS;
     } else if (status < 0) {
-        wefti_error(status, "%s", queue->text);
+        fail(status, "%s", queue->text);
     }
     pthread_mutex_unlock(&queue->lock);
     return status;
@@ -372,7 +389,7 @@ weft_status_t fake_card_create(weft_device_t **out_device)
 {
     fake_card_t *card = calloc(1, sizeof(*card));
     if (card == NULL) {
-        return wefti_error(WEFT_ERR_NO_MEMORY, "no room for a card");
+        return fail(WEFT_ERR_NO_MEMORY, "no room for a card");
     }
     card->base.ops = &ops;
     card->fail_after = -1;

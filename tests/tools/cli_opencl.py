@@ -130,6 +130,20 @@ class OpenCL(Case):
 
     @NEED_DEVICES
     @NEED_DATA
+    def test_checkpoints_are_those_of_the_cpu(self):
+        """Written on devices and continued there, from the files of the CPU."""
+        plan = self.compile("mlp.onnx", "plan.weft", 2, 8, "--optimizer", "adam", "--shard-optimizer")
+        self.train(plan, "--checkpoint", "cpu.st", steps=2)
+        expected = self.train(plan, "--resume", "cpu.st", steps=3)["param_digest"]
+        for name, way in (("shared", {}), ("buffer", BUFFERS)):
+            on_devices = {"env": {**TWO, **way}}
+            self.train(plan, "--device", "opencl:0,1", "--checkpoint", f"{name}.st", steps=2, **on_devices)
+            self.assertEqual((self.dir / f"{name}.st").read_bytes(), (self.dir / "cpu.st").read_bytes(), name)
+            report = self.train(plan, "--device", "opencl:0,1", "--resume", "cpu.st", steps=3, **on_devices)
+            self.assertEqual(report["param_digest"], expected, name)
+
+    @NEED_DEVICES
+    @NEED_DATA
     def test_plans_that_cannot_run_are_refused(self):
         arguments = ("--batch", 7, "-n", 2, "--data", DATA, "--steps", 1, "--no-eval", "--device", "opencl")
         run = self.weft("run", MODELS / "mlp.onnx", "--optimizer", "lamb", *arguments, code=2)

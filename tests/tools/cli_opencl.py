@@ -32,6 +32,21 @@ else:
     raise AssertionError("an array on the device")
 """
 
+INIT = """
+import weft
+for wrong, error in ((3, TypeError), ("opencl:99", weft.WeftError), ("Open CL", ValueError)):
+    try:
+        weft.init(device=wrong)
+    except error as caught:
+        assert str(wrong) in str(caught) or wrong == 3, caught
+    else:
+        raise AssertionError(wrong)
+with weft.Context(device="opencl:0") as c:
+    assert c.world.size == 1
+weft.init(device="opencl:0")
+assert weft.all_reduce([1.0, 2.0]).tolist() == [1.0, 2.0]
+"""
+
 
 class OpenCL(Case):
     @NEED_DEVICES
@@ -84,6 +99,7 @@ class OpenCL(Case):
         for memory in ("shared", "buffer"):
             self.weft("run", "-n", 2, "--device", "opencl:0,1", "--", sys.executable, "-c", EAGER,
                       env={**env, "WEFT_OPENCL_MEMORY": memory})
+        self.weft("run", "-n", 1, "--", sys.executable, "-c", INIT, env=env)
 
     def digests(self, model, *options, world=2, steps=3, ways=({},)):
         """Of the parameters after some steps: on the CPU, and on devices in each way."""

@@ -180,6 +180,8 @@ class Wheel(unittest.TestCase):
         expected = {path.relative_to(source).as_posix() for path in source.rglob("*")
                     if path.is_file() and (path.suffix in (".py", ".pyi") or path.name == "py.typed")}
         libraries = {f"libweft_{name}.so" for name in ("mpi", "onnxruntime", "tvm")}
+        if (BUILD / "libweft_opencl.so").exists():
+            libraries.add("libweft_opencl.so")
         self.assertEqual(files, expected | libraries | {"_core.abi3.so", "libweft.so.0"})
 
     def test_nothing_points_to_where_it_was_built(self):

@@ -51,8 +51,8 @@ static void close_card(weft_device_t *device)
     }
 }
 
-static const weft_device_plugin_t plugin = {FAKE_ABI, "fake", count_cards, describe,
-                                            open_card, close_card};
+static const weft_device_plugin_t plugin = {FAKE_ABI, "fake",    count_cards,
+                                            describe, open_card, close_card};
 
 const weft_device_plugin_t *weft_device_plugin(const weft_device_host_t *host);
 

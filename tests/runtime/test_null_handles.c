@@ -45,6 +45,8 @@ static struct any {
     weft_context_params_t context_params;
     uint64_t counts[8];
     weft_device_t device;
+    weft_device_info_t device_info;
+    weft_device_t *opened;
     weft_edit_t edit;
     weft_edit_list_t *edit_list;
     weft_graph_t *graph;
@@ -412,6 +414,13 @@ static void call_context(const fixture_t *f)
     FAILS(weft_context_create, out_context, weft_context_create(&any.context_params, NULL));
     RETURNS(weft_context_retain, context, weft_context_retain(NULL));
     ACCEPTS(weft_context_release, context, weft_context_release(NULL));
+    FAILS(weft_device_count, plugin, weft_device_count(NULL, any.sizes));
+    FAILS(weft_device_count, out_count, weft_device_count("opencl", NULL));
+    FAILS(weft_device_describe, plugin, weft_device_describe(NULL, 0, &any.device_info));
+    FAILS(weft_device_describe, out_info, weft_device_describe("opencl", 0, NULL));
+    FAILS(weft_device_open, name, weft_device_open(NULL, &any.opened));
+    FAILS(weft_device_open, out_device, weft_device_open("cpu", NULL));
+    ACCEPTS(weft_device_close, device, weft_device_close(NULL));
     FAILS(weft_context_set_device, context, weft_context_set_device(NULL, &any.device));
     OPTIONAL(weft_context_set_device, device);
     GIVES(weft_context_device, context, weft_context_device(NULL), NULL);

@@ -211,6 +211,7 @@ CREATES(weft_fuser_create, params, weft_fuser_t, weft_fuser_create(group, params
 CREATES(weft_group_create, params, weft_group_t, weft_group_create(context, params, &made),
         weft_group_destroy)
 CALLS(weft_fuser_get_stats, stats, weft_fuser_get_stats(fuser, stats))
+CALLS(weft_device_describe, out_info, weft_device_describe("fake", 0, out_info))
 CALLS(weft_mem_query, out_info, weft_mem_query(context, values, out_info))
 CALLS(weft_pass_ready_times, view, weft_pass_ready_times(view, op_ns, ready_ns))
 CREATES(weft_pass_insert_collectives, view, weft_edit_list_t,
@@ -403,6 +404,7 @@ static const row_t rows[] = {
     READS(weft_group_create, params, group_params, STEP),
     WRITES(weft_fuser_get_stats, stats, weft_fuser_stats_t),
     WRITES(weft_probe, out_message, weft_message_t),
+    WRITES(weft_device_describe, out_info, weft_device_info_t),
     WRITES(weft_mem_query, out_info, weft_mem_info_t),
     READS(weft_pass_ready_times, view, graph_view, UP_TO(weft_graph_view_t, edge_count)),
     READS(weft_pass_insert_collectives, view, graph_view, UP_TO(weft_graph_view_t, edge_count)),

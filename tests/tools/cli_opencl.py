@@ -33,7 +33,7 @@ else:
 """
 
 INIT = """
-import weft
+import array, weft
 for wrong, error in ((3, TypeError), ("opencl:99", weft.WeftError), ("Open CL", ValueError)):
     try:
         weft.init(device=wrong)
@@ -44,7 +44,7 @@ for wrong, error in ((3, TypeError), ("opencl:99", weft.WeftError), ("Open CL", 
 with weft.Context(device="opencl:0") as c:
     assert c.world.size == 1
 weft.init(device="opencl:0")
-assert weft.all_reduce([1.0, 2.0]).tolist() == [1.0, 2.0]
+assert list(weft.all_reduce(array.array("d", [1.0, 2.0]))) == [1.0, 2.0]
 """
 
 

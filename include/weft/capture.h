@@ -179,6 +179,12 @@ WEFT_API weft_status_t weft_capture_explain(const weft_capture_t *capture, weft_
  * Equivalent to: cudaGraphExecDestroy
  */
 WEFT_API void weft_capture_destroy(weft_capture_t *capture);
+/**
+ * Releases a capture without the other ranks, as weft_group_leave does a group: for the end of a
+ * program, and for garbage collectors. Not collective; waits until launched replays are done.
+ * @param[in] capture NULL: nothing happens
+ */
+WEFT_API void weft_capture_leave(weft_capture_t *capture);
 WEFT_EXTERN_C_END
 
 #endif

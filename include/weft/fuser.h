@@ -147,6 +147,13 @@ WEFT_API weft_status_t weft_fuser_get_stats(weft_fuser_t *fuser, weft_fuser_stat
  * @param[in] fuser NULL: nothing happens
  */
 WEFT_API void weft_fuser_destroy(weft_fuser_t *fuser);
+/**
+ * Releases a fuser without the other ranks, as weft_group_leave does a group: for the end of a
+ * program, and for garbage collectors. Not collective. In the middle of a step as
+ * weft_fuser_destroy.
+ * @param[in] fuser NULL: nothing happens
+ */
+WEFT_API void weft_fuser_leave(weft_fuser_t *fuser);
 WEFT_EXTERN_C_END
 
 #endif

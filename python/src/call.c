@@ -273,6 +273,10 @@ PyObject *wp_call_finish(wp_state_t *state, wp_call_t *call, bool async, wp_stre
     if (call->group->batch != NULL) {
         return wp_batch_add(state, call);
     }
+    if (call->group->kept != NULL && wp_keep(state, call) < 0) {
+        wp_call_release(call);
+        return NULL;
+    }
     if (!async && stream == NULL) {
         return run_here(state, call);
     }

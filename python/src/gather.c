@@ -119,7 +119,7 @@ static PyObject *all_gather(PyObject *module, PyObject *const *args, Py_ssize_t 
     if (wp_array_get(options.state, places[0], "tensor", WP_SHAPE, &call.send) < 0) {
         return wp_call_fail(&call);
     }
-    bool now = !options.async && options.stream == NULL && options.group->batch == NULL;
+    bool now = !options.async && options.stream == NULL && !wp_group_notes(options.group);
     if (!out && now && size > 1) {
         return gather_rows(options.state, &call);
     }

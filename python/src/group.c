@@ -100,6 +100,7 @@ int wp_group_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(object));
     Py_VISIT((PyObject *)self->context);
     Py_VISIT((PyObject *)self->stream);
+    Py_VISIT(self->kept);
     return 0;
 }
 
@@ -109,6 +110,7 @@ int wp_group_clear(PyObject *object)
     PyObject *stream = (PyObject *)self->stream; /* the context lets go of its world itself */
     self->stream = NULL;
     Py_XDECREF(stream);
+    Py_CLEAR(self->kept);
     return 0;
 }
 
@@ -120,8 +122,7 @@ void wp_group_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     wp_holder_drop(&self->holder);
-    Py_XDECREF((PyObject *)self->stream);
-    self->stream = NULL;
+    wp_group_clear(object);
     if (self->group != NULL) {
         PyThreadState *thread = PyEval_SaveThread();
         weft_group_leave(self->group);

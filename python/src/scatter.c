@@ -13,7 +13,7 @@ static bool given(const PyObject *object)
 /* Whether ranks can tell each other something before the call itself. */
 static bool at_once(const wp_options_t *options)
 {
-    return !options->async && options->stream == NULL && options->group->batch == NULL;
+    return !options->async && options->stream == NULL && !wp_group_notes(options->group);
 }
 
 /* Rows of a block; -1 with ValueError when the first dimension is not that of whole blocks. */
@@ -309,8 +309,9 @@ static PyObject *all_to_all(PyObject *module, PyObject *const *args, Py_ssize_t 
         PyErr_SetString(PyExc_ValueError, "recv_counts: send_counts is required as well");
         return wp_call_fail(&call);
     }
-    if (given(places[3]) && !given(places[4]) && options.group->batch != NULL) {
-        PyErr_SetString(PyExc_ValueError, "in a batch, send_counts requires recv_counts");
+    if (given(places[3]) && !given(places[4]) && wp_group_notes(options.group)) {
+        PyErr_SetString(PyExc_ValueError,
+                        "in a batch or capture, send_counts requires recv_counts");
         return wp_call_fail(&call);
     }
     if (wp_array_get(options.state, places[0], "tensor", WP_SHAPE, &call.send) < 0) {

@@ -59,7 +59,7 @@ typedef struct wp_numpy {
 typedef struct wp_state {
     PyObject *errors[16]; /* exception types by -status (errors.c); [0] is WeftError */
     PyTypeObject *context_type, *group_type, *stream_type, *event_type, *work_type, *memory_type,
-        *plan_type, *session_type, *tensors_type, *view_type;
+        *plan_type, *session_type, *tensors_type, *view_type, *handle_type;
     wp_context_t *context;  /* of weft.init; owned; NULL before */
     wp_context_t *contexts; /* all that there are, borrowed */
     wp_group_t *world;      /* its world; owned */
@@ -97,6 +97,7 @@ int wp_plan_init(PyObject *module, wp_state_t *state);
 int wp_session_init(PyObject *module, wp_state_t *state);
 int wp_timing_init(PyObject *module, wp_state_t *state);
 int wp_passes_init(PyObject *module, wp_state_t *state);
+int wp_native_init(PyObject *module, wp_state_t *state);
 int wp_torch_operators_init(PyObject *module, wp_state_t *state);
 int wp_torch_now_init(PyObject *module, wp_state_t *state);
 
@@ -237,6 +238,7 @@ struct wp_group {
     wp_stream_t *stream;  /* of async_op=True calls; made at the first; owned */
     wp_batch_t *batch;    /* open: calls are noted in it (batch.c); under the GIL */
     bool notes;           /* so does the C group, also while that ends; under lock */
+    PyObject *kept;       /* list of what captured calls use (native.c); NULL: no capture; owned */
     bool shaped;          /* the next call's shape was set by _set_shape; under lock */
 };
 
@@ -268,6 +270,11 @@ typedef struct wp_call {
     bool told;        /* its exception comes from a call that all ranks made */
 } wp_call_t;
 
+/* Calls of a batch or a capture move no data before its end: ranks tell each other nothing first. */
+static inline bool wp_group_notes(const wp_group_t *group)
+{
+    return group->batch != NULL || group->kept != NULL;
+}
 /* Issues it: stream NULL runs it to completion. Without the GIL, the group's lock held. */
 weft_status_t wp_call_issue(const wp_call_t *call, weft_stream_t *stream);
 /* What became of a call that was tried without the GIL. */
@@ -329,6 +336,8 @@ int wp_make_room(wp_state_t *state, wp_group_t *group);
 /* batch.c: notes call, which is taken over, in its group's open batch; what it returns is not there
  * before the end. */
 PyObject *wp_batch_add(wp_state_t *state, wp_call_t *call);
+/* native.c: the arrays of a call on a group that is captured into group->kept. -1: an exception. */
+int wp_keep(wp_state_t *state, const wp_call_t *call);
 /* A stream argument: NULL or None gives NULL in *out. */
 int wp_stream_of(wp_state_t *state, PyObject *object, wp_stream_t **out);
 

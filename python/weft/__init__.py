@@ -11,6 +11,7 @@ Collectives    all_reduce all_reduce_ all_gather reduce_scatter broadcast reduce
                send recv probe barrier batch
 Asynchronous   Work Stream Event
 Memory         empty zeros register unregister: arrays that peers reach directly
+Buckets        Fuser, capture: gradients that appear without a graph, in buckets
 Training       compile Plan Session
 Errors         WeftError and those below it
 Compilers      weft.passes: Weft's passes on another compiler's graph
@@ -18,13 +19,14 @@ Compilers      weft.passes: Weft's passes on another compiler's graph
 
 `weft.export.export` and `python -m weft.export` write torch modules as ONNX files that train.
 `import weft.torch` adds a backend to torch.distributed; `python -m weft.bench` shows what calls cost.
-All of it is C, in weft._core; the types are in __init__.pyi.
+Most of it is C, in weft._core; the types are in __init__.pyi.
 """
 import os as _os
 
 try:
     from weft._core import *  # noqa: F401,F403
     from weft._core import __version__  # noqa: F401
+    from weft.buckets import Capture, Fuser, capture  # noqa: F401
 except ModuleNotFoundError as missing:
     if missing.name != "weft._core":
         raise

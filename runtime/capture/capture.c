@@ -230,7 +230,7 @@ weft_status_t weft_capture_end(weft_group_t *group, weft_capture_t **out_capture
     return WEFT_OK;
 }
 
-void weft_capture_destroy(weft_capture_t *capture)
+static void discard(weft_capture_t *capture, bool together)
 {
     if (capture == NULL) {
         return;
@@ -243,10 +243,20 @@ void weft_capture_destroy(weft_capture_t *capture)
             wefti_group_fail(group, WEFT_ERR_ABORTED);
         }
         weft_event_synchronize(capture->over); /* a failed stream executes nothing more */
-        wefti_bucket_runner_leave(&capture->runner, "a capture's calls");
+        wefti_bucket_runner_leave(&capture->runner, "a capture's calls", together);
     }
     release(capture);
-    weft_group_destroy(group);
+    (together ? weft_group_destroy : weft_group_leave)(group);
+}
+
+void weft_capture_destroy(weft_capture_t *capture)
+{
+    discard(capture, true);
+}
+
+void weft_capture_leave(weft_capture_t *capture)
+{
+    discard(capture, false);
 }
 
 weft_status_t weft_capture_get_info(const weft_capture_t *capture, weft_capture_info_t *info)

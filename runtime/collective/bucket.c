@@ -290,11 +290,12 @@ weft_status_t wefti_bucket_wait_some(const wefti_bucket_runner_t *runner, weft_s
                              what);
 }
 
-void wefti_bucket_runner_leave(wefti_bucket_runner_t *runner, const char *what)
+void wefti_bucket_runner_leave(wefti_bucket_runner_t *runner, const char *what, bool together)
 {
     wefti_group_leave_stream(runner->group, runner->stream, runner->target, what);
-    /* Peers of a broken group may still write to the buffer, so it is never reused. */
-    if (weft_barrier(runner->group, NULL) < 0 && (runner->reachable || runner->group->attach)) {
+    /* Peers that did not get here may still access the buffer, so it is never reused. */
+    bool parted = together && weft_barrier(runner->group, NULL) >= 0;
+    if (!parted && (runner->reachable || runner->group->attach)) {
         runner->buffer = NULL;
     }
 }

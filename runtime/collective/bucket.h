@@ -93,8 +93,8 @@ void wefti_bucket_runner_mark(wefti_bucket_runner_t *runner);
 /* Waits until stream, the runner's or another, has done half of what it has: there is room then. */
 weft_status_t wefti_bucket_wait_some(const wefti_bucket_runner_t *runner, weft_stream_t *stream,
                                      const char *what);
-/* Collective: waits for what was handed over, and for all ranks. */
-void wefti_bucket_runner_leave(wefti_bucket_runner_t *runner, const char *what);
+/* Waits for what was handed over; together: and for all ranks, which make the same call. */
+void wefti_bucket_runner_leave(wefti_bucket_runner_t *runner, const char *what, bool together);
 /* Frees all but the group; of a half built one, too. */
 void wefti_bucket_runner_deinit(wefti_bucket_runner_t *runner);
 

@@ -111,7 +111,7 @@ fail:
     return status;
 }
 
-void weft_fuser_destroy(weft_fuser_t *fuser)
+static void discard(weft_fuser_t *fuser, bool together)
 {
     if (fuser == NULL) {
         return;
@@ -123,10 +123,20 @@ void weft_fuser_destroy(weft_fuser_t *fuser)
                         wefti_fuser_rank(fuser));
             wefti_group_fail(group, WEFT_ERR_ABORTED);
         }
-        wefti_bucket_runner_leave(&fuser->runner, "a fuser's calls");
+        wefti_bucket_runner_leave(&fuser->runner, "a fuser's calls", together);
     }
     release(fuser);
-    weft_group_destroy(group);
+    (together ? weft_group_destroy : weft_group_leave)(group);
+}
+
+void weft_fuser_destroy(weft_fuser_t *fuser)
+{
+    discard(fuser, true);
+}
+
+void weft_fuser_leave(weft_fuser_t *fuser)
+{
+    discard(fuser, false);
 }
 
 weft_status_t weft_fuser_reset(weft_fuser_t *fuser)

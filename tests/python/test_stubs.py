@@ -47,6 +47,14 @@ big = weft.empty((3, 4), "float32")
 assert_type(big, NDArray[Any])
 with weft.batch(async_op=True) as b:
     weft.all_reduce_(x)
+with weft.Fuser(bytes=1 << 20, stream=weft.Stream()) as fuser:
+    assert_type(fuser.add(x, "avg", "x"), NDArray[np.float32])
+    print(fuser.query(), fuser.stats()["step_count"])
+with weft.capture(bucket="one") as step:
+    weft.all_reduce_(x)
+step.ready(0)
+step.wait()
+print(step.info["digest"], step.explain().upper(), step.explain(json=True)["digest"])
 plan = weft.compile("mlp.onnx", world=4, bucket="auto")
 print(plan.explain().upper(), plan.explain(json=True)["buckets"])
 with weft.Session(plan) as session:

@@ -754,6 +754,33 @@ static void test_destroy_in_mid_step(void **state)
     assert_true(support_rank_processes(3, run_destroy, NULL));
 }
 
+/* Ranks leave at different times; the world and a fuser of the same ranks go on. */
+static void run_leave(rank_world_t *world)
+{
+    float x[1000] = {0};
+    weft_fuser_t *left = make(world, 0, 0), *kept = make(world, 0, 0);
+    for (uint32_t step = 0; step < 2; step++) {
+        RANK_OK(add_f32(left, x, 1000, "x"));
+        RANK_OK(weft_fuser_wait(left));
+    }
+    for (uint32_t r = 0; r < world->size; r++) {
+        if (r == world->rank) {
+            weft_fuser_leave(left);
+        }
+        RANK_OK(weft_barrier(world->group, NULL));
+        RANK_OK(add_f32(kept, x, 1000, "x"));
+        RANK_OK(weft_fuser_wait(kept));
+    }
+    weft_fuser_leave(kept);
+}
+
+static void test_leave(void **state)
+{
+    (void)state;
+    support_rank_threads(1, run_leave, NULL);
+    support_rank_threads(3, run_leave, NULL);
+}
+
 static void run_death(rank_world_t *world)
 {
     weft_fuser_t *fuser = make(world, 0, 0);
@@ -944,6 +971,7 @@ int main(void)
         cmocka_unit_test(test_differences),
         cmocka_unit_test(test_reset),
         cmocka_unit_test(test_destroy_in_mid_step),
+        cmocka_unit_test(test_leave),
         cmocka_unit_test(test_death),
         cmocka_unit_test(test_forked_child),
         cmocka_unit_test(test_hostile_lists),

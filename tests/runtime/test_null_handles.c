@@ -215,6 +215,7 @@ static void call_capture(const fixture_t *f)
     FAILS(weft_capture_explain, capture, weft_capture_explain(NULL, WEFT_FORMAT_TEXT, &any.text));
     FAILS(weft_capture_explain, out_text, weft_capture_explain(f->capture, WEFT_FORMAT_TEXT, NULL));
     ACCEPTS(weft_capture_destroy, capture, weft_capture_destroy(NULL));
+    ACCEPTS(weft_capture_leave, capture, weft_capture_leave(NULL));
 }
 
 static void call_checkpoint(const fixture_t *f)
@@ -470,6 +471,7 @@ static void call_fuser(const fixture_t *f)
     FAILS(weft_fuser_get_stats, fuser, weft_fuser_get_stats(NULL, &any.fuser_stats));
     FAILS(weft_fuser_get_stats, stats, weft_fuser_get_stats(f->fuser, NULL));
     ACCEPTS(weft_fuser_destroy, fuser, weft_fuser_destroy(NULL));
+    ACCEPTS(weft_fuser_leave, fuser, weft_fuser_leave(NULL));
 }
 
 static void call_graph_view(const fixture_t *f)

@@ -1,0 +1,34 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What weft/_library.py declares is the library's binary interface, as tests/abi/libweft.abi lists it."""
+import ctypes
+import re
+import unittest
+
+import ranks
+
+from weft import _library
+
+
+class Declarations(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.listed = (ranks.SOURCE / "tests" / "abi" / "libweft.abi").read_text()
+
+    def test_functions(self):
+        for line in _library._FUNCTIONS.strip().splitlines():
+            with self.subTest(line):
+                result, name, parameters = re.fullmatch(r"(.+?) ?(weft_\w+)(\(.*\))", line).groups()
+                self.assertRegex(self.listed, rf"(?m)^function {name} = {re.escape(result)} ?{re.escape(parameters)} ")
+
+    def test_structures(self):
+        for name, structure in _library.structures.items():
+            with self.subTest(name):
+                self.assertIn(f"size {name} = {ctypes.sizeof(structure)}\n", self.listed)
+                fields = [f"field {name}.{field} = {getattr(structure, field).offset}, "
+                          f"{getattr(structure, field).size} bytes" for field, _ in structure._fields_]
+                self.assertEqual(fields, re.findall(rf"(?m)^field {name}\..*$", self.listed))
+
+
+if __name__ == "__main__":
+    unittest.main()

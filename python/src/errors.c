@@ -79,69 +79,6 @@ int wp_errors_init(PyObject *module, wp_state_t *state)
     return 0;
 }
 
-static bool in_word(char c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '/' || c == '-';
-}
-
-/* Whether the dot before or after a word belongs to it, as in a file's name, and does not end a
- * sentence. */
-static bool dot_joins(const char *dot, const char *begin)
-{
-    return *dot == '.' && dot > begin && in_word(dot[-1]) && in_word(dot[1]);
-}
-
-/* "AllReduce" at the beginning becomes "all_reduce", what the function is called: its end in text.
- */
-static const char *spell_function(const char *text, char *out, size_t *used)
-{
-    for (uint32_t op = 1; op < WP_OPS; op++) {
-        size_t length = strlen(wp_ops[op].name);
-        if (strncmp(text, wp_ops[op].name, length) == 0 && !in_word(text[length])) {
-            *used = strlen(wp_ops[op].function);
-            memcpy(out, wp_ops[op].function, *used);
-            return text + length;
-        }
-    }
-    return text;
-}
-
-/* As Python spells it: a type "f32" becomes numpy's "float32". */
-static void spell(const char *text, char *out, size_t bytes)
-{
-    size_t used = 0;
-    const char *at = spell_function(text, out, &used);
-    while (*at != '\0' && used + 16 < bytes) {
-        if (!in_word(*at)) {
-            out[used++] = *at++;
-            continue;
-        }
-        const char *end = at;
-        while (in_word(*end)) {
-            end++;
-        }
-        char word[8] = "";
-        size_t length = (size_t)(end - at);
-        bool joined = dot_joins(end, text) || (at > text && dot_joins(at - 1, text));
-        weft_dtype_t dtype = WEFT_DTYPE_NONE;
-        if (length < sizeof word && !joined) {
-            memcpy(word, at, length);
-            dtype = weft_dtype_from_name(word);
-        }
-        const char *from = at;
-        if (dtype != WEFT_DTYPE_NONE) {
-            from = wp_dtype_name(dtype);
-            length = strlen(from);
-        }
-        length = length < bytes - used - 1 ? length : bytes - used - 1;
-        memcpy(out + used, from, length);
-        used += length;
-        at = end;
-    }
-    out[used] = '\0';
-}
-
 static PyObject *type_of(const wp_state_t *state, weft_status_t status)
 {
     int index = -(int)status;
@@ -166,15 +103,11 @@ static PyObject *raise_with(wp_state_t *state, weft_status_t status, const char 
     return NULL;
 }
 
-/* What the library said on this thread, for Python. */
+/* What the library said on this thread. */
 static void last_text(weft_status_t status, char *text, size_t bytes)
 {
-    const char *said = weft_last_error();
-    spell(said[0] != '\0' ? said : weft_status_text(status), text, bytes);
-    if (status == WEFT_ERR_MISMATCH) {
-        size_t used = strlen(text);
-        snprintf(text + used, bytes - used, "%s", wp_exchange_hint(text));
-    }
+    const char *said = weft_last_error()[0] != '\0' ? weft_last_error() : weft_status_text(status);
+    snprintf(text, bytes, "%s%s", said, status == WEFT_ERR_MISMATCH ? wp_exchange_hint(said) : "");
 }
 
 PyObject *wp_error_new(wp_state_t *state, weft_status_t status)

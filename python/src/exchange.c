@@ -63,13 +63,13 @@ static int exchange(wp_state_t *state, weft_collective_t op, wp_group_t *group, 
 const char *wp_exchange_hint(const char *text)
 {
     char shape[32];
-    snprintf(shape, sizeof shape, "with %zu x uint64", sizeof(wp_shape_t) / 8);
-    if (strstr(text, "with 2 x uint64") != NULL && strstr(text, "all_gather") != NULL) {
-        return " (2 x uint64: the shapes that all_gather exchanges first, but for out= and "
+    snprintf(shape, sizeof shape, "with %zu x u64", sizeof(wp_shape_t) / 8);
+    if (strstr(text, "with 2 x u64") != NULL && strstr(text, "all_gather") != NULL) {
+        return " (2 x u64: the shapes that all_gather exchanges first, but for out= and "
                "async_op=True)";
     }
     if (strstr(text, shape) != NULL && strstr(text, "broadcast") != NULL) {
-        return " (broadcast of uint64: the shape that scatter sends first, but for out=)";
+        return " (broadcast of u64: the shape that scatter sends first, but for out=)";
     }
     return "";
 }

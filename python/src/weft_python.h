@@ -104,7 +104,7 @@ int wp_torch_now_init(PyObject *module, wp_state_t *state);
 /* ---- errors.c ---- */
 /*
  * Sets the exception of a failed call: its type by status, its text weft_last_error() of this
- * thread (types spelled as numpy does: float32), attribute status = "ERR_MISMATCH". Call with the
+ * thread, attribute status = "ERR_MISMATCH". Call with the
  * GIL. Returns NULL.
  */
 PyObject *wp_raise(wp_state_t *state, weft_status_t status);

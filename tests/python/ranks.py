@@ -15,7 +15,7 @@
             np.testing.assert_array_equal(weft.all_reduce(x), np.full(4, sum(range(self.size))))
 
         def test_shapes_differ(self):
-            with self.raises_within(weft.WeftMismatchError, "2048 x float32"):      # and within a second
+            with self.raises_within(weft.WeftMismatchError, "2048 x f32"):      # and within a second
                 weft.all_reduce(np.zeros(1024 * (1 + self.rank), "float32"))
 
         @ranks.fresh(dies=[1])              # processes of its own, before and after; rank 1 is to be killed

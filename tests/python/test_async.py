@@ -152,7 +152,7 @@ class Works(ranks.RankCase):
         work = weft.all_reduce_(np.zeros(4 + self.rank, "float32"), group=group, async_op=True)
         behind = weft.barrier(group=group, async_op=True)
         for _ in range(2):
-            with self.raises_within(weft.WeftMismatchError, "x float32"):
+            with self.raises_within(weft.WeftMismatchError, "x f32"):
                 work.wait()
         self.assertTrue(work.is_completed())
         self.assertFalse(work.is_success())

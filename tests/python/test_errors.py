@@ -245,7 +245,7 @@ class Disagreement(ranks.RankCase):
 
     def test_counts(self):
         self.disagree([lambda g: weft.all_reduce(ones(1024), group=g), lambda g: weft.all_reduce(ones(2048), group=g)],
-                      r"^rank [12] called all_reduce with 2048 x float32, rank 0 with 1024 x float32$")
+                      r"^rank [12] called all_reduce with 2048 x f32, rank 0 with 1024 x f32$")
 
     def test_counts_of_all_operators(self):
         n = self.size
@@ -260,7 +260,7 @@ class Disagreement(ranks.RankCase):
                          lambda g, k: weft.all_to_all(ones(k * n), g),
                          lambda g, k: weft.all_gather(ones(k), g, out=ones(k * n))):
                 self.disagree([lambda g: call(g, 3 * big), lambda g: call(g, 2 * big)],
-                              self.both(rf"{3 * big} x float32", rf"{2 * big} x float32"))
+                              self.both(rf"{3 * big} x f32", rf"{2 * big} x f32"))
 
     def test_shapes(self):
         """As many elements, of other shapes."""
@@ -275,7 +275,7 @@ class Disagreement(ranks.RankCase):
 
     def test_types(self):
         self.disagree([lambda g: weft.all_reduce(ones(8), group=g),
-                       lambda g: weft.all_reduce(ones(8, dtype="int64"), group=g)], self.both("float32", "int64"))
+                       lambda g: weft.all_reduce(ones(8, dtype="int64"), group=g)], self.both("f32", "i64"))
 
     def test_reductions(self):
         self.disagree([lambda g: weft.all_reduce(ones(8), "sum", g), lambda g: weft.all_reduce(ones(8), "max", g)],
@@ -306,7 +306,7 @@ class Disagreement(ranks.RankCase):
     def test_ways_of_all_gather(self):
         self.disagree([lambda g: weft.all_gather(ones(8), g),
                        lambda g: weft.all_gather(ones(8), g, out=ones(8 * self.size))],
-                      "8 x float32.* exchanges first, but for out=")
+                      "8 x f32.* exchanges first, but for out=")
         self.disagree([lambda g: weft.scatter(ones(8 * self.size), 0, g),
                        lambda g: weft.scatter(None, 0, g, out=ones(8))], "scatter sends first, but for out=")
 
@@ -319,16 +319,16 @@ class Disagreement(ranks.RankCase):
                 weft.recv(ones(count, dtype=dtype), 0, group)
             else:
                 weft.barrier(group)
-        self.disagree([lambda g: call(g, 5, "float32")], r"rank 0 .*4 .*float32.*rank 1 .*5 ")
-        self.disagree([lambda g: call(g, 4, "float64")], r"rank 0 .*4 .*float32.*rank 1 .*4 .*float64")
+        self.disagree([lambda g: call(g, 5, "float32")], r"rank 0 .*4 .*f32.*rank 1 .*5 ")
+        self.disagree([lambda g: call(g, 4, "float64")], r"rank 0 .*4 .*f32.*rank 1 .*4 .*f64")
 
     def test_async(self):
         self.disagree([lambda g: weft.all_reduce(ones(8), group=g, async_op=True).wait(),
-                       lambda g: weft.all_reduce(ones(9), group=g)], self.both("8 x float32", "9 x float32"))
+                       lambda g: weft.all_reduce(ones(9), group=g)], self.both("8 x f32", "9 x f32"))
         group = weft.new_group(range(self.size))
         works = [weft.all_reduce(ones(8), group=group, async_op=True)]
         works += [weft.all_reduce(ones(8 + (self.rank == 0)), group=group, async_op=True)]
-        with self.raises_within(weft.WeftMismatchError, self.both("9 x float32", "8 x float32")):
+        with self.raises_within(weft.WeftMismatchError, self.both("9 x f32", "8 x f32")):
             # the group may be broken before a call is issued, or after
             works += [weft.all_reduce(ones(8), group=group, async_op=True) for _ in range(3)]
             for work in works:
@@ -353,7 +353,7 @@ class Disagreement(ranks.RankCase):
         """Once the world is broken, every call says why."""
         count = 8 if self.rank == 0 else 9
         for call in (lambda: weft.all_reduce(ones(count)), lambda: weft.all_gather(ones(8)), weft.barrier):
-            with self.raises_within(weft.WeftMismatchError, self.both("8 x float32", "9 x float32")):
+            with self.raises_within(weft.WeftMismatchError, self.both("8 x f32", "9 x f32")):
                 call()
 
 

@@ -9,6 +9,7 @@
 #include "python/src/array.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define BUFFER_FLAGS (PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)
@@ -92,8 +93,34 @@ int wp_array_shape(const char *argument, wp_array_t *out, Py_ssize_t rank, const
 static int from_buffer(PyObject *object, const char *argument, wp_array_flags_t flags,
                        wp_array_t *out);
 
+/* -1: an exception, of the exporter. */
+static int get_view(PyObject *object, wp_array_flags_t flags, Py_buffer *view)
+{
+    int writes = (flags & WP_WRITE) ? PyBUF_WRITABLE : 0;
+    int status = PyObject_GetBuffer(object, view, BUFFER_FLAGS | writes);
+    if (status < 0 && (flags & WP_PACK)) {
+        PyErr_Clear();
+        status = PyObject_GetBuffer(object, view, PyBUF_STRIDES | PyBUF_FORMAT | writes);
+    }
+    return status;
+}
+
+static int pack_view(const char *argument, wp_array_flags_t flags, wp_array_t *out,
+                     const Py_buffer *view)
+{
+    int64_t strides[WP_MAX_DIMS];
+    if (!(flags & WP_PACK) || PyBuffer_IsContiguous(view, 'C')) {
+        return 0;
+    }
+    for (int i = 0; i < view->ndim; i++) {
+        strides[i] = view->strides[i];
+    }
+    return wp_array_pack(argument, flags, out, strides);
+}
+
 /* What a view says, into out. */
-static int from_view(const char *argument, wp_array_t *out, const Py_buffer *view)
+static int from_view(const char *argument, wp_array_flags_t flags, wp_array_t *out,
+                     const Py_buffer *view)
 {
     out->dtype = dtype_of_format(view->format, view->itemsize);
     if (out->dtype == WEFT_DTYPE_NONE) {
@@ -114,7 +141,9 @@ static int from_view(const char *argument, wp_array_t *out, const Py_buffer *vie
     if (view->shape == NULL && view->ndim > 0) {
         return wp_array_shape(argument, out, 1, (Py_ssize_t[]){(Py_ssize_t)out->count});
     }
-    return wp_array_shape(argument, out, view->ndim, view->shape);
+    return wp_array_shape(argument, out, view->ndim, view->shape) < 0
+               ? -1
+               : pack_view(argument, flags, out, view);
 }
 
 /* ---- numpy ---- */
@@ -201,15 +230,15 @@ static int numpy_refused(PyObject *object, const char *argument, wp_array_flags_
     }
     PyErr_Clear();
     dtype_text(object, dtype, sizeof dtype);
-    if (!flag_is(object, "c_contiguous", true)) {
+    if ((flags & WP_WRITE) && !flag_is(object, "writeable", true)) {
+        PyErr_Format(PyExc_ValueError, "%s is a numpy array that is read-only", argument);
+        return -1;
+    }
+    if (!(flags & WP_PACK) && !flag_is(object, "c_contiguous", true)) {
         PyErr_Format(
             PyExc_ValueError,
             "%s is a numpy array whose memory is not contiguous: numpy.ascontiguousarray copies it",
             argument);
-        return -1;
-    }
-    if ((flags & WP_WRITE) && !flag_is(object, "writeable", true)) {
-        PyErr_Format(PyExc_ValueError, "%s is a numpy array that is read-only", argument);
         return -1;
     }
     if (strcmp(dtype, "bfloat16") == 0) {
@@ -222,10 +251,9 @@ static int numpy_refused(PyObject *object, const char *argument, wp_array_flags_
 static int from_numpy(PyObject *object, const char *argument, wp_array_flags_t flags,
                       wp_array_t *out)
 {
-    int wanted = BUFFER_FLAGS | ((flags & WP_WRITE) ? PyBUF_WRITABLE : 0);
     Py_buffer view;
     out->kind = WP_NUMPY;
-    if (PyObject_GetBuffer(object, &view, wanted) < 0) {
+    if (get_view(object, flags, &view) < 0) {
         return numpy_refused(object, argument, flags, out);
     }
     out->dtype = dtype_of_format(view.format, view.itemsize);
@@ -240,7 +268,8 @@ static int from_numpy(PyObject *object, const char *argument, wp_array_flags_t f
     }
     out->data = view.buf;
     out->count = (uint64_t)(view.len / view.itemsize);
-    if (wp_array_shape(argument, out, view.ndim, view.shape) < 0) {
+    if (wp_array_shape(argument, out, view.ndim, view.shape) < 0 ||
+        pack_view(argument, flags, out, &view) < 0) {
         PyBuffer_Release(&view);
         return -1;
     }
@@ -278,18 +307,17 @@ static int buffer_refused(PyObject *object, const char *argument)
 static int from_buffer(PyObject *object, const char *argument, wp_array_flags_t flags,
                        wp_array_t *out)
 {
-    int wanted = BUFFER_FLAGS | ((flags & WP_WRITE) ? PyBUF_WRITABLE : 0);
     Py_buffer *view = PyMem_Malloc(sizeof *view);
     if (view == NULL) {
         PyErr_NoMemory();
         return -1;
     }
     out->kind = WP_BUFFER;
-    if (PyObject_GetBuffer(object, view, wanted) < 0) {
+    if (get_view(object, flags, view) < 0) {
         PyMem_Free(view);
         return buffer_refused(object, argument);
     }
-    if (from_view(argument, out, view) < 0) {
+    if (from_view(argument, flags, out, view) < 0) {
         PyBuffer_Release(view);
         PyMem_Free(view);
         return -1;
@@ -357,6 +385,7 @@ int wp_array_get(wp_state_t *state, PyObject *object, const char *argument, wp_a
     out->object = NULL;
     out->buffer = NULL;
     out->capsule = NULL;
+    out->packing = NULL;
     if (look(state, object, argument, flags, out) < 0) {
         return -1;
     }
@@ -378,6 +407,8 @@ void wp_array_release(wp_array_t *array)
     array->object = NULL;
     array->capsule = NULL;
     array->buffer = NULL;
+    free(array->packing);
+    array->packing = NULL;
     if (buffer != NULL) {
         PyBuffer_Release(buffer);
         PyMem_Free(buffer);

@@ -30,6 +30,9 @@ int wp_array_from_torch(wp_state_t *state, PyObject *object, const char *argumen
                         wp_array_flags_t flags, wp_array_t *out);
 int wp_array_from_dlpack(PyObject *object, const char *argument, wp_array_flags_t flags,
                          wp_array_t *out);
+/* array, whose elements are strides bytes apart, gets memory for a packed copy. */
+int wp_array_pack(const char *argument, wp_array_flags_t flags, wp_array_t *array,
+                  const int64_t *strides);
 /* Dimensions into out; ValueError when there are more than WP_MAX_DIMS. */
 int wp_array_shape(const char *argument, wp_array_t *out, Py_ssize_t rank, const Py_ssize_t *dims);
 

@@ -24,11 +24,12 @@ enum {
     NAME_CPU,
     NAME_SHAPE,
     NAME_NEW_EMPTY,
+    NAME_STRIDE,
     NAMES
 };
 
-static const char *const names[] = {"data_ptr", "dtype", "numel",    "is_contiguous",
-                                    "is_cpu",   "shape", "new_empty"};
+static const char *const names[] = {"data_ptr", "dtype", "numel",     "is_contiguous",
+                                    "is_cpu",   "shape", "new_empty", "stride"};
 
 int wp_torch_names_init(wp_state_t *state)
 {
@@ -138,6 +139,21 @@ static int shape_of(wp_state_t *state, PyObject *tensor, const char *argument, w
     return rank < 0 || PyErr_Occurred() != NULL ? -1 : wp_array_shape(argument, out, rank, dims);
 }
 
+static int pack(wp_state_t *state, PyObject *tensor, const char *argument, wp_array_flags_t flags,
+                wp_array_t *out)
+{
+    PyObject *steps = PyObject_CallMethodObjArgs(tensor, state->torch.names[NAME_STRIDE], NULL);
+    int64_t strides[WP_MAX_DIMS], bytes = (int64_t)weft_dtype_size_bytes(out->dtype);
+    Py_ssize_t count = steps != NULL ? PyTuple_Size(steps) : -1;
+    for (Py_ssize_t i = 0; i < count && i < WP_MAX_DIMS; i++) {
+        strides[i] = PyLong_AsSsize_t(PyTuple_GetItem(steps, i)) * bytes;
+    }
+    Py_XDECREF(steps);
+    return count != (Py_ssize_t)out->rank || PyErr_Occurred() != NULL
+               ? -1
+               : wp_array_pack(argument, flags, out, strides);
+}
+
 int wp_array_from_torch(wp_state_t *state, PyObject *tensor, const char *argument,
                         wp_array_flags_t flags, wp_array_t *out)
 {
@@ -150,7 +166,8 @@ int wp_array_from_torch(wp_state_t *state, PyObject *tensor, const char *argumen
     if (is < 0) { /* torch has no answer for a sparse one */
         return refuse(tensor, argument, "layout", "a strided tensor is required");
     }
-    if (is == 0) {
+    bool packs = is == 0;
+    if (packs && !(flags & WP_PACK)) {
         PyErr_Format(PyExc_ValueError,
                      "%s is a tensor whose memory is not contiguous: tensor.contiguous() copies it",
                      argument);
@@ -158,7 +175,7 @@ int wp_array_from_torch(wp_state_t *state, PyObject *tensor, const char *argumen
     }
     if (dtype_of(state, tensor, argument, &out->dtype) < 0 ||
         number_of(state, tensor, NAME_NUMEL, &count) < 0 ||
-        ((flags & WP_SHAPE) && shape_of(state, tensor, argument, out) < 0)) {
+        (((flags & WP_SHAPE) || packs) && shape_of(state, tensor, argument, out) < 0)) {
         return -1;
     }
     if (number_of(state, tensor, NAME_DATA_PTR, &address) < 0) {
@@ -171,7 +188,7 @@ int wp_array_from_torch(wp_state_t *state, PyObject *tensor, const char *argumen
     out->kind = WP_TORCH;
     out->data = (void *)(uintptr_t)address; /* NOLINT(performance-no-int-to-ptr) */
     out->count = count;
-    return 0;
+    return packs ? pack(state, tensor, argument, flags, out) : 0;
 }
 
 PyObject *wp_torch_new_empty(wp_state_t *state, PyObject *tensor, PyObject *shape)

@@ -35,6 +35,15 @@ void wp_batch_release(wp_batch_t *batch)
     }
 }
 
+weft_status_t wp_batch_pack_back(const wp_batch_t *batch, weft_stream_t *stream)
+{
+    weft_status_t status = WEFT_OK;
+    for (size_t i = 0; i < batch->count && status == WEFT_OK; i++) {
+        status = wp_call_pack_back(&batch->calls[i], stream);
+    }
+    return status;
+}
+
 void wp_batch_note_refusal(wp_batch_t *batch, weft_status_t error, const char *text)
 {
     if (batch->why == NULL && batch->thread == PyThread_get_thread_ident()) {
@@ -155,6 +164,8 @@ static PyObject *run(wp_batch_object_t *self, wp_batch_t *batch)
     }
     if (status < 0) {
         wp_raise(self->state, status);
+    } else {
+        wp_batch_pack_back(batch, NULL);
     }
     wp_batch_release(batch);
     return status == WEFT_OK ? Py_NewRef(Py_None) : NULL;

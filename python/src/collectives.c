@@ -89,7 +89,8 @@ static const char *shape_text(wp_state_t *state, const wp_array_t *array, char *
                               size_t bytes)
 {
     wp_array_t shaped;
-    if (array->object == NULL || wp_array_get(state, array->object, "", WP_SHAPE, &shaped) < 0) {
+    if (array->object == NULL ||
+        wp_array_get(state, array->object, "", WP_SHAPE | WP_PACK, &shaped) < 0) {
         PyErr_Clear();
         return "?";
     }
@@ -125,7 +126,7 @@ int wp_call_result(wp_state_t *state, wp_call_t *call, PyObject *out, uint32_t r
         if (wp_array_new(state, &call->send, rank, dims, &call->recv) < 0) {
             return -1;
         }
-    } else if (wp_array_get(state, out, "out", WP_WRITE, &call->recv) < 0 ||
+    } else if (wp_array_get(state, out, "out", WP_WRITE | WP_PACK, &call->recv) < 0 ||
                check_out(state, call, count) < 0) {
         return -1;
     }
@@ -163,7 +164,8 @@ static PyObject *all_reduce_(PyObject *module, PyObject *const *args, Py_ssize_t
         return NULL;
     }
     wp_call_begin(&call, WEFT_COLLECTIVE_ALL_REDUCE, &options);
-    if (wp_array_get(options.state, places[0], "tensor", WP_WRITE | WP_SHAPE, &call.send) < 0 ||
+    if (wp_array_get(options.state, places[0], "tensor", WP_WRITE | WP_SHAPE | WP_PACK,
+                     &call.send) < 0 ||
         wp_call_reduction(&call, places[1]) < 0) {
         return wp_call_fail(&call);
     }
@@ -184,7 +186,7 @@ static PyObject *all_reduce(PyObject *module, PyObject *const *args, Py_ssize_t 
         return NULL;
     }
     wp_call_begin(&call, WEFT_COLLECTIVE_ALL_REDUCE, &options);
-    if (wp_array_get(options.state, places[0], "tensor", WP_SHAPE, &call.send) < 0 ||
+    if (wp_array_get(options.state, places[0], "tensor", WP_SHAPE | WP_PACK, &call.send) < 0 ||
         wp_call_reduction(&call, places[1]) < 0 ||
         wp_call_result(options.state, &call, places[3], 0, NULL, call.send.count) < 0 ||
         wp_call_overlap(&call, call.send.count, call.send.count, 0) < 0) {
@@ -210,7 +212,8 @@ static PyObject *broadcast(PyObject *module, PyObject *const *args, Py_ssize_t c
         return wp_call_fail(&call);
     }
     wp_array_flags_t flags = options.group->rank == call.root ? WP_READ : WP_WRITE;
-    if (wp_array_get(options.state, places[0], "tensor", flags | WP_SHAPE, &call.send) < 0) {
+    if (wp_array_get(options.state, places[0], "tensor", flags | WP_SHAPE | WP_PACK, &call.send) <
+        0) {
         return wp_call_fail(&call);
     }
     call.recv.data = call.send.data;
@@ -235,7 +238,7 @@ static PyObject *reduce(PyObject *module, PyObject *const *args, Py_ssize_t coun
         return wp_call_fail(&call);
     }
     bool root = options.group->rank == call.root;
-    if (wp_array_get(options.state, places[0], "tensor", WP_SHAPE, &call.send) < 0 ||
+    if (wp_array_get(options.state, places[0], "tensor", WP_SHAPE | WP_PACK, &call.send) < 0 ||
         wp_call_reduction(&call, places[2]) < 0) {
         return wp_call_fail(&call);
     }
@@ -270,7 +273,8 @@ static PyObject *send_or_recv(PyObject *module, PyObject *const *args, Py_ssize_
         return wp_call_fail(&call);
     }
     wp_array_t *array = sends ? &call.send : &call.recv;
-    if (wp_array_get(options.state, places[0], "tensor", sends ? WP_READ : WP_WRITE, array) < 0) {
+    if (wp_array_get(options.state, places[0], "tensor", (sends ? WP_READ : WP_WRITE) | WP_PACK,
+                     array) < 0) {
         return wp_call_fail(&call);
     }
     call.send.dtype = array->dtype;

@@ -275,7 +275,10 @@ int wp_keep(wp_state_t *state, const wp_call_t *call)
     wp_array_t *again;
     int status = 0;
     for (int i = 0; i < 2 && status == 0; i++) {
-        if (arrays[i]->object != NULL) {
+        if (arrays[i]->packing != NULL) {
+            PyErr_SetString(PyExc_ValueError, "a captured call needs contiguous memory");
+            status = -1;
+        } else if (arrays[i]->object != NULL) {
             PyObject *kept = keeper(state, arrays[i]->object, "tensor", WP_READ, &again);
             status = kept != NULL ? PyList_Append(call->group->kept, kept) : -1;
             Py_XDECREF(kept);

@@ -147,6 +147,7 @@ int wp_array_new(wp_state_t *state, const wp_array_t *like, uint32_t rank, const
                  wp_array_t *out)
 {
     bool same = dims == NULL;
+    bool alike = same && like->packing == NULL; /* empty_like keeps an order of strides */
     memset(out, 0, sizeof *out);
     out->dtype = like->dtype;
     out->rank = same ? like->rank : rank;
@@ -156,7 +157,7 @@ int wp_array_new(wp_state_t *state, const wp_array_t *like, uint32_t rank, const
         out->count *= (uint64_t)dims[i];
     }
     if (like->kind == WP_TORCH) {
-        return new_torch(state, like, same, out);
+        return new_torch(state, like, alike, out);
     }
     if (wp_numpy_import(state)) {
         return new_numpy(state, like->dtype, out);

@@ -149,6 +149,8 @@ wp_group_t *wp_group_of(wp_state_t *state, PyObject *object);
 /* ---- array.c, result.c ---- */
 typedef enum wp_kind { WP_BUFFER = 0, WP_NUMPY, WP_TORCH, WP_DLPACK } wp_kind_t;
 
+typedef struct wp_packing wp_packing_t; /* pack.c */
+
 typedef struct wp_array {
     void *data;
     uint64_t count; /* elements */
@@ -156,18 +158,20 @@ typedef struct wp_array {
     wp_kind_t kind;
     uint32_t rank; /* dimensions */
     int64_t dims[WP_MAX_DIMS];
-    PyObject *object;  /* what was given; owned until wp_array_release */
-    Py_buffer *buffer; /* on the heap, WP_BUFFER and WP_NUMPY */
-    PyObject *capsule; /* WP_DLPACK */
+    PyObject *object;      /* what was given; owned until wp_array_release */
+    Py_buffer *buffer;     /* on the heap, WP_BUFFER and WP_NUMPY */
+    PyObject *capsule;     /* WP_DLPACK */
+    wp_packing_t *packing; /* object has strides: data is a packed copy; else NULL; owned */
 } wp_array_t;
 
 typedef uint32_t wp_array_flags_t;
 #define WP_READ 0u
 #define WP_WRITE (1u << 0) /* read-only memory is an error */
+#define WP_PACK (1u << 2)  /* memory that is not contiguous is packed; else it is an error */
 #define WP_SHAPE (1u << 1) /* rank and dims are wanted, too; else they are 0 for torch */
 
 /*
- * Looks at object: contiguous (C order), in host memory, of a type that Weft has; else TypeError /
+ * Looks at object: contiguous (C order) without WP_PACK, in host memory, of a type that Weft has; else TypeError /
  * ValueError / BufferError naming argument and what it is. The memory stays where it is until
  * wp_array_release.
  */
@@ -175,6 +179,12 @@ int wp_array_get(wp_state_t *state, PyObject *object, const char *argument, wp_a
                  wp_array_t *out);
 /* NULL fields are fine, and twice is. */
 void wp_array_release(wp_array_t *array);
+/*
+ * Copies the elements of an array that was packed into data, or back where they are written: now, or
+ * in the order of stream. WEFT_AGAIN (in): there is no room.
+ */
+weft_status_t wp_array_pack_in(const wp_array_t *array, weft_stream_t *stream);
+weft_status_t wp_array_pack_back(const wp_array_t *array, weft_stream_t *stream);
 /* A new array of like's kind and type with these dimensions (those of like's object if dims is
  * NULL); uninitialised. */
 int wp_array_new(wp_state_t *state, const wp_array_t *like, uint32_t rank, const int64_t *dims,
@@ -277,6 +287,8 @@ static inline bool wp_group_notes(const wp_group_t *group)
 }
 /* Issues it: stream NULL runs it to completion. Without the GIL, the group's lock held. */
 weft_status_t wp_call_issue(const wp_call_t *call, weft_stream_t *stream);
+/* Results in place of arrays that were packed go back: now, or in the order of stream. */
+weft_status_t wp_call_pack_back(const wp_call_t *call, weft_stream_t *stream);
 /* What became of a call that was tried without the GIL. */
 typedef struct wp_ran {
     weft_status_t status;

@@ -165,6 +165,9 @@ static weft_status_t enqueue(wp_work_t *work)
     if (work->batch != NULL) {
         work->group->notes = status == WEFT_AGAIN;
     }
+    if (status == WEFT_OK && work->batch != NULL) {
+        status = wp_batch_pack_back(work->batch, stream);
+    }
     if (status < 0 && work->batch != NULL) { /* part of it may be on the stream */
         weft_stream_synchronize(stream);
     }

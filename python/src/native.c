@@ -263,6 +263,18 @@ static PyObject *reduction(PyObject *module, PyObject *op)
     return wp_reduction(op, &value) < 0 ? NULL : PyLong_FromLong((long)value);
 }
 
+static PyObject *dtype(PyObject *module, PyObject *object)
+{
+    weft_dtype_t value;
+    return wp_dtype(wp_state_of(module), object, &value) < 0 ? NULL : PyLong_FromLong((long)value);
+}
+
+static PyObject *dtype_name(PyObject *module, PyObject *number)
+{
+    (void)module;
+    return PyUnicode_FromString(wp_dtype_name((weft_dtype_t)PyLong_AsLong(number)));
+}
+
 static PyObject *group_of(PyObject *module, PyObject *object)
 {
     return Py_XNewRef((PyObject *)wp_group_of(wp_state_of(module), object));
@@ -308,6 +320,8 @@ static PyMethodDef functions[] = {
     {"_memory", memory, METH_VARARGS, NULL},
     {"_reduction", reduction, METH_O, NULL},
     {"_keep", keep, METH_VARARGS, NULL},
+    {"_dtype", dtype, METH_O, NULL},
+    {"_dtype_name", dtype_name, METH_O, NULL},
     {"_group_of", group_of, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -66,7 +66,6 @@ typedef struct wp_state {
     bool exiting;           /* set at exit, before contexts are closed */
     wp_numpy_t numpy;
     wp_torch_t torch;
-    weft_registry_t *registry;  /* definitions for passes (passes_view.c); NULL before the first */
     unsigned long main_thread;  /* interrupt.c: the one that signals' handlers run on */
     uint64_t interrupt_next_ns; /* when it looks for signals again; the main thread's */
     PyObject *interrupt;        /* what a handler raised while a call waited; the main thread's */
@@ -96,7 +95,6 @@ int wp_work_init(PyObject *module, wp_state_t *state);
 int wp_plan_init(PyObject *module, wp_state_t *state);
 int wp_session_init(PyObject *module, wp_state_t *state);
 int wp_timing_init(PyObject *module, wp_state_t *state);
-int wp_passes_init(PyObject *module, wp_state_t *state);
 int wp_native_init(PyObject *module, wp_state_t *state);
 int wp_torch_operators_init(PyObject *module, wp_state_t *state);
 int wp_torch_now_init(PyObject *module, wp_state_t *state);

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """weft.Fuser and weft.capture: gradient buckets without a graph (include/weft/fuser.h, capture.h)."""
 import math
-import os
 
 from weft import _core
 
@@ -134,7 +133,7 @@ class Capture:
         from weft import _library as library
         self._params = library.weft_capture_params_t(
             bucket=None if bucket is None else library.text(bucket, "bucket"),
-            costs_path=None if costs is None else os.fsencode(costs), no_times=not times)
+            costs_path=library.path(costs, "costs"), no_times=not times)
         self._group, self._stream, self._handle, self._kept = _core._group_of(group), stream, None, None
 
     def __enter__(self):

@@ -16,7 +16,7 @@ class Declarations(unittest.TestCase):
         cls.listed = (ranks.SOURCE / "tests" / "abi" / "libweft.abi").read_text()
 
     def test_functions(self):
-        for line in _library._FUNCTIONS.strip().splitlines():
+        for line in _library.declarations():
             with self.subTest(line):
                 result, name, parameters = re.fullmatch(r"(.+?) ?(weft_\w+)(\(.*\))", line).groups()
                 self.assertRegex(self.listed, rf"(?m)^function {name} = {re.escape(result)} ?{re.escape(parameters)} ")

@@ -344,20 +344,6 @@ class Hostile(unittest.TestCase):
             passes.check(view, 7)
         with self.assertRaises(TypeError):
             passes.check(view, [passes.Order("a", "b")])
-        for raw in ((), (1,), ("a",) * 10, (99, None, None, None, 0, b"", None, None, None, 0)):
-            with self.assertRaises((TypeError, ValueError)):
-                weft._core._pass("check", view._flat, ([raw],))
-
-    def test_below_the_classes(self):
-        """The function under them: wrong tuples."""
-        flat = small()._flat
-        for arguments in (("bucket", flat[:-1], ()), ("bucket", flat, ()), ("nonsense", flat, ()),
-                          ("order", flat, (1,)), ("order", list(flat), ()), ("algorithms", flat, (None, None, None)),
-                          ("schedule", flat, (None,) * 5), ("check", flat, (None,)), (7, flat, ()),
-                          ("bucket", flat, (None, None, 2, (1, 2, 3), None, None, None)),
-                          ("order", (None,) * 15, ())):
-            with self.subTest(arguments[0]), self.assertRaises((TypeError, ValueError)):
-                weft._core._pass(*arguments)
 
     def test_random_damage(self):
         """Any one number of a valid view replaced by another: an exception, or edits that may be applied."""

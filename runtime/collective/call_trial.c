@@ -6,6 +6,10 @@
 
 #define TRIES 8u          /* of each way, in turns; the quickest counts */
 #define AGAIN_AFTER 1024u /* calls: machines get other work, and programs other memory */
+/* After two tries of each, a way that takes so many times as long gets no more: a staged call of
+ * many rounds on ranks that share cores takes 20 times as long as an attached one. */
+#define FEW 4u
+#define HOPELESS 4u
 
 /* ---- one size of an operator ---- */
 
@@ -14,9 +18,19 @@ static bool tries(const wefti_trial_t *trial)
     return trial->calls % AGAIN_AFTER < 2 * TRIES;
 }
 
+static bool is_hopeless(const wefti_trial_t *trial, uint32_t way)
+{
+    return trial->calls % AGAIN_AFTER >= FEW &&
+           trial->best_ns[way] / HOPELESS > trial->best_ns[1 - way];
+}
+
 uint32_t wefti_trial_way(const wefti_trial_t *trial)
 {
-    return tries(trial) ? trial->calls & 1u : trial->best_ns[1] < trial->best_ns[0];
+    uint32_t way = trial->calls & 1u;
+    if (!tries(trial)) {
+        return trial->best_ns[1] < trial->best_ns[0];
+    }
+    return is_hopeless(trial, way) ? 1 - way : way;
 }
 
 bool wefti_trial_count(wefti_trial_t *trial)

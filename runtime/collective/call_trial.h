@@ -4,7 +4,7 @@
  * the size of pages, the caches, the number of ranks, how they share cores, and the load. So the
  * first calls of each operator and power of two take the two ways in turns and are timed, from when
  * all ranks have come to their end; later calls take the quicker way, and now and then both are
- * timed again. One rank decides: it offers its addresses only when it wants to attach, and flags of
+ * timed again. A way that is slower by far is left after two tries. One rank decides: it offers its addresses only when it wants to attach, and flags of
  * ranks are and-ed. Results have the same bits either way.
  */
 #ifndef WEFT_RUNTIME_CALL_TRIAL_H

@@ -178,7 +178,7 @@ static void run_trial(rank_world_t *world)
 {
     const char *path = NULL;
     for (int i = 0; i < 40; i++) {
-        check_sum(world, MIB / 4, i >= 16 ? path : i % 2 == 0 ? "staged" : "attached");
+        check_sum(world, MIB / 4, i >= 4 ? path : i % 2 == 0 ? "staged" : "attached");
         path = i < 16 ? NULL : weft_group_last_path(world->group);
     }
     uint8_t attaches = strcmp(path, "attached") == 0, all[8];
@@ -215,6 +215,24 @@ static void test_choice(void **state)
             ways[way]++;
         }
         assert_int_equal(ways[1 - quick], tries / 2);
+    }
+}
+
+/* A way that is slower by far gets two tries. */
+static void test_hopeless(void **state)
+{
+    (void)state;
+    for (uint32_t quick = 0; quick < 2; quick++) {
+        wefti_trial_t trial = {0};
+        uint32_t ways[2] = {0};
+        for (uint32_t i = 0; i < 2048; i++) {
+            uint32_t way = wefti_trial_way(&trial);
+            if (wefti_trial_count(&trial)) {
+                wefti_trial_note(&trial, way, way == quick ? 100 : 1000);
+            }
+            ways[way]++;
+        }
+        assert_int_equal(ways[1 - quick], 4);
     }
 }
 
@@ -427,11 +445,17 @@ int main(void)
 {
     alarm(540); /* a hang is a failure */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_operator), cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_trial),          cmocka_unit_test(test_choice),
-        cmocka_unit_test(test_mixed_memory),   cmocka_unit_test(test_refused_at_creation),
-        cmocka_unit_test(test_refused_later),  cmocka_unit_test(test_unreadable_buffer),
-        cmocka_unit_test(test_death),          cmocka_unit_test(test_own_memory),
+        cmocka_unit_test(test_every_operator),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_trial),
+        cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_hopeless),
+        cmocka_unit_test(test_mixed_memory),
+        cmocka_unit_test(test_refused_at_creation),
+        cmocka_unit_test(test_refused_later),
+        cmocka_unit_test(test_unreadable_buffer),
+        cmocka_unit_test(test_death),
+        cmocka_unit_test(test_own_memory),
     };
     if (!system_allows()) {
         printf("cross-memory attach is not allowed between processes here\n");

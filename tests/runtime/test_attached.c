@@ -425,7 +425,7 @@ static void run_own_memory(rank_world_t *world)
         RANK_CHECK(!runner.reachable && runner.buffer != NULL);
         wefti_error(WEFT_ERR_ABORTED, "by the test");
         wefti_group_fail(pair, WEFT_ERR_ABORTED);
-        wefti_bucket_runner_leave(&runner, "nothing");
+        wefti_bucket_runner_leave(&runner, "nothing", true);
         RANK_CHECK(runner.buffer == NULL);
         wefti_bucket_runner_deinit(&runner);
         weft_group_destroy(pair);

@@ -25,11 +25,14 @@
 
 enum { COUNT = 1000, ROUNDS = 200 };
 
-/* A rank loads the library, whose first use joins no world yet, when it first looks for a name. */
+/* A rank loads the library, whose first use joins no world yet, when it first looks for a name:
+ * before it starts threads. */
 static void *find(const char *name)
 {
     static void *library;
-    library = library != NULL ? library : load_library(WEFT_MPI_LIBRARY);
+    if (library == NULL) {
+        library = load_library(WEFT_MPI_LIBRARY);
+    }
     return find_symbol(library, name);
 }
 

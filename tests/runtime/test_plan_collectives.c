@@ -582,6 +582,7 @@ static void test_checks_find_every_wrong_result(void **state)
     static const char *const orders[] = {NULL, "any"};
     setenv("WEFT_CHECK", "results", 1);
     setenv("WEFT_LOG", "error", 1);
+    setenv("WEFT_RESERVE_BYTES", "256M", 1); /* of 67 ranks in one process */
     for (uint32_t o = 0; o < 3; o++) {
         suite_t suite;
         if (o == 2) {
@@ -597,6 +598,7 @@ static void test_checks_find_every_wrong_result(void **state)
         }
         weft_plan_release(suite.plan);
     }
+    unsetenv("WEFT_RESERVE_BYTES");
     unsetenv("WEFT_LOG");
     unsetenv("WEFT_CHECK");
 }

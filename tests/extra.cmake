@@ -55,12 +55,14 @@ endforeach()
 # Tests of devices, once more on OpenCL: in memory that ranks share, and in buffers that they do not. LLVM, in the driver,
 # has alternate stacks of its own.
 if(TARGET weft_opencl AND NOT WEFT_SANITIZE MATCHES "thread") # the driver is not built with it
+  # PoCL's LLVM has a stack of its own for signals, and LeakSanitizer crashes at exit on thread-local memory of its threads
+  # now and then; on the fake card the same tests look for leaks.
   foreach(test device_table device_groups memory stream)
     add_dependencies(runtime_${test} weft_opencl)
     foreach(memory shared buffer)
       add_test(NAME runtime_${test}_opencl_${memory} COMMAND runtime_${test})
       set_tests_properties(runtime_${test}_opencl_${memory} PROPERTIES LABELS unit TIMEOUT 600 SKIP_RETURN_CODE 77
-        ENVIRONMENT "WEFT_TEST_DEVICE=opencl:0;WEFT_DEVICE_PATH=${PROJECT_BINARY_DIR};WEFT_OPENCL_MEMORY=${memory};ASAN_OPTIONS=use_sigaltstack=0")
+        ENVIRONMENT "WEFT_TEST_DEVICE=opencl:0;WEFT_DEVICE_PATH=${PROJECT_BINARY_DIR};WEFT_OPENCL_MEMORY=${memory};ASAN_OPTIONS=use_sigaltstack=0:detect_leaks=0")
     endforeach()
   endforeach()
 endif()

@@ -158,9 +158,9 @@ class Families(ranks.RankCase):
             with tempfile.TemporaryDirectory() as folder:
                 path = pathlib.Path(folder) / "half.onnx"
                 onnx.save(in_half(FOLDER / name, onnx.TensorProto.FLOAT16, "f16"), path)
-                with self.assertRaisesRegex(weft.WeftError, "is float16: small gradients vanish"):
+                with self.assertRaisesRegex(weft.WeftError, "is f16: small gradients vanish"):
                     weft.compile(path, world=1, batch=len(label), loss="loss")
-                with self.assertRaisesRegex(weft.WeftUnsupportedError, "small gradients vanish in float16; use bfloat16"):
+                with self.assertRaisesRegex(weft.WeftUnsupportedError, "small gradients vanish in f16; use bf16"):
                     compile_model(name, world=1, batch=len(label), precision="f16")
                 onnx.save(in_half(FOLDER / name, onnx.TensorProto.BFLOAT16, "bf16"), path)
                 plan = weft.compile(path, world=1, batch=len(label), loss="loss", optimizer="adam", lr=0.003)

@@ -299,6 +299,23 @@ PyObject *wp_work_outcome(wp_work_t *work)
     return NULL;
 }
 
+/* The call of work is not on its stream, but what packs its arrays may be. */
+static void wait_for_packing(const wp_work_t *work)
+{
+    wp_stream_t *stream = work->stream;
+    if (work->call.send.packing == NULL && work->call.recv.packing == NULL) {
+        return;
+    }
+    PyThreadState *thread = PyEval_SaveThread();
+    if (pthread_mutex_lock(&stream->lock) == 0) {
+        if (stream->stream != NULL) {
+            weft_stream_synchronize(stream->stream);
+        }
+        pthread_mutex_unlock(&stream->lock);
+    }
+    PyEval_RestoreThread(thread);
+}
+
 /* Takes over work. */
 static PyObject *start(wp_work_t *work)
 {
@@ -308,6 +325,7 @@ static PyObject *start(wp_work_t *work)
         enter_list(work);
         return (PyObject *)work;
     }
+    wait_for_packing(work);
     if (missing == WP_GROUP) {
         wp_raise_text(work->state, WEFT_ERR_STATE,
                       "the group is gone: it was destroyed, or its context left (weft.finalize)");

@@ -503,6 +503,19 @@ class Strided(ranks.RankCase):
         with self.raises_within(ValueError, "elements that share memory"):
             weft.all_reduce_(shared)
 
+    def test_a_call_that_fails(self):
+        """What packs its array is on the stream by then, and runs while the memory is there."""
+        group, stream = weft.new_group(range(self.size)), weft.Stream(thread=False)
+        if self.size == 1:
+            return
+        with self.raises_within(weft.WeftMismatchError):
+            weft.barrier(group) if self.rank == 0 else weft.all_reduce(np.ones(3), group=group)
+        x = np.ones((2, 2**24 + 4), "float32")[:, ::4]  # so much that free() unmaps it
+        with self.raises_within(weft.WeftMismatchError):
+            weft.all_reduce_(x, group=group, stream=stream)
+        del x
+        stream.synchronize()
+
     def test_send_and_recv(self):
         if self.size > 1 and self.rank < 2:
             x = np.full((3, 4), self.rank, "float32")[:, 1::2]

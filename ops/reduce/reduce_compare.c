@@ -59,7 +59,7 @@ static bool is_same(weft_dtype_t dtype, const uint8_t *a, const uint8_t *b)
 /* Each of the n - 1 operations of an order rounds by at most epsilon of a partial result, which is
  * no larger than the sum of magnitudes; those of a product lose at most epsilon of the product
  * (Higham, Accuracy and Stability of Numerical Algorithms, 2002, sections 3.1 and 4.2). Where a
- * partial result may leave the type's range nothing is known. */
+ * partial result may leave the type's range nothing is known, but that NaN and infinities stay. */
 static bool is_close(const weft_reduce_t *reduce, size_t at, const uint8_t *again,
                      const uint8_t *result)
 {
@@ -72,6 +72,9 @@ static bool is_close(const weft_reduce_t *reduce, size_t at, const uint8_t *agai
     }
     for (uint32_t r = 0; r < reduce->source_count; r++) {
         double x = fabs(value_of(reduce->dtype, (const uint8_t *)reduce->sources[r] + at));
+        if (isnan(x) || (isinf(x) && isfinite(b))) { /* b is not NaN too: is_same */
+            return false;
+        }
         sum += x;
         low *= x < 1 ? x : 1;
         high *= x > 1 ? x : 1;

@@ -393,6 +393,39 @@ static void test_reduce_compare(void **in)
     }
 }
 
+static void test_reduce_compare_keeps_nan_and_infinities(void **in)
+{
+    static const struct {
+        float sources[3], result;
+        bool agrees;
+    } rows[] = {{{1, NAN, 2}, NAN, true},
+                {{1, NAN, 2}, 3, false},
+                {{1, NAN, 2}, INFINITY, false},
+                {{1, INFINITY, 2}, INFINITY, true},
+                {{1, INFINITY, 2}, 3, false},
+                {{-INFINITY, INFINITY, 2}, NAN, true},
+                {{-INFINITY, INFINITY, 2}, 2, false},
+                {{3e38F, 3e38F, -3e38F}, INFINITY, true}, /* in this order */
+                {{3e38F, 3e38F, -3e38F}, 3e38F, true}};
+    (void)in;
+    for (uint32_t k = WEFT_REDUCTION_SUM; k <= WEFT_REDUCTION_PROD; k++) {
+        for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+            const void *from[] = {&rows[i].sources[0], &rows[i].sources[1], &rows[i].sources[2]};
+            const weft_reduce_t reduce = {.sources = from,
+                                          .source_count = 3,
+                                          .elem_count = 1,
+                                          .dtype = WEFT_DTYPE_F32,
+                                          .reduction = (weft_reduction_t)k};
+            uint64_t equal;
+            if (k == WEFT_REDUCTION_SUM || !rows[i].agrees) {
+                assert_int_equal(wefti_reduce_compare(&reduce, &rows[i].result, true, &equal),
+                                 WEFT_OK);
+                assert_int_equal(equal, rows[i].agrees);
+            }
+        }
+    }
+}
+
 /* Every group size up to the limit: f32 sums of one element, all instruction sets. */
 static void test_reduce_up_to_1024_sources(void **in)
 {
@@ -521,6 +554,7 @@ int main(void)
         cmocka_unit_test(test_reduce_special_values),
         cmocka_unit_test(test_reduce_integer_rules),
         cmocka_unit_test(test_reduce_compare),
+        cmocka_unit_test(test_reduce_compare_keeps_nan_and_infinities),
         cmocka_unit_test(test_reduce_up_to_1024_sources),
         cmocka_unit_test(test_reduce_keeps_denormals_whatever_the_caller_set),
         cmocka_unit_test(test_reduce_rejects_bad_arguments),

@@ -74,6 +74,10 @@ static weft_status_t check_table(const char *file, const weft_device_plugin_t *t
         return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: unsupported abi_version %u: expected %u",
                            file, table != NULL ? table->abi_version : 0, WEFT_DEVICE_ABI_VERSION);
     }
+    if (table->name == NULL || table->count == NULL || table->describe == NULL ||
+        table->open == NULL || table->close == NULL) {
+        return wefti_error(WEFT_ERR_FORMAT, "%s: a slot of weft_device_plugin_t is NULL", file);
+    }
     return WEFT_OK;
 }
 
@@ -194,7 +198,7 @@ static weft_status_t find_device(const weft_device_plugin_t *plugin, const char 
 
 weft_status_t weft_device_open(const char *name, weft_device_t **out_device)
 {
-    char plugin[NAME_BYTES];
+    char plugin[NAME_BYTES + 1]; /* so long a name is none that is_name accepts */
     const weft_device_plugin_t *table;
     uint32_t index = 0;
     WEFT_CHECK_OUT(out_device);
@@ -203,8 +207,7 @@ weft_status_t weft_device_open(const char *name, weft_device_t **out_device)
         return WEFT_OK;
     }
     size_t length = strcspn(name, ":");
-    /* Too long a name is none that is_name accepts. */
-    snprintf(plugin, sizeof plugin, "%.*s", length < NAME_BYTES ? (int)length : 0, name);
+    snprintf(plugin, sizeof plugin, "%.*s", (int)(length < NAME_BYTES ? length : NAME_BYTES), name);
     WEFT_RETURN_IF_ERROR(find_plugin(plugin, &table));
     WEFT_RETURN_IF_ERROR(find_device(table, name[length] == ':' ? name + length + 1 : "0", &index));
     opened_t *opened = calloc(1, sizeof *opened);
@@ -212,6 +215,9 @@ weft_status_t weft_device_open(const char *name, weft_device_t **out_device)
         return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: list of devices");
     }
     weft_status_t status = table->open(index, &opened->device);
+    if (status >= 0 && opened->device == NULL) {
+        status = wefti_error(WEFT_ERR_FORMAT, "device \"%s\": the plugin opened NULL", name);
+    }
     if (status < 0) {
         free(opened);
         return status;

@@ -10,6 +10,9 @@
 #ifndef FAKE_ABI
 #define FAKE_ABI WEFT_DEVICE_ABI_VERSION
 #endif
+#ifndef FAKE_NAME
+#define FAKE_NAME "fake"
+#endif
 
 static weft_status_t count_cards(uint32_t *out_count)
 {
@@ -39,6 +42,10 @@ static weft_status_t describe(uint32_t index, weft_device_info_t *out_info)
 
 static weft_status_t open_card(uint32_t index, weft_device_t **out_device)
 {
+    if (getenv("FAKE_OPENS_NULL") != NULL) {
+        *out_device = NULL;
+        return WEFT_OK;
+    }
     return index < CARDS ? fake_card_create(out_device) : no_card(index);
 }
 
@@ -51,7 +58,7 @@ static void close_card(weft_device_t *device)
     }
 }
 
-static const weft_device_plugin_t plugin = {FAKE_ABI, "fake",    count_cards,
+static const weft_device_plugin_t plugin = {FAKE_ABI, FAKE_NAME, count_cards,
                                             describe, open_card, close_card};
 
 const weft_device_plugin_t *weft_device_plugin(const weft_device_host_t *host);

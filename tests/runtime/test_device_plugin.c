@@ -72,7 +72,11 @@ static void test_plugin_refuses(void **state)
     char name[600];
     memset(name, 'a', sizeof name);
     name[sizeof name - 1] = '\0';
-    expect_error(weft_device_open(name, &device), WEFT_ERR_INVALID_ARGUMENT, "invalid");
+    expect_error(weft_device_open(name, &device), WEFT_ERR_INVALID_ARGUMENT, "plugin \"aaaa");
+    expect_error(weft_device_count("holes", &count), WEFT_ERR_FORMAT, "slot");
+    setenv("FAKE_OPENS_NULL", "1", 1);
+    expect_error(weft_device_open("fake:1", &device), WEFT_ERR_FORMAT, "opened NULL");
+    unsetenv("FAKE_OPENS_NULL");
 }
 
 static void test_plugin_lists_are_taken_in_turn(void **state)

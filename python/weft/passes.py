@@ -124,11 +124,11 @@ def _integers(values):
 
 def _ragged(rows):
     """(begin, ids) of a list per operator."""
-    begin, ids = array.array("q", [0]), array.array("q")
+    begin, ids = [0], []
     for row in rows:
-        ids.extend(row)
+        ids += row
         begin.append(len(ids))
-    return begin, ids
+    return _integers(begin), _integers(ids)
 
 
 class View:

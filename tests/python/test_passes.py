@@ -279,6 +279,8 @@ class Hostile(unittest.TestCase):
         self.refuses("out of range", value_bytes=np.array([4, 4, 2**64 - 1, 4], "uint64"))
         self.refuses("out of range", value_bytes=[4, 4, -4, 4])
         self.refuses("out of range", value_bytes=[4, 4, 2**70, 4])
+        with self.assertRaisesRegex(ValueError, "out of range"):
+            passes.View.from_lists(["a"], [[2**70]], [[0]], [4])
         self.refuses("integers, not float32", TypeError, value_bytes=np.ones(4, "float32"))
         self.refuses("", TypeError, inputs=[0, "1", 2])
         self.refuses("", TypeError, inputs=None)

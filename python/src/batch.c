@@ -35,6 +35,31 @@ void wp_batch_release(wp_batch_t *batch)
     }
 }
 
+bool wp_batch_packs(const wp_batch_t *batch)
+{
+    bool packs = false;
+    for (size_t i = 0; i < batch->count; i++) {
+        packs = packs || wp_call_packs(&batch->calls[i]);
+    }
+    return packs;
+}
+
+static weft_status_t pack_all(void *user)
+{
+    const wp_batch_t *batch = user;
+    for (size_t i = 0; i < batch->count; i++) {
+        wp_call_pack_in(&batch->calls[i], NULL);
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wp_batch_pack_in(wp_batch_t *batch, weft_stream_t *stream)
+{
+    return stream != NULL && wp_batch_packs(batch)
+               ? weft_stream_launch_host(stream, pack_all, batch)
+               : pack_all(batch);
+}
+
 weft_status_t wp_batch_pack_back(const wp_batch_t *batch, weft_stream_t *stream)
 {
     weft_status_t status = WEFT_OK;
@@ -147,6 +172,9 @@ static PyObject *run(wp_batch_object_t *self, wp_batch_t *batch)
 {
     wp_group_t *group = self->group;
     weft_status_t status = WEFT_AGAIN;
+    PyThreadState *packing = PyEval_SaveThread();
+    wp_batch_pack_in(batch, NULL);
+    PyEval_RestoreThread(packing);
     while (status == WEFT_AGAIN) {
         if (wp_group_enter(self->state, group) < 0) {
             wp_batch_drop(group, batch);

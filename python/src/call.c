@@ -87,7 +87,7 @@ weft_status_t wp_call_pack_back(const wp_call_t *call, weft_stream_t *stream)
     return status == WEFT_OK ? wp_array_pack_back(&call->recv, stream) : status;
 }
 
-static weft_status_t pack_in(const wp_call_t *call, weft_stream_t *stream)
+weft_status_t wp_call_pack_in(const wp_call_t *call, weft_stream_t *stream)
 {
     weft_status_t status = wp_array_pack_in(&call->send, stream);
     return status == WEFT_OK ? wp_array_pack_in(&call->recv, stream) : status;
@@ -95,10 +95,6 @@ static weft_status_t pack_in(const wp_call_t *call, weft_stream_t *stream)
 
 static weft_status_t issue(const wp_call_t *call, weft_stream_t *stream)
 {
-    weft_status_t status = pack_in(call, stream); /* once more after WEFT_AGAIN: the same again */
-    if (status != WEFT_OK) {
-        return status;
-    }
     if (!call->group->shaped) {
         weft_group_set_shape(call->group->group, call->send.dims,
                              compares_shape(call) ? call->send.rank : 0);
@@ -112,7 +108,8 @@ weft_status_t wp_call_issue(const wp_call_t *call, weft_stream_t *stream)
     if (call->group->notes) { /* another thread's batch would have it when its memory is gone */
         return weft_batch_begin(call->group->group); /* which says so */
     }
-    weft_status_t status = issue(call, stream);
+    weft_status_t status = wp_call_pack_in(call, stream); /* after WEFT_AGAIN: the same again */
+    status = status == WEFT_OK ? issue(call, stream) : status;
     return status == WEFT_OK ? wp_call_pack_back(call, stream) : status;
 }
 

@@ -37,6 +37,9 @@ int wp_batch_init(PyObject *module, wp_state_t *state);
 void wp_batch_release(wp_batch_t *batch); /* accepts NULL */
 /* Of a call that is not noted, since it is wrong. */
 void wp_batch_note_refusal(wp_batch_t *batch, weft_status_t error, const char *text);
+/* wp_call_pack_in of all calls, by one command of stream; whether there is anything to copy. */
+weft_status_t wp_batch_pack_in(wp_batch_t *batch, weft_stream_t *stream);
+bool wp_batch_packs(const wp_batch_t *batch);
 /* Its call has ended, or is on stream: wp_call_pack_back of all calls. */
 weft_status_t wp_batch_pack_back(const wp_batch_t *batch, weft_stream_t *stream);
 /* An exception in place of its end: nothing of it is called; where part of it was, the world ends.

@@ -285,7 +285,13 @@ static inline bool wp_group_notes(const wp_group_t *group)
 }
 /* Issues it: stream NULL runs it to completion. Without the GIL, the group's lock held. */
 weft_status_t wp_call_issue(const wp_call_t *call, weft_stream_t *stream);
-/* Results in place of arrays that were packed go back: now, or in the order of stream. */
+/* Arrays that are packed are copied, and results in place of them go back: now, or in the order of
+ * stream. */
+weft_status_t wp_call_pack_in(const wp_call_t *call, weft_stream_t *stream);
+static inline bool wp_call_packs(const wp_call_t *call)
+{
+    return call->send.packing != NULL || call->recv.packing != NULL;
+}
 weft_status_t wp_call_pack_back(const wp_call_t *call, weft_stream_t *stream);
 /* What became of a call that was tried without the GIL. */
 typedef struct wp_ran {

@@ -156,12 +156,22 @@ void wp_works_reap(wp_stream_t *stream)
 }
 
 /* ---- the beginning ---- */
-/* Under the locks of group and stream. WEFT_AGAIN: there is no room, and nothing has happened. */
+/* Copies what the calls of a batch pack when its turn comes, as its calls are made then. */
+static weft_status_t end_batch(const wp_work_t *work, weft_stream_t *stream)
+{
+    weft_status_t status = wp_batch_pack_in(work->batch, stream);
+    if (status < 0) { /* the stream is broken, and the batch over */
+        weft_batch_cancel(work->group->group);
+    }
+    return status == WEFT_OK ? weft_batch_end(work->group->group, stream) : status;
+}
+
+/* Under the locks of group and stream. WEFT_AGAIN: there is no room, and no call has been made. */
 static weft_status_t enqueue(wp_work_t *work)
 {
     weft_stream_t *stream = work->stream->stream;
-    weft_status_t status = work->batch != NULL ? weft_batch_end(work->group->group, stream)
-                                               : wp_call_issue(&work->call, stream);
+    weft_status_t status =
+        work->batch != NULL ? end_batch(work, stream) : wp_call_issue(&work->call, stream);
     if (work->batch != NULL) {
         work->group->notes = status == WEFT_AGAIN;
     }
@@ -303,7 +313,7 @@ PyObject *wp_work_outcome(wp_work_t *work)
 static void wait_for_packing(const wp_work_t *work)
 {
     wp_stream_t *stream = work->stream;
-    if (work->call.send.packing == NULL && work->call.recv.packing == NULL) {
+    if (work->batch != NULL ? !wp_batch_packs(work->batch) : !wp_call_packs(&work->call)) {
         return;
     }
     PyThreadState *thread = PyEval_SaveThread();

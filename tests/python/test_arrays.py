@@ -503,6 +503,24 @@ class Strided(ranks.RankCase):
         with self.raises_within(ValueError, "elements that share memory"):
             weft.all_reduce_(shared)
 
+    def test_when_batches_read(self):
+        """At the end of the block, and after what is on the stream before them: as with contiguous arrays."""
+        for how in ({}, {"async_op": True}, {"stream": weft.Stream(thread=False)}, {"stream": weft.Stream(thread=True)}):
+            whole = np.zeros((4, 6), "float32")
+            view, other = whole[:, ::2], np.zeros((4, 6), "float32").T
+            if "stream" in how:
+                whole[...] = 1
+                weft.all_reduce_(view, stream=how["stream"])
+            with weft.batch(**how) as batch:
+                weft.all_reduce_(view)
+                weft.all_reduce_(other, "max")
+                if "stream" not in how:
+                    whole[...] = self.size
+                other[...] = self.rank
+            if how:
+                batch.work.wait()
+            self.assertTrue((view == self.size**2).all() and (other == self.size - 1).all(), how)
+
     def test_a_call_that_fails(self):
         """What packs its array is on the stream by then, and runs while the memory is there."""
         group, stream = weft.new_group(range(self.size)), weft.Stream(thread=False)
@@ -513,6 +531,8 @@ class Strided(ranks.RankCase):
         x = np.ones((2, 2**24 + 4), "float32")[:, ::4]  # so much that free() unmaps it
         with self.raises_within(weft.WeftMismatchError):
             weft.all_reduce_(x, group=group, stream=stream)
+        with self.raises_within(weft.WeftMismatchError), weft.batch(group, stream=stream):
+            weft.all_reduce_(x, group=group)
         del x
         stream.synchronize()
 

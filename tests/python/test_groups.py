@@ -103,7 +103,7 @@ class Groups(ranks.RankCase):
                                     (lambda: group.set_order("blocks"), ValueError, "block_sizes"),
                                     (lambda: group.set_order("blocks", [self.size + 1]), ValueError, "block_sizes"),
                                     (lambda: group.set_algorithm("all_reduce", "magic"), ValueError,
-                                      "all_reduce: unknown algorithm .*magic"),
+                                      "AllReduce: unknown algorithm .*magic"),
                                     (lambda: group.set_algorithm("reduce_all", None), ValueError, "reduce_all")):
             with self.assertRaisesRegex(error, pattern):
                 bad()

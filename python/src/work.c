@@ -309,21 +309,22 @@ PyObject *wp_work_outcome(wp_work_t *work)
     return NULL;
 }
 
-/* The call of work is not on its stream, but what packs its arrays may be. */
-static void wait_for_packing(const wp_work_t *work)
+/* The call of work is not on its stream, but what packs its arrays may be; or it was, and has failed
+ * and broken the stream before its event was recorded. */
+static void settle_failure(const wp_work_t *work)
 {
     wp_stream_t *stream = work->stream;
-    if (work->batch != NULL ? !wp_batch_packs(work->batch) : !wp_call_packs(&work->call)) {
-        return;
-    }
+    bool packs = work->batch != NULL ? wp_batch_packs(work->batch) : wp_call_packs(&work->call);
+    weft_status_t status = WEFT_OK;
     PyThreadState *thread = PyEval_SaveThread();
     if (pthread_mutex_lock(&stream->lock) == 0) {
         if (stream->stream != NULL) {
-            weft_stream_synchronize(stream->stream);
+            status = (packs ? weft_stream_synchronize : weft_stream_query)(stream->stream);
         }
         pthread_mutex_unlock(&stream->lock);
     }
     PyEval_RestoreThread(thread);
+    stream->broken = stream->broken || status < 0;
 }
 
 /* Takes over work. */
@@ -335,7 +336,7 @@ static PyObject *start(wp_work_t *work)
         enter_list(work);
         return (PyObject *)work;
     }
-    wait_for_packing(work);
+    settle_failure(work);
     if (missing == WP_GROUP) {
         wp_raise_text(work->state, WEFT_ERR_STATE,
                       "the group is gone: it was destroyed, or its context left (weft.finalize)");

@@ -19,6 +19,14 @@ WHY_NOT = slurm.why_not()
 PATIENCE = 300  # seconds; guards against hangs
 
 
+def name_of(pid):
+    """Of the program; None: the process has ended meanwhile."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
 @NEED_DATA
 class Slurm(support.Case):
     @classmethod
@@ -83,7 +91,7 @@ class Slurm(support.Case):
 
     def ranks(self):
         return [pid for name in self.cluster.nodes for pid in namespaces.processes(self.hosts.space(name))
-                if pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == "weft"]
+                if name_of(pid) == "weft"]
 
     def test_srun(self):
         for way in "pmix", "pmi2":
